@@ -1,0 +1,83 @@
+// Package cpu is the device contract on host memory: a goroutine for each
+// queue, workers that share a kernel's rows, and the kernels themselves.
+//
+// A kernel call writes a task into the queue's ring and returns. A task is a
+// static function over a range of independent pieces of work and its
+// arguments by value, so issuing one allocates nothing. Which worker computes
+// a piece, and how many workers there are, never changes a bit of the result:
+// a piece is always computed whole, in one order.
+package cpu
+
+import (
+	"fmt"
+	"sync"
+	"unsafe"
+
+	"zeroth/device"
+)
+
+// Device is one rank's share of the machine: an account of its memory and a
+// crew of workers that its queues share.
+type Device struct {
+	crew *crew
+
+	mu    sync.Mutex
+	usage device.Usage
+	held  map[unsafe.Pointer]block
+}
+
+type block struct {
+	mem []byte
+	use device.Use
+	n   int64 // accounted bytes
+}
+
+// New is a device whose kernels are split over the given number of workers;
+// several ranks in one process take max(1, cores/ranks) each.
+func New(workers int) *Device {
+	return &Device{crew: newCrew(workers), held: map[unsafe.Pointer]block{}}
+}
+
+// Alloc implements device.Device. Accounted are the n elements themselves.
+func (d *Device) Alloc(t device.DType, n int, use device.Use) (device.Buffer, error) {
+	b := device.Buffer{Type: t, Host: true, N: n}
+	if n == 0 {
+		return b, nil
+	}
+	mem, err := allocate(b.Bytes())
+	if err != nil {
+		return device.Buffer{}, fmt.Errorf("allocate %d bytes of %v: %w", b.Bytes(), use, err)
+	}
+	b.Ptr = unsafe.Pointer(unsafe.SliceData(mem))
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.held[b.Ptr] = block{mem, use, int64(b.Bytes())}
+	d.usage.Add(use, int64(b.Bytes()))
+	return b, nil
+}
+
+// Free implements device.Device.
+func (d *Device) Free(b device.Buffer) {
+	if b.N == 0 {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	held, ok := d.held[b.Ptr]
+	if !ok || held.n != int64(b.Bytes()) {
+		panic(fmt.Sprintf("cpu: free of %d bytes that Alloc did not give", b.Bytes()))
+	}
+	delete(d.held, b.Ptr)
+	d.usage.Add(held.use, -held.n)
+	release(held.mem)
+}
+
+// Usage implements device.Device.
+func (d *Device) Usage() device.Usage {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.usage
+}
+
+// Close ends the device's workers; its queues must be closed before.
+func (d *Device) Close() { d.crew.close() }

@@ -1,0 +1,201 @@
+package cpu
+
+import (
+	"fmt"
+	"sync"
+
+	"zeroth/device"
+)
+
+// ringLen bounds how far the host runs ahead of a queue.
+const ringLen = 256
+
+// task is one entry of a queue: either a kernel over n independent pieces of
+// work, or a host function, or an event to wait for.
+type task struct {
+	name  string
+	run   func(t *task, w *worker, lo, hi int) // pieces [lo, hi)
+	n     int                                  // pieces
+	grain int                                  // pieces worth handing to another worker
+	fn    func() error
+	after device.Event
+	args
+}
+
+// args are a kernel's arguments by value; each kernel names the ones it uses.
+type args struct {
+	b     [9]device.Buffer
+	m     [8]device.Mat
+	i     [4]int
+	f     [2]float32
+	add   bool
+	attn  device.Attn
+	adamw device.AdamW
+	sgd   device.SGD
+	lion  device.Lion
+}
+
+// Queue is a goroutine that runs tasks in order.
+type Queue struct {
+	name string
+	w    *worker
+	crew *crew
+
+	mu     sync.Mutex
+	moved  sync.Cond // a task was issued or done, or the queue closed
+	ring   [ringLen]task
+	issued uint64 // tasks written into the ring; task s is ring[s%ringLen]
+	done   uint64 // tasks that have run; done <= issued <= done+ringLen
+	err    error
+	closed bool
+	ended  chan struct{}
+	trace  func(queue, task string, start bool)
+}
+
+// NewQueue starts a queue; Close ends it.
+func (d *Device) NewQueue(name string) *Queue {
+	q := &Queue{name: name, w: &worker{}, crew: d.crew, ended: make(chan struct{})}
+	q.moved.L = &q.mu
+	go q.serve()
+	return q
+}
+
+// Trace calls f at the start and end of each task from now on, from the
+// queue's goroutine. It must be called while the queue is idle.
+func (q *Queue) Trace(f func(queue, task string, start bool)) { q.trace = f }
+
+// Close waits for the issued work and ends the queue's goroutine.
+func (q *Queue) Close() {
+	q.mu.Lock()
+	q.closed = true
+	q.moved.Broadcast()
+	q.mu.Unlock()
+	<-q.ended
+}
+
+// issue claims the next ring entry for name, blocking while the ring is full.
+// The caller fills it in and calls commit. A queue has one issuing goroutine.
+func (q *Queue) issue(name string) *task {
+	q.mu.Lock()
+	for q.issued-q.done == ringLen {
+		q.moved.Wait()
+	}
+	if q.closed {
+		panic("cpu: work issued on a closed queue")
+	}
+	t := &q.ring[q.issued%ringLen]
+	q.mu.Unlock()
+	t.name, t.run, t.n, t.grain, t.fn, t.after = name, nil, 0, 1, nil, device.Event{}
+	return t
+}
+
+func (q *Queue) commit() {
+	q.mu.Lock()
+	q.issued++
+	q.moved.Broadcast()
+	q.mu.Unlock()
+}
+
+// kernel commits t as n pieces of work of which no fewer than grain are worth
+// another worker.
+func (q *Queue) kernel(t *task, run func(*task, *worker, int, int), n, grain int) {
+	t.run, t.n, t.grain = run, n, max(1, grain)
+	q.commit()
+}
+
+func (q *Queue) serve() {
+	defer close(q.ended)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for {
+		for q.done == q.issued && !q.closed {
+			q.moved.Wait()
+		}
+		if q.done == q.issued {
+			return
+		}
+		t := &q.ring[q.done%ringLen]
+		failed := q.err != nil
+		q.mu.Unlock()
+		var err error
+		if !failed {
+			err = q.exec(t)
+		}
+		q.mu.Lock()
+		if q.err == nil {
+			q.err = err
+		}
+		q.done++
+		q.moved.Broadcast()
+	}
+}
+
+func (q *Queue) exec(t *task) error {
+	if q.trace != nil {
+		q.trace(q.name, t.name, true)
+		defer q.trace(q.name, t.name, false)
+	}
+	switch {
+	case t.fn != nil:
+		return t.fn()
+	case t.after.On != nil:
+		return t.after.On.Await(t.after.Seq)
+	case t.n > 0:
+		q.crew.split(t, q.w)
+	}
+	return nil
+}
+
+// Do implements device.Queue.
+func (q *Queue) Do(f func() error) {
+	q.issue("do").fn = f
+	q.commit()
+}
+
+// Mark implements device.Queue.
+func (q *Queue) Mark() device.Event {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return device.Event{On: q, Seq: q.issued}
+}
+
+// After implements device.Queue. A failed queue's error is taken over.
+func (q *Queue) After(e device.Event) {
+	if e.On == nil {
+		return
+	}
+	q.issue("wait").after = e
+	q.commit()
+}
+
+// Await implements device.Fence.
+func (q *Queue) Await(seq uint64) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for q.done < seq {
+		q.moved.Wait()
+	}
+	return q.err
+}
+
+// Wait implements device.Queue.
+func (q *Queue) Wait() error {
+	q.mu.Lock()
+	seq := q.issued
+	q.mu.Unlock()
+	return q.Await(seq)
+}
+
+// Copy implements device.Queue.
+func (q *Queue) Copy(dst, src device.Buffer) {
+	if dst.Type != src.Type || dst.N != src.N {
+		panic(fmt.Sprintf("cpu: copy of %d %v to %d %v", src.N, src.Type, dst.N, dst.Type))
+	}
+	t := q.issue("copy")
+	t.b[0], t.b[1] = dst, src
+	q.kernel(t, runCopy, dst.Bytes(), copyGrain)
+}
+
+const copyGrain = 1 << 18 // bytes
+
+func runCopy(t *task, _ *worker, lo, hi int) { copy(t.b[0].Raw()[lo:hi], t.b[1].Raw()[lo:hi]) }

@@ -1,0 +1,89 @@
+package device
+
+// The vocabulary kernels are called in: plain values, so that the packages
+// that state which kernels they need and the devices that have them agree on
+// the words without knowing each other.
+
+// Mat is a row-major matrix view of a buffer: element (i, j) is
+// Buf[i*Ld+j] for i < Rows, j < Cols. With Trans set the operand meant is the
+// transpose of what is stored.
+type Mat struct {
+	Buf        Buffer
+	Rows, Cols int // as stored
+	Ld         int // elements from one row to the next, >= Cols
+	Trans      bool
+}
+
+// Matrix views a buffer as (rows, cols) without gaps.
+func Matrix(b Buffer, rows, cols int) Mat {
+	return Mat{Buf: b.Slice(0, rows*cols), Rows: rows, Cols: cols, Ld: cols}
+}
+
+// T is the transposed operand over the same memory.
+func (m Mat) T() Mat { m.Trans = !m.Trans; return m }
+
+// Dims is the shape of the operand: (rows, cols) after Trans.
+func (m Mat) Dims() (rows, cols int) {
+	if m.Trans {
+		return m.Cols, m.Rows
+	}
+	return m.Rows, m.Cols
+}
+
+// Columns is the view of columns [lo, hi) of every row as stored.
+func (m Mat) Columns(lo, hi int) Mat {
+	end := (m.Rows-1)*m.Ld + hi
+	if m.Rows == 0 {
+		end = lo
+	}
+	m.Buf, m.Cols = m.Buf.Slice(lo, end), hi-lo
+	return m
+}
+
+// RowRange is the view of rows [lo, hi) as stored.
+func (m Mat) RowRange(lo, hi int) Mat {
+	end := lo * m.Ld
+	if hi > lo {
+		end = (hi-1)*m.Ld + m.Cols
+	}
+	m.Buf, m.Rows = m.Buf.Slice(lo*m.Ld, end), hi-lo
+	return m
+}
+
+// Attn is the shape of a causal self-attention: B sequences of T positions,
+// H query heads, KV key and value heads (KV divides H), head width D. The
+// matrices it comes with are (B*T, H*D) for q and o, (B*T, KV*D) for k and v.
+// Query position t sees key positions 0..t.
+type Attn struct {
+	B, T, H, KV, D int
+	Scale          float32 // multiplies q·k, usually 1/sqrt(D)
+}
+
+// AdamW is one step of Adam with decoupled weight decay over a piece that
+// shares its hyper-parameters:
+//
+//	g' = g*GradScale          (+ L2*w: Adam's own, coupled decay)
+//	m  = Beta1*m + (1-Beta1)*g'
+//	v  = Beta2*v + (1-Beta2)*g'*g'
+//	w  = w*(1-LR*Decay) - Step*m / (sqrt(v)*RootC2 + Eps)
+//
+// with Step = LR/(1-Beta1^t), RootC2 = 1/sqrt(1-Beta2^t). Loshchilov and
+// Hutter, arXiv 1711.05101; PyTorch's torch.optim.AdamW computes the same.
+type AdamW struct {
+	GradScale, Beta1, Beta2, Eps float32
+	Shrink                       float32 // 1 - LR*Decay
+	L2                           float32
+	Step, RootC2                 float32
+}
+
+// SGD is one step of stochastic gradient descent with momentum:
+//
+//	g' = g*GradScale + Decay*w;  m = Momentum*m + g';  w = w - LR*m
+type SGD struct{ GradScale, Momentum, Decay, LR float32 }
+
+// Lion is one step of Lion (Chen et al., arXiv 2302.06675):
+//
+//	g' = g*GradScale
+//	u  = sign(Beta1*m + (1-Beta1)*g');  m = Beta2*m + (1-Beta2)*g'
+//	w  = w*Shrink - LR*u
+type Lion struct{ GradScale, Beta1, Beta2, Shrink, LR float32 }

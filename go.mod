@@ -1,0 +1,3 @@
+module zeroth
+
+go 1.26

@@ -1,0 +1,113 @@
+// Package nn has modules that compute with parameters they are given.
+//
+// A module owns its configuration and nothing else: parameters, gradients and
+// memory are arguments of each call, and views of them are not kept after it.
+// So a schedule can put the parameters of a module anywhere, for as long as
+// one call, without hooks or wrappers.
+//
+// A module of the trunk maps a residual stream (B, T, C) to another of the
+// same shape. Forward writes it to y; Backward turns the gradient of y into
+// the gradient of x in place.
+package nn
+
+import (
+	"zeroth/device"
+	"zeroth/shard"
+)
+
+// Ops are the kernels modules need. All matrices and vectors may be of any
+// float type, with sums in float32, unless a comment says otherwise. An
+// implementation is a queue: a call issues work and returns.
+type Ops interface {
+	Zero(b device.Buffer)
+	Cast(dst, src device.Buffer) // any float type to any, rounded to nearest even
+
+	// MatMul sets c = a·b, plus bias in every row if bias is not empty, plus
+	// the old c if add is set. c is not transposed.
+	MatMul(c, a, b device.Mat, bias device.Buffer, add bool)
+	// SumRows sets db[j] = sum over i of dy[i][j]; db is float32.
+	SumRows(db device.Buffer, dy device.Mat)
+
+	// Embed sets y[i] = wte[ids[i]] + wpe[i mod T]; wpe may be empty.
+	Embed(y, wte, wpe device.Mat, ids device.Buffer, T int)
+	// EmbedGrad overwrites dwte and dwpe (float32; dwpe may be empty).
+	EmbedGrad(dwte, dwpe, dy device.Mat, ids device.Buffer, T int)
+
+	// LayerNorm normalises the rows of x: y = (x-mean)*rstd*w + b; mean and
+	// rstd are float32, one a row.
+	LayerNorm(y device.Mat, mean, rstd device.Buffer, x device.Mat, w, b device.Buffer, eps float32)
+	// LayerNormGrad sets dx to (or, with add, adds to dx) the gradient of x and
+	// overwrites dw and db (float32).
+	LayerNormGrad(dx device.Mat, dw, db device.Buffer, dy, x device.Mat, w, mean, rstd device.Buffer, add bool)
+
+	// Gelu is the tanh approximation: y = x/2 (1 + tanh(sqrt(2/pi)(x + 0.044715 x^3))).
+	Gelu(y, x device.Buffer)
+	GeluGrad(dx, x, dy device.Buffer) // dx may be dy
+
+	// AddTo sets y = a + b; y may be a or b.
+	AddTo(y, a, b device.Buffer)
+
+	// Attention is causal softmax(scale q·k)·v; lse (B, H, T) float32 receives
+	// the log-sum-exp of each score row. No T×T matrix is held.
+	Attention(o device.Mat, lse device.Buffer, q, k, v device.Mat, a device.Attn)
+	// AttentionGrad overwrites dq, dk, dv; delta (B, H, T) float32 is work space.
+	AttentionGrad(dq, dk, dv device.Mat, delta device.Buffer, do, o device.Mat, lse device.Buffer, q, k, v device.Mat, a device.Attn)
+
+	// CrossEntropy sets loss[i] (float32, nats) to -log softmax(logits[i])[target[i]].
+	CrossEntropy(loss device.Buffer, logits device.Mat, target device.Buffer)
+	// CrossEntropyGrad does the same and replaces logits[i] by
+	// scale*(softmax(logits[i]) - onehot(target[i])).
+	CrossEntropyGrad(loss device.Buffer, logits device.Mat, target device.Buffer, scale float32)
+}
+
+// Scratch is last-in-first-out memory.
+type Scratch interface {
+	Take(t device.DType, n int) device.Buffer
+	Mark() int      // the height now
+	Release(to int) // gives back all that was taken above a mark
+}
+
+// Batch is what a forward pass is about: B sequences of T token ids and, for
+// each position, the id that follows it.
+type Batch struct {
+	B, T    int
+	Input   device.Buffer // (B*T) int32
+	Target  device.Buffer // (B*T) int32
+	Loss    device.Buffer // (B*T) float32, nats; written by the last module
+	Scale   float32       // of the loss in Backward: 1/(positions summed over) × loss scale
+	Compute device.DType  // of the residual stream and all activations
+}
+
+// Rows is the number of positions.
+func (b *Batch) Rows() int { return b.B * b.T }
+
+// Saved is what a Forward keeps for its Backward, in the order the module
+// chooses. The memory belongs to the Scratch it was taken from.
+type Saved [12]device.Buffer
+
+// Module is one step of a model. Params lists the parameters of the unit the
+// module belongs to: modules that share a unit return the same list, and w and
+// dw follow its order.
+type Module interface {
+	Params() []shard.Param
+	// Forward reads x and writes y, both (B*T, C) in the compute dtype. What
+	// Backward needs it takes from mem and notes in s; with s nil nothing is
+	// kept and all it took is given back.
+	Forward(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x, y device.Buffer, s *Saved)
+	// Backward turns d, the gradient of y, into the gradient of x, and
+	// overwrites every dw (float32) with its gradient, zero for parameters of
+	// the unit that this module does not use. It gives back what it took.
+	Backward(q Ops, mem Scratch, w, dw []device.Buffer, bt *Batch, x, d device.Buffer, s *Saved)
+}
+
+// Model is a list of modules in forward order: the first reads bt.Input (its x
+// is empty), the last writes bt.Loss (its y is empty; its Backward writes d
+// without reading it).
+type Model struct {
+	Name    string // for people: "GPT-2 10.7M"
+	Width   int    // C of the residual stream
+	Vocab   int
+	Context int // longest T
+	Modules []Module
+	Units   []string // the unit each module belongs to: equal names share one
+}

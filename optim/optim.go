@@ -1,0 +1,40 @@
+// Package optim is elementwise update rules and learning-rate schedules.
+//
+// A rule updates element i of a vector from element i of the others and
+// nothing else, so any split of a vector over calls, ranks or workers gives
+// the same bits.
+package optim
+
+import "zeroth/device"
+
+// Ops are the kernels rules need. w (float32) is the master copy, g the
+// gradient (float32), m and v state (float32). When p is not empty it receives
+// w rounded to p's type in the same pass.
+type Ops interface {
+	AdamW(w, p, g, m, v device.Buffer, a device.AdamW)
+	SGD(w, p, g, m device.Buffer, a device.SGD)
+	Lion(w, p, g, m device.Buffer, a device.Lion)
+}
+
+// Piece is a run of elements of one parameter, all buffers of equal length.
+type Piece struct {
+	Master device.Buffer    // float32
+	Param  device.Buffer    // compute dtype; empty when Master is the parameter
+	Grad   device.Buffer    // float32
+	State  [2]device.Buffer // float32, in the order of Rule.States; unused ones empty
+	Decay  bool             // weight decay applies
+}
+
+// Hyper is what changes from step to step.
+type Hyper struct {
+	LR        float64
+	GradScale float64 // multiplies the gradient: clipping and loss scale in one
+}
+
+// Rule is an update rule with its constants.
+type Rule interface {
+	// States names the state vectors, as checkpoints know them; at most two.
+	States() []string
+	// Step issues update t (the first is 1) of a piece on q.
+	Step(q Ops, t int, h Hyper, p Piece)
+}

@@ -1,0 +1,154 @@
+// Package shard is the pure arithmetic of cutting named parameters into equal
+// pieces. It knows elements and ranges, no memory and no dtypes.
+//
+// A Layout puts the parameters of one unit end to end into a flat vector, pads
+// it at the end, and cuts it into World equal shards of a multiple of Align
+// elements. Padding is always at the end of the vector, so a parameter's
+// position in it does not depend on World.
+package shard
+
+import (
+	"fmt"
+	"iter"
+)
+
+// Range is elements [Lo, Hi).
+type Range struct{ Lo, Hi int }
+
+// Len is the number of elements.
+func (r Range) Len() int { return r.Hi - r.Lo }
+
+// Intersect is the elements in both; its Len is 0 when there are none.
+func (r Range) Intersect(o Range) Range {
+	lo, hi := max(r.Lo, o.Lo), min(r.Hi, o.Hi)
+	if hi < lo {
+		hi = lo
+	}
+	return Range{lo, hi}
+}
+
+// Init says how a parameter starts: Std 0 means the constant Mean.
+type Init struct{ Mean, Std float32 }
+
+// Param is a named tensor and where it lies in its unit's flat vector.
+type Param struct {
+	Name  string
+	Shape []int
+	At    Range // filled in by Lay
+	Decay bool  // weight decay applies
+	Init  Init
+}
+
+// Numel is the number of elements of the shape.
+func (p Param) Numel() int {
+	n := 1
+	for _, d := range p.Shape {
+		n *= d
+	}
+	return n
+}
+
+// Layout is a unit's flat vector and how it is cut.
+type Layout struct {
+	Params []Param // in order, At without gaps
+	World  int     // number of shards
+	Align  int     // ShardLen is a multiple of it
+}
+
+// Lay places the parameters end to end. World and align must be positive.
+func Lay(params []Param, world, align int) *Layout {
+	if world < 1 || align < 1 {
+		panic(fmt.Sprintf("shard: world %d, align %d", world, align))
+	}
+	l := &Layout{Params: make([]Param, len(params)), World: world, Align: align}
+	at := 0
+	for i, p := range params {
+		p.At = Range{at, at + p.Numel()}
+		at = p.At.Hi
+		l.Params[i] = p
+	}
+	return l
+}
+
+// Numel is the number of elements of all parameters, without padding.
+func (l *Layout) Numel() int {
+	if len(l.Params) == 0 {
+		return 0
+	}
+	return l.Params[len(l.Params)-1].At.Hi
+}
+
+// ShardLen is the number of elements of each shard.
+func (l *Layout) ShardLen() int {
+	step := l.World * l.Align
+	return (l.Numel() + step - 1) / step * l.Align
+}
+
+// Len is the number of elements of the padded vector: World × ShardLen.
+func (l *Layout) Len() int { return l.World * l.ShardLen() }
+
+// Shard is the range of the flat vector that a rank owns, padding included.
+func (l *Layout) Shard(rank int) Range {
+	if rank < 0 || rank >= l.World {
+		panic(fmt.Sprintf("shard: rank %d of %d", rank, l.World))
+	}
+	n := l.ShardLen()
+	return Range{rank * n, (rank + 1) * n}
+}
+
+// Piece is the part of one parameter that lies in one shard.
+type Piece struct {
+	Param   int   // index into Layout.Params
+	InParam Range // elements of the flattened parameter
+	InShard Range // the same elements in the shard
+}
+
+// Pieces are the parameters' parts in a rank's shard, in order. They cover the
+// shard up to its padding.
+func (l *Layout) Pieces(rank int) iter.Seq[Piece] {
+	own := l.Shard(rank)
+	return func(yield func(Piece) bool) {
+		for i, p := range l.Params {
+			in := p.At.Intersect(own)
+			if in.Len() == 0 {
+				continue
+			}
+			if !yield(Piece{i, Range{in.Lo - p.At.Lo, in.Hi - p.At.Lo}, Range{in.Lo - own.Lo, in.Hi - own.Lo}}) {
+				return
+			}
+		}
+	}
+}
+
+// Mesh is a world of Shard × Replicate ranks: ranks that are neighbours form a
+// shard group, ranks at the same place in their shard groups a replica group.
+type Mesh struct{ Shard, Replicate int }
+
+// World is the number of ranks.
+func (m Mesh) World() int { return m.Shard * m.Replicate }
+
+// ShardGroup is the world ranks that together hold one copy of the state of
+// which rank has a part; rank is at index ShardRank.
+func (m Mesh) ShardGroup(rank int) []int {
+	first := rank / m.Shard * m.Shard
+	g := make([]int, m.Shard)
+	for i := range g {
+		g[i] = first + i
+	}
+	return g
+}
+
+// ReplicaGroup is the world ranks that hold the same shard as rank.
+func (m Mesh) ReplicaGroup(rank int) []int {
+	g := make([]int, m.Replicate)
+	for i := range g {
+		g[i] = i*m.Shard + rank%m.Shard
+	}
+	return g
+}
+
+// ShardRank is rank's index in its shard group.
+func (m Mesh) ShardRank(rank int) int { return rank % m.Shard }
+
+// ReplicaRank is rank's index in its replica group.
+func (m Mesh) ReplicaRank(rank int) int { return rank / m.Shard }
