@@ -88,6 +88,7 @@ func (u *Usage) Add(use Use, n int64) {
 type Buffer struct {
 	Type DType
 	Host bool // the host may address Ptr (after Wait)
+	Use  Use  // what it was allocated for
 	N    int  // elements, not bytes
 	Ptr  unsafe.Pointer
 }
@@ -179,6 +180,7 @@ type Queue interface {
 	Mark() Event          // fires when all work issued before it is done
 	After(Event)          // work issued later waits for the event
 	Wait() error          // until all issued work is done; the sticky error
+	Label(what string)    // names work issued later in its error and in traces
 }
 
 // Event is a point in the order of one queue. The zero Event has happened.

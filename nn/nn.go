@@ -30,8 +30,9 @@ type Ops interface {
 
 	// Embed sets y[i] = wte[ids[i]] + wpe[i mod T]; wpe may be empty.
 	Embed(y, wte, wpe device.Mat, ids device.Buffer, T int)
-	// EmbedGrad overwrites dwte and dwpe (float32; dwpe may be empty).
-	EmbedGrad(dwte, dwpe, dy device.Mat, ids device.Buffer, T int)
+	// EmbedGrad sets dwte and dwpe (float32; dwpe may be empty) to, or with add
+	// adds to them, the gradients of Embed.
+	EmbedGrad(dwte, dwpe, dy device.Mat, ids device.Buffer, T int, add bool)
 
 	// LayerNorm normalises the rows of x: y = (x-mean)*rstd*w + b; mean and
 	// rstd are float32, one a row.
@@ -75,6 +76,7 @@ type Batch struct {
 	Target  device.Buffer // (B*T) int32
 	Loss    device.Buffer // (B*T) float32, nats; written by the last module
 	Scale   float32       // of the loss in Backward: 1/(positions summed over) × loss scale
+	Chunk   int           // positions whose logits are held at once
 	Compute device.DType  // of the residual stream and all activations
 }
 
@@ -95,14 +97,17 @@ type Module interface {
 	// kept and all it took is given back.
 	Forward(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x, y device.Buffer, s *Saved)
 	// Backward turns d, the gradient of y, into the gradient of x, and
-	// overwrites every dw (float32) with its gradient, zero for parameters of
-	// the unit that this module does not use. It gives back what it took.
+	// overwrites every dw (float32) with its gradient. In a unit that several
+	// modules share the last in forward order overwrites, with zero where it
+	// does not use a parameter, and the others add. It gives back what it took.
 	Backward(q Ops, mem Scratch, w, dw []device.Buffer, bt *Batch, x, d device.Buffer, s *Saved)
 }
 
 // Model is a list of modules in forward order: the first reads bt.Input (its x
-// is empty), the last writes bt.Loss (its y is empty; its Backward writes d
-// without reading it).
+// is empty), the last writes bt.Loss (its y is empty). In training the loss is
+// written by the last module's Backward, which follows its Forward at once:
+// so a chunk of logits is computed one time and turned into its gradient in
+// place, and never saved. That Backward writes d without reading it.
 type Model struct {
 	Name    string // for people: "GPT-2 10.7M"
 	Width   int    // C of the residual stream

@@ -23,24 +23,18 @@ type Device struct {
 
 	mu    sync.Mutex
 	usage device.Usage
-	held  map[unsafe.Pointer]block
-}
-
-type block struct {
-	mem []byte
-	use device.Use
-	n   int64 // accounted bytes
+	held  map[unsafe.Pointer][]byte
 }
 
 // New is a device whose kernels are split over the given number of workers;
 // several ranks in one process take max(1, cores/ranks) each.
 func New(workers int) *Device {
-	return &Device{crew: newCrew(workers), held: map[unsafe.Pointer]block{}}
+	return &Device{crew: newCrew(workers), held: map[unsafe.Pointer][]byte{}}
 }
 
 // Alloc implements device.Device. Accounted are the n elements themselves.
 func (d *Device) Alloc(t device.DType, n int, use device.Use) (device.Buffer, error) {
-	b := device.Buffer{Type: t, Host: true, N: n}
+	b := device.Buffer{Type: t, Host: true, Use: use, N: n}
 	if n == 0 {
 		return b, nil
 	}
@@ -51,7 +45,7 @@ func (d *Device) Alloc(t device.DType, n int, use device.Use) (device.Buffer, er
 	b.Ptr = unsafe.Pointer(unsafe.SliceData(mem))
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.held[b.Ptr] = block{mem, use, int64(b.Bytes())}
+	d.held[b.Ptr] = mem
 	d.usage.Add(use, int64(b.Bytes()))
 	return b, nil
 }
@@ -63,13 +57,13 @@ func (d *Device) Free(b device.Buffer) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	held, ok := d.held[b.Ptr]
-	if !ok || held.n != int64(b.Bytes()) {
-		panic(fmt.Sprintf("cpu: free of %d bytes that Alloc did not give", b.Bytes()))
+	mem := d.held[b.Ptr]
+	if len(mem) != b.Bytes() {
+		panic(fmt.Sprintf("cpu: free of %d bytes of %v that Alloc did not give", b.Bytes(), b.Use))
 	}
 	delete(d.held, b.Ptr)
-	d.usage.Add(held.use, -held.n)
-	release(held.mem)
+	d.usage.Add(b.Use, -int64(b.Bytes()))
+	release(mem)
 }
 
 // Usage implements device.Device.

@@ -14,6 +14,7 @@ const ringLen = 256
 // work, or a host function, or an event to wait for.
 type task struct {
 	name  string
+	label string                               // what the caller is about: "unit h.3"
 	run   func(t *task, w *worker, lo, hi int) // pieces [lo, hi)
 	n     int                                  // pieces
 	grain int                                  // pieces worth handing to another worker
@@ -49,7 +50,14 @@ type Queue struct {
 	err    error
 	closed bool
 	ended  chan struct{}
-	trace  func(queue, task string, start bool)
+	label  string
+	trace  func(Span)
+}
+
+// Span is the start or the end of a task, for traces.
+type Span struct {
+	Queue, Label, Task string
+	Start              bool
 }
 
 // NewQueue starts a queue; Close ends it.
@@ -62,7 +70,7 @@ func (d *Device) NewQueue(name string) *Queue {
 
 // Trace calls f at the start and end of each task from now on, from the
 // queue's goroutine. It must be called while the queue is idle.
-func (q *Queue) Trace(f func(queue, task string, start bool)) { q.trace = f }
+func (q *Queue) Trace(f func(Span)) { q.trace = f }
 
 // Close waits for the issued work and ends the queue's goroutine.
 func (q *Queue) Close() {
@@ -85,7 +93,7 @@ func (q *Queue) issue(name string) *task {
 	}
 	t := &q.ring[q.issued%ringLen]
 	q.mu.Unlock()
-	t.name, t.run, t.n, t.grain, t.fn, t.after = name, nil, 0, 1, nil, device.Event{}
+	t.name, t.label, t.run, t.n, t.grain, t.fn, t.after = name, q.label, nil, 0, 1, nil, device.Event{}
 	return t
 }
 
@@ -132,12 +140,14 @@ func (q *Queue) serve() {
 
 func (q *Queue) exec(t *task) error {
 	if q.trace != nil {
-		q.trace(q.name, t.name, true)
-		defer q.trace(q.name, t.name, false)
+		s := Span{q.name, t.label, t.name, true}
+		q.trace(s)
+		s.Start = false
+		defer q.trace(s)
 	}
 	switch {
 	case t.fn != nil:
-		return t.fn()
+		return labelled(t.label, t.fn())
 	case t.after.On != nil:
 		return t.after.On.Await(t.after.Seq)
 	case t.n > 0:
@@ -145,6 +155,16 @@ func (q *Queue) exec(t *task) error {
 	}
 	return nil
 }
+
+func labelled(label string, err error) error {
+	if err == nil || label == "" {
+		return err
+	}
+	return fmt.Errorf("%s: %w", label, err)
+}
+
+// Label implements device.Queue.
+func (q *Queue) Label(what string) { q.label = what }
 
 // Do implements device.Queue.
 func (q *Queue) Do(f func() error) {

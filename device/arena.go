@@ -1,0 +1,51 @@
+package device
+
+import (
+	"fmt"
+	"unsafe"
+)
+
+// Arena is last-in-first-out memory cut from one buffer. All work on what it
+// gives out belongs to one queue: then memory taken again after a Release is
+// only reused by work issued later.
+type Arena struct {
+	base Buffer
+	size int // bytes
+	used int // bytes
+	peak int // bytes
+}
+
+// arenaAlign is the alignment in bytes of everything an arena gives out.
+const arenaAlign = 64
+
+// NewArena cuts from base, which the caller keeps and frees.
+func NewArena(base Buffer) *Arena { return &Arena{base: base, size: base.Bytes()} }
+
+// Take is n elements with undefined contents, valid until a Release to a mark
+// made before.
+func (a *Arena) Take(t DType, n int) Buffer {
+	b := Buffer{Type: t, Host: a.base.Host, Use: a.base.Use, N: n, Ptr: a.base.Ptr}
+	if b.Ptr != nil {
+		b.Ptr = unsafe.Add(b.Ptr, a.used)
+	}
+	a.used += (b.Bytes() + arenaAlign - 1) / arenaAlign * arenaAlign
+	if a.used > a.size {
+		panic(fmt.Sprintf("device: arena of %d bytes asked for %d", a.size, a.used))
+	}
+	a.peak = max(a.peak, a.used)
+	return b
+}
+
+// Mark is the height now, in bytes.
+func (a *Arena) Mark() int { return a.used }
+
+// Release gives back all that was taken since the mark.
+func (a *Arena) Release(to int) {
+	if to < 0 || to > a.used {
+		panic(fmt.Sprintf("device: arena released to %d of %d bytes", to, a.used))
+	}
+	a.used = to
+}
+
+// Peak is the greatest height so far, in bytes.
+func (a *Arena) Peak() int { return a.peak }

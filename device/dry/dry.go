@@ -1,0 +1,56 @@
+// Package dry is a device that only counts: it runs the real schedule without
+// memory or arithmetic, to learn how many bytes each category will need.
+package dry
+
+import "zeroth/device"
+
+// Device counts the bytes that would be allocated. Its buffers have no memory.
+// It is used from one goroutine.
+type Device struct{ usage device.Usage }
+
+// Alloc implements device.Device; it cannot fail.
+func (d *Device) Alloc(t device.DType, n int, use device.Use) (device.Buffer, error) {
+	b := device.Buffer{Type: t, Use: use, N: n}
+	d.usage.Add(use, int64(b.Bytes()))
+	return b, nil
+}
+
+// Free implements device.Device.
+func (d *Device) Free(b device.Buffer) { d.usage.Add(b.Use, -int64(b.Bytes())) }
+
+// Usage implements device.Device.
+func (d *Device) Usage() device.Usage { return d.usage }
+
+// Queue accepts all work and does none of it.
+type Queue struct{}
+
+func (Queue) Do(func() error)                {}
+func (Queue) Copy(_, _ device.Buffer)        {}
+func (Queue) Mark() (e device.Event)         { return }
+func (Queue) After(device.Event)             {}
+func (Queue) Wait() error                    { return nil }
+func (Queue) Label(string)                   {}
+func (Queue) Zero(device.Buffer)             {}
+func (Queue) Cast(_, _ device.Buffer)        {}
+func (Queue) Gelu(_, _ device.Buffer)        {}
+func (Queue) GeluGrad(_, _, _ device.Buffer) {}
+func (Queue) AddTo(_, _, _ device.Buffer)    {}
+
+func (Queue) MatMul(_, _, _ device.Mat, _ device.Buffer, _ bool)                 {}
+func (Queue) SumRows(device.Buffer, device.Mat)                                  {}
+func (Queue) Embed(_, _, _ device.Mat, _ device.Buffer, _ int)                   {}
+func (Queue) EmbedGrad(_, _, _ device.Mat, _ device.Buffer, _ int, _ bool)       {}
+func (Queue) CrossEntropy(device.Buffer, device.Mat, device.Buffer)              {}
+func (Queue) CrossEntropyGrad(device.Buffer, device.Mat, device.Buffer, float32) {}
+func (Queue) Sum(_, _ device.Buffer)                                             {}
+func (Queue) SumSquares(_, _ device.Buffer)                                      {}
+func (Queue) AdamW(_, _, _, _, _ device.Buffer, _ device.AdamW)                  {}
+func (Queue) SGD(_, _, _, _ device.Buffer, _ device.SGD)                         {}
+func (Queue) Lion(_, _, _, _ device.Buffer, _ device.Lion)                       {}
+func (Queue) LayerNorm(_ device.Mat, _, _ device.Buffer, _ device.Mat, _, _ device.Buffer, _ float32) {
+}
+func (Queue) LayerNormGrad(_ device.Mat, _, _ device.Buffer, _, _ device.Mat, _, _, _ device.Buffer, _ bool) {
+}
+func (Queue) Attention(_ device.Mat, _ device.Buffer, _, _, _ device.Mat, _ device.Attn) {}
+func (Queue) AttentionGrad(_, _, _ device.Mat, _ device.Buffer, _, _ device.Mat, _ device.Buffer, _, _, _ device.Mat, _ device.Attn) {
+}

@@ -1,0 +1,268 @@
+// Package fsdp keeps parameters sharded at rest and whole while they are used.
+//
+// A unit is the parameters of one module, or of several that share them, laid
+// end to end and cut into equal shards. The schedule is two loops over the
+// model's modules, Runner.Forward and Runner.Backward: each gathers the units
+// of modules to come into slots on the communication queue while the compute
+// queue works on the present one, and reduce-scatters each unit's gradient
+// while the next is computed.
+//
+// ZeRO stages are choices of what outlives its use, see Policy. Everything is
+// allocated by New; a pass allocates nothing.
+//
+// A unit that several modules use (a tied embedding: first and last) has a
+// slot and a gradient of its own at every stage: it is gathered once for all
+// its uses, the uses add up in the one gradient, and that is reduced once.
+package fsdp
+
+import (
+	"zeroth/collective"
+	"zeroth/device"
+	"zeroth/nn"
+	"zeroth/shard"
+)
+
+// Policy is what outlives its use.
+type Policy struct {
+	KeepParams bool // every unit has a slot of its own and stays whole until it is updated
+	KeepGrads  bool // gradients stay whole over the micro-batches and are reduced once, at the last
+	Prefetch   int  // units gathered ahead of the one in use: Prefetch+1 slots are shared
+	Recompute  bool // blocks save only their input and run Forward again in Backward
+}
+
+// Compute is the queue modules run on.
+type Compute interface {
+	device.Queue
+	nn.Ops
+}
+
+// Comm is the queue collectives run on, and the sums of what they reduce.
+type Comm interface {
+	device.Queue
+	AddTo(y, a, b device.Buffer)
+}
+
+// Config is what a Runner is built from. The queues and groups are the
+// caller's to close, after Free.
+type Config struct {
+	Device    device.Device
+	Compute   Compute
+	Comm      Comm
+	Shard     collective.Group // its ranks hold one copy of every unit between them
+	Replicate collective.Group // its ranks hold the same shards
+	Model     *nn.Model
+	DType     device.DType // of parameters in use, and of activations
+	Policy    Policy
+	Micro     int // micro-batches a step
+	ArenaSize int // bytes for activations: ArenaPeak of a dry run
+}
+
+// Align is the multiple of elements every shard has. Sums of squares are taken
+// over blocks of this many, so that no sharding divides a block.
+const Align = 64
+
+// Unit is the parameters of one module, or of several that share them.
+type Unit struct {
+	Name   string
+	Layout *shard.Layout
+	Param  device.Buffer // (ShardLen) compute dtype: this rank's shard
+	Grad   device.Buffer // (ShardLen) float32: once Reduced fires, summed over all ranks and micro-batches
+
+	Reduced device.Event
+
+	updated device.Event  // Param has its newest value
+	stale   bool          // and its slot has not
+	slot    int           // of its parameters
+	dwSlot  int           // of its unsharded gradient in one micro-batch
+	kept    device.Buffer // (Len) float32: the unsharded gradient over micro-batches, with KeepGrads
+	first   int           // the first step that uses the unit,
+	last    int           // and the last
+	label   string
+}
+
+// shared says whether several steps use the unit.
+func (u *Unit) shared() bool { return u.first != u.last }
+
+// MarkUpdated tells the schedule that Param has a new value once e fires.
+func (u *Unit) MarkUpdated(e device.Event) { u.updated, u.stale = e, true }
+
+// step is one module in the schedule.
+type step struct {
+	mod    nn.Module
+	unit   *Unit
+	w      []device.Buffer // views of the unit's parameters in its slot
+	dw     []device.Buffer // views of its gradient in its gradient slot
+	kept   []device.Buffer // views of its gradient in Unit.kept
+	replay bool            // saves only its input and runs Forward again in Backward
+
+	mark  int           // the arena's height before y
+	x, y  device.Buffer // input and output in this micro-batch
+	saved nn.Saved
+}
+
+// slot is memory that holds one whole unit at a time.
+type slot struct {
+	buf   device.Buffer // (longest Len of its units) compute dtype
+	owner *Unit
+	ready device.Event // the owner is whole in buf
+	free  device.Event // compute is done with buf
+}
+
+// gradSlot is memory for the unsharded gradient of one unit at a time.
+type gradSlot struct {
+	buf  device.Buffer // (longest Len of its units) float32
+	free device.Event  // the reduction is done with buf
+}
+
+// Runner is one rank's schedule over a model.
+type Runner struct {
+	cfg   Config
+	Units []*Unit // in order of first use
+	steps []step
+	slots []slot
+	grads []gradSlot
+	arena *device.Arena
+	d     device.Buffer // gradient of the residual stream in this micro-batch
+	held  []device.Buffer
+}
+
+// ArenaPeak is the most activation memory any pass has used, in bytes.
+func (r *Runner) ArenaPeak() int { return r.arena.Peak() }
+
+// Forward issues the model's forward pass over bt. With train set everything
+// Backward needs is saved, and Backward must follow.
+func (r *Runner) Forward(bt *nn.Batch, train bool) {
+	c, n := r.cfg.Compute, bt.Rows()*r.cfg.Model.Width
+	floor := r.arena.Mark()
+	if train {
+		r.d = r.arena.Take(r.cfg.DType, n)
+	}
+	for i := range r.cfg.Policy.Prefetch {
+		r.gather(i)
+	}
+	var x device.Buffer
+	for i := range r.steps {
+		r.gather(i + r.cfg.Policy.Prefetch) // into the slot that step i-1 has left, while step i computes
+		s := r.await(i)
+		s.mark, s.x, s.y = r.arena.Mark(), x, device.Buffer{}
+		if i+1 < len(r.steps) {
+			s.y = r.arena.Take(r.cfg.DType, n)
+		}
+		saved := &s.saved
+		if s.replay || !train {
+			saved = nil
+		}
+		s.mod.Forward(c, r.arena, s.w, bt, s.x, s.y, saved)
+		r.leave(s)
+		x = s.y
+	}
+	if !train {
+		r.arena.Release(floor)
+	}
+}
+
+// Backward issues the backward pass of the Forward before it and the reduction
+// of its gradients; micro counts the step's micro-batches from 0.
+func (r *Runner) Backward(bt *nn.Batch, micro int) {
+	c, p := r.cfg.Compute, r.cfg.Policy
+	for i := range p.Prefetch {
+		r.gather(len(r.steps) - 1 - i)
+	}
+	for i := len(r.steps) - 1; i >= 0; i-- {
+		r.gather(i - p.Prefetch)
+		s := r.await(i)
+		if s.replay {
+			s.mod.Forward(c, r.arena, s.w, bt, s.x, s.y, &s.saved)
+		}
+		s.mod.Backward(c, r.arena, s.w, r.gradient(s, micro), bt, s.x, r.d, &s.saved)
+		r.arena.Release(s.mark)
+		r.leave(s)
+		if i == s.unit.first {
+			r.reduce(s.unit, micro)
+		}
+	}
+	r.arena.Release(0)
+}
+
+// gather makes the unit of step i whole in its slot, on the communication
+// queue, if it is not.
+func (r *Runner) gather(i int) {
+	if i < 0 || i >= len(r.steps) {
+		return
+	}
+	u := r.steps[i].unit
+	s := &r.slots[u.slot]
+	if s.owner == u && !u.stale {
+		return
+	}
+	q, whole := r.cfg.Comm, s.buf.Slice(0, u.Layout.Len())
+	q.Label(u.label)
+	q.After(s.free)
+	q.After(u.updated)
+	if !r.owns(u) {
+		q.Copy(collective.Own(r.cfg.Shard, whole), u.Param)
+	}
+	r.cfg.Shard.AllGather(q, whole)
+	s.owner, s.ready, u.stale = u, q.Mark(), false
+}
+
+// await makes the compute queue wait until the unit of step i is whole.
+func (r *Runner) await(i int) *step {
+	s := &r.steps[i]
+	sl := &r.slots[s.unit.slot]
+	if sl.owner != s.unit {
+		panic("fsdp: unit " + s.unit.Name + " is used before it is gathered")
+	}
+	r.cfg.Compute.Label(s.unit.label)
+	r.cfg.Compute.After(sl.ready)
+	return s
+}
+
+// leave notes that what is issued so far was the last use of a step's unit.
+func (r *Runner) leave(s *step) { r.slots[s.unit.slot].free = r.cfg.Compute.Mark() }
+
+// gradient is where a step's Backward writes: where the gradient is kept, at
+// the first micro-batch, else the unit's slot, once its last reduction is done.
+func (r *Runner) gradient(s *step, micro int) []device.Buffer {
+	if r.cfg.Policy.KeepGrads && micro == 0 {
+		return s.kept
+	}
+	r.cfg.Compute.After(r.grads[s.unit.dwSlot].free)
+	return s.dw
+}
+
+// reduce adds the unit's gradient in this micro-batch, complete on this rank,
+// to its sum over ranks and micro-batches.
+func (r *Runner) reduce(u *Unit, micro int) {
+	c, q, p := r.cfg.Compute, r.cfg.Comm, r.cfg.Policy
+	last, g := micro == r.cfg.Micro-1, &r.grads[u.dwSlot]
+	buf := u.kept
+	if !p.KeepGrads || micro > 0 {
+		buf = g.buf.Slice(0, u.Layout.Len())
+	}
+	c.Zero(buf.Slice(u.Layout.Numel(), u.Layout.Len()))
+	if p.KeepGrads {
+		if micro > 0 {
+			c.AddTo(u.kept, u.kept, buf)
+		}
+		if !last {
+			return
+		}
+		buf = u.kept
+	}
+	q.Label(u.label)
+	q.After(c.Mark())
+	r.cfg.Shard.ReduceScatter(q, buf)
+	if own := collective.Own(r.cfg.Shard, buf); !p.KeepGrads {
+		if micro == 0 {
+			q.Copy(u.Grad, own)
+		} else {
+			q.AddTo(u.Grad, u.Grad, own)
+		}
+		g.free = q.Mark()
+	}
+	if last {
+		collective.AllReduce(r.cfg.Replicate, q, u.Grad)
+		u.Reduced = q.Mark()
+	}
+}

@@ -1,0 +1,295 @@
+package nn
+
+import (
+	"fmt"
+	"math"
+
+	"zeroth/device"
+	"zeroth/shard"
+)
+
+// GPT2 is the shape of a GPT-2 model (Radford et al. 2019) without dropout:
+// learned positions, pre-norm blocks, tied embedding. Parameter names, shapes
+// and initialisation are Hugging Face's GPT2LMHeadModel.
+type GPT2 struct {
+	Layers, Heads, Width, Context, Vocab int
+	Eps                                  float32 // of the layer norms, 1e-5 in every published model
+}
+
+// Model lists the modules: the token embedding's unit ("root", with positions
+// and the final norm) is used first and last, each block is a unit.
+func (g GPT2) Model() *Model {
+	m := &Model{Name: "GPT-2", Width: g.Width, Vocab: g.Vocab, Context: g.Context}
+	root := g.root()
+	m.add("root", gptEmbedding{g, root})
+	for i := range g.Layers {
+		m.add(fmt.Sprintf("h.%d", i), gptBlock{g, g.block(i)})
+	}
+	m.add("root", gptHead{g, root})
+	return m
+}
+
+func (m *Model) add(unit string, mod Module) {
+	m.Units = append(m.Units, unit)
+	m.Modules = append(m.Modules, mod)
+}
+
+// The indices of the root unit's parameters.
+const (
+	wte = iota
+	wpe
+	lnfW
+	lnfB
+)
+
+const initStd = 0.02 // Hugging Face's initializer_range
+
+func (g GPT2) root() []shard.Param {
+	return []shard.Param{
+		weight("transformer.wte.weight", initStd, g.Vocab, g.Width),
+		weight("transformer.wpe.weight", initStd, g.Context, g.Width),
+		gain("transformer.ln_f.weight", g.Width),
+		bias("transformer.ln_f.bias", g.Width),
+	}
+}
+
+// The indices of a block's parameters.
+const (
+	ln1W = iota
+	ln1B
+	attnW
+	attnB
+	projW
+	projB
+	ln2W
+	ln2B
+	fcW
+	fcB
+	outW
+	outB
+)
+
+// block lists the parameters of layer i. Linear weights are (in, out), as in
+// Hugging Face's Conv1D. The two weights that write to the residual stream
+// start smaller by sqrt(2*Layers), one for each of them.
+func (g GPT2) block(i int) []shard.Param {
+	p := fmt.Sprintf("transformer.h.%d.", i)
+	c := g.Width
+	residual := float32(initStd / math.Sqrt(2*float64(g.Layers)))
+	return []shard.Param{
+		gain(p+"ln_1.weight", c), bias(p+"ln_1.bias", c),
+		weight(p+"attn.c_attn.weight", initStd, c, 3*c), bias(p+"attn.c_attn.bias", 3*c),
+		weight(p+"attn.c_proj.weight", residual, c, c), bias(p+"attn.c_proj.bias", c),
+		gain(p+"ln_2.weight", c), bias(p+"ln_2.bias", c),
+		weight(p+"mlp.c_fc.weight", initStd, c, 4*c), bias(p+"mlp.c_fc.bias", 4*c),
+		weight(p+"mlp.c_proj.weight", residual, 4*c, c), bias(p+"mlp.c_proj.bias", c),
+	}
+}
+
+func weight(name string, std float32, shape ...int) shard.Param {
+	return shard.Param{Name: name, Shape: shape, Decay: true, Init: shard.Init{Std: std}}
+}
+
+func gain(name string, n int) shard.Param {
+	return shard.Param{Name: name, Shape: []int{n}, Init: shard.Init{Mean: 1}}
+}
+
+func bias(name string, n int) shard.Param { return shard.Param{Name: name, Shape: []int{n}} }
+
+// gptEmbedding adds token and position embeddings.
+type gptEmbedding struct {
+	g    GPT2
+	root []shard.Param
+}
+
+func (e gptEmbedding) Params() []shard.Param { return e.root }
+
+func (e gptEmbedding) Forward(q Ops, _ Scratch, w []device.Buffer, bt *Batch, _, y device.Buffer, _ *Saved) {
+	c := e.g.Width
+	q.Embed(device.Matrix(y, bt.Rows(), c), device.Matrix(w[wte], e.g.Vocab, c), device.Matrix(w[wpe], e.g.Context, c), bt.Input, bt.T)
+}
+
+func (e gptEmbedding) Backward(q Ops, _ Scratch, _, dw []device.Buffer, bt *Batch, _, d device.Buffer, _ *Saved) {
+	c := e.g.Width
+	q.EmbedGrad(device.Matrix(dw[wte], e.g.Vocab, c), device.Matrix(dw[wpe], e.g.Context, c), device.Matrix(d, bt.Rows(), c), bt.Input, bt.T, true)
+}
+
+// gptBlock is x2 = x + proj(attention(norm(x))), y = x2 + out(gelu(fc(norm(x2)))).
+type gptBlock struct {
+	g      GPT2
+	params []shard.Param
+}
+
+func (b gptBlock) Params() []shard.Param { return b.params }
+
+// The indices of what a block saves.
+const (
+	sMean1 = iota // (R) float32
+	sRstd1        // (R) float32
+	sLn1          // (R, C)
+	sQKV          // (R, 3C)
+	sLse          // (B, H, T) float32
+	sO            // (R, C)
+	sX2           // (R, C)
+	sMean2        // (R) float32
+	sRstd2        // (R) float32
+	sLn2          // (R, C)
+	sFc           // (R, 4C)
+	sAct          // (R, 4C)
+)
+
+func (b gptBlock) attn(bt *Batch) device.Attn {
+	d := b.g.Width / b.g.Heads
+	return device.Attn{B: bt.B, T: bt.T, H: b.g.Heads, KV: b.g.Heads, D: d, Scale: float32(1 / math.Sqrt(float64(d)))}
+}
+
+// split views (R, 3C) as its query, key and value columns.
+func split(m device.Mat) (q, k, v device.Mat) {
+	c := m.Cols / 3
+	return m.Columns(0, c), m.Columns(c, 2*c), m.Columns(2*c, 3*c)
+}
+
+func (b gptBlock) Forward(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x, y device.Buffer, s *Saved) {
+	if s == nil {
+		defer mem.Release(mem.Mark())
+		s = new(Saved)
+	}
+	r, c, t := bt.Rows(), b.g.Width, bt.Compute
+	for _, part := range [...]struct {
+		at, n int
+		t     device.DType
+	}{
+		{sMean1, r, device.F32}, {sRstd1, r, device.F32}, {sLn1, r * c, t}, {sQKV, r * 3 * c, t},
+		{sLse, r * b.g.Heads, device.F32}, {sO, r * c, t}, {sX2, r * c, t},
+		{sMean2, r, device.F32}, {sRstd2, r, device.F32}, {sLn2, r * c, t}, {sFc, r * 4 * c, t}, {sAct, r * 4 * c, t},
+	} {
+		s[part.at] = mem.Take(part.t, part.n)
+	}
+	rc := func(b device.Buffer) device.Mat { return device.Matrix(b, r, c) }
+
+	q.LayerNorm(rc(s[sLn1]), s[sMean1], s[sRstd1], rc(x), w[ln1W], w[ln1B], b.g.Eps)
+	qkv := device.Matrix(s[sQKV], r, 3*c)
+	q.MatMul(qkv, rc(s[sLn1]), device.Matrix(w[attnW], c, 3*c), w[attnB], false)
+	qm, km, vm := split(qkv)
+	q.Attention(rc(s[sO]), s[sLse], qm, km, vm, b.attn(bt))
+	q.Cast(s[sX2], x)
+	q.MatMul(rc(s[sX2]), rc(s[sO]), device.Matrix(w[projW], c, c), w[projB], true)
+
+	q.LayerNorm(rc(s[sLn2]), s[sMean2], s[sRstd2], rc(s[sX2]), w[ln2W], w[ln2B], b.g.Eps)
+	q.MatMul(device.Matrix(s[sFc], r, 4*c), rc(s[sLn2]), device.Matrix(w[fcW], c, 4*c), w[fcB], false)
+	q.Gelu(s[sAct], s[sFc])
+	q.Cast(y, s[sX2])
+	q.MatMul(rc(y), device.Matrix(s[sAct], r, 4*c), device.Matrix(w[outW], 4*c, c), w[outB], true)
+}
+
+func (b gptBlock) Backward(q Ops, mem Scratch, w, dw []device.Buffer, bt *Batch, x, d device.Buffer, s *Saved) {
+	b.backwardMLP(q, mem, w, dw, bt, d, s)
+	b.backwardAttention(q, mem, w, dw, bt, x, d, s)
+}
+
+// linearGrad is the backward of y = a·w + bias: da (overwritten), dw, dbias.
+func linearGrad(q Ops, da device.Mat, dw, dbias device.Buffer, dy, a, w device.Mat) {
+	q.MatMul(device.Matrix(dw, w.Rows, w.Cols), a.T(), dy, device.Buffer{}, false)
+	q.SumRows(dbias, dy)
+	q.MatMul(da, dy, w.T(), device.Buffer{}, false)
+}
+
+func (b gptBlock) backwardMLP(q Ops, mem Scratch, w, dw []device.Buffer, bt *Batch, d device.Buffer, s *Saved) {
+	defer mem.Release(mem.Mark())
+	r, c := bt.Rows(), b.g.Width
+	dm, act := device.Matrix(d, r, c), device.Matrix(s[sAct], r, 4*c)
+	dact := device.Matrix(mem.Take(bt.Compute, r*4*c), r, 4*c)
+	dln := device.Matrix(mem.Take(bt.Compute, r*c), r, c)
+
+	linearGrad(q, dact, dw[outW], dw[outB], dm, act, device.Matrix(w[outW], 4*c, c))
+	q.GeluGrad(dact.Buf, s[sFc], dact.Buf)
+	linearGrad(q, dln, dw[fcW], dw[fcB], dact, device.Matrix(s[sLn2], r, c), device.Matrix(w[fcW], c, 4*c))
+	q.LayerNormGrad(dm, dw[ln2W], dw[ln2B], dln, device.Matrix(s[sX2], r, c), w[ln2W], s[sMean2], s[sRstd2], true)
+}
+
+func (b gptBlock) backwardAttention(q Ops, mem Scratch, w, dw []device.Buffer, bt *Batch, x, d device.Buffer, s *Saved) {
+	defer mem.Release(mem.Mark())
+	r, c := bt.Rows(), b.g.Width
+	dm, o := device.Matrix(d, r, c), device.Matrix(s[sO], r, c)
+	do := device.Matrix(mem.Take(bt.Compute, r*c), r, c)
+	dqkv := device.Matrix(mem.Take(bt.Compute, r*3*c), r, 3*c)
+	delta := mem.Take(device.F32, r*b.g.Heads)
+
+	linearGrad(q, do, dw[projW], dw[projB], dm, o, device.Matrix(w[projW], c, c))
+	qm, km, vm := split(device.Matrix(s[sQKV], r, 3*c))
+	dq, dk, dv := split(dqkv)
+	q.AttentionGrad(dq, dk, dv, delta, do, o, s[sLse], qm, km, vm, b.attn(bt))
+	dln := do // its own gradient is spent
+	linearGrad(q, dln, dw[attnW], dw[attnB], dqkv, device.Matrix(s[sLn1], r, c), device.Matrix(w[attnW], c, 3*c))
+	q.LayerNormGrad(dm, dw[ln1W], dw[ln1B], dln, device.Matrix(x, r, c), w[ln1W], s[sMean1], s[sRstd1], true)
+}
+
+// gptHead is the final norm, the tied output layer and the loss.
+type gptHead struct {
+	g    GPT2
+	root []shard.Param
+}
+
+func (h gptHead) Params() []shard.Param { return h.root }
+
+// The indices of what the head saves.
+const (
+	sMean = iota // (R) float32
+	sRstd        // (R) float32
+	sNorm        // (R, C)
+)
+
+func (h gptHead) norm(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x device.Buffer, s *Saved) {
+	r, c := bt.Rows(), h.g.Width
+	s[sMean], s[sRstd] = mem.Take(device.F32, r), mem.Take(device.F32, r)
+	s[sNorm] = mem.Take(bt.Compute, r*c)
+	q.LayerNorm(device.Matrix(s[sNorm], r, c), s[sMean], s[sRstd], device.Matrix(x, r, c), w[lnfW], w[lnfB], h.g.Eps)
+}
+
+func (h gptHead) Forward(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x, _ device.Buffer, s *Saved) {
+	if s != nil {
+		h.norm(q, mem, w, bt, x, s)
+		return
+	}
+	defer mem.Release(mem.Mark())
+	s = new(Saved)
+	h.norm(q, mem, w, bt, x, s)
+	norm := device.Matrix(s[sNorm], bt.Rows(), h.g.Width)
+	forward := func(logits device.Mat, lo, hi int) {
+		q.CrossEntropy(bt.Loss.Slice(lo, hi), logits, bt.Target.Slice(lo, hi))
+	}
+	eachChunk(q, mem, bt, norm, device.Matrix(w[wte], h.g.Vocab, h.g.Width), forward)
+}
+
+func (h gptHead) Backward(q Ops, mem Scratch, w, dw []device.Buffer, bt *Batch, x, d device.Buffer, s *Saved) {
+	defer mem.Release(mem.Mark())
+	r, c := bt.Rows(), h.g.Width
+	norm, dm := device.Matrix(s[sNorm], r, c), device.Matrix(d, r, c)
+	dnorm := device.Matrix(mem.Take(bt.Compute, r*c), r, c)
+	table, dtable := device.Matrix(w[wte], h.g.Vocab, c), device.Matrix(dw[wte], h.g.Vocab, c)
+	backward := func(logits device.Mat, lo, hi int) {
+		q.CrossEntropyGrad(bt.Loss.Slice(lo, hi), logits, bt.Target.Slice(lo, hi), bt.Scale)
+		q.MatMul(dtable, logits.T(), norm.RowRange(lo, hi), device.Buffer{}, lo > 0)
+		q.MatMul(dnorm.RowRange(lo, hi), logits, table, device.Buffer{}, false)
+	}
+	eachChunk(q, mem, bt, norm, table, backward)
+	q.LayerNormGrad(dm, dw[lnfW], dw[lnfB], dnorm, device.Matrix(x, r, c), w[lnfW], s[sMean], s[sRstd], false)
+	q.Zero(dw[wpe])
+}
+
+// eachChunk calls f with the logits norm·tableᵀ of positions [lo, hi), chunk
+// after chunk, in the same memory.
+func eachChunk(q Ops, mem Scratch, bt *Batch, norm, table device.Mat, f func(logits device.Mat, lo, hi int)) {
+	defer mem.Release(mem.Mark())
+	chunk := min(bt.Chunk, bt.Rows())
+	if chunk < 1 {
+		panic(fmt.Sprintf("nn: logits of %d positions at a time", chunk))
+	}
+	room := mem.Take(bt.Compute, chunk*table.Rows)
+	for lo := 0; lo < bt.Rows(); lo += chunk {
+		hi := min(lo+chunk, bt.Rows())
+		logits := device.Matrix(room, hi-lo, table.Rows)
+		q.MatMul(logits, norm.RowRange(lo, hi), table.T(), device.Buffer{}, false)
+		f(logits, lo, hi)
+	}
+}
