@@ -1,0 +1,42 @@
+// Package zero is one rank's training step at a ZeRO stage: micro-batches,
+// clipping, loss scaling, the sharded update, and the state in and out.
+//
+// Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion
+// Parameter Models", arXiv 1910.02054, name the stages:
+//
+//	stage  optimizer state  gradients  parameters
+//	0      whole            whole      whole       (plain data parallel)
+//	1      sharded          whole      whole
+//	2      sharded          sharded    whole
+//	3      sharded          sharded    sharded
+package zero
+
+import (
+	"fmt"
+
+	"zeroth/fsdp"
+	"zeroth/shard"
+)
+
+// Stage is a ZeRO stage, 0 to 3.
+type Stage int
+
+// Stages is the number of stages.
+const Stages = 4
+
+// Policy is what outlives its use at a stage.
+func (s Stage) Policy(prefetch int, recompute bool) fsdp.Policy {
+	if s < 0 || s >= Stages {
+		panic(fmt.Sprintf("zero: stage %d", s))
+	}
+	return fsdp.Policy{KeepParams: s < 3, KeepGrads: s < 2, Prefetch: prefetch, Recompute: recompute}
+}
+
+// Mesh is how a stage divides a world of shard × replicate ranks. Stage 0
+// shards over one rank: it is the same code with other sizes.
+func (s Stage) Mesh(m shard.Mesh) shard.Mesh {
+	if s == 0 {
+		return shard.Mesh{Shard: 1, Replicate: m.World()}
+	}
+	return m
+}

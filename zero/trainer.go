@@ -1,0 +1,390 @@
+package zero
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"zeroth/collective"
+	"zeroth/device"
+	"zeroth/fsdp"
+	"zeroth/nn"
+	"zeroth/offload"
+	"zeroth/optim"
+	"zeroth/shard"
+)
+
+// Compute is the queue modules run on; Sum adds the elements of x (float32) to
+// sum[0] (float64) in order.
+type Compute interface {
+	fsdp.Compute
+	Sum(sum, x device.Buffer)
+}
+
+// Update is the queue norms and parameter updates run on. SumSquares adds the
+// squares of x to an exact accumulator of device.ExactLen float64.
+type Update interface {
+	device.Queue
+	optim.Ops
+	Zero(b device.Buffer)
+	Cast(dst, src device.Buffer)
+	SumSquares(acc, x device.Buffer)
+}
+
+// Config is what a Trainer is built from. Queues, groups and device are the
+// caller's to close, after Free.
+type Config struct {
+	Device  device.Device
+	Compute Compute
+	Comm    fsdp.Comm
+	Update  Update
+
+	World     collective.Group // all ranks
+	Shard     collective.Group // the ranks that hold one copy between them
+	Replicate collective.Group // the ranks that hold the same shard
+	Mesh      shard.Mesh       // of the two
+
+	Model     *nn.Model
+	DType     device.DType
+	Policy    fsdp.Policy
+	Micro     int // micro-batches a step
+	B, T      int // sequences and positions of a micro-batch
+	Chunk     int // positions whose logits are held at once; 0 is all
+	ArenaSize int // bytes, from ArenaPeak of a dry run
+
+	Rule  optim.Rule
+	Clip  float64         // of the global gradient norm; 0 is off
+	Scale optim.LossScale // Dynamic: steps with gradients that overflow are skipped
+	Store func(params []device.Buffer) (offload.Store, error)
+}
+
+// Batches fills a micro-batch's token ids, B*T each.
+type Batches func(micro int, input, target []int32) error
+
+// Stats is what a step did; equal on all ranks.
+type Stats struct {
+	Loss      float64 // mean over all positions of all ranks, nats
+	GradNorm  float64 // before clipping
+	LossScale float64 // the step was taken with
+	Skipped   bool    // the gradient overflowed and nothing was updated
+}
+
+// Trainer is one rank's training state and step.
+type Trainer struct {
+	cfg    Config
+	runner *fsdp.Runner
+	store  offload.Store
+	batch  []nn.Batch // one a micro-batch
+	held   []device.Buffer
+
+	stats  device.Buffer // (World × statLen) float64, one part a rank
+	norms  device.Buffer // (units × ExactLen) float64: this rank's sums of squares
+	merge  func() error
+	pieces [][]run // of each unit's shard
+
+	Scale   optim.LossScale
+	Updates int // applied so far
+	Skipped int // steps skipped for overflow so far
+	steps   int // begun so far
+}
+
+// run is neighbouring elements of a shard that are updated alike.
+type run struct {
+	at    shard.Range
+	decay bool
+}
+
+// The elements of a rank's part of Trainer.stats.
+const (
+	statLoss  = 0                          // sum over this rank's positions
+	statNorm  = 1                          // exact sum of squares of this rank's shards
+	statWhere = statNorm + device.ExactLen // 1 + index of the first unit with a gradient that is not finite, or 0
+	statLen   = statWhere + 1
+)
+
+// New allocates everything training needs, or nothing.
+func New(cfg Config) (*Trainer, error) {
+	if cfg.Chunk == 0 {
+		cfg.Chunk = cfg.B * cfg.T
+	}
+	t := &Trainer{cfg: cfg, Scale: cfg.Scale}
+	if err := t.build(); err != nil {
+		t.Free()
+		return nil, err
+	}
+	return t, nil
+}
+
+func (t *Trainer) build() (err error) {
+	c := t.cfg
+	t.runner, err = fsdp.New(fsdp.Config{
+		Device: c.Device, Compute: c.Compute, Comm: c.Comm, Shard: c.Shard, Replicate: c.Replicate,
+		Model: c.Model, DType: c.DType, Policy: c.Policy, Micro: c.Micro, B: c.B, T: c.T, ArenaSize: c.ArenaSize,
+	})
+	if err != nil {
+		return err
+	}
+	var params []device.Buffer
+	for _, u := range t.runner.Units {
+		params = append(params, u.Param)
+		t.pieces = append(t.pieces, runs(u.Layout, c.Shard.Rank()))
+	}
+	if t.store, err = c.Store(params); err != nil {
+		return err
+	}
+	var errs []error
+	alloc := func(dt device.DType, n int, use device.Use) device.Buffer {
+		b, err := c.Device.Alloc(dt, n, use)
+		errs = append(errs, err)
+		t.held = append(t.held, b)
+		return b
+	}
+	rows := c.B * c.T
+	loss := alloc(device.F32, rows, device.Stats)
+	for range c.Micro {
+		t.batch = append(t.batch, nn.Batch{
+			B: c.B, T: c.T, Compute: c.DType, Chunk: c.Chunk, Loss: loss,
+			Input: alloc(device.I32, rows, device.Inputs), Target: alloc(device.I32, rows, device.Inputs),
+		})
+	}
+	t.stats = alloc(device.F64, c.World.Size()*statLen, device.Stats)
+	t.norms = alloc(device.F64, len(t.runner.Units)*device.ExactLen, device.Stats)
+	t.merge = t.mergeNorms
+	return errors.Join(errs...)
+}
+
+// runs joins the pieces of a rank's shard that share their weight decay.
+func runs(l *shard.Layout, rank int) (out []run) {
+	for p := range l.Pieces(rank) {
+		decay := l.Params[p.Param].Decay
+		if n := len(out); n > 0 && out[n-1].decay == decay {
+			out[n-1].at.Hi = p.InShard.Hi
+			continue
+		}
+		out = append(out, run{p.InShard, decay})
+	}
+	return out
+}
+
+// Free gives back what New allocated. The queues must be idle.
+func (t *Trainer) Free() {
+	for _, b := range t.held {
+		t.cfg.Device.Free(b)
+	}
+	t.held = nil
+	if t.store != nil {
+		t.store.Free()
+	}
+	if t.runner != nil {
+		t.runner.Free()
+	}
+}
+
+// ArenaPeak is the most activation memory used so far, in bytes.
+func (t *Trainer) ArenaPeak() int { return t.runner.ArenaPeak() }
+
+// Units are the runner's, for reports.
+func (t *Trainer) Units() []*fsdp.Unit { return t.runner.Units }
+
+// Step trains on one global batch. Parameters are updated when it returns or
+// soon after, in the order of their next use; an error of that is reported by
+// the next call. After an error the trainer's groups are closed.
+func (t *Trainer) Step(fill Batches, lr float64) (Stats, error) {
+	t.steps++
+	s, err := t.step(fill, lr)
+	if err != nil {
+		t.close()
+		return s, fmt.Errorf("step %d: rank %d: %w", t.steps, t.cfg.World.Rank(), err)
+	}
+	return s, nil
+}
+
+func (t *Trainer) step(fill Batches, lr float64) (Stats, error) {
+	if err := t.cfg.Update.Wait(); err != nil {
+		return Stats{}, err
+	}
+	s := Stats{LossScale: t.Scale.Scale}
+	positions := t.cfg.World.Size() * t.cfg.Micro * t.cfg.B * t.cfg.T
+	for m := range t.batch {
+		bt := &t.batch[m]
+		if err := fill(m, bt.Input.I32(), bt.Target.I32()); err != nil {
+			return s, err
+		}
+		bt.Scale = float32(s.LossScale / float64(positions))
+	}
+	for m := range t.batch {
+		t.runner.Forward(&t.batch[m], true)
+		t.runner.Backward(&t.batch[m], m)
+		t.addLoss(&t.batch[m])
+	}
+	t.addNorms()
+	if err := t.exchange(); err != nil {
+		return s, err
+	}
+	if err := t.judge(&s, positions); err != nil {
+		return s, err
+	}
+	if s.Skipped {
+		t.Skipped++
+		return s, nil
+	}
+	return s, t.update(lr, t.gradScale(s))
+}
+
+// addLoss adds a micro-batch's losses to this rank's statistics.
+func (t *Trainer) addLoss(bt *nn.Batch) {
+	t.cfg.Compute.Sum(collective.Own(t.cfg.World, t.stats).Slice(statLoss, statLoss+1), bt.Loss)
+}
+
+// addNorms sums the squares of this rank's gradient shards, each as soon as it
+// is reduced, which is from the last unit to the first.
+func (t *Trainer) addNorms() {
+	q, units := t.cfg.Update, t.runner.Units
+	q.Zero(t.norms)
+	for i := len(units) - 1; i >= 0; i-- {
+		q.Label("norm of unit " + units[i].Name)
+		q.After(units[i].Reduced)
+		q.SumSquares(t.norms.Slice(i*device.ExactLen, (i+1)*device.ExactLen), units[i].Grad)
+	}
+	q.Do(t.merge)
+}
+
+// mergeNorms adds up the units' sums of squares. They are exact, so the norm
+// does not depend on how the parameters are sharded.
+func (t *Trainer) mergeNorms() error {
+	own, norms := collective.Own(t.cfg.World, t.stats).F64(), t.norms.F64()
+	for i := len(t.runner.Units) - 1; i >= 0; i-- {
+		acc := norms[i*device.ExactLen : (i+1)*device.ExactLen]
+		device.ExactMerge(own[statNorm:statWhere], acc)
+		if device.ExactNonFinite(acc) > 0 && own[statWhere] == 0 {
+			own[statWhere] = float64(1 + i)
+		}
+	}
+	return nil
+}
+
+// exchange gives every rank the statistics of all and waits for them.
+func (t *Trainer) exchange() error {
+	q := t.cfg.Comm
+	q.Label("statistics")
+	q.After(t.cfg.Compute.Mark())
+	q.After(t.cfg.Update.Mark())
+	t.cfg.World.AllGather(q, t.stats)
+	return q.Wait()
+}
+
+// judge reads the exchanged statistics and clears them for the next step. All
+// ranks see the same and decide alike.
+func (t *Trainer) judge(s *Stats, positions int) error {
+	all := t.stats.F64()
+	defer clear(all)
+	var sum [device.ExactLen]float64
+	overflow := -1
+	for r := range t.cfg.World.Size() {
+		part := all[r*statLen : (r+1)*statLen]
+		s.Loss += part[statLoss]
+		if part[statWhere] > 0 && overflow < 0 {
+			overflow = r
+		}
+		if math.IsNaN(part[statLoss]) || math.IsInf(part[statLoss], 0) {
+			return fmt.Errorf("the loss is %g on rank %d: lower the learning rate or check the data", part[statLoss], r)
+		}
+	}
+	s.Loss /= float64(positions)
+	for _, r := range t.cfg.Mesh.ShardGroup(t.cfg.World.Rank()) {
+		device.ExactMerge(sum[:], all[r*statLen+statNorm:r*statLen+statWhere])
+	}
+	s.GradNorm = math.Sqrt(device.ExactValue(sum[:])) / s.LossScale
+	s.Skipped = overflow >= 0
+	if overflow >= 0 && !t.Scale.Dynamic {
+		unit := t.runner.Units[int(all[overflow*statLen+statWhere])-1]
+		return fmt.Errorf("the gradient of unit %s is not finite on rank %d (loss %g): lower the learning rate or set train.clip", unit.Name, overflow, s.Loss)
+	}
+	return t.Scale.Update(s.Skipped)
+}
+
+// gradScale undoes the loss scale and clips, in one factor.
+func (t *Trainer) gradScale(s Stats) float64 {
+	clip := 1.0
+	if t.cfg.Clip > 0 {
+		clip = min(1, t.cfg.Clip/(s.GradNorm+1e-6))
+	}
+	return clip / s.LossScale
+}
+
+// update issues the update of every unit, in the order the next step uses them.
+func (t *Trainer) update(lr, gradScale float64) error {
+	t.Updates++
+	q, h := t.cfg.Update, optim.Hyper{LR: lr, GradScale: gradScale}
+	for i, u := range t.runner.Units {
+		st, err := t.store.Acquire(i)
+		if err != nil {
+			return fmt.Errorf("unit %s: %w", u.Name, err)
+		}
+		q.Label("update of unit " + u.Name)
+		for _, r := range t.pieces[i] {
+			t.cfg.Rule.Step(q, t.Updates, h, piece(u, st, r))
+		}
+		done := q.Mark()
+		u.MarkUpdated(done)
+		if err := t.store.Release(i, done); err != nil {
+			return fmt.Errorf("unit %s: %w", u.Name, err)
+		}
+	}
+	return nil
+}
+
+// piece is a run of a unit's shard with the state its update needs.
+func piece(u *fsdp.Unit, st offload.State, r run) optim.Piece {
+	lo, hi := r.at.Lo, r.at.Hi
+	p := optim.Piece{Master: st.Master.Slice(lo, hi), Grad: u.Grad.Slice(lo, hi), Decay: r.decay}
+	if u.Param.Type != device.F32 {
+		p.Param = u.Param.Slice(lo, hi)
+	}
+	for i, v := range st.Vec {
+		if v.N > 0 {
+			p.State[i] = v.Slice(lo, hi)
+		}
+	}
+	return p
+}
+
+// Eval is the mean loss over n micro-batches on every rank, in nats.
+func (t *Trainer) Eval(n int, fill Batches) (float64, error) {
+	mean, err := t.eval(n, fill)
+	if err != nil {
+		t.close()
+		return 0, fmt.Errorf("evaluation after step %d: rank %d: %w", t.steps, t.cfg.World.Rank(), err)
+	}
+	return mean, nil
+}
+
+func (t *Trainer) eval(n int, fill Batches) (float64, error) {
+	bt := &t.batch[0]
+	for m := range n {
+		if err := t.cfg.Compute.Wait(); err != nil {
+			return 0, err
+		}
+		if err := fill(m, bt.Input.I32(), bt.Target.I32()); err != nil {
+			return 0, err
+		}
+		t.runner.Forward(bt, false)
+		t.addLoss(bt)
+	}
+	if err := t.exchange(); err != nil {
+		return 0, err
+	}
+	all, sum := t.stats.F64(), 0.0
+	for r := range t.cfg.World.Size() {
+		sum += all[r*statLen+statLoss]
+	}
+	clear(all)
+	return sum / float64(t.cfg.World.Size()*n*t.cfg.B*t.cfg.T), nil
+}
+
+// close ends this rank's groups, so that no other rank waits for it.
+func (t *Trainer) close() {
+	for _, g := range []collective.Group{t.cfg.World, t.cfg.Shard, t.cfg.Replicate} {
+		_ = g.Close() // the error that led here is the one to report
+	}
+}
