@@ -9,7 +9,8 @@ import "zeroth/device"
 
 // Ops are the kernels rules need. w (float32) is the master copy, g the
 // gradient (float32), m and v state (float32). When p is not empty it receives
-// w rounded to p's type in the same pass.
+// w rounded to p's type in the same pass. SGD without momentum passes an empty
+// m: the kernel then updates w from g' and keeps nothing.
 type Ops interface {
 	AdamW(w, p, g, m, v device.Buffer, a device.AdamW)
 	SGD(w, p, g, m device.Buffer, a device.SGD)

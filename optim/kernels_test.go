@@ -1,0 +1,56 @@
+package optim
+
+import (
+	"math"
+
+	"zeroth/device"
+)
+
+// host is the kernels of device/kernels.go as its comments state them: float32
+// arithmetic, one element after the other.
+type host struct{}
+
+func (host) AdamW(w, p, g, m, v device.Buffer, a device.AdamW) {
+	for i := range w.N {
+		w, g, m, v := &w.F32()[i], g.F32()[i], &m.F32()[i], &v.F32()[i]
+		g = g*a.GradScale + a.L2**w
+		*m = a.Beta1**m + (1-a.Beta1)*g
+		*v = a.Beta2**v + (1-a.Beta2)*g*g
+		*w = *w*a.Shrink - a.Step**m/(float32(math.Sqrt(float64(*v)))*a.RootC2+a.Eps)
+	}
+	publish(p, w)
+}
+
+func (host) SGD(w, p, g, m device.Buffer, a device.SGD) {
+	for i := range w.N {
+		w := &w.F32()[i]
+		step := g.F32()[i]*a.GradScale + a.Decay**w
+		if m.N > 0 {
+			step += a.Momentum * m.F32()[i]
+			m.F32()[i] = step
+		}
+		*w -= a.LR * step
+	}
+	publish(p, w)
+}
+
+func (host) Lion(w, p, g, m device.Buffer, a device.Lion) {
+	for i := range w.N {
+		w, m := &w.F32()[i], &m.F32()[i]
+		g := g.F32()[i] * a.GradScale
+		u := a.Beta1**m + (1-a.Beta1)*g
+		if u != 0 {
+			u = float32(math.Copysign(1, float64(u)))
+		}
+		*m = a.Beta2**m + (1-a.Beta2)*g
+		*w = *w*a.Shrink - a.LR*u
+	}
+	publish(p, w)
+}
+
+// publish copies the master to a parameter kept in float32.
+func publish(p, w device.Buffer) {
+	if p.N > 0 {
+		copy(p.F32(), w.F32())
+	}
+}

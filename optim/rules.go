@@ -1,0 +1,103 @@
+package optim
+
+import (
+	"math"
+
+	"zeroth/device"
+)
+
+// AdamW is Adam with decoupled weight decay (Loshchilov and Hutter,
+// arXiv 1711.05101), the update of torch.optim.AdamW.
+type AdamW struct{ Beta1, Beta2, Eps, Decay float64 }
+
+// States are PyTorch's names.
+func (AdamW) States() []string { return []string{"exp_avg", "exp_avg_sq"} }
+
+// Step shrinks the parameter by 1-LR*Decay beside the Adam update.
+func (r AdamW) Step(q Ops, t int, h Hyper, p Piece) {
+	a := adam(r.Beta1, r.Beta2, r.Eps, t, h)
+	a.Shrink = shrink(h.LR, r.Decay, p.Decay)
+	q.AdamW(p.Master, p.Param, p.Grad, p.State[0], p.State[1], a)
+}
+
+// Adam is Adam (Kingma and Ba, arXiv 1412.6980) whose decay is L2
+// regularisation: it is added to the gradient and so passes through the
+// moments, as in torch.optim.Adam.
+type Adam struct{ Beta1, Beta2, Eps, Decay float64 }
+
+// States are PyTorch's names.
+func (Adam) States() []string { return []string{"exp_avg", "exp_avg_sq"} }
+
+// Step runs AdamW's kernel without shrinking.
+func (r Adam) Step(q Ops, t int, h Hyper, p Piece) {
+	a := adam(r.Beta1, r.Beta2, r.Eps, t, h)
+	a.Shrink = 1
+	if p.Decay {
+		a.L2 = float32(r.Decay)
+	}
+	q.AdamW(p.Master, p.Param, p.Grad, p.State[0], p.State[1], a)
+}
+
+// adam is what both have in common at step t >= 1. The bias corrections are
+// made in float64 from the betas the kernel has, rounded to float32: then the
+// moments are exactly those of a beta within 6e-8, and the first step is exact.
+// From the unrounded betas 1-0.999 would be wrong by 1.3e-5 of itself.
+func adam(beta1, beta2, eps float64, t int, h Hyper) device.AdamW {
+	a := device.AdamW{
+		GradScale: float32(h.GradScale),
+		Beta1:     float32(beta1),
+		Beta2:     float32(beta2),
+		Eps:       float32(eps),
+	}
+	a.Step = float32(h.LR / (1 - math.Pow(float64(a.Beta1), float64(t))))
+	a.RootC2 = float32(1 / math.Sqrt(1-math.Pow(float64(a.Beta2), float64(t))))
+	return a
+}
+
+// SGD is stochastic gradient descent with heavy-ball momentum and coupled
+// decay, the update of torch.optim.SGD without dampening or Nesterov. With
+// Momentum 0 it has no state.
+type SGD struct{ Momentum, Decay float64 }
+
+// States is PyTorch's name, or none without momentum.
+func (r SGD) States() []string {
+	if r.Momentum == 0 {
+		return nil
+	}
+	return []string{"momentum_buffer"}
+}
+
+// Step is the same at every t: the momentum buffer starts as zeros.
+func (r SGD) Step(q Ops, _ int, h Hyper, p Piece) {
+	a := device.SGD{GradScale: float32(h.GradScale), Momentum: float32(r.Momentum), LR: float32(h.LR)}
+	if p.Decay {
+		a.Decay = float32(r.Decay)
+	}
+	q.SGD(p.Master, p.Param, p.Grad, p.State[0], a)
+}
+
+// Lion moves every element by LR in the direction of a sign (Chen et al.,
+// arXiv 2302.06675); its decay is decoupled.
+type Lion struct{ Beta1, Beta2, Decay float64 }
+
+// States is the name the authors' code uses.
+func (Lion) States() []string { return []string{"exp_avg"} }
+
+// Step is the same at every t: Lion corrects no bias.
+func (r Lion) Step(q Ops, _ int, h Hyper, p Piece) {
+	q.Lion(p.Master, p.Param, p.Grad, p.State[0], device.Lion{
+		GradScale: float32(h.GradScale),
+		Beta1:     float32(r.Beta1),
+		Beta2:     float32(r.Beta2),
+		Shrink:    shrink(h.LR, r.Decay, p.Decay),
+		LR:        float32(h.LR),
+	})
+}
+
+// shrink is the factor of decoupled decay.
+func shrink(lr, decay float64, on bool) float32 {
+	if !on {
+		return 1
+	}
+	return float32(1 - lr*decay)
+}
