@@ -119,7 +119,7 @@ func (t *Trainer) build() (err error) {
 	c := t.cfg
 	t.runner, err = fsdp.New(fsdp.Config{
 		Device: c.Device, Compute: c.Compute, Comm: c.Comm, Shard: c.Shard, Replicate: c.Replicate,
-		Model: c.Model, DType: c.DType, Policy: c.Policy, Micro: c.Micro, B: c.B, T: c.T, ArenaSize: c.ArenaSize,
+		Model: c.Model, DType: c.DType, Policy: c.Policy, Micro: c.Micro, ArenaSize: c.ArenaSize,
 	})
 	if err != nil {
 		return err
