@@ -88,7 +88,7 @@ func (r *Runner) allocate() error {
 		u.slot = slots.take(u.Layout.Len(), r.owns(u))
 		u.dwSlot = grads.take(u.Layout.Len(), u.shared())
 	}
-	if p.KeepGrads && r.cfg.Micro == 1 {
+	if r.cfg.Micro == 0 || p.KeepGrads && r.cfg.Micro == 1 {
 		clear(grads.len) // the only micro-batch writes where the gradient is kept
 	}
 	whole := device.Gathered
@@ -105,9 +105,11 @@ func (r *Runner) allocate() error {
 		if !r.owns(u) {
 			u.Param = alloc(r.cfg.DType, u.Layout.ShardLen(), device.Params)
 		}
-		if p.KeepGrads {
+		switch {
+		case r.cfg.Micro == 0:
+		case p.KeepGrads:
 			u.kept = alloc(device.F32, u.Layout.Len(), device.UnitGrads)
-		} else {
+		default:
 			u.Grad = alloc(device.F32, u.Layout.ShardLen(), device.Grads)
 		}
 	}
@@ -127,7 +129,7 @@ func (r *Runner) view() {
 		if r.owns(u) {
 			u.Param = r.slots[u.slot].buf.Slice(mine.Lo, mine.Hi)
 		}
-		if r.cfg.Policy.KeepGrads {
+		if u.kept.N > 0 {
 			u.Grad = u.kept.Slice(mine.Lo, mine.Hi)
 		}
 	}

@@ -53,7 +53,7 @@ type Config struct {
 	Model     *nn.Model
 	DType     device.DType // of parameters in use, and of activations
 	Policy    Policy
-	Micro     int // micro-batches a step
+	Micro     int // micro-batches a step; 0 for a model that only runs forward
 	ArenaSize int // bytes for activations: ArenaPeak of a dry run
 }
 

@@ -254,11 +254,15 @@ func (h gptHead) Forward(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x, _ 
 	defer mem.Release(mem.Mark())
 	s = new(Saved)
 	h.norm(q, mem, w, bt, x, s)
-	norm := device.Matrix(s[sNorm], bt.Rows(), h.g.Width)
+	norm, table := device.Matrix(s[sNorm], bt.Rows(), h.g.Width), device.Matrix(w[wte], h.g.Vocab, h.g.Width)
+	if bt.Logits.N > 0 {
+		q.MatMul(device.Matrix(bt.Logits, 1, h.g.Vocab), norm.RowRange(bt.At, bt.At+1), table.T(), device.Buffer{}, false)
+		return
+	}
 	forward := func(logits device.Mat, lo, hi int) {
 		q.CrossEntropy(bt.Loss.Slice(lo, hi), logits, bt.Target.Slice(lo, hi))
 	}
-	eachChunk(q, mem, bt, norm, device.Matrix(w[wte], h.g.Vocab, h.g.Width), forward)
+	eachChunk(q, mem, bt, norm, table, forward)
 }
 
 func (h gptHead) Backward(q Ops, mem Scratch, w, dw []device.Buffer, bt *Batch, x, d device.Buffer, s *Saved) {

@@ -77,6 +77,8 @@ type Batch struct {
 	Loss    device.Buffer // (B*T) float32, nats; written by the last module
 	Scale   float32       // of the loss in Backward: 1/(positions summed over) × loss scale
 	Chunk   int           // positions whose logits are held at once
+	Logits  device.Buffer // (Vocab) float32; if not empty, a Forward without Saved writes here the logits
+	At      int           // of this row, and no losses
 	Compute device.DType  // of the residual stream and all activations
 }
 

@@ -67,6 +67,7 @@ type Stats struct {
 	GradNorm  float64 // before clipping
 	LossScale float64 // the step was taken with
 	Skipped   bool    // the gradient overflowed and nothing was updated
+	Stop      bool    // some rank had WantStop set: all stop after this step
 }
 
 // Trainer is one rank's training state and step.
@@ -82,10 +83,11 @@ type Trainer struct {
 	merge  func() error
 	pieces [][]run // of each unit's shard
 
-	Scale   optim.LossScale
-	Updates int // applied so far
-	Skipped int // steps skipped for overflow so far
-	steps   int // begun so far
+	Scale    optim.LossScale
+	Updates  int  // applied so far
+	Skipped  int  // steps skipped for overflow so far
+	WantStop bool // this rank asks all to stop after the next step
+	steps    int  // begun so far
 }
 
 // run is neighbouring elements of a shard that are updated alike.
@@ -99,7 +101,8 @@ const (
 	statLoss  = 0                          // sum over this rank's positions
 	statNorm  = 1                          // exact sum of squares of this rank's shards
 	statWhere = statNorm + device.ExactLen // 1 + index of the first unit with a gradient that is not finite, or 0
-	statLen   = statWhere + 1
+	statStop  = statWhere + 1              // 1 if the rank wants to stop
+	statLen   = statStop + 1
 )
 
 // New allocates everything training needs, or nothing.
@@ -212,12 +215,10 @@ func (t *Trainer) step(fill Batches, lr float64) (Stats, error) {
 		}
 		bt.Scale = float32(s.LossScale / float64(positions))
 	}
-	for m := range t.batch {
-		t.runner.Forward(&t.batch[m], true)
-		t.runner.Backward(&t.batch[m], m)
-		t.addLoss(&t.batch[m])
+	if t.WantStop {
+		collective.Own(t.cfg.World, t.stats).F64()[statStop] = 1
 	}
-	t.addNorms()
+	t.issue()
 	if err := t.exchange(); err != nil {
 		return s, err
 	}
@@ -229,6 +230,24 @@ func (t *Trainer) step(fill Batches, lr float64) (Stats, error) {
 		return s, nil
 	}
 	return s, t.update(lr, t.gradScale(s))
+}
+
+// issue issues the passes over all micro-batches and the norms of what they
+// leave.
+func (t *Trainer) issue() {
+	for m := range t.batch {
+		t.runner.Forward(&t.batch[m], true)
+		t.runner.Backward(&t.batch[m], m)
+		t.addLoss(&t.batch[m])
+	}
+	t.addNorms()
+}
+
+// Rehearse issues a step's work and looks at none of its results: on a device
+// that only counts, what a step needs.
+func (t *Trainer) Rehearse() error {
+	t.issue()
+	return t.update(0, 1)
 }
 
 // addLoss adds a micro-batch's losses to this rank's statistics.
@@ -283,6 +302,7 @@ func (t *Trainer) judge(s *Stats, positions int) error {
 	for r := range t.cfg.World.Size() {
 		part := all[r*statLen : (r+1)*statLen]
 		s.Loss += part[statLoss]
+		s.Stop = s.Stop || part[statStop] > 0
 		if part[statWhere] > 0 && overflow < 0 {
 			overflow = r
 		}
