@@ -89,7 +89,7 @@ func (t *Trainer) eachPart(kind string, f func(p Part, at, host device.Buffer) e
 				vec = st.Vec[j]
 			}
 		}
-		for pc := range u.Layout.Pieces(t.cfg.Shard.Rank()) {
+		for pc := range u.Layout.Pieces(t.cfg.Groups.Shard.Rank()) {
 			for lo := 0; lo < pc.InParam.Len(); lo += staging {
 				n := min(staging, pc.InParam.Len()-lo)
 				p := Part{u.Layout.Params[pc.Param], kind, shard.Range{Lo: pc.InParam.Lo + lo, Hi: pc.InParam.Lo + lo + n}}

@@ -39,10 +39,8 @@ type Config struct {
 	Comm    fsdp.Comm
 	Update  Update
 
-	World     collective.Group // all ranks
-	Shard     collective.Group // the ranks that hold one copy between them
-	Replicate collective.Group // the ranks that hold the same shard
-	Mesh      shard.Mesh       // of the two
+	Groups collective.Ranks // of this rank in Mesh
+	Mesh   shard.Mesh
 
 	Model     *nn.Model
 	DType     device.DType
@@ -121,7 +119,7 @@ func New(cfg Config) (*Trainer, error) {
 func (t *Trainer) build() (err error) {
 	c := t.cfg
 	t.runner, err = fsdp.New(fsdp.Config{
-		Device: c.Device, Compute: c.Compute, Comm: c.Comm, Shard: c.Shard, Replicate: c.Replicate,
+		Device: c.Device, Compute: c.Compute, Comm: c.Comm, Shard: c.Groups.Shard, Replicate: c.Groups.Replica,
 		Model: c.Model, DType: c.DType, Policy: c.Policy, Micro: c.Micro, ArenaSize: c.ArenaSize,
 	})
 	if err != nil {
@@ -130,7 +128,7 @@ func (t *Trainer) build() (err error) {
 	var params []device.Buffer
 	for _, u := range t.runner.Units {
 		params = append(params, u.Param)
-		t.pieces = append(t.pieces, runs(u.Layout, c.Shard.Rank()))
+		t.pieces = append(t.pieces, runs(u.Layout, c.Groups.Shard.Rank()))
 	}
 	if t.store, err = c.Store(params); err != nil {
 		return err
@@ -150,7 +148,7 @@ func (t *Trainer) build() (err error) {
 			Input: alloc(device.I32, rows, device.Inputs), Target: alloc(device.I32, rows, device.Inputs),
 		})
 	}
-	t.stats = alloc(device.F64, c.World.Size()*statLen, device.Stats)
+	t.stats = alloc(device.F64, c.Groups.World.Size()*statLen, device.Stats)
 	t.norms = alloc(device.F64, len(t.runner.Units)*device.ExactLen, device.Stats)
 	t.merge = t.mergeNorms
 	return errors.Join(errs...)
@@ -197,7 +195,7 @@ func (t *Trainer) Step(fill Batches, lr float64) (Stats, error) {
 	s, err := t.step(fill, lr)
 	if err != nil {
 		t.close()
-		return s, fmt.Errorf("step %d: rank %d: %w", t.steps, t.cfg.World.Rank(), err)
+		return s, fmt.Errorf("step %d: rank %d: %w", t.steps, t.cfg.Groups.World.Rank(), err)
 	}
 	return s, nil
 }
@@ -207,7 +205,7 @@ func (t *Trainer) step(fill Batches, lr float64) (Stats, error) {
 		return Stats{}, err
 	}
 	s := Stats{LossScale: t.Scale.Scale}
-	positions := t.cfg.World.Size() * t.cfg.Micro * t.cfg.B * t.cfg.T
+	positions := t.cfg.Groups.World.Size() * t.cfg.Micro * t.cfg.B * t.cfg.T
 	for m := range t.batch {
 		bt := &t.batch[m]
 		if err := fill(m, bt.Input.I32(), bt.Target.I32()); err != nil {
@@ -216,7 +214,7 @@ func (t *Trainer) step(fill Batches, lr float64) (Stats, error) {
 		bt.Scale = float32(s.LossScale / float64(positions))
 	}
 	if t.WantStop {
-		collective.Own(t.cfg.World, t.stats).F64()[statStop] = 1
+		collective.Own(t.cfg.Groups.World, t.stats).F64()[statStop] = 1
 	}
 	t.issue()
 	if err := t.exchange(); err != nil {
@@ -252,7 +250,7 @@ func (t *Trainer) Rehearse() error {
 
 // addLoss adds a micro-batch's losses to this rank's statistics.
 func (t *Trainer) addLoss(bt *nn.Batch) {
-	t.cfg.Compute.Sum(collective.Own(t.cfg.World, t.stats).Slice(statLoss, statLoss+1), bt.Loss)
+	t.cfg.Compute.Sum(collective.Own(t.cfg.Groups.World, t.stats).Slice(statLoss, statLoss+1), bt.Loss)
 }
 
 // addNorms sums the squares of this rank's gradient shards, each as soon as it
@@ -271,7 +269,7 @@ func (t *Trainer) addNorms() {
 // mergeNorms adds up the units' sums of squares. They are exact, so the norm
 // does not depend on how the parameters are sharded.
 func (t *Trainer) mergeNorms() error {
-	own, norms := collective.Own(t.cfg.World, t.stats).F64(), t.norms.F64()
+	own, norms := collective.Own(t.cfg.Groups.World, t.stats).F64(), t.norms.F64()
 	for i := len(t.runner.Units) - 1; i >= 0; i-- {
 		acc := norms[i*device.ExactLen : (i+1)*device.ExactLen]
 		device.ExactMerge(own[statNorm:statWhere], acc)
@@ -288,7 +286,7 @@ func (t *Trainer) exchange() error {
 	q.Label("statistics")
 	q.After(t.cfg.Compute.Mark())
 	q.After(t.cfg.Update.Mark())
-	t.cfg.World.AllGather(q, t.stats)
+	t.cfg.Groups.World.AllGather(q, t.stats)
 	return q.Wait()
 }
 
@@ -299,7 +297,7 @@ func (t *Trainer) judge(s *Stats, positions int) error {
 	defer clear(all)
 	var sum [device.ExactLen]float64
 	overflow := -1
-	for r := range t.cfg.World.Size() {
+	for r := range t.cfg.Groups.World.Size() {
 		part := all[r*statLen : (r+1)*statLen]
 		s.Loss += part[statLoss]
 		s.Stop = s.Stop || part[statStop] > 0
@@ -311,7 +309,7 @@ func (t *Trainer) judge(s *Stats, positions int) error {
 		}
 	}
 	s.Loss /= float64(positions)
-	for _, r := range t.cfg.Mesh.ShardGroup(t.cfg.World.Rank()) {
+	for _, r := range t.cfg.Mesh.ShardGroup(t.cfg.Groups.World.Rank()) {
 		device.ExactMerge(sum[:], all[r*statLen+statNorm:r*statLen+statWhere])
 	}
 	s.GradNorm = math.Sqrt(device.ExactValue(sum[:])) / s.LossScale
@@ -374,7 +372,7 @@ func (t *Trainer) Eval(n int, fill Batches) (float64, error) {
 	mean, err := t.eval(n, fill)
 	if err != nil {
 		t.close()
-		return 0, fmt.Errorf("evaluation after step %d: rank %d: %w", t.steps, t.cfg.World.Rank(), err)
+		return 0, fmt.Errorf("evaluation after step %d: rank %d: %w", t.steps, t.cfg.Groups.World.Rank(), err)
 	}
 	return mean, nil
 }
@@ -395,16 +393,13 @@ func (t *Trainer) eval(n int, fill Batches) (float64, error) {
 		return 0, err
 	}
 	all, sum := t.stats.F64(), 0.0
-	for r := range t.cfg.World.Size() {
+	for r := range t.cfg.Groups.World.Size() {
 		sum += all[r*statLen+statLoss]
 	}
 	clear(all)
-	return sum / float64(t.cfg.World.Size()*n*t.cfg.B*t.cfg.T), nil
+	return sum / float64(t.cfg.Groups.World.Size()*n*t.cfg.B*t.cfg.T), nil
 }
 
-// close ends this rank's groups, so that no other rank waits for it.
-func (t *Trainer) close() {
-	for _, g := range []collective.Group{t.cfg.World, t.cfg.Shard, t.cfg.Replicate} {
-		_ = g.Close() // the error that led here is the one to report
-	}
-}
+// close ends this rank's groups, so that no other rank waits for it. The error
+// that led here is the one to report.
+func (t *Trainer) close() { _ = t.cfg.Groups.Close() }

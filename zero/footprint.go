@@ -1,0 +1,132 @@
+package zero
+
+import (
+	"zeroth/device"
+	"zeroth/fsdp"
+	"zeroth/nn"
+	"zeroth/shard"
+)
+
+// Footprint is what the closed forms of one rank's memory are functions of.
+// They are written down apart from the code that allocates, as its oracle:
+// symbols as in the ZeRO paper and in Korthikanti et al., arXiv 2205.05198.
+type Footprint struct {
+	Units  []UnitSize // in order of first use
+	Mesh   shard.Mesh // S × R
+	Policy fsdp.Policy
+	DType  device.DType
+	Vecs   int // K: state vectors of the update rule, float32 each
+	Micro  int // micro-batches a step
+	Rows   int // r = sequences × positions of a micro-batch
+	Peak   int // most activation bytes at once, from a model's own closed form
+}
+
+// UnitSize is a unit's number of elements, and whether several modules use it.
+type UnitSize struct {
+	Numel  int
+	Shared bool
+}
+
+// Bytes are the bytes a rank allocates in each category, before its first step
+// and for good. With Ψ the padded number of parameters, p and 4 the bytes of a
+// parameter and of everything else:
+//
+//	                 stages 0, 1       stage 2            stage 3
+//	params           pΨ                pΨ                 pΨ/S of units not shared
+//	gathered         0                 0                  p × (slots + shared units)
+//	unit_grads       4Ψ (+ slots, when micro-batches accumulate)
+//	                                   4 × (slots + shared units)
+//	grads            0                 4Ψ/S               4Ψ/S
+//	master           4Ψ/S where p is not 4
+//	optimizer        4KΨ/S
+//
+// where S is 1 at stage 0, and slots are Prefetch+1 (parameters) or two
+// (gradients; one without prefetch) of the largest units that take turns.
+func (f Footprint) Bytes() (b device.Bytes) {
+	p := int64(f.DType.Size())
+	var whole, parts, ownParts, shared int64 // elements: Ψ, Ψ/S, of which not shared, of shared units
+	var turn []int64
+	for _, u := range f.Units {
+		n, part := f.pad(u.Numel)
+		whole, parts = whole+n, parts+part
+		if u.Shared {
+			shared += n
+			continue
+		}
+		ownParts += part
+		turn = append(turn, n)
+	}
+	if f.Policy.KeepParams {
+		b[device.Params] = p * whole
+	} else {
+		b[device.Params] = p * ownParts
+		b[device.Gathered] = p * (shared + slots(turn, f.Policy.Prefetch+1))
+	}
+	gradSlots := 4 * (shared + slots(turn, min(2, f.Policy.Prefetch+1)))
+	switch {
+	case f.Policy.KeepGrads && f.Micro == 1:
+		b[device.UnitGrads] = 4 * whole
+	case f.Policy.KeepGrads:
+		b[device.UnitGrads] = 4*whole + gradSlots
+	default:
+		b[device.UnitGrads] = gradSlots
+		b[device.Grads] = 4 * parts
+	}
+	if f.DType != device.F32 {
+		b[device.Master] = 4 * parts
+	}
+	b[device.States] = 4 * int64(f.Vecs) * parts
+	b[device.Activations] = int64(f.Peak)
+	b[device.Inputs] = int64(2 * 4 * f.Micro * f.Rows)
+	b[device.Stats] = int64(4*f.Rows + 8*statLen*f.Mesh.World() + 8*device.ExactLen*len(f.Units))
+	return b
+}
+
+// pad is a unit's padded length and that of its shard.
+func (f Footprint) pad(numel int) (whole, part int64) {
+	per := int64(f.Mesh.Shard)
+	step := per * int64(fsdp.Align*f.Mesh.Replicate)
+	whole = (int64(numel) + step - 1) / step * step
+	return whole, whole / per
+}
+
+// slots is the elements of n slots that units of the given lengths take in
+// turn: each is as long as the longest unit that uses it.
+func slots(units []int64, n int) (sum int64) {
+	longest := make([]int64, n)
+	for i, u := range units {
+		longest[i%n] = max(longest[i%n], u)
+	}
+	for _, l := range longest {
+		sum += l
+	}
+	return sum
+}
+
+// GPT2Activations is the most activation memory a training step of a GPT-2
+// uses at once, in bytes. With r rows, width c, e bytes an element, and
+// everything rounded up to 64 bytes, a block saves
+//
+//	16·e·r·c (norms 2, qkv 3, attention 1, residual 1, their inputs; MLP 4+4)
+//	+ 16·r (two norms) + 4·r·heads (log-sum-exp)
+//
+// on top of its input (e·r·c); with recompute only the input stays. The peak
+// is in the last block's backward or, with its chunk of logits, in the head's.
+func GPT2Activations(g nn.GPT2, t device.DType, rows, chunk int, recompute bool) int {
+	e, stat := t.Size(), round(4*rows)
+	rc, lse := round(e*rows*g.Width), round(4*rows*g.Heads)
+	saved := 4*stat + 4*rc + round(e*rows*3*g.Width) + lse + 2*round(e*rows*4*g.Width)
+	work := max(round(e*rows*4*g.Width)+rc, rc+round(e*rows*3*g.Width)+lse)
+	if chunk == 0 {
+		chunk = rows
+	}
+	head := 2*stat + 2*rc + round(e*min(chunk, rows)*g.Vocab)
+	stream := rc * (g.Layers + 2) // every module's output, and the gradient
+	if recompute {
+		return stream + max(head, saved+work)
+	}
+	return stream + g.Layers*saved + max(head, work)
+}
+
+// round is what the arena makes of a number of bytes.
+func round(bytes int) int { return (bytes + 63) / 64 * 64 }
