@@ -4,7 +4,12 @@
 // which part r is rank r's own; the rest are functions over them. Sums are
 // taken in float32 in rank order, so every implementation gives the same bits.
 // A collective is issued on a queue and returns at once; its error sticks to
-// the queue. The ranks of a group issue the same operations in the same order.
+// the queue. The ranks of a group issue the same operations in the same order,
+// and a rank that uses several queues orders its operations by marks.
+//
+// A rank whose queue has failed skips its operations and so keeps its peers
+// waiting: it must close its groups. Nobody hangs on a rank that does, and
+// Checked turns one that does not into an error that names it.
 package collective
 
 import (
@@ -22,17 +27,37 @@ type Group interface {
 	AllGather(q device.Queue, b device.Buffer)
 	// ReduceScatter sets part Rank to the sum of that part over all ranks, in
 	// rank order: ((b0+b1)+b2)+... The other parts are left undefined.
-	// Float types; 16-bit ones are summed in float32 and rounded once.
+	// Float types; 16-bit ones are summed in float32 and rounded once, float64
+	// in float64.
 	ReduceScatter(q device.Queue, b device.Buffer)
-	// Close ends the group on this rank. Pending and later operations of every
-	// other rank then fail with ErrPeerLost naming this one. It is idempotent.
+	// Close ends the group on this rank and returns at once; the memory of
+	// pending operations is free after Wait on their queue. Pending and later
+	// operations of every other rank fail with ErrPeerLost, this rank's own
+	// with ErrClosed. A rank that closes because it lost a peer passes that
+	// peer's name on, so everybody names the rank that closed first. It is
+	// idempotent.
 	Close() error
+}
+
+// Watched is a Group that can tell what it waits for; Checked looks for it in
+// the group it wraps.
+type Watched interface {
+	Group
+	// Missing is the ranks that this rank's operation still waits for, nil if
+	// it does not wait.
+	Missing() []int
+	// Abort is Close with a reason: pending and later operations of all ranks,
+	// this one too, fail with err, unless the group has ended already.
+	Abort(err error)
+	// Name is what errors call rank r: its rank in the world that the group is
+	// a part of.
+	Name(r int) int
 }
 
 // ErrClosed is what operations on a closed group return.
 var ErrClosed = errors.New("collective: group closed")
 
-// ErrPeerLost says which rank ended the group; it is an ErrClosed.
+// ErrPeerLost says which rank ended the group, by its Name; it is an ErrClosed.
 type ErrPeerLost struct{ Rank int }
 
 func (e ErrPeerLost) Error() string { return fmt.Sprintf("peer %d lost", e.Rank) }
@@ -61,4 +86,51 @@ func PartLen(g Group, b device.Buffer) int {
 func AllReduce(g Group, q device.Queue, b device.Buffer) {
 	g.ReduceScatter(q, b)
 	g.AllGather(q, b)
+}
+
+// Broadcast copies root's b, of any length and type, to every rank: by gathers
+// of scratch, which has b's type and a part of at least one element. Gathers
+// move bits and sums do not (-0 + 0 is 0, integers have none), so it is made
+// of gathers; with a scratch of Size × b.N elements it is a single one.
+func Broadcast(g Group, q device.Queue, b device.Buffer, root int, scratch device.Buffer) {
+	step := PartLen(g, scratch)
+	if root < 0 || root >= g.Size() || step == 0 || scratch.Type != b.Type {
+		panic(fmt.Sprintf("collective: broadcast of %d %v from rank %d of %d by way of %d %v",
+			b.N, b.Type, root, g.Size(), scratch.N, scratch.Type))
+	}
+	for lo := 0; lo < b.N; lo += step {
+		piece := b.Slice(lo, min(lo+step, b.N))
+		s := scratch.Slice(0, piece.N*g.Size())
+		if g.Rank() == root {
+			q.Copy(Own(g, s), piece)
+		}
+		g.AllGather(q, s)
+		if g.Rank() != root {
+			q.Copy(piece, Part(g, s, root))
+		}
+	}
+}
+
+// Barrier is done on q when every rank has reached it. Scratch is Size
+// elements of any type; its parts are left undefined.
+func Barrier(g Group, q device.Queue, scratch device.Buffer) {
+	if scratch.N != g.Size() {
+		panic(fmt.Sprintf("collective: barrier of %d ranks by way of %d elements", g.Size(), scratch.N))
+	}
+	g.AllGather(q, scratch)
+}
+
+// watched is g, or the first group under its wrappers, that is Watched; nil if
+// there is none.
+func watched(g Group) Watched {
+	for {
+		if w, ok := g.(Watched); ok {
+			return w
+		}
+		u, ok := g.(interface{ Unwrap() Group })
+		if !ok {
+			return nil
+		}
+		g = u.Unwrap()
+	}
 }

@@ -1,0 +1,122 @@
+package collective
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"zeroth/device"
+)
+
+// op is one of the primitives.
+type op uint8
+
+const (
+	allGather op = iota
+	reduceScatter
+)
+
+func (o op) String() string { return [...]string{"all-gather", "reduce-scatter"}[o] }
+
+// call is one operation of a rank, and all that the ranks must agree on.
+type call struct {
+	seq int // operations the rank issued on the group before this one
+	op  op
+	t   device.DType
+	n   int // elements of the whole buffer
+}
+
+func (c call) String() string { return fmt.Sprintf("%v of %d %v", c.op, c.n, c.t) }
+
+// newCall checks what a rank can see of its own mistakes when it issues.
+func newCall(g Group, o op, b device.Buffer) call {
+	PartLen(g, b)
+	if o == reduceScatter && b.Type == device.I32 {
+		panic(fmt.Sprintf("collective: reduce-scatter of %d %v: sums are of float types", b.N, b.Type))
+	}
+	return call{op: o, t: b.Type, n: b.N}
+}
+
+// disagreement is nil if all ranks make the same call, else an error that
+// names each side. It allocates nothing unless they differ.
+func disagreement(calls []call, name func(r int) int) error {
+	for _, c := range calls {
+		if c != calls[0] {
+			return divergence(calls, name)
+		}
+	}
+	return nil
+}
+
+// divergence tells the sides apart, the smallest first: it is likely the one
+// in the wrong.
+func divergence(calls []call, name func(r int) int) error {
+	type side struct {
+		call
+		ranks []int
+	}
+	var sides []side
+	for r, c := range calls {
+		at := slices.IndexFunc(sides, func(s side) bool { return s.call == c })
+		if at < 0 {
+			at, sides = len(sides), append(sides, side{call: c})
+		}
+		sides[at].ranks = append(sides[at].ranks, name(r))
+	}
+	slices.SortStableFunc(sides, func(a, b side) int { return cmp.Compare(len(a.ranks), len(b.ranks)) })
+	most := sides[len(sides)-1]
+	said := make([]string, len(sides))
+	for i, s := range sides {
+		verb := ""
+		if i == 0 && len(s.ranks) == 1 {
+			verb = " calls"
+		} else if i == 0 {
+			verb = " call"
+		}
+		said[i] = fmt.Sprintf("%s%s %v", ranks(s.ranks), verb, s.call)
+		if s.seq != most.seq {
+			said[i] += fmt.Sprintf(" as operation %d", s.seq)
+		}
+	}
+	return fmt.Errorf("operation %d: %s", most.seq, strings.Join(said, ", "))
+}
+
+// ranks is "rank 2" or "ranks 0,1,3".
+func ranks(names []int) string {
+	s := make([]string, len(names))
+	for i, n := range names {
+		s[i] = strconv.Itoa(n)
+	}
+	if len(s) == 1 {
+		return "rank " + s[0]
+	}
+	return "ranks " + strings.Join(s, ",")
+}
+
+// freeList keeps what operations are made of for the next ones: issuing takes,
+// the queue gives back. What a failed queue skips is left to the collector.
+type freeList[T any] struct {
+	mu   sync.Mutex
+	free []*T
+}
+
+// take is nil when none is free.
+func (f *freeList[T]) take() *T {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.free) == 0 {
+		return nil
+	}
+	x := f.free[len(f.free)-1]
+	f.free = f.free[:len(f.free)-1]
+	return x
+}
+
+func (f *freeList[T]) give(x *T) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.free = append(f.free, x)
+}

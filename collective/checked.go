@@ -1,0 +1,185 @@
+package collective
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"zeroth/device"
+)
+
+// DefaultDeadline is how long ranks wait for each other if nobody says
+// otherwise: enough for a rank that writes a checkpoint, or reads one.
+const DefaultDeadline = 5 * time.Minute
+
+// ErrLate says which ranks kept an operation waiting beyond its deadline. The
+// group has ended with it, so it is an ErrClosed.
+type ErrLate struct {
+	Op    string        // "operation 7 (all-gather of 96 fp32)"
+	Ranks []int         // by Name
+	Limit time.Duration // what they exceeded
+}
+
+func (e ErrLate) Error() string {
+	return fmt.Sprintf("%s: %s did not arrive within %v", e.Op, ranks(e.Ranks), e.Limit)
+}
+
+func (e ErrLate) Is(target error) bool { return target == ErrClosed }
+
+// printLen is the number of int32 of a rank's fingerprint of an operation: its
+// number and its length in two halves each, the primitive, the element type.
+const printLen = 6
+
+// checked is a group whose ranks compare every operation before it touches data.
+type checked struct {
+	Group
+	inner   Watched // Group, or what it wraps
+	limit   time.Duration
+	prints  device.Buffer // (Size × printLen) int32, of the operation the queue is at
+	calls   []call        // (Size) what they say
+	free    freeList[checkedCall]
+	issued  int
+	watcher *time.Timer
+
+	mu     sync.Mutex
+	since  time.Time // when this rank came to the operation under watch
+	now    call      // that operation, while watching
+	watch  bool
+	closed bool
+}
+
+// checkedCall is an operation on its way through a queue. Its three functions
+// are bound once.
+type checkedCall struct {
+	call
+	g                   *checked
+	begin, compare, end func() error
+}
+
+// Checked is g with two nets under it. Before each operation the ranks gather
+// fingerprints of it on g, in host memory: if one differs, the operation fails
+// on every rank with an error that names both sides, before it touches data.
+// And if a rank keeps others waiting for the deadline (0: DefaultDeadline), the
+// operation fails on every one of them with ErrLate, and the group ends. The
+// deadline is counted from a rank's own arrival and covers the whole operation.
+// g, or the group that g wraps, is Watched.
+func Checked(g Group, deadline time.Duration) Group {
+	if deadline == 0 {
+		deadline = DefaultDeadline
+	}
+	c := &checked{Group: g, inner: watched(g), limit: deadline, calls: make([]call, g.Size()),
+		prints: device.OfI32(make([]int32, g.Size()*printLen))}
+	if c.inner == nil {
+		panic(fmt.Sprintf("collective: a %T has no Missing and Abort, so no deadline can be kept", g))
+	}
+	c.watcher = time.AfterFunc(deadline, c.look)
+	c.watcher.Stop()
+	return c
+}
+
+// Unwrap is the group underneath.
+func (g *checked) Unwrap() Group { return g.Group }
+
+// AllGather implements Group.
+func (g *checked) AllGather(q device.Queue, b device.Buffer) {
+	c := g.issue(q, allGather, b)
+	g.Group.AllGather(q, b)
+	q.Do(c.end)
+}
+
+// ReduceScatter implements Group.
+func (g *checked) ReduceScatter(q device.Queue, b device.Buffer) {
+	c := g.issue(q, reduceScatter, b)
+	g.Group.ReduceScatter(q, b)
+	q.Do(c.end)
+}
+
+// issue puts the comparison of the coming operation on the queue.
+func (g *checked) issue(q device.Queue, o op, b device.Buffer) *checkedCall {
+	what := newCall(g, o, b)
+	what.seq = g.issued
+	g.issued++
+	c := g.free.take()
+	if c == nil {
+		c = &checkedCall{g: g}
+		c.begin, c.compare, c.end = c.doBegin, c.doCompare, c.doEnd
+	}
+	c.call = what
+	q.Do(c.begin)
+	g.Group.AllGather(q, g.prints)
+	q.Do(c.compare)
+	return c
+}
+
+func (c *checkedCall) doBegin() error {
+	own := Own(c.g, c.g.prints).I32()
+	own[0], own[1] = int32(c.seq), int32(c.seq>>32)
+	own[2], own[3] = int32(c.n), int32(c.n>>32)
+	own[4], own[5] = int32(c.op), int32(c.t)
+	c.g.startWatch(c.call)
+	return nil
+}
+
+func (c *checkedCall) doCompare() error {
+	for r := range c.g.calls {
+		p := Part(c.g, c.g.prints, r).I32()
+		c.g.calls[r] = call{seq: int(uint32(p[0])) | int(p[1])<<32, n: int(uint32(p[2])) | int(p[3])<<32,
+			op: op(p[4]), t: device.DType(p[5])}
+	}
+	err := disagreement(c.g.calls, c.g.inner.Name)
+	if err != nil {
+		c.g.stopWatch()
+	}
+	return err
+}
+
+func (c *checkedCall) doEnd() error {
+	c.g.stopWatch()
+	c.g.free.give(c)
+	return nil
+}
+
+func (g *checked) startWatch(what call) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.closed {
+		g.since, g.now, g.watch = time.Now(), what, true
+		g.watcher.Reset(g.limit)
+	}
+}
+
+func (g *checked) stopWatch() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.watch = false
+	g.watcher.Stop()
+}
+
+// look runs when the timer fires. If the operation it was set for is still
+// under way and waits for ranks, it ends the group in their name. An operation
+// that waits for nobody is left alone: it moves data, or has failed.
+func (g *checked) look() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.watch || time.Since(g.since) < g.limit {
+		return // over, or another one, for which the timer is set again
+	}
+	missing := g.inner.Missing()
+	if len(missing) == 0 {
+		g.watcher.Reset(g.limit)
+		return
+	}
+	for i, r := range missing {
+		missing[i] = g.inner.Name(r)
+	}
+	g.inner.Abort(ErrLate{fmt.Sprintf("operation %d (%v)", g.now.seq, g.now), missing, g.limit})
+}
+
+// Close implements Group and ends the watch.
+func (g *checked) Close() error {
+	g.mu.Lock()
+	g.closed, g.watch = true, false
+	g.watcher.Stop()
+	g.mu.Unlock()
+	return g.Group.Close()
+}

@@ -1,0 +1,291 @@
+package collective
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"zeroth/device"
+)
+
+// Local is a rank of a group of goroutine ranks in one process. Its buffers
+// are host memory that the ranks read from each other directly.
+//
+// An operation has three phases. The ranks meet: each publishes its buffer and
+// waits for the others, and the last to come checks that all make the same
+// call. Then each does its own share of the work. Then each waits until all
+// have done theirs, because until then others may read its buffer.
+//
+// The work needs no further order. In a gather rank r writes its parts other
+// than r, and everybody else reads its part r. In a reduction rank r writes
+// its part r alone, of which it is the only reader; everybody else reads its
+// other parts.
+//
+// Once all ranks have met, an operation needs nothing but time, so Close does
+// not touch it: an operation is done on all ranks or on none, a rank never
+// returns while others read its memory, and a rank that closes right after its
+// last operation does no harm to ranks still leaving it.
+type Local struct {
+	room *room
+	rank int
+	fate *fate
+
+	calls freeList[localCall]
+	from  []device.Buffer // (Size) work space of an operation that moves data
+	sums  summer          // likewise
+
+	// under room.mu
+	issued int  // operations issued so far
+	inside bool // an operation has published its buffer and not left
+}
+
+// room is what the ranks of a group share.
+type room struct {
+	names []int // of the ranks, in errors
+
+	mu      sync.Mutex
+	moved   sync.Cond       // any of the fields below changed
+	calls   []call          // (Size) by rank, valid where here
+	bufs    []device.Buffer // (Size) likewise
+	here    []bool          // rank waits in the meeting under way
+	arrived int             // number of true elements of here
+	met     uint64          // complete meetings
+	verdict error           // of the last complete meeting
+	busy    int             // ranks that have met and not done their share
+	ended   error           // why; nil while open
+}
+
+// fate is shared by the groups of one rank: what the rank's end means to the
+// others. It is ErrPeerLost with the rank's own name until one of its groups
+// ends for a reason from elsewhere, which it then passes on.
+type fate struct {
+	mu  sync.Mutex
+	why error
+}
+
+func (f *fate) pass(why error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.why = why
+}
+
+func (f *fate) reason() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.why
+}
+
+// localCall is an operation on its way through a queue.
+type localCall struct {
+	call
+	l   *Local
+	b   device.Buffer
+	run func() error // this.exec, bound once
+}
+
+// NewLocal opens a group of goroutine ranks; element r is rank r's end.
+func NewLocal(size int) []*Local {
+	if size < 1 {
+		panic(fmt.Sprintf("collective: group of %d ranks", size))
+	}
+	names, fates := make([]int, size), make([]*fate, size)
+	for r := range names {
+		names[r], fates[r] = r, &fate{why: ErrPeerLost{r}}
+	}
+	return newLocal(names, fates)
+}
+
+// newLocal opens a group of ranks that errors call by the given names.
+func newLocal(names []int, fates []*fate) []*Local {
+	size := len(names)
+	r := &room{names: names, calls: make([]call, size), bufs: make([]device.Buffer, size), here: make([]bool, size)}
+	r.moved.L = &r.mu
+	ls := make([]*Local, size)
+	for i := range ls {
+		ls[i] = &Local{room: r, rank: i, fate: fates[i], from: make([]device.Buffer, size)}
+	}
+	return ls
+}
+
+// Rank implements Group.
+func (l *Local) Rank() int { return l.rank }
+
+// Size implements Group.
+func (l *Local) Size() int { return len(l.room.names) }
+
+// Name implements Watched.
+func (l *Local) Name(r int) int { return l.room.names[r] }
+
+// AllGather implements Group.
+func (l *Local) AllGather(q device.Queue, b device.Buffer) { l.issue(q, allGather, b) }
+
+// ReduceScatter implements Group.
+func (l *Local) ReduceScatter(q device.Queue, b device.Buffer) { l.issue(q, reduceScatter, b) }
+
+func (l *Local) issue(q device.Queue, o op, b device.Buffer) {
+	what := newCall(l, o, b)
+	if !b.Host && b.N > 0 {
+		panic(fmt.Sprintf("collective: %v in device memory between goroutine ranks", what))
+	}
+	l.room.mu.Lock()
+	what.seq = l.issued
+	l.issued++
+	l.room.mu.Unlock()
+	c := l.calls.take()
+	if c == nil {
+		c = &localCall{l: l}
+		c.run = c.exec
+	}
+	c.call, c.b = what, b
+	q.Do(c.run)
+}
+
+func (c *localCall) exec() error {
+	l := c.l
+	defer l.calls.give(c)
+	defer func() { c.b = device.Buffer{} }()
+	if err := l.meet(c); err != nil {
+		return err
+	}
+	switch c.op {
+	case allGather:
+		l.gather(c.b)
+	case reduceScatter:
+		l.reduce(c.b)
+	}
+	l.leave()
+	return nil
+}
+
+// gather copies every other rank's own part.
+func (l *Local) gather(b device.Buffer) {
+	for r, from := range l.room.bufs {
+		if r != l.rank && b.N > 0 {
+			copy(Part(l, b, r).Raw(), Part(l, from, r).Raw())
+		}
+	}
+}
+
+// reduce sums part Rank of all ranks' buffers into this rank's.
+func (l *Local) reduce(b device.Buffer) {
+	for r, from := range l.room.bufs {
+		l.from[r] = Own(l, from)
+	}
+	l.sums.sum(Own(l, b), l.from)
+	clear(l.from)
+}
+
+// meet publishes a call and waits for the other ranks'. It returns nil once
+// all have met and agree; bufs may then be read until leave.
+func (l *Local) meet(c *localCall) error {
+	r := l.room
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ended != nil {
+		return l.why()
+	}
+	if l.inside {
+		panic(fmt.Sprintf("collective: rank %d runs %v during %v: its queues are not ordered by a mark", l.Name(l.rank), c.call, r.calls[l.rank]))
+	}
+	l.inside = true
+	r.calls[l.rank], r.bufs[l.rank], r.here[l.rank] = c.call, c.b, true
+	r.arrived++
+	if r.arrived == l.Size() {
+		r.open(disagreement(r.calls, l.Name))
+	} else if ok := r.await(); !ok {
+		l.inside, r.here[l.rank] = false, false
+		r.arrived--
+		return l.why()
+	}
+	l.inside = r.verdict == nil
+	return r.verdict
+}
+
+// open completes the meeting under way.
+func (r *room) open(verdict error) {
+	if verdict == nil {
+		r.busy = len(r.names)
+	}
+	clear(r.here)
+	r.arrived, r.verdict = 0, verdict
+	r.met++
+	r.moved.Broadcast()
+}
+
+// await returns true when the meeting under way is complete, false when the
+// group ends before.
+func (r *room) await() bool {
+	for meeting := r.met; r.met == meeting; r.moved.Wait() {
+		if r.ended != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// leave returns when every rank has done its share of the operation.
+func (l *Local) leave() {
+	r := l.room
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.busy--; r.busy == 0 {
+		clear(r.bufs) // their owners may free them now
+		r.moved.Broadcast()
+	}
+	for r.busy > 0 { // the next meeting, which sets it again, needs this rank
+		r.moved.Wait()
+	}
+	l.inside = false
+}
+
+// why is what operations of this rank fail with after the group's end.
+func (l *Local) why() error {
+	if l.room.ended == error(ErrPeerLost{l.Name(l.rank)}) {
+		return ErrClosed // by this rank
+	}
+	if errors.Is(l.room.ended, ErrClosed) {
+		l.fate.pass(l.room.ended)
+	}
+	return l.room.ended
+}
+
+// Close implements Group.
+func (l *Local) Close() error {
+	reason := l.fate.reason()
+	l.room.mu.Lock()
+	defer l.room.mu.Unlock()
+	l.room.end(reason)
+	return nil
+}
+
+// Abort implements Watched.
+func (l *Local) Abort(err error) {
+	l.room.mu.Lock()
+	defer l.room.mu.Unlock()
+	l.room.end(err)
+}
+
+// end ends the group; only the first reason counts.
+func (r *room) end(why error) {
+	if r.ended == nil {
+		r.ended = why
+		r.moved.Broadcast()
+	}
+}
+
+// Missing implements Watched.
+func (l *Local) Missing() (ranks []int) {
+	r := l.room
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ended != nil || !r.here[l.rank] {
+		return nil
+	}
+	for i, here := range r.here {
+		if !here {
+			ranks = append(ranks, i)
+		}
+	}
+	return slices.Clip(ranks)
+}
