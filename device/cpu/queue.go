@@ -34,6 +34,7 @@ type args struct {
 	adamw device.AdamW
 	sgd   device.SGD
 	lion  device.Lion
+	gemm  gemm
 }
 
 // Queue is a goroutine that runs tasks in order.
@@ -41,6 +42,7 @@ type Queue struct {
 	name string
 	w    *worker
 	crew *crew
+	gemm gemmMemory
 
 	mu     sync.Mutex
 	moved  sync.Cond // a task was issued or done, or the queue closed

@@ -1,0 +1,58 @@
+package cpu
+
+import "unsafe"
+
+// portable runs everywhere; it is also what the assembly is tested against.
+var portable = isa{
+	name: "portable", mr: 4, nr: 4, lanes: 4, padded: true,
+	copy:  [3]packFunc{copyGo},
+	trans: [3]packFunc{transGo},
+	tile:  []tileFunc{nil, tileGo(1), tileGo(2), tileGo(3), tileGo(4)},
+}
+
+func copyGo(dst, src unsafe.Pointer, ld, k, width, stride int) {
+	d := unsafe.Slice((*float32)(dst), (k-1)*stride+width)
+	s := unsafe.Slice((*float32)(src), (k-1)*ld+width)
+	for p := range k {
+		copy(d[p*stride:][:width], s[p*ld:])
+	}
+}
+
+func transGo(dst, src unsafe.Pointer, ld, k, width, stride int) {
+	d := unsafe.Slice((*float32)(dst), (k-1)*stride+width)
+	s := unsafe.Slice((*float32)(src), (width-1)*ld+k)
+	for i := range width {
+		for p, x := range s[i*ld:][:k] {
+			d[p*stride+i] = x
+		}
+	}
+}
+
+// tileGo is a 4 by 4 tile of which the first rows are stored.
+func tileGo(rows int) tileFunc {
+	return func(k int, a, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc, cols int) {
+		sum := dot4x4(unsafe.Slice((*[4]float32)(a), k), unsafe.Slice((*[4]float32)(b), k))
+		from := unsafe.Slice((*float32)(base), (rows-1)*ldb+cols)
+		to := unsafe.Slice((*float32)(c), (rows-1)*ldc+cols)
+		for i := range rows {
+			for j := range cols {
+				to[i*ldc+j] = from[i*ldb+j] + sum[i][j]
+			}
+		}
+	}
+}
+
+func dot4x4(a, b [][4]float32) [4][4]float32 {
+	var c00, c01, c02, c03, c10, c11, c12, c13 float32
+	var c20, c21, c22, c23, c30, c31, c32, c33 float32
+	b = b[:len(a)]
+	for p := range a {
+		x, y := &a[p], &b[p]
+		b0, b1, b2, b3 := y[0], y[1], y[2], y[3]
+		c00, c01, c02, c03 = c00+x[0]*b0, c01+x[0]*b1, c02+x[0]*b2, c03+x[0]*b3
+		c10, c11, c12, c13 = c10+x[1]*b0, c11+x[1]*b1, c12+x[1]*b2, c13+x[1]*b3
+		c20, c21, c22, c23 = c20+x[2]*b0, c21+x[2]*b1, c22+x[2]*b2, c23+x[2]*b3
+		c30, c31, c32, c33 = c30+x[3]*b0, c31+x[3]*b1, c32+x[3]*b2, c33+x[3]*b3
+	}
+	return [4][4]float32{{c00, c01, c02, c03}, {c10, c11, c12, c13}, {c20, c21, c22, c23}, {c30, c31, c32, c33}}
+}

@@ -1,0 +1,337 @@
+package cpu
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"zeroth/device"
+)
+
+// withISA runs f with each instruction set this machine has.
+func withISA(t *testing.T, f func(t *testing.T)) {
+	defer func(old *isa) { bestISA = old }(bestISA)
+	for _, s := range isas {
+		bestISA = s
+		t.Run(s.name, f)
+	}
+}
+
+func setValue(b device.Buffer, i int, x float64) {
+	if b.Type == device.F64 {
+		b.F64()[i] = x
+		return
+	}
+	store(b.Slice(i, i+1), []float32{float32(x)})
+}
+
+// view is a random matrix (rows, cols), gap elements between rows and guard
+// elements before and after, all NaN.
+type view struct {
+	device.Mat
+	whole device.Buffer
+}
+
+const guard = 19
+
+func newView(rng *rand.Rand, t device.DType, rows, cols, gap int) view {
+	ld := cols + gap
+	b := hostBuffer(t, 2*guard+max(0, rows*ld-gap))
+	for i := range b.N {
+		setValue(b, i, math.NaN())
+	}
+	m := device.Mat{Buf: b.Slice(guard, b.N-guard), Rows: rows, Cols: cols, Ld: ld}
+	for i := range rows {
+		for j := range cols {
+			setValue(m.Buf, i*ld+j, rng.NormFloat64())
+		}
+	}
+	return view{m, b}
+}
+
+// operand is the view of a random operand (rows, cols), stored transposed if trans is set.
+func operand(rng *rand.Rand, t device.DType, rows, cols, gap int, trans bool) device.Mat {
+	if trans {
+		return newView(rng, t, cols, rows, gap).T()
+	}
+	return newView(rng, t, rows, cols, gap).Mat
+}
+
+func elem(m device.Mat, i, j int) float64 {
+	if m.Trans {
+		i, j = j, i
+	}
+	return value(m.Buf, i*m.Ld+j)
+}
+
+func (v view) poison() {
+	for i := range v.Rows {
+		for j := range v.Cols {
+			setValue(v.Buf, i*v.Ld+j, math.NaN())
+		}
+	}
+}
+
+// checkGuards fails if anything outside the view's elements was written.
+func (v view) checkGuards(t *testing.T) {
+	t.Helper()
+	for i := range v.whole.N {
+		at := i - guard
+		if inside := at >= 0 && at < v.Buf.N && at%v.Ld < v.Cols; !inside && !math.IsNaN(value(v.whole, i)) {
+			t.Fatalf("element %d, outside (%d, %d) with rows %d apart, was written", at, v.Rows, v.Cols, v.Ld)
+		}
+	}
+}
+
+var (
+	halfUlp = map[device.DType]float64{device.F32: 0x1p-24, device.BF16: 0x1p-8, device.F16: 0x1p-11, device.F64: 0}
+	tiny    = map[device.DType]float64{device.F16: 0x1p-24} // spacing of subnormals
+)
+
+// product is a product, its slow computation in float64 and the bound on the
+// difference: k+3 roundings of sums in float32 and one to the type of c.
+type product struct {
+	c       view
+	a, b    device.Mat
+	bias    device.Buffer
+	add     bool
+	old     func(i, j int) float64
+	m, n, k int
+}
+
+func newProduct(rng *rand.Rand, m, n, k int, types [4]device.DType, at, bt, bias, add bool, gap int) product {
+	p := product{c: newView(rng, types[0], m, n, gap), add: add, m: m, n: n, k: k,
+		a: operand(rng, types[1], m, k, gap, at), b: operand(rng, types[2], k, n, 2*gap, bt)}
+	if bias {
+		p.bias = newView(rng, types[3], 1, n, 0).Buf
+	}
+	saved := make([]float64, m*n)
+	for i := range saved {
+		saved[i] = elem(p.c.Mat, i/n, i%n)
+	}
+	p.old = func(i, j int) float64 { return saved[i*n+j] }
+	if !add {
+		p.c.poison()
+	}
+	return p
+}
+
+func (p *product) check(t *testing.T, i, j int) {
+	t.Helper()
+	var sum, size float64
+	for x := range p.k {
+		y := elem(p.a, i, x) * elem(p.b, x, j)
+		sum, size = sum+y, size+math.Abs(y)
+	}
+	if p.bias.N != 0 {
+		sum, size = sum+value(p.bias, j), size+math.Abs(value(p.bias, j))
+	}
+	if p.add {
+		sum, size = sum+p.old(i, j), size+math.Abs(p.old(i, j))
+	}
+	ct := p.c.Buf.Type
+	bound := float64(p.k+3)*0x1p-24*size + halfUlp[ct]*(math.Abs(sum)+size*0x1p-10) + tiny[ct]
+	if got := elem(p.c.Mat, i, j); !(math.Abs(got-sum) <= bound) {
+		t.Fatalf("(%d, %d) of (%d, %d, %d): %g, want %g within %g", i, j, p.m, p.n, p.k, got, sum, bound)
+	}
+}
+
+func (p *product) run(t *testing.T, q *Queue) {
+	t.Helper()
+	q.MatMul(p.c.Mat, p.a, p.b, p.bias, p.add)
+	if err := q.Wait(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (p *product) checkAll(t *testing.T) {
+	t.Helper()
+	for i := range p.m {
+		for j := range p.n {
+			p.check(t, i, j)
+		}
+	}
+	p.c.checkGuards(t)
+}
+
+func testQueue(t testing.TB, workers int) *Queue {
+	d := New(workers)
+	q := d.NewQueue("test")
+	t.Cleanup(func() { q.Close(); d.Close() })
+	return q
+}
+
+var allF32 = [4]device.DType{}
+
+func TestMatMulFormsAndSizes(t *testing.T) {
+	sizes := [][3]int{{0, 5, 3}, {5, 0, 3}, {4, 5, 0}, {1, 1, 1}, {1, 40, 7}, {40, 1, 7}, {3, 5, 1}, {2, 3, 17}, {13, 31, 15}, {14, 32, 16},
+		{15, 33, 8}, {6, 16, 9}, {7, 17, 40}, {28, 64, 33}, {29, 97, 23}, {50, 47, 61}}
+	for i := 1; i <= 15; i++ {
+		sizes = append(sizes, [3]int{i, 33 - 2*i, 2*i + 1}, [3]int{i, 16 + i, 16})
+	}
+	withISA(t, func(t *testing.T) {
+		q := testQueue(t, 1)
+		rng := rand.New(rand.NewPCG(3, 4))
+		for i, s := range sizes {
+			for form := range 16 {
+				p := newProduct(rng, s[0], s[1], s[2], allF32, form&1 != 0, form&2 != 0, form&4 != 0, form&8 != 0, i%3)
+				p.run(t, q)
+				p.checkAll(t)
+			}
+		}
+	})
+}
+
+func TestMatMulEveryTypeOfEveryOperand(t *testing.T) {
+	withISA(t, func(t *testing.T) {
+		q := testQueue(t, 1)
+		rng := rand.New(rand.NewPCG(5, 6))
+		for i := range 256 {
+			types := [4]device.DType{floats[i&3], floats[i>>2&3], floats[i>>4&3], floats[i>>6&3]}
+			for form := range 4 {
+				p := newProduct(rng, 17, 37, 19, types, form&1 != 0, form&2 != 0, i&1 != 0, i&2 == 0, 3)
+				p.run(t, q)
+				p.checkAll(t)
+			}
+		}
+	})
+}
+
+// The k loop is broken into blocks, and sums of a 16-bit c live in a strip between them.
+func TestMatMulManyBlocksOfK(t *testing.T) {
+	withISA(t, func(t *testing.T) {
+		q := testQueue(t, 2)
+		rng := rand.New(rand.NewPCG(7, 8))
+		for i, ct := range floats {
+			for form := range 4 {
+				p := newProduct(rng, 21, 50, 2*kcMax+3, [4]device.DType{ct, floats[form], floats[i]}, form&1 != 0, form&2 != 0, true, form&1 != 0, 1)
+				p.run(t, q)
+				p.checkAll(t)
+			}
+		}
+	})
+}
+
+// Several blocks of columns, and of rows for the strip: samples are checked.
+func TestMatMulManyBlocks(t *testing.T) {
+	q := testQueue(t, 2)
+	rng := rand.New(rand.NewPCG(9, 10))
+	for _, ct := range []device.DType{device.F32, device.BF16} {
+		m, n, k := mcMax+40, 2*ncMax+5, kcMax+9
+		if ct != device.F32 {
+			m, n = stripMax/ncMax+40, ncMax
+		}
+		if bestISA == &portable || testing.Short() {
+			m, n, k = 230, ncMax+5, 20
+		}
+		p := newProduct(rng, m, n, k, [4]device.DType{ct}, false, true, true, true, 1)
+		p.run(t, q)
+		for range 300 {
+			p.check(t, rng.IntN(m), rng.IntN(n))
+		}
+		for _, i := range []int{0, m - 1, m - 40, m - 41} {
+			for _, j := range []int{0, n - 1, n / 2} {
+				p.check(t, i, j)
+			}
+		}
+		p.c.checkGuards(t)
+	}
+}
+
+// The bits do not depend on the number of workers, nor on which rows or
+// columns of a product are computed together.
+func TestMatMulBitsDependOnNothingElse(t *testing.T) {
+	withISA(t, func(t *testing.T) {
+		rng := rand.New(rand.NewPCG(11, 12))
+		for _, ct := range []device.DType{device.F32, device.BF16} {
+			m, n, k := 131, 213, 2*kcMax+40
+			p := newProduct(rng, m, n, k, [4]device.DType{ct}, false, true, true, false, 1)
+			p.run(t, testQueue(t, 1))
+			want := append([]byte(nil), p.c.whole.Raw()...)
+			for _, workers := range []int{2, 3, 5} {
+				p.c.poison()
+				p.run(t, testQueue(t, workers))
+				if string(p.c.whole.Raw()) != string(want) {
+					t.Fatalf("%v: %d workers gave other bits", ct, workers)
+				}
+			}
+			p.c.poison()
+			q := testQueue(t, 1)
+			for i := 0; i < m; i += 37 {
+				hi := min(m, i+37)
+				q.MatMul(p.c.RowRange(i, hi).Columns(0, 50), p.a.RowRange(i, hi), p.b.T().RowRange(0, 50).T(), p.bias.Slice(0, 50), false)
+				q.MatMul(p.c.RowRange(i, hi).Columns(50, n), p.a.RowRange(i, hi), p.b.T().RowRange(50, n).T(), p.bias.Slice(50, n), false)
+			}
+			if err := q.Wait(); err != nil {
+				t.Fatal(err)
+			}
+			if string(p.c.whole.Raw()) != string(want) {
+				t.Fatalf("%v: a product in parts has other bits", ct)
+			}
+		}
+	})
+}
+
+func TestMatMulAllocatesNothing(t *testing.T) {
+	for _, workers := range []int{1, 2} {
+		q := testQueue(t, workers)
+		rng := rand.New(rand.NewPCG(13, 14))
+		for _, ct := range []device.DType{device.F32, device.BF16} {
+			p := newProduct(rng, 120, 130, kcMax+100, [4]device.DType{ct, device.BF16, device.F16}, true, true, true, true, 0)
+			p.run(t, q)
+			if got := testing.AllocsPerRun(5, func() { p.run(t, q) }); got != 0 {
+				t.Errorf("%d workers, %v: %v allocations a product", workers, ct, got)
+			}
+		}
+	}
+}
+
+func TestMatMulRefusesWhatItCannotDo(t *testing.T) {
+	q := testQueue(t, 1)
+	mat := func(rows, cols int) device.Mat { return device.Matrix(hostBuffer(device.F32, rows*cols), rows, cols) }
+	short := mat(3, 4)
+	short.Ld = 5
+	ids := device.Matrix(hostBuffer(device.I32, 12), 3, 4)
+	for name, f := range map[string]func(){
+		"inner":      func() { q.MatMul(mat(2, 4), mat(2, 3), mat(4, 4), device.Buffer{}, false) },
+		"outer":      func() { q.MatMul(mat(2, 4), mat(3, 3), mat(3, 4), device.Buffer{}, false) },
+		"transposed": func() { q.MatMul(mat(4, 2).T(), mat(2, 3), mat(3, 4), device.Buffer{}, false) },
+		"bias":       func() { q.MatMul(mat(2, 4), mat(2, 3), mat(3, 4), hostBuffer(device.F32, 3), false) },
+		"short":      func() { q.MatMul(mat(2, 4), mat(2, 3), short, device.Buffer{}, false) },
+		"int32":      func() { q.MatMul(mat(2, 4), mat(2, 3), ids, device.Buffer{}, false) },
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: no panic", name)
+				}
+			}()
+			f()
+		}()
+	}
+}
+
+func BenchmarkMatMul(b *testing.B) {
+	for _, s := range []struct {
+		name    string
+		m, n, k int
+		at, bt  bool
+	}{
+		{"NN/1024x1024x1024", 1024, 1024, 1024, false, false},
+		{"NT/1024x1024x1024", 1024, 1024, 1024, false, true},
+		{"TN/1024x1024x1024", 1024, 1024, 1024, true, false},
+	} {
+		b.Run(fmt.Sprint(s.name), func(b *testing.B) {
+			q := testQueue(b, 1)
+			p := newProduct(rand.New(rand.NewPCG(1, 1)), s.m, s.n, s.k, allF32, s.at, s.bt, false, false, 0)
+			for b.Loop() {
+				q.MatMul(p.c.Mat, p.a, p.b, p.bias, p.add)
+				if err := q.Wait(); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(2*float64(s.m*s.n*s.k)*float64(b.N)/b.Elapsed().Seconds()/1e9, "GF/s")
+		})
+	}
+}
