@@ -1,0 +1,163 @@
+package safetensors
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/bits"
+	"unsafe"
+)
+
+// DType is an element type, by the format's name for it.
+type DType string
+
+const (
+	F32  DType = "F32"  // IEEE binary32
+	BF16 DType = "BF16" // upper half of a binary32
+	F16  DType = "F16"  // IEEE binary16
+	U8   DType = "U8"
+)
+
+// dtypeBits has every dtype of the format with its bits per element.
+var dtypeBits = map[DType]uint64{
+	"BOOL": 8, "U8": 8, "I8": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
+	"F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8, "F8_E5M2FNUZ": 8, "F8_E4M3FNUZ": 8,
+	"I16": 16, "U16": 16, "F16": 16, "BF16": 16,
+	"I32": 32, "U32": 32, "F32": 32,
+	"C64": 64, "F64": 64, "I64": 64, "U64": 64,
+}
+
+// Size is the number of bytes of one element, 0 for a dtype that the format
+// does not have or whose elements are not whole bytes.
+func (t DType) Size() int {
+	if n := dtypeBits[t]; n%8 == 0 {
+		return int(n / 8)
+	}
+	return 0
+}
+
+// Float is whether Decode and Encode know the dtype.
+func (t DType) Float() bool { return t == F32 || t == BF16 || t == F16 }
+
+// Numel is the number of elements of a shape, 1 for the empty shape. ok is
+// false when a dimension is negative or the product overflows.
+func Numel(shape []int) (n int, ok bool) {
+	p := uint64(1)
+	for _, d := range shape {
+		if d < 0 {
+			return 0, false
+		}
+		hi, lo := bits.Mul64(p, uint64(d))
+		if hi != 0 || lo > math.MaxInt64 {
+			return 0, false
+		}
+		p = lo
+	}
+	return int(p), true
+}
+
+// byteLen is the number of bytes of a tensor; ok is false when it overflows,
+// the dtype is unknown or the elements do not end on a byte.
+func byteLen(t DType, shape []int) (n int64, ok bool) {
+	e, ok := Numel(shape)
+	per := dtypeBits[t]
+	hi, lo := bits.Mul64(uint64(e), per)
+	if !ok || per == 0 || hi != 0 || lo%8 != 0 {
+		return 0, false
+	}
+	return int64(lo / 8), true
+}
+
+// Decode widens the elements in src to float32. len(src) must be len(dst)
+// elements of t, and t a float.
+func Decode(dst []float32, src []byte, t DType) {
+	if len(src) != len(dst)*t.Size() {
+		panic(fmt.Sprintf("safetensors: %d bytes of %s for %d elements", len(src), t, len(dst)))
+	}
+	switch t {
+	case F32:
+		for i := range dst {
+			dst[i] = math.Float32frombits(binary.LittleEndian.Uint32(src[4*i:]))
+		}
+	case BF16:
+		for i := range dst {
+			dst[i] = math.Float32frombits(uint32(binary.LittleEndian.Uint16(src[2*i:])) << 16)
+		}
+	case F16:
+		for i := range dst {
+			dst[i] = fromF16(binary.LittleEndian.Uint16(src[2*i:]))
+		}
+	default:
+		panic("safetensors: decode " + string(t))
+	}
+}
+
+// Encode rounds float32 to elements of t, to nearest even. len(dst) must be
+// len(src) elements of t, and t a float.
+func Encode(dst []byte, src []float32, t DType) {
+	if len(dst) != len(src)*t.Size() {
+		panic(fmt.Sprintf("safetensors: %d bytes of %s for %d elements", len(dst), t, len(src)))
+	}
+	switch t {
+	case F32:
+		for i, x := range src {
+			binary.LittleEndian.PutUint32(dst[4*i:], math.Float32bits(x))
+		}
+	case BF16:
+		for i, x := range src {
+			binary.LittleEndian.PutUint16(dst[2*i:], toBF16(x))
+		}
+	case F16:
+		for i, x := range src {
+			binary.LittleEndian.PutUint16(dst[2*i:], toF16(x))
+		}
+	default:
+		panic("safetensors: encode " + string(t))
+	}
+}
+
+// toBF16 rounds to nearest even; a NaN stays one.
+func toBF16(x float32) uint16 {
+	u := math.Float32bits(x)
+	if x != x {
+		return uint16(u>>16) | 0x40
+	}
+	return uint16((u + 0x7fff + u>>16&1) >> 16)
+}
+
+// toF16 rounds to nearest even: past 65504 to infinity, below 2^-24 to
+// subnormals and zero. A NaN stays one.
+func toF16(x float32) uint16 {
+	u := math.Float32bits(x)
+	sign, a := uint16(u>>16&0x8000), u&0x7fffffff
+	switch {
+	case a > 0x7f800000:
+		return sign | 0x7e00 | uint16(a>>13&0x3ff)
+	case a >= 0x477ff000: // 65520 and more round to infinity
+		return sign | 0x7c00
+	case a < 0x38800000: // below 2^-14: count units of 2^-24
+		return sign | uint16(math.RoundToEven(float64(math.Float32frombits(a))*(1<<24)))
+	}
+	a += 0xfff + a>>13&1
+	return sign | uint16((a-0x38000000)>>13)
+}
+
+func fromF16(h uint16) float32 {
+	sign, exp, man := uint32(h&0x8000)<<16, uint32(h>>10&0x1f), uint32(h&0x3ff)
+	switch exp {
+	case 0:
+		return math.Float32frombits(sign | math.Float32bits(float32(man)/(1<<24)))
+	case 31:
+		return math.Float32frombits(sign | 0x7f800000 | man<<13)
+	}
+	return math.Float32frombits(sign | (exp+112)<<23 | man<<13)
+}
+
+// littleEndian is whether this machine's float32 have the format's byte order,
+// so that elements need not pass through Decode or Encode.
+var littleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1
+
+// bytesOf is the memory of s.
+func bytesOf(s []float32) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), 4*len(s))
+}

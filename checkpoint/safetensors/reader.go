@@ -1,0 +1,256 @@
+package safetensors
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"sort"
+	"strings"
+	"sync"
+
+	"zeroth/checkpoint/vfs"
+)
+
+const (
+	single    = "model.safetensors"
+	indexName = "model.safetensors.index.json"
+	maxIndex  = maxHeader // bytes
+)
+
+// Reader reads tensors of a file or a folder. Its methods may be called from
+// several goroutines at once.
+type Reader struct {
+	files   map[string]vfs.File // by name as in Tensor.File
+	tensors []Tensor            // sorted by name
+	byName  map[string]int      // index into tensors
+	meta    map[string]string
+}
+
+// Open opens a safetensors file, or a folder that has model.safetensors or
+// model.safetensors.index.json with its parts.
+func Open(path string) (*Reader, error) { return OpenIn(vfs.OS{}, path) }
+
+// OpenIn is Open in another file system.
+func OpenIn(fsys vfs.FS, path string) (*Reader, error) {
+	r := &Reader{files: map[string]vfs.File{}, byName: map[string]int{}, meta: map[string]string{}}
+	if err := r.open(fsys, path); err != nil {
+		r.Close()
+		return nil, fmt.Errorf("safetensors: %w", err)
+	}
+	sort.Slice(r.tensors, func(i, j int) bool { return r.tensors[i].Name < r.tensors[j].Name })
+	for i, t := range r.tensors {
+		r.byName[t.Name] = i
+	}
+	return r, nil
+}
+
+func (r *Reader) open(fsys vfs.FS, path string) error {
+	e, err := fsys.Stat(path)
+	if err != nil {
+		return err
+	}
+	if !e.Dir {
+		return r.add(fsys, path, nil)
+	}
+	whole := filepath.Join(path, single)
+	if _, err := fsys.Stat(whole); err == nil {
+		return r.add(fsys, whole, nil)
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	index := filepath.Join(path, indexName)
+	parts, err := readIndex(fsys, index)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s: has neither %s nor %s", path, single, indexName)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", index, err)
+	}
+	for _, name := range sortedKeys(parts) {
+		if err := r.add(fsys, filepath.Join(path, name), parts[name]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readIndex is the tensor names of each part of a folder.
+func readIndex(fsys vfs.FS, path string) (map[string]map[string]bool, error) {
+	b, err := vfs.ReadFile(fsys, path, maxIndex)
+	if err != nil {
+		return nil, err
+	}
+	return parseIndex(b)
+}
+
+// parseIndex keeps the keys of an index that matter: weight_map, whose values
+// must be plain file names, because a path could lead out of the folder.
+func parseIndex(b []byte) (map[string]map[string]bool, error) {
+	p := headerParser{dec: json.NewDecoder(bytes.NewReader(b))}
+	parts := map[string]map[string]bool{}
+	err := p.object(func(key string) error {
+		if key != "weight_map" {
+			var skip json.RawMessage
+			return p.dec.Decode(&skip)
+		}
+		return p.object(func(tensor string) error {
+			file, err := p.str()
+			if err != nil {
+				return err
+			}
+			if file == "" || file == ".." || file == "." || strings.ContainsAny(file, `/\`) || filepath.Base(file) != file {
+				return fmt.Errorf("tensor %q: part %q is not a plain file name", tensor, file)
+			}
+			if parts[file] == nil {
+				parts[file] = map[string]bool{}
+			}
+			parts[file][tensor] = true
+			return nil
+		})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("near byte %d: %w", p.dec.InputOffset(), err)
+	}
+	if rest := bytes.TrimSpace(b[p.dec.InputOffset():]); len(rest) > 0 {
+		return nil, fmt.Errorf("%d bytes after the JSON object", len(rest))
+	}
+	if len(parts) == 0 {
+		return nil, errors.New("no weight_map")
+	}
+	return parts, nil
+}
+
+// add opens one file. With want, it must have exactly those tensors.
+func (r *Reader) add(fsys vfs.FS, path string, want map[string]bool) error {
+	f, err := fsys.Open(path)
+	if err != nil {
+		return err
+	}
+	r.files[path] = f
+	size, err := f.Size()
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	ts, meta, err := ParseHeader(f, size)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	for i := range ts {
+		if want != nil && !want[ts[i].Name] {
+			return fmt.Errorf("%s: tensor %q is not what %s says of this file", path, ts[i].Name, indexName)
+		}
+		delete(want, ts[i].Name)
+		ts[i].File = path
+	}
+	for name := range want {
+		return fmt.Errorf("%s: no tensor %q, which %s says is here", path, name, indexName)
+	}
+	r.tensors = append(r.tensors, ts...)
+	for k, v := range meta {
+		r.meta[k] = v
+	}
+	return nil
+}
+
+// Tensors is all tensors, sorted by name. The caller must not change it.
+func (r *Reader) Tensors() []Tensor { return r.tensors }
+
+// Metadata is the string pairs of all files' headers.
+func (r *Reader) Metadata() map[string]string { return r.meta }
+
+// Tensor finds a tensor by name.
+func (r *Reader) Tensor(name string) (Tensor, bool) {
+	i, ok := r.byName[name]
+	if !ok {
+		return Tensor{}, false
+	}
+	return r.tensors[i], true
+}
+
+// ReadRaw reads elements [lo, hi) of the flattened tensor as they are stored.
+// dst must have exactly their bytes.
+func (r *Reader) ReadRaw(name string, lo, hi int, dst []byte) error {
+	t, err := r.check(name, lo, hi)
+	if err != nil {
+		return err
+	}
+	size := t.DType.Size()
+	if size == 0 {
+		return fmt.Errorf("safetensors: %s: tensor %q: elements of %s cannot be read alone", t.File, name, t.DType)
+	}
+	if len(dst) != (hi-lo)*size {
+		panic(fmt.Sprintf("safetensors: %d bytes for elements [%d, %d) of %s", len(dst), lo, hi, t.DType))
+	}
+	at := t.Begin + int64(lo)*int64(size)
+	if err := vfs.ReadFull(r.files[t.File], dst, at); err != nil {
+		return fmt.Errorf("safetensors: %s: tensor %q, elements [%d, %d), offset %d: %w", t.File, name, lo, hi, at, err)
+	}
+	return nil
+}
+
+// ReadF32 reads elements [lo, hi) of the flattened tensor, widened to float32,
+// into dst of length hi-lo.
+func (r *Reader) ReadF32(name string, lo, hi int, dst []float32) error {
+	t, err := r.check(name, lo, hi)
+	if err != nil {
+		return err
+	}
+	if len(dst) != hi-lo {
+		panic(fmt.Sprintf("safetensors: %d elements for [%d, %d)", len(dst), lo, hi))
+	}
+	if !t.DType.Float() {
+		return fmt.Errorf("safetensors: %s: tensor %q is %s; F32, BF16 and F16 can be loaded", t.File, name, t.DType)
+	}
+	if t.DType == F32 && littleEndian {
+		return r.ReadRaw(name, lo, hi, bytesOf(dst))
+	}
+	bufp := buffers.Get().(*[]byte)
+	defer buffers.Put(bufp)
+	for len(dst) > 0 {
+		n := min(len(dst), len(*bufp)/t.DType.Size())
+		b := (*bufp)[:n*t.DType.Size()]
+		if err := r.ReadRaw(name, lo, lo+n, b); err != nil {
+			return err
+		}
+		Decode(dst[:n], b, t.DType)
+		dst, lo = dst[n:], lo+n
+	}
+	return nil
+}
+
+// buffers are the work space of conversions.
+var buffers = sync.Pool{New: func() any { b := make([]byte, 1<<20); return &b }}
+
+func (r *Reader) check(name string, lo, hi int) (Tensor, error) {
+	t, ok := r.Tensor(name)
+	if !ok {
+		return t, fmt.Errorf("safetensors: no tensor %q", name)
+	}
+	if lo < 0 || hi < lo || hi > t.Numel() {
+		return t, fmt.Errorf("safetensors: %s: tensor %q: elements [%d, %d) of %d", t.File, name, lo, hi, t.Numel())
+	}
+	return t, nil
+}
+
+// Close closes all files.
+func (r *Reader) Close() error {
+	var first error
+	for _, f := range r.files {
+		if err := f.Close(); first == nil {
+			first = err
+		}
+	}
+	return first
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	out := make([]string, 0, len(m))
+	for k := range m {
+		out = append(out, k)
+	}
+	sort.Strings(out)
+	return out
+}

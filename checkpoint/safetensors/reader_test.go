@@ -1,0 +1,256 @@
+package safetensors
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// The fixtures were made by the reference implementation: testdata/make.py.
+func TestReadsReferenceFile(t *testing.T) {
+	r, err := Open("testdata/mixed.safetensors")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if got := r.Metadata()["note"]; got != "made by make.py" {
+		t.Errorf("metadata note %q", got)
+	}
+	inf := float32(math.Inf(1))
+	negZero := float32(math.Copysign(0, -1))
+	for name, want := range map[string][]float32{
+		"f32":   {0, negZero, 1.5, inf, 3.4e38, 1e-40},
+		"bf16":  {1, -2, inf, math.Float32frombits(0x00010000)},
+		"f16":   {0, negZero, 1, 65504, 1.0 / (1 << 24), math.Float32frombits(0x38800000 - 0x1000), inf},
+		"empty": {},
+	} {
+		got := make([]float32, len(want))
+		if err := r.ReadF32(name, 0, len(want), got); err != nil {
+			t.Fatal(err)
+		}
+		for i := range want {
+			if name == "f16" && i == 5 { // numpy's rounding of 6.1e-5: within half an ulp is all we ask
+				if math.Abs(float64(got[i])-6.1e-5) > 3e-8 {
+					t.Errorf("f16[5] = %g", got[i])
+				}
+			} else if math.Float32bits(got[i]) != math.Float32bits(want[i]) {
+				t.Errorf("%s[%d] = %g, want %g", name, i, got[i], want[i])
+			}
+		}
+	}
+	var part [2]float32
+	if err := r.ReadF32("f32", 2, 4, part[:]); err != nil || part != [2]float32{1.5, inf} {
+		t.Errorf("elements [2, 4) are %v, %v", part, err)
+	}
+	raw := make([]byte, 8)
+	if err := r.ReadRaw("scalar", 0, 1, raw); err != nil || int64(binary.LittleEndian.Uint64(raw)) != -7 {
+		t.Errorf("scalar is %v, %v", raw, err)
+	}
+	if ts, _ := r.Tensor("scalar"); len(ts.Shape) != 0 || ts.Numel() != 1 {
+		t.Errorf("scalar is %+v", ts)
+	}
+}
+
+func TestReadsReferenceFolder(t *testing.T) {
+	r, err := Open("testdata/sharded")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	var names []string
+	for _, x := range r.Tensors() {
+		names = append(names, x.Name)
+	}
+	if strings.Join(names, " ") != "a.weight b.bias b.weight" {
+		t.Errorf("tensors %v", names)
+	}
+	got := make([]float32, 5)
+	if err := r.ReadF32("b.bias", 0, 5, got); err != nil || fmt.Sprint(got) != "[0 1 2 3 4]" {
+		t.Errorf("b.bias is %v, %v", got, err)
+	}
+	empty, err := Open("testdata/only-metadata.safetensors")
+	if err != nil || len(empty.Tensors()) != 0 || empty.Metadata()["format"] != "pt" {
+		t.Errorf("a file of metadata only: %v", err)
+	}
+}
+
+func TestRefusedReads(t *testing.T) {
+	r, err := Open("testdata/mixed.safetensors")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for want, read := range map[string]func() error{
+		`no tensor "nope"`:              func() error { return r.ReadF32("nope", 0, 0, nil) },
+		`elements [5, 7) of 6`:          func() error { return r.ReadF32("f32", 5, 7, make([]float32, 2)) },
+		`F32, BF16 and F16 can be load`: func() error { return r.ReadF32("scalar", 0, 1, make([]float32, 1)) },
+	} {
+		if err := read(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+}
+
+// file is a safetensors file with a given header.
+func file(header string, data int) []byte {
+	b := binary.LittleEndian.AppendUint64(nil, uint64(len(header)))
+	return append(append(b, header...), make([]byte, data)...)
+}
+
+func TestStrictHeader(t *testing.T) {
+	entry := func(name, offsets string) string {
+		return fmt.Sprintf(`"%s":{"dtype":"F32","shape":[1],"data_offsets":%s}`, name, offsets)
+	}
+	long := file("{}", 0)
+	binary.LittleEndian.PutUint64(long, 100_000_001)
+	huge := file("{}", 0)
+	binary.LittleEndian.PutUint64(huge, math.MaxUint64)
+	for _, c := range []struct {
+		what string
+		b    []byte
+		err  string
+	}{
+		{"empty file", nil, "too short"},
+		{"header longer than the limit", long, "not a safetensors file"},
+		{"header length that overflows", huge, "not a safetensors file"},
+		{"header longer than the file", file("{}", 0)[:9], "not a safetensors file"},
+		{"leading space", file(" {}", 0), "'{'"},
+		{"no JSON", file("{nope", 0), "near byte"},
+		{"text behind the object", file("{} x", 0), "not padding"},
+		{"not UTF-8", file("{\"\xff\":1}", 0), "not UTF-8"},
+		{"hole", file("{"+entry("a", "[0,4]")+","+entry("b", "[8,12]")+"}", 12), `"b": begins at data offset 8`},
+		{"hole at the start", file("{"+entry("a", "[4,8]")+"}", 8), `"a": begins`},
+		{"overlap", file("{"+entry("a", "[0,4]")+","+entry("b", "[2,6]")+"}", 6), `"b": begins at data offset 2`},
+		{"data behind the last tensor", file("{"+entry("a", "[0,4]")+"}", 5), "tensors end at data offset 4"},
+		{"data missing", file("{"+entry("a", "[0,4]")+"}", 3), "the file at 3"},
+		{"duplicate name", file("{"+entry("a", "[0,4]")+","+entry("\\u0061", "[4,8]")+"}", 8), `key "a" twice`},
+		{"duplicate field", file(`{"a":{"dtype":"F32","dtype":"F32","data_offsets":[0,4]}}`, 4), `"dtype" twice`},
+		{"unknown field", file(`{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4],"x":1}}`, 4), "unknown key"},
+		{"missing field", file(`{"a":{"dtype":"F32","data_offsets":[0,4]}}`, 4), "needs dtype"},
+		{"unknown dtype", file(`{"a":{"dtype":"F31","shape":[1],"data_offsets":[0,4]}}`, 4), "F31"},
+		{"size unlike shape", file(`{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}`, 4), "needs 8"},
+		{"shape that overflows to the right size", file(`{"a":{"dtype":"F32","shape":[4611686018427387905,4],"data_offsets":[0,16]}}`, 16), "63 bits"},
+		{"bytes that overflow to the right size", file(`{"a":{"dtype":"F32","shape":[4611686018427387904],"data_offsets":[0,0]}}`, 0), "63 bits"},
+		{"half a byte", file(`{"a":{"dtype":"F4","shape":[3],"data_offsets":[0,1]}}`, 1), "whole number of bytes"},
+		{"negative dimension", file(`{"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}}`, 4), "-1 where a size"},
+		{"fractional offset", file(`{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4.0]}}`, 4), "4.0 where a size"},
+		{"reversed offsets", file("{"+entry("a", "[4,0]")+"}", 4), "data_offsets"},
+		{"metadata that is not strings", file(`{"__metadata__":{"a":1}}`, 0), "where a string"},
+	} {
+		_, _, err := ParseHeader(bytes.NewReader(c.b), int64(len(c.b)))
+		if err == nil || !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%s: got %v, want %q", c.what, err, c.err)
+		}
+	}
+	for what, b := range map[string][]byte{
+		"padding":      file("{}     ", 0),
+		"sub-byte":     file(`{"a":{"dtype":"F4","shape":[4],"data_offsets":[0,2]}}`, 2),
+		"empty tensor": file("{"+entry("a", "[0,4]")+`,"e":{"dtype":"F64","shape":[0,9],"data_offsets":[4,4]}}`, 4),
+	} {
+		if _, _, err := ParseHeader(bytes.NewReader(b), int64(len(b))); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+func TestStrictFolder(t *testing.T) {
+	good := file(`{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}`, 4)
+	for _, c := range []struct{ what, index, err string }{
+		{"no index", "", "has neither"},
+		{"path out of the folder", `{"weight_map":{"a":"../p"}}`, "plain file name"},
+		{"part missing", `{"weight_map":{"a":"q"}}`, "q: no such file"},
+		{"tensor missing", `{"weight_map":{"a":"p","b":"p"}}`, `no tensor "b"`},
+		{"tensor not in the index", `{"weight_map":{"b":"p"}}`, `tensor "a" is not`},
+		{"tensor twice", `{"weight_map":{"a":"p","a":"p"}}`, `"a" twice`},
+		{"no weight_map", `{"metadata":{"total_size":4}}`, "no weight_map"},
+		{"two objects", `{"weight_map":{"a":"p"}}{}`, "after the JSON"},
+	} {
+		dir := t.TempDir()
+		os.WriteFile(filepath.Join(dir, "p"), good, 0o644)
+		if c.index != "" {
+			os.WriteFile(filepath.Join(dir, indexName), []byte(c.index), 0o644)
+		}
+		r, err := Open(dir)
+		if err == nil || !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%s: got %v, want %q", c.what, err, c.err)
+		}
+		if r != nil {
+			r.Close()
+		}
+	}
+}
+
+func TestTruncatedFileNamesTensor(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.safetensors")
+	b, _ := os.ReadFile("testdata/mixed.safetensors")
+	os.WriteFile(path, b[:len(b)-1], 0o644)
+	if _, err := Open(path); err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), `"mask"`) {
+		t.Errorf("got %v, want the file and the tensor named", err)
+	}
+}
+
+func FuzzHeader(f *testing.F) {
+	for _, name := range []string{"mixed.safetensors", "only-metadata.safetensors", "sharded/model-00001-of-00002.safetensors"} {
+		b, err := os.ReadFile("testdata/" + name)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
+	f.Add(file(`{"a":{"dtype":"F4","shape":[4,0],"data_offsets":[0,0]}}`, 0))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		ts, meta, err := ParseHeader(bytes.NewReader(b), int64(len(b)))
+		if err != nil {
+			return
+		}
+		// What was accepted covers the data exactly, and writing it again says the same.
+		at, data := int64(0), int64(8+binary.LittleEndian.Uint64(b))
+		for i := range ts {
+			if ts[i].Begin != data+at || ts[i].End < ts[i].Begin {
+				t.Fatalf("tensor %+v after %d bytes", ts[i], at)
+			}
+			at = ts[i].End - data
+			ts[i].Begin, ts[i].End = ts[i].Begin-data, at
+		}
+		if data+at != int64(len(b)) {
+			t.Fatalf("tensors end at %d of %d", data+at, len(b))
+		}
+		head, err := AppendHeader(nil, ts, meta, 8, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again := append(head, make([]byte, at)...)
+		ts2, meta2, err := ParseHeader(bytes.NewReader(again), int64(len(again)))
+		if err != nil {
+			t.Fatalf("our own header: %v", err)
+		}
+		if len(ts2) != len(ts) || len(meta2) != len(meta) {
+			t.Fatalf("%d tensors became %d, %d metadata %d", len(ts), len(ts2), len(meta), len(meta2))
+		}
+	})
+}
+
+func FuzzIndex(f *testing.F) {
+	b, err := os.ReadFile("testdata/sharded/" + indexName)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b)
+	f.Add([]byte(`{"weight_map":{"a":".."}}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		parts, err := parseIndex(b)
+		if err != nil {
+			return
+		}
+		for name := range parts {
+			if filepath.Dir(filepath.Join("d", name)) != "d" || name == "" {
+				t.Fatalf("part %q leaves the folder", name)
+			}
+		}
+	})
+}

@@ -1,0 +1,167 @@
+// Package vfs is the few file operations that a checkpoint is made of, so that
+// a test can stand between the checkpoint and the disk.
+//
+// OS is the machine's file system. Mem is its in-memory twin: it keeps a log
+// of what was asked and from it builds every state that a power loss could
+// leave behind. Hook stands in front of either and fails, delays or counts
+// operations.
+//
+// What an operation promises is what POSIX promises and no more: contents of a
+// file survive a power loss after Sync, the names in a folder after SyncDir.
+package vfs
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path/filepath"
+)
+
+// FS is a file system. Names are paths as in package path/filepath. All
+// methods may be called from several goroutines at once.
+type FS interface {
+	// Create makes a file that does not exist yet, for writing and reading.
+	Create(name string) (File, error)
+	// Open opens an existing file for reading.
+	Open(name string) (File, error)
+	// Mkdir makes one folder; its parent must exist.
+	Mkdir(name string) error
+	// Rename moves a file or folder; a file of the new name is replaced in the
+	// same instant, a folder is not.
+	Rename(from, to string) error
+	// Remove deletes a file or an empty folder.
+	Remove(name string) error
+	// List is a folder's entries, sorted by name.
+	List(dir string) ([]Entry, error)
+	// Stat describes a file or folder.
+	Stat(name string) (Entry, error)
+	// SyncDir makes the names in a folder survive a power loss.
+	SyncDir(dir string) error
+	// Lock takes an exclusive lock that ends with Close or with the process.
+	// It returns ErrLocked at once when another holder has it.
+	Lock(name string) (io.Closer, error)
+}
+
+// File is an open file. ReadAt and WriteAt may run concurrently on ranges that
+// do not overlap.
+type File interface {
+	io.ReaderAt
+	io.WriterAt
+	// Sync makes the contents survive a power loss, the name not.
+	Sync() error
+	// Size is the length in bytes.
+	Size() (int64, error)
+	Close() error
+}
+
+// Entry is a name in a folder.
+type Entry struct {
+	Name  string // without the folder
+	Dir   bool
+	Bytes int64 // of a file
+}
+
+// ErrLocked means that another holder has the lock.
+var ErrLocked = errors.New("locked by another process")
+
+// MkdirAll makes a folder and those above it that are missing, and syncs the
+// parents of those it made.
+func MkdirAll(f FS, dir string) error {
+	if e, err := f.Stat(dir); err == nil {
+		if !e.Dir {
+			return fmt.Errorf("%s: is a file, not a folder", dir)
+		}
+		return nil
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	parent := filepath.Dir(dir)
+	if parent != dir {
+		if err := MkdirAll(f, parent); err != nil {
+			return err
+		}
+	}
+	if err := f.Mkdir(dir); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return f.SyncDir(parent)
+}
+
+// RemoveAll deletes a file, or a folder and all in it. A name that does not
+// exist is no error.
+func RemoveAll(f FS, name string) error {
+	e, err := f.Stat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if e.Dir {
+		in, err := f.List(name)
+		if err != nil {
+			return err
+		}
+		for _, e := range in {
+			if err := RemoveAll(f, filepath.Join(name, e.Name)); err != nil {
+				return err
+			}
+		}
+	}
+	if err := f.Remove(name); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// ReadFile is the contents of a file of at most limit bytes.
+func ReadFile(f FS, name string, limit int64) ([]byte, error) {
+	in, err := f.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer in.Close()
+	n, err := in.Size()
+	if err != nil {
+		return nil, err
+	}
+	if n > limit {
+		return nil, fmt.Errorf("%s: %d bytes, at most %d expected", name, n, limit)
+	}
+	b := make([]byte, n)
+	if err := ReadFull(in, b, 0); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return b, nil
+}
+
+// ReadFull fills b from the bytes at off. A file that ends before is
+// io.ErrUnexpectedEOF.
+func ReadFull(f io.ReaderAt, b []byte, off int64) error {
+	n, err := f.ReadAt(b, off)
+	if n == len(b) {
+		return nil
+	}
+	if err == io.EOF {
+		return fmt.Errorf("%d of %d bytes at offset %d: %w", n, len(b), off, io.ErrUnexpectedEOF)
+	}
+	return err
+}
+
+// WriteFile makes a new file with the contents b and syncs it.
+func WriteFile(f FS, name string, b []byte) (err error) {
+	out, err := f.Create(name)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if e := out.Close(); err == nil {
+			err = e
+		}
+	}()
+	if _, err := out.WriteAt(b, 0); err != nil {
+		return err
+	}
+	return out.Sync()
+}
