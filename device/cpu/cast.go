@@ -1,0 +1,188 @@
+package cpu
+
+import (
+	"fmt"
+	"math"
+
+	"zeroth/device"
+)
+
+// castGrain is the number of elements worth another worker.
+const castGrain = 1 << 15
+
+// castBlock is the number of elements converted at a time when the way from
+// one type to another leads through float32.
+const castBlock = 512
+
+// Cast sets dst[i] = src[i], any float type to any, rounded once to nearest
+// even. NaN stays NaN, and what exceeds the range of dst becomes infinite.
+func (q *Queue) Cast(dst, src device.Buffer) {
+	if dst.N != src.N {
+		panic(fmt.Sprintf("cpu: cast of %d elements to %d", src.N, dst.N))
+	}
+	mustFloat("cast", dst.Type)
+	mustFloat("cast", src.Type)
+	t := q.issue("cast")
+	t.b[0], t.b[1] = dst, src
+	q.kernel(t, runCast, dst.N, castGrain)
+}
+
+func mustFloat(op string, t device.DType) {
+	if t == device.I32 {
+		panic(fmt.Sprintf("cpu: %s of %v elements", op, t))
+	}
+}
+
+func runCast(t *task, _ *worker, lo, hi int) {
+	dst, src := t.b[0].Slice(lo, hi), t.b[1].Slice(lo, hi)
+	switch {
+	case dst.Type == src.Type:
+		copy(dst.Raw(), src.Raw())
+	case dst.Type == device.F32:
+		load(dst.F32(), src)
+	case src.Type == device.F32:
+		store(dst, src.F32())
+	default:
+		castThroughF32(dst, src)
+	}
+}
+
+// castThroughF32 is for the pairs that have no conversion of their own.
+func castThroughF32(dst, src device.Buffer) {
+	var mem [castBlock]float32
+	for lo := 0; lo < dst.N; lo += castBlock {
+		hi := min(lo+castBlock, dst.N)
+		block := mem[:hi-lo]
+		if src.Type == device.F64 {
+			roundToOdd(block, src.Slice(lo, hi).F64())
+		} else {
+			load(block, src.Slice(lo, hi))
+		}
+		store(dst.Slice(lo, hi), block)
+	}
+}
+
+// load sets dst to the elements of src in float32; len(dst) = src.N.
+func load(dst []float32, src device.Buffer) {
+	switch src.Type {
+	case device.F32:
+		copy(dst, src.F32())
+	case device.BF16:
+		bf16ToF32(dst, src.U16())
+	case device.F16:
+		f16ToF32(dst, src.U16())
+	case device.F64:
+		for i, x := range src.F64() {
+			dst[i] = float32(x)
+		}
+	default:
+		panic(fmt.Sprintf("cpu: %v elements loaded as float32", src.Type))
+	}
+}
+
+// store sets the elements of dst to src, rounded to nearest even; dst.N = len(src).
+func store(dst device.Buffer, src []float32) {
+	switch dst.Type {
+	case device.F32:
+		copy(dst.F32(), src)
+	case device.BF16:
+		f32ToBF16(dst.U16(), src)
+	case device.F16:
+		f32ToF16(dst.U16(), src)
+	case device.F64:
+		wide := dst.F64()
+		for i, x := range src {
+			wide[i] = float64(x)
+		}
+	default:
+		panic(fmt.Sprintf("cpu: float32 stored as %v elements", dst.Type))
+	}
+}
+
+// roundToOdd sets dst to src cut to float32, with the last bit set wherever the
+// cut lost something. Rounding that again to 16 bits gives what rounding src
+// once would (Boldo and Melquiond, "When double rounding is odd", 2005).
+func roundToOdd(dst []float32, src []float64) {
+	for i, x := range src {
+		f := float32(x)
+		if u := math.Float32bits(f); float64(f) != x && x == x {
+			if math.Abs(float64(f)) > math.Abs(x) {
+				u-- // towards zero
+			}
+			f = math.Float32frombits(u | 1)
+		}
+		dst[i] = f
+	}
+}
+
+// bf16ToF32 widens; exact, the bits of a NaN included.
+func bf16ToF32(dst []float32, src []uint16) { bf16ToF32Go(dst[:len(src)], src) }
+
+// f32ToBF16 rounds to nearest even; a NaN becomes quiet and keeps its upper bits.
+func f32ToBF16(dst []uint16, src []float32) { f32ToBF16Go(dst[:len(src)], src) }
+
+// f16ToF32 widens; exact, except that a signalling NaN becomes quiet.
+func f16ToF32(dst []float32, src []uint16) { f16ToF32Go(dst[:len(src)], src) }
+
+// f32ToF16 rounds to nearest even, into subnormals and infinity where the
+// range demands; a NaN becomes quiet and keeps its upper bits.
+func f32ToF16(dst []uint16, src []float32) { f32ToF16Go(dst[:len(src)], src) }
+
+func bf16ToF32Go(dst []float32, src []uint16) {
+	for i, h := range src {
+		dst[i] = math.Float32frombits(uint32(h) << 16)
+	}
+}
+
+func f32ToBF16Go(dst []uint16, src []float32) {
+	for i, x := range src {
+		u := math.Float32bits(x)
+		if u&0x7fffffff > 0x7f800000 {
+			dst[i] = uint16(u>>16) | 0x40
+		} else {
+			dst[i] = uint16((u + 0x7fff + u>>16&1) >> 16)
+		}
+	}
+}
+
+func f16ToF32Go(dst []float32, src []uint16) {
+	for i, h := range src {
+		sign, a := uint32(h&0x8000)<<16, uint32(h&0x7fff)
+		var u uint32
+		switch {
+		case a > 0x7c00: // NaN
+			u = 0x7fc00000 | a<<13
+		case a == 0x7c00: // infinity
+			u = 0x7f800000
+		case a < 0x0400: // subnormal: a units of 2^-24
+			u = math.Float32bits(float32(a) * (1.0 / (1 << 24)))
+		default: // the exponent's bias grows from 15 to 127
+			u = a<<13 + 112<<23
+		}
+		dst[i] = math.Float32frombits(sign | u)
+	}
+}
+
+func f32ToF16Go(dst []uint16, src []float32) {
+	const (
+		inf    = 0x7f800000
+		past   = (127 + 16) << 23 // 2^16
+		normal = (127 - 14) << 23 // 2^-14, the smallest normal binary16
+	)
+	for i, x := range src {
+		u := math.Float32bits(x)
+		sign, a := uint16(u>>16)&0x8000, u&0x7fffffff
+		var h uint16
+		switch {
+		case a > inf:
+			h = 0x7e00 | uint16(a>>13)&0x3ff
+		case a >= past:
+			h = 0x7c00
+		case a >= normal: // a carry goes on into the exponent, up to infinity
+			h = uint16((a + 0xfff + a>>13&1 - 112<<23) >> 13)
+		default: // 0.5 has a last place of 2^-24, the unit of subnormals
+			h = uint16(math.Float32bits(math.Float32frombits(a)+0.5) - 0x3f000000)
+		}
+		dst[i] = sign | h
+	}
+}

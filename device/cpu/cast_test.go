@@ -1,0 +1,214 @@
+package cpu
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"zeroth/device"
+)
+
+var floats = []device.DType{device.F32, device.BF16, device.F16, device.F64}
+
+// nearest is the oracle: the value of a type with the given mantissa bits
+// (without the hidden one), smallest normal exponent and largest finite value
+// that is nearest to x, ties to even.
+func nearest(x float64, mantissa, minExp int, largest float64) float64 {
+	if x == 0 || math.IsNaN(x) || math.IsInf(x, 0) {
+		return x
+	}
+	_, e := math.Frexp(x) // x = f * 2^e, f in [0.5, 1)
+	ulp := math.Ldexp(1, max(e-1, minExp)-mantissa)
+	y := math.RoundToEven(x/ulp) * ulp
+	if math.Abs(y) > largest {
+		return math.Inf(int(math.Copysign(1, x)))
+	}
+	return math.Copysign(y, x)
+}
+
+func round(t device.DType, x float64) float64 {
+	switch t {
+	case device.F32:
+		return float64(float32(x))
+	case device.BF16:
+		return nearest(x, 7, -126, math.Ldexp(255, 120))
+	case device.F16:
+		return nearest(x, 10, -14, 65504)
+	}
+	return x
+}
+
+// sameFloat compares to the bit, all NaN being alike.
+func sameFloat(a, b float64) bool {
+	return math.Float64bits(a) == math.Float64bits(b) || a != a && b != b
+}
+
+// hostBuffer is n elements of type t on the Go heap.
+func hostBuffer(t device.DType, n int) device.Buffer {
+	switch t {
+	case device.F32:
+		return device.OfF32(make([]float32, n))
+	case device.F64:
+		return device.OfF64(make([]float64, n))
+	case device.I32:
+		return device.OfI32(make([]int32, n))
+	}
+	return device.OfU16(t, make([]uint16, n))
+}
+
+// value is element i of b, decoded here from its bits alone.
+func value(b device.Buffer, i int) float64 {
+	switch b.Type {
+	case device.F32:
+		return float64(b.F32()[i])
+	case device.F64:
+		return b.F64()[i]
+	case device.BF16:
+		return float64(math.Float32frombits(uint32(b.U16()[i]) << 16))
+	}
+	h := b.U16()[i]
+	e, m, sign := int(h>>10&31), float64(h&0x3ff), 1-2*float64(h>>15)
+	switch {
+	case e == 31 && m != 0:
+		return math.NaN()
+	case e == 31:
+		return math.Inf(int(sign))
+	case e == 0:
+		return math.Copysign(math.Ldexp(m, -24), sign)
+	}
+	return sign * math.Ldexp(1024+m, e-25)
+}
+
+// setBits gives element i of b a 64-bit pattern's upper bits.
+func setBits(b device.Buffer, i int, u uint64) {
+	switch b.Type {
+	case device.F32:
+		b.F32()[i] = math.Float32frombits(uint32(u >> 32))
+	case device.F64:
+		b.F64()[i] = math.Float64frombits(u)
+	default:
+		b.U16()[i] = uint16(u >> 48)
+	}
+}
+
+// hard are float64 values around every edge of the narrower types.
+func hard() (xs []float64) {
+	for _, e := range []int{-1074, -150, -149, -140, -133, -127, -126, -25, -24, -20, -15, -14, -1, 0, 1, 15, 16, 17, 126, 127, 128, 1023} {
+		for _, m := range []float64{1, 1 + 1.0/128, 1 + 1.0/256, 1 + 3.0/256, 1 + 1.0/1024, 1 + 1.0/2048, 1 + 3.0/2048, 1.5,
+			2 - 1.0/128, 2 - 1.0/256, 2 - 1.0/512, 2 - 1.0/1024, 2 - 1.0/2048, 2 - 1.0/4096, 2 - 0x1p-23, 2 - 0x1p-24, 2 - 0x1p-52} {
+			for _, d := range []float64{0, 0x1p-23, -0x1p-23, 0x1p-24, 0x1p-40, -0x1p-40, 0x1p-52, -0x1p-52} {
+				xs = append(xs, math.Ldexp(m+d, e), -math.Ldexp(m+d, e))
+			}
+		}
+	}
+	return append(xs, 0, math.Copysign(0, -1), math.Inf(1), math.Inf(-1), math.NaN(), 65519.99, 65520, 65504)
+}
+
+func TestCastEveryPair(t *testing.T) {
+	q := New(1).NewQueue("test")
+	defer q.Close()
+	for _, from := range floats {
+		for _, to := range floats {
+			t.Run(fmt.Sprintf("%v to %v", from, to), func(t *testing.T) {
+				src := hard()
+				if from == device.BF16 || from == device.F16 {
+					src = make([]float64, 1<<16) // every pattern
+				}
+				a, b := hostBuffer(from, len(src)), hostBuffer(to, len(src)+1)
+				setBits(b, len(src), 0x3ff0_1234_5678_9abc)
+				guard := value(b, len(src))
+				for i, x := range src {
+					switch from {
+					case device.F32:
+						a.F32()[i] = float32(x)
+					case device.F64:
+						a.F64()[i] = x
+					default:
+						a.U16()[i] = uint16(i)
+					}
+				}
+				q.Cast(b.Slice(0, len(src)), a)
+				if err := q.Wait(); err != nil {
+					t.Fatal(err)
+				}
+				for i := range src {
+					x := value(a, i)
+					if got, want := value(b, i), round(to, x); !sameFloat(got, want) {
+						t.Fatalf("%d: %g (%#x) became %g, want %g", i, x, math.Float64bits(x), got, want)
+					}
+				}
+				if value(b, len(src)) != guard {
+					t.Error("wrote past the end")
+				}
+			})
+		}
+	}
+}
+
+func TestCastRandomBits(t *testing.T) {
+	q := New(1).NewQueue("test")
+	defer q.Close()
+	rng := rand.New(rand.NewPCG(1, 2))
+	const n = 20000
+	for _, from := range []device.DType{device.F32, device.F64} {
+		a := hostBuffer(from, n)
+		for i := range n {
+			setBits(a, i, rng.Uint64())
+			if from == device.F64 && i%2 == 0 { // within reach of the narrow types
+				a.F64()[i] = math.Ldexp(1+rng.Float64(), rng.IntN(300)-160)
+			}
+		}
+		for _, to := range floats {
+			b := hostBuffer(to, n)
+			q.Cast(b, a)
+			if err := q.Wait(); err != nil {
+				t.Fatal(err)
+			}
+			for i := range n {
+				if got, want := value(b, i), round(to, value(a, i)); !sameFloat(got, want) {
+					t.Fatalf("%v to %v: %g became %g, want %g", from, to, value(a, i), got, want)
+				}
+			}
+		}
+	}
+}
+
+func TestCastSplitAmongWorkers(t *testing.T) {
+	d := New(3)
+	defer d.Close()
+	q := d.NewQueue("test")
+	defer q.Close()
+	const n = 5*castGrain + 7
+	a, b := hostBuffer(device.F32, n), hostBuffer(device.BF16, n)
+	for i := range n {
+		a.F32()[i] = float32(i) / 3
+	}
+	q.Cast(b, a)
+	if err := q.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	for i := range n {
+		if got, want := value(b, i), round(device.BF16, value(a, i)); got != want {
+			t.Fatalf("%d: %g, want %g", i, got, want)
+		}
+	}
+}
+
+func TestCastRefusesWhatItCannotDo(t *testing.T) {
+	q := New(1).NewQueue("test")
+	defer q.Close()
+	for name, f := range map[string]func(){
+		"lengths": func() { q.Cast(hostBuffer(device.F32, 3), hostBuffer(device.F32, 4)) },
+		"int32":   func() { q.Cast(hostBuffer(device.I32, 3), hostBuffer(device.F32, 3)) },
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: no panic", name)
+				}
+			}()
+			f()
+		}()
+	}
+}
