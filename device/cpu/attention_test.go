@@ -1,0 +1,278 @@
+package cpu
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"zeroth/device"
+)
+
+// attn64 is attention by its definition, on dense matrices: q, o (B*T, H*D)
+// and k, v (B*T, KV*D).
+type attn64 struct {
+	device.Attn
+	q, k, v []float64
+}
+
+// at is where head h of position t of sequence b begins, of heads in all.
+func (a *attn64) at(b, t, h, heads int) int { return ((b*a.T+t)*heads + h) * a.D }
+
+// row is the probabilities of what query t sees, and the log-sum-exp.
+func (a *attn64) row(b, h, t int) (p []float64, lse float64) {
+	kv, sum := h/(a.H/a.KV), 0.0
+	for s := range t + 1 {
+		q, k := a.at(b, t, h, a.H), a.at(b, s, kv, a.KV)
+		p = append(p, math.Exp(float64(a.Scale)*dot(a.q[q:q+a.D], a.k[k:k+a.D])))
+		sum += p[s]
+	}
+	for s := range p {
+		p[s] /= sum
+	}
+	return p, math.Log(sum)
+}
+
+func (a *attn64) heads(f func(b, h, t int, p []float64, lse float64)) {
+	for b := range a.B {
+		for h := range a.H {
+			for t := range a.T {
+				p, lse := a.row(b, h, t)
+				f(b, h, t, p, lse)
+			}
+		}
+	}
+}
+
+func (a *attn64) forward() (o, lse []float64) {
+	o = make([]float64, a.B*a.T*a.H*a.D)
+	a.heads(func(b, h, t int, p []float64, l float64) {
+		lse = append(lse, l)
+		for s, ps := range p {
+			for d := range a.D {
+				o[a.at(b, t, h, a.H)+d] += ps * a.v[a.at(b, s, h/(a.H/a.KV), a.KV)+d]
+			}
+		}
+	})
+	return o, lse
+}
+
+// backward takes o as it was stored, rounded.
+func (a *attn64) backward(do, o []float64) (dq, dk, dv, delta []float64) {
+	dq, dk, dv = make([]float64, len(a.q)), make([]float64, len(a.k)), make([]float64, len(a.v))
+	a.heads(func(b, h, t int, p []float64, _ float64) {
+		q := a.at(b, t, h, a.H)
+		sum := dot(do[q:q+a.D], o[q:q+a.D]) // of p times dp
+		delta = append(delta, sum)
+		for s := range p {
+			k := a.at(b, s, h/(a.H/a.KV), a.KV)
+			dp := dot(do[q:q+a.D], a.v[k:k+a.D])
+			ds := p[s] * (dp - sum) * float64(a.Scale)
+			for d := range a.D {
+				dq[q+d] += ds * a.k[k+d]
+				dk[k+d] += ds * a.q[q+d]
+				dv[k+d] += p[s] * do[q+d]
+			}
+		}
+	})
+	return dq, dk, dv, delta
+}
+
+// attnCase is the operands of one call, with what the outputs should be.
+type attnCase struct {
+	a                                              device.Attn
+	q, k, v, do, o, lse, delta, dq, dk, dv         *operand
+	wantO, wantLse, wantDelta, wantQ, wantK, wantV []float64
+}
+
+// newAttnCase makes inputs in which some scores are far larger than others; o
+// and lse are given as the backward pass needs them, or poisoned.
+func newAttnCase(dt device.DType, a device.Attn, given bool) *attnCase {
+	rng := rand.New(rand.NewPCG(1, 2))
+	rows, qc, kc := a.B*a.T, a.H*a.D, a.KV*a.D
+	std := 1.5 / math.Sqrt(math.Sqrt(float64(a.D))*float64(a.Scale))
+	c := &attnCase{a: a,
+		q: newMat(dt, rows, qc).normal(rng, 0, std), k: newMat(dt, rows, kc).normal(rng, 0, std),
+		v: newMat(dt, rows, kc).normal(rng, 0.3, 1), do: newMat(dt, rows, qc).normal(rng, 0, 1),
+		o: newMat(dt, rows, qc), lse: newVec(device.F32, a.B*a.H*a.T), delta: newVec(device.F32, a.B*a.H*a.T),
+		dq: newMat(dt, rows, qc), dk: newMat(dt, rows, kc), dv: newMat(dt, rows, kc)}
+	oracle := attn64{a, c.q.values(), c.k.values(), c.v.values()}
+	c.wantO, c.wantLse = oracle.forward()
+	if given {
+		c.o.fill(func(i int) float64 { return c.wantO[i] })
+		c.lse.fill(func(i int) float64 { return c.wantLse[i] })
+		c.wantQ, c.wantK, c.wantV, c.wantDelta = oracle.backward(c.do.values(), c.o.values())
+	}
+	return c
+}
+
+func (c *attnCase) forward(q *Queue) {
+	q.Attention(c.o.Mat, c.lse.Buf, c.q.Mat, c.k.Mat, c.v.Mat, c.a)
+}
+
+func (c *attnCase) backward(q *Queue) {
+	q.AttentionGrad(c.dq.Mat, c.dk.Mat, c.dv.Mat, c.delta.Buf, c.do.Mat, c.o.Mat, c.lse.Buf, c.q.Mat, c.k.Mat, c.v.Mat, c.a)
+}
+
+var attnShapes = []device.Attn{
+	{B: 1, T: 1, H: 1, KV: 1, D: 1, Scale: 1},
+	{B: 2, T: 79, H: 4, KV: 2, D: 9, Scale: 0.3},
+	{B: 1, T: 64, H: 3, KV: 3, D: 16, Scale: 0.25},
+	{B: 3, T: 33, H: 5, KV: 1, D: 6, Scale: 1},
+}
+
+func TestAttention(t *testing.T) {
+	eachType(t, func(t *testing.T, dt device.DType) {
+		for _, a := range attnShapes {
+			var c *attnCase
+			out := onWorkers(t, func(q *Queue) []*operand {
+				c = newAttnCase(dt, a, false)
+				c.forward(q)
+				return []*operand{c.o, c.lse}
+			})
+			near(t, "o", out[0], c.wantO, 2e-6)
+			near(t, "lse", out[1], c.wantLse, 1e-6)
+		}
+	})
+}
+
+func TestAttentionGrad(t *testing.T) {
+	eachType(t, func(t *testing.T, dt device.DType) {
+		for _, a := range attnShapes {
+			var c *attnCase
+			out := onWorkers(t, func(q *Queue) []*operand {
+				c = newAttnCase(dt, a, true)
+				c.backward(q)
+				return []*operand{c.dq, c.dk, c.dv, c.delta}
+			})
+			near(t, "dq", out[0], c.wantQ, 1e-5)
+			near(t, "dk", out[1], c.wantK, 1e-5)
+			near(t, "dv", out[2], c.wantV, 1e-5)
+			near(t, "delta", out[3], c.wantDelta, 1e-6)
+		}
+	})
+}
+
+func TestAttentionGradAgainstFiniteDifferences(t *testing.T) {
+	c := newAttnCase(device.F32, device.Attn{B: 1, T: 35, H: 2, KV: 1, D: 3, Scale: 0.7}, false)
+	q := testQueue(t, 1)
+	c.forward(q)
+	c.backward(q)
+	if err := q.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	oracle, do := attn64{c.a, c.q.values(), c.k.values(), c.v.values()}, c.do.values()
+	loss := func() float64 { o, _ := oracle.forward(); return dot(do, o) }
+	near(t, "dq", c.dq, slopes(oracle.q, loss), 1e-5)
+	near(t, "dk", c.dk, slopes(oracle.k, loss), 1e-5)
+	near(t, "dv", c.dv, slopes(oracle.v, loss), 1e-5)
+}
+
+// TestAttentionOnPackedColumns has q, k and v side by side in one matrix and
+// their gradients in another, as a fused projection makes them.
+func TestAttentionOnPackedColumns(t *testing.T) {
+	eachType(t, func(t *testing.T, dt device.DType) {
+		a := device.Attn{B: 2, T: 40, H: 2, KV: 1, D: 8, Scale: 0.35}
+		c := newAttnCase(dt, a, true)
+		qkv, dqkv := newMat(dt, a.B*a.T, 32), newMat(dt, a.B*a.T, 32)
+		parts := [3]*operand{c.q, c.k, c.v}
+		qkv.fill(func(i int) float64 {
+			j, first, heads := i%32, 0, 0
+			switch {
+			case j < 16:
+				first, heads = 0, 16
+			case j < 24:
+				first, heads = 16, 8
+			default:
+				first, heads = 24, 8
+			}
+			return parts[max(0, first/8-1)].values()[i/32*heads+j-first]
+		})
+		q := testQueue(t, 2)
+		c.forward(q)
+		c.backward(q)
+		o, lse, delta := newMat(dt, a.B*a.T, 16), newVec(device.F32, c.lse.Cols), newVec(device.F32, c.lse.Cols)
+		Q, K, V := qkv.Columns(0, 16), qkv.Columns(16, 24), qkv.Columns(24, 32)
+		q.Attention(o.Mat, lse.Buf, Q, K, V, a)
+		q.AttentionGrad(dqkv.Columns(0, 16), dqkv.Columns(16, 24), dqkv.Columns(24, 32), delta.Buf, c.do.Mat, o.Mat, lse.Buf, Q, K, V, a)
+		if err := q.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		dqkv.checkGuards(t)
+		near(t, "o", o, c.o.values(), 0)
+		got := dqkv.values()
+		for i, want := range c.dk.values() {
+			if x := got[i/8*32+16+i%8]; x != want {
+				t.Fatalf("dk element %d is %g packed, %g apart", i, x, want)
+			}
+		}
+		for i, want := range c.dq.values() {
+			if x := got[i/16*32+i%16]; x != want {
+				t.Fatalf("dq element %d is %g packed, %g apart", i, x, want)
+			}
+		}
+		for i, want := range c.dv.values() {
+			if x := got[i/8*32+24+i%8]; x != want {
+				t.Fatalf("dv element %d is %g packed, %g apart", i, x, want)
+			}
+		}
+	})
+}
+
+// TestAttentionWithScoresThatGrow makes each key score higher than those
+// before it, so that the running maximum moves at every step.
+func TestAttentionWithScoresThatGrow(t *testing.T) {
+	a := device.Attn{B: 1, T: 100, H: 1, KV: 1, D: 1, Scale: 1}
+	c := newAttnCase(device.F32, a, false)
+	c.q.fill(func(int) float64 { return 1 })
+	c.k.fill(func(i int) float64 { return float64(i) * 100 })
+	q := testQueue(t, 1)
+	c.forward(q)
+	if err := q.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	near(t, "o", c.o, c.v.values(), 0) // each sees only itself
+	near(t, "lse", c.lse, c.k.values(), 0)
+}
+
+func TestAttentionRefuses(t *testing.T) {
+	q := testQueue(t, 1)
+	c := newAttnCase(device.F32, device.Attn{B: 1, T: 4, H: 3, KV: 3, D: 2, Scale: 1}, false)
+	for _, a := range []device.Attn{
+		{B: 1, T: 4, H: 3, KV: 2, D: 2}, {B: 1, T: 4, H: 3, KV: 0, D: 2}, {B: 1, T: 3, H: 3, KV: 3, D: 2},
+		{B: 1, T: 4, H: 3, KV: 1, D: 2}, {B: 1, T: 4, H: 2, KV: 2, D: 3},
+	} {
+		c.a = a
+		mustPanic(t, "attention of another shape", func() { c.forward(q) })
+		mustPanic(t, "attention gradient of another shape", func() { c.backward(q) })
+	}
+}
+
+func TestPanelMul(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	for _, s := range [][3]int{{1, 1, 1}, {4, 2, 8}, {7, 5, 3}, {9, 11, 32}, {32, 32, 32}} {
+		m, n, k := s[0], s[1], s[2]
+		for _, trans := range []bool{false, true} {
+			a, b, c := newMat(device.F32, m, k), newMat(device.F32, k, n).normal(rng, 0, 1), newMat(device.F32, m, n).normal(rng, 0, 1)
+			if trans {
+				a = newMat(device.F32, k, m)
+			}
+			as, bs, want := a.normal(rng, 0, 1).values(), b.values(), c.values()
+			pa := panelOf(a.Buf.F32(), a.Ld)
+			if trans {
+				pa = pa.t()
+			}
+			panelMul(panelOf(c.Buf.F32(), c.Ld), pa, panelOf(b.Buf.F32(), b.Ld), m, n, k)
+			for i := range want {
+				for l := range k {
+					at := i/n*k + l
+					if trans {
+						at = l*m + i/n
+					}
+					want[i] += as[at] * bs[l*n+i%n]
+				}
+			}
+			c.checkGuards(t)
+			near(t, "product", c, want, 1e-6)
+		}
+	}
+}

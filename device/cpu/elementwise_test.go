@@ -1,0 +1,186 @@
+package cpu
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"zeroth/device"
+)
+
+const oddLen = 5*pieceWork + 357 // elements: enough for five workers, with a short last block
+
+func TestZero(t *testing.T) {
+	for _, dt := range []device.DType{device.F32, device.BF16, device.F16, device.F64, device.I32} {
+		out := onWorkers(t, func(q *Queue) []*operand {
+			o := newVec(dt, 3*copyGrain/dt.Size()+7).fill(func(int) float64 { return 5 })
+			q.Zero(o.Buf)
+			return []*operand{o}
+		})
+		for i, x := range out[0].values() {
+			if x != 0 {
+				t.Fatalf("%v: element %d is %g", dt, i, x)
+			}
+		}
+	}
+}
+
+func TestAddTo(t *testing.T) {
+	for _, ty := range computeTypes {
+		for _, ta := range computeTypes {
+			for _, tb := range computeTypes {
+				addTo(t, ty, ta, tb)
+			}
+		}
+	}
+}
+
+func addTo(t *testing.T, ty, ta, tb device.DType) {
+	n := 2*pieceWork + 77
+	var a, b *operand
+	out := onWorkers(t, func(q *Queue) []*operand {
+		rng := rand.New(rand.NewPCG(1, 2))
+		y := newVec(ty, n)
+		a, b = newVec(ta, n).normal(rng, 0, 1), newVec(tb, n).normal(rng, 0, 1)
+		q.AddTo(y.Buf, a.Buf, b.Buf)
+		return []*operand{y}
+	})
+	x, want := a.values(), b.values()
+	for i := range want {
+		want[i] = round(ty, float64(float32(x[i]+want[i])))
+	}
+	for i, got := range out[0].values() {
+		if got != want[i] {
+			t.Fatalf("%v = %v + %v: element %d is %g, want %g", ty, ta, tb, i, got, want[i])
+		}
+	}
+}
+
+func TestAddToInPlace(t *testing.T) {
+	eachType(t, func(t *testing.T, dt device.DType) {
+		for side := range 2 {
+			rng := rand.New(rand.NewPCG(3, 4))
+			a, b := newVec(dt, 1500).normal(rng, 0, 1), newVec(dt, 1500).normal(rng, 0, 1)
+			want, x := a.values(), b.values()
+			for i := range want {
+				want[i] += x[i]
+			}
+			y := [2]*operand{a, b}[side]
+			q := testQueue(t, 2)
+			q.AddTo(y.Buf, a.Buf, b.Buf)
+			if err := q.Wait(); err != nil {
+				t.Fatal(err)
+			}
+			near(t, "sum", y, want, 0)
+		}
+	})
+}
+
+func TestScale(t *testing.T) {
+	eachType(t, func(t *testing.T, dt device.DType) {
+		var before []float64
+		out := onWorkers(t, func(q *Queue) []*operand {
+			x := newVec(dt, oddLen).normal(rand.New(rand.NewPCG(5, 6)), 0, 1)
+			before = x.values()
+			q.Scale(x.Buf, 0.3)
+			return []*operand{x}
+		})
+		for i, got := range out[0].values() {
+			if want := round(dt, float64(float32(before[i])*0.3)); got != want {
+				t.Fatalf("element %d is %g, want %g", i, got, want)
+			}
+		}
+	})
+}
+
+func gelu64(x float64) float64 {
+	return x / 2 * (1 + math.Tanh(geluU*(x+geluX*x*x*x)))
+}
+
+func geluSlope64(x float64) float64 {
+	th := math.Tanh(geluU * (x + geluX*x*x*x))
+	return (1+th)/2 + x/2*(1-th*th)*geluU*(1+3*geluX*x*x)
+}
+
+func TestGelu(t *testing.T) {
+	eachType(t, func(t *testing.T, dt device.DType) {
+		var x *operand
+		out := onWorkers(t, func(q *Queue) []*operand {
+			y := newVec(dt, oddLen)
+			x = newVec(dt, oddLen).normal(rand.New(rand.NewPCG(7, 8)), 0, 3)
+			q.Gelu(y.Buf, x.Buf)
+			return []*operand{y}
+		})
+		want := x.values()
+		for i, v := range want {
+			want[i] = gelu64(v)
+		}
+		near(t, "gelu", out[0], want, 2e-7)
+	})
+}
+
+func TestGeluGrad(t *testing.T) {
+	eachType(t, func(t *testing.T, dt device.DType) {
+		var want []float64
+		for _, inPlace := range []bool{false, true} {
+			out := onWorkers(t, func(q *Queue) []*operand {
+				rng := rand.New(rand.NewPCG(9, 10))
+				x, dy := newVec(dt, oddLen).normal(rng, 0, 3), newVec(dt, oddLen).normal(rng, 0, 1)
+				want = dy.values()
+				for i, v := range x.values() {
+					want[i] *= geluSlope64(v)
+				}
+				dx := newVec(dt, oddLen)
+				if inPlace {
+					dx = dy
+				}
+				q.GeluGrad(dx.Buf, x.Buf, dy.Buf)
+				return []*operand{dx}
+			})
+			near(t, "gelu gradient", out[0], want, 4e-7)
+		}
+	})
+}
+
+func TestGeluFarOut(t *testing.T) {
+	for _, x := range []float32{8, 9.4, 9.6, 12, 30, 1e3, 1e10, 1e20, 3e38} {
+		if y, d := gelu(x), geluSlope(x); y != x || d != 1 {
+			t.Errorf("gelu(%g) = %g with slope %g, want %g, 1", x, y, d, x)
+		}
+		if y, d := gelu(-x), geluSlope(-x); math.Abs(float64(y)) > 2e-14 || math.Abs(float64(d)) > 1e-12 {
+			t.Errorf("gelu(%g) = %g with slope %g, want 0, 0", -x, y, d)
+		}
+	}
+	nan := float32(math.NaN())
+	if y, d := gelu(nan), geluSlope(nan); y == y || d == d {
+		t.Errorf("gelu(NaN) = %g with slope %g", y, d)
+	}
+}
+
+func TestGeluGradAgainstFiniteDifferences(t *testing.T) {
+	rng := rand.New(rand.NewPCG(11, 12))
+	x, dy, dx := newVec(device.F32, 200).normal(rng, 0, 2), newVec(device.F32, 200).normal(rng, 0, 1), newVec(device.F32, 200)
+	q := testQueue(t, 1)
+	q.GeluGrad(dx.Buf, x.Buf, dy.Buf)
+	if err := q.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	xs, ds := x.values(), dy.values()
+	want := slopes(xs, func() (s float64) {
+		for i, v := range xs {
+			s += ds[i] * gelu64(v)
+		}
+		return s
+	})
+	near(t, "gelu gradient", dx, want, 1e-6)
+}
+
+func TestElementwiseRefusesUnequalLengths(t *testing.T) {
+	q := testQueue(t, 1)
+	a, b, ids := newVec(device.F32, 4).Buf, newVec(device.F32, 5).Buf, newVec(device.I32, 4).Buf
+	mustPanic(t, "add of 4 and 5", func() { q.AddTo(a, a, b) })
+	mustPanic(t, "add into 5", func() { q.AddTo(b, a, a) })
+	mustPanic(t, "gelu of 4 into 5", func() { q.Gelu(b, a) })
+	mustPanic(t, "gelu of ids", func() { q.Gelu(a, ids) })
+	mustPanic(t, "scale of ids", func() { q.Scale(ids, 2) })
+}

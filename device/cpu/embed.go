@@ -1,0 +1,104 @@
+package cpu
+
+import (
+	"fmt"
+
+	"zeroth/device"
+)
+
+// Embed sets y[i] = wte[ids[i]] + wpe[i mod T]; wpe may be empty (no rows).
+// ids is int32, one a row of y.
+func (q *Queue) Embed(y, wte, wpe device.Mat, ids device.Buffer, T int) {
+	wantMat("embedding", y, y.Rows, y.Cols)
+	wantMat("embedding", wte, wte.Rows, y.Cols)
+	wantLen("embedding", ids, device.I32, y.Rows)
+	wantPositions("embedding", wpe, y.Cols, T)
+	t := q.issue("embedding")
+	t.m[0], t.m[1], t.m[2] = y, wte, wpe
+	t.b[0], t.i[0] = ids, T
+	q.kernel(t, runEmbed, y.Rows, rowGrain(y.Cols))
+}
+
+// wantPositions panics unless wpe is empty or has at least T rows of n elements.
+func wantPositions(op string, wpe device.Mat, n, T int) {
+	if T < 1 || wpe.Rows > 0 && wpe.Rows < T {
+		panic(fmt.Sprintf("cpu: %s of %d positions with %d position vectors", op, T, wpe.Rows))
+	}
+	if wpe.Rows > 0 {
+		wantMat(op, wpe, wpe.Rows, n)
+	}
+}
+
+func runEmbed(t *task, w *worker, lo, hi int) {
+	ym, wte, wpe, n := &t.m[0], &t.m[1], &t.m[2], t.m[0].Cols
+	ids, mem := t.b[0].I32(), w.floats(3*n)
+	for i := lo; i < hi; i++ {
+		id := int(ids[i])
+		if id < 0 || id >= wte.Rows {
+			panic(fmt.Sprintf("cpu: embedding: id %d at %d, vocabulary %d", id, i, wte.Rows))
+		}
+		y, e := room(mem, ym.Buf, i*ym.Ld, n), view(mem[n:], wte.Buf, id*wte.Ld, n)
+		if wpe.Rows == 0 {
+			copy(y, e)
+		} else {
+			for j, p := range view(mem[2*n:], wpe.Buf, i%t.i[0]*wpe.Ld, n) {
+				y[j] = e[j] + p
+			}
+		}
+		keep(ym.Buf, i*ym.Ld, y)
+	}
+}
+
+// EmbedGrad overwrites dwte and dwpe (float32; dwpe may be empty): row v of
+// dwte is the sum of dy[i] where ids[i] is v, row t of dwpe the sum of dy[i]
+// where i mod T is t, both in the order of i; rows without any are 0.
+func (q *Queue) EmbedGrad(dwte, dwpe, dy device.Mat, ids device.Buffer, T int) {
+	wantMat("embedding gradient", dy, dy.Rows, dy.Cols)
+	wantMat("embedding gradient", dwte, dwte.Rows, dy.Cols)
+	wantLen("embedding gradient", ids, device.I32, dy.Rows)
+	wantPositions("embedding gradient", dwpe, dy.Cols, T)
+	t := q.issue("embedding gradient")
+	t.m[0], t.m[1], t.b[0] = dwte, dy, ids
+	q.kernel(t, runEmbedGrad, dwte.Rows, rowGrain(dy.Cols))
+	if dwpe.Rows == 0 {
+		return
+	}
+	t = q.issue("position gradient")
+	t.m[0], t.m[1], t.i[0] = dwpe, dy, T
+	q.kernel(t, runPositionGrad, dwpe.Rows, rowGrain(dy.Cols))
+}
+
+// runEmbedGrad fills rows [lo, hi) of dwte: it looks through all ids for its own.
+func runEmbedGrad(t *task, w *worker, lo, hi int) {
+	dwte, dy, n := &t.m[0], &t.m[1], t.m[1].Cols
+	sum, mem := dwte.Buf.F32(), w.floats(n)
+	for v := lo; v < hi; v++ {
+		clear(sum[v*dwte.Ld:][:n])
+	}
+	for i, id := range t.b[0].I32() {
+		if v := int(id); lo <= v && v < hi {
+			addRow(sum[v*dwte.Ld:], view(mem, dy.Buf, i*dy.Ld, n))
+		}
+	}
+}
+
+// runPositionGrad fills rows [lo, hi) of dwpe.
+func runPositionGrad(t *task, w *worker, lo, hi int) {
+	dwpe, dy, n, T := &t.m[0], &t.m[1], t.m[1].Cols, t.i[0]
+	sum, mem := dwpe.Buf.F32(), w.floats(n)
+	for p := lo; p < hi; p++ {
+		row := sum[p*dwpe.Ld:][:n]
+		clear(row)
+		for i := p; p < T && i < dy.Rows; i += T {
+			addRow(row, view(mem, dy.Buf, i*dy.Ld, n))
+		}
+	}
+}
+
+// addRow adds x to the first elements of sum.
+func addRow(sum, x []float32) {
+	sum = sum[:len(x)]
+	for j, v := range x {
+		sum[j] += v
+	}
+}

@@ -1,0 +1,82 @@
+package cpu
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"zeroth/device"
+)
+
+// randomIDs is n token ids; the last of the vocabulary never occurs.
+func randomIDs(rng *rand.Rand, n, vocab int) *operand {
+	return newVec(device.I32, n).fill(func(int) float64 { return float64(rng.IntN(vocab - 1)) })
+}
+
+const embedB, embedT, embedC, embedV, embedRows = 5, 61, 131, 307, 70 // embedRows position vectors
+
+func TestEmbed(t *testing.T) {
+	eachType(t, func(t *testing.T, dt device.DType) {
+		for _, positions := range []int{embedRows, 0} {
+			var wte, wpe, ids *operand
+			out := onWorkers(t, func(q *Queue) []*operand {
+				rng := rand.New(rand.NewPCG(1, 2))
+				wte, wpe = newMat(dt, embedV, embedC).normal(rng, 0, 1), newMat(dt, positions, embedC).normal(rng, 0, 1)
+				ids = randomIDs(rng, embedB*embedT, embedV)
+				y := newMat(dt, embedB*embedT, embedC)
+				q.Embed(y.Mat, wte.Mat, wpe.Mat, ids.Buf, embedT)
+				return []*operand{y}
+			})
+			e, p := wte.values(), wpe.values()
+			var want []float64
+			for i, id := range ids.values() {
+				for j := range embedC {
+					v := e[int(id)*embedC+j]
+					if positions > 0 {
+						v += p[i%embedT*embedC+j]
+					}
+					want = append(want, v)
+				}
+			}
+			near(t, "embedding", out[0], want, 0)
+		}
+	})
+}
+
+func TestEmbedGrad(t *testing.T) {
+	eachType(t, func(t *testing.T, dt device.DType) {
+		for _, positions := range []int{embedRows, 0} {
+			var dy, ids *operand
+			out := onWorkers(t, func(q *Queue) []*operand {
+				rng := rand.New(rand.NewPCG(3, 4))
+				dy, ids = newMat(dt, embedB*embedT, embedC).normal(rng, 0, 1), randomIDs(rng, embedB*embedT, embedV)
+				dwte, dwpe := newMat(device.F32, embedV, embedC), newMat(device.F32, positions, embedC)
+				q.EmbedGrad(dwte.Mat, dwpe.Mat, dy.Mat, ids.Buf, embedT)
+				return []*operand{dwte, dwpe}
+			})
+			dwte, dwpe, d := make([]float64, embedV*embedC), make([]float64, embedRows*embedC), dy.values()
+			for i, id := range ids.values() {
+				for j := range embedC {
+					dwte[int(id)*embedC+j] += d[i*embedC+j]
+					dwpe[i%embedT*embedC+j] += d[i*embedC+j]
+				}
+			}
+			near(t, "dwte", out[0], dwte, 1e-6)
+			near(t, "dwpe", out[1], dwpe[:positions*embedC], 1e-6)
+		}
+	})
+}
+
+func TestEmbedRefuses(t *testing.T) {
+	q := testQueue(t, 1)
+	y, wte, none := newMat(device.F32, 6, 4).Mat, newMat(device.F32, 10, 4).Mat, device.Mat{}
+	ids := newVec(device.I32, 6).Buf
+	mustPanic(t, "fewer positions than T", func() { q.Embed(y, wte, newMat(device.F32, 2, 4).Mat, ids, 3) })
+	mustPanic(t, "vectors of another width", func() { q.Embed(y, newMat(device.F32, 10, 3).Mat, none, ids, 3) })
+	mustPanic(t, "ids of another length", func() { q.Embed(y, wte, none, ids.Slice(0, 5), 3) })
+	mustPanic(t, "T of 0", func() { q.EmbedGrad(wte, none, y, ids, 0) })
+	for _, id := range []int32{-1, 10} {
+		ids.I32()[0] = id
+		tk := &task{args: args{m: [8]device.Mat{y, wte}, b: [9]device.Buffer{ids}, i: [4]int{3}}}
+		mustPanic(t, "an id outside the vocabulary", func() { runEmbed(tk, &worker{}, 0, 1) })
+	}
+}

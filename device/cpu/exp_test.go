@@ -1,0 +1,86 @@
+package cpu
+
+import (
+	"math"
+	"testing"
+)
+
+// ulps is the distance of got from want in units of float32's last place at want.
+func ulps(got float32, want float64) float64 {
+	_, e := math.Frexp(want)
+	return math.Abs(float64(got)-want) / math.Ldexp(1, max(e, -125)-24)
+}
+
+func TestExpWithinItsBound(t *testing.T) {
+	worst, at := 0.0, float32(0)
+	for u := uint64(0); u < 1<<32; u += 1009 { // every kind of float32
+		x := math.Float32frombits(uint32(u))
+		want := math.Exp(float64(x))
+		got := exp32(x)
+		switch {
+		case x != x:
+			if got == got {
+				t.Fatalf("exp of the NaN %#x is %g", u, got)
+			}
+		case x < expMin:
+			if got != 0 {
+				t.Fatalf("exp(%g) = %g, want 0", x, got)
+			}
+		case want > math.MaxFloat32:
+			if !math.IsInf(float64(got), 1) {
+				t.Fatalf("exp(%g) = %g, want +Inf", x, got)
+			}
+		default:
+			if e := ulps(got, want); !(e <= worst) {
+				worst, at = e, x
+			}
+		}
+	}
+	for i := range 1 << 21 { // densely where softmax and gelu are
+		x := float32(i) * (-90.0 / (1 << 21))
+		for _, x := range [2]float32{x, -x} {
+			if e := ulps(exp32(x), math.Exp(float64(x))); x >= expMin && x < expMax && !(e <= worst) {
+				worst, at = e, x
+			}
+		}
+	}
+	t.Logf("worst error %.3f ulp at %g", worst, at)
+	if worst > 1.1 {
+		t.Errorf("exp(%g) is off by %.3f ulp, the bound is 1.1", at, worst)
+	}
+}
+
+func TestExpAtItsEdges(t *testing.T) {
+	edges := map[float32]float32{0: 1, expMax: float32(math.Exp(float64(float32(expMax)))), math.Nextafter32(expMax, 100): inf, inf: inf, -inf: 0}
+	for x, want := range edges {
+		if got := exp32(x); math.Abs(float64(got/want-1)) > 1e-7 && got != want {
+			t.Errorf("exp(%.9g) = %g, want %g", x, got, want)
+		}
+	}
+	for _, u := range []uint32{0x7fc00000, 0x7fc00001, 0x7f800001, 0xffffffff} {
+		if got := exp32(math.Float32frombits(u)); got == got {
+			t.Errorf("exp of the NaN %#x is %g", u, got)
+		}
+	}
+}
+
+func TestExpSum(t *testing.T) {
+	x := []float32{1, 2, -3, 2.5}
+	dst := make([]float32, 5)
+	dst[4] = guard
+	sum := expSum(dst, x, largest(x))
+	var want float64
+	for i, v := range x {
+		e := math.Exp(float64(v) - 2.5)
+		want += e
+		if math.Abs(float64(dst[i])-e) > 1e-7 {
+			t.Errorf("element %d is %g, want %g", i, dst[i], e)
+		}
+	}
+	if math.Abs(float64(sum)-want) > 3e-7 || dst[4] != guard {
+		t.Errorf("sum %g, want %g; element after the end %g", sum, want, dst[4])
+	}
+	if got := largest([]float32{-3, float32(math.NaN()), -2}); got != -2 {
+		t.Errorf("largest is %g, want -2", got)
+	}
+}

@@ -1,0 +1,132 @@
+package cpu
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"zeroth/device"
+)
+
+// crossEntropy64 is the losses of the rows of logits and scale times their gradient.
+func crossEntropy64(logits []float64, target []float64, scale float64) (loss, grad []float64) {
+	cols := len(logits) / max(1, len(target))
+	grad = make([]float64, len(logits))
+	for i, tgt := range target {
+		if tgt == Ignored {
+			loss = append(loss, 0)
+			continue
+		}
+		x, sum := logits[i*cols:][:cols], 0.0
+		for _, v := range x {
+			sum += math.Exp(v - x[0])
+		}
+		for j, v := range x {
+			grad[i*cols+j] = scale * math.Exp(v-x[0]) / sum
+		}
+		grad[i*cols+int(tgt)] -= scale
+		loss = append(loss, math.Log(sum)+x[0]-x[int(tgt)])
+	}
+	return loss, grad
+}
+
+// lossCase is logits, some large, and targets, some ignored.
+func lossCase(dt device.DType, rows, cols int) (logits, target *operand) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	logits = newMat(dt, rows, cols).normal(rng, 3, 4)
+	target = newVec(device.I32, rows).fill(func(i int) float64 {
+		if i%7 == 3 {
+			return Ignored
+		}
+		return float64(rng.IntN(cols))
+	})
+	return logits, target
+}
+
+var lossShapes = [][2]int{{1, 1}, {2, 3}, {61, 1301}, {9, 256}}
+
+func TestCrossEntropy(t *testing.T) {
+	eachType(t, func(t *testing.T, dt device.DType) {
+		for _, s := range lossShapes {
+			var want []float64
+			out := onWorkers(t, func(q *Queue) []*operand {
+				logits, target := lossCase(dt, s[0], s[1])
+				want, _ = crossEntropy64(logits.values(), target.values(), 1)
+				loss := newVec(device.F32, s[0])
+				before := logits.values()
+				q.CrossEntropy(loss.Buf, logits.Mat, target.Buf)
+				if err := q.Wait(); err != nil {
+					t.Fatal(err)
+				}
+				for i, v := range logits.values() {
+					if v != before[i] {
+						t.Fatalf("logit %d was changed from %g to %g", i, before[i], v)
+					}
+				}
+				return []*operand{loss}
+			})
+			near(t, "loss", out[0], want, 5e-7)
+		}
+	})
+}
+
+func TestCrossEntropyGrad(t *testing.T) {
+	const scale = 1.0 / 64 * 3
+	eachType(t, func(t *testing.T, dt device.DType) {
+		for _, s := range lossShapes {
+			var loss, grad []float64
+			out := onWorkers(t, func(q *Queue) []*operand {
+				logits, target := lossCase(dt, s[0], s[1])
+				loss, grad = crossEntropy64(logits.values(), target.values(), scale)
+				l := newVec(device.F32, s[0])
+				q.CrossEntropyGrad(l.Buf, logits.Mat, target.Buf, scale)
+				return []*operand{l, logits}
+			})
+			near(t, "loss", out[0], loss, 5e-7)
+			near(t, "gradient", out[1], grad, 2e-6)
+		}
+	})
+}
+
+func TestCrossEntropyOfHugeAndIgnoredLogits(t *testing.T) {
+	nan := math.NaN()
+	x := []float64{1e38, -1e38, 3e38, -200, 0, 200, nan, nan, nan}
+	q := testQueue(t, 1)
+	logits := newMat(device.F32, 3, 3).fill(func(i int) float64 { return x[i] })
+	target := newVec(device.I32, 3).fill(func(i int) float64 { return []float64{2, 0, Ignored}[i] })
+	loss := newVec(device.F32, 3)
+	q.CrossEntropyGrad(loss.Buf, logits.Mat, target.Buf, 2)
+	if err := q.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	near(t, "loss", loss, []float64{0, 400, 0}, 0)
+	near(t, "gradient", logits, []float64{0, 0, 0, -2, 0, 2, 0, 0, 0}, 0)
+}
+
+func TestCrossEntropyGradAgainstFiniteDifferences(t *testing.T) {
+	logits, target := lossCase(device.F32, 12, 17)
+	xs, ts := logits.values(), target.values()
+	want := slopes(xs, func() (sum float64) {
+		loss, _ := crossEntropy64(xs, ts, 1)
+		for _, l := range loss {
+			sum += 0.25 * l
+		}
+		return sum
+	})
+	q := testQueue(t, 1)
+	q.CrossEntropyGrad(newVec(device.F32, 12).Buf, logits.Mat, target.Buf, 0.25)
+	if err := q.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	near(t, "gradient", logits, want, 2e-6)
+}
+
+func TestCrossEntropyRefuses(t *testing.T) {
+	q := testQueue(t, 1)
+	logits, target, loss := newMat(device.F32, 3, 4).Mat, newVec(device.I32, 3).Buf, newVec(device.F32, 3).Buf
+	mustPanic(t, "a loss too few", func() { q.CrossEntropy(loss.Slice(0, 2), logits, target) })
+	mustPanic(t, "a target too few", func() { q.CrossEntropyGrad(loss, logits, target.Slice(0, 2), 1) })
+	for _, id := range []int{-2, 4} {
+		mustPanic(t, "a target outside the vocabulary", func() { wantTarget(id, 0, 4) })
+	}
+}

@@ -1,0 +1,208 @@
+package cpu
+
+import (
+	"bytes"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"zeroth/device"
+)
+
+// The kernels' tests run each kernel on operands that lie in guarded memory
+// with gaps between rows, outputs poisoned with NaN, for 1, 2, 3 and 5
+// workers, which must agree to the bit; the first result is compared with a
+// slow loop in float64 over the same, already rounded, inputs.
+
+var computeTypes = []device.DType{device.F32, device.BF16, device.F16}
+
+func eachType(t *testing.T, f func(t *testing.T, dt device.DType)) {
+	for _, dt := range computeTypes {
+		t.Run(dt.String(), func(t *testing.T) { f(t, dt) })
+	}
+}
+
+// operand is a matrix under test and the memory it lies in.
+type operand struct {
+	device.Mat
+	mem device.Buffer
+}
+
+const (
+	guard    = 96.0 // every element that is not the operand's
+	guardLen = 5    // elements before and after
+	gapLen   = 3    // elements between rows
+)
+
+// newMat is a (rows, cols) matrix of NaN with gaps.
+func newMat(dt device.DType, rows, cols int) *operand { return newOperand(dt, rows, cols, gapLen) }
+
+// newVec is n elements of NaN.
+func newVec(dt device.DType, n int) *operand { return newOperand(dt, 1, n, 0) }
+
+func newOperand(dt device.DType, rows, cols, gap int) *operand {
+	ld := cols + gap
+	mem := hostBuffer(dt, 2*guardLen+rows*ld)
+	for i := range mem.N {
+		set(mem, i, guard)
+	}
+	body := mem.Slice(guardLen, guardLen+max(0, (rows-1)*ld+cols))
+	o := &operand{device.Mat{Buf: body, Rows: rows, Cols: cols, Ld: ld}, mem}
+	o.fill(func(int) float64 { return math.NaN() })
+	return o
+}
+
+func set(b device.Buffer, i int, v float64) {
+	if b.Type == device.I32 {
+		b.I32()[i] = int32(v)
+		return
+	}
+	store(b.Slice(i, i+1), []float32{float32(v)})
+}
+
+// fill sets element i, in row-major order, to f(i).
+func (o *operand) fill(f func(i int) float64) *operand {
+	for i := range o.Rows * o.Cols {
+		set(o.Buf, i/o.Cols*o.Ld+i%o.Cols, f(i))
+	}
+	return o
+}
+
+// normal fills in mean + std times random normals.
+func (o *operand) normal(rng *rand.Rand, mean, std float64) *operand {
+	return o.fill(func(int) float64 { return mean + std*rng.NormFloat64() })
+}
+
+// values are the elements in row-major order.
+func (o *operand) values() []float64 {
+	x := make([]float64, o.Rows*o.Cols)
+	for i := range x {
+		at := i/o.Cols*o.Ld + i%o.Cols
+		if o.Buf.Type == device.I32 {
+			x[i] = float64(o.Buf.I32()[at])
+		} else {
+			x[i] = value(o.Buf, at)
+		}
+	}
+	return x
+}
+
+// checkGuards fails if an element that is not the operand's was written.
+func (o *operand) checkGuards(t *testing.T) {
+	t.Helper()
+	for i := range o.mem.N {
+		at := i - guardLen
+		inside := at >= 0 && at < o.Buf.N && (o.Rows == 1 || at%o.Ld < o.Cols)
+		if got := guard; !inside {
+			if o.mem.Type == device.I32 {
+				got = float64(o.mem.I32()[i])
+			} else {
+				got = value(o.mem, i)
+			}
+			if got != guard {
+				t.Fatalf("element %d outside the operand (%d, %d) was set to %g", at, o.Rows, o.Cols, got)
+			}
+		}
+	}
+}
+
+// testQueue is a queue of a device with the given workers, closed with the test.
+func testQueue(t testing.TB, workers int) *Queue {
+	d := New(workers)
+	q := d.NewQueue("test")
+	t.Cleanup(func() { q.Close(); d.Close() })
+	return q
+}
+
+// onWorkers calls f, which makes operands and issues a kernel on them, with 1,
+// 2, 3 and 5 workers, and returns the operands of the first call.
+func onWorkers(t *testing.T, f func(q *Queue) []*operand) []*operand {
+	t.Helper()
+	var first []*operand
+	for _, workers := range []int{1, 2, 3, 5} {
+		q := testQueue(t, workers)
+		out := f(q)
+		if err := q.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		for i, o := range out {
+			o.checkGuards(t)
+			if first != nil && !bytes.Equal(o.mem.Raw(), first[i].mem.Raw()) {
+				t.Fatalf("operand %d: other bits with %d workers than with 1", i, workers)
+			}
+		}
+		if first == nil {
+			first = out
+		}
+	}
+	return first
+}
+
+// epsilon bounds the relative error of rounding once to dt; for float32, of
+// the few roundings on the way to an element.
+func epsilon(dt device.DType) float64 {
+	switch dt {
+	case device.BF16:
+		return 0x1p-8
+	case device.F16:
+		return 0x1p-11 + 1e-6
+	}
+	return 2e-6
+}
+
+// near fails unless each element of o is within one rounding of want plus tol
+// times the root mean square of want, for float32 sums that cancel. Below its
+// normal numbers fp16 has steps of 2^-24.
+func near(t *testing.T, what string, o *operand, want []float64, tol float64) {
+	t.Helper()
+	got := o.values()
+	if len(got) != len(want) {
+		t.Fatalf("%s: %d elements, want %d", what, len(got), len(want))
+	}
+	var square float64
+	for _, w := range want {
+		square += w * w / float64(len(want))
+	}
+	base := tol * math.Sqrt(square)
+	if o.Buf.Type == device.F16 {
+		base += 0x1p-25
+	}
+	for i, w := range want {
+		if d := math.Abs(got[i] - w); !(d <= base+epsilon(o.Buf.Type)*math.Abs(w)) {
+			t.Fatalf("%s: element (%d, %d) is %.9g, want %.9g: off by %.3g, allowed %.3g",
+				what, i/o.Cols, i%o.Cols, got[i], w, d, base+epsilon(o.Buf.Type)*math.Abs(w))
+		}
+	}
+}
+
+// slopes is the gradient of f at x by central differences.
+func slopes(x []float64, f func() float64) []float64 {
+	const h = 1e-5
+	d := make([]float64, len(x))
+	for i, at := range x {
+		x[i] = at + h
+		up := f()
+		x[i] = at - h
+		d[i] = (up - f()) / (2 * h)
+		x[i] = at
+	}
+	return d
+}
+
+func dot(a, b []float64) (s float64) {
+	for i := range a {
+		s += a[i] * b[i]
+	}
+	return s
+}
+
+// mustPanic fails unless f panics.
+func mustPanic(t *testing.T, what string, f func()) {
+	t.Helper()
+	defer func() {
+		if recover() == nil {
+			t.Errorf("%s did not panic", what)
+		}
+	}()
+	f()
+}

@@ -1,0 +1,124 @@
+package cpu
+
+import (
+	"sync"
+
+	"zeroth/device"
+)
+
+// Sums over the rows of a matrix run down strips of stripLen columns. Rows are
+// added in groups of groupLen whose sums are then added up: always the same
+// order, and more accurate in float32 than one long chain.
+const (
+	stripLen = 64
+	groupLen = 64
+)
+
+func strips(cols int) int { return (cols + stripLen - 1) / stripLen }
+
+// strip is the columns [lo, hi) of strip i.
+func strip(i, cols int) (lo, hi int) { return i * stripLen, min((i+1)*stripLen, cols) }
+
+// flush adds part to sum and clears it.
+func flush(sum, part []float32) {
+	for j, p := range part {
+		sum[j] += p
+	}
+	clear(part)
+}
+
+// SumRows sets db[j] (float32) to the sum over i of dy[i][j].
+func (q *Queue) SumRows(db device.Buffer, dy device.Mat) {
+	wantMat("sum of rows", dy, dy.Rows, dy.Cols)
+	wantLen("sum of rows", db, device.F32, dy.Cols)
+	t := q.issue("sum of rows")
+	t.b[0], t.m[0] = db, dy
+	q.kernel(t, runSumRows, strips(dy.Cols), rowGrain(dy.Rows*stripLen))
+}
+
+func runSumRows(t *task, w *worker, lo, hi int) {
+	dy, mem := &t.m[0], w.floats(2*stripLen)
+	for s := lo; s < hi; s++ {
+		c0, c1 := strip(s, dy.Cols)
+		sum, part := t.b[0].F32()[c0:c1], mem[stripLen:][:c1-c0]
+		clear(sum)
+		clear(part)
+		for i := range dy.Rows {
+			for j, x := range view(mem, dy.Buf, i*dy.Ld+c0, c1-c0) {
+				part[j] += x
+			}
+			if (i+1)%groupLen == 0 {
+				flush(sum, part)
+			}
+		}
+		flush(sum, part)
+	}
+}
+
+// Sum adds the sum of x (float32), taken in element order, to dst[0] (float64).
+func (q *Queue) Sum(dst, x device.Buffer) {
+	wantLen("sum", dst, device.F64, 1)
+	wantLen("sum", x, device.F32, x.N)
+	t := q.issue("sum")
+	t.b[0], t.b[1] = dst, x
+	q.kernel(t, runSum, 1, 1)
+}
+
+func runSum(t *task, _ *worker, _, _ int) {
+	var sum float64
+	for _, x := range t.b[1].F32() {
+		sum += float64(x)
+	}
+	t.b[0].F64()[0] += sum
+}
+
+// squareBlock is the number of elements whose squares are summed in float64,
+// in one order, before the sum goes into an exact accumulator. Shards are
+// multiples of it, so the blocks are the same however a vector is sharded.
+const squareBlock = 64
+
+// SumSquares adds the sum of the squares of x (float32) to acc, an exact
+// accumulator (float64, device.ExactLen elements). The result depends neither
+// on workers nor on how x is cut, as long as cuts are at multiples of 64
+// elements.
+func (q *Queue) SumSquares(acc, x device.Buffer) {
+	wantLen("sum of squares", acc, device.F64, device.ExactLen)
+	wantLen("sum of squares", x, device.F32, x.N)
+	t := q.issue("sum of squares")
+	t.b[0], t.b[1] = acc, x
+	q.kernel(t, runSumSquares, (x.N+squareBlock-1)/squareBlock, pieceWork/squareBlock)
+}
+
+// exactMerging is held by the worker that adds its part to an accumulator.
+var exactMerging sync.Mutex
+
+func runSumSquares(t *task, _ *worker, lo, hi int) {
+	var own [device.ExactLen]float64
+	x := t.b[1].F32()
+	x = x[lo*squareBlock : min(hi*squareBlock, len(x))]
+	for len(x) >= squareBlock {
+		device.ExactAdd(own[:], sumSquares((*[squareBlock]float32)(x)))
+		x = x[squareBlock:]
+	}
+	if len(x) > 0 {
+		var last [squareBlock]float32
+		copy(last[:], x)
+		device.ExactAdd(own[:], sumSquares(&last))
+	}
+	exactMerging.Lock()
+	defer exactMerging.Unlock()
+	device.ExactMerge(t.b[0].F64(), own[:])
+}
+
+// sumSquares adds up squares, each exact in float64, in eight lanes (lane i has
+// elements i, i+8, ...) and then the lanes pairwise.
+func sumSquares(x *[squareBlock]float32) float64 {
+	var s [8]float64
+	for i := 0; i < squareBlock; i += 8 {
+		for l := range s {
+			v := float64(x[i+l])
+			s[l] += v * v
+		}
+	}
+	return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]))
+}

@@ -1,0 +1,130 @@
+package cpu
+
+import (
+	"math"
+	"math/big"
+	"math/rand/v2"
+	"testing"
+
+	"zeroth/device"
+)
+
+func TestSumRows(t *testing.T) {
+	eachType(t, func(t *testing.T, dt device.DType) {
+		for _, shape := range [][2]int{{0, 3}, {1, 1}, {64, 64}, {397, 531}} {
+			rows, cols := shape[0], shape[1]
+			var dy *operand
+			out := onWorkers(t, func(q *Queue) []*operand {
+				dy = newMat(dt, rows, cols).normal(rand.New(rand.NewPCG(1, 2)), 0.5, 1)
+				db := newVec(device.F32, cols)
+				q.SumRows(db.Buf, dy.Mat)
+				return []*operand{db}
+			})
+			want := make([]float64, cols)
+			for i, v := range dy.values() {
+				want[i%cols] += v
+			}
+			near(t, "sum of rows", out[0], want, 1e-6)
+		}
+	})
+}
+
+func TestSumAddsInOrder(t *testing.T) {
+	x := newVec(device.F32, 3001).normal(rand.New(rand.NewPCG(3, 4)), 0, 1)
+	out := onWorkers(t, func(q *Queue) []*operand {
+		dst := newVec(device.F64, 1).fill(func(int) float64 { return 2 })
+		q.Sum(dst.Buf, x.Buf)
+		q.Sum(dst.Buf, x.Buf.Slice(0, 1))
+		return []*operand{dst}
+	})
+	var sum float64
+	for _, v := range x.values() {
+		sum += v
+	}
+	if got, want := out[0].values()[0], 2+sum+x.values()[0]; got != want {
+		t.Errorf("sum %g, want %g", got, want)
+	}
+}
+
+// squares is the accumulator of x, summed in shards of the given length.
+func squares(t *testing.T, q *Queue, x device.Buffer, shard int) []float64 {
+	t.Helper()
+	total := make([]float64, device.ExactLen)
+	for lo := 0; lo < x.N; lo += shard {
+		acc := newVec(device.F64, device.ExactLen).fill(func(int) float64 { return 0 })
+		q.SumSquares(acc.Buf, x.Slice(lo, min(lo+shard, x.N)))
+		if err := q.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		acc.checkGuards(t)
+		for i, v := range acc.values() {
+			total[i] += v
+		}
+	}
+	return total
+}
+
+func TestSumSquaresDoesNotDependOnWorkersOrShards(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 6))
+	n := 7*pieceWork + 33
+	x := newVec(device.F32, n).fill(func(int) float64 { return rng.NormFloat64() * math.Exp(8*rng.NormFloat64()) })
+	want := device.ExactValue(squares(t, testQueue(t, 1), x.Buf, n))
+	for _, workers := range []int{1, 2, 3, 5} {
+		q := testQueue(t, workers)
+		for _, shard := range []int{n, n/2/64*64 + 64, n/5/64*64 + 64, 64 * 701} {
+			if got := device.ExactValue(squares(t, q, x.Buf, shard)); got != want {
+				t.Errorf("%d workers, shards of %d: %x, want %x", workers, shard, got, want)
+			}
+		}
+	}
+	exact := new(big.Float).SetPrec(2000)
+	for _, v := range x.values() {
+		exact.Add(exact, new(big.Float).SetPrec(2000).SetFloat64(v*v))
+	}
+	if big, _ := exact.Float64(); math.Abs(want/big-1) > 1e-15 { // rounding is only within blocks
+		t.Errorf("sum of squares %g, math/big has %g", want, big)
+	}
+}
+
+func TestSumSquaresAddsToItsAccumulator(t *testing.T) {
+	q := testQueue(t, 1)
+	acc := device.OfF64(make([]float64, device.ExactLen))
+	for _, x := range [][]float32{{3, 4}, {1e-45}, {-12}} {
+		q.SumSquares(acc, device.OfF32(x))
+	}
+	if err := q.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	tiny := math.Ldexp(1, -298)
+	device.ExactAdd(acc.F64(), -169)
+	if got := device.ExactValue(acc.F64()); got != tiny {
+		t.Errorf("3^2 + 4^2 + 12^2 - 169 + (2^-149)^2 = %g, want %g", got, tiny)
+	}
+}
+
+func TestSumSquaresSetsAsideWhatIsNotFinite(t *testing.T) {
+	q := testQueue(t, 2)
+	x := make([]float32, 200*squareBlock)
+	for i := range x {
+		x[i] = 1
+	}
+	x[5], x[6], x[70*squareBlock], x[199*squareBlock+63] = inf, -inf, float32(math.NaN()), -inf
+	acc := squares(t, q, device.OfF32(x), len(x))
+	if n := device.ExactNonFinite(acc); n != 3 {
+		t.Errorf("%d blocks not finite, want 3", n)
+	}
+	acc[device.ExactLen-1] = 0
+	if got, want := device.ExactValue(acc), float64(197*squareBlock); got != want {
+		t.Errorf("the finite blocks sum to %g, want %g", got, want)
+	}
+}
+
+func TestSumsRefuseWrongTypes(t *testing.T) {
+	q := testQueue(t, 1)
+	acc, x := newVec(device.F64, device.ExactLen).Buf, newVec(device.F32, 64).Buf
+	mustPanic(t, "sum of squares into too few limbs", func() { q.SumSquares(acc.Slice(1, acc.N), x) })
+	mustPanic(t, "sum of squares of bf16", func() { q.SumSquares(acc, newVec(device.BF16, 64).Buf) })
+	mustPanic(t, "sum into fp32", func() { q.Sum(x.Slice(0, 1), x) })
+	mustPanic(t, "sum of rows into another width", func() { q.SumRows(x, device.Matrix(x, 2, 32)) })
+	mustPanic(t, "sum of rows of a transposed matrix", func() { q.SumRows(x.Slice(0, 8), device.Matrix(x, 8, 8).T()) })
+}
