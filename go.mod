@@ -1,8 +1,5 @@
 module zeroth
 
-go 1.26
+go 1.26.0
 
-require (
-	go.uber.org/goleak v1.3.0 // indirect
-	pgregory.net/rapid v1.3.0 // indirect
-)
+require golang.org/x/sys v0.49.0

@@ -4,4 +4,4 @@ package cpu
 var bestISA = isas[len(isas)-1]
 
 // isas are the instruction sets this machine can run, the fastest last.
-var isas = []*isa{&portable}
+var isas = append([]*isa{&portable}, nativeISAs()...)

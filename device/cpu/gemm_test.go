@@ -1,7 +1,6 @@
 package cpu
 
 import (
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -309,29 +308,5 @@ func TestMatMulRefusesWhatItCannotDo(t *testing.T) {
 			}()
 			f()
 		}()
-	}
-}
-
-func BenchmarkMatMul(b *testing.B) {
-	for _, s := range []struct {
-		name    string
-		m, n, k int
-		at, bt  bool
-	}{
-		{"NN/1024x1024x1024", 1024, 1024, 1024, false, false},
-		{"NT/1024x1024x1024", 1024, 1024, 1024, false, true},
-		{"TN/1024x1024x1024", 1024, 1024, 1024, true, false},
-	} {
-		b.Run(fmt.Sprint(s.name), func(b *testing.B) {
-			q := testQueue(b, 1)
-			p := newProduct(rand.New(rand.NewPCG(1, 1)), s.m, s.n, s.k, allF32, s.at, s.bt, false, false, 0)
-			for b.Loop() {
-				q.MatMul(p.c.Mat, p.a, p.b, p.bias, p.add)
-				if err := q.Wait(); err != nil {
-					b.Fatal(err)
-				}
-			}
-			b.ReportMetric(2*float64(s.m*s.n*s.k)*float64(b.N)/b.Elapsed().Seconds()/1e9, "GF/s")
-		})
 	}
 }

@@ -1,0 +1,457 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/mmcloughlin/avo/attr"
+	"github.com/mmcloughlin/avo/build"
+	"github.com/mmcloughlin/avo/operand"
+	"github.com/mmcloughlin/avo/reg"
+)
+
+// Sources of a packing routine: name and bytes of an element.
+var sources = []struct {
+	name string
+	size int
+}{{"F32", 4}, {"BF16", 2}, {"F16", 2}}
+
+const unroll = 4 // steps of k in the inner loop
+
+func gemm(c *build.Context) {
+	for rows := 1; rows <= 14; rows++ {
+		tile512(c, rows)
+	}
+	for rows := 1; rows <= 6; rows++ {
+		tile256(c, rows)
+	}
+	for _, s := range sources {
+		copy512(c, s.name, s.size)
+		trans512(c, s.name, s.size)
+	}
+	copy256(c)
+	trans256(c)
+	peak(c, "512", func() reg.VecVirtual { return c.ZMM() })
+	peak(c, "256", func() reg.VecVirtual { return c.YMM() })
+}
+
+func text(c *build.Context, name, signature, doc string) {
+	c.Function(name)
+	c.Attributes(attr.NOSPLIT)
+	c.SignatureExpr(signature)
+	c.Doc(doc)
+	c.Pragma("noescape")
+}
+
+func at(base reg.Register, disp int) operand.Mem { return operand.Mem{Base: base, Disp: disp} }
+
+// times4 turns a number of floats into bytes.
+func times4(c *build.Context, r reg.GPVirtual) reg.GPVirtual {
+	c.SHLQ(operand.U8(2), r)
+	return r
+}
+
+func load64(c *build.Context, name string) reg.GPVirtual {
+	r := c.GP64()
+	c.Load(c.Param(name), r)
+	return r
+}
+
+const tileSignature = "func(k int, a, b, base *byte, ldb int, c *byte, ldc, cols int)"
+
+// sumLoop runs step for each k: unroll at a time, then one at a time. step
+// gets the number of the k within the iteration. aStep and bStep are bytes.
+func sumLoop(c *build.Context, k, a, b reg.GPVirtual, aStep, bStep int, step func(u int)) {
+	main, tail, done := "main", "tail", "done"
+	c.SUBQ(operand.U8(unroll), k)
+	c.JLT(operand.LabelRef(tail + "in"))
+	c.Label(main)
+	for u := range unroll {
+		step(u)
+	}
+	c.ADDQ(operand.U32(uint32(unroll*aStep)), a)
+	c.ADDQ(operand.U32(uint32(unroll*bStep)), b)
+	c.SUBQ(operand.U8(unroll), k)
+	c.JGE(operand.LabelRef(main))
+	c.Label(tail + "in")
+	c.ADDQ(operand.U8(unroll), k)
+	c.JZ(operand.LabelRef(done))
+	c.Label(tail)
+	step(0)
+	c.ADDQ(operand.U32(uint32(aStep)), a)
+	c.ADDQ(operand.U32(uint32(bStep)), b)
+	c.DECQ(k)
+	c.JNZ(operand.LabelRef(tail))
+	c.Label(done)
+}
+
+func tile512(c *build.Context, rows int) {
+	name := fmt.Sprintf("tile512x%d", rows)
+	text(c, name, tileSignature, fmt.Sprintf("%s is a tileFunc of %d rows by 32 columns.", name, rows))
+	k, a, b := load64(c, "k"), load64(c, "a"), load64(c, "b")
+	acc := make([][2]reg.VecVirtual, rows)
+	for i := range acc {
+		for j := range acc[i] {
+			acc[i][j] = c.ZMM()
+			c.VPXORD(acc[i][j], acc[i][j], acc[i][j])
+		}
+	}
+	b0, b1, x := c.ZMM(), c.ZMM(), c.ZMM()
+	sumLoop(c, k, a, b, 4*rows, 128, func(u int) {
+		c.VMOVUPS(at(b, u*128), b0)
+		c.VMOVUPS(at(b, u*128+64), b1)
+		for i := range acc {
+			c.VBROADCASTSS(at(a, (u*rows+i)*4), x)
+			c.VFMADD231PS(b0, x, acc[i][0])
+			c.VFMADD231PS(b1, x, acc[i][1])
+		}
+	})
+	m0, m1 := masks32(c, load64(c, "cols"))
+	base, dst := load64(c, "base"), load64(c, "c")
+	ldb, ldc := times4(c, load64(c, "ldb")), times4(c, load64(c, "ldc"))
+	for i := range acc {
+		c.VADDPS(at(base, 0), acc[i][0], m0, acc[i][0])
+		c.VADDPS(at(base, 64), acc[i][1], m1, acc[i][1])
+		c.VMOVUPS(acc[i][0], m0, at(dst, 0))
+		c.VMOVUPS(acc[i][1], m1, at(dst, 64))
+		if i < rows-1 {
+			c.ADDQ(ldb, base)
+			c.ADDQ(ldc, dst)
+		}
+	}
+	c.VZEROUPPER()
+	c.RET()
+}
+
+// masks32 are the masks of the first n of 32 lanes, 1 <= n <= 32.
+func masks32(c *build.Context, n reg.GPVirtual) (lo, hi reg.OpmaskVirtual) {
+	bits := c.GP64()
+	c.MOVQ(operand.I64(-1), bits)
+	c.BZHIQ(n, bits, bits)
+	lo, hi = c.K(), c.K()
+	c.KMOVW(bits.As32(), lo)
+	c.SHRQ(operand.U8(16), bits)
+	c.KMOVW(bits.As32(), hi)
+	return lo, hi
+}
+
+func tile256(c *build.Context, rows int) {
+	name := fmt.Sprintf("tile256x%d", rows)
+	text(c, name, tileSignature, fmt.Sprintf("%s is a tileFunc of %d rows by 16 columns.", name, rows))
+	k, a, b := load64(c, "k"), load64(c, "a"), load64(c, "b")
+	acc := make([][2]reg.VecVirtual, rows)
+	for i := range acc {
+		for j := range acc[i] {
+			acc[i][j] = c.YMM()
+			c.VXORPS(acc[i][j], acc[i][j], acc[i][j])
+		}
+	}
+	b0, b1, x := c.YMM(), c.YMM(), c.YMM()
+	sumLoop(c, k, a, b, 4*rows, 64, func(u int) {
+		c.VMOVUPS(at(b, u*64), b0)
+		c.VMOVUPS(at(b, u*64+32), b1)
+		for i := range acc {
+			c.VBROADCASTSS(at(a, (u*rows+i)*4), x)
+			c.VFMADD231PS(b0, x, acc[i][0])
+			c.VFMADD231PS(b1, x, acc[i][1])
+		}
+	})
+	cols, base, dst := load64(c, "cols"), load64(c, "base"), load64(c, "c")
+	ldb, ldc := times4(c, load64(c, "ldb")), times4(c, load64(c, "ldc"))
+	c.CMPQ(cols, operand.U8(16))
+	c.JLT(operand.LabelRef("partial"))
+	store := func(row func(i int)) {
+		for i := range acc {
+			row(i)
+			if i < rows-1 {
+				c.ADDQ(ldb, base)
+				c.ADDQ(ldc, dst)
+			}
+		}
+		c.VZEROUPPER()
+		c.RET()
+	}
+	store(func(i int) {
+		for j := range 2 {
+			c.VADDPS(at(base, 32*j), acc[i][j], acc[i][j])
+			c.VMOVUPS(acc[i][j], at(dst, 32*j))
+		}
+	})
+	c.Label("partial")
+	m := masks16(c, cols)
+	store(func(i int) {
+		for j := range 2 {
+			c.VMASKMOVPS(at(base, 32*j), m[j], x)
+			c.VADDPS(x, acc[i][j], acc[i][j])
+			c.VMASKMOVPS(acc[i][j], m[j], at(dst, 32*j))
+		}
+	})
+}
+
+// masks16 are the masks of the first n of 16 lanes of 32 bits, 0 <= n <= 16,
+// read from a window into 16 lanes of ones followed by 16 of zeros.
+func masks16(c *build.Context, n reg.GPVirtual) [2]reg.VecVirtual {
+	window := c.GP64()
+	c.LEAQ(ones(c), window)
+	c.ADDQ(operand.U8(64), window)
+	from := c.GP64()
+	c.MOVQ(n, from)
+	c.SHLQ(operand.U8(2), from)
+	c.SUBQ(from, window)
+	m := [2]reg.VecVirtual{c.YMM(), c.YMM()}
+	c.VMOVUPS(at(window, 0), m[0])
+	c.VMOVUPS(at(window, 32), m[1])
+	return m
+}
+
+var onesRef operand.Mem
+
+func ones(c *build.Context) operand.Mem {
+	if onesRef.Symbol.Name == "" {
+		onesRef = c.StaticGlobal("gemmOnes")
+		c.DataAttributes(attr.RODATA | attr.NOPTR)
+		for i := range 32 {
+			bits := operand.U32(0)
+			if i < 16 {
+				bits = 0xffffffff
+			}
+			c.AddDatum(4*i, bits)
+		}
+	}
+	return onesRef
+}
+
+const packSignature = "func(dst, src *byte, ld, k, width, stride int)"
+
+// widen512 loads lanes under a mask as float32.
+func widen512(c *build.Context, source string, src operand.Op, mask reg.Register, z reg.VecVirtual) {
+	switch source {
+	case "F32":
+		c.VMOVUPS_Z(src, mask, z)
+	case "BF16":
+		c.VPMOVZXWD_Z(src, mask, z)
+		c.VPSLLD(operand.U8(16), z, z)
+	case "F16":
+		c.VCVTPH2PS_Z(src, mask, z)
+	}
+}
+
+func copy512(c *build.Context, source string, size int) {
+	name := "copy512" + source
+	text(c, name, packSignature, name+" is a packFunc of at most 32 lanes side by side.")
+	dst, src, k := load64(c, "dst"), load64(c, "src"), load64(c, "k")
+	ld, stride, width := load64(c, "ld"), times4(c, load64(c, "stride")), load64(c, "width")
+	scale(c, ld, size)
+	m0, m1 := masks32(c, width)
+	c.CMPQ(width, operand.U8(16))
+	c.JLE(operand.LabelRef("narrow"))
+	z := []reg.VecVirtual{c.ZMM(), c.ZMM()}
+	c.Label("wide")
+	widen512(c, source, at(src, 0), m0, z[0])
+	widen512(c, source, at(src, 16*size), m1, z[1])
+	c.VMOVUPS(z[0], at(dst, 0))
+	c.VMOVUPS(z[1], at(dst, 64))
+	advance(c, "wide", src, ld, dst, stride, k)
+	c.VZEROUPPER()
+	c.RET()
+	c.Label("narrow")
+	widen512(c, source, at(src, 0), m0, z[0])
+	c.VMOVUPS(z[0], at(dst, 0))
+	advance(c, "narrow", src, ld, dst, stride, k)
+	c.VZEROUPPER()
+	c.RET()
+}
+
+func advance(c *build.Context, loop string, src, ld, dst, stride, k reg.GPVirtual) {
+	c.ADDQ(ld, src)
+	c.ADDQ(stride, dst)
+	c.DECQ(k)
+	c.JNZ(operand.LabelRef(loop))
+}
+
+func scale(c *build.Context, r reg.GPVirtual, size int) {
+	for ; size > 1; size /= 2 {
+		c.ADDQ(r, r)
+	}
+}
+
+// transLoop is the frame of a transposition of n by n blocks: it loads up to
+// width rows of n elements of k, and stores up to n rows of n lanes.
+func transLoop(c *build.Context, n, size int, setMask func(k reg.GPVirtual), load func(i int, src operand.Mem), turn func(), store func(p int, dst operand.Mem)) {
+	dst, src, k := load64(c, "dst"), load64(c, "src"), load64(c, "k")
+	ld, stride, width := load64(c, "ld"), times4(c, load64(c, "stride")), load64(c, "width")
+	scale(c, ld, size)
+	row := c.GP64()
+	c.Label("block")
+	setMask(k)
+	c.MOVQ(src, row)
+	for i := range n {
+		load(i, at(row, 0))
+		if i < n-1 {
+			c.CMPQ(width, operand.U8(uint8(i+1)))
+			c.JE(operand.LabelRef("loaded"))
+			c.ADDQ(ld, row)
+		}
+	}
+	c.Label("loaded")
+	turn()
+	for p := range n {
+		store(p, at(dst, 0))
+		c.ADDQ(stride, dst)
+		c.DECQ(k)
+		c.JZ(operand.LabelRef("done"))
+	}
+	c.ADDQ(operand.U32(uint32(n*size)), src)
+	c.JMP(operand.LabelRef("block"))
+	c.Label("done")
+	c.VZEROUPPER()
+	c.RET()
+}
+
+func trans512(c *build.Context, source string, size int) {
+	name := "trans512" + source
+	text(c, name, packSignature, name+" is a packFunc of at most 16 lanes that lie apart.")
+	var x, y [16]reg.VecVirtual
+	for i := range x {
+		x[i], y[i] = c.ZMM(), c.ZMM()
+		c.VPXORD(x[i], x[i], x[i])
+	}
+	mask := c.K()
+	setMask := func(k reg.GPVirtual) {
+		n, bits := c.GP64(), c.GP64()
+		c.MOVQ(operand.U32(16), n)
+		c.CMPQ(k, n)
+		c.CMOVQLT(k, n)
+		c.MOVQ(operand.I64(-1), bits)
+		c.BZHIQ(n, bits, bits)
+		c.KMOVW(bits.As32(), mask)
+	}
+	transLoop(c, 16, size, setMask,
+		func(i int, src operand.Mem) { widen512(c, source, src, mask, x[i]) },
+		func() { turn16(c, &x, &y) },
+		func(p int, dst operand.Mem) { c.VMOVUPS(x[p], dst) })
+}
+
+// turn16 transposes the 16 by 16 floats in x, using y.
+func turn16(c *build.Context, x, y *[16]reg.VecVirtual) {
+	for i := 0; i < 16; i += 2 { // pairs of rows, within quarters
+		c.VUNPCKLPS(x[i+1], x[i], y[i])
+		c.VUNPCKHPS(x[i+1], x[i], y[i+1])
+	}
+	for i := 0; i < 16; i += 4 { // fours of rows: x[i+q] has column q of every quarter
+		c.VUNPCKLPD(y[i+2], y[i], x[i])
+		c.VUNPCKHPD(y[i+2], y[i], x[i+1])
+		c.VUNPCKLPD(y[i+3], y[i+1], x[i+2])
+		c.VUNPCKHPD(y[i+3], y[i+1], x[i+3])
+	}
+	for q := range 4 { // quarters 0 and 2, 1 and 3 of rows 0-7, then of rows 8-15
+		c.VSHUFF32X4(operand.U8(0x88), x[4+q], x[q], y[q])
+		c.VSHUFF32X4(operand.U8(0xdd), x[4+q], x[q], y[4+q])
+		c.VSHUFF32X4(operand.U8(0x88), x[12+q], x[8+q], y[8+q])
+		c.VSHUFF32X4(operand.U8(0xdd), x[12+q], x[8+q], y[12+q])
+	}
+	for q := range 4 {
+		c.VSHUFF32X4(operand.U8(0x88), y[8+q], y[q], x[q])
+		c.VSHUFF32X4(operand.U8(0xdd), y[8+q], y[q], x[8+q])
+		c.VSHUFF32X4(operand.U8(0x88), y[12+q], y[4+q], x[4+q])
+		c.VSHUFF32X4(operand.U8(0xdd), y[12+q], y[4+q], x[12+q])
+	}
+}
+
+func copy256(c *build.Context) {
+	text(c, "copy256F32", packSignature, "copy256F32 is a packFunc of at most 16 lanes side by side.")
+	dst, src, k := load64(c, "dst"), load64(c, "src"), load64(c, "k")
+	ld, stride, width := times4(c, load64(c, "ld")), times4(c, load64(c, "stride")), load64(c, "width")
+	m := masks16(c, width)
+	y := []reg.VecVirtual{c.YMM(), c.YMM()}
+	c.CMPQ(width, operand.U8(8))
+	c.JLE(operand.LabelRef("narrow"))
+	c.Label("wide")
+	for j := range 2 {
+		c.VMASKMOVPS(at(src, 32*j), m[j], y[j])
+		c.VMOVUPS(y[j], at(dst, 32*j))
+	}
+	advance(c, "wide", src, ld, dst, stride, k)
+	c.VZEROUPPER()
+	c.RET()
+	c.Label("narrow")
+	c.VMASKMOVPS(at(src, 0), m[0], y[0])
+	c.VMOVUPS(y[0], at(dst, 0))
+	advance(c, "narrow", src, ld, dst, stride, k)
+	c.VZEROUPPER()
+	c.RET()
+}
+
+func trans256(c *build.Context) {
+	text(c, "trans256F32", packSignature, "trans256F32 is a packFunc of at most 8 lanes that lie apart.")
+	var x [8]reg.VecVirtual
+	for i := range x {
+		x[i] = c.YMM()
+		c.VXORPS(x[i], x[i], x[i])
+	}
+	mask := c.YMM()
+	setMask := func(k reg.GPVirtual) {
+		n := c.GP64()
+		c.MOVQ(operand.U32(8), n)
+		c.CMPQ(k, n)
+		c.CMOVQLT(k, n)
+		window := c.GP64()
+		c.LEAQ(ones(c), window)
+		c.ADDQ(operand.U8(64), window)
+		c.SHLQ(operand.U8(2), n)
+		c.SUBQ(n, window)
+		c.VMOVUPS(at(window, 0), mask)
+	}
+	out := make([]reg.VecVirtual, 8)
+	transLoop(c, 8, 4, setMask,
+		func(i int, src operand.Mem) { c.VMASKMOVPS(src, mask, x[i]) },
+		func() { turn8(c, &x, out) },
+		func(p int, dst operand.Mem) { c.VMOVUPS(out[p], dst) })
+}
+
+// turn8 transposes the 8 by 8 floats in x; row p of the result is in out[p].
+func turn8(c *build.Context, x *[8]reg.VecVirtual, out []reg.VecVirtual) {
+	var y [8]reg.VecVirtual
+	for i := range y {
+		y[i] = c.YMM()
+	}
+	for i := 0; i < 8; i += 4 {
+		lo, hi, lo2, hi2 := y[i], y[i+1], y[i+2], y[i+3]
+		c.VUNPCKLPS(x[i+1], x[i], lo)
+		c.VUNPCKHPS(x[i+1], x[i], hi)
+		c.VUNPCKLPS(x[i+3], x[i+2], lo2)
+		c.VUNPCKHPS(x[i+3], x[i+2], hi2)
+		c.VUNPCKLPD(lo2, lo, x[i])
+		c.VUNPCKHPD(lo2, lo, x[i+1])
+		c.VUNPCKLPD(hi2, hi, x[i+2])
+		c.VUNPCKHPD(hi2, hi, x[i+3])
+	}
+	for q := range 4 {
+		out[q], out[q+4] = y[q], y[q+4]
+		c.VPERM2F128(operand.U8(0x20), x[4+q], x[q], out[q])
+		c.VPERM2F128(operand.U8(0x31), x[4+q], x[q], out[q+4])
+	}
+}
+
+// peak is a loop of 12 independent multiply-adds, four times over.
+func peak(c *build.Context, suffix string, vec func() reg.VecVirtual) {
+	name := "fmaLoop" + suffix
+	text(c, name, "func(n int)", name+" does 48 n independent multiply-adds of whole registers: the machine's peak.")
+	n := load64(c, "n")
+	x := vec()
+	c.VXORPS(x.AsY(), x.AsY(), x.AsY())
+	var acc [12]reg.VecVirtual
+	for i := range acc {
+		acc[i] = vec()
+		c.VXORPS(acc[i].AsY(), acc[i].AsY(), acc[i].AsY())
+	}
+	c.Label("loop")
+	for range 4 {
+		for i := range acc {
+			c.VFMADD231PS(x, x, acc[i])
+		}
+	}
+	c.DECQ(n)
+	c.JNZ(operand.LabelRef("loop"))
+	c.VZEROUPPER()
+	c.RET()
+}
