@@ -49,22 +49,23 @@ func runEmbed(t *task, w *worker, lo, hi int) {
 	}
 }
 
-// EmbedGrad overwrites dwte and dwpe (float32; dwpe may be empty): row v of
-// dwte is the sum of dy[i] where ids[i] is v, row t of dwpe the sum of dy[i]
-// where i mod T is t, both in the order of i; rows without any are 0.
-func (q *Queue) EmbedGrad(dwte, dwpe, dy device.Mat, ids device.Buffer, T int) {
+// EmbedGrad sums rows of dy into dwte and dwpe (float32; dwpe may be empty):
+// row v of dwte is the sum of dy[i] where ids[i] is v, row t of dwpe the sum of
+// dy[i] where i mod T is t, both in the order of i, starting from what was
+// there with add and from 0 without.
+func (q *Queue) EmbedGrad(dwte, dwpe, dy device.Mat, ids device.Buffer, T int, add bool) {
 	wantMat("embedding gradient", dy, dy.Rows, dy.Cols)
 	wantMat("embedding gradient", dwte, dwte.Rows, dy.Cols)
 	wantLen("embedding gradient", ids, device.I32, dy.Rows)
 	wantPositions("embedding gradient", dwpe, dy.Cols, T)
 	t := q.issue("embedding gradient")
-	t.m[0], t.m[1], t.b[0] = dwte, dy, ids
+	t.m[0], t.m[1], t.b[0], t.add = dwte, dy, ids, add
 	q.kernel(t, runEmbedGrad, dwte.Rows, rowGrain(dy.Cols))
 	if dwpe.Rows == 0 {
 		return
 	}
 	t = q.issue("position gradient")
-	t.m[0], t.m[1], t.i[0] = dwpe, dy, T
+	t.m[0], t.m[1], t.i[0], t.add = dwpe, dy, T, add
 	q.kernel(t, runPositionGrad, dwpe.Rows, rowGrain(dy.Cols))
 }
 
@@ -72,7 +73,7 @@ func (q *Queue) EmbedGrad(dwte, dwpe, dy device.Mat, ids device.Buffer, T int) {
 func runEmbedGrad(t *task, w *worker, lo, hi int) {
 	dwte, dy, n := &t.m[0], &t.m[1], t.m[1].Cols
 	sum, mem := dwte.Buf.F32(), w.floats(n)
-	for v := lo; v < hi; v++ {
+	for v := lo; v < hi && !t.add; v++ {
 		clear(sum[v*dwte.Ld:][:n])
 	}
 	for i, id := range t.b[0].I32() {
@@ -88,7 +89,9 @@ func runPositionGrad(t *task, w *worker, lo, hi int) {
 	sum, mem := dwpe.Buf.F32(), w.floats(n)
 	for p := lo; p < hi; p++ {
 		row := sum[p*dwpe.Ld:][:n]
-		clear(row)
+		if !t.add {
+			clear(row)
+		}
 		for i := p; p < T && i < dy.Rows; i += T {
 			addRow(row, view(mem, dy.Buf, i*dy.Ld, n))
 		}

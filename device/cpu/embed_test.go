@@ -50,14 +50,15 @@ func TestEmbedGrad(t *testing.T) {
 				rng := rand.New(rand.NewPCG(3, 4))
 				dy, ids = newMat(dt, embedB*embedT, embedC).normal(rng, 0, 1), randomIDs(rng, embedB*embedT, embedV)
 				dwte, dwpe := newMat(device.F32, embedV, embedC), newMat(device.F32, positions, embedC)
-				q.EmbedGrad(dwte.Mat, dwpe.Mat, dy.Mat, ids.Buf, embedT)
+				q.EmbedGrad(dwte.Mat, dwpe.Mat, dy.Mat, ids.Buf, embedT, false)
+				q.EmbedGrad(dwte.Mat, dwpe.Mat, dy.Mat, ids.Buf, embedT, true)
 				return []*operand{dwte, dwpe}
 			})
 			dwte, dwpe, d := make([]float64, embedV*embedC), make([]float64, embedRows*embedC), dy.values()
 			for i, id := range ids.values() {
 				for j := range embedC {
-					dwte[int(id)*embedC+j] += d[i*embedC+j]
-					dwpe[i%embedT*embedC+j] += d[i*embedC+j]
+					dwte[int(id)*embedC+j] += 2 * d[i*embedC+j]
+					dwpe[i%embedT*embedC+j] += 2 * d[i*embedC+j]
 				}
 			}
 			near(t, "dwte", out[0], dwte, 1e-6)
@@ -73,7 +74,7 @@ func TestEmbedRefuses(t *testing.T) {
 	mustPanic(t, "fewer positions than T", func() { q.Embed(y, wte, newMat(device.F32, 2, 4).Mat, ids, 3) })
 	mustPanic(t, "vectors of another width", func() { q.Embed(y, newMat(device.F32, 10, 3).Mat, none, ids, 3) })
 	mustPanic(t, "ids of another length", func() { q.Embed(y, wte, none, ids.Slice(0, 5), 3) })
-	mustPanic(t, "T of 0", func() { q.EmbedGrad(wte, none, y, ids, 0) })
+	mustPanic(t, "T of 0", func() { q.EmbedGrad(wte, none, y, ids, 0, false) })
 	for _, id := range []int32{-1, 10} {
 		ids.I32()[0] = id
 		tk := &task{args: args{m: [8]device.Mat{y, wte}, b: [9]device.Buffer{ids}, i: [4]int{3}}}

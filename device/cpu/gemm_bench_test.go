@@ -63,7 +63,7 @@ func (s benchShape) product(types [4]device.DType, bias bool) product {
 
 func benchProduct(b *testing.B, workers int, s benchShape, types [4]device.DType) {
 	b.Run(fmt.Sprintf("%s/%dx%dx%d/%dw", s.form, s.m, s.n, s.k, workers), func(b *testing.B) {
-		q := testQueue(b, workers)
+		q := gemmTestQueue(b, workers)
 		p := s.product(types, false)
 		ops := 2 * float64(s.m) * float64(s.n) * float64(s.k)
 		reps := max(1, int(1e9/ops))

@@ -25,36 +25,36 @@ func setValue(b device.Buffer, i int, x float64) {
 	store(b.Slice(i, i+1), []float32{float32(x)})
 }
 
-// view is a random matrix (rows, cols), gap elements between rows and guard
+// window is a random matrix (rows, cols), gap elements between rows and gemmGuard
 // elements before and after, all NaN.
-type view struct {
+type window struct {
 	device.Mat
 	whole device.Buffer
 }
 
-const guard = 19
+const gemmGuard = 19
 
-func newView(rng *rand.Rand, t device.DType, rows, cols, gap int) view {
+func newWindow(rng *rand.Rand, t device.DType, rows, cols, gap int) window {
 	ld := cols + gap
-	b := hostBuffer(t, 2*guard+max(0, rows*ld-gap))
+	b := hostBuffer(t, 2*gemmGuard+max(0, rows*ld-gap))
 	for i := range b.N {
 		setValue(b, i, math.NaN())
 	}
-	m := device.Mat{Buf: b.Slice(guard, b.N-guard), Rows: rows, Cols: cols, Ld: ld}
+	m := device.Mat{Buf: b.Slice(gemmGuard, b.N-gemmGuard), Rows: rows, Cols: cols, Ld: ld}
 	for i := range rows {
 		for j := range cols {
 			setValue(m.Buf, i*ld+j, rng.NormFloat64())
 		}
 	}
-	return view{m, b}
+	return window{m, b}
 }
 
-// operand is the view of a random operand (rows, cols), stored transposed if trans is set.
-func operand(rng *rand.Rand, t device.DType, rows, cols, gap int, trans bool) device.Mat {
+// factor is the window of a random operand (rows, cols), stored transposed if trans is set.
+func factor(rng *rand.Rand, t device.DType, rows, cols, gap int, trans bool) device.Mat {
 	if trans {
-		return newView(rng, t, cols, rows, gap).T()
+		return newWindow(rng, t, cols, rows, gap).T()
 	}
-	return newView(rng, t, rows, cols, gap).Mat
+	return newWindow(rng, t, rows, cols, gap).Mat
 }
 
 func elem(m device.Mat, i, j int) float64 {
@@ -64,7 +64,7 @@ func elem(m device.Mat, i, j int) float64 {
 	return value(m.Buf, i*m.Ld+j)
 }
 
-func (v view) poison() {
+func (v window) poison() {
 	for i := range v.Rows {
 		for j := range v.Cols {
 			setValue(v.Buf, i*v.Ld+j, math.NaN())
@@ -72,11 +72,11 @@ func (v view) poison() {
 	}
 }
 
-// checkGuards fails if anything outside the view's elements was written.
-func (v view) checkGuards(t *testing.T) {
+// checkGuards fails if anything outside the window's elements was written.
+func (v window) checkGuards(t *testing.T) {
 	t.Helper()
 	for i := range v.whole.N {
-		at := i - guard
+		at := i - gemmGuard
 		if inside := at >= 0 && at < v.Buf.N && at%v.Ld < v.Cols; !inside && !math.IsNaN(value(v.whole, i)) {
 			t.Fatalf("element %d, outside (%d, %d) with rows %d apart, was written", at, v.Rows, v.Cols, v.Ld)
 		}
@@ -91,7 +91,7 @@ var (
 // product is a product, its slow computation in float64 and the bound on the
 // difference: k+3 roundings of sums in float32 and one to the type of c.
 type product struct {
-	c       view
+	c       window
 	a, b    device.Mat
 	bias    device.Buffer
 	add     bool
@@ -100,10 +100,10 @@ type product struct {
 }
 
 func newProduct(rng *rand.Rand, m, n, k int, types [4]device.DType, at, bt, bias, add bool, gap int) product {
-	p := product{c: newView(rng, types[0], m, n, gap), add: add, m: m, n: n, k: k,
-		a: operand(rng, types[1], m, k, gap, at), b: operand(rng, types[2], k, n, 2*gap, bt)}
+	p := product{c: newWindow(rng, types[0], m, n, gap), add: add, m: m, n: n, k: k,
+		a: factor(rng, types[1], m, k, gap, at), b: factor(rng, types[2], k, n, 2*gap, bt)}
 	if bias {
-		p.bias = newView(rng, types[3], 1, n, 0).Buf
+		p.bias = newWindow(rng, types[3], 1, n, 0).Buf
 	}
 	saved := make([]float64, m*n)
 	for i := range saved {
@@ -154,7 +154,7 @@ func (p *product) checkAll(t *testing.T) {
 	p.c.checkGuards(t)
 }
 
-func testQueue(t testing.TB, workers int) *Queue {
+func gemmTestQueue(t testing.TB, workers int) *Queue {
 	d := New(workers)
 	q := d.NewQueue("test")
 	t.Cleanup(func() { q.Close(); d.Close() })
@@ -170,7 +170,7 @@ func TestMatMulFormsAndSizes(t *testing.T) {
 		sizes = append(sizes, [3]int{i, 33 - 2*i, 2*i + 1}, [3]int{i, 16 + i, 16})
 	}
 	withISA(t, func(t *testing.T) {
-		q := testQueue(t, 1)
+		q := gemmTestQueue(t, 1)
 		rng := rand.New(rand.NewPCG(3, 4))
 		for i, s := range sizes {
 			for form := range 16 {
@@ -184,7 +184,7 @@ func TestMatMulFormsAndSizes(t *testing.T) {
 
 func TestMatMulEveryTypeOfEveryOperand(t *testing.T) {
 	withISA(t, func(t *testing.T) {
-		q := testQueue(t, 1)
+		q := gemmTestQueue(t, 1)
 		rng := rand.New(rand.NewPCG(5, 6))
 		for i := range 256 {
 			types := [4]device.DType{floats[i&3], floats[i>>2&3], floats[i>>4&3], floats[i>>6&3]}
@@ -200,7 +200,7 @@ func TestMatMulEveryTypeOfEveryOperand(t *testing.T) {
 // The k loop is broken into blocks, and sums of a 16-bit c live in a strip between them.
 func TestMatMulManyBlocksOfK(t *testing.T) {
 	withISA(t, func(t *testing.T) {
-		q := testQueue(t, 2)
+		q := gemmTestQueue(t, 2)
 		rng := rand.New(rand.NewPCG(7, 8))
 		for i, ct := range floats {
 			for form := range 4 {
@@ -214,7 +214,7 @@ func TestMatMulManyBlocksOfK(t *testing.T) {
 
 // Several blocks of columns, and of rows for the strip: samples are checked.
 func TestMatMulManyBlocks(t *testing.T) {
-	q := testQueue(t, 2)
+	q := gemmTestQueue(t, 2)
 	rng := rand.New(rand.NewPCG(9, 10))
 	for _, ct := range []device.DType{device.F32, device.BF16} {
 		m, n, k := mcMax+40, 2*ncMax+5, kcMax+9
@@ -246,17 +246,17 @@ func TestMatMulBitsDependOnNothingElse(t *testing.T) {
 		for _, ct := range []device.DType{device.F32, device.BF16} {
 			m, n, k := 131, 213, 2*kcMax+40
 			p := newProduct(rng, m, n, k, [4]device.DType{ct}, false, true, true, false, 1)
-			p.run(t, testQueue(t, 1))
+			p.run(t, gemmTestQueue(t, 1))
 			want := append([]byte(nil), p.c.whole.Raw()...)
 			for _, workers := range []int{2, 3, 5} {
 				p.c.poison()
-				p.run(t, testQueue(t, workers))
+				p.run(t, gemmTestQueue(t, workers))
 				if string(p.c.whole.Raw()) != string(want) {
 					t.Fatalf("%v: %d workers gave other bits", ct, workers)
 				}
 			}
 			p.c.poison()
-			q := testQueue(t, 1)
+			q := gemmTestQueue(t, 1)
 			for i := 0; i < m; i += 37 {
 				hi := min(m, i+37)
 				q.MatMul(p.c.RowRange(i, hi).Columns(0, 50), p.a.RowRange(i, hi), p.b.T().RowRange(0, 50).T(), p.bias.Slice(0, 50), false)
@@ -274,7 +274,7 @@ func TestMatMulBitsDependOnNothingElse(t *testing.T) {
 
 func TestMatMulAllocatesNothing(t *testing.T) {
 	for _, workers := range []int{1, 2} {
-		q := testQueue(t, workers)
+		q := gemmTestQueue(t, workers)
 		rng := rand.New(rand.NewPCG(13, 14))
 		for _, ct := range []device.DType{device.F32, device.BF16} {
 			p := newProduct(rng, 120, 130, kcMax+100, [4]device.DType{ct, device.BF16, device.F16}, true, true, true, true, 0)
@@ -287,7 +287,7 @@ func TestMatMulAllocatesNothing(t *testing.T) {
 }
 
 func TestMatMulRefusesWhatItCannotDo(t *testing.T) {
-	q := testQueue(t, 1)
+	q := gemmTestQueue(t, 1)
 	mat := func(rows, cols int) device.Mat { return device.Matrix(hostBuffer(device.F32, rows*cols), rows, cols) }
 	short := mat(3, 4)
 	short.Ld = 5

@@ -1,0 +1,224 @@
+package job
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+
+	"zeroth/collective"
+	"zeroth/data"
+	"zeroth/device"
+	"zeroth/device/cpu"
+	"zeroth/device/dry"
+	"zeroth/fsdp"
+	"zeroth/nn"
+	"zeroth/shard"
+	"zeroth/zero"
+)
+
+// SampleOptions say what to write and from which model.
+type SampleOptions struct {
+	Run         string // a run folder, or a Hugging Face folder
+	Prompt      string
+	Tokens      int     // to write
+	Temperature float64 // 0 always takes the likeliest token
+	TopK        int     // choose among the k likeliest; 0 is all
+	Seed        uint64
+}
+
+// Sample writes the prompt and what the model makes of it to w, token by token.
+func Sample(ctx context.Context, o SampleOptions, w io.Writer) error {
+	folder := o.Run
+	if _, err := os.Stat(filepath.Join(folder, modelFolder)); err == nil {
+		folder = filepath.Join(folder, modelFolder)
+	}
+	m, err := ReadModelConfig(folder)
+	if err != nil {
+		return err
+	}
+	tok, err := tokenizerOf(o.Run, m.Vocab)
+	if err != nil {
+		return err
+	}
+	g, err := newGenerator(folder, m)
+	if err != nil {
+		return err
+	}
+	defer g.close()
+	ids := tok.Encode([]byte(o.Prompt))
+	if len(ids) == 0 {
+		return BadInput(errors.New("an empty prompt: give at least one token to go on from"))
+	}
+	if _, err := io.WriteString(w, o.Prompt); err != nil {
+		return err
+	}
+	rng := rand.New(rand.NewPCG(o.Seed, 0))
+	for range o.Tokens {
+		if err := ctx.Err(); err != nil {
+			return context.Cause(ctx)
+		}
+		logits, err := g.next(ids)
+		if err != nil {
+			return err
+		}
+		id := choose(logits, o.Temperature, o.TopK, rng)
+		ids = append(ids, id)
+		if _, err := w.Write(tok.Decode([]int32{id})); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sample is the text the job asks for at its end, from what it has written.
+func (c *Config) sample(ctx context.Context, out string) (string, error) {
+	if c.Sample.Tokens == 0 {
+		return "", nil
+	}
+	var text bytes.Buffer
+	s := c.Sample
+	err := Sample(ctx, SampleOptions{out, s.Prompt, s.Tokens, s.Temperature, s.TopK, s.Seed}, &text)
+	return strings.ToValidUTF8(text.String(), "\uFFFD"), err
+}
+
+// tokenizerOf is the tokenizer a run was trained with; for a folder that is no
+// run the one its vocabulary fits.
+func tokenizerOf(run string, vocab int) (data.Tokenizer, error) {
+	if job := filepath.Join(run, "job.yaml"); exists(job) {
+		c, err := Load(job, nil)
+		if err != nil {
+			return nil, err
+		}
+		return data.NewTokenizer(c.tokenizer())
+	}
+	if exists(filepath.Join(run, "merges.txt")) {
+		return data.NewTokenizer(run)
+	}
+	for _, name := range []string{"bytes", "gpt2"} {
+		if t, err := data.NewTokenizer(name); err == nil && t.Vocab() == vocab {
+			return t, nil
+		}
+	}
+	return nil, BadInput(fmt.Errorf("%s has neither job.yaml nor vocab.json and merges.txt, and no tokenizer here has %d tokens", run, vocab))
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// choose draws a token from softmax(logits/temperature) over the top k.
+func choose(logits []float32, temperature float64, k int, rng *rand.Rand) int32 {
+	order := make([]int32, len(logits))
+	for i := range order {
+		order[i] = int32(i)
+	}
+	slices.SortStableFunc(order, func(a, b int32) int { return cmp.Compare(logits[b], logits[a]) })
+	if temperature == 0 {
+		return order[0]
+	}
+	if k > 0 && k < len(order) {
+		order = order[:k]
+	}
+	weights, sum := make([]float64, len(order)), 0.0
+	for i, id := range order {
+		weights[i] = math.Exp(float64(logits[id]-logits[order[0]]) / temperature)
+		sum += weights[i]
+	}
+	x := rng.Float64() * sum
+	for i, w := range weights {
+		if x -= w; x < 0 {
+			return order[i]
+		}
+	}
+	return order[len(order)-1]
+}
+
+// generator runs a model forward on this machine, on one rank, in float32.
+type generator struct {
+	dev    *cpu.Device
+	queues []*cpu.Queue // compute, comm
+	runner *fsdp.Runner
+	batch  nn.Batch
+	logits []float32
+}
+
+func newGenerator(folder string, m Model) (*generator, error) {
+	r, err := openModel(folder, m.gpt2())
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	g := &generator{dev: cpu.New(runtime.GOMAXPROCS(0)), logits: make([]float32, m.Vocab)}
+	g.queues = []*cpu.Queue{g.dev.NewQueue("compute"), g.dev.NewQueue("comm")}
+	g.batch = nn.Batch{
+		B: 1, T: m.Context, Compute: device.F32, Logits: device.OfF32(g.logits),
+		Input: device.OfI32(make([]int32, m.Context)),
+	}
+	if err := g.open(m, (&weights{from: r}).fill); err != nil {
+		g.close()
+		return nil, err
+	}
+	return g, nil
+}
+
+// open builds the forward-only runner, with an arena of the size a dry one
+// has used, and sets its parameters.
+func (g *generator) open(m Model, fill func(zero.Part, []float32) error) error {
+	cfg := fsdp.Config{
+		Device: &dry.Device{}, Compute: dry.Queue{}, Comm: dry.Queue{},
+		Shard: collective.NewLocal(1)[0], Replicate: collective.NewLocal(1)[0],
+		Model: m.gpt2().Model(), Policy: zero.Stage(0).Policy(0, false), ArenaSize: math.MaxInt / 2,
+	}
+	rehearsal, err := fsdp.New(cfg)
+	if err != nil {
+		return err
+	}
+	rehearsal.Forward(&g.batch, false)
+	cfg.ArenaSize = rehearsal.ArenaPeak()
+	cfg.Device, cfg.Compute, cfg.Comm = g.dev, g.queues[0], g.queues[1]
+	if g.runner, err = fsdp.New(cfg); err != nil {
+		return err
+	}
+	for _, u := range g.runner.Units {
+		for _, p := range u.Layout.Params {
+			part := zero.Part{Param: p, Kind: zero.Master, At: shard.Range{Hi: p.Numel()}}
+			if err := fill(part, u.Param.Slice(p.At.Lo, p.At.Hi).F32()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// next is the logits of the token after ids, or after the last Context of
+// them. It is overwritten by the next call.
+func (g *generator) next(ids []int32) ([]float32, error) {
+	in := g.batch.Input.I32()
+	ids = ids[max(0, len(ids)-len(in)):]
+	clear(in)
+	copy(in, ids)
+	g.batch.T, g.batch.At = len(ids), len(ids)-1
+	g.runner.Forward(&g.batch, false)
+	return g.logits, g.queues[0].Wait()
+}
+
+func (g *generator) close() {
+	for _, q := range g.queues {
+		q.Close()
+	}
+	if g.runner != nil {
+		g.runner.Free()
+	}
+	g.dev.Close()
+}

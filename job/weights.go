@@ -1,0 +1,127 @@
+package job
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"zeroth/checkpoint/safetensors"
+	"zeroth/nn"
+	"zeroth/shard"
+	"zeroth/zero"
+)
+
+// modelFolder is where in a run folder the final parameters are, in Hugging
+// Face's files.
+const modelFolder = "model"
+
+// weights is where a job's initial parameters come from: a folder of
+// safetensors, or, with none, their initial distributions.
+type weights struct {
+	seed uint64
+	from *safetensors.Reader
+}
+
+func (c *Config) openWeights() (*weights, error) {
+	w := &weights{seed: c.Train.Seed}
+	if c.Model.From == "" {
+		return w, nil
+	}
+	r, err := openModel(c.Model.From, c.Model.gpt2())
+	w.from = r
+	return w, err
+}
+
+func (w *weights) close() {
+	if w.from != nil {
+		_ = w.from.Close() // only read from
+	}
+}
+
+// fill is a source of initial master parameters for zero.Trainer.Fill.
+func (w *weights) fill(p zero.Part, dst []float32) error {
+	if w.from == nil {
+		nn.Fill(w.seed, p.Param, p.At, dst)
+		return nil
+	}
+	return w.from.ReadF32(stored(w.from, p.Param.Name), p.At.Lo, p.At.Hi, dst)
+}
+
+// openModel opens the parameters of a Hugging Face folder and checks that all
+// the model has are there, in its shapes.
+func openModel(folder string, g nn.GPT2) (*safetensors.Reader, error) {
+	r, err := safetensors.Open(folder)
+	if err != nil {
+		return nil, BadInput(err)
+	}
+	var problems []string
+	for _, p := range parameters(g.Model()) {
+		t, ok := r.Tensor(stored(r, p.Name))
+		switch {
+		case !ok:
+			problems = append(problems, p.Name+" is missing")
+		case fmt.Sprint(t.Shape) != fmt.Sprint(p.Shape):
+			problems = append(problems, fmt.Sprintf("%s has shape %v, config.json says %v", p.Name, t.Shape, p.Shape))
+		}
+	}
+	if len(problems) > 0 {
+		_ = r.Close() // only read from
+		return nil, BadInput(fmt.Errorf("%s does not hold the model its config.json describes: %s", folder, strings.Join(problems, "; ")))
+	}
+	return r, nil
+}
+
+// stored is a parameter's name in a file: Hugging Face's own GPT-2 folders
+// leave out the leading "transformer.".
+func stored(r *safetensors.Reader, name string) string {
+	if _, ok := r.Tensor(name); !ok {
+		return strings.TrimPrefix(name, "transformer.")
+	}
+	return name
+}
+
+// parameters are all parameters of a model, each once.
+func parameters(m *nn.Model) (params []shard.Param) {
+	seen := map[string]bool{}
+	for i, mod := range m.Modules {
+		if !seen[m.Units[i]] {
+			params = append(params, mod.Params()...)
+		}
+		seen[m.Units[i]] = true
+	}
+	return params
+}
+
+// export writes the parameters as a Hugging Face folder: the ranks of the first
+// replica each write their part.
+func (c *Config) export(ranks []*Rank, folder string) error {
+	var specs []safetensors.Spec
+	for _, p := range parameters(c.Model.gpt2().Model()) {
+		specs = append(specs, safetensors.Spec{Name: p.Name, DType: safetensors.F32, Shape: p.Shape})
+	}
+	if err := os.MkdirAll(folder, 0o777); err != nil {
+		return err
+	}
+	w, err := safetensors.Create(filepath.Join(folder, "model.safetensors"), specs, map[string]string{"format": "pt"})
+	if err != nil {
+		return err
+	}
+	mesh := c.Mesh()
+	err = Together(ranks, func(r *Rank) error {
+		if mesh.ReplicaRank(r.Rank) > 0 {
+			return nil
+		}
+		return r.Trainer.Each(zero.Master, func(p zero.Part, src []float32) error {
+			return w.WriteF32(p.Param.Name, p.At.Lo, src)
+		})
+	})
+	if err != nil {
+		_ = w.Abort() // err is the one to report
+		return err
+	}
+	if err := w.Close(); err != nil {
+		return err
+	}
+	return WriteModelConfig(folder, c.Model)
+}
