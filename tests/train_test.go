@@ -1,0 +1,185 @@
+// Package tests holds what no single package can: that stages, ranks and
+// policies agree to the bit, that communication is hidden, that nobody hangs,
+// that memory is what the formulas say, and that the house keeps its walls.
+package tests
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"zeroth/collective"
+	"zeroth/data"
+	"zeroth/job"
+	"zeroth/nn"
+	"zeroth/zero"
+)
+
+// small is a model whose parameters divide by nothing in particular.
+var small = []string{"model.layers=3", "model.heads=2", "model.width=12", "model.context=7", "model.vocab=256",
+	"train.micro_batch=2", "train.eval_every=0", "data.validation=0", "schedule.warmup=2", "train.steps=4",
+	"optimizer.lr=1e-2", "sample.tokens=0", "parallel.timeout=1m"}
+
+// config is the small job with settings over it.
+func config(t *testing.T, sets ...string) *job.Config {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "job.yaml")
+	if err := os.WriteFile(file, []byte("data: {text: [train_test.go]}\n"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	c, err := job.Load(file, append(slices.Clone(small), sets...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// tokens are made up, but not without order: sample s continues an arithmetic
+// sequence modulo 251.
+func tokens(c *job.Config, rank, step int) zero.Batches {
+	share := data.Share{Ranks: c.Parallel.Ranks, Accumulate: c.Train.Accumulate, MicroBatch: c.Train.MicroBatch}
+	return func(micro int, input, target []int32) error {
+		first, T := share.First(int64(step), micro, rank), c.Model.Context
+		for i := range input {
+			s, at := int(first)+i/T, i%T
+			input[i], target[i] = int32((s*17+at*(s%5+1))%251), int32((s*17+(at+1)*(s%5+1))%251)
+		}
+		return nil
+	}
+}
+
+// outcome is what a run leaves: the loss of every step as the trainer reports
+// it, and all state at the end.
+type outcome struct {
+	losses, norms []float64
+	state         map[string][]float32 // by kind and parameter
+}
+
+// train runs the job for its number of steps.
+func train(t *testing.T, c *job.Config, wrap func(int, collective.Ranks) collective.Ranks) outcome {
+	t.Helper()
+	ranks, err := c.Open(wrap)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		for _, r := range ranks {
+			r.Close()
+		}
+	}()
+	out := outcome{state: map[string][]float32{}}
+	var mu sync.Mutex
+	err = job.Together(ranks, func(r *job.Rank) error {
+		if err := fresh(r); err != nil {
+			return err
+		}
+		for step := range c.Train.Steps {
+			s, err := r.Trainer.Step(tokens(c, r.Rank, step), c.Optimizer.LR)
+			if err != nil {
+				return err
+			}
+			if r.Rank == 0 {
+				out.losses, out.norms = append(out.losses, s.Loss), append(out.norms, s.GradNorm)
+			}
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		return collect(r, out.state)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// fresh sets a rank's initial parameters. They are larger than a real model's,
+// so that a small one has gradients in all of them from the first step.
+func fresh(r *job.Rank) error {
+	return r.Trainer.Fill(zero.Master, func(p zero.Part, dst []float32) error {
+		p.Param.Init.Std *= 10
+		nn.Fill(1, p.Param, p.At, dst)
+		return nil
+	})
+}
+
+// collect copies a rank's part of all state to where it belongs.
+func collect(r *job.Rank, state map[string][]float32) error {
+	for _, kind := range r.Trainer.Kinds() {
+		err := r.Trainer.Each(kind, func(p zero.Part, src []float32) error {
+			name := kind + " " + p.Param.Name
+			if state[name] == nil {
+				state[name] = make([]float32, p.Param.Numel())
+			}
+			copy(state[name][p.At.Lo:p.At.Hi], src)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// digest is one number for all bits of an outcome's state.
+func (o outcome) digest() uint32 {
+	h := crc32.NewIEEE()
+	for _, name := range o.names() {
+		fmt.Fprintln(h, name)
+		if err := binary.Write(h, binary.LittleEndian, o.state[name]); err != nil {
+			panic(err)
+		}
+	}
+	return h.Sum32()
+}
+
+func (o outcome) names() (names []string) {
+	for name := range o.state {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// sameBits fails where two outcomes differ in any bit.
+func sameBits(t *testing.T, what string, got, want outcome) {
+	t.Helper()
+	if !slices.Equal(got.losses, want.losses) || !slices.Equal(got.norms, want.norms) {
+		t.Errorf("%s: losses %v and norms %v, want %v and %v", what, got.losses, got.norms, want.losses, want.norms)
+	}
+	if got.digest() == want.digest() {
+		return
+	}
+	for _, name := range want.names() {
+		for i, w := range want.state[name] {
+			if g := got.state[name][i]; math.Float32bits(g) != math.Float32bits(w) {
+				t.Errorf("%s: %s[%d] = %g, want %g", what, name, i, g, w)
+				return
+			}
+		}
+	}
+	t.Errorf("%s: different parameters: %v, want %v", what, got.names(), want.names())
+}
+
+// near fails where parameters differ by more than tol, and says how far apart
+// they are.
+func near(t *testing.T, what string, got, want outcome, tol float64) {
+	t.Helper()
+	for _, name := range want.names() {
+		if !strings.HasPrefix(name, zero.Master) {
+			continue
+		}
+		for i, w := range want.state[name] {
+			if g := got.state[name][i]; !(math.Abs(float64(g-w)) <= tol) {
+				t.Errorf("%s: %s[%d] = %g, want %g within %g", what, name, i, g, w, tol)
+				return
+			}
+		}
+	}
+}
