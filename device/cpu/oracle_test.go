@@ -43,27 +43,28 @@ func newVec(dt device.DType, n int) *operand { return newOperand(dt, 1, n, 0) }
 func newOperand(dt device.DType, rows, cols, gap int) *operand {
 	ld := cols + gap
 	mem := hostBuffer(dt, 2*guardLen+rows*ld)
-	for i := range mem.N {
-		set(mem, i, guard)
-	}
+	around := &operand{device.Mat{Buf: mem, Rows: 1, Cols: mem.N, Ld: mem.N}, mem}
+	around.fill(func(int) float64 { return guard })
 	body := mem.Slice(guardLen, guardLen+max(0, (rows-1)*ld+cols))
 	o := &operand{device.Mat{Buf: body, Rows: rows, Cols: cols, Ld: ld}, mem}
-	o.fill(func(int) float64 { return math.NaN() })
-	return o
-}
-
-func set(b device.Buffer, i int, v float64) {
-	if b.Type == device.I32 {
-		b.I32()[i] = int32(v)
-		return
-	}
-	store(b.Slice(i, i+1), []float32{float32(v)})
+	return o.fill(func(int) float64 { return math.NaN() })
 }
 
 // fill sets element i, in row-major order, to f(i).
 func (o *operand) fill(f func(i int) float64) *operand {
-	for i := range o.Rows * o.Cols {
-		set(o.Buf, i/o.Cols*o.Ld+i%o.Cols, f(i))
+	row := make([]float32, o.Cols)
+	for i := range o.Rows {
+		part := o.Buf.Slice(i*o.Ld, i*o.Ld+o.Cols)
+		for j := range row {
+			v := f(i*o.Cols + j)
+			row[j] = float32(v)
+			if o.Buf.Type == device.I32 {
+				part.I32()[j] = int32(v)
+			}
+		}
+		if o.Buf.Type != device.I32 {
+			store(part, row)
+		}
 	}
 	return o
 }
