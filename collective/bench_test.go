@@ -115,21 +115,14 @@ func copyParts(bufs [][]float32, r int) {
 	}
 }
 
-// sumPart does the additions of a reduction, four at a time: what plain Go
-// does best.
+// sumPart does the additions of a reduction in plain Go.
 func sumPart(bufs [][]float32, r int) {
 	dst := part(bufs, r, r)
 	for from := range bufs {
-		if from == r {
-			continue
-		}
-		to, src := dst, part(bufs, from, r)
-		for len(to) >= 4 && len(src) >= 4 {
-			to[0] += src[0]
-			to[1] += src[1]
-			to[2] += src[2]
-			to[3] += src[3]
-			to, src = to[4:], src[4:]
+		if from != r {
+			for i, x := range part(bufs, from, r)[:len(dst)] {
+				dst[i] += x
+			}
 		}
 	}
 }
