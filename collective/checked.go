@@ -67,11 +67,12 @@ func Checked(g Group, deadline time.Duration) Group {
 	if deadline == 0 {
 		deadline = DefaultDeadline
 	}
-	c := &checked{Group: g, inner: watched(g), limit: deadline, calls: make([]call, g.Size()),
-		prints: device.OfI32(make([]int32, g.Size()*printLen))}
-	if c.inner == nil {
+	inner := watched(g)
+	if inner == nil {
 		panic(fmt.Sprintf("collective: a %T has no Missing and Abort, so no deadline can be kept", g))
 	}
+	c := &checked{Group: g, inner: inner, limit: deadline, calls: make([]call, g.Size()),
+		prints: device.OfI32(make([]int32, g.Size()*printLen))}
 	c.watcher = time.AfterFunc(deadline, c.look)
 	c.watcher.Stop()
 	return c

@@ -42,13 +42,18 @@ func Faulty(g Group, plan Plan) Group {
 	return &faulty{Group: g, plan: plan, gone: make(chan struct{})}
 }
 
-// Delayed is g with a random delay below most before each operation; seed,
-// rank and the operation's number determine it.
-func Delayed(g Group, seed uint64, most time.Duration) Group {
-	return Faulty(g, func(n int) Fault {
-		rng := rand.New(rand.NewPCG(seed, uint64(g.Rank())<<32|uint64(n)))
+// Delays is a plan of random delays below most, one before each operation, that
+// the seed, the rank and the operation's number determine.
+func Delays(seed uint64, rank int, most time.Duration) Plan {
+	return func(n int) Fault {
+		rng := rand.New(rand.NewPCG(seed, uint64(rank)<<32|uint64(n)))
 		return Fault{Delay: time.Duration(rng.Int64N(int64(most)))}
-	})
+	}
+}
+
+// Delayed is g with random delays.
+func Delayed(g Group, seed uint64, most time.Duration) Group {
+	return Faulty(g, Delays(seed, g.Rank(), most))
 }
 
 // Unwrap is the group underneath.

@@ -194,7 +194,7 @@ func (l *Local) meet(c *localCall) error {
 	if r.arrived == l.Size() {
 		r.open(disagreement(r.calls, l.Name))
 	} else if ok := r.await(); !ok {
-		l.inside, r.here[l.rank] = false, false
+		l.inside, r.here[l.rank], r.bufs[l.rank] = false, false, device.Buffer{}
 		r.arrived--
 		return l.why()
 	}
@@ -206,6 +206,8 @@ func (l *Local) meet(c *localCall) error {
 func (r *room) open(verdict error) {
 	if verdict == nil {
 		r.busy = len(r.names)
+	} else {
+		clear(r.bufs)
 	}
 	clear(r.here)
 	r.arrived, r.verdict = 0, verdict

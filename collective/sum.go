@@ -74,10 +74,7 @@ var negZero = math.Float32frombits(1 << 31)
 
 // addF32 sets dst = a + b.
 func addF32(dst, a, b []float32) {
-	for len(dst) >= 4 && len(a) >= 4 && len(b) >= 4 {
-		dst[0], dst[1], dst[2], dst[3] = a[0]+b[0], a[1]+b[1], a[2]+b[2], a[3]+b[3]
-		dst, a, b = dst[4:], a[4:], b[4:]
-	}
+	a, b = a[:len(dst)], b[:len(dst)] // no bounds checks below; unrolling is slower
 	for i := range dst {
 		dst[i] = a[i] + b[i]
 	}
@@ -85,6 +82,7 @@ func addF32(dst, a, b []float32) {
 
 // addF64 sets dst = a + b.
 func addF64(dst, a, b []float64) {
+	a, b = a[:len(dst)], b[:len(dst)]
 	for i := range dst {
 		dst[i] = a[i] + b[i]
 	}
@@ -92,6 +90,7 @@ func addF64(dst, a, b []float64) {
 
 // addBF16 adds x to acc.
 func addBF16(acc []float32, x []uint16) {
+	acc = acc[:len(x)]
 	for i, h := range x {
 		acc[i] += math.Float32frombits(uint32(h) << 16)
 	}
@@ -100,6 +99,7 @@ func addBF16(acc []float32, x []uint16) {
 // addF16 adds x to acc. The bits of a binary16 without its sign, moved to
 // where a binary32 has them, are the number times 2^-112, subnormals included.
 func addF16(acc []float32, x []uint16) {
+	acc = acc[:len(x)]
 	for i, h := range x {
 		bits := uint32(h&0x7fff) << 13
 		f := math.Float32frombits(bits) * (1 << 112)
@@ -112,6 +112,7 @@ func addF16(acc []float32, x []uint16) {
 
 // roundBF16 sets dst to x rounded to nearest even; a NaN becomes quiet.
 func roundBF16(dst []uint16, x []float32) {
+	dst = dst[:len(x)]
 	for i, f := range x {
 		u := math.Float32bits(f)
 		if f != f {
@@ -124,6 +125,7 @@ func roundBF16(dst []uint16, x []float32) {
 
 // roundF16 sets dst to x rounded to nearest even; a NaN becomes quiet.
 func roundF16(dst []uint16, x []float32) {
+	dst = dst[:len(x)]
 	for i, f := range x {
 		u := math.Float32bits(f)
 		dst[i] = uint16(u>>16)&0x8000 | magnitudeF16(u&0x7fffffff)

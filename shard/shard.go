@@ -10,6 +10,7 @@ package shard
 import (
 	"fmt"
 	"iter"
+	"math"
 )
 
 // Range is elements [Lo, Hi).
@@ -39,11 +40,16 @@ type Param struct {
 	Init  Init
 }
 
-// Numel is the number of elements of the shape.
+// Numel is the number of elements of the shape. Dimensions may be 0, but not
+// negative, and the product is an int.
 func (p Param) Numel() int {
-	n := 1
+	n, fits := 1, true
 	for _, d := range p.Shape {
+		fits = fits && d >= 0 && (n == 0 || d <= math.MaxInt/n)
 		n *= d
+	}
+	if !fits {
+		panic(fmt.Sprintf("shard: parameter %s has shape %v", p.Name, p.Shape))
 	}
 	return n
 }
@@ -125,12 +131,17 @@ func (l *Layout) Pieces(rank int) iter.Seq[Piece] {
 type Mesh struct{ Shard, Replicate int }
 
 // World is the number of ranks.
-func (m Mesh) World() int { return m.Shard * m.Replicate }
+func (m Mesh) World() int {
+	if m.Shard < 1 || m.Replicate < 1 {
+		panic(fmt.Sprintf("shard: mesh of %d × %d ranks", m.Shard, m.Replicate))
+	}
+	return m.Shard * m.Replicate
+}
 
 // ShardGroup is the world ranks that together hold one copy of the state of
 // which rank has a part; rank is at index ShardRank.
 func (m Mesh) ShardGroup(rank int) []int {
-	first := rank / m.Shard * m.Shard
+	first := m.ReplicaRank(rank) * m.Shard
 	g := make([]int, m.Shard)
 	for i := range g {
 		g[i] = first + i
@@ -138,17 +149,25 @@ func (m Mesh) ShardGroup(rank int) []int {
 	return g
 }
 
-// ReplicaGroup is the world ranks that hold the same shard as rank.
+// ReplicaGroup is the world ranks that hold the same shard as rank, which is
+// at index ReplicaRank.
 func (m Mesh) ReplicaGroup(rank int) []int {
+	first := m.ShardRank(rank)
 	g := make([]int, m.Replicate)
 	for i := range g {
-		g[i] = i*m.Shard + rank%m.Shard
+		g[i] = first + i*m.Shard
 	}
 	return g
 }
 
 // ShardRank is rank's index in its shard group.
-func (m Mesh) ShardRank(rank int) int { return rank % m.Shard }
+func (m Mesh) ShardRank(rank int) int { m.mustHave(rank); return rank % m.Shard }
 
 // ReplicaRank is rank's index in its replica group.
-func (m Mesh) ReplicaRank(rank int) int { return rank / m.Shard }
+func (m Mesh) ReplicaRank(rank int) int { m.mustHave(rank); return rank / m.Shard }
+
+func (m Mesh) mustHave(rank int) {
+	if rank < 0 || rank >= m.World() {
+		panic(fmt.Sprintf("shard: rank %d of a mesh of %d × %d ranks", rank, m.Shard, m.Replicate))
+	}
+}

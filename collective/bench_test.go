@@ -1,0 +1,128 @@
+package collective_test
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"zeroth/collective"
+	"zeroth/device"
+)
+
+// The benchmarks give bytes of the whole buffer per second, and the time
+// that the same memory traffic takes without a group, relative to the
+// operation's: the copies, or the sums of two at a time, that each rank does,
+// split evenly over the cores and without waiting for anybody. 1.00 of-limit
+// is a group, queues and meetings included, that costs nothing.
+
+func BenchmarkAllGather(b *testing.B) {
+	bench(b, func(g collective.Group, q device.Queue, buf device.Buffer) { g.AllGather(q, buf) },
+		func(bufs [][]float32, r int) { copyParts(bufs, r) })
+}
+
+func BenchmarkReduceScatter(b *testing.B) {
+	bench(b, func(g collective.Group, q device.Queue, buf device.Buffer) { g.ReduceScatter(q, buf) },
+		func(bufs [][]float32, r int) { sumPart(bufs, r) })
+}
+
+func BenchmarkAllReduce(b *testing.B) {
+	bench(b, func(g collective.Group, q device.Queue, buf device.Buffer) { collective.AllReduce(g, q, buf) },
+		func(bufs [][]float32, r int) { sumPart(bufs, r); copyParts(bufs, r) })
+}
+
+// BenchmarkChecked is what fingerprints cost.
+func BenchmarkChecked(b *testing.B) {
+	for _, size := range []int{2, 4} {
+		b.Run(fmt.Sprintf("ranks=%d", size), func(b *testing.B) {
+			e := newEnds(b, wrapped(func(g collective.Group) collective.Group { return collective.Checked(g, 0) })(size))
+			bufs := benchBuffers(size, 64<<10)
+			for b.Loop() {
+				benchStep(b, e, bufs, func(g collective.Group, q device.Queue, buf device.Buffer) { g.AllGather(q, buf) })
+			}
+		})
+	}
+}
+
+func bench(b *testing.B, op func(collective.Group, device.Queue, device.Buffer), limit func([][]float32, int)) {
+	for _, size := range []int{2, 4} {
+		for _, bytes := range []int{64 << 10, 1 << 20, 16 << 20} {
+			b.Run(fmt.Sprintf("ranks=%d/KiB=%d", size, bytes>>10), func(b *testing.B) {
+				e := newEnds(b, openLocal(size))
+				bufs := benchBuffers(size, bytes)
+				benchStep(b, e, bufs, op)
+				for b.Loop() {
+					benchStep(b, e, bufs, op)
+				}
+				each := b.Elapsed().Seconds() / float64(b.N)
+				b.ReportMetric(float64(bytes)/each/1e9, "GB/s")
+				b.ReportMetric(atBest(bufs, limit, max(1, b.N/4))/each, "of-limit")
+				b.ReportMetric(0, "ns/op")
+			})
+		}
+	}
+}
+
+func benchBuffers(size, bytes int) [][]float32 {
+	bufs := make([][]float32, size)
+	for r := range bufs {
+		bufs[r] = make([]float32, bytes/4)
+	}
+	return bufs
+}
+
+func benchStep(b *testing.B, e *ends, bufs [][]float32, op func(collective.Group, device.Queue, device.Buffer)) {
+	for r, g := range e.groups {
+		op(g, e.queues[r], device.OfF32(bufs[r]))
+	}
+	for _, q := range e.queues {
+		if err := q.Wait(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// atBest is the seconds that all ranks' work takes, n times over, if every
+// core does an equal share of the ranks one after the other.
+func atBest(bufs [][]float32, work func([][]float32, int), n int) float64 {
+	cores := min(len(bufs), runtime.GOMAXPROCS(0))
+	start := time.Now()
+	var all sync.WaitGroup
+	for c := range cores {
+		all.Go(func() {
+			for range n {
+				for r := c; r < len(bufs); r += cores {
+					work(bufs, r)
+				}
+			}
+		})
+	}
+	all.Wait()
+	return time.Since(start).Seconds() / float64(n)
+}
+
+func part(bufs [][]float32, rank, of int) []float32 {
+	n := len(bufs[rank]) / len(bufs)
+	return bufs[rank][of*n : (of+1)*n]
+}
+
+func copyParts(bufs [][]float32, r int) {
+	for from := range bufs {
+		if from != r {
+			copy(part(bufs, r, from), part(bufs, from, from))
+		}
+	}
+}
+
+// sumPart does the additions of a reduction in plain Go.
+func sumPart(bufs [][]float32, r int) {
+	dst := part(bufs, r, r)
+	for from := range bufs {
+		if from != r {
+			for i, x := range part(bufs, from, r)[:len(dst)] {
+				dst[i] += x
+			}
+		}
+	}
+}

@@ -1,0 +1,325 @@
+package collective_test
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"weak"
+
+	"zeroth/collective"
+	"zeroth/collective/conformance"
+	"zeroth/device"
+	"zeroth/device/cpu"
+	"zeroth/shard"
+)
+
+func openLocal(size int) []collective.Group {
+	groups := make([]collective.Group, size)
+	for i, l := range collective.NewLocal(size) {
+		groups[i] = l
+	}
+	return groups
+}
+
+// wrapped opens groups and wraps each.
+func wrapped(by func(collective.Group) collective.Group) func(int) []collective.Group {
+	return func(size int) []collective.Group {
+		groups := openLocal(size)
+		for i, g := range groups {
+			groups[i] = by(g)
+		}
+		return groups
+	}
+}
+
+func TestLocalConforms(t *testing.T) { conformance.Run(t, openLocal) }
+
+// TestMeshConforms tests the groups of ranks that are neighbours.
+func TestMeshConforms(t *testing.T) {
+	conformance.Run(t, func(size int) []collective.Group {
+		groups := make([]collective.Group, size)
+		for i, r := range collective.LocalWorld(shard.Mesh{Shard: size, Replicate: 2})[:size] {
+			groups[i] = r.Shard
+		}
+		return groups
+	})
+}
+
+// ends are the ends of a group and a queue for each.
+type ends struct {
+	groups []collective.Group
+	queues []*cpu.Queue
+}
+
+func newEnds(t testing.TB, groups []collective.Group) *ends {
+	e := &ends{groups: groups}
+	for range groups {
+		d := cpu.New(1)
+		q := d.NewQueue("comm")
+		e.queues = append(e.queues, q)
+		t.Cleanup(func() { q.Close(); d.Close() })
+	}
+	t.Cleanup(e.close)
+	return e
+}
+
+func (e *ends) close() {
+	for _, g := range e.groups {
+		g.Close()
+	}
+}
+
+// do issues on every rank and returns the errors of the queues.
+func (e *ends) do(issue func(g collective.Group, q device.Queue)) []error {
+	for i, g := range e.groups {
+		issue(g, e.queues[i])
+	}
+	errs := make([]error, len(e.queues))
+	for i, q := range e.queues {
+		errs[i] = q.Wait()
+	}
+	return errs
+}
+
+// diverge has rank 2 of 4 make another call than the others, after one that
+// all agree on, and returns what it did to the ranks.
+func diverge(t *testing.T, groups []collective.Group, odd, rest func(g collective.Group, q device.Queue)) []error {
+	e := newEnds(t, groups)
+	return e.do(func(g collective.Group, q device.Queue) {
+		g.AllGather(q, device.OfF32(make([]float32, 8)))
+		if g.Rank() == 2 {
+			odd(g, q)
+		} else {
+			rest(g, q)
+		}
+	})
+}
+
+func gatherOf(b device.Buffer) func(collective.Group, device.Queue) {
+	return func(g collective.Group, q device.Queue) { g.AllGather(q, b) }
+}
+
+func reduceOf(b device.Buffer) func(collective.Group, device.Queue) {
+	return func(g collective.Group, q device.Queue) { g.ReduceScatter(q, b) }
+}
+
+func TestDivergenceNamesBothSides(t *testing.T) {
+	bare := func(g collective.Group) collective.Group { return g }
+	checked := func(g collective.Group) collective.Group { return collective.Checked(g, 0) }
+	f32 := func(n int) device.Buffer { return device.OfF32(make([]float32, n)) }
+	tests := []struct {
+		odd, rest func(collective.Group, device.Queue)
+		want      string
+	}{
+		{reduceOf(f32(96)), gatherOf(f32(96)), "operation 1: rank 2 calls reduce-scatter of 96 fp32, ranks 0,1,3 all-gather of 96 fp32"},
+		{gatherOf(f32(100)), gatherOf(f32(96)), "operation 1: rank 2 calls all-gather of 100 fp32, ranks 0,1,3 all-gather of 96 fp32"},
+		{gatherOf(device.OfF64(make([]float64, 96))), gatherOf(f32(96)), "operation 1: rank 2 calls all-gather of 96 fp64, ranks 0,1,3 all-gather of 96 fp32"},
+		{gatherOf(f32(0)), reduceOf(f32(4)), "operation 1: rank 2 calls all-gather of 0 fp32, ranks 0,1,3 reduce-scatter of 4 fp32"},
+	}
+	for _, test := range tests {
+		for name, wrap := range map[string]func(collective.Group) collective.Group{"local": bare, "checked": checked} {
+			for r, err := range diverge(t, wrapped(wrap)(4), test.odd, test.rest) {
+				if err == nil || err.Error() != test.want {
+					t.Errorf("%s: rank %d: error %v\nwant %s", name, r, err, test.want)
+				}
+			}
+		}
+	}
+}
+
+// TestDivergenceOfSeveral has sides of equal size and an operation skipped.
+func TestDivergenceOfSeveral(t *testing.T) {
+	e := newEnds(t, openLocal(4))
+	failed := cpu.New(1)
+	lame := failed.NewQueue("lame")
+	t.Cleanup(func() { lame.Close(); failed.Close() })
+	lame.Do(func() error { return errors.New("broken") })
+	errs := e.do(func(g collective.Group, q device.Queue) {
+		if g.Rank() == 3 {
+			g.AllGather(lame, device.OfI32(make([]int32, 4))) // skipped
+		}
+		if g.Rank() < 2 {
+			g.ReduceScatter(q, device.OfF64(make([]float64, 8)))
+		} else {
+			g.AllGather(q, device.OfI32(make([]int32, 4)))
+		}
+	})
+	want := "operation 0: rank 2 calls all-gather of 4 int32, rank 3 all-gather of 4 int32 as operation 1, ranks 0,1 reduce-scatter of 8 fp64"
+	for r, err := range errs {
+		if err == nil || err.Error() != want {
+			t.Errorf("rank %d: error %v\nwant %s", r, err, want)
+		}
+	}
+}
+
+// TestMeshNamesTheFirstRankThatClosed has every rank wait in a group, and none
+// of the later ones share a group with the rank that ends it all.
+func TestMeshNamesTheFirstRankThatClosed(t *testing.T) {
+	world := collective.LocalWorld(shard.Mesh{Shard: 2, Replicate: 2}) // shard groups 0,1 and 2,3; replica groups 0,2 and 1,3
+	const first = 1
+	waits := map[int]collective.Group{0: world[0].Shard, 3: world[3].Replica, 2: world[2].Shard}
+	errs := make(chan error)
+	for r, g := range waits {
+		go func() {
+			d := cpu.New(1)
+			defer d.Close()
+			q := d.NewQueue("comm")
+			defer q.Close()
+			g.AllGather(q, device.OfF32(make([]float32, 2)))
+			err := q.Wait()
+			if err := world[r].Close(); err != nil {
+				t.Error(err)
+			}
+			if !errors.Is(err, collective.ErrPeerLost{Rank: first}) {
+				errs <- fmt.Errorf("rank %d: %v, want the loss of rank %d", r, err, first)
+				return
+			}
+			errs <- nil
+		}()
+	}
+	time.Sleep(2 * time.Millisecond)
+	if err := world[first].Close(); err != nil {
+		t.Error(err)
+	}
+	for range waits {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestMeshGroups sums world ranks over each group of each rank.
+func TestMeshGroups(t *testing.T) {
+	for _, m := range []shard.Mesh{{Shard: 1, Replicate: 1}, {Shard: 3, Replicate: 2}, {Shard: 1, Replicate: 4}, {Shard: 4, Replicate: 1}} {
+		world := collective.LocalWorld(m)
+		pick := map[string]func(int) (collective.Group, []int){
+			"shard":   func(r int) (collective.Group, []int) { return world[r].Shard, m.ShardGroup(r) },
+			"replica": func(r int) (collective.Group, []int) { return world[r].Replica, m.ReplicaGroup(r) },
+			"world": func(r int) (collective.Group, []int) {
+				return world[r].World, m.ShardGroup(0)[:0:0]
+			},
+		}
+		for name, of := range pick {
+			groups, bufs := make([]collective.Group, m.World()), make([][]float32, m.World())
+			for r := range groups {
+				groups[r], _ = of(r)
+				bufs[r] = slices.Repeat([]float32{float32(r)}, groups[r].Size())
+			}
+			e := newEnds(t, groups)
+			for r, g := range groups {
+				collective.AllReduce(g, e.queues[r], device.OfF32(bufs[r]))
+			}
+			for r := range groups {
+				if err := e.queues[r].Wait(); err != nil {
+					t.Fatal(err)
+				}
+				_, members := of(r)
+				if name == "world" {
+					for i := range m.World() {
+						members = append(members, i)
+					}
+				}
+				var want float32
+				for _, i := range members {
+					want += float32(i)
+				}
+				if bufs[r][0] != want || members[groups[r].Rank()] != r {
+					t.Errorf("%v: %s group of rank %d: sum %g, rank %d in it; want %g over %v", m, name, r, bufs[r][0], groups[r].Rank(), want, members)
+				}
+			}
+		}
+	}
+}
+
+func TestMisuse(t *testing.T) {
+	l := collective.NewLocal(2)[0]
+	d := cpu.New(1)
+	defer d.Close()
+	q := d.NewQueue("comm")
+	defer q.Close()
+	f32 := device.OfF32(make([]float32, 3))
+	tests := map[string]func(){
+		"group of 0 ranks":               func() { collective.NewLocal(0) },
+		"3 elements for 2 ranks":         func() { l.AllGather(q, f32) },
+		"of 2 int32: sums":               func() { l.ReduceScatter(q, device.OfI32(make([]int32, 2))) },
+		"in device memory":               func() { l.AllGather(q, device.Buffer{Type: device.F32, N: 2}) },
+		"barrier of 2 ranks":             func() { collective.Barrier(l, q, f32) },
+		"from rank 2 of 2":               func() { collective.Broadcast(l, q, f32, 2, f32.Slice(0, 2)) },
+		"by way of 0 fp32":               func() { collective.Broadcast(l, q, f32, 1, device.Buffer{}) },
+		"no Missing and Abort":           func() { collective.Checked(nobody{}, 0) },
+		"3 fp32 from rank 0 of 2 by way": func() { collective.Broadcast(l, q, f32, 0, device.OfI32(make([]int32, 2))) },
+	}
+	for want, f := range tests {
+		t.Run(want, func(t *testing.T) {
+			defer func() {
+				if got := fmt.Sprint(recover()); !strings.Contains(got, want) {
+					t.Errorf("panic %q, want %q in it", got, want)
+				}
+			}()
+			f()
+		})
+	}
+}
+
+// nobody is a group that is not Watched.
+type nobody struct{ collective.Group }
+
+// TestGroupHoldsNoMemory checks that a group lets go of the buffers of an
+// operation that is over, or has failed.
+func TestGroupHoldsNoMemory(t *testing.T) {
+	e := newEnds(t, openLocal(2))
+	use := func(fail bool) weak.Pointer[float32] {
+		bufs := [2][]float32{make([]float32, 1<<16), make([]float32, 1<<16)}
+		for r, g := range e.groups {
+			if !fail || r == 0 {
+				g.ReduceScatter(e.queues[r], device.OfF32(bufs[r]))
+			}
+		}
+		if fail {
+			e.groups[1].Close()
+		}
+		e.queues[0].Wait()
+		e.queues[1].Wait()
+		return weak.Make(&bufs[0][0])
+	}
+	for _, fail := range []bool{false, true} {
+		p := use(fail)
+		runtime.GC()
+		if p.Value() != nil {
+			t.Errorf("failed %v: memory of an operation still held", fail)
+		}
+	}
+}
+
+func TestOperationsAllocateNothing(t *testing.T) {
+	for name, wrap := range map[string]func(collective.Group) collective.Group{
+		"local":   func(g collective.Group) collective.Group { return g },
+		"checked": func(g collective.Group) collective.Group { return collective.Checked(g, time.Hour) },
+	} {
+		e := newEnds(t, wrapped(wrap)(4))
+		bufs := make([]device.Buffer, 4)
+		for i := range bufs {
+			bufs[i] = device.OfU16(device.BF16, make([]uint16, 4000))
+		}
+		step := func() {
+			for i, g := range e.groups {
+				collective.AllReduce(g, e.queues[i], bufs[i])
+			}
+			for _, q := range e.queues {
+				if err := q.Wait(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		for range 10 {
+			step()
+		}
+		if n := testing.AllocsPerRun(100, step); n != 0 {
+			t.Errorf("%s: %g allocations an all-reduce of 4 ranks", name, n)
+		}
+	}
+}

@@ -1,0 +1,218 @@
+package shard
+
+import (
+	"fmt"
+	"math"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// anyParams draws the parameters of a unit, some of them without elements.
+func anyParams(t *rapid.T) []Param {
+	shapes := rapid.SliceOfN(rapid.SliceOfN(rapid.IntRange(0, 9), 0, 3), 0, 8).Draw(t, "shapes")
+	params := make([]Param, len(shapes))
+	for i, s := range shapes {
+		params[i] = Param{Name: fmt.Sprint("p", i), Shape: s, Decay: i%2 == 0, Init: Init{Mean: float32(i), Std: 1}}
+	}
+	return params
+}
+
+func anyLayout(t *rapid.T) *Layout {
+	return Lay(anyParams(t), rapid.IntRange(1, 9).Draw(t, "world"), rapid.IntRange(1, 20).Draw(t, "align"))
+}
+
+// TestLay checks that parameters lie end to end in order and keep what else
+// is known about them, and that the caller's slice is left alone.
+func TestLay(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		params := anyParams(t)
+		before := slices.Clone(params)
+		l := Lay(params, rapid.IntRange(1, 9).Draw(t, "world"), rapid.IntRange(1, 20).Draw(t, "align"))
+		if !reflect.DeepEqual(params, before) {
+			t.Fatalf("Lay changed its argument to %v", params)
+		}
+		at := 0
+		for i, p := range l.Params {
+			n := 1
+			for _, d := range p.Shape {
+				n *= d
+			}
+			want := params[i]
+			want.At = Range{at, at + n}
+			if !reflect.DeepEqual(p, want) || p.Numel() != n {
+				t.Fatalf("parameter %d is %v with %d elements, want %v with %d", i, p, p.Numel(), want, n)
+			}
+			at += n
+		}
+		if l.Numel() != at {
+			t.Fatalf("%d elements, want %d", l.Numel(), at)
+		}
+	})
+}
+
+// TestShards checks that the shards are equal, aligned, end to end, and cover
+// all parameters with less padding than World × Align.
+func TestShards(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		l := anyLayout(t)
+		if l.ShardLen()%l.Align != 0 {
+			t.Fatalf("shards of %d elements, aligned to %d", l.ShardLen(), l.Align)
+		}
+		at := 0
+		for r := range l.World {
+			if s := l.Shard(r); s.Lo != at || s.Len() != l.ShardLen() {
+				t.Fatalf("shard %d is %v, want %d elements from %d", r, s, l.ShardLen(), at)
+			}
+			at += l.ShardLen()
+		}
+		if pad := l.Len() - l.Numel(); l.Len() != at || pad < 0 || pad >= l.World*l.Align {
+			t.Fatalf("%d elements in all shards, length %d with %d of padding, %d shards aligned to %d", at, l.Len(), pad, l.World, l.Align)
+		}
+	})
+}
+
+// TestPositionIsIndependentOfWorld is what resharding by ranges rests on.
+func TestPositionIsIndependentOfWorld(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		params := anyParams(t)
+		one := Lay(params, 1, 1)
+		other := Lay(params, rapid.IntRange(1, 50).Draw(t, "world"), rapid.IntRange(1, 64).Draw(t, "align"))
+		if !reflect.DeepEqual(one.Params, other.Params) {
+			t.Fatalf("parameters at %v of one rank, %v of %d", one.Params, other.Params, other.World)
+		}
+	})
+}
+
+// TestPieces copies every parameter into the shards by the pieces: each
+// element must arrive once, at its place in the flat vector.
+func TestPieces(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		l := anyLayout(t)
+		got := make([]int, l.Len()) // 1 + param*1000 + element, 0 where no piece lies
+		want := make([]int, l.Len())
+		for i, p := range l.Params {
+			for e := range p.Numel() {
+				want[p.At.Lo+e] = 1 + i*1000 + e
+			}
+		}
+		for r := range l.World {
+			shard := got[r*l.ShardLen() : (r+1)*l.ShardLen()]
+			last := 0
+			for p := range l.Pieces(r) {
+				if p.InParam.Len() != p.InShard.Len() || p.InParam.Len() < 1 || p.InShard.Lo != last {
+					t.Fatalf("piece %v of shard %d follows element %d", p, r, last)
+				}
+				last = p.InShard.Hi
+				for i := range p.InShard.Len() {
+					shard[p.InShard.Lo+i] += 1 + p.Param*1000 + p.InParam.Lo + i
+				}
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("elements by pieces %v\nwant %v", got, want)
+		}
+	})
+}
+
+func TestPiecesStopEarly(t *testing.T) {
+	l := Lay([]Param{{Shape: []int{3}}, {Shape: []int{3}}}, 1, 1)
+	n := 0
+	for range l.Pieces(0) {
+		n++
+		break
+	}
+	if n != 1 {
+		t.Errorf("%d pieces after break", n)
+	}
+}
+
+func TestIntersect(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		any := func(name string) Range {
+			lo := rapid.IntRange(-5, 20).Draw(t, name)
+			return Range{lo, lo + rapid.IntRange(0, 10).Draw(t, name+" length")}
+		}
+		a, b := any("a"), any("b")
+		both := a.Intersect(b)
+		for i := -10; i < 40; i++ {
+			in := func(r Range) bool { return r.Lo <= i && i < r.Hi }
+			if in(both) != (in(a) && in(b)) {
+				t.Fatalf("%v and %v intersect in %v: wrong at %d", a, b, both, i)
+			}
+		}
+		if both.Len() < 0 || both.Len() != b.Intersect(a).Len() {
+			t.Fatalf("%v and %v intersect in %v of length %d", a, b, both, both.Len())
+		}
+	})
+}
+
+// TestMeshPartitions checks that each kind of group splits the world into
+// equal groups, that a rank is where it says in its own, and that two groups
+// of different kinds share one rank.
+func TestMeshPartitions(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := Mesh{rapid.IntRange(1, 9).Draw(t, "shard"), rapid.IntRange(1, 9).Draw(t, "replicate")}
+		partition(t, m.World(), m.Shard, m.ShardGroup, m.ShardRank)
+		partition(t, m.World(), m.Replicate, m.ReplicaGroup, m.ReplicaRank)
+		for r := range m.World() {
+			if g := m.ShardGroup(r); g[len(g)-1]-g[0] != len(g)-1 {
+				t.Fatalf("%v: shard group %v is not of neighbours", m, g)
+			}
+			for _, s := range m.ReplicaGroup(r) {
+				if m.ShardRank(s) != m.ShardRank(r) || s != r && slices.Contains(m.ShardGroup(r), s) {
+					t.Fatalf("%v: ranks %d and %d are replicas and share a shard group, or hold different shards", m, r, s)
+				}
+			}
+		}
+	})
+}
+
+// partition checks that the groups split the world into groups of size ranks.
+func partition(t *rapid.T, world, size int, group func(int) []int, index func(int) int) {
+	for r := range world {
+		g := group(r)
+		if len(g) != size || !slices.IsSorted(g) || g[index(r)] != r {
+			t.Fatalf("group %v of rank %d, which is %d in it, want %d ranks", g, r, index(r), size)
+		}
+		for _, s := range g {
+			if !slices.Equal(group(s), g) {
+				t.Fatalf("ranks %d and %d have groups %v and %v", r, s, g, group(s))
+			}
+		}
+	}
+}
+
+func TestBrokenInputPanics(t *testing.T) {
+	l := Lay([]Param{{Name: "w", Shape: []int{4, 4}}}, 2, 1)
+	lay := func(shape ...int) func() { return func() { Lay([]Param{{Name: "wte", Shape: shape}}, 1, 1) } }
+	tests := map[string]func(){
+		"world 0, align 1":                func() { Lay(nil, 0, 1) },
+		"world 2, align 0":                func() { Lay(nil, 2, 0) },
+		"wte has shape [3 -1]":            lay(3, -1),
+		"wte has shape [0 -1]":            lay(0, -1),
+		"wte has shape [4294967296 4294":  lay(1<<32, 1<<32),
+		"wte has shape [9223372036854775": lay(math.MaxInt, 2),
+		"rank -1 of 2":                    func() { l.Shard(-1) },
+		"rank 2 of 2":                     func() { l.Pieces(2) },
+		"rank 6 of a mesh of 3 × 2":       func() { Mesh{3, 2}.ShardGroup(6) },
+		"rank -1 of a mesh of 3 × 2":      func() { Mesh{3, 2}.ReplicaGroup(-1) },
+		"rank 7 of a mesh of 3 × 2":       func() { Mesh{3, 2}.ShardRank(7) },
+		"rank 8 of a mesh of 3 × 2":       func() { Mesh{3, 2}.ReplicaRank(8) },
+		"mesh of 0 × 2":                   func() { Mesh{0, 2}.World() },
+		"mesh of 2 × -1":                  func() { Mesh{2, -1}.ShardGroup(0) },
+	}
+	for want, f := range tests {
+		t.Run(want, func(t *testing.T) {
+			defer func() {
+				if got := fmt.Sprint(recover()); !strings.Contains(got, want) {
+					t.Errorf("panic %q, want %q in it", got, want)
+				}
+			}()
+			f()
+		})
+	}
+}
