@@ -149,6 +149,9 @@ func TestUnknownIDs(t *testing.T) {
 			t.Errorf("%T: %q", c.tok, got)
 		}
 	}
+	if id := (Bytes{}).Separator(); id != -1 {
+		t.Errorf("bytes have the separator %d", id)
+	}
 }
 
 // TestCachesForget: more different pieces than an encoder remembers.

@@ -2,8 +2,10 @@ package data
 
 import (
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"go/build"
 	"os"
 	"path/filepath"
 	"slices"
@@ -256,6 +258,14 @@ func TestProblems(t *testing.T) {
 	}
 }
 
+// TestProblemsKeepTheirCause: errors.Is sees through a problem.
+func TestProblemsKeepTheirCause(t *testing.T) {
+	_, err := Open(Source{Text: []string{"*"}, Dir: tree(t, map[string]string{"a": "text"}), Tokenizer: "no/such/folder", Context: 1})
+	if !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
+}
+
 // TestEnoughIsEnough follows the advice of the errors above, a tenth more for
 // their "about".
 func TestEnoughIsEnough(t *testing.T) {
@@ -309,6 +319,73 @@ func TestGoroot(t *testing.T) {
 	t.Setenv("GOROOT", filepath.Join(want, "src"))
 	if got, err := expand("${GOROOT}/x"); err != nil || got != filepath.Join(want, "src")+"/x" {
 		t.Errorf("the environment's GOROOT: %q, %v", got, err)
+	}
+}
+
+// TestGorootWithoutGo: a binary on a machine without the go command.
+func TestGorootWithoutGo(t *testing.T) {
+	root(t)
+	t.Setenv("GOROOT", "")
+	t.Setenv("PATH", "")
+	was := build.Default.GOROOT
+	t.Cleanup(func() { build.Default.GOROOT = was })
+	build.Default.GOROOT = tree(t, map[string]string{"src/x.go": "package x"})
+	if set := open(t, Source{Text: []string{"${GOROOT}/src/*.go"}, Tokenizer: "bytes", Context: 2}); set.Tokens != 9 {
+		t.Errorf("%d tokens", set.Tokens)
+	}
+	for _, gone := range []string{"", t.TempDir()} {
+		build.Default.GOROOT = gone
+		_, err := Open(Source{Text: []string{"${GOROOT}/src/*.go"}, Tokenizer: "bytes", Context: 2})
+		if err == nil || !strings.Contains(err.Error(), "data.text[0]: ${GOROOT}/src/*.go: GOROOT is unknown") || strings.Contains(err.Error(), "matches") {
+			t.Errorf("root %q: %v", gone, err)
+		}
+	}
+}
+
+// TestCloseUnmaps asks the system what is mapped.
+func TestCloseUnmaps(t *testing.T) {
+	const maps = "/proc/self/maps"
+	if _, err := os.Stat(maps); err != nil {
+		t.Skip(err)
+	}
+	dir := tree(t, map[string]string{"mapped.bin": "\x01\x00\x02\x00", "short.bin": "\x01"})
+	mapped := func() bool {
+		text, err := os.ReadFile(maps)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Contains(string(text), dir)
+	}
+	set, err := Open(Source{Tokens: []string{"mapped.bin"}, Dir: dir, Context: 1})
+	if err != nil || !mapped() {
+		t.Fatalf("mapped: %v, error %v", mapped(), err)
+	}
+	if err := set.Close(); err != nil || mapped() {
+		t.Errorf("still mapped: %v, error %v", mapped(), err)
+	}
+	if _, err := Open(Source{Tokens: []string{"*.bin"}, Dir: dir, Context: 1}); err == nil || mapped() {
+		t.Errorf("after a failed Open mapped: %v, error %v", mapped(), err)
+	}
+}
+
+// TestWideVocabulary: ids that need more than 16 bits, and a special token
+// that is not written in the alphabet of bytes.
+func TestWideVocabulary(t *testing.T) {
+	ids := map[string]int{"ab": 70000, EndOfText: 70001, "<日 本>": 70002}
+	for r, b := range byteOf {
+		ids[string(r)] = int(b)
+	}
+	vocab, err := json.Marshal(ids)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := tree(t, map[string]string{"voc/vocab.json": string(vocab), "voc/merges.txt": "a b\n", "x.txt": "abba"})
+	set := open(t, Source{Text: []string{"*.txt"}, Dir: dir, Tokenizer: filepath.Join(dir, "voc"), Context: 1})
+	if want := []int32{70000, 'b', 'a', 70001}; !slices.Equal(all(set), want) || set.Vocab != 70003 {
+		t.Errorf("%v, want %v; vocabulary %d", all(set), want, set.Vocab)
+	}
+	if got := string(set.Tokenizer.Decode([]int32{70002, 300, 70000})); got != "<日 本>\uFFFDab" {
+		t.Errorf("%q", got)
 	}
 }
 
