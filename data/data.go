@@ -1,0 +1,224 @@
+// Package data turns files into batches that are a pure function of (seed,
+// sample): any rank can read any sample of any epoch at any time, so a resumed
+// run needs nothing but the number of its next step.
+//
+// # From files to tokens
+//
+// Text files are found by patterns, sorted by path, each taken once, and read
+// as bytes. With the tokenizer "bytes" the corpus is their concatenation, as
+// cat would print it; with a BPE vocabulary each file is followed by the
+// vocabulary's <|endoftext|>, if it has one. Text is held in memory, one, two
+// or four bytes a token; a file edited during a run changes nothing. Token
+// files are mapped: they may be larger than memory and must not be truncated
+// while a run uses them.
+//
+// # From tokens to windows
+//
+// With a context of T, a window is T+1 consecutive tokens: T inputs, and the
+// same shifted by one as targets. Neighbouring windows overlap in exactly one
+// token, the last target of one and the first input of the next, so every
+// token is predicted once an epoch.
+//
+// # Training and validation
+//
+// The corpus is cut into about a hundred periods: a training stretch, then a
+// validation stretch, in the proportion asked for. So validation text comes
+// evenly from everywhere, not from the files that happen to sort last.
+// Stretches share no token: no window of one set overlaps a window of the
+// other. The cut depends on the number of tokens, the context and the fraction,
+// not on the seed: runs that differ in their seed validate on the same text.
+//
+// # Order
+//
+// Sample s of the training set is window permute(seed, s/windows)(s%windows):
+// each epoch is a permutation of all windows, computed by a Feistel network
+// and never stored. The validation set is in corpus order. Share says which
+// samples a rank reads.
+package data
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+)
+
+// Source is what to read and how to cut it.
+type Source struct {
+	Text       []string // patterns of text files; or
+	Tokens     []string // patterns of token files
+	Dir        string   // where relative paths start; "" is the working directory
+	Tokenizer  string   // "bytes", "gpt2" or a folder, see NewTokenizer; with Tokens it may be ""
+	Validation float64  // part of the tokens kept for validation, in [0, 0.5]
+	Context    int      // T: tokens of a sample, >= 1
+	Batch      int      // samples of a step over all ranks: the least the training set must hold
+	Vocab      int      // ids the model knows are [0, Vocab); 0 if the model takes Set.Vocab
+	Seed       uint64   // of the training order
+
+	// Progress, if not nil, is told how much of the text has been encoded, or
+	// of the token files checked, in bytes. Calls do not overlap.
+	Progress func(done, total int64)
+}
+
+// Set is an open source. It may be used by many goroutines at once.
+type Set struct {
+	Train      *Split
+	Validation *Split // nil where none was asked for
+	Tokenizer  Tokenizer
+	Files      int
+	Tokens     int64
+	Vocab      int // ids are in [0, Vocab): the tokenizer's, or one more than the largest id of the token files
+
+	// Fingerprint is the same for the same tokens in the same order, wherever
+	// the files lie; it does not cover the context, the fraction or the seed.
+	// A resumed run whose fingerprint differs would not go on with its data.
+	Fingerprint string
+
+	release []func() error
+}
+
+// Problem is something wrong with one field of a source.
+type Problem struct {
+	Key string // the field in lower case: "text[2]" for the third pattern, "validation"
+	Err error
+}
+
+func (p *Problem) Error() string { return "data." + p.Key + ": " + p.Err.Error() }
+func (p *Problem) Unwrap() error { return p.Err }
+
+func problem(key, format string, args ...any) *Problem {
+	return &Problem{key, fmt.Errorf(format, args...)}
+}
+
+// Open reads a source. Its error joins all problems found, each a *Problem.
+// The caller closes the set.
+func Open(s Source) (*Set, error) {
+	set, files, errs := s.inspect()
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	corpus, err := set.load(s, files)
+	if err == nil {
+		err = set.cut(s, corpus)
+	}
+	if err == nil {
+		return set, nil
+	}
+	if closing := set.Close(); closing != nil {
+		err = errors.Join(err, closing)
+	}
+	return nil, err
+}
+
+// Close releases mapped files; no split may be used after it.
+func (s *Set) Close() error {
+	var errs []error
+	for _, release := range s.release {
+		errs = append(errs, release())
+	}
+	s.release = nil
+	return errors.Join(errs...)
+}
+
+// inspect finds everything that can be wrong before a file's content is read.
+func (s Source) inspect() (set *Set, files []file, errs []error) {
+	switch {
+	case len(s.Text) > 0 && len(s.Tokens) > 0:
+		errs = append(errs, problem("tokens", "text and tokens are both given; keep one of them"))
+	case len(s.Text)+len(s.Tokens) == 0:
+		errs = append(errs, problem("text", `no data: give text: ["FOLDER/**/*.txt"] or tokens: [FILE.bin]`))
+	}
+	if s.Context < 1 {
+		errs = append(errs, problem("context", "a context of %d tokens; at least 1 is needed", s.Context))
+	}
+	if !(s.Validation >= 0 && s.Validation <= 0.5) {
+		errs = append(errs, problem("validation", "%v is not a fraction from 0 to 0.5", s.Validation))
+	}
+	set = new(Set)
+	if s.Tokenizer != "" || len(s.Text) > 0 {
+		tok, err := openTokenizer(s.Dir, s.Tokenizer)
+		if err != nil {
+			errs = append(errs, &Problem{"tokenizer", err})
+		} else if set.Tokenizer = tok; len(s.Text) > 0 && s.Vocab > 0 && tok.Vocab() > s.Vocab {
+			errs = append(errs, problem("tokenizer", "%s has %d tokens, the model knows %d; raise the model's vocabulary or choose another tokenizer",
+				s.Tokenizer, tok.Vocab(), s.Vocab))
+		}
+	}
+	text, wrong := find("text", s.Dir, s.Text)
+	tokens, wrongTokens := find("tokens", s.Dir, s.Tokens)
+	return set, append(text, tokens...), slices.Concat(errs, wrong, wrongTokens)
+}
+
+// load reads the files into a corpus and checks its ids.
+func (set *Set) load(s Source, files []file) (*Corpus, error) {
+	silent := func(int64, int64) {}
+	progress := s.Progress
+	if progress == nil {
+		progress = silent
+	}
+	var segments []segment
+	var err error
+	if bpe, ok := set.Tokenizer.(*BPE); len(s.Tokens) > 0 {
+		segments, set.release, err = mapTokens(files)
+	} else if ok {
+		segments, err = encodeFiles(bpe, files, progress)
+		progress = silent
+	} else {
+		segments, err = readFiles(files, progress)
+		progress = silent
+	}
+	if err != nil {
+		return nil, &Problem{s.key(), err}
+	}
+	corpus := newCorpus(segments)
+	sum, largest, err := corpus.scan(s.limit(set.Tokenizer), progress)
+	if err != nil {
+		return nil, &Problem{s.key(), err}
+	}
+	set.Files, set.Tokens, set.Fingerprint, set.Vocab = len(files), corpus.Len(), sum, largest+1
+	if set.Tokenizer != nil {
+		set.Vocab = set.Tokenizer.Vocab()
+	}
+	return corpus, nil
+}
+
+// limit is what ids must be below, 0 if nobody says.
+func (s Source) limit(tok Tokenizer) int {
+	if s.Vocab == 0 && tok != nil {
+		return tok.Vocab()
+	}
+	return s.Vocab
+}
+
+// key is where the files are named.
+func (s Source) key() string {
+	if len(s.Tokens) > 0 {
+		return "tokens"
+	}
+	return "text"
+}
+
+// cut makes the splits and refuses sets too small to train on.
+func (set *Set) cut(s Source, c *Corpus) error {
+	p := layOut(c.Len(), int64(s.Context), s.Validation)
+	set.Train = &Split{corpus: c, context: int64(s.Context), stretches: p.train, shuffle: true, seed: s.Seed}
+	var errs []error
+	if batch := int64(max(s.Batch, 1)); set.Train.Windows() < batch {
+		errs = append(errs, problem(s.key(), "%d tokens give %d training windows of %d tokens, fewer than the %d of one global batch, which need about %d tokens; add data, shorten the context or make the batch smaller",
+			c.Len(), set.Train.Windows(), s.Context+1, batch, enough(batch, s.Context, 1-s.Validation)))
+	}
+	if s.Validation > 0 {
+		set.Validation = &Split{corpus: c, context: int64(s.Context), stretches: p.held}
+		if set.Validation.Windows() == 0 {
+			errs = append(errs, problem("validation", "%v of %d tokens holds no window of %d tokens, which needs about %d tokens in all; add data, shorten the context, raise the fraction, or set it to 0 to train without validation",
+				s.Validation, c.Len(), s.Context+1, enough(1, s.Context, s.Validation)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// enough is about how many tokens a corpus needs for its part f to hold n
+// windows: each costs its targets, and at worst one token to be a stretch.
+func enough(n int64, context int, f float64) int64 {
+	return int64(math.Ceil(float64(n*int64(context+1)+1) / f))
+}

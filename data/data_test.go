@@ -1,0 +1,480 @@
+package data
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"go/build"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// all is the tokens of a set's corpus.
+func all(s *Set) []int32 {
+	ids := make([]int32, s.Tokens)
+	s.Train.corpus.Read(ids, 0)
+	return ids
+}
+
+func open(t *testing.T, s Source) *Set {
+	t.Helper()
+	set, err := Open(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := set.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return set
+}
+
+func tree(t *testing.T, files map[string]string) string {
+	dir := t.TempDir()
+	for name, text := range files {
+		write(t, filepath.Join(dir, name), text)
+	}
+	return dir
+}
+
+func TestTextIsTheSortedFiles(t *testing.T) {
+	dir := tree(t, map[string]string{
+		"b.txt": "second\xff\n", "a.txt": "first\n", "deep/er/c.txt": "third\n", "deep/empty.txt": "", "other.md": "never",
+		"deep/d[1].txt": "fourth\n",
+	})
+	if err := os.Symlink(filepath.Join(dir, "deep"), filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	want := "first\nsecond\xff\nfourth\nthird\n"
+	t.Setenv("CORPUS", dir)
+	for _, c := range []Source{
+		{Text: []string{dir + "/**/*.txt"}},
+		{Text: []string{"**/*.txt"}, Dir: dir},
+		{Text: []string{"deep/**", "a.txt", "{a,b}.txt", "./a.txt", "deep/../?.txt"}, Dir: dir},
+		{Text: []string{"${CORPUS}/**/*.txt"}},
+	} {
+		c.Tokenizer, c.Context = "bytes", 3
+		set := open(t, c)
+		if got := string(set.Tokenizer.Decode(all(set))); got != want {
+			t.Errorf("%q: %q, want %q", c.Text, got, want)
+		}
+		if set.Files != 4 || set.Vocab != 256 || set.Validation != nil || set.Train.Windows() != 8 {
+			t.Errorf("%q: %d files, vocabulary %d, %d windows", c.Text, set.Files, set.Vocab, set.Train.Windows())
+		}
+	}
+	pattern := []string{"a.txt", "deep/d[1].txt"} // the brackets are a class: d1.txt
+	if _, err := Open(Source{Text: pattern, Dir: dir, Tokenizer: "bytes", Context: 3}); err == nil {
+		t.Error("a class matched brackets")
+	}
+}
+
+func TestFoldersMayHavePatternCharacters(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "a[b]{c,d}*")
+	write(t, filepath.Join(dir, "x.txt"), "some text")
+	t.Setenv("CORPUS", dir)
+	for _, s := range []Source{{Text: []string{"${CORPUS}/*.txt"}}, {Text: []string{"*.txt"}, Dir: dir}} {
+		s.Tokenizer, s.Context = "bytes", 2
+		if set := open(t, s); set.Tokens != 9 {
+			t.Errorf("%d tokens", set.Tokens)
+		}
+	}
+}
+
+func TestBPESeparatesFiles(t *testing.T) {
+	dir := tree(t, map[string]string{"a": "Hello world", "b": "hello world", "c": ""})
+	set := open(t, Source{Text: []string{"*"}, Dir: dir, Tokenizer: "gpt2", Context: 2})
+	if want := []int32{15496, 995, 50256, 31373, 995, 50256}; !slices.Equal(all(set), want) {
+		t.Errorf("%v, want %v", all(set), want)
+	}
+	vocab, merges := small("b c\na bc\n")
+	write(t, filepath.Join(dir, "voc", "vocab.json"), vocab)
+	write(t, filepath.Join(dir, "voc", "merges.txt"), merges)
+	set = open(t, Source{Text: []string{"[ab]"}, Dir: dir, Tokenizer: "voc", Context: 2})
+	if got := string(set.Tokenizer.Decode(all(set))); got != "Hello worldhello world" || set.Tokens != 22 {
+		t.Errorf("without a separator: %q", got)
+	}
+}
+
+// TestLargeFilesKeepTheirOrder encodes files of several chunks on all cores.
+func TestLargeFilesKeepTheirOrder(t *testing.T) {
+	var a, b strings.Builder
+	for i := 0; a.Len() < 2*chunkBytes+chunkBytes/2; i++ {
+		fmt.Fprintf(&a, "line %d of a\n", i)
+	}
+	for i := 0; b.Len() < chunkBytes+10; i++ {
+		fmt.Fprintf(&b, "%x ", i)
+	}
+	dir := tree(t, map[string]string{"a": a.String(), "b": b.String(), "c": "end"})
+	var last, total int64
+	set := open(t, Source{Text: []string{"*"}, Dir: dir, Tokenizer: "gpt2", Context: 8, Progress: func(d, of int64) {
+		if d <= last || d > of {
+			t.Errorf("progress %d after %d, of %d", d, last, of)
+		}
+		last, total = d, of
+	}})
+	if want := a.String() + EndOfText + b.String() + EndOfText + "end" + EndOfText; string(set.Tokenizer.Decode(all(set))) != want {
+		t.Error("the text does not come back")
+	}
+	if want := int64(a.Len() + b.Len() + 3); last != want || total != want {
+		t.Errorf("progress ended at %d of %d, want %d", last, total, want)
+	}
+}
+
+// llmcFile is a token file as llm.c's data scripts write it.
+func llmcFile(magic, version uint32, width int, claimed int, ids ...uint32) string {
+	b := make([]byte, headerBytes)
+	binary.LittleEndian.PutUint32(b[0:], magic)
+	binary.LittleEndian.PutUint32(b[4:], version)
+	binary.LittleEndian.PutUint32(b[8:], uint32(claimed))
+	return string(b) + string(littleEndian(ids, width))
+}
+
+// TestTokenFileBytes holds the three formats to their bytes.
+func TestTokenFileBytes(t *testing.T) {
+	zeros := strings.Repeat("\x00", 253*4)
+	for name, c := range map[string]struct {
+		bytes string
+		want  []int32
+	}{
+		"llm.c gpt2":  {"\x88\xd8\x34\x01\x01\x00\x00\x00\x03\x00\x00\x00" + zeros + "\x50\xc4\x0f\x00\xff\x01", []int32{50256, 15, 511}},
+		"llm.c llama": {"\xa1\xd9\x34\x01\x07\x00\x00\x00\x02\x00\x00\x00" + zeros + "\x00\xf4\x01\x00\x01\x00\x00\x00", []int32{128000, 1}},
+		"nanoGPT":     {"\x50\xc4\x0f\x00\xff\x01", []int32{50256, 15, 511}},
+	} {
+		dir := tree(t, map[string]string{"x.bin": c.bytes})
+		set := open(t, Source{Tokens: []string{"x.bin"}, Dir: dir, Context: 1})
+		if !slices.Equal(all(set), c.want) {
+			t.Errorf("%s: %v, want %v", name, all(set), c.want)
+		}
+		if set.Vocab != int(slices.Max(c.want))+1 || set.Tokenizer != nil {
+			t.Errorf("%s: vocabulary %d", name, set.Vocab)
+		}
+	}
+}
+
+func TestTokenFilesAreJoined(t *testing.T) {
+	dir := tree(t, map[string]string{
+		"1.bin": string(littleEndian([]uint32{1, 2, 3}, 2)),
+		"2.bin": llmcFile(20240801, 7, 4, 2, 4, 100000),
+		"3.bin": llmcFile(20240520, 1, 2, 1, 6),
+	})
+	done := int64(0)
+	set := open(t, Source{Tokens: []string{"*.bin"}, Dir: dir, Context: 2, Progress: func(d, _ int64) { done = d }})
+	if want := []int32{1, 2, 3, 4, 100000, 6}; !slices.Equal(all(set), want) || done != 3*2+2*4+2 {
+		t.Errorf("%v, want %v; progress %d", all(set), want, done)
+	}
+	input, target := make([]int32, 4), make([]int32, 4)
+	(&Split{corpus: set.Train.corpus, context: 2, stretches: set.Train.stretches}).Batch(input, target, 0)
+	if !slices.Equal(input, []int32{1, 2, 3, 4}) || !slices.Equal(target, []int32{2, 3, 4, 100000}) {
+		t.Errorf("input %v, target %v", input, target)
+	}
+}
+
+func TestBrokenTokenFiles(t *testing.T) {
+	far := make([]uint32, blockBytes/2+100)
+	far[blockBytes/2+7] = 50257
+	for _, c := range []struct {
+		bytes string
+		vocab int
+		want  string
+	}{
+		{"", 0, "is empty"},
+		{"abc", 0, "3 bytes are no whole number of uint16 ids"},
+		{llmcFile(20240520, 1, 2, 3, 1, 2), 0, "its header says 3 tokens of 2 bytes, 1030 bytes in all, but the file has 1028"},
+		{llmcFile(20240520, 1, 2, 1, 1, 2), 0, "its header says 1 tokens"},
+		{llmcFile(20240520, 1, 2, 0), 0, "its header says 0 tokens"},
+		{llmcFile(20240520, 1, 2, -1), 0, "its header says -1 tokens"},
+		{llmcFile(20240801, 7, 4, 2, 1), 0, "its header says 2 tokens of 4 bytes, 1032 bytes in all, but the file has 1028"},
+		{llmcFile(20240520, 2, 2, 1, 1), 0, "version 2; version 1 is known"},
+		{llmcFile(20240520, 1, 2, 1, 1)[:100], 0, "ends within its header of 1024"},
+		{llmcFile(20240520, 1, 2, 4, 1, 256, 300, 2), 256, "token 1 has id 256, but the vocabulary has ids 0 to 255"},
+		{llmcFile(20240801, 7, 4, 2, 1, 1<<31), 0, "token 1 has id 2147483648"},
+		{string(littleEndian(far, 2)), 50257, "token 524295 has id 50257, but the vocabulary has ids 0 to 50256"},
+	} {
+		dir := tree(t, map[string]string{"bad.bin": c.bytes, "good.bin": "\x01\x00\x02\x00"})
+		_, err := Open(Source{Tokens: []string{"*.bin"}, Dir: dir, Context: 1, Vocab: c.vocab})
+		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "bad.bin") {
+			t.Errorf("%.20q: %v, want %q", c.bytes, err, c.want)
+		}
+	}
+}
+
+// problems is the keys of all problems an error joins.
+func problems(err error) (keys []string) {
+	if many, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, e := range many.Unwrap() {
+			keys = append(keys, problems(e)...)
+		}
+		return keys
+	}
+	var p *Problem
+	if errors.As(err, &p) {
+		keys = append(keys, p.Key)
+	}
+	return keys
+}
+
+func TestProblems(t *testing.T) {
+	dir := tree(t, map[string]string{"a.txt": strings.Repeat("text", 100), "empty.txt": "", "sub/empty2.txt": "", "f.bin": strings.Repeat("ab", 500)})
+	nan := 0.0
+	nan /= nan
+	for _, c := range []struct {
+		s    Source
+		keys []string
+		want []string
+	}{
+		{Source{Context: 4}, []string{"text", "tokenizer"}[:1], []string{"no data"}},
+		{Source{Context: 4, Tokenizer: "bytes", Text: []string{"a.txt"}, Tokens: []string{"f.bin"}}, []string{"tokens"}, []string{"both"}},
+		{Source{Context: 4, Tokenizer: "bytes", Text: []string{"no/**/*.txt", "a.txt", "", "${NO_SUCH_NAME}/x", "empty.txt", "**/empty*", "[", "sub"}},
+			[]string{"text[0]", "text[2]", "text[3]", "text[4]", "text[5]", "text[6]", "text[7]"},
+			[]string{"no file matches", "an empty pattern", "no NO_SUCH_NAME", "empty.txt: no text", "each of the 2 files", "syntax error in pattern", "no file matches"}},
+		{Source{Context: 0, Tokenizer: "nope", Validation: 0.6, Text: []string{"a.txt", "b.txt"}}, []string{"context", "validation", "tokenizer", "text[1]"}, []string{"0.6 is not", `"nope" is neither`}},
+		{Source{Context: 4, Tokenizer: "bytes", Validation: nan, Text: []string{"a.txt"}}, []string{"validation"}, []string{"NaN"}},
+		{Source{Context: 4, Text: []string{"a.txt"}}, []string{"tokenizer"}, []string{"use bytes, gpt2"}},
+		{Source{Context: 4, Tokenizer: "gpt2", Vocab: 256, Text: []string{"a.txt"}}, []string{"tokenizer"}, []string{"50257 tokens, the model knows 256"}},
+		{Source{Context: 400, Tokenizer: "bytes", Text: []string{"a.txt"}}, []string{"text"}, []string{"400 tokens give 0 training windows of 401"}},
+		{Source{Context: 399, Batch: 2, Tokenizer: "bytes", Text: []string{"a.txt"}}, []string{"text"}, []string{"fewer than the 2", "about 801"}},
+		{Source{Context: 50, Batch: 8, Tokenizer: "bytes", Validation: 0.01, Text: []string{"a.txt"}}, []string{"text", "validation"}, []string{"7 training windows", "0.01 of 400 tokens holds no window of 51", "about 5200 tokens"}},
+		{Source{Context: 100, Batch: 11, Tokens: []string{"f.bin"}}, []string{"tokens"}, []string{"500 tokens give 4"}},
+		{Source{Context: 100, Tokenizer: "bytes", Tokens: []string{"f.bin"}}, []string{"tokens"}, []string{"token 0 has id 25185"}},
+	} {
+		c.s.Dir = dir
+		_, err := Open(c.s)
+		if diff := cmp.Diff(c.keys, problems(err)); diff != "" {
+			t.Errorf("%+v: problems (-want +got)\n%s%v", c.s, diff, err)
+		}
+		for _, want := range c.want {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%+v: %v, want %q", c.s, err, want)
+			}
+		}
+	}
+}
+
+// TestProblemsKeepTheirCause: errors.Is sees through a problem.
+func TestProblemsKeepTheirCause(t *testing.T) {
+	_, err := Open(Source{Text: []string{"*"}, Dir: tree(t, map[string]string{"a": "text"}), Tokenizer: "no/such/folder", Context: 1})
+	if !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
+}
+
+// TestEnoughIsEnough follows the advice of the errors above, a tenth more for
+// their "about".
+func TestEnoughIsEnough(t *testing.T) {
+	for _, f := range []float64{0, 0.01, 0.03, 0.1, 0.25, 0.5} {
+		for _, T := range []int64{1, 10, 256} {
+			l := layOut(enough(8, int(T), 1-f)*11/10, T, f)
+			if l.train.windows < 8 {
+				t.Errorf("f=%v T=%d: %d training windows", f, T, l.train.windows)
+			}
+			if f > 0 && layOut(enough(1, int(T), f)*11/10, T, f).held.windows < 1 {
+				t.Errorf("f=%v T=%d: no validation window", f, T)
+			}
+		}
+	}
+}
+
+func TestFilesThatChangeOrGo(t *testing.T) {
+	dir := tree(t, map[string]string{"a": "12345", "b": "123"})
+	for _, size := range []int64{4, 6} {
+		bad := []file{{filepath.Join(dir, "a"), size}, {filepath.Join(dir, "b"), 3}, {filepath.Join(dir, "gone"), 9}}
+		_, bytesErr := readFiles(bad, func(int64, int64) {})
+		_, bpeErr := encodeFiles(gpt2(), bad, func(int64, int64) {})
+		_, release, mapErr := mapTokens(bad)
+		for _, f := range release {
+			if err := f(); err != nil {
+				t.Error(err)
+			}
+		}
+		for _, err := range []error{bytesErr, bpeErr, mapErr} {
+			if err == nil || !strings.Contains(err.Error(), "a: "+fmt.Sprint(size)+" bytes when it was found") || !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("size %d: %v", size, err)
+			}
+		}
+	}
+	var many []error
+	for i := range 20 {
+		many = append(many, fmt.Errorf("problem %d", i))
+	}
+	if got := joinSome(many).Error(); !strings.Contains(got, "problem 7\nand 12 files more") {
+		t.Errorf("%s", got)
+	}
+}
+
+func TestGoroot(t *testing.T) {
+	want := root(t)
+	t.Setenv("GOROOT", "")
+	set := open(t, Source{Text: []string{"${GOROOT}/src/fmt/*.go"}, Tokenizer: "bytes", Context: 64})
+	if set.Tokens < 100000 || set.Files < 5 {
+		t.Errorf("%d tokens in %d files", set.Tokens, set.Files)
+	}
+	t.Setenv("GOROOT", filepath.Join(want, "src"))
+	if got, err := expand("${GOROOT}/x"); err != nil || got != filepath.Join(want, "src")+"/x" {
+		t.Errorf("the environment's GOROOT: %q, %v", got, err)
+	}
+}
+
+// TestGorootWithoutGo: a binary on a machine without the go command.
+func TestGorootWithoutGo(t *testing.T) {
+	root(t)
+	t.Setenv("GOROOT", "")
+	t.Setenv("PATH", "")
+	was := build.Default.GOROOT
+	t.Cleanup(func() { build.Default.GOROOT = was })
+	build.Default.GOROOT = tree(t, map[string]string{"src/x.go": "package x"})
+	if set := open(t, Source{Text: []string{"${GOROOT}/src/*.go"}, Tokenizer: "bytes", Context: 2}); set.Tokens != 9 {
+		t.Errorf("%d tokens", set.Tokens)
+	}
+	for _, gone := range []string{"", t.TempDir()} {
+		build.Default.GOROOT = gone
+		_, err := Open(Source{Text: []string{"${GOROOT}/src/*.go"}, Tokenizer: "bytes", Context: 2})
+		if err == nil || !strings.Contains(err.Error(), "data.text[0]: ${GOROOT}/src/*.go: GOROOT is unknown") || strings.Contains(err.Error(), "matches") {
+			t.Errorf("root %q: %v", gone, err)
+		}
+	}
+}
+
+// TestCloseUnmaps asks the system what is mapped.
+func TestCloseUnmaps(t *testing.T) {
+	const maps = "/proc/self/maps"
+	if _, err := os.Stat(maps); err != nil {
+		t.Skip(err)
+	}
+	dir := tree(t, map[string]string{"mapped.bin": "\x01\x00\x02\x00", "short.bin": "\x01"})
+	mapped := func() bool {
+		text, err := os.ReadFile(maps)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Contains(string(text), dir)
+	}
+	set, err := Open(Source{Tokens: []string{"mapped.bin"}, Dir: dir, Context: 1})
+	if err != nil || !mapped() {
+		t.Fatalf("mapped: %v, error %v", mapped(), err)
+	}
+	if err := set.Close(); err != nil || mapped() {
+		t.Errorf("still mapped: %v, error %v", mapped(), err)
+	}
+	if _, err := Open(Source{Tokens: []string{"*.bin"}, Dir: dir, Context: 1}); err == nil || mapped() {
+		t.Errorf("after a failed Open mapped: %v, error %v", mapped(), err)
+	}
+}
+
+// TestWideVocabulary: ids that need more than 16 bits, and a special token
+// that is not written in the alphabet of bytes.
+func TestWideVocabulary(t *testing.T) {
+	ids := map[string]int{"ab": 70000, EndOfText: 70001, "<日 本>": 70002}
+	for r, b := range byteOf {
+		ids[string(r)] = int(b)
+	}
+	vocab, err := json.Marshal(ids)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := tree(t, map[string]string{"voc/vocab.json": string(vocab), "voc/merges.txt": "a b\n", "x.txt": "abba"})
+	set := open(t, Source{Text: []string{"*.txt"}, Dir: dir, Tokenizer: filepath.Join(dir, "voc"), Context: 1})
+	if want := []int32{70000, 'b', 'a', 70001}; !slices.Equal(all(set), want) || set.Vocab != 70003 {
+		t.Errorf("%v, want %v; vocabulary %d", all(set), want, set.Vocab)
+	}
+	if got := string(set.Tokenizer.Decode([]int32{70002, 300, 70000})); got != "<日 本>\uFFFDab" {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestFingerprint(t *testing.T) {
+	big := strings.Repeat("0123456789abcdef", blockBytes/16+1)
+	print := func(files map[string]string, tok string) string {
+		return open(t, Source{Text: []string{"*"}, Dir: tree(t, files), Tokenizer: tok, Context: 1}).Fingerprint
+	}
+	base := print(map[string]string{"a": "one", "b": big}, "bytes")
+	if again := print(map[string]string{"a": "one", "b": big}, "bytes"); again != base {
+		t.Error("another folder changes the fingerprint")
+	}
+	if base != "c9d363ed0e60f39721c1f7947a3bae5acab6ffda0db1ec1417f5337a2c065b29" {
+		t.Errorf("the fingerprint was another in earlier versions: %s", base)
+	}
+	for name, other := range map[string]string{
+		"content":   print(map[string]string{"a": "onf", "b": big}, "bytes"),
+		"end":       print(map[string]string{"a": "one", "b": big[:len(big)-1] + "g"}, "bytes"),
+		"order":     print(map[string]string{"b": "one", "a": big}, "bytes"),
+		"length":    print(map[string]string{"a": "one", "b": big + "0"}, "bytes"),
+		"tokenizer": print(map[string]string{"a": "one", "b": big}, "gpt2"),
+	} {
+		if other == base {
+			t.Errorf("%s does not change the fingerprint", name)
+		}
+	}
+}
+
+// TestSameSamplesEverywhere reads a set on several goroutines, as ranks of one
+// process do, and compares with a second opening of the same files.
+func TestSameSamplesEverywhere(t *testing.T) {
+	s := Source{Text: []string{filepath.Join(root(t), "src/strings/*.go")}, Tokenizer: "gpt2", Context: 32, Validation: 0.1, Seed: 7, Batch: 16}
+	a, b := open(t, s), open(t, s)
+	const n = 64
+	errs := make([]error, n)
+	each(n, func(i int) {
+		var x, y [2][2 * 32]int32
+		sample := int64(i) * 1009
+		a.Train.Batch(x[0][:], x[1][:], sample)
+		b.Train.Batch(y[0][:], y[1][:], sample)
+		if x != y {
+			errs[i] = fmt.Errorf("sample %d differs", sample)
+		}
+	})
+	if err := errors.Join(errs...); err != nil {
+		t.Error(err)
+	}
+	if a.Fingerprint != b.Fingerprint {
+		t.Error("fingerprints differ")
+	}
+	s.Seed = 8
+	if c := open(t, s); c.Train.Window(0) == a.Train.Window(0) && c.Train.Window(1) == a.Train.Window(1) {
+		t.Error("the seed does not change the order")
+	} else if c.Validation.start(5) != a.Validation.start(5) {
+		t.Error("the seed changes what is validated on")
+	}
+}
+
+// TestGoSource opens the quickstart's data.
+func TestGoSource(t *testing.T) {
+	if testing.Short() {
+		t.Skip("reads 90 MB")
+	}
+	root(t)
+	start := time.Now()
+	set := open(t, Source{Text: []string{"${GOROOT}/src/**/*.go"}, Tokenizer: "bytes", Context: 256, Validation: 0.01})
+	train, held := set.Train.Windows(), set.Validation.Windows()
+	t.Logf("%d files, %d bytes in %v; %d training windows, %d for validation", set.Files, set.Tokens, time.Since(start), train, held)
+	if f := float64(held) / float64(train+held); f < 0.0097 || f > 0.0103 || set.Files < 1000 {
+		t.Errorf("%.4f of the windows validate", f)
+	}
+}
+
+// BenchmarkOpen opens all of the Go library: go test -bench Open -benchtime 1x
+func BenchmarkOpen(b *testing.B) {
+	for _, tok := range []string{"bytes", "gpt2"} {
+		b.Run(tok, func(b *testing.B) {
+			for b.Loop() {
+				total := int64(0)
+				set, err := Open(Source{Text: []string{"${GOROOT}/src/**/*.go"}, Tokenizer: tok, Context: 256, Progress: func(_, of int64) { total = of }})
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.SetBytes(total)
+				b.ReportMetric(float64(set.Tokens), "tokens")
+				if err := set.Close(); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,71 @@
+package data
+
+import (
+	"errors"
+	"runtime"
+	"sync"
+)
+
+// task is a chunk of text and the segment its ids go to.
+type task struct {
+	text []byte
+	last bool // of its file: the separator follows
+	to   *segment
+}
+
+// encodeFiles encodes text files on all cores. Beside the result, two or four
+// bytes a token, it holds one file's text and the chunks being encoded.
+func encodeFiles(v *BPE, files []file, progress func(done, total int64)) ([]segment, error) {
+	m := meter{report: progress}
+	for _, f := range files {
+		m.total += f.size
+	}
+	tasks := make(chan task)
+	var wg sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		wg.Go(func() { encodeTasks(v, tasks, &m) })
+	}
+	segments, err := chunks(files, v.width(), tasks)
+	close(tasks)
+	wg.Wait()
+	out := make([]segment, len(segments))
+	for i, s := range segments {
+		out[i] = *s
+	}
+	return out, err
+}
+
+// encodeTasks runs on one goroutine until tasks is closed.
+func encodeTasks(v *BPE, tasks <-chan task, m *meter) {
+	e := newEncoder(v)
+	var ids []uint32
+	for t := range tasks {
+		ids = e.append(ids[:0], t.text)
+		if t.last && v.separator >= 0 {
+			ids = append(ids, uint32(v.separator))
+		}
+		t.to.data = littleEndian(ids, t.to.width)
+		m.add(int64(len(t.text)))
+	}
+}
+
+// chunks reads the files in order and hands their text out in chunks. The
+// segments, in corpus order, are complete when the tasks are.
+func chunks(files []file, width int, tasks chan<- task) (segments []*segment, err error) {
+	var errs []error
+	for _, f := range files {
+		text := make([]byte, f.size)
+		if err := readFile(text, f); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		for len(text) > 0 {
+			n := chunkLen(text)
+			s := &segment{name: f.path, width: width}
+			segments = append(segments, s)
+			tasks <- task{text[:n], n == len(text), s}
+			text = text[n:]
+		}
+	}
+	return segments, errors.Join(errs...)
+}

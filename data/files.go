@@ -1,0 +1,137 @@
+package data
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"go/build"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/bmatcuk/doublestar/v4"
+)
+
+// file is an input file as it was when it was found.
+type file struct {
+	path string
+	size int64 // bytes, > 0
+}
+
+// find is the files of all patterns, sorted by path, each once. Empty text
+// files are left out, empty token files are errors. In a pattern * ? [..] {..} match within a folder's name, ** matches
+// folders at any depth but does not enter symbolic links, and ${NAME} is the
+// environment's value.
+func find(key, dir string, patterns []string) (files []file, errs []error) {
+	for i, pattern := range patterns {
+		found, err := match(dir, pattern, key == "tokens")
+		if err != nil {
+			errs = append(errs, problem(fmt.Sprintf("%s[%d]", key, i), "%s: %w", pattern, err))
+		}
+		files = append(files, found...)
+	}
+	slices.SortFunc(files, func(a, b file) int { return strings.Compare(a.path, b.path) })
+	return slices.CompactFunc(files, func(a, b file) bool { return a.path == b.path }), errs
+}
+
+// match is the files of one pattern, at least one.
+func match(dir, pattern string, refuseEmpty bool) ([]file, error) {
+	if pattern == "" {
+		return nil, errors.New("an empty pattern; name a file or a pattern such as FOLDER/**/*.txt")
+	}
+	expanded, err := expand(pattern)
+	if err != nil {
+		return nil, err
+	}
+	expanded = inDir(escape(dir), expanded)
+	paths, err := doublestar.FilepathGlob(expanded, doublestar.WithFilesOnly(), doublestar.WithNoFollow(), doublestar.WithFailOnIOErrors())
+	if err != nil {
+		return nil, err
+	}
+	if len(paths) == 0 {
+		return nil, fmt.Errorf("no file matches %s", expanded)
+	}
+	var files []file
+	for _, path := range paths {
+		info, err := os.Stat(path)
+		switch {
+		case err != nil:
+			return nil, err
+		case info.IsDir(): // a symbolic link to a folder
+		case !info.Mode().IsRegular():
+			return nil, fmt.Errorf("%s is not a regular file (%v)", path, info.Mode().Type())
+		case info.Size() == 0 && refuseEmpty:
+			return nil, fmt.Errorf("%s is empty", path)
+		case info.Size() > 0:
+			files = append(files, file{filepath.Clean(path), info.Size()})
+		}
+	}
+	if len(files) == 0 {
+		return nil, fmt.Errorf("no text: each of the %d files it matches is empty or a folder, such as %s", len(paths), paths[0])
+	}
+	return files, nil
+}
+
+// inDir starts a relative path at dir.
+func inDir(dir, path string) string {
+	if dir == "" || filepath.IsAbs(path) {
+		return path
+	}
+	return dir + string(filepath.Separator) + path
+}
+
+var variable = regexp.MustCompile(`\$\{[^}]*\}`)
+
+// expand puts in the values of ${NAME}, which match only themselves.
+func expand(pattern string) (string, error) {
+	var errs []error
+	s := variable.ReplaceAllStringFunc(pattern, func(v string) string {
+		name := v[2 : len(v)-1]
+		value, ok := os.LookupEnv(name)
+		if name == "GOROOT" && value == "" {
+			root, err := goroot()
+			if err != nil {
+				errs = append(errs, err)
+			}
+			return escape(root)
+		}
+		if !ok {
+			errs = append(errs, fmt.Errorf("the environment has no %s; export it or write the path out", name))
+		}
+		return escape(value)
+	})
+	return s, errors.Join(errs...)
+}
+
+// escape makes a path a pattern that matches only itself. On Windows, where
+// the backslash separates folders, nothing can be escaped.
+func escape(path string) string {
+	if runtime.GOOS == "windows" {
+		return path
+	}
+	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`, "{", `\{`).Replace(path)
+}
+
+// goroot is where the Go that is installed keeps its source, for a job that
+// does not find GOROOT in its environment: what the go command says, or else
+// where this program was built.
+func goroot() (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if out, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output(); err == nil {
+		if root := strings.TrimSpace(string(out)); root != "" {
+			return root, nil
+		}
+	}
+	root := build.Default.GOROOT
+	if _, err := os.Stat(filepath.Join(root, "src")); root == "" || errors.Is(err, fs.ErrNotExist) {
+		return "", errors.New("GOROOT is unknown: there is no go command in PATH; set GOROOT to a Go installation, or name other files, such as text: [\"FOLDER/**/*.txt\"]")
+	}
+	return root, nil
+}

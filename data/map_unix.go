@@ -1,0 +1,35 @@
+//go:build linux || darwin || freebsd
+
+package data
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"syscall"
+)
+
+// mapFile is the content of a file, read as it is used. The file must not
+// become shorter while it is mapped: the system then ends the program.
+func mapFile(f file) (data []byte, unmap func() error, err error) {
+	if f.size > math.MaxInt {
+		return nil, nil, fmt.Errorf("%s: %d bytes do not fit the address space; split the file", f.path, f.size)
+	}
+	h, err := os.Open(f.path)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer h.Close()
+	info, err := h.Stat()
+	if err != nil {
+		return nil, nil, err
+	}
+	if info.Size() != f.size {
+		return nil, nil, changed(f, info.Size())
+	}
+	data, err = syscall.Mmap(int(h.Fd()), 0, int(f.size), syscall.PROT_READ, syscall.MAP_SHARED)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: map %d bytes: %w", f.path, f.size, err)
+	}
+	return data, func() error { return syscall.Munmap(data) }, nil
+}

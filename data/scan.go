@@ -1,0 +1,117 @@
+package data
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"hash/crc32"
+	"math"
+	"runtime"
+	"sync"
+	"sync/atomic"
+)
+
+// block is what is hashed and checked at once: at most blockBytes of one
+// segment.
+type block struct {
+	segment int
+	at      int // tokens before it in the segment
+	data    []byte
+}
+
+const blockBytes = 1 << 20
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// scan reads every token once. It returns the fingerprint and the largest id,
+// or an error that names the first id that is not in [0, limit); a limit of 0
+// allows every int32.
+//
+// The fingerprint is the SHA-256 of, for each block of each segment in order,
+// its id width and length (2 and 4 bytes) and its CRC-32C: a checksum against
+// accidents that runs at the speed of memory, not against an adversary.
+func (c *Corpus) scan(limit int, progress func(done, total int64)) (fingerprint string, largest int, err error) {
+	if limit == 0 {
+		limit = math.MaxInt32
+	}
+	blocks := c.blocks()
+	type result struct{ sum, largest uint32 }
+	results := make([]result, len(blocks))
+	m := meter{report: progress}
+	for _, b := range blocks {
+		m.total += int64(len(b.data))
+	}
+	each(len(blocks), func(i int) {
+		b := blocks[i]
+		results[i] = result{crc32.Checksum(b.data, castagnoli), largestID(b.data, c.segments[b.segment].width)}
+		m.add(int64(len(b.data)))
+	})
+	h := sha256.New()
+	for i, r := range results {
+		b := blocks[i]
+		if int64(r.largest) >= int64(limit) {
+			return "", 0, c.outOfRange(b, limit)
+		}
+		largest = max(largest, int(r.largest))
+		var entry [10]byte
+		binary.LittleEndian.PutUint16(entry[0:], uint16(c.segments[b.segment].width))
+		binary.LittleEndian.PutUint32(entry[2:], uint32(len(b.data)))
+		binary.LittleEndian.PutUint32(entry[6:], r.sum)
+		h.Write(entry[:])
+	}
+	return hex.EncodeToString(h.Sum(nil)), largest, nil
+}
+
+func (c *Corpus) blocks() (blocks []block) {
+	for i, s := range c.segments {
+		for lo := 0; lo < len(s.data); lo += blockBytes {
+			blocks = append(blocks, block{i, lo / s.width, s.data[lo:min(lo+blockBytes, len(s.data))]})
+		}
+	}
+	return blocks
+}
+
+// largestID is the largest of the ids in b. Ids of one byte are not looked at:
+// every vocabulary has 256.
+func largestID(b []byte, width int) (largest uint32) {
+	switch width {
+	case 1:
+		return math.MaxUint8
+	case 2:
+		for ; len(b) >= 2; b = b[2:] {
+			largest = max(largest, uint32(binary.LittleEndian.Uint16(b)))
+		}
+	case 4:
+		for ; len(b) >= 4; b = b[4:] {
+			largest = max(largest, binary.LittleEndian.Uint32(b))
+		}
+	}
+	return largest
+}
+
+// outOfRange names the first bad id of a block that has one.
+func (c *Corpus) outOfRange(b block, limit int) error {
+	s := c.segments[b.segment]
+	for i := b.at; i < s.len(); i++ {
+		if id := largestID(s.data[i*s.width:(i+1)*s.width], s.width); int64(id) >= int64(limit) {
+			return fmt.Errorf("%s: token %d has id %d, but the vocabulary has ids 0 to %d; these tokens were made with another tokenizer, or the model's vocabulary is too small", s.name, i, id, limit-1)
+		}
+	}
+	panic(fmt.Sprintf("data: no id >= %d in a block that has one", limit))
+}
+
+// each calls f(0) to f(n-1) on as many goroutines as there are cores and
+// returns when all are done.
+func each(n int, f func(i int)) {
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	for range min(n, runtime.GOMAXPROCS(0)) {
+		wg.Go(func() {
+			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+				f(i)
+			}
+		})
+	}
+	wg.Wait()
+}

@@ -1,0 +1,111 @@
+package data
+
+import (
+	"fmt"
+	"math"
+)
+
+// periods is about how many validation stretches a corpus has.
+const periods = 100
+
+// stretches is where the windows of a split lie: window w of T+1 tokens begins
+// at token first + (w/per)*stride + (w%per)*T.
+type stretches struct {
+	windows       int64
+	per           int64 // windows of a stretch, >= 1
+	first, stride int64 // tokens
+}
+
+type layout struct{ train, held stretches }
+
+// layOut cuts n tokens into windows of T+1. With a fraction f > 0 the corpus is
+// periods of [train*T+1 tokens | held*T+1 tokens]; the last, partial period is
+// filled in the same order. Up to T tokens at the end are left over.
+func layOut(n, T int64, f float64) layout {
+	total := max(n-1, 0) / T
+	if f == 0 {
+		return layout{train: stretches{total, max(total, 1), 0, 0}}
+	}
+	held := max(1, int64(math.Round(f*float64(total)/periods)))
+	train := max(1, int64(math.Round(min(float64(held)*(1-f)/f, float64(total)))))
+	split := train*T + 1
+	period := split + held*T + 1
+	full, rest := n/period, n%period
+	some := func(tokens, most int64) int64 { return min(most, max(tokens-1, 0)/T) }
+	return layout{
+		train: stretches{full*train + some(rest, train), train, 0, period},
+		held:  stretches{full*held + some(rest-split, held), held, split, period},
+	}
+}
+
+// Split is the training or the validation part of a set.
+type Split struct {
+	corpus    *Corpus
+	context   int64 // T
+	stretches stretches
+	shuffle   bool
+	seed      uint64
+}
+
+// Windows is the number of samples of an epoch.
+func (s *Split) Windows() int64 { return s.stretches.windows }
+
+// Batch reads consecutive samples, as many as fit: input and target are
+// (samples, T), and target[i] is the token after input[i]. Samples are numbered
+// through all epochs. It allocates nothing.
+func (s *Split) Batch(input, target []int32, sample int64) {
+	T := int(s.context)
+	if len(input) != len(target) || len(input)%T != 0 {
+		panic(fmt.Sprintf("data: a batch of %d inputs and %d targets with a context of %d", len(input), len(target), T))
+	}
+	for ; len(input) > 0; sample++ {
+		s.read(input[:T], target[:T], sample)
+		input, target = input[T:], target[T:]
+	}
+}
+
+func (s *Split) read(input, target []int32, sample int64) {
+	at := s.start(s.Window(sample))
+	s.corpus.Read(input, at)
+	copy(target, input[1:])
+	target[len(target)-1] = s.corpus.At(at + s.context)
+}
+
+// Window is the window, counted in corpus order, that a sample is.
+func (s *Split) Window(sample int64) int64 {
+	if sample < 0 || s.Windows() == 0 {
+		panic(fmt.Sprintf("data: sample %d of %d windows", sample, s.Windows()))
+	}
+	epoch, position := sample/s.Windows(), sample%s.Windows()
+	if !s.shuffle {
+		return position
+	}
+	p := newPermutation(s.seed, uint64(epoch), uint64(s.Windows()))
+	return int64(p.at(uint64(position)))
+}
+
+// start is the first token of a window.
+func (s *Split) start(window int64) int64 {
+	x := s.stretches
+	return x.first + window/x.per*x.stride + window%x.per*s.context
+}
+
+// Share is how the samples of a step are dealt to ranks. Step t is samples
+// [t*Global, (t+1)*Global) however they are dealt.
+type Share struct {
+	Ranks      int
+	Accumulate int // micro-steps of a step
+	MicroBatch int // samples of a rank in a micro-step
+}
+
+// Global is the number of samples of a step.
+func (s Share) Global() int64 {
+	return int64(s.Ranks) * int64(s.Accumulate) * int64(s.MicroBatch)
+}
+
+// First is the first of the MicroBatch samples that a rank reads in a
+// micro-step. Micro-steps are dealt out one after the other, each over all
+// ranks in order.
+func (s Share) First(step int64, micro, rank int) int64 {
+	return step*s.Global() + (int64(micro)*int64(s.Ranks)+int64(rank))*int64(s.MicroBatch)
+}

@@ -1,0 +1,81 @@
+package data
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+)
+
+// readFiles reads text files as one segment of byte tokens.
+func readFiles(files []file, progress func(done, total int64)) ([]segment, error) {
+	starts := make([]int64, len(files)+1)
+	for i, f := range files {
+		starts[i+1] = starts[i] + f.size
+	}
+	m := meter{total: starts[len(files)], report: progress}
+	all := make([]byte, m.total)
+	errs := make([]error, len(files))
+	each(len(files), func(i int) {
+		errs[i] = readFile(all[starts[i]:starts[i+1]], files[i])
+		m.add(files[i].size)
+	})
+	return []segment{{"text", all, 1}}, joinSome(errs)
+}
+
+// readFile fills dst, of f.size bytes, with the file.
+func readFile(dst []byte, f file) error {
+	h, err := os.Open(f.path)
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	n, err := io.ReadFull(h, dst)
+	if err == io.EOF || err == io.ErrUnexpectedEOF {
+		return changed(f, int64(n))
+	}
+	if err != nil {
+		return err
+	}
+	if more, _ := h.Read(make([]byte, 1)); more > 0 {
+		return changed(f, int64(n+more))
+	}
+	return nil
+}
+
+// changed is the error of a file that is no longer what it was when found.
+func changed(f file, size int64) error {
+	return fmt.Errorf("%s: %d bytes when it was found, now %d or more; it is being written, start again when it is complete", f.path, f.size, size)
+}
+
+// joinSome joins the errors, only counting those after the eighth.
+func joinSome(errs []error) error {
+	var some []error
+	more := 0
+	for _, err := range errs {
+		if err != nil && len(some) < 8 {
+			some = append(some, err)
+		} else if err != nil {
+			more++
+		}
+	}
+	if more > 0 {
+		some = append(some, fmt.Errorf("and %d files more", more))
+	}
+	return errors.Join(some...)
+}
+
+// meter adds up bytes done by several goroutines.
+type meter struct {
+	sync.Mutex
+	done, total int64
+	report      func(done, total int64)
+}
+
+func (m *meter) add(n int64) {
+	m.Lock()
+	defer m.Unlock()
+	m.done += n
+	m.report(m.done, m.total)
+}
