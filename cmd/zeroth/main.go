@@ -1,0 +1,107 @@
+// Command zeroth trains GPT models, sharded over ranks in the ways of ZeRO.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"zeroth/job"
+)
+
+// Exit codes, as the help of the command tells them.
+const (
+	exitDone    = 0
+	exitFailure = 1
+	exitInput   = 2
+	exitStopped = 130 // 128 + SIGINT, as shells have it
+)
+
+func main() {
+	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// errStopped is what a run returns that was asked to stop and did.
+var errStopped = errors.New("stopped")
+
+// app is one call of the command.
+type app struct {
+	out     io.Writer
+	started bool // arguments and flags were right; errors before that are the user's
+}
+
+// run executes the command and returns its exit code.
+func run(args []string, out, errs io.Writer) int {
+	a := &app{out: out}
+	root := a.root()
+	root.SetArgs(args)
+	root.SetOut(out)
+	root.SetErr(errs)
+	cmd, err := root.ExecuteContextC(context.Background())
+	switch {
+	case err == nil:
+		return exitDone
+	case errors.Is(err, errStopped):
+		return exitStopped
+	case !a.started:
+		fmt.Fprintf(errs, "zeroth: %v\nSee '%s --help'.\n", err, cmd.CommandPath())
+		return exitInput
+	case job.IsInput(err):
+		fmt.Fprintln(errs, err)
+		return exitInput
+	}
+	fmt.Fprintf(errs, "zeroth: %v\n", err)
+	return exitFailure
+}
+
+const about = `zeroth trains GPT models in pure Go, sharded over ranks in the ways of
+ZeRO (stages 0 to 3) and FSDP. A job is one YAML file.
+
+Exit codes: 0 done; 1 failure; 2 a mistake in the job file, its data or the
+command line; 130 stopped by Ctrl-C or SIGTERM, with all steps done so far kept.`
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "zeroth",
+		Short: "Train GPT models, sharded",
+		Long:  about,
+		Example: `  zeroth train examples/quickstart.yaml
+  zeroth train examples/quickstart.yaml --set zero.stage=1 --set parallel.ranks=2 --out run1
+  zeroth sample --run run1 --prompt "func main() {" --tokens 200`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	root.AddCommand(a.train(), a.sample(), a.version(), jobTopic())
+	root.CompletionOptions.HiddenDefaultCmd = false
+	return root
+}
+
+// do marks the end of the command line's own errors.
+func (a *app) do(f func(cmd *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		a.started = true
+		return f(cmd, args)
+	}
+}
+
+// jobTopic is "zeroth help job", the reference of the job file.
+func jobTopic() *cobra.Command {
+	return &cobra.Command{
+		Use:   "job",
+		Short: "The keys of a job file, their defaults and meanings",
+		Long: `A job file is YAML. Every key but data has a default; a key that is left out,
+or set to null, has it. Relative paths are relative to the current directory.
+
+  data: {text: ["docs/**/*.md"]}
+  train: {steps: 1000}
+  optimizer: {type: adamw, lr: 3e-4}
+
+Keys, defaults, meanings:
+
+` + job.Reference(),
+	}
+}

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"zeroth/job"
+)
+
+func (a *app) sample() *cobra.Command {
+	o := job.SampleOptions{}
+	cmd := &cobra.Command{
+		Use:   "sample --run FOLDER",
+		Short: "Let a trained model continue a text",
+		Long:  `Let the model of a run folder continue a text. The same seed writes the same text.`,
+		Example: `  zeroth sample --run run1 --prompt "func main() {" --tokens 200
+  zeroth sample --run run1 --prompt "// " --temperature 0 --tokens 50`,
+		Args: cobra.NoArgs,
+		RunE: a.do(func(cmd *cobra.Command, args []string) error {
+			if err := checkSample(o); err != nil {
+				return err
+			}
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			defer context.AfterFunc(ctx, stop)()
+			err := job.Sample(ctx, o, a.out)
+			if errors.Is(err, context.Canceled) && ctx.Err() != nil {
+				return errStopped
+			}
+			return err
+		}),
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.Run, "run", "", "run `folder` that training wrote")
+	f.StringVar(&o.Prompt, "prompt", "\n", "`text` to continue")
+	f.IntVar(&o.Tokens, "tokens", 200, "tokens to write")
+	f.Float64Var(&o.Temperature, "temperature", 0.8, "0 always takes the likeliest token, 1 the model's own spread")
+	f.IntVar(&o.TopK, "top-k", 0, "choose among the `k` likeliest tokens; 0 is all")
+	f.Uint64Var(&o.Seed, "seed", 1, "of the choices")
+	must(cmd.MarkFlagRequired("run"))
+	must(cmd.MarkFlagDirname("run"))
+	return cmd
+}
+
+// checkSample refuses all flags that make no sense, at once.
+func checkSample(o job.SampleOptions) error {
+	var wrong []error
+	if o.Prompt == "" {
+		wrong = append(wrong, errors.New("--prompt is empty; want at least one character, such as a line feed"))
+	}
+	if o.Tokens < 1 {
+		wrong = append(wrong, fmt.Errorf("--tokens %d; want at least 1", o.Tokens))
+	}
+	if !(o.Temperature >= 0) || math.IsInf(o.Temperature, 0) {
+		wrong = append(wrong, fmt.Errorf("--temperature %v; want a number of at least 0", o.Temperature))
+	}
+	if o.TopK < 0 {
+		wrong = append(wrong, fmt.Errorf("--top-k %d; want at least 0, where 0 is all tokens", o.TopK))
+	}
+	if len(wrong) == 0 {
+		return nil
+	}
+	return job.BadInput(errors.Join(wrong...))
+}

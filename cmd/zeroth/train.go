@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"zeroth/job"
+)
+
+func (a *app) train() *cobra.Command {
+	var sets []string
+	var out string
+	cmd := &cobra.Command{
+		Use:   "train JOB.yaml",
+		Short: "Train a model as a job file says",
+		Long: `Train a model as a job file says. The run folder receives
+
+  job.yaml             the effective configuration, complete
+  metrics.jsonl        a line for every step and evaluation
+  loss.svg             the losses, drawn
+  config.json, model.safetensors
+                       the final parameters, as Hugging Face stores them
+
+Ctrl-C stops at the end of the running step and keeps what is there; once more
+quits at once. 'zeroth help job' lists the keys of a job file.`,
+		Example: `  zeroth train examples/quickstart.yaml
+  zeroth train job.yaml --set zero.stage=1 --set parallel.ranks=2 --out run1
+  zeroth train job.yaml --set 'data.text=["docs/**/*.md"]' --set optimizer.lr=1e-3`,
+		Args: oneJob,
+		RunE: a.do(func(cmd *cobra.Command, args []string) error {
+			return a.runTraining(cmd.Context(), args[0], sets, out)
+		}),
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			if len(args) > 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			return []string{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt
+		},
+	}
+	cmd.Flags().StringArrayVar(&sets, "set", nil, "replace a `key=value` of the job file, the value in YAML (repeatable)")
+	cmd.Flags().StringVar(&out, "out", "", "run `folder`, new or empty (default runs/JOB-TIME)")
+	must(cmd.MarkFlagDirname("out"))
+	must(cmd.RegisterFlagCompletionFunc("set", completeKey))
+	return cmd
+}
+
+func oneJob(cmd *cobra.Command, args []string) error {
+	if len(args) == 1 {
+		return nil
+	}
+	return fmt.Errorf("train takes one job file, like: zeroth train examples/quickstart.yaml (there are %d)", len(args))
+}
+
+func completeKey(_ *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	var keys []string
+	for _, k := range job.Keys() {
+		if strings.HasPrefix(k, prefix) {
+			keys = append(keys, k+"=")
+		}
+	}
+	return keys, cobra.ShellCompDirectiveNoSpace | cobra.ShellCompDirectiveNoFileComp
+}
+
+// must is for what can only fail if this program is wrong.
+func must(err error) {
+	if err != nil {
+		panic("zeroth: " + err.Error())
+	}
+}
+
+func (a *app) runTraining(ctx context.Context, file string, sets []string, out string) error {
+	c, err := job.Load(file, sets)
+	if err != nil {
+		return err
+	}
+	if out == "" {
+		out = defaultFolder(file, time.Now())
+	}
+	undo, err := makeFolder(out)
+	if err != nil {
+		return err
+	}
+	defer undo()
+	progress := job.NewProgress(a.out)
+	defer progress.Close()
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	defer context.AfterFunc(ctx, func() {
+		stop() // the next signal ends the process
+		progress.Note("stopping at the end of this step; once more quits at once")
+	})()
+	err = job.Train(ctx, c, out, progress)
+	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
+		return errStopped
+	}
+	return err
+}
+
+// defaultFolder is runs/quickstart-20261121-093812 for quickstart.yaml.
+func defaultFolder(file string, now time.Time) string {
+	name := strings.TrimSuffix(filepath.Base(file), filepath.Ext(file))
+	return filepath.Join("runs", name+now.Format("-20060102-150405"))
+}
+
+// makeFolder makes the run folder; undo takes it away again if nothing came to
+// be in it. A folder with something in it is refused: a run is never written
+// over another.
+func makeFolder(path string) (undo func(), err error) {
+	undo = func() {}
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		undo = func() { os.Remove(path) } // fails if it is not empty
+	}
+	if err := os.MkdirAll(path, 0o755); err != nil {
+		return nil, job.BadInput(fmt.Errorf("--out: %w; name a folder that can be made", err))
+	}
+	files, err := os.ReadDir(path)
+	if err != nil {
+		return nil, job.BadInput(fmt.Errorf("--out: %w", err))
+	}
+	if len(files) > 0 {
+		return nil, job.BadInput(fmt.Errorf("--out %s: the folder is not empty (%s); a run is never written over another: name a new folder, or remove this one",
+			path, some(files)))
+	}
+	return undo, nil
+}
+
+// some are the first names.
+func some(files []os.DirEntry) string {
+	var names []string
+	for _, f := range files[:min(3, len(files))] {
+		names = append(names, f.Name())
+	}
+	if len(files) > 3 {
+		names = append(names, "...")
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,135 @@
+package job
+
+import (
+	"time"
+
+	"zeroth/device"
+	"zeroth/shard"
+)
+
+// Config is a job, complete: Load fills in every default, and derives what
+// follows from other keys. The keys of the job file, with their defaults and
+// meaning, are listed once, in fields (config_fields.go).
+type Config struct {
+	Model     Model
+	Data      Data
+	Train     Training
+	Parallel  Parallel
+	Zero      Zero
+	Precision device.DType // of parameters in use, activations and gathers: F32, BF16 or F16
+	Optimizer Optimizer
+	Schedule  Schedule
+	Sample    Sampling
+}
+
+// Model is the shape of the network.
+type Model struct {
+	From    string // folder with config.json and model.safetensors to start from; empty: fresh parameters
+	Family  string // "gpt2"
+	Layers  int
+	Heads   int // divides Width
+	Width   int // elements of the residual stream
+	Context int // tokens, the longest sequence
+	Vocab   int // different tokens
+	NormEps float64
+}
+
+// Data is what to train on. One of Text and Tokens is set.
+type Data struct {
+	Text       []string // patterns of text files, as written in the job file
+	Tokens     []string // patterns of uint16 token files, as written in the job file
+	Tokenizer  string   // "bytes" or "gpt2"; for Tokens, the one they were made with
+	Vocab      string   // folder with vocab.json and merges.txt; empty: the embedded one
+	Validation float64  // fraction held out, in [0, 1)
+}
+
+// Training is how long and in which bites.
+// Batch = MicroBatch × Accumulate × Parallel.Ranks.
+type Training struct {
+	Steps       int
+	Batch       int     // sequences a step, over all ranks
+	MicroBatch  int     // sequences a rank takes at once
+	Accumulate  int     // micro-batches a step
+	Clip        float64 // largest global gradient norm; 0 is off
+	Seed        uint64  // of initial parameters and data order
+	EvalEvery   int     // steps; 0 is never
+	EvalBatches int     // micro-batches a rank evaluates each time
+	LossChunk   int     // tokens whose logits are in memory at once
+}
+
+// Parallel is how the ranks are arranged. Ranks = Shard × Replicate.
+type Parallel struct {
+	Ranks     int
+	Shard     int           // ranks that together hold one copy of the state
+	Replicate int           // such copies; more than 1 is hybrid sharding
+	Timeout   time.Duration // how long a rank waits for another before it is called lost
+}
+
+// Zero is what is sharded and when it is gathered.
+type Zero struct {
+	Stage     int    // 0 nothing, 1 optimizer state, 2 and gradients, 3 and parameters
+	Prefetch  int    // units gathered ahead of the one in use
+	Recompute string // "none" or "block"
+}
+
+// Optimizer is the update rule. Constants the rule does not have are zero.
+type Optimizer struct {
+	Type        string // "adamw", "adam", "sgd" or "lion"
+	LR          float64
+	Betas       [2]float64 // adamw, adam, lion
+	Eps         float64    // adamw, adam
+	WeightDecay float64
+	Momentum    float64 // sgd
+}
+
+// Schedule is the learning rate over the steps: a linear rise from 0 over
+// Warmup steps, then the curve of Type from Optimizer.LR to MinLR.
+type Schedule struct {
+	Type   string // "constant", "linear" or "cosine"
+	Warmup int    // steps
+	MinLR  float64
+}
+
+// Sampling is the text written at the end of training.
+type Sampling struct {
+	Prompt      string
+	Tokens      int     // to write; 0 is no sample
+	Temperature float64 // 0 always takes the likeliest token
+	TopK        int     // choose among the k likeliest; 0 is all
+	Seed        uint64
+}
+
+// Mesh is the arrangement of ranks the stage asks for: stage 0 is shard groups
+// of one rank.
+func (c *Config) Mesh() shard.Mesh {
+	if c.Zero.Stage == 0 {
+		return shard.Mesh{Shard: 1, Replicate: c.Parallel.Ranks}
+	}
+	return shard.Mesh{Shard: c.Parallel.Shard, Replicate: c.Parallel.Replicate}
+}
+
+// TokensPerStep is the number of positions all ranks train on in one step.
+func (c *Config) TokensPerStep() int { return c.Train.Batch * c.Model.Context }
+
+// Load reads a job file, lays the sets ("key=value", the value in YAML) over
+// it, fills in defaults and checks everything that can be checked without
+// running. Its error is a Problems that lists all there is to mend. Relative
+// paths in the job file are relative to the current directory.
+func Load(file string, sets []string) (*Config, error) {
+	root, problems := readFile(file)
+	for _, s := range sets {
+		problems = append(problems, overlay(root, s)...)
+	}
+	r := newReader(file, root)
+	r.problems = problems
+	if !r.problems.fatal() {
+		r.read()
+		r.resolve()
+		r.checkFiles()
+	}
+	if len(r.problems) > 0 {
+		r.problems.sort()
+		return nil, r.problems
+	}
+	return r.config, nil
+}

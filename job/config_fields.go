@@ -1,0 +1,138 @@
+package job
+
+import (
+	"fmt"
+	"math"
+	"regexp"
+	"strings"
+	"text/tabwriter"
+
+	"zeroth/device"
+)
+
+// field is one key of the job file: where its value goes, what it is when it
+// is not given, what it means. This list is the job file's only description:
+// reading, checking, writing and the reference are made from it.
+type field struct {
+	key     string // "train.steps"; without a dot, a key of its own
+	value   value
+	initial string // the default, in YAML; empty where rule tells it
+	rule    string // how the default follows from other keys
+	doc     string
+}
+
+// The families, rules and so on a job can name.
+var (
+	families   = []string{"gpt2"}
+	tokenizers = []string{"bytes", "gpt2"}
+	rules      = []string{"adamw", "adam", "sgd", "lion"}
+	curves     = []string{"constant", "linear", "cosine"}
+	recomputes = []string{"none", "block"}
+	precisions = []device.DType{device.F32, device.BF16, device.F16}
+)
+
+// most bounds every count, so that products of three stay far from overflow.
+const most = 1 << 20
+
+// fields lists the keys in the order they are written, with values that set c.
+func (c *Config) fields() []field {
+	m, d, t, p, z := &c.Model, &c.Data, &c.Train, &c.Parallel, &c.Zero
+	o, s, w := &c.Optimizer, &c.Schedule, &c.Sample
+	return []field{
+		{"model.from", text{&m.From}, "", "fresh parameters", "folder with config.json and model.safetensors to start from; instead of the other model keys"},
+		{"model.family", choice{&m.Family, families}, "gpt2", "", "architecture: gpt2"},
+		{"model.layers", count{&m.Layers, 1, most}, "6", "", "transformer blocks"},
+		{"model.heads", count{&m.Heads, 1, most}, "6", "", "attention heads of a block; divides width"},
+		{"model.width", count{&m.Width, 1, most}, "384", "", "elements of the residual stream"},
+		{"model.context", count{&m.Context, 1, most}, "256", "", "tokens in a sequence"},
+		{"model.vocab", count{&m.Vocab, 2, most}, "", "the tokenizer's: 256 or 50257", "different tokens"},
+
+		{"data.text", texts{&d.Text}, "", "none", "list of text files or patterns; ** is any folders, ${GOROOT} and other variables are filled in"},
+		{"data.tokens", texts{&d.Tokens}, "", "none", "list of uint16 token files as llm.c or nanoGPT write them; instead of text"},
+		{"data.tokenizer", choice{&d.Tokenizer, tokenizers}, "", "bytes for text, gpt2 for tokens", "bytes | gpt2; for tokens, the one they were made with"},
+		{"data.vocab", text{&d.Vocab}, "", "the one built in", "folder with vocab.json and merges.txt for tokenizer gpt2"},
+		{"data.validation", real{&d.Validation, within(0, 1), "a fraction of at least 0 and below 1"}, "0.01", "", "fraction of the data held out for evaluation"},
+
+		{"train.steps", count{&t.Steps, 1, 1 << 40}, "200", "", "updates"},
+		{"train.batch", count{&t.Batch, 1, 1 << 40}, "", "micro_batch × accumulate × ranks", "sequences a step over all ranks; two of batch, micro_batch, accumulate give the third"},
+		{"train.micro_batch", count{&t.MicroBatch, 1, most}, "", "4, or what batch leaves", "sequences a rank takes at once"},
+		{"train.accumulate", count{&t.Accumulate, 1, most}, "", "1, or what batch leaves", "micro-batches a step"},
+		{"train.clip", real{&t.Clip, atLeast0, "a number of at least 0, where 0 is off"}, "1.0", "", "largest global norm of the gradient; 0 is off"},
+		{"train.seed", seed{&t.Seed}, "1", "", "of the initial parameters and the order of the data"},
+		{"train.eval_every", count{&t.EvalEvery, 0, 1 << 40}, "", "50; 0 without validation", "steps between evaluations; 0 is never"},
+		{"train.eval_batches", count{&t.EvalBatches, 1, most}, "8", "", "micro-batches a rank evaluates each time"},
+		{"train.loss_chunk", count{&t.LossChunk, 1, 1 << 40}, "1024", "", "tokens whose logits are in memory at once"},
+
+		{"parallel.ranks", count{&p.Ranks, 1, 1 << 16}, "", "4, or shard × replicate", "ranks, each with its part of the state and of the batch"},
+		{"parallel.shard", shards{&p.Shard}, "-1", "", "ranks that together hold one copy of the state; -1 is ranks / replicate"},
+		{"parallel.replicate", count{&p.Replicate, 1, 1 << 16}, "1", "", "such copies; more than 1 is hybrid sharding"},
+		{"parallel.timeout", duration{&p.Timeout}, "5m", "", "wait for a silent rank before it is called lost"},
+
+		{"zero.stage", stage{&z.Stage}, "3", "", "sharded are: 0 nothing, 1 optimizer state, 2 also gradients, 3 also parameters"},
+		{"zero.prefetch", count{&z.Prefetch, 0, most}, "1", "", "units gathered ahead of the one in use"},
+		{"zero.recompute", choice{&z.Recompute, recomputes}, "none", "", "none | block: compute a block's activations again instead of keeping them"},
+
+		{"precision", dtype{&c.Precision, precisions}, "bf16", "", "fp32 | bf16 | fp16: parameters in use, activations, gathers"},
+
+		{"optimizer.type", choice{&o.Type, rules}, "adamw", "", "adamw | adam | sgd | lion"},
+		{"optimizer.lr", real{&o.LR, positive, "a positive number"}, "6e-4", "", "learning rate at its highest"},
+		{"optimizer.betas", reals{&o.Betas, within(0, 1), "two numbers of at least 0 and below 1"}, "", "[0.9, 0.95]; lion [0.9, 0.99]", "decay of the averages; not for sgd"},
+		{"optimizer.eps", real{&o.Eps, positive, "a positive number"}, "", "1e-8", "added to the denominator; adamw and adam"},
+		{"optimizer.weight_decay", real{&o.WeightDecay, atLeast0, "a number of at least 0"}, "0.1", "", "on matrices, none on biases and norms"},
+		{"optimizer.momentum", real{&o.Momentum, within(0, 1), "a number of at least 0 and below 1"}, "", "0.9", "sgd"},
+
+		{"schedule.type", choice{&s.Type, curves}, "cosine", "", "constant | linear | cosine"},
+		{"schedule.warmup", count{&s.Warmup, 0, 1 << 40}, "", "20, or steps if fewer", "steps of linear rise from 0"},
+		{"schedule.min_lr", real{&s.MinLR, atLeast0, "a number of at least 0"}, "", "lr / 10", "learning rate at the last step; not for constant"},
+
+		{"sample.prompt", text{&w.Prompt}, "", "a line feed", "text to continue at the end of training"},
+		{"sample.tokens", count{&w.Tokens, 0, most}, "", "200 with a prompt, else 0", "tokens to write; 0 is no sample"},
+		{"sample.temperature", real{&w.Temperature, atLeast0, "a number of at least 0"}, "0.8", "", "0 always takes the likeliest token"},
+		{"sample.top_k", count{&w.TopK, 0, most}, "0", "", "choose among the k likeliest tokens; 0 is all"},
+		{"sample.seed", seed{&w.Seed}, "", "train.seed", "of the choices"},
+	}
+}
+
+func positive(x float64) bool { return x > 0 && !math.IsInf(x, 0) }
+func atLeast0(x float64) bool { return x >= 0 && !math.IsInf(x, 0) }
+
+func within(lo, hi float64) func(float64) bool {
+	return func(x float64) bool { return x >= lo && x < hi }
+}
+
+var trailing = regexp.MustCompile(`(?m)[ \t]+$`)
+
+// Keys are the keys of a job file, in order: "model.layers".
+func Keys() []string {
+	var keys []string
+	for _, f := range new(Config).fields() {
+		keys = append(keys, f.key)
+	}
+	return keys
+}
+
+// Reference is a table of all keys, their defaults and meanings.
+func Reference() string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	last := ""
+	for _, f := range new(Config).fields() {
+		section, _, _ := strings.Cut(f.key, ".")
+		if section != last && last != "" {
+			fmt.Fprintln(w, "\t\t")
+		}
+		last = section
+		fmt.Fprintf(w, "%s\t%s\t%s\n", f.key, f.initial+f.rule, f.doc)
+	}
+	w.Flush()
+	return trailing.ReplaceAllString(b.String(), "")
+}
+
+// split parts a key into its section (empty for a key of its own) and name.
+func split(key string) (section, name string) {
+	section, name, ok := strings.Cut(key, ".")
+	if !ok {
+		return "", section
+	}
+	return section, name
+}

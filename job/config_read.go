@@ -1,0 +1,169 @@
+package job
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// reader fills a Config from the nodes of a job file.
+type reader struct {
+	file     string
+	root     *node
+	config   *Config
+	fields   []field
+	given    map[string]*node // keys that were set, and well
+	bad      map[string]bool  // keys that have a problem already
+	problems Problems
+}
+
+func newReader(file string, root *node) *reader {
+	c := new(Config)
+	return &reader{file: file, root: root, config: c, fields: c.fields(), given: map[string]*node{}, bad: map[string]bool{}}
+}
+
+// read sets every key that is given and the defaults that are plain values,
+// and reports what it cannot make sense of.
+func (r *reader) read() {
+	r.sections()
+	for _, f := range r.fields {
+		if n := r.lookup(f.key); n != nil && n.kind != nothing {
+			r.set(f, n)
+		} else {
+			r.initial(f)
+		}
+	}
+}
+
+func (r *reader) set(f field, n *node) {
+	wrong := f.value.set(n)
+	if wrong != "" {
+		r.wrong(n.at, f.key, wrong, "want "+f.value.want()+f.example())
+		r.initial(f) // the checks that follow need something to work with
+		return
+	}
+	r.given[f.key] = n
+}
+
+// example is the default as an example of a number that would do.
+func (f field) example() string {
+	switch f.value.(type) {
+	case count, real, reals:
+		first, _, _ := strings.Cut(f.initial+f.rule, ";")
+		first, _, _ = strings.Cut(first, ", or")
+		if _, wrong := number(&node{kind: scalar, text: first}); wrong == "" || strings.HasPrefix(first, "[") {
+			return ", such as " + first
+		}
+	}
+	return ""
+}
+
+// initial sets the default, if it is a plain value.
+func (r *reader) initial(f field) {
+	if f.initial == "" {
+		return
+	}
+	n, problems := parse([]byte(f.initial), place{})
+	if len(problems) > 0 || f.value.set(n) != "" {
+		panic(fmt.Sprintf("job: the default %s of %s is refused", f.initial, f.key))
+	}
+}
+
+// lookup is the node of a key; nil if the file does not have it.
+func (r *reader) lookup(key string) *node {
+	section, name := split(key)
+	in := r.root
+	if section != "" {
+		p := in.find(section)
+		if p == nil || p.value.kind != mapping {
+			return nil
+		}
+		in = p.value
+	}
+	if p := in.find(name); p != nil {
+		return p.value
+	}
+	return nil
+}
+
+// sections reports keys that no field has and sections that are not mappings.
+func (r *reader) sections() {
+	names := r.names("")
+	for _, p := range r.root.pairs {
+		keys := r.names(p.key)
+		switch {
+		case !slices.Contains(names, p.key):
+			r.unknown("", p)
+		case len(keys) == 0 || p.value.kind == nothing:
+		case p.value.kind != mapping:
+			r.bad[p.key] = true
+			r.wrong(p.value.at, p.key, p.value.String()+" is not a mapping", fmt.Sprintf("want %s: {%s: ...}", p.key, keys[0]))
+		default:
+			for _, q := range p.value.pairs {
+				if !slices.Contains(keys, q.key) {
+					r.unknown(p.key, q)
+				}
+			}
+		}
+	}
+}
+
+// names are the keys within a section, or the sections.
+func (r *reader) names(in string) []string {
+	var names []string
+	for _, f := range r.fields {
+		section, name := split(f.key)
+		if in == "" && section != "" {
+			name, section = section, ""
+		}
+		if section == in && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func (r *reader) unknown(section string, p *pair) {
+	key := p.key
+	if section != "" {
+		key = section + "." + key
+	}
+	names := r.names(section)
+	advice := "want one of " + strings.Join(names, ", ")
+	if near := nearest(p.key, names); near != "" {
+		advice = "did you mean " + near + "?"
+	}
+	for _, f := range r.fields {
+		in, name := split(f.key)
+		switch {
+		case name == p.key && in != section:
+			advice = "did you mean " + f.key + "?"
+		case section == "" && f.key == p.key:
+			advice = fmt.Sprintf("write it as %s: {%s: ...}", in, name)
+		}
+	}
+	r.wrong(p.at, key, "unknown key", advice)
+}
+
+func (r *reader) wrong(at place, key, wrong, right string) {
+	r.bad[key] = true
+	r.problems = append(r.problems, problem(at, key, wrong, right))
+}
+
+// refuse reports a combination: the first of the keys that is given is where.
+// It stays silent if one of them has a problem of its own.
+func (r *reader) refuse(wrong, right string, keys ...string) {
+	if slices.ContainsFunc(keys, func(k string) bool { s, _ := split(k); return r.bad[k] || r.bad[s] }) {
+		return
+	}
+	at, key := place{file: r.file}, keys[0]
+	for _, k := range keys {
+		if n := r.given[k]; n != nil {
+			at, key = n.at, k
+			break
+		}
+	}
+	r.wrong(at, key, wrong, right)
+}
+
+func (r *reader) has(key string) bool { return r.given[key] != nil }

@@ -1,0 +1,305 @@
+package job
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// idle says why a key has no meaning in this job ("" if it has one) and which
+// key decided that. Such a key is refused when it is given, and not written.
+func (c *Config) idle(key string) (why, because string) {
+	section, name := split(key)
+	rule := c.Optimizer.Type
+	switch {
+	case section == "model" && name != "from" && c.Model.From != "":
+		return "model.from brings its own config.json", "model.from"
+	case key == "data.vocab" && c.Data.Tokenizer != "gpt2":
+		return "bytes need no vocabulary", "data.tokenizer"
+	case name == "betas" && rule == "sgd", name == "eps" && (rule == "sgd" || rule == "lion"), name == "momentum" && rule != "sgd":
+		return rule + " has no " + name, "optimizer.type"
+	case name == "min_lr" && c.Schedule.Type == "constant":
+		return "a constant schedule does not fall", "schedule.type"
+	}
+	return "", ""
+}
+
+// resolve fills in what follows from other keys and refuses combinations that
+// cannot work.
+func (r *reader) resolve() {
+	r.resolveData()
+	r.resolveModel()
+	r.resolveParallel()
+	r.resolveBatch()
+	r.resolveTraining()
+	r.resolveOptimizer()
+	r.resolveSample()
+	for _, f := range r.fields {
+		if why, because := r.config.idle(f.key); why != "" && r.has(f.key) && (r.has(because) || !r.bad[because]) {
+			r.wrong(r.given[f.key].at, f.key, "not used: "+why, fmt.Sprintf("remove it (--set %s=null removes it)", f.key))
+		}
+	}
+}
+
+func (r *reader) resolveData() {
+	d := &r.config.Data
+	switch text, tokens := len(d.Text) > 0, len(d.Tokens) > 0; {
+	case text && tokens:
+		r.refuse("text and tokens are both given", "want one of the two", "data.tokens", "data.text")
+	case !text && !tokens:
+		r.noData()
+	}
+	if !r.has("data.tokenizer") {
+		d.Tokenizer = "bytes"
+		if len(d.Tokens) > 0 {
+			d.Tokenizer = "gpt2"
+		}
+	}
+}
+
+func (r *reader) noData() {
+	const advice = `want for example data: {text: ["docs/**/*.md"]} or data: {tokens: ["train.bin"]}`
+	for key := range r.bad {
+		if section, _, _ := strings.Cut(key, "."); section == "data" {
+			return // it may well be the data, misspelt
+		}
+	}
+	for _, key := range []string{"data.text", "data.tokens"} {
+		if n := r.given[key]; n != nil {
+			r.wrong(n.at, key, "the list is empty: there is nothing to train on", advice)
+			return
+		}
+	}
+	at := place{file: r.file}
+	if p := r.root.find("data"); p != nil {
+		at = p.at
+	}
+	r.wrong(at, "data", "there is nothing to train on", advice)
+}
+
+func (r *reader) resolveModel() {
+	m, makes := &r.config.Model, r.vocab()
+	if m.From != "" {
+		r.modelFrom()
+	} else {
+		m.NormEps = 1e-5
+		if m.Width%m.Heads != 0 {
+			r.refuse(fmt.Sprintf("%d heads do not divide width %d", m.Heads, m.Width),
+				fmt.Sprintf("want %s heads", eitherCount(neighbours(m.Heads, func(h int) bool { return m.Width%h == 0 }))), "model.heads", "model.width")
+		}
+		if !r.has("model.vocab") {
+			m.Vocab = makes
+		}
+	}
+	r.checkVocab(makes)
+}
+
+func (r *reader) modelFrom() {
+	m := &r.config.Model
+	read, err := ReadModelConfig(m.From)
+	if err != nil {
+		r.wrong(r.given["model.from"].at, "model.from", err.Error(), "")
+		return
+	}
+	read.From = m.From
+	*m = read
+}
+
+// vocab is the number of different tokens the tokenizer makes; 0 if its files
+// cannot be read, which is then reported.
+func (r *reader) vocab() int {
+	d := &r.config.Data
+	switch {
+	case d.Tokenizer == "bytes":
+		return 256
+	case d.Vocab == "":
+		return 50257
+	}
+	n, err := countVocab(d.Vocab)
+	if err != nil {
+		r.wrong(r.given["data.vocab"].at, "data.vocab", err.Error(), "want a folder with vocab.json and merges.txt")
+	}
+	return n
+}
+
+// checkVocab compares the model's vocabulary with what the tokenizer makes.
+// Token files may use fewer than their tokenizer has.
+func (r *reader) checkVocab(makes int) {
+	c := r.config
+	if len(c.Data.Text) > 0 && c.Model.Vocab < makes {
+		r.refuse(fmt.Sprintf("the model knows %d tokens, but tokenizer %s makes %d", c.Model.Vocab, c.Data.Tokenizer, makes),
+			fmt.Sprintf("want a vocabulary of at least %d", makes), "model.from", "model.vocab", "data.tokenizer", "data.vocab")
+	}
+}
+
+func (r *reader) resolveParallel() {
+	p := &r.config.Parallel
+	if !r.has("parallel.ranks") {
+		p.Ranks = 4
+		if p.Shard > 0 && p.Shard*p.Replicate <= 1<<16 {
+			p.Ranks = p.Shard * p.Replicate
+		}
+	}
+	if r.config.Zero.Stage == 0 && p.Replicate > 1 {
+		r.refuse(fmt.Sprintf("hybrid sharding at stage 0: it shards nothing, so there are no shard groups to replicate %d times; every rank is a whole replica already", p.Replicate),
+			"want replicate: 1, or stage 1, 2 or 3", "parallel.replicate", "zero.stage")
+	}
+	keys := []string{"parallel.shard", "parallel.replicate", "parallel.ranks"}
+	switch {
+	case p.Shard > 0 && p.Shard*p.Replicate != p.Ranks:
+		r.refuse(fmt.Sprintf("shard %d × replicate %d = %d, but there are %d ranks", p.Shard, p.Replicate, p.Shard*p.Replicate, p.Ranks),
+			fmt.Sprintf("want ranks: %d, or shard: -1 for ranks / replicate", p.Shard*p.Replicate), keys...)
+	case p.Shard < 0 && p.Ranks%p.Replicate != 0:
+		r.refuse(fmt.Sprintf("%d ranks cannot be parted into %d equal replicas", p.Ranks, p.Replicate),
+			fmt.Sprintf("want replicate %s", eitherCount(neighbours(p.Replicate, func(n int) bool { return p.Ranks%n == 0 }))), keys[1:]...)
+	case p.Shard < 0:
+		p.Shard = p.Ranks / p.Replicate
+	}
+}
+
+// resolveBatch makes batch = micro_batch × accumulate × ranks hold.
+func (r *reader) resolveBatch() {
+	t, ranks := &r.config.Train, r.config.Parallel.Ranks
+	batch, micro, accumulate := r.has("train.batch"), r.has("train.micro_batch"), r.has("train.accumulate")
+	if !micro {
+		t.MicroBatch = 4
+	}
+	if !accumulate {
+		t.Accumulate = 1
+	}
+	switch product := t.MicroBatch * t.Accumulate * ranks; {
+	case !batch:
+		t.Batch = product
+	case micro && accumulate:
+		if product != t.Batch {
+			r.refuse(fmt.Sprintf("micro_batch %d × accumulate %d × ranks %d = %d, but batch is %d", t.MicroBatch, t.Accumulate, ranks, product, t.Batch),
+				fmt.Sprintf("want batch: %d, or leave one of the three out (--set train.accumulate=null)", product), batchKeys...)
+		}
+	case micro:
+		t.Accumulate = r.share("micro_batch", t.MicroBatch, "accumulate")
+	case accumulate:
+		t.MicroBatch = r.share("accumulate", t.Accumulate, "micro_batch")
+	default:
+		each := r.share("", 1, "micro_batch")
+		for t.MicroBatch > each || each%t.MicroBatch != 0 {
+			t.MicroBatch--
+		}
+		t.Accumulate = each / t.MicroBatch
+	}
+}
+
+var batchKeys = []string{"train.batch", "train.micro_batch", "train.accumulate", "parallel.ranks"}
+
+// share is batch / (known × ranks), for the key that is unknown.
+func (r *reader) share(name string, known int, unknown string) int {
+	t, ranks := &r.config.Train, r.config.Parallel.Ranks
+	unit, equation := known*ranks, fmt.Sprintf("%s ? × ranks %d", unknown, ranks)
+	if name != "" {
+		equation = fmt.Sprintf("%s %d × %s", name, known, equation)
+	}
+	if t.Batch%unit == 0 {
+		return t.Batch / unit
+	}
+	below := t.Batch / unit * unit
+	want := fmt.Sprintf("want batch %d", below+unit)
+	if below > 0 {
+		want = fmt.Sprintf("want batch %d or %d", below, below+unit)
+	}
+	r.refuse(fmt.Sprintf("batch %d = %s has no whole solution: %d is not a multiple of %d", t.Batch, equation, t.Batch, unit), want, batchKeys...)
+	return 1
+}
+
+func (r *reader) resolveTraining() {
+	t, s := &r.config.Train, &r.config.Schedule
+	switch none := r.config.Data.Validation == 0; {
+	case !r.has("train.eval_every") && none:
+		t.EvalEvery = 0
+	case !r.has("train.eval_every"):
+		t.EvalEvery = 50
+	case none && t.EvalEvery > 0:
+		r.refuse(fmt.Sprintf("eval_every is %d, but data.validation is 0: there is no text to evaluate on", t.EvalEvery),
+			"want eval_every: 0, or a data.validation such as 0.01", "train.eval_every", "data.validation")
+	}
+	if !r.has("schedule.warmup") {
+		s.Warmup = min(20, t.Steps)
+	} else if s.Warmup > t.Steps {
+		r.refuse(fmt.Sprintf("a warmup of %d steps in a training of %d", s.Warmup, t.Steps),
+			fmt.Sprintf("want warmup of at most %d", t.Steps), "schedule.warmup", "train.steps")
+	}
+}
+
+func (r *reader) resolveOptimizer() {
+	o, s := &r.config.Optimizer, &r.config.Schedule
+	if !r.has("optimizer.betas") {
+		switch o.Type {
+		case "adamw", "adam":
+			o.Betas = [2]float64{0.9, 0.95}
+		case "lion":
+			o.Betas = [2]float64{0.9, 0.99}
+		}
+	}
+	if !r.has("optimizer.eps") && (o.Type == "adamw" || o.Type == "adam") {
+		o.Eps = 1e-8
+	}
+	if !r.has("optimizer.momentum") && o.Type == "sgd" {
+		o.Momentum = 0.9
+	}
+	switch {
+	case s.Type == "constant":
+		if !r.has("schedule.min_lr") {
+			s.MinLR = o.LR
+		}
+	case !r.has("schedule.min_lr"):
+		s.MinLR = tenth(o.LR)
+	case s.MinLR > o.LR:
+		r.refuse(fmt.Sprintf("min_lr %s is above lr %s", formatReal(s.MinLR), formatReal(o.LR)),
+			"want a min_lr of at most lr", "schedule.min_lr", "optimizer.lr")
+	}
+}
+
+// tenth is x/10 in decimal: a tenth of 6e-4 is 6e-5 to the last bit.
+func tenth(x float64) float64 {
+	mantissa, exponent, _ := strings.Cut(strconv.FormatFloat(x, 'e', -1, 64), "e")
+	e, _ := strconv.Atoi(exponent)
+	y, _ := strconv.ParseFloat(fmt.Sprintf("%se%d", mantissa, e-1), 64)
+	return y
+}
+
+func (r *reader) resolveSample() {
+	s := &r.config.Sample
+	if !r.has("sample.tokens") && s.Prompt != "" {
+		s.Tokens = 200
+	}
+	if s.Prompt == "" {
+		s.Prompt = "\n"
+	}
+	if !r.has("sample.seed") {
+		s.Seed = r.config.Train.Seed
+	}
+}
+
+// neighbours are the nearest numbers below and above n that ok accepts, as far
+// as there are any.
+func neighbours(n int, ok func(int) bool) []int {
+	var near []int
+	for i := n - 1; i >= 1; i-- {
+		if ok(i) {
+			near = append(near, i)
+			break
+		}
+	}
+	for i := n + 1; i <= 1<<16; i++ {
+		if ok(i) {
+			return append(near, i)
+		}
+	}
+	return near
+}
+
+func eitherCount(ns []int) string {
+	names := make([]string, len(ns))
+	for i, n := range ns {
+		names[i] = fmt.Sprint(n)
+	}
+	return either(names)
+}

@@ -1,0 +1,426 @@
+package job
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"zeroth/device"
+	"zeroth/shard"
+)
+
+// inFolder makes a folder the current one, with a text file a.txt in it, and
+// writes the job to job.yaml.
+func inFolder(t *testing.T, job string) {
+	t.Helper()
+	t.Chdir(t.TempDir())
+	write(t, "a.txt", "to be, or not to be")
+	write(t, "job.yaml", job)
+}
+
+func write(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+const least = "data: {text: [a.txt]}\n"
+
+func mustLoad(t *testing.T, sets ...string) *Config {
+	t.Helper()
+	c, err := Load("job.yaml", sets)
+	if err != nil {
+		t.Fatalf("Load(%q): %v", sets, err)
+	}
+	return c
+}
+
+func TestDefaults(t *testing.T) {
+	inFolder(t, least)
+	want := &Config{
+		Model:     Model{Family: "gpt2", Layers: 6, Heads: 6, Width: 384, Context: 256, Vocab: 256, NormEps: 1e-5},
+		Data:      Data{Text: []string{"a.txt"}, Tokenizer: "bytes", Validation: 0.01},
+		Train:     Training{Steps: 200, Batch: 16, MicroBatch: 4, Accumulate: 1, Clip: 1, Seed: 1, EvalEvery: 50, EvalBatches: 8, LossChunk: 1024},
+		Parallel:  Parallel{Ranks: 4, Shard: 4, Replicate: 1, Timeout: 5 * time.Minute},
+		Zero:      Zero{Stage: 3, Prefetch: 1, Recompute: "none"},
+		Precision: device.BF16,
+		Optimizer: Optimizer{Type: "adamw", LR: 6e-4, Betas: [2]float64{0.9, 0.95}, Eps: 1e-8, WeightDecay: 0.1},
+		Schedule:  Schedule{Type: "cosine", Warmup: 20, MinLR: 6e-5},
+		Sample:    Sampling{Prompt: "\n", Tokens: 0, Temperature: 0.8, Seed: 1},
+	}
+	if d := cmp.Diff(want, mustLoad(t)); d != "" {
+		t.Errorf("defaults (-want +got):\n%s", d)
+	}
+}
+
+// Defaults that follow from other keys never make a job impossible.
+func TestDefaultsFollow(t *testing.T) {
+	inFolder(t, least)
+	write(t, "a.bin", "\x01\x00")
+	write(t, "vocab.json", `{"a": 0, "b": 1, "<|endoftext|>": 998}`)
+	for _, c := range []struct {
+		sets []string
+		got  func(*Config) any
+		want any
+	}{
+		{[]string{"train.steps=7"}, func(c *Config) any { return c.Schedule.Warmup }, 7},
+		{[]string{"optimizer.lr=1e-5"}, func(c *Config) any { return c.Schedule.MinLR }, 1e-6},
+		{[]string{"optimizer.lr=3e-4"}, func(c *Config) any { return c.Schedule.MinLR }, 3e-5},
+		{[]string{"schedule.type=constant"}, func(c *Config) any { return c.Schedule.MinLR }, 6e-4},
+		{[]string{"data.validation=0"}, func(c *Config) any { return c.Train.EvalEvery }, 0},
+		{[]string{"data.text=", "data.tokens=[a.bin]"}, func(c *Config) any { return c.Model.Vocab }, 50257},
+		{[]string{"data.tokenizer=gpt2", "data.vocab=."}, func(c *Config) any { return c.Model.Vocab }, 999},
+		{[]string{"optimizer.type=lion"}, func(c *Config) any { return c.Optimizer.Betas }, [2]float64{0.9, 0.99}},
+		{[]string{"optimizer.type=sgd"}, func(c *Config) any { return c.Optimizer.Momentum }, 0.9},
+		{[]string{"optimizer.type=sgd"}, func(c *Config) any { return c.Optimizer.Eps }, 0.0},
+		{[]string{"sample.prompt=func"}, func(c *Config) any { return c.Sample.Tokens }, 200},
+		{[]string{"train.seed=7"}, func(c *Config) any { return c.Sample.Seed }, uint64(7)},
+		{[]string{"train.seed=18446744073709551615"}, func(c *Config) any { return c.Train.Seed }, ^uint64(0)},
+		{[]string{"parallel={shard: 2, replicate: 3}"}, func(c *Config) any { return c.Parallel.Ranks }, 6},
+		{[]string{"parallel={ranks: 8, replicate: 2}"}, func(c *Config) any { return c.Parallel.Shard }, 4},
+		{[]string{"parallel={ranks: 8, replicate: 2}"}, func(c *Config) any { return c.Mesh() }, shard.Mesh{Shard: 4, Replicate: 2}},
+		{[]string{"zero.stage=0"}, func(c *Config) any { return c.Mesh() }, shard.Mesh{Shard: 1, Replicate: 4}},
+		{[]string{"model.context=100"}, func(c *Config) any { return c.TokensPerStep() }, 1600},
+	} {
+		if got := c.got(mustLoad(t, c.sets...)); got != c.want {
+			t.Errorf("%q: got %v, want %v", c.sets, got, c.want)
+		}
+	}
+}
+
+// Any two of batch, micro_batch and accumulate give the third.
+func TestBatchTriangle(t *testing.T) {
+	inFolder(t, least+"parallel: {ranks: 4}\n")
+	for _, c := range []struct {
+		sets                     string
+		batch, micro, accumulate int
+	}{
+		{"", 16, 4, 1},
+		{"micro_batch=3", 12, 3, 1},
+		{"accumulate=5", 80, 4, 5},
+		{"micro_batch=2 accumulate=3", 24, 2, 3},
+		{"batch=48 micro_batch=6", 48, 6, 2},
+		{"batch=48 accumulate=4", 48, 3, 4},
+		{"batch=48 micro_batch=4 accumulate=3", 48, 4, 3},
+		{"batch=4", 4, 1, 1},
+		{"batch=24", 24, 3, 2}, // 6 a rank: 3 is the largest micro-batch up to 4
+		{"batch=64", 64, 4, 4},
+		{"batch=28", 28, 1, 7},
+	} {
+		var sets []string
+		for _, s := range strings.Fields(c.sets) {
+			sets = append(sets, "train."+s)
+		}
+		tr := mustLoad(t, sets...).Train
+		if tr.Batch != c.batch || tr.MicroBatch != c.micro || tr.Accumulate != c.accumulate {
+			t.Errorf("%q: batch %d, micro_batch %d, accumulate %d; want %d, %d, %d", c.sets, tr.Batch, tr.MicroBatch, tr.Accumulate, c.batch, c.micro, c.accumulate)
+		}
+	}
+}
+
+// What YAML writes, Load reads back to the same configuration.
+func TestYAMLReadsBack(t *testing.T) {
+	inFolder(t, least)
+	write(t, "a.bin", "\x01\x00")
+	write(t, "it's: a #\t\"strange\" näme.txt", "x")
+	if err := WriteModelConfig(".", Model{Family: "gpt2", Layers: 2, Heads: 2, Width: 8, Context: 16, Vocab: 300, NormEps: 2e-5}); err != nil {
+		t.Fatal(err)
+	}
+	for _, sets := range [][]string{
+		nil,
+		{"zero.stage=0", "precision=fp32"},
+		{"precision=fp16", "zero={stage: 1, prefetch: 0, recompute: block}"},
+		{"model={from: .}"},
+		{"data={tokens: [a.bin], validation: 0}"},
+		{"optimizer={type: sgd, lr: 0.1, momentum: 0}", "schedule={type: constant, warmup: 0}"},
+		{"optimizer={type: lion, lr: 1.23456789e-5}", "schedule={type: linear}"},
+		{"optimizer={type: adam, weight_decay: 0}"},
+		{"parallel={ranks: 6, replicate: 3, timeout: 1m30s}", "train.batch=60"},
+		{`data.text=["it's: a #\t\"strange\" näme.txt"]`},
+		{`sample.prompt="a\n\\ \u2028 \x01 # : [ 😀 <b> \x7f"`, "sample.temperature=0", "sample.top_k=5"},
+		{"sample.prompt=null", "sample.tokens=9"},
+		{"sample.prompt='null'"},
+		{"sample.prompt='6e-4'"},
+	} {
+		want := mustLoad(t, sets...)
+		write(t, "again.yaml", string(want.YAML()))
+		got, err := Load("again.yaml", nil)
+		if err != nil {
+			t.Errorf("%q: reading back: %v\n%s", sets, err, want.YAML())
+			continue
+		}
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("%q: read back differs (-written +read):\n%s\n%s", sets, d, want.YAML())
+		}
+	}
+}
+
+func TestYAMLText(t *testing.T) {
+	inFolder(t, least)
+	got := string(mustLoad(t).YAML())
+	for _, line := range []string{"  lr: 6e-4\n", "precision: bf16\n", "  betas: [0.9, 0.95]\n", "  shard: 4\n", "  batch: 16\n", `  text: ["a.txt"]` + "\n"} {
+		if !strings.Contains(got, line) {
+			t.Errorf("no line %q in\n%s", line, got)
+		}
+	}
+	if strings.Contains(got, "momentum") || strings.Contains(got, "from") {
+		t.Errorf("keys without a meaning are written:\n%s", got)
+	}
+}
+
+// A --set lies over the file; the last one wins; null is the default.
+func TestSets(t *testing.T) {
+	inFolder(t, least+"train: {steps: 5, seed: 3}\noptimizer:\nschedule: {min_lr: 1e-5}\n")
+	c := mustLoad(t, "train.steps=6", "train.steps=8", "train.seed=null", "optimizer.lr=1e-3", "schedule.min_lr=", "zero.stage=1", "sample.prompt=# heading")
+	if c.Train.Steps != 8 || c.Train.Seed != 1 || c.Optimizer.LR != 1e-3 || c.Schedule.MinLR != 1e-4 || c.Zero.Stage != 1 || c.Sample.Prompt != "# heading" {
+		t.Errorf("got %+v", c)
+	}
+	c = mustLoad(t, "train={micro_batch: 2}")
+	if c.Train.Steps != 200 || c.Train.MicroBatch != 2 {
+		t.Errorf("a section as a whole: got %+v", c.Train)
+	}
+}
+
+func TestAnchors(t *testing.T) {
+	inFolder(t, "data: {text: &files [a.txt]}\ntrain:\n  steps: &n 12\nschedule: {warmup: *n}\nsample:\n  tokens: *n\n  prompt: |\n    one\n    two\n")
+	c := mustLoad(t)
+	if c.Train.Steps != 12 || c.Schedule.Warmup != 12 || c.Sample.Tokens != 12 || c.Sample.Prompt != "one\ntwo\n" {
+		t.Errorf("got %+v %+v %+v", c.Train, c.Schedule, c.Sample)
+	}
+	write(t, "job.yaml", "data: &d {text: [a.txt]}\ntrain:\n  steps: 3\n  <<: {steps: 4, seed: 9}\n")
+	if c := mustLoad(t); c.Train.Steps != 3 || c.Train.Seed != 9 {
+		t.Errorf("merge key: got %+v", c.Train)
+	}
+}
+
+// The value of a key that is only misspelt counts as given nowhere else: one
+// mistake, one message.
+func TestOneMistakeOneMessage(t *testing.T) {
+	inFolder(t, least)
+	for _, set := range []string{
+		"data={txt: [a.txt]}", "data=[a.txt]", "data.text=[a.txt, {b: c}]", "model.width=wide", "model.heads=0",
+		"parallel.ranks=four", "parallel.shard=0", "train.micro_batch=x", "train.batch=1.5", "optimizer.lr=-1",
+		"optimizer={type: adamx, momentum: 0.1}", "schedule.warmup=-1", "data.validation=1", "precision=half",
+		"model.from=nowhere", "data.tokenizer=gpt3",
+	} {
+		_, err := Load("job.yaml", []string{set})
+		if ps, ok := err.(Problems); !ok || len(ps) != 1 {
+			t.Errorf("--set %s: %v", set, err)
+		}
+	}
+}
+
+func TestTabsAndOtherNonsense(t *testing.T) {
+	inFolder(t, least)
+	for _, c := range []struct{ file, want string }{
+		{"", "job.yaml: the job file is empty; the least it needs is a line like: data: {text: [\"*.txt\"]}"},
+		{"# nothing\n", "job.yaml: the job file is empty; the least it needs is a line like: data: {text: [\"*.txt\"]}"},
+		{"hello\n", "job.yaml:1:1: the job file is the single value hello, not a mapping; want sections like: data: {text: [\"*.txt\"]}"},
+		{"- a\n- b\n", "job.yaml:1:1: the job file is a list, not a mapping; want sections like: data: {text: [\"*.txt\"]}"},
+		{"data:\n\ttext: [a.txt]\n", "job.yaml:2:1: not YAML: found character '\t' that cannot start any token; YAML indents with spaces, never with tabs"},
+		{"data: {text: [a.txt\n", "job.yaml:1:14: not YAML: sequence end token ']' not found"},
+		{"\xff\xfe", "job.yaml: this is not text in UTF-8"},
+		{least + "train: {steps: 1, steps: 2}\n", "job.yaml:2:19: train.steps: given twice, first at job.yaml:2:9; remove one"},
+		{least + "---\n" + least, "job.yaml:2:1: a second document after ---; want one job in a file"},
+		{least + "zero: {stage: *s}\n", "job.yaml:2:15: zero.stage: *s refers to no anchor before it; want &s at the value it should repeat"},
+		{least + "1: 2\n", "job.yaml:2:1: 1: unknown key; want one of model, data, train, parallel, zero, precision, optimizer, schedule, sample"},
+	} {
+		write(t, "job.yaml", c.file)
+		_, err := Load("job.yaml", nil)
+		if err == nil || err.Error() != c.want {
+			t.Errorf("%q:\n got %v\nwant %s", c.file, err, c.want)
+		}
+		if !IsInput(err) {
+			t.Errorf("%q: not the user's to mend", c.file)
+		}
+	}
+}
+
+func TestUnreadableJob(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for path, want := range map[string]string{
+		"gone.yaml": "gone.yaml: the job file cannot be read: no such file or directory; want the path of a job file in YAML, like examples/quickstart.yaml",
+		".":         ".: the job file cannot be read: is a directory; want the path of a job file in YAML, like examples/quickstart.yaml",
+	} {
+		if _, err := Load(path, nil); err == nil || err.Error() != want {
+			t.Errorf("got %v\nwant %s", err, want)
+		}
+	}
+}
+
+// Every message that a combination of keys can bring.
+func TestCombinations(t *testing.T) {
+	inFolder(t, least)
+	write(t, "empty.txt", "")
+	write(t, "a.bin", "\x01\x00")
+	if err := os.Mkdir("hf", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := WriteModelConfig("hf", Model{Family: "gpt2", Layers: 2, Heads: 2, Width: 8, Context: 16, Vocab: 100, NormEps: 1e-5}); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ set, want string }{
+		{"zero.stage=5", "zero.stage: there is no stage 5; want 0 (nothing sharded), 1 (optimizer state), 2 (and gradients) or 3 (and parameters)"},
+		{"model={heads: 7}", "model.heads: 7 heads do not divide width 384; want 6 or 8 heads"},
+		{"model={width: 100}", "model.width: 6 heads do not divide width 100; want 5 or 10 heads"},
+		{"model={vocab: 65}", "model.vocab: the model knows 65 tokens, but tokenizer bytes makes 256; want a vocabulary of at least 256"},
+		{"model={from: hf}", "model.from: the model knows 100 tokens, but tokenizer bytes makes 256; want a vocabulary of at least 256"},
+		{"model={from: hf, layers: 3, vocab: 300}", "model.from: the model knows 100 tokens, but tokenizer bytes makes 256; want a vocabulary of at least 256\n" +
+			"model.layers: not used: model.from brings its own config.json; remove it (--set model.layers=null removes it)\n" +
+			"model.vocab: not used: model.from brings its own config.json; remove it (--set model.vocab=null removes it)"},
+		{"model={family: gptj}", "model.family: gptj is not known, did you mean gpt2?; want gpt2"},
+		{"data={text: [a.txt], tokens: [a.bin]}", "data.tokens: text and tokens are both given; want one of the two"},
+		{"data={text: []}", `data.text: the list is empty: there is nothing to train on; want for example data: {text: ["docs/**/*.md"]} or data: {tokens: ["train.bin"]}`},
+		{"data={text: [empty.txt]}", "data.text: every file it names is empty; want files with something to train on"},
+		{"data={text: ['e*.txt']}", "data.text: every file it names is empty; want files with something to train on"},
+		{"data={text: [a.txt], vocab: hf}", "data.vocab: not used: bytes need no vocabulary; remove it (--set data.vocab=null removes it)"},
+		{"data={text: [a.txt], tokenizer: gpt2, vocab: hf}", "data.vocab: hf/vocab.json cannot be read: no such file or directory; want a folder with vocab.json and merges.txt"},
+		{"data={text: [a.txt], validation: 1.5}", "data.validation: 1.5 is out of range; want a fraction of at least 0 and below 1, such as 0.01"},
+		{"parallel={ranks: 6, shard: 4}", "parallel.shard: shard 4 × replicate 1 = 4, but there are 6 ranks; want ranks: 4, or shard: -1 for ranks / replicate"},
+		{"parallel={replicate: 3}", "parallel.replicate: 4 ranks cannot be parted into 3 equal replicas; want replicate 2 or 4"},
+		{"parallel={shard: -2}", "parallel.shard: -2 is negative; want a whole number of at least 1, or -1 for all ranks of a replica"},
+		{"parallel={ranks: 100000}", "parallel.ranks: 100000 is more than 65536; want a whole number of at least 1, such as 4"},
+		{"train={batch: 30, micro_batch: 4}", "train.batch: batch 30 = micro_batch 4 × accumulate ? × ranks 4 has no whole solution: 30 is not a multiple of 16; want batch 16 or 32"},
+		{"train={batch: 30, accumulate: 2}", "train.batch: batch 30 = accumulate 2 × micro_batch ? × ranks 4 has no whole solution: 30 is not a multiple of 8; want batch 24 or 32"},
+		{"train={batch: 2}", "train.batch: batch 2 = micro_batch ? × ranks 4 has no whole solution: 2 is not a multiple of 4; want batch 4"},
+		{"train={batch: 64, micro_batch: 4, accumulate: 2}", "train.batch: micro_batch 4 × accumulate 2 × ranks 4 = 32, but batch is 64; want batch: 32, or leave one of the three out (--set train.accumulate=null)"},
+		{"train={clip: -1}", "train.clip: -1 is out of range; want a number of at least 0, where 0 is off, such as 1.0"},
+		{"train={steps: 99999999999999999999}", "train.steps: 99999999999999999999 is too large; want a whole number of at least 1, such as 200"},
+		{"train={seed: 1.5}", "train.seed: 1.5 is not a whole number; want a whole number of at least 0"},
+		{"schedule={warmup: 300}", "schedule.warmup: a warmup of 300 steps in a training of 200; want warmup of at most 200"},
+		{"schedule={min_lr: 1e-3}", "schedule.min_lr: min_lr 1e-3 is above lr 6e-4; want a min_lr of at most lr"},
+		{"schedule={type: constant, min_lr: 1e-4}", "schedule.min_lr: not used: a constant schedule does not fall; remove it (--set schedule.min_lr=null removes it)"},
+		{"schedule={type: cosin}", "schedule.type: cosin is not known, did you mean cosine?; want constant, linear or cosine"},
+		{"optimizer={type: sgd, betas: [0.9, 0.9], eps: 1e-8}", "optimizer.betas: not used: sgd has no betas; remove it (--set optimizer.betas=null removes it)\n" +
+			"optimizer.eps: not used: sgd has no eps; remove it (--set optimizer.eps=null removes it)"},
+		{"optimizer={momentum: 0.9}", "optimizer.momentum: not used: adamw has no momentum; remove it (--set optimizer.momentum=null removes it)"},
+		{"optimizer={lr: 1e999}", "optimizer.lr: 1e999 is too large; want a positive number, such as 6e-4"},
+		{"optimizer={lr: -.inf}", "optimizer.lr: -.inf is not finite; want a positive number, such as 6e-4"},
+		{"optimizer={betas: [0.9]}", "optimizer.betas: a list of 1 is not a list of two numbers; want two numbers of at least 0 and below 1, such as [0.9, 0.95]"},
+		{"train={lr: 1}", "train.lr: unknown key; did you mean optimizer.lr?"},
+		{"steps=5", "steps: unknown key; did you mean train.steps?"},
+	} {
+		_, err := Load("job.yaml", []string{c.set})
+		want := "--set " + c.set + ": " + strings.ReplaceAll(c.want, "\n", "\n--set "+c.set+": ")
+		if err == nil || err.Error() != want {
+			t.Errorf("\n got %v\nwant %s", err, want)
+		}
+	}
+}
+
+func TestMalformedSets(t *testing.T) {
+	inFolder(t, least+"zero: {stage: 3}\n")
+	for _, c := range []struct{ set, want string }{
+		{"zero.stage", "--set zero.stage: there is no key=value here; want for example --set train.steps=20"},
+		{"=3", "--set =3: there is no key=value here; want for example --set train.steps=20"},
+		{"zero.stage.x=3", "--set zero.stage.x=3: zero.stage.x: stage is the single value 3 and has no keys"},
+		{"zero=3", "--set zero=3: zero: 3 is not a mapping; want zero: {stage: ...}"},
+		{"sample.prompt=\"a", "--set sample.prompt=\"a: sample.prompt: not YAML: could not find end character of double-quoted text; put the value into quotes, as YAML does"},
+		{"sample.prompt=a: b", "--set sample.prompt=a: b: sample.prompt: a mapping is not text; want text, in quotes if it has : or # or brackets"},
+		{"train.=3", "--set train.=3: train.: unknown key; want one of steps, batch, micro_batch, accumulate, clip, seed, eval_every, eval_batches, loss_chunk"},
+	} {
+		_, err := Load("job.yaml", []string{c.set})
+		if err == nil || err.Error() != c.want {
+			t.Errorf("\n got %v\nwant %s", err, c.want)
+		}
+	}
+}
+
+// All problems come at once, those of the file by line, then those of the sets.
+func TestAllAtOnce(t *testing.T) {
+	inFolder(t, "zero: {stage: 9}\n"+least+"train: {stps: 1}\nmodel: {heads: 5}\n")
+	_, err := Load("job.yaml", []string{"precision=fp8"})
+	var at []string
+	for _, p := range err.(Problems) {
+		at = append(at, p.At+" "+p.Key)
+	}
+	want := []string{"job.yaml:1:15 zero.stage", "job.yaml:3:9 train.stps", "job.yaml:4:16 model.heads", "--set precision=fp8 precision"}
+	if d := cmp.Diff(want, at); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestPatterns(t *testing.T) {
+	inFolder(t, least)
+	if err := os.MkdirAll(filepath.Join("d", "e"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	write(t, "d/e/b.md", "x")
+	t.Setenv("ZEROTH_TEST", "d")
+	for pattern, want := range map[string]string{
+		"d/**/*.md":             "",
+		"${ZEROTH_TEST}/e/*":    "",
+		"*.tx?":                 "",
+		"{a,b}.txt":             "",
+		"${GOROOT}/src/io/*.go": "",
+		"d/*.md":                "no file matches d/*.md",
+		"nodir/**":              "no file matches nodir/**",
+		"d":                     "d is a folder, its files are d/**",
+		"b.txt":                 "b.txt cannot be read: no such file or directory",
+		"${ZEROTH_NOT}/x":       "${ZEROTH_NOT}/x: the environment has no ZEROTH_NOT",
+		"[a.txt":                "[a.txt: syntax error in pattern",
+	} {
+		bytes, err := anyBytes(pattern)
+		got := ""
+		if err != nil {
+			got = err.Error()
+		}
+		if got != want || bytes != (want == "") {
+			t.Errorf("%s: %v %q; want %q", pattern, bytes, got, want)
+		}
+	}
+}
+
+func TestNearest(t *testing.T) {
+	names := []string{"layers", "heads", "width", "lr", "betas"}
+	for word, want := range map[string]string{"layer": "layers", "haeds": "heads", "WIDTH": "width", "bettas": "betas", "optimizer": "", "x": "", "rl": "lr"} {
+		if got := nearest(word, names); got != want {
+			t.Errorf("nearest(%q) = %q, want %q", word, got, want)
+		}
+	}
+	if d := distance("ca", "abc"); d != 3 {
+		t.Errorf("distance(ca, abc) = %d, want 3", d)
+	}
+}
+
+func TestReferenceHasEveryKey(t *testing.T) {
+	ref := Reference()
+	for _, f := range new(Config).fields() {
+		if f.doc == "" || (f.initial == "") == (f.rule == "") {
+			t.Errorf("%s: doc %q, initial %q, rule %q; want a doc and one of the two", f.key, f.doc, f.initial, f.rule)
+		}
+		if !strings.Contains(ref, f.key+" ") || !strings.Contains(ref, f.doc) {
+			t.Errorf("%s is not in the reference", f.key)
+		}
+	}
+}
+
+// Whatever bytes come, Load reports or loads; what it loads reads back.
+func FuzzLoad(f *testing.F) {
+	dir := f.TempDir()
+	text := filepath.Join(dir, "a.txt")
+	if err := os.WriteFile(text, []byte("x"), 0o644); err != nil {
+		f.Fatal(err)
+	}
+	for _, s := range []string{"train: {steps: 3}", "a: &a [*a]", "? {a: b}\n: c", "optimizer: {lr: 1e-3}\nprecision: fp16", "<<: {train: {clip: 0}}", "sample: {prompt: \"\\x01\"}", "!!binary x", "- - -", "\"a\": 'b'\n---\n"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		path, again := filepath.Join(dir, "job.yaml"), filepath.Join(dir, "again.yaml")
+		write(t, path, "data: {text: ["+quote(text)+"]}\n"+s)
+		c, err := Load(path, nil)
+		if err != nil {
+			return
+		}
+		write(t, again, string(c.YAML()))
+		got, err := Load(again, nil)
+		if d := cmp.Diff(c, got); err != nil || d != "" {
+			t.Fatalf("read back: %v\n%s\n%s", err, d, c.YAML())
+		}
+	})
+}

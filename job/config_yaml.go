@@ -1,0 +1,275 @@
+package job
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
+)
+
+// node is a YAML value and where it stands. Scalars keep their text: what type
+// it has is for the key to say, because 6e-4 is a number to one YAML library
+// and text to another.
+type node struct {
+	at     place
+	kind   kind
+	text   string // of a scalar
+	quoted bool
+	items  []*node // of a list
+	pairs  []*pair // of a mapping
+}
+
+type pair struct {
+	key   string
+	at    place // of the key
+	value *node
+}
+
+type kind int
+
+const (
+	nothing kind = iota // null, or no value at all: the default is meant
+	scalar
+	list
+	mapping
+)
+
+var kindNames = [...]string{"nothing", "a value", "a list", "a mapping"}
+
+// find is the pair with the key; nil if there is none.
+func (n *node) find(key string) *pair {
+	i := slices.IndexFunc(n.pairs, func(p *pair) bool { return p.key == key })
+	if i < 0 {
+		return nil
+	}
+	return n.pairs[i]
+}
+
+// String is the value as a short piece of the file.
+func (n *node) String() string {
+	switch {
+	case n.kind == scalar && n.quoted:
+		return fmt.Sprintf("%q", n.text)
+	case n.kind == scalar && len(n.text) > 40:
+		return fmt.Sprintf("%q", n.text[:40]+"...")
+	case n.kind == scalar:
+		return n.text
+	}
+	return kindNames[n.kind]
+}
+
+// readFile is the job file as a mapping, and what is wrong with it as YAML.
+func readFile(file string) (*node, Problems) {
+	root := &node{at: place{file: file}, kind: mapping}
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		why := err.Error()
+		if e := (*os.PathError)(nil); errors.As(err, &e) {
+			why = e.Err.Error()
+		}
+		return root, fatal(root.at, "the job file cannot be read: "+why, "want the path of a job file in YAML, like examples/quickstart.yaml")
+	}
+	top, problems := parse(raw, root.at)
+	switch {
+	case problems.fatal():
+		return root, problems
+	case top == nil || top.kind == nothing:
+		return root, append(problems, fatal(root.at, "the job file is empty", `the least it needs is a line like: data: {text: ["*.txt"]}`)...)
+	case top.kind != mapping:
+		return root, append(problems, fatal(top.at, "the job file is "+top.what()+", not a mapping", `want sections like: data: {text: ["*.txt"]}`)...)
+	}
+	return top, problems
+}
+
+func (n *node) what() string {
+	if n.kind == scalar {
+		return "the single value " + n.String()
+	}
+	return kindNames[n.kind]
+}
+
+func fatal(at place, wrong, right string) Problems {
+	p := problem(at, "", wrong, right)
+	p.fatal = true
+	return Problems{p}
+}
+
+// overlay puts the value of a "key=value" in the place of the file's.
+func overlay(root *node, set string) Problems {
+	at := place{set: set}
+	key, raw, ok := strings.Cut(set, "=")
+	if !ok || key == "" {
+		return Problems{problem(at, "", "there is no key=value here", "want for example --set train.steps=20")}
+	}
+	value, problems := parse([]byte(raw), at)
+	if problems.fatal() {
+		for i := range problems {
+			problems[i].Key, problems[i].fatal = key, false
+			problems[i].Right = "put the value into quotes, as YAML does"
+		}
+		return problems
+	}
+	if value == nil { // no value, or only a comment
+		value = &node{at: at, kind: scalar, text: raw}
+		if raw == "" {
+			value.kind = nothing
+		}
+	}
+	if wrong := put(root, key, value); wrong != "" {
+		problems = append(problems, problem(at, key, wrong, ""))
+	}
+	return problems
+}
+
+// put replaces or adds the value at a dotted key; what is wrong if it cannot.
+func put(in *node, key string, value *node) (wrong string) {
+	head, rest, deeper := strings.Cut(key, ".")
+	p := in.find(head)
+	if p == nil {
+		p = &pair{key: head, at: value.at, value: &node{at: value.at}}
+		in.pairs = append(in.pairs, p)
+	}
+	if !deeper {
+		p.at, p.value = value.at, value
+		return ""
+	}
+	if p.value.kind == nothing {
+		p.value = &node{at: value.at, kind: mapping}
+	}
+	if p.value.kind != mapping {
+		return fmt.Sprintf("%s is %s and has no keys", head, p.value.what())
+	}
+	return put(p.value, rest, value)
+}
+
+// parse reads one YAML document; nil if it has none.
+func parse(raw []byte, at place) (*node, Problems) {
+	if !utf8.Valid(raw) {
+		return nil, fatal(at, "this is not text in UTF-8", "")
+	}
+	f, err := parser.ParseBytes(raw, 0, parser.AllowDuplicateMapKey())
+	if err != nil {
+		var e yaml.Error
+		if errors.As(err, &e) {
+			return nil, fatal(at.token(e.GetToken()), "not YAML: "+e.GetMessage(), tabAdvice(e.GetMessage()))
+		}
+		return nil, fatal(at, "not YAML: "+err.Error(), "")
+	}
+	docs := slices.DeleteFunc(f.Docs, func(d *ast.DocumentNode) bool { return d.Body == nil })
+	if len(docs) == 0 {
+		return nil, nil
+	}
+	t := &tree{at: at, anchors: map[string]*node{}}
+	n := t.convert(docs[0].Body)
+	if len(docs) > 1 {
+		t.complain(docs[1].Start, "a second document after ---", "want one job in a file")
+	}
+	return n, t.problems
+}
+
+func tabAdvice(message string) string {
+	if strings.Contains(message, "\t") {
+		return "YAML indents with spaces, never with tabs"
+	}
+	return ""
+}
+
+func (p place) token(t *token.Token) place {
+	if p.set == "" && t != nil && t.Position != nil {
+		p.line, p.col = t.Position.Line, t.Position.Column
+	}
+	return p
+}
+
+// tree turns the library's syntax tree into nodes.
+type tree struct {
+	at       place
+	path     []string // keys of the mappings that are being read
+	anchors  map[string]*node
+	problems Problems
+}
+
+func (t *tree) complain(at *token.Token, wrong, right string) {
+	t.problems = append(t.problems, problem(t.at.token(at), strings.Join(t.path, "."), wrong, right))
+}
+
+func (t *tree) convert(n ast.Node) *node {
+	at := t.at.token(n.GetToken())
+	switch n := n.(type) {
+	case *ast.MappingNode:
+		return t.mapping(at, n.Values)
+	case *ast.MappingValueNode:
+		return t.mapping(at, []*ast.MappingValueNode{n})
+	case *ast.SequenceNode:
+		out := &node{at: at, kind: list}
+		for _, v := range n.Values {
+			out.items = append(out.items, t.convert(v))
+		}
+		return out
+	case *ast.AnchorNode:
+		v := t.convert(n.Value)
+		t.anchors[n.Name.GetToken().Value] = v
+		return v
+	case *ast.AliasNode:
+		return t.alias(n)
+	case *ast.TagNode:
+		return t.convert(n.Value)
+	case *ast.NullNode:
+		return &node{at: at}
+	case *ast.LiteralNode:
+		return &node{at: at, kind: scalar, text: n.Value.Value, quoted: true}
+	}
+	tk := n.GetToken()
+	return &node{at: at, kind: scalar, text: tk.Value,
+		quoted: tk.Type == token.DoubleQuoteType || tk.Type == token.SingleQuoteType}
+}
+
+func (t *tree) alias(n *ast.AliasNode) *node {
+	name := n.Value.GetToken().Value
+	if v, ok := t.anchors[name]; ok {
+		return v
+	}
+	t.complain(n.GetToken(), "*"+name+" refers to no anchor before it", "want &"+name+" at the value it should repeat")
+	return &node{at: t.at.token(n.GetToken())}
+}
+
+func (t *tree) mapping(at place, values []*ast.MappingValueNode) *node {
+	if len(values) > 0 {
+		at = t.at.token(values[0].Key.GetToken())
+	}
+	out := &node{at: at, kind: mapping}
+	var merged []*node
+	for _, v := range values {
+		if v.Key.Type() == ast.MergeKeyType {
+			merged = append(merged, t.convert(v.Value))
+			continue
+		}
+		p := &pair{key: v.Key.String(), at: t.at.token(v.Key.GetToken())}
+		if s, ok := v.Key.(*ast.StringNode); ok {
+			p.key = s.Value
+		}
+		t.path = append(t.path, p.key)
+		if first := out.find(p.key); first != nil {
+			t.complain(v.Key.GetToken(), fmt.Sprintf("given twice, first at %v", first.at), "remove one")
+		} else {
+			p.value = t.convert(v.Value)
+			out.pairs = append(out.pairs, p)
+		}
+		t.path = t.path[:len(t.path)-1]
+	}
+	for _, m := range merged {
+		for _, p := range m.pairs {
+			if out.find(p.key) == nil {
+				out.pairs = append(out.pairs, p)
+			}
+		}
+	}
+	return out
+}

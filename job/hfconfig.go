@@ -1,0 +1,128 @@
+package job
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// gpt2Config is config.json of Hugging Face's GPT2Config, as far as it decides
+// what is computed. Pointers tell a missing key, which has GPT2Config's
+// default, from a zero.
+type gpt2Config struct {
+	ModelType        string   `json:"model_type"`
+	Architectures    []string `json:"architectures,omitempty"`
+	VocabSize        *int     `json:"vocab_size"`
+	NPositions       *int     `json:"n_positions"`
+	NEmbd            *int     `json:"n_embd"`
+	NLayer           *int     `json:"n_layer"`
+	NHead            *int     `json:"n_head"`
+	NInner           *int     `json:"n_inner"` // null: 4 × n_embd
+	Activation       *string  `json:"activation_function"`
+	NormEps          *float64 `json:"layer_norm_epsilon"`
+	Tied             *bool    `json:"tie_word_embeddings"`
+	ScaleAttn        *bool    `json:"scale_attn_weights"`
+	ScaleByLayer     *bool    `json:"scale_attn_by_inverse_layer_idx"`
+	CrossAttention   *bool    `json:"add_cross_attention"`
+	InitializerRange *float64 `json:"initializer_range,omitempty"`
+	BOS              *int     `json:"bos_token_id"`
+	EOS              *int     `json:"eos_token_id"`
+	TorchDtype       string   `json:"torch_dtype,omitempty"`
+}
+
+// ReadModelConfig reads config.json of a Hugging Face folder. Its From is
+// empty. What this runtime would compute differently is refused.
+func ReadModelConfig(folder string) (Model, error) {
+	path := filepath.Join(folder, "config.json")
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return Model{}, BadInput(fmt.Errorf("%s cannot be read: %w", path, cause(err)))
+	}
+	m, err := parseModelConfig(raw)
+	if err != nil {
+		return Model{}, BadInput(fmt.Errorf("%s: %w", path, err))
+	}
+	return m, nil
+}
+
+func parseModelConfig(raw []byte) (Model, error) {
+	var c gpt2Config
+	if err := json.Unmarshal(raw, &c); err != nil {
+		return Model{}, fmt.Errorf("not a model's config: %w", err)
+	}
+	if c.ModelType != "gpt2" {
+		return Model{}, fmt.Errorf("model_type %q is not supported; want gpt2", c.ModelType)
+	}
+	m := Model{
+		Family: "gpt2",
+		Layers: or(c.NLayer, 12), Heads: or(c.NHead, 12), Width: or(c.NEmbd, 768),
+		Context: or(c.NPositions, 1024), Vocab: or(c.VocabSize, 50257), NormEps: or(c.NormEps, 1e-5),
+	}
+	return m, c.supported(m)
+}
+
+// supported refuses variants of GPT-2 that are computed in another way.
+func (c gpt2Config) supported(m Model) error {
+	for _, n := range []struct {
+		key string
+		n   int
+	}{{"n_layer", m.Layers}, {"n_head", m.Heads}, {"n_embd", m.Width}, {"n_positions", m.Context}, {"vocab_size", m.Vocab}} {
+		if n.n < 1 || n.n > most {
+			return fmt.Errorf("%s %d is out of range", n.key, n.n)
+		}
+	}
+	switch {
+	case m.Width%m.Heads != 0:
+		return fmt.Errorf("n_head %d does not divide n_embd %d", m.Heads, m.Width)
+	case m.NormEps <= 0 || m.NormEps >= 1:
+		return fmt.Errorf("layer_norm_epsilon %v is out of range", m.NormEps)
+	case or(c.NInner, 4*m.Width) != 4*m.Width:
+		return fmt.Errorf("n_inner %d is not supported; want 4 × n_embd = %d", *c.NInner, 4*m.Width)
+	case or(c.Activation, "gelu_new") != "gelu_new":
+		return fmt.Errorf("activation_function %q is not supported; want gelu_new", *c.Activation)
+	case !or(c.Tied, true):
+		return fmt.Errorf("tie_word_embeddings false is not supported: the output layer is the token embedding")
+	case !or(c.ScaleAttn, true):
+		return fmt.Errorf("scale_attn_weights false is not supported")
+	case or(c.ScaleByLayer, false):
+		return fmt.Errorf("scale_attn_by_inverse_layer_idx is not supported")
+	case or(c.CrossAttention, false):
+		return fmt.Errorf("add_cross_attention is not supported")
+	}
+	return nil
+}
+
+func or[T any](p *T, otherwise T) T {
+	if p == nil {
+		return otherwise
+	}
+	return *p
+}
+
+// WriteModelConfig writes config.json into a folder that exists, next to
+// parameters saved as float32.
+func WriteModelConfig(folder string, m Model) error {
+	if m.Family != "gpt2" {
+		panic(fmt.Sprintf("job: config.json of family %q", m.Family))
+	}
+	yes, no, gelu, std := true, false, "gelu_new", 0.02
+	c := gpt2Config{
+		ModelType: "gpt2", Architectures: []string{"GPT2LMHeadModel"},
+		VocabSize: &m.Vocab, NPositions: &m.Context, NEmbd: &m.Width, NLayer: &m.Layers, NHead: &m.Heads,
+		Activation: &gelu, NormEps: &m.NormEps, Tied: &yes,
+		ScaleAttn: &yes, ScaleByLayer: &no, CrossAttention: &no, InitializerRange: &std, TorchDtype: "float32",
+	}
+	if end := 50256; m.Vocab > end { // <|endoftext|> of GPT-2's own vocabulary
+		c.BOS, c.EOS = &end, &end
+	}
+	raw, err := json.MarshalIndent(c, "", "  ")
+	if err != nil {
+		panic(fmt.Sprintf("job: config.json: %v", err)) // finite numbers and strings always encode
+	}
+	path := filepath.Join(folder, "config.json")
+	if err := os.WriteFile(path, append(raw, '\n'), 0o644); err != nil {
+		return fmt.Errorf("write %s: %w", path, cause(err))
+	}
+	return nil
+}

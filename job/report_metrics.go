@@ -1,0 +1,164 @@
+package job
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"strconv"
+)
+
+// Metrics is metrics.jsonl: a line of JSON for every step and evaluation.
+//
+//	{"step":1,"loss":5.54,"lr":3e-5,"grad_norm":2.1,"tokens":4096,"tokens_per_second":8000,"step_seconds":0.512,"skipped":0}
+//	{"step":50,"val_loss":2.71}
+//
+// Numbers have the fewest digits that read back as the same float64, so also
+// as the same float32. A value that is no finite number is null. Each line
+// reaches the file in one write.
+type Metrics struct {
+	file *os.File
+	line []byte
+	err  error // the first
+}
+
+// OpenMetrics appends to a metrics file, made if it is not there.
+func OpenMetrics(path string) (*Metrics, error) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("metrics: %w", err)
+	}
+	return &Metrics{file: f}, nil
+}
+
+// Start implements Observer; the header is no line of the file.
+func (m *Metrics) Start(Header) {}
+
+// Step writes the line of a step.
+func (m *Metrics) Step(s Step) {
+	m.line = append(m.line[:0], `{"step":`...)
+	m.line = strconv.AppendInt(m.line, int64(s.Step), 10)
+	m.real("loss", s.Loss)
+	m.real("lr", s.LR)
+	m.real("grad_norm", s.GradNorm)
+	m.whole("tokens", s.Tokens)
+	m.real("tokens_per_second", s.TokensPerSecond)
+	m.real("step_seconds", s.StepSeconds)
+	m.whole("skipped", int64(s.Skipped))
+	m.flush()
+}
+
+// Eval writes the line of an evaluation.
+func (m *Metrics) Eval(e Eval) {
+	m.line = append(m.line[:0], `{"step":`...)
+	m.line = strconv.AppendInt(m.line, int64(e.Step), 10)
+	m.real("val_loss", e.ValLoss)
+	m.flush()
+}
+
+// Note implements Observer; notes are for people.
+func (m *Metrics) Note(string) {}
+
+// Done implements Observer; Close ends the file.
+func (m *Metrics) Done(Summary) {}
+
+func (m *Metrics) name(key string) {
+	m.line = append(m.line, `,"`...)
+	m.line = append(m.line, key...)
+	m.line = append(m.line, `":`...)
+}
+
+func (m *Metrics) whole(key string, n int64) {
+	m.name(key)
+	m.line = strconv.AppendInt(m.line, n, 10)
+}
+
+func (m *Metrics) real(key string, x float64) {
+	m.name(key)
+	if math.IsNaN(x) || math.IsInf(x, 0) {
+		m.line = append(m.line, "null"...)
+		return
+	}
+	m.line = strconv.AppendFloat(m.line, x, 'g', -1, 64)
+}
+
+func (m *Metrics) flush() {
+	if m.err != nil {
+		return
+	}
+	m.line = append(m.line, '}', '\n')
+	if _, err := m.file.Write(m.line); err != nil {
+		m.err = fmt.Errorf("metrics: %w", err)
+	}
+}
+
+// Err is the first write that failed; nothing is written after it.
+func (m *Metrics) Err() error { return m.err }
+
+// Close closes the file and returns the first error of its life.
+func (m *Metrics) Close() error {
+	if err := m.file.Close(); err != nil && m.err == nil {
+		m.err = fmt.Errorf("metrics: %w", err)
+	}
+	return m.err
+}
+
+// ReadMetrics reads what Metrics wrote; null becomes NaN. A last line without
+// its line feed, left by a process that was killed, is not there.
+func ReadMetrics(path string) ([]Step, []Eval, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, nil, fmt.Errorf("metrics: %w", err)
+	}
+	defer f.Close()
+	var steps []Step
+	var evals []Eval
+	in := bufio.NewReader(f)
+	for n := 1; ; n++ {
+		line, err := in.ReadBytes('\n')
+		if errors.Is(err, io.EOF) {
+			return steps, evals, nil
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("metrics: %w", err)
+		}
+		s, e, err := parseMetric(line)
+		switch {
+		case err != nil:
+			return nil, nil, fmt.Errorf("metrics: %s:%d: %w", path, n, err)
+		case e != nil:
+			evals = append(evals, *e)
+		default:
+			steps = append(steps, s)
+		}
+	}
+}
+
+// parseMetric reads a line: an evaluation if it has a val_loss, else a step.
+func parseMetric(line []byte) (Step, *Eval, error) {
+	nan := math.NaN()
+	s := Step{Loss: nan, LR: nan, GradNorm: nan, TokensPerSecond: nan, StepSeconds: nan}
+	raw := struct {
+		Step            *int     `json:"step"`
+		Loss            *float64 `json:"loss"`
+		LR              *float64 `json:"lr"`
+		GradNorm        *float64 `json:"grad_norm"`
+		Tokens          *int64   `json:"tokens"`
+		TokensPerSecond *float64 `json:"tokens_per_second"`
+		StepSeconds     *float64 `json:"step_seconds"`
+		Skipped         *int     `json:"skipped"`
+		ValLoss         *float64 `json:"val_loss"`
+	}{Step: &s.Step, Loss: &s.Loss, LR: &s.LR, GradNorm: &s.GradNorm, Tokens: &s.Tokens,
+		TokensPerSecond: &s.TokensPerSecond, StepSeconds: &s.StepSeconds, Skipped: &s.Skipped}
+	if err := json.Unmarshal(line, &raw); err != nil {
+		return Step{}, nil, err
+	}
+	if bytes.Contains(line, []byte(`"val_loss"`)) {
+		return Step{}, &Eval{Step: s.Step, ValLoss: or(raw.ValLoss, nan)}, nil
+	}
+	return s, nil, nil
+}
