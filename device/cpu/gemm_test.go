@@ -88,9 +88,9 @@ var (
 	tiny    = map[device.DType]float64{device.F16: 0x1p-24} // spacing of subnormals
 )
 
-// product is a product, its slow computation in float64 and the bound on the
+// gemmCase is a gemmCase, its slow computation in float64 and the bound on the
 // difference: k+3 roundings of sums in float32 and one to the type of c.
-type product struct {
+type gemmCase struct {
 	c       window
 	a, b    device.Mat
 	bias    device.Buffer
@@ -99,8 +99,8 @@ type product struct {
 	m, n, k int
 }
 
-func newProduct(rng *rand.Rand, m, n, k int, types [4]device.DType, at, bt, bias, add bool, gap int) product {
-	p := product{c: newWindow(rng, types[0], m, n, gap), add: add, m: m, n: n, k: k,
+func newProduct(rng *rand.Rand, m, n, k int, types [4]device.DType, at, bt, bias, add bool, gap int) gemmCase {
+	p := gemmCase{c: newWindow(rng, types[0], m, n, gap), add: add, m: m, n: n, k: k,
 		a: factor(rng, types[1], m, k, gap, at), b: factor(rng, types[2], k, n, 2*gap, bt)}
 	if bias {
 		p.bias = newWindow(rng, types[3], 1, n, 0).Buf
@@ -116,7 +116,7 @@ func newProduct(rng *rand.Rand, m, n, k int, types [4]device.DType, at, bt, bias
 	return p
 }
 
-func (p *product) check(t *testing.T, i, j int) {
+func (p *gemmCase) check(t *testing.T, i, j int) {
 	t.Helper()
 	var sum, size float64
 	for x := range p.k {
@@ -136,7 +136,7 @@ func (p *product) check(t *testing.T, i, j int) {
 	}
 }
 
-func (p *product) run(t *testing.T, q *Queue) {
+func (p *gemmCase) run(t *testing.T, q *Queue) {
 	t.Helper()
 	q.MatMul(p.c.Mat, p.a, p.b, p.bias, p.add)
 	if err := q.Wait(); err != nil {
@@ -144,7 +144,7 @@ func (p *product) run(t *testing.T, q *Queue) {
 	}
 }
 
-func (p *product) checkAll(t *testing.T) {
+func (p *gemmCase) checkAll(t *testing.T) {
 	t.Helper()
 	for i := range p.m {
 		for j := range p.n {
@@ -239,7 +239,7 @@ func TestMatMulManyBlocks(t *testing.T) {
 }
 
 // The bits do not depend on the number of workers, nor on which rows or
-// columns of a product are computed together.
+// columns of a gemmCase are computed together.
 func TestMatMulBitsDependOnNothingElse(t *testing.T) {
 	withISA(t, func(t *testing.T) {
 		rng := rand.New(rand.NewPCG(11, 12))
@@ -266,7 +266,7 @@ func TestMatMulBitsDependOnNothingElse(t *testing.T) {
 				t.Fatal(err)
 			}
 			if string(p.c.whole.Raw()) != string(want) {
-				t.Fatalf("%v: a product in parts has other bits", ct)
+				t.Fatalf("%v: a gemmCase in parts has other bits", ct)
 			}
 		}
 	})
@@ -280,7 +280,7 @@ func TestMatMulAllocatesNothing(t *testing.T) {
 			p := newProduct(rng, 120, 130, kcMax+100, [4]device.DType{ct, device.BF16, device.F16}, true, true, true, true, 0)
 			p.run(t, q)
 			if got := testing.AllocsPerRun(5, func() { p.run(t, q) }); got != 0 {
-				t.Errorf("%d workers, %v: %v allocations a product", workers, ct, got)
+				t.Errorf("%d workers, %v: %v allocations a gemmCase", workers, ct, got)
 			}
 		}
 	}

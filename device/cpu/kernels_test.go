@@ -62,7 +62,7 @@ func calls(dt device.DType, rows, cols, vocab int, a device.Attn) []call {
 		{"layer-norm", func(q *Queue) { q.LayerNorm(y, mean, rstd, x, w, b, 1e-5) }, n, 2 * n * size, 0},
 		{"layer-norm-grad", func(q *Queue) { q.LayerNormGrad(y, dw, db, z, x, w, mean, rstd, false) }, n, 3 * n * size, 0},
 		{"embed", func(q *Queue) { q.Embed(y, wte, wpe, ids, rows) }, n, 3 * n * size, 0},
-		{"embed-grad", func(q *Queue) { q.EmbedGrad(dwte, dwpe, x, ids, rows) }, n, 4*vocab*cols + 4*n + n*size, 0},
+		{"embed-grad", func(q *Queue) { q.EmbedGrad(dwte, dwpe, x, ids, rows, false) }, n, 4*vocab*cols + 4*n + n*size, 0},
 		{"cross-entropy", func(q *Queue) { q.CrossEntropy(loss, logits, ids) }, rows * vocab, rows * vocab * size, 0},
 		{"cross-entropy-grad", func(q *Queue) { q.CrossEntropyGrad(loss, logits, ids, 1) }, rows * vocab, 2 * rows * vocab * size, 0},
 		{"adamw", func(q *Queue) {
