@@ -22,7 +22,7 @@ import (
 var files = []struct {
 	name string
 	body func(*build.Context)
-}{{"gemm", gemm}}
+}{{"gemm", gemm}, {"cast", cast}}
 
 func main() {
 	dir := flag.String("dir", "..", "directory the files are written to")
