@@ -35,15 +35,27 @@ func mustFloat(op string, t device.DType) {
 
 func runCast(t *task, _ *worker, lo, hi int) {
 	dst, src := t.b[0].Slice(lo, hi), t.b[1].Slice(lo, hi)
+	stream := t.b[0].Bytes() >= streamMin
 	switch {
 	case dst.Type == src.Type:
-		copy(dst.Raw(), src.Raw())
-	case dst.Type == device.F32:
-		load(dst.F32(), src)
-	case src.Type == device.F32:
-		store(dst, src.F32())
-	default:
+		copyBytes(dst.Raw(), src.Raw(), stream)
+	case dst.Type != device.F32 && src.Type != device.F32:
 		castThroughF32(dst, src)
+	default:
+		n := 0
+		if stream {
+			n = castStream(dst, src)
+		}
+		castF32(dst.Slice(n, dst.N), src.Slice(n, src.N))
+	}
+}
+
+// castF32 is for pairs of which one type is float32.
+func castF32(dst, src device.Buffer) {
+	if dst.Type == device.F32 {
+		load(dst.F32(), src)
+	} else {
+		store(dst, src.F32())
 	}
 }
 
@@ -116,17 +128,33 @@ func roundToOdd(dst []float32, src []float64) {
 }
 
 // bf16ToF32 widens; exact, the bits of a NaN included.
-func bf16ToF32(dst []float32, src []uint16) { bf16ToF32Go(dst[:len(src)], src) }
+func bf16ToF32(dst []float32, src []uint16) {
+	dst = dst[:len(src)]
+	n := castFast(widenBF16, sliceAt(dst), sliceAt(src), len(src))
+	bf16ToF32Go(dst[n:], src[n:])
+}
 
 // f32ToBF16 rounds to nearest even; a NaN becomes quiet and keeps its upper bits.
-func f32ToBF16(dst []uint16, src []float32) { f32ToBF16Go(dst[:len(src)], src) }
+func f32ToBF16(dst []uint16, src []float32) {
+	dst = dst[:len(src)]
+	n := castFast(roundBF16, sliceAt(dst), sliceAt(src), len(src))
+	f32ToBF16Go(dst[n:], src[n:])
+}
 
 // f16ToF32 widens; exact, except that a signalling NaN becomes quiet.
-func f16ToF32(dst []float32, src []uint16) { f16ToF32Go(dst[:len(src)], src) }
+func f16ToF32(dst []float32, src []uint16) {
+	dst = dst[:len(src)]
+	n := castFast(widenF16, sliceAt(dst), sliceAt(src), len(src))
+	f16ToF32Go(dst[n:], src[n:])
+}
 
 // f32ToF16 rounds to nearest even, into subnormals and infinity where the
 // range demands; a NaN becomes quiet and keeps its upper bits.
-func f32ToF16(dst []uint16, src []float32) { f32ToF16Go(dst[:len(src)], src) }
+func f32ToF16(dst []uint16, src []float32) {
+	dst = dst[:len(src)]
+	n := castFast(roundF16, sliceAt(dst), sliceAt(src), len(src))
+	f32ToF16Go(dst[n:], src[n:])
+}
 
 func bf16ToF32Go(dst []float32, src []uint16) {
 	for i, h := range src {

@@ -117,7 +117,7 @@ func TestCastEveryPair(t *testing.T) {
 				}
 				a, b := hostBuffer(from, len(src)), hostBuffer(to, len(src)+1)
 				setBits(b, len(src), 0x3ff0_1234_5678_9abc)
-				guard := value(b, len(src))
+				gemmGuard := value(b, len(src))
 				for i, x := range src {
 					switch from {
 					case device.F32:
@@ -138,7 +138,7 @@ func TestCastEveryPair(t *testing.T) {
 						t.Fatalf("%d: %g (%#x) became %g, want %g", i, x, math.Float64bits(x), got, want)
 					}
 				}
-				if value(b, len(src)) != guard {
+				if value(b, len(src)) != gemmGuard {
 					t.Error("wrote past the end")
 				}
 			})
@@ -191,6 +191,137 @@ func TestCastSplitAmongWorkers(t *testing.T) {
 	for i := range n {
 		if got, want := value(b, i), round(device.BF16, value(a, i)); got != want {
 			t.Fatalf("%d: %g, want %g", i, got, want)
+		}
+	}
+}
+
+// The assembly gives the bits of the portable functions, whatever the length
+// and whichever way it stores.
+func TestCastAssemblyGivesThePortableBits(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	wide := make([]float32, 1<<17+5)
+	for i := range wide {
+		wide[i] = math.Float32frombits(rng.Uint32())
+		if i%3 == 0 { // within reach of binary16
+			wide[i] = float32(math.Ldexp(rng.NormFloat64(), rng.IntN(50)-30))
+		}
+	}
+	for i, x := range hard() {
+		wide[i] = float32(x)
+	}
+	wide[7000], wide[7001] = math.Float32frombits(0x7f800001), math.Float32frombits(0xffffffff)
+	narrow := make([]uint16, 1<<16+5)
+	for i := range narrow {
+		narrow[i] = uint16(i)
+	}
+	for _, c := range castISAs[1:] {
+		for k := range castKinds {
+			for _, n := range []int{16, 48, 64, 80, 1 << 16, 1 << 17} {
+				for _, f := range []castFunc{c.plain[k], c.stream[k]} {
+					if k == widenBF16 || k == widenF16 {
+						n = min(n, 1<<16)
+						got, want := alignedBuffer(device.F32, n+16), make([]float32, n)
+						f(got.Ptr, sliceAt(narrow), n)
+						if k == widenBF16 {
+							bf16ToF32Go(want, narrow[:n])
+						} else {
+							f16ToF32Go(want, narrow[:n])
+						}
+						sameBytes(t, got, device.OfF32(want))
+					} else {
+						got, want := alignedBuffer(device.BF16, n+16), make([]uint16, n)
+						f(got.Ptr, sliceAt(wide), n)
+						if k == roundBF16 {
+							f32ToBF16Go(want, wide[:n])
+						} else {
+							f32ToF16Go(want, wide[:n])
+						}
+						sameBytes(t, got, device.OfU16(device.BF16, want))
+					}
+				}
+			}
+		}
+	}
+}
+
+// alignedBuffer is n zeroed elements aligned to 64 bytes.
+func alignedBuffer(t device.DType, n int) device.Buffer {
+	b := hostBuffer(t, n+64)
+	skip, _ := untilAligned(b.Ptr, t.Size())
+	return b.Slice(skip, skip+n)
+}
+
+// sameBytes wants got to start with want and to be zero after it.
+func sameBytes(t *testing.T, got, want device.Buffer) {
+	t.Helper()
+	if string(got.Raw()[:want.Bytes()]) != string(want.Raw()) {
+		t.Fatalf("%v: other bits than the portable conversion", want.Type)
+	}
+	for i, b := range got.Raw()[want.Bytes():] {
+		if b != 0 {
+			t.Fatalf("%v: byte %d past the end was written", want.Type, i)
+		}
+	}
+}
+
+// Outputs too large for the caches are stored past them; the results are the same.
+func TestCastAndCopyOfManyElements(t *testing.T) {
+	defer func(old *castISA) { bestCasts = old }(bestCasts)
+	d := New(3)
+	defer d.Close()
+	q := d.NewQueue("test")
+	defer q.Close()
+	const n = streamMin/2 + 1234
+	src := hostBuffer(device.F32, n)
+	for i := range src.F32() {
+		src.F32()[i] = float32(i%8191) / 37
+	}
+	for _, to := range []device.DType{device.F32, device.BF16, device.F16} {
+		for _, skip := range []int{0, 3} {
+			there, back := hostBuffer(to, n), hostBuffer(device.F32, n)
+			var want []byte
+			for _, c := range castISAs {
+				bestCasts = c
+				clear(there.Raw())
+				q.Cast(there.Slice(skip, n-5), src.Slice(skip, n-5))
+				q.Cast(back, there)
+				q.Copy(there.Slice(n-4, n), there.Slice(skip, skip+4))
+				if err := q.Wait(); err != nil {
+					t.Fatal(err)
+				}
+				if got := append(append([]byte(nil), there.Raw()...), back.Raw()...); want == nil {
+					want = got
+				} else if string(got) != string(want) {
+					t.Fatalf("%v from %d: %s differs from the portable code", to, skip, c.name)
+				}
+			}
+		}
+	}
+	big, other := hostBuffer(device.F32, n), hostBuffer(device.F32, n)
+	q.Copy(big, src)
+	q.Copy(other.Slice(1, n), src.Slice(0, n-1))
+	if err := q.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if string(big.Raw()) != string(src.Raw()) || string(other.Raw()[4:]) != string(src.Raw()[:4*n-4]) {
+		t.Error("a large copy differs from its source")
+	}
+}
+
+func BenchmarkCast(b *testing.B) {
+	for _, n := range []int{1 << 16, 1 << 25} {
+		for _, p := range [][2]device.DType{{device.F32, device.BF16}, {device.BF16, device.F32}, {device.F32, device.F16}, {device.F16, device.F32}, {device.F32, device.F32}} {
+			b.Run(fmt.Sprintf("%v to %v/%d", p[0], p[1], n), func(b *testing.B) {
+				q := gemmTestQueue(b, 1)
+				src, dst := hostBuffer(p[0], n), hostBuffer(p[1], n)
+				b.SetBytes(int64(src.Bytes() + dst.Bytes()))
+				for b.Loop() {
+					q.Cast(dst, src)
+					if err := q.Wait(); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
 		}
 	}
 }

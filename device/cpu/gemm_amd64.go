@@ -25,9 +25,14 @@ func nativeISAs() (found []*isa) {
 	x := &cpu.X86
 	if x.HasAVX2 && x.HasFMA && x.HasBMI2 {
 		found = append(found, &avx2)
-		if x.HasAVX512F && x.HasAVX512BW && x.HasAVX512VL && x.HasAVX512DQ {
+		if hasAVX512() {
 			found = append(found, &avx512)
 		}
 	}
 	return found
+}
+
+func hasAVX512() bool {
+	x := &cpu.X86
+	return x.HasAVX512F && x.HasAVX512BW && x.HasAVX512VL && x.HasAVX512DQ
 }

@@ -17,12 +17,10 @@ func withISA(t *testing.T, f func(t *testing.T)) {
 	}
 }
 
-func setValue(b device.Buffer, i int, x float64) {
-	if b.Type == device.F64 {
-		b.F64()[i] = x
-		return
+func fillNaN(b device.Buffer) {
+	for i := range b.N {
+		setBits(b, i, 0x7ff8_1234_7ff8_1234)
 	}
-	store(b.Slice(i, i+1), []float32{float32(x)})
 }
 
 // window is a random matrix (rows, cols), gap elements between rows and gemmGuard
@@ -37,14 +35,14 @@ const gemmGuard = 19
 func newWindow(rng *rand.Rand, t device.DType, rows, cols, gap int) window {
 	ld := cols + gap
 	b := hostBuffer(t, 2*gemmGuard+max(0, rows*ld-gap))
-	for i := range b.N {
-		setValue(b, i, math.NaN())
-	}
+	fillNaN(b)
 	m := device.Mat{Buf: b.Slice(gemmGuard, b.N-gemmGuard), Rows: rows, Cols: cols, Ld: ld}
+	row := make([]float32, cols)
 	for i := range rows {
-		for j := range cols {
-			setValue(m.Buf, i*ld+j, rng.NormFloat64())
+		for j := range row {
+			row[j] = float32(rng.NormFloat64())
 		}
+		store(m.Buf.Slice(i*ld, i*ld+cols), row)
 	}
 	return window{m, b}
 }
@@ -57,20 +55,23 @@ func factor(rng *rand.Rand, t device.DType, rows, cols, gap int, trans bool) dev
 	return newWindow(rng, t, rows, cols, gap).Mat
 }
 
-func elem(m device.Mat, i, j int) float64 {
-	if m.Trans {
-		i, j = j, i
-	}
-	return value(m.Buf, i*m.Ld+j)
-}
-
-func (v window) poison() {
-	for i := range v.Rows {
-		for j := range v.Cols {
-			setValue(v.Buf, i*v.Ld+j, math.NaN())
+// values are the elements of an operand, row after row.
+func values(m device.Mat) []float64 {
+	rows, cols := m.Dims()
+	v := make([]float64, rows*cols)
+	for i := range rows {
+		for j := range cols {
+			if m.Trans {
+				v[i*cols+j] = value(m.Buf, j*m.Ld+i)
+			} else {
+				v[i*cols+j] = value(m.Buf, i*m.Ld+j)
+			}
 		}
 	}
+	return v
 }
+
+func (v window) poison() { fillNaN(v.whole) }
 
 // checkGuards fails if anything outside the window's elements was written.
 func (v window) checkGuards(t *testing.T) {
@@ -95,8 +96,9 @@ type gemmCase struct {
 	a, b    device.Mat
 	bias    device.Buffer
 	add     bool
-	old     func(i, j int) float64
 	m, n, k int
+
+	old, av, bt []float64 // c before, a, b transposed
 }
 
 func newProduct(rng *rand.Rand, m, n, k int, types [4]device.DType, at, bt, bias, add bool, gap int) gemmCase {
@@ -105,11 +107,7 @@ func newProduct(rng *rand.Rand, m, n, k int, types [4]device.DType, at, bt, bias
 	if bias {
 		p.bias = newWindow(rng, types[3], 1, n, 0).Buf
 	}
-	saved := make([]float64, m*n)
-	for i := range saved {
-		saved[i] = elem(p.c.Mat, i/n, i%n)
-	}
-	p.old = func(i, j int) float64 { return saved[i*n+j] }
+	p.old, p.av, p.bt = values(p.c.Mat), values(p.a), values(p.b.T())
 	if !add {
 		p.c.poison()
 	}
@@ -119,19 +117,20 @@ func newProduct(rng *rand.Rand, m, n, k int, types [4]device.DType, at, bt, bias
 func (p *gemmCase) check(t *testing.T, i, j int) {
 	t.Helper()
 	var sum, size float64
-	for x := range p.k {
-		y := elem(p.a, i, x) * elem(p.b, x, j)
-		sum, size = sum+y, size+math.Abs(y)
+	more := func(x float64) { sum, size = sum+x, size+math.Abs(x) }
+	b := p.bt[j*p.k : (j+1)*p.k]
+	for x, y := range p.av[i*p.k : (i+1)*p.k] {
+		sum, size = sum+y*b[x], size+math.Abs(y*b[x])
 	}
 	if p.bias.N != 0 {
-		sum, size = sum+value(p.bias, j), size+math.Abs(value(p.bias, j))
+		more(value(p.bias, j))
 	}
 	if p.add {
-		sum, size = sum+p.old(i, j), size+math.Abs(p.old(i, j))
+		more(p.old[i*p.n+j])
 	}
 	ct := p.c.Buf.Type
 	bound := float64(p.k+3)*0x1p-24*size + halfUlp[ct]*(math.Abs(sum)+size*0x1p-10) + tiny[ct]
-	if got := elem(p.c.Mat, i, j); !(math.Abs(got-sum) <= bound) {
+	if got := value(p.c.Buf, i*p.c.Ld+j); !(math.Abs(got-sum) <= bound) {
 		t.Fatalf("(%d, %d) of (%d, %d, %d): %g, want %g within %g", i, j, p.m, p.n, p.k, got, sum, bound)
 	}
 }
@@ -188,7 +187,7 @@ func TestMatMulEveryTypeOfEveryOperand(t *testing.T) {
 		rng := rand.New(rand.NewPCG(5, 6))
 		for i := range 256 {
 			types := [4]device.DType{floats[i&3], floats[i>>2&3], floats[i>>4&3], floats[i>>6&3]}
-			for form := range 4 {
+			for _, form := range [2]int{i % 3, 3 - i%3} {
 				p := newProduct(rng, 17, 37, 19, types, form&1 != 0, form&2 != 0, i&1 != 0, i&2 == 0, 3)
 				p.run(t, q)
 				p.checkAll(t)
@@ -204,7 +203,7 @@ func TestMatMulManyBlocksOfK(t *testing.T) {
 		rng := rand.New(rand.NewPCG(7, 8))
 		for i, ct := range floats {
 			for form := range 4 {
-				p := newProduct(rng, 21, 50, 2*kcMax+3, [4]device.DType{ct, floats[form], floats[i]}, form&1 != 0, form&2 != 0, true, form&1 != 0, 1)
+				p := newProduct(rng, 17, 37, kcMax+3, [4]device.DType{ct, floats[form], floats[i]}, form&1 != 0, form&2 != 0, true, form&1 != 0, 1)
 				p.run(t, q)
 				p.checkAll(t)
 			}
@@ -244,7 +243,7 @@ func TestMatMulBitsDependOnNothingElse(t *testing.T) {
 	withISA(t, func(t *testing.T) {
 		rng := rand.New(rand.NewPCG(11, 12))
 		for _, ct := range []device.DType{device.F32, device.BF16} {
-			m, n, k := 131, 213, 2*kcMax+40
+			m, n, k := 131, 150, kcMax+40
 			p := newProduct(rng, m, n, k, [4]device.DType{ct}, false, true, true, false, 1)
 			p.run(t, gemmTestQueue(t, 1))
 			want := append([]byte(nil), p.c.whole.Raw()...)
@@ -270,6 +269,35 @@ func TestMatMulBitsDependOnNothingElse(t *testing.T) {
 			}
 		}
 	})
+}
+
+// AVX2 and AVX-512 do the same multiply-adds in the same order.
+func TestMatMulBitsAreTheSameByAVX2AndAVX512(t *testing.T) {
+	var fused []*isa
+	for _, s := range isas {
+		if s != &portable {
+			fused = append(fused, s)
+		}
+	}
+	if len(fused) < 2 {
+		t.Skip("this processor does not have both")
+	}
+	defer func(old *isa) { bestISA = old }(bestISA)
+	q := gemmTestQueue(t, 1)
+	for form := range 4 {
+		var want []byte
+		for _, s := range fused {
+			bestISA = s
+			rng := rand.New(rand.NewPCG(15, 16))
+			p := newProduct(rng, 45, 71, kcMax+33, [4]device.DType{device.F32, device.F32, device.BF16}, form&1 != 0, form&2 != 0, true, false, 1)
+			p.run(t, q)
+			if got := p.c.whole.Raw(); want == nil {
+				want = got
+			} else if string(got) != string(want) {
+				t.Errorf("form %d: %s gave other bits than %s", form, s.name, fused[0].name)
+			}
+		}
+	}
 }
 
 func TestMatMulAllocatesNothing(t *testing.T) {

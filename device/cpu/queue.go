@@ -220,4 +220,6 @@ func (q *Queue) Copy(dst, src device.Buffer) {
 
 const copyGrain = 1 << 18 // bytes
 
-func runCopy(t *task, _ *worker, lo, hi int) { copy(t.b[0].Raw()[lo:hi], t.b[1].Raw()[lo:hi]) }
+func runCopy(t *task, _ *worker, lo, hi int) {
+	copyBytes(t.b[0].Raw()[lo:hi], t.b[1].Raw()[lo:hi], t.n >= streamMin)
+}

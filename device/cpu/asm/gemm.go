@@ -18,6 +18,7 @@ var sources = []struct {
 const unroll = 4 // steps of k in the inner loop
 
 func gemm(c *build.Context) {
+	declareOnes(c)
 	for rows := 1; rows <= 14; rows++ {
 		tile512(c, rows)
 	}
@@ -191,7 +192,7 @@ func tile256(c *build.Context, rows int) {
 // read from a window into 16 lanes of ones followed by 16 of zeros.
 func masks16(c *build.Context, n reg.GPVirtual) [2]reg.VecVirtual {
 	window := c.GP64()
-	c.LEAQ(ones(c), window)
+	c.LEAQ(ones, window)
 	c.ADDQ(operand.U8(64), window)
 	from := c.GP64()
 	c.MOVQ(n, from)
@@ -203,21 +204,19 @@ func masks16(c *build.Context, n reg.GPVirtual) [2]reg.VecVirtual {
 	return m
 }
 
-var onesRef operand.Mem
+// ones is 16 lanes of ones followed by 16 of zeros; gemm declares it.
+var ones = operand.Mem{Symbol: operand.NewStaticSymbol("ones"), Base: reg.StaticBase}
 
-func ones(c *build.Context) operand.Mem {
-	if onesRef.Symbol.Name == "" {
-		onesRef = c.StaticGlobal("gemmOnes")
-		c.DataAttributes(attr.RODATA | attr.NOPTR)
-		for i := range 32 {
-			bits := operand.U32(0)
-			if i < 16 {
-				bits = 0xffffffff
-			}
-			c.AddDatum(4*i, bits)
+func declareOnes(c *build.Context) {
+	c.StaticGlobal(ones.Symbol.Name)
+	c.DataAttributes(attr.RODATA | attr.NOPTR)
+	for i := range 32 {
+		bits := operand.U32(0)
+		if i < 16 {
+			bits = 0xffffffff
 		}
+		c.AddDatum(4*i, bits)
 	}
-	return onesRef
 }
 
 const packSignature = "func(dst, src *byte, ld, k, width, stride int)"
@@ -395,7 +394,7 @@ func trans256(c *build.Context) {
 		c.CMPQ(k, n)
 		c.CMOVQLT(k, n)
 		window := c.GP64()
-		c.LEAQ(ones(c), window)
+		c.LEAQ(ones, window)
 		c.ADDQ(operand.U8(64), window)
 		c.SHLQ(operand.U8(2), n)
 		c.SUBQ(n, window)

@@ -19,14 +19,16 @@ import (
 	"github.com/mmcloughlin/avo/printer"
 )
 
+var files = []struct {
+	name string
+	body func(*build.Context)
+}{{"gemm", gemm}, {"cast", cast}}
+
 func main() {
-	out := flag.String("dir", "..", "directory the files are written to")
+	dir := flag.String("dir", "..", "directory the files are written to")
 	flag.Parse()
-	for _, f := range []struct {
-		name string
-		body func(*build.Context)
-	}{{"gemm", gemm}} {
-		if err := generate(*out, f.name, f.body); err != nil {
+	for _, f := range files {
+		if err := generate(*dir, f.name, f.body); err != nil {
 			log.Fatalf("%s: %v", f.name, err)
 		}
 	}
@@ -42,7 +44,7 @@ func generate(dir, name string, body func(*build.Context)) error {
 	if err := pass.Compile.Execute(file); err != nil {
 		return err
 	}
-	cfg := printer.Config{Name: "avo", Argv: []string{"go", "run", "-C", "device/cpu/asm", "."}, Pkg: "cpu"}
+	cfg := printer.Config{Name: "avo", Argv: []string{"go", "run", "-C", "device/cpu/asm"}, Pkg: "cpu"}
 	text, err := printer.NewGoAsm(cfg).Print(file)
 	if err != nil {
 		return err
