@@ -80,6 +80,8 @@ type Trainer struct {
 	norms  device.Buffer // (units × ExactLen) float64: this rank's sums of squares
 	merge  func() error
 	pieces [][]run // of each unit's shard
+	labels []label // of each unit's work
+	peers  []int   // the world ranks of this rank's shard group
 
 	Scale    optim.LossScale
 	Updates  int  // applied so far
@@ -93,6 +95,9 @@ type run struct {
 	at    shard.Range
 	decay bool
 }
+
+// label names a unit's work on the update queue, for errors and traces.
+type label struct{ norm, update string }
 
 // The elements of a rank's part of Trainer.stats.
 const (
@@ -129,7 +134,9 @@ func (t *Trainer) build() (err error) {
 	for _, u := range t.runner.Units {
 		params = append(params, u.Param)
 		t.pieces = append(t.pieces, runs(u.Layout, c.Groups.Shard.Rank()))
+		t.labels = append(t.labels, label{"norm of unit " + u.Name, "update of unit " + u.Name})
 	}
+	t.peers = c.Mesh.ShardGroup(c.Groups.World.Rank())
 	if t.store, err = c.Store(params); err != nil {
 		return err
 	}
@@ -259,7 +266,7 @@ func (t *Trainer) addNorms() {
 	q, units := t.cfg.Update, t.runner.Units
 	q.Zero(t.norms)
 	for i := len(units) - 1; i >= 0; i-- {
-		q.Label("norm of unit " + units[i].Name)
+		q.Label(t.labels[i].norm)
 		q.After(units[i].Reduced)
 		q.SumSquares(t.norms.Slice(i*device.ExactLen, (i+1)*device.ExactLen), units[i].Grad)
 	}
@@ -309,7 +316,7 @@ func (t *Trainer) judge(s *Stats, positions int) error {
 		}
 	}
 	s.Loss /= float64(positions)
-	for _, r := range t.cfg.Mesh.ShardGroup(t.cfg.Groups.World.Rank()) {
+	for _, r := range t.peers {
 		device.ExactMerge(sum[:], all[r*statLen+statNorm:r*statLen+statWhere])
 	}
 	s.GradNorm = math.Sqrt(device.ExactValue(sum[:])) / s.LossScale
@@ -339,7 +346,7 @@ func (t *Trainer) update(lr, gradScale float64) error {
 		if err != nil {
 			return fmt.Errorf("unit %s: %w", u.Name, err)
 		}
-		q.Label("update of unit " + u.Name)
+		q.Label(t.labels[i].update)
 		for _, r := range t.pieces[i] {
 			t.cfg.Rule.Step(q, t.Updates, h, piece(u, st, r))
 		}

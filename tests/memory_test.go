@@ -1,0 +1,190 @@
+package tests
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+
+	"zeroth/device"
+	"zeroth/job"
+	"zeroth/nn"
+	"zeroth/shard"
+	"zeroth/zero"
+)
+
+// formula is the closed form for a job.
+func formula(c *job.Config) device.Bytes {
+	g := nn.GPT2{Layers: c.Model.Layers, Heads: c.Model.Heads, Width: c.Model.Width, Context: c.Model.Context, Vocab: c.Model.Vocab}
+	w, rows := g.Width, c.Train.MicroBatch*c.Model.Context
+	units := []zero.UnitSize{{Numel: (g.Vocab+g.Context)*w + 2*w, Shared: true}}
+	for range g.Layers {
+		units = append(units, zero.UnitSize{Numel: 12*w*w + 13*w})
+	}
+	recompute := c.Zero.Recompute == "block"
+	vecs := map[string]int{"adamw": 2, "lion": 1, "sgd": 1}[c.Optimizer.Type]
+	return zero.Footprint{
+		Units: units, Mesh: c.Mesh(), Policy: zero.Stage(c.Zero.Stage).Policy(c.Zero.Prefetch, recompute), DType: c.Precision,
+		Vecs: vecs, Micro: c.Train.Accumulate, Rows: rows,
+		Peak: zero.GPT2Activations(g, c.Precision, rows, c.Train.LossChunk, recompute),
+	}.Bytes()
+}
+
+var memoryJobs = [][]string{
+	{"zero.stage=0", "parallel.ranks=1", "precision=fp32"},
+	{"zero.stage=0", "parallel.ranks=3", "precision=bf16", "train.accumulate=2"},
+	{"zero.stage=1", "parallel.ranks=2", "precision=bf16"},
+	{"zero.stage=1", "parallel.ranks=4", "precision=fp16", "train.accumulate=3", "zero.recompute=block"},
+	{"zero.stage=2", "parallel.ranks=4", "precision=bf16", "zero.prefetch=0"},
+	{"zero.stage=2", "parallel.ranks=3", "precision=fp32", "train.accumulate=2", "optimizer.type=lion"},
+	{"zero.stage=3", "parallel.ranks=1", "precision=bf16"},
+	{"zero.stage=3", "parallel.ranks=4", "precision=bf16", "zero.prefetch=2", "model.layers=7"},
+	{"zero.stage=3", "parallel.ranks=4", "precision=fp32", "zero.recompute=block", "train.loss_chunk=5"},
+	{"zero.stage=3", "parallel.ranks=6", "parallel.shard=3", "parallel.replicate=2", "precision=bf16"},
+	{"zero.stage=1", "parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2", "precision=fp32", "train.accumulate=2"},
+	{"zero.stage=3", "parallel.ranks=2", "precision=fp16", "optimizer.type=sgd", "train.micro_batch=3"},
+}
+
+// The bytes a job allocates in each category are those of the closed forms,
+// those a rehearsal counts, and those the allocator holds on every rank: before
+// the first step, after steps, and at the peak.
+func TestAllocatedIsPlannedIsFormula(t *testing.T) {
+	for _, sets := range memoryJobs {
+		t.Run(fmt.Sprint(sets), func(t *testing.T) {
+			c := config(t, sets...)
+			plan, arena, err := c.Footprint()
+			if err != nil {
+				t.Fatal(err)
+			}
+			sameBytes(t, "planned", plan, formula(c))
+			ranks, err := c.Open(nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer closeAll(ranks)
+			for _, r := range ranks {
+				sameBytes(t, fmt.Sprintf("rank %d before step 1", r.Rank), r.Device.Usage().Live, plan)
+			}
+			steps(t, c, ranks, 2)
+			for _, r := range ranks {
+				u := r.Device.Usage()
+				sameBytes(t, fmt.Sprintf("rank %d after steps", r.Rank), u.Live, plan)
+				sameBytes(t, fmt.Sprintf("rank %d at its peak", r.Rank), u.Peak, plan)
+				if got := r.Trainer.ArenaPeak(); got != arena {
+					t.Errorf("rank %d used %d bytes of its arena of %d", r.Rank, got, arena)
+				}
+			}
+		})
+	}
+}
+
+// What New allocated is given back.
+func TestCloseFreesEverything(t *testing.T) {
+	c := config(t, "parallel.ranks=3", "zero.stage=2")
+	ranks, err := c.Open(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	steps(t, c, ranks, 1)
+	closeAll(ranks)
+	for _, r := range ranks {
+		sameBytes(t, fmt.Sprintf("rank %d closed", r.Rank), r.Device.Usage().Live, device.Bytes{})
+	}
+}
+
+// The states of the ZeRO paper's table, in the limit of a model so large that
+// padding, slots and activations vanish beside them: per parameter 2 bytes of
+// bf16, 4 of gradient, and 12 of master copy and two moments.
+func TestModelStatesFollowTheZeROTable(t *testing.T) {
+	const n, world = 1 << 40, 64
+	var units []zero.UnitSize
+	for range 1 << 10 {
+		units = append(units, zero.UnitSize{Numel: n >> 10})
+	}
+	for stage, want := range []float64{2 + 4 + 12, 2 + 4 + 12.0/world, 2 + (4+12.0)/world, (2 + 4 + 12.0) / world} {
+		s := zero.Stage(stage)
+		f := zero.Footprint{Units: units, Mesh: s.Mesh(shard.Mesh{Shard: world, Replicate: 1}), Policy: s.Policy(0, false), DType: device.BF16, Vecs: 2, Micro: 1}
+		b := f.Bytes()
+		if got := float64(b.Total()) / n; got < want || got > want*1.05+0.01 {
+			t.Errorf("stage %d: %.4f bytes a parameter, want %.4f", stage, got, want)
+		}
+	}
+}
+
+// A step allocates nothing on the Go heap, on any rank.
+func TestStepAllocatesNothing(t *testing.T) {
+	for _, sets := range [][]string{
+		{"zero.stage=3", "precision=bf16", "train.accumulate=2", "zero.recompute=block"},
+		{"zero.stage=1", "precision=fp32", "train.accumulate=2"},
+		{"zero.stage=0", "precision=fp16"},
+	} {
+		c := config(t, append(sets, "parallel.ranks=2")...)
+		ranks, err := c.Open(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		steps(t, c, ranks, 3)
+		var before, after runtime.MemStats
+		const n = 20
+		err = job.Together(ranks, func(r *job.Rank) error {
+			fill := tokens(c, r.Rank, 1)
+			for step := range n + 5 {
+				if r.Rank == 0 && step == 5 {
+					runtime.ReadMemStats(&before)
+				}
+				if _, err := r.Trainer.Step(fill, 1e-3); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		runtime.ReadMemStats(&after)
+		closeAll(ranks)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Together's own goroutines and closures, and the runtime's bookkeeping
+		// (timers, semaphores), are a few objects a run, not a few a step.
+		if got := after.Mallocs - before.Mallocs; got > n {
+			t.Errorf("%v: %d objects allocated in %d steps", sets, got, n)
+		}
+	}
+}
+
+func sameBytes(t *testing.T, what string, got, want device.Bytes) {
+	t.Helper()
+	for use := range device.Uses {
+		if got[use] != want[use] {
+			t.Errorf("%s: %d bytes of %v, want %d", what, got[use], use, want[use])
+		}
+	}
+}
+
+// steps trains from fresh parameters.
+func steps(t *testing.T, c *job.Config, ranks []*job.Rank, n int) {
+	t.Helper()
+	err := job.Together(ranks, func(r *job.Rank) error {
+		if err := fresh(r); err != nil {
+			return err
+		}
+		for step := range n {
+			if _, err := r.Trainer.Step(tokens(c, r.Rank, step), 1e-3); err != nil {
+				return err
+			}
+		}
+		for _, q := range r.Queues {
+			if err := q.Wait(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func closeAll(ranks []*job.Rank) {
+	for _, r := range ranks {
+		r.Close()
+	}
+}
