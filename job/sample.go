@@ -150,6 +150,7 @@ type generator struct {
 	queues []*cpu.Queue // compute, comm
 	runner *fsdp.Runner
 	batch  nn.Batch
+	ids    device.Buffer // (Context) int32
 	logits []float32
 }
 
@@ -159,12 +160,9 @@ func newGenerator(folder string, m Model) (*generator, error) {
 		return nil, err
 	}
 	defer r.Close()
-	g := &generator{dev: cpu.New(runtime.GOMAXPROCS(0)), logits: make([]float32, m.Vocab)}
+	g := &generator{dev: cpu.New(runtime.GOMAXPROCS(0)), ids: device.OfI32(make([]int32, m.Context)), logits: make([]float32, m.Vocab)}
 	g.queues = []*cpu.Queue{g.dev.NewQueue("compute"), g.dev.NewQueue("comm")}
-	g.batch = nn.Batch{
-		B: 1, T: m.Context, Compute: device.F32, Logits: device.OfF32(g.logits),
-		Input: device.OfI32(make([]int32, m.Context)),
-	}
+	g.batch = nn.Batch{B: 1, T: m.Context, Compute: device.F32, Input: g.ids, Logits: device.OfF32(g.logits)}
 	if err := g.open(m, (&weights{from: r}).fill); err != nil {
 		g.close()
 		return nil, err
@@ -204,11 +202,9 @@ func (g *generator) open(m Model, fill func(zero.Part, []float32) error) error {
 // next is the logits of the token after ids, or after the last Context of
 // them. It is overwritten by the next call.
 func (g *generator) next(ids []int32) ([]float32, error) {
-	in := g.batch.Input.I32()
-	ids = ids[max(0, len(ids)-len(in)):]
-	clear(in)
-	copy(in, ids)
-	g.batch.T, g.batch.At = len(ids), len(ids)-1
+	ids = ids[max(0, len(ids)-g.ids.N):]
+	n := copy(g.ids.I32(), ids)
+	g.batch.T, g.batch.At, g.batch.Input = n, n-1, g.ids.Slice(0, n)
 	g.runner.Forward(&g.batch, false)
 	return g.logits, g.queues[0].Wait()
 }
