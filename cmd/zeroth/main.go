@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -78,6 +80,20 @@ func (a *app) root() *cobra.Command {
 	root.AddCommand(a.train(), a.sample(), a.version(), jobTopic())
 	root.CompletionOptions.HiddenDefaultCmd = false
 	return root
+}
+
+// untilSignal is a context that ends with the first Ctrl-C or SIGTERM, of which
+// told is told. The next signal ends the process. Release gives signals back.
+func untilSignal(parent context.Context, told func()) (ctx context.Context, release func()) {
+	ctx, stop := signal.NotifyContext(parent, os.Interrupt, syscall.SIGTERM)
+	forget := context.AfterFunc(ctx, func() {
+		stop()
+		told()
+	})
+	return ctx, func() {
+		forget()
+		stop()
+	}
 }
 
 // do marks the end of the command line's own errors.
