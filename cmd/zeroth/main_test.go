@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -14,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"zeroth/job"
 )
 
 // tiny is a job of a few milliseconds a step.
@@ -125,9 +128,9 @@ func TestBadInput(t *testing.T) {
 	inFolder(t)
 	for _, c := range []struct {
 		args string
-		errs string // its beginning
+		errs string // what it has at the start of a line
 	}{
-		{"train tiny.yaml --set zero.stage=5 --set model.heads=3", "tiny.yaml"},
+		{"train tiny.yaml --set zero.stage=5 --set model.heads=3", "--set model.heads=3: model.heads: 3 heads do not divide width 8; want 2 or 4 heads\n"},
 		{"train tiny.yaml --set zero.stage=5", "--set zero.stage=5: zero.stage: there is no stage 5; want 0 (nothing sharded), 1 "},
 		{"train gone.yaml", "gone.yaml: the job file cannot be read: no such file or directory"},
 		{"train", "zeroth: train takes one job file, like: zeroth train examples/quickstart.yaml (there are 0)\nSee 'zeroth train --help'.\n"},
@@ -138,12 +141,8 @@ func TestBadInput(t *testing.T) {
 		{"sample --run r --tokens many", "zeroth: invalid argument \"many\" for \"--tokens\" flag"},
 		{"sample --run r --tokens 0 --temperature -1 --top-k -2 --prompt=", "--prompt is empty; want at least one character, such as a line feed\n--tokens 0; want at least 1\n--temperature -1; want a number of at least 0\n--top-k -2; want at least 0, where 0 is all tokens\n"},
 		{"sample --run r --temperature NaN", "--temperature NaN; want a number of at least 0\n"},
-		{"sample --run gone", ""},
 		{"version now", "zeroth: unknown command \"now\" for \"zeroth version\"\n"},
 	} {
-		if c.args == "train tiny.yaml --set zero.stage=5 --set model.heads=3" {
-			c.errs = "--set model.heads=3: model.heads: 3 heads do not divide width 8; want 2 or 4 heads\n"
-		}
 		out, errs := zeroth(t, 2, strings.Fields(c.args)...)
 		if out != "" || !strings.Contains("\n"+errs, "\n"+c.errs) {
 			t.Errorf("zeroth %s:\nstdout %s\nstderr %s\n  want %s", c.args, out, errs, c.errs)
@@ -203,6 +202,27 @@ func TestVersion(t *testing.T) {
 	}
 	if got := describe(new(debug.BuildInfo)); !strings.HasPrefix(got, "zeroth (unknown) go1.") {
 		t.Errorf("describe of nothing: %q", got)
+	}
+}
+
+func TestVerdict(t *testing.T) {
+	for _, c := range []struct {
+		err     error
+		started bool
+		code    int
+		message string
+	}{
+		{nil, true, 0, ""},
+		{errors.New("step 3: rank 1: no memory"), true, 1, "zeroth: step 3: rank 1: no memory"},
+		{fmt.Errorf("sample: %w", job.BadInput(errors.New("no run"))), true, 2, "sample: no run"},
+		{job.Problems{{At: "j.yaml:1:2", Key: "zero.stage", Wrong: "bad"}}, true, 2, "j.yaml:1:2: zero.stage: bad"},
+		{errors.New("unknown flag"), false, 2, "zeroth: unknown flag"},
+		{fmt.Errorf("train: %w", errStopped), true, 130, ""},
+	} {
+		a := &app{started: c.started}
+		if code, message := a.verdict(c.err); code != c.code || message != c.message {
+			t.Errorf("%v: %d %q, want %d %q", c.err, code, message, c.code, c.message)
+		}
 	}
 }
 
