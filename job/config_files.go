@@ -22,7 +22,12 @@ func (r *reader) checkFiles() {
 		}
 		empty := 0
 		for _, item := range list.items {
-			bytes, err := anyBytes(item.text)
+			path, err := fillIn(item.text)
+			if err != nil {
+				r.wrong(item.at, key, err.Error(), "set it, or write the path out")
+				continue
+			}
+			bytes, err := anyBytes(path)
 			switch {
 			case err != nil:
 				r.wrong(item.at, key, err.Error(), "paths are relative to the current directory")
@@ -39,16 +44,12 @@ func (r *reader) checkFiles() {
 // anyBytes tells whether a file that matches the pattern has a byte; that there
 // is no such file, or that it cannot be read, is an error.
 func anyBytes(pattern string) (bool, error) {
-	path, err := fillIn(pattern)
-	if err != nil {
-		return false, err
-	}
-	base, rest := doublestar.SplitPattern(filepath.ToSlash(path))
+	base, rest := doublestar.SplitPattern(filepath.ToSlash(pattern))
 	if !strings.ContainsAny(rest, "*?[{") {
-		return readable(path)
+		return readable(pattern)
 	}
 	found, bytes := false, false
-	err = doublestar.GlobWalk(os.DirFS(base), rest, func(name string, d fs.DirEntry) error {
+	err := doublestar.GlobWalk(os.DirFS(base), rest, func(name string, d fs.DirEntry) error {
 		info, err := os.Stat(filepath.Join(base, name))
 		if err != nil || !info.Mode().IsRegular() {
 			return nil

@@ -302,6 +302,9 @@ func TestCombinations(t *testing.T) {
 		{"optimizer={lr: 1e999}", "optimizer.lr: 1e999 is too large; want a positive number, such as 6e-4"},
 		{"optimizer={lr: -.inf}", "optimizer.lr: -.inf is not finite; want a positive number, such as 6e-4"},
 		{"optimizer={betas: [0.9]}", "optimizer.betas: a list of 1 is not a list of two numbers; want two numbers of at least 0 and below 1, such as [0.9, 0.95]"},
+		{"parallel={timeout: -1s}", "parallel.timeout: -1s is not more than nothing; want a number with its unit, such as 30s or 5m"},
+		{"parallel={timeout: [5m]}", "parallel.timeout: a list is not a time span; want a number with its unit, such as 30s or 5m"},
+		{"parallel=[4]", "parallel: a list is not a mapping; want parallel: {ranks: ...}"},
 		{"train={lr: 1}", "train.lr: unknown key; did you mean optimizer.lr?"},
 		{"steps=5", "steps: unknown key; did you mean train.steps?"},
 	} {
@@ -309,6 +312,21 @@ func TestCombinations(t *testing.T) {
 		want := "--set " + c.set + ": " + strings.ReplaceAll(c.want, "\n", "\n--set "+c.set+": ")
 		if err == nil || err.Error() != want {
 			t.Errorf("\n got %v\nwant %s", err, want)
+		}
+	}
+}
+
+// Combinations over sections stand at the key that asks for more.
+func TestCombinationsOfSections(t *testing.T) {
+	inFolder(t, least)
+	for _, c := range []struct{ sets, want string }{
+		{"zero.stage=0 parallel.replicate=2", "--set parallel.replicate=2: parallel.replicate: hybrid sharding at stage 0: it shards nothing, so there are no shard groups to replicate 2 times; every rank is a whole replica already; want replicate: 1, or stage 1, 2 or 3"},
+		{"data.validation=0 train.eval_every=10", "--set train.eval_every=10: train.eval_every: eval_every is 10, but data.validation is 0: there is no text to evaluate on; want eval_every: 0, or a data.validation such as 0.01"},
+		{"train.steps=10 schedule.warmup=20", "--set schedule.warmup=20: schedule.warmup: a warmup of 20 steps in a training of 10; want warmup of at most 10"},
+		{"parallel.ranks=8 train.batch=12", "--set train.batch=12: train.batch: batch 12 = micro_batch ? × ranks 8 has no whole solution: 12 is not a multiple of 8; want batch 8 or 16"},
+	} {
+		if _, err := Load("job.yaml", strings.Fields(c.sets)); err == nil || err.Error() != c.want {
+			t.Errorf("%s:\n got %v\nwant %s", c.sets, err, c.want)
 		}
 	}
 }
@@ -365,7 +383,11 @@ func TestPatterns(t *testing.T) {
 		"${ZEROTH_NOT}/x":       "${ZEROTH_NOT}/x: the environment has no ZEROTH_NOT",
 		"[a.txt":                "[a.txt: syntax error in pattern",
 	} {
-		bytes, err := anyBytes(pattern)
+		path, err := fillIn(pattern)
+		bytes := false
+		if err == nil {
+			bytes, err = anyBytes(path)
+		}
 		got := ""
 		if err != nil {
 			got = err.Error()

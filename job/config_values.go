@@ -218,7 +218,7 @@ type choice struct {
 
 func (v choice) set(n *node) string {
 	if n.kind != scalar {
-		return n.String() + " is not one of its words"
+		return n.String() + " is not a name"
 	}
 	if !slices.Contains(v.names, n.text) {
 		return n.String() + " is not known" + didYouMean(n.text, v.names)

@@ -1,9 +1,15 @@
 package job
 
 import (
+	"bytes"
 	"fmt"
 	"image/color"
 	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
@@ -17,7 +23,7 @@ func WriteLossSVG(path string, steps []Step, evals []Eval) error {
 	p := plot.New()
 	p.Title.Text = "Loss"
 	p.X.Label.Text, p.Y.Label.Text = "step", "loss (nats per token)"
-	p.X.Tick.Marker = plot.DefaultTicks{}
+	p.X.Tick.Marker, p.Y.Tick.Marker = plot.TickerFunc(ticks), plot.TickerFunc(ticks)
 	sans(p)
 	p.Add(plotter.NewGrid())
 	var train, val plotter.XYs
@@ -27,22 +33,59 @@ func WriteLossSVG(path string, steps []Step, evals []Eval) error {
 	for _, e := range evals {
 		val = point(val, e.Step, e.ValLoss)
 	}
+	const window = 20 // as many averages of their own does the curve show
 	blue, pale, red := color.RGBA{31, 90, 166, 255}, color.RGBA{170, 198, 230, 255}, color.RGBA{200, 60, 40, 255}
-	if err := curve(p, "training", thin(train, 1000), pale, 0.8); err != nil {
-		return err
+	lines := []line{{"training", thin(train, 1000), blue, 1.6}, {"validation", val, red, 1.6}}
+	if half := len(train) / window / 2; half > 0 {
+		lines[0].color, lines[0].width = pale, 0.8
+		average := smooth(train, half)[:len(train)-half/2] // the last ones are of few points
+		lines = slices.Insert(lines, 1, line{"training, smoothed", thin(average, 1000), blue, 1.6})
 	}
-	if err := curve(p, "training, smoothed", thin(smooth(train), 1000), blue, 1.6); err != nil {
-		return err
-	}
-	if err := curve(p, "validation", val, red, 1.6); err != nil {
-		return err
+	for _, l := range lines {
+		if err := l.draw(p); err != nil {
+			return err
+		}
 	}
 	p.Legend.Top = true
 	p.Legend.Padding = vg.Points(2)
 	if len(train)+len(val) == 0 {
 		p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = 0, 1, 0, 1
 	}
-	if err := p.Save(8*vg.Inch, 5*vg.Inch, path); err != nil {
+	return save(p, path)
+}
+
+// ticks are some five to ten multiples of 1, 2 or 5 times a power of ten.
+func ticks(lo, hi float64) []plot.Tick {
+	step := math.Pow(10, math.Floor(math.Log10((hi-lo)/5)))
+	for _, m := range []float64{5, 2} {
+		if (hi-lo)/(step*m) < 5 {
+			continue
+		}
+		step *= m
+		break
+	}
+	var out []plot.Tick
+	for i := math.Ceil(lo / step); i*step <= hi; i++ {
+		out = append(out, plot.Tick{Value: i * step, Label: strconv.FormatFloat(i*step, 'g', 6, 64)})
+	}
+	return out
+}
+
+// save draws into a file. Browsers get a choice of faces, as the one the plot
+// was measured with is seldom installed.
+func save(p *plot.Plot, path string) error {
+	const margin = 10 // points, around everything
+	drawing, err := draw.NewFormattedCanvas(8*vg.Inch, 5*vg.Inch, strings.TrimPrefix(filepath.Ext(path), "."))
+	if err != nil {
+		return fmt.Errorf("loss plot: %w", err)
+	}
+	p.Draw(draw.Crop(draw.New(drawing), margin, -margin, margin, -margin))
+	var b bytes.Buffer
+	if _, err := drawing.WriteTo(&b); err != nil {
+		return fmt.Errorf("loss plot: %w", err)
+	}
+	out := bytes.ReplaceAll(b.Bytes(), []byte("font-family:Liberation Sans;"), []byte("font-family:Liberation Sans,Arial,sans-serif;"))
+	if err := os.WriteFile(path, out, 0o644); err != nil {
 		return fmt.Errorf("loss plot: %w", err)
 	}
 	return nil
@@ -67,34 +110,44 @@ func point(xy plotter.XYs, step int, y float64) plotter.XYs {
 	return append(xy, plotter.XY{X: float64(step), Y: y})
 }
 
-// curve adds a line, with dots where there are few enough to tell apart.
-func curve(p *plot.Plot, name string, xy plotter.XYs, c color.Color, width float64) error {
-	if len(xy) == 0 {
+// line is a curve of the drawing.
+type line struct {
+	name  string
+	xy    plotter.XYs
+	color color.Color
+	width float64 // points
+}
+
+// draw adds the line, with dots where there are few enough to tell apart.
+func (l line) draw(p *plot.Plot) error {
+	if len(l.xy) == 0 {
 		return nil
 	}
-	l, dots, err := plotter.NewLinePoints(xy)
+	curve, dots, err := plotter.NewLinePoints(l.xy)
 	if err != nil {
-		return fmt.Errorf("loss plot: %s: %w", name, err)
+		return fmt.Errorf("loss plot: %s: %w", l.name, err)
 	}
-	l.Color, l.Width = c, vg.Points(width)
-	dots.Color, dots.Radius, dots.Shape = c, vg.Points(2), draw.CircleGlyph{}
-	p.Add(l)
-	p.Legend.Add(name, l)
-	if len(xy) <= 30 {
+	curve.Color, curve.Width = l.color, vg.Points(l.width)
+	dots.Color, dots.Radius, dots.Shape = l.color, vg.Points(2), draw.CircleGlyph{}
+	p.Add(curve)
+	p.Legend.Add(l.name, curve)
+	if len(l.xy) <= 30 {
 		p.Add(dots)
 	}
 	return nil
 }
 
-// smooth is the moving average that forgets with about a twentieth of the
-// points, without the pull towards its start.
-func smooth(xy plotter.XYs) plotter.XYs {
-	keep := 1 - 1/math.Max(1, float64(len(xy))/20)
-	out := make(plotter.XYs, len(xy))
-	sum, weight := 0.0, 0.0
+// smooth is the mean of each point and up to half points on either side, as
+// many on one as on the other.
+func smooth(xy plotter.XYs, half int) plotter.XYs {
+	sums := make([]float64, len(xy)+1) // of all points before
 	for i, p := range xy {
-		sum, weight = keep*sum+p.Y, keep*weight+1
-		out[i] = plotter.XY{X: p.X, Y: sum / weight}
+		sums[i+1] = sums[i] + p.Y
+	}
+	out := make(plotter.XYs, len(xy))
+	for i, p := range xy {
+		k := min(half, i, len(xy)-1-i)
+		out[i] = plotter.XY{X: p.X, Y: (sums[i+k+1] - sums[i-k]) / float64(2*k+1)}
 	}
 	return out
 }

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -42,20 +44,30 @@ func run(args []string, out, errs io.Writer) int {
 	root.SetOut(out)
 	root.SetErr(errs)
 	cmd, err := root.ExecuteContextC(context.Background())
+	code, message := a.verdict(err)
+	if message != "" {
+		fmt.Fprintln(errs, message)
+	}
+	if code == exitInput && !a.started {
+		fmt.Fprintf(errs, "See '%s --help'.\n", cmd.CommandPath())
+	}
+	return code
+}
+
+// verdict is the exit code of an error and what to print about it. Problems of
+// a job file come as a compiler's do, each line beginning with its place.
+func (a *app) verdict(err error) (code int, message string) {
 	switch {
 	case err == nil:
-		return exitDone
+		return exitDone, ""
 	case errors.Is(err, errStopped):
-		return exitStopped
+		return exitStopped, ""
+	case a.started && job.IsInput(err):
+		return exitInput, err.Error()
 	case !a.started:
-		fmt.Fprintf(errs, "zeroth: %v\nSee '%s --help'.\n", err, cmd.CommandPath())
-		return exitInput
-	case job.IsInput(err):
-		fmt.Fprintln(errs, err)
-		return exitInput
+		return exitInput, "zeroth: " + err.Error()
 	}
-	fmt.Fprintf(errs, "zeroth: %v\n", err)
-	return exitFailure
+	return exitFailure, "zeroth: " + err.Error()
 }
 
 const about = `zeroth trains GPT models in pure Go, sharded over ranks in the ways of
@@ -78,6 +90,20 @@ func (a *app) root() *cobra.Command {
 	root.AddCommand(a.train(), a.sample(), a.version(), jobTopic())
 	root.CompletionOptions.HiddenDefaultCmd = false
 	return root
+}
+
+// untilSignal is a context that ends with the first Ctrl-C or SIGTERM, of which
+// told is told. The next signal ends the process. Release gives signals back.
+func untilSignal(parent context.Context, told func()) (ctx context.Context, release func()) {
+	ctx, stop := signal.NotifyContext(parent, os.Interrupt, syscall.SIGTERM)
+	forget := context.AfterFunc(ctx, func() {
+		stop()
+		told()
+	})
+	return ctx, func() {
+		forget()
+		stop()
+	}
 }
 
 // do marks the end of the command line's own errors.

@@ -5,9 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -27,9 +24,8 @@ func (a *app) sample() *cobra.Command {
 			if err := checkSample(o); err != nil {
 				return err
 			}
-			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
-			defer stop()
-			defer context.AfterFunc(ctx, stop)()
+			ctx, release := untilSignal(cmd.Context(), func() {})
+			defer release()
 			err := job.Sample(ctx, o, a.out)
 			if errors.Is(err, context.Canceled) && ctx.Err() != nil {
 				return errStopped

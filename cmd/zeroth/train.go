@@ -6,10 +6,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -93,12 +91,10 @@ func (a *app) runTraining(ctx context.Context, file string, sets []string, out s
 	defer undo()
 	progress := job.NewProgress(a.out)
 	defer progress.Close()
-	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	defer context.AfterFunc(ctx, func() {
-		stop() // the next signal ends the process
+	ctx, release := untilSignal(ctx, func() {
 		progress.Note("stopping at the end of this step; once more quits at once")
-	})()
+	})
+	defer release()
 	err = job.Train(ctx, c, out, progress)
 	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
 		return errStopped

@@ -1,0 +1,321 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"zeroth/job"
+)
+
+// tiny is a job of a few milliseconds a step.
+const tiny = `data: {text: [a.txt]}
+model: {layers: 1, heads: 1, width: 8, context: 8}
+train: {steps: 2, micro_batch: 1}
+parallel: {ranks: 2}
+`
+
+// inFolder makes a folder with tiny.yaml and its text the current one.
+func inFolder(t *testing.T) {
+	t.Helper()
+	t.Chdir(t.TempDir())
+	for name, content := range map[string]string{"tiny.yaml": tiny, "a.txt": strings.Repeat("to be, or not to be; ", 500)} {
+		if err := os.WriteFile(name, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// zeroth runs the command and checks its exit code.
+func zeroth(t *testing.T, code int, args ...string) (out, errs string) {
+	t.Helper()
+	var o, e bytes.Buffer
+	if got := run(args, &o, &e); got != code {
+		t.Fatalf("zeroth %q: exit code %d, want %d\n%s%s", args, got, code, &o, &e)
+	}
+	return o.String(), e.String()
+}
+
+func TestTrainThenSample(t *testing.T) {
+	inFolder(t)
+	out, errs := zeroth(t, 0, "train", "tiny.yaml", "--set", "train.steps=3", "--set", "data.text=[a.txt, a.txt]", "--out", "run1")
+	for _, want := range []string{"step 1/3  loss ", "step 3/3  loss ", "done: 3 steps", "kept in run1"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	if errs != "" {
+		t.Errorf("stderr: %s", errs)
+	}
+	job, err := os.ReadFile("run1/job.yaml")
+	if err != nil || !strings.Contains(string(job), "steps: 3\n") || !strings.Contains(string(job), `text: ["a.txt", "a.txt"]`) {
+		t.Errorf("job.yaml: %v\n%s", err, job)
+	}
+	if raw, err := os.ReadFile("run1/metrics.jsonl"); err != nil || strings.Count(string(raw), `"loss"`) != 3 {
+		t.Errorf("metrics.jsonl: %v\n%s", err, raw)
+	}
+	if out, _ := zeroth(t, 0, "sample", "--run", "run1", "--prompt", "to be", "--tokens", "5", "--temperature", "0", "--top-k", "3", "--seed", "4"); !strings.HasPrefix(out, "to be") {
+		t.Errorf("sample: %q", out)
+	}
+}
+
+func TestDefaultFolder(t *testing.T) {
+	inFolder(t)
+	zeroth(t, 0, "train", "tiny.yaml")
+	runs, err := filepath.Glob("runs/tiny-2*/job.yaml")
+	if err != nil || len(runs) != 1 {
+		t.Errorf("runs: %v %v", runs, err)
+	}
+	at := time.Date(2026, 11, 21, 9, 38, 12, 0, time.UTC)
+	if got := defaultFolder("examples/my.job.yaml", at); got != filepath.Join("runs", "my.job-20261121-093812") {
+		t.Errorf("defaultFolder: %s", got)
+	}
+}
+
+// A run is never written over another; an empty folder will do.
+func TestRunFolder(t *testing.T) {
+	inFolder(t)
+	if err := os.MkdirAll("full/sub", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	_, errs := zeroth(t, 2, "train", "tiny.yaml", "--out", "full")
+	if want := "--out full: the folder is not empty (sub); a run is never written over another: name a new folder, or remove this one\n"; errs != want {
+		t.Errorf("got %s", errs)
+	}
+	_, errs = zeroth(t, 2, "train", "tiny.yaml", "--out", ".")
+	if !strings.Contains(errs, "(a.txt, full, tiny.yaml)") {
+		t.Errorf("got %s", errs)
+	}
+	_, errs = zeroth(t, 2, "train", "tiny.yaml", "--out", "a.txt/run")
+	if want := "--out: mkdir a.txt: not a directory; name a folder that can be made\n"; errs != want {
+		t.Errorf("got %s", errs)
+	}
+	zeroth(t, 0, "train", "tiny.yaml", "--out", "full/sub")
+}
+
+func TestMakeFolderUndo(t *testing.T) {
+	t.Chdir(t.TempDir())
+	undo, err := makeFolder("x/new")
+	if err != nil {
+		t.Fatal(err)
+	}
+	undo()
+	if _, err := os.Stat("x/new"); err == nil {
+		t.Error("a folder that was made and stayed empty is still there")
+	}
+	undo, err = makeFolder("x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	undo()
+	if _, err := os.Stat("x"); err != nil {
+		t.Error("a folder that was there before is gone")
+	}
+}
+
+func TestBadInput(t *testing.T) {
+	inFolder(t)
+	for _, c := range []struct {
+		args string
+		errs string // what it has at the start of a line
+	}{
+		{"train tiny.yaml --set zero.stage=5 --set model.heads=3", "--set model.heads=3: model.heads: 3 heads do not divide width 8; want 2 or 4 heads\n"},
+		{"train tiny.yaml --set zero.stage=5", "--set zero.stage=5: zero.stage: there is no stage 5; want 0 (nothing sharded), 1 "},
+		{"train gone.yaml", "gone.yaml: the job file cannot be read: no such file or directory"},
+		{"train", "zeroth: train takes one job file, like: zeroth train examples/quickstart.yaml (there are 0)\nSee 'zeroth train --help'.\n"},
+		{"train a b", "zeroth: train takes one job file"},
+		{"train tiny.yaml --otu x", "zeroth: unknown flag: --otu\nSee 'zeroth train --help'.\n"},
+		{"trian", "zeroth: unknown command \"trian\" for \"zeroth\"\n\nDid you mean this?\n\ttrain\n"},
+		{"sample", "zeroth: required flag(s) \"run\" not set\nSee 'zeroth sample --help'.\n"},
+		{"sample --run r --tokens many", "zeroth: invalid argument \"many\" for \"--tokens\" flag"},
+		{"sample --run r --tokens 0 --temperature -1 --top-k -2 --prompt=", "--prompt is empty; want at least one character, such as a line feed\n--tokens 0; want at least 1\n--temperature -1; want a number of at least 0\n--top-k -2; want at least 0, where 0 is all tokens\n"},
+		{"sample --run r --temperature NaN", "--temperature NaN; want a number of at least 0\n"},
+		{"version now", "zeroth: unknown command \"now\" for \"zeroth version\"\n"},
+	} {
+		out, errs := zeroth(t, 2, strings.Fields(c.args)...)
+		if out != "" || !strings.Contains("\n"+errs, "\n"+c.errs) {
+			t.Errorf("zeroth %s:\nstdout %s\nstderr %s\n  want %s", c.args, out, errs, c.errs)
+		}
+	}
+	if runs, _ := filepath.Glob("runs/*"); len(runs) > 0 {
+		t.Errorf("a refused job left %v", runs)
+	}
+}
+
+func TestHelp(t *testing.T) {
+	for args, wants := range map[string][]string{
+		"":             {"zeroth train examples/quickstart.yaml", "Exit codes: 0 done;", "completion", "sample", "version"},
+		"help train":   {"metrics.jsonl", "--set key=value", "--out folder", "Ctrl-C"},
+		"sample -h":    {"--run folder", "--top-k k", "--temperature float", "(default 200)"},
+		"help job":     {"zero.stage", "optimizer.weight_decay", "5m", "null"},
+		"train --help": {"Usage:\n  zeroth train JOB.yaml [flags]"},
+	} {
+		out, _ := zeroth(t, 0, strings.Fields(args)...)
+		for _, want := range wants {
+			if !strings.Contains(out, want) {
+				t.Errorf("zeroth %s: no %q in\n%s", args, want, out)
+			}
+		}
+	}
+}
+
+func TestCompletion(t *testing.T) {
+	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
+		if out, _ := zeroth(t, 0, "completion", shell); !strings.Contains(out, "zeroth") {
+			t.Errorf("completion %s: %q", shell, out)
+		}
+	}
+	for args, want := range map[string]string{
+		"train --set zero.": "zero.stage=\nzero.prefetch=\nzero.recompute=\n:6\n",
+		"train --set prec":  "precision=\n:6\n",
+		"train tiny":        "yaml\nyml\n:8\n",
+		"train a.yaml x":    ":4\n",
+		"tr":                "train\tTrain a model as a job file says\n:4\n",
+		"sample --run r":    ":16\n",
+	} {
+		out, _ := zeroth(t, 0, append([]string{"__complete"}, strings.Fields(args)...)...)
+		if out != want {
+			t.Errorf("complete %q: %q, want %q", args, out, want)
+		}
+	}
+}
+
+func TestVersion(t *testing.T) {
+	if out, _ := zeroth(t, 0, "version"); !strings.HasPrefix(out, "zeroth ") || !strings.Contains(out, " go1.") {
+		t.Errorf("version: %q", out)
+	}
+	info := &debug.BuildInfo{Main: debug.Module{Version: "v1.2.3"}, Settings: []debug.BuildSetting{
+		{Key: "vcs.revision", Value: "0123456789abcdef"}, {Key: "vcs.modified", Value: "true"}, {Key: "-tags", Value: "cuda"}}}
+	if got := describe(info); !strings.HasPrefix(got, "zeroth v1.2.3 commit 0123456789ab with changes tags cuda go1.") {
+		t.Errorf("describe: %q", got)
+	}
+	if got := describe(new(debug.BuildInfo)); !strings.HasPrefix(got, "zeroth (unknown) go1.") {
+		t.Errorf("describe of nothing: %q", got)
+	}
+}
+
+func TestVerdict(t *testing.T) {
+	for _, c := range []struct {
+		err     error
+		started bool
+		code    int
+		message string
+	}{
+		{nil, true, 0, ""},
+		{errors.New("step 3: rank 1: no memory"), true, 1, "zeroth: step 3: rank 1: no memory"},
+		{fmt.Errorf("sample: %w", job.BadInput(errors.New("no run"))), true, 2, "sample: no run"},
+		{job.Problems{{At: "j.yaml:1:2", Key: "zero.stage", Wrong: "bad"}}, true, 2, "j.yaml:1:2: zero.stage: bad"},
+		{errors.New("unknown flag"), false, 2, "zeroth: unknown flag"},
+		{fmt.Errorf("train: %w", errStopped), true, 130, ""},
+	} {
+		a := &app{started: c.started}
+		if code, message := a.verdict(c.err); code != c.code || message != c.message {
+			t.Errorf("%v: %d %q, want %d %q", c.err, code, message, c.code, c.message)
+		}
+	}
+}
+
+// TestMain lets the test binary be the command: what it does on a signal shows
+// only in a process of its own.
+func TestMain(m *testing.M) {
+	switch os.Getenv("ZEROTH_MAIN") {
+	case "main":
+		main()
+	case "deaf": // a step that never ends
+		_, release := untilSignal(context.Background(), func() { fmt.Println("told") })
+		fmt.Println("step 1/1")
+		time.Sleep(time.Minute)
+		release()
+	}
+	os.Exit(m.Run())
+}
+
+// start runs the command as a process and returns when it has done a step.
+func start(t *testing.T, as string, args ...string) (*exec.Cmd, *bufio.Reader) {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(exe, args...)
+	cmd.Env = append(os.Environ(), "ZEROTH_MAIN="+as)
+	cmd.Stderr = os.Stderr
+	pipe, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+	out := bufio.NewReader(pipe)
+	for {
+		line, err := out.ReadString('\n')
+		if err != nil {
+			t.Fatalf("no step: %v", err)
+		}
+		if strings.HasPrefix(line, "step 1/") {
+			return cmd, out
+		}
+	}
+}
+
+// The first signal stops at a step boundary and keeps what is there.
+func TestSignalStops(t *testing.T) {
+	for _, s := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
+		inFolder(t)
+		cmd, out := start(t, "main", "train", "tiny.yaml", "--set", "train.steps=1000000", "--out", "r")
+		if err := cmd.Process.Signal(s); err != nil {
+			t.Fatal(err)
+		}
+		rest, err := io.ReadAll(out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd.Wait()
+		if code := cmd.ProcessState.ExitCode(); code != 130 {
+			t.Errorf("%v: exit code %d, want 130\n%s", s, code, rest)
+		}
+		for _, want := range []string{"stopping at the end of this step; once more quits at once\n", "stopped after ", "kept in r\n"} {
+			if !strings.Contains(string(rest), want) {
+				t.Errorf("%v: no %q in\n%s", s, want, rest)
+			}
+		}
+		raw, err := os.ReadFile("r/metrics.jsonl")
+		if err != nil || !bytes.HasPrefix(raw, []byte(`{"step":1,`)) || !bytes.HasSuffix(raw, []byte("}\n")) {
+			t.Errorf("%v: metrics: %v %q", s, err, raw[:min(100, len(raw))])
+		}
+	}
+}
+
+// The second signal does not wait for the step.
+func TestSecondSignalQuits(t *testing.T) {
+	cmd, out := start(t, "deaf")
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := out.ReadString('\n'); line != "told\n" {
+		t.Fatalf("%q %v", line, err)
+	}
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadAll(out); err != nil {
+		t.Fatal(err)
+	}
+	cmd.Wait()
+	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGINT {
+		t.Errorf("ended with %v, want by the signal", cmd.ProcessState)
+	}
+}

@@ -1,0 +1,97 @@
+// Package tests holds what spans packages: promises of the project that no
+// single package can keep.
+package tests
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"zeroth/job"
+)
+
+// A knob is a decision: whoever adds one also adds it here, on purpose.
+var configFields = strings.Fields(`
+	Model.From Model.Family Model.Layers Model.Heads Model.Width Model.Context Model.Vocab Model.NormEps
+	Data.Text Data.Tokens Data.Tokenizer Data.Vocab Data.Validation
+	Train.Steps Train.Batch Train.MicroBatch Train.Accumulate Train.Clip Train.Seed Train.EvalEvery Train.EvalBatches Train.LossChunk
+	Parallel.Ranks Parallel.Shard Parallel.Replicate Parallel.Timeout
+	Zero.Stage Zero.Prefetch Zero.Recompute
+	Precision
+	Optimizer.Type Optimizer.LR Optimizer.Betas Optimizer.Eps Optimizer.WeightDecay Optimizer.Momentum
+	Schedule.Type Schedule.Warmup Schedule.MinLR
+	Sample.Prompt Sample.Tokens Sample.Temperature Sample.TopK Sample.Seed`)
+
+var configKeys = strings.Fields(`
+	model.from model.family model.layers model.heads model.width model.context model.vocab
+	data.text data.tokens data.tokenizer data.vocab data.validation
+	train.steps train.batch train.micro_batch train.accumulate train.clip train.seed train.eval_every train.eval_batches train.loss_chunk
+	parallel.ranks parallel.shard parallel.replicate parallel.timeout
+	zero.stage zero.prefetch zero.recompute
+	precision
+	optimizer.type optimizer.lr optimizer.betas optimizer.eps optimizer.weight_decay optimizer.momentum
+	schedule.type schedule.warmup schedule.min_lr
+	sample.prompt sample.tokens sample.temperature sample.top_k sample.seed`)
+
+func TestConfigFields(t *testing.T) {
+	if d := cmp.Diff(configFields, fieldsOf("", reflect.TypeFor[job.Config]())); d != "" {
+		t.Errorf("fields of job.Config (-pinned +is):\n%s", d)
+	}
+	if d := cmp.Diff(configKeys, job.Keys()); d != "" {
+		t.Errorf("keys of a job file (-pinned +is):\n%s", d)
+	}
+}
+
+func fieldsOf(prefix string, t reflect.Type) []string {
+	var out []string
+	for i := range t.NumField() {
+		f := t.Field(i)
+		if f.Type.Kind() == reflect.Struct {
+			out = append(out, fieldsOf(prefix+f.Name+".", f.Type)...)
+		} else {
+			out = append(out, prefix+f.Name)
+		}
+	}
+	return out
+}
+
+// Every job file in testdata/broken is refused with the whole message that
+// lies beside it.
+func TestBrokenJobs(t *testing.T) {
+	files, err := filepath.Glob("testdata/broken/*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files = append(files, "testdata/broken/gone.yaml")
+	want := []string{"batch", "empty", "gone", "heads", "missing", "nan", "ranks", "stage", "type", "typo", "unreadable"}
+	var names []string
+	for _, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), ".yaml")
+		names = append(names, name)
+		t.Run(name, func(t *testing.T) {
+			message, err := os.ReadFile(strings.TrimSuffix(file, ".yaml") + ".want")
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = job.Load(file, nil)
+			if err == nil {
+				t.Fatal("taken")
+			}
+			if d := cmp.Diff(string(message), err.Error()+"\n"); d != "" {
+				t.Errorf("message (-want +got):\n%s", d)
+			}
+			if !job.IsInput(err) {
+				t.Error("not the user's to mend: the exit code would be 1")
+			}
+		})
+	}
+	slices.Sort(names)
+	if d := cmp.Diff(want, names); d != "" {
+		t.Errorf("job files (-want +are):\n%s", d)
+	}
+}
