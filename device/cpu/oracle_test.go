@@ -107,10 +107,15 @@ func (o *operand) checkGuards(t *testing.T) {
 	}
 }
 
-// testQueue is a queue of a device with the given workers, closed with the test.
+// testQueue is a queue of a device with the given workers, closed with the
+// test. Its own worker's scratch is full of NaN, which no kernel may count on
+// or pass on.
 func testQueue(t testing.TB, workers int) *Queue {
 	d := New(workers)
 	q := d.NewQueue("test")
+	for i := range q.w.floats(1 << 15) {
+		q.w.scratch[i] = float32(math.NaN())
+	}
 	t.Cleanup(func() { q.Close(); d.Close() })
 	return q
 }

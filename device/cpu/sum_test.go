@@ -29,6 +29,36 @@ func TestSumRows(t *testing.T) {
 	})
 }
 
+// TestSumsOverManyRowsStayAccurate sums a constant: one chain of float32
+// additions drifts by a part in a thousand, sums of groups do not.
+func TestSumsOverManyRowsStayAccurate(t *testing.T) {
+	const rows = 1 << 17
+	q, f32 := testQueue(t, 1), device.F32
+	dy := newMat(f32, rows, 1).fill(func(int) float64 { return 0.1 })
+	ones, zeros := newVec(f32, rows), newVec(f32, rows).fill(func(int) float64 { return 0 })
+	ones.fill(func(int) float64 { return 1 })
+	sum, dw, db := newVec(f32, 1), newVec(f32, 1), newVec(f32, 1)
+	x := device.Matrix(ones.Buf, rows, 1)
+	q.SumRows(sum.Buf, dy.Mat)
+	q.LayerNormGrad(newMat(f32, rows, 1).Mat, dw.Buf, db.Buf, dy.Mat, x, ones.Buf.Slice(0, 1), zeros.Buf, ones.Buf, false)
+	if err := q.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	var chain float32
+	for range rows {
+		chain += 0.1
+	}
+	want := rows * float64(float32(0.1))
+	if drift := math.Abs(float64(chain)/want - 1); drift < 1e-4 {
+		t.Fatalf("one chain drifts by %g only: this test proves nothing", drift)
+	}
+	for what, o := range map[string]*operand{"sum": sum, "dw": dw, "db": db} {
+		if got := o.values()[0]; math.Abs(got/want-1) > 2e-5 {
+			t.Errorf("%s of %d rows is %g, want %g", what, rows, got, want)
+		}
+	}
+}
+
 func TestSumAddsInOrder(t *testing.T) {
 	x := newVec(device.F32, 3001).normal(rand.New(rand.NewPCG(3, 4)), 0, 1)
 	out := onWorkers(t, func(q *Queue) []*operand {
