@@ -80,7 +80,7 @@ func (a *attn64) backward(do, o []float64) (dq, dk, dv, delta []float64) {
 // attnCase is the operands of one call, with what the outputs should be.
 type attnCase struct {
 	a                                              device.Attn
-	q, k, v, do, o, lse, delta, dq, dk, dv         *operand
+	q, k, v, do, o, lse, delta, dq, dk, dv         *guarded
 	wantO, wantLse, wantDelta, wantQ, wantK, wantV []float64
 }
 
@@ -124,10 +124,10 @@ func TestAttention(t *testing.T) {
 	eachType(t, func(t *testing.T, dt device.DType) {
 		for _, a := range attnShapes {
 			var c *attnCase
-			out := onWorkers(t, func(q *Queue) []*operand {
+			out := onWorkers(t, func(q *Queue) []*guarded {
 				c = newAttnCase(dt, a, false)
 				c.forward(q)
-				return []*operand{c.o, c.lse}
+				return []*guarded{c.o, c.lse}
 			})
 			near(t, "o", out[0], c.wantO, 2e-6)
 			near(t, "lse", out[1], c.wantLse, 1e-6)
@@ -139,10 +139,10 @@ func TestAttentionGrad(t *testing.T) {
 	eachType(t, func(t *testing.T, dt device.DType) {
 		for _, a := range attnShapes {
 			var c *attnCase
-			out := onWorkers(t, func(q *Queue) []*operand {
+			out := onWorkers(t, func(q *Queue) []*guarded {
 				c = newAttnCase(dt, a, true)
 				c.backward(q)
-				return []*operand{c.dq, c.dk, c.dv, c.delta}
+				return []*guarded{c.dq, c.dk, c.dv, c.delta}
 			})
 			near(t, "dq", out[0], c.wantQ, 1e-5)
 			near(t, "dk", out[1], c.wantK, 1e-5)
@@ -154,7 +154,7 @@ func TestAttentionGrad(t *testing.T) {
 
 func TestAttentionGradAgainstFiniteDifferences(t *testing.T) {
 	c := newAttnCase(device.F32, device.Attn{B: 1, T: 35, H: 2, KV: 1, D: 3, Scale: 0.7}, false)
-	q := testQueue(t, 1)
+	q := queueOf(t, 1)
 	c.forward(q)
 	c.backward(q)
 	if err := q.Wait(); err != nil {
@@ -174,7 +174,7 @@ func TestAttentionOnPackedColumns(t *testing.T) {
 		a := device.Attn{B: 2, T: 40, H: 2, KV: 1, D: 8, Scale: 0.35}
 		c := newAttnCase(dt, a, true)
 		qkv, dqkv := newMat(dt, a.B*a.T, 32), newMat(dt, a.B*a.T, 32)
-		parts := [3]*operand{c.q, c.k, c.v}
+		parts := [3]*guarded{c.q, c.k, c.v}
 		qkv.fill(func(i int) float64 {
 			j, first, heads := i%32, 0, 0
 			switch {
@@ -187,7 +187,7 @@ func TestAttentionOnPackedColumns(t *testing.T) {
 			}
 			return parts[max(0, first/8-1)].values()[i/32*heads+j-first]
 		})
-		q := testQueue(t, 2)
+		q := queueOf(t, 2)
 		c.forward(q)
 		c.backward(q)
 		o, lse, delta := newMat(dt, a.B*a.T, 16), newVec(device.F32, c.lse.Cols), newVec(device.F32, c.lse.Cols)
@@ -225,7 +225,7 @@ func TestAttentionWithScoresThatGrow(t *testing.T) {
 	c := newAttnCase(device.F32, a, false)
 	c.q.fill(func(int) float64 { return 1 })
 	c.k.fill(func(i int) float64 { return float64(i) * 100 })
-	q := testQueue(t, 1)
+	q := queueOf(t, 1)
 	c.forward(q)
 	if err := q.Wait(); err != nil {
 		t.Fatal(err)
@@ -235,7 +235,7 @@ func TestAttentionWithScoresThatGrow(t *testing.T) {
 }
 
 func TestAttentionRefuses(t *testing.T) {
-	q := testQueue(t, 1)
+	q := queueOf(t, 1)
 	c := newAttnCase(device.F32, device.Attn{B: 1, T: 4, H: 3, KV: 3, D: 2, Scale: 1}, false)
 	for _, a := range []device.Attn{
 		{B: 1, T: 4, H: 3, KV: 2, D: 2}, {B: 1, T: 4, H: 3, KV: 0, D: 2}, {B: 1, T: 3, H: 3, KV: 3, D: 2},

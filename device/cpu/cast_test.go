@@ -117,7 +117,7 @@ func TestCastEveryPair(t *testing.T) {
 				}
 				a, b := hostBuffer(from, len(src)), hostBuffer(to, len(src)+1)
 				setBits(b, len(src), 0x3ff0_1234_5678_9abc)
-				gemmGuard := value(b, len(src))
+				guard := value(b, len(src))
 				for i, x := range src {
 					switch from {
 					case device.F32:
@@ -138,7 +138,7 @@ func TestCastEveryPair(t *testing.T) {
 						t.Fatalf("%d: %g (%#x) became %g, want %g", i, x, math.Float64bits(x), got, want)
 					}
 				}
-				if value(b, len(src)) != gemmGuard {
+				if value(b, len(src)) != guard {
 					t.Error("wrote past the end")
 				}
 			})
@@ -312,7 +312,7 @@ func BenchmarkCast(b *testing.B) {
 	for _, n := range []int{1 << 16, 1 << 25} {
 		for _, p := range [][2]device.DType{{device.F32, device.BF16}, {device.BF16, device.F32}, {device.F32, device.F16}, {device.F16, device.F32}, {device.F32, device.F32}} {
 			b.Run(fmt.Sprintf("%v to %v/%d", p[0], p[1], n), func(b *testing.B) {
-				q := gemmTestQueue(b, 1)
+				q := testQueue(b, 1)
 				src, dst := hostBuffer(p[0], n), hostBuffer(p[1], n)
 				b.SetBytes(int64(src.Bytes() + dst.Bytes()))
 				for b.Loop() {

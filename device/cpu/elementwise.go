@@ -43,7 +43,7 @@ func runAddTo(t *task, w *worker, lo, hi int) {
 	mem := w.floats(3 * blockLen)
 	for at := lo * blockLen; at < min(hi*blockLen, t.b[0].N); at += blockLen {
 		n := min(blockLen, t.b[0].N-at)
-		a, b := view(mem, t.b[1], at, n), view(mem[blockLen:], t.b[2], at, n)
+		a, b := floatsOf(mem, t.b[1], at, n), floatsOf(mem[blockLen:], t.b[2], at, n)
 		y := room(mem[2*blockLen:], t.b[0], at, n)
 		for i := range y {
 			y[i] = a[i] + b[i]
@@ -61,7 +61,7 @@ func (q *Queue) Scale(x device.Buffer, s float32) {
 func runScale(t *task, w *worker, lo, hi int) {
 	mem := w.floats(blockLen)
 	for at := lo * blockLen; at < min(hi*blockLen, t.b[0].N); at += blockLen {
-		x := view(mem, t.b[0], at, min(blockLen, t.b[0].N-at))
+		x := floatsOf(mem, t.b[0], at, min(blockLen, t.b[0].N-at))
 		for i := range x {
 			x[i] *= t.f[0]
 		}
@@ -107,7 +107,7 @@ func runGelu(t *task, w *worker, lo, hi int) {
 	mem := w.floats(2 * blockLen)
 	for at := lo * blockLen; at < min(hi*blockLen, t.b[0].N); at += blockLen {
 		n := min(blockLen, t.b[0].N-at)
-		x, y := view(mem, t.b[1], at, n), room(mem[blockLen:], t.b[0], at, n)
+		x, y := floatsOf(mem, t.b[1], at, n), room(mem[blockLen:], t.b[0], at, n)
 		for i := range y {
 			y[i] = gelu(x[i])
 		}
@@ -125,7 +125,7 @@ func runGeluGrad(t *task, w *worker, lo, hi int) {
 	mem := w.floats(3 * blockLen)
 	for at := lo * blockLen; at < min(hi*blockLen, t.b[0].N); at += blockLen {
 		n := min(blockLen, t.b[0].N-at)
-		x, dy := view(mem, t.b[1], at, n), view(mem[blockLen:], t.b[2], at, n)
+		x, dy := floatsOf(mem, t.b[1], at, n), floatsOf(mem[blockLen:], t.b[2], at, n)
 		dx := room(mem[2*blockLen:], t.b[0], at, n)
 		for i := range dx {
 			dx[i] = dy[i] * geluSlope(x[i])

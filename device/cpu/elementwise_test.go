@@ -12,10 +12,10 @@ const oddLen = 5*pieceWork + 357 // elements: enough for five workers, with a sh
 
 func TestZero(t *testing.T) {
 	for _, dt := range []device.DType{device.F32, device.BF16, device.F16, device.F64, device.I32} {
-		out := onWorkers(t, func(q *Queue) []*operand {
+		out := onWorkers(t, func(q *Queue) []*guarded {
 			o := newVec(dt, 3*copyGrain/dt.Size()+7).fill(func(int) float64 { return 5 })
 			q.Zero(o.Buf)
-			return []*operand{o}
+			return []*guarded{o}
 		})
 		for i, x := range out[0].values() {
 			if x != 0 {
@@ -37,13 +37,13 @@ func TestAddTo(t *testing.T) {
 
 func addTo(t *testing.T, ty, ta, tb device.DType) {
 	n := 2*pieceWork + 77
-	var a, b *operand
-	out := onWorkers(t, func(q *Queue) []*operand {
+	var a, b *guarded
+	out := onWorkers(t, func(q *Queue) []*guarded {
 		rng := rand.New(rand.NewPCG(1, 2))
 		y := newVec(ty, n)
 		a, b = newVec(ta, n).normal(rng, 0, 1), newVec(tb, n).normal(rng, 0, 1)
 		q.AddTo(y.Buf, a.Buf, b.Buf)
-		return []*operand{y}
+		return []*guarded{y}
 	})
 	x, want := a.values(), b.values()
 	for i := range want {
@@ -65,8 +65,8 @@ func TestAddToInPlace(t *testing.T) {
 			for i := range want {
 				want[i] += x[i]
 			}
-			y := [2]*operand{a, b}[side]
-			q := testQueue(t, 2)
+			y := [2]*guarded{a, b}[side]
+			q := queueOf(t, 2)
 			q.AddTo(y.Buf, a.Buf, b.Buf)
 			if err := q.Wait(); err != nil {
 				t.Fatal(err)
@@ -79,11 +79,11 @@ func TestAddToInPlace(t *testing.T) {
 func TestScale(t *testing.T) {
 	eachType(t, func(t *testing.T, dt device.DType) {
 		var before []float64
-		out := onWorkers(t, func(q *Queue) []*operand {
+		out := onWorkers(t, func(q *Queue) []*guarded {
 			x := newVec(dt, oddLen).normal(rand.New(rand.NewPCG(5, 6)), 0, 1)
 			before = x.values()
 			q.Scale(x.Buf, 0.3)
-			return []*operand{x}
+			return []*guarded{x}
 		})
 		for i, got := range out[0].values() {
 			if want := round(dt, float64(float32(before[i])*0.3)); got != want {
@@ -104,12 +104,12 @@ func geluSlope64(x float64) float64 {
 
 func TestGelu(t *testing.T) {
 	eachType(t, func(t *testing.T, dt device.DType) {
-		var x *operand
-		out := onWorkers(t, func(q *Queue) []*operand {
+		var x *guarded
+		out := onWorkers(t, func(q *Queue) []*guarded {
 			y := newVec(dt, oddLen)
 			x = newVec(dt, oddLen).normal(rand.New(rand.NewPCG(7, 8)), 0, 3)
 			q.Gelu(y.Buf, x.Buf)
-			return []*operand{y}
+			return []*guarded{y}
 		})
 		want := x.values()
 		for i, v := range want {
@@ -123,7 +123,7 @@ func TestGeluGrad(t *testing.T) {
 	eachType(t, func(t *testing.T, dt device.DType) {
 		var want []float64
 		for _, inPlace := range []bool{false, true} {
-			out := onWorkers(t, func(q *Queue) []*operand {
+			out := onWorkers(t, func(q *Queue) []*guarded {
 				rng := rand.New(rand.NewPCG(9, 10))
 				x, dy := newVec(dt, oddLen).normal(rng, 0, 3), newVec(dt, oddLen).normal(rng, 0, 1)
 				want = dy.values()
@@ -135,7 +135,7 @@ func TestGeluGrad(t *testing.T) {
 					dx = dy
 				}
 				q.GeluGrad(dx.Buf, x.Buf, dy.Buf)
-				return []*operand{dx}
+				return []*guarded{dx}
 			})
 			near(t, "gelu gradient", out[0], want, 4e-7)
 		}
@@ -160,7 +160,7 @@ func TestGeluFarOut(t *testing.T) {
 func TestGeluGradAgainstFiniteDifferences(t *testing.T) {
 	rng := rand.New(rand.NewPCG(11, 12))
 	x, dy, dx := newVec(device.F32, 200).normal(rng, 0, 2), newVec(device.F32, 200).normal(rng, 0, 1), newVec(device.F32, 200)
-	q := testQueue(t, 1)
+	q := queueOf(t, 1)
 	q.GeluGrad(dx.Buf, x.Buf, dy.Buf)
 	if err := q.Wait(); err != nil {
 		t.Fatal(err)
@@ -176,7 +176,7 @@ func TestGeluGradAgainstFiniteDifferences(t *testing.T) {
 }
 
 func TestElementwiseRefusesUnequalLengths(t *testing.T) {
-	q := testQueue(t, 1)
+	q := queueOf(t, 1)
 	a, b, ids := newVec(device.F32, 4).Buf, newVec(device.F32, 5).Buf, newVec(device.I32, 4).Buf
 	mustPanic(t, "add of 4 and 5", func() { q.AddTo(a, a, b) })
 	mustPanic(t, "add into 5", func() { q.AddTo(b, a, a) })

@@ -37,11 +37,11 @@ func runEmbed(t *task, w *worker, lo, hi int) {
 		if id < 0 || id >= wte.Rows {
 			panic(fmt.Sprintf("cpu: embedding: id %d at %d, vocabulary %d", id, i, wte.Rows))
 		}
-		y, e := room(mem, ym.Buf, i*ym.Ld, n), view(mem[n:], wte.Buf, id*wte.Ld, n)
+		y, e := room(mem, ym.Buf, i*ym.Ld, n), floatsOf(mem[n:], wte.Buf, id*wte.Ld, n)
 		if wpe.Rows == 0 {
 			copy(y, e)
 		} else {
-			for j, p := range view(mem[2*n:], wpe.Buf, i%t.i[0]*wpe.Ld, n) {
+			for j, p := range floatsOf(mem[2*n:], wpe.Buf, i%t.i[0]*wpe.Ld, n) {
 				y[j] = e[j] + p
 			}
 		}
@@ -78,7 +78,7 @@ func runEmbedGrad(t *task, w *worker, lo, hi int) {
 	}
 	for i, id := range t.b[0].I32() {
 		if v := int(id); lo <= v && v < hi {
-			addRow(sum[v*dwte.Ld:], view(mem, dy.Buf, i*dy.Ld, n))
+			addRow(sum[v*dwte.Ld:], floatsOf(mem, dy.Buf, i*dy.Ld, n))
 		}
 	}
 }
@@ -93,7 +93,7 @@ func runPositionGrad(t *task, w *worker, lo, hi int) {
 			clear(row)
 		}
 		for i := p; p < T && i < dy.Rows; i += T {
-			addRow(row, view(mem, dy.Buf, i*dy.Ld, n))
+			addRow(row, floatsOf(mem, dy.Buf, i*dy.Ld, n))
 		}
 	}
 }

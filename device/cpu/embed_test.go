@@ -8,7 +8,7 @@ import (
 )
 
 // randomIDs is n token ids; the last of the vocabulary never occurs.
-func randomIDs(rng *rand.Rand, n, vocab int) *operand {
+func randomIDs(rng *rand.Rand, n, vocab int) *guarded {
 	return newVec(device.I32, n).fill(func(int) float64 { return float64(rng.IntN(vocab - 1)) })
 }
 
@@ -17,14 +17,14 @@ const embedB, embedT, embedC, embedV, embedRows = 5, 61, 131, 307, 70 // embedRo
 func TestEmbed(t *testing.T) {
 	eachType(t, func(t *testing.T, dt device.DType) {
 		for _, positions := range []int{embedRows, 0} {
-			var wte, wpe, ids *operand
-			out := onWorkers(t, func(q *Queue) []*operand {
+			var wte, wpe, ids *guarded
+			out := onWorkers(t, func(q *Queue) []*guarded {
 				rng := rand.New(rand.NewPCG(1, 2))
 				wte, wpe = newMat(dt, embedV, embedC).normal(rng, 0, 1), newMat(dt, positions, embedC).normal(rng, 0, 1)
 				ids = randomIDs(rng, embedB*embedT, embedV)
 				y := newMat(dt, embedB*embedT, embedC)
 				q.Embed(y.Mat, wte.Mat, wpe.Mat, ids.Buf, embedT)
-				return []*operand{y}
+				return []*guarded{y}
 			})
 			e, p := wte.values(), wpe.values()
 			var want []float64
@@ -45,14 +45,14 @@ func TestEmbed(t *testing.T) {
 func TestEmbedGrad(t *testing.T) {
 	eachType(t, func(t *testing.T, dt device.DType) {
 		for _, positions := range []int{embedRows, 0} {
-			var dy, ids *operand
-			out := onWorkers(t, func(q *Queue) []*operand {
+			var dy, ids *guarded
+			out := onWorkers(t, func(q *Queue) []*guarded {
 				rng := rand.New(rand.NewPCG(3, 4))
 				dy, ids = newMat(dt, embedB*embedT, embedC).normal(rng, 0, 1), randomIDs(rng, embedB*embedT, embedV)
 				dwte, dwpe := newMat(device.F32, embedV, embedC), newMat(device.F32, positions, embedC)
 				q.EmbedGrad(dwte.Mat, dwpe.Mat, dy.Mat, ids.Buf, embedT, false)
 				q.EmbedGrad(dwte.Mat, dwpe.Mat, dy.Mat, ids.Buf, embedT, true)
-				return []*operand{dwte, dwpe}
+				return []*guarded{dwte, dwpe}
 			})
 			dwte, dwpe, d := make([]float64, embedV*embedC), make([]float64, embedRows*embedC), dy.values()
 			for i, id := range ids.values() {
@@ -68,7 +68,7 @@ func TestEmbedGrad(t *testing.T) {
 }
 
 func TestEmbedRefuses(t *testing.T) {
-	q := testQueue(t, 1)
+	q := queueOf(t, 1)
 	y, wte, none := newMat(device.F32, 6, 4).Mat, newMat(device.F32, 10, 4).Mat, device.Mat{}
 	ids := newVec(device.I32, 6).Buf
 	mustPanic(t, "fewer positions than T", func() { q.Embed(y, wte, newMat(device.F32, 2, 4).Mat, ids, 3) })

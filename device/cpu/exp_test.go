@@ -67,7 +67,7 @@ func TestExpAtItsEdges(t *testing.T) {
 func TestExpSum(t *testing.T) {
 	x := []float32{1, 2, -3, 2.5}
 	dst := make([]float32, 5)
-	dst[4] = guard
+	dst[4] = guardValue
 	sum := expSum(dst, x, largest(x))
 	var want float64
 	for i, v := range x {
@@ -77,7 +77,7 @@ func TestExpSum(t *testing.T) {
 			t.Errorf("element %d is %g, want %g", i, dst[i], e)
 		}
 	}
-	if math.Abs(float64(sum)-want) > 3e-7 || dst[4] != guard {
+	if math.Abs(float64(sum)-want) > 3e-7 || dst[4] != guardValue {
 		t.Errorf("sum %g, want %g; element after the end %g", sum, want, dst[4])
 	}
 	if got := largest([]float32{-3, float32(math.NaN()), -2}); got != -2 {

@@ -51,20 +51,20 @@ func gated(workers int, f func()) (seconds, possible float64) {
 	return times[len(times)/2], ops[len(ops)/2]
 }
 
-// benchShape is a gemmCase by form (NN, NT, TN, TT) and m, n, k.
+// benchShape is a product by form (NN, NT, TN, TT) and m, n, k.
 type benchShape struct {
 	form    string
 	m, n, k int
 }
 
-func (s benchShape) gemmCase(types [4]device.DType, bias bool) gemmCase {
+func (s benchShape) product(types [4]device.DType, bias bool) product {
 	return newProduct(rand.New(rand.NewPCG(1, 1)), s.m, s.n, s.k, types, s.form[0] == 'T', s.form[1] == 'T', bias, false, 0)
 }
 
 func benchProduct(b *testing.B, workers int, s benchShape, types [4]device.DType) {
 	b.Run(fmt.Sprintf("%s/%dx%dx%d/%dw", s.form, s.m, s.n, s.k, workers), func(b *testing.B) {
-		q := gemmTestQueue(b, workers)
-		p := s.gemmCase(types, false)
+		q := testQueue(b, workers)
+		p := s.product(types, false)
 		ops := 2 * float64(s.m) * float64(s.n) * float64(s.k)
 		reps := max(1, int(1e9/ops))
 		for b.Loop() {

@@ -10,9 +10,13 @@ import (
 
 // withISA runs f with each instruction set this machine has.
 func withISA(t *testing.T, f func(t *testing.T)) {
-	defer func(old *isa) { bestISA = old }(bestISA)
+	defer func(old, old16 *isa) { bestISA, bestBF16 = old, old16 }(bestISA, bestBF16)
 	for _, s := range isas {
-		bestISA = s
+		bestISA, bestBF16 = s, nil
+		t.Run(s.name, f)
+	}
+	for _, s := range append(bf16ISAs[1:], emulatedBF16()...) {
+		bestBF16 = s
 		t.Run(s.name, f)
 	}
 }
@@ -23,20 +27,20 @@ func fillNaN(b device.Buffer) {
 	}
 }
 
-// window is a random matrix (rows, cols), gap elements between rows and gemmGuard
+// view is a random matrix (rows, cols), gap elements between rows and guard
 // elements before and after, all NaN.
-type window struct {
+type view struct {
 	device.Mat
 	whole device.Buffer
 }
 
-const gemmGuard = 19
+const guard = 19
 
-func newWindow(rng *rand.Rand, t device.DType, rows, cols, gap int) window {
+func newView(rng *rand.Rand, t device.DType, rows, cols, gap int) view {
 	ld := cols + gap
-	b := hostBuffer(t, 2*gemmGuard+max(0, rows*ld-gap))
+	b := hostBuffer(t, 2*guard+max(0, rows*ld-gap))
 	fillNaN(b)
-	m := device.Mat{Buf: b.Slice(gemmGuard, b.N-gemmGuard), Rows: rows, Cols: cols, Ld: ld}
+	m := device.Mat{Buf: b.Slice(guard, b.N-guard), Rows: rows, Cols: cols, Ld: ld}
 	row := make([]float32, cols)
 	for i := range rows {
 		for j := range row {
@@ -44,15 +48,15 @@ func newWindow(rng *rand.Rand, t device.DType, rows, cols, gap int) window {
 		}
 		store(m.Buf.Slice(i*ld, i*ld+cols), row)
 	}
-	return window{m, b}
+	return view{m, b}
 }
 
-// factor is the window of a random operand (rows, cols), stored transposed if trans is set.
-func factor(rng *rand.Rand, t device.DType, rows, cols, gap int, trans bool) device.Mat {
+// operand is the view of a random operand (rows, cols), stored transposed if trans is set.
+func operand(rng *rand.Rand, t device.DType, rows, cols, gap int, trans bool) device.Mat {
 	if trans {
-		return newWindow(rng, t, cols, rows, gap).T()
+		return newView(rng, t, cols, rows, gap).T()
 	}
-	return newWindow(rng, t, rows, cols, gap).Mat
+	return newView(rng, t, rows, cols, gap).Mat
 }
 
 // values are the elements of an operand, row after row.
@@ -71,13 +75,13 @@ func values(m device.Mat) []float64 {
 	return v
 }
 
-func (v window) poison() { fillNaN(v.whole) }
+func (v view) poison() { fillNaN(v.whole) }
 
-// checkGuards fails if anything outside the window's elements was written.
-func (v window) checkGuards(t *testing.T) {
+// checkGuards fails if anything outside the view's elements was written.
+func (v view) checkGuards(t *testing.T) {
 	t.Helper()
 	for i := range v.whole.N {
-		at := i - gemmGuard
+		at := i - guard
 		if inside := at >= 0 && at < v.Buf.N && at%v.Ld < v.Cols; !inside && !math.IsNaN(value(v.whole, i)) {
 			t.Fatalf("element %d, outside (%d, %d) with rows %d apart, was written", at, v.Rows, v.Cols, v.Ld)
 		}
@@ -89,10 +93,10 @@ var (
 	tiny    = map[device.DType]float64{device.F16: 0x1p-24} // spacing of subnormals
 )
 
-// gemmCase is a gemmCase, its slow computation in float64 and the bound on the
+// product is a product, its slow computation in float64 and the bound on the
 // difference: k+3 roundings of sums in float32 and one to the type of c.
-type gemmCase struct {
-	c       window
+type product struct {
+	c       view
 	a, b    device.Mat
 	bias    device.Buffer
 	add     bool
@@ -101,11 +105,11 @@ type gemmCase struct {
 	old, av, bt []float64 // c before, a, b transposed
 }
 
-func newProduct(rng *rand.Rand, m, n, k int, types [4]device.DType, at, bt, bias, add bool, gap int) gemmCase {
-	p := gemmCase{c: newWindow(rng, types[0], m, n, gap), add: add, m: m, n: n, k: k,
-		a: factor(rng, types[1], m, k, gap, at), b: factor(rng, types[2], k, n, 2*gap, bt)}
+func newProduct(rng *rand.Rand, m, n, k int, types [4]device.DType, at, bt, bias, add bool, gap int) product {
+	p := product{c: newView(rng, types[0], m, n, gap), add: add, m: m, n: n, k: k,
+		a: operand(rng, types[1], m, k, gap, at), b: operand(rng, types[2], k, n, 2*gap, bt)}
 	if bias {
-		p.bias = newWindow(rng, types[3], 1, n, 0).Buf
+		p.bias = newView(rng, types[3], 1, n, 0).Buf
 	}
 	p.old, p.av, p.bt = values(p.c.Mat), values(p.a), values(p.b.T())
 	if !add {
@@ -114,7 +118,7 @@ func newProduct(rng *rand.Rand, m, n, k int, types [4]device.DType, at, bt, bias
 	return p
 }
 
-func (p *gemmCase) check(t *testing.T, i, j int) {
+func (p *product) check(t *testing.T, i, j int) {
 	t.Helper()
 	var sum, size float64
 	more := func(x float64) { sum, size = sum+x, size+math.Abs(x) }
@@ -135,7 +139,7 @@ func (p *gemmCase) check(t *testing.T, i, j int) {
 	}
 }
 
-func (p *gemmCase) run(t *testing.T, q *Queue) {
+func (p *product) run(t *testing.T, q *Queue) {
 	t.Helper()
 	q.MatMul(p.c.Mat, p.a, p.b, p.bias, p.add)
 	if err := q.Wait(); err != nil {
@@ -143,7 +147,7 @@ func (p *gemmCase) run(t *testing.T, q *Queue) {
 	}
 }
 
-func (p *gemmCase) checkAll(t *testing.T) {
+func (p *product) checkAll(t *testing.T) {
 	t.Helper()
 	for i := range p.m {
 		for j := range p.n {
@@ -153,7 +157,7 @@ func (p *gemmCase) checkAll(t *testing.T) {
 	p.c.checkGuards(t)
 }
 
-func gemmTestQueue(t testing.TB, workers int) *Queue {
+func testQueue(t testing.TB, workers int) *Queue {
 	d := New(workers)
 	q := d.NewQueue("test")
 	t.Cleanup(func() { q.Close(); d.Close() })
@@ -169,11 +173,15 @@ func TestMatMulFormsAndSizes(t *testing.T) {
 		sizes = append(sizes, [3]int{i, 33 - 2*i, 2*i + 1}, [3]int{i, 16 + i, 16})
 	}
 	withISA(t, func(t *testing.T) {
-		q := gemmTestQueue(t, 1)
+		q := testQueue(t, 1)
 		rng := rand.New(rand.NewPCG(3, 4))
+		types := allF32
+		if bestBF16 != nil {
+			types = [4]device.DType{device.F32, device.BF16, device.BF16}
+		}
 		for i, s := range sizes {
 			for form := range 16 {
-				p := newProduct(rng, s[0], s[1], s[2], allF32, form&1 != 0, form&2 != 0, form&4 != 0, form&8 != 0, i%3)
+				p := newProduct(rng, s[0], s[1], s[2], types, form&1 != 0, form&2 != 0, form&4 != 0, form&8 != 0, i%3)
 				p.run(t, q)
 				p.checkAll(t)
 			}
@@ -183,7 +191,7 @@ func TestMatMulFormsAndSizes(t *testing.T) {
 
 func TestMatMulEveryTypeOfEveryOperand(t *testing.T) {
 	withISA(t, func(t *testing.T) {
-		q := gemmTestQueue(t, 1)
+		q := testQueue(t, 1)
 		rng := rand.New(rand.NewPCG(5, 6))
 		for i := range 256 {
 			types := [4]device.DType{floats[i&3], floats[i>>2&3], floats[i>>4&3], floats[i>>6&3]}
@@ -199,11 +207,15 @@ func TestMatMulEveryTypeOfEveryOperand(t *testing.T) {
 // The k loop is broken into blocks, and sums of a 16-bit c live in a strip between them.
 func TestMatMulManyBlocksOfK(t *testing.T) {
 	withISA(t, func(t *testing.T) {
-		q := gemmTestQueue(t, 2)
+		q := testQueue(t, 2)
 		rng := rand.New(rand.NewPCG(7, 8))
 		for i, ct := range floats {
 			for form := range 4 {
-				p := newProduct(rng, 17, 37, kcMax+3, [4]device.DType{ct, floats[form], floats[i]}, form&1 != 0, form&2 != 0, true, form&1 != 0, 1)
+				types := [4]device.DType{ct, floats[form], floats[i]}
+				if bestBF16 != nil {
+					types[1], types[2] = device.BF16, device.BF16
+				}
+				p := newProduct(rng, 17, 37, kcMax+3, types, form&1 != 0, form&2 != 0, true, form&1 != 0, 1)
 				p.run(t, q)
 				p.checkAll(t)
 			}
@@ -213,12 +225,14 @@ func TestMatMulManyBlocksOfK(t *testing.T) {
 
 // Several blocks of columns, and of rows for the strip: samples are checked.
 func TestMatMulManyBlocks(t *testing.T) {
-	q := gemmTestQueue(t, 2)
+	q := testQueue(t, 2)
 	rng := rand.New(rand.NewPCG(9, 10))
 	for _, ct := range []device.DType{device.F32, device.BF16} {
 		m, n, k := mcMax+40, 2*ncMax+5, kcMax+9
 		if ct != device.F32 {
 			m, n = stripMax/ncMax+40, ncMax
+		} else {
+			k = 17
 		}
 		if bestISA == &portable || testing.Short() {
 			m, n, k = 230, ncMax+5, 20
@@ -238,24 +252,28 @@ func TestMatMulManyBlocks(t *testing.T) {
 }
 
 // The bits do not depend on the number of workers, nor on which rows or
-// columns of a gemmCase are computed together.
+// columns of a product are computed together.
 func TestMatMulBitsDependOnNothingElse(t *testing.T) {
 	withISA(t, func(t *testing.T) {
 		rng := rand.New(rand.NewPCG(11, 12))
 		for _, ct := range []device.DType{device.F32, device.BF16} {
 			m, n, k := 131, 150, kcMax+40
-			p := newProduct(rng, m, n, k, [4]device.DType{ct}, false, true, true, false, 1)
-			p.run(t, gemmTestQueue(t, 1))
+			types := [4]device.DType{ct}
+			if bestBF16 != nil {
+				types[1], types[2] = device.BF16, device.BF16
+			}
+			p := newProduct(rng, m, n, k, types, false, true, true, false, 1)
+			p.run(t, testQueue(t, 1))
 			want := append([]byte(nil), p.c.whole.Raw()...)
 			for _, workers := range []int{2, 3, 5} {
 				p.c.poison()
-				p.run(t, gemmTestQueue(t, workers))
+				p.run(t, testQueue(t, workers))
 				if string(p.c.whole.Raw()) != string(want) {
 					t.Fatalf("%v: %d workers gave other bits", ct, workers)
 				}
 			}
 			p.c.poison()
-			q := gemmTestQueue(t, 1)
+			q := testQueue(t, 1)
 			for i := 0; i < m; i += 37 {
 				hi := min(m, i+37)
 				q.MatMul(p.c.RowRange(i, hi).Columns(0, 50), p.a.RowRange(i, hi), p.b.T().RowRange(0, 50).T(), p.bias.Slice(0, 50), false)
@@ -265,7 +283,7 @@ func TestMatMulBitsDependOnNothingElse(t *testing.T) {
 				t.Fatal(err)
 			}
 			if string(p.c.whole.Raw()) != string(want) {
-				t.Fatalf("%v: a gemmCase in parts has other bits", ct)
+				t.Fatalf("%v: a product in parts has other bits", ct)
 			}
 		}
 	})
@@ -283,7 +301,7 @@ func TestMatMulBitsAreTheSameByAVX2AndAVX512(t *testing.T) {
 		t.Skip("this processor does not have both")
 	}
 	defer func(old *isa) { bestISA = old }(bestISA)
-	q := gemmTestQueue(t, 1)
+	q := testQueue(t, 1)
 	for form := range 4 {
 		var want []byte
 		for _, s := range fused {
@@ -302,20 +320,20 @@ func TestMatMulBitsAreTheSameByAVX2AndAVX512(t *testing.T) {
 
 func TestMatMulAllocatesNothing(t *testing.T) {
 	for _, workers := range []int{1, 2} {
-		q := gemmTestQueue(t, workers)
+		q := testQueue(t, workers)
 		rng := rand.New(rand.NewPCG(13, 14))
 		for _, ct := range []device.DType{device.F32, device.BF16} {
 			p := newProduct(rng, 120, 130, kcMax+100, [4]device.DType{ct, device.BF16, device.F16}, true, true, true, true, 0)
 			p.run(t, q)
 			if got := testing.AllocsPerRun(5, func() { p.run(t, q) }); got != 0 {
-				t.Errorf("%d workers, %v: %v allocations a gemmCase", workers, ct, got)
+				t.Errorf("%d workers, %v: %v allocations a product", workers, ct, got)
 			}
 		}
 	}
 }
 
 func TestMatMulRefusesWhatItCannotDo(t *testing.T) {
-	q := gemmTestQueue(t, 1)
+	q := testQueue(t, 1)
 	mat := func(rows, cols int) device.Mat { return device.Matrix(hostBuffer(device.F32, rows*cols), rows, cols) }
 	short := mat(3, 4)
 	short.Ld = 5

@@ -19,11 +19,11 @@ var _ nn.Ops = struct {
 	elsewhere
 }{}
 
-type elsewhere struct{ product }
+type elsewhere struct{ matProduct }
 
-type product struct{}
+type matProduct struct{}
 
-func (product) MatMul(c, a, b device.Mat, bias device.Buffer, add bool) {}
+func (matProduct) MatMul(c, a, b device.Mat, bias device.Buffer, add bool) {}
 
 // call is one kernel on operands of a given size.
 type call struct {
@@ -39,7 +39,7 @@ type call struct {
 func calls(dt device.DType, rows, cols, vocab int, a device.Attn) []call {
 	rng := rand.New(rand.NewPCG(1, 2))
 	f32, n, size := device.F32, rows*cols, dt.Size()
-	mat := func(dt device.DType, r, c int) device.Mat { return newOperand(dt, r, c, 0).normal(rng, 0, 1).Mat }
+	mat := func(dt device.DType, r, c int) device.Mat { return newGuarded(dt, r, c, 0).normal(rng, 0, 1).Mat }
 	vec := func(dt device.DType, n int) device.Buffer { return newVec(dt, n).normal(rng, 0, 1).Buf }
 	x, y, z, logits := mat(dt, rows, cols), mat(dt, rows, cols), mat(dt, rows, cols), mat(dt, rows, vocab)
 	wte, wpe, dwte, dwpe := mat(dt, vocab, cols), mat(dt, rows, cols), mat(f32, vocab, cols), mat(f32, rows, cols)
@@ -80,8 +80,8 @@ func calls(dt device.DType, rows, cols, vocab int, a device.Attn) []call {
 // newAttnBench is operands without their oracle.
 func newAttnBench(dt device.DType, a device.Attn) *attnCase {
 	rng := rand.New(rand.NewPCG(3, 4))
-	wide := func() *operand { return newMat(dt, a.B*a.T, a.H*a.D).normal(rng, 0, 1) }
-	slim := func() *operand { return newMat(dt, a.B*a.T, a.KV*a.D).normal(rng, 0, 1) }
+	wide := func() *guarded { return newMat(dt, a.B*a.T, a.H*a.D).normal(rng, 0, 1) }
+	slim := func() *guarded { return newMat(dt, a.B*a.T, a.KV*a.D).normal(rng, 0, 1) }
 	c := &attnCase{a: a, q: wide(), do: wide(), o: wide(), dq: wide(), k: slim(), v: slim(), dk: slim(), dv: slim()}
 	c.lse = newVec(device.F32, a.B*a.H*a.T).normal(rng, 5, 1)
 	c.delta = newVec(device.F32, a.B*a.H*a.T).normal(rng, 0, 1)
@@ -91,7 +91,7 @@ func newAttnBench(dt device.DType, a device.Attn) *attnCase {
 func TestKernelsAllocateNothing(t *testing.T) {
 	eachType(t, func(t *testing.T, dt device.DType) {
 		for _, workers := range []int{1, 2} {
-			q := testQueue(t, workers)
+			q := queueOf(t, workers)
 			for _, c := range calls(dt, 65, 66, 67, device.Attn{B: 1, T: 65, H: 2, KV: 1, D: 8, Scale: 0.3}) {
 				once := func() {
 					c.run(q)
@@ -112,7 +112,7 @@ func TestKernelsAllocateNothing(t *testing.T) {
 
 // TestKernelsDoNothingOnNothing calls every kernel on no rows.
 func TestKernelsDoNothingOnNothing(t *testing.T) {
-	q := testQueue(t, 2)
+	q := queueOf(t, 2)
 	for _, c := range calls(device.BF16, 0, 3, 5, device.Attn{T: 4, H: 2, KV: 1, D: 8}) {
 		if c.name == "embed" || c.name == "embed-grad" {
 			continue // a sequence has at least one position
@@ -148,7 +148,7 @@ func copySpeed(b *testing.B, q *Queue) float64 {
 // traffic as a ratio to copying; attention reports GFLOP/s.
 func BenchmarkKernels(b *testing.B) {
 	for _, dt := range []device.DType{device.F32, device.BF16} {
-		q := testQueue(b, 1)
+		q := queueOf(b, 1)
 		limit := copySpeed(b, q)
 		for _, c := range calls(dt, 1024, 768, 2048, device.Attn{B: 2, T: 256, H: 6, KV: 6, D: 64, Scale: 0.125}) {
 			b.Run(c.name+"/"+dt.String(), func(b *testing.B) {

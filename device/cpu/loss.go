@@ -39,7 +39,7 @@ func runCrossEntropy(t *task, w *worker, lo, hi int) {
 		if target[i] == Ignored {
 			continue
 		}
-		x := view(mem, m.Buf, i*m.Ld, n)
+		x := floatsOf(mem, m.Buf, i*m.Ld, n)
 		at := x[wantTarget(int(target[i]), i, n)]
 		top := largest(x)
 		var sum float64
@@ -58,7 +58,7 @@ func runCrossEntropyGrad(t *task, w *worker, lo, hi int) {
 	m, n := &t.m[0], t.m[0].Cols
 	loss, target, mem := t.b[0].F32(), t.b[1].I32(), w.floats(n)
 	for i := lo; i < hi; i++ {
-		x := view(mem, m.Buf, i*m.Ld, n)
+		x := floatsOf(mem, m.Buf, i*m.Ld, n)
 		if target[i] == Ignored {
 			loss[i] = 0
 			clear(x)

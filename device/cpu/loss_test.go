@@ -31,7 +31,7 @@ func crossEntropy64(logits []float64, target []float64, scale float64) (loss, gr
 }
 
 // lossCase is logits, some large, and targets, some ignored.
-func lossCase(dt device.DType, rows, cols int) (logits, target *operand) {
+func lossCase(dt device.DType, rows, cols int) (logits, target *guarded) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	logits = newMat(dt, rows, cols).normal(rng, 3, 4)
 	target = newVec(device.I32, rows).fill(func(i int) float64 {
@@ -49,7 +49,7 @@ func TestCrossEntropy(t *testing.T) {
 	eachType(t, func(t *testing.T, dt device.DType) {
 		for _, s := range lossShapes {
 			var want []float64
-			out := onWorkers(t, func(q *Queue) []*operand {
+			out := onWorkers(t, func(q *Queue) []*guarded {
 				logits, target := lossCase(dt, s[0], s[1])
 				want, _ = crossEntropy64(logits.values(), target.values(), 1)
 				loss := newVec(device.F32, s[0])
@@ -63,7 +63,7 @@ func TestCrossEntropy(t *testing.T) {
 						t.Fatalf("logit %d was changed from %g to %g", i, before[i], v)
 					}
 				}
-				return []*operand{loss}
+				return []*guarded{loss}
 			})
 			near(t, "loss", out[0], want, 5e-7)
 		}
@@ -75,12 +75,12 @@ func TestCrossEntropyGrad(t *testing.T) {
 	eachType(t, func(t *testing.T, dt device.DType) {
 		for _, s := range lossShapes {
 			var loss, grad []float64
-			out := onWorkers(t, func(q *Queue) []*operand {
+			out := onWorkers(t, func(q *Queue) []*guarded {
 				logits, target := lossCase(dt, s[0], s[1])
 				loss, grad = crossEntropy64(logits.values(), target.values(), scale)
 				l := newVec(device.F32, s[0])
 				q.CrossEntropyGrad(l.Buf, logits.Mat, target.Buf, scale)
-				return []*operand{l, logits}
+				return []*guarded{l, logits}
 			})
 			near(t, "loss", out[0], loss, 5e-7)
 			near(t, "gradient", out[1], grad, 2e-6)
@@ -91,7 +91,7 @@ func TestCrossEntropyGrad(t *testing.T) {
 func TestCrossEntropyOfHugeAndIgnoredLogits(t *testing.T) {
 	nan := math.NaN()
 	x := []float64{1e38, -1e38, 3e38, -200, 0, 200, nan, nan, nan}
-	q := testQueue(t, 1)
+	q := queueOf(t, 1)
 	logits := newMat(device.F32, 3, 3).fill(func(i int) float64 { return x[i] })
 	target := newVec(device.I32, 3).fill(func(i int) float64 { return []float64{2, 0, Ignored}[i] })
 	loss := newVec(device.F32, 3)
@@ -113,7 +113,7 @@ func TestCrossEntropyGradAgainstFiniteDifferences(t *testing.T) {
 		}
 		return sum
 	})
-	q := testQueue(t, 1)
+	q := queueOf(t, 1)
 	q.CrossEntropyGrad(newVec(device.F32, 12).Buf, logits.Mat, target.Buf, 0.25)
 	if err := q.Wait(); err != nil {
 		t.Fatal(err)
@@ -122,7 +122,7 @@ func TestCrossEntropyGradAgainstFiniteDifferences(t *testing.T) {
 }
 
 func TestCrossEntropyRefuses(t *testing.T) {
-	q := testQueue(t, 1)
+	q := queueOf(t, 1)
 	logits, target, loss := newMat(device.F32, 3, 4).Mat, newVec(device.I32, 3).Buf, newVec(device.F32, 3).Buf
 	mustPanic(t, "a loss too few", func() { q.CrossEntropy(loss.Slice(0, 2), logits, target) })
 	mustPanic(t, "a target too few", func() { q.CrossEntropyGrad(loss, logits, target.Slice(0, 2), 1) })

@@ -27,9 +27,9 @@ func runLayerNorm(t *task, work *worker, lo, hi int) {
 	ym, xm, n := &t.m[0], &t.m[1], t.m[1].Cols
 	mem := work.floats(4 * n)
 	mean, rstd := t.b[0].F32(), t.b[1].F32()
-	w, b := view(mem, t.b[2], 0, n), view(mem[n:], t.b[3], 0, n)
+	w, b := floatsOf(mem, t.b[2], 0, n), floatsOf(mem[n:], t.b[3], 0, n)
 	for i := lo; i < hi; i++ {
-		x, y := view(mem[2*n:], xm.Buf, i*xm.Ld, n), room(mem[3*n:], ym.Buf, i*ym.Ld, n)
+		x, y := floatsOf(mem[2*n:], xm.Buf, i*xm.Ld, n), room(mem[3*n:], ym.Buf, i*ym.Ld, n)
 		m := sum4(x) / float32(n)
 		r := float32(1 / math.Sqrt(float64(squares4(x, m)/float32(n)+t.f[0])))
 		mean[i], rstd[i] = m, r
@@ -108,7 +108,7 @@ func runLayerNormGradW(t *task, work *worker, lo, hi int) {
 		clear(partW)
 		clear(partB)
 		for i := range xm.Rows {
-			dy, x := view(mem, dym.Buf, i*dym.Ld+c0, n), view(mem[stripLen:], xm.Buf, i*xm.Ld+c0, n)
+			dy, x := floatsOf(mem, dym.Buf, i*dym.Ld+c0, n), floatsOf(mem[stripLen:], xm.Buf, i*xm.Ld+c0, n)
 			m, r := mean[i], rstd[i]
 			for j, g := range dy {
 				partB[j] += g
@@ -127,15 +127,15 @@ func runLayerNormGradW(t *task, work *worker, lo, hi int) {
 func runLayerNormGradX(t *task, work *worker, lo, hi int) {
 	dxm, dym, xm, n := &t.m[0], &t.m[1], &t.m[2], t.m[2].Cols
 	mem := work.floats(5 * n)
-	w, mean, rstd := view(mem, t.b[0], 0, n), t.b[1].F32(), t.b[2].F32()
+	w, mean, rstd := floatsOf(mem, t.b[0], 0, n), t.b[1].F32(), t.b[2].F32()
 	for i := lo; i < hi; i++ {
-		dy, x := view(mem[n:], dym.Buf, i*dym.Ld, n), view(mem[2*n:], xm.Buf, i*xm.Ld, n)
+		dy, x := floatsOf(mem[n:], dym.Buf, i*dym.Ld, n), floatsOf(mem[2*n:], xm.Buf, i*xm.Ld, n)
 		dx := room(mem[3*n:], dxm.Buf, i*dxm.Ld, n)
 		m, r := mean[i], rstd[i]
 		g, gn := normSums(dy, x, w, m, r)
 		g, gn = g/float32(n), gn/float32(n)
 		if t.add {
-			old := view(mem[4*n:], dxm.Buf, i*dxm.Ld, n)
+			old := floatsOf(mem[4*n:], dxm.Buf, i*dxm.Ld, n)
 			for j := range dx {
 				dx[j] = old[j] + r*(dy[j]*w[j]-g-(x[j]-m)*r*gn)
 			}

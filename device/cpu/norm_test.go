@@ -62,14 +62,14 @@ func TestLayerNorm(t *testing.T) {
 	const eps = 1e-5
 	eachType(t, func(t *testing.T, dt device.DType) {
 		for _, s := range normShapes {
-			var x, w, b *operand
-			out := onWorkers(t, func(q *Queue) []*operand {
+			var x, w, b *guarded
+			out := onWorkers(t, func(q *Queue) []*guarded {
 				rng := rand.New(rand.NewPCG(1, 2))
 				x = newMat(dt, s[0], s[1]).normal(rng, 1, 2)
 				w, b = newVec(dt, s[1]).normal(rng, 1, 0.5), newVec(dt, s[1]).normal(rng, 0, 0.5)
 				y, mean, rstd := newMat(dt, s[0], s[1]), newVec(device.F32, s[0]), newVec(device.F32, s[0])
 				q.LayerNorm(y.Mat, mean.Buf, rstd.Buf, x.Mat, w.Buf, b.Buf, eps)
-				return []*operand{y, mean, rstd}
+				return []*guarded{y, mean, rstd}
 			})
 			mean, rstd := moments64(x.values(), s[1], eps)
 			near(t, "y", out[0], layerNorm64(x.values(), w.values(), b.values(), eps), 2e-6)
@@ -93,8 +93,8 @@ func TestLayerNormGrad(t *testing.T) {
 func layerNormGrad(t *testing.T, dt device.DType, rows, cols int, eps float64, how string) {
 	t.Helper()
 	var dx0, dy0 []float64
-	var x, w *operand
-	out := onWorkers(t, func(q *Queue) []*operand {
+	var x, w *guarded
+	out := onWorkers(t, func(q *Queue) []*guarded {
 		rng := rand.New(rand.NewPCG(3, 4))
 		x, w = newMat(dt, rows, cols).normal(rng, 1, 2), newVec(dt, cols).normal(rng, 1, 0.5)
 		dy, dx := newMat(dt, rows, cols).normal(rng, 0.2, 1), newMat(dt, rows, cols)
@@ -110,7 +110,7 @@ func layerNormGrad(t *testing.T, dt device.DType, rows, cols int, eps float64, h
 		mean := newVec(device.F32, rows).fill(func(i int) float64 { return m[i] })
 		rstd := newVec(device.F32, rows).fill(func(i int) float64 { return r[i] })
 		q.LayerNormGrad(dx.Mat, dw.Buf, db.Buf, dy.Mat, x.Mat, w.Buf, mean.Buf, rstd.Buf, how == "add")
-		return []*operand{dx, dw, db}
+		return []*guarded{dx, dw, db}
 	})
 	dx, dw, db := layerNormGrad64(dy0, x.values(), w.values(), eps)
 	for i := range dx {
@@ -128,7 +128,7 @@ func TestLayerNormGradAgainstFiniteDifferences(t *testing.T) {
 	x, dy, dx := newMat(f32, rows, cols).normal(rng, 1, 2), newMat(f32, rows, cols).normal(rng, 0, 1), newMat(f32, rows, cols)
 	w, b := newVec(f32, cols).normal(rng, 1, 0.5), newVec(f32, cols).normal(rng, 0, 1)
 	y, mean, rstd, dw, db := newMat(f32, rows, cols), newVec(f32, rows), newVec(f32, rows), newVec(f32, cols), newVec(f32, cols)
-	q := testQueue(t, 1)
+	q := queueOf(t, 1)
 	q.LayerNorm(y.Mat, mean.Buf, rstd.Buf, x.Mat, w.Buf, b.Buf, eps)
 	q.LayerNormGrad(dx.Mat, dw.Buf, db.Buf, dy.Mat, x.Mat, w.Buf, mean.Buf, rstd.Buf, false)
 	if err := q.Wait(); err != nil {
@@ -142,7 +142,7 @@ func TestLayerNormGradAgainstFiniteDifferences(t *testing.T) {
 }
 
 func TestLayerNormRefusesOtherShapes(t *testing.T) {
-	q := testQueue(t, 1)
+	q := queueOf(t, 1)
 	x := newMat(device.F32, 3, 4)
 	v3, v4 := newVec(device.F32, 3).Buf, newVec(device.F32, 4).Buf
 	mustPanic(t, "y of another shape", func() { q.LayerNorm(newMat(device.F32, 4, 3).Mat, v3, v3, x.Mat, v4, v4, 1e-5) })

@@ -12,8 +12,8 @@ import (
 var ruleValues = newVec(device.F32, 4*oddLen).normal(rand.New(rand.NewPCG(1, 2)), 0, 1).Buf.F32()
 
 // ruleCase is the operands of an update of n elements: w, g, m, v >= 0.
-func ruleCase(n int) (w, g, m, v *operand) {
-	var o [4]*operand
+func ruleCase(n int) (w, g, m, v *guarded) {
+	var o [4]*guarded
 	for i := range o {
 		o[i] = newVec(device.F32, n)
 		copy(o[i].Buf.F32(), ruleValues[i*oddLen:])
@@ -27,7 +27,7 @@ func ruleCase(n int) (w, g, m, v *operand) {
 // paramTypes are the types of p; F64 stands for no p.
 var paramTypes = []device.DType{device.F32, device.BF16, device.F16, device.F64}
 
-func paramOf(dt device.DType, n int) *operand {
+func paramOf(dt device.DType, n int) *guarded {
 	if dt == device.F64 {
 		return newVec(device.F32, 0)
 	}
@@ -35,7 +35,7 @@ func paramOf(dt device.DType, n int) *operand {
 }
 
 // checkParam fails unless p is w rounded.
-func checkParam(t *testing.T, p, w *operand) {
+func checkParam(t *testing.T, p, w *guarded) {
 	t.Helper()
 	ws := w.values()
 	for i, v := range p.values() {
@@ -49,12 +49,12 @@ func TestAdamW(t *testing.T) {
 	a := device.AdamW{GradScale: 0.5, Beta1: 0.9, Beta2: 0.95, Eps: 1e-3, Shrink: 0.99, L2: 0.125, Step: 0.01, RootC2: 1.7}
 	for _, dt := range paramTypes {
 		var w, g, m, v []float64
-		out := onWorkers(t, func(q *Queue) []*operand {
+		out := onWorkers(t, func(q *Queue) []*guarded {
 			wo, gr, mo, vo := ruleCase(oddLen)
 			w, g, m, v = wo.values(), gr.values(), mo.values(), vo.values()
 			p := paramOf(dt, oddLen)
 			q.AdamW(wo.Buf, p.Buf, gr.Buf, mo.Buf, vo.Buf, a)
-			return []*operand{wo, mo, vo, p, gr}
+			return []*guarded{wo, mo, vo, p, gr}
 		})
 		b1, b2 := float64(a.Beta1), float64(a.Beta2)
 		for i := range w {
@@ -75,7 +75,7 @@ func TestSGD(t *testing.T) {
 	for _, a := range []device.SGD{{GradScale: 0.5, Momentum: 0.9, Decay: 0.01, LR: 0.1}, {GradScale: 2, Decay: 0.5, LR: 0.25}} {
 		for _, dt := range paramTypes {
 			var w, g, m []float64
-			out := onWorkers(t, func(q *Queue) []*operand {
+			out := onWorkers(t, func(q *Queue) []*guarded {
 				wo, gr, mo, _ := ruleCase(oddLen)
 				if a.Momentum == 0 {
 					mo = newVec(device.F32, 0)
@@ -83,7 +83,7 @@ func TestSGD(t *testing.T) {
 				w, g, m = wo.values(), gr.values(), mo.values()
 				p := paramOf(dt, oddLen)
 				q.SGD(wo.Buf, p.Buf, gr.Buf, mo.Buf, a)
-				return []*operand{wo, mo, p}
+				return []*guarded{wo, mo, p}
 			})
 			for i := range w {
 				d := g[i]*float64(a.GradScale) + float64(a.Decay)*w[i]
@@ -104,7 +104,7 @@ func TestLion(t *testing.T) {
 	a := device.Lion{GradScale: 0.5, Beta1: 0.75, Beta2: 0.9, Shrink: 0.99, LR: 0.125}
 	for _, dt := range paramTypes {
 		var w, g, m []float64
-		out := onWorkers(t, func(q *Queue) []*operand {
+		out := onWorkers(t, func(q *Queue) []*guarded {
 			wo, gr, mo, _ := ruleCase(oddLen)
 			for i := range 50 { // no direction
 				mo.Buf.F32()[i], gr.Buf.F32()[i] = 0, 0
@@ -112,7 +112,7 @@ func TestLion(t *testing.T) {
 			w, g, m = wo.values(), gr.values(), mo.values()
 			p := paramOf(dt, oddLen)
 			q.Lion(wo.Buf, p.Buf, gr.Buf, mo.Buf, a)
-			return []*operand{wo, mo, p}
+			return []*guarded{wo, mo, p}
 		})
 		for i := range w {
 			u := 0.75*m[i] + 0.25*g[i]*0.5
@@ -149,10 +149,10 @@ func TestRulesGiveEqualBitsUnderAnySplit(t *testing.T) {
 		},
 	}
 	for name, rule := range rules {
-		run := func(cuts ...int) []*operand {
+		run := func(cuts ...int) []*guarded {
 			w, g, m, v := ruleCase(n)
 			p := newVec(device.BF16, n)
-			q := testQueue(t, 2)
+			q := queueOf(t, 2)
 			lo := 0
 			for _, hi := range append(cuts, n) {
 				rule(q, w.Buf.Slice(lo, hi), p.Buf.Slice(lo, hi), g.Buf.Slice(lo, hi), m.Buf.Slice(lo, hi), v.Buf.Slice(lo, hi))
@@ -161,7 +161,7 @@ func TestRulesGiveEqualBitsUnderAnySplit(t *testing.T) {
 			if err := q.Wait(); err != nil {
 				t.Fatal(err)
 			}
-			return []*operand{w, p, m, v}
+			return []*guarded{w, p, m, v}
 		}
 		whole, cut := run(), run(1, 2, 65, 1024, 1031, 3000)
 		for i := range whole {
@@ -176,7 +176,7 @@ func TestRulesGiveEqualBitsUnderAnySplit(t *testing.T) {
 }
 
 func TestRulesRefuseOtherLengths(t *testing.T) {
-	q := testQueue(t, 1)
+	q := queueOf(t, 1)
 	a, b, none := newVec(device.F32, 4).Buf, newVec(device.F32, 5).Buf, device.Buffer{}
 	mustPanic(t, "adamw without v", func() { q.AdamW(a, none, a, a, none, device.AdamW{}) })
 	mustPanic(t, "adamw with a longer gradient", func() { q.AdamW(a, none, b, a, a, device.AdamW{}) })

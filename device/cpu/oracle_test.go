@@ -22,36 +22,36 @@ func eachType(t *testing.T, f func(t *testing.T, dt device.DType)) {
 	}
 }
 
-// operand is a matrix under test and the memory it lies in.
-type operand struct {
+// guarded is a matrix under test and the memory it lies in.
+type guarded struct {
 	device.Mat
 	mem device.Buffer
 }
 
 const (
-	guard    = 96.0 // every element that is not the operand's
-	guardLen = 5    // elements before and after
-	gapLen   = 3    // elements between rows
+	guardValue = 96.0 // every element that is not the operand's
+	guardLen   = 5    // elements before and after
+	gapLen     = 3    // elements between rows
 )
 
 // newMat is a (rows, cols) matrix of NaN with gaps.
-func newMat(dt device.DType, rows, cols int) *operand { return newOperand(dt, rows, cols, gapLen) }
+func newMat(dt device.DType, rows, cols int) *guarded { return newGuarded(dt, rows, cols, gapLen) }
 
 // newVec is n elements of NaN.
-func newVec(dt device.DType, n int) *operand { return newOperand(dt, 1, n, 0) }
+func newVec(dt device.DType, n int) *guarded { return newGuarded(dt, 1, n, 0) }
 
-func newOperand(dt device.DType, rows, cols, gap int) *operand {
+func newGuarded(dt device.DType, rows, cols, gap int) *guarded {
 	ld := cols + gap
 	mem := hostBuffer(dt, 2*guardLen+rows*ld)
-	around := &operand{device.Mat{Buf: mem, Rows: 1, Cols: mem.N, Ld: mem.N}, mem}
-	around.fill(func(int) float64 { return guard })
+	around := &guarded{device.Mat{Buf: mem, Rows: 1, Cols: mem.N, Ld: mem.N}, mem}
+	around.fill(func(int) float64 { return guardValue })
 	body := mem.Slice(guardLen, guardLen+max(0, (rows-1)*ld+cols))
-	o := &operand{device.Mat{Buf: body, Rows: rows, Cols: cols, Ld: ld}, mem}
+	o := &guarded{device.Mat{Buf: body, Rows: rows, Cols: cols, Ld: ld}, mem}
 	return o.fill(func(int) float64 { return math.NaN() })
 }
 
 // fill sets element i, in row-major order, to f(i).
-func (o *operand) fill(f func(i int) float64) *operand {
+func (o *guarded) fill(f func(i int) float64) *guarded {
 	row := make([]float32, o.Cols)
 	for i := range o.Rows {
 		part := o.Buf.Slice(i*o.Ld, i*o.Ld+o.Cols)
@@ -70,12 +70,12 @@ func (o *operand) fill(f func(i int) float64) *operand {
 }
 
 // normal fills in mean + std times random normals.
-func (o *operand) normal(rng *rand.Rand, mean, std float64) *operand {
+func (o *guarded) normal(rng *rand.Rand, mean, std float64) *guarded {
 	return o.fill(func(int) float64 { return mean + std*rng.NormFloat64() })
 }
 
 // values are the elements in row-major order.
-func (o *operand) values() []float64 {
+func (o *guarded) values() []float64 {
 	x := make([]float64, o.Rows*o.Cols)
 	for i := range x {
 		at := i/o.Cols*o.Ld + i%o.Cols
@@ -89,39 +89,44 @@ func (o *operand) values() []float64 {
 }
 
 // checkGuards fails if an element that is not the operand's was written.
-func (o *operand) checkGuards(t *testing.T) {
+func (o *guarded) checkGuards(t *testing.T) {
 	t.Helper()
 	for i := range o.mem.N {
 		at := i - guardLen
 		inside := at >= 0 && at < o.Buf.N && (o.Rows == 1 || at%o.Ld < o.Cols)
-		if got := guard; !inside {
+		if got := guardValue; !inside {
 			if o.mem.Type == device.I32 {
 				got = float64(o.mem.I32()[i])
 			} else {
 				got = value(o.mem, i)
 			}
-			if got != guard {
+			if got != guardValue {
 				t.Fatalf("element %d outside the operand (%d, %d) was set to %g", at, o.Rows, o.Cols, got)
 			}
 		}
 	}
 }
 
-// testQueue is a queue of a device with the given workers, closed with the test.
-func testQueue(t testing.TB, workers int) *Queue {
+// queueOf is a queue of a device with the given workers, closed with the
+// test. Its own worker's scratch is full of NaN, which no kernel may count on
+// or pass on.
+func queueOf(t testing.TB, workers int) *Queue {
 	d := New(workers)
 	q := d.NewQueue("test")
+	for i := range q.w.floats(1 << 15) {
+		q.w.scratch[i] = float32(math.NaN())
+	}
 	t.Cleanup(func() { q.Close(); d.Close() })
 	return q
 }
 
 // onWorkers calls f, which makes operands and issues a kernel on them, with 1,
 // 2, 3 and 5 workers, and returns the operands of the first call.
-func onWorkers(t *testing.T, f func(q *Queue) []*operand) []*operand {
+func onWorkers(t *testing.T, f func(q *Queue) []*guarded) []*guarded {
 	t.Helper()
-	var first []*operand
+	var first []*guarded
 	for _, workers := range []int{1, 2, 3, 5} {
-		q := testQueue(t, workers)
+		q := queueOf(t, workers)
 		out := f(q)
 		if err := q.Wait(); err != nil {
 			t.Fatal(err)
@@ -154,7 +159,7 @@ func epsilon(dt device.DType) float64 {
 // near fails unless each element of o is within one rounding of want plus tol
 // times the root mean square of want, for float32 sums that cancel. Below its
 // normal numbers fp16 has steps of 2^-24.
-func near(t *testing.T, what string, o *operand, want []float64, tol float64) {
+func near(t *testing.T, what string, o *guarded, want []float64, tol float64) {
 	t.Helper()
 	got := o.values()
 	if len(got) != len(want) {

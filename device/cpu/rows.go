@@ -6,13 +6,13 @@ import (
 	"zeroth/device"
 )
 
-// Kernels compute in float32 on runs of consecutive elements: view gives the
+// Kernels compute in float32 on runs of consecutive elements: floatsOf gives the
 // run as float32, room the place to compute a result in, keep puts it into
 // memory. Where memory is float32 all three are the memory itself.
 
-// view is elements [at, at+n) of b as float32, to be read: the memory itself,
+// floatsOf is elements [at, at+n) of b as float32, to be read: the memory itself,
 // or a conversion in buf (at least n).
-func view(buf []float32, b device.Buffer, at, n int) []float32 {
+func floatsOf(buf []float32, b device.Buffer, at, n int) []float32 {
 	part := b.Slice(at, at+n)
 	if b.Type == device.F32 {
 		return part.F32()

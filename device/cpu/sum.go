@@ -44,7 +44,7 @@ func runSumRows(t *task, w *worker, lo, hi int) {
 		clear(sum)
 		clear(part)
 		for i := range dy.Rows {
-			for j, x := range view(mem, dy.Buf, i*dy.Ld+c0, c1-c0) {
+			for j, x := range floatsOf(mem, dy.Buf, i*dy.Ld+c0, c1-c0) {
 				part[j] += x
 			}
 			if (i+1)%groupLen == 0 {

@@ -13,12 +13,12 @@ func TestSumRows(t *testing.T) {
 	eachType(t, func(t *testing.T, dt device.DType) {
 		for _, shape := range [][2]int{{0, 3}, {1, 1}, {64, 64}, {397, 531}} {
 			rows, cols := shape[0], shape[1]
-			var dy *operand
-			out := onWorkers(t, func(q *Queue) []*operand {
+			var dy *guarded
+			out := onWorkers(t, func(q *Queue) []*guarded {
 				dy = newMat(dt, rows, cols).normal(rand.New(rand.NewPCG(1, 2)), 0.5, 1)
 				db := newVec(device.F32, cols)
 				q.SumRows(db.Buf, dy.Mat)
-				return []*operand{db}
+				return []*guarded{db}
 			})
 			want := make([]float64, cols)
 			for i, v := range dy.values() {
@@ -29,13 +29,43 @@ func TestSumRows(t *testing.T) {
 	})
 }
 
+// TestSumsOverManyRowsStayAccurate sums a constant: one chain of float32
+// additions drifts by a part in a thousand, sums of groups do not.
+func TestSumsOverManyRowsStayAccurate(t *testing.T) {
+	const rows = 1 << 17
+	q, f32 := queueOf(t, 1), device.F32
+	dy := newMat(f32, rows, 1).fill(func(int) float64 { return 0.1 })
+	ones, zeros := newVec(f32, rows), newVec(f32, rows).fill(func(int) float64 { return 0 })
+	ones.fill(func(int) float64 { return 1 })
+	sum, dw, db := newVec(f32, 1), newVec(f32, 1), newVec(f32, 1)
+	x := device.Matrix(ones.Buf, rows, 1)
+	q.SumRows(sum.Buf, dy.Mat)
+	q.LayerNormGrad(newMat(f32, rows, 1).Mat, dw.Buf, db.Buf, dy.Mat, x, ones.Buf.Slice(0, 1), zeros.Buf, ones.Buf, false)
+	if err := q.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	var chain float32
+	for range rows {
+		chain += 0.1
+	}
+	want := rows * float64(float32(0.1))
+	if drift := math.Abs(float64(chain)/want - 1); drift < 1e-4 {
+		t.Fatalf("one chain drifts by %g only: this test proves nothing", drift)
+	}
+	for what, o := range map[string]*guarded{"sum": sum, "dw": dw, "db": db} {
+		if got := o.values()[0]; math.Abs(got/want-1) > 2e-5 {
+			t.Errorf("%s of %d rows is %g, want %g", what, rows, got, want)
+		}
+	}
+}
+
 func TestSumAddsInOrder(t *testing.T) {
 	x := newVec(device.F32, 3001).normal(rand.New(rand.NewPCG(3, 4)), 0, 1)
-	out := onWorkers(t, func(q *Queue) []*operand {
+	out := onWorkers(t, func(q *Queue) []*guarded {
 		dst := newVec(device.F64, 1).fill(func(int) float64 { return 2 })
 		q.Sum(dst.Buf, x.Buf)
 		q.Sum(dst.Buf, x.Buf.Slice(0, 1))
-		return []*operand{dst}
+		return []*guarded{dst}
 	})
 	var sum float64
 	for _, v := range x.values() {
@@ -68,9 +98,9 @@ func TestSumSquaresDoesNotDependOnWorkersOrShards(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	n := 7*pieceWork + 33
 	x := newVec(device.F32, n).fill(func(int) float64 { return rng.NormFloat64() * math.Exp(8*rng.NormFloat64()) })
-	want := device.ExactValue(squares(t, testQueue(t, 1), x.Buf, n))
+	want := device.ExactValue(squares(t, queueOf(t, 1), x.Buf, n))
 	for _, workers := range []int{1, 2, 3, 5} {
-		q := testQueue(t, workers)
+		q := queueOf(t, workers)
 		for _, shard := range []int{n, n/2/64*64 + 64, n/5/64*64 + 64, 64 * 701} {
 			if got := device.ExactValue(squares(t, q, x.Buf, shard)); got != want {
 				t.Errorf("%d workers, shards of %d: %x, want %x", workers, shard, got, want)
@@ -87,7 +117,7 @@ func TestSumSquaresDoesNotDependOnWorkersOrShards(t *testing.T) {
 }
 
 func TestSumSquaresAddsToItsAccumulator(t *testing.T) {
-	q := testQueue(t, 1)
+	q := queueOf(t, 1)
 	acc := device.OfF64(make([]float64, device.ExactLen))
 	for _, x := range [][]float32{{3, 4}, {1e-45}, {-12}} {
 		q.SumSquares(acc, device.OfF32(x))
@@ -103,7 +133,7 @@ func TestSumSquaresAddsToItsAccumulator(t *testing.T) {
 }
 
 func TestSumSquaresSetsAsideWhatIsNotFinite(t *testing.T) {
-	q := testQueue(t, 2)
+	q := queueOf(t, 2)
 	x := make([]float32, 200*squareBlock)
 	for i := range x {
 		x[i] = 1
@@ -120,7 +150,7 @@ func TestSumSquaresSetsAsideWhatIsNotFinite(t *testing.T) {
 }
 
 func TestSumsRefuseWrongTypes(t *testing.T) {
-	q := testQueue(t, 1)
+	q := queueOf(t, 1)
 	acc, x := newVec(device.F64, device.ExactLen).Buf, newVec(device.F32, 64).Buf
 	mustPanic(t, "sum of squares into too few limbs", func() { q.SumSquares(acc.Slice(1, acc.N), x) })
 	mustPanic(t, "sum of squares of bf16", func() { q.SumSquares(acc, newVec(device.BF16, 64).Buf) })
