@@ -10,9 +10,13 @@ import (
 
 // withISA runs f with each instruction set this machine has.
 func withISA(t *testing.T, f func(t *testing.T)) {
-	defer func(old *isa) { bestISA = old }(bestISA)
+	defer func(old, old16 *isa) { bestISA, bestBF16 = old, old16 }(bestISA, bestBF16)
 	for _, s := range isas {
-		bestISA = s
+		bestISA, bestBF16 = s, nil
+		t.Run(s.name, f)
+	}
+	for _, s := range append(bf16ISAs[1:], emulatedBF16()...) {
+		bestBF16 = s
 		t.Run(s.name, f)
 	}
 }
@@ -171,9 +175,13 @@ func TestMatMulFormsAndSizes(t *testing.T) {
 	withISA(t, func(t *testing.T) {
 		q := testQueue(t, 1)
 		rng := rand.New(rand.NewPCG(3, 4))
+		types := allF32
+		if bestBF16 != nil {
+			types = [4]device.DType{device.F32, device.BF16, device.BF16}
+		}
 		for i, s := range sizes {
 			for form := range 16 {
-				p := newProduct(rng, s[0], s[1], s[2], allF32, form&1 != 0, form&2 != 0, form&4 != 0, form&8 != 0, i%3)
+				p := newProduct(rng, s[0], s[1], s[2], types, form&1 != 0, form&2 != 0, form&4 != 0, form&8 != 0, i%3)
 				p.run(t, q)
 				p.checkAll(t)
 			}
@@ -203,7 +211,11 @@ func TestMatMulManyBlocksOfK(t *testing.T) {
 		rng := rand.New(rand.NewPCG(7, 8))
 		for i, ct := range floats {
 			for form := range 4 {
-				p := newProduct(rng, 17, 37, kcMax+3, [4]device.DType{ct, floats[form], floats[i]}, form&1 != 0, form&2 != 0, true, form&1 != 0, 1)
+				types := [4]device.DType{ct, floats[form], floats[i]}
+				if bestBF16 != nil {
+					types[1], types[2] = device.BF16, device.BF16
+				}
+				p := newProduct(rng, 17, 37, kcMax+3, types, form&1 != 0, form&2 != 0, true, form&1 != 0, 1)
 				p.run(t, q)
 				p.checkAll(t)
 			}
@@ -219,6 +231,8 @@ func TestMatMulManyBlocks(t *testing.T) {
 		m, n, k := mcMax+40, 2*ncMax+5, kcMax+9
 		if ct != device.F32 {
 			m, n = stripMax/ncMax+40, ncMax
+		} else {
+			k = 17
 		}
 		if bestISA == &portable || testing.Short() {
 			m, n, k = 230, ncMax+5, 20
@@ -244,7 +258,11 @@ func TestMatMulBitsDependOnNothingElse(t *testing.T) {
 		rng := rand.New(rand.NewPCG(11, 12))
 		for _, ct := range []device.DType{device.F32, device.BF16} {
 			m, n, k := 131, 150, kcMax+40
-			p := newProduct(rng, m, n, k, [4]device.DType{ct}, false, true, true, false, 1)
+			types := [4]device.DType{ct}
+			if bestBF16 != nil {
+				types[1], types[2] = device.BF16, device.BF16
+			}
+			p := newProduct(rng, m, n, k, types, false, true, true, false, 1)
 			p.run(t, testQueue(t, 1))
 			want := append([]byte(nil), p.c.whole.Raw()...)
 			for _, workers := range []int{2, 3, 5} {
