@@ -99,7 +99,11 @@ func newGemm(c, a, b device.Mat, bias device.Buffer, add bool) gemm {
 			panic(fmt.Sprintf("cpu: matmul of a matrix (%d, %d) with rows %d apart in %d elements", x.Rows, x.Cols, x.Ld, x.Buf.N))
 		}
 	}
-	return gemm{isa: bestISA, c: c, a: a, b: b, bias: bias, add: add, m: m, n: n, k: k}
+	best := bestISA
+	if bestBF16 != nil && a.Buf.Type == device.BF16 && b.Buf.Type == device.BF16 {
+		best = bestBF16
+	}
+	return gemm{isa: best, c: c, a: a, b: b, bias: bias, add: add, m: m, n: n, k: k}
 }
 
 // cut is the length of the pieces, a multiple of unit, that cut n into as few
@@ -177,8 +181,8 @@ func (g *gemm) pieces() (rows, cols int) {
 	return rows, max(1, min(ceil(4*g.workers, rows), g.columnPanels()/4))
 }
 
-// panelLen is the length of a packed panel of B: a row of bias and kc rows of elements.
-func (g *gemm) panelLen() int { return (1 + g.kc()) * g.isa.nr }
+// panelLen is the length of a packed panel of B: a row of bias and rows of words.
+func (g *gemm) panelLen() int { return (1 + g.words()) * g.isa.nr }
 
 // need is memory for the blocks of g.
 func (mem *gemmMemory) need(g *gemm) (packed, strip []float32) {
@@ -273,15 +277,33 @@ func (g *gemm) accumulator(w *worker, p0, s int) sums {
 // tile computes one tile, row panel p by column panel s; p0 is the first packed.
 func (g *gemm) tile(w *worker, acc sums, p0, p, s int) {
 	i, j := g.panelRow(p), g.j0+s*g.isa.nr
-	rows := g.panelRow(p+1) - i
-	a := &g.memory(w).a[(p-p0)*g.kc()*g.isa.mr]
+	rows, cols, k := g.panelRow(p+1)-i, min(g.isa.nr, g.j1-j), g.wordsOf(g.p1-g.p0)
+	mem := g.memory(w)
+	a := unsafe.Pointer(&mem.a[(p-p0)*g.words()*g.isa.mr])
 	panel := g.packed[s*g.panelLen():]
+	b := unsafe.Pointer(&panel[g.isa.nr])
 	c := acc.at(i, j)
 	base, ld := unsafe.Pointer(&panel[0]), 0
 	if g.add || !g.first() {
 		base, ld = c, acc.ld
 	}
-	g.isa.tile[rows](g.p1-g.p0, unsafe.Pointer(a), unsafe.Pointer(&panel[g.isa.nr]), base, ld, c, acc.ld, min(g.isa.nr, g.j1-j))
+	if !g.isa.whole || rows == g.isa.mr && cols == g.isa.nr {
+		g.isa.tile[rows](k, a, b, base, ld, c, acc.ld, cols)
+		return
+	}
+	all, nr := unsafe.Pointer(&mem.edge[0]), g.isa.nr
+	copyRows(all, nr, base, ld, rows, cols)
+	g.isa.tile[g.isa.mr](k, a, b, all, nr, all, nr, nr)
+	copyRows(c, acc.ld, all, nr, rows, cols)
+}
+
+// copyRows copies a matrix of floats; ldd and lds are from one row to the next.
+func copyRows(dst unsafe.Pointer, ldd int, src unsafe.Pointer, lds int, rows, cols int) {
+	d := unsafe.Slice((*float32)(dst), (rows-1)*ldd+cols)
+	s := unsafe.Slice((*float32)(src), (rows-1)*lds+cols)
+	for i := range rows {
+		copy(d[i*ldd:][:cols], s[i*lds:])
+	}
 }
 
 // eachRow calls f for the rows of row panels [p0, p1), cut to column panels [s0, s1).

@@ -2,5 +2,6 @@
 
 package cpu
 
-// nativeISAs: only amd64 has assembly yet.
+// Only amd64 has assembly yet.
 func nativeISAs() []*isa { return nil }
+func nativeBF16() []*isa { return nil }

@@ -4,11 +4,12 @@ import "unsafe"
 
 // portable runs everywhere; it is also what the assembly is tested against.
 var portable = isa{
-	name: "portable", mr: 4, nr: 4, lanes: 4, padded: true,
-	copy:  [3]packFunc{copyGo},
-	trans: [3]packFunc{transGo},
-	tile:  []tileFunc{nil, tileGo(1), tileGo(2), tileGo(3), tileGo(4)},
+	name: "portable", mr: 4, nr: 4, pair: 1, unit: 1, padded: true,
+	a: packGo, b: packGo,
+	tile: []tileFunc{nil, tileGo(1), tileGo(2), tileGo(3), tileGo(4)},
 }
+
+var packGo = packing{side: [3]packFunc{copyGo}, apart: [3]packFunc{transGo}, sideLanes: 4, apartLanes: 4}
 
 func copyGo(dst, src unsafe.Pointer, ld, k, width, stride int) {
 	d := unsafe.Slice((*float32)(dst), (k-1)*stride+width)

@@ -20,7 +20,7 @@ const unroll = 4 // steps of k in the inner loop
 func gemm(c *build.Context) {
 	declareOnes(c)
 	for rows := 1; rows <= 14; rows++ {
-		tile512(c, rows)
+		tile512(c, rows, "tile512", "float32", func(b, x, acc reg.VecPhysical) { c.VFMADD231PS(b, x, acc) })
 	}
 	for rows := 1; rows <= 6; rows++ {
 		tile256(c, rows)
@@ -85,35 +85,34 @@ func sumLoop(c *build.Context, k, a, b reg.GPVirtual, aStep, bStep int, step fun
 	c.Label(done)
 }
 
-func tile512(c *build.Context, rows int) {
-	name := fmt.Sprintf("tile512x%d", rows)
-	text(c, name, tileSignature, fmt.Sprintf("%s is a tileFunc of %d rows by 32 columns.", name, rows))
+// tile512 writes a tileFunc in which mul adds the products of the words in
+// registers b and x to register acc: floats, or pairs of bf16.
+func tile512(c *build.Context, rows int, prefix, what string, mul func(b, x, acc reg.VecPhysical)) {
+	name := fmt.Sprintf("%sx%d", prefix, rows)
+	text(c, name, tileSignature, fmt.Sprintf("%s is a tileFunc of %d rows by 32 columns, of %s.", name, rows, what))
 	k, a, b := load64(c, "k"), load64(c, "a"), load64(c, "b")
-	acc := make([][2]reg.VecVirtual, rows)
-	for i := range acc {
-		for j := range acc[i] {
-			acc[i][j] = c.ZMM()
-			c.VPXORD(acc[i][j], acc[i][j], acc[i][j])
-		}
+	acc := func(i, j int) reg.VecPhysical { return zmm[2*i+j] }
+	for _, z := range zmm[:2*rows] {
+		c.VPXORD(z, z, z)
 	}
-	b0, b1, x := c.ZMM(), c.ZMM(), c.ZMM()
+	b0, b1, x := zmm[28], zmm[29], zmm[30]
 	sumLoop(c, k, a, b, 4*rows, 128, func(u int) {
 		c.VMOVUPS(at(b, u*128), b0)
 		c.VMOVUPS(at(b, u*128+64), b1)
-		for i := range acc {
+		for i := range rows {
 			c.VBROADCASTSS(at(a, (u*rows+i)*4), x)
-			c.VFMADD231PS(b0, x, acc[i][0])
-			c.VFMADD231PS(b1, x, acc[i][1])
+			mul(b0, x, acc(i, 0))
+			mul(b1, x, acc(i, 1))
 		}
 	})
 	m0, m1 := masks32(c, load64(c, "cols"))
 	base, dst := load64(c, "base"), load64(c, "c")
 	ldb, ldc := times4(c, load64(c, "ldb")), times4(c, load64(c, "ldc"))
-	for i := range acc {
-		c.VADDPS(at(base, 0), acc[i][0], m0, acc[i][0])
-		c.VADDPS(at(base, 64), acc[i][1], m1, acc[i][1])
-		c.VMOVUPS(acc[i][0], m0, at(dst, 0))
-		c.VMOVUPS(acc[i][1], m1, at(dst, 64))
+	for i := range rows {
+		c.VADDPS(at(base, 0), acc(i, 0), m0, acc(i, 0))
+		c.VADDPS(at(base, 64), acc(i, 1), m1, acc(i, 1))
+		c.VMOVUPS(acc(i, 0), m0, at(dst, 0))
+		c.VMOVUPS(acc(i, 1), m1, at(dst, 64))
 		if i < rows-1 {
 			c.ADDQ(ldb, base)
 			c.ADDQ(ldc, dst)
@@ -122,6 +121,11 @@ func tile512(c *build.Context, rows int) {
 	c.VZEROUPPER()
 	c.RET()
 }
+
+// zmm are the registers of a 512-bit tile: the encodings of bf16 instructions need their numbers.
+var zmm = [...]reg.VecPhysical{reg.Z0, reg.Z1, reg.Z2, reg.Z3, reg.Z4, reg.Z5, reg.Z6, reg.Z7, reg.Z8, reg.Z9,
+	reg.Z10, reg.Z11, reg.Z12, reg.Z13, reg.Z14, reg.Z15, reg.Z16, reg.Z17, reg.Z18, reg.Z19, reg.Z20,
+	reg.Z21, reg.Z22, reg.Z23, reg.Z24, reg.Z25, reg.Z26, reg.Z27, reg.Z28, reg.Z29, reg.Z30}
 
 // masks32 are the masks of the first n of 32 lanes, 1 <= n <= 32.
 func masks32(c *build.Context, n reg.GPVirtual) (lo, hi reg.OpmaskVirtual) {
@@ -274,8 +278,9 @@ func scale(c *build.Context, r reg.GPVirtual, size int) {
 }
 
 // transLoop is the frame of a transposition of n by n blocks: it loads up to
-// width rows of n elements of k, and stores up to n rows of n lanes.
-func transLoop(c *build.Context, n, size int, setMask func(k reg.GPVirtual), load func(i int, src operand.Mem), turn func(), store func(p int, dst operand.Mem)) {
+// width rows of n words of pair elements
+// of k each, and stores up to n rows of n lanes.
+func transLoop(c *build.Context, n, size, pair int, setMask func(k reg.GPVirtual), load func(i int, src operand.Mem), turn func(), store func(p int, dst operand.Mem)) {
 	dst, src, k := load64(c, "dst"), load64(c, "src"), load64(c, "k")
 	ld, stride, width := load64(c, "ld"), times4(c, load64(c, "stride")), load64(c, "width")
 	scale(c, ld, size)
@@ -296,10 +301,10 @@ func transLoop(c *build.Context, n, size int, setMask func(k reg.GPVirtual), loa
 	for p := range n {
 		store(p, at(dst, 0))
 		c.ADDQ(stride, dst)
-		c.DECQ(k)
-		c.JZ(operand.LabelRef("done"))
+		c.SUBQ(operand.U8(uint8(pair)), k)
+		c.JLE(operand.LabelRef("done"))
 	}
-	c.ADDQ(operand.U32(uint32(n*size)), src)
+	c.ADDQ(operand.U32(uint32(n*size*pair)), src)
 	c.JMP(operand.LabelRef("block"))
 	c.Label("done")
 	c.VZEROUPPER()
@@ -315,19 +320,21 @@ func trans512(c *build.Context, source string, size int) {
 		c.VPXORD(x[i], x[i], x[i])
 	}
 	mask := c.K()
-	setMask := func(k reg.GPVirtual) {
-		n, bits := c.GP64(), c.GP64()
-		c.MOVQ(operand.U32(16), n)
-		c.CMPQ(k, n)
-		c.CMOVQLT(k, n)
-		c.MOVQ(operand.I64(-1), bits)
-		c.BZHIQ(n, bits, bits)
-		c.KMOVW(bits.As32(), mask)
-	}
-	transLoop(c, 16, size, setMask,
+	transLoop(c, 16, size, 1, func(k reg.GPVirtual) { maskFirst(c, k, 16, mask) },
 		func(i int, src operand.Mem) { widen512(c, source, src, mask, x[i]) },
 		func() { turn16(c, &x, &y) },
 		func(p int, dst operand.Mem) { c.VMOVUPS(x[p], dst) })
+}
+
+// maskFirst sets mask to the first min(n, most) lanes.
+func maskFirst(c *build.Context, n reg.GPVirtual, most uint32, mask reg.OpmaskVirtual) {
+	lanes, bits := c.GP64(), c.GP64()
+	c.MOVQ(operand.U32(most), lanes)
+	c.CMPQ(n, lanes)
+	c.CMOVQLT(n, lanes)
+	c.MOVQ(operand.I64(-1), bits)
+	c.BZHIQ(lanes, bits, bits)
+	c.KMOVD(bits.As32(), mask)
 }
 
 // turn16 transposes the 16 by 16 floats in x, using y.
@@ -401,7 +408,7 @@ func trans256(c *build.Context) {
 		c.VMOVUPS(at(window, 0), mask)
 	}
 	out := make([]reg.VecVirtual, 8)
-	transLoop(c, 8, 4, setMask,
+	transLoop(c, 8, 4, 1, setMask,
 		func(i int, src operand.Mem) { c.VMASKMOVPS(src, mask, x[i]) },
 		func() { turn8(c, &x, out) },
 		func(p int, dst operand.Mem) { c.VMOVUPS(out[p], dst) })

@@ -1,0 +1,283 @@
+package main
+
+import (
+	"github.com/mmcloughlin/avo/attr"
+	"github.com/mmcloughlin/avo/build"
+	"github.com/mmcloughlin/avo/ir"
+	"github.com/mmcloughlin/avo/operand"
+	"github.com/mmcloughlin/avo/reg"
+)
+
+// bf16 writes products of bf16 operands: by vdpbf16ps and by AMX, for which
+// Go's assembler has no names. The encodings are checked by main_test.go.
+func bf16(c *build.Context) {
+	for rows := 1; rows <= 14; rows++ {
+		tile512(c, rows, "tileDot", "pairs of bf16", func(b, x, acc reg.VecPhysical) { emit(c, vdpbf16ps(acc, x, b)) })
+	}
+	copyPairs(c)
+	transPairs(c)
+	declareTileConfig(c)
+	amxBlock(c)
+	amxRows(c)
+	amxColumns(c)
+	cpuVendor(c)
+}
+
+func emit(c *build.Context, code []byte) {
+	for _, b := range code {
+		c.Instruction(&ir.Instruction{Opcode: "BYTE", Operands: []operand.Op{operand.U8(b)}})
+	}
+}
+
+// vdpbf16ps is acc += x·y in pairs: EVEX.512.F3.0F38.W0 52 /r.
+func vdpbf16ps(acc, x, y reg.VecPhysical) []byte {
+	a, v, b := byte(acc.PhysicalIndex()), byte(x.PhysicalIndex()), byte(y.PhysicalIndex())
+	not := func(r, bit byte) byte { return ^r >> bit & 1 }
+	return []byte{
+		0x62,
+		not(a, 3)<<7 | not(b, 4)<<6 | not(b, 3)<<5 | not(a, 4)<<4 | 2,
+		^v&15<<3 | 1<<2 | 2,
+		2<<5 | not(v, 4)<<3,
+		0x52,
+		0xc0 | a&7<<3 | b&7,
+	}
+}
+
+// Numbers of the registers in encodings.
+const (
+	rcx = 1
+	rdx = 2
+	rbx = 3
+	rsi = 6
+	rdi = 7
+)
+
+// tdpbf16ps is C += A·B of tiles: VEX.128.F3.0F38.W0 5C /r.
+func tdpbf16ps(tc, ta, tb byte) []byte {
+	return []byte{0xc4, 0xe2, ^tb&15<<3 | 2, 0x5c, 0xc0 | tc<<3 | ta}
+}
+
+// tileMove is tileloadd (prefix 3, F2) or tilestored (prefix 2, F3) of a tile
+// whose rows are index bytes apart: VEX.128.W0 0F38 4B /r with a SIB.
+func tileMove(prefix, tile, base, index byte, disp int32) []byte {
+	code := []byte{0xc4, 0xe2, 0x78 | prefix, 0x4b, 0x80 | tile<<3 | 4, index<<3 | base}
+	return append(code, byte(disp), byte(disp>>8), byte(disp>>16), byte(disp>>24))
+}
+
+func tileLoad(tile, base, index byte, disp int32) []byte { return tileMove(3, tile, base, index, disp) }
+func tileStore(tile, base, index byte, disp int32) []byte {
+	return tileMove(2, tile, base, index, disp)
+}
+
+var (
+	ldtilecfgR8 = []byte{0xc4, 0xc2, 0x78, 0x49, 0x00}
+	tilerelease = []byte{0xc4, 0xe2, 0x78, 0x49, 0xc0}
+)
+
+// copyPairs packs lanes side by side: word i of row p/2 is (x[p][i], x[p+1][i]).
+func copyPairs(c *build.Context) {
+	text(c, "copyPairs", packSignature, "copyPairs is a packFunc of at most 32 lanes of bf16 side by side, two of k in a word.")
+	dst, src, k := load64(c, "dst"), load64(c, "src"), load64(c, "k")
+	ld, stride, width := load64(c, "ld"), times4(c, load64(c, "stride")), load64(c, "width")
+	scale(c, ld, 2)
+	m0, m1 := masks32(c, width)
+	lo := []reg.VecVirtual{c.ZMM(), c.ZMM()}
+	hi := []reg.VecVirtual{c.ZMM(), c.ZMM()}
+	half := func(j int, src reg.GPVirtual, m reg.OpmaskVirtual, z []reg.VecVirtual) {
+		c.VPMOVZXWD_Z(at(src, 32*j), m, z[j])
+	}
+	pair := func(j int, m reg.OpmaskVirtual, next reg.GPVirtual) {
+		half(j, src, m, lo)
+		half(j, next, m, hi)
+		c.VPSLLD(operand.U8(16), hi[j], hi[j])
+		c.VPORD(hi[j], lo[j], lo[j])
+		c.VMOVDQU32(lo[j], at(dst, 64*j))
+	}
+	next := c.GP64()
+	loop := func(name string, halves int) {
+		masks := []reg.OpmaskVirtual{m0, m1}
+		c.SUBQ(operand.U8(2), k)
+		c.JLT(operand.LabelRef(name + "odd"))
+		c.Label(name)
+		c.LEAQ(operand.Mem{Base: src, Index: ld, Scale: 1}, next)
+		for j := range halves {
+			pair(j, masks[j], next)
+		}
+		c.LEAQ(operand.Mem{Base: next, Index: ld, Scale: 1}, src)
+		c.ADDQ(stride, dst)
+		c.SUBQ(operand.U8(2), k)
+		c.JGE(operand.LabelRef(name))
+		c.Label(name + "odd")
+		c.ADDQ(operand.U8(2), k)
+		c.JZ(operand.LabelRef(name + "done"))
+		for j := range halves {
+			half(j, src, masks[j], lo)
+			c.VMOVDQU32(lo[j], at(dst, 64*j))
+		}
+		c.Label(name + "done")
+		c.VZEROUPPER()
+		c.RET()
+	}
+	c.CMPQ(width, operand.U8(16))
+	c.JLE(operand.LabelRef("few"))
+	loop("wide", 2)
+	c.Label("few")
+	loop("narrow", 1)
+}
+
+func transPairs(c *build.Context) {
+	text(c, "transPairs", packSignature, "transPairs is a packFunc of at most 16 lanes of bf16 that lie apart, two of k in a word.")
+	var x, y [16]reg.VecVirtual
+	for i := range x {
+		x[i], y[i] = c.ZMM(), c.ZMM()
+		c.VPXORD(x[i], x[i], x[i])
+	}
+	mask := c.K()
+	transLoop(c, 16, 2, 2, func(k reg.GPVirtual) { maskFirst(c, k, 32, mask) },
+		func(i int, src operand.Mem) { c.VMOVDQU16_Z(src, mask, x[i]) },
+		func() { turn16(c, &x, &y) },
+		func(p int, dst operand.Mem) { c.VMOVUPS(x[p], dst) })
+}
+
+var tileConfig = operand.Mem{Symbol: operand.NewStaticSymbol("tileConfig"), Base: reg.StaticBase}
+
+// declareTileConfig: palette 1, every tile 16 rows of 64 bytes.
+func declareTileConfig(c *build.Context) {
+	c.StaticGlobal(tileConfig.Symbol.Name)
+	c.DataAttributes(attr.RODATA | attr.NOPTR)
+	var config [64]byte
+	config[0] = 1
+	for t := range 8 {
+		config[16+2*t] = 64 // bytes of a row, uint16
+		config[48+t] = 16   // rows
+	}
+	for i, b := range config {
+		c.AddDatum(i, operand.U8(b))
+	}
+}
+
+// amxBlock keeps no tile state between calls: a goroutine may change threads.
+func amxBlock(c *build.Context) {
+	text(c, "amxBlock", "func(k int, a, b, base *byte, ldb int, c *byte, ldc int)",
+		"amxBlock is a whole tile of 32 by 32 from k words (a multiple of 16) of pairs of bf16.")
+	k := load64(c, "k")
+	c.LEAQ(tileConfig, reg.R8)
+	emit(c, ldtilecfgR8)
+	sums := func(pointer, ld string, move func(tile, base, index byte, disp int32) []byte) {
+		c.Load(c.Param(pointer), reg.RDI)
+		c.Load(c.Param(ld), reg.RCX)
+		c.SHLQ(operand.U8(2), reg.RCX)
+		emit(c, move(0, rdi, rcx, 0))
+		emit(c, move(1, rdi, rcx, 64))
+		c.SHLQ(operand.U8(4), reg.RCX)
+		c.ADDQ(reg.RCX, reg.RDI)
+		c.SHRQ(operand.U8(4), reg.RCX)
+		emit(c, move(2, rdi, rcx, 0))
+		emit(c, move(3, rdi, rcx, 64))
+	}
+	sums("base", "ldb", tileLoad)
+	c.Load(c.Param("a"), reg.RSI)
+	c.Load(c.Param("b"), reg.RDX)
+	c.MOVQ(operand.U32(64), reg.RCX)
+	c.MOVQ(operand.U32(128), reg.RBX)
+	c.TESTQ(k, k)
+	c.JZ(operand.LabelRef("done"))
+	c.Label("loop")
+	emit(c, tileLoad(4, rsi, rcx, 0))
+	emit(c, tileLoad(6, rdx, rbx, 0))
+	emit(c, tileLoad(7, rdx, rbx, 64))
+	emit(c, tileLoad(5, rsi, rcx, 1024))
+	emit(c, tdpbf16ps(0, 4, 6))
+	emit(c, tdpbf16ps(1, 4, 7))
+	emit(c, tdpbf16ps(2, 5, 6))
+	emit(c, tdpbf16ps(3, 5, 7))
+	c.ADDQ(operand.U32(2048), reg.RSI)
+	c.ADDQ(operand.U32(2048), reg.RDX)
+	c.SUBQ(operand.U8(16), k)
+	c.JNZ(operand.LabelRef("loop"))
+	c.Label("done")
+	sums("c", "ldc", tileStore)
+	emit(c, tilerelease)
+	c.RET()
+}
+
+// The panel of A for AMX is, for each 32 of k, two tiles of 16 rows of 32
+// bf16: row i is 64 bytes at 64*i, and the next 32 of k are 2048 bytes on.
+// What is missing of k is zero.
+
+func amxRows(c *build.Context) {
+	text(c, "amxRows", packSignature, "amxRows packs at most 32 rows of k bf16 into tiles; stride does not matter.")
+	dst, src, k := load64(c, "dst"), load64(c, "src"), load64(c, "k")
+	ld, width := load64(c, "ld"), load64(c, "width")
+	scale(c, ld, 2)
+	from, to, left := c.GP64(), c.GP64(), c.GP64()
+	mask, z := c.K(), c.ZMM()
+	c.Label("row")
+	c.MOVQ(src, from)
+	c.MOVQ(dst, to)
+	c.MOVQ(k, left)
+	c.Label("block")
+	maskFirst(c, left, 32, mask)
+	c.VMOVDQU16_Z(at(from, 0), mask, z)
+	c.VMOVDQU32(z, at(to, 0))
+	c.ADDQ(operand.U8(64), from)
+	c.ADDQ(operand.U32(2048), to)
+	c.SUBQ(operand.U8(32), left)
+	c.JG(operand.LabelRef("block"))
+	c.ADDQ(ld, src)
+	c.ADDQ(operand.U8(64), dst)
+	c.DECQ(width)
+	c.JNZ(operand.LabelRef("row"))
+	c.VZEROUPPER()
+	c.RET()
+}
+
+func amxColumns(c *build.Context) {
+	text(c, "amxColumns", packSignature, "amxColumns packs at most 16 columns of k bf16 into the rows of a tile; stride does not matter.")
+	dst, src, k := load64(c, "dst"), load64(c, "src"), load64(c, "k")
+	ld, width := load64(c, "ld"), load64(c, "width")
+	scale(c, ld, 2)
+	mask := c.K()
+	maskFirst(c, width, 16, mask)
+	var x, y [16]reg.VecVirtual
+	for i := range x {
+		x[i], y[i] = c.ZMM(), c.ZMM()
+	}
+	c.Label("block")
+	for i := range x {
+		c.VPXORD(x[i], x[i], x[i])
+	}
+	for i := range x {
+		c.VPMOVZXWD_Z(at(src, 0), mask, x[i])
+		c.ADDQ(ld, src)
+		c.DECQ(k)
+		c.JZ(operand.LabelRef("turn"))
+		c.VPMOVZXWD_Z(at(src, 0), mask, y[i])
+		c.VPSLLD(operand.U8(16), y[i], y[i])
+		c.VPORD(y[i], x[i], x[i])
+		c.ADDQ(ld, src)
+		c.DECQ(k)
+		c.JZ(operand.LabelRef("turn"))
+	}
+	c.Label("turn")
+	turn16(c, &x, &y)
+	for i := range x {
+		c.VMOVDQU32(x[i], at(dst, 64*i))
+	}
+	c.ADDQ(operand.U32(2048), dst)
+	c.TESTQ(k, k)
+	c.JNZ(operand.LabelRef("block"))
+	c.VZEROUPPER()
+	c.RET()
+}
+
+func cpuVendor(c *build.Context) {
+	text(c, "cpuVendor", "func() (b, d, c uint32)", "cpuVendor is the name CPUID gives the maker: twelve letters in three words.")
+	c.XORL(reg.EAX, reg.EAX)
+	c.XORL(reg.ECX, reg.ECX)
+	c.CPUID()
+	for i, r := range []reg.Register{reg.EBX, reg.EDX, reg.ECX} {
+		c.Store(r, c.ReturnIndex(i))
+	}
+	c.RET()
+}
