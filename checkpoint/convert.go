@@ -212,6 +212,9 @@ func newPump(w *Writer, progress func(int64)) *pump {
 
 // run puts the elements r of a tensor, which read gives chunk by chunk.
 func (p *pump) run(t Tensor, r shard.Range, read func(shard.Range, []byte) error) error {
+	if t.Numel() == 0 { // has no chunks, but is there
+		return p.w.Put(t, r, nil, nil)
+	}
 	return chunks(t, r, func(r shard.Range) error {
 		buf := <-p.free
 		if buf == nil {

@@ -21,12 +21,26 @@ func stepName(step int64, try int) string {
 	return fmt.Sprintf("%s%08d", stepPrefix, step)
 }
 
-// parseStepName is the step of a folder's name.
+// parseStepName is the step of a checkpoint's folder name, with a number of
+// tries or without.
 func parseStepName(name string) (step int64, ok bool) {
 	rest, ok := strings.CutPrefix(name, stepPrefix)
-	digits, _, _ := strings.Cut(rest, ".")
+	digits, try, tried := strings.Cut(rest, ".")
 	step, err := strconv.ParseInt(digits, 10, 64)
-	return step, ok && err == nil && step >= 0
+	n, err2 := strconv.Atoi(try)
+	if err != nil || tried && err2 != nil || name != stepName(step, n) {
+		return 0, false
+	}
+	return step, ok
+}
+
+// parseTmpName is the step of a temporary folder's name.
+func parseTmpName(name string) (step int64, ok bool) {
+	name, ok = strings.CutPrefix(name, tmpPrefix)
+	if i := strings.LastIndexByte(name, '-'); ok && i > 0 {
+		return parseStepName(name[:i])
+	}
+	return 0, false
 }
 
 // Status is what a folder is.
@@ -79,24 +93,31 @@ func ListIn(fsys vfs.FS, root string) ([]Entry, error) {
 	var out []Entry
 	for _, d := range in {
 		e := Entry{Path: filepath.Join(root, d.Name)}
-		step, isStep := parseStepName(strings.TrimPrefix(d.Name, tmpPrefix))
-		e.Step = step
-		switch {
-		case !d.Dir:
-			continue
-		case strings.HasPrefix(d.Name, trashPrefix):
-			e.Status, e.Why = Trash, "its deletion was cut short; the next save or prune ends it"
-		case !isStep:
-			continue
-		case strings.HasPrefix(d.Name, tmpPrefix):
-			e.Status, e.Why = Partial, "a save in progress or cut short: it was never committed"
-		default:
-			e.look(fsys)
+		if d.Dir && e.is(d.Name) {
+			if e.Status == Complete {
+				e.look(fsys)
+			}
+			out = append(out, e)
 		}
-		out = append(out, e)
 	}
 	sort.SliceStable(out, func(i, j int) bool { return out[i].before(out[j]) })
 	return out, nil
+}
+
+// is fills in what a folder's name says: whether it is one of ours, its step,
+// and whether it can be complete.
+func (e *Entry) is(name string) bool {
+	if strings.HasPrefix(name, trashPrefix) {
+		e.Status, e.Why = Trash, "its deletion was cut short; the next save or prune ends it"
+		return true
+	}
+	var tmp, step bool
+	if e.Step, tmp = parseTmpName(name); tmp {
+		e.Status, e.Why = Partial, "a save in progress or cut short: it was never committed"
+		return true
+	}
+	e.Step, step = parseStepName(name)
+	return step
 }
 
 func (e Entry) before(o Entry) bool {
