@@ -9,26 +9,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// The codec "planes" stores a block of up to blockBytes raw bytes as
-//
-//	u8  method: 0 raw bytes follow; 1 planes follow
-//
-// With method 1 the elements of S bytes are read as little-endian integers;
-// those of float dtypes are rotated left by one bit, so that the sign becomes
-// the lowest bit and the exponent of F32 and BF16 fills the highest byte.
-// Plane p is byte p (0 the lowest) of every element in turn. Planes follow
-// each other from 0 to S-1, each cut into pieces of at most pieceBytes:
-//
-//	u8   kind: 0 raw, 1 run, 2 huffman, 3 zstd
-//	u24  little-endian, number of bytes that follow
-//	...  raw: the bytes; run: the one byte that all are; zstd: a frame;
-//	     huffman: as in RFC 8878: a Huffman tree description (4.2.1), then four
-//	     streams with their jump table (3.1.1.3.1.6, 4.2.2), as in a
-//	     compressed literals section without its header
-//
-// The exponents of a trained model's tensors have about 3 bits of information,
-// the mantissas are noise: measured in the notes of issue 4, huffman over the
-// planes beats every general compressor in ratio and speed.
+// Numbers of the codec planes; the package comment has its format.
 const (
 	methodRaw    = 0
 	methodPlanes = 1

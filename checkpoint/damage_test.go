@@ -48,6 +48,9 @@ func saved(t *testing.T, seed uint64) (m *model, root, path string) {
 func TestBitFlips(t *testing.T) {
 	m, _, path := saved(t, 1)
 	files := listFiles(t, path)
+	if len(files) != 7 { // COMMIT, MANIFEST, state, 2 parts, 2 data files
+		t.Fatalf("files %v", files)
+	}
 	c, err := Open(path)
 	if err != nil {
 		t.Fatal(err)
@@ -90,9 +93,6 @@ func listFiles(t *testing.T, dir string) (names []string) {
 	}
 	for _, e := range in {
 		names = append(names, e.Name())
-	}
-	if len(names) != 7 { // COMMIT, MANIFEST, state, 2 parts, 2 data files
-		t.Fatalf("files %v", names)
 	}
 	return names
 }
