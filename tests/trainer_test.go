@@ -281,7 +281,7 @@ func TestParametersAreRoundedMasters(t *testing.T) {
 				units[u.Layout.Params[p.Param].Name] = u.Param.Slice(p.InShard.Lo, p.InShard.Hi).U16()
 			}
 		}
-		return r.Trainer.Each(zero.Master, func(p zero.Part, src []float32) error {
+		return r.Trainer.Each(zero.Master, zero.Room(), func(p zero.Part, src []float32) error {
 			for i, x := range src {
 				rounded := uint16((math.Float32bits(x) + 0x7fff + math.Float32bits(x)>>16&1) >> 16)
 				if got := units[p.Param.Name][i]; got != rounded {
