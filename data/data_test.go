@@ -236,7 +236,7 @@ func TestProblems(t *testing.T) {
 		{Source{Context: 4, Tokenizer: "bytes", Text: []string{"a.txt"}, Tokens: []string{"f.bin"}}, []string{"tokens"}, []string{"both"}},
 		{Source{Context: 4, Tokenizer: "bytes", Text: []string{"no/**/*.txt", "a.txt", "", "${NO_SUCH_NAME}/x", "empty.txt", "**/empty*", "[", "sub"}},
 			[]string{"text[0]", "text[2]", "text[3]", "text[4]", "text[5]", "text[6]", "text[7]"},
-			[]string{"no file matches", "an empty pattern", "no NO_SUCH_NAME", "empty.txt: no text", "each of the 2 files", "syntax error in pattern", "sub is a folder; its files are"}},
+			[]string{"no file matches", "an empty pattern", "no NO_SUCH_NAME", "empty.txt is empty", "each of the 2 files", "syntax error in pattern", "sub is a folder; its files are"}},
 		{Source{Context: 0, Tokenizer: "nope", Validation: 0.6, Text: []string{"a.txt", "b.txt"}}, []string{"context", "validation", "tokenizer", "text[1]"}, []string{"0.6 is not", `"nope" is neither`}},
 		{Source{Context: 4, Tokenizer: "bytes", Validation: nan, Text: []string{"a.txt"}}, []string{"validation"}, []string{"NaN"}},
 		{Source{Context: 4, Text: []string{"a.txt"}}, []string{"tokenizer"}, []string{"use bytes, gpt2"}},

@@ -72,6 +72,9 @@ func match(dir, pattern string, refuseEmpty bool) ([]file, error) {
 			files = append(files, file{filepath.Clean(path), info.Size()})
 		}
 	}
+	if len(files) == 0 && len(paths) == 1 {
+		return nil, fmt.Errorf("%s is empty", paths[0])
+	}
 	if len(files) == 0 {
 		return nil, fmt.Errorf("%s: no text: each of the %d files it matches is empty or a folder, such as %s", pattern, len(paths), paths[0])
 	}

@@ -1,6 +1,7 @@
 package job
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,15 +22,11 @@ import (
 // ranks stop after the step they are in, what there is is written, and the
 // error is ctx's cause.
 func Train(ctx context.Context, c *Config, out string, obs Observer) error {
-	set, err := data.Open(c.source(obs))
-	if err != nil {
-		return BadInput(err)
-	}
-	defer set.Close()
-	weights, err := c.openWeights()
+	set, weights, err := c.openInputs(ctx, obs)
 	if err != nil {
 		return err
 	}
+	defer set.Close()
 	defer weights.close()
 	ranks, err := c.Open(nil)
 	if err != nil {
@@ -45,7 +42,7 @@ func Train(ctx context.Context, c *Config, out string, obs Observer) error {
 	if err == nil {
 		err = c.export(ranks, filepath.Join(out, modelFolder))
 	}
-	if err := errors.Join(err, rec.close()); err != nil {
+	if err := cmp.Or(err, rec.close()); err != nil {
 		return err
 	}
 	if !stopped {
@@ -57,6 +54,31 @@ func Train(ctx context.Context, c *Config, out string, obs Observer) error {
 		return context.Cause(ctx)
 	}
 	return err
+}
+
+// openInputs opens what the job reads. What is wrong with any of it is a
+// Problems.
+func (c *Config) openInputs(ctx context.Context, obs Observer) (*data.Set, *weights, error) {
+	s := c.source()
+	s.Progress = reading(obs)
+	set, err := data.Open(ctx, s)
+	problems := c.blame(err)
+	w, wrong := c.openWeights()
+	if wrong != nil {
+		problems = append(problems, problem(c.place("model.from"), "model.from", wrong.Error(), ""))
+	}
+	if len(problems) > 0 {
+		problems.sort()
+		err = problems
+	}
+	if err == nil {
+		return set, w, nil
+	}
+	if set != nil {
+		_ = set.Close() // only read from
+	}
+	w.close()
+	return nil, nil, err
 }
 
 // train sets the initial parameters and runs the loop on every rank.
@@ -203,17 +225,16 @@ func (l *loop) validation(micro int, input, target []int32) error {
 }
 
 // source is where the job's data comes from.
-func (c *Config) source(obs Observer) data.Source {
+func (c *Config) source() data.Source {
 	return data.Source{
 		Text: c.Data.Text, Tokens: c.Data.Tokens, Tokenizer: c.tokenizer(), Validation: c.Data.Validation,
 		Context: c.Model.Context, Batch: c.Train.Batch, Vocab: c.Model.Vocab, Seed: c.Train.Seed,
-		Progress: reading(obs),
 	}
 }
 
 // tokenizer is the name data.NewTokenizer knows the job's by.
 func (c *Config) tokenizer() string {
-	if c.Data.Vocab != "" {
+	if c.Data.Tokenizer == "gpt2" && c.Data.Vocab != "" {
 		return c.Data.Vocab
 	}
 	return c.Data.Tokenizer
@@ -258,7 +279,7 @@ func (c *Config) record(out string, obs Observer) (*recorder, error) {
 	if err := os.MkdirAll(out, 0o777); err != nil {
 		return nil, fmt.Errorf("run folder: %w", err)
 	}
-	if err := os.WriteFile(filepath.Join(out, "job.yaml"), c.YAML(), 0o666); err != nil {
+	if err := claim(filepath.Join(out, "job.yaml"), c.YAML()); err != nil {
 		return nil, fmt.Errorf("run folder: %w", err)
 	}
 	m, err := OpenMetrics(filepath.Join(out, "metrics.jsonl"))
@@ -266,6 +287,17 @@ func (c *Config) record(out string, obs Observer) (*recorder, error) {
 		return nil, err
 	}
 	return &recorder{Observers{m, obs}, out, m, Summary{ValLoss: math.NaN(), Out: out}}, nil
+}
+
+// claim writes a file that must not be there: of two runs that start in one
+// folder at once, one fails.
+func claim(path string, content []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	return cmp.Or(err, f.Close())
 }
 
 func (r *recorder) step(s Step) error {
@@ -281,14 +313,12 @@ func (r *recorder) eval(e Eval) error {
 	return r.metrics.Err()
 }
 
-// close ends the metrics and draws them.
+// close ends the metrics and draws them, as far as they were written.
 func (r *recorder) close() error {
-	if err := r.metrics.Close(); err != nil {
-		return err
-	}
+	closing := r.metrics.Close()
 	steps, evals, err := ReadMetrics(filepath.Join(r.out, "metrics.jsonl"))
-	if err != nil || len(steps) == 0 {
-		return err
+	if err == nil && len(steps) > 0 {
+		err = WriteLossSVG(filepath.Join(r.out, "loss.svg"), steps, evals)
 	}
-	return WriteLossSVG(filepath.Join(r.out, "loss.svg"), steps, evals)
+	return cmp.Or(closing, err)
 }
