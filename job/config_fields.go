@@ -51,7 +51,7 @@ func (c *Config) fields() []field {
 		{"data.tokens", texts{&d.Tokens}, "", "none", "list of uint16 token files as llm.c or nanoGPT write them; instead of text"},
 		{"data.tokenizer", choice{&d.Tokenizer, tokenizers}, "", "bytes for text, gpt2 for tokens", "bytes | gpt2; for tokens, the one they were made with"},
 		{"data.vocab", text{&d.Vocab}, "", "the one built in", "folder with vocab.json and merges.txt for tokenizer gpt2"},
-		{"data.validation", real{&d.Validation, within(0, 1), "a fraction of at least 0 and below 1"}, "0.01", "", "fraction of the data held out for evaluation"},
+		{"data.validation", real{&d.Validation, atMostHalf, "a fraction from 0 to 0.5"}, "0.01", "", "fraction of the data held out for evaluation"},
 
 		{"train.steps", count{&t.Steps, 1, 1 << 40}, "200", "", "updates"},
 		{"train.batch", count{&t.Batch, 1, 1 << 40}, "", "micro_batch × accumulate × ranks", "sequences a step over all ranks; two of batch, micro_batch, accumulate give the third"},
@@ -82,7 +82,7 @@ func (c *Config) fields() []field {
 		{"optimizer.momentum", real{&o.Momentum, within(0, 1), "a number of at least 0 and below 1"}, "", "0.9", "sgd"},
 
 		{"schedule.type", choice{&s.Type, curves}, "cosine", "", "constant | linear | cosine"},
-		{"schedule.warmup", count{&s.Warmup, 0, 1 << 40}, "", "20, or steps if fewer", "steps of linear rise from 0"},
+		{"schedule.warmup", count{&s.Warmup, 0, 1 << 40}, "", "20, or steps if fewer", "steps of linear rise from 0; a run of fewer ends before the top"},
 		{"schedule.min_lr", real{&s.MinLR, atLeast0, "a number of at least 0"}, "", "lr / 10", "learning rate at the last step; not for constant"},
 
 		{"checkpoint.every", count{&k.Every, 0, 1 << 40}, "0", "", "steps between checkpoints; 0 is none"},
@@ -103,6 +103,8 @@ func (c *Config) fields() []field {
 
 func positive(x float64) bool { return x > 0 && !math.IsInf(x, 0) }
 func atLeast0(x float64) bool { return x >= 0 && !math.IsInf(x, 0) }
+
+func atMostHalf(x float64) bool { return x >= 0 && x <= 0.5 }
 
 func within(lo, hi float64) func(float64) bool {
 	return func(x float64) bool { return x >= lo && x < hi }

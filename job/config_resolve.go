@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"zeroth/data"
 )
 
 // idle says why a key has no meaning in this job ("" if it has one) and which
@@ -109,18 +111,12 @@ func (r *reader) modelFrom() {
 // vocab is the number of different tokens the tokenizer makes; 0 if its files
 // cannot be read, which is then reported.
 func (r *reader) vocab() int {
-	d := &r.config.Data
-	switch {
-	case d.Tokenizer == "bytes":
-		return 256
-	case d.Vocab == "":
-		return 50257
-	}
-	n, err := countVocab(d.Vocab)
+	t, err := data.NewTokenizer(r.config.tokenizer())
 	if err != nil {
-		r.wrong(r.given["data.vocab"].at, "data.vocab", err.Error(), "want a folder with vocab.json and merges.txt")
+		r.wrong(r.config.place("data.vocab"), "data.vocab", err.Error(), "want a folder with vocab.json and merges.txt")
+		return 0
 	}
-	return n
+	return t.Vocab()
 }
 
 // checkVocab compares the model's vocabulary with what the tokenizer makes.
@@ -223,9 +219,6 @@ func (r *reader) resolveTraining() {
 	}
 	if !r.has("schedule.warmup") {
 		s.Warmup = min(20, t.Steps)
-	} else if s.Warmup > t.Steps {
-		r.refuse(fmt.Sprintf("a warmup of %d steps in a training of %d", s.Warmup, t.Steps),
-			fmt.Sprintf("want warmup of at most %d", t.Steps), "schedule.warmup", "train.steps")
 	}
 }
 

@@ -1,6 +1,7 @@
 package job
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,12 +34,13 @@ func Resume(ctx context.Context, c *Config, out, which string, obs Observer) err
 	if c.Checkpoint.Dir == "" {
 		c.Checkpoint.Dir = filepath.Join(out, "ckpt")
 	}
-	set, err := data.Open(c.source(obs))
+	set, weights, err := c.openInputs(ctx, obs)
 	if err != nil {
-		return BadInput(err)
+		return err
 	}
 	defer set.Close()
-	start, err := c.start(which, set.Fingerprint, obs)
+	defer weights.close()
+	start, err := c.start(which, set, weights, obs)
 	if err != nil {
 		return err
 	}
@@ -57,7 +59,7 @@ func Resume(ctx context.Context, c *Config, out, which string, obs Observer) err
 	if err == nil {
 		err = c.export(ranks, filepath.Join(out, modelFolder))
 	}
-	if err := errors.Join(err, rec.close()); err != nil {
+	if err := cmp.Or(err, rec.close()); err != nil {
 		return err
 	}
 	if !stopped {
@@ -71,6 +73,31 @@ func Resume(ctx context.Context, c *Config, out, which string, obs Observer) err
 	return err
 }
 
+// openInputs opens what the job reads. What is wrong with any of it is a
+// Problems.
+func (c *Config) openInputs(ctx context.Context, obs Observer) (*data.Set, *weights, error) {
+	s := c.source()
+	s.Progress = reading(obs)
+	set, err := data.Open(ctx, s)
+	problems := c.blame(err)
+	w, wrong := c.openWeights()
+	if wrong != nil {
+		problems = append(problems, problem(c.place("model.from"), "model.from", wrong.Error(), ""))
+	}
+	if len(problems) > 0 {
+		problems.sort()
+		err = problems
+	}
+	if err == nil {
+		return set, w, nil
+	}
+	if set != nil {
+		_ = set.Close() // only read from
+	}
+	w.close()
+	return nil, nil, err
+}
+
 // beginning is what a run starts from: initial parameters, or a checkpoint.
 type beginning struct {
 	weights *weights
@@ -78,22 +105,22 @@ type beginning struct {
 	progress
 }
 
-func (c *Config) start(which, data string, obs Observer) (*beginning, error) {
-	b := &beginning{}
-	if which != "" {
-		r, err := c.find(which, data)
-		if err != nil {
-			return nil, err
-		}
-		if r != nil {
-			obs.Note(fmt.Sprintf("resuming from %s, step %d", r.Path, r.progress.Step))
-			return &beginning{from: r, progress: r.progress}, nil
-		}
-		obs.Note(fmt.Sprintf("no checkpoint in %s yet: starting at step 0", c.Checkpoint.Dir))
+func (c *Config) start(which string, set *data.Set, w *weights, obs Observer) (*beginning, error) {
+	b := &beginning{weights: w}
+	if which == "" {
+		return b, nil
 	}
-	w, err := c.openWeights()
-	b.weights = w
-	return b, err
+	r, err := c.find(which, set.Fingerprint)
+	if err != nil {
+		return nil, err
+	}
+	if r == nil {
+		obs.Note(fmt.Sprintf("no checkpoint in %s yet: starting at step 0", c.Checkpoint.Dir))
+		return b, nil
+	}
+	obs.Note(fmt.Sprintf("resuming from %s, step %d", r.Path, r.progress.Step))
+	b.from, b.progress = r, r.progress
+	return b, nil
 }
 
 // set gives a rank its part of the state.
@@ -111,9 +138,6 @@ func (b *beginning) set(t *zero.Trainer) error {
 func (b *beginning) close() {
 	if b.from != nil {
 		_ = b.from.Close() // only read from
-	}
-	if b.weights != nil {
-		b.weights.close()
 	}
 }
 
@@ -314,17 +338,16 @@ func (l *loop) validation(micro int, input, target []int32) error {
 }
 
 // source is where the job's data comes from.
-func (c *Config) source(obs Observer) data.Source {
+func (c *Config) source() data.Source {
 	return data.Source{
 		Text: c.Data.Text, Tokens: c.Data.Tokens, Tokenizer: c.tokenizer(), Validation: c.Data.Validation,
 		Context: c.Model.Context, Batch: c.Train.Batch, Vocab: c.Model.Vocab, Seed: c.Train.Seed,
-		Progress: reading(obs),
 	}
 }
 
 // tokenizer is the name data.NewTokenizer knows the job's by.
 func (c *Config) tokenizer() string {
-	if c.Data.Vocab != "" {
+	if c.Data.Tokenizer == "gpt2" && c.Data.Vocab != "" {
 		return c.Data.Vocab
 	}
 	return c.Data.Tokenizer
@@ -371,7 +394,7 @@ func (c *Config) record(out string, step int, obs Observer) (*recorder, error) {
 	if err := os.MkdirAll(out, 0o777); err != nil {
 		return nil, fmt.Errorf("run folder: %w", err)
 	}
-	if err := os.WriteFile(filepath.Join(out, "job.yaml"), c.YAML(), 0o666); err != nil {
+	if err := claim(filepath.Join(out, "job.yaml"), c.YAML()); err != nil {
 		return nil, fmt.Errorf("run folder: %w", err)
 	}
 	path := filepath.Join(out, "metrics.jsonl")
@@ -383,6 +406,17 @@ func (c *Config) record(out string, step int, obs Observer) (*recorder, error) {
 		return nil, err
 	}
 	return &recorder{Observers{m, obs}, out, m, Summary{ValLoss: math.NaN(), Out: out}}, nil
+}
+
+// claim writes a file that must not be there: of two runs that start in one
+// folder at once, one fails.
+func claim(path string, content []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	return cmp.Or(err, f.Close())
 }
 
 func (r *recorder) step(s Step) error {
@@ -398,14 +432,12 @@ func (r *recorder) eval(e Eval) error {
 	return r.metrics.Err()
 }
 
-// close ends the metrics and draws them.
+// close ends the metrics and draws them, as far as they were written.
 func (r *recorder) close() error {
-	if err := r.metrics.Close(); err != nil {
-		return err
-	}
+	closing := r.metrics.Close()
 	steps, evals, err := ReadMetrics(filepath.Join(r.out, "metrics.jsonl"))
-	if err != nil || len(steps) == 0 {
-		return err
+	if err == nil && len(steps) > 0 {
+		err = WriteLossSVG(filepath.Join(r.out, "loss.svg"), steps, evals)
 	}
-	return WriteLossSVG(filepath.Join(r.out, "loss.svg"), steps, evals)
+	return cmp.Or(closing, err)
 }

@@ -54,6 +54,9 @@ func fieldsOf(prefix string, t reflect.Type) []string {
 	var out []string
 	for i := range t.NumField() {
 		f := t.Field(i)
+		if !f.IsExported() {
+			continue
+		}
 		if f.Type.Kind() == reflect.Struct {
 			out = append(out, fieldsOf(prefix+f.Name+".", f.Type)...)
 		} else {
