@@ -90,7 +90,7 @@ func TestRunFolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, errs := zeroth(t, 2, "train", "tiny.yaml", "--out", "full")
-	if want := "--out full: the folder is not empty (sub); a run is never written over another: name a new folder, or remove this one\n"; errs != want {
+	if want := "--out full: the folder is not empty (sub); a run is never written over another: name a new folder, remove this one, or go on from its checkpoints with --resume latest\n"; errs != want {
 		t.Errorf("got %s", errs)
 	}
 	_, errs = zeroth(t, 2, "train", "tiny.yaml", "--out", ".")
@@ -106,7 +106,7 @@ func TestRunFolder(t *testing.T) {
 
 func TestMakeFolderUndo(t *testing.T) {
 	t.Chdir(t.TempDir())
-	undo, err := makeFolder("x/new")
+	undo, err := makeFolder("x/new", false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +114,7 @@ func TestMakeFolderUndo(t *testing.T) {
 	if _, err := os.Stat("x/new"); err == nil {
 		t.Error("a folder that was made and stayed empty is still there")
 	}
-	undo, err = makeFolder("x")
+	undo, err = makeFolder("x", false)
 	if err != nil {
 		t.Fatal(err)
 	}
