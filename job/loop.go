@@ -313,12 +313,14 @@ func (r *recorder) eval(e Eval) error {
 	return r.metrics.Err()
 }
 
-// close ends the metrics and draws them, as far as they were written.
+// close ends the metrics and draws them.
 func (r *recorder) close() error {
-	closing := r.metrics.Close()
-	steps, evals, err := ReadMetrics(filepath.Join(r.out, "metrics.jsonl"))
-	if err == nil && len(steps) > 0 {
-		err = WriteLossSVG(filepath.Join(r.out, "loss.svg"), steps, evals)
+	if err := r.metrics.Close(); err != nil {
+		return err // there is no room for a drawing either
 	}
-	return cmp.Or(closing, err)
+	steps, evals, err := ReadMetrics(filepath.Join(r.out, "metrics.jsonl"))
+	if err != nil || len(steps) == 0 {
+		return err
+	}
+	return WriteLossSVG(filepath.Join(r.out, "loss.svg"), steps, evals)
 }

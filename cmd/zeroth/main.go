@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -24,6 +25,9 @@ const (
 )
 
 func main() {
+	// A panic ends the process by SIGABRT, with the stacks of all goroutines:
+	// Go's own exit code for it is 2, which here is the user's mistake.
+	debug.SetTraceback("crash")
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 
@@ -74,7 +78,8 @@ const about = `zeroth trains GPT models in pure Go, sharded over ranks in the wa
 ZeRO (stages 0 to 3) and FSDP. A job is one YAML file.
 
 Exit codes: 0 done; 1 failure; 2 a mistake in the job file, its data or the
-command line; 130 stopped by Ctrl-C or SIGTERM, with all steps done so far kept.`
+command line; 130 stopped by Ctrl-C or SIGTERM, with all steps done so far kept.
+A defect of the program itself ends it by SIGABRT (134).`
 
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{

@@ -106,21 +106,115 @@ func TestRunFolder(t *testing.T) {
 
 func TestMakeFolderUndo(t *testing.T) {
 	t.Chdir(t.TempDir())
-	undo, err := makeFolder("x/new")
+	undo, err := makeFolder("x/y/new")
 	if err != nil {
 		t.Fatal(err)
 	}
 	undo()
-	if _, err := os.Stat("x/new"); err == nil {
-		t.Error("a folder that was made and stayed empty is still there")
+	if _, err := os.Stat("x"); err == nil {
+		t.Error("folders that were made and stayed empty are still there")
 	}
-	undo, err = makeFolder("x")
-	if err != nil {
+	if err := os.Mkdir("x", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"x", "x/y"} {
+		if undo, err = makeFolder(path); err != nil {
+			t.Fatal(err)
+		}
+		undo()
+	}
+	if files, err := os.ReadDir("x"); err != nil || len(files) > 0 {
+		t.Errorf("a folder that was there before is gone, or is not as it was: %v %v", files, err)
+	}
+	if undo, err = makeFolder("x/run"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile("x/run/job.yaml", nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	undo()
-	if _, err := os.Stat("x"); err != nil {
-		t.Error("a folder that was there before is gone")
+	if _, err := os.Stat("x/run/job.yaml"); err != nil {
+		t.Error("what a run has written is gone")
+	}
+}
+
+// A folder that takes no files is refused before the data is read. Root may
+// write anywhere but where the system has no files to make.
+func TestUnwritableFolder(t *testing.T) {
+	inFolder(t)
+	if err := os.Mkdir("locked", 0o555); err != nil {
+		t.Fatal(err)
+	}
+	path := "locked"
+	if os.Geteuid() == 0 {
+		path = "/proc/self/task"
+		if _, err := os.Stat(path); err != nil {
+			t.Skip("no folder here is closed to root")
+		}
+		path += "/new"
+	}
+	_, errs := zeroth(t, 2, "train", "tiny.yaml", "--out", path)
+	if !strings.HasPrefix(errs, "--out") || strings.Count(errs, "\n") != 1 {
+		t.Errorf("got %s", errs)
+	}
+}
+
+// What only reading the data shows is told like what the job file shows, all at
+// once, and leaves nothing in the way of a second try.
+func TestDataProblems(t *testing.T) {
+	inFolder(t)
+	if err := os.WriteFile("odd.bin", []byte("abc"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ sets, errs string }{
+		{"train.batch=5000", "tiny.yaml:1:14: data.text: 10500 tokens give "},
+		{"model.context=6000 data.validation=0", "tiny.yaml:1:14: data.text: 10500 tokens give 1 training windows of 6001 tokens, fewer than the 2 of one global batch"},
+		{"model.context=900 data.validation=0.001 train.batch=20", "--set data.validation=0.001: data.validation: 0.001 of 10500 tokens holds no window of 901 tokens"},
+		{"model.context=900 data.validation=0.001 train.batch=20", "tiny.yaml:1:14: data.text: 10500 tokens give "},
+		{"data.text= data.tokens=[a.txt] model.vocab=100", "--set data.tokens=[a.txt]: data.tokens: a.txt: token 0 has id 28532, but the vocabulary has ids 0 to 99"},
+		{"data.text= data.tokens=[odd.bin]", "--set data.tokens=[odd.bin]: data.tokens: odd.bin: 3 bytes are no whole number of uint16 ids"},
+	} {
+		args := []string{"train", "tiny.yaml", "--out", "new/run"}
+		for _, set := range strings.Fields(c.sets) {
+			args = append(args, "--set", set)
+		}
+		out, errs := zeroth(t, 2, args...)
+		if out != "" || !strings.Contains("\n"+errs, "\n"+c.errs) {
+			t.Errorf("%s:\n%s%swant %s", c.sets, out, errs, c.errs)
+		}
+		if _, err := os.Stat("new"); err == nil {
+			t.Errorf("%s: the run folder is there", c.sets)
+		}
+	}
+	zeroth(t, 0, "train", "tiny.yaml", "--out", "new/run")
+}
+
+// A run that fails says what it leaves. Where metrics.jsonl leads, the disk is
+// full.
+func TestDiskFull(t *testing.T) {
+	inFolder(t)
+	if _, err := os.Stat("/dev/full"); err != nil {
+		t.Skip("no /dev/full on this system")
+	}
+	c, err := job.Load("tiny.yaml", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir("r", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/dev/full", "r/metrics.jsonl"); err != nil {
+		t.Fatal(err)
+	}
+	err = job.Train(t.Context(), c, "r", job.NewLines(io.Discard))
+	if err == nil || !strings.Contains(err.Error(), "metrics: write r/metrics.jsonl: no space left on device") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("got %v", err)
+	}
+	if got, want := left("r"), "kept in r: job.yaml, metrics.jsonl"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	if got := left("gone"); got != "nothing was written" {
+		t.Errorf("left of no folder: %s", got)
 	}
 }
 
@@ -232,6 +326,11 @@ func TestMain(m *testing.M) {
 	switch os.Getenv("ZEROTH_MAIN") {
 	case "main":
 		main()
+	case "panic":
+		debug.SetTraceback("none") // what main has to overcome
+		go func() { time.Sleep(100 * time.Millisecond); panic("a broken promise") }()
+		os.Args = []string{"zeroth", "train", "tiny.yaml", "--set", "train.steps=1000000", "--out", "r"}
+		main()
 	case "deaf": // a step that never ends
 		_, release := untilSignal(context.Background(), func() { fmt.Println("told") })
 		fmt.Println("step 1/1")
@@ -317,5 +416,23 @@ func TestSecondSignalQuits(t *testing.T) {
 	cmd.Wait()
 	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGINT {
 		t.Errorf("ended with %v, want by the signal", cmd.ProcessState)
+	}
+}
+
+// A panic anywhere has an exit code of its own, and a trace.
+func TestPanic(t *testing.T) {
+	inFolder(t)
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(exe)
+	cmd.Env = append(os.Environ(), "ZEROTH_MAIN=panic")
+	errs, err := cmd.CombinedOutput()
+	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGABRT {
+		t.Errorf("ended with %v (%v), want by SIGABRT", cmd.ProcessState, err)
+	}
+	if !bytes.Contains(errs, []byte("panic: a broken promise")) || !bytes.Contains(errs, []byte("goroutine ")) {
+		t.Errorf("no trace in %s", errs)
 	}
 }

@@ -26,8 +26,8 @@ func (a *app) train() *cobra.Command {
   job.yaml             the effective configuration, complete
   metrics.jsonl        a line for every step and evaluation
   loss.svg             the losses, drawn
-  config.json, model.safetensors
-                       the final parameters, as Hugging Face stores them
+  model/               the final parameters, as Hugging Face stores them:
+                       config.json, model.safetensors
 
 Ctrl-C stops at the end of the running step and keeps what is there; once more
 quits at once. 'zeroth help job' lists the keys of a job file.`,
@@ -96,10 +96,22 @@ func (a *app) runTraining(ctx context.Context, file string, sets []string, out s
 	})
 	defer release()
 	err = job.Train(ctx, c, out, progress)
-	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
+	switch {
+	case errors.Is(err, context.Canceled) && ctx.Err() != nil:
 		return errStopped
+	case err != nil && !job.IsInput(err):
+		return fmt.Errorf("%w\n%s", err, left(out))
 	}
 	return err
+}
+
+// left says what a run that failed has left in its folder.
+func left(out string) string {
+	files, err := os.ReadDir(out)
+	if err != nil || len(files) == 0 {
+		return "nothing was written"
+	}
+	return fmt.Sprintf("kept in %s: %s", out, some(files))
 }
 
 // defaultFolder is runs/quickstart-20261121-093812 for quickstart.yaml.
@@ -110,13 +122,16 @@ func defaultFolder(file string, now time.Time) string {
 
 // makeFolder makes the run folder; undo takes it away again if nothing came to
 // be in it. A folder with something in it is refused: a run is never written
-// over another.
+// over another. So is one that cannot be written to, before work is put in.
 func makeFolder(path string) (undo func(), err error) {
-	undo = func() {}
-	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		undo = func() { os.Remove(path) } // fails if it is not empty
+	made := missing(path)
+	undo = func() {
+		for _, folder := range made {
+			os.Remove(folder) // fails if it is not empty
+		}
 	}
-	if err := os.MkdirAll(path, 0o755); err != nil {
+	if err := os.MkdirAll(path, 0o777); err != nil {
+		undo()
 		return nil, job.BadInput(fmt.Errorf("--out: %w; name a folder that can be made", err))
 	}
 	files, err := os.ReadDir(path)
@@ -127,7 +142,23 @@ func makeFolder(path string) (undo func(), err error) {
 		return nil, job.BadInput(fmt.Errorf("--out %s: the folder is not empty (%s); a run is never written over another: name a new folder, or remove this one",
 			path, some(files)))
 	}
-	return undo, nil
+	probe, err := os.CreateTemp(path, ".probe")
+	if err != nil {
+		undo()
+		return nil, job.BadInput(fmt.Errorf("--out %s: nothing can be written there: %w", path, err))
+	}
+	return undo, errors.Join(probe.Close(), os.Remove(probe.Name()))
+}
+
+// missing are the folders of a path that are not there, the deepest first.
+func missing(path string) (folders []string) {
+	for {
+		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+			return folders
+		}
+		folders = append(folders, path)
+		path = filepath.Dir(path)
+	}
 }
 
 // some are the first names.
