@@ -39,12 +39,11 @@ type checked struct {
 	calls   []call        // (Size) what they say
 	free    freeList[checkedCall]
 	issued  int
-	watcher *time.Timer
+	watcher *time.Timer // runs look, from now until Close
 
 	mu     sync.Mutex
-	since  time.Time // when this rank came to the operation under watch
-	now    call      // that operation, while watching
-	watch  bool
+	now    call      // the last operation this rank came to
+	since  time.Time // when it did
 	closed bool
 }
 
@@ -61,8 +60,8 @@ type checkedCall struct {
 // on every rank with an error that names both sides, before it touches data.
 // And if a rank keeps others waiting for the deadline (0: DefaultDeadline), the
 // operation fails on every one of them with ErrLate, and the group ends. The
-// deadline is counted from a rank's own arrival and covers the whole operation.
-// g, or the group that g wraps, is Watched.
+// deadline is counted from a rank's own arrival. g, or the group that g wraps,
+// is Watched.
 func Checked(g Group, deadline time.Duration) Group {
 	if deadline == 0 {
 		deadline = DefaultDeadline
@@ -73,8 +72,9 @@ func Checked(g Group, deadline time.Duration) Group {
 	}
 	c := &checked{Group: g, inner: inner, limit: deadline, calls: make([]call, g.Size()),
 		prints: device.OfI32(make([]int32, g.Size()*printLen))}
+	c.mu.Lock() // look reads watcher
+	defer c.mu.Unlock()
 	c.watcher = time.AfterFunc(deadline, c.look)
-	c.watcher.Stop()
 	return c
 }
 
@@ -117,7 +117,9 @@ func (c *checkedCall) doBegin() error {
 	own[0], own[1] = int32(c.seq), int32(c.seq>>32)
 	own[2], own[3] = int32(c.n), int32(c.n>>32)
 	own[4], own[5] = int32(c.op), int32(c.t)
-	c.g.startWatch(c.call)
+	c.g.mu.Lock()
+	c.g.now, c.g.since = c.call, time.Now()
+	c.g.mu.Unlock()
 	return nil
 }
 
@@ -127,43 +129,27 @@ func (c *checkedCall) doCompare() error {
 		c.g.calls[r] = call{seq: int(uint32(p[0])) | int(p[1])<<32, n: int(uint32(p[2])) | int(p[3])<<32,
 			op: op(p[4]), t: device.DType(p[5])}
 	}
-	err := disagreement(c.g.calls, c.g.inner.Name)
-	if err != nil {
-		c.g.stopWatch()
-	}
-	return err
+	return disagreement(c.g.calls, c.g.inner.Name)
 }
 
 func (c *checkedCall) doEnd() error {
-	c.g.stopWatch()
 	c.g.free.give(c)
 	return nil
 }
 
-func (g *checked) startWatch(what call) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if !g.closed {
-		g.since, g.now, g.watch = time.Now(), what, true
-		g.watcher.Reset(g.limit)
-	}
-}
-
-func (g *checked) stopWatch() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.watch = false
-	g.watcher.Stop()
-}
-
-// look runs when the timer fires. If the operation it was set for is still
-// under way and waits for ranks, it ends the group in their name. An operation
-// that waits for nobody is left alone: it moves data, or has failed.
+// look runs when the last operation may be over its deadline. If it is, and
+// waits for ranks, look ends the group in their name; else it comes back at the
+// earliest time that can change. An operation that waits for nobody is left
+// alone: it is over, or moves data, or has failed.
 func (g *checked) look() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.watch || time.Since(g.since) < g.limit {
-		return // over, or another one, for which the timer is set again
+	if g.closed {
+		return
+	}
+	if left := g.limit - time.Since(g.since); left > 0 {
+		g.watcher.Reset(left)
+		return
 	}
 	missing := g.inner.Missing()
 	if len(missing) == 0 {
@@ -179,7 +165,7 @@ func (g *checked) look() {
 // Close implements Group and ends the watch.
 func (g *checked) Close() error {
 	g.mu.Lock()
-	g.closed, g.watch = true, false
+	g.closed = true
 	g.watcher.Stop()
 	g.mu.Unlock()
 	return g.Group.Close()

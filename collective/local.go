@@ -194,8 +194,7 @@ func (l *Local) meet(c *localCall) error {
 	if r.arrived == l.Size() {
 		r.open(disagreement(r.calls, l.Name))
 	} else if ok := r.await(); !ok {
-		l.inside, r.here[l.rank], r.bufs[l.rank] = false, false, device.Buffer{}
-		r.arrived--
+		l.inside, r.bufs[l.rank] = false, device.Buffer{}
 		return l.why()
 	}
 	l.inside = r.verdict == nil

@@ -5,6 +5,7 @@ import (
 	"math"
 	"runtime"
 
+	"zeroth/checkpoint"
 	"zeroth/collective"
 	"zeroth/device"
 	"zeroth/device/cpu"
@@ -92,6 +93,9 @@ func (c *Config) rehearse(arena int) (peak int, u device.Usage, err error) {
 	if err != nil {
 		return 0, u, err
 	}
+	if _, err := dev.Alloc(device.F32, c.staged(t), device.Snapshot); err != nil {
+		return 0, u, err
+	}
 	err = t.Rehearse()
 	return t.ArenaPeak(), dev.Usage(), err
 }
@@ -104,6 +108,7 @@ type Rank struct {
 	Queues  []*cpu.Queue // compute, comm, update
 	Groups  collective.Ranks
 	Trainer *zero.Trainer
+	saver   *saver // nil for a job that makes no checkpoints
 }
 
 // Open builds every rank of the job, with parameters not yet set. wrap, if not
@@ -114,6 +119,7 @@ func (c *Config) Open(wrap func(rank int, g collective.Ranks) collective.Ranks) 
 		return nil, err
 	}
 	var ranks []*Rank
+	saves, tuner := collective.NewLocal(c.Parallel.Ranks), &checkpoint.Tuner{}
 	for r, g := range collective.LocalWorld(c.Mesh()) {
 		if wrap != nil {
 			g = wrap(r, g)
@@ -122,6 +128,9 @@ func (c *Config) Open(wrap func(rank int, g collective.Ranks) collective.Ranks) 
 		g.Shard = collective.Checked(g.Shard, c.Parallel.Timeout)
 		g.Replica = collective.Checked(g.Replica, c.Parallel.Timeout)
 		rank, err := c.openRank(r, g, arena)
+		if err == nil && c.saves() {
+			rank.saver, err = c.newSaver(rank, saves[r], tuner)
+		}
 		ranks = append(ranks, rank)
 		if err != nil {
 			for _, r := range ranks {
@@ -150,6 +159,9 @@ func (c *Config) openRank(r int, g collective.Ranks, arena int) (rank *Rank, err
 // ends, then its queues, then its memory.
 func (r *Rank) Close() {
 	_ = r.Groups.Close() // closing twice is fine, and in-process groups cannot fail to close
+	if r.saver != nil {
+		r.saver.close()
+	}
 	for _, q := range r.Queues {
 		q.Close()
 	}

@@ -19,7 +19,9 @@ type Config struct {
 	Precision device.DType // of parameters in use, activations and gathers: F32, BF16 or F16
 	Optimizer Optimizer
 	Schedule  Schedule
-	Sample    Sampling
+
+	Checkpoint Checkpointing
+	Sample     Sampling
 
 	places map[string]place // of what was given: "zero", "zero.stage", "data.text[2]", and the file's as ""
 }

@@ -37,7 +37,7 @@ const most = 1 << 20
 // fields lists the keys in the order they are written, with values that set c.
 func (c *Config) fields() []field {
 	m, d, t, p, z := &c.Model, &c.Data, &c.Train, &c.Parallel, &c.Zero
-	o, s, w := &c.Optimizer, &c.Schedule, &c.Sample
+	o, s, k, w := &c.Optimizer, &c.Schedule, &c.Checkpoint, &c.Sample
 	return []field{
 		{"model.from", text{&m.From}, "", "fresh parameters", "folder with config.json and model.safetensors to start from; instead of the other model keys"},
 		{"model.family", choice{&m.Family, families}, "gpt2", "", "architecture: gpt2"},
@@ -84,6 +84,14 @@ func (c *Config) fields() []field {
 		{"schedule.type", choice{&s.Type, curves}, "cosine", "", "constant | linear | cosine"},
 		{"schedule.warmup", count{&s.Warmup, 0, 1 << 40}, "", "20, or steps if fewer", "steps of linear rise from 0; a run of fewer ends before the top"},
 		{"schedule.min_lr", real{&s.MinLR, atLeast0, "a number of at least 0"}, "", "lr / 10", "learning rate at the last step; not for constant"},
+
+		{"checkpoint.every", count{&k.Every, 0, 1 << 40}, "0", "", "steps between checkpoints; 0 is none"},
+		{"checkpoint.dir", text{&k.Dir}, "", "ckpt in the run folder", "folder of checkpoints"},
+		{"checkpoint.keep", retention{&k.Keep}, "3", "", "the newest so many, or {last: 3, every_steps: 1000, best: val_loss}"},
+		{"checkpoint.async", flag{&k.Async}, "true", "", "go on training while a checkpoint is written"},
+		{"checkpoint.compress", choice{&k.Compress, []string{"auto", "always", "never"}}, "auto", "", "auto | always | never; auto where it pays, which the first save measures"},
+		{"checkpoint.save_on_exit", flag{&k.SaveOnExit}, "", "true with every, else false", "save after the last step and when the run is stopped"},
+		{"checkpoint.on_error", choice{&k.OnError, []string{"stop", "continue"}}, "stop", "", "stop | continue: what to do when a checkpoint cannot be written"},
 
 		{"sample.prompt", text{&w.Prompt}, "", "a line feed", "text to continue at the end of training"},
 		{"sample.tokens", count{&w.Tokens, 0, most}, "", "200 with a prompt, else 0", "tokens to write; 0 is no sample"},

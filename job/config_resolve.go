@@ -35,6 +35,7 @@ func (r *reader) resolve() {
 	r.resolveBatch()
 	r.resolveTraining()
 	r.resolveOptimizer()
+	r.resolveCheckpoint()
 	r.resolveSample()
 	for _, f := range r.fields {
 		if why, because := r.config.idle(f.key); why != "" && r.has(f.key) && (r.has(because) || !r.bad[because]) {
@@ -256,6 +257,13 @@ func tenth(x float64) float64 {
 	e, _ := strconv.Atoi(exponent)
 	y, _ := strconv.ParseFloat(fmt.Sprintf("%se%d", mantissa, e-1), 64)
 	return y
+}
+
+func (r *reader) resolveCheckpoint() {
+	k := &r.config.Checkpoint
+	if !r.has("checkpoint.save_on_exit") {
+		k.SaveOnExit = k.Every > 0
+	}
 }
 
 func (r *reader) resolveSample() {

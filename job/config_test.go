@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"zeroth/checkpoint"
 	"zeroth/device"
 	"zeroth/shard"
 )
@@ -70,15 +71,17 @@ func mustLoad(t *testing.T, sets ...string) *Config {
 func TestDefaults(t *testing.T) {
 	inFolder(t, least)
 	want := &Config{
-		Model:     Model{Family: "gpt2", Layers: 6, Heads: 6, Width: 384, Context: 256, Vocab: 256, NormEps: 1e-5},
-		Data:      Data{Text: []string{"a.txt"}, Tokenizer: "bytes", Validation: 0.01},
-		Train:     Training{Steps: 200, Batch: 16, MicroBatch: 4, Accumulate: 1, Clip: 1, Seed: 1, EvalEvery: 50, EvalBatches: 8, LossChunk: 1024},
-		Parallel:  Parallel{Ranks: 4, Shard: 4, Replicate: 1, Timeout: 5 * time.Minute},
-		Zero:      Zero{Stage: 3, Prefetch: 1, Recompute: "none"},
-		Precision: device.BF16,
-		Optimizer: Optimizer{Type: "adamw", LR: 6e-4, Betas: [2]float64{0.9, 0.95}, Eps: 1e-8, WeightDecay: 0.1},
-		Schedule:  Schedule{Type: "cosine", Warmup: 20, MinLR: 6e-5},
-		Sample:    Sampling{Prompt: "\n", Tokens: 0, Temperature: 0.8, Seed: 1},
+		Model:      Model{Family: "gpt2", Layers: 6, Heads: 6, Width: 384, Context: 256, Vocab: 256, NormEps: 1e-5},
+		Data:       Data{Text: []string{"a.txt"}, Tokenizer: "bytes", Validation: 0.01},
+		Train:      Training{Steps: 200, Batch: 16, MicroBatch: 4, Accumulate: 1, Clip: 1, Seed: 1, EvalEvery: 50, EvalBatches: 8, LossChunk: 1024},
+		Parallel:   Parallel{Ranks: 4, Shard: 4, Replicate: 1, Timeout: 5 * time.Minute},
+		Zero:       Zero{Stage: 3, Prefetch: 1, Recompute: "none"},
+		Precision:  device.BF16,
+		Optimizer:  Optimizer{Type: "adamw", LR: 6e-4, Betas: [2]float64{0.9, 0.95}, Eps: 1e-8, WeightDecay: 0.1},
+		Schedule:   Schedule{Type: "cosine", Warmup: 20, MinLR: 6e-5},
+		Checkpoint: Checkpointing{Keep: checkpoint.Keep{Last: 3}, Async: true, Compress: "auto", OnError: "stop"},
+
+		Sample: Sampling{Prompt: "\n", Tokens: 0, Temperature: 0.8, Seed: 1},
 	}
 	if d := cmp.Diff(want, mustLoad(t), equal); d != "" {
 		t.Errorf("defaults (-want +got):\n%s", d)
@@ -269,7 +272,7 @@ func TestTabsAndOtherNonsense(t *testing.T) {
 		{least + "train: {steps: 1, steps: 2}\n", "job.yaml:2:19: train.steps: given twice, first at job.yaml:2:9; remove one"},
 		{least + "---\n" + least, "job.yaml:2:1: a second document after ---; want one job in a file"},
 		{least + "zero: {stage: *s}\n", "job.yaml:2:15: zero.stage: *s refers to no anchor before it; want &s at the value it should repeat"},
-		{least + "1: 2\n", "job.yaml:2:1: 1: unknown key; want one of model, data, train, parallel, zero, precision, optimizer, schedule, sample"},
+		{least + "1: 2\n", "job.yaml:2:1: 1: unknown key; want one of model, data, train, parallel, zero, precision, optimizer, schedule, checkpoint, sample"},
 	} {
 		write(t, "job.yaml", c.file)
 		_, err := Load("job.yaml", nil)

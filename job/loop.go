@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -18,27 +19,43 @@ import (
 )
 
 // Train runs a job and writes its run folder: job.yaml, metrics.jsonl,
-// loss.svg, and the final parameters in model/. When ctx is cancelled all
-// ranks stop after the step they are in, what there is is written, and the
-// error is ctx's cause.
+// loss.svg, the final parameters in model/, and checkpoints if the job asks
+// for them. When ctx is cancelled all ranks stop after the step they are in,
+// what there is is written, and the error is ctx's cause.
 func Train(ctx context.Context, c *Config, out string, obs Observer) error {
+	return Resume(ctx, c, out, "", obs)
+}
+
+// Resume is Train that goes on from a checkpoint: "latest", which where there
+// is none yet begins at step 0 and says so, a step, or a checkpoint's folder.
+// The run folder may be that of the run which made it: then metrics.jsonl goes
+// on after the checkpoint's step.
+func Resume(ctx context.Context, c *Config, out, which string, obs Observer) error {
+	if c.Checkpoint.Dir == "" {
+		c.Checkpoint.Dir = filepath.Join(out, "ckpt")
+	}
 	set, weights, err := c.openInputs(ctx, obs)
 	if err != nil {
 		return err
 	}
 	defer set.Close()
 	defer weights.close()
+	start, err := c.start(which, set, weights, obs)
+	if err != nil {
+		return err
+	}
+	defer start.close()
 	ranks, err := c.Open(nil)
 	if err != nil {
 		return err
 	}
 	defer closeAll(ranks)
-	rec, err := c.record(out, obs)
+	rec, err := c.record(out, start.Step, obs)
 	if err != nil {
 		return err
 	}
 	rec.Start(c.header(set, out, ranks))
-	stopped, err := c.train(ctx, ranks, set, weights, rec)
+	stopped, err := c.train(ctx, ranks, set, start, rec)
 	if err == nil {
 		err = c.export(ranks, filepath.Join(out, modelFolder))
 	}
@@ -81,13 +98,56 @@ func (c *Config) openInputs(ctx context.Context, obs Observer) (*data.Set, *weig
 	return nil, nil, err
 }
 
-// train sets the initial parameters and runs the loop on every rank.
-func (c *Config) train(ctx context.Context, ranks []*Rank, set *data.Set, w *weights, rec *recorder) (stopped bool, err error) {
+// beginning is what a run starts from: initial parameters, or a checkpoint.
+type beginning struct {
+	weights *weights
+	from    *resumed // nil without a checkpoint
+	progress
+}
+
+func (c *Config) start(which string, set *data.Set, w *weights, obs Observer) (*beginning, error) {
+	b := &beginning{weights: w}
+	if which == "" {
+		return b, nil
+	}
+	r, err := c.find(which, set.Fingerprint)
+	if err != nil {
+		return nil, err
+	}
+	if r == nil {
+		obs.Note(fmt.Sprintf("no checkpoint in %s yet: starting at step 0", c.Checkpoint.Dir))
+		return b, nil
+	}
+	obs.Note(fmt.Sprintf("resuming from %s, step %d", r.Path, r.progress.Step))
+	b.from, b.progress = r, r.progress
+	return b, nil
+}
+
+// set gives a rank its part of the state.
+func (b *beginning) set(t *zero.Trainer) error {
+	if b.from == nil {
+		return t.Fill(zero.Master, b.weights.fill)
+	}
+	t.Steps, t.Updates, t.Skipped = b.Step, b.Updates, b.Skipped
+	if t.Scale.Dynamic && b.Scale.Dynamic {
+		t.Scale = b.Scale
+	}
+	return restore(b.from.Checkpoint, t)
+}
+
+func (b *beginning) close() {
+	if b.from != nil {
+		_ = b.from.Close() // only read from
+	}
+}
+
+// train sets the initial state and runs the loop on every rank.
+func (c *Config) train(ctx context.Context, ranks []*Rank, set *data.Set, b *beginning, rec *recorder) (stopped bool, err error) {
 	err = Together(ranks, func(r *Rank) error {
-		if err := r.Trainer.Fill(zero.Master, w.fill); err != nil {
+		if err := b.set(r.Trainer); err != nil {
 			return err
 		}
-		s, err := c.newLoop(r, set, rec).run(ctx)
+		s, err := c.newLoop(r, set, b.progress, rec).run(ctx)
 		if r.Rank == 0 {
 			stopped = s
 		}
@@ -139,16 +199,20 @@ type loop struct {
 	rec      *recorder // rank 0 reports
 	share    data.Share
 	schedule optim.Schedule
-	fill     zero.Batches // reads this rank's samples of step at
+	fill     zero.Batches // reads this rank's samples of the next step
 	validate zero.Batches
-	at       int // steps done
+	at       int   // steps done
+	samples  int64 // of the training order, read so far
+	tokens   int64 // trained on so far
+	metrics  map[string]float64
 }
 
-func (c *Config) newLoop(r *Rank, set *data.Set, rec *recorder) *loop {
-	l := &loop{c: c, rank: r, set: set, rec: rec, schedule: c.schedule(),
-		share: data.Share{Ranks: c.Parallel.Ranks, Accumulate: c.Train.Accumulate, MicroBatch: c.Train.MicroBatch}}
+func (c *Config) newLoop(r *Rank, set *data.Set, p progress, rec *recorder) *loop {
+	l := &loop{c: c, rank: r, set: set, rec: rec, schedule: c.schedule(), at: p.Step, samples: p.Samples, tokens: p.Tokens,
+		share:   data.Share{Ranks: c.Parallel.Ranks, Accumulate: c.Train.Accumulate, MicroBatch: c.Train.MicroBatch},
+		metrics: map[string]float64{}}
 	l.fill = func(micro int, input, target []int32) error {
-		set.Train.Batch(input, target, l.share.First(int64(l.at), micro, r.Rank))
+		set.Train.Batch(input, target, l.samples+l.share.First(0, micro, r.Rank))
 		return nil
 	}
 	l.validate = l.validation
@@ -159,40 +223,47 @@ func (c *Config) newLoop(r *Rank, set *data.Set, rec *recorder) *loop {
 // stop because ctx was cancelled.
 func (l *loop) run(ctx context.Context) (stopped bool, err error) {
 	t, last := l.rank.Trainer, time.Now()
-	for l.at < l.c.Train.Steps {
+	for l.at < l.c.Train.Steps && !stopped {
 		t.WantStop = ctx.Err() != nil
 		lr := l.schedule.At(t.Updates)
 		stats, err := t.Step(l.fill, lr)
 		if err != nil {
 			return false, err
 		}
-		l.at++
+		l.advance()
 		now := time.Now()
 		if err := l.report(stats, lr, now.Sub(last)); err != nil {
 			return false, err
 		}
 		last = now
-		if stats.Stop {
-			return l.at < l.c.Train.Steps, nil
-		}
-		if l.evaluates() {
+		stopped = stats.Stop && l.at < l.c.Train.Steps
+		if l.evaluates() && !stopped {
 			if err := l.evaluate(); err != nil {
 				return false, err
 			}
 			last = time.Now()
 		}
+		if err := l.checkpoint(stopped); err != nil {
+			return false, err
+		}
 	}
-	return false, nil
+	return stopped, l.saved(true)
+}
+
+func (l *loop) advance() {
+	l.at++
+	l.samples += l.share.Global()
+	l.tokens += int64(l.c.TokensPerStep())
 }
 
 func (l *loop) report(s zero.Stats, lr float64, took time.Duration) error {
+	l.metrics["loss"] = s.Loss
 	if l.rank.Rank != 0 {
 		return nil
 	}
-	tokens := l.c.TokensPerStep()
 	return l.rec.step(Step{
-		Step: l.at, Loss: s.Loss, LR: lr, GradNorm: s.GradNorm, Tokens: int64(l.at) * int64(tokens),
-		TokensPerSecond: float64(tokens) / took.Seconds(), StepSeconds: took.Seconds(), Skipped: l.rank.Trainer.Skipped,
+		Step: l.at, Loss: s.Loss, LR: lr, GradNorm: s.GradNorm, Tokens: l.tokens,
+		TokensPerSecond: float64(l.c.TokensPerStep()) / took.Seconds(), StepSeconds: took.Seconds(), Skipped: l.rank.Trainer.Skipped,
 	})
 }
 
@@ -205,10 +276,52 @@ func (l *loop) evaluates() bool {
 
 func (l *loop) evaluate() error {
 	mean, err := l.rank.Trainer.Eval(l.c.Train.EvalBatches, l.validate)
+	l.metrics["val_loss"] = mean
 	if err != nil || l.rank.Rank != 0 {
 		return err
 	}
 	return l.rec.eval(Eval{Step: l.at, ValLoss: mean})
+}
+
+// checkpoint saves the state if it is time to, and hears how the save before
+// ended.
+func (l *loop) checkpoint(stopped bool) error {
+	k := l.c.Checkpoint
+	last := stopped || l.at == l.c.Train.Steps
+	if l.rank.saver == nil || !(k.Every > 0 && l.at%k.Every == 0) && !(k.SaveOnExit && last) {
+		return l.saved(false)
+	}
+	if err := l.saved(true); err != nil {
+		return err
+	}
+	t := l.rank.Trainer
+	err := l.rank.saver.save(progress{
+		Step: l.at, Updates: t.Updates, Skipped: t.Skipped, Samples: l.samples, Tokens: l.tokens, Scale: t.Scale,
+		Seed: l.c.Train.Seed, Data: l.set.Fingerprint, Context: l.c.Model.Context, Config: string(l.c.YAML()),
+	}, maps.Clone(l.metrics))
+	if err != nil {
+		return err
+	}
+	return l.saved(!k.Async)
+}
+
+// saved hears how the save in flight ended, if it has or if wait is set, and
+// tells; a save that failed is an error if the job says so.
+func (l *loop) saved(wait bool) error {
+	if l.rank.saver == nil {
+		return nil
+	}
+	end := l.rank.saver.end(wait)
+	if end == nil {
+		return nil
+	}
+	if l.rank.Rank == 0 {
+		l.rec.Note(end.String())
+	}
+	if end.err != nil && l.c.Checkpoint.OnError == "stop" {
+		return fmt.Errorf("checkpoint of step %d: %w", end.step, end.err)
+	}
+	return nil
 }
 
 // validation reads this rank's samples of a validation batch. The samples of an
@@ -275,14 +388,20 @@ type recorder struct {
 	sum     Summary
 }
 
-func (c *Config) record(out string, obs Observer) (*recorder, error) {
+// record opens the run folder's files; of the metrics of an earlier run it
+// keeps those up to the step this one begins at.
+func (c *Config) record(out string, step int, obs Observer) (*recorder, error) {
 	if err := os.MkdirAll(out, 0o777); err != nil {
 		return nil, fmt.Errorf("run folder: %w", err)
 	}
 	if err := claim(filepath.Join(out, "job.yaml"), c.YAML()); err != nil {
 		return nil, fmt.Errorf("run folder: %w", err)
 	}
-	m, err := OpenMetrics(filepath.Join(out, "metrics.jsonl"))
+	path := filepath.Join(out, "metrics.jsonl")
+	if err := TrimMetrics(path, step); err != nil {
+		return nil, err
+	}
+	m, err := OpenMetrics(path)
 	if err != nil {
 		return nil, err
 	}
