@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -25,6 +26,9 @@ const (
 )
 
 func main() {
+	// A panic ends the process by SIGABRT, with the stacks of all goroutines:
+	// Go's own exit code for it is 2, which here is the user's mistake.
+	debug.SetTraceback("crash")
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 
@@ -89,7 +93,8 @@ ZeRO (stages 0 to 3) and FSDP. A job is one YAML file.
 
 Exit codes: 0 done; 1 failure; 2 a mistake in the job file, its data or the
 command line; 130 stopped by Ctrl-C or SIGTERM, with all steps done so far kept;
-75 stopped by SIGTERM with a checkpoint saved, to go on with --resume latest.`
+75 stopped by SIGTERM with a checkpoint saved, to go on with --resume latest.
+A defect of the program itself ends it by SIGABRT (134).`
 
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{

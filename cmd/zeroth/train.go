@@ -105,12 +105,23 @@ func (a *app) runTraining(ctx context.Context, file string, sets []string, out, 
 	err = job.Resume(ctx, c, out, resume, progress)
 	var by signalled
 	switch {
-	case !errors.Is(err, context.Canceled) || ctx.Err() == nil:
+	case err == nil || job.IsInput(err):
 		return err
+	case !errors.Is(err, context.Canceled) || ctx.Err() == nil:
+		return fmt.Errorf("%w\n%s", err, left(out))
 	case errors.As(context.Cause(ctx), &by) && by.Signal == syscall.SIGTERM && c.Checkpoint.SaveOnExit:
 		return errSaved
 	}
 	return errStopped
+}
+
+// left says what a run that failed has left in its folder.
+func left(out string) string {
+	files, err := os.ReadDir(out)
+	if err != nil || len(files) == 0 {
+		return "nothing was written"
+	}
+	return fmt.Sprintf("kept in %s: %s", out, some(files))
 }
 
 // defaultFolder is runs/quickstart-20261121-093812 for quickstart.yaml.
@@ -121,13 +132,17 @@ func defaultFolder(file string, now time.Time) string {
 
 // makeFolder makes the run folder; undo takes it away again if nothing came to
 // be in it. A folder with something in it is refused: a run is never written
-// over another, only resumed.
+// over another, only resumed. So is one that cannot be written to, before work
+// is put in.
 func makeFolder(path string, resumed bool) (undo func(), err error) {
-	undo = func() {}
-	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		undo = func() { os.Remove(path) } // fails if it is not empty
+	made := missing(path)
+	undo = func() {
+		for _, folder := range made {
+			os.Remove(folder) // fails if it is not empty
+		}
 	}
-	if err := os.MkdirAll(path, 0o755); err != nil {
+	if err := os.MkdirAll(path, 0o777); err != nil {
+		undo()
 		return nil, job.BadInput(fmt.Errorf("--out: %w; name a folder that can be made", err))
 	}
 	files, err := os.ReadDir(path)
@@ -138,7 +153,23 @@ func makeFolder(path string, resumed bool) (undo func(), err error) {
 		return nil, job.BadInput(fmt.Errorf("--out %s: the folder is not empty (%s); a run is never written over another: name a new folder, remove this one, or go on from its checkpoints with --resume latest",
 			path, some(files)))
 	}
-	return undo, nil
+	probe, err := os.CreateTemp(path, ".probe")
+	if err != nil {
+		undo()
+		return nil, job.BadInput(fmt.Errorf("--out %s: nothing can be written there: %w", path, err))
+	}
+	return undo, errors.Join(probe.Close(), os.Remove(probe.Name()))
+}
+
+// missing are the folders of a path that are not there, the deepest first.
+func missing(path string) (folders []string) {
+	for {
+		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+			return folders
+		}
+		folders = append(folders, path)
+		path = filepath.Dir(path)
+	}
 }
 
 // some are the first names.
