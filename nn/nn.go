@@ -101,7 +101,8 @@ type Batch struct {
 func (b *Batch) Rows() int { return b.B * b.T }
 
 // Saved is what a Forward keeps for its Backward, in the order the module
-// chooses. The memory belongs to the Scratch it was taken from.
+// chooses. The memory belongs to the Scratch it was taken from; Backward may
+// write over it.
 type Saved [12]device.Buffer
 
 // Module is one step of a model. Params lists the parameters of the unit the
@@ -126,7 +127,7 @@ type Module interface {
 // so a chunk of logits is computed one time and turned into its gradient in
 // place, and never saved. That Backward writes d without reading it.
 type Model struct {
-	Name    string // for people: "GPT-2 10.7M"
+	Name    string // of the family, for people: "GPT-2"
 	Width   int    // C of the residual stream
 	Vocab   int
 	Context int // longest T
