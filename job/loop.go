@@ -50,7 +50,7 @@ func Resume(ctx context.Context, c *Config, out, which string, obs Observer) err
 		return err
 	}
 	defer closeAll(ranks)
-	rec, err := c.record(out, which == "", start.Step, obs)
+	rec, err := c.record(out, which != "", start.Step, obs)
 	if err != nil {
 		return err
 	}
@@ -147,7 +147,7 @@ func (c *Config) train(ctx context.Context, ranks []*Rank, set *data.Set, b *beg
 		if err := b.set(r.Trainer); err != nil {
 			return err
 		}
-		s, err := c.newLoop(r, set, b.progress, rec).run(ctx)
+		s, err := c.newLoop(r, set, b, rec).run(ctx)
 		if r.Rank == 0 {
 			stopped = s
 		}
@@ -204,11 +204,12 @@ type loop struct {
 	at       int   // steps done
 	samples  int64 // of the training order, read so far
 	tokens   int64 // trained on so far
+	kept     int   // the step last saved in checkpoint.dir; -1 if there is none
 	metrics  map[string]float64
 }
 
-func (c *Config) newLoop(r *Rank, set *data.Set, p progress, rec *recorder) *loop {
-	l := &loop{c: c, rank: r, set: set, rec: rec, schedule: c.schedule(), at: p.Step, samples: p.Samples, tokens: p.Tokens,
+func (c *Config) newLoop(r *Rank, set *data.Set, b *beginning, rec *recorder) *loop {
+	l := &loop{c: c, rank: r, set: set, rec: rec, schedule: c.schedule(), at: b.Step, samples: b.Samples, tokens: b.Tokens, kept: -1,
 		share:   data.Share{Ranks: c.Parallel.Ranks, Accumulate: c.Train.Accumulate, MicroBatch: c.Train.MicroBatch},
 		metrics: map[string]float64{}}
 	l.fill = func(micro int, input, target []int32) error {
@@ -216,6 +217,9 @@ func (c *Config) newLoop(r *Rank, set *data.Set, p progress, rec *recorder) *loo
 		return nil
 	}
 	l.validate = l.validation
+	if b.from != nil && filepath.Dir(b.from.Path) == filepath.Clean(c.Checkpoint.Dir) {
+		l.kept = b.Step
+	}
 	return l
 }
 
@@ -243,7 +247,17 @@ func (l *loop) run(ctx context.Context) (stopped bool, err error) {
 			}
 			last = time.Now()
 		}
-		if err := l.checkpoint(stopped); err != nil {
+		if k := l.c.Checkpoint.Every; k > 0 && l.at%k == 0 {
+			err = l.checkpoint()
+		} else {
+			err = l.saved(false)
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	if l.c.Checkpoint.SaveOnExit && l.kept != l.at {
+		if err := l.checkpoint(); err != nil {
 			return false, err
 		}
 	}
@@ -283,14 +297,8 @@ func (l *loop) evaluate() error {
 	return l.rec.eval(Eval{Step: l.at, ValLoss: mean})
 }
 
-// checkpoint saves the state if it is time to, and hears how the save before
-// ended.
-func (l *loop) checkpoint(stopped bool) error {
-	k := l.c.Checkpoint
-	last := stopped || l.at == l.c.Train.Steps
-	if l.rank.saver == nil || !(k.Every > 0 && l.at%k.Every == 0) && !(k.SaveOnExit && last) {
-		return l.saved(false)
-	}
+// checkpoint begins to save the state, once the save before has ended.
+func (l *loop) checkpoint() error {
 	if err := l.saved(true); err != nil {
 		return err
 	}
@@ -302,7 +310,8 @@ func (l *loop) checkpoint(stopped bool) error {
 	if err != nil {
 		return err
 	}
-	return l.saved(!k.Async)
+	l.kept = l.at
+	return l.saved(!l.c.Checkpoint.Async)
 }
 
 // saved hears how the save in flight ended, if it has or if wait is set, and
@@ -390,11 +399,11 @@ type recorder struct {
 
 // record opens the run folder's files; of the metrics of an earlier run it
 // keeps those up to the step this one begins at.
-func (c *Config) record(out string, fresh bool, step int, obs Observer) (*recorder, error) {
+func (c *Config) record(out string, again bool, step int, obs Observer) (*recorder, error) {
 	if err := os.MkdirAll(out, 0o777); err != nil {
 		return nil, fmt.Errorf("run folder: %w", err)
 	}
-	if err := writeJob(filepath.Join(out, "job.yaml"), c.YAML(), fresh); err != nil {
+	if err := claim(filepath.Join(out, "job.yaml"), c.YAML(), again); err != nil {
 		return nil, fmt.Errorf("run folder: %w", err)
 	}
 	path := filepath.Join(out, "metrics.jsonl")
@@ -408,14 +417,14 @@ func (c *Config) record(out string, fresh bool, step int, obs Observer) (*record
 	return &recorder{Observers{m, obs}, out, m, Summary{ValLoss: math.NaN(), Out: out}}, nil
 }
 
-// writeJob writes the effective configuration. In a fresh run it must not be
-// there: of two that start in one folder at once, one fails.
-func writeJob(path string, content []byte, fresh bool) error {
-	flags := os.O_WRONLY | os.O_CREATE | os.O_TRUNC
-	if fresh {
-		flags |= os.O_EXCL
+// claim writes a file that must not be there, unless again is set: of two runs
+// that start in one folder at once, one fails.
+func claim(path string, content []byte, again bool) error {
+	how := os.O_EXCL
+	if again {
+		how = os.O_TRUNC
 	}
-	f, err := os.OpenFile(path, flags, 0o666)
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|how, 0o666)
 	if err != nil {
 		return err
 	}

@@ -91,7 +91,7 @@ func TestRunFolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, errs := zeroth(t, 2, "train", "tiny.yaml", "--out", "full")
-	if want := "--out full: the folder is not empty (sub); a run is never written over another: name a new folder, or remove this one\n"; errs != want {
+	if want := "--out full: the folder is not empty (sub); a run is never written over another: name a new folder, remove this one, or go on from its checkpoints with --resume latest\n"; errs != want {
 		t.Errorf("got %s", errs)
 	}
 	_, errs = zeroth(t, 2, "train", "tiny.yaml", "--out", ".")
@@ -107,7 +107,7 @@ func TestRunFolder(t *testing.T) {
 
 func TestMakeFolderUndo(t *testing.T) {
 	t.Chdir(t.TempDir())
-	undo, err := makeFolder("x/y/new")
+	undo, err := makeFolder("x/y/new", false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +119,7 @@ func TestMakeFolderUndo(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, path := range []string{"x", "x/y"} {
-		if undo, err = makeFolder(path); err != nil {
+		if undo, err = makeFolder(path, false); err != nil {
 			t.Fatal(err)
 		}
 		undo()
@@ -127,7 +127,7 @@ func TestMakeFolderUndo(t *testing.T) {
 	if files, err := os.ReadDir("x"); err != nil || len(files) > 0 {
 		t.Errorf("a folder that was there before is gone, or is not as it was: %v %v", files, err)
 	}
-	if undo, err = makeFolder("x/run"); err != nil {
+	if undo, err = makeFolder("x/run", false); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile("x/run/job.yaml", nil, 0o644); err != nil {
