@@ -50,7 +50,7 @@ func Resume(ctx context.Context, c *Config, out, which string, obs Observer) err
 		return err
 	}
 	defer closeAll(ranks)
-	rec, err := c.record(out, which != "", start.Step, obs)
+	rec, err := c.record(out, which == "", start.Step, obs)
 	if err != nil {
 		return err
 	}
@@ -399,11 +399,11 @@ type recorder struct {
 
 // record opens the run folder's files; of the metrics of an earlier run it
 // keeps those up to the step this one begins at.
-func (c *Config) record(out string, again bool, step int, obs Observer) (*recorder, error) {
+func (c *Config) record(out string, fresh bool, step int, obs Observer) (*recorder, error) {
 	if err := os.MkdirAll(out, 0o777); err != nil {
 		return nil, fmt.Errorf("run folder: %w", err)
 	}
-	if err := claim(filepath.Join(out, "job.yaml"), c.YAML(), again); err != nil {
+	if err := writeJob(filepath.Join(out, "job.yaml"), c.YAML(), fresh); err != nil {
 		return nil, fmt.Errorf("run folder: %w", err)
 	}
 	path := filepath.Join(out, "metrics.jsonl")
@@ -417,14 +417,14 @@ func (c *Config) record(out string, again bool, step int, obs Observer) (*record
 	return &recorder{Observers{m, obs}, out, m, Summary{ValLoss: math.NaN(), Out: out}}, nil
 }
 
-// claim writes a file that must not be there, unless again is set: of two runs
-// that start in one folder at once, one fails.
-func claim(path string, content []byte, again bool) error {
-	how := os.O_EXCL
-	if again {
-		how = os.O_TRUNC
+// writeJob writes the effective configuration. In a fresh run it must not be
+// there: of two that start in one folder at once, one fails.
+func writeJob(path string, content []byte, fresh bool) error {
+	flags := os.O_WRONLY | os.O_CREATE | os.O_TRUNC
+	if fresh {
+		flags |= os.O_EXCL
 	}
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|how, 0o666)
+	f, err := os.OpenFile(path, flags, 0o666)
 	if err != nil {
 		return err
 	}

@@ -51,14 +51,16 @@ type rig struct {
 }
 
 // newRig has random parameters, none of which is zero, and random tokens.
-func newRig(t *testing.T, dt device.DType) *rig {
-	r := &rig{oracle: &oracle{g: tiny, B: tinyB, T: tinyT, w: map[string][]float64{}}, t: t, dt: dt, model: tiny.Model()}
+func newRig(t *testing.T, c subject, dt device.DType) *rig {
+	m := c.model()
+	r := &rig{oracle: &oracle{layers: len(m.Modules) - 2, width: m.Width, vocab: m.Vocab, B: tinyB, T: tinyT, w: map[string][]float64{}}, t: t, dt: dt, model: m}
+	r.trunk = c.trunk(r.oracle)
 	r.dev = cpu.New(2)
 	r.q = r.dev.NewQueue("test")
 	t.Cleanup(r.close)
 	rng := rand.New(rand.NewPCG(7, 0))
 	for range r.B * r.T {
-		r.input, r.target = append(r.input, rng.Int32N(11)), append(r.target, rng.Int32N(11))
+		r.input, r.target = append(r.input, rng.Int32N(int32(m.Vocab))), append(r.target, rng.Int32N(int32(m.Vocab)))
 	}
 	units := map[string]int{}
 	for i, m := range r.model.Modules {
@@ -70,7 +72,7 @@ func newRig(t *testing.T, dt device.DType) *rig {
 		units[r.model.Units[i]] = i
 		var w, dw []device.Buffer
 		for _, p := range m.Params() {
-			r.oracle.w[p.Name] = normal(rng, p.Numel(), float64(p.Init.Mean), 0.3)
+			r.oracle.w[p.Name] = normal(rng, p.Numel(), float64(p.Init.Mean), 1/math.Sqrt(float64(r.width)))
 			w, dw = append(w, r.buffer(r.oracle.w[p.Name])), append(dw, r.poisoned(device.F32, p.Numel()))
 		}
 		r.w, r.dw = append(r.w, w), append(r.dw, dw)
@@ -187,9 +189,25 @@ func (r *rig) eachModule(f func(i int, name string)) {
 	}
 }
 
+// subject is a model under test and what computes the same in float64.
+type subject struct {
+	name  string
+	model func() *Model
+	trunk func(*oracle) trunk
+}
+
+var subjects = []subject{
+	{"GPT-2", tiny.Model, func(o *oracle) trunk { return gptTrunk{o, tiny} }},
+	llamaSubject("Llama tied", Llama{Tied: true}),
+	llamaSubject("Llama scaled", Llama{Scaling: device.RopeScaling{Factor: 3, Low: 1, High: 4, Context: 40}}),
+	llamaSubject("Qwen2", Llama{Bias: true}),
+}
+
 func eachType(t *testing.T, f func(r *rig)) {
-	for _, dt := range computeTypes {
-		t.Run(dt.String(), func(t *testing.T) { f(newRig(t, dt)) })
+	for _, c := range subjects {
+		for _, dt := range computeTypes {
+			t.Run(c.name+"/"+dt.String(), func(t *testing.T) { f(newRig(t, c, dt)) })
+		}
 	}
 }
 
@@ -197,7 +215,7 @@ func eachType(t *testing.T, f func(r *rig)) {
 // what Backward needs.
 func TestForward(t *testing.T) {
 	eachType(t, func(r *rig) {
-		n, rng := r.B*r.T*tiny.Width, rand.New(rand.NewPCG(1, 1))
+		n, rng := r.B*r.T*r.width, rand.New(rand.NewPCG(1, 1))
 		r.eachModule(func(i int, name string) {
 			mod, in := r.model.Modules[i], normal(rng, n, 0.1, 1)
 			x, y, again := r.buffer(in), r.poisoned(r.dt, n), r.poisoned(r.dt, n)
@@ -240,7 +258,7 @@ func stride(n, most int) int {
 // adds to.
 func TestBackward(t *testing.T) {
 	eachType(t, func(r *rig) {
-		n, rng := r.B*r.T*tiny.Width, rand.New(rand.NewPCG(2, 2))
+		n, rng := r.B*r.T*r.width, rand.New(rand.NewPCG(2, 2))
 		r.eachModule(func(i int, name string) {
 			in, out := normal(rng, n, 0.1, 1), normal(rng, n, 0, 1)
 			x, d := r.buffer(in), r.buffer(out)
@@ -280,7 +298,7 @@ func (r *rig) prepare(i int, rng *rand.Rand) (before [][]float64) {
 	for _, dw := range r.dw[i] {
 		old := make([]float64, dw.N)
 		poison(dw)
-		if i == 0 {
+		if i == 0 && r.model.Units[0] == r.model.Units[len(r.model.Units)-1] {
 			copy(old, normal(rng, dw.N, 0, 1))
 			for j := range old {
 				dw.F32()[j] = float32(old[j])
@@ -323,7 +341,7 @@ func (r *rig) backward(i int, name string, x, d device.Buffer) {
 // every gradient poisoned before. With replay, blocks save nothing and run
 // Forward again.
 func (r *rig) train(replay bool) {
-	n := r.B * r.T * tiny.Width
+	n := r.B * r.T * r.width
 	x, saved := make([]device.Buffer, len(r.model.Modules)+1), make([]Saved, len(r.model.Modules))
 	for _, dw := range r.dw {
 		for _, b := range dw {
@@ -413,8 +431,8 @@ func (r *rig) named() map[string]device.Buffer {
 func TestLogitsOfOnePosition(t *testing.T) {
 	eachType(t, func(r *rig) {
 		head, rng := len(r.model.Modules)-1, rand.New(rand.NewPCG(3, 3))
-		in := normal(rng, r.B*r.T*tiny.Width, 0, 1)
-		x, all, V := r.buffer(in), r.logits(in), tiny.Vocab
+		in := normal(rng, r.B*r.T*r.width, 0, 1)
+		x, all, V := r.buffer(in), r.logits(in), r.vocab
 		r.model.Modules[head].Forward(r.q, r.mem, r.w[head], &r.bt, x, device.Buffer{}, nil)
 		losses := r.values(r.bt.Loss)
 		poison(r.bt.Loss)
@@ -438,7 +456,7 @@ func TestLogitsOfOnePosition(t *testing.T) {
 }
 
 func TestChunkOfNothingPanics(t *testing.T) {
-	r := newRig(t, device.F32)
+	r := newRig(t, subjects[0], device.F32)
 	r.bt.Chunk = 0
 	defer func() {
 		if got, want := fmt.Sprint(recover()), "nn: logits of 0 positions at a time"; got != want {

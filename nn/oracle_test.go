@@ -5,19 +5,32 @@ import (
 	"math"
 )
 
-// oracle is GPT-2 in float64, one plain loop after another, with the mean loss
-// of Radford et al.'s model as transformers computes it. Its gradients are
-// central differences: it has no backward pass that could share a mistake
-// with the one under test.
+// oracle is a model in float64, one plain loop after another, with the mean loss
+// as transformers computes it. Its gradients are central differences: it has no
+// backward pass that could share a mistake with the one under test.
 type oracle struct {
-	g             GPT2
-	B, T          int
-	input, target []int32              // (B*T)
-	w             map[string][]float64 // by parameter name
+	trunk
+	layers, width, vocab int
+	B, T                 int
+	input, target        []int32              // (B*T)
+	w                    map[string][]float64 // by parameter name
+}
+
+// trunk is what a family computes.
+type trunk interface {
+	embed() []float64                   // (B*T, C)
+	block(n int, x []float64) []float64 // layer n of x, (B*T, C)
+	logits(x []float64) []float64       // (B*T, V)
+}
+
+// gptTrunk is Radford et al.'s GPT-2.
+type gptTrunk struct {
+	*oracle
+	g GPT2
 }
 
 // embed is wte[token] + wpe[position], (B*T, C).
-func (o *oracle) embed() []float64 {
+func (o gptTrunk) embed() []float64 {
 	C := o.g.Width
 	y := make([]float64, o.B*o.T*C)
 	for i, id := range o.input {
@@ -29,7 +42,7 @@ func (o *oracle) embed() []float64 {
 }
 
 // block is layer n of x, (B*T, C).
-func (o *oracle) block(n int, x []float64) []float64 {
+func (o gptTrunk) block(n int, x []float64) []float64 {
 	p := fmt.Sprintf("transformer.h.%d.", n)
 	qkv := o.linear(p+"attn.c_attn", o.norm(p+"ln_1", x))
 	x = add(x, o.linear(p+"attn.c_proj", o.attention(qkv)))
@@ -49,7 +62,7 @@ func add(a, b []float64) []float64 {
 }
 
 // norm is LayerNorm with the parameters name.weight and name.bias.
-func (o *oracle) norm(name string, x []float64) []float64 {
+func (o gptTrunk) norm(name string, x []float64) []float64 {
 	C := o.g.Width
 	y := make([]float64, len(x))
 	for i := 0; i < len(x); i += C {
@@ -68,7 +81,7 @@ func (o *oracle) norm(name string, x []float64) []float64 {
 }
 
 // linear is x·weight + bias, where weight is (in, out).
-func (o *oracle) linear(name string, x []float64) []float64 {
+func (o gptTrunk) linear(name string, x []float64) []float64 {
 	weight, bias := o.w[name+".weight"], o.w[name+".bias"]
 	out := len(bias)
 	in := len(weight) / out
@@ -86,7 +99,7 @@ func (o *oracle) linear(name string, x []float64) []float64 {
 
 // attention is each head's causal softmax(q·k/sqrt(D))·v, (B*T, C), of qkv
 // (B*T, 3C): the queries of all heads, their keys, their values.
-func (o *oracle) attention(qkv []float64) []float64 {
+func (o gptTrunk) attention(qkv []float64) []float64 {
 	C, D := o.g.Width, o.g.Width/o.g.Heads
 	y := make([]float64, o.B*o.T*C)
 	at := func(b, t, part, j int) float64 { return qkv[(b*o.T+t)*3*C+part*C+j] }
@@ -113,7 +126,7 @@ func (o *oracle) attention(qkv []float64) []float64 {
 }
 
 // logits is the final norm of x times the token embedding, (B*T, V).
-func (o *oracle) logits(x []float64) []float64 {
+func (o gptTrunk) logits(x []float64) []float64 {
 	C, V := o.g.Width, o.g.Vocab
 	x = o.norm("transformer.ln_f", x)
 	y := make([]float64, len(x)/C*V)
@@ -129,7 +142,7 @@ func (o *oracle) logits(x []float64) []float64 {
 func (o *oracle) losses(x []float64) []float64 {
 	logits, loss := o.logits(x), make([]float64, o.B*o.T)
 	for i := range loss {
-		row, sum := logits[i*o.g.Vocab:(i+1)*o.g.Vocab], 0.0
+		row, sum := logits[i*o.vocab:(i+1)*o.vocab], 0.0
 		for _, v := range row {
 			sum += math.Exp(v)
 		}
@@ -144,7 +157,7 @@ func (o *oracle) module(i int, x []float64) []float64 {
 	switch i {
 	case 0:
 		return o.embed()
-	case o.g.Layers + 1:
+	case o.layers + 1:
 		return o.losses(x)
 	}
 	return o.block(i-1, x)
@@ -153,7 +166,7 @@ func (o *oracle) module(i int, x []float64) []float64 {
 // all is the losses of the whole model.
 func (o *oracle) all() []float64 {
 	var x []float64
-	for i := range o.g.Layers + 2 {
+	for i := range o.layers + 2 {
 		x = o.module(i, x)
 	}
 	return x

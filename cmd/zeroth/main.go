@@ -93,8 +93,8 @@ ZeRO (stages 0 to 3) and FSDP. A job is one YAML file.
 
 Exit codes: 0 done; 1 failure; 2 a mistake in the job file, its data or the
 command line; 130 stopped by Ctrl-C or SIGTERM, with all steps done so far kept;
-75 stopped by SIGTERM with a checkpoint saved, to go on with --resume latest. A
-defect of the program itself ends it by SIGABRT (134), with a trace.`
+75 stopped by SIGTERM with a checkpoint saved, to go on with --resume latest.
+A defect of the program itself ends it by SIGABRT (134).`
 
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{

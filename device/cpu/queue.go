@@ -31,6 +31,7 @@ type args struct {
 	f     [2]float32
 	add   bool
 	attn  device.Attn
+	rope  device.Rope
 	adamw device.AdamW
 	sgd   device.SGD
 	lion  device.Lion
