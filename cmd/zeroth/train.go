@@ -121,7 +121,7 @@ func left(out string) string {
 	if err != nil || len(files) == 0 {
 		return "nothing was written"
 	}
-	return fmt.Sprintf("kept in %s: %s", out, some(files))
+	return fmt.Sprintf("kept in %s: %s", out, some(files, len(files)))
 }
 
 // defaultFolder is runs/quickstart-20261121-093812 for quickstart.yaml.
@@ -151,7 +151,7 @@ func makeFolder(path string, resumed bool) (undo func(), err error) {
 	}
 	if len(files) > 0 && !resumed {
 		return nil, job.BadInput(fmt.Errorf("--out %s: the folder is not empty (%s); a run is never written over another: name a new folder, remove this one, or go on from its checkpoints with --resume latest",
-			path, some(files)))
+			path, some(files, 3)))
 	}
 	probe, err := os.CreateTemp(path, ".probe")
 	if err != nil {
@@ -172,13 +172,13 @@ func missing(path string) (folders []string) {
 	}
 }
 
-// some are the first names.
-func some(files []os.DirEntry) string {
+// some are the first n names.
+func some(files []os.DirEntry, n int) string {
 	var names []string
-	for _, f := range files[:min(3, len(files))] {
+	for _, f := range files[:min(n, len(files))] {
 		names = append(names, f.Name())
 	}
-	if len(files) > 3 {
+	if len(files) > n {
 		names = append(names, "...")
 	}
 	return strings.Join(names, ", ")
