@@ -33,7 +33,7 @@ func Train(ctx context.Context, c *Config, out string, obs Observer) error {
 // on after the checkpoint's step.
 func Resume(ctx context.Context, c *Config, out, which string, obs Observer) error {
 	if c.Checkpoint.Dir == "" {
-		c.Checkpoint.Dir = filepath.Join(out, "ckpt")
+		c.Checkpoint.Dir = filepath.Join(out, checkpointFolder)
 	}
 	set, weights, err := c.openInputs(ctx, obs)
 	if err != nil {
@@ -133,7 +133,7 @@ func (b *beginning) set(t *zero.Trainer) error {
 	if t.Scale.Dynamic && b.Scale.Dynamic {
 		t.Scale = b.Scale
 	}
-	return restore(b.from.Checkpoint, t)
+	return restore(b.from, t)
 }
 
 func (b *beginning) close() {
@@ -320,6 +320,7 @@ func (l *loop) checkpoint() error {
 	err := l.rank.saver.save(progress{
 		Step: l.at, Updates: t.Updates, Skipped: t.Skipped, Samples: l.samples, Tokens: l.tokens, Scale: t.Scale,
 		Seed: l.c.Train.Seed, Data: l.set.Fingerprint, Context: l.c.Model.Context, Config: string(l.c.YAML()),
+		Model: l.c.Model.configJSON(), Version: Version(),
 	}, maps.Clone(l.metrics))
 	if err != nil {
 		return err
