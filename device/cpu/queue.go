@@ -30,18 +30,17 @@ type runFunc func(t *task, w *worker, lo, hi int)
 
 // args are a kernel's arguments by value; each kernel names the ones it uses.
 type args struct {
-	b     [9]device.Buffer
-	m     [8]device.Mat
-	i     [4]int
-	f     [2]float32
-	add   bool
-	attn  device.Attn
-	rope  device.Rope
-	adamw device.AdamW
-	sgd   device.SGD
-	lion  device.Lion
-	gemm  gemm
-	each  *[3]eachFunc
+	b    [9]device.Buffer
+	m    [8]device.Mat
+	i    [4]int
+	f    [2]float32
+	add  bool
+	attn device.Attn
+	rope device.Rope
+	gemm gemm
+	each *[3]eachFunc
+	rule ruleFunc
+	k    [10]float32 // constants of rule
 }
 
 // Queue is a goroutine that runs tasks in order.
