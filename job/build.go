@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"slices"
 
+	"zeroth/checkpoint"
 	"zeroth/collective"
 	"zeroth/device"
 	"zeroth/device/cpu"
@@ -83,7 +84,7 @@ func (c *Config) Footprint() (bytes device.Bytes, arena int, err error) {
 // over.
 func (c *Config) workers() int { return max(1, runtime.GOMAXPROCS(0)/c.Parallel.Ranks) }
 
-// queues are the queues of a rank.
+// queues are the queues a trainer works on.
 var queues = [...]string{"compute", "comm", "update"}
 
 // sizes are the largest operands of the job's kernels.
@@ -100,7 +101,13 @@ func (c *Config) sizes() cpu.Sizes {
 }
 
 // Workspace is the bytes a rank's device takes for its kernels.
-func (c *Config) Workspace() int64 { return cpu.Workspace(c.workers(), len(queues), c.sizes()) }
+func (c *Config) Workspace() int64 {
+	n := len(queues)
+	if c.saves() {
+		n++ // the saver's
+	}
+	return cpu.Workspace(c.workers(), n, c.sizes())
+}
 
 // rehearse runs a step with an arena of the given size and returns how much of
 // it was used.
@@ -116,7 +123,11 @@ func (c *Config) rehearse(arena int) (peak int, u device.Usage, err error) {
 	if err != nil {
 		return 0, u, err
 	}
-	if _, err := dev.Alloc(device.F32, int(c.Workspace()/4), device.Workspace); err != nil {
+	_, err = dev.Alloc(device.F32, int(c.Workspace()/4), device.Workspace)
+	if err != nil {
+		return 0, u, err
+	}
+	if _, err := dev.Alloc(device.F32, c.staged(t), device.Snapshot); err != nil {
 		return 0, u, err
 	}
 	err = t.Rehearse()
@@ -131,6 +142,7 @@ type Rank struct {
 	Queues  []*cpu.Queue // compute, comm, update
 	Groups  collective.Ranks
 	Trainer *zero.Trainer
+	saver   *saver // nil for a job that makes no checkpoints
 }
 
 // Open builds every rank of the job, with parameters not yet set. wrap, if not
@@ -141,14 +153,18 @@ func (c *Config) Open(wrap func(rank int, g collective.Ranks) collective.Ranks) 
 		return nil, err
 	}
 	var ranks []*Rank
+	saves, tuner := collective.NewLocal(c.Parallel.Ranks), &checkpoint.Tuner{}
 	for r, g := range collective.LocalWorld(c.Mesh()) {
-		if wrap != nil {
-			g = wrap(r, g)
-		}
 		g.World = collective.Checked(g.World, c.Parallel.Timeout)
 		g.Shard = collective.Checked(g.Shard, c.Parallel.Timeout)
 		g.Replica = collective.Checked(g.Replica, c.Parallel.Timeout)
+		if wrap != nil {
+			g = wrap(r, g)
+		}
 		rank, err := c.openRank(r, g, arena)
+		if err == nil && c.saves() {
+			rank.saver, err = c.newSaver(rank, saves[r], tuner)
+		}
 		ranks = append(ranks, rank)
 		if err != nil {
 			for _, r := range ranks {
@@ -180,6 +196,9 @@ func (c *Config) openRank(r int, g collective.Ranks, arena int) (rank *Rank, err
 // ends, then its queues, then its memory.
 func (r *Rank) Close() {
 	_ = r.Groups.Close() // closing twice is fine, and in-process groups cannot fail to close
+	if r.saver != nil {
+		r.saver.close()
+	}
 	for _, q := range r.Queues {
 		q.Close()
 	}

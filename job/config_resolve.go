@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"zeroth/data"
 )
 
 // idle says why a key has no meaning in this job ("" if it has one) and which
@@ -33,6 +35,7 @@ func (r *reader) resolve() {
 	r.resolveBatch()
 	r.resolveTraining()
 	r.resolveOptimizer()
+	r.resolveCheckpoint()
 	r.resolveSample()
 	for _, f := range r.fields {
 		if why, because := r.config.idle(f.key); why != "" && r.has(f.key) && (r.has(because) || !r.bad[because]) {
@@ -108,18 +111,12 @@ func (r *reader) modelFrom() {
 // vocab is the number of different tokens the tokenizer makes; 0 if its files
 // cannot be read, which is then reported.
 func (r *reader) vocab() int {
-	d := &r.config.Data
-	switch {
-	case d.Tokenizer == "bytes":
-		return 256
-	case d.Vocab == "":
-		return 50257
-	}
-	n, err := countVocab(d.Vocab)
+	t, err := data.NewTokenizer(r.config.tokenizer())
 	if err != nil {
-		r.wrong(r.given["data.vocab"].at, "data.vocab", err.Error(), "want a folder with vocab.json and merges.txt")
+		r.wrong(r.config.place("data.vocab"), "data.vocab", err.Error(), "want a folder with vocab.json and merges.txt")
+		return 0
 	}
-	return n
+	return t.Vocab()
 }
 
 // checkVocab compares the model's vocabulary with what the tokenizer makes.
@@ -222,9 +219,6 @@ func (r *reader) resolveTraining() {
 	}
 	if !r.has("schedule.warmup") {
 		s.Warmup = min(20, t.Steps)
-	} else if s.Warmup > t.Steps {
-		r.refuse(fmt.Sprintf("a warmup of %d steps in a training of %d", s.Warmup, t.Steps),
-			fmt.Sprintf("want warmup of at most %d", t.Steps), "schedule.warmup", "train.steps")
 	}
 }
 
@@ -263,6 +257,13 @@ func tenth(x float64) float64 {
 	e, _ := strconv.Atoi(exponent)
 	y, _ := strconv.ParseFloat(fmt.Sprintf("%se%d", mantissa, e-1), 64)
 	return y
+}
+
+func (r *reader) resolveCheckpoint() {
+	k := &r.config.Checkpoint
+	if !r.has("checkpoint.save_on_exit") {
+		k.SaveOnExit = k.Every > 0
+	}
 }
 
 func (r *reader) resolveSample() {

@@ -93,8 +93,7 @@ func parameters(m *nn.Model) (params []shard.Param) {
 	return params
 }
 
-// export writes the parameters as a Hugging Face folder: the ranks of the first
-// replica each write their part.
+// export writes the parameters as a Hugging Face folder, every rank its share.
 func (c *Config) export(ranks []*Rank, folder string) error {
 	var specs []safetensors.Spec
 	for _, p := range parameters(c.Model.gpt2().Model()) {
@@ -107,21 +106,17 @@ func (c *Config) export(ranks []*Rank, folder string) error {
 	if err != nil {
 		return err
 	}
-	mesh := c.Mesh()
 	err = Together(ranks, func(r *Rank) error {
-		if mesh.ReplicaRank(r.Rank) > 0 {
-			return nil
-		}
-		return r.Trainer.Each(zero.Master, func(p zero.Part, src []float32) error {
+		return r.Trainer.Each(zero.Master, zero.Room(), func(p zero.Part, src []float32) error {
 			return w.WriteF32(p.Param.Name, p.At.Lo, src)
 		})
 	})
 	if err != nil {
 		_ = w.Abort() // err is the one to report
-		return err
+		return fmt.Errorf("final parameters: %w", err)
 	}
 	if err := w.Close(); err != nil {
-		return err
+		return fmt.Errorf("final parameters: %w", err)
 	}
 	return WriteModelConfig(folder, c.Model)
 }

@@ -25,6 +25,8 @@ var configFields = strings.Fields(`
 	Precision
 	Optimizer.Type Optimizer.LR Optimizer.Betas Optimizer.Eps Optimizer.WeightDecay Optimizer.Momentum
 	Schedule.Type Schedule.Warmup Schedule.MinLR
+	Checkpoint.Every Checkpoint.Dir Checkpoint.Keep.Last Checkpoint.Keep.Every Checkpoint.Keep.Best
+	Checkpoint.Async Checkpoint.Compress Checkpoint.SaveOnExit Checkpoint.OnError
 	Sample.Prompt Sample.Tokens Sample.Temperature Sample.TopK Sample.Seed`)
 
 var configKeys = strings.Fields(`
@@ -36,6 +38,7 @@ var configKeys = strings.Fields(`
 	precision
 	optimizer.type optimizer.lr optimizer.betas optimizer.eps optimizer.weight_decay optimizer.momentum
 	schedule.type schedule.warmup schedule.min_lr
+	checkpoint.every checkpoint.dir checkpoint.keep checkpoint.async checkpoint.compress checkpoint.save_on_exit checkpoint.on_error
 	sample.prompt sample.tokens sample.temperature sample.top_k sample.seed`)
 
 func TestConfigFields(t *testing.T) {
@@ -51,6 +54,9 @@ func fieldsOf(prefix string, t reflect.Type) []string {
 	var out []string
 	for i := range t.NumField() {
 		f := t.Field(i)
+		if !f.IsExported() {
+			continue
+		}
 		if f.Type.Kind() == reflect.Struct {
 			out = append(out, fieldsOf(prefix+f.Name+".", f.Type)...)
 		} else {

@@ -30,10 +30,10 @@ func onRanks(t *testing.T, c *job.Config, f func(*job.Rank) error) error {
 	})
 }
 
-// moved trains one step of plain gradient descent with learning rate 1 and
+// descent trains one step of plain gradient descent with learning rate 1 and
 // returns how far each parameter moved, which is its gradient as it was
 // applied, and the norm the trainer reports.
-func moved(t *testing.T, sets ...string) (map[string][]float32, float64) {
+func descent(t *testing.T, sets ...string) (map[string][]float32, float64) {
 	t.Helper()
 	c := config(t, append(sets, "optimizer.type=sgd", "optimizer.momentum=0", "optimizer.weight_decay=0", "optimizer.lr=1")...)
 	before, after := map[string][]float32{}, map[string][]float32{}
@@ -66,7 +66,7 @@ func moved(t *testing.T, sets ...string) (map[string][]float32, float64) {
 	return after, norm
 }
 
-func norm(grads map[string][]float32) float64 {
+func lengthOf(grads map[string][]float32) float64 {
 	sum := 0.0
 	for _, g := range grads {
 		for _, x := range g {
@@ -84,18 +84,18 @@ func TestClipByGlobalNorm(t *testing.T) {
 		{"zero.stage=3", "parallel.ranks=4", "train.accumulate=2"},
 		{"zero.stage=3", "parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2"},
 	} {
-		free, reported := moved(t, append(sets, "precision=fp32", "train.clip=0")...)
-		want := norm(free)
+		free, reported := descent(t, append(sets, "precision=fp32", "train.clip=0")...)
+		want := lengthOf(free)
 		// w - (w - g) rounds to the precision of w, about 1e-7 an element.
 		if math.Abs(reported-want) > 1e-5*want {
 			t.Errorf("%v: norm %g, that of the gradient is %g", sets, reported, want)
 		}
 		limit := want / 3
-		clipped, again := moved(t, append(sets, "precision=fp32", fmt.Sprintf("train.clip=%g", limit))...)
+		clipped, again := descent(t, append(sets, "precision=fp32", fmt.Sprintf("train.clip=%g", limit))...)
 		if again != reported {
 			t.Errorf("%v: clipping changes the reported norm from %g to %g", sets, reported, again)
 		}
-		if got := norm(clipped); math.Abs(got-limit) > 1e-4*limit {
+		if got := lengthOf(clipped); math.Abs(got-limit) > 1e-4*limit {
 			t.Errorf("%v: norm %g after clipping to %g", sets, got, limit)
 		}
 		for name, g := range free {
@@ -105,7 +105,7 @@ func TestClipByGlobalNorm(t *testing.T) {
 				}
 			}
 		}
-		loose, _ := moved(t, append(sets, "precision=fp32", fmt.Sprintf("train.clip=%g", want*3))...)
+		loose, _ := descent(t, append(sets, "precision=fp32", fmt.Sprintf("train.clip=%g", want*3))...)
 		for name, g := range free {
 			if !slices.Equal(loose[name], g) {
 				t.Errorf("%v: a limit above the norm changes the update of %s", sets, name)
@@ -281,7 +281,7 @@ func TestParametersAreRoundedMasters(t *testing.T) {
 				units[u.Layout.Params[p.Param].Name] = u.Param.Slice(p.InShard.Lo, p.InShard.Hi).U16()
 			}
 		}
-		return r.Trainer.Each(zero.Master, func(p zero.Part, src []float32) error {
+		return r.Trainer.Each(zero.Master, zero.Room(), func(p zero.Part, src []float32) error {
 			for i, x := range src {
 				rounded := uint16((math.Float32bits(x) + 0x7fff + math.Float32bits(x)>>16&1) >> 16)
 				if got := units[p.Param.Name][i]; got != rounded {

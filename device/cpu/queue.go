@@ -36,10 +36,12 @@ type args struct {
 	f     [2]float32
 	add   bool
 	attn  device.Attn
+	rope  device.Rope
 	adamw device.AdamW
 	sgd   device.SGD
 	lion  device.Lion
 	gemm  gemm
+	each  *[3]eachFunc
 }
 
 // Queue is a goroutine that runs tasks in order.

@@ -37,7 +37,7 @@ func (s Sizes) scratch() int {
 	if b := bestBF16; b != nil {
 		gemm = max(gemm, mcMax*kcMax+edge+mcMax*subMax+b.mr*b.nr+b.nr*kcMax)
 	}
-	return max(gemm, 5*s.Width, s.Vocab+lossChunk, attnScratch(s.Attn))
+	return max(gemm, 5*s.Width, s.Vocab, attnScratch(s.Attn))
 }
 
 // attnScratch is no less than attention takes, forward or backward: three
@@ -77,7 +77,8 @@ func (d *Device) Reserve(s Sizes) error {
 type worker struct {
 	dev     *Device
 	mem     device.Buffer
-	scratch []float32 // of mem
+	scratch []float32      // of mem
+	ends    [5][16]float32 // the last elements of arrays, filled up to a vector
 }
 
 // floats is work space of n elements, valid until the next call; its contents
