@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -156,8 +157,8 @@ func (c *Config) train(ctx context.Context, ranks []*Rank, set *data.Set, b *beg
 	return stopped, err
 }
 
-// Together runs f on every rank at once and returns the error that came first
-// in cause: one that is not the loss of a peer, if there is one.
+// Together runs f on every rank at once and returns the error that explains
+// those of the others.
 func Together(ranks []*Rank, f func(*Rank) error) error {
 	errs := make([]error, len(ranks))
 	var wg sync.WaitGroup
@@ -169,12 +170,25 @@ func Together(ranks []*Rank, f func(*Rank) error) error {
 		})
 	}
 	wg.Wait()
-	for _, err := range errs {
-		if err != nil && !errors.Is(err, collective.ErrClosed) {
-			return err
-		}
+	return slices.MinFunc(errs, func(a, b error) int { return cmp.Compare(effect(a), effect(b)) })
+}
+
+// effect is how far an error is from its cause: a rank's own failure, the
+// deadline that a rank did not keep, the loss of a peer, a closed group.
+func effect(err error) int {
+	var late collective.ErrLate
+	var lost collective.ErrPeerLost
+	switch {
+	case err == nil:
+		return 4
+	case !errors.Is(err, collective.ErrClosed):
+		return 0
+	case errors.As(err, &late):
+		return 1
+	case errors.As(err, &lost):
+		return 2
 	}
-	return errors.Join(errs...)
+	return 3
 }
 
 // peak is the most bytes any rank has held at once.
