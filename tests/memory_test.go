@@ -25,7 +25,7 @@ func formula(c *job.Config) device.Bytes {
 	return zero.Footprint{
 		Units: units, Mesh: c.Mesh(), Policy: zero.Stage(c.Zero.Stage).Policy(c.Zero.Prefetch, recompute), DType: c.Precision,
 		Vecs: vecs, Micro: c.Train.Accumulate, Rows: rows,
-		Peak: zero.GPT2Activations(g, c.Precision, rows, c.Train.LossChunk, recompute),
+		Peak: zero.GPT2Activations(g, c.Precision, rows, c.Train.LossChunk, recompute), Work: c.Workspace(),
 	}.Bytes()
 }
 
