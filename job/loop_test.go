@@ -88,7 +88,7 @@ func TestTrain(t *testing.T) {
 	if err != nil || !slices.Equal(steps, h.steps) || !slices.Equal(evals, h.evals) {
 		t.Errorf("metrics.jsonl: %v\n%v\n%v", err, steps, evals)
 	}
-	if raw, err := os.ReadFile("run/job.yaml"); err != nil || string(raw) != string(c.YAML()) {
+	if raw, err := os.ReadFile("run/job.yaml"); err != nil || string(raw) != string(c.YAML()) || strings.Contains(string(raw), "run") {
 		t.Errorf("job.yaml: %v\n%s", err, raw)
 	}
 	if svg, err := os.ReadFile("run/loss.svg"); err != nil || !strings.Contains(string(svg), "validation") {
