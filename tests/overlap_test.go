@@ -141,7 +141,7 @@ func stepTime(t *testing.T, c *job.Config, p pace, replicas bool) (took time.Dur
 func atPace(p pace) func(cpu.Span) {
 	at := ""
 	return func(s cpu.Span) {
-		if !s.Start || s.Task == "wait" || s.Label == at {
+		if s.Task == "wait" || s.Label == at {
 			return
 		}
 		at = s.Label
