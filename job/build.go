@@ -10,16 +10,10 @@ import (
 	"zeroth/device"
 	"zeroth/device/cpu"
 	"zeroth/device/dry"
-	"zeroth/nn"
 	"zeroth/offload"
 	"zeroth/optim"
 	"zeroth/zero"
 )
-
-// gpt2 is the shape of a GPT-2 as the model package wants it.
-func (m Model) gpt2() nn.GPT2 {
-	return nn.GPT2{Layers: m.Layers, Heads: m.Heads, Width: m.Width, Context: m.Context, Vocab: m.Vocab, Eps: float32(m.NormEps)}
-}
 
 // rule is the update rule the job names.
 func (o Optimizer) rule() optim.Rule {
@@ -55,7 +49,7 @@ func (c *Config) trainer() zero.Config {
 	stage := zero.Stage(c.Zero.Stage)
 	return zero.Config{
 		Mesh:  c.Mesh(),
-		Model: c.Model.gpt2().Model(), DType: c.Precision,
+		Model: c.Model.network(), DType: c.Precision,
 		Policy: stage.Policy(c.Zero.Prefetch, c.Zero.Recompute == "block"),
 		Micro:  c.Train.Accumulate, B: c.Train.MicroBatch, T: c.Model.Context, Chunk: c.Train.LossChunk,
 		Rule: c.Optimizer.rule(), Clip: c.Train.Clip, Scale: c.lossScale(),
