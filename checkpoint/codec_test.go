@@ -76,6 +76,24 @@ func TestCodecRatios(t *testing.T) {
 	}
 }
 
+// Planes without information are recognised, those with some are not.
+func TestNoise(t *testing.T) {
+	planes := make([]byte, blockBytes)
+	split(planes, encoded(gauss(blockBytes/4, 0.02, 1), F32), 4, true)
+	n := blockBytes / 4
+	for p, want := range []bool{true, true, true, false} {
+		if got := noise(planes[p*n : (p+1)*n]); got != want {
+			t.Errorf("plane %d of weights: noise is %v", p, got)
+		}
+	}
+	for i := range n {
+		planes[i] &= 0xfe // as of squares, which have no sign
+	}
+	if noise(planes[:n]) {
+		t.Error("a plane of 128 values is noise")
+	}
+}
+
 func noiseBytes(n int, seed uint64) []byte {
 	b := make([]byte, n)
 	r := rand.NewChaCha8([32]byte{byte(seed)})

@@ -136,7 +136,7 @@
 // # Saving
 //
 //  1. One process locks .lock, removes .tmp- and .trash- folders (nobody
-//     alive can own them), makes the temporary folder and syncs its parent.
+//     alive can own them) and makes the temporary folder.
 //  2. Writers write data files, sync them, write and sync their part file,
 //     sync the folder, and hand its SHA-256 to the process that began.
 //  3. That process checks each part file's digest, nonce and writer, the

@@ -94,25 +94,13 @@ func FuzzMarker(f *testing.F) {
 // opening and reading fail or fill what was asked for.
 func FuzzOpenForged(f *testing.F) {
 	path, fsys := seedFiles(f, "part-00000.json")
-	man, err := readManifest(fsys, path)
-	if err != nil {
-		f.Fatal(err)
-	}
 	f.Fuzz(func(t *testing.T, b []byte) {
+		var p part
+		if json.Unmarshal(b, &p) != nil {
+			return
+		}
 		disk := fsys.AfterPowerLoss(fsys.Ops(), func(vfs.Change) vfs.Fate { return vfs.Kept })
-		forged := *man
-		forged.Files = append([]fileEntry(nil), man.Files...)
-		for i := range forged.Files {
-			if e := &forged.Files[i]; e.Name == "part-00000.json" {
-				e.Bytes, e.SHA256 = int64(len(b)), digest(b)
-			}
-		}
-		mb := mustJSON(forged)
-		for name, b := range map[string][]byte{"part-00000.json": b, manifestName: mb,
-			commitName: []byte(marker{man.Seq, man.Step, man.Nonce, digest(mb)}.String())} {
-			disk.Remove(filepath.Join(path, name))
-			vfs.WriteFile(disk, filepath.Join(path, name), b)
-		}
+		forge(t, disk, path, func(_ *manifest, q *part) { *q = p })
 		c, err := OpenIn(disk, path)
 		if err != nil {
 			return

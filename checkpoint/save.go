@@ -98,10 +98,7 @@ func (s *Save) begin() (err error) {
 	if s.Cleaned, err = clean(s.opt.FS, s.root); err != nil {
 		return err
 	}
-	if err := s.opt.FS.Mkdir(s.tmp); err != nil {
-		return err
-	}
-	return s.opt.FS.SyncDir(s.root)
+	return s.opt.FS.Mkdir(s.tmp) // its name need not survive before it is the final one
 }
 
 // Join takes part in a save that another process has begun.

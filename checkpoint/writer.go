@@ -310,7 +310,7 @@ func (w *Writer) Finish() (Part, error) {
 	if err := vfs.WriteFile(w.fsys, filepath.Join(w.dir, name), b); err != nil {
 		return Part{}, w.wrap(fmt.Errorf("%s: %w", name, w.fail(err)))
 	}
-	if err := w.fsys.SyncDir(w.dir); err != nil {
+	if err := w.fsys.SyncDir(w.dir); err != nil { // also here: the committer may be on another machine
 		return Part{}, w.wrap(w.fail(err))
 	}
 	return Part{w.part.Writer, int64(len(b)), digest(b), w.part.bytes()}, nil

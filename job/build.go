@@ -115,12 +115,12 @@ func (c *Config) Open(wrap func(rank int, g collective.Ranks) collective.Ranks) 
 	var ranks []*Rank
 	saves, tuner := collective.NewLocal(c.Parallel.Ranks), &checkpoint.Tuner{}
 	for r, g := range collective.LocalWorld(c.Mesh()) {
-		if wrap != nil {
-			g = wrap(r, g)
-		}
 		g.World = collective.Checked(g.World, c.Parallel.Timeout)
 		g.Shard = collective.Checked(g.Shard, c.Parallel.Timeout)
 		g.Replica = collective.Checked(g.Replica, c.Parallel.Timeout)
+		if wrap != nil {
+			g = wrap(r, g)
+		}
 		rank, err := c.openRank(r, g, arena)
 		if err == nil && c.saves() {
 			rank.saver, err = c.newSaver(rank, saves[r], tuner)

@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -50,7 +51,7 @@ func Resume(ctx context.Context, c *Config, out, which string, obs Observer) err
 		return err
 	}
 	defer closeAll(ranks)
-	rec, err := c.record(out, start.Step, obs)
+	rec, err := c.record(out, which == "", start.Step, obs)
 	if err != nil {
 		return err
 	}
@@ -147,7 +148,7 @@ func (c *Config) train(ctx context.Context, ranks []*Rank, set *data.Set, b *beg
 		if err := b.set(r.Trainer); err != nil {
 			return err
 		}
-		s, err := c.newLoop(r, set, b.progress, rec).run(ctx)
+		s, err := c.newLoop(r, set, b, rec).run(ctx)
 		if r.Rank == 0 {
 			stopped = s
 		}
@@ -156,8 +157,8 @@ func (c *Config) train(ctx context.Context, ranks []*Rank, set *data.Set, b *beg
 	return stopped, err
 }
 
-// Together runs f on every rank at once and returns the error that came first
-// in cause: one that is not the loss of a peer, if there is one.
+// Together runs f on every rank at once and returns the error that explains
+// those of the others.
 func Together(ranks []*Rank, f func(*Rank) error) error {
 	errs := make([]error, len(ranks))
 	var wg sync.WaitGroup
@@ -169,12 +170,25 @@ func Together(ranks []*Rank, f func(*Rank) error) error {
 		})
 	}
 	wg.Wait()
-	for _, err := range errs {
-		if err != nil && !errors.Is(err, collective.ErrClosed) {
-			return err
-		}
+	return slices.MinFunc(errs, func(a, b error) int { return cmp.Compare(effect(a), effect(b)) })
+}
+
+// effect is how far an error is from its cause: a rank's own failure, the
+// deadline that a rank did not keep, the loss of a peer, a closed group.
+func effect(err error) int {
+	var late collective.ErrLate
+	var lost collective.ErrPeerLost
+	switch {
+	case err == nil:
+		return 4
+	case !errors.Is(err, collective.ErrClosed):
+		return 0
+	case errors.As(err, &late):
+		return 1
+	case errors.As(err, &lost):
+		return 2
 	}
-	return errors.Join(errs...)
+	return 3
 }
 
 // peak is the most bytes any rank has held at once.
@@ -204,11 +218,12 @@ type loop struct {
 	at       int   // steps done
 	samples  int64 // of the training order, read so far
 	tokens   int64 // trained on so far
+	kept     int   // the step last saved in checkpoint.dir; -1 if there is none
 	metrics  map[string]float64
 }
 
-func (c *Config) newLoop(r *Rank, set *data.Set, p progress, rec *recorder) *loop {
-	l := &loop{c: c, rank: r, set: set, rec: rec, schedule: c.schedule(), at: p.Step, samples: p.Samples, tokens: p.Tokens,
+func (c *Config) newLoop(r *Rank, set *data.Set, b *beginning, rec *recorder) *loop {
+	l := &loop{c: c, rank: r, set: set, rec: rec, schedule: c.schedule(), at: b.Step, samples: b.Samples, tokens: b.Tokens, kept: -1,
 		share:   data.Share{Ranks: c.Parallel.Ranks, Accumulate: c.Train.Accumulate, MicroBatch: c.Train.MicroBatch},
 		metrics: map[string]float64{}}
 	l.fill = func(micro int, input, target []int32) error {
@@ -216,6 +231,9 @@ func (c *Config) newLoop(r *Rank, set *data.Set, p progress, rec *recorder) *loo
 		return nil
 	}
 	l.validate = l.validation
+	if b.from != nil && filepath.Dir(b.from.Path) == filepath.Clean(c.Checkpoint.Dir) {
+		l.kept = b.Step
+	}
 	return l
 }
 
@@ -243,7 +261,17 @@ func (l *loop) run(ctx context.Context) (stopped bool, err error) {
 			}
 			last = time.Now()
 		}
-		if err := l.checkpoint(stopped); err != nil {
+		if k := l.c.Checkpoint.Every; k > 0 && l.at%k == 0 {
+			err = l.checkpoint()
+		} else {
+			err = l.saved(false)
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	if l.c.Checkpoint.SaveOnExit && l.kept != l.at {
+		if err := l.checkpoint(); err != nil {
 			return false, err
 		}
 	}
@@ -283,14 +311,8 @@ func (l *loop) evaluate() error {
 	return l.rec.eval(Eval{Step: l.at, ValLoss: mean})
 }
 
-// checkpoint saves the state if it is time to, and hears how the save before
-// ended.
-func (l *loop) checkpoint(stopped bool) error {
-	k := l.c.Checkpoint
-	last := stopped || l.at == l.c.Train.Steps
-	if l.rank.saver == nil || !(k.Every > 0 && l.at%k.Every == 0) && !(k.SaveOnExit && last) {
-		return l.saved(false)
-	}
+// checkpoint begins to save the state, once the save before has ended.
+func (l *loop) checkpoint() error {
 	if err := l.saved(true); err != nil {
 		return err
 	}
@@ -302,7 +324,8 @@ func (l *loop) checkpoint(stopped bool) error {
 	if err != nil {
 		return err
 	}
-	return l.saved(!k.Async)
+	l.kept = l.at
+	return l.saved(!l.c.Checkpoint.Async)
 }
 
 // saved hears how the save in flight ended, if it has or if wait is set, and
@@ -390,11 +413,11 @@ type recorder struct {
 
 // record opens the run folder's files; of the metrics of an earlier run it
 // keeps those up to the step this one begins at.
-func (c *Config) record(out string, step int, obs Observer) (*recorder, error) {
+func (c *Config) record(out string, fresh bool, step int, obs Observer) (*recorder, error) {
 	if err := os.MkdirAll(out, 0o777); err != nil {
 		return nil, fmt.Errorf("run folder: %w", err)
 	}
-	if err := claim(filepath.Join(out, "job.yaml"), c.YAML()); err != nil {
+	if err := writeJob(filepath.Join(out, "job.yaml"), c.YAML(), fresh); err != nil {
 		return nil, fmt.Errorf("run folder: %w", err)
 	}
 	path := filepath.Join(out, "metrics.jsonl")
@@ -408,10 +431,14 @@ func (c *Config) record(out string, step int, obs Observer) (*recorder, error) {
 	return &recorder{Observers{m, obs}, out, m, Summary{ValLoss: math.NaN(), Out: out}}, nil
 }
 
-// claim writes a file that must not be there: of two runs that start in one
-// folder at once, one fails.
-func claim(path string, content []byte) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+// writeJob writes the effective configuration. In a fresh run it must not be
+// there: of two that start in one folder at once, one fails.
+func writeJob(path string, content []byte, fresh bool) error {
+	flags := os.O_WRONLY | os.O_CREATE | os.O_TRUNC
+	if fresh {
+		flags |= os.O_EXCL
+	}
+	f, err := os.OpenFile(path, flags, 0o666)
 	if err != nil {
 		return err
 	}
@@ -432,12 +459,14 @@ func (r *recorder) eval(e Eval) error {
 	return r.metrics.Err()
 }
 
-// close ends the metrics and draws them, as far as they were written.
+// close ends the metrics and draws them.
 func (r *recorder) close() error {
-	closing := r.metrics.Close()
-	steps, evals, err := ReadMetrics(filepath.Join(r.out, "metrics.jsonl"))
-	if err == nil && len(steps) > 0 {
-		err = WriteLossSVG(filepath.Join(r.out, "loss.svg"), steps, evals)
+	if err := r.metrics.Close(); err != nil {
+		return err // there is no room for a drawing either
 	}
-	return cmp.Or(closing, err)
+	steps, evals, err := ReadMetrics(filepath.Join(r.out, "metrics.jsonl"))
+	if err != nil || len(steps) == 0 {
+		return err
+	}
+	return WriteLossSVG(filepath.Join(r.out, "loss.svg"), steps, evals)
 }

@@ -134,7 +134,7 @@ func (t *Trainer) build() (err error) {
 	for _, u := range t.runner.Units {
 		params = append(params, u.Param)
 		t.pieces = append(t.pieces, runs(u.Layout, c.Groups.Shard.Rank()))
-		t.labels = append(t.labels, label{"norm of unit " + u.Name, "update of unit " + u.Name})
+		t.labels = append(t.labels, label{"unit " + u.Name + ": norm", "unit " + u.Name + ": update"})
 	}
 	t.peers = c.Mesh.ShardGroup(c.Groups.World.Rank())
 	if t.store, err = c.Store(params); err != nil {
@@ -290,7 +290,7 @@ func (t *Trainer) mergeNorms() error {
 // exchange gives every rank the statistics of all and waits for them.
 func (t *Trainer) exchange() error {
 	q := t.cfg.Comm
-	q.Label("statistics")
+	q.Label("statistics: all-gather")
 	q.After(t.cfg.Compute.Mark())
 	q.After(t.cfg.Update.Mark())
 	t.cfg.Groups.World.AllGather(q, t.stats)

@@ -7,15 +7,25 @@ import (
 	"zeroth/device"
 )
 
-// Attention works on blocks of attnBlock query positions against blocks of as
-// many key positions, so that all it touches at a time is in cache, and keeps
-// for each query the largest score so far and the sum of exponentials relative
-// to it (Milakov and Gimelshein, arXiv 1805.02867; Dao et al., arXiv
-// 2205.14135). Key blocks after the query block are skipped. Letters: B
-// sequences, T positions, H query heads, KV key and value heads, D head width,
-// Q, K, V, O their matrices, S scores, P probabilities, M and L the running
-// maximum and sum.
-const attnBlock = 32 // positions
+// Attention works on blocks of query positions against blocks of key
+// positions, so that all it touches at a time is in cache, and keeps for each
+// query the largest score so far and the sum of exponentials relative to it
+// (Milakov and Gimelshein, arXiv 1805.02867; Dao et al., arXiv 2205.14135).
+// Nothing is computed for keys after the last query of a strip of a few rows;
+// within the strip, what a query does not see is zeroed.
+//
+// Letters: B sequences, T positions, H query heads, KV key and value heads, D
+// head width, Dp that width padded to whole vectors, Q, K, V, O their
+// matrices, S scores, P probabilities, M and L the running maximum and sum.
+//
+// Block borders lie at multiples of every strip and vector, and each of them is
+// computed whole, so bits depend on the instruction set alone.
+const (
+	queryBlock = 64  // positions; a multiple of every strip
+	keyBlock   = 128 // positions, forward; a multiple of queryBlock
+	gradBlock  = 64  // query and key positions, backward
+	rowUnit    = 16  // elements that rows in work space are padded to
+)
 
 // attnRows panics unless m is (B*T, heads*D).
 func attnRows(op string, a *device.Attn, heads int, ms ...*device.Mat) {
@@ -42,10 +52,8 @@ func (q *Queue) Attention(o device.Mat, lse device.Buffer, qm, k, v device.Mat, 
 	t := q.issue("attention")
 	t.m[0], t.m[1], t.m[2], t.m[3] = o, qm, k, v
 	t.b[0], t.attn = lse, a
-	q.kernel(t, runAttention, a.B*a.H*attnBlocks(a.T), 1)
+	q.kernel(t, runAttention, a.B*a.H*ceil(a.T, queryBlock), 1)
 }
-
-func attnBlocks(T int) int { return (T + attnBlock - 1) / attnBlock }
 
 // take cuts the next n elements off mem.
 func take(mem *[]float32, n int) []float32 {
@@ -54,110 +62,163 @@ func take(mem *[]float32, n int) []float32 {
 	return x
 }
 
-// loadBlock reads n rows of D elements from (row, col) of m on and multiplies
-// them by scale.
-func loadBlock(dst []float32, m *device.Mat, row, col, n, D int, scale float32) {
-	for i := range n {
-		load(dst[i*D:][:D], m.Buf.Slice((row+i)*m.Ld+col, (row+i)*m.Ld+col+D))
+// padded is n rounded up to a multiple of unit.
+func padded(n, unit int) int { return ceil(n, unit) * unit }
+
+// loadRows reads n rows of D elements from (row, col) of m on into rows of dst,
+// ld apart, and multiplies them by scale.
+func (s *attnISA) loadRows(dst []float32, ld int, m *device.Mat, row, col, n, D int, scale float32) {
+	part := m.Buf.Slice(row*m.Ld+col, (row+n-1)*m.Ld+col+D)
+	whole := D / rowUnit * rowUnit
+	if whole > 0 {
+		s.load[part.Type](floatPtr(dst, 0), part.Ptr, ld, m.Ld, n, whole, scale)
 	}
-	if scale != 1 {
-		for i := range dst[:n*D] {
-			dst[i] *= scale
+	for i := 0; whole < D && i < n; i++ {
+		x := dst[i*ld+whole:][:D-whole]
+		load(x, part.Slice(i*m.Ld+whole, i*m.Ld+D))
+		for j := range x {
+			x[j] *= scale
 		}
 	}
 }
 
-// storeBlock multiplies n rows of D elements by scale and writes them to m
-// from (row, col) on.
-func storeBlock(m *device.Mat, row, col int, src []float32, n, D int, scale float32) {
-	for i := range n {
-		x := src[i*D:][:D]
-		if scale != 1 {
-			for j := range x {
-				x[j] *= scale
-			}
+// storeRows multiplies n rows of D elements, ld apart, by scale and writes
+// them to m from (row, col) on; src is work space that may be changed.
+func (s *attnISA) storeRows(m *device.Mat, row, col int, src []float32, ld, n, D int, scale float32) {
+	part := m.Buf.Slice(row*m.Ld+col, (row+n-1)*m.Ld+col+D)
+	whole := D / rowUnit * rowUnit
+	if whole > 0 {
+		s.store[part.Type](part.Ptr, floatPtr(src, 0), m.Ld, ld, n, whole, scale)
+	}
+	for i := 0; whole < D && i < n; i++ {
+		x := src[i*ld+whole:][:D-whole]
+		for j := range x {
+			x[j] *= scale
 		}
-		store(m.Buf.Slice((row+i)*m.Ld+col, (row+i)*m.Ld+col+D), x)
+		store(part.Slice(i*m.Ld+whole, i*m.Ld+D), x)
 	}
 }
 
-// transpose sets dst (D, n), rows attnBlock apart, to src (n, D) transposed.
-func transpose(dst, src []float32, n, D int) {
-	for i := range n {
-		for j, x := range src[i*D:][:D] {
-			dst[j*attnBlock+i] = x
+// panels is the transpose of rows, k elements each, ld apart: panels of 2
+// lanes columns, (k, 2 lanes) each.
+func (s *attnISA) panels(dst, rows []float32, ld, n, k int) {
+	for i := 0; i < n; i += s.lanes {
+		panel := i / (2 * s.lanes) * (2 * s.lanes)
+		s.trans(floatPtr(dst, panel*k+i-panel), floatPtr(rows, i*ld), ld, k, min(s.lanes, n-i))
+	}
+}
+
+// scores sets c (nq, nk), rows ldc apart, to a·b for what queries see: a is
+// rows of k elements, ld apart, b panels. The first query sees the first n keys.
+func (s *attnISA) scores(c []float32, ldc int, a []float32, ld int, b []float32, nq, nk, n, k int) {
+	width := 2 * s.lanes
+	for j := 0; j < nk; j += width {
+		for i := max(0, j-n+1) / s.rows * s.rows; i < nq; i += s.rows {
+			see := min(nk, n+i+s.rows-1) - j
+			s.strip[min(2, ceil(see, s.lanes))](k, floatPtr(a, i*ld), floatPtr(b, j*k), floatPtr(c, i*ldc+j), ld, 1, width, ldc, 0)
 		}
 	}
 }
 
-// runAttention computes query blocks: piece ((b*H)+h)*attnBlocks + block.
+// mix sets c (nq, n), or adds to it, to p·b for what queries see: p (nq, nk) is
+// rows ldp apart, b (nk, n) and c rows ld apart.
+func (s *attnISA) mix(c, p []float32, ldp int, b []float32, ld, nq, nk, see, n, add int) {
+	for j := 0; j < n; j += 2 * s.lanes {
+		strip := s.strip[min(2, ceil(n-j, s.lanes))]
+		for i := 0; i < nq; i += s.rows {
+			strip(min(nk, see+i+s.rows-1), floatPtr(p, i*ldp), floatPtr(b, j), floatPtr(c, i*ld+j), ldp, 1, ld, ld, add)
+		}
+	}
+}
+
+// runAttention computes query blocks: piece ((b*H)+h)*blocks + block.
 func runAttention(t *task, w *worker, lo, hi int) {
-	a, n := &t.attn, attnBlocks(t.attn.T)
-	f := attnForward{t: t}
-	mem := w.floats((4*a.D + attnBlock + 2) * attnBlock)
-	f.Q, f.O, f.V, f.Kt = take(&mem, attnBlock*a.D), take(&mem, attnBlock*a.D), take(&mem, attnBlock*a.D), take(&mem, attnBlock*a.D)
-	f.S, f.M, f.L = take(&mem, attnBlock*attnBlock), take(&mem, attnBlock), take(&mem, attnBlock)
+	a, n := &t.attn, ceil(t.attn.T, queryBlock)
+	f := newAttnForward(t, w)
 	for i := lo; i < hi; i++ {
-		f.block(i/n/a.H, i/n%a.H, i%n*attnBlock)
+		f.block(i/n/a.H, i/n%a.H, i%n*queryBlock)
 	}
 }
 
 // attnForward is the work space of one worker.
 type attnForward struct {
-	t       *task
-	Q, O, V []float32 // (attnBlock, D)
-	Kt      []float32 // (D, attnBlock)
-	S       []float32 // (attnBlock, attnBlock): scores, then exponentials
-	M, L    []float32 // (attnBlock)
+	t            *task
+	isa          *vecISA
+	Dp           int
+	Q, O         []float32 // (queryBlock, Dp); Q times Scale
+	V            []float32 // (T, Dp)
+	Kt           []float32 // panels of 2 lanes keys
+	S            []float32 // (queryBlock, keyBlock): scores, then exponentials
+	M, L, shrink []float32 // (queryBlock), (queryBlock, lanes), (queryBlock)
+	head, packed int       // the head whose first packed keys and values are in Kt and V
+}
+
+func newAttnForward(t *task, w *worker) attnForward {
+	a := &t.attn
+	f := attnForward{t: t, isa: bestVec, Dp: padded(a.D, rowUnit), head: -1}
+	keys := padded(a.T, 2*f.isa.lanes)
+	mem := w.floats(2*queryBlock*f.Dp + keys*(a.D+f.Dp) + queryBlock*(keyBlock+2+f.isa.lanes) + edge)
+	f.Q, f.O = take(&mem, queryBlock*f.Dp), take(&mem, queryBlock*f.Dp)
+	f.V, f.Kt = take(&mem, keys*f.Dp), take(&mem, keys*a.D)
+	f.S, f.L = take(&mem, queryBlock*keyBlock), take(&mem, queryBlock*f.isa.lanes)
+	f.M, f.shrink = take(&mem, queryBlock), take(&mem, queryBlock)
+	return f
+}
+
+// pack makes the first n keys and values of key head kv of sequence b ready.
+func (f *attnForward) pack(b, kv, n int) {
+	a := &f.t.attn
+	if head := b*a.KV + kv; head != f.head {
+		f.head, f.packed = head, 0
+	}
+	for ; f.packed < n; f.packed += keyBlock {
+		nk := min(keyBlock, a.T-f.packed)
+		V := f.V[f.packed*f.Dp:]
+		f.isa.loadRows(V, f.Dp, &f.t.m[2], b*a.T+f.packed, kv*a.D, nk, a.D, 1)
+		f.isa.panels(f.Kt[f.packed*a.D:], V, f.Dp, nk, a.D)
+		f.isa.loadRows(V, f.Dp, &f.t.m[3], b*a.T+f.packed, kv*a.D, nk, a.D, 1)
+	}
 }
 
 // block computes head h of sequence b for the queries from q0 on.
 func (f *attnForward) block(b, h, q0 int) {
-	a, o, lse := &f.t.attn, &f.t.m[0], f.t.b[0].F32()
-	nq, first := min(attnBlock, a.T-q0), b*a.T
-	loadBlock(f.Q, &f.t.m[1], first+q0, h*a.D, nq, a.D, a.Scale)
-	clear(f.O)
-	for i := range nq {
-		f.M[i], f.L[i] = float32(math.Inf(-1)), 0
+	a, lse := &f.t.attn, f.t.b[0].F32()[((b*f.t.attn.H)+h)*f.t.attn.T+q0:]
+	nq, first := min(queryBlock, a.T-q0), b*a.T
+	f.pack(b, h/(a.H/a.KV), q0+nq)
+	f.isa.loadRows(f.Q, f.Dp, &f.t.m[1], first+q0, h*a.D, nq, a.D, a.Scale)
+	clear(f.L)
+	for i := range f.M {
+		f.M[i] = negInf
 	}
-	for k0 := 0; k0 <= q0; k0 += attnBlock {
-		f.keys(first, h/(a.H/a.KV)*a.D, q0, k0, nq)
+	for k0 := 0; k0 <= q0; k0 += keyBlock {
+		f.keys(q0, k0, nq)
 	}
 	for i := range nq {
-		lse[(b*a.H+h)*a.T+q0+i] = f.M[i] + float32(math.Log(float64(f.L[i])))
-		storeBlock(o, first+q0+i, h*a.D, f.O[i*a.D:], 1, a.D, 1/f.L[i])
+		var sum float32
+		for _, x := range f.L[i*f.isa.lanes:][:f.isa.lanes] {
+			sum += x
+		}
+		lse[i] = f.M[i] + float32(math.Log(float64(sum)))
+		f.isa.storeRows(&f.t.m[0], first+q0+i, h*a.D, f.O[i*f.Dp:], f.Dp, 1, a.D, 1/sum)
 	}
 }
 
-// keys goes on to the keys and values from position k0 on; col is their
-// head's first column.
-func (f *attnForward) keys(first, col, q0, k0, nq int) {
-	a := &f.t.attn
-	nk := min(attnBlock, a.T-k0)
-	loadBlock(f.V, &f.t.m[2], first+k0, col, nk, a.D, 1)
-	transpose(f.Kt, f.V, nk, a.D)
-	loadBlock(f.V, &f.t.m[3], first+k0, col, nk, a.D, 1)
-	clear(f.S)
-	panelMul(panelOf(f.S, attnBlock), panelOf(f.Q, a.D), panelOf(f.Kt, attnBlock), nq, nk, a.D)
-	for i := range nq {
-		f.soften(i, min(nk, q0+i-k0+1))
+// keys goes on to the keys and values from position k0 on.
+func (f *attnForward) keys(q0, k0, nq int) {
+	a, isa := &f.t.attn, f.isa
+	nk, see, add := min(keyBlock, q0+nq-k0), q0-k0+1, 0
+	isa.scores(f.S, keyBlock, f.Q, f.Dp, f.Kt[k0*a.D:], nq, nk, see, a.D)
+	for i := 0; i < nq; i += isa.rows {
+		isa.soften(floatPtr(f.S, i*keyBlock), keyBlock, min(isa.rows, nq-i), see+i, nk, min(nk, see+i+isa.rows-1),
+			floatPtr(f.M, i), floatPtr(f.L, i*isa.lanes), floatPtr(f.shrink, i))
 	}
-	panelMul(panelOf(f.O, a.D), panelOf(f.S, attnBlock), panelOf(f.V, a.D), nq, a.D, nk)
-}
-
-// soften turns the first n scores of row i, those it may see, into
-// exponentials and the rest into zeros, and brings the row's running sum and
-// output to the new maximum.
-func (f *attnForward) soften(i, n int) {
-	s, D := f.S[i*attnBlock:][:attnBlock], f.t.attn.D
-	top := max(f.M[i], largest(s[:n]))
-	if shrink := exp32(f.M[i] - top); shrink != 1 {
-		f.L[i] *= shrink
-		for j := range f.O[i*D:][:D] {
-			f.O[i*D+j] *= shrink
+	if k0 > 0 {
+		add = 1
+		for i, s := range f.shrink[:nq] {
+			if s != 1 {
+				isa.scale(floatPtr(f.O, i*f.Dp), f.Dp, s)
+			}
 		}
 	}
-	f.M[i] = top
-	f.L[i] += expSum(s[:n], s[:n], top)
-	clear(s[n:])
+	isa.mix(f.O, f.S, keyBlock, f.V[k0*f.Dp:], f.Dp, nq, nk, see, f.Dp, add)
 }

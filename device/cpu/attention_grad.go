@@ -26,24 +26,27 @@ func (q *Queue) AttentionGrad(dq, dk, dv device.Mat, delta device.Buffer, do, o 
 // attnBackward is the work space of one worker.
 type attnBackward struct {
 	t            *task
-	dQ, dK, dV   []float32 // (T, D)
-	Q, dO, K     []float32 // (attnBlock, D); Q times Scale
-	Kt, Vt       []float32 // (D, attnBlock)
-	P, dS        []float32 // (attnBlock, attnBlock)
+	isa          *vecISA
+	Dp           int
+	dQ, dK, dV   []float32 // (T, Dp)
+	Q, dO, K     []float32 // (gradBlock, Dp); Q times Scale
+	Kt, Vt       []float32 // panels of 2 lanes keys
+	P, dS        []float32 // (gradBlock, gradBlock)
 	delta, lse   []float32 // (B, H, T)
 	first        int       // row of the sequence's first position
 	head, shared int       // first column of the query head and of its key head
+	add          int       // 1 if dK and dV have parts of another query head already
 }
 
 func runAttentionGrad(t *task, w *worker, lo, hi int) {
 	a := &t.attn
-	f := attnBackward{t: t, delta: t.b[0].F32(), lse: t.b[1].F32()}
-	whole, part, square := a.T*a.D, attnBlock*a.D, attnBlock*attnBlock
-	mem := w.floats(3*whole + 5*part + 2*square)
+	f := attnBackward{t: t, isa: bestVec, Dp: padded(a.D, rowUnit), delta: t.b[0].F32(), lse: t.b[1].F32()}
+	whole, part, square := padded(a.T, f.isa.rows)*f.Dp, gradBlock*f.Dp, gradBlock*gradBlock
+	mem := w.floats(3*whole + 3*part + 2*gradBlock*a.D + 2*square + edge)
 	f.dQ, f.dK, f.dV = take(&mem, whole), take(&mem, whole), take(&mem, whole)
 	f.Q, f.dO, f.K = take(&mem, part), take(&mem, part), take(&mem, part)
-	f.Kt, f.Vt = take(&mem, part), take(&mem, part)
 	f.P, f.dS = take(&mem, square), take(&mem, square)
+	f.Kt, f.Vt = take(&mem, gradBlock*a.D), take(&mem, gradBlock*a.D)
 	for i := lo; i < hi; i++ {
 		f.keyHead(i/a.KV, i%a.KV)
 	}
@@ -52,32 +55,30 @@ func runAttentionGrad(t *task, w *worker, lo, hi int) {
 // keyHead computes key head kv of sequence b and the query heads that use it.
 func (f *attnBackward) keyHead(b, kv int) {
 	a, t, share := &f.t.attn, f.t, f.t.attn.H/f.t.attn.KV
-	f.first, f.shared = b*a.T, kv*a.D
-	clear(f.dK)
-	clear(f.dV)
+	f.first, f.shared, f.add = b*a.T, kv*a.D, 0
 	for h := kv * share; h < (kv+1)*share; h++ {
 		f.head = h * a.D
 		f.queryHead((b*a.H + h) * a.T)
-		storeBlock(&t.m[0], f.first, f.head, f.dQ, a.T, a.D, a.Scale)
+		f.isa.storeRows(&t.m[0], f.first, f.head, f.dQ, f.Dp, a.T, a.D, a.Scale)
+		f.add = 1
 	}
-	storeBlock(&t.m[1], f.first, f.shared, f.dK, a.T, a.D, 1)
-	storeBlock(&t.m[2], f.first, f.shared, f.dV, a.T, a.D, 1)
+	f.isa.storeRows(&t.m[1], f.first, f.shared, f.dK, f.Dp, a.T, a.D, 1)
+	f.isa.storeRows(&t.m[2], f.first, f.shared, f.dV, f.Dp, a.T, a.D, 1)
 }
 
 // queryHead sets dQ, without Scale, and adds to dK and dV; stat is where the
 // head's rows begin in delta and lse.
 func (f *attnBackward) queryHead(stat int) {
 	a := &f.t.attn
-	clear(f.dQ)
 	f.deltas(f.delta[stat:][:a.T])
-	for k0 := 0; k0 < a.T; k0 += attnBlock {
-		nk := min(attnBlock, a.T-k0)
-		loadBlock(f.K, &f.t.m[7], f.first+k0, f.shared, nk, a.D, 1)
-		transpose(f.Vt, f.K, nk, a.D)
-		loadBlock(f.K, &f.t.m[6], f.first+k0, f.shared, nk, a.D, 1)
-		transpose(f.Kt, f.K, nk, a.D)
-		for q0 := k0; q0 < a.T; q0 += attnBlock {
-			f.pair(stat, q0, k0, min(attnBlock, a.T-q0), nk)
+	for k0 := 0; k0 < a.T; k0 += gradBlock {
+		nk := min(gradBlock, a.T-k0)
+		f.isa.loadRows(f.K, f.Dp, &f.t.m[7], f.first+k0, f.shared, nk, a.D, 1)
+		f.isa.panels(f.Vt, f.K, f.Dp, nk, a.D)
+		f.isa.loadRows(f.K, f.Dp, &f.t.m[6], f.first+k0, f.shared, nk, a.D, 1)
+		f.isa.panels(f.Kt, f.K, f.Dp, nk, a.D)
+		for q0 := k0; q0 < a.T; q0 += gradBlock {
+			f.pair(stat, q0, k0, min(gradBlock, a.T-q0), nk)
 		}
 	}
 }
@@ -85,45 +86,49 @@ func (f *attnBackward) queryHead(stat int) {
 // deltas sets delta to the row sums of do*o.
 func (f *attnBackward) deltas(delta []float32) {
 	D := f.t.attn.D
+	clear(f.Q[D:f.Dp])
+	clear(f.dO[D:f.Dp])
 	for i := range delta {
-		loadBlock(f.Q, &f.t.m[4], f.first+i, f.head, 1, D, 1)
-		loadBlock(f.dO, &f.t.m[3], f.first+i, f.head, 1, D, 1)
-		var s float32
-		for j, o := range f.Q[:D] {
-			s += o * f.dO[j]
-		}
-		delta[i] = s
+		f.isa.loadRows(f.Q, f.Dp, &f.t.m[4], f.first+i, f.head, 1, D, 1)
+		f.isa.loadRows(f.dO, f.Dp, &f.t.m[3], f.first+i, f.head, 1, D, 1)
+		delta[i] = f.isa.dot(floatPtr(f.Q, 0), floatPtr(f.dO, 0), f.Dp)
 	}
 }
 
 // pair adds what nq queries from q0 on and nk keys from k0 on have to do with
 // each other.
 func (f *attnBackward) pair(stat, q0, k0, nq, nk int) {
-	a, D := &f.t.attn, f.t.attn.D
-	loadBlock(f.Q, &f.t.m[5], f.first+q0, f.head, nq, D, a.Scale)
-	loadBlock(f.dO, &f.t.m[3], f.first+q0, f.head, nq, D, 1)
-	P, dS, Q, dO := panelOf(f.P, attnBlock), panelOf(f.dS, attnBlock), panelOf(f.Q, D), panelOf(f.dO, D)
-	clear(f.P)
-	clear(f.dS)
-	panelMul(P, Q, panelOf(f.Kt, attnBlock), nq, nk, D)
-	panelMul(dS, dO, panelOf(f.Vt, attnBlock), nq, nk, D)
-	for i := range nq {
+	a, isa, Dp, see := &f.t.attn, f.isa, f.Dp, q0-k0+1
+	f.isa.loadRows(f.Q, Dp, &f.t.m[5], f.first+q0, f.head, nq, a.D, a.Scale)
+	f.isa.loadRows(f.dO, Dp, &f.t.m[3], f.first+q0, f.head, nq, a.D, 1)
+	isa.scores(f.P, gradBlock, f.Q, Dp, f.Kt, nq, nk, see, a.D)
+	isa.scores(f.dS, gradBlock, f.dO, Dp, f.Vt, nq, nk, see, a.D)
+	for i := 0; i < nq; i += isa.rows {
 		row := stat + q0 + i
-		f.slope(i, min(nk, q0+i-k0+1), f.lse[row], f.delta[row])
+		isa.slope(floatPtr(f.P, i*gradBlock), floatPtr(f.dS, i*gradBlock), gradBlock, min(isa.rows, nq-i), see+i, nk,
+			min(nk, see+i+isa.rows-1), floatPtr(f.lse, row), floatPtr(f.delta, row))
 	}
-	panelMul(panelOf(f.dV[k0*D:], D), P.t(), dO, nk, D, nq)
-	panelMul(panelOf(f.dK[k0*D:], D), dS.t(), Q, nk, D, nq)
-	panelMul(panelOf(f.dQ[q0*D:], D), dS, panelOf(f.K, D), nq, D, nk)
+	add, addQ := f.add, 1
+	if q0 > k0 {
+		add = 1
+	}
+	if k0 == 0 {
+		addQ = 0
+	}
+	f.spread(f.dV[k0*Dp:], f.P, f.dO, nq, nk, see, add)
+	f.spread(f.dK[k0*Dp:], f.dS, f.Q, nq, nk, see, add)
+	isa.mix(f.dQ[q0*Dp:], f.dS, gradBlock, f.K, Dp, nq, nk, see, Dp, addQ)
 }
 
-// slope turns row i of P from scores into probabilities and that of dS from
-// do·v into the gradient of the scores; zeros beyond the first n, the seen.
-func (f *attnBackward) slope(i, n int, lse, delta float32) {
-	p, ds := f.P[i*attnBlock:][:attnBlock], f.dS[i*attnBlock:][:attnBlock]
-	for j, s := range p[:n] {
-		p[j] = exp32(s - lse)
-		ds[j] = p[j] * (ds[j] - delta)
+// spread sets c (nk, Dp), or adds to it, to the transpose of p (nq, nk) times
+// b (nq, Dp), for the queries that see a key.
+func (f *attnBackward) spread(c, p, b []float32, nq, nk, see, add int) {
+	isa, Dp := f.isa, f.Dp
+	for j := 0; j < Dp; j += 2 * isa.lanes {
+		strip := isa.strip[min(2, ceil(Dp-j, isa.lanes))]
+		for i := 0; i < nk; i += isa.rows {
+			from := max(0, i-see+1) // the first query that sees key i
+			strip(nq-from, floatPtr(p, from*gradBlock+i), floatPtr(b, from*Dp+j), floatPtr(c, i*Dp+j), 1, gradBlock, Dp, Dp, add)
+		}
 	}
-	clear(p[n:])
-	clear(ds[n:])
 }

@@ -8,6 +8,7 @@ import (
 // worker is the private memory of one goroutine that runs pieces of kernels.
 type worker struct {
 	scratch []float32
+	ends    [5][16]float32 // the last elements of arrays, filled up to a vector
 }
 
 // floats is work space of n elements, valid until the next call; its contents

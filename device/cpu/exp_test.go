@@ -3,6 +3,7 @@ package cpu
 import (
 	"math"
 	"testing"
+	"unsafe"
 )
 
 // ulps is the distance of got from want in units of float32's last place at want.
@@ -83,4 +84,53 @@ func TestExpSum(t *testing.T) {
 	if got := largest([]float32{-3, float32(math.NaN()), -2}); got != -2 {
 		t.Errorf("largest is %g, want -2", got)
 	}
+}
+
+// TestVectorExpWithinItsBound: exp as vectors compute it, through slope.
+func TestVectorExpWithinItsBound(t *testing.T) {
+	withVec(t, func(t *testing.T) {
+		const n = 512
+		x, ds := make([]float32, n), make([]float32, n)
+		var zero float32
+		worst, at := 0.0, float32(0)
+		check := func(from uint32, step uint32) {
+			in := make([]float32, n)
+			for i := range in {
+				in[i] = math.Float32frombits(from + uint32(i)*step)
+				x[i], ds[i] = in[i], 1
+			}
+			bestVec.slope(floatPtr(x, 0), floatPtr(ds, 0), n, 1, n, n, n, unsafe.Pointer(&zero), unsafe.Pointer(&zero))
+			for i, v := range in {
+				switch got := x[i]; {
+				case v != v:
+					if got == got {
+						t.Fatalf("exp of the NaN %#x is %g", math.Float32bits(v), got)
+					}
+				case v < expMin:
+					if got != 0 {
+						t.Fatalf("exp(%g) = %g, want 0", v, got)
+					}
+				case v > 88.37: // infinity from here on is allowed
+					if !(got > 2e38) {
+						t.Fatalf("exp(%g) = %g", v, got)
+					}
+				default:
+					if e := ulps(got, math.Exp(float64(v))); !(e <= worst) {
+						worst, at = e, v
+					}
+				}
+			}
+		}
+		for u := uint64(0); u < 1<<32; u += n * 4001 { // every kind of float32
+			check(uint32(u), 4001)
+		}
+		for u := math.Float32bits(1e-3); u < math.Float32bits(90); u += n * 171 { // densely where softmax and gelu are
+			check(u, 171)
+			check(u|1<<31, 171)
+		}
+		t.Logf("worst error %.3f ulp at %g", worst, at)
+		if worst > 1.1 {
+			t.Errorf("exp(%g) is off by %.3f ulp, the bound is 1.1", at, worst)
+		}
+	})
 }

@@ -36,6 +36,7 @@ type args struct {
 	sgd   device.SGD
 	lion  device.Lion
 	gemm  gemm
+	each  *[3]eachFunc
 }
 
 // Queue is a goroutine that runs tasks in order.

@@ -139,33 +139,39 @@ func roundBF16(c *build.Context, w width) func() (func(), convert) {
 	prepare := func() { one, half, quiet = spread(1), spread(0x7fff), spread(0x400000) }
 	return func() (func(), convert) {
 		return prepare, func(c *build.Context, w width, src operand.Mem) reg.Register {
-			u, r := w.vec(c), w.vec(c)
+			u := w.vec(c)
 			c.VMOVUPS(src, u)
-			c.VPSRLD(operand.U8(16), u, r)
-			if w.lanes == 16 {
-				nan := c.K()
-				c.VPANDD(one, r, r)
-				c.VPADDD(half, r, r)
-				c.VCMPPS(operand.U8(3), u, u, nan) // 3: unordered
-				c.VPADDD(u, r, r)
-				c.VPORD(quiet, u, nan, r)
-				c.VPSRLD(operand.U8(16), r, r)
-				c.VPMOVDW(r, r.AsY())
-				return r.AsY()
-			}
-			nan, q := c.YMM(), c.YMM()
-			c.VPAND(one, r, r)
-			c.VPADDD(half, r, r)
-			c.VCMPPS(operand.U8(3), u, u, nan)
-			c.VPADDD(u, r, r)
-			c.VPOR(quiet, u, q)
-			c.VBLENDVPS(nan, q, r, r)
-			c.VPSRLD(operand.U8(16), r, r)
-			c.VEXTRACTI128(operand.U8(1), r, q.AsX())
-			c.VPACKUSDW(q.AsX(), r.AsX(), r.AsX())
-			return r.AsX()
+			return narrowBF16(c, w, u, one, half, quiet)
 		}
 	}
+}
+
+// narrowBF16 is u rounded, in the lower half of a register.
+func narrowBF16(c *build.Context, w width, u reg.VecVirtual, one, half, quiet operand.Op) reg.Register {
+	r := w.vec(c)
+	c.VPSRLD(operand.U8(16), u, r)
+	if w.lanes == 16 {
+		nan := c.K()
+		c.VPANDD(one, r, r)
+		c.VPADDD(half, r, r)
+		c.VCMPPS(operand.U8(3), u, u, nan) // 3: unordered
+		c.VPADDD(u, r, r)
+		c.VPORD(quiet, u, nan, r)
+		c.VPSRLD(operand.U8(16), r, r)
+		c.VPMOVDW(r, r.AsY())
+		return r.AsY()
+	}
+	nan, q := c.YMM(), c.YMM()
+	c.VPAND(one, r, r)
+	c.VPADDD(half, r, r)
+	c.VCMPPS(operand.U8(3), u, u, nan)
+	c.VPADDD(u, r, r)
+	c.VPOR(quiet, u, q)
+	c.VBLENDVPS(nan, q, r, r)
+	c.VPSRLD(operand.U8(16), r, r)
+	c.VEXTRACTI128(operand.U8(1), r, q.AsX())
+	c.VPACKUSDW(q.AsX(), r.AsX(), r.AsX())
+	return r.AsX()
 }
 
 func streamCopy(c *build.Context) {

@@ -1,0 +1,187 @@
+package main
+
+import (
+	"math"
+
+	"github.com/mmcloughlin/avo/attr"
+	"github.com/mmcloughlin/avo/build"
+	"github.com/mmcloughlin/avo/operand"
+	"github.com/mmcloughlin/avo/reg"
+)
+
+var negInf = math.Inf(-1)
+
+// widths are the vectors that elementwise code is written for.
+var widths = []width{{"AVX512", 16}, {"AVX2", 8}}
+
+// bytes is the size of a vector.
+func (w width) bytes() int { return 4 * w.lanes }
+
+// lanes16 is a static table of constants, each in 16 lanes, so that any
+// instruction of either width takes it from memory.
+type lanes16 struct {
+	symbol operand.Symbol
+	at     map[string]int
+}
+
+// constant is a name and its 32 bits in every lane.
+type constant struct {
+	name string
+	bits uint32
+}
+
+func float(name string, x float64) constant { return constant{name, math.Float32bits(float32(x))} }
+
+func declare(c *build.Context, name string, list ...constant) *lanes16 {
+	t := &lanes16{operand.NewStaticSymbol(name), map[string]int{}}
+	c.StaticGlobal(name)
+	c.DataAttributes(attr.RODATA | attr.NOPTR)
+	for i, k := range list {
+		t.at[k.name] = 64 * i
+		for lane := range 16 {
+			c.AddDatum(64*i+4*lane, operand.U32(k.bits))
+		}
+	}
+	return t
+}
+
+func (t *lanes16) mem(name string) operand.Mem {
+	at, ok := t.at[name]
+	if !ok {
+		panic("no constant " + name)
+	}
+	return operand.Mem{Symbol: t.symbol, Base: reg.StaticBase, Disp: at}
+}
+
+// get loads a constant.
+func (t *lanes16) get(c *build.Context, w width, name string) reg.VecVirtual {
+	v := w.vec(c)
+	c.VMOVUPS(t.mem(name), v)
+	return v
+}
+
+func zeroed(c *build.Context, w width) reg.VecVirtual {
+	v := w.vec(c)
+	if w.lanes == 16 {
+		c.VPXORD(v, v, v)
+	} else {
+		c.VXORPS(v, v, v)
+	}
+	return v
+}
+
+// broadcast is the float at m in every lane.
+func broadcast(c *build.Context, w width, m operand.Mem) reg.VecVirtual {
+	v := w.vec(c)
+	c.VBROADCASTSS(m, v)
+	return v
+}
+
+// expConstants are those of exp32 in exp.go.
+var expConstants = []constant{
+	float("1", 1), float("expMin", -87.33), float("expTop", 88.5),
+	float("log2e", math.Log2E), float("ln2High", 0.693359375), float("ln2Low", -2.12194440e-4), float("magic", 3<<22),
+	float("exp0", 1.9875691500e-4), float("exp1", 1.3981999507e-3), float("exp2", 8.3334519073e-3),
+	float("exp3", 4.1665795894e-2), float("exp4", 1.6666665459e-1), float("exp5", 5.0000001201e-1),
+}
+
+// exp turns x into e^x: exp32 with multiply-adds, and with infinity from 88.38
+// on, where the power of two alone leaves the range. With big unset, x must be
+// at most 88. NaN stays NaN.
+func exp(c *build.Context, w width, t *lanes16, x reg.VecVirtual, big bool) {
+	if big {
+		top := t.get(c, w, "expTop")
+		c.VMINPS(x, top, x) // NaN: the first of the operands as written
+	}
+	n, p := w.vec(c), w.vec(c)
+	pow := t.get(c, w, "magic")
+	c.VFMADD231PS(t.mem("log2e"), x, pow)
+	c.VSUBPS(t.mem("magic"), pow, n)
+	keep := notLess(c, w, x, t.mem("expMin"))
+	c.VFNMADD231PS(t.mem("ln2High"), n, x)
+	c.VFNMADD231PS(t.mem("ln2Low"), n, x)
+	c.VMOVUPS(t.mem("exp0"), p)
+	for _, k := range []string{"exp1", "exp2", "exp3", "exp4", "exp5", "1", "1"} {
+		c.VFMADD213PS(t.mem(k), x, p)
+	}
+	c.VPSLLD(operand.U8(23), pow, pow)
+	c.VPADDD(t.mem("1"), pow, pow)
+	if w.lanes == 16 {
+		c.VMULPS_Z(pow, p, keep, x)
+		return
+	}
+	c.VMULPS(pow, p, x)
+	c.VANDPS(keep, x, x)
+}
+
+// notLess is the lanes where x is not less than m.
+func notLess(c *build.Context, w width, x reg.VecVirtual, m operand.Mem) reg.Register {
+	const notLessThan = 5
+	if w.lanes == 16 {
+		k := c.K()
+		c.VCMPPS(operand.U8(notLessThan), m, x, k)
+		return k
+	}
+	k := c.YMM()
+	c.VCMPPS(operand.U8(notLessThan), m, x, k)
+	return k
+}
+
+// across folds the lanes of v into its lowest by op, halves onto each other:
+// lane i with i+8, then i+4, i+2, i+1. op takes (source, source, destination).
+func across(c *build.Context, w width, v reg.VecVirtual, op func(...operand.Op)) {
+	half := w.vec(c)
+	if w.lanes == 16 {
+		c.VEXTRACTF64X4(operand.U8(1), v, half.AsY())
+		op(half.AsY(), v.AsY(), v.AsY())
+	}
+	c.VEXTRACTF128(operand.U8(1), v.AsY(), half.AsX())
+	op(half.AsX(), v.AsX(), v.AsX())
+	c.VPERMILPS(operand.U8(0x4e), v.AsX(), half.AsX())
+	op(half.AsX(), v.AsX(), v.AsX())
+	c.VPERMILPS(operand.U8(0xb1), v.AsX(), half.AsX())
+	op(half.AsX(), v.AsX(), v.AsX())
+}
+
+// elem is a type of elements in memory.
+type elem struct {
+	name string
+	size int // bytes
+}
+
+var (
+	f32   = elem{"F32", 4}
+	bf16s = elem{"BF16", 2}
+	f16s  = elem{"F16", 2}
+)
+
+// roundConstants are those of narrowBF16.
+var roundConstants = []constant{{"bit", 1}, {"half", 0x7fff}, {"quiet", 0x400000}}
+
+// widen loads a vector of elements as float32.
+func (e elem) widen(c *build.Context, w width, src operand.Mem) reg.VecVirtual {
+	v := w.vec(c)
+	switch e {
+	case f32:
+		c.VMOVUPS(src, v)
+	case bf16s:
+		c.VPMOVZXWD(src, v)
+		c.VPSLLD(operand.U8(16), v, v)
+	case f16s:
+		c.VCVTPH2PS(src, v)
+	}
+	return v
+}
+
+// narrow stores v rounded to elements; t has roundConstants.
+func (e elem) narrow(c *build.Context, w width, t *lanes16, v reg.VecVirtual, dst operand.Mem, stream bool) {
+	var r reg.Register = v
+	switch e {
+	case bf16s:
+		r = narrowBF16(c, w, v, t.mem("bit"), t.mem("half"), t.mem("quiet"))
+	case f16s:
+		r = w.half(w.vec(c))
+		c.VCVTPS2PH(operand.U8(0), v, r) // 0: to nearest even
+	}
+	storeVec(c, r, dst, e.size*w.lanes, stream)
+}

@@ -1,0 +1,273 @@
+package cpu
+
+import (
+	"math"
+	"unsafe"
+
+	"zeroth/device"
+)
+
+// vecISA is what one instruction set contributes to kernels other than the
+// matrix product. Rows in work space are padded to whole multiples of 16
+// elements; what lies in the padding is of no account.
+type vecISA struct {
+	name string
+	attnISA
+	eachISA
+}
+
+// attnISA is the parts of attention. A strip is rows query or key positions,
+// lanes the elements of a vector.
+type attnISA struct {
+	rows, lanes int
+	strip       [3]stripFunc // by number of vectors, 1 or 2
+	soften      softenFunc
+	slope       slopeFunc
+	load, store [3]rowsFunc                                 // from F32, BF16, F16 to float32 and back
+	scale       func(x unsafe.Pointer, n int, by float32)   // x[:n] *= by
+	dot         func(x, y unsafe.Pointer, n int) float32    // of x[:n] and y[:n]
+	trans       func(dst, src unsafe.Pointer, ld, k, n int) // dst[p*2*lanes+i] = src[i*ld+p] for p < k, i < n <= lanes
+}
+
+// eachISA is elementwise kernels and sums, for elements of F32, BF16 and F16;
+// where one is nil, elements are converted and the one for F32 is taken.
+// Conversions and roundings are those of load and store.
+type eachISA struct {
+	gelu, geluGrad, times, add [3]eachFunc // y = gelu(a); a gelu'(b): b * slope of gelu at a; a*s; a + b
+	addStream                  [3]eachFunc // past the caches, y aligned to 64 bytes
+	addF32                     [3]eachFunc // y and a float32, b of the type
+	largest                    [3]func(x unsafe.Pointer, n int) float32
+	expSum                     [3]func(x unsafe.Pointer, n int, top float32) float32 // sum of exp(x-top)
+	softmax                    [3]func(x unsafe.Pointer, n int, top, r float32)      // x = r*exp(x-top)
+	sumSquares                 func(sums, x unsafe.Pointer, blocks int)              // sums in float64; see sum.go
+}
+
+// eachFunc works on n elements, a positive multiple of 16; y may be a or b. Not
+// all use b and s.
+type eachFunc func(y, a, b unsafe.Pointer, n int, s float32)
+
+// stripFunc sets c[i*ldc+j] to the sum over p < k of a[i*ai+p*ak] * b[p*ldb+j],
+// taken in order of p, for a strip of i and vectors of j, plus the old c if add
+// is not 0; k >= 1.
+type stripFunc func(k int, a, b, c unsafe.Pointer, ai, ak, ldb, ldc, add int)
+
+// rowsFunc copies rows of n elements, a positive multiple of 16, between work
+// space and a matrix, multiplied by a number; ldd and lds are elements between
+// rows.
+type rowsFunc func(dst, src unsafe.Pointer, ldd, lds, rows, n int, by float32)
+
+// softenFunc turns scores into exponentials. Row i, s[i*ld:], sees the first
+// min(n+i, most) >= 1 elements. m[i] becomes the larger of itself and the
+// scores seen, shrink[i] = exp(old m[i] - m[i]), and each score exp(score -
+// m[i]); elements not seen become 0, up to end at least. l is lanes partial
+// sums a row: they are multiplied by shrink[i] and the exponentials added.
+type softenFunc func(s unsafe.Pointer, ld, rows, n, most, end int, m, l, shrink unsafe.Pointer)
+
+// slopeFunc turns scores p into probabilities exp(p - lse[i]) and ds into
+// p*(ds - delta[i]); what row i does not see becomes 0, as in softenFunc.
+type slopeFunc func(p, ds unsafe.Pointer, ld, rows, n, most, end int, lse, delta unsafe.Pointer)
+
+// bestVec is what kernels run on; tests set it to others of vecISAs.
+var bestVec = vecISAs[len(vecISAs)-1]
+
+// vecISAs are the instruction sets this machine can run, the fastest last.
+var vecISAs = append([]*vecISA{&portableVec}, nativeVecs()...)
+
+var portableVec = vecISA{
+	name: "portable",
+	attnISA: attnISA{rows: 4, lanes: 8, strip: [3]stripFunc{nil, stripGo(8), stripGo(16)},
+		load:   [3]rowsFunc{loadGo(device.F32), loadGo(device.BF16), loadGo(device.F16)},
+		store:  [3]rowsFunc{storeGo(device.F32), storeGo(device.BF16), storeGo(device.F16)},
+		soften: softenGo, slope: slopeGo, scale: scaleGo, dot: dotGo, trans: transposeGo},
+	eachISA: eachISA{
+		gelu:       [3]eachFunc{eachGo(func(a, _, _ float32) float32 { return gelu(a) })},
+		geluGrad:   [3]eachFunc{eachGo(func(a, b, _ float32) float32 { return b * geluSlope(a) })},
+		times:      [3]eachFunc{eachGo(func(a, _, s float32) float32 { return a * s })},
+		add:        [3]eachFunc{addGo},
+		largest:    [3]func(unsafe.Pointer, int) float32{largestGo},
+		expSum:     [3]func(unsafe.Pointer, int, float32) float32{expSumGo},
+		softmax:    [3]func(unsafe.Pointer, int, float32, float32){softmaxGo},
+		sumSquares: sumSquaresGo,
+	},
+}
+
+// floatsAt is n floats at p.
+func floatsAt(p unsafe.Pointer, n int) []float32 { return unsafe.Slice((*float32)(p), n) }
+
+// floatPtr is the address of element i of x, which may be its end.
+func floatPtr(x []float32, i int) unsafe.Pointer {
+	return unsafe.Add(unsafe.Pointer(unsafe.SliceData(x)), 4*i)
+}
+
+// stripGo is a strip of 4 rows by cols columns, two columns at a time.
+func stripGo(cols int) stripFunc {
+	return func(k int, a, b, c unsafe.Pointer, ai, ak, ldb, ldc, add int) {
+		as, bs := floatsAt(a, 3*ai+(k-1)*ak+1), floatsAt(b, (k-1)*ldb+cols)
+		cs := floatsAt(c, 3*ldc+cols)
+		if add == 0 {
+			for i := range 4 {
+				clear(cs[i*ldc:][:cols])
+			}
+		}
+		for j := 0; j < cols; j += 2 {
+			tile4x2(cs[j:], ldc, as, ai, ak, bs[j:], ldb, k)
+		}
+	}
+}
+
+// tile4x2 adds four rows and two columns: eight sums fit in registers.
+func tile4x2(c []float32, ldc int, a []float32, ai, ak int, b []float32, ldb, k int) {
+	var s00, s01, s10, s11, s20, s21, s30, s31 float32
+	at, bt := 0, 0
+	for range k {
+		b0, b1 := b[bt], b[bt+1]
+		a0, a1, a2, a3 := a[at], a[at+ai], a[at+2*ai], a[at+3*ai]
+		s00 += a0 * b0
+		s01 += a0 * b1
+		s10 += a1 * b0
+		s11 += a1 * b1
+		s20 += a2 * b0
+		s21 += a2 * b1
+		s30 += a3 * b0
+		s31 += a3 * b1
+		at += ak
+		bt += ldb
+	}
+	c[0] += s00
+	c[1] += s01
+	c[ldc] += s10
+	c[ldc+1] += s11
+	c[2*ldc] += s20
+	c[2*ldc+1] += s21
+	c[3*ldc] += s30
+	c[3*ldc+1] += s31
+}
+
+// softenGo keeps the whole sum in the first of a row's partial sums.
+func softenGo(s unsafe.Pointer, ld, rows, n, most, end int, m, l, shrink unsafe.Pointer) {
+	const lanes = 8
+	ms, ls, shrinks := floatsAt(m, rows), floatsAt(l, rows*lanes), floatsAt(shrink, rows)
+	for i := range rows {
+		row := floatsAt(unsafe.Add(s, 4*i*ld), end)
+		see := min(n+i, most)
+		top := max(ms[i], largest(row[:see]))
+		shrinks[i] = exp32(ms[i] - top)
+		ms[i] = top
+		ls[i*lanes] = ls[i*lanes]*shrinks[i] + expSum(row[:see], row[:see], top)
+		clear(row[see:])
+	}
+}
+
+func slopeGo(p, ds unsafe.Pointer, ld, rows, n, most, end int, lse, delta unsafe.Pointer) {
+	lses, deltas := floatsAt(lse, rows), floatsAt(delta, rows)
+	for i := range rows {
+		ps, dss := floatsAt(unsafe.Add(p, 4*i*ld), end), floatsAt(unsafe.Add(ds, 4*i*ld), end)
+		see := min(n+i, most)
+		for j, x := range ps[:see] {
+			ps[j] = exp32(x - lses[i])
+			dss[j] = ps[j] * (dss[j] - deltas[i])
+		}
+		clear(ps[see:])
+		clear(dss[see:])
+	}
+}
+
+// rawBuffer is n elements at p.
+func rawBuffer(t device.DType, p unsafe.Pointer, n int) device.Buffer {
+	return device.Buffer{Type: t, Host: true, N: n, Ptr: p}
+}
+
+func loadGo(t device.DType) rowsFunc {
+	return func(dst, src unsafe.Pointer, ldd, lds, rows, n int, by float32) {
+		for i := range rows {
+			x := floatsAt(unsafe.Add(dst, 4*i*ldd), n)
+			load(x, rawBuffer(t, unsafe.Add(src, i*lds*t.Size()), n))
+			for j := range x {
+				x[j] *= by
+			}
+		}
+	}
+}
+
+// storeGo leaves the rows multiplied in work space too.
+func storeGo(t device.DType) rowsFunc {
+	return func(dst, src unsafe.Pointer, ldd, lds, rows, n int, by float32) {
+		for i := range rows {
+			x := floatsAt(unsafe.Add(src, 4*i*lds), n)
+			for j := range x {
+				x[j] *= by
+			}
+			store(rawBuffer(t, unsafe.Add(dst, i*ldd*t.Size()), n), x)
+		}
+	}
+}
+
+func scaleGo(x unsafe.Pointer, n int, by float32) {
+	for i, v := range floatsAt(x, n) {
+		floatsAt(x, n)[i] = v * by
+	}
+}
+
+func dotGo(x, y unsafe.Pointer, n int) (s float32) {
+	ys := floatsAt(y, n)
+	for i, v := range floatsAt(x, n) {
+		s += v * ys[i]
+	}
+	return s
+}
+
+func transposeGo(dst, src unsafe.Pointer, ld, k, n int) {
+	d, s := floatsAt(dst, (k-1)*16+n), floatsAt(src, (n-1)*ld+k)
+	for i := range n {
+		for p, x := range s[i*ld:][:k] {
+			d[p*16+i] = x
+		}
+	}
+}
+
+func eachGo(f func(a, b, s float32) float32) eachFunc {
+	return func(y, a, b unsafe.Pointer, n int, s float32) {
+		ys, as, bs := floatsAt(y, n), floatsAt(a, n), floatsAt(b, n)
+		for i := range ys {
+			ys[i] = f(as[i], bs[i], s)
+		}
+	}
+}
+
+func addGo(y, a, b unsafe.Pointer, n int, _ float32) {
+	ys, as, bs := floatsAt(y, n), floatsAt(a, n), floatsAt(b, n)
+	for i := range ys {
+		ys[i] = as[i] + bs[i]
+	}
+}
+
+func largestGo(x unsafe.Pointer, n int) float32 { return largest(floatsAt(x, n)) }
+
+// expSumGo adds up runs of 64, which keeps long sums accurate.
+func expSumGo(x unsafe.Pointer, n int, top float32) (sum float32) {
+	for xs := floatsAt(x, n); len(xs) > 0; xs = xs[min(64, len(xs)):] {
+		var part float32
+		for _, v := range xs[:min(64, len(xs))] {
+			part += exp32(v - top)
+		}
+		sum += part
+	}
+	return sum
+}
+
+func softmaxGo(x unsafe.Pointer, n int, top, r float32) {
+	xs := floatsAt(x, n)
+	for i, v := range xs {
+		xs[i] = exp32(v-top) * r
+	}
+}
+
+func sumSquaresGo(sums, x unsafe.Pointer, blocks int) {
+	for i := range unsafe.Slice((*float64)(sums), blocks) {
+		block := (*[squareBlock]float32)(unsafe.Add(x, 4*squareBlock*i))
+		*(*float64)(unsafe.Add(sums, 8*i)) = sumSquares(block)
+	}
+}
+
+// negInf is less than any number.
+var negInf = float32(math.Inf(-1))
