@@ -67,7 +67,7 @@ func parseModelConfig(raw []byte) (Model, error) {
 func parseGPT2(raw []byte) (Model, error) {
 	var c gpt2Config
 	if err := json.Unmarshal(raw, &c); err != nil {
-		return Model{}, fmt.Errorf("not a GPT-2's config: %w", err)
+		return Model{}, fmt.Errorf("not a model's config: %w", err)
 	}
 	m := Model{
 		Family: "gpt2",

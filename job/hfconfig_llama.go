@@ -52,7 +52,7 @@ type ropeConfig struct {
 func parseLlama(raw []byte) (Model, error) {
 	var c llamaConfig
 	if err := json.Unmarshal(raw, &c); err != nil {
-		return Model{}, fmt.Errorf("not a Llama's config: %w", err)
+		return Model{}, fmt.Errorf("not a model's config: %w", err)
 	}
 	vocab, ffn, longest := 32000, 11008, 2048
 	if c.ModelType == "qwen2" {

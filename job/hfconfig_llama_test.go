@@ -113,7 +113,7 @@ func TestLlamaConfigKeys(t *testing.T) {
 func TestLlamaConfigRefusals(t *testing.T) {
 	for keys, want := range map[string]string{
 		`"num_hidden_layers": 0`:                                    "num_hidden_layers 0 is out of range",
-		`"hidden_size": "wide"`:                                     "not a Llama's config: ",
+		`"hidden_size": "wide"`:                                     "not a model's config: ",
 		`"num_key_value_heads": 0`:                                  "num_key_value_heads 0 is out of range",
 		`"intermediate_size": -1`:                                   "intermediate_size -1 is out of range",
 		`"num_attention_heads": 5`:                                  "num_attention_heads 5 does not divide hidden_size 4096",

@@ -424,7 +424,7 @@ func TestRefusedFolders(t *testing.T) {
 		{name: "missing tensor", drop: "transformer.h.1.ln_2.bias", want: "transformer.h.1.ln_2.bias is missing"},
 		{name: "another shape", key: "n_positions", value: "31", want: "transformer.wpe.weight has shape [32 48], config.json says [31 48]"},
 		{name: "more layers", key: "n_layer", value: "3", want: "transformer.h.2.attn.c_attn.weight is missing"},
-		{name: "architecture", key: "model_type", value: `"llama"`, want: `config.json: model_type "llama" is not supported; want gpt2`},
+		{name: "architecture", key: "model_type", value: `"bert"`, want: `config.json: model_type "bert" is not supported; want gpt2, llama or qwen2`},
 		{name: "heads", key: "n_head", value: "5", want: "n_head 5 does not divide n_embd 48"},
 		{name: "inner", key: "n_inner", value: "96", want: "n_inner 96 is not supported; want 4 × n_embd = 192"},
 		{name: "activation", key: "activation_function", value: `"relu"`, want: `activation_function "relu" is not supported; want gelu_new`},
