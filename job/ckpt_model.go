@@ -92,10 +92,10 @@ func OpenModelFolder(folder string) (*ModelFolder, error) {
 	if f.config, err = os.ReadFile(filepath.Join(folder, "config.json")); err != nil {
 		return nil, err
 	}
-	if f.src, err = openModel(folder, m.gpt2()); err != nil {
+	if f.src, err = openModel(folder, m.network()); err != nil {
 		return nil, err
 	}
-	for _, p := range parameters(m.gpt2().Model()) {
+	for _, p := range parameters(m.network()) {
 		f.names[stored(f.src, p.Name)] = p.Name
 		f.Bytes += 4 * int64(p.Numel())
 	}
