@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"slices"
 
 	"zeroth/checkpoint"
 	"zeroth/collective"
@@ -73,6 +74,35 @@ func (c *Config) Footprint() (bytes device.Bytes, arena int, err error) {
 	return usage.Live, arena, err
 }
 
+// workers is how many of the machine's processors a rank's kernels are split
+// over.
+func (c *Config) workers() int { return max(1, runtime.GOMAXPROCS(0)/c.Parallel.Ranks) }
+
+// queues are the queues a trainer works on.
+var queues = [...]string{"compute", "comm", "update"}
+
+// sizes are the largest operands of the job's kernels.
+func (c *Config) sizes() cpu.Sizes {
+	m := c.Model
+	s := cpu.Sizes{
+		Type: c.Precision, Rows: c.Train.MicroBatch * m.Context, Width: m.Width, Vocab: m.Vocab,
+		Attn: device.Attn{T: m.Context, D: m.Width / m.Heads},
+	}
+	for _, p := range parameters(m.network()) {
+		s.Widest = max(s.Widest, slices.Max(p.Shape))
+	}
+	return s
+}
+
+// Workspace is the bytes a rank's device takes for its kernels.
+func (c *Config) Workspace() int64 {
+	n := len(queues)
+	if c.saves() {
+		n++ // the saver's
+	}
+	return cpu.Workspace(c.workers(), n, c.sizes())
+}
+
 // rehearse runs a step with an arena of the given size and returns how much of
 // it was used.
 func (c *Config) rehearse(arena int) (peak int, u device.Usage, err error) {
@@ -88,6 +118,9 @@ func (c *Config) rehearse(arena int) (peak int, u device.Usage, err error) {
 		return 0, u, err
 	}
 	if _, err := dev.Alloc(device.F32, c.staged(t), device.Snapshot); err != nil {
+		return 0, u, err
+	}
+	if _, err := dev.Alloc(device.F32, int(c.Workspace()/4), device.Workspace); err != nil {
 		return 0, u, err
 	}
 	err = t.Rehearse()
@@ -137,9 +170,12 @@ func (c *Config) Open(wrap func(rank int, g collective.Ranks) collective.Ranks) 
 }
 
 func (c *Config) openRank(r int, g collective.Ranks, arena int) (rank *Rank, err error) {
-	dev := cpu.New(max(1, runtime.GOMAXPROCS(0)/c.Parallel.Ranks))
+	dev := cpu.New(c.workers())
 	rank = &Rank{Rank: r, Device: dev, Groups: g}
-	for _, name := range []string{"compute", "comm", "update"} {
+	if err := dev.Reserve(c.sizes()); err != nil {
+		return rank, err
+	}
+	for _, name := range queues {
 		rank.Queues = append(rank.Queues, dev.NewQueue(name))
 	}
 	z := c.trainer()
