@@ -21,8 +21,7 @@ func formula(c *job.Config) device.Bytes {
 	vecs := map[string]int{"adamw": 2, "lion": 1, "sgd": 1}[c.Optimizer.Type]
 	return zero.Footprint{
 		Units: units, Mesh: c.Mesh(), Policy: zero.Stage(c.Zero.Stage).Policy(c.Zero.Prefetch, c.Zero.Recompute == "block"), DType: c.Precision,
-		Vecs: vecs, Micro: c.Train.Accumulate, Rows: c.Train.MicroBatch * c.Model.Context,
-		Peak: peak, Work: c.Workspace(),
+		Vecs: vecs, Micro: c.Train.Accumulate, Rows: c.Train.MicroBatch * c.Model.Context, Peak: peak, Work: c.Workspace(),
 	}.Bytes()
 }
 
