@@ -59,7 +59,10 @@ func Resume(ctx context.Context, c *Config, out, which string, obs Observer) err
 		return err
 	}
 	rec.Start(c.header(set, out, ranks))
+	trace := traceOf(ctx)
+	trace.attach(ranks)
 	stopped, err := c.train(ctx, ranks, set, start, rec)
+	trace.detach(ranks)
 	if err == nil {
 		err = c.export(ranks, filepath.Join(out, modelFolder))
 	}
@@ -69,7 +72,7 @@ func Resume(ctx context.Context, c *Config, out, which string, obs Observer) err
 	if !stopped {
 		rec.sum.Sample, err = c.sample(ctx, out)
 	}
-	rec.sum.Stopped, rec.sum.MemoryPerRank = stopped, peak(ranks)
+	rec.sum.Stopped, rec.sum.MemoryPerRank, rec.sum.Trace = stopped, peak(ranks), trace.exposure()
 	rec.Done(rec.sum)
 	if stopped {
 		return context.Cause(ctx)
@@ -253,6 +256,7 @@ func (l *loop) run(ctx context.Context) (stopped bool, err error) {
 		}
 		l.advance()
 		now := time.Now()
+		traceOf(ctx).step(l.rank.Rank, l.at, last, now)
 		if err := l.report(stats, lr, now.Sub(last)); err != nil {
 			return false, err
 		}

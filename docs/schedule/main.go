@@ -124,15 +124,14 @@ func (tr *tracer) task(s cpu.Span) {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	unit, what, _ := strings.Cut(strings.TrimPrefix(s.Label, "unit "), ": ")
-	now := time.Since(tr.start)
+	from, to := s.Start.Sub(tr.start), s.End.Sub(tr.start)
 	i, ok := tr.last[s.Queue]
-	switch {
-	case !s.Start:
-		tr.spans[i].to = now
-	case !ok || tr.spans[i].unit != unit || tr.spans[i].what != what:
-		tr.last[s.Queue] = len(tr.spans)
-		tr.spans = append(tr.spans, span{s.Queue, unit, what, now, now})
+	if ok && tr.spans[i].unit == unit && tr.spans[i].what == what {
+		tr.spans[i].to = to
+		return
 	}
+	tr.last[s.Queue] = len(tr.spans)
+	tr.spans = append(tr.spans, span{s.Queue, unit, what, from, to})
 }
 
 // The drawing's measures, in pixels.
