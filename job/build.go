@@ -101,7 +101,13 @@ func (c *Config) sizes() cpu.Sizes {
 }
 
 // Workspace is the bytes a rank's device takes for its kernels.
-func (c *Config) Workspace() int64 { return cpu.Workspace(c.workers(), len(queues), c.sizes()) }
+func (c *Config) Workspace() int64 {
+	n := len(queues)
+	if c.saves() {
+		n++ // the saver's
+	}
+	return cpu.Workspace(c.workers(), n, c.sizes())
+}
 
 // rehearse runs a step with an arena of the given size and returns how much of
 // it was used.
