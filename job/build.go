@@ -78,7 +78,7 @@ func (c *Config) Footprint() (bytes device.Bytes, arena int, err error) {
 // over.
 func (c *Config) workers() int { return max(1, runtime.GOMAXPROCS(0)/c.Parallel.Ranks) }
 
-// queues are the queues a trainer works on.
+// queues are the queues of a rank.
 var queues = [...]string{"compute", "comm", "update"}
 
 // sizes are the largest operands of the job's kernels.
