@@ -190,3 +190,6 @@ func (c *Config) padding(t *zero.Trainer) (bytes int64) {
 	}
 	return bytes
 }
+
+// Use is the allocation a category is part of.
+func (c Category) Use() device.Use { return categories[c].use }
