@@ -152,6 +152,10 @@ func (l *Local) issue(q device.Queue, o op, b device.Buffer) {
 		c.run = c.exec
 	}
 	c.call, c.b = what, b
+	if n, ok := q.(interface{ Call(string, func() error) }); ok {
+		n.Call(o.String(), c.run) // a queue that shows in traces what it runs
+		return
+	}
 	q.Do(c.run)
 }
 

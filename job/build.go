@@ -84,7 +84,7 @@ func (c *Config) Footprint() (bytes device.Bytes, arena int, err error) {
 // over.
 func (c *Config) workers() int { return max(1, runtime.GOMAXPROCS(0)/c.Parallel.Ranks) }
 
-// queues are the queues of a rank.
+// queues are the queues a trainer works on.
 var queues = [...]string{"compute", "comm", "update"}
 
 // sizes are the largest operands of the job's kernels.
@@ -101,7 +101,13 @@ func (c *Config) sizes() cpu.Sizes {
 }
 
 // Workspace is the bytes a rank's device takes for its kernels.
-func (c *Config) Workspace() int64 { return cpu.Workspace(c.workers(), len(queues), c.sizes()) }
+func (c *Config) Workspace() int64 {
+	n := len(queues)
+	if c.saves() {
+		n++ // the saver's
+	}
+	return cpu.Workspace(c.workers(), n, c.sizes())
+}
 
 // rehearse runs a step with an arena of the given size and returns how much of
 // it was used.

@@ -32,8 +32,11 @@ func Train(ctx context.Context, c *Config, out string, obs Observer) error {
 // The run folder may be that of the run which made it: then metrics.jsonl goes
 // on after the checkpoint's step.
 func Resume(ctx context.Context, c *Config, out, which string, obs Observer) error {
+	file := c.YAML() // as it can be run again, in another folder
 	if c.Checkpoint.Dir == "" {
-		c.Checkpoint.Dir = filepath.Join(out, "ckpt")
+		here := *c
+		here.Checkpoint.Dir = filepath.Join(out, "ckpt")
+		c = &here
 	}
 	set, weights, err := c.openInputs(ctx, obs)
 	if err != nil {
@@ -51,12 +54,15 @@ func Resume(ctx context.Context, c *Config, out, which string, obs Observer) err
 		return err
 	}
 	defer closeAll(ranks)
-	rec, err := c.record(out, which == "", start.Step, obs)
+	rec, err := record(out, file, which == "", start.Step, obs)
 	if err != nil {
 		return err
 	}
 	rec.Start(c.header(set, out, ranks))
+	trace := traceOf(ctx)
+	trace.attach(ranks)
 	stopped, err := c.train(ctx, ranks, set, start, rec)
+	trace.detach(ranks)
 	if err == nil {
 		err = c.export(ranks, filepath.Join(out, modelFolder))
 	}
@@ -66,7 +72,7 @@ func Resume(ctx context.Context, c *Config, out, which string, obs Observer) err
 	if !stopped {
 		rec.sum.Sample, err = c.sample(ctx, out)
 	}
-	rec.sum.Stopped, rec.sum.MemoryPerRank = stopped, peak(ranks)
+	rec.sum.Stopped, rec.sum.MemoryPerRank, rec.sum.Trace = stopped, peak(ranks), trace.exposure()
 	rec.Done(rec.sum)
 	if stopped {
 		return context.Cause(ctx)
@@ -250,6 +256,7 @@ func (l *loop) run(ctx context.Context) (stopped bool, err error) {
 		}
 		l.advance()
 		now := time.Now()
+		traceOf(ctx).step(l.rank.Rank, l.at, last, now)
 		if err := l.report(stats, lr, now.Sub(last)); err != nil {
 			return false, err
 		}
@@ -413,11 +420,11 @@ type recorder struct {
 
 // record opens the run folder's files; of the metrics of an earlier run it
 // keeps those up to the step this one begins at.
-func (c *Config) record(out string, fresh bool, step int, obs Observer) (*recorder, error) {
+func record(out string, job []byte, fresh bool, step int, obs Observer) (*recorder, error) {
 	if err := os.MkdirAll(out, 0o777); err != nil {
 		return nil, fmt.Errorf("run folder: %w", err)
 	}
-	if err := writeJob(filepath.Join(out, "job.yaml"), c.YAML(), fresh); err != nil {
+	if err := writeJob(filepath.Join(out, "job.yaml"), job, fresh); err != nil {
 		return nil, fmt.Errorf("run folder: %w", err)
 	}
 	path := filepath.Join(out, "metrics.jsonl")

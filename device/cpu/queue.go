@@ -3,6 +3,7 @@ package cpu
 import (
 	"fmt"
 	"sync"
+	"time"
 
 	"zeroth/device"
 )
@@ -30,18 +31,17 @@ type runFunc func(t *task, w *worker, lo, hi int)
 
 // args are a kernel's arguments by value; each kernel names the ones it uses.
 type args struct {
-	b     [9]device.Buffer
-	m     [8]device.Mat
-	i     [4]int
-	f     [2]float32
-	add   bool
-	attn  device.Attn
-	rope  device.Rope
-	adamw device.AdamW
-	sgd   device.SGD
-	lion  device.Lion
-	gemm  gemm
-	each  *[3]eachFunc
+	b    [9]device.Buffer
+	m    [8]device.Mat
+	i    [4]int
+	f    [2]float32
+	add  bool
+	attn device.Attn
+	rope device.Rope
+	gemm gemm
+	each *[3]eachFunc
+	rule ruleFunc
+	k    [10]float32 // constants of rule
 }
 
 // Queue is a goroutine that runs tasks in order.
@@ -63,10 +63,19 @@ type Queue struct {
 	trace  func(Span)
 }
 
-// Span is the start or the end of a task, for traces.
+// Span is a task that a queue has run, from its first moment to its last:
+//
+//   - a kernel by its name, waiting for workers included;
+//   - "wait" for an event of another queue, which takes no time if it has
+//     happened;
+//   - a host function by the name Call was given, or "do": a collective's span
+//     includes the time it waits for other ranks.
+//
+// What a queue skips because it has failed is not seen. Between spans the queue
+// has nothing to do.
 type Span struct {
 	Queue, Label, Task string
-	Start              bool
+	Start, End         time.Time
 }
 
 // NewQueue starts a queue; Close ends it. Where its work space cannot be had,
@@ -79,8 +88,8 @@ func (d *Device) NewQueue(name string) *Queue {
 	return q
 }
 
-// Trace calls f at the start and end of each task from now on, from the
-// queue's goroutine. It must be called while the queue is idle.
+// Trace calls f after each task from now on, from the queue's goroutine, or
+// stops if f is nil. It must be called while the queue is idle.
 func (q *Queue) Trace(f func(Span)) { q.trace = f }
 
 // Close waits for the issued work and ends the queue's goroutine.
@@ -164,12 +173,16 @@ func (q *Queue) serve() {
 }
 
 func (q *Queue) exec(t *task) error {
-	if q.trace != nil {
-		s := Span{q.name, t.label, t.name, true}
-		q.trace(s)
-		s.Start = false
-		defer q.trace(s)
+	if q.trace == nil {
+		return q.do(t)
 	}
+	start := time.Now()
+	err := q.do(t)
+	q.trace(Span{q.name, t.label, t.name, start, time.Now()})
+	return err
+}
+
+func (q *Queue) do(t *task) error {
 	switch {
 	case t.fn != nil:
 		return labelled(t.label, t.fn())
@@ -194,8 +207,11 @@ func labelled(label string, err error) error {
 func (q *Queue) Label(what string) { q.label = what }
 
 // Do implements device.Queue.
-func (q *Queue) Do(f func() error) {
-	q.issue("do").fn = f
+func (q *Queue) Do(f func() error) { q.Call("do", f) }
+
+// Call is Do with a name for traces.
+func (q *Queue) Call(name string, f func() error) {
+	q.issue(name).fn = f
 	q.commit()
 }
 

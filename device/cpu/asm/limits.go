@@ -72,7 +72,7 @@ func stream(c *build.Context, n reg.GPVirtual, pointers []reg.GPVirtual, body fu
 func triad(c *build.Context) {
 	text(c, "triad", "func(dst, a, b *byte, n int)", "triad sets dst = a + b/2 past the caches: n floats, a multiple of 16, dst aligned to 64 bytes.")
 	dst, a, b, n := load64(c, "dst"), load64(c, "a"), load64(c, "b"), load64(c, "n")
-	half := constant(c, 0x3f000000)
+	half := everyLane(c, 0x3f000000)
 	stream(c, n, []reg.GPVirtual{dst, a, b}, func(i int) {
 		x := c.YMM()
 		c.VMOVUPS(at(a, 32*i), x)
@@ -84,7 +84,7 @@ func triad(c *build.Context) {
 func rewrite(c *build.Context) {
 	text(c, "rewrite", "func(x *byte, n int)", "rewrite halves the n floats of x, a multiple of 16, in place.")
 	x, n := load64(c, "x"), load64(c, "n")
-	half := constant(c, 0x3f000000)
+	half := everyLane(c, 0x3f000000)
 	stream(c, n, []reg.GPVirtual{x}, func(i int) {
 		v := c.YMM()
 		c.VMULPS(at(x, 32*i), half, v)
@@ -92,8 +92,8 @@ func rewrite(c *build.Context) {
 	})
 }
 
-// constant is a float, by its bits, in every lane.
-func constant(c *build.Context, bits uint32) reg.VecVirtual {
+// everyLane is a float, by its bits, in every lane.
+func everyLane(c *build.Context, bits uint32) reg.VecVirtual {
 	r, v := c.GP32(), c.YMM()
 	c.MOVL(operand.U32(bits), r)
 	c.VMOVD(r, v.AsX())
