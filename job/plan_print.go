@@ -12,12 +12,13 @@ import (
 
 // Row is a line of the plan's table, in bytes.
 type Row struct {
-	Category  string `json:"category"`
-	Title     string `json:"title"`
-	Allocated *int64 `json:"allocated,omitempty"` // nil: part of the arena, the row above it
-	AtRest    int64  `json:"at_rest"`             // in use between steps
-	AtPeak    int64  `json:"at_peak"`             // in use at the plan's peak instant
-	ChangedBy string `json:"changed_by,omitempty"`
+	Category  Category `json:"-"` // the last one, for the arena
+	Name      string   `json:"category"`
+	Title     string   `json:"title"`
+	Allocated *int64   `json:"allocated,omitempty"` // nil: part of the arena, the row above it
+	AtRest    int64    `json:"at_rest"`             // in use between steps
+	AtPeak    int64    `json:"at_peak"`             // in use at the plan's peak instant
+	ChangedBy string   `json:"changed_by,omitempty"`
 }
 
 // Rows are the plan's table. Activations are allocated as one arena; what is in
@@ -25,7 +26,7 @@ type Row struct {
 func (p *Plan) Rows() (rows []Row) {
 	for c := range Categories {
 		x := categories[c]
-		row := Row{Category: x.name, Title: x.title, AtRest: p.AtRest[c], AtPeak: p.Peak.InUse[c], ChangedBy: x.knob}
+		row := Row{Category: c, Name: x.name, Title: x.title, AtRest: p.AtRest[c], AtPeak: p.Peak.InUse[c], ChangedBy: x.knob}
 		if c == Params {
 			row.Title = "parameters, " + p.whole(3)
 		}
@@ -50,7 +51,7 @@ func (p *Plan) whole(stage int) string {
 }
 
 func (p *Plan) arena() Row {
-	bytes, row := p.Allocated[device.Activations], Row{Category: "activations", Title: "arena of activations"}
+	bytes, row := p.Allocated[device.Activations], Row{Category: Categories, Name: "activations", Title: "arena of activations"}
 	row.Allocated = &bytes
 	for c := SavedActivations; c <= WorkSpace; c++ {
 		row.AtPeak += p.Peak.InUse[c]
@@ -66,22 +67,34 @@ func (p *Plan) Print(out io.Writer) error {
 	}
 	t := table{align: "lrrrl"}
 	t.add("bytes a rank", "allocated", "at rest", "at the peak", "changed by")
-	for _, r := range p.Rows() {
-		switch {
-		case r.Allocated == nil && p.highest(r.Category) > 0:
-			t.add("  "+r.Title, "", byteSize(r.AtRest), byteSize(r.AtPeak), r.ChangedBy)
-		case r.Allocated != nil && *r.Allocated > 0:
-			t.add(r.Title, byteSize(*r.Allocated), byteSize(r.AtRest), byteSize(r.AtPeak), r.ChangedBy)
+	for _, l := range p.lines() {
+		if l[1] == "" && l[2] != "" {
+			l[0] = "  " + l[0]
 		}
+		t.add(l[:]...)
 	}
-	t.add("total", byteSize(p.Allocated.Total()), byteSize(p.AtRest.Total()), byteSize(p.Peak.InUse.Total()))
-	t.add("of which padding", byteSize(p.Padding))
 	fmt.Fprintf(&b, "\n%v\n", &t)
 	for _, line := range p.footer() {
 		fmt.Fprintln(&b, line)
 	}
 	_, err := io.WriteString(out, b.String())
 	return err
+}
+
+// lines are the table's rows in words, as far as there is something to tell.
+// Those of the arena's parts have nothing allocated.
+func (p *Plan) lines() (lines [][5]string) {
+	for _, r := range p.Rows() {
+		switch {
+		case r.Allocated == nil && p.highest(r.Category) > 0:
+			lines = append(lines, [5]string{r.Title, "", byteSize(r.AtRest), byteSize(r.AtPeak), r.ChangedBy})
+		case r.Allocated != nil && *r.Allocated > 0:
+			lines = append(lines, [5]string{r.Title, byteSize(*r.Allocated), byteSize(r.AtRest), byteSize(r.AtPeak), r.ChangedBy})
+		}
+	}
+	return append(lines,
+		[5]string{"total", byteSize(p.Allocated.Total()), byteSize(p.AtRest.Total()), byteSize(p.Peak.InUse.Total())},
+		[5]string{"of which padding", byteSize(p.Padding)})
 }
 
 // footer is what the table comes to.
@@ -120,13 +133,9 @@ func (p *Plan) verdict() string {
 }
 
 // highest is the most bytes of a category at any event.
-func (p *Plan) highest(category string) (n int64) {
+func (p *Plan) highest(c Category) (n int64) {
 	for _, m := range p.Timeline {
-		for c, bytes := range m.InUse {
-			if categories[c].name == category {
-				n = max(n, bytes)
-			}
-		}
+		n = max(n, m.InUse[c])
 	}
 	return n
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -98,6 +99,8 @@ func (p *planned) overlays() (sets []string) {
 func (a *app) plan() *cobra.Command {
 	p := &planned{}
 	var html, svg, csv string
+	var deepspeed bool
+	var node int
 	cmd := &cobra.Command{
 		Use:   "plan [JOB.yaml]",
 		Short: "Say what memory a job will use, before it runs",
@@ -118,11 +121,23 @@ allocator (contexts, communicators) is estimated, each with its source.
 			if err != nil {
 				return err
 			}
+			if node < 1 {
+				return job.BadInput(fmt.Errorf("--gpus-per-node %d; want at least 1", node))
+			}
 			plan, err := c.Plan(m)
 			if err != nil {
 				return err
 			}
-			return a.show(p, plan)
+			if err := writeFiles(plan, html, svg, csv); err != nil {
+				return err
+			}
+			if p.json {
+				return writeJSON(a.out, plan)
+			}
+			if err := plan.Print(a.out); err != nil || !deepspeed {
+				return err
+			}
+			return plan.PrintDeepSpeed(a.out, node)
 		}),
 	}
 	p.flags(cmd.Flags())
@@ -130,18 +145,38 @@ allocator (contexts, communicators) is estimated, each with its source.
 	cmd.Flags().StringVar(&html, "html", "", "write the report with its timeline to a `file`, complete in itself")
 	cmd.Flags().StringVar(&svg, "svg", "", "write the timeline to a `file`")
 	cmd.Flags().StringVar(&csv, "csv", "", "write the timeline to a `file`")
+	cmd.Flags().BoolVar(&deepspeed, "deepspeed-estimate", false, "add what DeepSpeed's own estimators answer")
+	cmd.Flags().IntVar(&node, "gpus-per-node", 8, "for that estimate")
 	return cmd
-}
-
-func (a *app) show(p *planned, plan *job.Plan) error {
-	if p.json {
-		return writeJSON(a.out, plan)
-	}
-	return plan.Print(a.out)
 }
 
 func writeJSON(out io.Writer, v any) error {
 	e := json.NewEncoder(out)
 	e.SetIndent("", "  ")
 	return e.Encode(v)
+}
+
+// writeFiles writes the drawings that are asked for.
+func writeFiles(plan *job.Plan, html, svg, csv string) error {
+	var errs []error
+	for _, f := range []struct {
+		path  string
+		write func(io.Writer) error
+	}{{html, plan.WriteHTML}, {csv, plan.WriteCSV}} {
+		if f.path != "" {
+			errs = append(errs, writeFile(f.path, f.write))
+		}
+	}
+	if svg != "" {
+		errs = append(errs, plan.WriteSVG(svg))
+	}
+	return errors.Join(errs...)
+}
+
+func writeFile(path string, write func(io.Writer) error) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(write(f), f.Close())
 }
