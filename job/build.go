@@ -11,16 +11,10 @@ import (
 	"zeroth/device"
 	"zeroth/device/cpu"
 	"zeroth/device/dry"
-	"zeroth/nn"
 	"zeroth/offload"
 	"zeroth/optim"
 	"zeroth/zero"
 )
-
-// gpt2 is the shape of a GPT-2 as the model package wants it.
-func (m Model) gpt2() nn.GPT2 {
-	return nn.GPT2{Layers: m.Layers, Heads: m.Heads, Width: m.Width, Context: m.Context, Vocab: m.Vocab, Eps: float32(m.NormEps)}
-}
 
 // rule is the update rule the job names.
 func (o Optimizer) rule() optim.Rule {
@@ -56,7 +50,7 @@ func (c *Config) trainer() zero.Config {
 	stage := zero.Stage(c.Zero.Stage)
 	return zero.Config{
 		Mesh:  c.Mesh(),
-		Model: c.Model.gpt2().Model(), DType: c.Precision,
+		Model: c.Model.network(), DType: c.Precision,
 		Policy: stage.Policy(c.Zero.Prefetch, c.Zero.Recompute == "block"),
 		Micro:  c.Train.Accumulate, B: c.Train.MicroBatch, T: c.Model.Context, Chunk: c.Train.LossChunk,
 		Rule: c.Optimizer.rule(), Clip: c.Train.Clip, Scale: c.lossScale(),
@@ -94,7 +88,7 @@ func (c *Config) sizes() cpu.Sizes {
 		Type: c.Precision, Rows: c.Train.MicroBatch * m.Context, Width: m.Width, Vocab: m.Vocab,
 		Attn: device.Attn{T: m.Context, D: m.Width / m.Heads},
 	}
-	for _, p := range parameters(m.gpt2().Model()) {
+	for _, p := range parameters(m.network()) {
 		s.Widest = max(s.Widest, slices.Max(p.Shape))
 	}
 	return s
