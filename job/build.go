@@ -78,7 +78,7 @@ func (c *Config) Footprint() (bytes device.Bytes, arena int, err error) {
 // over.
 func (c *Config) workers() int { return max(1, runtime.GOMAXPROCS(0)/c.Parallel.Ranks) }
 
-// queues are the queues a trainer works on.
+// queues are the queues of a rank.
 var queues = [...]string{"compute", "comm", "update"}
 
 // sizes are the largest operands of the job's kernels.
@@ -106,6 +106,18 @@ func (c *Config) Workspace() int64 {
 // rehearse runs a step with an arena of the given size and returns how much of
 // it was used.
 func (c *Config) rehearse(arena int) (peak int, u device.Usage, err error) {
+	t, dev, err := c.rehearsal(arena, func(*zero.Config) {})
+	if err != nil {
+		return 0, u, err
+	}
+	err = t.Rehearse()
+	return t.ArenaPeak(), dev.Usage(), err
+}
+
+// rehearsal is the first rank on a device that only counts, with all allocated
+// that a run allocates. Dress may put something between it and what it is built
+// from.
+func (c *Config) rehearsal(arena int, dress func(*zero.Config)) (*zero.Trainer, *dry.Device, error) {
 	mesh := c.Mesh()
 	dev, z := &dry.Device{}, c.trainer()
 	z.Device, z.Compute, z.Comm, z.Update = dev, dry.Queue{}, dry.Queue{}, dry.Queue{}
@@ -113,18 +125,16 @@ func (c *Config) rehearse(arena int) (peak int, u device.Usage, err error) {
 		World: collective.Dry{Of: mesh.World()}, Shard: collective.Dry{Of: mesh.Shard}, Replica: collective.Dry{Of: mesh.Replicate},
 	}
 	z.Store, z.ArenaSize = resident(dev, z.Rule), arena
+	dress(&z)
 	t, err := zero.New(z)
 	if err != nil {
-		return 0, u, err
+		return nil, nil, err
 	}
 	if _, err := dev.Alloc(device.F32, c.staged(t), device.Snapshot); err != nil {
-		return 0, u, err
+		return nil, nil, err
 	}
-	if _, err := dev.Alloc(device.F32, int(c.Workspace()/4), device.Workspace); err != nil {
-		return 0, u, err
-	}
-	err = t.Rehearse()
-	return t.ArenaPeak(), dev.Usage(), err
+	_, err = dev.Alloc(device.F32, int(c.Workspace()/4), device.Workspace)
+	return t, dev, err
 }
 
 // Rank is one rank of a job in this process: its device, its queues and its

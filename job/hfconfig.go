@@ -33,10 +33,13 @@ type gpt2Config struct {
 	TorchDtype       string   `json:"torch_dtype,omitempty"`
 }
 
-// ReadModelConfig reads config.json of a Hugging Face folder. Its From is
-// empty. What this runtime would compute differently is refused.
+// ReadModelConfig reads config.json of a Hugging Face folder, or a file like it.
+// Its From is empty. What this runtime would compute differently is refused.
 func ReadModelConfig(folder string) (Model, error) {
 	path := filepath.Join(folder, "config.json")
+	if info, err := os.Stat(folder); err == nil && info.Mode().IsRegular() {
+		path = folder
+	}
 	raw, err := os.ReadFile(path)
 	if err != nil {
 		return Model{}, BadInput(fmt.Errorf("%s cannot be read: %w", path, cause(err)))

@@ -106,6 +106,25 @@ func TestAllocatedIsPlannedIsFormula(t *testing.T) {
 	}
 }
 
+// So are those of a job that makes checkpoints.
+func TestSaverIsPlanned(t *testing.T) {
+	for _, async := range []string{"true", "false"} {
+		c := config(t, "parallel.ranks=2", "zero.stage=2", "checkpoint.every=1", "checkpoint.async="+async)
+		plan, _, err := c.Footprint()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ranks, err := c.Open(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range ranks {
+			sameBytes(t, "async "+async, r.Device.Usage().Live, plan)
+		}
+		closeAll(ranks)
+	}
+}
+
 // What New allocated is given back.
 func TestCloseFreesEverything(t *testing.T) {
 	c := config(t, "parallel.ranks=3", "zero.stage=2")
