@@ -25,12 +25,16 @@ type Part struct {
 // staging is how many elements pass through host memory at a time.
 const staging = 1 << 20
 
-// Fill sets this rank's part of all state of one kind from src, which writes
-// the float32 elements of a part into dst. All ranks call it, or none.
+// Fill sets all state of one kind from src, which writes the float32 elements
+// of a part into dst. Ranks that hold the same shard read a share of it each
+// and exchange them, so that every element is asked for once in all of them.
+// All ranks call it, or none.
 func (t *Trainer) Fill(kind string, src func(p Part, dst []float32) error) error {
 	q, room := t.cfg.Update, make([]float32, staging)
-	all := func(u int) shard.Range { return shard.Range{Hi: t.runner.Units[u].Layout.ShardLen()} }
-	err := t.eachPart(kind, all, func(p Part, at device.Buffer) error {
+	err := t.eachPart(kind, t.share, func(p Part, at device.Buffer) error {
+		if at.Host { // no queue has work on it: eachState has waited
+			return src(p, at.F32())
+		}
 		dst := room[:at.N]
 		if err := src(p, dst); err != nil {
 			return err
@@ -38,11 +42,18 @@ func (t *Trainer) Fill(kind string, src func(p Part, dst []float32) error) error
 		q.Copy(at, device.OfF32(dst))
 		return q.Wait()
 	})
-	if err != nil || kind != Master {
+	if err != nil {
 		return err
 	}
 	return t.eachState(func(u int, st offload.State) error {
 		unit := t.runner.Units[u]
+		t.cfg.Groups.Replica.AllGather(t.cfg.Comm, t.vector(kind, st))
+		if err := t.cfg.Comm.Wait(); err != nil {
+			return err
+		}
+		if kind != Master {
+			return nil
+		}
 		if unit.Param.Type != device.F32 {
 			q.Cast(unit.Param, st.Master)
 		}
