@@ -11,16 +11,10 @@ import (
 	"zeroth/device"
 	"zeroth/device/cpu"
 	"zeroth/device/dry"
-	"zeroth/nn"
 	"zeroth/offload"
 	"zeroth/optim"
 	"zeroth/zero"
 )
-
-// gpt2 is the shape of a GPT-2 as the model package wants it.
-func (m Model) gpt2() nn.GPT2 {
-	return nn.GPT2{Layers: m.Layers, Heads: m.Heads, Width: m.Width, Context: m.Context, Vocab: m.Vocab, Eps: float32(m.NormEps)}
-}
 
 // rule is the update rule the job names.
 func (o Optimizer) rule() optim.Rule {
@@ -56,7 +50,7 @@ func (c *Config) trainer() zero.Config {
 	stage := zero.Stage(c.Zero.Stage)
 	return zero.Config{
 		Mesh:  c.Mesh(),
-		Model: c.Model.gpt2().Model(), DType: c.Precision,
+		Model: c.Model.network(), DType: c.Precision,
 		Policy: stage.Policy(c.Zero.Prefetch, c.Zero.Recompute == "block"),
 		Micro:  c.Train.Accumulate, B: c.Train.MicroBatch, T: c.Model.Context, Chunk: c.Train.LossChunk,
 		Rule: c.Optimizer.rule(), Clip: c.Train.Clip, Scale: c.lossScale(),
@@ -84,7 +78,7 @@ func (c *Config) Footprint() (bytes device.Bytes, arena int, err error) {
 // over.
 func (c *Config) workers() int { return max(1, runtime.GOMAXPROCS(0)/c.Parallel.Ranks) }
 
-// queues are the queues a trainer works on.
+// queues are the queues of a rank.
 var queues = [...]string{"compute", "comm", "update"}
 
 // sizes are the largest operands of the job's kernels.
@@ -94,7 +88,7 @@ func (c *Config) sizes() cpu.Sizes {
 		Type: c.Precision, Rows: c.Train.MicroBatch * m.Context, Width: m.Width, Vocab: m.Vocab,
 		Attn: device.Attn{T: m.Context, D: m.Width / m.Heads},
 	}
-	for _, p := range parameters(m.gpt2().Model()) {
+	for _, p := range parameters(m.network()) {
 		s.Widest = max(s.Widest, slices.Max(p.Shape))
 	}
 	return s
@@ -112,6 +106,18 @@ func (c *Config) Workspace() int64 {
 // rehearse runs a step with an arena of the given size and returns how much of
 // it was used.
 func (c *Config) rehearse(arena int) (peak int, u device.Usage, err error) {
+	t, dev, err := c.rehearsal(arena, func(*zero.Config) {})
+	if err != nil {
+		return 0, u, err
+	}
+	err = t.Rehearse()
+	return t.ArenaPeak(), dev.Usage(), err
+}
+
+// rehearsal is the first rank on a device that only counts, with all allocated
+// that a run allocates. Dress may put something between it and what it is built
+// from.
+func (c *Config) rehearsal(arena int, dress func(*zero.Config)) (*zero.Trainer, *dry.Device, error) {
 	mesh := c.Mesh()
 	dev, z := &dry.Device{}, c.trainer()
 	z.Device, z.Compute, z.Comm, z.Update = dev, dry.Queue{}, dry.Queue{}, dry.Queue{}
@@ -119,18 +125,16 @@ func (c *Config) rehearse(arena int) (peak int, u device.Usage, err error) {
 		World: collective.Dry{Of: mesh.World()}, Shard: collective.Dry{Of: mesh.Shard}, Replica: collective.Dry{Of: mesh.Replicate},
 	}
 	z.Store, z.ArenaSize = resident(dev, z.Rule), arena
+	dress(&z)
 	t, err := zero.New(z)
 	if err != nil {
-		return 0, u, err
+		return nil, nil, err
 	}
 	if _, err := dev.Alloc(device.F32, c.staged(t), device.Snapshot); err != nil {
-		return 0, u, err
+		return nil, nil, err
 	}
-	if _, err := dev.Alloc(device.F32, int(c.Workspace()/4), device.Workspace); err != nil {
-		return 0, u, err
-	}
-	err = t.Rehearse()
-	return t.ArenaPeak(), dev.Usage(), err
+	_, err = dev.Alloc(device.F32, int(c.Workspace()/4), device.Workspace)
+	return t, dev, err
 }
 
 // Rank is one rank of a job in this process: its device, its queues and its
