@@ -15,6 +15,7 @@ type vecISA struct {
 	attnISA
 	eachISA
 	ruleISA
+	normISA
 }
 
 // attnISA is the parts of attention. A strip is rows query or key positions,
@@ -81,6 +82,7 @@ var portableVec = vecISA{
 		store:  [3]rowsFunc{storeGo(device.F32), storeGo(device.BF16), storeGo(device.F16)},
 		soften: softenGo, slope: slopeGo, scale: scaleGo, dot: dotGo, trans: transposeGo},
 	ruleISA: ruleISA{adamW: rulesGo(adamW), sgd: rulesGo(sgd), momentum: rulesGo(momentum), lion: rulesGo(lion)},
+	normISA: normGo,
 	eachISA: eachISA{
 		gelu:       [3]eachFunc{eachGo(func(a, _, _ float32) float32 { return gelu(a) })},
 		geluGrad:   [3]eachFunc{eachGo(func(a, b, _ float32) float32 { return b * geluSlope(a) })},
