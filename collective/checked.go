@@ -2,6 +2,7 @@ package collective
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -12,16 +13,21 @@ import (
 // otherwise: enough for a rank that writes a checkpoint, or reads one.
 const DefaultDeadline = 5 * time.Minute
 
-// ErrLate says which ranks kept an operation waiting beyond its deadline. The
-// group has ended with it, so it is an ErrClosed.
+// ErrLate says which ranks kept an operation of another waiting beyond its
+// deadline. The group has ended with it, so it is an ErrClosed.
 type ErrLate struct {
 	Op    string        // "operation 7 (all-gather of 96 fp32)"
-	Ranks []int         // by Name
+	Rank  int           // that waited, by Name
+	Ranks [][]int       // for whom: Watched.Missing
 	Limit time.Duration // what they exceeded
 }
 
 func (e ErrLate) Error() string {
-	return fmt.Sprintf("%s: %s did not arrive within %v", e.Op, ranks(e.Ranks), e.Limit)
+	chain := make([]string, len(e.Ranks))
+	for i, r := range e.Ranks {
+		chain[i] = ranks(r)
+	}
+	return fmt.Sprintf("%s: rank %d waited %v for %s", e.Op, e.Rank, e.Limit, strings.Join(chain, ", which waited for "))
 }
 
 func (e ErrLate) Is(target error) bool { return target == ErrClosed }
@@ -39,12 +45,11 @@ type checked struct {
 	calls   []call        // (Size) what they say
 	free    freeList[checkedCall]
 	issued  int
-	watcher *time.Timer
+	watcher *time.Timer // runs look, from now until Close
 
 	mu     sync.Mutex
-	since  time.Time // when this rank came to the operation under watch
-	now    call      // that operation, while watching
-	watch  bool
+	now    call      // the last operation this rank came to
+	since  time.Time // when it did
 	closed bool
 }
 
@@ -61,8 +66,8 @@ type checkedCall struct {
 // on every rank with an error that names both sides, before it touches data.
 // And if a rank keeps others waiting for the deadline (0: DefaultDeadline), the
 // operation fails on every one of them with ErrLate, and the group ends. The
-// deadline is counted from a rank's own arrival and covers the whole operation.
-// g, or the group that g wraps, is Watched.
+// deadline is counted from a rank's own arrival. g, or the group that g wraps,
+// is Watched.
 func Checked(g Group, deadline time.Duration) Group {
 	if deadline == 0 {
 		deadline = DefaultDeadline
@@ -73,8 +78,9 @@ func Checked(g Group, deadline time.Duration) Group {
 	}
 	c := &checked{Group: g, inner: inner, limit: deadline, calls: make([]call, g.Size()),
 		prints: device.OfI32(make([]int32, g.Size()*printLen))}
+	c.mu.Lock() // look reads watcher
+	defer c.mu.Unlock()
 	c.watcher = time.AfterFunc(deadline, c.look)
-	c.watcher.Stop()
 	return c
 }
 
@@ -117,7 +123,9 @@ func (c *checkedCall) doBegin() error {
 	own[0], own[1] = int32(c.seq), int32(c.seq>>32)
 	own[2], own[3] = int32(c.n), int32(c.n>>32)
 	own[4], own[5] = int32(c.op), int32(c.t)
-	c.g.startWatch(c.call)
+	c.g.mu.Lock()
+	c.g.now, c.g.since = c.call, time.Now()
+	c.g.mu.Unlock()
 	return nil
 }
 
@@ -129,57 +137,42 @@ func (c *checkedCall) doCompare() error {
 	}
 	err := disagreement(c.g.calls, c.g.inner.Name)
 	if err != nil {
-		c.g.stopWatch()
+		c.g.inner.Abort(err)
 	}
 	return err
 }
 
 func (c *checkedCall) doEnd() error {
-	c.g.stopWatch()
 	c.g.free.give(c)
 	return nil
 }
 
-func (g *checked) startWatch(what call) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if !g.closed {
-		g.since, g.now, g.watch = time.Now(), what, true
-		g.watcher.Reset(g.limit)
-	}
-}
-
-func (g *checked) stopWatch() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.watch = false
-	g.watcher.Stop()
-}
-
-// look runs when the timer fires. If the operation it was set for is still
-// under way and waits for ranks, it ends the group in their name. An operation
-// that waits for nobody is left alone: it moves data, or has failed.
+// look runs when the last operation may be over its deadline. If it is, and
+// waits for ranks, look ends the group in their name; else it comes back at the
+// earliest time that can change. An operation that waits for nobody is left
+// alone: it is over, or moves data, or has failed.
 func (g *checked) look() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.watch || time.Since(g.since) < g.limit {
-		return // over, or another one, for which the timer is set again
+	if g.closed {
+		return
+	}
+	if left := g.limit - time.Since(g.since); left > 0 {
+		g.watcher.Reset(left)
+		return
 	}
 	missing := g.inner.Missing()
 	if len(missing) == 0 {
 		g.watcher.Reset(g.limit)
 		return
 	}
-	for i, r := range missing {
-		missing[i] = g.inner.Name(r)
-	}
-	g.inner.Abort(ErrLate{fmt.Sprintf("operation %d (%v)", g.now.seq, g.now), missing, g.limit})
+	g.inner.Abort(ErrLate{fmt.Sprintf("operation %d (%v)", g.now.seq, g.now), g.inner.Name(g.Rank()), missing, g.limit})
 }
 
 // Close implements Group and ends the watch.
 func (g *checked) Close() error {
 	g.mu.Lock()
-	g.closed, g.watch = true, false
+	g.closed = true
 	g.watcher.Stop()
 	g.mu.Unlock()
 	return g.Group.Close()

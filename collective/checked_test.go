@@ -2,11 +2,11 @@ package collective_test
 
 import (
 	"errors"
+	"regexp"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
-
-	"go.uber.org/goleak"
 
 	"zeroth/collective"
 	"zeroth/collective/conformance"
@@ -50,27 +50,26 @@ func TestDelays(t *testing.T) {
 	}
 }
 
-// TestDelayed runs a few operations, which cannot be faster than their delays.
+// TestDelayed runs a few operations, which take as long as the longer of their
+// ranks' delays, on a clock that moves when everybody sleeps.
 func TestDelayed(t *testing.T) {
-	const n, most = 10, 4 * time.Millisecond
-	var least time.Duration
-	for i := range n {
-		least += collective.Delays(5, 0, most)(i).Delay
-	}
-	e := newEnds(t, wrapped(func(g collective.Group) collective.Group { return collective.Delayed(g, 5, most) })(2))
-	start := time.Now()
-	for r, err := range e.do(func(g collective.Group, q device.Queue) {
-		for range n {
-			g.AllGather(q, device.OfF32(make([]float32, 2)))
+	synctest.Test(t, func(t *testing.T) {
+		const n, most = 10, time.Second
+		var want time.Duration
+		for i := range n {
+			want += max(collective.Delays(5, 0, most)(i).Delay, collective.Delays(5, 1, most)(i).Delay)
 		}
-	}) {
-		if err != nil {
-			t.Errorf("rank %d: %v", r, err)
+		e := newEnds(t, wrapped(func(g collective.Group) collective.Group { return collective.Delayed(g, 5, most) })(2))
+		start := time.Now()
+		e.must(t, func(g collective.Group, q device.Queue) {
+			for range n {
+				g.AllGather(q, device.OfF32(make([]float32, 2)))
+			}
+		})
+		if took := time.Since(start); took != want {
+			t.Errorf("%d operations took %v, want %v", n, took, want)
 		}
-	}
-	if took := time.Since(start); took < least {
-		t.Errorf("%d operations took %v, their delays alone are %v", n, took, least)
-	}
+	})
 }
 
 // TestCheckedLeavesDataAlone has diverging ranks, whose buffers stay as they are.
@@ -93,34 +92,30 @@ func TestCheckedLeavesDataAlone(t *testing.T) {
 // TestDeadlineNamesTheMissing has ranks 2 and 3 of 4 stay away from the last
 // of a few operations; everybody who waits is told, and so is who comes late.
 func TestDeadlineNamesTheMissing(t *testing.T) {
-	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
-	const limit = 50 * time.Millisecond
-	groups := wrapped(func(g collective.Group) collective.Group { return collective.Checked(g, limit) })(4)
-	t.Run("4 ranks", func(t *testing.T) {
-		e := newEnds(t, groups)
-		b := make([]float32, 96*4)
+	synctest.Test(t, func(t *testing.T) {
+		const limit = 2 * time.Second
+		e := newEnds(t, wrapped(func(g collective.Group) collective.Group { return collective.Checked(g, limit) })(4))
 		start := time.Now()
+		issue := func(g collective.Group, q device.Queue) {
+			g.AllGather(q, device.OfF32(make([]float32, 96)))
+		}
 		errs := e.do(func(g collective.Group, q device.Queue) {
-			own := device.OfF32(b[96*g.Rank():][:96])
 			for range 7 {
-				g.AllGather(q, own)
+				issue(g, q)
 			}
 			if g.Rank() < 2 {
-				g.AllGather(q, own)
+				issue(g, q)
 			}
 		})
-		if took := time.Since(start); took < limit || took > time.Minute {
+		if took := time.Since(start); took != limit {
 			t.Errorf("deadline of %v took %v", limit, took)
 		}
-		late := e.do(func(g collective.Group, q device.Queue) {
-			if g.Rank() == 2 {
-				g.AllGather(q, device.OfF32(make([]float32, 96)))
-			}
-		})
-		const want = "operation 7 (all-gather of 96 fp32): ranks 2,3 did not arrive within 50ms"
-		for r, err := range []error{errs[0], errs[1], late[2]} {
-			if err == nil || err.Error() != want || !errors.Is(err, collective.ErrClosed) {
-				t.Errorf("rank %d: error %v\nwant %s", []int{0, 1, 2}[r], err, want)
+		issue(e.groups[2], e.queues[2])
+		want := regexp.MustCompile(`^operation 7 \(all-gather of 96 fp32\): rank [01] waited 2s for ranks 2,3$`)
+		for r, err := range []error{errs[0], errs[1], e.queues[2].Wait()} {
+			var late collective.ErrLate
+			if !errors.Is(err, collective.ErrClosed) || !errors.As(err, &late) || !want.MatchString(err.Error()) {
+				t.Errorf("rank %d: error %v\nwant %v", r, err, want)
 			}
 		}
 		if errs[2] != nil || errs[3] != nil {
@@ -130,43 +125,115 @@ func TestDeadlineNamesTheMissing(t *testing.T) {
 }
 
 // TestDeadlineNamesWorldRanks has world rank 3 stay away from its replica
-// group, which its shard group then hears of from rank 1.
+// group, which rank 0 then hears of from rank 1.
 func TestDeadlineNamesWorldRanks(t *testing.T) {
-	world := collective.LocalWorld(shard.Mesh{Shard: 2, Replicate: 2})
-	e := newEnds(t, []collective.Group{collective.Checked(world[1].Replica, 20*time.Millisecond), world[0].Shard})
-	b := device.OfF32(make([]float32, 2))
-	e.groups[0].AllGather(e.queues[0], b)
-	e.groups[1].AllGather(e.queues[1], device.OfF32(make([]float32, 2)))
-	const want = "operation 0 (all-gather of 2 fp32): rank 3 did not arrive within 20ms"
-	if err := e.queues[0].Wait(); err == nil || err.Error() != want {
-		t.Errorf("error %v\nwant %s", err, want)
-	}
-	world[1].Close()
-	if err := e.queues[1].Wait(); err == nil || err.Error() != want {
-		t.Errorf("error %v of a rank in another group\nwant %s", err, want)
-	}
-}
-
-// TestDeadlineSparesTheSlow has ranks that work for several deadlines between
-// operations, and one whose operations each end just in time.
-func TestDeadlineSparesTheSlow(t *testing.T) {
-	const limit = 200 * time.Millisecond
-	e := newEnds(t, wrapped(func(g collective.Group) collective.Group { return collective.Checked(g, limit) })(2))
-	errs := e.do(func(g collective.Group, q device.Queue) {
-		b := device.OfF32(make([]float32, 2))
-		g.AllGather(q, b)
-		q.Do(func() error { time.Sleep(limit + limit/4); return nil }) // nobody waits
-		for range 4 {
-			q.Do(func() error { time.Sleep(time.Duration(g.Rank()) * limit / 3); return nil })
-			g.AllGather(q, b)
+	synctest.Test(t, func(t *testing.T) {
+		world := collective.LocalWorld(shard.Mesh{Shard: 2, Replicate: 2})
+		e := newEnds(t, []collective.Group{collective.Checked(world[1].Replica, time.Second), world[0].Shard})
+		for i, g := range e.groups {
+			g.AllGather(e.queues[i], device.OfF32(make([]float32, 2)))
+		}
+		const want = "operation 0 (all-gather of 2 fp32): rank 1 waited 1s for rank 3"
+		if err := e.queues[0].Wait(); err == nil || err.Error() != want {
+			t.Errorf("error %v\nwant %s", err, want)
+		}
+		world[1].Close()
+		if err := e.queues[1].Wait(); err == nil || err.Error() != want {
+			t.Errorf("error %v of a rank in another group\nwant %s", err, want)
 		}
 	})
-	for r, err := range errs {
-		if err != nil {
-			t.Errorf("rank %d: %v", r, err)
-		}
-	}
 }
+
+// TestDeadlineFollowsWhoWaits has rank 3 stay away from its shard group, where
+// rank 2 waits for it, for whom rank 0 waits in their replica group: rank 3 is
+// the one to name, although it is rank 0 whose deadline passes first.
+func TestDeadlineFollowsWhoWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		world := collective.LocalWorld(shard.Mesh{Shard: 2, Replicate: 2})
+		e := newEnds(t, []collective.Group{collective.Checked(world[0].Replica, time.Second), world[2].Shard})
+		e.groups[0].AllGather(e.queues[0], device.OfF32(make([]float32, 2)))
+		e.queues[1].Do(func() error { time.Sleep(time.Second / 2); return nil })
+		e.groups[1].AllGather(e.queues[1], device.OfF32(make([]float32, 2)))
+		const want = "operation 0 (all-gather of 2 fp32): rank 0 waited 1s for rank 3"
+		if err := e.queues[0].Wait(); err == nil || err.Error() != want {
+			t.Errorf("error %v\nwant %s", err, want)
+		}
+	})
+}
+
+// TestDeadlineOfRanksThatWaitForEachOther has rank 1 pass over an operation of
+// its shard group to one of the world; the error names both sides.
+func TestDeadlineOfRanksThatWaitForEachOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		world := collective.LocalWorld(shard.Mesh{Shard: 2, Replicate: 1})
+		e := newEnds(t, []collective.Group{collective.Checked(world[0].Shard, time.Second), collective.Checked(world[1].World, time.Minute)})
+		errs := e.do(func(g collective.Group, q device.Queue) { g.AllGather(q, device.OfF32(make([]float32, 2))) })
+		const want = "operation 0 (all-gather of 2 fp32): rank 0 waited 1s for rank 1, which waited for rank 0"
+		if errs[0] == nil || errs[0].Error() != want {
+			t.Errorf("error %v\nwant %s", errs[0], want)
+		}
+	})
+}
+
+// TestDeadlineSparesTheSlow has ranks that do not wait for several deadlines,
+// and operations of which each ends just in time.
+func TestDeadlineSparesTheSlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const limit = time.Second
+		e := newEnds(t, wrapped(func(g collective.Group) collective.Group { return collective.Checked(g, limit) })(2))
+		e.must(t, func(g collective.Group, q device.Queue) {
+			b := device.OfF32(make([]float32, 2))
+			q.Do(func() error { time.Sleep(3 * limit); return nil })
+			g.AllGather(q, b)
+			q.Do(func() error { time.Sleep(5 * limit / 2); return nil })
+			for range 4 {
+				q.Do(func() error { time.Sleep(time.Duration(g.Rank()) * (limit - 1)); return nil })
+				g.AllGather(q, b)
+			}
+		})
+	})
+}
+
+// TestDeadlineOverWrapper has a rank that is held up inside an operation for
+// several deadlines before it waits for one that never comes.
+func TestDeadlineOverWrapper(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const limit = time.Second
+		g := collective.Faulty(openLocal(2)[0], collective.At(0, collective.Fault{Delay: 5 * limit / 2}))
+		e := newEnds(t, []collective.Group{collective.Checked(collective.Checked(g, time.Hour), limit)})
+		start := time.Now()
+		const want = "operation 0 (reduce-scatter of 4 fp64): rank 0 waited 1s for rank 1"
+		errs := e.do(func(g collective.Group, q device.Queue) { g.ReduceScatter(q, device.OfF64(make([]float64, 4))) })
+		if took := time.Since(start); errs[0] == nil || errs[0].Error() != want || took != 3*limit {
+			t.Errorf("after %v: error %v\nwant %s", took, errs[0], want)
+		}
+	})
+}
+
+// TestCloseEndsTheWatch closes one rank's end only: a watch would name the
+// rank that is missing at another rank's end, which has a longer deadline.
+func TestCloseEndsTheWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ends := openLocal(2)
+		hold := collective.Checked(keepOpen{ends[0].(collective.Watched)}, time.Second)
+		e := newEnds(t, []collective.Group{hold, ends[1]})
+		hold.AllGather(e.queues[0], device.OfF32(make([]float32, 2)))
+		synctest.Wait()
+		hold.Close()
+		time.Sleep(time.Minute)
+		e.groups[1].AllGather(e.queues[1], device.OfI32(make([]int32, 2*6))) // the fingerprints
+		if err := e.queues[1].Wait(); err != nil {
+			t.Errorf("a closed watch ended the group: %v", err)
+		}
+		ends[0].Close()
+		ends[1].Close()
+	})
+}
+
+// keepOpen is a group that Close does not reach.
+type keepOpen struct{ collective.Watched }
+
+func (keepOpen) Close() error { return nil }
 
 func TestFaultFails(t *testing.T) {
 	broken := errors.New("link down")
@@ -199,46 +266,51 @@ func TestFaultFails(t *testing.T) {
 // another run, one in the middle.
 func TestFaultDrops(t *testing.T) {
 	wants := map[int]string{
-		2: "operation 2 (reduce-scatter of 3 fp32): rank 1 did not arrive within 50ms",
-		1: "operation 1: rank 1 calls reduce-scatter of 3 fp32, ranks 0,2 all-gather of 3 fp32",
+		2: `^operation 2 \(reduce-scatter of 3 fp32\): rank [02] waited 1s for rank 1$`,
+		1: "^operation 1: rank 1 calls reduce-scatter of 3 fp32, ranks 0,2 all-gather of 3 fp32$",
 	}
 	for drop, want := range wants {
-		e := newEnds(t, wrapped(func(g collective.Group) collective.Group {
-			g = collective.Checked(g, 50*time.Millisecond)
-			if g.Rank() == 1 {
-				return collective.Faulty(g, collective.At(drop, collective.Fault{Drop: true}))
+		synctest.Test(t, func(t *testing.T) {
+			groups := wrapped(func(g collective.Group) collective.Group { return collective.Checked(g, time.Second) })(3)
+			groups[1] = collective.Faulty(groups[1], collective.At(drop, collective.Fault{Drop: true}))
+			e := newEnds(t, groups)
+			errs := e.do(func(g collective.Group, q device.Queue) {
+				b := device.OfF32(make([]float32, 3))
+				g.AllGather(q, b)
+				g.AllGather(q, b)
+				g.ReduceScatter(q, b)
+			})
+			for _, r := range []int{0, 2} {
+				if errs[r] == nil || !regexp.MustCompile(want).MatchString(errs[r].Error()) {
+					t.Errorf("rank %d: error %v\nwant %s", r, errs[r], want)
+				}
 			}
-			return g
-		})(3))
-		errs := e.do(func(g collective.Group, q device.Queue) {
-			b := device.OfF32(make([]float32, 3))
-			g.AllGather(q, b)
-			g.AllGather(q, b)
-			g.ReduceScatter(q, b)
 		})
-		for _, r := range []int{0, 2} {
-			if errs[r] == nil || errs[r].Error() != want {
-				t.Errorf("rank %d: error %v\nwant %s", r, errs[r], want)
-			}
-		}
 	}
 }
 
-// TestFaultDelays has a rank sleep before its operation: for its time, or
-// until it closes.
+// TestFaultDelays has a rank sleep before its second operation: for its time,
+// or until it closes.
 func TestFaultDelays(t *testing.T) {
-	for _, delay := range []time.Duration{30 * time.Millisecond, time.Hour} {
-		e := newEnds(t, wrapped(func(g collective.Group) collective.Group {
-			return collective.Faulty(g, collective.At(g.Rank(), collective.Fault{Delay: delay}))
-		})(1))
-		start := time.Now()
-		e.groups[0].AllGather(e.queues[0], device.OfF32(make([]float32, 1)))
-		if delay == time.Hour {
-			e.groups[0].Close()
-		}
-		err := e.queues[0].Wait()
-		if took := time.Since(start); (delay == time.Hour) != errors.Is(err, collective.ErrClosed) || took > time.Minute || took < delay && delay < time.Hour {
-			t.Errorf("delay of %v: %v after %v", delay, err, took)
-		}
+	for _, closes := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			const delay = time.Hour
+			e := newEnds(t, wrapped(func(g collective.Group) collective.Group {
+				return collective.Faulty(g, collective.At(1, collective.Fault{Delay: delay}))
+			})(1))
+			start, want := time.Now(), delay
+			for range 3 {
+				e.groups[0].AllGather(e.queues[0], device.OfF32(make([]float32, 1)))
+			}
+			if closes {
+				want = time.Second
+				time.Sleep(want)
+				e.groups[0].Close()
+			}
+			err := e.queues[0].Wait()
+			if took := time.Since(start); closes != errors.Is(err, collective.ErrClosed) || took != want {
+				t.Errorf("closed %v: %v after %v, want %v", closes, err, took, want)
+			}
+		})
 	}
 }

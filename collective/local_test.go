@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 	"weak"
 
@@ -83,6 +84,16 @@ func (e *ends) do(issue func(g collective.Group, q device.Queue)) []error {
 		errs[i] = q.Wait()
 	}
 	return errs
+}
+
+// must is do where no rank may fail.
+func (e *ends) must(t *testing.T, issue func(g collective.Group, q device.Queue)) {
+	t.Helper()
+	for i, err := range e.do(issue) {
+		if err != nil {
+			t.Fatalf("rank %d: %v", e.groups[i].Rank(), err)
+		}
+	}
 }
 
 // diverge has rank 2 of 4 make another call than the others, after one that
@@ -269,30 +280,81 @@ func TestMisuse(t *testing.T) {
 type nobody struct{ collective.Group }
 
 // TestGroupHoldsNoMemory checks that a group lets go of the buffers of an
-// operation that is over, or has failed.
+// operation that is done, or on which ranks disagree, or that a peer aborts.
 func TestGroupHoldsNoMemory(t *testing.T) {
-	e := newEnds(t, openLocal(2))
-	use := func(fail bool) weak.Pointer[float32] {
-		bufs := [2][]float32{make([]float32, 1<<16), make([]float32, 1<<16)}
-		for r, g := range e.groups {
-			if !fail || r == 0 {
-				g.ReduceScatter(e.queues[r], device.OfF32(bufs[r]))
+	for _, peer := range []string{"agrees", "differs", "closes"} {
+		synctest.Test(t, func(t *testing.T) {
+			e := newEnds(t, openLocal(2))
+			p := func() weak.Pointer[float32] {
+				bufs := [2][]float32{make([]float32, 1<<16), make([]float32, 1<<16)}
+				e.groups[0].ReduceScatter(e.queues[0], device.OfF32(bufs[0]))
+				synctest.Wait()
+				switch peer {
+				case "agrees":
+					e.groups[1].ReduceScatter(e.queues[1], device.OfF32(bufs[1]))
+				case "differs":
+					e.groups[1].AllGather(e.queues[1], device.OfF32(bufs[1]))
+				case "closes":
+					e.groups[1].Close()
+				}
+				if err := e.queues[0].Wait(); (err == nil) != (peer == "agrees") {
+					t.Errorf("peer %s: %v", peer, err)
+				}
+				e.queues[1].Wait()
+				return weak.Make(&bufs[0][0])
+			}()
+			runtime.GC()
+			if p.Value() != nil {
+				t.Errorf("peer %s: memory of an operation still held", peer)
+			}
+			runtime.KeepAlive(e)
+		})
+	}
+}
+
+// TestOnlyTheFirstCloseCounts closes two ranks that know nothing of each other.
+func TestOnlyTheFirstCloseCounts(t *testing.T) {
+	e := newEnds(t, openLocal(3))
+	e.groups[1].Close()
+	e.groups[0].Close()
+	errs := e.do(func(g collective.Group, q device.Queue) { g.AllGather(q, device.OfF32(make([]float32, 3))) })
+	if errs[1] != collective.ErrClosed {
+		t.Errorf("rank that closed first: %v", errs[1])
+	}
+	for _, r := range []int{0, 2} {
+		if !errors.Is(errs[r], collective.ErrPeerLost{Rank: 1}) {
+			t.Errorf("rank %d: %v, want the loss of rank 1", r, errs[r])
+		}
+	}
+}
+
+func TestMissing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ranks := collective.NewLocal(4)
+		e := newEnds(t, []collective.Group{ranks[0], ranks[1], ranks[2], ranks[3]})
+		for _, r := range []int{3, 1} {
+			e.groups[r].AllGather(e.queues[r], device.Buffer{})
+		}
+		synctest.Wait()
+		for r, want := range [][][]int{nil, {{0, 2}}, nil, {{0, 2}}} {
+			if got := ranks[r].Missing(); !slices.EqualFunc(got, want, slices.Equal) {
+				t.Errorf("rank %d waits for %v, want %v", r, got, want)
 			}
 		}
-		if fail {
-			e.groups[1].Close()
+		e.groups[0].AllGather(e.queues[0], device.Buffer{})
+		e.groups[2].AllGather(e.queues[2], device.Buffer{})
+		for r, q := range e.queues {
+			if err := q.Wait(); err != nil || ranks[r].Missing() != nil {
+				t.Errorf("rank %d: %v, then waits for %v", r, err, ranks[r].Missing())
+			}
 		}
-		e.queues[0].Wait()
-		e.queues[1].Wait()
-		return weak.Make(&bufs[0][0])
-	}
-	for _, fail := range []bool{false, true} {
-		p := use(fail)
-		runtime.GC()
-		if p.Value() != nil {
-			t.Errorf("failed %v: memory of an operation still held", fail)
+		e.groups[1].AllGather(e.queues[1], device.Buffer{})
+		synctest.Wait()
+		ranks[0].Close()
+		if got := ranks[1].Missing(); got != nil {
+			t.Errorf("waits for %v in a group that has ended", got)
 		}
-	}
+	})
 }
 
 func TestOperationsAllocateNothing(t *testing.T) {

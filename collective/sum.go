@@ -110,16 +110,14 @@ func addF16(acc []float32, x []uint16) {
 	}
 }
 
-// roundBF16 sets dst to x rounded to nearest even; a NaN becomes quiet.
+// roundBF16 sets dst to x rounded to nearest even. A NaN stays one: x is a sum
+// of bf16 numbers, and the lower half of their NaNs' bits is zero, as that of
+// the NaN for infinity minus infinity.
 func roundBF16(dst []uint16, x []float32) {
 	dst = dst[:len(x)]
 	for i, f := range x {
 		u := math.Float32bits(f)
-		if f != f {
-			dst[i] = uint16(u>>16) | 1<<6
-		} else {
-			dst[i] = uint16((u + 0x7fff + u>>16&1) >> 16)
-		}
+		dst[i] = uint16((u + 0x7fff + u>>16&1) >> 16)
 	}
 }
 

@@ -37,6 +37,7 @@
 package data
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -90,14 +91,24 @@ func problem(key, format string, args ...any) *Problem {
 	return &Problem{key, fmt.Errorf(format, args...)}
 }
 
-// Open reads a source. Its error joins all problems found, each a *Problem.
-// The caller closes the set.
-func Open(s Source) (*Set, error) {
+// Check finds what is wrong with a source as far as it shows without reading
+// the files. Its error joins all problems found, each a *Problem.
+func (s Source) Check() error {
+	_, _, errs := s.inspect()
+	return errors.Join(errs...)
+}
+
+// Open reads a source. Its error joins all problems found, each a *Problem, or
+// is ctx's cause if that ended first. The caller closes the set.
+func Open(ctx context.Context, s Source) (*Set, error) {
 	set, files, errs := s.inspect()
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
-	corpus, err := set.load(s, files)
+	corpus, err := set.load(ctx, s, files)
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
 	if err == nil {
 		err = set.cut(s, corpus)
 	}
@@ -150,7 +161,7 @@ func (s Source) inspect() (set *Set, files []file, errs []error) {
 }
 
 // load reads the files into a corpus and checks its ids.
-func (set *Set) load(s Source, files []file) (*Corpus, error) {
+func (set *Set) load(ctx context.Context, s Source, files []file) (*Corpus, error) {
 	silent := func(int64, int64) {}
 	progress := s.Progress
 	if progress == nil {
@@ -161,17 +172,17 @@ func (set *Set) load(s Source, files []file) (*Corpus, error) {
 	if bpe, ok := set.Tokenizer.(*BPE); len(s.Tokens) > 0 {
 		segments, set.release, err = mapTokens(files)
 	} else if ok {
-		segments, err = encodeFiles(bpe, files, progress)
+		segments, err = encodeFiles(ctx, bpe, files, progress)
 		progress = silent
 	} else {
-		segments, err = readFiles(files, progress)
+		segments, err = readFiles(ctx, files, progress)
 		progress = silent
 	}
 	if err != nil {
 		return nil, &Problem{s.key(), err}
 	}
 	corpus := newCorpus(segments)
-	sum, largest, err := corpus.scan(s.limit(set.Tokenizer), progress)
+	sum, largest, err := corpus.scan(ctx, s.limit(set.Tokenizer), progress)
 	if err != nil {
 		return nil, &Problem{s.key(), err}
 	}

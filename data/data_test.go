@@ -1,6 +1,7 @@
 package data
 
 import (
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"go/build"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -25,7 +27,7 @@ func all(s *Set) []int32 {
 
 func open(t *testing.T, s Source) *Set {
 	t.Helper()
-	set, err := Open(s)
+	set, err := Open(t.Context(), s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +73,7 @@ func TestTextIsTheSortedFiles(t *testing.T) {
 		}
 	}
 	pattern := []string{"a.txt", "deep/d[1].txt"} // the brackets are a class: d1.txt
-	if _, err := Open(Source{Text: pattern, Dir: dir, Tokenizer: "bytes", Context: 3}); err == nil {
+	if _, err := Open(t.Context(), Source{Text: pattern, Dir: dir, Tokenizer: "bytes", Context: 3}); err == nil {
 		t.Error("a class matched brackets")
 	}
 }
@@ -199,7 +201,7 @@ func TestBrokenTokenFiles(t *testing.T) {
 		{string(littleEndian(far, 2)), 50257, "token 524295 has id 50257, but the vocabulary has ids 0 to 50256"},
 	} {
 		dir := tree(t, map[string]string{"bad.bin": c.bytes, "good.bin": "\x01\x00\x02\x00"})
-		_, err := Open(Source{Tokens: []string{"*.bin"}, Dir: dir, Context: 1, Vocab: c.vocab})
+		_, err := Open(t.Context(), Source{Tokens: []string{"*.bin"}, Dir: dir, Context: 1, Vocab: c.vocab})
 		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "bad.bin") {
 			t.Errorf("%.20q: %v, want %q", c.bytes, err, c.want)
 		}
@@ -234,7 +236,7 @@ func TestProblems(t *testing.T) {
 		{Source{Context: 4, Tokenizer: "bytes", Text: []string{"a.txt"}, Tokens: []string{"f.bin"}}, []string{"tokens"}, []string{"both"}},
 		{Source{Context: 4, Tokenizer: "bytes", Text: []string{"no/**/*.txt", "a.txt", "", "${NO_SUCH_NAME}/x", "empty.txt", "**/empty*", "[", "sub"}},
 			[]string{"text[0]", "text[2]", "text[3]", "text[4]", "text[5]", "text[6]", "text[7]"},
-			[]string{"no file matches", "an empty pattern", "no NO_SUCH_NAME", "empty.txt: no text", "each of the 2 files", "syntax error in pattern", "no file matches"}},
+			[]string{"no file matches", "an empty pattern", "no NO_SUCH_NAME", "empty.txt is empty", "each of the 2 files", "syntax error in pattern", "sub is a folder; its files are"}},
 		{Source{Context: 0, Tokenizer: "nope", Validation: 0.6, Text: []string{"a.txt", "b.txt"}}, []string{"context", "validation", "tokenizer", "text[1]"}, []string{"0.6 is not", `"nope" is neither`}},
 		{Source{Context: 4, Tokenizer: "bytes", Validation: nan, Text: []string{"a.txt"}}, []string{"validation"}, []string{"NaN"}},
 		{Source{Context: 4, Text: []string{"a.txt"}}, []string{"tokenizer"}, []string{"use bytes, gpt2"}},
@@ -246,7 +248,11 @@ func TestProblems(t *testing.T) {
 		{Source{Context: 100, Tokenizer: "bytes", Tokens: []string{"f.bin"}}, []string{"tokens"}, []string{"token 0 has id 25185"}},
 	} {
 		c.s.Dir = dir
-		_, err := Open(c.s)
+		_, err := Open(t.Context(), c.s)
+		read := strings.Contains(fmt.Sprint(err), " windows of") || strings.Contains(fmt.Sprint(err), "has id") // only reading shows it
+		if check := c.s.Check(); (check == nil) != read || !read && check.Error() != err.Error() {
+			t.Errorf("%+v: Check says %v, Open %v", c.s, check, err)
+		}
 		if diff := cmp.Diff(c.keys, problems(err)); diff != "" {
 			t.Errorf("%+v: problems (-want +got)\n%s%v", c.s, diff, err)
 		}
@@ -260,9 +266,31 @@ func TestProblems(t *testing.T) {
 
 // TestProblemsKeepTheirCause: errors.Is sees through a problem.
 func TestProblemsKeepTheirCause(t *testing.T) {
-	_, err := Open(Source{Text: []string{"*"}, Dir: tree(t, map[string]string{"a": "text"}), Tokenizer: "no/such/folder", Context: 1})
+	_, err := Open(t.Context(), Source{Text: []string{"*"}, Dir: tree(t, map[string]string{"a": "text"}), Tokenizer: "no/such/folder", Context: 1})
 	if !errors.Is(err, os.ErrNotExist) {
 		t.Error(err)
+	}
+}
+
+// TestOpenIsStopped stops at every report of progress that reading, encoding
+// and checking make: what comes back is the reason for stopping, and no set.
+func TestOpenIsStopped(t *testing.T) {
+	big := strings.Repeat("word ", 1<<20) // several blocks
+	dir := tree(t, map[string]string{"a.txt": big, "b.txt": big, "c.txt": big, "d.bin": big})
+	reason := errors.New("enough")
+	for _, s := range []Source{{Text: []string{"*.txt"}, Tokenizer: "bytes"}, {Text: []string{"*.txt"}, Tokenizer: "gpt2"}, {Tokens: []string{"*.bin"}}} {
+		ctx, stop := context.WithCancelCause(t.Context())
+		calls := 0
+		s.Dir, s.Context, s.Progress = dir, 4, func(done, total int64) {
+			calls++
+			stop(reason)
+		}
+		if set, err := Open(ctx, s); set != nil || err != reason {
+			t.Errorf("%v%v %s: %v", s.Text, s.Tokens, s.Tokenizer, err)
+		}
+		if most := runtime.GOMAXPROCS(0) + 2; calls < 1 || calls > most {
+			t.Errorf("%v%v %s: %d reports of progress, the first stops, want at most %d", s.Text, s.Tokens, s.Tokenizer, calls, most)
+		}
 	}
 }
 
@@ -286,8 +314,8 @@ func TestFilesThatChangeOrGo(t *testing.T) {
 	dir := tree(t, map[string]string{"a": "12345", "b": "123"})
 	for _, size := range []int64{4, 6} {
 		bad := []file{{filepath.Join(dir, "a"), size}, {filepath.Join(dir, "b"), 3}, {filepath.Join(dir, "gone"), 9}}
-		_, bytesErr := readFiles(bad, func(int64, int64) {})
-		_, bpeErr := encodeFiles(gpt2(), bad, func(int64, int64) {})
+		_, bytesErr := readFiles(t.Context(), bad, func(int64, int64) {})
+		_, bpeErr := encodeFiles(t.Context(), gpt2(), bad, func(int64, int64) {})
 		_, release, mapErr := mapTokens(bad)
 		for _, f := range release {
 			if err := f(); err != nil {
@@ -335,7 +363,7 @@ func TestGorootWithoutGo(t *testing.T) {
 	}
 	for _, gone := range []string{"", t.TempDir()} {
 		build.Default.GOROOT = gone
-		_, err := Open(Source{Text: []string{"${GOROOT}/src/*.go"}, Tokenizer: "bytes", Context: 2})
+		_, err := Open(t.Context(), Source{Text: []string{"${GOROOT}/src/*.go"}, Tokenizer: "bytes", Context: 2})
 		if err == nil || !strings.Contains(err.Error(), "data.text[0]: ${GOROOT}/src/*.go: GOROOT is unknown") || strings.Contains(err.Error(), "matches") {
 			t.Errorf("root %q: %v", gone, err)
 		}
@@ -356,14 +384,14 @@ func TestCloseUnmaps(t *testing.T) {
 		}
 		return strings.Contains(string(text), dir)
 	}
-	set, err := Open(Source{Tokens: []string{"mapped.bin"}, Dir: dir, Context: 1})
+	set, err := Open(t.Context(), Source{Tokens: []string{"mapped.bin"}, Dir: dir, Context: 1})
 	if err != nil || !mapped() {
 		t.Fatalf("mapped: %v, error %v", mapped(), err)
 	}
 	if err := set.Close(); err != nil || mapped() {
 		t.Errorf("still mapped: %v, error %v", mapped(), err)
 	}
-	if _, err := Open(Source{Tokens: []string{"*.bin"}, Dir: dir, Context: 1}); err == nil || mapped() {
+	if _, err := Open(t.Context(), Source{Tokens: []string{"*.bin"}, Dir: dir, Context: 1}); err == nil || mapped() {
 		t.Errorf("after a failed Open mapped: %v, error %v", mapped(), err)
 	}
 }
@@ -421,7 +449,7 @@ func TestSameSamplesEverywhere(t *testing.T) {
 	a, b := open(t, s), open(t, s)
 	const n = 64
 	errs := make([]error, n)
-	each(n, func(i int) {
+	each(t.Context(), n, func(i int) {
 		var x, y [2][2 * 32]int32
 		sample := int64(i) * 1009
 		a.Train.Batch(x[0][:], x[1][:], sample)
@@ -465,7 +493,7 @@ func BenchmarkOpen(b *testing.B) {
 		b.Run(tok, func(b *testing.B) {
 			for b.Loop() {
 				total := int64(0)
-				set, err := Open(Source{Text: []string{"${GOROOT}/src/**/*.go"}, Tokenizer: tok, Context: 256, Progress: func(_, of int64) { total = of }})
+				set, err := Open(b.Context(), Source{Text: []string{"${GOROOT}/src/**/*.go"}, Tokenizer: tok, Context: 256, Progress: func(_, of int64) { total = of }})
 				if err != nil {
 					b.Fatal(err)
 				}

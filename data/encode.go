@@ -1,6 +1,7 @@
 package data
 
 import (
+	"context"
 	"errors"
 	"runtime"
 	"sync"
@@ -15,7 +16,7 @@ type task struct {
 
 // encodeFiles encodes text files on all cores. Beside the result, two or four
 // bytes a token, it holds one file's text and the chunks being encoded.
-func encodeFiles(v *BPE, files []file, progress func(done, total int64)) ([]segment, error) {
+func encodeFiles(ctx context.Context, v *BPE, files []file, progress func(done, total int64)) ([]segment, error) {
 	m := meter{report: progress}
 	for _, f := range files {
 		m.total += f.size
@@ -25,7 +26,7 @@ func encodeFiles(v *BPE, files []file, progress func(done, total int64)) ([]segm
 	for range runtime.GOMAXPROCS(0) {
 		wg.Go(func() { encodeTasks(v, tasks, &m) })
 	}
-	segments, err := chunks(files, v.width(), tasks)
+	segments, err := chunks(ctx, files, v.width(), tasks)
 	close(tasks)
 	wg.Wait()
 	out := make([]segment, len(segments))
@@ -50,16 +51,19 @@ func encodeTasks(v *BPE, tasks <-chan task, m *meter) {
 }
 
 // chunks reads the files in order and hands their text out in chunks. The
-// segments, in corpus order, are complete when the tasks are.
-func chunks(files []file, width int, tasks chan<- task) (segments []*segment, err error) {
+// segments, in corpus order, are complete when the tasks are, unless ctx ended.
+func chunks(ctx context.Context, files []file, width int, tasks chan<- task) (segments []*segment, err error) {
 	var errs []error
 	for _, f := range files {
+		if ctx.Err() != nil {
+			break
+		}
 		text := make([]byte, f.size)
 		if err := readFile(text, f); err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		for len(text) > 0 {
+		for len(text) > 0 && ctx.Err() == nil {
 			n := chunkLen(text)
 			s := &segment{name: f.path, width: width}
 			segments = append(segments, s)

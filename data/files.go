@@ -25,14 +25,14 @@ type file struct {
 }
 
 // find is the files of all patterns, sorted by path, each once. Empty text
-// files are left out, empty token files are errors. In a pattern * ? [..] {..} match within a folder's name, ** matches
-// folders at any depth but does not enter symbolic links, and ${NAME} is the
-// environment's value.
+// files are left out, empty token files are errors. In a pattern * ? [..] {..}
+// match within a folder's name, ** matches folders at any depth but does not
+// enter symbolic links, and ${NAME} is the environment's value.
 func find(key, dir string, patterns []string) (files []file, errs []error) {
 	for i, pattern := range patterns {
 		found, err := match(dir, pattern, key == "tokens")
 		if err != nil {
-			errs = append(errs, problem(fmt.Sprintf("%s[%d]", key, i), "%s: %w", pattern, err))
+			errs = append(errs, problem(fmt.Sprintf("%s[%d]", key, i), "%w", err))
 		}
 		files = append(files, found...)
 	}
@@ -47,15 +47,15 @@ func match(dir, pattern string, refuseEmpty bool) ([]file, error) {
 	}
 	expanded, err := expand(pattern)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", pattern, err)
 	}
 	expanded = inDir(escape(dir), expanded)
 	paths, err := doublestar.FilepathGlob(expanded, doublestar.WithFilesOnly(), doublestar.WithNoFollow(), doublestar.WithFailOnIOErrors())
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", pattern, err)
 	}
 	if len(paths) == 0 {
-		return nil, fmt.Errorf("no file matches %s", expanded)
+		return nil, nothing(expanded)
 	}
 	var files []file
 	for _, path := range paths {
@@ -72,10 +72,24 @@ func match(dir, pattern string, refuseEmpty bool) ([]file, error) {
 			files = append(files, file{filepath.Clean(path), info.Size()})
 		}
 	}
+	if len(files) == 0 && len(paths) == 1 {
+		return nil, fmt.Errorf("%s is empty", paths[0])
+	}
 	if len(files) == 0 {
-		return nil, fmt.Errorf("no text: each of the %d files it matches is empty or a folder, such as %s", len(paths), paths[0])
+		return nil, fmt.Errorf("%s: no text: each of the %d files it matches is empty or a folder, such as %s", pattern, len(paths), paths[0])
 	}
 	return files, nil
+}
+
+// nothing is the error of a pattern without a file.
+func nothing(pattern string) error {
+	if info, err := os.Stat(pattern); err == nil && info.IsDir() {
+		return fmt.Errorf("%s is a folder; its files are %s", pattern, filepath.Join(pattern, "**"))
+	}
+	if filepath.IsAbs(pattern) {
+		return fmt.Errorf("no file matches %s", pattern)
+	}
+	return fmt.Errorf("no file matches %s; relative paths start in the working directory", pattern)
 }
 
 // inDir starts a relative path at dir.

@@ -17,7 +17,7 @@ func TestPipesAreRefused(t *testing.T) {
 	}
 	for _, s := range []Source{{Text: []string{"*"}}, {Tokens: []string{"pipe"}}} {
 		s.Dir, s.Tokenizer, s.Context = dir, "bytes", 1
-		if _, err := Open(s); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+		if _, err := Open(t.Context(), s); err == nil || !strings.Contains(err.Error(), "not a regular file") {
 			t.Errorf("%+v: %v", s, err)
 		}
 	}

@@ -1,6 +1,7 @@
 package data
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -31,7 +32,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // The fingerprint is the SHA-256 of, for each block of each segment in order,
 // its id width and length (2 and 4 bytes) and its CRC-32C: a checksum against
 // accidents that runs at the speed of memory, not against an adversary.
-func (c *Corpus) scan(limit int, progress func(done, total int64)) (fingerprint string, largest int, err error) {
+func (c *Corpus) scan(ctx context.Context, limit int, progress func(done, total int64)) (fingerprint string, largest int, err error) {
 	if limit == 0 {
 		limit = math.MaxInt32
 	}
@@ -42,7 +43,7 @@ func (c *Corpus) scan(limit int, progress func(done, total int64)) (fingerprint 
 	for _, b := range blocks {
 		m.total += int64(len(b.data))
 	}
-	each(len(blocks), func(i int) {
+	each(ctx, len(blocks), func(i int) {
 		b := blocks[i]
 		results[i] = result{crc32.Checksum(b.data, castagnoli), largestID(b.data, c.segments[b.segment].width)}
 		m.add(int64(len(b.data)))
@@ -103,12 +104,12 @@ func (c *Corpus) outOfRange(b block, limit int) error {
 
 // each calls f(0) to f(n-1) on as many goroutines as there are cores and
 // returns when all are done.
-func each(n int, f func(i int)) {
+func each(ctx context.Context, n int, f func(i int)) {
 	var next atomic.Int64
 	var wg sync.WaitGroup
 	for range min(n, runtime.GOMAXPROCS(0)) {
 		wg.Go(func() {
-			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+			for i := int(next.Add(1)) - 1; i < n && ctx.Err() == nil; i = int(next.Add(1)) - 1 {
 				f(i)
 			}
 		})

@@ -1,6 +1,7 @@
 package data
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -9,7 +10,7 @@ import (
 )
 
 // readFiles reads text files as one segment of byte tokens.
-func readFiles(files []file, progress func(done, total int64)) ([]segment, error) {
+func readFiles(ctx context.Context, files []file, progress func(done, total int64)) ([]segment, error) {
 	starts := make([]int64, len(files)+1)
 	for i, f := range files {
 		starts[i+1] = starts[i] + f.size
@@ -17,7 +18,7 @@ func readFiles(files []file, progress func(done, total int64)) ([]segment, error
 	m := meter{total: starts[len(files)], report: progress}
 	all := make([]byte, m.total)
 	errs := make([]error, len(files))
-	each(len(files), func(i int) {
+	each(ctx, len(files), func(i int) {
 		errs[i] = readFile(all[starts[i]:starts[i+1]], files[i])
 		m.add(files[i].size)
 	})

@@ -1,5 +1,7 @@
 package device
 
+import "math"
+
 // The vocabulary kernels are called in: plain values, so that the packages
 // that state which kernels they need and the devices that have them agree on
 // the words without knowing each other.
@@ -87,3 +89,34 @@ type SGD struct{ GradScale, Momentum, Decay, LR float32 }
 //	u  = sign(Beta1*m + (1-Beta1)*g');  m = Beta2*m + (1-Beta2)*g'
 //	w  = w*Shrink - LR*u
 type Lion struct{ GradScale, Beta1, Beta2, Shrink, LR float32 }
+
+// Rope is rotary positions (Su et al., arXiv 2104.09864) in sequences of T
+// positions, for heads of width D, which is even: at position t, elements j and
+// j+D/2 of a head are a point in the plane that turns by t*Freq(j).
+type Rope struct {
+	T, D    int
+	Theta   float64 // Freq(j) = Theta^(-2j/D), usually 10000
+	Scaling RopeScaling
+}
+
+// RopeScaling lowers the frequencies of a model trained on sequences of Context
+// positions so that it reads longer ones: by Factor where a turn takes more than
+// Context/Low positions, not at all where it takes fewer than Context/High, in
+// between by a part of it. This is Hugging Face's rope_type "llama3". A Factor
+// of 0 leaves all as they are.
+type RopeScaling struct {
+	Factor, Low, High float64
+	Context           int
+}
+
+// Freq is the angle, in radians, by which pair j of a head turns from one
+// position to the next.
+func (r Rope) Freq(j int) float64 {
+	f, s := math.Pow(r.Theta, -2*float64(j)/float64(r.D)), r.Scaling
+	if s.Factor == 0 {
+		return f
+	}
+	turns := float64(s.Context) * f / (2 * math.Pi) // in Context positions
+	keep := min(1, max(0, (turns-s.Low)/(s.High-s.Low)))
+	return (1-keep)*f/s.Factor + keep*f
+}

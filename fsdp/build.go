@@ -35,7 +35,7 @@ func (r *Runner) layUnits() {
 		u := byName[m.Units[i]]
 		if u == nil {
 			u = &Unit{
-				Name: m.Units[i], label: "unit " + m.Units[i], first: i, stale: true,
+				Name: m.Units[i], labels: newLabels(m.Units[i]), first: i, stale: true,
 				Layout: shard.Lay(mod.Params(), r.cfg.Shard.Size(), Align*r.cfg.Replicate.Size()),
 			}
 			byName[u.Name] = u
@@ -45,6 +45,11 @@ func (r *Runner) layUnits() {
 		inner := i > 0 && i+1 < len(m.Modules)
 		r.steps = append(r.steps, step{mod: mod, unit: u, replay: inner && r.cfg.Policy.Recompute})
 	}
+}
+
+func newLabels(unit string) labels {
+	on := func(work string) string { return "unit " + unit + ": " + work }
+	return labels{on("forward"), on("backward"), on("all-gather"), on("reduce-scatter"), on("all-reduce")}
 }
 
 // owns says whether a unit has a slot to itself.

@@ -77,8 +77,12 @@ type Unit struct {
 	kept    device.Buffer // (Len) float32: the unsharded gradient over micro-batches, with KeepGrads
 	first   int           // the first step that uses the unit,
 	last    int           // and the last
-	label   string
+	labels  labels
 }
+
+// labels name a unit's work on the queues, for errors and traces. The
+// all-reduce is that between replicas.
+type labels struct{ forward, backward, gather, reduce, replicate string }
 
 // shared says whether several steps use the unit.
 func (u *Unit) shared() bool { return u.first != u.last }
@@ -143,7 +147,7 @@ func (r *Runner) Forward(bt *nn.Batch, train bool) {
 	var x device.Buffer
 	for i := range r.steps {
 		r.gather(i + r.cfg.Policy.Prefetch) // into the slot that step i-1 has left, while step i computes
-		s := r.await(i)
+		s := r.await(i, r.steps[i].unit.labels.forward)
 		s.mark, s.x, s.y = r.arena.Mark(), x, device.Buffer{}
 		if i+1 < len(r.steps) {
 			s.y = r.arena.Take(r.cfg.DType, n)
@@ -170,7 +174,7 @@ func (r *Runner) Backward(bt *nn.Batch, micro int) {
 	}
 	for i := len(r.steps) - 1; i >= 0; i-- {
 		r.gather(i - p.Prefetch)
-		s := r.await(i)
+		s := r.await(i, r.steps[i].unit.labels.backward)
 		if s.replay {
 			s.mod.Forward(c, r.arena, s.w, bt, s.x, s.y, &s.saved)
 		}
@@ -196,7 +200,7 @@ func (r *Runner) gather(i int) {
 		return
 	}
 	q, whole := r.cfg.Comm, s.buf.Slice(0, u.Layout.Len())
-	q.Label(u.label)
+	q.Label(u.labels.gather)
 	q.After(s.free)
 	q.After(u.updated)
 	if !r.owns(u) {
@@ -206,14 +210,15 @@ func (r *Runner) gather(i int) {
 	s.owner, s.ready, u.stale = u, q.Mark(), false
 }
 
-// await makes the compute queue wait until the unit of step i is whole.
-func (r *Runner) await(i int) *step {
+// await makes the compute queue, which goes on to what label says, wait until
+// the unit of step i is whole.
+func (r *Runner) await(i int, label string) *step {
 	s := &r.steps[i]
 	sl := &r.slots[s.unit.slot]
 	if sl.owner != s.unit {
 		panic("fsdp: unit " + s.unit.Name + " is used before it is gathered")
 	}
-	r.cfg.Compute.Label(s.unit.label)
+	r.cfg.Compute.Label(label)
 	r.cfg.Compute.After(sl.ready)
 	return s
 }
@@ -250,7 +255,7 @@ func (r *Runner) reduce(u *Unit, micro int) {
 		}
 		buf = u.kept
 	}
-	q.Label(u.label)
+	q.Label(u.labels.reduce)
 	q.After(c.Mark())
 	r.cfg.Shard.ReduceScatter(q, buf)
 	if own := collective.Own(r.cfg.Shard, buf); !p.KeepGrads {
@@ -262,6 +267,7 @@ func (r *Runner) reduce(u *Unit, micro int) {
 		g.free = q.Mark()
 	}
 	if last {
+		q.Label(u.labels.replicate)
 		collective.AllReduce(r.cfg.Replicate, q, u.Grad)
 		u.Reduced = q.Mark()
 	}

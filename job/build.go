@@ -4,21 +4,17 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"slices"
 
+	"zeroth/checkpoint"
 	"zeroth/collective"
 	"zeroth/device"
 	"zeroth/device/cpu"
 	"zeroth/device/dry"
-	"zeroth/nn"
 	"zeroth/offload"
 	"zeroth/optim"
 	"zeroth/zero"
 )
-
-// gpt2 is the shape of a GPT-2 as the model package wants it.
-func (m Model) gpt2() nn.GPT2 {
-	return nn.GPT2{Layers: m.Layers, Heads: m.Heads, Width: m.Width, Context: m.Context, Vocab: m.Vocab, Eps: float32(m.NormEps)}
-}
 
 // rule is the update rule the job names.
 func (o Optimizer) rule() optim.Rule {
@@ -54,7 +50,7 @@ func (c *Config) trainer() zero.Config {
 	stage := zero.Stage(c.Zero.Stage)
 	return zero.Config{
 		Mesh:  c.Mesh(),
-		Model: c.Model.gpt2().Model(), DType: c.Precision,
+		Model: c.Model.network(), DType: c.Precision,
 		Policy: stage.Policy(c.Zero.Prefetch, c.Zero.Recompute == "block"),
 		Micro:  c.Train.Accumulate, B: c.Train.MicroBatch, T: c.Model.Context, Chunk: c.Train.LossChunk,
 		Rule: c.Optimizer.rule(), Clip: c.Train.Clip, Scale: c.lossScale(),
@@ -78,6 +74,35 @@ func (c *Config) Footprint() (bytes device.Bytes, arena int, err error) {
 	return usage.Live, arena, err
 }
 
+// workers is how many of the machine's processors a rank's kernels are split
+// over.
+func (c *Config) workers() int { return max(1, runtime.GOMAXPROCS(0)/c.Parallel.Ranks) }
+
+// queues are the queues a trainer works on.
+var queues = [...]string{"compute", "comm", "update"}
+
+// sizes are the largest operands of the job's kernels.
+func (c *Config) sizes() cpu.Sizes {
+	m := c.Model
+	s := cpu.Sizes{
+		Type: c.Precision, Rows: c.Train.MicroBatch * m.Context, Width: m.Width, Vocab: m.Vocab,
+		Attn: device.Attn{T: m.Context, D: m.Width / m.Heads},
+	}
+	for _, p := range parameters(m.network()) {
+		s.Widest = max(s.Widest, slices.Max(p.Shape))
+	}
+	return s
+}
+
+// Workspace is the bytes a rank's device takes for its kernels.
+func (c *Config) Workspace() int64 {
+	n := len(queues)
+	if c.saves() {
+		n++ // the saver's
+	}
+	return cpu.Workspace(c.workers(), n, c.sizes())
+}
+
 // rehearse runs a step with an arena of the given size and returns how much of
 // it was used.
 func (c *Config) rehearse(arena int) (peak int, u device.Usage, err error) {
@@ -92,6 +117,12 @@ func (c *Config) rehearse(arena int) (peak int, u device.Usage, err error) {
 	if err != nil {
 		return 0, u, err
 	}
+	if _, err := dev.Alloc(device.F32, c.staged(t), device.Snapshot); err != nil {
+		return 0, u, err
+	}
+	if _, err := dev.Alloc(device.F32, int(c.Workspace()/4), device.Workspace); err != nil {
+		return 0, u, err
+	}
 	err = t.Rehearse()
 	return t.ArenaPeak(), dev.Usage(), err
 }
@@ -104,6 +135,7 @@ type Rank struct {
 	Queues  []*cpu.Queue // compute, comm, update
 	Groups  collective.Ranks
 	Trainer *zero.Trainer
+	saver   *saver // nil for a job that makes no checkpoints
 }
 
 // Open builds every rank of the job, with parameters not yet set. wrap, if not
@@ -114,14 +146,18 @@ func (c *Config) Open(wrap func(rank int, g collective.Ranks) collective.Ranks) 
 		return nil, err
 	}
 	var ranks []*Rank
+	saves, tuner := collective.NewLocal(c.Parallel.Ranks), &checkpoint.Tuner{}
 	for r, g := range collective.LocalWorld(c.Mesh()) {
-		if wrap != nil {
-			g = wrap(r, g)
-		}
 		g.World = collective.Checked(g.World, c.Parallel.Timeout)
 		g.Shard = collective.Checked(g.Shard, c.Parallel.Timeout)
 		g.Replica = collective.Checked(g.Replica, c.Parallel.Timeout)
+		if wrap != nil {
+			g = wrap(r, g)
+		}
 		rank, err := c.openRank(r, g, arena)
+		if err == nil && c.saves() {
+			rank.saver, err = c.newSaver(rank, saves[r], tuner)
+		}
 		ranks = append(ranks, rank)
 		if err != nil {
 			for _, r := range ranks {
@@ -134,9 +170,12 @@ func (c *Config) Open(wrap func(rank int, g collective.Ranks) collective.Ranks) 
 }
 
 func (c *Config) openRank(r int, g collective.Ranks, arena int) (rank *Rank, err error) {
-	dev := cpu.New(max(1, runtime.GOMAXPROCS(0)/c.Parallel.Ranks))
+	dev := cpu.New(c.workers())
 	rank = &Rank{Rank: r, Device: dev, Groups: g}
-	for _, name := range []string{"compute", "comm", "update"} {
+	if err := dev.Reserve(c.sizes()); err != nil {
+		return rank, err
+	}
+	for _, name := range queues {
 		rank.Queues = append(rank.Queues, dev.NewQueue(name))
 	}
 	z := c.trainer()
@@ -150,6 +189,9 @@ func (c *Config) openRank(r int, g collective.Ranks, arena int) (rank *Rank, err
 // ends, then its queues, then its memory.
 func (r *Rank) Close() {
 	_ = r.Groups.Close() // closing twice is fine, and in-process groups cannot fail to close
+	if r.saver != nil {
+		r.saver.close()
+	}
 	for _, q := range r.Queues {
 		q.Close()
 	}

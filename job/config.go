@@ -19,19 +19,11 @@ type Config struct {
 	Precision device.DType // of parameters in use, activations and gathers: F32, BF16 or F16
 	Optimizer Optimizer
 	Schedule  Schedule
-	Sample    Sampling
-}
 
-// Model is the shape of the network.
-type Model struct {
-	From    string // folder with config.json and model.safetensors to start from; empty: fresh parameters
-	Family  string // "gpt2"
-	Layers  int
-	Heads   int // divides Width
-	Width   int // elements of the residual stream
-	Context int // tokens, the longest sequence
-	Vocab   int // different tokens
-	NormEps float64
+	Checkpoint Checkpointing
+	Sample     Sampling
+
+	places map[string]place // of what was given: "zero", "zero.stage", "data.text[2]", and the file's as ""
 }
 
 // Data is what to train on. One of Text and Tokens is set.
@@ -40,7 +32,7 @@ type Data struct {
 	Tokens     []string // patterns of uint16 token files, as written in the job file
 	Tokenizer  string   // "bytes" or "gpt2"; for Tokens, the one they were made with
 	Vocab      string   // folder with vocab.json and merges.txt; empty: the embedded one
-	Validation float64  // fraction held out, in [0, 1)
+	Validation float64  // fraction held out, in [0, 0.5]
 }
 
 // Training is how long and in which bites.
@@ -113,7 +105,7 @@ func (c *Config) TokensPerStep() int { return c.Train.Batch * c.Model.Context }
 
 // Load reads a job file, lays the sets ("key=value", the value in YAML) over
 // it, fills in defaults and checks everything that can be checked without
-// running. Its error is a Problems that lists all there is to mend. Relative
+// reading the data. Its error is a Problems that lists all there is to mend. Relative
 // paths in the job file are relative to the current directory.
 func Load(file string, sets []string) (*Config, error) {
 	root, problems := readFile(file)
@@ -132,4 +124,20 @@ func Load(file string, sets []string) (*Config, error) {
 		return nil, r.problems
 	}
 	return r.config, nil
+}
+
+// loadTokenizer is the name data.NewTokenizer knows a job's tokenizer by. The
+// files the job names need no longer be there.
+func loadTokenizer(file string) (string, error) {
+	root, problems := readFile(file)
+	r := newReader(file, root)
+	r.problems = problems
+	if !r.problems.fatal() {
+		r.read()
+		r.resolveData()
+	}
+	if len(r.problems) > 0 {
+		return "", r.problems
+	}
+	return r.config.tokenizer(), nil
 }

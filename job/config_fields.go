@@ -23,7 +23,7 @@ type field struct {
 
 // The families, rules and so on a job can name.
 var (
-	families   = []string{"gpt2"}
+	families   = []string{"gpt2", "llama"}
 	tokenizers = []string{"bytes", "gpt2"}
 	rules      = []string{"adamw", "adam", "sgd", "lion"}
 	curves     = []string{"constant", "linear", "cosine"}
@@ -37,21 +37,25 @@ const most = 1 << 20
 // fields lists the keys in the order they are written, with values that set c.
 func (c *Config) fields() []field {
 	m, d, t, p, z := &c.Model, &c.Data, &c.Train, &c.Parallel, &c.Zero
-	o, s, w := &c.Optimizer, &c.Schedule, &c.Sample
+	o, s, k, w := &c.Optimizer, &c.Schedule, &c.Checkpoint, &c.Sample
 	return []field{
-		{"model.from", text{&m.From}, "", "fresh parameters", "folder with config.json and model.safetensors to start from; instead of the other model keys"},
-		{"model.family", choice{&m.Family, families}, "gpt2", "", "architecture: gpt2"},
+		{"model.from", text{&m.From}, "", "fresh parameters", "folder with config.json and model.safetensors to start from; instead of the other model keys but context"},
+		{"model.family", choice{&m.Family, families}, "gpt2", "", "architecture: gpt2 | llama"},
 		{"model.layers", count{&m.Layers, 1, most}, "6", "", "transformer blocks"},
 		{"model.heads", count{&m.Heads, 1, most}, "6", "", "attention heads of a block; divides width"},
+		{"model.kv_heads", count{&m.KVHeads, 1, most}, "", "heads", "llama: heads of keys and values; divides heads"},
 		{"model.width", count{&m.Width, 1, most}, "384", "", "elements of the residual stream"},
-		{"model.context", count{&m.Context, 1, most}, "256", "", "tokens in a sequence"},
+		{"model.ffn", count{&m.FFN, 1, most}, "", "8/3 of width, in 64s", "llama: width of the hidden layer"},
+		{"model.context", count{&m.Context, 1, most}, "256", "", "tokens in a sequence; with from, the longest its model takes"},
 		{"model.vocab", count{&m.Vocab, 2, most}, "", "the tokenizer's: 256 or 50257", "different tokens"},
+		{"model.rope_theta", real{&m.Theta, positive, "a positive number"}, "", "10000", "llama: base of the rotary positions' wavelengths"},
+		{"model.tied", flag{&m.Tied}, "", "false", "llama: the output layer is the token embedding"},
 
 		{"data.text", texts{&d.Text}, "", "none", "list of text files or patterns; ** is any folders, ${GOROOT} and other variables are filled in"},
 		{"data.tokens", texts{&d.Tokens}, "", "none", "list of uint16 token files as llm.c or nanoGPT write them; instead of text"},
 		{"data.tokenizer", choice{&d.Tokenizer, tokenizers}, "", "bytes for text, gpt2 for tokens", "bytes | gpt2; for tokens, the one they were made with"},
 		{"data.vocab", text{&d.Vocab}, "", "the one built in", "folder with vocab.json and merges.txt for tokenizer gpt2"},
-		{"data.validation", real{&d.Validation, within(0, 1), "a fraction of at least 0 and below 1"}, "0.01", "", "fraction of the data held out for evaluation"},
+		{"data.validation", real{&d.Validation, atMostHalf, "a fraction from 0 to 0.5"}, "0.01", "", "fraction of the data held out for evaluation"},
 
 		{"train.steps", count{&t.Steps, 1, 1 << 40}, "200", "", "updates"},
 		{"train.batch", count{&t.Batch, 1, 1 << 40}, "", "micro_batch × accumulate × ranks", "sequences a step over all ranks; two of batch, micro_batch, accumulate give the third"},
@@ -82,8 +86,16 @@ func (c *Config) fields() []field {
 		{"optimizer.momentum", real{&o.Momentum, within(0, 1), "a number of at least 0 and below 1"}, "", "0.9", "sgd"},
 
 		{"schedule.type", choice{&s.Type, curves}, "cosine", "", "constant | linear | cosine"},
-		{"schedule.warmup", count{&s.Warmup, 0, 1 << 40}, "", "20, or steps if fewer", "steps of linear rise from 0"},
+		{"schedule.warmup", count{&s.Warmup, 0, 1 << 40}, "", "20, or steps if fewer", "steps of linear rise from 0; a run of fewer ends before the top"},
 		{"schedule.min_lr", real{&s.MinLR, atLeast0, "a number of at least 0"}, "", "lr / 10", "learning rate at the last step; not for constant"},
+
+		{"checkpoint.every", count{&k.Every, 0, 1 << 40}, "0", "", "steps between checkpoints; 0 is none"},
+		{"checkpoint.dir", text{&k.Dir}, "", "ckpt in the run folder", "folder of checkpoints"},
+		{"checkpoint.keep", retention{&k.Keep}, "3", "", "the newest so many, or {last: 3, every_steps: 1000, best: val_loss}"},
+		{"checkpoint.async", flag{&k.Async}, "true", "", "go on training while a checkpoint is written"},
+		{"checkpoint.compress", choice{&k.Compress, []string{"auto", "always", "never"}}, "auto", "", "auto | always | never; auto where it pays, which the first save measures"},
+		{"checkpoint.save_on_exit", flag{&k.SaveOnExit}, "", "true with every, else false", "save after the last step and when the run is stopped"},
+		{"checkpoint.on_error", choice{&k.OnError, []string{"stop", "continue"}}, "stop", "", "stop | continue: what to do when a checkpoint cannot be written"},
 
 		{"sample.prompt", text{&w.Prompt}, "", "a line feed", "text to continue at the end of training"},
 		{"sample.tokens", count{&w.Tokens, 0, most}, "", "200 with a prompt, else 0", "tokens to write; 0 is no sample"},
@@ -95,6 +107,8 @@ func (c *Config) fields() []field {
 
 func positive(x float64) bool { return x > 0 && !math.IsInf(x, 0) }
 func atLeast0(x float64) bool { return x >= 0 && !math.IsInf(x, 0) }
+
+func atMostHalf(x float64) bool { return x >= 0 && x <= 0.5 }
 
 func within(lo, hi float64) func(float64) bool {
 	return func(x float64) bool { return x >= lo && x < hi }

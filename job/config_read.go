@@ -18,7 +18,7 @@ type reader struct {
 }
 
 func newReader(file string, root *node) *reader {
-	c := new(Config)
+	c := &Config{places: map[string]place{"": {file: file}}}
 	return &reader{file: file, root: root, config: c, fields: c.fields(), given: map[string]*node{}, bad: map[string]bool{}}
 }
 
@@ -43,6 +43,10 @@ func (r *reader) set(f field, n *node) {
 		return
 	}
 	r.given[f.key] = n
+	r.config.places[f.key] = n.at
+	for i, item := range n.items {
+		r.config.places[fmt.Sprintf("%s[%d]", f.key, i)] = item.at
+	}
 }
 
 // example is the default as an example of a number that would do.
@@ -91,6 +95,7 @@ func (r *reader) sections() {
 	names := r.names("")
 	for _, p := range r.root.pairs {
 		keys := r.names(p.key)
+		r.config.places[p.key] = p.at
 		switch {
 		case !slices.Contains(names, p.key):
 			r.unknown("", p)

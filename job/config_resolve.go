@@ -2,8 +2,11 @@ package job
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
+
+	"zeroth/data"
 )
 
 // idle says why a key has no meaning in this job ("" if it has one) and which
@@ -12,8 +15,10 @@ func (c *Config) idle(key string) (why, because string) {
 	section, name := split(key)
 	rule := c.Optimizer.Type
 	switch {
-	case section == "model" && name != "from" && c.Model.From != "":
+	case section == "model" && name != "from" && name != "context" && c.Model.From != "":
 		return "model.from brings its own config.json", "model.from"
+	case section == "model" && c.Model.From == "" && c.Model.Family != "llama" && slices.Contains(llamaKeys, name):
+		return c.Model.Family + " has no " + name, "model.family"
 	case key == "data.vocab" && c.Data.Tokenizer != "gpt2":
 		return "bytes need no vocabulary", "data.tokenizer"
 	case name == "betas" && rule == "sgd", name == "eps" && (rule == "sgd" || rule == "lion"), name == "momentum" && rule != "sgd":
@@ -33,6 +38,7 @@ func (r *reader) resolve() {
 	r.resolveBatch()
 	r.resolveTraining()
 	r.resolveOptimizer()
+	r.resolveCheckpoint()
 	r.resolveSample()
 	for _, f := range r.fields {
 		if why, because := r.config.idle(f.key); why != "" && r.has(f.key) && (r.has(because) || !r.bad[because]) {
@@ -82,44 +88,20 @@ func (r *reader) resolveModel() {
 	if m.From != "" {
 		r.modelFrom()
 	} else {
-		m.NormEps = 1e-5
-		if m.Width%m.Heads != 0 {
-			r.refuse(fmt.Sprintf("%d heads do not divide width %d", m.Heads, m.Width),
-				fmt.Sprintf("want %s heads", eitherCount(neighbours(m.Heads, func(h int) bool { return m.Width%h == 0 }))), "model.heads", "model.width")
-		}
-		if !r.has("model.vocab") {
-			m.Vocab = makes
-		}
+		r.resolveShape(makes)
 	}
 	r.checkVocab(makes)
-}
-
-func (r *reader) modelFrom() {
-	m := &r.config.Model
-	read, err := ReadModelConfig(m.From)
-	if err != nil {
-		r.wrong(r.given["model.from"].at, "model.from", err.Error(), "")
-		return
-	}
-	read.From = m.From
-	*m = read
 }
 
 // vocab is the number of different tokens the tokenizer makes; 0 if its files
 // cannot be read, which is then reported.
 func (r *reader) vocab() int {
-	d := &r.config.Data
-	switch {
-	case d.Tokenizer == "bytes":
-		return 256
-	case d.Vocab == "":
-		return 50257
-	}
-	n, err := countVocab(d.Vocab)
+	t, err := data.NewTokenizer(r.config.tokenizer())
 	if err != nil {
-		r.wrong(r.given["data.vocab"].at, "data.vocab", err.Error(), "want a folder with vocab.json and merges.txt")
+		r.wrong(r.config.place("data.vocab"), "data.vocab", err.Error(), "want a folder with vocab.json and merges.txt")
+		return 0
 	}
-	return n
+	return t.Vocab()
 }
 
 // checkVocab compares the model's vocabulary with what the tokenizer makes.
@@ -222,9 +204,6 @@ func (r *reader) resolveTraining() {
 	}
 	if !r.has("schedule.warmup") {
 		s.Warmup = min(20, t.Steps)
-	} else if s.Warmup > t.Steps {
-		r.refuse(fmt.Sprintf("a warmup of %d steps in a training of %d", s.Warmup, t.Steps),
-			fmt.Sprintf("want warmup of at most %d", t.Steps), "schedule.warmup", "train.steps")
 	}
 }
 
@@ -263,6 +242,13 @@ func tenth(x float64) float64 {
 	e, _ := strconv.Atoi(exponent)
 	y, _ := strconv.ParseFloat(fmt.Sprintf("%se%d", mantissa, e-1), 64)
 	return y
+}
+
+func (r *reader) resolveCheckpoint() {
+	k := &r.config.Checkpoint
+	if !r.has("checkpoint.save_on_exit") {
+		k.SaveOnExit = k.Every > 0
+	}
 }
 
 func (r *reader) resolveSample() {

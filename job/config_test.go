@@ -1,6 +1,8 @@
 package job
 
 import (
+	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -8,7 +10,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"zeroth/checkpoint"
 	"zeroth/device"
 	"zeroth/shard"
 )
@@ -29,6 +33,30 @@ func write(t *testing.T, path, content string) {
 	}
 }
 
+// equal compares what configurations say, not where it was said.
+var equal = cmpopts.IgnoreUnexported(Config{})
+
+// writeVocabulary writes a byte-pair vocabulary without a merge, of which
+// <|endoftext|> is the last token.
+func writeVocabulary(t *testing.T, folder string, last int) {
+	t.Helper()
+	ids, other := map[string]int{"<|endoftext|>": last}, 256
+	for b := range 256 {
+		r := rune(b) // a byte is written as the character of its number if that prints, else as one from 256 on
+		if b <= ' ' || b >= 0x7f && b <= 0xa0 || b == 0xad {
+			r = rune(other)
+			other++
+		}
+		ids[string(r)] = b
+	}
+	raw, err := json.Marshal(ids)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(folder, "vocab.json"), string(raw))
+	write(t, filepath.Join(folder, "merges.txt"), "#version: 0.2\n")
+}
+
 const least = "data: {text: [a.txt]}\n"
 
 func mustLoad(t *testing.T, sets ...string) *Config {
@@ -43,17 +71,19 @@ func mustLoad(t *testing.T, sets ...string) *Config {
 func TestDefaults(t *testing.T) {
 	inFolder(t, least)
 	want := &Config{
-		Model:     Model{Family: "gpt2", Layers: 6, Heads: 6, Width: 384, Context: 256, Vocab: 256, NormEps: 1e-5},
-		Data:      Data{Text: []string{"a.txt"}, Tokenizer: "bytes", Validation: 0.01},
-		Train:     Training{Steps: 200, Batch: 16, MicroBatch: 4, Accumulate: 1, Clip: 1, Seed: 1, EvalEvery: 50, EvalBatches: 8, LossChunk: 1024},
-		Parallel:  Parallel{Ranks: 4, Shard: 4, Replicate: 1, Timeout: 5 * time.Minute},
-		Zero:      Zero{Stage: 3, Prefetch: 1, Recompute: "none"},
-		Precision: device.BF16,
-		Optimizer: Optimizer{Type: "adamw", LR: 6e-4, Betas: [2]float64{0.9, 0.95}, Eps: 1e-8, WeightDecay: 0.1},
-		Schedule:  Schedule{Type: "cosine", Warmup: 20, MinLR: 6e-5},
-		Sample:    Sampling{Prompt: "\n", Tokens: 0, Temperature: 0.8, Seed: 1},
+		Model:      Model{Family: "gpt2", Layers: 6, Heads: 6, Width: 384, Context: 256, Vocab: 256, NormEps: 1e-5},
+		Data:       Data{Text: []string{"a.txt"}, Tokenizer: "bytes", Validation: 0.01},
+		Train:      Training{Steps: 200, Batch: 16, MicroBatch: 4, Accumulate: 1, Clip: 1, Seed: 1, EvalEvery: 50, EvalBatches: 8, LossChunk: 1024},
+		Parallel:   Parallel{Ranks: 4, Shard: 4, Replicate: 1, Timeout: 5 * time.Minute},
+		Zero:       Zero{Stage: 3, Prefetch: 1, Recompute: "none"},
+		Precision:  device.BF16,
+		Optimizer:  Optimizer{Type: "adamw", LR: 6e-4, Betas: [2]float64{0.9, 0.95}, Eps: 1e-8, WeightDecay: 0.1},
+		Schedule:   Schedule{Type: "cosine", Warmup: 20, MinLR: 6e-5},
+		Checkpoint: Checkpointing{Keep: checkpoint.Keep{Last: 3}, Async: true, Compress: "auto", OnError: "stop"},
+
+		Sample: Sampling{Prompt: "\n", Tokens: 0, Temperature: 0.8, Seed: 1},
 	}
-	if d := cmp.Diff(want, mustLoad(t)); d != "" {
+	if d := cmp.Diff(want, mustLoad(t), equal); d != "" {
 		t.Errorf("defaults (-want +got):\n%s", d)
 	}
 }
@@ -62,7 +92,13 @@ func TestDefaults(t *testing.T) {
 func TestDefaultsFollow(t *testing.T) {
 	inFolder(t, least)
 	write(t, "a.bin", "\x01\x00")
-	write(t, "vocab.json", `{"a": 0, "b": 1, "<|endoftext|>": 998}`)
+	writeVocabulary(t, ".", 998)
+	if err := os.Mkdir("hf", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := WriteModelConfig("hf", Model{Family: "gpt2", Layers: 2, Heads: 2, Width: 8, Context: 16, Vocab: 300, NormEps: 1e-5}); err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		sets []string
 		got  func(*Config) any
@@ -85,6 +121,14 @@ func TestDefaultsFollow(t *testing.T) {
 		{[]string{"parallel={ranks: 8, replicate: 2}"}, func(c *Config) any { return c.Parallel.Shard }, 4},
 		{[]string{"parallel={ranks: 8, replicate: 2}"}, func(c *Config) any { return c.Mesh() }, shard.Mesh{Shard: 4, Replicate: 2}},
 		{[]string{"zero.stage=0"}, func(c *Config) any { return c.Mesh() }, shard.Mesh{Shard: 1, Replicate: 4}},
+		{[]string{"model.family=llama"}, func(c *Config) any { return c.Model }, Model{Family: "llama", Layers: 6, Heads: 6, KVHeads: 6,
+			Width: 384, FFN: 1024, Context: 256, Vocab: 256, NormEps: 1e-5, Theta: 10000}},
+		{[]string{"model={family: llama, width: 390, heads: 3, kv_heads: 1, tied: true, rope_theta: 5e5}"}, func(c *Config) any { return c.Model },
+			Model{Family: "llama", Layers: 6, Heads: 3, KVHeads: 1, Width: 390, FFN: 1088, Context: 256, Vocab: 256, NormEps: 1e-5, Theta: 5e5, Tied: true}},
+		{[]string{"model={from: hf}"}, func(c *Config) any { return c.Model.Context }, 16},
+		{[]string{"model={from: hf, context: 16}"}, func(c *Config) any { return c.Model.Longest }, 0},
+		{[]string{"model={from: hf, context: 9}"}, func(c *Config) any { return c.Model }, Model{From: "hf", Family: "gpt2", Layers: 2, Heads: 2,
+			Width: 8, Context: 9, Longest: 16, Vocab: 300, NormEps: 1e-5}},
 		{[]string{"model.context=100"}, func(c *Config) any { return c.TokensPerStep() }, 1600},
 	} {
 		if got := c.got(mustLoad(t, c.sets...)); got != c.want {
@@ -136,6 +180,9 @@ func TestYAMLReadsBack(t *testing.T) {
 		{"zero.stage=0", "precision=fp32"},
 		{"precision=fp16", "zero={stage: 1, prefetch: 0, recompute: block}"},
 		{"model={from: .}"},
+		{"model={from: ., context: 9}"},
+		{"model={family: llama}"},
+		{"model={family: llama, kv_heads: 2, ffn: 100, rope_theta: 5e5, tied: true}"},
 		{"data={tokens: [a.bin], validation: 0}"},
 		{"optimizer={type: sgd, lr: 0.1, momentum: 0}", "schedule={type: constant, warmup: 0}"},
 		{"optimizer={type: lion, lr: 1.23456789e-5}", "schedule={type: linear}"},
@@ -154,16 +201,30 @@ func TestYAMLReadsBack(t *testing.T) {
 			t.Errorf("%q: reading back: %v\n%s", sets, err, want.YAML())
 			continue
 		}
-		if d := cmp.Diff(want, got); d != "" {
+		if d := cmp.Diff(want, got, equal); d != "" {
 			t.Errorf("%q: read back differs (-written +read):\n%s\n%s", sets, d, want.YAML())
 		}
+	}
+}
+
+// The effective configuration runs on other ranks as it is.
+func TestYAMLOnOtherRanks(t *testing.T) {
+	inFolder(t, least+"train: {batch: 48, accumulate: 2}\nparallel: {ranks: 6, shard: 3, replicate: 2}\n")
+	write(t, "again.yaml", string(mustLoad(t).YAML()))
+	c, err := Load("again.yaml", []string{"parallel.ranks=4", "train.steps=3"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Training{Steps: 3, Batch: 32, MicroBatch: 4, Accumulate: 2}
+	if got := (Training{Steps: c.Train.Steps, Batch: c.Train.Batch, MicroBatch: c.Train.MicroBatch, Accumulate: c.Train.Accumulate}); got != want || c.Parallel.Shard != 2 {
+		t.Errorf("got %+v, shard %d", got, c.Parallel.Shard)
 	}
 }
 
 func TestYAMLText(t *testing.T) {
 	inFolder(t, least)
 	got := string(mustLoad(t).YAML())
-	for _, line := range []string{"  lr: 6e-4\n", "precision: bf16\n", "  betas: [0.9, 0.95]\n", "  shard: 4\n", "  batch: 16\n", `  text: ["a.txt"]` + "\n"} {
+	for _, line := range []string{"  lr: 6e-4\n", "precision: bf16\n", "  betas: [0.9, 0.95]\n", "  shard: -1 # 4 = ranks / replicate\n", "  accumulate: 1 # batch: 16 = micro_batch × accumulate × ranks\n", `  text: ["a.txt"]` + "\n"} {
 		if !strings.Contains(got, line) {
 			t.Errorf("no line %q in\n%s", line, got)
 		}
@@ -228,7 +289,7 @@ func TestTabsAndOtherNonsense(t *testing.T) {
 		{least + "train: {steps: 1, steps: 2}\n", "job.yaml:2:19: train.steps: given twice, first at job.yaml:2:9; remove one"},
 		{least + "---\n" + least, "job.yaml:2:1: a second document after ---; want one job in a file"},
 		{least + "zero: {stage: *s}\n", "job.yaml:2:15: zero.stage: *s refers to no anchor before it; want &s at the value it should repeat"},
-		{least + "1: 2\n", "job.yaml:2:1: 1: unknown key; want one of model, data, train, parallel, zero, precision, optimizer, schedule, sample"},
+		{least + "1: 2\n", "job.yaml:2:1: 1: unknown key; want one of model, data, train, parallel, zero, precision, optimizer, schedule, checkpoint, sample"},
 	} {
 		write(t, "job.yaml", c.file)
 		_, err := Load("job.yaml", nil)
@@ -268,19 +329,29 @@ func TestCombinations(t *testing.T) {
 		{"zero.stage=5", "zero.stage: there is no stage 5; want 0 (nothing sharded), 1 (optimizer state), 2 (and gradients) or 3 (and parameters)"},
 		{"model={heads: 7}", "model.heads: 7 heads do not divide width 384; want 6 or 8 heads"},
 		{"model={width: 100}", "model.width: 6 heads do not divide width 100; want 5 or 10 heads"},
+		{"model={family: llama, heads: 7}", "model.heads: 7 heads do not divide width 384; want 6 or 8 heads"},
+		{"model={family: llama, heads: 128}", "model.heads: 128 heads of width 3: rotary positions turn pairs, so a head's width is even; want 96 or 192 heads"},
+		{"model={family: llama, width: 25, heads: 5}", "model.heads: 5 heads of width 5: rotary positions turn pairs, so a head's width is even; want an even width"},
+		{"model={family: llama, kv_heads: 4}", "model.kv_heads: 4 key and value heads do not divide 6 heads; want kv_heads 3 or 6"},
+		{"model={kv_heads: 2, tied: true}", "model.kv_heads: not used: gpt2 has no kv_heads; remove it (--set model.kv_heads=null removes it)\n" +
+			"model.tied: not used: gpt2 has no tied; remove it (--set model.tied=null removes it)"},
+		{"model={family: llama, rope_theta: 0}", "model.rope_theta: 0 is out of range; want a positive number, such as 10000"},
+		{"model={family: llama, tied: yes}", "model.tied: yes is neither true nor false; want true or false"},
+		{"model={from: hf, context: 17}", "model.context: sequences of 17 tokens, but the model of hf is made for at most 16; want a context of at most 16\n" +
+			"model.from: the model knows 100 tokens, but tokenizer bytes makes 256; want a vocabulary of at least 256"},
 		{"model={vocab: 65}", "model.vocab: the model knows 65 tokens, but tokenizer bytes makes 256; want a vocabulary of at least 256"},
 		{"model={from: hf}", "model.from: the model knows 100 tokens, but tokenizer bytes makes 256; want a vocabulary of at least 256"},
 		{"model={from: hf, layers: 3, vocab: 300}", "model.from: the model knows 100 tokens, but tokenizer bytes makes 256; want a vocabulary of at least 256\n" +
 			"model.layers: not used: model.from brings its own config.json; remove it (--set model.layers=null removes it)\n" +
 			"model.vocab: not used: model.from brings its own config.json; remove it (--set model.vocab=null removes it)"},
-		{"model={family: gptj}", "model.family: gptj is not known, did you mean gpt2?; want gpt2"},
+		{"model={family: gptj}", "model.family: gptj is not known, did you mean gpt2?; want gpt2 or llama"},
 		{"data={text: [a.txt], tokens: [a.bin]}", "data.tokens: text and tokens are both given; want one of the two"},
 		{"data={text: []}", `data.text: the list is empty: there is nothing to train on; want for example data: {text: ["docs/**/*.md"]} or data: {tokens: ["train.bin"]}`},
-		{"data={text: [empty.txt]}", "data.text: every file it names is empty; want files with something to train on"},
-		{"data={text: ['e*.txt']}", "data.text: every file it names is empty; want files with something to train on"},
+		{"data={text: [empty.txt]}", "data.text: empty.txt is empty"},
+		{"data={tokens: ['e*.txt']}", "data.tokens: empty.txt is empty"},
 		{"data={text: [a.txt], vocab: hf}", "data.vocab: not used: bytes need no vocabulary; remove it (--set data.vocab=null removes it)"},
-		{"data={text: [a.txt], tokenizer: gpt2, vocab: hf}", "data.vocab: hf/vocab.json cannot be read: no such file or directory; want a folder with vocab.json and merges.txt"},
-		{"data={text: [a.txt], validation: 1.5}", "data.validation: 1.5 is out of range; want a fraction of at least 0 and below 1, such as 0.01"},
+		{"data={text: [a.txt], tokenizer: gpt2, vocab: hf}", "data.vocab: \"hf\" is neither bytes nor gpt2 nor a folder with a vocabulary: open hf/vocab.json: no such file or directory; want a folder with vocab.json and merges.txt"},
+		{"data={text: [a.txt], validation: 1.5}", "data.validation: 1.5 is out of range; want a fraction from 0 to 0.5, such as 0.01"},
 		{"parallel={ranks: 6, shard: 4}", "parallel.shard: shard 4 × replicate 1 = 4, but there are 6 ranks; want ranks: 4, or shard: -1 for ranks / replicate"},
 		{"parallel={replicate: 3}", "parallel.replicate: 4 ranks cannot be parted into 3 equal replicas; want replicate 2 or 4"},
 		{"parallel={shard: -2}", "parallel.shard: -2 is negative; want a whole number of at least 1, or -1 for all ranks of a replica"},
@@ -292,7 +363,6 @@ func TestCombinations(t *testing.T) {
 		{"train={clip: -1}", "train.clip: -1 is out of range; want a number of at least 0, where 0 is off, such as 1.0"},
 		{"train={steps: 99999999999999999999}", "train.steps: 99999999999999999999 is too large; want a whole number of at least 1, such as 200"},
 		{"train={seed: 1.5}", "train.seed: 1.5 is not a whole number; want a whole number of at least 0"},
-		{"schedule={warmup: 300}", "schedule.warmup: a warmup of 300 steps in a training of 200; want warmup of at most 200"},
 		{"schedule={min_lr: 1e-3}", "schedule.min_lr: min_lr 1e-3 is above lr 6e-4; want a min_lr of at most lr"},
 		{"schedule={type: constant, min_lr: 1e-4}", "schedule.min_lr: not used: a constant schedule does not fall; remove it (--set schedule.min_lr=null removes it)"},
 		{"schedule={type: cosin}", "schedule.type: cosin is not known, did you mean cosine?; want constant, linear or cosine"},
@@ -322,7 +392,6 @@ func TestCombinationsOfSections(t *testing.T) {
 	for _, c := range []struct{ sets, want string }{
 		{"zero.stage=0 parallel.replicate=2", "--set parallel.replicate=2: parallel.replicate: hybrid sharding at stage 0: it shards nothing, so there are no shard groups to replicate 2 times; every rank is a whole replica already; want replicate: 1, or stage 1, 2 or 3"},
 		{"data.validation=0 train.eval_every=10", "--set train.eval_every=10: train.eval_every: eval_every is 10, but data.validation is 0: there is no text to evaluate on; want eval_every: 0, or a data.validation such as 0.01"},
-		{"train.steps=10 schedule.warmup=20", "--set schedule.warmup=20: schedule.warmup: a warmup of 20 steps in a training of 10; want warmup of at most 10"},
 		{"parallel.ranks=8 train.batch=12", "--set train.batch=12: train.batch: batch 12 = micro_batch ? × ranks 8 has no whole solution: 12 is not a multiple of 8; want batch 8 or 16"},
 	} {
 		if _, err := Load("job.yaml", strings.Fields(c.sets)); err == nil || err.Error() != c.want {
@@ -363,6 +432,8 @@ func TestAllAtOnce(t *testing.T) {
 	}
 }
 
+// What is wrong with the data stands at the pattern it is wrong with, each
+// with its own problem.
 func TestPatterns(t *testing.T) {
 	inFolder(t, least)
 	if err := os.MkdirAll(filepath.Join("d", "e"), 0o755); err != nil {
@@ -376,25 +447,40 @@ func TestPatterns(t *testing.T) {
 		"*.tx?":                 "",
 		"{a,b}.txt":             "",
 		"${GOROOT}/src/io/*.go": "",
-		"d/*.md":                "no file matches d/*.md",
-		"nodir/**":              "no file matches nodir/**",
-		"d":                     "d is a folder, its files are d/**",
-		"b.txt":                 "b.txt cannot be read: no such file or directory",
-		"${ZEROTH_NOT}/x":       "${ZEROTH_NOT}/x: the environment has no ZEROTH_NOT",
+		"d/*.md":                "no file matches d/*.md; relative paths start in the working directory",
+		"/nodir/**":             "no file matches /nodir/**",
+		"d":                     "d is a folder; its files are d/**",
+		"${ZEROTH_NOT}/x":       "${ZEROTH_NOT}/x: the environment has no ZEROTH_NOT; export it or write the path out",
 		"[a.txt":                "[a.txt: syntax error in pattern",
 	} {
-		path, err := fillIn(pattern)
-		bytes := false
-		if err == nil {
-			bytes, err = anyBytes(path)
+		write(t, "job.yaml", "data:\n  text:\n  - a.txt\n  - "+quote(pattern)+"\n")
+		_, err := Load("job.yaml", nil)
+		if want != "" {
+			want = "job.yaml:4:5: data.text: " + want
 		}
-		got := ""
-		if err != nil {
-			got = err.Error()
+		if got := fmt.Sprint(err); got != want && (err != nil || want != "") {
+			t.Errorf("%s: %v; want %q", pattern, got, want)
 		}
-		if got != want || bytes != (want == "") {
-			t.Errorf("%s: %v %q; want %q", pattern, bytes, got, want)
+	}
+}
+
+// A run's tokenizer is known when its data is gone.
+func TestLoadTokenizer(t *testing.T) {
+	inFolder(t, "data: {text: [gone.txt], tokenizer: gpt2}\nmodel: {from: gone}\n")
+	for file, want := range map[string]string{
+		"data: {text: [gone.txt], tokenizer: gpt2}\nmodel: {from: gone}\n": "gpt2",
+		"data: {tokens: [gone.bin]}":                                       "gpt2",
+		"data: {text: [gone.txt]}":                                         "bytes",
+		"data: {text: [gone.txt], tokenizer: gpt2, vocab: folder}":         "folder",
+	} {
+		write(t, "job.yaml", file)
+		if got, err := loadTokenizer("job.yaml"); got != want || err != nil {
+			t.Errorf("%s: %q, %v; want %q", file, got, err, want)
 		}
+	}
+	write(t, "job.yaml", "data: {text: [gone.txt], tokenizer: gpt3}\n")
+	if _, err := loadTokenizer("job.yaml"); err == nil || !strings.HasPrefix(err.Error(), "job.yaml:1:37: data.tokenizer: gpt3 is not known") {
+		t.Errorf("got %v", err)
 	}
 }
 
@@ -441,7 +527,7 @@ func FuzzLoad(f *testing.F) {
 		}
 		write(t, again, string(c.YAML()))
 		got, err := Load(again, nil)
-		if d := cmp.Diff(c, got); err != nil || d != "" {
+		if d := cmp.Diff(c, got, equal); err != nil || d != "" {
 			t.Fatalf("read back: %v\n%s\n%s", err, d, c.YAML())
 		}
 	})

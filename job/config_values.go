@@ -14,7 +14,7 @@ import (
 
 // value is the type of a key. set stores what a node says and returns "" or,
 // storing nothing, what is wrong with it; want is what would be right; yaml
-// writes the stored value so that set reads the same again.
+// writes the stored value so that Load reads the same again.
 type value interface {
 	set(n *node) (wrong string)
 	want() string
@@ -83,7 +83,7 @@ func (v shards) set(n *node) string {
 func (v shards) want() string {
 	return "a whole number of at least 1, or -1 for all ranks of a replica"
 }
-func (v shards) yaml() string { return strconv.Itoa(*v.p) }
+func (v shards) yaml() string { return "-1" } // the only number there can be is ranks / replicate
 
 // stage is a ZeRO stage.
 type stage struct{ p *int }

@@ -6,7 +6,8 @@ import (
 )
 
 // YAML is the complete configuration as a job file: Load reads it back to an
-// equal Config.
+// equal Config. What other keys decide, batch and shard, is a comment, so that
+// the file can be run again on another number of ranks.
 func (c *Config) YAML() []byte {
 	var b strings.Builder
 	b.WriteString("# The effective configuration: what was given, and every default.\n")
@@ -24,13 +25,28 @@ func (c *Config) YAML() []byte {
 			}
 		}
 		last = section
-		fmt.Fprintf(&b, "%s%s: %s\n", indent, name, f.value.yaml())
+		fmt.Fprintf(&b, "%s%s: %s%s\n", indent, name, f.value.yaml(), c.remark(f.key))
 	}
 	return []byte(b.String())
 }
 
-// written tells whether the key has a value and a meaning.
+// remark is the comment behind a key.
+func (c *Config) remark(key string) string {
+	switch key {
+	case "train.accumulate":
+		return fmt.Sprintf(" # batch: %d = micro_batch × accumulate × ranks", c.Train.Batch)
+	case "parallel.shard":
+		return fmt.Sprintf(" # %d = ranks / replicate", c.Parallel.Shard)
+	}
+	return ""
+}
+
+// written tells whether the key has a value and a meaning, and is not a
+// consequence of others.
 func (c *Config) written(f field) bool {
+	if f.key == "train.batch" {
+		return false
+	}
 	switch v := f.value.(type) {
 	case text:
 		if *v.p == "" {

@@ -1,12 +1,15 @@
 package job
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -17,41 +20,59 @@ import (
 )
 
 // Train runs a job and writes its run folder: job.yaml, metrics.jsonl,
-// loss.svg, and the final parameters in model/. When ctx is cancelled all
-// ranks stop after the step they are in, what there is is written, and the
-// error is ctx's cause.
+// loss.svg, the final parameters in model/, and checkpoints if the job asks
+// for them. When ctx is cancelled all ranks stop after the step they are in,
+// what there is is written, and the error is ctx's cause.
 func Train(ctx context.Context, c *Config, out string, obs Observer) error {
-	set, err := data.Open(c.source(obs))
-	if err != nil {
-		return BadInput(err)
+	return Resume(ctx, c, out, "", obs)
+}
+
+// Resume is Train that goes on from a checkpoint: "latest", which where there
+// is none yet begins at step 0 and says so, a step, or a checkpoint's folder.
+// The run folder may be that of the run which made it: then metrics.jsonl goes
+// on after the checkpoint's step.
+func Resume(ctx context.Context, c *Config, out, which string, obs Observer) error {
+	file := c.YAML() // as it can be run again, in another folder
+	if c.Checkpoint.Dir == "" {
+		here := *c
+		here.Checkpoint.Dir = filepath.Join(out, "ckpt")
+		c = &here
 	}
-	defer set.Close()
-	weights, err := c.openWeights()
+	set, weights, err := c.openInputs(ctx, obs)
 	if err != nil {
 		return err
 	}
+	defer set.Close()
 	defer weights.close()
+	start, err := c.start(which, set, weights, obs)
+	if err != nil {
+		return err
+	}
+	defer start.close()
 	ranks, err := c.Open(nil)
 	if err != nil {
 		return err
 	}
 	defer closeAll(ranks)
-	rec, err := c.record(out, obs)
+	rec, err := record(out, file, which == "", start.Step, obs)
 	if err != nil {
 		return err
 	}
 	rec.Start(c.header(set, out, ranks))
-	stopped, err := c.train(ctx, ranks, set, weights, rec)
+	trace := traceOf(ctx)
+	trace.attach(ranks)
+	stopped, err := c.train(ctx, ranks, set, start, rec)
+	trace.detach(ranks)
 	if err == nil {
 		err = c.export(ranks, filepath.Join(out, modelFolder))
 	}
-	if err := errors.Join(err, rec.close()); err != nil {
+	if err := cmp.Or(err, rec.close()); err != nil {
 		return err
 	}
 	if !stopped {
 		rec.sum.Sample, err = c.sample(ctx, out)
 	}
-	rec.sum.Stopped, rec.sum.MemoryPerRank = stopped, peak(ranks)
+	rec.sum.Stopped, rec.sum.MemoryPerRank, rec.sum.Trace = stopped, peak(ranks), trace.exposure()
 	rec.Done(rec.sum)
 	if stopped {
 		return context.Cause(ctx)
@@ -59,13 +80,81 @@ func Train(ctx context.Context, c *Config, out string, obs Observer) error {
 	return err
 }
 
-// train sets the initial parameters and runs the loop on every rank.
-func (c *Config) train(ctx context.Context, ranks []*Rank, set *data.Set, w *weights, rec *recorder) (stopped bool, err error) {
+// openInputs opens what the job reads. What is wrong with any of it is a
+// Problems.
+func (c *Config) openInputs(ctx context.Context, obs Observer) (*data.Set, *weights, error) {
+	s := c.source()
+	s.Progress = reading(obs)
+	set, err := data.Open(ctx, s)
+	problems := c.blame(err)
+	w, wrong := c.openWeights()
+	if wrong != nil {
+		problems = append(problems, problem(c.place("model.from"), "model.from", wrong.Error(), ""))
+	}
+	if len(problems) > 0 {
+		problems.sort()
+		err = problems
+	}
+	if err == nil {
+		return set, w, nil
+	}
+	if set != nil {
+		_ = set.Close() // only read from
+	}
+	w.close()
+	return nil, nil, err
+}
+
+// beginning is what a run starts from: initial parameters, or a checkpoint.
+type beginning struct {
+	weights *weights
+	from    *resumed // nil without a checkpoint
+	progress
+}
+
+func (c *Config) start(which string, set *data.Set, w *weights, obs Observer) (*beginning, error) {
+	b := &beginning{weights: w}
+	if which == "" {
+		return b, nil
+	}
+	r, err := c.find(which, set.Fingerprint)
+	if err != nil {
+		return nil, err
+	}
+	if r == nil {
+		obs.Note(fmt.Sprintf("no checkpoint in %s yet: starting at step 0", c.Checkpoint.Dir))
+		return b, nil
+	}
+	obs.Note(fmt.Sprintf("resuming from %s, step %d", r.Path, r.progress.Step))
+	b.from, b.progress = r, r.progress
+	return b, nil
+}
+
+// set gives a rank its part of the state.
+func (b *beginning) set(t *zero.Trainer) error {
+	if b.from == nil {
+		return t.Fill(zero.Master, b.weights.fill)
+	}
+	t.Steps, t.Updates, t.Skipped = b.Step, b.Updates, b.Skipped
+	if t.Scale.Dynamic && b.Scale.Dynamic {
+		t.Scale = b.Scale
+	}
+	return restore(b.from.Checkpoint, t)
+}
+
+func (b *beginning) close() {
+	if b.from != nil {
+		_ = b.from.Close() // only read from
+	}
+}
+
+// train sets the initial state and runs the loop on every rank.
+func (c *Config) train(ctx context.Context, ranks []*Rank, set *data.Set, b *beginning, rec *recorder) (stopped bool, err error) {
 	err = Together(ranks, func(r *Rank) error {
-		if err := r.Trainer.Fill(zero.Master, w.fill); err != nil {
+		if err := b.set(r.Trainer); err != nil {
 			return err
 		}
-		s, err := c.newLoop(r, set, rec).run(ctx)
+		s, err := c.newLoop(r, set, b, rec).run(ctx)
 		if r.Rank == 0 {
 			stopped = s
 		}
@@ -74,8 +163,8 @@ func (c *Config) train(ctx context.Context, ranks []*Rank, set *data.Set, w *wei
 	return stopped, err
 }
 
-// Together runs f on every rank at once and returns the error that came first
-// in cause: one that is not the loss of a peer, if there is one.
+// Together runs f on every rank at once and returns the error that explains
+// those of the others.
 func Together(ranks []*Rank, f func(*Rank) error) error {
 	errs := make([]error, len(ranks))
 	var wg sync.WaitGroup
@@ -87,12 +176,25 @@ func Together(ranks []*Rank, f func(*Rank) error) error {
 		})
 	}
 	wg.Wait()
-	for _, err := range errs {
-		if err != nil && !errors.Is(err, collective.ErrClosed) {
-			return err
-		}
+	return slices.MinFunc(errs, func(a, b error) int { return cmp.Compare(effect(a), effect(b)) })
+}
+
+// effect is how far an error is from its cause: a rank's own failure, the
+// deadline that a rank did not keep, the loss of a peer, a closed group.
+func effect(err error) int {
+	var late collective.ErrLate
+	var lost collective.ErrPeerLost
+	switch {
+	case err == nil:
+		return 4
+	case !errors.Is(err, collective.ErrClosed):
+		return 0
+	case errors.As(err, &late):
+		return 1
+	case errors.As(err, &lost):
+		return 2
 	}
-	return errors.Join(errs...)
+	return 3
 }
 
 // peak is the most bytes any rank has held at once.
@@ -117,19 +219,27 @@ type loop struct {
 	rec      *recorder // rank 0 reports
 	share    data.Share
 	schedule optim.Schedule
-	fill     zero.Batches // reads this rank's samples of step at
+	fill     zero.Batches // reads this rank's samples of the next step
 	validate zero.Batches
-	at       int // steps done
+	at       int   // steps done
+	samples  int64 // of the training order, read so far
+	tokens   int64 // trained on so far
+	kept     int   // the step last saved in checkpoint.dir; -1 if there is none
+	metrics  map[string]float64
 }
 
-func (c *Config) newLoop(r *Rank, set *data.Set, rec *recorder) *loop {
-	l := &loop{c: c, rank: r, set: set, rec: rec, schedule: c.schedule(),
-		share: data.Share{Ranks: c.Parallel.Ranks, Accumulate: c.Train.Accumulate, MicroBatch: c.Train.MicroBatch}}
+func (c *Config) newLoop(r *Rank, set *data.Set, b *beginning, rec *recorder) *loop {
+	l := &loop{c: c, rank: r, set: set, rec: rec, schedule: c.schedule(), at: b.Step, samples: b.Samples, tokens: b.Tokens, kept: -1,
+		share:   data.Share{Ranks: c.Parallel.Ranks, Accumulate: c.Train.Accumulate, MicroBatch: c.Train.MicroBatch},
+		metrics: map[string]float64{}}
 	l.fill = func(micro int, input, target []int32) error {
-		set.Train.Batch(input, target, l.share.First(int64(l.at), micro, r.Rank))
+		set.Train.Batch(input, target, l.samples+l.share.First(0, micro, r.Rank))
 		return nil
 	}
 	l.validate = l.validation
+	if b.from != nil && filepath.Dir(b.from.Path) == filepath.Clean(c.Checkpoint.Dir) {
+		l.kept = b.Step
+	}
 	return l
 }
 
@@ -137,40 +247,58 @@ func (c *Config) newLoop(r *Rank, set *data.Set, rec *recorder) *loop {
 // stop because ctx was cancelled.
 func (l *loop) run(ctx context.Context) (stopped bool, err error) {
 	t, last := l.rank.Trainer, time.Now()
-	for l.at < l.c.Train.Steps {
+	for l.at < l.c.Train.Steps && !stopped {
 		t.WantStop = ctx.Err() != nil
 		lr := l.schedule.At(t.Updates)
 		stats, err := t.Step(l.fill, lr)
 		if err != nil {
 			return false, err
 		}
-		l.at++
+		l.advance()
 		now := time.Now()
+		traceOf(ctx).step(l.rank.Rank, l.at, last, now)
 		if err := l.report(stats, lr, now.Sub(last)); err != nil {
 			return false, err
 		}
 		last = now
-		if stats.Stop {
-			return l.at < l.c.Train.Steps, nil
-		}
-		if l.evaluates() {
+		stopped = stats.Stop && l.at < l.c.Train.Steps
+		if l.evaluates() && !stopped {
 			if err := l.evaluate(); err != nil {
 				return false, err
 			}
 			last = time.Now()
 		}
+		if k := l.c.Checkpoint.Every; k > 0 && l.at%k == 0 {
+			err = l.checkpoint()
+		} else {
+			err = l.saved(false)
+		}
+		if err != nil {
+			return false, err
+		}
 	}
-	return false, nil
+	if l.c.Checkpoint.SaveOnExit && l.kept != l.at {
+		if err := l.checkpoint(); err != nil {
+			return false, err
+		}
+	}
+	return stopped, l.saved(true)
+}
+
+func (l *loop) advance() {
+	l.at++
+	l.samples += l.share.Global()
+	l.tokens += int64(l.c.TokensPerStep())
 }
 
 func (l *loop) report(s zero.Stats, lr float64, took time.Duration) error {
+	l.metrics["loss"] = s.Loss
 	if l.rank.Rank != 0 {
 		return nil
 	}
-	tokens := l.c.TokensPerStep()
 	return l.rec.step(Step{
-		Step: l.at, Loss: s.Loss, LR: lr, GradNorm: s.GradNorm, Tokens: int64(l.at) * int64(tokens),
-		TokensPerSecond: float64(tokens) / took.Seconds(), StepSeconds: took.Seconds(), Skipped: l.rank.Trainer.Skipped,
+		Step: l.at, Loss: s.Loss, LR: lr, GradNorm: s.GradNorm, Tokens: l.tokens,
+		TokensPerSecond: float64(l.c.TokensPerStep()) / took.Seconds(), StepSeconds: took.Seconds(), Skipped: l.rank.Trainer.Skipped,
 	})
 }
 
@@ -183,10 +311,47 @@ func (l *loop) evaluates() bool {
 
 func (l *loop) evaluate() error {
 	mean, err := l.rank.Trainer.Eval(l.c.Train.EvalBatches, l.validate)
+	l.metrics["val_loss"] = mean
 	if err != nil || l.rank.Rank != 0 {
 		return err
 	}
 	return l.rec.eval(Eval{Step: l.at, ValLoss: mean})
+}
+
+// checkpoint begins to save the state, once the save before has ended.
+func (l *loop) checkpoint() error {
+	if err := l.saved(true); err != nil {
+		return err
+	}
+	t := l.rank.Trainer
+	err := l.rank.saver.save(progress{
+		Step: l.at, Updates: t.Updates, Skipped: t.Skipped, Samples: l.samples, Tokens: l.tokens, Scale: t.Scale,
+		Seed: l.c.Train.Seed, Data: l.set.Fingerprint, Context: l.c.Model.Context, Config: string(l.c.YAML()),
+	}, maps.Clone(l.metrics))
+	if err != nil {
+		return err
+	}
+	l.kept = l.at
+	return l.saved(!l.c.Checkpoint.Async)
+}
+
+// saved hears how the save in flight ended, if it has or if wait is set, and
+// tells; a save that failed is an error if the job says so.
+func (l *loop) saved(wait bool) error {
+	if l.rank.saver == nil {
+		return nil
+	}
+	end := l.rank.saver.end(wait)
+	if end == nil {
+		return nil
+	}
+	if l.rank.Rank == 0 {
+		l.rec.Note(end.String())
+	}
+	if end.err != nil && l.c.Checkpoint.OnError == "stop" {
+		return fmt.Errorf("checkpoint of step %d: %w", end.step, end.err)
+	}
+	return nil
 }
 
 // validation reads this rank's samples of a validation batch. The samples of an
@@ -203,17 +368,16 @@ func (l *loop) validation(micro int, input, target []int32) error {
 }
 
 // source is where the job's data comes from.
-func (c *Config) source(obs Observer) data.Source {
+func (c *Config) source() data.Source {
 	return data.Source{
 		Text: c.Data.Text, Tokens: c.Data.Tokens, Tokenizer: c.tokenizer(), Validation: c.Data.Validation,
 		Context: c.Model.Context, Batch: c.Train.Batch, Vocab: c.Model.Vocab, Seed: c.Train.Seed,
-		Progress: reading(obs),
 	}
 }
 
 // tokenizer is the name data.NewTokenizer knows the job's by.
 func (c *Config) tokenizer() string {
-	if c.Data.Vocab != "" {
+	if c.Data.Tokenizer == "gpt2" && c.Data.Vocab != "" {
 		return c.Data.Vocab
 	}
 	return c.Data.Tokenizer
@@ -238,7 +402,7 @@ func (c *Config) header(set *data.Set, out string, ranks []*Rank) Header {
 	}
 	mesh := c.Mesh()
 	return Header{
-		Model: fmt.Sprintf("GPT-2 %s", compact(float64(n))), Parameters: int64(n),
+		Model: fmt.Sprintf("%s %s", c.Model.network().Name, compact(float64(n))), Parameters: int64(n),
 		Ranks: c.Parallel.Ranks, Shard: mesh.Shard, Replicate: mesh.Replicate, Stage: c.Zero.Stage,
 		Precision: c.Precision.String(), GlobalBatch: c.Train.Batch, TokensPerStep: c.TokensPerStep(), Steps: c.Train.Steps,
 		DataTokens: set.Train.Windows() * int64(c.Model.Context), Out: out, MemoryPerRank: peak(ranks),
@@ -254,18 +418,39 @@ type recorder struct {
 	sum     Summary
 }
 
-func (c *Config) record(out string, obs Observer) (*recorder, error) {
+// record opens the run folder's files; of the metrics of an earlier run it
+// keeps those up to the step this one begins at.
+func record(out string, job []byte, fresh bool, step int, obs Observer) (*recorder, error) {
 	if err := os.MkdirAll(out, 0o777); err != nil {
 		return nil, fmt.Errorf("run folder: %w", err)
 	}
-	if err := os.WriteFile(filepath.Join(out, "job.yaml"), c.YAML(), 0o666); err != nil {
+	if err := writeJob(filepath.Join(out, "job.yaml"), job, fresh); err != nil {
 		return nil, fmt.Errorf("run folder: %w", err)
 	}
-	m, err := OpenMetrics(filepath.Join(out, "metrics.jsonl"))
+	path := filepath.Join(out, "metrics.jsonl")
+	if err := TrimMetrics(path, step); err != nil {
+		return nil, err
+	}
+	m, err := OpenMetrics(path)
 	if err != nil {
 		return nil, err
 	}
 	return &recorder{Observers{m, obs}, out, m, Summary{ValLoss: math.NaN(), Out: out}}, nil
+}
+
+// writeJob writes the effective configuration. In a fresh run it must not be
+// there: of two that start in one folder at once, one fails.
+func writeJob(path string, content []byte, fresh bool) error {
+	flags := os.O_WRONLY | os.O_CREATE | os.O_TRUNC
+	if fresh {
+		flags |= os.O_EXCL
+	}
+	f, err := os.OpenFile(path, flags, 0o666)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	return cmp.Or(err, f.Close())
 }
 
 func (r *recorder) step(s Step) error {
@@ -284,7 +469,7 @@ func (r *recorder) eval(e Eval) error {
 // close ends the metrics and draws them.
 func (r *recorder) close() error {
 	if err := r.metrics.Close(); err != nil {
-		return err
+		return err // there is no room for a drawing either
 	}
 	steps, evals, err := ReadMetrics(filepath.Join(r.out, "metrics.jsonl"))
 	if err != nil || len(steps) == 0 {

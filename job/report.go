@@ -49,10 +49,11 @@ type Summary struct {
 	ValLoss       float64 // the last one; NaN if there was none
 	Tokens        int64
 	Seconds       float64
-	MemoryPerRank int64  // bytes, the peak of the rank with the highest
-	Out           string // the run folder
-	Stopped       bool   // before the last step, because it was asked to
-	Sample        string // prompt and text; empty if the job asks for none
+	MemoryPerRank int64    // bytes, the peak of the rank with the highest
+	Out           string   // the run folder
+	Stopped       bool     // before the last step, because it was asked to
+	Sample        string   // prompt and text; empty if the job asks for none
+	Trace         Exposure // without steps if none were traced
 }
 
 // Observer hears how a run goes. Start comes first, Done last; the loop calls
@@ -145,6 +146,9 @@ func (s Summary) lines() []string {
 		out += fmt.Sprintf(", peak %s a rank", byteSize(s.MemoryPerRank))
 	}
 	lines := []string{out, "kept in " + s.Out}
+	if s.Trace.Steps > 0 {
+		lines = append(lines, s.Trace.line())
+	}
 	if s.Sample != "" {
 		lines = append(lines, "", s.Sample)
 	}

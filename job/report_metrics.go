@@ -138,6 +138,48 @@ func ReadMetrics(path string) ([]Step, []Eval, error) {
 	}
 }
 
+// TrimMetrics drops the lines after a step from a metrics file, if there is
+// one, and what a killed process left unfinished. The file is replaced whole.
+func TrimMetrics(path string, step int) error {
+	steps, evals, err := ReadMetrics(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	short := path + ".new"
+	if err := os.Remove(short); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("metrics: %w", err)
+	}
+	m, err := OpenMetrics(short)
+	if err != nil {
+		return err
+	}
+	for _, s := range steps {
+		for len(evals) > 0 && evals[0].Step < s.Step {
+			m.evalUpTo(step, evals[0])
+			evals = evals[1:]
+		}
+		if s.Step <= step {
+			m.Step(s)
+		}
+	}
+	for _, e := range evals {
+		m.evalUpTo(step, e)
+	}
+	if err := m.Close(); err != nil {
+		return err
+	}
+	return os.Rename(short, path)
+}
+
+func (m *Metrics) evalUpTo(step int, e Eval) {
+	if e.Step <= step {
+		m.Eval(e)
+	}
+}
+
 // parseMetric reads a line: an evaluation if it has a val_loss, else a step.
 func parseMetric(line []byte) (Step, *Eval, error) {
 	nan := math.NaN()

@@ -44,21 +44,22 @@ func Sample(ctx context.Context, o SampleOptions, w io.Writer) error {
 	}
 	m, err := ReadModelConfig(folder)
 	if err != nil {
-		return err
+		return BadInput(fmt.Errorf("--run %s: %w; want the folder of a run that has written its model, or a Hugging Face folder", o.Run, err))
 	}
 	tok, err := tokenizerOf(o.Run, m.Vocab)
 	if err != nil {
 		return err
 	}
+	ids, err := encode(tok, o.Prompt, m.Vocab)
+	if err != nil {
+		return err
+	}
+	m.Context, m.Longest = min(m.Context, len(ids)+o.Tokens), m.Context // memory for no more than is read
 	g, err := newGenerator(folder, m)
 	if err != nil {
 		return err
 	}
 	defer g.close()
-	ids := tok.Encode([]byte(o.Prompt))
-	if len(ids) == 0 {
-		return BadInput(errors.New("an empty prompt: give at least one token to go on from"))
-	}
 	if _, err := io.WriteString(w, o.Prompt); err != nil {
 		return err
 	}
@@ -71,13 +72,25 @@ func Sample(ctx context.Context, o SampleOptions, w io.Writer) error {
 		if err != nil {
 			return err
 		}
-		id := choose(logits, o.Temperature, o.TopK, rng)
+		id := choose(logits[:min(len(logits), tok.Vocab())], o.Temperature, o.TopK, rng)
 		ids = append(ids, id)
 		if _, err := w.Write(tok.Decode([]int32{id})); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// encode is the prompt's tokens, all of which the model knows.
+func encode(tok data.Tokenizer, prompt string, vocab int) ([]int32, error) {
+	ids := tok.Encode([]byte(prompt))
+	if len(ids) == 0 {
+		return nil, BadInput(errors.New("an empty prompt: give at least one token to go on from"))
+	}
+	if most := slices.Max(ids); int(most) >= vocab {
+		return nil, BadInput(fmt.Errorf("the prompt has the token %q, number %d, but the model knows only the first %d", tok.Decode([]int32{most}), most, vocab))
+	}
+	return ids, nil
 }
 
 // sample is the text the job asks for at its end, from what it has written.
@@ -95,11 +108,11 @@ func (c *Config) sample(ctx context.Context, out string) (string, error) {
 // run the one its vocabulary fits.
 func tokenizerOf(run string, vocab int) (data.Tokenizer, error) {
 	if job := filepath.Join(run, "job.yaml"); exists(job) {
-		c, err := Load(job, nil)
+		name, err := loadTokenizer(job)
 		if err != nil {
 			return nil, err
 		}
-		return data.NewTokenizer(c.tokenizer())
+		return data.NewTokenizer(name)
 	}
 	if exists(filepath.Join(run, "merges.txt")) {
 		return data.NewTokenizer(run)
@@ -155,7 +168,7 @@ type generator struct {
 }
 
 func newGenerator(folder string, m Model) (*generator, error) {
-	r, err := openModel(folder, m.gpt2())
+	r, err := openModel(folder, m.network())
 	if err != nil {
 		return nil, err
 	}
@@ -176,7 +189,7 @@ func (g *generator) open(m Model, fill func(zero.Part, []float32) error) error {
 	cfg := fsdp.Config{
 		Device: &dry.Device{}, Compute: dry.Queue{}, Comm: dry.Queue{},
 		Shard: collective.Dry{Of: 1}, Replicate: collective.Dry{Of: 1}, // nobody to exchange with
-		Model: m.gpt2().Model(), Policy: zero.Stage(0).Policy(0, false), ArenaSize: math.MaxInt / 2,
+		Model: m.network(), Policy: zero.Stage(0).Policy(0, false), ArenaSize: math.MaxInt / 2,
 	}
 	rehearsal, err := fsdp.New(cfg)
 	if err != nil {

@@ -21,28 +21,19 @@ type GPT2 struct {
 func (g GPT2) Model() *Model {
 	m := &Model{Name: "GPT-2", Width: g.Width, Vocab: g.Vocab, Context: g.Context}
 	root := g.root()
-	m.add("root", gptEmbedding{g, root})
+	m.add("root", embedding{params: root, positions: true, shared: true})
 	for i := range g.Layers {
 		m.add(fmt.Sprintf("h.%d", i), gptBlock{g, g.block(i)})
 	}
-	m.add("root", gptHead{g, root})
+	m.add("root", head{params: root, weight: lnfW, bias: lnfB, eps: g.Eps})
 	return m
 }
 
-func (m *Model) add(unit string, mod Module) {
-	m.Units = append(m.Units, unit)
-	m.Modules = append(m.Modules, mod)
-}
-
-// The indices of the root unit's parameters.
+// The indices of the root unit's parameters, after table and positions.
 const (
-	wte = iota
-	wpe
-	lnfW
+	lnfW = iota + 2
 	lnfB
 )
-
-const initStd = 0.02 // Hugging Face's initializer_range
 
 func (g GPT2) root() []shard.Param {
 	return []shard.Param{
@@ -84,34 +75,6 @@ func (g GPT2) block(i int) []shard.Param {
 		weight(p+"mlp.c_fc.weight", initStd, c, 4*c), bias(p+"mlp.c_fc.bias", 4*c),
 		weight(p+"mlp.c_proj.weight", residual, 4*c, c), bias(p+"mlp.c_proj.bias", c),
 	}
-}
-
-func weight(name string, std float32, shape ...int) shard.Param {
-	return shard.Param{Name: name, Shape: shape, Decay: true, Init: shard.Init{Std: std}}
-}
-
-func gain(name string, n int) shard.Param {
-	return shard.Param{Name: name, Shape: []int{n}, Init: shard.Init{Mean: 1}}
-}
-
-func bias(name string, n int) shard.Param { return shard.Param{Name: name, Shape: []int{n}} }
-
-// gptEmbedding adds token and position embeddings.
-type gptEmbedding struct {
-	g    GPT2
-	root []shard.Param
-}
-
-func (e gptEmbedding) Params() []shard.Param { return e.root }
-
-func (e gptEmbedding) Forward(q Ops, _ Scratch, w []device.Buffer, bt *Batch, _, y device.Buffer, _ *Saved) {
-	c := e.g.Width
-	q.Embed(device.Matrix(y, bt.Rows(), c), device.Matrix(w[wte], e.g.Vocab, c), device.Matrix(w[wpe], e.g.Context, c), bt.Input, bt.T)
-}
-
-func (e gptEmbedding) Backward(q Ops, _ Scratch, _, dw []device.Buffer, bt *Batch, _, d device.Buffer, _ *Saved) {
-	c := e.g.Width
-	q.EmbedGrad(device.Matrix(dw[wte], e.g.Vocab, c), device.Matrix(dw[wpe], e.g.Context, c), device.Matrix(d, bt.Rows(), c), bt.Input, bt.T, true)
 }
 
 // gptBlock is x2 = x + proj(attention(norm(x))), y = x2 + out(gelu(fc(norm(x2)))).
@@ -222,78 +185,4 @@ func (b gptBlock) backwardAttention(q Ops, mem Scratch, w, dw []device.Buffer, b
 	dln := do // its own gradient is spent
 	linearGrad(q, dln, dw[attnW], dw[attnB], dqkv, device.Matrix(s[sLn1], r, c), device.Matrix(w[attnW], c, 3*c))
 	q.LayerNormGrad(dm, dw[ln1W], dw[ln1B], dln, device.Matrix(x, r, c), w[ln1W], s[sMean1], s[sRstd1], true)
-}
-
-// gptHead is the final norm, the tied output layer and the loss.
-type gptHead struct {
-	g    GPT2
-	root []shard.Param
-}
-
-func (h gptHead) Params() []shard.Param { return h.root }
-
-// The indices of what the head saves.
-const (
-	sMean = iota // (R) float32
-	sRstd        // (R) float32
-	sNorm        // (R, C)
-)
-
-func (h gptHead) norm(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x device.Buffer, s *Saved) {
-	r, c := bt.Rows(), h.g.Width
-	s[sMean], s[sRstd] = mem.Take(device.F32, r), mem.Take(device.F32, r)
-	s[sNorm] = mem.Take(bt.Compute, r*c)
-	q.LayerNorm(device.Matrix(s[sNorm], r, c), s[sMean], s[sRstd], device.Matrix(x, r, c), w[lnfW], w[lnfB], h.g.Eps)
-}
-
-func (h gptHead) Forward(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x, _ device.Buffer, s *Saved) {
-	if s != nil {
-		h.norm(q, mem, w, bt, x, s)
-		return
-	}
-	defer mem.Release(mem.Mark())
-	s = new(Saved)
-	h.norm(q, mem, w, bt, x, s)
-	norm, table := device.Matrix(s[sNorm], bt.Rows(), h.g.Width), device.Matrix(w[wte], h.g.Vocab, h.g.Width)
-	if bt.Logits.N > 0 {
-		q.MatMul(device.Matrix(bt.Logits, 1, h.g.Vocab), norm.RowRange(bt.At, bt.At+1), table.T(), device.Buffer{}, false)
-		return
-	}
-	forward := func(logits device.Mat, lo, hi int) {
-		q.CrossEntropy(bt.Loss.Slice(lo, hi), logits, bt.Target.Slice(lo, hi))
-	}
-	eachChunk(q, mem, bt, norm, table, forward)
-}
-
-func (h gptHead) Backward(q Ops, mem Scratch, w, dw []device.Buffer, bt *Batch, x, d device.Buffer, s *Saved) {
-	defer mem.Release(mem.Mark())
-	r, c := bt.Rows(), h.g.Width
-	norm, dm := device.Matrix(s[sNorm], r, c), device.Matrix(d, r, c)
-	dnorm := device.Matrix(mem.Take(bt.Compute, r*c), r, c)
-	table, dtable := device.Matrix(w[wte], h.g.Vocab, c), device.Matrix(dw[wte], h.g.Vocab, c)
-	backward := func(logits device.Mat, lo, hi int) {
-		q.CrossEntropyGrad(bt.Loss.Slice(lo, hi), logits, bt.Target.Slice(lo, hi), bt.Scale)
-		q.MatMul(dtable, logits.T(), norm.RowRange(lo, hi), device.Buffer{}, lo > 0)
-		q.MatMul(dnorm.RowRange(lo, hi), logits, table, device.Buffer{}, false)
-	}
-	eachChunk(q, mem, bt, norm, table, backward)
-	q.LayerNormGrad(dm, dw[lnfW], dw[lnfB], dnorm, device.Matrix(x, r, c), w[lnfW], s[sMean], s[sRstd], false)
-	q.Zero(dw[wpe])
-}
-
-// eachChunk calls f with the logits norm·tableᵀ of positions [lo, hi), chunk
-// after chunk, in the same memory.
-func eachChunk(q Ops, mem Scratch, bt *Batch, norm, table device.Mat, f func(logits device.Mat, lo, hi int)) {
-	defer mem.Release(mem.Mark())
-	chunk := min(bt.Chunk, bt.Rows())
-	if chunk < 1 {
-		panic(fmt.Sprintf("nn: logits of %d positions at a time", chunk))
-	}
-	room := mem.Take(bt.Compute, chunk*table.Rows)
-	for lo := 0; lo < bt.Rows(); lo += chunk {
-		hi := min(lo+chunk, bt.Rows())
-		logits := device.Matrix(room, hi-lo, table.Rows)
-		q.MatMul(logits, norm.RowRange(lo, hi), table.T(), device.Buffer{}, false)
-		f(logits, lo, hi)
-	}
 }

@@ -41,6 +41,21 @@ type Ops interface {
 	// overwrites dw and db (float32).
 	LayerNormGrad(dx device.Mat, dw, db device.Buffer, dy, x device.Mat, w, mean, rstd device.Buffer, add bool)
 
+	// RMSNorm scales the rows of x: y = x*rstd*w with rstd = 1/sqrt(average(x^2)
+	// + eps), float32, one a row.
+	RMSNorm(y device.Mat, rstd device.Buffer, x device.Mat, w device.Buffer, eps float32)
+	// RMSNormGrad sets dx to (or, with add, adds to dx) the gradient of x and
+	// overwrites dw (float32).
+	RMSNormGrad(dx device.Mat, dw device.Buffer, dy, x device.Mat, w, rstd device.Buffer, add bool)
+
+	// Rope turns the heads of x (B*T, heads*D) in place by their positions, or
+	// with inverse back, which is also the gradient.
+	Rope(x device.Mat, r device.Rope, inverse bool)
+
+	// SwiGLU sets y = silu(gate) * up with silu(x) = x/(1 + e^-x).
+	SwiGLU(y, gate, up device.Buffer)
+	SwiGLUGrad(dgate, dup, dy, gate, up device.Buffer) // each result may be one of the inputs
+
 	// Gelu is the tanh approximation: y = x/2 (1 + tanh(sqrt(2/pi)(x + 0.044715 x^3))).
 	Gelu(y, x device.Buffer)
 	GeluGrad(dx, x, dy device.Buffer) // dx may be dy
@@ -86,7 +101,8 @@ type Batch struct {
 func (b *Batch) Rows() int { return b.B * b.T }
 
 // Saved is what a Forward keeps for its Backward, in the order the module
-// chooses. The memory belongs to the Scratch it was taken from.
+// chooses. The memory belongs to the Scratch it was taken from; Backward may
+// write over it.
 type Saved [12]device.Buffer
 
 // Module is one step of a model. Params lists the parameters of the unit the
@@ -111,7 +127,7 @@ type Module interface {
 // so a chunk of logits is computed one time and turned into its gradient in
 // place, and never saved. That Backward writes d without reading it.
 type Model struct {
-	Name    string // for people: "GPT-2 10.7M"
+	Name    string // of the family, for people: "GPT-2"
 	Width   int    // C of the residual stream
 	Vocab   int
 	Context int // longest T

@@ -17,7 +17,8 @@ import (
 
 // A knob is a decision: whoever adds one also adds it here, on purpose.
 var configFields = strings.Fields(`
-	Model.From Model.Family Model.Layers Model.Heads Model.Width Model.Context Model.Vocab Model.NormEps
+	Model.From Model.Family Model.Layers Model.Heads Model.Width Model.Context Model.Longest Model.Vocab Model.NormEps
+	Model.KVHeads Model.FFN Model.Theta Model.Scaling.Factor Model.Scaling.Low Model.Scaling.High Model.Scaling.Context Model.Tied Model.Bias
 	Data.Text Data.Tokens Data.Tokenizer Data.Vocab Data.Validation
 	Train.Steps Train.Batch Train.MicroBatch Train.Accumulate Train.Clip Train.Seed Train.EvalEvery Train.EvalBatches Train.LossChunk
 	Parallel.Ranks Parallel.Shard Parallel.Replicate Parallel.Timeout
@@ -25,10 +26,12 @@ var configFields = strings.Fields(`
 	Precision
 	Optimizer.Type Optimizer.LR Optimizer.Betas Optimizer.Eps Optimizer.WeightDecay Optimizer.Momentum
 	Schedule.Type Schedule.Warmup Schedule.MinLR
+	Checkpoint.Every Checkpoint.Dir Checkpoint.Keep.Last Checkpoint.Keep.Every Checkpoint.Keep.Best
+	Checkpoint.Async Checkpoint.Compress Checkpoint.SaveOnExit Checkpoint.OnError
 	Sample.Prompt Sample.Tokens Sample.Temperature Sample.TopK Sample.Seed`)
 
 var configKeys = strings.Fields(`
-	model.from model.family model.layers model.heads model.width model.context model.vocab
+	model.from model.family model.layers model.heads model.kv_heads model.width model.ffn model.context model.vocab model.rope_theta model.tied
 	data.text data.tokens data.tokenizer data.vocab data.validation
 	train.steps train.batch train.micro_batch train.accumulate train.clip train.seed train.eval_every train.eval_batches train.loss_chunk
 	parallel.ranks parallel.shard parallel.replicate parallel.timeout
@@ -36,6 +39,7 @@ var configKeys = strings.Fields(`
 	precision
 	optimizer.type optimizer.lr optimizer.betas optimizer.eps optimizer.weight_decay optimizer.momentum
 	schedule.type schedule.warmup schedule.min_lr
+	checkpoint.every checkpoint.dir checkpoint.keep checkpoint.async checkpoint.compress checkpoint.save_on_exit checkpoint.on_error
 	sample.prompt sample.tokens sample.temperature sample.top_k sample.seed`)
 
 func TestConfigFields(t *testing.T) {
@@ -51,6 +55,9 @@ func fieldsOf(prefix string, t reflect.Type) []string {
 	var out []string
 	for i := range t.NumField() {
 		f := t.Field(i)
+		if !f.IsExported() {
+			continue
+		}
 		if f.Type.Kind() == reflect.Struct {
 			out = append(out, fieldsOf(prefix+f.Name+".", f.Type)...)
 		} else {

@@ -14,19 +14,43 @@ import (
 
 // formula is the closed form for a job.
 func formula(c *job.Config) device.Bytes {
+	units, peak := gpt2Sizes(c)
+	if c.Model.Family == "llama" {
+		units, peak = llamaSizes(c)
+	}
+	vecs := map[string]int{"adamw": 2, "lion": 1, "sgd": 1}[c.Optimizer.Type]
+	return zero.Footprint{
+		Units: units, Mesh: c.Mesh(), Policy: zero.Stage(c.Zero.Stage).Policy(c.Zero.Prefetch, c.Zero.Recompute == "block"), DType: c.Precision,
+		Vecs: vecs, Micro: c.Train.Accumulate, Rows: c.Train.MicroBatch * c.Model.Context, Peak: peak, Work: c.Workspace(),
+	}.Bytes()
+}
+
+// llamaSizes are the parameters of each unit and the activations of a Llama.
+func llamaSizes(c *job.Config) (units []zero.UnitSize, peak int) {
+	m := c.Model
+	l := nn.Llama{Layers: m.Layers, Heads: m.Heads, KV: m.KVHeads, Width: m.Width, FFN: m.FFN, Vocab: m.Vocab}
+	w, kv := l.Width, l.Width/l.Heads*l.KV
+	ends := []zero.UnitSize{{Numel: l.Vocab * w}, {Numel: l.Vocab*w + w}}
+	if m.Tied {
+		ends = []zero.UnitSize{{Numel: l.Vocab*w + w, Shared: true}}
+	}
+	units = append(units, ends[0])
+	for range l.Layers {
+		units = append(units, zero.UnitSize{Numel: 2*w*w + 2*w*kv + 3*w*l.FFN + 2*w})
+	}
+	units = append(units, ends[1:]...)
+	return units, zero.LlamaActivations(l, c.Precision, m.Context*c.Train.MicroBatch, c.Train.LossChunk, c.Zero.Recompute == "block")
+}
+
+// gpt2Sizes are those of a GPT-2.
+func gpt2Sizes(c *job.Config) (units []zero.UnitSize, peak int) {
 	g := nn.GPT2{Layers: c.Model.Layers, Heads: c.Model.Heads, Width: c.Model.Width, Context: c.Model.Context, Vocab: c.Model.Vocab}
 	w, rows := g.Width, c.Train.MicroBatch*c.Model.Context
-	units := []zero.UnitSize{{Numel: (g.Vocab+g.Context)*w + 2*w, Shared: true}}
+	units = []zero.UnitSize{{Numel: (g.Vocab+g.Context)*w + 2*w, Shared: true}}
 	for range g.Layers {
 		units = append(units, zero.UnitSize{Numel: 12*w*w + 13*w})
 	}
-	recompute := c.Zero.Recompute == "block"
-	vecs := map[string]int{"adamw": 2, "lion": 1, "sgd": 1}[c.Optimizer.Type]
-	return zero.Footprint{
-		Units: units, Mesh: c.Mesh(), Policy: zero.Stage(c.Zero.Stage).Policy(c.Zero.Prefetch, recompute), DType: c.Precision,
-		Vecs: vecs, Micro: c.Train.Accumulate, Rows: rows,
-		Peak: zero.GPT2Activations(g, c.Precision, rows, c.Train.LossChunk, recompute),
-	}.Bytes()
+	return units, zero.GPT2Activations(g, c.Precision, rows, c.Train.LossChunk, c.Zero.Recompute == "block")
 }
 
 var memoryJobs = [][]string{
@@ -42,6 +66,11 @@ var memoryJobs = [][]string{
 	{"zero.stage=3", "parallel.ranks=6", "parallel.shard=3", "parallel.replicate=2", "precision=bf16"},
 	{"zero.stage=1", "parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2", "precision=fp32", "train.accumulate=2"},
 	{"zero.stage=3", "parallel.ranks=2", "precision=fp16", "optimizer.type=sgd", "train.micro_batch=3"},
+	{"model.family=llama", "zero.stage=0", "parallel.ranks=1", "precision=fp32"},
+	{"model.family=llama", "model.kv_heads=1", "zero.stage=3", "parallel.ranks=3", "precision=bf16", "zero.recompute=block", "model.ffn=100"},
+	{"model.family=llama", "model.kv_heads=1", "zero.stage=2", "parallel.ranks=2", "precision=bf16", "train.accumulate=2", "train.loss_chunk=3"},
+	{"model.family=llama", "model.tied=true", "zero.stage=3", "parallel.ranks=4", "precision=fp16", "zero.prefetch=2"},
+	{"model.family=llama", "model.tied=true", "model.vocab=5000", "zero.stage=1", "parallel.ranks=2", "precision=bf16", "zero.recompute=block"},
 }
 
 // The bytes a job allocates in each category are those of the closed forms,
@@ -116,6 +145,7 @@ func TestStepAllocatesNothing(t *testing.T) {
 		{"zero.stage=3", "precision=bf16", "train.accumulate=2", "zero.recompute=block"},
 		{"zero.stage=1", "precision=fp32", "train.accumulate=2"},
 		{"zero.stage=0", "precision=fp16"},
+		{"model.family=llama", "model.kv_heads=1", "zero.stage=3", "precision=bf16", "train.accumulate=2"},
 	} {
 		c := config(t, append(sets, "parallel.ranks=2")...)
 		ranks, err := c.Open(nil)

@@ -15,10 +15,11 @@ type Footprint struct {
 	Mesh   shard.Mesh // S × R
 	Policy fsdp.Policy
 	DType  device.DType
-	Vecs   int // K: state vectors of the update rule, float32 each
-	Micro  int // micro-batches a step
-	Rows   int // r = sequences × positions of a micro-batch
-	Peak   int // most activation bytes at once, from a model's own closed form
+	Vecs   int   // K: state vectors of the update rule, float32 each
+	Micro  int   // micro-batches a step
+	Rows   int   // r = sequences × positions of a micro-batch
+	Peak   int   // most activation bytes at once, from a model's own closed form
+	Work   int64 // bytes the device takes for its kernels
 }
 
 // UnitSize is a unit's number of elements, and whether several modules use it.
@@ -77,6 +78,7 @@ func (f Footprint) Bytes() (b device.Bytes) {
 	}
 	b[device.States] = 4 * int64(f.Vecs) * parts
 	b[device.Activations] = int64(f.Peak)
+	b[device.Workspace] = f.Work
 	b[device.Inputs] = int64(2 * 4 * f.Micro * f.Rows)
 	b[device.Stats] = int64(4*f.Rows + 8*statLen*f.Mesh.World() + 8*device.ExactLen*len(f.Units))
 	return b
@@ -126,6 +128,28 @@ func GPT2Activations(g nn.GPT2, t device.DType, rows, chunk int, recompute bool)
 		return stream + max(head, saved+work)
 	}
 	return stream + g.Layers*saved + max(head, work)
+}
+
+// LlamaActivations is the same for a Llama, with keys of width k and a hidden
+// layer of width f. A block saves
+//
+//	e·r·(6·c + 2·k + 3·f) (norms 2c, qkv c+2k, attention c, residual c; MLP 3f;
+//	with the block's input, c) + 8·r (two norms) + 4·r·heads (log-sum-exp)
+//
+// and its backward takes the gradient of qkv and one number a head and row: all
+// other gradients are written over what was saved.
+func LlamaActivations(l nn.Llama, t device.DType, rows, chunk int, recompute bool) int {
+	e, stat := t.Size(), round(4*rows)
+	rc, lse := round(e*rows*l.Width), round(4*rows*l.Heads)
+	qkv := round(e * rows * (l.Width + 2*l.Width/l.Heads*l.KV))
+	saved := 2*stat + 4*rc + qkv + lse + 3*round(e*rows*l.FFN)
+	work := qkv + lse
+	head := stat + 2*rc + round(e*min(chunk, rows)*l.Vocab)
+	stream := rc * (l.Layers + 2) // every module's output, and the gradient
+	if recompute {
+		return stream + max(head, saved+work)
+	}
+	return stream + l.Layers*saved + max(head, work)
 }
 
 // round is what the arena makes of a number of bytes.

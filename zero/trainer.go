@@ -87,7 +87,7 @@ type Trainer struct {
 	Updates  int  // applied so far
 	Skipped  int  // steps skipped for overflow so far
 	WantStop bool // this rank asks all to stop after the next step
-	steps    int  // begun so far
+	Steps    int  // begun so far
 }
 
 // run is neighbouring elements of a shard that are updated alike.
@@ -134,7 +134,7 @@ func (t *Trainer) build() (err error) {
 	for _, u := range t.runner.Units {
 		params = append(params, u.Param)
 		t.pieces = append(t.pieces, runs(u.Layout, c.Groups.Shard.Rank()))
-		t.labels = append(t.labels, label{"norm of unit " + u.Name, "update of unit " + u.Name})
+		t.labels = append(t.labels, label{"unit " + u.Name + ": norm", "unit " + u.Name + ": update"})
 	}
 	t.peers = c.Mesh.ShardGroup(c.Groups.World.Rank())
 	if t.store, err = c.Store(params); err != nil {
@@ -198,11 +198,11 @@ func (t *Trainer) Units() []*fsdp.Unit { return t.runner.Units }
 // soon after, in the order of their next use; an error of that is reported by
 // the next call. After an error the trainer's groups are closed.
 func (t *Trainer) Step(fill Batches, lr float64) (Stats, error) {
-	t.steps++
+	t.Steps++
 	s, err := t.step(fill, lr)
 	if err != nil {
 		t.close()
-		return s, fmt.Errorf("step %d: rank %d: %w", t.steps, t.cfg.Groups.World.Rank(), err)
+		return s, fmt.Errorf("step %d: rank %d: %w", t.Steps, t.cfg.Groups.World.Rank(), err)
 	}
 	return s, nil
 }
@@ -290,7 +290,7 @@ func (t *Trainer) mergeNorms() error {
 // exchange gives every rank the statistics of all and waits for them.
 func (t *Trainer) exchange() error {
 	q := t.cfg.Comm
-	q.Label("statistics")
+	q.Label("statistics: all-gather")
 	q.After(t.cfg.Compute.Mark())
 	q.After(t.cfg.Update.Mark())
 	t.cfg.Groups.World.AllGather(q, t.stats)
@@ -379,7 +379,7 @@ func (t *Trainer) Eval(n int, fill Batches) (float64, error) {
 	mean, err := t.eval(n, fill)
 	if err != nil {
 		t.close()
-		return 0, fmt.Errorf("evaluation after step %d: rank %d: %w", t.steps, t.cfg.Groups.World.Rank(), err)
+		return 0, fmt.Errorf("evaluation after step %d: rank %d: %w", t.Steps, t.cfg.Groups.World.Rank(), err)
 	}
 	return mean, nil
 }

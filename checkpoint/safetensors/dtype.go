@@ -161,3 +161,7 @@ var littleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1
 func bytesOf(s []float32) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), 4*len(s))
 }
+
+// Bytes is the memory of s as the format has F32; ok is false where this
+// machine's byte order is another, and Decode or Encode must be used.
+func Bytes(s []float32) (b []byte, ok bool) { return bytesOf(s), littleEndian }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -20,15 +21,30 @@ const (
 	exitDone    = 0
 	exitFailure = 1
 	exitInput   = 2
+	exitAgain   = 75  // sysexits' EX_TEMPFAIL: stopped by SIGTERM with a checkpoint to resume from
 	exitStopped = 130 // 128 + SIGINT, as shells have it
 )
 
 func main() {
+	// A panic ends the process by SIGABRT, with the stacks of all goroutines:
+	// Go's own exit code for it is 2, which here is the user's mistake.
+	debug.SetTraceback("crash")
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 
 // errStopped is what a run returns that was asked to stop and did.
 var errStopped = errors.New("stopped")
+
+// errSaved is what it returns if SIGTERM asked and a checkpoint was saved.
+var errSaved = errors.New("stopped, to be resumed")
+
+// signalled is the cause of a context that a signal ended.
+type signalled struct{ os.Signal }
+
+func (s signalled) Error() string { return "stopped by signal: " + s.String() }
+
+// Is makes it a cancellation.
+func (s signalled) Is(target error) bool { return target == context.Canceled }
 
 // app is one call of the command.
 type app struct {
@@ -62,6 +78,8 @@ func (a *app) verdict(err error) (code int, message string) {
 		return exitDone, ""
 	case errors.Is(err, errStopped):
 		return exitStopped, ""
+	case errors.Is(err, errSaved):
+		return exitAgain, ""
 	case a.started && job.IsInput(err):
 		return exitInput, err.Error()
 	case !a.started:
@@ -74,7 +92,9 @@ const about = `zeroth trains GPT models in pure Go, sharded over ranks in the wa
 ZeRO (stages 0 to 3) and FSDP. A job is one YAML file.
 
 Exit codes: 0 done; 1 failure; 2 a mistake in the job file, its data or the
-command line; 130 stopped by Ctrl-C or SIGTERM, with all steps done so far kept.`
+command line; 130 stopped by Ctrl-C or SIGTERM, with all steps done so far kept;
+75 stopped by SIGTERM with a checkpoint saved, to go on with --resume latest.
+A defect of the program itself ends it by SIGABRT (134).`
 
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
@@ -95,14 +115,21 @@ func (a *app) root() *cobra.Command {
 // untilSignal is a context that ends with the first Ctrl-C or SIGTERM, of which
 // told is told. The next signal ends the process. Release gives signals back.
 func untilSignal(parent context.Context, told func()) (ctx context.Context, release func()) {
-	ctx, stop := signal.NotifyContext(parent, os.Interrupt, syscall.SIGTERM)
-	forget := context.AfterFunc(ctx, func() {
-		stop()
-		told()
-	})
+	ctx, cancel := context.WithCancelCause(parent)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() { // ends with the first signal, or with release
+		select {
+		case s := <-signals:
+			signal.Stop(signals)
+			cancel(signalled{s})
+			told()
+		case <-ctx.Done():
+		}
+	}()
 	return ctx, func() {
-		forget()
-		stop()
+		signal.Stop(signals)
+		cancel(nil)
 	}
 }
 

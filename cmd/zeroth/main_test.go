@@ -4,11 +4,13 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"runtime/debug"
 	"strings"
@@ -70,6 +72,28 @@ func TestTrainThenSample(t *testing.T) {
 	}
 }
 
+// What a run is looked into with is written when it ends, and refused before
+// it begins where it cannot be.
+func TestProfiles(t *testing.T) {
+	inFolder(t)
+	out, _ := zeroth(t, 0, "train", "tiny.yaml", "--out", "r", "--cpuprofile", "cpu.prof", "--trace", "trace.json")
+	if !strings.Contains(out, "communication not hidden") {
+		t.Errorf("no word on communication in\n%s", out)
+	}
+	var trace struct{ TraceEvents []any }
+	if raw, err := os.ReadFile("trace.json"); err != nil || json.Unmarshal(raw, &trace) != nil || len(trace.TraceEvents) < 100 {
+		t.Errorf("trace.json: %v, %d events", err, len(trace.TraceEvents))
+	}
+	if raw, err := os.ReadFile("cpu.prof"); err != nil || !bytes.HasPrefix(raw, []byte{0x1f, 0x8b}) { // gzip
+		t.Errorf("cpu.prof: %v, %d bytes", err, len(raw))
+	}
+	for _, flag := range []string{"--cpuprofile", "--trace"} {
+		if _, errs := zeroth(t, 2, "train", "tiny.yaml", flag, "no/such/file"); !strings.HasPrefix(errs, flag+": open no/such/file: ") {
+			t.Errorf("%s: %s", flag, errs)
+		}
+	}
+}
+
 func TestDefaultFolder(t *testing.T) {
 	inFolder(t)
 	zeroth(t, 0, "train", "tiny.yaml")
@@ -90,7 +114,7 @@ func TestRunFolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, errs := zeroth(t, 2, "train", "tiny.yaml", "--out", "full")
-	if want := "--out full: the folder is not empty (sub); a run is never written over another: name a new folder, or remove this one\n"; errs != want {
+	if want := "--out full: the folder is not empty (sub); a run is never written over another: name a new folder, remove this one, or go on from its checkpoints with --resume latest\n"; errs != want {
 		t.Errorf("got %s", errs)
 	}
 	_, errs = zeroth(t, 2, "train", "tiny.yaml", "--out", ".")
@@ -106,21 +130,112 @@ func TestRunFolder(t *testing.T) {
 
 func TestMakeFolderUndo(t *testing.T) {
 	t.Chdir(t.TempDir())
-	undo, err := makeFolder("x/new")
+	undo, err := makeFolder("x/y/new", false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	undo()
-	if _, err := os.Stat("x/new"); err == nil {
-		t.Error("a folder that was made and stayed empty is still there")
+	if _, err := os.Stat("x"); err == nil {
+		t.Error("folders that were made and stayed empty are still there")
 	}
-	undo, err = makeFolder("x")
-	if err != nil {
+	if err := os.Mkdir("x", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"x", "x/y"} {
+		if undo, err = makeFolder(path, false); err != nil {
+			t.Fatal(err)
+		}
+		undo()
+	}
+	if files, err := os.ReadDir("x"); err != nil || len(files) > 0 {
+		t.Errorf("a folder that was there before is gone, or is not as it was: %v %v", files, err)
+	}
+	if undo, err = makeFolder("x/run", false); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile("x/run/job.yaml", nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	undo()
-	if _, err := os.Stat("x"); err != nil {
-		t.Error("a folder that was there before is gone")
+	if _, err := os.Stat("x/run/job.yaml"); err != nil {
+		t.Error("what a run has written is gone")
+	}
+}
+
+// A folder that takes no files is refused before the data is read. Root may
+// write anywhere but where the system has no files to make.
+func TestUnwritableFolder(t *testing.T) {
+	inFolder(t)
+	if err := os.Mkdir("locked", 0o555); err != nil {
+		t.Fatal(err)
+	}
+	path := "locked"
+	if os.Geteuid() == 0 {
+		path = "/proc/self/task"
+		if _, err := os.Stat(path); err != nil {
+			t.Skip("no folder here is closed to root")
+		}
+		path += "/new"
+	}
+	_, errs := zeroth(t, 2, "train", "tiny.yaml", "--out", path)
+	if !strings.HasPrefix(errs, "--out") || strings.Count(errs, "\n") != 1 {
+		t.Errorf("got %s", errs)
+	}
+}
+
+// What only reading the data shows is told like what the job file shows, all at
+// once, and leaves nothing in the way of a second try.
+func TestDataProblems(t *testing.T) {
+	inFolder(t)
+	if err := os.WriteFile("odd.bin", []byte("abc"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ sets, errs string }{
+		{"train.batch=5000", "tiny.yaml:1:14: data.text: 10500 tokens give "},
+		{"model.context=6000 data.validation=0", "tiny.yaml:1:14: data.text: 10500 tokens give 1 training windows of 6001 tokens, fewer than the 2 of one global batch"},
+		{"model.context=900 data.validation=0.001 train.batch=20", "--set data.validation=0.001: data.validation: 0.001 of 10500 tokens holds no window of 901 tokens"},
+		{"model.context=900 data.validation=0.001 train.batch=20", "tiny.yaml:1:14: data.text: 10500 tokens give "},
+		{"data.text= data.tokens=[a.txt] model.vocab=100", "--set data.tokens=[a.txt]: data.tokens: a.txt: token 0 has id 28532, but the vocabulary has ids 0 to 99"},
+		{"data.text= data.tokens=[odd.bin]", "--set data.tokens=[odd.bin]: data.tokens: odd.bin: 3 bytes are no whole number of uint16 ids"},
+	} {
+		args := []string{"train", "tiny.yaml", "--out", "new/run"}
+		for _, set := range strings.Fields(c.sets) {
+			args = append(args, "--set", set)
+		}
+		out, errs := zeroth(t, 2, args...)
+		if out != "" || !strings.Contains("\n"+errs, "\n"+c.errs) {
+			t.Errorf("%s:\n%s%swant %s", c.sets, out, errs, c.errs)
+		}
+		if _, err := os.Stat("new"); err == nil {
+			t.Errorf("%s: the run folder is there", c.sets)
+		}
+	}
+	zeroth(t, 0, "train", "tiny.yaml", "--out", "new/run")
+}
+
+// A run that fails says what it leaves. Of this one no file may grow beyond
+// 2000 bytes, as on a disk that is full after some steps.
+func TestDiskFull(t *testing.T) {
+	inFolder(t)
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(exe, "train", "tiny.yaml", "--set", "train.steps=100000", "--out", "r")
+	cmd.Env = append(os.Environ(), "ZEROTH_MAIN=full")
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	cmd.Run()
+	want := "zeroth: metrics: write r/metrics.jsonl: file too large\nkept in r: job.yaml, metrics.jsonl\n"
+	if code := cmd.ProcessState.ExitCode(); code != 1 || errs.String() != want {
+		t.Errorf("exit code %d\n%swant %s", code, &errs, want)
+	}
+	steps, _, err := job.ReadMetrics("r/metrics.jsonl")
+	if err != nil || len(steps) < 5 || !strings.Contains(out.String(), "step 1/") {
+		t.Errorf("%d steps kept, %v\n%s", len(steps), err, &out)
+	}
+	if got := left("gone"); got != "nothing was written" {
+		t.Errorf("left of no folder: %s", got)
 	}
 }
 
@@ -232,6 +347,17 @@ func TestMain(m *testing.M) {
 	switch os.Getenv("ZEROTH_MAIN") {
 	case "main":
 		main()
+	case "full":
+		signal.Ignore(syscall.SIGXFSZ)
+		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 2000, Max: 2000}); err != nil {
+			panic(err)
+		}
+		main()
+	case "panic":
+		debug.SetTraceback("none") // what main has to overcome
+		go func() { time.Sleep(100 * time.Millisecond); panic("a broken promise") }()
+		os.Args = []string{"zeroth", "train", "tiny.yaml", "--set", "train.steps=1000000", "--out", "r"}
+		main()
 	case "deaf": // a step that never ends
 		_, release := untilSignal(context.Background(), func() { fmt.Println("told") })
 		fmt.Println("step 1/1")
@@ -317,5 +443,23 @@ func TestSecondSignalQuits(t *testing.T) {
 	cmd.Wait()
 	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGINT {
 		t.Errorf("ended with %v, want by the signal", cmd.ProcessState)
+	}
+}
+
+// A panic anywhere has an exit code of its own, and a trace.
+func TestPanic(t *testing.T) {
+	inFolder(t)
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(exe)
+	cmd.Env = append(os.Environ(), "ZEROTH_MAIN=panic")
+	errs, err := cmd.CombinedOutput()
+	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGABRT {
+		t.Errorf("ended with %v (%v), want by SIGABRT", cmd.ProcessState, err)
+	}
+	if !bytes.Contains(errs, []byte("panic: a broken promise")) || !bytes.Contains(errs, []byte("goroutine ")) {
+		t.Errorf("no trace in %s", errs)
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,7 +19,8 @@ import (
 
 func (a *app) train() *cobra.Command {
 	var sets []string
-	var out string
+	var out, resume string
+	var look probes
 	cmd := &cobra.Command{
 		Use:   "train JOB.yaml",
 		Short: "Train a model as a job file says",
@@ -26,17 +29,23 @@ func (a *app) train() *cobra.Command {
   job.yaml             the effective configuration, complete
   metrics.jsonl        a line for every step and evaluation
   loss.svg             the losses, drawn
-  config.json, model.safetensors
-                       the final parameters, as Hugging Face stores them
+  model/               the final parameters, as Hugging Face stores them:
+                       config.json and model.safetensors
+  ckpt/                checkpoints, if the job file asks for them
 
 Ctrl-C stops at the end of the running step and keeps what is there; once more
 quits at once. 'zeroth help job' lists the keys of a job file.`,
 		Example: `  zeroth train examples/quickstart.yaml
   zeroth train job.yaml --set zero.stage=1 --set parallel.ranks=2 --out run1
+  zeroth train job.yaml --set checkpoint.every=100 --out run1 --resume latest
   zeroth train job.yaml --set 'data.text=["docs/**/*.md"]' --set optimizer.lr=1e-3`,
 		Args: oneJob,
 		RunE: a.do(func(cmd *cobra.Command, args []string) error {
-			return a.runTraining(cmd.Context(), args[0], sets, out)
+			ctx, stop, err := look.start(cmd.Context())
+			if err == nil {
+				err = a.runTraining(ctx, args[0], sets, out, resume)
+			}
+			return cmp.Or(err, stop())
 		}),
 		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			if len(args) > 0 {
@@ -47,6 +56,8 @@ quits at once. 'zeroth help job' lists the keys of a job file.`,
 	}
 	cmd.Flags().StringArrayVar(&sets, "set", nil, "replace a `key=value` of the job file, the value in YAML (repeatable)")
 	cmd.Flags().StringVar(&out, "out", "", "run `folder`, new or empty (default runs/JOB-TIME)")
+	cmd.Flags().StringVar(&resume, "resume", "", "go on from a checkpoint: `latest`, a step, or its folder; with the --out of the run before, its files go on")
+	look.flags(cmd.Flags())
 	must(cmd.MarkFlagDirname("out"))
 	must(cmd.RegisterFlagCompletionFunc("set", completeKey))
 	return cmd
@@ -76,15 +87,18 @@ func must(err error) {
 	}
 }
 
-func (a *app) runTraining(ctx context.Context, file string, sets []string, out string) error {
+func (a *app) runTraining(ctx context.Context, file string, sets []string, out, resume string) error {
 	c, err := job.Load(file, sets)
 	if err != nil {
 		return err
 	}
+	if resume == "latest" && out == "" && c.Checkpoint.Dir == "" {
+		return job.BadInput(errors.New("--resume latest: where are the checkpoints? Give --out with the run folder, or checkpoint.dir in the job file"))
+	}
 	if out == "" {
 		out = defaultFolder(file, time.Now())
 	}
-	undo, err := makeFolder(out)
+	undo, err := makeFolder(out, resume != "")
 	if err != nil {
 		return err
 	}
@@ -95,11 +109,26 @@ func (a *app) runTraining(ctx context.Context, file string, sets []string, out s
 		progress.Note("stopping at the end of this step; once more quits at once")
 	})
 	defer release()
-	err = job.Train(ctx, c, out, progress)
-	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
-		return errStopped
+	err = job.Resume(ctx, c, out, resume, progress)
+	var by signalled
+	switch {
+	case err == nil || job.IsInput(err):
+		return err
+	case !errors.Is(err, context.Canceled) || ctx.Err() == nil:
+		return fmt.Errorf("%w\n%s", err, left(out))
+	case errors.As(context.Cause(ctx), &by) && by.Signal == syscall.SIGTERM && c.Checkpoint.SaveOnExit:
+		return errSaved
 	}
-	return err
+	return errStopped
+}
+
+// left says what a run that failed has left in its folder.
+func left(out string) string {
+	files, err := os.ReadDir(out)
+	if err != nil || len(files) == 0 {
+		return "nothing was written"
+	}
+	return fmt.Sprintf("kept in %s: %s", out, some(files, len(files)))
 }
 
 // defaultFolder is runs/quickstart-20261121-093812 for quickstart.yaml.
@@ -110,33 +139,53 @@ func defaultFolder(file string, now time.Time) string {
 
 // makeFolder makes the run folder; undo takes it away again if nothing came to
 // be in it. A folder with something in it is refused: a run is never written
-// over another.
-func makeFolder(path string) (undo func(), err error) {
-	undo = func() {}
-	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		undo = func() { os.Remove(path) } // fails if it is not empty
+// over another, only resumed. So is one that cannot be written to, before work
+// is put in.
+func makeFolder(path string, resumed bool) (undo func(), err error) {
+	made := missing(path)
+	undo = func() {
+		for _, folder := range made {
+			os.Remove(folder) // fails if it is not empty
+		}
 	}
-	if err := os.MkdirAll(path, 0o755); err != nil {
+	if err := os.MkdirAll(path, 0o777); err != nil {
+		undo()
 		return nil, job.BadInput(fmt.Errorf("--out: %w; name a folder that can be made", err))
 	}
 	files, err := os.ReadDir(path)
 	if err != nil {
 		return nil, job.BadInput(fmt.Errorf("--out: %w", err))
 	}
-	if len(files) > 0 {
-		return nil, job.BadInput(fmt.Errorf("--out %s: the folder is not empty (%s); a run is never written over another: name a new folder, or remove this one",
-			path, some(files)))
+	if len(files) > 0 && !resumed {
+		return nil, job.BadInput(fmt.Errorf("--out %s: the folder is not empty (%s); a run is never written over another: name a new folder, remove this one, or go on from its checkpoints with --resume latest",
+			path, some(files, 3)))
 	}
-	return undo, nil
+	probe, err := os.CreateTemp(path, ".probe")
+	if err != nil {
+		undo()
+		return nil, job.BadInput(fmt.Errorf("--out %s: nothing can be written there: %w", path, err))
+	}
+	return undo, errors.Join(probe.Close(), os.Remove(probe.Name()))
 }
 
-// some are the first names.
-func some(files []os.DirEntry) string {
+// missing are the folders of a path that are not there, the deepest first.
+func missing(path string) (folders []string) {
+	for {
+		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+			return folders
+		}
+		folders = append(folders, path)
+		path = filepath.Dir(path)
+	}
+}
+
+// some are the first n names.
+func some(files []os.DirEntry, n int) string {
 	var names []string
-	for _, f := range files[:min(3, len(files))] {
+	for _, f := range files[:min(n, len(files))] {
 		names = append(names, f.Name())
 	}
-	if len(files) > 3 {
+	if len(files) > n {
 		names = append(names, "...")
 	}
 	return strings.Join(names, ", ")

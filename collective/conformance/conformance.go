@@ -6,9 +6,11 @@ package conformance
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -32,6 +34,7 @@ func Run(t *testing.T, open func(size int) []collective.Group) {
 	}{
 		{"Sums", testSums},
 		{"Large", testLarge},
+		{"NonFinite", testNonFinite},
 		{"Interleaved", testInterleaved},
 		{"Broadcast", testBroadcast},
 		{"Barrier", testBarrier},
@@ -62,8 +65,10 @@ type team struct {
 	devs  []*cpu.Device
 }
 
-func newTeam(t *testing.T, groups []collective.Group) *team {
+// withTeam runs f with the groups' ranks and closes everything after it.
+func withTeam(t *testing.T, groups []collective.Group, f func(m *team)) {
 	m := &team{t: t}
+	defer m.end()
 	for i, g := range groups {
 		if g.Rank() != i || g.Size() != len(groups) {
 			t.Fatalf("group %d of %d says rank %d of %d", i, len(groups), g.Rank(), g.Size())
@@ -72,10 +77,9 @@ func newTeam(t *testing.T, groups []collective.Group) *team {
 		m.devs = append(m.devs, d)
 		m.ranks = append(m.ranks, &rank{g, [2]*cpu.Queue{d.NewQueue("a"), d.NewQueue("b")}})
 	}
-	return m
+	f(m)
 }
 
-// end closes everything.
 func (m *team) end() {
 	for i, r := range m.ranks {
 		if err := r.Close(); err != nil {
@@ -89,31 +93,34 @@ func (m *team) end() {
 	}
 }
 
-// each runs f on every rank at once and returns the ranks' errors.
-func (m *team) each(f func(r *rank) error) []error {
+// must runs f on every rank at once. A rank that fails closes its group and
+// fails the test.
+func (m *team) must(f func(r *rank) error) {
+	m.t.Helper()
 	errs := make([]error, len(m.ranks))
 	var all sync.WaitGroup
 	for i, r := range m.ranks {
-		all.Go(func() { errs[i] = f(r) })
+		all.Go(func() {
+			if errs[i] = f(r); errs[i] != nil {
+				r.Close()
+			}
+		})
 	}
 	done := make(chan struct{})
 	go func() { all.Wait(); close(done) }()
 	select {
 	case <-done:
-		return errs
 	case <-time.After(patience):
 		stacks := make([]byte, 1<<16)
 		panic(fmt.Sprintf("%s: ranks stuck\n%s", m.t.Name(), stacks[:runtime.Stack(stacks, true)]))
 	}
-}
-
-// must runs f on every rank and fails the test if one fails.
-func (m *team) must(f func(r *rank) error) {
-	m.t.Helper()
-	for i, err := range m.each(f) {
+	for i, err := range errs {
 		if err != nil {
-			m.t.Fatalf("rank %d of %d: %v", i, len(m.ranks), err)
+			m.t.Errorf("rank %d of %d: %v", i, len(m.ranks), err)
 		}
+	}
+	if m.t.Failed() {
+		m.t.FailNow()
 	}
 }
 
@@ -125,13 +132,13 @@ var (
 func testSums(t *testing.T, open func(int) []collective.Group) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for size := 1; size <= 8; size++ {
-		m := newTeam(t, open(size))
-		for _, typ := range types {
-			for _, n := range parts {
-				m.compare(rng, typ, n)
+		withTeam(t, open(size), func(m *team) {
+			for _, typ := range types {
+				for _, n := range parts {
+					m.compare(rng, typ, n)
+				}
 			}
-		}
-		m.end()
+		})
 	}
 }
 
@@ -139,15 +146,46 @@ func testSums(t *testing.T, open func(int) []collective.Group) {
 // every kind of rounding.
 func testLarge(t *testing.T, open func(int) []collective.Group) {
 	rng := rand.New(rand.NewPCG(2, 1))
-	m := newTeam(t, open(3))
-	defer m.end()
-	for _, typ := range types {
-		m.compare(rng, typ, 20_011)
+	withTeam(t, open(3), func(m *team) {
+		for _, typ := range types {
+			m.compare(rng, typ, 20_011)
+		}
+		if !testing.Short() {
+			m.operate(rng, device.F32, 1<<20/3+2, true, allReduce, issueAllReduce)
+		}
+	})
+}
+
+// testNonFinite sums what overflows, is infinite, or is not a number.
+func testNonFinite(t *testing.T, open func(int) []collective.Group) {
+	inf, nan := math.Inf(1), math.NaN()
+	tests := [][4]float64{{inf, 1, 2, inf}, {1, -inf, -1, -inf}, {inf, 1, -inf, nan}, {nan, 1, 1, nan}, {0, 1, nan, nan}}
+	withTeam(t, open(3), func(m *team) {
+		for _, typ := range types[:4] { // of floats
+			most := largest(typ)
+			for _, x := range append(tests, [4]float64{most, most, 0, inf}, [4]float64{-most, 0, -most, -inf}) {
+				m.must(func(r *rank) error { return sumOf3(r, typ, x) })
+			}
+		}
+	})
+}
+
+// sumOf3 sums numbers 0 to 2, one a rank, which gives number 3.
+func sumOf3(r *rank, typ device.DType, x [4]float64) error {
+	b := newGuarded(typ, 3).Buffer
+	for i := range b.N {
+		setElement(b, i, bitsOf(typ, x[r.Rank()]))
 	}
-	if testing.Short() {
-		return
+	collective.AllReduce(r, r.q[0], b)
+	if err := r.q[0].Wait(); err != nil {
+		return err
 	}
-	m.operate(rng, device.F32, 1<<20/3+2, true, allReduce, issueAllReduce)
+	for i := range b.N {
+		if got, want := valueOf(typ, element(b, i)), x[3]; got != want && (got == got || want == want) {
+			return fmt.Errorf("sum of the %v numbers %v is %g, want %g", typ, x[:3], got, want)
+		}
+	}
+	return nil
 }
 
 func allReduce(bufs []device.Buffer) { reduce(bufs); gather(bufs) }
@@ -204,56 +242,54 @@ func (m *team) operate(rng *rand.Rand, typ device.DType, n int, sums bool, oracl
 func testBroadcast(t *testing.T, open func(int) []collective.Group) {
 	rng := rand.New(rand.NewPCG(3, 1))
 	for size := 1; size <= 4; size++ {
-		m := newTeam(t, open(size))
-		for i, typ := range types {
-			root, n := rng.IntN(size), []int{0, 1, 5, 30, 31}[i]
-			bufs := make([]device.Buffer, size)
-			for r := range bufs {
-				bufs[r] = newGuarded(typ, n).Buffer
-				fill(bufs[r], rng, false)
+		withTeam(t, open(size), func(m *team) {
+			for i, typ := range types {
+				m.broadcast(rng, typ, []int{0, 1, 5, 30, 31}[i])
 			}
-			want := clone(bufs[root])
-			m.must(func(r *rank) error {
-				b := bufs[r.Rank()]
-				collective.Broadcast(r, r.q[0], b, root, newGuarded(typ, 6*size).Buffer)
-				return errors.Join(r.q[0].Wait(), difference(b, want))
-			})
-		}
-		m.end()
+		})
 	}
+}
+
+// broadcast compares n elements from a random root with what each rank gets.
+func (m *team) broadcast(rng *rand.Rand, typ device.DType, n int) {
+	size := len(m.ranks)
+	root, bufs := rng.IntN(size), make([]device.Buffer, size)
+	for r := range bufs {
+		bufs[r] = newGuarded(typ, n).Buffer
+		fill(bufs[r], rng, false)
+	}
+	want := clone(bufs[root])
+	m.must(func(r *rank) error {
+		b := bufs[r.Rank()]
+		collective.Broadcast(r, r.q[0], b, root, newGuarded(typ, 6*size).Buffer)
+		return errors.Join(r.q[0].Wait(), difference(b, want))
+	})
 }
 
 // testBarrier counts the ranks on their way in and looks at the count on the
 // way out.
 func testBarrier(t *testing.T, open func(int) []collective.Group) {
 	const rounds = 50
-	m := newTeam(t, open(4))
-	defer m.end()
-	var mu sync.Mutex
-	var in int
-	count := func(by int) int {
-		mu.Lock()
-		defer mu.Unlock()
-		in += by
-		return in
-	}
-	m.must(func(r *rank) error {
-		scratch := newGuarded(device.F32, 4).Buffer
-		for i := range rounds {
-			r.q[0].Do(func() error {
-				time.Sleep(time.Duration(r.Rank()*i) * time.Microsecond)
-				count(1)
-				return nil
-			})
-			collective.Barrier(r, r.q[0], scratch)
-			r.q[0].Do(func() error {
-				if n := count(0); n < 4*(i+1) {
-					return fmt.Errorf("barrier %d: %d ranks came in, want %d", i, n, 4*(i+1))
-				}
-				return nil
-			})
-		}
-		return r.q[0].Wait()
+	withTeam(t, open(4), func(m *team) {
+		var in atomic.Int64
+		m.must(func(r *rank) error {
+			scratch := newGuarded(device.F32, 4).Buffer
+			for i := range rounds {
+				r.q[0].Do(func() error {
+					time.Sleep(time.Duration(r.Rank()*i) * time.Microsecond)
+					in.Add(1)
+					return nil
+				})
+				collective.Barrier(r, r.q[0], scratch)
+				r.q[0].Do(func() error {
+					if n := in.Load(); n < int64(4*(i+1)) {
+						return fmt.Errorf("barrier %d: %d ranks came in, want %d", i, n, 4*(i+1))
+					}
+					return nil
+				})
+			}
+			return r.q[0].Wait()
+		})
 	})
 }
 
@@ -262,27 +298,32 @@ func testBarrier(t *testing.T, open func(int) []collective.Group) {
 func testReuse(t *testing.T, open func(int) []collective.Group) {
 	const rounds = 2000
 	for _, size := range []int{1, 2, 5} {
-		m := newTeam(t, open(size))
-		m.must(func(r *rank) error {
-			b := device.OfF32(make([]float32, size))
-			for range rounds {
-				r.q[0].Do(func() error {
-					clear(b.F32())
-					b.F32()[(r.Rank()+1)%size] = float32(r.Rank() + 1)
-					return nil
-				})
-				collective.AllReduce(r, r.q[0], b)
-				r.q[0].Do(func() error {
-					for i, x := range b.F32() {
-						if want := float32((i+size-1)%size + 1); x != want {
-							return fmt.Errorf("element %d of all-reduce is %g, want %g", i, x, want)
-						}
-					}
-					return nil
-				})
-			}
-			return r.q[0].Wait()
+		withTeam(t, open(size), func(m *team) {
+			m.must(func(r *rank) error {
+				b := device.OfF32(make([]float32, size))
+				for range rounds {
+					r.q[0].Do(func() error { spread(r, b.F32()); return nil })
+					collective.AllReduce(r, r.q[0], b)
+					r.q[0].Do(func() error { return wasSpread(b.F32()) })
+				}
+				return r.q[0].Wait()
+			})
 		})
-		m.end()
 	}
+}
+
+// spread has each rank contribute to one element of x, its successor's.
+func spread(r *rank, x []float32) {
+	clear(x)
+	x[(r.Rank()+1)%len(x)] = float32(r.Rank() + 1)
+}
+
+// wasSpread checks the sum of what the ranks spread.
+func wasSpread(x []float32) error {
+	for i, got := range x {
+		if want := float32((i+len(x)-1)%len(x) + 1); got != want {
+			return fmt.Errorf("element %d of all-reduce is %g, want %g", i, got, want)
+		}
+	}
+	return nil
 }

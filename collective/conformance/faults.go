@@ -38,31 +38,35 @@ func later(r *rank, victim int) error {
 func testAbortBlocked(t *testing.T, open func(int) []collective.Group) {
 	for size := 2; size <= 5; size++ {
 		for victim := range size {
-			m := newTeam(t, open(size))
-			m.must(func(r *rank) error {
-				b := device.OfF32(make([]float32, 3*size))
-				for range victim {
-					r.AllGather(r.q[0], b)
-				}
-				if r.Rank() == victim {
-					if err := r.q[0].Wait(); err != nil {
-						return err
+			withTeam(t, open(size), func(m *team) {
+				m.must(func(r *rank) error {
+					b := device.OfF32(make([]float32, 3*size))
+					for range victim {
+						r.AllGather(r.q[0], b)
 					}
-					time.Sleep(2 * time.Millisecond) // for the others to get there
-					return errors.Join(r.Close(), r.Close(), later(r, victim))
-				}
-				if size%2 == 0 {
-					r.ReduceScatter(r.q[0], b)
-				} else {
+					if r.Rank() == victim {
+						return closeLate(r)
+					}
+					if size%2 == 0 {
+						r.ReduceScatter(r.q[0], b)
+					}
+					collective.AllReduce(r, r.q[0], b)
 					r.AllGather(r.q[0], b)
-				}
-				collective.AllReduce(r, r.q[0], b)
-				err := lost(r, victim, r.q[0].Wait())
-				return errors.Join(err, r.Close(), later(r, victim))
+					err := lost(r, victim, r.q[0].Wait())
+					return errors.Join(err, r.Close(), later(r, victim))
+				})
 			})
-			m.end()
 		}
 	}
+}
+
+// closeLate closes, twice, when the others wait.
+func closeLate(r *rank) error {
+	if err := r.q[0].Wait(); err != nil {
+		return err
+	}
+	time.Sleep(2 * time.Millisecond) // for the others to get there
+	return errors.Join(r.Close(), r.Close(), later(r, r.Rank()))
 }
 
 // testAbortAnytime closes one rank at a random instant of everybody's work,
@@ -72,29 +76,31 @@ func testAbortAnytime(t *testing.T, open func(int) []collective.Group) {
 	for range 40 {
 		size := 2 + rng.IntN(4)
 		victim, n, wait := rng.IntN(size), rng.IntN(3000), time.Duration(rng.IntN(1000))*time.Microsecond
-		m := newTeam(t, open(size))
-		m.must(func(r *rank) error {
-			done := make(chan error, 1)
-			go func() {
-				b := device.OfF32(make([]float32, n*size))
-				var err error
-				for err == nil { // until the group ends
-					collective.AllReduce(r, r.q[0], b)
-					err = r.q[0].Wait()
+		withTeam(t, open(size), func(m *team) {
+			m.must(func(r *rank) error {
+				done := make(chan error, 1)
+				go func() { done <- untilError(r, n*size) }()
+				if r.Rank() == victim {
+					time.Sleep(wait)
+					if err := r.Close(); err != nil {
+						return err
+					}
 				}
-				done <- err
-			}()
-			if r.Rank() == victim {
-				time.Sleep(wait)
-				if err := r.Close(); err != nil {
-					return err
-				}
-			}
-			err := lost(r, victim, <-done)
-			return errors.Join(err, r.Close(), later(r, victim))
+				err := lost(r, victim, <-done)
+				return errors.Join(err, r.Close(), later(r, victim))
+			})
 		})
-		m.end()
 	}
+}
+
+// untilError does operations on n elements until one fails.
+func untilError(r *rank, n int) (err error) {
+	b := device.OfF32(make([]float32, n))
+	for err == nil {
+		collective.AllReduce(r, r.q[0], b)
+		err = r.q[0].Wait()
+	}
+	return err
 }
 
 // testCloseWhenDone closes every rank the moment its last operation is done:
@@ -102,40 +108,40 @@ func testAbortAnytime(t *testing.T, open func(int) []collective.Group) {
 func testCloseWhenDone(t *testing.T, open func(int) []collective.Group) {
 	for i := range 200 {
 		size := 1 + i%5
-		m := newTeam(t, open(size))
-		m.must(func(r *rank) error {
-			b := device.OfF32(make([]float32, size))
-			b.F32()[r.Rank()] = 1
-			if i%2 == 0 {
-				r.AllGather(r.q[0], b)
-			} else {
-				r.ReduceScatter(r.q[0], b)
-			}
-			return errors.Join(r.q[0].Wait(), r.Close())
+		withTeam(t, open(size), func(m *team) {
+			m.must(func(r *rank) error {
+				b := device.OfF32(make([]float32, size))
+				if i%2 == 0 {
+					r.AllGather(r.q[0], b)
+				} else {
+					r.ReduceScatter(r.q[0], b)
+				}
+				return errors.Join(r.q[0].Wait(), r.Close())
+			})
 		})
-		m.end()
 	}
 }
 
 // testFailedQueue has a rank whose queue fails for a reason of its own: it
 // skips its operations, keeps its error, and closes; the others hear of it.
 func testFailedQueue(t *testing.T, open func(int) []collective.Group) {
-	m := newTeam(t, open(3))
-	defer m.end()
+	const lame = 1
 	broken := errors.New("broken")
-	m.must(func(r *rank) error {
-		b := device.OfF32(make([]float32, 3))
-		if r.Rank() == 1 {
-			r.q[0].Do(func() error { return broken })
-		}
-		collective.AllReduce(r, r.q[0], b)
-		err := r.q[0].Wait()
-		if r.Rank() == 1 {
+	withTeam(t, open(3), func(m *team) {
+		m.must(func(r *rank) error {
+			b := device.OfF32(make([]float32, 3))
+			if r.Rank() == lame {
+				r.q[0].Do(func() error { return broken })
+			}
+			collective.AllReduce(r, r.q[0], b)
+			err := r.q[0].Wait()
+			if r.Rank() != lame {
+				return lost(r, lame, err)
+			}
 			if err != broken {
 				return fmt.Errorf("error %v of a queue that failed with %v", err, broken)
 			}
 			return r.Close()
-		}
-		return lost(r, 1, err)
+		})
 	})
 }

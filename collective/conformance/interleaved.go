@@ -31,9 +31,7 @@ func testInterleaved(t *testing.T, open func(int) []collective.Group) {
 			for i := range prog {
 				prog[i] = step{rng.IntN(3), rng.IntN(2) == 0}
 			}
-			m := newTeam(t, open(size))
-			m.interleave(seed, prog)
-			m.end()
+			withTeam(t, open(size), func(m *team) { m.interleave(seed, prog) })
 		}
 	}
 }

@@ -73,18 +73,45 @@ func sumBits(t device.DType, terms []uint64) uint64 {
 		}
 		return math.Float64bits(sum)
 	}
-	widen := func(x uint64) float32 { return math.Float32frombits(uint32(x)) }
-	if t != device.F32 {
-		widen = func(x uint64) float32 { return float32(halves[t].decode(uint16(x))) }
-	}
-	sum := widen(terms[0])
+	sum := float32(valueOf(t, terms[0]))
 	for _, x := range terms[1:] {
-		sum += widen(x)
+		sum += float32(valueOf(t, x))
 	}
-	if t == device.F32 {
-		return uint64(math.Float32bits(sum))
+	return bitsOf(t, float64(sum))
+}
+
+// valueOf is the number that bits of a float type mean.
+func valueOf(t device.DType, bits uint64) float64 {
+	switch t {
+	case device.F32:
+		return float64(math.Float32frombits(uint32(bits)))
+	case device.F64:
+		return math.Float64frombits(bits)
 	}
-	return uint64(halves[t].encode(float64(sum)))
+	return halves[t].decode(uint16(bits))
+}
+
+// bitsOf is the bits of the number of a float type nearest to x.
+func bitsOf(t device.DType, x float64) uint64 {
+	switch t {
+	case device.F32:
+		return uint64(math.Float32bits(float32(x)))
+	case device.F64:
+		return math.Float64bits(x)
+	}
+	return uint64(halves[t].encode(x))
+}
+
+// largest is the largest finite number of a float type.
+func largest(t device.DType) float64 {
+	switch t {
+	case device.F32:
+		return math.MaxFloat32
+	case device.F64:
+		return math.MaxFloat64
+	}
+	v := halves[t].values
+	return v[len(v)-1]
 }
 
 // half is the values of a 16-bit type with bits 0, 1, 2, ... up to the largest
@@ -106,11 +133,13 @@ func newHalf(exponent, mantissa int) half {
 	return h
 }
 
-// decode is the value of bits that are not a NaN.
+// decode is the value of bits.
 func (h half) decode(bits uint16) float64 {
 	x := math.Inf(1)
 	if m := int(bits & 0x7fff); m < len(h.values) {
 		x = h.values[m]
+	} else if m > len(h.values) {
+		x = math.NaN()
 	}
 	if bits&0x8000 != 0 {
 		return -x
@@ -127,6 +156,9 @@ func (h half) encode(x float64) uint16 {
 	}
 	last := len(h.values) - 1
 	beyond := 2*h.values[last] - h.values[last-1]
+	if x != x {
+		return uint16(len(h.values)) | 1
+	}
 	above := sort.SearchFloat64s(h.values, x) // the first value >= x
 	if above == 0 || x >= beyond {
 		return sign | uint16(above)

@@ -49,6 +49,7 @@ func calls(dt device.DType, rows, cols, vocab int, a device.Attn) []call {
 	m0, g0, m1, m2 := vec(f32, n), vec(f32, n), vec(f32, n), newVec(f32, n).fill(func(int) float64 { return 1 }).Buf
 	one, exact := device.OfF64(make([]float64, 1)), device.OfF64(make([]float64, device.ExactLen))
 	at := newAttnBench(dt, a)
+	turned, rope := mat(dt, a.B*a.T, a.H*a.D), device.Rope{T: a.T, D: a.D, Theta: 10000}
 	attnElems, attnFlops := a.B*a.T*a.H*a.D, float64(a.B*a.H)*float64(a.T)*float64(a.T+1)/2*float64(a.D)
 	return []call{
 		{"zero", func(q *Queue) { q.Zero(y.Buf) }, n, n * size, 0},
@@ -61,6 +62,11 @@ func calls(dt device.DType, rows, cols, vocab int, a device.Attn) []call {
 		{"sum-squares", func(q *Queue) { q.SumSquares(exact, g0) }, n, 4 * n, 0},
 		{"layer-norm", func(q *Queue) { q.LayerNorm(y, mean, rstd, x, w, b, 1e-5) }, n, 2 * n * size, 0},
 		{"layer-norm-grad", func(q *Queue) { q.LayerNormGrad(y, dw, db, z, x, w, mean, rstd, false) }, n, 3 * n * size, 0},
+		{"rms-norm", func(q *Queue) { q.RMSNorm(y, rstd, x, w, 1e-5) }, n, 2 * n * size, 0},
+		{"rms-norm-grad", func(q *Queue) { q.RMSNormGrad(y, dw, z, x, w, rstd, false) }, n, 3 * n * size, 0},
+		{"rope", func(q *Queue) { q.Rope(turned, rope, false) }, turned.Rows * turned.Cols, 2 * turned.Rows * turned.Cols * size, 0},
+		{"swiglu", func(q *Queue) { q.SwiGLU(y.Buf, x.Buf, z.Buf) }, n, 3 * n * size, 0},
+		{"swiglu-grad", func(q *Queue) { q.SwiGLUGrad(y.Buf, p, x.Buf, z.Buf, wpe.Buf) }, n, 5 * n * size, 0},
 		{"embed", func(q *Queue) { q.Embed(y, wte, wpe, ids, rows) }, n, 3 * n * size, 0},
 		{"embed-grad", func(q *Queue) { q.EmbedGrad(dwte, dwpe, x, ids, rows, false) }, n, 4*vocab*cols + 4*n + n*size, 0},
 		{"cross-entropy", func(q *Queue) { q.CrossEntropy(loss, logits, ids) }, rows * vocab, rows * vocab * size, 0},

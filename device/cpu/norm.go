@@ -129,31 +129,69 @@ func (q *Queue) LayerNormGrad(dx device.Mat, dw, db device.Buffer, dy, x device.
 
 // runLayerNormGradW sums down strips of columns; see sum.go.
 func runLayerNormGradW(t *task, work *worker, lo, hi int) {
-	dy, x, isa := &t.m[0], &t.m[1], &bestVec.normISA
-	dw, db, mean, rstd := t.b[0].F32(), t.b[1].F32(), t.b[2].F32(), t.b[3].F32()
-	columns, direct := isa.columns, dy.Buf.Type == x.Buf.Type && isa.normColumns[x.Buf.Type] != nil
-	mem := work.floats((2*groupLen + 2) * columns)
-	partW, partB, blockD, blockX := take(&mem, columns), take(&mem, columns), take(&mem, groupLen*columns), take(&mem, groupLen*columns)
+	c := newNormColumns(work, &t.m[0], &t.m[1])
 	for s := lo; s < hi; s++ {
-		c0, c1 := strip(s, x.Cols)
-		for c := c0; c < c1; c += columns {
-			n := min(columns, c1-c)
-			sumW, sumB := columnSums(partW, dw[c:c+n], columns), columnSums(partB, db[c:c+n], columns)
-			for r := 0; r < x.Rows; r += groupLen {
-				rows := min(groupLen, x.Rows-r)
-				d, ldd, kind := columnBlock(blockD, dy, r, c, rows, n, columns, direct)
-				v, ldx, _ := columnBlock(blockX, x, r, c, rows, n, columns, direct)
-				isa.normColumns[kind](floatPtr(sumW, 0), floatPtr(sumB, 0), d, v, ldd, ldx, rows, floatPtr(mean, r), floatPtr(rstd, r))
+		c.strip(s, t.b[0].F32(), t.b[1].F32(), t.b[2].F32(), t.b[3].F32())
+	}
+}
+
+// normColumns is a worker's sums down the columns of dy and x.
+type normColumns struct {
+	isa            *normISA
+	dy, x          *device.Mat
+	direct         bool
+	sumW, sumB     []float32 // (columns)
+	blockD, blockX []float32 // (groupLen, columns)
+	zeros          []float32 // (groupLen)
+}
+
+func newNormColumns(work *worker, dy, x *device.Mat) normColumns {
+	c := normColumns{isa: &bestVec.normISA, dy: dy, x: x}
+	c.direct = dy.Buf.Type == x.Buf.Type && c.isa.normColumns[x.Buf.Type] != nil
+	columns := c.isa.columns
+	mem := work.floats((2*groupLen+2)*columns + groupLen)
+	c.sumW, c.sumB = take(&mem, columns), take(&mem, columns)
+	c.blockD, c.blockX = take(&mem, groupLen*columns), take(&mem, groupLen*columns)
+	c.zeros = take(&mem, groupLen)
+	clear(c.zeros)
+	return c
+}
+
+// strip sets strip s of dw to the sums of dy*(x-mean)*rstd, and of db to those
+// of dy. db nil is not wanted, mean nil is zeros.
+func (c *normColumns) strip(s int, dw, db, mean, rstd []float32) {
+	columns := c.isa.columns
+	c0, c1 := strip(s, c.x.Cols)
+	for at := c0; at < c1; at += columns {
+		n := min(columns, c1-at)
+		sumW, sumB := columnSums(c.sumW, dw[at:at+n], columns), c.sumB
+		if db != nil {
+			sumB = columnSums(c.sumB, db[at:at+n], columns)
+		}
+		for r := 0; r < c.x.Rows; r += groupLen {
+			rows, means := min(groupLen, c.x.Rows-r), c.zeros
+			if mean != nil {
+				means = mean[r:]
 			}
-			copy(dw[c:c+n], sumW)
-			copy(db[c:c+n], sumB)
+			d, ldd, kind := columnBlock(c.blockD, c.dy, r, at, rows, n, columns, c.direct)
+			x, ldx, _ := columnBlock(c.blockX, c.x, r, at, rows, n, columns, c.direct)
+			c.isa.normColumns[kind](floatPtr(sumW, 0), floatPtr(sumB, 0), d, x, ldd, ldx, rows, floatPtr(means, 0), floatPtr(rstd, r))
+		}
+		copy(dw[at:at+n], sumW)
+		if db != nil {
+			copy(db[at:at+n], sumB)
 		}
 	}
 }
 
 func runLayerNormGradX(t *task, work *worker, lo, hi int) {
+	runNormGrad(t, work, lo, hi, t.b[1].F32(), t.b[2].F32())
+}
+
+// runNormGrad is dx of rows [lo, hi); mean nil stands for RMSNorm, whose rows
+// have no mean and whose gradient none taken off.
+func runNormGrad(t *task, work *worker, lo, hi int, mean, rstd []float32) {
 	dxm, dym, xm, n := &t.m[0], &t.m[1], &t.m[2], t.m[2].Cols
-	mean, rstd := t.b[1].F32(), t.b[2].F32()
 	np, add := padded(n, rowUnit), 0
 	if t.add {
 		add = 1
@@ -169,10 +207,16 @@ func runLayerNormGradX(t *task, work *worker, lo, hi int) {
 		if t.add {
 			rows.read(mem[2*np:], dxm, i)
 		}
-		m, r := mean[i], rstd[i]
+		var m, g float32
+		if mean != nil {
+			m = mean[i]
+		}
+		r := rstd[i]
 		rows.isa.sums[kind](floatPtr(sums, 0), dy, x, floatPtr(w, 0), np, m)
-		g, gn := sums[0]/float32(n), sums[1]*r/float32(n)
-		rows.isa.grad[kind](rows.room(mem[2*np:], dxm, i), dy, x, floatPtr(w, 0), np, m, r, g, gn*r, add)
+		if mean != nil {
+			g = sums[0] / float32(n)
+		}
+		rows.isa.grad[kind](rows.room(mem[2*np:], dxm, i), dy, x, floatPtr(w, 0), np, m, r, g, sums[1]*r/float32(n)*r, add)
 		rows.write(dxm, i, mem[2*np:])
 	}
 }

@@ -28,6 +28,7 @@ var vecAVX2 = vecISA{
 		normColumns: [3]normColumnsFunc{normColumnsF32AVX2, normColumnsBF16AVX2, normColumnsF16AVX2},
 	},
 	eachISA: eachISA{
+		swiglu: [3]eachFunc{swigluF32AVX2, swigluBF16AVX2, swigluF16AVX2}, swigluGrad: [3]swigluGradFunc{swigluGradF32AVX2, swigluGradBF16AVX2, swigluGradF16AVX2},
 		gelu: [3]eachFunc{geluF32AVX2, geluBF16AVX2, geluF16AVX2}, geluGrad: [3]eachFunc{geluGradF32AVX2, geluGradBF16AVX2, geluGradF16AVX2},
 		times: [3]eachFunc{scaleF32AVX2, scaleBF16AVX2, scaleF16AVX2}, add: [3]eachFunc{addF32AVX2, addBF16AVX2, addF16AVX2},
 		addStream: [3]eachFunc{addStreamF32AVX2, addStreamBF16AVX2, addStreamF16AVX2}, addF32: [3]eachFunc{nil, addF32BF16AVX2, addF32F16AVX2},
@@ -60,6 +61,7 @@ var vecAVX512 = vecISA{
 		normColumns: [3]normColumnsFunc{normColumnsF32AVX512, normColumnsBF16AVX512, normColumnsF16AVX512},
 	},
 	eachISA: eachISA{
+		swiglu: [3]eachFunc{swigluF32AVX512, swigluBF16AVX512, swigluF16AVX512}, swigluGrad: [3]swigluGradFunc{swigluGradF32AVX512, swigluGradBF16AVX512, swigluGradF16AVX512},
 		gelu: [3]eachFunc{geluF32AVX512, geluBF16AVX512, geluF16AVX512}, geluGrad: [3]eachFunc{geluGradF32AVX512, geluGradBF16AVX512, geluGradF16AVX512},
 		times: [3]eachFunc{scaleF32AVX512, scaleBF16AVX512, scaleF16AVX512}, add: [3]eachFunc{addF32AVX512, addBF16AVX512, addF16AVX512},
 		addStream: [3]eachFunc{addStreamF32AVX512, addStreamBF16AVX512, addStreamF16AVX512}, addF32: [3]eachFunc{nil, addF32BF16AVX512, addF32F16AVX512},

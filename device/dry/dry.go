@@ -51,6 +51,12 @@ func (Queue) LayerNorm(_ device.Mat, _, _ device.Buffer, _ device.Mat, _, _ devi
 }
 func (Queue) LayerNormGrad(_ device.Mat, _, _ device.Buffer, _, _ device.Mat, _, _, _ device.Buffer, _ bool) {
 }
+func (Queue) RMSNorm(_ device.Mat, _ device.Buffer, _ device.Mat, _ device.Buffer, _ float32) {}
+func (Queue) RMSNormGrad(_ device.Mat, _ device.Buffer, _, _ device.Mat, _, _ device.Buffer, _ bool) {
+}
+func (Queue) Rope(device.Mat, device.Rope, bool)                                         {}
+func (Queue) SwiGLU(_, _, _ device.Buffer)                                               {}
+func (Queue) SwiGLUGrad(_, _, _, _, _ device.Buffer)                                     {}
 func (Queue) Attention(_ device.Mat, _ device.Buffer, _, _, _ device.Mat, _ device.Attn) {}
 func (Queue) AttentionGrad(_, _, _ device.Mat, _ device.Buffer, _, _ device.Mat, _ device.Buffer, _, _, _ device.Mat, _ device.Attn) {
 }

@@ -1,0 +1,83 @@
+package checkpoint
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"zeroth/checkpoint/vfs"
+)
+
+// codecs is the set of codecs per kind in a checkpoint.
+func codecs(t *testing.T, fsys vfs.FS, path string, m *model) map[string]string {
+	t.Helper()
+	c, err := OpenIn(fsys, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := m.equals(c); err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]string{}
+	for _, x := range m.tensors {
+		for _, p := range c.Pieces(x.Name, x.Kind) {
+			out[x.Kind] = p.Codec
+		}
+	}
+	return out
+}
+
+// Auto writes the first save raw and, where the storage is slow, later ones
+// encoded, but not kinds that do not shrink.
+func TestAutoCompression(t *testing.T) {
+	m := bigModel(blockBytes, Master, "m", "noise")
+	for i := range m.tensors {
+		if m.tensors[i].Kind == "noise" {
+			m.data[m.tensors[i].key()] = noiseBytes(4*blockBytes, 1)
+		}
+	}
+	mem := &vfs.Mem{}
+	slow := vfs.Hook{FS: mem, Before: func(o vfs.Op) error {
+		if o.Do == "write" {
+			time.Sleep(time.Duration(o.Bytes) * 100 * time.Nanosecond) // 10 MB/s, each of 4 workers
+		}
+		return nil
+	}}
+	tuner := &Tuner{}
+	opt := Options{Compress: Auto, Tuner: tuner}
+	first := m.mustSave(t, slow, "/c", 1, 2, opt)
+	if got := codecs(t, mem, first, m); got[Master] != codecRaw || got["m"] != codecRaw {
+		t.Errorf("the first save has %v", got)
+	}
+	second := m.mustSave(t, slow, "/c", 2, 2, opt)
+	if got := codecs(t, mem, second, m); got[Master] != codecPlanes || got["m"] != codecPlanes || got["noise"] != codecRaw {
+		t.Errorf("on slow storage the second save has %v; %+v", got, tuner.Verdicts())
+	}
+	v := tuner.Verdicts()
+	if len(v) != 3 || v[1].Kind != Master || v[1].Ratio > 0.9 || v[1].Storage < 1e6 || v[1].Storage > 50e6 || v[1].Codec < v[1].Storage || v[2].Pays {
+		t.Errorf("verdicts %+v", v)
+	}
+	tuner.storage = 1e15 // faster than any codec
+	third := m.mustSave(t, mem, "/c", 3, 2, opt)
+	if got := codecs(t, mem, third, m); got[Master] != codecRaw {
+		t.Errorf("on fast storage the save has %v", got)
+	}
+	if tuner.storage == 1e15 {
+		t.Error("a raw save did not measure the storage again")
+	}
+	if got := codecs(t, mem, m.mustSave(t, mem, "/c", 4, 1, Options{Compress: Auto}), m); got[Master] != codecRaw {
+		t.Errorf("without a tuner the save has %v", got)
+	}
+}
+
+func TestParseCompression(t *testing.T) {
+	for c := Never; c <= Auto; c++ {
+		if got, err := ParseCompression(c.String()); err != nil || got != c {
+			t.Errorf("%v became %v, %v", c, got, err)
+		}
+	}
+	if _, err := ParseCompression("zip"); err == nil || !strings.Contains(err.Error(), "never, always and auto") {
+		t.Errorf("got %v", err)
+	}
+}

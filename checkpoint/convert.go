@@ -1,0 +1,232 @@
+package checkpoint
+
+import (
+	"errors"
+	"fmt"
+
+	"zeroth/checkpoint/safetensors"
+	"zeroth/shard"
+)
+
+// Export says how a checkpoint becomes a safetensors folder.
+type Export struct {
+	Kind     string            // "": Master
+	DType    DType             // "": F32
+	PartSize int64             // bytes of a part at most; 0: 5 GB (5e9)
+	Metadata map[string]string // of each file; nil: {"format": "pt"}
+	// Name is what a parameter is called there, or false to leave it out. nil:
+	// as here.
+	Name func(string) (string, bool)
+	Walk
+}
+
+const defaultPart = 5_000_000_000 // bytes, Hugging Face's 5 GB
+
+func (e Export) withDefaults() Export {
+	if e.Kind == "" {
+		e.Kind = Master
+	}
+	if e.DType == "" {
+		e.DType = F32
+	}
+	if e.PartSize == 0 {
+		e.PartSize = defaultPart
+	}
+	if e.Metadata == nil {
+		e.Metadata = map[string]string{"format": "pt"}
+	}
+	if e.Name == nil {
+		e.Name = func(s string) (string, bool) { return s, true }
+	}
+	e.Walk = e.Walk.withDefaults()
+	return e
+}
+
+// Export writes the tensors of one kind to a folder that other tools open:
+// model.safetensors, or parts and an index. It holds one chunk of 4 MiB per
+// worker in memory. Tied tensors are one here and stay one.
+func (c *Checkpoint) Export(dir string, e Export) error {
+	e = e.withDefaults()
+	var specs []safetensors.Spec
+	var runs []exportRun
+	for _, t := range c.Tensors {
+		name, ok := e.Name(t.Name)
+		if t.Kind != e.Kind || !ok {
+			continue
+		}
+		specs = append(specs, safetensors.Spec{Name: name, DType: e.DType, Shape: t.Shape})
+		chunks(t, shard.Range{Hi: t.Numel()}, func(r shard.Range) error {
+			runs = append(runs, exportRun{t, name, r})
+			return nil
+		})
+	}
+	if len(specs) == 0 {
+		return fmt.Errorf("export %s: it has no tensors of kind %s to export", c.Path, e.Kind)
+	}
+	w, err := safetensors.CreateFolderIn(e.FS, dir, e.PartSize, specs, e.Metadata)
+	if err != nil {
+		return fmt.Errorf("export %s: %w", c.Path, err)
+	}
+	err = inParallel(len(runs), e.Workers, func(i int) error { return c.exportRun(w, runs[i], e) })
+	if err != nil {
+		return fmt.Errorf("export %s: %w", c.Path, errors.Join(err, w.Abort()))
+	}
+	return w.Close()
+}
+
+type exportRun struct {
+	t  Tensor
+	as string
+	r  shard.Range
+}
+
+func (c *Checkpoint) exportRun(w *safetensors.Writer, x exportRun, e Export) error {
+	buf := make([]float32, x.r.Len())
+	if err := c.ReadF32(x.t.Name, x.t.Kind, x.r, buf); err != nil {
+		return err
+	}
+	if err := w.WriteF32(x.as, x.r.Lo, buf); err != nil {
+		return err
+	}
+	e.Progress(int64(len(buf) * e.DType.Size()))
+	return nil
+}
+
+// Import says how safetensors become a checkpoint's master parameters.
+type Import struct {
+	Step  int64
+	State []byte // state.json of the checkpoint
+	// Name is what a tensor is called here, or false to leave it out. nil: as
+	// there.
+	Name     func(string) (string, bool)
+	Options  Options
+	Progress func(add int64) // may be nil
+}
+
+// Import makes a checkpoint in the folder root from safetensors: each tensor,
+// widened to float32, as the master of its name. It returns its folder.
+func (im Import) Import(src *safetensors.Reader, root string) (string, error) {
+	if im.Name == nil {
+		im.Name = func(s string) (string, bool) { return s, true }
+	}
+	s, err := Begin(root, im.Step, im.Options)
+	if err != nil {
+		return "", err
+	}
+	defer s.Abort()
+	w := s.Writer(0)
+	if err := im.tensors(src, w); err != nil {
+		return "", fmt.Errorf("import: %w", errors.Join(err, w.Abort()))
+	}
+	part, err := w.Finish()
+	if err != nil {
+		return "", fmt.Errorf("import: %w", err)
+	}
+	return s.Commit(Commit{Parts: []Part{part}, State: im.State})
+}
+
+func (im Import) tensors(src *safetensors.Reader, w *Writer) error {
+	p := newPump(w, im.Progress)
+	for _, x := range src.Tensors() {
+		name, ok := im.Name(x.Name)
+		if !ok {
+			continue
+		}
+		if !x.DType.Float() {
+			return fmt.Errorf("%s: tensor %q is %s; F32, BF16 and F16 can be imported", x.File, x.Name, x.DType)
+		}
+		t := Tensor{Name: name, Kind: Master, DType: F32, Shape: x.Shape}
+		err := p.run(t, shard.Range{Hi: t.Numel()}, func(r shard.Range, b []byte) error {
+			f := make([]float32, r.Len())
+			if err := src.ReadF32(x.Name, r.Lo, r.Hi, f); err != nil {
+				return err
+			}
+			safetensors.Encode(b, f, F32)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Reshard writes the checkpoint again, into the folder root, as so many
+// writers with equal shares would have. Loading never needs that; storage may.
+// It returns the new checkpoint's folder.
+func (c *Checkpoint) Reshard(root string, writers int, opt Options, progress func(add int64)) (string, error) {
+	if writers < 1 {
+		return "", fmt.Errorf("reshard: %d writers", writers)
+	}
+	s, err := Begin(root, c.Step, opt)
+	if err != nil {
+		return "", err
+	}
+	defer s.Abort()
+	com := Commit{Tensors: c.Tensors, State: c.State, Metrics: c.Metrics}
+	for i := range writers {
+		w := s.Writer(i)
+		if err := c.share(w, i, writers, progress); err != nil {
+			return "", fmt.Errorf("reshard: %w", errors.Join(err, w.Abort()))
+		}
+		p, err := w.Finish()
+		if err != nil {
+			return "", fmt.Errorf("reshard: %w", err)
+		}
+		com.Parts = append(com.Parts, p)
+	}
+	return s.Commit(com)
+}
+
+// share puts writer i's of n equal shares of each tensor.
+func (c *Checkpoint) share(w *Writer, i, n int, progress func(int64)) error {
+	p := newPump(w, progress)
+	for _, t := range c.Tensors {
+		e := t.Numel()
+		r := shard.Range{Lo: e/n*i + min(i, e%n), Hi: e/n*(i+1) + min(i+1, e%n)}
+		err := p.run(t, r, func(r shard.Range, b []byte) error { return c.Read(t.Name, t.Kind, r, b) })
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pump reads chunks into a few buffers and puts them.
+type pump struct {
+	w        *Writer
+	progress func(int64)
+	free     chan []byte
+}
+
+func newPump(w *Writer, progress func(int64)) *pump {
+	if progress == nil {
+		progress = func(int64) {}
+	}
+	p := &pump{w, progress, make(chan []byte, w.opt.Workers+1)}
+	for range cap(p.free) {
+		p.free <- nil // made when first used
+	}
+	return p
+}
+
+// run puts the elements r of a tensor, which read gives chunk by chunk.
+func (p *pump) run(t Tensor, r shard.Range, read func(shard.Range, []byte) error) error {
+	if t.Numel() == 0 { // has no chunks, but is there
+		return p.w.Put(t, r, nil, nil)
+	}
+	return chunks(t, r, func(r shard.Range) error {
+		buf := <-p.free
+		if buf == nil {
+			buf = make([]byte, readBytes)
+		}
+		b := buf[:r.Len()*t.DType.Size()]
+		if err := read(r, b); err != nil {
+			return err
+		}
+		return p.w.Put(t, r, b, func() {
+			p.progress(int64(len(b)))
+			p.free <- buf
+		})
+	})
+}

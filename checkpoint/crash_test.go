@@ -1,0 +1,312 @@
+package checkpoint
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"zeroth/checkpoint/vfs"
+)
+
+var errCrash = errors.New("crashed")
+
+// afterN lets n changes through; the n+1st and what follows fail as fail says.
+type afterN struct {
+	mu   sync.Mutex
+	n    int
+	fail func(left int, o vfs.Op) error // left: 0 at the first, then -1, -2, ...
+}
+
+func (a *afterN) before(o vfs.Op) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !o.Changes() {
+		if a.n < 0 {
+			return a.fail(a.n, o)
+		}
+		return nil
+	}
+	a.n--
+	if a.n < 0 {
+		return a.fail(a.n+1, o)
+	}
+	return nil
+}
+
+// twoSaves is the old model committed in fsys, and options for the next save.
+func twoSaves(t *testing.T, fsys vfs.FS) (older, newer *model, opt Options) {
+	older, newer = newModel(1), newModel(2)
+	opt = Options{headerBytes: 4096, Workers: 1, Compress: Auto}
+	older.mustSave(t, fsys, "/c", 1, 2, opt)
+	return older, newer, opt
+}
+
+// The process dies ahead of every single operation of a save and of the
+// deletion that follows. What is there then is the old or the new checkpoint,
+// whole, and another save works.
+func TestCrashAtEveryOperation(t *testing.T) {
+	sawOld, sawNew := 0, 0
+	for n := 0; ; n++ {
+		mem := &vfs.Mem{}
+		older, newer, opt := twoSaves(t, mem)
+		crash := &afterN{n: n, fail: func(int, vfs.Op) error { return errCrash }}
+		fsys := vfs.Hook{FS: mem, Before: crash.before}
+		_, err := newer.save(fsys, "/c", 2, 2, 3, opt)
+		committed := err == nil
+		if committed {
+			_, err = PruneIn(fsys, "/c", Keep{Last: 1})
+		}
+		disk := mem.AfterPowerLoss(mem.Ops(), func(vfs.Change) vfs.Fate { return vfs.Kept }) // locks are gone, all writes there
+		what, e := oldOrNew(disk, older, newer, committed)
+		if e != nil {
+			t.Fatalf("crash ahead of change %d: %v", n, e)
+		}
+		if what == "new" {
+			sawNew++
+		} else {
+			sawOld++
+		}
+		if e := nextSaveWorks(disk, opt); e != nil {
+			t.Fatalf("crash ahead of change %d: %v", n, e)
+		}
+		if err == nil {
+			break // n is past the last operation
+		}
+	}
+	if sawOld < 20 || sawNew < 10 {
+		t.Errorf("%d crashes left the old checkpoint, %d the new one: too few operations were seen", sawOld, sawNew)
+	}
+}
+
+// oldOrNew checks that the latest checkpoint is one of the two, to the bit;
+// the new one if it was committed.
+func oldOrNew(fsys vfs.FS, older, newer *model, committed bool) (string, error) {
+	list, err := ListIn(fsys, "/c")
+	if err != nil {
+		return "", err
+	}
+	for _, e := range list {
+		if e.Status == Damaged {
+			return "", fmt.Errorf("%+v", e)
+		}
+	}
+	path, err := ResolveIn(fsys, "/c", "latest")
+	if err != nil {
+		return "", err
+	}
+	if strings.HasPrefix(filepath.Base(path), "step-00000002") {
+		return "new", newer.holds(fsys, path)
+	}
+	if committed {
+		return "", fmt.Errorf("committed, but the latest is %s", path)
+	}
+	return "old", older.holds(fsys, path)
+}
+
+// nextSaveWorks saves step 3 and prunes: nothing else is left then.
+func nextSaveWorks(fsys vfs.FS, opt Options) error {
+	m := newModel(3)
+	if _, err := m.save(fsys, "/c", 3, 1, 3, opt); err != nil {
+		return err
+	}
+	if _, err := PruneIn(fsys, "/c", Keep{Last: 1}); err != nil {
+		return err
+	}
+	in, err := fsys.List("/c")
+	if err != nil {
+		return err
+	}
+	for _, e := range in {
+		if e.Name != lockName && e.Name != "step-00000003" {
+			return fmt.Errorf("%s is left", e.Name)
+		}
+	}
+	return m.holds(fsys, "/c/step-00000003")
+}
+
+// The power fails after every operation of a save and of the deletion of the
+// old checkpoint, and of what was not synced any part may survive.
+func TestPowerLossAtEveryOperation(t *testing.T) {
+	mem := &vfs.Mem{}
+	older, newer, opt := twoSaves(t, mem)
+	start := mem.Ops()
+	if _, err := newer.save(mem, "/c", 2, 2, 3, opt); err != nil {
+		t.Fatal(err)
+	}
+	committed := mem.Ops()
+	if _, err := PruneIn(mem, "/c", Keep{Last: 1}); err != nil {
+		t.Fatal(err)
+	}
+	states, seeds := 0, 12
+	if testing.Short() {
+		seeds = 3
+	}
+	for n := start; n <= mem.Ops(); n++ {
+		for name, fate := range fates(seeds) {
+			disk := mem.AfterPowerLoss(n, fate)
+			if _, err := oldOrNew(disk, older, newer, n >= committed); err != nil {
+				t.Fatalf("power loss after operation %d of %d to %d, %s: %v", n, start, mem.Ops(), name, err)
+			}
+			states++
+		}
+		disk := mem.AfterPowerLoss(n, fates(1)["random 0"])
+		if err := nextSaveWorks(disk, opt); err != nil {
+			t.Fatalf("power loss after operation %d: next save: %v", n, err)
+		}
+	}
+	t.Logf("%d states of the disk", states)
+}
+
+// fates are ways in which a disk forgets.
+func fates(random int) map[string]func(vfs.Change) vfs.Fate {
+	all := func(name, content vfs.Fate) func(vfs.Change) vfs.Fate {
+		return func(c vfs.Change) vfs.Fate {
+			if c.Name {
+				return name
+			}
+			return content
+		}
+	}
+	out := map[string]func(vfs.Change) vfs.Fate{
+		"nothing survives": all(vfs.Lost, vfs.Lost), "all survives": all(vfs.Kept, vfs.Kept),
+		"names without contents": all(vfs.Kept, vfs.Lost), "contents without names": all(vfs.Lost, vfs.Kept),
+		"torn writes": all(vfs.Kept, vfs.Torn),
+	}
+	for i := range random {
+		out[fmt.Sprintf("random %d", i)] = func(c vfs.Change) vfs.Fate { // the same for each change whenever asked
+			return vfs.Fate(rand.New(rand.NewPCG(uint64(c.Index), uint64(i))).IntN(3))
+		}
+	}
+	return out
+}
+
+// One operation fails, on one rank, and the process lives: every rank is told,
+// nothing was committed, nothing is left, and the next save works.
+func TestEveryOperationFailsOnce(t *testing.T) {
+	for _, errno := range []error{syscall.ENOSPC, syscall.EIO} {
+		failed := 0
+		for n := 0; ; n++ {
+			mem := &vfs.Mem{}
+			older, newer, opt := twoSaves(t, mem)
+			var what string
+			once := &afterN{n: n, fail: func(left int, o vfs.Op) error {
+				if left == 0 && o.Changes() && what == "" {
+					what = o.Do + " " + o.Name
+					return errno
+				}
+				return nil
+			}}
+			_, err := newer.save(vfs.Hook{FS: mem, Before: once.before}, "/c", 2, 2, 3, opt)
+			if what == "" {
+				break
+			}
+			if err == nil {
+				t.Fatalf("%s failed with %v and the save did not", what, errno)
+			}
+			if !strings.Contains(err.Error(), errno.Error()) {
+				t.Fatalf("%s failed: %v", what, err)
+			}
+			failed++
+			got, err := oldOrNew(mem, older, newer, false)
+			if err != nil || got == "new" && what != "syncdir /c" {
+				t.Fatalf("%s failed: %s checkpoint, %v", what, got, err)
+			}
+			if err := nextSaveWorks(mem, opt); err != nil {
+				t.Fatalf("%s failed: next save: %v", what, err)
+			}
+		}
+		if failed < 20 {
+			t.Errorf("%d operations failed", failed)
+		}
+	}
+}
+
+// A disk that cannot read a block back says so with tensor and range.
+func TestReadErrorNamesTensor(t *testing.T) {
+	mem := &vfs.Mem{}
+	m := newModel(1)
+	path := m.mustSave(t, mem, "/c", 1, 1, Options{})
+	bad := vfs.Hook{FS: mem, Before: func(o vfs.Op) error {
+		if o.Do == "read" && strings.Contains(o.Name, "data-") && o.Off >= headerBytes {
+			return syscall.EIO
+		}
+		return nil
+	}}
+	c, err := OpenIn(bad, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = m.equals(c)
+	var d *Damage
+	if !errors.Is(err, syscall.EIO) || !errors.As(err, &d) || d.Name == "" || d.File != "data-00000-000.safetensors" || d.Range.Len() == 0 {
+		t.Errorf("got %v", err)
+	}
+	all, err := Verify(path, Walk{FS: bad})
+	if err != nil || len(all) < 10 || !strings.Contains(all[0].Error(), "input/output error") {
+		t.Errorf("verify: %v, %v", all, err)
+	}
+}
+
+// A rank that fails, dies or is slow: the others are told, nothing is committed.
+func TestRankFailures(t *testing.T) {
+	broken := errors.New("out of luck")
+	for _, c := range []struct {
+		what string
+		put  func(g *gather, rank int) error
+	}{
+		{"rank 1 fails", func(_ *gather, rank int) error {
+			if rank == 1 {
+				return broken
+			}
+			return nil
+		}},
+		{"rank 0 fails", func(_ *gather, rank int) error {
+			if rank == 0 {
+				return broken
+			}
+			return nil
+		}},
+		{"rank 2 dies", func(g *gather, rank int) error {
+			if rank == 2 {
+				g.die()
+				return errDead
+			}
+			return nil
+		}},
+	} {
+		mem := &vfs.Mem{}
+		older, newer, opt := twoSaves(t, mem)
+		opt.FS = mem
+		g := newGather(3)
+		errs := make([]error, 3)
+		for rank := range 3 {
+			g.wg.Go(func() {
+				r := g.rank(rank)
+				_, errs[rank] = r.Together("/c", 2, opt, func(w *Writer) error {
+					if err := newer.put(w, rank, 3, 3); err != nil {
+						return err
+					}
+					return c.put(g, rank)
+				}, func() (Commit, error) { return Commit{Tensors: newer.tensors, State: []byte(newer.state)}, nil })
+			})
+		}
+		g.wg.Wait()
+		for rank, err := range errs {
+			// After a death, what a rank that was still writing meets is the folder that rank 0 has removed.
+			if err == nil || c.what != "rank 2 dies" && !strings.Contains(err.Error(), broken.Error()) {
+				t.Errorf("%s: rank %d: %v", c.what, rank, err)
+			}
+		}
+		if what, err := oldOrNew(mem, older, newer, false); err != nil || what != "old" {
+			t.Errorf("%s: %s, %v", c.what, what, err)
+		}
+		if err := nextSaveWorks(mem, opt); err != nil {
+			t.Errorf("%s: %v", c.what, err)
+		}
+	}
+}

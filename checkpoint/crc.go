@@ -1,0 +1,89 @@
+package checkpoint
+
+import (
+	"fmt"
+	"hash/crc32"
+	"strconv"
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func crc(b []byte) uint32 { return crc32.Checksum(b, castagnoli) }
+
+// joinCRC is the CRC32C of a followed by b, from the CRC32C of each and the
+// number of bytes of b: crc(a)·x^(8·len(b)) + crc(b) over GF(2), as zlib's
+// crc32_combine does it. So the checksum of a file follows from those of its
+// blocks, which may be written in any order.
+func joinCRC(a, b uint32, lenB int64) uint32 {
+	return mulPoly(powX(lenB), a) ^ b
+}
+
+// Polynomials are bit-reversed: bit 31 is x^0.
+const polyOne = 1 << 31
+
+// mulPoly is a·b modulo the CRC polynomial.
+func mulPoly(a, b uint32) uint32 {
+	p := uint32(0)
+	for m := uint32(polyOne); ; m >>= 1 {
+		if a&m != 0 {
+			p ^= b
+			if a&(m-1) == 0 {
+				return p
+			}
+		}
+		if m == 0 {
+			return p
+		}
+		b = b>>1 ^ crc32.Castagnoli&-(b&1)
+	}
+}
+
+// squares[i] is x^(2^i).
+var squares = func() (t [64]uint32) {
+	t[0] = polyOne >> 1
+	for i := 1; i < len(t); i++ {
+		t[i] = mulPoly(t[i-1], t[i-1])
+	}
+	return t
+}()
+
+// powX is x^(8n).
+func powX(n int64) uint32 {
+	p := uint32(polyOne)
+	for i := 3; n > 0; i, n = i+1, n>>1 {
+		if n&1 != 0 {
+			p = mulPoly(squares[i], p)
+		}
+	}
+	return p
+}
+
+// crcs is a list of CRC32C that JSON has as one string of 8 hexadecimal digits
+// each.
+type crcs []uint32
+
+func (c crcs) MarshalJSON() ([]byte, error) {
+	b := append(make([]byte, 0, 8*len(c)+2), '"')
+	for _, x := range c {
+		b = append(b, hex32(x)...)
+	}
+	return append(b, '"'), nil
+}
+
+func (c *crcs) UnmarshalJSON(b []byte) error {
+	if len(b) < 2 || b[0] != '"' || (len(b)-2)%8 != 0 {
+		return fmt.Errorf("CRC list of %d bytes", len(b))
+	}
+	b = b[1 : len(b)-1]
+	*c = make(crcs, len(b)/8)
+	for i := range *c {
+		x, err := strconv.ParseUint(string(b[8*i:8*i+8]), 16, 32)
+		if err != nil {
+			return fmt.Errorf("CRC %q", b[8*i:8*i+8])
+		}
+		(*c)[i] = uint32(x)
+	}
+	return nil
+}
+
+func hex32(x uint32) string { return fmt.Sprintf("%08x", x) }

@@ -1,0 +1,119 @@
+package checkpoint
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"sync"
+
+	"zeroth/checkpoint/safetensors"
+	"zeroth/shard"
+)
+
+// Difference is how one tensor of checkpoint A compares with that of B.
+type Difference struct {
+	Name     string  `json:"name"`
+	Kind     string  `json:"kind"`
+	What     string  `json:"what"`     // equal, differs, shape, only in A, only in B
+	Elements int     `json:"elements"` // of those compared, with different bits
+	MaxAbs   float64 `json:"max_abs"`  // largest |a-b|; infinite where only one is a NaN
+	MaxRel   float64 `json:"max_rel"`  // largest |a-b| / max(|a|, |b|)
+}
+
+// What can be said of a tensor.
+const (
+	Equal   = "equal"
+	Differs = "differs"
+	Shape   = "shape" // or dtype
+	OnlyA   = "only in A"
+	OnlyB   = "only in B"
+)
+
+// Diff compares two checkpoints tensor by tensor, in the order of names.
+func Diff(a, b *Checkpoint, w Walk) ([]Difference, error) {
+	w = w.withDefaults()
+	all := append(append([]Tensor(nil), a.Tensors...), b.Tensors...)
+	byKey(all)
+	var out []Difference
+	for i, t := range all {
+		if i > 0 && t.key() == all[i-1].key() {
+			continue
+		}
+		d, err := diffTensor(a, b, t, w)
+		if err != nil {
+			return nil, fmt.Errorf("diff: %w", err)
+		}
+		out = append(out, d)
+	}
+	return out, nil
+}
+
+func diffTensor(a, b *Checkpoint, t Tensor, w Walk) (Difference, error) {
+	d := Difference{Name: t.Name, Kind: t.Kind, What: Equal}
+	x, inA := a.Tensor(t.Name, t.Kind)
+	y, inB := b.Tensor(t.Name, t.Kind)
+	switch {
+	case !inB:
+		d.What = OnlyA
+	case !inA:
+		d.What = OnlyB
+	case !x.same(y):
+		d.What = Shape
+	}
+	if d.What != Equal {
+		return d, nil
+	}
+	var runs []shard.Range
+	chunks(t, shard.Range{Hi: t.Numel()}, func(r shard.Range) error { runs = append(runs, r); return nil })
+	var mu sync.Mutex
+	err := inParallel(len(runs), w.Workers, func(i int) error {
+		part, err := diffRun(a, b, t, runs[i])
+		mu.Lock()
+		defer mu.Unlock()
+		d.Elements += part.Elements
+		d.MaxAbs, d.MaxRel = max(d.MaxAbs, part.MaxAbs), max(d.MaxRel, part.MaxRel)
+		w.Progress(2 * int64(runs[i].Len()*t.DType.Size()))
+		return err
+	})
+	if d.Elements > 0 {
+		d.What = Differs
+	}
+	return d, err
+}
+
+// diffRun compares a run of elements.
+func diffRun(a, b *Checkpoint, t Tensor, r shard.Range) (d Difference, err error) {
+	size := t.DType.Size()
+	x, y := make([]byte, r.Len()*size), make([]byte, r.Len()*size)
+	if err := a.Read(t.Name, t.Kind, r, x); err != nil {
+		return d, err
+	}
+	if err := b.Read(t.Name, t.Kind, r, y); err != nil || bytes.Equal(x, y) {
+		return d, err
+	}
+	var p, q [1]float32
+	for i := 0; i < len(x); i += size {
+		u, v := x[i:i+size], y[i:i+size]
+		if bytes.Equal(u, v) {
+			continue
+		}
+		d.Elements++
+		if t.DType.Float() {
+			safetensors.Decode(p[:], u, t.DType)
+			safetensors.Decode(q[:], v, t.DType)
+			d.far(float64(p[0]), float64(q[0]))
+		}
+	}
+	return d, nil
+}
+
+// far takes note of how far two numbers are apart.
+func (d *Difference) far(x, y float64) {
+	switch abs := math.Abs(x - y); {
+	case x == y || x != x && y != y:
+	case abs != abs || math.IsInf(abs, 0):
+		d.MaxAbs, d.MaxRel = math.Inf(1), math.Inf(1)
+	default:
+		d.MaxAbs, d.MaxRel = max(d.MaxAbs, abs), max(d.MaxRel, abs/max(math.Abs(x), math.Abs(y)))
+	}
+}

@@ -1,0 +1,114 @@
+package checkpoint
+
+import (
+	"bytes"
+	"encoding/json"
+	"path/filepath"
+	"testing"
+
+	"zeroth/checkpoint/vfs"
+	"zeroth/shard"
+)
+
+// seedFiles is a checkpoint's files of one kind, to start fuzzing from.
+func seedFiles(f *testing.F, name string) (path string, fsys *vfs.Mem) {
+	fsys = &vfs.Mem{}
+	for _, c := range []Compression{Never, Always} {
+		path = newModel(1).mustSave(f, fsys, "/c", 1, 2, Options{Compress: c})
+		b, err := vfs.ReadFile(fsys, filepath.Join(path, name), 1<<30)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
+	return path, fsys
+}
+
+// What parsePart takes can be walked without a check.
+func FuzzPart(f *testing.F) {
+	seedFiles(f, "part-00001.json")
+	f.Fuzz(func(t *testing.T, b []byte) {
+		p, err := parsePart(b)
+		if err != nil {
+			return
+		}
+		for _, d := range p.Files {
+			at := d.Header
+			for i := range d.Extents {
+				e := &d.Extents[i]
+				size := p.Tensors[e.Tensor].DType.Size()
+				for k := range e.CRC {
+					off, n := e.block(k, size)
+					if off != at || n < 1 || n > blockBytes+1 || e.rawBlock(k, size)%size != 0 {
+						t.Fatalf("block %d of %+v: offset %d, %d bytes, expected at %d", k, e, off, n, at)
+					}
+					at += int64(n)
+				}
+			}
+			if at != d.Bytes {
+				t.Fatalf("extents end at %d of %d", at, d.Bytes)
+			}
+			d.sum(p.Tensors)
+		}
+		ts, err := union([]*part{p})
+		if err == nil {
+			complete(ts, []*part{p})
+		}
+	})
+}
+
+func FuzzManifest(f *testing.F) {
+	seedFiles(f, manifestName)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		m, err := parseManifest(b)
+		if err != nil {
+			return
+		}
+		again, err := parseManifest(mustJSON(m))
+		if err != nil {
+			t.Fatalf("what was taken is not taken again: %v", err)
+		}
+		x, _ := json.Marshal(m)
+		y, _ := json.Marshal(again)
+		if !bytes.Equal(x, y) {
+			t.Fatalf("%s became %s", x, y)
+		}
+		for _, e := range m.Files {
+			if filepath.Join("d", e.Name) != "d/"+e.Name {
+				t.Fatalf("file %q leaves the folder", e.Name)
+			}
+		}
+	})
+}
+
+func FuzzMarker(f *testing.F) {
+	seedFiles(f, commitName)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if c, err := parseMarker(b); err == nil && c.String() != string(b) {
+			t.Fatalf("%q was taken as %q", b, c)
+		}
+	})
+}
+
+// Whatever stands in a part file and the manifest, with digests that fit,
+// opening and reading fail or fill what was asked for.
+func FuzzOpenForged(f *testing.F) {
+	path, fsys := seedFiles(f, "part-00000.json")
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var p part
+		if json.Unmarshal(b, &p) != nil {
+			return
+		}
+		disk := fsys.AfterPowerLoss(fsys.Ops(), func(vfs.Change) vfs.Fate { return vfs.Kept })
+		forge(t, disk, path, func(_ *manifest, q *part) { *q = p })
+		c, err := OpenIn(disk, path)
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		for _, x := range c.Tensors {
+			c.Read(x.Name, x.Kind, shard.Range{Hi: x.Numel()}, make([]byte, x.Bytes()))
+		}
+		Verify(path, Walk{FS: disk, Workers: 1})
+	})
+}

@@ -1,0 +1,95 @@
+package checkpoint
+
+import (
+	"bufio"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strconv"
+	"testing"
+	"time"
+
+	"zeroth/checkpoint/vfs"
+)
+
+// TestMain is also the process that TestKill kills: it saves step after step.
+func TestMain(m *testing.M) {
+	root := os.Getenv("CHECKPOINT_KILL_ROOT")
+	if root == "" {
+		os.Exit(m.Run())
+	}
+	first, err := strconv.Atoi(os.Getenv("CHECKPOINT_KILL_FIRST"))
+	for step := int64(first); err == nil; step++ {
+		if _, err = newModel(uint64(step)).save(vfs.OS{}, root, step, 2, 3, Options{headerBytes: 4096}); err == nil {
+			fmt.Println(step)
+			_, err = Prune(root, Keep{Last: 2})
+		}
+	}
+	fmt.Fprintln(os.Stderr, err)
+	os.Exit(1)
+}
+
+// A process that saves and prunes is killed at random instants. Each time the
+// latest checkpoint is at least the last that it said was committed, whole,
+// and the next process goes on from there.
+func TestKill(t *testing.T) {
+	root := t.TempDir()
+	rnd := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 1))
+	kills, partial, first := 15, 0, int64(1)
+	if testing.Short() {
+		kills = 4
+	}
+	for range kills {
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), "CHECKPOINT_KILL_ROOT="+root, fmt.Sprintf("CHECKPOINT_KILL_FIRST=%d", first))
+		cmd.Stderr = os.Stderr
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		lines := bufio.NewScanner(out)
+		said := int64(0)
+		if lines.Scan() { // the first one is done: now at any instant
+			fmt.Sscan(lines.Text(), &said)
+		}
+		time.Sleep(time.Duration(rnd.IntN(30000)) * time.Microsecond)
+		cmd.Process.Kill()
+		for lines.Scan() {
+			fmt.Sscan(lines.Text(), &said)
+		}
+		cmd.Wait()
+		list, err := List(root)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range list {
+			if e.Status == Damaged {
+				t.Fatalf("%+v", e)
+			}
+			if e.Status != Complete {
+				partial++
+			}
+		}
+		path, err := Latest(root)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Close()
+		if said == 0 || c.Step < said {
+			t.Fatalf("step %d was committed, the latest is %d", said, c.Step)
+		}
+		if err := newModel(uint64(c.Step)).holds(vfs.OS{}, path); err != nil {
+			t.Fatal(err)
+		}
+		first = c.Step + 1
+	}
+	t.Logf("%d kills, %d left something partial, %d steps", kills, partial, first-1)
+}

@@ -1,0 +1,160 @@
+package checkpoint
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	"zeroth/checkpoint/vfs"
+	"zeroth/shard"
+)
+
+// model is the whole state of a training run, as one machine would hold it.
+type model struct {
+	tensors []Tensor
+	data    map[key][]byte
+	state   string
+}
+
+var shapes = map[string][]int{
+	"wte.weight": {50, 33}, "h.0.attn.c_attn.weight": {33, 99}, "h.0.ln_1.bias": {33},
+	"h.0.mlp.c_fc.weight": {33, 132}, "ln_f.weight": {33}, "scalar": {}, "empty": {0, 4},
+}
+
+// newModel is a small model with its optimizer state, different for each seed.
+func newModel(seed uint64) *model {
+	m := &model{data: map[key][]byte{}, state: fmt.Sprintf(`{"seed": %d}`, seed)}
+	for i, name := range slices.Sorted(maps.Keys(shapes)) {
+		for k, kind := range []string{Master, "m", "v"} {
+			t := Tensor{name, kind, F32, shapes[name]}
+			m.tensors = append(m.tensors, t)
+			m.data[t.key()] = encoded(gauss(t.Numel(), 0.02, seed*1000+uint64(10*i+k)), F32)
+		}
+	}
+	byKey(m.tensors)
+	return m
+}
+
+// bigModel has one tensor of n elements per kind.
+func bigModel(n int, kinds ...string) *model {
+	m := &model{data: map[key][]byte{}}
+	for i, kind := range kinds {
+		t := Tensor{"w", kind, F32, []int{n}}
+		m.tensors = append(m.tensors, t)
+		m.data[t.key()] = encoded(gauss(n, 0.02, uint64(i)), F32)
+	}
+	return m
+}
+
+// layout is how a rank's shards lie in the model: each kind is cut alike.
+func (m *model) layout(world int) *shard.Layout {
+	var ps []shard.Param
+	for _, t := range m.tensors {
+		if t.Kind == Master {
+			ps = append(ps, shard.Param{Name: t.Name, Shape: t.Shape})
+		}
+	}
+	return shard.Lay(ps, world, 4)
+}
+
+// put is what rank of world saves at stage: at 0 every rank has everything and
+// they share the work, from 1 on each has its shard.
+func (m *model) put(w *Writer, rank, world, stage int) error {
+	for _, t := range m.tensors {
+		for _, r := range m.owns(t, rank, world, stage) {
+			b := m.data[t.key()][4*r.Lo : 4*r.Hi]
+			if err := w.Put(t, r, b, nil); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// owns is the elements of a tensor that a rank writes.
+func (m *model) owns(t Tensor, rank, world, stage int) (out []shard.Range) {
+	if stage == 0 { // replicas take turns
+		n := t.Numel()
+		return []shard.Range{{Lo: n * rank / world, Hi: n * (rank + 1) / world}}
+	}
+	l := m.layout(world)
+	for p := range l.Pieces(rank) {
+		if l.Params[p.Param].Name == t.Name {
+			out = append(out, p.InParam)
+		}
+	}
+	return out
+}
+
+// save saves with so many ranks, each a goroutine.
+func (m *model) save(fsys vfs.FS, root string, step int64, world, stage int, opt Options) (string, error) {
+	opt.FS = fsys
+	g := newGather(world)
+	paths, errs := make([]string, world), make([]error, world)
+	for r := 1; r < world; r++ {
+		g.wg.Go(func() { paths[r], errs[r] = m.saveRank(g.rank(r), root, step, stage, opt) })
+	}
+	paths[0], errs[0] = m.saveRank(g.rank(0), root, step, stage, opt)
+	g.wg.Wait()
+	for r := range errs {
+		if (errs[r] == nil) != (errs[0] == nil) || paths[r] != paths[0] {
+			panic(fmt.Sprintf("ranks disagree: %q, %v and %q, %v", paths[0], errs[0], paths[r], errs[r]))
+		}
+	}
+	return paths[0], errs[0]
+}
+
+func (m *model) saveRank(r Rank, root string, step int64, stage int, opt Options) (string, error) {
+	return r.Together(root, step, opt,
+		func(w *Writer) error { return m.put(w, r.Rank, r.World, stage) },
+		func() (Commit, error) { return Commit{Tensors: m.tensors, State: []byte(m.state)}, nil })
+}
+
+// mustSave is save that must succeed.
+func (m *model) mustSave(t testing.TB, fsys vfs.FS, root string, step int64, world int, opt Options) string {
+	t.Helper()
+	path, err := m.save(fsys, root, step, world, 3, opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// equals checks that a checkpoint holds exactly the model, read whole.
+func (m *model) equals(c *Checkpoint) error {
+	if string(c.State) != m.state {
+		return fmt.Errorf("state %s, want %s", c.State, m.state)
+	}
+	if len(c.Tensors) != len(m.tensors) {
+		return fmt.Errorf("%d tensors, want %d", len(c.Tensors), len(m.tensors))
+	}
+	for _, t := range m.tensors {
+		got := make([]byte, t.Bytes())
+		if err := c.Read(t.Name, t.Kind, shard.Range{Hi: t.Numel()}, got); err != nil {
+			return err
+		}
+		if !bytes.Equal(got, m.data[t.key()]) {
+			return fmt.Errorf("%v differs", t)
+		}
+	}
+	return nil
+}
+
+// holds opens a checkpoint and checks that it is the model, to the last bit.
+func (m *model) holds(fsys vfs.FS, path string) error {
+	c, err := OpenIn(fsys, path)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if err := m.equals(c); err != nil {
+		return err
+	}
+	bad, err := Verify(path, Walk{FS: fsys, Workers: 1})
+	if err != nil || len(bad) > 0 {
+		return fmt.Errorf("verify: %v, %v", bad, err)
+	}
+	return nil
+}

@@ -1,0 +1,232 @@
+package checkpoint
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sort"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"zeroth/checkpoint/vfs"
+	"zeroth/shard"
+)
+
+// Checkpoint is a committed checkpoint, open for reading. It keeps its files
+// open, so that deleting the checkpoint does not disturb it. Its methods may
+// be called from several goroutines at once.
+type Checkpoint struct {
+	Path    string
+	Step    int64
+	Seq     int64 // number of the commit
+	Created time.Time
+	Metrics map[string]float64
+	State   []byte   // what Commit was given; not to be changed
+	Tensors []Tensor // sorted by name, then kind; not to be changed
+
+	fsys  vfs.FS
+	man   *manifest
+	names map[string]fileEntry // man.Files
+	index map[key]*stored
+	files []*source
+	read  atomic.Int64
+	work  sync.Pool // *scratch
+}
+
+// source is an open data file.
+type source struct {
+	name   string
+	writer int
+	f      vfs.File
+	desc   *dataFile
+	part   *part
+}
+
+// stored is where a tensor's elements are.
+type stored struct {
+	t   Tensor
+	ext []located // sorted by Lo, covering the tensor exactly
+}
+
+type located struct {
+	*extent
+	from *source
+}
+
+// Open opens a checkpoint's folder. It verifies everything but the contents of
+// data files, which are verified as they are read.
+func Open(path string) (*Checkpoint, error) { return OpenIn(vfs.OS{}, path) }
+
+// OpenIn is Open in another file system.
+func OpenIn(fsys vfs.FS, path string) (*Checkpoint, error) {
+	c := &Checkpoint{Path: path, fsys: fsys, index: map[key]*stored{}}
+	c.work.New = func() any { return newScratch() }
+	if err := c.open(); err != nil {
+		c.Close()
+		return nil, fmt.Errorf("checkpoint %s: %w", path, err)
+	}
+	return c, nil
+}
+
+func (c *Checkpoint) open() error {
+	m, err := readManifest(c.fsys, c.Path)
+	if err != nil {
+		return err
+	}
+	c.man, c.Tensors, c.names = m, m.Tensors, map[string]fileEntry{}
+	for _, f := range m.Files {
+		c.names[f.Name] = f
+	}
+	c.Step, c.Seq, c.Created, c.Metrics = m.Step, m.Seq, m.Created, m.Metrics
+	if err := sizes(c.fsys, c.Path, m); err != nil {
+		return err
+	}
+	state, ok := c.names[stateName]
+	if !ok {
+		return &Damage{File: manifestName, Why: "lists no " + stateName}
+	}
+	if c.State, err = readListed(c.fsys, c.Path, state); err != nil {
+		return err
+	}
+	for _, t := range m.Tensors {
+		c.index[t.key()] = &stored{t: t}
+	}
+	for w := range m.Writers {
+		if err := c.openPart(w); err != nil {
+			return err
+		}
+	}
+	for _, t := range m.Tensors {
+		if err := c.index[t.key()].sort(); err != nil {
+			return &Damage{File: manifestName, Name: t.Name, Kind: t.Kind, Why: err.Error()}
+		}
+	}
+	return nil
+}
+
+func (c *Checkpoint) openPart(w int) error {
+	name := partName(w)
+	entry, ok := c.names[name]
+	if !ok {
+		return &Damage{File: manifestName, Why: "lists no " + name}
+	}
+	b, err := readListed(c.fsys, c.Path, entry)
+	if err != nil {
+		return err
+	}
+	p, err := parsePart(b)
+	if err == nil && (p.Nonce != c.man.Nonce || p.Writer != w || p.Step != c.man.Step) {
+		err = fmt.Errorf("is of save %s (step %d, writer %d), the manifest of %s (step %d)", p.Nonce, p.Step, p.Writer, c.man.Nonce, c.man.Step)
+	}
+	if err != nil {
+		return &Damage{File: name, Why: err.Error()}
+	}
+	for i := range p.Files {
+		if err := c.openData(p, i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *Checkpoint) openData(p *part, i int) error {
+	d := &p.Files[i]
+	if e, ok := c.names[d.Name]; !ok || e.Bytes != d.Bytes || e.CRC[0] != d.CRC[0] {
+		return &Damage{File: partName(p.Writer), Why: fmt.Sprintf("and the manifest disagree on %s", d.Name)}
+	}
+	f, err := c.fsys.Open(filepath.Join(c.Path, d.Name))
+	if err != nil {
+		return err
+	}
+	src := &source{d.Name, p.Writer, f, d, p}
+	c.files = append(c.files, src)
+	for j := range d.Extents {
+		e := &d.Extents[j]
+		t := p.Tensors[e.Tensor]
+		s := c.index[t.key()]
+		if s == nil || !s.t.same(t) {
+			return &Damage{File: partName(p.Writer), Name: t.Name, Kind: t.Kind, Why: "the manifest has no such tensor"}
+		}
+		s.ext = append(s.ext, located{e, src})
+	}
+	return nil
+}
+
+// sort orders the extents and checks that they cover the tensor exactly.
+func (s *stored) sort() error {
+	sort.Slice(s.ext, func(i, j int) bool { return s.ext[i].Lo < s.ext[j].Lo })
+	r := make([]shard.Range, len(s.ext))
+	for i, e := range s.ext {
+		r[i] = e.rng()
+	}
+	return covered(s.t.Numel(), r)
+}
+
+// Close closes the files.
+func (c *Checkpoint) Close() error {
+	var errs []error
+	for _, f := range c.files {
+		errs = append(errs, f.f.Close())
+	}
+	c.files = nil
+	return errors.Join(errs...)
+}
+
+// Tensor finds a tensor.
+func (c *Checkpoint) Tensor(name, kind string) (Tensor, bool) {
+	s, ok := c.index[key{name, kind}]
+	if !ok {
+		return Tensor{}, false
+	}
+	return s.t, true
+}
+
+// Writers is how many writers the checkpoint had.
+func (c *Checkpoint) Writers() int { return c.man.Writers }
+
+// Bytes is the size of all files.
+func (c *Checkpoint) Bytes() int64 { return c.man.bytes() }
+
+// BytesRead is how many bytes of data files were read so far.
+func (c *Checkpoint) BytesRead() int64 { return c.read.Load() }
+
+// Piece is a run of a tensor's elements in one file.
+type Piece struct {
+	Range  shard.Range
+	Writer int
+	File   string
+	Offset int64  // bytes from the start of the file
+	Bytes  int64  // in the file
+	Codec  string // raw or planes
+}
+
+// Pieces is how a tensor is stored, by rising elements.
+func (c *Checkpoint) Pieces(name, kind string) []Piece {
+	s := c.index[key{name, kind}]
+	if s == nil {
+		return nil
+	}
+	out := make([]Piece, len(s.ext))
+	for i, e := range s.ext {
+		out[i] = Piece{e.rng(), e.from.writer, e.from.name, e.Offset, e.bytes(s.t.DType.Size()), e.Codec}
+	}
+	return out
+}
+
+// Damage is a place where a checkpoint is not what was written.
+type Damage struct {
+	File   string
+	Offset int64       // bytes, of the block; 0 for a whole file
+	Name   string      // of the tensor, empty where it concerns none
+	Kind   string      // of the tensor
+	Range  shard.Range // elements of the tensor that are lost
+	Why    string
+}
+
+func (d *Damage) Error() string {
+	if d.Name == "" {
+		return d.File + ": " + d.Why
+	}
+	return fmt.Sprintf("%s: offset %d: %s (%s), elements [%d, %d): %s", d.File, d.Offset, d.Name, d.Kind, d.Range.Lo, d.Range.Hi, d.Why)
+}

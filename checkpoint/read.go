@@ -1,0 +1,298 @@
+package checkpoint
+
+import (
+	"fmt"
+	"runtime"
+	"sort"
+	"sync"
+
+	"zeroth/checkpoint/safetensors"
+	"zeroth/checkpoint/vfs"
+	"zeroth/shard"
+)
+
+// readBytes is how many raw bytes a task has at most: what one goroutine reads
+// at a time.
+const readBytes = 16 * blockBytes
+
+// scratch is the work space of one goroutine that reads.
+type scratch struct {
+	raw    []byte // a block that is wanted in part
+	stored []byte // a block as it is stored; made when the first encoded one comes
+	coder  *coder // likewise
+}
+
+func newScratch() *scratch { return &scratch{raw: make([]byte, blockBytes)} }
+
+// Request asks for elements r of a tensor, into Into: exactly their bytes, in
+// the tensor's dtype, little-endian.
+type Request struct {
+	Name, Kind string
+	Range      shard.Range
+	Into       []byte
+}
+
+// Read reads elements of a tensor, whoever wrote them. Every block that it
+// takes elements from is read whole and verified; an altered one is a *Damage.
+func (c *Checkpoint) Read(name, kind string, r shard.Range, into []byte) error {
+	return c.ReadAll([]Request{{name, kind, r, into}}, 1)
+}
+
+// ReadF32 is Read, widened to float32.
+func (c *Checkpoint) ReadF32(name, kind string, r shard.Range, into []float32) error {
+	s, err := c.find(name, kind, r)
+	if err != nil {
+		return err
+	}
+	if !s.t.DType.Float() {
+		return fmt.Errorf("checkpoint %s: %v is %s, not a float", c.Path, s.t, s.t.DType)
+	}
+	size := s.t.DType.Size()
+	if b, ok := safetensors.Bytes(into); ok && s.t.DType == F32 {
+		return c.Read(name, kind, r, b)
+	}
+	buf := make([]byte, min(r.Len()*size, readBytes))
+	for n := 0; n < r.Len(); n += len(buf) / size {
+		lo, hi := r.Lo+n, min(r.Hi, r.Lo+n+len(buf)/size)
+		b := buf[:(hi-lo)*size]
+		if err := c.Read(name, kind, shard.Range{Lo: lo, Hi: hi}, b); err != nil {
+			return err
+		}
+		safetensors.Decode(into[n:n+hi-lo], b, s.t.DType)
+	}
+	return nil
+}
+
+// ReadAll reads many ranges with so many goroutines (0: one per processor), in
+// the order in which they lie in the files. The first error ends it; what was
+// read into then is undefined.
+func (c *Checkpoint) ReadAll(reqs []Request, workers int) error {
+	tasks, err := c.plan(reqs)
+	if err != nil {
+		return err
+	}
+	if workers == 0 {
+		workers = runtime.GOMAXPROCS(0)
+	}
+	if err := inParallel(len(tasks), workers, func(i int) error { return c.run(tasks[i]) }); err != nil {
+		return fmt.Errorf("checkpoint %s: %w", c.Path, err)
+	}
+	return nil
+}
+
+// inParallel calls f for 0 to n-1, by rising numbers, in so many goroutines,
+// until one call fails.
+func inParallel(n, workers int, f func(int) error) error {
+	var mu sync.Mutex
+	var first error
+	next := 0
+	take := func(err error) int {
+		mu.Lock()
+		defer mu.Unlock()
+		if first == nil {
+			first = err
+		}
+		if first != nil || next == n {
+			return -1
+		}
+		next++
+		return next - 1
+	}
+	var wg sync.WaitGroup
+	for range min(n, workers) {
+		wg.Go(func() {
+			for i := take(nil); i >= 0; i = take(f(i)) {
+			}
+		})
+	}
+	wg.Wait()
+	return first
+}
+
+// task is a part of a request in one extent, at most readBytes of it.
+type task struct {
+	from   located
+	t      Tensor
+	lo, hi int64 // raw bytes of the extent
+	into   []byte
+}
+
+func (c *Checkpoint) find(name, kind string, r shard.Range) (*stored, error) {
+	s, ok := c.index[key{name, kind}]
+	if !ok {
+		return nil, fmt.Errorf("checkpoint %s: has no %s (%s)", c.Path, name, kind)
+	}
+	if r.Lo < 0 || r.Hi < r.Lo || r.Hi > s.t.Numel() {
+		return nil, fmt.Errorf("checkpoint %s: %v: elements [%d, %d) of %d", c.Path, s.t, r.Lo, r.Hi, s.t.Numel())
+	}
+	return s, nil
+}
+
+// plan cuts requests at extents and, inside, at multiples of readBytes.
+func (c *Checkpoint) plan(reqs []Request) ([]task, error) {
+	var out []task
+	for _, q := range reqs {
+		s, err := c.find(q.Name, q.Kind, q.Range)
+		if err != nil {
+			return nil, err
+		}
+		if len(q.Into) != q.Range.Len()*s.t.DType.Size() {
+			panic(fmt.Sprintf("checkpoint: %d bytes for %d elements of %v, %s", len(q.Into), q.Range.Len(), s.t, s.t.DType))
+		}
+		out = s.tasks(out, q)
+	}
+	sort.Slice(out, func(i, j int) bool {
+		a, b := &out[i], &out[j]
+		if a.from.from != b.from.from {
+			return a.from.from.name < b.from.from.name
+		}
+		return a.from.Offset+a.lo < b.from.Offset+b.lo
+	})
+	return out, nil
+}
+
+func (s *stored) tasks(out []task, q Request) []task {
+	size := s.t.DType.Size()
+	i := sort.Search(len(s.ext), func(i int) bool { return s.ext[i].Hi > q.Range.Lo })
+	for ; i < len(s.ext) && s.ext[i].Lo < q.Range.Hi; i++ {
+		e := s.ext[i]
+		in := e.rng().Intersect(q.Range)
+		into := q.Into[(in.Lo-q.Range.Lo)*size : (in.Hi-q.Range.Lo)*size]
+		lo, hi := int64(in.Lo-e.Lo)*int64(size), int64(in.Hi-e.Lo)*int64(size)
+		for lo < hi {
+			end := min(hi, lo/readBytes*readBytes+readBytes)
+			out = append(out, task{e, s.t, lo, end, into[:end-lo]})
+			into, lo = into[end-lo:], end
+		}
+	}
+	return out
+}
+
+// run reads, verifies and places the blocks of a task.
+func (c *Checkpoint) run(k task) error {
+	s := c.work.Get().(*scratch)
+	defer c.work.Put(s)
+	if k.from.Codec != codecRaw {
+		return c.runEncoded(k, s)
+	}
+	for k.lo < k.hi {
+		first := int(k.lo / blockBytes)
+		whole := int(k.hi / blockBytes) // blocks before it end inside the task
+		if k.hi == k.from.raw(k.t.DType.Size()) {
+			whole = blocks(k.hi)
+		}
+		var n int64
+		var err error
+		if k.lo%blockBytes == 0 && first < whole {
+			n, err = c.rawWhole(k, first, whole)
+		} else {
+			n, err = c.rawPartly(k, first, s)
+		}
+		if err != nil {
+			return err
+		}
+		k.lo, k.into = k.lo+n, k.into[n:]
+	}
+	return nil
+}
+
+// rawWhole reads blocks [i, j) straight to where they are wanted and returns
+// their number of bytes. Each is verified while it is in the cache.
+func (c *Checkpoint) rawWhole(k task, i, j int) (int64, error) {
+	n := int64(0)
+	for ; i < j; i++ {
+		off, size := k.from.block(i, k.t.DType.Size())
+		b := k.into[n : n+int64(size)]
+		if err := c.fetch(k, off, b, i); err != nil {
+			return 0, err
+		}
+		if err := k.verify(b, i); err != nil {
+			return 0, err
+		}
+		n += int64(size)
+	}
+	return n, nil
+}
+
+// rawPartly reads block i into the work space and copies what is wanted.
+func (c *Checkpoint) rawPartly(k task, i int, s *scratch) (int64, error) {
+	off, n := k.from.block(i, k.t.DType.Size())
+	b := s.raw[:n]
+	if err := c.fetch(k, off, b, i); err != nil {
+		return 0, err
+	}
+	if err := k.verify(b, i); err != nil {
+		return 0, err
+	}
+	start := int64(i) * blockBytes
+	return int64(copy(k.into, b[k.lo-start:])), nil
+}
+
+// runEncoded reads, verifies and decodes the encoded blocks of a task.
+func (c *Checkpoint) runEncoded(k task, s *scratch) error {
+	if s.coder == nil {
+		s.coder = newCoder()
+	}
+	if s.stored == nil { // one more byte than a block has: it may have been stored raw
+		s.stored = make([]byte, blockBytes+1)
+	}
+	i, j := int(k.lo/blockBytes), blocks(k.hi)
+	off, _ := k.from.block(i, k.t.DType.Size())
+	for ; i < j; i++ {
+		b := s.stored[:k.from.Stored[i]]
+		if err := c.fetch(k, off, b, i); err != nil {
+			return err
+		}
+		if err := k.verify(b, i); err != nil {
+			return err
+		}
+		n, err := k.decode(s, b, i)
+		if err != nil {
+			return err
+		}
+		off, k.lo, k.into = off+int64(len(b)), k.lo+n, k.into[n:]
+	}
+	return nil
+}
+
+// decode puts block i where it is wanted and returns how many bytes that are.
+func (k *task) decode(s *scratch, b []byte, i int) (int64, error) {
+	n := k.from.rawBlock(i, k.t.DType.Size())
+	start := int64(i) * blockBytes
+	dst, whole := s.raw[:n], k.lo == start && len(k.into) >= n
+	if whole {
+		dst = k.into[:n:n]
+	}
+	if err := s.coder.decode(dst, b, k.t.DType); err != nil {
+		return 0, k.damage(i, err.Error())
+	}
+	if whole {
+		return int64(n), nil
+	}
+	return int64(copy(k.into, dst[k.lo-start:])), nil
+}
+
+// fetch reads bytes of a file, from block i of the extent on.
+func (c *Checkpoint) fetch(k task, off int64, b []byte, i int) error {
+	c.read.Add(int64(len(b)))
+	if err := vfs.ReadFull(k.from.from.f, b, off); err != nil {
+		return fmt.Errorf("%w: %w", k.damage(i, "cannot be read"), err)
+	}
+	return nil
+}
+
+func (k *task) verify(b []byte, i int) error {
+	if got, want := crc(b), k.from.CRC[i]; got != want {
+		return k.damage(i, fmt.Sprintf("CRC32C of %d bytes is %08x, written was %08x", len(b), got, want))
+	}
+	return nil
+}
+
+// damage is block i of the task's extent.
+func (k *task) damage(i int, why string) *Damage {
+	size := k.t.DType.Size()
+	off, _ := k.from.block(i, size)
+	lo := k.from.Lo + i*(blockBytes/size)
+	hi := lo + k.from.rawBlock(i, size)/size
+	return &Damage{k.from.from.name, off, k.t.Name, k.t.Kind, shard.Range{Lo: lo, Hi: hi}, why}
+}

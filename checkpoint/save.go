@@ -1,0 +1,311 @@
+package checkpoint
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"path/filepath"
+	"regexp"
+	"time"
+
+	"zeroth/checkpoint/vfs"
+)
+
+// Options say how a save is written; they change nothing about how it is read.
+// The zero value is raw data, a few workers, the machine's file system.
+type Options struct {
+	FS       vfs.FS      // nil: the machine's
+	Workers  int         // goroutines of each Writer; 0: 2, or 1 on one processor
+	Compress Compression // of the data files
+	Tuner    *Tuner      // for Compress Auto: kept from save to save
+
+	headerBytes int   // see writer.go; tests make them small
+	fileBytes   int64 // bytes
+}
+
+func (o Options) withDefaults() Options {
+	if o.FS == nil {
+		o.FS = vfs.OS{}
+	}
+	if o.Workers == 0 {
+		o.Workers = defaultWorkers()
+	}
+	if o.headerBytes == 0 {
+		o.headerBytes = headerBytes
+	}
+	if o.fileBytes == 0 {
+		o.fileBytes = fileBytes
+	}
+	return o
+}
+
+// Save is a save in progress: a temporary folder that becomes a checkpoint in
+// Commit. One process begins it and commits it or aborts it; it holds the
+// folder's lock in between, so that no other saves or prunes there. Others
+// join it by its nonce. Save methods are called from one goroutine.
+type Save struct {
+	Step    int64
+	Nonce   string   // 16 hexadecimal digits, of this attempt and no other
+	Cleaned []string // names that Begin found from saves cut short, and removed
+
+	opt  Options
+	root string
+	tmp  string
+	lock io.Closer // nil in a Save that joined
+}
+
+// Begin starts a save into the folder root, which it makes if need be, and
+// removes what saves cut short have left there.
+func Begin(root string, step int64, opt Options) (*Save, error) {
+	s, err := newSave(root, step, newNonce(), opt)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.begin(); err != nil {
+		return nil, errors.Join(fmt.Errorf("begin save of step %d in %s: %w", step, root, err), s.unlock())
+	}
+	return s, nil
+}
+
+func newSave(root string, step int64, nonce string, opt Options) (*Save, error) {
+	if step < 0 {
+		return nil, fmt.Errorf("save of step %d: steps are not negative", step)
+	}
+	s := &Save{Step: step, Nonce: nonce, root: root, opt: opt.withDefaults()}
+	s.tmp = filepath.Join(root, tmpPrefix+stepName(step, 0)+"-"+nonce)
+	return s, nil
+}
+
+func newNonce() string {
+	var b [8]byte
+	rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
+
+var nonceForm = regexp.MustCompile(`^[0-9a-f]{16}$`)
+
+func (s *Save) begin() (err error) {
+	if err := vfs.MkdirAll(s.opt.FS, s.root); err != nil {
+		return err
+	}
+	if s.lock, err = s.opt.FS.Lock(filepath.Join(s.root, lockName)); err != nil {
+		return err
+	}
+	if s.Cleaned, err = clean(s.opt.FS, s.root); err != nil {
+		return err
+	}
+	return s.opt.FS.Mkdir(s.tmp) // its name need not survive before it is the final one
+}
+
+// Join takes part in a save that another process has begun.
+func Join(root string, step int64, nonce string, opt Options) (*Save, error) {
+	if !nonceForm.MatchString(nonce) {
+		return nil, fmt.Errorf("join save of step %d: nonce %q is not 16 hexadecimal digits", step, nonce)
+	}
+	s, err := newSave(root, step, nonce, opt)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := s.opt.FS.Stat(s.tmp); err != nil {
+		return nil, fmt.Errorf("join save of step %d: %w (ranks must see the same folder)", step, err)
+	}
+	return s, nil
+}
+
+// Writer starts the writer of one rank. Each number from 0 up to the number of
+// writers is used once in a save, whoever joined it.
+func (s *Save) Writer(rank int) *Writer {
+	if rank < 0 {
+		panic(fmt.Sprintf("checkpoint: writer %d", rank))
+	}
+	return newWriter(s.opt.FS, s.tmp, s.Step, s.Nonce, rank, s.opt)
+}
+
+// Commit is what the committing process adds to the parts.
+type Commit struct {
+	Parts   []Part             // of every writer
+	Tensors []Tensor           // that must be there and no others; nil: those that were put
+	State   []byte             // state.json: whatever else a resume needs
+	Metrics map[string]float64 // for retention by metric; finite
+}
+
+// Commit checks that the parts are whole and belong to this save, and makes
+// them a checkpoint. It returns the checkpoint's folder. After an error there
+// is none, except when only the very last sync failed; call Abort then, too.
+func (s *Save) Commit(c Commit) (string, error) {
+	path, err := s.commit(c)
+	if err != nil {
+		return "", fmt.Errorf("commit of step %d in %s: %w", s.Step, s.root, err)
+	}
+	return path, s.unlock()
+}
+
+func (s *Save) commit(c Commit) (string, error) {
+	if s.lock == nil {
+		return "", errors.New("only the process that began the save commits it, once")
+	}
+	m, err := s.manifest(c)
+	if err != nil {
+		return "", err
+	}
+	b := mustJSON(m)
+	mark := marker{m.Seq, m.Step, m.Nonce, digest(b)}
+	for _, f := range []struct {
+		name string
+		b    []byte
+	}{{stateName, c.State}, {manifestName, b}, {commitName, []byte(mark.String())}} {
+		if err := vfs.WriteFile(s.opt.FS, filepath.Join(s.tmp, f.name), f.b); err != nil {
+			return "", fmt.Errorf("%s: %w", f.name, err)
+		}
+	}
+	if err := s.opt.FS.SyncDir(s.tmp); err != nil {
+		return "", err
+	}
+	return s.rename()
+}
+
+// rename gives the folder its final name: the step's, or when that was saved
+// before, the step's with the next free number. The older folder is not
+// touched; Prune removes it.
+func (s *Save) rename() (string, error) {
+	for try := 0; ; try++ {
+		final := filepath.Join(s.root, stepName(s.Step, try))
+		if _, err := s.opt.FS.Stat(final); err == nil {
+			continue
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return "", err
+		}
+		if err := s.opt.FS.Rename(s.tmp, final); err != nil {
+			return "", err
+		}
+		return final, s.opt.FS.SyncDir(s.root)
+	}
+}
+
+// manifest reads back the part files and describes the checkpoint.
+func (s *Save) manifest(c Commit) (*manifest, error) {
+	for name, x := range c.Metrics {
+		if math.IsNaN(x) || math.IsInf(x, 0) {
+			return nil, fmt.Errorf("metric %s is %v; leave it out", name, x)
+		}
+	}
+	seq, err := lastSeq(s.opt.FS, s.root)
+	if err != nil {
+		return nil, err
+	}
+	m := &manifest{Format: format, Seq: seq + 1, Step: s.Step, Nonce: s.Nonce, Created: time.Now().UTC(),
+		Metrics: c.Metrics, Writers: len(c.Parts)}
+	m.Files = append(m.Files, fileEntry{Name: stateName, Bytes: int64(len(c.State)), SHA256: digest(c.State)})
+	parts, err := s.parts(c.Parts, m)
+	if err != nil {
+		return nil, err
+	}
+	if m.Tensors, err = union(parts); err != nil {
+		return nil, err
+	}
+	want := c.Tensors
+	if want == nil {
+		want = m.Tensors
+	}
+	if err := agree(want, m); err != nil {
+		return nil, err
+	}
+	return m, complete(m.Tensors, parts)
+}
+
+// agree checks the tensors put against those wanted and lists the latter,
+// which may be empty ones that nobody put.
+func agree(want []Tensor, m *manifest) error {
+	put := map[key]Tensor{}
+	for _, t := range m.Tensors {
+		put[t.key()] = t
+	}
+	m.Tensors = make([]Tensor, 0, len(want))
+	seen := map[key]bool{}
+	for _, t := range want {
+		if err := t.check(); err != nil {
+			return err
+		}
+		if seen[t.key()] {
+			return fmt.Errorf("%v is twice in the list of tensors", t)
+		}
+		seen[t.key()] = true
+		if p, ok := put[t.key()]; ok && !p.same(t) {
+			return fmt.Errorf("%v was put as %s%v, not %s%v", t, p.DType, p.Shape, t.DType, t.Shape)
+		}
+		if t.Shape == nil {
+			t.Shape = []int{}
+		}
+		m.Tensors = append(m.Tensors, t)
+	}
+	byKey(m.Tensors)
+	return nil
+}
+
+// parts reads the part files, checks that each is of this save and that its
+// data files have their size, and lists all in m.
+func (s *Save) parts(ps []Part, m *manifest) ([]*part, error) {
+	if len(ps) == 0 {
+		return nil, errors.New("no parts")
+	}
+	out := make([]*part, len(ps))
+	for _, p := range ps {
+		if p.Writer < 0 || p.Writer >= len(ps) || out[p.Writer] != nil {
+			return nil, fmt.Errorf("%d parts, one of them of writer %d: each writer's must be there once", len(ps), p.Writer)
+		}
+		e := fileEntry{Name: partName(p.Writer), Bytes: p.Bytes, SHA256: p.SHA256}
+		b, err := readListed(s.opt.FS, s.tmp, e)
+		if err != nil {
+			return nil, err
+		}
+		x, err := parsePart(b)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", e.Name, err)
+		}
+		if x.Nonce != s.Nonce || x.Step != s.Step || x.Writer != p.Writer {
+			return nil, fmt.Errorf("%s is of save %s (step %d, writer %d), not of %s", e.Name, x.Nonce, x.Step, x.Writer, s.Nonce)
+		}
+		out[p.Writer] = x
+		m.Files = append(m.Files, e)
+		if err := s.addData(x, m); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+func (s *Save) addData(p *part, m *manifest) error {
+	for _, f := range p.Files {
+		e, err := s.opt.FS.Stat(filepath.Join(s.tmp, f.Name))
+		if err != nil {
+			return err
+		}
+		if e.Bytes != f.Bytes {
+			return fmt.Errorf("%s has %d bytes, its writer says %d", f.Name, e.Bytes, f.Bytes)
+		}
+		m.Files = append(m.Files, fileEntry{Name: f.Name, Bytes: f.Bytes, CRC: f.CRC})
+	}
+	return nil
+}
+
+// Abort removes the temporary folder and gives up the lock. After Commit it
+// does nothing, so it can be deferred.
+func (s *Save) Abort() error {
+	if s.lock == nil {
+		return nil
+	}
+	return errors.Join(remove(s.opt.FS, s.tmp), s.unlock())
+}
+
+func (s *Save) unlock() error {
+	if s.lock == nil {
+		return nil
+	}
+	err := s.lock.Close()
+	s.lock = nil
+	return err
+}

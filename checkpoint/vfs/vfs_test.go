@@ -1,0 +1,163 @@
+package vfs
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// Mem and OS answer alike, step by step.
+func TestTwinsAgree(t *testing.T) {
+	for what, f := range map[string]FS{"OS": OS{}, "Mem": &Mem{}, "Hook": Hook{&Mem{}, func(Op) error { return nil }}} {
+		dir := t.TempDir()
+		if err := MkdirAll(f, dir); err != nil {
+			t.Fatal(what, err)
+		}
+		in := func(name string) string { return filepath.Join(dir, name) }
+		is := func(err, want error) {
+			t.Helper()
+			if !errors.Is(err, want) || (want == nil && err != nil) {
+				t.Errorf("%s: got %v, want %v", what, err, want)
+			}
+		}
+		fails := func(err error) {
+			t.Helper()
+			if err == nil {
+				t.Errorf("%s: no error", what)
+			}
+		}
+		file, err := f.Create(in("a"))
+		is(err, nil)
+		_, err = f.Create(in("a"))
+		is(err, fs.ErrExist)
+		_, err = f.Open(in("b"))
+		is(err, fs.ErrNotExist)
+		_, err = f.Stat(in("b/c"))
+		is(err, fs.ErrNotExist)
+		_, err = file.WriteAt([]byte("xyz"), 2)
+		is(err, nil)
+		is(file.Sync(), nil)
+		is(file.Close(), nil)
+		is(f.Mkdir(in("d")), nil)
+		is(f.Mkdir(in("d")), fs.ErrExist)
+		is(f.Mkdir(in("e/f")), fs.ErrNotExist)
+		is(WriteFile(f, in("d/x"), []byte("one")), nil)
+		fails(f.Remove(in("d")))
+		is(f.Rename(in("a"), in("d/x")), nil)
+		is(f.Rename(in("a"), in("q")), fs.ErrNotExist)
+		is(f.SyncDir(in("d")), nil)
+		b, err := ReadFile(f, in("d/x"), 5)
+		is(err, nil)
+		if !bytes.Equal(b, []byte("\x00\x00xyz")) {
+			t.Errorf("%s: read %q", what, b)
+		}
+		_, err = ReadFile(f, in("d/x"), 4)
+		fails(err)
+		ro, err := f.Open(in("d/x"))
+		is(err, nil)
+		_, err = ro.WriteAt([]byte("no"), 0)
+		fails(err)
+		is(ReadFull(ro, make([]byte, 2), 4), io.ErrUnexpectedEOF)
+		l, err := f.List(dir)
+		is(err, nil)
+		if len(l) != 1 || l[0] != (Entry{"d", true, l[0].Bytes}) {
+			t.Errorf("%s: %+v", what, l)
+		}
+		fails(f.Rename(in("d"), in("d/x")))
+		is(f.Mkdir(in("full")), nil)
+		is(WriteFile(f, in("full/x"), nil), nil)
+		fails(f.Rename(in("d"), in("full")))
+		is(f.Remove(in("nope")), fs.ErrNotExist)
+		is(RemoveAll(f, in("d")), nil)
+		is(RemoveAll(f, in("d")), nil)
+		b = make([]byte, 3)
+		is(ReadFull(ro, b, 2), nil) // an open file outlives its name
+		lock, err := f.Lock(in(".lock"))
+		is(err, nil)
+		_, err = f.Lock(in(".lock"))
+		is(err, ErrLocked)
+		is(lock.Close(), nil)
+		again, err := f.Lock(in(".lock"))
+		is(err, nil)
+		is(again.Close(), nil)
+		is(MkdirAll(f, in("g/h/i")), nil)
+		is(MkdirAll(f, in("g/h/i")), nil)
+		fails(MkdirAll(f, in(".lock")))
+		if e, err := f.Stat(in("g/h")); err != nil || !e.Dir {
+			t.Errorf("%s: %+v, %v", what, e, err)
+		}
+		is(ro.Close(), nil)
+	}
+}
+
+// Only what was synced must survive; the rest may.
+func TestPowerLoss(t *testing.T) {
+	m := &Mem{}
+	a, _ := m.Create("/a")
+	a.WriteAt([]byte("old!"), 0)
+	a.Sync()
+	m.SyncDir("/")
+	a.WriteAt([]byte("new!"), 0)
+	m.Rename("/a", "/b")
+	n := m.Ops()
+	state := func(content, name Fate) (string, string) {
+		c := m.AfterPowerLoss(n, func(c Change) Fate {
+			if c.Name {
+				return name
+			}
+			return content
+		})
+		l, _ := c.List("/")
+		b, _ := ReadFile(c, "/"+l[0].Name, 9)
+		return l[0].Name, string(b)
+	}
+	for _, c := range []struct {
+		content, name Fate
+		want, data    string
+	}{{Lost, Lost, "a", "old!"}, {Lost, Kept, "b", "old!"}, {Kept, Lost, "a", "new!"}, {Torn, Torn, "a", "ned!"}} {
+		if name, data := state(c.content, c.name); name != c.want || data != c.data {
+			t.Errorf("fates %v: %s holds %q, want %s and %q", c, name, data, c.want, c.data)
+		}
+	}
+	a.Sync()
+	m.SyncDir("/")
+	n = m.Ops()
+	if name, data := state(Lost, Lost); name != "b" || data != "new!" {
+		t.Errorf("after sync: %s holds %q", name, data)
+	}
+	gone := m.AfterPowerLoss(2, func(Change) Fate { return Lost })
+	if l, _ := gone.List("/"); len(l) != 0 {
+		t.Errorf("a name that was never synced survived: %v", l)
+	}
+}
+
+func TestHookFails(t *testing.T) {
+	full := errors.New("disk full")
+	var seen []string
+	f := Hook{OS{}, func(o Op) error {
+		seen = append(seen, o.Do)
+		if o.Do == "write" && o.Off > 0 {
+			return full
+		}
+		return nil
+	}}
+	path := filepath.Join(t.TempDir(), "x")
+	file, err := f.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file.WriteAt([]byte("abcd"), 0)
+	if _, err := file.WriteAt([]byte("efgh"), 4); err != full {
+		t.Errorf("got %v", err)
+	}
+	if b, _ := os.ReadFile(path); string(b) != "abcdef" {
+		t.Errorf("the file holds %q", b)
+	}
+	if len(seen) != 3 || !(Op{Do: "write"}).Changes() || (Op{Do: "read"}).Changes() {
+		t.Errorf("saw %v", seen)
+	}
+}

@@ -1,0 +1,105 @@
+package cpu
+
+import (
+	"math"
+	"math/cmplx"
+	"math/rand/v2"
+	"testing"
+
+	"zeroth/device"
+)
+
+// rope64 turns x, (B*T, cols), as complex numbers: the pair (j, j+D/2) of a head
+// at position t is multiplied by e^(i t freq).
+func rope64(x []float64, cols int, r device.Rope, inverse bool) []float64 {
+	y, half := make([]float64, len(x)), r.D/2
+	for i := range x {
+		row, col := i/cols, i%cols
+		j := col % r.D
+		if j >= half {
+			continue
+		}
+		angle := float64(row%r.T) * r.Freq(j)
+		if inverse {
+			angle = -angle
+		}
+		z := complex(x[i], x[i+half]) * cmplx.Exp(complex(0, angle))
+		y[i], y[i+half] = real(z), imag(z)
+	}
+	return y
+}
+
+var ropeShapes = []struct {
+	B, heads int
+	device.Rope
+}{
+	{1, 1, device.Rope{T: 1, D: 2, Theta: 10000}},
+	{3, 5, device.Rope{T: 7, D: 6, Theta: 10000}},
+	{2, 2, device.Rope{T: 33, D: 142, Theta: 500000}}, // more than one run of pairs
+	{2, 3, device.Rope{T: 300, D: 32, Theta: 10000, Scaling: device.RopeScaling{Factor: 8, Low: 1, High: 4, Context: 128}}},
+}
+
+func TestRope(t *testing.T) {
+	eachType(t, func(t *testing.T, dt device.DType) {
+		for _, s := range ropeShapes {
+			for _, inverse := range []bool{false, true} {
+				var before []float64
+				out := onWorkers(t, func(q *Queue) []*guarded {
+					x := newMat(dt, s.B*s.T, s.heads*s.D).normal(rand.New(rand.NewPCG(1, 2)), 0.3, 1)
+					before = x.values()
+					q.Rope(x.Mat, s.Rope, inverse)
+					return []*guarded{x}
+				})
+				near(t, "rope", out[0], rope64(before, s.heads*s.D, s.Rope, inverse), 3e-7) // two products that cancel
+			}
+		}
+	})
+}
+
+// The gradient of a turn is the turn back: the inverse of dy is the slope of
+// dot(dy, rope(x)).
+func TestRopeInverseAgainstFiniteDifferences(t *testing.T) {
+	s := ropeShapes[1]
+	rng, cols := rand.New(rand.NewPCG(3, 4)), s.heads*s.D
+	x, dy := newMat(device.F32, s.B*s.T, cols).normal(rng, 0, 1), newMat(device.F32, s.B*s.T, cols).normal(rng, 0, 1)
+	xs, ds := x.values(), dy.values()
+	q := queueOf(t, 1)
+	q.Rope(dy.Mat, s.Rope, true)
+	if err := q.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	near(t, "dx", dy, slopes(xs, func() float64 { return dot(ds, rope64(xs, cols, s.Rope, false)) }), 3e-7)
+}
+
+// TestRopeScoresDependOnDistance is what rotary positions are for: the product
+// of a turned query with a turned key depends on how far apart they are.
+func TestRopeScoresDependOnDistance(t *testing.T) {
+	const T, D = 40, 8
+	x := newMat(device.F32, T, 2*D).fill(func(i int) float64 { return math.Sin(float64(i % (2 * D))) }) // each row alike
+	q := queueOf(t, 1)
+	q.Rope(x.Mat, device.Rope{T: T, D: D, Theta: 100}, false)
+	if err := q.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	v := x.values()
+	score := func(a, b int) float64 { return dot(v[a*2*D:a*2*D+D], v[b*2*D+D:(b+1)*2*D]) }
+	for a := 5; a < T; a++ {
+		if d := math.Abs(score(a, a-5) - score(5, 0)); d > 1e-5 {
+			t.Errorf("positions %d and %d score %g, %d and %d %g", a, a-5, score(a, a-5), 5, 0, score(5, 0))
+		}
+	}
+	if d := math.Abs(score(5, 0) - score(6, 0)); d < 1e-3 {
+		t.Errorf("5 and 6 positions apart score alike: %g", score(5, 0))
+	}
+}
+
+func TestRopeRefuses(t *testing.T) {
+	q := queueOf(t, 1)
+	x := newMat(device.F32, 6, 12).Mat
+	for what, r := range map[string]device.Rope{
+		"an odd width": {T: 3, D: 3}, "no width": {T: 3}, "a width that does not divide": {T: 3, D: 8}, "half a sequence": {T: 4, D: 4}, "no positions": {D: 4},
+	} {
+		r.Theta = 10000
+		mustPanic(t, what, func() { q.Rope(x, r, false) })
+	}
+}

@@ -1,0 +1,328 @@
+package job
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"zeroth/checkpoint"
+	"zeroth/checkpoint/safetensors"
+	"zeroth/collective"
+	"zeroth/device"
+	"zeroth/device/cpu"
+	"zeroth/optim"
+	"zeroth/zero"
+)
+
+// progress is what a run needs to go on, beside its tensors: state.json of a
+// checkpoint.
+type progress struct {
+	Step    int             `json:"step"`    // steps done
+	Updates int             `json:"updates"` // of them, those that were not skipped
+	Skipped int             `json:"skipped"`
+	Samples int64           `json:"samples"` // of the training order, read so far
+	Tokens  int64           `json:"tokens"`
+	Scale   optim.LossScale `json:"loss_scale"`
+	Seed    uint64          `json:"seed"`
+	Data    string          `json:"data"`    // fingerprint
+	Context int             `json:"context"` // tokens of a sample
+	Config  string          `json:"config"`  // the job, in YAML
+	Version string          `json:"version"` // of the program
+}
+
+// saver makes the checkpoints of one rank, together with those of the others.
+// A save copies the rank's share of the state into staging memory and writes
+// it from there. With async the staging memory holds all of it, so that the
+// copy is all the training loop waits for; without, it is small and used over
+// and over.
+type saver struct {
+	c     *Config
+	rank  *Rank
+	group collective.Group // of saves alone: training's collectives go on beside them
+	queue *cpu.Queue
+	room  staging
+	tuner *checkpoint.Tuner
+	done  chan saved // capacity 1: the save in flight sends its end; nil if there is none
+}
+
+// saved is how a save ended.
+type saved struct {
+	step    int
+	path    string
+	err     error
+	blocked time.Duration // the training loop waited
+	took    time.Duration // from its begin
+}
+
+// syncStaging is the bytes of staging memory of a save that training waits for.
+const syncStaging = 32 << 20
+
+// staged is the elements of staging memory a rank's saves use.
+func (c *Config) staged(t *zero.Trainer) int {
+	if !c.saves() {
+		return 0
+	}
+	all := len(t.Kinds()) * t.ShareLen()
+	if c.Checkpoint.Async {
+		return all
+	}
+	return min(all, syncStaging/4)
+}
+
+func (c *Config) newSaver(r *Rank, g collective.Group, tuner *checkpoint.Tuner) (*saver, error) {
+	buf, err := r.Device.Alloc(device.F32, c.staged(r.Trainer), device.Snapshot)
+	if err != nil {
+		return nil, err
+	}
+	s := &saver{c: c, rank: r, group: collective.Checked(g, c.Parallel.Timeout), queue: r.Device.NewQueue("save"), tuner: tuner}
+	s.room.buf = buf
+	return s, nil
+}
+
+// saves says whether the job makes checkpoints.
+func (c *Config) saves() bool { return c.Checkpoint.Every > 0 || c.Checkpoint.SaveOnExit }
+
+// part is a piece of state in staging memory.
+type part struct {
+	zero.Part
+	data []float32
+}
+
+// save begins a checkpoint of the state as it is at this step boundary; end
+// says how it ended. No other save may be in flight. Without async it is
+// written when save returns.
+func (s *saver) save(p progress, metrics map[string]float64) error {
+	begin := time.Now()
+	put := func(w *checkpoint.Writer) error { return s.each(putter(w, s.room.give)) }
+	if s.c.Checkpoint.Async {
+		var parts []part
+		keep := func(p zero.Part, data []float32) error {
+			parts = append(parts, part{p, data})
+			return nil
+		}
+		if err := s.each(keep); err != nil {
+			return err
+		}
+		put = func(w *checkpoint.Writer) error { return putAll(parts, putter(w, s.room.give)) }
+	}
+	blocked := time.Since(begin)
+	s.done = make(chan saved, 1)
+	write := func() {
+		path, err := s.write(p, metrics, put)
+		s.done <- saved{p.Step, path, err, blocked, time.Since(begin)}
+	}
+	if s.c.Checkpoint.Async {
+		go write() // ends before end returns its saved
+	} else {
+		write()
+	}
+	return nil
+}
+
+func putAll(parts []part, to func(zero.Part, []float32) error) error {
+	for _, p := range parts {
+		if err := to(p.Part, p.data); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// end is how the save in flight ended; nil if there is none, or if it goes on
+// and wait is not set.
+func (s *saver) end(wait bool) *saved {
+	if s.done == nil || !wait && len(s.done) == 0 {
+		return nil
+	}
+	end := <-s.done
+	if !s.c.Checkpoint.Async {
+		end.blocked = end.took
+	}
+	s.done = nil
+	s.room.reset()
+	return &end
+}
+
+// String is the end of a save in words.
+func (e saved) String() string {
+	if e.err != nil {
+		return fmt.Sprintf("checkpoint of step %d failed: %v", e.step, e.err)
+	}
+	return fmt.Sprintf("checkpoint %s written in %s, training waited %s", e.path, span(e.took.Seconds()), e.blocked.Round(100*time.Microsecond))
+}
+
+// each copies this rank's share of all state into staging memory and hands it
+// to dst.
+func (s *saver) each(dst func(zero.Part, []float32) error) error {
+	for _, kind := range s.rank.Trainer.Kinds() {
+		if err := s.rank.Trainer.Each(kind, s.room.take, dst); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// putter hands parts to a checkpoint's writer, which gives them back when they
+// are written.
+func putter(w *checkpoint.Writer, give func()) func(zero.Part, []float32) error {
+	return func(p zero.Part, data []float32) error {
+		t := checkpoint.Tensor{Name: p.Param.Name, Kind: p.Kind, DType: checkpoint.F32, Shape: p.Param.Shape}
+		raw, ok := safetensors.Bytes(data)
+		if !ok {
+			raw = make([]byte, 4*len(data))
+			safetensors.Encode(raw, data, checkpoint.F32)
+		}
+		return w.Put(t, p.At, raw, give)
+	}
+}
+
+func (s *saver) write(p progress, metrics map[string]float64, put func(*checkpoint.Writer) error) (string, error) {
+	gather := func(mine []byte) ([][]byte, error) { return collective.GatherBytes(s.group, s.queue, mine) }
+	together := checkpoint.Rank{Rank: s.rank.Rank, World: s.group.Size(), Gather: gather}
+	opt := checkpoint.Options{Compress: s.c.Checkpoint.compression(), Tuner: s.tuner}
+	path, err := together.Together(s.c.Checkpoint.Dir, int64(p.Step), opt, put, func() (checkpoint.Commit, error) {
+		state, err := json.MarshalIndent(p, "", "  ")
+		return checkpoint.Commit{Tensors: s.c.tensors(s.rank.Trainer.Kinds()), State: state, Metrics: metrics}, err
+	})
+	if err == nil && s.rank.Rank == 0 {
+		_, err = checkpoint.Prune(s.c.Checkpoint.Dir, s.c.Checkpoint.Keep)
+	}
+	return path, err
+}
+
+// tensors are all that a checkpoint of the job has.
+func (c *Config) tensors(kinds []string) (all []checkpoint.Tensor) {
+	for _, p := range parameters(c.Model.network()) {
+		for _, kind := range kinds {
+			all = append(all, checkpoint.Tensor{Name: p.Name, Kind: kind, DType: checkpoint.F32, Shape: p.Shape})
+		}
+	}
+	return all
+}
+
+// close ends the saver. A save in flight, which nobody has waited for, fails
+// unless all its parts are written.
+func (s *saver) close() {
+	_ = s.group.Close() // in-process groups cannot fail to close
+	s.end(true)
+	s.queue.Close()
+	s.rank.Device.Free(s.room.buf)
+}
+
+// staging is memory that parts are copied into and written from. It is used
+// from its start until it is full, then again once all parts are given back.
+type staging struct {
+	buf  device.Buffer // float32
+	used int
+	out  sync.WaitGroup // parts not given back
+}
+
+func (s *staging) take(n int) []float32 {
+	if s.used+n > s.buf.N {
+		s.out.Wait()
+		s.used = 0
+	}
+	s.used += n
+	s.out.Add(1)
+	return s.buf.Slice(s.used-n, s.used).F32()
+}
+
+func (s *staging) give() { s.out.Done() }
+
+// reset takes back all parts, whether given back or not: nobody reads them.
+func (s *staging) reset() {
+	s.used, s.out = 0, sync.WaitGroup{}
+}
+
+// restore sets a rank's state from a checkpoint of any number of ranks and
+// stage. A checkpoint without optimizer state, an imported model, leaves it
+// zero.
+func restore(ck *checkpoint.Checkpoint, t *zero.Trainer) error {
+	for _, kind := range t.Kinds() {
+		_, ok := ck.Tensor(ck.Tensors[0].Name, kind)
+		if !ok && kind != zero.Master && len(ck.State) == 0 {
+			continue
+		}
+		err := t.Fill(kind, func(p zero.Part, dst []float32) error {
+			return ck.ReadF32(p.Param.Name, kind, p.At, dst)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// resumed is a checkpoint that fits a job, and what the job goes on from.
+type resumed struct {
+	*checkpoint.Checkpoint
+	progress
+}
+
+// find opens the checkpoint a user asks to resume from: "latest", a step, or a
+// folder. It is nil, without an error, for "latest" where there is none yet.
+func (c *Config) find(which, data string) (*resumed, error) {
+	path, err := checkpoint.Resolve(c.Checkpoint.Dir, which)
+	if errors.Is(err, checkpoint.ErrNone) && which == "latest" {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, BadInput(fmt.Errorf("--resume %s: %w", which, err))
+	}
+	ck, err := checkpoint.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	r := &resumed{Checkpoint: ck}
+	if len(ck.State) > 0 {
+		if err := json.Unmarshal(ck.State, &r.progress); err != nil {
+			err = fmt.Errorf("%s: state.json: %w", path, err)
+			return nil, errors.Join(err, ck.Close())
+		}
+	}
+	if err := c.fits(r, data); err != nil {
+		return nil, errors.Join(BadInput(fmt.Errorf("--resume %s: %s does not fit the job:\n%w", which, path, err)), ck.Close())
+	}
+	return r, nil
+}
+
+// fits lists what keeps a job from going on from a checkpoint.
+func (c *Config) fits(r *resumed, data string) error {
+	var errs []error
+	want := map[string]bool{}
+	kinds := append([]string{zero.Master}, c.Optimizer.rule().States()...)
+	for _, t := range c.tensors(kinds) {
+		want[t.Name] = true
+		have, ok := r.Tensor(t.Name, t.Kind)
+		switch {
+		case !ok && t.Kind != zero.Master && len(r.State) == 0: // an imported model: optimizer state starts at zero
+		case !ok && t.Kind != zero.Master:
+			errs = append(errs, fmt.Errorf("  %s has no %s, which optimizer %s needs: resume with the optimizer it was trained with, or export it and start from it with model.from", t.Name, t.Kind, c.Optimizer.Type))
+		case !ok:
+			errs = append(errs, fmt.Errorf("  %s is not in it: resume with the model it was trained with", t.Name))
+		case fmt.Sprint(have.Shape) != fmt.Sprint(t.Shape):
+			errs = append(errs, fmt.Errorf("  %s has shape %v in it, %v in the job", t.Name, have.Shape, t.Shape))
+		}
+	}
+	for _, t := range r.Tensors {
+		if !want[t.Name] {
+			errs = append(errs, fmt.Errorf("  %s is in it and not in the job's model", t.Name))
+		}
+	}
+	const again = "the order of the data would not go on: start a new run from it with `zeroth ckpt export` and model.from"
+	switch {
+	case len(r.State) == 0:
+	case r.Data != data:
+		errs = append(errs, fmt.Errorf("  it was trained on other data (fingerprint %.12s, now %.12s); %s", r.Data, data, again))
+	case r.Seed != c.Train.Seed:
+		errs = append(errs, fmt.Errorf("  it was trained with train.seed %d, the job says %d; %s", r.Seed, c.Train.Seed, again))
+	case r.Context != c.Model.Context:
+		errs = append(errs, fmt.Errorf("  it was trained on %d tokens a sample, the job says %d; %s", r.Context, c.Model.Context, again))
+	}
+	if len(errs) > 5 {
+		errs = append(errs[:5], fmt.Errorf("  and %d more", len(errs)-5))
+	}
+	return errors.Join(errs...)
+}

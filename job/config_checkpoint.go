@@ -1,0 +1,94 @@
+package job
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"zeroth/checkpoint"
+)
+
+// Checkpointing is when and how a run saves its state.
+type Checkpointing struct {
+	Every      int    // steps between saves; 0 is never
+	Dir        string // folder of checkpoints; empty: ckpt in the run folder
+	Keep       checkpoint.Keep
+	Async      bool   // training goes on while a save is written
+	Compress   string // "auto", "always" or "never"
+	SaveOnExit bool   // also save after the last step, and when the run is stopped
+	OnError    string // "stop" or "continue": what the run does when a save fails
+}
+
+// compression is Compress in the checkpoint package's words; the names are
+// checked when the job is read.
+func (k Checkpointing) compression() checkpoint.Compression {
+	c, err := checkpoint.ParseCompression(k.Compress)
+	if err != nil {
+		panic("job: " + err.Error())
+	}
+	return c
+}
+
+// flag is yes or no.
+type flag struct{ p *bool }
+
+func (v flag) set(n *node) string {
+	if n.kind != scalar || n.quoted || n.text != "true" && n.text != "false" {
+		return n.String() + " is neither true nor false"
+	}
+	*v.p = n.text == "true"
+	return ""
+}
+
+func (v flag) want() string { return "true or false" }
+func (v flag) yaml() string { return strconv.FormatBool(*v.p) }
+
+// retention is a number of checkpoints, or a mapping of rules.
+type retention struct{ p *checkpoint.Keep }
+
+func (v retention) set(n *node) string {
+	if n.kind != mapping {
+		var k checkpoint.Keep
+		if wrong := (count{&k.Last, 1, most}).set(n); wrong != "" {
+			return wrong
+		}
+		*v.p = k
+		return ""
+	}
+	var k checkpoint.Keep
+	every := 0
+	rules := map[string]value{"last": count{&k.Last, 1, most}, "every_steps": count{&every, 1, most}, "best": choice{&k.Best, []string{"val_loss", "loss"}}}
+	for _, p := range n.pairs {
+		rule := rules[p.key]
+		if rule == nil {
+			return "there is no rule " + strconv.Quote(p.key)
+		}
+		if wrong := rule.set(p.value); wrong != "" {
+			return p.key + ": " + wrong
+		}
+	}
+	k.Every = int64(every)
+	*v.p = k
+	return ""
+}
+
+func (v retention) want() string {
+	return "a number of checkpoints, or {last: 3, every_steps: 1000, best: val_loss}"
+}
+
+func (v retention) yaml() string {
+	if *v.p == (checkpoint.Keep{Last: v.p.Last}) {
+		return strconv.Itoa(v.p.Last)
+	}
+	var rules []string
+	if v.p.Last > 0 {
+		rules = append(rules, fmt.Sprintf("last: %d", v.p.Last))
+	}
+	if v.p.Every > 0 {
+		rules = append(rules, fmt.Sprintf("every_steps: %d", v.p.Every))
+	}
+	if v.p.Best != "" {
+		rules = append(rules, "best: "+v.p.Best)
+	}
+	return "{" + strings.Join(rules, ", ") + "}"
+}

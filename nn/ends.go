@@ -1,0 +1,158 @@
+package nn
+
+import (
+	"fmt"
+
+	"zeroth/device"
+	"zeroth/shard"
+)
+
+// What the families have in common: how their parameters are declared, and the
+// two ends of the trunk.
+
+const initStd = 0.02 // Hugging Face's initializer_range
+
+func weight(name string, std float32, shape ...int) shard.Param {
+	return shard.Param{Name: name, Shape: shape, Decay: true, Init: shard.Init{Std: std}}
+}
+
+func gain(name string, n int) shard.Param {
+	return shard.Param{Name: name, Shape: []int{n}, Init: shard.Init{Mean: 1}}
+}
+
+func bias(name string, n int) shard.Param { return shard.Param{Name: name, Shape: []int{n}} }
+
+func (m *Model) add(unit string, mod Module) {
+	m.Units = append(m.Units, unit)
+	m.Modules = append(m.Modules, mod)
+}
+
+// matrix views the elements of a matrix parameter, or of its gradient.
+func matrix(b device.Buffer, p shard.Param) device.Mat {
+	return device.Matrix(b, p.Shape[0], p.Shape[1])
+}
+
+// The indices of parameters in the units of both ends.
+const (
+	table     = 0 // (V, C): the token embedding, the output layer, or both
+	positions = 1 // (Context, C), of an embedding that has them
+)
+
+// embedding is table[token], plus positions[t] where it has them.
+type embedding struct {
+	params    []shard.Param
+	positions bool
+	shared    bool // its unit is also the head's, whose Backward comes first
+}
+
+func (e embedding) Params() []shard.Param { return e.params }
+
+func (e embedding) Forward(q Ops, _ Scratch, w []device.Buffer, bt *Batch, _, y device.Buffer, _ *Saved) {
+	words, places := e.tables(w)
+	q.Embed(device.Matrix(y, bt.Rows(), words.Cols), words, places, bt.Input, bt.T)
+}
+
+func (e embedding) Backward(q Ops, _ Scratch, _, dw []device.Buffer, bt *Batch, _, d device.Buffer, _ *Saved) {
+	words, places := e.tables(dw)
+	q.EmbedGrad(words, places, device.Matrix(d, bt.Rows(), words.Cols), bt.Input, bt.T, e.shared)
+}
+
+// tables are the two matrices among a unit's parameters or gradients.
+func (e embedding) tables(w []device.Buffer) (words, places device.Mat) {
+	if e.positions {
+		places = matrix(w[positions], e.params[positions])
+	}
+	return matrix(w[table], e.params[table]), places
+}
+
+// head is the final norm, the output layer and the loss.
+type head struct {
+	params []shard.Param
+	weight int // index of the norm's weight
+	bias   int // and of its bias; 0: the norm is RMSNorm
+	eps    float32
+}
+
+func (h head) Params() []shard.Param { return h.params }
+
+// The indices of what the head saves.
+const (
+	sMean = iota // (R) float32; none for RMSNorm
+	sRstd        // (R) float32
+	sNorm        // (R, C)
+)
+
+func (h head) norm(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x device.Buffer, s *Saved) device.Mat {
+	r, c := bt.Rows(), h.params[table].Shape[1]
+	s[sRstd], s[sNorm] = mem.Take(device.F32, r), mem.Take(bt.Compute, r*c)
+	norm, xm := device.Matrix(s[sNorm], r, c), device.Matrix(x, r, c)
+	if h.bias == 0 {
+		q.RMSNorm(norm, s[sRstd], xm, w[h.weight], h.eps)
+	} else {
+		s[sMean] = mem.Take(device.F32, r)
+		q.LayerNorm(norm, s[sMean], s[sRstd], xm, w[h.weight], w[h.bias], h.eps)
+	}
+	return norm
+}
+
+// normGrad overwrites d with the gradient of the norm's input x.
+func (h head) normGrad(q Ops, w, dw []device.Buffer, d, dnorm, x device.Mat, s *Saved) {
+	if h.bias == 0 {
+		q.RMSNormGrad(d, dw[h.weight], dnorm, x, w[h.weight], s[sRstd], false)
+	} else {
+		q.LayerNormGrad(d, dw[h.weight], dw[h.bias], dnorm, x, w[h.weight], s[sMean], s[sRstd], false)
+	}
+}
+
+func (h head) Forward(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x, _ device.Buffer, s *Saved) {
+	if s != nil {
+		h.norm(q, mem, w, bt, x, s)
+		return
+	}
+	defer mem.Release(mem.Mark())
+	norm, out := h.norm(q, mem, w, bt, x, new(Saved)), matrix(w[table], h.params[table])
+	if bt.Logits.N > 0 {
+		q.MatMul(device.Matrix(bt.Logits, 1, out.Rows), norm.RowRange(bt.At, bt.At+1), out.T(), device.Buffer{}, false)
+		return
+	}
+	forward := func(logits device.Mat, lo, hi int) {
+		q.CrossEntropy(bt.Loss.Slice(lo, hi), logits, bt.Target.Slice(lo, hi))
+	}
+	eachChunk(q, mem, bt, norm, out, forward)
+}
+
+func (h head) Backward(q Ops, mem Scratch, w, dw []device.Buffer, bt *Batch, x, d device.Buffer, s *Saved) {
+	defer mem.Release(mem.Mark())
+	out, dout := matrix(w[table], h.params[table]), matrix(dw[table], h.params[table])
+	r, c := bt.Rows(), out.Cols
+	norm, dnorm := device.Matrix(s[sNorm], r, c), device.Matrix(mem.Take(bt.Compute, r*c), r, c)
+	backward := func(logits device.Mat, lo, hi int) {
+		q.CrossEntropyGrad(bt.Loss.Slice(lo, hi), logits, bt.Target.Slice(lo, hi), bt.Scale)
+		q.MatMul(dout, logits.T(), norm.RowRange(lo, hi), device.Buffer{}, lo > 0)
+		q.MatMul(dnorm.RowRange(lo, hi), logits, out, device.Buffer{}, false)
+	}
+	eachChunk(q, mem, bt, norm, out, backward)
+	h.normGrad(q, w, dw, device.Matrix(d, r, c), dnorm, device.Matrix(x, r, c), s)
+	for i := range dw {
+		if i != table && i != h.weight && i != h.bias {
+			q.Zero(dw[i]) // another module's, which adds to it
+		}
+	}
+}
+
+// eachChunk calls f with the logits norm·tableᵀ of positions [lo, hi), chunk
+// after chunk, in the same memory.
+func eachChunk(q Ops, mem Scratch, bt *Batch, norm, table device.Mat, f func(logits device.Mat, lo, hi int)) {
+	defer mem.Release(mem.Mark())
+	chunk := min(bt.Chunk, bt.Rows())
+	if chunk < 1 {
+		panic(fmt.Sprintf("nn: logits of %d positions at a time", chunk))
+	}
+	room := mem.Take(bt.Compute, chunk*table.Rows)
+	for lo := 0; lo < bt.Rows(); lo += chunk {
+		hi := min(lo+chunk, bt.Rows())
+		logits := device.Matrix(room, hi-lo, table.Rows)
+		q.MatMul(logits, norm.RowRange(lo, hi), table.T(), device.Buffer{}, false)
+		f(logits, lo, hi)
+	}
+}

@@ -1,0 +1,197 @@
+package nn
+
+import (
+	"fmt"
+	"math"
+)
+
+// oracle is a model in float64, one plain loop after another, with the mean loss
+// as transformers computes it. Its gradients are central differences: it has no
+// backward pass that could share a mistake with the one under test.
+type oracle struct {
+	trunk
+	layers, width, vocab int
+	B, T                 int
+	input, target        []int32              // (B*T)
+	w                    map[string][]float64 // by parameter name
+}
+
+// trunk is what a family computes.
+type trunk interface {
+	embed() []float64                   // (B*T, C)
+	block(n int, x []float64) []float64 // layer n of x, (B*T, C)
+	logits(x []float64) []float64       // (B*T, V)
+}
+
+// gptTrunk is Radford et al.'s GPT-2.
+type gptTrunk struct {
+	*oracle
+	g GPT2
+}
+
+// embed is wte[token] + wpe[position], (B*T, C).
+func (o gptTrunk) embed() []float64 {
+	C := o.g.Width
+	y := make([]float64, o.B*o.T*C)
+	for i, id := range o.input {
+		for j := range C {
+			y[i*C+j] = o.w["transformer.wte.weight"][int(id)*C+j] + o.w["transformer.wpe.weight"][i%o.T*C+j]
+		}
+	}
+	return y
+}
+
+// block is layer n of x, (B*T, C).
+func (o gptTrunk) block(n int, x []float64) []float64 {
+	p := fmt.Sprintf("transformer.h.%d.", n)
+	qkv := o.linear(p+"attn.c_attn", o.norm(p+"ln_1", x))
+	x = add(x, o.linear(p+"attn.c_proj", o.attention(qkv)))
+	hidden := o.linear(p+"mlp.c_fc", o.norm(p+"ln_2", x))
+	for i, v := range hidden {
+		hidden[i] = v / 2 * (1 + math.Tanh(math.Sqrt(2/math.Pi)*(v+0.044715*v*v*v)))
+	}
+	return add(x, o.linear(p+"mlp.c_proj", hidden))
+}
+
+func add(a, b []float64) []float64 {
+	sum := make([]float64, len(a))
+	for i := range a {
+		sum[i] = a[i] + b[i]
+	}
+	return sum
+}
+
+// norm is LayerNorm with the parameters name.weight and name.bias.
+func (o gptTrunk) norm(name string, x []float64) []float64 {
+	C := o.g.Width
+	y := make([]float64, len(x))
+	for i := 0; i < len(x); i += C {
+		var mean, variance float64
+		for _, v := range x[i : i+C] {
+			mean += v / float64(C)
+		}
+		for _, v := range x[i : i+C] {
+			variance += (v - mean) * (v - mean) / float64(C)
+		}
+		for j := range C {
+			y[i+j] = (x[i+j]-mean)/math.Sqrt(variance+float64(o.g.Eps))*o.w[name+".weight"][j] + o.w[name+".bias"][j]
+		}
+	}
+	return y
+}
+
+// linear is x·weight + bias, where weight is (in, out).
+func (o gptTrunk) linear(name string, x []float64) []float64 {
+	weight, bias := o.w[name+".weight"], o.w[name+".bias"]
+	out := len(bias)
+	in := len(weight) / out
+	y := make([]float64, len(x)/in*out)
+	for i := range len(x) / in {
+		for j := range out {
+			y[i*out+j] = bias[j]
+			for k := range in {
+				y[i*out+j] += x[i*in+k] * weight[k*out+j]
+			}
+		}
+	}
+	return y
+}
+
+// attention is each head's causal softmax(q·k/sqrt(D))·v, (B*T, C), of qkv
+// (B*T, 3C): the queries of all heads, their keys, their values.
+func (o gptTrunk) attention(qkv []float64) []float64 {
+	C, D := o.g.Width, o.g.Width/o.g.Heads
+	y := make([]float64, o.B*o.T*C)
+	at := func(b, t, part, j int) float64 { return qkv[(b*o.T+t)*3*C+part*C+j] }
+	for b := range o.B {
+		for h := 0; h < C; h += D {
+			for t := range o.T {
+				weights, sum := make([]float64, t+1), 0.0
+				for s := range weights {
+					for j := h; j < h+D; j++ {
+						weights[s] += at(b, t, 0, j) * at(b, s, 1, j) / math.Sqrt(float64(D))
+					}
+					weights[s] = math.Exp(weights[s])
+					sum += weights[s]
+				}
+				for s, w := range weights {
+					for j := h; j < h+D; j++ {
+						y[(b*o.T+t)*C+j] += w / sum * at(b, s, 2, j)
+					}
+				}
+			}
+		}
+	}
+	return y
+}
+
+// logits is the final norm of x times the token embedding, (B*T, V).
+func (o gptTrunk) logits(x []float64) []float64 {
+	C, V := o.g.Width, o.g.Vocab
+	x = o.norm("transformer.ln_f", x)
+	y := make([]float64, len(x)/C*V)
+	for i := range y {
+		for j := range C {
+			y[i] += x[i/V*C+j] * o.w["transformer.wte.weight"][i%V*C+j]
+		}
+	}
+	return y
+}
+
+// losses is -log softmax(logits)[target] of each position, (B*T).
+func (o *oracle) losses(x []float64) []float64 {
+	logits, loss := o.logits(x), make([]float64, o.B*o.T)
+	for i := range loss {
+		row, sum := logits[i*o.vocab:(i+1)*o.vocab], 0.0
+		for _, v := range row {
+			sum += math.Exp(v)
+		}
+		loss[i] = math.Log(sum) - row[o.target[i]]
+	}
+	return loss
+}
+
+// module is what module i of the model makes of x: the residual stream, of the
+// last one the losses.
+func (o *oracle) module(i int, x []float64) []float64 {
+	switch i {
+	case 0:
+		return o.embed()
+	case o.layers + 1:
+		return o.losses(x)
+	}
+	return o.block(i-1, x)
+}
+
+// all is the losses of the whole model.
+func (o *oracle) all() []float64 {
+	var x []float64
+	for i := range o.layers + 2 {
+		x = o.module(i, x)
+	}
+	return x
+}
+
+// slopes is the derivatives of f in every step-th element of x, by central
+// differences. In float64 their error is about 1e-10: h² of the third
+// derivative and 1e-16/h of the value.
+func slopes(x []float64, step int, f func() float64) []float64 {
+	const h = 1e-5
+	var d []float64
+	for i := 0; i < len(x); i += step {
+		at := x[i]
+		x[i] = at + h
+		up := f()
+		x[i] = at - h
+		d = append(d, (up-f())/(2*h))
+		x[i] = at
+	}
+	return d
+}
+
+func dot(a, b []float64) (s float64) {
+	for i := range a {
+		s += a[i] * b[i]
+	}
+	return s
+}

@@ -1,0 +1,323 @@
+package tests
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"zeroth/checkpoint"
+	"zeroth/job"
+)
+
+// saving is a job over a small file that saves every 3 of 6 steps.
+func saving(t *testing.T, dir string, sets ...string) *job.Config {
+	t.Helper()
+	return config(t, append([]string{"train.steps=6", "checkpoint.every=3", "checkpoint.dir=" + dir, "data.validation=0.2",
+		"train.eval_every=2", "train.eval_batches=1", "train.batch=12", "train.micro_batch=null", "train.accumulate=1"}, sets...)...)
+}
+
+// run trains into a fresh run folder, from a checkpoint if which is not empty,
+// and returns the folder.
+func run(t *testing.T, c *job.Config, which string) string {
+	t.Helper()
+	out := t.TempDir()
+	if err := job.Resume(context.Background(), c, out, which, silent{}); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// silent observes nothing.
+type silent struct{}
+
+func (silent) Start(job.Header) {}
+func (silent) Step(job.Step)    {}
+func (silent) Eval(job.Eval)    {}
+func (silent) Note(string)      {}
+func (silent) Done(job.Summary) {}
+
+// digest is that of all tensors of the checkpoint of a step, however they are
+// cut into files.
+func digest(t *testing.T, dir, step string) string {
+	t.Helper()
+	path, err := checkpoint.Resolve(dir, step)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := checkpoint.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	d, err := c.Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// losses are the steps and evaluations of a run, without their times.
+func losses(t *testing.T, out string, after int) (lines []string) {
+	t.Helper()
+	steps, evals, err := job.ReadMetrics(filepath.Join(out, "metrics.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range steps {
+		if s.Step > after {
+			lines = append(lines, fmt.Sprint(s.Step, s.Loss, s.LR, s.GradNorm, s.Tokens))
+		}
+	}
+	for _, e := range evals {
+		if e.Step > after {
+			lines = append(lines, fmt.Sprint(e.Step, e.ValLoss))
+		}
+	}
+	return lines
+}
+
+// A run resumed at the same topology goes on to the bit as if it had never
+// stopped: losses, and all state at the end.
+func TestResumeAgreesToTheBit(t *testing.T) {
+	for _, sets := range [][]string{
+		{"parallel.ranks=4", "zero.stage=3", "precision=bf16"},
+		{"parallel.ranks=2", "zero.stage=1", "precision=fp32", "train.accumulate=2"},
+		{"parallel.ranks=3", "zero.stage=2", "precision=fp16"},
+		{"parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2", "precision=bf16", "checkpoint.async=false", "checkpoint.compress=always"},
+		{"parallel.ranks=1", "zero.stage=0", "optimizer.type=lion"},
+		{"parallel.ranks=2", "zero.stage=3", "optimizer.type=sgd"},
+	} {
+		t.Run(fmt.Sprint(sets), func(t *testing.T) {
+			t.Parallel()
+			first, second := t.TempDir(), t.TempDir()
+			whole := run(t, saving(t, first, sets...), "")
+			c := saving(t, second, sets...)
+			again := run(t, c, filepath.Join(first, "step-00000003"))
+			if got, want := losses(t, again, 0), losses(t, whole, 3); !slices.Equal(got, want) {
+				t.Errorf("resumed run\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+			}
+			if digest(t, second, "6") != digest(t, first, "6") {
+				t.Error("the state at the end differs")
+			}
+		})
+	}
+}
+
+// State saved by any number of ranks at any stage is the same bits when loaded
+// by any other, with any precision of compute, offload or none: saved again
+// without a step between, its digest is equal. And the data goes on where it
+// was, in the same order.
+func TestResumeOnAnotherTopology(t *testing.T) {
+	topologies := [][]string{
+		{"parallel.ranks=4", "zero.stage=3"},
+		{"parallel.ranks=3", "zero.stage=1"},
+		{"parallel.ranks=1", "zero.stage=0"},
+		{"parallel.ranks=2", "zero.stage=2", "train.accumulate=3"},
+		{"parallel.ranks=6", "parallel.shard=3", "parallel.replicate=2", "zero.stage=3"},
+		{"parallel.ranks=6", "zero.stage=0", "precision=fp32"},
+	}
+	for i, from := range topologies {
+		first := t.TempDir()
+		whole := losses(t, run(t, saving(t, first, append(from, "precision=bf16")...), ""), 3)
+		for j, to := range topologies {
+			if testing.Short() && (i+j)%3 != 1 {
+				continue
+			}
+			second := t.TempDir()
+			// At step 3 of 3 nothing is left to do but to save.
+			c := saving(t, second, append(slices.Clone(to), "train.steps=3")...)
+			run(t, c, filepath.Join(first, "step-00000003"))
+			if digest(t, second, "3") != digest(t, first, "3") {
+				t.Errorf("state of %v loaded by %v differs", from, to)
+			}
+			third := t.TempDir()
+			again := losses(t, run(t, saving(t, third, to...), filepath.Join(first, "step-00000003")), 0)
+			for k := range whole {
+				if len(strings.Fields(whole[k])) == 2 {
+					continue // an evaluation, whose samples depend on the micro-batches
+				}
+				var a, b struct{ step, loss, lr, norm, tokens float64 }
+				fmt.Sscan(whole[k], &a.step, &a.loss, &a.lr, &a.norm, &a.tokens)
+				fmt.Sscan(again[k], &b.step, &b.loss, &b.lr, &b.norm, &b.tokens)
+				// Other data would change the loss by tenths; another order of
+				// sums, and bf16 against fp32, by less than a hundredth.
+				if d := a.loss - b.loss; a.step != b.step || a.lr != b.lr || a.tokens != b.tokens || d > 0.01 || d < -0.01 {
+					t.Errorf("%v resumed as %v: %q, the run that went on %q", from, to, again[k], whole[k])
+				}
+			}
+		}
+	}
+}
+
+// What a save writes is the state at its step, not what training makes of it
+// while the save goes on.
+func TestAsyncIsSync(t *testing.T) {
+	var want string
+	for _, async := range []string{"false", "true"} {
+		dir := t.TempDir()
+		run(t, saving(t, dir, "parallel.ranks=4", "checkpoint.every=1", "checkpoint.keep=10", "checkpoint.async="+async), "")
+		var all []string
+		for step := 1; step <= 6; step++ {
+			all = append(all, digest(t, dir, fmt.Sprint(step)))
+		}
+		if got := strings.Join(all, " "); want == "" {
+			want = got
+		} else if got != want {
+			t.Errorf("digests of the six checkpoints:\n%s, without async\n%s", got, want)
+		}
+	}
+}
+
+// A run folder that is resumed has the metrics of one run without a stop, also
+// when it had gone further than its checkpoint.
+func TestResumeInTheSameFolder(t *testing.T) {
+	out := t.TempDir()
+	sets := []string{"parallel.ranks=2", "checkpoint.save_on_exit=false"}
+	c := saving(t, filepath.Join(out, "ckpt"), append(sets, "train.steps=5", "schedule.type=constant")...)
+	if err := job.Resume(context.Background(), c, out, "latest", silent{}); err != nil { // there is none: begins at step 0
+		t.Fatal(err)
+	}
+	c = saving(t, filepath.Join(out, "ckpt"), append(sets, "schedule.type=constant")...)
+	if err := job.Resume(context.Background(), c, out, "latest", silent{}); err != nil {
+		t.Fatal(err)
+	}
+	whole := run(t, saving(t, t.TempDir(), append(sets, "schedule.type=constant")...), "")
+	got, want := losses(t, out, 0), losses(t, whole, 0)
+	if !slices.Equal(got, want) {
+		t.Errorf("metrics\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// A checkpoint that does not fit is refused, with all reasons, before anything
+// is written.
+func TestResumeRefusals(t *testing.T) {
+	dir := t.TempDir()
+	run(t, saving(t, dir), "")
+	for _, c := range []struct{ set, want string }{
+		{"model.layers=2", "transformer.h.2.attn.c_attn.bias is in it and not in the job's model"},
+		{"model.layers=4", "transformer.h.3.ln_1.weight is not in it"},
+		{"model.width=16", "transformer.wte.weight has shape [256 12] in it, [256 16] in the job"},
+		{"optimizer.type=sgd", "has no momentum_buffer, which optimizer sgd needs"},
+		{"train.seed=2", "it was trained with train.seed 1, the job says 2"},
+		{"model.context=6", "transformer.wpe.weight has shape [7 12] in it, [6 12] in the job"},
+	} {
+		err := job.Resume(context.Background(), saving(t, dir, c.set), t.TempDir(), "latest", silent{})
+		if err == nil || !job.IsInput(err) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", c.set, err, c.want)
+		}
+	}
+	for which, want := range map[string]string{"7": "step 7: no checkpoint (have ", "nowhere": "not a checkpoint's folder"} {
+		err := job.Resume(context.Background(), saving(t, dir), t.TempDir(), which, silent{})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("--resume %s: %v, want %q", which, err, want)
+		}
+	}
+}
+
+// A save that fails ends the run, or, where the job says so, is told and
+// training goes on.
+func TestSaveThatFails(t *testing.T) {
+	blocked := filepath.Join(t.TempDir(), "a-file")
+	if err := os.WriteFile(blocked, nil, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	for _, async := range []string{"true", "false"} {
+		err := job.Train(context.Background(), saving(t, blocked, "checkpoint.async="+async), t.TempDir(), silent{})
+		if err == nil || !strings.Contains(err.Error(), "checkpoint of step 3: save: rank 0: begin save of step 3") {
+			t.Errorf("async %s: error %v", async, err)
+		}
+		out := t.TempDir()
+		if err := job.Train(context.Background(), saving(t, blocked, "checkpoint.on_error=continue", "checkpoint.async="+async), out, silent{}); err != nil {
+			t.Errorf("async %s, on_error continue: %v", async, err)
+		}
+		if n := len(losses(t, out, 5)); n == 0 {
+			t.Errorf("async %s, on_error continue: training did not go on", async)
+		}
+	}
+}
+
+// Killed at random instants, again and again, a run that is resumed each time
+// from the newest checkpoint ends as one that was never killed. -short kills 3
+// times, otherwise 50.
+func TestKilledAtAnyInstant(t *testing.T) {
+	bin := filepath.Join(t.TempDir(), "zeroth")
+	if msg, err := exec.Command("go", "build", "-o", bin, "../cmd/zeroth").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, msg)
+	}
+	kills := 50
+	if testing.Short() {
+		kills = 3
+	}
+	text, err := filepath.Abs("train_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := func(dir string, steps int) []string {
+		a := []string{"train", filepath.Join(dir, "job.yaml"), "--out", filepath.Join(dir, "run"), "--resume", "latest"}
+		for _, s := range append(slices.Clone(small), "train.steps="+fmt.Sprint(steps), "checkpoint.every=1", "checkpoint.keep=2", "parallel.ranks=3", "schedule.type=constant") {
+			a = append(a, "--set", s)
+		}
+		return a
+	}
+	prepare := func() string {
+		dir := t.TempDir()
+		job, _ := json.Marshal(map[string]any{"data": map[string]any{"text": []string{text}}})
+		if err := os.WriteFile(filepath.Join(dir, "job.yaml"), job, 0o666); err != nil {
+			t.Fatal(err)
+		}
+		return dir
+	}
+	killed, rng := prepare(), rand.New(rand.NewPCG(1, 2))
+	const ever = 1 << 20 // steps: more than will be made
+	for range kills {
+		cmd := exec.Command(bin, args(killed, ever)...)
+		var said bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &said, &said
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() { done <- cmd.Wait() }()
+		select {
+		case err := <-done:
+			t.Fatalf("a resume failed: %v\n%s", err, said.String())
+		case <-time.After(time.Duration(100+rng.IntN(400)) * time.Millisecond):
+		}
+		_ = cmd.Process.Kill()
+		<-done
+	}
+	list, err := checkpoint.List(filepath.Join(killed, "run", "ckpt"))
+	if err != nil || len(list) == 0 {
+		t.Fatalf("checkpoints after the kills: %v, %v", list, err)
+	}
+	var last int64
+	for _, e := range list {
+		if e.Status == checkpoint.Complete {
+			last = max(last, e.Step)
+		}
+	}
+	steps := int(last) + 2
+	whole := prepare()
+	for _, dir := range []string{killed, whole} {
+		if msg, err := exec.Command(bin, args(dir, steps)...).CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, msg)
+		}
+	}
+	dirs := [2]string{filepath.Join(killed, "run", "ckpt"), filepath.Join(whole, "run", "ckpt")}
+	if digest(t, dirs[0], "latest") != digest(t, dirs[1], "latest") {
+		t.Errorf("after %d kills and %d steps the state differs from that of a run never killed", kills, steps)
+	}
+	got, want := losses(t, filepath.Join(killed, "run"), 0), losses(t, filepath.Join(whole, "run"), 0)
+	if !slices.Equal(got, want) {
+		t.Errorf("after %d kills the metrics are %d lines, want %d", kills, len(got), len(want))
+	}
+}

@@ -1,0 +1,297 @@
+package tests
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"zeroth/device"
+	"zeroth/job"
+	"zeroth/optim"
+	"zeroth/zero"
+)
+
+// onRanks opens a job, sets fresh parameters, and runs f on every rank.
+func onRanks(t *testing.T, c *job.Config, f func(*job.Rank) error) error {
+	t.Helper()
+	ranks, err := c.Open(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeAll(ranks)
+	return job.Together(ranks, func(r *job.Rank) error {
+		if err := fresh(r); err != nil {
+			return err
+		}
+		return f(r)
+	})
+}
+
+// descent trains one step of plain gradient descent with learning rate 1 and
+// returns how far each parameter moved, which is its gradient as it was
+// applied, and the norm the trainer reports.
+func descent(t *testing.T, sets ...string) (map[string][]float32, float64) {
+	t.Helper()
+	c := config(t, append(sets, "optimizer.type=sgd", "optimizer.momentum=0", "optimizer.weight_decay=0", "optimizer.lr=1")...)
+	before, after := map[string][]float32{}, map[string][]float32{}
+	var norm float64
+	var mu sync.Mutex
+	err := onRanks(t, c, func(r *job.Rank) error {
+		mu.Lock()
+		err := collect(r, before)
+		mu.Unlock()
+		if err != nil {
+			return err
+		}
+		s, err := r.Trainer.Step(tokens(c, r.Rank, 0), 1)
+		if err != nil {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		norm = s.GradNorm
+		return collect(r, after)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, x := range after {
+		for i := range x {
+			x[i] = before[name][i] - x[i]
+		}
+	}
+	return after, norm
+}
+
+func lengthOf(grads map[string][]float32) float64 {
+	sum := 0.0
+	for _, g := range grads {
+		for _, x := range g {
+			sum += float64(x) * float64(x)
+		}
+	}
+	return math.Sqrt(sum)
+}
+
+// The norm is that of the whole gradient, and clipping scales the whole
+// gradient down to it.
+func TestClipByGlobalNorm(t *testing.T) {
+	for _, sets := range [][]string{
+		{"zero.stage=0", "parallel.ranks=3"},
+		{"zero.stage=3", "parallel.ranks=4", "train.accumulate=2"},
+		{"zero.stage=3", "parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2"},
+	} {
+		free, reported := descent(t, append(sets, "precision=fp32", "train.clip=0")...)
+		want := lengthOf(free)
+		// w - (w - g) rounds to the precision of w, about 1e-7 an element.
+		if math.Abs(reported-want) > 1e-5*want {
+			t.Errorf("%v: norm %g, that of the gradient is %g", sets, reported, want)
+		}
+		limit := want / 3
+		clipped, again := descent(t, append(sets, "precision=fp32", fmt.Sprintf("train.clip=%g", limit))...)
+		if again != reported {
+			t.Errorf("%v: clipping changes the reported norm from %g to %g", sets, reported, again)
+		}
+		if got := lengthOf(clipped); math.Abs(got-limit) > 1e-4*limit {
+			t.Errorf("%v: norm %g after clipping to %g", sets, got, limit)
+		}
+		for name, g := range free {
+			for i, x := range g {
+				if d := float64(clipped[name][i]) - float64(x)/3; math.Abs(d) > 1e-6 {
+					t.Fatalf("%v: %s[%d] moved by %g, want a third of %g", sets, name, i, clipped[name][i], x)
+				}
+			}
+		}
+		loose, _ := descent(t, append(sets, "precision=fp32", fmt.Sprintf("train.clip=%g", want*3))...)
+		for name, g := range free {
+			if !slices.Equal(loose[name], g) {
+				t.Errorf("%v: a limit above the norm changes the update of %s", sets, name)
+			}
+		}
+	}
+}
+
+// A step whose fp16 gradients overflow is skipped on all ranks, changes no
+// state, and lowers the loss scale by DeepSpeed's rule; training then goes on.
+func TestOverflowIsSkipped(t *testing.T) {
+	for _, stage := range []string{"zero.stage=0", "zero.stage=2", "zero.stage=3"} {
+		c := config(t, stage, "parallel.ranks=2", "precision=fp16")
+		err := onRanks(t, c, func(r *job.Rank) error {
+			tr := r.Trainer
+			tr.Scale.Scale = 1 << 40
+			before, after := map[string][]float32{}, map[string][]float32{}
+			if err := collect(r, before); err != nil {
+				return err
+			}
+			skipped := 0
+			for step := range 60 {
+				s, err := tr.Step(tokens(c, r.Rank, step), 1e-3)
+				if err != nil {
+					return err
+				}
+				if !s.Skipped {
+					break
+				}
+				skipped++
+				if err := collect(r, after); err != nil {
+					return err
+				}
+				for name := range before {
+					if !slices.Equal(before[name], after[name]) {
+						return fmt.Errorf("a skipped step changed %s", name)
+					}
+				}
+			}
+			// The first overflow spends the hysteresis, each later one halves.
+			if want := math.Ldexp(1, 40-(skipped-1)); tr.Scale.Scale != want || tr.Skipped != skipped || skipped < 10 || tr.Updates != 1 {
+				return fmt.Errorf("scale %g after %d skipped steps (counted %d), want %g; %d updates, want 1", tr.Scale.Scale, skipped, tr.Skipped, want, tr.Updates)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Errorf("%s: %v", stage, err)
+		}
+	}
+}
+
+// A gradient that is not finite, where nothing can scale it down, ends the run
+// with the step, the unit and the rank, on every rank alike.
+func TestGradientNotFinite(t *testing.T) {
+	c := config(t, "zero.stage=3", "parallel.ranks=3", "precision=fp16")
+	errs := make([]error, 3)
+	_ = onRanks(t, c, func(r *job.Rank) error {
+		if _, err := r.Trainer.Step(tokens(c, r.Rank, 0), 1e-6); err != nil {
+			return err
+		}
+		r.Trainer.Scale = optim.StaticLossScale(1 << 60)
+		_, errs[r.Rank] = r.Trainer.Step(tokens(c, r.Rank, 1), 1e-6)
+		return errs[r.Rank]
+	})
+	for rank, err := range errs {
+		want := fmt.Sprintf("step 2: rank %d: the gradient of unit ", rank)
+		if err == nil || !strings.HasPrefix(err.Error(), want) || !strings.Contains(err.Error(), "is not finite on rank") {
+			t.Errorf("rank %d: %v, want %q…", rank, err, want)
+		}
+	}
+}
+
+// So does a loss that is not a number.
+func TestLossNotFinite(t *testing.T) {
+	c := config(t, "zero.stage=2", "parallel.ranks=2", "precision=bf16")
+	err := onRanks(t, c, func(r *job.Rank) error {
+		err := r.Trainer.Fill(zero.Master, func(p zero.Part, dst []float32) error {
+			for i := range dst {
+				dst[i] = float32(math.NaN())
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		_, err = r.Trainer.Step(tokens(c, r.Rank, 0), 1e-6)
+		return err
+	})
+	if err == nil || !strings.Contains(err.Error(), "step 1: rank 0: the loss is NaN on rank 0") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// All ranks stop after the step in which any of them asks to.
+func TestRanksStopTogether(t *testing.T) {
+	c := config(t, "zero.stage=3", "parallel.ranks=4")
+	stopped := make([]int, 4)
+	err := onRanks(t, c, func(r *job.Rank) error {
+		for step := range 10 {
+			r.Trainer.WantStop = r.Rank == 2 && step == 3
+			s, err := r.Trainer.Step(tokens(c, r.Rank, step), 1e-3)
+			if err != nil {
+				return err
+			}
+			if s.Stop {
+				stopped[r.Rank] = step
+				return nil
+			}
+		}
+		return nil
+	})
+	if err != nil || !slices.Equal(stopped, []int{3, 3, 3, 3}) {
+		t.Errorf("ranks stopped after steps %v (error %v), want 3", stopped, err)
+	}
+}
+
+// Evaluation is the mean loss of what it reads, the same at every stage, and
+// leaves no trace in training.
+func TestEvaluationLeavesNoTrace(t *testing.T) {
+	for _, stage := range []string{"zero.stage=0", "zero.stage=3"} {
+		c := config(t, stage, "parallel.ranks=2", "precision=fp32")
+		want := train(t, c, nil)
+		got := outcome{state: map[string][]float32{}}
+		var evals [2]float64
+		var mu sync.Mutex
+		err := onRanks(t, c, func(r *job.Rank) error {
+			for step := range c.Train.Steps {
+				mean, err := r.Trainer.Eval(1, tokens(c, r.Rank, step))
+				if err != nil {
+					return err
+				}
+				s, err := r.Trainer.Step(tokens(c, r.Rank, step), c.Optimizer.LR)
+				if err != nil {
+					return err
+				}
+				if d := mean - s.Loss; math.Abs(d) > 1e-6 {
+					return fmt.Errorf("evaluation of the batch of step %d is %g, its training loss %g", step, mean, s.Loss)
+				}
+				evals[r.Rank] = mean
+				if r.Rank == 0 {
+					got.losses, got.norms = append(got.losses, s.Loss), append(got.norms, s.GradNorm)
+				}
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			return collect(r, got.state)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sameBits(t, stage, got, want)
+		if evals[0] != evals[1] {
+			t.Errorf("ranks see losses %v", evals)
+		}
+	}
+}
+
+// The parameter a step uses is the master copy rounded once.
+func TestParametersAreRoundedMasters(t *testing.T) {
+	c := config(t, "zero.stage=2", "parallel.ranks=2", "precision=bf16")
+	err := onRanks(t, c, func(r *job.Rank) error {
+		if _, err := r.Trainer.Step(tokens(c, r.Rank, 0), 1e-2); err != nil {
+			return err
+		}
+		for _, q := range r.Queues {
+			if err := q.Wait(); err != nil {
+				return err
+			}
+		}
+		units := map[string][]uint16{}
+		for _, u := range r.Trainer.Units() {
+			for p := range u.Layout.Pieces(r.Rank) {
+				units[u.Layout.Params[p.Param].Name] = u.Param.Slice(p.InShard.Lo, p.InShard.Hi).U16()
+			}
+		}
+		return r.Trainer.Each(zero.Master, zero.Room(), func(p zero.Part, src []float32) error {
+			for i, x := range src {
+				rounded := uint16((math.Float32bits(x) + 0x7fff + math.Float32bits(x)>>16&1) >> 16)
+				if got := units[p.Param.Name][i]; got != rounded {
+					return fmt.Errorf("%s[%d] is %#x in %v, its master %g rounds to %#x", p.Param.Name, p.At.Lo+i, got, device.BF16, x, rounded)
+				}
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
