@@ -3,7 +3,9 @@ package job
 import (
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"runtime"
+	"strings"
 
 	"zeroth/checkpoint"
 	"zeroth/collective"
@@ -62,97 +64,176 @@ func (c *Config) trainer() zero.Config {
 	}
 }
 
-// resident keeps optimizer state in device memory.
-func resident(dev device.Device, rule optim.Rule) func([]device.Buffer) (offload.Store, error) {
-	return func(params []device.Buffer) (offload.Store, error) {
-		return offload.NewResident(dev, params, len(rule.States()))
-	}
+// Footprint is what one rank of a job allocates, and for good.
+type Footprint struct {
+	Device device.Bytes // by category
+	Host   device.Bytes // of what is offloaded, by category
+	Disk   int64        // bytes of its file
+	Arena  int          // bytes of activations, which are in Device too
 }
 
-// Footprint is what one rank of the job allocates, by category, learnt by
-// rehearsing a step on a device that only counts.
-func (c *Config) Footprint() (bytes device.Bytes, arena int, err error) {
-	if arena, _, err = c.rehearse(math.MaxInt / 2); err != nil {
-		return bytes, 0, err
+// Footprint is learnt by rehearsing a step on devices that only count.
+func (c *Config) Footprint() (Footprint, error) { return c.footprint(Seams{}) }
+
+func (c *Config) footprint(s Seams) (f Footprint, err error) {
+	if f, err = c.rehearse(math.MaxInt/2, s); err != nil {
+		return f, err
 	}
-	_, usage, err := c.rehearse(arena)
-	return usage.Live, arena, err
+	return c.rehearse(f.Arena, s)
 }
 
-// rehearse runs a step with an arena of the given size and returns how much of
-// it was used.
-func (c *Config) rehearse(arena int) (peak int, u device.Usage, err error) {
+// rehearse runs a step with an arena of the given size. The footprint's Arena
+// is how much of it was used.
+func (c *Config) rehearse(arena int, s Seams) (f Footprint, err error) {
 	mesh := c.Mesh()
-	dev, z := &dry.Device{}, c.trainer()
+	dev, host, z := &dry.Device{}, &dry.Device{}, c.trainer()
 	z.Device, z.Compute, z.Comm, z.Update = dev, dry.Queue{}, dry.Queue{}, dry.Queue{}
 	z.Groups = collective.Ranks{
 		World: collective.Dry{Of: mesh.World()}, Shard: collective.Dry{Of: mesh.Shard}, Replica: collective.Dry{Of: mesh.Replicate},
 	}
-	z.Store, z.ArenaSize = resident(dev, z.Rule), arena
+	z.Offload, z.ArenaSize = c.Zero.Offload.config(), arena
+	z.Offload.Tile = s.Tile
+	if c.Zero.Offload.any() {
+		q := dry.Queue{}
+		z.HostUpdate = q
+		z.Offload.Host, z.Offload.ToHost, z.Offload.ToDevice, z.Offload.Read, z.Offload.Write = host, q, q, q, q
+	}
 	t, err := zero.New(z)
 	if err != nil {
-		return 0, u, err
+		return f, err
 	}
-	if _, err := dev.Alloc(device.F32, c.staged(t), device.Snapshot); err != nil {
-		return 0, u, err
+	snapshots := dev
+	if c.Zero.Offload.any() {
+		snapshots = host
 	}
-	err = t.Rehearse()
-	return t.ArenaPeak(), dev.Usage(), err
+	if _, err := snapshots.Alloc(device.F32, c.staged(t), device.Snapshot); err != nil {
+		return f, err
+	}
+	t.Rehearse()
+	return Footprint{Device: dev.Usage().Live, Host: host.Usage().Live, Disk: t.DiskBytes(), Arena: t.ArenaPeak()}, nil
 }
 
-// Rank is one rank of a job in this process: its device, its queues and its
+// snapshots is where checkpoints are staged: in host memory, where there is one.
+func (r *Rank) snapshots() *cpu.Device {
+	if r.Host != nil {
+		return r.Host
+	}
+	return r.Device
+}
+
+// Rank is one rank of a job in this process: its devices, its queues and its
 // trainer. It belongs to one goroutine.
 type Rank struct {
 	Rank    int
 	Device  *cpu.Device
-	Queues  []*cpu.Queue // compute, comm, update
+	Host    *cpu.Device  // what is offloaded; nil if nothing is
+	Queues  []*cpu.Queue // compute, comm, update; with offload host, to host, to device; with a disk read, write
 	Groups  collective.Ranks
 	Trainer *zero.Trainer
 	saver   *saver // nil for a job that makes no checkpoints
 }
 
+// Seams are where a test may stand between a job and the world.
+type Seams struct {
+	Wrap  func(rank int, g collective.Ranks) collective.Ranks // fault or delay wrappers around a rank's groups; may be nil
+	Files offload.Files                                       // the disk; nil is the machine's
+	Tile  int                                                 // most elements offloaded at a time; 0 is offload's choice
+}
+
 // Open builds every rank of the job, with parameters not yet set. wrap, if not
 // nil, may put fault or delay wrappers around a rank's groups.
 func (c *Config) Open(wrap func(rank int, g collective.Ranks) collective.Ranks) ([]*Rank, error) {
-	_, arena, err := c.Footprint()
+	return c.OpenWith(Seams{Wrap: wrap})
+}
+
+// OpenWith is Open with more to stand in for.
+func (c *Config) OpenWith(s Seams) ([]*Rank, error) {
+	plan, err := c.footprint(s)
 	if err != nil {
 		return nil, err
 	}
+	if err := c.budget(plan); err != nil {
+		return nil, err
+	}
+	if s.Files == nil {
+		s.Files = offload.OS{}
+	}
+	run := fmt.Sprintf("%08x", rand.Uint32())
 	var ranks []*Rank
 	saves, tuner := collective.NewLocal(c.Parallel.Ranks), &checkpoint.Tuner{}
 	for r, g := range collective.LocalWorld(c.Mesh()) {
-		if wrap != nil {
-			g = wrap(r, g)
+		if s.Wrap != nil {
+			g = s.Wrap(r, g)
 		}
 		g.World = collective.Checked(g.World, c.Parallel.Timeout)
 		g.Shard = collective.Checked(g.Shard, c.Parallel.Timeout)
 		g.Replica = collective.Checked(g.Replica, c.Parallel.Timeout)
-		rank, err := c.openRank(r, g, arena)
+		rank := c.newRank(r, g)
+		ranks = append(ranks, rank)
+		err := rank.open(c, plan.Arena, run, s)
 		if err == nil && c.saves() {
 			rank.saver, err = c.newSaver(rank, saves[r], tuner)
 		}
-		ranks = append(ranks, rank)
 		if err != nil {
-			for _, r := range ranks {
-				r.Close()
-			}
+			closeAll(ranks)
 			return nil, fmt.Errorf("rank %d: %w", r, err)
 		}
 	}
 	return ranks, nil
 }
 
-func (c *Config) openRank(r int, g collective.Ranks, arena int) (rank *Rank, err error) {
-	dev := cpu.New(max(1, runtime.GOMAXPROCS(0)/c.Parallel.Ranks))
-	rank = &Rank{Rank: r, Device: dev, Groups: g}
-	for _, name := range []string{"compute", "comm", "update"} {
-		rank.Queues = append(rank.Queues, dev.NewQueue(name))
+// budget refuses a plan over it, with what could be done about it.
+func (c *Config) budget(f Footprint) error {
+	if c.Parallel.Memory == 0 || f.Device.Total() <= c.Parallel.Memory {
+		return nil
 	}
-	z := c.trainer()
-	z.Device, z.Compute, z.Comm, z.Update = dev, rank.Queues[0], rank.Queues[1], rank.Queues[2]
-	z.Groups, z.Store, z.ArenaSize = g, resident(dev, z.Rule), arena
-	rank.Trainer, err = zero.New(z)
-	return rank, err
+	var parts []string
+	for use, n := range f.Device {
+		if n > 0 {
+			parts = append(parts, fmt.Sprintf("%s %v", byteSize(n), device.Use(use)))
+		}
+	}
+	return BadInput(fmt.Errorf("parallel.memory: a budget of %s a rank, but a rank needs %s: %s; want more memory or ranks, a smaller train.micro_batch or train.loss_chunk, zero.recompute: block, or zero.offload",
+		byteSize(c.Parallel.Memory), byteSize(f.Device.Total()), strings.Join(parts, ", ")))
+}
+
+// newRank makes a rank's devices and queues.
+func (c *Config) newRank(r int, g collective.Ranks) *Rank {
+	workers := max(1, runtime.GOMAXPROCS(0)/c.Parallel.Ranks)
+	dev := cpu.New(workers)
+	dev.Budget(c.Parallel.Memory)
+	rank := &Rank{Rank: r, Device: dev, Groups: g}
+	queues := func(d *cpu.Device, names ...string) {
+		for _, name := range names {
+			rank.Queues = append(rank.Queues, d.NewQueue(name))
+		}
+	}
+	queues(dev, "compute", "comm", "update")
+	if c.Zero.Offload.any() {
+		rank.Host = cpu.New(workers)
+		queues(rank.Host, "host", "to host", "to device")
+	}
+	if c.Zero.Offload.disk() {
+		queues(rank.Host, "read", "write")
+	}
+	return rank
+}
+
+func (r *Rank) open(c *Config, arena int, run string, s Seams) (err error) {
+	z, q := c.trainer(), r.Queues
+	z.Device, z.Compute, z.Comm, z.Update = r.Device, q[0], q[1], q[2]
+	z.Groups, z.Offload, z.ArenaSize = r.Groups, c.Zero.Offload.config(), arena
+	o := &z.Offload
+	if r.Host != nil {
+		z.HostUpdate = q[3]
+		o.Host, o.ToHost, o.ToDevice, o.Tile = r.Host, q[4], q[5], s.Tile
+	}
+	if c.Zero.Offload.disk() {
+		o.Read, o.Write = q[6], q[7]
+		o.Scratch = offload.Scratch{Files: s.Files, Dir: c.Zero.Offload.Path, Run: run, Rank: r.Rank, Timeout: c.Parallel.Timeout / 2}
+	}
+	r.Trainer, err = zero.New(z)
+	return err
 }
 
 // Close ends the rank: first its groups, so that work which waits for a peer
@@ -169,4 +250,7 @@ func (r *Rank) Close() {
 		r.Trainer.Free()
 	}
 	r.Device.Close()
+	if r.Host != nil {
+		r.Host.Close()
+	}
 }

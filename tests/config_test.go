@@ -20,8 +20,9 @@ var configFields = strings.Fields(`
 	Model.From Model.Family Model.Layers Model.Heads Model.Width Model.Context Model.Vocab Model.NormEps
 	Data.Text Data.Tokens Data.Tokenizer Data.Vocab Data.Validation
 	Train.Steps Train.Batch Train.MicroBatch Train.Accumulate Train.Clip Train.Seed Train.EvalEvery Train.EvalBatches Train.LossChunk
-	Parallel.Ranks Parallel.Shard Parallel.Replicate Parallel.Timeout
+	Parallel.Ranks Parallel.Shard Parallel.Replicate Parallel.Timeout Parallel.Memory
 	Zero.Stage Zero.Prefetch Zero.Recompute
+	Zero.Offload.Optimizer Zero.Offload.Parameters Zero.Offload.Path Zero.Offload.Buffers Zero.Offload.Ratio
 	Precision
 	Optimizer.Type Optimizer.LR Optimizer.Betas Optimizer.Eps Optimizer.WeightDecay Optimizer.Momentum
 	Schedule.Type Schedule.Warmup Schedule.MinLR
@@ -33,8 +34,9 @@ var configKeys = strings.Fields(`
 	model.from model.family model.layers model.heads model.width model.context model.vocab
 	data.text data.tokens data.tokenizer data.vocab data.validation
 	train.steps train.batch train.micro_batch train.accumulate train.clip train.seed train.eval_every train.eval_batches train.loss_chunk
-	parallel.ranks parallel.shard parallel.replicate parallel.timeout
+	parallel.ranks parallel.shard parallel.replicate parallel.timeout parallel.memory
 	zero.stage zero.prefetch zero.recompute
+	zero.offload.optimizer zero.offload.parameters zero.offload.path zero.offload.buffers zero.offload.ratio
 	precision
 	optimizer.type optimizer.lr optimizer.betas optimizer.eps optimizer.weight_decay optimizer.momentum
 	schedule.type schedule.warmup schedule.min_lr

@@ -51,10 +51,11 @@ func TestAllocatedIsPlannedIsFormula(t *testing.T) {
 	for _, sets := range memoryJobs {
 		t.Run(fmt.Sprint(sets), func(t *testing.T) {
 			c := config(t, sets...)
-			plan, arena, err := c.Footprint()
+			f, err := c.Footprint()
 			if err != nil {
 				t.Fatal(err)
 			}
+			plan, arena := f.Device, f.Arena
 			sameBytes(t, "planned", plan, formula(c))
 			ranks, err := c.Open(nil)
 			if err != nil {

@@ -1,0 +1,111 @@
+package job
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"zeroth/offload"
+)
+
+// Offload is what leaves a rank's device memory between its uses.
+type Offload struct {
+	Optimizer  string  // "none", "host" or "disk": master copies and states; their gradients then rest on the host
+	Parameters string  // "none", "host" or "disk": the shards, at stage 3
+	Path       string  // folder of the files on disk
+	Buffers    int     // pieces that are staged at once
+	Ratio      float64 // of the optimizer's state that is offloaded
+}
+
+// placesNamed are where something can rest, in offload's order.
+var placesNamed = []string{"none", "host", "disk"}
+
+func placeOf(name string) offload.Place { return offload.Place(slices.Index(placesNamed, name)) }
+
+// config is what leaves the device, without devices, queues and files.
+func (o Offload) config() offload.Config {
+	return offload.Config{Optimizer: placeOf(o.Optimizer), Params: placeOf(o.Parameters), Ratio: o.Ratio, Buffers: o.Buffers}
+}
+
+// any says whether something leaves the device, and disk whether to the disk.
+func (o Offload) any() bool  { return o.Optimizer != "none" || o.Parameters != "none" }
+func (o Offload) disk() bool { return o.Optimizer == "disk" || o.Parameters == "disk" }
+
+// idle says why a key of the section has no meaning, and what decided that.
+func (o Offload) idle(name string) (why, because string) {
+	const key = "zero.offload.optimizer"
+	switch {
+	case name == "path" && !o.disk():
+		return "nothing is offloaded to disk", key
+	case name == "buffers" && !o.any():
+		return "nothing is offloaded", key
+	case name == "ratio" && o.Optimizer == "none":
+		return "no optimizer state is offloaded", key
+	}
+	return "", ""
+}
+
+// resolveOffload refuses what cannot be offloaded, and disks without a folder.
+func (r *reader) resolveOffload() {
+	z := &r.config.Zero
+	o := z.Offload
+	if o.Parameters != "none" && z.Stage < 3 {
+		r.refuse(fmt.Sprintf("parameters are whole on every rank at stage %d: there are no shards to offload", z.Stage),
+			"want stage: 3, or parameters: none", "zero.offload.parameters", "zero.stage")
+	}
+	if !o.disk() {
+		return
+	}
+	const right = "want path: an existing folder on the disk to use"
+	keys := []string{"zero.offload.path", "zero.offload.optimizer", "zero.offload.parameters"}
+	info, err := os.Stat(o.Path)
+	switch {
+	case o.Path == "":
+		r.refuse("no folder to offload to", right, keys...)
+	case err != nil:
+		r.refuse(fmt.Sprintf("%s: %v", o.Path, cause(err)), right, keys...)
+	case !info.IsDir():
+		r.refuse(o.Path+" is not a folder", right, keys...)
+	}
+}
+
+func fraction(x float64) bool { return x >= 0 && x <= 1 }
+
+// size is a number of bytes with its unit.
+type size struct{ p *int64 }
+
+var sizes = []struct {
+	unit  string
+	bytes int64
+}{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"TB", 1e12}, {"GB", 1e9}, {"MB", 1e6}, {"kB", 1e3}, {"B", 1}}
+
+func (v size) set(n *node) string {
+	if n.kind != scalar {
+		return n.String() + " is not a number of bytes"
+	}
+	for _, s := range sizes {
+		digits, ok := strings.CutSuffix(n.text, s.unit)
+		if !ok {
+			continue
+		}
+		x, err := strconv.ParseFloat(strings.TrimSpace(digits), 64)
+		if b := x * float64(s.bytes); err == nil && b >= 1 && b < 1<<62 {
+			*v.p = int64(b)
+			return ""
+		}
+		break
+	}
+	return n.String() + " is not a number of bytes"
+}
+
+func (v size) want() string { return "a number with its unit, such as 512MiB or 4GB" }
+func (v size) yaml() string {
+	for _, s := range sizes {
+		if *v.p%s.bytes == 0 {
+			return fmt.Sprintf("%d%s", *v.p/s.bytes, s.unit)
+		}
+	}
+	panic("job: a size that is no multiple of a byte")
+}
