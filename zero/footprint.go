@@ -19,6 +19,8 @@ type Footprint struct {
 	Micro  int // micro-batches a step
 	Rows   int // r = sequences × positions of a micro-batch
 	Peak   int // most activation bytes at once, from a model's own closed form
+
+	Offload Offload
 }
 
 // UnitSize is a unit's number of elements, and whether several modules use it.
@@ -27,9 +29,9 @@ type UnitSize struct {
 	Shared bool
 }
 
-// Bytes are the bytes a rank allocates in each category, before its first step
-// and for good. With Ψ the padded number of parameters, p and 4 the bytes of a
-// parameter and of everything else:
+// Bytes are the bytes of device memory a rank allocates in each category,
+// before its first step and for good. With Ψ the padded number of parameters,
+// p and 4 the bytes of a parameter and of everything else:
 //
 //	                 stages 0, 1       stage 2            stage 3
 //	params           pΨ                pΨ                 pΨ/S of units not shared
@@ -41,25 +43,24 @@ type UnitSize struct {
 //	optimizer        4KΨ/S
 //
 // where S is 1 at stage 0, and slots are Prefetch+1 (parameters) or two
-// (gradients; one without prefetch) of the largest units that take turns.
+// (gradients; one without prefetch) of the largest units that take turns. What
+// is offloaded is not in it; see Offload.
 func (f Footprint) Bytes() (b device.Bytes) {
 	p := int64(f.DType.Size())
-	var whole, parts, ownParts, shared int64 // elements: Ψ, Ψ/S, of which not shared, of shared units
+	var whole, shared int64 // elements: Ψ, of shared units
 	var turn []int64
 	for _, u := range f.Units {
-		n, part := f.pad(u.Numel)
-		whole, parts = whole+n, parts+part
+		n, _ := f.pad(u.Numel)
+		whole += n
 		if u.Shared {
 			shared += n
 			continue
 		}
-		ownParts += part
 		turn = append(turn, n)
 	}
 	if f.Policy.KeepParams {
 		b[device.Params] = p * whole
 	} else {
-		b[device.Params] = p * ownParts
 		b[device.Gathered] = p * (shared + slots(turn, f.Policy.Prefetch+1))
 	}
 	gradSlots := 4 * (shared + slots(turn, min(2, f.Policy.Prefetch+1)))
@@ -70,12 +71,8 @@ func (f Footprint) Bytes() (b device.Bytes) {
 		b[device.UnitGrads] = 4*whole + gradSlots
 	default:
 		b[device.UnitGrads] = gradSlots
-		b[device.Grads] = 4 * parts
 	}
-	if f.DType != device.F32 {
-		b[device.Master] = 4 * parts
-	}
-	b[device.States] = 4 * int64(f.Vecs) * parts
+	f.addShards(&b)
 	b[device.Activations] = int64(f.Peak)
 	b[device.Inputs] = int64(2 * 4 * f.Micro * f.Rows)
 	b[device.Stats] = int64(4*f.Rows + 8*statLen*f.Mesh.World() + 8*device.ExactLen*len(f.Units))
