@@ -160,7 +160,8 @@ func (s *Store) bringHome(u *unit, t *tile, o *slot, used device.Event) device.E
 
 // Fetch fills dst, in device memory, with a unit's parameter shard once both
 // events have fired: the memory is free, the shard has its newest value. Reads
-// of the disk do not wait for the memory, only for a slot.
+// of the disk do not wait for the memory, only for their slots; and those are
+// free when the tiles are written, for a tile always takes the same.
 func (s *Store) Fetch(unit int, dst device.Buffer, free, updated device.Event) device.Event {
 	u, q := &s.units[unit], s.cfg.ToDevice
 	if u.param == Host {
@@ -169,7 +170,7 @@ func (s *Store) Fetch(unit int, dst device.Buffer, free, updated device.Event) d
 	for i := range u.tiles {
 		t := &u.tiles[i]
 		sl := s.params.at(t.param)
-		read := s.do(s.cfg.Read, u.labels.param, sl.free, updated, t.loadParam)
+		read := s.do(s.cfg.Read, u.labels.param, sl.free, device.Event{}, t.loadParam)
 		sl.free = s.copy(q, u.labels.param, read, free, dst.Slice(t.at.Lo, t.at.Hi), sl.buf.Slice(0, t.at.Len()))
 	}
 	return q.Mark()

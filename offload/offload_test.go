@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -178,6 +179,9 @@ func TestStoreGivesBack(t *testing.T) {
 						if err != nil {
 							t.Fatal(err)
 						}
+						if r.Away(0) || r.Away(2) != (params != offload.Device) || r.OnHost(0) || r.OnHost(3) != (optimizer != offload.Device) {
+							t.Errorf("away %v, %v; on the host %v, %v", r.Away(0), r.Away(2), r.OnHost(0), r.OnHost(3))
+						}
 						r.exercise(t)
 					})
 				}
@@ -210,6 +214,32 @@ func (r *rig) exercise(t *testing.T) {
 	for _, q := range r.queues {
 		if err := q.Wait(); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// The event of Release fires when the parameter rests where it belongs.
+func TestReleasedIsHome(t *testing.T) {
+	for _, optimizer := range places {
+		var written atomic.Int64
+		cfg := offload.Config{Optimizer: optimizer, Params: offload.Disk, Ratio: 1, Buffers: 2, Tile: 700, DType: device.BF16, Vecs: 1}
+		cfg.Scratch.Files = offload.Hook{Files: offload.OS{}, Before: func(o offload.Op) error {
+			if o.Do == "write" && o.Bytes == 4096 && o.Off > 0 {
+				time.Sleep(10 * time.Millisecond)
+				written.Add(1)
+			}
+			return nil
+		}}
+		r, err := newRig(t, cfg, two)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rng, m := rand.New(rand.NewPCG(1, 2)), newModel(two, 1)
+		for tile := range r.Tiles(0) {
+			e := r.update(0, tile, m, true, rng)
+			if err := e.On.Await(e.Seq); err != nil || written.Load() < int64(tile+1) {
+				t.Errorf("state on the %v: %d of %d tiles of parameters are written (%v)", optimizer, written.Load(), tile+1, err)
+			}
 		}
 	}
 }
