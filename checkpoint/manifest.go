@@ -98,16 +98,6 @@ func (f fileEntry) check() error {
 
 func isData(name string) bool { return strings.HasPrefix(name, "data-") }
 
-// file finds an entry by name.
-func (m *manifest) file(name string) (fileEntry, bool) {
-	for _, f := range m.Files {
-		if f.Name == name {
-			return f, true
-		}
-	}
-	return fileEntry{}, false
-}
-
 // bytes is the size of all files.
 func (m *manifest) bytes() (n int64) {
 	for _, f := range m.Files {

@@ -27,6 +27,7 @@ type Checkpoint struct {
 
 	fsys  vfs.FS
 	man   *manifest
+	names map[string]fileEntry // man.Files
 	index map[key]*stored
 	files []*source
 	read  atomic.Int64
@@ -73,12 +74,15 @@ func (c *Checkpoint) open() error {
 	if err != nil {
 		return err
 	}
-	c.man, c.Tensors = m, m.Tensors
+	c.man, c.Tensors, c.names = m, m.Tensors, map[string]fileEntry{}
+	for _, f := range m.Files {
+		c.names[f.Name] = f
+	}
 	c.Step, c.Seq, c.Created, c.Metrics = m.Step, m.Seq, m.Created, m.Metrics
 	if err := sizes(c.fsys, c.Path, m); err != nil {
 		return err
 	}
-	state, ok := m.file(stateName)
+	state, ok := c.names[stateName]
 	if !ok {
 		return &Damage{File: manifestName, Why: "lists no " + stateName}
 	}
@@ -103,7 +107,7 @@ func (c *Checkpoint) open() error {
 
 func (c *Checkpoint) openPart(w int) error {
 	name := partName(w)
-	entry, ok := c.man.file(name)
+	entry, ok := c.names[name]
 	if !ok {
 		return &Damage{File: manifestName, Why: "lists no " + name}
 	}
@@ -128,7 +132,7 @@ func (c *Checkpoint) openPart(w int) error {
 
 func (c *Checkpoint) openData(p *part, i int) error {
 	d := &p.Files[i]
-	if e, ok := c.man.file(d.Name); !ok || e.Bytes != d.Bytes || e.CRC[0] != d.CRC[0] {
+	if e, ok := c.names[d.Name]; !ok || e.Bytes != d.Bytes || e.CRC[0] != d.CRC[0] {
 		return &Damage{File: partName(p.Writer), Why: fmt.Sprintf("and the manifest disagree on %s", d.Name)}
 	}
 	f, err := c.fsys.Open(filepath.Join(c.Path, d.Name))

@@ -11,14 +11,15 @@ import (
 	"zeroth/shard"
 )
 
-// readBytes is how many raw bytes of neighbouring blocks one read asks for.
+// readBytes is how many raw bytes a task has at most: what one goroutine reads
+// at a time.
 const readBytes = 16 * blockBytes
 
 // scratch is the work space of one goroutine that reads.
 type scratch struct {
 	raw    []byte // a block that is wanted in part
-	stored []byte // encoded blocks, grown to what is needed
-	coder  *coder // made when the first encoded block comes
+	stored []byte // a block as it is stored; made when the first encoded one comes
+	coder  *coder // likewise
 }
 
 func newScratch() *scratch { return &scratch{raw: make([]byte, blockBytes)} }
@@ -196,19 +197,19 @@ func (c *Checkpoint) run(k task) error {
 }
 
 // rawWhole reads blocks [i, j) straight to where they are wanted and returns
-// their number of bytes.
+// their number of bytes. Each is verified while it is in the cache.
 func (c *Checkpoint) rawWhole(k task, i, j int) (int64, error) {
-	n := min(int64(j)*blockBytes, k.from.raw(k.t.DType.Size())) - k.lo
-	b := k.into[:n]
-	if err := c.fetch(k, k.from.Offset+k.lo, b, i); err != nil {
-		return 0, err
-	}
+	n := int64(0)
 	for ; i < j; i++ {
-		m := min(len(b), blockBytes)
-		if err := k.verify(b[:m], i); err != nil {
+		off, size := k.from.block(i, k.t.DType.Size())
+		b := k.into[n : n+int64(size)]
+		if err := c.fetch(k, off, b, i); err != nil {
 			return 0, err
 		}
-		b = b[m:]
+		if err := k.verify(b, i); err != nil {
+			return 0, err
+		}
+		n += int64(size)
 	}
 	return n, nil
 }
@@ -227,33 +228,29 @@ func (c *Checkpoint) rawPartly(k task, i int, s *scratch) (int64, error) {
 	return int64(copy(k.into, b[k.lo-start:])), nil
 }
 
-// runEncoded reads the encoded blocks of a task at once and decodes each.
+// runEncoded reads, verifies and decodes the encoded blocks of a task.
 func (c *Checkpoint) runEncoded(k task, s *scratch) error {
 	if s.coder == nil {
 		s.coder = newCoder()
 	}
-	size := k.t.DType.Size()
+	if s.stored == nil { // one more byte than a block has: it may have been stored raw
+		s.stored = make([]byte, blockBytes+1)
+	}
 	i, j := int(k.lo/blockBytes), blocks(k.hi)
-	off, _ := k.from.block(i, size)
-	end, n := k.from.block(j-1, size)
-	total := int(end-off) + n
-	if cap(s.stored) < total {
-		s.stored = make([]byte, total)
-	}
-	b := s.stored[:total]
-	if err := c.fetch(k, off, b, i); err != nil {
-		return err
-	}
+	off, _ := k.from.block(i, k.t.DType.Size())
 	for ; i < j; i++ {
-		m := k.from.Stored[i]
-		if err := k.verify(b[:m], i); err != nil {
+		b := s.stored[:k.from.Stored[i]]
+		if err := c.fetch(k, off, b, i); err != nil {
 			return err
 		}
-		took, err := k.decode(s, b[:m], i)
+		if err := k.verify(b, i); err != nil {
+			return err
+		}
+		n, err := k.decode(s, b, i)
 		if err != nil {
 			return err
 		}
-		b, k.lo, k.into = b[m:], k.lo+took, k.into[took:]
+		off, k.lo, k.into = off+int64(len(b)), k.lo+n, k.into[n:]
 	}
 	return nil
 }

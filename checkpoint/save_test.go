@@ -175,7 +175,7 @@ func TestFilesRoll(t *testing.T) {
 		}
 		b, _ := vfs.ReadFile(fsys, filepath.Join(c.Path, "data-00000-001.safetensors"), 1<<30)
 		sums[i] = digest(b)
-		if e, _ := c.man.file("data-00000-001.safetensors"); e.CRC[0] != crc(b) {
+		if e := c.names["data-00000-001.safetensors"]; e.CRC[0] != crc(b) {
 			t.Errorf("digest of the file %08x, its CRC32C is %08x", e.CRC[0], crc(b))
 		}
 	}
@@ -387,7 +387,8 @@ func TestIncompleteIsRefused(t *testing.T) {
 	}
 }
 
-// A save of 64 MiB allocates a few MiB, raw or encoded.
+// A save or load of 64 MiB allocates a few MiB, raw or encoded (the bound is
+// wide, because the race detector makes pools forget).
 func TestSaveMemory(t *testing.T) {
 	m := bigModel(1<<24, Master)
 	for _, compress := range []Compression{Never, Always} {
@@ -396,7 +397,7 @@ func TestSaveMemory(t *testing.T) {
 		runtime.ReadMemStats(&a)
 		path := m.mustSave(t, vfs.OS{}, root, 1, 1, Options{Compress: compress, Workers: 2})
 		runtime.ReadMemStats(&b)
-		if n := b.TotalAlloc - a.TotalAlloc; n > 20<<20 {
+		if n := b.TotalAlloc - a.TotalAlloc; n > 32<<20 {
 			t.Errorf("%v: save allocated %.1f MiB", compress, float64(n)/(1<<20))
 		}
 		c, err := Open(path)
@@ -409,7 +410,7 @@ func TestSaveMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 		runtime.ReadMemStats(&b)
-		if n := b.TotalAlloc - a.TotalAlloc; n > 20<<20 {
+		if n := b.TotalAlloc - a.TotalAlloc; n > 32<<20 {
 			t.Errorf("%v: load allocated %.1f MiB", compress, float64(n)/(1<<20))
 		}
 		if !bytes.Equal(into, m.data[key{"w", Master}]) {

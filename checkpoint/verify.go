@@ -101,7 +101,7 @@ func (v *verifier) blocks(k task) error {
 	size := k.t.DType.Size()
 	for i := int(k.lo / blockBytes); i < blocks(k.hi); i++ {
 		off, n := k.from.block(i, size)
-		if cap(s.stored) < n {
+		if s.stored == nil {
 			s.stored = make([]byte, blockBytes+1)
 		}
 		b := s.stored[:n]

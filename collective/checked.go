@@ -2,6 +2,7 @@ package collective
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -12,16 +13,21 @@ import (
 // otherwise: enough for a rank that writes a checkpoint, or reads one.
 const DefaultDeadline = 5 * time.Minute
 
-// ErrLate says which ranks kept an operation waiting beyond its deadline. The
-// group has ended with it, so it is an ErrClosed.
+// ErrLate says which ranks kept an operation of another waiting beyond its
+// deadline. The group has ended with it, so it is an ErrClosed.
 type ErrLate struct {
 	Op    string        // "operation 7 (all-gather of 96 fp32)"
-	Ranks []int         // by Name
+	Rank  int           // that waited, by Name
+	Ranks [][]int       // for whom: Watched.Missing
 	Limit time.Duration // what they exceeded
 }
 
 func (e ErrLate) Error() string {
-	return fmt.Sprintf("%s: %s did not arrive within %v", e.Op, ranks(e.Ranks), e.Limit)
+	chain := make([]string, len(e.Ranks))
+	for i, r := range e.Ranks {
+		chain[i] = ranks(r)
+	}
+	return fmt.Sprintf("%s: rank %d waited %v for %s", e.Op, e.Rank, e.Limit, strings.Join(chain, ", which waited for "))
 }
 
 func (e ErrLate) Is(target error) bool { return target == ErrClosed }
@@ -129,7 +135,11 @@ func (c *checkedCall) doCompare() error {
 		c.g.calls[r] = call{seq: int(uint32(p[0])) | int(p[1])<<32, n: int(uint32(p[2])) | int(p[3])<<32,
 			op: op(p[4]), t: device.DType(p[5])}
 	}
-	return disagreement(c.g.calls, c.g.inner.Name)
+	err := disagreement(c.g.calls, c.g.inner.Name)
+	if err != nil {
+		c.g.inner.Abort(err)
+	}
+	return err
 }
 
 func (c *checkedCall) doEnd() error {
@@ -156,10 +166,7 @@ func (g *checked) look() {
 		g.watcher.Reset(g.limit)
 		return
 	}
-	for i, r := range missing {
-		missing[i] = g.inner.Name(r)
-	}
-	g.inner.Abort(ErrLate{fmt.Sprintf("operation %d (%v)", g.now.seq, g.now), missing, g.limit})
+	g.inner.Abort(ErrLate{fmt.Sprintf("operation %d (%v)", g.now.seq, g.now), g.inner.Name(g.Rank()), missing, g.limit})
 }
 
 // Close implements Group and ends the watch.

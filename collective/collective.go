@@ -43,11 +43,16 @@ type Group interface {
 // the group it wraps.
 type Watched interface {
 	Group
-	// Missing is the ranks that this rank's operation still waits for, nil if
-	// it does not wait.
-	Missing() []int
+	// Missing is the ranks, by Name, that this rank's operation still waits
+	// for, nil if it does not wait. An implementation that can tell what ranks
+	// do in their other groups names whom it waits for in the end, not a rank
+	// that itself waits for another elsewhere. Where nobody is at the end,
+	// because ranks wait for each other, further elements are the ranks that
+	// those of the element before wait for.
+	Missing() [][]int
 	// Abort is Close with a reason: pending and later operations of all ranks,
-	// this one too, fail with err, unless the group has ended already.
+	// this one too, fail with err, unless the group has ended already. A rank
+	// that then closes its other groups passes the reason on.
 	Abort(err error)
 	// Name is what errors call rank r: its rank in the world that the group is
 	// a part of.

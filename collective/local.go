@@ -1,7 +1,6 @@
 package collective
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -42,7 +41,8 @@ type Local struct {
 
 // room is what the ranks of a group share.
 type room struct {
-	names []int // of the ranks, in errors
+	names []int   // of the ranks, in errors
+	fates []*fate // of the ranks
 
 	mu      sync.Mutex
 	moved   sync.Cond       // any of the fields below changed
@@ -56,12 +56,14 @@ type room struct {
 	ended   error           // why; nil while open
 }
 
-// fate is shared by the groups of one rank: what the rank's end means to the
-// others. It is ErrPeerLost with the rank's own name until one of its groups
-// ends for a reason from elsewhere, which it then passes on.
+// fate is shared by the groups of one rank: what the rank waits for, and what
+// its end means to the others. That is ErrPeerLost with the rank's own name
+// until one of its groups ends for a reason from elsewhere, which it then
+// passes on.
 type fate struct {
-	mu  sync.Mutex
-	why error
+	mu    sync.Mutex
+	why   error
+	waits *room // in whose meeting the rank waits, or waited when its group ended; nil if in none
 }
 
 func (f *fate) pass(why error) {
@@ -74,6 +76,18 @@ func (f *fate) reason() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.why
+}
+
+func (f *fate) wait(in *room) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.waits = in
+}
+
+func (f *fate) waitsIn() *room {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.waits
 }
 
 // localCall is an operation on its way through a queue.
@@ -99,7 +113,7 @@ func NewLocal(size int) []*Local {
 // newLocal opens a group of ranks that errors call by the given names.
 func newLocal(names []int, fates []*fate) []*Local {
 	size := len(names)
-	r := &room{names: names, calls: make([]call, size), bufs: make([]device.Buffer, size), here: make([]bool, size)}
+	r := &room{names: names, fates: fates, calls: make([]call, size), bufs: make([]device.Buffer, size), here: make([]bool, size)}
 	r.moved.L = &r.mu
 	ls := make([]*Local, size)
 	for i := range ls {
@@ -138,6 +152,10 @@ func (l *Local) issue(q device.Queue, o op, b device.Buffer) {
 		c.run = c.exec
 	}
 	c.call, c.b = what, b
+	if n, ok := q.(interface{ Call(string, func() error) }); ok {
+		n.Call(o.String(), c.run) // a queue that shows in traces what it runs
+		return
+	}
 	q.Do(c.run)
 }
 
@@ -193,7 +211,7 @@ func (l *Local) meet(c *localCall) error {
 	r.arrived++
 	if r.arrived == l.Size() {
 		r.open(disagreement(r.calls, l.Name))
-	} else if ok := r.await(); !ok {
+	} else if ok := r.await(l.fate); !ok {
 		l.inside, r.bufs[l.rank] = false, device.Buffer{}
 		return l.why()
 	}
@@ -216,12 +234,14 @@ func (r *room) open(verdict error) {
 
 // await returns true when the meeting under way is complete, false when the
 // group ends before.
-func (r *room) await() bool {
+func (r *room) await(f *fate) bool {
+	f.wait(r)
 	for meeting := r.met; r.met == meeting; r.moved.Wait() {
 		if r.ended != nil {
 			return false
 		}
 	}
+	f.wait(nil)
 	return true
 }
 
@@ -245,9 +265,7 @@ func (l *Local) why() error {
 	if l.room.ended == error(ErrPeerLost{l.Name(l.rank)}) {
 		return ErrClosed // by this rank
 	}
-	if errors.Is(l.room.ended, ErrClosed) {
-		l.fate.pass(l.room.ended)
-	}
+	l.fate.pass(l.room.ended)
 	return l.room.ended
 }
 
@@ -265,6 +283,7 @@ func (l *Local) Abort(err error) {
 	l.room.mu.Lock()
 	defer l.room.mu.Unlock()
 	l.room.end(err)
+	_ = l.why() // which passes it on
 }
 
 // end ends the group; only the first reason counts.
@@ -275,18 +294,64 @@ func (r *room) end(why error) {
 	}
 }
 
-// Missing implements Watched.
-func (l *Local) Missing() (ranks []int) {
-	r := l.room
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.ended != nil || !r.here[l.rank] {
+// Missing implements Watched: a search through the groups in which the ranks
+// that are missing wait in turn.
+func (l *Local) Missing() [][]int {
+	if !l.room.holds(l.rank) {
 		return nil
 	}
-	for i, here := range r.here {
-		if !here {
-			ranks = append(ranks, i)
+	var chain [][]int
+	var busy []int
+	seen := []*room{l.room}
+	for todo := seen; len(todo) > 0; {
+		var next []*room
+		var names []int
+		for _, m := range absent(todo) {
+			names = append(names, m.name)
+			in := m.fate.waitsIn()
+			if in == nil {
+				busy = append(busy, m.name)
+			} else if !slices.Contains(seen, in) {
+				seen, next = append(seen, in), append(next, in)
+			}
 		}
+		chain, todo = append(chain, sorted(names)), next
 	}
-	return slices.Clip(ranks)
+	if busy != nil {
+		return [][]int{sorted(busy)}
+	}
+	return chain
+}
+
+func sorted(names []int) []int {
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// member is a rank of a room.
+type member struct {
+	name int
+	fate *fate
+}
+
+// absent is the ranks that the meetings under way in the rooms wait for, or
+// waited for when the group ended.
+func absent(rooms []*room) (out []member) {
+	for _, r := range rooms {
+		r.mu.Lock()
+		for i, here := range r.here {
+			if !here {
+				out = append(out, member{r.names[i], r.fates[i]})
+			}
+		}
+		r.mu.Unlock()
+	}
+	return out
+}
+
+// holds says whether a rank waits in the meeting under way.
+func (r *room) holds(rank int) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.ended == nil && r.here[rank]
 }

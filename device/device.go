@@ -51,11 +51,12 @@ const (
 	Stats                  // losses and norms
 	Staging                // offload staging
 	Snapshot               // checkpoint staging
+	Workspace              // of kernels
 	Uses                   // number of categories
 )
 
 var useNames = [Uses]string{"params", "gathered", "grads", "unit_grads", "master",
-	"optimizer", "activations", "inputs", "stats", "offload_staging", "checkpoint_staging"}
+	"optimizer", "activations", "inputs", "stats", "offload_staging", "checkpoint_staging", "workspace"}
 
 func (u Use) String() string { return useNames[u] }
 

@@ -40,7 +40,7 @@ func (r *Runner) layUnits() {
 		u := byName[m.Units[i]]
 		if u == nil {
 			u = &Unit{
-				Name: m.Units[i], label: "unit " + m.Units[i], index: len(r.Units), first: i, stale: true,
+				Name: m.Units[i], labels: newLabels(m.Units[i]), index: len(r.Units), first: i, stale: true,
 				Layout: shard.Lay(mod.Params(), r.cfg.Shard.Size(), Align*r.cfg.Replicate.Size()),
 			}
 			byName[u.Name] = u
@@ -53,6 +53,11 @@ func (r *Runner) layUnits() {
 	for _, u := range r.Units {
 		u.whole = r.cfg.Policy.KeepParams || u.shared()
 	}
+}
+
+func newLabels(unit string) labels {
+	on := func(work string) string { return "unit " + unit + ": " + work }
+	return labels{on("forward"), on("backward"), on("all-gather"), on("reduce-scatter"), on("all-reduce"), on("gradient to host"), on("gradient from host")}
 }
 
 // turns hands out slots: units that share take one of the shared ones in turn,

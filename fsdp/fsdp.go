@@ -102,8 +102,12 @@ type Unit struct {
 	sent    device.Event  // Grad has the sum so far, if GradAway
 	first   int           // the first step that uses the unit,
 	last    int           // and the last
-	label   string
+	labels  labels
 }
+
+// labels name a unit's work on the queues, for errors and traces. The
+// all-reduce is that between replicas.
+type labels struct{ forward, backward, gather, reduce, replicate, send, back string }
 
 // shared says whether several steps use the unit.
 func (u *Unit) shared() bool { return u.first != u.last }
@@ -178,7 +182,7 @@ func (r *Runner) Forward(bt *nn.Batch, train bool) {
 	var x device.Buffer
 	for i := range r.steps {
 		r.gather(i + r.cfg.Policy.Prefetch) // into the slot that step i-1 has left, while step i computes
-		s := r.await(i)
+		s := r.await(i, r.steps[i].unit.labels.forward)
 		s.mark, s.x, s.y = r.arena.Mark(), x, device.Buffer{}
 		if i+1 < len(r.steps) {
 			s.y = r.arena.Take(r.cfg.DType, n)
@@ -205,7 +209,7 @@ func (r *Runner) Backward(bt *nn.Batch, micro int) {
 	}
 	for i := len(r.steps) - 1; i >= 0; i-- {
 		r.gather(i - p.Prefetch)
-		s := r.await(i)
+		s := r.await(i, r.steps[i].unit.labels.backward)
 		if s.replay {
 			s.mod.Forward(c, r.arena, s.w, bt, s.x, s.y, &s.saved)
 		}
@@ -231,7 +235,7 @@ func (r *Runner) gather(i int) {
 		return
 	}
 	q, whole := r.cfg.Comm, s.buf.Slice(0, u.Layout.Len())
-	q.Label(u.label)
+	q.Label(u.labels.gather)
 	if own := collective.Own(r.cfg.Shard, whole); u.ParamAway {
 		q.After(r.cfg.Host.Params.Fetch(u.index, own, s.free, u.updated))
 	} else {
@@ -245,14 +249,15 @@ func (r *Runner) gather(i int) {
 	s.owner, s.ready, u.stale = u, q.Mark(), false
 }
 
-// await makes the compute queue wait until the unit of step i is whole.
-func (r *Runner) await(i int) *step {
+// await makes the compute queue, which goes on to what label says, wait until
+// the unit of step i is whole.
+func (r *Runner) await(i int, label string) *step {
 	s := &r.steps[i]
 	sl := &r.slots[s.unit.slot]
 	if sl.owner != s.unit {
 		panic("fsdp: unit " + s.unit.Name + " is used before it is gathered")
 	}
-	r.cfg.Compute.Label(s.unit.label)
+	r.cfg.Compute.Label(label)
 	r.cfg.Compute.After(sl.ready)
 	return s
 }
@@ -289,7 +294,7 @@ func (r *Runner) reduce(u *Unit, micro int) {
 		}
 		buf = u.kept
 	}
-	q.Label(u.label)
+	q.Label(u.labels.reduce)
 	q.After(c.Mark())
 	r.cfg.Shard.ReduceScatter(q, buf)
 	own := collective.Own(r.cfg.Shard, buf)
@@ -306,6 +311,7 @@ func (r *Runner) reduce(u *Unit, micro int) {
 		g.free = q.Mark()
 	}
 	if last {
+		q.Label(u.labels.replicate)
 		collective.AllReduce(r.cfg.Replicate, q, u.Grad)
 		u.Reduced = q.Mark()
 	}
@@ -318,15 +324,16 @@ func (r *Runner) send(u *Unit, own device.Buffer, g *gradSlot, micro int) {
 	q, h := r.cfg.Comm, r.cfg.Host
 	if micro > 0 && !r.cfg.Policy.KeepGrads {
 		back := r.back.buf.Slice(0, own.N)
-		q.After(move(h.ToDevice, u.label, r.back.free, u.sent, back, u.Grad))
+		q.After(move(h.ToDevice, u.labels.back, r.back.free, u.sent, back, u.Grad))
 		q.AddTo(own, back, own)
 		r.back.free = q.Mark()
 	}
 	last := micro == r.cfg.Micro-1
 	if last {
+		q.Label(u.labels.replicate)
 		collective.AllReduce(r.cfg.Replicate, q, own)
 	}
-	u.sent = move(h.ToHost, u.label, q.Mark(), device.Event{}, u.Grad, own)
+	u.sent = move(h.ToHost, u.labels.send, q.Mark(), device.Event{}, u.Grad, own)
 	if !r.cfg.Policy.KeepGrads {
 		g.free = u.sent
 	}

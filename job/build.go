@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"strings"
 
 	"zeroth/checkpoint"
@@ -82,6 +83,35 @@ func (c *Config) footprint(s Seams) (f Footprint, err error) {
 	return c.rehearse(f.Arena, s)
 }
 
+// workers is how many of the machine's processors a rank's kernels are split
+// over.
+func (c *Config) workers() int { return max(1, runtime.GOMAXPROCS(0)/c.Parallel.Ranks) }
+
+// queues are the queues a trainer works on, on the device.
+var queues = [...]string{"compute", "comm", "update"}
+
+// sizes are the largest operands of the job's kernels.
+func (c *Config) sizes() cpu.Sizes {
+	m := c.Model
+	s := cpu.Sizes{
+		Type: c.Precision, Rows: c.Train.MicroBatch * m.Context, Width: m.Width, Vocab: m.Vocab,
+		Attn: device.Attn{T: m.Context, D: m.Width / m.Heads},
+	}
+	for _, p := range parameters(m.gpt2().Model()) {
+		s.Widest = max(s.Widest, slices.Max(p.Shape))
+	}
+	return s
+}
+
+// Workspace is the bytes a rank's device takes for its kernels.
+func (c *Config) Workspace() int64 {
+	n := len(queues)
+	if c.saves() {
+		n++ // the saver's
+	}
+	return cpu.Workspace(c.workers(), n, c.sizes())
+}
+
 // rehearse runs a step with an arena of the given size. The footprint's Arena
 // is how much of it was used.
 func (c *Config) rehearse(arena int, s Seams) (f Footprint, err error) {
@@ -107,6 +137,9 @@ func (c *Config) rehearse(arena int, s Seams) (f Footprint, err error) {
 		snapshots = host
 	}
 	if _, err := snapshots.Alloc(device.F32, c.staged(t), device.Snapshot); err != nil {
+		return f, err
+	}
+	if _, err := dev.Alloc(device.F32, int(c.Workspace()/4), device.Workspace); err != nil {
 		return f, err
 	}
 	t.Rehearse()
@@ -162,15 +195,17 @@ func (c *Config) OpenWith(s Seams) ([]*Rank, error) {
 	var ranks []*Rank
 	saves, tuner := collective.NewLocal(c.Parallel.Ranks), &checkpoint.Tuner{}
 	for r, g := range collective.LocalWorld(c.Mesh()) {
-		if s.Wrap != nil {
-			g = s.Wrap(r, g)
-		}
 		g.World = collective.Checked(g.World, c.Parallel.Timeout)
 		g.Shard = collective.Checked(g.Shard, c.Parallel.Timeout)
 		g.Replica = collective.Checked(g.Replica, c.Parallel.Timeout)
-		rank := c.newRank(r, g)
+		if s.Wrap != nil {
+			g = s.Wrap(r, g)
+		}
+		rank, err := c.newRank(r, g)
 		ranks = append(ranks, rank)
-		err := rank.open(c, plan.Arena, run, s)
+		if err == nil {
+			err = rank.open(c, plan.Arena, run, s)
+		}
 		if err == nil && c.saves() {
 			rank.saver, err = c.newSaver(rank, saves[r], tuner)
 		}
@@ -198,25 +233,26 @@ func (c *Config) budget(f Footprint) error {
 }
 
 // newRank makes a rank's devices and queues.
-func (c *Config) newRank(r int, g collective.Ranks) *Rank {
-	workers := max(1, runtime.GOMAXPROCS(0)/c.Parallel.Ranks)
-	dev := cpu.New(workers)
-	dev.Budget(c.Parallel.Memory)
-	rank := &Rank{Rank: r, Device: dev, Groups: g}
-	queues := func(d *cpu.Device, names ...string) {
+func (c *Config) newRank(r int, g collective.Ranks) (*Rank, error) {
+	rank := &Rank{Rank: r, Device: cpu.New(c.workers()), Groups: g}
+	rank.Device.Budget(c.Parallel.Memory)
+	if err := rank.Device.Reserve(c.sizes()); err != nil {
+		return rank, err
+	}
+	open := func(d *cpu.Device, names ...string) {
 		for _, name := range names {
 			rank.Queues = append(rank.Queues, d.NewQueue(name))
 		}
 	}
-	queues(dev, "compute", "comm", "update")
+	open(rank.Device, queues[:]...)
 	if c.Zero.Offload.any() {
-		rank.Host = cpu.New(workers)
-		queues(rank.Host, "host", "to host", "to device")
+		rank.Host = cpu.New(c.workers())
+		open(rank.Host, "host", "to host", "to device")
 	}
 	if c.Zero.Offload.disk() {
-		queues(rank.Host, "read", "write")
+		open(rank.Host, "read", "write")
 	}
-	return rank
+	return rank, nil
 }
 
 func (r *Rank) open(c *Config, arena int, run string, s Seams) (err error) {

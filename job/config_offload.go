@@ -33,6 +33,21 @@ func (o Offload) config() offload.Config {
 func (o Offload) any() bool  { return o.Optimizer != "none" || o.Parameters != "none" }
 func (o Offload) disk() bool { return o.Optimizer == "disk" || o.Parameters == "disk" }
 
+// String is what is offloaded in words, empty for nothing: "optimizer on disk,
+// parameters on host".
+func (o Offload) String() string {
+	var parts []string
+	if o.Optimizer != "none" && o.Ratio < 1 {
+		parts = append(parts, fmt.Sprintf("%s of the optimizer on %s", formatReal(o.Ratio), o.Optimizer))
+	} else if o.Optimizer != "none" {
+		parts = append(parts, "optimizer on "+o.Optimizer)
+	}
+	if o.Parameters != "none" {
+		parts = append(parts, "parameters on "+o.Parameters)
+	}
+	return strings.Join(parts, ", ")
+}
+
 // idle says why a key of the section has no meaning, and what decided that.
 func (o Offload) idle(name string) (why, because string) {
 	const key = "zero.offload.optimizer"

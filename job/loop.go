@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -31,8 +32,11 @@ func Train(ctx context.Context, c *Config, out string, obs Observer) error {
 // The run folder may be that of the run which made it: then metrics.jsonl goes
 // on after the checkpoint's step.
 func Resume(ctx context.Context, c *Config, out, which string, obs Observer) error {
+	file := c.YAML() // as it can be run again, in another folder
 	if c.Checkpoint.Dir == "" {
-		c.Checkpoint.Dir = filepath.Join(out, "ckpt")
+		here := *c
+		here.Checkpoint.Dir = filepath.Join(out, "ckpt")
+		c = &here
 	}
 	set, weights, err := c.openInputs(ctx, obs)
 	if err != nil {
@@ -50,12 +54,20 @@ func Resume(ctx context.Context, c *Config, out, which string, obs Observer) err
 		return err
 	}
 	defer closeAll(ranks)
-	rec, err := c.record(out, which == "", start.Step, obs)
+	rec, err := record(out, file, which == "", start.Step, obs)
 	if err != nil {
 		return err
 	}
 	rec.Start(c.header(set, out, ranks))
+	for _, r := range ranks {
+		for _, file := range r.Trainer.Reclaimed() {
+			rec.Note("removed what a dead run has left: " + file)
+		}
+	}
+	trace := traceOf(ctx)
+	trace.attach(ranks)
 	stopped, err := c.train(ctx, ranks, set, start, rec)
+	trace.detach(ranks)
 	if err == nil {
 		err = c.export(ranks, filepath.Join(out, modelFolder))
 	}
@@ -65,7 +77,7 @@ func Resume(ctx context.Context, c *Config, out, which string, obs Observer) err
 	if !stopped {
 		rec.sum.Sample, err = c.sample(ctx, out)
 	}
-	rec.sum.Stopped, rec.sum.MemoryPerRank = stopped, peak(ranks)
+	rec.sum.Stopped, rec.sum.MemoryPerRank, rec.sum.Trace = stopped, peak(ranks), trace.exposure()
 	rec.Done(rec.sum)
 	if stopped {
 		return context.Cause(ctx)
@@ -156,8 +168,8 @@ func (c *Config) train(ctx context.Context, ranks []*Rank, set *data.Set, b *beg
 	return stopped, err
 }
 
-// Together runs f on every rank at once and returns the error that came first
-// in cause: one that is not the loss of a peer, if there is one.
+// Together runs f on every rank at once and returns the error that explains
+// those of the others.
 func Together(ranks []*Rank, f func(*Rank) error) error {
 	errs := make([]error, len(ranks))
 	var wg sync.WaitGroup
@@ -169,12 +181,25 @@ func Together(ranks []*Rank, f func(*Rank) error) error {
 		})
 	}
 	wg.Wait()
-	for _, err := range errs {
-		if err != nil && !errors.Is(err, collective.ErrClosed) {
-			return err
-		}
+	return slices.MinFunc(errs, func(a, b error) int { return cmp.Compare(effect(a), effect(b)) })
+}
+
+// effect is how far an error is from its cause: a rank's own failure, the
+// deadline that a rank did not keep, the loss of a peer, a closed group.
+func effect(err error) int {
+	var late collective.ErrLate
+	var lost collective.ErrPeerLost
+	switch {
+	case err == nil:
+		return 4
+	case !errors.Is(err, collective.ErrClosed):
+		return 0
+	case errors.As(err, &late):
+		return 1
+	case errors.As(err, &lost):
+		return 2
 	}
-	return errors.Join(errs...)
+	return 3
 }
 
 // peak is the most bytes any rank has held at once.
@@ -236,6 +261,7 @@ func (l *loop) run(ctx context.Context) (stopped bool, err error) {
 		}
 		l.advance()
 		now := time.Now()
+		traceOf(ctx).step(l.rank.Rank, l.at, last, now)
 		if err := l.report(stats, lr, now.Sub(last)); err != nil {
 			return false, err
 		}
@@ -379,12 +405,16 @@ func (c *Config) header(set *data.Set, out string, ranks []*Rank) Header {
 	for _, u := range ranks[0].Trainer.Units() {
 		n += u.Layout.Numel()
 	}
-	mesh := c.Mesh()
+	mesh, host := c.Mesh(), int64(0)
+	if h := ranks[0].Host; h != nil {
+		host = h.Usage().Peak.Total()
+	}
 	return Header{
 		Model: fmt.Sprintf("GPT-2 %s", compact(float64(n))), Parameters: int64(n),
 		Ranks: c.Parallel.Ranks, Shard: mesh.Shard, Replicate: mesh.Replicate, Stage: c.Zero.Stage,
 		Precision: c.Precision.String(), GlobalBatch: c.Train.Batch, TokensPerStep: c.TokensPerStep(), Steps: c.Train.Steps,
 		DataTokens: set.Train.Windows() * int64(c.Model.Context), Out: out, MemoryPerRank: peak(ranks),
+		HostPerRank: host, DiskPerRank: ranks[0].Trainer.DiskBytes(), Offload: c.Zero.Offload.String(),
 	}
 }
 
@@ -399,11 +429,11 @@ type recorder struct {
 
 // record opens the run folder's files; of the metrics of an earlier run it
 // keeps those up to the step this one begins at.
-func (c *Config) record(out string, fresh bool, step int, obs Observer) (*recorder, error) {
+func record(out string, job []byte, fresh bool, step int, obs Observer) (*recorder, error) {
 	if err := os.MkdirAll(out, 0o777); err != nil {
 		return nil, fmt.Errorf("run folder: %w", err)
 	}
-	if err := writeJob(filepath.Join(out, "job.yaml"), c.YAML(), fresh); err != nil {
+	if err := writeJob(filepath.Join(out, "job.yaml"), job, fresh); err != nil {
 		return nil, fmt.Errorf("run folder: %w", err)
 	}
 	path := filepath.Join(out, "metrics.jsonl")

@@ -21,7 +21,10 @@ type Header struct {
 	Steps         int
 	DataTokens    int64 // to train on
 	Out           string
-	MemoryPerRank int64 // bytes
+	MemoryPerRank int64  // bytes
+	HostPerRank   int64  // bytes of what is offloaded, in host memory
+	DiskPerRank   int64  // bytes of what is offloaded, on disk
+	Offload       string // what is, in words; empty for nothing
 }
 
 // Step is one update, as a line of metrics.jsonl has it.
@@ -49,10 +52,11 @@ type Summary struct {
 	ValLoss       float64 // the last one; NaN if there was none
 	Tokens        int64
 	Seconds       float64
-	MemoryPerRank int64  // bytes, the peak of the rank with the highest
-	Out           string // the run folder
-	Stopped       bool   // before the last step, because it was asked to
-	Sample        string // prompt and text; empty if the job asks for none
+	MemoryPerRank int64    // bytes, the peak of the rank with the highest
+	Out           string   // the run folder
+	Stopped       bool     // before the last step, because it was asked to
+	Sample        string   // prompt and text; empty if the job asks for none
+	Trace         Exposure // without steps if none were traced
 }
 
 // Observer hears how a run goes. Start comes first, Done last; the loop calls
@@ -128,6 +132,13 @@ func (h Header) rows() [][2]string {
 	if h.MemoryPerRank > 0 {
 		rows = append(rows, [2]string{"memory", byteSize(h.MemoryPerRank) + " a rank"})
 	}
+	if h.Offload != "" {
+		away := byteSize(h.HostPerRank) + " on the host"
+		if h.DiskPerRank > 0 {
+			away += ", " + byteSize(h.DiskPerRank) + " on disk"
+		}
+		rows = append(rows, [2]string{"offload", h.Offload + ": " + away + " a rank"})
+	}
 	return append(rows, [2]string{"out", h.Out})
 }
 
@@ -145,6 +156,9 @@ func (s Summary) lines() []string {
 		out += fmt.Sprintf(", peak %s a rank", byteSize(s.MemoryPerRank))
 	}
 	lines := []string{out, "kept in " + s.Out}
+	if s.Trace.Steps > 0 {
+		lines = append(lines, s.Trace.line())
+	}
 	if s.Sample != "" {
 		lines = append(lines, "", s.Sample)
 	}

@@ -44,7 +44,7 @@ func Sample(ctx context.Context, o SampleOptions, w io.Writer) error {
 	}
 	m, err := ReadModelConfig(folder)
 	if err != nil {
-		return err
+		return BadInput(fmt.Errorf("--run %s: %w; want the folder of a run that has written its model, or a Hugging Face folder", o.Run, err))
 	}
 	tok, err := tokenizerOf(o.Run, m.Vocab)
 	if err != nil {

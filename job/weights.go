@@ -113,10 +113,10 @@ func (c *Config) export(ranks []*Rank, folder string) error {
 	})
 	if err != nil {
 		_ = w.Abort() // err is the one to report
-		return err
+		return fmt.Errorf("final parameters: %w", err)
 	}
 	if err := w.Close(); err != nil {
-		return err
+		return fmt.Errorf("final parameters: %w", err)
 	}
 	return WriteModelConfig(folder, c.Model)
 }

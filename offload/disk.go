@@ -182,7 +182,11 @@ func (d *disk) reclaimFile(name string) error {
 	if err := d.Files.Remove(name); err != nil {
 		return fmt.Errorf("remove %s, which a dead run has left: %w", name, cause(err))
 	}
-	d.reclaimed = append(d.reclaimed, fmt.Sprintf("%s (%s)", name, strings.Join(strings.Split(strings.TrimSpace(about), "\n"), ", ")))
+	what := strings.ReplaceAll(strings.TrimSpace(about), "\n", ", ")
+	if what == "" {
+		what = "never used"
+	}
+	d.reclaimed = append(d.reclaimed, fmt.Sprintf("%s (%s)", name, what))
 	return nil
 }
 

@@ -194,7 +194,7 @@ func (s *Store) place(i int, u Unit) unit {
 		p.param = Device
 	}
 	p.copies = s.cfg.DType != device.F32 || !p.atHand()
-	p.labels.state, p.labels.param = "optimizer state of unit "+u.Name, "parameters of unit "+u.Name
+	p.labels.state, p.labels.param = "unit "+u.Name+": optimizer state", "unit "+u.Name+": parameters"
 	if p.onHost && s.cfg.Optimizer == Disk {
 		p.vecs = s.cfg.Vecs
 		if p.copies {

@@ -319,7 +319,7 @@ func TestStaleFiles(t *testing.T) {
 	slices.Sort(got)
 	want := []string{
 		filepath.Join(dir, "zeroth-dead-rank-1.offload") + " (run dead, rank 1, layout 00000000, bytes 8192)",
-		filepath.Join(dir, "zeroth-torn-rank-2.offload") + " ()",
+		filepath.Join(dir, "zeroth-torn-rank-2.offload") + " (never used)",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("reclaimed %q, want %q", got, want)
@@ -438,7 +438,7 @@ func TestFileCutOff(t *testing.T) {
 	}
 	r.update(0, 1, m, true, rng)
 	err = r.work.Wait()
-	if err == nil || !strings.Contains(err.Error(), "optimizer state of unit a: "+dir) || !strings.Contains(err.Error(), "read 12288 bytes at offset 16384: the file ends after 4096 of them") {
+	if err == nil || !strings.Contains(err.Error(), "unit a: optimizer state: "+dir) || !strings.Contains(err.Error(), "read 12288 bytes at offset 16384: the file ends after 4096 of them") {
 		t.Errorf("error %v", err)
 	}
 }

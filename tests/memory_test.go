@@ -28,7 +28,7 @@ func formula(c *job.Config, tile int) zero.Footprint {
 	return zero.Footprint{
 		Units: units, Mesh: c.Mesh(), Policy: zero.Stage(c.Zero.Stage).Policy(c.Zero.Prefetch, recompute), DType: c.Precision,
 		Vecs: vecs, Micro: c.Train.Accumulate, Rows: rows,
-		Peak:    zero.GPT2Activations(g, c.Precision, rows, c.Train.LossChunk, recompute),
+		Peak: zero.GPT2Activations(g, c.Precision, rows, c.Train.LossChunk, recompute), Work: c.Workspace(),
 		Offload: zero.Offload{Optimizer: restsAt(c.Zero.Offload.Optimizer), Params: restsAt(c.Zero.Offload.Parameters), Ratio: c.Zero.Offload.Ratio, Buffers: c.Zero.Offload.Buffers, Tile: tile},
 	}
 }

@@ -184,7 +184,7 @@ func TestDiskFails(t *testing.T) {
 			if err == nil || !errors.Is(err, syscall.EIO) {
 				t.Fatalf("%s %d fails: %v", do, nth, err)
 			}
-			place := regexp.MustCompile(`(optimizer state|parameters) of unit \S+: ` + regexp.QuoteMeta(dir) + `/zeroth-[0-9a-f]{8}-rank-1\.offload: ` + do + ` \d+ bytes at offset \d+: input/output error$`)
+			place := regexp.MustCompile(`unit \S+: (optimizer state|parameters): ` + regexp.QuoteMeta(dir) + `/zeroth-[0-9a-f]{8}-rank-1\.offload: ` + do + ` \d+ bytes at offset \d+: input/output error$`)
 			if !place.MatchString(err.Error()) {
 				t.Errorf("%s %d fails: %v", do, nth, err)
 			}
@@ -211,7 +211,7 @@ func TestDiskLies(t *testing.T) {
 		}
 	}}
 	err, _ := closing(t, c, disk)
-	want := regexp.MustCompile(`optimizer state of unit \S+: \S+rank-1\.offload: the \d+ bytes at offset \d+ have checksum [0-9a-f]{8}, [0-9a-f]{8} was written: the disk has lost or changed them$`)
+	want := regexp.MustCompile(`unit \S+: optimizer state: \S+rank-1\.offload: the \d+ bytes at offset \d+ have checksum [0-9a-f]{8}, [0-9a-f]{8} was written: the disk has lost or changed them$`)
 	if err == nil || !want.MatchString(err.Error()) {
 		t.Errorf("error %v", err)
 	}

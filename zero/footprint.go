@@ -15,10 +15,11 @@ type Footprint struct {
 	Mesh   shard.Mesh // S × R
 	Policy fsdp.Policy
 	DType  device.DType
-	Vecs   int // K: state vectors of the update rule, float32 each
-	Micro  int // micro-batches a step
-	Rows   int // r = sequences × positions of a micro-batch
-	Peak   int // most activation bytes at once, from a model's own closed form
+	Vecs   int   // K: state vectors of the update rule, float32 each
+	Micro  int   // micro-batches a step
+	Rows   int   // r = sequences × positions of a micro-batch
+	Peak   int   // most activation bytes at once, from a model's own closed form
+	Work   int64 // bytes the device takes for its kernels
 
 	Offload Offload
 }
@@ -74,6 +75,7 @@ func (f Footprint) Bytes() (b device.Bytes) {
 	}
 	f.addShards(&b)
 	b[device.Activations] = int64(f.Peak)
+	b[device.Workspace] = f.Work
 	b[device.Inputs] = int64(2 * 4 * f.Micro * f.Rows)
 	b[device.Stats] = int64(4*f.Rows + 8*statLen*f.Mesh.World() + 8*device.ExactLen*len(f.Units))
 	return b

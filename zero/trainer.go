@@ -141,7 +141,7 @@ func (t *Trainer) build() (err error) {
 	rank := c.Groups.Shard.Rank()
 	for i, u := range t.runner.Units {
 		t.store.Bind(i, u.Param, u.Grad)
-		t.labels = append(t.labels, label{"norm of unit " + u.Name, "update of unit " + u.Name})
+		t.labels = append(t.labels, label{"unit " + u.Name + ": norm", "unit " + u.Name + ": update"})
 		var tiles [][]run
 		for j := range t.store.Tiles(i) {
 			tiles = append(tiles, runs(u.Layout, rank, t.store.Tile(i, j)))
@@ -363,7 +363,7 @@ func (t *Trainer) mergeNorms() error {
 // exchange gives every rank the statistics of all and waits for them.
 func (t *Trainer) exchange() error {
 	q := t.cfg.Comm
-	q.Label("statistics")
+	q.Label("statistics: all-gather")
 	q.After(t.cfg.Compute.Mark())
 	q.After(t.cfg.Update.Mark())
 	q.After(t.kept) // for its error: the disk has had a whole step's time

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -68,6 +69,28 @@ func TestTrainThenSample(t *testing.T) {
 	}
 	if out, _ := zeroth(t, 0, "sample", "--run", "run1", "--prompt", "to be", "--tokens", "5", "--temperature", "0", "--top-k", "3", "--seed", "4"); !strings.HasPrefix(out, "to be") {
 		t.Errorf("sample: %q", out)
+	}
+}
+
+// What a run is looked into with is written when it ends, and refused before
+// it begins where it cannot be.
+func TestProfiles(t *testing.T) {
+	inFolder(t)
+	out, _ := zeroth(t, 0, "train", "tiny.yaml", "--out", "r", "--cpuprofile", "cpu.prof", "--trace", "trace.json")
+	if !strings.Contains(out, "communication not hidden") {
+		t.Errorf("no word on communication in\n%s", out)
+	}
+	var trace struct{ TraceEvents []any }
+	if raw, err := os.ReadFile("trace.json"); err != nil || json.Unmarshal(raw, &trace) != nil || len(trace.TraceEvents) < 100 {
+		t.Errorf("trace.json: %v, %d events", err, len(trace.TraceEvents))
+	}
+	if raw, err := os.ReadFile("cpu.prof"); err != nil || !bytes.HasPrefix(raw, []byte{0x1f, 0x8b}) { // gzip
+		t.Errorf("cpu.prof: %v, %d bytes", err, len(raw))
+	}
+	for _, flag := range []string{"--cpuprofile", "--trace"} {
+		if _, errs := zeroth(t, 2, "train", "tiny.yaml", flag, "no/such/file"); !strings.HasPrefix(errs, flag+": open no/such/file: ") {
+			t.Errorf("%s: %s", flag, errs)
+		}
 	}
 }
 

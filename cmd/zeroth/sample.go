@@ -30,6 +30,10 @@ func (a *app) sample() *cobra.Command {
 			if errors.Is(err, context.Canceled) && ctx.Err() != nil {
 				return errStopped
 			}
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(a.out) // so that a prompt does not stand behind the text
 			return err
 		}),
 		ValidArgsFunction: cobra.NoFileCompletions,

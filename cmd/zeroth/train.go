@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 func (a *app) train() *cobra.Command {
 	var sets []string
 	var out, resume string
+	var look probes
 	cmd := &cobra.Command{
 		Use:   "train JOB.yaml",
 		Short: "Train a model as a job file says",
@@ -39,7 +41,11 @@ quits at once. 'zeroth help job' lists the keys of a job file.`,
   zeroth train job.yaml --set 'data.text=["docs/**/*.md"]' --set optimizer.lr=1e-3`,
 		Args: oneJob,
 		RunE: a.do(func(cmd *cobra.Command, args []string) error {
-			return a.runTraining(cmd.Context(), args[0], sets, out, resume)
+			ctx, stop, err := look.start(cmd.Context())
+			if err == nil {
+				err = a.runTraining(ctx, args[0], sets, out, resume)
+			}
+			return cmp.Or(err, stop())
 		}),
 		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			if len(args) > 0 {
@@ -51,6 +57,7 @@ quits at once. 'zeroth help job' lists the keys of a job file.`,
 	cmd.Flags().StringArrayVar(&sets, "set", nil, "replace a `key=value` of the job file, the value in YAML (repeatable)")
 	cmd.Flags().StringVar(&out, "out", "", "run `folder`, new or empty (default runs/JOB-TIME)")
 	cmd.Flags().StringVar(&resume, "resume", "", "go on from a checkpoint: `latest`, a step, or its folder; with the --out of the run before, its files go on")
+	look.flags(cmd.Flags())
 	must(cmd.MarkFlagDirname("out"))
 	must(cmd.RegisterFlagCompletionFunc("set", completeKey))
 	return cmd
@@ -121,7 +128,7 @@ func left(out string) string {
 	if err != nil || len(files) == 0 {
 		return "nothing was written"
 	}
-	return fmt.Sprintf("kept in %s: %s", out, some(files))
+	return fmt.Sprintf("kept in %s: %s", out, some(files, len(files)))
 }
 
 // defaultFolder is runs/quickstart-20261121-093812 for quickstart.yaml.
@@ -151,7 +158,7 @@ func makeFolder(path string, resumed bool) (undo func(), err error) {
 	}
 	if len(files) > 0 && !resumed {
 		return nil, job.BadInput(fmt.Errorf("--out %s: the folder is not empty (%s); a run is never written over another: name a new folder, remove this one, or go on from its checkpoints with --resume latest",
-			path, some(files)))
+			path, some(files, 3)))
 	}
 	probe, err := os.CreateTemp(path, ".probe")
 	if err != nil {
@@ -172,13 +179,13 @@ func missing(path string) (folders []string) {
 	}
 }
 
-// some are the first names.
-func some(files []os.DirEntry) string {
+// some are the first n names.
+func some(files []os.DirEntry, n int) string {
 	var names []string
-	for _, f := range files[:min(3, len(files))] {
+	for _, f := range files[:min(n, len(files))] {
 		names = append(names, f.Name())
 	}
-	if len(files) > 3 {
+	if len(files) > n {
 		names = append(names, "...")
 	}
 	return strings.Join(names, ", ")

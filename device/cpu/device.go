@@ -16,10 +16,12 @@ import (
 	"zeroth/device"
 )
 
-// Device is one rank's share of the machine: an account of its memory and a
-// crew of workers that its queues share.
+// Device is one rank's share of the machine: an account of its memory, a crew
+// of workers that its queues share, and their work space.
 type Device struct {
-	crew *crew
+	crew     *crew
+	products products
+	scratch  int // floats that Reserve promised each worker
 
 	mu     sync.Mutex
 	usage  device.Usage
@@ -30,7 +32,14 @@ type Device struct {
 // New is a device whose kernels are split over the given number of workers;
 // several ranks in one process take max(1, cores/ranks) each.
 func New(workers int) *Device {
-	return &Device{crew: newCrew(workers), held: map[unsafe.Pointer][]byte{}}
+	d := &Device{held: map[unsafe.Pointer][]byte{}}
+	d.products.dev = d
+	helpers := make([]*worker, max(0, workers-1))
+	for i := range helpers {
+		helpers[i] = &worker{dev: d}
+	}
+	d.crew = newCrew(helpers)
+	return d
 }
 
 // Budget bounds the bytes that are held at once, as a GPU's memory would be; 0
@@ -99,5 +108,13 @@ func (d *Device) Usage() device.Usage {
 	return d.usage
 }
 
-// Close ends the device's workers; its queues must be closed before.
-func (d *Device) Close() { d.crew.close() }
+// Close ends the device's workers and gives back their work space; its queues
+// must be closed before.
+func (d *Device) Close() {
+	d.crew.close()
+	for _, h := range d.crew.helpers {
+		d.Free(h.w.mem)
+	}
+	d.Free(d.products.packed)
+	d.Free(d.products.strip)
+}

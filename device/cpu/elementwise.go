@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"fmt"
+	"unsafe"
 
 	"zeroth/device"
 )
@@ -15,13 +16,79 @@ func (q *Queue) Zero(b device.Buffer) {
 
 func runZero(t *task, _ *worker, lo, hi int) { clear(t.b[0].Raw()[lo:hi]) }
 
-// elementwise issues run over the blocks of the n elements of y, a and b, each
-// of any float type; unused operands are empty.
-func (q *Queue) elementwise(name string, run func(*task, *worker, int, int), y, a, b device.Buffer, s float32) {
+// elementwise issues one of eachISA's kernels on the elements of y, a and b,
+// each of any float type.
+func (q *Queue) elementwise(name string, f *[3]eachFunc, y, a, b device.Buffer, s float32) {
 	t := q.issue(name)
-	t.b[0], t.b[1], t.b[2], t.f[0] = y, a, b, s
-	q.kernel(t, run, blocks(y.N), pieceWork/blockLen)
+	t.b[0], t.b[1], t.b[2], t.f[0], t.each = y, a, b, s, f
+	q.kernel(t, runEach, blocks(y.N), pieceWork/blockLen)
 }
+
+// eachAtOnce is the number of blocks given to one call of assembly, which
+// cannot be interrupted while it runs.
+const eachAtOnce = 16
+
+// runEach works on blocks [lo, hi).
+func runEach(t *task, w *worker, lo, hi int) {
+	y, a, b := t.b[0], t.b[1], t.b[2]
+	f, last := t.directly()
+	end := min(hi*blockLen, y.N)
+	for at := lo * blockLen; at < end; {
+		n := min(blockLen, end-at)
+		if f != nil {
+			n = min(eachAtOnce*blockLen, end-at)
+			w.each(f, last, y.Slice(at, at+n), a.Slice(at, at+n), b.Slice(at, at+n), t.f[0])
+		} else {
+			mem := w.floats(3 * blockLen)
+			x, z := floatsOf(mem, a, at, n), floatsOf(mem[blockLen:], b, at, n)
+			to := room(mem[2*blockLen:], y, at, n)
+			w.each(last, last, device.OfF32(to), device.OfF32(x), device.OfF32(z), t.f[0])
+			keep(y, at, to)
+		}
+		at += n
+	}
+}
+
+// directly is the function for the types of the operands, nil if there is
+// none, and the one for a last vector that is not aligned.
+func (t *task) directly() (f, last eachFunc) {
+	y, a, b := t.b[0], t.b[1], t.b[2]
+	adding := t.each == &bestVec.add
+	if adding && y.Type == device.F32 && a.Type == device.F32 && b.Type != device.F32 {
+		f = bestVec.addF32[b.Type]
+	} else if y.Type == a.Type && y.Type == b.Type {
+		f = t.each[y.Type]
+	}
+	if f == nil {
+		return nil, t.each[device.F32]
+	}
+	last = f
+	apart := y.Ptr != a.Ptr && y.Ptr != b.Ptr
+	if stream := bestVec.addStream[y.Type]; adding && y.Type == a.Type && y.Type == b.Type && apart &&
+		y.Bytes() >= streamMin && uintptr(y.Ptr)%64 == 0 && stream != nil {
+		f = stream
+	}
+	return f, last
+}
+
+// each calls f on buffers of one length; what is left after whole vectors is
+// copied into a vector of its own for last, so that every element goes through
+// the same arithmetic.
+func (w *worker) each(f, last eachFunc, y, a, b device.Buffer, s float32) {
+	n := y.N &^ 15
+	if n > 0 {
+		f(y.Ptr, a.Ptr, b.Ptr, n, s)
+	}
+	if n < y.N {
+		copy(w.end(1), a.Slice(n, a.N).Raw())
+		copy(w.end(2), b.Slice(n, b.N).Raw())
+		last(unsafe.Pointer(&w.ends[0]), unsafe.Pointer(&w.ends[1]), unsafe.Pointer(&w.ends[2]), 16, s)
+		copy(y.Slice(n, y.N).Raw(), w.end(0))
+	}
+}
+
+// end is the bytes of an end.
+func (w *worker) end(i int) []byte { return (*[64]byte)(unsafe.Pointer(&w.ends[i]))[:] }
 
 // wantSame panics unless all operands have a float type and one length.
 func wantSame(op string, y, a, b device.Buffer) {
@@ -36,37 +103,13 @@ func wantSame(op string, y, a, b device.Buffer) {
 // AddTo sets y = a + b, added in float32; y may be a or b.
 func (q *Queue) AddTo(y, a, b device.Buffer) {
 	wantSame("add", y, a, b)
-	q.elementwise("add", runAddTo, y, a, b, 0)
-}
-
-func runAddTo(t *task, w *worker, lo, hi int) {
-	mem := w.floats(3 * blockLen)
-	for at := lo * blockLen; at < min(hi*blockLen, t.b[0].N); at += blockLen {
-		n := min(blockLen, t.b[0].N-at)
-		a, b := floatsOf(mem, t.b[1], at, n), floatsOf(mem[blockLen:], t.b[2], at, n)
-		y := room(mem[2*blockLen:], t.b[0], at, n)
-		for i := range y {
-			y[i] = a[i] + b[i]
-		}
-		keep(t.b[0], at, y)
-	}
+	q.elementwise("add", &bestVec.add, y, a, b, 0)
 }
 
 // Scale multiplies x by s.
 func (q *Queue) Scale(x device.Buffer, s float32) {
 	wantFloat("scale", x)
-	q.elementwise("scale", runScale, x, device.Buffer{}, device.Buffer{}, s)
-}
-
-func runScale(t *task, w *worker, lo, hi int) {
-	mem := w.floats(blockLen)
-	for at := lo * blockLen; at < min(hi*blockLen, t.b[0].N); at += blockLen {
-		x := floatsOf(mem, t.b[0], at, min(blockLen, t.b[0].N-at))
-		for i := range x {
-			x[i] *= t.f[0]
-		}
-		keep(t.b[0], at, x)
-	}
+	q.elementwise("scale", &bestVec.times, x, x, x, s)
 }
 
 // The tanh approximation of GELU (Hendrycks and Gimpel, arXiv 1606.08415) is
@@ -100,36 +143,11 @@ const geluFlat = 9.5 // e^(2u) is 4e33 here
 // Gelu sets y = gelu(x), the tanh approximation; y may be x.
 func (q *Queue) Gelu(y, x device.Buffer) {
 	wantSame("gelu", y, x, x)
-	q.elementwise("gelu", runGelu, y, x, device.Buffer{}, 0)
-}
-
-func runGelu(t *task, w *worker, lo, hi int) {
-	mem := w.floats(2 * blockLen)
-	for at := lo * blockLen; at < min(hi*blockLen, t.b[0].N); at += blockLen {
-		n := min(blockLen, t.b[0].N-at)
-		x, y := floatsOf(mem, t.b[1], at, n), room(mem[blockLen:], t.b[0], at, n)
-		for i := range y {
-			y[i] = gelu(x[i])
-		}
-		keep(t.b[0], at, y)
-	}
+	q.elementwise("gelu", &bestVec.gelu, y, x, x, 0)
 }
 
 // GeluGrad sets dx = dy * gelu'(x); dx may be dy.
 func (q *Queue) GeluGrad(dx, x, dy device.Buffer) {
 	wantSame("gelu gradient", dx, x, dy)
-	q.elementwise("gelu gradient", runGeluGrad, dx, x, dy, 0)
-}
-
-func runGeluGrad(t *task, w *worker, lo, hi int) {
-	mem := w.floats(3 * blockLen)
-	for at := lo * blockLen; at < min(hi*blockLen, t.b[0].N); at += blockLen {
-		n := min(blockLen, t.b[0].N-at)
-		x, dy := floatsOf(mem, t.b[1], at, n), floatsOf(mem[blockLen:], t.b[2], at, n)
-		dx := room(mem[2*blockLen:], t.b[0], at, n)
-		for i := range dx {
-			dx[i] = dy[i] * geluSlope(x[i])
-		}
-		keep(t.b[0], at, dx)
-	}
+	q.elementwise("gelu gradient", &bestVec.geluGrad, dx, x, dy, 0)
 }

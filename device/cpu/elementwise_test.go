@@ -26,13 +26,15 @@ func TestZero(t *testing.T) {
 }
 
 func TestAddTo(t *testing.T) {
-	for _, ty := range computeTypes {
-		for _, ta := range computeTypes {
-			for _, tb := range computeTypes {
-				addTo(t, ty, ta, tb)
+	withVec(t, func(t *testing.T) {
+		for _, ty := range computeTypes {
+			for _, ta := range computeTypes {
+				for _, tb := range computeTypes {
+					addTo(t, ty, ta, tb)
+				}
 			}
 		}
-	}
+	})
 }
 
 func addTo(t *testing.T, ty, ta, tb device.DType) {
@@ -57,39 +59,43 @@ func addTo(t *testing.T, ty, ta, tb device.DType) {
 }
 
 func TestAddToInPlace(t *testing.T) {
-	eachType(t, func(t *testing.T, dt device.DType) {
-		for side := range 2 {
-			rng := rand.New(rand.NewPCG(3, 4))
-			a, b := newVec(dt, 1500).normal(rng, 0, 1), newVec(dt, 1500).normal(rng, 0, 1)
-			want, x := a.values(), b.values()
-			for i := range want {
-				want[i] += x[i]
+	withVec(t, func(t *testing.T) {
+		eachType(t, func(t *testing.T, dt device.DType) {
+			for side := range 2 {
+				rng := rand.New(rand.NewPCG(3, 4))
+				a, b := newVec(dt, 1500).normal(rng, 0, 1), newVec(dt, 1500).normal(rng, 0, 1)
+				want, x := a.values(), b.values()
+				for i := range want {
+					want[i] += x[i]
+				}
+				y := [2]*guarded{a, b}[side]
+				q := queueOf(t, 2)
+				q.AddTo(y.Buf, a.Buf, b.Buf)
+				if err := q.Wait(); err != nil {
+					t.Fatal(err)
+				}
+				near(t, "sum", y, want, 0)
 			}
-			y := [2]*guarded{a, b}[side]
-			q := queueOf(t, 2)
-			q.AddTo(y.Buf, a.Buf, b.Buf)
-			if err := q.Wait(); err != nil {
-				t.Fatal(err)
-			}
-			near(t, "sum", y, want, 0)
-		}
+		})
 	})
 }
 
 func TestScale(t *testing.T) {
-	eachType(t, func(t *testing.T, dt device.DType) {
-		var before []float64
-		out := onWorkers(t, func(q *Queue) []*guarded {
-			x := newVec(dt, oddLen).normal(rand.New(rand.NewPCG(5, 6)), 0, 1)
-			before = x.values()
-			q.Scale(x.Buf, 0.3)
-			return []*guarded{x}
-		})
-		for i, got := range out[0].values() {
-			if want := round(dt, float64(float32(before[i])*0.3)); got != want {
-				t.Fatalf("element %d is %g, want %g", i, got, want)
+	withVec(t, func(t *testing.T) {
+		eachType(t, func(t *testing.T, dt device.DType) {
+			var before []float64
+			out := onWorkers(t, func(q *Queue) []*guarded {
+				x := newVec(dt, oddLen).normal(rand.New(rand.NewPCG(5, 6)), 0, 1)
+				before = x.values()
+				q.Scale(x.Buf, 0.3)
+				return []*guarded{x}
+			})
+			for i, got := range out[0].values() {
+				if want := round(dt, float64(float32(before[i])*0.3)); got != want {
+					t.Fatalf("element %d is %g, want %g", i, got, want)
+				}
 			}
-		}
+		})
 	})
 }
 
@@ -103,42 +109,46 @@ func geluSlope64(x float64) float64 {
 }
 
 func TestGelu(t *testing.T) {
-	eachType(t, func(t *testing.T, dt device.DType) {
-		var x *guarded
-		out := onWorkers(t, func(q *Queue) []*guarded {
-			y := newVec(dt, oddLen)
-			x = newVec(dt, oddLen).normal(rand.New(rand.NewPCG(7, 8)), 0, 3)
-			q.Gelu(y.Buf, x.Buf)
-			return []*guarded{y}
+	withVec(t, func(t *testing.T) {
+		eachType(t, func(t *testing.T, dt device.DType) {
+			var x *guarded
+			out := onWorkers(t, func(q *Queue) []*guarded {
+				y := newVec(dt, oddLen)
+				x = newVec(dt, oddLen).normal(rand.New(rand.NewPCG(7, 8)), 0, 3)
+				q.Gelu(y.Buf, x.Buf)
+				return []*guarded{y}
+			})
+			want := x.values()
+			for i, v := range want {
+				want[i] = gelu64(v)
+			}
+			near(t, "gelu", out[0], want, 2e-7)
 		})
-		want := x.values()
-		for i, v := range want {
-			want[i] = gelu64(v)
-		}
-		near(t, "gelu", out[0], want, 2e-7)
 	})
 }
 
 func TestGeluGrad(t *testing.T) {
-	eachType(t, func(t *testing.T, dt device.DType) {
-		var want []float64
-		for _, inPlace := range []bool{false, true} {
-			out := onWorkers(t, func(q *Queue) []*guarded {
-				rng := rand.New(rand.NewPCG(9, 10))
-				x, dy := newVec(dt, oddLen).normal(rng, 0, 3), newVec(dt, oddLen).normal(rng, 0, 1)
-				want = dy.values()
-				for i, v := range x.values() {
-					want[i] *= geluSlope64(v)
-				}
-				dx := newVec(dt, oddLen)
-				if inPlace {
-					dx = dy
-				}
-				q.GeluGrad(dx.Buf, x.Buf, dy.Buf)
-				return []*guarded{dx}
-			})
-			near(t, "gelu gradient", out[0], want, 4e-7)
-		}
+	withVec(t, func(t *testing.T) {
+		eachType(t, func(t *testing.T, dt device.DType) {
+			var want []float64
+			for _, inPlace := range []bool{false, true} {
+				out := onWorkers(t, func(q *Queue) []*guarded {
+					rng := rand.New(rand.NewPCG(9, 10))
+					x, dy := newVec(dt, oddLen).normal(rng, 0, 3), newVec(dt, oddLen).normal(rng, 0, 1)
+					want = dy.values()
+					for i, v := range x.values() {
+						want[i] *= geluSlope64(v)
+					}
+					dx := newVec(dt, oddLen)
+					if inPlace {
+						dx = dy
+					}
+					q.GeluGrad(dx.Buf, x.Buf, dy.Buf)
+					return []*guarded{dx}
+				})
+				near(t, "gelu gradient", out[0], want, 4e-7)
+			}
+		})
 	})
 }
 
@@ -155,6 +165,80 @@ func TestGeluFarOut(t *testing.T) {
 	if y, d := gelu(nan), geluSlope(nan); y == y || d == d {
 		t.Errorf("gelu(NaN) = %g with slope %g", y, d)
 	}
+}
+
+// TestVectorGeluFarOut is TestGeluFarOut for what queues run.
+func TestVectorGeluFarOut(t *testing.T) {
+	withVec(t, func(t *testing.T) {
+		far := []float64{8, 9.4, 9.6, 12, 30, 1e3, 1e10, 1e20, 3e38}
+		n := len(far)
+		x := newVec(device.F32, 2*n+1).fill(func(i int) float64 {
+			switch {
+			case i < n:
+				return far[i]
+			case i < 2*n:
+				return -far[i-n]
+			}
+			return math.NaN()
+		})
+		y, dx, one := newVec(device.F32, 2*n+1), newVec(device.F32, 2*n+1), newVec(device.F32, 2*n+1).fill(func(int) float64 { return 1 })
+		q := queueOf(t, 1)
+		q.Gelu(y.Buf, x.Buf)
+		q.GeluGrad(dx.Buf, x.Buf, one.Buf)
+		if err := q.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		ys, ds := y.values(), dx.values()
+		for i, v := range far {
+			if want := float64(float32(v)); ys[i] != want || ds[i] != 1 {
+				t.Errorf("gelu(%g) = %g with slope %g, want %g, 1", v, ys[i], ds[i], want)
+			}
+			if math.Abs(ys[n+i]) > 2e-14 || math.Abs(ds[n+i]) > 1e-12 {
+				t.Errorf("gelu(%g) = %g with slope %g, want 0, 0", -v, ys[n+i], ds[n+i])
+			}
+		}
+		if !math.IsNaN(ys[2*n]) || !math.IsNaN(ds[2*n]) {
+			t.Errorf("gelu(NaN) = %g with slope %g", ys[2*n], ds[2*n])
+		}
+	})
+}
+
+// TestAddToPastTheCaches adds so much that it is stored past the caches.
+func TestAddToPastTheCaches(t *testing.T) {
+	withVec(t, func(t *testing.T) {
+		eachType(t, func(t *testing.T, dt device.DType) {
+			d := New(2)
+			defer d.Close()
+			q := d.NewQueue("test")
+			defer q.Close()
+			n := streamMin/dt.Size() + 3*blockLen + 77
+			var o [3]device.Buffer
+			for i := range o {
+				b, err := d.Alloc(dt, n, device.Stats)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer d.Free(b)
+				o[i] = b
+			}
+			x := make([]float32, n)
+			for i := range x {
+				x[i] = float32(i % 119)
+			}
+			store(o[1], x)
+			store(o[2], x)
+			q.AddTo(o[0], o[1], o[2])
+			if err := q.Wait(); err != nil {
+				t.Fatal(err)
+			}
+			load(x, o[0])
+			for i, v := range x {
+				if v != float32(2*(i%119)) {
+					t.Fatalf("element %d is %g, want %d", i, v, 2*(i%119))
+				}
+			}
+		})
+	})
 }
 
 func TestGeluGradAgainstFiniteDifferences(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 //
 // Letters: C (m, n) = A (m, k) · B (k, n). B is cut into blocks of at most
 // kcMax by ncMax elements. The workers first pack a block into panels of nr
-// columns that they share (in the queue's memory); then each takes row blocks
+// columns that they share (in the device's memory); then each takes row blocks
 // of A, packs them into panels of mr rows of its own and multiplies panel by
 // panel: a tile of mr by nr sums stays in registers while the inner loop runs
 // down k.
@@ -39,25 +39,26 @@ func (q *Queue) MatMul(c, a, b device.Mat, bias device.Buffer, add bool) {
 	if g.m == 0 || g.n == 0 {
 		return
 	}
-	g.workers = len(q.crew.wake) + 1
-	if g.workers == 1 || g.m*g.n*g.k <= wholeMax {
+	t := q.issue("matmul")
+	t.gemm, t.phases = g, runGemm
+	q.commit()
+}
+
+// runGemm computes the blocks one after the other, each in two phases: the
+// workers pack it, and when all of it is packed they multiply.
+func runGemm(t *task, q *Queue) {
+	g, mem := &t.gemm, q.products
+	mem.mu.Lock()
+	defer mem.mu.Unlock()
+	mem.need(g)
+	g.workers = len(q.crew.helpers) + 1
+	if g.m*g.n*g.k <= wholeMax {
 		g.workers = 1
-		g.begin()
-		g.packed, g.strip = q.gemm.need(&g)
-		t := q.issue("matmul")
-		t.gemm = g
-		q.kernel(t, runGemm, 1, 1)
-		return
 	}
 	for more := g.begin(); more; more = g.next() {
-		g.packed, g.strip = q.gemm.need(&g)
-		t := q.issue("matmul: pack")
-		t.gemm = g
-		q.kernel(t, runPack, g.columnPanels(), 2)
-		t = q.issue("matmul")
-		t.gemm = g
+		q.phase(t, runPack, g.columnPanels(), 2, g.workers)
 		rows, cols := g.pieces()
-		q.kernel(t, runTiles, rows*cols, 1)
+		q.phase(t, runTiles, rows*cols, 1, g.workers)
 	}
 }
 
@@ -80,9 +81,6 @@ type gemm struct {
 	packed []float32 // panels of the block of B
 	strip  []float32 // rows i0..i1 by columns j0..j1 in float32, if C is of another type and k has several blocks
 }
-
-// gemmMemory is a queue's memory for products; it grows to the largest block and is then reused.
-type gemmMemory struct{ packed, strip []float32 }
 
 func newGemm(c, a, b device.Mat, bias device.Buffer, add bool) gemm {
 	m, k := a.Dims()
@@ -184,34 +182,8 @@ func (g *gemm) pieces() (rows, cols int) {
 // panelLen is the length of a packed panel of B: a row of bias and rows of words.
 func (g *gemm) panelLen() int { return (1 + g.words()) * g.isa.nr }
 
-// need is memory for the blocks of g.
-func (mem *gemmMemory) need(g *gemm) (packed, strip []float32) {
-	packed = grown(&mem.packed, ceil(g.nc(), g.isa.nr)*g.panelLen()+edge)
-	if !g.direct() && g.k > g.kc() {
-		strip = grown(&mem.strip, min(g.m, g.stripRows())*g.nc())
-	}
-	return packed, strip
-}
-
-func grown(s *[]float32, n int) []float32 {
-	if len(*s) < n {
-		*s = make([]float32, n)
-	}
-	return *s
-}
-
 func runPack(t *task, w *worker, lo, hi int)  { t.gemm.packB(w, lo, hi) }
 func runTiles(t *task, w *worker, lo, hi int) { t.gemm.tiles(w, lo, hi) }
-
-// runGemm is the whole product on one worker.
-func runGemm(t *task, w *worker, _, _ int) {
-	g := &t.gemm
-	for more := g.begin(); more; more = g.next() {
-		g.packB(w, 0, g.columnPanels())
-		rows, cols := g.pieces()
-		g.tiles(w, 0, rows*cols)
-	}
-}
 
 // tiles computes pieces [lo, hi) of the block: piece r*cols+c is row block r
 // by column group c.
@@ -262,7 +234,7 @@ type sums struct {
 
 func (s sums) at(i, j int) unsafe.Pointer { return unsafe.Add(s.p, ((i-s.i0)*s.ld+j-s.j0)*4) }
 
-// accumulator is C itself, or the queue's strip, or memory of the worker when
+// accumulator is C itself, or the device's strip, or memory of the worker when
 // row panel p0 and the next are finished at once.
 func (g *gemm) accumulator(w *worker, p0, s int) sums {
 	switch {

@@ -43,64 +43,70 @@ func lossCase(dt device.DType, rows, cols int) (logits, target *guarded) {
 	return logits, target
 }
 
-var lossShapes = [][2]int{{1, 1}, {2, 3}, {61, 1301}, {9, 256}}
+var lossShapes = [][2]int{{1, 1}, {2, 3}, {61, 1301}, {9, 256}, {2, 2*logitsChunk + 5}}
 
 func TestCrossEntropy(t *testing.T) {
-	eachType(t, func(t *testing.T, dt device.DType) {
-		for _, s := range lossShapes {
-			var want []float64
-			out := onWorkers(t, func(q *Queue) []*guarded {
-				logits, target := lossCase(dt, s[0], s[1])
-				want, _ = crossEntropy64(logits.values(), target.values(), 1)
-				loss := newVec(device.F32, s[0])
-				before := logits.values()
-				q.CrossEntropy(loss.Buf, logits.Mat, target.Buf)
-				if err := q.Wait(); err != nil {
-					t.Fatal(err)
-				}
-				for i, v := range logits.values() {
-					if v != before[i] {
-						t.Fatalf("logit %d was changed from %g to %g", i, before[i], v)
+	withVec(t, func(t *testing.T) {
+		eachType(t, func(t *testing.T, dt device.DType) {
+			for _, s := range lossShapes {
+				var want []float64
+				out := onWorkers(t, func(q *Queue) []*guarded {
+					logits, target := lossCase(dt, s[0], s[1])
+					want, _ = crossEntropy64(logits.values(), target.values(), 1)
+					loss := newVec(device.F32, s[0])
+					before := logits.values()
+					q.CrossEntropy(loss.Buf, logits.Mat, target.Buf)
+					if err := q.Wait(); err != nil {
+						t.Fatal(err)
 					}
-				}
-				return []*guarded{loss}
-			})
-			near(t, "loss", out[0], want, 5e-7)
-		}
+					for i, v := range logits.values() {
+						if v != before[i] {
+							t.Fatalf("logit %d was changed from %g to %g", i, before[i], v)
+						}
+					}
+					return []*guarded{loss}
+				})
+				near(t, "loss", out[0], want, 5e-7)
+			}
+		})
 	})
 }
 
 func TestCrossEntropyGrad(t *testing.T) {
-	const scale = 1.0 / 64 * 3
-	eachType(t, func(t *testing.T, dt device.DType) {
-		for _, s := range lossShapes {
-			var loss, grad []float64
-			out := onWorkers(t, func(q *Queue) []*guarded {
-				logits, target := lossCase(dt, s[0], s[1])
-				loss, grad = crossEntropy64(logits.values(), target.values(), scale)
-				l := newVec(device.F32, s[0])
-				q.CrossEntropyGrad(l.Buf, logits.Mat, target.Buf, scale)
-				return []*guarded{l, logits}
-			})
-			near(t, "loss", out[0], loss, 5e-7)
-			near(t, "gradient", out[1], grad, 2e-6)
-		}
+	withVec(t, func(t *testing.T) {
+		const scale = 1.0 / 64 * 3
+		eachType(t, func(t *testing.T, dt device.DType) {
+			for _, s := range lossShapes {
+				var loss, grad []float64
+				out := onWorkers(t, func(q *Queue) []*guarded {
+					logits, target := lossCase(dt, s[0], s[1])
+					loss, grad = crossEntropy64(logits.values(), target.values(), scale)
+					l := newVec(device.F32, s[0])
+					q.CrossEntropyGrad(l.Buf, logits.Mat, target.Buf, scale)
+					return []*guarded{l, logits}
+				})
+				near(t, "loss", out[0], loss, 5e-7)
+				near(t, "gradient", out[1], grad, 2e-6)
+			}
+		})
 	})
 }
 
 func TestCrossEntropyOfHugeAndIgnoredLogits(t *testing.T) {
-	nan := math.NaN()
-	x := []float64{1e38, -1e38, 3e38, -200, 0, 200, nan, nan, nan}
-	q := queueOf(t, 1)
-	logits := newMat(device.F32, 3, 3).fill(func(i int) float64 { return x[i] })
-	target := newVec(device.I32, 3).fill(func(i int) float64 { return []float64{2, 0, Ignored}[i] })
-	loss := newVec(device.F32, 3)
-	q.CrossEntropyGrad(loss.Buf, logits.Mat, target.Buf, 2)
-	if err := q.Wait(); err != nil {
-		t.Fatal(err)
-	}
-	near(t, "loss", loss, []float64{0, 400, 0}, 0)
-	near(t, "gradient", logits, []float64{0, 0, 0, -2, 0, 2, 0, 0, 0}, 0)
+	withVec(t, func(t *testing.T) {
+		nan := math.NaN()
+		x := []float64{1e38, -1e38, 3e38, -200, 0, 200, nan, nan, nan}
+		q := queueOf(t, 1)
+		logits := newMat(device.F32, 3, 3).fill(func(i int) float64 { return x[i] })
+		target := newVec(device.I32, 3).fill(func(i int) float64 { return []float64{2, 0, Ignored}[i] })
+		loss := newVec(device.F32, 3)
+		q.CrossEntropyGrad(loss.Buf, logits.Mat, target.Buf, 2)
+		if err := q.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		near(t, "loss", loss, []float64{0, 400, 0}, 0)
+		near(t, "gradient", logits, []float64{0, 0, 0, -2, 0, 2, 0, 0, 0}, 0)
+	})
 }
 
 func TestCrossEntropyGradAgainstFiniteDifferences(t *testing.T) {

@@ -2,39 +2,105 @@ package cpu
 
 import (
 	"math"
+	"unsafe"
 
 	"zeroth/device"
 )
 
+// ruleISA is the update rules, by the type of p: F32, BF16, F16, or none. All
+// of them multiply and add in two roundings, and divide and take roots as
+// IEEE 754 has it, so that a rule's bits are the same on every machine and
+// however a vector is cut.
+type ruleISA struct{ adamW, sgd, momentum, lion [4]ruleFunc }
+
+const noParam = 3
+
+// ruleFunc updates n elements, a positive multiple of 16: the float32 arrays w,
+// m and v from g. p receives w rounded to its type. k is the rule's constants
+// (16 times each, see adamW, sgd, momentum and lion). Not all have m, v and p.
+type ruleFunc func(w, p, g, m, v, k unsafe.Pointer, n int)
+
 // update issues a rule over the blocks of w (master copy), g (gradient) and
 // the states, all float32 and of equal length; p, if not empty, receives w
 // rounded to its type. A state may be empty where the rule allows it.
-func (q *Queue) update(t *task, run func(*task, *worker, int, int), w, p, g, m, v device.Buffer) {
+func (q *Queue) update(t *task, f *[4]ruleFunc, w, p, g, m, v device.Buffer) {
 	wantLen(t.name, g, device.F32, w.N)
 	wantLen(t.name, w, device.F32, g.N)
+	t.rule = f[noParam]
 	if p.N != 0 {
 		wantVec(t.name, p, w.N)
+		t.rule = f[p.Type]
 	}
 	t.b[0], t.b[1], t.b[2], t.b[3], t.b[4] = w, p, g, m, v
-	q.kernel(t, run, blocks(w.N), pieceWork/blockLen)
+	q.kernel(t, runRule, blocks(w.N), pieceWork/blockLen)
 }
 
-// part is the elements of blocks [lo, hi) of a float32 operand of update; none
-// of an empty one.
-func (t *task) part(i, lo, hi int) []float32 {
-	b := t.b[i]
-	if b.N == 0 {
+func runRule(t *task, w *worker, lo, hi int) {
+	k := t.spread(w)
+	end := min(hi*blockLen, t.b[0].N)
+	for at := lo * blockLen; at < end; at += eachAtOnce * blockLen {
+		n := min(eachAtOnce*blockLen, end-at)
+		if whole := n &^ 15; whole > 0 {
+			t.rule(t.from(0, at), t.from(1, at), t.from(2, at), t.from(3, at), t.from(4, at), k, whole)
+		}
+		if n%16 != 0 {
+			t.ruleEnd(w, k, at+n&^15, n%16)
+		}
+	}
+}
+
+// from is the address of element i of operand o, nil if it is empty.
+func (t *task) from(o, i int) unsafe.Pointer {
+	if t.b[o].N == 0 {
 		return nil
 	}
-	return b.Slice(lo*blockLen, min(hi*blockLen, b.N)).F32()
+	return t.b[o].Slice(i, t.b[o].N).Ptr
 }
 
-// publish rounds the blocks [lo, hi) of w into p.
-func (t *task) publish(w []float32, lo int) {
-	if t.b[1].N != 0 {
-		at := lo * blockLen
-		store(t.b[1].Slice(at, at+len(w)), w)
+// ruleEnd updates the last n elements, from at on, in a vector of their own.
+func (t *task) ruleEnd(w *worker, k unsafe.Pointer, at, n int) {
+	var part [5][]byte
+	for o := range part {
+		if t.b[o].N != 0 {
+			part[o] = t.b[o].Slice(at, at+n).Raw()
+		}
+		copy(w.end(o), part[o])
 	}
+	e := &w.ends
+	t.rule(unsafe.Pointer(&e[0]), unsafe.Pointer(&e[1]), unsafe.Pointer(&e[2]), unsafe.Pointer(&e[3]), unsafe.Pointer(&e[4]), k, 16)
+	for o := range part {
+		copy(part[o], w.end(o))
+	}
+}
+
+// spread is the rule's constants, 16 times each, in scratch.
+func (t *task) spread(w *worker) unsafe.Pointer {
+	mem := w.floats(16 * len(t.k))
+	for i, k := range t.k {
+		for j := range 16 {
+			mem[16*i+j] = k
+		}
+	}
+	return unsafe.Pointer(&mem[0])
+}
+
+// rulesGo is a portable rule for each type of p; k is every 16th constant.
+func rulesGo(rule func(w, g, m, v []float32, k []float32)) (f [4]ruleFunc) {
+	for i := range f {
+		f[i] = func(w, p, g, m, v, k unsafe.Pointer, n int) {
+			floats := func(p unsafe.Pointer) []float32 {
+				if p == nil {
+					return nil
+				}
+				return floatsAt(p, n)
+			}
+			rule(floats(w), floats(g), floats(m), floats(v), floatsAt(k, 16*len(args{}.k)))
+			if i != noParam {
+				store(rawBuffer(device.DType(i), p, n), floats(w))
+			}
+		}
+	}
+	return f
 }
 
 // AdamW is one step of Adam with decoupled decay; see device.AdamW.
@@ -42,56 +108,52 @@ func (q *Queue) AdamW(w, p, g, m, v device.Buffer, a device.AdamW) {
 	wantLen("adamw", m, device.F32, w.N)
 	wantLen("adamw", v, device.F32, w.N)
 	t := q.issue("adamw")
-	t.adamw = a
-	q.update(t, runAdamW, w, p, g, m, v)
+	t.k = [10]float32{a.GradScale, a.L2, a.Beta1, 1 - a.Beta1, a.Beta2, 1 - a.Beta2, a.Shrink, a.Step, a.RootC2, a.Eps}
+	q.update(t, &bestVec.adamW, w, p, g, m, v)
 }
 
-func runAdamW(t *task, _ *worker, lo, hi int) {
-	for b := lo; b < hi; b++ {
-		w := t.part(0, b, b+1)
-		adamW(w, t.part(2, b, b+1), t.part(3, b, b+1), t.part(4, b, b+1), &t.adamw)
-		t.publish(w, b)
-	}
-}
+// The conversions to float32 keep the compiler from fusing products and sums.
 
-func adamW(w, g, m, v []float32, a *device.AdamW) {
-	n := len(w)
-	g, m, v = g[:n], m[:n], v[:n]
-	b1, b2, c1, c2 := a.Beta1, a.Beta2, 1-a.Beta1, 1-a.Beta2
-	scale, l2, shrink, step, root, eps := a.GradScale, a.L2, a.Shrink, a.Step, a.RootC2, a.Eps
+func adamW(w, g, m, v []float32, k []float32) {
+	scale, l2, b1, c1, b2, c2 := k[0], k[16], k[32], k[48], k[64], k[80]
+	shrink, step, root, eps := k[96], k[112], k[128], k[144]
 	for i, x := range w {
-		d := g[i]*scale + l2*x
-		mi := b1*m[i] + c1*d
-		vi := b2*v[i] + c2*d*d
+		d := float32(g[i]*scale) + float32(l2*x)
+		mi := float32(b1*m[i]) + float32(c1*d)
+		vi := float32(b2*v[i]) + float32(float32(c2*d)*d)
 		m[i], v[i] = mi, vi
-		w[i] = x*shrink - step*mi/(float32(math.Sqrt(float64(vi)))*root+eps)
+		w[i] = float32(x*shrink) - float32(step*mi)/(float32(float32(math.Sqrt(float64(vi)))*root)+eps)
 	}
 }
 
 // SGD is one step of stochastic gradient descent; see device.SGD. Without
 // momentum m may be empty.
 func (q *Queue) SGD(w, p, g, m device.Buffer, a device.SGD) {
+	f := &bestVec.sgd
 	if m.N != 0 || a.Momentum != 0 {
 		wantLen("sgd", m, device.F32, w.N)
+		f = &bestVec.momentum
 	}
 	t := q.issue("sgd")
-	t.sgd = a
-	q.update(t, runSGD, w, p, g, m, device.Buffer{})
+	t.k = [10]float32{a.GradScale, a.Decay, a.LR, a.Momentum}
+	q.update(t, f, w, p, g, m, device.Buffer{})
 }
 
-func runSGD(t *task, _ *worker, lo, hi int) {
-	a := &t.sgd
-	for b := lo; b < hi; b++ {
-		w, g, m := t.part(0, b, b+1), t.part(2, b, b+1), t.part(3, b, b+1)
-		for i, x := range w {
-			d := g[i]*a.GradScale + a.Decay*x
-			if m != nil {
-				d = a.Momentum*m[i] + d
-				m[i] = d
-			}
-			w[i] = x - a.LR*d
-		}
-		t.publish(w, b)
+func sgd(w, g, _, _ []float32, k []float32) {
+	scale, decay, lr := k[0], k[16], k[32]
+	for i, x := range w {
+		d := float32(g[i]*scale) + float32(decay*x)
+		w[i] = x - float32(lr*d)
+	}
+}
+
+func momentum(w, g, m, _ []float32, k []float32) {
+	scale, decay, lr, mu := k[0], k[16], k[32], k[48]
+	for i, x := range w {
+		d := float32(g[i]*scale) + float32(decay*x)
+		d = float32(mu*m[i]) + d
+		m[i] = d
+		w[i] = x - float32(lr*d)
 	}
 }
 
@@ -99,22 +161,17 @@ func runSGD(t *task, _ *worker, lo, hi int) {
 func (q *Queue) Lion(w, p, g, m device.Buffer, a device.Lion) {
 	wantLen("lion", m, device.F32, w.N)
 	t := q.issue("lion")
-	t.lion = a
-	q.update(t, runLion, w, p, g, m, device.Buffer{})
+	t.k = [10]float32{a.GradScale, a.Beta1, 1 - a.Beta1, a.Beta2, 1 - a.Beta2, a.Shrink, a.LR}
+	q.update(t, &bestVec.lion, w, p, g, m, device.Buffer{})
 }
 
-func runLion(t *task, _ *worker, lo, hi int) {
-	a := &t.lion
-	c1, c2 := 1-a.Beta1, 1-a.Beta2
-	for b := lo; b < hi; b++ {
-		w, g, m := t.part(0, b, b+1), t.part(2, b, b+1), t.part(3, b, b+1)
-		for i, x := range w {
-			d := g[i] * a.GradScale
-			u := sign(a.Beta1*m[i] + c1*d)
-			m[i] = a.Beta2*m[i] + c2*d
-			w[i] = x*a.Shrink - a.LR*u
-		}
-		t.publish(w, b)
+func lion(w, g, m, _ []float32, k []float32) {
+	scale, b1, c1, b2, c2, shrink, lr := k[0], k[16], k[32], k[48], k[64], k[80], k[96]
+	for i, x := range w {
+		d := float32(g[i] * scale)
+		u := sign(float32(b1*m[i]) + float32(c1*d))
+		m[i] = float32(b2*m[i]) + float32(c2*d)
+		w[i] = float32(x*shrink) - float32(lr*u)
 	}
 }
 

@@ -3,6 +3,7 @@ package cpu
 import (
 	"fmt"
 	"sync"
+	"time"
 
 	"zeroth/device"
 )
@@ -11,39 +12,44 @@ import (
 const ringLen = 256
 
 // task is one entry of a queue: either a kernel over n independent pieces of
-// work, or a host function, or an event to wait for.
+// work, or one of several phases like that, or a host function, or an event to
+// wait for.
 type task struct {
-	name  string
-	label string                               // what the caller is about: "unit h.3"
-	run   func(t *task, w *worker, lo, hi int) // pieces [lo, hi)
-	n     int                                  // pieces
-	grain int                                  // pieces worth handing to another worker
-	fn    func() error
-	after device.Event
+	name   string
+	label  string  // what the caller is about: "unit h.3"
+	run    runFunc // pieces [lo, hi)
+	n      int     // pieces
+	grain  int     // pieces worth handing to another worker
+	phases func(t *task, q *Queue)
+	fn     func() error
+	after  device.Event
 	args
 }
 
+// runFunc computes pieces [lo, hi) of a kernel.
+type runFunc func(t *task, w *worker, lo, hi int)
+
 // args are a kernel's arguments by value; each kernel names the ones it uses.
 type args struct {
-	b     [9]device.Buffer
-	m     [8]device.Mat
-	i     [4]int
-	f     [2]float32
-	add   bool
-	attn  device.Attn
-	rope  device.Rope
-	adamw device.AdamW
-	sgd   device.SGD
-	lion  device.Lion
-	gemm  gemm
+	b    [9]device.Buffer
+	m    [8]device.Mat
+	i    [4]int
+	f    [2]float32
+	add  bool
+	attn device.Attn
+	rope device.Rope
+	gemm gemm
+	each *[3]eachFunc
+	rule ruleFunc
+	k    [10]float32 // constants of rule
 }
 
 // Queue is a goroutine that runs tasks in order.
 type Queue struct {
-	name string
-	w    *worker
-	crew *crew
-	gemm gemmMemory
+	name     string
+	w        *worker
+	crew     *crew
+	products *products
 
 	mu     sync.Mutex
 	moved  sync.Cond // a task was issued or done, or the queue closed
@@ -57,22 +63,36 @@ type Queue struct {
 	trace  func(Span)
 }
 
-// Span is the start or the end of a task, for traces.
+// Span is a task that a queue has run, from its first moment to its last:
+//
+//   - a kernel by its name, waiting for workers included;
+//   - "wait" for an event of another queue, which takes no time if it has
+//     happened;
+//   - a host function by the name Call was given, or "do": a collective's span
+//     includes the time it waits for other ranks.
+//
+// What a queue skips because it has failed is not seen. Between spans the queue
+// has nothing to do.
 type Span struct {
 	Queue, Label, Task string
-	Start              bool
+	Start, End         time.Time
 }
 
-// NewQueue starts a queue; Close ends it.
+// NewQueue starts a queue; Close ends it. Where its work space cannot be had,
+// that is the error of all work on it.
 func (d *Device) NewQueue(name string) *Queue {
-	q := &Queue{name: name, w: &worker{}, crew: d.crew, ended: make(chan struct{})}
+	q := &Queue{name: name, w: &worker{dev: d}, crew: d.crew, products: &d.products, ended: make(chan struct{})}
 	q.moved.L = &q.mu
+	q.err = q.w.grow(d.scratch)
 	go q.serve()
 	return q
 }
 
-// Trace calls f at the start and end of each task from now on, from the
-// queue's goroutine. It must be called while the queue is idle.
+// Name is what NewQueue called the queue.
+func (q *Queue) Name() string { return q.name }
+
+// Trace calls f after each task from now on, from the queue's goroutine, or
+// stops if f is nil. It must be called while the queue is idle.
 func (q *Queue) Trace(f func(Span)) { q.trace = f }
 
 // Close waits for the issued work and ends the queue's goroutine.
@@ -82,6 +102,8 @@ func (q *Queue) Close() {
 	q.moved.Broadcast()
 	q.mu.Unlock()
 	<-q.ended
+	q.w.dev.Free(q.w.mem)
+	q.w.mem, q.w.scratch = device.Buffer{}, nil
 }
 
 // issue claims the next ring entry for name, blocking while the ring is full.
@@ -96,7 +118,8 @@ func (q *Queue) issue(name string) *task {
 	}
 	t := &q.ring[q.issued%ringLen]
 	q.mu.Unlock()
-	t.name, t.label, t.run, t.n, t.grain, t.fn, t.after = name, q.label, nil, 0, 1, nil, device.Event{}
+	t.name, t.label, t.run, t.n, t.grain = name, q.label, nil, 0, 1
+	t.phases, t.fn, t.after = nil, nil, device.Event{}
 	return t
 }
 
@@ -109,9 +132,20 @@ func (q *Queue) commit() {
 
 // kernel commits t as n pieces of work of which no fewer than grain are worth
 // another worker.
-func (q *Queue) kernel(t *task, run func(*task, *worker, int, int), n, grain int) {
+func (q *Queue) kernel(t *task, run runFunc, n, grain int) {
 	t.run, t.n, t.grain = run, n, max(1, grain)
 	q.commit()
+}
+
+// phase runs n pieces of a task of several phases, on the crew if workers is
+// more than 1, and returns when they are done.
+func (q *Queue) phase(t *task, run runFunc, n, grain, workers int) {
+	t.run, t.n, t.grain = run, n, grain
+	if workers > 1 {
+		q.crew.split(t, q.w)
+	} else {
+		run(t, q.w, 0, n)
+	}
 }
 
 func (q *Queue) serve() {
@@ -142,17 +176,23 @@ func (q *Queue) serve() {
 }
 
 func (q *Queue) exec(t *task) error {
-	if q.trace != nil {
-		s := Span{q.name, t.label, t.name, true}
-		q.trace(s)
-		s.Start = false
-		defer q.trace(s)
+	if q.trace == nil {
+		return q.do(t)
 	}
+	start := time.Now()
+	err := q.do(t)
+	q.trace(Span{q.name, t.label, t.name, start, time.Now()})
+	return err
+}
+
+func (q *Queue) do(t *task) error {
 	switch {
 	case t.fn != nil:
 		return labelled(t.label, t.fn())
 	case t.after.On != nil:
 		return t.after.On.Await(t.after.Seq)
+	case t.phases != nil:
+		t.phases(t, q)
 	case t.n > 0:
 		q.crew.split(t, q.w)
 	}
@@ -170,8 +210,11 @@ func labelled(label string, err error) error {
 func (q *Queue) Label(what string) { q.label = what }
 
 // Do implements device.Queue.
-func (q *Queue) Do(f func() error) {
-	q.issue("do").fn = f
+func (q *Queue) Do(f func() error) { q.Call("do", f) }
+
+// Call is Do with a name for traces.
+func (q *Queue) Call(name string, f func() error) {
+	q.issue(name).fn = f
 	q.commit()
 }
 

@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"sync"
+	"unsafe"
 
 	"zeroth/device"
 )
@@ -89,16 +90,24 @@ func (q *Queue) SumSquares(acc, x device.Buffer) {
 	q.kernel(t, runSumSquares, (x.N+squareBlock-1)/squareBlock, pieceWork/squareBlock)
 }
 
+// squaresAtOnce is the number of blocks given to one call of assembly.
+const squaresAtOnce = 128
+
 // exactMerging is held by the worker that adds its part to an accumulator.
 var exactMerging sync.Mutex
 
-func runSumSquares(t *task, _ *worker, lo, hi int) {
+func runSumSquares(t *task, w *worker, lo, hi int) {
 	var own [device.ExactLen]float64
+	sums := unsafe.Slice((*float64)(unsafe.Pointer(&w.floats(2 * squaresAtOnce)[0])), squaresAtOnce)
 	x := t.b[1].F32()
 	x = x[lo*squareBlock : min(hi*squareBlock, len(x))]
 	for len(x) >= squareBlock {
-		device.ExactAdd(own[:], sumSquares((*[squareBlock]float32)(x)))
-		x = x[squareBlock:]
+		n := min(squaresAtOnce, len(x)/squareBlock)
+		bestVec.sumSquares(unsafe.Pointer(&sums[0]), floatPtr(x, 0), n)
+		for _, s := range sums[:n] {
+			device.ExactAdd(own[:], s)
+		}
+		x = x[n*squareBlock:]
 	}
 	if len(x) > 0 {
 		var last [squareBlock]float32

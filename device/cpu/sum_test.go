@@ -116,6 +116,25 @@ func TestSumSquaresDoesNotDependOnWorkersOrShards(t *testing.T) {
 	}
 }
 
+// TestSumSquaresHasTheSameBitsOnEveryInstructionSet, which the stages' equal
+// norms rest on.
+func TestSumSquaresHasTheSameBitsOnEveryInstructionSet(t *testing.T) {
+	rng := rand.New(rand.NewPCG(7, 8))
+	x := newVec(device.F32, 64*300+33).fill(func(int) float64 { return rng.NormFloat64() * math.Exp(20*rng.NormFloat64()) })
+	var want []float64
+	withVec(t, func(t *testing.T) {
+		got := squares(t, queueOf(t, 2), x.Buf, x.Buf.N)
+		if want == nil {
+			want = got
+		}
+		for i := range want {
+			if got[i] != want[i] {
+				t.Fatalf("limb %d is %g, portable has %g", i, got[i], want[i])
+			}
+		}
+	})
+}
+
 func TestSumSquaresAddsToItsAccumulator(t *testing.T) {
 	q := queueOf(t, 1)
 	acc := device.OfF64(make([]float64, device.ExactLen))

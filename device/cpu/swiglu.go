@@ -28,7 +28,9 @@ const siluFlat = 80 // e^80 is 6e34
 // up.
 func (q *Queue) SwiGLU(y, gate, up device.Buffer) {
 	wantSame("swiglu", y, gate, up)
-	q.elementwise("swiglu", runSwiGLU, y, gate, up, 0)
+	t := q.issue("swiglu")
+	t.b[0], t.b[1], t.b[2] = y, gate, up
+	q.kernel(t, runSwiGLU, blocks(y.N), pieceWork/blockLen)
 }
 
 func runSwiGLU(t *task, w *worker, lo, hi int) {

@@ -13,6 +13,8 @@ import (
 type vecISA struct {
 	name string
 	attnISA
+	eachISA
+	ruleISA
 }
 
 // attnISA is the parts of attention. A strip is rows query or key positions,
@@ -27,6 +29,23 @@ type attnISA struct {
 	dot         func(x, y unsafe.Pointer, n int) float32    // of x[:n] and y[:n]
 	trans       func(dst, src unsafe.Pointer, ld, k, n int) // dst[p*2*lanes+i] = src[i*ld+p] for p < k, i < n <= lanes
 }
+
+// eachISA is elementwise kernels and sums, for elements of F32, BF16 and F16;
+// where one is nil, elements are converted and the one for F32 is taken.
+// Conversions and roundings are those of load and store.
+type eachISA struct {
+	gelu, geluGrad, times, add [3]eachFunc // y = gelu(a); a gelu'(b): b * slope of gelu at a; a*s; a + b
+	addStream                  [3]eachFunc // past the caches, y aligned to 64 bytes
+	addF32                     [3]eachFunc // y and a float32, b of the type
+	largest                    [3]func(x unsafe.Pointer, n int) float32
+	expSum                     [3]func(x unsafe.Pointer, n int, top float32) float32 // sum of exp(x-top)
+	softmax                    [3]func(x unsafe.Pointer, n int, top, r float32)      // x = r*exp(x-top)
+	sumSquares                 func(sums, x unsafe.Pointer, blocks int)              // sums in float64; see sum.go
+}
+
+// eachFunc works on n elements, a positive multiple of 16; y may be a or b. Not
+// all use b and s.
+type eachFunc func(y, a, b unsafe.Pointer, n int, s float32)
 
 // stripFunc sets c[i*ldc+j] to the sum over p < k of a[i*ai+p*ak] * b[p*ldb+j],
 // taken in order of p, for a strip of i and vectors of j, plus the old c if add
@@ -61,6 +80,17 @@ var portableVec = vecISA{
 		load:   [3]rowsFunc{loadGo(device.F32), loadGo(device.BF16), loadGo(device.F16)},
 		store:  [3]rowsFunc{storeGo(device.F32), storeGo(device.BF16), storeGo(device.F16)},
 		soften: softenGo, slope: slopeGo, scale: scaleGo, dot: dotGo, trans: transposeGo},
+	ruleISA: ruleISA{adamW: rulesGo(adamW), sgd: rulesGo(sgd), momentum: rulesGo(momentum), lion: rulesGo(lion)},
+	eachISA: eachISA{
+		gelu:       [3]eachFunc{eachGo(func(a, _, _ float32) float32 { return gelu(a) })},
+		geluGrad:   [3]eachFunc{eachGo(func(a, b, _ float32) float32 { return b * geluSlope(a) })},
+		times:      [3]eachFunc{eachGo(func(a, _, s float32) float32 { return a * s })},
+		add:        [3]eachFunc{addGo},
+		largest:    [3]func(unsafe.Pointer, int) float32{largestGo},
+		expSum:     [3]func(unsafe.Pointer, int, float32) float32{expSumGo},
+		softmax:    [3]func(unsafe.Pointer, int, float32, float32){softmaxGo},
+		sumSquares: sumSquaresGo,
+	},
 }
 
 // floatsAt is n floats at p.
@@ -194,6 +224,50 @@ func transposeGo(dst, src unsafe.Pointer, ld, k, n int) {
 		for p, x := range s[i*ld:][:k] {
 			d[p*16+i] = x
 		}
+	}
+}
+
+func eachGo(f func(a, b, s float32) float32) eachFunc {
+	return func(y, a, b unsafe.Pointer, n int, s float32) {
+		ys, as, bs := floatsAt(y, n), floatsAt(a, n), floatsAt(b, n)
+		for i := range ys {
+			ys[i] = f(as[i], bs[i], s)
+		}
+	}
+}
+
+func addGo(y, a, b unsafe.Pointer, n int, _ float32) {
+	ys, as, bs := floatsAt(y, n), floatsAt(a, n), floatsAt(b, n)
+	for i := range ys {
+		ys[i] = as[i] + bs[i]
+	}
+}
+
+func largestGo(x unsafe.Pointer, n int) float32 { return largest(floatsAt(x, n)) }
+
+// expSumGo adds up runs of 64, which keeps long sums accurate.
+func expSumGo(x unsafe.Pointer, n int, top float32) (sum float32) {
+	for xs := floatsAt(x, n); len(xs) > 0; xs = xs[min(64, len(xs)):] {
+		var part float32
+		for _, v := range xs[:min(64, len(xs))] {
+			part += exp32(v - top)
+		}
+		sum += part
+	}
+	return sum
+}
+
+func softmaxGo(x unsafe.Pointer, n int, top, r float32) {
+	xs := floatsAt(x, n)
+	for i, v := range xs {
+		xs[i] = exp32(v-top) * r
+	}
+}
+
+func sumSquaresGo(sums, x unsafe.Pointer, blocks int) {
+	for i := range unsafe.Slice((*float64)(sums), blocks) {
+		block := (*[squareBlock]float32)(unsafe.Add(x, 4*squareBlock*i))
+		*(*float64)(unsafe.Add(sums, 8*i)) = sumSquares(block)
 	}
 }
 

@@ -13,6 +13,21 @@ var vecAVX2 = vecISA{
 		store:  [3]rowsFunc{storeF32AVX2, storeBF16AVX2, storeF16AVX2},
 		soften: softenAVX2, slope: slopeAVX2, scale: scaleRowAVX2, dot: dotRowAVX2,
 		trans: func(dst, src unsafe.Pointer, ld, k, n int) { trans256F32(dst, src, ld, k, n, 16) }},
+	ruleISA: ruleISA{
+		adamW:    [4]ruleFunc{adamWF32AVX2, adamWBF16AVX2, adamWF16AVX2, adamWAVX2},
+		sgd:      [4]ruleFunc{sgdF32AVX2, sgdBF16AVX2, sgdF16AVX2, sgdAVX2},
+		momentum: [4]ruleFunc{momentumF32AVX2, momentumBF16AVX2, momentumF16AVX2, momentumAVX2},
+		lion:     [4]ruleFunc{lionF32AVX2, lionBF16AVX2, lionF16AVX2, lionAVX2},
+	},
+	eachISA: eachISA{
+		gelu: [3]eachFunc{geluF32AVX2, geluBF16AVX2, geluF16AVX2}, geluGrad: [3]eachFunc{geluGradF32AVX2, geluGradBF16AVX2, geluGradF16AVX2},
+		times: [3]eachFunc{scaleF32AVX2, scaleBF16AVX2, scaleF16AVX2}, add: [3]eachFunc{addF32AVX2, addBF16AVX2, addF16AVX2},
+		addStream: [3]eachFunc{addStreamF32AVX2, addStreamBF16AVX2, addStreamF16AVX2}, addF32: [3]eachFunc{nil, addF32BF16AVX2, addF32F16AVX2},
+		largest:    [3]func(unsafe.Pointer, int) float32{largestF32AVX2, largestBF16AVX2, largestF16AVX2},
+		expSum:     [3]func(unsafe.Pointer, int, float32) float32{expSumF32AVX2, expSumBF16AVX2, expSumF16AVX2},
+		softmax:    [3]func(unsafe.Pointer, int, float32, float32){softmaxF32AVX2, softmaxBF16AVX2, softmaxF16AVX2},
+		sumSquares: sumSquaresAVX2,
+	},
 }
 
 var vecAVX512 = vecISA{
@@ -22,6 +37,21 @@ var vecAVX512 = vecISA{
 		store:  [3]rowsFunc{storeF32AVX512, storeBF16AVX512, storeF16AVX512},
 		soften: softenAVX512, slope: slopeAVX512, scale: scaleRowAVX512, dot: dotRowAVX512,
 		trans: func(dst, src unsafe.Pointer, ld, k, n int) { trans512F32(dst, src, ld, k, n, 32) }},
+	ruleISA: ruleISA{
+		adamW:    [4]ruleFunc{adamWF32AVX512, adamWBF16AVX512, adamWF16AVX512, adamWAVX512},
+		sgd:      [4]ruleFunc{sgdF32AVX512, sgdBF16AVX512, sgdF16AVX512, sgdAVX512},
+		momentum: [4]ruleFunc{momentumF32AVX512, momentumBF16AVX512, momentumF16AVX512, momentumAVX512},
+		lion:     [4]ruleFunc{lionF32AVX512, lionBF16AVX512, lionF16AVX512, lionAVX512},
+	},
+	eachISA: eachISA{
+		gelu: [3]eachFunc{geluF32AVX512, geluBF16AVX512, geluF16AVX512}, geluGrad: [3]eachFunc{geluGradF32AVX512, geluGradBF16AVX512, geluGradF16AVX512},
+		times: [3]eachFunc{scaleF32AVX512, scaleBF16AVX512, scaleF16AVX512}, add: [3]eachFunc{addF32AVX512, addBF16AVX512, addF16AVX512},
+		addStream: [3]eachFunc{addStreamF32AVX512, addStreamBF16AVX512, addStreamF16AVX512}, addF32: [3]eachFunc{nil, addF32BF16AVX512, addF32F16AVX512},
+		largest:    [3]func(unsafe.Pointer, int) float32{largestF32AVX512, largestBF16AVX512, largestF16AVX512},
+		expSum:     [3]func(unsafe.Pointer, int, float32) float32{expSumF32AVX512, expSumBF16AVX512, expSumF16AVX512},
+		softmax:    [3]func(unsafe.Pointer, int, float32, float32){softmaxF32AVX512, softmaxBF16AVX512, softmaxF16AVX512},
+		sumSquares: sumSquaresAVX512,
+	},
 }
 
 func nativeVecs() (found []*vecISA) {

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime/pprof"
+
+	"github.com/spf13/pflag"
+
+	"zeroth/job"
+)
+
+// probes are the files a run is looked into with; empty is off.
+type probes struct{ cpuProfile, trace string }
+
+func (p *probes) flags(f *pflag.FlagSet) {
+	f.StringVar(&p.cpuProfile, "cpuprofile", "", "write a CPU profile to a `file`, for go tool pprof")
+	f.StringVar(&p.trace, "trace", "", "write what the queues of every rank did to a `file` that ui.perfetto.dev opens, the last 32768 tasks of each, and say how much communication was not hidden")
+}
+
+// start begins what is asked for. The files are made at once, so that one that
+// cannot be is known before the first step; stop writes and closes them.
+func (p *probes) start(ctx context.Context) (_ context.Context, stop func() error, err error) {
+	var ends []func() error
+	stop = func() error {
+		var errs []error
+		for _, end := range ends {
+			errs = append(errs, end())
+		}
+		return errors.Join(errs...)
+	}
+	if p.cpuProfile != "" {
+		f, err := create("cpuprofile", p.cpuProfile)
+		if err != nil {
+			return ctx, stop, err
+		}
+		if err := pprof.StartCPUProfile(f); err != nil {
+			return ctx, stop, errors.Join(fmt.Errorf("--cpuprofile: %w", err), f.Close())
+		}
+		ends = append(ends, func() error {
+			pprof.StopCPUProfile()
+			return f.Close()
+		})
+	}
+	if p.trace != "" {
+		f, err := create("trace", p.trace)
+		if err != nil {
+			return ctx, stop, err
+		}
+		t := job.NewTrace()
+		ctx = job.WithTrace(ctx, t)
+		ends = append(ends, func() error { return errors.Join(t.Write(f), f.Close()) })
+	}
+	return ctx, stop, nil
+}
+
+func create(flag, path string) (*os.File, error) {
+	f, err := os.Create(path)
+	if err != nil {
+		return nil, job.BadInput(fmt.Errorf("--%s: %w; name a file that can be written", flag, err))
+	}
+	return f, nil
+}

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"github.com/mmcloughlin/avo/build"
+	"github.com/mmcloughlin/avo/operand"
+	"github.com/mmcloughlin/avo/reg"
+)
+
+// limits writes what the machine's own limits are measured with, and the pause
+// of a worker that looks out for work.
+func limits(c *build.Context) {
+	declareTileConfig(c)
+	dotLoop(c)
+	tileLoop(c)
+	triad(c)
+	rewrite(c)
+	pause(c)
+}
+
+// loop runs body n times.
+func loop(c *build.Context, n reg.GPVirtual, body func()) {
+	c.Label("loop")
+	body()
+	c.DECQ(n)
+	c.JNZ(operand.LabelRef("loop"))
+}
+
+func dotLoop(c *build.Context) {
+	text(c, "dotLoop", "func(n int)", "dotLoop does 48 n independent multiply-adds of whole registers of pairs of bf16.")
+	n := load64(c, "n")
+	for i := range 13 {
+		c.VPXORD(zmm[i], zmm[i], zmm[i])
+	}
+	loop(c, n, func() {
+		for i := range 48 {
+			emit(c, vdpbf16ps(zmm[i%12], zmm[12], zmm[12]))
+		}
+	})
+	c.VZEROUPPER()
+	c.RET()
+}
+
+func tileLoop(c *build.Context) {
+	text(c, "tileLoop", "func(n int)", "tileLoop does 16 n products of whole tiles of bf16, added to four others in turn.")
+	n := load64(c, "n")
+	c.LEAQ(tileConfig, reg.R8)
+	emit(c, ldtilecfgR8)
+	loop(c, n, func() {
+		for i := range byte(16) {
+			emit(c, tdpbf16ps(i%4, 4+i%2, 6+i/2%2))
+		}
+	})
+	emit(c, tilerelease)
+	c.RET()
+}
+
+// stream runs body over n floats, a positive multiple of 16, in halves of 8.
+func stream(c *build.Context, n reg.GPVirtual, pointers []reg.GPVirtual, body func(half int)) {
+	c.Label("loop")
+	body(0)
+	body(1)
+	for _, p := range pointers {
+		c.ADDQ(operand.U8(64), p)
+	}
+	c.SUBQ(operand.U8(16), n)
+	c.JNZ(operand.LabelRef("loop"))
+	c.SFENCE()
+	c.VZEROUPPER()
+	c.RET()
+}
+
+func triad(c *build.Context) {
+	text(c, "triad", "func(dst, a, b *byte, n int)", "triad sets dst = a + b/2 past the caches: n floats, a multiple of 16, dst aligned to 64 bytes.")
+	dst, a, b, n := load64(c, "dst"), load64(c, "a"), load64(c, "b"), load64(c, "n")
+	half := everyLane(c, 0x3f000000)
+	stream(c, n, []reg.GPVirtual{dst, a, b}, func(i int) {
+		x := c.YMM()
+		c.VMOVUPS(at(a, 32*i), x)
+		c.VFMADD231PS(at(b, 32*i), half, x)
+		c.VMOVNTPS(x, at(dst, 32*i))
+	})
+}
+
+func rewrite(c *build.Context) {
+	text(c, "rewrite", "func(x *byte, n int)", "rewrite halves the n floats of x, a multiple of 16, in place.")
+	x, n := load64(c, "x"), load64(c, "n")
+	half := everyLane(c, 0x3f000000)
+	stream(c, n, []reg.GPVirtual{x}, func(i int) {
+		v := c.YMM()
+		c.VMULPS(at(x, 32*i), half, v)
+		c.VMOVUPS(v, at(x, 32*i))
+	})
+}
+
+// everyLane is a float, by its bits, in every lane.
+func everyLane(c *build.Context, bits uint32) reg.VecVirtual {
+	r, v := c.GP32(), c.YMM()
+	c.MOVL(operand.U32(bits), r)
+	c.VMOVD(r, v.AsX())
+	c.VPBROADCASTD(v.AsX(), v)
+	return v
+}
+
+func pause(c *build.Context) {
+	text(c, "pause", "func(n int)", "pause waits n times as long as the processor thinks good between two looks at memory.")
+	n := load64(c, "n")
+	loop(c, n, func() { c.PAUSE() })
+	c.RET()
+}

@@ -1,0 +1,141 @@
+package cpu
+
+import (
+	"fmt"
+	"sync"
+
+	"zeroth/device"
+)
+
+// Kernels need memory of their own: every worker for the pieces it has at
+// hand, and the device for the packed blocks of a matrix product, which its
+// workers share. It is accounted like all other memory, as device.Workspace.
+// Reserve takes it before the first step; what no Reserve foresaw is taken when
+// it is first needed and then kept.
+
+// Sizes is what kernels will be asked to do: the largest of each.
+type Sizes struct {
+	Type   device.DType // of activations
+	Rows   int          // positions of a micro-batch
+	Width  int          // of what is normalised
+	Vocab  int          // logits of a position
+	Widest int          // dimension of a parameter
+	Attn   device.Attn  // T and D
+}
+
+// Workspace is the bytes that a device of so many workers and queues takes for
+// kernels of the given sizes.
+func Workspace(workers, queues int, s Sizes) int64 {
+	packed, strip := s.products()
+	return 4 * int64(packed+strip+(workers-1+queues)*s.scratch())
+}
+
+// scratch is the floats a worker needs at most.
+func (s Sizes) scratch() int {
+	best := bestISA
+	gemm := mcMax*kcMax + edge + mcMax*subMax + best.mr*best.nr + best.nr*kcMax
+	if b := bestBF16; b != nil {
+		gemm = max(gemm, mcMax*kcMax+edge+mcMax*subMax+b.mr*b.nr+b.nr*kcMax)
+	}
+	return max(gemm, 5*s.Width, s.Vocab, attnScratch(s.Attn))
+}
+
+// attnScratch is no less than attention takes, forward or backward: three
+// (T, D), some blocks of positions by D, some of positions by positions, all
+// rounded up to whole registers.
+func attnScratch(a device.Attn) int {
+	T, D := ceil(a.T, 64)*64, ceil(a.D, 32)*32
+	return 3*T*D + 8*64*D + 4*64*64
+}
+
+// products is the floats of the device's blocks: a block of B, and of C where
+// that is not float32 and has several blocks of k.
+func (s Sizes) products() (packed, strip int) {
+	n, k := min(ncMax, ceil(max(s.Widest, s.Rows), 32)*32), min(kcMax, ceil(max(s.Widest, s.Rows), 16)*16)
+	packed = n*(1+k) + edge
+	if s.Type != device.F32 && max(s.Widest, s.Rows) > kcMax {
+		strip = min(stripMax, n*max(s.Widest, s.Rows))
+	}
+	return packed, strip
+}
+
+// Reserve takes the work space for kernels of the given sizes. It comes before
+// NewQueue.
+func (d *Device) Reserve(s Sizes) error {
+	d.scratch = s.scratch()
+	packed, strip := s.products()
+	err := d.products.grow(packed, strip)
+	for _, h := range d.crew.helpers {
+		if err == nil {
+			err = h.w.grow(d.scratch)
+		}
+	}
+	return err
+}
+
+// worker is the private memory of one goroutine that runs pieces of kernels.
+type worker struct {
+	dev     *Device
+	mem     device.Buffer
+	scratch []float32      // of mem
+	ends    [5][16]float32 // the last elements of arrays, filled up to a vector
+}
+
+// floats is work space of n elements, valid until the next call; its contents
+// are undefined.
+func (w *worker) floats(n int) []float32 {
+	if len(w.scratch) < n {
+		if err := w.grow(n); err != nil {
+			panic(fmt.Sprintf("cpu: a kernel's work space: %v", err))
+		}
+	}
+	return w.scratch[:n]
+}
+
+func (w *worker) grow(n int) (err error) {
+	w.mem, err = w.dev.regrow(w.mem, n)
+	if err == nil && n > 0 {
+		w.scratch = w.mem.F32()
+	}
+	return err
+}
+
+// regrow replaces a buffer by one of n floats.
+func (d *Device) regrow(b device.Buffer, n int) (device.Buffer, error) {
+	d.Free(b)
+	return d.Alloc(device.F32, n, device.Workspace)
+}
+
+// products is the memory a device has for matrix products, one at a time.
+type products struct {
+	mu            sync.Mutex // held while a product is computed
+	dev           *Device
+	packed, strip device.Buffer
+}
+
+// need gives g its blocks.
+func (p *products) need(g *gemm) {
+	packed, strip := ceil(g.nc(), g.isa.nr)*g.panelLen()+edge, 0
+	if !g.direct() && g.k > g.kc() {
+		strip = min(g.m, g.stripRows()) * g.nc()
+	}
+	if err := p.grow(packed, strip); err != nil {
+		panic(fmt.Sprintf("cpu: a product's work space: %v", err))
+	}
+	g.packed = p.packed.F32()
+	if strip > 0 {
+		g.strip = p.strip.F32()
+	}
+}
+
+func (p *products) grow(packed, strip int) (err error) {
+	if p.packed.N < packed {
+		if p.packed, err = p.dev.regrow(p.packed, packed); err != nil {
+			return err
+		}
+	}
+	if p.strip.N < strip {
+		p.strip, err = p.dev.regrow(p.strip, strip)
+	}
+	return err
+}

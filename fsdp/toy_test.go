@@ -1,0 +1,257 @@
+package fsdp_test
+
+import (
+	"fmt"
+
+	"zeroth/device"
+	"zeroth/device/cpu"
+	"zeroth/nn"
+	"zeroth/shard"
+)
+
+// The toy model has the shape of a language model and arithmetic that a person
+// can follow: with x, y (rows, width) float32,
+//
+//	embed   y[i] = E[input[i]]
+//	layer   y[i] = x[i]∘a + b          and a parameter u that is not used, with gradient 1, 2, 3, …
+//	head    loss[i] = x[i]·E[target[i]]
+//
+// E is the parameter of unit "root", which embed and head share; layer k is
+// unit "h.k". All numbers are small integers, so that float32 is exact and the
+// order of sums does not matter.
+const (
+	width = 4
+	vocab = 5
+	rows  = 6 // of a micro-batch: 2 sequences of 3
+)
+
+// unused is the number of elements of layer k's u: no two units have the same
+// length, on any of the tests' meshes.
+func unused(k int) int { return 301 + 260*k }
+
+func param(name string, n int) shard.Param { return shard.Param{Name: name, Shape: []int{n}} }
+
+func toy(layers int) *nn.Model {
+	m := &nn.Model{Width: width, Vocab: vocab, Context: 3}
+	add := func(unit string, mod nn.Module) {
+		m.Units, m.Modules = append(m.Units, unit), append(m.Modules, mod)
+	}
+	add("root", embed{})
+	for k := range layers {
+		add(fmt.Sprintf("h.%d", k), layer(k))
+	}
+	add("root", head{})
+	return m
+}
+
+type root struct{}
+
+func (root) Params() []shard.Param { return []shard.Param{param("E", vocab*width)} }
+
+type embed struct{ root }
+
+func (embed) Forward(q nn.Ops, _ nn.Scratch, w []device.Buffer, bt *nn.Batch, _, y device.Buffer, _ *nn.Saved) {
+	on(q, func() {
+		for i, id := range bt.Input.I32() {
+			copy(row(y, i), row(w[0], int(id)))
+		}
+	})
+}
+
+func (embed) Backward(q nn.Ops, _ nn.Scratch, _, dw []device.Buffer, bt *nn.Batch, _, d device.Buffer, _ *nn.Saved) {
+	on(q, func() {
+		for i, id := range bt.Input.I32() {
+			addTo(row(dw[0], int(id)), row(d, i), 1)
+		}
+	})
+}
+
+type layer int
+
+func (k layer) Params() []shard.Param {
+	at := fmt.Sprintf("h.%d.", int(k))
+	return []shard.Param{param(at+"a", width), param(at+"b", width), param(at+"u", unused(int(k)))}
+}
+
+// Forward saves a copy of x, so that what it saves is its own memory.
+func (k layer) Forward(q nn.Ops, mem nn.Scratch, w []device.Buffer, _ *nn.Batch, x, y device.Buffer, s *nn.Saved) {
+	floor := mem.Mark()
+	mine := mem.Take(device.F32, x.N)
+	q.(device.Queue).Copy(mine, x)
+	on(q, func() {
+		for i := range rows {
+			for j, a := range w[0].F32() {
+				row(y, i)[j] = row(mine, i)[j]*a + w[1].F32()[j]
+			}
+		}
+	})
+	if s == nil {
+		mem.Release(floor)
+		return
+	}
+	s[0] = mine
+}
+
+func (k layer) Backward(q nn.Ops, mem nn.Scratch, w, dw []device.Buffer, _ *nn.Batch, _, d device.Buffer, s *nn.Saved) {
+	x := s[0]
+	on(q, func() {
+		clear(dw[0].F32())
+		clear(dw[1].F32())
+		for i := range rows {
+			for j, a := range w[0].F32() {
+				dw[0].F32()[j] += row(d, i)[j] * row(x, i)[j]
+				dw[1].F32()[j] += row(d, i)[j]
+				row(d, i)[j] *= a
+			}
+		}
+		for j := range dw[2].F32() {
+			dw[2].F32()[j] = float32(j + 1)
+		}
+	})
+}
+
+type head struct{ root }
+
+func (head) Forward(q nn.Ops, _ nn.Scratch, w []device.Buffer, bt *nn.Batch, x, _ device.Buffer, s *nn.Saved) {
+	if s == nil {
+		on(q, func() { losses(bt, w[0], x) })
+	}
+}
+
+func (head) Backward(q nn.Ops, _ nn.Scratch, w, dw []device.Buffer, bt *nn.Batch, x, d device.Buffer, _ *nn.Saved) {
+	on(q, func() {
+		losses(bt, w[0], x)
+		clear(dw[0].F32())
+		for i, id := range bt.Target.I32() {
+			addTo(row(dw[0], int(id)), row(x, i), bt.Scale)
+			clear(row(d, i))
+			addTo(row(d, i), row(w[0], int(id)), bt.Scale)
+		}
+	})
+}
+
+func losses(bt *nn.Batch, e, x device.Buffer) {
+	for i, id := range bt.Target.I32() {
+		bt.Loss.F32()[i] = dot(row(x, i), row(e, int(id)))
+	}
+}
+
+// on runs f on the queue that kernels are issued on.
+func on(q nn.Ops, f func()) { q.(*cpu.Queue).Do(func() error { f(); return nil }) }
+
+func row(b device.Buffer, i int) []float32 { return b.F32()[i*width : (i+1)*width] }
+
+func addTo(y, x []float32, scale float32) {
+	for j := range y {
+		y[j] += scale * x[j]
+	}
+}
+
+func dot(x, y []float32) (sum float32) {
+	for j := range x {
+		sum += x[j] * y[j]
+	}
+	return sum
+}
+
+// tokens are rank's ids of a micro-batch of a step, different in all three.
+func tokens(step, rank, micro int, input, target []int32) {
+	for i := range input {
+		input[i] = int32((i + step + 2*rank + 3*micro) % vocab)
+		target[i] = int32((i*i + step + rank + micro) % vocab)
+	}
+}
+
+// oracle is the model without schedule, shards or ranks.
+type oracle struct {
+	layers int
+	p      map[string][]float32 // by parameter
+}
+
+func newOracle(layers int) *oracle {
+	o := &oracle{layers, map[string][]float32{}}
+	for _, mod := range toy(layers).Modules {
+		for _, p := range mod.Params() {
+			v := make([]float32, p.Numel())
+			for i := range v {
+				v[i] = float32((i+len(o.p))%4 - 1)
+			}
+			if o.p[p.Name] == nil {
+				o.p[p.Name] = v
+			}
+		}
+	}
+	return o
+}
+
+func (o *oracle) e(id int32) []float32 { return o.p["E"][int(id)*width : int(id+1)*width] }
+
+func (o *oracle) layer(k int) (a, b []float32) {
+	return o.p[fmt.Sprintf("h.%d.a", k)], o.p[fmt.Sprintf("h.%d.b", k)]
+}
+
+// pass returns the losses of a micro-batch and adds its gradients to grad.
+func (o *oracle) pass(input, target []int32, grad map[string][]float32) (loss []float32) {
+	for i := range input {
+		xs := [][]float32{o.e(input[i])}
+		for k := range o.layers {
+			a, b := o.layer(k)
+			y := make([]float32, width)
+			for j, x := range xs[k] {
+				y[j] = x*a[j] + b[j]
+			}
+			xs = append(xs, y)
+		}
+		last := xs[o.layers]
+		loss = append(loss, dot(last, o.e(target[i])))
+		dE := grad["E"]
+		addTo(dE[int(target[i])*width:][:width], last, 1)
+		d := append([]float32(nil), o.e(target[i])...)
+		for k := o.layers - 1; k >= 0; k-- {
+			a, _ := o.layer(k)
+			for j := range d {
+				grad[fmt.Sprintf("h.%d.a", k)][j] += d[j] * xs[k][j]
+				grad[fmt.Sprintf("h.%d.b", k)][j] += d[j]
+				d[j] *= a[j]
+			}
+		}
+		addTo(dE[int(input[i])*width:][:width], d, 1)
+	}
+	for k := range o.layers {
+		u := grad[fmt.Sprintf("h.%d.u", k)]
+		for j := range u {
+			u[j] += float32(j + 1)
+		}
+	}
+	return loss
+}
+
+// step returns every rank's losses of its micro-batches, end to end, and the
+// gradients, summed over both.
+func (o *oracle) step(step, ranks, micros int) (loss [][]float32, grad map[string][]float32) {
+	grad = map[string][]float32{}
+	for name, v := range o.p {
+		grad[name] = make([]float32, len(v))
+	}
+	loss = make([][]float32, ranks)
+	input, target := make([]int32, rows), make([]int32, rows)
+	for r := range ranks {
+		for m := range micros {
+			tokens(step, r, m, input, target)
+			loss[r] = append(loss[r], o.pass(input, target, grad)...)
+		}
+	}
+	return loss, grad
+}
+
+// descend is the update: every element moves by one against its gradient.
+func descend(w, g []float32) {
+	for i := range w {
+		switch {
+		case g[i] > 0:
+			w[i]--
+		case g[i] < 0:
+			w[i]++
+		}
+	}
+}

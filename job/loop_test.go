@@ -1,0 +1,342 @@
+package job
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"zeroth/collective"
+	"zeroth/data"
+	"zeroth/device"
+)
+
+// tinyJob is a job of a few milliseconds a step over a.txt.
+const tinyJob = `data: {text: [a.txt], validation: 0.1}
+model: {layers: 1, heads: 2, width: 8, context: 8}
+train: {steps: 7, micro_batch: 2, eval_every: 3, eval_batches: 2}
+parallel: {ranks: 2}
+schedule: {warmup: 3}
+`
+
+func inTinyFolder(t *testing.T) {
+	t.Helper()
+	inFolder(t, tinyJob)
+	var b strings.Builder
+	for i := range 300 {
+		fmt.Fprintf(&b, "line %d of %d\n", i*i, i)
+	}
+	write(t, "a.txt", b.String())
+}
+
+// heard is an Observer that keeps what it hears.
+type heard struct {
+	header Header
+	steps  []Step
+	evals  []Eval
+	notes  []string
+	sums   []Summary
+	onStep func(Step)
+}
+
+func (h *heard) Start(x Header) { h.header = x }
+func (h *heard) Step(s Step) {
+	h.steps = append(h.steps, s)
+	if h.onStep != nil {
+		h.onStep(s)
+	}
+}
+func (h *heard) Eval(e Eval)    { h.evals = append(h.evals, e) }
+func (h *heard) Note(s string)  { h.notes = append(h.notes, s) }
+func (h *heard) Done(s Summary) { h.sums = append(h.sums, s) }
+
+// A run tells and writes every step and every evaluation that is due, and ends
+// with a sample from the model it has written.
+func TestTrain(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	inTinyFolder(t)
+	c := mustLoad(t, "sample={prompt: 'line ', tokens: 5}")
+	h := &heard{}
+	if err := Train(t.Context(), c, "run", h); err != nil {
+		t.Fatal(err)
+	}
+	schedule := c.schedule()
+	for i, s := range h.steps {
+		if s.Step != i+1 || s.Tokens != int64(s.Step*4*8) || s.LR != schedule.At(i) || !(s.Loss > 4 && s.Loss < 6) || !(s.GradNorm > 0) || !(s.StepSeconds > 0) {
+			t.Errorf("step %d: %+v", i+1, s)
+		}
+		if got, want := s.TokensPerSecond*s.StepSeconds, 32.0; math.Abs(got-want) > 1e-9 {
+			t.Errorf("step %d: %g tokens a second in %g s", i+1, s.TokensPerSecond, s.StepSeconds)
+		}
+	}
+	var at []int
+	for _, e := range h.evals {
+		at = append(at, e.Step)
+	}
+	if len(h.steps) != 7 || !slices.Equal(at, []int{3, 6, 7}) {
+		t.Errorf("%d steps, evaluations after %v, want 7 and after 3, 6 and the last", len(h.steps), at)
+	}
+	steps, evals, err := ReadMetrics("run/metrics.jsonl")
+	if err != nil || !slices.Equal(steps, h.steps) || !slices.Equal(evals, h.evals) {
+		t.Errorf("metrics.jsonl: %v\n%v\n%v", err, steps, evals)
+	}
+	if raw, err := os.ReadFile("run/job.yaml"); err != nil || string(raw) != string(c.YAML()) || strings.Contains(string(raw), "run") {
+		t.Errorf("job.yaml: %v\n%s", err, raw)
+	}
+	if svg, err := os.ReadFile("run/loss.svg"); err != nil || !strings.Contains(string(svg), "validation") {
+		t.Errorf("loss.svg: %v", err)
+	}
+	last, sum := h.steps[6], h.sums[0]
+	sum.Seconds = 0
+	if !strings.HasPrefix(sum.Sample, "line ") || len(sum.Sample) < len("line ")+5 {
+		t.Errorf("sample: %q", sum.Sample)
+	}
+	want := Summary{Steps: 7, Loss: last.Loss, ValLoss: h.evals[2].ValLoss, Tokens: last.Tokens, MemoryPerRank: h.header.MemoryPerRank, Out: "run", Sample: sum.Sample}
+	if len(h.sums) != 1 || sum != want {
+		t.Errorf("summary %+v\nwant    %+v", sum, want)
+	}
+}
+
+// The header is the job's, with the numbers that only building it shows.
+func TestHeader(t *testing.T) {
+	inTinyFolder(t)
+	h := &heard{}
+	c := mustLoad(t, "parallel={ranks: 4, replicate: 2}", "train.steps=1")
+	if err := Train(t.Context(), c, "run", h); err != nil {
+		t.Fatal(err)
+	}
+	plan, err := c.Footprint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const parameters = (256+8)*8 + 2*8 + 12*8*8 + 13*8
+	set, err := data.Open(t.Context(), c.source())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer set.Close()
+	want := Header{Model: "GPT-2 3.0k", Parameters: parameters, Ranks: 4, Shard: 2, Replicate: 2, Stage: 3, Precision: "bf16",
+		GlobalBatch: 8, TokensPerStep: 64, Steps: 1, DataTokens: set.Train.Windows() * 8, Out: "run", MemoryPerRank: plan.Device.Total()}
+	if h.header != want {
+		t.Errorf("got  %+v\nwant %+v", h.header, want)
+	}
+}
+
+// A run that is asked to stop does so after the step it is in, on all ranks, and
+// keeps what there is.
+func TestStop(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	inTinyFolder(t)
+	reason := errors.New("enough")
+	for _, c := range []struct{ at, atMost int }{{1, 2}, {4, 5}} {
+		ctx, stop := context.WithCancelCause(t.Context())
+		h := &heard{onStep: func(s Step) {
+			if s.Step == c.at {
+				stop(reason)
+			}
+		}}
+		out := fmt.Sprintf("run%d", c.at)
+		if err := Train(ctx, mustLoad(t, "train.steps=1000", "sample.tokens=5", "parallel.ranks=3"), out, h); err != reason {
+			t.Errorf("error %v, want %v", err, reason)
+		}
+		if n := len(h.steps); n < c.at || n > c.atMost {
+			t.Errorf("asked at step %d, stopped after %d", c.at, n)
+		}
+		if len(h.sums) != 1 || !h.sums[0].Stopped || h.sums[0].Steps != len(h.steps) || h.sums[0].Sample != "" {
+			t.Errorf("summary %+v", h.sums)
+		}
+		if steps, _, err := ReadMetrics(out + "/metrics.jsonl"); err != nil || len(steps) != len(h.steps) {
+			t.Errorf("%d steps in metrics.jsonl, %v; want %d", len(steps), err, len(h.steps))
+		}
+		for _, name := range []string{"loss.svg", "model/config.json", "model/model.safetensors"} {
+			if !exists(out + "/" + name) {
+				t.Errorf("no %s is kept", name)
+			}
+		}
+	}
+}
+
+// Asked at the last step, a run is not stopped but done.
+func TestStopAtTheEnd(t *testing.T) {
+	inTinyFolder(t)
+	ctx, stop := context.WithCancel(t.Context())
+	h := &heard{onStep: func(s Step) {
+		if s.Step == 6 {
+			stop()
+		}
+	}}
+	if err := Train(ctx, mustLoad(t), "run", h); err != nil {
+		t.Error(err)
+	}
+	if len(h.sums) != 1 || h.sums[0].Stopped || h.sums[0].Steps != 7 {
+		t.Errorf("summary %+v", h.sums)
+	}
+}
+
+// Asked while the data is read, it leaves nothing.
+func TestStopWhileReading(t *testing.T) {
+	inTinyFolder(t)
+	reason := errors.New("enough")
+	ctx, stop := context.WithCancelCause(t.Context())
+	stop(reason)
+	h := &heard{}
+	if err := Train(ctx, mustLoad(t), "run", h); err != reason || exists("run") || len(h.sums) > 0 {
+		t.Errorf("error %v, want %v; summary %v", err, reason, h.sums)
+	}
+}
+
+// Two runs cannot have one folder, and what cannot be written is an error that
+// leaves the rest.
+func TestTrainCannotWrite(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	inTinyFolder(t)
+	c := mustLoad(t)
+	for _, name := range []string{"job.yaml", "loss.svg", "model/model.safetensors.tmp"} { // folders where files should be
+		if err := os.MkdirAll(name+".run/"+name+"/x", 0o777); err != nil {
+			t.Fatal(err)
+		}
+		h := &heard{}
+		err := Train(t.Context(), c, name+".run", h)
+		if err == nil || IsInput(err) || !strings.Contains(err.Error(), name) || len(h.sums) > 0 {
+			t.Errorf("%s: %v, %v", name, err, h.sums)
+		}
+		if steps, _, _ := ReadMetrics(name + ".run/metrics.jsonl"); len(steps) != 7 && name != "job.yaml" {
+			t.Errorf("%s: %d steps are kept", name, len(steps))
+		}
+	}
+	if err := Train(t.Context(), c, "a.txt/run", &heard{}); err == nil || !strings.HasPrefix(err.Error(), "run folder: ") {
+		t.Errorf("a run folder in a file: %v", err)
+	}
+}
+
+// The samples of an evaluation are the same whatever the ranks and
+// micro-batches they are dealt to: spread evenly over all that was held out,
+// and different ones as far as there are so many.
+func TestValidationSamples(t *testing.T) {
+	inTinyFolder(t)
+	var want []string
+	for _, sets := range [][]string{
+		{"parallel.ranks=2"},
+		{"parallel.ranks=4", "train.micro_batch=1"},
+		{"parallel.ranks=1", "train.eval_batches=4", "train.accumulate=3"},
+	} {
+		c := mustLoad(t, sets...)
+		set, err := data.Open(t.Context(), c.source())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer set.Close()
+		var got []string
+		for micro := range c.Train.EvalBatches {
+			for r := range c.Parallel.Ranks {
+				l := c.newLoop(&Rank{Rank: r}, set, &beginning{}, nil)
+				n, T := c.Train.MicroBatch, c.Model.Context
+				input, target := make([]int32, n*T), make([]int32, n*T)
+				if err := l.validate(micro, input, target); err != nil {
+					t.Fatal(err)
+				}
+				for i := range n {
+					got = append(got, fmt.Sprint(input[i*T:(i+1)*T], target[i*T:(i+1)*T]))
+				}
+			}
+		}
+		if want == nil {
+			want = got
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%v:\n%v\nwant\n%v", sets, got, want)
+		}
+		for i, g := range got {
+			window := int64(i) * set.Validation.Windows() / int64(len(got))
+			var input, target [8]int32
+			set.Validation.Batch(input[:], target[:], window)
+			if g != fmt.Sprint(input, target) {
+				t.Errorf("%v: sample %d is not window %d of %d", sets, i, window, set.Validation.Windows())
+			}
+		}
+	}
+}
+
+// The samples of a step are those of its place in the training order, dealt to
+// ranks and micro-batches in turn.
+func TestTrainingSamples(t *testing.T) {
+	inTinyFolder(t)
+	c := mustLoad(t, "parallel.ranks=2", "train.accumulate=2")
+	set, err := data.Open(t.Context(), c.source())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer set.Close()
+	first := int64(40)
+	for micro := range 2 {
+		for r := range 2 {
+			l := c.newLoop(&Rank{Rank: r}, set, &beginning{progress: progress{Samples: 32}}, nil)
+			l.advance() // 8 samples
+			var input, target, wantInput, wantTarget [2 * 8]int32
+			if err := l.fill(micro, input[:], target[:]); err != nil {
+				t.Fatal(err)
+			}
+			set.Train.Batch(wantInput[:], wantTarget[:], first)
+			if input != wantInput || target != wantTarget {
+				t.Errorf("micro-batch %d of rank %d does not begin at sample %d", micro, r, first)
+			}
+			first += 2
+		}
+	}
+}
+
+// Of the errors of all ranks the one that is no consequence is returned.
+func TestTogether(t *testing.T) {
+	inTinyFolder(t)
+	ranks, err := mustLoad(t, "parallel.ranks=3").Open(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeAll(ranks)
+	cause := errors.New("rank 1 has had enough")
+	err = Together(ranks, func(r *Rank) error {
+		if r.Rank == 1 {
+			return cause
+		}
+		q := r.Queues[1] // the others wait for it
+		collective.Barrier(r.Groups.World, q, device.OfF32(make([]float32, 3)))
+		if err := q.Wait(); !errors.Is(err, collective.ErrClosed) {
+			t.Errorf("rank %d: %v", r.Rank, err)
+		}
+		return fmt.Errorf("rank %d: %w", r.Rank, collective.ErrClosed)
+	})
+	if err != cause {
+		t.Errorf("got %v, want %v", err, cause)
+	}
+	err = Together(ranks, func(r *Rank) error { return fmt.Errorf("rank %d: %w", r.Rank, collective.ErrClosed) })
+	if !errors.Is(err, collective.ErrClosed) {
+		t.Errorf("all ranks closed: %v", err)
+	}
+	if err := Together(ranks, func(*Rank) error { return nil }); err != nil {
+		t.Errorf("no error: %v", err)
+	}
+}
+
+// Reading is told every two seconds, from the second on.
+func TestReadingIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &heard{}
+		report := reading(h)
+		for i := range 50 {
+			report(int64(i)*1e6, 50e6)
+			time.Sleep(100 * time.Millisecond)
+		}
+		want := []string{"reading data: 21 of 50 MB", "reading data: 42 of 50 MB"}
+		if !slices.Equal(h.notes, want) {
+			t.Errorf("got %q, want %q", h.notes, want)
+		}
+	})
+}

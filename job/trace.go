@@ -1,0 +1,262 @@
+package job
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"time"
+
+	"zeroth/device/cpu"
+)
+
+// Trace records what the queues of every rank do: the last tracedSpans tasks
+// of each, in memory that is taken at once. Write writes it for viewers of
+// Chrome's trace format (ui.perfetto.dev): a process for each rank, a thread for
+// each queue and one for the steps.
+type Trace struct {
+	origin time.Time
+	ranks  [][]*track // by rank: the queues in order, then the steps
+}
+
+// tracedSpans is how many tasks of a queue are kept, 48 bytes each: about a
+// hundred steps of a model of ten layers.
+const tracedSpans = 1 << 15
+
+// track is what one queue did. It is the queue's goroutine's until the queue is
+// idle.
+type track struct {
+	name  string
+	spans []ran // a ring
+	n     int   // recorded so far
+}
+
+// ran is a task, in nanoseconds since Trace.origin.
+type ran struct {
+	label, task string
+	start, end  int64
+}
+
+func (t *track) add(s ran) {
+	t.spans[t.n%len(t.spans)] = s
+	t.n++
+}
+
+// all is what is kept, oldest first.
+func (t *track) all() []ran {
+	if t.n <= len(t.spans) {
+		return t.spans[:t.n]
+	}
+	at := t.n % len(t.spans)
+	return slices.Concat(t.spans[at:], t.spans[:at])
+}
+
+// NewTrace is a trace without spans; see WithTrace.
+func NewTrace() *Trace { return &Trace{origin: time.Now()} }
+
+type traceKey struct{}
+
+// WithTrace makes Train and Resume record their steps in t.
+func WithTrace(ctx context.Context, t *Trace) context.Context {
+	return context.WithValue(ctx, traceKey{}, t)
+}
+
+// traceOf is the context's trace; nil if there is none.
+func traceOf(ctx context.Context) *Trace {
+	t, _ := ctx.Value(traceKey{}).(*Trace)
+	return t
+}
+
+// attach starts to record the queues of all ranks, which are idle.
+func (t *Trace) attach(ranks []*Rank) {
+	if t == nil {
+		return
+	}
+	for _, r := range ranks {
+		var tracks []*track
+		for _, q := range r.Queues {
+			k := &track{name: q.Name(), spans: make([]ran, tracedSpans)}
+			tracks = append(tracks, k)
+			q.Trace(func(s cpu.Span) {
+				k.add(ran{s.Label, s.Task, int64(s.Start.Sub(t.origin)), int64(s.End.Sub(t.origin))})
+			})
+		}
+		t.ranks = append(t.ranks, append(tracks, &track{name: "step", spans: make([]ran, tracedSpans)}))
+	}
+}
+
+// step records a step of a rank, which a rank alone does.
+func (t *Trace) step(rank, n int, start, end time.Time) {
+	if t == nil {
+		return
+	}
+	tracks := t.ranks[rank]
+	tracks[len(tracks)-1].add(ran{"", "step " + strconv.Itoa(n), int64(start.Sub(t.origin)), int64(end.Sub(t.origin))})
+}
+
+// detach waits until the queues are idle and stops recording. Their errors are
+// for others to report.
+func (t *Trace) detach(ranks []*Rank) {
+	if t == nil {
+		return
+	}
+	for _, r := range ranks {
+		for _, q := range r.Queues {
+			_ = q.Wait()
+			q.Trace(nil)
+		}
+	}
+}
+
+// Exposure is how a rank's steps divide, each part a mean over ranks and over
+// the steps that the trace still holds whole. On a machine with fewer
+// processors than busy queues, a task's time includes that of waiting for a
+// processor.
+type Exposure struct {
+	Steps   int     // of each rank
+	Seconds float64 // of a step
+	Compute float64 // of it, in which the compute queue ran something
+	Exposed float64 // in which the comm queue ran something, peers that are late included, and the compute queue did not
+	Offload float64 // in which only the host and what copies, reads and writes what is offloaded ran something
+}
+
+// exposure looks at steps after the first, in which everything is touched for
+// the first time, if there are any.
+func (t *Trace) exposure() (e Exposure) {
+	if t == nil {
+		return e
+	}
+	steps := 0
+	for _, tracks := range t.ranks {
+		compute, comm := tracks[0].all(), tracks[1].all()
+		since := int64(0)
+		for _, k := range tracks[:len(tracks)-1] {
+			since = max(since, kept(k))
+		}
+		own := tracks[len(tracks)-1].all()
+		if len(own) > 1 {
+			own = own[1:]
+		}
+		for _, s := range own {
+			if s.start < since {
+				continue
+			}
+			steps++
+			computing := busy(compute, s)
+			e.Seconds += float64(s.end - s.start)
+			e.Compute += float64(measure(computing))
+			e.Exposed += float64(measure(busy(comm, s)) - overlap(busy(comm, s), computing))
+			all := union(computing, busy(comm, s))
+			seen := measure(all)
+			for _, k := range tracks[:len(tracks)-1] {
+				if !slices.Contains(queues[:], k.name) {
+					all = union(all, busy(k.all(), s))
+				}
+			}
+			e.Offload += float64(measure(all) - seen)
+		}
+	}
+	if steps == 0 {
+		return Exposure{}
+	}
+	scale := 1e-9 / float64(steps)
+	return Exposure{steps / len(t.ranks), e.Seconds * scale, e.Compute * scale, e.Exposed * scale, e.Offload * scale}
+}
+
+// kept is the time from which on a track's spans are all there.
+func kept(t *track) int64 {
+	if t.n <= len(t.spans) {
+		return 0
+	}
+	return t.spans[t.n%len(t.spans)].end
+}
+
+// busy is the parts of spans, which follow each other, that lie in window
+// and are not waits.
+func busy(spans []ran, window ran) (out []ran) {
+	for _, s := range spans {
+		s.start, s.end = max(s.start, window.start), min(s.end, window.end)
+		if s.start < s.end && s.task != "wait" {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// measure is the total length of spans that do not overlap.
+func measure(spans []ran) (n int64) {
+	for _, s := range spans {
+		n += s.end - s.start
+	}
+	return n
+}
+
+// overlap is the time in which something of both ran, each of spans that
+// follow each other.
+func overlap(a, b []ran) (n int64) {
+	for len(a) > 0 && len(b) > 0 {
+		n += max(0, min(a[0].end, b[0].end)-max(a[0].start, b[0].start))
+		if a[0].end < b[0].end {
+			a = a[1:]
+		} else {
+			b = b[1:]
+		}
+	}
+	return n
+}
+
+// union is the time in which something of either ran, as spans that follow each
+// other.
+func union(a, b []ran) (out []ran) {
+	for len(a) > 0 || len(b) > 0 {
+		if len(a) == 0 || len(b) > 0 && b[0].start < a[0].start {
+			a, b = b, a
+		}
+		s := a[0]
+		a = a[1:]
+		if n := len(out); n > 0 && s.start <= out[n-1].end {
+			out[n-1].end = max(out[n-1].end, s.end)
+		} else {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// line is the exposure in words.
+func (e Exposure) line() string {
+	ms := func(s float64) string { return fmt.Sprintf("%.1f ms", 1e3*s) }
+	offload := ""
+	if e.Offload > 0 {
+		offload = fmt.Sprintf("offload not hidden %s (%.1f %%), ", ms(e.Offload), 100*e.Offload/e.Seconds)
+	}
+	return fmt.Sprintf("a step of %s: computing %s, communication not hidden %s (%.1f %%), %sneither %s (over %d steps)",
+		ms(e.Seconds), ms(e.Compute), ms(e.Exposed), 100*e.Exposed/e.Seconds, offload, ms(e.Seconds-e.Compute-e.Exposed-e.Offload), e.Steps)
+}
+
+// Write writes what is kept. Times are in microseconds.
+func (t *Trace) Write(w io.Writer) error {
+	b := bufio.NewWriter(w)
+	b.WriteString(`{"displayTimeUnit":"ms","traceEvents":[`)
+	sep := "\n"
+	event := func(format string, args ...any) {
+		b.WriteString(sep)
+		fmt.Fprintf(b, format, args...)
+		sep = ",\n"
+	}
+	for rank, tracks := range t.ranks {
+		event(`{"name":"process_name","ph":"M","pid":%d,"args":{"name":"rank %d"}}`, rank, rank)
+		for i, k := range tracks {
+			tid := (i + 1) % len(tracks) // the steps first
+			event(`{"name":"thread_name","ph":"M","pid":%d,"tid":%d,"args":{"name":%q}}`, rank, tid, k.name)
+			for _, s := range k.all() {
+				event(`{"name":%q,"cat":%q,"ph":"X","pid":%d,"tid":%d,"ts":%.3f,"dur":%.3f,"args":{"for":%q}}`,
+					s.task, k.name, rank, tid, float64(s.start)/1e3, float64(s.end-s.start)/1e3, s.label)
+			}
+		}
+	}
+	b.WriteString("\n]}\n")
+	return b.Flush()
+}

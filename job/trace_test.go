@@ -1,0 +1,163 @@
+package job
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// tracked is a track of spans [start, end) in milliseconds by task.
+func tracked(name string, spans ...ran) *track {
+	k := &track{name: name, spans: make([]ran, 8)}
+	for _, s := range spans {
+		s.start, s.end = s.start*1e6, s.end*1e6
+		k.add(s)
+	}
+	return k
+}
+
+// Communication is exposed where the comm queue runs something other than a
+// wait and the compute queue does not.
+func TestExposure(t *testing.T) {
+	run := func(task string, start, end int64) ran { return ran{"", task, start, end} }
+	tr := &Trace{ranks: [][]*track{{
+		tracked("compute", run("matmul", 0, 60), run("wait", 60, 100), run("matmul", 100, 130), run("wait", 130, 150), run("matmul", 150, 180)),
+		tracked("comm", run("wait", 0, 50), run("all-gather", 50, 90), run("wait", 90, 120), run("reduce-scatter", 120, 160), run("copy", 190, 195)),
+		tracked("update"),
+		tracked("step", run("step 1", -50, 0), run("step 2", 0, 100), run("step 3", 100, 200)),
+	}}}
+	// Step 2: exposed 60..90. Step 3: 130..150 and 190..195.
+	want := Exposure{Steps: 2, Seconds: 0.100, Compute: 0.060, Exposed: 0.0275}
+	got := tr.exposure()
+	if got.Steps != want.Steps || math.Abs(got.Seconds-want.Seconds)+math.Abs(got.Compute-want.Compute)+math.Abs(got.Exposed-want.Exposed) > 1e-9 {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	const line = "a step of 100.0 ms: computing 60.0 ms, communication not hidden 27.5 ms (27.5 %), neither 12.5 ms (over 2 steps)"
+	if got.line() != line {
+		t.Errorf("got  %s\nwant %s", got.line(), line)
+	}
+	if e := (*Trace)(nil).exposure(); e != (Exposure{}) {
+		t.Errorf("without a trace: %+v", e)
+	}
+}
+
+// What is offloaded is exposed where only its queues run something.
+func TestExposureOfOffload(t *testing.T) {
+	run := func(task string, start, end int64) ran { return ran{"", task, start, end} }
+	tr := &Trace{ranks: [][]*track{{
+		tracked("compute", run("matmul", 0, 30)),
+		tracked("comm", run("all-gather", 20, 40), run("wait", 40, 90)),
+		tracked("update", run("adamw", 50, 55)),
+		tracked("host", run("adamw", 10, 45), run("adamw", 60, 70)),
+		tracked("to device", run("wait", 0, 65), run("copy", 65, 75), run("copy", 75, 80)),
+		tracked("step", run("step 1", 0, 100)),
+	}}}
+	// 40..45, and 60..80 by both.
+	e := tr.exposure()
+	if math.Abs(e.Offload-0.025) > 1e-9 || math.Abs(e.Exposed-0.010) > 1e-9 {
+		t.Errorf("got %+v", e)
+	}
+	const line = "a step of 100.0 ms: computing 30.0 ms, communication not hidden 10.0 ms (10.0 %), offload not hidden 25.0 ms (25.0 %), neither 35.0 ms (over 1 steps)"
+	if e.line() != line {
+		t.Errorf("got  %s\nwant %s", e.line(), line)
+	}
+}
+
+// A full track keeps the newest, and steps of which something is lost are not
+// looked at.
+func TestTraceKeepsTheLast(t *testing.T) {
+	k := tracked("compute")
+	for i := range int64(11) {
+		k.add(ran{"", "matmul", i * 10, i*10 + 10})
+	}
+	if all := k.all(); len(all) != 8 || all[0].start != 30 || all[7].start != 100 || kept(k) != 40 {
+		t.Errorf("kept since %d: %v", kept(k), all)
+	}
+	steps := &track{spans: []ran{{"", "step 1", 0, 20}, {"", "step 2", 20, 50}, {"", "step 3", 50, 80}}, n: 3}
+	tr := &Trace{ranks: [][]*track{{k, tracked("comm"), steps}}}
+	if e := tr.exposure(); e.Steps != 1 || math.Abs(e.Compute-30e-9) > 1e-15 {
+		t.Errorf("got %+v, want step 3 alone", e)
+	}
+}
+
+// A run's trace has every rank's queues, what they did for which unit, and the
+// steps; the run's summary tells what was exposed. Without a trace it does not.
+func TestTraceOfARun(t *testing.T) {
+	dir := t.TempDir()
+	text := filepath.Join(dir, "a.txt")
+	if err := os.WriteFile(text, []byte(strings.Repeat("to be, or not to be; ", 300)), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "j.yaml")
+	body := fmt.Sprintf("data: {text: [%s]}\nmodel: {layers: 2, heads: 1, width: 8, context: 8}\ntrain: {steps: 4, micro_batch: 1}\nparallel: {ranks: 2}\nzero: {stage: 3}\n", text)
+	if err := os.WriteFile(file, []byte(body), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	for _, traced := range []bool{true, false} {
+		c, err := Load(file, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tr, ctx := NewTrace(), context.Background()
+		if traced {
+			ctx = WithTrace(ctx, tr)
+		}
+		var out strings.Builder
+		if err := Train(ctx, c, filepath.Join(dir, fmt.Sprint(traced)), NewLines(&out)); err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(out.String(), "communication not hidden") != traced || traced && !strings.Contains(out.String(), "(over 3 steps)") {
+			t.Errorf("traced %v: %s", traced, &out)
+		}
+		if traced {
+			checkTrace(t, tr)
+		}
+	}
+}
+
+func checkTrace(t *testing.T, tr *Trace) {
+	t.Helper()
+	var text strings.Builder
+	if err := tr.Write(&text); err != nil {
+		t.Fatal(err)
+	}
+	var got struct {
+		TraceEvents []struct {
+			Name, Cat, Ph string
+			Pid, Tid      int
+			Ts, Dur       float64
+			Args          struct{ Name, For string }
+		}
+	}
+	if err := json.Unmarshal([]byte(text.String()), &got); err != nil {
+		t.Fatalf("%v\n%s", err, text.String())
+	}
+	var seen []string
+	for _, e := range got.TraceEvents {
+		what := fmt.Sprintf("%s%d%d %s%s", e.Ph, e.Pid, e.Tid, e.Name, e.Args.Name)
+		if e.Ph == "X" {
+			what += " " + e.Cat + " " + strings.Fields(e.Args.For + " - -")[1]
+			if e.Dur < 0 || e.Ts < 0 {
+				t.Errorf("%+v", e)
+			}
+		}
+		seen = append(seen, what)
+	}
+	for _, want := range []string{
+		"M00 process_namerank 0", "M11 thread_namecompute", "M12 thread_namecomm", "M13 thread_nameupdate", "M10 thread_namestep",
+		"X11 matmul compute h.1:", "X12 all-gather comm h.0:", "X02 reduce-scatter comm root:", "X13 adamw update h.0:", "X00 step 4 step -", "X10 step 1 step -",
+	} {
+		if !slices.Contains(seen, want) {
+			t.Errorf("no %q in the trace", want)
+		}
+	}
+	if n := strings.Count(text.String(), `"name":"step `); n != 2*4 {
+		t.Errorf("%d steps in the trace, want 4 of 2 ranks", n)
+	}
+}

@@ -1,0 +1,449 @@
+package tests
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"zeroth/collective"
+	"zeroth/device/cpu"
+	"zeroth/job"
+	"zeroth/shard"
+	"zeroth/zero"
+)
+
+// Time in these tests is a fake clock's, which moves when every goroutine of a
+// run waits: deadlines are met to the nanosecond, and a run that leaves a
+// goroutine behind, or hangs, fails its test.
+
+// limit is the jobs' parallel.timeout.
+const limit = 2 * time.Second
+
+var errLink = errors.New("link down")
+
+// report is how a rank ended, and when.
+type report struct {
+	err   error
+	after time.Duration
+}
+
+// trained trains for some steps, with parameters that are zero, and returns how
+// every rank ended and what Together makes of that.
+func trained(t *testing.T, c *job.Config, steps int, wrap func(int, collective.Ranks) collective.Ranks) ([]report, error) {
+	t.Helper()
+	return running(t, c, wrap, func(r *job.Rank) error {
+		for step := range steps {
+			if _, err := r.Trainer.Step(tokens(c, r.Rank, step), c.Optimizer.LR); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// running is trained for ranks that do f.
+func running(t *testing.T, c *job.Config, wrap func(int, collective.Ranks) collective.Ranks, f func(*job.Rank) error) (reports []report, cause error) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		ranks, err := c.Open(wrap)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer closeAll(ranks)
+		start := time.Now()
+		reports = make([]report, len(ranks))
+		cause = job.Together(ranks, func(r *job.Rank) error {
+			err := f(r)
+			reports[r.Rank] = report{err, time.Since(start)}
+			return err
+		})
+	})
+	return reports, cause
+}
+
+var groupNames = []string{"world", "shard", "replica"}
+
+func groupOf(g *collective.Ranks, name string) *collective.Group {
+	return map[string]*collective.Group{"world": &g.World, "shard": &g.Shard, "replica": &g.Replica}[name]
+}
+
+// site is an operation: number n of one of a rank's groups.
+type site struct {
+	rank  int
+	group string
+	n     int
+	step  int // in which it is, counted from 1
+}
+
+// befalls is a wrapper that has a fault strike at the site.
+func (s site) befalls(f collective.Fault) func(int, collective.Ranks) collective.Ranks {
+	return func(rank int, g collective.Ranks) collective.Ranks {
+		if rank == s.rank {
+			at := groupOf(&g, s.group)
+			*at = collective.Faulty(*at, collective.At(s.n, f))
+		}
+		return g
+	}
+}
+
+// sites are all operations of the first two steps, each on another rank than
+// the one before.
+func sites(t *testing.T, c *job.Config) (out []site) {
+	t.Helper()
+	issued := map[string]int{} // by rank 0, so far
+	done := map[string][]int{} // of that before each step
+	count := func(rank int, g collective.Ranks) collective.Ranks {
+		for _, name := range groupNames {
+			if at := groupOf(&g, name); rank == 0 {
+				*at = collective.Faulty(*at, func(int) collective.Fault { issued[name]++; return collective.Fault{} })
+			}
+		}
+		return g
+	}
+	_, err := running(t, c, count, func(r *job.Rank) error {
+		for step := range 3 {
+			for _, name := range groupNames {
+				if r.Rank == 0 {
+					done[name] = append(done[name], issued[name])
+				}
+			}
+			if _, err := r.Trainer.Step(tokens(c, r.Rank, step), c.Optimizer.LR); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range groupNames {
+		for n := done[name][0]; n < done[name][2]; n++ {
+			s := site{rank: n % c.Parallel.Ranks, group: name, n: n, step: 1}
+			if n >= done[name][1] {
+				s.step = 2
+			}
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+var faultJobs = [][]string{
+	{"zero.stage=0", "parallel.ranks=3"},
+	{"zero.stage=1", "parallel.ranks=3", "train.accumulate=2"},
+	{"zero.stage=2", "parallel.ranks=2", "zero.prefetch=0"},
+	{"zero.stage=3", "parallel.ranks=4"},
+	{"zero.stage=3", "parallel.ranks=2", "train.accumulate=2", "zero.recompute=block"},
+	{"zero.stage=2", "parallel.ranks=6", "parallel.shard=2", "parallel.replicate=3"},
+	{"zero.stage=3", "parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2", "zero.prefetch=2"},
+}
+
+// everywhere runs f for every site of every job.
+func everywhere(t *testing.T, f func(t *testing.T, c *job.Config, s site)) {
+	for _, sets := range faultJobs {
+		t.Run(strings.Join(sets, " "), func(t *testing.T) {
+			t.Parallel()
+			c := config(t, append(sets, "model.layers=2", "model.width=4", "model.context=3", "parallel.timeout="+limit.String())...)
+			for i, s := range sites(t, c) {
+				if testing.Short() && i%5 != 0 {
+					continue
+				}
+				f(t, c, s)
+				if t.Failed() {
+					t.Fatalf("at operation %d of group %s on rank %d, in step %d", s.n, s.group, s.rank, s.step)
+				}
+			}
+		})
+	}
+}
+
+// An operation that fails on one rank ends all ranks at once, in the step they
+// are in, and everybody names the rank and what they were about.
+func TestRankDiesAtAnyOperation(t *testing.T) {
+	everywhere(t, func(t *testing.T, c *job.Config, s site) {
+		reports, cause := trained(t, c, 3, s.befalls(collective.Fault{Err: errLink}))
+		for r, got := range reports {
+			var lost collective.ErrPeerLost
+			if r == s.rank && !errors.Is(got.err, errLink) || r != s.rank && (!errors.As(got.err, &lost) || lost.Rank != s.rank) {
+				t.Errorf("rank %d: error %v", r, got.err)
+			}
+			if got.after != 0 {
+				t.Errorf("rank %d hears of it after %v", r, got.after)
+			}
+			located(t, got.err, r, s.step)
+		}
+		if cause != reports[s.rank].err {
+			t.Errorf("cause %v, want %v", cause, reports[s.rank].err)
+		}
+	})
+}
+
+// An operation that a rank does not come to ends all ranks when the deadline
+// has passed, and everybody names the rank: also those who share no group with
+// it and wait for a rank that waits for it.
+func TestRankStallsAtAnyOperation(t *testing.T) {
+	everywhere(t, func(t *testing.T, c *job.Config, s site) {
+		const stall = time.Hour
+		reports, cause := trained(t, c, 3, s.befalls(collective.Fault{Delay: stall}))
+		for r, got := range reports {
+			late(t, r, got.err, s.rank)
+			if want := map[bool]time.Duration{true: stall, false: limit}[r == s.rank]; got.after != want {
+				t.Errorf("rank %d returns after %v, want %v", r, got.after, want)
+			}
+			located(t, got.err, r, s.step)
+		}
+		late(t, 0, cause, s.rank)
+	})
+}
+
+// An operation that a rank forgets is found out, within the deadline, by
+// everybody who communicates with it, and the errors name the rank.
+func TestRankDivergesAtAnyOperation(t *testing.T) {
+	everywhere(t, func(t *testing.T, c *job.Config, s site) {
+		size := map[string]int{"world": c.Parallel.Ranks, "shard": c.Mesh().Shard, "replica": c.Mesh().Replicate}
+		if size[s.group] == 1 {
+			return // nobody else is in the group
+		}
+		reports, cause := trained(t, c, 4, s.befalls(collective.Fault{Drop: true}))
+		for r, got := range reports {
+			if got.err == nil || !slices.Contains(named(got.err), s.rank) {
+				t.Errorf("rank %d: error %v", r, got.err)
+			}
+			if got.after > limit {
+				t.Errorf("rank %d returns after %v", r, got.after)
+			}
+		}
+		if !slices.ContainsFunc(reports, func(r report) bool { return r.err == cause }) {
+			t.Errorf("cause %v is no rank's error", cause)
+		}
+	})
+}
+
+// late fails if err is not that of a rank that waited for the victim alone.
+func late(t *testing.T, rank int, err error, victim int) {
+	t.Helper()
+	var e collective.ErrLate
+	if !errors.As(err, &e) || len(e.Ranks) != 1 || !slices.Equal(e.Ranks[0], []int{victim}) || e.Limit != limit {
+		t.Errorf("rank %d: error %v", rank, err)
+	}
+}
+
+// located fails if the error does not begin with its coordinates.
+func located(t *testing.T, err error, rank, step int) {
+	t.Helper()
+	where := regexp.MustCompile(fmt.Sprintf(`^step %d: rank %d: (unit (root|h\.\d): (all-gather|reduce-scatter|all-reduce)|statistics: all-gather): `, step, rank))
+	if err == nil || !where.MatchString(err.Error()) {
+		t.Errorf("error %v, want %v", err, where)
+	}
+}
+
+var ranksIn = regexp.MustCompile(`(?:ranks?|peer) (\d+(?:,\d+)*)`)
+
+// named are the ranks in an error, but for the one that returned it.
+func named(err error) (ranks []int) {
+	text := err.Error()
+	text = text[strings.Index(text, "rank")+len("rank"):]
+	for _, m := range ranksIn.FindAllStringSubmatch(text, -1) {
+		for n := range strings.SplitSeq(m[1], ",") {
+			r, err := strconv.Atoi(n)
+			if err != nil {
+				panic(err)
+			}
+			ranks = append(ranks, r)
+		}
+	}
+	return ranks
+}
+
+// What a person reads when rank 2 does not come to the gather of h.1 in step 2.
+// That it forgot it shows at the next operation, as gathers of blocks are alike.
+func TestFaultMessages(t *testing.T) {
+	c := config(t, "zero.stage=3", "parallel.ranks=3", "parallel.timeout="+limit.String())
+	at := site{rank: 2, group: "shard", n: 11}
+	for fault, want := range map[collective.Fault][]string{
+		{Err: errLink}: {
+			"step 2: rank 0: unit h.1: all-gather: peer 2 lost",
+			"step 2: rank 2: unit h.1: all-gather: link down",
+		},
+		{Delay: time.Hour}: {
+			"step 2: rank 0: unit h.1: all-gather: operation 11 (all-gather of 1920 bf16): rank 0 waited 2s for rank 2",
+			"step 2: rank 2: unit h.1: all-gather: operation 11 (all-gather of 1920 bf16): rank 0 waited 2s for rank 2",
+		},
+		{Drop: true}: {
+			"step 2: rank 0: unit h.2: all-gather: operation 12: rank 2 calls reduce-scatter of 1920 fp32, ranks 0,1 all-gather of 1920 bf16",
+			"step 2: rank 2: unit h.2: reduce-scatter: operation 12: rank 2 calls reduce-scatter of 1920 fp32, ranks 0,1 all-gather of 1920 bf16",
+		},
+	} {
+		reports, _ := trained(t, c, 2, at.befalls(fault))
+		for i, rank := range []int{0, 2} {
+			got := strings.ReplaceAll(fmt.Sprint(reports[rank].err), "rank 1 waited", "rank 0 waited") // whose timer is first is chance
+			if got != want[i] {
+				t.Errorf("%+v: error %s\nwant %s", fault, got, want[i])
+			}
+		}
+	}
+}
+
+// A rank that stops training and says nothing is missed by the others.
+func TestRankQuits(t *testing.T) {
+	c := config(t, "zero.stage=3", "parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2", "parallel.timeout="+limit.String())
+	for quitter := range c.Parallel.Ranks {
+		reports, cause := running(t, c, nil, func(r *job.Rank) error {
+			for step := range 3 {
+				if r.Rank == quitter && step == 2 {
+					return nil
+				}
+				if _, err := r.Trainer.Step(tokens(c, r.Rank, step), c.Optimizer.LR); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		for r, got := range reports {
+			if r == quitter {
+				continue
+			}
+			late(t, r, got.err, quitter)
+			located(t, got.err, r, 3)
+		}
+		late(t, 0, cause, quitter)
+	}
+}
+
+// Data that one rank cannot read ends all.
+func TestDataFailsOnOneRank(t *testing.T) {
+	errDisk := errors.New("samples 48 to 50: input/output error")
+	for _, stage := range []string{"zero.stage=0", "zero.stage=3"} {
+		c := config(t, stage, "parallel.ranks=3", "train.accumulate=2", "parallel.timeout="+limit.String())
+		for _, eval := range []bool{false, true} {
+			reports, cause := running(t, c, nil, func(r *job.Rank) error {
+				fill := tokens(c, r.Rank, 0)
+				broken := func(micro int, input, target []int32) error {
+					if r.Rank == 1 && micro == 1 {
+						return errDisk
+					}
+					return fill(micro, input, target)
+				}
+				if _, err := r.Trainer.Step(fill, c.Optimizer.LR); err != nil {
+					return err
+				}
+				if eval {
+					_, err := r.Trainer.Eval(2, broken)
+					return err
+				}
+				_, err := r.Trainer.Step(broken, c.Optimizer.LR)
+				return err
+			})
+			where := map[bool]string{false: "step 2: ", true: "evaluation after step 1: "}[eval]
+			for r, got := range reports {
+				want := collective.ErrPeerLost{Rank: 1}.Error()
+				if r == 1 {
+					want = where + "rank 1: " + errDisk.Error()
+				}
+				if got.err == nil || !strings.HasPrefix(got.err.Error(), fmt.Sprintf("%srank %d: ", where, r)) || !strings.HasSuffix(got.err.Error(), want) || got.after != 0 {
+					t.Errorf("%s: rank %d: error %v after %v, want …%s", stage, r, got.err, got.after, want)
+				}
+			}
+			if cause != reports[1].err {
+				t.Errorf("%s: cause %v", stage, cause)
+			}
+		}
+	}
+}
+
+// Work that fails on one of a rank's queues ends all ranks, wherever it is
+// issued: in a step, after one, or after one and before an evaluation.
+func TestQueueFailsOnOneRank(t *testing.T) {
+	errWork := errors.New("no space left on device")
+	fail := func(q *cpu.Queue) {
+		q.Label("unit h.1: write")
+		q.Do(func() error { return errWork })
+	}
+	type trouble struct {
+		stage, queue int
+		when         string
+	}
+	for stage := range zero.Stages {
+		for queue := range 3 {
+			for _, when := range []string{"step", "after", "evaluation"} {
+				c := config(t, fmt.Sprintf("zero.stage=%d", stage), "parallel.ranks=2", "parallel.timeout="+limit.String())
+				reports, cause := running(t, c, nil, func(r *job.Rank) error {
+					fill := tokens(c, r.Rank, 0)
+					second := func(micro int, input, target []int32) error {
+						if r.Rank == 1 && when == "step" {
+							fail(r.Queues[queue])
+						}
+						return fill(micro, input, target)
+					}
+					if _, err := r.Trainer.Step(fill, c.Optimizer.LR); err != nil {
+						return err
+					}
+					if r.Rank == 1 && when != "step" {
+						fail(r.Queues[queue])
+					}
+					if when == "evaluation" {
+						_, err := r.Trainer.Eval(1, fill)
+						return err
+					}
+					_, err := r.Trainer.Step(second, c.Optimizer.LR)
+					return err
+				})
+				what, where := trouble{stage, queue, when}, map[bool]string{false: "step 2", true: "evaluation after step 1"}[when == "evaluation"]
+				if err := reports[1].err; !errors.Is(err, errWork) || err.Error() != where+": rank 1: unit h.1: write: "+errWork.Error() || cause != err {
+					t.Errorf("%+v: error %v, cause %v", what, err, cause)
+				}
+				if err := reports[0].err; !errors.Is(err, collective.ErrPeerLost{Rank: 1}) || reports[0].after != 0 {
+					t.Errorf("%+v: rank 0: error %v after %v", what, err, reports[0].after)
+				}
+			}
+		}
+	}
+}
+
+// An update that fails after the last step does not go unnoticed: the state is
+// not handed out.
+func TestLastUpdateFails(t *testing.T) {
+	errWork := errors.New("no space left on device")
+	c := config(t, "parallel.ranks=2")
+	_, cause := running(t, c, nil, func(r *job.Rank) error {
+		if _, err := r.Trainer.Step(tokens(c, r.Rank, 0), c.Optimizer.LR); err != nil {
+			return err
+		}
+		if r.Rank == 1 {
+			r.Queues[2].Do(func() error { return errWork })
+		}
+		return collect(r, map[string][]float32{})
+	})
+	if !errors.Is(cause, errWork) {
+		t.Errorf("error %v", cause)
+	}
+}
+
+// Of the errors of several ranks the one that explains the others is told.
+func TestTogetherTellsTheCause(t *testing.T) {
+	inOrder := []error{
+		fmt.Errorf("step 1: rank 0: %w", errLink),
+		fmt.Errorf("step 1: rank 1: %w", collective.ErrLate{Op: "operation 3", Rank: 1, Ranks: [][]int{{2}}, Limit: limit}),
+		fmt.Errorf("step 1: rank 2: %w", collective.ErrPeerLost{Rank: 0}),
+		fmt.Errorf("step 1: rank 3: %w", collective.ErrClosed),
+		nil,
+	}
+	for first, want := range inOrder {
+		have := inOrder[first:]
+		for turn := range have {
+			var ranks []*job.Rank
+			for r, g := range collective.LocalWorld(shard.Mesh{Shard: len(have), Replicate: 1}) {
+				ranks = append(ranks, &job.Rank{Rank: r, Groups: g})
+			}
+			if got := job.Together(ranks, func(r *job.Rank) error { return have[(r.Rank+turn)%len(have)] }); got != want {
+				t.Errorf("%v of %v, want %v", got, have, want)
+			}
+		}
+	}
+}

@@ -1,0 +1,215 @@
+package tests
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"zeroth/collective"
+	"zeroth/device"
+	"zeroth/device/cpu"
+	"zeroth/job"
+)
+
+// slow is a group that takes its time on a clock, the fake one of a synctest,
+// and makes sure that nobody looks at what an operation leaves undefined: the
+// parts that a gather is going to fill are spoilt while it takes its time, and
+// so are the parts of a reduction that belong to other ranks, after it.
+type slow struct {
+	collective.Group
+	gather, reduce time.Duration
+}
+
+func (s slow) AllGather(q device.Queue, b device.Buffer) {
+	s.spoil(q, b)
+	q.Do(func() error { time.Sleep(s.gather); return nil })
+	s.Group.AllGather(q, b)
+}
+
+func (s slow) ReduceScatter(q device.Queue, b device.Buffer) {
+	q.Do(func() error { time.Sleep(s.reduce); return nil })
+	s.Group.ReduceScatter(q, b)
+	s.spoil(q, b)
+}
+
+// spoil sets all bits of the other ranks' parts: NaN in every float type.
+func (s slow) spoil(q device.Queue, b device.Buffer) {
+	q.Do(func() error {
+		for r := range s.Size() {
+			if part := collective.Part(s, b, r); r != s.Rank() && part.N > 0 {
+				for i := range part.Raw() {
+					part.Raw()[i] = 0xff
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// The losses, norms and parameters of a job have the same bits whatever the
+// prefetch and however long each gather and reduction takes on each rank.
+func TestDelaysDoNotChangeBits(t *testing.T) {
+	type wrapper = func(int, collective.Ranks) collective.Ranks
+	random := func(seed uint64) wrapper {
+		return func(rank int, g collective.Ranks) collective.Ranks {
+			if seed>>rank&1 > 0 { // some ranks
+				g.World = collective.Delayed(g.World, seed, time.Second)
+				g.Shard = collective.Delayed(g.Shard, seed+10, time.Second)
+				g.Replica = collective.Delayed(g.Replica, seed+20, time.Second)
+			}
+			return g
+		}
+	}
+	fixed := func(gather, reduce time.Duration) wrapper {
+		return func(_ int, g collective.Ranks) collective.Ranks {
+			g.Shard, g.Replica = slow{g.Shard, gather, reduce}, slow{g.Replica, gather, reduce}
+			return g
+		}
+	}
+	ways := map[string]wrapper{
+		"slow gathers": fixed(time.Second, 0), "slow reductions": fixed(0, time.Second), "both slow": fixed(time.Second, time.Second),
+		"all ranks": random(15), "ranks 0 and 2": random(5), "rank 3": random(8),
+	}
+	for _, sets := range [][]string{
+		{"zero.stage=0", "train.accumulate=2"},
+		{"zero.stage=1", "train.accumulate=2"},
+		{"zero.stage=2", "train.accumulate=2"},
+		{"zero.stage=3", "train.accumulate=2"},
+		{"zero.stage=3", "parallel.shard=2", "parallel.replicate=2", "zero.recompute=block"},
+	} {
+		t.Run(strings.Join(sets, " "), func(t *testing.T) {
+			t.Parallel()
+			var want outcome
+			for prefetch := range 3 {
+				c := config(t, append(sets, "parallel.ranks=4", "train.steps=3", fmt.Sprintf("zero.prefetch=%d", prefetch))...)
+				if prefetch == 0 {
+					want = train(t, c, nil)
+				}
+				for name, wrap := range ways {
+					synctest.Test(t, func(t *testing.T) {
+						sameBits(t, fmt.Sprintf("prefetch %d, %s", prefetch, name), train(t, c, wrap), want)
+					})
+				}
+			}
+		})
+	}
+}
+
+// pace is how long the work of a step takes: the forward and the backward pass
+// of a module, the gather and the reduction of a unit.
+type pace struct{ forward, backward, gather, reduce time.Duration }
+
+// stepTime is how long a step takes when its work takes as long as p says, on
+// a clock that moves only when everybody waits.
+func stepTime(t *testing.T, c *job.Config, p pace, replicas bool) (took time.Duration) {
+	t.Helper()
+	wrap := func(_ int, g collective.Ranks) collective.Ranks {
+		if replicas {
+			g.Replica = slow{g.Replica, p.gather, p.reduce}
+		} else {
+			g.Shard = slow{g.Shard, p.gather, p.reduce}
+		}
+		return g
+	}
+	_, err := running(t, c, wrap, func(r *job.Rank) error {
+		r.Queues[0].Trace(atPace(p))
+		for step := range 3 {
+			start := time.Now()
+			if _, err := r.Trainer.Step(tokens(c, r.Rank, step), 1e-3); err != nil {
+				return err
+			}
+			if r.Rank > 0 {
+				continue
+			}
+			if now := time.Since(start); step > 0 && now != took {
+				return fmt.Errorf("step %d took %v, the one before %v", step+1, now, took)
+			}
+			took = time.Since(start)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	return took
+}
+
+// atPace has a module's pass take its time: the first work of it that does not
+// wait for other queues sleeps.
+func atPace(p pace) func(cpu.Span) {
+	at := ""
+	return func(s cpu.Span) {
+		if s.Task == "wait" || s.Label == at {
+			return
+		}
+		at = s.Label
+		switch {
+		case strings.HasSuffix(at, ": forward"):
+			time.Sleep(p.forward)
+		case strings.HasSuffix(at, ": backward"):
+			time.Sleep(p.backward)
+		default:
+			panic("work without a pass: " + at)
+		}
+	}
+}
+
+// Where a gather takes no longer than a forward pass, and a gather and a
+// reduction no longer than a backward pass, a step takes as long as its
+// compute, the first gather and the last reduction: all others are hidden.
+// Without prefetch, and where communication takes longer, the step takes as
+// long as the pictures of the schedule in the comments say.
+func TestCommunicationIsHidden(t *testing.T) {
+	const n = 5 // blocks, so n+2 modules: the root unit is the first's and the last's
+	fast := pace{forward: 30, backward: 70, gather: 29, reduce: 41}
+	comm := pace{forward: 30, backward: 70, gather: 50, reduce: 80}
+	f, b, g, r := fast.forward, fast.backward, fast.gather, fast.reduce
+	F, B, G, R := comm.forward, comm.backward, comm.gather, comm.reduce
+	hidden := g + (n+2)*(f+b) + r
+	for _, test := range []struct {
+		sets     string
+		pace     pace
+		replicas bool
+		want     time.Duration
+	}{
+		{"zero.stage=3 zero.prefetch=1", fast, false, hidden},
+		{"zero.stage=3 zero.prefetch=2", fast, false, hidden},
+		{"zero.stage=3 zero.prefetch=1 train.accumulate=3", fast, false, g + 3*(n+2)*(f+b) + r},
+		{"zero.stage=3 zero.prefetch=1 zero.recompute=block", fast, false, hidden},
+		{"zero.stage=2 zero.prefetch=1", fast, false, hidden},
+		{"zero.stage=1 zero.prefetch=1", fast, false, hidden},
+
+		// Gradients that are kept whole are reduced one by one; the replicas'
+		// all-reduce is a reduction and a gather.
+		{"zero.stage=0 zero.prefetch=1", fast, true, (n+2)*(f+b) + r + g},
+		// Where parameters have slots of their own nothing holds a gather back.
+		{"zero.stage=1 zero.prefetch=0", fast, false, hidden},
+		// One slot for gradients: a block waits until the next one's is reduced.
+		{"zero.stage=2 zero.prefetch=0", fast, false, g + (n+2)*f + 2*b + (n-1)*(r+b) + max(r, b) + r},
+
+		// gather  root h.0       h.1       h.2 …                     One slot for blocks:
+		// compute      embed h.0     h.1       h.2 … h.n-1 head      each waits in turn.
+		//
+		// reduce                  h.n-1              h.n-2           h.0   root
+		// gather                        h.n-2              h.n-3
+		// compute      head h.n-1             h.n-2            …  h.0 embed
+		{"zero.stage=3 zero.prefetch=0", fast, false,
+			g + max(g, f) + f + (n-1)*(g+f) + f + 2*b + (n-1)*(r+g+b) + max(r, b) + r},
+		{"zero.stage=3 zero.prefetch=0", comm, false,
+			G + max(G, F) + F + (n-1)*(G+F) + F + 2*B + (n-1)*(R+G+B) + max(R, B) + R},
+
+		// Bound by communication, whose queue is never idle but around the
+		// head, where the last two blocks are still in their slots:
+		//
+		// comm    gather root, h.0 … h.n-1                  reduce h.n-1, gather h.n-3 … gather h.0, reduce h.1, h.0, root
+		// compute                   … h.n-1 head head h.n-1
+		{"zero.stage=3 zero.prefetch=1", comm, false, (n+1)*G + 2*F + 2*B + (n-2)*(R+G) + 3*R},
+	} {
+		sets := append(strings.Fields(test.sets), fmt.Sprintf("model.layers=%d", n), "model.width=4", "model.context=3", "parallel.ranks=3")
+		if got := stepTime(t, config(t, sets...), test.pace, test.replicas); got != test.want {
+			t.Errorf("%s, %+v: a step takes %d, want %d", test.sets, test.pace, got, test.want)
+		}
+	}
+}

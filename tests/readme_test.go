@@ -1,0 +1,153 @@
+package tests
+
+import (
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"zeroth/device"
+	"zeroth/job"
+)
+
+var update = flag.Bool("update", false, "write what the program says into README.md")
+
+// The parts of README.md between <!-- name --> and <!-- end name --> are what
+// the program says. go test ./tests -run Readme -update writes them.
+func TestReadmeSaysWhatTheProgramSays(t *testing.T) {
+	raw, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	readme := string(raw)
+	for name, content := range map[string]string{
+		"reference":  "```text\n" + job.Reference() + "```\n",
+		"memory":     memoryTable(t),
+		"categories": categoryTable(t),
+	} {
+		begin, end := "<!-- "+name+" -->\n", "<!-- end "+name+" -->\n"
+		before, rest, ok := strings.Cut(readme, begin)
+		is, after, closed := strings.Cut(rest, end)
+		if !ok || !closed {
+			t.Errorf("README.md has no part %s", name)
+			continue
+		}
+		if d := cmp.Diff(content, is); d != "" && !*update {
+			t.Errorf("%s (-program +README.md):\n%s", name, d)
+		}
+		readme = before + begin + content + end + after
+	}
+	if *update {
+		if err := os.WriteFile("../README.md", []byte(readme), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// quickstart is the job of the README's first command.
+func quickstart(t *testing.T, sets ...string) *job.Config {
+	t.Helper()
+	c, err := job.Load("../examples/quickstart.yaml", sets)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func planned(t *testing.T, sets ...string) device.Bytes {
+	t.Helper()
+	plan, err := quickstart(t, sets...).Footprint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return plan.Device
+}
+
+func mebi(n int64) string { return fmt.Sprintf("%.1f", float64(n)/(1<<20)) }
+
+// memoryTable is MiB a rank, by stage and ranks.
+func memoryTable(t *testing.T) string {
+	var b strings.Builder
+	fmt.Fprintln(&b, "| stage | 1 rank | 2 ranks | 4 ranks | 8 ranks |\n|---|---:|---:|---:|---:|")
+	for stage := range 4 {
+		fmt.Fprintf(&b, "| %d |", stage)
+		for _, ranks := range []int{1, 2, 4, 8} {
+			u := planned(t, fmt.Sprintf("zero.stage=%d", stage), fmt.Sprintf("parallel.ranks=%d", ranks))
+			fmt.Fprintf(&b, " %s |", mebi(u.Total()))
+		}
+		fmt.Fprintln(&b)
+	}
+	return b.String()
+}
+
+// categoryTable is MiB a rank on 4 ranks, by category and stage.
+func categoryTable(t *testing.T) string {
+	var stages [4]device.Bytes
+	for stage := range stages {
+		stages[stage] = planned(t, fmt.Sprintf("zero.stage=%d", stage))
+	}
+	var b strings.Builder
+	fmt.Fprintln(&b, "| category | stage 0 | stage 1 | stage 2 | stage 3 |\n|---|---:|---:|---:|---:|")
+	for use := range device.Uses {
+		row, any := fmt.Sprintf("| `%v` |", use), false
+		for _, s := range stages {
+			row, any = row+" "+mebi(s[use])+" |", any || s[use] > 0
+		}
+		if any {
+			fmt.Fprintln(&b, row)
+		}
+	}
+	return b.String()
+}
+
+var (
+	mentioned = regexp.MustCompile(`\b(?:Test|Benchmark|Fuzz)[A-Z]\w+`)
+	linked    = regexp.MustCompile(`\]\(([^)#:]+)\)`)
+)
+
+// Tests and files that README.md and BENCHMARKS.md name are there.
+func TestReadmeNamesWhatIsThere(t *testing.T) {
+	functions := declared(t)
+	for _, file := range []string{"../README.md", "../BENCHMARKS.md"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range mentioned.FindAllString(string(text), -1) {
+			if !functions[name] {
+				t.Errorf("%s names %s, which no test file has", file, name)
+			}
+		}
+		for _, m := range linked.FindAllStringSubmatch(string(text), -1) {
+			if _, err := os.Stat(filepath.Join("..", m[1])); err != nil {
+				t.Errorf("%s links to %s: %v", file, m[1], err)
+			}
+		}
+	}
+}
+
+// declared are the test functions of the tree.
+func declared(t *testing.T) map[string]bool {
+	t.Helper()
+	names, function := map[string]bool{}, regexp.MustCompile(`(?m)^func (\w+)\(`)
+	err := filepath.WalkDir("..", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(name, "_test.go") {
+			return err
+		}
+		src, err := os.ReadFile(name)
+		for _, m := range function.FindAllSubmatch(src, -1) {
+			names[string(m[1])] = true
+		}
+		return err
+	})
+	if err != nil || len(names) < 100 {
+		t.Fatalf("%d tests, %v", len(names), err)
+	}
+	return names
+}
