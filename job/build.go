@@ -6,23 +6,16 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
-	"strings"
 
 	"zeroth/checkpoint"
 	"zeroth/collective"
 	"zeroth/device"
 	"zeroth/device/cpu"
 	"zeroth/device/dry"
-	"zeroth/nn"
 	"zeroth/offload"
 	"zeroth/optim"
 	"zeroth/zero"
 )
-
-// gpt2 is the shape of a GPT-2 as the model package wants it.
-func (m Model) gpt2() nn.GPT2 {
-	return nn.GPT2{Layers: m.Layers, Heads: m.Heads, Width: m.Width, Context: m.Context, Vocab: m.Vocab, Eps: float32(m.NormEps)}
-}
 
 // rule is the update rule the job names.
 func (o Optimizer) rule() optim.Rule {
@@ -58,7 +51,7 @@ func (c *Config) trainer() zero.Config {
 	stage := zero.Stage(c.Zero.Stage)
 	return zero.Config{
 		Mesh:  c.Mesh(),
-		Model: c.Model.gpt2().Model(), DType: c.Precision,
+		Model: c.Model.network(), DType: c.Precision,
 		Policy: stage.Policy(c.Zero.Prefetch, c.Zero.Recompute == "block"),
 		Micro:  c.Train.Accumulate, B: c.Train.MicroBatch, T: c.Model.Context, Chunk: c.Train.LossChunk,
 		Rule: c.Optimizer.rule(), Clip: c.Train.Clip, Scale: c.lossScale(),
@@ -97,7 +90,7 @@ func (c *Config) sizes() cpu.Sizes {
 		Type: c.Precision, Rows: c.Train.MicroBatch * m.Context, Width: m.Width, Vocab: m.Vocab,
 		Attn: device.Attn{T: m.Context, D: m.Width / m.Heads},
 	}
-	for _, p := range parameters(m.gpt2().Model()) {
+	for _, p := range parameters(m.network()) {
 		s.Widest = max(s.Widest, slices.Max(p.Shape))
 	}
 	return s
@@ -112,38 +105,62 @@ func (c *Config) Workspace() int64 {
 	return cpu.Workspace(c.workers(), n, c.sizes())
 }
 
+// hostQueues and diskQueues are those of what is offloaded, on the host.
+var (
+	hostQueues = [...]string{"host", "to host", "to device"}
+	diskQueues = [...]string{"read", "write"}
+)
+
+// HostWorkspace is the bytes a rank's host takes for the kernels of updates.
+func (c *Config) HostWorkspace() int64 {
+	n := len(hostQueues)
+	if c.Zero.Offload.disk() {
+		n += len(diskQueues)
+	}
+	return cpu.Workspace(c.workers(), n, cpu.Sizes{})
+}
+
 // rehearse runs a step with an arena of the given size. The footprint's Arena
 // is how much of it was used.
 func (c *Config) rehearse(arena int, s Seams) (f Footprint, err error) {
+	t, dev, host, err := c.rehearsal(arena, s, func(*zero.Config) {})
+	if err != nil {
+		return f, err
+	}
+	t.Rehearse()
+	return Footprint{Device: dev.Usage().Live, Host: host.Usage().Live, Disk: t.DiskBytes(), Arena: t.ArenaPeak()}, nil
+}
+
+// rehearsal is the first rank on a device that only counts, and a host that
+// does, with all allocated that a run allocates. Dress may put something
+// between it and what it is built from.
+func (c *Config) rehearsal(arena int, s Seams, dress func(*zero.Config)) (t *zero.Trainer, dev, host *dry.Device, err error) {
 	mesh := c.Mesh()
-	dev, host, z := &dry.Device{}, &dry.Device{}, c.trainer()
+	dev, host = &dry.Device{}, &dry.Device{}
+	z := c.trainer()
 	z.Device, z.Compute, z.Comm, z.Update = dev, dry.Queue{}, dry.Queue{}, dry.Queue{}
 	z.Groups = collective.Ranks{
 		World: collective.Dry{Of: mesh.World()}, Shard: collective.Dry{Of: mesh.Shard}, Replica: collective.Dry{Of: mesh.Replicate},
 	}
 	z.Offload, z.ArenaSize = c.Zero.Offload.config(), arena
 	z.Offload.Tile = s.Tile
-	if c.Zero.Offload.any() {
+	staging, offloads := dev, c.Zero.Offload.any()
+	if offloads {
 		q := dry.Queue{}
-		z.HostUpdate = q
+		staging, z.HostUpdate = host, q
 		z.Offload.Host, z.Offload.ToHost, z.Offload.ToDevice, z.Offload.Read, z.Offload.Write = host, q, q, q, q
 	}
-	t, err := zero.New(z)
-	if err != nil {
-		return f, err
+	dress(&z)
+	if t, err = zero.New(z); err != nil {
+		return nil, nil, nil, err
 	}
-	snapshots := dev
-	if c.Zero.Offload.any() {
-		snapshots = host
+	if _, err := staging.Alloc(device.F32, c.staged(t), device.Snapshot); err != nil {
+		return nil, nil, nil, err
 	}
-	if _, err := snapshots.Alloc(device.F32, c.staged(t), device.Snapshot); err != nil {
-		return f, err
+	if _, err = dev.Alloc(device.F32, int(c.Workspace()/4), device.Workspace); err == nil && offloads {
+		_, err = host.Alloc(device.F32, int(c.HostWorkspace()/4), device.Workspace)
 	}
-	if _, err := dev.Alloc(device.F32, int(c.Workspace()/4), device.Workspace); err != nil {
-		return f, err
-	}
-	t.Rehearse()
-	return Footprint{Device: dev.Usage().Live, Host: host.Usage().Live, Disk: t.DiskBytes(), Arena: t.ArenaPeak()}, nil
+	return t, dev, host, err
 }
 
 // snapshots is where checkpoints are staged: in host memory, where there is one.
@@ -222,14 +239,8 @@ func (c *Config) budget(f Footprint) error {
 	if c.Parallel.Memory == 0 || f.Device.Total() <= c.Parallel.Memory {
 		return nil
 	}
-	var parts []string
-	for use, n := range f.Device {
-		if n > 0 {
-			parts = append(parts, fmt.Sprintf("%s %v", byteSize(n), device.Use(use)))
-		}
-	}
 	return BadInput(fmt.Errorf("parallel.memory: a budget of %s a rank, but a rank needs %s: %s; want more memory or ranks, a smaller train.micro_batch or train.loss_chunk, zero.recompute: block, or zero.offload",
-		byteSize(c.Parallel.Memory), byteSize(f.Device.Total()), strings.Join(parts, ", ")))
+		byteSize(c.Parallel.Memory), byteSize(f.Device.Total()), amounts(f.Device)))
 }
 
 // newRank makes a rank's devices and queues.
@@ -247,10 +258,13 @@ func (c *Config) newRank(r int, g collective.Ranks) (*Rank, error) {
 	open(rank.Device, queues[:]...)
 	if c.Zero.Offload.any() {
 		rank.Host = cpu.New(c.workers())
-		open(rank.Host, "host", "to host", "to device")
+		if err := rank.Host.Reserve(cpu.Sizes{}); err != nil {
+			return rank, err
+		}
+		open(rank.Host, hostQueues[:]...)
 	}
 	if c.Zero.Offload.disk() {
-		open(rank.Host, "read", "write")
+		open(rank.Host, diskQueues[:]...)
 	}
 	return rank, nil
 }

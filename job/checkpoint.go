@@ -194,7 +194,7 @@ func (s *saver) write(p progress, metrics map[string]float64, put func(*checkpoi
 
 // tensors are all that a checkpoint of the job has.
 func (c *Config) tensors(kinds []string) (all []checkpoint.Tensor) {
-	for _, p := range parameters(c.Model.gpt2().Model()) {
+	for _, p := range parameters(c.Model.network()) {
 		for _, kind := range kinds {
 			all = append(all, checkpoint.Tensor{Name: p.Name, Kind: kind, DType: checkpoint.F32, Shape: p.Shape})
 		}

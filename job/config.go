@@ -26,18 +26,6 @@ type Config struct {
 	places map[string]place // of what was given: "zero", "zero.stage", "data.text[2]", and the file's as ""
 }
 
-// Model is the shape of the network.
-type Model struct {
-	From    string // folder with config.json and model.safetensors to start from; empty: fresh parameters
-	Family  string // "gpt2"
-	Layers  int
-	Heads   int // divides Width
-	Width   int // elements of the residual stream
-	Context int // tokens, the longest sequence
-	Vocab   int // different tokens
-	NormEps float64
-}
-
 // Data is what to train on. One of Text and Tokens is set.
 type Data struct {
 	Text       []string // patterns of text files, as written in the job file
@@ -132,6 +120,7 @@ func Load(file string, sets []string) (*Config, error) {
 		r.read()
 		r.resolve()
 		r.checkFiles()
+		r.checkOffload()
 	}
 	if len(r.problems) > 0 {
 		r.problems.sort()

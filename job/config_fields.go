@@ -23,7 +23,7 @@ type field struct {
 
 // The families, rules and so on a job can name.
 var (
-	families   = []string{"gpt2"}
+	families   = []string{"gpt2", "llama"}
 	tokenizers = []string{"bytes", "gpt2"}
 	rules      = []string{"adamw", "adam", "sgd", "lion"}
 	curves     = []string{"constant", "linear", "cosine"}
@@ -39,13 +39,17 @@ func (c *Config) fields() []field {
 	m, d, t, p, z := &c.Model, &c.Data, &c.Train, &c.Parallel, &c.Zero
 	o, s, k, w := &c.Optimizer, &c.Schedule, &c.Checkpoint, &c.Sample
 	return []field{
-		{"model.from", text{&m.From}, "", "fresh parameters", "folder with config.json and model.safetensors to start from; instead of the other model keys"},
-		{"model.family", choice{&m.Family, families}, "gpt2", "", "architecture: gpt2"},
+		{"model.from", text{&m.From}, "", "fresh parameters", "folder with config.json and model.safetensors to start from; instead of the other model keys but context"},
+		{"model.family", choice{&m.Family, families}, "gpt2", "", "architecture: gpt2 | llama"},
 		{"model.layers", count{&m.Layers, 1, most}, "6", "", "transformer blocks"},
 		{"model.heads", count{&m.Heads, 1, most}, "6", "", "attention heads of a block; divides width"},
+		{"model.kv_heads", count{&m.KVHeads, 1, most}, "", "heads", "llama: heads of keys and values; divides heads"},
 		{"model.width", count{&m.Width, 1, most}, "384", "", "elements of the residual stream"},
-		{"model.context", count{&m.Context, 1, most}, "256", "", "tokens in a sequence"},
+		{"model.ffn", count{&m.FFN, 1, most}, "", "8/3 of width, in 64s", "llama: width of the hidden layer"},
+		{"model.context", count{&m.Context, 1, most}, "256", "", "tokens in a sequence; with from, the longest its model takes"},
 		{"model.vocab", count{&m.Vocab, 2, most}, "", "the tokenizer's: 256 or 50257", "different tokens"},
+		{"model.rope_theta", real{&m.Theta, positive, "a positive number"}, "", "10000", "llama: base of the rotary positions' wavelengths"},
+		{"model.tied", flag{&m.Tied}, "", "false", "llama: the output layer is the token embedding"},
 
 		{"data.text", texts{&d.Text}, "", "none", "list of text files or patterns; ** is any folders, ${GOROOT} and other variables are filled in"},
 		{"data.tokens", texts{&d.Tokens}, "", "none", "list of uint16 token files as llm.c or nanoGPT write them; instead of text"},

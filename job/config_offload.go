@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 
 	"zeroth/offload"
@@ -73,16 +72,24 @@ func (r *reader) resolveOffload() {
 	if !o.disk() {
 		return
 	}
-	const right = "want path: an existing folder on the disk to use"
-	keys := []string{"zero.offload.path", "zero.offload.optimizer", "zero.offload.parameters"}
-	info, err := os.Stat(o.Path)
-	switch {
-	case o.Path == "":
-		r.refuse("no folder to offload to", right, keys...)
+	if o.Path == "" {
+		r.refuse("no folder to offload to", offloadPath, "zero.offload.path", "zero.offload.optimizer", "zero.offload.parameters")
+	}
+}
+
+const offloadPath = "want path: an existing folder on the disk to use"
+
+// checkOffload refuses a folder that is none.
+func (r *reader) checkOffload() {
+	o := r.config.Zero.Offload
+	if !o.disk() || o.Path == "" {
+		return
+	}
+	switch info, err := os.Stat(o.Path); {
 	case err != nil:
-		r.refuse(fmt.Sprintf("%s: %v", o.Path, cause(err)), right, keys...)
+		r.refuse(fmt.Sprintf("%s: %v", o.Path, cause(err)), offloadPath, "zero.offload.path")
 	case !info.IsDir():
-		r.refuse(o.Path+" is not a folder", right, keys...)
+		r.refuse(o.Path+" is not a folder", offloadPath, "zero.offload.path")
 	}
 }
 
@@ -91,35 +98,21 @@ func fraction(x float64) bool { return x >= 0 && x <= 1 }
 // size is a number of bytes with its unit.
 type size struct{ p *int64 }
 
-var sizes = []struct {
-	unit  string
-	bytes int64
-}{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"TB", 1e12}, {"GB", 1e9}, {"MB", 1e6}, {"kB", 1e3}, {"B", 1}}
-
 func (v size) set(n *node) string {
-	if n.kind != scalar {
-		return n.String() + " is not a number of bytes"
-	}
-	for _, s := range sizes {
-		digits, ok := strings.CutSuffix(n.text, s.unit)
-		if !ok {
-			continue
-		}
-		x, err := strconv.ParseFloat(strings.TrimSpace(digits), 64)
-		if b := x * float64(s.bytes); err == nil && b >= 1 && b < 1<<62 {
-			*v.p = int64(b)
+	if n.kind == scalar {
+		if b, err := ParseSize(n.text); err == nil {
+			*v.p = b
 			return ""
 		}
-		break
 	}
 	return n.String() + " is not a number of bytes"
 }
 
 func (v size) want() string { return "a number with its unit, such as 512MiB or 4GB" }
 func (v size) yaml() string {
-	for _, s := range sizes {
-		if *v.p%s.bytes == 0 {
-			return fmt.Sprintf("%d%s", *v.p/s.bytes, s.unit)
+	for _, u := range memoryUnits {
+		if one := int64(u.bytes); *v.p%one == 0 {
+			return fmt.Sprintf("%d%s", *v.p/one, u.name)
 		}
 	}
 	panic("job: a size that is no multiple of a byte")

@@ -2,6 +2,7 @@ package job
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -14,8 +15,10 @@ func (c *Config) idle(key string) (why, because string) {
 	section, name := split(key)
 	rule := c.Optimizer.Type
 	switch {
-	case section == "model" && name != "from" && c.Model.From != "":
+	case section == "model" && name != "from" && name != "context" && c.Model.From != "":
 		return "model.from brings its own config.json", "model.from"
+	case section == "model" && c.Model.From == "" && c.Model.Family != "llama" && slices.Contains(llamaKeys, name):
+		return c.Model.Family + " has no " + name, "model.family"
 	case key == "data.vocab" && c.Data.Tokenizer != "gpt2":
 		return "bytes need no vocabulary", "data.tokenizer"
 	case name == "betas" && rule == "sgd", name == "eps" && (rule == "sgd" || rule == "lion"), name == "momentum" && rule != "sgd":
@@ -88,27 +91,9 @@ func (r *reader) resolveModel() {
 	if m.From != "" {
 		r.modelFrom()
 	} else {
-		m.NormEps = 1e-5
-		if m.Width%m.Heads != 0 {
-			r.refuse(fmt.Sprintf("%d heads do not divide width %d", m.Heads, m.Width),
-				fmt.Sprintf("want %s heads", eitherCount(neighbours(m.Heads, func(h int) bool { return m.Width%h == 0 }))), "model.heads", "model.width")
-		}
-		if !r.has("model.vocab") {
-			m.Vocab = makes
-		}
+		r.resolveShape(makes)
 	}
 	r.checkVocab(makes)
-}
-
-func (r *reader) modelFrom() {
-	m := &r.config.Model
-	read, err := ReadModelConfig(m.From)
-	if err != nil {
-		r.wrong(r.given["model.from"].at, "model.from", err.Error(), "")
-		return
-	}
-	read.From = m.From
-	*m = read
 }
 
 // vocab is the number of different tokens the tokenizer makes; 0 if its files

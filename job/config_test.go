@@ -93,6 +93,12 @@ func TestDefaultsFollow(t *testing.T) {
 	inFolder(t, least)
 	write(t, "a.bin", "\x01\x00")
 	writeVocabulary(t, ".", 998)
+	if err := os.Mkdir("hf", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := WriteModelConfig("hf", Model{Family: "gpt2", Layers: 2, Heads: 2, Width: 8, Context: 16, Vocab: 300, NormEps: 1e-5}); err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		sets []string
 		got  func(*Config) any
@@ -115,6 +121,14 @@ func TestDefaultsFollow(t *testing.T) {
 		{[]string{"parallel={ranks: 8, replicate: 2}"}, func(c *Config) any { return c.Parallel.Shard }, 4},
 		{[]string{"parallel={ranks: 8, replicate: 2}"}, func(c *Config) any { return c.Mesh() }, shard.Mesh{Shard: 4, Replicate: 2}},
 		{[]string{"zero.stage=0"}, func(c *Config) any { return c.Mesh() }, shard.Mesh{Shard: 1, Replicate: 4}},
+		{[]string{"model.family=llama"}, func(c *Config) any { return c.Model }, Model{Family: "llama", Layers: 6, Heads: 6, KVHeads: 6,
+			Width: 384, FFN: 1024, Context: 256, Vocab: 256, NormEps: 1e-5, Theta: 10000}},
+		{[]string{"model={family: llama, width: 390, heads: 3, kv_heads: 1, tied: true, rope_theta: 5e5}"}, func(c *Config) any { return c.Model },
+			Model{Family: "llama", Layers: 6, Heads: 3, KVHeads: 1, Width: 390, FFN: 1088, Context: 256, Vocab: 256, NormEps: 1e-5, Theta: 5e5, Tied: true}},
+		{[]string{"model={from: hf}"}, func(c *Config) any { return c.Model.Context }, 16},
+		{[]string{"model={from: hf, context: 16}"}, func(c *Config) any { return c.Model.Longest }, 0},
+		{[]string{"model={from: hf, context: 9}"}, func(c *Config) any { return c.Model }, Model{From: "hf", Family: "gpt2", Layers: 2, Heads: 2,
+			Width: 8, Context: 9, Longest: 16, Vocab: 300, NormEps: 1e-5}},
 		{[]string{"model.context=100"}, func(c *Config) any { return c.TokensPerStep() }, 1600},
 	} {
 		if got := c.got(mustLoad(t, c.sets...)); got != c.want {
@@ -166,6 +180,9 @@ func TestYAMLReadsBack(t *testing.T) {
 		{"zero.stage=0", "precision=fp32"},
 		{"precision=fp16", "zero={stage: 1, prefetch: 0, recompute: block}"},
 		{"model={from: .}"},
+		{"model={from: ., context: 9}"},
+		{"model={family: llama}"},
+		{"model={family: llama, kv_heads: 2, ffn: 100, rope_theta: 5e5, tied: true}"},
 		{"data={tokens: [a.bin], validation: 0}"},
 		{"optimizer={type: sgd, lr: 0.1, momentum: 0}", "schedule={type: constant, warmup: 0}"},
 		{"optimizer={type: lion, lr: 1.23456789e-5}", "schedule={type: linear}"},
@@ -312,12 +329,22 @@ func TestCombinations(t *testing.T) {
 		{"zero.stage=5", "zero.stage: there is no stage 5; want 0 (nothing sharded), 1 (optimizer state), 2 (and gradients) or 3 (and parameters)"},
 		{"model={heads: 7}", "model.heads: 7 heads do not divide width 384; want 6 or 8 heads"},
 		{"model={width: 100}", "model.width: 6 heads do not divide width 100; want 5 or 10 heads"},
+		{"model={family: llama, heads: 7}", "model.heads: 7 heads do not divide width 384; want 6 or 8 heads"},
+		{"model={family: llama, heads: 128}", "model.heads: 128 heads of width 3: rotary positions turn pairs, so a head's width is even; want 96 or 192 heads"},
+		{"model={family: llama, width: 25, heads: 5}", "model.heads: 5 heads of width 5: rotary positions turn pairs, so a head's width is even; want an even width"},
+		{"model={family: llama, kv_heads: 4}", "model.kv_heads: 4 key and value heads do not divide 6 heads; want kv_heads 3 or 6"},
+		{"model={kv_heads: 2, tied: true}", "model.kv_heads: not used: gpt2 has no kv_heads; remove it (--set model.kv_heads=null removes it)\n" +
+			"model.tied: not used: gpt2 has no tied; remove it (--set model.tied=null removes it)"},
+		{"model={family: llama, rope_theta: 0}", "model.rope_theta: 0 is out of range; want a positive number, such as 10000"},
+		{"model={family: llama, tied: yes}", "model.tied: yes is neither true nor false; want true or false"},
+		{"model={from: hf, context: 17}", "model.context: sequences of 17 tokens, but the model of hf is made for at most 16; want a context of at most 16\n" +
+			"model.from: the model knows 100 tokens, but tokenizer bytes makes 256; want a vocabulary of at least 256"},
 		{"model={vocab: 65}", "model.vocab: the model knows 65 tokens, but tokenizer bytes makes 256; want a vocabulary of at least 256"},
 		{"model={from: hf}", "model.from: the model knows 100 tokens, but tokenizer bytes makes 256; want a vocabulary of at least 256"},
 		{"model={from: hf, layers: 3, vocab: 300}", "model.from: the model knows 100 tokens, but tokenizer bytes makes 256; want a vocabulary of at least 256\n" +
 			"model.layers: not used: model.from brings its own config.json; remove it (--set model.layers=null removes it)\n" +
 			"model.vocab: not used: model.from brings its own config.json; remove it (--set model.vocab=null removes it)"},
-		{"model={family: gptj}", "model.family: gptj is not known, did you mean gpt2?; want gpt2"},
+		{"model={family: gptj}", "model.family: gptj is not known, did you mean gpt2?; want gpt2 or llama"},
 		{"data={text: [a.txt], tokens: [a.bin]}", "data.tokens: text and tokens are both given; want one of the two"},
 		{"data={text: []}", `data.text: the list is empty: there is nothing to train on; want for example data: {text: ["docs/**/*.md"]} or data: {tokens: ["train.bin"]}`},
 		{"data={text: [empty.txt]}", "data.text: empty.txt is empty"},

@@ -3,8 +3,10 @@ package job
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 )
 
 // gpt2Config is config.json of Hugging Face's GPT2Config, as far as it decides
@@ -31,10 +33,13 @@ type gpt2Config struct {
 	TorchDtype       string   `json:"torch_dtype,omitempty"`
 }
 
-// ReadModelConfig reads config.json of a Hugging Face folder. Its From is
-// empty. What this runtime would compute differently is refused.
+// ReadModelConfig reads config.json of a Hugging Face folder, or a file like it.
+// Its From is empty. What this runtime would compute differently is refused.
 func ReadModelConfig(folder string) (Model, error) {
 	path := filepath.Join(folder, "config.json")
+	if info, err := os.Stat(folder); err == nil && info.Mode().IsRegular() {
+		path = folder
+	}
 	raw, err := os.ReadFile(path)
 	if err != nil {
 		return Model{}, BadInput(fmt.Errorf("%s cannot be read: %w", path, cause(err)))
@@ -47,12 +52,25 @@ func ReadModelConfig(folder string) (Model, error) {
 }
 
 func parseModelConfig(raw []byte) (Model, error) {
-	var c gpt2Config
+	var c struct {
+		ModelType string `json:"model_type"`
+	}
 	if err := json.Unmarshal(raw, &c); err != nil {
 		return Model{}, fmt.Errorf("not a model's config: %w", err)
 	}
-	if c.ModelType != "gpt2" {
-		return Model{}, fmt.Errorf("model_type %q is not supported; want gpt2", c.ModelType)
+	switch c.ModelType {
+	case "gpt2":
+		return parseGPT2(raw)
+	case "llama", "qwen2":
+		return parseLlama(raw)
+	}
+	return Model{}, fmt.Errorf("model_type %q is not supported; want gpt2, llama or qwen2", c.ModelType)
+}
+
+func parseGPT2(raw []byte) (Model, error) {
+	var c gpt2Config
+	if err := json.Unmarshal(raw, &c); err != nil {
+		return Model{}, fmt.Errorf("not a model's config: %w", err)
 	}
 	m := Model{
 		Family: "gpt2",
@@ -64,13 +82,9 @@ func parseModelConfig(raw []byte) (Model, error) {
 
 // supported refuses variants of GPT-2 that are computed in another way.
 func (c gpt2Config) supported(m Model) error {
-	for _, n := range []struct {
-		key string
-		n   int
-	}{{"n_layer", m.Layers}, {"n_head", m.Heads}, {"n_embd", m.Width}, {"n_positions", m.Context}, {"vocab_size", m.Vocab}} {
-		if n.n < 1 || n.n > most {
-			return fmt.Errorf("%s %d is out of range", n.key, n.n)
-		}
+	err := inRange(map[string]int{"n_layer": m.Layers, "n_head": m.Heads, "n_embd": m.Width, "n_positions": m.Context, "vocab_size": m.Vocab})
+	if err != nil {
+		return err
 	}
 	switch {
 	case m.Width%m.Heads != 0:
@@ -93,6 +107,16 @@ func (c gpt2Config) supported(m Model) error {
 	return nil
 }
 
+// inRange refuses counts that no model has.
+func inRange(counts map[string]int) error {
+	for _, key := range slices.Sorted(maps.Keys(counts)) {
+		if n := counts[key]; n < 1 || n > most {
+			return fmt.Errorf("%s %d is out of range", key, n)
+		}
+	}
+	return nil
+}
+
 func or[T any](p *T, otherwise T) T {
 	if p == nil {
 		return otherwise
@@ -103,18 +127,14 @@ func or[T any](p *T, otherwise T) T {
 // WriteModelConfig writes config.json into a folder that exists, next to
 // parameters saved as float32.
 func WriteModelConfig(folder string, m Model) error {
-	if m.Family != "gpt2" {
+	var c any
+	switch m.Family {
+	case "gpt2":
+		c = writtenGPT2(m)
+	case "llama":
+		c = writtenLlama(m)
+	default:
 		panic(fmt.Sprintf("job: config.json of family %q", m.Family))
-	}
-	yes, no, gelu, std := true, false, "gelu_new", 0.02
-	c := gpt2Config{
-		ModelType: "gpt2", Architectures: []string{"GPT2LMHeadModel"},
-		VocabSize: &m.Vocab, NPositions: &m.Context, NEmbd: &m.Width, NLayer: &m.Layers, NHead: &m.Heads,
-		Activation: &gelu, NormEps: &m.NormEps, Tied: &yes,
-		ScaleAttn: &yes, ScaleByLayer: &no, CrossAttention: &no, InitializerRange: &std, TorchDtype: "float32",
-	}
-	if end := 50256; m.Vocab > end { // <|endoftext|> of GPT-2's own vocabulary
-		c.BOS, c.EOS = &end, &end
 	}
 	raw, err := json.MarshalIndent(c, "", "  ")
 	if err != nil {
@@ -125,4 +145,18 @@ func WriteModelConfig(folder string, m Model) error {
 		return fmt.Errorf("write %s: %w", path, cause(err))
 	}
 	return nil
+}
+
+func writtenGPT2(m Model) gpt2Config {
+	yes, no, gelu, std, longest := true, false, "gelu_new", 0.02, max(m.Context, m.Longest)
+	c := gpt2Config{
+		ModelType: "gpt2", Architectures: []string{"GPT2LMHeadModel"},
+		VocabSize: &m.Vocab, NPositions: &longest, NEmbd: &m.Width, NLayer: &m.Layers, NHead: &m.Heads,
+		Activation: &gelu, NormEps: &m.NormEps, Tied: &yes,
+		ScaleAttn: &yes, ScaleByLayer: &no, CrossAttention: &no, InitializerRange: &std, TorchDtype: "float32",
+	}
+	if end := 50256; m.Vocab > end { // <|endoftext|> of GPT-2's own vocabulary
+		c.BOS, c.EOS = &end, &end
+	}
+	return c
 }

@@ -68,8 +68,8 @@ func TestModelConfigKeys(t *testing.T) {
 
 func TestModelConfigRefusals(t *testing.T) {
 	for raw, want := range map[string]string{
-		`{"model_type": "llama"}`:              `model_type "llama" is not supported; want gpt2`,
-		`{}`:                                   `model_type "" is not supported; want gpt2`,
+		`{"model_type": "bert"}`:               `model_type "bert" is not supported; want gpt2, llama or qwen2`,
+		`{}`:                                   `model_type "" is not supported; want gpt2, llama or qwen2`,
 		`[]`:                                   `not a model's config: `,
 		`{"model_type": "gpt2", "n_layer": 0}`: "n_layer 0 is out of range",
 		`{"model_type": "gpt2", "vocab_size": 99999999}`:                  "vocab_size 99999999 is out of range",

@@ -410,7 +410,7 @@ func (c *Config) header(set *data.Set, out string, ranks []*Rank) Header {
 		host = h.Usage().Peak.Total()
 	}
 	return Header{
-		Model: fmt.Sprintf("GPT-2 %s", compact(float64(n))), Parameters: int64(n),
+		Model: fmt.Sprintf("%s %s", c.Model.network().Name, compact(float64(n))), Parameters: int64(n),
 		Ranks: c.Parallel.Ranks, Shard: mesh.Shard, Replicate: mesh.Replicate, Stage: c.Zero.Stage,
 		Precision: c.Precision.String(), GlobalBatch: c.Train.Batch, TokensPerStep: c.TokensPerStep(), Steps: c.Train.Steps,
 		DataTokens: set.Train.Windows() * int64(c.Model.Context), Out: out, MemoryPerRank: peak(ranks),

@@ -54,6 +54,7 @@ func Sample(ctx context.Context, o SampleOptions, w io.Writer) error {
 	if err != nil {
 		return err
 	}
+	m.Context, m.Longest = min(m.Context, len(ids)+o.Tokens), m.Context // memory for no more than is read
 	g, err := newGenerator(folder, m)
 	if err != nil {
 		return err
@@ -167,7 +168,7 @@ type generator struct {
 }
 
 func newGenerator(folder string, m Model) (*generator, error) {
-	r, err := openModel(folder, m.gpt2())
+	r, err := openModel(folder, m.network())
 	if err != nil {
 		return nil, err
 	}
@@ -188,7 +189,7 @@ func (g *generator) open(m Model, fill func(zero.Part, []float32) error) error {
 	cfg := fsdp.Config{
 		Device: &dry.Device{}, Compute: dry.Queue{}, Comm: dry.Queue{},
 		Shard: collective.Dry{Of: 1}, Replicate: collective.Dry{Of: 1}, // nobody to exchange with
-		Model: m.gpt2().Model(), Policy: zero.Stage(0).Policy(0, false), ArenaSize: math.MaxInt / 2,
+		Model: m.network(), Policy: zero.Stage(0).Policy(0, false), ArenaSize: math.MaxInt / 2,
 	}
 	rehearsal, err := fsdp.New(cfg)
 	if err != nil {

@@ -28,7 +28,7 @@ func (c *Config) openWeights() (*weights, error) {
 	if c.Model.From == "" {
 		return w, nil
 	}
-	r, err := openModel(c.Model.From, c.Model.gpt2())
+	r, err := openModel(c.Model.From, c.Model.network())
 	w.from = r
 	return w, err
 }
@@ -50,13 +50,13 @@ func (w *weights) fill(p zero.Part, dst []float32) error {
 
 // openModel opens the parameters of a Hugging Face folder and checks that all
 // the model has are there, in its shapes.
-func openModel(folder string, g nn.GPT2) (*safetensors.Reader, error) {
+func openModel(folder string, m *nn.Model) (*safetensors.Reader, error) {
 	r, err := safetensors.Open(folder)
 	if err != nil {
 		return nil, BadInput(err)
 	}
 	var problems []string
-	for _, p := range parameters(g.Model()) {
+	for _, p := range parameters(m) {
 		t, ok := r.Tensor(stored(r, p.Name))
 		switch {
 		case !ok:
@@ -72,11 +72,11 @@ func openModel(folder string, g nn.GPT2) (*safetensors.Reader, error) {
 	return r, nil
 }
 
-// stored is a parameter's name in a file: Hugging Face's own GPT-2 folders
-// leave out the leading "transformer.".
+// stored is a parameter's name in a file: folders of a model without its head,
+// as Hugging Face's own of GPT-2, leave out the leading "transformer." or "model.".
 func stored(r *safetensors.Reader, name string) string {
 	if _, ok := r.Tensor(name); !ok {
-		return strings.TrimPrefix(name, "transformer.")
+		return strings.TrimPrefix(strings.TrimPrefix(name, "transformer."), "model.")
 	}
 	return name
 }
@@ -96,7 +96,7 @@ func parameters(m *nn.Model) (params []shard.Param) {
 // export writes the parameters as a Hugging Face folder, every rank its share.
 func (c *Config) export(ranks []*Rank, folder string) error {
 	var specs []safetensors.Spec
-	for _, p := range parameters(c.Model.gpt2().Model()) {
+	for _, p := range parameters(c.Model.network()) {
 		specs = append(specs, safetensors.Spec{Name: p.Name, DType: safetensors.F32, Shape: p.Shape})
 	}
 	if err := os.MkdirAll(folder, 0o777); err != nil {

@@ -45,7 +45,7 @@ func TestExportAndStart(t *testing.T) {
 			t.Fatal(err)
 		}
 		fresh := &weights{seed: 9}
-		for _, p := range parameters(c.Model.gpt2().Model()) {
+		for _, p := range parameters(c.Model.network()) {
 			for _, at := range []shard.Range{{Lo: 0, Hi: p.Numel()}, {Lo: p.Numel() / 3, Hi: p.Numel()/3 + 2}} {
 				got, want := make([]float32, at.Len()), make([]float32, at.Len())
 				part := zero.Part{Param: p, Kind: zero.Master, At: at}
@@ -78,7 +78,7 @@ func TestFolderThatDoesNotFit(t *testing.T) {
 		t.Fatal(err)
 	}
 	var specs []safetensors.Spec
-	for _, p := range parameters(m.gpt2().Model()) {
+	for _, p := range parameters(m.network()) {
 		switch {
 		case strings.HasSuffix(p.Name, "ln_f.bias"):
 			continue

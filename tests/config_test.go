@@ -17,7 +17,8 @@ import (
 
 // A knob is a decision: whoever adds one also adds it here, on purpose.
 var configFields = strings.Fields(`
-	Model.From Model.Family Model.Layers Model.Heads Model.Width Model.Context Model.Vocab Model.NormEps
+	Model.From Model.Family Model.Layers Model.Heads Model.Width Model.Context Model.Longest Model.Vocab Model.NormEps
+	Model.KVHeads Model.FFN Model.Theta Model.Scaling.Factor Model.Scaling.Low Model.Scaling.High Model.Scaling.Context Model.Tied Model.Bias
 	Data.Text Data.Tokens Data.Tokenizer Data.Vocab Data.Validation
 	Train.Steps Train.Batch Train.MicroBatch Train.Accumulate Train.Clip Train.Seed Train.EvalEvery Train.EvalBatches Train.LossChunk
 	Parallel.Ranks Parallel.Shard Parallel.Replicate Parallel.Timeout Parallel.Memory
@@ -31,7 +32,7 @@ var configFields = strings.Fields(`
 	Sample.Prompt Sample.Tokens Sample.Temperature Sample.TopK Sample.Seed`)
 
 var configKeys = strings.Fields(`
-	model.from model.family model.layers model.heads model.width model.context model.vocab
+	model.from model.family model.layers model.heads model.kv_heads model.width model.ffn model.context model.vocab model.rope_theta model.tied
 	data.text data.tokens data.tokenizer data.vocab data.validation
 	train.steps train.batch train.micro_batch train.accumulate train.clip train.seed train.eval_every train.eval_batches train.loss_chunk
 	parallel.ranks parallel.shard parallel.replicate parallel.timeout parallel.memory

@@ -30,16 +30,19 @@ import (
 const hf = "testdata/hf"
 
 type expected struct {
-	Tiny struct {
-		Loss      float64
-		Logits    map[string][]float64 // by "window,position"
-		Gradients map[string]tensor
-		AdamW     struct {
-			Losses, Norms []float64 // of each step
-			Params        map[string]tensor
-		}
-	}
+	Tiny computed
 	Bare float64 // loss
+}
+
+// computed is what PyTorch makes of a model.
+type computed struct {
+	Loss      float64
+	Logits    map[string][]float64 // by "window,position"
+	Gradients map[string]tensor
+	AdamW     struct {
+		Losses, Norms []float64 // of each step
+		Params        map[string]tensor
+	}
 }
 
 // tensor is the norm of a gradient, or of how far a parameter has moved, and
@@ -142,11 +145,16 @@ var topologies = [][]string{
 // which is well below how far PyTorch's own float32 is from its float64 (2e-7
 // in losses and norms and 1.3e-5 in an element, see expect.json).
 func TestTrajectoryIsPyTorchs(t *testing.T) {
-	e, start := expectations(t).Tiny, readModel(t, filepath.Join(hf, "tiny"))
+	sameTrajectory(t, filepath.Join(hf, "tiny"), "tokens.bin", expectations(t).Tiny)
+}
+
+// sameTrajectory trains from a folder in all topologies.
+func sameTrajectory(t *testing.T, folder, tokens string, e computed) {
+	start := readModel(t, folder)
 	for _, sets := range topologies {
 		t.Run(strings.Join(sets, ","), func(t *testing.T) {
 			t.Parallel()
-			steps, end := runJob(t, mustHFConfig(t, filepath.Join(hf, "tiny"), "tokens.bin", sets...))
+			steps, end := runJob(t, mustHFConfig(t, folder, tokens, sets...))
 			if len(steps) != len(e.AdamW.Losses) || len(end) != len(e.AdamW.Params) {
 				t.Fatalf("%d steps and %d parameters, want %d and %d", len(steps), len(end), len(e.AdamW.Losses), len(e.AdamW.Params))
 			}
@@ -212,11 +220,15 @@ func TestLowPrecisionFollowsPyTorch(t *testing.T) {
 // TestGradientsArePyTorchs compares one step's gradients, which momentum is
 // after the first step of SGD.
 func TestGradientsArePyTorchs(t *testing.T) {
-	e := expectations(t).Tiny
+	sameGradients(t, filepath.Join(hf, "tiny"), "tokens.bin", expectations(t).Tiny)
+}
+
+// sameGradients takes a step from a folder in all topologies.
+func sameGradients(t *testing.T, folder, tokens string, e computed) {
 	for _, sets := range topologies {
 		t.Run(strings.Join(sets, ","), func(t *testing.T) {
 			t.Parallel()
-			c := mustHFConfig(t, filepath.Join(hf, "tiny"), "tokens.bin", append(sets, "optimizer.type=sgd", "optimizer.weight_decay=0", "train.steps=1", "train.clip=0")...)
+			c := mustHFConfig(t, folder, tokens, append(sets, "optimizer.type=sgd", "optimizer.weight_decay=0", "train.steps=1", "train.clip=0")...)
 			loss, grads := gradients(t, c)
 			within(t, "the loss", loss, e.Loss, 1e-7)
 			for name, want := range e.Gradients {
@@ -237,7 +249,7 @@ func norm(x []float32) float64 { return moved("", make([]float32, len(x)), x) }
 func gradients(t *testing.T, c *job.Config) (loss float64, state map[string][]float32) {
 	t.Helper()
 	weights := readModel(t, c.Model.From)
-	ids := tokenIDs(t)
+	ids := tokenIDs(t, c.Data.Tokens[0])
 	ranks, err := c.Open(nil)
 	if err != nil {
 		t.Fatal(err)
@@ -274,10 +286,10 @@ func gradients(t *testing.T, c *job.Config) (loss float64, state map[string][]fl
 	return loss, state
 }
 
-// tokenIDs is all ids of tokens.bin.
-func tokenIDs(t *testing.T) (ids []int32) {
+// tokenIDs is all ids of a token file.
+func tokenIDs(t *testing.T, file string) (ids []int32) {
 	t.Helper()
-	raw, err := os.ReadFile(filepath.Join(hf, "tokens.bin"))
+	raw, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -295,13 +307,18 @@ func TestLogitsArePyTorchs(t *testing.T) {
 		t.Fatal(err)
 	}
 	g := nn.GPT2{Layers: m.Layers, Heads: m.Heads, Width: m.Width, Context: m.Context, Vocab: m.Vocab, Eps: float32(m.NormEps)}
-	ids, weights := tokenIDs(t), readModel(t, filepath.Join(hf, "tiny"))
-	for key, want := range expectations(t).Tiny.Logits {
+	sameLogits(t, g.Model(), filepath.Join(hf, "tiny"), filepath.Join(hf, "tokens.bin"), expectations(t).Tiny)
+}
+
+// sameLogits runs a folder's model.
+func sameLogits(t *testing.T, m *nn.Model, folder, tokens string, e computed) {
+	ids, weights := tokenIDs(t, tokens), readModel(t, folder)
+	for key, want := range e.Logits {
 		var window, position int
 		if _, err := fmt.Sscanf(key, "%d,%d", &window, &position); err != nil {
 			t.Fatal(err)
 		}
-		got := logits(t, g.Model(), weights, ids[window*m.Context:(window+1)*m.Context], position)
+		got := logits(t, m, weights, ids[window*m.Context:(window+1)*m.Context], position)
 		for i, w := range want {
 			if d := math.Abs(float64(got[i]) - w); !(d <= 5e-6) {
 				t.Errorf("logit %d of window %d, position %d is %.9g, PyTorch's is %.9g", i, window, position, got[i], w)
@@ -338,15 +355,20 @@ func logits(t *testing.T, m *nn.Model, weights map[string][]float32, ids []int32
 // TestExportIsTheImport: what one step of no length leaves is, to the bit, what
 // it started from, under the same names, and describes the same model.
 func TestExportIsTheImport(t *testing.T) {
+	sameExport(t, filepath.Join(hf, "tiny"), "tokens.bin")
+}
+
+// sameExport goes through all topologies.
+func sameExport(t *testing.T, folder, tokens string) {
 	for _, sets := range topologies {
 		t.Run(strings.Join(sets, ","), func(t *testing.T) {
 			t.Parallel()
-			c := mustHFConfig(t, filepath.Join(hf, "tiny"), "tokens.bin", append(sets, "train.steps=1", "optimizer.lr=1e-300")...)
+			c := mustHFConfig(t, folder, tokens, append(sets, "train.steps=1", "optimizer.lr=1e-300")...)
 			out := t.TempDir()
 			if err := job.Train(context.Background(), c, out, job.Observers{}); err != nil {
 				t.Fatal(err)
 			}
-			sameFolders(t, filepath.Join(out, "model"), filepath.Join(hf, "tiny"))
+			sameFolders(t, filepath.Join(out, "model"), folder)
 		})
 	}
 }
@@ -424,7 +446,7 @@ func TestRefusedFolders(t *testing.T) {
 		{name: "missing tensor", drop: "transformer.h.1.ln_2.bias", want: "transformer.h.1.ln_2.bias is missing"},
 		{name: "another shape", key: "n_positions", value: "31", want: "transformer.wpe.weight has shape [32 48], config.json says [31 48]"},
 		{name: "more layers", key: "n_layer", value: "3", want: "transformer.h.2.attn.c_attn.weight is missing"},
-		{name: "architecture", key: "model_type", value: `"llama"`, want: `config.json: model_type "llama" is not supported; want gpt2`},
+		{name: "architecture", key: "model_type", value: `"bert"`, want: `config.json: model_type "bert" is not supported; want gpt2, llama or qwen2`},
 		{name: "heads", key: "n_head", value: "5", want: "n_head 5 does not divide n_embd 48"},
 		{name: "inner", key: "n_inner", value: "96", want: "n_inner 96 is not supported; want 4 × n_embd = 192"},
 		{name: "activation", key: "activation_function", value: `"relu"`, want: `activation_function "relu" is not supported; want gelu_new`},

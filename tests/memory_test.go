@@ -17,24 +17,48 @@ import (
 
 // formula is the closed form for a job whose tiles have so many elements.
 func formula(c *job.Config, tile int) zero.Footprint {
-	g := nn.GPT2{Layers: c.Model.Layers, Heads: c.Model.Heads, Width: c.Model.Width, Context: c.Model.Context, Vocab: c.Model.Vocab}
-	w, rows := g.Width, c.Train.MicroBatch*c.Model.Context
-	units := []zero.UnitSize{{Numel: (g.Vocab+g.Context)*w + 2*w, Shared: true}}
-	for range g.Layers {
-		units = append(units, zero.UnitSize{Numel: 12*w*w + 13*w})
+	units, peak := gpt2Sizes(c)
+	if c.Model.Family == "llama" {
+		units, peak = llamaSizes(c)
 	}
-	recompute := c.Zero.Recompute == "block"
 	vecs := map[string]int{"adamw": 2, "lion": 1, "sgd": 1}[c.Optimizer.Type]
 	return zero.Footprint{
-		Units: units, Mesh: c.Mesh(), Policy: zero.Stage(c.Zero.Stage).Policy(c.Zero.Prefetch, recompute), DType: c.Precision,
-		Vecs: vecs, Micro: c.Train.Accumulate, Rows: rows,
-		Peak: zero.GPT2Activations(g, c.Precision, rows, c.Train.LossChunk, recompute), Work: c.Workspace(),
+		Units: units, Mesh: c.Mesh(), Policy: zero.Stage(c.Zero.Stage).Policy(c.Zero.Prefetch, c.Zero.Recompute == "block"), DType: c.Precision,
+		Vecs: vecs, Micro: c.Train.Accumulate, Rows: c.Train.MicroBatch * c.Model.Context, Peak: peak, Work: c.Workspace(), HostWork: c.HostWorkspace(),
 		Offload: zero.Offload{Optimizer: restsAt(c.Zero.Offload.Optimizer), Params: restsAt(c.Zero.Offload.Parameters), Ratio: c.Zero.Offload.Ratio, Buffers: c.Zero.Offload.Buffers, Tile: tile},
 	}
 }
 
 func restsAt(name string) offload.Place {
 	return map[string]offload.Place{"none": offload.Device, "host": offload.Host, "disk": offload.Disk}[name]
+}
+
+// llamaSizes are the parameters of each unit and the activations of a Llama.
+func llamaSizes(c *job.Config) (units []zero.UnitSize, peak int) {
+	m := c.Model
+	l := nn.Llama{Layers: m.Layers, Heads: m.Heads, KV: m.KVHeads, Width: m.Width, FFN: m.FFN, Vocab: m.Vocab}
+	w, kv := l.Width, l.Width/l.Heads*l.KV
+	ends := []zero.UnitSize{{Numel: l.Vocab * w}, {Numel: l.Vocab*w + w}}
+	if m.Tied {
+		ends = []zero.UnitSize{{Numel: l.Vocab*w + w, Shared: true}}
+	}
+	units = append(units, ends[0])
+	for range l.Layers {
+		units = append(units, zero.UnitSize{Numel: 2*w*w + 2*w*kv + 3*w*l.FFN + 2*w})
+	}
+	units = append(units, ends[1:]...)
+	return units, zero.LlamaActivations(l, c.Precision, m.Context*c.Train.MicroBatch, c.Train.LossChunk, c.Zero.Recompute == "block")
+}
+
+// gpt2Sizes are those of a GPT-2.
+func gpt2Sizes(c *job.Config) (units []zero.UnitSize, peak int) {
+	g := nn.GPT2{Layers: c.Model.Layers, Heads: c.Model.Heads, Width: c.Model.Width, Context: c.Model.Context, Vocab: c.Model.Vocab}
+	w, rows := g.Width, c.Train.MicroBatch*c.Model.Context
+	units = []zero.UnitSize{{Numel: (g.Vocab+g.Context)*w + 2*w, Shared: true}}
+	for range g.Layers {
+		units = append(units, zero.UnitSize{Numel: 12*w*w + 13*w})
+	}
+	return units, zero.GPT2Activations(g, c.Precision, rows, c.Train.LossChunk, c.Zero.Recompute == "block")
 }
 
 var memoryJobs = [][]string{
@@ -50,6 +74,19 @@ var memoryJobs = [][]string{
 	{"zero.stage=3", "parallel.ranks=6", "parallel.shard=3", "parallel.replicate=2", "precision=bf16"},
 	{"zero.stage=1", "parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2", "precision=fp32", "train.accumulate=2"},
 	{"zero.stage=3", "parallel.ranks=2", "precision=fp16", "optimizer.type=sgd", "train.micro_batch=3"},
+	{"model.family=llama", "zero.stage=0", "parallel.ranks=1", "precision=fp32"},
+	{"model.family=llama", "model.kv_heads=1", "zero.stage=3", "parallel.ranks=3", "precision=bf16", "zero.recompute=block", "model.ffn=100"},
+	{"model.family=llama", "model.kv_heads=1", "zero.stage=2", "parallel.ranks=2", "precision=bf16", "train.accumulate=2", "train.loss_chunk=3"},
+	{"model.family=llama", "model.tied=true", "zero.stage=3", "parallel.ranks=4", "precision=fp16", "zero.prefetch=2"},
+	{"model.family=llama", "model.tied=true", "model.vocab=5000", "zero.stage=1", "parallel.ranks=2", "precision=bf16", "zero.recompute=block"},
+}
+
+var offloadJobs = [][]string{
+	{"zero.stage=3", "zero.offload.optimizer=host", "zero.offload.parameters=host", "train.accumulate=2"},
+	{"zero.stage=2", "zero.offload.optimizer=host", "zero.offload.ratio=0.5", "precision=fp32"},
+	{"zero.stage=1", "zero.offload.optimizer=host", "train.accumulate=2"},
+	{"zero.stage=3", "zero.offload.parameters=host", "parallel.ranks=6", "parallel.replicate=2"},
+	{"zero.stage=3", "zero.offload.optimizer=disk", "zero.offload.parameters=disk", "zero.offload.path=."},
 }
 
 // The bytes a job allocates in each category are those of the closed forms,
@@ -127,6 +164,25 @@ func offloadedIsPlanned(t *testing.T, way string, c *job.Config, tile int) {
 	}
 }
 
+// So are those of a job that makes checkpoints.
+func TestSaverIsPlanned(t *testing.T) {
+	for _, async := range []string{"true", "false"} {
+		c := config(t, "parallel.ranks=2", "zero.stage=2", "checkpoint.every=1", "checkpoint.async="+async)
+		plan, err := c.Footprint()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ranks, err := c.Open(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range ranks {
+			sameBytes(t, "async "+async, r.Device.Usage().Live, plan.Device)
+		}
+		closeAll(ranks)
+	}
+}
+
 // What New allocated is given back.
 func TestCloseFreesEverything(t *testing.T) {
 	c := config(t, "parallel.ranks=3", "zero.stage=3", "zero.offload.optimizer=disk", "zero.offload.parameters=host", "zero.offload.path="+t.TempDir())
@@ -174,6 +230,7 @@ func TestStepAllocatesNothing(t *testing.T) {
 		{"zero.stage=3", "zero.offload.optimizer=disk", "zero.offload.parameters=disk", "zero.offload.path=" + t.TempDir()},
 		{"zero.stage=3", "zero.offload.parameters=disk", "zero.offload.path=" + t.TempDir()},
 		{"zero.stage=1", "zero.offload.optimizer=disk", "zero.offload.path=" + t.TempDir()},
+		{"model.family=llama", "model.kv_heads=1", "zero.stage=3", "precision=bf16", "train.accumulate=2"},
 	} {
 		c := config(t, append(sets, "parallel.ranks=2")...)
 		ranks, err := c.OpenWith(job.Seams{Tile: 200})

@@ -111,7 +111,7 @@ func TestOffloadOfOtherJobsAgreesToTheBit(t *testing.T) {
 // do about it, and trains when they are offloaded, to the bits of the run with
 // memory enough; device memory is never over the budget.
 func TestTrainsUnderABudget(t *testing.T) {
-	shape := []string{"model.layers=16", "model.width=32", "zero.stage=3", "parallel.ranks=2", "train.steps=3", "train.loss_chunk=8"}
+	shape := []string{"model.layers=32", "model.width=72", "zero.stage=3", "parallel.ranks=2", "train.steps=3", "train.loss_chunk=8"}
 	c := config(t, shape...)
 	plan, err := c.Footprint()
 	if err != nil {

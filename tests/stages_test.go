@@ -39,6 +39,21 @@ func TestStagesAgreeToTheBit(t *testing.T) {
 	}
 }
 
+// A Llama with grouped queries, whose output layer is a unit of its own or the
+// embedding's, falls into the same classes.
+func TestLlamaStagesAgreeToTheBit(t *testing.T) {
+	for _, tied := range []string{"model.tied=false", "model.tied=true"} {
+		for _, precision := range []string{"precision=fp32", "precision=bf16", "precision=fp16"} {
+			t.Run(tied+"/"+precision, func(t *testing.T) {
+				t.Parallel()
+				sets := []string{"model.family=llama", "model.kv_heads=1", tied, precision, "parallel.ranks=3"}
+				agree(t, []int{0, 1, 2, 3}, sets...)
+				agree(t, []int{2, 3}, append(sets, "train.accumulate=2")...)
+			})
+		}
+	}
+}
+
 // agree runs every stage in several ways and compares all to the first.
 func agree(t *testing.T, stages []int, sets ...string) {
 	t.Helper()

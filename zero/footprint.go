@@ -11,15 +11,16 @@ import (
 // They are written down apart from the code that allocates, as its oracle:
 // symbols as in the ZeRO paper and in Korthikanti et al., arXiv 2205.05198.
 type Footprint struct {
-	Units  []UnitSize // in order of first use
-	Mesh   shard.Mesh // S × R
-	Policy fsdp.Policy
-	DType  device.DType
-	Vecs   int   // K: state vectors of the update rule, float32 each
-	Micro  int   // micro-batches a step
-	Rows   int   // r = sequences × positions of a micro-batch
-	Peak   int   // most activation bytes at once, from a model's own closed form
-	Work   int64 // bytes the device takes for its kernels
+	Units    []UnitSize // in order of first use
+	Mesh     shard.Mesh // S × R
+	Policy   fsdp.Policy
+	DType    device.DType
+	Vecs     int   // K: state vectors of the update rule, float32 each
+	Micro    int   // micro-batches a step
+	Rows     int   // r = sequences × positions of a micro-batch
+	Peak     int   // most activation bytes at once, from a model's own closed form
+	Work     int64 // bytes the device takes for its kernels,
+	HostWork int64 // and the host, if something is offloaded
 
 	Offload Offload
 }
@@ -125,6 +126,28 @@ func GPT2Activations(g nn.GPT2, t device.DType, rows, chunk int, recompute bool)
 		return stream + max(head, saved+work)
 	}
 	return stream + g.Layers*saved + max(head, work)
+}
+
+// LlamaActivations is the same for a Llama, with keys of width k and a hidden
+// layer of width f. A block saves
+//
+//	e·r·(6·c + 2·k + 3·f) (norms 2c, qkv c+2k, attention c, residual c; MLP 3f;
+//	with the block's input, c) + 8·r (two norms) + 4·r·heads (log-sum-exp)
+//
+// and its backward takes the gradient of qkv and one number a head and row: all
+// other gradients are written over what was saved.
+func LlamaActivations(l nn.Llama, t device.DType, rows, chunk int, recompute bool) int {
+	e, stat := t.Size(), round(4*rows)
+	rc, lse := round(e*rows*l.Width), round(4*rows*l.Heads)
+	qkv := round(e * rows * (l.Width + 2*l.Width/l.Heads*l.KV))
+	saved := 2*stat + 4*rc + qkv + lse + 3*round(e*rows*l.FFN)
+	work := qkv + lse
+	head := stat + 2*rc + round(e*min(chunk, rows)*l.Vocab)
+	stream := rc * (l.Layers + 2) // every module's output, and the gradient
+	if recompute {
+		return stream + max(head, saved+work)
+	}
+	return stream + l.Layers*saved + max(head, work)
 }
 
 // round is what the arena makes of a number of bytes.

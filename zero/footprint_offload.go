@@ -129,6 +129,7 @@ func (f Footprint) Host() (b device.Bytes) {
 		}
 		b[device.States] += 4 * int64(f.Vecs) * r.n
 	}
+	b[device.Workspace] = f.HostWork
 	b[device.Stats] = int64(8 * device.ExactLen * len(f.Units))
 	b[device.Staging] = states.bytes(f) + params.bytes(f)
 	return b

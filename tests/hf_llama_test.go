@@ -1,0 +1,79 @@
+package tests
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"zeroth/job"
+	"zeroth/nn"
+)
+
+// testdata/hf-llama has models of the Llama family that transformers saved and
+// what PyTorch computes with them in float64; make.py there makes and describes
+// them.
+const hfLlama = "testdata/hf-llama"
+
+// eachLlama runs a test on LlamaForCausalLM (grouped queries, an output layer of
+// its own, scaled frequencies) and Qwen2ForCausalLM (biases, tied).
+func eachLlama(t *testing.T, f func(t *testing.T, folder, tokens string, e computed)) {
+	raw, err := os.ReadFile(filepath.Join(hfLlama, "expect.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all map[string]computed
+	if err := json.Unmarshal(raw, &all); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"llama", "qwen2"} {
+		t.Run(name, func(t *testing.T) {
+			f(t, filepath.Join(hfLlama, name), filepath.Join("..", filepath.Base(hfLlama), "tokens.bin"), all[name])
+		})
+	}
+}
+
+func TestLlamaTrajectoryIsPyTorchs(t *testing.T) { eachLlama(t, sameTrajectory) }
+
+func TestLlamaGradientsArePyTorchs(t *testing.T) { eachLlama(t, sameGradients) }
+
+func TestLlamaLogitsArePyTorchs(t *testing.T) {
+	eachLlama(t, func(t *testing.T, folder, tokens string, e computed) {
+		m, err := job.ReadModelConfig(folder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := nn.Llama{Layers: m.Layers, Heads: m.Heads, KV: m.KVHeads, Width: m.Width, FFN: m.FFN, Context: m.Context, Vocab: m.Vocab,
+			Eps: float32(m.NormEps), Theta: m.Theta, Scaling: m.Scaling, Tied: m.Tied, Bias: m.Bias}
+		sameLogits(t, l.Model(), folder, filepath.Join(hf, tokens), e)
+	})
+}
+
+func TestLlamaExportIsTheImport(t *testing.T) {
+	eachLlama(t, func(t *testing.T, folder, tokens string, _ computed) { sameExport(t, folder, tokens) })
+}
+
+// TestShorterSequences: a model trained on half the sequence it was made for has
+// the loss it has on those tokens, and is exported as the model it was, rows of
+// positions that were never used included.
+func TestShorterSequences(t *testing.T) {
+	for _, folder := range []string{filepath.Join(hf, "tiny"), filepath.Join(hfLlama, "llama")} {
+		c := mustHFConfig(t, folder, "tokens.bin", "model.context=16", "train.batch=24", "parallel.ranks=2", "train.steps=1", "optimizer.lr=1e-300")
+		out := t.TempDir()
+		if err := job.Train(context.Background(), c, out, job.Observers{}); err != nil {
+			t.Fatal(err)
+		}
+		sameFolders(t, filepath.Join(out, "model"), folder)
+		steps, _, err := job.ReadMetrics(filepath.Join(out, "metrics.jsonl"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		half, _ := gradients(t, mustHFConfig(t, folder, "tokens.bin", "model.context=16", "train.batch=24", "parallel.ranks=1", "train.micro_batch=8"))
+		whole, _ := gradients(t, mustHFConfig(t, folder, "tokens.bin", "parallel.ranks=1"))
+		within(t, folder+": the loss", steps[0].Loss, half, 1e-6)
+		if half == whole {
+			t.Errorf("%s: the loss is %g whatever the sequences' length", folder, half)
+		}
+	}
+}
