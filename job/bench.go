@@ -48,12 +48,12 @@ type BenchOptions struct {
 
 // BenchReport is what was measured.
 type BenchReport struct {
-	Machine Machine    `json:"machine"`
-	Lines   []BenchRow `json:"lines"`
+	Host  Host       `json:"machine"`
+	Lines []BenchRow `json:"lines"`
 }
 
-// Machine is what was measured on.
-type Machine struct {
+// Host is what was measured on.
+type Host struct {
 	OS, Arch   string
 	Processors int
 	Go         string
@@ -106,7 +106,7 @@ func RunBench(ctx context.Context, o BenchOptions) (*BenchReport, error) {
 		b.Seconds = 2
 	}
 	f32, bf16 := cpu.Instructions()
-	b.report.Machine = Machine{runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.Version(), f32, bf16}
+	b.report.Host = Host{runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.Version(), f32, bf16}
 	b.machine()
 	for _, g := range benchGroups {
 		if len(o.Groups) > 0 && !slices.Contains(o.Groups, g.name) {

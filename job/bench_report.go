@@ -18,7 +18,7 @@ func (r *BenchReport) JSON(w io.Writer) error {
 
 // Table writes the report for people, as Markdown if that is set.
 func (r *BenchReport) Table(w io.Writer, markdown bool) error {
-	m := r.Machine
+	m := r.Host
 	fmt.Fprintf(w, "%s/%s, %d processors, %s; products: fp32 %s, bf16 %s\n", m.OS, m.Arch, m.Processors, m.Go, m.F32, m.BF16)
 	if markdown {
 		fmt.Fprintln(w)

@@ -117,7 +117,7 @@ func TestBenchProducts(t *testing.T) {
 }
 
 func TestBenchReport(t *testing.T) {
-	r := BenchReport{Machine{"linux", "amd64", 2, "go1.26", "avx2", "avx2"}, []BenchRow{
+	r := BenchReport{Host{"linux", "amd64", 2, "go1.26", "avx2", "avx2"}, []BenchRow{
 		{Group: "limits", Name: "copy", Workers: 1, Seconds: 0.0101, Rate: 12.34e9, Unit: "B/s", Samples: 7},
 		{Group: "gemm", Name: "x", Workers: 2, Seconds: 12.5e-6, Rate: 50e9, Unit: "FLOP/s", Limit: 100e9, Of: "fp32", Share: 0.5, Samples: 3, Dropped: 4},
 		{Group: "step", Name: "y", Workers: 2, Seconds: 2, Rate: 512, Unit: "token/s", Dropped: 9, Noisy: true},

@@ -56,6 +56,7 @@ type Parallel struct {
 	Shard     int           // ranks that together hold one copy of the state
 	Replicate int           // such copies; more than 1 is hybrid sharding
 	Timeout   time.Duration // how long a rank waits for another before it is called lost
+	Memory    int64         // bytes of device memory a rank may take; 0 is no bound
 }
 
 // Zero is what is sharded and when it is gathered.
@@ -63,6 +64,7 @@ type Zero struct {
 	Stage     int    // 0 nothing, 1 optimizer state, 2 and gradients, 3 and parameters
 	Prefetch  int    // units gathered ahead of the one in use
 	Recompute string // "none" or "block"
+	Offload   Offload
 }
 
 // Optimizer is the update rule. Constants the rule does not have are zero.
@@ -116,6 +118,7 @@ func Load(file string, sets []string) (*Config, error) {
 		r.read()
 		r.resolve()
 		r.checkFiles()
+		r.checkOffload()
 	}
 	if len(r.problems) > 0 {
 		r.problems.sort()

@@ -19,7 +19,8 @@ binary built with -tags cuda, the NVIDIA GPUs the driver knows.`,
 		Args: cobra.NoArgs,
 		RunE: a.do(func(*cobra.Command, []string) error {
 			fmt.Fprintf(a.out, "machine  %s/%s, %d processors, of which this process may use %d\n", runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.GOMAXPROCS(0))
-			fmt.Fprintf(a.out, "kernels  %s\n", cpu.Instructions())
+			f32, bf16 := cpu.Instructions()
+			fmt.Fprintf(a.out, "kernels  fp32 and fp16 products by %s, bf16 by %s\n", f32, bf16)
 			for _, line := range gpus() {
 				fmt.Fprintf(a.out, "gpus     %s\n", line)
 			}

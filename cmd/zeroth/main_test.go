@@ -296,7 +296,7 @@ func TestCompletion(t *testing.T) {
 		}
 	}
 	for args, want := range map[string]string{
-		"train --set zero.": "zero.stage=\nzero.prefetch=\nzero.recompute=\n:6\n",
+		"train --set zero.": "zero.stage=\nzero.prefetch=\nzero.recompute=\nzero.offload.optimizer=\nzero.offload.parameters=\nzero.offload.path=\nzero.offload.buffers=\nzero.offload.ratio=\n:6\n",
 		"train --set prec":  "precision=\n:6\n",
 		"train tiny":        "yaml\nyml\n:8\n",
 		"train a.yaml x":    ":4\n",

@@ -13,12 +13,3 @@ var (
 	isas     = append([]*isa{&portable}, nativeISAs()...)
 	bf16ISAs = append([]*isa{nil}, nativeBF16()...)
 )
-
-// Instructions names what matrix products are computed with on this machine:
-// for float32 and fp16, and for bf16 where that differs.
-func Instructions() string {
-	if bestBF16 == nil {
-		return bestISA.name
-	}
-	return bestISA.name + ", bf16 by " + bestBF16.name
-}
