@@ -115,7 +115,7 @@ func newRank(s setup, at int, g collective.Ranks, o *oracle) (*rank, error) {
 	r.run, err = fsdp.New(fsdp.Config{
 		Device: spoilt{r.dev}, Compute: r.compute, Comm: r.comm, Shard: r.shards, Replicate: r.replicas,
 		Model: toy(s.layers), DType: device.F32, Policy: s.policy, Micro: s.micro, ArenaSize: arenaSize,
-		Away: r.place, Host: fsdp.Host{Device: spoilt{r.host}, ToHost: slow{r.toHost}, ToDevice: slow{r.toDevice}, Params: r},
+		Away: r.place, Host: fsdp.Host{Device: spoilt{r.host}, ToHost: slow{r.toHost, 500}, ToDevice: slow{r.toDevice, 500}, Params: r},
 	})
 	if err != nil {
 		return r, err
@@ -154,7 +154,7 @@ func (r *rank) place(units []*fsdp.Unit) error {
 
 // Fetch implements fsdp.Source.
 func (r *rank) Fetch(unit int, dst device.Buffer, free, updated device.Event) device.Event {
-	q := slow{r.toDevice}
+	q := slow{r.toDevice, 10}
 	q.After(free)
 	q.After(updated)
 	q.Copy(dst, r.rest[unit])
@@ -163,12 +163,15 @@ func (r *rank) Fetch(unit int, dst device.Buffer, free, updated device.Event) de
 
 // slow is a queue whose copies take a while, and which spoils what they go to
 // before.
-type slow struct{ *cpu.Queue }
+type slow struct {
+	*cpu.Queue
+	by time.Duration
+}
 
 func (q slow) Copy(dst, src device.Buffer) {
 	q.Do(func() error {
 		spoil(dst)
-		time.Sleep(30)
+		time.Sleep(q.by)
 		return nil
 	})
 	q.Queue.Copy(dst, src)
@@ -327,10 +330,10 @@ func TestStepsAreTheOracles(t *testing.T) {
 				if err != nil || !slices.Equal(loss, losses[step][r.at]) {
 					return fmt.Errorf("step %d: losses %v, want %v (error %v)", step, loss, losses[step][r.at], err)
 				}
+				r.descend()
 				if err := r.sameGradients(grads[step]); err != nil {
 					return fmt.Errorf("step %d: %w", step, err)
 				}
-				r.descend()
 				if step == 1 { // the others are followed by a step at once
 					loss, err := r.eval(step + 7)
 					if err != nil || !slices.Equal(loss, evals[step][r.at]) {
