@@ -73,7 +73,7 @@ func (c *Config) staged(t *zero.Trainer) int {
 }
 
 func (c *Config) newSaver(r *Rank, g collective.Group, tuner *checkpoint.Tuner) (*saver, error) {
-	buf, err := r.Device.Alloc(device.F32, c.staged(r.Trainer), device.Snapshot)
+	buf, err := r.snapshots().Alloc(device.F32, c.staged(r.Trainer), device.Snapshot)
 	if err != nil {
 		return nil, err
 	}
@@ -209,7 +209,7 @@ func (s *saver) close() {
 	_ = s.group.Close() // in-process groups cannot fail to close
 	s.end(true)
 	s.queue.Close()
-	s.rank.Device.Free(s.room.buf)
+	s.rank.snapshots().Free(s.room.buf)
 }
 
 // staging is memory that parts are copied into and written from. It is used

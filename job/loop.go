@@ -60,6 +60,11 @@ func Resume(ctx context.Context, c *Config, out, which string, obs Observer) err
 		return err
 	}
 	rec.Start(c.header(set, out, ranks))
+	for _, r := range ranks {
+		for _, file := range r.Trainer.Reclaimed() {
+			rec.Note("removed what a dead run has left: " + file)
+		}
+	}
 	trace := traceOf(ctx)
 	trace.attach(ranks)
 	stopped, err := c.train(ctx, ranks, set, start, rec)
@@ -402,12 +407,16 @@ func (c *Config) header(set *data.Set, out string, ranks []*Rank) Header {
 	for _, u := range ranks[0].Trainer.Units() {
 		n += u.Layout.Numel()
 	}
-	mesh := c.Mesh()
+	mesh, host := c.Mesh(), int64(0)
+	if h := ranks[0].Host; h != nil {
+		host = h.Usage().Peak.Total()
+	}
 	return Header{
 		Model: fmt.Sprintf("%s %s", c.Model.network().Name, compact(float64(n))), Parameters: int64(n),
 		Ranks: c.Parallel.Ranks, Shard: mesh.Shard, Replicate: mesh.Replicate, Stage: c.Zero.Stage,
 		Precision: c.Precision.String(), GlobalBatch: c.Train.Batch, TokensPerStep: c.TokensPerStep(), Steps: c.Train.Steps,
 		DataTokens: set.Train.Windows() * int64(c.Model.Context), Out: out, MemoryPerRank: peak(ranks),
+		HostPerRank: host, DiskPerRank: ranks[0].Trainer.DiskBytes(), Offload: c.Zero.Offload.String(),
 	}
 }
 

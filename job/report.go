@@ -21,7 +21,10 @@ type Header struct {
 	Steps         int
 	DataTokens    int64 // to train on
 	Out           string
-	MemoryPerRank int64 // bytes
+	MemoryPerRank int64  // bytes
+	HostPerRank   int64  // bytes of what is offloaded, in host memory
+	DiskPerRank   int64  // bytes of what is offloaded, on disk
+	Offload       string // what is, in words; empty for nothing
 }
 
 // Step is one update, as a line of metrics.jsonl has it.
@@ -129,6 +132,13 @@ func (h Header) rows() [][2]string {
 	if h.MemoryPerRank > 0 {
 		rows = append(rows, [2]string{"memory", byteSize(h.MemoryPerRank) + " a rank"})
 	}
+	if h.Offload != "" {
+		away := byteSize(h.HostPerRank) + " on the host"
+		if h.DiskPerRank > 0 {
+			away += ", " + byteSize(h.DiskPerRank) + " on disk"
+		}
+		rows = append(rows, [2]string{"offload", h.Offload + ": " + away + " a rank"})
+	}
 	return append(rows, [2]string{"out", h.Out})
 }
 
@@ -181,7 +191,7 @@ func compact(x float64) string {
 func byteSize(n int64) string {
 	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
 	x, i := float64(n), 0
-	for ; x >= 1024 && i < len(units)-1; i++ {
+	for ; math.Abs(x) >= 1024 && i < len(units)-1; i++ {
 		x /= 1024
 	}
 	if i == 0 {

@@ -3,6 +3,7 @@ package tests
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -35,11 +36,14 @@ func uses(a job.Amounts) (b device.Bytes) {
 // use at some event, and so is all that is allocated for gathered units and
 // whole gradients where all units are alike.
 func TestInUseIsWithinAllocated(t *testing.T) {
-	for _, sets := range memoryJobs {
+	for _, sets := range slices.Concat(memoryJobs, offloadJobs) {
 		t.Run(fmt.Sprint(sets), func(t *testing.T) {
 			c := config(t, sets...)
 			p := planOf(t, c)
-			sameBytes(t, "planned", p.Allocated, formula(c))
+			if p.Host != formula(c, 0).Host() || p.Disk != formula(c, 0).Disk() {
+				t.Errorf("planned %v on the host and %d on disk, want %v and %d", p.Host, p.Disk, formula(c, 0).Host(), formula(c, 0).Disk())
+			}
+			sameBytes(t, "planned", p.Allocated, formula(c, 0).Bytes())
 			var most device.Bytes
 			for _, m := range p.Timeline {
 				for use, n := range uses(m.InUse) {
