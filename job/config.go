@@ -5,6 +5,7 @@ import (
 
 	"zeroth/device"
 	"zeroth/shard"
+	"zeroth/zero"
 )
 
 // Config is a job, complete: Load fills in every default, and derives what
@@ -96,10 +97,7 @@ type Sampling struct {
 // Mesh is the arrangement of ranks the stage asks for: stage 0 is shard groups
 // of one rank.
 func (c *Config) Mesh() shard.Mesh {
-	if c.Zero.Stage == 0 {
-		return shard.Mesh{Shard: 1, Replicate: c.Parallel.Ranks}
-	}
-	return shard.Mesh{Shard: c.Parallel.Shard, Replicate: c.Parallel.Replicate}
+	return zero.Stage(c.Zero.Stage).Mesh(shard.Mesh{Shard: c.Parallel.Shard, Replicate: c.Parallel.Replicate})
 }
 
 // TokensPerStep is the number of positions all ranks train on in one step.

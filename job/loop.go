@@ -35,7 +35,7 @@ func Resume(ctx context.Context, c *Config, out, which string, obs Observer) err
 	file := c.YAML() // as it can be run again, in another folder
 	if c.Checkpoint.Dir == "" {
 		here := *c
-		here.Checkpoint.Dir = filepath.Join(out, "ckpt")
+		here.Checkpoint.Dir = filepath.Join(out, checkpointFolder)
 		c = &here
 	}
 	set, weights, err := c.openInputs(ctx, obs)
@@ -144,7 +144,7 @@ func (b *beginning) set(t *zero.Trainer) error {
 	if t.Scale.Dynamic && b.Scale.Dynamic {
 		t.Scale = b.Scale
 	}
-	return restore(b.from.Checkpoint, t)
+	return restore(b.from, t)
 }
 
 func (b *beginning) close() {
@@ -332,6 +332,7 @@ func (l *loop) checkpoint() error {
 	err := l.rank.saver.save(progress{
 		Step: l.at, Updates: t.Updates, Skipped: t.Skipped, Samples: l.samples, Tokens: l.tokens, Scale: t.Scale,
 		Seed: l.c.Train.Seed, Data: l.set.Fingerprint, Context: l.c.Model.Context, Config: string(l.c.YAML()),
+		Model: l.c.Model.configJSON(), Version: Version(),
 	}, maps.Clone(l.metrics))
 	if err != nil {
 		return err

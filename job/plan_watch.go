@@ -2,7 +2,6 @@ package job
 
 import (
 	"fmt"
-	"slices"
 
 	"zeroth/device"
 	"zeroth/fsdp"
@@ -31,7 +30,7 @@ type watch struct {
 	micro   int
 	back    bool           // the forward pass of the micro-batch is over
 	passed  bool           // and the backward pass
-	slots   []*watchedUnit // whose gradients are in the slots that units share, the oldest first
+	slots   []*watchedUnit // whose gradients are in the slots that units take in turn; nil in empty ones
 	at      *Moment        // of the event that goes on; nil between events, or where none are kept
 	moments []*Moment
 	sent    int64 // bytes the rank has sent
@@ -43,6 +42,7 @@ type watchedUnit struct {
 	whole, part int64 // elements: of the padded unit, of a shard
 	shared      bool  // several modules use it
 	first, last int   // modules that do
+	turn        int   // the slot of its gradient in one micro-batch, if it is not shared
 
 	held    bool // its parameters are in a slot, and in use
 	left    int  // moments there were when its last use ended, while its slot still has it; else -1
@@ -67,6 +67,14 @@ func newWatch(z *zero.Config) *watch {
 		m.Modules = append(m.Modules, &watchedModule{Module: mod, w: w, at: i, unit: w.use(m.Units[i], i), end: i+1 == len(m.Units)})
 	}
 	z.Model = &m
+	w.slots = make([]*watchedUnit, min(2, w.policy.Prefetch+1))
+	turn := 0
+	for i, name := range m.Units {
+		if u := w.units[name]; !u.shared && u.first == i {
+			u.turn = turn % len(w.slots)
+			turn++
+		}
+	}
 	z.Comm, z.Update = &watchedQueue{w: w}, &watchedQueue{w: w}
 	if z.HostUpdate != nil {
 		z.HostUpdate = &watchedQueue{w: w}
@@ -198,10 +206,10 @@ func (w *watch) gradient(u *watchedUnit) {
 		return
 	}
 	if !u.shared {
-		if len(w.slots) == min(2, w.policy.Prefetch+1) {
-			w.unslot(w.slots[0])
+		if before := w.slots[u.turn]; before != nil {
+			w.unslot(before)
 		}
-		w.slots = append(w.slots, u)
+		w.slots[u.turn] = u
 	}
 	u.slotted = true
 	w.add(UnitGradients, 4*u.whole)
@@ -209,8 +217,8 @@ func (w *watch) gradient(u *watchedUnit) {
 
 // unslot notes that the gradient in a unit's slot is no longer needed.
 func (w *watch) unslot(u *watchedUnit) {
-	if i := slices.Index(w.slots, u); i >= 0 {
-		w.slots = slices.Delete(w.slots, i, i+1)
+	if !u.shared && w.slots[u.turn] == u {
+		w.slots[u.turn] = nil
 	}
 	if u.slotted {
 		u.slotted = false

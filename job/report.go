@@ -191,7 +191,7 @@ func compact(x float64) string {
 func byteSize(n int64) string {
 	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
 	x, i := float64(n), 0
-	for ; x >= 1024 && i < len(units)-1; i++ {
+	for ; math.Abs(x) >= 1024 && i < len(units)-1; i++ {
 		x /= 1024
 	}
 	if i == 0 {

@@ -45,12 +45,12 @@ func (s Sizes) scratch() int {
 	return max(gemm, 5*s.Width, s.Vocab, attnScratch(s.Attn))
 }
 
-// attnScratch is no less than attention takes, forward or backward: three
+// attnScratch is no less than attention takes, forward or backward: five
 // (T, D), some blocks of positions by D, some of positions by positions, all
 // rounded up to whole registers.
 func attnScratch(a device.Attn) int {
 	T, D := ceil(a.T, 64)*64, ceil(a.D, 32)*32
-	return 3*T*D + 8*64*D + 4*64*64
+	return 5*T*D + 8*64*D + 4*64*64
 }
 
 // products is the floats of the device's blocks: a block of B, and of C where
