@@ -107,7 +107,7 @@ func (a *app) root() *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.AddCommand(a.train(), a.plan(), a.sample(), a.version(), jobTopic())
+	root.AddCommand(a.train(), a.plan(), a.fit(), a.sample(), a.version(), jobTopic())
 	root.CompletionOptions.HiddenDefaultCmd = false
 	return root
 }
