@@ -132,7 +132,7 @@ func grownMicroBatch(c *Config, n int) (*Config, string) {
 
 // Print writes the answer for people.
 func (r *Largest) Print(out io.Writer) error {
-	t := table{align: "lll"}
+	t := columns{align: "lll"}
 	for _, a := range []struct {
 		how string
 		*Answer

@@ -16,7 +16,7 @@ func (f *Fit) Print(out io.Writer) error {
 	fmt.Fprintf(&b, "job     %s, %d sequences of %s tokens a step\n", j.Model.title(), j.Train.Batch, grouped(int64(j.Model.Context)))
 	fmt.Fprintf(&b, "limits  %d ranks of %s\n", l.Ranks, bothUnits(l.Memory))
 	fmt.Fprintf(&b, "rates   %.4g flop/s a rank, %s/s sent: for the relative times alone\n", l.Rates.Flops, decimalSize(int64(l.Rates.Link)))
-	t := table{align: "lllllrrrrrl"}
+	t := columns{align: "lllllrrrrrl"}
 	t.add("", "stage", "shard", "micro-batch", "recompute", "prefetch", "loss chunk", "allocated", "free", "time", "")
 	var fastest float64
 	for _, x := range f.Fits {
@@ -36,7 +36,7 @@ func (f *Fit) Print(out io.Writer) error {
 	return err
 }
 
-func (f *Fit) row(t *table, word string, x *Choice, fastest float64) {
+func (f *Fit) row(t *columns, word string, x *Choice, fastest float64) {
 	c, mesh := x.Config, x.Config.Mesh()
 	low, high := x.Free()
 	free, why, time := byteSize(low), "", "-"

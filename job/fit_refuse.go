@@ -47,7 +47,7 @@ func largestUses(b device.Bytes) string {
 // change least, of these the fastest.
 func (c *Config) nearby(budget int64) string {
 	s := c.search(Limits{Ranks: c.Parallel.Ranks, Memory: budget, Rates: here})
-	fits := slices.DeleteFunc(s.all, func(x *Choice) bool { return !x.Fits() })
+	fits := slices.DeleteFunc(s.all, func(x *Choice) bool { return !x.Fits() || len(x.Sets) == 0 })
 	if len(fits) == 0 {
 		least := slices.MinFunc(c.search(Limits{Ranks: c.Parallel.Ranks, Rates: here}).all, func(a, b *Choice) int {
 			return cmp.Compare(a.Allocated.Total(), b.Allocated.Total())

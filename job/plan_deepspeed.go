@@ -89,7 +89,7 @@ func (p *Plan) PrintDeepSpeed(out io.Writer, gpus int) error {
 		_, err := fmt.Fprintf(out, "\nDeepSpeed has estimators for stages 2 and 3 alone, none for stage %d.\n", p.Config.Zero.Stage)
 		return err
 	}
-	t := table{align: "lrr"}
+	t := columns{align: "lrr"}
 	t.add("", "host memory a node", "GPU")
 	for _, r := range rows {
 		options := "offload_optimizer=" + r.Optimizer

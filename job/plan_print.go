@@ -65,7 +65,7 @@ func (p *Plan) Print(out io.Writer) error {
 	for _, row := range p.header() {
 		fmt.Fprintf(&b, "%-7s %s\n", row[0], row[1])
 	}
-	t := table{align: "lrrrl"}
+	t := columns{align: "lrrrl"}
 	t.add("bytes a rank", "allocated", "at rest", "at the peak", "changed by")
 	for _, l := range p.lines() {
 		if l[1] == "" && l[2] != "" {

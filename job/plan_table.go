@@ -5,16 +5,16 @@ import (
 	"unicode/utf8"
 )
 
-// table is text in columns. Of "lrr" the first is set flush left and the others
+// columns is text in columns. Of "lrr" the first is set flush left and the others
 // flush right.
-type table struct {
+type columns struct {
 	align string
 	rows  [][]string
 }
 
-func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
+func (t *columns) add(cells ...string) { t.rows = append(t.rows, cells) }
 
-func (t *table) String() string {
+func (t *columns) String() string {
 	widths := make([]int, len(t.align))
 	for _, row := range t.rows {
 		for i, cell := range row {
