@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"context"
 	"fmt"
 	"runtime"
 	"sort"
@@ -74,21 +75,24 @@ func (c *Checkpoint) ReadAll(reqs []Request, workers int) error {
 	if workers == 0 {
 		workers = runtime.GOMAXPROCS(0)
 	}
-	if err := inParallel(len(tasks), workers, func(i int) error { return c.run(tasks[i]) }); err != nil {
+	if err := inParallel(context.Background(), len(tasks), workers, func(i int) error { return c.run(tasks[i]) }); err != nil {
 		return fmt.Errorf("checkpoint %s: %w", c.Path, err)
 	}
 	return nil
 }
 
 // inParallel calls f for 0 to n-1, by rising numbers, in so many goroutines,
-// until one call fails.
-func inParallel(n, workers int, f func(int) error) error {
+// until one call fails or ctx ends.
+func inParallel(ctx context.Context, n, workers int, f func(int) error) error {
 	var mu sync.Mutex
 	var first error
 	next := 0
 	take := func(err error) int {
 		mu.Lock()
 		defer mu.Unlock()
+		if err == nil {
+			err = ctx.Err()
+		}
 		if first == nil {
 			first = err
 		}

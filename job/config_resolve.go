@@ -23,6 +23,8 @@ func (c *Config) idle(key string) (why, because string) {
 		return "bytes need no vocabulary", "data.tokenizer"
 	case name == "betas" && rule == "sgd", name == "eps" && (rule == "sgd" || rule == "lion"), name == "momentum" && rule != "sgd":
 		return rule + " has no " + name, "optimizer.type"
+	case section == "zero.offload":
+		return c.Zero.Offload.idle(name)
 	case name == "min_lr" && c.Schedule.Type == "constant":
 		return "a constant schedule does not fall", "schedule.type"
 	}
@@ -35,6 +37,7 @@ func (r *reader) resolve() {
 	r.resolveData()
 	r.resolveModel()
 	r.resolveParallel()
+	r.resolveOffload()
 	r.resolveBatch()
 	r.resolveTraining()
 	r.resolveOptimizer()

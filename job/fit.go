@@ -14,6 +14,8 @@ import (
 type Limits struct {
 	Ranks  int   `json:"ranks"`
 	Memory int64 `json:"memory"` // bytes of each rank's device
+	Host   int64 `json:"host"`   // bytes of host memory for each rank; 0: nothing is offloaded
+	Disk   int64 `json:"disk"`   // bytes of disk for each rank; 0: nothing is offloaded there
 	GPU    bool  `json:"gpu"`
 	Rates  Rates `json:"rates"`
 }
@@ -24,51 +26,75 @@ func (l Limits) machine() Machine { return Machine{GPU: l.GPU, Memory: l.Memory}
 type Choice struct {
 	Config    *Config
 	Sets      []string // what differs from the job, as --set takes it
-	Allocated device.Bytes
+	Needs     Footprint
 	Low, High int64 // estimates of what is outside, bytes
 	Cost      Cost
-	Rehearsed bool // Allocated is that of a dry run
+	Rehearsed bool // Needs is that of a dry run
 
-	memory int64 // of the device
+	limits Limits
 }
 
 // Free is what is left of the device, at worst and at best, in bytes.
 func (c *Choice) Free() (low, high int64) {
-	free := c.memory - c.Allocated.Total()
+	free := c.limits.Memory - c.Needs.Device.Total()
 	return free - c.High, free - c.Low
 }
 
 // Fits says whether the choice fits whatever is outside.
-func (c *Choice) Fits() bool { low, _ := c.Free(); return low >= 0 }
+func (c *Choice) Fits() bool { return c.over() <= 0 }
 
-// Binding is the category that takes most.
-func (c *Choice) Binding() device.Use {
-	return device.Use(slices.Index(c.Allocated[:], slices.Max(c.Allocated[:])))
+// over is how many bytes there are too few of: of the device, the host or the
+// disk, whichever lacks most. Not more than 0: it fits.
+func (c *Choice) over() int64 {
+	low, _ := c.Free()
+	return max(-low, c.Needs.Host.Total()-c.limits.Host, c.Needs.Disk-c.limits.Disk)
+}
+
+// Binding is the category that takes most of what there is too little of, as it
+// is called there.
+func (c *Choice) Binding() (what string, bytes int64) {
+	low, _ := c.Free()
+	needs, where := c.Needs.Device, ""
+	switch over := c.over(); {
+	case over == -low:
+	case over == c.Needs.Host.Total()-c.limits.Host:
+		needs, where = c.Needs.Host, " in host memory"
+	default:
+		return "the file on disk", c.Needs.Disk
+	}
+	bytes = slices.Max(needs[:])
+	return device.Use(slices.Index(needs[:], bytes)).String() + where, bytes
 }
 
 // Fit is what fits of a job.
 type Fit struct {
 	Limits Limits
 	Job    *Choice   // as the job is set
-	Fits   []*Choice // the fastest of each stage, with and without recomputing; the fastest first
-	Others []*Choice // where none fits, the one that takes least
+	Fits   []*Choice // the fastest of each way, the fastest first
+	Others []*Choice // of the ways that do not fit, what lacks least
 	Tried  int
 }
 
-// Fit searches the stages, shard groups, micro-batches, recomputing, prefetch and
-// chunks of the loss by closed forms, and rehearses what it answers. The
-// sequences of a step stay the job's if the ranks divide them, else those of a
-// rank do.
+// way is what choices are told apart by.
+type way struct {
+	stage                        int
+	recompute, optimizer, params string
+}
+
+// listed is how many ways of each sort an answer has at most.
+const listed = 8
+
+// Fit searches the stages, shard groups, micro-batches, recomputing, prefetch,
+// chunks of the loss and offloading by closed forms, and rehearses what it
+// answers. The sequences of a step stay the job's if the ranks divide them, else
+// those of a rank do.
 func (c *Config) Fit(l Limits) (*Fit, error) {
 	s := c.search(l)
 	f := &Fit{Limits: l, Job: s.choice(s.job), Tried: len(s.all)}
-	type kind struct {
-		stage     int
-		recompute string
-	}
-	best := map[kind]*Choice{}
+	best := map[way]*Choice{}
 	for _, x := range s.all {
-		k := kind{x.Config.Zero.Stage, x.Config.Zero.Recompute}
+		z := x.Config.Zero
+		k := way{z.Stage, z.Recompute, z.Offload.Optimizer, z.Offload.Parameters}
 		if b := best[k]; b == nil || better(x, b) {
 			best[k] = x
 		}
@@ -81,17 +107,18 @@ func (c *Config) Fit(l Limits) (*Fit, error) {
 		}
 	}
 	slices.SortFunc(f.Fits, order)
-	slices.SortFunc(f.Others, order)
+	slices.SortFunc(f.Others, func(a, b *Choice) int { return cmp.Or(cmp.Compare(a.over(), b.over()), order(a, b)) })
+	f.Fits, f.Others = f.Fits[:min(listed, len(f.Fits))], f.Others[:min(listed, len(f.Others))]
 	for _, x := range slices.Concat([]*Choice{f.Job}, f.Fits, f.Others) {
-		if err := x.rehearse(l); err != nil {
+		if err := x.rehearse(); err != nil {
 			return nil, err
 		}
 	}
 	return f, nil
 }
 
-// better prefers what fits, of that the faster, and of what does not fit the
-// smaller.
+// better prefers what fits, of that the faster, and of what does not fit what
+// lacks least.
 func better(a, b *Choice) bool {
 	switch {
 	case a.Fits() != b.Fits():
@@ -99,7 +126,7 @@ func better(a, b *Choice) bool {
 	case a.Fits():
 		return order(a, b) < 0
 	}
-	return a.Allocated.Total()+a.High < b.Allocated.Total()+b.High
+	return a.over() < b.over()
 }
 
 // order is by time; of two alike, to a thousandth, by what is changed least,
@@ -110,22 +137,20 @@ func order(a, b *Choice) int {
 	}
 	return cmp.Or(
 		cmp.Compare(len(a.Sets), len(b.Sets)),
-		cmp.Compare(a.Allocated.Total(), b.Allocated.Total()),
+		cmp.Compare(a.Needs.Device.Total(), b.Needs.Device.Total()),
 		slices.Compare(a.Sets, b.Sets))
 }
 
 // rehearse compares what the closed forms say with a dry run.
-func (c *Choice) rehearse(l Limits) error {
-	p, err := c.Config.Plan(l.machine())
+func (c *Choice) rehearse() error {
+	p, err := c.Config.Plan(c.limits.machine())
 	if err != nil {
 		return err
 	}
-	work := p.Allocated[device.Workspace]
-	p.Allocated[device.Workspace] = c.Allocated[device.Workspace]
-	if p.Allocated != c.Allocated || p.Sent != c.Cost.Sent {
-		panic(fmt.Sprintf("job: closed forms say %v and %d bytes sent, a rehearsal %v and %d", c.Allocated, c.Cost.Sent, p.Allocated, p.Sent))
+	got := Footprint{Device: p.Allocated, Host: p.Host, Disk: p.Disk, Arena: c.Needs.Arena}
+	if got != c.Needs || p.Sent != c.Cost.Sent {
+		panic(fmt.Sprintf("job: closed forms say %+v and %d bytes sent, a rehearsal %+v and %d", c.Needs, c.Cost.Sent, got, p.Sent))
 	}
-	p.Allocated[device.Workspace] = work
 	c.Rehearsed = true
 	return nil
 }
@@ -210,11 +235,39 @@ func (s *search) knobs(x Config, f func(Config)) {
 	for _, recompute := range recomputes {
 		for _, prefetch := range prefetches {
 			for _, chunk := range s.chunks(x) {
-				x.Zero.Recompute, x.Zero.Prefetch, x.Train.LossChunk = recompute, prefetch, chunk
-				f(x)
+				for _, o := range s.offloads(x) {
+					x.Zero.Recompute, x.Zero.Prefetch, x.Train.LossChunk, x.Zero.Offload = recompute, prefetch, chunk, o
+					f(x)
+				}
 			}
 		}
 	}
+}
+
+// offloads are the places that optimizer state and parameters can rest at.
+func (s *search) offloads(x Config) (list []Offload) {
+	places := placesNamed[:1]
+	switch {
+	case s.limits.Host > 0 && s.limits.Disk > 0:
+		places = placesNamed
+	case s.limits.Host > 0:
+		places = placesNamed[:2]
+	}
+	params := places
+	if x.Zero.Stage < 3 {
+		params = places[:1]
+	}
+	for _, optimizer := range places {
+		for _, parameters := range params {
+			o := s.job.Zero.Offload
+			o.Optimizer, o.Parameters = optimizer, parameters
+			if o.disk() && o.Path == "" {
+				o.Path = "."
+			}
+			list = append(list, o)
+		}
+	}
+	return list
 }
 
 // chunks are the job's own chunk of the loss and some smaller ones.
@@ -239,18 +292,24 @@ func divisors(n int) (list []int) {
 }
 
 func (s *search) choice(x *Config) *Choice {
-	c := &Choice{Config: x, Allocated: x.closed(s.units), Cost: x.cost(s.model, s.units, s.limits.Rates), memory: s.limits.Memory}
-	if !s.limits.GPU {
-		n, ok := s.work[x.Train.MicroBatch]
-		if !ok {
-			n = x.Workspace()
-			s.work[x.Train.MicroBatch] = n
-		}
-		c.Allocated[device.Workspace] = n
-	}
+	c := &Choice{Config: x, Cost: x.cost(s.model, s.units, s.limits.Rates), limits: s.limits}
+	c.Needs = x.closed(s.units, s.workspace(x), x.HostWorkspace())
 	c.Low, c.High = sum(x.outside(s.limits.machine()))
 	c.Sets = s.job.differs(x)
 	return c
+}
+
+// workspace is that of the CPU's kernels, where ranks are not GPUs.
+func (s *search) workspace(x *Config) int64 {
+	if s.limits.GPU {
+		return 0
+	}
+	n, ok := s.work[x.Train.MicroBatch]
+	if !ok {
+		n = x.Workspace()
+		s.work[x.Train.MicroBatch] = n
+	}
+	return n
 }
 
 // differs are the keys in which x is set otherwise, as --set takes them.
@@ -267,6 +326,9 @@ func (c *Config) differs(x *Config) (sets []string) {
 		{"zero.recompute", x.Zero.Recompute, c.Zero.Recompute},
 		{"zero.prefetch", x.Zero.Prefetch, c.Zero.Prefetch},
 		{"train.loss_chunk", x.Train.LossChunk, c.Train.LossChunk},
+		{"zero.offload.optimizer", x.Zero.Offload.Optimizer, c.Zero.Offload.Optimizer},
+		{"zero.offload.parameters", x.Zero.Offload.Parameters, c.Zero.Offload.Parameters},
+		{"zero.offload.path", x.Zero.Offload.Path, c.Zero.Offload.Path},
 	} {
 		if k.is != k.was {
 			sets = append(sets, fmt.Sprintf("%s=%v", k.key, k.is))

@@ -54,7 +54,7 @@ func (c *Config) Largest(of string, l Limits) (*Largest, error) {
 		if a == nil {
 			continue
 		}
-		if err := a.Choice.rehearse(l); err != nil {
+		if err := a.Choice.rehearse(); err != nil {
 			return nil, err
 		}
 	}
@@ -142,7 +142,7 @@ func (r *Largest) Print(out io.Writer) error {
 			continue
 		}
 		low, _ := a.Choice.Free()
-		words := fmt.Sprintf("%s allocated, %s free", byteSize(a.Choice.Allocated.Total()), byteSize(low))
+		words := fmt.Sprintf("%s allocated, %s free", byteSize(a.Choice.Needs.Device.Total()), byteSize(low))
 		t.add(a.how, a.Title, words)
 		for _, s := range a.Choice.Sets {
 			t.add("", "", "--set "+s)

@@ -1,6 +1,7 @@
 package job
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -14,10 +15,11 @@ func (f *Fit) Print(out io.Writer) error {
 	var b strings.Builder
 	l, j := f.Limits, f.Job.Config
 	fmt.Fprintf(&b, "job     %s, %d sequences of %s tokens a step\n", j.Model.title(), j.Train.Batch, grouped(int64(j.Model.Context)))
-	fmt.Fprintf(&b, "limits  %d ranks of %s\n", l.Ranks, bothUnits(l.Memory))
-	fmt.Fprintf(&b, "rates   %.4g flop/s a rank, %s/s sent: for the relative times alone\n", l.Rates.Flops, decimalSize(int64(l.Rates.Link)))
-	t := columns{align: "lllllrrrrrl"}
-	t.add("", "stage", "shard", "micro-batch", "recompute", "prefetch", "loss chunk", "allocated", "free", "time", "")
+	for _, line := range l.lines() {
+		fmt.Fprintln(&b, line)
+	}
+	t := columns{align: "lllllrrlrrrl"}
+	t.add("", "stage", "shard", "micro-batch", "recompute", "prefetch", "loss chunk", "offload", "allocated", "free", "time", "")
 	var fastest float64
 	for _, x := range f.Fits {
 		if s := x.Cost.Seconds(); fastest == 0 || s < fastest {
@@ -25,7 +27,11 @@ func (f *Fit) Print(out io.Writer) error {
 		}
 	}
 	for i, x := range f.Fits {
-		f.row(&t, []string{"fits", "fits (fastest)"}[map[bool]int{true: 1}[i == 0]], x, fastest)
+		word := "fits"
+		if i == 0 {
+			word = "fits, fastest"
+		}
+		f.row(&t, word, x, fastest)
 	}
 	for _, x := range f.Others {
 		f.row(&t, "does not fit", x, fastest)
@@ -47,21 +53,36 @@ func (f *Fit) row(t *columns, word string, x *Choice, fastest float64) {
 		time = fmt.Sprintf("%.2f", x.Cost.Seconds()/fastest)
 	}
 	switch {
-	case high < 0:
-		why = x.binds()
-	case low < 0:
+	case low < 0 && high >= 0:
 		why = "fits if what is outside is small"
+	case !x.Fits():
+		why = x.binds()
 	default:
 		why = x.spends()
 	}
 	t.add(word, fmt.Sprint(c.Zero.Stage), fmt.Sprintf("%d × %d", mesh.Shard, mesh.Replicate), fmt.Sprintf("%d × %d", c.Train.MicroBatch, c.Train.Accumulate),
-		c.Zero.Recompute, fmt.Sprint(c.Zero.Prefetch), fmt.Sprint(c.Train.LossChunk), byteSize(x.Allocated.Total()), free, time, why)
+		c.Zero.Recompute, fmt.Sprint(c.Zero.Prefetch), fmt.Sprint(c.Train.LossChunk), cmp.Or(c.Zero.Offload.String(), "-"), byteSize(x.Needs.Device.Total()), free, time, why)
+}
+
+// lines are the limits in words.
+func (l Limits) lines() []string {
+	words := fmt.Sprintf("limits  %d ranks of %s", l.Ranks, bothUnits(l.Memory))
+	rates := fmt.Sprintf("rates   %.4g flop/s a rank, %s/s sent", l.Rates.Flops, decimalSize(int64(l.Rates.Link)))
+	if l.Host > 0 {
+		words += fmt.Sprintf(", with %s of host memory for each", bothUnits(l.Host))
+		rates += fmt.Sprintf(", %s/s to host memory, %s/s there", decimalSize(int64(l.Rates.Host)), decimalSize(int64(l.Rates.Memory)))
+	}
+	if l.Disk > 0 {
+		words += fmt.Sprintf(" and %s of disk", bothUnits(l.Disk))
+		rates += fmt.Sprintf(", %s/s to disk", decimalSize(int64(l.Rates.Disk)))
+	}
+	return []string{words, rates + ": for the relative times alone"}
 }
 
 // binds says what takes most of a choice that does not fit.
 func (c *Choice) binds() string {
-	use := c.Binding()
-	return fmt.Sprintf("%v take %s", use, byteSize(c.Allocated[use]))
+	what, bytes := c.Binding()
+	return fmt.Sprintf("%s takes %s", what, byteSize(bytes))
 }
 
 // spends says what a step's time goes into.
@@ -70,8 +91,15 @@ func (c *Choice) spends() string {
 	if c.Cost.Again > 0 {
 		words = append(words, fmt.Sprintf("%.0f %% recomputed", 100*c.Cost.Again/(c.Cost.Flops-c.Cost.Again)))
 	}
-	if s := c.Cost.Seconds(); c.Cost.Exposed > 0.005*s {
+	s := c.Cost.Seconds()
+	if c.Cost.Exposed > 0.005*s {
 		words = append(words, fmt.Sprintf("%.0f %% waiting", 100*c.Cost.Exposed/s))
+	}
+	if c.Cost.Update > 0 {
+		words = append(words, fmt.Sprintf("%.0f %% updating, %s of host memory", 100*c.Cost.Update/s, byteSize(c.Needs.Host.Total())))
+	}
+	if c.Needs.Disk > 0 {
+		words = append(words, byteSize(c.Needs.Disk)+" of disk")
 	}
 	return strings.Join(words, ", ")
 }
@@ -102,8 +130,9 @@ func (m Model) title() string {
 // MarshalJSON is the choice for programs.
 func (c *Choice) MarshalJSON() ([]byte, error) {
 	low, high := c.Free()
+	binding, _ := c.Binding()
 	by, x, mesh := map[string]int64{}, c.Config, c.Config.Mesh()
-	for use, n := range c.Allocated {
+	for use, n := range c.Needs.Device {
 		by[device.Use(use).String()] = n
 	}
 	return json.Marshal(struct {
@@ -116,9 +145,13 @@ func (c *Choice) MarshalJSON() ([]byte, error) {
 		Recompute  string           `json:"recompute"`
 		Prefetch   int              `json:"prefetch"`
 		LossChunk  int              `json:"loss_chunk"`
+		Optimizer  string           `json:"offload_optimizer"`
+		Params     string           `json:"offload_parameters"`
 		Set        []string         `json:"set"`
 		Allocated  int64            `json:"allocated"`
 		Categories map[string]int64 `json:"categories"`
+		Host       int64            `json:"host"`
+		Disk       int64            `json:"disk"`
 		FreeLow    int64            `json:"free_low"`
 		FreeHigh   int64            `json:"free_high"`
 		Binding    string           `json:"binding"`
@@ -127,7 +160,8 @@ func (c *Choice) MarshalJSON() ([]byte, error) {
 		Rehearsed  bool             `json:"rehearsed"`
 	}{
 		c.Fits(), x.Zero.Stage, mesh.Shard, mesh.Replicate, x.Train.MicroBatch, x.Train.Accumulate, x.Zero.Recompute, x.Zero.Prefetch,
-		x.Train.LossChunk, c.Sets, c.Allocated.Total(), by, low, high, c.Binding().String(), c.Cost.Seconds(), c.Cost, c.Rehearsed,
+		x.Train.LossChunk, x.Zero.Offload.Optimizer, x.Zero.Offload.Parameters, c.Sets, c.Needs.Device.Total(), by,
+		c.Needs.Host.Total(), c.Needs.Disk, low, high, binding, c.Cost.Seconds(), c.Cost, c.Rehearsed,
 	})
 }
 

@@ -1,7 +1,6 @@
 package job
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -20,37 +19,39 @@ func fitted(t *testing.T, sets ...string) *Config {
 	return c
 }
 
-// What the search finds is what a brute search over rehearsals would: the
-// fastest that fits has no choice before it that fits; every choice can be set
-// with the sets it names, and then allocates what it says.
+// What the search finds is what a brute search over rehearsals would: nothing
+// that fits comes before the fastest; every choice can be set with the sets it
+// names, and then needs what it says.
 func TestFitIsTheBestOfAll(t *testing.T) {
 	for _, memory := range []int64{1 << 20, 2 << 20, 3 << 20, 5 << 20, 1 << 30} {
-		c := fitted(t, "zero.stage=1")
-		l := Limits{Ranks: 4, Memory: memory, GPU: false, Rates: Rates{Flops: 1e9, Link: 1e9}}
-		f, err := c.Fit(l)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, x := range c.search(l).all {
-			if !x.Fits() {
-				continue
+		for _, host := range []int64{0, 2 << 20} {
+			c := fitted(t, "zero.stage=1")
+			l := Limits{Ranks: 4, Memory: memory, Host: host, Disk: 100 * host, Rates: here}
+			f, err := c.Fit(l)
+			if err != nil {
+				t.Fatal(err)
 			}
-			if len(f.Fits) == 0 || order(x, f.Fits[0]) < 0 {
-				t.Errorf("%d bytes: %v is better than what fit found", memory, x.Sets)
+			for _, x := range c.search(l).all {
+				if x.Fits() && (len(f.Fits) == 0 || order(x, f.Fits[0]) < 0) {
+					t.Errorf("%d bytes: %v is better than what fit found", memory, x.Sets)
+				}
+				if !x.Fits() && host == 0 && x.Config.Zero.Offload.any() {
+					t.Errorf("%v without host memory", x.Sets)
+				}
 			}
-		}
-		for _, x := range slices.Concat(f.Fits, f.Others) {
-			set := fitted(t, append([]string{"zero.stage=1"}, x.Sets...)...)
-			bytes, _, err := set.Footprint()
-			if err != nil || bytes != x.Allocated || !x.Rehearsed {
-				t.Errorf("%v: %v allocated (%v), fit says %v", x.Sets, bytes, err, x.Allocated)
+			for _, x := range slices.Concat(f.Fits, f.Others) {
+				needs, err := fitted(t, append([]string{"zero.stage=1"}, x.Sets...)...).Footprint()
+				if needs != x.Needs || err != nil || !x.Rehearsed {
+					t.Errorf("%v: needs %+v (%v), fit says %+v", x.Sets, needs, err, x.Needs)
+				}
+				fits := needs.Device.Total() <= memory && needs.Host.Total() <= host && needs.Disk <= 100*host
+				if fits != slices.Contains(f.Fits, x) {
+					t.Errorf("%v of %d bytes in %d: fits %v", x.Sets, needs.Device.Total(), memory, !fits)
+				}
 			}
-			if fits := bytes.Total() <= memory; fits != slices.Contains(f.Fits, x) {
-				t.Errorf("%v of %d bytes in %d: fits %v", x.Sets, bytes.Total(), memory, !fits)
+			if n := len(f.Fits) + len(f.Others); n < 8 || n > 2*listed {
+				t.Errorf("%d answers", n)
 			}
-		}
-		if n := len(f.Fits) + len(f.Others); n != 8 {
-			t.Errorf("%d answers for 4 stages with and without recomputing", n)
 		}
 	}
 }
@@ -65,10 +66,10 @@ func TestClosedFormsAreRehearsed(t *testing.T) {
 		{"model.family=llama", "model.tied=true", "precision=fp32", "parallel.shard=2", "parallel.replicate=2"},
 	} {
 		c := fitted(t, sets...)
-		l := Limits{Ranks: c.Parallel.Ranks, Memory: 1 << 21, Rates: here}
+		l := Limits{Ranks: c.Parallel.Ranks, Memory: 1 << 21, Host: 1 << 40, Disk: 1 << 40, Rates: here}
 		for i, x := range c.search(l).all {
-			if i%7 == 0 {
-				if err := x.rehearse(l); err != nil {
+			if i%23 == 0 {
+				if err := x.rehearse(); err != nil {
 					t.Error(err)
 				}
 			}
@@ -128,20 +129,20 @@ func TestLargest(t *testing.T) {
 // A job over its budget is refused with its largest categories and settings
 // that fit, which do.
 func TestOverBudget(t *testing.T) {
-	c := fitted(t, "zero.stage=0")
-	bytes, _, err := c.Footprint()
+	c := fitted(t, "zero.stage=0", "parallel.memory=100GB")
+	needs, err := c.Footprint()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.within(bytes.Total(), bytes); err != nil {
+	if err := c.budget(needs); err != nil {
 		t.Errorf("a job within its budget: %v", err)
 	}
-	budget := bytes.Total() * 2 / 3
-	err = c.within(budget, bytes)
+	c.Parallel.Memory = needs.Device.Total() * 2 / 3
+	err = c.budget(needs)
 	if err == nil || !IsInput(err) {
 		t.Fatalf("a job over its budget: %v", err)
 	}
-	for _, want := range []string{"parallel.memory", byteSize(bytes.Total()), byteSize(budget), "activations ", "what fits: --set "} {
+	for _, want := range []string{"--set parallel.memory=100GB: parallel.memory: ", byteSize(needs.Device.Total()), byteSize(c.Parallel.Memory), " activations", "what fits: --set "} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("no %q in: %v", want, err)
 		}
@@ -150,16 +151,17 @@ func TestOverBudget(t *testing.T) {
 	for _, way := range strings.Split(ways, ", or ") {
 		way, _, _ = strings.Cut(way, " (")
 		sets := append([]string{"zero.stage=0"}, strings.Split(strings.TrimPrefix(way, "--set "), " --set ")...)
-		if got, _, err := fitted(t, sets...).Footprint(); err != nil || got.Total() > budget {
-			t.Errorf("%s: %d bytes, budget %d: %v", way, got.Total(), budget, err)
+		if got, err := fitted(t, sets...).Footprint(); err != nil || got.Device.Total() > c.Parallel.Memory {
+			t.Errorf("%s: %d bytes, budget %d: %v", way, got.Device.Total(), c.Parallel.Memory, err)
 		}
 	}
-	if err := c.within(100_000, bytes); err == nil || !strings.Contains(err.Error(), "no other settings fit, the least is ") {
+	c.Parallel.Memory = 100_000
+	if err := c.budget(needs); err == nil || !strings.Contains(err.Error(), "no other settings fit, the least is ") {
 		t.Errorf("a budget nothing fits: %v", err)
 	}
 }
 
-func TestSizes(t *testing.T) {
+func TestParseSize(t *testing.T) {
 	for s, want := range map[string]int64{"80GiB": 80 << 30, "80GB": 80e9, "1.5 MiB": 3 << 19, "7B": 7, "4TB": 4e12, "2kB": 2000} {
 		if n, err := ParseSize(s); err != nil || n != want {
 			t.Errorf("%s is %d, %v", s, n, err)
@@ -188,11 +190,19 @@ func TestOutside(t *testing.T) {
 	}
 }
 
-// The binding category is the largest.
+// What binds is the largest category of what there is too little of.
 func TestBinding(t *testing.T) {
-	c := &Choice{}
-	c.Allocated[device.Gathered], c.Allocated[device.States] = 5, 7
-	if got := fmt.Sprint(c.Binding()); got != "optimizer" {
-		t.Error(got)
+	c := &Choice{limits: Limits{Memory: 10, Host: 10, Disk: 10}}
+	binds := func(want string) {
+		t.Helper()
+		if got, _ := c.Binding(); got != want {
+			t.Errorf("%s binds, want %s", got, want)
+		}
 	}
+	c.Needs.Device[device.Gathered], c.Needs.Device[device.States] = 5, 7
+	binds("optimizer")
+	c.Needs.Host[device.Grads], c.Needs.Host[device.Params] = 11, 3
+	binds("grads in host memory")
+	c.Needs.Disk = 100
+	binds("the file on disk")
 }

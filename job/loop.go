@@ -35,7 +35,7 @@ func Resume(ctx context.Context, c *Config, out, which string, obs Observer) err
 	file := c.YAML() // as it can be run again, in another folder
 	if c.Checkpoint.Dir == "" {
 		here := *c
-		here.Checkpoint.Dir = filepath.Join(out, "ckpt")
+		here.Checkpoint.Dir = filepath.Join(out, checkpointFolder)
 		c = &here
 	}
 	set, weights, err := c.openInputs(ctx, obs)
@@ -59,6 +59,11 @@ func Resume(ctx context.Context, c *Config, out, which string, obs Observer) err
 		return err
 	}
 	rec.Start(c.header(set, out, ranks))
+	for _, r := range ranks {
+		for _, file := range r.Trainer.Reclaimed() {
+			rec.Note("removed what a dead run has left: " + file)
+		}
+	}
 	trace := traceOf(ctx)
 	trace.attach(ranks)
 	stopped, err := c.train(ctx, ranks, set, start, rec)
@@ -139,7 +144,7 @@ func (b *beginning) set(t *zero.Trainer) error {
 	if t.Scale.Dynamic && b.Scale.Dynamic {
 		t.Scale = b.Scale
 	}
-	return restore(b.from.Checkpoint, t)
+	return restore(b.from, t)
 }
 
 func (b *beginning) close() {
@@ -327,6 +332,7 @@ func (l *loop) checkpoint() error {
 	err := l.rank.saver.save(progress{
 		Step: l.at, Updates: t.Updates, Skipped: t.Skipped, Samples: l.samples, Tokens: l.tokens, Scale: t.Scale,
 		Seed: l.c.Train.Seed, Data: l.set.Fingerprint, Context: l.c.Model.Context, Config: string(l.c.YAML()),
+		Model: l.c.Model.configJSON(), Version: Version(),
 	}, maps.Clone(l.metrics))
 	if err != nil {
 		return err
@@ -400,12 +406,16 @@ func (c *Config) header(set *data.Set, out string, ranks []*Rank) Header {
 	for _, u := range ranks[0].Trainer.Units() {
 		n += u.Layout.Numel()
 	}
-	mesh := c.Mesh()
+	mesh, host := c.Mesh(), int64(0)
+	if h := ranks[0].Host; h != nil {
+		host = h.Usage().Peak.Total()
+	}
 	return Header{
 		Model: fmt.Sprintf("%s %s", c.Model.network().Name, compact(float64(n))), Parameters: int64(n),
 		Ranks: c.Parallel.Ranks, Shard: mesh.Shard, Replicate: mesh.Replicate, Stage: c.Zero.Stage,
 		Precision: c.Precision.String(), GlobalBatch: c.Train.Batch, TokensPerStep: c.TokensPerStep(), Steps: c.Train.Steps,
 		DataTokens: set.Train.Windows() * int64(c.Model.Context), Out: out, MemoryPerRank: peak(ranks),
+		HostPerRank: host, DiskPerRank: ranks[0].Trainer.DiskBytes(), Offload: c.Zero.Offload.String(),
 	}
 }
 

@@ -119,6 +119,8 @@ type Plan struct {
 	Model      string // "GPT-2 10.7M"
 	Parameters int64
 	Allocated  device.Bytes // before step 1 and for good: what the device must have
+	Host       device.Bytes // of what is offloaded, in host memory
+	Disk       int64        // bytes of what is offloaded, on disk
 	Padding    int64        // bytes of Allocated without a meaning, on the rank that has most
 	AtRest     Amounts      // in use between steps
 	Peak       *Moment      // the highest, one of Timeline
@@ -130,29 +132,30 @@ type Plan struct {
 // Machine is what a job is planned for. The zero Machine is this one.
 type Machine struct {
 	GPU    bool  // ranks are GPUs, whose kernels' work space is not the CPU's
-	Memory int64 // bytes a rank's device has; 0: not said
+	Memory int64 // bytes a rank's device has; 0: what parallel.memory says
 }
 
 // Plan rehearses a step of the job on a device that only counts. It reads no
 // data and allocates no memory.
 func (c *Config) Plan(m Machine) (*Plan, error) {
-	_, arena, err := c.Footprint()
+	if m.Memory == 0 {
+		m.Memory = c.Parallel.Memory
+	}
+	f, err := c.Footprint()
 	if err != nil {
 		return nil, err
 	}
 	var w *watch
-	t, dev, err := c.rehearsal(arena, func(z *zero.Config) { w = newWatch(z) })
+	t, _, _, err := c.rehearsal(f.Arena, Seams{}, func(z *zero.Config) { w = newWatch(z) })
 	if err != nil {
 		return nil, err
 	}
-	p := &Plan{Config: c, Machine: m, Allocated: dev.Usage().Live}
+	p := &Plan{Config: c, Machine: m, Allocated: f.Device, Host: f.Host, Disk: f.Disk}
 	if m.GPU {
 		p.Allocated[device.Workspace] = 0
 	}
 	w.begin(t.Units(), p.Allocated)
-	if err := t.Rehearse(); err != nil {
-		return nil, err
-	}
+	t.Rehearse()
 	p.AtRest, p.Timeline, p.Sent = atRest(p.Allocated), w.moments, w.sent
 	for _, u := range t.Units() {
 		p.Parameters += int64(u.Layout.Numel())
@@ -172,14 +175,19 @@ func (c *Config) Plan(m Machine) (*Plan, error) {
 // are in the last shards.
 func (c *Config) padding(t *zero.Trainer) (bytes int64) {
 	p := int64(c.Precision.Size())
-	states := 4 * int64(len(c.Optimizer.rule().States()))
-	if c.Precision != device.F32 {
-		states += 4
-	}
 	for _, u := range t.Units() {
 		pad := int64(u.Layout.Len() - u.Layout.Numel())
 		last := min(pad, int64(u.Layout.ShardLen()))
-		params, grads := p*last, 4*last
+		params, grads, states := p*last, 4*last, 4*int64(len(c.Optimizer.rule().States()))
+		if c.Precision != device.F32 || u.ParamAway {
+			states += 4
+		}
+		if u.ParamAway {
+			params = 0
+		}
+		if u.GradAway {
+			grads, states = 0, 0
+		}
 		if c.Zero.Stage < 3 {
 			params = p * pad
 		}

@@ -104,6 +104,12 @@ func (p *Plan) footer() []string {
 		"peak    " + p.Peak.Name,
 		"needs   " + bothUnits(total) + " of a rank's device, all of it allocated before step 1",
 	}
+	if host := p.Host.Total(); host > 0 {
+		lines = append(lines, fmt.Sprintf("host    %s of host memory a rank: %s", bothUnits(host), amounts(p.Host)))
+	}
+	if p.Disk > 0 {
+		lines = append(lines, fmt.Sprintf("disk    %s a rank", bothUnits(p.Disk)))
+	}
 	low, high := sum(p.Outside)
 	for _, e := range p.Outside {
 		lines = append(lines, fmt.Sprintf("outside %s: estimated %s to %s (%s)", e.Name, byteSize(e.Low), byteSize(e.High), e.Source))
@@ -118,6 +124,17 @@ func (p *Plan) footer() []string {
 		}
 	}
 	return lines
+}
+
+// amounts are bytes by category, in words.
+func amounts(b device.Bytes) string {
+	var parts []string
+	for use, n := range b {
+		if n > 0 {
+			parts = append(parts, fmt.Sprintf("%s %v", byteSize(n), device.Use(use)))
+		}
+	}
+	return strings.Join(parts, ", ")
 }
 
 // verdict says whether the device has enough, in a word or two.
@@ -195,10 +212,12 @@ func (p *Plan) MarshalJSON() ([]byte, error) {
 		Outside    []Estimate `json:"outside,omitempty"`
 		Memory     int64      `json:"memory,omitempty"`
 		Verdict    string     `json:"verdict,omitempty"`
+		Host       int64      `json:"host,omitempty"`
+		Disk       int64      `json:"disk,omitempty"`
 		Sent       int64      `json:"sent_bytes_a_step"`
 	}{
 		p.Model, p.Parameters, mesh.World(), mesh.Shard, mesh.Replicate, c.Zero.Stage, c.Precision.String(), c.Zero.Recompute,
 		c.Train.MicroBatch, c.Train.Accumulate, c.Model.Context,
-		p.Allocated.Total(), p.AtRest.Total(), p.Peak.InUse.Total(), p.Peak.Name, p.Padding, p.Rows(), p.Outside, p.Machine.Memory, p.verdict(), p.Sent,
+		p.Allocated.Total(), p.AtRest.Total(), p.Peak.InUse.Total(), p.Peak.Name, p.Padding, p.Rows(), p.Outside, p.Machine.Memory, p.verdict(), p.Host.Total(), p.Disk, p.Sent,
 	})
 }

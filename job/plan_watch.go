@@ -49,6 +49,7 @@ type watchedUnit struct {
 	slotted bool // its gradient of one micro-batch is in a slot
 	kept    bool // its gradient is kept whole
 	reduced bool // its gradient shard has a value
+	away    bool // which rests on the host
 }
 
 // segment is neighbouring memory of the arena, in bytes.
@@ -75,6 +76,9 @@ func newWatch(z *zero.Config) *watch {
 		}
 	}
 	z.Comm, z.Update = &watchedQueue{w: w}, &watchedQueue{w: w}
+	if z.HostUpdate != nil {
+		z.HostUpdate = &watchedQueue{w: w}
+	}
 	z.Groups.Shard = &watchedGroup{Group: z.Groups.Shard, w: w, phases: [2]Phase{gathering, reducing}}
 	z.Groups.Replica = &watchedGroup{Group: z.Groups.Replica, w: w, phases: [2]Phase{"", replicating}}
 	return w
@@ -96,7 +100,7 @@ func (w *watch) use(name string, module int) *watchedUnit {
 func (w *watch) begin(units []*fsdp.Unit, allocated device.Bytes) {
 	for _, u := range units {
 		x := w.units[u.Name]
-		x.whole, x.part = int64(u.Layout.Len()), int64(u.Layout.ShardLen())
+		x.whole, x.part, x.away = int64(u.Layout.Len()), int64(u.Layout.ShardLen()), u.GradAway
 	}
 	w.now = atRest(allocated)
 }
@@ -227,7 +231,7 @@ func (w *watch) reduce(u *watchedUnit) {
 	if w.policy.KeepGrads {
 		return
 	}
-	if !u.reduced {
+	if !u.reduced && !u.away {
 		u.reduced = true
 		w.add(Gradients, 4*u.part)
 	}

@@ -21,7 +21,10 @@ type Header struct {
 	Steps         int
 	DataTokens    int64 // to train on
 	Out           string
-	MemoryPerRank int64 // bytes
+	MemoryPerRank int64  // bytes
+	HostPerRank   int64  // bytes of what is offloaded, in host memory
+	DiskPerRank   int64  // bytes of what is offloaded, on disk
+	Offload       string // what is, in words; empty for nothing
 }
 
 // Step is one update, as a line of metrics.jsonl has it.
@@ -128,6 +131,13 @@ func (h Header) rows() [][2]string {
 	}
 	if h.MemoryPerRank > 0 {
 		rows = append(rows, [2]string{"memory", byteSize(h.MemoryPerRank) + " a rank"})
+	}
+	if h.Offload != "" {
+		away := byteSize(h.HostPerRank) + " on the host"
+		if h.DiskPerRank > 0 {
+			away += ", " + byteSize(h.DiskPerRank) + " on disk"
+		}
+		rows = append(rows, [2]string{"offload", h.Offload + ": " + away + " a rank"})
 	}
 	return append(rows, [2]string{"out", h.Out})
 }

@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"context"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -51,4 +52,28 @@ func TestLlamaLogitsArePyTorchs(t *testing.T) {
 
 func TestLlamaExportIsTheImport(t *testing.T) {
 	eachLlama(t, func(t *testing.T, folder, tokens string, _ computed) { sameExport(t, folder, tokens) })
+}
+
+// TestShorterSequences: a model trained on half the sequence it was made for has
+// the loss it has on those tokens, and is exported as the model it was, rows of
+// positions that were never used included.
+func TestShorterSequences(t *testing.T) {
+	for _, folder := range []string{filepath.Join(hf, "tiny"), filepath.Join(hfLlama, "llama")} {
+		c := mustHFConfig(t, folder, "tokens.bin", "model.context=16", "train.batch=24", "parallel.ranks=2", "train.steps=1", "optimizer.lr=1e-300")
+		out := t.TempDir()
+		if err := job.Train(context.Background(), c, out, job.Observers{}); err != nil {
+			t.Fatal(err)
+		}
+		sameFolders(t, filepath.Join(out, "model"), folder)
+		steps, _, err := job.ReadMetrics(filepath.Join(out, "metrics.jsonl"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		half, _ := gradients(t, mustHFConfig(t, folder, "tokens.bin", "model.context=16", "train.batch=24", "parallel.ranks=1", "train.micro_batch=8"))
+		whole, _ := gradients(t, mustHFConfig(t, folder, "tokens.bin", "parallel.ranks=1"))
+		within(t, folder+": the loss", steps[0].Loss, half, 1e-6)
+		if half == whole {
+			t.Errorf("%s: the loss is %g whatever the sequences' length", folder, half)
+		}
+	}
 }

@@ -28,6 +28,7 @@ var levels = map[string]int{
 	"job":   5,
 	"cmd":   6,
 	"tests": 7,
+	"docs":  7,
 }
 
 // foreign is what else must not enter a room.

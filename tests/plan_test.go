@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -43,11 +44,14 @@ func uses(a job.Amounts) (b device.Bytes) {
 // use at some event, and so is all that is allocated for gathered units and
 // whole gradients where all units are alike.
 func TestInUseIsWithinAllocated(t *testing.T) {
-	for _, sets := range memoryJobs {
+	for _, sets := range slices.Concat(memoryJobs, offloadJobs) {
 		t.Run(fmt.Sprint(sets), func(t *testing.T) {
 			c := config(t, sets...)
 			p := planOf(t, c)
-			sameBytes(t, "planned", p.Allocated, formula(c))
+			if p.Host != formula(c, 0).Host() || p.Disk != formula(c, 0).Disk() {
+				t.Errorf("planned %v on the host and %d on disk, want %v and %d", p.Host, p.Disk, formula(c, 0).Host(), formula(c, 0).Disk())
+			}
+			sameBytes(t, "planned", p.Allocated, formula(c, 0).Bytes())
 			var most device.Bytes
 			for _, m := range p.Timeline {
 				for use, n := range uses(m.InUse) {
@@ -301,7 +305,7 @@ func TestPeakIsNamed(t *testing.T) {
 	for want, sets := range map[string][]string{
 		"backward of h.1, before its reduce-scatter": {"zero.stage=3"},
 		"backward of h.1": {"zero.stage=3", "parallel.ranks=1"},
-		"backward of h.2, before its reduce-scatter":       {"zero.stage=3", "train.micro_batch=50"},
+		"backward of h.2, before its reduce-scatter":       {"zero.stage=3", "train.micro_batch=50", "train.loss_chunk=1"},
 		"backward of the output layer, micro-batch 2 of 2": {"zero.stage=2", "train.accumulate=2"},
 		"backward of h.2, micro-batch 2 of 3":              {"zero.stage=1", "train.accumulate=3", "zero.recompute=block"},
 		"backward of the output layer":                     {"zero.stage=3", "model.vocab=20000", "zero.recompute=block"},

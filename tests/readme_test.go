@@ -3,10 +3,14 @@ package tests
 import (
 	"flag"
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -30,6 +34,7 @@ func TestReadmeSaysWhatTheProgramSays(t *testing.T) {
 		"reference":  "```text\n" + job.Reference() + "```\n",
 		"memory":     memoryTable(t),
 		"categories": categoryTable(t),
+		"loops":      "```go\n" + source(t, "../fsdp/fsdp.go", "Forward", "Backward") + "```\n",
 	} {
 		begin, end := "<!-- "+name+" -->\n", "<!-- end "+name+" -->\n"
 		before, rest, ok := strings.Cut(readme, begin)
@@ -60,13 +65,40 @@ func quickstart(t *testing.T, sets ...string) *job.Config {
 	return c
 }
 
-func planned(t *testing.T, sets ...string) device.Bytes {
+// source is the text of functions of a file.
+func source(t *testing.T, file string, names ...string) string {
 	t.Helper()
-	bytes, _, err := quickstart(t, sets...).Footprint()
+	src, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return bytes
+	set := token.NewFileSet()
+	f, err := parser.ParseFile(set, file, src, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var texts []string
+	for _, d := range f.Decls {
+		if fn, ok := d.(*ast.FuncDecl); ok && slices.Contains(names, fn.Name.Name) {
+			texts = append(texts, string(src[set.Position(fn.Pos()).Offset:set.Position(fn.End()).Offset])+"\n")
+		}
+	}
+	if len(texts) != len(names) {
+		t.Fatalf("%s has %d of the functions %v", file, len(texts), names)
+	}
+	return strings.Join(texts, "\n")
+}
+
+// planned is what a rank allocates, without the work space of kernels, which
+// depends on the machine.
+func planned(t *testing.T, sets ...string) device.Bytes {
+	t.Helper()
+	plan, err := quickstart(t, sets...).Footprint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan.Device[device.Workspace] = 0
+	return plan.Device
 }
 
 func mebi(n int64) string { return fmt.Sprintf("%.1f", float64(n)/(1<<20)) }

@@ -69,14 +69,16 @@ func train(t *testing.T, c *job.Config, wrap func(int, collective.Ranks) collect
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
-		for _, r := range ranks {
-			r.Close()
-		}
-	}()
+	defer closeAll(ranks)
+	return trainOn(t, c, ranks)
+}
+
+// trainOn runs the job on ranks that are open.
+func trainOn(t *testing.T, c *job.Config, ranks []*job.Rank) outcome {
+	t.Helper()
 	out := outcome{state: map[string][]float32{}}
 	var mu sync.Mutex
-	err = job.Together(ranks, func(r *job.Rank) error {
+	err := job.Together(ranks, func(r *job.Rank) error {
 		if err := fresh(r); err != nil {
 			return err
 		}

@@ -26,27 +26,17 @@ type Part struct {
 const staging = 1 << 20
 
 // Fill sets this rank's part of all state of one kind from src, which writes
-// the float32 elements of a part into dst. All ranks call it, or none.
+// the float32 elements of a part into dst, and the parameters from their master
+// copies. All ranks call it, or none.
 func (t *Trainer) Fill(kind string, src func(p Part, dst []float32) error) error {
-	q, room := t.cfg.Update, make([]float32, staging)
+	room := make([]float32, staging)
 	all := func(u int) shard.Range { return shard.Range{Hi: t.runner.Units[u].Layout.ShardLen()} }
-	err := t.eachPart(kind, all, func(p Part, at device.Buffer) error {
+	return t.eachPart(kind, true, all, func(q Update, p Part, at device.Buffer) error {
 		dst := room[:at.N]
 		if err := src(p, dst); err != nil {
 			return err
 		}
 		q.Copy(at, device.OfF32(dst))
-		return q.Wait()
-	})
-	if err != nil || kind != Master {
-		return err
-	}
-	return t.eachState(func(u int, st offload.State) error {
-		unit := t.runner.Units[u]
-		if unit.Param.Type != device.F32 {
-			q.Cast(unit.Param, st.Master)
-		}
-		unit.MarkUpdated(q.Mark())
 		return q.Wait()
 	})
 }
@@ -55,8 +45,7 @@ func (t *Trainer) Fill(kind string, src func(p Part, dst []float32) error) error
 // elements in memory that room gives for a part of n elements. The shares of
 // all ranks together are the state, once: replicas of a shard split it.
 func (t *Trainer) Each(kind string, room func(n int) []float32, dst func(p Part, src []float32) error) error {
-	q := t.cfg.Update
-	return t.eachPart(kind, t.share, func(p Part, at device.Buffer) error {
+	return t.eachPart(kind, false, t.share, func(q Update, p Part, at device.Buffer) error {
 		src := room(at.N)
 		q.Copy(device.OfF32(src), at)
 		if err := q.Wait(); err != nil {
@@ -89,17 +78,18 @@ func (t *Trainer) share(u int) shard.Range {
 }
 
 // eachPart calls f for the parts of all parameters that lie in a range of each
-// unit's shard, at most staging elements at a time, with where they live.
-func (t *Trainer) eachPart(kind string, of func(unit int) shard.Range, f func(p Part, at device.Buffer) error) error {
-	return t.eachState(func(u int, st offload.State) error {
+// unit's shard, at most staging elements at a time, with where they are at hand
+// and the queue to work on them.
+func (t *Trainer) eachPart(kind string, change bool, of func(unit int) shard.Range, f func(q Update, p Part, at device.Buffer) error) error {
+	return t.eachTile(change, of, func(q Update, u int, in shard.Range, st offload.State) error {
 		l, vec := t.runner.Units[u].Layout, t.vector(kind, st)
 		for pc := range l.Pieces(t.cfg.Groups.Shard.Rank()) {
-			in := pc.InShard.Intersect(of(u))
-			for lo := in.Lo; lo < in.Hi; lo += staging {
-				hi := min(lo+staging, in.Hi)
+			at := pc.InShard.Intersect(in)
+			for lo := at.Lo; lo < at.Hi; lo += staging {
+				hi := min(lo+staging, at.Hi)
 				from := pc.InParam.Lo + lo - pc.InShard.Lo
 				p := Part{l.Params[pc.Param], kind, shard.Range{Lo: from, Hi: from + hi - lo}}
-				if err := f(p, vec.Slice(lo, hi)); err != nil {
+				if err := f(q, p, vec.Slice(lo-st.At.Lo, hi-st.At.Lo)); err != nil {
 					return fmt.Errorf("%s of %s: %w", kind, p.Param.Name, err)
 				}
 			}
@@ -121,22 +111,56 @@ func (t *Trainer) vector(kind string, st offload.State) device.Buffer {
 	panic("zero: no state called " + kind)
 }
 
-// eachState borrows the state of every unit in turn, once all updates issued
-// so far are done.
-func (t *Trainer) eachState(f func(unit int, st offload.State) error) error {
-	if err := t.cfg.Update.Wait(); err != nil {
+// eachTile borrows the state of every tile that has elements in a range of its
+// unit's shard, once all updates issued so far are done. If f changes it, the
+// parameters follow their master copies.
+func (t *Trainer) eachTile(change bool, of func(unit int) shard.Range, f func(q Update, unit int, in shard.Range, st offload.State) error) error {
+	if err := t.settle(); err != nil {
 		return err
 	}
 	for i, u := range t.runner.Units {
-		st, err := t.store.Acquire(i)
-		if err == nil {
-			err = f(i, st)
+		for j := range t.store.Tiles(i) {
+			in := t.store.Tile(i, j).Intersect(of(i))
+			if in.Len() == 0 {
+				continue
+			}
+			done, err := t.borrow(i, j, change, in, f)
+			if err != nil {
+				return fmt.Errorf("unit %s: %w", u.Name, err)
+			}
+			if change {
+				u.MarkUpdated(done)
+			}
 		}
-		if err == nil {
-			err = t.store.Release(i, t.cfg.Update.Mark())
-		}
+	}
+	return t.settle()
+}
+
+func (t *Trainer) borrow(unit, tile int, change bool, in shard.Range, f func(Update, int, shard.Range, offload.State) error) (device.Event, error) {
+	st := t.store.Acquire(unit, tile)
+	q, _ := t.updates(st.OnHost)
+	q.After(st.Ready[0])
+	q.After(st.Ready[1])
+	err := f(q, unit, in, st)
+	change = change && err == nil
+	if change && st.Param.N > 0 {
+		q.Cast(st.Param, st.Master)
+	}
+	return t.store.Release(unit, tile, q.Mark(), change), err
+}
+
+// settle waits until every update so far has reached where it rests.
+func (t *Trainer) settle() error {
+	errs := []error{t.cfg.Update.Wait()}
+	if t.cfg.HostUpdate != nil {
+		errs = append(errs, t.cfg.HostUpdate.Wait())
+	}
+	for _, q := range t.store.Queues() {
+		errs = append(errs, q.Wait())
+	}
+	for _, err := range errs {
 		if err != nil {
-			return fmt.Errorf("unit %s: %w", u.Name, err)
+			return err
 		}
 	}
 	return nil

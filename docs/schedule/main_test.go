@@ -1,0 +1,85 @@
+package main
+
+import (
+	"bytes"
+	"encoding/xml"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A recording has each unit's passes in order on the compute queue, and what
+// they need or bring on the others.
+func TestRecord(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "job.yaml")
+	job := "data: {text: [main.go]}\nmodel: {layers: 2, heads: 1, width: 8, context: 8}\ntrain: {micro_batch: 1}\nparallel: {ranks: 2}\n"
+	if err := os.WriteFile(file, []byte(job), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	spans, err := record(file, []string{"zero.prefetch=1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	ends := map[string]time.Duration{}
+	for _, s := range spans {
+		got[s.queue] += s.what + " " + s.unit + ", "
+		if s.from < ends[s.queue] || s.to < s.from {
+			t.Errorf("%+v begins before %v or ends before it begins", s, ends[s.queue])
+		}
+		ends[s.queue] = s.to
+	}
+	if want := "forward root, forward h.0, forward h.1, forward root, backward root, backward h.1, backward h.0, backward root, "; got["compute"] != want {
+		t.Errorf("compute: %s\nwant %s", got["compute"], want)
+	}
+	for queue, wants := range map[string][]string{
+		"comm":   {"all-gather h.0", "all-gather h.1", "reduce-scatter h.1", "reduce-scatter h.0", "reduce-scatter root"},
+		"update": {"norm root", "update root", "update h.0", "update h.1"},
+	} {
+		for _, want := range wants {
+			if !strings.Contains(got[queue], want+", ") {
+				t.Errorf("%s has no %s: %s", queue, want, got[queue])
+			}
+		}
+	}
+	if _, err := record("gone.yaml", nil); err == nil {
+		t.Error("a job that is not there is recorded")
+	}
+}
+
+func TestDraw(t *testing.T) {
+	var b bytes.Buffer
+	ms := time.Millisecond
+	err := draw(&b, []span{
+		{"compute", "root", "forward", 0, 10 * ms}, {"comm", "h.0", "all-gather", 2 * ms, 8 * ms},
+		{"compute", "h.0", "backward", 10 * ms, 30 * ms}, {"update", "root", "update", 30 * ms, 40 * ms},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rects, d := 0, xml.NewDecoder(bytes.NewReader(b.Bytes()))
+	for {
+		token, err := d.Token()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e, ok := token.(xml.StartElement); ok && e.Name.Local == "rect" {
+			rects++
+		}
+	}
+	for _, want := range []string{">root</text>", ">h.0</text>", ">update</text>", ">40ms</text>", "backward of h.0, 20ms", `x="297.5"`} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %s in\n%s", want, &b)
+		}
+	}
+	if rects != 1+4 {
+		t.Errorf("%d rectangles, want the background and one for each of 4 spans", rects)
+	}
+}
