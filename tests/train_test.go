@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"zeroth/collective"
@@ -65,6 +64,12 @@ type outcome struct {
 // train runs the job for its number of steps.
 func train(t *testing.T, c *job.Config, wrap func(int, collective.Ranks) collective.Ranks) outcome {
 	t.Helper()
+	return trainAs(t, c, wrap, func(*job.Rank) {})
+}
+
+// trainAs is train on ranks that something is done to before.
+func trainAs(t *testing.T, c *job.Config, wrap func(int, collective.Ranks) collective.Ranks, prepare func(*job.Rank)) outcome {
+	t.Helper()
 	ranks, err := c.Open(wrap)
 	if err != nil {
 		t.Fatal(err)
@@ -75,8 +80,9 @@ func train(t *testing.T, c *job.Config, wrap func(int, collective.Ranks) collect
 		}
 	}()
 	out := outcome{state: map[string][]float32{}}
-	var mu sync.Mutex
+	turn := make(chan struct{}, 1) // not a mutex: on a fake clock a rank that waits for one would stop the time
 	err = job.Together(ranks, func(r *job.Rank) error {
+		prepare(r)
 		if err := fresh(r); err != nil {
 			return err
 		}
@@ -89,8 +95,8 @@ func train(t *testing.T, c *job.Config, wrap func(int, collective.Ranks) collect
 				out.losses, out.norms = append(out.losses, s.Loss), append(out.norms, s.GradNorm)
 			}
 		}
-		mu.Lock()
-		defer mu.Unlock()
+		turn <- struct{}{}
+		defer func() { <-turn }()
 		return collect(r, out.state)
 	})
 	if err != nil {
