@@ -27,19 +27,33 @@ func fitted(t *testing.T, sets ...string) *Config {
 // names, and then needs what it says.
 func TestFitIsTheBestOfAll(t *testing.T) {
 	for _, memory := range []int64{1 << 20, 2 << 20, 3 << 20, 5 << 20, 1 << 30} {
-		for _, host := range []int64{0, 2 << 20} {
+		for _, host := range []int64{0, 200 << 10, 16 << 20} {
 			c := fitted(t, "zero.stage=1")
 			l := Limits{Ranks: 4, Memory: memory, Host: host, Disk: 100 * host, Rates: here}
 			f, err := c.Fit(l)
 			if err != nil {
 				t.Fatal(err)
 			}
+			least := map[way]int64{}
 			for _, x := range c.search(l).all {
+				n := x.Needs
+				if fits := n.Device.Total() <= memory && n.Host.Total() <= host && n.Disk <= 100*host; fits != x.Fits() {
+					t.Errorf("%v: fits %v", x.Sets, x.Fits())
+				}
+				lacks := max(n.Device.Total()-memory, n.Host.Total()-host, n.Disk-100*host)
+				if was, ok := least[x.way()]; !ok || lacks < was {
+					least[x.way()] = lacks
+				}
 				if x.Fits() && (len(f.Fits) == 0 || order(x, f.Fits[0]) < 0) {
 					t.Errorf("%d bytes: %v is better than what fit found", memory, x.Sets)
 				}
 				if !x.Fits() && host == 0 && x.Config.Zero.Offload.any() {
 					t.Errorf("%v without host memory", x.Sets)
+				}
+			}
+			for _, x := range f.Others {
+				if lacks := x.over(); lacks != least[x.way()] {
+					t.Errorf("%v lacks %d bytes, another of its way %d", x.Sets, lacks, least[x.way()])
 				}
 			}
 			for _, x := range slices.Concat(f.Fits, f.Others) {
@@ -254,7 +268,7 @@ func (q copies) Copy(dst, _ device.Buffer) { *q.bytes += int64(dst.Bytes()) }
 func TestCostCountsTheSchedule(t *testing.T) {
 	for _, sets := range [][]string{
 		{"zero.stage=0", "train.loss_chunk=100"},
-		{"zero.stage=3", "zero.recompute=block", "zero.prefetch=2"},
+		{"zero.stage=3", "zero.recompute=block", "zero.prefetch=2", "train.micro_batch=1"},
 		{"zero.stage=3", "model.family=llama", "model.kv_heads=1", "zero.recompute=block"},
 		{"zero.stage=1", "zero.offload.optimizer=host", "model.family=llama"},
 		{"zero.stage=2", "zero.offload.optimizer=host", "train.micro_batch=1"},
@@ -315,6 +329,36 @@ func TestExposed(t *testing.T) {
 		cost := c.cost(m, unitSizes(m), Rates{Flops: work.Flops / test.compute, Link: float64(work.Sent), Host: 1, Memory: 1, Disk: 1})
 		if math.Abs(cost.Compute-test.compute) > 1e-9 || math.Abs(cost.Exposed-test.expose) > 1e-9 {
 			t.Errorf("%v: %.4f seconds computing and %.4f waiting, want %.4f and %.4f", test.sets, cost.Compute, cost.Exposed, test.compute, test.expose)
+		}
+	}
+}
+
+// An update of what is offloaded takes as long as the slowest of its ways: to
+// the host and back, the host's kernel, the disk.
+func TestUpdateOfOffloaded(t *testing.T) {
+	for _, test := range []struct {
+		sets  []string
+		rates Rates
+		want  float64 // bytes of the slowest, of an element of the shards
+	}{
+		{[]string{"zero.offload.optimizer=host"}, Rates{Host: 1, Memory: 1e9}, (4 + 2) / 2.},
+		{[]string{"zero.offload.optimizer=host"}, Rates{Host: 1e9, Memory: 1}, 4 + 2*12 + 2},
+		{[]string{"zero.offload.optimizer=host", "optimizer.type=lion"}, Rates{Host: 1e9, Memory: 1}, 4 + 2*8 + 2},
+		{[]string{"zero.offload.optimizer=disk", "zero.offload.path=."}, Rates{Host: 1e9, Memory: 1e9, Disk: 1}, 2 * 12},
+	} {
+		c := fitted(t, append(test.sets, "zero.stage=2")...)
+		units := unitSizes(c.Model.network())
+		var n int64
+		for _, u := range units {
+			n += c.part(u)
+		}
+		test.rates.Flops, test.rates.Link, test.rates.Disk = 1, 1, max(test.rates.Disk, 1e-9)
+		cost := c.cost(c.Model.network(), units, test.rates)
+		if got := cost.Update / float64(n); math.Abs(got-test.want) > 1e-9 {
+			t.Errorf("%v: %g seconds an element, want %g", test.sets, got, test.want)
+		}
+		if disk := c.Zero.Offload.disk(); disk && cost.Disk != 24*n || !disk && cost.Disk != 0 {
+			t.Errorf("%v: %d bytes to and from the disk", test.sets, cost.Disk)
 		}
 	}
 }

@@ -332,6 +332,7 @@ func TestInUseByHand(t *testing.T) {
 	check("block 0 is reduced", first[0].InUse, job.UnitGradients, 4*(root+2*block))
 	check("block 0 is reduced", first[0].InUse, job.Gradients, 4*3*block/4)
 	check("block 0 is reduced again", first[1].InUse, job.Gradients, 4*(root+3*block)/4)
+	check("the norm", at(p, "norm", "h.2")[0].InUse, job.SavedActivations, 0)
 	last := at(p, "update", "h.1")[0].InUse
 	check("two units are updated", last, job.Gradients, 4*2*block/4)
 	check("two units are updated", last, job.UnitGradients, 0)
