@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -140,7 +141,7 @@ func (c *Config) start(which string, set *data.Set, w *weights, obs Observer) (*
 }
 
 // set gives a rank its part of the state.
-func (b *beginning) set(t *zero.Trainer) error {
+func (b *beginning) set(t *zero.Trainer, ranks int) error {
 	if b.from == nil {
 		return t.Fill(zero.Master, b.weights.fill)
 	}
@@ -148,7 +149,7 @@ func (b *beginning) set(t *zero.Trainer) error {
 	if t.Scale.Dynamic && b.Scale.Dynamic {
 		t.Scale = b.Scale
 	}
-	return restore(b.from, t)
+	return restore(b.from, t, max(1, runtime.GOMAXPROCS(0)/ranks))
 }
 
 func (b *beginning) close() {
@@ -160,7 +161,7 @@ func (b *beginning) close() {
 // train sets the initial state and runs the loop on every rank.
 func (c *Config) train(ctx context.Context, ranks []*Rank, set *data.Set, b *beginning, rec *recorder) (stopped bool, err error) {
 	err = Together(ranks, func(r *Rank) error {
-		if err := b.set(r.Trainer); err != nil {
+		if err := b.set(r.Trainer, len(ranks)); err != nil {
 			return err
 		}
 		s, err := c.newLoop(r, set, b, rec).run(ctx)
