@@ -331,8 +331,10 @@ func TestStepsAreTheOracles(t *testing.T) {
 					return fmt.Errorf("step %d: losses %v, want %v (error %v)", step, loss, losses[step][r.at], err)
 				}
 				r.descend()
-				if err := r.sameGradients(grads[step]); err != nil {
-					return fmt.Errorf("step %d: %w", step, err)
+				if (step+s.micro)%2 > 0 { // after the others the next pass follows while updates are under way
+					if err := r.sameGradients(grads[step]); err != nil {
+						return fmt.Errorf("step %d: %w", step, err)
+					}
 				}
 				if step == 1 { // the others are followed by a step at once
 					loss, err := r.eval(step + 7)

@@ -59,6 +59,7 @@ func Resume(ctx context.Context, c *Config, out, which string, obs Observer) err
 	if err != nil {
 		return err
 	}
+	rec.account = func(step int) (*Account, error) { return c.account(step, ranks) }
 	rec.Start(c.header(set, out, ranks))
 	for _, r := range ranks {
 		for _, file := range r.Trainer.Reclaimed() {
@@ -71,6 +72,9 @@ func Resume(ctx context.Context, c *Config, out, which string, obs Observer) err
 	trace.detach(ranks)
 	if err == nil {
 		err = c.export(ranks, filepath.Join(out, modelFolder))
+	}
+	if err == nil {
+		rec.sum.Memory, err = rec.memory(rec.sum.Steps)
 	}
 	if err := cmp.Or(err, rec.close()); err != nil {
 		return err
@@ -443,6 +447,7 @@ type recorder struct {
 	out     string
 	metrics *Metrics
 	sum     Summary
+	account func(step int) (*Account, error)
 }
 
 // record opens the run folder's files; of the metrics of an earlier run it
@@ -462,7 +467,7 @@ func record(out string, job []byte, fresh bool, step int, obs Observer) (*record
 	if err != nil {
 		return nil, err
 	}
-	return &recorder{Observers{m, obs}, out, m, Summary{ValLoss: math.NaN(), Out: out}}, nil
+	return &recorder{Observers: Observers{m, obs}, out: out, metrics: m, sum: Summary{ValLoss: math.NaN(), Out: out}}, nil
 }
 
 // writeJob writes the effective configuration. In a fresh run it must not be
@@ -480,7 +485,23 @@ func writeJob(path string, content []byte, fresh bool) error {
 	return cmp.Or(err, f.Close())
 }
 
+// memory writes down what the ranks hold beside what was planned: after the
+// first step, and at the end.
+func (r *recorder) memory(step int) (*Account, error) {
+	a, err := r.account(step)
+	if err != nil {
+		return nil, err
+	}
+	r.metrics.Memory(a)
+	return a, r.metrics.Err()
+}
+
 func (r *recorder) step(s Step) error {
+	if r.sum.Steps == 0 {
+		if _, err := r.memory(s.Step); err != nil {
+			return err
+		}
+	}
 	r.sum.Steps, r.sum.Loss, r.sum.Tokens = s.Step, s.Loss, s.Tokens
 	r.sum.Seconds += s.StepSeconds
 	r.Step(s)
