@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -44,8 +45,9 @@ func (e Export) withDefaults() Export {
 
 // Export writes the tensors of one kind to a folder that other tools open:
 // model.safetensors, or parts and an index. It holds one chunk of 4 MiB per
-// worker in memory. Tied tensors are one here and stay one.
-func (c *Checkpoint) Export(dir string, e Export) error {
+// worker in memory. Tied tensors are one here and stay one. After an error,
+// ctx's too, the folder has no model.
+func (c *Checkpoint) Export(ctx context.Context, dir string, e Export) error {
 	e = e.withDefaults()
 	var specs []safetensors.Spec
 	var runs []exportRun
@@ -67,7 +69,7 @@ func (c *Checkpoint) Export(dir string, e Export) error {
 	if err != nil {
 		return fmt.Errorf("export %s: %w", c.Path, err)
 	}
-	err = inParallel(len(runs), e.Workers, func(i int) error { return c.exportRun(w, runs[i], e) })
+	err = inParallel(ctx, len(runs), e.Workers, func(i int) error { return c.exportRun(w, runs[i], e) })
 	if err != nil {
 		return fmt.Errorf("export %s: %w", c.Path, errors.Join(err, w.Abort()))
 	}
@@ -82,7 +84,7 @@ type exportRun struct {
 
 func (c *Checkpoint) exportRun(w *safetensors.Writer, x exportRun, e Export) error {
 	buf := make([]float32, x.r.Len())
-	if err := c.ReadF32(x.t.Name, x.t.Kind, x.r, buf); err != nil {
+	if err := c.ReadF32(x.t.Name, x.t.Kind, x.r, buf, 1); err != nil {
 		return err
 	}
 	if err := w.WriteF32(x.as, x.r.Lo, buf); err != nil {
@@ -104,8 +106,9 @@ type Import struct {
 }
 
 // Import makes a checkpoint in the folder root from safetensors: each tensor,
-// widened to float32, as the master of its name. It returns its folder.
-func (im Import) Import(src *safetensors.Reader, root string) (string, error) {
+// widened to float32, as the master of its name. It returns its folder. After
+// an error, ctx's too, there is no checkpoint.
+func (im Import) Import(ctx context.Context, src *safetensors.Reader, root string) (string, error) {
 	if im.Name == nil {
 		im.Name = func(s string) (string, bool) { return s, true }
 	}
@@ -115,7 +118,7 @@ func (im Import) Import(src *safetensors.Reader, root string) (string, error) {
 	}
 	defer s.Abort()
 	w := s.Writer(0)
-	if err := im.tensors(src, w); err != nil {
+	if err := im.tensors(ctx, src, w); err != nil {
 		return "", fmt.Errorf("import: %w", errors.Join(err, w.Abort()))
 	}
 	part, err := w.Finish()
@@ -125,8 +128,8 @@ func (im Import) Import(src *safetensors.Reader, root string) (string, error) {
 	return s.Commit(Commit{Parts: []Part{part}, State: im.State})
 }
 
-func (im Import) tensors(src *safetensors.Reader, w *Writer) error {
-	p := newPump(w, im.Progress)
+func (im Import) tensors(ctx context.Context, src *safetensors.Reader, w *Writer) error {
+	p := newPump(ctx, w, im.Progress)
 	for _, x := range src.Tensors() {
 		name, ok := im.Name(x.Name)
 		if !ok {
@@ -153,8 +156,9 @@ func (im Import) tensors(src *safetensors.Reader, w *Writer) error {
 
 // Reshard writes the checkpoint again, into the folder root, as so many
 // writers with equal shares would have. Loading never needs that; storage may.
-// It returns the new checkpoint's folder.
-func (c *Checkpoint) Reshard(root string, writers int, opt Options, progress func(add int64)) (string, error) {
+// It returns the new checkpoint's folder. After an error, ctx's too, there is
+// none.
+func (c *Checkpoint) Reshard(ctx context.Context, root string, writers int, opt Options, progress func(add int64)) (string, error) {
 	if writers < 1 {
 		return "", fmt.Errorf("reshard: %d writers", writers)
 	}
@@ -166,7 +170,7 @@ func (c *Checkpoint) Reshard(root string, writers int, opt Options, progress fun
 	com := Commit{Tensors: c.Tensors, State: c.State, Metrics: c.Metrics}
 	for i := range writers {
 		w := s.Writer(i)
-		if err := c.share(w, i, writers, progress); err != nil {
+		if err := c.share(ctx, w, i, writers, progress); err != nil {
 			return "", fmt.Errorf("reshard: %w", errors.Join(err, w.Abort()))
 		}
 		p, err := w.Finish()
@@ -179,8 +183,8 @@ func (c *Checkpoint) Reshard(root string, writers int, opt Options, progress fun
 }
 
 // share puts writer i's of n equal shares of each tensor.
-func (c *Checkpoint) share(w *Writer, i, n int, progress func(int64)) error {
-	p := newPump(w, progress)
+func (c *Checkpoint) share(ctx context.Context, w *Writer, i, n int, progress func(int64)) error {
+	p := newPump(ctx, w, progress)
 	for _, t := range c.Tensors {
 		e := t.Numel()
 		r := shard.Range{Lo: e/n*i + min(i, e%n), Hi: e/n*(i+1) + min(i+1, e%n)}
@@ -194,16 +198,17 @@ func (c *Checkpoint) share(w *Writer, i, n int, progress func(int64)) error {
 
 // pump reads chunks into a few buffers and puts them.
 type pump struct {
+	ctx      context.Context // of the one call that it serves
 	w        *Writer
 	progress func(int64)
 	free     chan []byte
 }
 
-func newPump(w *Writer, progress func(int64)) *pump {
+func newPump(ctx context.Context, w *Writer, progress func(int64)) *pump {
 	if progress == nil {
 		progress = func(int64) {}
 	}
-	p := &pump{w, progress, make(chan []byte, w.opt.Workers+1)}
+	p := &pump{ctx, w, progress, make(chan []byte, w.opt.Workers+1)}
 	for range cap(p.free) {
 		p.free <- nil // made when first used
 	}
@@ -216,6 +221,9 @@ func (p *pump) run(t Tensor, r shard.Range, read func(shard.Range, []byte) error
 		return p.w.Put(t, r, nil, nil)
 	}
 	return chunks(t, r, func(r shard.Range) error {
+		if err := p.ctx.Err(); err != nil {
+			return err
+		}
 		buf := <-p.free
 		if buf == nil {
 			buf = make([]byte, readBytes)

@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"math"
 	"os"
@@ -31,7 +32,7 @@ func TestExportImport(t *testing.T) {
 	ex := Export{PartSize: 20_000, Name: func(s string) (string, bool) { return "model." + s, s != "scalar" },
 		Walk: Walk{Progress: func(n int64) { done.Add(n) }}}
 	hf := filepath.Join(dir, "hf")
-	if err := c.Export(hf, ex); err != nil {
+	if err := c.Export(context.Background(), hf, ex); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(filepath.Join(hf, "model-00001-of-00003.safetensors")); err != nil {
@@ -46,7 +47,7 @@ func TestExportImport(t *testing.T) {
 		t.Errorf("%d tensors, metadata %v", len(src.Tensors()), src.Metadata())
 	}
 	im := Import{Step: 0, State: []byte("{}"), Name: func(s string) (string, bool) { return strings.CutPrefix(s, "model.") }}
-	path, err := im.Import(src, filepath.Join(dir, "c2"))
+	path, err := im.Import(context.Background(), src, filepath.Join(dir, "c2"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +75,7 @@ func TestExportImport(t *testing.T) {
 		t.Errorf("progress of %d bytes, %d exported; state %s", done.Load(), total, back.State)
 	}
 	small := filepath.Join(dir, "bf16")
-	if err := c.Export(small, Export{DType: BF16, Kind: "m"}); err != nil {
+	if err := c.Export(context.Background(), small, Export{DType: BF16, Kind: "m"}); err != nil {
 		t.Fatal(err)
 	}
 	bf, err := safetensors.Open(small)
@@ -95,7 +96,7 @@ func TestExportImport(t *testing.T) {
 		if want != "already" {
 			to = filepath.Join(dir, "no")
 		}
-		if err := c.Export(to, e); err == nil || !strings.Contains(err.Error(), want) {
+		if err := c.Export(context.Background(), to, e); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}
@@ -115,16 +116,16 @@ func TestConvertFailures(t *testing.T) {
 	p := c.Pieces("wte.weight", Master)[0]
 	poke(t, filepath.Join(path, p.File), int(p.Offset)+9, 0x55)
 	hf := filepath.Join(dir, "hf")
-	if err := c.Export(hf, Export{}); err == nil || !strings.Contains(err.Error(), "CRC32C") {
+	if err := c.Export(context.Background(), hf, Export{}); err == nil || !strings.Contains(err.Error(), "CRC32C") {
 		t.Errorf("exported a damaged checkpoint: %v", err)
 	}
 	if in, _ := os.ReadDir(hf); len(in) > 0 {
 		t.Errorf("left %v", in)
 	}
-	if _, err := c.Reshard(filepath.Join(dir, "r"), 2, Options{}, nil); err == nil || !strings.Contains(err.Error(), "CRC32C") {
+	if _, err := c.Reshard(context.Background(), filepath.Join(dir, "r"), 2, Options{}, nil); err == nil || !strings.Contains(err.Error(), "CRC32C") {
 		t.Errorf("resharded a damaged checkpoint: %v", err)
 	}
-	if _, err := c.Reshard(filepath.Join(dir, "r"), 0, Options{}, nil); err == nil {
+	if _, err := c.Reshard(context.Background(), filepath.Join(dir, "r"), 0, Options{}, nil); err == nil {
 		t.Error("resharded for no writers")
 	}
 	src, err := safetensors.Open("safetensors/testdata/mixed.safetensors")
@@ -133,7 +134,7 @@ func TestConvertFailures(t *testing.T) {
 	}
 	defer src.Close()
 	root := filepath.Join(dir, "i")
-	if _, err := (Import{}).Import(src, root); err == nil || !strings.Contains(err.Error(), "can be imported") {
+	if _, err := (Import{}).Import(context.Background(), src, root); err == nil || !strings.Contains(err.Error(), "can be imported") {
 		t.Errorf("imported integers: %v", err)
 	}
 	if l, _ := List(root); len(l) > 0 {
@@ -154,7 +155,7 @@ func TestReshardAndDiff(t *testing.T) {
 	}
 	defer a.Close()
 	var done atomic.Int64
-	path, err := a.Reshard(filepath.Join(dir, "b"), 4, Options{Compress: Always}, func(n int64) { done.Add(n) })
+	path, err := a.Reshard(context.Background(), filepath.Join(dir, "b"), 4, Options{Compress: Always}, func(n int64) { done.Add(n) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,7 +173,7 @@ func TestReshardAndDiff(t *testing.T) {
 	if p := b.Pieces("wte.weight", "v"); len(p) != 4 || p[1].Range != (shard.Range{Lo: 413, Hi: 826}) || p[1].Writer != 1 {
 		t.Errorf("pieces %+v", p)
 	}
-	ds, err := Diff(a, b, Walk{})
+	ds, err := Diff(context.Background(), a, b, Walk{})
 	if err != nil || len(ds) != len(m.tensors) {
 		t.Fatalf("%d differences, %v", len(ds), err)
 	}
@@ -202,7 +203,7 @@ func TestDiffNames(t *testing.T) {
 	}
 	a := one(map[string][]byte{"a": num(1), "same": num(nan, 2), "far": num(1, 2, -4), "nan": num(1), "zero": num(0), "shape": num(1)})
 	b := one(map[string][]byte{"b": num(1), "same": num(nan, 2), "far": num(1, 1, -3), "nan": num(nan), "zero": num(float32(math.Copysign(0, -1))), "shape": num(1, 2)})
-	ds, err := Diff(a, b, Walk{})
+	ds, err := Diff(context.Background(), a, b, Walk{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -246,7 +247,7 @@ func TestReadErrorNamesTensor(t *testing.T) {
 	if !errors.Is(err, syscall.EIO) || !errors.As(err, &d) || d.Name == "" || d.File != "data-00000-000.safetensors" || d.Range.Len() == 0 {
 		t.Errorf("got %v", err)
 	}
-	all, err := Verify(path, Walk{FS: bad})
+	all, err := Verify(context.Background(), path, Walk{FS: bad})
 	if err != nil || len(all) < 10 || !strings.Contains(all[0].Error(), "input/output error") {
 		t.Errorf("verify: %v, %v", all, err)
 	}

@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -67,7 +68,7 @@ func TestBitFlips(t *testing.T) {
 		for range per {
 			at, bit := rnd.IntN(len(b)), byte(1)<<rnd.IntN(8)
 			poke(t, full, at, b[at]^bit)
-			bad, err := Verify(path, Walk{Workers: 1})
+			bad, err := Verify(context.Background(), path, Walk{Workers: 1})
 			if err != nil || len(bad) == 0 {
 				t.Fatalf("%s byte %d bit %02x: verify found %v, %v", name, at, bit, bad, err)
 			}
@@ -153,7 +154,7 @@ func TestDamageIsLocal(t *testing.T) {
 	m := bigModel(blockBytes, Master) // 4 blocks
 	path := m.mustSave(t, vfs.OS{}, root, 1, 1, Options{headerBytes: 4096})
 	poke(t, filepath.Join(path, "data-00000-000.safetensors"), 4096+2*blockBytes+5, 0x77)
-	bad, err := Verify(path, Walk{})
+	bad, err := Verify(context.Background(), path, Walk{})
 	const b = blockBytes / 4
 	if err != nil || len(bad) != 1 || bad[0].Range != (shard.Range{Lo: 2 * b, Hi: 3 * b}) || bad[0].Offset != 4096+2*blockBytes {
 		t.Fatalf("found %v, %v", bad, err)
@@ -190,7 +191,7 @@ func TestWrongFiles(t *testing.T) {
 			if err := do(filepath.Join(path, name)); err != nil {
 				t.Fatal(err)
 			}
-			bad, err := Verify(path, Walk{})
+			bad, err := Verify(context.Background(), path, Walk{})
 			if err == nil && len(bad) == 0 {
 				t.Errorf("%s %s: verify found nothing", name, what)
 			}

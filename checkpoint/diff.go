@@ -2,6 +2,8 @@ package checkpoint
 
 import (
 	"bytes"
+	"context"
+	"encoding/json"
 	"fmt"
 	"math"
 	"sync"
@@ -12,12 +14,24 @@ import (
 
 // Difference is how one tensor of checkpoint A compares with that of B.
 type Difference struct {
-	Name     string  `json:"name"`
-	Kind     string  `json:"kind"`
-	What     string  `json:"what"`     // equal, differs, shape, only in A, only in B
-	Elements int     `json:"elements"` // of those compared, with different bits
-	MaxAbs   float64 `json:"max_abs"`  // largest |a-b|; infinite where only one is a NaN
-	MaxRel   float64 `json:"max_rel"`  // largest |a-b| / max(|a|, |b|)
+	Name     string `json:"name"`
+	Kind     string `json:"kind"`
+	What     string `json:"what"`     // equal, differs, shape, only in A, only in B
+	Elements int    `json:"elements"` // of those compared, with different bits
+	MaxAbs   Apart  `json:"max_abs"`  // largest |a-b|; infinite where only one is a NaN
+	MaxRel   Apart  `json:"max_rel"`  // largest |a-b| / max(|a|, |b|)
+}
+
+// Apart is how far numbers are apart. JSON, which has no infinity, gets "inf",
+// which strtod, ParseFloat and Python's float read as what it is.
+type Apart float64
+
+// MarshalJSON writes a number, or "inf".
+func (a Apart) MarshalJSON() ([]byte, error) {
+	if math.IsInf(float64(a), 0) {
+		return []byte(`"inf"`), nil
+	}
+	return json.Marshal(float64(a))
 }
 
 // What can be said of a tensor.
@@ -30,7 +44,7 @@ const (
 )
 
 // Diff compares two checkpoints tensor by tensor, in the order of names.
-func Diff(a, b *Checkpoint, w Walk) ([]Difference, error) {
+func Diff(ctx context.Context, a, b *Checkpoint, w Walk) ([]Difference, error) {
 	w = w.withDefaults()
 	all := append(append([]Tensor(nil), a.Tensors...), b.Tensors...)
 	byKey(all)
@@ -39,7 +53,7 @@ func Diff(a, b *Checkpoint, w Walk) ([]Difference, error) {
 		if i > 0 && t.key() == all[i-1].key() {
 			continue
 		}
-		d, err := diffTensor(a, b, t, w)
+		d, err := diffTensor(ctx, a, b, t, w)
 		if err != nil {
 			return nil, fmt.Errorf("diff: %w", err)
 		}
@@ -48,7 +62,7 @@ func Diff(a, b *Checkpoint, w Walk) ([]Difference, error) {
 	return out, nil
 }
 
-func diffTensor(a, b *Checkpoint, t Tensor, w Walk) (Difference, error) {
+func diffTensor(ctx context.Context, a, b *Checkpoint, t Tensor, w Walk) (Difference, error) {
 	d := Difference{Name: t.Name, Kind: t.Kind, What: Equal}
 	x, inA := a.Tensor(t.Name, t.Kind)
 	y, inB := b.Tensor(t.Name, t.Kind)
@@ -66,7 +80,7 @@ func diffTensor(a, b *Checkpoint, t Tensor, w Walk) (Difference, error) {
 	var runs []shard.Range
 	chunks(t, shard.Range{Hi: t.Numel()}, func(r shard.Range) error { runs = append(runs, r); return nil })
 	var mu sync.Mutex
-	err := inParallel(len(runs), w.Workers, func(i int) error {
+	err := inParallel(ctx, len(runs), w.Workers, func(i int) error {
 		part, err := diffRun(a, b, t, runs[i])
 		mu.Lock()
 		defer mu.Unlock()
@@ -109,11 +123,12 @@ func diffRun(a, b *Checkpoint, t Tensor, r shard.Range) (d Difference, err error
 
 // far takes note of how far two numbers are apart.
 func (d *Difference) far(x, y float64) {
+	inf := Apart(math.Inf(1))
 	switch abs := math.Abs(x - y); {
 	case x == y || x != x && y != y:
 	case abs != abs || math.IsInf(abs, 0):
-		d.MaxAbs, d.MaxRel = math.Inf(1), math.Inf(1)
+		d.MaxAbs, d.MaxRel = inf, inf
 	default:
-		d.MaxAbs, d.MaxRel = max(d.MaxAbs, abs), max(d.MaxRel, abs/max(math.Abs(x), math.Abs(y)))
+		d.MaxAbs, d.MaxRel = max(d.MaxAbs, Apart(abs)), max(d.MaxRel, Apart(abs/max(math.Abs(x), math.Abs(y))))
 	}
 }

@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"context"
 	"encoding/json"
 	"path/filepath"
 	"strings"
@@ -114,7 +115,7 @@ func TestContradictionsAreRefused(t *testing.T) {
 		m := bigModel(blockBytes, Master)
 		path := m.mustSave(t, mem, "/c", 1, 1, Options{})
 		forge(t, mem, path, change)
-		bad, err := Verify(path, Walk{FS: mem})
+		bad, err := Verify(context.Background(), path, Walk{FS: mem})
 		if err != nil || len(bad) != 1 || !strings.Contains(bad[0].Error(), want) {
 			t.Errorf("got %v, %v, want %q", bad, err, want)
 		}

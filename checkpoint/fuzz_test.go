@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"path/filepath"
 	"testing"
@@ -109,6 +110,6 @@ func FuzzOpenForged(f *testing.F) {
 		for _, x := range c.Tensors {
 			c.Read(x.Name, x.Kind, shard.Range{Hi: x.Numel()}, make([]byte, x.Bytes()))
 		}
-		Verify(path, Walk{FS: disk, Workers: 1})
+		Verify(context.Background(), path, Walk{FS: disk, Workers: 1})
 	})
 }

@@ -68,7 +68,7 @@ type Entry struct {
 	Step    int64              `json:"step"`
 	Seq     int64              `json:"seq"`   // of the commit: later ones have higher numbers; 0 unknown
 	Bytes   int64              `json:"bytes"` // of all files
-	Created time.Time          `json:"created"`
+	Created time.Time          `json:"created,omitzero"`
 	Writers int                `json:"writers"`
 	Metrics map[string]float64 `json:"metrics,omitempty"`
 }
@@ -102,6 +102,33 @@ func ListIn(fsys vfs.FS, root string) ([]Entry, error) {
 	}
 	sort.SliceStable(out, func(i, j int) bool { return out[i].before(out[j]) })
 	return out, nil
+}
+
+// Stat is what a checkpoint's folder, or what looks like one, is by itself; ok
+// is false for any other folder or file. A checkpoint may have been renamed.
+func Stat(path string) (e Entry, ok bool) { return StatIn(vfs.OS{}, path) }
+
+// StatIn is Stat in another file system.
+func StatIn(fsys vfs.FS, path string) (e Entry, ok bool) {
+	if d, err := fsys.Stat(path); err != nil || !d.Dir {
+		return e, false
+	}
+	abs, err := filepath.Abs(path)
+	if err != nil { // there is no current folder
+		abs = path
+	}
+	e.Path = path
+	if ok = e.is(filepath.Base(abs)); !ok {
+		m, err := readManifest(fsys, path)
+		if err != nil {
+			return Entry{}, false
+		}
+		e.Step = m.Step
+	}
+	if e.Status == Complete {
+		e.look(fsys)
+	}
+	return e, true
 }
 
 // is fills in what a folder's name says: whether it is one of ours, its step,
@@ -226,7 +253,20 @@ func ResolveIn(fsys vfs.FS, root, which string) (string, error) {
 }
 
 func latest(root string, list []Entry) (string, error) {
-	best := Entry{Step: -1}
+	best, ok := Newest(list)
+	switch {
+	case !ok:
+		return "", fmt.Errorf("%s: %w", root, ErrNone)
+	case best.Status == Damaged:
+		return "", fmt.Errorf("%s is damaged: %s; ask for another step to go on from there (have %s)", best.Path, best.Why, steps(list))
+	}
+	return best.Path, nil
+}
+
+// Newest is the newest commit of a list, which may be a damaged one; ok is
+// false without any. Of one whose number is lost the step decides.
+func Newest(list []Entry) (best Entry, ok bool) {
+	best.Step = -1
 	for _, e := range list {
 		if e.Status == Complete && e.Seq > best.Seq {
 			best = e
@@ -234,13 +274,10 @@ func latest(root string, list []Entry) (string, error) {
 	}
 	for _, e := range list {
 		if e.Status == Damaged && (e.Seq > best.Seq || e.Seq == 0 && e.Step > best.Step) {
-			return "", fmt.Errorf("%s is damaged: %s; ask for another step to go on from there (have %s)", e.Path, e.Why, steps(list))
+			best = e
 		}
 	}
-	if best.Path == "" {
-		return "", fmt.Errorf("%s: %w", root, ErrNone)
-	}
-	return best.Path, nil
+	return best, best.Path != ""
 }
 
 // steps names the complete steps for a message.

@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -152,7 +153,7 @@ func (m *model) holds(fsys vfs.FS, path string) error {
 	if err := m.equals(c); err != nil {
 		return err
 	}
-	bad, err := Verify(path, Walk{FS: fsys, Workers: 1})
+	bad, err := Verify(context.Background(), path, Walk{FS: fsys, Workers: 1})
 	if err != nil || len(bad) > 0 {
 		return fmt.Errorf("verify: %v, %v", bad, err)
 	}

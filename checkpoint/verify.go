@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -37,8 +38,8 @@ func (w Walk) withDefaults() Walk {
 
 // Verify reads every byte of a checkpoint and lists what is not as written, in
 // the order of files and offsets. The error is one of reading, not of what was
-// read.
-func Verify(path string, w Walk) ([]*Damage, error) {
+// read, or ctx's.
+func Verify(ctx context.Context, path string, w Walk) ([]*Damage, error) {
 	w = w.withDefaults()
 	c, err := OpenIn(w.FS, path)
 	var d *Damage
@@ -53,7 +54,7 @@ func Verify(path string, w Walk) ([]*Damage, error) {
 	for _, src := range c.files {
 		v.plan(src)
 	}
-	if err := inParallel(len(v.checks), w.Workers, func(i int) error { return v.checks[i]() }); err != nil {
+	if err := inParallel(ctx, len(v.checks), w.Workers, func(i int) error { return v.checks[i]() }); err != nil {
 		return nil, fmt.Errorf("verify %s: %w", path, err)
 	}
 	sort.Slice(v.bad, func(i, j int) bool {

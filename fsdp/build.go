@@ -12,6 +12,11 @@ import (
 func New(cfg Config) (*Runner, error) {
 	r := &Runner{cfg: cfg}
 	r.layUnits()
+	if cfg.Away != nil {
+		if err := cfg.Away(r.Units); err != nil {
+			return nil, err
+		}
+	}
 	if err := r.allocate(); err != nil {
 		r.Free()
 		return nil, err
@@ -22,8 +27,8 @@ func New(cfg Config) (*Runner, error) {
 
 // Free gives back what New allocated. The queues must be idle.
 func (r *Runner) Free() {
-	for _, b := range r.held {
-		r.cfg.Device.Free(b)
+	for _, h := range r.held {
+		h.dev.Free(h.buf)
 	}
 	r.held = nil
 }
@@ -35,7 +40,7 @@ func (r *Runner) layUnits() {
 		u := byName[m.Units[i]]
 		if u == nil {
 			u = &Unit{
-				Name: m.Units[i], labels: newLabels(m.Units[i]), first: i, stale: true,
+				Name: m.Units[i], labels: newLabels(m.Units[i]), index: len(r.Units), first: i, stale: true,
 				Layout: shard.Lay(mod.Params(), r.cfg.Shard.Size(), Align*r.cfg.Replicate.Size()),
 			}
 			byName[u.Name] = u
@@ -45,15 +50,15 @@ func (r *Runner) layUnits() {
 		inner := i > 0 && i+1 < len(m.Modules)
 		r.steps = append(r.steps, step{mod: mod, unit: u, replay: inner && r.cfg.Policy.Recompute})
 	}
+	for _, u := range r.Units {
+		u.whole = r.cfg.Policy.KeepParams || u.shared()
+	}
 }
 
 func newLabels(unit string) labels {
 	on := func(work string) string { return "unit " + unit + ": " + work }
-	return labels{on("forward"), on("backward"), on("all-gather"), on("reduce-scatter"), on("all-reduce")}
+	return labels{on("forward"), on("backward"), on("all-gather"), on("reduce-scatter"), on("all-reduce"), on("gradient to host"), on("gradient from host")}
 }
-
-// owns says whether a unit has a slot to itself.
-func (r *Runner) owns(u *Unit) bool { return r.cfg.Policy.KeepParams || u.shared() }
 
 // turns hands out slots: units that share take one of the shared ones in turn,
 // each of which grows to its longest unit, the others one of their own.
@@ -73,24 +78,30 @@ func (t *turns) take(n int, own bool) (slot int) {
 	return slot
 }
 
+// allocation collects what is allocated and what could not be.
+type allocation struct {
+	held []owned
+	errs []error
+}
+
+func (a *allocation) take(d device.Device, t device.DType, n int, use device.Use) device.Buffer {
+	b, err := d.Alloc(t, n, use)
+	if err != nil {
+		a.errs = append(a.errs, err)
+		return device.Buffer{Type: t}
+	}
+	a.held = append(a.held, owned{d, b})
+	return b
+}
+
 // allocate gives every unit its slots and shards. The gradients of units share
 // two slots, so that one is reduced while the other is written.
 func (r *Runner) allocate() error {
-	p := r.cfg.Policy
+	p, dev, a := r.cfg.Policy, r.cfg.Device, &allocation{}
 	slots := turns{shared: p.Prefetch + 1, len: make([]int, p.Prefetch+1)}
 	grads := turns{shared: min(2, p.Prefetch+1), len: make([]int, min(2, p.Prefetch+1))}
-	var errs []error
-	alloc := func(t device.DType, n int, use device.Use) device.Buffer {
-		b, err := r.cfg.Device.Alloc(t, n, use)
-		if err != nil {
-			errs = append(errs, err)
-			return device.Buffer{Type: t}
-		}
-		r.held = append(r.held, b)
-		return b
-	}
 	for _, u := range r.Units {
-		u.slot = slots.take(u.Layout.Len(), r.owns(u))
+		u.slot = slots.take(u.Layout.Len(), u.whole)
 		u.dwSlot = grads.take(u.Layout.Len(), u.shared())
 	}
 	if r.cfg.Micro == 0 || p.KeepGrads && r.cfg.Micro == 1 {
@@ -101,28 +112,46 @@ func (r *Runner) allocate() error {
 		whole = device.Params
 	}
 	for _, n := range slots.len {
-		r.slots = append(r.slots, slot{buf: alloc(r.cfg.DType, n, whole)})
+		r.slots = append(r.slots, slot{buf: a.take(dev, r.cfg.DType, n, whole)})
 	}
 	for _, n := range grads.len {
-		r.grads = append(r.grads, gradSlot{buf: alloc(device.F32, n, device.UnitGrads)})
+		r.grads = append(r.grads, gradSlot{buf: a.take(dev, device.F32, n, device.UnitGrads)})
 	}
-	for _, u := range r.Units {
-		if !r.owns(u) {
-			u.Param = alloc(r.cfg.DType, u.Layout.ShardLen(), device.Params)
-		}
-		switch {
-		case r.cfg.Micro == 0:
-		case p.KeepGrads:
-			u.kept = alloc(device.F32, u.Layout.Len(), device.UnitGrads)
-		default:
-			u.Grad = alloc(device.F32, u.Layout.ShardLen(), device.Grads)
-		}
-	}
-	r.arena = device.NewArena(alloc(device.F32, (r.cfg.ArenaSize+3)/4, device.Activations))
-	if err := errors.Join(errs...); err != nil {
+	r.allocateShards(a)
+	r.arena = device.NewArena(a.take(dev, device.F32, (r.cfg.ArenaSize+3)/4, device.Activations))
+	r.held = a.held
+	if err := errors.Join(a.errs...); err != nil {
 		return fmt.Errorf("fsdp: %w", err)
 	}
 	return nil
+}
+
+// allocateShards gives every unit its parameter shard and its gradient, each
+// where it rests.
+func (r *Runner) allocateShards(a *allocation) {
+	keep, back := r.cfg.Policy.KeepGrads, 0
+	for _, u := range r.Units {
+		n := u.Layout.ShardLen()
+		if !u.whole && !u.ParamAway {
+			u.Param = a.take(r.cfg.Device, r.cfg.DType, n, device.Params)
+		}
+		if r.cfg.Micro == 0 {
+			continue
+		}
+		if keep {
+			u.kept = a.take(r.cfg.Device, device.F32, u.Layout.Len(), device.UnitGrads)
+		}
+		switch {
+		case u.GradAway:
+			u.Grad = a.take(r.cfg.Host.Device, device.F32, n, device.Grads)
+			back = max(back, n)
+		case !keep:
+			u.Grad = a.take(r.cfg.Device, device.F32, n, device.Grads)
+		}
+	}
+	if !keep && r.cfg.Micro > 1 {
+		r.back.buf = a.take(r.cfg.Device, device.F32, back, device.Staging)
+	}
 }
 
 // view cuts the slots into the parameters and gradients of each step, and what
@@ -131,10 +160,10 @@ func (r *Runner) view() {
 	own := r.cfg.Shard.Rank()
 	for _, u := range r.Units {
 		mine := u.Layout.Shard(own)
-		if r.owns(u) {
+		if u.whole {
 			u.Param = r.slots[u.slot].buf.Slice(mine.Lo, mine.Hi)
 		}
-		if u.kept.N > 0 {
+		if u.kept.N > 0 && !u.GradAway {
 			u.Grad = u.kept.Slice(mine.Lo, mine.Hi)
 		}
 	}

@@ -55,6 +55,24 @@ type Config struct {
 	Policy    Policy
 	Micro     int // micro-batches a step; 0 for a model that only runs forward
 	ArenaSize int // bytes for activations: ArenaPeak of a dry run
+
+	Away func([]*Unit) error // says what of the units rests outside of the device, before anything is allocated
+	Host Host                // where it rests; needed if Away is
+}
+
+// Host is memory beside the device, and the ways there and back.
+type Host struct {
+	Device   device.Device
+	ToHost   device.Queue // copies from Config.Device
+	ToDevice device.Queue // copies to it
+	Params   Source
+}
+
+// Source holds the parameter shards of the units that are ParamAway.
+type Source interface {
+	// Fetch fills dst with a unit's shard once both events have fired: dst is
+	// free, the shard has its newest value. It returns when that is done.
+	Fetch(unit int, dst device.Buffer, free, updated device.Event) device.Event
 }
 
 // Align is the multiple of elements every shard has. Sums of squares are taken
@@ -65,16 +83,23 @@ const Align = 64
 type Unit struct {
 	Name   string
 	Layout *shard.Layout
-	Param  device.Buffer // (ShardLen) compute dtype: this rank's shard
-	Grad   device.Buffer // (ShardLen) float32: once Reduced fires, summed over all ranks and micro-batches
+	Param  device.Buffer // (ShardLen) compute dtype: this rank's shard; empty if ParamAway
+	Grad   device.Buffer // (ShardLen) float32: once Reduced fires, summed over all ranks and micro-batches; in host memory if GradAway
 
 	Reduced device.Event
 
-	updated device.Event  // Param has its newest value
+	// What rests outside of the device, set by Config.Away. The parameter of a
+	// unit that is Whole cannot.
+	ParamAway, GradAway bool
+
+	index   int           // in Runner.Units
+	whole   bool          // it has a slot to itself
+	updated device.Event  // the shard has its newest value
 	stale   bool          // and its slot has not
 	slot    int           // of its parameters
 	dwSlot  int           // of its unsharded gradient in one micro-batch
 	kept    device.Buffer // (Len) float32: the unsharded gradient over micro-batches, with KeepGrads
+	sent    device.Event  // Grad has the sum so far, if GradAway
 	first   int           // the first step that uses the unit,
 	last    int           // and the last
 	labels  labels
@@ -82,12 +107,15 @@ type Unit struct {
 
 // labels name a unit's work on the queues, for errors and traces. The
 // all-reduce is that between replicas.
-type labels struct{ forward, backward, gather, reduce, replicate string }
+type labels struct{ forward, backward, gather, reduce, replicate, send, back string }
 
 // shared says whether several steps use the unit.
 func (u *Unit) shared() bool { return u.first != u.last }
 
-// MarkUpdated tells the schedule that Param has a new value once e fires.
+// Whole says whether the unit's parameters stay whole on the device.
+func (u *Unit) Whole() bool { return u.whole }
+
+// MarkUpdated tells the schedule that the shard has a new value once e fires.
 func (u *Unit) MarkUpdated(e device.Event) { u.updated, u.stale = e, true }
 
 // step is one module in the schedule.
@@ -125,9 +153,16 @@ type Runner struct {
 	steps []step
 	slots []slot
 	grads []gradSlot
+	back  gradSlot // (longest ShardLen) float32: a sum that rests on the host, to be added to
 	arena *device.Arena
 	d     device.Buffer // gradient of the residual stream in this micro-batch
-	held  []device.Buffer
+	held  []owned
+}
+
+// owned is memory and the device to give it back to.
+type owned struct {
+	dev device.Device
+	buf device.Buffer
 }
 
 // ArenaPeak is the most activation memory any pass has used, in bytes.
@@ -199,10 +234,14 @@ func (r *Runner) gather(i int) {
 	}
 	q, whole := r.cfg.Comm, s.buf.Slice(0, u.Layout.Len())
 	q.Label(u.labels.gather)
-	q.After(s.free)
-	q.After(u.updated)
-	if !r.owns(u) {
-		q.Copy(collective.Own(r.cfg.Shard, whole), u.Param)
+	if own := collective.Own(r.cfg.Shard, whole); u.ParamAway {
+		q.After(r.cfg.Host.Params.Fetch(u.index, own, s.free, u.updated))
+	} else {
+		q.After(s.free)
+		q.After(u.updated)
+		if !u.whole {
+			q.Copy(own, u.Param)
+		}
 	}
 	r.cfg.Shard.AllGather(q, whole)
 	s.owner, s.ready, u.stale = u, q.Mark(), false
@@ -256,7 +295,12 @@ func (r *Runner) reduce(u *Unit, micro int) {
 	q.Label(u.labels.reduce)
 	q.After(c.Mark())
 	r.cfg.Shard.ReduceScatter(q, buf)
-	if own := collective.Own(r.cfg.Shard, buf); !p.KeepGrads {
+	own := collective.Own(r.cfg.Shard, buf)
+	if u.GradAway {
+		r.send(u, own, g, micro)
+		return
+	}
+	if !p.KeepGrads {
 		if micro == 0 {
 			q.Copy(u.Grad, own)
 		} else {
@@ -269,4 +313,38 @@ func (r *Runner) reduce(u *Unit, micro int) {
 		collective.AllReduce(r.cfg.Replicate, q, u.Grad)
 		u.Reduced = q.Mark()
 	}
+}
+
+// send adds what this micro-batch has left in own, on the device, to the sum
+// that rests on the host: the sum so far is brought back, added on the device
+// as ever, and sent.
+func (r *Runner) send(u *Unit, own device.Buffer, g *gradSlot, micro int) {
+	q, h := r.cfg.Comm, r.cfg.Host
+	if micro > 0 && !r.cfg.Policy.KeepGrads {
+		back := r.back.buf.Slice(0, own.N)
+		q.After(move(h.ToDevice, u.labels.back, r.back.free, u.sent, back, u.Grad))
+		q.AddTo(own, back, own)
+		r.back.free = q.Mark()
+	}
+	last := micro == r.cfg.Micro-1
+	if last {
+		q.Label(u.labels.replicate)
+		collective.AllReduce(r.cfg.Replicate, q, own)
+	}
+	u.sent = move(h.ToHost, u.labels.send, q.Mark(), device.Event{}, u.Grad, own)
+	if !r.cfg.Policy.KeepGrads {
+		g.free = u.sent
+	}
+	if last {
+		u.Reduced = u.sent
+	}
+}
+
+// move issues a copy after both events and says when it is done.
+func move(q device.Queue, label string, a, b device.Event, dst, src device.Buffer) device.Event {
+	q.Label(label)
+	q.After(a)
+	q.After(b)
+	q.Copy(dst, src)
+	return q.Mark()
 }

@@ -3,6 +3,7 @@ package job
 import (
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"runtime"
 	"slices"
 
@@ -57,28 +58,29 @@ func (c *Config) trainer() zero.Config {
 	}
 }
 
-// resident keeps optimizer state in device memory.
-func resident(dev device.Device, rule optim.Rule) func([]device.Buffer) (offload.Store, error) {
-	return func(params []device.Buffer) (offload.Store, error) {
-		return offload.NewResident(dev, params, len(rule.States()))
-	}
+// Footprint is what one rank of a job allocates, and for good.
+type Footprint struct {
+	Device device.Bytes // by category
+	Host   device.Bytes // of what is offloaded, by category
+	Disk   int64        // bytes of its file
+	Arena  int          // bytes of activations, which are in Device too
 }
 
-// Footprint is what one rank of the job allocates, by category, learnt by
-// rehearsing a step on a device that only counts.
-func (c *Config) Footprint() (bytes device.Bytes, arena int, err error) {
-	if arena, _, err = c.rehearse(math.MaxInt / 2); err != nil {
-		return bytes, 0, err
+// Footprint is learnt by rehearsing a step on devices that only count.
+func (c *Config) Footprint() (Footprint, error) { return c.footprint(Seams{}) }
+
+func (c *Config) footprint(s Seams) (f Footprint, err error) {
+	if f, err = c.rehearse(math.MaxInt/2, s); err != nil {
+		return f, err
 	}
-	_, usage, err := c.rehearse(arena)
-	return usage.Live, arena, err
+	return c.rehearse(f.Arena, s)
 }
 
 // workers is how many of the machine's processors a rank's kernels are split
 // over.
 func (c *Config) workers() int { return max(1, runtime.GOMAXPROCS(0)/c.Parallel.Ranks) }
 
-// queues are the queues a trainer works on.
+// queues are the queues a trainer works on, on the device.
 var queues = [...]string{"compute", "comm", "update"}
 
 // sizes are the largest operands of the job's kernels.
@@ -103,86 +105,176 @@ func (c *Config) Workspace() int64 {
 	return cpu.Workspace(c.workers(), n, c.sizes())
 }
 
-// rehearse runs a step with an arena of the given size and returns how much of
-// it was used.
-func (c *Config) rehearse(arena int) (peak int, u device.Usage, err error) {
+// hostQueues and diskQueues are those of what is offloaded, on the host.
+var (
+	hostQueues = [...]string{"host", "to host", "to device"}
+	diskQueues = [...]string{"read", "write"}
+)
+
+// HostWorkspace is the bytes a rank's host takes for the kernels of updates.
+func (c *Config) HostWorkspace() int64 {
+	n := len(hostQueues)
+	if c.Zero.Offload.disk() {
+		n += len(diskQueues)
+	}
+	return cpu.Workspace(c.workers(), n, cpu.Sizes{})
+}
+
+// rehearse runs a step with an arena of the given size. The footprint's Arena
+// is how much of it was used.
+func (c *Config) rehearse(arena int, s Seams) (f Footprint, err error) {
+	t, dev, host, err := c.rehearsal(arena, s, func(*zero.Config) {})
+	if err != nil {
+		return f, err
+	}
+	t.Rehearse()
+	return Footprint{Device: dev.Usage().Live, Host: host.Usage().Live, Disk: t.DiskBytes(), Arena: t.ArenaPeak()}, nil
+}
+
+// rehearsal is the first rank on a device that only counts, and a host that
+// does, with all allocated that a run allocates. Dress may put something
+// between it and what it is built from.
+func (c *Config) rehearsal(arena int, s Seams, dress func(*zero.Config)) (t *zero.Trainer, dev, host *dry.Device, err error) {
 	mesh := c.Mesh()
-	dev, z := &dry.Device{}, c.trainer()
+	dev, host = &dry.Device{}, &dry.Device{}
+	z := c.trainer()
 	z.Device, z.Compute, z.Comm, z.Update = dev, dry.Queue{}, dry.Queue{}, dry.Queue{}
 	z.Groups = collective.Ranks{
 		World: collective.Dry{Of: mesh.World()}, Shard: collective.Dry{Of: mesh.Shard}, Replica: collective.Dry{Of: mesh.Replicate},
 	}
-	z.Store, z.ArenaSize = resident(dev, z.Rule), arena
-	t, err := zero.New(z)
-	if err != nil {
-		return 0, u, err
+	z.Offload, z.ArenaSize = c.Zero.Offload.config(), arena
+	z.Offload.Tile = s.Tile
+	staging, offloads := dev, c.Zero.Offload.any()
+	if offloads {
+		q := dry.Queue{}
+		staging, z.HostUpdate = host, q
+		z.Offload.Host, z.Offload.ToHost, z.Offload.ToDevice, z.Offload.Read, z.Offload.Write = host, q, q, q, q
 	}
-	if _, err := dev.Alloc(device.F32, c.staged(t), device.Snapshot); err != nil {
-		return 0, u, err
+	dress(&z)
+	if t, err = zero.New(z); err != nil {
+		return nil, nil, nil, err
 	}
-	if _, err := dev.Alloc(device.F32, int(c.Workspace()/4), device.Workspace); err != nil {
-		return 0, u, err
+	if _, err := staging.Alloc(device.F32, c.staged(t), device.Snapshot); err != nil {
+		return nil, nil, nil, err
 	}
-	err = t.Rehearse()
-	return t.ArenaPeak(), dev.Usage(), err
+	if _, err = dev.Alloc(device.F32, int(c.Workspace()/4), device.Workspace); err == nil && offloads {
+		_, err = host.Alloc(device.F32, int(c.HostWorkspace()/4), device.Workspace)
+	}
+	return t, dev, host, err
 }
 
-// Rank is one rank of a job in this process: its device, its queues and its
+// snapshots is where checkpoints are staged: in host memory, where there is one.
+func (r *Rank) snapshots() *cpu.Device {
+	if r.Host != nil {
+		return r.Host
+	}
+	return r.Device
+}
+
+// Rank is one rank of a job in this process: its devices, its queues and its
 // trainer. It belongs to one goroutine.
 type Rank struct {
 	Rank    int
 	Device  *cpu.Device
-	Queues  []*cpu.Queue // compute, comm, update
+	Host    *cpu.Device  // what is offloaded; nil if nothing is
+	Queues  []*cpu.Queue // compute, comm, update; with offload host, to host, to device; with a disk read, write
 	Groups  collective.Ranks
 	Trainer *zero.Trainer
 	saver   *saver // nil for a job that makes no checkpoints
 }
 
+// Seams are where a test may stand between a job and the world.
+type Seams struct {
+	Wrap  func(rank int, g collective.Ranks) collective.Ranks // fault or delay wrappers around a rank's groups; may be nil
+	Files offload.Files                                       // the disk; nil is the machine's
+	Tile  int                                                 // most elements offloaded at a time; 0 is offload's choice
+}
+
 // Open builds every rank of the job, with parameters not yet set. wrap, if not
 // nil, may put fault or delay wrappers around a rank's groups.
 func (c *Config) Open(wrap func(rank int, g collective.Ranks) collective.Ranks) ([]*Rank, error) {
-	_, arena, err := c.Footprint()
+	return c.OpenWith(Seams{Wrap: wrap})
+}
+
+// OpenWith is Open with more to stand in for.
+func (c *Config) OpenWith(s Seams) ([]*Rank, error) {
+	plan, err := c.footprint(s)
 	if err != nil {
 		return nil, err
 	}
+	if err := c.budget(plan); err != nil {
+		return nil, err
+	}
+	if s.Files == nil {
+		s.Files = offload.OS{}
+	}
+	run := fmt.Sprintf("%08x", rand.Uint32())
 	var ranks []*Rank
 	saves, tuner := collective.NewLocal(c.Parallel.Ranks), &checkpoint.Tuner{}
 	for r, g := range collective.LocalWorld(c.Mesh()) {
 		g.World = collective.Checked(g.World, c.Parallel.Timeout)
 		g.Shard = collective.Checked(g.Shard, c.Parallel.Timeout)
 		g.Replica = collective.Checked(g.Replica, c.Parallel.Timeout)
-		if wrap != nil {
-			g = wrap(r, g)
+		if s.Wrap != nil {
+			g = s.Wrap(r, g)
 		}
-		rank, err := c.openRank(r, g, arena)
+		rank, err := c.newRank(r, g)
+		ranks = append(ranks, rank)
+		if err == nil {
+			err = rank.open(c, plan.Arena, run, s)
+		}
 		if err == nil && c.saves() {
 			rank.saver, err = c.newSaver(rank, saves[r], tuner)
 		}
-		ranks = append(ranks, rank)
 		if err != nil {
-			for _, r := range ranks {
-				r.Close()
-			}
+			closeAll(ranks)
 			return nil, fmt.Errorf("rank %d: %w", r, err)
 		}
 	}
 	return ranks, nil
 }
 
-func (c *Config) openRank(r int, g collective.Ranks, arena int) (rank *Rank, err error) {
-	dev := cpu.New(c.workers())
-	rank = &Rank{Rank: r, Device: dev, Groups: g}
-	if err := dev.Reserve(c.sizes()); err != nil {
+// newRank makes a rank's devices and queues.
+func (c *Config) newRank(r int, g collective.Ranks) (*Rank, error) {
+	rank := &Rank{Rank: r, Device: cpu.New(c.workers()), Groups: g}
+	rank.Device.Budget(c.Parallel.Memory)
+	if err := rank.Device.Reserve(c.sizes()); err != nil {
 		return rank, err
 	}
-	for _, name := range queues {
-		rank.Queues = append(rank.Queues, dev.NewQueue(name))
+	open := func(d *cpu.Device, names ...string) {
+		for _, name := range names {
+			rank.Queues = append(rank.Queues, d.NewQueue(name))
+		}
 	}
-	z := c.trainer()
-	z.Device, z.Compute, z.Comm, z.Update = dev, rank.Queues[0], rank.Queues[1], rank.Queues[2]
-	z.Groups, z.Store, z.ArenaSize = g, resident(dev, z.Rule), arena
-	rank.Trainer, err = zero.New(z)
-	return rank, err
+	open(rank.Device, queues[:]...)
+	if c.Zero.Offload.any() {
+		rank.Host = cpu.New(c.workers())
+		if err := rank.Host.Reserve(cpu.Sizes{}); err != nil {
+			return rank, err
+		}
+		open(rank.Host, hostQueues[:]...)
+	}
+	if c.Zero.Offload.disk() {
+		open(rank.Host, diskQueues[:]...)
+	}
+	return rank, nil
+}
+
+func (r *Rank) open(c *Config, arena int, run string, s Seams) (err error) {
+	z, q := c.trainer(), r.Queues
+	z.Device, z.Compute, z.Comm, z.Update = r.Device, q[0], q[1], q[2]
+	z.Groups, z.Offload, z.ArenaSize = r.Groups, c.Zero.Offload.config(), arena
+	o := &z.Offload
+	if r.Host != nil {
+		z.HostUpdate = q[3]
+		o.Host, o.ToHost, o.ToDevice, o.Tile = r.Host, q[4], q[5], s.Tile
+	}
+	if c.Zero.Offload.disk() {
+		o.Read, o.Write = q[6], q[7]
+		o.Scratch = offload.Scratch{Files: s.Files, Dir: c.Zero.Offload.Path, Run: run, Rank: r.Rank, Timeout: c.Parallel.Timeout / 2}
+	}
+	r.Trainer, err = zero.New(z)
+	return err
 }
 
 // Close ends the rank: first its groups, so that work which waits for a peer
@@ -199,4 +291,7 @@ func (r *Rank) Close() {
 		r.Trainer.Free()
 	}
 	r.Device.Close()
+	if r.Host != nil {
+		r.Host.Close()
+	}
 }

@@ -26,10 +26,11 @@ type progress struct {
 	Tokens  int64           `json:"tokens"`
 	Scale   optim.LossScale `json:"loss_scale"`
 	Seed    uint64          `json:"seed"`
-	Data    string          `json:"data"`    // fingerprint
-	Context int             `json:"context"` // tokens of a sample
-	Config  string          `json:"config"`  // the job, in YAML
-	Version string          `json:"version"` // of the program
+	Data    string          `json:"data"`            // fingerprint; empty in an imported model
+	Context int             `json:"context"`         // tokens of a sample
+	Config  string          `json:"config"`          // the job, in YAML
+	Model   json.RawMessage `json:"model,omitempty"` // config.json
+	Version string          `json:"version"`         // of the program
 }
 
 // saver makes the checkpoints of one rank, together with those of the others.
@@ -72,7 +73,7 @@ func (c *Config) staged(t *zero.Trainer) int {
 }
 
 func (c *Config) newSaver(r *Rank, g collective.Group, tuner *checkpoint.Tuner) (*saver, error) {
-	buf, err := r.Device.Alloc(device.F32, c.staged(r.Trainer), device.Snapshot)
+	buf, err := r.snapshots().Alloc(device.F32, c.staged(r.Trainer), device.Snapshot)
 	if err != nil {
 		return nil, err
 	}
@@ -208,7 +209,7 @@ func (s *saver) close() {
 	_ = s.group.Close() // in-process groups cannot fail to close
 	s.end(true)
 	s.queue.Close()
-	s.rank.Device.Free(s.room.buf)
+	s.rank.snapshots().Free(s.room.buf)
 }
 
 // staging is memory that parts are copied into and written from. It is used
@@ -239,14 +240,15 @@ func (s *staging) reset() {
 // restore sets a rank's state from a checkpoint of any number of ranks and
 // stage. A checkpoint without optimizer state, an imported model, leaves it
 // zero.
-func restore(ck *checkpoint.Checkpoint, t *zero.Trainer) error {
+//
+// The ranks of a process read at once, each with its part of the processors.
+func restore(r *resumed, t *zero.Trainer, workers int) error {
 	for _, kind := range t.Kinds() {
-		_, ok := ck.Tensor(ck.Tensors[0].Name, kind)
-		if !ok && kind != zero.Master && len(ck.State) == 0 {
+		if kind != zero.Master && !r.trained() {
 			continue
 		}
 		err := t.Fill(kind, func(p zero.Part, dst []float32) error {
-			return ck.ReadF32(p.Param.Name, kind, p.At, dst)
+			return r.ReadF32(p.Param.Name, kind, p.At, dst, workers)
 		})
 		if err != nil {
 			return err
@@ -276,11 +278,8 @@ func (c *Config) find(which, data string) (*resumed, error) {
 		return nil, err
 	}
 	r := &resumed{Checkpoint: ck}
-	if len(ck.State) > 0 {
-		if err := json.Unmarshal(ck.State, &r.progress); err != nil {
-			err = fmt.Errorf("%s: state.json: %w", path, err)
-			return nil, errors.Join(err, ck.Close())
-		}
+	if r.progress, err = readProgress(ck); err != nil {
+		return nil, errors.Join(err, ck.Close())
 	}
 	if err := c.fits(r, data); err != nil {
 		return nil, errors.Join(BadInput(fmt.Errorf("--resume %s: %s does not fit the job:\n%w", which, path, err)), ck.Close())
@@ -297,7 +296,7 @@ func (c *Config) fits(r *resumed, data string) error {
 		want[t.Name] = true
 		have, ok := r.Tensor(t.Name, t.Kind)
 		switch {
-		case !ok && t.Kind != zero.Master && len(r.State) == 0: // an imported model: optimizer state starts at zero
+		case !ok && t.Kind != zero.Master && !r.trained(): // an imported model: optimizer state starts at zero
 		case !ok && t.Kind != zero.Master:
 			errs = append(errs, fmt.Errorf("  %s has no %s, which optimizer %s needs: resume with the optimizer it was trained with, or export it and start from it with model.from", t.Name, t.Kind, c.Optimizer.Type))
 		case !ok:
@@ -313,7 +312,7 @@ func (c *Config) fits(r *resumed, data string) error {
 	}
 	const again = "the order of the data would not go on: start a new run from it with `zeroth ckpt export` and model.from"
 	switch {
-	case len(r.State) == 0:
+	case !r.trained():
 	case r.Data != data:
 		errs = append(errs, fmt.Errorf("  it was trained on other data (fingerprint %.12s, now %.12s); %s", r.Data, data, again))
 	case r.Seed != c.Train.Seed:

@@ -5,6 +5,7 @@ import (
 
 	"zeroth/device"
 	"zeroth/shard"
+	"zeroth/zero"
 )
 
 // Config is a job, complete: Load fills in every default, and derives what
@@ -55,6 +56,7 @@ type Parallel struct {
 	Shard     int           // ranks that together hold one copy of the state
 	Replicate int           // such copies; more than 1 is hybrid sharding
 	Timeout   time.Duration // how long a rank waits for another before it is called lost
+	Memory    int64         // bytes of device memory a rank may take; 0 is no bound
 }
 
 // Zero is what is sharded and when it is gathered.
@@ -62,6 +64,7 @@ type Zero struct {
 	Stage     int    // 0 nothing, 1 optimizer state, 2 and gradients, 3 and parameters
 	Prefetch  int    // units gathered ahead of the one in use
 	Recompute string // "none" or "block"
+	Offload   Offload
 }
 
 // Optimizer is the update rule. Constants the rule does not have are zero.
@@ -94,10 +97,7 @@ type Sampling struct {
 // Mesh is the arrangement of ranks the stage asks for: stage 0 is shard groups
 // of one rank.
 func (c *Config) Mesh() shard.Mesh {
-	if c.Zero.Stage == 0 {
-		return shard.Mesh{Shard: 1, Replicate: c.Parallel.Ranks}
-	}
-	return shard.Mesh{Shard: c.Parallel.Shard, Replicate: c.Parallel.Replicate}
+	return zero.Stage(c.Zero.Stage).Mesh(shard.Mesh{Shard: c.Parallel.Shard, Replicate: c.Parallel.Replicate})
 }
 
 // TokensPerStep is the number of positions all ranks train on in one step.
@@ -118,6 +118,7 @@ func Load(file string, sets []string) (*Config, error) {
 		r.read()
 		r.resolve()
 		r.checkFiles()
+		r.checkOffload()
 	}
 	if len(r.problems) > 0 {
 		r.problems.sort()

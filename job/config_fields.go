@@ -71,10 +71,17 @@ func (c *Config) fields() []field {
 		{"parallel.shard", shards{&p.Shard}, "-1", "", "ranks that together hold one copy of the state; -1 is ranks / replicate"},
 		{"parallel.replicate", count{&p.Replicate, 1, 1 << 16}, "1", "", "such copies; more than 1 is hybrid sharding"},
 		{"parallel.timeout", duration{&p.Timeout}, "5m", "", "wait for a silent rank before it is called lost"},
+		{"parallel.memory", size{&p.Memory}, "", "no bound", "device memory a rank may take, such as 512MiB"},
 
 		{"zero.stage", stage{&z.Stage}, "3", "", "sharded are: 0 nothing, 1 optimizer state, 2 also gradients, 3 also parameters"},
 		{"zero.prefetch", count{&z.Prefetch, 0, most}, "1", "", "units gathered ahead of the one in use"},
 		{"zero.recompute", choice{&z.Recompute, recomputes}, "none", "", "none | block: compute a block's activations again instead of keeping them"},
+
+		{"zero.offload.optimizer", choice{&z.Offload.Optimizer, placesNamed}, "none", "", "none | host | disk: where master copies and states rest; their gradients then rest on the host"},
+		{"zero.offload.parameters", choice{&z.Offload.Parameters, placesNamed}, "none", "", "none | host | disk: where parameter shards rest; at stage 3"},
+		{"zero.offload.path", text{&z.Offload.Path}, "", "needed for disk", "existing folder for the ranks' files, on the disk to use"},
+		{"zero.offload.buffers", count{&z.Offload.Buffers, 1, 1 << 10}, "4", "", "pieces of at most 2^20 elements that are staged at once, for each direction"},
+		{"zero.offload.ratio", real{&z.Offload.Ratio, fraction, "a fraction from 0 to 1"}, "1.0", "", "part of the optimizer that is offloaded; the rest stays, first units first"},
 
 		{"precision", dtype{&c.Precision, precisions}, "bf16", "", "fp32 | bf16 | fp16: parameters in use, activations, gathers"},
 
@@ -142,11 +149,9 @@ func Reference() string {
 	return trailing.ReplaceAllString(b.String(), "")
 }
 
-// split parts a key into its section (empty for a key of its own) and name.
+// split parts a key into its section (empty for a key of its own) and name:
+// "zero.offload" and "path".
 func split(key string) (section, name string) {
-	section, name, ok := strings.Cut(key, ".")
-	if !ok {
-		return "", section
-	}
-	return section, name
+	i := strings.LastIndexByte(key, '.')
+	return key[:max(0, i)], key[i+1:]
 }

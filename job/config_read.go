@@ -25,7 +25,7 @@ func newReader(file string, root *node) *reader {
 // read sets every key that is given and the defaults that are plain values,
 // and reports what it cannot make sense of.
 func (r *reader) read() {
-	r.sections()
+	r.sections("", r.root)
 	for _, f := range r.fields {
 		if n := r.lookup(f.key); n != nil && n.kind != nothing {
 			r.set(f, n)
@@ -38,7 +38,11 @@ func (r *reader) read() {
 func (r *reader) set(f field, n *node) {
 	wrong := f.value.set(n)
 	if wrong != "" {
-		r.wrong(n.at, f.key, wrong, "want "+f.value.want()+f.example())
+		at := n.at
+		if v, ok := f.value.(interface{ culprit(*node) place }); ok {
+			at = v.culprit(n)
+		}
+		r.wrong(at, f.key, wrong, "want "+f.value.want()+f.example())
 		r.initial(f) // the checks that follow need something to work with
 		return
 	}
@@ -75,53 +79,68 @@ func (r *reader) initial(f field) {
 
 // lookup is the node of a key; nil if the file does not have it.
 func (r *reader) lookup(key string) *node {
-	section, name := split(key)
 	in := r.root
-	if section != "" {
-		p := in.find(section)
-		if p == nil || p.value.kind != mapping {
+	for head, rest, deeper := strings.Cut(key, "."); ; head, rest, deeper = strings.Cut(rest, ".") {
+		p := in.find(head)
+		switch {
+		case p == nil || deeper && p.value.kind != mapping:
 			return nil
+		case !deeper:
+			return p.value
 		}
 		in = p.value
 	}
-	if p := in.find(name); p != nil {
-		return p.value
-	}
-	return nil
 }
 
-// sections reports keys that no field has and sections that are not mappings.
-func (r *reader) sections() {
-	names := r.names("")
-	for _, p := range r.root.pairs {
-		keys := r.names(p.key)
-		r.config.places[p.key] = p.at
+// sections reports keys that no field has and sections that are not mappings,
+// in a section ("" is the whole file) and those within it.
+func (r *reader) sections(in string, n *node) {
+	names := r.names(in)
+	for _, p := range n.pairs {
+		key := join(in, p.key)
+		keys := r.names(key)
+		if len(keys) > 0 {
+			r.config.places[key] = p.at
+		}
 		switch {
 		case !slices.Contains(names, p.key):
-			r.unknown("", p)
+			r.unknown(in, p)
 		case len(keys) == 0 || p.value.kind == nothing:
 		case p.value.kind != mapping:
-			r.bad[p.key] = true
-			r.wrong(p.value.at, p.key, p.value.String()+" is not a mapping", fmt.Sprintf("want %s: {%s: ...}", p.key, keys[0]))
+			r.bad[key] = true
+			r.wrong(p.value.at, key, p.value.String()+" is not a mapping", "want "+nest(join(key, keys[0])))
 		default:
-			for _, q := range p.value.pairs {
-				if !slices.Contains(keys, q.key) {
-					r.unknown(p.key, q)
-				}
-			}
+			r.sections(key, p.value)
 		}
 	}
 }
 
-// names are the keys within a section, or the sections.
+func join(section, name string) string {
+	if section == "" {
+		return name
+	}
+	return section + "." + name
+}
+
+// nest is how a key is written in one line: zero: {stage: ...}.
+func nest(key string) string {
+	parts := strings.Split(key, ".")
+	return strings.Join(parts, ": {") + ": ..." + strings.Repeat("}", len(parts)-1)
+}
+
+// names are the keys and sections within a section; "" is the whole file.
 func (r *reader) names(in string) []string {
 	var names []string
 	for _, f := range r.fields {
-		section, name := split(f.key)
-		if in == "" && section != "" {
-			name, section = section, ""
+		rest := f.key
+		if in != "" {
+			var within bool
+			if rest, within = strings.CutPrefix(f.key, in+"."); !within {
+				continue
+			}
 		}
-		if section == in && !slices.Contains(names, name) {
+		name, _, _ := strings.Cut(rest, ".")
+		if !slices.Contains(names, name) {
 			names = append(names, name)
 		}
 	}
@@ -129,10 +148,7 @@ func (r *reader) names(in string) []string {
 }
 
 func (r *reader) unknown(section string, p *pair) {
-	key := p.key
-	if section != "" {
-		key = section + "." + key
-	}
+	key := join(section, p.key)
 	names := r.names(section)
 	advice := "want one of " + strings.Join(names, ", ")
 	if near := nearest(p.key, names); near != "" {
@@ -140,11 +156,14 @@ func (r *reader) unknown(section string, p *pair) {
 	}
 	for _, f := range r.fields {
 		in, name := split(f.key)
+		within, last := split(in)
 		switch {
 		case name == p.key && in != section:
 			advice = "did you mean " + f.key + "?"
-		case section == "" && f.key == p.key:
-			advice = fmt.Sprintf("write it as %s: {%s: ...}", in, name)
+		case last == p.key && in != "" && last != "" && within != section:
+			advice = "did you mean " + in + "?"
+		case p.key != name && f.key == key:
+			advice = "write it as " + nest(f.key)
 		}
 	}
 	r.wrong(p.at, key, "unknown key", advice)
@@ -155,10 +174,20 @@ func (r *reader) wrong(at place, key, wrong, right string) {
 	r.problems = append(r.problems, problem(at, key, wrong, right))
 }
 
+// spoilt tells whether a key or a section it is in has a problem of its own.
+func (r *reader) spoilt(key string) bool {
+	for ; key != ""; key, _ = split(key) {
+		if r.bad[key] {
+			return true
+		}
+	}
+	return false
+}
+
 // refuse reports a combination: the first of the keys that is given is where.
 // It stays silent if one of them has a problem of its own.
 func (r *reader) refuse(wrong, right string, keys ...string) {
-	if slices.ContainsFunc(keys, func(k string) bool { s, _ := split(k); return r.bad[k] || r.bad[s] }) {
+	if slices.ContainsFunc(keys, r.spoilt) {
 		return
 	}
 	at, key := place{file: r.file}, keys[0]

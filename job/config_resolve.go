@@ -23,6 +23,8 @@ func (c *Config) idle(key string) (why, because string) {
 		return "bytes need no vocabulary", "data.tokenizer"
 	case name == "betas" && rule == "sgd", name == "eps" && (rule == "sgd" || rule == "lion"), name == "momentum" && rule != "sgd":
 		return rule + " has no " + name, "optimizer.type"
+	case section == "zero.offload":
+		return c.Zero.Offload.idle(name)
 	case name == "min_lr" && c.Schedule.Type == "constant":
 		return "a constant schedule does not fall", "schedule.type"
 	}
@@ -35,6 +37,7 @@ func (r *reader) resolve() {
 	r.resolveData()
 	r.resolveModel()
 	r.resolveParallel()
+	r.resolveOffload()
 	r.resolveBatch()
 	r.resolveTraining()
 	r.resolveOptimizer()
@@ -248,6 +251,9 @@ func (r *reader) resolveCheckpoint() {
 	k := &r.config.Checkpoint
 	if !r.has("checkpoint.save_on_exit") {
 		k.SaveOnExit = k.Every > 0
+	}
+	if k.Keep.Best == "val_loss" && r.config.Train.EvalEvery == 0 {
+		r.refuse("the best val_loss is to be kept, but nothing is evaluated", "want train.eval_every of at least 1 and data.validation above 0, or best: loss", "checkpoint.keep")
 	}
 }
 

@@ -17,18 +17,24 @@ func (c *Config) YAML() []byte {
 			continue
 		}
 		section, name := split(f.key)
-		indent := ""
-		if section != "" {
-			indent = "  "
-			if section != last {
-				fmt.Fprintf(&b, "%s:\n", section)
-			}
-		}
+		open(&b, last, section)
 		last = section
-		fmt.Fprintf(&b, "%s%s: %s%s\n", indent, name, f.value.yaml(), c.remark(f.key))
+		fmt.Fprintf(&b, "%s%s: %s%s\n", indent(f.key), name, f.value.yaml(), c.remark(f.key))
 	}
 	return []byte(b.String())
 }
+
+// open begins the sections that a key's section has and the last key's has not.
+func open(b *strings.Builder, last, section string) {
+	if section == "" || strings.HasPrefix(last+".", section+".") {
+		return
+	}
+	in, name := split(section)
+	open(b, last, in)
+	fmt.Fprintf(b, "%s%s:\n", indent(section), name)
+}
+
+func indent(key string) string { return strings.Repeat("  ", strings.Count(key, ".")) }
 
 // remark is the comment behind a key.
 func (c *Config) remark(key string) string {
@@ -54,6 +60,10 @@ func (c *Config) written(f field) bool {
 		}
 	case texts:
 		if len(*v.p) == 0 {
+			return false
+		}
+	case size:
+		if *v.p == 0 {
 			return false
 		}
 	}

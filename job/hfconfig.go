@@ -33,10 +33,13 @@ type gpt2Config struct {
 	TorchDtype       string   `json:"torch_dtype,omitempty"`
 }
 
-// ReadModelConfig reads config.json of a Hugging Face folder. Its From is
-// empty. What this runtime would compute differently is refused.
+// ReadModelConfig reads config.json of a Hugging Face folder, or a file like it.
+// Its From is empty. What this runtime would compute differently is refused.
 func ReadModelConfig(folder string) (Model, error) {
 	path := filepath.Join(folder, "config.json")
+	if info, err := os.Stat(folder); err == nil && info.Mode().IsRegular() {
+		path = folder
+	}
 	raw, err := os.ReadFile(path)
 	if err != nil {
 		return Model{}, BadInput(fmt.Errorf("%s cannot be read: %w", path, cause(err)))
@@ -124,6 +127,15 @@ func or[T any](p *T, otherwise T) T {
 // WriteModelConfig writes config.json into a folder that exists, next to
 // parameters saved as float32.
 func WriteModelConfig(folder string, m Model) error {
+	path := filepath.Join(folder, "config.json")
+	if err := os.WriteFile(path, m.configJSON(), 0o644); err != nil {
+		return fmt.Errorf("write %s: %w", path, cause(err))
+	}
+	return nil
+}
+
+// configJSON is config.json of the model with parameters in float32.
+func (m Model) configJSON() []byte {
 	var c any
 	switch m.Family {
 	case "gpt2":
@@ -137,11 +149,7 @@ func WriteModelConfig(folder string, m Model) error {
 	if err != nil {
 		panic(fmt.Sprintf("job: config.json: %v", err)) // finite numbers and strings always encode
 	}
-	path := filepath.Join(folder, "config.json")
-	if err := os.WriteFile(path, append(raw, '\n'), 0o644); err != nil {
-		return fmt.Errorf("write %s: %w", path, cause(err))
-	}
-	return nil
+	return append(raw, '\n')
 }
 
 func writtenGPT2(m Model) gpt2Config {

@@ -96,6 +96,10 @@ func TestTrain(t *testing.T) {
 	}
 	last, sum := h.steps[6], h.sums[0]
 	sum.Seconds = 0
+	if a := sum.Memory; a == nil || len(a.Surplus()) > 0 || a.Step != 7 || len(a.Ranks) != c.Parallel.Ranks {
+		t.Errorf("memory: %v", a)
+	}
+	sum.Memory = nil
 	if !strings.HasPrefix(sum.Sample, "line ") || len(sum.Sample) < len("line ")+5 {
 		t.Errorf("sample: %q", sum.Sample)
 	}
@@ -113,7 +117,7 @@ func TestHeader(t *testing.T) {
 	if err := Train(t.Context(), c, "run", h); err != nil {
 		t.Fatal(err)
 	}
-	plan, _, err := c.Footprint()
+	plan, err := c.Footprint()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +128,7 @@ func TestHeader(t *testing.T) {
 	}
 	defer set.Close()
 	want := Header{Model: "GPT-2 3.0k", Parameters: parameters, Ranks: 4, Shard: 2, Replicate: 2, Stage: 3, Precision: "bf16",
-		GlobalBatch: 8, TokensPerStep: 64, Steps: 1, DataTokens: set.Train.Windows() * 8, Out: "run", MemoryPerRank: plan.Total()}
+		GlobalBatch: 8, TokensPerStep: 64, Steps: 1, DataTokens: set.Train.Windows() * 8, Out: "run", MemoryPerRank: plan.Device.Total()}
 	if h.header != want {
 		t.Errorf("got  %+v\nwant %+v", h.header, want)
 	}

@@ -21,7 +21,10 @@ type Header struct {
 	Steps         int
 	DataTokens    int64 // to train on
 	Out           string
-	MemoryPerRank int64 // bytes
+	MemoryPerRank int64  // bytes
+	HostPerRank   int64  // bytes of what is offloaded, in host memory
+	DiskPerRank   int64  // bytes of what is offloaded, on disk
+	Offload       string // what is, in words; empty for nothing
 }
 
 // Step is one update, as a line of metrics.jsonl has it.
@@ -50,6 +53,7 @@ type Summary struct {
 	Tokens        int64
 	Seconds       float64
 	MemoryPerRank int64    // bytes, the peak of the rank with the highest
+	Memory        *Account // at the end; nil if the run failed
 	Out           string   // the run folder
 	Stopped       bool     // before the last step, because it was asked to
 	Sample        string   // prompt and text; empty if the job asks for none
@@ -129,6 +133,13 @@ func (h Header) rows() [][2]string {
 	if h.MemoryPerRank > 0 {
 		rows = append(rows, [2]string{"memory", byteSize(h.MemoryPerRank) + " a rank"})
 	}
+	if h.Offload != "" {
+		away := byteSize(h.HostPerRank) + " on the host"
+		if h.DiskPerRank > 0 {
+			away += ", " + byteSize(h.DiskPerRank) + " on disk"
+		}
+		rows = append(rows, [2]string{"offload", h.Offload + ": " + away + " a rank"})
+	}
 	return append(rows, [2]string{"out", h.Out})
 }
 
@@ -146,6 +157,9 @@ func (s Summary) lines() []string {
 		out += fmt.Sprintf(", peak %s a rank", byteSize(s.MemoryPerRank))
 	}
 	lines := []string{out, "kept in " + s.Out}
+	if s.Memory != nil {
+		lines = append(lines, s.Memory.String())
+	}
 	if s.Trace.Steps > 0 {
 		lines = append(lines, s.Trace.line())
 	}
@@ -181,7 +195,7 @@ func compact(x float64) string {
 func byteSize(n int64) string {
 	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
 	x, i := float64(n), 0
-	for ; x >= 1024 && i < len(units)-1; i++ {
+	for ; math.Abs(x) >= 1024 && i < len(units)-1; i++ {
 		x /= 1024
 	}
 	if i == 0 {

@@ -77,16 +77,16 @@ func save(p *plot.Plot, path string) error {
 	const margin = 10 // points, around everything
 	drawing, err := draw.NewFormattedCanvas(8*vg.Inch, 5*vg.Inch, strings.TrimPrefix(filepath.Ext(path), "."))
 	if err != nil {
-		return fmt.Errorf("loss plot: %w", err)
+		return fmt.Errorf("plot: %w", err)
 	}
 	p.Draw(draw.Crop(draw.New(drawing), margin, -margin, margin, -margin))
 	var b bytes.Buffer
 	if _, err := drawing.WriteTo(&b); err != nil {
-		return fmt.Errorf("loss plot: %w", err)
+		return fmt.Errorf("plot: %w", err)
 	}
 	out := bytes.ReplaceAll(b.Bytes(), []byte("font-family:Liberation Sans;"), []byte("font-family:Liberation Sans,Arial,sans-serif;"))
 	if err := os.WriteFile(path, out, 0o644); err != nil {
-		return fmt.Errorf("loss plot: %w", err)
+		return fmt.Errorf("plot: %w", err)
 	}
 	return nil
 }
@@ -125,7 +125,7 @@ func (l line) draw(p *plot.Plot) error {
 	}
 	curve, dots, err := plotter.NewLinePoints(l.xy)
 	if err != nil {
-		return fmt.Errorf("loss plot: %s: %w", l.name, err)
+		return fmt.Errorf("plot: %s: %w", l.name, err)
 	}
 	curve.Color, curve.Width = l.color, vg.Points(l.width)
 	dots.Color, dots.Radius, dots.Shape = l.color, vg.Points(2), draw.CircleGlyph{}

@@ -18,7 +18,7 @@ import (
 // each queue and one for the steps.
 type Trace struct {
 	origin time.Time
-	ranks  [][]*track // by rank: the queues in order, then the steps
+	ranks  [][]*track // by rank: its queues, compute and comm first, then the steps
 }
 
 // tracedSpans is how many tasks of a queue are kept, 48 bytes each: about a
@@ -76,8 +76,8 @@ func (t *Trace) attach(ranks []*Rank) {
 	}
 	for _, r := range ranks {
 		var tracks []*track
-		for i, q := range r.Queues {
-			k := &track{name: queues[i], spans: make([]ran, tracedSpans)}
+		for _, q := range r.Queues {
+			k := &track{name: q.Name(), spans: make([]ran, tracedSpans)}
 			tracks = append(tracks, k)
 			q.Trace(func(s cpu.Span) {
 				k.add(ran{s.Label, s.Task, int64(s.Start.Sub(t.origin)), int64(s.End.Sub(t.origin))})
@@ -119,6 +119,7 @@ type Exposure struct {
 	Seconds float64 // of a step
 	Compute float64 // of it, in which the compute queue ran something
 	Exposed float64 // in which the comm queue ran something, peers that are late included, and the compute queue did not
+	Offload float64 // in which only the host and what copies, reads and writes what is offloaded ran something
 }
 
 // exposure looks at steps after the first, in which everything is touched for
@@ -130,7 +131,10 @@ func (t *Trace) exposure() (e Exposure) {
 	steps := 0
 	for _, tracks := range t.ranks {
 		compute, comm := tracks[0].all(), tracks[1].all()
-		since := max(kept(tracks[0]), kept(tracks[1]))
+		since := int64(0)
+		for _, k := range tracks[:len(tracks)-1] {
+			since = max(since, kept(k))
+		}
 		own := tracks[len(tracks)-1].all()
 		if len(own) > 1 {
 			own = own[1:]
@@ -144,13 +148,21 @@ func (t *Trace) exposure() (e Exposure) {
 			e.Seconds += float64(s.end - s.start)
 			e.Compute += float64(measure(computing))
 			e.Exposed += float64(measure(busy(comm, s)) - overlap(busy(comm, s), computing))
+			all := union(computing, busy(comm, s))
+			seen := measure(all)
+			for _, k := range tracks[:len(tracks)-1] {
+				if !slices.Contains(queues[:], k.name) {
+					all = union(all, busy(k.all(), s))
+				}
+			}
+			e.Offload += float64(measure(all) - seen)
 		}
 	}
 	if steps == 0 {
 		return Exposure{}
 	}
 	scale := 1e-9 / float64(steps)
-	return Exposure{steps / len(t.ranks), e.Seconds * scale, e.Compute * scale, e.Exposed * scale}
+	return Exposure{steps / len(t.ranks), e.Seconds * scale, e.Compute * scale, e.Exposed * scale, e.Offload * scale}
 }
 
 // kept is the time from which on a track's spans are all there.
@@ -195,11 +207,33 @@ func overlap(a, b []ran) (n int64) {
 	return n
 }
 
+// union is the time in which something of either ran, as spans that follow each
+// other.
+func union(a, b []ran) (out []ran) {
+	for len(a) > 0 || len(b) > 0 {
+		if len(a) == 0 || len(b) > 0 && b[0].start < a[0].start {
+			a, b = b, a
+		}
+		s := a[0]
+		a = a[1:]
+		if n := len(out); n > 0 && s.start <= out[n-1].end {
+			out[n-1].end = max(out[n-1].end, s.end)
+		} else {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
 // line is the exposure in words.
 func (e Exposure) line() string {
 	ms := func(s float64) string { return fmt.Sprintf("%.1f ms", 1e3*s) }
-	return fmt.Sprintf("a step of %s: computing %s, communication not hidden %s (%.1f %%), neither %s (over %d steps)",
-		ms(e.Seconds), ms(e.Compute), ms(e.Exposed), 100*e.Exposed/e.Seconds, ms(e.Seconds-e.Compute-e.Exposed), e.Steps)
+	offload := ""
+	if e.Offload > 0 {
+		offload = fmt.Sprintf("offload not hidden %s (%.1f %%), ", ms(e.Offload), 100*e.Offload/e.Seconds)
+	}
+	return fmt.Sprintf("a step of %s: computing %s, communication not hidden %s (%.1f %%), %sneither %s (over %d steps)",
+		ms(e.Seconds), ms(e.Compute), ms(e.Exposed), 100*e.Exposed/e.Seconds, offload, ms(e.Seconds-e.Compute-e.Exposed-e.Offload), e.Steps)
 }
 
 // Write writes what is kept. Times are in microseconds.

@@ -47,6 +47,28 @@ func TestExposure(t *testing.T) {
 	}
 }
 
+// What is offloaded is exposed where only its queues run something.
+func TestExposureOfOffload(t *testing.T) {
+	run := func(task string, start, end int64) ran { return ran{"", task, start, end} }
+	tr := &Trace{ranks: [][]*track{{
+		tracked("compute", run("matmul", 0, 30)),
+		tracked("comm", run("all-gather", 20, 40), run("wait", 40, 90)),
+		tracked("update", run("adamw", 50, 55)),
+		tracked("host", run("adamw", 10, 45), run("adamw", 60, 70)),
+		tracked("to device", run("wait", 0, 65), run("copy", 65, 75), run("copy", 75, 80)),
+		tracked("step", run("step 1", 0, 100)),
+	}}}
+	// 40..45, and 60..80 by both.
+	e := tr.exposure()
+	if math.Abs(e.Offload-0.025) > 1e-9 || math.Abs(e.Exposed-0.010) > 1e-9 {
+		t.Errorf("got %+v", e)
+	}
+	const line = "a step of 100.0 ms: computing 30.0 ms, communication not hidden 10.0 ms (10.0 %), offload not hidden 25.0 ms (25.0 %), neither 35.0 ms (over 1 steps)"
+	if e.line() != line {
+		t.Errorf("got  %s\nwant %s", e.line(), line)
+	}
+}
+
 // A full track keeps the newest, and steps of which something is lost are not
 // looked at.
 func TestTraceKeepsTheLast(t *testing.T) {
@@ -78,7 +100,7 @@ func TestTraceOfARun(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, traced := range []bool{true, false} {
-		c, err := Load(file, nil)
+		c, err := Load(file, []string{"zero.offload.optimizer=host"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -128,8 +150,8 @@ func checkTrace(t *testing.T, tr *Trace) {
 		seen = append(seen, what)
 	}
 	for _, want := range []string{
-		"M00 process_namerank 0", "M11 thread_namecompute", "M12 thread_namecomm", "M13 thread_nameupdate", "M10 thread_namestep",
-		"X11 matmul compute h.1:", "X12 all-gather comm h.0:", "X02 reduce-scatter comm root:", "X13 adamw update h.0:", "X00 step 4 step -", "X10 step 1 step -",
+		"M00 process_namerank 0", "M11 thread_namecompute", "M12 thread_namecomm", "M13 thread_nameupdate", "M15 thread_nameto host", "M10 thread_namestep",
+		"X11 matmul compute h.1:", "X12 all-gather comm h.0:", "X02 reduce-scatter comm root:", "X14 adamw host h.0:", "X00 step 4 step -", "X10 step 1 step -",
 	} {
 		if !slices.Contains(seen, want) {
 			t.Errorf("no %q in the trace", want)

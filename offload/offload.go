@@ -1,83 +1,359 @@
-// Package offload is where optimizer state lives between its uses.
+// Package offload is where optimizer state, and parameter shards, live between
+// their uses: on the device, in host memory or on disk.
 //
 // For each unit a Store lends the master copy and the state vectors of this
 // rank's shard to the update and takes them back. Mixed precision and offload
 // are one mechanism: the master copy differs from the parameter in dtype, in
 // where it lives, or in neither.
+//
+// # Where things happen
+//
+// An update runs where its state is at hand: on the device if the state rests
+// there, else in host memory, by the host's own kernels. What travels between
+// the two is then only the gradient, to the host, and the parameter in its
+// compute type, back: 4 and 2 bytes an element instead of the 12 in and 12 out
+// of bringing AdamW's state to the device. Gradients of units that are updated
+// in host memory rest there, never on disk; so the norm is known before the
+// first update begins, clipping and loss scale are one factor of the update,
+// and the state passes over the disk once a step.
+//
+// A unit's shard is updated in tiles if any of it has to be staged: each tile
+// takes a slot of a ring of Buffers slots. While a tile is updated the state of
+// the next ones is read, and that of those before is written. Order is kept by
+// the events of slots alone: work on a slot waits for the work that had it
+// before. All of a rank's work is issued from one goroutine and every event it
+// waits for was issued before, so nothing can wait in a circle.
+//
+// Everything is allocated by New; a step allocates nothing.
 package offload
 
 import (
-	"errors"
 	"fmt"
+	"time"
 
 	"zeroth/device"
+	"zeroth/shard"
 )
 
-// State is what an update of a unit works on, all (ShardLen) float32.
+// Place is where something rests between its uses.
+type Place uint8
+
+const (
+	Device Place = iota
+	Host
+	Disk
+)
+
+var placeNames = [...]string{"device", "host", "disk"}
+
+func (p Place) String() string { return placeNames[p] }
+
+// TileLen is the most elements of a tile: 4 MiB of float32, at which disks are
+// at full speed and a ring is small beside what it serves.
+const TileLen = 1 << 20
+
+// Config is what a Store is built from. Devices and queues are the caller's to
+// close, after Free; Device's may all be nil where nothing leaves it.
+type Config struct {
+	Optimizer Place   // of master copies and state vectors
+	Params    Place   // of the shards of units that are not Whole
+	Ratio     float64 // of the state that Optimizer is about; the rest stays on the device
+	Buffers   int     // slots of each ring
+	Tile      int     // most elements of a tile; 0 is TileLen
+
+	DType device.DType // of parameters in use
+	Vecs  int          // state vectors of the update rule
+
+	Device   device.Device
+	Host     device.Device // its memory begins at multiples of 4096 bytes
+	ToHost   device.Queue  // copies from the device
+	ToDevice device.Queue  // copies to it
+	Read     device.Queue  // reads of the disk, on the host
+	Write    device.Queue  // its writes
+	Scratch  Scratch
+}
+
+// Scratch is where a rank's file is.
+type Scratch struct {
+	Files   Files         // nil: nothing is written, only counted
+	Dir     string        // an existing folder
+	Run     string        // names the run
+	Rank    int           // of this file
+	Timeout time.Duration // after which a transfer is given up; 0 is never
+}
+
+// Unit is what a Store has to know of a unit.
+type Unit struct {
+	Name  string
+	Len   int  // elements of a shard
+	Whole bool // its parameters stay whole on the device
+}
+
+// State is what the update of one tile of a unit works on, lent until Release.
+// All have At.Len() elements.
 type State struct {
-	Master device.Buffer
-	Vec    [2]device.Buffer // in the order of the rule's States; unused ones empty
+	At     shard.Range // elements of the unit's shard
+	OnHost bool        // all is in host memory
+	Ready  [2]device.Event
+
+	Master device.Buffer    // float32
+	Vec    [2]device.Buffer // float32, in the order of the rule's States; unused ones empty
+	Grad   device.Buffer    // float32
+	Param  device.Buffer    // compute dtype, receives the parameter; empty where Master is it
 }
 
-// Store holds the State of every unit of one rank.
-type Store interface {
-	// Acquire lends a unit's state, ready for use, until Release.
-	Acquire(unit int) (State, error)
-	// Release takes it back; used fires when the update has written it.
-	Release(unit int, used device.Event) error
-	// Free gives back the store's memory. The queues must be idle.
-	Free()
+// Store holds the state of every unit of one rank.
+type Store struct {
+	cfg   Config
+	units []unit
+	disk  *disk // nil if nothing rests there
+
+	states    ring // host, float32: tiles of state that rest on disk
+	params    ring // host, compute dtype: tiles of parameters on their way
+	outgoing  ring // device, compute dtype: tiles of parameters on their way off it
+	held      []owned
+	offloaded int // the first unit that is updated in host memory
 }
 
-// Resident keeps all state in device memory.
-type Resident struct {
-	dev    device.Device
-	states []State
-	held   []device.Buffer
+type owned struct {
+	dev device.Device
+	buf device.Buffer
 }
 
-// NewResident allocates vecs state vectors for each unit's parameter shard, and
-// a master copy for each whose type is not float32: where it is, the parameter
-// is its own master.
-func NewResident(dev device.Device, params []device.Buffer, vecs int) (*Resident, error) {
-	r := &Resident{dev: dev, states: make([]State, len(params))}
-	var errs []error
-	alloc := func(n int, use device.Use) device.Buffer {
-		b, err := dev.Alloc(device.F32, n, use)
-		if err != nil {
-			errs = append(errs, err)
-			return b
-		}
-		r.held = append(r.held, b)
-		return b
+// unit is where a unit's shard rests.
+type unit struct {
+	Unit
+	onHost bool             // updated in host memory
+	param  Place            // where the parameter rests
+	rest   device.Buffer    // (Len) compute dtype: the parameter, unless it rests on disk
+	grad   device.Buffer    // (Len) float32
+	master device.Buffer    // (Len) float32; empty if it rests on disk
+	vec    [2]device.Buffer // (Len) float32, alike
+	vecs   int              // vectors on disk, the master copy among them; 0 if the state rests in memory
+	copies bool             // the master copy is not the parameter itself
+	tiles  []tile
+	labels struct{ state, param string }
+}
+
+// tile is part of a unit's shard and the slots it takes.
+type tile struct {
+	at    shard.Range
+	state int // turn in Store.states
+	out   int // turn in Store.outgoing
+	param int // turn in Store.params
+
+	load, save           func() error // the state, between slot and disk
+	loadParam, saveParam func() error // the parameter, alike
+}
+
+// New allocates all that is not the fsdp package's to allocate, or nothing.
+func New(cfg Config, units []Unit) (*Store, error) {
+	if cfg.Tile == 0 {
+		cfg.Tile = TileLen
 	}
-	for i, p := range params {
-		s := &r.states[i]
-		s.Master = p
-		if p.Type != device.F32 {
-			s.Master = alloc(p.N, device.Master)
-		}
-		for j := range vecs {
-			s.Vec[j] = alloc(p.N, device.States)
-		}
+	s := &Store{cfg: cfg, offloaded: len(units)}
+	if cfg.Optimizer != Device {
+		s.offloaded = Split(units, cfg.Ratio)
 	}
-	if err := errors.Join(errs...); err != nil {
-		r.Free()
+	if cfg.Optimizer == Disk && s.offloaded < len(units) || cfg.Params == Disk {
+		s.disk = newDisk(cfg.Scratch)
+	}
+	for i, u := range units {
+		s.units = append(s.units, s.place(i, u))
+	}
+	for i := range s.units {
+		s.cut(&s.units[i])
+	}
+	if err := s.allocate(); err != nil {
+		s.Free()
 		return nil, fmt.Errorf("offload: %w", err)
 	}
-	return r, nil
+	return s, nil
 }
 
-// Acquire implements Store.
-func (r *Resident) Acquire(unit int) (State, error) { return r.states[unit], nil }
-
-// Release implements Store.
-func (r *Resident) Release(int, device.Event) error { return nil }
-
-// Free implements Store.
-func (r *Resident) Free() {
-	for _, b := range r.held {
-		r.dev.Free(b)
+// Split is the first unit that is offloaded: those from it on have about ratio
+// of all elements. The first ones stay, for theirs are the gradients that come
+// last and the parameters that are wanted first.
+func Split(units []Unit, ratio float64) int {
+	all, at := 0, 0
+	for _, u := range units {
+		all += u.Len
 	}
-	r.held = nil
+	for i, u := range units {
+		if middle := float64(at) + float64(u.Len)/2; middle > (1-ratio)*float64(all) {
+			return i
+		}
+		at += u.Len
+	}
+	return len(units)
+}
+
+func (s *Store) place(i int, u Unit) unit {
+	p := unit{Unit: u, onHost: i >= s.offloaded, param: s.cfg.Params}
+	if u.Whole {
+		p.param = Device
+	}
+	p.copies = s.cfg.DType != device.F32 || !p.atHand()
+	p.labels.state, p.labels.param = "unit "+u.Name+": optimizer state", "unit "+u.Name+": parameters"
+	if p.onHost && s.cfg.Optimizer == Disk {
+		p.vecs = s.cfg.Vecs
+		if p.copies {
+			p.vecs++
+		}
+	}
+	return p
+}
+
+// atHand says whether the parameter rests in the memory it is updated in.
+func (u *unit) atHand() bool {
+	return u.onHost && u.param == Host || !u.onHost && u.param == Device
+}
+
+// cut divides a unit into tiles, gives each its turns, and its places on disk.
+func (s *Store) cut(u *unit) {
+	each := s.cfg.Tile
+	if u.atHand() && u.vecs == 0 {
+		each = u.Len // nothing is staged
+	}
+	for lo := 0; lo < u.Len; lo += each {
+		t := tile{at: shard.Range{Lo: lo, Hi: min(lo+each, u.Len)}}
+		n := t.at.Len()
+		if u.vecs > 0 {
+			t.state = s.states.turn(u.vecs * pad(n, device.F32))
+			b := s.disk.lay(u.vecs * pad(n, device.F32) * device.F32.Size())
+			t.load = func() error { return s.disk.read(b, s.states.at(t.state).buf) }
+			t.save = func() error { return s.disk.write(b, s.states.at(t.state).buf) }
+		}
+		if !u.atHand() && !u.onHost {
+			t.out = s.outgoing.turn(n)
+		}
+		if u.param == Disk || u.onHost && u.param == Device {
+			t.param = s.params.turn(pad(n, s.cfg.DType))
+		}
+		if u.param == Disk {
+			b := s.disk.lay(pad(n, s.cfg.DType) * s.cfg.DType.Size())
+			t.loadParam = func() error { return s.disk.read(b, s.params.at(t.param).buf) }
+			t.saveParam = func() error { return s.disk.write(b, s.params.at(t.param).buf) }
+		}
+		u.tiles = append(u.tiles, t)
+	}
+}
+
+// pad is the least number of elements, at least n, that fill blocks of a disk.
+func pad(n int, t device.DType) int {
+	per := blockSize / t.Size()
+	return (n + per - 1) / per * per
+}
+
+func (s *Store) allocate() error {
+	c := s.cfg
+	for i := range s.units {
+		if err := s.allocateUnit(&s.units[i]); err != nil {
+			return err
+		}
+	}
+	for _, r := range []struct {
+		ring *ring
+		dev  device.Device
+		t    device.DType
+	}{{&s.states, c.Host, device.F32}, {&s.params, c.Host, c.DType}, {&s.outgoing, c.Device, c.DType}} {
+		for range min(c.Buffers, r.ring.turns) {
+			b, err := s.alloc(r.dev, r.t, r.ring.len, device.Staging)
+			if err != nil {
+				return err
+			}
+			r.ring.slots = append(r.ring.slots, slot{buf: b})
+		}
+	}
+	if s.disk == nil {
+		return nil
+	}
+	return s.disk.open(s.digest())
+}
+
+// allocateUnit allocates what rests in memory and is not the runner's.
+func (s *Store) allocateUnit(u *unit) (err error) {
+	if u.param == Host {
+		if u.rest, err = s.alloc(s.cfg.Host, s.cfg.DType, u.Len, device.Params); err != nil {
+			return err
+		}
+	}
+	if u.vecs > 0 {
+		return nil
+	}
+	dev := s.cfg.Device
+	if u.onHost {
+		dev = s.cfg.Host
+	}
+	if u.copies {
+		if u.master, err = s.alloc(dev, device.F32, u.Len, device.Master); err != nil {
+			return err
+		}
+	}
+	for j := range s.cfg.Vecs {
+		if u.vec[j], err = s.alloc(dev, device.F32, u.Len, device.States); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Store) alloc(dev device.Device, t device.DType, n int, use device.Use) (device.Buffer, error) {
+	b, err := dev.Alloc(t, n, use)
+	if err == nil {
+		s.held = append(s.held, owned{dev, b})
+	}
+	return b, err
+}
+
+// OnHost says whether a unit is updated in host memory, where its gradient
+// must rest then.
+func (s *Store) OnHost(unit int) bool { return s.units[unit].onHost }
+
+// Away says whether a unit's parameter shard rests outside of the device and
+// must be fetched.
+func (s *Store) Away(unit int) bool { return s.units[unit].param != Device }
+
+// Tiles is the number of parts a unit is updated in.
+func (s *Store) Tiles(unit int) int { return len(s.units[unit].tiles) }
+
+// Tile is the elements of a unit's shard that a tile has.
+func (s *Store) Tile(unit, i int) shard.Range { return s.units[unit].tiles[i].at }
+
+// Bind tells where a unit's gradient rests and, if it is not Away, its
+// parameter. It comes before the first Acquire.
+func (s *Store) Bind(unit int, param, grad device.Buffer) {
+	u := &s.units[unit]
+	u.grad = grad
+	if u.param == Device {
+		u.rest = param
+	}
+}
+
+// DiskBytes is the size of this rank's file; 0 without one.
+func (s *Store) DiskBytes() int64 {
+	if s.disk == nil {
+		return 0
+	}
+	return s.disk.size
+}
+
+// Reclaimed describes the files of dead runs that New has removed.
+func (s *Store) Reclaimed() []string {
+	if s.disk == nil {
+		return nil
+	}
+	return s.disk.reclaimed
+}
+
+// Free gives back the store's memory and removes its file. The queues must be
+// idle. Memory that a transfer which was given up may still touch is kept.
+func (s *Store) Free() {
+	if s.disk != nil && !s.disk.close() {
+		return
+	}
+	for _, h := range s.held {
+		h.dev.Free(h.buf)
+	}
+	s.held = nil
 }

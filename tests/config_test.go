@@ -21,8 +21,9 @@ var configFields = strings.Fields(`
 	Model.KVHeads Model.FFN Model.Theta Model.Scaling.Factor Model.Scaling.Low Model.Scaling.High Model.Scaling.Context Model.Tied Model.Bias
 	Data.Text Data.Tokens Data.Tokenizer Data.Vocab Data.Validation
 	Train.Steps Train.Batch Train.MicroBatch Train.Accumulate Train.Clip Train.Seed Train.EvalEvery Train.EvalBatches Train.LossChunk
-	Parallel.Ranks Parallel.Shard Parallel.Replicate Parallel.Timeout
+	Parallel.Ranks Parallel.Shard Parallel.Replicate Parallel.Timeout Parallel.Memory
 	Zero.Stage Zero.Prefetch Zero.Recompute
+	Zero.Offload.Optimizer Zero.Offload.Parameters Zero.Offload.Path Zero.Offload.Buffers Zero.Offload.Ratio
 	Precision
 	Optimizer.Type Optimizer.LR Optimizer.Betas Optimizer.Eps Optimizer.WeightDecay Optimizer.Momentum
 	Schedule.Type Schedule.Warmup Schedule.MinLR
@@ -34,8 +35,9 @@ var configKeys = strings.Fields(`
 	model.from model.family model.layers model.heads model.kv_heads model.width model.ffn model.context model.vocab model.rope_theta model.tied
 	data.text data.tokens data.tokenizer data.vocab data.validation
 	train.steps train.batch train.micro_batch train.accumulate train.clip train.seed train.eval_every train.eval_batches train.loss_chunk
-	parallel.ranks parallel.shard parallel.replicate parallel.timeout
+	parallel.ranks parallel.shard parallel.replicate parallel.timeout parallel.memory
 	zero.stage zero.prefetch zero.recompute
+	zero.offload.optimizer zero.offload.parameters zero.offload.path zero.offload.buffers zero.offload.ratio
 	precision
 	optimizer.type optimizer.lr optimizer.betas optimizer.eps optimizer.weight_decay optimizer.momentum
 	schedule.type schedule.warmup schedule.min_lr

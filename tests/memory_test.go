@@ -2,18 +2,21 @@ package tests
 
 import (
 	"fmt"
+	"os"
 	"runtime"
+	"slices"
 	"testing"
 
 	"zeroth/device"
 	"zeroth/job"
 	"zeroth/nn"
+	"zeroth/offload"
 	"zeroth/shard"
 	"zeroth/zero"
 )
 
-// formula is the closed form for a job.
-func formula(c *job.Config) device.Bytes {
+// formula is the closed form for a job whose tiles have so many elements.
+func formula(c *job.Config, tile int) zero.Footprint {
 	units, peak := gpt2Sizes(c)
 	if c.Model.Family == "llama" {
 		units, peak = llamaSizes(c)
@@ -21,8 +24,13 @@ func formula(c *job.Config) device.Bytes {
 	vecs := map[string]int{"adamw": 2, "lion": 1, "sgd": 1}[c.Optimizer.Type]
 	return zero.Footprint{
 		Units: units, Mesh: c.Mesh(), Policy: zero.Stage(c.Zero.Stage).Policy(c.Zero.Prefetch, c.Zero.Recompute == "block"), DType: c.Precision,
-		Vecs: vecs, Micro: c.Train.Accumulate, Rows: c.Train.MicroBatch * c.Model.Context, Peak: peak, Work: c.Workspace(),
-	}.Bytes()
+		Vecs: vecs, Micro: c.Train.Accumulate, Rows: c.Train.MicroBatch * c.Model.Context, Peak: peak, Work: c.Workspace(), HostWork: c.HostWorkspace(),
+		Offload: zero.Offload{Optimizer: restsAt(c.Zero.Offload.Optimizer), Params: restsAt(c.Zero.Offload.Parameters), Ratio: c.Zero.Offload.Ratio, Buffers: c.Zero.Offload.Buffers, Tile: tile},
+	}
+}
+
+func restsAt(name string) offload.Place {
+	return map[string]offload.Place{"none": offload.Device, "host": offload.Host, "disk": offload.Disk}[name]
 }
 
 // llamaSizes are the parameters of each unit and the activations of a Llama.
@@ -73,6 +81,14 @@ var memoryJobs = [][]string{
 	{"model.family=llama", "model.tied=true", "model.vocab=5000", "zero.stage=1", "parallel.ranks=2", "precision=bf16", "zero.recompute=block"},
 }
 
+var offloadJobs = [][]string{
+	{"zero.stage=3", "zero.offload.optimizer=host", "zero.offload.parameters=host", "train.accumulate=2"},
+	{"zero.stage=2", "zero.offload.optimizer=host", "zero.offload.ratio=0.5", "precision=fp32"},
+	{"zero.stage=1", "zero.offload.optimizer=host", "train.accumulate=2"},
+	{"zero.stage=3", "zero.offload.parameters=host", "parallel.ranks=6", "parallel.replicate=2"},
+	{"zero.stage=3", "zero.offload.optimizer=disk", "zero.offload.parameters=disk", "zero.offload.path=."},
+}
+
 // The bytes a job allocates in each category are those of the closed forms,
 // those a rehearsal counts, and those the allocator holds on every rank: before
 // the first step, after steps, and at the peak.
@@ -80,11 +96,12 @@ func TestAllocatedIsPlannedIsFormula(t *testing.T) {
 	for _, sets := range memoryJobs {
 		t.Run(fmt.Sprint(sets), func(t *testing.T) {
 			c := config(t, sets...)
-			plan, arena, err := c.Footprint()
+			f, err := c.Footprint()
 			if err != nil {
 				t.Fatal(err)
 			}
-			sameBytes(t, "planned", plan, formula(c))
+			plan, arena := f.Device, f.Arena
+			sameBytes(t, "planned", plan, formula(c, 0).Bytes())
 			ranks, err := c.Open(nil)
 			if err != nil {
 				t.Fatal(err)
@@ -106,9 +123,69 @@ func TestAllocatedIsPlannedIsFormula(t *testing.T) {
 	}
 }
 
+// So it is on both accounts, and on disk, whatever is offloaded.
+func TestOffloadedIsPlannedIsFormula(t *testing.T) {
+	for _, sets := range memoryJobs {
+		t.Run(fmt.Sprint(sets), func(t *testing.T) {
+			t.Parallel()
+			stage := config(t, sets...).Zero.Stage
+			for i, way := range offloads(t, stage) {
+				c := config(t, append(append(slices.Clone(sets), way...), fmt.Sprintf("zero.offload.buffers=%d", 1+i%5))...)
+				offloadedIsPlanned(t, fmt.Sprint(way), c, 500*(i%2))
+			}
+		})
+	}
+}
+
+func offloadedIsPlanned(t *testing.T, way string, c *job.Config, tile int) {
+	t.Helper()
+	want, seams := formula(c, tile), job.Seams{Tile: tile}
+	ranks, err := c.OpenWith(seams)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeAll(ranks)
+	steps(t, c, ranks, 1)
+	for _, r := range ranks {
+		dev, host := r.Device.Usage(), r.Host.Usage()
+		sameBytes(t, way+" on the device", dev.Live, want.Bytes())
+		sameBytes(t, way+" on the device at its peak", dev.Peak, want.Bytes())
+		sameBytes(t, way+" on the host", host.Live, want.Host())
+		sameBytes(t, way+" on the host at its peak", host.Peak, want.Host())
+		if got := r.Trainer.DiskBytes(); got != want.Disk() {
+			t.Errorf("%s: %d bytes on disk, want %d", way, got, want.Disk())
+		}
+	}
+	if tile > 0 {
+		return // Footprint has no seams
+	}
+	if f, err := c.Footprint(); err != nil || f.Device != want.Bytes() || f.Host != want.Host() || f.Disk != want.Disk() {
+		t.Errorf("%s: planned %+v (%v), want %v, %v and %d", way, f, err, want.Bytes(), want.Host(), want.Disk())
+	}
+}
+
+// So are those of a job that makes checkpoints.
+func TestSaverIsPlanned(t *testing.T) {
+	for _, async := range []string{"true", "false"} {
+		c := config(t, "parallel.ranks=2", "zero.stage=2", "checkpoint.every=1", "checkpoint.async="+async)
+		plan, err := c.Footprint()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ranks, err := c.Open(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range ranks {
+			sameBytes(t, "async "+async, r.Device.Usage().Live, plan.Device)
+		}
+		closeAll(ranks)
+	}
+}
+
 // What New allocated is given back.
 func TestCloseFreesEverything(t *testing.T) {
-	c := config(t, "parallel.ranks=3", "zero.stage=2")
+	c := config(t, "parallel.ranks=3", "zero.stage=3", "zero.offload.optimizer=disk", "zero.offload.parameters=host", "zero.offload.path="+t.TempDir())
 	ranks, err := c.Open(nil)
 	if err != nil {
 		t.Fatal(err)
@@ -117,6 +194,10 @@ func TestCloseFreesEverything(t *testing.T) {
 	closeAll(ranks)
 	for _, r := range ranks {
 		sameBytes(t, fmt.Sprintf("rank %d closed", r.Rank), r.Device.Usage().Live, device.Bytes{})
+		sameBytes(t, fmt.Sprintf("host of rank %d closed", r.Rank), r.Host.Usage().Live, device.Bytes{})
+	}
+	if left, err := os.ReadDir(c.Zero.Offload.Path); err != nil || len(left) > 0 {
+		t.Errorf("%v is left on the disk (%v)", left, err)
 	}
 }
 
@@ -145,10 +226,14 @@ func TestStepAllocatesNothing(t *testing.T) {
 		{"zero.stage=3", "precision=bf16", "train.accumulate=2", "zero.recompute=block"},
 		{"zero.stage=1", "precision=fp32", "train.accumulate=2"},
 		{"zero.stage=0", "precision=fp16"},
+		{"zero.stage=3", "train.accumulate=2", "zero.offload.optimizer=host", "zero.offload.parameters=host", "zero.offload.ratio=0.5"},
+		{"zero.stage=3", "zero.offload.optimizer=disk", "zero.offload.parameters=disk", "zero.offload.path=" + t.TempDir()},
+		{"zero.stage=3", "zero.offload.parameters=disk", "zero.offload.path=" + t.TempDir()},
+		{"zero.stage=1", "zero.offload.optimizer=disk", "zero.offload.path=" + t.TempDir()},
 		{"model.family=llama", "model.kv_heads=1", "zero.stage=3", "precision=bf16", "train.accumulate=2"},
 	} {
 		c := config(t, append(sets, "parallel.ranks=2")...)
-		ranks, err := c.Open(nil)
+		ranks, err := c.OpenWith(job.Seams{Tile: 200})
 		if err != nil {
 			t.Fatal(err)
 		}

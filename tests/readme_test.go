@@ -93,12 +93,12 @@ func source(t *testing.T, file string, names ...string) string {
 // depends on the machine.
 func planned(t *testing.T, sets ...string) device.Bytes {
 	t.Helper()
-	bytes, _, err := quickstart(t, sets...).Footprint()
+	plan, err := quickstart(t, sets...).Footprint()
 	if err != nil {
 		t.Fatal(err)
 	}
-	bytes[device.Workspace] = 0
-	return bytes
+	plan.Device[device.Workspace] = 0
+	return plan.Device
 }
 
 func mebi(n int64) string { return fmt.Sprintf("%.1f", float64(n)/(1<<20)) }

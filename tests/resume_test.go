@@ -95,6 +95,8 @@ func TestResumeAgreesToTheBit(t *testing.T) {
 		{"parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2", "precision=bf16", "checkpoint.async=false", "checkpoint.compress=always"},
 		{"parallel.ranks=1", "zero.stage=0", "optimizer.type=lion"},
 		{"parallel.ranks=2", "zero.stage=3", "optimizer.type=sgd"},
+		{"parallel.ranks=2", "zero.stage=3", "zero.offload.optimizer=disk", "zero.offload.parameters=disk", "zero.offload.path=" + t.TempDir()},
+		{"parallel.ranks=3", "zero.stage=2", "zero.offload.optimizer=host", "zero.offload.ratio=0.5", "checkpoint.async=false"},
 	} {
 		t.Run(fmt.Sprint(sets), func(t *testing.T) {
 			t.Parallel()
@@ -124,6 +126,8 @@ func TestResumeOnAnotherTopology(t *testing.T) {
 		{"parallel.ranks=2", "zero.stage=2", "train.accumulate=3"},
 		{"parallel.ranks=6", "parallel.shard=3", "parallel.replicate=2", "zero.stage=3"},
 		{"parallel.ranks=6", "zero.stage=0", "precision=fp32"},
+		{"parallel.ranks=4", "zero.stage=3", "zero.offload.optimizer=host", "zero.offload.parameters=host"},
+		{"parallel.ranks=2", "zero.stage=1", "zero.offload.optimizer=disk", "zero.offload.path=" + t.TempDir()},
 	}
 	for i, from := range topologies {
 		first := t.TempDir()
@@ -246,8 +250,9 @@ func TestSaveThatFails(t *testing.T) {
 }
 
 // Killed at random instants, again and again, a run that is resumed each time
-// from the newest checkpoint ends as one that was never killed. -short kills 3
-// times, otherwise 50.
+// from the newest checkpoint ends as one that was never killed. It is offloaded
+// to disk, and what the killed ones leave there is reclaimed; the other is not.
+// -short kills 3 times, otherwise 50.
 func TestKilledAtAnyInstant(t *testing.T) {
 	bin := filepath.Join(t.TempDir(), "zeroth")
 	if msg, err := exec.Command("go", "build", "-o", bin, "../cmd/zeroth").CombinedOutput(); err != nil {
@@ -276,10 +281,12 @@ func TestKilledAtAnyInstant(t *testing.T) {
 		}
 		return dir
 	}
+	disk := t.TempDir()
+	offload := []string{"--set", "zero.offload={optimizer: disk, parameters: disk, path: " + disk + "}"}
 	killed, rng := prepare(), rand.New(rand.NewPCG(1, 2))
 	const ever = 1 << 20 // steps: more than will be made
 	for range kills {
-		cmd := exec.Command(bin, args(killed, ever)...)
+		cmd := exec.Command(bin, append(args(killed, ever), offload...)...)
 		var said bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &said, &said
 		if err := cmd.Start(); err != nil {
@@ -308,9 +315,16 @@ func TestKilledAtAnyInstant(t *testing.T) {
 	steps := int(last) + 2
 	whole := prepare()
 	for _, dir := range []string{killed, whole} {
-		if msg, err := exec.Command(bin, args(dir, steps)...).CombinedOutput(); err != nil {
+		all := args(dir, steps)
+		if dir == killed {
+			all = append(all, offload...)
+		}
+		if msg, err := exec.Command(bin, all...).CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, msg)
 		}
+	}
+	if left, err := os.ReadDir(disk); err != nil || len(left) > 0 {
+		t.Errorf("%v is left of what was offloaded (%v)", left, err)
 	}
 	dirs := [2]string{filepath.Join(killed, "run", "ckpt"), filepath.Join(whole, "run", "ckpt")}
 	if digest(t, dirs[0], "latest") != digest(t, dirs[1], "latest") {

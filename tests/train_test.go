@@ -74,15 +74,19 @@ func trainAs(t *testing.T, c *job.Config, wrap func(int, collective.Ranks) colle
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
-		for _, r := range ranks {
-			r.Close()
-		}
-	}()
+	defer closeAll(ranks)
+	for _, r := range ranks {
+		prepare(r)
+	}
+	return trainOn(t, c, ranks)
+}
+
+// trainOn runs the job on ranks that are open.
+func trainOn(t *testing.T, c *job.Config, ranks []*job.Rank) outcome {
+	t.Helper()
 	out := outcome{state: map[string][]float32{}}
 	turn := make(chan struct{}, 1) // not a mutex: on a fake clock a rank that waits for one would stop the time
-	err = job.Together(ranks, func(r *job.Rank) error {
-		prepare(r)
+	err := job.Together(ranks, func(r *job.Rank) error {
 		if err := fresh(r); err != nil {
 			return err
 		}

@@ -11,15 +11,18 @@ import (
 // They are written down apart from the code that allocates, as its oracle:
 // symbols as in the ZeRO paper and in Korthikanti et al., arXiv 2205.05198.
 type Footprint struct {
-	Units  []UnitSize // in order of first use
-	Mesh   shard.Mesh // S × R
-	Policy fsdp.Policy
-	DType  device.DType
-	Vecs   int   // K: state vectors of the update rule, float32 each
-	Micro  int   // micro-batches a step
-	Rows   int   // r = sequences × positions of a micro-batch
-	Peak   int   // most activation bytes at once, from a model's own closed form
-	Work   int64 // bytes the device takes for its kernels
+	Units    []UnitSize // in order of first use
+	Mesh     shard.Mesh // S × R
+	Policy   fsdp.Policy
+	DType    device.DType
+	Vecs     int   // K: state vectors of the update rule, float32 each
+	Micro    int   // micro-batches a step
+	Rows     int   // r = sequences × positions of a micro-batch
+	Peak     int   // most activation bytes at once, from a model's own closed form
+	Work     int64 // bytes the device takes for its kernels,
+	HostWork int64 // and the host, if something is offloaded
+
+	Offload Offload
 }
 
 // UnitSize is a unit's number of elements, and whether several modules use it.
@@ -28,9 +31,9 @@ type UnitSize struct {
 	Shared bool
 }
 
-// Bytes are the bytes a rank allocates in each category, before its first step
-// and for good. With Ψ the padded number of parameters, p and 4 the bytes of a
-// parameter and of everything else:
+// Bytes are the bytes of device memory a rank allocates in each category,
+// before its first step and for good. With Ψ the padded number of parameters,
+// p and 4 the bytes of a parameter and of everything else:
 //
 //	                 stages 0, 1       stage 2            stage 3
 //	params           pΨ                pΨ                 pΨ/S of units not shared
@@ -42,25 +45,24 @@ type UnitSize struct {
 //	optimizer        4KΨ/S
 //
 // where S is 1 at stage 0, and slots are Prefetch+1 (parameters) or two
-// (gradients; one without prefetch) of the largest units that take turns.
+// (gradients; one without prefetch) of the largest units that take turns. What
+// is offloaded is not in it; see Offload.
 func (f Footprint) Bytes() (b device.Bytes) {
 	p := int64(f.DType.Size())
-	var whole, parts, ownParts, shared int64 // elements: Ψ, Ψ/S, of which not shared, of shared units
+	var whole, shared int64 // elements: Ψ, of shared units
 	var turn []int64
 	for _, u := range f.Units {
-		n, part := f.pad(u.Numel)
-		whole, parts = whole+n, parts+part
+		n, _ := f.pad(u.Numel)
+		whole += n
 		if u.Shared {
 			shared += n
 			continue
 		}
-		ownParts += part
 		turn = append(turn, n)
 	}
 	if f.Policy.KeepParams {
 		b[device.Params] = p * whole
 	} else {
-		b[device.Params] = p * ownParts
 		b[device.Gathered] = p * (shared + slots(turn, f.Policy.Prefetch+1))
 	}
 	gradSlots := 4 * (shared + slots(turn, min(2, f.Policy.Prefetch+1)))
@@ -71,12 +73,8 @@ func (f Footprint) Bytes() (b device.Bytes) {
 		b[device.UnitGrads] = 4*whole + gradSlots
 	default:
 		b[device.UnitGrads] = gradSlots
-		b[device.Grads] = 4 * parts
 	}
-	if f.DType != device.F32 {
-		b[device.Master] = 4 * parts
-	}
-	b[device.States] = 4 * int64(f.Vecs) * parts
+	f.addShards(&b)
 	b[device.Activations] = int64(f.Peak)
 	b[device.Workspace] = f.Work
 	b[device.Inputs] = int64(2 * 4 * f.Micro * f.Rows)

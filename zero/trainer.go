@@ -39,6 +39,12 @@ type Config struct {
 	Comm    fsdp.Comm
 	Update  Update
 
+	// Offload says what rests outside of the device and has the host's memory
+	// and queues; New fills in what it knows itself. HostUpdate runs the
+	// updates of what is in host memory; nil where nothing is.
+	Offload    offload.Config
+	HostUpdate Update
+
 	Groups collective.Ranks // of this rank in Mesh
 	Mesh   shard.Mesh
 
@@ -53,7 +59,6 @@ type Config struct {
 	Rule  optim.Rule
 	Clip  float64         // of the global gradient norm; 0 is off
 	Scale optim.LossScale // Dynamic: steps with gradients that overflow are skipped
-	Store func(params []device.Buffer) (offload.Store, error)
 }
 
 // Batches fills a micro-batch's token ids, B*T each.
@@ -72,16 +77,18 @@ type Stats struct {
 type Trainer struct {
 	cfg    Config
 	runner *fsdp.Runner
-	store  offload.Store
+	store  *offload.Store
 	batch  []nn.Batch // one a micro-batch
-	held   []device.Buffer
+	held   []func()   // give back what is allocated
 
 	stats  device.Buffer // (World × statLen) float64, one part a rank
-	norms  device.Buffer // (units × ExactLen) float64: this rank's sums of squares
+	norms  device.Buffer // (units × ExactLen) float64: this rank's sums of squares,
+	away   device.Buffer // and those of gradients in host memory
 	merge  func() error
-	pieces [][]run // of each unit's shard
-	labels []label // of each unit's work
-	peers  []int   // the world ranks of this rank's shard group
+	kept   device.Event // the last update has reached the disk
+	pieces [][][]run    // of each tile of each unit's shard
+	labels []label      // of each unit's work
+	peers  []int        // the world ranks of this rank's shard group
 
 	Scale    optim.LossScale
 	Updates  int  // applied so far
@@ -126,58 +133,102 @@ func (t *Trainer) build() (err error) {
 	t.runner, err = fsdp.New(fsdp.Config{
 		Device: c.Device, Compute: c.Compute, Comm: c.Comm, Shard: c.Groups.Shard, Replicate: c.Groups.Replica,
 		Model: c.Model, DType: c.DType, Policy: c.Policy, Micro: c.Micro, ArenaSize: c.ArenaSize,
+		Away: t.place, Host: fsdp.Host{Device: c.Offload.Host, ToHost: c.Offload.ToHost, ToDevice: c.Offload.ToDevice, Params: source{t}},
 	})
 	if err != nil {
 		return err
 	}
-	var params []device.Buffer
-	for _, u := range t.runner.Units {
-		params = append(params, u.Param)
-		t.pieces = append(t.pieces, runs(u.Layout, c.Groups.Shard.Rank()))
+	rank := c.Groups.Shard.Rank()
+	for i, u := range t.runner.Units {
+		t.store.Bind(i, u.Param, u.Grad)
 		t.labels = append(t.labels, label{"unit " + u.Name + ": norm", "unit " + u.Name + ": update"})
+		var tiles [][]run
+		for j := range t.store.Tiles(i) {
+			tiles = append(tiles, runs(u.Layout, rank, t.store.Tile(i, j)))
+		}
+		t.pieces = append(t.pieces, tiles)
 	}
 	t.peers = c.Mesh.ShardGroup(c.Groups.World.Rank())
-	if t.store, err = c.Store(params); err != nil {
+	t.merge = t.mergeNorms
+	return t.allocate()
+}
+
+// place decides where the units' shards rest and allocates what is not the
+// runner's.
+func (t *Trainer) place(units []*fsdp.Unit) (err error) {
+	o := t.cfg.Offload
+	o.Device, o.DType, o.Vecs = t.cfg.Device, t.cfg.DType, len(t.cfg.Rule.States())
+	var of []offload.Unit
+	for _, u := range units {
+		of = append(of, offload.Unit{Name: u.Name, Len: u.Layout.ShardLen(), Whole: u.Whole()})
+	}
+	if t.store, err = offload.New(o, of); err != nil {
 		return err
 	}
+	for i, u := range units {
+		u.GradAway, u.ParamAway = t.store.OnHost(i), t.store.Away(i)
+	}
+	return nil
+}
+
+// source is the store as the runner sees it.
+type source struct{ t *Trainer }
+
+func (s source) Fetch(unit int, dst device.Buffer, free, updated device.Event) device.Event {
+	return s.t.store.Fetch(unit, dst, free, updated)
+}
+
+// allocate takes memory for batches and statistics.
+func (t *Trainer) allocate() error {
+	c := t.cfg
 	var errs []error
-	alloc := func(dt device.DType, n int, use device.Use) device.Buffer {
-		b, err := c.Device.Alloc(dt, n, use)
+	alloc := func(d device.Device, dt device.DType, n int, use device.Use) device.Buffer {
+		b, err := d.Alloc(dt, n, use)
 		errs = append(errs, err)
-		t.held = append(t.held, b)
+		if err == nil {
+			t.held = append(t.held, func() { d.Free(b) })
+		}
 		return b
 	}
 	rows := c.B * c.T
-	loss := alloc(device.F32, rows, device.Stats)
+	loss := alloc(c.Device, device.F32, rows, device.Stats)
 	for range c.Micro {
 		t.batch = append(t.batch, nn.Batch{
 			B: c.B, T: c.T, Compute: c.DType, Chunk: c.Chunk, Loss: loss,
-			Input: alloc(device.I32, rows, device.Inputs), Target: alloc(device.I32, rows, device.Inputs),
+			Input: alloc(c.Device, device.I32, rows, device.Inputs), Target: alloc(c.Device, device.I32, rows, device.Inputs),
 		})
 	}
-	t.stats = alloc(device.F64, c.Groups.World.Size()*statLen, device.Stats)
-	t.norms = alloc(device.F64, len(t.runner.Units)*device.ExactLen, device.Stats)
-	t.merge = t.mergeNorms
+	norms := len(t.runner.Units) * device.ExactLen
+	t.stats = alloc(c.Device, device.F64, c.Groups.World.Size()*statLen, device.Stats)
+	t.norms = alloc(c.Device, device.F64, norms, device.Stats)
+	if c.HostUpdate != nil {
+		t.away = alloc(c.Offload.Host, device.F64, norms, device.Stats)
+	}
 	return errors.Join(errs...)
 }
 
-// runs joins the pieces of a rank's shard that share their weight decay.
-func runs(l *shard.Layout, rank int) (out []run) {
+// runs joins the pieces of a tile of a rank's shard that share their weight
+// decay; elements are counted from the tile's first.
+func runs(l *shard.Layout, rank int, tile shard.Range) (out []run) {
 	for p := range l.Pieces(rank) {
-		decay := l.Params[p.Param].Decay
-		if n := len(out); n > 0 && out[n-1].decay == decay {
-			out[n-1].at.Hi = p.InShard.Hi
+		decay, in := l.Params[p.Param].Decay, p.InShard.Intersect(tile)
+		if in.Len() == 0 {
 			continue
 		}
-		out = append(out, run{p.InShard, decay})
+		at := shard.Range{Lo: in.Lo - tile.Lo, Hi: in.Hi - tile.Lo}
+		if n := len(out); n > 0 && out[n-1].decay == decay {
+			out[n-1].at.Hi = at.Hi
+			continue
+		}
+		out = append(out, run{at, decay})
 	}
 	return out
 }
 
 // Free gives back what New allocated. The queues must be idle.
 func (t *Trainer) Free() {
-	for _, b := range t.held {
-		t.cfg.Device.Free(b)
+	for _, free := range t.held {
+		free()
 	}
 	t.held = nil
 	if t.store != nil {
@@ -191,12 +242,19 @@ func (t *Trainer) Free() {
 // ArenaPeak is the most activation memory used so far, in bytes.
 func (t *Trainer) ArenaPeak() int { return t.runner.ArenaPeak() }
 
+// DiskBytes is the size of this rank's file of what is offloaded.
+func (t *Trainer) DiskBytes() int64 { return t.store.DiskBytes() }
+
+// Reclaimed describes the files of dead runs that were in the way.
+func (t *Trainer) Reclaimed() []string { return t.store.Reclaimed() }
+
 // Units are the runner's, for reports.
 func (t *Trainer) Units() []*fsdp.Unit { return t.runner.Units }
 
 // Step trains on one global batch. Parameters are updated when it returns or
-// soon after, in the order of their next use; an error of that is reported by
-// the next call. After an error the trainer's groups are closed.
+// soon after, in the order of their next use, while the next step begins; an
+// error of that is reported by the next call. After an error the trainer's
+// groups are closed.
 func (t *Trainer) Step(fill Batches, lr float64) (Stats, error) {
 	t.Steps++
 	s, err := t.step(fill, lr)
@@ -208,9 +266,6 @@ func (t *Trainer) Step(fill Batches, lr float64) (Stats, error) {
 }
 
 func (t *Trainer) step(fill Batches, lr float64) (Stats, error) {
-	if err := t.cfg.Update.Wait(); err != nil {
-		return Stats{}, err
-	}
 	s := Stats{LossScale: t.Scale.Scale}
 	positions := t.cfg.Groups.World.Size() * t.cfg.Micro * t.cfg.B * t.cfg.T
 	for m := range t.batch {
@@ -234,7 +289,8 @@ func (t *Trainer) step(fill Batches, lr float64) (Stats, error) {
 		t.Skipped++
 		return s, nil
 	}
-	return s, t.update(lr, t.gradScale(s))
+	t.update(lr, t.gradScale(s))
+	return s, nil
 }
 
 // issue issues the passes over all micro-batches and the norms of what they
@@ -250,9 +306,9 @@ func (t *Trainer) issue() {
 
 // Rehearse issues a step's work and looks at none of its results: on a device
 // that only counts, what a step needs.
-func (t *Trainer) Rehearse() error {
+func (t *Trainer) Rehearse() {
 	t.issue()
-	return t.update(0, 1)
+	t.update(0, 1)
 }
 
 // addLoss adds a micro-batch's losses to this rank's statistics.
@@ -263,22 +319,39 @@ func (t *Trainer) addLoss(bt *nn.Batch) {
 // addNorms sums the squares of this rank's gradient shards, each as soon as it
 // is reduced, which is from the last unit to the first.
 func (t *Trainer) addNorms() {
-	q, units := t.cfg.Update, t.runner.Units
-	q.Zero(t.norms)
+	units := t.runner.Units
+	t.cfg.Update.Zero(t.norms)
+	if t.cfg.HostUpdate != nil {
+		t.cfg.HostUpdate.Zero(t.away)
+	}
 	for i := len(units) - 1; i >= 0; i-- {
+		q, sums := t.updates(t.store.OnHost(i))
 		q.Label(t.labels[i].norm)
 		q.After(units[i].Reduced)
-		q.SumSquares(t.norms.Slice(i*device.ExactLen, (i+1)*device.ExactLen), units[i].Grad)
+		q.SumSquares(sums.Slice(i*device.ExactLen, (i+1)*device.ExactLen), units[i].Grad)
 	}
-	q.Do(t.merge)
+	if t.cfg.HostUpdate != nil {
+		t.cfg.Update.After(t.cfg.HostUpdate.Mark())
+	}
+	t.cfg.Update.Do(t.merge)
+}
+
+// updates is the queue that works on shards on the device or in host memory,
+// and where it sums their squares.
+func (t *Trainer) updates(onHost bool) (q Update, sums device.Buffer) {
+	if onHost {
+		return t.cfg.HostUpdate, t.away
+	}
+	return t.cfg.Update, t.norms
 }
 
 // mergeNorms adds up the units' sums of squares. They are exact, so the norm
 // does not depend on how the parameters are sharded.
 func (t *Trainer) mergeNorms() error {
-	own, norms := collective.Own(t.cfg.Groups.World, t.stats).F64(), t.norms.F64()
+	own := collective.Own(t.cfg.Groups.World, t.stats).F64()
 	for i := len(t.runner.Units) - 1; i >= 0; i-- {
-		acc := norms[i*device.ExactLen : (i+1)*device.ExactLen]
+		_, sums := t.updates(t.store.OnHost(i))
+		acc := sums.F64()[i*device.ExactLen : (i+1)*device.ExactLen]
 		device.ExactMerge(own[statNorm:statWhere], acc)
 		if device.ExactNonFinite(acc) > 0 && own[statWhere] == 0 {
 			own[statWhere] = float64(1 + i)
@@ -293,6 +366,7 @@ func (t *Trainer) exchange() error {
 	q.Label("statistics: all-gather")
 	q.After(t.cfg.Compute.Mark())
 	q.After(t.cfg.Update.Mark())
+	q.After(t.kept) // for its error: the disk has had a whole step's time
 	t.cfg.Groups.World.AllGather(q, t.stats)
 	return q.Wait()
 }
@@ -338,33 +412,35 @@ func (t *Trainer) gradScale(s Stats) float64 {
 }
 
 // update issues the update of every unit, in the order the next step uses them.
-func (t *Trainer) update(lr, gradScale float64) error {
+func (t *Trainer) update(lr, gradScale float64) {
 	t.Updates++
-	q, h := t.cfg.Update, optim.Hyper{LR: lr, GradScale: gradScale}
+	h := optim.Hyper{LR: lr, GradScale: gradScale}
 	for i, u := range t.runner.Units {
-		st, err := t.store.Acquire(i)
-		if err != nil {
-			return fmt.Errorf("unit %s: %w", u.Name, err)
+		var done device.Event
+		for j := range t.store.Tiles(i) {
+			st := t.store.Acquire(i, j)
+			q, _ := t.updates(st.OnHost)
+			q.Label(t.labels[i].update)
+			q.After(st.Ready[0])
+			q.After(st.Ready[1])
+			for _, r := range t.pieces[i][j] {
+				t.cfg.Rule.Step(q, t.Updates, h, piece(st, r))
+			}
+			done = t.store.Release(i, j, q.Mark(), true)
 		}
-		q.Label(t.labels[i].update)
-		for _, r := range t.pieces[i] {
-			t.cfg.Rule.Step(q, t.Updates, h, piece(u, st, r))
-		}
-		done := q.Mark()
 		u.MarkUpdated(done)
-		if err := t.store.Release(i, done); err != nil {
-			return fmt.Errorf("unit %s: %w", u.Name, err)
-		}
 	}
-	return nil
+	if w := t.cfg.Offload.Write; w != nil {
+		t.kept = w.Mark()
+	}
 }
 
-// piece is a run of a unit's shard with the state its update needs.
-func piece(u *fsdp.Unit, st offload.State, r run) optim.Piece {
+// piece is a run of a tile with the state its update needs.
+func piece(st offload.State, r run) optim.Piece {
 	lo, hi := r.at.Lo, r.at.Hi
-	p := optim.Piece{Master: st.Master.Slice(lo, hi), Grad: u.Grad.Slice(lo, hi), Decay: r.decay}
-	if u.Param.Type != device.F32 {
-		p.Param = u.Param.Slice(lo, hi)
+	p := optim.Piece{Master: st.Master.Slice(lo, hi), Grad: st.Grad.Slice(lo, hi), Decay: r.decay}
+	if st.Param.N > 0 {
+		p.Param = st.Param.Slice(lo, hi)
 	}
 	for i, v := range st.Vec {
 		if v.N > 0 {

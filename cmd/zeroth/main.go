@@ -38,6 +38,9 @@ var errStopped = errors.New("stopped")
 // errSaved is what it returns if SIGTERM asked and a checkpoint was saved.
 var errSaved = errors.New("stopped, to be resumed")
 
+// errFound is what a check returns that found and told what it looked for.
+var errFound = errors.New("found")
+
 // signalled is the cause of a context that a signal ended.
 type signalled struct{ os.Signal }
 
@@ -76,6 +79,8 @@ func (a *app) verdict(err error) (code int, message string) {
 	switch {
 	case err == nil:
 		return exitDone, ""
+	case errors.Is(err, errFound):
+		return exitFailure, ""
 	case errors.Is(err, errStopped):
 		return exitStopped, ""
 	case errors.Is(err, errSaved):
@@ -91,7 +96,7 @@ func (a *app) verdict(err error) (code int, message string) {
 const about = `zeroth trains GPT models in pure Go, sharded over ranks in the ways of
 ZeRO (stages 0 to 3) and FSDP. A job is one YAML file.
 
-Exit codes: 0 done; 1 failure; 2 a mistake in the job file, its data or the
+Exit codes: 0 done; 1 failure, or what a check found; 2 a mistake in the job file, its data or the
 command line; 130 stopped by Ctrl-C or SIGTERM, with all steps done so far kept;
 75 stopped by SIGTERM with a checkpoint saved, to go on with --resume latest.
 A defect of the program itself ends it by SIGABRT (134).`
@@ -107,7 +112,7 @@ func (a *app) root() *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.AddCommand(a.train(), a.sample(), a.version(), jobTopic())
+	root.AddCommand(a.train(), a.plan(), a.fit(), a.ckpt(), a.sample(), a.bench(), a.doctor(), a.version(), jobTopic())
 	root.CompletionOptions.HiddenDefaultCmd = false
 	return root
 }

@@ -199,8 +199,9 @@ func (f *attnForward) block(b, h, q0 int) {
 			sum += x
 		}
 		lse[i] = f.M[i] + float32(math.Log(float64(sum)))
-		f.isa.storeRows(&f.t.m[0], first+q0+i, h*a.D, f.O[i*f.Dp:], f.Dp, 1, a.D, 1/sum)
+		f.isa.scale(floatPtr(f.O, i*f.Dp), f.Dp, 1/sum)
 	}
+	f.isa.storeRows(&f.t.m[0], first+q0, h*a.D, f.O, f.Dp, nq, a.D, 1)
 }
 
 // keys goes on to the keys and values from position k0 on.

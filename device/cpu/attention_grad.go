@@ -23,14 +23,15 @@ func (q *Queue) AttentionGrad(dq, dk, dv device.Mat, delta device.Buffer, do, o 
 	q.kernel(t, runAttentionGrad, a.B*a.KV, 1)
 }
 
-// attnBackward is the work space of one worker.
+// attnBackward is the work space of one worker: keys and values of a head,
+// packed once, and a block of queries.
 type attnBackward struct {
 	t            *task
 	isa          *vecISA
 	Dp           int
-	dQ, dK, dV   []float32 // (T, Dp)
-	Q, dO, K     []float32 // (gradBlock, Dp); Q times Scale
+	K, dK, dV    []float32 // (T, Dp)
 	Kt, Vt       []float32 // panels of 2 lanes keys
+	Q, dO, dQ    []float32 // (gradBlock, Dp); Q times Scale, dQ without
 	P, dS        []float32 // (gradBlock, gradBlock)
 	delta, lse   []float32 // (B, H, T)
 	first        int       // row of the sequence's first position
@@ -41,12 +42,13 @@ type attnBackward struct {
 func runAttentionGrad(t *task, w *worker, lo, hi int) {
 	a := &t.attn
 	f := attnBackward{t: t, isa: bestVec, Dp: padded(a.D, rowUnit), delta: t.b[0].F32(), lse: t.b[1].F32()}
-	whole, part, square := padded(a.T, f.isa.rows)*f.Dp, gradBlock*f.Dp, gradBlock*gradBlock
-	mem := w.floats(3*whole + 3*part + 2*gradBlock*a.D + 2*square + edge)
-	f.dQ, f.dK, f.dV = take(&mem, whole), take(&mem, whole), take(&mem, whole)
-	f.Q, f.dO, f.K = take(&mem, part), take(&mem, part), take(&mem, part)
+	T := padded(a.T, gradBlock)
+	whole, panels, part, square := T*f.Dp, T*a.D, gradBlock*f.Dp, gradBlock*gradBlock
+	mem := w.floats(3*whole + 2*panels + 3*part + 2*square + edge)
+	f.K, f.dK, f.dV = take(&mem, whole), take(&mem, whole), take(&mem, whole)
+	f.Q, f.dO, f.dQ = take(&mem, part), take(&mem, part), take(&mem, part)
 	f.P, f.dS = take(&mem, square), take(&mem, square)
-	f.Kt, f.Vt = take(&mem, gradBlock*a.D), take(&mem, gradBlock*a.D)
+	f.Kt, f.Vt = take(&mem, panels), take(&mem, panels)
 	for i := lo; i < hi; i++ {
 		f.keyHead(i/a.KV, i%a.KV)
 	}
@@ -56,57 +58,57 @@ func runAttentionGrad(t *task, w *worker, lo, hi int) {
 func (f *attnBackward) keyHead(b, kv int) {
 	a, t, share := &f.t.attn, f.t, f.t.attn.H/f.t.attn.KV
 	f.first, f.shared, f.add = b*a.T, kv*a.D, 0
+	f.pack()
 	for h := kv * share; h < (kv+1)*share; h++ {
 		f.head = h * a.D
-		f.queryHead((b*a.H + h) * a.T)
-		f.isa.storeRows(&t.m[0], f.first, f.head, f.dQ, f.Dp, a.T, a.D, a.Scale)
+		for q0 := 0; q0 < a.T; q0 += gradBlock {
+			f.queries((b*a.H+h)*a.T, q0, min(gradBlock, a.T-q0))
+		}
 		f.add = 1
 	}
 	f.isa.storeRows(&t.m[1], f.first, f.shared, f.dK, f.Dp, a.T, a.D, 1)
 	f.isa.storeRows(&t.m[2], f.first, f.shared, f.dV, f.Dp, a.T, a.D, 1)
 }
 
-// queryHead sets dQ, without Scale, and adds to dK and dV; stat is where the
-// head's rows begin in delta and lse.
-func (f *attnBackward) queryHead(stat int) {
+// pack makes the head's keys and values ready.
+func (f *attnBackward) pack() {
 	a := &f.t.attn
-	f.deltas(f.delta[stat:][:a.T])
 	for k0 := 0; k0 < a.T; k0 += gradBlock {
-		nk := min(gradBlock, a.T-k0)
-		f.isa.loadRows(f.K, f.Dp, &f.t.m[7], f.first+k0, f.shared, nk, a.D, 1)
-		f.isa.panels(f.Vt, f.K, f.Dp, nk, a.D)
-		f.isa.loadRows(f.K, f.Dp, &f.t.m[6], f.first+k0, f.shared, nk, a.D, 1)
-		f.isa.panels(f.Kt, f.K, f.Dp, nk, a.D)
-		for q0 := k0; q0 < a.T; q0 += gradBlock {
-			f.pair(stat, q0, k0, min(gradBlock, a.T-q0), nk)
-		}
+		nk, K := min(gradBlock, a.T-k0), f.K[k0*f.Dp:]
+		f.isa.loadRows(K, f.Dp, &f.t.m[7], f.first+k0, f.shared, nk, a.D, 1)
+		f.isa.panels(f.Vt[k0*a.D:], K, f.Dp, nk, a.D)
+		f.isa.loadRows(K, f.Dp, &f.t.m[6], f.first+k0, f.shared, nk, a.D, 1)
+		f.isa.panels(f.Kt[k0*a.D:], K, f.Dp, nk, a.D)
 	}
 }
 
-// deltas sets delta to the row sums of do*o.
-func (f *attnBackward) deltas(delta []float32) {
-	D := f.t.attn.D
-	clear(f.Q[D:f.Dp])
-	clear(f.dO[D:f.Dp])
-	for i := range delta {
-		f.isa.loadRows(f.Q, f.Dp, &f.t.m[4], f.first+i, f.head, 1, D, 1)
-		f.isa.loadRows(f.dO, f.Dp, &f.t.m[3], f.first+i, f.head, 1, D, 1)
-		delta[i] = f.isa.dot(floatPtr(f.Q, 0), floatPtr(f.dO, 0), f.Dp)
+// queries computes dq of nq queries from q0 on and what they add to dK and dV;
+// stat is where the head's rows begin in delta and lse.
+func (f *attnBackward) queries(stat, q0, nq int) {
+	a, isa, Dp := &f.t.attn, f.isa, f.Dp
+	isa.loadRows(f.Q, Dp, &f.t.m[4], f.first+q0, f.head, nq, a.D, 1)
+	isa.loadRows(f.dO, Dp, &f.t.m[3], f.first+q0, f.head, nq, a.D, 1)
+	for i := range nq { // Q has o for now
+		clear(f.Q[i*Dp+a.D : (i+1)*Dp])
+		clear(f.dO[i*Dp+a.D : (i+1)*Dp])
+		f.delta[stat+q0+i] = isa.dot(floatPtr(f.Q, i*Dp), floatPtr(f.dO, i*Dp), Dp)
 	}
+	isa.loadRows(f.Q, Dp, &f.t.m[5], f.first+q0, f.head, nq, a.D, a.Scale)
+	for k0 := 0; k0 <= q0; k0 += gradBlock {
+		f.pair(stat+q0, q0, k0, nq, min(gradBlock, a.T-k0))
+	}
+	isa.storeRows(&f.t.m[0], f.first+q0, f.head, f.dQ, Dp, nq, a.D, a.Scale)
 }
 
 // pair adds what nq queries from q0 on and nk keys from k0 on have to do with
-// each other.
-func (f *attnBackward) pair(stat, q0, k0, nq, nk int) {
+// each other; row is the first query's in delta and lse.
+func (f *attnBackward) pair(row, q0, k0, nq, nk int) {
 	a, isa, Dp, see := &f.t.attn, f.isa, f.Dp, q0-k0+1
-	f.isa.loadRows(f.Q, Dp, &f.t.m[5], f.first+q0, f.head, nq, a.D, a.Scale)
-	f.isa.loadRows(f.dO, Dp, &f.t.m[3], f.first+q0, f.head, nq, a.D, 1)
-	isa.scores(f.P, gradBlock, f.Q, Dp, f.Kt, nq, nk, see, a.D)
-	isa.scores(f.dS, gradBlock, f.dO, Dp, f.Vt, nq, nk, see, a.D)
+	isa.scores(f.P, gradBlock, f.Q, Dp, f.Kt[k0*a.D:], nq, nk, see, a.D)
+	isa.scores(f.dS, gradBlock, f.dO, Dp, f.Vt[k0*a.D:], nq, nk, see, a.D)
 	for i := 0; i < nq; i += isa.rows {
-		row := stat + q0 + i
 		isa.slope(floatPtr(f.P, i*gradBlock), floatPtr(f.dS, i*gradBlock), gradBlock, min(isa.rows, nq-i), see+i, nk,
-			min(nk, see+i+isa.rows-1), floatPtr(f.lse, row), floatPtr(f.delta, row))
+			min(nk, see+i+isa.rows-1), floatPtr(f.lse, row+i), floatPtr(f.delta, row+i))
 	}
 	add, addQ := f.add, 1
 	if q0 > k0 {
@@ -117,7 +119,7 @@ func (f *attnBackward) pair(stat, q0, k0, nq, nk int) {
 	}
 	f.spread(f.dV[k0*Dp:], f.P, f.dO, nq, nk, see, add)
 	f.spread(f.dK[k0*Dp:], f.dS, f.Q, nq, nk, see, add)
-	isa.mix(f.dQ[q0*Dp:], f.dS, gradBlock, f.K, Dp, nq, nk, see, Dp, addQ)
+	isa.mix(f.dQ, f.dS, gradBlock, f.K[k0*Dp:], Dp, nq, nk, see, Dp, addQ)
 }
 
 // spread sets c (nk, Dp), or adds to it, to the transpose of p (nq, nk) times

@@ -23,9 +23,10 @@ type Device struct {
 	products products
 	scratch  int // floats that Reserve promised each worker
 
-	mu    sync.Mutex
-	usage device.Usage
-	held  map[unsafe.Pointer][]byte
+	mu     sync.Mutex
+	usage  device.Usage
+	budget int64 // bytes; 0 is none
+	held   map[unsafe.Pointer][]byte
 }
 
 // New is a device whose kernels are split over the given number of workers;
@@ -41,22 +42,47 @@ func New(workers int) *Device {
 	return d
 }
 
+// Budget bounds the bytes that are held at once, as a GPU's memory would be; 0
+// is no bound. It is set before the first Alloc.
+func (d *Device) Budget(bytes int64) { d.budget = bytes }
+
 // Alloc implements device.Device. Accounted are the n elements themselves.
+// Memory begins at a multiple of 4096 bytes, so that disks can be read into it
+// directly.
 func (d *Device) Alloc(t device.DType, n int, use device.Use) (device.Buffer, error) {
 	b := device.Buffer{Type: t, Host: true, Use: use, N: n}
 	if n == 0 {
 		return b, nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if live := d.usage.Live.Total(); d.budget > 0 && live+int64(b.Bytes()) > d.budget {
+		return device.Buffer{}, fmt.Errorf("%s budget: %s of %v do not fit beside %s", size(d.budget), size(int64(b.Bytes())), use, size(live))
 	}
 	mem, err := allocate(b.Bytes())
 	if err != nil {
 		return device.Buffer{}, fmt.Errorf("allocate %d bytes of %v: %w", b.Bytes(), use, err)
 	}
 	b.Ptr = unsafe.Pointer(unsafe.SliceData(mem))
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	d.held[b.Ptr] = mem
 	d.usage.Add(use, int64(b.Bytes()))
 	return b, nil
+}
+
+// size is a number of bytes in words, exact or to three digits.
+func size(n int64) string {
+	for i, unit := range []string{"GiB", "MiB", "KiB"} {
+		one := int64(1) << (30 - 10*i)
+		switch {
+		case n >= one && n%one == 0:
+			return fmt.Sprintf("%d %s", n/one, unit)
+		case n >= 100*one:
+			return fmt.Sprintf("%.0f %s", float64(n)/float64(one), unit)
+		case n >= one:
+			return fmt.Sprintf("%.3g %s", float64(n)/float64(one), unit)
+		}
+	}
+	return fmt.Sprintf("%d bytes", n)
 }
 
 // Free implements device.Device.

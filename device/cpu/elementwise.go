@@ -54,8 +54,8 @@ func runEach(t *task, w *worker, lo, hi int) {
 func (t *task) directly() (f, last eachFunc) {
 	y, a, b := t.b[0], t.b[1], t.b[2]
 	adding := t.each == &bestVec.add
-	if adding && y.Type == device.F32 && a.Type == device.F32 && b.Type != device.F32 {
-		f = bestVec.addF32[b.Type]
+	if adding {
+		f = adder(y.Type, a.Type, b.Type)
 	} else if y.Type == a.Type && y.Type == b.Type {
 		f = t.each[y.Type]
 	}
@@ -69,6 +69,31 @@ func (t *task) directly() (f, last eachFunc) {
 		f = stream
 	}
 	return f, last
+}
+
+// adder is the function that adds elements of two types to a third, nil if
+// there is none.
+func adder(y, a, b device.DType) eachFunc {
+	switch {
+	case y == a && y == b:
+		return bestVec.add[y]
+	case y == device.F32 && a == device.F32:
+		return bestVec.addF32[b]
+	}
+	return nil
+}
+
+// addRow sets y = a + b, all of one length; y may be a.
+func (w *worker) addRow(y, a, b device.Buffer) {
+	if f := adder(y.Type, a.Type, b.Type); f != nil {
+		w.each(f, f, y, a, b, 0)
+		return
+	}
+	mem := w.floats(3 * y.N)
+	x, z := floatsOf(mem, a, 0, y.N), floatsOf(mem[y.N:], b, 0, y.N)
+	to, f := room(mem[2*y.N:], y, 0, y.N), bestVec.add[device.F32]
+	w.each(f, f, device.OfF32(to), device.OfF32(x), device.OfF32(z), 0)
+	keep(y, 0, to)
 }
 
 // each calls f on buffers of one length; what is left after whole vectors is

@@ -354,23 +354,55 @@ DATA eachConstants<>+1392(SB)/4, $0xc1180000
 DATA eachConstants<>+1396(SB)/4, $0xc1180000
 DATA eachConstants<>+1400(SB)/4, $0xc1180000
 DATA eachConstants<>+1404(SB)/4, $0xc1180000
-DATA eachConstants<>+1408(SB)/4, $0xff800000
-DATA eachConstants<>+1412(SB)/4, $0xff800000
-DATA eachConstants<>+1416(SB)/4, $0xff800000
-DATA eachConstants<>+1420(SB)/4, $0xff800000
-DATA eachConstants<>+1424(SB)/4, $0xff800000
-DATA eachConstants<>+1428(SB)/4, $0xff800000
-DATA eachConstants<>+1432(SB)/4, $0xff800000
-DATA eachConstants<>+1436(SB)/4, $0xff800000
-DATA eachConstants<>+1440(SB)/4, $0xff800000
-DATA eachConstants<>+1444(SB)/4, $0xff800000
-DATA eachConstants<>+1448(SB)/4, $0xff800000
-DATA eachConstants<>+1452(SB)/4, $0xff800000
-DATA eachConstants<>+1456(SB)/4, $0xff800000
-DATA eachConstants<>+1460(SB)/4, $0xff800000
-DATA eachConstants<>+1464(SB)/4, $0xff800000
-DATA eachConstants<>+1468(SB)/4, $0xff800000
-GLOBL eachConstants<>(SB), RODATA|NOPTR, $1472
+DATA eachConstants<>+1408(SB)/4, $0x42a00000
+DATA eachConstants<>+1412(SB)/4, $0x42a00000
+DATA eachConstants<>+1416(SB)/4, $0x42a00000
+DATA eachConstants<>+1420(SB)/4, $0x42a00000
+DATA eachConstants<>+1424(SB)/4, $0x42a00000
+DATA eachConstants<>+1428(SB)/4, $0x42a00000
+DATA eachConstants<>+1432(SB)/4, $0x42a00000
+DATA eachConstants<>+1436(SB)/4, $0x42a00000
+DATA eachConstants<>+1440(SB)/4, $0x42a00000
+DATA eachConstants<>+1444(SB)/4, $0x42a00000
+DATA eachConstants<>+1448(SB)/4, $0x42a00000
+DATA eachConstants<>+1452(SB)/4, $0x42a00000
+DATA eachConstants<>+1456(SB)/4, $0x42a00000
+DATA eachConstants<>+1460(SB)/4, $0x42a00000
+DATA eachConstants<>+1464(SB)/4, $0x42a00000
+DATA eachConstants<>+1468(SB)/4, $0x42a00000
+DATA eachConstants<>+1472(SB)/4, $0xc2a00000
+DATA eachConstants<>+1476(SB)/4, $0xc2a00000
+DATA eachConstants<>+1480(SB)/4, $0xc2a00000
+DATA eachConstants<>+1484(SB)/4, $0xc2a00000
+DATA eachConstants<>+1488(SB)/4, $0xc2a00000
+DATA eachConstants<>+1492(SB)/4, $0xc2a00000
+DATA eachConstants<>+1496(SB)/4, $0xc2a00000
+DATA eachConstants<>+1500(SB)/4, $0xc2a00000
+DATA eachConstants<>+1504(SB)/4, $0xc2a00000
+DATA eachConstants<>+1508(SB)/4, $0xc2a00000
+DATA eachConstants<>+1512(SB)/4, $0xc2a00000
+DATA eachConstants<>+1516(SB)/4, $0xc2a00000
+DATA eachConstants<>+1520(SB)/4, $0xc2a00000
+DATA eachConstants<>+1524(SB)/4, $0xc2a00000
+DATA eachConstants<>+1528(SB)/4, $0xc2a00000
+DATA eachConstants<>+1532(SB)/4, $0xc2a00000
+DATA eachConstants<>+1536(SB)/4, $0xff800000
+DATA eachConstants<>+1540(SB)/4, $0xff800000
+DATA eachConstants<>+1544(SB)/4, $0xff800000
+DATA eachConstants<>+1548(SB)/4, $0xff800000
+DATA eachConstants<>+1552(SB)/4, $0xff800000
+DATA eachConstants<>+1556(SB)/4, $0xff800000
+DATA eachConstants<>+1560(SB)/4, $0xff800000
+DATA eachConstants<>+1564(SB)/4, $0xff800000
+DATA eachConstants<>+1568(SB)/4, $0xff800000
+DATA eachConstants<>+1572(SB)/4, $0xff800000
+DATA eachConstants<>+1576(SB)/4, $0xff800000
+DATA eachConstants<>+1580(SB)/4, $0xff800000
+DATA eachConstants<>+1584(SB)/4, $0xff800000
+DATA eachConstants<>+1588(SB)/4, $0xff800000
+DATA eachConstants<>+1592(SB)/4, $0xff800000
+DATA eachConstants<>+1596(SB)/4, $0xff800000
+GLOBL eachConstants<>(SB), RODATA|NOPTR, $1600
 
 // func geluF32AVX512(y *byte, a *byte, b *byte, n int, s float32)
 // Requires: AVX, AVX512F, SSE
@@ -541,13 +573,114 @@ loop:
 	VZEROUPPER
 	RET
 
+// func swigluF32AVX512(y *byte, a *byte, b *byte, n int, s float32)
+// Requires: AVX, AVX512F, SSE
+TEXT ·swigluF32AVX512(SB), NOSPLIT, $0-36
+	MOVQ         y+0(FP), AX
+	MOVQ         a+8(FP), CX
+	MOVQ         b+16(FP), DX
+	MOVQ         n+24(FP), BX
+	MOVSS        s+32(FP), X0
+	VBROADCASTSS X0, Z0
+	XORQ         SI, SI
+
+loop:
+	VMOVUPS      (CX)(SI*4), Z0
+	VMOVUPS      (DX)(SI*4), Z2
+	VPXORD       Z1, Z1, Z1
+	VSUBPS       Z0, Z1, Z1
+	VMOVUPS      eachConstants<>+128(SB), Z3
+	VMINPS       Z1, Z3, Z1
+	VMOVUPS      eachConstants<>+384(SB), Z4
+	VFMADD231PS  eachConstants<>+192(SB), Z1, Z4
+	VSUBPS       eachConstants<>+384(SB), Z4, Z3
+	VCMPPS       $0x05, eachConstants<>+64(SB), Z1, K1
+	VFNMADD231PS eachConstants<>+256(SB), Z3, Z1
+	VFNMADD231PS eachConstants<>+320(SB), Z3, Z1
+	VMOVUPS      eachConstants<>+448(SB), Z3
+	VFMADD213PS  eachConstants<>+512(SB), Z1, Z3
+	VFMADD213PS  eachConstants<>+576(SB), Z1, Z3
+	VFMADD213PS  eachConstants<>+640(SB), Z1, Z3
+	VFMADD213PS  eachConstants<>+704(SB), Z1, Z3
+	VFMADD213PS  eachConstants<>+768(SB), Z1, Z3
+	VFMADD213PS  eachConstants<>+0(SB), Z1, Z3
+	VFMADD213PS  eachConstants<>+0(SB), Z1, Z3
+	VPSLLD       $0x17, Z4, Z4
+	VPADDD       eachConstants<>+0(SB), Z4, Z4
+	VMULPS.Z     Z4, Z3, K1, Z1
+	VADDPS       eachConstants<>+0(SB), Z1, Z1
+	VDIVPS       Z1, Z0, Z0
+	VMULPS       Z2, Z0, Z0
+	VMOVDQU32    Z0, (AX)(SI*4)
+	ADDQ         $0x10, SI
+	CMPQ         SI, BX
+	JLT          loop
+	VZEROUPPER
+	RET
+
+// func swigluGradF32AVX512(dgate *byte, dup *byte, dy *byte, gate *byte, up *byte, n int)
+// Requires: AVX, AVX512F
+TEXT ·swigluGradF32AVX512(SB), NOSPLIT, $0-48
+	MOVQ dgate+0(FP), AX
+	MOVQ dup+8(FP), CX
+	MOVQ dy+16(FP), DX
+	MOVQ gate+24(FP), BX
+	MOVQ up+32(FP), SI
+	MOVQ n+40(FP), DI
+	XORQ R8, R8
+
+loop:
+	VMOVUPS      (BX)(R8*4), Z0
+	VMOVUPS      (DX)(R8*4), Z1
+	VMOVUPS      (SI)(R8*4), Z2
+	VMOVUPS      eachConstants<>+1472(SB), Z3
+	VMAXPS       Z0, Z3, Z0
+	VPXORD       Z4, Z4, Z4
+	VMOVUPS      eachConstants<>+1408(SB), Z3
+	VMINPS       Z0, Z3, Z3
+	VSUBPS       Z3, Z4, Z4
+	VMOVUPS      eachConstants<>+384(SB), Z6
+	VFMADD231PS  eachConstants<>+192(SB), Z4, Z6
+	VSUBPS       eachConstants<>+384(SB), Z6, Z5
+	VCMPPS       $0x05, eachConstants<>+64(SB), Z4, K1
+	VFNMADD231PS eachConstants<>+256(SB), Z5, Z4
+	VFNMADD231PS eachConstants<>+320(SB), Z5, Z4
+	VMOVUPS      eachConstants<>+448(SB), Z5
+	VFMADD213PS  eachConstants<>+512(SB), Z4, Z5
+	VFMADD213PS  eachConstants<>+576(SB), Z4, Z5
+	VFMADD213PS  eachConstants<>+640(SB), Z4, Z5
+	VFMADD213PS  eachConstants<>+704(SB), Z4, Z5
+	VFMADD213PS  eachConstants<>+768(SB), Z4, Z5
+	VFMADD213PS  eachConstants<>+0(SB), Z4, Z5
+	VFMADD213PS  eachConstants<>+0(SB), Z4, Z5
+	VPSLLD       $0x17, Z6, Z6
+	VPADDD       eachConstants<>+0(SB), Z6, Z6
+	VMULPS.Z     Z6, Z5, K1, Z4
+	VADDPS       eachConstants<>+0(SB), Z4, Z5
+	VMOVUPS      eachConstants<>+0(SB), Z6
+	VDIVPS       Z5, Z6, Z5
+	VMULPS       Z5, Z0, Z0
+	VMULPS       Z1, Z0, Z0
+	VMOVDQU32    Z0, (CX)(R8*4)
+	VMULPS       Z5, Z4, Z4
+	VFMADD213PS  eachConstants<>+0(SB), Z3, Z4
+	VMULPS       Z5, Z4, Z4
+	VMULPS       Z2, Z1, Z1
+	VMULPS       Z1, Z4, Z4
+	VMOVDQU32    Z4, (AX)(R8*4)
+	ADDQ         $0x10, R8
+	CMPQ         R8, DI
+	JLT          loop
+	VZEROUPPER
+	RET
+
 // func largestF32AVX512(x *byte, n int) float32
 // Requires: AVX, AVX512F, SSE
 TEXT ·largestF32AVX512(SB), NOSPLIT, $0-20
 	MOVQ    x+0(FP), AX
 	MOVQ    n+8(FP), CX
-	VMOVUPS eachConstants<>+1408(SB), Z0
-	VMOVUPS eachConstants<>+1408(SB), Z1
+	VMOVUPS eachConstants<>+1536(SB), Z0
+	VMOVUPS eachConstants<>+1536(SB), Z1
 	XORQ    DX, DX
 
 loop:
@@ -894,13 +1027,143 @@ loop:
 	VZEROUPPER
 	RET
 
+// func swigluBF16AVX512(y *byte, a *byte, b *byte, n int, s float32)
+// Requires: AVX, AVX512F, SSE
+TEXT ·swigluBF16AVX512(SB), NOSPLIT, $0-36
+	MOVQ         y+0(FP), AX
+	MOVQ         a+8(FP), CX
+	MOVQ         b+16(FP), DX
+	MOVQ         n+24(FP), BX
+	MOVSS        s+32(FP), X0
+	VBROADCASTSS X0, Z0
+	XORQ         SI, SI
+
+loop:
+	VPMOVZXWD    (CX)(SI*2), Z0
+	VPSLLD       $0x10, Z0, Z0
+	VPMOVZXWD    (DX)(SI*2), Z2
+	VPSLLD       $0x10, Z2, Z2
+	VPXORD       Z1, Z1, Z1
+	VSUBPS       Z0, Z1, Z1
+	VMOVUPS      eachConstants<>+128(SB), Z3
+	VMINPS       Z1, Z3, Z1
+	VMOVUPS      eachConstants<>+384(SB), Z4
+	VFMADD231PS  eachConstants<>+192(SB), Z1, Z4
+	VSUBPS       eachConstants<>+384(SB), Z4, Z3
+	VCMPPS       $0x05, eachConstants<>+64(SB), Z1, K1
+	VFNMADD231PS eachConstants<>+256(SB), Z3, Z1
+	VFNMADD231PS eachConstants<>+320(SB), Z3, Z1
+	VMOVUPS      eachConstants<>+448(SB), Z3
+	VFMADD213PS  eachConstants<>+512(SB), Z1, Z3
+	VFMADD213PS  eachConstants<>+576(SB), Z1, Z3
+	VFMADD213PS  eachConstants<>+640(SB), Z1, Z3
+	VFMADD213PS  eachConstants<>+704(SB), Z1, Z3
+	VFMADD213PS  eachConstants<>+768(SB), Z1, Z3
+	VFMADD213PS  eachConstants<>+0(SB), Z1, Z3
+	VFMADD213PS  eachConstants<>+0(SB), Z1, Z3
+	VPSLLD       $0x17, Z4, Z4
+	VPADDD       eachConstants<>+0(SB), Z4, Z4
+	VMULPS.Z     Z4, Z3, K1, Z1
+	VADDPS       eachConstants<>+0(SB), Z1, Z1
+	VDIVPS       Z1, Z0, Z0
+	VMULPS       Z2, Z0, Z0
+	VPSRLD       $0x10, Z0, Z2
+	VPANDD       eachConstants<>+832(SB), Z2, Z2
+	VPADDD       eachConstants<>+896(SB), Z2, Z2
+	VCMPPS       $0x03, Z0, Z0, K1
+	VPADDD       Z0, Z2, Z2
+	VPORD        eachConstants<>+960(SB), Z0, K1, Z2
+	VPSRLD       $0x10, Z2, Z2
+	VPMOVDW      Z2, Y2
+	VMOVDQU      Y2, (AX)(SI*2)
+	ADDQ         $0x10, SI
+	CMPQ         SI, BX
+	JLT          loop
+	VZEROUPPER
+	RET
+
+// func swigluGradBF16AVX512(dgate *byte, dup *byte, dy *byte, gate *byte, up *byte, n int)
+// Requires: AVX, AVX512F
+TEXT ·swigluGradBF16AVX512(SB), NOSPLIT, $0-48
+	MOVQ dgate+0(FP), AX
+	MOVQ dup+8(FP), CX
+	MOVQ dy+16(FP), DX
+	MOVQ gate+24(FP), BX
+	MOVQ up+32(FP), SI
+	MOVQ n+40(FP), DI
+	XORQ R8, R8
+
+loop:
+	VPMOVZXWD    (BX)(R8*2), Z0
+	VPSLLD       $0x10, Z0, Z0
+	VPMOVZXWD    (DX)(R8*2), Z1
+	VPSLLD       $0x10, Z1, Z1
+	VPMOVZXWD    (SI)(R8*2), Z2
+	VPSLLD       $0x10, Z2, Z2
+	VMOVUPS      eachConstants<>+1472(SB), Z3
+	VMAXPS       Z0, Z3, Z0
+	VPXORD       Z4, Z4, Z4
+	VMOVUPS      eachConstants<>+1408(SB), Z3
+	VMINPS       Z0, Z3, Z3
+	VSUBPS       Z3, Z4, Z4
+	VMOVUPS      eachConstants<>+384(SB), Z6
+	VFMADD231PS  eachConstants<>+192(SB), Z4, Z6
+	VSUBPS       eachConstants<>+384(SB), Z6, Z5
+	VCMPPS       $0x05, eachConstants<>+64(SB), Z4, K1
+	VFNMADD231PS eachConstants<>+256(SB), Z5, Z4
+	VFNMADD231PS eachConstants<>+320(SB), Z5, Z4
+	VMOVUPS      eachConstants<>+448(SB), Z5
+	VFMADD213PS  eachConstants<>+512(SB), Z4, Z5
+	VFMADD213PS  eachConstants<>+576(SB), Z4, Z5
+	VFMADD213PS  eachConstants<>+640(SB), Z4, Z5
+	VFMADD213PS  eachConstants<>+704(SB), Z4, Z5
+	VFMADD213PS  eachConstants<>+768(SB), Z4, Z5
+	VFMADD213PS  eachConstants<>+0(SB), Z4, Z5
+	VFMADD213PS  eachConstants<>+0(SB), Z4, Z5
+	VPSLLD       $0x17, Z6, Z6
+	VPADDD       eachConstants<>+0(SB), Z6, Z6
+	VMULPS.Z     Z6, Z5, K1, Z4
+	VADDPS       eachConstants<>+0(SB), Z4, Z5
+	VMOVUPS      eachConstants<>+0(SB), Z6
+	VDIVPS       Z5, Z6, Z5
+	VMULPS       Z5, Z0, Z0
+	VMULPS       Z1, Z0, Z0
+	VPSRLD       $0x10, Z0, Z6
+	VPANDD       eachConstants<>+832(SB), Z6, Z6
+	VPADDD       eachConstants<>+896(SB), Z6, Z6
+	VCMPPS       $0x03, Z0, Z0, K1
+	VPADDD       Z0, Z6, Z6
+	VPORD        eachConstants<>+960(SB), Z0, K1, Z6
+	VPSRLD       $0x10, Z6, Z6
+	VPMOVDW      Z6, Y6
+	VMOVDQU      Y6, (CX)(R8*2)
+	VMULPS       Z5, Z4, Z4
+	VFMADD213PS  eachConstants<>+0(SB), Z3, Z4
+	VMULPS       Z5, Z4, Z4
+	VMULPS       Z2, Z1, Z1
+	VMULPS       Z1, Z4, Z4
+	VPSRLD       $0x10, Z4, Z0
+	VPANDD       eachConstants<>+832(SB), Z0, Z0
+	VPADDD       eachConstants<>+896(SB), Z0, Z0
+	VCMPPS       $0x03, Z4, Z4, K1
+	VPADDD       Z4, Z0, Z0
+	VPORD        eachConstants<>+960(SB), Z4, K1, Z0
+	VPSRLD       $0x10, Z0, Z0
+	VPMOVDW      Z0, Y0
+	VMOVDQU      Y0, (AX)(R8*2)
+	ADDQ         $0x10, R8
+	CMPQ         R8, DI
+	JLT          loop
+	VZEROUPPER
+	RET
+
 // func largestBF16AVX512(x *byte, n int) float32
 // Requires: AVX, AVX512F, SSE
 TEXT ·largestBF16AVX512(SB), NOSPLIT, $0-20
 	MOVQ    x+0(FP), AX
 	MOVQ    n+8(FP), CX
-	VMOVUPS eachConstants<>+1408(SB), Z0
-	VMOVUPS eachConstants<>+1408(SB), Z1
+	VMOVUPS eachConstants<>+1536(SB), Z0
+	VMOVUPS eachConstants<>+1536(SB), Z1
 	XORQ    DX, DX
 
 loop:
@@ -1214,13 +1477,117 @@ loop:
 	VZEROUPPER
 	RET
 
+// func swigluF16AVX512(y *byte, a *byte, b *byte, n int, s float32)
+// Requires: AVX, AVX512F, SSE
+TEXT ·swigluF16AVX512(SB), NOSPLIT, $0-36
+	MOVQ         y+0(FP), AX
+	MOVQ         a+8(FP), CX
+	MOVQ         b+16(FP), DX
+	MOVQ         n+24(FP), BX
+	MOVSS        s+32(FP), X0
+	VBROADCASTSS X0, Z0
+	XORQ         SI, SI
+
+loop:
+	VCVTPH2PS    (CX)(SI*2), Z0
+	VCVTPH2PS    (DX)(SI*2), Z2
+	VPXORD       Z1, Z1, Z1
+	VSUBPS       Z0, Z1, Z1
+	VMOVUPS      eachConstants<>+128(SB), Z3
+	VMINPS       Z1, Z3, Z1
+	VMOVUPS      eachConstants<>+384(SB), Z4
+	VFMADD231PS  eachConstants<>+192(SB), Z1, Z4
+	VSUBPS       eachConstants<>+384(SB), Z4, Z3
+	VCMPPS       $0x05, eachConstants<>+64(SB), Z1, K1
+	VFNMADD231PS eachConstants<>+256(SB), Z3, Z1
+	VFNMADD231PS eachConstants<>+320(SB), Z3, Z1
+	VMOVUPS      eachConstants<>+448(SB), Z3
+	VFMADD213PS  eachConstants<>+512(SB), Z1, Z3
+	VFMADD213PS  eachConstants<>+576(SB), Z1, Z3
+	VFMADD213PS  eachConstants<>+640(SB), Z1, Z3
+	VFMADD213PS  eachConstants<>+704(SB), Z1, Z3
+	VFMADD213PS  eachConstants<>+768(SB), Z1, Z3
+	VFMADD213PS  eachConstants<>+0(SB), Z1, Z3
+	VFMADD213PS  eachConstants<>+0(SB), Z1, Z3
+	VPSLLD       $0x17, Z4, Z4
+	VPADDD       eachConstants<>+0(SB), Z4, Z4
+	VMULPS.Z     Z4, Z3, K1, Z1
+	VADDPS       eachConstants<>+0(SB), Z1, Z1
+	VDIVPS       Z1, Z0, Z0
+	VMULPS       Z2, Z0, Z0
+	VCVTPS2PH    $0x00, Z0, Y0
+	VMOVDQU      Y0, (AX)(SI*2)
+	ADDQ         $0x10, SI
+	CMPQ         SI, BX
+	JLT          loop
+	VZEROUPPER
+	RET
+
+// func swigluGradF16AVX512(dgate *byte, dup *byte, dy *byte, gate *byte, up *byte, n int)
+// Requires: AVX, AVX512F
+TEXT ·swigluGradF16AVX512(SB), NOSPLIT, $0-48
+	MOVQ dgate+0(FP), AX
+	MOVQ dup+8(FP), CX
+	MOVQ dy+16(FP), DX
+	MOVQ gate+24(FP), BX
+	MOVQ up+32(FP), SI
+	MOVQ n+40(FP), DI
+	XORQ R8, R8
+
+loop:
+	VCVTPH2PS    (BX)(R8*2), Z0
+	VCVTPH2PS    (DX)(R8*2), Z1
+	VCVTPH2PS    (SI)(R8*2), Z2
+	VMOVUPS      eachConstants<>+1472(SB), Z3
+	VMAXPS       Z0, Z3, Z0
+	VPXORD       Z4, Z4, Z4
+	VMOVUPS      eachConstants<>+1408(SB), Z3
+	VMINPS       Z0, Z3, Z3
+	VSUBPS       Z3, Z4, Z4
+	VMOVUPS      eachConstants<>+384(SB), Z6
+	VFMADD231PS  eachConstants<>+192(SB), Z4, Z6
+	VSUBPS       eachConstants<>+384(SB), Z6, Z5
+	VCMPPS       $0x05, eachConstants<>+64(SB), Z4, K1
+	VFNMADD231PS eachConstants<>+256(SB), Z5, Z4
+	VFNMADD231PS eachConstants<>+320(SB), Z5, Z4
+	VMOVUPS      eachConstants<>+448(SB), Z5
+	VFMADD213PS  eachConstants<>+512(SB), Z4, Z5
+	VFMADD213PS  eachConstants<>+576(SB), Z4, Z5
+	VFMADD213PS  eachConstants<>+640(SB), Z4, Z5
+	VFMADD213PS  eachConstants<>+704(SB), Z4, Z5
+	VFMADD213PS  eachConstants<>+768(SB), Z4, Z5
+	VFMADD213PS  eachConstants<>+0(SB), Z4, Z5
+	VFMADD213PS  eachConstants<>+0(SB), Z4, Z5
+	VPSLLD       $0x17, Z6, Z6
+	VPADDD       eachConstants<>+0(SB), Z6, Z6
+	VMULPS.Z     Z6, Z5, K1, Z4
+	VADDPS       eachConstants<>+0(SB), Z4, Z5
+	VMOVUPS      eachConstants<>+0(SB), Z6
+	VDIVPS       Z5, Z6, Z5
+	VMULPS       Z5, Z0, Z0
+	VMULPS       Z1, Z0, Z0
+	VCVTPS2PH    $0x00, Z0, Y0
+	VMOVDQU      Y0, (CX)(R8*2)
+	VMULPS       Z5, Z4, Z4
+	VFMADD213PS  eachConstants<>+0(SB), Z3, Z4
+	VMULPS       Z5, Z4, Z4
+	VMULPS       Z2, Z1, Z1
+	VMULPS       Z1, Z4, Z4
+	VCVTPS2PH    $0x00, Z4, Y0
+	VMOVDQU      Y0, (AX)(R8*2)
+	ADDQ         $0x10, R8
+	CMPQ         R8, DI
+	JLT          loop
+	VZEROUPPER
+	RET
+
 // func largestF16AVX512(x *byte, n int) float32
 // Requires: AVX, AVX512F, SSE
 TEXT ·largestF16AVX512(SB), NOSPLIT, $0-20
 	MOVQ    x+0(FP), AX
 	MOVQ    n+8(FP), CX
-	VMOVUPS eachConstants<>+1408(SB), Z0
-	VMOVUPS eachConstants<>+1408(SB), Z1
+	VMOVUPS eachConstants<>+1536(SB), Z0
+	VMOVUPS eachConstants<>+1536(SB), Z1
 	XORQ    DX, DX
 
 loop:
@@ -1617,13 +1984,183 @@ loop:
 	VZEROUPPER
 	RET
 
+// func swigluF32AVX2(y *byte, a *byte, b *byte, n int, s float32)
+// Requires: AVX, AVX2, FMA3, SSE
+TEXT ·swigluF32AVX2(SB), NOSPLIT, $0-36
+	MOVQ         y+0(FP), AX
+	MOVQ         a+8(FP), CX
+	MOVQ         b+16(FP), DX
+	MOVQ         n+24(FP), BX
+	MOVSS        s+32(FP), X0
+	VBROADCASTSS X0, Y0
+	XORQ         SI, SI
+
+loop:
+	VMOVUPS      (CX)(SI*4), Y0
+	VMOVUPS      (DX)(SI*4), Y1
+	VXORPS       Y2, Y2, Y2
+	VSUBPS       Y0, Y2, Y2
+	VMOVUPS      eachConstants<>+128(SB), Y3
+	VMINPS       Y2, Y3, Y2
+	VMOVUPS      eachConstants<>+384(SB), Y4
+	VFMADD231PS  eachConstants<>+192(SB), Y2, Y4
+	VSUBPS       eachConstants<>+384(SB), Y4, Y3
+	VCMPPS       $0x05, eachConstants<>+64(SB), Y2, Y5
+	VFNMADD231PS eachConstants<>+256(SB), Y3, Y2
+	VFNMADD231PS eachConstants<>+320(SB), Y3, Y2
+	VMOVUPS      eachConstants<>+448(SB), Y3
+	VFMADD213PS  eachConstants<>+512(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+576(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+640(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+704(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+768(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+0(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+0(SB), Y2, Y3
+	VPSLLD       $0x17, Y4, Y4
+	VPADDD       eachConstants<>+0(SB), Y4, Y4
+	VMULPS       Y4, Y3, Y2
+	VANDPS       Y5, Y2, Y2
+	VADDPS       eachConstants<>+0(SB), Y2, Y2
+	VDIVPS       Y2, Y0, Y0
+	VMULPS       Y1, Y0, Y0
+	VMOVDQU      Y0, (AX)(SI*4)
+	VMOVUPS      32(CX)(SI*4), Y0
+	VMOVUPS      32(DX)(SI*4), Y1
+	VXORPS       Y2, Y2, Y2
+	VSUBPS       Y0, Y2, Y2
+	VMOVUPS      eachConstants<>+128(SB), Y3
+	VMINPS       Y2, Y3, Y2
+	VMOVUPS      eachConstants<>+384(SB), Y4
+	VFMADD231PS  eachConstants<>+192(SB), Y2, Y4
+	VSUBPS       eachConstants<>+384(SB), Y4, Y3
+	VCMPPS       $0x05, eachConstants<>+64(SB), Y2, Y5
+	VFNMADD231PS eachConstants<>+256(SB), Y3, Y2
+	VFNMADD231PS eachConstants<>+320(SB), Y3, Y2
+	VMOVUPS      eachConstants<>+448(SB), Y3
+	VFMADD213PS  eachConstants<>+512(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+576(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+640(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+704(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+768(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+0(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+0(SB), Y2, Y3
+	VPSLLD       $0x17, Y4, Y4
+	VPADDD       eachConstants<>+0(SB), Y4, Y4
+	VMULPS       Y4, Y3, Y2
+	VANDPS       Y5, Y2, Y2
+	VADDPS       eachConstants<>+0(SB), Y2, Y2
+	VDIVPS       Y2, Y0, Y0
+	VMULPS       Y1, Y0, Y0
+	VMOVDQU      Y0, 32(AX)(SI*4)
+	ADDQ         $0x10, SI
+	CMPQ         SI, BX
+	JLT          loop
+	VZEROUPPER
+	RET
+
+// func swigluGradF32AVX2(dgate *byte, dup *byte, dy *byte, gate *byte, up *byte, n int)
+// Requires: AVX, AVX2, FMA3
+TEXT ·swigluGradF32AVX2(SB), NOSPLIT, $0-48
+	MOVQ dgate+0(FP), AX
+	MOVQ dup+8(FP), CX
+	MOVQ dy+16(FP), DX
+	MOVQ gate+24(FP), BX
+	MOVQ up+32(FP), SI
+	MOVQ n+40(FP), DI
+	XORQ R8, R8
+
+loop:
+	VMOVUPS      (BX)(R8*4), Y0
+	VMOVUPS      (DX)(R8*4), Y1
+	VMOVUPS      (SI)(R8*4), Y2
+	VMOVUPS      eachConstants<>+1472(SB), Y3
+	VMAXPS       Y0, Y3, Y0
+	VXORPS       Y4, Y4, Y4
+	VMOVUPS      eachConstants<>+1408(SB), Y3
+	VMINPS       Y0, Y3, Y3
+	VSUBPS       Y3, Y4, Y4
+	VMOVUPS      eachConstants<>+384(SB), Y6
+	VFMADD231PS  eachConstants<>+192(SB), Y4, Y6
+	VSUBPS       eachConstants<>+384(SB), Y6, Y5
+	VCMPPS       $0x05, eachConstants<>+64(SB), Y4, Y7
+	VFNMADD231PS eachConstants<>+256(SB), Y5, Y4
+	VFNMADD231PS eachConstants<>+320(SB), Y5, Y4
+	VMOVUPS      eachConstants<>+448(SB), Y5
+	VFMADD213PS  eachConstants<>+512(SB), Y4, Y5
+	VFMADD213PS  eachConstants<>+576(SB), Y4, Y5
+	VFMADD213PS  eachConstants<>+640(SB), Y4, Y5
+	VFMADD213PS  eachConstants<>+704(SB), Y4, Y5
+	VFMADD213PS  eachConstants<>+768(SB), Y4, Y5
+	VFMADD213PS  eachConstants<>+0(SB), Y4, Y5
+	VFMADD213PS  eachConstants<>+0(SB), Y4, Y5
+	VPSLLD       $0x17, Y6, Y6
+	VPADDD       eachConstants<>+0(SB), Y6, Y6
+	VMULPS       Y6, Y5, Y4
+	VANDPS       Y7, Y4, Y4
+	VADDPS       eachConstants<>+0(SB), Y4, Y5
+	VMOVUPS      eachConstants<>+0(SB), Y6
+	VDIVPS       Y5, Y6, Y5
+	VMULPS       Y5, Y0, Y0
+	VMULPS       Y1, Y0, Y0
+	VMOVDQU      Y0, (CX)(R8*4)
+	VMULPS       Y5, Y4, Y4
+	VFMADD213PS  eachConstants<>+0(SB), Y3, Y4
+	VMULPS       Y5, Y4, Y4
+	VMULPS       Y2, Y1, Y1
+	VMULPS       Y1, Y4, Y4
+	VMOVDQU      Y4, (AX)(R8*4)
+	VMOVUPS      32(BX)(R8*4), Y0
+	VMOVUPS      32(DX)(R8*4), Y1
+	VMOVUPS      32(SI)(R8*4), Y2
+	VMOVUPS      eachConstants<>+1472(SB), Y3
+	VMAXPS       Y0, Y3, Y0
+	VXORPS       Y4, Y4, Y4
+	VMOVUPS      eachConstants<>+1408(SB), Y3
+	VMINPS       Y0, Y3, Y3
+	VSUBPS       Y3, Y4, Y4
+	VMOVUPS      eachConstants<>+384(SB), Y6
+	VFMADD231PS  eachConstants<>+192(SB), Y4, Y6
+	VSUBPS       eachConstants<>+384(SB), Y6, Y5
+	VCMPPS       $0x05, eachConstants<>+64(SB), Y4, Y7
+	VFNMADD231PS eachConstants<>+256(SB), Y5, Y4
+	VFNMADD231PS eachConstants<>+320(SB), Y5, Y4
+	VMOVUPS      eachConstants<>+448(SB), Y5
+	VFMADD213PS  eachConstants<>+512(SB), Y4, Y5
+	VFMADD213PS  eachConstants<>+576(SB), Y4, Y5
+	VFMADD213PS  eachConstants<>+640(SB), Y4, Y5
+	VFMADD213PS  eachConstants<>+704(SB), Y4, Y5
+	VFMADD213PS  eachConstants<>+768(SB), Y4, Y5
+	VFMADD213PS  eachConstants<>+0(SB), Y4, Y5
+	VFMADD213PS  eachConstants<>+0(SB), Y4, Y5
+	VPSLLD       $0x17, Y6, Y6
+	VPADDD       eachConstants<>+0(SB), Y6, Y6
+	VMULPS       Y6, Y5, Y4
+	VANDPS       Y7, Y4, Y4
+	VADDPS       eachConstants<>+0(SB), Y4, Y5
+	VMOVUPS      eachConstants<>+0(SB), Y6
+	VDIVPS       Y5, Y6, Y5
+	VMULPS       Y5, Y0, Y0
+	VMULPS       Y1, Y0, Y0
+	VMOVDQU      Y0, 32(CX)(R8*4)
+	VMULPS       Y5, Y4, Y4
+	VFMADD213PS  eachConstants<>+0(SB), Y3, Y4
+	VMULPS       Y5, Y4, Y4
+	VMULPS       Y2, Y1, Y1
+	VMULPS       Y1, Y4, Y4
+	VMOVDQU      Y4, 32(AX)(R8*4)
+	ADDQ         $0x10, R8
+	CMPQ         R8, DI
+	JLT          loop
+	VZEROUPPER
+	RET
+
 // func largestF32AVX2(x *byte, n int) float32
 // Requires: AVX, SSE
 TEXT ·largestF32AVX2(SB), NOSPLIT, $0-20
 	MOVQ    x+0(FP), AX
 	MOVQ    n+8(FP), CX
-	VMOVUPS eachConstants<>+1408(SB), Y0
-	VMOVUPS eachConstants<>+1408(SB), Y1
+	VMOVUPS eachConstants<>+1536(SB), Y0
+	VMOVUPS eachConstants<>+1536(SB), Y1
 	XORQ    DX, DX
 
 loop:
@@ -2170,13 +2707,253 @@ loop:
 	VZEROUPPER
 	RET
 
+// func swigluBF16AVX2(y *byte, a *byte, b *byte, n int, s float32)
+// Requires: AVX, AVX2, FMA3, SSE
+TEXT ·swigluBF16AVX2(SB), NOSPLIT, $0-36
+	MOVQ         y+0(FP), AX
+	MOVQ         a+8(FP), CX
+	MOVQ         b+16(FP), DX
+	MOVQ         n+24(FP), BX
+	MOVSS        s+32(FP), X0
+	VBROADCASTSS X0, Y0
+	XORQ         SI, SI
+
+loop:
+	VPMOVZXWD    (CX)(SI*2), Y0
+	VPSLLD       $0x10, Y0, Y0
+	VPMOVZXWD    (DX)(SI*2), Y1
+	VPSLLD       $0x10, Y1, Y1
+	VXORPS       Y2, Y2, Y2
+	VSUBPS       Y0, Y2, Y2
+	VMOVUPS      eachConstants<>+128(SB), Y3
+	VMINPS       Y2, Y3, Y2
+	VMOVUPS      eachConstants<>+384(SB), Y4
+	VFMADD231PS  eachConstants<>+192(SB), Y2, Y4
+	VSUBPS       eachConstants<>+384(SB), Y4, Y3
+	VCMPPS       $0x05, eachConstants<>+64(SB), Y2, Y5
+	VFNMADD231PS eachConstants<>+256(SB), Y3, Y2
+	VFNMADD231PS eachConstants<>+320(SB), Y3, Y2
+	VMOVUPS      eachConstants<>+448(SB), Y3
+	VFMADD213PS  eachConstants<>+512(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+576(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+640(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+704(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+768(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+0(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+0(SB), Y2, Y3
+	VPSLLD       $0x17, Y4, Y4
+	VPADDD       eachConstants<>+0(SB), Y4, Y4
+	VMULPS       Y4, Y3, Y2
+	VANDPS       Y5, Y2, Y2
+	VADDPS       eachConstants<>+0(SB), Y2, Y2
+	VDIVPS       Y2, Y0, Y0
+	VMULPS       Y1, Y0, Y0
+	VPSRLD       $0x10, Y0, Y1
+	VPAND        eachConstants<>+832(SB), Y1, Y1
+	VPADDD       eachConstants<>+896(SB), Y1, Y1
+	VCMPPS       $0x03, Y0, Y0, Y2
+	VPADDD       Y0, Y1, Y1
+	VPOR         eachConstants<>+960(SB), Y0, Y0
+	VBLENDVPS    Y2, Y0, Y1, Y1
+	VPSRLD       $0x10, Y1, Y1
+	VEXTRACTI128 $0x01, Y1, X0
+	VPACKUSDW    X0, X1, X1
+	VMOVDQU      X1, (AX)(SI*2)
+	VPMOVZXWD    16(CX)(SI*2), Y0
+	VPSLLD       $0x10, Y0, Y0
+	VPMOVZXWD    16(DX)(SI*2), Y1
+	VPSLLD       $0x10, Y1, Y1
+	VXORPS       Y2, Y2, Y2
+	VSUBPS       Y0, Y2, Y2
+	VMOVUPS      eachConstants<>+128(SB), Y3
+	VMINPS       Y2, Y3, Y2
+	VMOVUPS      eachConstants<>+384(SB), Y4
+	VFMADD231PS  eachConstants<>+192(SB), Y2, Y4
+	VSUBPS       eachConstants<>+384(SB), Y4, Y3
+	VCMPPS       $0x05, eachConstants<>+64(SB), Y2, Y5
+	VFNMADD231PS eachConstants<>+256(SB), Y3, Y2
+	VFNMADD231PS eachConstants<>+320(SB), Y3, Y2
+	VMOVUPS      eachConstants<>+448(SB), Y3
+	VFMADD213PS  eachConstants<>+512(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+576(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+640(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+704(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+768(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+0(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+0(SB), Y2, Y3
+	VPSLLD       $0x17, Y4, Y4
+	VPADDD       eachConstants<>+0(SB), Y4, Y4
+	VMULPS       Y4, Y3, Y2
+	VANDPS       Y5, Y2, Y2
+	VADDPS       eachConstants<>+0(SB), Y2, Y2
+	VDIVPS       Y2, Y0, Y0
+	VMULPS       Y1, Y0, Y0
+	VPSRLD       $0x10, Y0, Y1
+	VPAND        eachConstants<>+832(SB), Y1, Y1
+	VPADDD       eachConstants<>+896(SB), Y1, Y1
+	VCMPPS       $0x03, Y0, Y0, Y2
+	VPADDD       Y0, Y1, Y1
+	VPOR         eachConstants<>+960(SB), Y0, Y0
+	VBLENDVPS    Y2, Y0, Y1, Y1
+	VPSRLD       $0x10, Y1, Y1
+	VEXTRACTI128 $0x01, Y1, X0
+	VPACKUSDW    X0, X1, X1
+	VMOVDQU      X1, 16(AX)(SI*2)
+	ADDQ         $0x10, SI
+	CMPQ         SI, BX
+	JLT          loop
+	VZEROUPPER
+	RET
+
+// func swigluGradBF16AVX2(dgate *byte, dup *byte, dy *byte, gate *byte, up *byte, n int)
+// Requires: AVX, AVX2, FMA3
+TEXT ·swigluGradBF16AVX2(SB), NOSPLIT, $0-48
+	MOVQ dgate+0(FP), AX
+	MOVQ dup+8(FP), CX
+	MOVQ dy+16(FP), DX
+	MOVQ gate+24(FP), BX
+	MOVQ up+32(FP), SI
+	MOVQ n+40(FP), DI
+	XORQ R8, R8
+
+loop:
+	VPMOVZXWD    (BX)(R8*2), Y0
+	VPSLLD       $0x10, Y0, Y0
+	VPMOVZXWD    (DX)(R8*2), Y1
+	VPSLLD       $0x10, Y1, Y1
+	VPMOVZXWD    (SI)(R8*2), Y2
+	VPSLLD       $0x10, Y2, Y2
+	VMOVUPS      eachConstants<>+1472(SB), Y3
+	VMAXPS       Y0, Y3, Y0
+	VXORPS       Y4, Y4, Y4
+	VMOVUPS      eachConstants<>+1408(SB), Y3
+	VMINPS       Y0, Y3, Y3
+	VSUBPS       Y3, Y4, Y4
+	VMOVUPS      eachConstants<>+384(SB), Y6
+	VFMADD231PS  eachConstants<>+192(SB), Y4, Y6
+	VSUBPS       eachConstants<>+384(SB), Y6, Y5
+	VCMPPS       $0x05, eachConstants<>+64(SB), Y4, Y7
+	VFNMADD231PS eachConstants<>+256(SB), Y5, Y4
+	VFNMADD231PS eachConstants<>+320(SB), Y5, Y4
+	VMOVUPS      eachConstants<>+448(SB), Y5
+	VFMADD213PS  eachConstants<>+512(SB), Y4, Y5
+	VFMADD213PS  eachConstants<>+576(SB), Y4, Y5
+	VFMADD213PS  eachConstants<>+640(SB), Y4, Y5
+	VFMADD213PS  eachConstants<>+704(SB), Y4, Y5
+	VFMADD213PS  eachConstants<>+768(SB), Y4, Y5
+	VFMADD213PS  eachConstants<>+0(SB), Y4, Y5
+	VFMADD213PS  eachConstants<>+0(SB), Y4, Y5
+	VPSLLD       $0x17, Y6, Y6
+	VPADDD       eachConstants<>+0(SB), Y6, Y6
+	VMULPS       Y6, Y5, Y4
+	VANDPS       Y7, Y4, Y4
+	VADDPS       eachConstants<>+0(SB), Y4, Y5
+	VMOVUPS      eachConstants<>+0(SB), Y6
+	VDIVPS       Y5, Y6, Y5
+	VMULPS       Y5, Y0, Y0
+	VMULPS       Y1, Y0, Y0
+	VPSRLD       $0x10, Y0, Y6
+	VPAND        eachConstants<>+832(SB), Y6, Y6
+	VPADDD       eachConstants<>+896(SB), Y6, Y6
+	VCMPPS       $0x03, Y0, Y0, Y7
+	VPADDD       Y0, Y6, Y6
+	VPOR         eachConstants<>+960(SB), Y0, Y0
+	VBLENDVPS    Y7, Y0, Y6, Y6
+	VPSRLD       $0x10, Y6, Y6
+	VEXTRACTI128 $0x01, Y6, X0
+	VPACKUSDW    X0, X6, X6
+	VMOVDQU      X6, (CX)(R8*2)
+	VMULPS       Y5, Y4, Y4
+	VFMADD213PS  eachConstants<>+0(SB), Y3, Y4
+	VMULPS       Y5, Y4, Y4
+	VMULPS       Y2, Y1, Y1
+	VMULPS       Y1, Y4, Y4
+	VPSRLD       $0x10, Y4, Y0
+	VPAND        eachConstants<>+832(SB), Y0, Y0
+	VPADDD       eachConstants<>+896(SB), Y0, Y0
+	VCMPPS       $0x03, Y4, Y4, Y1
+	VPADDD       Y4, Y0, Y0
+	VPOR         eachConstants<>+960(SB), Y4, Y2
+	VBLENDVPS    Y1, Y2, Y0, Y0
+	VPSRLD       $0x10, Y0, Y0
+	VEXTRACTI128 $0x01, Y0, X2
+	VPACKUSDW    X2, X0, X0
+	VMOVDQU      X0, (AX)(R8*2)
+	VPMOVZXWD    16(BX)(R8*2), Y0
+	VPSLLD       $0x10, Y0, Y0
+	VPMOVZXWD    16(DX)(R8*2), Y1
+	VPSLLD       $0x10, Y1, Y1
+	VPMOVZXWD    16(SI)(R8*2), Y2
+	VPSLLD       $0x10, Y2, Y2
+	VMOVUPS      eachConstants<>+1472(SB), Y3
+	VMAXPS       Y0, Y3, Y0
+	VXORPS       Y4, Y4, Y4
+	VMOVUPS      eachConstants<>+1408(SB), Y3
+	VMINPS       Y0, Y3, Y3
+	VSUBPS       Y3, Y4, Y4
+	VMOVUPS      eachConstants<>+384(SB), Y6
+	VFMADD231PS  eachConstants<>+192(SB), Y4, Y6
+	VSUBPS       eachConstants<>+384(SB), Y6, Y5
+	VCMPPS       $0x05, eachConstants<>+64(SB), Y4, Y7
+	VFNMADD231PS eachConstants<>+256(SB), Y5, Y4
+	VFNMADD231PS eachConstants<>+320(SB), Y5, Y4
+	VMOVUPS      eachConstants<>+448(SB), Y5
+	VFMADD213PS  eachConstants<>+512(SB), Y4, Y5
+	VFMADD213PS  eachConstants<>+576(SB), Y4, Y5
+	VFMADD213PS  eachConstants<>+640(SB), Y4, Y5
+	VFMADD213PS  eachConstants<>+704(SB), Y4, Y5
+	VFMADD213PS  eachConstants<>+768(SB), Y4, Y5
+	VFMADD213PS  eachConstants<>+0(SB), Y4, Y5
+	VFMADD213PS  eachConstants<>+0(SB), Y4, Y5
+	VPSLLD       $0x17, Y6, Y6
+	VPADDD       eachConstants<>+0(SB), Y6, Y6
+	VMULPS       Y6, Y5, Y4
+	VANDPS       Y7, Y4, Y4
+	VADDPS       eachConstants<>+0(SB), Y4, Y5
+	VMOVUPS      eachConstants<>+0(SB), Y6
+	VDIVPS       Y5, Y6, Y5
+	VMULPS       Y5, Y0, Y0
+	VMULPS       Y1, Y0, Y0
+	VPSRLD       $0x10, Y0, Y6
+	VPAND        eachConstants<>+832(SB), Y6, Y6
+	VPADDD       eachConstants<>+896(SB), Y6, Y6
+	VCMPPS       $0x03, Y0, Y0, Y7
+	VPADDD       Y0, Y6, Y6
+	VPOR         eachConstants<>+960(SB), Y0, Y0
+	VBLENDVPS    Y7, Y0, Y6, Y6
+	VPSRLD       $0x10, Y6, Y6
+	VEXTRACTI128 $0x01, Y6, X0
+	VPACKUSDW    X0, X6, X6
+	VMOVDQU      X6, 16(CX)(R8*2)
+	VMULPS       Y5, Y4, Y4
+	VFMADD213PS  eachConstants<>+0(SB), Y3, Y4
+	VMULPS       Y5, Y4, Y4
+	VMULPS       Y2, Y1, Y1
+	VMULPS       Y1, Y4, Y4
+	VPSRLD       $0x10, Y4, Y0
+	VPAND        eachConstants<>+832(SB), Y0, Y0
+	VPADDD       eachConstants<>+896(SB), Y0, Y0
+	VCMPPS       $0x03, Y4, Y4, Y1
+	VPADDD       Y4, Y0, Y0
+	VPOR         eachConstants<>+960(SB), Y4, Y2
+	VBLENDVPS    Y1, Y2, Y0, Y0
+	VPSRLD       $0x10, Y0, Y0
+	VEXTRACTI128 $0x01, Y0, X2
+	VPACKUSDW    X2, X0, X0
+	VMOVDQU      X0, 16(AX)(R8*2)
+	ADDQ         $0x10, R8
+	CMPQ         R8, DI
+	JLT          loop
+	VZEROUPPER
+	RET
+
 // func largestBF16AVX2(x *byte, n int) float32
 // Requires: AVX, AVX2, SSE
 TEXT ·largestBF16AVX2(SB), NOSPLIT, $0-20
 	MOVQ    x+0(FP), AX
 	MOVQ    n+8(FP), CX
-	VMOVUPS eachConstants<>+1408(SB), Y0
-	VMOVUPS eachConstants<>+1408(SB), Y1
+	VMOVUPS eachConstants<>+1536(SB), Y0
+	VMOVUPS eachConstants<>+1536(SB), Y1
 	XORQ    DX, DX
 
 loop:
@@ -2641,13 +3418,189 @@ loop:
 	VZEROUPPER
 	RET
 
+// func swigluF16AVX2(y *byte, a *byte, b *byte, n int, s float32)
+// Requires: AVX, AVX2, F16C, FMA3, SSE
+TEXT ·swigluF16AVX2(SB), NOSPLIT, $0-36
+	MOVQ         y+0(FP), AX
+	MOVQ         a+8(FP), CX
+	MOVQ         b+16(FP), DX
+	MOVQ         n+24(FP), BX
+	MOVSS        s+32(FP), X0
+	VBROADCASTSS X0, Y0
+	XORQ         SI, SI
+
+loop:
+	VCVTPH2PS    (CX)(SI*2), Y0
+	VCVTPH2PS    (DX)(SI*2), Y1
+	VXORPS       Y2, Y2, Y2
+	VSUBPS       Y0, Y2, Y2
+	VMOVUPS      eachConstants<>+128(SB), Y3
+	VMINPS       Y2, Y3, Y2
+	VMOVUPS      eachConstants<>+384(SB), Y4
+	VFMADD231PS  eachConstants<>+192(SB), Y2, Y4
+	VSUBPS       eachConstants<>+384(SB), Y4, Y3
+	VCMPPS       $0x05, eachConstants<>+64(SB), Y2, Y5
+	VFNMADD231PS eachConstants<>+256(SB), Y3, Y2
+	VFNMADD231PS eachConstants<>+320(SB), Y3, Y2
+	VMOVUPS      eachConstants<>+448(SB), Y3
+	VFMADD213PS  eachConstants<>+512(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+576(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+640(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+704(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+768(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+0(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+0(SB), Y2, Y3
+	VPSLLD       $0x17, Y4, Y4
+	VPADDD       eachConstants<>+0(SB), Y4, Y4
+	VMULPS       Y4, Y3, Y2
+	VANDPS       Y5, Y2, Y2
+	VADDPS       eachConstants<>+0(SB), Y2, Y2
+	VDIVPS       Y2, Y0, Y0
+	VMULPS       Y1, Y0, Y0
+	VCVTPS2PH    $0x00, Y0, X0
+	VMOVDQU      X0, (AX)(SI*2)
+	VCVTPH2PS    16(CX)(SI*2), Y0
+	VCVTPH2PS    16(DX)(SI*2), Y1
+	VXORPS       Y2, Y2, Y2
+	VSUBPS       Y0, Y2, Y2
+	VMOVUPS      eachConstants<>+128(SB), Y3
+	VMINPS       Y2, Y3, Y2
+	VMOVUPS      eachConstants<>+384(SB), Y4
+	VFMADD231PS  eachConstants<>+192(SB), Y2, Y4
+	VSUBPS       eachConstants<>+384(SB), Y4, Y3
+	VCMPPS       $0x05, eachConstants<>+64(SB), Y2, Y5
+	VFNMADD231PS eachConstants<>+256(SB), Y3, Y2
+	VFNMADD231PS eachConstants<>+320(SB), Y3, Y2
+	VMOVUPS      eachConstants<>+448(SB), Y3
+	VFMADD213PS  eachConstants<>+512(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+576(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+640(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+704(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+768(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+0(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+0(SB), Y2, Y3
+	VPSLLD       $0x17, Y4, Y4
+	VPADDD       eachConstants<>+0(SB), Y4, Y4
+	VMULPS       Y4, Y3, Y2
+	VANDPS       Y5, Y2, Y2
+	VADDPS       eachConstants<>+0(SB), Y2, Y2
+	VDIVPS       Y2, Y0, Y0
+	VMULPS       Y1, Y0, Y0
+	VCVTPS2PH    $0x00, Y0, X0
+	VMOVDQU      X0, 16(AX)(SI*2)
+	ADDQ         $0x10, SI
+	CMPQ         SI, BX
+	JLT          loop
+	VZEROUPPER
+	RET
+
+// func swigluGradF16AVX2(dgate *byte, dup *byte, dy *byte, gate *byte, up *byte, n int)
+// Requires: AVX, AVX2, F16C, FMA3
+TEXT ·swigluGradF16AVX2(SB), NOSPLIT, $0-48
+	MOVQ dgate+0(FP), AX
+	MOVQ dup+8(FP), CX
+	MOVQ dy+16(FP), DX
+	MOVQ gate+24(FP), BX
+	MOVQ up+32(FP), SI
+	MOVQ n+40(FP), DI
+	XORQ R8, R8
+
+loop:
+	VCVTPH2PS    (BX)(R8*2), Y0
+	VCVTPH2PS    (DX)(R8*2), Y1
+	VCVTPH2PS    (SI)(R8*2), Y2
+	VMOVUPS      eachConstants<>+1472(SB), Y3
+	VMAXPS       Y0, Y3, Y0
+	VXORPS       Y4, Y4, Y4
+	VMOVUPS      eachConstants<>+1408(SB), Y3
+	VMINPS       Y0, Y3, Y3
+	VSUBPS       Y3, Y4, Y4
+	VMOVUPS      eachConstants<>+384(SB), Y6
+	VFMADD231PS  eachConstants<>+192(SB), Y4, Y6
+	VSUBPS       eachConstants<>+384(SB), Y6, Y5
+	VCMPPS       $0x05, eachConstants<>+64(SB), Y4, Y7
+	VFNMADD231PS eachConstants<>+256(SB), Y5, Y4
+	VFNMADD231PS eachConstants<>+320(SB), Y5, Y4
+	VMOVUPS      eachConstants<>+448(SB), Y5
+	VFMADD213PS  eachConstants<>+512(SB), Y4, Y5
+	VFMADD213PS  eachConstants<>+576(SB), Y4, Y5
+	VFMADD213PS  eachConstants<>+640(SB), Y4, Y5
+	VFMADD213PS  eachConstants<>+704(SB), Y4, Y5
+	VFMADD213PS  eachConstants<>+768(SB), Y4, Y5
+	VFMADD213PS  eachConstants<>+0(SB), Y4, Y5
+	VFMADD213PS  eachConstants<>+0(SB), Y4, Y5
+	VPSLLD       $0x17, Y6, Y6
+	VPADDD       eachConstants<>+0(SB), Y6, Y6
+	VMULPS       Y6, Y5, Y4
+	VANDPS       Y7, Y4, Y4
+	VADDPS       eachConstants<>+0(SB), Y4, Y5
+	VMOVUPS      eachConstants<>+0(SB), Y6
+	VDIVPS       Y5, Y6, Y5
+	VMULPS       Y5, Y0, Y0
+	VMULPS       Y1, Y0, Y0
+	VCVTPS2PH    $0x00, Y0, X0
+	VMOVDQU      X0, (CX)(R8*2)
+	VMULPS       Y5, Y4, Y4
+	VFMADD213PS  eachConstants<>+0(SB), Y3, Y4
+	VMULPS       Y5, Y4, Y4
+	VMULPS       Y2, Y1, Y1
+	VMULPS       Y1, Y4, Y4
+	VCVTPS2PH    $0x00, Y4, X0
+	VMOVDQU      X0, (AX)(R8*2)
+	VCVTPH2PS    16(BX)(R8*2), Y0
+	VCVTPH2PS    16(DX)(R8*2), Y1
+	VCVTPH2PS    16(SI)(R8*2), Y2
+	VMOVUPS      eachConstants<>+1472(SB), Y3
+	VMAXPS       Y0, Y3, Y0
+	VXORPS       Y4, Y4, Y4
+	VMOVUPS      eachConstants<>+1408(SB), Y3
+	VMINPS       Y0, Y3, Y3
+	VSUBPS       Y3, Y4, Y4
+	VMOVUPS      eachConstants<>+384(SB), Y6
+	VFMADD231PS  eachConstants<>+192(SB), Y4, Y6
+	VSUBPS       eachConstants<>+384(SB), Y6, Y5
+	VCMPPS       $0x05, eachConstants<>+64(SB), Y4, Y7
+	VFNMADD231PS eachConstants<>+256(SB), Y5, Y4
+	VFNMADD231PS eachConstants<>+320(SB), Y5, Y4
+	VMOVUPS      eachConstants<>+448(SB), Y5
+	VFMADD213PS  eachConstants<>+512(SB), Y4, Y5
+	VFMADD213PS  eachConstants<>+576(SB), Y4, Y5
+	VFMADD213PS  eachConstants<>+640(SB), Y4, Y5
+	VFMADD213PS  eachConstants<>+704(SB), Y4, Y5
+	VFMADD213PS  eachConstants<>+768(SB), Y4, Y5
+	VFMADD213PS  eachConstants<>+0(SB), Y4, Y5
+	VFMADD213PS  eachConstants<>+0(SB), Y4, Y5
+	VPSLLD       $0x17, Y6, Y6
+	VPADDD       eachConstants<>+0(SB), Y6, Y6
+	VMULPS       Y6, Y5, Y4
+	VANDPS       Y7, Y4, Y4
+	VADDPS       eachConstants<>+0(SB), Y4, Y5
+	VMOVUPS      eachConstants<>+0(SB), Y6
+	VDIVPS       Y5, Y6, Y5
+	VMULPS       Y5, Y0, Y0
+	VMULPS       Y1, Y0, Y0
+	VCVTPS2PH    $0x00, Y0, X0
+	VMOVDQU      X0, 16(CX)(R8*2)
+	VMULPS       Y5, Y4, Y4
+	VFMADD213PS  eachConstants<>+0(SB), Y3, Y4
+	VMULPS       Y5, Y4, Y4
+	VMULPS       Y2, Y1, Y1
+	VMULPS       Y1, Y4, Y4
+	VCVTPS2PH    $0x00, Y4, X0
+	VMOVDQU      X0, 16(AX)(R8*2)
+	ADDQ         $0x10, R8
+	CMPQ         R8, DI
+	JLT          loop
+	VZEROUPPER
+	RET
+
 // func largestF16AVX2(x *byte, n int) float32
 // Requires: AVX, F16C, SSE
 TEXT ·largestF16AVX2(SB), NOSPLIT, $0-20
 	MOVQ    x+0(FP), AX
 	MOVQ    n+8(FP), CX
-	VMOVUPS eachConstants<>+1408(SB), Y0
-	VMOVUPS eachConstants<>+1408(SB), Y1
+	VMOVUPS eachConstants<>+1536(SB), Y0
+	VMOVUPS eachConstants<>+1536(SB), Y1
 	XORQ    DX, DX
 
 loop:

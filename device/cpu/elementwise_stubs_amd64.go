@@ -29,6 +29,16 @@ func addF32AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s
 //go:noescape
 func addStreamF32AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
 
+// swigluF32AVX512 is an eachFunc.
+//
+//go:noescape
+func swigluF32AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
+
+// swigluGradF32AVX512 is a swigluGradFunc.
+//
+//go:noescape
+func swigluGradF32AVX512(dgate unsafe.Pointer, dup unsafe.Pointer, dy unsafe.Pointer, gate unsafe.Pointer, up unsafe.Pointer, n int)
+
 // largestF32AVX512 is the maximum of n elements, a multiple of 16.
 //
 //go:noescape
@@ -73,6 +83,16 @@ func addStreamBF16AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n
 //
 //go:noescape
 func addF32BF16AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
+
+// swigluBF16AVX512 is an eachFunc.
+//
+//go:noescape
+func swigluBF16AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
+
+// swigluGradBF16AVX512 is a swigluGradFunc.
+//
+//go:noescape
+func swigluGradBF16AVX512(dgate unsafe.Pointer, dup unsafe.Pointer, dy unsafe.Pointer, gate unsafe.Pointer, up unsafe.Pointer, n int)
 
 // largestBF16AVX512 is the maximum of n elements, a multiple of 16.
 //
@@ -119,6 +139,16 @@ func addStreamF16AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n 
 //go:noescape
 func addF32F16AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
 
+// swigluF16AVX512 is an eachFunc.
+//
+//go:noescape
+func swigluF16AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
+
+// swigluGradF16AVX512 is a swigluGradFunc.
+//
+//go:noescape
+func swigluGradF16AVX512(dgate unsafe.Pointer, dup unsafe.Pointer, dy unsafe.Pointer, gate unsafe.Pointer, up unsafe.Pointer, n int)
+
 // largestF16AVX512 is the maximum of n elements, a multiple of 16.
 //
 //go:noescape
@@ -163,6 +193,16 @@ func addF32AVX2(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s f
 //
 //go:noescape
 func addStreamF32AVX2(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
+
+// swigluF32AVX2 is an eachFunc.
+//
+//go:noescape
+func swigluF32AVX2(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
+
+// swigluGradF32AVX2 is a swigluGradFunc.
+//
+//go:noescape
+func swigluGradF32AVX2(dgate unsafe.Pointer, dup unsafe.Pointer, dy unsafe.Pointer, gate unsafe.Pointer, up unsafe.Pointer, n int)
 
 // largestF32AVX2 is the maximum of n elements, a multiple of 16.
 //
@@ -209,6 +249,16 @@ func addStreamBF16AVX2(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n i
 //go:noescape
 func addF32BF16AVX2(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
 
+// swigluBF16AVX2 is an eachFunc.
+//
+//go:noescape
+func swigluBF16AVX2(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
+
+// swigluGradBF16AVX2 is a swigluGradFunc.
+//
+//go:noescape
+func swigluGradBF16AVX2(dgate unsafe.Pointer, dup unsafe.Pointer, dy unsafe.Pointer, gate unsafe.Pointer, up unsafe.Pointer, n int)
+
 // largestBF16AVX2 is the maximum of n elements, a multiple of 16.
 //
 //go:noescape
@@ -253,6 +303,16 @@ func addStreamF16AVX2(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n in
 //
 //go:noescape
 func addF32F16AVX2(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
+
+// swigluF16AVX2 is an eachFunc.
+//
+//go:noescape
+func swigluF16AVX2(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
+
+// swigluGradF16AVX2 is a swigluGradFunc.
+//
+//go:noescape
+func swigluGradF16AVX2(dgate unsafe.Pointer, dup unsafe.Pointer, dy unsafe.Pointer, gate unsafe.Pointer, up unsafe.Pointer, n int)
 
 // largestF16AVX2 is the maximum of n elements, a multiple of 16.
 //

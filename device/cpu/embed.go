@@ -31,23 +31,26 @@ func wantPositions(op string, wpe device.Mat, n, T int) {
 
 func runEmbed(t *task, w *worker, lo, hi int) {
 	ym, wte, wpe, n := &t.m[0], &t.m[1], &t.m[2], t.m[0].Cols
-	ids, mem := t.b[0].I32(), w.floats(3*n)
+	ids := t.b[0].I32()
 	for i := lo; i < hi; i++ {
 		id := int(ids[i])
 		if id < 0 || id >= wte.Rows {
 			panic(fmt.Sprintf("cpu: embedding: id %d at %d, vocabulary %d", id, i, wte.Rows))
 		}
-		y, e := room(mem, ym.Buf, i*ym.Ld, n), floatsOf(mem[n:], wte.Buf, id*wte.Ld, n)
-		if wpe.Rows == 0 {
-			copy(y, e)
-		} else {
-			for j, p := range floatsOf(mem[2*n:], wpe.Buf, i%t.i[0]*wpe.Ld, n) {
-				y[j] = e[j] + p
-			}
+		y, e := rowOf(ym, i, n), rowOf(wte, id, n)
+		switch {
+		case wpe.Rows > 0:
+			w.addRow(y, e, rowOf(wpe, i%t.i[0], n))
+		case y.Type == e.Type:
+			copy(y.Raw(), e.Raw())
+		default:
+			store(y, floatsOf(w.floats(n), e, 0, n))
 		}
-		keep(ym.Buf, i*ym.Ld, y)
 	}
 }
+
+// rowOf is the n elements of row i.
+func rowOf(m *device.Mat, i, n int) device.Buffer { return m.Buf.Slice(i*m.Ld, i*m.Ld+n) }
 
 // EmbedGrad sums rows of dy into dwte and dwpe (float32; dwpe may be empty):
 // row v of dwte is the sum of dy[i] where ids[i] is v, row t of dwpe the sum of
@@ -72,13 +75,13 @@ func (q *Queue) EmbedGrad(dwte, dwpe, dy device.Mat, ids device.Buffer, T int, a
 // runEmbedGrad fills rows [lo, hi) of dwte: it looks through all ids for its own.
 func runEmbedGrad(t *task, w *worker, lo, hi int) {
 	dwte, dy, n := &t.m[0], &t.m[1], t.m[1].Cols
-	sum, mem := dwte.Buf.F32(), w.floats(n)
 	for v := lo; v < hi && !t.add; v++ {
-		clear(sum[v*dwte.Ld:][:n])
+		clear(rowOf(dwte, v, n).F32())
 	}
 	for i, id := range t.b[0].I32() {
 		if v := int(id); lo <= v && v < hi {
-			addRow(sum[v*dwte.Ld:], floatsOf(mem, dy.Buf, i*dy.Ld, n))
+			sum := rowOf(dwte, v, n)
+			w.addRow(sum, sum, rowOf(dy, i, n))
 		}
 	}
 }
@@ -86,22 +89,13 @@ func runEmbedGrad(t *task, w *worker, lo, hi int) {
 // runPositionGrad fills rows [lo, hi) of dwpe.
 func runPositionGrad(t *task, w *worker, lo, hi int) {
 	dwpe, dy, n, T := &t.m[0], &t.m[1], t.m[1].Cols, t.i[0]
-	sum, mem := dwpe.Buf.F32(), w.floats(n)
 	for p := lo; p < hi; p++ {
-		row := sum[p*dwpe.Ld:][:n]
+		sum := rowOf(dwpe, p, n)
 		if !t.add {
-			clear(row)
+			clear(sum.F32())
 		}
 		for i := p; p < T && i < dy.Rows; i += T {
-			addRow(row, floatsOf(mem, dy.Buf, i*dy.Ld, n))
+			w.addRow(sum, sum, rowOf(dy, i, n))
 		}
-	}
-}
-
-// addRow adds x to the first elements of sum.
-func addRow(sum, x []float32) {
-	sum = sum[:len(x)]
-	for j, v := range x {
-		sum[j] += v
 	}
 }

@@ -15,55 +15,59 @@ func randomIDs(rng *rand.Rand, n, vocab int) *guarded {
 const embedB, embedT, embedC, embedV, embedRows = 5, 61, 131, 307, 70 // embedRows position vectors
 
 func TestEmbed(t *testing.T) {
-	eachType(t, func(t *testing.T, dt device.DType) {
-		for _, positions := range []int{embedRows, 0} {
-			var wte, wpe, ids *guarded
-			out := onWorkers(t, func(q *Queue) []*guarded {
-				rng := rand.New(rand.NewPCG(1, 2))
-				wte, wpe = newMat(dt, embedV, embedC).normal(rng, 0, 1), newMat(dt, positions, embedC).normal(rng, 0, 1)
-				ids = randomIDs(rng, embedB*embedT, embedV)
-				y := newMat(dt, embedB*embedT, embedC)
-				q.Embed(y.Mat, wte.Mat, wpe.Mat, ids.Buf, embedT)
-				return []*guarded{y}
-			})
-			e, p := wte.values(), wpe.values()
-			var want []float64
-			for i, id := range ids.values() {
-				for j := range embedC {
-					v := e[int(id)*embedC+j]
-					if positions > 0 {
-						v += p[i%embedT*embedC+j]
+	withVec(t, func(t *testing.T) {
+		eachType(t, func(t *testing.T, dt device.DType) {
+			for _, positions := range []int{embedRows, 0} {
+				var wte, wpe, ids *guarded
+				out := onWorkers(t, func(q *Queue) []*guarded {
+					rng := rand.New(rand.NewPCG(1, 2))
+					wte, wpe = newMat(dt, embedV, embedC).normal(rng, 0, 1), newMat(dt, positions, embedC).normal(rng, 0, 1)
+					ids = randomIDs(rng, embedB*embedT, embedV)
+					y := newMat(dt, embedB*embedT, embedC)
+					q.Embed(y.Mat, wte.Mat, wpe.Mat, ids.Buf, embedT)
+					return []*guarded{y}
+				})
+				e, p := wte.values(), wpe.values()
+				var want []float64
+				for i, id := range ids.values() {
+					for j := range embedC {
+						v := e[int(id)*embedC+j]
+						if positions > 0 {
+							v += p[i%embedT*embedC+j]
+						}
+						want = append(want, v)
 					}
-					want = append(want, v)
 				}
+				near(t, "embedding", out[0], want, 0)
 			}
-			near(t, "embedding", out[0], want, 0)
-		}
+		})
 	})
 }
 
 func TestEmbedGrad(t *testing.T) {
-	eachType(t, func(t *testing.T, dt device.DType) {
-		for _, positions := range []int{embedRows, 0} {
-			var dy, ids *guarded
-			out := onWorkers(t, func(q *Queue) []*guarded {
-				rng := rand.New(rand.NewPCG(3, 4))
-				dy, ids = newMat(dt, embedB*embedT, embedC).normal(rng, 0, 1), randomIDs(rng, embedB*embedT, embedV)
-				dwte, dwpe := newMat(device.F32, embedV, embedC), newMat(device.F32, positions, embedC)
-				q.EmbedGrad(dwte.Mat, dwpe.Mat, dy.Mat, ids.Buf, embedT, false)
-				q.EmbedGrad(dwte.Mat, dwpe.Mat, dy.Mat, ids.Buf, embedT, true)
-				return []*guarded{dwte, dwpe}
-			})
-			dwte, dwpe, d := make([]float64, embedV*embedC), make([]float64, embedRows*embedC), dy.values()
-			for i, id := range ids.values() {
-				for j := range embedC {
-					dwte[int(id)*embedC+j] += 2 * d[i*embedC+j]
-					dwpe[i%embedT*embedC+j] += 2 * d[i*embedC+j]
+	withVec(t, func(t *testing.T) {
+		eachType(t, func(t *testing.T, dt device.DType) {
+			for _, positions := range []int{embedRows, 0} {
+				var dy, ids *guarded
+				out := onWorkers(t, func(q *Queue) []*guarded {
+					rng := rand.New(rand.NewPCG(3, 4))
+					dy, ids = newMat(dt, embedB*embedT, embedC).normal(rng, 0, 1), randomIDs(rng, embedB*embedT, embedV)
+					dwte, dwpe := newMat(device.F32, embedV, embedC), newMat(device.F32, positions, embedC)
+					q.EmbedGrad(dwte.Mat, dwpe.Mat, dy.Mat, ids.Buf, embedT, false)
+					q.EmbedGrad(dwte.Mat, dwpe.Mat, dy.Mat, ids.Buf, embedT, true)
+					return []*guarded{dwte, dwpe}
+				})
+				dwte, dwpe, d := make([]float64, embedV*embedC), make([]float64, embedRows*embedC), dy.values()
+				for i, id := range ids.values() {
+					for j := range embedC {
+						dwte[int(id)*embedC+j] += 2 * d[i*embedC+j]
+						dwpe[i%embedT*embedC+j] += 2 * d[i*embedC+j]
+					}
 				}
+				near(t, "dwte", out[0], dwte, 1e-6)
+				near(t, "dwpe", out[1], dwpe[:positions*embedC], 1e-6)
 			}
-			near(t, "dwte", out[0], dwte, 1e-6)
-			near(t, "dwpe", out[1], dwpe[:positions*embedC], 1e-6)
-		}
+		})
 	})
 }
 

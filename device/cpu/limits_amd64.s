@@ -512,7 +512,7 @@ loop:
 TEXT ·rewrite(SB), NOSPLIT, $0-16
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
-	MOVL         $0x3f000000, DX
+	MOVL         $0xbf800000, DX
 	VMOVD        DX, X0
 	VPBROADCASTD X0, Y0
 

@@ -19,7 +19,7 @@ func tileLoop(n int)
 //go:noescape
 func triad(dst unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int)
 
-// rewrite halves the n floats of x, a multiple of 16, in place.
+// rewrite negates the n floats of x, a multiple of 16, in place.
 //
 //go:noescape
 func rewrite(x unsafe.Pointer, n int)

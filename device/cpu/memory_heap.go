@@ -4,10 +4,10 @@ package cpu
 
 import "unsafe"
 
-// allocate takes zeroed memory from the Go heap, aligned to 64 bytes.
+// allocate takes zeroed memory from the Go heap, aligned to a page.
 func allocate(bytes int) ([]byte, error) {
-	mem := make([]byte, bytes+63)
-	skip := int(-uintptr(unsafe.Pointer(unsafe.SliceData(mem))) & 63)
+	mem := make([]byte, bytes+4095)
+	skip := int(-uintptr(unsafe.Pointer(unsafe.SliceData(mem))) & 4095)
 	return mem[skip : skip+bytes : skip+bytes], nil
 }
 

@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"math"
+	"unsafe"
 
 	"zeroth/device"
 )
@@ -25,44 +26,76 @@ func (q *Queue) LayerNorm(y device.Mat, mean, rstd device.Buffer, x device.Mat, 
 
 func runLayerNorm(t *task, work *worker, lo, hi int) {
 	ym, xm, n := &t.m[0], &t.m[1], t.m[1].Cols
-	mem := work.floats(4 * n)
 	mean, rstd := t.b[0].F32(), t.b[1].F32()
-	w, b := floatsOf(mem, t.b[2], 0, n), floatsOf(mem[n:], t.b[3], 0, n)
+	np := padded(n, rowUnit)
+	mem := work.floats(4 * np)
+	w, b := take(&mem, np), take(&mem, np)
+	load(w[:n], t.b[2])
+	load(b[:n], t.b[3])
+	rows := normRows{isa: &bestVec.normISA, n: n, np: np, direct: directRows(n, ym, xm)}
 	for i := lo; i < hi; i++ {
-		x, y := floatsOf(mem[2*n:], xm.Buf, i*xm.Ld, n), room(mem[3*n:], ym.Buf, i*ym.Ld, n)
-		m := sum4(x) / float32(n)
-		r := float32(1 / math.Sqrt(float64(squares4(x, m)/float32(n)+t.f[0])))
-		mean[i], rstd[i] = m, r
-		for j := range y {
-			y[j] = (x[j]-m)*r*w[j] + b[j]
+		x, kind := rows.read(mem, xm, i)
+		m := rows.isa.sum[kind](x, np) / float32(n)
+		if !rows.direct {
+			fill(mem[n:np], m)
 		}
-		keep(ym.Buf, i*ym.Ld, y)
+		r := float32(1 / math.Sqrt(float64(rows.isa.squares[kind](x, np, m)/float32(n)+t.f[0])))
+		mean[i], rstd[i] = m, r
+		y := rows.room(mem[np:], ym, i)
+		rows.isa.norm[kind](y, x, floatPtr(w, 0), floatPtr(b, 0), np, m, r)
+		rows.write(ym, i, mem[np:])
 	}
 }
 
-// sum4 is the sum of x in four lanes.
-func sum4(x []float32) float32 {
-	var a, b, c, d float32
-	for ; len(x) >= 4; x = x[4:] {
-		a, b, c, d = a+x[0], b+x[1], c+x[2], d+x[3]
+// directRows is whether functions work on the rows of matrices where they lie:
+// of one type that the instruction set reads, n elements a whole number of
+// vectors.
+func directRows(n int, ms ...*device.Mat) bool {
+	kind := ms[0].Buf.Type
+	for _, m := range ms {
+		if m.Buf.Type != kind {
+			return false
+		}
 	}
-	for _, v := range x {
-		a += v
-	}
-	return (a + b) + (c + d)
+	return n%rowUnit == 0 && bestVec.norm[kind] != nil
 }
 
-// squares4 is the sum of (x-m)^2 in four lanes.
-func squares4(x []float32, m float32) float32 {
-	var a, b, c, d float32
-	for ; len(x) >= 4; x = x[4:] {
-		p, q, r, s := x[0]-m, x[1]-m, x[2]-m, x[3]-m
-		a, b, c, d = a+p*p, b+q*q, c+r*r, d+s*s
+// normRows is how rows of n elements are read and written: in place if direct
+// is set, else by way of np float32, the last of them 0.
+type normRows struct {
+	isa    *normISA
+	n, np  int
+	direct bool
+}
+
+func (rows *normRows) read(mem []float32, m *device.Mat, i int) (unsafe.Pointer, device.DType) {
+	row := rowOf(m, i, rows.n)
+	if rows.direct {
+		return row.Ptr, row.Type
 	}
-	for _, v := range x {
-		a += (v - m) * (v - m)
+	load(mem[:rows.n], row)
+	clear(mem[rows.n:rows.np])
+	return unsafe.Pointer(&mem[0]), device.F32
+}
+
+// room is where the row is computed, and write puts it where it belongs.
+func (rows *normRows) room(mem []float32, m *device.Mat, i int) unsafe.Pointer {
+	if rows.direct {
+		return rowOf(m, i, rows.n).Ptr
 	}
-	return (a + b) + (c + d)
+	return unsafe.Pointer(&mem[0])
+}
+
+func (rows *normRows) write(m *device.Mat, i int, mem []float32) {
+	if !rows.direct {
+		store(rowOf(m, i, rows.n), mem[:rows.n])
+	}
+}
+
+func fill(x []float32, v float32) {
+	for i := range x {
+		x[i] = v
+	}
 }
 
 // LayerNormGrad is the gradient of LayerNorm: with n = (x-mean)*rstd and
@@ -96,72 +129,94 @@ func (q *Queue) LayerNormGrad(dx device.Mat, dw, db device.Buffer, dy, x device.
 
 // runLayerNormGradW sums down strips of columns; see sum.go.
 func runLayerNormGradW(t *task, work *worker, lo, hi int) {
-	dym, xm, mem := &t.m[0], &t.m[1], work.floats(4*stripLen)
-	mean, rstd := t.b[2].F32(), t.b[3].F32()
+	c := newNormColumns(work, &t.m[0], &t.m[1])
 	for s := lo; s < hi; s++ {
-		c0, c1 := strip(s, xm.Cols)
-		n := c1 - c0
-		dw, db := t.b[0].F32()[c0:c1], t.b[1].F32()[c0:c1]
-		partW, partB := mem[2*stripLen:][:n], mem[3*stripLen:][:n]
-		clear(dw)
-		clear(db)
-		clear(partW)
-		clear(partB)
-		for i := range xm.Rows {
-			dy, x := floatsOf(mem, dym.Buf, i*dym.Ld+c0, n), floatsOf(mem[stripLen:], xm.Buf, i*xm.Ld+c0, n)
-			m, r := mean[i], rstd[i]
-			for j, g := range dy {
-				partB[j] += g
-				partW[j] += g * ((x[j] - m) * r)
-			}
-			if (i+1)%groupLen == 0 {
-				flush(dw, partW)
-				flush(db, partB)
-			}
+		c.strip(s, t.b[0].F32(), t.b[1].F32(), t.b[2].F32(), t.b[3].F32())
+	}
+}
+
+// normColumns is a worker's sums down the columns of dy and x.
+type normColumns struct {
+	isa            *normISA
+	dy, x          *device.Mat
+	direct         bool
+	sumW, sumB     []float32 // (columns)
+	blockD, blockX []float32 // (groupLen, columns)
+	zeros          []float32 // (groupLen)
+}
+
+func newNormColumns(work *worker, dy, x *device.Mat) normColumns {
+	c := normColumns{isa: &bestVec.normISA, dy: dy, x: x}
+	c.direct = dy.Buf.Type == x.Buf.Type && c.isa.normColumns[x.Buf.Type] != nil
+	columns := c.isa.columns
+	mem := work.floats((2*groupLen+2)*columns + groupLen)
+	c.sumW, c.sumB = take(&mem, columns), take(&mem, columns)
+	c.blockD, c.blockX = take(&mem, groupLen*columns), take(&mem, groupLen*columns)
+	c.zeros = take(&mem, groupLen)
+	clear(c.zeros)
+	return c
+}
+
+// strip sets strip s of dw to the sums of dy*(x-mean)*rstd, and of db to those
+// of dy. db nil is not wanted, mean nil is zeros.
+func (c *normColumns) strip(s int, dw, db, mean, rstd []float32) {
+	columns := c.isa.columns
+	c0, c1 := strip(s, c.x.Cols)
+	for at := c0; at < c1; at += columns {
+		n := min(columns, c1-at)
+		sumW, sumB := columnSums(c.sumW, dw[at:at+n], columns), c.sumB
+		if db != nil {
+			sumB = columnSums(c.sumB, db[at:at+n], columns)
 		}
-		flush(dw, partW)
-		flush(db, partB)
+		for r := 0; r < c.x.Rows; r += groupLen {
+			rows, means := min(groupLen, c.x.Rows-r), c.zeros
+			if mean != nil {
+				means = mean[r:]
+			}
+			d, ldd, kind := columnBlock(c.blockD, c.dy, r, at, rows, n, columns, c.direct)
+			x, ldx, _ := columnBlock(c.blockX, c.x, r, at, rows, n, columns, c.direct)
+			c.isa.normColumns[kind](floatPtr(sumW, 0), floatPtr(sumB, 0), d, x, ldd, ldx, rows, floatPtr(means, 0), floatPtr(rstd, r))
+		}
+		copy(dw[at:at+n], sumW)
+		if db != nil {
+			copy(db[at:at+n], sumB)
+		}
 	}
 }
 
 func runLayerNormGradX(t *task, work *worker, lo, hi int) {
-	dxm, dym, xm, n := &t.m[0], &t.m[1], &t.m[2], t.m[2].Cols
-	mem := work.floats(5 * n)
-	w, mean, rstd := floatsOf(mem, t.b[0], 0, n), t.b[1].F32(), t.b[2].F32()
-	for i := lo; i < hi; i++ {
-		dy, x := floatsOf(mem[n:], dym.Buf, i*dym.Ld, n), floatsOf(mem[2*n:], xm.Buf, i*xm.Ld, n)
-		dx := room(mem[3*n:], dxm.Buf, i*dxm.Ld, n)
-		m, r := mean[i], rstd[i]
-		g, gn := normSums(dy, x, w, m, r)
-		g, gn = g/float32(n), gn/float32(n)
-		if t.add {
-			old := floatsOf(mem[4*n:], dxm.Buf, i*dxm.Ld, n)
-			for j := range dx {
-				dx[j] = old[j] + r*(dy[j]*w[j]-g-(x[j]-m)*r*gn)
-			}
-		} else {
-			for j := range dx {
-				dx[j] = r * (dy[j]*w[j] - g - (x[j]-m)*r*gn)
-			}
-		}
-		keep(dxm.Buf, i*dxm.Ld, dx)
-	}
+	runNormGrad(t, work, lo, hi, t.b[1].F32(), t.b[2].F32())
 }
 
-// normSums is the sums over a row of g = dy*w and of g*(x-m)*r, in two lanes.
-func normSums(dy, x, w []float32, m, r float32) (g, gn float32) {
-	var g1, gn1 float32
-	n := len(dy)
-	x, w = x[:n], w[:n]
-	j := 0
-	for ; j+2 <= n; j += 2 {
-		a, b := dy[j]*w[j], dy[j+1]*w[j+1]
-		g, g1 = g+a, g1+b
-		gn, gn1 = gn+a*(x[j]-m), gn1+b*(x[j+1]-m)
+// runNormGrad is dx of rows [lo, hi); mean nil stands for RMSNorm, whose rows
+// have no mean and whose gradient none taken off.
+func runNormGrad(t *task, work *worker, lo, hi int, mean, rstd []float32) {
+	dxm, dym, xm, n := &t.m[0], &t.m[1], &t.m[2], t.m[2].Cols
+	np, add := padded(n, rowUnit), 0
+	if t.add {
+		add = 1
 	}
-	if j < n {
-		a := dy[j] * w[j]
-		g, gn = g+a, gn+a*(x[j]-m)
+	mem := work.floats(4*np + 2)
+	w, sums := take(&mem, np), take(&mem, 2)
+	load(w[:n], t.b[0])
+	clear(w[n:])
+	rows := normRows{isa: &bestVec.normISA, n: n, np: np, direct: directRows(n, dxm, dym, xm)}
+	for i := lo; i < hi; i++ {
+		dy, kind := rows.read(mem, dym, i)
+		x, _ := rows.read(mem[np:], xm, i)
+		if t.add {
+			rows.read(mem[2*np:], dxm, i)
+		}
+		var m, g float32
+		if mean != nil {
+			m = mean[i]
+		}
+		r := rstd[i]
+		rows.isa.sums[kind](floatPtr(sums, 0), dy, x, floatPtr(w, 0), np, m)
+		if mean != nil {
+			g = sums[0] / float32(n)
+		}
+		rows.isa.grad[kind](rows.room(mem[2*np:], dxm, i), dy, x, floatPtr(w, 0), np, m, r, g, sums[1]*r/float32(n)*r, add)
+		rows.write(dxm, i, mem[2*np:])
 	}
-	return g + g1, (gn + gn1) * r
 }

@@ -56,37 +56,41 @@ func layerNormGrad64(dy, x, w []float64, eps float64) (dx, dw, db []float64) {
 }
 
 // Two columns are left out: their dx is nothing but cancellation.
-var normShapes = [][2]int{{1, 1}, {3, 5}, {257, 333}, {5, 64}}
+var normShapes = [][2]int{{1, 1}, {3, 5}, {257, 333}, {5, 64}, {70, 208}}
 
 func TestLayerNorm(t *testing.T) {
-	const eps = 1e-5
-	eachType(t, func(t *testing.T, dt device.DType) {
-		for _, s := range normShapes {
-			var x, w, b *guarded
-			out := onWorkers(t, func(q *Queue) []*guarded {
-				rng := rand.New(rand.NewPCG(1, 2))
-				x = newMat(dt, s[0], s[1]).normal(rng, 1, 2)
-				w, b = newVec(dt, s[1]).normal(rng, 1, 0.5), newVec(dt, s[1]).normal(rng, 0, 0.5)
-				y, mean, rstd := newMat(dt, s[0], s[1]), newVec(device.F32, s[0]), newVec(device.F32, s[0])
-				q.LayerNorm(y.Mat, mean.Buf, rstd.Buf, x.Mat, w.Buf, b.Buf, eps)
-				return []*guarded{y, mean, rstd}
-			})
-			mean, rstd := moments64(x.values(), s[1], eps)
-			near(t, "y", out[0], layerNorm64(x.values(), w.values(), b.values(), eps), 2e-6)
-			near(t, "mean", out[1], mean, 1e-6)
-			near(t, "rstd", out[2], rstd, 1e-6)
-		}
+	withVec(t, func(t *testing.T) {
+		const eps = 1e-5
+		eachType(t, func(t *testing.T, dt device.DType) {
+			for _, s := range normShapes {
+				var x, w, b *guarded
+				out := onWorkers(t, func(q *Queue) []*guarded {
+					rng := rand.New(rand.NewPCG(1, 2))
+					x = newMat(dt, s[0], s[1]).normal(rng, 1, 2)
+					w, b = newVec(dt, s[1]).normal(rng, 1, 0.5), newVec(dt, s[1]).normal(rng, 0, 0.5)
+					y, mean, rstd := newMat(dt, s[0], s[1]), newVec(device.F32, s[0]), newVec(device.F32, s[0])
+					q.LayerNorm(y.Mat, mean.Buf, rstd.Buf, x.Mat, w.Buf, b.Buf, eps)
+					return []*guarded{y, mean, rstd}
+				})
+				mean, rstd := moments64(x.values(), s[1], eps)
+				near(t, "y", out[0], layerNorm64(x.values(), w.values(), b.values(), eps), 2e-6)
+				near(t, "mean", out[1], mean, 1e-6)
+				near(t, "rstd", out[2], rstd, 1e-6)
+			}
+		})
 	})
 }
 
 func TestLayerNormGrad(t *testing.T) {
-	const eps = 1e-5
-	eachType(t, func(t *testing.T, dt device.DType) {
-		for _, s := range normShapes {
-			for _, how := range []string{"set", "add", "over dy"} {
-				layerNormGrad(t, dt, s[0], s[1], eps, how)
+	withVec(t, func(t *testing.T) {
+		const eps = 1e-5
+		eachType(t, func(t *testing.T, dt device.DType) {
+			for _, s := range normShapes {
+				for _, how := range []string{"set", "add", "over dy"} {
+					layerNormGrad(t, dt, s[0], s[1], eps, how)
+				}
 			}
-		}
+		})
 	})
 }
 

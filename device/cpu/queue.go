@@ -88,6 +88,9 @@ func (d *Device) NewQueue(name string) *Queue {
 	return q
 }
 
+// Name is what NewQueue called the queue.
+func (q *Queue) Name() string { return q.name }
+
 // Trace calls f after each task from now on, from the queue's goroutine, or
 // stops if f is nil. It must be called while the queue is idle.
 func (q *Queue) Trace(f func(Span)) { q.trace = f }

@@ -21,18 +21,22 @@ func (q *Queue) RMSNorm(y device.Mat, rstd device.Buffer, x device.Mat, w device
 	q.kernel(t, runRMSNorm, x.Rows, rowGrain(x.Cols))
 }
 
+// The rows are those of layer norm with no mean and no bias.
 func runRMSNorm(t *task, work *worker, lo, hi int) {
 	ym, xm, n := &t.m[0], &t.m[1], t.m[1].Cols
-	mem := work.floats(3 * n)
-	rstd, w := t.b[0].F32(), floatsOf(mem, t.b[1], 0, n)
+	np, rstd := padded(n, rowUnit), t.b[0].F32()
+	mem := work.floats(4 * np)
+	w, zeros := take(&mem, np), take(&mem, np)
+	load(w[:n], t.b[1])
+	clear(zeros)
+	rows := normRows{isa: &bestVec.normISA, n: n, np: np, direct: directRows(n, ym, xm)}
 	for i := lo; i < hi; i++ {
-		x, y := floatsOf(mem[n:], xm.Buf, i*xm.Ld, n), room(mem[2*n:], ym.Buf, i*ym.Ld, n)
-		r := float32(1 / math.Sqrt(float64(squares4(x, 0)/float32(n)+t.f[0])))
+		x, kind := rows.read(mem, xm, i)
+		r := float32(1 / math.Sqrt(float64(rows.isa.squares[kind](x, np, 0)/float32(n)+t.f[0])))
 		rstd[i] = r
-		for j := range y {
-			y[j] = x[j] * r * w[j]
-		}
-		keep(ym.Buf, i*ym.Ld, y)
+		y := rows.room(mem[np:], ym, i)
+		rows.isa.norm[kind](y, x, floatPtr(w, 0), floatPtr(zeros, 0), np, 0, r)
+		rows.write(ym, i, mem[np:])
 	}
 }
 
@@ -64,47 +68,12 @@ func (q *Queue) RMSNormGrad(dx device.Mat, dw device.Buffer, dy, x device.Mat, w
 
 // runRMSNormGradW sums down strips of columns; see sum.go.
 func runRMSNormGradW(t *task, work *worker, lo, hi int) {
-	dym, xm, mem := &t.m[0], &t.m[1], work.floats(3*stripLen)
-	rstd := t.b[1].F32()
+	c := newNormColumns(work, &t.m[0], &t.m[1])
 	for s := lo; s < hi; s++ {
-		c0, c1 := strip(s, xm.Cols)
-		n := c1 - c0
-		dw, part := t.b[0].F32()[c0:c1], mem[2*stripLen:][:n]
-		clear(dw)
-		clear(part)
-		for i := range xm.Rows {
-			dy, x := floatsOf(mem, dym.Buf, i*dym.Ld+c0, n), floatsOf(mem[stripLen:], xm.Buf, i*xm.Ld+c0, n)
-			r := rstd[i]
-			for j, g := range dy {
-				part[j] += g * (x[j] * r)
-			}
-			if (i+1)%groupLen == 0 {
-				flush(dw, part)
-			}
-		}
-		flush(dw, part)
+		c.strip(s, t.b[0].F32(), nil, nil, t.b[1].F32())
 	}
 }
 
 func runRMSNormGradX(t *task, work *worker, lo, hi int) {
-	dxm, dym, xm, n := &t.m[0], &t.m[1], &t.m[2], t.m[2].Cols
-	mem := work.floats(5 * n)
-	w, rstd := floatsOf(mem, t.b[0], 0, n), t.b[1].F32()
-	for i := lo; i < hi; i++ {
-		dy, x := floatsOf(mem[n:], dym.Buf, i*dym.Ld, n), floatsOf(mem[2*n:], xm.Buf, i*xm.Ld, n)
-		dx, r := room(mem[3*n:], dxm.Buf, i*dxm.Ld, n), rstd[i]
-		_, gn := normSums(dy, x, w, 0, r)
-		along := r * gn / float32(n) // how much of dx goes along x
-		if t.add {
-			old := floatsOf(mem[4*n:], dxm.Buf, i*dxm.Ld, n)
-			for j := range dx {
-				dx[j] = old[j] + r*(dy[j]*w[j]-x[j]*along)
-			}
-		} else {
-			for j := range dx {
-				dx[j] = r * (dy[j]*w[j] - x[j]*along)
-			}
-		}
-		keep(dxm.Buf, i*dxm.Ld, dx)
-	}
+	runNormGrad(t, work, lo, hi, nil, t.b[1].F32())
 }

@@ -47,20 +47,22 @@ func rmsNormGrad64(dy, x, w []float64, eps float64) (dx, dw []float64) {
 var rmsShapes = [][2]int{{1, 2}, {3, 5}, {257, 333}, {5, 64}}
 
 func TestRMSNorm(t *testing.T) {
-	const eps = 1e-5
-	eachType(t, func(t *testing.T, dt device.DType) {
-		for _, s := range rmsShapes {
-			var x, w *guarded
-			out := onWorkers(t, func(q *Queue) []*guarded {
-				rng := rand.New(rand.NewPCG(1, 2))
-				x, w = newMat(dt, s[0], s[1]).normal(rng, 1, 2), newVec(dt, s[1]).normal(rng, 1, 0.5)
-				y, rstd := newMat(dt, s[0], s[1]), newVec(device.F32, s[0])
-				q.RMSNorm(y.Mat, rstd.Buf, x.Mat, w.Buf, eps)
-				return []*guarded{y, rstd}
-			})
-			near(t, "y", out[0], rmsNorm64(x.values(), w.values(), eps), 0)
-			near(t, "rstd", out[1], rstd64(x.values(), s[1], eps), 1e-6)
-		}
+	withVec(t, func(t *testing.T) {
+		const eps = 1e-5
+		eachType(t, func(t *testing.T, dt device.DType) {
+			for _, s := range rmsShapes {
+				var x, w *guarded
+				out := onWorkers(t, func(q *Queue) []*guarded {
+					rng := rand.New(rand.NewPCG(1, 2))
+					x, w = newMat(dt, s[0], s[1]).normal(rng, 1, 2), newVec(dt, s[1]).normal(rng, 1, 0.5)
+					y, rstd := newMat(dt, s[0], s[1]), newVec(device.F32, s[0])
+					q.RMSNorm(y.Mat, rstd.Buf, x.Mat, w.Buf, eps)
+					return []*guarded{y, rstd}
+				})
+				near(t, "y", out[0], rmsNorm64(x.values(), w.values(), eps), 0)
+				near(t, "rstd", out[1], rstd64(x.values(), s[1], eps), 1e-6)
+			}
+		})
 	})
 }
 
@@ -80,12 +82,14 @@ func TestRMSNormOfZeros(t *testing.T) {
 }
 
 func TestRMSNormGrad(t *testing.T) {
-	eachType(t, func(t *testing.T, dt device.DType) {
-		for _, s := range rmsShapes {
-			for _, how := range []string{"set", "add", "over dy"} {
-				rmsNormGrad(t, dt, s[0], s[1], how)
+	withVec(t, func(t *testing.T) {
+		eachType(t, func(t *testing.T, dt device.DType) {
+			for _, s := range rmsShapes {
+				for _, how := range []string{"set", "add", "over dy"} {
+					rmsNormGrad(t, dt, s[0], s[1], how)
+				}
 			}
-		}
+		})
 	})
 }
 

@@ -7,25 +7,41 @@ import (
 	"zeroth/device"
 )
 
-// Sums over the rows of a matrix run down strips of stripLen columns. Rows are
+// Sums down the columns of a matrix go by strips of stripLen columns. Rows are
 // added in groups of groupLen whose sums are then added up: always the same
 // order, and more accurate in float32 than one long chain.
 const (
-	stripLen = 64
+	stripLen = 64 // a multiple of every normISA's columns
 	groupLen = 64
 )
 
-func strips(cols int) int { return (cols + stripLen - 1) / stripLen }
+func strips(cols int) int { return ceil(cols, stripLen) }
 
 // strip is the columns [lo, hi) of strip i.
 func strip(i, cols int) (lo, hi int) { return i * stripLen, min((i+1)*stripLen, cols) }
 
-// flush adds part to sum and clears it.
-func flush(sum, part []float32) {
-	for j, p := range part {
-		sum[j] += p
+// columnSums is where n sums are added up: sum itself, cleared, or mem if
+// functions would write more columns than it has.
+func columnSums(mem, sum []float32, columns int) []float32 {
+	if len(sum) < columns {
+		sum = mem[:columns]
 	}
-	clear(part)
+	clear(sum)
+	return sum
+}
+
+// columnBlock is elements (row, col) to (row+rows, col+n) of m for a function
+// over columns columns: in place if direct is set and n is columns, else
+// converted into mem (rows, columns).
+func columnBlock(mem []float32, m *device.Mat, row, col, rows, n, columns int, direct bool) (at unsafe.Pointer, ld int, kind device.DType) {
+	if direct && n == columns {
+		return m.Buf.Slice(row*m.Ld+col, m.Buf.N).Ptr, m.Ld, m.Buf.Type
+	}
+	for i := range rows {
+		from := (row+i)*m.Ld + col
+		load(mem[i*columns:][:n], m.Buf.Slice(from, from+n))
+	}
+	return unsafe.Pointer(&mem[0]), columns, device.F32
 }
 
 // SumRows sets db[j] (float32) to the sum over i of dy[i][j].
@@ -38,21 +54,21 @@ func (q *Queue) SumRows(db device.Buffer, dy device.Mat) {
 }
 
 func runSumRows(t *task, w *worker, lo, hi int) {
-	dy, mem := &t.m[0], w.floats(2*stripLen)
+	dy, db, isa := &t.m[0], t.b[0].F32(), &bestVec.normISA
+	columns, direct := isa.columns, isa.sumColumns[dy.Buf.Type] != nil
+	mem := w.floats((groupLen + 1) * columns)
 	for s := lo; s < hi; s++ {
 		c0, c1 := strip(s, dy.Cols)
-		sum, part := t.b[0].F32()[c0:c1], mem[stripLen:][:c1-c0]
-		clear(sum)
-		clear(part)
-		for i := range dy.Rows {
-			for j, x := range floatsOf(mem, dy.Buf, i*dy.Ld+c0, c1-c0) {
-				part[j] += x
+		for c := c0; c < c1; c += columns {
+			n := min(columns, c1-c)
+			sum := columnSums(mem, db[c:c+n], columns)
+			for r := 0; r < dy.Rows; r += groupLen {
+				rows := min(groupLen, dy.Rows-r)
+				x, ld, kind := columnBlock(mem[columns:], dy, r, c, rows, n, columns, direct)
+				isa.sumColumns[kind](floatPtr(sum, 0), x, ld, rows)
 			}
-			if (i+1)%groupLen == 0 {
-				flush(sum, part)
-			}
+			copy(db[c:c+n], sum)
 		}
-		flush(sum, part)
 	}
 }
 

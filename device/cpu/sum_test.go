@@ -10,22 +10,24 @@ import (
 )
 
 func TestSumRows(t *testing.T) {
-	eachType(t, func(t *testing.T, dt device.DType) {
-		for _, shape := range [][2]int{{0, 3}, {1, 1}, {64, 64}, {397, 531}} {
-			rows, cols := shape[0], shape[1]
-			var dy *guarded
-			out := onWorkers(t, func(q *Queue) []*guarded {
-				dy = newMat(dt, rows, cols).normal(rand.New(rand.NewPCG(1, 2)), 0.5, 1)
-				db := newVec(device.F32, cols)
-				q.SumRows(db.Buf, dy.Mat)
-				return []*guarded{db}
-			})
-			want := make([]float64, cols)
-			for i, v := range dy.values() {
-				want[i%cols] += v
+	withVec(t, func(t *testing.T) {
+		eachType(t, func(t *testing.T, dt device.DType) {
+			for _, shape := range [][2]int{{0, 3}, {1, 1}, {64, 64}, {397, 531}} {
+				rows, cols := shape[0], shape[1]
+				var dy *guarded
+				out := onWorkers(t, func(q *Queue) []*guarded {
+					dy = newMat(dt, rows, cols).normal(rand.New(rand.NewPCG(1, 2)), 0.5, 1)
+					db := newVec(device.F32, cols)
+					q.SumRows(db.Buf, dy.Mat)
+					return []*guarded{db}
+				})
+				want := make([]float64, cols)
+				for i, v := range dy.values() {
+					want[i%cols] += v
+				}
+				near(t, "sum of rows", out[0], want, 1e-6)
 			}
-			near(t, "sum of rows", out[0], want, 1e-6)
-		}
+		})
 	})
 }
 

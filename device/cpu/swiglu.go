@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"fmt"
+	"unsafe"
 
 	"zeroth/device"
 )
@@ -28,22 +29,7 @@ const siluFlat = 80 // e^80 is 6e34
 // up.
 func (q *Queue) SwiGLU(y, gate, up device.Buffer) {
 	wantSame("swiglu", y, gate, up)
-	t := q.issue("swiglu")
-	t.b[0], t.b[1], t.b[2] = y, gate, up
-	q.kernel(t, runSwiGLU, blocks(y.N), pieceWork/blockLen)
-}
-
-func runSwiGLU(t *task, w *worker, lo, hi int) {
-	mem := w.floats(3 * blockLen)
-	for at := lo * blockLen; at < min(hi*blockLen, t.b[0].N); at += blockLen {
-		n := min(blockLen, t.b[0].N-at)
-		gate, up := floatsOf(mem, t.b[1], at, n), floatsOf(mem[blockLen:], t.b[2], at, n)
-		y := room(mem[2*blockLen:], t.b[0], at, n)
-		for i := range y {
-			y[i] = silu(gate[i]) * up[i]
-		}
-		keep(t.b[0], at, y)
-	}
+	q.elementwise("swiglu", &bestVec.swiglu, y, gate, up, 0)
 }
 
 // SwiGLUGrad sets dgate = dy * up * silu'(gate) and dup = dy * silu(gate). Each
@@ -60,17 +46,45 @@ func (q *Queue) SwiGLUGrad(dgate, dup, dy, gate, up device.Buffer) {
 }
 
 func runSwiGLUGrad(t *task, w *worker, lo, hi int) {
-	mem := w.floats(5 * blockLen)
-	for at := lo * blockLen; at < min(hi*blockLen, t.b[0].N); at += blockLen {
-		n := min(blockLen, t.b[0].N-at)
-		dy, gate, up := floatsOf(mem, t.b[2], at, n), floatsOf(mem[blockLen:], t.b[3], at, n), floatsOf(mem[2*blockLen:], t.b[4], at, n)
-		dgate, dup := room(mem[3*blockLen:], t.b[0], at, n), room(mem[4*blockLen:], t.b[1], at, n)
-		for i := range dgate {
-			d, u := dy[i], up[i]
-			y, slope := siluSlope(gate[i])
-			dgate[i], dup[i] = d*u*slope, d*y
+	direct := bestVec.swigluGrad[t.b[0].Type]
+	for _, b := range t.b[:5] {
+		if b.Type != t.b[0].Type {
+			direct = nil
 		}
-		keep(t.b[0], at, dgate)
-		keep(t.b[1], at, dup)
+	}
+	for b := lo; b < hi; b++ {
+		at, end := b*blockLen, min((b+1)*blockLen, t.b[0].N)
+		if n := (end - at) &^ 15; direct != nil && n > 0 {
+			direct(t.from(0, at), t.from(1, at), t.from(2, at), t.from(3, at), t.from(4, at), n)
+			at += n
+		}
+		if at < end {
+			t.swigluGrad(w, at, end-at)
+		}
+	}
+}
+
+// swigluGrad converts the operands of the n elements from at on.
+func (t *task) swigluGrad(w *worker, at, n int) {
+	mem, np := w.floats(5*blockLen), padded(n, 16)
+	var x [5][]float32
+	for i := range x {
+		x[i] = take(&mem, blockLen)
+		if i >= 2 {
+			load(x[i][:n], t.b[i].Slice(at, at+n))
+			clear(x[i][n:np])
+		}
+	}
+	bestVec.swigluGrad[device.F32](floatPtr(x[0], 0), floatPtr(x[1], 0), floatPtr(x[2], 0), floatPtr(x[3], 0), floatPtr(x[4], 0), np)
+	store(t.b[0].Slice(at, at+n), x[0][:n])
+	store(t.b[1].Slice(at, at+n), x[1][:n])
+}
+
+func swigluGradGo(dgate, dup, dy, gate, up unsafe.Pointer, n int) {
+	dgates, dups, dys, gates, ups := floatsAt(dgate, n), floatsAt(dup, n), floatsAt(dy, n), floatsAt(gate, n), floatsAt(up, n)
+	for i, d := range dys {
+		u := ups[i]
+		y, slope := siluSlope(gates[i])
+		dgates[i], dups[i] = d*u*slope, d*y
 	}
 }

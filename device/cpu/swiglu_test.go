@@ -16,56 +16,60 @@ func siluSlope64(x float64) float64 {
 }
 
 func TestSwiGLU(t *testing.T) {
-	eachType(t, func(t *testing.T, dt device.DType) {
-		for _, over := range []string{"", "gate", "up"} {
-			var g0, u0 []float64
-			out := onWorkers(t, func(q *Queue) []*guarded {
-				rng := rand.New(rand.NewPCG(7, 8))
-				y, gate, up := newVec(dt, oddLen), newVec(dt, oddLen).normal(rng, 0, 3), newVec(dt, oddLen).normal(rng, 0.1, 1)
-				g0, u0 = gate.values(), up.values()
-				switch over {
-				case "gate":
-					y = gate
-				case "up":
-					y = up
+	withVec(t, func(t *testing.T) {
+		eachType(t, func(t *testing.T, dt device.DType) {
+			for _, over := range []string{"", "gate", "up"} {
+				var g0, u0 []float64
+				out := onWorkers(t, func(q *Queue) []*guarded {
+					rng := rand.New(rand.NewPCG(7, 8))
+					y, gate, up := newVec(dt, oddLen), newVec(dt, oddLen).normal(rng, 0, 3), newVec(dt, oddLen).normal(rng, 0.1, 1)
+					g0, u0 = gate.values(), up.values()
+					switch over {
+					case "gate":
+						y = gate
+					case "up":
+						y = up
+					}
+					q.SwiGLU(y.Buf, gate.Buf, up.Buf)
+					return []*guarded{y}
+				})
+				want := make([]float64, oddLen)
+				for i := range want {
+					want[i] = silu64(g0[i]) * u0[i]
 				}
-				q.SwiGLU(y.Buf, gate.Buf, up.Buf)
-				return []*guarded{y}
-			})
-			want := make([]float64, oddLen)
-			for i := range want {
-				want[i] = silu64(g0[i]) * u0[i]
+				near(t, "swiglu over "+over, out[0], want, 2e-7)
 			}
-			near(t, "swiglu over "+over, out[0], want, 2e-7)
-		}
+		})
 	})
 }
 
 func TestSwiGLUGrad(t *testing.T) {
-	eachType(t, func(t *testing.T, dt device.DType) {
-		for _, over := range []string{"", "inputs", "dy and gate"} {
-			var wantGate, wantUp []float64
-			out := onWorkers(t, func(q *Queue) []*guarded {
-				rng := rand.New(rand.NewPCG(9, 10))
-				gate, up, dy := newVec(dt, oddLen).normal(rng, 0, 3), newVec(dt, oddLen).normal(rng, 0, 1), newVec(dt, oddLen).normal(rng, 0, 1)
-				wantGate, wantUp = dy.values(), dy.values()
-				for i, g := range gate.values() {
-					wantGate[i] *= value(up.Buf, i) * siluSlope64(g)
-					wantUp[i] *= silu64(g)
-				}
-				dgate, dup := newVec(dt, oddLen), newVec(dt, oddLen)
-				switch over {
-				case "inputs":
-					dgate, dup = gate, up
-				case "dy and gate":
-					dgate, dup = dy, gate
-				}
-				q.SwiGLUGrad(dgate.Buf, dup.Buf, dy.Buf, gate.Buf, up.Buf)
-				return []*guarded{dgate, dup}
-			})
-			near(t, "dgate over "+over, out[0], wantGate, 4e-7)
-			near(t, "dup over "+over, out[1], wantUp, 4e-7)
-		}
+	withVec(t, func(t *testing.T) {
+		eachType(t, func(t *testing.T, dt device.DType) {
+			for _, over := range []string{"", "inputs", "dy and gate"} {
+				var wantGate, wantUp []float64
+				out := onWorkers(t, func(q *Queue) []*guarded {
+					rng := rand.New(rand.NewPCG(9, 10))
+					gate, up, dy := newVec(dt, oddLen).normal(rng, 0, 3), newVec(dt, oddLen).normal(rng, 0, 1), newVec(dt, oddLen).normal(rng, 0, 1)
+					wantGate, wantUp = dy.values(), dy.values()
+					for i, g := range gate.values() {
+						wantGate[i] *= value(up.Buf, i) * siluSlope64(g)
+						wantUp[i] *= silu64(g)
+					}
+					dgate, dup := newVec(dt, oddLen), newVec(dt, oddLen)
+					switch over {
+					case "inputs":
+						dgate, dup = gate, up
+					case "dy and gate":
+						dgate, dup = dy, gate
+					}
+					q.SwiGLUGrad(dgate.Buf, dup.Buf, dy.Buf, gate.Buf, up.Buf)
+					return []*guarded{dgate, dup}
+				})
+				near(t, "dgate over "+over, out[0], wantGate, 4e-7)
+				near(t, "dup over "+over, out[1], wantUp, 4e-7)
+			}
+		})
 	})
 }
 
@@ -84,6 +88,35 @@ func TestSiluFarOut(t *testing.T) {
 	if y, d := siluSlope(nan); silu(nan) == silu(nan) || y == y || d == d {
 		t.Errorf("silu(NaN) = %g with slope %g", y, d)
 	}
+}
+
+// TestVectorSiluFarOut is TestSiluFarOut for what queues run.
+func TestVectorSiluFarOut(t *testing.T) {
+	withVec(t, func(t *testing.T) {
+		far := []float64{30, 79, 81, 90, 1e3, 1e20, 3e38}
+		for i := range far {
+			far = append(far, -far[i])
+		}
+		n := len(far)
+		far = append(far, math.NaN())
+		gate, one := newVec(device.F32, n+1).fill(func(i int) float64 { return far[i] }), newVec(device.F32, n+1).fill(func(int) float64 { return 1 })
+		y, slope, same := newVec(device.F32, n+1), newVec(device.F32, n+1), newVec(device.F32, n+1)
+		q := queueOf(t, 1)
+		q.SwiGLU(y.Buf, gate.Buf, one.Buf)
+		q.SwiGLUGrad(slope.Buf, same.Buf, one.Buf, gate.Buf, one.Buf)
+		if err := q.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		ys, ds, ss := y.values(), slope.values(), same.values()
+		for i, x := range far[:n] {
+			if want := max(0, float64(float32(x))); math.Abs(ys[i]-want) > 3e-12 || math.Abs(ss[i]-want) > 3e-12 || math.Abs(ds[i]-min(1, want)) > 1e-6 {
+				t.Errorf("silu(%g) = %g, %g with slope %g", x, ys[i], ss[i], ds[i])
+			}
+		}
+		if !math.IsNaN(ys[n]) || !math.IsNaN(ds[n]) || !math.IsNaN(ss[n]) {
+			t.Errorf("silu(NaN) = %g, %g with slope %g", ys[n], ss[n], ds[n])
+		}
+	})
 }
 
 func TestSwiGLUGradAgainstFiniteDifferences(t *testing.T) {

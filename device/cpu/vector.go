@@ -15,6 +15,7 @@ type vecISA struct {
 	attnISA
 	eachISA
 	ruleISA
+	normISA
 }
 
 // attnISA is the parts of attention. A strip is rows query or key positions,
@@ -35,6 +36,8 @@ type attnISA struct {
 // Conversions and roundings are those of load and store.
 type eachISA struct {
 	gelu, geluGrad, times, add [3]eachFunc // y = gelu(a); a gelu'(b): b * slope of gelu at a; a*s; a + b
+	swiglu                     [3]eachFunc // silu(a) * b
+	swigluGrad                 [3]swigluGradFunc
 	addStream                  [3]eachFunc // past the caches, y aligned to 64 bytes
 	addF32                     [3]eachFunc // y and a float32, b of the type
 	largest                    [3]func(x unsafe.Pointer, n int) float32
@@ -46,6 +49,10 @@ type eachISA struct {
 // eachFunc works on n elements, a positive multiple of 16; y may be a or b. Not
 // all use b and s.
 type eachFunc func(y, a, b unsafe.Pointer, n int, s float32)
+
+// swigluGradFunc sets dgate = dy * up * silu'(gate) and dup = dy * silu(gate) for
+// n elements, a positive multiple of 16; each may be one of the others.
+type swigluGradFunc func(dgate, dup, dy, gate, up unsafe.Pointer, n int)
 
 // stripFunc sets c[i*ldc+j] to the sum over p < k of a[i*ai+p*ak] * b[p*ldb+j],
 // taken in order of p, for a strip of i and vectors of j, plus the old c if add
@@ -81,11 +88,14 @@ var portableVec = vecISA{
 		store:  [3]rowsFunc{storeGo(device.F32), storeGo(device.BF16), storeGo(device.F16)},
 		soften: softenGo, slope: slopeGo, scale: scaleGo, dot: dotGo, trans: transposeGo},
 	ruleISA: ruleISA{adamW: rulesGo(adamW), sgd: rulesGo(sgd), momentum: rulesGo(momentum), lion: rulesGo(lion)},
+	normISA: normGo,
 	eachISA: eachISA{
 		gelu:       [3]eachFunc{eachGo(func(a, _, _ float32) float32 { return gelu(a) })},
 		geluGrad:   [3]eachFunc{eachGo(func(a, b, _ float32) float32 { return b * geluSlope(a) })},
 		times:      [3]eachFunc{eachGo(func(a, _, s float32) float32 { return a * s })},
 		add:        [3]eachFunc{addGo},
+		swiglu:     [3]eachFunc{eachGo(func(a, b, _ float32) float32 { return silu(a) * b })},
+		swigluGrad: [3]swigluGradFunc{swigluGradGo},
 		largest:    [3]func(unsafe.Pointer, int) float32{largestGo},
 		expSum:     [3]func(unsafe.Pointer, int, float32) float32{expSumGo},
 		softmax:    [3]func(unsafe.Pointer, int, float32, float32){softmaxGo},

@@ -19,7 +19,16 @@ var vecAVX2 = vecISA{
 		momentum: [4]ruleFunc{momentumF32AVX2, momentumBF16AVX2, momentumF16AVX2, momentumAVX2},
 		lion:     [4]ruleFunc{lionF32AVX2, lionBF16AVX2, lionF16AVX2, lionAVX2},
 	},
+	normISA: normISA{
+		columns: 32,
+		sum:     [3]rowSumFunc{rowSumF32AVX2, rowSumBF16AVX2, rowSumF16AVX2}, squares: [3]rowSquaresFunc{rowSquaresF32AVX2, rowSquaresBF16AVX2, rowSquaresF16AVX2},
+		norm: [3]normFunc{normRowF32AVX2, normRowBF16AVX2, normRowF16AVX2}, sums: [3]normSumsFunc{normSumsF32AVX2, normSumsBF16AVX2, normSumsF16AVX2},
+		grad:        [3]normGradFunc{normGradF32AVX2, normGradBF16AVX2, normGradF16AVX2},
+		sumColumns:  [3]sumColumnsFunc{sumColumnsF32AVX2, sumColumnsBF16AVX2, sumColumnsF16AVX2},
+		normColumns: [3]normColumnsFunc{normColumnsF32AVX2, normColumnsBF16AVX2, normColumnsF16AVX2},
+	},
 	eachISA: eachISA{
+		swiglu: [3]eachFunc{swigluF32AVX2, swigluBF16AVX2, swigluF16AVX2}, swigluGrad: [3]swigluGradFunc{swigluGradF32AVX2, swigluGradBF16AVX2, swigluGradF16AVX2},
 		gelu: [3]eachFunc{geluF32AVX2, geluBF16AVX2, geluF16AVX2}, geluGrad: [3]eachFunc{geluGradF32AVX2, geluGradBF16AVX2, geluGradF16AVX2},
 		times: [3]eachFunc{scaleF32AVX2, scaleBF16AVX2, scaleF16AVX2}, add: [3]eachFunc{addF32AVX2, addBF16AVX2, addF16AVX2},
 		addStream: [3]eachFunc{addStreamF32AVX2, addStreamBF16AVX2, addStreamF16AVX2}, addF32: [3]eachFunc{nil, addF32BF16AVX2, addF32F16AVX2},
@@ -43,7 +52,16 @@ var vecAVX512 = vecISA{
 		momentum: [4]ruleFunc{momentumF32AVX512, momentumBF16AVX512, momentumF16AVX512, momentumAVX512},
 		lion:     [4]ruleFunc{lionF32AVX512, lionBF16AVX512, lionF16AVX512, lionAVX512},
 	},
+	normISA: normISA{
+		columns: 64,
+		sum:     [3]rowSumFunc{rowSumF32AVX512, rowSumBF16AVX512, rowSumF16AVX512}, squares: [3]rowSquaresFunc{rowSquaresF32AVX512, rowSquaresBF16AVX512, rowSquaresF16AVX512},
+		norm: [3]normFunc{normRowF32AVX512, normRowBF16AVX512, normRowF16AVX512}, sums: [3]normSumsFunc{normSumsF32AVX512, normSumsBF16AVX512, normSumsF16AVX512},
+		grad:        [3]normGradFunc{normGradF32AVX512, normGradBF16AVX512, normGradF16AVX512},
+		sumColumns:  [3]sumColumnsFunc{sumColumnsF32AVX512, sumColumnsBF16AVX512, sumColumnsF16AVX512},
+		normColumns: [3]normColumnsFunc{normColumnsF32AVX512, normColumnsBF16AVX512, normColumnsF16AVX512},
+	},
 	eachISA: eachISA{
+		swiglu: [3]eachFunc{swigluF32AVX512, swigluBF16AVX512, swigluF16AVX512}, swigluGrad: [3]swigluGradFunc{swigluGradF32AVX512, swigluGradBF16AVX512, swigluGradF16AVX512},
 		gelu: [3]eachFunc{geluF32AVX512, geluBF16AVX512, geluF16AVX512}, geluGrad: [3]eachFunc{geluGradF32AVX512, geluGradBF16AVX512, geluGradF16AVX512},
 		times: [3]eachFunc{scaleF32AVX512, scaleBF16AVX512, scaleF16AVX512}, add: [3]eachFunc{addF32AVX512, addBF16AVX512, addF16AVX512},
 		addStream: [3]eachFunc{addStreamF32AVX512, addStreamBF16AVX512, addStreamF16AVX512}, addF32: [3]eachFunc{nil, addF32BF16AVX512, addF32F16AVX512},

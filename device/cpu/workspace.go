@@ -13,7 +13,9 @@ import (
 // Reserve takes it before the first step; what no Reserve foresaw is taken when
 // it is first needed and then kept.
 
-// Sizes is what kernels will be asked to do: the largest of each.
+// Sizes is what kernels will be asked to do: the largest of each. The zero
+// Sizes are those of a device that only copies, casts, sums squares and
+// updates.
 type Sizes struct {
 	Type   device.DType // of activations
 	Rows   int          // positions of a micro-batch
@@ -32,6 +34,9 @@ func Workspace(workers, queues int, s Sizes) int64 {
 
 // scratch is the floats a worker needs at most.
 func (s Sizes) scratch() int {
+	if s == (Sizes{}) {
+		return max(2*squaresAtOnce, 16*len(args{}.k))
+	}
 	best := bestISA
 	gemm := mcMax*kcMax + edge + mcMax*subMax + best.mr*best.nr + best.nr*kcMax
 	if b := bestBF16; b != nil {
@@ -40,17 +45,20 @@ func (s Sizes) scratch() int {
 	return max(gemm, 5*s.Width, s.Vocab, attnScratch(s.Attn))
 }
 
-// attnScratch is no less than attention takes, forward or backward: three
+// attnScratch is no less than attention takes, forward or backward: five
 // (T, D), some blocks of positions by D, some of positions by positions, all
 // rounded up to whole registers.
 func attnScratch(a device.Attn) int {
 	T, D := ceil(a.T, 64)*64, ceil(a.D, 32)*32
-	return 3*T*D + 8*64*D + 4*64*64
+	return 5*T*D + 8*64*D + 4*64*64
 }
 
 // products is the floats of the device's blocks: a block of B, and of C where
 // that is not float32 and has several blocks of k.
 func (s Sizes) products() (packed, strip int) {
+	if s == (Sizes{}) {
+		return 0, 0
+	}
 	n, k := min(ncMax, ceil(max(s.Widest, s.Rows), 32)*32), min(kcMax, ceil(max(s.Widest, s.Rows), 16)*16)
 	packed = n*(1+k) + edge
 	if s.Type != device.F32 && max(s.Widest, s.Rows) > kcMax {

@@ -76,7 +76,10 @@ func record(file string, sets []string) (best []span, err error) {
 					return err
 				}
 			}
-			if took := time.Since(tr.start); r.Rank == 0 && took < shortest {
+			if r.Rank != 0 {
+				continue
+			}
+			if took := time.Since(tr.start); took < shortest {
 				shortest, best = took, tr.take()
 			}
 		}

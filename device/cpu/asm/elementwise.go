@@ -15,13 +15,14 @@ const (
 	geluU    = 0.7978845608028654
 	geluX    = 0.044715
 	geluFlat = 9.5
+	siluFlat = 80 // see swiglu.go of package cpu
 )
 
 // elementwise writes functions over n elements, a positive multiple of 16.
 func elementwise(c *build.Context) {
 	t := declare(c, "eachConstants", slices.Concat(expConstants, roundConstants, []constant{
 		float("-2u", -2*geluU), float("-2ux", -2*geluU*geluX), float("2u", 2*geluU), float("6ux", 6*geluU*geluX),
-		float("flat", geluFlat), float("-flat", -geluFlat), float("-inf", negInf)})...)
+		float("flat", geluFlat), float("-flat", -geluFlat), float("silu", siluFlat), float("-silu", -siluFlat), float("-inf", negInf)})...)
 	for _, w := range widths {
 		for _, e := range elems {
 			each(c, w, t, "gelu"+e.name, e, e, e, 1, false, gelu)
@@ -32,6 +33,8 @@ func elementwise(c *build.Context) {
 			if e != f32 {
 				each(c, w, t, "addF32"+e.name, f32, f32, e, 2, false, plus)
 			}
+			each(c, w, t, "swiglu"+e.name, e, e, e, 2, false, swiglu)
+			swigluGrad(c, w, t, e)
 			largest(c, w, t, e)
 			expSum(c, w, t, e)
 			softmax(c, w, t, e)
@@ -129,6 +132,49 @@ func geluGrad(c *build.Context, w width, t *lanes16, in []reg.VecVirtual, _ reg.
 	c.VMULPS(s, slope, slope)
 	c.VMULPS(dy, slope, slope)
 	return slope
+}
+
+func swiglu(c *build.Context, w width, t *lanes16, x []reg.VecVirtual, _ reg.VecVirtual) reg.VecVirtual {
+	gate, up := x[0], x[1]
+	e := zeroed(c, w)
+	c.VSUBPS(gate, e, e)
+	exp(c, w, t, e, true)
+	c.VADDPS(t.mem("1"), e, e)
+	c.VDIVPS(e, gate, gate)
+	c.VMULPS(up, gate, gate)
+	return gate
+}
+
+func swigluGrad(c *build.Context, w width, t *lanes16, e elem) {
+	name := "swigluGrad" + e.name + w.suffix
+	text(c, name, "func(dgate, dup, dy, gate, up *byte, n int)", name+" is a swigluGradFunc.")
+	dgate, dup, dy, gate, up := load64(c, "dgate"), load64(c, "dup"), load64(c, "dy"), load64(c, "gate"), load64(c, "up")
+	n, i := load64(c, "n"), c.GP64()
+	c.XORQ(i, i)
+	c.Label("loop")
+	for lane := 0; lane < 16; lane += w.lanes {
+		x, d, u := e.widen(c, w, e.mem(gate, i, lane)), e.widen(c, w, e.mem(dy, i, lane)), e.widen(c, w, e.mem(up, i, lane))
+		c.VMAXPS(x, t.get(c, w, "-silu"), x) // x second: NaN stays
+		at, ex := w.vec(c), zeroed(c, w)
+		c.VMINPS(x, t.get(c, w, "silu"), at)
+		c.VSUBPS(at, ex, ex)
+		exp(c, w, t, ex, false)
+		s := w.vec(c)
+		c.VADDPS(t.mem("1"), ex, s)
+		c.VDIVPS(s, t.get(c, w, "1"), s)
+		c.VMULPS(s, x, x) // silu
+		c.VMULPS(d, x, x)
+		e.narrow(c, w, t, x, e.mem(dup, i, lane), false)
+		c.VMULPS(s, ex, ex)
+		c.VFMADD213PS(t.mem("1"), at, ex)
+		c.VMULPS(s, ex, ex) // its slope
+		c.VMULPS(u, d, d)
+		c.VMULPS(d, ex, ex)
+		e.narrow(c, w, t, ex, e.mem(dgate, i, lane), false)
+	}
+	next16(c, i, n)
+	c.VZEROUPPER()
+	c.RET()
 }
 
 func largest(c *build.Context, w width, t *lanes16, e elem) {

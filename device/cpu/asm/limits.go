@@ -82,12 +82,12 @@ func triad(c *build.Context) {
 }
 
 func rewrite(c *build.Context) {
-	text(c, "rewrite", "func(x *byte, n int)", "rewrite halves the n floats of x, a multiple of 16, in place.")
+	text(c, "rewrite", "func(x *byte, n int)", "rewrite negates the n floats of x, a multiple of 16, in place.")
 	x, n := load64(c, "x"), load64(c, "n")
-	half := everyLane(c, 0x3f000000)
+	minus := everyLane(c, 0xbf800000)
 	stream(c, n, []reg.GPVirtual{x}, func(i int) {
 		v := c.YMM()
-		c.VMULPS(at(x, 32*i), half, v)
+		c.VMULPS(at(x, 32*i), minus, v)
 		c.VMOVUPS(v, at(x, 32*i))
 	})
 }

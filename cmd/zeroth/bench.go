@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"zeroth/job"
+)
+
+func (a *app) bench() *cobra.Command {
+	o := job.BenchOptions{}
+	var asJSON, markdown bool
+	cmd := &cobra.Command{
+		Use:   "bench [" + strings.Join(job.BenchGroups(), "|") + "]...",
+		Short: "Measure this machine's limits and what kernels reach of them",
+		Long: `Measure this machine's own limits (multiply-adds in registers, passes over
+memory) and what matrix products, attention, update rules, collectives, whole
+training steps and the disk reach of them.
+
+Each sample lies between two runs of a loop that only computes in registers. If
+that is slower than 0.93 of its best, somebody else had a processor, and the
+sample is dropped; shown are medians of the others. A line without one sample
+left is marked noisy and is the best of what was dropped.
+
+Shapes are those of a GPT of 10.8 million parameters (examples/quickstart.yaml),
+one of 29.5 million, and GPT-2 with 124 million.`,
+		Example: `  zeroth bench gemm
+  zeroth bench step --seconds 4
+  zeroth bench --json > bench.json`,
+		ValidArgs: job.BenchGroups(),
+		Args:      cobra.OnlyValidArgs,
+		RunE: a.do(func(cmd *cobra.Command, args []string) error {
+			if err := checkBench(o); err != nil {
+				return err
+			}
+			o.Groups = args
+			ctx, release := untilSignal(cmd.Context(), func() {})
+			defer release()
+			clean := tellProgress(cmd.ErrOrStderr(), &o)
+			report, err := job.RunBench(ctx, o)
+			clean()
+			show := func() error { return report.Table(a.out, markdown) }
+			if asJSON {
+				show = func() error { return report.JSON(a.out) }
+			}
+			err = errors.Join(err, show())
+			if errors.Is(err, context.Canceled) && ctx.Err() != nil {
+				return errStopped
+			}
+			return err
+		}),
+	}
+	f := cmd.Flags()
+	f.BoolVar(&asJSON, "json", false, "write JSON: rates in units a second, without prefixes")
+	f.BoolVar(&markdown, "markdown", false, "write the table as Markdown")
+	f.Float64Var(&o.Seconds, "seconds", 2, "most `time` for a line, and 15 times that for the steps of a precision")
+	f.IntSliceVar(&o.Workers, "workers", nil, "`numbers` of workers of kernels (default 1 and all processors)")
+	f.StringVar(&o.Dir, "dir", "", "`folder` on the disk that is measured (default that for temporary files)")
+	must(cmd.MarkFlagDirname("dir"))
+	cmd.MarkFlagsMutuallyExclusive("json", "markdown")
+	return cmd
+}
+
+// checkBench refuses all flags that make no sense, at once.
+func checkBench(o job.BenchOptions) error {
+	var wrong []error
+	if !(o.Seconds > 0) || o.Seconds > 3600 {
+		wrong = append(wrong, fmt.Errorf("--seconds %v; want more than 0 and at most 3600", o.Seconds))
+	}
+	if n := runtime.GOMAXPROCS(0); slices.ContainsFunc(o.Workers, func(w int) bool { return w < 1 || w > n }) {
+		wrong = append(wrong, fmt.Errorf("--workers %v; want numbers from 1 to %d, the processors there are", o.Workers, n))
+	}
+	if info, err := os.Stat(o.Dir); o.Dir != "" && (err != nil || !info.IsDir()) {
+		wrong = append(wrong, fmt.Errorf("--dir %s; want a folder that is there", o.Dir))
+	}
+	if len(wrong) == 0 {
+		return nil
+	}
+	return job.BadInput(errors.Join(wrong...))
+}
+
+// tellProgress shows on a terminal what is being measured; clean takes that
+// away again.
+func tellProgress(w io.Writer, o *job.BenchOptions) (clean func()) {
+	f, ok := w.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) || os.Getenv("TERM") == "dumb" {
+		return func() {}
+	}
+	const wipe = "\r\x1b[K"
+	o.Tell = func(doing string) { fmt.Fprintf(f, "%smeasuring %s", wipe, doing) }
+	return func() { fmt.Fprint(f, wipe) }
+}

@@ -1,0 +1,137 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
+	"github.com/spf13/cobra"
+
+	"zeroth/checkpoint"
+	"zeroth/job"
+)
+
+const aboutCheckpoints = `Look at, check, compare, convert and delete checkpoints.
+
+DIR is a checkpoint's own folder (ckpt/step-00001000), a folder of checkpoints
+(ckpt), or the folder of a run; of the latter two the newest checkpoint is meant.
+
+Progress goes to the standard error, results to the standard output, with --json
+as one JSON value. Ctrl-C ends long work early and leaves nothing half done.
+
+Exit codes: 0 done, nothing wrong; 1 damage or a difference was found, or the
+work failed; 2 a mistake in the command line; 130 stopped.`
+
+func (a *app) ckpt() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "ckpt",
+		Short: "Look at, check, convert and delete checkpoints",
+		Long:  aboutCheckpoints,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil
+			}
+			err := fmt.Sprintf("unknown command %q for %q", args[0], cmd.CommandPath())
+			if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+				err += "\n\nDid you mean this?\n\t" + strings.Join(near, "\n\t") + "\n"
+			}
+			return errors.New(err)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error { return cmd.Help() },
+	}
+	cmd.SuggestionsMinimumDistance = 2
+	cmd.AddCommand(a.ckptLs(), a.ckptInspect(), a.ckptVerify(), a.ckptDiff(), a.ckptExport(), a.ckptImport(), a.ckptReshard(), a.ckptPrune())
+	return cmd
+}
+
+// folders is the arguments of a command that takes so many folders, named by
+// its Use line.
+func folders(n int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) == n {
+			return nil
+		}
+		return fmt.Errorf("the form is: zeroth ckpt %s (%d folders were given)", cmd.Use, len(args))
+	}
+}
+
+// onlyFolders completes folders, as many as the command takes.
+func onlyFolders(n int) cobra.CompletionFunc {
+	return func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		if len(args) >= n {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return nil, cobra.ShellCompDirectiveFilterDirs
+	}
+}
+
+// onFolders is a command that works on so many folders.
+func (a *app) onFolders(n int, use, short string, work func(cmd *cobra.Command, args []string) error) *cobra.Command {
+	return &cobra.Command{Use: use, Short: short, Args: folders(n), RunE: a.do(work), ValidArgsFunction: onlyFolders(n),
+		DisableFlagsInUseLine: true}
+}
+
+func jsonFlag(cmd *cobra.Command, p *bool) {
+	cmd.Flags().BoolVar(p, "json", false, "write the result as JSON, for programs")
+}
+
+func toFlag(cmd *cobra.Command, p *string, usage string) {
+	cmd.Flags().StringVar(p, "to", "", usage)
+	must(cmd.MarkFlagRequired("to"))
+	must(cmd.MarkFlagDirname("to"))
+}
+
+// writeJSON writes the result for programs.
+func (a *app) writeJSON(v any) error {
+	e := json.NewEncoder(a.out)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}
+
+// open opens the checkpoint that a user means.
+func open(path string) (*checkpoint.Checkpoint, error) {
+	found, err := job.FindCheckpoint(path)
+	if err != nil {
+		return nil, err
+	}
+	return checkpoint.Open(found)
+}
+
+// long does work over many bytes with a bar, until a signal. It returns what
+// was done in which time.
+func (a *app) long(cmd *cobra.Command, verb string, total int64, work func(ctx context.Context, done func(int64)) error) (speed string, err error) {
+	ctx, release := untilSignal(cmd.Context(), func() {})
+	defer release()
+	bar := job.NewBytes(cmd.ErrOrStderr(), verb, total)
+	err = work(ctx, bar.Add)
+	speed = bar.Close()
+	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
+		err = errStopped
+	}
+	return speed, err
+}
+
+// newTable is a table without lines, which reads well on a terminal and splits
+// well in a pipe. Columns with a number in right are aligned to the right.
+func (a *app) newTable(header table.Row, right ...int) table.Writer {
+	t := table.NewWriter()
+	t.SetOutputMirror(a.out)
+	t.AppendHeader(header)
+	style := table.StyleDefault
+	style.Options = table.OptionsNoBordersAndSeparators
+	style.Format.Header = text.FormatDefault
+	style.Box.PaddingLeft, style.Box.PaddingRight = "", "  "
+	t.SetStyle(style)
+	var columns []table.ColumnConfig
+	for _, n := range right {
+		columns = append(columns, table.ColumnConfig{Number: n, Align: text.AlignRight, AlignHeader: text.AlignRight})
+	}
+	t.SetColumnConfigs(columns)
+	t.SuppressTrailingSpaces()
+	return t
+}

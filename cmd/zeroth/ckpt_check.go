@@ -1,0 +1,172 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/spf13/cobra"
+
+	"zeroth/checkpoint"
+	"zeroth/job"
+)
+
+func (a *app) ckptVerify() *cobra.Command {
+	var asJSON bool
+	cmd := a.onFolders(1, "verify DIR", "Read every byte of a checkpoint and name what is damaged", func(cmd *cobra.Command, args []string) error {
+		return a.verify(cmd, args[0], asJSON)
+	})
+	cmd.Long = `Read every byte of a checkpoint and check it against what was written. Every bad
+block is named: its file and offset, its tensor and the range of elements that
+are lost. The exit code is 1 if there is any.`
+	cmd.Example = "  zeroth ckpt verify run1\n  zeroth ckpt verify run1/ckpt/step-00001000 --json"
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}
+
+// What verify has for programs.
+type (
+	verification struct {
+		Path   string   `json:"path"`
+		Whole  bool     `json:"whole"`
+		Damage []damage `json:"damage"`
+	}
+	damage struct {
+		File   string `json:"file"`
+		Offset int64  `json:"offset"`           // bytes, of the block
+		Tensor string `json:"tensor,omitempty"` // empty where no tensor is concerned
+		Kind   string `json:"kind,omitempty"`
+		Lo     int    `json:"lo"` // elements of the tensor that are lost
+		Hi     int    `json:"hi"` // not included
+		Why    string `json:"why"`
+	}
+)
+
+func (a *app) verify(cmd *cobra.Command, dir string, asJSON bool) error {
+	path, err := job.FindCheckpoint(dir)
+	if err != nil {
+		return err
+	}
+	var found []*checkpoint.Damage
+	e, _ := checkpoint.Stat(path)
+	speed, err := a.long(cmd, "verify", e.Bytes, func(ctx context.Context, done func(int64)) error {
+		found, err = checkpoint.Verify(ctx, path, checkpoint.Walk{Progress: done})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		v := verification{path, len(found) == 0, []damage{}}
+		for _, d := range found {
+			v.Damage = append(v.Damage, damage{d.File, d.Offset, d.Name, d.Kind, d.Range.Lo, d.Range.Hi, d.Why})
+		}
+		err = a.writeJSON(v)
+	} else {
+		a.damaged(path, found, speed)
+	}
+	if err == nil && len(found) > 0 {
+		return errFound
+	}
+	return err
+}
+
+func (a *app) damaged(path string, found []*checkpoint.Damage, speed string) {
+	for _, d := range found {
+		fmt.Fprintln(a.out, d)
+	}
+	if len(found) > 0 {
+		fmt.Fprintf(a.out, "%s is damaged in %s (%s)\n", path, places(len(found)), speed)
+		return
+	}
+	fmt.Fprintf(a.out, "%s is as it was written (%s)\n", path, speed)
+}
+
+func places(n int) string {
+	if n == 1 {
+		return "1 place"
+	}
+	return fmt.Sprintf("%d places", n)
+}
+
+func (a *app) ckptDiff() *cobra.Command {
+	var asJSON, all bool
+	cmd := a.onFolders(2, "diff A B", "Compare two checkpoints tensor by tensor", func(cmd *cobra.Command, args []string) error {
+		return a.diff(cmd, args, all, asJSON)
+	})
+	cmd.Long = `Compare two checkpoints tensor by tensor, to the bit, whatever ranks wrote them:
+how many elements differ and by how much at most, absolutely and relative to the
+larger of the two, and which tensors only one of them has. The exit code is 1 if
+they differ.`
+	cmd.Example = "  zeroth ckpt diff run1/ckpt/step-00000100 run2/ckpt/step-00000100\n  zeroth ckpt diff run1 run2 --json"
+	jsonFlag(cmd, &asJSON)
+	cmd.Flags().BoolVar(&all, "all", false, "also list the tensors that are equal (--json always does)")
+	return cmd
+}
+
+func (a *app) diff(cmd *cobra.Command, dirs []string, all, asJSON bool) error {
+	x, err := open(dirs[0])
+	if err != nil {
+		return err
+	}
+	defer x.Close()
+	y, err := open(dirs[1])
+	if err != nil {
+		return err
+	}
+	defer y.Close()
+	var ds []checkpoint.Difference
+	speed, err := a.long(cmd, "diff", shared(x, y), func(ctx context.Context, done func(int64)) error {
+		ds, err = checkpoint.Diff(ctx, x, y, checkpoint.Walk{Progress: done})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	differ := slices.ContainsFunc(ds, func(d checkpoint.Difference) bool { return d.What != checkpoint.Equal })
+	if asJSON {
+		err = a.writeJSON(ds)
+	} else {
+		a.differences(x, y, ds, all, speed)
+	}
+	if err == nil && differ {
+		return errFound
+	}
+	return err
+}
+
+// shared is the bytes of the tensors that both have.
+func shared(x, y *checkpoint.Checkpoint) (n int64) {
+	for _, t := range x.Tensors {
+		if u, ok := y.Tensor(t.Name, t.Kind); ok && u.DType == t.DType && slices.Equal(u.Shape, t.Shape) {
+			n += 2 * t.Bytes()
+		}
+	}
+	return n
+}
+
+func (a *app) differences(x, y *checkpoint.Checkpoint, ds []checkpoint.Difference, all bool, speed string) {
+	t := a.newTable(table.Row{"tensor", "kind", "", "elements", "max |a-b|", "max relative"}, 4, 5, 6)
+	equal := 0
+	for _, d := range ds {
+		if d.What == checkpoint.Equal {
+			equal++
+		}
+		switch {
+		case d.What == checkpoint.Differs:
+			t.AppendRow(table.Row{d.Name, d.Kind, d.What, d.Elements, fmt.Sprintf("%.3g", d.MaxAbs), fmt.Sprintf("%.3g", d.MaxRel)})
+		case d.What == checkpoint.Shape:
+			u, _ := x.Tensor(d.Name, d.Kind)
+			v, _ := y.Tensor(d.Name, d.Kind)
+			t.AppendRow(table.Row{d.Name, d.Kind, fmt.Sprintf("%s%v in A, %s%v in B", u.DType, u.Shape, v.DType, v.Shape)})
+		case all || d.What != checkpoint.Equal:
+			t.AppendRow(table.Row{d.Name, d.Kind, d.What})
+		}
+	}
+	if t.Length() > 0 {
+		t.Render()
+		fmt.Fprintln(a.out)
+	}
+	fmt.Fprintf(a.out, "A %s, step %d\nB %s, step %d\n%d tensors: %d equal, %d not (%s)\n", x.Path, x.Step, y.Path, y.Step, len(ds), equal, len(ds)-equal, speed)
+}

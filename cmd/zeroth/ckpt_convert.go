@@ -1,0 +1,241 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"zeroth/checkpoint"
+	"zeroth/job"
+)
+
+// dtypes are the element types of an export, by the names of job files.
+var dtypes = map[string]checkpoint.DType{"fp32": checkpoint.F32, "bf16": checkpoint.BF16, "fp16": checkpoint.F16}
+
+func (a *app) ckptExport() *cobra.Command {
+	var to, dtype, size string
+	cmd := a.onFolders(1, "export DIR --to FOLDER", "Write the parameters as a Hugging Face folder", func(cmd *cobra.Command, args []string) error {
+		e, err := exportOptions(dtype, size)
+		if err != nil {
+			return err
+		}
+		return a.export(cmd, args[0], to, e)
+	})
+	cmd.Long = `Write the parameters of a checkpoint as a Hugging Face folder: config.json and
+model.safetensors, or numbered parts and their index. transformers reads it, and
+so do model.from of a job and 'zeroth sample --run'. A few MiB of memory do for
+a model of any size.`
+	cmd.Example = "  zeroth ckpt export run1 --to model\n  zeroth ckpt export run1/ckpt/step-00001000 --to model --dtype bf16 --shard-size 5GB"
+	toFlag(cmd, &to, "`folder` to write, new or empty")
+	cmd.Flags().StringVar(&dtype, "dtype", "fp32", "`type` of the elements: fp32, bf16 or fp16, rounded to nearest even")
+	cmd.Flags().StringVar(&size, "shard-size", "5GB", "most `bytes` of a part, such as 500MB or 2GiB")
+	must(cmd.RegisterFlagCompletionFunc("dtype", cobra.FixedCompletions([]string{"fp32", "bf16", "fp16"}, cobra.ShellCompDirectiveNoFileComp)))
+	return cmd
+}
+
+func exportOptions(dtype, size string) (e checkpoint.Export, err error) {
+	var wrong []error
+	e.DType = dtypes[dtype]
+	if e.DType == "" {
+		wrong = append(wrong, fmt.Errorf("--dtype %s; want fp32, bf16 or fp16", dtype))
+	}
+	if e.PartSize, err = parseSize(size); err != nil {
+		wrong = append(wrong, fmt.Errorf("--shard-size %w", err))
+	}
+	if len(wrong) > 0 {
+		return e, job.BadInput(errors.Join(wrong...))
+	}
+	return e, nil
+}
+
+// units of sizes, longest names first.
+var units = []struct {
+	name  string
+	bytes float64
+}{{"KIB", 1 << 10}, {"MIB", 1 << 20}, {"GIB", 1 << 30}, {"TIB", 1 << 40}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"B", 1}, {"", 1}}
+
+// parseSize reads a number of bytes of at least 1, as in 5GB or 1.5GiB.
+func parseSize(s string) (int64, error) {
+	for _, u := range units {
+		digits, ok := strings.CutSuffix(strings.ToUpper(s), u.name)
+		x, err := strconv.ParseFloat(strings.TrimSpace(digits), 64)
+		if ok && err == nil && x*u.bytes >= 1 && x*u.bytes < math.MaxInt64/2 {
+			return int64(x * u.bytes), nil
+		}
+	}
+	return 0, fmt.Errorf("%s; want a size such as 500MB, 5GB or 2GiB", s)
+}
+
+func (a *app) export(cmd *cobra.Command, dir, to string, e checkpoint.Export) error {
+	ck, err := open(dir)
+	if err != nil {
+		return err
+	}
+	defer ck.Close()
+	undo, err := newFolder("--to", to)
+	if err != nil {
+		return err
+	}
+	defer undo()
+	var total int64
+	for _, t := range ck.Tensors {
+		if t.Kind == checkpoint.Master {
+			total += int64(t.Numel() * e.DType.Size())
+		}
+	}
+	speed, err := a.long(cmd, "export", total, func(ctx context.Context, done func(int64)) error {
+		e.Progress = done
+		return job.ExportModel(ctx, ck, to, e)
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(a.out, "%s, step %d, is exported to %s (%s)\n", ck.Path, ck.Step, to, speed)
+	return nil
+}
+
+// newFolder checks that a folder can be made or is empty, and returns what
+// takes it away again if it stays empty.
+func newFolder(flag, path string) (undo func(), err error) {
+	made := missing(path)
+	undo = func() {
+		for _, folder := range made {
+			os.Remove(folder) // fails if it is not empty
+		}
+	}
+	if len(made) > 0 {
+		return undo, nil
+	}
+	files, err := os.ReadDir(path)
+	if err != nil {
+		return nil, job.BadInput(fmt.Errorf("%s: %w; name a new folder", flag, err))
+	}
+	if len(files) > 0 {
+		return nil, job.BadInput(fmt.Errorf("%s %s: the folder is not empty (%s); name a new folder", flag, path, some(files, 3)))
+	}
+	return undo, nil
+}
+
+func (a *app) ckptImport() *cobra.Command {
+	var to string
+	cmd := a.onFolders(1, "import FOLDER --to DIR", "Make a checkpoint of a Hugging Face folder, to start training from", func(cmd *cobra.Command, args []string) error {
+		return a.importModel(cmd, args[0], to)
+	})
+	cmd.Long = `Make a checkpoint of step 0 from a Hugging Face folder: config.json with
+model.safetensors, or parts and their index. A job of that model starts from it
+with --resume and the checkpoint's folder, with an optimizer that knows nothing
+yet. (model.from of a job starts from such a folder without an import.)`
+	cmd.Example = `  zeroth ckpt import gpt2 --to start
+  zeroth train job.yaml --resume start/step-00000000 --out run1`
+	toFlag(cmd, &to, "`folder` of checkpoints, without any yet")
+	return cmd
+}
+
+func (a *app) importModel(cmd *cobra.Command, folder, to string) error {
+	src, err := job.OpenModelFolder(folder)
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	undo, err := newCheckpoint(to, 0)
+	if err != nil {
+		return err
+	}
+	defer undo()
+	var path string
+	speed, err := a.long(cmd, "import", src.Bytes, func(ctx context.Context, done func(int64)) error {
+		path, err = src.Import(ctx, to, done)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if len(src.Unfit) > 0 {
+		fmt.Fprintf(a.out, "left out, as they are no parameters of the model: %s\n", strings.Join(src.Unfit, ", "))
+	}
+	fmt.Fprintf(a.out, "%s is imported as %s (%s)\n", folder, path, speed)
+	return nil
+}
+
+// newCheckpoint checks that a checkpoint of a step may be added to a folder,
+// of which it becomes the latest, and returns what takes the folder away again
+// if no checkpoint comes to be in it.
+func newCheckpoint(root string, step int64) (undo func(), err error) {
+	list, err := checkpoint.List(root)
+	if err != nil {
+		return nil, job.BadInput(fmt.Errorf("--to: %w; name a folder that can be made", err))
+	}
+	if e, ok := checkpoint.Newest(list); ok && e.Step >= step {
+		return nil, job.BadInput(fmt.Errorf("--to %s: its latest checkpoint is of step %d; one of step %d would become the latest instead: name another folder", root, e.Step, step))
+	}
+	made := missing(root)
+	return func() {
+		if len(made) == 0 {
+			return
+		}
+		if files, err := os.ReadDir(root); err == nil && len(files) == 1 && files[0].Name() == ".lock" {
+			os.Remove(filepath.Join(root, ".lock"))
+		}
+		for _, folder := range made {
+			os.Remove(folder) // fails if it is not empty
+		}
+	}, nil
+}
+
+func (a *app) ckptReshard() *cobra.Command {
+	var to string
+	var ranks int
+	cmd := a.onFolders(1, "reshard DIR --to DIR2 --ranks N", "Write a checkpoint again as so many ranks would have", func(cmd *cobra.Command, args []string) error {
+		if ranks < 1 || ranks > 1<<16 {
+			return job.BadInput(fmt.Errorf("--ranks %d; want 1 to %d", ranks, 1<<16))
+		}
+		return a.reshard(cmd, args[0], to, ranks)
+	})
+	cmd.Long = `Write a checkpoint again with files of even size, as so many ranks would have
+written them. Loading never needs that: any number of ranks loads any checkpoint.
+The layout of storage may. What was compressed stays so.`
+	cmd.Example = "  zeroth ckpt reshard run1 --to even --ranks 8"
+	toFlag(cmd, &to, "`folder` of checkpoints to add it to")
+	cmd.Flags().IntVar(&ranks, "ranks", 0, "`number` of ranks")
+	must(cmd.MarkFlagRequired("ranks"))
+	return cmd
+}
+
+func (a *app) reshard(cmd *cobra.Command, dir, to string, ranks int) error {
+	ck, err := open(dir)
+	if err != nil {
+		return err
+	}
+	defer ck.Close()
+	undo, err := newCheckpoint(to, ck.Step)
+	if err != nil {
+		return err
+	}
+	defer undo()
+	total, opt := int64(0), checkpoint.Options{}
+	for _, t := range ck.Tensors {
+		total += t.Bytes()
+		for _, p := range ck.Pieces(t.Name, t.Kind) {
+			if p.Codec != "raw" {
+				opt.Compress = checkpoint.Always
+			}
+		}
+	}
+	var path string
+	speed, err := a.long(cmd, "reshard", total, func(ctx context.Context, done func(int64)) error {
+		path, err = ck.Reshard(ctx, to, ranks, opt, done)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(a.out, "%s is written as by %d ranks to %s (%s)\n", ck.Path, ranks, path, speed)
+	return nil
+}

@@ -1,0 +1,198 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/spf13/cobra"
+
+	"zeroth/checkpoint"
+	"zeroth/job"
+)
+
+func (a *app) ckptLs() *cobra.Command {
+	var asJSON bool
+	cmd := a.onFolders(1, "ls DIR", "List checkpoints: steps, sizes, ages, complete or not and why", func(_ *cobra.Command, args []string) error {
+		list, err := entries(args[0])
+		switch {
+		case err != nil:
+			return err
+		case asJSON:
+			return a.writeJSON(list)
+		}
+		a.list(list)
+		return nil
+	})
+	cmd.Long = `List the checkpoints of a folder, the newest commit last, with those that cannot
+be loaded and why. It looks at names and sizes; 'zeroth ckpt verify' reads every
+byte.`
+	cmd.Example = "  zeroth ckpt ls run1\n  zeroth ckpt ls run1/ckpt --json"
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}
+
+// entries are what a folder of checkpoints has, or one checkpoint alone.
+func entries(path string) ([]checkpoint.Entry, error) {
+	if e, ok := checkpoint.Stat(path); ok {
+		return []checkpoint.Entry{e}, nil
+	}
+	root, err := job.FindCheckpoints(path)
+	if err != nil {
+		return nil, err
+	}
+	list, err := checkpoint.List(root)
+	if list == nil {
+		list = []checkpoint.Entry{} // in JSON a list, not null
+	}
+	return list, err
+}
+
+func (a *app) list(list []checkpoint.Entry) {
+	if len(list) == 0 {
+		fmt.Fprintln(a.out, "no checkpoints yet")
+		return
+	}
+	latest, _ := checkpoint.Newest(list)
+	t := a.newTable(table.Row{"step", "size", "age", "ranks", "metrics", "status", "folder"}, 1, 2, 3, 4)
+	for _, e := range list {
+		row := table.Row{e.Step, "-", "-", "-", numbers(e.Metrics), e.Status.String(), filepath.Base(e.Path)}
+		if !e.Created.IsZero() {
+			row[1], row[2], row[3] = job.DecimalSize(e.Bytes), job.Age(e.Created), e.Writers
+		}
+		if e.Status == checkpoint.Complete && e.Path == latest.Path {
+			row[5] = "complete, latest"
+		}
+		if e.Why != "" {
+			row[5] = fmt.Sprintf("%v: %s", e.Status, e.Why)
+		}
+		t.AppendRow(row)
+	}
+	t.Render()
+}
+
+// numbers are metrics in the order of their names.
+func numbers(m map[string]float64) string {
+	var words []string
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		words = append(words, fmt.Sprintf("%s %.4f", name, m[name]))
+	}
+	return strings.Join(words, ", ")
+}
+
+func (a *app) ckptInspect() *cobra.Command {
+	var asJSON bool
+	cmd := a.onFolders(1, "inspect DIR", "Show the tensors of a checkpoint, and which rank wrote which elements", func(_ *cobra.Command, args []string) error {
+		ck, err := open(args[0])
+		if err != nil {
+			return err
+		}
+		defer ck.Close()
+		if asJSON {
+			return a.writeJSON(inspected(ck))
+		}
+		return a.inspect(ck)
+	})
+	cmd.Long = `Show what a checkpoint has: its tensors with kind (master is the parameter, the
+others are the optimizer's), type and shape, and which rank wrote which elements
+of them. --json adds files, offsets, codecs and all that a resume needs.`
+	cmd.Example = "  zeroth ckpt inspect run1\n  zeroth ckpt inspect run1/ckpt/step-00001000 --json | jq .state.tokens"
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}
+
+// pieces shows the first few of a tensor's ranges; JSON has all.
+const pieces = 4
+
+func (a *app) inspect(ck *checkpoint.Checkpoint) error {
+	facts, err := job.Facts(ck)
+	if err != nil {
+		return err
+	}
+	head := []job.Fact{
+		{"folder", ck.Path},
+		{"step", fmt.Sprintf("%d, commit %d of %s (%s ago)", ck.Step, ck.Seq, ck.Created.Local().Format(time.DateTime), job.Age(ck.Created))},
+		{"size", fmt.Sprintf("%s, %d tensors, written by %d ranks", job.DecimalSize(ck.Bytes()), len(ck.Tensors), ck.Writers())},
+	}
+	if len(ck.Metrics) > 0 {
+		head = append(head, job.Fact{"metrics", numbers(ck.Metrics)})
+	}
+	for _, f := range append(head, facts...) {
+		fmt.Fprintf(a.out, "%-10s %s\n", f[0], f[1])
+	}
+	fmt.Fprintln(a.out)
+	t := a.newTable(table.Row{"tensor", "kind", "type", "shape", "elements by rank"})
+	for _, x := range ck.Tensors {
+		t.AppendRow(table.Row{x.Name, x.Kind, x.DType, fmt.Sprint(x.Shape), byRank(ck.Pieces(x.Name, x.Kind))})
+	}
+	t.Render()
+	return nil
+}
+
+// byRank is who wrote which elements; neighbours of one rank are one range.
+func byRank(ps []checkpoint.Piece) string {
+	var joined []checkpoint.Piece
+	for _, p := range ps {
+		if n := len(joined); n > 0 && joined[n-1].Writer == p.Writer {
+			joined[n-1].Range.Hi = p.Range.Hi
+			continue
+		}
+		joined = append(joined, p)
+	}
+	var words []string
+	for _, p := range joined[:min(pieces, len(joined))] {
+		words = append(words, fmt.Sprintf("%d: [%d, %d)", p.Writer, p.Range.Lo, p.Range.Hi))
+	}
+	if more := len(joined) - pieces; more > 0 {
+		words = append(words, fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(words, "  ")
+}
+
+// What inspect has for programs.
+type (
+	inspection struct {
+		Path    string             `json:"path"`
+		Step    int64              `json:"step"`
+		Seq     int64              `json:"seq"`
+		Created time.Time          `json:"created"`
+		Writers int                `json:"writers"`
+		Bytes   int64              `json:"bytes"`
+		Metrics map[string]float64 `json:"metrics,omitempty"`
+		State   json.RawMessage    `json:"state,omitempty"`
+		Tensors []inspectedTensor  `json:"tensors"`
+	}
+	inspectedTensor struct {
+		checkpoint.Tensor
+		Pieces []inspectedPiece `json:"pieces"`
+	}
+	inspectedPiece struct {
+		Lo     int    `json:"lo"`
+		Hi     int    `json:"hi"` // not included
+		Writer int    `json:"writer"`
+		File   string `json:"file"`
+		Offset int64  `json:"offset"`
+		Bytes  int64  `json:"bytes"`
+		Codec  string `json:"codec"`
+	}
+)
+
+func inspected(ck *checkpoint.Checkpoint) inspection {
+	out := inspection{ck.Path, ck.Step, ck.Seq, ck.Created, ck.Writers(), ck.Bytes(), ck.Metrics, nil, []inspectedTensor{}}
+	if json.Valid(ck.State) {
+		out.State = ck.State
+	}
+	for _, x := range ck.Tensors {
+		t := inspectedTensor{x, []inspectedPiece{}}
+		for _, p := range ck.Pieces(x.Name, x.Kind) {
+			t.Pieces = append(t.Pieces, inspectedPiece{p.Range.Lo, p.Range.Hi, p.Writer, p.File, p.Offset, p.Bytes, p.Codec})
+		}
+		out.Tensors = append(out.Tensors, t)
+	}
+	return out
+}

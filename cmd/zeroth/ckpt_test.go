@@ -1,0 +1,561 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"zeroth/checkpoint"
+	"zeroth/checkpoint/safetensors"
+	"zeroth/shard"
+)
+
+// trained makes run folder r with the checkpoints of steps 2, 4 and 6, by
+// three ranks.
+func trained(t *testing.T, sets ...string) {
+	t.Helper()
+	inFolder(t)
+	args := []string{"train", "tiny.yaml", "--out", "r"}
+	for _, s := range append([]string{"train.steps=6", "checkpoint.every=2", "parallel.ranks=3", "train.eval_every=2", "data.validation=0.1", "train.eval_batches=1"}, sets...) {
+		args = append(args, "--set", s)
+	}
+	zeroth(t, 0, args...)
+}
+
+const (
+	second = "r/ckpt/step-00000002"
+	last   = "r/ckpt/step-00000006"
+)
+
+// digest is that of all tensors of a checkpoint.
+func digest(t *testing.T, path string) string {
+	t.Helper()
+	ck, err := checkpoint.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ck.Close()
+	d, err := ck.Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// flip alters one bit.
+func flip(t *testing.T, file string, at int64) {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[at] ^= 4
+	if err := os.WriteFile(file, b, 0o666); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// matches fails unless each pattern, whose spaces stand for any number of
+// them, is in out.
+func matches(t *testing.T, out string, patterns ...string) {
+	t.Helper()
+	for _, p := range patterns {
+		if !regexp.MustCompile(strings.ReplaceAll(p, " ", " +")).MatchString(out) {
+			t.Errorf("no match of %q in\n%s", p, out)
+		}
+	}
+}
+
+// decoded reads a command's JSON.
+func decoded[T any](t *testing.T, out string) (v T) {
+	t.Helper()
+	d := json.NewDecoder(strings.NewReader(out))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&v); err != nil {
+		t.Fatalf("%v in\n%s", err, out)
+	}
+	return v
+}
+
+func TestCkptLs(t *testing.T) {
+	trained(t)
+	if err := os.Mkdir("r/ckpt/.tmp-step-00000007-0123456789abcdef", 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove("r/ckpt/step-00000004/state.json"); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{"r", "r/ckpt"} {
+		out, _ := zeroth(t, 0, "ckpt", "ls", dir)
+		matches(t, out, `step size age ranks metrics status folder`,
+			`2 \d+.\d kB \d+.\ds 3 loss \d.\d{4}, val_loss \d.\d{4} complete step-00000002\n`,
+			`4 .* damaged: state.json: is missing step-00000004\n`,
+			`6 .* complete, latest step-00000006\n`,
+			`7 - - - partial: a save in progress or cut short: it was never committed .tmp-step-00000007-0123456789abcdef\n$`)
+	}
+	out, _ := zeroth(t, 0, "ckpt", "ls", "r", "--json")
+	var list []struct {
+		Path, Status, Why string
+		Step, Bytes       int64
+		Metrics           map[string]float64
+	}
+	if err := json.Unmarshal([]byte(out), &list); err != nil || len(list) != 4 || strings.Contains(out, "0001-01-01") {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if e := list[2]; e.Path != last || e.Status != "complete" || e.Step != 6 || e.Bytes < 5000 || e.Metrics["val_loss"] == 0 {
+		t.Errorf("%+v", e)
+	}
+	if out, _ := zeroth(t, 0, "ckpt", "ls", second); strings.Count(out, "\n") != 2 {
+		t.Errorf("of one checkpoint:\n%s", out)
+	}
+	if err := os.MkdirAll("new/ckpt", 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if out, _ := zeroth(t, 0, "ckpt", "ls", "new"); out != "no checkpoints yet\n" {
+		t.Errorf("of a run without any: %s", out)
+	}
+	if out, _ := zeroth(t, 0, "ckpt", "ls", "new", "--json"); out != "[]\n" {
+		t.Errorf("of a run without any: %s", out)
+	}
+}
+
+// The run folder says where its checkpoints are, if they are elsewhere.
+func TestCkptOfAnotherFolder(t *testing.T) {
+	trained(t, "checkpoint.dir=far/away")
+	if out, _ := zeroth(t, 0, "ckpt", "verify", "r"); !strings.HasPrefix(out, "far/away/step-00000006 is as it was written (") {
+		t.Errorf("got %s", out)
+	}
+}
+
+func TestCkptInspect(t *testing.T) {
+	trained(t)
+	out, errs := zeroth(t, 0, "ckpt", "inspect", "r")
+	matches(t, out, `folder r/ckpt/step-00000006\n`, `step 6, commit 3 of 20`, `size .* kB, 48 tensors, written by 3 ranks\n`,
+		`trained 6 steps, 144 tokens, 0 skipped\n`, `data fingerprint [0-9a-f]{12}, seed 1, 18 samples read\n`, `written by zeroth .*go1`,
+		`tensor kind type shape elements by rank\n`, `transformer.wte.weight exp_avg_sq F32 \[256 8\] 0: \[0, \d+\) 1: \[\d+, \d+\) 2: \[\d+, 2048\)\n`)
+	if errs != "" {
+		t.Errorf("stderr: %s", errs)
+	}
+	out, _ = zeroth(t, 0, "ckpt", "inspect", second, "--json")
+	v := decoded[inspection](t, out)
+	var state struct{ Step, Tokens int }
+	if err := json.Unmarshal(v.State, &state); err != nil || state.Step != 2 || state.Tokens != 48 {
+		t.Errorf("state: %v %+v", err, state)
+	}
+	if v.Step != 2 || v.Seq != 1 || v.Writers != 3 || len(v.Tensors) != 48 || v.Metrics["loss"] == 0 {
+		t.Errorf("%+v", v)
+	}
+	for _, x := range v.Tensors {
+		at := 0
+		for _, p := range x.Pieces {
+			if p.Lo != at || p.File != fmt.Sprintf("data-%05d-000.safetensors", p.Writer) || p.Bytes != int64(4*(p.Hi-p.Lo)) || p.Codec != "raw" || p.Offset < 65536 {
+				t.Errorf("%s: piece %+v after element %d", x.Name, p, at)
+			}
+			at = p.Hi
+		}
+		if at != x.Numel() {
+			t.Errorf("%s: pieces of %d elements", x.Name, at)
+		}
+	}
+}
+
+func TestByRank(t *testing.T) {
+	ps := make([]checkpoint.Piece, 7)
+	for i := range ps {
+		ps[i].Writer, ps[i].Range.Lo, ps[i].Range.Hi = i/2*i/2, 10*i, 10*i+10 // 0 0 1 1 4 5 9
+	}
+	if got, want := byRank(ps), "0: [0, 20)  1: [20, 40)  4: [40, 50)  5: [50, 60)  and 1 more"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if got, want := byRank(ps[:3]), "0: [0, 20)  1: [20, 30)"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// A flipped bit is named by file, tensor and elements, with exit code 1.
+func TestCkptVerify(t *testing.T) {
+	trained(t)
+	out, errs := zeroth(t, 0, "ckpt", "verify", "r")
+	matches(t, out, `^r/ckpt/step-00000006 is as it was written \(\d+.\d kB in \d+ms, \d.\d\d GB/s\)\n$`)
+	if errs != "" {
+		t.Errorf("stderr of short work: %s", errs)
+	}
+	ck, err := checkpoint.Open(last)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ck.Close()
+	p := ck.Pieces("transformer.wte.weight", "exp_avg")[1]
+	flip(t, filepath.Join(last, p.File), p.Offset+5)
+	flip(t, filepath.Join(last, "data-00000-000.safetensors"), 20)
+	out, _ = zeroth(t, 1, "ckpt", "verify", "r")
+	where := fmt.Sprintf(`%s: offset %d: transformer.wte.weight \(exp_avg\), elements \[%d, %d\): CRC32C of \d+ bytes is `, p.File, p.Offset, p.Range.Lo, p.Range.Hi)
+	matches(t, out, `^data-00000-000.safetensors: header: CRC32C of 65536 bytes is `, "\n"+where, `r/ckpt/step-00000006 is damaged in 2 places`)
+	out, _ = zeroth(t, 1, "ckpt", "verify", last, "--json")
+	v := decoded[verification](t, out)
+	if d := v.Damage; v.Whole || len(d) != 2 || d[1].File != p.File || d[1].Offset != p.Offset || d[1].Tensor != "transformer.wte.weight" || d[1].Kind != "exp_avg" || d[1].Lo != p.Range.Lo || d[1].Hi != p.Range.Hi {
+		t.Errorf("%+v", v)
+	}
+	out, _ = zeroth(t, 0, "ckpt", "verify", second, "--json")
+	if v := decoded[verification](t, out); !v.Whole || v.Path != second || v.Damage == nil {
+		t.Errorf("%+v", v)
+	}
+	flip(t, second+"/MANIFEST.json", 100)
+	out, _ = zeroth(t, 1, "ckpt", "verify", second)
+	matches(t, out, `^MANIFEST.json: SHA-256 is `, `is damaged in 1 place `)
+	// What is damaged is not converted, and nothing is left of the attempt.
+	_, errs = zeroth(t, 1, "ckpt", "export", second, "--to", "new/m")
+	matches(t, errs, `^zeroth: checkpoint r/ckpt/step-00000002: MANIFEST.json: SHA-256`)
+	flip(t, filepath.Join(last, "data-00000-000.safetensors"), ck.Pieces("transformer.wte.weight", "master")[0].Offset)
+	for _, c := range []string{"export r --to new/m", "reshard r --ranks 2 --to new/d"} {
+		_, errs = zeroth(t, 1, append([]string{"ckpt"}, strings.Fields(c)...)...)
+		matches(t, errs, `transformer.wte.weight \((master|exp_avg)\), elements .* CRC32C`)
+		if _, err := os.Stat("new"); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s left something: %v", c, err)
+		}
+	}
+}
+
+func TestCkptDiff(t *testing.T) {
+	trained(t)
+	out, _ := zeroth(t, 0, "ckpt", "diff", last, "r")
+	matches(t, out, `^A r/ckpt/step-00000006, step 6\nB r/ckpt/step-00000006, step 6\n48 tensors: 48 equal, 0 not \(`)
+	if out, _ := zeroth(t, 0, "ckpt", "diff", last, "r", "--all"); strings.Count(out, " equal\n") != 48 {
+		t.Errorf("--all:\n%s", out)
+	}
+	out, _ = zeroth(t, 1, "ckpt", "diff", second, last)
+	matches(t, out, `tensor kind elements max \|a-b\| max relative\n`, `transformer.wte.weight master differs \d+ \d\S+ \d\S*\n`, `48 tensors: \d+ equal, \d\d not`)
+	out, _ = zeroth(t, 1, "ckpt", "diff", second, last, "--json")
+	if ds := decoded[[]checkpoint.Difference](t, out); len(ds) != 48 || ds[47].Name != "transformer.wte.weight" || ds[47].MaxAbs == 0 || ds[47].MaxRel == 0 {
+		t.Errorf("%s", out)
+	}
+	// A model that was imported has no optimizer state; another is wider.
+	zeroth(t, 0, "ckpt", "import", "r/model", "--to", "imported")
+	out, _ = zeroth(t, 1, "ckpt", "diff", last, "imported")
+	matches(t, out, `transformer.wte.weight exp_avg only in A\n`, `48 tensors: 16 equal, 32 not`)
+	zeroth(t, 0, "train", "tiny.yaml", "--out", "wide", "--set", "model.width=16", "--set", "checkpoint.save_on_exit=true")
+	out, _ = zeroth(t, 1, "ckpt", "diff", "imported", "wide")
+	matches(t, out, `transformer.wte.weight exp_avg only in B\n`, `transformer.wte.weight master F32\[256 8\] in A, F32\[256 16\] in B\n`)
+}
+
+// same fails unless two files are equal to the bit.
+func same(t *testing.T, a, b string) {
+	t.Helper()
+	x, err := os.ReadFile(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	y, err := os.ReadFile(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(x, y) {
+		t.Errorf("%s and %s differ", a, b)
+	}
+}
+
+// What is exported is to the bit what training has written, and after an
+// import it is so again.
+func TestCkptExportImport(t *testing.T) {
+	trained(t)
+	out, _ := zeroth(t, 0, "ckpt", "export", "r", "--to", "new/m")
+	matches(t, out, `^r/ckpt/step-00000006, step 6, is exported to new/m \(`)
+	zeroth(t, 0, "ckpt", "import", "new/m", "--to", "start")
+	zeroth(t, 0, "ckpt", "export", "start", "--to", "again")
+	for _, folder := range []string{"new/m", "again"} {
+		same(t, "r/model/model.safetensors", folder+"/model.safetensors")
+		same(t, "r/model/config.json", folder+"/config.json")
+		if files, err := os.ReadDir(folder); err != nil || len(files) != 2 {
+			t.Errorf("%s: %v %v", folder, files, err)
+		}
+	}
+	out, _ = zeroth(t, 0, "ckpt", "inspect", "start")
+	matches(t, out, `trained not yet: an imported model\n`)
+	if out, _ := zeroth(t, 0, "sample", "--run", "new/m", "--prompt", "to be", "--tokens", "5"); !strings.HasPrefix(out, "to be") {
+		t.Errorf("sample: %q", out)
+	}
+	// Parts in bf16: each element rounded, config.json says so.
+	zeroth(t, 0, "ckpt", "export", second, "--to", "small", "--dtype", "bf16", "--shard-size", "3kB")
+	whole, err := safetensors.Open("small")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer whole.Close()
+	ck, err := checkpoint.Open(second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ck.Close()
+	for _, x := range whole.Tensors() {
+		n := x.Numel()
+		raw, f, want, got := make([]byte, 4*n), make([]float32, n), make([]byte, 2*n), make([]byte, 2*n)
+		if err := errors.Join(ck.Read(x.Name, checkpoint.Master, shard.Range{Hi: n}, raw), whole.ReadRaw(x.Name, 0, n, got)); err != nil {
+			t.Fatal(err)
+		}
+		safetensors.Decode(f, raw, safetensors.F32)
+		safetensors.Encode(want, f, safetensors.BF16)
+		if !bytes.Equal(got, want) {
+			t.Errorf("%s is not the rounded master", x.Name)
+		}
+	}
+	config, err := os.ReadFile("small/config.json")
+	if err != nil || !strings.Contains(string(config), `"torch_dtype": "bfloat16"`) || !strings.Contains(string(config), `"n_embd": 8`) {
+		t.Errorf("config.json: %v\n%s", err, config)
+	}
+	parts, err := filepath.Glob("small/model-0*-of-0*.safetensors")
+	if err != nil || len(parts) != 2 || len(whole.Tensors()) != 16 {
+		t.Errorf("%d tensors in %v, %v", len(whole.Tensors()), parts, err)
+	}
+	zeroth(t, 0, "ckpt", "import", "small", "--to", "of-parts")
+}
+
+// An imported model is what training begins with, its optimizer knowing
+// nothing: as with model.from.
+func TestTrainFromImport(t *testing.T) {
+	trained(t)
+	zeroth(t, 0, "ckpt", "import", "r/model", "--to", "start")
+	common := []string{"--set", "train.steps=3", "--set", "data.validation=0"}
+	zeroth(t, 0, append([]string{"train", "tiny.yaml", "--out", "a", "--resume", "start/step-00000000"}, common...)...)
+	args := append([]string{"train", "tiny.yaml", "--out", "b", "--set", "model=null", "--set", "model.from=r/model"}, common...)
+	zeroth(t, 0, args...)
+	same(t, "a/model/model.safetensors", "b/model/model.safetensors")
+}
+
+func TestCkptImportNames(t *testing.T) {
+	trained(t)
+	// As Hugging Face's own GPT-2 folders: names without "transformer.", masks
+	// that are no parameters, and the output layer a second time.
+	src, err := safetensors.Open("r/model")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer src.Close()
+	bare := func(name string) string { return strings.TrimPrefix(name, "transformer.") }
+	write := func(folder string, change func(*safetensors.Spec)) {
+		specs := []safetensors.Spec{{Name: "h.0.attn.bias", DType: "BOOL", Shape: []int{2}}, {Name: "lm_head.weight", DType: "F32", Shape: []int{1}}}
+		for _, x := range src.Tensors() {
+			x.Spec.Name = bare(x.Name)
+			change(&x.Spec)
+			specs = append(specs, x.Spec)
+		}
+		w, err := safetensors.CreateFolder(folder, 1e9, specs, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range specs {
+			b := make([]byte, (safetensors.Tensor{Spec: s}).Numel()*s.DType.Size())
+			if x, ok := src.Tensor("transformer." + s.Name); ok && len(b) == 4*x.Numel() {
+				if err := src.ReadRaw(x.Name, 0, x.Numel(), b); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := w.WriteRaw(s.Name, 0, b); err != nil {
+				t.Fatal(err)
+			}
+		}
+		config, err := os.ReadFile("r/model/config.json")
+		if err := errors.Join(err, w.Close(), os.WriteFile(folder+"/config.json", config, 0o666)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("bare", func(*safetensors.Spec) {})
+	out, _ := zeroth(t, 0, "ckpt", "import", "bare", "--to", "start")
+	matches(t, out, `^left out, as they are no parameters of the model: h.0.attn.bias, lm_head.weight\nbare is imported as start/step-00000000 \(`)
+	zeroth(t, 0, "ckpt", "export", "start", "--to", "again")
+	same(t, "r/model/model.safetensors", "again/model.safetensors")
+
+	write("quantised", func(s *safetensors.Spec) {
+		if s.Name == "wpe.weight" {
+			s.DType = "I8"
+		}
+	})
+	write("cut", func(s *safetensors.Spec) {
+		if s.Name == "wpe.weight" {
+			s.Shape = []int{4, 8}
+		}
+	})
+	if err := os.Remove("bare/config.json"); err != nil {
+		t.Fatal(err)
+	}
+	for args, want := range map[string]string{
+		"quantised --to new": "^quantised/model.safetensors: wpe.weight is I8; want F32, BF16 or F16",
+		"cut --to new":       `^cut does not hold the model its config.json describes: transformer.wpe.weight has shape \[4 8\]`,
+		"bare --to new":      "^bare/config.json cannot be read: no such file",
+		"r/model --to start": "^--to start: its latest checkpoint is of step 0; one of step 0 would become the latest instead: name another folder\n",
+		"r/model --to a.txt": "^--to: .*a.txt: not a directory; name a folder that can be made\n",
+	} {
+		_, errs := zeroth(t, 2, append([]string{"ckpt", "import"}, strings.Fields(args)...)...)
+		matches(t, errs, want)
+		if _, err := os.Stat("new"); err == nil {
+			t.Errorf("%s: a folder was made", args)
+		}
+	}
+}
+
+func TestCkptReshard(t *testing.T) {
+	for _, compress := range []string{"never", "always"} {
+		trained(t, "checkpoint.compress="+compress)
+		out, _ := zeroth(t, 0, "ckpt", "reshard", second, "--to", "even", "--ranks", "5")
+		matches(t, out, `^r/ckpt/step-00000002 is written as by 5 ranks to even/step-00000002 \(`)
+		if digest(t, "even/step-00000002") != digest(t, second) {
+			t.Error("the digests differ")
+		}
+		ck, err := checkpoint.Open("even/step-00000002")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ck.Close()
+		p := ck.Pieces("transformer.wte.weight", "master")
+		if encoded := p[0].Codec != "raw"; ck.Writers() != 5 || len(p) != 5 || encoded != (compress == "always") {
+			t.Errorf("%d writers, compress %s: pieces %+v", ck.Writers(), compress, p)
+		}
+		if raw, err := os.ReadFile(second + "/state.json"); err != nil || !bytes.Equal(raw, ck.State) {
+			t.Errorf("state.json: %v\n%s", err, ck.State)
+		}
+		zeroth(t, 0, "ckpt", "reshard", last, "--to", "even", "--ranks", "1") // later: becomes the latest
+		_, errs := zeroth(t, 2, "ckpt", "reshard", "r/ckpt/step-00000004", "--to", "even", "--ranks", "1")
+		matches(t, errs, `^--to even: its latest checkpoint is of step 6; one of step 4 would become`)
+	}
+}
+
+func TestCkptPrune(t *testing.T) {
+	steps := func() string {
+		folders, _ := filepath.Glob("r/ckpt/step-*")
+		return strings.Join(folders, " ")
+	}
+	trained(t, "checkpoint.every=1", "checkpoint.keep=10")
+	partial := "r/ckpt/.tmp-step-00000009-0123456789abcdef"
+	if err := os.Mkdir(partial, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	before := steps()
+	out, _ := zeroth(t, 0, "ckpt", "prune", "r", "--keep", "{last: 2, every_steps: 3}", "--dry-run")
+	want := `^would delete step-00000001\nwould delete step-00000002\nwould delete step-00000004\nwould delete .tmp-step-00000009-0123456789abcdef\n3 of 7 stay in r/ckpt; \d+.\d kB freed\n$`
+	matches(t, out, want)
+	if _, err := os.Stat(partial); err != nil || steps() != before {
+		t.Errorf("--dry-run: %v, left %s", err, steps())
+	}
+	// A save in progress holds the lock.
+	s, err := checkpoint.Begin("other/ckpt", 1, checkpoint.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, errs := zeroth(t, 1, "ckpt", "prune", "other", "--keep", "1")
+	matches(t, errs, "^zeroth: prune other/ckpt: .*lock")
+	s.Abort()
+	out, _ = zeroth(t, 0, "ckpt", "prune", "r", "--keep", "{last: 2, every_steps: 3}")
+	matches(t, out, strings.ReplaceAll(want, "would delete", "deleted"))
+	if _, err := os.Stat(partial); err == nil || steps() != "r/ckpt/step-00000003 r/ckpt/step-00000005 r/ckpt/step-00000006" {
+		t.Errorf("left %s, %v", steps(), err)
+	}
+	zeroth(t, 0, "ckpt", "prune", "r/ckpt", "--keep", "1")
+	if steps() != "r/ckpt/step-00000006" {
+		t.Errorf("left %s", steps())
+	}
+}
+
+func TestCkptBadInput(t *testing.T) {
+	trained(t)
+	if err := os.Mkdir("r/ckpt/.tmp-step-00000007-0123456789abcdef", 0o777); err != nil {
+		t.Fatal(err)
+	}
+	const keeps = `; want a number of checkpoints, or {last: 3, every_steps: 1000, best: val_loss}` + "\n"
+	for args, want := range map[string]string{
+		"ls":             "zeroth: the form is: zeroth ckpt ls DIR (0 folders were given)\nSee 'zeroth ckpt ls --help'.\n",
+		"ls a b":         "zeroth: the form is: zeroth ckpt ls DIR (2 folders",
+		"lss r":          "zeroth: unknown command \"lss\" for \"zeroth ckpt\"\n\nDid you mean this?\n\tls\n",
+		"ls gone":        "gone cannot be read: no such file or directory\n",
+		"ls a.txt":       "a.txt is a file; want a folder of checkpoints or a run folder\n",
+		"verify r/model": "r/model has no checkpoints; want a checkpoint's folder, a folder of them, or the folder of a run that made some (checkpoint.every)\n",
+		"inspect r/ckpt/.tmp-step-00000007-0123456789abcdef": "r/ckpt/.tmp-step-00000007-0123456789abcdef: a save in progress or cut short: it was never committed\n",
+		"diff r":              "zeroth: the form is: zeroth ckpt diff A B (1 folders",
+		"diff r gone":         "gone cannot be read",
+		"export r":            "zeroth: required flag(s) \"to\" not set\n",
+		"export r --to r":     "--to r: the folder is not empty (ckpt, job.yaml, loss.svg, ...); name a new folder\n",
+		"export r --to a.txt": "--to: ",
+		"export r --to n --dtype f8 --shard-size lots": "--dtype f8; want fp32, bf16 or fp16\n--shard-size lots; want a size such as 500MB, 5GB or 2GiB\n",
+		"reshard r --to n":                    "zeroth: required flag(s) \"ranks\" not set\n",
+		"reshard r --to n --ranks 0":          "--ranks 0; want 1 to 65536\n",
+		"reshard r --to r/ckpt --ranks 2":     "--to r/ckpt: its latest checkpoint is of step 6; one of step 6 would become the latest instead: name another folder\n",
+		"prune r":                             "zeroth: required flag(s) \"keep\" not set\n",
+		"prune r --keep none":                 "--keep: none is not a whole number" + keeps,
+		"prune r --keep 0":                    "--keep: 0 is less than 1" + keeps,
+		"prune r --keep {lst:1}":              `--keep: there is no rule "lst"` + keeps,
+		"prune r/ckpt/step-00000002 --keep 1": "r/ckpt/step-00000002 is one checkpoint; want the folder it is in, or the run's\n",
+	} {
+		out, errs := zeroth(t, 2, append([]string{"ckpt"}, strings.Fields(args)...)...)
+		if out != "" || !strings.HasPrefix(errs, want) {
+			t.Errorf("zeroth ckpt %s:\n%s%swant %s", args, out, errs, want)
+		}
+	}
+	_, errs := zeroth(t, 2, "ckpt", "prune", "r", "--keep", "{last: 1, lst: 1}")
+	if want := `--keep: there is no rule "lst"` + keeps; errs != want {
+		t.Errorf("got %swant %s", errs, want)
+	}
+}
+
+func TestParseSize(t *testing.T) {
+	for s, want := range map[string]int64{"5GB": 5e9, "1.5 gib": 3 << 29, "7": 7, "2kB": 2000, "3B": 3, "1TiB": 1 << 40,
+		"": 0, "GB": 0, "-1GB": 0, "0": 0, "0.1B": 0, "5XB": 0, "9e18TB": 0, "NaN": 0, "inf": 0} {
+		got, err := parseSize(s)
+		if got != want || (err == nil) != (want > 0) {
+			t.Errorf("%q: %d, %v, want %d", s, got, err, want)
+		}
+	}
+}
+
+// Work that is stopped ends with its own exit code, and says nothing more.
+func TestLongStops(t *testing.T) {
+	a := &app{started: true}
+	cmd := &cobra.Command{}
+	ctx, stop := context.WithCancel(context.Background())
+	cmd.SetContext(ctx)
+	_, err := a.long(cmd, "verify", 10, func(ctx context.Context, done func(int64)) error {
+		stop()
+		<-ctx.Done()
+		return fmt.Errorf("verify: %w", ctx.Err())
+	})
+	if code, message := a.verdict(err); code != exitStopped || message != "" {
+		t.Errorf("%v: %d %q", err, code, message)
+	}
+}
+
+func TestCkptHelpAndCompletion(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for args, wants := range map[string][]string{
+		"ckpt":             {"Exit codes: 0 done, nothing wrong; 1 damage", "verify      Read every byte", "zeroth ckpt [command] --help"},
+		"ckpt export -h":   {"Usage:\n  zeroth ckpt export DIR --to FOLDER\n", "--shard-size bytes", "(default \"5GB\")", "--dtype type"},
+		"ckpt prune -h":    {"Usage:\n  zeroth ckpt prune DIR --keep RULES\n", "best: val_loss", "--dry-run"},
+		"help ckpt verify": {"The exit code is 1 if", "--json"},
+	} {
+		out, _ := zeroth(t, 0, strings.Fields(args)...)
+		for _, want := range wants {
+			if !strings.Contains(out, want) {
+				t.Errorf("zeroth %s: no %q in\n%s", args, want, out)
+			}
+		}
+	}
+	for args, want := range map[string]string{
+		"ckpt e":                  "export\tWrite the parameters as a Hugging Face folder\n:4\n",
+		"ckpt verify ":            ":16\n", // folders
+		"ckpt verify a ":          ":4\n",  // no more
+		"ckpt diff a ":            ":16\n",
+		"ckpt export r --dtype b": "fp32\nbf16\nfp16\n:4\n",
+		"ckpt export r --to ":     ":16\n",
+	} {
+		out, _ := zeroth(t, 0, append([]string{"__complete"}, strings.Split(args, " ")...)...)
+		if out != want {
+			t.Errorf("complete %q: %q, want %q", args, out, want)
+		}
+	}
+}

@@ -1,0 +1,67 @@
+package cpu
+
+import "testing"
+
+// The loops do what their names say, or their rates would say nothing.
+func TestStreams(t *testing.T) {
+	for _, s := range Streams() {
+		dst, a, b := make([]float32, 1<<10), make([]float32, 1<<10), make([]float32, 1<<10)
+		for i := range a {
+			dst[i], a[i], b[i] = float32(-i), float32(i), float32(4*i)
+		}
+		want := map[string]float32{"copy": 1, "triad": 3, "in place": 1}[s.Name]
+		s.pass(dst, a, b)
+		for i := range dst {
+			if dst[i] != want*float32(i) {
+				t.Fatalf("%s: element %d is %g, want %g", s.Name, i, dst[i], want*float32(i))
+			}
+		}
+	}
+}
+
+// A pass reaches every element, whatever the number of workers.
+func TestStreamPass(t *testing.T) {
+	if testing.Short() {
+		t.Skip("touches 192 MiB")
+	}
+	for _, workers := range []int{1, 3} {
+		reached := make([]float32, StreamLen)
+		s := Stream{pass: func(dst, _, _ []float32) {
+			for i := range dst {
+				dst[i]++
+			}
+		}}
+		s.Pass(workers, reached, reached, reached)
+		for i, n := range reached {
+			if n != 1 {
+				t.Fatalf("%d workers: element %d was reached %g times", workers, i, n)
+			}
+		}
+	}
+}
+
+// Peaks are rates that a processor can have, and the one of bf16 is the higher.
+func TestPeaks(t *testing.T) {
+	best := func(p Peak) (rate float64) { // of several: the processor may be somebody else's now and then
+		for range 20 {
+			rate = max(rate, p.Rate(1))
+		}
+		return rate
+	}
+	f32 := best(PeakF32())
+	if f32 < 1e8 || f32 > 1e12 {
+		t.Errorf("%s: %g operations a second", PeakF32().Name, f32)
+	}
+	if p, ok := PeakBF16(); ok {
+		if r := best(p); r < f32/2 || r > 1e14 {
+			t.Errorf("%s: %g operations a second, float32 %g", p.Name, r, f32)
+		}
+	}
+	fmaGo(10)
+	dst, a := []float32{1, 2}, []float32{3, 4}
+	triadGo(dst, a, a)
+	rewriteGo(dst)
+	if dst[0] != -4.5 || dst[1] != -6 {
+		t.Errorf("the portable loops give %v", dst)
+	}
+}

@@ -1,0 +1,124 @@
+package job
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"zeroth/checkpoint"
+)
+
+// FindCheckpoints is the folder of checkpoints that a user means by a path:
+// that folder, or the folder of a run which has made some.
+func FindCheckpoints(path string) (string, error) {
+	st, err := os.Stat(path)
+	if err != nil {
+		return "", BadInput(fmt.Errorf("%s cannot be read: %w", path, cause(err)))
+	}
+	if !st.IsDir() {
+		return "", BadInput(fmt.Errorf("%s is a file; want a folder of checkpoints or a run folder", path))
+	}
+	list, err := checkpoint.List(path)
+	if err != nil {
+		return "", err
+	}
+	if len(list) > 0 {
+		return path, nil
+	}
+	for _, dir := range []string{filepath.Join(path, checkpointFolder), checkpointDir(filepath.Join(path, "job.yaml"))} {
+		if dir != "" && exists(dir) {
+			return dir, nil
+		}
+	}
+	return "", BadInput(fmt.Errorf("%s has no checkpoints; want a checkpoint's folder, a folder of them, or the folder of a run that made some (checkpoint.every)", path))
+}
+
+// checkpointFolder is where in a run folder its checkpoints are, unless the
+// job says otherwise.
+const checkpointFolder = "ckpt"
+
+// checkpointDir is checkpoint.dir of a job file, or "". What else is wrong
+// with the file does not matter here.
+func checkpointDir(file string) string {
+	root, problems := readFile(file)
+	if problems.fatal() {
+		return ""
+	}
+	r := newReader(file, root)
+	r.read()
+	return r.config.Checkpoint.Dir
+}
+
+// FindCheckpoint is the checkpoint that a user means by a path: its own
+// folder, or the newest commit of a folder of checkpoints or of a run. That
+// may be a damaged one; opening it then tells.
+func FindCheckpoint(path string) (string, error) {
+	if e, ok := checkpoint.Stat(path); ok {
+		if e.Status > checkpoint.Damaged {
+			return "", BadInput(fmt.Errorf("%s: %s", path, e.Why))
+		}
+		return path, nil
+	}
+	root, err := FindCheckpoints(path)
+	if err != nil {
+		return "", err
+	}
+	list, err := checkpoint.List(root)
+	if err != nil {
+		return "", err
+	}
+	e, ok := checkpoint.Newest(list)
+	if !ok {
+		return "", BadInput(fmt.Errorf("%s has no checkpoint that was committed", root))
+	}
+	return e.Path, nil
+}
+
+// ParseKeep reads rules of retention as checkpoint.keep of a job file has
+// them: 3, or {last: 3, every_steps: 1000, best: val_loss}.
+func ParseKeep(s string) (k checkpoint.Keep, err error) {
+	n, problems := parse([]byte(s), place{})
+	v := retention{&k}
+	if len(problems) > 0 || n == nil {
+		return k, BadInput(fmt.Errorf("%q; want %s", s, v.want()))
+	}
+	if wrong := v.set(n); wrong != "" {
+		return k, BadInput(fmt.Errorf("%s; want %s", wrong, v.want()))
+	}
+	return k, nil
+}
+
+// Fact is something to know about a checkpoint: a word and what it is.
+type Fact [2]string
+
+// Facts are what state.json of a checkpoint tells people.
+func Facts(ck *checkpoint.Checkpoint) ([]Fact, error) {
+	p, err := readProgress(ck)
+	if err != nil {
+		return nil, err
+	}
+	if !p.trained() {
+		return []Fact{{"trained", "not yet: an imported model"}, {"written by", p.Version}}, nil
+	}
+	return []Fact{
+		{"trained", fmt.Sprintf("%s steps, %s tokens, %d skipped", grouped(int64(p.Step)), grouped(p.Tokens), p.Skipped)},
+		{"data", fmt.Sprintf("fingerprint %.12s, seed %d, %s samples read", p.Data, p.Seed, grouped(p.Samples))},
+		{"written by", p.Version},
+	}, nil
+}
+
+// readProgress reads state.json, which the checkpoint of another program need
+// not have.
+func readProgress(ck *checkpoint.Checkpoint) (p progress, err error) {
+	if len(ck.State) == 0 {
+		return p, nil
+	}
+	if err := json.Unmarshal(ck.State, &p); err != nil {
+		return p, fmt.Errorf("%s: state.json: %w", ck.Path, err)
+	}
+	return p, nil
+}
+
+// trained is false for an imported model, with which a run begins at step 0.
+func (p *progress) trained() bool { return p.Data != "" }

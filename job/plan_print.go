@@ -1,0 +1,223 @@
+package job
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"strings"
+
+	"zeroth/device"
+)
+
+// Row is a line of the plan's table, in bytes.
+type Row struct {
+	Category  Category `json:"-"` // the last one, for the arena
+	Name      string   `json:"category"`
+	Title     string   `json:"title"`
+	Allocated *int64   `json:"allocated,omitempty"` // nil: part of the arena, the row above it
+	AtRest    int64    `json:"at_rest"`             // in use between steps
+	AtPeak    int64    `json:"at_peak"`             // in use at the plan's peak instant
+	ChangedBy string   `json:"changed_by,omitempty"`
+}
+
+// Rows are the plan's table. Activations are allocated as one arena; what is in
+// it at each instant are the rows after its own.
+func (p *Plan) Rows() (rows []Row) {
+	for c := range Categories {
+		x := categories[c]
+		row := Row{Category: c, Name: x.name, Title: x.title, AtRest: p.AtRest[c], AtPeak: p.Peak.InUse[c], ChangedBy: x.knob}
+		if c == Params {
+			row.Title = "parameters, " + p.whole(3)
+		}
+		if x.use != device.Activations {
+			bytes := p.Allocated[x.use]
+			row.Allocated = &bytes
+		}
+		if c == SavedActivations {
+			rows = append(rows, p.arena())
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// whole says how parameters rest.
+func (p *Plan) whole(stage int) string {
+	if p.Config.Zero.Stage < stage || p.Config.Mesh().Shard == 1 {
+		return "whole"
+	}
+	return "sharded"
+}
+
+func (p *Plan) arena() Row {
+	bytes, row := p.Allocated[device.Activations], Row{Category: Categories, Name: "activations", Title: "arena of activations"}
+	row.Allocated = &bytes
+	for c := SavedActivations; c <= WorkSpace; c++ {
+		row.AtPeak += p.Peak.InUse[c]
+	}
+	return row
+}
+
+// Print writes the plan for people. Totals have both units.
+func (p *Plan) Print(out io.Writer) error {
+	var b strings.Builder
+	for _, row := range p.header() {
+		fmt.Fprintf(&b, "%-7s %s\n", row[0], row[1])
+	}
+	t := columns{align: "lrrrl"}
+	t.add("bytes a rank", "allocated", "at rest", "at the peak", "changed by")
+	for _, l := range p.lines() {
+		if l[1] == "" && l[2] != "" {
+			l[0] = "  " + l[0]
+		}
+		t.add(l[:]...)
+	}
+	fmt.Fprintf(&b, "\n%v\n", &t)
+	for _, line := range p.footer() {
+		fmt.Fprintln(&b, line)
+	}
+	_, err := io.WriteString(out, b.String())
+	return err
+}
+
+// lines are the table's rows in words, as far as there is something to tell.
+// Those of the arena's parts have nothing allocated.
+func (p *Plan) lines() (lines [][5]string) {
+	for _, r := range p.Rows() {
+		switch {
+		case r.Allocated == nil && p.highest(r.Category) > 0:
+			lines = append(lines, [5]string{r.Title, "", byteSize(r.AtRest), byteSize(r.AtPeak), r.ChangedBy})
+		case r.Allocated != nil && *r.Allocated > 0:
+			lines = append(lines, [5]string{r.Title, byteSize(*r.Allocated), byteSize(r.AtRest), byteSize(r.AtPeak), r.ChangedBy})
+		}
+	}
+	return append(lines,
+		[5]string{"total", byteSize(p.Allocated.Total()), byteSize(p.AtRest.Total()), byteSize(p.Peak.InUse.Total())},
+		[5]string{"of which padding", byteSize(p.Padding)})
+}
+
+// footer is what the table comes to.
+func (p *Plan) footer() []string {
+	total := p.Allocated.Total()
+	lines := []string{
+		"peak    " + p.Peak.Name,
+		"needs   " + bothUnits(total) + " of a rank's device, all of it allocated before step 1",
+	}
+	if host := p.Host.Total(); host > 0 {
+		lines = append(lines, fmt.Sprintf("host    %s of host memory a rank: %s", bothUnits(host), amounts(p.Host)))
+	}
+	if p.Disk > 0 {
+		lines = append(lines, fmt.Sprintf("disk    %s a rank", bothUnits(p.Disk)))
+	}
+	low, high := sum(p.Outside)
+	for _, e := range p.Outside {
+		lines = append(lines, fmt.Sprintf("outside %s: estimated %s to %s (%s)", e.Name, byteSize(e.Low), byteSize(e.High), e.Source))
+	}
+	if m := p.Machine.Memory; m > 0 {
+		verdict := p.verdict()
+		switch {
+		case high == 0:
+			lines = append(lines, fmt.Sprintf("%-7s %s: %s", "device", bothUnits(m), verdict))
+		default:
+			lines = append(lines, fmt.Sprintf("%-7s %s, which leaves %s to %s: %s", "device", bothUnits(m), byteSize(m-total-high), byteSize(m-total-low), verdict))
+		}
+	}
+	return lines
+}
+
+// amounts are bytes by category, in words.
+func amounts(b device.Bytes) string {
+	var parts []string
+	for use, n := range b {
+		if n > 0 {
+			parts = append(parts, fmt.Sprintf("%s %v", byteSize(n), device.Use(use)))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// verdict says whether the device has enough, in a word or two.
+func (p *Plan) verdict() string {
+	low, high := sum(p.Outside)
+	switch free := p.Machine.Memory - p.Allocated.Total(); {
+	case free >= high:
+		return "fits"
+	case free >= low:
+		return "fits if what is outside is small"
+	}
+	return "does not fit"
+}
+
+// highest is the most bytes of a category at any event.
+func (p *Plan) highest(c Category) (n int64) {
+	for _, m := range p.Timeline {
+		n = max(n, m.InUse[c])
+	}
+	return n
+}
+
+// header is what is planned: a word and what it is.
+func (p *Plan) header() [][2]string {
+	c, mesh := p.Config, p.Config.Mesh()
+	ranks := fmt.Sprintf("%d, stage %d, %s", mesh.World(), c.Zero.Stage, c.Precision)
+	if c.Zero.Stage > 0 {
+		ranks = fmt.Sprintf("%d = shard %d × replicate %d, stage %d, %s", mesh.World(), mesh.Shard, mesh.Replicate, c.Zero.Stage, c.Precision)
+	}
+	return [][2]string{
+		{"model", fmt.Sprintf("%s, %s parameters", p.Model, grouped(p.Parameters))},
+		{"ranks", ranks},
+		{"batch", fmt.Sprintf("%d sequences of %s tokens a step: micro-batches of %d × accumulate %d × %d ranks",
+			c.Train.Batch, grouped(int64(c.Model.Context)), c.Train.MicroBatch, c.Train.Accumulate, c.Parallel.Ranks)},
+	}
+}
+
+// bothUnits is bytes in units of 1024 and of 1000, which are easily confused.
+func bothUnits(n int64) string { return fmt.Sprintf("%s (%s)", byteSize(n), decimalSize(n)) }
+
+// decimalSize is bytes in units of 1000.
+func decimalSize(n int64) string {
+	units := []string{"B", "kB", "MB", "GB", "TB"}
+	x, i := float64(n), 0
+	for ; math.Abs(x) >= 1000 && i < len(units)-1; i++ {
+		x /= 1000
+	}
+	if i == 0 {
+		return fmt.Sprintf("%d B", n)
+	}
+	return fmt.Sprintf("%.2f %s", x, units[i])
+}
+
+// MarshalJSON is the plan for programs: bytes are whole numbers.
+func (p *Plan) MarshalJSON() ([]byte, error) {
+	c, mesh := p.Config, p.Config.Mesh()
+	return json.Marshal(struct {
+		Model      string     `json:"model"`
+		Parameters int64      `json:"parameters"`
+		Ranks      int        `json:"ranks"`
+		Shard      int        `json:"shard"`
+		Replicate  int        `json:"replicate"`
+		Stage      int        `json:"stage"`
+		Precision  string     `json:"precision"`
+		Recompute  string     `json:"recompute"`
+		MicroBatch int        `json:"micro_batch"`
+		Accumulate int        `json:"accumulate"`
+		Context    int        `json:"context"`
+		Allocated  int64      `json:"allocated"`
+		AtRest     int64      `json:"at_rest"`
+		AtPeak     int64      `json:"at_peak"`
+		Peak       string     `json:"peak"`
+		Padding    int64      `json:"padding"`
+		Categories []Row      `json:"categories"`
+		Outside    []Estimate `json:"outside,omitempty"`
+		Memory     int64      `json:"memory,omitempty"`
+		Verdict    string     `json:"verdict,omitempty"`
+		Host       int64      `json:"host,omitempty"`
+		Disk       int64      `json:"disk,omitempty"`
+		Sent       int64      `json:"sent_bytes_a_step"`
+	}{
+		p.Model, p.Parameters, mesh.World(), mesh.Shard, mesh.Replicate, c.Zero.Stage, c.Precision.String(), c.Zero.Recompute,
+		c.Train.MicroBatch, c.Train.Accumulate, c.Model.Context,
+		p.Allocated.Total(), p.AtRest.Total(), p.Peak.InUse.Total(), p.Peak.Name, p.Padding, p.Rows(), p.Outside, p.Machine.Memory, p.verdict(), p.Host.Total(), p.Disk, p.Sent,
+	})
+}

@@ -1,0 +1,289 @@
+package job
+
+import (
+	"fmt"
+
+	"zeroth/device"
+	"zeroth/fsdp"
+	"zeroth/zero"
+)
+
+// watch stands between a rehearsed schedule and the device that only counts,
+// and writes down what is in use at each of its events: it is every module,
+// every queue and every group of the rehearsal. The schedule does not know.
+//
+// Events are in the order in which work is issued. Work on other queues takes
+// time: a gathered unit is in use from its gather on, a reduced gradient until
+// its slot is wanted again, so what is said to be in use is never less than
+// what is at any instant of a run.
+type watch struct {
+	policy  fsdp.Policy
+	micros  int // micro-batches of the step
+	modules int
+	shard   int // ranks of a shard group
+	vocab   int
+	size    int64 // bytes of a parameter in use
+	units   map[string]*watchedUnit
+
+	now     Amounts
+	arena   []segment // what was taken and not given back, from the bottom
+	micro   int
+	back    bool           // the forward pass of the micro-batch is over
+	passed  bool           // and the backward pass
+	slots   []*watchedUnit // whose gradients are in the slots that units take in turn; nil in empty ones
+	at      *Moment        // of the event that goes on; nil between events, or where none are kept
+	moments []*Moment
+	sent    int64 // bytes the rank has sent
+}
+
+// watchedUnit is where the parameters and gradients of a unit are now.
+type watchedUnit struct {
+	name        string
+	whole, part int64 // elements: of the padded unit, of a shard
+	shared      bool  // several modules use it
+	first, last int   // modules that do
+	turn        int   // the slot of its gradient in one micro-batch, if it is not shared
+
+	held    bool // its parameters are in a slot, and in use
+	left    int  // moments there were when its last use ended, while its slot still has it; else -1
+	slotted bool // its gradient of one micro-batch is in a slot
+	kept    bool // its gradient is kept whole
+	reduced bool // its gradient shard has a value
+	away    bool // which rests on the host
+}
+
+// segment is neighbouring memory of the arena, in bytes.
+type segment struct {
+	from, to int
+	of       Category
+}
+
+// newWatch takes the place of what a rehearsal runs on.
+func newWatch(z *zero.Config) *watch {
+	w := &watch{policy: z.Policy, micros: z.Micro, modules: len(z.Model.Modules), shard: z.Groups.Shard.Size(), vocab: z.Model.Vocab, size: int64(z.DType.Size()), units: map[string]*watchedUnit{}}
+	m := *z.Model
+	m.Modules = nil
+	for i, mod := range z.Model.Modules {
+		m.Modules = append(m.Modules, &watchedModule{Module: mod, w: w, at: i, unit: w.use(m.Units[i], i), end: i+1 == len(m.Units)})
+	}
+	z.Model = &m
+	w.slots = make([]*watchedUnit, min(2, w.policy.Prefetch+1))
+	turn := 0
+	for i, name := range m.Units {
+		if u := w.units[name]; !u.shared && u.first == i {
+			u.turn = turn % len(w.slots)
+			turn++
+		}
+	}
+	z.Comm, z.Update = &watchedQueue{w: w}, &watchedQueue{w: w}
+	if z.HostUpdate != nil {
+		z.HostUpdate = &watchedQueue{w: w}
+	}
+	z.Groups.Shard = &watchedGroup{Group: z.Groups.Shard, w: w, phases: [2]Phase{gathering, reducing}}
+	z.Groups.Replica = &watchedGroup{Group: z.Groups.Replica, w: w, phases: [2]Phase{"", replicating}}
+	return w
+}
+
+// use notes that a module uses a unit.
+func (w *watch) use(name string, module int) *watchedUnit {
+	u := w.units[name]
+	if u == nil {
+		u = &watchedUnit{name: name, first: module, left: -1}
+		w.units[name] = u
+	}
+	u.last = module
+	u.shared = u.first != u.last
+	return u
+}
+
+// begin is told what was allocated, before the step is rehearsed.
+func (w *watch) begin(units []*fsdp.Unit, allocated device.Bytes) {
+	for _, u := range units {
+		x := w.units[u.Name]
+		x.whole, x.part, x.away = int64(u.Layout.Len()), int64(u.Layout.ShardLen()), u.GradAway
+	}
+	w.now = atRest(allocated)
+}
+
+// event begins an event. Micro-batches but the first two and the last are as
+// the second, and none of theirs is kept.
+func (w *watch) event(p Phase, unit string, module int) {
+	w.at = nil
+	if w.micro >= 2 && w.micro < w.micros-1 {
+		return
+	}
+	w.at = &Moment{Phase: p, Unit: unit, Micro: w.micro, module: module, InUse: w.now}
+	if p == norming || p == updating {
+		w.at.Micro = -1
+	}
+	w.moments = append(w.moments, w.at)
+}
+
+// turn goes on to the next micro-batch once all of the last is issued.
+func (w *watch) turn() {
+	if w.passed {
+		w.micro++
+		w.back, w.passed = false, false
+	}
+}
+
+// add changes what is in use. The moment of an event is its highest.
+func (w *watch) add(c Category, bytes int64) {
+	w.now[c] += bytes
+	if w.at != nil && w.now.Total() > w.at.InUse.Total() {
+		w.at.InUse = w.now
+	}
+}
+
+// raise fills the arena up to a height, for a category.
+func (w *watch) raise(to int, of Category) {
+	from := w.height()
+	if to <= from {
+		return
+	}
+	if n := len(w.arena); n > 0 && w.arena[n-1].of == of {
+		w.arena[n-1].to = to
+	} else {
+		w.arena = append(w.arena, segment{from, to, of})
+	}
+	w.add(of, int64(to-from))
+}
+
+// lower empties the arena down to a height.
+func (w *watch) lower(to int) {
+	for n := len(w.arena); n > 0 && w.arena[n-1].to > to; n = len(w.arena) {
+		s := &w.arena[n-1]
+		w.add(s.of, -int64(s.to-max(s.from, to)))
+		s.to = max(s.from, to)
+		if s.to == s.from {
+			w.arena = w.arena[:n-1]
+		}
+	}
+}
+
+func (w *watch) height() int {
+	if len(w.arena) == 0 {
+		return 0
+	}
+	return w.arena[len(w.arena)-1].to
+}
+
+// hold notes that a unit is whole in a slot and will be used. If it was left
+// there by its last use, it was in use all the time.
+func (w *watch) hold(u *watchedUnit) {
+	if w.policy.KeepParams || u.held {
+		return
+	}
+	if u.left >= 0 {
+		for _, m := range w.moments[u.left:] {
+			m.InUse[GatheredUnits] += w.size * u.whole
+		}
+	}
+	u.held, u.left = true, -1
+	w.add(GatheredUnits, w.size*u.whole)
+}
+
+// leave notes that a unit has been used. A unit that several modules use keeps
+// its slot until it is updated.
+func (w *watch) leave(u *watchedUnit) {
+	if u.held && !u.shared {
+		u.held, u.left = false, len(w.moments)
+		w.add(GatheredUnits, -w.size*u.whole)
+	}
+}
+
+// gradient notes that a unit's gradient begins to be written: where it is kept,
+// or in its slot, which another unit may have to leave.
+func (w *watch) gradient(u *watchedUnit) {
+	if w.policy.KeepGrads && w.micro == 0 {
+		if !u.kept {
+			u.kept = true
+			w.add(UnitGradients, 4*u.whole)
+		}
+		return
+	}
+	if u.slotted {
+		return
+	}
+	if !u.shared {
+		if before := w.slots[u.turn]; before != nil {
+			w.unslot(before)
+		}
+		w.slots[u.turn] = u
+	}
+	u.slotted = true
+	w.add(UnitGradients, 4*u.whole)
+}
+
+// unslot notes that the gradient in a unit's slot is no longer needed.
+func (w *watch) unslot(u *watchedUnit) {
+	if !u.shared && w.slots[u.turn] == u {
+		w.slots[u.turn] = nil
+	}
+	if u.slotted {
+		u.slotted = false
+		w.add(UnitGradients, -4*u.whole)
+	}
+}
+
+// reduce notes that a unit's gradient has been added to that of its shard.
+func (w *watch) reduce(u *watchedUnit) {
+	if w.policy.KeepGrads {
+		return
+	}
+	if !u.reduced && !u.away {
+		u.reduced = true
+		w.add(Gradients, 4*u.part)
+	}
+	if w.policy.Prefetch == 0 {
+		w.unslot(u) // the next unit waits for the slot
+	}
+}
+
+// settle notes that all reductions are done: what follows waits for them.
+func (w *watch) settle() {
+	w.at = nil
+	w.lower(0)
+	for _, u := range w.units {
+		w.unslot(u)
+	}
+}
+
+// update notes that a unit's gradient is used up and that its parameters in a
+// slot are old.
+func (w *watch) update(u *watchedUnit) {
+	w.at = nil
+	if u.kept {
+		u.kept = false
+		w.add(UnitGradients, -4*u.whole)
+	}
+	if u.reduced {
+		u.reduced = false
+		w.add(Gradients, -4*u.part)
+	}
+	if u.held {
+		u.held = false
+		w.add(GatheredUnits, -w.size*u.whole)
+	}
+	u.left = -1
+}
+
+// name is a moment's for people.
+func (w *watch) name(m *Moment) string {
+	what := m.Unit
+	switch m.module {
+	case 0:
+		what = "the embedding"
+	case w.modules - 1:
+		what = "the output layer"
+	}
+	name := string(m.Phase) + " of " + what
+	reduces := !w.policy.KeepGrads || m.Micro == w.micros-1
+	if m.Phase == backward && m.module == w.units[m.Unit].first && reduces && w.shard > 1 {
+		name += ", before its reduce-scatter"
+	}
+	if m.Micro >= 0 && w.micros > 1 {
+		name += fmt.Sprintf(", micro-batch %d of %d", m.Micro+1, w.micros)
+	}
+	return name
+}

@@ -1,0 +1,328 @@
+package offload
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"zeroth/device"
+)
+
+// A rank's file is a header of one block and then the tiles of state and of
+// parameters, each at a multiple of blockSize and a whole number of blocks
+// long. It is scratch: it serves the run that made it and is removed with it,
+// and what must survive is in checkpoints. The run holds a lock on it as long
+// as it lives, so that the file of a dead run is known by its header and by
+// having no lock; such files are removed before a new one is made, never read.
+//
+// Each tile's CRC32C is kept in memory, four bytes for up to 12 MiB: a block
+// that comes back with a flipped bit is found, and so is one that comes back
+// as it was before its last write, which a sum stored beside it would bless.
+//
+// The header is text, padded with zeros to a block, so that `head` on a
+// file left behind says what it is:
+//
+//	zeroth offload 1
+//	run 4bd1c2a09f
+//	rank 3
+//	layout 8e1f00c4
+//	bytes 1207959552
+const (
+	blockSize = 4096 // bytes; the alignment of direct transfers
+	magic     = "zeroth offload 1\n"
+	suffix    = ".offload"
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// block is a tile's place in the file.
+type block struct {
+	off     int64 // bytes
+	len     int   // bytes
+	crc     uint32
+	written bool // before that it is zeros
+}
+
+// disk is one rank's file.
+type disk struct {
+	Scratch
+	name      string
+	file      File
+	direct    bool
+	size      int64 // bytes
+	reads     *lane
+	writes    *lane
+	reclaimed []string
+}
+
+func newDisk(s Scratch) *disk {
+	name := fmt.Sprintf("zeroth-%s-rank-%d%s", s.Run, s.Rank, suffix)
+	return &disk{Scratch: s, name: filepath.Join(s.Dir, name), size: blockSize}
+}
+
+// lay reserves a block of n bytes, a multiple of blockSize.
+func (d *disk) lay(n int) *block {
+	b := &block{off: d.size, len: n}
+	d.size += int64(n)
+	return b
+}
+
+// digest is one number for what lies where in the file.
+func (s *Store) digest() uint32 {
+	h := crc32.New(castagnoli)
+	fmt.Fprintln(h, s.cfg.Tile, s.cfg.DType, s.cfg.Vecs, s.cfg.Optimizer, s.cfg.Params)
+	for _, u := range s.units {
+		fmt.Fprintln(h, u.Name, u.Len, u.vecs, u.param)
+	}
+	return h.Sum32()
+}
+
+func (d *disk) header(layout uint32) []byte {
+	b := aligned(blockSize)
+	copy(b, fmt.Sprintf("%srun %s\nrank %d\nlayout %08x\nbytes %d\n", magic, d.Run, d.Rank, layout, d.size))
+	return b
+}
+
+func aligned(n int) []byte {
+	b := make([]byte, n+blockSize)
+	skip := int(-uintptr(unsafe.Pointer(unsafe.SliceData(b))) & (blockSize - 1))
+	return b[skip : skip+n]
+}
+
+// open removes what dead runs have left, makes the file and reserves its room.
+func (d *disk) open(layout uint32) (err error) {
+	if d.Files == nil {
+		return nil
+	}
+	if err := d.reclaim(); err != nil {
+		return err
+	}
+	if d.file, err = d.Files.Create(d.name); err != nil {
+		return fmt.Errorf("make %s: %w", d.name, cause(err))
+	}
+	if err := d.file.Reserve(d.size); err != nil {
+		return fmt.Errorf("reserve %d bytes for %s: %w", d.size, d.name, cause(err))
+	}
+	if err := d.writeHeader(d.header(layout)); err != nil {
+		return err
+	}
+	d.reads, d.writes = newLane(d.Timeout), newLane(d.Timeout)
+	return nil
+}
+
+// writeHeader writes the header and reads it back, directly if the file system
+// can, through its cache if not.
+func (d *disk) writeHeader(h []byte) error {
+	back := aligned(blockSize)
+	try := func() error {
+		if _, err := d.file.WriteAt(h, 0); err != nil {
+			return fmt.Errorf("%s: write its header: %w", d.name, cause(err))
+		}
+		if _, err := d.file.ReadAt(back, 0); err != nil {
+			return fmt.Errorf("%s: read its header: %w", d.name, cause(err))
+		}
+		if !bytes.Equal(back, h) {
+			return fmt.Errorf("%s: its header reads back as something else: the disk is broken", d.name)
+		}
+		return nil
+	}
+	if d.direct = d.file.Direct(true); d.direct && try() == nil {
+		return nil
+	}
+	d.direct = false
+	d.file.Direct(false)
+	return try()
+}
+
+// reclaim removes the files of dead runs from the folder.
+func (d *disk) reclaim() error {
+	names, err := d.Files.List(d.Dir)
+	if err != nil {
+		return fmt.Errorf("list %s: %w", d.Dir, cause(err))
+	}
+	for _, n := range names {
+		if strings.HasPrefix(n, "zeroth-") && strings.HasSuffix(n, suffix) {
+			if err := d.reclaimFile(filepath.Join(d.Dir, n)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// reclaimFile removes a file if it is a dead run's; one that is in use, or is
+// no file of ours for all its name, stays.
+func (d *disk) reclaimFile(name string) error {
+	f, err := d.Files.Claim(name)
+	if errors.Is(err, ErrInUse) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look at %s, which another run has left: %w", name, cause(err))
+	}
+	defer f.Close()
+	head := make([]byte, blockSize)
+	n, err := f.ReadAt(head, 0)
+	if err != nil && err != io.EOF {
+		return fmt.Errorf("read %s, which another run has left: %w", name, cause(err))
+	}
+	text, _, _ := strings.Cut(string(head[:n]), "\x00")
+	about, ours := strings.CutPrefix(text, magic)
+	if !ours && text != "" { // an empty one was left between its making and its header
+		return nil
+	}
+	if err := d.Files.Remove(name); err != nil {
+		return fmt.Errorf("remove %s, which a dead run has left: %w", name, cause(err))
+	}
+	what := strings.ReplaceAll(strings.TrimSpace(about), "\n", ", ")
+	if what == "" {
+		what = "never used"
+	}
+	d.reclaimed = append(d.reclaimed, fmt.Sprintf("%s (%s)", name, what))
+	return nil
+}
+
+// read fills the beginning of a slot from a block.
+func (d *disk) read(b *block, to device.Buffer) error {
+	mem := d.mem(b, to)
+	if !b.written {
+		clear(mem)
+		return nil
+	}
+	if err := d.reads.do(transfer{d.file, mem, b.off, false}); err != nil {
+		return fmt.Errorf("%s: read %d bytes at offset %d: %w", d.name, b.len, b.off, cause(err))
+	}
+	if sum := crc32.Checksum(mem, castagnoli); sum != b.crc {
+		return fmt.Errorf("%s: the %d bytes at offset %d have checksum %08x, %08x was written: the disk has lost or changed them", d.name, b.len, b.off, sum, b.crc)
+	}
+	return nil
+}
+
+// write writes the beginning of a slot to a block.
+func (d *disk) write(b *block, from device.Buffer) error {
+	mem := d.mem(b, from)
+	b.crc, b.written = crc32.Checksum(mem, castagnoli), true
+	if err := d.writes.do(transfer{d.file, mem, b.off, true}); err != nil {
+		return fmt.Errorf("%s: write %d bytes at offset %d: %w", d.name, b.len, b.off, cause(err))
+	}
+	return nil
+}
+
+func (d *disk) mem(b *block, slot device.Buffer) []byte {
+	if at := uintptr(slot.Ptr); d.direct && at%blockSize != 0 {
+		panic(fmt.Sprintf("offload: direct transfer of memory at %#x", at))
+	}
+	return slot.Raw()[:b.len]
+}
+
+// close ends the lanes and removes the file; it is false if a transfer that
+// was given up may still be under way.
+func (d *disk) close() (idle bool) {
+	idle = true
+	for _, l := range []*lane{d.reads, d.writes} {
+		if l != nil {
+			idle = l.close() && idle
+		}
+	}
+	if d.file == nil {
+		return idle
+	}
+	_ = d.Files.Remove(d.name) // what stays behind is reclaimed by the next run
+	if idle {
+		_ = d.file.Close() // nothing in it is wanted any more
+	}
+	d.file, d.reads, d.writes = nil, nil, nil
+	return idle
+}
+
+// cause is what a file operation says is wrong, without the name it adds.
+func cause(err error) error {
+	if e := (*fs.PathError)(nil); errors.As(err, &e) {
+		return e.Err
+	}
+	return err
+}
+
+// transfer is bytes to move between memory and a file.
+type transfer struct {
+	file  File
+	mem   []byte
+	off   int64
+	write bool
+}
+
+func (t transfer) run() (err error) {
+	if t.write {
+		_, err = t.file.WriteAt(t.mem, t.off)
+		return err
+	}
+	n, err := t.file.ReadAt(t.mem, t.off)
+	if n == len(t.mem) {
+		return nil
+	}
+	if err == nil || err == io.EOF {
+		return fmt.Errorf("the file ends after %d of them: %w", n, io.ErrUnexpectedEOF)
+	}
+	return err
+}
+
+// lane is a goroutine that transfers, so that its owner can give up on a disk
+// that does not answer.
+type lane struct {
+	todo    chan transfer
+	done    chan error
+	timer   *time.Timer
+	timeout time.Duration
+	stuck   atomic.Bool
+	ended   chan struct{}
+}
+
+func newLane(timeout time.Duration) *lane {
+	l := &lane{todo: make(chan transfer), done: make(chan error, 1), timeout: timeout, ended: make(chan struct{}), timer: time.NewTimer(time.Hour)}
+	l.timer.Stop()
+	go func() {
+		defer close(l.ended)
+		for t := range l.todo {
+			l.done <- t.run()
+		}
+	}()
+	return l
+}
+
+// do runs a transfer and returns when it is done, or has taken too long.
+func (l *lane) do(t transfer) error {
+	if l.stuck.Load() {
+		return errors.New("the disk does not answer")
+	}
+	l.todo <- t
+	if l.timeout > 0 {
+		l.timer.Reset(l.timeout)
+		defer l.timer.Stop()
+	}
+	select {
+	case err := <-l.done:
+		return err
+	case <-l.timer.C:
+		l.stuck.Store(true)
+		return fmt.Errorf("not done after %v: the disk does not answer, or is far too slow", l.timeout)
+	}
+}
+
+// close ends the goroutine, at once or, if it is stuck, when the transfer ends;
+// which it does is the result.
+func (l *lane) close() (idle bool) {
+	close(l.todo)
+	if l.stuck.Load() {
+		return false
+	}
+	<-l.ended
+	return true
+}

@@ -1,0 +1,188 @@
+package offload
+
+import "zeroth/device"
+
+// slot is staging memory that tiles take in turn.
+type slot struct {
+	buf  device.Buffer
+	free device.Event // whoever had it last is done with it
+}
+
+// ring is slots that tiles take in turn: tile t has slot t modulo their number,
+// always the same.
+type ring struct {
+	slots []slot
+	turns int // tiles that take a slot
+	len   int // elements of a slot
+}
+
+// turn counts a tile that needs n elements.
+func (r *ring) turn(n int) int {
+	r.len = max(r.len, n)
+	r.turns++
+	return r.turns - 1
+}
+
+func (r *ring) at(turn int) *slot { return &r.slots[turn%len(r.slots)] }
+
+// Acquire lends the state of a tile; whoever works on it waits for Ready
+// first. It must be released before the next one is acquired.
+func (s *Store) Acquire(unit, i int) State {
+	u := &s.units[unit]
+	t := &u.tiles[i]
+	lo, hi := t.at.Lo, t.at.Hi
+	st := State{At: t.at, OnHost: u.onHost, Grad: part(u.grad, lo, hi)}
+	switch {
+	case !u.atHand():
+		o := s.out(u, t)
+		st.Param, st.Ready[0] = o.buf.Slice(0, hi-lo), o.free
+	case u.copies:
+		st.Param = u.rest.Slice(lo, hi)
+	}
+	if u.vecs > 0 {
+		s.read(u, t, &st)
+		return st
+	}
+	st.Master = u.rest
+	if u.copies {
+		st.Master = u.master
+	}
+	st.Master = st.Master.Slice(lo, hi)
+	for j, v := range u.vec {
+		st.Vec[j] = part(v, lo, hi)
+	}
+	return st
+}
+
+// part is a slice of a buffer, or of none.
+func part(b device.Buffer, lo, hi int) device.Buffer {
+	if b.N == 0 {
+		return b
+	}
+	return b.Slice(lo, hi)
+}
+
+// read brings a tile's state into its slot.
+func (s *Store) read(u *unit, t *tile, st *State) {
+	q, sl := s.cfg.Read, s.states.at(t.state)
+	q.Label(u.labels.state)
+	q.After(sl.free)
+	q.Do(t.load)
+	st.Ready[1] = q.Mark()
+	n := t.at.Len()
+	stride, at := pad(n, device.F32), 0
+	next := func() device.Buffer {
+		b := sl.buf.Slice(at, at+n)
+		at += stride
+		return b
+	}
+	if u.copies {
+		st.Master = next()
+	} else {
+		st.Master = u.rest.Slice(t.at.Lo, t.at.Hi)
+	}
+	for j := range s.cfg.Vecs {
+		st.Vec[j] = next()
+	}
+}
+
+// out is the slot a tile's parameter is written to where it is updated, when
+// it does not rest there.
+func (s *Store) out(u *unit, t *tile) *slot {
+	if u.onHost {
+		return s.params.at(t.param)
+	}
+	return s.outgoing.at(t.out)
+}
+
+// Release takes a tile's state back; used fires when whoever borrowed it is
+// done. If changed, the state is kept and the parameter brought to where it
+// rests: all its elements have their new value there when the event returned
+// has fired.
+func (s *Store) Release(unit, i int, used device.Event, changed bool) device.Event {
+	u := &s.units[unit]
+	t := &u.tiles[i]
+	if u.vecs > 0 {
+		sl := s.states.at(t.state)
+		sl.free = used
+		if changed {
+			sl.free = s.do(s.cfg.Write, u.labels.state, used, device.Event{}, t.save)
+		}
+	}
+	if u.atHand() {
+		return used
+	}
+	o := s.out(u, t)
+	o.free = used
+	if !changed {
+		return used
+	}
+	return s.bringHome(u, t, o, used)
+}
+
+// do issues f after both events.
+func (s *Store) do(q device.Queue, label string, a, b device.Event, f func() error) device.Event {
+	q.Label(label)
+	q.After(a)
+	q.After(b)
+	q.Do(f)
+	return q.Mark()
+}
+
+// copy issues a copy after both events.
+func (s *Store) copy(q device.Queue, label string, a, b device.Event, dst, src device.Buffer) device.Event {
+	q.Label(label)
+	q.After(a)
+	q.After(b)
+	q.Copy(dst, src)
+	return q.Mark()
+}
+
+// bringHome moves a tile's parameter from the slot it was written to, once used
+// has fired, to where it rests.
+func (s *Store) bringHome(u *unit, t *tile, o *slot, used device.Event) device.Event {
+	src := o.buf.Slice(0, t.at.Len())
+	switch {
+	case u.param == Device:
+		o.free = s.copy(s.cfg.ToDevice, u.labels.param, used, device.Event{}, u.rest.Slice(t.at.Lo, t.at.Hi), src)
+	case u.param == Host:
+		o.free = s.copy(s.cfg.ToHost, u.labels.param, used, device.Event{}, u.rest.Slice(t.at.Lo, t.at.Hi), src)
+	case u.onHost:
+		o.free = s.do(s.cfg.Write, u.labels.param, used, device.Event{}, t.saveParam)
+	default: // from the device to the disk
+		h := s.params.at(t.param)
+		o.free = s.copy(s.cfg.ToHost, u.labels.param, used, h.free, h.buf.Slice(0, t.at.Len()), src)
+		h.free = s.do(s.cfg.Write, u.labels.param, o.free, device.Event{}, t.saveParam)
+		return h.free
+	}
+	return o.free
+}
+
+// Fetch fills dst, in device memory, with a unit's parameter shard once both
+// events have fired: the memory is free, the shard has its newest value. Reads
+// of the disk do not wait for the memory, only for their slots; and those are
+// free when the tiles are written, for a tile always takes the same.
+func (s *Store) Fetch(unit int, dst device.Buffer, free, updated device.Event) device.Event {
+	u, q := &s.units[unit], s.cfg.ToDevice
+	if u.param == Host {
+		return s.copy(q, u.labels.param, free, updated, dst, u.rest)
+	}
+	for i := range u.tiles {
+		t := &u.tiles[i]
+		sl := s.params.at(t.param)
+		read := s.do(s.cfg.Read, u.labels.param, sl.free, device.Event{}, t.loadParam)
+		sl.free = s.copy(q, u.labels.param, read, free, dst.Slice(t.at.Lo, t.at.Hi), sl.buf.Slice(0, t.at.Len()))
+	}
+	return q.Mark()
+}
+
+// Queues are those the store issues work on that outlives a step: when they
+// are idle, all it was given has reached where it rests.
+func (s *Store) Queues() (qs []device.Queue) {
+	for _, q := range []device.Queue{s.cfg.ToHost, s.cfg.ToDevice, s.cfg.Read, s.cfg.Write} {
+		if q != nil {
+			qs = append(qs, q)
+		}
+	}
+	return qs
+}

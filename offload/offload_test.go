@@ -1,0 +1,494 @@
+package offload_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"zeroth/device"
+	"zeroth/device/cpu"
+	"zeroth/offload"
+)
+
+// rig is a store on two devices of this machine, with its queues.
+type rig struct {
+	*offload.Store
+	cfg       offload.Config
+	dev, host *cpu.Device
+	queues    []*cpu.Queue
+	work      *cpu.Queue // updates
+	units     []offload.Unit
+	params    []device.Buffer
+}
+
+// newRig opens a store over units; a nil t in Fetch order is the caller's.
+func newRig(t *testing.T, cfg offload.Config, units []offload.Unit) (*rig, error) {
+	t.Helper()
+	r := &rig{dev: cpu.New(1), host: cpu.New(1), units: units}
+	queue := func(name string) *cpu.Queue {
+		q := r.host.NewQueue(name)
+		r.queues = append(r.queues, q)
+		return q
+	}
+	cfg.Device, cfg.Host = r.dev, r.host
+	cfg.ToHost, cfg.ToDevice, cfg.Read, cfg.Write = queue("to host"), queue("to device"), queue("read"), queue("write")
+	r.work = queue("work")
+	if cfg.Scratch.Files == nil {
+		cfg.Scratch.Files = offload.OS{}
+	}
+	if cfg.Scratch.Dir == "" {
+		cfg.Scratch.Dir = t.TempDir()
+	}
+	if cfg.Scratch.Run == "" {
+		cfg.Scratch.Run = "cafe"
+	}
+	var err error
+	r.cfg = cfg
+	r.Store, err = offload.New(cfg, units)
+	t.Cleanup(r.close)
+	if err != nil {
+		return r, err
+	}
+	for i, u := range units {
+		p, err := r.dev.Alloc(cfg.DType, u.Len, device.Params)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.params = append(r.params, p)
+		r.Bind(i, p, device.Buffer{})
+	}
+	return r, nil
+}
+
+func (r *rig) close() {
+	for _, q := range r.queues {
+		q.Close()
+	}
+	if r.Store != nil {
+		r.Free()
+	}
+	for _, p := range r.params {
+		r.dev.Free(p)
+	}
+	r.dev.Close()
+	r.host.Close()
+	r.queues, r.params, r.Store = nil, nil, nil
+}
+
+// model is what a store must hold: the vectors of each unit.
+type model [][][]float32
+
+func newModel(units []offload.Unit, vecs int) model {
+	m := make(model, len(units))
+	for i, u := range units {
+		m[i] = make([][]float32, 1+vecs)
+		for j := range m[i] {
+			m[i][j] = make([]float32, u.Len)
+		}
+	}
+	return m
+}
+
+// vectors are a state's, the master copy first.
+func vectors(st offload.State, vecs int) []device.Buffer {
+	return append([]device.Buffer{st.Master}, st.Vec[:vecs]...)
+}
+
+// update acquires a tile, compares it with the model, and if change is set
+// gives it new random values; all on the work queue.
+func (r *rig) update(unit, tile int, m model, change bool, rng *rand.Rand) device.Event {
+	st := r.Acquire(unit, tile)
+	q := r.work
+	q.Label(fmt.Sprintf("unit %d tile %d", unit, tile))
+	q.After(st.Ready[0])
+	q.After(st.Ready[1])
+	want := m[unit]
+	var next [][]float32
+	for j, v := range vectors(st, r.cfg.Vecs) {
+		was := slices.Clone(want[j][st.At.Lo:st.At.Hi])
+		q.Do(func() error {
+			if got := v.F32(); !slices.Equal(got, was) {
+				return fmt.Errorf("vector %d differs", j)
+			}
+			return nil
+		})
+		next = append(next, make([]float32, v.N))
+		for i := range next[j] {
+			next[j][i] = float32(rng.IntN(1 << 8)) // exact in every type
+		}
+		if change {
+			copy(want[j][st.At.Lo:], next[j])
+			q.Copy(v, device.OfF32(next[j]))
+		}
+	}
+	if change && st.Param.N > 0 {
+		q.Cast(st.Param, st.Master)
+	}
+	return r.Release(unit, tile, q.Mark(), change)
+}
+
+// fetched compares a unit's parameters, as a gather would see them, with the
+// model's master copy; updated is their last Release.
+func (r *rig) fetched(t *testing.T, unit int, m model, updated device.Event) {
+	t.Helper()
+	n := r.units[unit].Len
+	got, err := r.dev.Alloc(r.cfg.DType, n, device.Gathered)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wide := make([]float32, n)
+	if r.Away(unit) {
+		r.work.After(r.Fetch(unit, got, device.Event{}, updated))
+	} else {
+		r.work.After(updated)
+		r.work.Copy(got, r.params[unit])
+	}
+	r.work.Cast(device.OfF32(wide), got)
+	if err := r.work.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(wide, m[unit][0]) {
+		t.Fatalf("parameters of unit %d differ", unit)
+	}
+	r.dev.Free(got)
+}
+
+var places = []offload.Place{offload.Device, offload.Host, offload.Disk}
+
+// What a store is given it gives back, wherever it rests: state of every tile,
+// zero at first, and parameters with their newest value.
+func TestStoreGivesBack(t *testing.T) {
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	units := []offload.Unit{{Name: "wte", Len: 3000, Whole: true}, {Name: "a", Len: 64}, {Name: "b", Len: 5000}, {Name: "c", Len: 2048}}
+	for _, optimizer := range places {
+		for _, params := range places {
+			for _, dtype := range []device.DType{device.F32, device.BF16} {
+				for _, vecs := range []int{0, 1, 2} {
+					name := fmt.Sprintf("%v/%v/%v/%d", optimizer, params, dtype, vecs)
+					t.Run(name, func(t *testing.T) {
+						cfg := offload.Config{Optimizer: optimizer, Params: params, Ratio: 0.7, Buffers: 1 + vecs, Tile: 700, DType: dtype, Vecs: vecs}
+						r, err := newRig(t, cfg, units)
+						if err != nil {
+							t.Fatal(err)
+						}
+						if r.Away(0) || r.Away(2) != (params != offload.Device) || r.OnHost(0) || r.OnHost(3) != (optimizer != offload.Device) {
+							t.Errorf("away %v, %v; on the host %v, %v", r.Away(0), r.Away(2), r.OnHost(0), r.OnHost(3))
+						}
+						r.exercise(t)
+					})
+				}
+			}
+		}
+	}
+}
+
+func (r *rig) exercise(t *testing.T) {
+	rng, m := rand.New(rand.NewPCG(1, 2)), newModel(r.units, r.cfg.Vecs)
+	updated := make([]device.Event, len(r.units))
+	for pass := range 4 {
+		change := pass != 2 // the state of pass 1 is read twice
+		for unit := range r.units {
+			for tile := range r.Tiles(unit) {
+				e := r.update(unit, tile, m, change, rng)
+				if change {
+					updated[unit] = e
+				}
+			}
+		}
+		for i := range r.units {
+			unit := i
+			if pass%2 == 1 {
+				unit = len(r.units) - 1 - i
+			}
+			r.fetched(t, unit, m, updated[unit])
+		}
+	}
+	for _, q := range r.queues {
+		if err := q.Wait(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// The event of Release fires when the parameter rests where it belongs.
+func TestReleasedIsHome(t *testing.T) {
+	for _, optimizer := range places {
+		var written atomic.Int64
+		cfg := offload.Config{Optimizer: optimizer, Params: offload.Disk, Ratio: 1, Buffers: 2, Tile: 700, DType: device.BF16, Vecs: 1}
+		cfg.Scratch.Files = offload.Hook{Files: offload.OS{}, Before: func(o offload.Op) error {
+			if o.Do == "write" && o.Bytes == 4096 && o.Off > 0 {
+				time.Sleep(10 * time.Millisecond)
+				written.Add(1)
+			}
+			return nil
+		}}
+		r, err := newRig(t, cfg, two)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rng, m := rand.New(rand.NewPCG(1, 2)), newModel(two, 1)
+		for tile := range r.Tiles(0) {
+			e := r.update(0, tile, m, true, rng)
+			if err := e.On.Await(e.Seq); err != nil || written.Load() < int64(tile+1) {
+				t.Errorf("state on the %v: %d of %d tiles of parameters are written (%v)", optimizer, written.Load(), tile+1, err)
+			}
+		}
+	}
+}
+
+// The first units stay on the device, as many as make about 1-ratio of all.
+func TestSplit(t *testing.T) {
+	units := []offload.Unit{{Len: 400}, {Len: 100}, {Len: 100}, {Len: 400}}
+	for ratio, want := range map[float64]int{1: 0, 0.81: 0, 0.79: 1, 0.6: 1, 0.5: 2, 0.4: 3, 0.21: 3, 0.19: 4, 0: 4} {
+		if got := offload.Split(units, ratio); got != want {
+			t.Errorf("ratio %g: units from %d on are offloaded, want %d", ratio, got, want)
+		}
+	}
+	if got := offload.Split(nil, 1); got != 0 {
+		t.Errorf("of no units, those from %d on", got)
+	}
+}
+
+func onDisk(dir, run string, rank int) offload.Config {
+	return offload.Config{Optimizer: offload.Disk, Ratio: 1, Buffers: 2, Tile: 1000, DType: device.BF16, Vecs: 2, Scratch: offload.Scratch{Dir: dir, Run: run, Rank: rank}}
+}
+
+var two = []offload.Unit{{Name: "a", Len: 2500}, {Name: "b", Len: 100}}
+
+// The file says what it is, is as long as announced, and is gone after Free.
+func TestFile(t *testing.T) {
+	dir := t.TempDir()
+	r, err := newRig(t, onDisk(dir, "4bd1", 3), two)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(dir, "zeroth-4bd1-rank-3.offload")
+	raw, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// 3 vectors of 4096 bytes for each of three tiles of a (1000, 1000, 500)
+	// and one of b, after the header.
+	const size = 4096 + 4*3*4096
+	if int64(len(raw)) != r.DiskBytes() || len(raw) != size {
+		t.Errorf("%d bytes, want %d and %d", len(raw), r.DiskBytes(), size)
+	}
+	text := strings.TrimRight(string(raw[:4096]), "\x00")
+	lines := strings.Split(text, "\n")
+	if len(lines) != 6 || lines[0] != "zeroth offload 1" || lines[1] != "run 4bd1" || lines[2] != "rank 3" || len(lines[3]) != len("layout 12345678") || lines[4] != fmt.Sprintf("bytes %d", size) {
+		t.Errorf("header %q", text)
+	}
+	r.close()
+	if _, err := os.Stat(name); !os.IsNotExist(err) {
+		t.Errorf("after Free: %v", err)
+	}
+}
+
+// Files of dead runs are removed and reported; those of runs that are alive,
+// and files that only have such a name, are left alone.
+func TestStaleFiles(t *testing.T) {
+	dir := t.TempDir()
+	alive, err := newRig(t, onDisk(dir, "alive", 0), two)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := func(name, content string) {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	header := "zeroth offload 1\nrun dead\nrank 1\nlayout 00000000\nbytes 8192\n"
+	put("zeroth-dead-rank-1.offload", header+strings.Repeat("\x00", 8192-len(header)))
+	put("zeroth-torn-rank-2.offload", "") // killed before its header
+	put("zeroth-notes-rank-3.offload", "my notes on offload\n")
+	put("zeroth-notes.txt", header)
+	put("other.offload", header)
+	r, err := newRig(t, onDisk(dir, "new", 0), two)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := r.Reclaimed()
+	slices.Sort(got)
+	want := []string{
+		filepath.Join(dir, "zeroth-dead-rank-1.offload") + " (run dead, rank 1, layout 00000000, bytes 8192)",
+		filepath.Join(dir, "zeroth-torn-rank-2.offload") + " (never used)",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("reclaimed %q, want %q", got, want)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	if left := []string{"other.offload", "zeroth-alive-rank-0.offload", "zeroth-new-rank-0.offload", "zeroth-notes-rank-3.offload", "zeroth-notes.txt"}; !slices.Equal(names, left) {
+		t.Errorf("left are %q, want %q", names, left)
+	}
+	alive.exercise(t)
+}
+
+// A file in use cannot be claimed, and a name not be made twice.
+func TestLocks(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "file")
+	f, err := offload.OS{}.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := (offload.OS{}).Claim(name); err != offload.ErrInUse && !strings.Contains(fmt.Sprint(err), offload.ErrInUse.Error()) {
+		t.Errorf("claiming a file in use: %v", err)
+	}
+	if _, err := (offload.OS{}).Create(name); !os.IsExist(err) {
+		t.Errorf("making it again: %v", err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	g, err := offload.OS{}.Claim(name)
+	if err != nil {
+		t.Fatalf("claiming it once it is closed: %v", err)
+	}
+	if err := g.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// noDirect is a file system without direct transfers; refusing, one that says
+// it has them and then refuses.
+type noDirect struct {
+	offload.Files
+	refusing bool
+	transfer func(on bool)
+}
+
+type bufferedFile struct {
+	offload.File
+	fs *noDirect
+	on bool
+}
+
+func (f *noDirect) Create(name string) (offload.File, error) {
+	file, err := f.Files.Create(name)
+	return &bufferedFile{file, f, false}, err
+}
+
+func (f *bufferedFile) Direct(on bool) bool { f.on = on && f.fs.refusing; return f.on }
+
+func (f *bufferedFile) WriteAt(b []byte, off int64) (int, error) {
+	f.fs.transfer(f.on)
+	if f.on {
+		return 0, os.ErrInvalid
+	}
+	return f.File.WriteAt(b, off)
+}
+
+// Where direct transfers are not to be had, the page cache serves.
+func TestBuffered(t *testing.T) {
+	for _, refusing := range []bool{false, true} {
+		direct, buffered := 0, 0
+		count := func(on bool) {
+			if on {
+				direct++
+			} else {
+				buffered++
+			}
+		}
+		cfg := onDisk("", "", 0)
+		cfg.Scratch.Files = &noDirect{Files: offload.OS{}, refusing: refusing, transfer: count}
+		r, err := newRig(t, cfg, two)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.exercise(t)
+		r.close()
+		if want := map[bool]int{false: 0, true: 1}[refusing]; direct != want || buffered < 4 {
+			t.Errorf("refusing %v: %d direct writes, want %d; %d buffered", refusing, direct, want, buffered)
+		}
+	}
+}
+
+// A file that somebody cuts off is an error that says so.
+func TestFileCutOff(t *testing.T) {
+	dir := t.TempDir()
+	r, err := newRig(t, onDisk(dir, "cut", 0), two)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rng, m := rand.New(rand.NewPCG(1, 2)), newModel(two, 2)
+	for tile := range r.Tiles(0) {
+		r.update(0, tile, m, true, rng)
+	}
+	for _, q := range r.queues {
+		if err := q.Wait(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Truncate(filepath.Join(dir, "zeroth-cut-rank-0.offload"), 4096*5); err != nil {
+		t.Fatal(err)
+	}
+	r.update(0, 1, m, true, rng)
+	err = r.work.Wait()
+	if err == nil || !strings.Contains(err.Error(), "unit a: optimizer state: "+dir) || !strings.Contains(err.Error(), "read 12288 bytes at offset 16384: the file ends after 4096 of them") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// A disk that does not answer is given up after the timeout, with an error that
+// says so; closing does not wait for it, and what it may still write to stays.
+func TestStuckDisk(t *testing.T) {
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	answer := make(chan struct{})
+	cfg := onDisk(t.TempDir(), "stuck", 0)
+	cfg.Scratch.Timeout = 50 * time.Millisecond
+	cfg.Scratch.Files = offload.Hook{Files: offload.OS{}, Before: func(o offload.Op) error {
+		if o.Do == "write" && o.Off > 0 {
+			<-answer
+		}
+		return nil
+	}}
+	r, err := newRig(t, cfg, two)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rng, m := rand.New(rand.NewPCG(1, 2)), newModel(two, 2)
+	for range 3 {
+		for tile := range r.Tiles(0) {
+			r.update(0, tile, m, true, rng)
+		}
+	}
+	err = r.work.Wait()
+	if err == nil || !strings.HasSuffix(err.Error(), "write 12288 bytes at offset 4096: not done after 50ms: the disk does not answer, or is far too slow") {
+		t.Errorf("error %v", err)
+	}
+	host := r.host
+	r.close()
+	if host.Usage().Live[device.Staging] == 0 {
+		t.Error("memory that the disk may still read was given back")
+	}
+	close(answer)
+}
+
+// A budget that is too small fails New with the category, and holds nothing.
+func TestBudget(t *testing.T) {
+	dev, host := cpu.New(1), cpu.New(1)
+	defer dev.Close()
+	defer host.Close()
+	host.Budget(3000)
+	_, err := offload.New(offload.Config{Optimizer: offload.Host, Ratio: 1, Buffers: 1, DType: device.F32, Vecs: 2, Device: dev, Host: host}, []offload.Unit{{Name: "a", Len: 300}})
+	if err == nil || err.Error() != "offload: 2.93 KiB budget: 1.17 KiB of optimizer do not fit beside 2.34 KiB" {
+		t.Errorf("error %v", err)
+	}
+	if live := host.Usage().Live.Total(); live != 0 {
+		t.Errorf("%d bytes are held", live)
+	}
+}

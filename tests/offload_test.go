@@ -1,0 +1,246 @@
+package tests
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"zeroth/collective"
+	"zeroth/device"
+	"zeroth/job"
+	"zeroth/offload"
+)
+
+// trainWith is train with a job's seams, and the ranks' memory after it.
+func trainWith(t *testing.T, c *job.Config, s job.Seams) outcome {
+	t.Helper()
+	ranks, err := c.OpenWith(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeAll(ranks)
+	return trainOn(t, c, ranks)
+}
+
+// offloads are all ways to offload a job, at a stage.
+func offloads(t *testing.T, stage int) (ways [][]string) {
+	for _, optimizer := range []string{"none", "host", "disk"} {
+		for _, parameters := range []string{"none", "host", "disk"} {
+			if parameters != "none" && stage < 3 || optimizer == "none" && parameters == "none" {
+				continue
+			}
+			way := []string{"zero.offload.optimizer=" + optimizer, "zero.offload.parameters=" + parameters}
+			if optimizer == "disk" || parameters == "disk" {
+				way = append(way, "zero.offload.path="+t.TempDir())
+			}
+			ways = append(ways, way)
+			if optimizer != "none" {
+				ways = append(ways, append(way[:len(way):len(way)], "zero.offload.ratio=0.5"))
+			}
+		}
+	}
+	return ways
+}
+
+// With any offload, at any stage, on any number of ranks, in any precision, for
+// any part of the optimizer, state after some steps is that of the resident
+// run, to the bit. Tiles are so small that units take several, the last one
+// shorter, and slots so few that tiles wait for each other.
+func TestOffloadAgreesToTheBit(t *testing.T) {
+	worlds := []int{1, 2, 3}
+	if testing.Short() {
+		worlds = []int{3}
+	}
+	for _, precision := range []string{"fp32", "bf16", "fp16"} {
+		for _, world := range worlds {
+			for stage := range 4 {
+				t.Run(fmt.Sprintf("%s/ranks=%d/stage=%d", precision, world, stage), func(t *testing.T) {
+					t.Parallel()
+					sets := []string{"precision=" + precision, fmt.Sprintf("parallel.ranks=%d", world), fmt.Sprintf("zero.stage=%d", stage)}
+					want := train(t, config(t, sets...), nil)
+					for i, way := range offloads(t, stage) {
+						c := config(t, append(append(sets, way...), fmt.Sprintf("zero.offload.buffers=%d", 1+i%3))...)
+						sameBits(t, fmt.Sprint(way), trainWith(t, c, job.Seams{Tile: 200}), want)
+					}
+				})
+			}
+		}
+	}
+}
+
+// So it is with several micro-batches, whose sum rests on the host between
+// them; with hybrid sharding, whose sum over replicas is taken on the device;
+// with rules of one state and of none; and with recompute and deeper prefetch.
+func TestOffloadOfOtherJobsAgreesToTheBit(t *testing.T) {
+	for _, sets := range [][]string{
+		{"parallel.ranks=2", "zero.stage=3", "train.accumulate=3"},
+		{"parallel.ranks=3", "zero.stage=2", "train.accumulate=2", "precision=fp16"},
+		{"parallel.ranks=2", "zero.stage=1", "train.accumulate=2"},
+		{"parallel.ranks=4", "parallel.replicate=2", "zero.stage=3", "train.accumulate=2"},
+		{"parallel.ranks=4", "parallel.replicate=2", "zero.stage=1", "precision=fp32"},
+		{"parallel.ranks=2", "zero.stage=3", "optimizer.type=lion", "zero.recompute=block"},
+		{"parallel.ranks=2", "zero.stage=3", "optimizer.type=sgd", "zero.prefetch=3", "precision=fp32"},
+		{"parallel.ranks=2", "zero.stage=3", "optimizer.type=sgd", "optimizer.momentum=0", "zero.prefetch=0", "precision=fp32"},
+		{"parallel.ranks=2", "zero.stage=3", "optimizer.type=sgd", "optimizer.momentum=0"},
+	} {
+		t.Run(fmt.Sprint(sets), func(t *testing.T) {
+			t.Parallel()
+			stage := 3
+			for i := range 3 {
+				if sets[1] == fmt.Sprintf("zero.stage=%d", i) || sets[2] == fmt.Sprintf("zero.stage=%d", i) {
+					stage = i
+				}
+			}
+			want := train(t, config(t, sets...), nil)
+			for _, way := range offloads(t, stage) {
+				c := config(t, append(append(sets, way...), "zero.offload.buffers=2")...)
+				sameBits(t, fmt.Sprint(way), trainWith(t, c, job.Seams{Tile: 200}), want)
+			}
+		})
+	}
+}
+
+// A model whose states are four times a rank's memory is refused, with what to
+// do about it, and trains when they are offloaded, to the bits of the run with
+// memory enough; device memory is never over the budget.
+func TestTrainsUnderABudget(t *testing.T) {
+	shape := []string{"model.layers=32", "model.width=72", "zero.stage=3", "parallel.ranks=2", "train.steps=3", "train.loss_chunk=8"}
+	c := config(t, shape...)
+	plan, err := c.Footprint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	states := plan.Device[device.Params] + plan.Device[device.Grads] + plan.Device[device.Master] + plan.Device[device.States]
+	budget := states / 4
+	memory := fmt.Sprintf("parallel.memory=%dB", budget)
+	_, err = config(t, append(shape, memory)...).Open(nil)
+	if err == nil || !job.IsInput(err) || !strings.Contains(err.Error(), "parallel.memory: a budget of ") || !strings.Contains(err.Error(), " optimizer") || !strings.Contains(err.Error(), "zero.offload") {
+		t.Errorf("a plan over the budget: %v", err)
+	}
+	want := train(t, c, nil)
+	for _, way := range [][]string{
+		{"zero.offload.optimizer=host", "zero.offload.parameters=host"},
+		{"zero.offload.optimizer=disk", "zero.offload.parameters=disk", "zero.offload.path=" + t.TempDir()},
+	} {
+		ranks, err := config(t, append(append(shape, memory), way...)...).OpenWith(job.Seams{Tile: 2048})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer closeAll(ranks)
+		sameBits(t, fmt.Sprint(way), trainOn(t, c, ranks), want)
+		for _, r := range ranks {
+			if peak := r.Device.Usage().Peak.Total(); peak > budget {
+				t.Errorf("%v: rank %d held %d bytes, of a budget of %d", way, r.Rank, peak, budget)
+			}
+		}
+		t.Logf("%v: %d bytes of state, %d of budget, %d held", way, states, budget, ranks[0].Device.Usage().Peak.Total())
+	}
+}
+
+// closing is an error that ends a run: it names the file, the unit and the
+// place in it, and every rank ends.
+func closing(t *testing.T, c *job.Config, files offload.Files) (all []error, first error) {
+	t.Helper()
+	ranks, err := c.OpenWith(job.Seams{Files: files, Tile: 200})
+	if err != nil {
+		return nil, err
+	}
+	defer closeAll(ranks)
+	all = make([]error, len(ranks))
+	first = job.Together(ranks, func(r *job.Rank) error {
+		err := fresh(r)
+		for step := 0; err == nil && step < 10; step++ {
+			_, err = r.Trainer.Step(tokens(c, r.Rank, step), 1e-3)
+		}
+		all[r.Rank] = err
+		return err
+	})
+	return all, first
+}
+
+// A disk that fails at some read or write ends the run on every rank with what
+// failed, where, and why.
+func TestDiskFails(t *testing.T) {
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	for _, do := range []string{"read", "write"} {
+		for _, nth := range []int64{1, 2, 7, 40, 150} {
+			dir := t.TempDir()
+			c := config(t, "parallel.ranks=3", "zero.stage=3", "zero.offload.optimizer=disk", "zero.offload.parameters=disk", "zero.offload.buffers=2", "zero.offload.path="+dir)
+			var n atomic.Int64
+			disk := offload.Hook{Files: offload.OS{}, Before: func(o offload.Op) error {
+				if o.Do == do && strings.HasSuffix(o.Name, "rank-1.offload") && o.Off > 0 && n.Add(1) >= nth {
+					return syscall.EIO
+				}
+				return nil
+			}}
+			all, err := closing(t, c, disk)
+			if err == nil || !errors.Is(err, syscall.EIO) {
+				t.Fatalf("%s %d fails: %v", do, nth, err)
+			}
+			place := regexp.MustCompile(`unit \S+: (optimizer state|parameters): ` + regexp.QuoteMeta(dir) + `/zeroth-[0-9a-f]{8}-rank-1\.offload: ` + do + ` \d+ bytes at offset \d+: input/output error$`)
+			if !place.MatchString(err.Error()) {
+				t.Errorf("%s %d fails: %v", do, nth, err)
+			}
+			for rank, err := range all {
+				if err == nil || rank != 1 && !errors.Is(err, collective.ErrClosed) {
+					t.Errorf("%s %d fails: rank %d: %v", do, nth, rank, err)
+				}
+			}
+			if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+				t.Errorf("%v is left on the disk (%v)", left, err)
+			}
+		}
+	}
+}
+
+// A bit that the disk changes is found by the next that reads it.
+func TestDiskLies(t *testing.T) {
+	dir := t.TempDir()
+	c := config(t, "parallel.ranks=2", "zero.stage=2", "zero.offload.optimizer=disk", "zero.offload.path="+dir)
+	var n atomic.Int64
+	disk := offload.Hook{Files: offload.OS{}, Before: func(offload.Op) error { return nil }, After: func(o offload.Op, read []byte) {
+		if strings.HasSuffix(o.Name, "rank-1.offload") && o.Off > 0 && n.Add(1) == 20 {
+			read[len(read)/2] ^= 4
+		}
+	}}
+	_, err := closing(t, c, disk)
+	want := regexp.MustCompile(`unit \S+: optimizer state: \S+rank-1\.offload: the \d+ bytes at offset \d+ have checksum [0-9a-f]{8}, [0-9a-f]{8} was written: the disk has lost or changed them$`)
+	if err == nil || !want.MatchString(err.Error()) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// A disk that is full, or cannot be written, is found before the first step.
+func TestDiskUnfit(t *testing.T) {
+	for do, c := range map[string]struct {
+		err  error
+		want string
+	}{
+		"reserve": {syscall.ENOSPC, `rank 0: offload: reserve \d+ bytes for \S+: no space left on device$`},
+		"create":  {syscall.EROFS, `rank 0: offload: make \S+: read-only file system$`},
+		"list":    {syscall.EIO, `rank 0: offload: list \S+: input/output error$`},
+		"write":   {syscall.EIO, `rank 0: offload: \S+: write its header: input/output error$`},
+	} {
+		dir := t.TempDir()
+		job := config(t, "parallel.ranks=2", "zero.stage=1", "zero.offload.optimizer=disk", "zero.offload.path="+dir)
+		_, err := closing(t, job, offload.Hook{Files: offload.OS{}, Before: func(o offload.Op) error {
+			if o.Do == do {
+				return c.err
+			}
+			return nil
+		}})
+		if err == nil || !regexp.MustCompile(c.want).MatchString(err.Error()) || !errors.Is(err, c.err) {
+			t.Errorf("%s fails: %v, want %s", do, err, c.want)
+		}
+		if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+			t.Errorf("%s fails: %v is left on the disk (%v)", do, left, err)
+		}
+	}
+}

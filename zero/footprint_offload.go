@@ -1,0 +1,175 @@
+package zero
+
+import (
+	"zeroth/device"
+	"zeroth/offload"
+)
+
+// Offload is what of a rank's shards rests where. With n elements of a unit's
+// shard, K state vectors, p bytes of a parameter, the shard of a unit takes
+//
+//	                          device     host           disk
+//	parameter                 pn if it rests there      pn
+//	gradient  not offloaded   4n (stages 2, 3)
+//	          offloaded                  4n
+//	master copy, where it is not the parameter itself, and
+//	states    not offloaded   4n + 4Kn
+//	          offloaded                  4n + 4Kn  or   4n + 4Kn
+//
+// where all on disk is in tiles, each a multiple of 4096 bytes. A unit is
+// offloaded if its optimizer state is; the master copy is the parameter itself
+// where p is 4 and it rests in the memory the unit is updated in. Staging is, of
+// each kind, Buffers times the largest tile: of states on disk (host); of
+// parameters that rest on disk, or that are updated on the host and rest on
+// the device (host); of those that are updated on the device and rest
+// elsewhere (device). Accumulating micro-batches at stages 2 and 3 takes
+// another 4n of the largest offloaded unit on the device.
+type Offload struct {
+	Optimizer, Params offload.Place
+	Ratio             float64
+	Buffers, Tile     int
+}
+
+// rest is how one unit's shard rests.
+type rest struct {
+	n       int64 // elements,
+	tile    int64 // and of its largest tile
+	off     bool  // it is updated on the host
+	param   offload.Place
+	master  bool  // a copy of its own
+	vectors int64 // of state on disk
+}
+
+// rests are how all units' shards rest.
+func (f Footprint) rests() (out []rest) {
+	var of []offload.Unit
+	for _, u := range f.Units {
+		_, n := f.pad(u.Numel)
+		of = append(of, offload.Unit{Len: int(n)})
+	}
+	first := len(of)
+	if f.Offload.Optimizer != offload.Device {
+		first = offload.Split(of, f.Offload.Ratio)
+	}
+	for i, u := range f.Units {
+		n := int64(of[i].Len)
+		r := rest{n: n, tile: min(f.tile(), n), off: i >= first}
+		if !u.Shared && !f.Policy.KeepParams {
+			r.param = f.Offload.Params
+		}
+		home := offload.Device
+		if r.off {
+			home = offload.Host
+		}
+		r.master = f.DType != device.F32 || r.param != home
+		if r.off && f.Offload.Optimizer == offload.Disk {
+			r.vectors = int64(f.Vecs)
+			if r.master {
+				r.vectors++
+			}
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// addShards adds what of the shards rests on the device.
+func (f Footprint) addShards(b *device.Bytes) {
+	p, back := int64(f.DType.Size()), int64(0)
+	var out ring
+	for i, r := range f.rests() {
+		if !f.Policy.KeepParams && !f.Units[i].Shared && r.param == offload.Device {
+			b[device.Params] += p * r.n
+		}
+		if r.off {
+			back = max(back, 4*r.n)
+			continue
+		}
+		if !f.Policy.KeepGrads {
+			b[device.Grads] += 4 * r.n
+		}
+		if r.master {
+			b[device.Master] += 4 * r.n
+		}
+		b[device.States] += 4 * int64(f.Vecs) * r.n
+		if r.param != offload.Device {
+			out.add(r, p*r.tile)
+		}
+	}
+	if f.Policy.KeepGrads || f.Micro == 1 {
+		back = 0
+	}
+	b[device.Staging] = back + out.bytes(f)
+}
+
+// Host are the bytes of host memory a rank allocates in each category.
+func (f Footprint) Host() (b device.Bytes) {
+	if f.Offload.Optimizer == offload.Device && f.Offload.Params == offload.Device {
+		return b
+	}
+	p := int64(f.DType.Size())
+	var states, params ring
+	for _, r := range f.rests() {
+		if r.param == offload.Host {
+			b[device.Params] += p * r.n
+		}
+		if r.param == offload.Disk || r.off && r.param == offload.Device {
+			params.add(r, blocks(p*r.tile))
+		}
+		if !r.off {
+			continue
+		}
+		b[device.Grads] += 4 * r.n
+		if r.vectors > 0 {
+			states.add(r, r.vectors*blocks(4*r.tile))
+			continue
+		}
+		if r.master {
+			b[device.Master] += 4 * r.n
+		}
+		b[device.States] += 4 * int64(f.Vecs) * r.n
+	}
+	b[device.Workspace] = f.HostWork
+	b[device.Stats] = int64(8 * device.ExactLen * len(f.Units))
+	b[device.Staging] = states.bytes(f) + params.bytes(f)
+	return b
+}
+
+// Disk is the bytes of a rank's file: 4096 of header, and the tiles.
+func (f Footprint) Disk() int64 {
+	bytes := int64(0)
+	for _, r := range f.rests() {
+		for lo := int64(0); lo < r.n; lo += f.tile() {
+			n := min(f.tile(), r.n-lo)
+			bytes += r.vectors * blocks(4*n)
+			if r.param == offload.Disk {
+				bytes += blocks(int64(f.DType.Size()) * n)
+			}
+		}
+	}
+	if f.Offload.Optimizer == offload.Disk && f.rests()[len(f.Units)-1].off || f.Offload.Params == offload.Disk {
+		bytes += 4096
+	}
+	return bytes
+}
+
+// blocks is a number of bytes rounded up to blocks of a disk.
+func blocks(n int64) int64 { return (n + 4095) / 4096 * 4096 }
+
+func (f Footprint) tile() int64 {
+	if f.Offload.Tile == 0 {
+		return offload.TileLen
+	}
+	return int64(f.Offload.Tile)
+}
+
+// ring is the tiles that take turns in staging memory.
+type ring struct{ turns, slot int64 }
+
+// add counts a unit's tiles, the largest of which needs so many bytes.
+func (r *ring) add(u rest, bytes int64) {
+	r.turns += (u.n + u.tile - 1) / u.tile
+	r.slot = max(r.slot, bytes)
+}
+
+func (r ring) bytes(f Footprint) int64 { return r.slot * min(r.turns, int64(f.Offload.Buffers)) }
