@@ -9,8 +9,8 @@ import (
 	"zeroth/device"
 )
 
-// opened are the ranks of a small job, and how to take their account.
-func opened(t *testing.T) ([]*Rank, func() *Account) {
+// accounted are the ranks of a small job, and how to take their account.
+func accounted(t *testing.T) ([]*Rank, func() *Account) {
 	t.Helper()
 	c := fitted(t, "zero.offload.optimizer=host")
 	ranks, err := c.Open(nil)
@@ -31,7 +31,7 @@ func opened(t *testing.T) ([]*Rank, func() *Account) {
 // What a rank holds that was not planned is told, by rank and category, on the
 // device and in host memory.
 func TestSurplusIsTold(t *testing.T) {
-	ranks, account := opened(t)
+	ranks, account := accounted(t)
 	if more := account().Surplus(); len(more) > 0 {
 		t.Errorf("as planned, but %v", more)
 	}
@@ -61,7 +61,7 @@ func TestLeakIsUnattributed(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("the system does not tell what is resident")
 	}
-	_, account := opened(t)
+	_, account := accounted(t)
 	before := account()
 	const leak = 200 << 20 // enough to raise the peak whatever other tests have held
 	kept := make([]byte, leak)
@@ -80,7 +80,7 @@ func TestLeakIsUnattributed(t *testing.T) {
 
 // The line of metrics.jsonl adds up.
 func TestAccountLine(t *testing.T) {
-	_, account := opened(t)
+	_, account := accounted(t)
 	a := account()
 	a.Process = Process{Peak: a.Held() + 7, Go: 5, Files: 3}
 	raw, err := json.Marshal(a)

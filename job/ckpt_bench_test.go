@@ -31,8 +31,8 @@ func benchJob(b *testing.B, sets ...string) *Config {
 	return c
 }
 
-// opened is the job's ranks with their initial parameters.
-func opened(b *testing.B, c *Config) []*Rank {
+// ranksOf is the job's ranks with their initial parameters.
+func ranksOf(b *testing.B, c *Config) []*Rank {
 	b.Helper()
 	ranks, err := c.Open(nil)
 	if err != nil {
@@ -124,7 +124,7 @@ func BenchmarkSaveState(b *testing.B) {
 				}
 			}
 			a, s := benchJob(b, sets...), benchJob(b, append(sets, "checkpoint.async=false")...)
-			async, sync := opened(b, a), opened(b, s)
+			async, sync := ranksOf(b, a), ranksOf(b, s)
 			bytes := stateBytes(a, async[0])
 			saveOnce(b, async, 1) // touches the staging memory's pages
 			step := 1
@@ -153,7 +153,7 @@ func BenchmarkLoadState(b *testing.B) {
 	for _, sets := range [][]string{{"parallel.ranks=1"}, {"parallel.ranks=4", "zero.stage=3"}, {"parallel.ranks=4", "zero.stage=0"}} {
 		b.Run(sets[0]+","+sets[len(sets)-1], func(b *testing.B) {
 			c := benchJob(b, sets...)
-			ranks := opened(b, c)
+			ranks := ranksOf(b, c)
 			saveOnce(b, ranks, 1)
 			path, err := checkpoint.Resolve(c.Checkpoint.Dir, "latest")
 			if err != nil {

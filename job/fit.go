@@ -81,6 +81,11 @@ type way struct {
 	recompute, optimizer, params string
 }
 
+func (c *Choice) way() way {
+	z := c.Config.Zero
+	return way{z.Stage, z.Recompute, z.Offload.Optimizer, z.Offload.Parameters}
+}
+
 // listed is how many ways of each sort an answer has at most.
 const listed = 8
 
@@ -93,10 +98,8 @@ func (c *Config) Fit(l Limits) (*Fit, error) {
 	f := &Fit{Limits: l, Job: s.choice(s.job), Tried: len(s.all)}
 	best := map[way]*Choice{}
 	for _, x := range s.all {
-		z := x.Config.Zero
-		k := way{z.Stage, z.Recompute, z.Offload.Optimizer, z.Offload.Parameters}
-		if b := best[k]; b == nil || better(x, b) {
-			best[k] = x
+		if b := best[x.way()]; b == nil || better(x, b) {
+			best[x.way()] = x
 		}
 	}
 	for _, x := range best {

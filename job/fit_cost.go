@@ -51,56 +51,63 @@ func (c *Config) cost(m *nn.Model, units []zero.UnitSize, r Rates) (cost Cost) {
 	}
 	cost.Flops = micro * float64(t.Accumulate)
 	cost.Compute = cost.Flops / r.Flops
-	once, each, kept := c.sent(units)
-	cost.Sent = once + int64(t.Accumulate)*each - kept
-	fetched := c.moved(units, r, &cost)
-	traffic := float64(each)/r.Link + fetched
+	once, each := c.sent(units)
+	cost.Sent = once + each
+	traffic := float64(each)/r.Link + c.moved(units, r, &cost) // of all micro-batches
 	if c.Zero.Prefetch == 0 {
-		cost.Exposed = float64(cost.Sent)/r.Link + float64(t.Accumulate)*fetched
+		cost.Exposed = float64(once)/r.Link + traffic
 		return cost
 	}
-	hidden := micro / r.Flops // each micro-batch hides so much
-	cost.Exposed = float64(t.Accumulate) * max(0, traffic-hidden)
-	cost.Exposed += max(0, float64(once)/r.Link-max(0, hidden-traffic))
+	cost.Exposed = max(0, traffic-cost.Compute)
+	hidden := max(0, cost.Compute-traffic) / float64(t.Accumulate) // the micro-batch that sends what is sent once
+	cost.Exposed += max(0, float64(once)/r.Link-hidden)
 	return cost
 }
 
-// moved counts what passes between the device, the host and the disk, and the
-// updates that wait for it: of an element of the shard, with p bytes of a
-// parameter and K vectors of state, the gradient (4) goes to the host and the
-// parameter (p) comes back, the host's kernel reads 4 + 4 + 4K and writes
-// p + 4 + 4K, and the disk, if that is where they rest, reads and writes 4 + 4K.
-// Fetched is the seconds of a micro-batch's parameter shards.
-func (c *Config) moved(units []zero.UnitSize, r Rates, cost *Cost) (fetched float64) {
+// moved counts what passes between the device, the host and the disk, and what
+// waits for it. Of each element of a shard with p bytes of a parameter and K
+// vectors of state that are updated on the host, the gradient (4) goes there,
+// at stages 2 and 3 after every micro-batch, before which the sum so far is
+// brought back, and the parameter (p) comes back if it rests on the device. The
+// host's kernel reads 4 + 4 + 4K and writes p + 4 + 4K, and the disk, if that is
+// where they rest, reads and writes 4 + 4K. A parameter that rests elsewhere is
+// fetched for every gather. The result is the seconds that takes.
+func (c *Config) moved(units []zero.UnitSize, r Rates, cost *Cost) (fetching float64) {
 	o, p, K := c.Zero.Offload, int64(c.Precision.Size()), int64(len(c.Optimizer.rule().States()))
-	var shards int64
-	for _, u := range units {
-		shards += c.part(u)
-	}
-	if o.Optimizer != "none" {
-		n := int64(o.Ratio * float64(shards))
-		across := n * (4 + p)
-		if a := int64(c.Train.Accumulate); c.Zero.Stage > 1 {
-			across += n * 4 * 2 * (a - 1) // sums so far are brought back, and sent
-		}
-		seconds := []float64{float64(across) / 2 / r.Host, float64(n*(8+p+4+8*K)) / r.Memory}
-		if o.Optimizer == "disk" {
-			cost.Disk += n * 2 * (4 + 4*K)
-			seconds = append(seconds, float64(n*2*(4+4*K))/r.Disk)
-		}
-		cost.Moved += across
-		cost.Update = slices.Max(seconds)
-	}
-	if o.Parameters != "none" {
-		once := shards * p * 2 // forward and backward
-		cost.Moved += once * int64(c.Train.Accumulate)
-		fetched = float64(once) / r.Host
-		if o.Parameters == "disk" {
-			cost.Disk += once * int64(c.Train.Accumulate)
-			fetched = float64(once) / min(r.Host, r.Disk)
+	var shards, away, fetched int64 // bytes: float32 of all shards; parameters that rest elsewhere, and their fetches
+	gathers := c.gathers(units)
+	for i, u := range units {
+		n := c.part(u)
+		shards += 4 * n
+		if o.Parameters != "none" && !u.Shared {
+			away += p * n
+			fetched += gathers[i] * p * n
 		}
 	}
-	return fetched
+	cost.Moved = fetched
+	if o.Parameters == "disk" {
+		cost.Disk = fetched + away
+	}
+	fetching = max(float64(fetched)/r.Host, float64(cost.Disk)/r.Disk)
+	if o.Optimizer == "none" {
+		cost.Moved += away // new values
+		return fetching
+	}
+	grads := int64(o.Ratio * float64(shards))
+	across := grads
+	if c.Zero.Stage > 1 {
+		across *= int64(2*c.Train.Accumulate - 1)
+	}
+	across += grads/4*p - int64(o.Ratio*float64(away))
+	states := grads * (1 + K)
+	seconds := []float64{float64(across) / 2 / r.Host, float64(grads+2*states+grads/4*p) / r.Memory}
+	if o.Optimizer == "disk" {
+		cost.Disk += 2 * states
+		seconds = append(seconds, float64(2*states)/r.Disk)
+	}
+	cost.Moved += across
+	cost.Update = slices.Max(seconds)
+	return fetching
 }
 
 // matmuls are the parameters of the products of matrices in the blocks, and in
@@ -116,32 +123,47 @@ func matmuls(m *nn.Model) (blocks, ends float64) {
 	return blocks, float64(m.Vocab) * float64(m.Width)
 }
 
-// sent is the bytes a rank sends around rings: once in a step, in each
-// micro-batch, and how much less that is because units are in their slots still
-// when a pass turns back.
-func (c *Config) sent(units []zero.UnitSize) (once, each, kept int64) {
+// gathers are how often each unit is gathered in a step: once if it stays whole,
+// else for every pass, less where it is still in its slot when passes turn
+// around.
+func (c *Config) gathers(units []zero.UnitSize) []int64 {
+	p, passes := zero.Stage(c.Zero.Stage).Policy(c.Zero.Prefetch, false), int64(c.Train.Accumulate)
+	times := make([]int64, len(units))
+	var turn []int
+	for i, u := range units {
+		times[i] = 1
+		if !p.KeepParams && !u.Shared {
+			times[i] = 2 * passes
+			turn = append(turn, i)
+		}
+	}
+	for i := range min(p.Prefetch+1, len(turn)) {
+		times[turn[len(turn)-1-i]] -= passes
+		times[turn[i]] -= passes - 1
+	}
+	return times
+}
+
+// sent is the bytes a rank sends around rings: once in a step, and in all
+// micro-batches together.
+func (c *Config) sent(units []zero.UnitSize) (once, each int64) {
 	mesh, p := c.Mesh(), zero.Stage(c.Zero.Stage).Policy(c.Zero.Prefetch, false)
 	S, R, e := int64(mesh.Shard), int64(mesh.Replicate), int64(c.Precision.Size())
-	var turn []int64 // what gathering each unit that takes turns in a slot sends
-	for _, u := range units {
+	gathers := c.gathers(units)
+	for i, u := range units {
 		part := c.part(u)
-		gather, reduce := e*part*(S-1), 4*part*(S-1)
+		gather, reduce := gathers[i]*e*part*(S-1), 4*part*(S-1)
 		once += 2 * (4 * part / R * (R - 1)) // between replicas
 		if p.KeepParams || u.Shared {
 			once += gather
 		} else {
-			each += 2 * gather
-			turn = append(turn, gather)
+			each += gather
 		}
 		if p.KeepGrads {
 			once += reduce
 		} else {
-			each += reduce
+			each += int64(c.Train.Accumulate) * reduce
 		}
 	}
-	n := min(p.Prefetch+1, len(turn))
-	for i := range n {
-		kept += int64(c.Train.Accumulate)*turn[len(turn)-1-i] + int64(c.Train.Accumulate-1)*turn[i]
-	}
-	return once, each, kept
+	return once, each
 }

@@ -300,6 +300,60 @@ func TestTimeline(t *testing.T) {
 	}
 }
 
+// at are the events of a phase of a unit, in order.
+func at(p *job.Plan, phase, unit string) (list []*job.Moment) {
+	for _, m := range p.Timeline {
+		if string(m.Phase) == phase && m.Unit == unit {
+			list = append(list, m)
+		}
+	}
+	return list
+}
+
+// What is in use at single events, counted by hand. The units have 3180 (root)
+// and 1884 (blocks) elements, on 4 ranks padded to 3328 and 2048.
+func TestInUseByHand(t *testing.T) {
+	const root, block, e = 3328, 2048, 2
+	const row = (14*12*e + 63) / 64 * 64 // a residual stream of 2 × 7 positions of width 12
+	check := func(what string, got job.Amounts, c job.Category, want int64) {
+		t.Helper()
+		if got[c] != want {
+			t.Errorf("%s: %d bytes of %v, want %d", what, got[c], c, want)
+		}
+	}
+	p := planOf(t, config(t, "zero.stage=3", "parallel.ranks=4", "train.accumulate=2", "precision=bf16"))
+	check("before the first block", at(p, "forward", "root")[0].InUse, job.GatheredUnits, e*(root+block))
+	head := at(p, "backward", "root")[0].InUse
+	check("the output layer", head, job.GatheredUnits, e*(root+2*block)) // both slots are wanted again
+	check("the output layer", head, job.UnitGradients, 4*root)
+	check("the output layer", head, job.Gradients, 0)
+	first := at(p, "reduce-scatter", "h.0")
+	check("block 0 is reduced", first[0].InUse, job.SavedActivations, 2*row) // the embedding and the gradient
+	check("block 0 is reduced", first[0].InUse, job.UnitGradients, 4*(root+2*block))
+	check("block 0 is reduced", first[0].InUse, job.Gradients, 4*3*block/4)
+	check("block 0 is reduced again", first[1].InUse, job.Gradients, 4*(root+3*block)/4)
+	check("the norm", at(p, "norm", "h.2")[0].InUse, job.SavedActivations, 0)
+	last := at(p, "update", "h.1")[0].InUse
+	check("two units are updated", last, job.Gradients, 4*2*block/4)
+	check("two units are updated", last, job.UnitGradients, 0)
+	check("two units are updated", last, job.GatheredUnits, 0)
+	if want := int64((e + 4 + 12) * (3*(block-1884) + root - 3180)); p.Padding != want {
+		t.Errorf("%d bytes of padding, want %d", p.Padding, want)
+	}
+
+	p = planOf(t, config(t, "zero.stage=3", "parallel.ranks=4", "zero.prefetch=0", "precision=bf16"))
+	check("without prefetch", at(p, "all-gather", "h.0")[1].InUse, job.UnitGradients, 4*root) // h.1 is reduced before it goes on
+	check("without prefetch", at(p, "backward", "h.1")[0].InUse, job.UnitGradients, 4*(root+block))
+
+	p = planOf(t, config(t, "zero.stage=1", "parallel.ranks=4", "train.accumulate=2", "precision=bf16"))
+	whole := at(p, "backward", "h.1")
+	check("kept", whole[0].InUse, job.UnitGradients, 4*(root+2*block))
+	check("kept, and one more", whole[1].InUse, job.UnitGradients, 4*(root+3*block+root+block))
+	check("one unit is updated", at(p, "update", "h.0")[0].InUse, job.UnitGradients, 4*3*block)
+	check("stage 1", whole[1].InUse, job.GatheredUnits, 0)
+	check("stage 1", whole[1].InUse, job.Params, e*(root+3*block))
+}
+
 // The peak instant has a name.
 func TestPeakIsNamed(t *testing.T) {
 	for want, sets := range map[string][]string{
