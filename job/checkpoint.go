@@ -46,6 +46,7 @@ type saver struct {
 	room  staging
 	tuner *checkpoint.Tuner
 	done  chan saved // capacity 1: the save in flight sends its end; nil if there is none
+	kept  chan error // capacity 1: the retention in progress sends its end; nil if there is none
 }
 
 // saved is how a save ended.
@@ -65,12 +66,14 @@ func (c *Config) staged(t *zero.Trainer) int {
 	if !c.saves() {
 		return 0
 	}
-	all := len(t.Kinds()) * t.ShareLen()
 	if c.Checkpoint.Async {
-		return all
+		return c.stateLen(t)
 	}
-	return min(all, syncStaging/4)
+	return min(c.stateLen(t), syncStaging/4)
 }
+
+// stateLen is the most elements of state a rank saves.
+func (c *Config) stateLen(t *zero.Trainer) int { return len(t.Kinds()) * t.ShareLen() }
 
 func (c *Config) newSaver(r *Rank, g collective.Group, tuner *checkpoint.Tuner) (*saver, error) {
 	buf, err := r.snapshots().Alloc(device.F32, c.staged(r.Trainer), device.Snapshot)
@@ -79,6 +82,7 @@ func (c *Config) newSaver(r *Rank, g collective.Group, tuner *checkpoint.Tuner) 
 	}
 	s := &saver{c: c, rank: r, group: collective.Checked(g, c.Parallel.Timeout), queue: r.Device.NewQueue("save"), tuner: tuner}
 	s.room.buf = buf
+	s.room.halved = !c.Checkpoint.Async && buf.N < c.stateLen(r.Trainer)
 	return s, nil
 }
 
@@ -92,11 +96,11 @@ type part struct {
 }
 
 // save begins a checkpoint of the state as it is at this step boundary; end
-// says how it ended. No other save may be in flight. Without async it is
-// written when save returns.
+// says how it ended. No other save may be in flight, nor retention. Without
+// async it is written when save returns.
 func (s *saver) save(p progress, metrics map[string]float64) error {
 	begin := time.Now()
-	put := func(w *checkpoint.Writer) error { return s.each(putter(w, s.room.give)) }
+	put := func(w *checkpoint.Writer) error { return s.each(putter(w, &s.room)) }
 	if s.c.Checkpoint.Async {
 		var parts []part
 		keep := func(p zero.Part, data []float32) error {
@@ -106,20 +110,44 @@ func (s *saver) save(p progress, metrics map[string]float64) error {
 		if err := s.each(keep); err != nil {
 			return err
 		}
-		put = func(w *checkpoint.Writer) error { return putAll(parts, putter(w, s.room.give)) }
+		put = func(w *checkpoint.Writer) error { return putAll(parts, putter(w, &s.room)) }
 	}
 	blocked := time.Since(begin)
-	s.done = make(chan saved, 1)
-	write := func() {
+	done, kept := make(chan saved, 1), make(chan error, 1)
+	s.done, s.kept = done, kept
+	write := func() error {
 		path, err := s.write(p, metrics, put)
-		s.done <- saved{p.Step, path, err, blocked, time.Since(begin)}
+		done <- saved{p.Step, path, err, blocked, time.Since(begin)}
+		return err
 	}
 	if s.c.Checkpoint.Async {
-		go write() // ends before end returns its saved
-	} else {
-		write()
+		go func() { kept <- s.retain(write()) }() // ends before tidy returns
+		return nil
 	}
+	err := write()
+	go func() { kept <- s.retain(err) }() // likewise: deleting takes as long as a good part of writing
 	return nil
+}
+
+// retain deletes the checkpoints that are not to be kept, after a save that
+// ended with err.
+func (s *saver) retain(err error) error {
+	if err != nil || s.rank.Rank != 0 {
+		return nil
+	}
+	_, err = checkpoint.Prune(s.c.Checkpoint.Dir, s.c.Checkpoint.Keep)
+	return err
+}
+
+// tidy waits until the retention after the last save, which end has told of,
+// is done.
+func (s *saver) tidy() error {
+	if s.kept == nil {
+		return nil
+	}
+	err := <-s.kept
+	s.kept = nil
+	return err
 }
 
 func putAll(parts []part, to func(zero.Part, []float32) error) error {
@@ -165,9 +193,9 @@ func (s *saver) each(dst func(zero.Part, []float32) error) error {
 	return nil
 }
 
-// putter hands parts to a checkpoint's writer, which gives them back when they
-// are written.
-func putter(w *checkpoint.Writer, give func()) func(zero.Part, []float32) error {
+// putter hands parts to a checkpoint's writer, which gives them back to the
+// room they are in when they are written.
+func putter(w *checkpoint.Writer, room *staging) func(zero.Part, []float32) error {
 	return func(p zero.Part, data []float32) error {
 		t := checkpoint.Tensor{Name: p.Param.Name, Kind: p.Kind, DType: checkpoint.F32, Shape: p.Param.Shape}
 		raw, ok := safetensors.Bytes(data)
@@ -175,7 +203,7 @@ func putter(w *checkpoint.Writer, give func()) func(zero.Part, []float32) error 
 			raw = make([]byte, 4*len(data))
 			safetensors.Encode(raw, data, checkpoint.F32)
 		}
-		return w.Put(t, p.At, raw, give)
+		return w.Put(t, p.At, raw, room.giver())
 	}
 }
 
@@ -183,14 +211,10 @@ func (s *saver) write(p progress, metrics map[string]float64, put func(*checkpoi
 	gather := func(mine []byte) ([][]byte, error) { return collective.GatherBytes(s.group, s.queue, mine) }
 	together := checkpoint.Rank{Rank: s.rank.Rank, World: s.group.Size(), Gather: gather}
 	opt := checkpoint.Options{Compress: s.c.Checkpoint.compression(), Tuner: s.tuner}
-	path, err := together.Together(s.c.Checkpoint.Dir, int64(p.Step), opt, put, func() (checkpoint.Commit, error) {
+	return together.Together(s.c.Checkpoint.Dir, int64(p.Step), opt, put, func() (checkpoint.Commit, error) {
 		state, err := json.MarshalIndent(p, "", "  ")
 		return checkpoint.Commit{Tensors: s.c.tensors(s.rank.Trainer.Kinds()), State: state, Metrics: metrics}, err
 	})
-	if err == nil && s.rank.Rank == 0 {
-		_, err = checkpoint.Prune(s.c.Checkpoint.Dir, s.c.Checkpoint.Keep)
-	}
-	return path, err
 }
 
 // tensors are all that a checkpoint of the job has.
@@ -208,33 +232,47 @@ func (c *Config) tensors(kinds []string) (all []checkpoint.Tensor) {
 func (s *saver) close() {
 	_ = s.group.Close() // in-process groups cannot fail to close
 	s.end(true)
+	_ = s.tidy() // the loop that ended well has heard of it
 	s.queue.Close()
 	s.rank.snapshots().Free(s.room.buf)
 }
 
 // staging is memory that parts are copied into and written from. It is used
-// from its start until it is full, then again once all parts are given back.
+// from its start to its end, or, where it is small, by halves: one is filled
+// while the other is written.
 type staging struct {
-	buf  device.Buffer // float32
-	used int
-	out  sync.WaitGroup // parts not given back
+	buf    device.Buffer // float32
+	halved bool
+	used   int               // elements from the start of buf
+	half   int               // 0 or 1
+	out    [2]sync.WaitGroup // parts of each half that are not given back
 }
 
+// take is room for n elements, at most a half. It waits until there is some.
 func (s *staging) take(n int) []float32 {
-	if s.used+n > s.buf.N {
-		s.out.Wait()
-		s.used = 0
+	end := s.buf.N
+	if s.halved && s.half == 0 {
+		end /= 2
+	}
+	if s.used+n > end {
+		if !s.halved {
+			panic(fmt.Sprintf("job: %d elements to stage, room for %d", s.used+n, s.buf.N))
+		}
+		s.half = 1 - s.half
+		s.out[s.half].Wait()
+		s.used = s.half * (s.buf.N / 2)
 	}
 	s.used += n
-	s.out.Add(1)
+	s.out[s.half].Add(1)
 	return s.buf.Slice(s.used-n, s.used).F32()
 }
 
-func (s *staging) give() { s.out.Done() }
+// giver gives a part back: the last one taken, where there are halves.
+func (s *staging) giver() func() { return s.out[s.half].Done }
 
 // reset takes back all parts, whether given back or not: nobody reads them.
 func (s *staging) reset() {
-	s.used, s.out = 0, sync.WaitGroup{}
+	s.used, s.half, s.out = 0, 0, [2]sync.WaitGroup{}
 }
 
 // restore sets a rank's state from a checkpoint of any number of ranks and

@@ -1,15 +1,21 @@
+//go:build linux
+
 package job
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"zeroth/checkpoint"
 )
@@ -24,7 +30,7 @@ func benchJob(b *testing.B, sets ...string) *Config {
 	if err := os.WriteFile(file, []byte(text), 0o666); err != nil {
 		b.Fatal(err)
 	}
-	c, err := Load(file, append(sets, "checkpoint.every=1", "checkpoint.keep=1", "checkpoint.dir="+filepath.Join(dir, "ckpt")))
+	c, err := Load(file, append(sets, "checkpoint.every=1", "checkpoint.keep=1", "checkpoint.compress=never", "checkpoint.dir="+filepath.Join(dir, "ckpt")))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -69,6 +75,9 @@ func saveOnce(b *testing.B, ranks []*Rank, step int) (blocked, took time.Duratio
 		return end.err
 	})
 	took = time.Since(begin)
+	for _, r := range ranks { // before the next save, which other work comes before
+		err = errors.Join(err, r.saver.tidy())
+	}
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -148,10 +157,12 @@ func BenchmarkSaveState(b *testing.B) {
 }
 
 // BenchmarkLoadState is a resume's load of a job's state into its ranks, next
-// to reading the files' bytes from the cache with nothing done to them.
+// to reading the files' bytes into as much memory with nothing done to them:
+// both from the page cache and both from the disk, in turns; the best of each
+// counts.
 func BenchmarkLoadState(b *testing.B) {
 	for _, sets := range [][]string{{"parallel.ranks=1"}, {"parallel.ranks=4", "zero.stage=3"}, {"parallel.ranks=4", "zero.stage=0"}} {
-		b.Run(sets[0]+","+sets[len(sets)-1], func(b *testing.B) {
+		b.Run(strings.Join(sets, ","), func(b *testing.B) {
 			c := benchJob(b, sets...)
 			ranks := ranksOf(b, c)
 			saveOnce(b, ranks, 1)
@@ -161,55 +172,84 @@ func BenchmarkLoadState(b *testing.B) {
 			}
 			bytes := stateBytes(c, ranks[0])
 			into := benchNoise(int(bytes)/8*8 + 1<<20)
-			var ours, disk time.Duration
+			var best [4]time.Duration // ours and the limit, from the cache and from the disk
 			var read int64
 			for b.Loop() {
-				ck, err := checkpoint.Open(path)
-				if err != nil {
-					b.Fatal(err)
-				}
-				r := &resumed{Checkpoint: ck, progress: progress{Data: "none"}}
-				begin := time.Now()
-				if err := Together(ranks, func(rank *Rank) error { return restore(r, rank.Trainer, max(1, runtime.GOMAXPROCS(0)/len(ranks))) }); err != nil {
-					b.Fatal(err)
-				}
-				if d := time.Since(begin); ours == 0 || d < ours {
-					ours = d
-				}
-				read = ck.BytesRead()
-				ck.Close()
-				if d := cachedRead(b, path, into); disk == 0 || d < disk {
-					disk = d
+				for i := range best {
+					if i >= 2 {
+						uncache(b, path)
+					}
+					begin := time.Now()
+					if i%2 == 0 {
+						read = loadOnce(b, ranks, path)
+					} else {
+						readOnce(b, path, into)
+					}
+					if d := time.Since(begin); best[i] == 0 || d < best[i] {
+						best[i] = d
+					}
 				}
 			}
-			b.ReportMetric(float64(bytes)/1e9/ours.Seconds(), "load-GB/s")
-			b.ReportMetric(float64(bytes)/1e9/disk.Seconds(), "cache-GB/s")
-			b.ReportMetric(disk.Seconds()/ours.Seconds(), "load/cache")
+			for i, name := range []string{"cached", "disk"} {
+				ours, limit := best[2*i].Seconds(), best[2*i+1].Seconds()
+				b.ReportMetric(float64(bytes)/1e9/ours, name+"-GB/s")
+				b.ReportMetric(float64(bytes)/1e9/limit, name+"-limit-GB/s")
+				b.ReportMetric(limit/ours, name+"-ratio")
+			}
 			b.ReportMetric(float64(read)/float64(bytes), "read/bytes")
 		})
 	}
 }
 
-// cachedRead is how long it takes to read all data files into as much memory,
-// whose pages are there.
-func cachedRead(b *testing.B, path string, into []byte) time.Duration {
+// loadOnce is what a resume does, and returns the bytes it has read.
+func loadOnce(b *testing.B, ranks []*Rank, path string) int64 {
+	b.Helper()
+	ck, err := checkpoint.Open(path)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer ck.Close()
+	r := &resumed{Checkpoint: ck, progress: progress{Data: "none"}}
+	workers := max(1, runtime.GOMAXPROCS(0)/len(ranks))
+	if err := Together(ranks, func(rank *Rank) error { return restore(r, rank.Trainer, workers) }); err != nil {
+		b.Fatal(err)
+	}
+	return ck.BytesRead()
+}
+
+// eachData calls f for the data files of a checkpoint.
+func eachData(b *testing.B, path string, f func(*os.File) error) {
 	b.Helper()
 	files, err := filepath.Glob(filepath.Join(path, "data-*"))
 	if err != nil {
 		b.Fatal(err)
 	}
-	begin := time.Now()
 	for _, name := range files {
-		f, err := os.Open(name)
+		file, err := os.Open(name)
+		if err == nil {
+			err = errors.Join(f(file), file.Close())
+		}
 		if err != nil {
 			b.Fatal(err)
 		}
-		n, err := io.ReadFull(f, into)
-		if err != nil && err != io.ErrUnexpectedEOF {
-			b.Fatal(err)
-		}
-		into = into[n:]
-		f.Close()
 	}
-	return time.Since(begin)
+}
+
+// readOnce reads all data files into memory whose pages are there.
+func readOnce(b *testing.B, path string, into []byte) {
+	b.Helper()
+	eachData(b, path, func(f *os.File) error {
+		n, err := io.ReadFull(f, into)
+		into = into[n:]
+		if err == io.ErrUnexpectedEOF {
+			return nil
+		}
+		return err
+	})
+}
+
+// uncache takes the data files out of the page cache.
+func uncache(b *testing.B, path string) {
+	b.Helper()
+	eachData(b, path, func(f *os.File) error { return unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED) })
 }

@@ -292,7 +292,7 @@ func (l *loop) run(ctx context.Context) (stopped bool, err error) {
 			return false, err
 		}
 	}
-	return stopped, l.saved(true)
+	return stopped, l.settled()
 }
 
 func (l *loop) advance() {
@@ -330,7 +330,7 @@ func (l *loop) evaluate() error {
 
 // checkpoint begins to save the state, once the save before has ended.
 func (l *loop) checkpoint() error {
-	if err := l.saved(true); err != nil {
+	if err := l.settled(); err != nil {
 		return err
 	}
 	t := l.rank.Trainer
@@ -363,6 +363,22 @@ func (l *loop) saved(wait bool) error {
 		return fmt.Errorf("checkpoint of step %d: %w", end.step, end.err)
 	}
 	return nil
+}
+
+// settled waits until a save in flight has ended, and the retention after it.
+func (l *loop) settled() error {
+	if l.rank.saver == nil {
+		return nil
+	}
+	if err := l.saved(true); err != nil {
+		return err
+	}
+	err := l.rank.saver.tidy()
+	if err != nil && l.c.Checkpoint.OnError != "stop" {
+		l.rec.Note(fmt.Sprintf("old checkpoints stay: %v", err))
+		return nil
+	}
+	return err
 }
 
 // validation reads this rank's samples of a validation batch. The samples of an
