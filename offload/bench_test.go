@@ -3,6 +3,8 @@ package offload_test
 import (
 	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -101,4 +103,59 @@ func BenchmarkDisk(b *testing.B) {
 	b.ReportMetric(2*bytes/limit.Seconds()/1e6, "disk-MB/s")
 	b.ReportMetric(2*bytes/ours.Seconds()/1e6, "ours-MB/s")
 	b.ReportMetric(limit.Seconds()/ours.Seconds(), "ours/disk")
+}
+
+// BenchmarkHost is passes of AdamW over state in host memory, parameters going
+// back to the device tile by tile, against the machine's own change of memory in
+// place, in turns. Its bytes are those the update must move: 28 of float32 an
+// element and 2 of the parameter; the copy back is on top.
+func BenchmarkHost(b *testing.B) {
+	cfg := offload.Config{Optimizer: offload.Host, Ratio: 1, Buffers: 4, DType: device.BF16, Vecs: 2}
+	r, err := newRig(b, cfg, benchUnits)
+	if err != nil {
+		b.Fatal(err)
+	}
+	workers := runtime.GOMAXPROCS(0)
+	dev := cpu.New(workers)
+	defer dev.Close()
+	q := dev.NewQueue("host")
+	defer q.Close()
+	grads, elems := make([]device.Buffer, len(benchUnits)), 0
+	for i, u := range benchUnits {
+		grads[i] = device.OfF32(slices.Repeat([]float32{1}, u.Len)) // else all its pages are one
+		elems += u.Len
+		r.Bind(i, r.params[i], grads[i])
+	}
+	rule := device.AdamW{GradScale: 1, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Shrink: 1, Step: 1e-6, RootC2: 1}
+	pass := func() {
+		for u := range benchUnits {
+			for i := range r.Tiles(u) {
+				st := r.Acquire(u, i)
+				q.After(st.Ready[0])
+				q.AdamW(st.Master, st.Param, st.Grad, st.Vec[0], st.Vec[1], rule)
+				r.Release(u, i, q.Mark(), true)
+			}
+		}
+		for _, q := range append(r.queues, q) {
+			if err := q.Wait(); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	streams := cpu.Streams()
+	limit := streams[slices.IndexFunc(streams, func(s cpu.Stream) bool { return s.Name == "in place" })]
+	x, y, z := make([]float32, cpu.StreamLen), make([]float32, cpu.StreamLen), make([]float32, cpu.StreamLen)
+	best := func(have float64, bytes int, f func()) float64 {
+		start := time.Now()
+		f()
+		return max(have, float64(bytes)/time.Since(start).Seconds())
+	}
+	var memory, ours float64
+	for b.Loop() {
+		memory = best(memory, limit.Bytes*cpu.StreamLen, func() { limit.Pass(workers, x, y, z) })
+		ours = best(ours, 30*elems, pass)
+	}
+	b.ReportMetric(memory/1e9, "memory-GB/s")
+	b.ReportMetric(ours/1e9, "ours-GB/s")
+	b.ReportMetric(ours/memory, "ours/memory")
 }
