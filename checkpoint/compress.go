@@ -50,13 +50,15 @@ const (
 type Tuner struct {
 	mu      sync.Mutex
 	kinds   map[kindOf]*tally
-	nonce   string    // of the save being measured
-	start   time.Time // of its first writer
-	bytes   int64     // that its writers have made durable
-	workers int       // of its writers
-	encoded bool      // it has encoded extents: its speed is not the storage's
-	storage float64   // bytes a second of the last raw save, all writers
-	threads int       // that could encode in it, at most one per processor
+	nonce   string          // of the save being measured
+	start   time.Time       // of its first writer
+	bytes   int64           // that its writers have made durable
+	took    time.Duration   // from start to when the last of them had
+	workers int             // of its writers
+	encoded bool            // it has encoded extents: its speed is not the storage's
+	storage float64         // bytes a second of the last raw save before it, all writers
+	threads int             // that could encode in that, at most one per processor
+	chosen  map[kindOf]bool // what the save being measured encodes
 }
 
 // kindOf is what tensors are alike by.
@@ -80,10 +82,13 @@ func (t *Tuner) begin(nonce string, workers int) saveClock {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if nonce != t.nonce {
-		t.nonce, t.start, t.bytes, t.workers, t.encoded = nonce, c.start, 0, 0, false
-		for _, k := range t.kinds {
+		t.measure()
+		t.chosen = map[kindOf]bool{}
+		for id, k := range t.kinds {
 			k.blocks = 0
+			t.chosen[id] = t.verdict(k).Pays
 		}
+		t.nonce, t.start, t.bytes, t.workers, t.encoded = nonce, c.start, 0, 0, false
 	}
 	t.workers += workers
 	return c
@@ -100,11 +105,18 @@ func (t *Tuner) end(c saveClock, p *part) {
 		return
 	}
 	t.bytes += p.bytes()
+	t.took = time.Since(t.start)
 	t.encoded = t.encoded || p.encoded()
-	if d := time.Since(t.start).Seconds(); !t.encoded && t.bytes > 0 {
-		t.storage = float64(t.bytes) / d
-		t.threads = min(t.workers, runtime.GOMAXPROCS(0))
+}
+
+// measure learns the storage's speed from a save whose writers have all ended,
+// if it was raw. Under mu.
+func (t *Tuner) measure() {
+	if t.encoded || t.bytes == 0 {
+		return
 	}
+	t.storage = float64(t.bytes) / t.took.Seconds()
+	t.threads = min(t.workers, runtime.GOMAXPROCS(0))
 }
 
 // sample encodes the first block of a chunk to learn about its kind, a few
@@ -147,7 +159,7 @@ func (t *Tuner) pays(x Tensor) bool {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.verdict(t.kinds[kindOf{x.Kind, x.DType}]).Pays
+	return t.chosen[kindOf{x.Kind, x.DType}]
 }
 
 // Verdict is what a Tuner has found out about a kind of tensor.
@@ -171,10 +183,11 @@ func (t *Tuner) verdict(k *tally) Verdict {
 	return v
 }
 
-// Verdicts is what was found for each kind, for people to read.
+// Verdicts is what was found for each kind, for people to read after a save.
 func (t *Tuner) Verdicts() []Verdict {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.measure()
 	var out []Verdict
 	for id, k := range t.kinds {
 		v := t.verdict(k)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"zeroth/checkpoint/vfs"
+	"zeroth/shard"
 )
 
 // codecs is the set of codecs per kind in a checkpoint.
@@ -63,11 +64,44 @@ func TestAutoCompression(t *testing.T) {
 	if got := codecs(t, mem, third, m); got[Master] != codecRaw {
 		t.Errorf("on fast storage the save has %v", got)
 	}
-	if tuner.storage == 1e15 {
+	if tuner.Verdicts()[0].Storage == 1e15 {
 		t.Error("a raw save did not measure the storage again")
 	}
 	if got := codecs(t, mem, m.mustSave(t, mem, "/c", 4, 1, Options{Compress: Auto}), m); got[Master] != codecRaw {
 		t.Errorf("without a tuner the save has %v", got)
+	}
+}
+
+// What a save encodes is settled when it begins: a writer that is done early
+// has measured only its own part of the storage's speed.
+func TestTunerWaitsForAllWriters(t *testing.T) {
+	m, tuner := bigModel(4*blockBytes, Master), &Tuner{}
+	s, err := Begin(t.TempDir(), 1, Options{Compress: Auto, Tuner: tuner, Workers: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var parts []Part
+	for rank, r := range []shard.Range{{Lo: 0, Hi: 2 * blockBytes}, {Lo: 2 * blockBytes, Hi: 4 * blockBytes}} {
+		w := s.Writer(rank)
+		time.Sleep(50 * time.Millisecond) // as slow storage
+		if err := w.Put(m.tensors[0], r, m.data[m.tensors[0].key()][4*r.Lo:4*r.Hi], nil); err != nil {
+			t.Fatal(err)
+		}
+		p, err := w.Finish()
+		if err != nil {
+			t.Fatal(err)
+		}
+		parts = append(parts, p)
+	}
+	path, err := s.Commit(Commit{Parts: parts})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := codecs(t, vfs.OS{}, path, m); got[Master] != codecRaw {
+		t.Errorf("the first save has %v", got)
+	}
+	if v := tuner.Verdicts(); v[0].Storage < float64(parts[0].Data+parts[1].Data)/tuner.took.Seconds()*0.99 {
+		t.Errorf("%d and %d bytes in %v are %.3g bytes a second", parts[0].Data, parts[1].Data, tuner.took, v[0].Storage)
 	}
 }
 

@@ -84,7 +84,7 @@ type exportRun struct {
 
 func (c *Checkpoint) exportRun(w *safetensors.Writer, x exportRun, e Export) error {
 	buf := make([]float32, x.r.Len())
-	if err := c.ReadF32(x.t.Name, x.t.Kind, x.r, buf); err != nil {
+	if err := c.ReadF32(x.t.Name, x.t.Kind, x.r, buf, 1); err != nil {
 		return err
 	}
 	if err := w.WriteF32(x.as, x.r.Lo, buf); err != nil {

@@ -39,8 +39,9 @@ func (c *Checkpoint) Read(name, kind string, r shard.Range, into []byte) error {
 	return c.ReadAll([]Request{{name, kind, r, into}}, 1)
 }
 
-// ReadF32 is Read, widened to float32.
-func (c *Checkpoint) ReadF32(name, kind string, r shard.Range, into []float32) error {
+// ReadF32 is Read by so many goroutines (0: one per processor), widened to
+// float32.
+func (c *Checkpoint) ReadF32(name, kind string, r shard.Range, into []float32, workers int) error {
 	s, err := c.find(name, kind, r)
 	if err != nil {
 		return err
@@ -50,13 +51,13 @@ func (c *Checkpoint) ReadF32(name, kind string, r shard.Range, into []float32) e
 	}
 	size := s.t.DType.Size()
 	if b, ok := safetensors.Bytes(into); ok && s.t.DType == F32 {
-		return c.Read(name, kind, r, b)
+		return c.ReadAll([]Request{{name, kind, r, b}}, workers)
 	}
 	buf := make([]byte, min(r.Len()*size, readBytes))
 	for n := 0; n < r.Len(); n += len(buf) / size {
 		lo, hi := r.Lo+n, min(r.Hi, r.Lo+n+len(buf)/size)
 		b := buf[:(hi-lo)*size]
-		if err := c.Read(name, kind, shard.Range{Lo: lo, Hi: hi}, b); err != nil {
+		if err := c.ReadAll([]Request{{name, kind, shard.Range{Lo: lo, Hi: hi}, b}}, workers); err != nil {
 			return err
 		}
 		safetensors.Decode(into[n:n+hi-lo], b, s.t.DType)
@@ -65,15 +66,15 @@ func (c *Checkpoint) ReadF32(name, kind string, r shard.Range, into []float32) e
 }
 
 // ReadAll reads many ranges with so many goroutines (0: one per processor), in
-// the order in which they lie in the files. The first error ends it; what was
-// read into then is undefined.
+// the order in which they lie in the files; also a single range is shared out
+// among them. The first error ends it; what was read into then is undefined.
 func (c *Checkpoint) ReadAll(reqs []Request, workers int) error {
-	tasks, err := c.plan(reqs)
-	if err != nil {
-		return err
-	}
 	if workers == 0 {
 		workers = runtime.GOMAXPROCS(0)
+	}
+	tasks, err := c.plan(reqs, workers)
+	if err != nil {
+		return err
 	}
 	if err := inParallel(context.Background(), len(tasks), workers, func(i int) error { return c.run(tasks[i]) }); err != nil {
 		return fmt.Errorf("checkpoint %s: %w", c.Path, err)
@@ -113,7 +114,8 @@ func inParallel(ctx context.Context, n, workers int, f func(int) error) error {
 	return first
 }
 
-// task is a part of a request in one extent, at most readBytes of it.
+// task is a part of a request in one extent; it begins and ends at blocks,
+// unless the request does not.
 type task struct {
 	from   located
 	t      Tensor
@@ -132,8 +134,14 @@ func (c *Checkpoint) find(name, kind string, r shard.Range) (*stored, error) {
 	return s, nil
 }
 
-// plan cuts requests at extents and, inside, at multiples of readBytes.
-func (c *Checkpoint) plan(reqs []Request) ([]task, error) {
+// plan cuts requests at extents and, inside, at multiples of readBytes, or of
+// less where that would leave workers without a task.
+func (c *Checkpoint) plan(reqs []Request, workers int) ([]task, error) {
+	var total int64
+	for _, q := range reqs {
+		total += int64(len(q.Into))
+	}
+	most := min(readBytes, max(1, total/int64(workers)/blockBytes)*blockBytes)
 	var out []task
 	for _, q := range reqs {
 		s, err := c.find(q.Name, q.Kind, q.Range)
@@ -143,7 +151,7 @@ func (c *Checkpoint) plan(reqs []Request) ([]task, error) {
 		if len(q.Into) != q.Range.Len()*s.t.DType.Size() {
 			panic(fmt.Sprintf("checkpoint: %d bytes for %d elements of %v, %s", len(q.Into), q.Range.Len(), s.t, s.t.DType))
 		}
-		out = s.tasks(out, q)
+		out = s.tasks(out, q, most)
 	}
 	sort.Slice(out, func(i, j int) bool {
 		a, b := &out[i], &out[j]
@@ -155,7 +163,8 @@ func (c *Checkpoint) plan(reqs []Request) ([]task, error) {
 	return out, nil
 }
 
-func (s *stored) tasks(out []task, q Request) []task {
+// tasks appends those of a request, each of at most so many bytes.
+func (s *stored) tasks(out []task, q Request, most int64) []task {
 	size := s.t.DType.Size()
 	i := sort.Search(len(s.ext), func(i int) bool { return s.ext[i].Hi > q.Range.Lo })
 	for ; i < len(s.ext) && s.ext[i].Lo < q.Range.Hi; i++ {
@@ -164,7 +173,7 @@ func (s *stored) tasks(out []task, q Request) []task {
 		into := q.Into[(in.Lo-q.Range.Lo)*size : (in.Hi-q.Range.Lo)*size]
 		lo, hi := int64(in.Lo-e.Lo)*int64(size), int64(in.Hi-e.Lo)*int64(size)
 		for lo < hi {
-			end := min(hi, lo/readBytes*readBytes+readBytes)
+			end := min(hi, lo/most*most+most)
 			out = append(out, task{e, s.t, lo, end, into[:end-lo]})
 			into, lo = into[end-lo:], end
 		}

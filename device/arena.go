@@ -25,13 +25,14 @@ func NewArena(base Buffer) *Arena { return &Arena{base: base, size: base.Bytes()
 // made before.
 func (a *Arena) Take(t DType, n int) Buffer {
 	b := Buffer{Type: t, Host: a.base.Host, Use: a.base.Use, N: n, Ptr: a.base.Ptr}
-	if b.Ptr != nil {
+	top := a.used + (b.Bytes()+arenaAlign-1)/arenaAlign*arenaAlign
+	if top > a.size {
+		panic(fmt.Sprintf("device: arena of %d bytes asked for %d", a.size, top))
+	}
+	if n > 0 && b.Ptr != nil {
 		b.Ptr = unsafe.Add(b.Ptr, a.used)
 	}
-	a.used += (b.Bytes() + arenaAlign - 1) / arenaAlign * arenaAlign
-	if a.used > a.size {
-		panic(fmt.Sprintf("device: arena of %d bytes asked for %d", a.size, a.used))
-	}
+	a.used = top
 	a.peak = max(a.peak, a.used)
 	return b
 }

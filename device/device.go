@@ -102,7 +102,7 @@ func (b Buffer) Slice(lo, hi int) Buffer {
 	if lo < 0 || hi < lo || hi > b.N {
 		panic(fmt.Sprintf("device: slice [%d:%d) of %d elements", lo, hi, b.N))
 	}
-	if b.Ptr != nil {
+	if lo < hi && b.Ptr != nil { // no pointer goes past the end of its memory, where other memory begins
 		b.Ptr = unsafe.Add(b.Ptr, lo*b.Type.Size())
 	}
 	b.N = hi - lo

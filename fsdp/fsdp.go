@@ -200,13 +200,11 @@ func (r *Runner) Forward(bt *nn.Batch, train bool) {
 	}
 }
 
-// Backward issues the backward pass of the Forward before it and the reduction
-// of its gradients; micro counts the step's micro-batches from 0.
+// Backward issues the backward pass of the Forward before it, which has left
+// the units of its last modules in the slots, and the reduction of its
+// gradients; micro counts the step's micro-batches from 0.
 func (r *Runner) Backward(bt *nn.Batch, micro int) {
 	c, p := r.cfg.Compute, r.cfg.Policy
-	for i := range p.Prefetch {
-		r.gather(len(r.steps) - 1 - i)
-	}
 	for i := len(r.steps) - 1; i >= 0; i-- {
 		r.gather(i - p.Prefetch)
 		s := r.await(i, r.steps[i].unit.labels.backward)

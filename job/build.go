@@ -234,15 +234,6 @@ func (c *Config) OpenWith(s Seams) ([]*Rank, error) {
 	return ranks, nil
 }
 
-// budget refuses a plan over it, with what could be done about it.
-func (c *Config) budget(f Footprint) error {
-	if c.Parallel.Memory == 0 || f.Device.Total() <= c.Parallel.Memory {
-		return nil
-	}
-	return BadInput(fmt.Errorf("parallel.memory: a budget of %s a rank, but a rank needs %s: %s; want more memory or ranks, a smaller train.micro_batch or train.loss_chunk, zero.recompute: block, or zero.offload",
-		byteSize(c.Parallel.Memory), byteSize(f.Device.Total()), amounts(f.Device)))
-}
-
 // newRank makes a rank's devices and queues.
 func (c *Config) newRank(r int, g collective.Ranks) (*Rank, error) {
 	rank := &Rank{Rank: r, Device: cpu.New(c.workers()), Groups: g}

@@ -240,13 +240,15 @@ func (s *staging) reset() {
 // restore sets a rank's state from a checkpoint of any number of ranks and
 // stage. A checkpoint without optimizer state, an imported model, leaves it
 // zero.
-func restore(r *resumed, t *zero.Trainer) error {
+//
+// The ranks of a process read at once, each with its part of the processors.
+func restore(r *resumed, t *zero.Trainer, workers int) error {
 	for _, kind := range t.Kinds() {
 		if kind != zero.Master && !r.trained() {
 			continue
 		}
 		err := t.Fill(kind, func(p zero.Part, dst []float32) error {
-			return r.ReadF32(p.Param.Name, kind, p.At, dst)
+			return r.ReadF32(p.Param.Name, kind, p.At, dst, workers)
 		})
 		if err != nil {
 			return err

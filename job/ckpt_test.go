@@ -55,7 +55,7 @@ func TestBytesBar(t *testing.T) {
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	if got := w.String(); !strings.Contains(got, "verify 1.5 GB / 3.0 GB [") || !strings.Contains(got, "0.7") {
+	if got := w.String(); !strings.Contains(got, "verify 1.5 GB / 3.0 GB [") || !strings.Contains(got, "] 0.") {
 		t.Errorf("drawn: %q", got)
 	}
 	if got := b.Close(); !strings.HasPrefix(got, "1.5 GB in 2.") {

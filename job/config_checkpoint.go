@@ -47,30 +47,44 @@ func (v flag) yaml() string { return strconv.FormatBool(*v.p) }
 type retention struct{ p *checkpoint.Keep }
 
 func (v retention) set(n *node) string {
-	if n.kind != mapping {
-		var k checkpoint.Keep
-		if wrong := (count{&k.Last, 1, most}).set(n); wrong != "" {
-			return wrong
-		}
+	k, wrong, _ := v.read(n)
+	if wrong == "" {
 		*v.p = k
-		return ""
 	}
-	var k checkpoint.Keep
+	return wrong
+}
+
+// culprit is where what set refuses stands: the rule, not the whole mapping.
+func (v retention) culprit(n *node) place {
+	_, _, at := v.read(n)
+	return at
+}
+
+// read is the rules, or what is wrong with them and where.
+func (v retention) read(n *node) (k checkpoint.Keep, wrong string, at place) {
+	if n.kind != mapping {
+		return k, count{&k.Last, 1, most}.set(n), n.at
+	}
 	every := 0
-	rules := map[string]value{"last": count{&k.Last, 1, most}, "every_steps": count{&every, 1, most}, "best": choice{&k.Best, []string{"val_loss", "loss"}}}
+	rules := map[string]value{"last": count{&k.Last, 1, most}, "every_steps": count{&every, 1, 1 << 40}, "best": choice{&k.Best, metrics}}
 	for _, p := range n.pairs {
 		rule := rules[p.key]
 		if rule == nil {
-			return "there is no rule " + strconv.Quote(p.key)
+			return k, "there is no rule " + strconv.Quote(p.key), p.at
 		}
 		if wrong := rule.set(p.value); wrong != "" {
-			return p.key + ": " + wrong
+			return k, p.key + ": " + wrong + " (want " + rule.want() + ")", p.value.at
 		}
 	}
+	if len(n.pairs) == 0 {
+		return k, "no rule is given", n.at
+	}
 	k.Every = int64(every)
-	*v.p = k
-	return ""
+	return k, "", n.at
 }
+
+// metrics are what the best checkpoint can be chosen by.
+var metrics = []string{"val_loss", "loss"}
 
 func (v retention) want() string {
 	return "a number of checkpoints, or {last: 3, every_steps: 1000, best: val_loss}"

@@ -38,7 +38,11 @@ func (r *reader) read() {
 func (r *reader) set(f field, n *node) {
 	wrong := f.value.set(n)
 	if wrong != "" {
-		r.wrong(n.at, f.key, wrong, "want "+f.value.want()+f.example())
+		at := n.at
+		if v, ok := f.value.(interface{ culprit(*node) place }); ok {
+			at = v.culprit(n)
+		}
+		r.wrong(at, f.key, wrong, "want "+f.value.want()+f.example())
 		r.initial(f) // the checks that follow need something to work with
 		return
 	}

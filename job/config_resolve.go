@@ -252,6 +252,9 @@ func (r *reader) resolveCheckpoint() {
 	if !r.has("checkpoint.save_on_exit") {
 		k.SaveOnExit = k.Every > 0
 	}
+	if k.Keep.Best == "val_loss" && r.config.Train.EvalEvery == 0 {
+		r.refuse("the best val_loss is to be kept, but nothing is evaluated", "want train.eval_every of at least 1 and data.validation above 0, or best: loss", "checkpoint.keep")
+	}
 }
 
 func (r *reader) resolveSample() {

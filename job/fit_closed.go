@@ -2,6 +2,7 @@ package job
 
 import (
 	"zeroth/device"
+	"zeroth/fsdp"
 	"zeroth/nn"
 	"zeroth/zero"
 )
@@ -24,25 +25,49 @@ func unitSizes(m *nn.Model) (sizes []zero.UnitSize) {
 	return sizes
 }
 
-// closed is what a rank of the job allocates by the closed forms alone, in
-// microseconds: what fit searches with. Work space of kernels is not in it.
-func (c *Config) closed(units []zero.UnitSize) device.Bytes {
-	rows := c.Train.MicroBatch * c.Model.Context
+// closed is what a rank of the job needs by the closed forms alone, in
+// microseconds: what fit searches with. Work is that of the device's kernels.
+func (c *Config) closed(units []zero.UnitSize, work, hostWork int64) Footprint {
+	rows, recompute, o := c.Train.MicroBatch*c.Model.Context, c.Zero.Recompute == "block", c.Zero.Offload
 	f := zero.Footprint{
-		Units: units, Mesh: c.Mesh(), Policy: zero.Stage(c.Zero.Stage).Policy(c.Zero.Prefetch, c.Zero.Recompute == "block"), DType: c.Precision,
+		Units: units, Mesh: c.Mesh(), Policy: zero.Stage(c.Zero.Stage).Policy(c.Zero.Prefetch, recompute), DType: c.Precision,
 		Vecs: len(c.Optimizer.rule().States()), Micro: c.Train.Accumulate, Rows: rows,
-		Peak: c.Model.activations(c.Precision, rows, c.Train.LossChunk, c.Zero.Recompute == "block"),
+		Peak: c.Model.activations(c.Precision, rows, c.Train.LossChunk, recompute), Work: work, HostWork: hostWork,
+		Offload: zero.Offload{Optimizer: placeOf(o.Optimizer), Params: placeOf(o.Parameters), Ratio: o.Ratio, Buffers: o.Buffers},
 	}
-	b := f.Bytes()
-	b[device.Activations] = (b[device.Activations] + 3) / 4 * 4
-	if c.saves() { // the closed form of staged: a rank's share of the master copy and the states
-		share := b[device.States] / int64(4*f.Vecs*c.Mesh().Replicate)
-		b[device.Snapshot] = 4 * int64(1+f.Vecs) * share
-		if !c.Checkpoint.Async {
-			b[device.Snapshot] = min(b[device.Snapshot], syncStaging)
-		}
+	n := Footprint{Device: f.Bytes(), Arena: (f.Peak + 3) / 4 * 4}
+	n.Device[device.Activations] = int64(n.Arena)
+	if o.any() {
+		n.Host, n.Disk = f.Host(), f.Disk()
+		n.Host[device.Snapshot] = c.snapshot(units)
+	} else {
+		n.Device[device.Snapshot] = c.snapshot(units)
 	}
-	return b
+	return n
+}
+
+// snapshot is the closed form of staged, in bytes: a rank's share of the master
+// copy and the states, which replicas of a shard divide.
+func (c *Config) snapshot(units []zero.UnitSize) int64 {
+	if !c.saves() {
+		return 0
+	}
+	var share int64
+	for _, u := range units {
+		share += c.part(u) / int64(c.Mesh().Replicate)
+	}
+	all := 4 * share * int64(1+len(c.Optimizer.rule().States()))
+	if c.Checkpoint.Async {
+		return all
+	}
+	return min(all, syncStaging)
+}
+
+// part is the elements of a unit's shard.
+func (c *Config) part(u zero.UnitSize) int64 {
+	mesh := c.Mesh()
+	step := mesh.World() * fsdp.Align
+	return int64((u.Numel + step - 1) / step * fsdp.Align * mesh.Replicate)
 }
 
 // activations is the most of the arena a step of the model uses.

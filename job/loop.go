@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -58,6 +59,7 @@ func Resume(ctx context.Context, c *Config, out, which string, obs Observer) err
 	if err != nil {
 		return err
 	}
+	rec.account = func(step int) (*Account, error) { return c.account(step, ranks) }
 	rec.Start(c.header(set, out, ranks))
 	for _, r := range ranks {
 		for _, file := range r.Trainer.Reclaimed() {
@@ -70,6 +72,9 @@ func Resume(ctx context.Context, c *Config, out, which string, obs Observer) err
 	trace.detach(ranks)
 	if err == nil {
 		err = c.export(ranks, filepath.Join(out, modelFolder))
+	}
+	if err == nil {
+		rec.sum.Memory, err = rec.memory(rec.sum.Steps)
 	}
 	if err := cmp.Or(err, rec.close()); err != nil {
 		return err
@@ -136,7 +141,7 @@ func (c *Config) start(which string, set *data.Set, w *weights, obs Observer) (*
 }
 
 // set gives a rank its part of the state.
-func (b *beginning) set(t *zero.Trainer) error {
+func (b *beginning) set(t *zero.Trainer, ranks int) error {
 	if b.from == nil {
 		return t.Fill(zero.Master, b.weights.fill)
 	}
@@ -144,7 +149,7 @@ func (b *beginning) set(t *zero.Trainer) error {
 	if t.Scale.Dynamic && b.Scale.Dynamic {
 		t.Scale = b.Scale
 	}
-	return restore(b.from, t)
+	return restore(b.from, t, max(1, runtime.GOMAXPROCS(0)/ranks))
 }
 
 func (b *beginning) close() {
@@ -156,7 +161,7 @@ func (b *beginning) close() {
 // train sets the initial state and runs the loop on every rank.
 func (c *Config) train(ctx context.Context, ranks []*Rank, set *data.Set, b *beginning, rec *recorder) (stopped bool, err error) {
 	err = Together(ranks, func(r *Rank) error {
-		if err := b.set(r.Trainer); err != nil {
+		if err := b.set(r.Trainer, len(ranks)); err != nil {
 			return err
 		}
 		s, err := c.newLoop(r, set, b, rec).run(ctx)
@@ -426,6 +431,7 @@ type recorder struct {
 	out     string
 	metrics *Metrics
 	sum     Summary
+	account func(step int) (*Account, error)
 }
 
 // record opens the run folder's files; of the metrics of an earlier run it
@@ -445,7 +451,7 @@ func record(out string, job []byte, fresh bool, step int, obs Observer) (*record
 	if err != nil {
 		return nil, err
 	}
-	return &recorder{Observers{m, obs}, out, m, Summary{ValLoss: math.NaN(), Out: out}}, nil
+	return &recorder{Observers: Observers{m, obs}, out: out, metrics: m, sum: Summary{ValLoss: math.NaN(), Out: out}}, nil
 }
 
 // writeJob writes the effective configuration. In a fresh run it must not be
@@ -463,7 +469,23 @@ func writeJob(path string, content []byte, fresh bool) error {
 	return cmp.Or(err, f.Close())
 }
 
+// memory writes down what the ranks hold beside what was planned: after the
+// first step, and at the end.
+func (r *recorder) memory(step int) (*Account, error) {
+	a, err := r.account(step)
+	if err != nil {
+		return nil, err
+	}
+	r.metrics.Memory(a)
+	return a, r.metrics.Err()
+}
+
 func (r *recorder) step(s Step) error {
+	if r.sum.Steps == 0 {
+		if _, err := r.memory(s.Step); err != nil {
+			return err
+		}
+	}
 	r.sum.Steps, r.sum.Loss, r.sum.Tokens = s.Step, s.Loss, s.Tokens
 	r.sum.Seconds += s.StepSeconds
 	r.Step(s)

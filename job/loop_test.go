@@ -96,6 +96,10 @@ func TestTrain(t *testing.T) {
 	}
 	last, sum := h.steps[6], h.sums[0]
 	sum.Seconds = 0
+	if a := sum.Memory; a == nil || len(a.Surplus()) > 0 || a.Step != 7 || len(a.Ranks) != c.Parallel.Ranks {
+		t.Errorf("memory: %v", a)
+	}
+	sum.Memory = nil
 	if !strings.HasPrefix(sum.Sample, "line ") || len(sum.Sample) < len("line ")+5 {
 		t.Errorf("sample: %q", sum.Sample)
 	}

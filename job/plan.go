@@ -188,7 +188,7 @@ func (c *Config) padding(t *zero.Trainer) (bytes int64) {
 		if u.GradAway {
 			grads, states = 0, 0
 		}
-		if c.Zero.Stage < 3 {
+		if u.Whole() {
 			params = p * pad
 		}
 		if c.Zero.Stage < 2 {

@@ -53,6 +53,7 @@ type Summary struct {
 	Tokens        int64
 	Seconds       float64
 	MemoryPerRank int64    // bytes, the peak of the rank with the highest
+	Memory        *Account // at the end; nil if the run failed
 	Out           string   // the run folder
 	Stopped       bool     // before the last step, because it was asked to
 	Sample        string   // prompt and text; empty if the job asks for none
@@ -156,6 +157,9 @@ func (s Summary) lines() []string {
 		out += fmt.Sprintf(", peak %s a rank", byteSize(s.MemoryPerRank))
 	}
 	lines := []string{out, "kept in " + s.Out}
+	if s.Memory != nil {
+		lines = append(lines, s.Memory.String())
+	}
 	if s.Trace.Steps > 0 {
 		lines = append(lines, s.Trace.line())
 	}

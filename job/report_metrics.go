@@ -16,6 +16,10 @@ import (
 //
 //	{"step":1,"loss":5.54,"lr":3e-5,"grad_norm":2.1,"tokens":4096,"tokens_per_second":8000,"step_seconds":0.512,"skipped":0}
 //	{"step":50,"val_loss":2.71}
+//	{"step":1,"memory":{"planned":{...},"ranks":[...],"process":{"peak_rss":...,"held_by_ranks":...,"unattributed":...}}}
+//
+// The lines of memory are bytes; there is one before that of the first step and
+// one at the end.
 //
 // Numbers have the fewest digits that read back as the same float64, so also
 // as the same float32. A value that is no finite number is null. Each line
@@ -57,6 +61,16 @@ func (m *Metrics) Eval(e Eval) {
 	m.line = append(m.line[:0], `{"step":`...)
 	m.line = strconv.AppendInt(m.line, int64(e.Step), 10)
 	m.real("val_loss", e.ValLoss)
+	m.flush()
+}
+
+// Memory writes an account of the process's memory.
+func (m *Metrics) Memory(a *Account) {
+	line, err := json.Marshal(a)
+	if err != nil {
+		panic("job: metrics: " + err.Error()) // whole numbers and names
+	}
+	m.line = append(m.line[:0], line[:len(line)-1]...)
 	m.flush()
 }
 
@@ -107,7 +121,7 @@ func (m *Metrics) Close() error {
 	return m.err
 }
 
-// ReadMetrics reads what Metrics wrote; null becomes NaN. A last line without
+// ReadMetrics reads the steps and evaluations Metrics wrote; null becomes NaN. A last line without
 // its line feed, left by a process that was killed, is not there.
 func ReadMetrics(path string) ([]Step, []Eval, error) {
 	f, err := os.Open(path)
@@ -126,6 +140,9 @@ func ReadMetrics(path string) ([]Step, []Eval, error) {
 		if err != nil {
 			return nil, nil, fmt.Errorf("metrics: %w", err)
 		}
+		if bytes.Contains(line, []byte(`"memory":`)) {
+			continue
+		}
 		s, e, err := parseMetric(line)
 		switch {
 		case err != nil:
@@ -139,7 +156,7 @@ func ReadMetrics(path string) ([]Step, []Eval, error) {
 }
 
 // TrimMetrics drops the lines after a step from a metrics file, if there is
-// one, and what a killed process left unfinished. The file is replaced whole.
+// one, those of a process's memory, and what a killed process left unfinished. The file is replaced whole.
 func TrimMetrics(path string, step int) error {
 	steps, evals, err := ReadMetrics(path)
 	if errors.Is(err, os.ErrNotExist) {

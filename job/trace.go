@@ -18,7 +18,7 @@ import (
 // each queue and one for the steps.
 type Trace struct {
 	origin time.Time
-	ranks  [][]*track // by rank: the queues in order, then the steps
+	ranks  [][]*track // by rank: its queues, compute and comm first, then the steps
 }
 
 // tracedSpans is how many tasks of a queue are kept, 48 bytes each: about a

@@ -146,11 +146,11 @@ func TestTrainsUnderABudget(t *testing.T) {
 
 // closing is an error that ends a run: it names the file, the unit and the
 // place in it, and every rank ends.
-func closing(t *testing.T, c *job.Config, files offload.Files) (first error, all []error) {
+func closing(t *testing.T, c *job.Config, files offload.Files) (all []error, first error) {
 	t.Helper()
 	ranks, err := c.OpenWith(job.Seams{Files: files, Tile: 200})
 	if err != nil {
-		return err, nil
+		return nil, err
 	}
 	defer closeAll(ranks)
 	all = make([]error, len(ranks))
@@ -162,7 +162,7 @@ func closing(t *testing.T, c *job.Config, files offload.Files) (first error, all
 		all[r.Rank] = err
 		return err
 	})
-	return first, all
+	return all, first
 }
 
 // A disk that fails at some read or write ends the run on every rank with what
@@ -180,7 +180,7 @@ func TestDiskFails(t *testing.T) {
 				}
 				return nil
 			}}
-			err, all := closing(t, c, disk)
+			all, err := closing(t, c, disk)
 			if err == nil || !errors.Is(err, syscall.EIO) {
 				t.Fatalf("%s %d fails: %v", do, nth, err)
 			}
@@ -210,7 +210,7 @@ func TestDiskLies(t *testing.T) {
 			read[len(read)/2] ^= 4
 		}
 	}}
-	err, _ := closing(t, c, disk)
+	_, err := closing(t, c, disk)
 	want := regexp.MustCompile(`unit \S+: optimizer state: \S+rank-1\.offload: the \d+ bytes at offset \d+ have checksum [0-9a-f]{8}, [0-9a-f]{8} was written: the disk has lost or changed them$`)
 	if err == nil || !want.MatchString(err.Error()) {
 		t.Errorf("error %v", err)
@@ -230,7 +230,7 @@ func TestDiskUnfit(t *testing.T) {
 	} {
 		dir := t.TempDir()
 		job := config(t, "parallel.ranks=2", "zero.stage=1", "zero.offload.optimizer=disk", "zero.offload.path="+dir)
-		err, _ := closing(t, job, offload.Hook{Files: offload.OS{}, Before: func(o offload.Op) error {
+		_, err := closing(t, job, offload.Hook{Files: offload.OS{}, Before: func(o offload.Op) error {
 			if o.Do == do {
 				return c.err
 			}

@@ -2,6 +2,7 @@ package tests
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -48,8 +49,18 @@ func (s slow) spoil(q device.Queue, b device.Buffer) {
 	})
 }
 
+// lagging has every task of a rank's queues end late, at random: whatever is
+// not ordered by a mark then happens in another order.
+func lagging(r *job.Rank) {
+	for i, q := range r.Queues {
+		rng := rand.New(rand.NewPCG(uint64(r.Rank), uint64(i)))
+		q.Trace(func(cpu.Span) { time.Sleep(time.Duration(rng.ExpFloat64() * 1e3)) })
+	}
+}
+
 // The losses, norms and parameters of a job have the same bits whatever the
-// prefetch and however long each gather and reduction takes on each rank.
+// prefetch and however long each gather and reduction takes on each rank, or
+// any other work.
 func TestDelaysDoNotChangeBits(t *testing.T) {
 	type wrapper = func(int, collective.Ranks) collective.Ranks
 	random := func(seed uint64) wrapper {
@@ -92,6 +103,9 @@ func TestDelaysDoNotChangeBits(t *testing.T) {
 						sameBits(t, fmt.Sprintf("prefetch %d, %s", prefetch, name), train(t, c, wrap), want)
 					})
 				}
+				synctest.Test(t, func(t *testing.T) {
+					sameBits(t, fmt.Sprintf("prefetch %d, all work late", prefetch), trainAs(t, c, nil, lagging), want)
+				})
 			}
 		})
 	}

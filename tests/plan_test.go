@@ -1,11 +1,19 @@
 package tests
 
 import (
+	"bytes"
+	"encoding/csv"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
+	"os"
+	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"zeroth/device"
 	"zeroth/job"
@@ -140,6 +148,282 @@ func TestZeROPaperTable(t *testing.T) {
 			if math.Abs(got-want) > 0.005*want+0.005 {
 				t.Errorf("%d parameters on %d ranks, stage %d: %.2f GB, want %.2f", row.params, row.ranks, s, got, want)
 			}
+		}
+	}
+}
+
+// modelFolder writes a config.json and gives its folder.
+func modelFolder(t *testing.T, config string) string {
+	t.Helper()
+	folder := t.TempDir()
+	if err := os.WriteFile(filepath.Join(folder, "config.json"), []byte(config), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	return folder
+}
+
+func gpt2Config(layers, heads, width int) string {
+	return fmt.Sprintf(`{"model_type":"gpt2","n_layer":%d,"n_head":%d,"n_embd":%d,"n_positions":1024,"vocab_size":50257}`, layers, heads, width)
+}
+
+func llamaConfig(layers, heads, kv, width, ffn int, tied bool) string {
+	return fmt.Sprintf(`{"model_type":"llama","num_hidden_layers":%d,"num_attention_heads":%d,"num_key_value_heads":%d,"hidden_size":%d,"intermediate_size":%d,
+		"vocab_size":128256,"max_position_embeddings":131072,"rms_norm_eps":1e-5,"rope_theta":5e5,"tie_word_embeddings":%t}`, layers, heads, kv, width, ffn, tied)
+}
+
+// golden are published models: their parameters, and their bf16 states in GB by
+// the ZeRO paper's 2 + 2 + 12 bytes, of one rank, and of 8 and 64 at stages 1 to 3.
+var golden = []struct {
+	name, config string
+	parameters   int64
+	one          float64
+	eight, many  [3]float64
+}{
+	{"GPT-2 124M", gpt2Config(12, 12, 768), 124439808, 1.991, [3]float64{0.684, 0.467, 0.249}, [3]float64{0.521, 0.276, 0.031}},
+	{"GPT-2 355M", gpt2Config(24, 16, 1024), 354823168, 5.677, [3]float64{1.952, 1.331, 0.710}, [3]float64{1.486, 0.787, 0.089}},
+	{"GPT-2 774M", gpt2Config(36, 20, 1280), 774030080, 12.384, [3]float64{4.257, 2.903, 1.548}, [3]float64{3.241, 1.717, 0.194}},
+	{"GPT-2 1.5B", gpt2Config(48, 25, 1600), 1557611200, 24.922, [3]float64{8.567, 5.841, 3.115}, [3]float64{6.522, 3.456, 0.389}},
+	{"Llama-3.2 1B", llamaConfig(16, 32, 8, 2048, 8192, true), 1235814400, 19.773, [3]float64{6.797, 4.634, 2.472}, [3]float64{5.175, 2.742, 0.309}},
+	{"Llama-3 8B", llamaConfig(32, 32, 8, 4096, 14336, false), 8030261248, 128.48, [3]float64{44.17, 30.11, 16.06}, [3]float64{33.63, 17.82, 2.01}},
+	{"Llama-3 70B", llamaConfig(80, 64, 8, 8192, 28672, false), 70553706496, 1128.9, [3]float64{388.0, 264.6, 141.1}, [3]float64{295.4, 156.5, 17.6}},
+	{"Llama-3 405B", llamaConfig(126, 128, 8, 16384, 53248, false), 405853388800, 6493.7, [3]float64{2232, 1522, 811.7}, [3]float64{1700, 900.5, 101.5}},
+}
+
+// Published models have the parameters and model states that are known of them,
+// and are planned on one rank to 1,024 in little time and memory.
+func TestGoldenModels(t *testing.T) {
+	for _, g := range golden {
+		t.Run(g.name, func(t *testing.T) {
+			folder := modelFolder(t, g.config)
+			before := time.Now()
+			states := func(stage, ranks int) float64 {
+				c, err := job.Draft("", []string{fmt.Sprintf("model.from=%q", folder), "model.context=1024", "train.micro_batch=1",
+					fmt.Sprintf("zero.stage=%d", stage), fmt.Sprintf("parallel.ranks=%d", ranks)})
+				if err != nil {
+					t.Fatal(err)
+				}
+				p, err := c.Plan(job.Machine{GPU: true})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if p.Parameters != g.parameters {
+					t.Fatalf("%d parameters, want %d", p.Parameters, g.parameters)
+				}
+				if p.Allocated[device.States] != 2*p.Allocated[device.Master] {
+					t.Errorf("two moments of %d bytes, a master copy of %d", p.Allocated[device.States], p.Allocated[device.Master])
+				}
+				// What rests in slots of its own is not among the shards, so both are told by the master copy.
+				part, params, grads := p.Allocated[device.Master]/4, p.Allocated[device.Params]/2, p.Allocated[device.UnitGrads]/4
+				if stage == 3 {
+					params = part
+				}
+				if stage > 1 {
+					grads = part
+				}
+				return float64(2*params+2*grads+12*part) / 1e9
+			}
+			near := func(what string, got, want float64) {
+				if math.Abs(got-want) > 0.0025*want+0.0006 {
+					t.Errorf("%s: %.4f GB, want %.4g", what, got, want)
+				}
+			}
+			near("one rank", states(0, 1), g.one)
+			for stage := 1; stage <= 3; stage++ {
+				near(fmt.Sprintf("8 ranks, stage %d", stage), states(stage, 8), g.eight[stage-1])
+				near(fmt.Sprintf("64 ranks, stage %d", stage), states(stage, 64), g.many[stage-1])
+			}
+			states(3, 1024)
+			if took := time.Since(before); took > 40*time.Second {
+				t.Errorf("8 plans took %v", took)
+			}
+		})
+	}
+}
+
+// A plan for many ranks takes little memory whatever the model.
+func TestPlanIsSmall(t *testing.T) {
+	c, err := job.Draft("", []string{fmt.Sprintf("model.from=%q", modelFolder(t, golden[len(golden)-1].config)), "model.context=8192", "train.micro_batch=1",
+		"parallel.ranks=1024", "train.accumulate=64"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	p, err := c.Plan(job.Machine{GPU: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	runtime.ReadMemStats(&after)
+	if got := after.TotalAlloc - before.TotalAlloc; got > 64<<20 {
+		t.Errorf("the plan of 405B parameters took %d bytes", got)
+	}
+	if len(p.Timeline) > 4000 || p.Parameters != 405853388800 {
+		t.Errorf("%d events of %d parameters", len(p.Timeline), p.Parameters)
+	}
+}
+
+// The timeline tells the schedule: every unit is gathered, used, reduced and
+// updated; the peak is the highest of it; with recomputing there is a working
+// set, without there is none, and it saves memory.
+func TestTimeline(t *testing.T) {
+	peaks := map[string]int64{}
+	for _, recompute := range []string{"none", "block"} {
+		p := planOf(t, config(t, "zero.recompute="+recompute, "train.loss_chunk=5", "precision=bf16"))
+		count := map[string]int{}
+		var recomputed, logits int64
+		for _, m := range p.Timeline {
+			count[string(m.Phase)+" "+m.Unit]++
+			recomputed, logits = max(recomputed, m.InUse[job.Recomputed]), max(logits, m.InUse[job.Logits])
+			if m.InUse.Total() > p.Peak.InUse.Total() {
+				t.Errorf("%s is higher than the peak", m.Name)
+			}
+		}
+		for event, n := range map[string]int{
+			"all-gather root": 1, "forward root": 2, "backward root": 2, "reduce-scatter root": 1, "norm root": 1, "update root": 1,
+			"all-gather h.1": 1, "forward h.1": 1, "backward h.1": 1, "reduce-scatter h.1": 1, "update h.1": 1,
+			"recompute h.1": map[string]int{"block": 1}[recompute], "all-gather h.0": 2,
+		} {
+			if count[event] != n {
+				t.Errorf("recompute %s: %d times %s, want %d", recompute, count[event], event, n)
+			}
+		}
+		if (recomputed > 0) != (recompute == "block") {
+			t.Errorf("recompute %s: a working set of %d bytes", recompute, recomputed)
+		}
+		if want := int64((2*5*256 + 63) / 64 * 64); logits != want {
+			t.Errorf("%d bytes of logits, want %d", logits, want)
+		}
+		peaks[recompute] = p.Peak.InUse.Total()
+	}
+	if peaks["block"] >= peaks["none"] {
+		t.Errorf("peaks: %v", peaks)
+	}
+}
+
+// at are the events of a phase of a unit, in order.
+func at(p *job.Plan, phase, unit string) (list []*job.Moment) {
+	for _, m := range p.Timeline {
+		if string(m.Phase) == phase && m.Unit == unit {
+			list = append(list, m)
+		}
+	}
+	return list
+}
+
+// What is in use at single events, counted by hand. The units have 3180 (root)
+// and 1884 (blocks) elements, on 4 ranks padded to 3328 and 2048.
+func TestInUseByHand(t *testing.T) {
+	const root, block, e = 3328, 2048, 2
+	const row = (14*12*e + 63) / 64 * 64 // a residual stream of 2 × 7 positions of width 12
+	check := func(what string, got job.Amounts, c job.Category, want int64) {
+		t.Helper()
+		if got[c] != want {
+			t.Errorf("%s: %d bytes of %v, want %d", what, got[c], c, want)
+		}
+	}
+	p := planOf(t, config(t, "zero.stage=3", "parallel.ranks=4", "train.accumulate=2", "precision=bf16"))
+	check("before the first block", at(p, "forward", "root")[0].InUse, job.GatheredUnits, e*(root+block))
+	head := at(p, "backward", "root")[0].InUse
+	check("the output layer", head, job.GatheredUnits, e*(root+2*block)) // both slots are wanted again
+	check("the output layer", head, job.UnitGradients, 4*root)
+	check("the output layer", head, job.Gradients, 0)
+	first := at(p, "reduce-scatter", "h.0")
+	check("block 0 is reduced", first[0].InUse, job.SavedActivations, 2*row) // the embedding and the gradient
+	check("block 0 is reduced", first[0].InUse, job.UnitGradients, 4*(root+2*block))
+	check("block 0 is reduced", first[0].InUse, job.Gradients, 4*3*block/4)
+	check("block 0 is reduced again", first[1].InUse, job.Gradients, 4*(root+3*block)/4)
+	check("the norm", at(p, "norm", "h.2")[0].InUse, job.SavedActivations, 0)
+	last := at(p, "update", "h.1")[0].InUse
+	check("two units are updated", last, job.Gradients, 4*2*block/4)
+	check("two units are updated", last, job.UnitGradients, 0)
+	check("two units are updated", last, job.GatheredUnits, 0)
+	if want := int64((e + 4 + 12) * (3*(block-1884) + root - 3180)); p.Padding != want {
+		t.Errorf("%d bytes of padding, want %d", p.Padding, want)
+	}
+
+	p = planOf(t, config(t, "zero.stage=3", "parallel.ranks=4", "zero.prefetch=0", "precision=bf16"))
+	check("without prefetch", at(p, "all-gather", "h.0")[1].InUse, job.UnitGradients, 4*root) // h.1 is reduced before it goes on
+	check("without prefetch", at(p, "backward", "h.1")[0].InUse, job.UnitGradients, 4*(root+block))
+
+	p = planOf(t, config(t, "zero.stage=1", "parallel.ranks=4", "train.accumulate=2", "precision=bf16"))
+	whole := at(p, "backward", "h.1")
+	check("kept", whole[0].InUse, job.UnitGradients, 4*(root+2*block))
+	check("kept, and one more", whole[1].InUse, job.UnitGradients, 4*(root+3*block+root+block))
+	check("one unit is updated", at(p, "update", "h.0")[0].InUse, job.UnitGradients, 4*3*block)
+	check("stage 1", whole[1].InUse, job.GatheredUnits, 0)
+	check("stage 1", whole[1].InUse, job.Params, e*(root+3*block))
+}
+
+// The peak instant has a name.
+func TestPeakIsNamed(t *testing.T) {
+	for want, sets := range map[string][]string{
+		"backward of h.1, before its reduce-scatter": {"zero.stage=3"},
+		"backward of h.1": {"zero.stage=3", "parallel.ranks=1"},
+		"backward of h.2, before its reduce-scatter":       {"zero.stage=3", "train.micro_batch=50", "train.loss_chunk=1"},
+		"backward of the output layer, micro-batch 2 of 2": {"zero.stage=2", "train.accumulate=2"},
+		"backward of h.2, micro-batch 2 of 3":              {"zero.stage=1", "train.accumulate=3", "zero.recompute=block"},
+		"backward of the output layer":                     {"zero.stage=3", "model.vocab=20000", "zero.recompute=block"},
+	} {
+		if p := planOf(t, config(t, sets...)); p.Peak.Name != want {
+			t.Errorf("%v: the peak is %q, want %q", sets, p.Peak.Name, want)
+		}
+	}
+}
+
+// All three drawings tell what the timeline has. The page needs nothing from
+// elsewhere.
+func TestTimelineFiles(t *testing.T) {
+	p := planOf(t, config(t, "zero.recompute=block"))
+	var table, page bytes.Buffer
+	if err := errors.Join(p.WriteCSV(&table), p.WriteHTML(&page)); err != nil {
+		t.Fatal(err)
+	}
+	lines, err := csv.NewReader(&table).ReadAll()
+	if err != nil || len(lines) != len(p.Timeline)+1 {
+		t.Fatalf("%d lines for %d events: %v", len(lines), len(p.Timeline), err)
+	}
+	for i, m := range p.Timeline {
+		line := lines[i+1]
+		if n := len(line); line[1] != string(m.Phase) || line[n-2] != fmt.Sprint(m.InUse.Total()) || line[n-1] != fmt.Sprint(p.Allocated.Total()) {
+			t.Errorf("event %d: %v", i, line)
+		}
+	}
+	text := page.String()
+	for _, outside := range []string{"http:", "https:", "src=", "href=", "@import", "url("} {
+		if strings.Contains(text, outside) {
+			t.Errorf("the page has %s", outside)
+		}
+	}
+	_, data, _ := strings.Cut(text, "const plan = ")
+	data, _, _ = strings.Cut(data, ";\n")
+	var drawn struct {
+		Allocated int64
+		Peak      int
+		Events    []struct {
+			Name  string
+			Bytes []int64
+		}
+	}
+	if err := json.Unmarshal([]byte(data), &drawn); err != nil || len(drawn.Events) != len(p.Timeline) || p.Timeline[drawn.Peak] != p.Peak {
+		t.Fatalf("what the page draws: %v\n%.200s", err, data)
+	}
+	for i, e := range drawn.Events {
+		var sum int64
+		for _, n := range e.Bytes {
+			sum += n
+		}
+		if e.Name != p.Timeline[i].Name || sum != p.Timeline[i].InUse.Total() {
+			t.Errorf("event %d on the page: %s, %d bytes", i, e.Name, sum)
+		}
+	}
+	path := filepath.Join(t.TempDir(), "plan.svg")
+	if err := p.WriteSVG(path); err != nil {
+		t.Fatal(err)
+	}
+	drawing, err := os.ReadFile(path)
+	for _, word := range []string{"saved activations", "optimizer states", "allocated", "MiB"} {
+		if !bytes.Contains(drawing, []byte(word)) {
+			t.Errorf("no %q in the drawing (%v)", word, err)
 		}
 	}
 }

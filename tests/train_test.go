@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"zeroth/collective"
@@ -65,11 +64,20 @@ type outcome struct {
 // train runs the job for its number of steps.
 func train(t *testing.T, c *job.Config, wrap func(int, collective.Ranks) collective.Ranks) outcome {
 	t.Helper()
+	return trainAs(t, c, wrap, func(*job.Rank) {})
+}
+
+// trainAs is train on ranks that something is done to before.
+func trainAs(t *testing.T, c *job.Config, wrap func(int, collective.Ranks) collective.Ranks, prepare func(*job.Rank)) outcome {
+	t.Helper()
 	ranks, err := c.Open(wrap)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer closeAll(ranks)
+	for _, r := range ranks {
+		prepare(r)
+	}
 	return trainOn(t, c, ranks)
 }
 
@@ -77,7 +85,7 @@ func train(t *testing.T, c *job.Config, wrap func(int, collective.Ranks) collect
 func trainOn(t *testing.T, c *job.Config, ranks []*job.Rank) outcome {
 	t.Helper()
 	out := outcome{state: map[string][]float32{}}
-	var mu sync.Mutex
+	turn := make(chan struct{}, 1) // not a mutex: on a fake clock a rank that waits for one would stop the time
 	err := job.Together(ranks, func(r *job.Rank) error {
 		if err := fresh(r); err != nil {
 			return err
@@ -91,8 +99,8 @@ func trainOn(t *testing.T, c *job.Config, ranks []*job.Rank) outcome {
 				out.losses, out.norms = append(out.losses, s.Loss), append(out.norms, s.GradNorm)
 			}
 		}
-		mu.Lock()
-		defer mu.Unlock()
+		turn <- struct{}{}
+		defer func() { <-turn }()
 		return collect(r, out.state)
 	})
 	if err != nil {

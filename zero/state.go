@@ -25,19 +25,41 @@ type Part struct {
 // staging is how many elements pass through host memory at a time.
 const staging = 1 << 20
 
-// Fill sets this rank's part of all state of one kind from src, which writes
-// the float32 elements of a part into dst, and the parameters from their master
-// copies. All ranks call it, or none.
+// Fill sets all state of one kind from src, which writes the float32 elements
+// of a part into dst, and the parameters from their master copies. Ranks that
+// hold the same state ask for a share of it each and exchange them, so that
+// replicas together read it once; state that rests on the host each reads for
+// itself, because groups need not reach it. All ranks call it, or none.
 func (t *Trainer) Fill(kind string, src func(p Part, dst []float32) error) error {
 	room := make([]float32, staging)
 	all := func(u int) shard.Range { return shard.Range{Hi: t.runner.Units[u].Layout.ShardLen()} }
-	return t.eachPart(kind, true, all, func(q Update, p Part, at device.Buffer) error {
-		dst := room[:at.N]
-		if err := src(p, dst); err != nil {
+	return t.eachTile(true, all, func(q Update, u int, in shard.Range, st offload.State) error {
+		if err := q.Wait(); err != nil { // then the host may touch the tile
 			return err
 		}
-		q.Copy(at, device.OfF32(dst))
-		return q.Wait()
+		read := func(p Part, at device.Buffer) error {
+			if at.Host {
+				return src(p, at.F32())
+			}
+			if err := src(p, room[:at.N]); err != nil {
+				return err
+			}
+			q.Copy(at, device.OfF32(room[:at.N]))
+			return q.Wait()
+		}
+		if st.OnHost {
+			return t.parts(kind, u, in, st, read)
+		}
+		g := t.cfg.Groups.Replica
+		n := in.Len() / g.Size() // what cannot be shared out, less than Size elements, all read
+		own := shard.Range{Lo: in.Lo + g.Rank()*n, Hi: in.Lo + (g.Rank()+1)*n}
+		for _, r := range []shard.Range{own, {Lo: in.Lo + g.Size()*n, Hi: in.Hi}} {
+			if err := t.parts(kind, u, r, st, read); err != nil {
+				return err
+			}
+		}
+		g.AllGather(t.cfg.Comm, t.vector(kind, st).Slice(0, g.Size()*n))
+		return t.cfg.Comm.Wait()
 	})
 }
 
@@ -45,7 +67,7 @@ func (t *Trainer) Fill(kind string, src func(p Part, dst []float32) error) error
 // elements in memory that room gives for a part of n elements. The shares of
 // all ranks together are the state, once: replicas of a shard split it.
 func (t *Trainer) Each(kind string, room func(n int) []float32, dst func(p Part, src []float32) error) error {
-	return t.eachPart(kind, false, t.share, func(q Update, p Part, at device.Buffer) error {
+	return t.eachPart(kind, t.share, func(q Update, p Part, at device.Buffer) error {
 		src := room(at.N)
 		q.Copy(device.OfF32(src), at)
 		if err := q.Wait(); err != nil {
@@ -78,24 +100,29 @@ func (t *Trainer) share(u int) shard.Range {
 }
 
 // eachPart calls f for the parts of all parameters that lie in a range of each
-// unit's shard, at most staging elements at a time, with where they are at hand
-// and the queue to work on them.
-func (t *Trainer) eachPart(kind string, change bool, of func(unit int) shard.Range, f func(q Update, p Part, at device.Buffer) error) error {
-	return t.eachTile(change, of, func(q Update, u int, in shard.Range, st offload.State) error {
-		l, vec := t.runner.Units[u].Layout, t.vector(kind, st)
-		for pc := range l.Pieces(t.cfg.Groups.Shard.Rank()) {
-			at := pc.InShard.Intersect(in)
-			for lo := at.Lo; lo < at.Hi; lo += staging {
-				hi := min(lo+staging, at.Hi)
-				from := pc.InParam.Lo + lo - pc.InShard.Lo
-				p := Part{l.Params[pc.Param], kind, shard.Range{Lo: from, Hi: from + hi - lo}}
-				if err := f(q, p, vec.Slice(lo-st.At.Lo, hi-st.At.Lo)); err != nil {
-					return fmt.Errorf("%s of %s: %w", kind, p.Param.Name, err)
-				}
+// unit's shard, with where they are at hand and the queue to work on them.
+func (t *Trainer) eachPart(kind string, of func(unit int) shard.Range, f func(q Update, p Part, at device.Buffer) error) error {
+	return t.eachTile(false, of, func(q Update, u int, in shard.Range, st offload.State) error {
+		return t.parts(kind, u, in, st, func(p Part, at device.Buffer) error { return f(q, p, at) })
+	})
+}
+
+// parts calls f for the parts of all parameters that lie in a range of a tile,
+// at most staging elements at a time, with where they are at hand.
+func (t *Trainer) parts(kind string, unit int, in shard.Range, st offload.State, f func(p Part, at device.Buffer) error) error {
+	l, vec := t.runner.Units[unit].Layout, t.vector(kind, st)
+	for pc := range l.Pieces(t.cfg.Groups.Shard.Rank()) {
+		at := pc.InShard.Intersect(in)
+		for lo := at.Lo; lo < at.Hi; lo += staging {
+			hi := min(lo+staging, at.Hi)
+			from := pc.InParam.Lo + lo - pc.InShard.Lo
+			p := Part{l.Params[pc.Param], kind, shard.Range{Lo: from, Hi: from + hi - lo}}
+			if err := f(p, vec.Slice(lo-st.At.Lo, hi-st.At.Lo)); err != nil {
+				return fmt.Errorf("%s of %s: %w", kind, p.Param.Name, err)
 			}
 		}
-		return nil
-	})
+	}
+	return nil
 }
 
 // vector is the part of a unit's state that a kind names.

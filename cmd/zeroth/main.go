@@ -112,7 +112,7 @@ func (a *app) root() *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.AddCommand(a.train(), a.plan(), a.ckpt(), a.sample(), a.bench(), a.doctor(), a.version(), jobTopic())
+	root.AddCommand(a.train(), a.plan(), a.fit(), a.ckpt(), a.sample(), a.bench(), a.doctor(), a.version(), jobTopic())
 	root.CompletionOptions.HiddenDefaultCmd = false
 	return root
 }

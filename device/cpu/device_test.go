@@ -1,74 +1,195 @@
-package cpu
+package cpu_test
 
 import (
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
-	"unsafe"
+
+	"go.uber.org/goleak"
 
 	"zeroth/device"
+	"zeroth/device/cpu"
 )
 
-// An allocation over the budget fails and says what does not fit beside what;
-// what is freed can be had again, and a failure takes nothing.
-func TestBudget(t *testing.T) {
-	d := New(1)
+// What Alloc gives is zero, also where memory was freed before, aligned to 64
+// bytes, the host's, and accounted to the byte until it is freed.
+func TestAlloc(t *testing.T) {
+	d := cpu.New(1)
 	defer d.Close()
-	d.Budget(1 << 20)
-	var held []device.Buffer
-	alloc := func(n int, use device.Use) error {
-		b, err := d.Alloc(device.F32, n, use)
-		if err == nil {
-			held = append(held, b)
+	var want device.Usage
+	for round := range 3 {
+		var held []device.Buffer
+		for i, dt := range []device.DType{device.F32, device.BF16, device.F16, device.I32, device.F64} {
+			for _, n := range []int{0, 1, 7, 64, 5000} {
+				use := device.Use((i + n) % int(device.Uses))
+				b, err := d.Alloc(dt, n, use)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if b.Type != dt || b.N != n || !b.Host || b.Use != use || uintptr(b.Ptr)%64 != 0 || n > 0 && b.Ptr == nil {
+					t.Errorf("round %d: %d %v for %v: %+v", round, n, dt, use, b)
+				}
+				want.Add(use, int64(n*dt.Size()))
+				if slices.ContainsFunc(b.Raw(), func(x byte) bool { return x != 0 }) {
+					t.Errorf("round %d: %d %v are not zero", round, n, dt)
+				}
+				for j := range b.Raw() {
+					b.Raw()[j] = 0xaa
+				}
+				held = append(held, b)
+				if got := d.Usage(); got != want {
+					t.Fatalf("round %d: usage %v, want %v", round, got, want)
+				}
+			}
 		}
-		return err
+		for _, b := range held {
+			if slices.ContainsFunc(b.Raw(), func(x byte) bool { return x != 0xaa }) {
+				t.Errorf("round %d: %d %v share memory with others", round, b.N, b.Type)
+			}
+			d.Free(b)
+			want.Add(b.Use, -int64(b.Bytes()))
+			if got := d.Usage(); got != want {
+				t.Fatalf("round %d: usage %v after a free, want %v", round, got, want)
+			}
+		}
 	}
-	if err := alloc(1<<17, device.Params); err != nil { // half of it
+	if live := d.Usage().Live; live != (device.Bytes{}) {
+		t.Errorf("%v held at the end", live)
+	}
+}
+
+// Free takes back what Alloc gave and nothing else, once.
+func TestFreeRefuses(t *testing.T) {
+	d, other := cpu.New(1), cpu.New(1)
+	defer d.Close()
+	defer other.Close()
+	b, err := d.Alloc(device.F32, 100, device.Grads)
+	if err != nil {
 		t.Fatal(err)
 	}
-	err := alloc(1<<17+1, device.States)
-	if want := "1 MiB budget: 512 KiB of optimizer do not fit beside 512 KiB"; err == nil || err.Error() != want {
-		t.Errorf("error %v, want %s", err, want)
+	foreign, err := other.Alloc(device.F32, 100, device.Grads)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if err := alloc(1<<17, device.Master); err != nil {
-		t.Errorf("all of the budget: %v", err)
-	}
-	if err := alloc(1, device.Stats); err == nil {
-		t.Error("an element over the budget was given")
-	}
-	d.Free(held[0])
-	if err := alloc(1<<17, device.Grads); err != nil {
-		t.Errorf("what was freed: %v", err)
-	}
-	if u := d.Usage(); u.Live.Total() != 1<<20 || u.Peak.Total() != 1<<20 || u.Live[device.States] != 0 {
-		t.Errorf("usage %+v", u)
-	}
-	for _, b := range held[1:] {
+	refused := func(what string, b device.Buffer) {
+		defer func() {
+			if r := recover(); !strings.Contains(fmt.Sprint(r), fmt.Sprintf("%d bytes of grads that Alloc did not give", b.Bytes())) {
+				t.Errorf("free of %s: %v", what, r)
+			}
+		}()
 		d.Free(b)
 	}
-	if got := d.Usage().Live.Total(); got != 0 {
-		t.Errorf("%d bytes live after all is freed", got)
+	refused("a part", b.Slice(0, 50))
+	refused("another device's buffer", foreign)
+	other.Free(foreign)
+	d.Free(b)
+	refused("a buffer that is free", b)
+	d.Free(device.Buffer{}) // of no elements: nothing to do
+	if live := d.Usage().Live.Total(); live != 0 {
+		t.Errorf("%d bytes held at the end", live)
 	}
 }
 
-// Memory is aligned for direct reads from disks.
-func TestAllocIsAlignedToPages(t *testing.T) {
-	d := New(1)
+// The host's goroutines may allocate at the same time.
+func TestAllocConcurrently(t *testing.T) {
+	d := cpu.New(1)
 	defer d.Close()
-	for n := 1; n < 1<<16; n *= 3 {
-		b, err := d.Alloc(device.BF16, n, device.Staging)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if at := uintptr(unsafe.Pointer(b.Ptr)); at%4096 != 0 {
-			t.Errorf("%d elements at %#x", n, at)
-		}
-		d.Free(b)
+	const hosts, each = 8, 50
+	var wg sync.WaitGroup
+	for h := range hosts {
+		wg.Go(func() {
+			for i := range each {
+				b, err := d.Alloc(device.F32, 1+i, device.Use(h))
+				if err != nil {
+					t.Error(err)
+				}
+				if i%2 == 0 {
+					d.Free(b)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	var want device.Bytes
+	for h := range hosts {
+		want[h] = 4 * each / 2 * (each + 2) / 2 // 2 + 4 + … + each elements
+	}
+	if got := d.Usage().Live; got != want {
+		t.Errorf("usage %v, want %v", got, want)
 	}
 }
 
-func TestSizesInWords(t *testing.T) {
-	for n, want := range map[int64]string{0: "0 bytes", 1023: "1023 bytes", 1024: "1 KiB", 1536: "1.5 KiB", 40 << 20: "40 MiB", 1<<30 + 1: "1 GiB", 5<<30 + 1<<29: "5.5 GiB", 1<<20 - 1: "1024 KiB"} {
-		if got := size(n); got != want {
-			t.Errorf("%d bytes are %s, want %s", n, got, want)
+// Queues of one device use its workers at the same time: what they compute is
+// what they compute alone, and when all are closed no goroutine is left.
+func TestQueuesShareWorkers(t *testing.T) {
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	for _, workers := range []int{1, 2, 3, 2 * runtime.GOMAXPROCS(0)} {
+		d := cpu.New(workers)
+		const queues, rounds, n = 3, 20, 100000
+		var qs []*cpu.Queue
+		var sums [queues][]float32
+		for i := range queues {
+			qs = append(qs, d.NewQueue(fmt.Sprint(i)))
+			sums[i] = make([]float32, n)
+		}
+		rng := rand.New(rand.NewPCG(1, 2))
+		terms := make([]float32, n)
+		for i := range terms {
+			terms[i] = rng.Float32()
+		}
+		var hosts sync.WaitGroup
+		for i, q := range qs {
+			hosts.Go(func() {
+				for range rounds {
+					q.AddTo(device.OfF32(sums[i]), device.OfF32(sums[i]), device.OfF32(terms))
+				}
+				if err := q.Wait(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		hosts.Wait()
+		for i := range n {
+			var want float32
+			for range rounds {
+				want += terms[i]
+			}
+			for j := range queues {
+				if sums[j][i] != want {
+					t.Fatalf("%d workers, queue %d: element %d is %g, want %g", workers, j, i, sums[j][i], want)
+				}
+			}
+		}
+		for _, q := range qs {
+			q.Close()
+		}
+		d.Close()
+	}
+}
+
+// Memory of a device is not the garbage collector's: only the account holds it.
+func TestMemoryOutlivesCollection(t *testing.T) {
+	d := cpu.New(1)
+	defer d.Close()
+	b, err := d.Alloc(device.F64, 1000, device.States)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range b.F64() {
+		b.F64()[i] = float64(i)
+	}
+	for range 3 {
+		runtime.GC()
+		_ = make([]float64, 1000)
+	}
+	for i, x := range b.F64() {
+		if x != float64(i) {
+			t.Fatalf("element %d is %g", i, x)
 		}
 	}
+	d.Free(b)
 }

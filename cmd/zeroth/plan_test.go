@@ -1,0 +1,155 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+)
+
+const someLlama = `{"model_type":"llama","num_hidden_layers":32,"num_attention_heads":32,"num_key_value_heads":8,"hidden_size":4096,
+	"intermediate_size":14336,"vocab_size":128256,"max_position_embeddings":131072,"rms_norm_eps":1e-5,"rope_theta":5e5}`
+
+func writeLlama(t *testing.T) {
+	t.Helper()
+	for _, name := range []string{"config.json", "other.json"} {
+		if err := os.WriteFile(name, []byte(someLlama), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func contains(t *testing.T, text string, words ...string) {
+	t.Helper()
+	for _, w := range words {
+		if !strings.Contains(text, w) {
+			t.Errorf("no %q in\n%s", w, text)
+		}
+	}
+}
+
+// A job is planned as it is, without its data, and what is planned is what the
+// header of its run says.
+func TestPlan(t *testing.T) {
+	inFolder(t)
+	run, _ := zeroth(t, 0, "train", "tiny.yaml", "--out", "run1")
+	if err := os.Remove("a.txt"); err != nil {
+		t.Fatal(err)
+	}
+	out, _ := zeroth(t, 0, "plan", "tiny.yaml")
+	contains(t, out, "2 = shard 2 × replicate 1, stage 3, bf16", "float32 master copy", "of which padding", "peak    reduce-scatter of root", " of a rank's device, all of it allocated before step 1")
+	_, needs, _ := strings.Cut(out, "needs   ")
+	needs, _, _ = strings.Cut(needs, " (")
+	contains(t, run, "memory  "+needs+" a rank", "memory: "+needs+" a rank, as planned to the byte")
+	wider, _ := zeroth(t, 0, "plan", "tiny.yaml", "--world", "64", "--stage", "1", "--set", "train.micro_batch=2")
+	contains(t, wider, "64 = shard 64 × replicate 1, stage 1", "micro-batches of 2 × accumulate 1 × 64 ranks")
+}
+
+func TestPlanOfAModel(t *testing.T) {
+	inFolder(t)
+	writeLlama(t)
+	args := []string{"--stage", "3", "--gpus", "64", "--gpu-memory", "80GiB", "--micro-batch", "1", "--seq", "8192", "--recompute", "block"}
+	out, _ := zeroth(t, 0, append([]string{"plan", "--model", ".", "--deepspeed-estimate"}, args...)...)
+	contains(t, out, "Llama 8.0G, 8,030,261,248 parameters", "outside CUDA context", "device  80.0 GiB (85.90 GB)", ": fits\n",
+		"DeepSpeed, offload_param=none offload_optimizer=none zero_init=1")
+	same, _ := zeroth(t, 0, append([]string{"plan", "--model", "other.json", "--json"}, args...)...)
+	var plan struct {
+		Parameters, Allocated, Ranks int64
+		AtPeak                       int64 `json:"at_peak"`
+		Verdict                      string
+		Categories                   []struct {
+			Category  string
+			Allocated int64
+		}
+	}
+	if err := json.Unmarshal([]byte(same), &plan); err != nil {
+		t.Fatal(err)
+	}
+	var sum int64
+	for _, c := range plan.Categories {
+		sum += c.Allocated
+	}
+	if plan.Parameters != 8030261248 || plan.Ranks != 64 || plan.Verdict != "fits" || sum != plan.Allocated || plan.AtPeak > sum || plan.AtPeak == 0 {
+		t.Errorf("categories add up to %d: %+v", sum, plan)
+	}
+	zeroth(t, 0, "plan", "tiny.yaml", "--html", "p.html", "--svg", "p.svg", "--csv", "p.csv")
+	for _, file := range []string{"p.html", "p.svg", "p.csv"} {
+		if info, err := os.Stat(file); err != nil || info.Size() < 1000 {
+			t.Errorf("%s: %v", file, err)
+		}
+	}
+	zeroth(t, 1, "plan", "tiny.yaml", "--csv", "no/folder.csv")
+}
+
+func TestFit(t *testing.T) {
+	inFolder(t)
+	writeLlama(t)
+	args := []string{"fit", "--model", ".", "--gpus", "8", "--gpu-memory", "80GiB", "--micro-batch", "2", "--seq", "8192"}
+	out, _ := zeroth(t, 0, args...)
+	contains(t, out, "8 ranks of 80.0 GiB (85.90 GB)", "fits, fastest", "does not fit", "as it is set", "The fastest: --set ")
+	asJSON, _ := zeroth(t, 0, append(args, "--json", "--host-memory", "1TiB")...)
+	var fit struct {
+		Fits []struct {
+			Fits, Rehearsed     bool
+			Allocated, FreeLow  int64
+			Set                 []string
+			OffloadOptimizer    string `json:"offload_optimizer"`
+			Stage, ShardOfRanks int
+		}
+		Misfits []struct{ Binding string }
+	}
+	if err := json.Unmarshal([]byte(asJSON), &fit); err != nil || len(fit.Fits) == 0 || len(fit.Misfits) == 0 {
+		t.Fatalf("%v\n%s", err, asJSON)
+	}
+	offloads := 0
+	for _, f := range fit.Fits {
+		if !f.Fits || !f.Rehearsed || f.Allocated > 80<<30 {
+			t.Errorf("%+v", f)
+		}
+		if f.OffloadOptimizer == "host" {
+			offloads++
+		}
+		again := append([]string{"plan", "--model", "."}, args[3:]...)
+		for _, s := range f.Set {
+			again = append(again, "--set", s)
+		}
+		// The flags are sets too, and come first.
+		if out, _ := zeroth(t, 0, again...); !strings.Contains(out, ": fits\n") {
+			t.Errorf("%v:\n%s", f.Set, out)
+		}
+	}
+	if offloads == 0 {
+		t.Error("nothing is offloaded to the host memory there is")
+	}
+	for _, of := range []string{"model", "seq", "micro_batch"} {
+		out, _ := zeroth(t, 0, append(args, "--largest", of)...)
+		contains(t, out, "the largest "+of+" on 8 ranks", "with any")
+		out, _ = zeroth(t, 0, append(args, "--largest", of, "--json")...)
+		contains(t, out, `"of": "`+of+`"`)
+	}
+}
+
+// Mistakes of the command line are told with what would be right.
+func TestPlanMistakes(t *testing.T) {
+	inFolder(t)
+	for want, args := range map[string][]string{
+		"there is nothing to plan; want a job file":         {"plan"},
+		"give one of the two":                               {"plan", "tiny.yaml", "--model", "."},
+		`--gpu-memory: "80G" is not a size; want`:           {"plan", "tiny.yaml", "--gpu-memory", "80G"},
+		"-3 ranks; want at least 1":                         {"plan", "tiny.yaml", "--world", "-3"},
+		"config.json cannot be read":                        {"plan", "--model", "nowhere"},
+		"there is no stage 4":                               {"plan", "tiny.yaml", "--stage", "4"},
+		"--gpus-per-node 0; want at least 1":                {"plan", "tiny.yaml", "--gpus-per-node", "0"},
+		"--gpu-memory is missing":                           {"fit", "tiny.yaml", "--gpus", "2"},
+		"--disk without --host-memory":                      {"fit", "tiny.yaml", "--gpu-memory", "1GiB", "--disk", "1TB"},
+		"--flops 0; want a positive number":                 {"fit", "tiny.yaml", "--gpu-memory", "1GiB", "--flops", "0"},
+		`--link: "fast" is not a size`:                      {"fit", "tiny.yaml", "--gpu-memory", "1GiB", "--link", "fast"},
+		"--largest head; want model, seq or micro_batch":    {"fit", "tiny.yaml", "--gpu-memory", "1GiB", "--largest", "head"},
+		"no.yaml: the job file cannot be read: no such":     {"plan", "no.yaml"},
+		"parallel.memory: a budget of 20.0 KiB a rank, but": {"train", "tiny.yaml", "--set", "parallel.memory=20KiB"},
+	} {
+		if _, errs := zeroth(t, 2, args...); !strings.Contains(errs, want) {
+			t.Errorf("zeroth %v: %s\nwant %s", args, errs, want)
+		}
+	}
+}

@@ -1,0 +1,6 @@
+//go:build !linux
+
+package job
+
+// resident is not told by this system.
+func resident() (peak, files int64) { return 0, 0 }

@@ -1,0 +1,118 @@
+package job
+
+import (
+	"encoding/json"
+	"runtime"
+	"strings"
+	"testing"
+
+	"zeroth/device"
+)
+
+// accounted are the ranks of a small job, and how to take their account.
+func accounted(t *testing.T) ([]*Rank, func() *Account) {
+	t.Helper()
+	c := fitted(t, "zero.offload.optimizer=host")
+	ranks, err := c.Open(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closeAll(ranks) })
+	return ranks, func() *Account {
+		t.Helper()
+		a, err := c.account(3, ranks)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+}
+
+// What a rank holds that was not planned is told, by rank and category, on the
+// device and in host memory.
+func TestSurplusIsTold(t *testing.T) {
+	ranks, account := accounted(t)
+	if more := account().Surplus(); len(more) > 0 {
+		t.Errorf("as planned, but %v", more)
+	}
+	before := account().Held()
+	leak, err := ranks[1].Device.Alloc(device.F32, 1000, device.Staging)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaked, err := ranks[2].Host.Alloc(device.F32, 10, device.Grads)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := account()
+	want := "rank 1 holds +4000 bytes of offload_staging, rank 2 holds +40 bytes of grads in host memory"
+	if got := strings.Join(a.Surplus(), ", "); got != want || !strings.Contains(a.String(), "planned, but "+want) {
+		t.Errorf("got %s\nof %s", got, a)
+	}
+	if got := a.Held() - before; got != 4040 {
+		t.Errorf("the ranks hold %d bytes more, want 4040", got)
+	}
+	ranks[1].Device.Free(leak)
+	ranks[2].Host.Free(leaked)
+}
+
+// A leak outside of the ranks' allocators is not attributed to anything.
+func TestLeakIsUnattributed(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("the system does not tell what is resident")
+	}
+	_, account := accounted(t)
+	before := account()
+	const leak = 200 << 20 // enough to raise the peak whatever other tests have held
+	kept := make([]byte, leak)
+	for i := 0; i < len(kept); i += 4096 {
+		kept[i] = 1
+	}
+	after := account()
+	runtime.KeepAlive(kept)
+	if got := after.Unattributed() - before.Unattributed(); got < leak/2 || got > 2*leak {
+		t.Errorf("%d MiB leaked, %d MiB more unattributed", leak>>20, got>>20)
+	}
+	if after.Process.Go-before.Process.Go < leak/2 || after.Process.Files <= 0 {
+		t.Errorf("process %+v, before %+v", after.Process, before.Process)
+	}
+}
+
+// The line of metrics.jsonl adds up.
+func TestAccountLine(t *testing.T) {
+	_, account := accounted(t)
+	a := account()
+	a.Process = Process{Peak: a.Held() + 7, Go: 5, Files: 3}
+	raw, err := json.Marshal(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var line struct {
+		Step   int
+		Memory struct {
+			Planned struct{ Device, Host map[string]int64 }
+			Ranks   []struct {
+				Live, Peak map[string]int64
+				HostPeak   map[string]int64 `json:"host_peak"`
+			}
+			Process map[string]int64
+		}
+	}
+	if err := json.Unmarshal(raw, &line); err != nil {
+		t.Fatal(err)
+	}
+	if line.Step != 3 || len(line.Memory.Ranks) != 4 || line.Memory.Process["unattributed"] != 7 || line.Memory.Process["peak_rss"] != a.Process.Peak {
+		t.Errorf("%s", raw)
+	}
+	for _, r := range line.Memory.Ranks {
+		for use := range device.Uses {
+			name := use.String()
+			if r.Peak[name] != line.Memory.Planned.Device[name] || r.Live[name] != r.Peak[name] || r.HostPeak[name] != line.Memory.Planned.Host[name] {
+				t.Errorf("%s: %s", name, raw)
+			}
+		}
+	}
+	if a.Process = (Process{}); strings.Contains(a.String(), "unattributed") {
+		t.Errorf("of a system that does not tell: %s", a)
+	}
+}

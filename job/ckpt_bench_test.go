@@ -1,0 +1,215 @@
+package job
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+	"time"
+
+	"zeroth/checkpoint"
+)
+
+// benchJob is a job of 25 million parameters, 303 MB of state, with data that
+// is not read.
+func benchJob(b *testing.B, sets ...string) *Config {
+	b.Helper()
+	dir := b.TempDir()
+	file := filepath.Join(dir, "job.yaml")
+	text := fmt.Sprintf("data: {text: [%q]}\nmodel: {layers: 8, heads: 8, width: 512, context: 16}\ntrain: {micro_batch: 1}\nprecision: bf16\n", file)
+	if err := os.WriteFile(file, []byte(text), 0o666); err != nil {
+		b.Fatal(err)
+	}
+	c, err := Load(file, append(sets, "checkpoint.every=1", "checkpoint.keep=1", "checkpoint.dir="+filepath.Join(dir, "ckpt")))
+	if err != nil {
+		b.Fatal(err)
+	}
+	return c
+}
+
+// ranksOf is the job's ranks with their initial parameters.
+func ranksOf(b *testing.B, c *Config) []*Rank {
+	b.Helper()
+	ranks, err := c.Open(nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { closeAll(ranks) })
+	w := &weights{seed: 1}
+	if err := Together(ranks, func(r *Rank) error { return r.Trainer.Fill("master", w.fill) }); err != nil {
+		b.Fatal(err)
+	}
+	return ranks
+}
+
+// stateBytes is the size of all state.
+func stateBytes(c *Config, r *Rank) (n int64) {
+	for _, t := range c.tensors(r.Trainer.Kinds()) {
+		n += t.Bytes()
+	}
+	return n
+}
+
+// saveOnce saves by all ranks and returns the longest that one was kept from
+// training, and the time to the end.
+func saveOnce(b *testing.B, ranks []*Rank, step int) (blocked, took time.Duration) {
+	b.Helper()
+	waits := make([]time.Duration, len(ranks))
+	begin := time.Now()
+	err := Together(ranks, func(r *Rank) error {
+		if err := r.saver.save(progress{Step: step, Data: "none"}, nil); err != nil {
+			return err
+		}
+		end := r.saver.end(true)
+		waits[r.Rank] = end.blocked
+		return end.err
+	})
+	took = time.Since(begin)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, w := range waits {
+		blocked = max(blocked, w)
+	}
+	return blocked, took
+}
+
+// diskWrite is how long it takes to write and sync so many bytes one after the
+// other, and nothing else.
+func diskWrite(b *testing.B, dir string, n int64) time.Duration {
+	b.Helper()
+	path, noise := filepath.Join(dir, "disk"), benchNoise(64<<20)
+	begin := time.Now()
+	f, err := os.Create(path)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for at := int64(0); at < n; at += 4 << 20 {
+		if _, err := f.Write(noise[at%(64<<20):][:min(n-at, 4<<20)]); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if err := f.Sync(); err != nil {
+		b.Fatal(err)
+	}
+	f.Close()
+	took := time.Since(begin)
+	os.Remove(path)
+	return took
+}
+
+// benchNoise is so many bytes, a multiple of 8, that nothing can shrink.
+func benchNoise(n int) []byte {
+	b, rng := make([]byte, 0, n), rand.NewPCG(1, 2)
+	for len(b) < n {
+		b = binary.LittleEndian.AppendUint64(b, rng.Uint64())
+	}
+	return b
+}
+
+// BenchmarkSaveState is a save of a job's state as training sees it: how long
+// it waits, next to a save it waits for and to the disk, in turns; the best of
+// each counts.
+func BenchmarkSaveState(b *testing.B) {
+	for _, sets := range [][]string{{"parallel.ranks=1"}, {"parallel.ranks=4", "zero.stage=3"}} {
+		b.Run(sets[0], func(b *testing.B) {
+			var best [3]time.Duration // blocked by an async save, a sync save, the disk
+			note := func(i int, d time.Duration) {
+				if best[i] == 0 || d < best[i] {
+					best[i] = d
+				}
+			}
+			a, s := benchJob(b, sets...), benchJob(b, append(sets, "checkpoint.async=false")...)
+			async, sync := ranksOf(b, a), ranksOf(b, s)
+			bytes := stateBytes(a, async[0])
+			saveOnce(b, async, 1) // touches the staging memory's pages
+			step := 1
+			for b.Loop() {
+				step++
+				blocked, _ := saveOnce(b, async, step)
+				note(0, blocked)
+				_, took := saveOnce(b, sync, step)
+				note(1, took)
+				note(2, diskWrite(b, s.Checkpoint.Dir, bytes))
+			}
+			gbs := func(i int) float64 { return float64(bytes) / 1e9 / best[i].Seconds() }
+			b.ReportMetric(best[0].Seconds()*1e3, "async-blocked-ms")
+			b.ReportMetric(best[1].Seconds()*1e3, "sync-ms")
+			b.ReportMetric(100*best[0].Seconds()/best[1].Seconds(), "blocked-%")
+			b.ReportMetric(gbs(1), "sync-GB/s")
+			b.ReportMetric(gbs(2), "disk-GB/s")
+			b.ReportMetric(gbs(1)/gbs(2), "sync/disk")
+		})
+	}
+}
+
+// BenchmarkLoadState is a resume's load of a job's state into its ranks, next
+// to reading the files' bytes from the cache with nothing done to them.
+func BenchmarkLoadState(b *testing.B) {
+	for _, sets := range [][]string{{"parallel.ranks=1"}, {"parallel.ranks=4", "zero.stage=3"}, {"parallel.ranks=4", "zero.stage=0"}} {
+		b.Run(sets[0]+","+sets[len(sets)-1], func(b *testing.B) {
+			c := benchJob(b, sets...)
+			ranks := ranksOf(b, c)
+			saveOnce(b, ranks, 1)
+			path, err := checkpoint.Resolve(c.Checkpoint.Dir, "latest")
+			if err != nil {
+				b.Fatal(err)
+			}
+			bytes := stateBytes(c, ranks[0])
+			into := benchNoise(int(bytes)/8*8 + 1<<20)
+			var ours, disk time.Duration
+			var read int64
+			for b.Loop() {
+				ck, err := checkpoint.Open(path)
+				if err != nil {
+					b.Fatal(err)
+				}
+				r := &resumed{Checkpoint: ck, progress: progress{Data: "none"}}
+				begin := time.Now()
+				if err := Together(ranks, func(rank *Rank) error { return restore(r, rank.Trainer, max(1, runtime.GOMAXPROCS(0)/len(ranks))) }); err != nil {
+					b.Fatal(err)
+				}
+				if d := time.Since(begin); ours == 0 || d < ours {
+					ours = d
+				}
+				read = ck.BytesRead()
+				ck.Close()
+				if d := cachedRead(b, path, into); disk == 0 || d < disk {
+					disk = d
+				}
+			}
+			b.ReportMetric(float64(bytes)/1e9/ours.Seconds(), "load-GB/s")
+			b.ReportMetric(float64(bytes)/1e9/disk.Seconds(), "cache-GB/s")
+			b.ReportMetric(disk.Seconds()/ours.Seconds(), "load/cache")
+			b.ReportMetric(float64(read)/float64(bytes), "read/bytes")
+		})
+	}
+}
+
+// cachedRead is how long it takes to read all data files into as much memory,
+// whose pages are there.
+func cachedRead(b *testing.B, path string, into []byte) time.Duration {
+	b.Helper()
+	files, err := filepath.Glob(filepath.Join(path, "data-*"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	begin := time.Now()
+	for _, name := range files {
+		f, err := os.Open(name)
+		if err != nil {
+			b.Fatal(err)
+		}
+		n, err := io.ReadFull(f, into)
+		if err != nil && err != io.ErrUnexpectedEOF {
+			b.Fatal(err)
+		}
+		into = into[n:]
+		f.Close()
+	}
+	return time.Since(begin)
+}

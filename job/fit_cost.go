@@ -1,0 +1,169 @@
+package job
+
+import (
+	"slices"
+
+	"zeroth/nn"
+	"zeroth/zero"
+)
+
+// Rates are what a rank can do in a second, to weigh work against traffic. The
+// last three are a rank's share of what its machine has.
+type Rates struct {
+	Flops  float64 `json:"flops"`       // floating-point operations that products of matrices come to
+	Link   float64 `json:"link"`        // bytes sent to other ranks, and received at the same time
+	Host   float64 `json:"host_link"`   // bytes between device and host memory, each way
+	Memory float64 `json:"host_memory"` // bytes the host's kernels read and write
+	Disk   float64 `json:"disk"`        // bytes to or from the disk
+}
+
+// Cost is what a step of one rank takes.
+type Cost struct {
+	Flops   float64 `json:"flops"`
+	Again   float64 `json:"recompute_flops"` // those that recomputing activations takes, in Flops too
+	Sent    int64   `json:"sent_bytes"`      // to other ranks
+	Moved   int64   `json:"moved_bytes"`     // between device and host memory, both ways
+	Disk    int64   `json:"disk_bytes"`      // to and from the disk
+	Compute float64 `json:"compute_seconds"`
+	Exposed float64 `json:"exposed_seconds"` // communication that no computing hides
+	Update  float64 `json:"update_seconds"`  // of what is offloaded
+}
+
+// Seconds is how long the step takes.
+func (c Cost) Seconds() float64 { return c.Compute + c.Exposed + c.Update }
+
+// cost counts the work of a step and divides it by the rates. With Ψ the
+// parameters of matrix products and, of L layers of width C, positions that
+// attend to T/2 others on average, a token takes 2Ψ + 2LTC operations forward,
+// twice that backward, and recomputing the blocks' share of the first again.
+// What is sent in a micro-batch is hidden behind its computing, as far as that
+// goes, if units are gathered ahead.
+func (c *Config) cost(m *nn.Model, units []zero.UnitSize, r Rates) (cost Cost) {
+	t := c.Train
+	tokens := float64(t.MicroBatch) * float64(c.Model.Context)
+	blocks, ends := matmuls(m)
+	attention := 2 * float64(c.Model.Layers) * float64(c.Model.Context) * float64(m.Width)
+	micro := 3 * tokens * (2*(blocks+ends) + attention)
+	if c.Zero.Recompute == "block" {
+		again := tokens * (2*blocks + attention)
+		micro += again
+		cost.Again = again * float64(t.Accumulate)
+	}
+	cost.Flops = micro * float64(t.Accumulate)
+	cost.Compute = cost.Flops / r.Flops
+	once, each := c.sent(units)
+	cost.Sent = once + each
+	traffic := float64(each)/r.Link + c.moved(units, r, &cost) // of all micro-batches
+	if c.Zero.Prefetch == 0 {
+		cost.Exposed = float64(once)/r.Link + traffic
+		return cost
+	}
+	cost.Exposed = max(0, traffic-cost.Compute)
+	hidden := max(0, cost.Compute-traffic) / float64(t.Accumulate) // the micro-batch that sends what is sent once
+	cost.Exposed += max(0, float64(once)/r.Link-hidden)
+	return cost
+}
+
+// moved counts what passes between the device, the host and the disk, and what
+// waits for it. Of each element of a shard with p bytes of a parameter and K
+// vectors of state that are updated on the host, the gradient (4) goes there,
+// at stages 2 and 3 after every micro-batch, before which the sum so far is
+// brought back, and the parameter (p) comes back if it rests on the device. The
+// host's kernel reads 4 + 4 + 4K and writes p + 4 + 4K, and the disk, if that is
+// where they rest, reads and writes 4 + 4K. A parameter that rests elsewhere is
+// fetched for every gather. The result is the seconds that takes.
+func (c *Config) moved(units []zero.UnitSize, r Rates, cost *Cost) (fetching float64) {
+	o, p, K := c.Zero.Offload, int64(c.Precision.Size()), int64(len(c.Optimizer.rule().States()))
+	var shards, away, fetched int64 // bytes: float32 of all shards; parameters that rest elsewhere, and their fetches
+	gathers := c.gathers(units)
+	for i, u := range units {
+		n := c.part(u)
+		shards += 4 * n
+		if o.Parameters != "none" && !u.Shared {
+			away += p * n
+			fetched += gathers[i] * p * n
+		}
+	}
+	cost.Moved = fetched
+	if o.Parameters == "disk" {
+		cost.Disk = fetched + away
+	}
+	fetching = max(float64(fetched)/r.Host, float64(cost.Disk)/r.Disk)
+	if o.Optimizer == "none" {
+		cost.Moved += away // new values
+		return fetching
+	}
+	grads := int64(o.Ratio * float64(shards))
+	across := grads
+	if c.Zero.Stage > 1 {
+		across *= int64(2*c.Train.Accumulate - 1)
+	}
+	across += grads/4*p - int64(o.Ratio*float64(away))
+	states := grads * (1 + K)
+	seconds := []float64{float64(across) / 2 / r.Host, float64(grads+2*states+grads/4*p) / r.Memory}
+	if o.Optimizer == "disk" {
+		cost.Disk += 2 * states
+		seconds = append(seconds, float64(2*states)/r.Disk)
+	}
+	cost.Moved += across
+	cost.Update = slices.Max(seconds)
+	return fetching
+}
+
+// matmuls are the parameters of the products of matrices in the blocks, and in
+// the output layer. Looking up an embedding is none.
+func matmuls(m *nn.Model) (blocks, ends float64) {
+	for _, mod := range m.Modules[1 : len(m.Modules)-1] {
+		for _, p := range mod.Params() {
+			if len(p.Shape) == 2 {
+				blocks += float64(p.Numel())
+			}
+		}
+	}
+	return blocks, float64(m.Vocab) * float64(m.Width)
+}
+
+// gathers are how often each unit is gathered in a step: once if it stays whole,
+// else for every pass, less where it is still in its slot when passes turn
+// around.
+func (c *Config) gathers(units []zero.UnitSize) []int64 {
+	p, passes := zero.Stage(c.Zero.Stage).Policy(c.Zero.Prefetch, false), int64(c.Train.Accumulate)
+	times := make([]int64, len(units))
+	var turn []int
+	for i, u := range units {
+		times[i] = 1
+		if !p.KeepParams && !u.Shared {
+			times[i] = 2 * passes
+			turn = append(turn, i)
+		}
+	}
+	for i := range min(p.Prefetch+1, len(turn)) {
+		times[turn[len(turn)-1-i]] -= passes
+		times[turn[i]] -= passes - 1
+	}
+	return times
+}
+
+// sent is the bytes a rank sends around rings: once in a step, and in all
+// micro-batches together.
+func (c *Config) sent(units []zero.UnitSize) (once, each int64) {
+	mesh, p := c.Mesh(), zero.Stage(c.Zero.Stage).Policy(c.Zero.Prefetch, false)
+	S, R, e := int64(mesh.Shard), int64(mesh.Replicate), int64(c.Precision.Size())
+	gathers := c.gathers(units)
+	for i, u := range units {
+		part := c.part(u)
+		gather, reduce := gathers[i]*e*part*(S-1), 4*part*(S-1)
+		once += 2 * (4 * part / R * (R - 1)) // between replicas
+		if p.KeepParams || u.Shared {
+			once += gather
+		} else {
+			each += gather
+		}
+		if p.KeepGrads {
+			once += reduce
+		} else {
+			each += int64(c.Train.Accumulate) * reduce
+		}
+	}
+	return once, each
+}

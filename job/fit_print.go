@@ -1,0 +1,178 @@
+package job
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+
+	"zeroth/device"
+)
+
+// Print writes what fits for people.
+func (f *Fit) Print(out io.Writer) error {
+	var b strings.Builder
+	l, j := f.Limits, f.Job.Config
+	fmt.Fprintf(&b, "job     %s, %d sequences of %s tokens a step\n", j.Model.title(), j.Train.Batch, grouped(int64(j.Model.Context)))
+	for _, line := range l.lines() {
+		fmt.Fprintln(&b, line)
+	}
+	t := columns{align: "lllllrrlrrrl"}
+	t.add("", "stage", "shard", "micro-batch", "recompute", "prefetch", "loss chunk", "offload", "allocated", "free", "time", "")
+	var fastest float64
+	for _, x := range f.Fits {
+		if s := x.Cost.Seconds(); fastest == 0 || s < fastest {
+			fastest = s
+		}
+	}
+	for i, x := range f.Fits {
+		word := "fits"
+		if i == 0 {
+			word = "fits, fastest"
+		}
+		f.row(&t, word, x, fastest)
+	}
+	for _, x := range f.Others {
+		f.row(&t, "does not fit", x, fastest)
+	}
+	f.row(&t, "as it is set", f.Job, fastest)
+	fmt.Fprintf(&b, "\n%v\n%s", &t, f.advice())
+	_, err := io.WriteString(out, b.String())
+	return err
+}
+
+func (f *Fit) row(t *columns, word string, x *Choice, fastest float64) {
+	c, mesh := x.Config, x.Config.Mesh()
+	low, high := x.Free()
+	free, why, time := byteSize(low), "", "-"
+	if high != low {
+		free += " to " + byteSize(high)
+	}
+	if fastest > 0 {
+		time = fmt.Sprintf("%.2f", x.Cost.Seconds()/fastest)
+	}
+	switch {
+	case low < 0 && high >= 0:
+		why = "fits if what is outside is small"
+	case !x.Fits():
+		why = x.binds()
+	default:
+		why = x.spends()
+	}
+	t.add(word, fmt.Sprint(c.Zero.Stage), fmt.Sprintf("%d × %d", mesh.Shard, mesh.Replicate), fmt.Sprintf("%d × %d", c.Train.MicroBatch, c.Train.Accumulate),
+		c.Zero.Recompute, fmt.Sprint(c.Zero.Prefetch), fmt.Sprint(c.Train.LossChunk), cmp.Or(c.Zero.Offload.String(), "-"), byteSize(x.Needs.Device.Total()), free, time, why)
+}
+
+// lines are the limits in words.
+func (l Limits) lines() []string {
+	words := fmt.Sprintf("limits  %d ranks of %s", l.Ranks, bothUnits(l.Memory))
+	rates := fmt.Sprintf("rates   %.4g flop/s a rank, %s/s sent", l.Rates.Flops, decimalSize(int64(l.Rates.Link)))
+	if l.Host > 0 {
+		words += fmt.Sprintf(", with %s of host memory for each", bothUnits(l.Host))
+		rates += fmt.Sprintf(", %s/s to host memory, %s/s there", decimalSize(int64(l.Rates.Host)), decimalSize(int64(l.Rates.Memory)))
+	}
+	if l.Disk > 0 {
+		words += fmt.Sprintf(" and %s of disk", bothUnits(l.Disk))
+		rates += fmt.Sprintf(", %s/s to disk", decimalSize(int64(l.Rates.Disk)))
+	}
+	return []string{words, rates + ": for the relative times alone"}
+}
+
+// binds says what takes most of a choice that does not fit.
+func (c *Choice) binds() string {
+	what, bytes := c.Binding()
+	return fmt.Sprintf("%s takes %s", what, byteSize(bytes))
+}
+
+// spends says what a step's time goes into.
+func (c *Choice) spends() string {
+	words := []string{decimalSize(c.Cost.Sent) + " sent"}
+	if c.Cost.Again > 0 {
+		words = append(words, fmt.Sprintf("%.0f %% recomputed", 100*c.Cost.Again/(c.Cost.Flops-c.Cost.Again)))
+	}
+	s := c.Cost.Seconds()
+	if c.Cost.Exposed > 0.005*s {
+		words = append(words, fmt.Sprintf("%.0f %% waiting", 100*c.Cost.Exposed/s))
+	}
+	if c.Cost.Update > 0 {
+		words = append(words, fmt.Sprintf("%.0f %% updating, %s of host memory", 100*c.Cost.Update/s, byteSize(c.Needs.Host.Total())))
+	}
+	if c.Needs.Disk > 0 {
+		words = append(words, byteSize(c.Needs.Disk)+" of disk")
+	}
+	return strings.Join(words, ", ")
+}
+
+// advice is what to do about it.
+func (f *Fit) advice() string {
+	tried := fmt.Sprintf("%s settings tried by closed forms; what is listed was rehearsed and is exact.\n", grouped(int64(f.Tried)))
+	if len(f.Fits) == 0 {
+		return tried + "Nothing fits: more ranks, more memory for each, a smaller model or shorter sequences.\n"
+	}
+	line := "The job is set to the fastest already.\n"
+	if sets := f.Fits[0].Sets; len(sets) > 0 {
+		line = "The fastest: --set " + strings.Join(sets, " --set ") + "\n"
+	}
+	return tried + line
+}
+
+// title names a model: "GPT-2 124.4M".
+func (m Model) title() string {
+	n := m.network()
+	total := 0
+	for _, p := range parameters(n) {
+		total += p.Numel()
+	}
+	return n.Name + " " + compact(float64(total))
+}
+
+// MarshalJSON is the choice for programs.
+func (c *Choice) MarshalJSON() ([]byte, error) {
+	low, high := c.Free()
+	binding, _ := c.Binding()
+	by, x, mesh := map[string]int64{}, c.Config, c.Config.Mesh()
+	for use, n := range c.Needs.Device {
+		by[device.Use(use).String()] = n
+	}
+	return json.Marshal(struct {
+		Fits       bool             `json:"fits"`
+		Stage      int              `json:"stage"`
+		Shard      int              `json:"shard"`
+		Replicate  int              `json:"replicate"`
+		MicroBatch int              `json:"micro_batch"`
+		Accumulate int              `json:"accumulate"`
+		Recompute  string           `json:"recompute"`
+		Prefetch   int              `json:"prefetch"`
+		LossChunk  int              `json:"loss_chunk"`
+		Optimizer  string           `json:"offload_optimizer"`
+		Params     string           `json:"offload_parameters"`
+		Set        []string         `json:"set"`
+		Allocated  int64            `json:"allocated"`
+		Categories map[string]int64 `json:"categories"`
+		Host       int64            `json:"host"`
+		Disk       int64            `json:"disk"`
+		FreeLow    int64            `json:"free_low"`
+		FreeHigh   int64            `json:"free_high"`
+		Binding    string           `json:"binding"`
+		Seconds    float64          `json:"seconds"`
+		Cost       Cost             `json:"cost"`
+		Rehearsed  bool             `json:"rehearsed"`
+	}{
+		c.Fits(), x.Zero.Stage, mesh.Shard, mesh.Replicate, x.Train.MicroBatch, x.Train.Accumulate, x.Zero.Recompute, x.Zero.Prefetch,
+		x.Train.LossChunk, x.Zero.Offload.Optimizer, x.Zero.Offload.Parameters, c.Sets, c.Needs.Device.Total(), by,
+		c.Needs.Host.Total(), c.Needs.Disk, low, high, binding, c.Cost.Seconds(), c.Cost, c.Rehearsed,
+	})
+}
+
+// MarshalJSON is the answer for programs.
+func (f *Fit) MarshalJSON() ([]byte, error) {
+	return json.Marshal(struct {
+		Limits Limits    `json:"limits"`
+		Model  string    `json:"model"`
+		Tried  int       `json:"tried"`
+		Job    *Choice   `json:"job"`
+		Fits   []*Choice `json:"fits"`
+		Others []*Choice `json:"misfits"`
+	}{f.Limits, f.Job.Config.Model.title(), f.Tried, f.Job, f.Fits, f.Others})
+}
