@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -23,9 +24,9 @@ import (
 // as it lives, so that the file of a dead run is known by its header and by
 // having no lock; such files are removed before a new one is made, never read.
 //
-// Each tile's CRC32C is kept in memory, four bytes for up to 12 MiB: a block
-// that comes back with a flipped bit is found, and so is one that comes back
-// as it was before its last write, which a sum stored beside it would bless.
+// A CRC32C of every chunk of 1 MiB is kept in memory: a chunk that comes back
+// with a flipped bit is found, and so is one that comes back as it was before
+// its last write, which a sum stored beside it would bless.
 //
 // The header is text, padded with zeros to a block, so that `head` on a
 // file left behind says what it is:
@@ -45,10 +46,10 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // block is a tile's place in the file.
 type block struct {
-	off     int64 // bytes
-	len     int   // bytes
-	crc     uint32
-	written bool // before that it is zeros
+	off     int64    // bytes
+	len     int      // bytes
+	sums    []uint32 // CRC32C of each chunk
+	written bool     // before that it is zeros
 }
 
 // disk is one rank's file.
@@ -58,8 +59,8 @@ type disk struct {
 	file      File
 	direct    bool
 	size      int64 // bytes
-	reads     *lane
-	writes    *lane
+	reads     *lanes
+	writes    *lanes
 	reclaimed []string
 }
 
@@ -70,7 +71,7 @@ func newDisk(s Scratch) *disk {
 
 // lay reserves a block of n bytes, a multiple of blockSize.
 func (d *disk) lay(n int) *block {
-	b := &block{off: d.size, len: n}
+	b := &block{off: d.size, len: n, sums: make([]uint32, (n+chunk-1)/chunk)}
 	d.size += int64(n)
 	return b
 }
@@ -114,7 +115,7 @@ func (d *disk) open(layout uint32) (err error) {
 	if err := d.writeHeader(d.header(layout)); err != nil {
 		return err
 	}
-	d.reads, d.writes = newLane(d.Timeout), newLane(d.Timeout)
+	d.reads, d.writes = newLanes(d.Timeout), newLanes(d.Timeout)
 	return nil
 }
 
@@ -197,11 +198,8 @@ func (d *disk) read(b *block, to device.Buffer) error {
 		clear(mem)
 		return nil
 	}
-	if err := d.reads.do(transfer{d.file, mem, b.off, false}); err != nil {
-		return fmt.Errorf("%s: read %d bytes at offset %d: %w", d.name, b.len, b.off, cause(err))
-	}
-	if sum := crc32.Checksum(mem, castagnoli); sum != b.crc {
-		return fmt.Errorf("%s: the %d bytes at offset %d have checksum %08x, %08x was written: the disk has lost or changed them", d.name, b.len, b.off, sum, b.crc)
+	if err := d.reads.move(d.file, b, mem, false); err != nil {
+		return fmt.Errorf("%s: %w", d.name, err)
 	}
 	return nil
 }
@@ -209,10 +207,10 @@ func (d *disk) read(b *block, to device.Buffer) error {
 // write writes the beginning of a slot to a block.
 func (d *disk) write(b *block, from device.Buffer) error {
 	mem := d.mem(b, from)
-	b.crc, b.written = crc32.Checksum(mem, castagnoli), true
-	if err := d.writes.do(transfer{d.file, mem, b.off, true}); err != nil {
-		return fmt.Errorf("%s: write %d bytes at offset %d: %w", d.name, b.len, b.off, cause(err))
+	if err := d.writes.move(d.file, b, mem, true); err != nil {
+		return fmt.Errorf("%s: %w", d.name, err)
 	}
+	b.written = true
 	return nil
 }
 
@@ -227,7 +225,7 @@ func (d *disk) mem(b *block, slot device.Buffer) []byte {
 // was given up may still be under way.
 func (d *disk) close() (idle bool) {
 	idle = true
-	for _, l := range []*lane{d.reads, d.writes} {
+	for _, l := range []*lanes{d.reads, d.writes} {
 		if l != nil {
 			idle = l.close() && idle
 		}
@@ -251,78 +249,126 @@ func cause(err error) error {
 	return err
 }
 
-// transfer is bytes to move between memory and a file.
+// chunk is the bytes that move, and are summed, at a time.
+const chunk = 1 << 20
+
+// transfer is a chunk, or less, to move between memory and a file.
 type transfer struct {
 	file  File
 	mem   []byte
 	off   int64
+	sum   *uint32 // its CRC32C: to be set by a write, to be met by a read
 	write bool
 }
 
 func (t transfer) run() (err error) {
 	if t.write {
+		*t.sum = crc32.Checksum(t.mem, castagnoli)
 		_, err = t.file.WriteAt(t.mem, t.off)
-		return err
+		return t.failed("write", err)
 	}
-	n, err := t.file.ReadAt(t.mem, t.off)
-	if n == len(t.mem) {
+	switch n, err := t.file.ReadAt(t.mem, t.off); {
+	case n == len(t.mem):
+	case err == nil || err == io.EOF:
+		return t.failed("read", fmt.Errorf("the file ends after %d of them: %w", n, io.ErrUnexpectedEOF))
+	default:
+		return t.failed("read", err)
+	}
+	if sum := crc32.Checksum(t.mem, castagnoli); sum != *t.sum {
+		return fmt.Errorf("the %d bytes at offset %d have checksum %08x, %08x was written: the disk has lost or changed them", len(t.mem), t.off, sum, *t.sum)
+	}
+	return nil
+}
+
+func (t transfer) failed(what string, err error) error {
+	if err == nil {
 		return nil
 	}
-	if err == nil || err == io.EOF {
-		return fmt.Errorf("the file ends after %d of them: %w", n, io.ErrUnexpectedEOF)
+	return fmt.Errorf("%s %d bytes at offset %d: %w", what, len(t.mem), t.off, cause(err))
+}
+
+// lanes are goroutines that read, or that write: several, so that the disk
+// always has something to do, and apart from who waits for them, so that a
+// disk that does not answer can be given up.
+type lanes struct {
+	lane    [2]lane
+	timer   *time.Timer
+	timeout time.Duration
+	stuck   atomic.Bool
+	running sync.WaitGroup
+}
+
+// lane does one chunk at a time.
+type lane struct {
+	todo chan transfer
+	done chan error // capacity 1
+}
+
+func newLanes(timeout time.Duration) *lanes {
+	l := &lanes{timeout: timeout, timer: time.NewTimer(time.Hour)}
+	l.timer.Stop()
+	for i := range l.lane {
+		todo, done := make(chan transfer), make(chan error, 1)
+		l.lane[i] = lane{todo, done}
+		l.running.Go(func() {
+			for t := range todo {
+				done <- t.run()
+			}
+		})
+	}
+	return l
+}
+
+// move moves a block between memory and the file, its chunks on the lanes in
+// turn.
+func (l *lanes) move(f File, b *block, mem []byte, write bool) (err error) {
+	if l.stuck.Load() {
+		return errors.New("the disk does not answer")
+	}
+	sent := 0
+	for i := range len(b.sums) + len(l.lane) {
+		at, before := &l.lane[i%len(l.lane)], i-len(l.lane) // the chunk that the lane has
+		if before >= 0 && before < sent {
+			if e := l.await(at, b, before); err == nil {
+				err = e
+			}
+			if l.stuck.Load() {
+				return err
+			}
+		}
+		if i < len(b.sums) && err == nil {
+			lo, hi := i*chunk, min((i+1)*chunk, len(mem))
+			at.todo <- transfer{f, mem[lo:hi], b.off + int64(lo), &b.sums[i], write}
+			sent = i + 1
+		}
 	}
 	return err
 }
 
-// lane is a goroutine that transfers, so that its owner can give up on a disk
-// that does not answer.
-type lane struct {
-	todo    chan transfer
-	done    chan error
-	timer   *time.Timer
-	timeout time.Duration
-	stuck   atomic.Bool
-	ended   chan struct{}
-}
-
-func newLane(timeout time.Duration) *lane {
-	l := &lane{todo: make(chan transfer), done: make(chan error, 1), timeout: timeout, ended: make(chan struct{}), timer: time.NewTimer(time.Hour)}
-	l.timer.Stop()
-	go func() {
-		defer close(l.ended)
-		for t := range l.todo {
-			l.done <- t.run()
-		}
-	}()
-	return l
-}
-
-// do runs a transfer and returns when it is done, or has taken too long.
-func (l *lane) do(t transfer) error {
-	if l.stuck.Load() {
-		return errors.New("the disk does not answer")
-	}
-	l.todo <- t
+// await returns when a lane's chunk of a block is done, or has taken too long.
+func (l *lanes) await(at *lane, b *block, i int) error {
 	if l.timeout > 0 {
 		l.timer.Reset(l.timeout)
 		defer l.timer.Stop()
 	}
 	select {
-	case err := <-l.done:
+	case err := <-at.done:
 		return err
 	case <-l.timer.C:
 		l.stuck.Store(true)
-		return fmt.Errorf("not done after %v: the disk does not answer, or is far too slow", l.timeout)
+		return fmt.Errorf("offset %d: not done after %v: the disk does not answer, or is far too slow", b.off+int64(i)*chunk, l.timeout)
 	}
 }
 
-// close ends the goroutine, at once or, if it is stuck, when the transfer ends;
-// which it does is the result.
-func (l *lane) close() (idle bool) {
-	close(l.todo)
+// close ends the goroutines, at once or, if one is stuck, when its chunk is
+// done; which it is, is the result.
+func (l *lanes) close() (idle bool) {
+	for _, at := range l.lane {
+		close(at.todo)
+	}
 	if l.stuck.Load() {
 		return false
 	}
-	<-l.ended
+	l.running.Wait()
 	return true
 }

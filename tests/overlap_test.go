@@ -94,7 +94,7 @@ func TestDelaysDoNotChangeBits(t *testing.T) {
 			t.Parallel()
 			var want outcome
 			for prefetch := range 3 {
-				c := config(t, append(sets, "parallel.ranks=4", "train.steps=3", fmt.Sprintf("zero.prefetch=%d", prefetch))...)
+				c := config(t, append(sets, "parallel.ranks=4", "train.steps=2", fmt.Sprintf("zero.prefetch=%d", prefetch))...)
 				if prefetch == 0 {
 					want = train(t, c, nil)
 				}
