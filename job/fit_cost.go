@@ -124,22 +124,47 @@ func matmuls(m *nn.Model) (blocks, ends float64) {
 }
 
 // gathers are how often each unit is gathered in a step: once if it stays whole,
-// else for every pass, less where it is still in its slot when passes turn
-// around.
+// else for every pass that reads it, less where it is still in its slot when
+// passes turn around. Micro-batches after the first are alike.
 func (c *Config) gathers(units []zero.UnitSize) []int64 {
-	p, passes := zero.Stage(c.Zero.Stage).Policy(c.Zero.Prefetch, false), int64(c.Train.Accumulate)
-	times := make([]int64, len(units))
+	p, times := zero.Stage(c.Zero.Stage).Policy(c.Zero.Prefetch, false), make([]int64, len(units))
 	var turn []int
 	for i, u := range units {
 		times[i] = 1
 		if !p.KeepParams && !u.Shared {
-			times[i] = 2 * passes
+			times[i] = 0
 			turn = append(turn, i)
 		}
 	}
-	for i := range min(p.Prefetch+1, len(turn)) {
-		times[turn[len(turn)-1-i]] -= passes
-		times[turn[i]] -= passes - 1
+	lookup := len(turn) > 0 && units[turn[0]].Lookup
+	slots := p.ParamSlots()
+	in := make([]int, slots)
+	for i := range in {
+		in[i] = -1
+	}
+	pass := func(k int, times int64) (gathered int64) { // of the unit whose turn is k
+		slot := k
+		if lookup {
+			slot = k - 1
+			if k == 0 {
+				slot = max(0, len(turn)-2)
+			}
+		}
+		if in[slot%slots] == k {
+			return 0
+		}
+		in[slot%slots] = k
+		return times
+	}
+	for _, alike := range []int64{1, int64(c.Train.Accumulate) - 1} {
+		for k, u := range turn {
+			times[u] += pass(k, alike)
+		}
+		for k := len(turn) - 1; k >= 0; k-- {
+			if k > 0 || !lookup {
+				times[turn[k]] += pass(k, alike)
+			}
+		}
 	}
 	return times
 }

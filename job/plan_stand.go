@@ -50,7 +50,9 @@ func (m *watchedModule) Forward(q nn.Ops, mem nn.Scratch, w []device.Buffer, bt 
 // Backward implements nn.Module.
 func (m *watchedModule) Backward(q nn.Ops, mem nn.Scratch, w, dw []device.Buffer, bt *nn.Batch, x, d device.Buffer, s *nn.Saved) {
 	m.w.at = nil
-	m.w.hold(m.unit)
+	if m.at > 0 || !m.w.lookup {
+		m.w.hold(m.unit)
+	}
 	m.w.gradient(m.unit)
 	m.w.event(backward, m.unit.name, m.at)
 	m.Module.Backward(q, &watchedScratch{mem, m, bt, WorkSpace}, w, dw, bt, x, d, s)
