@@ -21,7 +21,8 @@ type Forecast struct {
 	Flops    float64 `json:"model_flops"`                   // of a rank in a step, without what is recomputed
 	Used     float64 `json:"utilisation"`                   // MFU: Flops a second, as a share of the peak
 
-	trace *Trace // of a rank, of a step or some
+	trace *Trace  // of a rank, of a step or some
+	of    *Config // whose steps these are: with fewer micro-batches, where there are many
 }
 
 // pricing is what a replay asks of hardware.
@@ -150,7 +151,7 @@ func (c *Config) replayAll(p pricing) (*Forecast, error) {
 		steps.add(ran{"", fmt.Sprint("step ", i+1), int64(1e9 * from), int64(1e9 * end)})
 		from = end
 	}
-	f := &Forecast{Hardware: p.name, Source: p.source, Ranks: c.Parallel.Ranks, trace: &Trace{ranks: [][]*track{append(tracks, steps)}}}
+	f := &Forecast{Hardware: p.name, Source: p.source, Ranks: c.Parallel.Ranks, of: c, trace: &Trace{ranks: [][]*track{append(tracks, steps)}}}
 	e := f.trace.exposure()
 	f.Seconds, f.Compute, f.Exposed, f.Offload = e.Seconds, e.Compute, e.Exposed, e.Offload
 	m := c.Model.network()
@@ -197,6 +198,17 @@ func seconds(s float64) string {
 	return fmt.Sprintf("%.2f s", s)
 }
 
-// WriteTrace writes what the queues of a rank do, and what is in use the while,
-// as Trace.Write does for a run.
-func (f *Forecast) WriteTrace(out io.Writer) error { return f.trace.Write(out) }
+// WriteTrace writes what the queues of a rank are forecast to do, and what is in
+// use the while, as Trace.Write does for a run. Of many micro-batches there are
+// three.
+func (p *Plan) WriteTrace(out io.Writer) error {
+	t, of := *p.Forecast.trace, p.Forecast.of
+	if t.plan = p; of.Train.Accumulate != p.Config.Train.Accumulate {
+		few, err := of.Plan(p.Machine)
+		if err != nil {
+			return err
+		}
+		t.plan = few
+	}
+	return t.Write(out)
+}

@@ -67,7 +67,13 @@ func Resume(ctx context.Context, c *Config, out, which string, obs Observer) err
 		}
 	}
 	trace := traceOf(ctx)
-	trace.attach(ranks)
+	if trace != nil {
+		p, err := c.Plan(Machine{})
+		if err != nil {
+			return err
+		}
+		trace.attach(ranks, p)
+	}
 	stopped, err := c.train(ctx, ranks, set, start, rec)
 	trace.detach(ranks)
 	if err == nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -117,6 +118,97 @@ func TestTraceOfARun(t *testing.T) {
 		}
 		if traced {
 			checkTrace(t, tr)
+			checkCounters(t, tr.Write, c, 2, 4)
+		}
+	}
+}
+
+// Counters of a trace show the plan: in every step the peak is reached, and what
+// is allocated is never exceeded; also of many micro-batches, and of a forecast.
+// A step may begin while the gradients of the last are still in use, which no
+// plan of a single step has.
+func TestCounters(t *testing.T) {
+	dir := t.TempDir()
+	text := filepath.Join(dir, "a.txt")
+	if err := os.WriteFile(text, []byte(strings.Repeat("to be, or not to be; ", 300)), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "j.yaml")
+	if err := os.WriteFile(file, []byte("data: {text: ["+text+"]}\n"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	for i, sets := range [][]string{
+		{"zero.stage=3", "zero.recompute=block", "train.accumulate=5"},
+		{"zero.stage=1", "train.accumulate=3", "model.family=llama"},
+		{"zero.stage=0"},
+		{"zero.stage=2", "zero.offload.optimizer=host", "train.accumulate=2"},
+	} {
+		c, err := Load(file, append([]string{"model.layers=3", "model.heads=2", "model.width=32", "model.context=8",
+			"train.micro_batch=1", "train.steps=4", "parallel.ranks=2", "train.eval_every=2"}, sets...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		tr := NewTrace()
+		if err := Train(WithTrace(t.Context(), tr), c, filepath.Join(dir, fmt.Sprint(i)), Observers{}); err != nil {
+			t.Fatal(err)
+		}
+		checkCounters(t, tr.Write, c, 2, 4)
+		h, err := OpenHardware("h100")
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := c.Plan(Machine{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p.Forecast, err = c.Forecast(&Hardware{Name: "any", Flops: map[string]float64{"bf16": 1e6}, Memory: 1e6, Links: h.Links, HostLink: 1e6, HostMemory: 1e6}); err != nil {
+			t.Fatal(err)
+		}
+		checkCounters(t, p.WriteTrace, p.Forecast.of, 1, replayed)
+	}
+}
+
+func checkCounters(t *testing.T, write func(io.Writer) error, c *Config, ranks, steps int) {
+	t.Helper()
+	var text strings.Builder
+	if err := write(&text); err != nil {
+		t.Fatal(err)
+	}
+	var got struct {
+		TraceEvents []struct {
+			Name, Ph string
+			Pid      int
+			Ts       float64
+			Args     map[string]any
+		}
+	}
+	if err := json.Unmarshal([]byte(text.String()), &got); err != nil {
+		t.Fatal(err)
+	}
+	p, err := c.Plan(Machine{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	peaks, last := make([]int, ranks), make([]int64, ranks)
+	for _, e := range got.TraceEvents {
+		if e.Ph != "C" {
+			continue
+		}
+		var sum int64
+		for _, n := range e.Args {
+			sum += int64(n.(float64))
+		}
+		if sum > p.Allocated.Total() || e.Args[Params.String()] != float64(p.AtRest[Params]) {
+			t.Errorf("%d bytes in use at %v, allocated are %d", sum, e.Ts, p.Allocated.Total())
+		}
+		if sum == p.Peak.InUse.Total() && last[e.Pid] != sum {
+			peaks[e.Pid]++
+		}
+		last[e.Pid] = sum
+	}
+	for rank, n := range peaks {
+		if n < steps {
+			t.Errorf("%v: rank %d comes to its peak %d times in %d steps", c.Zero, rank, n, steps)
 		}
 	}
 }

@@ -146,7 +146,7 @@ file describes any other, in JSON: see examples/machine.json.`,
 				return job.BadInput(errors.New("--trace without --machine: how fast is it to be?"))
 			}
 			if trace != "" {
-				if err := writeFile(trace, plan.Forecast.WriteTrace); err != nil {
+				if err := writeFile(trace, plan.WriteTrace); err != nil {
 					return err
 				}
 			}

@@ -17,7 +17,7 @@ type probes struct{ cpuProfile, trace string }
 
 func (p *probes) flags(f *pflag.FlagSet) {
 	f.StringVar(&p.cpuProfile, "cpuprofile", "", "write a CPU profile to a `file`, for go tool pprof")
-	f.StringVar(&p.trace, "trace", "", "write what the queues of every rank did to a `file` that ui.perfetto.dev opens, the last 32768 tasks of each, and say how much communication was not hidden")
+	f.StringVar(&p.trace, "trace", "", "write what the queues of every rank did, and the memory in use by category, to a `file` that ui.perfetto.dev opens, the last 32768 tasks of each, and say how much communication was not hidden")
 }
 
 // start begins what is asked for. The files are made at once, so that one that
