@@ -50,7 +50,8 @@ func Resume(ctx context.Context, c *Config, out, which string, obs Observer) err
 		return err
 	}
 	defer start.close()
-	ranks, err := c.Open(nil)
+	seen := observationOf(ctx)
+	ranks, err := c.OpenWith(Seams{dress: seen.dress})
 	if err != nil {
 		return err
 	}
@@ -76,6 +77,9 @@ func Resume(ctx context.Context, c *Config, out, which string, obs Observer) err
 	}
 	stopped, err := c.train(ctx, ranks, set, start, rec)
 	trace.detach(ranks)
+	if err == nil {
+		err = seen.compare(c)
+	}
 	if err == nil {
 		err = c.export(ranks, filepath.Join(out, modelFolder))
 	}
@@ -266,11 +270,14 @@ func (l *loop) run(ctx context.Context) (stopped bool, err error) {
 	for l.at < l.c.Train.Steps && !stopped {
 		t.WantStop = ctx.Err() != nil
 		lr := l.schedule.At(t.Updates)
+		seen := observationOf(ctx)
+		seen.begin(l)
 		stats, err := t.Step(l.fill, lr)
 		if err != nil {
 			return false, err
 		}
 		l.advance()
+		seen.end(l)
 		now := time.Now()
 		traceOf(ctx).step(l.rank.Rank, l.at, last, now)
 		if err := l.report(stats, lr, now.Sub(last)); err != nil {

@@ -114,6 +114,9 @@ func (p *Plan) footer() []string {
 	for _, e := range p.Outside {
 		lines = append(lines, fmt.Sprintf("outside %s: estimated %s to %s (%s)", e.Name, byteSize(e.Low), byteSize(e.High), e.Source))
 	}
+	if m := p.Measured; m != nil {
+		lines = append(lines, m.line(p))
+	}
 	if p.Forecast != nil {
 		lines = append(lines, p.Forecast.lines()...)
 	}

@@ -5,7 +5,6 @@ import (
 
 	"zeroth/collective"
 	"zeroth/device"
-	"zeroth/device/dry"
 	"zeroth/nn"
 )
 
@@ -93,7 +92,7 @@ func (s *watchedScratch) Release(to int) {
 // watchedQueue is a queue on which units are gathered, reduced and updated. Its
 // labels tell which and what: "unit h.3: update".
 type watchedQueue struct {
-	dry.Queue
+	ops
 	w     *watch
 	label string
 }
@@ -104,6 +103,7 @@ func (q *watchedQueue) Label(what string) {
 		return
 	}
 	q.label = what
+	q.ops.Label(what)
 	u, work := q.unit()
 	if u == nil || work != string(norming) && work != string(updating) {
 		return
@@ -131,6 +131,7 @@ type watchedGroup struct {
 
 // AllGather implements collective.Group.
 func (g *watchedGroup) AllGather(q device.Queue, b device.Buffer) {
+	g.Group.AllGather(q, b)
 	g.send(b)
 	u, _ := q.(*watchedQueue).unit()
 	if g.phases[0] == "" {
@@ -144,6 +145,7 @@ func (g *watchedGroup) AllGather(q device.Queue, b device.Buffer) {
 
 // ReduceScatter implements collective.Group.
 func (g *watchedGroup) ReduceScatter(q device.Queue, b device.Buffer) {
+	g.Group.ReduceScatter(q, b)
 	g.send(b)
 	u, _ := q.(*watchedQueue).unit()
 	g.event(g.phases[1], u)

@@ -10,7 +10,8 @@ import (
 
 // watch stands between a rehearsed schedule and the device that only counts,
 // and writes down what is in use at each of its events: it is every module,
-// every queue and every group of the rehearsal. The schedule does not know.
+// every queue and every group of the rehearsal. The schedule does not know. It
+// stands as well between the schedule of a run and its devices.
 //
 // Events are in the order in which work is issued. Work on other queues takes
 // time: a gathered unit is in use from its gather on, a reduced gradient until
@@ -26,6 +27,7 @@ type watch struct {
 	size    int64 // bytes of a parameter in use
 	units   map[string]*watchedUnit
 
+	on      bool // events are written down
 	now     Amounts
 	arena   []segment // what was taken and not given back, from the bottom
 	micro   int
@@ -68,9 +70,10 @@ func newWatch(z *zero.Config) *watch {
 		m.Modules = append(m.Modules, &watchedModule{Module: mod, w: w, at: i, unit: w.use(m.Units[i], i), end: i+1 == len(m.Units)})
 	}
 	z.Model = &m
-	z.Comm, z.Update = &watchedQueue{w: w}, &watchedQueue{w: w}
+	queue := func(q any) *watchedQueue { return &watchedQueue{ops: q.(ops), w: w} }
+	z.Comm, z.Update = queue(z.Comm), queue(z.Update)
 	if z.HostUpdate != nil {
-		z.HostUpdate = &watchedQueue{w: w}
+		z.HostUpdate = queue(z.HostUpdate)
 	}
 	z.Groups.Shard = &watchedGroup{Group: z.Groups.Shard, w: w, phases: [2]Phase{gathering, reducing}}
 	z.Groups.Replica = &watchedGroup{Group: z.Groups.Replica, w: w, phases: [2]Phase{"", replicating}}
@@ -89,10 +92,13 @@ func (w *watch) use(name string, module int) *watchedUnit {
 	return u
 }
 
-// begin is told what was allocated, before the step is rehearsed.
+// begin is told what was allocated, before the step that is watched.
 func (w *watch) begin(units []*fsdp.Unit, allocated device.Bytes) {
+	w.on, w.arena, w.micro, w.back, w.passed, w.at, w.moments, w.sent = true, nil, 0, false, false, nil, nil, 0
+	clear(w.slots)
 	for _, u := range units {
 		x := w.units[u.Name]
+		x.held, x.left, x.slotted, x.kept, x.reduced = false, -1, false, false, false
 		x.whole, x.part, x.away, x.slot = int64(u.Layout.Len()), int64(u.Layout.ShardLen()), u.GradAway, u.GradSlot()
 	}
 	w.now = atRest(allocated)
@@ -102,7 +108,7 @@ func (w *watch) begin(units []*fsdp.Unit, allocated device.Bytes) {
 // the second, and none of theirs is kept.
 func (w *watch) event(p Phase, unit string, module int) {
 	w.at = nil
-	if w.micro >= 2 && w.micro < w.micros-1 {
+	if !w.on || w.micro >= 2 && w.micro < w.micros-1 {
 		return
 	}
 	w.at = &Moment{Phase: p, Unit: unit, Micro: w.micro, module: module, InUse: w.now}
