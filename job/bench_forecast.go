@@ -3,6 +3,7 @@ package job
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"zeroth/device"
 )
@@ -16,7 +17,7 @@ zero: {stage: %d}
 precision: %v
 `
 
-// forecastRounds is how often measuring and training take turns, so that both
+// forecastRounds is how often, at most, measuring and training take turns, so that both
 // see the same machine.
 const forecastRounds = 3
 
@@ -45,7 +46,8 @@ func (b *bench) forecastOf(name, text string) error {
 	w := b.processors()
 	var forecasts []float64
 	var good, bad [][2]float64
-	for range forecastRounds {
+	end := time.Now().Add(time.Duration(15 * b.Seconds * float64(time.Second)))
+	for round := 0; round == 0 || round < forecastRounds && time.Now().Before(end); round++ {
 		if b.ctx.Err() != nil {
 			return nil
 		}

@@ -149,7 +149,7 @@ func TestBenchGroups(t *testing.T) {
 	b := quickBench(t.Context())
 	b.Seconds, b.Dir = 0.001, t.TempDir()
 	b.machine()
-	if err := errors.Join(b.collective(), b.disk(), b.stepOf(device.F32, []int{3})); err != nil {
+	if err := errors.Join(b.collective(), b.disk(), b.stepOf(device.F32, []int{3}), b.forecastOf("quickstart", fmt.Sprintf(quickJob, 3, device.BF16))); err != nil {
 		t.Fatal(err)
 	}
 	lines := map[string]int{}
@@ -159,7 +159,7 @@ func TestBenchGroups(t *testing.T) {
 			t.Errorf("%+v", l)
 		}
 	}
-	if lines["limits"] < 4 || lines["collective"] != 8 || lines["disk"] != 2 || lines["step"] != 2 {
+	if lines["limits"] < 4 || lines["collective"] != 8 || lines["disk"] != 2 || lines["step"] != 2 || lines["forecast"] != 1 {
 		t.Errorf("lines: %v", lines)
 	}
 	if _, err := RunBench(t.Context(), BenchOptions{Groups: []string{"disk"}, Workers: []int{1}, Seconds: 0.001, Dir: "/no/such/folder"}); err == nil || !strings.HasPrefix(err.Error(), "disk: open /no/such/folder/zeroth-bench-") {

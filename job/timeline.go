@@ -100,7 +100,7 @@ func (p *Plan) WriteSVG(path string) error {
 		}
 		measured.Width = vg.Points(1.2)
 		pl.Add(measured)
-		pl.Legend.Add("measured: in use in step "+strconv.Itoa(p.Measured.Step)+" of a run", measured)
+		pl.Legend.Add("measured in step "+strconv.Itoa(p.Measured.Step), measured)
 	}
 	allocated, err := plotter.NewLine(plotter.XYs{{X: 0, Y: all}, {X: n, Y: all}})
 	if err != nil {

@@ -34,6 +34,8 @@ func TestReadmeSaysWhatTheProgramSays(t *testing.T) {
 		"reference":  "```text\n" + job.Reference() + "```\n",
 		"memory":     memoryTable(t),
 		"categories": categoryTable(t),
+		"plan":       "```text\n" + planReport(t) + "```\n",
+		"titan":      titanTable(t),
 		"loops":      "```go\n" + source(t, "../fsdp/fsdp.go", "Forward", "Backward") + "```\n",
 	} {
 		begin, end := "<!-- "+name+" -->\n", "<!-- end "+name+" -->\n"
@@ -53,6 +55,24 @@ func TestReadmeSaysWhatTheProgramSays(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// planReport is the plan the page shows: for GPUs, as the kernels' work space
+// depends on the machine.
+func planReport(t *testing.T) string {
+	c, err := job.Load("../examples/recompute.yaml", []string{"parallel.ranks=4", "parallel.shard=null"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := c.Plan(job.Machine{GPU: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text strings.Builder
+	if err := p.Print(&text); err != nil {
+		t.Fatal(err)
+	}
+	return text.String()
 }
 
 // quickstart is the job of the README's first command.

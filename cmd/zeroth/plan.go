@@ -99,7 +99,7 @@ func (p *planned) overlays() (sets []string) {
 
 func (a *app) plan() *cobra.Command {
 	p := &planned{}
-	var html, svg, csv, machine, trace string
+	var html, svg, csv, machine, trace, titan string
 	var deepspeed bool
 	var node int
 	cmd := &cobra.Command{
@@ -136,6 +136,9 @@ file describes any other, in JSON: see examples/machine.json.`,
 			if err != nil {
 				return err
 			}
+			if m.GPU && machine == "here" {
+				return job.BadInput(errors.New("--machine here: ranks of this machine are no GPUs; want it without --gpus and --gpu-memory, or another machine"))
+			}
 			if plan.Forecast, err = forecast(c, machine); err != nil {
 				return err
 			}
@@ -153,10 +156,14 @@ file describes any other, in JSON: see examples/machine.json.`,
 			if p.json {
 				return writeJSON(a.out, plan)
 			}
-			if err := plan.Print(a.out); err != nil || !deepspeed {
-				return err
+			err = plan.Print(a.out)
+			if err == nil && deepspeed {
+				err = plan.PrintDeepSpeed(a.out, node)
 			}
-			return plan.PrintDeepSpeed(a.out, node)
+			if err == nil && titan != "" {
+				err = plan.PrintTitan(a.out, titan)
+			}
+			return err
 		}),
 	}
 	p.flags(cmd.Flags())
@@ -167,6 +174,7 @@ file describes any other, in JSON: see examples/machine.json.`,
 	cmd.Flags().StringVar(&machine, "machine", "", "forecast a step's time on: here, "+strings.Join(job.HardwareNames(), ", ")+", or a `file`")
 	cmd.Flags().StringVar(&trace, "trace", "", "write what the queues of a rank will do to a `file` that ui.perfetto.dev opens; needs --machine")
 	cmd.Flags().BoolVar(&deepspeed, "deepspeed-estimate", false, "add what DeepSpeed's own estimators answer")
+	cmd.Flags().StringVar(&titan, "torchtitan-estimate", "", "add what torchtitan's FSDP2 takes for the same Llama with activation checkpointing `mode` none, selective or full")
 	cmd.Flags().IntVar(&node, "gpus-per-node", 8, "for that estimate")
 	return cmd
 }

@@ -129,6 +129,59 @@ func TestFit(t *testing.T) {
 	}
 }
 
+// A forecast is printed and written beside the plan, here, on a machine that has
+// a name, and on one that a file describes.
+func TestForecast(t *testing.T) {
+	example, err := os.ReadFile("../../examples/machine.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	inFolder(t)
+	writeLlama(t)
+	if err := os.WriteFile("machine.json", example, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	out, _ := zeroth(t, 0, "plan", "tiny.yaml", "--machine", "here")
+	contains(t, out, "step    ", " on this machine: computing ", "speed   ", " of the peak\n", "rates   measured: ")
+	args := []string{"plan", "--model", ".", "--gpus", "1024", "--micro-batch", "1", "--seq", "8192", "--recompute", "block", "--trace", "t.json"}
+	for _, machine := range []string{"h100", "h200", "machine.json"} {
+		asJSON, _ := zeroth(t, 0, append(args, "--json", "--machine", machine)...)
+		var plan struct {
+			Forecast struct {
+				Ranks       int
+				Seconds     float64 `json:"step_seconds"`
+				Exposed     float64 `json:"exposed_communication_seconds"`
+				Tokens      float64 `json:"tokens_per_second"`
+				Utilisation float64
+			}
+		}
+		if err := json.Unmarshal([]byte(asJSON), &plan); err != nil {
+			t.Fatal(err)
+		}
+		f := plan.Forecast
+		if off := f.Tokens*f.Seconds/(1024*8192) - 1; f.Ranks != 1024 || off*off > 1e-12 || f.Utilisation < 0.2 || f.Utilisation > 0.6 || f.Exposed < 0 || f.Exposed > f.Seconds {
+			t.Errorf("%s: %+v", machine, f)
+		}
+		trace, err := os.ReadFile("t.json")
+		if err != nil || !json.Valid(trace) {
+			t.Fatalf("the trace is no JSON (%v)", err)
+		}
+		contains(t, string(trace), `"name":"matmul"`, `"name":"all-gather"`, `"name":"memory in use","ph":"C"`, `"saved_activations":`)
+	}
+	fit, _ := zeroth(t, 0, "fit", "--model", ".", "--gpus", "64", "--gpu-memory", "80GiB", "--micro-batch", "2", "--seq", "8192", "--machine", "machine.json")
+	contains(t, fit, "on      4 GPUs a machine", "MFU", " % ")
+	slow, _ := zeroth(t, 0, "fit", "--model", ".", "--gpus", "64", "--gpu-memory", "80GiB", "--micro-batch", "2", "--seq", "8192", "--link", "1GB", "--flops", "1e14")
+	contains(t, slow, "1e+14 bf16 operations a second", "1.00 GB/s to all", " % waiting")
+	zeroth(t, 0, "train", "tiny.yaml", "--out", "run1", "--timeline", "t.csv")
+	table, err := os.ReadFile("t.csv")
+	if err != nil {
+		t.Fatal(err)
+	}
+	contains(t, string(table), "measured_in_use")
+	titan, _ := zeroth(t, 0, "plan", "--model", ".", "--gpus", "8", "--micro-batch", "2", "--seq", "8192", "--torchtitan-estimate", "selective")
+	contains(t, titan, "torchtitan, selective activation checkpointing", "82.9 GiB")
+}
+
 // Mistakes of the command line are told with what would be right.
 func TestPlanMistakes(t *testing.T) {
 	inFolder(t)
@@ -144,6 +197,13 @@ func TestPlanMistakes(t *testing.T) {
 		"--disk without --host-memory":                      {"fit", "tiny.yaml", "--gpu-memory", "1GiB", "--disk", "1TB"},
 		"--flops 0; want a positive number":                 {"fit", "tiny.yaml", "--gpu-memory", "1GiB", "--flops", "0"},
 		`--link: "fast" is not a size`:                      {"fit", "tiny.yaml", "--gpu-memory", "1GiB", "--link", "fast"},
+		"--machine here: ranks of this machine are no GPUs": {"plan", "tiny.yaml", "--gpus", "2", "--machine", "here"},
+		"want here, a file, or one of h100, h200":           {"plan", "tiny.yaml", "--machine", "h99"},
+		"want here, a file, or one of h100":                 {"fit", "tiny.yaml", "--gpu-memory", "1GiB", "--machine", "h99"},
+		"--trace without --machine":                         {"plan", "tiny.yaml", "--trace", "t.json"},
+		"torchtitan's settings are known for an untied":     {"plan", "tiny.yaml", "--torchtitan-estimate", "full"},
+		"--timeline t.png: want a file that ends in .html":  {"train", "tiny.yaml", "--timeline", "t.png"},
+		"--link: want a rate":                               {"fit", "tiny.yaml", "--gpu-memory", "1GiB", "--link", ""},
 		"--largest head; want model, seq or micro_batch":    {"fit", "tiny.yaml", "--gpu-memory", "1GiB", "--largest", "head"},
 		"no.yaml: the job file cannot be read: no such":     {"plan", "no.yaml"},
 		"parallel.memory: a budget of 20.0 KiB a rank, but": {"train", "tiny.yaml", "--set", "parallel.memory=20KiB"},
