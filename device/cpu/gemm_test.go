@@ -263,34 +263,38 @@ func TestMatMulManyBlocks(t *testing.T) {
 func TestMatMulBitsDependOnNothingElse(t *testing.T) {
 	withISA(t, func(t *testing.T) {
 		rng := rand.New(rand.NewPCG(11, 12))
-		for _, ct := range []device.DType{device.F32, device.BF16} {
-			m, n, k := 131, 150, longK()+37
+		for i, ct := range []device.DType{device.F32, device.BF16, device.F32, device.BF16} {
+			m, n, k, add := 131, 150, longK()+37, i >= 2
+			if add {
+				k = 200 // in one block
+			}
 			types := [4]device.DType{ct}
 			if bestBF16 != nil {
 				types[1], types[2] = device.BF16, device.BF16
 			}
-			p := newProduct(rng, m, n, k, types, false, true, true, false, 1)
+			p := newProduct(rng, m, n, k, types, false, true, true, add, 1)
+			start := append([]byte(nil), p.c.whole.Raw()...)
 			p.run(t, testQueue(t, 1))
 			want := append([]byte(nil), p.c.whole.Raw()...)
 			for _, workers := range []int{2, 3, 5} {
-				p.c.poison()
+				copy(p.c.whole.Raw(), start)
 				p.run(t, testQueue(t, workers))
 				if string(p.c.whole.Raw()) != string(want) {
-					t.Fatalf("%v: %d workers gave other bits", ct, workers)
+					t.Fatalf("%v, added %v: %d workers gave other bits", ct, add, workers)
 				}
 			}
-			p.c.poison()
+			copy(p.c.whole.Raw(), start)
 			q := testQueue(t, 1)
 			for i := 0; i < m; i += 37 {
 				hi := min(m, i+37)
-				q.MatMul(p.c.RowRange(i, hi).Columns(0, 50), p.a.RowRange(i, hi), p.b.T().RowRange(0, 50).T(), p.bias.Slice(0, 50), false)
-				q.MatMul(p.c.RowRange(i, hi).Columns(50, n), p.a.RowRange(i, hi), p.b.T().RowRange(50, n).T(), p.bias.Slice(50, n), false)
+				q.MatMul(p.c.RowRange(i, hi).Columns(0, 50), p.a.RowRange(i, hi), p.b.T().RowRange(0, 50).T(), p.bias.Slice(0, 50), add)
+				q.MatMul(p.c.RowRange(i, hi).Columns(50, n), p.a.RowRange(i, hi), p.b.T().RowRange(50, n).T(), p.bias.Slice(50, n), add)
 			}
 			if err := q.Wait(); err != nil {
 				t.Fatal(err)
 			}
 			if string(p.c.whole.Raw()) != string(want) {
-				t.Fatalf("%v: a product in parts has other bits", ct)
+				t.Fatalf("%v, added %v: a product in parts has other bits", ct, add)
 			}
 		}
 	})
