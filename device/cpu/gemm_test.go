@@ -3,6 +3,9 @@ package cpu
 import (
 	"math"
 	"math/rand/v2"
+	"runtime"
+	"strings"
+	"sync"
 	"testing"
 
 	"zeroth/device"
@@ -367,3 +370,64 @@ func TestMatMulRefusesWhatItCannotDo(t *testing.T) {
 		}()
 	}
 }
+
+// Registers that a signal, a switch of threads or a collection does not save
+// would show as other bits: many queues multiply on few threads while garbage
+// is made and collected.
+func TestMatMulKeepsItsBitsUnderCollection(t *testing.T) {
+	withISA(t, func(t *testing.T) {
+		products := 150
+		if testing.Short() || bestISA == &portable {
+			products = 15
+		}
+		if bestBF16 != nil && strings.HasSuffix(bestBF16.name, "emulated") {
+			products = 2
+		}
+		types := allF32
+		if bestBF16 != nil {
+			types = [4]device.DType{device.BF16, device.BF16, device.BF16}
+		}
+		stop, collected := make(chan struct{}), make(chan int)
+		go func() {
+			n := 0
+			for ; ; n++ {
+				select {
+				case <-stop:
+					collected <- n
+					return
+				default:
+					garbage = make([]byte, 1<<16)
+					runtime.GC()
+				}
+			}
+		}()
+		var all sync.WaitGroup
+		for g := range 6 {
+			q := testQueue(t, 1)
+			all.Go(func() {
+				p := newProduct(rand.New(rand.NewPCG(17, uint64(g))), 70+g, 140, 300, types, false, g%2 == 0, true, false, 0)
+				var want string
+				for range products {
+					q.MatMul(p.c.Mat, p.a, p.b, p.bias, false)
+					if err := q.Wait(); err != nil {
+						t.Error(err)
+						return
+					}
+					if got := string(p.c.Buf.Raw()); want == "" {
+						want = got
+					} else if got != want {
+						t.Error("a product repeated has other bits")
+						return
+					}
+				}
+			})
+		}
+		all.Wait()
+		close(stop)
+		if n := <-collected; n == 0 {
+			t.Error("nothing was collected meanwhile")
+		}
+	})
+}
+
+var garbage []byte
