@@ -164,11 +164,6 @@ func expSumF16AVX512(x unsafe.Pointer, n int, top float32) float32
 //go:noescape
 func softmaxF16AVX512(x unsafe.Pointer, n int, top float32, r float32)
 
-// sumSquaresAVX512 sets sums (float64) to those of the squares of blocks of 64 floats.
-//
-//go:noescape
-func sumSquaresAVX512(sums unsafe.Pointer, x unsafe.Pointer, blocks int)
-
 // geluF32AVX2 is an eachFunc.
 //
 //go:noescape
@@ -329,7 +324,12 @@ func expSumF16AVX2(x unsafe.Pointer, n int, top float32) float32
 //go:noescape
 func softmaxF16AVX2(x unsafe.Pointer, n int, top float32, r float32)
 
-// sumSquaresAVX2 sets sums (float64) to those of the squares of blocks of 64 floats.
+// sumSquaresAVX512 adds the sums of the squares of blocks of 64 floats to a window, or leaves them in odd; see squareWindow.
 //
 //go:noescape
-func sumSquaresAVX2(sums unsafe.Pointer, x unsafe.Pointer, blocks int)
+func sumSquaresAVX512(odd unsafe.Pointer, x unsafe.Pointer, blocks int, window unsafe.Pointer, base int) int
+
+// sumSquaresAVX2 adds the sums of the squares of blocks of 64 floats to a window, or leaves them in odd; see squareWindow.
+//
+//go:noescape
+func sumSquaresAVX2(odd unsafe.Pointer, x unsafe.Pointer, blocks int, window unsafe.Pointer, base int) int

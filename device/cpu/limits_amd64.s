@@ -528,6 +528,63 @@ loop:
 	VZEROUPPER
 	RET
 
+// func readAll(x *byte, pages int) float32
+// Requires: AVX, SSE
+TEXT ·readAll(SB), NOSPLIT, $0-20
+	MOVQ   x+0(FP), AX
+	MOVQ   pages+8(FP), CX
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+
+eight:
+	XORQ DX, DX
+
+line:
+	VADDPS       (AX)(DX*1), Y0, Y0
+	VADDPS       32(AX)(DX*1), Y0, Y0
+	VADDPS       4096(AX)(DX*1), Y1, Y1
+	VADDPS       4128(AX)(DX*1), Y1, Y1
+	VADDPS       8192(AX)(DX*1), Y2, Y2
+	VADDPS       8224(AX)(DX*1), Y2, Y2
+	VADDPS       12288(AX)(DX*1), Y3, Y3
+	VADDPS       12320(AX)(DX*1), Y3, Y3
+	VADDPS       16384(AX)(DX*1), Y4, Y4
+	VADDPS       16416(AX)(DX*1), Y4, Y4
+	VADDPS       20480(AX)(DX*1), Y5, Y5
+	VADDPS       20512(AX)(DX*1), Y5, Y5
+	VADDPS       24576(AX)(DX*1), Y6, Y6
+	VADDPS       24608(AX)(DX*1), Y6, Y6
+	VADDPS       28672(AX)(DX*1), Y7, Y7
+	VADDPS       28704(AX)(DX*1), Y7, Y7
+	ADDQ         $0x40, DX
+	CMPQ         DX, $0x00001000
+	JNE          line
+	ADDQ         $0x00008000, AX
+	SUBQ         $0x08, CX
+	JNZ          eight
+	VADDPS       Y1, Y0, Y0
+	VADDPS       Y2, Y0, Y0
+	VADDPS       Y3, Y0, Y0
+	VADDPS       Y4, Y0, Y0
+	VADDPS       Y5, Y0, Y0
+	VADDPS       Y6, Y0, Y0
+	VADDPS       Y7, Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VADDPS       X1, X0, X0
+	VPERMILPS    $0x4e, X0, X1
+	VADDPS       X1, X0, X0
+	VPERMILPS    $0xb1, X0, X1
+	VADDPS       X1, X0, X0
+	MOVSS        X0, ret+16(FP)
+	VZEROUPPER
+	RET
+
 // func pause(n int)
 TEXT ·pause(SB), NOSPLIT, $0-8
 	MOVQ n+0(FP), AX

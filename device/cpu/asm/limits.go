@@ -14,6 +14,7 @@ func limits(c *build.Context) {
 	tileLoop(c)
 	triad(c)
 	rewrite(c)
+	readAll(c)
 	pause(c)
 }
 
@@ -90,6 +91,39 @@ func rewrite(c *build.Context) {
 		c.VMULPS(at(x, 32*i), minus, v)
 		c.VMOVUPS(v, at(x, 32*i))
 	})
+}
+
+// readAll reads eight pages at a time: one core has more of them under way than
+// of one stream.
+func readAll(c *build.Context) {
+	const page, streams = 4096, 8
+	text(c, "readAll", "func(x *byte, pages int) float32", "readAll adds up pages of 1024 floats, a multiple of 8.")
+	x, n, at := load64(c, "x"), load64(c, "pages"), c.GP64()
+	var sums [streams]reg.VecVirtual
+	for i := range sums {
+		sums[i] = c.YMM()
+		c.VXORPS(sums[i], sums[i], sums[i])
+	}
+	c.Label("eight")
+	c.XORQ(at, at)
+	c.Label("line")
+	for i, s := range sums {
+		c.VADDPS(operand.Mem{Base: x, Index: at, Scale: 1, Disp: page * i}, s, s)
+		c.VADDPS(operand.Mem{Base: x, Index: at, Scale: 1, Disp: page*i + 32}, s, s)
+	}
+	c.ADDQ(operand.U8(64), at)
+	c.CMPQ(at, operand.U32(page))
+	c.JNE(operand.LabelRef("line"))
+	c.ADDQ(operand.U32(page*streams), x)
+	c.SUBQ(operand.U8(streams), n)
+	c.JNZ(operand.LabelRef("eight"))
+	for _, s := range sums[1:] {
+		c.VADDPS(s, sums[0], sums[0])
+	}
+	across(c, width{"AVX2", 8}, sums[0], c.VADDPS)
+	c.Store(sums[0].AsX(), c.ReturnIndex(0))
+	c.VZEROUPPER()
+	c.RET()
 }
 
 // everyLane is a float, by its bits, in every lane.

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"maps"
 	"math"
+	"slices"
 
 	"github.com/mmcloughlin/avo/attr"
 	"github.com/mmcloughlin/avo/build"
@@ -40,6 +42,20 @@ func declare(c *build.Context, name string, list ...constant) *lanes16 {
 		t.at[k.name] = 64 * i
 		for lane := range 16 {
 			c.AddDatum(64*i+4*lane, operand.U32(k.bits))
+		}
+	}
+	return t
+}
+
+// declare64 is a table of constants of 64 bits, each in 8 lanes.
+func declare64(c *build.Context, name string, list map[string]uint64) *lanes16 {
+	t := &lanes16{operand.NewStaticSymbol(name), map[string]int{}}
+	c.StaticGlobal(name)
+	c.DataAttributes(attr.RODATA | attr.NOPTR)
+	for i, k := range slices.Sorted(maps.Keys(list)) {
+		t.at[k] = 64 * i
+		for lane := range 8 {
+			c.AddDatum(64*i+8*lane, operand.U64(list[k]))
 		}
 	}
 	return t
