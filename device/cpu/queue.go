@@ -262,6 +262,13 @@ func (q *Queue) Copy(dst, src device.Buffer) {
 	q.kernel(t, runCopy, dst.Bytes(), copyGrain)
 }
 
+// CopyPart copies src to dst, of equal length, which do not overlap, on the
+// caller's goroutine. It is part of moving whole bytes, whose number decides
+// whether they go past the caches.
+func CopyPart(dst, src device.Buffer, whole int) {
+	copyBytes(dst.Raw(), src.Raw(), whole >= streamMin)
+}
+
 const copyGrain = 1 << 18 // bytes
 
 func runCopy(t *task, _ *worker, lo, hi int) {

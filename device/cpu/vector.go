@@ -16,6 +16,7 @@ type vecISA struct {
 	eachISA
 	ruleISA
 	normISA
+	sumISA
 }
 
 // attnISA is the parts of attention. A strip is rows query or key positions,

@@ -55,16 +55,28 @@ func tileLoop(c *build.Context) {
 	c.RET()
 }
 
-// stream runs body over n floats, a positive multiple of 16, in halves of 8.
-func stream(c *build.Context, n reg.GPVirtual, pointers []reg.GPVirtual, body func(half int)) {
-	c.Label("loop")
-	body(0)
-	body(1)
-	for _, p := range pointers {
-		c.ADDQ(operand.U8(64), p)
+// stream runs body over n floats, a positive multiple of 16, in halves of 8;
+// of pages at a time, where there are enough.
+func stream(c *build.Context, n reg.GPVirtual, pointers []reg.GPVirtual, body func(disp int)) {
+	run := func(from, floats int) {
+		for i := from; i < from+floats; i += 8 {
+			body(4 * i)
+		}
 	}
+	on := func(floats int) {
+		for _, p := range pointers {
+			c.ADDQ(operand.U32(uint32(4*floats)), p)
+		}
+	}
+	byPages(c, n, pageLen, 64, run, on)
+	c.TESTQ(n, n)
+	c.JZ(operand.LabelRef("done"))
+	c.Label("loop")
+	run(0, 16)
+	on(16)
 	c.SUBQ(operand.U8(16), n)
 	c.JNZ(operand.LabelRef("loop"))
+	c.Label("done")
 	c.SFENCE()
 	c.VZEROUPPER()
 	c.RET()
@@ -74,11 +86,11 @@ func triad(c *build.Context) {
 	text(c, "triad", "func(dst, a, b *byte, n int)", "triad sets dst = a + b/2 past the caches: n floats, a multiple of 16, dst aligned to 64 bytes.")
 	dst, a, b, n := load64(c, "dst"), load64(c, "a"), load64(c, "b"), load64(c, "n")
 	half := everyLane(c, 0x3f000000)
-	stream(c, n, []reg.GPVirtual{dst, a, b}, func(i int) {
+	stream(c, n, []reg.GPVirtual{dst, a, b}, func(disp int) {
 		x := c.YMM()
-		c.VMOVUPS(at(a, 32*i), x)
-		c.VFMADD231PS(at(b, 32*i), half, x)
-		c.VMOVNTPS(x, at(dst, 32*i))
+		c.VMOVUPS(at(a, disp), x)
+		c.VFMADD231PS(at(b, disp), half, x)
+		c.VMOVNTPS(x, at(dst, disp))
 	})
 }
 
@@ -86,10 +98,10 @@ func rewrite(c *build.Context) {
 	text(c, "rewrite", "func(x *byte, n int)", "rewrite negates the n floats of x, a multiple of 16, in place.")
 	x, n := load64(c, "x"), load64(c, "n")
 	minus := everyLane(c, 0xbf800000)
-	stream(c, n, []reg.GPVirtual{x}, func(i int) {
+	stream(c, n, []reg.GPVirtual{x}, func(disp int) {
 		v := c.YMM()
-		c.VMULPS(at(x, 32*i), minus, v)
-		c.VMOVUPS(v, at(x, 32*i))
+		c.VMULPS(at(x, disp), minus, v)
+		c.VMOVUPS(v, at(x, disp))
 	})
 }
 
