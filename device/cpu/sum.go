@@ -120,15 +120,15 @@ var exactMerging sync.Mutex
 
 func runSumSquares(t *task, w *worker, lo, hi int) {
 	var terms device.ExactTerms
-	var window squareWindow
+	window := &w.window
 	odd := unsafe.Slice((*float64)(unsafe.Pointer(&w.floats(2 * squaresAtOnce)[0])), squaresAtOnce)
 	limb := 0
 	x := t.b[1].F32()
 	x = x[lo*squareBlock : min(hi*squareBlock, len(x))]
 	for len(x) >= squareBlock {
 		n := min(squaresAtOnce, len(x)/squareBlock)
-		left := bestVec.sumSquares(unsafe.Pointer(&odd[0]), floatPtr(x, 0), n, unsafe.Pointer(&window), device.ExactExponent(limb))
-		terms.AddLanes(limb, (*[3][8]uint64)(&window))
+		left := bestVec.sumSquares(unsafe.Pointer(&odd[0]), floatPtr(x, 0), n, unsafe.Pointer(window), device.ExactExponent(limb))
+		terms.AddLanes(limb, (*[3][8]uint64)(window))
 		for _, s := range odd[:left] {
 			terms.Add(s)
 			if s != 0 {

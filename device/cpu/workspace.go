@@ -87,6 +87,7 @@ type worker struct {
 	mem     device.Buffer
 	scratch []float32      // of mem
 	ends    [5][16]float32 // the last elements of arrays, filled up to a vector
+	window  squareWindow
 }
 
 // floats is work space of n elements, valid until the next call; its contents
