@@ -787,6 +787,43 @@ loop:
 	VZEROUPPER
 	RET
 
+// func ropeF32AVX512(x *byte, cos *byte, sin *byte, half int, heads int, sign float32)
+// Requires: AVX, AVX512F, SSE
+TEXT ·ropeF32AVX512(SB), NOSPLIT, $0-44
+	MOVQ         x+0(FP), AX
+	MOVQ         cos+8(FP), CX
+	MOVQ         sin+16(FP), DX
+	MOVQ         half+24(FP), BX
+	MOVQ         heads+32(FP), SI
+	MOVSS        sign+40(FP), X0
+	VBROADCASTSS X0, Z0
+
+head:
+	LEAQ (AX)(BX*4), R8
+	XORQ DI, DI
+
+loop:
+	VMOVUPS   (AX)(DI*4), Z1
+	VMOVUPS   (R8)(DI*4), Z2
+	VMULPS    (DX)(DI*4), Z0, Z3
+	VMOVUPS   (CX)(DI*4), Z5
+	VMULPS    Z3, Z1, Z4
+	VMULPS    Z3, Z2, Z3
+	VMULPS    Z5, Z1, Z1
+	VMULPS    Z5, Z2, Z2
+	VSUBPS    Z3, Z1, Z1
+	VADDPS    Z4, Z2, Z2
+	VMOVDQU32 Z1, (AX)(DI*4)
+	VMOVDQU32 Z2, (R8)(DI*4)
+	ADDQ      $0x10, DI
+	CMPQ      DI, BX
+	JLT       loop
+	LEAQ      (R8)(BX*4), AX
+	DECQ      SI
+	JNZ       head
+	VZEROUPPER
+	RET
+
 // func geluBF16AVX512(y *byte, a *byte, b *byte, n int, s float32)
 // Requires: AVX, AVX512F, SSE
 TEXT ·geluBF16AVX512(SB), NOSPLIT, $0-36
@@ -1281,6 +1318,61 @@ loop:
 	VZEROUPPER
 	RET
 
+// func ropeBF16AVX512(x *byte, cos *byte, sin *byte, half int, heads int, sign float32)
+// Requires: AVX, AVX512F, SSE
+TEXT ·ropeBF16AVX512(SB), NOSPLIT, $0-44
+	MOVQ         x+0(FP), AX
+	MOVQ         cos+8(FP), CX
+	MOVQ         sin+16(FP), DX
+	MOVQ         half+24(FP), BX
+	MOVQ         heads+32(FP), SI
+	MOVSS        sign+40(FP), X0
+	VBROADCASTSS X0, Z0
+
+head:
+	LEAQ (AX)(BX*2), R8
+	XORQ DI, DI
+
+loop:
+	VPMOVZXWD (AX)(DI*2), Z1
+	VPSLLD    $0x10, Z1, Z1
+	VPMOVZXWD (R8)(DI*2), Z2
+	VPSLLD    $0x10, Z2, Z2
+	VMULPS    (DX)(DI*4), Z0, Z3
+	VMOVUPS   (CX)(DI*4), Z5
+	VMULPS    Z3, Z1, Z4
+	VMULPS    Z3, Z2, Z3
+	VMULPS    Z5, Z1, Z1
+	VMULPS    Z5, Z2, Z2
+	VSUBPS    Z3, Z1, Z1
+	VADDPS    Z4, Z2, Z2
+	VPSRLD    $0x10, Z1, Z3
+	VPANDD    eachConstants<>+832(SB), Z3, Z3
+	VPADDD    eachConstants<>+896(SB), Z3, Z3
+	VCMPPS    $0x03, Z1, Z1, K1
+	VPADDD    Z1, Z3, Z3
+	VPORD     eachConstants<>+960(SB), Z1, K1, Z3
+	VPSRLD    $0x10, Z3, Z3
+	VPMOVDW   Z3, Y3
+	VMOVDQU   Y3, (AX)(DI*2)
+	VPSRLD    $0x10, Z2, Z1
+	VPANDD    eachConstants<>+832(SB), Z1, Z1
+	VPADDD    eachConstants<>+896(SB), Z1, Z1
+	VCMPPS    $0x03, Z2, Z2, K1
+	VPADDD    Z2, Z1, Z1
+	VPORD     eachConstants<>+960(SB), Z2, K1, Z1
+	VPSRLD    $0x10, Z1, Z1
+	VPMOVDW   Z1, Y1
+	VMOVDQU   Y1, (R8)(DI*2)
+	ADDQ      $0x10, DI
+	CMPQ      DI, BX
+	JLT       loop
+	LEAQ      (R8)(BX*2), AX
+	DECQ      SI
+	JNZ       head
+	VZEROUPPER
+	RET
+
 // func geluF16AVX512(y *byte, a *byte, b *byte, n int, s float32)
 // Requires: AVX, AVX512F, SSE
 TEXT ·geluF16AVX512(SB), NOSPLIT, $0-36
@@ -1692,6 +1784,45 @@ loop:
 	ADDQ         $0x10, DX
 	CMPQ         DX, CX
 	JLT          loop
+	VZEROUPPER
+	RET
+
+// func ropeF16AVX512(x *byte, cos *byte, sin *byte, half int, heads int, sign float32)
+// Requires: AVX, AVX512F, SSE
+TEXT ·ropeF16AVX512(SB), NOSPLIT, $0-44
+	MOVQ         x+0(FP), AX
+	MOVQ         cos+8(FP), CX
+	MOVQ         sin+16(FP), DX
+	MOVQ         half+24(FP), BX
+	MOVQ         heads+32(FP), SI
+	MOVSS        sign+40(FP), X0
+	VBROADCASTSS X0, Z0
+
+head:
+	LEAQ (AX)(BX*2), R8
+	XORQ DI, DI
+
+loop:
+	VCVTPH2PS (AX)(DI*2), Z1
+	VCVTPH2PS (R8)(DI*2), Z2
+	VMULPS    (DX)(DI*4), Z0, Z3
+	VMOVUPS   (CX)(DI*4), Z5
+	VMULPS    Z3, Z1, Z4
+	VMULPS    Z3, Z2, Z3
+	VMULPS    Z5, Z1, Z1
+	VMULPS    Z5, Z2, Z2
+	VSUBPS    Z3, Z1, Z1
+	VADDPS    Z4, Z2, Z2
+	VCVTPS2PH $0x00, Z1, Y1
+	VMOVDQU   Y1, (AX)(DI*2)
+	VCVTPS2PH $0x00, Z2, Y1
+	VMOVDQU   Y1, (R8)(DI*2)
+	ADDQ      $0x10, DI
+	CMPQ      DI, BX
+	JLT       loop
+	LEAQ      (R8)(BX*2), AX
+	DECQ      SI
+	JNZ       head
 	VZEROUPPER
 	RET
 
@@ -2271,6 +2402,55 @@ loop:
 	ADDQ         $0x10, DX
 	CMPQ         DX, CX
 	JLT          loop
+	VZEROUPPER
+	RET
+
+// func ropeF32AVX2(x *byte, cos *byte, sin *byte, half int, heads int, sign float32)
+// Requires: AVX, AVX2, SSE
+TEXT ·ropeF32AVX2(SB), NOSPLIT, $0-44
+	MOVQ         x+0(FP), AX
+	MOVQ         cos+8(FP), CX
+	MOVQ         sin+16(FP), DX
+	MOVQ         half+24(FP), BX
+	MOVQ         heads+32(FP), SI
+	MOVSS        sign+40(FP), X0
+	VBROADCASTSS X0, Y0
+
+head:
+	LEAQ (AX)(BX*4), R8
+	XORQ DI, DI
+
+loop:
+	VMOVUPS (AX)(DI*4), Y1
+	VMOVUPS (R8)(DI*4), Y2
+	VMULPS  (DX)(DI*4), Y0, Y3
+	VMOVUPS (CX)(DI*4), Y5
+	VMULPS  Y3, Y1, Y4
+	VMULPS  Y3, Y2, Y3
+	VMULPS  Y5, Y1, Y1
+	VMULPS  Y5, Y2, Y2
+	VSUBPS  Y3, Y1, Y1
+	VADDPS  Y4, Y2, Y2
+	VMOVDQU Y1, (AX)(DI*4)
+	VMOVDQU Y2, (R8)(DI*4)
+	VMOVUPS 32(AX)(DI*4), Y1
+	VMOVUPS 32(R8)(DI*4), Y2
+	VMULPS  32(DX)(DI*4), Y0, Y3
+	VMOVUPS 32(CX)(DI*4), Y5
+	VMULPS  Y3, Y1, Y4
+	VMULPS  Y3, Y2, Y3
+	VMULPS  Y5, Y1, Y1
+	VMULPS  Y5, Y2, Y2
+	VSUBPS  Y3, Y1, Y1
+	VADDPS  Y4, Y2, Y2
+	VMOVDQU Y1, 32(AX)(DI*4)
+	VMOVDQU Y2, 32(R8)(DI*4)
+	ADDQ    $0x10, DI
+	CMPQ    DI, BX
+	JLT     loop
+	LEAQ    (R8)(BX*4), AX
+	DECQ    SI
+	JNZ     head
 	VZEROUPPER
 	RET
 
@@ -3093,6 +3273,99 @@ loop:
 	VZEROUPPER
 	RET
 
+// func ropeBF16AVX2(x *byte, cos *byte, sin *byte, half int, heads int, sign float32)
+// Requires: AVX, AVX2, SSE
+TEXT ·ropeBF16AVX2(SB), NOSPLIT, $0-44
+	MOVQ         x+0(FP), AX
+	MOVQ         cos+8(FP), CX
+	MOVQ         sin+16(FP), DX
+	MOVQ         half+24(FP), BX
+	MOVQ         heads+32(FP), SI
+	MOVSS        sign+40(FP), X0
+	VBROADCASTSS X0, Y0
+
+head:
+	LEAQ (AX)(BX*2), R8
+	XORQ DI, DI
+
+loop:
+	VPMOVZXWD    (AX)(DI*2), Y1
+	VPSLLD       $0x10, Y1, Y1
+	VPMOVZXWD    (R8)(DI*2), Y2
+	VPSLLD       $0x10, Y2, Y2
+	VMULPS       (DX)(DI*4), Y0, Y3
+	VMOVUPS      (CX)(DI*4), Y5
+	VMULPS       Y3, Y1, Y4
+	VMULPS       Y3, Y2, Y3
+	VMULPS       Y5, Y1, Y1
+	VMULPS       Y5, Y2, Y2
+	VSUBPS       Y3, Y1, Y1
+	VADDPS       Y4, Y2, Y2
+	VPSRLD       $0x10, Y1, Y3
+	VPAND        eachConstants<>+832(SB), Y3, Y3
+	VPADDD       eachConstants<>+896(SB), Y3, Y3
+	VCMPPS       $0x03, Y1, Y1, Y4
+	VPADDD       Y1, Y3, Y3
+	VPOR         eachConstants<>+960(SB), Y1, Y1
+	VBLENDVPS    Y4, Y1, Y3, Y3
+	VPSRLD       $0x10, Y3, Y3
+	VEXTRACTI128 $0x01, Y3, X1
+	VPACKUSDW    X1, X3, X3
+	VMOVDQU      X3, (AX)(DI*2)
+	VPSRLD       $0x10, Y2, Y1
+	VPAND        eachConstants<>+832(SB), Y1, Y1
+	VPADDD       eachConstants<>+896(SB), Y1, Y1
+	VCMPPS       $0x03, Y2, Y2, Y3
+	VPADDD       Y2, Y1, Y1
+	VPOR         eachConstants<>+960(SB), Y2, Y2
+	VBLENDVPS    Y3, Y2, Y1, Y1
+	VPSRLD       $0x10, Y1, Y1
+	VEXTRACTI128 $0x01, Y1, X2
+	VPACKUSDW    X2, X1, X1
+	VMOVDQU      X1, (R8)(DI*2)
+	VPMOVZXWD    16(AX)(DI*2), Y1
+	VPSLLD       $0x10, Y1, Y1
+	VPMOVZXWD    16(R8)(DI*2), Y2
+	VPSLLD       $0x10, Y2, Y2
+	VMULPS       32(DX)(DI*4), Y0, Y3
+	VMOVUPS      32(CX)(DI*4), Y5
+	VMULPS       Y3, Y1, Y4
+	VMULPS       Y3, Y2, Y3
+	VMULPS       Y5, Y1, Y1
+	VMULPS       Y5, Y2, Y2
+	VSUBPS       Y3, Y1, Y1
+	VADDPS       Y4, Y2, Y2
+	VPSRLD       $0x10, Y1, Y3
+	VPAND        eachConstants<>+832(SB), Y3, Y3
+	VPADDD       eachConstants<>+896(SB), Y3, Y3
+	VCMPPS       $0x03, Y1, Y1, Y4
+	VPADDD       Y1, Y3, Y3
+	VPOR         eachConstants<>+960(SB), Y1, Y1
+	VBLENDVPS    Y4, Y1, Y3, Y3
+	VPSRLD       $0x10, Y3, Y3
+	VEXTRACTI128 $0x01, Y3, X1
+	VPACKUSDW    X1, X3, X3
+	VMOVDQU      X3, 16(AX)(DI*2)
+	VPSRLD       $0x10, Y2, Y1
+	VPAND        eachConstants<>+832(SB), Y1, Y1
+	VPADDD       eachConstants<>+896(SB), Y1, Y1
+	VCMPPS       $0x03, Y2, Y2, Y3
+	VPADDD       Y2, Y1, Y1
+	VPOR         eachConstants<>+960(SB), Y2, Y2
+	VBLENDVPS    Y3, Y2, Y1, Y1
+	VPSRLD       $0x10, Y1, Y1
+	VEXTRACTI128 $0x01, Y1, X2
+	VPACKUSDW    X2, X1, X1
+	VMOVDQU      X1, 16(R8)(DI*2)
+	ADDQ         $0x10, DI
+	CMPQ         DI, BX
+	JLT          loop
+	LEAQ         (R8)(BX*2), AX
+	DECQ         SI
+	JNZ          head
+	VZEROUPPER
+	RET
+
 // func geluF16AVX2(y *byte, a *byte, b *byte, n int, s float32)
 // Requires: AVX, AVX2, F16C, FMA3, SSE
 TEXT ·geluF16AVX2(SB), NOSPLIT, $0-36
@@ -3713,6 +3986,59 @@ loop:
 	ADDQ         $0x10, DX
 	CMPQ         DX, CX
 	JLT          loop
+	VZEROUPPER
+	RET
+
+// func ropeF16AVX2(x *byte, cos *byte, sin *byte, half int, heads int, sign float32)
+// Requires: AVX, AVX2, F16C, SSE
+TEXT ·ropeF16AVX2(SB), NOSPLIT, $0-44
+	MOVQ         x+0(FP), AX
+	MOVQ         cos+8(FP), CX
+	MOVQ         sin+16(FP), DX
+	MOVQ         half+24(FP), BX
+	MOVQ         heads+32(FP), SI
+	MOVSS        sign+40(FP), X0
+	VBROADCASTSS X0, Y0
+
+head:
+	LEAQ (AX)(BX*2), R8
+	XORQ DI, DI
+
+loop:
+	VCVTPH2PS (AX)(DI*2), Y1
+	VCVTPH2PS (R8)(DI*2), Y2
+	VMULPS    (DX)(DI*4), Y0, Y3
+	VMOVUPS   (CX)(DI*4), Y5
+	VMULPS    Y3, Y1, Y4
+	VMULPS    Y3, Y2, Y3
+	VMULPS    Y5, Y1, Y1
+	VMULPS    Y5, Y2, Y2
+	VSUBPS    Y3, Y1, Y1
+	VADDPS    Y4, Y2, Y2
+	VCVTPS2PH $0x00, Y1, X1
+	VMOVDQU   X1, (AX)(DI*2)
+	VCVTPS2PH $0x00, Y2, X1
+	VMOVDQU   X1, (R8)(DI*2)
+	VCVTPH2PS 16(AX)(DI*2), Y1
+	VCVTPH2PS 16(R8)(DI*2), Y2
+	VMULPS    32(DX)(DI*4), Y0, Y3
+	VMOVUPS   32(CX)(DI*4), Y5
+	VMULPS    Y3, Y1, Y4
+	VMULPS    Y3, Y2, Y3
+	VMULPS    Y5, Y1, Y1
+	VMULPS    Y5, Y2, Y2
+	VSUBPS    Y3, Y1, Y1
+	VADDPS    Y4, Y2, Y2
+	VCVTPS2PH $0x00, Y1, X1
+	VMOVDQU   X1, 16(AX)(DI*2)
+	VCVTPS2PH $0x00, Y2, X1
+	VMOVDQU   X1, 16(R8)(DI*2)
+	ADDQ      $0x10, DI
+	CMPQ      DI, BX
+	JLT       loop
+	LEAQ      (R8)(BX*2), AX
+	DECQ      SI
+	JNZ       head
 	VZEROUPPER
 	RET
 

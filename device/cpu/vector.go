@@ -44,6 +44,7 @@ type eachISA struct {
 	largest                    [3]func(x unsafe.Pointer, n int) float32
 	expSum                     [3]func(x unsafe.Pointer, n int, top float32) float32 // sum of exp(x-top)
 	softmax                    [3]func(x unsafe.Pointer, n int, top, r float32)      // x = r*exp(x-top)
+	rope                       [3]ropeFunc                                           // nil is Go
 	// sumSquares sets a squareWindow that begins where the exponent of a float64
 	// is base, and the others' sums in odd, of which it returns the number.
 	sumSquares func(odd, x unsafe.Pointer, blocks int, window unsafe.Pointer, base int) int

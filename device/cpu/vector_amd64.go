@@ -40,6 +40,7 @@ var vecAVX2 = vecISA{
 		expSum:     [3]func(unsafe.Pointer, int, float32) float32{expSumF32AVX2, expSumBF16AVX2, expSumF16AVX2},
 		softmax:    [3]func(unsafe.Pointer, int, float32, float32){softmaxF32AVX2, softmaxBF16AVX2, softmaxF16AVX2},
 		sumSquares: sumSquaresAVX2,
+		rope:       [3]ropeFunc{ropeF32AVX2, ropeBF16AVX2, ropeF16AVX2},
 	},
 }
 
@@ -77,6 +78,7 @@ var vecAVX512 = vecISA{
 		expSum:     [3]func(unsafe.Pointer, int, float32) float32{expSumF32AVX512, expSumBF16AVX512, expSumF16AVX512},
 		softmax:    [3]func(unsafe.Pointer, int, float32, float32){softmaxF32AVX512, softmaxBF16AVX512, softmaxF16AVX512},
 		sumSquares: sumSquaresAVX512,
+		rope:       [3]ropeFunc{ropeF32AVX512, ropeBF16AVX512, ropeF16AVX512},
 	},
 }
 

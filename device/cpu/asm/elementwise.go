@@ -39,6 +39,7 @@ func elementwise(c *build.Context) {
 			largest(c, w, t, e)
 			expSum(c, w, t, e)
 			softmax(c, w, t, e)
+			rope(c, w, t, e)
 		}
 	}
 	squares := declare64(c, "squareConstants", map[string]uint64{"64": 64, "mantissa": 1<<52 - 1, "one": 1 << 52, "low": 1<<32 - 1})
@@ -240,6 +241,37 @@ func softmax(c *build.Context, w width, t *lanes16, e elem) {
 		e.narrow(c, w, t, v, e.mem(x, at, i), false)
 	}
 	next16(c, at, n)
+	c.VZEROUPPER()
+	c.RET()
+}
+
+// rope multiplies and adds in two roundings, as rope.go does.
+func rope(c *build.Context, w width, t *lanes16, e elem) {
+	name := "rope" + e.name + w.suffix
+	text(c, name, "func(x, cos, sin *byte, half, heads int, sign float32)", name+" is a ropeFunc.")
+	x, cos, sin, half, heads := load64(c, "x"), load64(c, "cos"), load64(c, "sin"), load64(c, "half"), load64(c, "heads")
+	sign, at, y := broadcastParam(c, w, "sign"), c.GP64(), c.GP64()
+	c.Label("head")
+	c.LEAQ(operand.Mem{Base: x, Index: half, Scale: uint8(e.size)}, y)
+	c.XORQ(at, at)
+	c.Label("loop")
+	for i := 0; i < 16; i += w.lanes {
+		a, b, s := e.widen(c, w, e.mem(x, at, i)), e.widen(c, w, e.mem(y, at, i)), w.vec(c)
+		c.VMULPS(f32.mem(sin, at, i), sign, s)
+		as, k := w.vec(c), f32.widen(c, w, f32.mem(cos, at, i))
+		c.VMULPS(s, a, as)
+		c.VMULPS(s, b, s)
+		c.VMULPS(k, a, a)
+		c.VMULPS(k, b, b)
+		c.VSUBPS(s, a, a)
+		c.VADDPS(as, b, b)
+		e.narrow(c, w, t, a, e.mem(x, at, i), false)
+		e.narrow(c, w, t, b, e.mem(y, at, i), false)
+	}
+	next16(c, at, half)
+	c.LEAQ(operand.Mem{Base: y, Index: half, Scale: uint8(e.size)}, x)
+	c.DECQ(heads)
+	c.JNZ(operand.LabelRef("head"))
 	c.VZEROUPPER()
 	c.RET()
 }
