@@ -405,14 +405,13 @@ DATA eachConstants<>+1596(SB)/4, $0xff800000
 GLOBL eachConstants<>(SB), RODATA|NOPTR, $1600
 
 // func geluF32AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·geluF32AVX512(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), DX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS s+32(FP), Z0
 	XORQ         BX, BX
 
 loop:
@@ -450,14 +449,13 @@ loop:
 	RET
 
 // func geluGradF32AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·geluGradF32AVX512(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
 
 loop:
@@ -508,14 +506,13 @@ loop:
 	RET
 
 // func scaleF32AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·scaleF32AVX512(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), DX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS s+32(FP), Z0
 	XORQ         BX, BX
 
 loop:
@@ -529,14 +526,13 @@ loop:
 	RET
 
 // func addF32AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·addF32AVX512(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
 
 loop:
@@ -551,14 +547,13 @@ loop:
 	RET
 
 // func addStreamF32AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F, MMX+, SSE
+// Requires: AVX, AVX512F, MMX+
 TEXT ·addStreamF32AVX512(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
 
 loop:
@@ -574,14 +569,13 @@ loop:
 	RET
 
 // func swigluF32AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·swigluF32AVX512(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
 
 loop:
@@ -675,7 +669,7 @@ loop:
 	RET
 
 // func largestF32AVX512(x *byte, n int) float32
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·largestF32AVX512(SB), NOSPLIT, $0-20
 	MOVQ    x+0(FP), AX
 	MOVQ    n+8(FP), CX
@@ -697,17 +691,16 @@ loop:
 	VMAXPS        X1, X0, X0
 	VPERMILPS     $0xb1, X0, X1
 	VMAXPS        X1, X0, X0
-	MOVSS         X0, ret+16(FP)
+	VMOVSS        X0, ret+16(FP)
 	VZEROUPPER
 	RET
 
 // func expSumF32AVX512(x *byte, n int, top float32) float32
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·expSumF32AVX512(SB), NOSPLIT, $0-28
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
-	MOVSS        top+16(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS top+16(FP), Z0
 	VPXORD       Z1, Z1, Z1
 	VPXORD       Z2, Z2, Z2
 	XORQ         DX, DX
@@ -744,19 +737,17 @@ loop:
 	VADDPS        X0, X1, X1
 	VPERMILPS     $0xb1, X1, X0
 	VADDPS        X0, X1, X1
-	MOVSS         X1, ret+24(FP)
+	VMOVSS        X1, ret+24(FP)
 	VZEROUPPER
 	RET
 
 // func softmaxF32AVX512(x *byte, n int, top float32, r float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·softmaxF32AVX512(SB), NOSPLIT, $0-24
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
-	MOVSS        top+16(FP), X0
-	VBROADCASTSS X0, Z0
-	MOVSS        r+20(FP), X1
-	VBROADCASTSS X1, Z1
+	VBROADCASTSS top+16(FP), Z0
+	VBROADCASTSS r+20(FP), Z1
 	XORQ         DX, DX
 
 loop:
@@ -788,15 +779,14 @@ loop:
 	RET
 
 // func ropeF32AVX512(x *byte, cos *byte, sin *byte, half int, heads int, sign float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·ropeF32AVX512(SB), NOSPLIT, $0-44
 	MOVQ         x+0(FP), AX
 	MOVQ         cos+8(FP), CX
 	MOVQ         sin+16(FP), DX
 	MOVQ         half+24(FP), BX
 	MOVQ         heads+32(FP), SI
-	MOVSS        sign+40(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS sign+40(FP), Z0
 
 head:
 	LEAQ (AX)(BX*4), R8
@@ -825,14 +815,13 @@ loop:
 	RET
 
 // func geluBF16AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·geluBF16AVX512(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), DX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS s+32(FP), Z0
 	XORQ         BX, BX
 
 loop:
@@ -879,14 +868,13 @@ loop:
 	RET
 
 // func geluGradBF16AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·geluGradBF16AVX512(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
 
 loop:
@@ -947,14 +935,13 @@ loop:
 	RET
 
 // func scaleBF16AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·scaleBF16AVX512(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), DX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS s+32(FP), Z0
 	XORQ         BX, BX
 
 loop:
@@ -977,14 +964,13 @@ loop:
 	RET
 
 // func addBF16AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·addBF16AVX512(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
 
 loop:
@@ -1009,14 +995,13 @@ loop:
 	RET
 
 // func addStreamBF16AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F, MMX+, SSE
+// Requires: AVX, AVX512F, MMX+
 TEXT ·addStreamBF16AVX512(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
 
 loop:
@@ -1042,14 +1027,13 @@ loop:
 	RET
 
 // func addF32BF16AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·addF32BF16AVX512(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
 
 loop:
@@ -1065,14 +1049,13 @@ loop:
 	RET
 
 // func swigluBF16AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·swigluBF16AVX512(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
 
 loop:
@@ -1195,7 +1178,7 @@ loop:
 	RET
 
 // func largestBF16AVX512(x *byte, n int) float32
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·largestBF16AVX512(SB), NOSPLIT, $0-20
 	MOVQ    x+0(FP), AX
 	MOVQ    n+8(FP), CX
@@ -1218,17 +1201,16 @@ loop:
 	VMAXPS        X1, X0, X0
 	VPERMILPS     $0xb1, X0, X1
 	VMAXPS        X1, X0, X0
-	MOVSS         X0, ret+16(FP)
+	VMOVSS        X0, ret+16(FP)
 	VZEROUPPER
 	RET
 
 // func expSumBF16AVX512(x *byte, n int, top float32) float32
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·expSumBF16AVX512(SB), NOSPLIT, $0-28
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
-	MOVSS        top+16(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS top+16(FP), Z0
 	VPXORD       Z1, Z1, Z1
 	VPXORD       Z2, Z2, Z2
 	XORQ         DX, DX
@@ -1266,19 +1248,17 @@ loop:
 	VADDPS        X0, X1, X1
 	VPERMILPS     $0xb1, X1, X0
 	VADDPS        X0, X1, X1
-	MOVSS         X1, ret+24(FP)
+	VMOVSS        X1, ret+24(FP)
 	VZEROUPPER
 	RET
 
 // func softmaxBF16AVX512(x *byte, n int, top float32, r float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·softmaxBF16AVX512(SB), NOSPLIT, $0-24
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
-	MOVSS        top+16(FP), X0
-	VBROADCASTSS X0, Z0
-	MOVSS        r+20(FP), X1
-	VBROADCASTSS X1, Z1
+	VBROADCASTSS top+16(FP), Z0
+	VBROADCASTSS r+20(FP), Z1
 	XORQ         DX, DX
 
 loop:
@@ -1319,15 +1299,14 @@ loop:
 	RET
 
 // func ropeBF16AVX512(x *byte, cos *byte, sin *byte, half int, heads int, sign float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·ropeBF16AVX512(SB), NOSPLIT, $0-44
 	MOVQ         x+0(FP), AX
 	MOVQ         cos+8(FP), CX
 	MOVQ         sin+16(FP), DX
 	MOVQ         half+24(FP), BX
 	MOVQ         heads+32(FP), SI
-	MOVSS        sign+40(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS sign+40(FP), Z0
 
 head:
 	LEAQ (AX)(BX*2), R8
@@ -1374,14 +1353,13 @@ loop:
 	RET
 
 // func geluF16AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·geluF16AVX512(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), DX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS s+32(FP), Z0
 	XORQ         BX, BX
 
 loop:
@@ -1420,14 +1398,13 @@ loop:
 	RET
 
 // func geluGradF16AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·geluGradF16AVX512(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
 
 loop:
@@ -1479,14 +1456,13 @@ loop:
 	RET
 
 // func scaleF16AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·scaleF16AVX512(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), DX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS s+32(FP), Z0
 	XORQ         BX, BX
 
 loop:
@@ -1501,14 +1477,13 @@ loop:
 	RET
 
 // func addF16AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·addF16AVX512(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
 
 loop:
@@ -1524,14 +1499,13 @@ loop:
 	RET
 
 // func addStreamF16AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F, MMX+, SSE
+// Requires: AVX, AVX512F, MMX+
 TEXT ·addStreamF16AVX512(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
 
 loop:
@@ -1548,14 +1522,13 @@ loop:
 	RET
 
 // func addF32F16AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·addF32F16AVX512(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
 
 loop:
@@ -1570,14 +1543,13 @@ loop:
 	RET
 
 // func swigluF16AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·swigluF16AVX512(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
 
 loop:
@@ -1674,7 +1646,7 @@ loop:
 	RET
 
 // func largestF16AVX512(x *byte, n int) float32
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·largestF16AVX512(SB), NOSPLIT, $0-20
 	MOVQ    x+0(FP), AX
 	MOVQ    n+8(FP), CX
@@ -1696,17 +1668,16 @@ loop:
 	VMAXPS        X1, X0, X0
 	VPERMILPS     $0xb1, X0, X1
 	VMAXPS        X1, X0, X0
-	MOVSS         X0, ret+16(FP)
+	VMOVSS        X0, ret+16(FP)
 	VZEROUPPER
 	RET
 
 // func expSumF16AVX512(x *byte, n int, top float32) float32
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·expSumF16AVX512(SB), NOSPLIT, $0-28
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
-	MOVSS        top+16(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS top+16(FP), Z0
 	VPXORD       Z1, Z1, Z1
 	VPXORD       Z2, Z2, Z2
 	XORQ         DX, DX
@@ -1743,19 +1714,17 @@ loop:
 	VADDPS        X0, X1, X1
 	VPERMILPS     $0xb1, X1, X0
 	VADDPS        X0, X1, X1
-	MOVSS         X1, ret+24(FP)
+	VMOVSS        X1, ret+24(FP)
 	VZEROUPPER
 	RET
 
 // func softmaxF16AVX512(x *byte, n int, top float32, r float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·softmaxF16AVX512(SB), NOSPLIT, $0-24
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
-	MOVSS        top+16(FP), X0
-	VBROADCASTSS X0, Z0
-	MOVSS        r+20(FP), X1
-	VBROADCASTSS X1, Z1
+	VBROADCASTSS top+16(FP), Z0
+	VBROADCASTSS r+20(FP), Z1
 	XORQ         DX, DX
 
 loop:
@@ -1788,15 +1757,14 @@ loop:
 	RET
 
 // func ropeF16AVX512(x *byte, cos *byte, sin *byte, half int, heads int, sign float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·ropeF16AVX512(SB), NOSPLIT, $0-44
 	MOVQ         x+0(FP), AX
 	MOVQ         cos+8(FP), CX
 	MOVQ         sin+16(FP), DX
 	MOVQ         half+24(FP), BX
 	MOVQ         heads+32(FP), SI
-	MOVSS        sign+40(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS sign+40(FP), Z0
 
 head:
 	LEAQ (AX)(BX*2), R8
@@ -1827,14 +1795,13 @@ loop:
 	RET
 
 // func geluF32AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX2, FMA3, SSE
+// Requires: AVX, AVX2, FMA3
 TEXT ·geluF32AVX2(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), DX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS s+32(FP), Y0
 	XORQ         BX, BX
 
 loop:
@@ -1901,14 +1868,13 @@ loop:
 	RET
 
 // func geluGradF32AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX2, FMA3, SSE
+// Requires: AVX, AVX2, FMA3
 TEXT ·geluGradF32AVX2(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS s+32(FP), Y0
 	XORQ         SI, SI
 
 loop:
@@ -2001,14 +1967,13 @@ loop:
 	RET
 
 // func scaleF32AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX2, SSE
+// Requires: AVX
 TEXT ·scaleF32AVX2(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), DX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS s+32(FP), Y0
 	XORQ         BX, BX
 
 loop:
@@ -2025,14 +1990,13 @@ loop:
 	RET
 
 // func addF32AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX2, SSE
+// Requires: AVX
 TEXT ·addF32AVX2(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS s+32(FP), Y0
 	XORQ         SI, SI
 
 loop:
@@ -2051,14 +2015,13 @@ loop:
 	RET
 
 // func addStreamF32AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX2, MMX+, SSE
+// Requires: AVX, MMX+
 TEXT ·addStreamF32AVX2(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS s+32(FP), Y0
 	XORQ         SI, SI
 
 loop:
@@ -2078,14 +2041,13 @@ loop:
 	RET
 
 // func swigluF32AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX2, FMA3, SSE
+// Requires: AVX, AVX2, FMA3
 TEXT ·swigluF32AVX2(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS s+32(FP), Y0
 	XORQ         SI, SI
 
 loop:
@@ -2248,7 +2210,7 @@ loop:
 	RET
 
 // func largestF32AVX2(x *byte, n int) float32
-// Requires: AVX, SSE
+// Requires: AVX
 TEXT ·largestF32AVX2(SB), NOSPLIT, $0-20
 	MOVQ    x+0(FP), AX
 	MOVQ    n+8(FP), CX
@@ -2271,17 +2233,16 @@ loop:
 	VMAXPS       X1, X0, X0
 	VPERMILPS    $0xb1, X0, X1
 	VMAXPS       X1, X0, X0
-	MOVSS        X0, ret+16(FP)
+	VMOVSS       X0, ret+16(FP)
 	VZEROUPPER
 	RET
 
 // func expSumF32AVX2(x *byte, n int, top float32) float32
-// Requires: AVX, AVX2, FMA3, SSE
+// Requires: AVX, AVX2, FMA3
 TEXT ·expSumF32AVX2(SB), NOSPLIT, $0-28
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
-	MOVSS        top+16(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS top+16(FP), Y0
 	VXORPS       Y1, Y1, Y1
 	VXORPS       Y2, Y2, Y2
 	XORQ         DX, DX
@@ -2339,19 +2300,17 @@ loop:
 	VADDPS       X0, X1, X1
 	VPERMILPS    $0xb1, X1, X0
 	VADDPS       X0, X1, X1
-	MOVSS        X1, ret+24(FP)
+	VMOVSS       X1, ret+24(FP)
 	VZEROUPPER
 	RET
 
 // func softmaxF32AVX2(x *byte, n int, top float32, r float32)
-// Requires: AVX, AVX2, FMA3, SSE
+// Requires: AVX, AVX2, FMA3
 TEXT ·softmaxF32AVX2(SB), NOSPLIT, $0-24
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
-	MOVSS        top+16(FP), X0
-	VBROADCASTSS X0, Y0
-	MOVSS        r+20(FP), X1
-	VBROADCASTSS X1, Y1
+	VBROADCASTSS top+16(FP), Y0
+	VBROADCASTSS r+20(FP), Y1
 	XORQ         DX, DX
 
 loop:
@@ -2406,15 +2365,14 @@ loop:
 	RET
 
 // func ropeF32AVX2(x *byte, cos *byte, sin *byte, half int, heads int, sign float32)
-// Requires: AVX, AVX2, SSE
+// Requires: AVX
 TEXT ·ropeF32AVX2(SB), NOSPLIT, $0-44
 	MOVQ         x+0(FP), AX
 	MOVQ         cos+8(FP), CX
 	MOVQ         sin+16(FP), DX
 	MOVQ         half+24(FP), BX
 	MOVQ         heads+32(FP), SI
-	MOVSS        sign+40(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS sign+40(FP), Y0
 
 head:
 	LEAQ (AX)(BX*4), R8
@@ -2455,14 +2413,13 @@ loop:
 	RET
 
 // func geluBF16AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX2, FMA3, SSE
+// Requires: AVX, AVX2, FMA3
 TEXT ·geluBF16AVX2(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), DX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS s+32(FP), Y0
 	XORQ         BX, BX
 
 loop:
@@ -2551,14 +2508,13 @@ loop:
 	RET
 
 // func geluGradBF16AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX2, FMA3, SSE
+// Requires: AVX, AVX2, FMA3
 TEXT ·geluGradBF16AVX2(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS s+32(FP), Y0
 	XORQ         SI, SI
 
 loop:
@@ -2675,14 +2631,13 @@ loop:
 	RET
 
 // func scaleBF16AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX2, SSE
+// Requires: AVX, AVX2
 TEXT ·scaleBF16AVX2(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), DX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS s+32(FP), Y0
 	XORQ         BX, BX
 
 loop:
@@ -2721,14 +2676,13 @@ loop:
 	RET
 
 // func addBF16AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX2, SSE
+// Requires: AVX, AVX2
 TEXT ·addBF16AVX2(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS s+32(FP), Y0
 	XORQ         SI, SI
 
 loop:
@@ -2771,14 +2725,13 @@ loop:
 	RET
 
 // func addStreamBF16AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX2, MMX+, SSE
+// Requires: AVX, AVX2, MMX+
 TEXT ·addStreamBF16AVX2(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS s+32(FP), Y0
 	XORQ         SI, SI
 
 loop:
@@ -2822,14 +2775,13 @@ loop:
 	RET
 
 // func addF32BF16AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX2, SSE
+// Requires: AVX, AVX2
 TEXT ·addF32BF16AVX2(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS s+32(FP), Y0
 	XORQ         SI, SI
 
 loop:
@@ -2850,14 +2802,13 @@ loop:
 	RET
 
 // func swigluBF16AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX2, FMA3, SSE
+// Requires: AVX, AVX2, FMA3
 TEXT ·swigluBF16AVX2(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS s+32(FP), Y0
 	XORQ         SI, SI
 
 loop:
@@ -3090,7 +3041,7 @@ loop:
 	RET
 
 // func largestBF16AVX2(x *byte, n int) float32
-// Requires: AVX, AVX2, SSE
+// Requires: AVX, AVX2
 TEXT ·largestBF16AVX2(SB), NOSPLIT, $0-20
 	MOVQ    x+0(FP), AX
 	MOVQ    n+8(FP), CX
@@ -3115,17 +3066,16 @@ loop:
 	VMAXPS       X1, X0, X0
 	VPERMILPS    $0xb1, X0, X1
 	VMAXPS       X1, X0, X0
-	MOVSS        X0, ret+16(FP)
+	VMOVSS       X0, ret+16(FP)
 	VZEROUPPER
 	RET
 
 // func expSumBF16AVX2(x *byte, n int, top float32) float32
-// Requires: AVX, AVX2, FMA3, SSE
+// Requires: AVX, AVX2, FMA3
 TEXT ·expSumBF16AVX2(SB), NOSPLIT, $0-28
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
-	MOVSS        top+16(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS top+16(FP), Y0
 	VXORPS       Y1, Y1, Y1
 	VXORPS       Y2, Y2, Y2
 	XORQ         DX, DX
@@ -3185,19 +3135,17 @@ loop:
 	VADDPS       X0, X1, X1
 	VPERMILPS    $0xb1, X1, X0
 	VADDPS       X0, X1, X1
-	MOVSS        X1, ret+24(FP)
+	VMOVSS       X1, ret+24(FP)
 	VZEROUPPER
 	RET
 
 // func softmaxBF16AVX2(x *byte, n int, top float32, r float32)
-// Requires: AVX, AVX2, FMA3, SSE
+// Requires: AVX, AVX2, FMA3
 TEXT ·softmaxBF16AVX2(SB), NOSPLIT, $0-24
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
-	MOVSS        top+16(FP), X0
-	VBROADCASTSS X0, Y0
-	MOVSS        r+20(FP), X1
-	VBROADCASTSS X1, Y1
+	VBROADCASTSS top+16(FP), Y0
+	VBROADCASTSS r+20(FP), Y1
 	XORQ         DX, DX
 
 loop:
@@ -3274,15 +3222,14 @@ loop:
 	RET
 
 // func ropeBF16AVX2(x *byte, cos *byte, sin *byte, half int, heads int, sign float32)
-// Requires: AVX, AVX2, SSE
+// Requires: AVX, AVX2
 TEXT ·ropeBF16AVX2(SB), NOSPLIT, $0-44
 	MOVQ         x+0(FP), AX
 	MOVQ         cos+8(FP), CX
 	MOVQ         sin+16(FP), DX
 	MOVQ         half+24(FP), BX
 	MOVQ         heads+32(FP), SI
-	MOVSS        sign+40(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS sign+40(FP), Y0
 
 head:
 	LEAQ (AX)(BX*2), R8
@@ -3367,14 +3314,13 @@ loop:
 	RET
 
 // func geluF16AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX2, F16C, FMA3, SSE
+// Requires: AVX, AVX2, F16C, FMA3
 TEXT ·geluF16AVX2(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), DX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS s+32(FP), Y0
 	XORQ         BX, BX
 
 loop:
@@ -3443,14 +3389,13 @@ loop:
 	RET
 
 // func geluGradF16AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX2, F16C, FMA3, SSE
+// Requires: AVX, AVX2, F16C, FMA3
 TEXT ·geluGradF16AVX2(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS s+32(FP), Y0
 	XORQ         SI, SI
 
 loop:
@@ -3545,14 +3490,13 @@ loop:
 	RET
 
 // func scaleF16AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX2, F16C, SSE
+// Requires: AVX, F16C
 TEXT ·scaleF16AVX2(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), DX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS s+32(FP), Y0
 	XORQ         BX, BX
 
 loop:
@@ -3571,14 +3515,13 @@ loop:
 	RET
 
 // func addF16AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX2, F16C, SSE
+// Requires: AVX, F16C
 TEXT ·addF16AVX2(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS s+32(FP), Y0
 	XORQ         SI, SI
 
 loop:
@@ -3599,14 +3542,13 @@ loop:
 	RET
 
 // func addStreamF16AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX2, F16C, MMX+, SSE
+// Requires: AVX, F16C, MMX+
 TEXT ·addStreamF16AVX2(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS s+32(FP), Y0
 	XORQ         SI, SI
 
 loop:
@@ -3628,14 +3570,13 @@ loop:
 	RET
 
 // func addF32F16AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX2, F16C, SSE
+// Requires: AVX, F16C
 TEXT ·addF32F16AVX2(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS s+32(FP), Y0
 	XORQ         SI, SI
 
 loop:
@@ -3654,14 +3595,13 @@ loop:
 	RET
 
 // func swigluF16AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX2, F16C, FMA3, SSE
+// Requires: AVX, AVX2, F16C, FMA3
 TEXT ·swigluF16AVX2(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS s+32(FP), Y0
 	XORQ         SI, SI
 
 loop:
@@ -3830,7 +3770,7 @@ loop:
 	RET
 
 // func largestF16AVX2(x *byte, n int) float32
-// Requires: AVX, F16C, SSE
+// Requires: AVX, F16C
 TEXT ·largestF16AVX2(SB), NOSPLIT, $0-20
 	MOVQ    x+0(FP), AX
 	MOVQ    n+8(FP), CX
@@ -3853,17 +3793,16 @@ loop:
 	VMAXPS       X1, X0, X0
 	VPERMILPS    $0xb1, X0, X1
 	VMAXPS       X1, X0, X0
-	MOVSS        X0, ret+16(FP)
+	VMOVSS       X0, ret+16(FP)
 	VZEROUPPER
 	RET
 
 // func expSumF16AVX2(x *byte, n int, top float32) float32
-// Requires: AVX, AVX2, F16C, FMA3, SSE
+// Requires: AVX, AVX2, F16C, FMA3
 TEXT ·expSumF16AVX2(SB), NOSPLIT, $0-28
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
-	MOVSS        top+16(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS top+16(FP), Y0
 	VXORPS       Y1, Y1, Y1
 	VXORPS       Y2, Y2, Y2
 	XORQ         DX, DX
@@ -3921,19 +3860,17 @@ loop:
 	VADDPS       X0, X1, X1
 	VPERMILPS    $0xb1, X1, X0
 	VADDPS       X0, X1, X1
-	MOVSS        X1, ret+24(FP)
+	VMOVSS       X1, ret+24(FP)
 	VZEROUPPER
 	RET
 
 // func softmaxF16AVX2(x *byte, n int, top float32, r float32)
-// Requires: AVX, AVX2, F16C, FMA3, SSE
+// Requires: AVX, AVX2, F16C, FMA3
 TEXT ·softmaxF16AVX2(SB), NOSPLIT, $0-24
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
-	MOVSS        top+16(FP), X0
-	VBROADCASTSS X0, Y0
-	MOVSS        r+20(FP), X1
-	VBROADCASTSS X1, Y1
+	VBROADCASTSS top+16(FP), Y0
+	VBROADCASTSS r+20(FP), Y1
 	XORQ         DX, DX
 
 loop:
@@ -3990,15 +3927,14 @@ loop:
 	RET
 
 // func ropeF16AVX2(x *byte, cos *byte, sin *byte, half int, heads int, sign float32)
-// Requires: AVX, AVX2, F16C, SSE
+// Requires: AVX, F16C
 TEXT ·ropeF16AVX2(SB), NOSPLIT, $0-44
 	MOVQ         x+0(FP), AX
 	MOVQ         cos+8(FP), CX
 	MOVQ         sin+16(FP), DX
 	MOVQ         half+24(FP), BX
 	MOVQ         heads+32(FP), SI
-	MOVSS        sign+40(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS sign+40(FP), Y0
 
 head:
 	LEAQ (AX)(BX*2), R8

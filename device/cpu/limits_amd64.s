@@ -893,7 +893,7 @@ done:
 	RET
 
 // func readAll(x *byte, pages int) float32
-// Requires: AVX, SSE
+// Requires: AVX
 TEXT ·readAll(SB), NOSPLIT, $0-20
 	MOVQ   x+0(FP), AX
 	MOVQ   pages+8(FP), CX
@@ -945,7 +945,7 @@ line:
 	VADDPS       X1, X0, X0
 	VPERMILPS    $0xb1, X0, X1
 	VADDPS       X1, X0, X0
-	MOVSS        X0, ret+16(FP)
+	VMOVSS       X0, ret+16(FP)
 	VZEROUPPER
 	RET
 

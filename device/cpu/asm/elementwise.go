@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/mmcloughlin/avo/build"
+	"github.com/mmcloughlin/avo/gotypes"
 	"github.com/mmcloughlin/avo/operand"
 	"github.com/mmcloughlin/avo/reg"
 )
@@ -86,11 +87,21 @@ func next16(c *build.Context, at, n reg.GPVirtual) {
 	c.JLT(operand.LabelRef("loop"))
 }
 
+// broadcastParam and returnFloat keep to instructions of AVX. What avo's Load and
+// Store take for a float is of SSE, which waits for the upper halves of registers
+// some hundred cycles once they are in use.
 func broadcastParam(c *build.Context, w width, name string) reg.VecVirtual {
-	v, x := w.vec(c), c.XMM()
-	c.Load(c.Param(name), x)
-	c.VBROADCASTSS(x, v)
-	return v
+	return broadcast(c, w, address(c.Param(name)))
+}
+
+func returnFloat(c *build.Context, v reg.VecVirtual) { c.VMOVSS(v.AsX(), address(c.ReturnIndex(0))) }
+
+func address(of gotypes.Component) operand.Mem {
+	b, err := of.Resolve()
+	if err != nil {
+		panic(err)
+	}
+	return b.Addr
 }
 
 func times(c *build.Context, _ width, _ *lanes16, x []reg.VecVirtual, s reg.VecVirtual) reg.VecVirtual {
@@ -198,7 +209,7 @@ func largest(c *build.Context, w width, t *lanes16, e elem) {
 		c.VMAXPS(tops[1], tops[0], tops[0])
 	}
 	across(c, w, tops[0], c.VMAXPS)
-	c.Store(tops[0].AsX(), c.ReturnIndex(0))
+	returnFloat(c, tops[0])
 	c.VZEROUPPER()
 	c.RET()
 }
@@ -221,7 +232,7 @@ func expSum(c *build.Context, w width, t *lanes16, e elem) {
 		c.VADDPS(sums[1], sums[0], sums[0])
 	}
 	across(c, w, sums[0], c.VADDPS)
-	c.Store(sums[0].AsX(), c.ReturnIndex(0))
+	returnFloat(c, sums[0])
 	c.VZEROUPPER()
 	c.RET()
 }

@@ -133,7 +133,7 @@ func readAll(c *build.Context) {
 		c.VADDPS(s, sums[0], sums[0])
 	}
 	across(c, width{"AVX2", 8}, sums[0], c.VADDPS)
-	c.Store(sums[0].AsX(), c.ReturnIndex(0))
+	returnFloat(c, sums[0])
 	c.VZEROUPPER()
 	c.RET()
 }
