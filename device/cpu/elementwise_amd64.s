@@ -413,38 +413,106 @@ TEXT ·geluF32AVX512(SB), NOSPLIT, $0-36
 	MOVQ         n+24(FP), DX
 	VBROADCASTSS s+32(FP), Z0
 	XORQ         BX, BX
+	MOVQ         DX, SI
+	SUBQ         $0x00000020, SI
+	JLT          few
+
+many:
+	VMOVUPS           (CX)(BX*4), Z0
+	VMOVUPS           64(CX)(BX*4), Z3
+	VMULPS            Z0, Z0, Z1
+	VMULPS            Z3, Z3, Z4
+	VBROADCASTSS      eachConstants<>+1088(SB), Z2
+	VBROADCASTSS      eachConstants<>+1088(SB), Z5
+	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z1, Z2
+	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z4, Z5
+	VMULPS            Z0, Z2, Z2
+	VMULPS            Z3, Z5, Z5
+	VBROADCASTSS      eachConstants<>+128(SB), Z1
+	VBROADCASTSS      eachConstants<>+128(SB), Z4
+	VMINPS            Z2, Z1, Z2
+	VMINPS            Z5, Z4, Z5
+	VBROADCASTSS      eachConstants<>+384(SB), Z4
+	VBROADCASTSS      eachConstants<>+384(SB), Z7
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z4
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z5, Z7
+	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z1
+	VSUBPS.BCST       eachConstants<>+384(SB), Z7, Z6
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z5, K2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z1, Z2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z6, Z5
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z1, Z2
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z6, Z5
+	VBROADCASTSS      eachConstants<>+448(SB), Z1
+	VBROADCASTSS      eachConstants<>+448(SB), Z6
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
+	VPSLLD            $0x17, Z4, Z4
+	VPSLLD            $0x17, Z7, Z7
+	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
+	VPADDD.BCST       eachConstants<>+0(SB), Z7, Z7
+	VMULPS.Z          Z4, Z1, K1, Z2
+	VMULPS.Z          Z7, Z6, K2, Z5
+	VADDPS.BCST       eachConstants<>+0(SB), Z2, Z2
+	VADDPS.BCST       eachConstants<>+0(SB), Z5, Z5
+	VDIVPS            Z2, Z0, Z0
+	VDIVPS            Z5, Z3, Z3
+	VMOVDQU32         Z0, (AX)(BX*4)
+	VMOVDQU32         Z3, 64(AX)(BX*4)
+	ADDQ              $0x00000020, BX
+	CMPQ              BX, SI
+	JLE               many
+
+few:
+	CMPQ BX, DX
+	JGE  done
 
 loop:
-	VMOVUPS      (CX)(BX*4), Z0
-	VMULPS       Z0, Z0, Z1
-	VMOVUPS      eachConstants<>+1088(SB), Z2
-	VFMADD213PS  eachConstants<>+1024(SB), Z1, Z2
-	VMULPS       Z0, Z2, Z2
-	VMOVUPS      eachConstants<>+128(SB), Z1
-	VMINPS       Z2, Z1, Z2
-	VMOVUPS      eachConstants<>+384(SB), Z3
-	VFMADD231PS  eachConstants<>+192(SB), Z2, Z3
-	VSUBPS       eachConstants<>+384(SB), Z3, Z1
-	VCMPPS       $0x05, eachConstants<>+64(SB), Z2, K1
-	VFNMADD231PS eachConstants<>+256(SB), Z1, Z2
-	VFNMADD231PS eachConstants<>+320(SB), Z1, Z2
-	VMOVUPS      eachConstants<>+448(SB), Z1
-	VFMADD213PS  eachConstants<>+512(SB), Z2, Z1
-	VFMADD213PS  eachConstants<>+576(SB), Z2, Z1
-	VFMADD213PS  eachConstants<>+640(SB), Z2, Z1
-	VFMADD213PS  eachConstants<>+704(SB), Z2, Z1
-	VFMADD213PS  eachConstants<>+768(SB), Z2, Z1
-	VFMADD213PS  eachConstants<>+0(SB), Z2, Z1
-	VFMADD213PS  eachConstants<>+0(SB), Z2, Z1
-	VPSLLD       $0x17, Z3, Z3
-	VPADDD       eachConstants<>+0(SB), Z3, Z3
-	VMULPS.Z     Z3, Z1, K1, Z2
-	VADDPS       eachConstants<>+0(SB), Z2, Z2
-	VDIVPS       Z2, Z0, Z0
-	VMOVDQU32    Z0, (AX)(BX*4)
-	ADDQ         $0x10, BX
-	CMPQ         BX, DX
-	JLT          loop
+	VMOVUPS           (CX)(BX*4), Z0
+	VMULPS            Z0, Z0, Z1
+	VBROADCASTSS      eachConstants<>+1088(SB), Z2
+	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z1, Z2
+	VMULPS            Z0, Z2, Z2
+	VBROADCASTSS      eachConstants<>+128(SB), Z1
+	VMINPS            Z2, Z1, Z2
+	VBROADCASTSS      eachConstants<>+384(SB), Z3
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z3
+	VSUBPS.BCST       eachConstants<>+384(SB), Z3, Z1
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z1, Z2
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z1, Z2
+	VBROADCASTSS      eachConstants<>+448(SB), Z1
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z1
+	VPSLLD            $0x17, Z3, Z3
+	VPADDD.BCST       eachConstants<>+0(SB), Z3, Z3
+	VMULPS.Z          Z3, Z1, K1, Z2
+	VADDPS.BCST       eachConstants<>+0(SB), Z2, Z2
+	VDIVPS            Z2, Z0, Z0
+	VMOVDQU32         Z0, (AX)(BX*4)
+	ADDQ              $0x10, BX
+	CMPQ              BX, DX
+	JLT               loop
+
+done:
 	VZEROUPPER
 	RET
 
@@ -457,51 +525,145 @@ TEXT ·geluGradF32AVX512(SB), NOSPLIT, $0-36
 	MOVQ         n+24(FP), BX
 	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
+	MOVQ         BX, DI
+	SUBQ         $0x00000020, DI
+	JLT          few
+
+many:
+	VMOVUPS           (CX)(SI*4), Z0
+	VMOVUPS           64(CX)(SI*4), Z3
+	VMOVUPS           (DX)(SI*4), Z1
+	VMOVUPS           64(DX)(SI*4), Z4
+	VBROADCASTSS      eachConstants<>+1280(SB), Z2
+	VBROADCASTSS      eachConstants<>+1280(SB), Z5
+	VMINPS            Z0, Z2, Z0
+	VMINPS            Z3, Z5, Z3
+	VBROADCASTSS      eachConstants<>+1344(SB), Z2
+	VBROADCASTSS      eachConstants<>+1344(SB), Z5
+	VMAXPS            Z0, Z2, Z0
+	VMAXPS            Z3, Z5, Z3
+	VBROADCASTSS      eachConstants<>+1216(SB), Z6
+	VBROADCASTSS      eachConstants<>+1216(SB), Z11
+	VMULPS            Z0, Z0, Z2
+	VMULPS            Z3, Z3, Z9
+	VBROADCASTSS      eachConstants<>+1088(SB), Z7
+	VBROADCASTSS      eachConstants<>+1088(SB), Z12
+	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z2, Z7
+	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z9, Z12
+	VMULPS            Z0, Z7, Z7
+	VMULPS            Z3, Z12, Z12
+	VBROADCASTSS      eachConstants<>+128(SB), Z5
+	VBROADCASTSS      eachConstants<>+128(SB), Z8
+	VMINPS            Z7, Z5, Z7
+	VMINPS            Z12, Z8, Z12
+	VBROADCASTSS      eachConstants<>+384(SB), Z8
+	VBROADCASTSS      eachConstants<>+384(SB), Z13
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z7, Z8
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z12, Z13
+	VSUBPS.BCST       eachConstants<>+384(SB), Z8, Z5
+	VSUBPS.BCST       eachConstants<>+384(SB), Z13, Z10
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z7, K1
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z12, K2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z5, Z7
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z10, Z12
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z5, Z7
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z10, Z12
+	VBROADCASTSS      eachConstants<>+448(SB), Z5
+	VBROADCASTSS      eachConstants<>+448(SB), Z10
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z7, Z5
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z12, Z10
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z7, Z5
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z12, Z10
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z7, Z5
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z12, Z10
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z7, Z5
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z12, Z10
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z7, Z5
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z12, Z10
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z7, Z5
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z12, Z10
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z7, Z5
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z12, Z10
+	VPSLLD            $0x17, Z8, Z8
+	VPSLLD            $0x17, Z13, Z13
+	VPADDD.BCST       eachConstants<>+0(SB), Z8, Z8
+	VPADDD.BCST       eachConstants<>+0(SB), Z13, Z13
+	VMULPS.Z          Z8, Z5, K1, Z7
+	VMULPS.Z          Z13, Z10, K2, Z12
+	VADDPS.BCST       eachConstants<>+0(SB), Z7, Z5
+	VADDPS.BCST       eachConstants<>+0(SB), Z12, Z10
+	VBROADCASTSS      eachConstants<>+0(SB), Z8
+	VBROADCASTSS      eachConstants<>+0(SB), Z13
+	VDIVPS            Z5, Z8, Z5
+	VDIVPS            Z10, Z13, Z10
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z2, Z6
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z9, Z11
+	VMULPS            Z5, Z7, Z7
+	VMULPS            Z10, Z12, Z12
+	VMULPS            Z0, Z7, Z7
+	VMULPS            Z3, Z12, Z12
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z7, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z12, Z11
+	VMULPS            Z5, Z6, Z6
+	VMULPS            Z10, Z11, Z11
+	VMULPS            Z1, Z6, Z6
+	VMULPS            Z4, Z11, Z11
+	VMOVDQU32         Z6, (AX)(SI*4)
+	VMOVDQU32         Z11, 64(AX)(SI*4)
+	ADDQ              $0x00000020, SI
+	CMPQ              SI, DI
+	JLE               many
+
+few:
+	CMPQ SI, BX
+	JGE  done
 
 loop:
-	VMOVUPS      (CX)(SI*4), Z0
-	VMOVUPS      (DX)(SI*4), Z1
-	VMOVUPS      eachConstants<>+1280(SB), Z2
-	VMINPS       Z0, Z2, Z0
-	VMOVUPS      eachConstants<>+1344(SB), Z2
-	VMAXPS       Z0, Z2, Z0
-	VMOVUPS      eachConstants<>+1216(SB), Z4
-	VMULPS       Z0, Z0, Z2
-	VMOVUPS      eachConstants<>+1088(SB), Z5
-	VFMADD213PS  eachConstants<>+1024(SB), Z2, Z5
-	VMULPS       Z0, Z5, Z5
-	VMOVUPS      eachConstants<>+128(SB), Z3
-	VMINPS       Z5, Z3, Z5
-	VMOVUPS      eachConstants<>+384(SB), Z6
-	VFMADD231PS  eachConstants<>+192(SB), Z5, Z6
-	VSUBPS       eachConstants<>+384(SB), Z6, Z3
-	VCMPPS       $0x05, eachConstants<>+64(SB), Z5, K1
-	VFNMADD231PS eachConstants<>+256(SB), Z3, Z5
-	VFNMADD231PS eachConstants<>+320(SB), Z3, Z5
-	VMOVUPS      eachConstants<>+448(SB), Z3
-	VFMADD213PS  eachConstants<>+512(SB), Z5, Z3
-	VFMADD213PS  eachConstants<>+576(SB), Z5, Z3
-	VFMADD213PS  eachConstants<>+640(SB), Z5, Z3
-	VFMADD213PS  eachConstants<>+704(SB), Z5, Z3
-	VFMADD213PS  eachConstants<>+768(SB), Z5, Z3
-	VFMADD213PS  eachConstants<>+0(SB), Z5, Z3
-	VFMADD213PS  eachConstants<>+0(SB), Z5, Z3
-	VPSLLD       $0x17, Z6, Z6
-	VPADDD       eachConstants<>+0(SB), Z6, Z6
-	VMULPS.Z     Z6, Z3, K1, Z5
-	VADDPS       eachConstants<>+0(SB), Z5, Z3
-	VMOVUPS      eachConstants<>+0(SB), Z6
-	VDIVPS       Z3, Z6, Z3
-	VFMADD213PS  eachConstants<>+1152(SB), Z2, Z4
-	VMULPS       Z3, Z5, Z5
-	VMULPS       Z0, Z5, Z5
-	VFMADD213PS  eachConstants<>+0(SB), Z5, Z4
-	VMULPS       Z3, Z4, Z4
-	VMULPS       Z1, Z4, Z4
-	VMOVDQU32    Z4, (AX)(SI*4)
-	ADDQ         $0x10, SI
-	CMPQ         SI, BX
-	JLT          loop
+	VMOVUPS           (CX)(SI*4), Z0
+	VMOVUPS           (DX)(SI*4), Z1
+	VBROADCASTSS      eachConstants<>+1280(SB), Z2
+	VMINPS            Z0, Z2, Z0
+	VBROADCASTSS      eachConstants<>+1344(SB), Z2
+	VMAXPS            Z0, Z2, Z0
+	VBROADCASTSS      eachConstants<>+1216(SB), Z4
+	VMULPS            Z0, Z0, Z2
+	VBROADCASTSS      eachConstants<>+1088(SB), Z5
+	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z2, Z5
+	VMULPS            Z0, Z5, Z5
+	VBROADCASTSS      eachConstants<>+128(SB), Z3
+	VMINPS            Z5, Z3, Z5
+	VBROADCASTSS      eachConstants<>+384(SB), Z6
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z5, Z6
+	VSUBPS.BCST       eachConstants<>+384(SB), Z6, Z3
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z5, K1
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z3, Z5
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z3, Z5
+	VBROADCASTSS      eachConstants<>+448(SB), Z3
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z5, Z3
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z5, Z3
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z5, Z3
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z5, Z3
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z5, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z3
+	VPSLLD            $0x17, Z6, Z6
+	VPADDD.BCST       eachConstants<>+0(SB), Z6, Z6
+	VMULPS.Z          Z6, Z3, K1, Z5
+	VADDPS.BCST       eachConstants<>+0(SB), Z5, Z3
+	VBROADCASTSS      eachConstants<>+0(SB), Z6
+	VDIVPS            Z3, Z6, Z3
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z2, Z4
+	VMULPS            Z3, Z5, Z5
+	VMULPS            Z0, Z5, Z5
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z4
+	VMULPS            Z3, Z4, Z4
+	VMULPS            Z1, Z4, Z4
+	VMOVDQU32         Z4, (AX)(SI*4)
+	ADDQ              $0x10, SI
+	CMPQ              SI, BX
+	JLT               loop
+
+done:
 	VZEROUPPER
 	RET
 
@@ -514,6 +676,24 @@ TEXT ·scaleF32AVX512(SB), NOSPLIT, $0-36
 	MOVQ         n+24(FP), DX
 	VBROADCASTSS s+32(FP), Z0
 	XORQ         BX, BX
+	MOVQ         DX, SI
+	SUBQ         $0x00000020, SI
+	JLT          few
+
+many:
+	VMOVUPS   (CX)(BX*4), Z1
+	VMOVUPS   64(CX)(BX*4), Z2
+	VMULPS    Z1, Z0, Z1
+	VMULPS    Z2, Z0, Z2
+	VMOVDQU32 Z1, (AX)(BX*4)
+	VMOVDQU32 Z2, 64(AX)(BX*4)
+	ADDQ      $0x00000020, BX
+	CMPQ      BX, SI
+	JLE       many
+
+few:
+	CMPQ BX, DX
+	JGE  done
 
 loop:
 	VMOVUPS   (CX)(BX*4), Z1
@@ -522,6 +702,8 @@ loop:
 	ADDQ      $0x10, BX
 	CMPQ      BX, DX
 	JLT       loop
+
+done:
 	VZEROUPPER
 	RET
 
@@ -534,6 +716,26 @@ TEXT ·addF32AVX512(SB), NOSPLIT, $0-36
 	MOVQ         n+24(FP), BX
 	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
+	MOVQ         BX, DI
+	SUBQ         $0x00000020, DI
+	JLT          few
+
+many:
+	VMOVUPS   (CX)(SI*4), Z0
+	VMOVUPS   64(CX)(SI*4), Z2
+	VMOVUPS   (DX)(SI*4), Z1
+	VMOVUPS   64(DX)(SI*4), Z3
+	VADDPS    Z1, Z0, Z0
+	VADDPS    Z3, Z2, Z2
+	VMOVDQU32 Z0, (AX)(SI*4)
+	VMOVDQU32 Z2, 64(AX)(SI*4)
+	ADDQ      $0x00000020, SI
+	CMPQ      SI, DI
+	JLE       many
+
+few:
+	CMPQ SI, BX
+	JGE  done
 
 loop:
 	VMOVUPS   (CX)(SI*4), Z0
@@ -543,6 +745,8 @@ loop:
 	ADDQ      $0x10, SI
 	CMPQ      SI, BX
 	JLT       loop
+
+done:
 	VZEROUPPER
 	RET
 
@@ -555,6 +759,26 @@ TEXT ·addStreamF32AVX512(SB), NOSPLIT, $0-36
 	MOVQ         n+24(FP), BX
 	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
+	MOVQ         BX, DI
+	SUBQ         $0x00000020, DI
+	JLT          few
+
+many:
+	VMOVUPS  (CX)(SI*4), Z0
+	VMOVUPS  64(CX)(SI*4), Z2
+	VMOVUPS  (DX)(SI*4), Z1
+	VMOVUPS  64(DX)(SI*4), Z3
+	VADDPS   Z1, Z0, Z0
+	VADDPS   Z3, Z2, Z2
+	VMOVNTDQ Z0, (AX)(SI*4)
+	VMOVNTDQ Z2, 64(AX)(SI*4)
+	ADDQ     $0x00000020, SI
+	CMPQ     SI, DI
+	JLE      many
+
+few:
+	CMPQ SI, BX
+	JGE  done
 
 loop:
 	VMOVUPS  (CX)(SI*4), Z0
@@ -564,6 +788,8 @@ loop:
 	ADDQ     $0x10, SI
 	CMPQ     SI, BX
 	JLT      loop
+
+done:
 	SFENCE
 	VZEROUPPER
 	RET
@@ -577,38 +803,106 @@ TEXT ·swigluF32AVX512(SB), NOSPLIT, $0-36
 	MOVQ         n+24(FP), BX
 	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
+	MOVQ         BX, DI
+	SUBQ         $0x00000020, DI
+	JLT          few
+
+many:
+	VMOVUPS           (CX)(SI*4), Z0
+	VMOVUPS           64(CX)(SI*4), Z6
+	VMOVUPS           (DX)(SI*4), Z4
+	VMOVUPS           64(DX)(SI*4), Z7
+	VPXORD            Z1, Z1, Z1
+	VPXORD            Z2, Z2, Z2
+	VSUBPS            Z0, Z1, Z1
+	VSUBPS            Z6, Z2, Z2
+	VBROADCASTSS      eachConstants<>+128(SB), Z5
+	VBROADCASTSS      eachConstants<>+128(SB), Z8
+	VMINPS            Z1, Z5, Z1
+	VMINPS            Z2, Z8, Z2
+	VBROADCASTSS      eachConstants<>+384(SB), Z8
+	VBROADCASTSS      eachConstants<>+384(SB), Z10
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z1, Z8
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z10
+	VSUBPS.BCST       eachConstants<>+384(SB), Z8, Z5
+	VSUBPS.BCST       eachConstants<>+384(SB), Z10, Z9
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z1, K1
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z5, Z1
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z9, Z2
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z5, Z1
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z9, Z2
+	VBROADCASTSS      eachConstants<>+448(SB), Z5
+	VBROADCASTSS      eachConstants<>+448(SB), Z9
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z1, Z5
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z9
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z1, Z5
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z9
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z1, Z5
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z9
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z1, Z5
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z9
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z1, Z5
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z9
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z1, Z5
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z9
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z1, Z5
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z9
+	VPSLLD            $0x17, Z8, Z8
+	VPSLLD            $0x17, Z10, Z10
+	VPADDD.BCST       eachConstants<>+0(SB), Z8, Z8
+	VPADDD.BCST       eachConstants<>+0(SB), Z10, Z10
+	VMULPS.Z          Z8, Z5, K1, Z1
+	VMULPS.Z          Z10, Z9, K2, Z2
+	VADDPS.BCST       eachConstants<>+0(SB), Z1, Z1
+	VADDPS.BCST       eachConstants<>+0(SB), Z2, Z2
+	VDIVPS            Z1, Z0, Z0
+	VDIVPS            Z2, Z6, Z6
+	VMULPS            Z4, Z0, Z0
+	VMULPS            Z7, Z6, Z6
+	VMOVDQU32         Z0, (AX)(SI*4)
+	VMOVDQU32         Z6, 64(AX)(SI*4)
+	ADDQ              $0x00000020, SI
+	CMPQ              SI, DI
+	JLE               many
+
+few:
+	CMPQ SI, BX
+	JGE  done
 
 loop:
-	VMOVUPS      (CX)(SI*4), Z0
-	VMOVUPS      (DX)(SI*4), Z2
-	VPXORD       Z1, Z1, Z1
-	VSUBPS       Z0, Z1, Z1
-	VMOVUPS      eachConstants<>+128(SB), Z3
-	VMINPS       Z1, Z3, Z1
-	VMOVUPS      eachConstants<>+384(SB), Z4
-	VFMADD231PS  eachConstants<>+192(SB), Z1, Z4
-	VSUBPS       eachConstants<>+384(SB), Z4, Z3
-	VCMPPS       $0x05, eachConstants<>+64(SB), Z1, K1
-	VFNMADD231PS eachConstants<>+256(SB), Z3, Z1
-	VFNMADD231PS eachConstants<>+320(SB), Z3, Z1
-	VMOVUPS      eachConstants<>+448(SB), Z3
-	VFMADD213PS  eachConstants<>+512(SB), Z1, Z3
-	VFMADD213PS  eachConstants<>+576(SB), Z1, Z3
-	VFMADD213PS  eachConstants<>+640(SB), Z1, Z3
-	VFMADD213PS  eachConstants<>+704(SB), Z1, Z3
-	VFMADD213PS  eachConstants<>+768(SB), Z1, Z3
-	VFMADD213PS  eachConstants<>+0(SB), Z1, Z3
-	VFMADD213PS  eachConstants<>+0(SB), Z1, Z3
-	VPSLLD       $0x17, Z4, Z4
-	VPADDD       eachConstants<>+0(SB), Z4, Z4
-	VMULPS.Z     Z4, Z3, K1, Z1
-	VADDPS       eachConstants<>+0(SB), Z1, Z1
-	VDIVPS       Z1, Z0, Z0
-	VMULPS       Z2, Z0, Z0
-	VMOVDQU32    Z0, (AX)(SI*4)
-	ADDQ         $0x10, SI
-	CMPQ         SI, BX
-	JLT          loop
+	VMOVUPS           (CX)(SI*4), Z0
+	VMOVUPS           (DX)(SI*4), Z1
+	VPXORD            Z3, Z3, Z3
+	VSUBPS            Z0, Z3, Z3
+	VBROADCASTSS      eachConstants<>+128(SB), Z2
+	VMINPS            Z3, Z2, Z3
+	VBROADCASTSS      eachConstants<>+384(SB), Z4
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z3, Z4
+	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z2
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z3, K1
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z2, Z3
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z2, Z3
+	VBROADCASTSS      eachConstants<>+448(SB), Z2
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z3, Z2
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z3, Z2
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z3, Z2
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z3, Z2
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z3, Z2
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z3, Z2
+	VPSLLD            $0x17, Z4, Z4
+	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
+	VMULPS.Z          Z4, Z2, K1, Z3
+	VADDPS.BCST       eachConstants<>+0(SB), Z3, Z3
+	VDIVPS            Z3, Z0, Z0
+	VMULPS            Z1, Z0, Z0
+	VMOVDQU32         Z0, (AX)(SI*4)
+	ADDQ              $0x10, SI
+	CMPQ              SI, BX
+	JLT               loop
+
+done:
 	VZEROUPPER
 	RET
 
@@ -622,60 +916,150 @@ TEXT ·swigluGradF32AVX512(SB), NOSPLIT, $0-48
 	MOVQ up+32(FP), SI
 	MOVQ n+40(FP), DI
 	XORQ R8, R8
+	MOVQ DI, R9
+	SUBQ $0x00000020, R9
+	JLT  few
+
+many:
+	VMOVUPS           (BX)(R8*4), Z0
+	VMOVUPS           64(BX)(R8*4), Z5
+	VMOVUPS           (DX)(R8*4), Z1
+	VMOVUPS           64(DX)(R8*4), Z6
+	VMOVUPS           (SI)(R8*4), Z2
+	VMOVUPS           64(SI)(R8*4), Z7
+	VBROADCASTSS      eachConstants<>+1472(SB), Z3
+	VBROADCASTSS      eachConstants<>+1472(SB), Z8
+	VMAXPS            Z0, Z3, Z0
+	VMAXPS            Z5, Z8, Z5
+	VPXORD            Z4, Z4, Z4
+	VPXORD            Z9, Z9, Z9
+	VBROADCASTSS      eachConstants<>+1408(SB), Z3
+	VBROADCASTSS      eachConstants<>+1408(SB), Z8
+	VMINPS            Z0, Z3, Z3
+	VMINPS            Z5, Z8, Z12
+	VSUBPS            Z3, Z4, Z4
+	VSUBPS            Z12, Z9, Z9
+	VBROADCASTSS      eachConstants<>+384(SB), Z11
+	VBROADCASTSS      eachConstants<>+384(SB), Z14
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z4, Z11
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z9, Z14
+	VSUBPS.BCST       eachConstants<>+384(SB), Z11, Z8
+	VSUBPS.BCST       eachConstants<>+384(SB), Z14, Z13
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z4, K1
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z9, K2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z8, Z4
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z13, Z9
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z8, Z4
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z13, Z9
+	VBROADCASTSS      eachConstants<>+448(SB), Z8
+	VBROADCASTSS      eachConstants<>+448(SB), Z13
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z4, Z8
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z9, Z13
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z4, Z8
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z9, Z13
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z4, Z8
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z9, Z13
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z4, Z8
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z9, Z13
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z4, Z8
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z9, Z13
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z9, Z13
+	VPSLLD            $0x17, Z11, Z11
+	VPSLLD            $0x17, Z14, Z14
+	VPADDD.BCST       eachConstants<>+0(SB), Z11, Z11
+	VPADDD.BCST       eachConstants<>+0(SB), Z14, Z14
+	VMULPS.Z          Z11, Z8, K1, Z4
+	VMULPS.Z          Z14, Z13, K2, Z9
+	VADDPS.BCST       eachConstants<>+0(SB), Z4, Z8
+	VADDPS.BCST       eachConstants<>+0(SB), Z9, Z13
+	VBROADCASTSS      eachConstants<>+0(SB), Z11
+	VBROADCASTSS      eachConstants<>+0(SB), Z14
+	VDIVPS            Z8, Z11, Z8
+	VDIVPS            Z13, Z14, Z13
+	VMULPS            Z8, Z0, Z0
+	VMULPS            Z13, Z5, Z5
+	VMULPS            Z1, Z0, Z0
+	VMULPS            Z6, Z5, Z5
+	VMOVDQU32         Z0, (CX)(R8*4)
+	VMOVDQU32         Z5, 64(CX)(R8*4)
+	VMULPS            Z8, Z4, Z4
+	VMULPS            Z13, Z9, Z9
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z3, Z4
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z12, Z9
+	VMULPS            Z8, Z4, Z4
+	VMULPS            Z13, Z9, Z9
+	VMULPS            Z2, Z1, Z1
+	VMULPS            Z7, Z6, Z6
+	VMULPS            Z1, Z4, Z4
+	VMULPS            Z6, Z9, Z9
+	VMOVDQU32         Z4, (AX)(R8*4)
+	VMOVDQU32         Z9, 64(AX)(R8*4)
+	ADDQ              $0x00000020, R8
+	CMPQ              R8, R9
+	JLE               many
+
+few:
+	CMPQ R8, DI
+	JGE  done
 
 loop:
-	VMOVUPS      (BX)(R8*4), Z0
-	VMOVUPS      (DX)(R8*4), Z1
-	VMOVUPS      (SI)(R8*4), Z2
-	VMOVUPS      eachConstants<>+1472(SB), Z3
-	VMAXPS       Z0, Z3, Z0
-	VPXORD       Z4, Z4, Z4
-	VMOVUPS      eachConstants<>+1408(SB), Z3
-	VMINPS       Z0, Z3, Z3
-	VSUBPS       Z3, Z4, Z4
-	VMOVUPS      eachConstants<>+384(SB), Z6
-	VFMADD231PS  eachConstants<>+192(SB), Z4, Z6
-	VSUBPS       eachConstants<>+384(SB), Z6, Z5
-	VCMPPS       $0x05, eachConstants<>+64(SB), Z4, K1
-	VFNMADD231PS eachConstants<>+256(SB), Z5, Z4
-	VFNMADD231PS eachConstants<>+320(SB), Z5, Z4
-	VMOVUPS      eachConstants<>+448(SB), Z5
-	VFMADD213PS  eachConstants<>+512(SB), Z4, Z5
-	VFMADD213PS  eachConstants<>+576(SB), Z4, Z5
-	VFMADD213PS  eachConstants<>+640(SB), Z4, Z5
-	VFMADD213PS  eachConstants<>+704(SB), Z4, Z5
-	VFMADD213PS  eachConstants<>+768(SB), Z4, Z5
-	VFMADD213PS  eachConstants<>+0(SB), Z4, Z5
-	VFMADD213PS  eachConstants<>+0(SB), Z4, Z5
-	VPSLLD       $0x17, Z6, Z6
-	VPADDD       eachConstants<>+0(SB), Z6, Z6
-	VMULPS.Z     Z6, Z5, K1, Z4
-	VADDPS       eachConstants<>+0(SB), Z4, Z5
-	VMOVUPS      eachConstants<>+0(SB), Z6
-	VDIVPS       Z5, Z6, Z5
-	VMULPS       Z5, Z0, Z0
-	VMULPS       Z1, Z0, Z0
-	VMOVDQU32    Z0, (CX)(R8*4)
-	VMULPS       Z5, Z4, Z4
-	VFMADD213PS  eachConstants<>+0(SB), Z3, Z4
-	VMULPS       Z5, Z4, Z4
-	VMULPS       Z2, Z1, Z1
-	VMULPS       Z1, Z4, Z4
-	VMOVDQU32    Z4, (AX)(R8*4)
-	ADDQ         $0x10, R8
-	CMPQ         R8, DI
-	JLT          loop
+	VMOVUPS           (BX)(R8*4), Z0
+	VMOVUPS           (DX)(R8*4), Z1
+	VMOVUPS           (SI)(R8*4), Z2
+	VBROADCASTSS      eachConstants<>+1472(SB), Z3
+	VMAXPS            Z0, Z3, Z0
+	VPXORD            Z10, Z10, Z10
+	VBROADCASTSS      eachConstants<>+1408(SB), Z3
+	VMINPS            Z0, Z3, Z3
+	VSUBPS            Z3, Z10, Z10
+	VBROADCASTSS      eachConstants<>+384(SB), Z5
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z10, Z5
+	VSUBPS.BCST       eachConstants<>+384(SB), Z5, Z4
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z10, K1
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z4, Z10
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z4, Z10
+	VBROADCASTSS      eachConstants<>+448(SB), Z4
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z10, Z4
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z10, Z4
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z10, Z4
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z10, Z4
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z10, Z4
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z10, Z4
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z10, Z4
+	VPSLLD            $0x17, Z5, Z5
+	VPADDD.BCST       eachConstants<>+0(SB), Z5, Z5
+	VMULPS.Z          Z5, Z4, K1, Z10
+	VADDPS.BCST       eachConstants<>+0(SB), Z10, Z4
+	VBROADCASTSS      eachConstants<>+0(SB), Z5
+	VDIVPS            Z4, Z5, Z4
+	VMULPS            Z4, Z0, Z0
+	VMULPS            Z1, Z0, Z0
+	VMOVDQU32         Z0, (CX)(R8*4)
+	VMULPS            Z4, Z10, Z10
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z3, Z10
+	VMULPS            Z4, Z10, Z10
+	VMULPS            Z2, Z1, Z1
+	VMULPS            Z1, Z10, Z10
+	VMOVDQU32         Z10, (AX)(R8*4)
+	ADDQ              $0x10, R8
+	CMPQ              R8, DI
+	JLT               loop
+
+done:
 	VZEROUPPER
 	RET
 
 // func largestF32AVX512(x *byte, n int) float32
 // Requires: AVX, AVX512F
 TEXT ·largestF32AVX512(SB), NOSPLIT, $0-20
-	MOVQ    x+0(FP), AX
-	MOVQ    n+8(FP), CX
-	VMOVUPS eachConstants<>+1536(SB), Z0
-	VMOVUPS eachConstants<>+1536(SB), Z1
-	XORQ    DX, DX
+	MOVQ         x+0(FP), AX
+	MOVQ         n+8(FP), CX
+	VBROADCASTSS eachConstants<>+1536(SB), Z0
+	VBROADCASTSS eachConstants<>+1536(SB), Z1
+	XORQ         DX, DX
 
 loop:
 	VMOVUPS       (AX)(DX*4), Z1
@@ -704,31 +1088,85 @@ TEXT ·expSumF32AVX512(SB), NOSPLIT, $0-28
 	VPXORD       Z1, Z1, Z1
 	VPXORD       Z2, Z2, Z2
 	XORQ         DX, DX
+	MOVQ         CX, BX
+	SUBQ         $0x00000020, BX
+	JLT          few
+
+many:
+	VMOVUPS           (AX)(DX*4), Z2
+	VMOVUPS           64(AX)(DX*4), Z5
+	VSUBPS            Z0, Z2, Z2
+	VSUBPS            Z0, Z5, Z5
+	VBROADCASTSS      eachConstants<>+384(SB), Z4
+	VBROADCASTSS      eachConstants<>+384(SB), Z7
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z4
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z5, Z7
+	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z3
+	VSUBPS.BCST       eachConstants<>+384(SB), Z7, Z6
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z5, K2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z6, Z5
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z6, Z5
+	VBROADCASTSS      eachConstants<>+448(SB), Z3
+	VBROADCASTSS      eachConstants<>+448(SB), Z6
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
+	VPSLLD            $0x17, Z4, Z4
+	VPSLLD            $0x17, Z7, Z7
+	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
+	VPADDD.BCST       eachConstants<>+0(SB), Z7, Z7
+	VMULPS.Z          Z4, Z3, K1, Z2
+	VMULPS.Z          Z7, Z6, K2, Z5
+	VADDPS            Z2, Z1, Z1
+	VADDPS            Z5, Z1, Z1
+	ADDQ              $0x00000020, DX
+	CMPQ              DX, BX
+	JLE               many
+
+few:
+	CMPQ DX, CX
+	JGE  done
 
 loop:
-	VMOVUPS       (AX)(DX*4), Z2
-	VSUBPS        Z0, Z2, Z2
-	VMOVUPS       eachConstants<>+384(SB), Z4
-	VFMADD231PS   eachConstants<>+192(SB), Z2, Z4
-	VSUBPS        eachConstants<>+384(SB), Z4, Z3
-	VCMPPS        $0x05, eachConstants<>+64(SB), Z2, K1
-	VFNMADD231PS  eachConstants<>+256(SB), Z3, Z2
-	VFNMADD231PS  eachConstants<>+320(SB), Z3, Z2
-	VMOVUPS       eachConstants<>+448(SB), Z3
-	VFMADD213PS   eachConstants<>+512(SB), Z2, Z3
-	VFMADD213PS   eachConstants<>+576(SB), Z2, Z3
-	VFMADD213PS   eachConstants<>+640(SB), Z2, Z3
-	VFMADD213PS   eachConstants<>+704(SB), Z2, Z3
-	VFMADD213PS   eachConstants<>+768(SB), Z2, Z3
-	VFMADD213PS   eachConstants<>+0(SB), Z2, Z3
-	VFMADD213PS   eachConstants<>+0(SB), Z2, Z3
-	VPSLLD        $0x17, Z4, Z4
-	VPADDD        eachConstants<>+0(SB), Z4, Z4
-	VMULPS.Z      Z4, Z3, K1, Z2
-	VADDPS        Z2, Z1, Z1
-	ADDQ          $0x10, DX
-	CMPQ          DX, CX
-	JLT           loop
+	VMOVUPS           (AX)(DX*4), Z2
+	VSUBPS            Z0, Z2, Z2
+	VBROADCASTSS      eachConstants<>+384(SB), Z4
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z4
+	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z3
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z3, Z2
+	VBROADCASTSS      eachConstants<>+448(SB), Z3
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VPSLLD            $0x17, Z4, Z4
+	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
+	VMULPS.Z          Z4, Z3, K1, Z2
+	VADDPS            Z2, Z1, Z1
+	ADDQ              $0x10, DX
+	CMPQ              DX, CX
+	JLT               loop
+
+done:
 	VEXTRACTF64X4 $0x01, Z1, Y0
 	VADDPS        Y0, Y1, Y1
 	VEXTRACTF128  $0x01, Y1, X0
@@ -749,32 +1187,88 @@ TEXT ·softmaxF32AVX512(SB), NOSPLIT, $0-24
 	VBROADCASTSS top+16(FP), Z0
 	VBROADCASTSS r+20(FP), Z1
 	XORQ         DX, DX
+	MOVQ         CX, BX
+	SUBQ         $0x00000020, BX
+	JLT          few
+
+many:
+	VMOVUPS           (AX)(DX*4), Z2
+	VMOVUPS           64(AX)(DX*4), Z5
+	VSUBPS            Z0, Z2, Z2
+	VSUBPS            Z0, Z5, Z5
+	VBROADCASTSS      eachConstants<>+384(SB), Z4
+	VBROADCASTSS      eachConstants<>+384(SB), Z7
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z4
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z5, Z7
+	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z3
+	VSUBPS.BCST       eachConstants<>+384(SB), Z7, Z6
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z5, K2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z6, Z5
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z6, Z5
+	VBROADCASTSS      eachConstants<>+448(SB), Z3
+	VBROADCASTSS      eachConstants<>+448(SB), Z6
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
+	VPSLLD            $0x17, Z4, Z4
+	VPSLLD            $0x17, Z7, Z7
+	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
+	VPADDD.BCST       eachConstants<>+0(SB), Z7, Z7
+	VMULPS.Z          Z4, Z3, K1, Z2
+	VMULPS.Z          Z7, Z6, K2, Z5
+	VMULPS            Z2, Z1, Z2
+	VMULPS            Z5, Z1, Z5
+	VMOVDQU32         Z2, (AX)(DX*4)
+	VMOVDQU32         Z5, 64(AX)(DX*4)
+	ADDQ              $0x00000020, DX
+	CMPQ              DX, BX
+	JLE               many
+
+few:
+	CMPQ DX, CX
+	JGE  done
 
 loop:
-	VMOVUPS      (AX)(DX*4), Z2
-	VSUBPS       Z0, Z2, Z2
-	VMOVUPS      eachConstants<>+384(SB), Z4
-	VFMADD231PS  eachConstants<>+192(SB), Z2, Z4
-	VSUBPS       eachConstants<>+384(SB), Z4, Z3
-	VCMPPS       $0x05, eachConstants<>+64(SB), Z2, K1
-	VFNMADD231PS eachConstants<>+256(SB), Z3, Z2
-	VFNMADD231PS eachConstants<>+320(SB), Z3, Z2
-	VMOVUPS      eachConstants<>+448(SB), Z3
-	VFMADD213PS  eachConstants<>+512(SB), Z2, Z3
-	VFMADD213PS  eachConstants<>+576(SB), Z2, Z3
-	VFMADD213PS  eachConstants<>+640(SB), Z2, Z3
-	VFMADD213PS  eachConstants<>+704(SB), Z2, Z3
-	VFMADD213PS  eachConstants<>+768(SB), Z2, Z3
-	VFMADD213PS  eachConstants<>+0(SB), Z2, Z3
-	VFMADD213PS  eachConstants<>+0(SB), Z2, Z3
-	VPSLLD       $0x17, Z4, Z4
-	VPADDD       eachConstants<>+0(SB), Z4, Z4
-	VMULPS.Z     Z4, Z3, K1, Z2
-	VMULPS       Z2, Z1, Z2
-	VMOVDQU32    Z2, (AX)(DX*4)
-	ADDQ         $0x10, DX
-	CMPQ         DX, CX
-	JLT          loop
+	VMOVUPS           (AX)(DX*4), Z2
+	VSUBPS            Z0, Z2, Z2
+	VBROADCASTSS      eachConstants<>+384(SB), Z4
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z4
+	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z3
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z3, Z2
+	VBROADCASTSS      eachConstants<>+448(SB), Z3
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VPSLLD            $0x17, Z4, Z4
+	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
+	VMULPS.Z          Z4, Z3, K1, Z2
+	VMULPS            Z2, Z1, Z2
+	VMOVDQU32         Z2, (AX)(DX*4)
+	ADDQ              $0x10, DX
+	CMPQ              DX, CX
+	JLT               loop
+
+done:
 	VZEROUPPER
 	RET
 
@@ -823,47 +1317,133 @@ TEXT ·geluBF16AVX512(SB), NOSPLIT, $0-36
 	MOVQ         n+24(FP), DX
 	VBROADCASTSS s+32(FP), Z0
 	XORQ         BX, BX
+	MOVQ         DX, SI
+	SUBQ         $0x00000020, SI
+	JLT          few
+
+many:
+	VPMOVZXWD         (CX)(BX*2), Z0
+	VPMOVZXWD         32(CX)(BX*2), Z3
+	VPSLLD            $0x10, Z0, Z0
+	VPSLLD            $0x10, Z3, Z3
+	VMULPS            Z0, Z0, Z1
+	VMULPS            Z3, Z3, Z4
+	VBROADCASTSS      eachConstants<>+1088(SB), Z2
+	VBROADCASTSS      eachConstants<>+1088(SB), Z5
+	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z1, Z2
+	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z4, Z5
+	VMULPS            Z0, Z2, Z2
+	VMULPS            Z3, Z5, Z5
+	VBROADCASTSS      eachConstants<>+128(SB), Z1
+	VBROADCASTSS      eachConstants<>+128(SB), Z4
+	VMINPS            Z2, Z1, Z2
+	VMINPS            Z5, Z4, Z5
+	VBROADCASTSS      eachConstants<>+384(SB), Z4
+	VBROADCASTSS      eachConstants<>+384(SB), Z7
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z4
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z5, Z7
+	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z1
+	VSUBPS.BCST       eachConstants<>+384(SB), Z7, Z6
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z5, K2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z1, Z2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z6, Z5
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z1, Z2
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z6, Z5
+	VBROADCASTSS      eachConstants<>+448(SB), Z1
+	VBROADCASTSS      eachConstants<>+448(SB), Z6
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
+	VPSLLD            $0x17, Z4, Z4
+	VPSLLD            $0x17, Z7, Z7
+	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
+	VPADDD.BCST       eachConstants<>+0(SB), Z7, Z7
+	VMULPS.Z          Z4, Z1, K1, Z2
+	VMULPS.Z          Z7, Z6, K2, Z5
+	VADDPS.BCST       eachConstants<>+0(SB), Z2, Z2
+	VADDPS.BCST       eachConstants<>+0(SB), Z5, Z5
+	VDIVPS            Z2, Z0, Z0
+	VDIVPS            Z5, Z3, Z3
+	VPSRLD            $0x10, Z0, Z1
+	VPSRLD            $0x10, Z3, Z2
+	VPANDD.BCST       eachConstants<>+832(SB), Z1, Z1
+	VPANDD.BCST       eachConstants<>+832(SB), Z2, Z2
+	VPADDD.BCST       eachConstants<>+896(SB), Z1, Z1
+	VPADDD.BCST       eachConstants<>+896(SB), Z2, Z2
+	VCMPPS            $0x03, Z0, Z0, K1
+	VCMPPS            $0x03, Z3, Z3, K2
+	VPADDD            Z0, Z1, Z1
+	VPADDD            Z3, Z2, Z2
+	VPORD.BCST        eachConstants<>+960(SB), Z0, K1, Z1
+	VPORD.BCST        eachConstants<>+960(SB), Z3, K2, Z2
+	VPSRLD            $0x10, Z1, Z1
+	VPSRLD            $0x10, Z2, Z2
+	VPMOVDW           Z1, Y1
+	VPMOVDW           Z2, Y2
+	VMOVDQU           Y1, (AX)(BX*2)
+	VMOVDQU           Y2, 32(AX)(BX*2)
+	ADDQ              $0x00000020, BX
+	CMPQ              BX, SI
+	JLE               many
+
+few:
+	CMPQ BX, DX
+	JGE  done
 
 loop:
-	VPMOVZXWD    (CX)(BX*2), Z0
-	VPSLLD       $0x10, Z0, Z0
-	VMULPS       Z0, Z0, Z1
-	VMOVUPS      eachConstants<>+1088(SB), Z2
-	VFMADD213PS  eachConstants<>+1024(SB), Z1, Z2
-	VMULPS       Z0, Z2, Z2
-	VMOVUPS      eachConstants<>+128(SB), Z1
-	VMINPS       Z2, Z1, Z2
-	VMOVUPS      eachConstants<>+384(SB), Z3
-	VFMADD231PS  eachConstants<>+192(SB), Z2, Z3
-	VSUBPS       eachConstants<>+384(SB), Z3, Z1
-	VCMPPS       $0x05, eachConstants<>+64(SB), Z2, K1
-	VFNMADD231PS eachConstants<>+256(SB), Z1, Z2
-	VFNMADD231PS eachConstants<>+320(SB), Z1, Z2
-	VMOVUPS      eachConstants<>+448(SB), Z1
-	VFMADD213PS  eachConstants<>+512(SB), Z2, Z1
-	VFMADD213PS  eachConstants<>+576(SB), Z2, Z1
-	VFMADD213PS  eachConstants<>+640(SB), Z2, Z1
-	VFMADD213PS  eachConstants<>+704(SB), Z2, Z1
-	VFMADD213PS  eachConstants<>+768(SB), Z2, Z1
-	VFMADD213PS  eachConstants<>+0(SB), Z2, Z1
-	VFMADD213PS  eachConstants<>+0(SB), Z2, Z1
-	VPSLLD       $0x17, Z3, Z3
-	VPADDD       eachConstants<>+0(SB), Z3, Z3
-	VMULPS.Z     Z3, Z1, K1, Z2
-	VADDPS       eachConstants<>+0(SB), Z2, Z2
-	VDIVPS       Z2, Z0, Z0
-	VPSRLD       $0x10, Z0, Z1
-	VPANDD       eachConstants<>+832(SB), Z1, Z1
-	VPADDD       eachConstants<>+896(SB), Z1, Z1
-	VCMPPS       $0x03, Z0, Z0, K1
-	VPADDD       Z0, Z1, Z1
-	VPORD        eachConstants<>+960(SB), Z0, K1, Z1
-	VPSRLD       $0x10, Z1, Z1
-	VPMOVDW      Z1, Y1
-	VMOVDQU      Y1, (AX)(BX*2)
-	ADDQ         $0x10, BX
-	CMPQ         BX, DX
-	JLT          loop
+	VPMOVZXWD         (CX)(BX*2), Z0
+	VPSLLD            $0x10, Z0, Z0
+	VMULPS            Z0, Z0, Z1
+	VBROADCASTSS      eachConstants<>+1088(SB), Z2
+	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z1, Z2
+	VMULPS            Z0, Z2, Z2
+	VBROADCASTSS      eachConstants<>+128(SB), Z1
+	VMINPS            Z2, Z1, Z2
+	VBROADCASTSS      eachConstants<>+384(SB), Z3
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z3
+	VSUBPS.BCST       eachConstants<>+384(SB), Z3, Z1
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z1, Z2
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z1, Z2
+	VBROADCASTSS      eachConstants<>+448(SB), Z1
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z1
+	VPSLLD            $0x17, Z3, Z3
+	VPADDD.BCST       eachConstants<>+0(SB), Z3, Z3
+	VMULPS.Z          Z3, Z1, K1, Z2
+	VADDPS.BCST       eachConstants<>+0(SB), Z2, Z2
+	VDIVPS            Z2, Z0, Z0
+	VPSRLD            $0x10, Z0, Z1
+	VPANDD.BCST       eachConstants<>+832(SB), Z1, Z1
+	VPADDD.BCST       eachConstants<>+896(SB), Z1, Z1
+	VCMPPS            $0x03, Z0, Z0, K1
+	VPADDD            Z0, Z1, Z1
+	VPORD.BCST        eachConstants<>+960(SB), Z0, K1, Z1
+	VPSRLD            $0x10, Z1, Z1
+	VPMOVDW           Z1, Y1
+	VMOVDQU           Y1, (AX)(BX*2)
+	ADDQ              $0x10, BX
+	CMPQ              BX, DX
+	JLT               loop
+
+done:
 	VZEROUPPER
 	RET
 
@@ -876,61 +1456,175 @@ TEXT ·geluGradBF16AVX512(SB), NOSPLIT, $0-36
 	MOVQ         n+24(FP), BX
 	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
+	MOVQ         BX, DI
+	SUBQ         $0x00000020, DI
+	JLT          few
+
+many:
+	VPMOVZXWD         (CX)(SI*2), Z0
+	VPMOVZXWD         32(CX)(SI*2), Z3
+	VPSLLD            $0x10, Z0, Z0
+	VPSLLD            $0x10, Z3, Z3
+	VPMOVZXWD         (DX)(SI*2), Z1
+	VPMOVZXWD         32(DX)(SI*2), Z4
+	VPSLLD            $0x10, Z1, Z1
+	VPSLLD            $0x10, Z4, Z4
+	VBROADCASTSS      eachConstants<>+1280(SB), Z2
+	VBROADCASTSS      eachConstants<>+1280(SB), Z5
+	VMINPS            Z0, Z2, Z0
+	VMINPS            Z3, Z5, Z3
+	VBROADCASTSS      eachConstants<>+1344(SB), Z2
+	VBROADCASTSS      eachConstants<>+1344(SB), Z5
+	VMAXPS            Z0, Z2, Z0
+	VMAXPS            Z3, Z5, Z3
+	VBROADCASTSS      eachConstants<>+1216(SB), Z6
+	VBROADCASTSS      eachConstants<>+1216(SB), Z11
+	VMULPS            Z0, Z0, Z2
+	VMULPS            Z3, Z3, Z9
+	VBROADCASTSS      eachConstants<>+1088(SB), Z7
+	VBROADCASTSS      eachConstants<>+1088(SB), Z12
+	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z2, Z7
+	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z9, Z12
+	VMULPS            Z0, Z7, Z7
+	VMULPS            Z3, Z12, Z12
+	VBROADCASTSS      eachConstants<>+128(SB), Z5
+	VBROADCASTSS      eachConstants<>+128(SB), Z8
+	VMINPS            Z7, Z5, Z7
+	VMINPS            Z12, Z8, Z12
+	VBROADCASTSS      eachConstants<>+384(SB), Z8
+	VBROADCASTSS      eachConstants<>+384(SB), Z13
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z7, Z8
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z12, Z13
+	VSUBPS.BCST       eachConstants<>+384(SB), Z8, Z5
+	VSUBPS.BCST       eachConstants<>+384(SB), Z13, Z10
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z7, K1
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z12, K2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z5, Z7
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z10, Z12
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z5, Z7
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z10, Z12
+	VBROADCASTSS      eachConstants<>+448(SB), Z5
+	VBROADCASTSS      eachConstants<>+448(SB), Z10
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z7, Z5
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z12, Z10
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z7, Z5
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z12, Z10
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z7, Z5
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z12, Z10
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z7, Z5
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z12, Z10
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z7, Z5
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z12, Z10
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z7, Z5
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z12, Z10
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z7, Z5
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z12, Z10
+	VPSLLD            $0x17, Z8, Z8
+	VPSLLD            $0x17, Z13, Z13
+	VPADDD.BCST       eachConstants<>+0(SB), Z8, Z8
+	VPADDD.BCST       eachConstants<>+0(SB), Z13, Z13
+	VMULPS.Z          Z8, Z5, K1, Z7
+	VMULPS.Z          Z13, Z10, K2, Z12
+	VADDPS.BCST       eachConstants<>+0(SB), Z7, Z5
+	VADDPS.BCST       eachConstants<>+0(SB), Z12, Z10
+	VBROADCASTSS      eachConstants<>+0(SB), Z8
+	VBROADCASTSS      eachConstants<>+0(SB), Z13
+	VDIVPS            Z5, Z8, Z5
+	VDIVPS            Z10, Z13, Z10
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z2, Z6
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z9, Z11
+	VMULPS            Z5, Z7, Z7
+	VMULPS            Z10, Z12, Z12
+	VMULPS            Z0, Z7, Z7
+	VMULPS            Z3, Z12, Z12
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z7, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z12, Z11
+	VMULPS            Z5, Z6, Z6
+	VMULPS            Z10, Z11, Z11
+	VMULPS            Z1, Z6, Z6
+	VMULPS            Z4, Z11, Z11
+	VPSRLD            $0x10, Z6, Z0
+	VPSRLD            $0x10, Z11, Z1
+	VPANDD.BCST       eachConstants<>+832(SB), Z0, Z0
+	VPANDD.BCST       eachConstants<>+832(SB), Z1, Z1
+	VPADDD.BCST       eachConstants<>+896(SB), Z0, Z0
+	VPADDD.BCST       eachConstants<>+896(SB), Z1, Z1
+	VCMPPS            $0x03, Z6, Z6, K1
+	VCMPPS            $0x03, Z11, Z11, K2
+	VPADDD            Z6, Z0, Z0
+	VPADDD            Z11, Z1, Z1
+	VPORD.BCST        eachConstants<>+960(SB), Z6, K1, Z0
+	VPORD.BCST        eachConstants<>+960(SB), Z11, K2, Z1
+	VPSRLD            $0x10, Z0, Z0
+	VPSRLD            $0x10, Z1, Z1
+	VPMOVDW           Z0, Y0
+	VPMOVDW           Z1, Y1
+	VMOVDQU           Y0, (AX)(SI*2)
+	VMOVDQU           Y1, 32(AX)(SI*2)
+	ADDQ              $0x00000020, SI
+	CMPQ              SI, DI
+	JLE               many
+
+few:
+	CMPQ SI, BX
+	JGE  done
 
 loop:
-	VPMOVZXWD    (CX)(SI*2), Z0
-	VPSLLD       $0x10, Z0, Z0
-	VPMOVZXWD    (DX)(SI*2), Z1
-	VPSLLD       $0x10, Z1, Z1
-	VMOVUPS      eachConstants<>+1280(SB), Z2
-	VMINPS       Z0, Z2, Z0
-	VMOVUPS      eachConstants<>+1344(SB), Z2
-	VMAXPS       Z0, Z2, Z0
-	VMOVUPS      eachConstants<>+1216(SB), Z4
-	VMULPS       Z0, Z0, Z2
-	VMOVUPS      eachConstants<>+1088(SB), Z5
-	VFMADD213PS  eachConstants<>+1024(SB), Z2, Z5
-	VMULPS       Z0, Z5, Z5
-	VMOVUPS      eachConstants<>+128(SB), Z3
-	VMINPS       Z5, Z3, Z5
-	VMOVUPS      eachConstants<>+384(SB), Z6
-	VFMADD231PS  eachConstants<>+192(SB), Z5, Z6
-	VSUBPS       eachConstants<>+384(SB), Z6, Z3
-	VCMPPS       $0x05, eachConstants<>+64(SB), Z5, K1
-	VFNMADD231PS eachConstants<>+256(SB), Z3, Z5
-	VFNMADD231PS eachConstants<>+320(SB), Z3, Z5
-	VMOVUPS      eachConstants<>+448(SB), Z3
-	VFMADD213PS  eachConstants<>+512(SB), Z5, Z3
-	VFMADD213PS  eachConstants<>+576(SB), Z5, Z3
-	VFMADD213PS  eachConstants<>+640(SB), Z5, Z3
-	VFMADD213PS  eachConstants<>+704(SB), Z5, Z3
-	VFMADD213PS  eachConstants<>+768(SB), Z5, Z3
-	VFMADD213PS  eachConstants<>+0(SB), Z5, Z3
-	VFMADD213PS  eachConstants<>+0(SB), Z5, Z3
-	VPSLLD       $0x17, Z6, Z6
-	VPADDD       eachConstants<>+0(SB), Z6, Z6
-	VMULPS.Z     Z6, Z3, K1, Z5
-	VADDPS       eachConstants<>+0(SB), Z5, Z3
-	VMOVUPS      eachConstants<>+0(SB), Z6
-	VDIVPS       Z3, Z6, Z3
-	VFMADD213PS  eachConstants<>+1152(SB), Z2, Z4
-	VMULPS       Z3, Z5, Z5
-	VMULPS       Z0, Z5, Z5
-	VFMADD213PS  eachConstants<>+0(SB), Z5, Z4
-	VMULPS       Z3, Z4, Z4
-	VMULPS       Z1, Z4, Z4
-	VPSRLD       $0x10, Z4, Z0
-	VPANDD       eachConstants<>+832(SB), Z0, Z0
-	VPADDD       eachConstants<>+896(SB), Z0, Z0
-	VCMPPS       $0x03, Z4, Z4, K1
-	VPADDD       Z4, Z0, Z0
-	VPORD        eachConstants<>+960(SB), Z4, K1, Z0
-	VPSRLD       $0x10, Z0, Z0
-	VPMOVDW      Z0, Y0
-	VMOVDQU      Y0, (AX)(SI*2)
-	ADDQ         $0x10, SI
-	CMPQ         SI, BX
-	JLT          loop
+	VPMOVZXWD         (CX)(SI*2), Z0
+	VPSLLD            $0x10, Z0, Z0
+	VPMOVZXWD         (DX)(SI*2), Z1
+	VPSLLD            $0x10, Z1, Z1
+	VBROADCASTSS      eachConstants<>+1280(SB), Z2
+	VMINPS            Z0, Z2, Z0
+	VBROADCASTSS      eachConstants<>+1344(SB), Z2
+	VMAXPS            Z0, Z2, Z0
+	VBROADCASTSS      eachConstants<>+1216(SB), Z4
+	VMULPS            Z0, Z0, Z2
+	VBROADCASTSS      eachConstants<>+1088(SB), Z5
+	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z2, Z5
+	VMULPS            Z0, Z5, Z5
+	VBROADCASTSS      eachConstants<>+128(SB), Z3
+	VMINPS            Z5, Z3, Z5
+	VBROADCASTSS      eachConstants<>+384(SB), Z6
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z5, Z6
+	VSUBPS.BCST       eachConstants<>+384(SB), Z6, Z3
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z5, K1
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z3, Z5
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z3, Z5
+	VBROADCASTSS      eachConstants<>+448(SB), Z3
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z5, Z3
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z5, Z3
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z5, Z3
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z5, Z3
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z5, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z3
+	VPSLLD            $0x17, Z6, Z6
+	VPADDD.BCST       eachConstants<>+0(SB), Z6, Z6
+	VMULPS.Z          Z6, Z3, K1, Z5
+	VADDPS.BCST       eachConstants<>+0(SB), Z5, Z3
+	VBROADCASTSS      eachConstants<>+0(SB), Z6
+	VDIVPS            Z3, Z6, Z3
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z2, Z4
+	VMULPS            Z3, Z5, Z5
+	VMULPS            Z0, Z5, Z5
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z4
+	VMULPS            Z3, Z4, Z4
+	VMULPS            Z1, Z4, Z4
+	VPSRLD            $0x10, Z4, Z0
+	VPANDD.BCST       eachConstants<>+832(SB), Z0, Z0
+	VPADDD.BCST       eachConstants<>+896(SB), Z0, Z0
+	VCMPPS            $0x03, Z4, Z4, K1
+	VPADDD            Z4, Z0, Z0
+	VPORD.BCST        eachConstants<>+960(SB), Z4, K1, Z0
+	VPSRLD            $0x10, Z0, Z0
+	VPMOVDW           Z0, Y0
+	VMOVDQU           Y0, (AX)(SI*2)
+	ADDQ              $0x10, SI
+	CMPQ              SI, BX
+	JLT               loop
+
+done:
 	VZEROUPPER
 	RET
 
@@ -943,23 +1637,61 @@ TEXT ·scaleBF16AVX512(SB), NOSPLIT, $0-36
 	MOVQ         n+24(FP), DX
 	VBROADCASTSS s+32(FP), Z0
 	XORQ         BX, BX
+	MOVQ         DX, SI
+	SUBQ         $0x00000020, SI
+	JLT          few
+
+many:
+	VPMOVZXWD   (CX)(BX*2), Z1
+	VPMOVZXWD   32(CX)(BX*2), Z3
+	VPSLLD      $0x10, Z1, Z1
+	VPSLLD      $0x10, Z3, Z3
+	VMULPS      Z1, Z0, Z1
+	VMULPS      Z3, Z0, Z3
+	VPSRLD      $0x10, Z1, Z2
+	VPSRLD      $0x10, Z3, Z4
+	VPANDD.BCST eachConstants<>+832(SB), Z2, Z2
+	VPANDD.BCST eachConstants<>+832(SB), Z4, Z4
+	VPADDD.BCST eachConstants<>+896(SB), Z2, Z2
+	VPADDD.BCST eachConstants<>+896(SB), Z4, Z4
+	VCMPPS      $0x03, Z1, Z1, K1
+	VCMPPS      $0x03, Z3, Z3, K2
+	VPADDD      Z1, Z2, Z2
+	VPADDD      Z3, Z4, Z4
+	VPORD.BCST  eachConstants<>+960(SB), Z1, K1, Z2
+	VPORD.BCST  eachConstants<>+960(SB), Z3, K2, Z4
+	VPSRLD      $0x10, Z2, Z2
+	VPSRLD      $0x10, Z4, Z4
+	VPMOVDW     Z2, Y2
+	VPMOVDW     Z4, Y4
+	VMOVDQU     Y2, (AX)(BX*2)
+	VMOVDQU     Y4, 32(AX)(BX*2)
+	ADDQ        $0x00000020, BX
+	CMPQ        BX, SI
+	JLE         many
+
+few:
+	CMPQ BX, DX
+	JGE  done
 
 loop:
-	VPMOVZXWD (CX)(BX*2), Z1
-	VPSLLD    $0x10, Z1, Z1
-	VMULPS    Z1, Z0, Z1
-	VPSRLD    $0x10, Z1, Z2
-	VPANDD    eachConstants<>+832(SB), Z2, Z2
-	VPADDD    eachConstants<>+896(SB), Z2, Z2
-	VCMPPS    $0x03, Z1, Z1, K1
-	VPADDD    Z1, Z2, Z2
-	VPORD     eachConstants<>+960(SB), Z1, K1, Z2
-	VPSRLD    $0x10, Z2, Z2
-	VPMOVDW   Z2, Y2
-	VMOVDQU   Y2, (AX)(BX*2)
-	ADDQ      $0x10, BX
-	CMPQ      BX, DX
-	JLT       loop
+	VPMOVZXWD   (CX)(BX*2), Z1
+	VPSLLD      $0x10, Z1, Z1
+	VMULPS      Z1, Z0, Z1
+	VPSRLD      $0x10, Z1, Z2
+	VPANDD.BCST eachConstants<>+832(SB), Z2, Z2
+	VPADDD.BCST eachConstants<>+896(SB), Z2, Z2
+	VCMPPS      $0x03, Z1, Z1, K1
+	VPADDD      Z1, Z2, Z2
+	VPORD.BCST  eachConstants<>+960(SB), Z1, K1, Z2
+	VPSRLD      $0x10, Z2, Z2
+	VPMOVDW     Z2, Y2
+	VMOVDQU     Y2, (AX)(BX*2)
+	ADDQ        $0x10, BX
+	CMPQ        BX, DX
+	JLT         loop
+
+done:
 	VZEROUPPER
 	RET
 
@@ -972,25 +1704,67 @@ TEXT ·addBF16AVX512(SB), NOSPLIT, $0-36
 	MOVQ         n+24(FP), BX
 	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
+	MOVQ         BX, DI
+	SUBQ         $0x00000020, DI
+	JLT          few
+
+many:
+	VPMOVZXWD   (CX)(SI*2), Z0
+	VPMOVZXWD   32(CX)(SI*2), Z2
+	VPSLLD      $0x10, Z0, Z0
+	VPSLLD      $0x10, Z2, Z2
+	VPMOVZXWD   (DX)(SI*2), Z1
+	VPMOVZXWD   32(DX)(SI*2), Z3
+	VPSLLD      $0x10, Z1, Z1
+	VPSLLD      $0x10, Z3, Z3
+	VADDPS      Z1, Z0, Z0
+	VADDPS      Z3, Z2, Z2
+	VPSRLD      $0x10, Z0, Z1
+	VPSRLD      $0x10, Z2, Z3
+	VPANDD.BCST eachConstants<>+832(SB), Z1, Z1
+	VPANDD.BCST eachConstants<>+832(SB), Z3, Z3
+	VPADDD.BCST eachConstants<>+896(SB), Z1, Z1
+	VPADDD.BCST eachConstants<>+896(SB), Z3, Z3
+	VCMPPS      $0x03, Z0, Z0, K1
+	VCMPPS      $0x03, Z2, Z2, K2
+	VPADDD      Z0, Z1, Z1
+	VPADDD      Z2, Z3, Z3
+	VPORD.BCST  eachConstants<>+960(SB), Z0, K1, Z1
+	VPORD.BCST  eachConstants<>+960(SB), Z2, K2, Z3
+	VPSRLD      $0x10, Z1, Z1
+	VPSRLD      $0x10, Z3, Z3
+	VPMOVDW     Z1, Y1
+	VPMOVDW     Z3, Y3
+	VMOVDQU     Y1, (AX)(SI*2)
+	VMOVDQU     Y3, 32(AX)(SI*2)
+	ADDQ        $0x00000020, SI
+	CMPQ        SI, DI
+	JLE         many
+
+few:
+	CMPQ SI, BX
+	JGE  done
 
 loop:
-	VPMOVZXWD (CX)(SI*2), Z0
-	VPSLLD    $0x10, Z0, Z0
-	VPMOVZXWD (DX)(SI*2), Z1
-	VPSLLD    $0x10, Z1, Z1
-	VADDPS    Z1, Z0, Z0
-	VPSRLD    $0x10, Z0, Z1
-	VPANDD    eachConstants<>+832(SB), Z1, Z1
-	VPADDD    eachConstants<>+896(SB), Z1, Z1
-	VCMPPS    $0x03, Z0, Z0, K1
-	VPADDD    Z0, Z1, Z1
-	VPORD     eachConstants<>+960(SB), Z0, K1, Z1
-	VPSRLD    $0x10, Z1, Z1
-	VPMOVDW   Z1, Y1
-	VMOVDQU   Y1, (AX)(SI*2)
-	ADDQ      $0x10, SI
-	CMPQ      SI, BX
-	JLT       loop
+	VPMOVZXWD   (CX)(SI*2), Z0
+	VPSLLD      $0x10, Z0, Z0
+	VPMOVZXWD   (DX)(SI*2), Z1
+	VPSLLD      $0x10, Z1, Z1
+	VADDPS      Z1, Z0, Z0
+	VPSRLD      $0x10, Z0, Z1
+	VPANDD.BCST eachConstants<>+832(SB), Z1, Z1
+	VPADDD.BCST eachConstants<>+896(SB), Z1, Z1
+	VCMPPS      $0x03, Z0, Z0, K1
+	VPADDD      Z0, Z1, Z1
+	VPORD.BCST  eachConstants<>+960(SB), Z0, K1, Z1
+	VPSRLD      $0x10, Z1, Z1
+	VPMOVDW     Z1, Y1
+	VMOVDQU     Y1, (AX)(SI*2)
+	ADDQ        $0x10, SI
+	CMPQ        SI, BX
+	JLT         loop
+
+done:
 	VZEROUPPER
 	RET
 
@@ -1003,25 +1777,67 @@ TEXT ·addStreamBF16AVX512(SB), NOSPLIT, $0-36
 	MOVQ         n+24(FP), BX
 	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
+	MOVQ         BX, DI
+	SUBQ         $0x00000020, DI
+	JLT          few
+
+many:
+	VPMOVZXWD   (CX)(SI*2), Z0
+	VPMOVZXWD   32(CX)(SI*2), Z2
+	VPSLLD      $0x10, Z0, Z0
+	VPSLLD      $0x10, Z2, Z2
+	VPMOVZXWD   (DX)(SI*2), Z1
+	VPMOVZXWD   32(DX)(SI*2), Z3
+	VPSLLD      $0x10, Z1, Z1
+	VPSLLD      $0x10, Z3, Z3
+	VADDPS      Z1, Z0, Z0
+	VADDPS      Z3, Z2, Z2
+	VPSRLD      $0x10, Z0, Z1
+	VPSRLD      $0x10, Z2, Z3
+	VPANDD.BCST eachConstants<>+832(SB), Z1, Z1
+	VPANDD.BCST eachConstants<>+832(SB), Z3, Z3
+	VPADDD.BCST eachConstants<>+896(SB), Z1, Z1
+	VPADDD.BCST eachConstants<>+896(SB), Z3, Z3
+	VCMPPS      $0x03, Z0, Z0, K1
+	VCMPPS      $0x03, Z2, Z2, K2
+	VPADDD      Z0, Z1, Z1
+	VPADDD      Z2, Z3, Z3
+	VPORD.BCST  eachConstants<>+960(SB), Z0, K1, Z1
+	VPORD.BCST  eachConstants<>+960(SB), Z2, K2, Z3
+	VPSRLD      $0x10, Z1, Z1
+	VPSRLD      $0x10, Z3, Z3
+	VPMOVDW     Z1, Y1
+	VPMOVDW     Z3, Y3
+	VMOVNTDQ    Y1, (AX)(SI*2)
+	VMOVNTDQ    Y3, 32(AX)(SI*2)
+	ADDQ        $0x00000020, SI
+	CMPQ        SI, DI
+	JLE         many
+
+few:
+	CMPQ SI, BX
+	JGE  done
 
 loop:
-	VPMOVZXWD (CX)(SI*2), Z0
-	VPSLLD    $0x10, Z0, Z0
-	VPMOVZXWD (DX)(SI*2), Z1
-	VPSLLD    $0x10, Z1, Z1
-	VADDPS    Z1, Z0, Z0
-	VPSRLD    $0x10, Z0, Z1
-	VPANDD    eachConstants<>+832(SB), Z1, Z1
-	VPADDD    eachConstants<>+896(SB), Z1, Z1
-	VCMPPS    $0x03, Z0, Z0, K1
-	VPADDD    Z0, Z1, Z1
-	VPORD     eachConstants<>+960(SB), Z0, K1, Z1
-	VPSRLD    $0x10, Z1, Z1
-	VPMOVDW   Z1, Y1
-	VMOVNTDQ  Y1, (AX)(SI*2)
-	ADDQ      $0x10, SI
-	CMPQ      SI, BX
-	JLT       loop
+	VPMOVZXWD   (CX)(SI*2), Z0
+	VPSLLD      $0x10, Z0, Z0
+	VPMOVZXWD   (DX)(SI*2), Z1
+	VPSLLD      $0x10, Z1, Z1
+	VADDPS      Z1, Z0, Z0
+	VPSRLD      $0x10, Z0, Z1
+	VPANDD.BCST eachConstants<>+832(SB), Z1, Z1
+	VPADDD.BCST eachConstants<>+896(SB), Z1, Z1
+	VCMPPS      $0x03, Z0, Z0, K1
+	VPADDD      Z0, Z1, Z1
+	VPORD.BCST  eachConstants<>+960(SB), Z0, K1, Z1
+	VPSRLD      $0x10, Z1, Z1
+	VPMOVDW     Z1, Y1
+	VMOVNTDQ    Y1, (AX)(SI*2)
+	ADDQ        $0x10, SI
+	CMPQ        SI, BX
+	JLT         loop
+
+done:
 	SFENCE
 	VZEROUPPER
 	RET
@@ -1035,6 +1851,28 @@ TEXT ·addF32BF16AVX512(SB), NOSPLIT, $0-36
 	MOVQ         n+24(FP), BX
 	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
+	MOVQ         BX, DI
+	SUBQ         $0x00000020, DI
+	JLT          few
+
+many:
+	VMOVUPS   (CX)(SI*4), Z0
+	VMOVUPS   64(CX)(SI*4), Z2
+	VPMOVZXWD (DX)(SI*2), Z1
+	VPMOVZXWD 32(DX)(SI*2), Z3
+	VPSLLD    $0x10, Z1, Z1
+	VPSLLD    $0x10, Z3, Z3
+	VADDPS    Z1, Z0, Z0
+	VADDPS    Z3, Z2, Z2
+	VMOVDQU32 Z0, (AX)(SI*4)
+	VMOVDQU32 Z2, 64(AX)(SI*4)
+	ADDQ      $0x00000020, SI
+	CMPQ      SI, DI
+	JLE       many
+
+few:
+	CMPQ SI, BX
+	JGE  done
 
 loop:
 	VMOVUPS   (CX)(SI*4), Z0
@@ -1045,6 +1883,8 @@ loop:
 	ADDQ      $0x10, SI
 	CMPQ      SI, BX
 	JLT       loop
+
+done:
 	VZEROUPPER
 	RET
 
@@ -1057,48 +1897,136 @@ TEXT ·swigluBF16AVX512(SB), NOSPLIT, $0-36
 	MOVQ         n+24(FP), BX
 	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
+	MOVQ         BX, DI
+	SUBQ         $0x00000020, DI
+	JLT          few
+
+many:
+	VPMOVZXWD         (CX)(SI*2), Z0
+	VPMOVZXWD         32(CX)(SI*2), Z6
+	VPSLLD            $0x10, Z0, Z0
+	VPSLLD            $0x10, Z6, Z6
+	VPMOVZXWD         (DX)(SI*2), Z4
+	VPMOVZXWD         32(DX)(SI*2), Z7
+	VPSLLD            $0x10, Z4, Z4
+	VPSLLD            $0x10, Z7, Z7
+	VPXORD            Z1, Z1, Z1
+	VPXORD            Z2, Z2, Z2
+	VSUBPS            Z0, Z1, Z1
+	VSUBPS            Z6, Z2, Z2
+	VBROADCASTSS      eachConstants<>+128(SB), Z5
+	VBROADCASTSS      eachConstants<>+128(SB), Z8
+	VMINPS            Z1, Z5, Z1
+	VMINPS            Z2, Z8, Z2
+	VBROADCASTSS      eachConstants<>+384(SB), Z8
+	VBROADCASTSS      eachConstants<>+384(SB), Z10
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z1, Z8
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z10
+	VSUBPS.BCST       eachConstants<>+384(SB), Z8, Z5
+	VSUBPS.BCST       eachConstants<>+384(SB), Z10, Z9
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z1, K1
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z5, Z1
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z9, Z2
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z5, Z1
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z9, Z2
+	VBROADCASTSS      eachConstants<>+448(SB), Z5
+	VBROADCASTSS      eachConstants<>+448(SB), Z9
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z1, Z5
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z9
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z1, Z5
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z9
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z1, Z5
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z9
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z1, Z5
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z9
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z1, Z5
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z9
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z1, Z5
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z9
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z1, Z5
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z9
+	VPSLLD            $0x17, Z8, Z8
+	VPSLLD            $0x17, Z10, Z10
+	VPADDD.BCST       eachConstants<>+0(SB), Z8, Z8
+	VPADDD.BCST       eachConstants<>+0(SB), Z10, Z10
+	VMULPS.Z          Z8, Z5, K1, Z1
+	VMULPS.Z          Z10, Z9, K2, Z2
+	VADDPS.BCST       eachConstants<>+0(SB), Z1, Z1
+	VADDPS.BCST       eachConstants<>+0(SB), Z2, Z2
+	VDIVPS            Z1, Z0, Z0
+	VDIVPS            Z2, Z6, Z6
+	VMULPS            Z4, Z0, Z0
+	VMULPS            Z7, Z6, Z6
+	VPSRLD            $0x10, Z0, Z4
+	VPSRLD            $0x10, Z6, Z5
+	VPANDD.BCST       eachConstants<>+832(SB), Z4, Z4
+	VPANDD.BCST       eachConstants<>+832(SB), Z5, Z5
+	VPADDD.BCST       eachConstants<>+896(SB), Z4, Z4
+	VPADDD.BCST       eachConstants<>+896(SB), Z5, Z5
+	VCMPPS            $0x03, Z0, Z0, K1
+	VCMPPS            $0x03, Z6, Z6, K2
+	VPADDD            Z0, Z4, Z4
+	VPADDD            Z6, Z5, Z5
+	VPORD.BCST        eachConstants<>+960(SB), Z0, K1, Z4
+	VPORD.BCST        eachConstants<>+960(SB), Z6, K2, Z5
+	VPSRLD            $0x10, Z4, Z4
+	VPSRLD            $0x10, Z5, Z5
+	VPMOVDW           Z4, Y4
+	VPMOVDW           Z5, Y5
+	VMOVDQU           Y4, (AX)(SI*2)
+	VMOVDQU           Y5, 32(AX)(SI*2)
+	ADDQ              $0x00000020, SI
+	CMPQ              SI, DI
+	JLE               many
+
+few:
+	CMPQ SI, BX
+	JGE  done
 
 loop:
-	VPMOVZXWD    (CX)(SI*2), Z0
-	VPSLLD       $0x10, Z0, Z0
-	VPMOVZXWD    (DX)(SI*2), Z2
-	VPSLLD       $0x10, Z2, Z2
-	VPXORD       Z1, Z1, Z1
-	VSUBPS       Z0, Z1, Z1
-	VMOVUPS      eachConstants<>+128(SB), Z3
-	VMINPS       Z1, Z3, Z1
-	VMOVUPS      eachConstants<>+384(SB), Z4
-	VFMADD231PS  eachConstants<>+192(SB), Z1, Z4
-	VSUBPS       eachConstants<>+384(SB), Z4, Z3
-	VCMPPS       $0x05, eachConstants<>+64(SB), Z1, K1
-	VFNMADD231PS eachConstants<>+256(SB), Z3, Z1
-	VFNMADD231PS eachConstants<>+320(SB), Z3, Z1
-	VMOVUPS      eachConstants<>+448(SB), Z3
-	VFMADD213PS  eachConstants<>+512(SB), Z1, Z3
-	VFMADD213PS  eachConstants<>+576(SB), Z1, Z3
-	VFMADD213PS  eachConstants<>+640(SB), Z1, Z3
-	VFMADD213PS  eachConstants<>+704(SB), Z1, Z3
-	VFMADD213PS  eachConstants<>+768(SB), Z1, Z3
-	VFMADD213PS  eachConstants<>+0(SB), Z1, Z3
-	VFMADD213PS  eachConstants<>+0(SB), Z1, Z3
-	VPSLLD       $0x17, Z4, Z4
-	VPADDD       eachConstants<>+0(SB), Z4, Z4
-	VMULPS.Z     Z4, Z3, K1, Z1
-	VADDPS       eachConstants<>+0(SB), Z1, Z1
-	VDIVPS       Z1, Z0, Z0
-	VMULPS       Z2, Z0, Z0
-	VPSRLD       $0x10, Z0, Z2
-	VPANDD       eachConstants<>+832(SB), Z2, Z2
-	VPADDD       eachConstants<>+896(SB), Z2, Z2
-	VCMPPS       $0x03, Z0, Z0, K1
-	VPADDD       Z0, Z2, Z2
-	VPORD        eachConstants<>+960(SB), Z0, K1, Z2
-	VPSRLD       $0x10, Z2, Z2
-	VPMOVDW      Z2, Y2
-	VMOVDQU      Y2, (AX)(SI*2)
-	ADDQ         $0x10, SI
-	CMPQ         SI, BX
-	JLT          loop
+	VPMOVZXWD         (CX)(SI*2), Z0
+	VPSLLD            $0x10, Z0, Z0
+	VPMOVZXWD         (DX)(SI*2), Z1
+	VPSLLD            $0x10, Z1, Z1
+	VPXORD            Z3, Z3, Z3
+	VSUBPS            Z0, Z3, Z3
+	VBROADCASTSS      eachConstants<>+128(SB), Z2
+	VMINPS            Z3, Z2, Z3
+	VBROADCASTSS      eachConstants<>+384(SB), Z4
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z3, Z4
+	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z2
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z3, K1
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z2, Z3
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z2, Z3
+	VBROADCASTSS      eachConstants<>+448(SB), Z2
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z3, Z2
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z3, Z2
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z3, Z2
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z3, Z2
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z3, Z2
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z3, Z2
+	VPSLLD            $0x17, Z4, Z4
+	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
+	VMULPS.Z          Z4, Z2, K1, Z3
+	VADDPS.BCST       eachConstants<>+0(SB), Z3, Z3
+	VDIVPS            Z3, Z0, Z0
+	VMULPS            Z1, Z0, Z0
+	VPSRLD            $0x10, Z0, Z1
+	VPANDD.BCST       eachConstants<>+832(SB), Z1, Z1
+	VPADDD.BCST       eachConstants<>+896(SB), Z1, Z1
+	VCMPPS            $0x03, Z0, Z0, K1
+	VPADDD            Z0, Z1, Z1
+	VPORD.BCST        eachConstants<>+960(SB), Z0, K1, Z1
+	VPSRLD            $0x10, Z1, Z1
+	VPMOVDW           Z1, Y1
+	VMOVDQU           Y1, (AX)(SI*2)
+	ADDQ              $0x10, SI
+	CMPQ              SI, BX
+	JLT               loop
+
+done:
 	VZEROUPPER
 	RET
 
@@ -1112,79 +2040,207 @@ TEXT ·swigluGradBF16AVX512(SB), NOSPLIT, $0-48
 	MOVQ up+32(FP), SI
 	MOVQ n+40(FP), DI
 	XORQ R8, R8
+	MOVQ DI, R9
+	SUBQ $0x00000020, R9
+	JLT  few
+
+many:
+	VPMOVZXWD         (BX)(R8*2), Z0
+	VPMOVZXWD         32(BX)(R8*2), Z5
+	VPSLLD            $0x10, Z0, Z0
+	VPSLLD            $0x10, Z5, Z5
+	VPMOVZXWD         (DX)(R8*2), Z1
+	VPMOVZXWD         32(DX)(R8*2), Z6
+	VPSLLD            $0x10, Z1, Z1
+	VPSLLD            $0x10, Z6, Z6
+	VPMOVZXWD         (SI)(R8*2), Z2
+	VPMOVZXWD         32(SI)(R8*2), Z7
+	VPSLLD            $0x10, Z2, Z2
+	VPSLLD            $0x10, Z7, Z7
+	VBROADCASTSS      eachConstants<>+1472(SB), Z3
+	VBROADCASTSS      eachConstants<>+1472(SB), Z8
+	VMAXPS            Z0, Z3, Z0
+	VMAXPS            Z5, Z8, Z5
+	VPXORD            Z4, Z4, Z4
+	VPXORD            Z9, Z9, Z9
+	VBROADCASTSS      eachConstants<>+1408(SB), Z3
+	VBROADCASTSS      eachConstants<>+1408(SB), Z8
+	VMINPS            Z0, Z3, Z3
+	VMINPS            Z5, Z8, Z12
+	VSUBPS            Z3, Z4, Z4
+	VSUBPS            Z12, Z9, Z9
+	VBROADCASTSS      eachConstants<>+384(SB), Z11
+	VBROADCASTSS      eachConstants<>+384(SB), Z14
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z4, Z11
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z9, Z14
+	VSUBPS.BCST       eachConstants<>+384(SB), Z11, Z8
+	VSUBPS.BCST       eachConstants<>+384(SB), Z14, Z13
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z4, K1
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z9, K2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z8, Z4
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z13, Z9
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z8, Z4
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z13, Z9
+	VBROADCASTSS      eachConstants<>+448(SB), Z8
+	VBROADCASTSS      eachConstants<>+448(SB), Z13
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z4, Z8
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z9, Z13
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z4, Z8
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z9, Z13
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z4, Z8
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z9, Z13
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z4, Z8
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z9, Z13
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z4, Z8
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z9, Z13
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z9, Z13
+	VPSLLD            $0x17, Z11, Z11
+	VPSLLD            $0x17, Z14, Z14
+	VPADDD.BCST       eachConstants<>+0(SB), Z11, Z11
+	VPADDD.BCST       eachConstants<>+0(SB), Z14, Z14
+	VMULPS.Z          Z11, Z8, K1, Z4
+	VMULPS.Z          Z14, Z13, K2, Z9
+	VADDPS.BCST       eachConstants<>+0(SB), Z4, Z8
+	VADDPS.BCST       eachConstants<>+0(SB), Z9, Z13
+	VBROADCASTSS      eachConstants<>+0(SB), Z11
+	VBROADCASTSS      eachConstants<>+0(SB), Z14
+	VDIVPS            Z8, Z11, Z8
+	VDIVPS            Z13, Z14, Z13
+	VMULPS            Z8, Z0, Z0
+	VMULPS            Z13, Z5, Z5
+	VMULPS            Z1, Z0, Z0
+	VMULPS            Z6, Z5, Z5
+	VPSRLD            $0x10, Z0, Z11
+	VPSRLD            $0x10, Z5, Z14
+	VPANDD.BCST       eachConstants<>+832(SB), Z11, Z11
+	VPANDD.BCST       eachConstants<>+832(SB), Z14, Z14
+	VPADDD.BCST       eachConstants<>+896(SB), Z11, Z11
+	VPADDD.BCST       eachConstants<>+896(SB), Z14, Z14
+	VCMPPS            $0x03, Z0, Z0, K1
+	VCMPPS            $0x03, Z5, Z5, K2
+	VPADDD            Z0, Z11, Z11
+	VPADDD            Z5, Z14, Z14
+	VPORD.BCST        eachConstants<>+960(SB), Z0, K1, Z11
+	VPORD.BCST        eachConstants<>+960(SB), Z5, K2, Z14
+	VPSRLD            $0x10, Z11, Z11
+	VPSRLD            $0x10, Z14, Z14
+	VPMOVDW           Z11, Y11
+	VPMOVDW           Z14, Y14
+	VMOVDQU           Y11, (CX)(R8*2)
+	VMOVDQU           Y14, 32(CX)(R8*2)
+	VMULPS            Z8, Z4, Z4
+	VMULPS            Z13, Z9, Z9
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z3, Z4
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z12, Z9
+	VMULPS            Z8, Z4, Z4
+	VMULPS            Z13, Z9, Z9
+	VMULPS            Z2, Z1, Z1
+	VMULPS            Z7, Z6, Z6
+	VMULPS            Z1, Z4, Z4
+	VMULPS            Z6, Z9, Z9
+	VPSRLD            $0x10, Z4, Z0
+	VPSRLD            $0x10, Z9, Z1
+	VPANDD.BCST       eachConstants<>+832(SB), Z0, Z0
+	VPANDD.BCST       eachConstants<>+832(SB), Z1, Z1
+	VPADDD.BCST       eachConstants<>+896(SB), Z0, Z0
+	VPADDD.BCST       eachConstants<>+896(SB), Z1, Z1
+	VCMPPS            $0x03, Z4, Z4, K1
+	VCMPPS            $0x03, Z9, Z9, K2
+	VPADDD            Z4, Z0, Z0
+	VPADDD            Z9, Z1, Z1
+	VPORD.BCST        eachConstants<>+960(SB), Z4, K1, Z0
+	VPORD.BCST        eachConstants<>+960(SB), Z9, K2, Z1
+	VPSRLD            $0x10, Z0, Z0
+	VPSRLD            $0x10, Z1, Z1
+	VPMOVDW           Z0, Y0
+	VPMOVDW           Z1, Y1
+	VMOVDQU           Y0, (AX)(R8*2)
+	VMOVDQU           Y1, 32(AX)(R8*2)
+	ADDQ              $0x00000020, R8
+	CMPQ              R8, R9
+	JLE               many
+
+few:
+	CMPQ R8, DI
+	JGE  done
 
 loop:
-	VPMOVZXWD    (BX)(R8*2), Z0
-	VPSLLD       $0x10, Z0, Z0
-	VPMOVZXWD    (DX)(R8*2), Z1
-	VPSLLD       $0x10, Z1, Z1
-	VPMOVZXWD    (SI)(R8*2), Z2
-	VPSLLD       $0x10, Z2, Z2
-	VMOVUPS      eachConstants<>+1472(SB), Z3
-	VMAXPS       Z0, Z3, Z0
-	VPXORD       Z4, Z4, Z4
-	VMOVUPS      eachConstants<>+1408(SB), Z3
-	VMINPS       Z0, Z3, Z3
-	VSUBPS       Z3, Z4, Z4
-	VMOVUPS      eachConstants<>+384(SB), Z6
-	VFMADD231PS  eachConstants<>+192(SB), Z4, Z6
-	VSUBPS       eachConstants<>+384(SB), Z6, Z5
-	VCMPPS       $0x05, eachConstants<>+64(SB), Z4, K1
-	VFNMADD231PS eachConstants<>+256(SB), Z5, Z4
-	VFNMADD231PS eachConstants<>+320(SB), Z5, Z4
-	VMOVUPS      eachConstants<>+448(SB), Z5
-	VFMADD213PS  eachConstants<>+512(SB), Z4, Z5
-	VFMADD213PS  eachConstants<>+576(SB), Z4, Z5
-	VFMADD213PS  eachConstants<>+640(SB), Z4, Z5
-	VFMADD213PS  eachConstants<>+704(SB), Z4, Z5
-	VFMADD213PS  eachConstants<>+768(SB), Z4, Z5
-	VFMADD213PS  eachConstants<>+0(SB), Z4, Z5
-	VFMADD213PS  eachConstants<>+0(SB), Z4, Z5
-	VPSLLD       $0x17, Z6, Z6
-	VPADDD       eachConstants<>+0(SB), Z6, Z6
-	VMULPS.Z     Z6, Z5, K1, Z4
-	VADDPS       eachConstants<>+0(SB), Z4, Z5
-	VMOVUPS      eachConstants<>+0(SB), Z6
-	VDIVPS       Z5, Z6, Z5
-	VMULPS       Z5, Z0, Z0
-	VMULPS       Z1, Z0, Z0
-	VPSRLD       $0x10, Z0, Z6
-	VPANDD       eachConstants<>+832(SB), Z6, Z6
-	VPADDD       eachConstants<>+896(SB), Z6, Z6
-	VCMPPS       $0x03, Z0, Z0, K1
-	VPADDD       Z0, Z6, Z6
-	VPORD        eachConstants<>+960(SB), Z0, K1, Z6
-	VPSRLD       $0x10, Z6, Z6
-	VPMOVDW      Z6, Y6
-	VMOVDQU      Y6, (CX)(R8*2)
-	VMULPS       Z5, Z4, Z4
-	VFMADD213PS  eachConstants<>+0(SB), Z3, Z4
-	VMULPS       Z5, Z4, Z4
-	VMULPS       Z2, Z1, Z1
-	VMULPS       Z1, Z4, Z4
-	VPSRLD       $0x10, Z4, Z0
-	VPANDD       eachConstants<>+832(SB), Z0, Z0
-	VPADDD       eachConstants<>+896(SB), Z0, Z0
-	VCMPPS       $0x03, Z4, Z4, K1
-	VPADDD       Z4, Z0, Z0
-	VPORD        eachConstants<>+960(SB), Z4, K1, Z0
-	VPSRLD       $0x10, Z0, Z0
-	VPMOVDW      Z0, Y0
-	VMOVDQU      Y0, (AX)(R8*2)
-	ADDQ         $0x10, R8
-	CMPQ         R8, DI
-	JLT          loop
+	VPMOVZXWD         (BX)(R8*2), Z0
+	VPSLLD            $0x10, Z0, Z0
+	VPMOVZXWD         (DX)(R8*2), Z1
+	VPSLLD            $0x10, Z1, Z1
+	VPMOVZXWD         (SI)(R8*2), Z2
+	VPSLLD            $0x10, Z2, Z2
+	VBROADCASTSS      eachConstants<>+1472(SB), Z3
+	VMAXPS            Z0, Z3, Z0
+	VPXORD            Z10, Z10, Z10
+	VBROADCASTSS      eachConstants<>+1408(SB), Z3
+	VMINPS            Z0, Z3, Z3
+	VSUBPS            Z3, Z10, Z10
+	VBROADCASTSS      eachConstants<>+384(SB), Z5
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z10, Z5
+	VSUBPS.BCST       eachConstants<>+384(SB), Z5, Z4
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z10, K1
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z4, Z10
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z4, Z10
+	VBROADCASTSS      eachConstants<>+448(SB), Z4
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z10, Z4
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z10, Z4
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z10, Z4
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z10, Z4
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z10, Z4
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z10, Z4
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z10, Z4
+	VPSLLD            $0x17, Z5, Z5
+	VPADDD.BCST       eachConstants<>+0(SB), Z5, Z5
+	VMULPS.Z          Z5, Z4, K1, Z10
+	VADDPS.BCST       eachConstants<>+0(SB), Z10, Z4
+	VBROADCASTSS      eachConstants<>+0(SB), Z5
+	VDIVPS            Z4, Z5, Z4
+	VMULPS            Z4, Z0, Z0
+	VMULPS            Z1, Z0, Z0
+	VPSRLD            $0x10, Z0, Z5
+	VPANDD.BCST       eachConstants<>+832(SB), Z5, Z5
+	VPADDD.BCST       eachConstants<>+896(SB), Z5, Z5
+	VCMPPS            $0x03, Z0, Z0, K1
+	VPADDD            Z0, Z5, Z5
+	VPORD.BCST        eachConstants<>+960(SB), Z0, K1, Z5
+	VPSRLD            $0x10, Z5, Z5
+	VPMOVDW           Z5, Y5
+	VMOVDQU           Y5, (CX)(R8*2)
+	VMULPS            Z4, Z10, Z10
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z3, Z10
+	VMULPS            Z4, Z10, Z10
+	VMULPS            Z2, Z1, Z1
+	VMULPS            Z1, Z10, Z10
+	VPSRLD            $0x10, Z10, Z0
+	VPANDD.BCST       eachConstants<>+832(SB), Z0, Z0
+	VPADDD.BCST       eachConstants<>+896(SB), Z0, Z0
+	VCMPPS            $0x03, Z10, Z10, K1
+	VPADDD            Z10, Z0, Z0
+	VPORD.BCST        eachConstants<>+960(SB), Z10, K1, Z0
+	VPSRLD            $0x10, Z0, Z0
+	VPMOVDW           Z0, Y0
+	VMOVDQU           Y0, (AX)(R8*2)
+	ADDQ              $0x10, R8
+	CMPQ              R8, DI
+	JLT               loop
+
+done:
 	VZEROUPPER
 	RET
 
 // func largestBF16AVX512(x *byte, n int) float32
 // Requires: AVX, AVX512F
 TEXT ·largestBF16AVX512(SB), NOSPLIT, $0-20
-	MOVQ    x+0(FP), AX
-	MOVQ    n+8(FP), CX
-	VMOVUPS eachConstants<>+1536(SB), Z0
-	VMOVUPS eachConstants<>+1536(SB), Z1
-	XORQ    DX, DX
+	MOVQ         x+0(FP), AX
+	MOVQ         n+8(FP), CX
+	VBROADCASTSS eachConstants<>+1536(SB), Z0
+	VBROADCASTSS eachConstants<>+1536(SB), Z1
+	XORQ         DX, DX
 
 loop:
 	VPMOVZXWD     (AX)(DX*2), Z1
@@ -1214,32 +2270,88 @@ TEXT ·expSumBF16AVX512(SB), NOSPLIT, $0-28
 	VPXORD       Z1, Z1, Z1
 	VPXORD       Z2, Z2, Z2
 	XORQ         DX, DX
+	MOVQ         CX, BX
+	SUBQ         $0x00000020, BX
+	JLT          few
+
+many:
+	VPMOVZXWD         (AX)(DX*2), Z2
+	VPMOVZXWD         32(AX)(DX*2), Z5
+	VPSLLD            $0x10, Z2, Z2
+	VPSLLD            $0x10, Z5, Z5
+	VSUBPS            Z0, Z2, Z2
+	VSUBPS            Z0, Z5, Z5
+	VBROADCASTSS      eachConstants<>+384(SB), Z4
+	VBROADCASTSS      eachConstants<>+384(SB), Z7
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z4
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z5, Z7
+	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z3
+	VSUBPS.BCST       eachConstants<>+384(SB), Z7, Z6
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z5, K2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z6, Z5
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z6, Z5
+	VBROADCASTSS      eachConstants<>+448(SB), Z3
+	VBROADCASTSS      eachConstants<>+448(SB), Z6
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
+	VPSLLD            $0x17, Z4, Z4
+	VPSLLD            $0x17, Z7, Z7
+	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
+	VPADDD.BCST       eachConstants<>+0(SB), Z7, Z7
+	VMULPS.Z          Z4, Z3, K1, Z2
+	VMULPS.Z          Z7, Z6, K2, Z5
+	VADDPS            Z2, Z1, Z1
+	VADDPS            Z5, Z1, Z1
+	ADDQ              $0x00000020, DX
+	CMPQ              DX, BX
+	JLE               many
+
+few:
+	CMPQ DX, CX
+	JGE  done
 
 loop:
-	VPMOVZXWD     (AX)(DX*2), Z2
-	VPSLLD        $0x10, Z2, Z2
-	VSUBPS        Z0, Z2, Z2
-	VMOVUPS       eachConstants<>+384(SB), Z4
-	VFMADD231PS   eachConstants<>+192(SB), Z2, Z4
-	VSUBPS        eachConstants<>+384(SB), Z4, Z3
-	VCMPPS        $0x05, eachConstants<>+64(SB), Z2, K1
-	VFNMADD231PS  eachConstants<>+256(SB), Z3, Z2
-	VFNMADD231PS  eachConstants<>+320(SB), Z3, Z2
-	VMOVUPS       eachConstants<>+448(SB), Z3
-	VFMADD213PS   eachConstants<>+512(SB), Z2, Z3
-	VFMADD213PS   eachConstants<>+576(SB), Z2, Z3
-	VFMADD213PS   eachConstants<>+640(SB), Z2, Z3
-	VFMADD213PS   eachConstants<>+704(SB), Z2, Z3
-	VFMADD213PS   eachConstants<>+768(SB), Z2, Z3
-	VFMADD213PS   eachConstants<>+0(SB), Z2, Z3
-	VFMADD213PS   eachConstants<>+0(SB), Z2, Z3
-	VPSLLD        $0x17, Z4, Z4
-	VPADDD        eachConstants<>+0(SB), Z4, Z4
-	VMULPS.Z      Z4, Z3, K1, Z2
-	VADDPS        Z2, Z1, Z1
-	ADDQ          $0x10, DX
-	CMPQ          DX, CX
-	JLT           loop
+	VPMOVZXWD         (AX)(DX*2), Z2
+	VPSLLD            $0x10, Z2, Z2
+	VSUBPS            Z0, Z2, Z2
+	VBROADCASTSS      eachConstants<>+384(SB), Z4
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z4
+	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z3
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z3, Z2
+	VBROADCASTSS      eachConstants<>+448(SB), Z3
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VPSLLD            $0x17, Z4, Z4
+	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
+	VMULPS.Z          Z4, Z3, K1, Z2
+	VADDPS            Z2, Z1, Z1
+	ADDQ              $0x10, DX
+	CMPQ              DX, CX
+	JLT               loop
+
+done:
 	VEXTRACTF64X4 $0x01, Z1, Y0
 	VADDPS        Y0, Y1, Y1
 	VEXTRACTF128  $0x01, Y1, X0
@@ -1260,41 +2372,115 @@ TEXT ·softmaxBF16AVX512(SB), NOSPLIT, $0-24
 	VBROADCASTSS top+16(FP), Z0
 	VBROADCASTSS r+20(FP), Z1
 	XORQ         DX, DX
+	MOVQ         CX, BX
+	SUBQ         $0x00000020, BX
+	JLT          few
+
+many:
+	VPMOVZXWD         (AX)(DX*2), Z2
+	VPMOVZXWD         32(AX)(DX*2), Z5
+	VPSLLD            $0x10, Z2, Z2
+	VPSLLD            $0x10, Z5, Z5
+	VSUBPS            Z0, Z2, Z2
+	VSUBPS            Z0, Z5, Z5
+	VBROADCASTSS      eachConstants<>+384(SB), Z4
+	VBROADCASTSS      eachConstants<>+384(SB), Z7
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z4
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z5, Z7
+	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z3
+	VSUBPS.BCST       eachConstants<>+384(SB), Z7, Z6
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z5, K2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z6, Z5
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z6, Z5
+	VBROADCASTSS      eachConstants<>+448(SB), Z3
+	VBROADCASTSS      eachConstants<>+448(SB), Z6
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
+	VPSLLD            $0x17, Z4, Z4
+	VPSLLD            $0x17, Z7, Z7
+	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
+	VPADDD.BCST       eachConstants<>+0(SB), Z7, Z7
+	VMULPS.Z          Z4, Z3, K1, Z2
+	VMULPS.Z          Z7, Z6, K2, Z5
+	VMULPS            Z2, Z1, Z2
+	VMULPS            Z5, Z1, Z5
+	VPSRLD            $0x10, Z2, Z3
+	VPSRLD            $0x10, Z5, Z4
+	VPANDD.BCST       eachConstants<>+832(SB), Z3, Z3
+	VPANDD.BCST       eachConstants<>+832(SB), Z4, Z4
+	VPADDD.BCST       eachConstants<>+896(SB), Z3, Z3
+	VPADDD.BCST       eachConstants<>+896(SB), Z4, Z4
+	VCMPPS            $0x03, Z2, Z2, K1
+	VCMPPS            $0x03, Z5, Z5, K2
+	VPADDD            Z2, Z3, Z3
+	VPADDD            Z5, Z4, Z4
+	VPORD.BCST        eachConstants<>+960(SB), Z2, K1, Z3
+	VPORD.BCST        eachConstants<>+960(SB), Z5, K2, Z4
+	VPSRLD            $0x10, Z3, Z3
+	VPSRLD            $0x10, Z4, Z4
+	VPMOVDW           Z3, Y3
+	VPMOVDW           Z4, Y4
+	VMOVDQU           Y3, (AX)(DX*2)
+	VMOVDQU           Y4, 32(AX)(DX*2)
+	ADDQ              $0x00000020, DX
+	CMPQ              DX, BX
+	JLE               many
+
+few:
+	CMPQ DX, CX
+	JGE  done
 
 loop:
-	VPMOVZXWD    (AX)(DX*2), Z2
-	VPSLLD       $0x10, Z2, Z2
-	VSUBPS       Z0, Z2, Z2
-	VMOVUPS      eachConstants<>+384(SB), Z4
-	VFMADD231PS  eachConstants<>+192(SB), Z2, Z4
-	VSUBPS       eachConstants<>+384(SB), Z4, Z3
-	VCMPPS       $0x05, eachConstants<>+64(SB), Z2, K1
-	VFNMADD231PS eachConstants<>+256(SB), Z3, Z2
-	VFNMADD231PS eachConstants<>+320(SB), Z3, Z2
-	VMOVUPS      eachConstants<>+448(SB), Z3
-	VFMADD213PS  eachConstants<>+512(SB), Z2, Z3
-	VFMADD213PS  eachConstants<>+576(SB), Z2, Z3
-	VFMADD213PS  eachConstants<>+640(SB), Z2, Z3
-	VFMADD213PS  eachConstants<>+704(SB), Z2, Z3
-	VFMADD213PS  eachConstants<>+768(SB), Z2, Z3
-	VFMADD213PS  eachConstants<>+0(SB), Z2, Z3
-	VFMADD213PS  eachConstants<>+0(SB), Z2, Z3
-	VPSLLD       $0x17, Z4, Z4
-	VPADDD       eachConstants<>+0(SB), Z4, Z4
-	VMULPS.Z     Z4, Z3, K1, Z2
-	VMULPS       Z2, Z1, Z2
-	VPSRLD       $0x10, Z2, Z3
-	VPANDD       eachConstants<>+832(SB), Z3, Z3
-	VPADDD       eachConstants<>+896(SB), Z3, Z3
-	VCMPPS       $0x03, Z2, Z2, K1
-	VPADDD       Z2, Z3, Z3
-	VPORD        eachConstants<>+960(SB), Z2, K1, Z3
-	VPSRLD       $0x10, Z3, Z3
-	VPMOVDW      Z3, Y3
-	VMOVDQU      Y3, (AX)(DX*2)
-	ADDQ         $0x10, DX
-	CMPQ         DX, CX
-	JLT          loop
+	VPMOVZXWD         (AX)(DX*2), Z2
+	VPSLLD            $0x10, Z2, Z2
+	VSUBPS            Z0, Z2, Z2
+	VBROADCASTSS      eachConstants<>+384(SB), Z4
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z4
+	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z3
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z3, Z2
+	VBROADCASTSS      eachConstants<>+448(SB), Z3
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VPSLLD            $0x17, Z4, Z4
+	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
+	VMULPS.Z          Z4, Z3, K1, Z2
+	VMULPS            Z2, Z1, Z2
+	VPSRLD            $0x10, Z2, Z3
+	VPANDD.BCST       eachConstants<>+832(SB), Z3, Z3
+	VPADDD.BCST       eachConstants<>+896(SB), Z3, Z3
+	VCMPPS            $0x03, Z2, Z2, K1
+	VPADDD            Z2, Z3, Z3
+	VPORD.BCST        eachConstants<>+960(SB), Z2, K1, Z3
+	VPSRLD            $0x10, Z3, Z3
+	VPMOVDW           Z3, Y3
+	VMOVDQU           Y3, (AX)(DX*2)
+	ADDQ              $0x10, DX
+	CMPQ              DX, CX
+	JLT               loop
+
+done:
 	VZEROUPPER
 	RET
 
@@ -1313,42 +2499,42 @@ head:
 	XORQ DI, DI
 
 loop:
-	VPMOVZXWD (AX)(DI*2), Z1
-	VPSLLD    $0x10, Z1, Z1
-	VPMOVZXWD (R8)(DI*2), Z2
-	VPSLLD    $0x10, Z2, Z2
-	VMULPS    (DX)(DI*4), Z0, Z3
-	VMOVUPS   (CX)(DI*4), Z5
-	VMULPS    Z3, Z1, Z4
-	VMULPS    Z3, Z2, Z3
-	VMULPS    Z5, Z1, Z1
-	VMULPS    Z5, Z2, Z2
-	VSUBPS    Z3, Z1, Z1
-	VADDPS    Z4, Z2, Z2
-	VPSRLD    $0x10, Z1, Z3
-	VPANDD    eachConstants<>+832(SB), Z3, Z3
-	VPADDD    eachConstants<>+896(SB), Z3, Z3
-	VCMPPS    $0x03, Z1, Z1, K1
-	VPADDD    Z1, Z3, Z3
-	VPORD     eachConstants<>+960(SB), Z1, K1, Z3
-	VPSRLD    $0x10, Z3, Z3
-	VPMOVDW   Z3, Y3
-	VMOVDQU   Y3, (AX)(DI*2)
-	VPSRLD    $0x10, Z2, Z1
-	VPANDD    eachConstants<>+832(SB), Z1, Z1
-	VPADDD    eachConstants<>+896(SB), Z1, Z1
-	VCMPPS    $0x03, Z2, Z2, K1
-	VPADDD    Z2, Z1, Z1
-	VPORD     eachConstants<>+960(SB), Z2, K1, Z1
-	VPSRLD    $0x10, Z1, Z1
-	VPMOVDW   Z1, Y1
-	VMOVDQU   Y1, (R8)(DI*2)
-	ADDQ      $0x10, DI
-	CMPQ      DI, BX
-	JLT       loop
-	LEAQ      (R8)(BX*2), AX
-	DECQ      SI
-	JNZ       head
+	VPMOVZXWD   (AX)(DI*2), Z1
+	VPSLLD      $0x10, Z1, Z1
+	VPMOVZXWD   (R8)(DI*2), Z2
+	VPSLLD      $0x10, Z2, Z2
+	VMULPS      (DX)(DI*4), Z0, Z3
+	VMOVUPS     (CX)(DI*4), Z5
+	VMULPS      Z3, Z1, Z4
+	VMULPS      Z3, Z2, Z3
+	VMULPS      Z5, Z1, Z1
+	VMULPS      Z5, Z2, Z2
+	VSUBPS      Z3, Z1, Z1
+	VADDPS      Z4, Z2, Z2
+	VPSRLD      $0x10, Z1, Z3
+	VPANDD.BCST eachConstants<>+832(SB), Z3, Z3
+	VPADDD.BCST eachConstants<>+896(SB), Z3, Z3
+	VCMPPS      $0x03, Z1, Z1, K1
+	VPADDD      Z1, Z3, Z3
+	VPORD.BCST  eachConstants<>+960(SB), Z1, K1, Z3
+	VPSRLD      $0x10, Z3, Z3
+	VPMOVDW     Z3, Y3
+	VMOVDQU     Y3, (AX)(DI*2)
+	VPSRLD      $0x10, Z2, Z1
+	VPANDD.BCST eachConstants<>+832(SB), Z1, Z1
+	VPADDD.BCST eachConstants<>+896(SB), Z1, Z1
+	VCMPPS      $0x03, Z2, Z2, K1
+	VPADDD      Z2, Z1, Z1
+	VPORD.BCST  eachConstants<>+960(SB), Z2, K1, Z1
+	VPSRLD      $0x10, Z1, Z1
+	VPMOVDW     Z1, Y1
+	VMOVDQU     Y1, (R8)(DI*2)
+	ADDQ        $0x10, DI
+	CMPQ        DI, BX
+	JLT         loop
+	LEAQ        (R8)(BX*2), AX
+	DECQ        SI
+	JNZ         head
 	VZEROUPPER
 	RET
 
@@ -1361,39 +2547,109 @@ TEXT ·geluF16AVX512(SB), NOSPLIT, $0-36
 	MOVQ         n+24(FP), DX
 	VBROADCASTSS s+32(FP), Z0
 	XORQ         BX, BX
+	MOVQ         DX, SI
+	SUBQ         $0x00000020, SI
+	JLT          few
+
+many:
+	VCVTPH2PS         (CX)(BX*2), Z0
+	VCVTPH2PS         32(CX)(BX*2), Z3
+	VMULPS            Z0, Z0, Z1
+	VMULPS            Z3, Z3, Z4
+	VBROADCASTSS      eachConstants<>+1088(SB), Z2
+	VBROADCASTSS      eachConstants<>+1088(SB), Z5
+	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z1, Z2
+	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z4, Z5
+	VMULPS            Z0, Z2, Z2
+	VMULPS            Z3, Z5, Z5
+	VBROADCASTSS      eachConstants<>+128(SB), Z1
+	VBROADCASTSS      eachConstants<>+128(SB), Z4
+	VMINPS            Z2, Z1, Z2
+	VMINPS            Z5, Z4, Z5
+	VBROADCASTSS      eachConstants<>+384(SB), Z4
+	VBROADCASTSS      eachConstants<>+384(SB), Z7
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z4
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z5, Z7
+	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z1
+	VSUBPS.BCST       eachConstants<>+384(SB), Z7, Z6
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z5, K2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z1, Z2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z6, Z5
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z1, Z2
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z6, Z5
+	VBROADCASTSS      eachConstants<>+448(SB), Z1
+	VBROADCASTSS      eachConstants<>+448(SB), Z6
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
+	VPSLLD            $0x17, Z4, Z4
+	VPSLLD            $0x17, Z7, Z7
+	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
+	VPADDD.BCST       eachConstants<>+0(SB), Z7, Z7
+	VMULPS.Z          Z4, Z1, K1, Z2
+	VMULPS.Z          Z7, Z6, K2, Z5
+	VADDPS.BCST       eachConstants<>+0(SB), Z2, Z2
+	VADDPS.BCST       eachConstants<>+0(SB), Z5, Z5
+	VDIVPS            Z2, Z0, Z0
+	VDIVPS            Z5, Z3, Z3
+	VCVTPS2PH         $0x00, Z0, Y0
+	VCVTPS2PH         $0x00, Z3, Y1
+	VMOVDQU           Y0, (AX)(BX*2)
+	VMOVDQU           Y1, 32(AX)(BX*2)
+	ADDQ              $0x00000020, BX
+	CMPQ              BX, SI
+	JLE               many
+
+few:
+	CMPQ BX, DX
+	JGE  done
 
 loop:
-	VCVTPH2PS    (CX)(BX*2), Z0
-	VMULPS       Z0, Z0, Z1
-	VMOVUPS      eachConstants<>+1088(SB), Z2
-	VFMADD213PS  eachConstants<>+1024(SB), Z1, Z2
-	VMULPS       Z0, Z2, Z2
-	VMOVUPS      eachConstants<>+128(SB), Z1
-	VMINPS       Z2, Z1, Z2
-	VMOVUPS      eachConstants<>+384(SB), Z3
-	VFMADD231PS  eachConstants<>+192(SB), Z2, Z3
-	VSUBPS       eachConstants<>+384(SB), Z3, Z1
-	VCMPPS       $0x05, eachConstants<>+64(SB), Z2, K1
-	VFNMADD231PS eachConstants<>+256(SB), Z1, Z2
-	VFNMADD231PS eachConstants<>+320(SB), Z1, Z2
-	VMOVUPS      eachConstants<>+448(SB), Z1
-	VFMADD213PS  eachConstants<>+512(SB), Z2, Z1
-	VFMADD213PS  eachConstants<>+576(SB), Z2, Z1
-	VFMADD213PS  eachConstants<>+640(SB), Z2, Z1
-	VFMADD213PS  eachConstants<>+704(SB), Z2, Z1
-	VFMADD213PS  eachConstants<>+768(SB), Z2, Z1
-	VFMADD213PS  eachConstants<>+0(SB), Z2, Z1
-	VFMADD213PS  eachConstants<>+0(SB), Z2, Z1
-	VPSLLD       $0x17, Z3, Z3
-	VPADDD       eachConstants<>+0(SB), Z3, Z3
-	VMULPS.Z     Z3, Z1, K1, Z2
-	VADDPS       eachConstants<>+0(SB), Z2, Z2
-	VDIVPS       Z2, Z0, Z0
-	VCVTPS2PH    $0x00, Z0, Y0
-	VMOVDQU      Y0, (AX)(BX*2)
-	ADDQ         $0x10, BX
-	CMPQ         BX, DX
-	JLT          loop
+	VCVTPH2PS         (CX)(BX*2), Z0
+	VMULPS            Z0, Z0, Z1
+	VBROADCASTSS      eachConstants<>+1088(SB), Z2
+	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z1, Z2
+	VMULPS            Z0, Z2, Z2
+	VBROADCASTSS      eachConstants<>+128(SB), Z1
+	VMINPS            Z2, Z1, Z2
+	VBROADCASTSS      eachConstants<>+384(SB), Z3
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z3
+	VSUBPS.BCST       eachConstants<>+384(SB), Z3, Z1
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z1, Z2
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z1, Z2
+	VBROADCASTSS      eachConstants<>+448(SB), Z1
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z1
+	VPSLLD            $0x17, Z3, Z3
+	VPADDD.BCST       eachConstants<>+0(SB), Z3, Z3
+	VMULPS.Z          Z3, Z1, K1, Z2
+	VADDPS.BCST       eachConstants<>+0(SB), Z2, Z2
+	VDIVPS            Z2, Z0, Z0
+	VCVTPS2PH         $0x00, Z0, Y0
+	VMOVDQU           Y0, (AX)(BX*2)
+	ADDQ              $0x10, BX
+	CMPQ              BX, DX
+	JLT               loop
+
+done:
 	VZEROUPPER
 	RET
 
@@ -1406,52 +2662,148 @@ TEXT ·geluGradF16AVX512(SB), NOSPLIT, $0-36
 	MOVQ         n+24(FP), BX
 	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
+	MOVQ         BX, DI
+	SUBQ         $0x00000020, DI
+	JLT          few
+
+many:
+	VCVTPH2PS         (CX)(SI*2), Z0
+	VCVTPH2PS         32(CX)(SI*2), Z3
+	VCVTPH2PS         (DX)(SI*2), Z1
+	VCVTPH2PS         32(DX)(SI*2), Z4
+	VBROADCASTSS      eachConstants<>+1280(SB), Z2
+	VBROADCASTSS      eachConstants<>+1280(SB), Z5
+	VMINPS            Z0, Z2, Z0
+	VMINPS            Z3, Z5, Z3
+	VBROADCASTSS      eachConstants<>+1344(SB), Z2
+	VBROADCASTSS      eachConstants<>+1344(SB), Z5
+	VMAXPS            Z0, Z2, Z0
+	VMAXPS            Z3, Z5, Z3
+	VBROADCASTSS      eachConstants<>+1216(SB), Z6
+	VBROADCASTSS      eachConstants<>+1216(SB), Z11
+	VMULPS            Z0, Z0, Z2
+	VMULPS            Z3, Z3, Z9
+	VBROADCASTSS      eachConstants<>+1088(SB), Z7
+	VBROADCASTSS      eachConstants<>+1088(SB), Z12
+	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z2, Z7
+	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z9, Z12
+	VMULPS            Z0, Z7, Z7
+	VMULPS            Z3, Z12, Z12
+	VBROADCASTSS      eachConstants<>+128(SB), Z5
+	VBROADCASTSS      eachConstants<>+128(SB), Z8
+	VMINPS            Z7, Z5, Z7
+	VMINPS            Z12, Z8, Z12
+	VBROADCASTSS      eachConstants<>+384(SB), Z8
+	VBROADCASTSS      eachConstants<>+384(SB), Z13
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z7, Z8
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z12, Z13
+	VSUBPS.BCST       eachConstants<>+384(SB), Z8, Z5
+	VSUBPS.BCST       eachConstants<>+384(SB), Z13, Z10
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z7, K1
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z12, K2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z5, Z7
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z10, Z12
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z5, Z7
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z10, Z12
+	VBROADCASTSS      eachConstants<>+448(SB), Z5
+	VBROADCASTSS      eachConstants<>+448(SB), Z10
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z7, Z5
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z12, Z10
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z7, Z5
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z12, Z10
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z7, Z5
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z12, Z10
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z7, Z5
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z12, Z10
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z7, Z5
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z12, Z10
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z7, Z5
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z12, Z10
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z7, Z5
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z12, Z10
+	VPSLLD            $0x17, Z8, Z8
+	VPSLLD            $0x17, Z13, Z13
+	VPADDD.BCST       eachConstants<>+0(SB), Z8, Z8
+	VPADDD.BCST       eachConstants<>+0(SB), Z13, Z13
+	VMULPS.Z          Z8, Z5, K1, Z7
+	VMULPS.Z          Z13, Z10, K2, Z12
+	VADDPS.BCST       eachConstants<>+0(SB), Z7, Z5
+	VADDPS.BCST       eachConstants<>+0(SB), Z12, Z10
+	VBROADCASTSS      eachConstants<>+0(SB), Z8
+	VBROADCASTSS      eachConstants<>+0(SB), Z13
+	VDIVPS            Z5, Z8, Z5
+	VDIVPS            Z10, Z13, Z10
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z2, Z6
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z9, Z11
+	VMULPS            Z5, Z7, Z7
+	VMULPS            Z10, Z12, Z12
+	VMULPS            Z0, Z7, Z7
+	VMULPS            Z3, Z12, Z12
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z7, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z12, Z11
+	VMULPS            Z5, Z6, Z6
+	VMULPS            Z10, Z11, Z11
+	VMULPS            Z1, Z6, Z6
+	VMULPS            Z4, Z11, Z11
+	VCVTPS2PH         $0x00, Z6, Y0
+	VCVTPS2PH         $0x00, Z11, Y1
+	VMOVDQU           Y0, (AX)(SI*2)
+	VMOVDQU           Y1, 32(AX)(SI*2)
+	ADDQ              $0x00000020, SI
+	CMPQ              SI, DI
+	JLE               many
+
+few:
+	CMPQ SI, BX
+	JGE  done
 
 loop:
-	VCVTPH2PS    (CX)(SI*2), Z0
-	VCVTPH2PS    (DX)(SI*2), Z1
-	VMOVUPS      eachConstants<>+1280(SB), Z2
-	VMINPS       Z0, Z2, Z0
-	VMOVUPS      eachConstants<>+1344(SB), Z2
-	VMAXPS       Z0, Z2, Z0
-	VMOVUPS      eachConstants<>+1216(SB), Z4
-	VMULPS       Z0, Z0, Z2
-	VMOVUPS      eachConstants<>+1088(SB), Z5
-	VFMADD213PS  eachConstants<>+1024(SB), Z2, Z5
-	VMULPS       Z0, Z5, Z5
-	VMOVUPS      eachConstants<>+128(SB), Z3
-	VMINPS       Z5, Z3, Z5
-	VMOVUPS      eachConstants<>+384(SB), Z6
-	VFMADD231PS  eachConstants<>+192(SB), Z5, Z6
-	VSUBPS       eachConstants<>+384(SB), Z6, Z3
-	VCMPPS       $0x05, eachConstants<>+64(SB), Z5, K1
-	VFNMADD231PS eachConstants<>+256(SB), Z3, Z5
-	VFNMADD231PS eachConstants<>+320(SB), Z3, Z5
-	VMOVUPS      eachConstants<>+448(SB), Z3
-	VFMADD213PS  eachConstants<>+512(SB), Z5, Z3
-	VFMADD213PS  eachConstants<>+576(SB), Z5, Z3
-	VFMADD213PS  eachConstants<>+640(SB), Z5, Z3
-	VFMADD213PS  eachConstants<>+704(SB), Z5, Z3
-	VFMADD213PS  eachConstants<>+768(SB), Z5, Z3
-	VFMADD213PS  eachConstants<>+0(SB), Z5, Z3
-	VFMADD213PS  eachConstants<>+0(SB), Z5, Z3
-	VPSLLD       $0x17, Z6, Z6
-	VPADDD       eachConstants<>+0(SB), Z6, Z6
-	VMULPS.Z     Z6, Z3, K1, Z5
-	VADDPS       eachConstants<>+0(SB), Z5, Z3
-	VMOVUPS      eachConstants<>+0(SB), Z6
-	VDIVPS       Z3, Z6, Z3
-	VFMADD213PS  eachConstants<>+1152(SB), Z2, Z4
-	VMULPS       Z3, Z5, Z5
-	VMULPS       Z0, Z5, Z5
-	VFMADD213PS  eachConstants<>+0(SB), Z5, Z4
-	VMULPS       Z3, Z4, Z4
-	VMULPS       Z1, Z4, Z4
-	VCVTPS2PH    $0x00, Z4, Y0
-	VMOVDQU      Y0, (AX)(SI*2)
-	ADDQ         $0x10, SI
-	CMPQ         SI, BX
-	JLT          loop
+	VCVTPH2PS         (CX)(SI*2), Z0
+	VCVTPH2PS         (DX)(SI*2), Z1
+	VBROADCASTSS      eachConstants<>+1280(SB), Z2
+	VMINPS            Z0, Z2, Z0
+	VBROADCASTSS      eachConstants<>+1344(SB), Z2
+	VMAXPS            Z0, Z2, Z0
+	VBROADCASTSS      eachConstants<>+1216(SB), Z4
+	VMULPS            Z0, Z0, Z2
+	VBROADCASTSS      eachConstants<>+1088(SB), Z5
+	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z2, Z5
+	VMULPS            Z0, Z5, Z5
+	VBROADCASTSS      eachConstants<>+128(SB), Z3
+	VMINPS            Z5, Z3, Z5
+	VBROADCASTSS      eachConstants<>+384(SB), Z6
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z5, Z6
+	VSUBPS.BCST       eachConstants<>+384(SB), Z6, Z3
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z5, K1
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z3, Z5
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z3, Z5
+	VBROADCASTSS      eachConstants<>+448(SB), Z3
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z5, Z3
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z5, Z3
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z5, Z3
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z5, Z3
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z5, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z3
+	VPSLLD            $0x17, Z6, Z6
+	VPADDD.BCST       eachConstants<>+0(SB), Z6, Z6
+	VMULPS.Z          Z6, Z3, K1, Z5
+	VADDPS.BCST       eachConstants<>+0(SB), Z5, Z3
+	VBROADCASTSS      eachConstants<>+0(SB), Z6
+	VDIVPS            Z3, Z6, Z3
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z2, Z4
+	VMULPS            Z3, Z5, Z5
+	VMULPS            Z0, Z5, Z5
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z4
+	VMULPS            Z3, Z4, Z4
+	VMULPS            Z1, Z4, Z4
+	VCVTPS2PH         $0x00, Z4, Y0
+	VMOVDQU           Y0, (AX)(SI*2)
+	ADDQ              $0x10, SI
+	CMPQ              SI, BX
+	JLT               loop
+
+done:
 	VZEROUPPER
 	RET
 
@@ -1464,6 +2816,26 @@ TEXT ·scaleF16AVX512(SB), NOSPLIT, $0-36
 	MOVQ         n+24(FP), DX
 	VBROADCASTSS s+32(FP), Z0
 	XORQ         BX, BX
+	MOVQ         DX, SI
+	SUBQ         $0x00000020, SI
+	JLT          few
+
+many:
+	VCVTPH2PS (CX)(BX*2), Z1
+	VCVTPH2PS 32(CX)(BX*2), Z2
+	VMULPS    Z1, Z0, Z1
+	VMULPS    Z2, Z0, Z2
+	VCVTPS2PH $0x00, Z1, Y1
+	VCVTPS2PH $0x00, Z2, Y2
+	VMOVDQU   Y1, (AX)(BX*2)
+	VMOVDQU   Y2, 32(AX)(BX*2)
+	ADDQ      $0x00000020, BX
+	CMPQ      BX, SI
+	JLE       many
+
+few:
+	CMPQ BX, DX
+	JGE  done
 
 loop:
 	VCVTPH2PS (CX)(BX*2), Z1
@@ -1473,6 +2845,8 @@ loop:
 	ADDQ      $0x10, BX
 	CMPQ      BX, DX
 	JLT       loop
+
+done:
 	VZEROUPPER
 	RET
 
@@ -1485,6 +2859,28 @@ TEXT ·addF16AVX512(SB), NOSPLIT, $0-36
 	MOVQ         n+24(FP), BX
 	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
+	MOVQ         BX, DI
+	SUBQ         $0x00000020, DI
+	JLT          few
+
+many:
+	VCVTPH2PS (CX)(SI*2), Z0
+	VCVTPH2PS 32(CX)(SI*2), Z2
+	VCVTPH2PS (DX)(SI*2), Z1
+	VCVTPH2PS 32(DX)(SI*2), Z3
+	VADDPS    Z1, Z0, Z0
+	VADDPS    Z3, Z2, Z2
+	VCVTPS2PH $0x00, Z0, Y0
+	VCVTPS2PH $0x00, Z2, Y1
+	VMOVDQU   Y0, (AX)(SI*2)
+	VMOVDQU   Y1, 32(AX)(SI*2)
+	ADDQ      $0x00000020, SI
+	CMPQ      SI, DI
+	JLE       many
+
+few:
+	CMPQ SI, BX
+	JGE  done
 
 loop:
 	VCVTPH2PS (CX)(SI*2), Z0
@@ -1495,6 +2891,8 @@ loop:
 	ADDQ      $0x10, SI
 	CMPQ      SI, BX
 	JLT       loop
+
+done:
 	VZEROUPPER
 	RET
 
@@ -1507,6 +2905,28 @@ TEXT ·addStreamF16AVX512(SB), NOSPLIT, $0-36
 	MOVQ         n+24(FP), BX
 	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
+	MOVQ         BX, DI
+	SUBQ         $0x00000020, DI
+	JLT          few
+
+many:
+	VCVTPH2PS (CX)(SI*2), Z0
+	VCVTPH2PS 32(CX)(SI*2), Z2
+	VCVTPH2PS (DX)(SI*2), Z1
+	VCVTPH2PS 32(DX)(SI*2), Z3
+	VADDPS    Z1, Z0, Z0
+	VADDPS    Z3, Z2, Z2
+	VCVTPS2PH $0x00, Z0, Y0
+	VCVTPS2PH $0x00, Z2, Y1
+	VMOVNTDQ  Y0, (AX)(SI*2)
+	VMOVNTDQ  Y1, 32(AX)(SI*2)
+	ADDQ      $0x00000020, SI
+	CMPQ      SI, DI
+	JLE       many
+
+few:
+	CMPQ SI, BX
+	JGE  done
 
 loop:
 	VCVTPH2PS (CX)(SI*2), Z0
@@ -1517,6 +2937,8 @@ loop:
 	ADDQ      $0x10, SI
 	CMPQ      SI, BX
 	JLT       loop
+
+done:
 	SFENCE
 	VZEROUPPER
 	RET
@@ -1530,6 +2952,26 @@ TEXT ·addF32F16AVX512(SB), NOSPLIT, $0-36
 	MOVQ         n+24(FP), BX
 	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
+	MOVQ         BX, DI
+	SUBQ         $0x00000020, DI
+	JLT          few
+
+many:
+	VMOVUPS   (CX)(SI*4), Z0
+	VMOVUPS   64(CX)(SI*4), Z2
+	VCVTPH2PS (DX)(SI*2), Z1
+	VCVTPH2PS 32(DX)(SI*2), Z3
+	VADDPS    Z1, Z0, Z0
+	VADDPS    Z3, Z2, Z2
+	VMOVDQU32 Z0, (AX)(SI*4)
+	VMOVDQU32 Z2, 64(AX)(SI*4)
+	ADDQ      $0x00000020, SI
+	CMPQ      SI, DI
+	JLE       many
+
+few:
+	CMPQ SI, BX
+	JGE  done
 
 loop:
 	VMOVUPS   (CX)(SI*4), Z0
@@ -1539,6 +2981,8 @@ loop:
 	ADDQ      $0x10, SI
 	CMPQ      SI, BX
 	JLT       loop
+
+done:
 	VZEROUPPER
 	RET
 
@@ -1551,39 +2995,109 @@ TEXT ·swigluF16AVX512(SB), NOSPLIT, $0-36
 	MOVQ         n+24(FP), BX
 	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
+	MOVQ         BX, DI
+	SUBQ         $0x00000020, DI
+	JLT          few
+
+many:
+	VCVTPH2PS         (CX)(SI*2), Z0
+	VCVTPH2PS         32(CX)(SI*2), Z6
+	VCVTPH2PS         (DX)(SI*2), Z4
+	VCVTPH2PS         32(DX)(SI*2), Z7
+	VPXORD            Z1, Z1, Z1
+	VPXORD            Z2, Z2, Z2
+	VSUBPS            Z0, Z1, Z1
+	VSUBPS            Z6, Z2, Z2
+	VBROADCASTSS      eachConstants<>+128(SB), Z5
+	VBROADCASTSS      eachConstants<>+128(SB), Z8
+	VMINPS            Z1, Z5, Z1
+	VMINPS            Z2, Z8, Z2
+	VBROADCASTSS      eachConstants<>+384(SB), Z8
+	VBROADCASTSS      eachConstants<>+384(SB), Z10
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z1, Z8
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z10
+	VSUBPS.BCST       eachConstants<>+384(SB), Z8, Z5
+	VSUBPS.BCST       eachConstants<>+384(SB), Z10, Z9
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z1, K1
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z5, Z1
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z9, Z2
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z5, Z1
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z9, Z2
+	VBROADCASTSS      eachConstants<>+448(SB), Z5
+	VBROADCASTSS      eachConstants<>+448(SB), Z9
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z1, Z5
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z9
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z1, Z5
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z9
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z1, Z5
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z9
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z1, Z5
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z9
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z1, Z5
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z9
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z1, Z5
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z9
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z1, Z5
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z9
+	VPSLLD            $0x17, Z8, Z8
+	VPSLLD            $0x17, Z10, Z10
+	VPADDD.BCST       eachConstants<>+0(SB), Z8, Z8
+	VPADDD.BCST       eachConstants<>+0(SB), Z10, Z10
+	VMULPS.Z          Z8, Z5, K1, Z1
+	VMULPS.Z          Z10, Z9, K2, Z2
+	VADDPS.BCST       eachConstants<>+0(SB), Z1, Z1
+	VADDPS.BCST       eachConstants<>+0(SB), Z2, Z2
+	VDIVPS            Z1, Z0, Z0
+	VDIVPS            Z2, Z6, Z6
+	VMULPS            Z4, Z0, Z0
+	VMULPS            Z7, Z6, Z6
+	VCVTPS2PH         $0x00, Z0, Y0
+	VCVTPS2PH         $0x00, Z6, Y4
+	VMOVDQU           Y0, (AX)(SI*2)
+	VMOVDQU           Y4, 32(AX)(SI*2)
+	ADDQ              $0x00000020, SI
+	CMPQ              SI, DI
+	JLE               many
+
+few:
+	CMPQ SI, BX
+	JGE  done
 
 loop:
-	VCVTPH2PS    (CX)(SI*2), Z0
-	VCVTPH2PS    (DX)(SI*2), Z2
-	VPXORD       Z1, Z1, Z1
-	VSUBPS       Z0, Z1, Z1
-	VMOVUPS      eachConstants<>+128(SB), Z3
-	VMINPS       Z1, Z3, Z1
-	VMOVUPS      eachConstants<>+384(SB), Z4
-	VFMADD231PS  eachConstants<>+192(SB), Z1, Z4
-	VSUBPS       eachConstants<>+384(SB), Z4, Z3
-	VCMPPS       $0x05, eachConstants<>+64(SB), Z1, K1
-	VFNMADD231PS eachConstants<>+256(SB), Z3, Z1
-	VFNMADD231PS eachConstants<>+320(SB), Z3, Z1
-	VMOVUPS      eachConstants<>+448(SB), Z3
-	VFMADD213PS  eachConstants<>+512(SB), Z1, Z3
-	VFMADD213PS  eachConstants<>+576(SB), Z1, Z3
-	VFMADD213PS  eachConstants<>+640(SB), Z1, Z3
-	VFMADD213PS  eachConstants<>+704(SB), Z1, Z3
-	VFMADD213PS  eachConstants<>+768(SB), Z1, Z3
-	VFMADD213PS  eachConstants<>+0(SB), Z1, Z3
-	VFMADD213PS  eachConstants<>+0(SB), Z1, Z3
-	VPSLLD       $0x17, Z4, Z4
-	VPADDD       eachConstants<>+0(SB), Z4, Z4
-	VMULPS.Z     Z4, Z3, K1, Z1
-	VADDPS       eachConstants<>+0(SB), Z1, Z1
-	VDIVPS       Z1, Z0, Z0
-	VMULPS       Z2, Z0, Z0
-	VCVTPS2PH    $0x00, Z0, Y0
-	VMOVDQU      Y0, (AX)(SI*2)
-	ADDQ         $0x10, SI
-	CMPQ         SI, BX
-	JLT          loop
+	VCVTPH2PS         (CX)(SI*2), Z0
+	VCVTPH2PS         (DX)(SI*2), Z1
+	VPXORD            Z3, Z3, Z3
+	VSUBPS            Z0, Z3, Z3
+	VBROADCASTSS      eachConstants<>+128(SB), Z2
+	VMINPS            Z3, Z2, Z3
+	VBROADCASTSS      eachConstants<>+384(SB), Z4
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z3, Z4
+	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z2
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z3, K1
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z2, Z3
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z2, Z3
+	VBROADCASTSS      eachConstants<>+448(SB), Z2
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z3, Z2
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z3, Z2
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z3, Z2
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z3, Z2
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z3, Z2
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z3, Z2
+	VPSLLD            $0x17, Z4, Z4
+	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
+	VMULPS.Z          Z4, Z2, K1, Z3
+	VADDPS.BCST       eachConstants<>+0(SB), Z3, Z3
+	VDIVPS            Z3, Z0, Z0
+	VMULPS            Z1, Z0, Z0
+	VCVTPS2PH         $0x00, Z0, Y0
+	VMOVDQU           Y0, (AX)(SI*2)
+	ADDQ              $0x10, SI
+	CMPQ              SI, BX
+	JLT               loop
+
+done:
 	VZEROUPPER
 	RET
 
@@ -1597,62 +3111,156 @@ TEXT ·swigluGradF16AVX512(SB), NOSPLIT, $0-48
 	MOVQ up+32(FP), SI
 	MOVQ n+40(FP), DI
 	XORQ R8, R8
+	MOVQ DI, R9
+	SUBQ $0x00000020, R9
+	JLT  few
+
+many:
+	VCVTPH2PS         (BX)(R8*2), Z0
+	VCVTPH2PS         32(BX)(R8*2), Z5
+	VCVTPH2PS         (DX)(R8*2), Z1
+	VCVTPH2PS         32(DX)(R8*2), Z6
+	VCVTPH2PS         (SI)(R8*2), Z2
+	VCVTPH2PS         32(SI)(R8*2), Z7
+	VBROADCASTSS      eachConstants<>+1472(SB), Z3
+	VBROADCASTSS      eachConstants<>+1472(SB), Z8
+	VMAXPS            Z0, Z3, Z0
+	VMAXPS            Z5, Z8, Z5
+	VPXORD            Z4, Z4, Z4
+	VPXORD            Z9, Z9, Z9
+	VBROADCASTSS      eachConstants<>+1408(SB), Z3
+	VBROADCASTSS      eachConstants<>+1408(SB), Z8
+	VMINPS            Z0, Z3, Z3
+	VMINPS            Z5, Z8, Z12
+	VSUBPS            Z3, Z4, Z4
+	VSUBPS            Z12, Z9, Z9
+	VBROADCASTSS      eachConstants<>+384(SB), Z11
+	VBROADCASTSS      eachConstants<>+384(SB), Z14
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z4, Z11
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z9, Z14
+	VSUBPS.BCST       eachConstants<>+384(SB), Z11, Z8
+	VSUBPS.BCST       eachConstants<>+384(SB), Z14, Z13
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z4, K1
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z9, K2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z8, Z4
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z13, Z9
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z8, Z4
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z13, Z9
+	VBROADCASTSS      eachConstants<>+448(SB), Z8
+	VBROADCASTSS      eachConstants<>+448(SB), Z13
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z4, Z8
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z9, Z13
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z4, Z8
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z9, Z13
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z4, Z8
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z9, Z13
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z4, Z8
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z9, Z13
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z4, Z8
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z9, Z13
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z9, Z13
+	VPSLLD            $0x17, Z11, Z11
+	VPSLLD            $0x17, Z14, Z14
+	VPADDD.BCST       eachConstants<>+0(SB), Z11, Z11
+	VPADDD.BCST       eachConstants<>+0(SB), Z14, Z14
+	VMULPS.Z          Z11, Z8, K1, Z4
+	VMULPS.Z          Z14, Z13, K2, Z9
+	VADDPS.BCST       eachConstants<>+0(SB), Z4, Z8
+	VADDPS.BCST       eachConstants<>+0(SB), Z9, Z13
+	VBROADCASTSS      eachConstants<>+0(SB), Z11
+	VBROADCASTSS      eachConstants<>+0(SB), Z14
+	VDIVPS            Z8, Z11, Z8
+	VDIVPS            Z13, Z14, Z13
+	VMULPS            Z8, Z0, Z0
+	VMULPS            Z13, Z5, Z5
+	VMULPS            Z1, Z0, Z0
+	VMULPS            Z6, Z5, Z5
+	VCVTPS2PH         $0x00, Z0, Y0
+	VCVTPS2PH         $0x00, Z5, Y5
+	VMOVDQU           Y0, (CX)(R8*2)
+	VMOVDQU           Y5, 32(CX)(R8*2)
+	VMULPS            Z8, Z4, Z4
+	VMULPS            Z13, Z9, Z9
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z3, Z4
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z12, Z9
+	VMULPS            Z8, Z4, Z4
+	VMULPS            Z13, Z9, Z9
+	VMULPS            Z2, Z1, Z1
+	VMULPS            Z7, Z6, Z6
+	VMULPS            Z1, Z4, Z4
+	VMULPS            Z6, Z9, Z9
+	VCVTPS2PH         $0x00, Z4, Y0
+	VCVTPS2PH         $0x00, Z9, Y1
+	VMOVDQU           Y0, (AX)(R8*2)
+	VMOVDQU           Y1, 32(AX)(R8*2)
+	ADDQ              $0x00000020, R8
+	CMPQ              R8, R9
+	JLE               many
+
+few:
+	CMPQ R8, DI
+	JGE  done
 
 loop:
-	VCVTPH2PS    (BX)(R8*2), Z0
-	VCVTPH2PS    (DX)(R8*2), Z1
-	VCVTPH2PS    (SI)(R8*2), Z2
-	VMOVUPS      eachConstants<>+1472(SB), Z3
-	VMAXPS       Z0, Z3, Z0
-	VPXORD       Z4, Z4, Z4
-	VMOVUPS      eachConstants<>+1408(SB), Z3
-	VMINPS       Z0, Z3, Z3
-	VSUBPS       Z3, Z4, Z4
-	VMOVUPS      eachConstants<>+384(SB), Z6
-	VFMADD231PS  eachConstants<>+192(SB), Z4, Z6
-	VSUBPS       eachConstants<>+384(SB), Z6, Z5
-	VCMPPS       $0x05, eachConstants<>+64(SB), Z4, K1
-	VFNMADD231PS eachConstants<>+256(SB), Z5, Z4
-	VFNMADD231PS eachConstants<>+320(SB), Z5, Z4
-	VMOVUPS      eachConstants<>+448(SB), Z5
-	VFMADD213PS  eachConstants<>+512(SB), Z4, Z5
-	VFMADD213PS  eachConstants<>+576(SB), Z4, Z5
-	VFMADD213PS  eachConstants<>+640(SB), Z4, Z5
-	VFMADD213PS  eachConstants<>+704(SB), Z4, Z5
-	VFMADD213PS  eachConstants<>+768(SB), Z4, Z5
-	VFMADD213PS  eachConstants<>+0(SB), Z4, Z5
-	VFMADD213PS  eachConstants<>+0(SB), Z4, Z5
-	VPSLLD       $0x17, Z6, Z6
-	VPADDD       eachConstants<>+0(SB), Z6, Z6
-	VMULPS.Z     Z6, Z5, K1, Z4
-	VADDPS       eachConstants<>+0(SB), Z4, Z5
-	VMOVUPS      eachConstants<>+0(SB), Z6
-	VDIVPS       Z5, Z6, Z5
-	VMULPS       Z5, Z0, Z0
-	VMULPS       Z1, Z0, Z0
-	VCVTPS2PH    $0x00, Z0, Y0
-	VMOVDQU      Y0, (CX)(R8*2)
-	VMULPS       Z5, Z4, Z4
-	VFMADD213PS  eachConstants<>+0(SB), Z3, Z4
-	VMULPS       Z5, Z4, Z4
-	VMULPS       Z2, Z1, Z1
-	VMULPS       Z1, Z4, Z4
-	VCVTPS2PH    $0x00, Z4, Y0
-	VMOVDQU      Y0, (AX)(R8*2)
-	ADDQ         $0x10, R8
-	CMPQ         R8, DI
-	JLT          loop
+	VCVTPH2PS         (BX)(R8*2), Z0
+	VCVTPH2PS         (DX)(R8*2), Z1
+	VCVTPH2PS         (SI)(R8*2), Z2
+	VBROADCASTSS      eachConstants<>+1472(SB), Z3
+	VMAXPS            Z0, Z3, Z0
+	VPXORD            Z10, Z10, Z10
+	VBROADCASTSS      eachConstants<>+1408(SB), Z3
+	VMINPS            Z0, Z3, Z3
+	VSUBPS            Z3, Z10, Z10
+	VBROADCASTSS      eachConstants<>+384(SB), Z5
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z10, Z5
+	VSUBPS.BCST       eachConstants<>+384(SB), Z5, Z4
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z10, K1
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z4, Z10
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z4, Z10
+	VBROADCASTSS      eachConstants<>+448(SB), Z4
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z10, Z4
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z10, Z4
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z10, Z4
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z10, Z4
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z10, Z4
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z10, Z4
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z10, Z4
+	VPSLLD            $0x17, Z5, Z5
+	VPADDD.BCST       eachConstants<>+0(SB), Z5, Z5
+	VMULPS.Z          Z5, Z4, K1, Z10
+	VADDPS.BCST       eachConstants<>+0(SB), Z10, Z4
+	VBROADCASTSS      eachConstants<>+0(SB), Z5
+	VDIVPS            Z4, Z5, Z4
+	VMULPS            Z4, Z0, Z0
+	VMULPS            Z1, Z0, Z0
+	VCVTPS2PH         $0x00, Z0, Y0
+	VMOVDQU           Y0, (CX)(R8*2)
+	VMULPS            Z4, Z10, Z10
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z3, Z10
+	VMULPS            Z4, Z10, Z10
+	VMULPS            Z2, Z1, Z1
+	VMULPS            Z1, Z10, Z10
+	VCVTPS2PH         $0x00, Z10, Y0
+	VMOVDQU           Y0, (AX)(R8*2)
+	ADDQ              $0x10, R8
+	CMPQ              R8, DI
+	JLT               loop
+
+done:
 	VZEROUPPER
 	RET
 
 // func largestF16AVX512(x *byte, n int) float32
 // Requires: AVX, AVX512F
 TEXT ·largestF16AVX512(SB), NOSPLIT, $0-20
-	MOVQ    x+0(FP), AX
-	MOVQ    n+8(FP), CX
-	VMOVUPS eachConstants<>+1536(SB), Z0
-	VMOVUPS eachConstants<>+1536(SB), Z1
-	XORQ    DX, DX
+	MOVQ         x+0(FP), AX
+	MOVQ         n+8(FP), CX
+	VBROADCASTSS eachConstants<>+1536(SB), Z0
+	VBROADCASTSS eachConstants<>+1536(SB), Z1
+	XORQ         DX, DX
 
 loop:
 	VCVTPH2PS     (AX)(DX*2), Z1
@@ -1681,31 +3289,85 @@ TEXT ·expSumF16AVX512(SB), NOSPLIT, $0-28
 	VPXORD       Z1, Z1, Z1
 	VPXORD       Z2, Z2, Z2
 	XORQ         DX, DX
+	MOVQ         CX, BX
+	SUBQ         $0x00000020, BX
+	JLT          few
+
+many:
+	VCVTPH2PS         (AX)(DX*2), Z2
+	VCVTPH2PS         32(AX)(DX*2), Z5
+	VSUBPS            Z0, Z2, Z2
+	VSUBPS            Z0, Z5, Z5
+	VBROADCASTSS      eachConstants<>+384(SB), Z4
+	VBROADCASTSS      eachConstants<>+384(SB), Z7
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z4
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z5, Z7
+	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z3
+	VSUBPS.BCST       eachConstants<>+384(SB), Z7, Z6
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z5, K2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z6, Z5
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z6, Z5
+	VBROADCASTSS      eachConstants<>+448(SB), Z3
+	VBROADCASTSS      eachConstants<>+448(SB), Z6
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
+	VPSLLD            $0x17, Z4, Z4
+	VPSLLD            $0x17, Z7, Z7
+	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
+	VPADDD.BCST       eachConstants<>+0(SB), Z7, Z7
+	VMULPS.Z          Z4, Z3, K1, Z2
+	VMULPS.Z          Z7, Z6, K2, Z5
+	VADDPS            Z2, Z1, Z1
+	VADDPS            Z5, Z1, Z1
+	ADDQ              $0x00000020, DX
+	CMPQ              DX, BX
+	JLE               many
+
+few:
+	CMPQ DX, CX
+	JGE  done
 
 loop:
-	VCVTPH2PS     (AX)(DX*2), Z2
-	VSUBPS        Z0, Z2, Z2
-	VMOVUPS       eachConstants<>+384(SB), Z4
-	VFMADD231PS   eachConstants<>+192(SB), Z2, Z4
-	VSUBPS        eachConstants<>+384(SB), Z4, Z3
-	VCMPPS        $0x05, eachConstants<>+64(SB), Z2, K1
-	VFNMADD231PS  eachConstants<>+256(SB), Z3, Z2
-	VFNMADD231PS  eachConstants<>+320(SB), Z3, Z2
-	VMOVUPS       eachConstants<>+448(SB), Z3
-	VFMADD213PS   eachConstants<>+512(SB), Z2, Z3
-	VFMADD213PS   eachConstants<>+576(SB), Z2, Z3
-	VFMADD213PS   eachConstants<>+640(SB), Z2, Z3
-	VFMADD213PS   eachConstants<>+704(SB), Z2, Z3
-	VFMADD213PS   eachConstants<>+768(SB), Z2, Z3
-	VFMADD213PS   eachConstants<>+0(SB), Z2, Z3
-	VFMADD213PS   eachConstants<>+0(SB), Z2, Z3
-	VPSLLD        $0x17, Z4, Z4
-	VPADDD        eachConstants<>+0(SB), Z4, Z4
-	VMULPS.Z      Z4, Z3, K1, Z2
-	VADDPS        Z2, Z1, Z1
-	ADDQ          $0x10, DX
-	CMPQ          DX, CX
-	JLT           loop
+	VCVTPH2PS         (AX)(DX*2), Z2
+	VSUBPS            Z0, Z2, Z2
+	VBROADCASTSS      eachConstants<>+384(SB), Z4
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z4
+	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z3
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z3, Z2
+	VBROADCASTSS      eachConstants<>+448(SB), Z3
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VPSLLD            $0x17, Z4, Z4
+	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
+	VMULPS.Z          Z4, Z3, K1, Z2
+	VADDPS            Z2, Z1, Z1
+	ADDQ              $0x10, DX
+	CMPQ              DX, CX
+	JLT               loop
+
+done:
 	VEXTRACTF64X4 $0x01, Z1, Y0
 	VADDPS        Y0, Y1, Y1
 	VEXTRACTF128  $0x01, Y1, X0
@@ -1726,33 +3388,91 @@ TEXT ·softmaxF16AVX512(SB), NOSPLIT, $0-24
 	VBROADCASTSS top+16(FP), Z0
 	VBROADCASTSS r+20(FP), Z1
 	XORQ         DX, DX
+	MOVQ         CX, BX
+	SUBQ         $0x00000020, BX
+	JLT          few
+
+many:
+	VCVTPH2PS         (AX)(DX*2), Z2
+	VCVTPH2PS         32(AX)(DX*2), Z5
+	VSUBPS            Z0, Z2, Z2
+	VSUBPS            Z0, Z5, Z5
+	VBROADCASTSS      eachConstants<>+384(SB), Z4
+	VBROADCASTSS      eachConstants<>+384(SB), Z7
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z4
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z5, Z7
+	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z3
+	VSUBPS.BCST       eachConstants<>+384(SB), Z7, Z6
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z5, K2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z6, Z5
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z6, Z5
+	VBROADCASTSS      eachConstants<>+448(SB), Z3
+	VBROADCASTSS      eachConstants<>+448(SB), Z6
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
+	VPSLLD            $0x17, Z4, Z4
+	VPSLLD            $0x17, Z7, Z7
+	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
+	VPADDD.BCST       eachConstants<>+0(SB), Z7, Z7
+	VMULPS.Z          Z4, Z3, K1, Z2
+	VMULPS.Z          Z7, Z6, K2, Z5
+	VMULPS            Z2, Z1, Z2
+	VMULPS            Z5, Z1, Z5
+	VCVTPS2PH         $0x00, Z2, Y2
+	VCVTPS2PH         $0x00, Z5, Y3
+	VMOVDQU           Y2, (AX)(DX*2)
+	VMOVDQU           Y3, 32(AX)(DX*2)
+	ADDQ              $0x00000020, DX
+	CMPQ              DX, BX
+	JLE               many
+
+few:
+	CMPQ DX, CX
+	JGE  done
 
 loop:
-	VCVTPH2PS    (AX)(DX*2), Z2
-	VSUBPS       Z0, Z2, Z2
-	VMOVUPS      eachConstants<>+384(SB), Z4
-	VFMADD231PS  eachConstants<>+192(SB), Z2, Z4
-	VSUBPS       eachConstants<>+384(SB), Z4, Z3
-	VCMPPS       $0x05, eachConstants<>+64(SB), Z2, K1
-	VFNMADD231PS eachConstants<>+256(SB), Z3, Z2
-	VFNMADD231PS eachConstants<>+320(SB), Z3, Z2
-	VMOVUPS      eachConstants<>+448(SB), Z3
-	VFMADD213PS  eachConstants<>+512(SB), Z2, Z3
-	VFMADD213PS  eachConstants<>+576(SB), Z2, Z3
-	VFMADD213PS  eachConstants<>+640(SB), Z2, Z3
-	VFMADD213PS  eachConstants<>+704(SB), Z2, Z3
-	VFMADD213PS  eachConstants<>+768(SB), Z2, Z3
-	VFMADD213PS  eachConstants<>+0(SB), Z2, Z3
-	VFMADD213PS  eachConstants<>+0(SB), Z2, Z3
-	VPSLLD       $0x17, Z4, Z4
-	VPADDD       eachConstants<>+0(SB), Z4, Z4
-	VMULPS.Z     Z4, Z3, K1, Z2
-	VMULPS       Z2, Z1, Z2
-	VCVTPS2PH    $0x00, Z2, Y2
-	VMOVDQU      Y2, (AX)(DX*2)
-	ADDQ         $0x10, DX
-	CMPQ         DX, CX
-	JLT          loop
+	VCVTPH2PS         (AX)(DX*2), Z2
+	VSUBPS            Z0, Z2, Z2
+	VBROADCASTSS      eachConstants<>+384(SB), Z4
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z4
+	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z3
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z3, Z2
+	VBROADCASTSS      eachConstants<>+448(SB), Z3
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VPSLLD            $0x17, Z4, Z4
+	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
+	VMULPS.Z          Z4, Z3, K1, Z2
+	VMULPS            Z2, Z1, Z2
+	VCVTPS2PH         $0x00, Z2, Y2
+	VMOVDQU           Y2, (AX)(DX*2)
+	ADDQ              $0x10, DX
+	CMPQ              DX, CX
+	JLT               loop
+
+done:
 	VZEROUPPER
 	RET
 
@@ -4033,215 +5753,215 @@ TEXT ·sumSquaresAVX512(SB), NOSPLIT, $0-48
 	LEAQ         (CX)(BX*4), DI
 
 group:
-	PREFETCHT0  256(CX)
-	VCVTPS2PD   (CX), Z8
-	VMULPD      Z8, Z8, Z0
-	VCVTPS2PD   32(CX), Z8
-	VFMADD231PD Z8, Z8, Z0
-	PREFETCHT0  320(CX)
-	VCVTPS2PD   64(CX), Z8
-	VFMADD231PD Z8, Z8, Z0
-	VCVTPS2PD   96(CX), Z8
-	VFMADD231PD Z8, Z8, Z0
-	PREFETCHT0  384(CX)
-	VCVTPS2PD   128(CX), Z8
-	VFMADD231PD Z8, Z8, Z0
-	VCVTPS2PD   160(CX), Z8
-	VFMADD231PD Z8, Z8, Z0
-	PREFETCHT0  448(CX)
-	VCVTPS2PD   192(CX), Z8
-	VFMADD231PD Z8, Z8, Z0
-	VCVTPS2PD   224(CX), Z8
-	VFMADD231PD Z8, Z8, Z0
-	PREFETCHT0  256(CX)(BX*1)
-	VCVTPS2PD   (CX)(BX*1), Z8
-	VMULPD      Z8, Z8, Z1
-	VCVTPS2PD   32(CX)(BX*1), Z8
-	VFMADD231PD Z8, Z8, Z1
-	PREFETCHT0  320(CX)(BX*1)
-	VCVTPS2PD   64(CX)(BX*1), Z8
-	VFMADD231PD Z8, Z8, Z1
-	VCVTPS2PD   96(CX)(BX*1), Z8
-	VFMADD231PD Z8, Z8, Z1
-	PREFETCHT0  384(CX)(BX*1)
-	VCVTPS2PD   128(CX)(BX*1), Z8
-	VFMADD231PD Z8, Z8, Z1
-	VCVTPS2PD   160(CX)(BX*1), Z8
-	VFMADD231PD Z8, Z8, Z1
-	PREFETCHT0  448(CX)(BX*1)
-	VCVTPS2PD   192(CX)(BX*1), Z8
-	VFMADD231PD Z8, Z8, Z1
-	VCVTPS2PD   224(CX)(BX*1), Z8
-	VFMADD231PD Z8, Z8, Z1
-	PREFETCHT0  256(CX)(BX*2)
-	VCVTPS2PD   (CX)(BX*2), Z8
-	VMULPD      Z8, Z8, Z2
-	VCVTPS2PD   32(CX)(BX*2), Z8
-	VFMADD231PD Z8, Z8, Z2
-	PREFETCHT0  320(CX)(BX*2)
-	VCVTPS2PD   64(CX)(BX*2), Z8
-	VFMADD231PD Z8, Z8, Z2
-	VCVTPS2PD   96(CX)(BX*2), Z8
-	VFMADD231PD Z8, Z8, Z2
-	PREFETCHT0  384(CX)(BX*2)
-	VCVTPS2PD   128(CX)(BX*2), Z8
-	VFMADD231PD Z8, Z8, Z2
-	VCVTPS2PD   160(CX)(BX*2), Z8
-	VFMADD231PD Z8, Z8, Z2
-	PREFETCHT0  448(CX)(BX*2)
-	VCVTPS2PD   192(CX)(BX*2), Z8
-	VFMADD231PD Z8, Z8, Z2
-	VCVTPS2PD   224(CX)(BX*2), Z8
-	VFMADD231PD Z8, Z8, Z2
-	PREFETCHT0  256(CX)(SI*1)
-	VCVTPS2PD   (CX)(SI*1), Z8
-	VMULPD      Z8, Z8, Z3
-	VCVTPS2PD   32(CX)(SI*1), Z8
-	VFMADD231PD Z8, Z8, Z3
-	PREFETCHT0  320(CX)(SI*1)
-	VCVTPS2PD   64(CX)(SI*1), Z8
-	VFMADD231PD Z8, Z8, Z3
-	VCVTPS2PD   96(CX)(SI*1), Z8
-	VFMADD231PD Z8, Z8, Z3
-	PREFETCHT0  384(CX)(SI*1)
-	VCVTPS2PD   128(CX)(SI*1), Z8
-	VFMADD231PD Z8, Z8, Z3
-	VCVTPS2PD   160(CX)(SI*1), Z8
-	VFMADD231PD Z8, Z8, Z3
-	PREFETCHT0  448(CX)(SI*1)
-	VCVTPS2PD   192(CX)(SI*1), Z8
-	VFMADD231PD Z8, Z8, Z3
-	VCVTPS2PD   224(CX)(SI*1), Z8
-	VFMADD231PD Z8, Z8, Z3
-	PREFETCHT0  256(DI)
-	VCVTPS2PD   (DI), Z8
-	VMULPD      Z8, Z8, Z4
-	VCVTPS2PD   32(DI), Z8
-	VFMADD231PD Z8, Z8, Z4
-	PREFETCHT0  320(DI)
-	VCVTPS2PD   64(DI), Z8
-	VFMADD231PD Z8, Z8, Z4
-	VCVTPS2PD   96(DI), Z8
-	VFMADD231PD Z8, Z8, Z4
-	PREFETCHT0  384(DI)
-	VCVTPS2PD   128(DI), Z8
-	VFMADD231PD Z8, Z8, Z4
-	VCVTPS2PD   160(DI), Z8
-	VFMADD231PD Z8, Z8, Z4
-	PREFETCHT0  448(DI)
-	VCVTPS2PD   192(DI), Z8
-	VFMADD231PD Z8, Z8, Z4
-	VCVTPS2PD   224(DI), Z8
-	VFMADD231PD Z8, Z8, Z4
-	PREFETCHT0  256(DI)(BX*1)
-	VCVTPS2PD   (DI)(BX*1), Z8
-	VMULPD      Z8, Z8, Z5
-	VCVTPS2PD   32(DI)(BX*1), Z8
-	VFMADD231PD Z8, Z8, Z5
-	PREFETCHT0  320(DI)(BX*1)
-	VCVTPS2PD   64(DI)(BX*1), Z8
-	VFMADD231PD Z8, Z8, Z5
-	VCVTPS2PD   96(DI)(BX*1), Z8
-	VFMADD231PD Z8, Z8, Z5
-	PREFETCHT0  384(DI)(BX*1)
-	VCVTPS2PD   128(DI)(BX*1), Z8
-	VFMADD231PD Z8, Z8, Z5
-	VCVTPS2PD   160(DI)(BX*1), Z8
-	VFMADD231PD Z8, Z8, Z5
-	PREFETCHT0  448(DI)(BX*1)
-	VCVTPS2PD   192(DI)(BX*1), Z8
-	VFMADD231PD Z8, Z8, Z5
-	VCVTPS2PD   224(DI)(BX*1), Z8
-	VFMADD231PD Z8, Z8, Z5
-	PREFETCHT0  256(DI)(BX*2)
-	VCVTPS2PD   (DI)(BX*2), Z8
-	VMULPD      Z8, Z8, Z6
-	VCVTPS2PD   32(DI)(BX*2), Z8
-	VFMADD231PD Z8, Z8, Z6
-	PREFETCHT0  320(DI)(BX*2)
-	VCVTPS2PD   64(DI)(BX*2), Z8
-	VFMADD231PD Z8, Z8, Z6
-	VCVTPS2PD   96(DI)(BX*2), Z8
-	VFMADD231PD Z8, Z8, Z6
-	PREFETCHT0  384(DI)(BX*2)
-	VCVTPS2PD   128(DI)(BX*2), Z8
-	VFMADD231PD Z8, Z8, Z6
-	VCVTPS2PD   160(DI)(BX*2), Z8
-	VFMADD231PD Z8, Z8, Z6
-	PREFETCHT0  448(DI)(BX*2)
-	VCVTPS2PD   192(DI)(BX*2), Z8
-	VFMADD231PD Z8, Z8, Z6
-	VCVTPS2PD   224(DI)(BX*2), Z8
-	VFMADD231PD Z8, Z8, Z6
-	PREFETCHT0  256(DI)(SI*1)
-	VCVTPS2PD   (DI)(SI*1), Z8
-	VMULPD      Z8, Z8, Z7
-	VCVTPS2PD   32(DI)(SI*1), Z8
-	VFMADD231PD Z8, Z8, Z7
-	PREFETCHT0  320(DI)(SI*1)
-	VCVTPS2PD   64(DI)(SI*1), Z8
-	VFMADD231PD Z8, Z8, Z7
-	VCVTPS2PD   96(DI)(SI*1), Z8
-	VFMADD231PD Z8, Z8, Z7
-	PREFETCHT0  384(DI)(SI*1)
-	VCVTPS2PD   128(DI)(SI*1), Z8
-	VFMADD231PD Z8, Z8, Z7
-	VCVTPS2PD   160(DI)(SI*1), Z8
-	VFMADD231PD Z8, Z8, Z7
-	PREFETCHT0  448(DI)(SI*1)
-	VCVTPS2PD   192(DI)(SI*1), Z8
-	VFMADD231PD Z8, Z8, Z7
-	VCVTPS2PD   224(DI)(SI*1), Z8
-	VFMADD231PD Z8, Z8, Z7
-	VSHUFF64X2  $0x44, Z1, Z0, Z8
-	VSHUFF64X2  $0xee, Z1, Z0, Z0
-	VADDPD      Z8, Z0, Z0
-	VSHUFF64X2  $0x44, Z3, Z2, Z8
-	VSHUFF64X2  $0xee, Z3, Z2, Z2
-	VADDPD      Z8, Z2, Z2
-	VSHUFF64X2  $0x44, Z5, Z4, Z8
-	VSHUFF64X2  $0xee, Z5, Z4, Z4
-	VADDPD      Z8, Z4, Z4
-	VSHUFF64X2  $0x44, Z7, Z6, Z8
-	VSHUFF64X2  $0xee, Z7, Z6, Z6
-	VADDPD      Z8, Z6, Z6
-	VSHUFF64X2  $0x88, Z2, Z0, Z8
-	VSHUFF64X2  $0xdd, Z2, Z0, Z0
-	VADDPD      Z8, Z0, Z0
-	VSHUFF64X2  $0x88, Z6, Z4, Z8
-	VSHUFF64X2  $0xdd, Z6, Z4, Z4
-	VADDPD      Z8, Z4, Z4
-	VUNPCKLPD   Z4, Z0, Z8
-	VUNPCKHPD   Z4, Z0, Z0
-	VADDPD      Z8, Z0, Z0
-	LEAQ        64(AX), R9
-	VPSRLQ      $0x34, Z0, Z1
-	VPSUBQ      Z9, Z1, Z1
-	VPCMPUQ     $0x05, squareConstants<>+0(SB), Z1, K1
-	VMOVDQU64.Z Z0, K1, Z2
-	VMOVDQU64   Z2, (AX)
-	KMOVB       K1, R10
-	TESTL       R10, R10
-	CMOVQNE     R9, AX
-	VPANDQ      squareConstants<>+128(SB), Z0, Z2
-	VPORQ       squareConstants<>+192(SB), Z2, Z2
-	KNOTB       K1, K1
-	VMOVDQU64.Z Z2, K1, Z2
-	VMOVUPS     squareConstants<>+0(SB), Z3
-	VPSUBQ      Z1, Z3, Z3
-	VPSRLVQ     Z3, Z2, Z3
-	VPADDQ      Z3, Z12, Z12
-	VPSLLVQ     Z1, Z2, Z2
-	VPSRLQ      $0x20, Z2, Z3
-	VPADDQ      Z3, Z11, Z11
-	VPANDQ      squareConstants<>+64(SB), Z2, Z2
-	VPADDQ      Z2, Z10, Z10
-	ADDQ        $0x00000100, CX
-	ADDQ        $0x00000100, DI
-	DECQ        R8
-	JNZ         group
-	SUBQ        BX, CX
-	LEAQ        (CX)(BX*8), CX
+	PREFETCHT0   256(CX)
+	VCVTPS2PD    (CX), Z8
+	VMULPD       Z8, Z8, Z0
+	VCVTPS2PD    32(CX), Z8
+	VFMADD231PD  Z8, Z8, Z0
+	PREFETCHT0   320(CX)
+	VCVTPS2PD    64(CX), Z8
+	VFMADD231PD  Z8, Z8, Z0
+	VCVTPS2PD    96(CX), Z8
+	VFMADD231PD  Z8, Z8, Z0
+	PREFETCHT0   384(CX)
+	VCVTPS2PD    128(CX), Z8
+	VFMADD231PD  Z8, Z8, Z0
+	VCVTPS2PD    160(CX), Z8
+	VFMADD231PD  Z8, Z8, Z0
+	PREFETCHT0   448(CX)
+	VCVTPS2PD    192(CX), Z8
+	VFMADD231PD  Z8, Z8, Z0
+	VCVTPS2PD    224(CX), Z8
+	VFMADD231PD  Z8, Z8, Z0
+	PREFETCHT0   256(CX)(BX*1)
+	VCVTPS2PD    (CX)(BX*1), Z8
+	VMULPD       Z8, Z8, Z1
+	VCVTPS2PD    32(CX)(BX*1), Z8
+	VFMADD231PD  Z8, Z8, Z1
+	PREFETCHT0   320(CX)(BX*1)
+	VCVTPS2PD    64(CX)(BX*1), Z8
+	VFMADD231PD  Z8, Z8, Z1
+	VCVTPS2PD    96(CX)(BX*1), Z8
+	VFMADD231PD  Z8, Z8, Z1
+	PREFETCHT0   384(CX)(BX*1)
+	VCVTPS2PD    128(CX)(BX*1), Z8
+	VFMADD231PD  Z8, Z8, Z1
+	VCVTPS2PD    160(CX)(BX*1), Z8
+	VFMADD231PD  Z8, Z8, Z1
+	PREFETCHT0   448(CX)(BX*1)
+	VCVTPS2PD    192(CX)(BX*1), Z8
+	VFMADD231PD  Z8, Z8, Z1
+	VCVTPS2PD    224(CX)(BX*1), Z8
+	VFMADD231PD  Z8, Z8, Z1
+	PREFETCHT0   256(CX)(BX*2)
+	VCVTPS2PD    (CX)(BX*2), Z8
+	VMULPD       Z8, Z8, Z2
+	VCVTPS2PD    32(CX)(BX*2), Z8
+	VFMADD231PD  Z8, Z8, Z2
+	PREFETCHT0   320(CX)(BX*2)
+	VCVTPS2PD    64(CX)(BX*2), Z8
+	VFMADD231PD  Z8, Z8, Z2
+	VCVTPS2PD    96(CX)(BX*2), Z8
+	VFMADD231PD  Z8, Z8, Z2
+	PREFETCHT0   384(CX)(BX*2)
+	VCVTPS2PD    128(CX)(BX*2), Z8
+	VFMADD231PD  Z8, Z8, Z2
+	VCVTPS2PD    160(CX)(BX*2), Z8
+	VFMADD231PD  Z8, Z8, Z2
+	PREFETCHT0   448(CX)(BX*2)
+	VCVTPS2PD    192(CX)(BX*2), Z8
+	VFMADD231PD  Z8, Z8, Z2
+	VCVTPS2PD    224(CX)(BX*2), Z8
+	VFMADD231PD  Z8, Z8, Z2
+	PREFETCHT0   256(CX)(SI*1)
+	VCVTPS2PD    (CX)(SI*1), Z8
+	VMULPD       Z8, Z8, Z3
+	VCVTPS2PD    32(CX)(SI*1), Z8
+	VFMADD231PD  Z8, Z8, Z3
+	PREFETCHT0   320(CX)(SI*1)
+	VCVTPS2PD    64(CX)(SI*1), Z8
+	VFMADD231PD  Z8, Z8, Z3
+	VCVTPS2PD    96(CX)(SI*1), Z8
+	VFMADD231PD  Z8, Z8, Z3
+	PREFETCHT0   384(CX)(SI*1)
+	VCVTPS2PD    128(CX)(SI*1), Z8
+	VFMADD231PD  Z8, Z8, Z3
+	VCVTPS2PD    160(CX)(SI*1), Z8
+	VFMADD231PD  Z8, Z8, Z3
+	PREFETCHT0   448(CX)(SI*1)
+	VCVTPS2PD    192(CX)(SI*1), Z8
+	VFMADD231PD  Z8, Z8, Z3
+	VCVTPS2PD    224(CX)(SI*1), Z8
+	VFMADD231PD  Z8, Z8, Z3
+	PREFETCHT0   256(DI)
+	VCVTPS2PD    (DI), Z8
+	VMULPD       Z8, Z8, Z4
+	VCVTPS2PD    32(DI), Z8
+	VFMADD231PD  Z8, Z8, Z4
+	PREFETCHT0   320(DI)
+	VCVTPS2PD    64(DI), Z8
+	VFMADD231PD  Z8, Z8, Z4
+	VCVTPS2PD    96(DI), Z8
+	VFMADD231PD  Z8, Z8, Z4
+	PREFETCHT0   384(DI)
+	VCVTPS2PD    128(DI), Z8
+	VFMADD231PD  Z8, Z8, Z4
+	VCVTPS2PD    160(DI), Z8
+	VFMADD231PD  Z8, Z8, Z4
+	PREFETCHT0   448(DI)
+	VCVTPS2PD    192(DI), Z8
+	VFMADD231PD  Z8, Z8, Z4
+	VCVTPS2PD    224(DI), Z8
+	VFMADD231PD  Z8, Z8, Z4
+	PREFETCHT0   256(DI)(BX*1)
+	VCVTPS2PD    (DI)(BX*1), Z8
+	VMULPD       Z8, Z8, Z5
+	VCVTPS2PD    32(DI)(BX*1), Z8
+	VFMADD231PD  Z8, Z8, Z5
+	PREFETCHT0   320(DI)(BX*1)
+	VCVTPS2PD    64(DI)(BX*1), Z8
+	VFMADD231PD  Z8, Z8, Z5
+	VCVTPS2PD    96(DI)(BX*1), Z8
+	VFMADD231PD  Z8, Z8, Z5
+	PREFETCHT0   384(DI)(BX*1)
+	VCVTPS2PD    128(DI)(BX*1), Z8
+	VFMADD231PD  Z8, Z8, Z5
+	VCVTPS2PD    160(DI)(BX*1), Z8
+	VFMADD231PD  Z8, Z8, Z5
+	PREFETCHT0   448(DI)(BX*1)
+	VCVTPS2PD    192(DI)(BX*1), Z8
+	VFMADD231PD  Z8, Z8, Z5
+	VCVTPS2PD    224(DI)(BX*1), Z8
+	VFMADD231PD  Z8, Z8, Z5
+	PREFETCHT0   256(DI)(BX*2)
+	VCVTPS2PD    (DI)(BX*2), Z8
+	VMULPD       Z8, Z8, Z6
+	VCVTPS2PD    32(DI)(BX*2), Z8
+	VFMADD231PD  Z8, Z8, Z6
+	PREFETCHT0   320(DI)(BX*2)
+	VCVTPS2PD    64(DI)(BX*2), Z8
+	VFMADD231PD  Z8, Z8, Z6
+	VCVTPS2PD    96(DI)(BX*2), Z8
+	VFMADD231PD  Z8, Z8, Z6
+	PREFETCHT0   384(DI)(BX*2)
+	VCVTPS2PD    128(DI)(BX*2), Z8
+	VFMADD231PD  Z8, Z8, Z6
+	VCVTPS2PD    160(DI)(BX*2), Z8
+	VFMADD231PD  Z8, Z8, Z6
+	PREFETCHT0   448(DI)(BX*2)
+	VCVTPS2PD    192(DI)(BX*2), Z8
+	VFMADD231PD  Z8, Z8, Z6
+	VCVTPS2PD    224(DI)(BX*2), Z8
+	VFMADD231PD  Z8, Z8, Z6
+	PREFETCHT0   256(DI)(SI*1)
+	VCVTPS2PD    (DI)(SI*1), Z8
+	VMULPD       Z8, Z8, Z7
+	VCVTPS2PD    32(DI)(SI*1), Z8
+	VFMADD231PD  Z8, Z8, Z7
+	PREFETCHT0   320(DI)(SI*1)
+	VCVTPS2PD    64(DI)(SI*1), Z8
+	VFMADD231PD  Z8, Z8, Z7
+	VCVTPS2PD    96(DI)(SI*1), Z8
+	VFMADD231PD  Z8, Z8, Z7
+	PREFETCHT0   384(DI)(SI*1)
+	VCVTPS2PD    128(DI)(SI*1), Z8
+	VFMADD231PD  Z8, Z8, Z7
+	VCVTPS2PD    160(DI)(SI*1), Z8
+	VFMADD231PD  Z8, Z8, Z7
+	PREFETCHT0   448(DI)(SI*1)
+	VCVTPS2PD    192(DI)(SI*1), Z8
+	VFMADD231PD  Z8, Z8, Z7
+	VCVTPS2PD    224(DI)(SI*1), Z8
+	VFMADD231PD  Z8, Z8, Z7
+	VSHUFF64X2   $0x44, Z1, Z0, Z8
+	VSHUFF64X2   $0xee, Z1, Z0, Z0
+	VADDPD       Z8, Z0, Z0
+	VSHUFF64X2   $0x44, Z3, Z2, Z8
+	VSHUFF64X2   $0xee, Z3, Z2, Z2
+	VADDPD       Z8, Z2, Z2
+	VSHUFF64X2   $0x44, Z5, Z4, Z8
+	VSHUFF64X2   $0xee, Z5, Z4, Z4
+	VADDPD       Z8, Z4, Z4
+	VSHUFF64X2   $0x44, Z7, Z6, Z8
+	VSHUFF64X2   $0xee, Z7, Z6, Z6
+	VADDPD       Z8, Z6, Z6
+	VSHUFF64X2   $0x88, Z2, Z0, Z8
+	VSHUFF64X2   $0xdd, Z2, Z0, Z0
+	VADDPD       Z8, Z0, Z0
+	VSHUFF64X2   $0x88, Z6, Z4, Z8
+	VSHUFF64X2   $0xdd, Z6, Z4, Z4
+	VADDPD       Z8, Z4, Z4
+	VUNPCKLPD    Z4, Z0, Z8
+	VUNPCKHPD    Z4, Z0, Z0
+	VADDPD       Z8, Z0, Z0
+	LEAQ         64(AX), R9
+	VPSRLQ       $0x34, Z0, Z1
+	VPSUBQ       Z9, Z1, Z1
+	VPCMPUQ.BCST $0x05, squareConstants<>+0(SB), Z1, K1
+	VMOVDQU64.Z  Z0, K1, Z2
+	VMOVDQU64    Z2, (AX)
+	KMOVB        K1, R10
+	TESTL        R10, R10
+	CMOVQNE      R9, AX
+	VPANDQ.BCST  squareConstants<>+128(SB), Z0, Z2
+	VPORQ.BCST   squareConstants<>+192(SB), Z2, Z2
+	KNOTB        K1, K1
+	VMOVDQU64.Z  Z2, K1, Z2
+	VBROADCASTSD squareConstants<>+0(SB), Z3
+	VPSUBQ       Z1, Z3, Z3
+	VPSRLVQ      Z3, Z2, Z3
+	VPADDQ       Z3, Z12, Z12
+	VPSLLVQ      Z1, Z2, Z2
+	VPSRLQ       $0x20, Z2, Z3
+	VPADDQ       Z3, Z11, Z11
+	VPANDQ.BCST  squareConstants<>+64(SB), Z2, Z2
+	VPADDQ       Z2, Z10, Z10
+	ADDQ         $0x00000100, CX
+	ADDQ         $0x00000100, DI
+	DECQ         R8
+	JNZ          group
+	SUBQ         BX, CX
+	LEAQ         (CX)(BX*8), CX
 
 few:
 	MOVQ      window+24(FP), BX

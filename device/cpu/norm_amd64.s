@@ -591,11 +591,11 @@ loop:
 	VMOVUPS     (BX)(DI*4), Z3
 	VFMADD231PS (DX)(DI*4), Z2, Z3
 	VPSRLD      $0x10, Z3, Z2
-	VPANDD      normConstants<>+0(SB), Z2, Z2
-	VPADDD      normConstants<>+64(SB), Z2, Z2
+	VPANDD.BCST normConstants<>+0(SB), Z2, Z2
+	VPADDD.BCST normConstants<>+64(SB), Z2, Z2
 	VCMPPS      $0x03, Z3, Z3, K1
 	VPADDD      Z3, Z2, Z2
-	VPORD       normConstants<>+128(SB), Z3, K1, Z2
+	VPORD.BCST  normConstants<>+128(SB), Z3, K1, Z2
 	VPSRLD      $0x10, Z2, Z2
 	VPMOVDW     Z2, Y2
 	VMOVDQU     Y2, (AX)(DI*2)
@@ -737,11 +737,11 @@ set:
 	VFNMADD231PS Z5, Z3, Z4
 	VMULPS       Z1, Z4, Z4
 	VPSRLD       $0x10, Z4, Z5
-	VPANDD       normConstants<>+0(SB), Z5, Z5
-	VPADDD       normConstants<>+64(SB), Z5, Z5
+	VPANDD.BCST  normConstants<>+0(SB), Z5, Z5
+	VPADDD.BCST  normConstants<>+64(SB), Z5, Z5
 	VCMPPS       $0x03, Z4, Z4, K1
 	VPADDD       Z4, Z5, Z5
-	VPORD        normConstants<>+128(SB), Z4, K1, Z5
+	VPORD.BCST   normConstants<>+128(SB), Z4, K1, Z5
 	VPSRLD       $0x10, Z5, Z5
 	VPMOVDW      Z5, Y5
 	VMOVDQU      Y5, (AX)(R8*2)
@@ -764,11 +764,11 @@ add:
 	VPSLLD       $0x10, Z5, Z5
 	VFMADD213PS  Z5, Z1, Z4
 	VPSRLD       $0x10, Z4, Z5
-	VPANDD       normConstants<>+0(SB), Z5, Z5
-	VPADDD       normConstants<>+64(SB), Z5, Z5
+	VPANDD.BCST  normConstants<>+0(SB), Z5, Z5
+	VPADDD.BCST  normConstants<>+64(SB), Z5, Z5
 	VCMPPS       $0x03, Z4, Z4, K1
 	VPADDD       Z4, Z5, Z5
-	VPORD        normConstants<>+128(SB), Z4, K1, Z5
+	VPORD.BCST   normConstants<>+128(SB), Z4, K1, Z5
 	VPSRLD       $0x10, Z5, Z5
 	VPMOVDW      Z5, Y5
 	VMOVDQU      Y5, (AX)(R8*2)

@@ -249,45 +249,45 @@ manySource:
 	JNZ       manySource
 
 manyStore:
-	VPSRLD  $0x10, Z0, Z4
-	VPANDD  sumsConstants<>+0(SB), Z4, Z4
-	VPADDD  sumsConstants<>+64(SB), Z4, Z4
-	VCMPPS  $0x03, Z0, Z0, K1
-	VPADDD  Z0, Z4, Z4
-	VPORD   sumsConstants<>+128(SB), Z0, K1, Z4
-	VPSRLD  $0x10, Z4, Z4
-	VPMOVDW Z4, Y4
-	VMOVDQU Y4, (AX)(SI*1)
-	VPSRLD  $0x10, Z1, Z0
-	VPANDD  sumsConstants<>+0(SB), Z0, Z0
-	VPADDD  sumsConstants<>+64(SB), Z0, Z0
-	VCMPPS  $0x03, Z1, Z1, K1
-	VPADDD  Z1, Z0, Z0
-	VPORD   sumsConstants<>+128(SB), Z1, K1, Z0
-	VPSRLD  $0x10, Z0, Z0
-	VPMOVDW Z0, Y0
-	VMOVDQU Y0, 32(AX)(SI*1)
-	VPSRLD  $0x10, Z2, Z0
-	VPANDD  sumsConstants<>+0(SB), Z0, Z0
-	VPADDD  sumsConstants<>+64(SB), Z0, Z0
-	VCMPPS  $0x03, Z2, Z2, K1
-	VPADDD  Z2, Z0, Z0
-	VPORD   sumsConstants<>+128(SB), Z2, K1, Z0
-	VPSRLD  $0x10, Z0, Z0
-	VPMOVDW Z0, Y0
-	VMOVDQU Y0, 64(AX)(SI*1)
-	VPSRLD  $0x10, Z3, Z0
-	VPANDD  sumsConstants<>+0(SB), Z0, Z0
-	VPADDD  sumsConstants<>+64(SB), Z0, Z0
-	VCMPPS  $0x03, Z3, Z3, K1
-	VPADDD  Z3, Z0, Z0
-	VPORD   sumsConstants<>+128(SB), Z3, K1, Z0
-	VPSRLD  $0x10, Z0, Z0
-	VPMOVDW Z0, Y0
-	VMOVDQU Y0, 96(AX)(SI*1)
-	ADDQ    $0x00000080, SI
-	SUBQ    $0x40, BX
-	JGE     many
+	VPSRLD      $0x10, Z0, Z4
+	VPANDD.BCST sumsConstants<>+0(SB), Z4, Z4
+	VPADDD.BCST sumsConstants<>+64(SB), Z4, Z4
+	VCMPPS      $0x03, Z0, Z0, K1
+	VPADDD      Z0, Z4, Z4
+	VPORD.BCST  sumsConstants<>+128(SB), Z0, K1, Z4
+	VPSRLD      $0x10, Z4, Z4
+	VPMOVDW     Z4, Y4
+	VMOVDQU     Y4, (AX)(SI*1)
+	VPSRLD      $0x10, Z1, Z0
+	VPANDD.BCST sumsConstants<>+0(SB), Z0, Z0
+	VPADDD.BCST sumsConstants<>+64(SB), Z0, Z0
+	VCMPPS      $0x03, Z1, Z1, K1
+	VPADDD      Z1, Z0, Z0
+	VPORD.BCST  sumsConstants<>+128(SB), Z1, K1, Z0
+	VPSRLD      $0x10, Z0, Z0
+	VPMOVDW     Z0, Y0
+	VMOVDQU     Y0, 32(AX)(SI*1)
+	VPSRLD      $0x10, Z2, Z0
+	VPANDD.BCST sumsConstants<>+0(SB), Z0, Z0
+	VPADDD.BCST sumsConstants<>+64(SB), Z0, Z0
+	VCMPPS      $0x03, Z2, Z2, K1
+	VPADDD      Z2, Z0, Z0
+	VPORD.BCST  sumsConstants<>+128(SB), Z2, K1, Z0
+	VPSRLD      $0x10, Z0, Z0
+	VPMOVDW     Z0, Y0
+	VMOVDQU     Y0, 64(AX)(SI*1)
+	VPSRLD      $0x10, Z3, Z0
+	VPANDD.BCST sumsConstants<>+0(SB), Z0, Z0
+	VPADDD.BCST sumsConstants<>+64(SB), Z0, Z0
+	VCMPPS      $0x03, Z3, Z3, K1
+	VPADDD      Z3, Z0, Z0
+	VPORD.BCST  sumsConstants<>+128(SB), Z3, K1, Z0
+	VPSRLD      $0x10, Z0, Z0
+	VPMOVDW     Z0, Y0
+	VMOVDQU     Y0, 96(AX)(SI*1)
+	ADDQ        $0x00000080, SI
+	SUBQ        $0x40, BX
+	JGE         many
 
 few:
 	ADDQ $0x40, BX
@@ -312,18 +312,18 @@ sixteenSource:
 	JNZ       sixteenSource
 
 sixteenStore:
-	VPSRLD  $0x10, Z0, Z1
-	VPANDD  sumsConstants<>+0(SB), Z1, Z1
-	VPADDD  sumsConstants<>+64(SB), Z1, Z1
-	VCMPPS  $0x03, Z0, Z0, K1
-	VPADDD  Z0, Z1, Z1
-	VPORD   sumsConstants<>+128(SB), Z0, K1, Z1
-	VPSRLD  $0x10, Z1, Z1
-	VPMOVDW Z1, Y1
-	VMOVDQU Y1, (AX)(SI*1)
-	ADDQ    $0x00000020, SI
-	SUBQ    $0x10, BX
-	JNZ     sixteen
+	VPSRLD      $0x10, Z0, Z1
+	VPANDD.BCST sumsConstants<>+0(SB), Z1, Z1
+	VPADDD.BCST sumsConstants<>+64(SB), Z1, Z1
+	VCMPPS      $0x03, Z0, Z0, K1
+	VPADDD      Z0, Z1, Z1
+	VPORD.BCST  sumsConstants<>+128(SB), Z0, K1, Z1
+	VPSRLD      $0x10, Z1, Z1
+	VPMOVDW     Z1, Y1
+	VMOVDQU     Y1, (AX)(SI*1)
+	ADDQ        $0x00000020, SI
+	SUBQ        $0x10, BX
+	JNZ         sixteen
 
 done:
 	VZEROUPPER
@@ -377,45 +377,45 @@ manySource:
 	JNZ       manySource
 
 manyStore:
-	VPSRLD   $0x10, Z0, Z4
-	VPANDD   sumsConstants<>+0(SB), Z4, Z4
-	VPADDD   sumsConstants<>+64(SB), Z4, Z4
-	VCMPPS   $0x03, Z0, Z0, K1
-	VPADDD   Z0, Z4, Z4
-	VPORD    sumsConstants<>+128(SB), Z0, K1, Z4
-	VPSRLD   $0x10, Z4, Z4
-	VPMOVDW  Z4, Y4
-	VMOVNTDQ Y4, (AX)(SI*1)
-	VPSRLD   $0x10, Z1, Z0
-	VPANDD   sumsConstants<>+0(SB), Z0, Z0
-	VPADDD   sumsConstants<>+64(SB), Z0, Z0
-	VCMPPS   $0x03, Z1, Z1, K1
-	VPADDD   Z1, Z0, Z0
-	VPORD    sumsConstants<>+128(SB), Z1, K1, Z0
-	VPSRLD   $0x10, Z0, Z0
-	VPMOVDW  Z0, Y0
-	VMOVNTDQ Y0, 32(AX)(SI*1)
-	VPSRLD   $0x10, Z2, Z0
-	VPANDD   sumsConstants<>+0(SB), Z0, Z0
-	VPADDD   sumsConstants<>+64(SB), Z0, Z0
-	VCMPPS   $0x03, Z2, Z2, K1
-	VPADDD   Z2, Z0, Z0
-	VPORD    sumsConstants<>+128(SB), Z2, K1, Z0
-	VPSRLD   $0x10, Z0, Z0
-	VPMOVDW  Z0, Y0
-	VMOVNTDQ Y0, 64(AX)(SI*1)
-	VPSRLD   $0x10, Z3, Z0
-	VPANDD   sumsConstants<>+0(SB), Z0, Z0
-	VPADDD   sumsConstants<>+64(SB), Z0, Z0
-	VCMPPS   $0x03, Z3, Z3, K1
-	VPADDD   Z3, Z0, Z0
-	VPORD    sumsConstants<>+128(SB), Z3, K1, Z0
-	VPSRLD   $0x10, Z0, Z0
-	VPMOVDW  Z0, Y0
-	VMOVNTDQ Y0, 96(AX)(SI*1)
-	ADDQ     $0x00000080, SI
-	SUBQ     $0x40, BX
-	JGE      many
+	VPSRLD      $0x10, Z0, Z4
+	VPANDD.BCST sumsConstants<>+0(SB), Z4, Z4
+	VPADDD.BCST sumsConstants<>+64(SB), Z4, Z4
+	VCMPPS      $0x03, Z0, Z0, K1
+	VPADDD      Z0, Z4, Z4
+	VPORD.BCST  sumsConstants<>+128(SB), Z0, K1, Z4
+	VPSRLD      $0x10, Z4, Z4
+	VPMOVDW     Z4, Y4
+	VMOVNTDQ    Y4, (AX)(SI*1)
+	VPSRLD      $0x10, Z1, Z0
+	VPANDD.BCST sumsConstants<>+0(SB), Z0, Z0
+	VPADDD.BCST sumsConstants<>+64(SB), Z0, Z0
+	VCMPPS      $0x03, Z1, Z1, K1
+	VPADDD      Z1, Z0, Z0
+	VPORD.BCST  sumsConstants<>+128(SB), Z1, K1, Z0
+	VPSRLD      $0x10, Z0, Z0
+	VPMOVDW     Z0, Y0
+	VMOVNTDQ    Y0, 32(AX)(SI*1)
+	VPSRLD      $0x10, Z2, Z0
+	VPANDD.BCST sumsConstants<>+0(SB), Z0, Z0
+	VPADDD.BCST sumsConstants<>+64(SB), Z0, Z0
+	VCMPPS      $0x03, Z2, Z2, K1
+	VPADDD      Z2, Z0, Z0
+	VPORD.BCST  sumsConstants<>+128(SB), Z2, K1, Z0
+	VPSRLD      $0x10, Z0, Z0
+	VPMOVDW     Z0, Y0
+	VMOVNTDQ    Y0, 64(AX)(SI*1)
+	VPSRLD      $0x10, Z3, Z0
+	VPANDD.BCST sumsConstants<>+0(SB), Z0, Z0
+	VPADDD.BCST sumsConstants<>+64(SB), Z0, Z0
+	VCMPPS      $0x03, Z3, Z3, K1
+	VPADDD      Z3, Z0, Z0
+	VPORD.BCST  sumsConstants<>+128(SB), Z3, K1, Z0
+	VPSRLD      $0x10, Z0, Z0
+	VPMOVDW     Z0, Y0
+	VMOVNTDQ    Y0, 96(AX)(SI*1)
+	ADDQ        $0x00000080, SI
+	SUBQ        $0x40, BX
+	JGE         many
 
 few:
 	ADDQ $0x40, BX
@@ -440,18 +440,18 @@ sixteenSource:
 	JNZ       sixteenSource
 
 sixteenStore:
-	VPSRLD   $0x10, Z0, Z1
-	VPANDD   sumsConstants<>+0(SB), Z1, Z1
-	VPADDD   sumsConstants<>+64(SB), Z1, Z1
-	VCMPPS   $0x03, Z0, Z0, K1
-	VPADDD   Z0, Z1, Z1
-	VPORD    sumsConstants<>+128(SB), Z0, K1, Z1
-	VPSRLD   $0x10, Z1, Z1
-	VPMOVDW  Z1, Y1
-	VMOVNTDQ Y1, (AX)(SI*1)
-	ADDQ     $0x00000020, SI
-	SUBQ     $0x10, BX
-	JNZ      sixteen
+	VPSRLD      $0x10, Z0, Z1
+	VPANDD.BCST sumsConstants<>+0(SB), Z1, Z1
+	VPADDD.BCST sumsConstants<>+64(SB), Z1, Z1
+	VCMPPS      $0x03, Z0, Z0, K1
+	VPADDD      Z0, Z1, Z1
+	VPORD.BCST  sumsConstants<>+128(SB), Z0, K1, Z1
+	VPSRLD      $0x10, Z1, Z1
+	VPMOVDW     Z1, Y1
+	VMOVNTDQ    Y1, (AX)(SI*1)
+	ADDQ        $0x00000020, SI
+	SUBQ        $0x10, BX
+	JNZ         sixteen
 
 done:
 	SFENCE

@@ -43,7 +43,7 @@ func elementwise(c *build.Context) {
 			rope(c, w, t, e)
 		}
 	}
-	squares := declare64(c, "squareConstants", map[string]uint64{"64": 64, "mantissa": 1<<52 - 1, "one": 1 << 52, "low": 1<<32 - 1})
+	squares := declare64(c, squareConstants, map[string]uint64{"64": 64, "mantissa": 1<<52 - 1, "one": 1 << 52, "low": 1<<32 - 1})
 	for _, w := range widths {
 		sumSquares(c, w, squares)
 	}
@@ -58,16 +58,13 @@ func each(c *build.Context, w width, t *lanes16, name string, ey, ea, eb elem, s
 	y, a, b, n := load64(c, "y"), load64(c, "a"), load64(c, "b"), load64(c, "n")
 	s := broadcastParam(c, w, "s")
 	at := c.GP64()
-	c.XORQ(at, at)
-	c.Label("loop")
-	for i := 0; i < 16; i += w.lanes {
+	byVectors(c, w, at, n, 2, func(i int) {
 		x := []reg.VecVirtual{ea.widen(c, w, ea.mem(a, at, i))}
 		if sources == 2 {
 			x = append(x, eb.widen(c, w, eb.mem(b, at, i)))
 		}
 		ey.narrow(c, w, t, f(c, w, t, x, s), ey.mem(y, at, i), stream)
-	}
-	next16(c, at, n)
+	})
 	if stream {
 		c.SFENCE()
 	}
@@ -166,9 +163,7 @@ func swigluGrad(c *build.Context, w width, t *lanes16, e elem) {
 	text(c, name, "func(dgate, dup, dy, gate, up *byte, n int)", name+" is a swigluGradFunc.")
 	dgate, dup, dy, gate, up := load64(c, "dgate"), load64(c, "dup"), load64(c, "dy"), load64(c, "gate"), load64(c, "up")
 	n, i := load64(c, "n"), c.GP64()
-	c.XORQ(i, i)
-	c.Label("loop")
-	for lane := 0; lane < 16; lane += w.lanes {
+	byVectors(c, w, i, n, 2, func(lane int) {
 		x, d, u := e.widen(c, w, e.mem(gate, i, lane)), e.widen(c, w, e.mem(dy, i, lane)), e.widen(c, w, e.mem(up, i, lane))
 		c.VMAXPS(x, t.get(c, w, "-silu"), x) // x second: NaN stays
 		at, ex := w.vec(c), zeroed(c, w)
@@ -187,8 +182,7 @@ func swigluGrad(c *build.Context, w width, t *lanes16, e elem) {
 		c.VMULPS(u, d, d)
 		c.VMULPS(d, ex, ex)
 		e.narrow(c, w, t, ex, e.mem(dgate, i, lane), false)
-	}
-	next16(c, i, n)
+	})
 	c.VZEROUPPER()
 	c.RET()
 }
@@ -219,15 +213,13 @@ func expSum(c *build.Context, w width, t *lanes16, e elem) {
 	text(c, name, "func(x *byte, n int, top float32) float32", name+" is the sum of exp(x-top) of n elements, a multiple of 16.")
 	x, n, at, top := load64(c, "x"), load64(c, "n"), c.GP64(), broadcastParam(c, w, "top")
 	sums := []reg.VecVirtual{zeroed(c, w), zeroed(c, w)}[:16/w.lanes]
-	c.XORQ(at, at)
-	c.Label("loop")
-	for i, sum := range sums {
-		v := e.widen(c, w, e.mem(x, at, i*w.lanes))
+	byVectors(c, w, at, n, 2, func(i int) {
+		sum := sums[i/w.lanes%len(sums)] // of one width in one order
+		v := e.widen(c, w, e.mem(x, at, i))
 		c.VSUBPS(top, v, v)
 		exp(c, w, t, v, false)
 		c.VADDPS(v, sum, sum)
-	}
-	next16(c, at, n)
+	})
 	if len(sums) == 2 {
 		c.VADDPS(sums[1], sums[0], sums[0])
 	}
@@ -242,16 +234,13 @@ func softmax(c *build.Context, w width, t *lanes16, e elem) {
 	text(c, name, "func(x *byte, n int, top, r float32)", name+" sets n elements, a multiple of 16, to r*exp(x-top).")
 	x, n, at := load64(c, "x"), load64(c, "n"), c.GP64()
 	top, r := broadcastParam(c, w, "top"), broadcastParam(c, w, "r")
-	c.XORQ(at, at)
-	c.Label("loop")
-	for i := 0; i < 16; i += w.lanes {
+	byVectors(c, w, at, n, 2, func(i int) {
 		v := e.widen(c, w, e.mem(x, at, i))
 		c.VSUBPS(top, v, v)
 		exp(c, w, t, v, false)
 		c.VMULPS(v, r, v)
 		e.narrow(c, w, t, v, e.mem(x, at, i), false)
-	}
-	next16(c, at, n)
+	})
 	c.VZEROUPPER()
 	c.RET()
 }

@@ -42,6 +42,7 @@ func generate(dir, name string, body func(*build.Context)) error {
 	if err != nil {
 		return err
 	}
+	broadcastConstants(file)
 	if err := pass.Compile.Execute(file); err != nil {
 		return err
 	}
