@@ -89,6 +89,16 @@ func transPairs(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int
 //go:noescape
 func amxBlock(k int, a unsafe.Pointer, b unsafe.Pointer, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc int)
 
+// amxRowF32 is a rowFunc of float32.
+//
+//go:noescape
+func amxRowF32(k int, a unsafe.Pointer, b unsafe.Pointer, step int, c unsafe.Pointer, ld int, n int, add int, stage unsafe.Pointer)
+
+// amxRowBF16 is a rowFunc of bf16.
+//
+//go:noescape
+func amxRowBF16(k int, a unsafe.Pointer, b unsafe.Pointer, step int, c unsafe.Pointer, ld int, n int, add int, stage unsafe.Pointer)
+
 // amxRows packs at most 32 rows of k bf16 into tiles; stride does not matter.
 //
 //go:noescape

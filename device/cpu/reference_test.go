@@ -1,200 +1,280 @@
+//go:build reference && linux && amd64
+
 package cpu
 
 import (
-	"bufio"
 	"fmt"
-	"io"
-	"os/exec"
-	"path/filepath"
+	"math"
+	"math/rand/v2"
+	"os"
 	"runtime"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
+	"unsafe"
+
+	"github.com/ebitengine/purego"
 
 	"zeroth/device"
 )
 
-// referenceBytes is what all arrays of a pass take together.
-const referenceBytes = 768 << 20
-
-// inC is testdata/reference.c, compiled and running: a process of its own, so
-// that neither cgo nor its scheduler is in what is measured.
-type inC struct {
-	in  io.WriteCloser
-	out *bufio.Scanner
-}
-
-func startC(b *testing.B) *inC {
-	gcc, err := exec.LookPath("gcc")
-	if err != nil {
-		b.Skip("no gcc to compile what this compares with")
-	}
-	exe := filepath.Join(b.TempDir(), "reference")
-	build := exec.Command(gcc, "-O3", "-march=native", "-fno-math-errno", "-pthread", "-o", exe, "testdata/reference.c", "-lm")
-	if text, err := build.CombinedOutput(); err != nil {
-		b.Fatalf("%v: %s", err, text)
-	}
-	run := exec.Command(exe, fmt.Sprint(referenceBytes))
-	in, err := run.StdinPipe()
-	if err != nil {
-		b.Fatal(err)
-	}
-	out, err := run.StdoutPipe()
-	if err != nil {
-		b.Fatal(err)
-	}
-	if err := run.Start(); err != nil {
-		b.Fatal(err)
-	}
-	c := &inC{in, bufio.NewScanner(out)}
-	b.Cleanup(func() {
-		in.Close()
-		if err := run.Wait(); err != nil {
-			b.Error(err)
-		}
-	})
-	return c
-}
-
-// seconds of one run.
-func (c *inC) seconds(b *testing.B, name string, threads int) float64 {
-	fmt.Fprintln(c.in, name, threads)
-	if !c.out.Scan() {
-		b.Fatalf("%s in C: %v", name, c.out.Err())
-	}
-	s, err := strconv.ParseFloat(c.out.Text(), 64)
-	if err != nil {
-		b.Fatal(err)
-	}
-	return s
-}
-
-// againstC is a kernel that C has too.
-type againstC struct {
-	name   string
-	floats int // arrays of float32
-	halves int // arrays of bf16, behind them
-	bytes  int // read and written, an element
-	limit  string
-	run    func(q *Queue, x []device.Buffer)
-}
-
-func (k *againstC) elements() int { return referenceBytes / (4*k.floats + 2*k.halves) / 4096 * 4096 }
-
-// addUpOn is AddUp by parts, as many as the device has workers.
-func addUpOn(q *Queue, x []device.Buffer) {
-	q.Do(func() error {
-		workers := len(q.crew.helpers) + 1
-		together(workers, func(i int) {
-			n := x[0].N / 4096
-			var part []device.Buffer
-			for _, b := range x {
-				part = append(part, b.Slice(i*n/workers*4096, (i+1)*n/workers*4096))
-			}
-			AddUp(part[0], part[1:])
-		})
-		return nil
-	})
-}
-
-var kernelsInC = []againstC{
-	{"adamw", 4, 0, 28, "in place", func(q *Queue, x []device.Buffer) {
-		q.AdamW(x[0], device.Buffer{}, x[1], x[2], x[3], device.AdamW{GradScale: 1, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Shrink: 1, Step: 1e-6, RootC2: 1})
-	}},
-	{"momentum", 3, 0, 20, "in place", func(q *Queue, x []device.Buffer) {
-		q.SGD(x[0], device.Buffer{}, x[1], x[2], device.SGD{GradScale: 1, Momentum: 0.5, LR: 1e-9})
-	}},
-	{"lion", 3, 0, 20, "in place", func(q *Queue, x []device.Buffer) {
-		q.Lion(x[0], device.Buffer{}, x[1], x[2], device.Lion{GradScale: 1, Beta1: 0.9, Beta2: 0.99, Shrink: 1, LR: 1e-9})
-	}},
-	{"narrow", 1, 1, 6, "copy", func(q *Queue, x []device.Buffer) { q.Cast(x[1], x[0]) }},
-	{"widen", 1, 1, 6, "copy", func(q *Queue, x []device.Buffer) { q.Cast(x[0], x[1]) }},
-	{"sum2", 3, 0, 12, "triad", addUpOn},
-	{"sum4", 5, 0, 20, "triad", addUpOn},
-	{"sum8", 9, 0, 36, "triad", addUpOn},
-	{"copy", 2, 0, 8, "copy", func(q *Queue, x []device.Buffer) { q.Copy(x[0], x[1]) }},
-}
-
-// BenchmarkAgainstC compares what memory bounds with C's loops and with the
-// machine's limit, in turns: in every round all three and, around them, the
-// multiply-add peak. Reported are medians of ratios of a round, over the rounds
-// in which the peak was at its best, or all if in none:
+// What this package is measured against, where it is installed (Debian:
+// libopenblas0-pthread, libdnnl2): nothing here is linked, and nothing but this
+// file knows of it.
 //
-//	go test ./device/cpu -run '^$' -bench AgainstC -benchtime 9x
-func BenchmarkAgainstC(b *testing.B) {
-	c, peak := startC(b), PeakF32()
-	for _, workers := range slices.Compact([]int{1, min(2, runtime.GOMAXPROCS(0))}) {
-		d := New(workers)
-		b.Cleanup(d.Close)
-		q := d.NewQueue("reference")
-		b.Cleanup(q.Close)
-		mem, err := d.Alloc(device.F32, referenceBytes/4, device.States)
+//	OPENBLAS_CORETYPE=SkylakeX go test -tags reference ./device/cpu -run Reference -bench Reference -benchtime 1x -timeout 1h
+//
+// OpenBLAS 0.3.21 takes newer processors for a Haswell unless it is told.
+
+func library(t testing.TB, name string) uintptr {
+	lib, err := purego.Dlopen(name, purego.RTLD_NOW|purego.RTLD_GLOBAL)
+	if err != nil {
+		t.Skipf("%v", err)
+	}
+	return lib
+}
+
+// referee computes what q.MatMul does, without bias and without adding.
+type referee struct {
+	name string
+	f32  func(workers int, p *product) func()
+	bf16 func(workers int, p *product) func()
+}
+
+const rowMajor, noTrans, trans = 101, 111, 112
+
+func openBLAS(t testing.TB) referee {
+	lib := library(t, "libopenblas.so.0")
+	var threads func(int)
+	var sgemm func(order, ta, tb, m, n, k int32, alpha float32, a unsafe.Pointer, lda int32, b unsafe.Pointer, ldb int32, beta float32, c unsafe.Pointer, ldc int32)
+	purego.RegisterLibFunc(&threads, lib, "openblas_set_num_threads")
+	purego.RegisterLibFunc(&sgemm, lib, "cblas_sgemm")
+	form := map[bool]int32{false: noTrans, true: trans}
+	return referee{name: "OpenBLAS", f32: func(workers int, p *product) func() {
+		threads(workers)
+		return func() {
+			sgemm(rowMajor, form[p.a.Trans], form[p.b.Trans], int32(p.m), int32(p.n), int32(p.k), 1, p.a.Buf.Ptr, int32(p.a.Ld),
+				p.b.Buf.Ptr, int32(p.b.Ld), 0, p.c.Buf.Ptr, int32(p.c.Ld))
+		}
+	}}
+}
+
+// oneDNN is version 2 of its C interface, with plain layouts.
+func oneDNN(t testing.TB) referee {
+	lib := library(t, "libdnnl.so.2")
+	var threads func(int32)
+	purego.RegisterLibFunc(&threads, library(t, "libgomp.so.1"), "omp_set_num_threads")
+	call := func(name string, args ...uintptr) {
+		sym, err := purego.Dlsym(lib, name)
 		if err != nil {
-			b.Fatal(err)
+			t.Fatal(err)
 		}
-		for i := range mem.F32() {
-			mem.F32()[i] = 1e-3 * float32(i%1000)
+		if status, _, _ := purego.SyscallN(sym, args...); int32(status) != 0 {
+			t.Fatalf("%s: status %d", name, int32(status))
 		}
-		for _, k := range kernelsInC {
-			b.Run(fmt.Sprintf("%s/workers=%d", k.name, workers), func(b *testing.B) { k.compare(b, c, q, workers, mem, peak) })
+	}
+	at := func(x any) uintptr {
+		switch x := x.(type) {
+		case *uintptr:
+			return uintptr(unsafe.Pointer(x))
+		case *[12]int64:
+			return uintptr(unsafe.Pointer(x))
+		case *[4096]byte:
+			return uintptr(unsafe.Pointer(x))
+		case *[6]uintptr:
+			return uintptr(unsafe.Pointer(x))
 		}
-		d.Free(mem)
+		panic("unknown")
+	}
+	engine, stream := new(uintptr), new(uintptr)
+	call("dnnl_engine_create", at(engine), 1, 0)
+	call("dnnl_stream_create", at(stream), *engine, 1)
+	types := map[device.DType]uintptr{device.F32: 3, device.BF16: 2}
+	prepare := func(workers int, p *product) func() {
+		threads(int32(workers))
+		memory := func(m device.Mat) (*[4096]byte, *uintptr) {
+			rows, cols := m.Dims()
+			dims, strides := &[12]int64{int64(rows), int64(cols)}, &[12]int64{int64(m.Ld), 1}
+			if m.Trans {
+				strides = &[12]int64{1, int64(m.Ld)}
+			}
+			desc, mem := new([4096]byte), new(uintptr)
+			call("dnnl_memory_desc_init_by_strides", at(desc), 2, at(dims), types[m.Buf.Type], at(strides))
+			call("dnnl_memory_create", at(mem), at(desc), *engine, uintptr(m.Buf.Ptr))
+			return desc, mem
+		}
+		a, am := memory(p.a)
+		b, bm := memory(p.b)
+		c, cm := memory(p.c.Mat)
+		desc, pd, primitive := new([4096]byte), new(uintptr), new(uintptr)
+		call("dnnl_matmul_desc_init", at(desc), at(a), at(b), 0, at(c))
+		call("dnnl_primitive_desc_create", at(pd), at(desc), 0, *engine, 0)
+		call("dnnl_primitive_create", at(primitive), *pd)
+		args := &[6]uintptr{1, *am, 33, *bm, 17, *cm}
+		return func() {
+			call("dnnl_primitive_execute", *primitive, *stream, 3, at(args))
+			call("dnnl_stream_wait", *stream)
+			runtime.KeepAlive(p)
+		}
+	}
+	return referee{"oneDNN", prepare, prepare}
+}
+
+// referenceShapes are the products of a step of the 10.8M, the 29.5M and the
+// 124M GPT, and small ones.
+var referenceShapes = []benchShape{
+	{"NN", 1024, 1152, 384}, {"NN", 1024, 384, 384}, {"NN", 1024, 1536, 384}, {"NN", 1024, 384, 1536}, {"NT", 1024, 384, 1536}, {"TN", 384, 1536, 1024}, {"NT", 1024, 256, 384},
+	{"NN", 512, 1536, 512}, {"NN", 512, 2048, 512}, {"NT", 512, 512, 2048}, {"TN", 512, 2048, 512}, {"NT", 512, 4096, 512},
+	{"NN", 1024, 2304, 768}, {"NN", 1024, 768, 768}, {"NN", 1024, 3072, 768}, {"NN", 1024, 768, 3072}, {"NT", 1024, 768, 3072}, {"TN", 768, 3072, 1024},
+	{"NT", 256, 50257, 768}, {"NN", 256, 768, 50257}, {"TN", 50257, 768, 256}, {"NN", 1024, 1024, 1024},
+	{"NN", 64, 64, 64}, {"NN", 128, 128, 128}, {"NN", 256, 256, 256}, {"NT", 256, 256, 64}, {"NN", 256, 64, 256},
+}
+
+func (s benchShape) flat(t device.DType) *product {
+	rng := rand.New(rand.NewPCG(1, 1))
+	mat := func(t device.DType, rows, cols int, trans bool) device.Mat {
+		if trans {
+			rows, cols = cols, rows
+		}
+		wide := hostBuffer(device.F32, rows*cols)
+		for i := range wide.F32() {
+			wide.F32()[i] = rng.Float32() - 0.5
+		}
+		b := hostBuffer(t, rows*cols)
+		store(b, wide.F32())
+		m := device.Matrix(b, rows, cols)
+		if trans {
+			m = m.T()
+		}
+		return m
+	}
+	ct := t
+	if s.form[0] == 'T' { // a gradient of parameters
+		ct = device.F32
+	}
+	return &product{c: view{Mat: mat(ct, s.m, s.n, false)}, a: mat(t, s.m, s.k, s.form[0] == 'T'), b: mat(t, s.k, s.n, s.form[1] == 'T'), m: s.m, n: s.n, k: s.k}
+}
+
+// The referees compute what we compute.
+func TestReference(t *testing.T) {
+	for name, r := range map[string]func(testing.TB) referee{"OpenBLAS": openBLAS, "oneDNN": oneDNN} {
+		t.Run(name, func(t *testing.T) {
+			r := r(t)
+			for _, dt := range []device.DType{device.F32, device.BF16} {
+				prepare := r.f32
+				if dt == device.BF16 {
+					prepare = r.bf16
+				}
+				if prepare == nil {
+					continue
+				}
+				for _, s := range []benchShape{{"NN", 33, 65, 70}, {"NT", 64, 96, 128}, {"TN", 40, 50, 60}} {
+					p := s.flat(dt)
+					prepare(1, p)()
+					theirs := append([]byte(nil), p.c.Buf.Raw()...)
+					q := testQueue(t, 1)
+					q.MatMul(p.c.Mat, p.a, p.b, device.Buffer{}, false)
+					if err := q.Wait(); err != nil {
+						t.Fatal(err)
+					}
+					old := device.Buffer{Ptr: unsafe.Pointer(&theirs[0]), Type: p.c.Buf.Type, N: p.c.Buf.N, Host: true}
+					for i := range p.c.Buf.N {
+						if d := math.Abs(value(p.c.Buf, i) - value(old, i)); d > 0.03 {
+							t.Fatalf("%s %v %v: element %d differs by %g", r.name, dt, s, i, d)
+						}
+					}
+				}
+			}
+		})
 	}
 }
 
-// compare runs the rounds.
-func (k *againstC) compare(b *testing.B, c *inC, q *Queue, workers int, mem device.Buffer, peak Peak) {
-	n := k.elements()
-	var x []device.Buffer
-	for i := range k.floats {
-		x = append(x, mem.Slice(i*n, (i+1)*n))
+// BenchmarkReference takes gated samples of ours and theirs in turns. Over each
+// shape it reports our rate, its ratio to the float32 peak and to the referee.
+func BenchmarkReference(b *testing.B) {
+	runtime.LockOSThread() // OpenMP has a pool of threads for every thread that calls
+	defer runtime.UnlockOSThread()
+	seconds := 3 * time.Second
+	if s := os.Getenv("REFERENCE_SECONDS"); s != "" {
+		seconds, _ = time.ParseDuration(s + "s")
 	}
-	for range k.halves {
-		x = append(x, rawBuffer(device.BF16, mem.Slice(k.floats*n, mem.N).Ptr, n))
-	}
-	streams := Streams()
-	limit := streams[slices.IndexFunc(streams, func(s Stream) bool { return s.Name == k.limit })]
-	third := referenceBytes / 12 / streamUnit * streamUnit
-	measure := func(f func()) float64 {
-		start := time.Now()
-		f()
-		return time.Since(start).Seconds()
-	}
-	type round struct{ c, ours, limit, peak float64 } // GB/s, and operations a second
-	var rounds []round
-	best := 0.0
-	for b.Loop() {
-		r := round{peak: peak.Rate(workers)}
-		r.c = float64(k.bytes*n) / 1e9 / c.seconds(b, k.name, workers)
-		r.ours = float64(k.bytes*n) / 1e9 / measure(func() {
-			k.run(q, x)
-			if err := q.Wait(); err != nil {
-				b.Fatal(err)
+	for _, make := range []func(testing.TB) referee{openBLAS, oneDNN} {
+		for _, dt := range []device.DType{device.F32, device.BF16} {
+			for _, workers := range []int{1, 2} {
+				for _, s := range referenceShapes {
+					b.Run(fmt.Sprintf("%v/%dw/%s/%dx%dx%d", dt, workers, s.form, s.m, s.n, s.k), func(b *testing.B) {
+						r := make(b)
+						prepare := r.f32
+						if dt == device.BF16 {
+							prepare = r.bf16
+						}
+						if prepare == nil {
+							b.Skip("not by " + r.name)
+						}
+						p := s.flat(dt)
+						q := testQueue(b, workers)
+						theirs := prepare(workers, p)
+						ours := func(reps int) {
+							for range reps {
+								q.MatMul(p.c.Mat, p.a, p.b, device.Buffer{}, false)
+							}
+							if err := q.Wait(); err != nil {
+								b.Fatal(err)
+							}
+						}
+						others := func(reps int) {
+							for range reps {
+								theirs()
+							}
+						}
+						b.ResetTimer()
+						for range b.N {
+							x := inTurns(workers, seconds, 2*float64(s.m)*float64(s.n)*float64(s.k), ours, others)
+							b.ReportMetric(x[0]/1e9, "GF/s")
+							b.ReportMetric(x[0]/x[2], "of-fp32-peak")
+							b.ReportMetric(x[0]/x[1], "of-"+r.name)
+							b.ReportMetric(x[3], "samples")
+						}
+						b.ReportMetric(0, "ns/op")
+					})
+				}
 			}
-		})
-		r.limit = float64(limit.Bytes*third) / 1e9 / measure(func() {
-			limit.Pass(workers, mem.F32()[:third], mem.F32()[third:2*third], mem.F32()[2*third:3*third])
-		})
-		r.peak = min(r.peak, peak.Rate(workers))
-		best = max(best, r.peak)
-		rounds = append(rounds, r)
-	}
-	good := slices.DeleteFunc(slices.Clone(rounds), func(r round) bool { return r.peak < 0.93*best })
-	if len(good) == 0 {
-		good = rounds
-	}
-	median := func(f func(round) float64) float64 {
-		var all []float64
-		for _, r := range good {
-			all = append(all, f(r))
 		}
-		slices.Sort(all)
-		return (all[(len(all)-1)/2] + all[len(all)/2]) / 2
 	}
-	b.ReportMetric(median(func(r round) float64 { return r.ours }), "GB/s")
-	b.ReportMetric(median(func(r round) float64 { return r.ours / r.c }), "of-C")
-	b.ReportMetric(median(func(r round) float64 { return r.ours / r.limit }), "of-limit")
-	b.ReportMetric(float64(len(good)), "rounds")
-	b.ReportMetric(0, "ns/op")
+}
+
+// inTurns is the rates of f and g, medians of the samples of which the peak
+// loop before and after was at its quiet value (of all, where there are fewer
+// than three), that value and the number of samples of f that count.
+func inTurns(workers int, seconds time.Duration, ops float64, f, g func(reps int)) (rates [4]float64) {
+	peak := 0.0
+	for range 100 {
+		peak = max(peak, peakRate(workers))
+	}
+	reps := max(1, int(2e8/ops))
+	var good, all [2][]float64
+	for end := time.Now().Add(seconds); time.Now().Before(end) && (len(good[0]) < 15 || len(good[1]) < 15); {
+		for i, f := range []func(int){f, g} {
+			f(1) // what the other left in the caches is nobody's
+			before := peakRate(workers)
+			start := time.Now()
+			f(reps)
+			rate := ops * float64(reps) / time.Since(start).Seconds()
+			after := peakRate(workers)
+			peak = max(peak, before, after)
+			all[i] = append(all[i], rate)
+			if min(before, after) >= 0.95*peak {
+				good[i] = append(good[i], rate)
+			}
+		}
+	}
+	rates[2], rates[3] = peak, float64(len(good[0]))
+	for i := range 2 {
+		if len(good[i]) < 3 {
+			good[i], rates[3] = all[i], 0
+		}
+		slices.Sort(good[i])
+		rates[i] = good[i][len(good[i])/2]
+	}
+	return rates
 }
