@@ -86,7 +86,7 @@ func broadcastConstants(file *ir.File) {
 				}
 			}
 			switch {
-			case !wide || !slices.Contains(spread, table):
+			case !wide || !slices.Contains(alike, table):
 			case i.Opcode != "VMOVUPS":
 				i.Suffixes = slices.Insert(i.Suffixes, 0, "BCST")
 			case table == squareConstants:
@@ -100,8 +100,8 @@ func broadcastConstants(file *ir.File) {
 
 const squareConstants = "squareConstants"
 
-// spread are the tables whose lanes are alike.
-var spread = []string{"eachConstants", "ruleConstants", "normConstants", "sumsConstants", squareConstants}
+// alike are the tables whose lanes are alike.
+var alike = []string{"eachConstants", "ruleConstants", "normConstants", "sumsConstants", squareConstants}
 
 // get loads a constant.
 func (t *lanes16) get(c *build.Context, w width, name string) reg.VecVirtual {
