@@ -88,7 +88,7 @@ func (c *Config) sizes() cpu.Sizes {
 	m := c.Model
 	s := cpu.Sizes{
 		Type: c.Precision, Rows: c.Train.MicroBatch * m.Context, Width: m.Width, Vocab: m.Vocab,
-		Attn: device.Attn{T: m.Context, D: m.Width / m.Heads},
+		Attn: device.Attn{T: m.Context, D: m.Width / m.Heads}, Rope: m.Family == "llama",
 	}
 	for _, p := range parameters(m.network()) {
 		s.Widest = max(s.Widest, slices.Max(p.Shape))
