@@ -38,7 +38,10 @@ var ErrInUse = errors.New("in use by a run")
 // OS is the machine's file system.
 type OS struct{}
 
-type osFile struct{ *os.File }
+type osFile struct {
+	*os.File
+	aio *aio // of direct transfers, where there is such a thing
+}
 
 // Create makes and locks a file in two steps. Between them another run may
 // take it for a dead run's and remove it: then it is made anew.
@@ -49,7 +52,7 @@ func (OS) Create(name string) (File, error) {
 			return nil, err
 		}
 		if err := lock(f); err == nil && still(f, name) {
-			return osFile{f}, nil
+			return &osFile{File: f}, nil
 		} else if err != nil && !errors.Is(err, ErrInUse) {
 			return nil, errors.Join(err, f.Close(), os.Remove(name))
 		}
@@ -78,7 +81,7 @@ func (OS) Claim(name string) (File, error) {
 	if err := lock(f); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	return osFile{f}, nil
+	return &osFile{File: f}, nil
 }
 
 // List implements Files.
@@ -95,7 +98,7 @@ func (OS) List(dir string) ([]string, error) {
 func (OS) Remove(name string) error { return os.Remove(name) }
 
 // Reserve implements File.
-func (f osFile) Reserve(n int64) error {
+func (f *osFile) Reserve(n int64) error {
 	if err := allocate(f.File, n); !errors.Is(err, errors.ErrUnsupported) {
 		return err
 	}
@@ -109,7 +112,43 @@ func (f osFile) Reserve(n int64) error {
 }
 
 // Direct implements File.
-func (f osFile) Direct(on bool) bool { return direct(f.File, on) }
+func (f *osFile) Direct(on bool) bool {
+	f.end()
+	on = direct(f.File, on)
+	if on {
+		f.aio = newAIO(f.File)
+	}
+	return on
+}
+
+// ReadAt implements File.
+func (f *osFile) ReadAt(b []byte, off int64) (int, error) {
+	if f.aio != nil {
+		return f.aio.readAt(b, off)
+	}
+	return f.File.ReadAt(b, off)
+}
+
+// WriteAt implements File.
+func (f *osFile) WriteAt(b []byte, off int64) (int, error) {
+	if f.aio != nil {
+		return f.aio.writeAt(b, off)
+	}
+	return f.File.WriteAt(b, off)
+}
+
+// Close implements File.
+func (f *osFile) Close() error {
+	f.end()
+	return f.File.Close()
+}
+
+func (f *osFile) end() {
+	if f.aio != nil {
+		f.aio.close()
+		f.aio = nil
+	}
+}
 
 // Op is a file operation about to happen.
 type Op struct {

@@ -2,11 +2,13 @@ package offload_test
 
 import (
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -490,5 +492,76 @@ func TestBudget(t *testing.T) {
 	}
 	if live := host.Usage().Live.Total(); live != 0 {
 		t.Errorf("%d bytes are held", live)
+	}
+}
+
+// A file's transfers are the same past the page cache, where the kernel moves
+// them on its own, and through it: bytes, their number at the end of the file,
+// and many at once.
+func TestFileTransfers(t *testing.T) {
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	dev := cpu.New(1)
+	defer dev.Close()
+	const block, blocks = 4096, 40
+	for _, direct := range []bool{false, true} {
+		f, err := offload.OS{}.Create(filepath.Join(t.TempDir(), "file"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f.Direct(direct) != direct {
+			t.Logf("no direct transfers in %s", t.TempDir())
+		}
+		mem := make([]device.Buffer, blocks)
+		for i := range mem {
+			if mem[i], err = dev.Alloc(device.F32, block/4, device.Staging); err != nil {
+				t.Fatal(err)
+			}
+		}
+		all := func(op func(i int, b []byte) error) {
+			var wg sync.WaitGroup
+			for i := range mem {
+				wg.Go(func() {
+					if err := op(i, mem[i].Raw()); err != nil {
+						t.Errorf("direct %v: block %d: %v", direct, i, err)
+					}
+				})
+			}
+			wg.Wait()
+		}
+		all(func(i int, b []byte) error {
+			for j := range b {
+				b[j] = byte(i + j)
+			}
+			n, err := f.WriteAt(b, int64(i)*block)
+			if n != block {
+				err = fmt.Errorf("%d bytes written: %w", n, err)
+			}
+			return err
+		})
+		all(func(i int, b []byte) error {
+			clear(b)
+			at := (i + 7) % blocks
+			if n, err := f.ReadAt(b, int64(at)*block); n != block || err != nil {
+				return fmt.Errorf("%d bytes read: %w", n, err)
+			}
+			for j := range b {
+				if b[j] != byte(at+j) {
+					return fmt.Errorf("byte %d is %d", j, b[j])
+				}
+			}
+			return nil
+		})
+		if n, err := f.ReadAt(mem[0].Raw(), blocks*block); n != 0 || err != io.EOF {
+			t.Errorf("direct %v: behind the end: %d bytes, %v", direct, n, err)
+		}
+		if _, err := f.ReadAt(mem[0].Raw(), -block); err == nil {
+			t.Errorf("direct %v: a read before the start succeeds", direct)
+		}
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+		for _, m := range mem {
+			dev.Free(m)
+		}
 	}
 }
