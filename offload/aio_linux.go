@@ -38,9 +38,9 @@ type aioRequest struct {
 // iocb and ioEvent are the kernel's, of include/uapi/linux/aio_abi.h.
 type iocb struct {
 	data          uint64
-	key, rwFlags  uint32
+	_             uint64 // key and flags of rw
 	opcode        uint16
-	priority      int16
+	_             int16 // priority
 	fd            uint32
 	buf, n        uint64
 	off           int64
@@ -49,8 +49,8 @@ type iocb struct {
 }
 
 type ioEvent struct {
-	data, _   uint64
-	res, res2 int64
+	data, _ uint64
+	res, _  int64
 }
 
 const (
