@@ -4958,6 +4958,186 @@ done:
 	VZEROUPPER
 	RET
 
+// func moveF32(dst *byte, src *byte, ldd int, lds int, rows int, cols int)
+// Requires: AVX, AVX512F, BMI2
+TEXT ·moveF32(SB), NOSPLIT, $0-48
+	MOVQ  dst+0(FP), AX
+	MOVQ  src+8(FP), CX
+	MOVQ  rows+32(FP), DX
+	MOVQ  ldd+16(FP), BX
+	MOVQ  lds+24(FP), SI
+	ADDQ  BX, BX
+	ADDQ  BX, BX
+	ADDQ  SI, SI
+	ADDQ  SI, SI
+	MOVQ  cols+40(FP), DI
+	MOVQ  $-1, R8
+	BZHIQ DI, R8, R8
+	KMOVW R8, K1
+	SHRQ  $0x10, R8
+	KMOVW R8, K2
+
+row:
+	VMOVUPS.Z (CX), K1, Z0
+	VMOVDQU32 Z0, K1, (AX)
+	VMOVUPS.Z 64(CX), K2, Z0
+	VMOVDQU32 Z0, K2, 64(AX)
+	ADDQ      SI, CX
+	ADDQ      BX, AX
+	DECQ      DX
+	JNZ       row
+	VZEROUPPER
+	RET
+
+// func moveFromBF16(dst *byte, src *byte, ldd int, lds int, rows int, cols int)
+// Requires: AVX, AVX512F, BMI2
+TEXT ·moveFromBF16(SB), NOSPLIT, $0-48
+	MOVQ  dst+0(FP), AX
+	MOVQ  src+8(FP), CX
+	MOVQ  rows+32(FP), DX
+	MOVQ  ldd+16(FP), BX
+	MOVQ  lds+24(FP), SI
+	ADDQ  BX, BX
+	ADDQ  BX, BX
+	ADDQ  SI, SI
+	MOVQ  cols+40(FP), DI
+	MOVQ  $-1, R8
+	BZHIQ DI, R8, R8
+	KMOVW R8, K1
+	SHRQ  $0x10, R8
+	KMOVW R8, K2
+
+row:
+	VPMOVZXWD.Z (CX), K1, Z0
+	VPSLLD      $0x10, Z0, Z0
+	VMOVDQU32   Z0, K1, (AX)
+	VPMOVZXWD.Z 32(CX), K2, Z0
+	VPSLLD      $0x10, Z0, Z0
+	VMOVDQU32   Z0, K2, 64(AX)
+	ADDQ        SI, CX
+	ADDQ        BX, AX
+	DECQ        DX
+	JNZ         row
+	VZEROUPPER
+	RET
+
+// func moveFromF16(dst *byte, src *byte, ldd int, lds int, rows int, cols int)
+// Requires: AVX, AVX512F, BMI2
+TEXT ·moveFromF16(SB), NOSPLIT, $0-48
+	MOVQ  dst+0(FP), AX
+	MOVQ  src+8(FP), CX
+	MOVQ  rows+32(FP), DX
+	MOVQ  ldd+16(FP), BX
+	MOVQ  lds+24(FP), SI
+	ADDQ  BX, BX
+	ADDQ  BX, BX
+	ADDQ  SI, SI
+	MOVQ  cols+40(FP), DI
+	MOVQ  $-1, R8
+	BZHIQ DI, R8, R8
+	KMOVW R8, K1
+	SHRQ  $0x10, R8
+	KMOVW R8, K2
+
+row:
+	VCVTPH2PS.Z (CX), K1, Z0
+	VMOVDQU32   Z0, K1, (AX)
+	VCVTPH2PS.Z 32(CX), K2, Z0
+	VMOVDQU32   Z0, K2, 64(AX)
+	ADDQ        SI, CX
+	ADDQ        BX, AX
+	DECQ        DX
+	JNZ         row
+	VZEROUPPER
+	RET
+
+// func moveToBF16(dst *byte, src *byte, ldd int, lds int, rows int, cols int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VL, BMI2
+TEXT ·moveToBF16(SB), NOSPLIT, $0-48
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         rows+32(FP), DX
+	MOVQ         ldd+16(FP), BX
+	MOVQ         lds+24(FP), SI
+	ADDQ         BX, BX
+	ADDQ         SI, SI
+	ADDQ         SI, SI
+	MOVQ         cols+40(FP), DI
+	MOVQ         $-1, R8
+	BZHIQ        DI, R8, R8
+	KMOVW        R8, K1
+	SHRQ         $0x10, R8
+	KMOVW        R8, K2
+	MOVL         $0x00000001, DI
+	VMOVD        DI, X0
+	VPBROADCASTD X0, Z0
+	MOVL         $0x00007fff, DI
+	VMOVD        DI, X1
+	VPBROADCASTD X1, Z1
+	MOVL         $0x00400000, DI
+	VMOVD        DI, X2
+	VPBROADCASTD X2, Z2
+
+row:
+	VMOVUPS.Z (CX), K1, Z3
+	VPSRLD    $0x10, Z3, Z4
+	VPANDD    Z0, Z4, Z4
+	VPADDD    Z1, Z4, Z4
+	VCMPPS    $0x03, Z3, Z3, K3
+	VPADDD    Z3, Z4, Z4
+	VPORD     Z2, Z3, K3, Z4
+	VPSRLD    $0x10, Z4, Z4
+	VPMOVDW   Z4, Y4
+	VMOVDQU16 Y4, K1, (AX)
+	VMOVUPS.Z 64(CX), K2, Z3
+	VPSRLD    $0x10, Z3, Z4
+	VPANDD    Z0, Z4, Z4
+	VPADDD    Z1, Z4, Z4
+	VCMPPS    $0x03, Z3, Z3, K3
+	VPADDD    Z3, Z4, Z4
+	VPORD     Z2, Z3, K3, Z4
+	VPSRLD    $0x10, Z4, Z4
+	VPMOVDW   Z4, Y4
+	VMOVDQU16 Y4, K2, 32(AX)
+	ADDQ      SI, CX
+	ADDQ      BX, AX
+	DECQ      DX
+	JNZ       row
+	VZEROUPPER
+	RET
+
+// func moveToF16(dst *byte, src *byte, ldd int, lds int, rows int, cols int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VL, BMI2
+TEXT ·moveToF16(SB), NOSPLIT, $0-48
+	MOVQ  dst+0(FP), AX
+	MOVQ  src+8(FP), CX
+	MOVQ  rows+32(FP), DX
+	MOVQ  ldd+16(FP), BX
+	MOVQ  lds+24(FP), SI
+	ADDQ  BX, BX
+	ADDQ  SI, SI
+	ADDQ  SI, SI
+	MOVQ  cols+40(FP), DI
+	MOVQ  $-1, R8
+	BZHIQ DI, R8, R8
+	KMOVW R8, K1
+	SHRQ  $0x10, R8
+	KMOVW R8, K2
+
+row:
+	VMOVUPS.Z (CX), K1, Z0
+	VCVTPS2PH $0x00, Z0, Y0
+	VMOVDQU16 Y0, K1, (AX)
+	VMOVUPS.Z 64(CX), K2, Z0
+	VCVTPS2PH $0x00, Z0, Y0
+	VMOVDQU16 Y0, K2, 32(AX)
+	ADDQ      SI, CX
+	ADDQ      BX, AX
+	DECQ      DX
+	JNZ       row
+	VZEROUPPER
+	RET
+
 // func copy256F32(dst *byte, src *byte, ld int, k int, width int, stride int)
 // Requires: AVX
 TEXT ·copy256F32(SB), NOSPLIT, $0-48

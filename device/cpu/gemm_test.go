@@ -204,6 +204,14 @@ func TestMatMulEveryTypeOfEveryOperand(t *testing.T) {
 	})
 }
 
+// longK is a k of two blocks and a bit.
+func longK() int {
+	if bestBF16 != nil {
+		return bestBF16.kc + 3
+	}
+	return bestISA.kc + 3
+}
+
 // The k loop is broken into blocks, and sums of a 16-bit c live in a strip between them.
 func TestMatMulManyBlocksOfK(t *testing.T) {
 	withISA(t, func(t *testing.T) {
@@ -215,7 +223,7 @@ func TestMatMulManyBlocksOfK(t *testing.T) {
 				if bestBF16 != nil {
 					types[1], types[2] = device.BF16, device.BF16
 				}
-				p := newProduct(rng, 17, 37, kcMax+3, types, form&1 != 0, form&2 != 0, true, form&1 != 0, 1)
+				p := newProduct(rng, 17, 37, longK(), types, form&1 != 0, form&2 != 0, true, form&1 != 0, 1)
 				p.run(t, q)
 				p.checkAll(t)
 			}
@@ -223,19 +231,18 @@ func TestMatMulManyBlocksOfK(t *testing.T) {
 	})
 }
 
-// Several blocks of columns, and of rows for the strip: samples are checked.
+// Several blocks of rows and groups of columns, and blocks of columns for the
+// strip: samples are checked.
 func TestMatMulManyBlocks(t *testing.T) {
 	q := testQueue(t, 2)
 	rng := rand.New(rand.NewPCG(9, 10))
 	for _, ct := range []device.DType{device.F32, device.BF16} {
-		m, n, k := mcMax+40, 2*ncMax+5, kcMax+9
+		m, n, k := aMax/264+40, 2*groupMax+5, kcF32+9
 		if ct != device.F32 {
-			m, n = stripMax/ncMax+40, ncMax
-		} else {
-			k = 17
+			m, n = stripMax/ncMax+40, ncMax+5
 		}
 		if bestISA == &portable || testing.Short() {
-			m, n, k = 230, ncMax+5, 20
+			m, n, k = 230, groupMax+5, 20
 		}
 		p := newProduct(rng, m, n, k, [4]device.DType{ct}, false, true, true, true, 1)
 		p.run(t, q)
@@ -257,7 +264,7 @@ func TestMatMulBitsDependOnNothingElse(t *testing.T) {
 	withISA(t, func(t *testing.T) {
 		rng := rand.New(rand.NewPCG(11, 12))
 		for _, ct := range []device.DType{device.F32, device.BF16} {
-			m, n, k := 131, 150, kcMax+40
+			m, n, k := 131, 150, longK()+37
 			types := [4]device.DType{ct}
 			if bestBF16 != nil {
 				types[1], types[2] = device.BF16, device.BF16
@@ -307,7 +314,7 @@ func TestMatMulBitsAreTheSameByAVX2AndAVX512(t *testing.T) {
 		for _, s := range fused {
 			bestISA = s
 			rng := rand.New(rand.NewPCG(15, 16))
-			p := newProduct(rng, 45, 71, kcMax+33, [4]device.DType{device.F32, device.F32, device.BF16}, form&1 != 0, form&2 != 0, true, false, 1)
+			p := newProduct(rng, 45, 71, kcF32+33, [4]device.DType{device.F32, device.F32, device.BF16}, form&1 != 0, form&2 != 0, true, false, 1)
 			p.run(t, q)
 			if got := p.c.whole.Raw(); want == nil {
 				want = got
@@ -323,7 +330,7 @@ func TestMatMulAllocatesNothing(t *testing.T) {
 		q := testQueue(t, workers)
 		rng := rand.New(rand.NewPCG(13, 14))
 		for _, ct := range []device.DType{device.F32, device.BF16} {
-			p := newProduct(rng, 120, 130, kcMax+100, [4]device.DType{ct, device.BF16, device.F16}, true, true, true, true, 0)
+			p := newProduct(rng, 120, 130, kcF32+100, [4]device.DType{ct, device.BF16, device.F16}, true, true, true, true, 0)
 			p.run(t, q)
 			if got := testing.AllocsPerRun(5, func() { p.run(t, q) }); got != 0 {
 				t.Errorf("%d workers, %v: %v allocations a product", workers, ct, got)

@@ -37,11 +37,8 @@ func (s Sizes) scratch() int {
 	if s == (Sizes{}) {
 		return max(2*squaresAtOnce, 16*len(args{}.k))
 	}
-	best := bestISA
-	gemm := mcMax*kcMax + edge + mcMax*subMax + best.mr*best.nr + best.nr*kcMax
-	if b := bestBF16; b != nil {
-		gemm = max(gemm, mcMax*kcMax+edge+mcMax*subMax+b.mr*b.nr+b.nr*kcMax)
-	}
+	most := s.longest()
+	gemm := min(groupMax, ceil(most, 32)*32)*(1+s.words()) + edge + 32*32 + 32*min(kcF32, ceil(most, 8)*8)
 	return max(gemm, 5*s.Width, s.Vocab, attnScratch(s.Attn))
 }
 
@@ -53,18 +50,31 @@ func attnScratch(a device.Attn) int {
 	return 5*T*D + 8*64*D + 4*64*64
 }
 
-// products is the floats of the device's blocks: a block of B, and of C where
+// products is the floats of the device's blocks: a block of A, and of C where
 // that is not float32 and has several blocks of k.
 func (s Sizes) products() (packed, strip int) {
 	if s == (Sizes{}) {
 		return 0, 0
 	}
-	n, k := min(ncMax, ceil(max(s.Widest, s.Rows), 32)*32), min(kcMax, ceil(max(s.Widest, s.Rows), 16)*16)
-	packed = n*(1+k) + edge
-	if s.Type != device.F32 && max(s.Widest, s.Rows) > kcMax {
-		strip = min(stripMax, n*max(s.Widest, s.Rows))
+	most := s.longest()
+	packed = min(aMax, (most+31)*s.words()+ceil(most, 4)*edge)
+	if s.Type != device.F32 && most > kcF32 {
+		strip = min(stripMax, min(ncMax, ceil(most, 32)*32)*most)
 	}
 	return packed, strip
+}
+
+// longest is the longest side a product may have.
+func (s Sizes) longest() int { return max(s.Widest, s.Rows) }
+
+// words is the words of k in a block of a product at most, whatever the
+// instruction set, so that a plan does not depend on where it is made.
+func (s Sizes) words() int {
+	n := min(kcF32, ceil(s.longest(), 8)*8)
+	if s.Type == device.BF16 {
+		n = max(n, min(kcBF16/2, ceil(s.longest(), 32)*16))
+	}
+	return n
 }
 
 // Reserve takes the work space for kernels of the given sizes. It comes before
@@ -123,9 +133,10 @@ type products struct {
 
 // need gives g its blocks.
 func (p *products) need(g *gemm) {
-	packed, strip := ceil(g.nc(), g.isa.nr)*g.panelLen()+edge, 0
-	if !g.direct() && g.k > g.kc() {
-		strip = min(g.m, g.stripRows()) * g.nc()
+	rows := min(g.m, g.blockRows())
+	packed, strip := ceil(rows, g.isa.mr)*g.slot(), 0
+	if g.stripped() {
+		strip = rows * g.nc()
 	}
 	if err := p.grow(packed, strip); err != nil {
 		panic(fmt.Sprintf("cpu: a product's work space: %v", err))

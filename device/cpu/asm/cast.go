@@ -129,14 +129,7 @@ func f32ToF16() (func(), convert) {
 // do: it takes subnormals for zero.
 func roundBF16(c *build.Context, w width) func() (func(), convert) {
 	var one, half, quiet reg.VecVirtual
-	spread := func(bits uint32) reg.VecVirtual {
-		r, v := c.GP32(), w.vec(c)
-		c.MOVL(operand.U32(bits), r)
-		c.VMOVD(r, v.AsX())
-		c.VPBROADCASTD(v.AsX(), v)
-		return v
-	}
-	prepare := func() { one, half, quiet = spread(1), spread(0x7fff), spread(0x400000) }
+	prepare := func() { one, half, quiet = spread(c, w, 1), spread(c, w, 0x7fff), spread(c, w, 0x400000) }
 	return func() (func(), convert) {
 		return prepare, func(c *build.Context, w width, src operand.Mem) reg.Register {
 			u := w.vec(c)
@@ -144,6 +137,15 @@ func roundBF16(c *build.Context, w width) func() (func(), convert) {
 			return narrowBF16(c, w, u, one, half, quiet)
 		}
 	}
+}
+
+// spread is a constant in every lane.
+func spread(c *build.Context, w width, bits uint32) reg.VecVirtual {
+	r, v := c.GP32(), w.vec(c)
+	c.MOVL(operand.U32(bits), r)
+	c.VMOVD(r, v.AsX())
+	c.VPBROADCASTD(v.AsX(), v)
+	return v
 }
 
 // narrowBF16 is u rounded, in the lower half of a register.
