@@ -185,12 +185,7 @@ func (e saved) String() string {
 // each copies this rank's share of all state into staging memory and hands it
 // to dst.
 func (s *saver) each(dst func(zero.Part, []float32) error) error {
-	for _, kind := range s.rank.Trainer.Kinds() {
-		if err := s.rank.Trainer.Each(kind, s.room.take, dst); err != nil {
-			return err
-		}
-	}
-	return nil
+	return s.rank.Trainer.EachAll(s.room.take, dst)
 }
 
 // putter hands parts to a checkpoint's writer, which gives them back to the
@@ -281,18 +276,17 @@ func (s *staging) reset() {
 //
 // The ranks of a process read at once, each with its part of the processors.
 func restore(r *resumed, t *zero.Trainer, workers int) error {
-	for _, kind := range t.Kinds() {
-		if kind != zero.Master && !r.trained() {
-			continue
-		}
-		err := t.Fill(kind, func(p zero.Part, dst []float32) error {
-			return r.ReadF32(p.Param.Name, kind, p.At, dst, workers)
-		})
-		if err != nil {
-			return err
-		}
+	kinds := t.Kinds()
+	if !r.trained() {
+		kinds = []string{zero.Master}
 	}
-	return nil
+	return t.FillAll(kinds, func(want []zero.Want) error {
+		reqs := make([]checkpoint.RequestF32, len(want))
+		for i, w := range want {
+			reqs[i] = checkpoint.RequestF32{Name: w.Param.Name, Kind: w.Kind, Range: w.At, Into: w.Into}
+		}
+		return r.ReadAllF32(reqs, workers)
+	})
 }
 
 // resumed is a checkpoint that fits a job, and what the job goes on from.

@@ -192,13 +192,17 @@ func (d *disk) reclaimFile(name string) error {
 }
 
 // read fills the beginning of a slot from a block.
-func (d *disk) read(b *block, to device.Buffer) error {
+func (d *disk) read(b *block, to device.Buffer) error { return d.readSome(b, to, nil) }
+
+// readSome is read of those chunks, given as their bytes of the block, that are
+// wanted; nil wants all.
+func (d *disk) readSome(b *block, to device.Buffer, wanted func(lo, hi int) bool) error {
 	mem := d.mem(b, to)
 	if !b.written {
 		clear(mem)
 		return nil
 	}
-	if err := d.reads.move(d.file, b, mem, false); err != nil {
+	if err := d.reads.move(d.file, b, mem, wanted, false); err != nil {
 		return fmt.Errorf("%s: %w", d.name, err)
 	}
 	return nil
@@ -207,7 +211,7 @@ func (d *disk) read(b *block, to device.Buffer) error {
 // write writes the beginning of a slot to a block.
 func (d *disk) write(b *block, from device.Buffer) error {
 	mem := d.mem(b, from)
-	if err := d.writes.move(d.file, b, mem, true); err != nil {
+	if err := d.writes.move(d.file, b, mem, nil, true); err != nil {
 		return fmt.Errorf("%s: %w", d.name, err)
 	}
 	b.written = true
@@ -331,27 +335,28 @@ func newLanes(timeout time.Duration) *lanes {
 	return l
 }
 
-// move moves a block between memory and the file, its chunks on the lanes in
-// turn.
-func (l *lanes) move(f File, b *block, mem []byte, write bool) (err error) {
+// move moves the wanted chunks of a block, nil for all, between memory and the
+// file, on the lanes in turn.
+func (l *lanes) move(f File, b *block, mem []byte, wanted func(lo, hi int) bool, write bool) (err error) {
 	if l.stuck.Load() {
 		return errors.New("the disk does not answer")
 	}
-	sent := 0
-	for i := range len(b.sums) + len(l.lane) {
-		at, before := &l.lane[i%len(l.lane)], i-len(l.lane) // the chunk that the lane has
-		if before >= 0 && before < sent {
-			if e := l.await(at, b, before); err == nil {
+	var has [laneCount]int // 1 + the chunk that a lane has, or 0
+	for i := range len(b.sums) + laneCount {
+		lane := i % laneCount
+		if has[lane] > 0 {
+			if e := l.await(&l.lane[lane], b, has[lane]-1); err == nil {
 				err = e
 			}
 			if l.stuck.Load() {
 				return err
 			}
+			has[lane] = 0
 		}
-		if i < len(b.sums) && err == nil {
-			lo, hi := i*chunk, min((i+1)*chunk, len(mem))
-			at.todo <- transfer{f, mem[lo:hi], b.off + int64(lo), &b.sums[i], write}
-			sent = i + 1
+		lo, hi := i*chunk, min((i+1)*chunk, len(mem))
+		if i < len(b.sums) && err == nil && (wanted == nil || wanted(lo, hi)) {
+			l.lane[lane].todo <- transfer{f, mem[lo:hi], b.off + int64(lo), &b.sums[i], write}
+			has[lane] = i + 1
 		}
 	}
 	return err

@@ -18,6 +18,7 @@ import (
 	"zeroth/device"
 	"zeroth/device/cpu"
 	"zeroth/offload"
+	"zeroth/shard"
 )
 
 // rig is a store on two devices of this machine, with its queues.
@@ -563,5 +564,70 @@ func TestFileTransfers(t *testing.T) {
 		for _, m := range mem {
 			dev.Free(m)
 		}
+	}
+}
+
+// Peek reads of a tile what is asked for, to the chunk, and no more; and it is
+// what was written.
+func TestPeekReadsWhatIsAskedFor(t *testing.T) {
+	var read atomic.Int64
+	cfg := onDisk(t.TempDir(), "peek", 0)
+	cfg.Tile, cfg.Buffers = 0, 2
+	cfg.Scratch.Files = offload.Hook{Files: offload.OS{}, Before: func(o offload.Op) error {
+		if o.Do == "read" && o.Off > 0 {
+			read.Add(o.Bytes)
+		}
+		return nil
+	}}
+	const chunk, n = 512 << 10, 1 << 20
+	r, err := newRig(t, cfg, []offload.Unit{{Name: "a", Len: 2 * n}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rng, m := rand.New(rand.NewPCG(1, 2)), newModel(r.units, 2)
+	for tile := range 2 {
+		r.update(0, tile, m, true, rng)
+	}
+	if err := r.work.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		in     shard.Range
+		chunks int64 // of each of the three vectors, which are 8 chunks long
+	}{{shard.Range{Lo: 0, Hi: n}, 8}, {shard.Range{Lo: n + 5, Hi: n + 6}, 1}, {shard.Range{Lo: n + chunk/4 - 1, Hi: n + chunk/4 + 1}, 2}, {shard.Range{Lo: 2*n - 9, Hi: 2 * n}, 1}} {
+		for _, q := range r.queues {
+			if err := q.Wait(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		read.Store(0)
+		tile := c.in.Lo / n
+		st := r.Peek(0, tile, c.in)
+		r.work.After(st.Ready[0])
+		r.work.After(st.Ready[1])
+		if err := r.work.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		for j, v := range vectors(st, 2) {
+			if got := v.Slice(c.in.Lo-st.At.Lo, c.in.Hi-st.At.Lo).F32(); !slices.Equal(got, m[0][j][c.in.Lo:c.in.Hi]) {
+				t.Errorf("%v: vector %d differs", c.in, j)
+			}
+		}
+		if read.Load() != 3*c.chunks*chunk {
+			t.Errorf("%v: %d bytes are read, want %d", c.in, read.Load(), 3*c.chunks*chunk)
+		}
+		r.Release(0, tile, r.work.Mark(), false)
+	}
+}
+
+// Tiles are apart while they take different slots: with two of them, each from
+// the next and not from the one after.
+func TestApart(t *testing.T) {
+	r, err := newRig(t, onDisk(t.TempDir(), "apart", 0), two)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !r.Apart(0, 0, 0, 1) || r.Apart(0, 0, 0, 2) || !r.Apart(0, 2, 1, 0) || r.Apart(0, 1, 1, 0) || r.Apart(0, 1, 0, 1) {
+		t.Error("tiles 0 to 2 of a and 0 of b on two slots")
 	}
 }
