@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"zeroth/checkpoint"
+	"zeroth/checkpoint/vfs"
 	"zeroth/collective"
 	"zeroth/device"
 	"zeroth/device/cpu"
@@ -188,6 +189,7 @@ type Seams struct {
 	Wrap  func(rank int, g collective.Ranks) collective.Ranks // fault or delay wrappers around a rank's groups; may be nil
 	Files offload.Files                                       // the disk; nil is the machine's
 	Tile  int                                                 // most elements offloaded at a time; 0 is offload's choice
+	Saves vfs.FS                                              // where checkpoints are written; nil is the machine's
 }
 
 // Open builds every rank of the job, with parameters not yet set. wrap, if not
@@ -224,7 +226,7 @@ func (c *Config) OpenWith(s Seams) ([]*Rank, error) {
 			err = rank.open(c, plan.Arena, run, s)
 		}
 		if err == nil && c.saves() {
-			rank.saver, err = c.newSaver(rank, saves[r], tuner)
+			rank.saver, err = c.newSaver(rank, saves[r], tuner, s.Saves)
 		}
 		if err != nil {
 			closeAll(ranks)

@@ -33,11 +33,15 @@ func Train(ctx context.Context, c *Config, out string, obs Observer) error {
 // The run folder may be that of the run which made it: then metrics.jsonl goes
 // on after the checkpoint's step.
 func Resume(ctx context.Context, c *Config, out, which string, obs Observer) error {
+	return ResumeWith(ctx, c, out, which, obs, Seams{})
+}
+
+// ResumeWith is Resume with what a test puts between the job and the world.
+func ResumeWith(ctx context.Context, c *Config, out, which string, obs Observer, s Seams) error {
 	file := c.YAML() // as it can be run again, in another folder
-	if c.Checkpoint.Dir == "" {
-		here := *c
-		here.Checkpoint.Dir = filepath.Join(out, checkpointFolder)
-		c = &here
+	here := *c
+	if c = &here; c.Checkpoint.Dir == "" {
+		c.Checkpoint.Dir = filepath.Join(out, checkpointFolder)
 	}
 	set, weights, err := c.openInputs(ctx, obs)
 	if err != nil {
@@ -50,11 +54,15 @@ func Resume(ctx context.Context, c *Config, out, which string, obs Observer) err
 		return err
 	}
 	defer start.close()
-	ranks, err := c.Open(nil)
+	c.Model.tokensOf(start)
+	ranks, err := c.OpenWith(s)
 	if err != nil {
 		return err
 	}
 	defer closeAll(ranks)
+	if err := c.room(ranks[0], obs); err != nil {
+		return err
+	}
 	rec, err := record(out, file, which == "", start.Step, obs)
 	if err != nil {
 		return err
@@ -70,6 +78,9 @@ func Resume(ctx context.Context, c *Config, out, which string, obs Observer) err
 	trace.attach(ranks)
 	stopped, err := c.train(ctx, ranks, set, start, rec)
 	trace.detach(ranks)
+	if err != nil {
+		finishSaves(ranks, func(end saved) { rec.Note(end.String()) })
+	}
 	if err == nil {
 		err = c.export(ranks, filepath.Join(out, modelFolder))
 	}

@@ -106,6 +106,13 @@ func (d *disk) open(layout uint32) (err error) {
 	if err := d.reclaim(); err != nil {
 		return err
 	}
+	free, err := d.Files.Space(d.Dir)
+	if err == nil && free < d.size {
+		return fmt.Errorf("make %s: it takes %d bytes, %d are free: make room, name another folder, or offload less (zero.offload.ratio)", d.name, d.size, free)
+	}
+	if err != nil && !errors.Is(err, errors.ErrUnsupported) {
+		return fmt.Errorf("room in %s: %w", d.Dir, cause(err))
+	}
 	if d.file, err = d.Files.Create(d.name); err != nil {
 		return fmt.Errorf("make %s: %w", d.name, cause(err))
 	}

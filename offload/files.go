@@ -16,6 +16,9 @@ type Files interface {
 	// List is the names in a folder.
 	List(dir string) ([]string, error)
 	Remove(name string) error
+	// Space is the bytes that can still be written in a folder; errors.ErrUnsupported
+	// where nobody knows.
+	Space(dir string) (int64, error)
 }
 
 // File is an open file. ReadAt and WriteAt may run at once on ranges that do
@@ -97,6 +100,9 @@ func (OS) List(dir string) ([]string, error) {
 // Remove implements Files.
 func (OS) Remove(name string) error { return os.Remove(name) }
 
+// Space implements Files.
+func (OS) Space(dir string) (int64, error) { return space(dir) }
+
 // Reserve implements File.
 func (f *osFile) Reserve(n int64) error {
 	if err := allocate(f.File, n); !errors.Is(err, errors.ErrUnsupported) {
@@ -152,7 +158,7 @@ func (f *osFile) end() {
 
 // Op is a file operation about to happen.
 type Op struct {
-	Do    string // create, claim, list, remove, reserve, read, write
+	Do    string // create, claim, list, remove, space, reserve, read, write
 	Name  string
 	Off   int64 // of a read or write, bytes
 	Bytes int64 // of a read, write or reserve
@@ -198,6 +204,14 @@ func (h Hook) Remove(name string) error {
 		return err
 	}
 	return h.Files.Remove(name)
+}
+
+// Space implements Files.
+func (h Hook) Space(dir string) (int64, error) {
+	if err := h.Before(Op{Do: "space", Name: dir}); err != nil {
+		return 0, err
+	}
+	return h.Files.Space(dir)
 }
 
 type hookFile struct {

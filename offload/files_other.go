@@ -9,6 +9,8 @@ import (
 
 func allocate(*os.File, int64) error { return errors.ErrUnsupported }
 
+func space(string) (int64, error) { return 0, errors.ErrUnsupported }
+
 func direct(*os.File, bool) bool { return false }
 
 // aio is Linux's.
