@@ -8354,7 +8354,7 @@ done:
 	RET
 
 // func copyPairs(dst *byte, src *byte, ld int, k int, width int, stride int)
-// Requires: AVX, AVX512F, BMI2
+// Requires: AVX, AVX512F, BMI2, MMX+
 TEXT ·copyPairs(SB), NOSPLIT, $0-48
 	MOVQ  dst+0(FP), AX
 	MOVQ  src+8(FP), CX
@@ -8369,6 +8369,8 @@ TEXT ·copyPairs(SB), NOSPLIT, $0-48
 	KMOVW R8, K1
 	SHRQ  $0x10, R8
 	KMOVW R8, K2
+	MOVQ  BX, R8
+	SHLQ  $0x05, R8
 	CMPQ  DI, $0x10
 	JLE   few
 	SUBQ  $0x02, DX
@@ -8376,6 +8378,8 @@ TEXT ·copyPairs(SB), NOSPLIT, $0-48
 
 wide:
 	LEAQ        (CX)(BX*1), DI
+	PREFETCHT0  (CX)(R8*1)
+	PREFETCHT0  (DI)(R8*1)
 	VPMOVZXWD.Z (CX), K1, Z0
 	VPMOVZXWD.Z (DI), K1, Z1
 	VPSLLD      $0x10, Z1, Z1
@@ -8409,6 +8413,8 @@ few:
 
 narrow:
 	LEAQ        (CX)(BX*1), DI
+	PREFETCHT0  (CX)(R8*1)
+	PREFETCHT0  (DI)(R8*1)
 	VPMOVZXWD.Z (CX), K1, Z0
 	VPMOVZXWD.Z (DI), K1, Z1
 	VPSLLD      $0x10, Z1, Z1
@@ -8730,6 +8736,7 @@ DATA tileConfig<>+63(SB)/1, $0x00
 GLOBL tileConfig<>(SB), RODATA|NOPTR, $64
 
 // func amxBlock(k int, a *byte, b *byte, base *byte, ldb int, c *byte, ldc int)
+// Requires: MMX+
 TEXT ·amxBlock(SB), NOSPLIT, $0-56
 	MOVQ  k+0(FP), AX
 	LEAQ  tileConfig<>+0(SB), R8
@@ -8789,75 +8796,80 @@ TEXT ·amxBlock(SB), NOSPLIT, $0-56
 	MOVQ  $0x00000040, CX
 	MOVQ  $0x00000080, BX
 	TESTQ AX, AX
-	JZ    done
+	JZ    multiplied
 
-loop:
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xa4
-	BYTE $0x0e
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xb4
-	BYTE $0x1a
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xbc
-	BYTE $0x1a
-	BYTE $0x40
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xac
-	BYTE $0x0e
-	BYTE $0x00
-	BYTE $0x04
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x4a
-	BYTE $0x5c
-	BYTE $0xc4
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x42
-	BYTE $0x5c
-	BYTE $0xcc
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x4a
-	BYTE $0x5c
-	BYTE $0xd5
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x42
-	BYTE $0x5c
-	BYTE $0xdd
-	ADDQ $0x00000800, SI
-	ADDQ $0x00000800, DX
-	SUBQ $0x10, AX
-	JNZ  loop
+multiply:
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x7b
+	BYTE       $0x4b
+	BYTE       $0xa4
+	BYTE       $0x0e
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x7b
+	BYTE       $0x4b
+	BYTE       $0xb4
+	BYTE       $0x1a
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x7b
+	BYTE       $0x4b
+	BYTE       $0xbc
+	BYTE       $0x1a
+	BYTE       $0x40
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x7b
+	BYTE       $0x4b
+	BYTE       $0xac
+	BYTE       $0x0e
+	BYTE       $0x00
+	BYTE       $0x04
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x4a
+	BYTE       $0x5c
+	BYTE       $0xc4
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x42
+	BYTE       $0x5c
+	BYTE       $0xcc
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x4a
+	BYTE       $0x5c
+	BYTE       $0xd5
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x42
+	BYTE       $0x5c
+	BYTE       $0xdd
+	PREFETCHT1 (R8)
+	PREFETCHT1 64(R8)
+	PREFETCHT1 128(R8)
+	PREFETCHT1 192(R8)
+	ADDQ       $0x00000100, R8
+	ADDQ       $0x00000800, SI
+	ADDQ       $0x00000800, DX
+	SUBQ       $0x10, AX
+	JNZ        multiply
 
-done:
+multiplied:
 	MOVQ c+40(FP), DI
 	MOVQ ldc+48(FP), CX
 	SHLQ $0x02, CX
@@ -8909,6 +8921,554 @@ done:
 	BYTE $0x78
 	BYTE $0x49
 	BYTE $0xc0
+	RET
+
+// func amxRowF32(k int, a *byte, b *byte, step int, c *byte, ld int, n int, add int, stage *byte)
+// Requires: AVX, MMX+
+TEXT ·amxRowF32(SB), NOSPLIT, $0-72
+	LEAQ tileConfig<>+0(SB), R8
+	BYTE $0xc4
+	BYTE $0xc2
+	BYTE $0x78
+	BYTE $0x49
+	BYTE $0x00
+	MOVQ a+8(FP), R12
+	MOVQ b+16(FP), R13
+	MOVQ c+32(FP), DI
+	MOVQ ld+40(FP), R9
+	MOVQ n+48(FP), R15
+	MOVQ $0x00000080, BX
+	SHLQ $0x02, R9
+	MOVQ k+0(FP), R8
+	SHLQ $0x07, R8
+	ADDQ R12, R8
+
+tile:
+	MOVQ  add+56(FP), CX
+	TESTQ CX, CX
+	JZ    bias
+	MOVQ  R9, R10
+	SHLQ  $0x04, R10
+	ADDQ  DI, R10
+	BYTE  $0xc4
+	BYTE  $0xa2
+	BYTE  $0x7b
+	BYTE  $0x4b
+	BYTE  $0x84
+	BYTE  $0x0f
+	BYTE  $0x00
+	BYTE  $0x00
+	BYTE  $0x00
+	BYTE  $0x00
+	BYTE  $0xc4
+	BYTE  $0xa2
+	BYTE  $0x7b
+	BYTE  $0x4b
+	BYTE  $0x8c
+	BYTE  $0x0f
+	BYTE  $0x40
+	BYTE  $0x00
+	BYTE  $0x00
+	BYTE  $0x00
+	BYTE  $0xc4
+	BYTE  $0x82
+	BYTE  $0x7b
+	BYTE  $0x4b
+	BYTE  $0x94
+	BYTE  $0x0a
+	BYTE  $0x00
+	BYTE  $0x00
+	BYTE  $0x00
+	BYTE  $0x00
+	BYTE  $0xc4
+	BYTE  $0x82
+	BYTE  $0x7b
+	BYTE  $0x4b
+	BYTE  $0x9c
+	BYTE  $0x0a
+	BYTE  $0x40
+	BYTE  $0x00
+	BYTE  $0x00
+	BYTE  $0x00
+	JMP   begun
+
+bias:
+	MOVQ R13, DX
+	XORQ CX, CX
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0x84
+	BYTE $0x0a
+	BYTE $0x80
+	BYTE $0xff
+	BYTE $0xff
+	BYTE $0xff
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0x8c
+	BYTE $0x0a
+	BYTE $0xc0
+	BYTE $0xff
+	BYTE $0xff
+	BYTE $0xff
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0x94
+	BYTE $0x0a
+	BYTE $0x80
+	BYTE $0xff
+	BYTE $0xff
+	BYTE $0xff
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0x9c
+	BYTE $0x0a
+	BYTE $0xc0
+	BYTE $0xff
+	BYTE $0xff
+	BYTE $0xff
+
+begun:
+	MOVQ  $0x00000040, CX
+	MOVQ  R12, SI
+	MOVQ  R13, DX
+	MOVQ  k+0(FP), R11
+	TESTQ R11, R11
+	JZ    multiplied
+
+multiply:
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x7b
+	BYTE       $0x4b
+	BYTE       $0xa4
+	BYTE       $0x0e
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x7b
+	BYTE       $0x4b
+	BYTE       $0xb4
+	BYTE       $0x1a
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x7b
+	BYTE       $0x4b
+	BYTE       $0xbc
+	BYTE       $0x1a
+	BYTE       $0x40
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x7b
+	BYTE       $0x4b
+	BYTE       $0xac
+	BYTE       $0x0e
+	BYTE       $0x00
+	BYTE       $0x04
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x4a
+	BYTE       $0x5c
+	BYTE       $0xc4
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x42
+	BYTE       $0x5c
+	BYTE       $0xcc
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x4a
+	BYTE       $0x5c
+	BYTE       $0xd5
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x42
+	BYTE       $0x5c
+	BYTE       $0xdd
+	PREFETCHT1 (R8)
+	PREFETCHT1 64(R8)
+	PREFETCHT1 128(R8)
+	PREFETCHT1 192(R8)
+	ADDQ       $0x00000100, R8
+	ADDQ       $0x00000800, SI
+	ADDQ       $0x00000800, DX
+	SUBQ       $0x10, R11
+	JNZ        multiply
+
+multiplied:
+	MOVQ R9, R10
+	SHLQ $0x04, R10
+	ADDQ DI, R10
+	BYTE $0xc4
+	BYTE $0xa2
+	BYTE $0x7a
+	BYTE $0x4b
+	BYTE $0x84
+	BYTE $0x0f
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0xc4
+	BYTE $0xa2
+	BYTE $0x7a
+	BYTE $0x4b
+	BYTE $0x8c
+	BYTE $0x0f
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7a
+	BYTE $0x4b
+	BYTE $0x94
+	BYTE $0x0a
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7a
+	BYTE $0x4b
+	BYTE $0x9c
+	BYTE $0x0a
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	SUBQ $-128, DI
+	MOVQ step+24(FP), CX
+	ADDQ CX, R13
+	DECQ R15
+	JNZ  tile
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x78
+	BYTE $0x49
+	BYTE $0xc0
+	VZEROUPPER
+	RET
+
+// func amxRowBF16(k int, a *byte, b *byte, step int, c *byte, ld int, n int, add int, stage *byte)
+// Requires: AVX, AVX512F, MMX+
+TEXT ·amxRowBF16(SB), NOSPLIT, $0-72
+	LEAQ tileConfig<>+0(SB), R8
+	BYTE $0xc4
+	BYTE $0xc2
+	BYTE $0x78
+	BYTE $0x49
+	BYTE $0x00
+	MOVQ a+8(FP), R12
+	MOVQ b+16(FP), R13
+	MOVQ c+32(FP), DI
+	MOVQ ld+40(FP), R9
+	MOVQ n+48(FP), R15
+	MOVQ $0x00000080, BX
+	ADDQ R9, R9
+	MOVQ stage+64(FP), R10
+	LEAQ 4096(R10), AX
+	MOVQ k+0(FP), R8
+	SHLQ $0x07, R8
+	ADDQ R12, R8
+
+tile:
+	MOVQ  R13, DX
+	XORQ  CX, CX
+	BYTE  $0xc4
+	BYTE  $0xe2
+	BYTE  $0x7b
+	BYTE  $0x4b
+	BYTE  $0x84
+	BYTE  $0x0a
+	BYTE  $0x80
+	BYTE  $0xff
+	BYTE  $0xff
+	BYTE  $0xff
+	BYTE  $0xc4
+	BYTE  $0xe2
+	BYTE  $0x7b
+	BYTE  $0x4b
+	BYTE  $0x8c
+	BYTE  $0x0a
+	BYTE  $0xc0
+	BYTE  $0xff
+	BYTE  $0xff
+	BYTE  $0xff
+	BYTE  $0xc4
+	BYTE  $0xe2
+	BYTE  $0x7b
+	BYTE  $0x4b
+	BYTE  $0x94
+	BYTE  $0x0a
+	BYTE  $0x80
+	BYTE  $0xff
+	BYTE  $0xff
+	BYTE  $0xff
+	BYTE  $0xc4
+	BYTE  $0xe2
+	BYTE  $0x7b
+	BYTE  $0x4b
+	BYTE  $0x9c
+	BYTE  $0x0a
+	BYTE  $0xc0
+	BYTE  $0xff
+	BYTE  $0xff
+	BYTE  $0xff
+	MOVQ  $0x00000040, CX
+	MOVQ  R12, SI
+	MOVQ  R13, DX
+	MOVQ  k+0(FP), R11
+	TESTQ R11, R11
+	JZ    multiplied
+
+multiply:
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x7b
+	BYTE       $0x4b
+	BYTE       $0xa4
+	BYTE       $0x0e
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x7b
+	BYTE       $0x4b
+	BYTE       $0xb4
+	BYTE       $0x1a
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x7b
+	BYTE       $0x4b
+	BYTE       $0xbc
+	BYTE       $0x1a
+	BYTE       $0x40
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x7b
+	BYTE       $0x4b
+	BYTE       $0xac
+	BYTE       $0x0e
+	BYTE       $0x00
+	BYTE       $0x04
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x4a
+	BYTE       $0x5c
+	BYTE       $0xc4
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x42
+	BYTE       $0x5c
+	BYTE       $0xcc
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x4a
+	BYTE       $0x5c
+	BYTE       $0xd5
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x42
+	BYTE       $0x5c
+	BYTE       $0xdd
+	PREFETCHT1 (R8)
+	PREFETCHT1 64(R8)
+	PREFETCHT1 128(R8)
+	PREFETCHT1 192(R8)
+	ADDQ       $0x00000100, R8
+	ADDQ       $0x00000800, SI
+	ADDQ       $0x00000800, DX
+	SUBQ       $0x10, R11
+	JNZ        multiply
+
+multiplied:
+	MOVQ n+48(FP), CX
+	CMPQ R15, CX
+	JE   first
+	MOVQ AX, SI
+	MOVQ DI, DX
+	MOVQ $0x00000008, CX
+
+before:
+	VMOVUPS (SI), Z0
+	VMOVUPS 64(SI), Z1
+	BYTE    $0x62
+	BYTE    $0xf2
+	BYTE    $0x77
+	BYTE    $0x48
+	BYTE    $0x72
+	BYTE    $0xc0
+	VMOVUPS Z0, (DX)
+	ADDQ    R9, DX
+	VMOVUPS 128(SI), Z2
+	VMOVUPS 192(SI), Z3
+	BYTE    $0x62
+	BYTE    $0xf2
+	BYTE    $0x67
+	BYTE    $0x48
+	BYTE    $0x72
+	BYTE    $0xd2
+	VMOVUPS Z2, (DX)
+	ADDQ    R9, DX
+	VMOVUPS 256(SI), Z4
+	VMOVUPS 320(SI), Z5
+	BYTE    $0x62
+	BYTE    $0xf2
+	BYTE    $0x57
+	BYTE    $0x48
+	BYTE    $0x72
+	BYTE    $0xe4
+	VMOVUPS Z4, (DX)
+	ADDQ    R9, DX
+	VMOVUPS 384(SI), Z6
+	VMOVUPS 448(SI), Z7
+	BYTE    $0x62
+	BYTE    $0xf2
+	BYTE    $0x47
+	BYTE    $0x48
+	BYTE    $0x72
+	BYTE    $0xf6
+	VMOVUPS Z6, (DX)
+	ADDQ    R9, DX
+	ADDQ    $0x00000200, SI
+	DECQ    CX
+	JNZ     before
+	ADDQ    $0x40, DI
+
+first:
+	BYTE  $0xc4
+	BYTE  $0xc2
+	BYTE  $0x7a
+	BYTE  $0x4b
+	BYTE  $0x84
+	BYTE  $0x1a
+	BYTE  $0x00
+	BYTE  $0x00
+	BYTE  $0x00
+	BYTE  $0x00
+	BYTE  $0xc4
+	BYTE  $0xc2
+	BYTE  $0x7a
+	BYTE  $0x4b
+	BYTE  $0x8c
+	BYTE  $0x1a
+	BYTE  $0x40
+	BYTE  $0x00
+	BYTE  $0x00
+	BYTE  $0x00
+	BYTE  $0xc4
+	BYTE  $0xc2
+	BYTE  $0x7a
+	BYTE  $0x4b
+	BYTE  $0x94
+	BYTE  $0x1a
+	BYTE  $0x00
+	BYTE  $0x08
+	BYTE  $0x00
+	BYTE  $0x00
+	BYTE  $0xc4
+	BYTE  $0xc2
+	BYTE  $0x7a
+	BYTE  $0x4b
+	BYTE  $0x9c
+	BYTE  $0x1a
+	BYTE  $0x40
+	BYTE  $0x08
+	BYTE  $0x00
+	BYTE  $0x00
+	XCHGQ R10, AX
+	MOVQ  step+24(FP), CX
+	ADDQ  CX, R13
+	DECQ  R15
+	JNZ   tile
+	MOVQ  AX, SI
+	MOVQ  DI, DX
+	MOVQ  $0x00000008, CX
+
+end:
+	VMOVUPS (SI), Z0
+	VMOVUPS 64(SI), Z1
+	BYTE    $0x62
+	BYTE    $0xf2
+	BYTE    $0x77
+	BYTE    $0x48
+	BYTE    $0x72
+	BYTE    $0xc0
+	VMOVUPS Z0, (DX)
+	ADDQ    R9, DX
+	VMOVUPS 128(SI), Z2
+	VMOVUPS 192(SI), Z3
+	BYTE    $0x62
+	BYTE    $0xf2
+	BYTE    $0x67
+	BYTE    $0x48
+	BYTE    $0x72
+	BYTE    $0xd2
+	VMOVUPS Z2, (DX)
+	ADDQ    R9, DX
+	VMOVUPS 256(SI), Z4
+	VMOVUPS 320(SI), Z5
+	BYTE    $0x62
+	BYTE    $0xf2
+	BYTE    $0x57
+	BYTE    $0x48
+	BYTE    $0x72
+	BYTE    $0xe4
+	VMOVUPS Z4, (DX)
+	ADDQ    R9, DX
+	VMOVUPS 384(SI), Z6
+	VMOVUPS 448(SI), Z7
+	BYTE    $0x62
+	BYTE    $0xf2
+	BYTE    $0x47
+	BYTE    $0x48
+	BYTE    $0x72
+	BYTE    $0xf6
+	VMOVUPS Z6, (DX)
+	ADDQ    R9, DX
+	ADDQ    $0x00000200, SI
+	DECQ    CX
+	JNZ     end
+	BYTE    $0xc4
+	BYTE    $0xe2
+	BYTE    $0x78
+	BYTE    $0x49
+	BYTE    $0xc0
+	VZEROUPPER
 	RET
 
 // func amxRows(dst *byte, src *byte, ld int, k int, width int, stride int)

@@ -89,6 +89,16 @@ func transPairs(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int
 //go:noescape
 func amxBlock(k int, a unsafe.Pointer, b unsafe.Pointer, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc int)
 
+// amxRowF32 is n whole tiles side by side from k words (a multiple of 16), of float32, whose panels of B are step bytes apart, each led by its bias.
+//
+//go:noescape
+func amxRowF32(k int, a unsafe.Pointer, b unsafe.Pointer, step int, c unsafe.Pointer, ld int, n int, add int, stage unsafe.Pointer)
+
+// amxRowBF16 is n whole tiles side by side from k words (a multiple of 16), of bf16, whose panels of B are step bytes apart, each led by its bias.
+//
+//go:noescape
+func amxRowBF16(k int, a unsafe.Pointer, b unsafe.Pointer, step int, c unsafe.Pointer, ld int, n int, add int, stage unsafe.Pointer)
+
 // amxRows packs at most 32 rows of k bf16 into tiles; stride does not matter.
 //
 //go:noescape

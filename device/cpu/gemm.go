@@ -263,7 +263,7 @@ func (g *gemm) rowPanel(mem gemmScratch, p, s0, s1 int) {
 	case g.stripped():
 		acc = sums{unsafe.Pointer(&g.strip[(i-g.i0)*g.nc()]), g.nc(), g.j0}
 	}
-	for s := s0; s < s1; s++ {
+	for s := s0 + g.whole(mem, acc, a, k, i, rows, s0, s1); s < s1; s++ {
 		j := g.j0 + s*nr
 		cols := min(nr, g.j1-j)
 		panel := mem.b[(s-s0)*g.panelLen():]
@@ -304,6 +304,33 @@ func (g *gemm) rowPanel(mem gemmScratch, p, s0, s1 int) {
 			g.isa.move(acc.at(j), acc.ld, stage.p, nr, rows, cols)
 		}
 	}
+}
+
+// whole computes the tiles of a row panel that lie whole in C in one go, where
+// the instruction set can, and returns how many these are.
+func (g *gemm) whole(mem gemmScratch, acc sums, a unsafe.Pointer, k, i, rows, s0, s1 int) int {
+	n, nr := s1-s0, g.isa.nr
+	if g.j0+s1*nr > g.j1 {
+		n--
+	}
+	if n == 0 || rows < g.isa.mr || g.isa.row == nil || g.add && (g.bias.N != 0 || !g.direct()) {
+		return 0
+	}
+	b, step, j := unsafe.Pointer(&mem.b[nr]), 4*g.panelLen(), g.j0+s0*nr
+	switch {
+	case g.direct() || !g.last():
+		old := 0
+		if g.add || !g.first() {
+			old = 1
+		}
+		g.isa.row[device.F32](k, a, b, step, acc.at(j), acc.ld, n, old, nil)
+		return n
+	case g.first() && g.c.Buf.Type == device.BF16:
+		at := i*g.c.Ld + j
+		g.isa.row[device.BF16](k, a, b, step, g.c.Buf.Slice(at, g.c.Buf.N).Ptr, g.c.Ld, n, 0, unsafe.Pointer(&mem.tile[0]))
+		return n
+	}
+	return 0
 }
 
 // addBias is for the rare product that adds to the old C and has a bias.

@@ -52,11 +52,13 @@ var avx512bf16 = isa{
 var packPairs = packing{side: [3]packFunc{device.BF16: copyPairs}, apart: [3]packFunc{device.BF16: transPairs}, sideLanes: 32, apartLanes: 16}
 
 // amx has tiles of 32 by 32: four tile registers of sums, two of A, two of B.
+// Every processor that has it has the bf16 instructions of AVX-512.
 var amx = isa{
 	name: "amx", mr: 32, nr: 32, kc: kcBF16, pair: 2, unit: 16, padded: true,
 	a:    packing{side: [3]packFunc{device.BF16: amxColumns}, apart: [3]packFunc{device.BF16: amxRows}, sideLanes: 16, apartLanes: 32, tiles: true},
 	b:    packPairs,
 	tile: []tileFunc{32: amxTile}, whole: true, moves: &moves512,
+	row: []rowFunc{device.F32: amxRowF32, device.BF16: amxRowBF16},
 }
 
 func amxTile(k int, a, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc, _ int) {
@@ -71,7 +73,7 @@ func nativeBF16() (found []*isa) {
 	if b, d, c := cpuVendor(); hasAVX512() && x.HasAVX512BF16 && b == 0x68747541 && d == 0x69746e65 && c == 0x444d4163 { // AuthenticAMD
 		found = append(found, &avx512bf16)
 	}
-	if hasAVX512() && x.HasAMXTile && x.HasAMXBF16 && permitAMX() {
+	if hasAVX512() && x.HasAVX512BF16 && x.HasAMXTile && x.HasAMXBF16 && permitAMX() {
 		found = append(found, &amx)
 	}
 	return found

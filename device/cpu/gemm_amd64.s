@@ -4113,7 +4113,7 @@ partial:
 	RET
 
 // func copy512F32(dst *byte, src *byte, ld int, k int, width int, stride int)
-// Requires: AVX, AVX512F, BMI2
+// Requires: AVX, AVX512F, BMI2, MMX+
 TEXT ·copy512F32(SB), NOSPLIT, $0-48
 	MOVQ  dst+0(FP), AX
 	MOVQ  src+8(FP), CX
@@ -4131,16 +4131,20 @@ TEXT ·copy512F32(SB), NOSPLIT, $0-48
 	KMOVW R8, K2
 	CMPQ  DI, $0x10
 	JLE   narrow
+	MOVQ  BX, DI
+	SHLQ  $0x05, DI
 
 wide:
-	VMOVUPS.Z (CX), K1, Z0
-	VMOVUPS.Z 64(CX), K2, Z1
-	VMOVUPS   Z0, (AX)
-	VMOVUPS   Z1, 64(AX)
-	ADDQ      BX, CX
-	ADDQ      SI, AX
-	DECQ      DX
-	JNZ       wide
+	PREFETCHT0 (CX)(DI*1)
+	PREFETCHT0 64(CX)(DI*1)
+	VMOVUPS.Z  (CX), K1, Z0
+	VMOVUPS.Z  64(CX), K2, Z1
+	VMOVUPS    Z0, (AX)
+	VMOVUPS    Z1, 64(AX)
+	ADDQ       BX, CX
+	ADDQ       SI, AX
+	DECQ       DX
+	JNZ        wide
 	VZEROUPPER
 	RET
 
@@ -4390,7 +4394,7 @@ done:
 	RET
 
 // func copy512BF16(dst *byte, src *byte, ld int, k int, width int, stride int)
-// Requires: AVX, AVX512F, BMI2
+// Requires: AVX, AVX512F, BMI2, MMX+
 TEXT ·copy512BF16(SB), NOSPLIT, $0-48
 	MOVQ  dst+0(FP), AX
 	MOVQ  src+8(FP), CX
@@ -4407,8 +4411,11 @@ TEXT ·copy512BF16(SB), NOSPLIT, $0-48
 	KMOVW R8, K2
 	CMPQ  DI, $0x10
 	JLE   narrow
+	MOVQ  BX, DI
+	SHLQ  $0x05, DI
 
 wide:
+	PREFETCHT0  (CX)(DI*1)
 	VPMOVZXWD.Z (CX), K1, Z0
 	VPSLLD      $0x10, Z0, Z0
 	VPMOVZXWD.Z 32(CX), K2, Z1
@@ -4684,7 +4691,7 @@ done:
 	RET
 
 // func copy512F16(dst *byte, src *byte, ld int, k int, width int, stride int)
-// Requires: AVX, AVX512F, BMI2
+// Requires: AVX, AVX512F, BMI2, MMX+
 TEXT ·copy512F16(SB), NOSPLIT, $0-48
 	MOVQ  dst+0(FP), AX
 	MOVQ  src+8(FP), CX
@@ -4701,8 +4708,11 @@ TEXT ·copy512F16(SB), NOSPLIT, $0-48
 	KMOVW R8, K2
 	CMPQ  DI, $0x10
 	JLE   narrow
+	MOVQ  BX, DI
+	SHLQ  $0x05, DI
 
 wide:
+	PREFETCHT0  (CX)(DI*1)
 	VCVTPH2PS.Z (CX), K1, Z0
 	VCVTPH2PS.Z 32(CX), K2, Z1
 	VMOVUPS     Z0, (AX)

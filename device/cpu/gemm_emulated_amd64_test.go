@@ -12,7 +12,7 @@ func emulatedBF16() []*isa {
 		return nil
 	}
 	e := amx
-	e.name, e.tile = "amx emulated", []tileFunc{32: emulateAMX}
+	e.name, e.tile, e.row = "amx emulated", []tileFunc{32: emulateAMX}, nil
 	return []*isa{&e}
 }
 

@@ -20,6 +20,7 @@ type isa struct {
 	tile   []tileFunc // by number of rows, 1..mr
 	whole  bool       // tiles are whole: mr rows and nr columns
 	moves  *moves     // nil: in Go
+	row    []rowFunc  // of C of F32 and of BF16, or nil
 }
 
 // packing is how panels are packed, by type of the source: F32, BF16, F16. A
@@ -43,22 +44,27 @@ type packFunc func(dst, src unsafe.Pointer, ld, k, width, stride int)
 // a[p*rows+i] * b[p*nr+j] for j < cols; k in words, strides in floats.
 type tileFunc func(k int, a, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc, cols int)
 
+// rowFunc computes n whole tiles side by side, from a panel of A and n panels of
+// B that are step bytes apart, each led by its bias, to which it adds them or,
+// if add is not 0, to the old C. stage is room for two tiles.
+type rowFunc func(k int, a, b unsafe.Pointer, step int, c unsafe.Pointer, ld, n, add int, stage unsafe.Pointer)
+
 // gemmScratch is a worker's share of its scratch memory.
 type gemmScratch struct {
 	b    []float32 // packed panels of B
-	tile []float32 // a tile on its way to C
+	tile []float32 // two tiles on their way to C
 }
 
 // memory is the worker's work space; asking again gives the same.
 func (g *gemm) memory(w *worker) gemmScratch {
-	b, tile := g.groupPanels()*g.panelLen()+edge, g.isa.mr*g.isa.nr
+	b, tile := g.groupPanels()*g.panelLen()+edge, 2*g.isa.mr*g.isa.nr
 	s := w.floats(b + tile + g.widened())
 	return gemmScratch{s[tile:][:b], s[:tile]}
 }
 
 // stage is the worker's room for a panel that is widened before it is packed.
 func (g *gemm) stage(w *worker) []float32 {
-	b, tile := g.groupPanels()*g.panelLen()+edge, g.isa.mr*g.isa.nr
+	b, tile := g.groupPanels()*g.panelLen()+edge, 2*g.isa.mr*g.isa.nr
 	return w.floats(b + tile + g.widened())[b+tile:]
 }
 

@@ -249,7 +249,13 @@ func copy512(c *build.Context, source string, size int) {
 	c.CMPQ(width, operand.U8(16))
 	c.JLE(operand.LabelRef("narrow"))
 	z := []reg.VecVirtual{c.ZMM(), c.ZMM()}
+	ahead := c.GP64() // of what is packed next
+	c.MOVQ(ld, ahead)
+	c.SHLQ(operand.U8(5), ahead)
 	c.Label("wide")
+	for line := 0; line < 32*size; line += 64 {
+		c.PREFETCHT0(operand.Mem{Base: src, Index: ahead, Scale: 1, Disp: line})
+	}
 	widen512(c, source, at(src, 0), m0, z[0])
 	widen512(c, source, at(src, 16*size), m1, z[1])
 	c.VMOVUPS(z[0], at(dst, 0))
