@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
+	"sync/atomic"
+	"time"
 
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/vfs"
@@ -182,6 +184,8 @@ type Rank struct {
 	Groups  collective.Ranks
 	Trainer *zero.Trainer
 	saver   *saver // nil for a job that makes no checkpoints
+	timeout time.Duration
+	lost    atomic.Bool // Together has left it behind
 }
 
 // Seams are where a test may stand between a job and the world.
@@ -238,7 +242,7 @@ func (c *Config) OpenWith(s Seams) ([]*Rank, error) {
 
 // newRank makes a rank's devices and queues.
 func (c *Config) newRank(r int, g collective.Ranks) (*Rank, error) {
-	rank := &Rank{Rank: r, Device: cpu.New(c.workers()), Groups: g}
+	rank := &Rank{Rank: r, Device: cpu.New(c.workers()), Groups: g, timeout: c.Parallel.Timeout}
 	rank.Device.Budget(c.Parallel.Memory)
 	if err := rank.Device.Reserve(c.sizes()); err != nil {
 		return rank, err
@@ -280,8 +284,12 @@ func (r *Rank) open(c *Config, arena int, run string, s Seams) (err error) {
 }
 
 // Close ends the rank: first its groups, so that work which waits for a peer
-// ends, then its queues, then its memory.
+// ends, then its queues, then its memory. A rank that Together has left behind
+// keeps them all.
 func (r *Rank) Close() {
+	if r.lost.Load() {
+		return
+	}
 	_ = r.Groups.Close() // closing twice is fine, and in-process groups cannot fail to close
 	if r.saver != nil {
 		r.saver.close()
