@@ -6,8 +6,11 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
+	"sync/atomic"
+	"time"
 
 	"zeroth/checkpoint"
+	"zeroth/checkpoint/vfs"
 	"zeroth/collective"
 	"zeroth/device"
 	"zeroth/device/cpu"
@@ -181,6 +184,8 @@ type Rank struct {
 	Groups  collective.Ranks
 	Trainer *zero.Trainer
 	saver   *saver // nil for a job that makes no checkpoints
+	timeout time.Duration
+	lost    atomic.Bool // Together has left it behind
 }
 
 // Seams are where a test may stand between a job and the world.
@@ -188,6 +193,7 @@ type Seams struct {
 	Wrap  func(rank int, g collective.Ranks) collective.Ranks // fault or delay wrappers around a rank's groups; may be nil
 	Files offload.Files                                       // the disk; nil is the machine's
 	Tile  int                                                 // most elements offloaded at a time; 0 is offload's choice
+	Saves vfs.FS                                              // where checkpoints are written; nil is the machine's
 }
 
 // Open builds every rank of the job, with parameters not yet set. wrap, if not
@@ -224,7 +230,7 @@ func (c *Config) OpenWith(s Seams) ([]*Rank, error) {
 			err = rank.open(c, plan.Arena, run, s)
 		}
 		if err == nil && c.saves() {
-			rank.saver, err = c.newSaver(rank, saves[r], tuner)
+			rank.saver, err = c.newSaver(rank, saves[r], tuner, s.Saves)
 		}
 		if err != nil {
 			closeAll(ranks)
@@ -236,7 +242,7 @@ func (c *Config) OpenWith(s Seams) ([]*Rank, error) {
 
 // newRank makes a rank's devices and queues.
 func (c *Config) newRank(r int, g collective.Ranks) (*Rank, error) {
-	rank := &Rank{Rank: r, Device: cpu.New(c.workers()), Groups: g}
+	rank := &Rank{Rank: r, Device: cpu.New(c.workers()), Groups: g, timeout: c.Parallel.Timeout}
 	rank.Device.Budget(c.Parallel.Memory)
 	if err := rank.Device.Reserve(c.sizes()); err != nil {
 		return rank, err
@@ -278,8 +284,12 @@ func (r *Rank) open(c *Config, arena int, run string, s Seams) (err error) {
 }
 
 // Close ends the rank: first its groups, so that work which waits for a peer
-// ends, then its queues, then its memory.
+// ends, then its queues, then its memory. A rank that Together has left behind
+// keeps them all.
 func (r *Rank) Close() {
+	if r.lost.Load() {
+		return
+	}
 	_ = r.Groups.Close() // closing twice is fine, and in-process groups cannot fail to close
 	if r.saver != nil {
 		r.saver.close()
