@@ -7,8 +7,11 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
+	"sync/atomic"
+	"time"
 
 	"zeroth/checkpoint"
+	"zeroth/checkpoint/vfs"
 	"zeroth/collective"
 	"zeroth/device"
 	"zeroth/device/cpu"
@@ -89,7 +92,7 @@ func (c *Config) sizes() cpu.Sizes {
 	m := c.Model
 	s := cpu.Sizes{
 		Type: c.Precision, Rows: c.Train.MicroBatch * m.Context, Width: m.Width, Vocab: m.Vocab,
-		Attn: device.Attn{T: m.Context, D: m.Width / m.Heads},
+		Attn: device.Attn{T: m.Context, D: m.Width / m.Heads}, Rope: m.Family == "llama",
 	}
 	for _, p := range parameters(m.network()) {
 		s.Widest = max(s.Widest, slices.Max(p.Shape))
@@ -182,6 +185,8 @@ type Rank struct {
 	Groups  collective.Ranks
 	Trainer *zero.Trainer
 	saver   *saver // nil for a job that makes no checkpoints
+	timeout time.Duration
+	lost    atomic.Bool // Together has left it behind
 }
 
 // Seams are where a test may stand between a job and the world.
@@ -189,6 +194,7 @@ type Seams struct {
 	Wrap  func(rank int, g collective.Ranks) collective.Ranks // fault or delay wrappers around a rank's groups; may be nil
 	Files offload.Files                                       // the disk; nil is the machine's
 	Tile  int                                                 // most elements offloaded at a time; 0 is offload's choice
+	Saves vfs.FS                                              // where checkpoints are written; nil is the machine's
 
 	dress   func(rank int, z *zero.Config) // puts something between a rank's trainer and what it is built from; may be nil
 	workers int                            // of a rank's kernels; 0 is the rank's share of the processors
@@ -228,7 +234,7 @@ func (c *Config) OpenWith(s Seams) ([]*Rank, error) {
 			err = rank.open(c, plan.Arena, run, s)
 		}
 		if err == nil && c.saves() {
-			rank.saver, err = c.newSaver(rank, saves[r], tuner)
+			rank.saver, err = c.newSaver(rank, saves[r], tuner, s.Saves)
 		}
 		if err != nil {
 			closeAll(ranks)
@@ -240,7 +246,7 @@ func (c *Config) OpenWith(s Seams) ([]*Rank, error) {
 
 // newRank makes a rank's devices and queues.
 func (c *Config) newRank(r int, g collective.Ranks, workers int) (*Rank, error) {
-	rank := &Rank{Rank: r, Device: cpu.New(workers), Groups: g}
+	rank := &Rank{Rank: r, Device: cpu.New(workers), Groups: g, timeout: c.Parallel.Timeout}
 	rank.Device.Budget(c.Parallel.Memory)
 	if err := rank.Device.Reserve(c.sizes()); err != nil {
 		return rank, err
@@ -285,8 +291,12 @@ func (r *Rank) open(c *Config, arena int, run string, s Seams) (err error) {
 }
 
 // Close ends the rank: first its groups, so that work which waits for a peer
-// ends, then its queues, then its memory.
+// ends, then its queues, then its memory. A rank that Together has left behind
+// keeps them all.
 func (r *Rank) Close() {
+	if r.lost.Load() {
+		return
+	}
 	_ = r.Groups.Close() // closing twice is fine, and in-process groups cannot fail to close
 	if r.saver != nil {
 		r.saver.close()

@@ -8354,7 +8354,7 @@ done:
 	RET
 
 // func copyPairs(dst *byte, src *byte, ld int, k int, width int, stride int)
-// Requires: AVX, AVX512F, BMI2
+// Requires: AVX, AVX512F, BMI2, MMX+
 TEXT ·copyPairs(SB), NOSPLIT, $0-48
 	MOVQ  dst+0(FP), AX
 	MOVQ  src+8(FP), CX
@@ -8369,6 +8369,8 @@ TEXT ·copyPairs(SB), NOSPLIT, $0-48
 	KMOVW R8, K1
 	SHRQ  $0x10, R8
 	KMOVW R8, K2
+	MOVQ  BX, R8
+	SHLQ  $0x05, R8
 	CMPQ  DI, $0x10
 	JLE   few
 	SUBQ  $0x02, DX
@@ -8376,6 +8378,8 @@ TEXT ·copyPairs(SB), NOSPLIT, $0-48
 
 wide:
 	LEAQ        (CX)(BX*1), DI
+	PREFETCHT0  (CX)(R8*1)
+	PREFETCHT0  (DI)(R8*1)
 	VPMOVZXWD.Z (CX), K1, Z0
 	VPMOVZXWD.Z (DI), K1, Z1
 	VPSLLD      $0x10, Z1, Z1
@@ -8409,6 +8413,8 @@ few:
 
 narrow:
 	LEAQ        (CX)(BX*1), DI
+	PREFETCHT0  (CX)(R8*1)
+	PREFETCHT0  (DI)(R8*1)
 	VPMOVZXWD.Z (CX), K1, Z0
 	VPMOVZXWD.Z (DI), K1, Z1
 	VPSLLD      $0x10, Z1, Z1
@@ -8729,7 +8735,58 @@ DATA tileConfig<>+62(SB)/1, $0x00
 DATA tileConfig<>+63(SB)/1, $0x00
 GLOBL tileConfig<>(SB), RODATA|NOPTR, $64
 
+DATA roundingBF16<>+0(SB)/4, $0x00000001
+DATA roundingBF16<>+4(SB)/4, $0x00000001
+DATA roundingBF16<>+8(SB)/4, $0x00000001
+DATA roundingBF16<>+12(SB)/4, $0x00000001
+DATA roundingBF16<>+16(SB)/4, $0x00000001
+DATA roundingBF16<>+20(SB)/4, $0x00000001
+DATA roundingBF16<>+24(SB)/4, $0x00000001
+DATA roundingBF16<>+28(SB)/4, $0x00000001
+DATA roundingBF16<>+32(SB)/4, $0x00000001
+DATA roundingBF16<>+36(SB)/4, $0x00000001
+DATA roundingBF16<>+40(SB)/4, $0x00000001
+DATA roundingBF16<>+44(SB)/4, $0x00000001
+DATA roundingBF16<>+48(SB)/4, $0x00000001
+DATA roundingBF16<>+52(SB)/4, $0x00000001
+DATA roundingBF16<>+56(SB)/4, $0x00000001
+DATA roundingBF16<>+60(SB)/4, $0x00000001
+DATA roundingBF16<>+64(SB)/4, $0x00007fff
+DATA roundingBF16<>+68(SB)/4, $0x00007fff
+DATA roundingBF16<>+72(SB)/4, $0x00007fff
+DATA roundingBF16<>+76(SB)/4, $0x00007fff
+DATA roundingBF16<>+80(SB)/4, $0x00007fff
+DATA roundingBF16<>+84(SB)/4, $0x00007fff
+DATA roundingBF16<>+88(SB)/4, $0x00007fff
+DATA roundingBF16<>+92(SB)/4, $0x00007fff
+DATA roundingBF16<>+96(SB)/4, $0x00007fff
+DATA roundingBF16<>+100(SB)/4, $0x00007fff
+DATA roundingBF16<>+104(SB)/4, $0x00007fff
+DATA roundingBF16<>+108(SB)/4, $0x00007fff
+DATA roundingBF16<>+112(SB)/4, $0x00007fff
+DATA roundingBF16<>+116(SB)/4, $0x00007fff
+DATA roundingBF16<>+120(SB)/4, $0x00007fff
+DATA roundingBF16<>+124(SB)/4, $0x00007fff
+DATA roundingBF16<>+128(SB)/4, $0x00400000
+DATA roundingBF16<>+132(SB)/4, $0x00400000
+DATA roundingBF16<>+136(SB)/4, $0x00400000
+DATA roundingBF16<>+140(SB)/4, $0x00400000
+DATA roundingBF16<>+144(SB)/4, $0x00400000
+DATA roundingBF16<>+148(SB)/4, $0x00400000
+DATA roundingBF16<>+152(SB)/4, $0x00400000
+DATA roundingBF16<>+156(SB)/4, $0x00400000
+DATA roundingBF16<>+160(SB)/4, $0x00400000
+DATA roundingBF16<>+164(SB)/4, $0x00400000
+DATA roundingBF16<>+168(SB)/4, $0x00400000
+DATA roundingBF16<>+172(SB)/4, $0x00400000
+DATA roundingBF16<>+176(SB)/4, $0x00400000
+DATA roundingBF16<>+180(SB)/4, $0x00400000
+DATA roundingBF16<>+184(SB)/4, $0x00400000
+DATA roundingBF16<>+188(SB)/4, $0x00400000
+GLOBL roundingBF16<>(SB), RODATA|NOPTR, $192
+
 // func amxBlock(k int, a *byte, b *byte, base *byte, ldb int, c *byte, ldc int)
+// Requires: MMX+
 TEXT ·amxBlock(SB), NOSPLIT, $0-56
 	MOVQ  k+0(FP), AX
 	LEAQ  tileConfig<>+0(SB), R8
@@ -8789,75 +8846,80 @@ TEXT ·amxBlock(SB), NOSPLIT, $0-56
 	MOVQ  $0x00000040, CX
 	MOVQ  $0x00000080, BX
 	TESTQ AX, AX
-	JZ    done
+	JZ    multiplied
 
-loop:
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xa4
-	BYTE $0x0e
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xb4
-	BYTE $0x1a
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xbc
-	BYTE $0x1a
-	BYTE $0x40
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xac
-	BYTE $0x0e
-	BYTE $0x00
-	BYTE $0x04
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x4a
-	BYTE $0x5c
-	BYTE $0xc4
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x42
-	BYTE $0x5c
-	BYTE $0xcc
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x4a
-	BYTE $0x5c
-	BYTE $0xd5
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x42
-	BYTE $0x5c
-	BYTE $0xdd
-	ADDQ $0x00000800, SI
-	ADDQ $0x00000800, DX
-	SUBQ $0x10, AX
-	JNZ  loop
+multiply:
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x7b
+	BYTE       $0x4b
+	BYTE       $0xa4
+	BYTE       $0x0e
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x7b
+	BYTE       $0x4b
+	BYTE       $0xb4
+	BYTE       $0x1a
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x7b
+	BYTE       $0x4b
+	BYTE       $0xbc
+	BYTE       $0x1a
+	BYTE       $0x40
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x7b
+	BYTE       $0x4b
+	BYTE       $0xac
+	BYTE       $0x0e
+	BYTE       $0x00
+	BYTE       $0x04
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x4a
+	BYTE       $0x5c
+	BYTE       $0xc4
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x42
+	BYTE       $0x5c
+	BYTE       $0xcc
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x4a
+	BYTE       $0x5c
+	BYTE       $0xd5
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x42
+	BYTE       $0x5c
+	BYTE       $0xdd
+	PREFETCHT1 (R8)
+	PREFETCHT1 64(R8)
+	PREFETCHT1 128(R8)
+	PREFETCHT1 192(R8)
+	ADDQ       $0x00000100, R8
+	ADDQ       $0x00000800, SI
+	ADDQ       $0x00000800, DX
+	SUBQ       $0x10, AX
+	JNZ        multiply
 
-done:
+multiplied:
 	MOVQ c+40(FP), DI
 	MOVQ ldc+48(FP), CX
 	SHLQ $0x02, CX
@@ -8909,6 +8971,572 @@ done:
 	BYTE $0x78
 	BYTE $0x49
 	BYTE $0xc0
+	RET
+
+// func amxRowF32(k int, a *byte, b *byte, step int, c *byte, ld int, n int, add int, stage *byte)
+// Requires: AVX, MMX+
+TEXT ·amxRowF32(SB), NOSPLIT, $0-72
+	LEAQ tileConfig<>+0(SB), R8
+	BYTE $0xc4
+	BYTE $0xc2
+	BYTE $0x78
+	BYTE $0x49
+	BYTE $0x00
+	MOVQ a+8(FP), R12
+	MOVQ b+16(FP), R13
+	MOVQ c+32(FP), DI
+	MOVQ ld+40(FP), R9
+	MOVQ n+48(FP), R15
+	MOVQ $0x00000080, BX
+	SHLQ $0x02, R9
+	MOVQ k+0(FP), R8
+	SHLQ $0x07, R8
+	ADDQ R12, R8
+
+tile:
+	MOVQ  add+56(FP), CX
+	TESTQ CX, CX
+	JZ    bias
+	MOVQ  R9, R10
+	SHLQ  $0x04, R10
+	ADDQ  DI, R10
+	BYTE  $0xc4
+	BYTE  $0xa2
+	BYTE  $0x7b
+	BYTE  $0x4b
+	BYTE  $0x84
+	BYTE  $0x0f
+	BYTE  $0x00
+	BYTE  $0x00
+	BYTE  $0x00
+	BYTE  $0x00
+	BYTE  $0xc4
+	BYTE  $0xa2
+	BYTE  $0x7b
+	BYTE  $0x4b
+	BYTE  $0x8c
+	BYTE  $0x0f
+	BYTE  $0x40
+	BYTE  $0x00
+	BYTE  $0x00
+	BYTE  $0x00
+	BYTE  $0xc4
+	BYTE  $0x82
+	BYTE  $0x7b
+	BYTE  $0x4b
+	BYTE  $0x94
+	BYTE  $0x0a
+	BYTE  $0x00
+	BYTE  $0x00
+	BYTE  $0x00
+	BYTE  $0x00
+	BYTE  $0xc4
+	BYTE  $0x82
+	BYTE  $0x7b
+	BYTE  $0x4b
+	BYTE  $0x9c
+	BYTE  $0x0a
+	BYTE  $0x40
+	BYTE  $0x00
+	BYTE  $0x00
+	BYTE  $0x00
+	JMP   begun
+
+bias:
+	MOVQ R13, DX
+	XORQ CX, CX
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0x84
+	BYTE $0x0a
+	BYTE $0x80
+	BYTE $0xff
+	BYTE $0xff
+	BYTE $0xff
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0x8c
+	BYTE $0x0a
+	BYTE $0xc0
+	BYTE $0xff
+	BYTE $0xff
+	BYTE $0xff
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0x94
+	BYTE $0x0a
+	BYTE $0x80
+	BYTE $0xff
+	BYTE $0xff
+	BYTE $0xff
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0x9c
+	BYTE $0x0a
+	BYTE $0xc0
+	BYTE $0xff
+	BYTE $0xff
+	BYTE $0xff
+
+begun:
+	MOVQ  $0x00000040, CX
+	MOVQ  R12, SI
+	MOVQ  R13, DX
+	MOVQ  k+0(FP), R11
+	TESTQ R11, R11
+	JZ    multiplied
+
+multiply:
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x7b
+	BYTE       $0x4b
+	BYTE       $0xa4
+	BYTE       $0x0e
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x7b
+	BYTE       $0x4b
+	BYTE       $0xb4
+	BYTE       $0x1a
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x7b
+	BYTE       $0x4b
+	BYTE       $0xbc
+	BYTE       $0x1a
+	BYTE       $0x40
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x7b
+	BYTE       $0x4b
+	BYTE       $0xac
+	BYTE       $0x0e
+	BYTE       $0x00
+	BYTE       $0x04
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x4a
+	BYTE       $0x5c
+	BYTE       $0xc4
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x42
+	BYTE       $0x5c
+	BYTE       $0xcc
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x4a
+	BYTE       $0x5c
+	BYTE       $0xd5
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x42
+	BYTE       $0x5c
+	BYTE       $0xdd
+	PREFETCHT1 (R8)
+	PREFETCHT1 64(R8)
+	PREFETCHT1 128(R8)
+	PREFETCHT1 192(R8)
+	ADDQ       $0x00000100, R8
+	ADDQ       $0x00000800, SI
+	ADDQ       $0x00000800, DX
+	SUBQ       $0x10, R11
+	JNZ        multiply
+
+multiplied:
+	MOVQ R9, R10
+	SHLQ $0x04, R10
+	ADDQ DI, R10
+	BYTE $0xc4
+	BYTE $0xa2
+	BYTE $0x7a
+	BYTE $0x4b
+	BYTE $0x84
+	BYTE $0x0f
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0xc4
+	BYTE $0xa2
+	BYTE $0x7a
+	BYTE $0x4b
+	BYTE $0x8c
+	BYTE $0x0f
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7a
+	BYTE $0x4b
+	BYTE $0x94
+	BYTE $0x0a
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0xc4
+	BYTE $0x82
+	BYTE $0x7a
+	BYTE $0x4b
+	BYTE $0x9c
+	BYTE $0x0a
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	SUBQ $-128, DI
+	MOVQ step+24(FP), CX
+	ADDQ CX, R13
+	DECQ R15
+	JNZ  tile
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x78
+	BYTE $0x49
+	BYTE $0xc0
+	VZEROUPPER
+	RET
+
+// func amxRowBF16(k int, a *byte, b *byte, step int, c *byte, ld int, n int, add int, stage *byte)
+// Requires: AVX, AVX512F, MMX+
+TEXT ·amxRowBF16(SB), NOSPLIT, $0-72
+	LEAQ tileConfig<>+0(SB), R8
+	BYTE $0xc4
+	BYTE $0xc2
+	BYTE $0x78
+	BYTE $0x49
+	BYTE $0x00
+	MOVQ a+8(FP), R12
+	MOVQ b+16(FP), R13
+	MOVQ c+32(FP), DI
+	MOVQ ld+40(FP), R9
+	MOVQ n+48(FP), R15
+	MOVQ $0x00000080, BX
+	ADDQ R9, R9
+	MOVQ stage+64(FP), R10
+	LEAQ 4096(R10), AX
+	MOVQ k+0(FP), R8
+	SHLQ $0x07, R8
+	ADDQ R12, R8
+
+tile:
+	MOVQ  R13, DX
+	XORQ  CX, CX
+	BYTE  $0xc4
+	BYTE  $0xe2
+	BYTE  $0x7b
+	BYTE  $0x4b
+	BYTE  $0x84
+	BYTE  $0x0a
+	BYTE  $0x80
+	BYTE  $0xff
+	BYTE  $0xff
+	BYTE  $0xff
+	BYTE  $0xc4
+	BYTE  $0xe2
+	BYTE  $0x7b
+	BYTE  $0x4b
+	BYTE  $0x8c
+	BYTE  $0x0a
+	BYTE  $0xc0
+	BYTE  $0xff
+	BYTE  $0xff
+	BYTE  $0xff
+	BYTE  $0xc4
+	BYTE  $0xe2
+	BYTE  $0x7b
+	BYTE  $0x4b
+	BYTE  $0x94
+	BYTE  $0x0a
+	BYTE  $0x80
+	BYTE  $0xff
+	BYTE  $0xff
+	BYTE  $0xff
+	BYTE  $0xc4
+	BYTE  $0xe2
+	BYTE  $0x7b
+	BYTE  $0x4b
+	BYTE  $0x9c
+	BYTE  $0x0a
+	BYTE  $0xc0
+	BYTE  $0xff
+	BYTE  $0xff
+	BYTE  $0xff
+	MOVQ  $0x00000040, CX
+	MOVQ  R12, SI
+	MOVQ  R13, DX
+	MOVQ  k+0(FP), R11
+	TESTQ R11, R11
+	JZ    multiplied
+
+multiply:
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x7b
+	BYTE       $0x4b
+	BYTE       $0xa4
+	BYTE       $0x0e
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x7b
+	BYTE       $0x4b
+	BYTE       $0xb4
+	BYTE       $0x1a
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x7b
+	BYTE       $0x4b
+	BYTE       $0xbc
+	BYTE       $0x1a
+	BYTE       $0x40
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x7b
+	BYTE       $0x4b
+	BYTE       $0xac
+	BYTE       $0x0e
+	BYTE       $0x00
+	BYTE       $0x04
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x4a
+	BYTE       $0x5c
+	BYTE       $0xc4
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x42
+	BYTE       $0x5c
+	BYTE       $0xcc
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x4a
+	BYTE       $0x5c
+	BYTE       $0xd5
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x42
+	BYTE       $0x5c
+	BYTE       $0xdd
+	PREFETCHT1 (R8)
+	PREFETCHT1 64(R8)
+	PREFETCHT1 128(R8)
+	PREFETCHT1 192(R8)
+	ADDQ       $0x00000100, R8
+	ADDQ       $0x00000800, SI
+	ADDQ       $0x00000800, DX
+	SUBQ       $0x10, R11
+	JNZ        multiply
+
+multiplied:
+	MOVQ  n+48(FP), CX
+	CMPQ  R15, CX
+	JE    first
+	MOVQ  AX, SI
+	MOVQ  DI, DX
+	MOVQ  add+56(FP), CX
+	TESTQ CX, CX
+	JNZ   beforeadd
+	MOVQ  $0x00000020, CX
+
+before:
+	VMOVUPS (SI), Z0
+	VMOVUPS 64(SI), Z1
+	BYTE    $0x62
+	BYTE    $0xf2
+	BYTE    $0x77
+	BYTE    $0x48
+	BYTE    $0x72
+	BYTE    $0xc0
+	VMOVUPS Z0, (DX)
+	ADDQ    R9, DX
+	SUBQ    $-128, SI
+	DECQ    CX
+	JNZ     before
+	JMP     beforedone
+
+beforeadd:
+	MOVQ $0x00000020, CX
+
+beforerow:
+	VPMOVZXWD (DX), Z0
+	VPSLLD    $0x10, Z0, Z0
+	VADDPS    (SI), Z0, Z0
+	VPSRLD    $0x10, Z0, Z1
+	VPANDD    roundingBF16<>+0(SB), Z1, Z1
+	VPADDD    roundingBF16<>+64(SB), Z1, Z1
+	VCMPPS    $0x03, Z0, Z0, K1
+	VPADDD    Z0, Z1, Z1
+	VPORD     roundingBF16<>+128(SB), Z0, K1, Z1
+	VPSRLD    $0x10, Z1, Z1
+	VPMOVDW   Z1, Y1
+	VMOVDQU   Y1, (DX)
+	VPMOVZXWD 32(DX), Z0
+	VPSLLD    $0x10, Z0, Z0
+	VADDPS    64(SI), Z0, Z0
+	VPSRLD    $0x10, Z0, Z1
+	VPANDD    roundingBF16<>+0(SB), Z1, Z1
+	VPADDD    roundingBF16<>+64(SB), Z1, Z1
+	VCMPPS    $0x03, Z0, Z0, K1
+	VPADDD    Z0, Z1, Z1
+	VPORD     roundingBF16<>+128(SB), Z0, K1, Z1
+	VPSRLD    $0x10, Z1, Z1
+	VPMOVDW   Z1, Y1
+	VMOVDQU   Y1, 32(DX)
+	ADDQ      R9, DX
+	SUBQ      $-128, SI
+	DECQ      CX
+	JNZ       beforerow
+
+beforedone:
+	ADDQ $0x40, DI
+
+first:
+	BYTE  $0xc4
+	BYTE  $0xc2
+	BYTE  $0x7a
+	BYTE  $0x4b
+	BYTE  $0x84
+	BYTE  $0x1a
+	BYTE  $0x00
+	BYTE  $0x00
+	BYTE  $0x00
+	BYTE  $0x00
+	BYTE  $0xc4
+	BYTE  $0xc2
+	BYTE  $0x7a
+	BYTE  $0x4b
+	BYTE  $0x8c
+	BYTE  $0x1a
+	BYTE  $0x40
+	BYTE  $0x00
+	BYTE  $0x00
+	BYTE  $0x00
+	BYTE  $0xc4
+	BYTE  $0xc2
+	BYTE  $0x7a
+	BYTE  $0x4b
+	BYTE  $0x94
+	BYTE  $0x1a
+	BYTE  $0x00
+	BYTE  $0x08
+	BYTE  $0x00
+	BYTE  $0x00
+	BYTE  $0xc4
+	BYTE  $0xc2
+	BYTE  $0x7a
+	BYTE  $0x4b
+	BYTE  $0x9c
+	BYTE  $0x1a
+	BYTE  $0x40
+	BYTE  $0x08
+	BYTE  $0x00
+	BYTE  $0x00
+	XCHGQ R10, AX
+	MOVQ  step+24(FP), CX
+	ADDQ  CX, R13
+	DECQ  R15
+	JNZ   tile
+	MOVQ  AX, SI
+	MOVQ  DI, DX
+	MOVQ  add+56(FP), CX
+	TESTQ CX, CX
+	JNZ   endadd
+	MOVQ  $0x00000020, CX
+
+end:
+	VMOVUPS (SI), Z0
+	VMOVUPS 64(SI), Z1
+	BYTE    $0x62
+	BYTE    $0xf2
+	BYTE    $0x77
+	BYTE    $0x48
+	BYTE    $0x72
+	BYTE    $0xc0
+	VMOVUPS Z0, (DX)
+	ADDQ    R9, DX
+	SUBQ    $-128, SI
+	DECQ    CX
+	JNZ     end
+	JMP     enddone
+
+endadd:
+	MOVQ $0x00000020, CX
+
+endrow:
+	VPMOVZXWD (DX), Z0
+	VPSLLD    $0x10, Z0, Z0
+	VADDPS    (SI), Z0, Z0
+	VPSRLD    $0x10, Z0, Z1
+	VPANDD    roundingBF16<>+0(SB), Z1, Z1
+	VPADDD    roundingBF16<>+64(SB), Z1, Z1
+	VCMPPS    $0x03, Z0, Z0, K1
+	VPADDD    Z0, Z1, Z1
+	VPORD     roundingBF16<>+128(SB), Z0, K1, Z1
+	VPSRLD    $0x10, Z1, Z1
+	VPMOVDW   Z1, Y1
+	VMOVDQU   Y1, (DX)
+	VPMOVZXWD 32(DX), Z0
+	VPSLLD    $0x10, Z0, Z0
+	VADDPS    64(SI), Z0, Z0
+	VPSRLD    $0x10, Z0, Z1
+	VPANDD    roundingBF16<>+0(SB), Z1, Z1
+	VPADDD    roundingBF16<>+64(SB), Z1, Z1
+	VCMPPS    $0x03, Z0, Z0, K1
+	VPADDD    Z0, Z1, Z1
+	VPORD     roundingBF16<>+128(SB), Z0, K1, Z1
+	VPSRLD    $0x10, Z1, Z1
+	VPMOVDW   Z1, Y1
+	VMOVDQU   Y1, 32(DX)
+	ADDQ      R9, DX
+	SUBQ      $-128, SI
+	DECQ      CX
+	JNZ       endrow
+
+enddone:
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x78
+	BYTE $0x49
+	BYTE $0xc0
+	VZEROUPPER
 	RET
 
 // func amxRows(dst *byte, src *byte, ld int, k int, width int, stride int)
@@ -9224,6 +9852,69 @@ turn:
 	ADDQ       $0x00000800, AX
 	TESTQ      DX, DX
 	JNZ        block
+	VZEROUPPER
+	RET
+
+// func amxNarrow(dst *byte, src *byte, ld int, k int)
+// Requires: AVX, AVX512F
+TEXT ·amxNarrow(SB), NOSPLIT, $0-32
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ ld+16(FP), DX
+	SHLQ $0x02, DX
+	MOVQ k+24(FP), BX
+
+block:
+	MOVQ CX, SI
+	MOVQ $0x00000008, DI
+
+rows:
+	VMOVUPS (SI), Z0
+	VMOVUPS 64(SI), Z1
+	BYTE    $0x62
+	BYTE    $0xf2
+	BYTE    $0x77
+	BYTE    $0x48
+	BYTE    $0x72
+	BYTE    $0xc0
+	VMOVUPS Z0, (AX)
+	ADDQ    DX, SI
+	VMOVUPS (SI), Z2
+	VMOVUPS 64(SI), Z3
+	BYTE    $0x62
+	BYTE    $0xf2
+	BYTE    $0x67
+	BYTE    $0x48
+	BYTE    $0x72
+	BYTE    $0xd2
+	VMOVUPS Z2, 64(AX)
+	ADDQ    DX, SI
+	VMOVUPS (SI), Z4
+	VMOVUPS 64(SI), Z5
+	BYTE    $0x62
+	BYTE    $0xf2
+	BYTE    $0x57
+	BYTE    $0x48
+	BYTE    $0x72
+	BYTE    $0xe4
+	VMOVUPS Z4, 128(AX)
+	ADDQ    DX, SI
+	VMOVUPS (SI), Z6
+	VMOVUPS 64(SI), Z7
+	BYTE    $0x62
+	BYTE    $0xf2
+	BYTE    $0x47
+	BYTE    $0x48
+	BYTE    $0x72
+	BYTE    $0xf6
+	VMOVUPS Z6, 192(AX)
+	ADDQ    DX, SI
+	ADDQ    $0x00000100, AX
+	DECQ    DI
+	JNZ     rows
+	ADDQ    $0x00000080, CX
+	SUBQ    $0x20, BX
+	JNZ     block
 	VZEROUPPER
 	RET
 

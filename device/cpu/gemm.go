@@ -8,14 +8,17 @@ import (
 )
 
 // Matrix multiplication after Goto and van de Geijn, "Anatomy of
-// High-Performance Matrix Multiplication" (2008), and BLIS.
+// High-Performance Matrix Multiplication" (2008), and BLIS, with the roles of
+// the operands exchanged.
 //
-// Letters: C (m, n) = A (m, k) · B (k, n). B is cut into blocks of at most
-// kcMax by ncMax elements. The workers first pack a block into panels of nr
-// columns that they share (in the device's memory); then each takes row blocks
-// of A, packs them into panels of mr rows of its own and multiplies panel by
-// panel: a tile of mr by nr sums stays in registers while the inner loop runs
-// down k.
+// Letters: C (m, n) = A (m, k) · B (k, n). k is cut into blocks. For each the
+// workers first pack A into panels of mr rows that they share (in the device's
+// memory); then each takes groups of columns of B, packs them into panels of nr
+// columns of its own, which stay in its cache, and multiplies panel by panel: a
+// tile of mr by nr sums stays in registers while the inner loop runs down k. So
+// what is packed of B, mostly weights, never leaves the cache of who packed it,
+// C is written a few rows at a time, and workers wait for each other only
+// between blocks of k.
 //
 // One element of C is one chain of multiply-adds in the order of k, broken
 // only at the borders of k blocks, which depend on k alone. So its bits
@@ -23,12 +26,14 @@ import (
 // Sums are float32; a C of another type is rounded once, at the end.
 
 const (
-	kcMax    = 512     // k of a block
-	ncMax    = 3072    // columns of a block
-	mcMax    = 224     // rows of a block of A
-	subMax   = 256     // columns that are rounded at a time when C is not float32
+	kcF32    = 512     // k of a block of float32
+	kcBF16   = 2048    // of bf16 by AMX, at most
+	ncMax    = 3072    // columns of a block if C is not float32 and k has several blocks
+	groupMax = 256     // columns a worker packs at a time
+	aMax     = 3 << 19 // words of the packed block of A
 	stripMax = 2 << 20 // elements of the float32 strip behind such a C
-	edge     = 16      // floats a packing routine may write past its panel
+	edge     = 16      // words a packing routine may write past its panel
+	rowsOnce = 32      // rows of B that are packed for all panels of a group before the next
 )
 
 // MatMul sets c = a·b, plus bias in every row if bias is not empty, plus the
@@ -56,9 +61,8 @@ func runGemm(t *task, q *Queue) {
 		g.workers = 1
 	}
 	for more := g.begin(); more; more = g.next() {
-		q.phase(t, runPack, g.columnPanels(), 2, g.workers)
-		rows, cols := g.pieces()
-		q.phase(t, runTiles, rows*cols, 1, g.workers)
+		q.phase(t, runPack, g.panels, 1, g.workers)
+		q.phase(t, runTiles, g.groups*g.splits, 1, g.workers)
 	}
 }
 
@@ -74,11 +78,14 @@ type gemm struct {
 	m, n, k int
 	workers int
 
-	j0, j1 int // columns of C and B
-	i0, i1 int // rows of C and A; all of them unless C needs a strip
+	j0, j1 int // columns of C and B; all of them unless C needs a strip
+	i0, i1 int // rows of C and A
 	p0, p1 int // the k block
+	panels int // of rows
 
-	packed []float32 // panels of the block of B
+	groups, splits int // pieces of work: groups of columns by parts of the rows
+
+	packed []float32 // panels of the block of A
 	strip  []float32 // rows i0..i1 by columns j0..j1 in float32, if C is of another type and k has several blocks
 }
 
@@ -113,18 +120,29 @@ func cut(n, most, unit int) int {
 
 func ceil(a, b int) int { return (a + b - 1) / b }
 
-func (g *gemm) kc() int { return cut(g.k, kcMax, 8) }
-func (g *gemm) nc() int { return cut(g.n, ncMax, g.isa.nr) }
+func (g *gemm) kc() int { return cut(g.k, g.isa.kc, max(8, g.isa.pair*g.isa.unit)) }
+
+// nc is the number of columns computed before going on to the next rows.
+func (g *gemm) nc() int {
+	if g.stripped() {
+		return cut(g.n, ncMax, g.isa.nr)
+	}
+	return g.n
+}
 
 // direct is whether tiles are written to C itself.
 func (g *gemm) direct() bool { return g.c.Buf.Type == device.F32 }
 
-// stripRows is the number of rows computed before going on to the next columns.
-func (g *gemm) stripRows() int {
-	if g.direct() || g.k <= g.kc() {
-		return g.m
+// stripped is whether sums wait in a strip for the next block of k.
+func (g *gemm) stripped() bool { return !g.direct() && g.k > g.kc() }
+
+// blockRows is the number of rows of a block of A, of whole panels.
+func (g *gemm) blockRows() int {
+	panels := aMax / g.slot()
+	if g.stripped() {
+		panels = min(panels, stripMax/g.nc()/g.isa.mr)
 	}
-	return max(mcMax, stripMax/g.nc())
+	return max(1, panels) * g.isa.mr
 }
 
 // begin sets the first block. The blocks of k come innermost.
@@ -136,8 +154,10 @@ func (g *gemm) begin() bool {
 
 func (g *gemm) ends() {
 	g.j1 = min(g.n, g.j0+g.nc())
-	g.i1 = min(g.m, g.i0+g.stripRows())
+	g.i1 = min(g.m, g.i0+g.blockRows())
 	g.p1 = min(g.k, g.p0+g.kc())
+	g.panels = ceil(g.i1-g.i0, g.isa.mr)
+	g.share()
 }
 
 // next goes on to the next block and reports whether there is one.
@@ -161,139 +181,188 @@ func (g *gemm) last() bool  { return g.p1 == g.k }
 // columnPanels is the number of panels of nr columns in the block.
 func (g *gemm) columnPanels() int { return ceil(g.j1-g.j0, g.isa.nr) }
 
-// rowPanels is the number of panels of at most mr rows in the block; they
-// share the rows evenly.
-func (g *gemm) rowPanels() int { return ceil(g.i1-g.i0, g.isa.mr) }
-
-// panelRow is the first row of panel p.
-func (g *gemm) panelRow(p int) int { return g.i0 + p*(g.i1-g.i0)/g.rowPanels() }
-
-// pieces is the number of row blocks and column groups that workers take; it
-// never changes what is computed.
-func (g *gemm) pieces() (rows, cols int) {
-	rows = ceil(g.rowPanels(), mcMax/g.isa.mr)
-	if g.workers == 1 {
-		return rows, 1
+// panelRow is the first row of panel p. Panels share the rows evenly, unless
+// tiles are whole.
+func (g *gemm) panelRow(p int) int {
+	if g.isa.whole {
+		return min(g.i1, g.i0+p*g.isa.mr)
 	}
-	rows = max(rows, min(g.rowPanels()/4, 4*g.workers))
-	return rows, max(1, min(ceil(4*g.workers, rows), g.columnPanels()/4))
+	return g.i0 + p*(g.i1-g.i0)/g.panels
 }
+
+// share sets the pieces of work that workers take; it never changes what is
+// computed. A piece packs its group of columns, so rows are parted only where
+// there are fewer groups than workers want.
+func (g *gemm) share() {
+	columns, most := g.columnPanels(), groupMax/g.isa.nr
+	g.groups, g.splits = ceil(columns, most), 1
+	if g.workers > 1 {
+		even := ceil(g.groups, g.workers) * g.workers
+		g.groups = min(columns, max(even, min(2*g.workers, columns/2)))
+		if g.groups < 2*g.workers {
+			g.splits = max(1, min(g.panels/2, ceil(4*g.workers, g.groups)))
+		}
+	}
+}
+
+// groupPanels is the number of panels of the largest group.
+func (g *gemm) groupPanels() int { return ceil(g.columnPanels(), g.groups) }
+
+// slot is from one packed panel of A to the next: workers pack them at the same
+// time, so none may write into its neighbour's.
+func (g *gemm) slot() int { return g.words()*g.isa.mr + edge }
 
 // panelLen is the length of a packed panel of B: a row of bias and rows of words.
 func (g *gemm) panelLen() int { return (1 + g.words()) * g.isa.nr }
 
-func runPack(t *task, w *worker, lo, hi int)  { t.gemm.packB(w, lo, hi) }
-func runTiles(t *task, w *worker, lo, hi int) { t.gemm.tiles(w, lo, hi) }
+func runPack(t *task, w *worker, lo, hi int)  { t.gemm.packA(w, lo, hi) }
+func runTiles(t *task, w *worker, lo, hi int) { t.gemm.pieces(w, lo, hi) }
 
-// tiles computes pieces [lo, hi) of the block: piece r*cols+c is row block r
-// by column group c.
-func (g *gemm) tiles(w *worker, lo, hi int) {
-	rows, cols := g.pieces()
-	p, s := g.rowPanels(), g.columnPanels()
+// pieces computes pieces [lo, hi) of the block: piece g*splits+r is column
+// group g by part r of the rows.
+func (g *gemm) pieces(w *worker, lo, hi int) {
+	columns, mem := g.columnPanels(), g.memory(w)
 	packed := -1
 	for piece := lo; piece < hi; piece++ {
-		r, c := piece/cols, piece%cols
-		from, to := r*p/rows, (r+1)*p/rows
-		if packed != r {
-			g.packA(w, from, to)
-			packed = r
+		group, part := piece/g.splits, piece%g.splits
+		s0, s1 := group*columns/g.groups, (group+1)*columns/g.groups
+		if packed != group {
+			g.packB(w, mem, s0, s1)
+			packed = group
 		}
-		g.piece(w, from, to, c*s/cols, (c+1)*s/cols)
-	}
-}
-
-// piece computes row panels [p0, p1), which are packed, by column panels [s0, s1).
-func (g *gemm) piece(w *worker, p0, p1, s0, s1 int) {
-	step := max(1, subMax/g.isa.nr)
-	for s := s0; s < s1; s += step {
-		end := min(s+step, s1)
-		acc := g.accumulator(w, p0, s)
-		if !g.direct() && g.first() && g.add {
-			g.eachRow(p0, p1, s, end, acc, func(acc []float32, c device.Buffer) { load(acc, c) })
-		}
-		for j := s; j < end; j++ {
-			for p := p0; p < p1; p++ {
-				g.tile(w, acc, p0, p, j)
-			}
-		}
-		if g.last() && g.add && g.bias.N != 0 {
-			g.addBias(p0, p1, s, end, acc)
-		}
-		if !g.direct() && g.last() {
-			g.eachRow(p0, p1, s, end, acc, func(acc []float32, c device.Buffer) { store(c, acc) })
+		for p := part * g.panels / g.splits; p < (part+1)*g.panels/g.splits; p++ {
+			g.rowPanel(mem, p, s0, s1)
 		}
 	}
 }
 
-// sums is where tiles are summed: element (i, j) of C is at p[(i-i0)*ld + j-j0].
+// sums is where the tiles of a row panel are summed: element (0, j) of it is at
+// p[j-j0].
 type sums struct {
 	p      unsafe.Pointer
-	ld     int
-	i0, j0 int
+	ld, j0 int
 }
 
-func (s sums) at(i, j int) unsafe.Pointer { return unsafe.Add(s.p, ((i-s.i0)*s.ld+j-s.j0)*4) }
+func (s sums) at(j int) unsafe.Pointer { return unsafe.Add(s.p, (j-s.j0)*4) }
 
-// accumulator is C itself, or the device's strip, or memory of the worker when
-// row panel p0 and the next are finished at once.
-func (g *gemm) accumulator(w *worker, p0, s int) sums {
+// rowPanel computes row panel p by column panels [s0, s1), which are packed.
+func (g *gemm) rowPanel(mem gemmScratch, p, s0, s1 int) {
+	mr, nr := g.isa.mr, g.isa.nr
+	i, k := g.panelRow(p), g.wordsOf(g.p1-g.p0)
+	rows := g.panelRow(p+1) - i
+	a := unsafe.Pointer(&g.packed[p*g.slot()])
+	full := rows
+	if g.isa.whole {
+		full = mr
+	}
+	stage := sums{unsafe.Pointer(&mem.tile[0]), nr, 0}
+	var acc sums // where the blocks of k add up
 	switch {
 	case g.direct():
-		return sums{g.c.Buf.Ptr, g.c.Ld, 0, 0}
-	case g.first() && g.last():
-		return sums{unsafe.Pointer(&g.memory(w).sums[0]), subMax, g.panelRow(p0), g.j0 + s*g.isa.nr}
+		acc = sums{g.c.Buf.Slice(i*g.c.Ld, g.c.Buf.N).Ptr, g.c.Ld, 0}
+	case g.stripped():
+		acc = sums{unsafe.Pointer(&g.strip[(i-g.i0)*g.nc()]), g.nc(), g.j0}
 	}
-	return sums{unsafe.Pointer(&g.strip[0]), g.nc(), g.i0, g.j0}
+	for s := s0 + g.whole(mem, acc, a, k, i, rows, s0, s1); s < s1; s++ {
+		j := g.j0 + s*nr
+		cols := min(nr, g.j1-j)
+		panel := mem.b[(s-s0)*g.panelLen():]
+		c := device.Buffer{}
+		if !g.direct() {
+			c = g.c.Buf.Slice(i*g.c.Ld+j, g.c.Buf.N)
+		}
+		// The tile goes through the stage if it is rounded, or whole and only a part of it counts.
+		staged := !g.direct() && g.last() || g.isa.whole && (rows < mr || cols < nr)
+		base, ldb := unsafe.Pointer(&panel[0]), 0
+		switch stage.j0 = j; {
+		case !g.first() && staged && g.isa.whole:
+			g.isa.move(stage.p, nr, acc.at(j), acc.ld, rows, cols)
+			base, ldb = stage.p, nr
+		case !g.first():
+			base, ldb = acc.at(j), acc.ld
+		case g.add && g.direct() && !staged:
+			base, ldb = acc.at(j), acc.ld
+		case g.add && g.direct():
+			g.isa.move(stage.p, nr, acc.at(j), acc.ld, rows, cols)
+			base, ldb = stage.p, nr
+		case g.add && !g.late():
+			g.isa.widen(stage.p, nr, c, g.c.Ld, rows, cols)
+			base, ldb = stage.p, nr
+		}
+		out := acc
+		if staged {
+			out = stage
+		}
+		g.isa.tile[full](k, a, unsafe.Pointer(&panel[nr]), base, ldb, out.at(j), out.ld, cols)
+		switch {
+		case !g.last() || !g.add:
+		case g.late():
+			old := unsafe.Pointer(&mem.tile[mr*nr])
+			g.isa.widen(old, nr, c, g.c.Ld, rows, cols)
+			for i := range rows {
+				addRow(stage.p, old, 4*i*nr, cols)
+			}
+		case g.bias.N != 0:
+			addBias(out.at(j), out.ld, panel[:cols], rows)
+		}
+		switch {
+		case staged && !g.direct() && g.last():
+			g.isa.round(c, g.c.Ld, stage.p, nr, rows, cols)
+		case staged:
+			g.isa.move(acc.at(j), acc.ld, stage.p, nr, rows, cols)
+		}
+	}
 }
 
-// tile computes one tile, row panel p by column panel s; p0 is the first packed.
-func (g *gemm) tile(w *worker, acc sums, p0, p, s int) {
-	i, j := g.panelRow(p), g.j0+s*g.isa.nr
-	rows, cols, k := g.panelRow(p+1)-i, min(g.isa.nr, g.j1-j), g.wordsOf(g.p1-g.p0)
-	mem := g.memory(w)
-	a := unsafe.Pointer(&mem.a[(p-p0)*g.words()*g.isa.mr])
-	panel := g.packed[s*g.panelLen():]
-	b := unsafe.Pointer(&panel[g.isa.nr])
-	c := acc.at(i, j)
-	base, ld := unsafe.Pointer(&panel[0]), 0
-	if g.add || !g.first() {
-		base, ld = c, acc.ld
-	}
-	if !g.isa.whole || rows == g.isa.mr && cols == g.isa.nr {
-		g.isa.tile[rows](k, a, b, base, ld, c, acc.ld, cols)
-		return
-	}
-	all, nr := unsafe.Pointer(&mem.edge[0]), g.isa.nr
-	copyRows(all, nr, base, ld, rows, cols)
-	g.isa.tile[g.isa.mr](k, a, b, all, nr, all, nr, nr)
-	copyRows(c, acc.ld, all, nr, rows, cols)
-}
+// late is whether the old C is added in the end, on the way to C, not to begin
+// with. Which it is depends on the instruction set and the type of C alone.
+func (g *gemm) late() bool { return g.isa.whole && !g.direct() }
 
-// copyRows copies a matrix of floats; ldd and lds are from one row to the next.
-func copyRows(dst unsafe.Pointer, ldd int, src unsafe.Pointer, lds int, rows, cols int) {
-	d := unsafe.Slice((*float32)(dst), (rows-1)*ldd+cols)
-	s := unsafe.Slice((*float32)(src), (rows-1)*lds+cols)
-	for i := range rows {
-		copy(d[i*ldd:][:cols], s[i*lds:])
+// addRow adds n floats at b+at to those at a+at.
+func addRow(a, b unsafe.Pointer, at, n int) {
+	x, y := unsafe.Slice((*float32)(unsafe.Add(a, at)), n), unsafe.Slice((*float32)(unsafe.Add(b, at)), n)
+	for i := range x {
+		x[i] += y[i]
 	}
 }
 
-// eachRow calls f for the rows of row panels [p0, p1), cut to column panels [s0, s1).
-func (g *gemm) eachRow(p0, p1, s0, s1 int, acc sums, f func(acc []float32, c device.Buffer)) {
-	j0, j1 := g.j0+s0*g.isa.nr, min(g.j1, g.j0+s1*g.isa.nr)
-	for i := g.panelRow(p0); i < g.panelRow(p1); i++ {
-		f(unsafe.Slice((*float32)(acc.at(i, j0)), j1-j0), g.c.Buf.Slice(i*g.c.Ld+j0, i*g.c.Ld+j1))
+// whole computes the tiles of a row panel that lie whole in C in one go, where
+// the instruction set can, and returns how many these are.
+func (g *gemm) whole(mem gemmScratch, acc sums, a unsafe.Pointer, k, i, rows, s0, s1 int) int {
+	n, nr := s1-s0, g.isa.nr
+	if g.j0+s1*nr > g.j1 {
+		n--
 	}
+	if n == 0 || rows < g.isa.mr || g.isa.row == nil || g.add && g.bias.N != 0 && g.direct() {
+		return 0
+	}
+	b, step, j := unsafe.Pointer(&mem.b[nr]), 4*g.panelLen(), g.j0+s0*nr
+	switch {
+	case g.direct() || !g.last():
+		old := !g.first() || g.add && g.direct()
+		g.isa.row[device.F32](k, a, b, step, acc.at(j), acc.ld, n, bit(old), nil)
+		return n
+	case g.first() && g.c.Buf.Type == device.BF16:
+		at := i*g.c.Ld + j
+		g.isa.row[device.BF16](k, a, b, step, g.c.Buf.Slice(at, g.c.Buf.N).Ptr, g.c.Ld, n, bit(g.add), unsafe.Pointer(&mem.tile[0]))
+		return n
+	}
+	return 0
+}
+
+func bit(x bool) int {
+	if x {
+		return 1
+	}
+	return 0
 }
 
 // addBias is for the rare product that adds to the old C and has a bias.
-func (g *gemm) addBias(p0, p1, s0, s1 int, acc sums) {
-	for s := s0; s < s1; s++ {
-		bias := g.packed[s*g.panelLen():][:g.isa.nr]
-		g.eachRow(p0, p1, s, s+1, acc, func(acc []float32, _ device.Buffer) {
-			for j := range acc {
-				acc[j] += bias[j]
-			}
-		})
+func addBias(p unsafe.Pointer, ld int, bias []float32, rows int) {
+	for i := range rows {
+		row := unsafe.Slice((*float32)(unsafe.Add(p, 4*i*ld)), len(bias))
+		for j, x := range bias {
+			row[j] += x
+		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 
 // avx2 has tiles of 6 by 16: 12 registers of sums, 2 of B, 1 of A.
 var avx2 = isa{
-	name: "avx2", mr: 6, nr: 16, pair: 1, unit: 1,
+	name: "avx2", mr: 6, nr: 16, kc: kcF32, pair: 1, unit: 1,
 	a: pack256, b: pack256,
 	tile: []tileFunc{nil, tile256x1, tile256x2, tile256x3, tile256x4, tile256x5, tile256x6},
 }
@@ -21,10 +21,11 @@ var pack256 = packing{side: [3]packFunc{copy256F32}, apart: [3]packFunc{trans256
 
 // avx512 has tiles of 14 by 32: 28 registers of sums, 2 of B, 1 of A.
 var avx512 = isa{
-	name: "avx512", mr: 14, nr: 32, pair: 1, unit: 1,
+	name: "avx512", mr: 14, nr: 32, kc: kcF32, pair: 1, unit: 1,
 	a: pack512, b: pack512,
 	tile: []tileFunc{nil, tile512x1, tile512x2, tile512x3, tile512x4, tile512x5, tile512x6, tile512x7,
 		tile512x8, tile512x9, tile512x10, tile512x11, tile512x12, tile512x13, tile512x14},
+	moves: &moves512,
 }
 
 var pack512 = packing{
@@ -33,23 +34,31 @@ var pack512 = packing{
 	sideLanes: 32, apartLanes: 16,
 }
 
+var moves512 = moves{
+	to:   [3]moveFunc{moveF32, moveToBF16, moveToF16},
+	from: [3]moveFunc{moveF32, moveFromBF16, moveFromF16},
+}
+
 // avx512bf16 has the tiles of avx512 with two of k in every word: a multiply-add
 // of pairs. It takes subnormal operands and sums for zero.
 var avx512bf16 = isa{
-	name: "avx512_bf16", mr: 14, nr: 32, pair: 2, unit: 1,
+	name: "avx512_bf16", mr: 14, nr: 32, kc: 2 * kcF32, pair: 2, unit: 1,
 	a: packPairs, b: packPairs,
 	tile: []tileFunc{nil, tileDotx1, tileDotx2, tileDotx3, tileDotx4, tileDotx5, tileDotx6, tileDotx7,
 		tileDotx8, tileDotx9, tileDotx10, tileDotx11, tileDotx12, tileDotx13, tileDotx14},
+	moves: &moves512,
 }
 
 var packPairs = packing{side: [3]packFunc{device.BF16: copyPairs}, apart: [3]packFunc{device.BF16: transPairs}, sideLanes: 32, apartLanes: 16}
 
 // amx has tiles of 32 by 32: four tile registers of sums, two of A, two of B.
+// Every processor that has it has the bf16 instructions of AVX-512.
 var amx = isa{
-	name: "amx", mr: 32, nr: 32, pair: 2, unit: 16, padded: true,
+	name: "amx", mr: 32, nr: 32, kc: kcBF16, pair: 2, unit: 16, padded: true,
 	a:    packing{side: [3]packFunc{device.BF16: amxColumns}, apart: [3]packFunc{device.BF16: amxRows}, sideLanes: 16, apartLanes: 32, tiles: true},
 	b:    packPairs,
-	tile: []tileFunc{32: amxTile}, whole: true,
+	tile: []tileFunc{32: amxTile}, whole: true, moves: &moves512,
+	row: []rowFunc{device.F32: amxRowF32, device.BF16: amxRowBF16}, narrow: amxNarrow,
 }
 
 func amxTile(k int, a, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc, _ int) {
@@ -64,7 +73,7 @@ func nativeBF16() (found []*isa) {
 	if b, d, c := cpuVendor(); hasAVX512() && x.HasAVX512BF16 && b == 0x68747541 && d == 0x69746e65 && c == 0x444d4163 { // AuthenticAMD
 		found = append(found, &avx512bf16)
 	}
-	if hasAVX512() && x.HasAMXTile && x.HasAMXBF16 && permitAMX() {
+	if hasAVX512() && x.HasAVX512BF16 && x.HasAMXTile && x.HasAMXBF16 && permitAMX() {
 		found = append(found, &amx)
 	}
 	return found

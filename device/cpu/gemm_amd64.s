@@ -4113,7 +4113,7 @@ partial:
 	RET
 
 // func copy512F32(dst *byte, src *byte, ld int, k int, width int, stride int)
-// Requires: AVX, AVX512F, BMI2
+// Requires: AVX, AVX512F, BMI2, MMX+
 TEXT ·copy512F32(SB), NOSPLIT, $0-48
 	MOVQ  dst+0(FP), AX
 	MOVQ  src+8(FP), CX
@@ -4131,16 +4131,20 @@ TEXT ·copy512F32(SB), NOSPLIT, $0-48
 	KMOVW R8, K2
 	CMPQ  DI, $0x10
 	JLE   narrow
+	MOVQ  BX, DI
+	SHLQ  $0x05, DI
 
 wide:
-	VMOVUPS.Z (CX), K1, Z0
-	VMOVUPS.Z 64(CX), K2, Z1
-	VMOVUPS   Z0, (AX)
-	VMOVUPS   Z1, 64(AX)
-	ADDQ      BX, CX
-	ADDQ      SI, AX
-	DECQ      DX
-	JNZ       wide
+	PREFETCHT0 (CX)(DI*1)
+	PREFETCHT0 64(CX)(DI*1)
+	VMOVUPS.Z  (CX), K1, Z0
+	VMOVUPS.Z  64(CX), K2, Z1
+	VMOVUPS    Z0, (AX)
+	VMOVUPS    Z1, 64(AX)
+	ADDQ       BX, CX
+	ADDQ       SI, AX
+	DECQ       DX
+	JNZ        wide
 	VZEROUPPER
 	RET
 
@@ -4390,7 +4394,7 @@ done:
 	RET
 
 // func copy512BF16(dst *byte, src *byte, ld int, k int, width int, stride int)
-// Requires: AVX, AVX512F, BMI2
+// Requires: AVX, AVX512F, BMI2, MMX+
 TEXT ·copy512BF16(SB), NOSPLIT, $0-48
 	MOVQ  dst+0(FP), AX
 	MOVQ  src+8(FP), CX
@@ -4407,8 +4411,11 @@ TEXT ·copy512BF16(SB), NOSPLIT, $0-48
 	KMOVW R8, K2
 	CMPQ  DI, $0x10
 	JLE   narrow
+	MOVQ  BX, DI
+	SHLQ  $0x05, DI
 
 wide:
+	PREFETCHT0  (CX)(DI*1)
 	VPMOVZXWD.Z (CX), K1, Z0
 	VPSLLD      $0x10, Z0, Z0
 	VPMOVZXWD.Z 32(CX), K2, Z1
@@ -4684,7 +4691,7 @@ done:
 	RET
 
 // func copy512F16(dst *byte, src *byte, ld int, k int, width int, stride int)
-// Requires: AVX, AVX512F, BMI2
+// Requires: AVX, AVX512F, BMI2, MMX+
 TEXT ·copy512F16(SB), NOSPLIT, $0-48
 	MOVQ  dst+0(FP), AX
 	MOVQ  src+8(FP), CX
@@ -4701,8 +4708,11 @@ TEXT ·copy512F16(SB), NOSPLIT, $0-48
 	KMOVW R8, K2
 	CMPQ  DI, $0x10
 	JLE   narrow
+	MOVQ  BX, DI
+	SHLQ  $0x05, DI
 
 wide:
+	PREFETCHT0  (CX)(DI*1)
 	VCVTPH2PS.Z (CX), K1, Z0
 	VCVTPH2PS.Z 32(CX), K2, Z1
 	VMOVUPS     Z0, (AX)
@@ -4955,6 +4965,186 @@ loaded:
 	JMP        block
 
 done:
+	VZEROUPPER
+	RET
+
+// func moveF32(dst *byte, src *byte, ldd int, lds int, rows int, cols int)
+// Requires: AVX, AVX512F, BMI2
+TEXT ·moveF32(SB), NOSPLIT, $0-48
+	MOVQ  dst+0(FP), AX
+	MOVQ  src+8(FP), CX
+	MOVQ  rows+32(FP), DX
+	MOVQ  ldd+16(FP), BX
+	MOVQ  lds+24(FP), SI
+	ADDQ  BX, BX
+	ADDQ  BX, BX
+	ADDQ  SI, SI
+	ADDQ  SI, SI
+	MOVQ  cols+40(FP), DI
+	MOVQ  $-1, R8
+	BZHIQ DI, R8, R8
+	KMOVW R8, K1
+	SHRQ  $0x10, R8
+	KMOVW R8, K2
+
+row:
+	VMOVUPS.Z (CX), K1, Z0
+	VMOVDQU32 Z0, K1, (AX)
+	VMOVUPS.Z 64(CX), K2, Z0
+	VMOVDQU32 Z0, K2, 64(AX)
+	ADDQ      SI, CX
+	ADDQ      BX, AX
+	DECQ      DX
+	JNZ       row
+	VZEROUPPER
+	RET
+
+// func moveFromBF16(dst *byte, src *byte, ldd int, lds int, rows int, cols int)
+// Requires: AVX, AVX512F, BMI2
+TEXT ·moveFromBF16(SB), NOSPLIT, $0-48
+	MOVQ  dst+0(FP), AX
+	MOVQ  src+8(FP), CX
+	MOVQ  rows+32(FP), DX
+	MOVQ  ldd+16(FP), BX
+	MOVQ  lds+24(FP), SI
+	ADDQ  BX, BX
+	ADDQ  BX, BX
+	ADDQ  SI, SI
+	MOVQ  cols+40(FP), DI
+	MOVQ  $-1, R8
+	BZHIQ DI, R8, R8
+	KMOVW R8, K1
+	SHRQ  $0x10, R8
+	KMOVW R8, K2
+
+row:
+	VPMOVZXWD.Z (CX), K1, Z0
+	VPSLLD      $0x10, Z0, Z0
+	VMOVDQU32   Z0, K1, (AX)
+	VPMOVZXWD.Z 32(CX), K2, Z0
+	VPSLLD      $0x10, Z0, Z0
+	VMOVDQU32   Z0, K2, 64(AX)
+	ADDQ        SI, CX
+	ADDQ        BX, AX
+	DECQ        DX
+	JNZ         row
+	VZEROUPPER
+	RET
+
+// func moveFromF16(dst *byte, src *byte, ldd int, lds int, rows int, cols int)
+// Requires: AVX, AVX512F, BMI2
+TEXT ·moveFromF16(SB), NOSPLIT, $0-48
+	MOVQ  dst+0(FP), AX
+	MOVQ  src+8(FP), CX
+	MOVQ  rows+32(FP), DX
+	MOVQ  ldd+16(FP), BX
+	MOVQ  lds+24(FP), SI
+	ADDQ  BX, BX
+	ADDQ  BX, BX
+	ADDQ  SI, SI
+	MOVQ  cols+40(FP), DI
+	MOVQ  $-1, R8
+	BZHIQ DI, R8, R8
+	KMOVW R8, K1
+	SHRQ  $0x10, R8
+	KMOVW R8, K2
+
+row:
+	VCVTPH2PS.Z (CX), K1, Z0
+	VMOVDQU32   Z0, K1, (AX)
+	VCVTPH2PS.Z 32(CX), K2, Z0
+	VMOVDQU32   Z0, K2, 64(AX)
+	ADDQ        SI, CX
+	ADDQ        BX, AX
+	DECQ        DX
+	JNZ         row
+	VZEROUPPER
+	RET
+
+// func moveToBF16(dst *byte, src *byte, ldd int, lds int, rows int, cols int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VL, BMI2
+TEXT ·moveToBF16(SB), NOSPLIT, $0-48
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         rows+32(FP), DX
+	MOVQ         ldd+16(FP), BX
+	MOVQ         lds+24(FP), SI
+	ADDQ         BX, BX
+	ADDQ         SI, SI
+	ADDQ         SI, SI
+	MOVQ         cols+40(FP), DI
+	MOVQ         $-1, R8
+	BZHIQ        DI, R8, R8
+	KMOVW        R8, K1
+	SHRQ         $0x10, R8
+	KMOVW        R8, K2
+	MOVL         $0x00000001, DI
+	VMOVD        DI, X0
+	VPBROADCASTD X0, Z0
+	MOVL         $0x00007fff, DI
+	VMOVD        DI, X1
+	VPBROADCASTD X1, Z1
+	MOVL         $0x00400000, DI
+	VMOVD        DI, X2
+	VPBROADCASTD X2, Z2
+
+row:
+	VMOVUPS.Z (CX), K1, Z3
+	VPSRLD    $0x10, Z3, Z4
+	VPANDD    Z0, Z4, Z4
+	VPADDD    Z1, Z4, Z4
+	VCMPPS    $0x03, Z3, Z3, K3
+	VPADDD    Z3, Z4, Z4
+	VPORD     Z2, Z3, K3, Z4
+	VPSRLD    $0x10, Z4, Z4
+	VPMOVDW   Z4, Y4
+	VMOVDQU16 Y4, K1, (AX)
+	VMOVUPS.Z 64(CX), K2, Z3
+	VPSRLD    $0x10, Z3, Z4
+	VPANDD    Z0, Z4, Z4
+	VPADDD    Z1, Z4, Z4
+	VCMPPS    $0x03, Z3, Z3, K3
+	VPADDD    Z3, Z4, Z4
+	VPORD     Z2, Z3, K3, Z4
+	VPSRLD    $0x10, Z4, Z4
+	VPMOVDW   Z4, Y4
+	VMOVDQU16 Y4, K2, 32(AX)
+	ADDQ      SI, CX
+	ADDQ      BX, AX
+	DECQ      DX
+	JNZ       row
+	VZEROUPPER
+	RET
+
+// func moveToF16(dst *byte, src *byte, ldd int, lds int, rows int, cols int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VL, BMI2
+TEXT ·moveToF16(SB), NOSPLIT, $0-48
+	MOVQ  dst+0(FP), AX
+	MOVQ  src+8(FP), CX
+	MOVQ  rows+32(FP), DX
+	MOVQ  ldd+16(FP), BX
+	MOVQ  lds+24(FP), SI
+	ADDQ  BX, BX
+	ADDQ  SI, SI
+	ADDQ  SI, SI
+	MOVQ  cols+40(FP), DI
+	MOVQ  $-1, R8
+	BZHIQ DI, R8, R8
+	KMOVW R8, K1
+	SHRQ  $0x10, R8
+	KMOVW R8, K2
+
+row:
+	VMOVUPS.Z (CX), K1, Z0
+	VCVTPS2PH $0x00, Z0, Y0
+	VMOVDQU16 Y0, K1, (AX)
+	VMOVUPS.Z 64(CX), K2, Z0
+	VCVTPS2PH $0x00, Z0, Y0
+	VMOVDQU16 Y0, K2, 32(AX)
+	ADDQ      SI, CX
+	ADDQ      BX, AX
+	DECQ      DX
+	JNZ       row
 	VZEROUPPER
 	RET
 

@@ -4,7 +4,7 @@ import "unsafe"
 
 // portable runs everywhere; it is also what the assembly is tested against.
 var portable = isa{
-	name: "portable", mr: 4, nr: 4, pair: 1, unit: 1, padded: true,
+	name: "portable", mr: 4, nr: 4, kc: kcF32, pair: 1, unit: 1, padded: true,
 	a: packGo, b: packGo,
 	tile: []tileFunc{nil, tileGo(1), tileGo(2), tileGo(3), tileGo(4)},
 }

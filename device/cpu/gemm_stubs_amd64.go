@@ -134,6 +134,31 @@ func copy512F16(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int
 //go:noescape
 func trans512F16(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int)
 
+// moveF32 is a moveFunc.
+//
+//go:noescape
+func moveF32(dst unsafe.Pointer, src unsafe.Pointer, ldd int, lds int, rows int, cols int)
+
+// moveFromBF16 is a moveFunc.
+//
+//go:noescape
+func moveFromBF16(dst unsafe.Pointer, src unsafe.Pointer, ldd int, lds int, rows int, cols int)
+
+// moveFromF16 is a moveFunc.
+//
+//go:noescape
+func moveFromF16(dst unsafe.Pointer, src unsafe.Pointer, ldd int, lds int, rows int, cols int)
+
+// moveToBF16 is a moveFunc.
+//
+//go:noescape
+func moveToBF16(dst unsafe.Pointer, src unsafe.Pointer, ldd int, lds int, rows int, cols int)
+
+// moveToF16 is a moveFunc.
+//
+//go:noescape
+func moveToF16(dst unsafe.Pointer, src unsafe.Pointer, ldd int, lds int, rows int, cols int)
+
 // copy256F32 is a packFunc of at most 16 lanes side by side.
 //
 //go:noescape

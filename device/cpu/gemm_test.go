@@ -3,6 +3,9 @@ package cpu
 import (
 	"math"
 	"math/rand/v2"
+	"runtime"
+	"strings"
+	"sync"
 	"testing"
 
 	"zeroth/device"
@@ -204,6 +207,14 @@ func TestMatMulEveryTypeOfEveryOperand(t *testing.T) {
 	})
 }
 
+// longK is a k of two blocks and a bit.
+func longK() int {
+	if bestBF16 != nil {
+		return bestBF16.kc + 3
+	}
+	return bestISA.kc + 3
+}
+
 // The k loop is broken into blocks, and sums of a 16-bit c live in a strip between them.
 func TestMatMulManyBlocksOfK(t *testing.T) {
 	withISA(t, func(t *testing.T) {
@@ -215,7 +226,7 @@ func TestMatMulManyBlocksOfK(t *testing.T) {
 				if bestBF16 != nil {
 					types[1], types[2] = device.BF16, device.BF16
 				}
-				p := newProduct(rng, 17, 37, kcMax+3, types, form&1 != 0, form&2 != 0, true, form&1 != 0, 1)
+				p := newProduct(rng, 17, 37, longK(), types, form&1 != 0, form&2 != 0, true, form&1 != 0, 1)
 				p.run(t, q)
 				p.checkAll(t)
 			}
@@ -223,19 +234,18 @@ func TestMatMulManyBlocksOfK(t *testing.T) {
 	})
 }
 
-// Several blocks of columns, and of rows for the strip: samples are checked.
+// Several blocks of rows and groups of columns, and blocks of columns for the
+// strip: samples are checked.
 func TestMatMulManyBlocks(t *testing.T) {
 	q := testQueue(t, 2)
 	rng := rand.New(rand.NewPCG(9, 10))
 	for _, ct := range []device.DType{device.F32, device.BF16} {
-		m, n, k := mcMax+40, 2*ncMax+5, kcMax+9
+		m, n, k := aMax/264+40, 2*groupMax+5, kcF32+9
 		if ct != device.F32 {
-			m, n = stripMax/ncMax+40, ncMax
-		} else {
-			k = 17
+			m, n = stripMax/ncMax+40, ncMax+5
 		}
 		if bestISA == &portable || testing.Short() {
-			m, n, k = 230, ncMax+5, 20
+			m, n, k = 230, groupMax+5, 20
 		}
 		p := newProduct(rng, m, n, k, [4]device.DType{ct}, false, true, true, true, 1)
 		p.run(t, q)
@@ -256,34 +266,38 @@ func TestMatMulManyBlocks(t *testing.T) {
 func TestMatMulBitsDependOnNothingElse(t *testing.T) {
 	withISA(t, func(t *testing.T) {
 		rng := rand.New(rand.NewPCG(11, 12))
-		for _, ct := range []device.DType{device.F32, device.BF16} {
-			m, n, k := 131, 150, kcMax+40
+		for i, ct := range []device.DType{device.F32, device.BF16, device.F32, device.BF16} {
+			m, n, k, add := 131, 150, longK()+37, i >= 2
+			if add {
+				k = 200 // in one block
+			}
 			types := [4]device.DType{ct}
 			if bestBF16 != nil {
 				types[1], types[2] = device.BF16, device.BF16
 			}
-			p := newProduct(rng, m, n, k, types, false, true, true, false, 1)
+			p := newProduct(rng, m, n, k, types, false, true, true, add, 1)
+			start := append([]byte(nil), p.c.whole.Raw()...)
 			p.run(t, testQueue(t, 1))
 			want := append([]byte(nil), p.c.whole.Raw()...)
 			for _, workers := range []int{2, 3, 5} {
-				p.c.poison()
+				copy(p.c.whole.Raw(), start)
 				p.run(t, testQueue(t, workers))
 				if string(p.c.whole.Raw()) != string(want) {
-					t.Fatalf("%v: %d workers gave other bits", ct, workers)
+					t.Fatalf("%v, added %v: %d workers gave other bits", ct, add, workers)
 				}
 			}
-			p.c.poison()
+			copy(p.c.whole.Raw(), start)
 			q := testQueue(t, 1)
 			for i := 0; i < m; i += 37 {
 				hi := min(m, i+37)
-				q.MatMul(p.c.RowRange(i, hi).Columns(0, 50), p.a.RowRange(i, hi), p.b.T().RowRange(0, 50).T(), p.bias.Slice(0, 50), false)
-				q.MatMul(p.c.RowRange(i, hi).Columns(50, n), p.a.RowRange(i, hi), p.b.T().RowRange(50, n).T(), p.bias.Slice(50, n), false)
+				q.MatMul(p.c.RowRange(i, hi).Columns(0, 50), p.a.RowRange(i, hi), p.b.T().RowRange(0, 50).T(), p.bias.Slice(0, 50), add)
+				q.MatMul(p.c.RowRange(i, hi).Columns(50, n), p.a.RowRange(i, hi), p.b.T().RowRange(50, n).T(), p.bias.Slice(50, n), add)
 			}
 			if err := q.Wait(); err != nil {
 				t.Fatal(err)
 			}
 			if string(p.c.whole.Raw()) != string(want) {
-				t.Fatalf("%v: a product in parts has other bits", ct)
+				t.Fatalf("%v, added %v: a product in parts has other bits", ct, add)
 			}
 		}
 	})
@@ -307,7 +321,7 @@ func TestMatMulBitsAreTheSameByAVX2AndAVX512(t *testing.T) {
 		for _, s := range fused {
 			bestISA = s
 			rng := rand.New(rand.NewPCG(15, 16))
-			p := newProduct(rng, 45, 71, kcMax+33, [4]device.DType{device.F32, device.F32, device.BF16}, form&1 != 0, form&2 != 0, true, false, 1)
+			p := newProduct(rng, 45, 71, kcF32+33, [4]device.DType{device.F32, device.F32, device.BF16}, form&1 != 0, form&2 != 0, true, false, 1)
 			p.run(t, q)
 			if got := p.c.whole.Raw(); want == nil {
 				want = got
@@ -323,7 +337,7 @@ func TestMatMulAllocatesNothing(t *testing.T) {
 		q := testQueue(t, workers)
 		rng := rand.New(rand.NewPCG(13, 14))
 		for _, ct := range []device.DType{device.F32, device.BF16} {
-			p := newProduct(rng, 120, 130, kcMax+100, [4]device.DType{ct, device.BF16, device.F16}, true, true, true, true, 0)
+			p := newProduct(rng, 120, 130, kcF32+100, [4]device.DType{ct, device.BF16, device.F16}, true, true, true, true, 0)
 			p.run(t, q)
 			if got := testing.AllocsPerRun(5, func() { p.run(t, q) }); got != 0 {
 				t.Errorf("%d workers, %v: %v allocations a product", workers, ct, got)
@@ -356,3 +370,64 @@ func TestMatMulRefusesWhatItCannotDo(t *testing.T) {
 		}()
 	}
 }
+
+// Registers that a signal, a switch of threads or a collection does not save
+// would show as other bits: many queues multiply on few threads while garbage
+// is made and collected.
+func TestMatMulKeepsItsBitsUnderCollection(t *testing.T) {
+	withISA(t, func(t *testing.T) {
+		products := 150
+		if testing.Short() || bestISA == &portable {
+			products = 15
+		}
+		if bestBF16 != nil && strings.HasSuffix(bestBF16.name, "emulated") {
+			products = 2
+		}
+		types := allF32
+		if bestBF16 != nil {
+			types = [4]device.DType{device.BF16, device.BF16, device.BF16}
+		}
+		stop, collected := make(chan struct{}), make(chan int)
+		go func() {
+			n := 0
+			for ; ; n++ {
+				select {
+				case <-stop:
+					collected <- n
+					return
+				default:
+					garbage = make([]byte, 1<<16)
+					runtime.GC()
+				}
+			}
+		}()
+		var all sync.WaitGroup
+		for g := range 6 {
+			q := testQueue(t, 1)
+			all.Go(func() {
+				p := newProduct(rand.New(rand.NewPCG(17, uint64(g))), 70+g, 140, 300, types, false, g%2 == 0, true, false, 0)
+				var want string
+				for range products {
+					q.MatMul(p.c.Mat, p.a, p.b, p.bias, false)
+					if err := q.Wait(); err != nil {
+						t.Error(err)
+						return
+					}
+					if got := string(p.c.Buf.Raw()); want == "" {
+						want = got
+					} else if got != want {
+						t.Error("a product repeated has other bits")
+						return
+					}
+				}
+			})
+		}
+		all.Wait()
+		close(stop)
+		if n := <-collected; n == 0 {
+			t.Error("nothing was collected meanwhile")
+		}
+	})
+}
+
+var garbage []byte

@@ -8,8 +8,8 @@ import (
 )
 
 // Kernels need memory of their own: every worker for the pieces it has at
-// hand, and the device for the packed blocks of a matrix product, which its
-// workers share. It is accounted like all other memory, as device.Workspace.
+// hand, and the device for the packed blocks of a matrix product and for rotary
+// positions, which its workers share. It is accounted like all other memory, as device.Workspace.
 // Reserve takes it before the first step; what no Reserve foresaw is taken when
 // it is first needed and then kept.
 
@@ -23,13 +23,22 @@ type Sizes struct {
 	Vocab  int          // logits of a position
 	Widest int          // dimension of a parameter
 	Attn   device.Attn  // T and D
+	Rope   bool         // heads are turned by their positions
 }
 
 // Workspace is the bytes that a device of so many workers and queues takes for
 // kernels of the given sizes.
 func Workspace(workers, queues int, s Sizes) int64 {
 	packed, strip := s.products()
-	return 4 * int64(packed+strip+(workers-1+queues)*s.scratch())
+	return 4 * int64(packed+strip+s.turns()+(workers-1+queues)*s.scratch())
+}
+
+// turns is the floats of the table of rotary positions.
+func (s Sizes) turns() int {
+	if !s.Rope {
+		return 0
+	}
+	return s.Attn.T * s.Attn.D
 }
 
 // scratch is the floats a worker needs at most.
@@ -37,11 +46,8 @@ func (s Sizes) scratch() int {
 	if s == (Sizes{}) {
 		return max(2*squaresAtOnce, 16*len(args{}.k))
 	}
-	best := bestISA
-	gemm := mcMax*kcMax + edge + mcMax*subMax + best.mr*best.nr + best.nr*kcMax
-	if b := bestBF16; b != nil {
-		gemm = max(gemm, mcMax*kcMax+edge+mcMax*subMax+b.mr*b.nr+b.nr*kcMax)
-	}
+	most := s.longest()
+	gemm := min(groupMax, ceil(most, 32)*32)*(1+s.words()) + edge + 2*32*32 + 32*min(kcF32, ceil(most, 8)*8)
 	return max(gemm, 5*s.Width, s.Vocab, attnScratch(s.Attn))
 }
 
@@ -53,18 +59,31 @@ func attnScratch(a device.Attn) int {
 	return 5*T*D + 8*64*D + 4*64*64
 }
 
-// products is the floats of the device's blocks: a block of B, and of C where
+// products is the floats of the device's blocks: a block of A, and of C where
 // that is not float32 and has several blocks of k.
 func (s Sizes) products() (packed, strip int) {
 	if s == (Sizes{}) {
 		return 0, 0
 	}
-	n, k := min(ncMax, ceil(max(s.Widest, s.Rows), 32)*32), min(kcMax, ceil(max(s.Widest, s.Rows), 16)*16)
-	packed = n*(1+k) + edge
-	if s.Type != device.F32 && max(s.Widest, s.Rows) > kcMax {
-		strip = min(stripMax, n*max(s.Widest, s.Rows))
+	most := s.longest()
+	packed = min(aMax, (most+31)*s.words()+ceil(most, 4)*edge)
+	if s.Type != device.F32 && most > kcF32 {
+		strip = min(stripMax, min(ncMax, ceil(most, 32)*32)*most)
 	}
 	return packed, strip
+}
+
+// longest is the longest side a product may have.
+func (s Sizes) longest() int { return max(s.Widest, s.Rows) }
+
+// words is the words of k in a block of a product at most, whatever the
+// instruction set, so that a plan does not depend on where it is made.
+func (s Sizes) words() int {
+	n := min(kcF32, ceil(s.longest(), 8)*8)
+	if s.Type == device.BF16 {
+		n = max(n, min(kcBF16/2, ceil(s.longest(), 32)*16))
+	}
+	return n
 }
 
 // Reserve takes the work space for kernels of the given sizes. It comes before
@@ -73,6 +92,9 @@ func (d *Device) Reserve(s Sizes) error {
 	d.scratch = s.scratch()
 	packed, strip := s.products()
 	err := d.products.grow(packed, strip)
+	if err == nil {
+		err = d.turns.grow(s.turns())
+	}
 	for _, h := range d.crew.helpers {
 		if err == nil {
 			err = h.w.grow(d.scratch)
@@ -87,6 +109,7 @@ type worker struct {
 	mem     device.Buffer
 	scratch []float32      // of mem
 	ends    [5][16]float32 // the last elements of arrays, filled up to a vector
+	window  squareWindow
 }
 
 // floats is work space of n elements, valid until the next call; its contents
@@ -123,9 +146,10 @@ type products struct {
 
 // need gives g its blocks.
 func (p *products) need(g *gemm) {
-	packed, strip := ceil(g.nc(), g.isa.nr)*g.panelLen()+edge, 0
-	if !g.direct() && g.k > g.kc() {
-		strip = min(g.m, g.stripRows()) * g.nc()
+	rows := min(g.m, g.blockRows())
+	packed, strip := ceil(rows, g.isa.mr)*g.slot(), 0
+	if g.stripped() {
+		strip = rows * g.nc()
 	}
 	if err := p.grow(packed, strip); err != nil {
 		panic(fmt.Sprintf("cpu: a product's work space: %v", err))

@@ -17,9 +17,13 @@ func bf16(c *build.Context) {
 	copyPairs(c)
 	transPairs(c)
 	declareTileConfig(c)
+	roundingBF16 = declare(c, "roundingBF16", roundConstants...)
 	amxBlock(c)
+	amxRow(c, "amxRowF32", false)
+	amxRow(c, "amxRowBF16", true)
 	amxRows(c)
 	amxColumns(c)
+	amxNarrow(c)
 	cpuVendor(c)
 }
 
@@ -30,15 +34,22 @@ func emit(c *build.Context, code []byte) {
 }
 
 // vdpbf16ps is acc += x·y in pairs: EVEX.512.F3.0F38.W0 52 /r.
-func vdpbf16ps(acc, x, y reg.VecPhysical) []byte {
-	a, v, b := byte(acc.PhysicalIndex()), byte(x.PhysicalIndex()), byte(y.PhysicalIndex())
+func vdpbf16ps(acc, x, y reg.VecPhysical) []byte { return evex38(2, 0x52, acc, x, y) }
+
+// vcvtne2ps2bf16 is dst = y, x as bf16, y in the lower half: EVEX.512.F2.0F38.W0
+// 72 /r.
+func vcvtne2ps2bf16(dst, x, y reg.VecPhysical) []byte { return evex38(3, 0x72, dst, x, y) }
+
+// evex38 is an instruction of three 512-bit registers in map 0F38.
+func evex38(prefix, op byte, dst, x, y reg.VecPhysical) []byte {
+	a, v, b := byte(dst.PhysicalIndex()), byte(x.PhysicalIndex()), byte(y.PhysicalIndex())
 	not := func(r, bit byte) byte { return ^r >> bit & 1 }
 	return []byte{
 		0x62,
 		not(a, 3)<<7 | not(b, 4)<<6 | not(b, 3)<<5 | not(a, 4)<<4 | 2,
-		^v&15<<3 | 1<<2 | 2,
+		^v&15<<3 | 1<<2 | prefix,
 		2<<5 | not(v, 4)<<3,
-		0x52,
+		op,
 		0xc0 | a&7<<3 | b&7,
 	}
 }
@@ -50,6 +61,8 @@ const (
 	rbx = 3
 	rsi = 6
 	rdi = 7
+	r9  = 9
+	r10 = 10
 )
 
 // tdpbf16ps is C += A·B of tiles: VEX.128.F3.0F38.W0 5C /r.
@@ -60,7 +73,8 @@ func tdpbf16ps(tc, ta, tb byte) []byte {
 // tileMove is tileloadd (prefix 3, F2) or tilestored (prefix 2, F3) of a tile
 // whose rows are index bytes apart: VEX.128.W0 0F38 4B /r with a SIB.
 func tileMove(prefix, tile, base, index byte, disp int32) []byte {
-	code := []byte{0xc4, 0xe2, 0x78 | prefix, 0x4b, 0x80 | tile<<3 | 4, index<<3 | base}
+	high := base>>3<<5 | index>>3<<6
+	code := []byte{0xc4, 0xe2 &^ high, 0x78 | prefix, 0x4b, 0x80 | tile<<3 | 4, index&7<<3 | base&7}
 	return append(code, byte(disp), byte(disp>>8), byte(disp>>16), byte(disp>>24))
 }
 
@@ -83,6 +97,9 @@ func copyPairs(c *build.Context) {
 	m0, m1 := masks32(c, width)
 	lo := []reg.VecVirtual{c.ZMM(), c.ZMM()}
 	hi := []reg.VecVirtual{c.ZMM(), c.ZMM()}
+	ahead := c.GP64() // of what is packed next
+	c.MOVQ(ld, ahead)
+	c.SHLQ(operand.U8(5), ahead)
 	half := func(j int, src reg.GPVirtual, m reg.OpmaskVirtual, z []reg.VecVirtual) {
 		c.VPMOVZXWD_Z(at(src, 32*j), m, z[j])
 	}
@@ -100,6 +117,9 @@ func copyPairs(c *build.Context) {
 		c.JLT(operand.LabelRef(name + "odd"))
 		c.Label(name)
 		c.LEAQ(operand.Mem{Base: src, Index: ld, Scale: 1}, next)
+		for _, row := range []reg.GPVirtual{src, next} {
+			c.PREFETCHT0(operand.Mem{Base: row, Index: ahead, Scale: 1})
+		}
 		for j := range halves {
 			pair(j, masks[j], next)
 		}
@@ -138,6 +158,9 @@ func transPairs(c *build.Context) {
 		func() { turn16(c, &x, &y) },
 		func(p int, dst operand.Mem) { c.VMOVUPS(x[p], dst) })
 }
+
+// roundingBF16 are the constants of narrowBF16.
+var roundingBF16 *lanes16
 
 var tileConfig = operand.Mem{Symbol: operand.NewStaticSymbol("tileConfig"), Base: reg.StaticBase}
 
@@ -180,9 +203,20 @@ func amxBlock(c *build.Context) {
 	c.Load(c.Param("b"), reg.RDX)
 	c.MOVQ(operand.U32(64), reg.RCX)
 	c.MOVQ(operand.U32(128), reg.RBX)
+	tileProducts(c, k)
+	sums("c", "ldc", tileStore)
+	emit(c, tilerelease)
+	c.RET()
+}
+
+// tileProducts adds to tiles 0 to 3 the products of k words, 0 in the end, of a
+// panel of A at RSI, rows RCX bytes apart, and of B at RDX, rows RBX apart.
+//
+// Meanwhile it fetches from where R8 points 256 bytes for every 16 words.
+func tileProducts(c *build.Context, k reg.Register) {
 	c.TESTQ(k, k)
-	c.JZ(operand.LabelRef("done"))
-	c.Label("loop")
+	c.JZ(operand.LabelRef("multiplied"))
+	c.Label("multiply")
 	emit(c, tileLoad(4, rsi, rcx, 0))
 	emit(c, tileLoad(6, rdx, rbx, 0))
 	emit(c, tileLoad(7, rdx, rbx, 64))
@@ -191,14 +225,146 @@ func amxBlock(c *build.Context) {
 	emit(c, tdpbf16ps(1, 4, 7))
 	emit(c, tdpbf16ps(2, 5, 6))
 	emit(c, tdpbf16ps(3, 5, 7))
+	for line := range 4 {
+		c.PREFETCHT1(at(reg.R8, 64*line))
+	}
+	c.ADDQ(operand.U32(256), reg.R8)
 	c.ADDQ(operand.U32(2048), reg.RSI)
 	c.ADDQ(operand.U32(2048), reg.RDX)
 	c.SUBQ(operand.U8(16), k)
-	c.JNZ(operand.LabelRef("loop"))
-	c.Label("done")
-	sums("c", "ldc", tileStore)
+	c.JNZ(operand.LabelRef("multiply"))
+	c.Label("multiplied")
+}
+
+// amxRow writes products of a panel of A by several of B. Results of bf16 are
+// rounded on their way: a tile's while the tile units work at the next one.
+func amxRow(c *build.Context, name string, round bool) {
+	out := "float32"
+	if round {
+		out = "bf16"
+	}
+	text(c, name, "func(k int, a, b *byte, step int, c *byte, ld, n, add int, stage *byte)",
+		name+" is a rowFunc of "+out+".")
+	words, a, b, dst, ld, stage, last := reg.R11, reg.R12, reg.R13, reg.RDI, reg.R9, reg.R10, reg.RAX
+	c.LEAQ(tileConfig, reg.R8)
+	emit(c, ldtilecfgR8)
+	n := reg.R15
+	c.Load(c.Param("a"), a)
+	c.Load(c.Param("b"), b)
+	c.Load(c.Param("c"), dst)
+	c.Load(c.Param("ld"), ld)
+	c.Load(c.Param("n"), n)
+	c.MOVQ(operand.U32(128), reg.RBX)
+	if round {
+		c.ADDQ(ld, ld)
+		c.Load(c.Param("stage"), stage)
+		c.LEAQ(at(stage, 4096), last)
+	} else {
+		c.SHLQ(operand.U8(2), ld)
+	}
+	c.Load(c.Param("k"), reg.R8) // the next panel of A: eight tiles fetch it
+	c.SHLQ(operand.U8(7), reg.R8)
+	c.ADDQ(a, reg.R8)
+	rest := func() { // of the first half of the rows, in R10 the second
+		c.MOVQ(ld, stage)
+		c.SHLQ(operand.U8(4), stage)
+		c.ADDQ(dst, stage)
+	}
+	c.Label("tile")
+	if !round {
+		c.Load(c.Param("add"), reg.RCX)
+		c.TESTQ(reg.RCX, reg.RCX)
+		c.JZ(operand.LabelRef("bias"))
+		rest()
+		emit(c, tileLoad(0, rdi, r9, 0))
+		emit(c, tileLoad(1, rdi, r9, 64))
+		emit(c, tileLoad(2, r10, r9, 0))
+		emit(c, tileLoad(3, r10, r9, 64))
+		c.JMP(operand.LabelRef("begun"))
+		c.Label("bias")
+	}
+	c.MOVQ(b, reg.RDX)
+	c.XORQ(reg.RCX, reg.RCX)
+	for t := range byte(4) {
+		emit(c, tileLoad(t, rdx, rcx, -128+64*int32(t&1)))
+	}
+	c.Label("begun")
+	c.MOVQ(operand.U32(64), reg.RCX)
+	c.MOVQ(a, reg.RSI)
+	c.MOVQ(b, reg.RDX)
+	c.Load(c.Param("k"), words)
+	tileProducts(c, words)
+	if round {
+		c.Load(c.Param("n"), reg.RCX)
+		c.CMPQ(n, reg.RCX)
+		c.JE(operand.LabelRef("first"))
+		narrowTile(c, "before", last, dst, ld)
+		c.ADDQ(operand.U8(64), dst)
+		c.Label("first")
+		for t := range byte(4) {
+			emit(c, tileStore(t, r10, rbx, 64*int32(t&1)+2048*int32(t>>1)))
+		}
+		c.XCHGQ(stage, last)
+	} else {
+		rest()
+		emit(c, tileStore(0, rdi, r9, 0))
+		emit(c, tileStore(1, rdi, r9, 64))
+		emit(c, tileStore(2, r10, r9, 0))
+		emit(c, tileStore(3, r10, r9, 64))
+		c.SUBQ(operand.I8(-128), dst)
+	}
+	c.Load(c.Param("step"), reg.RCX)
+	c.ADDQ(reg.RCX, b)
+	c.DECQ(n)
+	c.JNZ(operand.LabelRef("tile"))
+	if round {
+		narrowTile(c, "end", last, dst, ld)
+	}
 	emit(c, tilerelease)
+	c.VZEROUPPER()
 	c.RET()
+}
+
+// narrowTile rounds the tile at src to dst, rows ld bytes apart, plus what was
+// there if the parameter add is set; it changes RSI, RDX and RCX. Without that,
+// what the tile units give has no subnormals, which vcvtne2ps2bf16 would take
+// for zero.
+func narrowTile(c *build.Context, label string, src, dst, ld reg.Register) {
+	row := func(name string, body func()) {
+		c.MOVQ(operand.U32(32), reg.RCX)
+		c.Label(name)
+		body()
+		c.ADDQ(ld, reg.RDX)
+		c.SUBQ(operand.I8(-128), reg.RSI)
+		c.DECQ(reg.RCX)
+		c.JNZ(operand.LabelRef(name))
+	}
+	c.MOVQ(src, reg.RSI)
+	c.MOVQ(dst, reg.RDX)
+	c.Load(c.Param("add"), reg.RCX)
+	c.TESTQ(reg.RCX, reg.RCX)
+	c.JNZ(operand.LabelRef(label + "add"))
+	row(label, func() {
+		lo, hi := zmm[0], zmm[1]
+		c.VMOVUPS(at(reg.RSI, 0), lo)
+		c.VMOVUPS(at(reg.RSI, 64), hi)
+		emit(c, vcvtne2ps2bf16(lo, hi, lo))
+		c.VMOVUPS(lo, at(reg.RDX, 0))
+	})
+	c.JMP(operand.LabelRef(label + "done"))
+	c.Label(label + "add")
+	w := widths[0]
+	row(label+"row", func() {
+		for j := range 2 {
+			old := w.vec(c)
+			c.VPMOVZXWD(at(reg.RDX, 32*j), old)
+			c.VPSLLD(operand.U8(16), old, old)
+			c.VADDPS(at(reg.RSI, 64*j), old, old)
+			r := narrowBF16(c, w, old, roundingBF16.mem("bit"), roundingBF16.mem("half"), roundingBF16.mem("quiet"))
+			c.VMOVDQU(r, at(reg.RDX, 32*j))
+		}
+	})
+	c.Label(label + "done")
 }
 
 // The panel of A for AMX is, for each 32 of k, two tiles of 16 rows of 32
@@ -228,6 +394,33 @@ func amxRows(c *build.Context) {
 	c.ADDQ(operand.U8(64), dst)
 	c.DECQ(width)
 	c.JNZ(operand.LabelRef("row"))
+	c.VZEROUPPER()
+	c.RET()
+}
+
+func amxNarrow(c *build.Context) {
+	text(c, "amxNarrow", "func(dst, src *byte, ld, k int)",
+		"amxNarrow rounds 32 rows of k floats, a multiple of 32, ld apart, into tiles; subnormals become zero.")
+	dst, src, ld, k := load64(c, "dst"), load64(c, "src"), times4(c, load64(c, "ld")), load64(c, "k")
+	from, rows := c.GP64(), c.GP64()
+	c.Label("block")
+	c.MOVQ(src, from)
+	c.MOVQ(operand.U32(8), rows)
+	c.Label("rows")
+	for i := range 4 {
+		lo, hi := zmm[2*i], zmm[2*i+1]
+		c.VMOVUPS(at(from, 0), lo)
+		c.VMOVUPS(at(from, 64), hi)
+		emit(c, vcvtne2ps2bf16(lo, hi, lo))
+		c.VMOVUPS(lo, at(dst, 64*i))
+		c.ADDQ(ld, from)
+	}
+	c.ADDQ(operand.U32(256), dst)
+	c.DECQ(rows)
+	c.JNZ(operand.LabelRef("rows"))
+	c.ADDQ(operand.U32(128), src)
+	c.SUBQ(operand.U8(32), k)
+	c.JNZ(operand.LabelRef("block"))
 	c.VZEROUPPER()
 	c.RET()
 }

@@ -29,6 +29,7 @@ func gemm(c *build.Context) {
 		copy512(c, s.name, s.size)
 		trans512(c, s.name, s.size)
 	}
+	moves512(c)
 	copy256(c)
 	trans256(c)
 	peak(c, "512", func() reg.VecVirtual { return c.ZMM() })
@@ -248,7 +249,13 @@ func copy512(c *build.Context, source string, size int) {
 	c.CMPQ(width, operand.U8(16))
 	c.JLE(operand.LabelRef("narrow"))
 	z := []reg.VecVirtual{c.ZMM(), c.ZMM()}
+	ahead := c.GP64() // of what is packed next
+	c.MOVQ(ld, ahead)
+	c.SHLQ(operand.U8(5), ahead)
 	c.Label("wide")
+	for line := 0; line < 32*size; line += 64 {
+		c.PREFETCHT0(operand.Mem{Base: src, Index: ahead, Scale: 1, Disp: line})
+	}
 	widen512(c, source, at(src, 0), m0, z[0])
 	widen512(c, source, at(src, 16*size), m1, z[1])
 	c.VMOVUPS(z[0], at(dst, 0))
@@ -361,6 +368,50 @@ func turn16(c *build.Context, x, y *[16]reg.VecVirtual) {
 		c.VSHUFF32X4(operand.U8(0x88), y[12+q], y[4+q], x[4+q])
 		c.VSHUFF32X4(operand.U8(0xdd), y[12+q], y[4+q], x[12+q])
 	}
+}
+
+// moves512 writes the moveFuncs.
+func moves512(c *build.Context) {
+	w := widths[0]
+	plain := func(z reg.VecVirtual) reg.Register { return z }
+	move512(c, "moveF32", "F32", 4, func() func(z reg.VecVirtual) reg.Register { return plain })
+	move512(c, "moveFromBF16", "BF16", 4, func() func(z reg.VecVirtual) reg.Register { return plain })
+	move512(c, "moveFromF16", "F16", 4, func() func(z reg.VecVirtual) reg.Register { return plain })
+	move512(c, "moveToBF16", "F32", 2, func() func(z reg.VecVirtual) reg.Register {
+		one, half, quiet := spread(c, w, 1), spread(c, w, 0x7fff), spread(c, w, 0x400000)
+		return func(z reg.VecVirtual) reg.Register { return narrowBF16(c, w, z, one, half, quiet) }
+	})
+	move512(c, "moveToF16", "F32", 2, func() func(z reg.VecVirtual) reg.Register {
+		return func(z reg.VecVirtual) reg.Register {
+			c.VCVTPS2PH(operand.U8(0), z, z.AsY()) // 0: to nearest even
+			return z.AsY()
+		}
+	})
+}
+
+// move512 writes a moveFunc from a type of source to elements of size bytes.
+func move512(c *build.Context, name, source string, size int, prepare func() func(z reg.VecVirtual) reg.Register) {
+	text(c, name, "func(dst, src *byte, ldd, lds, rows, cols int)", name+" is a moveFunc.")
+	dst, src, rows := load64(c, "dst"), load64(c, "src"), load64(c, "rows")
+	ldd, lds := load64(c, "ldd"), load64(c, "lds")
+	in := map[string]int{"F32": 4, "BF16": 2, "F16": 2}[source]
+	scale(c, ldd, size)
+	scale(c, lds, in)
+	m0, m1 := masks32(c, load64(c, "cols"))
+	body := prepare()
+	z := []reg.VecVirtual{c.ZMM(), c.ZMM()}
+	c.Label("row")
+	for j, m := range []reg.OpmaskVirtual{m0, m1} {
+		widen512(c, source, at(src, 16*in*j), m, z[j])
+		if to := at(dst, 16*size*j); size == 4 {
+			c.VMOVDQU32(body(z[j]), m, to)
+		} else {
+			c.VMOVDQU16(body(z[j]), m, to)
+		}
+	}
+	advance(c, "row", src, lds, dst, ldd, rows)
+	c.VZEROUPPER()
+	c.RET()
 }
 
 func copy256(c *build.Context) {
