@@ -424,3 +424,34 @@ func TestTimelineFiles(t *testing.T) {
 		}
 	}
 }
+
+// BenchmarkPlan is how long a plan of a large model takes, and the forecast of its
+// step.
+func BenchmarkPlan(b *testing.B) {
+	for _, g := range golden[5:] {
+		folder := b.TempDir()
+		if err := os.WriteFile(filepath.Join(folder, "config.json"), []byte(g.config), 0o666); err != nil {
+			b.Fatal(err)
+		}
+		for _, ranks := range []int{1, 8, 64, 1024} {
+			b.Run(fmt.Sprintf("%s, %d ranks", g.name, ranks), func(b *testing.B) {
+				for b.Loop() {
+					c, err := job.Draft("", []string{fmt.Sprintf("model.from=%q", folder), "model.context=8192", "train.micro_batch=1", fmt.Sprintf("parallel.ranks=%d", ranks)})
+					if err != nil {
+						b.Fatal(err)
+					}
+					h, err := job.OpenHardware("h100")
+					if err != nil {
+						b.Fatal(err)
+					}
+					if _, err = c.Plan(job.Machine{GPU: true}); err == nil {
+						_, err = c.Forecast(h)
+					}
+					if err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}

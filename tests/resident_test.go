@@ -1,0 +1,108 @@
+package tests
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"zeroth/job"
+)
+
+// trainsHere names the job that a process of this test's binary trains.
+const trainsHere = "ZEROTH_TEST_TRAINS"
+
+// TestTrainsForAnother trains in a process of its own, whose memory is then
+// that of the job.
+func TestTrainsForAnother(t *testing.T) {
+	file := os.Getenv(trainsHere)
+	if file == "" {
+		t.Skip("another test's process")
+	}
+	c, err := job.Load(file, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := job.Train(t.Context(), c, filepath.Join(filepath.Dir(file), "run"), job.Observers{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What a process of 1 GiB of ranks has resident at its peak is what was planned
+// and little more: 64 MiB or 5 % of the plan, whichever is more, for Go's runtime,
+// the program and the data.
+func TestResidentIsPlanned(t *testing.T) {
+	if testing.Short() {
+		t.Skip("2 jobs of 1 GiB")
+	}
+	for _, way := range []string{"stage: 3", "stage: 1, offload: {optimizer: host}"} {
+		dir := t.TempDir()
+		text, file := filepath.Join(dir, "a.txt"), filepath.Join(dir, "job.yaml")
+		body := fmt.Sprintf("model: {layers: 4, heads: 8, width: 1024, context: 64}\ndata: {text: [%s]}\ntrain: {steps: 2, micro_batch: 1, eval_every: 0}\nparallel: {ranks: 2}\nzero: {%s}\n", text, way)
+		if err := os.WriteFile(text, []byte(strings.Repeat("to be, or not to be; ", 3000)), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(body), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		run := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestTrainsForAnother$")
+		run.Env = append(os.Environ(), trainsHere+"="+file)
+		if out, err := run.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		m := lastMemory(t, filepath.Join(dir, "run", "metrics.jsonl"))
+		if m.Process.Peak == 0 {
+			t.Skip("this system does not tell what is resident")
+		}
+		plan := int64(2) * (sumOf(m.Planned.Device) + sumOf(m.Planned.Host))
+		if plan < 1<<30 {
+			t.Errorf("%s: only %d bytes are planned", way, plan)
+		}
+		t.Logf("%s: %d bytes planned, %d resident at the peak", way, plan, m.Process.Peak)
+		if over := m.Process.Peak - plan; over > max(64<<20, plan/20) || -over > plan/20 {
+			t.Errorf("%s: %d bytes resident at the peak, planned are %d: %d more", way, m.Process.Peak, plan, over)
+		}
+	}
+}
+
+// memoryLine is what metrics.jsonl says of memory.
+type memoryLine struct {
+	Planned struct{ Device, Host map[string]int64 }
+	Process struct {
+		Peak int64 `json:"peak_rss"`
+	}
+}
+
+func lastMemory(t *testing.T, file string) (last memoryLine) {
+	t.Helper()
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		var line struct{ Memory *memoryLine }
+		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
+			t.Fatal(err)
+		}
+		if line.Memory != nil {
+			last = *line.Memory
+		}
+	}
+	if err := lines.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return last
+}
+
+func sumOf(m map[string]int64) (n int64) {
+	for _, x := range m {
+		n += x
+	}
+	return n
+}
