@@ -119,10 +119,22 @@ func (h *Here) measureKernels(c *Config) error {
 		m.collect(times, h.work)
 	}
 	for k, s := range times {
-		slices.Sort(s)
-		h.kernels[k] = s[len(s)/2]
+		h.kernels[k] = usual(s)
 	}
 	return nil
+}
+
+// usual is the mean of the times that are not more than twice the median: those
+// that are had to wait for something that is not ours.
+func usual(times []float64) float64 {
+	slices.Sort(times)
+	sum, n, limit := 0.0, 0, 2*times[len(times)/2]
+	for _, t := range times {
+		if t <= limit {
+			sum, n = sum+t, n+1
+		}
+	}
+	return sum / float64(n)
 }
 
 // measuring is one rank at the work that is measured.
@@ -234,7 +246,7 @@ func worldGroup(g collective.Ranks) collective.Group   { return g.World }
 func shardGroup(g collective.Ranks) collective.Group   { return g.Shard }
 func replicaGroup(g collective.Ranks) collective.Group { return g.Replica }
 
-// measureCollective is the median time of an operation that all groups of the
+// measureCollective is the usual time of an operation that all groups of the
 // mesh do at once.
 func measureCollective(mesh shard.Mesh, of chosen, k kernel, n int) (float64, error) {
 	var each []func() error
@@ -272,8 +284,7 @@ func measureCollective(mesh shard.Mesh, of chosen, k kernel, n int) (float64, er
 		}
 		times = append(times, time.Since(before).Seconds())
 	}
-	slices.Sort(times[1:])
-	return times[1+len(times[1:])/2], nil
+	return usual(times[1:]), nil
 }
 
 // price is what was measured of a kernel, of one that is like it but for its
