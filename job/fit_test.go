@@ -1,6 +1,7 @@
 package job
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -88,6 +89,26 @@ func TestClosedFormsAreRehearsed(t *testing.T) {
 			if i%23 == 0 {
 				if err := x.rehearse(); err != nil {
 					t.Error(err)
+				}
+			}
+		}
+	}
+}
+
+// So they do for any depth of prefetch, number of blocks and of micro-batches,
+// with an embedding that has a turn and one that has none.
+func TestTurnsAreRehearsed(t *testing.T) {
+	for _, tied := range []string{"true", "false"} {
+		for layers := 1; layers <= 5; layers++ {
+			for prefetch := range 8 {
+				for accumulate := 1; accumulate <= 4; accumulate++ {
+					for stage := 1; stage <= 3; stage++ {
+						c := fitted(t, "model.family=llama", "model.tied="+tied, fmt.Sprint("model.layers=", layers), fmt.Sprint("zero.prefetch=", prefetch),
+							fmt.Sprint("train.accumulate=", accumulate), "train.micro_batch=1", "train.batch=null", fmt.Sprint("zero.stage=", stage))
+						if err := c.bare(Limits{Ranks: 4, Rates: here}).choice(c).rehearse(); err != nil {
+							t.Error(err)
+						}
+					}
 				}
 			}
 		}

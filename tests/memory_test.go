@@ -80,6 +80,7 @@ var memoryJobs = [][]string{
 	{"model.family=llama", "model.tied=true", "zero.stage=3", "parallel.ranks=4", "precision=fp16", "zero.prefetch=2"},
 	{"model.family=llama", "model.layers=4", "model.vocab=3000", "zero.stage=3", "parallel.ranks=4", "precision=bf16", "train.accumulate=3"},
 	{"model.family=llama", "model.layers=4", "model.vocab=3000", "zero.stage=3", "parallel.ranks=2", "zero.prefetch=2", "train.accumulate=2"},
+	{"model.family=llama", "model.layers=1", "model.vocab=3000", "zero.stage=3", "parallel.ranks=2", "zero.prefetch=4", "train.accumulate=2"},
 	{"model.family=llama", "model.layers=2", "model.vocab=3000", "zero.stage=2", "parallel.ranks=2", "precision=fp32", "train.accumulate=2"},
 	{"model.family=llama", "model.layers=4", "model.vocab=3000", "zero.stage=1", "parallel.ranks=2", "precision=bf16", "train.accumulate=2"},
 	{"model.family=llama", "model.tied=true", "model.vocab=5000", "zero.stage=1", "parallel.ranks=2", "precision=bf16", "zero.recompute=block"},

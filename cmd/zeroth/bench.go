@@ -24,7 +24,8 @@ func (a *app) bench() *cobra.Command {
 		Short: "Measure this machine's limits and what kernels reach of them",
 		Long: `Measure this machine's own limits (multiply-adds in registers, passes over
 memory) and what matrix products, attention, update rules, collectives, whole
-training steps and the disk reach of them.
+training steps and the disk reach of them, and steps beside what 'zeroth plan
+--machine here' forecasts of them.
 
 Each sample lies between two runs of a loop that only computes in registers. If
 that is slower than 0.93 of its best, somebody else had a processor, and the
