@@ -37,12 +37,13 @@ type Link struct {
 	Latency   float64 `json:"latency"`   // seconds from a rank to the next
 }
 
-// presets are machines others have measured. What links between machines do is
-// their line rate less a tenth.
+// presets are machines of which others have measured products, attention, copies
+// and NVLink. The rest is assumed: of links between machines the line rate less a
+// tenth, for each GPU an eighth of 200 GB/s of host memory and of 12 GB/s of disk.
 var presets = []Hardware{
 	{
 		Name:   "h100",
-		Source: "8 H100 SXM a machine: products at 650 TFLOP/s, FlashAttention 2 at 280 and NVLink at 370 of 450 GB/s as measured by others, 400 Gb/s of network a GPU",
+		Source: "8 H100 SXM a machine: products at 650 TFLOP/s, FlashAttention 2 at 280 and NVLink at 370 of 450 GB/s as measured by others; 400 Gb/s of network a GPU, its host and its disks assumed",
 		Flops:  map[string]float64{"bf16": 650e12, "fp16": 650e12, "fp32": 50e12}, Attention: 280e12,
 		Peak:   map[string]float64{"bf16": 989e12, "fp16": 989e12, "fp32": 67e12},
 		Memory: 2.8e12, Launch: 4e-6,
