@@ -136,6 +136,9 @@ file describes any other, in JSON: see examples/machine.json.`,
 			if err != nil {
 				return err
 			}
+			if p.json && (deepspeed || titan != "") {
+				return job.BadInput(errors.New("--deepspeed-estimate and --torchtitan-estimate are tables for people; want them without --json"))
+			}
 			if m.GPU && machine == "here" {
 				return job.BadInput(errors.New("--machine here: ranks of this machine are no GPUs; want it without --gpus and --gpu-memory, or another machine"))
 			}

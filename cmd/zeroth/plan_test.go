@@ -200,6 +200,7 @@ func TestPlanMistakes(t *testing.T) {
 		"--machine here: ranks of this machine are no GPUs": {"plan", "tiny.yaml", "--gpus", "2", "--machine", "here"},
 		"want here, a file, or one of h100, h200":           {"plan", "tiny.yaml", "--machine", "h99"},
 		"want here, a file, or one of h100":                 {"fit", "tiny.yaml", "--gpu-memory", "1GiB", "--machine", "h99"},
+		"are tables for people; want them without --json":   {"plan", "tiny.yaml", "--json", "--deepspeed-estimate"},
 		"--trace without --machine":                         {"plan", "tiny.yaml", "--trace", "t.json"},
 		"torchtitan's settings are known for an untied":     {"plan", "tiny.yaml", "--torchtitan-estimate", "full"},
 		"--timeline t.png: want a file that ends in .html":  {"train", "tiny.yaml", "--timeline", "t.png"},
