@@ -39,28 +39,50 @@ func (c *Checkpoint) Read(name, kind string, r shard.Range, into []byte) error {
 	return c.ReadAll([]Request{{name, kind, r, into}}, 1)
 }
 
+// RequestF32 asks for elements of a tensor of floats, widened to float32.
+type RequestF32 struct {
+	Name, Kind string
+	Range      shard.Range
+	Into       []float32 // (Range.Len())
+}
+
 // ReadF32 is Read by so many goroutines (0: one per processor), widened to
 // float32.
 func (c *Checkpoint) ReadF32(name, kind string, r shard.Range, into []float32, workers int) error {
-	s, err := c.find(name, kind, r)
-	if err != nil {
-		return err
+	return c.ReadAllF32([]RequestF32{{name, kind, r, into}}, workers)
+}
+
+// ReadAllF32 is ReadAll, widened to float32.
+func (c *Checkpoint) ReadAllF32(reqs []RequestF32, workers int) error {
+	straight := make([]Request, 0, len(reqs)) // to where it is wanted
+	for _, q := range reqs {
+		s, err := c.find(q.Name, q.Kind, q.Range)
+		if err != nil {
+			return err
+		}
+		if !s.t.DType.Float() {
+			return fmt.Errorf("checkpoint %s: %v is %s, not a float", c.Path, s.t, s.t.DType)
+		}
+		if b, ok := safetensors.Bytes(q.Into); ok && s.t.DType == F32 {
+			straight = append(straight, Request{q.Name, q.Kind, q.Range, b})
+		} else if err := c.widen(q, s.t.DType, workers); err != nil {
+			return err
+		}
 	}
-	if !s.t.DType.Float() {
-		return fmt.Errorf("checkpoint %s: %v is %s, not a float", c.Path, s.t, s.t.DType)
-	}
-	size := s.t.DType.Size()
-	if b, ok := safetensors.Bytes(into); ok && s.t.DType == F32 {
-		return c.ReadAll([]Request{{name, kind, r, b}}, workers)
-	}
+	return c.ReadAll(straight, workers)
+}
+
+// widen reads elements of another type piece by piece.
+func (c *Checkpoint) widen(q RequestF32, t DType, workers int) error {
+	size, r := t.Size(), q.Range
 	buf := make([]byte, min(r.Len()*size, readBytes))
 	for n := 0; n < r.Len(); n += len(buf) / size {
 		lo, hi := r.Lo+n, min(r.Hi, r.Lo+n+len(buf)/size)
 		b := buf[:(hi-lo)*size]
-		if err := c.ReadAll([]Request{{name, kind, shard.Range{Lo: lo, Hi: hi}, b}}, workers); err != nil {
+		if err := c.ReadAll([]Request{{q.Name, q.Kind, shard.Range{Lo: lo, Hi: hi}, b}}, workers); err != nil {
 			return err
 		}
-		safetensors.Decode(into[n:n+hi-lo], b, s.t.DType)
+		safetensors.Decode(q.Into[n:n+hi-lo], b, t)
 	}
 	return nil
 }

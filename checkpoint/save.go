@@ -22,6 +22,7 @@ type Options struct {
 	Workers  int         // goroutines of each Writer; 0: 2, or 1 on one processor
 	Compress Compression // of the data files
 	Tuner    *Tuner      // for Compress Auto: kept from save to save
+	Expect   int64       // bytes that the save will have, about: less room fails Begin; 0 is unknown
 
 	headerBytes int   // see writer.go; tests make them small
 	fileBytes   int64 // bytes
@@ -98,7 +99,27 @@ func (s *Save) begin() (err error) {
 	if s.Cleaned, err = clean(s.opt.FS, s.root); err != nil {
 		return err
 	}
+	if err := s.fits(); err != nil {
+		return err
+	}
 	return s.opt.FS.Mkdir(s.tmp) // its name need not survive before it is the final one
+}
+
+// ErrNoSpace means that a save was not begun because the disk has no room for
+// it.
+var ErrNoSpace = errors.New("the disk has no room")
+
+// fits is an error if there is not the room that the save will need. Nothing is
+// written then, and nothing of older checkpoints touched.
+func (s *Save) fits() error {
+	free, err := s.opt.FS.Space(s.root)
+	if errors.Is(err, errors.ErrUnsupported) || s.opt.Expect == 0 {
+		return nil
+	}
+	if err == nil && free < s.opt.Expect {
+		return fmt.Errorf("%w: it takes %d bytes, %d are free", ErrNoSpace, s.opt.Expect, free)
+	}
+	return err
 }
 
 // Join takes part in a save that another process has begun.

@@ -1,6 +1,7 @@
 package collective
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"slices"
@@ -27,7 +28,16 @@ type call struct {
 	op  op
 	t   device.DType
 	n   int // elements of the whole buffer
+
+	label [labelLen]byte // of the queue's work, its first bytes, where ranks compare it
 }
+
+// labelLen is how much of a label is compared: enough for a unit and what is
+// done with it.
+const labelLen = 48
+
+// about is the label for errors.
+func (c call) about() string { return string(bytes.TrimRight(c.label[:], "\x00")) }
 
 func (c call) String() string { return fmt.Sprintf("%v of %d %v", c.op, c.n, c.t) }
 
@@ -69,6 +79,7 @@ func divergence(calls []call, name func(r int) int) error {
 	slices.SortStableFunc(sides, func(a, b side) int { return cmp.Compare(len(a.ranks), len(b.ranks)) })
 	most := sides[len(sides)-1]
 	said := make([]string, len(sides))
+	alike := !slices.ContainsFunc(sides, func(s side) bool { return s.label != most.label })
 	for i, s := range sides {
 		verb := ""
 		if i == 0 && len(s.ranks) == 1 {
@@ -79,6 +90,9 @@ func divergence(calls []call, name func(r int) int) error {
 		said[i] = fmt.Sprintf("%s%s %v", ranks(s.ranks), verb, s.call)
 		if s.seq != most.seq {
 			said[i] += fmt.Sprintf(" as operation %d", s.seq)
+		}
+		if !alike {
+			said[i] += fmt.Sprintf(" (%s)", cmp.Or(s.about(), "without a label"))
 		}
 	}
 	return fmt.Errorf("operation %d: %s", most.seq, strings.Join(said, ", "))

@@ -1,6 +1,7 @@
 package collective
 
 import (
+	"encoding/binary"
 	"fmt"
 	"strings"
 	"sync"
@@ -33,8 +34,12 @@ func (e ErrLate) Error() string {
 func (e ErrLate) Is(target error) bool { return target == ErrClosed }
 
 // printLen is the number of int32 of a rank's fingerprint of an operation: its
-// number and its length in two halves each, the primitive, the element type.
-const printLen = 6
+// number and its length in two halves each, the primitive, the element type, and
+// the beginning of the label of its queue's work.
+const printLen = 6 + labelLen/4
+
+// labelled is a queue that says what its work is called: "unit h.3: all-gather".
+type labelled interface{ Labelled() string }
 
 // checked is a group whose ranks compare every operation before it touches data.
 type checked struct {
@@ -64,6 +69,8 @@ type checkedCall struct {
 // Checked is g with two nets under it. Before each operation the ranks gather
 // fingerprints of it on g, in host memory: if one differs, the operation fails
 // on every rank with an error that names both sides, before it touches data.
+// What the work of the queue is called is part of it, so that a gather of one
+// unit does not pass for that of another of equal size.
 // And if a rank keeps others waiting for the deadline (0: DefaultDeadline), the
 // operation fails on every one of them with ErrLate, and the group ends. The
 // deadline is counted from a rank's own arrival. g, or the group that g wraps,
@@ -104,6 +111,9 @@ func (g *checked) ReduceScatter(q device.Queue, b device.Buffer) {
 // issue puts the comparison of the coming operation on the queue.
 func (g *checked) issue(q device.Queue, o op, b device.Buffer) *checkedCall {
 	what := newCall(g, o, b)
+	if l, ok := q.(labelled); ok {
+		copy(what.label[:], l.Labelled())
+	}
 	what.seq = g.issued
 	g.issued++
 	c := g.free.take()
@@ -123,6 +133,9 @@ func (c *checkedCall) doBegin() error {
 	own[0], own[1] = int32(c.seq), int32(c.seq>>32)
 	own[2], own[3] = int32(c.n), int32(c.n>>32)
 	own[4], own[5] = int32(c.op), int32(c.t)
+	for i := range own[6:] {
+		own[6+i] = int32(binary.LittleEndian.Uint32(c.label[4*i:]))
+	}
 	c.g.mu.Lock()
 	c.g.now, c.g.since = c.call, time.Now()
 	c.g.mu.Unlock()
@@ -134,6 +147,9 @@ func (c *checkedCall) doCompare() error {
 		p := Part(c.g, c.g.prints, r).I32()
 		c.g.calls[r] = call{seq: int(uint32(p[0])) | int(p[1])<<32, n: int(uint32(p[2])) | int(p[3])<<32,
 			op: op(p[4]), t: device.DType(p[5])}
+		for i, x := range p[6:] {
+			binary.LittleEndian.PutUint32(c.g.calls[r].label[4*i:], uint32(x))
+		}
 	}
 	err := disagreement(c.g.calls, c.g.inner.Name)
 	if err != nil {

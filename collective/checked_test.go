@@ -2,8 +2,10 @@ package collective_test
 
 import (
 	"errors"
+	"fmt"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -221,7 +223,7 @@ func TestCloseEndsTheWatch(t *testing.T) {
 		synctest.Wait()
 		hold.Close()
 		time.Sleep(time.Minute)
-		e.groups[1].AllGather(e.queues[1], device.OfI32(make([]int32, 2*6))) // the fingerprints
+		e.groups[1].AllGather(e.queues[1], device.OfI32(make([]int32, 2*18))) // the fingerprints
 		if err := e.queues[1].Wait(); err != nil {
 			t.Errorf("a closed watch ended the group: %v", err)
 		}
@@ -287,6 +289,34 @@ func TestFaultDrops(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestDivergenceOfUnits has rank 1 of 3 forget the gather of a unit, whose
+// successor is of equal size: it is noticed at once, on every rank, with both
+// units' names.
+func TestDivergenceOfUnits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEnds(t, wrapped(func(g collective.Group) collective.Group { return collective.Checked(g, time.Second) })(3))
+		bufs := [3][]float32{{1, 2, 3}, {4, 5, 6}, {7, 8, 9}}
+		errs := e.do(func(g collective.Group, q device.Queue) {
+			for unit := range 3 {
+				if g.Rank() == 1 && unit == 0 {
+					continue
+				}
+				q.Label(fmt.Sprintf("unit h.%d: all-gather", unit))
+				g.AllGather(q, device.OfF32(bufs[g.Rank()]))
+			}
+		})
+		const want = "operation 0: rank 1 calls all-gather of 3 fp32 (unit h.1: all-gather), ranks 0,2 all-gather of 3 fp32 (unit h.0: all-gather)"
+		for r, err := range errs {
+			if err == nil || !strings.HasSuffix(err.Error(), want) {
+				t.Errorf("rank %d: error %v\nwant %s", r, err, want)
+			}
+		}
+		if bufs[0][1] != 2 || bufs[1][0] != 4 {
+			t.Errorf("buffers %v: the operation moved data", bufs)
+		}
+	})
 }
 
 // TestFaultDelays has a rank sleep before its second operation: for its time,

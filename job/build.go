@@ -1,13 +1,17 @@
 package job
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"runtime"
 	"slices"
+	"sync/atomic"
+	"time"
 
 	"zeroth/checkpoint"
+	"zeroth/checkpoint/vfs"
 	"zeroth/collective"
 	"zeroth/device"
 	"zeroth/device/cpu"
@@ -181,6 +185,8 @@ type Rank struct {
 	Groups  collective.Ranks
 	Trainer *zero.Trainer
 	saver   *saver // nil for a job that makes no checkpoints
+	timeout time.Duration
+	lost    atomic.Bool // Together has left it behind
 }
 
 // Seams are where a test may stand between a job and the world.
@@ -188,6 +194,10 @@ type Seams struct {
 	Wrap  func(rank int, g collective.Ranks) collective.Ranks // fault or delay wrappers around a rank's groups; may be nil
 	Files offload.Files                                       // the disk; nil is the machine's
 	Tile  int                                                 // most elements offloaded at a time; 0 is offload's choice
+	Saves vfs.FS                                              // where checkpoints are written; nil is the machine's
+
+	dress   func(rank int, z *zero.Config) // puts something between a rank's trainer and what it is built from; may be nil
+	workers int                            // of a rank's kernels; 0 is the rank's share of the processors
 }
 
 // Open builds every rank of the job, with parameters not yet set. wrap, if not
@@ -218,13 +228,13 @@ func (c *Config) OpenWith(s Seams) ([]*Rank, error) {
 		if s.Wrap != nil {
 			g = s.Wrap(r, g)
 		}
-		rank, err := c.newRank(r, g)
+		rank, err := c.newRank(r, g, cmp.Or(s.workers, c.workers()))
 		ranks = append(ranks, rank)
 		if err == nil {
 			err = rank.open(c, plan.Arena, run, s)
 		}
 		if err == nil && c.saves() {
-			rank.saver, err = c.newSaver(rank, saves[r], tuner)
+			rank.saver, err = c.newSaver(rank, saves[r], tuner, s.Saves)
 		}
 		if err != nil {
 			closeAll(ranks)
@@ -235,8 +245,8 @@ func (c *Config) OpenWith(s Seams) ([]*Rank, error) {
 }
 
 // newRank makes a rank's devices and queues.
-func (c *Config) newRank(r int, g collective.Ranks) (*Rank, error) {
-	rank := &Rank{Rank: r, Device: cpu.New(c.workers()), Groups: g}
+func (c *Config) newRank(r int, g collective.Ranks, workers int) (*Rank, error) {
+	rank := &Rank{Rank: r, Device: cpu.New(workers), Groups: g, timeout: c.Parallel.Timeout}
 	rank.Device.Budget(c.Parallel.Memory)
 	if err := rank.Device.Reserve(c.sizes()); err != nil {
 		return rank, err
@@ -248,7 +258,7 @@ func (c *Config) newRank(r int, g collective.Ranks) (*Rank, error) {
 	}
 	open(rank.Device, queues[:]...)
 	if c.Zero.Offload.any() {
-		rank.Host = cpu.New(c.workers())
+		rank.Host = cpu.New(workers)
 		if err := rank.Host.Reserve(cpu.Sizes{}); err != nil {
 			return rank, err
 		}
@@ -273,13 +283,20 @@ func (r *Rank) open(c *Config, arena int, run string, s Seams) (err error) {
 		o.Read, o.Write = q[6], q[7]
 		o.Scratch = offload.Scratch{Files: s.Files, Dir: c.Zero.Offload.Path, Run: run, Rank: r.Rank, Timeout: c.Parallel.Timeout / 2}
 	}
+	if s.dress != nil {
+		s.dress(r.Rank, &z)
+	}
 	r.Trainer, err = zero.New(z)
 	return err
 }
 
 // Close ends the rank: first its groups, so that work which waits for a peer
-// ends, then its queues, then its memory.
+// ends, then its queues, then its memory. A rank that Together has left behind
+// keeps them all.
 func (r *Rank) Close() {
+	if r.lost.Load() {
+		return
+	}
 	_ = r.Groups.Close() // closing twice is fine, and in-process groups cannot fail to close
 	if r.saver != nil {
 		r.saver.close()

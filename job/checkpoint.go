@@ -4,11 +4,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
+	"path/filepath"
 	"sync"
 	"time"
 
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/safetensors"
+	"zeroth/checkpoint/vfs"
 	"zeroth/collective"
 	"zeroth/device"
 	"zeroth/device/cpu"
@@ -45,6 +48,8 @@ type saver struct {
 	queue *cpu.Queue
 	room  staging
 	tuner *checkpoint.Tuner
+	fsys  vfs.FS     // nil: the machine's
+	step  int        // of the save in flight
 	done  chan saved // capacity 1: the save in flight sends its end; nil if there is none
 	kept  chan error // capacity 1: the retention in progress sends its end; nil if there is none
 }
@@ -75,12 +80,12 @@ func (c *Config) staged(t *zero.Trainer) int {
 // stateLen is the most elements of state a rank saves.
 func (c *Config) stateLen(t *zero.Trainer) int { return len(t.Kinds()) * t.ShareLen() }
 
-func (c *Config) newSaver(r *Rank, g collective.Group, tuner *checkpoint.Tuner) (*saver, error) {
+func (c *Config) newSaver(r *Rank, g collective.Group, tuner *checkpoint.Tuner, fsys vfs.FS) (*saver, error) {
 	buf, err := r.snapshots().Alloc(device.F32, c.staged(r.Trainer), device.Snapshot)
 	if err != nil {
 		return nil, err
 	}
-	s := &saver{c: c, rank: r, group: collective.Checked(g, c.Parallel.Timeout), queue: r.Device.NewQueue("save"), tuner: tuner}
+	s := &saver{c: c, rank: r, group: collective.Checked(g, c.Parallel.Timeout), queue: r.Device.NewQueue("save"), tuner: tuner, fsys: fsys}
 	s.room.buf = buf
 	s.room.halved = !c.Checkpoint.Async && buf.N < c.stateLen(r.Trainer)
 	return s, nil
@@ -114,7 +119,7 @@ func (s *saver) save(p progress, metrics map[string]float64) error {
 	}
 	blocked := time.Since(begin)
 	done, kept := make(chan saved, 1), make(chan error, 1)
-	s.done, s.kept = done, kept
+	s.done, s.kept, s.step = done, kept, p.Step
 	write := func() error {
 		path, err := s.write(p, metrics, put)
 		done <- saved{p.Step, path, err, blocked, time.Since(begin)}
@@ -185,12 +190,7 @@ func (e saved) String() string {
 // each copies this rank's share of all state into staging memory and hands it
 // to dst.
 func (s *saver) each(dst func(zero.Part, []float32) error) error {
-	for _, kind := range s.rank.Trainer.Kinds() {
-		if err := s.rank.Trainer.Each(kind, s.room.take, dst); err != nil {
-			return err
-		}
-	}
-	return nil
+	return s.rank.Trainer.EachAll(s.room.take, dst)
 }
 
 // putter hands parts to a checkpoint's writer, which gives them back to the
@@ -210,11 +210,59 @@ func putter(w *checkpoint.Writer, room *staging) func(zero.Part, []float32) erro
 func (s *saver) write(p progress, metrics map[string]float64, put func(*checkpoint.Writer) error) (string, error) {
 	gather := func(mine []byte) ([][]byte, error) { return collective.GatherBytes(s.group, s.queue, mine) }
 	together := checkpoint.Rank{Rank: s.rank.Rank, World: s.group.Size(), Gather: gather}
-	opt := checkpoint.Options{Compress: s.c.Checkpoint.compression(), Tuner: s.tuner}
+	opt := checkpoint.Options{FS: s.fsys, Compress: s.c.Checkpoint.compression(), Tuner: s.tuner, Expect: s.c.expects(s.rank.Trainer.Kinds())}
 	return together.Together(s.c.Checkpoint.Dir, int64(p.Step), opt, put, func() (checkpoint.Commit, error) {
 		state, err := json.MarshalIndent(p, "", "  ")
 		return checkpoint.Commit{Tensors: s.c.tensors(s.rank.Trainer.Kinds()), State: state, Metrics: metrics}, err
 	})
+}
+
+// expects is the bytes that a checkpoint takes, about: those of all state, or
+// where it may be compressed what the newest one has, if that is less.
+func (c *Config) expects(kinds []string) (n int64) {
+	for _, t := range c.tensors(kinds) {
+		n += t.Bytes()
+	}
+	compress := c.Checkpoint.compression()
+	if compress == checkpoint.Never {
+		return n
+	}
+	list, _ := checkpoint.List(c.Checkpoint.Dir) // what cannot be read the save itself finds
+	if e, ok := checkpoint.Newest(list); ok {
+		return min(n, e.Bytes)
+	}
+	if compress == checkpoint.Always {
+		return 0
+	}
+	return n
+}
+
+// room says before training whether the disk has room for a checkpoint at all: an
+// error, or where the job goes on without checkpoints a warning.
+func (c *Config) room(r *Rank, obs Observer) error {
+	if r.saver == nil {
+		return nil
+	}
+	fsys, dir, need := r.saver.fsys, filepath.Clean(c.Checkpoint.Dir), c.expects(r.Trainer.Kinds())
+	if fsys == nil {
+		fsys = vfs.OS{}
+	}
+	for { // the folder itself is made by the first save
+		if _, err := fsys.Stat(dir); !errors.Is(err, fs.ErrNotExist) || dir == filepath.Dir(dir) {
+			break
+		}
+		dir = filepath.Dir(dir)
+	}
+	free, err := fsys.Space(dir)
+	if err != nil || free >= need {
+		return nil // what is wrong with the folder the first save finds
+	}
+	wrong := fmt.Sprintf("a checkpoint takes %s, %s has %s free", byteSize(need), dir, byteSize(free))
+	if c.Checkpoint.OnError != "stop" {
+		obs.Note(wrong + ": there will be none until there is room")
+		return nil
+	}
+	return fmt.Errorf("%s: make room, set checkpoint.dir to another disk, or checkpoint.on_error to continue", wrong)
 }
 
 // tensors are all that a checkpoint of the job has.
@@ -225,6 +273,22 @@ func (c *Config) tensors(kinds []string) (all []checkpoint.Tensor) {
 		}
 	}
 	return all
+}
+
+// finishSaves waits for the save that all ranks had in flight when a run failed:
+// its state is in staging memory, so that nothing of what failed can reach it.
+// Where a rank had not begun it, it cannot end.
+func finishSaves(ranks []*Rank, tell func(saved)) {
+	for _, r := range ranks {
+		if r.saver == nil || r.saver.done == nil || r.saver.step != ranks[0].saver.step {
+			return
+		}
+	}
+	for _, r := range ranks {
+		if end := r.saver.end(true); r.Rank == 0 {
+			tell(*end)
+		}
+	}
 }
 
 // close ends the saver. A save in flight, which nobody has waited for, fails
@@ -281,18 +345,17 @@ func (s *staging) reset() {
 //
 // The ranks of a process read at once, each with its part of the processors.
 func restore(r *resumed, t *zero.Trainer, workers int) error {
-	for _, kind := range t.Kinds() {
-		if kind != zero.Master && !r.trained() {
-			continue
-		}
-		err := t.Fill(kind, func(p zero.Part, dst []float32) error {
-			return r.ReadF32(p.Param.Name, kind, p.At, dst, workers)
-		})
-		if err != nil {
-			return err
-		}
+	kinds := t.Kinds()
+	if !r.trained() {
+		kinds = []string{zero.Master}
 	}
-	return nil
+	return t.FillAll(kinds, func(want []zero.Want) error {
+		reqs := make([]checkpoint.RequestF32, len(want))
+		for i, w := range want {
+			reqs[i] = checkpoint.RequestF32{Name: w.Param.Name, Kind: w.Kind, Range: w.At, Into: w.Into}
+		}
+		return r.ReadAllF32(reqs, workers)
+	})
 }
 
 // resumed is a checkpoint that fits a job, and what the job goes on from.

@@ -3,13 +3,19 @@ package job
 import (
 	"bytes"
 	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/vfs"
 	"zeroth/device"
+	"zeroth/offload"
+	"zeroth/zero"
 )
 
 // One half of small staging memory is filled while the other is written, and
@@ -81,5 +87,72 @@ func TestRetentionThatFails(t *testing.T) {
 			t.Error("retention after a save that failed")
 		}
 		other.Abort()
+	}
+}
+
+// What rests on disk is read once for all replicas together, give or take the
+// chunks in which it is summed, and ahead: while a part of one tile is written,
+// the next tile is read.
+func TestSavedFromDiskOnceAndAhead(t *testing.T) {
+	var read atomic.Int64
+	files := offload.Hook{Files: offload.OS{}, Before: func(o offload.Op) error {
+		if o.Do == "read" && o.Off > 0 {
+			read.Add(o.Bytes)
+		}
+		return nil
+	}}
+	dir := t.TempDir()
+	file := filepath.Join(dir, "job.yaml")
+	text := fmt.Sprintf("data: {text: [%q]}\nmodel: {layers: 2, heads: 8, width: 512, context: 16}\nparallel: {ranks: 2}\n"+
+		"zero: {stage: 0, offload: {optimizer: disk, path: %q}}\ntrain: {micro_batch: 1}\nprecision: bf16\n", file, dir)
+	if err := os.WriteFile(file, []byte(text), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	c, err := Load(file, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ranks, err := c.OpenWith(Seams{Files: files})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeAll(ranks)
+	w := &weights{seed: 1}
+	if err := Together(ranks, func(r *Rank) error { return r.Trainer.Fill(zero.Master, w.fill) }); err != nil {
+		t.Fatal(err)
+	}
+	read.Store(0)
+	var got atomic.Int64
+	err = Together(ranks, func(r *Rank) error {
+		return r.Trainer.EachAll(zero.Room(), func(p zero.Part, src []float32) error {
+			got.Add(int64(4 * len(src)))
+			return nil
+		})
+	})
+	const kinds, chunk = 3, 512 << 10
+	tiles, want := int64(0), int64(0)
+	for u := range ranks[0].Trainer.Units() {
+		want += int64(4 * kinds * ranks[0].Trainer.Units()[u].Layout.Numel())
+		tiles += int64(ranks[0].Trainer.Units()[u].Layout.ShardLen()/offload.TileLen + 1)
+	}
+	if most := want + 2*kinds*(tiles+2)*chunk; err != nil || got.Load() != want || read.Load() < want || read.Load() > most {
+		t.Errorf("%d bytes of state are handed out, want %d; %d are read, at most %d (%v)", got.Load(), want, read.Load(), most, err)
+	}
+
+	read.Store(0)
+	calls, ahead := 0, false
+	err = ranks[0].Trainer.EachAll(zero.Room(), func(p zero.Part, src []float32) error {
+		if calls++; calls > 1 {
+			return nil
+		}
+		for i := 0; i < 1000 && !ahead; i++ { // the first unit has a tile of its own, smaller than those of a block
+			if ahead = read.Load() > 4*kinds*offload.TileLen; !ahead {
+				time.Sleep(10 * time.Millisecond)
+			}
+		}
+		return nil
+	})
+	if err != nil || !ahead {
+		t.Errorf("the next tile is not read before the first is done (%v)", err)
 	}
 }

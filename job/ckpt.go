@@ -50,6 +50,22 @@ func checkpointDir(file string) string {
 	return r.config.Checkpoint.Dir
 }
 
+// Holds says in a word or two what a folder of a run has that is whole: its
+// name and, of checkpoints, the newest step. It is empty for nothing.
+func Holds(folder string) string {
+	name := filepath.Base(folder)
+	if list, err := checkpoint.List(folder); err == nil {
+		if e, ok := checkpoint.Newest(list); ok {
+			return fmt.Sprintf("%s (up to step %d)", name, e.Step)
+		}
+	}
+	if m, err := OpenModelFolder(folder); err == nil {
+		_ = m.Close() // only read from
+		return name
+	}
+	return ""
+}
+
 // FindCheckpoint is the checkpoint that a user means by a path: its own
 // folder, or the newest commit of a folder of checkpoints or of a run. That
 // may be a damaged one; opening it then tells.

@@ -1,36 +1,99 @@
 package job
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 )
 
 // gpt2Config is config.json of Hugging Face's GPT2Config, as far as it decides
 // what is computed. Pointers tell a missing key, which has GPT2Config's
 // default, from a zero.
 type gpt2Config struct {
-	ModelType        string   `json:"model_type"`
-	Architectures    []string `json:"architectures,omitempty"`
-	VocabSize        *int     `json:"vocab_size"`
-	NPositions       *int     `json:"n_positions"`
-	NEmbd            *int     `json:"n_embd"`
-	NLayer           *int     `json:"n_layer"`
-	NHead            *int     `json:"n_head"`
-	NInner           *int     `json:"n_inner"` // null: 4 × n_embd
-	Activation       *string  `json:"activation_function"`
-	NormEps          *float64 `json:"layer_norm_epsilon"`
-	Tied             *bool    `json:"tie_word_embeddings"`
-	ScaleAttn        *bool    `json:"scale_attn_weights"`
-	ScaleByLayer     *bool    `json:"scale_attn_by_inverse_layer_idx"`
-	CrossAttention   *bool    `json:"add_cross_attention"`
-	InitializerRange *float64 `json:"initializer_range,omitempty"`
-	BOS              *int     `json:"bos_token_id"`
-	EOS              *int     `json:"eos_token_id"`
-	TorchDtype       string   `json:"torch_dtype,omitempty"`
+	ModelType        string          `json:"model_type"`
+	Architectures    []string        `json:"architectures,omitempty"`
+	VocabSize        *int            `json:"vocab_size"`
+	NPositions       *int            `json:"n_positions"`
+	NEmbd            *int            `json:"n_embd"`
+	NLayer           *int            `json:"n_layer"`
+	NHead            *int            `json:"n_head"`
+	NInner           *int            `json:"n_inner"` // null: 4 × n_embd
+	Activation       *string         `json:"activation_function"`
+	NormEps          *float64        `json:"layer_norm_epsilon"`
+	Tied             *bool           `json:"tie_word_embeddings"`
+	ScaleAttn        *bool           `json:"scale_attn_weights"`
+	ScaleByLayer     *bool           `json:"scale_attn_by_inverse_layer_idx"`
+	CrossAttention   *bool           `json:"add_cross_attention"`
+	InitializerRange *float64        `json:"initializer_range,omitempty"`
+	BOS              json.RawMessage `json:"bos_token_id"`
+	EOS              json.RawMessage `json:"eos_token_id"` // a number or a list
+	TorchDtype       string          `json:"torch_dtype,omitempty"`
+}
+
+// endOfText is the id of <|endoftext|> in GPT-2's own vocabulary.
+const endOfText = "50256"
+
+// tokenID is bos_token_id or eos_token_id as it is in a file, without spaces:
+// a number, a list of numbers, or empty for none and anything else.
+func tokenID(raw json.RawMessage) string {
+	var one int
+	var list []int
+	if len(raw) == 0 || json.Unmarshal(raw, &one) != nil && json.Unmarshal(raw, &list) != nil || string(raw) == "null" {
+		return ""
+	}
+	if list != nil {
+		return string(mustJSONLine(list))
+	}
+	return strconv.Itoa(one)
+}
+
+func mustJSONLine(list []int) []byte {
+	b, err := json.Marshal(list)
+	if err != nil {
+		panic(fmt.Sprintf("job: JSON of %v: %v", list, err)) // numbers always encode
+	}
+	return b
+}
+
+// known is a token id that a model came with, or what is written without one.
+func known(id string, otherwise json.RawMessage) json.RawMessage {
+	if id == "" {
+		return otherwise
+	}
+	return json.RawMessage(id)
+}
+
+// generationTokens fills in what config.json does not say of the tokens that
+// begin and end a text, from generation_config.json if there is one.
+func (m *Model) generationTokens(folder string) {
+	raw, err := os.ReadFile(filepath.Join(folder, "generation_config.json"))
+	var c struct {
+		BOS json.RawMessage `json:"bos_token_id"`
+		EOS json.RawMessage `json:"eos_token_id"`
+	}
+	if err != nil || json.Unmarshal(raw, &c) != nil {
+		return // it decides nothing that is computed here
+	}
+	m.BOS, m.EOS = cmp.Or(m.BOS, tokenID(c.BOS)), cmp.Or(m.EOS, tokenID(c.EOS))
+	if m.Family == "gpt2" && m.BOS == endOfText && m.EOS == endOfText {
+		m.BOS, m.EOS = "", ""
+	}
+}
+
+// tokensOf takes over what a checkpoint knows of the tokens that begin and end
+// a text and the job does not: it may have begun with an imported model.
+func (m *Model) tokensOf(b *beginning) {
+	if b.from == nil || m.BOS != "" || m.EOS != "" {
+		return
+	}
+	if was, err := parseModelConfig(b.Model); err == nil {
+		m.BOS, m.EOS = was.BOS, was.EOS
+	}
 }
 
 // ReadModelConfig reads config.json of a Hugging Face folder, or a file like it.
@@ -48,6 +111,7 @@ func ReadModelConfig(folder string) (Model, error) {
 	if err != nil {
 		return Model{}, BadInput(fmt.Errorf("%s: %w", path, err))
 	}
+	m.generationTokens(filepath.Dir(path))
 	return m, nil
 }
 
@@ -76,6 +140,10 @@ func parseGPT2(raw []byte) (Model, error) {
 		Family: "gpt2",
 		Layers: or(c.NLayer, 12), Heads: or(c.NHead, 12), Width: or(c.NEmbd, 768),
 		Context: or(c.NPositions, 1024), Vocab: or(c.VocabSize, 50257), NormEps: or(c.NormEps, 1e-5),
+		BOS: tokenID(c.BOS), EOS: tokenID(c.EOS),
+	}
+	if m.BOS == endOfText && m.EOS == endOfText { // what is written where nothing else is known
+		m.BOS, m.EOS = "", ""
 	}
 	return m, c.supported(m)
 }
@@ -125,10 +193,15 @@ func or[T any](p *T, otherwise T) T {
 }
 
 // WriteModelConfig writes config.json into a folder that exists, next to
-// parameters saved as float32.
+// parameters saved as float32. Under that name there is never half of it.
 func WriteModelConfig(folder string, m Model) error {
 	path := filepath.Join(folder, "config.json")
-	if err := os.WriteFile(path, m.configJSON(), 0o644); err != nil {
+	err := os.WriteFile(path+".tmp", m.configJSON(), 0o644)
+	if err == nil {
+		err = os.Rename(path+".tmp", path)
+	}
+	if err != nil {
+		_ = os.Remove(path + ".tmp") // err is the one to report
 		return fmt.Errorf("write %s: %w", path, cause(err))
 	}
 	return nil
@@ -160,8 +233,9 @@ func writtenGPT2(m Model) gpt2Config {
 		Activation: &gelu, NormEps: &m.NormEps, Tied: &yes,
 		ScaleAttn: &yes, ScaleByLayer: &no, CrossAttention: &no, InitializerRange: &std, TorchDtype: "float32",
 	}
-	if end := 50256; m.Vocab > end { // <|endoftext|> of GPT-2's own vocabulary
-		c.BOS, c.EOS = &end, &end
+	if m.Vocab > 50256 {
+		c.BOS, c.EOS = json.RawMessage(endOfText), json.RawMessage(endOfText)
 	}
+	c.BOS, c.EOS = known(m.BOS, c.BOS), known(m.EOS, c.EOS)
 	return c
 }

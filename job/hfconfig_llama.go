@@ -12,30 +12,30 @@ import (
 // far as it decides what is computed. Pointers tell a missing key, which has the
 // class's default, from a zero.
 type llamaConfig struct {
-	ModelType        string      `json:"model_type"`
-	Architectures    []string    `json:"architectures,omitempty"`
-	VocabSize        *int        `json:"vocab_size"`
-	MaxPositions     *int        `json:"max_position_embeddings"`
-	HiddenSize       *int        `json:"hidden_size"`
-	IntermediateSize *int        `json:"intermediate_size"`
-	Layers           *int        `json:"num_hidden_layers"`
-	Heads            *int        `json:"num_attention_heads"`
-	KVHeads          *int        `json:"num_key_value_heads"` // null: num_attention_heads
-	HeadDim          *int        `json:"head_dim,omitempty"`  // null: hidden_size / num_attention_heads
-	Activation       *string     `json:"hidden_act"`
-	NormEps          *float64    `json:"rms_norm_eps"`
-	Tied             *bool       `json:"tie_word_embeddings"`
-	RopeTheta        *float64    `json:"rope_theta"`
-	RopeScaling      *ropeConfig `json:"rope_scaling"`
-	RopeParameters   *ropeConfig `json:"rope_parameters,omitempty"` // transformers 5: theta and scaling in one
-	AttentionBias    *bool       `json:"attention_bias,omitempty"`
-	MLPBias          *bool       `json:"mlp_bias,omitempty"`
-	SlidingWindow    *bool       `json:"use_sliding_window,omitempty"`
-	LayerTypes       []string    `json:"layer_types,omitempty"`
-	InitializerRange *float64    `json:"initializer_range,omitempty"`
-	BOS              *int        `json:"bos_token_id"`
-	EOS              *int        `json:"eos_token_id"`
-	TorchDtype       string      `json:"torch_dtype,omitempty"`
+	ModelType        string          `json:"model_type"`
+	Architectures    []string        `json:"architectures,omitempty"`
+	VocabSize        *int            `json:"vocab_size"`
+	MaxPositions     *int            `json:"max_position_embeddings"`
+	HiddenSize       *int            `json:"hidden_size"`
+	IntermediateSize *int            `json:"intermediate_size"`
+	Layers           *int            `json:"num_hidden_layers"`
+	Heads            *int            `json:"num_attention_heads"`
+	KVHeads          *int            `json:"num_key_value_heads"` // null: num_attention_heads
+	HeadDim          *int            `json:"head_dim,omitempty"`  // null: hidden_size / num_attention_heads
+	Activation       *string         `json:"hidden_act"`
+	NormEps          *float64        `json:"rms_norm_eps"`
+	Tied             *bool           `json:"tie_word_embeddings"`
+	RopeTheta        *float64        `json:"rope_theta"`
+	RopeScaling      *ropeConfig     `json:"rope_scaling"`
+	RopeParameters   *ropeConfig     `json:"rope_parameters,omitempty"` // transformers 5: theta and scaling in one
+	AttentionBias    *bool           `json:"attention_bias,omitempty"`
+	MLPBias          *bool           `json:"mlp_bias,omitempty"`
+	SlidingWindow    *bool           `json:"use_sliding_window,omitempty"`
+	LayerTypes       []string        `json:"layer_types,omitempty"`
+	InitializerRange *float64        `json:"initializer_range,omitempty"`
+	BOS              json.RawMessage `json:"bos_token_id"`
+	EOS              json.RawMessage `json:"eos_token_id"` // a number or a list
+	TorchDtype       string          `json:"torch_dtype,omitempty"`
 }
 
 // ropeConfig says how rotary positions turn.
@@ -62,7 +62,7 @@ func parseLlama(raw []byte) (Model, error) {
 		Family: "llama",
 		Layers: or(c.Layers, 32), Heads: or(c.Heads, 32), Width: or(c.HiddenSize, 4096), FFN: or(c.IntermediateSize, ffn),
 		Context: or(c.MaxPositions, longest), Vocab: or(c.VocabSize, vocab), NormEps: or(c.NormEps, 1e-6),
-		Tied: or(c.Tied, false), Bias: c.ModelType == "qwen2",
+		Tied: or(c.Tied, false), Bias: c.ModelType == "qwen2", BOS: tokenID(c.BOS), EOS: tokenID(c.EOS),
 	}
 	m.KVHeads = or(c.KVHeads, m.Heads)
 	if err := c.rope(&m); err != nil {
@@ -140,7 +140,7 @@ func writtenLlama(m Model) llamaConfig {
 		ModelType: "llama", Architectures: []string{"LlamaForCausalLM"},
 		VocabSize: &m.Vocab, MaxPositions: &longest, HiddenSize: &m.Width, IntermediateSize: &m.FFN,
 		Layers: &m.Layers, Heads: &m.Heads, KVHeads: &m.KVHeads, Activation: &silu, NormEps: &m.NormEps, Tied: &m.Tied,
-		RopeTheta: &m.Theta, InitializerRange: &std, TorchDtype: "float32",
+		RopeTheta: &m.Theta, InitializerRange: &std, TorchDtype: "float32", BOS: known(m.BOS, nil), EOS: known(m.EOS, nil),
 	}
 	if s := m.Scaling; s.Factor != 0 {
 		c.RopeScaling = &ropeConfig{Type: "llama3", Factor: s.Factor, Low: s.Low, High: s.High, Context: s.Context}

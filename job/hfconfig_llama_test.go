@@ -32,7 +32,7 @@ const (
 
 var (
 	llama31 = Model{Family: "llama", Layers: 32, Heads: 32, KVHeads: 8, Width: 4096, FFN: 14336, Context: 131072, Vocab: 128256, NormEps: 1e-5,
-		Theta: 500000, Scaling: device.RopeScaling{Factor: 8, Low: 1, High: 4, Context: 8192}}
+		BOS: "128000", EOS: "128001", Theta: 500000, Scaling: device.RopeScaling{Factor: 8, Low: 1, High: 4, Context: 8192}}
 	qwen2 = Model{Family: "llama", Layers: 24, Heads: 14, KVHeads: 2, Width: 896, FFN: 4864, Context: 131072, Vocab: 151936, NormEps: 1e-6,
 		Theta: 1e6, Tied: true, Bias: true}
 )
@@ -83,7 +83,7 @@ func TestLlamaConfigKeys(t *testing.T) {
 			"hidden_act": "silu", "rms_norm_eps": 1e-5, "tie_word_embeddings": false, "rope_theta": 500000.0, "attention_bias": false, "mlp_bias": false,
 			"rope_scaling": map[string]any{"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
 				"original_max_position_embeddings": 8192.0},
-			"initializer_range": 0.02, "bos_token_id": nil, "eos_token_id": nil, "torch_dtype": "float32",
+			"initializer_range": 0.02, "bos_token_id": 128000.0, "eos_token_id": 128001.0, "torch_dtype": "float32",
 		}},
 		{qwen2, map[string]any{
 			"model_type": "qwen2", "architectures": []any{"Qwen2ForCausalLM"}, "vocab_size": 151936.0, "max_position_embeddings": 131072.0,

@@ -91,3 +91,46 @@ func TestModelConfigRefusals(t *testing.T) {
 		t.Errorf("a folder that is not there: %v", err)
 	}
 }
+
+// The tokens that begin and end a text are those the model came with, also a
+// list of them, or those that only generation_config.json has.
+func TestTokensOfTextsAreKept(t *testing.T) {
+	const llama = `"model_type": "llama", "vocab_size": 300, "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8`
+	for _, c := range []struct{ config, generation, bos, eos string }{
+		{`{` + llama + `, "bos_token_id": 1, "eos_token_id": [2, 7]}`, ``, `1`, `[2,7]`},
+		{`{` + llama + `, "bos_token_id": 1}`, `{"bos_token_id": 5, "eos_token_id": [3, 4]}`, `1`, `[3,4]`},
+		{`{` + llama + `}`, `{"eos_token_id": "x"}`, `null`, `null`},
+		{`{"model_type": "gpt2", "vocab_size": 300, "bos_token_id": 0, "eos_token_id": 299}`, ``, `0`, `299`},
+		{`{"model_type": "gpt2"}`, `{"bos_token_id": 50256, "eos_token_id": 50256}`, `50256`, `50256`},
+		{`{"model_type": "gpt2", "vocab_size": 300}`, ``, `null`, `null`},
+	} {
+		dir, out := t.TempDir(), t.TempDir()
+		if err := os.WriteFile(dir+"/config.json", []byte(c.config), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		if c.generation != "" {
+			if err := os.WriteFile(dir+"/generation_config.json", []byte(c.generation), 0o666); err != nil {
+				t.Fatal(err)
+			}
+		}
+		m, err := ReadModelConfig(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := WriteModelConfig(out, m); err != nil {
+			t.Fatal(err)
+		}
+		var got struct {
+			BOS json.RawMessage `json:"bos_token_id"`
+			EOS json.RawMessage `json:"eos_token_id"`
+		}
+		raw, err := os.ReadFile(out + "/config.json")
+		if err == nil {
+			err = json.Unmarshal(raw, &got)
+		}
+		flat := strings.NewReplacer(" ", "", "\n", "")
+		if bos, eos := flat.Replace(string(got.BOS)), flat.Replace(string(got.EOS)); err != nil || bos != c.bos || eos != c.eos {
+			t.Errorf("%s %s: written bos %s, eos %s (%v)", c.config, c.generation, bos, eos, err)
+		}
+	}
+}

@@ -11,7 +11,8 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"sync"
+	"strconv"
+	"strings"
 	"time"
 
 	"zeroth/collective"
@@ -33,11 +34,15 @@ func Train(ctx context.Context, c *Config, out string, obs Observer) error {
 // The run folder may be that of the run which made it: then metrics.jsonl goes
 // on after the checkpoint's step.
 func Resume(ctx context.Context, c *Config, out, which string, obs Observer) error {
+	return ResumeWith(ctx, c, out, which, obs, Seams{})
+}
+
+// ResumeWith is Resume with what a test puts between the job and the world.
+func ResumeWith(ctx context.Context, c *Config, out, which string, obs Observer, s Seams) error {
 	file := c.YAML() // as it can be run again, in another folder
-	if c.Checkpoint.Dir == "" {
-		here := *c
-		here.Checkpoint.Dir = filepath.Join(out, checkpointFolder)
-		c = &here
+	here := *c
+	if c = &here; c.Checkpoint.Dir == "" {
+		c.Checkpoint.Dir = filepath.Join(out, checkpointFolder)
 	}
 	set, weights, err := c.openInputs(ctx, obs)
 	if err != nil {
@@ -50,11 +55,17 @@ func Resume(ctx context.Context, c *Config, out, which string, obs Observer) err
 		return err
 	}
 	defer start.close()
-	ranks, err := c.Open(nil)
+	c.Model.tokensOf(start)
+	seen := observationOf(ctx)
+	s.dress = seen.dress
+	ranks, err := c.OpenWith(s)
 	if err != nil {
 		return err
 	}
 	defer closeAll(ranks)
+	if err := c.room(ranks[0], obs); err != nil {
+		return err
+	}
 	rec, err := record(out, file, which == "", start.Step, obs)
 	if err != nil {
 		return err
@@ -67,9 +78,21 @@ func Resume(ctx context.Context, c *Config, out, which string, obs Observer) err
 		}
 	}
 	trace := traceOf(ctx)
-	trace.attach(ranks)
+	if trace != nil {
+		p, err := c.Plan(Machine{})
+		if err != nil {
+			return err
+		}
+		trace.attach(ranks, p)
+	}
 	stopped, err := c.train(ctx, ranks, set, start, rec)
 	trace.detach(ranks)
+	if err != nil && !slices.ContainsFunc(ranks, func(r *Rank) bool { return r.lost.Load() }) {
+		finishSaves(ranks, func(end saved) { rec.Note(end.String()) })
+	}
+	if err == nil {
+		err = seen.compare(c)
+	}
 	if err == nil {
 		err = c.export(ranks, filepath.Join(out, modelFolder))
 	}
@@ -175,19 +198,67 @@ func (c *Config) train(ctx context.Context, ranks []*Rank, set *data.Set, b *beg
 
 // Together runs f on every rank at once and returns the error that explains
 // those of the others.
+//
+// A rank that fails closes its groups, and the others then end at their next
+// collective. One that does not within the job's parallel.timeout, because it
+// is stuck in a system call, say, is left behind: the error names it, and its
+// Close does nothing, for its goroutine may still be in its memory.
 func Together(ranks []*Rank, f func(*Rank) error) error {
-	errs := make([]error, len(ranks))
-	var wg sync.WaitGroup
-	for i, r := range ranks {
-		wg.Go(func() {
-			if errs[i] = f(r); errs[i] != nil {
-				_ = r.Groups.Close() // so that no other rank waits for this one; errs[i] is the error to report
-			}
-		})
+	type end struct {
+		rank int
+		err  error
 	}
-	wg.Wait()
+	ends := make(chan end, len(ranks)) // so that also a rank that was left behind can end
+	for i, r := range ranks {
+		go func() {
+			err := f(r)
+			if err != nil {
+				_ = r.Groups.Close() // so that no other rank waits for this one; err is the error to report
+			}
+			ends <- end{i, err}
+		}()
+	}
+	errs, ended := make([]error, len(ranks)), make([]bool, len(ranks))
+	var grace <-chan time.Time // begins with the first failure
+	for range ranks {
+		select {
+		case e := <-ends:
+			errs[e.rank], ended[e.rank] = e.err, true
+			if e.err != nil && grace == nil {
+				timer := time.NewTimer(ranks[e.rank].patience())
+				defer timer.Stop()
+				grace = timer.C
+			}
+		case <-grace:
+			return leaveBehind(ranks, errs, ended)
+		}
+	}
+	return explains(errs)
+}
+
+// explains is the error that is least a consequence of others.
+func explains(errs []error) error {
 	return slices.MinFunc(errs, func(a, b error) int { return cmp.Compare(effect(a), effect(b)) })
 }
+
+// leaveBehind gives up the ranks that have not ended.
+func leaveBehind(ranks []*Rank, errs []error, ended []bool) error {
+	var names []string
+	for i, r := range ranks {
+		if !ended[i] {
+			r.lost.Store(true)
+			names = append(names, strconv.Itoa(r.Rank))
+		}
+	}
+	who := "rank " + names[0] + " has"
+	if len(names) > 1 {
+		who = "ranks " + strings.Join(names, ",") + " have"
+	}
+	return fmt.Errorf("%w; %s not answered for %v since: left behind", explains(errs), who, ranks[0].patience())
+}
+
+// patience is how long the rank waits for the others to end when it has failed.
+func (r *Rank) patience() time.Duration { return cmp.Or(r.timeout, collective.DefaultDeadline) }
 
 // effect is how far an error is from its cause: a rank's own failure, the
 // deadline that a rank did not keep, the loss of a peer, a closed group.
@@ -260,11 +331,14 @@ func (l *loop) run(ctx context.Context) (stopped bool, err error) {
 	for l.at < l.c.Train.Steps && !stopped {
 		t.WantStop = ctx.Err() != nil
 		lr := l.schedule.At(t.Updates)
+		seen := observationOf(ctx)
+		seen.begin(l)
 		stats, err := t.Step(l.fill, lr)
 		if err != nil {
 			return false, err
 		}
 		l.advance()
+		seen.end(l)
 		now := time.Now()
 		traceOf(ctx).step(l.rank.Rank, l.at, last, now)
 		if err := l.report(stats, lr, now.Sub(last)); err != nil {

@@ -19,6 +19,8 @@ type Model struct {
 	Longest int // tokens of the longest sequence From was made for; 0: Context
 	Vocab   int // different tokens
 	NormEps float64
+	BOS     string // bos_token_id of From's config.json, as there; empty: it has none, or the family's own
+	EOS     string // eos_token_id, alike; it may be a list
 
 	// Llama's.
 	KVHeads int // heads of keys and values; divides Heads

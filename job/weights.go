@@ -94,12 +94,26 @@ func parameters(m *nn.Model) (params []shard.Param) {
 }
 
 // export writes the parameters as a Hugging Face folder, every rank its share.
-func (c *Config) export(ranks []*Rank, folder string) error {
+// After an error there is no model in it, or the one of before.
+func (c *Config) export(ranks []*Rank, folder string) (err error) {
 	var specs []safetensors.Spec
 	for _, p := range parameters(c.Model.network()) {
 		specs = append(specs, safetensors.Spec{Name: p.Name, DType: safetensors.F32, Shape: p.Shape})
 	}
+	defer func() {
+		if err == nil {
+			return
+		}
+		err = fmt.Errorf("final parameters: %w", err)
+		if !exists(filepath.Join(folder, "model.safetensors")) { // a folder with half a model would say more than it holds
+			_ = os.Remove(filepath.Join(folder, "config.json"))
+			_ = os.Remove(folder)
+		}
+	}()
 	if err := os.MkdirAll(folder, 0o777); err != nil {
+		return err
+	}
+	if err := WriteModelConfig(folder, c.Model); err != nil {
 		return err
 	}
 	w, err := safetensors.Create(filepath.Join(folder, "model.safetensors"), specs, map[string]string{"format": "pt"})
@@ -113,10 +127,7 @@ func (c *Config) export(ranks []*Rank, folder string) error {
 	})
 	if err != nil {
 		_ = w.Abort() // err is the one to report
-		return fmt.Errorf("final parameters: %w", err)
+		return err
 	}
-	if err := w.Close(); err != nil {
-		return fmt.Errorf("final parameters: %w", err)
-	}
-	return WriteModelConfig(folder, c.Model)
+	return w.Close()
 }

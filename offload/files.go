@@ -16,6 +16,9 @@ type Files interface {
 	// List is the names in a folder.
 	List(dir string) ([]string, error)
 	Remove(name string) error
+	// Space is the bytes that can still be written in a folder; errors.ErrUnsupported
+	// where nobody knows.
+	Space(dir string) (int64, error)
 }
 
 // File is an open file. ReadAt and WriteAt may run at once on ranges that do
@@ -38,7 +41,10 @@ var ErrInUse = errors.New("in use by a run")
 // OS is the machine's file system.
 type OS struct{}
 
-type osFile struct{ *os.File }
+type osFile struct {
+	*os.File
+	aio *aio // of direct transfers, where there is such a thing
+}
 
 // Create makes and locks a file in two steps. Between them another run may
 // take it for a dead run's and remove it: then it is made anew.
@@ -49,7 +55,7 @@ func (OS) Create(name string) (File, error) {
 			return nil, err
 		}
 		if err := lock(f); err == nil && still(f, name) {
-			return osFile{f}, nil
+			return &osFile{File: f}, nil
 		} else if err != nil && !errors.Is(err, ErrInUse) {
 			return nil, errors.Join(err, f.Close(), os.Remove(name))
 		}
@@ -78,7 +84,7 @@ func (OS) Claim(name string) (File, error) {
 	if err := lock(f); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	return osFile{f}, nil
+	return &osFile{File: f}, nil
 }
 
 // List implements Files.
@@ -94,8 +100,11 @@ func (OS) List(dir string) ([]string, error) {
 // Remove implements Files.
 func (OS) Remove(name string) error { return os.Remove(name) }
 
+// Space implements Files.
+func (OS) Space(dir string) (int64, error) { return space(dir) }
+
 // Reserve implements File.
-func (f osFile) Reserve(n int64) error {
+func (f *osFile) Reserve(n int64) error {
 	if err := allocate(f.File, n); !errors.Is(err, errors.ErrUnsupported) {
 		return err
 	}
@@ -109,11 +118,47 @@ func (f osFile) Reserve(n int64) error {
 }
 
 // Direct implements File.
-func (f osFile) Direct(on bool) bool { return direct(f.File, on) }
+func (f *osFile) Direct(on bool) bool {
+	f.end()
+	on = direct(f.File, on)
+	if on {
+		f.aio = newAIO(f.File)
+	}
+	return on
+}
+
+// ReadAt implements File.
+func (f *osFile) ReadAt(b []byte, off int64) (int, error) {
+	if f.aio != nil {
+		return f.aio.readAt(b, off)
+	}
+	return f.File.ReadAt(b, off)
+}
+
+// WriteAt implements File.
+func (f *osFile) WriteAt(b []byte, off int64) (int, error) {
+	if f.aio != nil {
+		return f.aio.writeAt(b, off)
+	}
+	return f.File.WriteAt(b, off)
+}
+
+// Close implements File.
+func (f *osFile) Close() error {
+	f.end()
+	return f.File.Close()
+}
+
+func (f *osFile) end() {
+	if f.aio != nil {
+		f.aio.close()
+		f.aio = nil
+	}
+}
 
 // Op is a file operation about to happen.
 type Op struct {
-	Do    string // create, claim, list, remove, reserve, read, write
+	Do    string // create, claim, list, remove, space, reserve, read, write
 	Name  string
 	Off   int64 // of a read or write, bytes
 	Bytes int64 // of a read, write or reserve
@@ -159,6 +204,14 @@ func (h Hook) Remove(name string) error {
 		return err
 	}
 	return h.Files.Remove(name)
+}
+
+// Space implements Files.
+func (h Hook) Space(dir string) (int64, error) {
+	if err := h.Before(Op{Do: "space", Name: dir}); err != nil {
+		return 0, err
+	}
+	return h.Files.Space(dir)
 }
 
 type hookFile struct {

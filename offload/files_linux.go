@@ -43,3 +43,11 @@ func direct(f *os.File, on bool) bool {
 	})
 	return on && err == nil
 }
+
+func space(dir string) (int64, error) {
+	var s unix.Statfs_t
+	if err := unix.Statfs(dir, &s); err != nil {
+		return 0, err
+	}
+	return int64(s.Bavail) * s.Bsize, nil
+}

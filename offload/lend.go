@@ -1,6 +1,9 @@
 package offload
 
-import "zeroth/device"
+import (
+	"zeroth/device"
+	"zeroth/shard"
+)
 
 // slot is staging memory that tiles take in turn.
 type slot struct {
@@ -26,8 +29,46 @@ func (r *ring) turn(n int) int {
 func (r *ring) at(turn int) *slot { return &r.slots[turn%len(r.slots)] }
 
 // Acquire lends the state of a tile; whoever works on it waits for Ready
-// first. It must be released before the next one is acquired.
-func (s *Store) Acquire(unit, i int) State {
+// first. It must be released before one is acquired that is not Apart from it.
+func (s *Store) Acquire(unit, i int) State { return s.lend(unit, i, nil) }
+
+// Peek is Acquire to look at elements in of the shard alone: of what rests on
+// disk others need not have been read. The tile is released unchanged.
+func (s *Store) Peek(unit, i int, in shard.Range) State {
+	u := &s.units[unit]
+	t := &u.tiles[i]
+	if u.vecs == 0 {
+		return s.lend(unit, i, nil)
+	}
+	stride := pad(t.at.Len(), device.F32) * device.F32.Size()
+	lo, hi := (in.Lo-t.at.Lo)*device.F32.Size(), (in.Hi-t.at.Lo)*device.F32.Size()
+	return s.lend(unit, i, func() error {
+		return s.disk.readSome(t.block, s.states.at(t.state).buf, func(first, end int) bool {
+			for v := range u.vecs {
+				if v*stride+lo < end && first < v*stride+hi {
+					return true
+				}
+			}
+			return false
+		})
+	})
+}
+
+// Apart is whether two tiles can be on loan at once: they take no slot of each
+// other.
+func (s *Store) Apart(unitA, a, unitB, b int) bool {
+	ua, ub := &s.units[unitA], &s.units[unitB]
+	ta, tb := &ua.tiles[a], &ub.tiles[b]
+	same := func(r *ring, takesA, takesB bool, turnA, turnB int) bool {
+		return takesA && takesB && r.at(turnA) == r.at(turnB)
+	}
+	return !same(&s.states, ua.vecs > 0, ub.vecs > 0, ta.state, tb.state) &&
+		!same(&s.outgoing, !ua.atHand() && !ua.onHost, !ub.atHand() && !ub.onHost, ta.out, tb.out) &&
+		!same(&s.params, ua.throughHost(), ub.throughHost(), ta.param, tb.param)
+}
+
+// lend lends a tile whose state load brings, or the whole of it if load is nil.
+func (s *Store) lend(unit, i int, load func() error) State {
 	u := &s.units[unit]
 	t := &u.tiles[i]
 	lo, hi := t.at.Lo, t.at.Hi
@@ -40,7 +81,10 @@ func (s *Store) Acquire(unit, i int) State {
 		st.Param = u.rest.Slice(lo, hi)
 	}
 	if u.vecs > 0 {
-		s.read(u, t, &st)
+		if load == nil {
+			load = t.load
+		}
+		s.read(u, t, &st, load)
 		return st
 	}
 	st.Master = u.rest
@@ -63,11 +107,11 @@ func part(b device.Buffer, lo, hi int) device.Buffer {
 }
 
 // read brings a tile's state into its slot.
-func (s *Store) read(u *unit, t *tile, st *State) {
+func (s *Store) read(u *unit, t *tile, st *State, load func() error) {
 	q, sl := s.cfg.Read, s.states.at(t.state)
 	q.Label(u.labels.state)
 	q.After(sl.free)
-	q.Do(t.load)
+	q.Do(load)
 	st.Ready[1] = q.Mark()
 	n := t.at.Len()
 	stride, at := pad(n, device.F32), 0

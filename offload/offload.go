@@ -142,6 +142,7 @@ type tile struct {
 	out   int // turn in Store.outgoing
 	param int // turn in Store.params
 
+	block                *block       // of the state, if it rests on disk
 	load, save           func() error // the state, between slot and disk
 	loadParam, saveParam func() error // the parameter, alike
 }
@@ -209,6 +210,9 @@ func (u *unit) atHand() bool {
 	return u.onHost && u.param == Host || !u.onHost && u.param == Device
 }
 
+// throughHost says whether the parameter takes a slot in host memory on its way.
+func (u *unit) throughHost() bool { return u.param == Disk || u.onHost && u.param == Device }
+
 // cut divides a unit into tiles, gives each its turns, and its places on disk.
 func (s *Store) cut(u *unit) {
 	each := s.cfg.Tile
@@ -221,13 +225,14 @@ func (s *Store) cut(u *unit) {
 		if u.vecs > 0 {
 			t.state = s.states.turn(u.vecs * pad(n, device.F32))
 			b := s.disk.lay(u.vecs * pad(n, device.F32) * device.F32.Size())
+			t.block = b
 			t.load = func() error { return s.disk.read(b, s.states.at(t.state).buf) }
 			t.save = func() error { return s.disk.write(b, s.states.at(t.state).buf) }
 		}
 		if !u.atHand() && !u.onHost {
 			t.out = s.outgoing.turn(n)
 		}
-		if u.param == Disk || u.onHost && u.param == Device {
+		if u.throughHost() {
 			t.param = s.params.turn(pad(n, s.cfg.DType))
 		}
 		if u.param == Disk {

@@ -2,11 +2,13 @@ package offload_test
 
 import (
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -16,6 +18,7 @@ import (
 	"zeroth/device"
 	"zeroth/device/cpu"
 	"zeroth/offload"
+	"zeroth/shard"
 )
 
 // rig is a store on two devices of this machine, with its queues.
@@ -490,5 +493,141 @@ func TestBudget(t *testing.T) {
 	}
 	if live := host.Usage().Live.Total(); live != 0 {
 		t.Errorf("%d bytes are held", live)
+	}
+}
+
+// A file's transfers are the same past the page cache, where the kernel moves
+// them on its own, and through it: bytes, their number at the end of the file,
+// and many at once.
+func TestFileTransfers(t *testing.T) {
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	dev := cpu.New(1)
+	defer dev.Close()
+	const block, blocks = 4096, 40
+	for _, direct := range []bool{false, true} {
+		f, err := offload.OS{}.Create(filepath.Join(t.TempDir(), "file"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f.Direct(direct) != direct {
+			t.Logf("no direct transfers in %s", t.TempDir())
+		}
+		mem := make([]device.Buffer, blocks)
+		for i := range mem {
+			if mem[i], err = dev.Alloc(device.F32, block/4, device.Staging); err != nil {
+				t.Fatal(err)
+			}
+		}
+		all := func(op func(i int, b []byte) error) {
+			var wg sync.WaitGroup
+			for i := range mem {
+				wg.Go(func() {
+					if err := op(i, mem[i].Raw()); err != nil {
+						t.Errorf("direct %v: block %d: %v", direct, i, err)
+					}
+				})
+			}
+			wg.Wait()
+		}
+		all(func(i int, b []byte) error {
+			for j := range b {
+				b[j] = byte(i + j)
+			}
+			n, err := f.WriteAt(b, int64(i)*block)
+			if n != block {
+				err = fmt.Errorf("%d bytes written: %w", n, err)
+			}
+			return err
+		})
+		all(func(i int, b []byte) error {
+			clear(b)
+			at := (i + 7) % blocks
+			if n, err := f.ReadAt(b, int64(at)*block); n != block || err != nil {
+				return fmt.Errorf("%d bytes read: %w", n, err)
+			}
+			for j := range b {
+				if b[j] != byte(at+j) {
+					return fmt.Errorf("byte %d is %d", j, b[j])
+				}
+			}
+			return nil
+		})
+		if n, err := f.ReadAt(mem[0].Raw(), blocks*block); n != 0 || err != io.EOF {
+			t.Errorf("direct %v: behind the end: %d bytes, %v", direct, n, err)
+		}
+		if _, err := f.ReadAt(mem[0].Raw(), -block); err == nil {
+			t.Errorf("direct %v: a read before the start succeeds", direct)
+		}
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+		for _, m := range mem {
+			dev.Free(m)
+		}
+	}
+}
+
+// Peek reads of a tile what is asked for, to the chunk, and no more; and it is
+// what was written.
+func TestPeekReadsWhatIsAskedFor(t *testing.T) {
+	var read atomic.Int64
+	cfg := onDisk(t.TempDir(), "peek", 0)
+	cfg.Tile, cfg.Buffers = 0, 2
+	cfg.Scratch.Files = offload.Hook{Files: offload.OS{}, Before: func(o offload.Op) error {
+		if o.Do == "read" && o.Off > 0 {
+			read.Add(o.Bytes)
+		}
+		return nil
+	}}
+	const chunk, n = 512 << 10, 1 << 20
+	r, err := newRig(t, cfg, []offload.Unit{{Name: "a", Len: 2 * n}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rng, m := rand.New(rand.NewPCG(1, 2)), newModel(r.units, 2)
+	for tile := range 2 {
+		r.update(0, tile, m, true, rng)
+	}
+	if err := r.work.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		in     shard.Range
+		chunks int64 // of each of the three vectors, which are 8 chunks long
+	}{{shard.Range{Lo: 0, Hi: n}, 8}, {shard.Range{Lo: n + 5, Hi: n + 6}, 1}, {shard.Range{Lo: n + chunk/4 - 1, Hi: n + chunk/4 + 1}, 2}, {shard.Range{Lo: 2*n - 9, Hi: 2 * n}, 1}} {
+		for _, q := range r.queues {
+			if err := q.Wait(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		read.Store(0)
+		tile := c.in.Lo / n
+		st := r.Peek(0, tile, c.in)
+		r.work.After(st.Ready[0])
+		r.work.After(st.Ready[1])
+		if err := r.work.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		for j, v := range vectors(st, 2) {
+			if got := v.Slice(c.in.Lo-st.At.Lo, c.in.Hi-st.At.Lo).F32(); !slices.Equal(got, m[0][j][c.in.Lo:c.in.Hi]) {
+				t.Errorf("%v: vector %d differs", c.in, j)
+			}
+		}
+		if read.Load() != 3*c.chunks*chunk {
+			t.Errorf("%v: %d bytes are read, want %d", c.in, read.Load(), 3*c.chunks*chunk)
+		}
+		r.Release(0, tile, r.work.Mark(), false)
+	}
+}
+
+// Tiles are apart while they take different slots: with two of them, each from
+// the next and not from the one after.
+func TestApart(t *testing.T) {
+	r, err := newRig(t, onDisk(t.TempDir(), "apart", 0), two)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !r.Apart(0, 0, 0, 1) || r.Apart(0, 0, 0, 2) || !r.Apart(0, 2, 1, 0) || r.Apart(0, 1, 1, 0) || r.Apart(0, 1, 0, 1) {
+		t.Error("tiles 0 to 2 of a and 0 of b on two slots")
 	}
 }

@@ -224,6 +224,7 @@ func TestDiskUnfit(t *testing.T) {
 		want string
 	}{
 		"reserve": {syscall.ENOSPC, `rank 0: offload: reserve \d+ bytes for \S+: no space left on device$`},
+		"space":   {syscall.EIO, `rank 0: offload: room in \S+: input/output error$`},
 		"create":  {syscall.EROFS, `rank 0: offload: make \S+: read-only file system$`},
 		"list":    {syscall.EIO, `rank 0: offload: list \S+: input/output error$`},
 		"write":   {syscall.EIO, `rank 0: offload: \S+: write its header: input/output error$`},
@@ -242,5 +243,27 @@ func TestDiskUnfit(t *testing.T) {
 		if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 			t.Errorf("%s fails: %v is left on the disk (%v)", do, left, err)
 		}
+	}
+}
+
+// little is a disk with so many bytes free.
+type little struct {
+	offload.Files
+	free int64
+}
+
+func (l little) Space(string) (int64, error) { return l.free, nil }
+
+// So is one that has no room, with what is needed and what there is.
+func TestDiskTooSmall(t *testing.T) {
+	dir := t.TempDir()
+	c := config(t, "parallel.ranks=2", "zero.stage=1", "zero.offload.optimizer=disk", "zero.offload.path="+dir)
+	_, err := closing(t, c, little{offload.OS{}, 5000})
+	want := regexp.MustCompile(`rank 0: offload: make \S+: it takes \d+ bytes, 5000 are free: make room, name another folder, or offload less`)
+	if err == nil || !want.MatchString(err.Error()) {
+		t.Errorf("error %v", err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("%v is left on the disk (%v)", left, err)
 	}
 }

@@ -25,55 +25,122 @@ type Part struct {
 // staging is how many elements pass through host memory at a time.
 const staging = 1 << 20
 
-// Fill sets all state of one kind from src, which writes the float32 elements
-// of a part into dst, and the parameters from their master copies. Ranks that
-// hold the same state ask for a share of it each and exchange them, so that
-// replicas together read it once; state that rests on the host each reads for
-// itself, because groups need not reach it. All ranks call it, or none.
+// Want is a part and where its elements, float32, are to be put.
+type Want struct {
+	Part
+	Into []float32
+}
+
+// Fill is FillAll of one kind, part by part.
 func (t *Trainer) Fill(kind string, src func(p Part, dst []float32) error) error {
-	room := make([]float32, staging)
+	return t.FillAll([]string{kind}, func(want []Want) error {
+		for _, w := range want {
+			if err := src(w.Part, w.Into); err != nil {
+				return fmt.Errorf("%s of %s: %w", kind, w.Param.Name, err)
+			}
+		}
+		return nil
+	})
+}
+
+// FillAll sets all state of some kinds from src, which is asked for many parts
+// at once, and the parameters from their master copies. Ranks that hold the
+// same state ask for a share of it each and exchange them, so that replicas
+// together read it once; only state in host memory that groups do not reach
+// each reads for itself. All ranks call it, or none.
+func (t *Trainer) FillAll(kinds []string, src func(want []Want) error) error {
+	f := filler{t: t, src: src}
 	all := func(u int) shard.Range { return shard.Range{Hi: t.runner.Units[u].Layout.ShardLen()} }
 	return t.eachTile(true, all, func(q Update, u int, in shard.Range, st offload.State) error {
 		if err := q.Wait(); err != nil { // then the host may touch the tile
 			return err
 		}
-		read := func(p Part, at device.Buffer) error {
-			if at.Host {
-				return src(p, at.F32())
-			}
-			if err := src(p, room[:at.N]); err != nil {
-				return err
-			}
-			q.Copy(at, device.OfF32(room[:at.N]))
-			return q.Wait()
-		}
-		if st.OnHost {
-			return t.parts(kind, u, in, st, read)
-		}
-		g := t.cfg.Groups.Replica
-		n := in.Len() / g.Size() // what cannot be shared out, less than Size elements, all read
-		own := shard.Range{Lo: in.Lo + g.Rank()*n, Hi: in.Lo + (g.Rank()+1)*n}
-		for _, r := range []shard.Range{own, {Lo: in.Lo + g.Size()*n, Hi: in.Hi}} {
-			if err := t.parts(kind, u, r, st, read); err != nil {
-				return err
-			}
-		}
-		g.AllGather(t.cfg.Comm, t.vector(kind, st).Slice(0, g.Size()*n))
-		return t.cfg.Comm.Wait()
+		return f.fill(kinds, q, u, in, st)
 	})
 }
 
-// Each hands this rank's share of all state of one kind to dst, as float32
-// elements in memory that room gives for a part of n elements. The shares of
-// all ranks together are the state, once: replicas of a shard split it.
-func (t *Trainer) Each(kind string, room func(n int) []float32, dst func(p Part, src []float32) error) error {
-	return t.eachPart(kind, t.share, func(q Update, p Part, at device.Buffer) error {
-		src := room(at.N)
-		q.Copy(device.OfF32(src), at)
-		if err := q.Wait(); err != nil {
+// filler fills tiles.
+type filler struct {
+	t    *Trainer
+	src  func([]Want) error
+	want []Want    // parts in memory that the host can reach: asked for together
+	room []float32 // (staging) for a part elsewhere
+}
+
+func (f *filler) fill(kinds []string, q Update, u int, in shard.Range, st offload.State) error {
+	t, g, own := f.t, f.t.cfg.Groups.Replica, []shard.Range{in}
+	n := in.Len() / g.Size() // what cannot be shared out, less than Size elements, all read
+	shared := n > 0 && g.Size() > 1 && (!st.OnHost || t.stats.Host)
+	if shared {
+		own = []shard.Range{{Lo: in.Lo + g.Rank()*n, Hi: in.Lo + (g.Rank()+1)*n}, {Lo: in.Lo + g.Size()*n, Hi: in.Hi}}
+	}
+	f.want = f.want[:0]
+	for _, kind := range kinds {
+		for _, r := range own {
+			if err := t.parts(kind, u, r, st, func(p Part, at device.Buffer) error { return f.ask(q, p, at) }); err != nil {
+				return err
+			}
+		}
+	}
+	if len(f.want) > 0 {
+		if err := f.src(f.want); err != nil {
 			return err
 		}
-		return dst(p, src)
+	}
+	if !shared {
+		return nil
+	}
+	for _, kind := range kinds {
+		g.AllGather(t.cfg.Comm, t.vector(kind, st).Slice(0, g.Size()*n))
+	}
+	return t.cfg.Comm.Wait()
+}
+
+// ask notes a part that the host can reach, and brings any other.
+func (f *filler) ask(q Update, p Part, at device.Buffer) error {
+	if at.Host {
+		f.want = append(f.want, Want{p, at.F32()})
+		return nil
+	}
+	if f.room == nil {
+		f.room = make([]float32, staging)
+	}
+	if err := f.src([]Want{{p, f.room[:at.N]}}); err != nil {
+		return err
+	}
+	q.Copy(at, device.OfF32(f.room[:at.N]))
+	return q.Wait()
+}
+
+// Each is EachAll of one kind.
+func (t *Trainer) Each(kind string, room func(n int) []float32, dst func(p Part, src []float32) error) error {
+	return t.each([]string{kind}, room, dst)
+}
+
+// EachAll hands this rank's share of all state to dst, as float32 elements in
+// memory that room gives for a part of n elements. The shares of all ranks
+// together are the state, once: replicas of a shard split it, also what of it
+// rests on disk, which is read ahead.
+func (t *Trainer) EachAll(room func(n int) []float32, dst func(p Part, src []float32) error) error {
+	return t.each(t.Kinds(), room, dst)
+}
+
+func (t *Trainer) each(kinds []string, room func(n int) []float32, dst func(p Part, src []float32) error) error {
+	return t.eachTile(false, t.share, func(q Update, u int, in shard.Range, st offload.State) error {
+		for _, kind := range kinds {
+			err := t.parts(kind, u, in, st, func(p Part, at device.Buffer) error {
+				src := room(at.N)
+				q.Copy(device.OfF32(src), at)
+				if err := q.Wait(); err != nil {
+					return err
+				}
+				return dst(p, src)
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 }
 
@@ -97,14 +164,6 @@ func (t *Trainer) share(u int) shard.Range {
 	g := t.cfg.Groups.Replica
 	n := t.runner.Units[u].Layout.ShardLen() / g.Size()
 	return shard.Range{Lo: g.Rank() * n, Hi: (g.Rank() + 1) * n}
-}
-
-// eachPart calls f for the parts of all parameters that lie in a range of each
-// unit's shard, with where they are at hand and the queue to work on them.
-func (t *Trainer) eachPart(kind string, of func(unit int) shard.Range, f func(q Update, p Part, at device.Buffer) error) error {
-	return t.eachTile(false, of, func(q Update, u int, in shard.Range, st offload.State) error {
-		return t.parts(kind, u, in, st, func(p Part, at device.Buffer) error { return f(q, p, at) })
-	})
 }
 
 // parts calls f for the parts of all parameters that lie in a range of a tile,
@@ -138,42 +197,91 @@ func (t *Trainer) vector(kind string, st offload.State) device.Buffer {
 	panic("zero: no state called " + kind)
 }
 
+// borrowed is a tile of a unit's state, of which elements in are wanted.
+type borrowed struct {
+	unit, tile int
+	in         shard.Range
+	st         offload.State
+}
+
 // eachTile borrows the state of every tile that has elements in a range of its
-// unit's shard, once all updates issued so far are done. If f changes it, the
-// parameters follow their master copies.
+// unit's shard, once all updates issued so far are done, and calls f with one
+// after the other; those that follow are on their way meanwhile. If f changes
+// it, the parameters follow their master copies.
 func (t *Trainer) eachTile(change bool, of func(unit int) shard.Range, f func(q Update, unit int, in shard.Range, st offload.State) error) error {
 	if err := t.settle(); err != nil {
 		return err
 	}
-	for i, u := range t.runner.Units {
-		for j := range t.store.Tiles(i) {
-			in := t.store.Tile(i, j).Intersect(of(i))
-			if in.Len() == 0 {
-				continue
-			}
-			done, err := t.borrow(i, j, change, in, f)
-			if err != nil {
-				return fmt.Errorf("unit %s: %w", u.Name, err)
-			}
-			if change {
-				u.MarkUpdated(done)
+	var ahead []borrowed // not yet worked on
+	err := func() error {
+		for i := range t.runner.Units {
+			for j := range t.store.Tiles(i) {
+				b := borrowed{unit: i, tile: j, in: t.store.Tile(i, j).Intersect(of(i))}
+				if b.in.Len() == 0 {
+					continue
+				}
+				for len(ahead) > 0 && !t.apart(ahead, b) {
+					if err := t.work(ahead[0], change, f); err != nil {
+						return err
+					}
+					ahead = ahead[1:]
+				}
+				if change {
+					b.st = t.store.Acquire(i, j)
+				} else {
+					b.st = t.store.Peek(i, j, b.in)
+				}
+				ahead = append(ahead, b)
 			}
 		}
+		for ; len(ahead) > 0; ahead = ahead[1:] {
+			if err := t.work(ahead[0], change, f); err != nil {
+				return err
+			}
+		}
+		return nil
+	}()
+	for _, b := range ahead[min(1, len(ahead)):] { // the first has failed and is back
+		t.store.Release(b.unit, b.tile, b.st.Ready[1], false)
+	}
+	if err != nil {
+		return err
 	}
 	return t.settle()
 }
 
-func (t *Trainer) borrow(unit, tile int, change bool, in shard.Range, f func(Update, int, shard.Range, offload.State) error) (device.Event, error) {
-	st := t.store.Acquire(unit, tile)
+// mostAhead bounds what is borrowed at once where nothing is staged.
+const mostAhead = 4
+
+// apart is whether a tile can be borrowed beside others.
+func (t *Trainer) apart(ahead []borrowed, b borrowed) bool {
+	for _, a := range ahead {
+		if !t.store.Apart(a.unit, a.tile, b.unit, b.tile) {
+			return false
+		}
+	}
+	return len(ahead) < mostAhead
+}
+
+// work calls f with a borrowed tile and gives it back.
+func (t *Trainer) work(b borrowed, change bool, f func(Update, int, shard.Range, offload.State) error) error {
+	st, u := b.st, t.runner.Units[b.unit]
 	q, _ := t.updates(st.OnHost)
 	q.After(st.Ready[0])
 	q.After(st.Ready[1])
-	err := f(q, unit, in, st)
+	err := f(q, b.unit, b.in, st)
 	change = change && err == nil
 	if change && st.Param.N > 0 {
 		q.Cast(st.Param, st.Master)
 	}
-	return t.store.Release(unit, tile, q.Mark(), change), err
+	done := t.store.Release(b.unit, b.tile, q.Mark(), change)
+	if err != nil {
+		return fmt.Errorf("unit %s: %w", u.Name, err)
+	}
+	if change {
+		u.MarkUpdated(done)
+	}
+	return nil
 }
 
 // settle waits until every update so far has reached where it rests.

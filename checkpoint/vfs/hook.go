@@ -4,7 +4,7 @@ import "io"
 
 // Op is an operation about to happen.
 type Op struct {
-	Do    string // create, open, mkdir, rename, remove, list, stat, syncdir, lock, read, write, sync
+	Do    string // create, open, mkdir, rename, remove, list, stat, syncdir, lock, space, read, write, sync
 	Name  string // of the file or folder; the old name of a rename
 	Off   int64  // of a read or write, bytes
 	Bytes int    // of a read or write
@@ -13,7 +13,7 @@ type Op struct {
 // Changes is whether the operation changes the disk or makes a change durable.
 func (o Op) Changes() bool {
 	switch o.Do {
-	case "open", "list", "stat", "lock", "read":
+	case "open", "list", "stat", "lock", "space", "read":
 		return false
 	}
 	return true
@@ -93,6 +93,13 @@ func (h Hook) Lock(name string) (io.Closer, error) {
 		return nil, err
 	}
 	return h.FS.Lock(name)
+}
+
+func (h Hook) Space(dir string) (int64, error) {
+	if err := h.Before(Op{Do: "space", Name: dir}); err != nil {
+		return 0, err
+	}
+	return h.FS.Space(dir)
 }
 
 type hookFile struct {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"path/filepath"
 	"sort"
 	"strings"
@@ -154,6 +155,9 @@ func (m *Mem) Open(name string) (File, error) {
 	}
 	return &memFile{m, id, name, false}, nil
 }
+
+// Space implements FS: memory has no end.
+func (m *Mem) Space(string) (int64, error) { return math.MaxInt64, nil }
 
 func (m *Mem) Mkdir(name string) error {
 	m.mu.Lock()

@@ -61,6 +61,9 @@ func (OS) List(dir string) ([]Entry, error) {
 	return out, nil
 }
 
+// Space implements FS.
+func (OS) Space(dir string) (int64, error) { return space(dir) }
+
 func (OS) SyncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

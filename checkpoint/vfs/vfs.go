@@ -41,6 +41,9 @@ type FS interface {
 	// Lock takes an exclusive lock that ends with Close or with the process.
 	// It returns ErrLocked at once when another holder has it.
 	Lock(name string) (io.Closer, error)
+	// Space is the bytes that can still be written in a folder; errors.ErrUnsupported
+	// where nobody knows.
+	Space(dir string) (int64, error)
 }
 
 // File is an open file. ReadAt and WriteAt may run concurrently on ranges that

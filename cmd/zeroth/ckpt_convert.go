@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -21,12 +23,13 @@ var dtypes = map[string]checkpoint.DType{"fp32": checkpoint.F32, "bf16": checkpo
 
 func (a *app) ckptExport() *cobra.Command {
 	var to, dtype, size string
+	var asJSON bool
 	cmd := a.onFolders(1, "export DIR --to FOLDER", "Write the parameters as a Hugging Face folder", func(cmd *cobra.Command, args []string) error {
 		e, err := exportOptions(dtype, size)
 		if err != nil {
 			return err
 		}
-		return a.export(cmd, args[0], to, e)
+		return a.export(cmd, args[0], to, e, asJSON)
 	})
 	cmd.Long = `Write the parameters of a checkpoint as a Hugging Face folder: config.json and
 model.safetensors, or numbered parts and their index. transformers reads it, and
@@ -34,6 +37,7 @@ so do model.from of a job and 'zeroth sample --run'. A few MiB of memory do for
 a model of any size.`
 	cmd.Example = "  zeroth ckpt export run1 --to model\n  zeroth ckpt export run1/ckpt/step-00001000 --to model --dtype bf16 --shard-size 5GB"
 	toFlag(cmd, &to, "`folder` to write, new or empty")
+	jsonFlag(cmd, &asJSON)
 	cmd.Flags().StringVar(&dtype, "dtype", "fp32", "`type` of the elements: fp32, bf16 or fp16, rounded to nearest even")
 	cmd.Flags().StringVar(&size, "shard-size", "5GB", "most `bytes` of a part, such as 500MB or 2GiB")
 	must(cmd.RegisterFlagCompletionFunc("dtype", cobra.FixedCompletions([]string{"fp32", "bf16", "fp16"}, cobra.ShellCompDirectiveNoFileComp)))
@@ -73,7 +77,38 @@ func parseSize(s string) (int64, error) {
 	return 0, fmt.Errorf("%s; want a size such as 500MB, 5GB or 2GiB", s)
 }
 
-func (a *app) export(cmd *cobra.Command, dir, to string, e checkpoint.Export) error {
+// What the conversions have for programs. Bytes are those of the files written,
+// checkpoints and folders the paths of what was read and of what was made.
+type (
+	exported struct {
+		Checkpoint string           `json:"checkpoint"`
+		Step       int64            `json:"step"`
+		Folder     string           `json:"folder"`
+		DType      checkpoint.DType `json:"dtype"`
+		Files      []string         `json:"files"`
+		Bytes      int64            `json:"bytes"`
+		Seconds    float64          `json:"seconds"`
+	}
+	imported struct {
+		Folder     string   `json:"folder"`
+		Checkpoint string   `json:"checkpoint"`
+		Step       int64    `json:"step"`
+		LeftOut    []string `json:"left_out"` // tensors that are no parameters of the model
+		Bytes      int64    `json:"bytes"`
+		Seconds    float64  `json:"seconds"`
+	}
+	resharded struct {
+		Checkpoint string  `json:"checkpoint"`
+		Step       int64   `json:"step"`
+		Ranks      int     `json:"ranks"`
+		To         string  `json:"to"`
+		Bytes      int64   `json:"bytes"`
+		Seconds    float64 `json:"seconds"`
+	}
+)
+
+func (a *app) export(cmd *cobra.Command, dir, to string, e checkpoint.Export, asJSON bool) error {
+	begin := time.Now()
 	ck, err := open(dir)
 	if err != nil {
 		return err
@@ -97,8 +132,26 @@ func (a *app) export(cmd *cobra.Command, dir, to string, e checkpoint.Export) er
 	if err != nil {
 		return err
 	}
+	if asJSON {
+		x := exported{Checkpoint: ck.Path, Step: ck.Step, Folder: to, DType: e.DType, Seconds: time.Since(begin).Seconds()}
+		x.Files, x.Bytes, err = written(to)
+		return cmp.Or(err, a.writeJSON(x))
+	}
 	fmt.Fprintf(a.out, "%s, step %d, is exported to %s (%s)\n", ck.Path, ck.Step, to, speed)
 	return nil
+}
+
+// written are the files of a folder and their size.
+func written(path string) (names []string, bytes int64, err error) {
+	files, err := os.ReadDir(path)
+	for _, f := range files {
+		info, err := f.Info()
+		if err != nil {
+			return nil, 0, err
+		}
+		names, bytes = append(names, f.Name()), bytes+info.Size()
+	}
+	return names, bytes, err
 }
 
 // newFolder checks that a folder can be made or is empty, and returns what
@@ -125,8 +178,9 @@ func newFolder(flag, path string) (undo func(), err error) {
 
 func (a *app) ckptImport() *cobra.Command {
 	var to string
+	var asJSON bool
 	cmd := a.onFolders(1, "import FOLDER --to DIR", "Make a checkpoint of a Hugging Face folder, to start training from", func(cmd *cobra.Command, args []string) error {
-		return a.importModel(cmd, args[0], to)
+		return a.importModel(cmd, args[0], to, asJSON)
 	})
 	cmd.Long = `Make a checkpoint of step 0 from a Hugging Face folder: config.json with
 model.safetensors, or parts and their index. A job of that model starts from it
@@ -135,10 +189,12 @@ yet. (model.from of a job starts from such a folder without an import.)`
 	cmd.Example = `  zeroth ckpt import gpt2 --to start
   zeroth train job.yaml --resume start/step-00000000 --out run1`
 	toFlag(cmd, &to, "`folder` of checkpoints, without any yet")
+	jsonFlag(cmd, &asJSON)
 	return cmd
 }
 
-func (a *app) importModel(cmd *cobra.Command, folder, to string) error {
+func (a *app) importModel(cmd *cobra.Command, folder, to string, asJSON bool) error {
+	begin := time.Now()
 	src, err := job.OpenModelFolder(folder)
 	if err != nil {
 		return err
@@ -156,6 +212,11 @@ func (a *app) importModel(cmd *cobra.Command, folder, to string) error {
 	})
 	if err != nil {
 		return err
+	}
+	if asJSON {
+		x := imported{Folder: folder, Checkpoint: path, LeftOut: append([]string{}, src.Unfit...), Seconds: time.Since(begin).Seconds()}
+		_, x.Bytes, err = written(path)
+		return cmp.Or(err, a.writeJSON(x))
 	}
 	if len(src.Unfit) > 0 {
 		fmt.Fprintf(a.out, "left out, as they are no parameters of the model: %s\n", strings.Join(src.Unfit, ", "))
@@ -192,23 +253,26 @@ func newCheckpoint(root string, step int64) (undo func(), err error) {
 func (a *app) ckptReshard() *cobra.Command {
 	var to string
 	var ranks int
+	var asJSON bool
 	cmd := a.onFolders(1, "reshard DIR --to DIR2 --ranks N", "Write a checkpoint again as so many ranks would have", func(cmd *cobra.Command, args []string) error {
 		if ranks < 1 || ranks > 1<<16 {
 			return job.BadInput(fmt.Errorf("--ranks %d; want 1 to %d", ranks, 1<<16))
 		}
-		return a.reshard(cmd, args[0], to, ranks)
+		return a.reshard(cmd, args[0], to, ranks, asJSON)
 	})
 	cmd.Long = `Write a checkpoint again with files of even size, as so many ranks would have
 written them. Loading never needs that: any number of ranks loads any checkpoint.
 The layout of storage may. What was compressed stays so.`
 	cmd.Example = "  zeroth ckpt reshard run1 --to even --ranks 8"
 	toFlag(cmd, &to, "`folder` of checkpoints to add it to")
+	jsonFlag(cmd, &asJSON)
 	cmd.Flags().IntVar(&ranks, "ranks", 0, "`number` of ranks")
 	must(cmd.MarkFlagRequired("ranks"))
 	return cmd
 }
 
-func (a *app) reshard(cmd *cobra.Command, dir, to string, ranks int) error {
+func (a *app) reshard(cmd *cobra.Command, dir, to string, ranks int, asJSON bool) error {
+	begin := time.Now()
 	ck, err := open(dir)
 	if err != nil {
 		return err
@@ -235,6 +299,11 @@ func (a *app) reshard(cmd *cobra.Command, dir, to string, ranks int) error {
 	})
 	if err != nil {
 		return err
+	}
+	if asJSON {
+		x := resharded{Checkpoint: ck.Path, Step: ck.Step, Ranks: ranks, To: path, Seconds: time.Since(begin).Seconds()}
+		_, x.Bytes, err = written(path)
+		return cmp.Or(err, a.writeJSON(x))
 	}
 	fmt.Fprintf(a.out, "%s is written as by %d ranks to %s (%s)\n", ck.Path, ranks, path, speed)
 	return nil

@@ -323,12 +323,87 @@ func TestCkptExportImport(t *testing.T) {
 // nothing: as with model.from.
 func TestTrainFromImport(t *testing.T) {
 	trained(t)
+	config, err := os.ReadFile("r/model/config.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config = bytes.Replace(config, []byte(`"bos_token_id": null`), []byte(`"bos_token_id": 3`), 1)
+	config = bytes.Replace(config, []byte(`"eos_token_id": null`), []byte(`"eos_token_id": [5, 6]`), 1)
+	if err := os.WriteFile("r/model/config.json", config, 0o666); err != nil {
+		t.Fatal(err)
+	}
 	zeroth(t, 0, "ckpt", "import", "r/model", "--to", "start")
 	common := []string{"--set", "train.steps=3", "--set", "data.validation=0"}
 	zeroth(t, 0, append([]string{"train", "tiny.yaml", "--out", "a", "--resume", "start/step-00000000"}, common...)...)
 	args := append([]string{"train", "tiny.yaml", "--out", "b", "--set", "model=null", "--set", "model.from=r/model"}, common...)
 	zeroth(t, 0, args...)
 	same(t, "a/model/model.safetensors", "b/model/model.safetensors")
+	for _, run := range []string{"a", "b"} { // the tokens that begin and end a text are still known
+		raw, err := os.ReadFile(run + "/model/config.json")
+		if err != nil || !bytes.Contains(raw, []byte(`"bos_token_id": 3`)) || !regexp.MustCompile(`"eos_token_id": \[\s*5,\s*6\s*\]`).Match(raw) {
+			t.Errorf("%s: %s %v", run, raw, err)
+		}
+	}
+}
+
+// What the conversions and prune have for programs, and that nothing else is on
+// the standard output.
+func TestCkptJSON(t *testing.T) {
+	trained(t)
+	size := func(pattern string) (n int64) {
+		files, _ := filepath.Glob(pattern)
+		for _, f := range files {
+			info, err := os.Stat(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			n += info.Size()
+		}
+		return n
+	}
+	out, _ := zeroth(t, 0, "ckpt", "export", second, "--to", "m", "--dtype", "bf16", "--json")
+	e := decoded[exported](t, out)
+	if e.Checkpoint != second || e.Step != 2 || e.Folder != "m" || e.DType != "BF16" || e.Bytes != size("m/*") || e.Seconds <= 0 ||
+		strings.Join(e.Files, " ") != "config.json model.safetensors" {
+		t.Errorf("export: %+v", e)
+	}
+	out, _ = zeroth(t, 0, "ckpt", "import", "m", "--to", "start", "--json")
+	i := decoded[imported](t, out)
+	if i.Folder != "m" || i.Checkpoint != "start/step-00000000" || i.Step != 0 || i.LeftOut == nil || len(i.LeftOut) > 0 ||
+		i.Bytes != size("start/step-00000000/*") || i.Seconds <= 0 {
+		t.Errorf("import: %+v", i)
+	}
+	out, _ = zeroth(t, 0, "ckpt", "reshard", second, "--to", "even", "--ranks", "2", "--json")
+	r := decoded[resharded](t, out)
+	if r.Checkpoint != second || r.Step != 2 || r.Ranks != 2 || r.To != "even/step-00000002" || r.Bytes != size("even/step-00000002/*") || r.Seconds <= 0 {
+		t.Errorf("reshard: %+v", r)
+	}
+	list, err := checkpoint.List("r/ckpt")
+	if err != nil || len(list) != 3 {
+		t.Fatal(list, err)
+	}
+	freed := int64(0)
+	for _, e := range list {
+		if e.Step < 6 {
+			freed += e.Bytes
+		}
+	}
+	for _, dry := range []bool{true, false} {
+		args := []string{"ckpt", "prune", "r", "--keep", "1", "--json"}
+		if dry {
+			args = append(args, "--dry-run")
+		}
+		out, _ = zeroth(t, 0, args...)
+		p := decoded[pruned](t, out)
+		if p.Folder != "r/ckpt" || p.DryRun != dry || strings.Join(p.Deleted, " ") != "step-00000002 step-00000004" ||
+			strings.Join(p.Kept, " ") != "step-00000006" || p.Freed != freed {
+			t.Errorf("prune, dry %v: %+v", dry, p)
+		}
+	}
+	out, _ = zeroth(t, 0, "ckpt", "prune", "r", "--keep", "1", "--json")
+	if p := decoded[pruned](t, out); p.Deleted == nil || len(p.Deleted) > 0 || p.Freed != 0 {
+		t.Errorf("prune again: %+v", p)
+	}
 }
 
 func TestCkptImportNames(t *testing.T) {

@@ -12,7 +12,9 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -222,7 +224,7 @@ func TestDiskFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(exe, "train", "tiny.yaml", "--set", "train.steps=100000", "--out", "r")
-	cmd.Env = append(os.Environ(), "ZEROTH_MAIN=full")
+	cmd.Env = append(os.Environ(), "ZEROTH_MAIN=full", "ZEROTH_MOST=2000")
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	cmd.Run()
@@ -236,6 +238,28 @@ func TestDiskFull(t *testing.T) {
 	}
 	if got := left("gone"); got != "nothing was written" {
 		t.Errorf("left of no folder: %s", got)
+	}
+}
+
+// A disk that is full when the final parameters are written leaves no folder
+// that looks like a model, and the message names none.
+func TestDiskFullAtTheEnd(t *testing.T) {
+	inFolder(t)
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(exe, "train", "tiny.yaml", "--set", "train.steps=3", "--out", "r")
+	cmd.Env = append(os.Environ(), "ZEROTH_MAIN=full", "ZEROTH_MOST=5000")
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	cmd.Run()
+	want := regexp.MustCompile(`^zeroth: final parameters: .*model\.safetensors\.tmp: tensor .*: file too large\nkept in r: job.yaml, loss.svg, metrics.jsonl\n$`)
+	if code := cmd.ProcessState.ExitCode(); code != 1 || !want.MatchString(errs.String()) {
+		t.Errorf("exit code %d\n%swant %s", code, &errs, want)
+	}
+	if _, err := os.Stat("r/model"); err == nil {
+		t.Error("the folder of the model is there")
 	}
 }
 
@@ -345,7 +369,8 @@ func TestMain(m *testing.M) {
 		main()
 	case "full":
 		signal.Ignore(syscall.SIGXFSZ)
-		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 2000, Max: 2000}); err != nil {
+		most, _ := strconv.ParseUint(os.Getenv("ZEROTH_MOST"), 10, 64)
+		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: most, Max: most}); err != nil {
 			panic(err)
 		}
 		main()

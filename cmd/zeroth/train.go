@@ -122,13 +122,27 @@ func (a *app) runTraining(ctx context.Context, file string, sets []string, out, 
 	return errStopped
 }
 
-// left says what a run that failed has left in its folder.
+// left says what a run that failed has left in its folder: of folders only
+// those with something whole in them.
 func left(out string) string {
 	files, err := os.ReadDir(out)
-	if err != nil || len(files) == 0 {
+	if err != nil {
 		return "nothing was written"
 	}
-	return fmt.Sprintf("kept in %s: %s", out, some(files, len(files)))
+	var names []string
+	for _, f := range files {
+		name := f.Name()
+		if f.IsDir() {
+			name = job.Holds(filepath.Join(out, name))
+		}
+		if name != "" {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return "nothing was written"
+	}
+	return fmt.Sprintf("kept in %s: %s", out, strings.Join(names, ", "))
 }
 
 // defaultFolder is runs/quickstart-20261121-093812 for quickstart.yaml.

@@ -9855,6 +9855,69 @@ turn:
 	VZEROUPPER
 	RET
 
+// func amxNarrow(dst *byte, src *byte, ld int, k int)
+// Requires: AVX, AVX512F
+TEXT ·amxNarrow(SB), NOSPLIT, $0-32
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ ld+16(FP), DX
+	SHLQ $0x02, DX
+	MOVQ k+24(FP), BX
+
+block:
+	MOVQ CX, SI
+	MOVQ $0x00000008, DI
+
+rows:
+	VMOVUPS (SI), Z0
+	VMOVUPS 64(SI), Z1
+	BYTE    $0x62
+	BYTE    $0xf2
+	BYTE    $0x77
+	BYTE    $0x48
+	BYTE    $0x72
+	BYTE    $0xc0
+	VMOVUPS Z0, (AX)
+	ADDQ    DX, SI
+	VMOVUPS (SI), Z2
+	VMOVUPS 64(SI), Z3
+	BYTE    $0x62
+	BYTE    $0xf2
+	BYTE    $0x67
+	BYTE    $0x48
+	BYTE    $0x72
+	BYTE    $0xd2
+	VMOVUPS Z2, 64(AX)
+	ADDQ    DX, SI
+	VMOVUPS (SI), Z4
+	VMOVUPS 64(SI), Z5
+	BYTE    $0x62
+	BYTE    $0xf2
+	BYTE    $0x57
+	BYTE    $0x48
+	BYTE    $0x72
+	BYTE    $0xe4
+	VMOVUPS Z4, 128(AX)
+	ADDQ    DX, SI
+	VMOVUPS (SI), Z6
+	VMOVUPS 64(SI), Z7
+	BYTE    $0x62
+	BYTE    $0xf2
+	BYTE    $0x47
+	BYTE    $0x48
+	BYTE    $0x72
+	BYTE    $0xf6
+	VMOVUPS Z6, 192(AX)
+	ADDQ    DX, SI
+	ADDQ    $0x00000100, AX
+	DECQ    DI
+	JNZ     rows
+	ADDQ    $0x00000080, CX
+	SUBQ    $0x20, BX
+	JNZ     block
+	VZEROUPPER
+	RET
+
 // func cpuVendor() (b uint32, d uint32, c uint32)
 // Requires: CPUID
 TEXT ·cpuVendor(SB), NOSPLIT, $0-12

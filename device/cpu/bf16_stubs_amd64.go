@@ -109,6 +109,11 @@ func amxRows(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, s
 //go:noescape
 func amxColumns(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int)
 
+// amxNarrow rounds 32 rows of k floats, a multiple of 32, ld apart, into tiles; subnormals become zero.
+//
+//go:noescape
+func amxNarrow(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int)
+
 // cpuVendor is the name CPUID gives the maker: twelve letters in three words.
 //
 //go:noescape

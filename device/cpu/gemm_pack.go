@@ -21,6 +21,9 @@ type isa struct {
 	whole  bool       // tiles are whole: mr rows and nr columns
 	moves  *moves     // nil: in Go
 	row    []rowFunc  // of C of F32 and of BF16, or nil
+	// narrow packs 32 rows of k floats, a multiple of 32, ld apart, as a panel of
+	// A of bf16; subnormals may become zero. nil if row is.
+	narrow func(dst, src unsafe.Pointer, ld, k int)
 }
 
 // packing is how panels are packed, by type of the source: F32, BF16, F16. A

@@ -210,6 +210,9 @@ func labelled(label string, err error) error {
 // Label implements device.Queue.
 func (q *Queue) Label(what string) { q.label = what }
 
+// Labelled is what Label has called the work.
+func (q *Queue) Labelled() string { return q.label }
+
 // Do implements device.Queue.
 func (q *Queue) Do(f func() error) { q.Call("do", f) }
 

@@ -25,6 +25,7 @@ func (d *Device) Usage() device.Usage { return d.usage }
 type Queue struct{}
 
 func (Queue) Do(func() error)                {}
+func (Queue) Call(string, func() error)      {}
 func (Queue) Copy(_, _ device.Buffer)        {}
 func (Queue) Mark() (e device.Event)         { return }
 func (Queue) After(device.Event)             {}

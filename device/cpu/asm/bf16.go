@@ -23,6 +23,7 @@ func bf16(c *build.Context) {
 	amxRow(c, "amxRowBF16", true)
 	amxRows(c)
 	amxColumns(c)
+	amxNarrow(c)
 	cpuVendor(c)
 }
 
@@ -393,6 +394,33 @@ func amxRows(c *build.Context) {
 	c.ADDQ(operand.U8(64), dst)
 	c.DECQ(width)
 	c.JNZ(operand.LabelRef("row"))
+	c.VZEROUPPER()
+	c.RET()
+}
+
+func amxNarrow(c *build.Context) {
+	text(c, "amxNarrow", "func(dst, src *byte, ld, k int)",
+		"amxNarrow rounds 32 rows of k floats, a multiple of 32, ld apart, into tiles; subnormals become zero.")
+	dst, src, ld, k := load64(c, "dst"), load64(c, "src"), times4(c, load64(c, "ld")), load64(c, "k")
+	from, rows := c.GP64(), c.GP64()
+	c.Label("block")
+	c.MOVQ(src, from)
+	c.MOVQ(operand.U32(8), rows)
+	c.Label("rows")
+	for i := range 4 {
+		lo, hi := zmm[2*i], zmm[2*i+1]
+		c.VMOVUPS(at(from, 0), lo)
+		c.VMOVUPS(at(from, 64), hi)
+		emit(c, vcvtne2ps2bf16(lo, hi, lo))
+		c.VMOVUPS(lo, at(dst, 64*i))
+		c.ADDQ(ld, from)
+	}
+	c.ADDQ(operand.U32(256), dst)
+	c.DECQ(rows)
+	c.JNZ(operand.LabelRef("rows"))
+	c.ADDQ(operand.U32(128), src)
+	c.SUBQ(operand.U8(32), k)
+	c.JNZ(operand.LabelRef("block"))
 	c.VZEROUPPER()
 	c.RET()
 }

@@ -1,0 +1,7 @@
+//go:build !linux && !darwin
+
+package vfs
+
+import "errors"
+
+func space(string) (int64, error) { return 0, errors.ErrUnsupported }

@@ -1,0 +1,13 @@
+//go:build linux || darwin
+
+package vfs
+
+import "golang.org/x/sys/unix"
+
+func space(dir string) (int64, error) {
+	var s unix.Statfs_t
+	if err := unix.Statfs(dir, &s); err != nil {
+		return 0, err
+	}
+	return int64(s.Bavail) * int64(s.Bsize), nil
+}

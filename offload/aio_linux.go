@@ -1,0 +1,147 @@
+package offload
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// aio makes direct transfers of a file through the kernel's asynchronous
+// interface (io_submit(2)). A goroutine that waits in pread or pwrite keeps its
+// processor until the runtime takes it away, and where there are two of those a
+// few such waits are all that happens; one that waits for aio keeps none.
+// Everything is allocated by newAIO.
+type aio struct {
+	ctx      uintptr
+	fd       uint32
+	event    *os.File // an eventfd(2) that counts what has ended
+	eventFd  uint32
+	requests [aioRequests]aioRequest
+	free     chan int // of requests
+	reaper   sync.WaitGroup
+}
+
+// aioRequests is the most transfers that are under way at once; more wait.
+const aioRequests = 2 * laneCount
+
+type aioRequest struct {
+	cb   iocb
+	list [1]*iocb
+	done chan int64 // capacity 1: bytes, or an errno below zero
+}
+
+// iocb and ioEvent are the kernel's, of include/uapi/linux/aio_abi.h.
+type iocb struct {
+	data          uint64
+	_             uint64 // key and flags of rw
+	opcode        uint16
+	_             int16 // priority
+	fd            uint32
+	buf, n        uint64
+	off           int64
+	_             uint64
+	flags, signal uint32
+}
+
+type ioEvent struct {
+	data, _ uint64
+	res, _  int64
+}
+
+const (
+	iocbRead       = 0
+	iocbWrite      = 1
+	iocbFlagSignal = 1
+)
+
+// newAIO is nil where the kernel has no such thing or no more of it.
+func newAIO(f *os.File) *aio {
+	a := &aio{free: make(chan int, aioRequests)}
+	if _, _, no := unix.Syscall(unix.SYS_IO_SETUP, aioRequests, uintptr(unsafe.Pointer(&a.ctx)), 0); no != 0 {
+		return nil
+	}
+	fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
+	if err == nil {
+		err = control(f, func(fd int) error { a.fd = uint32(fd); return nil })
+	}
+	if err != nil {
+		a.destroy()
+		return nil
+	}
+	a.event, a.eventFd = os.NewFile(uintptr(fd), "eventfd"), uint32(fd)
+	for i := range a.requests {
+		a.requests[i].done = make(chan int64, 1)
+		a.free <- i
+	}
+	a.reaper.Go(a.reap) // ends in close
+	return a
+}
+
+// reap tells who waits for transfers that have ended.
+func (a *aio) reap() {
+	var count [8]byte
+	var ended [aioRequests]ioEvent
+	var now unix.Timespec
+	for {
+		if _, err := a.event.Read(count[:]); err != nil {
+			return
+		}
+		n, _, no := unix.Syscall6(unix.SYS_IO_GETEVENTS, a.ctx, 0, aioRequests, uintptr(unsafe.Pointer(&ended)), uintptr(unsafe.Pointer(&now)), 0)
+		if no != 0 {
+			panic("offload: io_getevents: " + no.Error())
+		}
+		for _, e := range ended[:n] {
+			a.requests[e.data].done <- e.res
+		}
+	}
+}
+
+// move reads or writes b and returns how many bytes it moved.
+func (a *aio) move(opcode uint16, b []byte, off int64) (int, error) {
+	i := <-a.free
+	r := &a.requests[i]
+	r.cb = iocb{data: uint64(i), opcode: opcode, fd: a.fd, buf: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))), n: uint64(len(b)),
+		off: off, flags: iocbFlagSignal, signal: a.eventFd}
+	r.list[0] = &r.cb
+	_, _, no := unix.Syscall(unix.SYS_IO_SUBMIT, a.ctx, 1, uintptr(unsafe.Pointer(&r.list)))
+	res := -int64(no)
+	if no == 0 {
+		res = <-r.done
+	}
+	runtime.KeepAlive(b)
+	a.free <- i
+	if res < 0 {
+		return 0, unix.Errno(-res)
+	}
+	return int(res), nil
+}
+
+func (a *aio) readAt(b []byte, off int64) (int, error) {
+	n, err := a.move(iocbRead, b, off)
+	if err == nil && n < len(b) {
+		err = io.EOF
+	}
+	return n, err
+}
+
+func (a *aio) writeAt(b []byte, off int64) (int, error) {
+	n, err := a.move(iocbWrite, b, off)
+	if err == nil && n < len(b) {
+		err = fmt.Errorf("%d bytes of %d: %w", n, len(b), io.ErrShortWrite)
+	}
+	return n, err
+}
+
+// close ends it; no transfer may be under way.
+func (a *aio) close() {
+	_ = a.event.Close() // nothing was written to it
+	a.reaper.Wait()
+	a.destroy()
+}
+
+func (a *aio) destroy() { _, _, _ = unix.Syscall(unix.SYS_IO_DESTROY, a.ctx, 0, 0) }

@@ -1,0 +1,202 @@
+package tests
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"zeroth/checkpoint"
+	"zeroth/checkpoint/vfs"
+	"zeroth/job"
+	"zeroth/offload"
+)
+
+// watching calls step after each step of a run, from rank 0, and hears its
+// notes.
+type watching struct {
+	silent
+	step  func(int)
+	notes []string
+}
+
+func (w *watching) Step(s job.Step) { w.step(s.Step) }
+func (w *watching) Note(s string)   { w.notes = append(w.notes, s) }
+
+// intact verifies every byte of the newest checkpoint and that its state is
+// that of the same step of another folder.
+func intact(t *testing.T, dir, want string) {
+	t.Helper()
+	list, err := checkpoint.List(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, ok := checkpoint.Newest(list)
+	if !ok {
+		t.Fatalf("no checkpoint in %s", dir)
+	}
+	found, err := checkpoint.Verify(context.Background(), e.Path, checkpoint.Walk{})
+	if err != nil || len(found) > 0 {
+		t.Errorf("%s: %v %v", e.Path, found, err)
+	}
+	if step := fmt.Sprint(e.Step); digest(t, dir, step) != digest(t, want, step) {
+		t.Errorf("%s has another state than the run without a failure", e.Path)
+	}
+}
+
+// A disk of offloaded state that fails in the middle of a step ends the run
+// with the file, the unit and the place; the last checkpoint is whole, nothing
+// is left on the disk, and a resume from it ends, to the bit, as the run that
+// never failed.
+func TestDiskFailsMidStep(t *testing.T) {
+	whole := t.TempDir()
+	job1 := func(dir, disk string) *job.Config {
+		return saving(t, dir, "parallel.ranks=3", "zero.stage=3", "train.batch=12", "checkpoint.every=2", "checkpoint.keep=5",
+			"zero.offload.optimizer=disk", "zero.offload.parameters=disk", "zero.offload.path="+disk)
+	}
+	run(t, job1(whole, t.TempDir()), "")
+	for _, c := range []struct {
+		name, do string // transfers of this kind fail
+		err      error
+		nth      int64 // from this one on, of rank 1, after step 4
+		cause    string
+	}{
+		{"write error", "write", syscall.EIO, 5, "input/output error"},
+		{"read error", "read", syscall.EIO, 3, "input/output error"},
+		{"full", "write", syscall.ENOSPC, 2, "no space left on device"},
+		{"vanished", "", fs.ErrNotExist, 1, "file does not exist"},
+		{"unplugged", "", syscall.ENODEV, 4, "no such device"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir, disk, out := t.TempDir(), t.TempDir(), t.TempDir()
+			var armed atomic.Bool
+			var n atomic.Int64
+			files := offload.Hook{Files: offload.OS{}, Before: func(o offload.Op) error {
+				transfer := o.Do == "read" || o.Do == "write"
+				if transfer && armed.Load() && (c.do == "" || o.Do == c.do) && strings.HasSuffix(o.Name, "rank-1.offload") && n.Add(1) >= c.nth {
+					return c.err
+				}
+				return nil
+			}}
+			w := &watching{step: func(s int) { armed.Store(s >= 4) }}
+			err := job.ResumeWith(context.Background(), job1(dir, disk), out, "", w, job.Seams{Files: files, Tile: 200})
+			if err == nil || !errors.Is(err, c.err) {
+				t.Fatalf("error %v", err)
+			}
+			place := regexp.MustCompile(`unit \S+: (optimizer state|parameters): ` + regexp.QuoteMeta(disk) + `/zeroth-[0-9a-f]{8}-rank-1\.offload: (read|write) \d+ bytes at offset \d+: ` + c.cause + `$`)
+			if !place.MatchString(err.Error()) {
+				t.Errorf("error %v", err)
+			}
+			if left, err := os.ReadDir(disk); err != nil || len(left) > 0 {
+				t.Errorf("%v is left on the disk (%v)", left, err)
+			}
+			intact(t, dir, whole)
+			if err := job.Resume(context.Background(), job1(dir, disk), out, "latest", silent{}); err != nil {
+				t.Fatal(err)
+			}
+			if digest(t, dir, "6") != digest(t, whole, "6") {
+				t.Error("the resumed run ends with another state")
+			}
+		})
+	}
+}
+
+// A file of offloaded state that is cut off under the run, as by a disk that is
+// taken away, ends it like that too; this with the machine's own files.
+func TestDiskVanishes(t *testing.T) {
+	whole, dir, disk, out := t.TempDir(), t.TempDir(), t.TempDir(), t.TempDir()
+	sets := func(dir, disk string) *job.Config {
+		return saving(t, dir, "parallel.ranks=2", "zero.stage=1", "checkpoint.every=2", "zero.offload.optimizer=disk", "zero.offload.path="+disk)
+	}
+	run(t, sets(whole, t.TempDir()), "")
+	w := &watching{step: func(s int) {
+		if s != 3 {
+			return
+		}
+		files, err := filepath.Glob(disk + "/*rank-0.offload")
+		if err != nil || len(files) != 1 {
+			t.Errorf("%v %v", files, err)
+			return
+		}
+		if err := os.Truncate(files[0], 4096); err != nil {
+			t.Error(err)
+		}
+	}}
+	err := job.Resume(context.Background(), sets(dir, disk), out, "", w)
+	if err == nil || !strings.Contains(err.Error(), disk+"/zeroth-") || !regexp.MustCompile(`unit \S+: optimizer state: \S+: (read \d+ bytes at offset \d+: the file ends|the \d+ bytes at offset \d+ have checksum)`).MatchString(err.Error()) {
+		t.Errorf("error %v", err)
+	}
+	intact(t, dir, whole)
+	if err := job.Resume(context.Background(), sets(dir, disk), out, "latest", silent{}); err != nil {
+		t.Fatal(err)
+	}
+	if digest(t, dir, "6") != digest(t, whole, "6") {
+		t.Error("the resumed run ends with another state")
+	}
+}
+
+// cramped is a disk with so many bytes free.
+type cramped struct {
+	vfs.FS
+	free func() int64
+}
+
+func (c cramped) Space(string) (int64, error) { return c.free(), nil }
+
+// Room for a checkpoint is looked for before training and before each save: too
+// little ends the run, or where the job says so is told, and nothing saved
+// before is touched.
+func TestNoRoomForCheckpoints(t *testing.T) {
+	whole := t.TempDir()
+	run(t, saving(t, whole, "parallel.ranks=2", "checkpoint.compress=never", "checkpoint.every=2"), "")
+	for _, async := range []string{"true", "false"} {
+		for _, policy := range []string{"stop", "continue"} {
+			dir, free := t.TempDir(), int64(1<<30)
+			var step atomic.Int64
+			fsys := cramped{vfs.OS{}, func() int64 {
+				if step.Load() >= 3 {
+					return 1000
+				}
+				return free
+			}}
+			c := saving(t, dir, "parallel.ranks=2", "checkpoint.compress=never", "checkpoint.every=2", "checkpoint.async="+async, "checkpoint.on_error="+policy)
+			w := &watching{step: func(s int) {
+				for i := 0; s == 3 && i < 1000; i++ { // the disk is full once the first checkpoint is there
+					if _, err := checkpoint.Resolve(dir, "2"); err == nil {
+						break
+					}
+					time.Sleep(10 * time.Millisecond)
+				}
+				step.Store(int64(s))
+			}}
+			err := job.ResumeWith(context.Background(), c, t.TempDir(), "", w, job.Seams{Saves: fsys})
+			want := regexp.MustCompile(`begin save of step \d in \S+: the disk has no room: it takes \d+ bytes, 1000 are free`)
+			told := strings.Join(w.notes, "\n")
+			if policy == "stop" && (err == nil || !want.MatchString(err.Error())) || policy == "continue" && (err != nil || !want.MatchString(told)) {
+				t.Errorf("async %s, %s: %v\n%s", async, policy, err, told)
+			}
+			intact(t, dir, whole)
+			if _, err := checkpoint.Resolve(dir, "4"); err == nil {
+				t.Error("a checkpoint of step 4 is there")
+			}
+
+			free = 1000
+			step.Store(0)
+			w = &watching{step: func(s int) { step.Store(int64(s)) }}
+			err = job.ResumeWith(context.Background(), c, t.TempDir(), "latest", w, job.Seams{Saves: fsys})
+			want = regexp.MustCompile(`a checkpoint takes \S+ \S+, ` + regexp.QuoteMeta(dir) + ` has 1000 B free: `)
+			told = strings.Join(w.notes, "\n")
+			if policy == "stop" && (err == nil || !want.MatchString(err.Error()) || step.Load() > 0) || policy == "continue" && (err != nil || !want.MatchString(told)) {
+				t.Errorf("async %s, %s, at the start: %v after step %d\n%s", async, policy, err, step.Load(), told)
+			}
+		}
+	}
+}
