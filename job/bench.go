@@ -202,6 +202,7 @@ type gatedRun struct {
 	f         func() error
 	reps      int // of f in a sample
 	good, bad [][2]float64
+	rounds    []float64 // seconds of all samples, in order
 }
 
 // warm runs f for caches and pages, and finds out how often a sample repeats it.
@@ -231,6 +232,7 @@ func (b *bench) once(workers int, r *gatedRun) error {
 	after := b.peak.Rate(workers)
 	b.best[workers] = max(b.best[workers], before, after)
 	one := [2]float64{took, took * (before + after) / 2}
+	r.rounds = append(r.rounds, took)
 	ours := queued.Seconds() <= waitShare*all.Seconds()*float64(workers)
 	if ours && min(before, after) >= gateShare*b.best[workers] {
 		r.good = append(r.good, one)
@@ -266,7 +268,8 @@ func medianOf(x [][2]float64, column int) float64 {
 
 // line measures f, which does work units, and reports units a second beside
 // the limit of that name; "fp32" is what the float32 loop reached around each
-// sample, a stream's is measured in turns with f.
+// sample. A stream's is measured in turns with f: the share is the median of
+// the rounds', and the limit what goes with it.
 func (b *bench) line(group, name string, workers int, work float64, unit, limit string, f func() error) error {
 	if b.ctx.Err() != nil {
 		return nil
@@ -277,14 +280,19 @@ func (b *bench) line(group, name string, workers int, work float64, unit, limit 
 	if pass != nil {
 		fs = append(fs, pass)
 	}
-	s, err := b.gated(workers, b.Seconds, fs...)
-	if err != nil || s[0].seconds == 0 {
+	runs, err := b.gatedRuns(workers, b.Seconds, fs...)
+	if err != nil || len(runs[0].rounds) == 0 {
 		return err
 	}
-	if pass != nil {
-		b.limits[limitKey(limit, workers)] = moved / s[1].seconds
+	s := settle(runs[0].good, runs[0].bad)
+	if pass != nil { // others take as much of a round's one part as of the other
+		var shares [][2]float64
+		for i, moves := range runs[1].rounds {
+			shares = append(shares, [2]float64{work / runs[0].rounds[i] / (moved / moves)})
+		}
+		b.limits[limitKey(limit, workers)] = work / s.seconds / medianOf(shares, 0)
 	}
-	b.row(group, name, workers, work, unit, limit, s[0])
+	b.row(group, name, workers, work, unit, limit, s)
 	return nil
 }
 
