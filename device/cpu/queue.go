@@ -210,7 +210,7 @@ func labelled(label string, err error) error {
 // Label implements device.Queue.
 func (q *Queue) Label(what string) { q.label = what }
 
-// Labelled is what Label has called the work.
+// Labelled implements device.Queue.
 func (q *Queue) Labelled() string { return q.label }
 
 // Do implements device.Queue.

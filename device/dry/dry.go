@@ -31,6 +31,7 @@ func (Queue) Mark() (e device.Event)         { return }
 func (Queue) After(device.Event)             {}
 func (Queue) Wait() error                    { return nil }
 func (Queue) Label(string)                   {}
+func (Queue) Labelled() string               { return "" }
 func (Queue) Zero(device.Buffer)             {}
 func (Queue) Cast(_, _ device.Buffer)        {}
 func (Queue) Gelu(_, _ device.Buffer)        {}
