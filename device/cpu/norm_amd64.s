@@ -167,7 +167,7 @@ done:
 	RET
 
 // func normRowF32AVX512(y *byte, x *byte, w *byte, b *byte, n int, m float32, r float32)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·normRowF32AVX512(SB), NOSPLIT, $0-48
 	MOVQ         y+0(FP), AX
 	MOVQ         x+8(FP), CX
@@ -176,9 +176,11 @@ TEXT ·normRowF32AVX512(SB), NOSPLIT, $0-48
 	MOVQ         n+32(FP), SI
 	VBROADCASTSS m+40(FP), Z0
 	VBROADCASTSS r+44(FP), Z1
+	LEAQ         (CX)(SI*4), R8
 	XORQ         DI, DI
 
 loop:
+	PREFETCHT0  (R8)(DI*4)
 	VMOVUPS     (CX)(DI*4), Z2
 	VSUBPS      Z0, Z2, Z2
 	VMULPS      Z1, Z2, Z2
@@ -286,7 +288,7 @@ done:
 	RET
 
 // func normGradF32AVX512(dx *byte, dy *byte, x *byte, w *byte, n int, m float32, r float32, avg float32, gn float32, add int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·normGradF32AVX512(SB), NOSPLIT, $0-64
 	MOVQ         dx+0(FP), AX
 	MOVQ         dy+8(FP), CX
@@ -298,11 +300,15 @@ TEXT ·normGradF32AVX512(SB), NOSPLIT, $0-64
 	VBROADCASTSS r+44(FP), Z1
 	VBROADCASTSS avg+48(FP), Z2
 	VBROADCASTSS gn+52(FP), Z3
+	LEAQ         (CX)(SI*4), R9
+	LEAQ         (DX)(SI*4), R10
 	XORQ         R8, R8
 	TESTQ        DI, DI
 	JNZ          add
 
 set:
+	PREFETCHT0   (R9)(R8*4)
+	PREFETCHT0   (R10)(R8*4)
 	VMOVUPS      (CX)(R8*4), Z4
 	VMOVUPS      (DX)(R8*4), Z5
 	VMULPS       (BX)(R8*4), Z4, Z4
@@ -318,6 +324,8 @@ set:
 	RET
 
 add:
+	PREFETCHT0   (R9)(R8*4)
+	PREFETCHT0   (R10)(R8*4)
 	VMOVUPS      (CX)(R8*4), Z4
 	VMOVUPS      (DX)(R8*4), Z5
 	VMULPS       (BX)(R8*4), Z4, Z4
@@ -572,7 +580,7 @@ done:
 	RET
 
 // func normRowBF16AVX512(y *byte, x *byte, w *byte, b *byte, n int, m float32, r float32)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·normRowBF16AVX512(SB), NOSPLIT, $0-48
 	MOVQ         y+0(FP), AX
 	MOVQ         x+8(FP), CX
@@ -581,9 +589,11 @@ TEXT ·normRowBF16AVX512(SB), NOSPLIT, $0-48
 	MOVQ         n+32(FP), SI
 	VBROADCASTSS m+40(FP), Z0
 	VBROADCASTSS r+44(FP), Z1
+	LEAQ         (CX)(SI*2), R8
 	XORQ         DI, DI
 
 loop:
+	PREFETCHT0  (R8)(DI*2)
 	VPMOVZXWD   (CX)(DI*2), Z2
 	VPSLLD      $0x10, Z2, Z2
 	VSUBPS      Z0, Z2, Z2
@@ -710,7 +720,7 @@ done:
 	RET
 
 // func normGradBF16AVX512(dx *byte, dy *byte, x *byte, w *byte, n int, m float32, r float32, avg float32, gn float32, add int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·normGradBF16AVX512(SB), NOSPLIT, $0-64
 	MOVQ         dx+0(FP), AX
 	MOVQ         dy+8(FP), CX
@@ -722,11 +732,15 @@ TEXT ·normGradBF16AVX512(SB), NOSPLIT, $0-64
 	VBROADCASTSS r+44(FP), Z1
 	VBROADCASTSS avg+48(FP), Z2
 	VBROADCASTSS gn+52(FP), Z3
+	LEAQ         (CX)(SI*2), R9
+	LEAQ         (DX)(SI*2), R10
 	XORQ         R8, R8
 	TESTQ        DI, DI
 	JNZ          add
 
 set:
+	PREFETCHT0   (R9)(R8*2)
+	PREFETCHT0   (R10)(R8*2)
 	VPMOVZXWD    (CX)(R8*2), Z4
 	VPSLLD       $0x10, Z4, Z4
 	VPMOVZXWD    (DX)(R8*2), Z5
@@ -752,6 +766,8 @@ set:
 	RET
 
 add:
+	PREFETCHT0   (R9)(R8*2)
+	PREFETCHT0   (R10)(R8*2)
 	VPMOVZXWD    (CX)(R8*2), Z4
 	VPSLLD       $0x10, Z4, Z4
 	VPMOVZXWD    (DX)(R8*2), Z5
@@ -1016,7 +1032,7 @@ done:
 	RET
 
 // func normRowF16AVX512(y *byte, x *byte, w *byte, b *byte, n int, m float32, r float32)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·normRowF16AVX512(SB), NOSPLIT, $0-48
 	MOVQ         y+0(FP), AX
 	MOVQ         x+8(FP), CX
@@ -1025,9 +1041,11 @@ TEXT ·normRowF16AVX512(SB), NOSPLIT, $0-48
 	MOVQ         n+32(FP), SI
 	VBROADCASTSS m+40(FP), Z0
 	VBROADCASTSS r+44(FP), Z1
+	LEAQ         (CX)(SI*2), R8
 	XORQ         DI, DI
 
 loop:
+	PREFETCHT0  (R8)(DI*2)
 	VCVTPH2PS   (CX)(DI*2), Z2
 	VSUBPS      Z0, Z2, Z2
 	VMULPS      Z1, Z2, Z2
@@ -1136,7 +1154,7 @@ done:
 	RET
 
 // func normGradF16AVX512(dx *byte, dy *byte, x *byte, w *byte, n int, m float32, r float32, avg float32, gn float32, add int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·normGradF16AVX512(SB), NOSPLIT, $0-64
 	MOVQ         dx+0(FP), AX
 	MOVQ         dy+8(FP), CX
@@ -1148,11 +1166,15 @@ TEXT ·normGradF16AVX512(SB), NOSPLIT, $0-64
 	VBROADCASTSS r+44(FP), Z1
 	VBROADCASTSS avg+48(FP), Z2
 	VBROADCASTSS gn+52(FP), Z3
+	LEAQ         (CX)(SI*2), R9
+	LEAQ         (DX)(SI*2), R10
 	XORQ         R8, R8
 	TESTQ        DI, DI
 	JNZ          add
 
 set:
+	PREFETCHT0   (R9)(R8*2)
+	PREFETCHT0   (R10)(R8*2)
 	VCVTPH2PS    (CX)(R8*2), Z4
 	VCVTPH2PS    (DX)(R8*2), Z5
 	VMULPS       (BX)(R8*4), Z4, Z4
@@ -1169,6 +1191,8 @@ set:
 	RET
 
 add:
+	PREFETCHT0   (R9)(R8*2)
+	PREFETCHT0   (R10)(R8*2)
 	VCVTPH2PS    (CX)(R8*2), Z4
 	VCVTPH2PS    (DX)(R8*2), Z5
 	VMULPS       (BX)(R8*4), Z4, Z4
@@ -1432,7 +1456,7 @@ done:
 	RET
 
 // func normRowF32AVX2(y *byte, x *byte, w *byte, b *byte, n int, m float32, r float32)
-// Requires: AVX, FMA3
+// Requires: AVX, FMA3, MMX+
 TEXT ·normRowF32AVX2(SB), NOSPLIT, $0-48
 	MOVQ         y+0(FP), AX
 	MOVQ         x+8(FP), CX
@@ -1441,15 +1465,18 @@ TEXT ·normRowF32AVX2(SB), NOSPLIT, $0-48
 	MOVQ         n+32(FP), SI
 	VBROADCASTSS m+40(FP), Y0
 	VBROADCASTSS r+44(FP), Y1
+	LEAQ         (CX)(SI*4), R8
 	XORQ         DI, DI
 
 loop:
+	PREFETCHT0  (R8)(DI*4)
 	VMOVUPS     (CX)(DI*4), Y2
 	VSUBPS      Y0, Y2, Y2
 	VMULPS      Y1, Y2, Y2
 	VMOVUPS     (BX)(DI*4), Y3
 	VFMADD231PS (DX)(DI*4), Y2, Y3
 	VMOVDQU     Y3, (AX)(DI*4)
+	PREFETCHT0  32(R8)(DI*4)
 	VMOVUPS     32(CX)(DI*4), Y2
 	VSUBPS      Y0, Y2, Y2
 	VMULPS      Y1, Y2, Y2
@@ -1583,7 +1610,7 @@ done:
 	RET
 
 // func normGradF32AVX2(dx *byte, dy *byte, x *byte, w *byte, n int, m float32, r float32, avg float32, gn float32, add int)
-// Requires: AVX, FMA3
+// Requires: AVX, FMA3, MMX+
 TEXT ·normGradF32AVX2(SB), NOSPLIT, $0-64
 	MOVQ         dx+0(FP), AX
 	MOVQ         dy+8(FP), CX
@@ -1595,11 +1622,15 @@ TEXT ·normGradF32AVX2(SB), NOSPLIT, $0-64
 	VBROADCASTSS r+44(FP), Y1
 	VBROADCASTSS avg+48(FP), Y2
 	VBROADCASTSS gn+52(FP), Y3
+	LEAQ         (CX)(SI*4), R9
+	LEAQ         (DX)(SI*4), R10
 	XORQ         R8, R8
 	TESTQ        DI, DI
 	JNZ          add
 
 set:
+	PREFETCHT0   (R9)(R8*4)
+	PREFETCHT0   (R10)(R8*4)
 	VMOVUPS      (CX)(R8*4), Y4
 	VMOVUPS      (DX)(R8*4), Y5
 	VMULPS       (BX)(R8*4), Y4, Y4
@@ -1608,6 +1639,8 @@ set:
 	VFNMADD231PS Y5, Y3, Y4
 	VMULPS       Y1, Y4, Y4
 	VMOVDQU      Y4, (AX)(R8*4)
+	PREFETCHT0   32(R9)(R8*4)
+	PREFETCHT0   32(R10)(R8*4)
 	VMOVUPS      32(CX)(R8*4), Y4
 	VMOVUPS      32(DX)(R8*4), Y5
 	VMULPS       32(BX)(R8*4), Y4, Y4
@@ -1623,6 +1656,8 @@ set:
 	RET
 
 add:
+	PREFETCHT0   (R9)(R8*4)
+	PREFETCHT0   (R10)(R8*4)
 	VMOVUPS      (CX)(R8*4), Y4
 	VMOVUPS      (DX)(R8*4), Y5
 	VMULPS       (BX)(R8*4), Y4, Y4
@@ -1632,6 +1667,8 @@ add:
 	VMOVUPS      (AX)(R8*4), Y5
 	VFMADD213PS  Y5, Y1, Y4
 	VMOVDQU      Y4, (AX)(R8*4)
+	PREFETCHT0   32(R9)(R8*4)
+	PREFETCHT0   32(R10)(R8*4)
 	VMOVUPS      32(CX)(R8*4), Y4
 	VMOVUPS      32(DX)(R8*4), Y5
 	VMULPS       32(BX)(R8*4), Y4, Y4
@@ -1917,7 +1954,7 @@ done:
 	RET
 
 // func normRowBF16AVX2(y *byte, x *byte, w *byte, b *byte, n int, m float32, r float32)
-// Requires: AVX, AVX2, FMA3
+// Requires: AVX, AVX2, FMA3, MMX+
 TEXT ·normRowBF16AVX2(SB), NOSPLIT, $0-48
 	MOVQ         y+0(FP), AX
 	MOVQ         x+8(FP), CX
@@ -1926,9 +1963,11 @@ TEXT ·normRowBF16AVX2(SB), NOSPLIT, $0-48
 	MOVQ         n+32(FP), SI
 	VBROADCASTSS m+40(FP), Y0
 	VBROADCASTSS r+44(FP), Y1
+	LEAQ         (CX)(SI*2), R8
 	XORQ         DI, DI
 
 loop:
+	PREFETCHT0   (R8)(DI*2)
 	VPMOVZXWD    (CX)(DI*2), Y2
 	VPSLLD       $0x10, Y2, Y2
 	VSUBPS       Y0, Y2, Y2
@@ -1946,6 +1985,7 @@ loop:
 	VEXTRACTI128 $0x01, Y2, X3
 	VPACKUSDW    X3, X2, X2
 	VMOVDQU      X2, (AX)(DI*2)
+	PREFETCHT0   16(R8)(DI*2)
 	VPMOVZXWD    16(CX)(DI*2), Y2
 	VPSLLD       $0x10, Y2, Y2
 	VSUBPS       Y0, Y2, Y2
@@ -2110,7 +2150,7 @@ done:
 	RET
 
 // func normGradBF16AVX2(dx *byte, dy *byte, x *byte, w *byte, n int, m float32, r float32, avg float32, gn float32, add int)
-// Requires: AVX, AVX2, FMA3
+// Requires: AVX, AVX2, FMA3, MMX+
 TEXT ·normGradBF16AVX2(SB), NOSPLIT, $0-64
 	MOVQ         dx+0(FP), AX
 	MOVQ         dy+8(FP), CX
@@ -2122,11 +2162,15 @@ TEXT ·normGradBF16AVX2(SB), NOSPLIT, $0-64
 	VBROADCASTSS r+44(FP), Y1
 	VBROADCASTSS avg+48(FP), Y2
 	VBROADCASTSS gn+52(FP), Y3
+	LEAQ         (CX)(SI*2), R9
+	LEAQ         (DX)(SI*2), R10
 	XORQ         R8, R8
 	TESTQ        DI, DI
 	JNZ          add
 
 set:
+	PREFETCHT0   (R9)(R8*2)
+	PREFETCHT0   (R10)(R8*2)
 	VPMOVZXWD    (CX)(R8*2), Y4
 	VPSLLD       $0x10, Y4, Y4
 	VPMOVZXWD    (DX)(R8*2), Y5
@@ -2147,6 +2191,8 @@ set:
 	VEXTRACTI128 $0x01, Y5, X4
 	VPACKUSDW    X4, X5, X5
 	VMOVDQU      X5, (AX)(R8*2)
+	PREFETCHT0   16(R9)(R8*2)
+	PREFETCHT0   16(R10)(R8*2)
 	VPMOVZXWD    16(CX)(R8*2), Y4
 	VPSLLD       $0x10, Y4, Y4
 	VPMOVZXWD    16(DX)(R8*2), Y5
@@ -2174,6 +2220,8 @@ set:
 	RET
 
 add:
+	PREFETCHT0   (R9)(R8*2)
+	PREFETCHT0   (R10)(R8*2)
 	VPMOVZXWD    (CX)(R8*2), Y4
 	VPSLLD       $0x10, Y4, Y4
 	VPMOVZXWD    (DX)(R8*2), Y5
@@ -2196,6 +2244,8 @@ add:
 	VEXTRACTI128 $0x01, Y5, X4
 	VPACKUSDW    X4, X5, X5
 	VMOVDQU      X5, (AX)(R8*2)
+	PREFETCHT0   16(R9)(R8*2)
+	PREFETCHT0   16(R10)(R8*2)
 	VPMOVZXWD    16(CX)(R8*2), Y4
 	VPSLLD       $0x10, Y4, Y4
 	VPMOVZXWD    16(DX)(R8*2), Y5
@@ -2483,7 +2533,7 @@ done:
 	RET
 
 // func normRowF16AVX2(y *byte, x *byte, w *byte, b *byte, n int, m float32, r float32)
-// Requires: AVX, F16C, FMA3
+// Requires: AVX, F16C, FMA3, MMX+
 TEXT ·normRowF16AVX2(SB), NOSPLIT, $0-48
 	MOVQ         y+0(FP), AX
 	MOVQ         x+8(FP), CX
@@ -2492,9 +2542,11 @@ TEXT ·normRowF16AVX2(SB), NOSPLIT, $0-48
 	MOVQ         n+32(FP), SI
 	VBROADCASTSS m+40(FP), Y0
 	VBROADCASTSS r+44(FP), Y1
+	LEAQ         (CX)(SI*2), R8
 	XORQ         DI, DI
 
 loop:
+	PREFETCHT0  (R8)(DI*2)
 	VCVTPH2PS   (CX)(DI*2), Y2
 	VSUBPS      Y0, Y2, Y2
 	VMULPS      Y1, Y2, Y2
@@ -2502,6 +2554,7 @@ loop:
 	VFMADD231PS (DX)(DI*4), Y2, Y3
 	VCVTPS2PH   $0x00, Y3, X2
 	VMOVDQU     X2, (AX)(DI*2)
+	PREFETCHT0  16(R8)(DI*2)
 	VCVTPH2PS   16(CX)(DI*2), Y2
 	VSUBPS      Y0, Y2, Y2
 	VMULPS      Y1, Y2, Y2
@@ -2636,7 +2689,7 @@ done:
 	RET
 
 // func normGradF16AVX2(dx *byte, dy *byte, x *byte, w *byte, n int, m float32, r float32, avg float32, gn float32, add int)
-// Requires: AVX, F16C, FMA3
+// Requires: AVX, F16C, FMA3, MMX+
 TEXT ·normGradF16AVX2(SB), NOSPLIT, $0-64
 	MOVQ         dx+0(FP), AX
 	MOVQ         dy+8(FP), CX
@@ -2648,11 +2701,15 @@ TEXT ·normGradF16AVX2(SB), NOSPLIT, $0-64
 	VBROADCASTSS r+44(FP), Y1
 	VBROADCASTSS avg+48(FP), Y2
 	VBROADCASTSS gn+52(FP), Y3
+	LEAQ         (CX)(SI*2), R9
+	LEAQ         (DX)(SI*2), R10
 	XORQ         R8, R8
 	TESTQ        DI, DI
 	JNZ          add
 
 set:
+	PREFETCHT0   (R9)(R8*2)
+	PREFETCHT0   (R10)(R8*2)
 	VCVTPH2PS    (CX)(R8*2), Y4
 	VCVTPH2PS    (DX)(R8*2), Y5
 	VMULPS       (BX)(R8*4), Y4, Y4
@@ -2662,6 +2719,8 @@ set:
 	VMULPS       Y1, Y4, Y4
 	VCVTPS2PH    $0x00, Y4, X4
 	VMOVDQU      X4, (AX)(R8*2)
+	PREFETCHT0   16(R9)(R8*2)
+	PREFETCHT0   16(R10)(R8*2)
 	VCVTPH2PS    16(CX)(R8*2), Y4
 	VCVTPH2PS    16(DX)(R8*2), Y5
 	VMULPS       32(BX)(R8*4), Y4, Y4
@@ -2678,6 +2737,8 @@ set:
 	RET
 
 add:
+	PREFETCHT0   (R9)(R8*2)
+	PREFETCHT0   (R10)(R8*2)
 	VCVTPH2PS    (CX)(R8*2), Y4
 	VCVTPH2PS    (DX)(R8*2), Y5
 	VMULPS       (BX)(R8*4), Y4, Y4
@@ -2688,6 +2749,8 @@ add:
 	VFMADD213PS  Y5, Y1, Y4
 	VCVTPS2PH    $0x00, Y4, X4
 	VMOVDQU      X4, (AX)(R8*2)
+	PREFETCHT0   16(R9)(R8*2)
+	PREFETCHT0   16(R10)(R8*2)
 	VCVTPH2PS    16(CX)(R8*2), Y4
 	VCVTPH2PS    16(DX)(R8*2), Y5
 	VMULPS       32(BX)(R8*4), Y4, Y4
