@@ -342,7 +342,7 @@ add:
 	RET
 
 // func sumColumnsF32AVX512(sum *byte, x *byte, ld int, rows int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·sumColumnsF32AVX512(SB), NOSPLIT, $0-32
 	MOVQ   sum+0(FP), AX
 	MOVQ   x+8(FP), CX
@@ -356,30 +356,34 @@ TEXT ·sumColumnsF32AVX512(SB), NOSPLIT, $0-32
 	ADDQ   DX, DX
 
 row:
-	VMOVUPS (CX), Z4
-	VADDPS  Z4, Z0, Z0
-	VMOVUPS 64(CX), Z4
-	VADDPS  Z4, Z1, Z1
-	VMOVUPS 128(CX), Z4
-	VADDPS  Z4, Z2, Z2
-	VMOVUPS 192(CX), Z4
-	VADDPS  Z4, Z3, Z3
-	ADDQ    DX, CX
-	DECQ    BX
-	JNZ     row
-	VADDPS  (AX), Z0, Z0
-	VMOVUPS Z0, (AX)
-	VADDPS  64(AX), Z1, Z1
-	VMOVUPS Z1, 64(AX)
-	VADDPS  128(AX), Z2, Z2
-	VMOVUPS Z2, 128(AX)
-	VADDPS  192(AX), Z3, Z3
-	VMOVUPS Z3, 192(AX)
+	PREFETCHT0 (CX)(DX*8)
+	PREFETCHT0 64(CX)(DX*8)
+	PREFETCHT0 128(CX)(DX*8)
+	PREFETCHT0 192(CX)(DX*8)
+	VMOVUPS    (CX), Z4
+	VADDPS     Z4, Z0, Z0
+	VMOVUPS    64(CX), Z4
+	VADDPS     Z4, Z1, Z1
+	VMOVUPS    128(CX), Z4
+	VADDPS     Z4, Z2, Z2
+	VMOVUPS    192(CX), Z4
+	VADDPS     Z4, Z3, Z3
+	ADDQ       DX, CX
+	DECQ       BX
+	JNZ        row
+	VADDPS     (AX), Z0, Z0
+	VMOVUPS    Z0, (AX)
+	VADDPS     64(AX), Z1, Z1
+	VMOVUPS    Z1, 64(AX)
+	VADDPS     128(AX), Z2, Z2
+	VMOVUPS    Z2, 128(AX)
+	VADDPS     192(AX), Z3, Z3
+	VMOVUPS    Z3, 192(AX)
 	VZEROUPPER
 	RET
 
 // func normColumnsF32AVX512(dw *byte, db *byte, dy *byte, x *byte, lddy int, ldx int, rows int, mean *byte, rstd *byte)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·normColumnsF32AVX512(SB), NOSPLIT, $0-72
 	MOVQ   dw+0(FP), AX
 	MOVQ   db+8(FP), CX
@@ -406,6 +410,14 @@ TEXT ·normColumnsF32AVX512(SB), NOSPLIT, $0-72
 row:
 	VBROADCASTSS (R9), Z8
 	VBROADCASTSS (R10), Z9
+	PREFETCHT0   (DX)(SI*8)
+	PREFETCHT0   64(DX)(SI*8)
+	PREFETCHT0   128(DX)(SI*8)
+	PREFETCHT0   192(DX)(SI*8)
+	PREFETCHT0   (BX)(DI*8)
+	PREFETCHT0   64(BX)(DI*8)
+	PREFETCHT0   128(BX)(DI*8)
+	PREFETCHT0   192(BX)(DI*8)
 	VMOVUPS      (DX), Z10
 	VMOVUPS      (BX), Z11
 	VSUBPS       Z8, Z11, Z11
@@ -795,7 +807,7 @@ add:
 	RET
 
 // func sumColumnsBF16AVX512(sum *byte, x *byte, ld int, rows int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·sumColumnsBF16AVX512(SB), NOSPLIT, $0-32
 	MOVQ   sum+0(FP), AX
 	MOVQ   x+8(FP), CX
@@ -808,34 +820,36 @@ TEXT ·sumColumnsBF16AVX512(SB), NOSPLIT, $0-32
 	ADDQ   DX, DX
 
 row:
-	VPMOVZXWD (CX), Z4
-	VPSLLD    $0x10, Z4, Z4
-	VADDPS    Z4, Z0, Z0
-	VPMOVZXWD 32(CX), Z4
-	VPSLLD    $0x10, Z4, Z4
-	VADDPS    Z4, Z1, Z1
-	VPMOVZXWD 64(CX), Z4
-	VPSLLD    $0x10, Z4, Z4
-	VADDPS    Z4, Z2, Z2
-	VPMOVZXWD 96(CX), Z4
-	VPSLLD    $0x10, Z4, Z4
-	VADDPS    Z4, Z3, Z3
-	ADDQ      DX, CX
-	DECQ      BX
-	JNZ       row
-	VADDPS    (AX), Z0, Z0
-	VMOVUPS   Z0, (AX)
-	VADDPS    64(AX), Z1, Z1
-	VMOVUPS   Z1, 64(AX)
-	VADDPS    128(AX), Z2, Z2
-	VMOVUPS   Z2, 128(AX)
-	VADDPS    192(AX), Z3, Z3
-	VMOVUPS   Z3, 192(AX)
+	PREFETCHT0 (CX)(DX*8)
+	PREFETCHT0 64(CX)(DX*8)
+	VPMOVZXWD  (CX), Z4
+	VPSLLD     $0x10, Z4, Z4
+	VADDPS     Z4, Z0, Z0
+	VPMOVZXWD  32(CX), Z4
+	VPSLLD     $0x10, Z4, Z4
+	VADDPS     Z4, Z1, Z1
+	VPMOVZXWD  64(CX), Z4
+	VPSLLD     $0x10, Z4, Z4
+	VADDPS     Z4, Z2, Z2
+	VPMOVZXWD  96(CX), Z4
+	VPSLLD     $0x10, Z4, Z4
+	VADDPS     Z4, Z3, Z3
+	ADDQ       DX, CX
+	DECQ       BX
+	JNZ        row
+	VADDPS     (AX), Z0, Z0
+	VMOVUPS    Z0, (AX)
+	VADDPS     64(AX), Z1, Z1
+	VMOVUPS    Z1, 64(AX)
+	VADDPS     128(AX), Z2, Z2
+	VMOVUPS    Z2, 128(AX)
+	VADDPS     192(AX), Z3, Z3
+	VMOVUPS    Z3, 192(AX)
 	VZEROUPPER
 	RET
 
 // func normColumnsBF16AVX512(dw *byte, db *byte, dy *byte, x *byte, lddy int, ldx int, rows int, mean *byte, rstd *byte)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·normColumnsBF16AVX512(SB), NOSPLIT, $0-72
 	MOVQ   dw+0(FP), AX
 	MOVQ   db+8(FP), CX
@@ -860,6 +874,10 @@ TEXT ·normColumnsBF16AVX512(SB), NOSPLIT, $0-72
 row:
 	VBROADCASTSS (R9), Z8
 	VBROADCASTSS (R10), Z9
+	PREFETCHT0   (DX)(SI*8)
+	PREFETCHT0   64(DX)(SI*8)
+	PREFETCHT0   (BX)(DI*8)
+	PREFETCHT0   64(BX)(DI*8)
 	VPMOVZXWD    (DX), Z10
 	VPSLLD       $0x10, Z10, Z10
 	VPMOVZXWD    (BX), Z11
@@ -1210,7 +1228,7 @@ add:
 	RET
 
 // func sumColumnsF16AVX512(sum *byte, x *byte, ld int, rows int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·sumColumnsF16AVX512(SB), NOSPLIT, $0-32
 	MOVQ   sum+0(FP), AX
 	MOVQ   x+8(FP), CX
@@ -1223,30 +1241,32 @@ TEXT ·sumColumnsF16AVX512(SB), NOSPLIT, $0-32
 	ADDQ   DX, DX
 
 row:
-	VCVTPH2PS (CX), Z4
-	VADDPS    Z4, Z0, Z0
-	VCVTPH2PS 32(CX), Z4
-	VADDPS    Z4, Z1, Z1
-	VCVTPH2PS 64(CX), Z4
-	VADDPS    Z4, Z2, Z2
-	VCVTPH2PS 96(CX), Z4
-	VADDPS    Z4, Z3, Z3
-	ADDQ      DX, CX
-	DECQ      BX
-	JNZ       row
-	VADDPS    (AX), Z0, Z0
-	VMOVUPS   Z0, (AX)
-	VADDPS    64(AX), Z1, Z1
-	VMOVUPS   Z1, 64(AX)
-	VADDPS    128(AX), Z2, Z2
-	VMOVUPS   Z2, 128(AX)
-	VADDPS    192(AX), Z3, Z3
-	VMOVUPS   Z3, 192(AX)
+	PREFETCHT0 (CX)(DX*8)
+	PREFETCHT0 64(CX)(DX*8)
+	VCVTPH2PS  (CX), Z4
+	VADDPS     Z4, Z0, Z0
+	VCVTPH2PS  32(CX), Z4
+	VADDPS     Z4, Z1, Z1
+	VCVTPH2PS  64(CX), Z4
+	VADDPS     Z4, Z2, Z2
+	VCVTPH2PS  96(CX), Z4
+	VADDPS     Z4, Z3, Z3
+	ADDQ       DX, CX
+	DECQ       BX
+	JNZ        row
+	VADDPS     (AX), Z0, Z0
+	VMOVUPS    Z0, (AX)
+	VADDPS     64(AX), Z1, Z1
+	VMOVUPS    Z1, 64(AX)
+	VADDPS     128(AX), Z2, Z2
+	VMOVUPS    Z2, 128(AX)
+	VADDPS     192(AX), Z3, Z3
+	VMOVUPS    Z3, 192(AX)
 	VZEROUPPER
 	RET
 
 // func normColumnsF16AVX512(dw *byte, db *byte, dy *byte, x *byte, lddy int, ldx int, rows int, mean *byte, rstd *byte)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·normColumnsF16AVX512(SB), NOSPLIT, $0-72
 	MOVQ   dw+0(FP), AX
 	MOVQ   db+8(FP), CX
@@ -1271,6 +1291,10 @@ TEXT ·normColumnsF16AVX512(SB), NOSPLIT, $0-72
 row:
 	VBROADCASTSS (R9), Z8
 	VBROADCASTSS (R10), Z9
+	PREFETCHT0   (DX)(SI*8)
+	PREFETCHT0   64(DX)(SI*8)
+	PREFETCHT0   (BX)(DI*8)
+	PREFETCHT0   64(BX)(DI*8)
 	VCVTPH2PS    (DX), Z10
 	VCVTPH2PS    (BX), Z11
 	VSUBPS       Z8, Z11, Z11
@@ -1685,7 +1709,7 @@ add:
 	RET
 
 // func sumColumnsF32AVX2(sum *byte, x *byte, ld int, rows int)
-// Requires: AVX
+// Requires: AVX, MMX+
 TEXT ·sumColumnsF32AVX2(SB), NOSPLIT, $0-32
 	MOVQ   sum+0(FP), AX
 	MOVQ   x+8(FP), CX
@@ -1699,30 +1723,32 @@ TEXT ·sumColumnsF32AVX2(SB), NOSPLIT, $0-32
 	ADDQ   DX, DX
 
 row:
-	VMOVUPS (CX), Y4
-	VADDPS  Y4, Y0, Y0
-	VMOVUPS 32(CX), Y4
-	VADDPS  Y4, Y1, Y1
-	VMOVUPS 64(CX), Y4
-	VADDPS  Y4, Y2, Y2
-	VMOVUPS 96(CX), Y4
-	VADDPS  Y4, Y3, Y3
-	ADDQ    DX, CX
-	DECQ    BX
-	JNZ     row
-	VADDPS  (AX), Y0, Y0
-	VMOVUPS Y0, (AX)
-	VADDPS  32(AX), Y1, Y1
-	VMOVUPS Y1, 32(AX)
-	VADDPS  64(AX), Y2, Y2
-	VMOVUPS Y2, 64(AX)
-	VADDPS  96(AX), Y3, Y3
-	VMOVUPS Y3, 96(AX)
+	PREFETCHT0 (CX)(DX*8)
+	PREFETCHT0 64(CX)(DX*8)
+	VMOVUPS    (CX), Y4
+	VADDPS     Y4, Y0, Y0
+	VMOVUPS    32(CX), Y4
+	VADDPS     Y4, Y1, Y1
+	VMOVUPS    64(CX), Y4
+	VADDPS     Y4, Y2, Y2
+	VMOVUPS    96(CX), Y4
+	VADDPS     Y4, Y3, Y3
+	ADDQ       DX, CX
+	DECQ       BX
+	JNZ        row
+	VADDPS     (AX), Y0, Y0
+	VMOVUPS    Y0, (AX)
+	VADDPS     32(AX), Y1, Y1
+	VMOVUPS    Y1, 32(AX)
+	VADDPS     64(AX), Y2, Y2
+	VMOVUPS    Y2, 64(AX)
+	VADDPS     96(AX), Y3, Y3
+	VMOVUPS    Y3, 96(AX)
 	VZEROUPPER
 	RET
 
 // func normColumnsF32AVX2(dw *byte, db *byte, dy *byte, x *byte, lddy int, ldx int, rows int, mean *byte, rstd *byte)
-// Requires: AVX, FMA3
+// Requires: AVX, FMA3, MMX+
 TEXT ·normColumnsF32AVX2(SB), NOSPLIT, $0-72
 	MOVQ   dw+0(FP), AX
 	MOVQ   db+8(FP), CX
@@ -1749,6 +1775,10 @@ TEXT ·normColumnsF32AVX2(SB), NOSPLIT, $0-72
 row:
 	VBROADCASTSS (R9), Y8
 	VBROADCASTSS (R10), Y9
+	PREFETCHT0   (DX)(SI*8)
+	PREFETCHT0   64(DX)(SI*8)
+	PREFETCHT0   (BX)(DI*8)
+	PREFETCHT0   64(BX)(DI*8)
 	VMOVUPS      (DX), Y10
 	VMOVUPS      (BX), Y11
 	VSUBPS       Y8, Y11, Y11
@@ -2275,7 +2305,7 @@ add:
 	RET
 
 // func sumColumnsBF16AVX2(sum *byte, x *byte, ld int, rows int)
-// Requires: AVX, AVX2
+// Requires: AVX, AVX2, MMX+
 TEXT ·sumColumnsBF16AVX2(SB), NOSPLIT, $0-32
 	MOVQ   sum+0(FP), AX
 	MOVQ   x+8(FP), CX
@@ -2288,34 +2318,35 @@ TEXT ·sumColumnsBF16AVX2(SB), NOSPLIT, $0-32
 	ADDQ   DX, DX
 
 row:
-	VPMOVZXWD (CX), Y4
-	VPSLLD    $0x10, Y4, Y4
-	VADDPS    Y4, Y0, Y0
-	VPMOVZXWD 16(CX), Y4
-	VPSLLD    $0x10, Y4, Y4
-	VADDPS    Y4, Y1, Y1
-	VPMOVZXWD 32(CX), Y4
-	VPSLLD    $0x10, Y4, Y4
-	VADDPS    Y4, Y2, Y2
-	VPMOVZXWD 48(CX), Y4
-	VPSLLD    $0x10, Y4, Y4
-	VADDPS    Y4, Y3, Y3
-	ADDQ      DX, CX
-	DECQ      BX
-	JNZ       row
-	VADDPS    (AX), Y0, Y0
-	VMOVUPS   Y0, (AX)
-	VADDPS    32(AX), Y1, Y1
-	VMOVUPS   Y1, 32(AX)
-	VADDPS    64(AX), Y2, Y2
-	VMOVUPS   Y2, 64(AX)
-	VADDPS    96(AX), Y3, Y3
-	VMOVUPS   Y3, 96(AX)
+	PREFETCHT0 (CX)(DX*8)
+	VPMOVZXWD  (CX), Y4
+	VPSLLD     $0x10, Y4, Y4
+	VADDPS     Y4, Y0, Y0
+	VPMOVZXWD  16(CX), Y4
+	VPSLLD     $0x10, Y4, Y4
+	VADDPS     Y4, Y1, Y1
+	VPMOVZXWD  32(CX), Y4
+	VPSLLD     $0x10, Y4, Y4
+	VADDPS     Y4, Y2, Y2
+	VPMOVZXWD  48(CX), Y4
+	VPSLLD     $0x10, Y4, Y4
+	VADDPS     Y4, Y3, Y3
+	ADDQ       DX, CX
+	DECQ       BX
+	JNZ        row
+	VADDPS     (AX), Y0, Y0
+	VMOVUPS    Y0, (AX)
+	VADDPS     32(AX), Y1, Y1
+	VMOVUPS    Y1, 32(AX)
+	VADDPS     64(AX), Y2, Y2
+	VMOVUPS    Y2, 64(AX)
+	VADDPS     96(AX), Y3, Y3
+	VMOVUPS    Y3, 96(AX)
 	VZEROUPPER
 	RET
 
 // func normColumnsBF16AVX2(dw *byte, db *byte, dy *byte, x *byte, lddy int, ldx int, rows int, mean *byte, rstd *byte)
-// Requires: AVX, AVX2, FMA3
+// Requires: AVX, AVX2, FMA3, MMX+
 TEXT ·normColumnsBF16AVX2(SB), NOSPLIT, $0-72
 	MOVQ   dw+0(FP), AX
 	MOVQ   db+8(FP), CX
@@ -2340,6 +2371,8 @@ TEXT ·normColumnsBF16AVX2(SB), NOSPLIT, $0-72
 row:
 	VBROADCASTSS (R9), Y8
 	VBROADCASTSS (R10), Y9
+	PREFETCHT0   (DX)(SI*8)
+	PREFETCHT0   (BX)(DI*8)
 	VPMOVZXWD    (DX), Y10
 	VPSLLD       $0x10, Y10, Y10
 	VPMOVZXWD    (BX), Y11
@@ -2768,7 +2801,7 @@ add:
 	RET
 
 // func sumColumnsF16AVX2(sum *byte, x *byte, ld int, rows int)
-// Requires: AVX, F16C
+// Requires: AVX, F16C, MMX+
 TEXT ·sumColumnsF16AVX2(SB), NOSPLIT, $0-32
 	MOVQ   sum+0(FP), AX
 	MOVQ   x+8(FP), CX
@@ -2781,30 +2814,31 @@ TEXT ·sumColumnsF16AVX2(SB), NOSPLIT, $0-32
 	ADDQ   DX, DX
 
 row:
-	VCVTPH2PS (CX), Y4
-	VADDPS    Y4, Y0, Y0
-	VCVTPH2PS 16(CX), Y4
-	VADDPS    Y4, Y1, Y1
-	VCVTPH2PS 32(CX), Y4
-	VADDPS    Y4, Y2, Y2
-	VCVTPH2PS 48(CX), Y4
-	VADDPS    Y4, Y3, Y3
-	ADDQ      DX, CX
-	DECQ      BX
-	JNZ       row
-	VADDPS    (AX), Y0, Y0
-	VMOVUPS   Y0, (AX)
-	VADDPS    32(AX), Y1, Y1
-	VMOVUPS   Y1, 32(AX)
-	VADDPS    64(AX), Y2, Y2
-	VMOVUPS   Y2, 64(AX)
-	VADDPS    96(AX), Y3, Y3
-	VMOVUPS   Y3, 96(AX)
+	PREFETCHT0 (CX)(DX*8)
+	VCVTPH2PS  (CX), Y4
+	VADDPS     Y4, Y0, Y0
+	VCVTPH2PS  16(CX), Y4
+	VADDPS     Y4, Y1, Y1
+	VCVTPH2PS  32(CX), Y4
+	VADDPS     Y4, Y2, Y2
+	VCVTPH2PS  48(CX), Y4
+	VADDPS     Y4, Y3, Y3
+	ADDQ       DX, CX
+	DECQ       BX
+	JNZ        row
+	VADDPS     (AX), Y0, Y0
+	VMOVUPS    Y0, (AX)
+	VADDPS     32(AX), Y1, Y1
+	VMOVUPS    Y1, 32(AX)
+	VADDPS     64(AX), Y2, Y2
+	VMOVUPS    Y2, 64(AX)
+	VADDPS     96(AX), Y3, Y3
+	VMOVUPS    Y3, 96(AX)
 	VZEROUPPER
 	RET
 
 // func normColumnsF16AVX2(dw *byte, db *byte, dy *byte, x *byte, lddy int, ldx int, rows int, mean *byte, rstd *byte)
-// Requires: AVX, F16C, FMA3
+// Requires: AVX, F16C, FMA3, MMX+
 TEXT ·normColumnsF16AVX2(SB), NOSPLIT, $0-72
 	MOVQ   dw+0(FP), AX
 	MOVQ   db+8(FP), CX
@@ -2829,6 +2863,8 @@ TEXT ·normColumnsF16AVX2(SB), NOSPLIT, $0-72
 row:
 	VBROADCASTSS (R9), Y8
 	VBROADCASTSS (R10), Y9
+	PREFETCHT0   (DX)(SI*8)
+	PREFETCHT0   (BX)(DI*8)
 	VCVTPH2PS    (DX), Y10
 	VCVTPH2PS    (BX), Y11
 	VSUBPS       Y8, Y11, Y11

@@ -203,12 +203,21 @@ func downRows(c *build.Context, w width, rows reg.GPVirtual, step func(), dst ..
 	}
 }
 
+// fetchDown fetches what lies eight rows below: a walk down some columns is none
+// that the processor foresees.
+func fetchDown(c *build.Context, w width, x, ld reg.GPVirtual, e elem) {
+	for line := 0; line < chains*w.lanes*e.size; line += 64 {
+		c.PREFETCHT0(operand.Mem{Base: x, Index: ld, Scale: 8, Disp: line})
+	}
+}
+
 func sumColumns(c *build.Context, w width, e elem) {
 	name := "sumColumns" + e.name + w.suffix
 	text(c, name, "func(sum, x *byte, ld, rows int)", name+" adds rows of four vectors, ld elements apart, to sum.")
 	sum, x, ld, rows, part := load64(c, "sum"), load64(c, "x"), load64(c, "ld"), load64(c, "rows"), zeros(c, w)
 	scale(c, ld, e.size)
 	downRows(c, w, rows, func() {
+		fetchDown(c, w, x, ld, e)
 		for j, s := range part {
 			c.VADDPS(e.widen(c, w, at(x, j*w.lanes*e.size)), s, s)
 		}
@@ -228,6 +237,8 @@ func normColumns(c *build.Context, w width, e elem) {
 	partW, partB := zeros(c, w), zeros(c, w)
 	downRows(c, w, rows, func() {
 		m, r := broadcast(c, w, at(mean, 0)), broadcast(c, w, at(rstd, 0))
+		fetchDown(c, w, dy, lddy, e)
+		fetchDown(c, w, x, ldx, e)
 		for j := range chains {
 			d, v := e.widen(c, w, at(dy, j*w.lanes*e.size)), e.widen(c, w, at(x, j*w.lanes*e.size))
 			c.VSUBPS(m, v, v)
