@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"zeroth/device"
 	"zeroth/device/cpu"
 )
 
@@ -92,6 +93,8 @@ type bench struct {
 	peak   cpu.Peak
 	best   map[int]float64 // the peak loop's by workers
 	limits map[string]float64
+	memory *cpu.Device
+	stream [3]device.Buffer // of memory; float32, of one length
 	report BenchReport
 }
 
@@ -107,6 +110,10 @@ func RunBench(ctx context.Context, o BenchOptions) (*BenchReport, error) {
 	}
 	f32, bf16 := cpu.Instructions()
 	b.report.Host = Host{runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.Version(), f32, bf16}
+	defer b.close()
+	if err := b.open(cpu.StreamLen); err != nil {
+		return nil, err
+	}
 	b.machine()
 	for _, g := range benchGroups {
 		if len(o.Groups) > 0 && !slices.Contains(o.Groups, g.name) {
@@ -122,6 +129,25 @@ func RunBench(ctx context.Context, o BenchOptions) (*BenchReport, error) {
 	return &b.report, nil
 }
 
+// open takes the memory that limits are measured on, n floats three times, and
+// close gives it back.
+func (b *bench) open(n int) (err error) {
+	b.memory = cpu.New(1)
+	for i := range b.stream {
+		if b.stream[i], err = b.touched(n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *bench) close() {
+	for _, mem := range b.stream {
+		b.memory.Free(mem)
+	}
+	b.memory.Close()
+}
+
 // processors is how many workers a machine-wide limit has.
 func (b *bench) processors() int { return slices.Max(b.Workers) }
 
@@ -134,9 +160,19 @@ type sample struct {
 	noisy    bool
 }
 
-// gated runs the functions in turn, each of which works on so many processors,
-// until enough samples of each count or the time is over.
+// gated is what gatedRuns measures of each.
 func (b *bench) gated(workers int, seconds float64, fs ...func() error) ([]sample, error) {
+	runs, err := b.gatedRuns(workers, seconds, fs...)
+	out := make([]sample, len(runs))
+	for i, r := range runs {
+		out[i] = settle(r.good, r.bad)
+	}
+	return out, err
+}
+
+// gatedRuns runs the functions in turn, each of which works on so many processors,
+// until enough samples of each count or the time is over.
+func (b *bench) gatedRuns(workers int, seconds float64, fs ...func() error) ([]gatedRun, error) {
 	runs := make([]gatedRun, len(fs))
 	for i, f := range fs {
 		runs[i].f = f
@@ -157,11 +193,7 @@ func (b *bench) gated(workers int, seconds float64, fs ...func() error) ([]sampl
 			break
 		}
 	}
-	out := make([]sample, len(runs))
-	for i, r := range runs {
-		out[i] = settle(r.good, r.bad)
-	}
-	return out, nil
+	return runs, nil
 }
 
 // gatedRun is a function and its samples: seconds, and seconds × the peak
@@ -170,6 +202,7 @@ type gatedRun struct {
 	f         func() error
 	reps      int // of f in a sample
 	good, bad [][2]float64
+	rounds    []float64 // seconds of all samples, in order
 }
 
 // warm runs f for caches and pages, and finds out how often a sample repeats it.
@@ -199,6 +232,7 @@ func (b *bench) once(workers int, r *gatedRun) error {
 	after := b.peak.Rate(workers)
 	b.best[workers] = max(b.best[workers], before, after)
 	one := [2]float64{took, took * (before + after) / 2}
+	r.rounds = append(r.rounds, took)
 	ours := queued.Seconds() <= waitShare*all.Seconds()*float64(workers)
 	if ours && min(before, after) >= gateShare*b.best[workers] {
 		r.good = append(r.good, one)
@@ -233,19 +267,47 @@ func medianOf(x [][2]float64, column int) float64 {
 }
 
 // line measures f, which does work units, and reports units a second beside
-// the limit of that name; "peak" is what the float32 loop reached around each
-// sample.
+// the limit of that name; "fp32" is what the float32 loop reached around each
+// sample. A stream's is measured in turns with f: the share is the median of
+// the rounds', and the limit what goes with it.
 func (b *bench) line(group, name string, workers int, work float64, unit, limit string, f func() error) error {
 	if b.ctx.Err() != nil {
 		return nil
 	}
 	b.tell(group + " " + name)
-	s, err := b.gated(workers, b.Seconds, f)
-	if err != nil || s[0].seconds == 0 {
+	fs := []func() error{f}
+	pass, moved := b.pass(limit, workers)
+	if pass != nil {
+		fs = append(fs, pass)
+	}
+	runs, err := b.gatedRuns(workers, b.Seconds, fs...)
+	if err != nil || len(runs[0].rounds) == 0 {
 		return err
 	}
-	b.row(group, name, workers, work, unit, limit, s[0])
+	s := settle(runs[0].good, runs[0].bad)
+	if pass != nil { // others take as much of a round's one part as of the other
+		var shares [][2]float64
+		for i, moves := range runs[1].rounds {
+			shares = append(shares, [2]float64{work / runs[0].rounds[i] / (moved / moves)})
+		}
+		b.limits[limitKey(limit, workers)] = work / s.seconds / medianOf(shares, 0)
+	}
+	b.row(group, name, workers, work, unit, limit, s)
 	return nil
+}
+
+// pass is a pass of the stream of that name and the bytes it moves, nil if
+// there is none.
+func (b *bench) pass(name string, workers int) (f func() error, bytes float64) {
+	for _, s := range cpu.Streams() {
+		if s.Name == name {
+			return func() error {
+				s.Pass(workers, b.stream[0].F32(), b.stream[1].F32(), b.stream[2].F32())
+				return nil
+			}, float64(s.Bytes * b.stream[0].N)
+		}
+	}
+	return nil, 0
 }
 
 // row adds a line of the report.
@@ -280,17 +342,10 @@ func (b *bench) machine() {
 			b.peakLine(p, w)
 		}
 	}
-	dst, x, y := touched(cpu.StreamLen), touched(cpu.StreamLen), touched(cpu.StreamLen)
 	for _, s := range cpu.Streams() {
 		for _, w := range b.Workers {
-			before := len(b.report.Lines)
-			_ = b.line("limits", s.Name, w, float64(s.Bytes)*cpu.StreamLen, "B/s", "", func() error { // cannot fail
-				s.Pass(w, dst, x, y)
-				return nil
-			})
-			for _, r := range b.report.Lines[before:] {
-				b.limits[limitKey(s.Name, w)] = r.Rate
-			}
+			f, bytes := b.pass(s.Name, w)
+			_ = b.line("limits", s.Name, w, bytes, "B/s", "", f) // cannot fail
 		}
 	}
 }
@@ -310,11 +365,13 @@ func (b *bench) peakLine(p cpu.Peak, workers int) {
 	b.report.Lines = append(b.report.Lines, BenchRow{Group: "limits", Name: p.Name, Workers: workers, Rate: rate, Unit: "FLOP/s", Samples: 50})
 }
 
-// touched is memory that has its pages.
-func touched(n int) []float32 {
-	x := make([]float32, n)
-	for i := range x {
-		x[i] = 1
+// touched is memory, as training has it, with its pages.
+func (b *bench) touched(n int) (device.Buffer, error) {
+	x, err := b.memory.Alloc(device.F32, n, device.Workspace)
+	if err == nil {
+		for i := range x.F32() {
+			x.F32()[i] = 1
+		}
 	}
-	return x
+	return x, err
 }

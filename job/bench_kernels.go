@@ -36,11 +36,7 @@ func onQueue(workers int, f func(d *cpu.Device, q *cpu.Queue) error) error {
 // noise is n elements between -1 and 1.
 func noise(t device.DType, n int) device.Buffer {
 	wide := device.OfF32(make([]float32, n))
-	x := uint32(1)
-	for i := range wide.F32() {
-		x = x*1664525 + 1013904223
-		wide.F32()[i] = float32(int32(x)) / (1 << 31)
-	}
+	fillNoise(wide.F32())
 	if t == device.F32 {
 		return wide
 	}
@@ -52,6 +48,14 @@ func noise(t device.DType, n int) device.Buffer {
 		return err
 	})
 	return wide
+}
+
+func fillNoise(to []float32) {
+	x := uint32(1)
+	for i := range to {
+		x = x*1664525 + 1013904223
+		to[i] = float32(int32(x)) / (1 << 31)
+	}
 }
 
 // product is a matrix product of training: C (m, n) with k products each.
@@ -153,20 +157,36 @@ func (b *bench) attentionOf(s benchShape, t device.DType, workers int) error {
 	})
 }
 
-// updateLen is the elements of what passes over memory are measured on: far
-// more than a cache holds.
-const updateLen = 16 << 20
+// updateLen is the elements of what passes over memory are measured on: more
+// than a cache holds.
+const updateLen = 48 << 20
 
 // optimizer measures passes over memory: update rules, conversions, sums.
 func (b *bench) optimizer() error {
 	var f [4]device.Buffer
 	for i := range f {
-		f[i] = noise(device.F32, updateLen)
+		mem, err := b.touched(updateLen)
+		if err != nil {
+			return err
+		}
+		defer b.memory.Free(mem)
+		f[i] = mem
+		fillNoise(mem.F32())
 	}
 	for i, v := range f[3].F32() { // second moments
 		f[3].F32()[i] = v * v
 	}
-	half, none := noise(device.BF16, updateLen), device.Buffer{}
+	half, err := b.memory.Alloc(device.BF16, updateLen, device.Workspace)
+	if err != nil {
+		return err
+	}
+	defer b.memory.Free(half)
+	none := device.Buffer{}
+	quarter := func(i int) device.Buffer { return f[i/4].Slice(i%4*updateLen/4, (i%4+1)*updateLen/4) }
+	many := make([]device.Buffer, 8)
+	for i := range many {
+		many[i] = quarter(4 + i)
+	}
 	sum := device.OfF64(make([]float64, device.ExactLen))
 	adamw := device.AdamW{GradScale: 1, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Shrink: 1, Step: 1e-6, RootC2: 1}
 	for _, k := range []struct {
@@ -183,7 +203,10 @@ func (b *bench) optimizer() error {
 		{"sgd, momentum", 20, "in place", func(q *cpu.Queue) {
 			q.SGD(f[0], none, f[1], f[2], device.SGD{GradScale: 1, Momentum: 0.5, LR: 1e-9})
 		}},
-		{"sum of squares", 4, "in place", func(q *cpu.Queue) { q.SumSquares(sum, f[1]) }},
+		{"sgd", 12, "in place", func(q *cpu.Queue) {
+			q.SGD(f[0], none, f[1], none, device.SGD{GradScale: 1, LR: 1e-9})
+		}},
+		{"sum of squares", 4, "read", func(q *cpu.Queue) { q.SumSquares(sum, f[1]) }},
 		{"add", 12, "triad", func(q *cpu.Queue) { q.AddTo(f[0], f[1], f[2]) }},
 		{"copy", 8, "copy", func(q *cpu.Queue) { q.Copy(f[0], f[1]) }},
 		{"fp32 to bf16", 6, "copy", func(q *cpu.Queue) { q.Cast(half, f[1]) }},
@@ -199,6 +222,16 @@ func (b *bench) optimizer() error {
 			if err != nil {
 				return err
 			}
+		}
+	}
+	for _, count := range []int{2, 4, 8} { // by one goroutine, as a rank's part of a reduction
+		name := fmt.Sprintf("sum of %d", count)
+		err := b.line("optimizer", name, 1, float64(4*(count+1))*updateLen/4, "B/s", "triad", func() error {
+			cpu.AddUp(quarter(0), many[:count])
+			return nil
+		})
+		if err != nil {
+			return err
 		}
 	}
 	return nil

@@ -50,7 +50,13 @@ func onGroup(size, n int, f func(each func(op func(collective.Group, device.Queu
 	for r := range groups {
 		d := cpu.New(1)
 		defer d.Close()
-		queues[r], bufs[r] = d.NewQueue("comm"), noise(device.F32, n)
+		mem, err := d.Alloc(device.F32, n, device.Workspace)
+		if err != nil {
+			return err
+		}
+		defer d.Free(mem)
+		fillNoise(mem.F32())
+		queues[r], bufs[r] = d.NewQueue("comm"), mem
 		defer queues[r].Close()
 	}
 	return f(func(op func(collective.Group, device.Queue, device.Buffer)) error {

@@ -83,12 +83,15 @@ func TestBenchWarm(t *testing.T) {
 // A line beside a limit has its share of it.
 func TestBenchLine(t *testing.T) {
 	b := quickBench(t.Context())
-	b.limits[limitKey("copy", 1)] = 1e9
+	defer b.close()
+	if err := b.open(1 << 17); err != nil {
+		t.Fatal(err)
+	}
 	if err := b.line("g", "n", 1, 1e6, "B/s", "copy", func() error { time.Sleep(sampleTime); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	l := b.report.Lines[0]
-	if l.Seconds < sampleTime.Seconds() || math.Abs(l.Rate*l.Seconds-1e6) > 1 || math.Abs(l.Share*1e9-l.Rate) > 1 {
+	if l.Seconds < sampleTime.Seconds() || math.Abs(l.Rate*l.Seconds-1e6) > 1 || l.Limit < 1e8 || l.Limit > 1e13 || math.Abs(l.Share*l.Limit-l.Rate) > 1 {
 		t.Errorf("%+v", l)
 	}
 }
@@ -144,10 +147,14 @@ func TestBenchReport(t *testing.T) {
 // known of the machine.
 func TestBenchGroups(t *testing.T) {
 	if testing.Short() {
-		t.Skip("several seconds: steps, 192 MiB of memory, 256 MiB on the disk")
+		t.Skip("several seconds: steps, 768 MiB of memory, 256 MiB on the disk")
 	}
 	b := quickBench(t.Context())
 	b.Seconds, b.Dir = 0.001, t.TempDir()
+	defer b.close()
+	if err := b.open(1 << 22); err != nil {
+		t.Fatal(err)
+	}
 	b.machine()
 	if err := errors.Join(b.collective(), b.disk(), b.stepOf(device.F32, []int{3}), b.forecastOf("quickstart", fmt.Sprintf(quickJob, 3, device.BF16))); err != nil {
 		t.Fatal(err)

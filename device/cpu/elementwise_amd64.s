@@ -1080,7 +1080,7 @@ loop:
 	RET
 
 // func expSumF32AVX512(x *byte, n int, top float32) float32
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·expSumF32AVX512(SB), NOSPLIT, $0-28
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
@@ -1093,6 +1093,8 @@ TEXT ·expSumF32AVX512(SB), NOSPLIT, $0-28
 	JLT          few
 
 many:
+	PREFETCHT0        16384(AX)(DX*4)
+	PREFETCHT0        16448(AX)(DX*4)
 	VMOVUPS           (AX)(DX*4), Z2
 	VMOVUPS           64(AX)(DX*4), Z5
 	VSUBPS            Z0, Z2, Z2
@@ -1142,6 +1144,7 @@ few:
 	JGE  done
 
 loop:
+	PREFETCHT0        16384(AX)(DX*4)
 	VMOVUPS           (AX)(DX*4), Z2
 	VSUBPS            Z0, Z2, Z2
 	VBROADCASTSS      eachConstants<>+384(SB), Z4
@@ -2262,7 +2265,7 @@ loop:
 	RET
 
 // func expSumBF16AVX512(x *byte, n int, top float32) float32
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·expSumBF16AVX512(SB), NOSPLIT, $0-28
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
@@ -2275,6 +2278,8 @@ TEXT ·expSumBF16AVX512(SB), NOSPLIT, $0-28
 	JLT          few
 
 many:
+	PREFETCHT0        8192(AX)(DX*2)
+	PREFETCHT0        8224(AX)(DX*2)
 	VPMOVZXWD         (AX)(DX*2), Z2
 	VPMOVZXWD         32(AX)(DX*2), Z5
 	VPSLLD            $0x10, Z2, Z2
@@ -2326,6 +2331,7 @@ few:
 	JGE  done
 
 loop:
+	PREFETCHT0        8192(AX)(DX*2)
 	VPMOVZXWD         (AX)(DX*2), Z2
 	VPSLLD            $0x10, Z2, Z2
 	VSUBPS            Z0, Z2, Z2
@@ -3281,7 +3287,7 @@ loop:
 	RET
 
 // func expSumF16AVX512(x *byte, n int, top float32) float32
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·expSumF16AVX512(SB), NOSPLIT, $0-28
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
@@ -3294,6 +3300,8 @@ TEXT ·expSumF16AVX512(SB), NOSPLIT, $0-28
 	JLT          few
 
 many:
+	PREFETCHT0        8192(AX)(DX*2)
+	PREFETCHT0        8224(AX)(DX*2)
 	VCVTPH2PS         (AX)(DX*2), Z2
 	VCVTPH2PS         32(AX)(DX*2), Z5
 	VSUBPS            Z0, Z2, Z2
@@ -3343,6 +3351,7 @@ few:
 	JGE  done
 
 loop:
+	PREFETCHT0        8192(AX)(DX*2)
 	VCVTPH2PS         (AX)(DX*2), Z2
 	VSUBPS            Z0, Z2, Z2
 	VBROADCASTSS      eachConstants<>+384(SB), Z4
@@ -3958,7 +3967,7 @@ loop:
 	RET
 
 // func expSumF32AVX2(x *byte, n int, top float32) float32
-// Requires: AVX, AVX2, FMA3
+// Requires: AVX, AVX2, FMA3, MMX+
 TEXT ·expSumF32AVX2(SB), NOSPLIT, $0-28
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
@@ -3968,6 +3977,7 @@ TEXT ·expSumF32AVX2(SB), NOSPLIT, $0-28
 	XORQ         DX, DX
 
 loop:
+	PREFETCHT0   16384(AX)(DX*4)
 	VMOVUPS      (AX)(DX*4), Y3
 	VSUBPS       Y0, Y3, Y3
 	VMOVUPS      eachConstants<>+384(SB), Y5
@@ -3989,6 +3999,7 @@ loop:
 	VMULPS       Y5, Y4, Y3
 	VANDPS       Y6, Y3, Y3
 	VADDPS       Y3, Y1, Y1
+	PREFETCHT0   16416(AX)(DX*4)
 	VMOVUPS      32(AX)(DX*4), Y3
 	VSUBPS       Y0, Y3, Y3
 	VMOVUPS      eachConstants<>+384(SB), Y5
@@ -4791,7 +4802,7 @@ loop:
 	RET
 
 // func expSumBF16AVX2(x *byte, n int, top float32) float32
-// Requires: AVX, AVX2, FMA3
+// Requires: AVX, AVX2, FMA3, MMX+
 TEXT ·expSumBF16AVX2(SB), NOSPLIT, $0-28
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
@@ -4801,6 +4812,7 @@ TEXT ·expSumBF16AVX2(SB), NOSPLIT, $0-28
 	XORQ         DX, DX
 
 loop:
+	PREFETCHT0   8192(AX)(DX*2)
 	VPMOVZXWD    (AX)(DX*2), Y3
 	VPSLLD       $0x10, Y3, Y3
 	VSUBPS       Y0, Y3, Y3
@@ -4823,6 +4835,7 @@ loop:
 	VMULPS       Y5, Y4, Y3
 	VANDPS       Y6, Y3, Y3
 	VADDPS       Y3, Y1, Y1
+	PREFETCHT0   8208(AX)(DX*2)
 	VPMOVZXWD    16(AX)(DX*2), Y3
 	VPSLLD       $0x10, Y3, Y3
 	VSUBPS       Y0, Y3, Y3
@@ -5518,7 +5531,7 @@ loop:
 	RET
 
 // func expSumF16AVX2(x *byte, n int, top float32) float32
-// Requires: AVX, AVX2, F16C, FMA3
+// Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·expSumF16AVX2(SB), NOSPLIT, $0-28
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
@@ -5528,6 +5541,7 @@ TEXT ·expSumF16AVX2(SB), NOSPLIT, $0-28
 	XORQ         DX, DX
 
 loop:
+	PREFETCHT0   8192(AX)(DX*2)
 	VCVTPH2PS    (AX)(DX*2), Y3
 	VSUBPS       Y0, Y3, Y3
 	VMOVUPS      eachConstants<>+384(SB), Y5
@@ -5549,6 +5563,7 @@ loop:
 	VMULPS       Y5, Y4, Y3
 	VANDPS       Y6, Y3, Y3
 	VADDPS       Y3, Y1, Y1
+	PREFETCHT0   8208(AX)(DX*2)
 	VCVTPH2PS    16(AX)(DX*2), Y3
 	VSUBPS       Y0, Y3, Y3
 	VMOVUPS      eachConstants<>+384(SB), Y5

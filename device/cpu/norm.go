@@ -130,9 +130,7 @@ func (q *Queue) LayerNormGrad(dx device.Mat, dw, db device.Buffer, dy, x device.
 // runLayerNormGradW sums down strips of columns; see sum.go.
 func runLayerNormGradW(t *task, work *worker, lo, hi int) {
 	c := newNormColumns(work, &t.m[0], &t.m[1])
-	for s := lo; s < hi; s++ {
-		c.strip(s, t.b[0].F32(), t.b[1].F32(), t.b[2].F32(), t.b[3].F32())
-	}
+	c.strips(lo, hi, t.b[0].F32(), t.b[1].F32(), t.b[2].F32(), t.b[3].F32())
 }
 
 // normColumns is a worker's sums down the columns of dy and x.
@@ -157,12 +155,15 @@ func newNormColumns(work *worker, dy, x *device.Mat) normColumns {
 	return c
 }
 
-// strip sets strip s of dw to the sums of dy*(x-mean)*rstd, and of db to those
-// of dy. db nil is not wanted, mean nil is zeros.
-func (c *normColumns) strip(s int, dw, db, mean, rstd []float32) {
+// strips sets strips [lo, hi) of dw to the sums of dy*(x-mean)*rstd, and of db to
+// those of dy. db nil is not wanted, mean nil is zeros.
+func (c *normColumns) strips(lo, hi int, dw, db, mean, rstd []float32) {
 	columns := c.isa.columns
-	c0, c1 := strip(s, c.x.Cols)
-	for at := c0; at < c1; at += columns {
+	at, c1 := lo*stripLen, min(hi*stripLen, c.x.Cols)
+	if c.direct {
+		at = c.whole(at, c1, dw, db, mean, rstd)
+	}
+	for ; at < c1; at += columns {
 		n := min(columns, c1-at)
 		sumW, sumB := columnSums(c.sumW, dw[at:at+n], columns), c.sumB
 		if db != nil {
@@ -182,6 +183,32 @@ func (c *normColumns) strip(s int, dw, db, mean, rstd []float32) {
 			copy(db[at:at+n], sumB)
 		}
 	}
+}
+
+// whole does so for columns from at on, as many as go without a rest, and returns
+// where that ends: whole rows of a group, as they lie in memory.
+func (c *normColumns) whole(at, end int, dw, db, mean, rstd []float32) int {
+	columns, x, dy := c.isa.columns, c.x, c.dy
+	end = at + (end-at)/columns*columns
+	clear(dw[at:end])
+	if db != nil {
+		clear(db[at:end])
+	}
+	for r := 0; r < x.Rows; r += groupLen {
+		means := c.zeros
+		if mean != nil {
+			means = mean[r:]
+		}
+		for col := at; col < end; col += columns {
+			sumB := floatPtr(c.sumB, 0)
+			if db != nil {
+				sumB = floatPtr(db, col)
+			}
+			d, xs := dy.Buf.Slice(r*dy.Ld+col, dy.Buf.N), x.Buf.Slice(r*x.Ld+col, x.Buf.N)
+			c.isa.normColumns[d.Type](floatPtr(dw, col), sumB, d.Ptr, xs.Ptr, dy.Ld, x.Ld, min(groupLen, x.Rows-r), floatPtr(means, 0), floatPtr(rstd, r))
+		}
+	}
+	return end
 }
 
 func runLayerNormGradX(t *task, work *worker, lo, hi int) {

@@ -167,7 +167,7 @@ done:
 	RET
 
 // func normRowF32AVX512(y *byte, x *byte, w *byte, b *byte, n int, m float32, r float32)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·normRowF32AVX512(SB), NOSPLIT, $0-48
 	MOVQ         y+0(FP), AX
 	MOVQ         x+8(FP), CX
@@ -176,9 +176,11 @@ TEXT ·normRowF32AVX512(SB), NOSPLIT, $0-48
 	MOVQ         n+32(FP), SI
 	VBROADCASTSS m+40(FP), Z0
 	VBROADCASTSS r+44(FP), Z1
+	LEAQ         (CX)(SI*4), R8
 	XORQ         DI, DI
 
 loop:
+	PREFETCHT0  (R8)(DI*4)
 	VMOVUPS     (CX)(DI*4), Z2
 	VSUBPS      Z0, Z2, Z2
 	VMULPS      Z1, Z2, Z2
@@ -286,7 +288,7 @@ done:
 	RET
 
 // func normGradF32AVX512(dx *byte, dy *byte, x *byte, w *byte, n int, m float32, r float32, avg float32, gn float32, add int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·normGradF32AVX512(SB), NOSPLIT, $0-64
 	MOVQ         dx+0(FP), AX
 	MOVQ         dy+8(FP), CX
@@ -298,11 +300,15 @@ TEXT ·normGradF32AVX512(SB), NOSPLIT, $0-64
 	VBROADCASTSS r+44(FP), Z1
 	VBROADCASTSS avg+48(FP), Z2
 	VBROADCASTSS gn+52(FP), Z3
+	LEAQ         (CX)(SI*4), R9
+	LEAQ         (DX)(SI*4), R10
 	XORQ         R8, R8
 	TESTQ        DI, DI
 	JNZ          add
 
 set:
+	PREFETCHT0   (R9)(R8*4)
+	PREFETCHT0   (R10)(R8*4)
 	VMOVUPS      (CX)(R8*4), Z4
 	VMOVUPS      (DX)(R8*4), Z5
 	VMULPS       (BX)(R8*4), Z4, Z4
@@ -318,6 +324,8 @@ set:
 	RET
 
 add:
+	PREFETCHT0   (R9)(R8*4)
+	PREFETCHT0   (R10)(R8*4)
 	VMOVUPS      (CX)(R8*4), Z4
 	VMOVUPS      (DX)(R8*4), Z5
 	VMULPS       (BX)(R8*4), Z4, Z4
@@ -334,7 +342,7 @@ add:
 	RET
 
 // func sumColumnsF32AVX512(sum *byte, x *byte, ld int, rows int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·sumColumnsF32AVX512(SB), NOSPLIT, $0-32
 	MOVQ   sum+0(FP), AX
 	MOVQ   x+8(FP), CX
@@ -348,30 +356,34 @@ TEXT ·sumColumnsF32AVX512(SB), NOSPLIT, $0-32
 	ADDQ   DX, DX
 
 row:
-	VMOVUPS (CX), Z4
-	VADDPS  Z4, Z0, Z0
-	VMOVUPS 64(CX), Z4
-	VADDPS  Z4, Z1, Z1
-	VMOVUPS 128(CX), Z4
-	VADDPS  Z4, Z2, Z2
-	VMOVUPS 192(CX), Z4
-	VADDPS  Z4, Z3, Z3
-	ADDQ    DX, CX
-	DECQ    BX
-	JNZ     row
-	VADDPS  (AX), Z0, Z0
-	VMOVUPS Z0, (AX)
-	VADDPS  64(AX), Z1, Z1
-	VMOVUPS Z1, 64(AX)
-	VADDPS  128(AX), Z2, Z2
-	VMOVUPS Z2, 128(AX)
-	VADDPS  192(AX), Z3, Z3
-	VMOVUPS Z3, 192(AX)
+	PREFETCHT0 (CX)(DX*8)
+	PREFETCHT0 64(CX)(DX*8)
+	PREFETCHT0 128(CX)(DX*8)
+	PREFETCHT0 192(CX)(DX*8)
+	VMOVUPS    (CX), Z4
+	VADDPS     Z4, Z0, Z0
+	VMOVUPS    64(CX), Z4
+	VADDPS     Z4, Z1, Z1
+	VMOVUPS    128(CX), Z4
+	VADDPS     Z4, Z2, Z2
+	VMOVUPS    192(CX), Z4
+	VADDPS     Z4, Z3, Z3
+	ADDQ       DX, CX
+	DECQ       BX
+	JNZ        row
+	VADDPS     (AX), Z0, Z0
+	VMOVUPS    Z0, (AX)
+	VADDPS     64(AX), Z1, Z1
+	VMOVUPS    Z1, 64(AX)
+	VADDPS     128(AX), Z2, Z2
+	VMOVUPS    Z2, 128(AX)
+	VADDPS     192(AX), Z3, Z3
+	VMOVUPS    Z3, 192(AX)
 	VZEROUPPER
 	RET
 
 // func normColumnsF32AVX512(dw *byte, db *byte, dy *byte, x *byte, lddy int, ldx int, rows int, mean *byte, rstd *byte)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·normColumnsF32AVX512(SB), NOSPLIT, $0-72
 	MOVQ   dw+0(FP), AX
 	MOVQ   db+8(FP), CX
@@ -398,6 +410,14 @@ TEXT ·normColumnsF32AVX512(SB), NOSPLIT, $0-72
 row:
 	VBROADCASTSS (R9), Z8
 	VBROADCASTSS (R10), Z9
+	PREFETCHT0   (DX)(SI*8)
+	PREFETCHT0   64(DX)(SI*8)
+	PREFETCHT0   128(DX)(SI*8)
+	PREFETCHT0   192(DX)(SI*8)
+	PREFETCHT0   (BX)(DI*8)
+	PREFETCHT0   64(BX)(DI*8)
+	PREFETCHT0   128(BX)(DI*8)
+	PREFETCHT0   192(BX)(DI*8)
 	VMOVUPS      (DX), Z10
 	VMOVUPS      (BX), Z11
 	VSUBPS       Z8, Z11, Z11
@@ -572,7 +592,7 @@ done:
 	RET
 
 // func normRowBF16AVX512(y *byte, x *byte, w *byte, b *byte, n int, m float32, r float32)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·normRowBF16AVX512(SB), NOSPLIT, $0-48
 	MOVQ         y+0(FP), AX
 	MOVQ         x+8(FP), CX
@@ -581,9 +601,11 @@ TEXT ·normRowBF16AVX512(SB), NOSPLIT, $0-48
 	MOVQ         n+32(FP), SI
 	VBROADCASTSS m+40(FP), Z0
 	VBROADCASTSS r+44(FP), Z1
+	LEAQ         (CX)(SI*2), R8
 	XORQ         DI, DI
 
 loop:
+	PREFETCHT0  (R8)(DI*2)
 	VPMOVZXWD   (CX)(DI*2), Z2
 	VPSLLD      $0x10, Z2, Z2
 	VSUBPS      Z0, Z2, Z2
@@ -710,7 +732,7 @@ done:
 	RET
 
 // func normGradBF16AVX512(dx *byte, dy *byte, x *byte, w *byte, n int, m float32, r float32, avg float32, gn float32, add int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·normGradBF16AVX512(SB), NOSPLIT, $0-64
 	MOVQ         dx+0(FP), AX
 	MOVQ         dy+8(FP), CX
@@ -722,11 +744,15 @@ TEXT ·normGradBF16AVX512(SB), NOSPLIT, $0-64
 	VBROADCASTSS r+44(FP), Z1
 	VBROADCASTSS avg+48(FP), Z2
 	VBROADCASTSS gn+52(FP), Z3
+	LEAQ         (CX)(SI*2), R9
+	LEAQ         (DX)(SI*2), R10
 	XORQ         R8, R8
 	TESTQ        DI, DI
 	JNZ          add
 
 set:
+	PREFETCHT0   (R9)(R8*2)
+	PREFETCHT0   (R10)(R8*2)
 	VPMOVZXWD    (CX)(R8*2), Z4
 	VPSLLD       $0x10, Z4, Z4
 	VPMOVZXWD    (DX)(R8*2), Z5
@@ -752,6 +778,8 @@ set:
 	RET
 
 add:
+	PREFETCHT0   (R9)(R8*2)
+	PREFETCHT0   (R10)(R8*2)
 	VPMOVZXWD    (CX)(R8*2), Z4
 	VPSLLD       $0x10, Z4, Z4
 	VPMOVZXWD    (DX)(R8*2), Z5
@@ -779,7 +807,7 @@ add:
 	RET
 
 // func sumColumnsBF16AVX512(sum *byte, x *byte, ld int, rows int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·sumColumnsBF16AVX512(SB), NOSPLIT, $0-32
 	MOVQ   sum+0(FP), AX
 	MOVQ   x+8(FP), CX
@@ -792,34 +820,36 @@ TEXT ·sumColumnsBF16AVX512(SB), NOSPLIT, $0-32
 	ADDQ   DX, DX
 
 row:
-	VPMOVZXWD (CX), Z4
-	VPSLLD    $0x10, Z4, Z4
-	VADDPS    Z4, Z0, Z0
-	VPMOVZXWD 32(CX), Z4
-	VPSLLD    $0x10, Z4, Z4
-	VADDPS    Z4, Z1, Z1
-	VPMOVZXWD 64(CX), Z4
-	VPSLLD    $0x10, Z4, Z4
-	VADDPS    Z4, Z2, Z2
-	VPMOVZXWD 96(CX), Z4
-	VPSLLD    $0x10, Z4, Z4
-	VADDPS    Z4, Z3, Z3
-	ADDQ      DX, CX
-	DECQ      BX
-	JNZ       row
-	VADDPS    (AX), Z0, Z0
-	VMOVUPS   Z0, (AX)
-	VADDPS    64(AX), Z1, Z1
-	VMOVUPS   Z1, 64(AX)
-	VADDPS    128(AX), Z2, Z2
-	VMOVUPS   Z2, 128(AX)
-	VADDPS    192(AX), Z3, Z3
-	VMOVUPS   Z3, 192(AX)
+	PREFETCHT0 (CX)(DX*8)
+	PREFETCHT0 64(CX)(DX*8)
+	VPMOVZXWD  (CX), Z4
+	VPSLLD     $0x10, Z4, Z4
+	VADDPS     Z4, Z0, Z0
+	VPMOVZXWD  32(CX), Z4
+	VPSLLD     $0x10, Z4, Z4
+	VADDPS     Z4, Z1, Z1
+	VPMOVZXWD  64(CX), Z4
+	VPSLLD     $0x10, Z4, Z4
+	VADDPS     Z4, Z2, Z2
+	VPMOVZXWD  96(CX), Z4
+	VPSLLD     $0x10, Z4, Z4
+	VADDPS     Z4, Z3, Z3
+	ADDQ       DX, CX
+	DECQ       BX
+	JNZ        row
+	VADDPS     (AX), Z0, Z0
+	VMOVUPS    Z0, (AX)
+	VADDPS     64(AX), Z1, Z1
+	VMOVUPS    Z1, 64(AX)
+	VADDPS     128(AX), Z2, Z2
+	VMOVUPS    Z2, 128(AX)
+	VADDPS     192(AX), Z3, Z3
+	VMOVUPS    Z3, 192(AX)
 	VZEROUPPER
 	RET
 
 // func normColumnsBF16AVX512(dw *byte, db *byte, dy *byte, x *byte, lddy int, ldx int, rows int, mean *byte, rstd *byte)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·normColumnsBF16AVX512(SB), NOSPLIT, $0-72
 	MOVQ   dw+0(FP), AX
 	MOVQ   db+8(FP), CX
@@ -844,6 +874,10 @@ TEXT ·normColumnsBF16AVX512(SB), NOSPLIT, $0-72
 row:
 	VBROADCASTSS (R9), Z8
 	VBROADCASTSS (R10), Z9
+	PREFETCHT0   (DX)(SI*8)
+	PREFETCHT0   64(DX)(SI*8)
+	PREFETCHT0   (BX)(DI*8)
+	PREFETCHT0   64(BX)(DI*8)
 	VPMOVZXWD    (DX), Z10
 	VPSLLD       $0x10, Z10, Z10
 	VPMOVZXWD    (BX), Z11
@@ -1016,7 +1050,7 @@ done:
 	RET
 
 // func normRowF16AVX512(y *byte, x *byte, w *byte, b *byte, n int, m float32, r float32)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·normRowF16AVX512(SB), NOSPLIT, $0-48
 	MOVQ         y+0(FP), AX
 	MOVQ         x+8(FP), CX
@@ -1025,9 +1059,11 @@ TEXT ·normRowF16AVX512(SB), NOSPLIT, $0-48
 	MOVQ         n+32(FP), SI
 	VBROADCASTSS m+40(FP), Z0
 	VBROADCASTSS r+44(FP), Z1
+	LEAQ         (CX)(SI*2), R8
 	XORQ         DI, DI
 
 loop:
+	PREFETCHT0  (R8)(DI*2)
 	VCVTPH2PS   (CX)(DI*2), Z2
 	VSUBPS      Z0, Z2, Z2
 	VMULPS      Z1, Z2, Z2
@@ -1136,7 +1172,7 @@ done:
 	RET
 
 // func normGradF16AVX512(dx *byte, dy *byte, x *byte, w *byte, n int, m float32, r float32, avg float32, gn float32, add int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·normGradF16AVX512(SB), NOSPLIT, $0-64
 	MOVQ         dx+0(FP), AX
 	MOVQ         dy+8(FP), CX
@@ -1148,11 +1184,15 @@ TEXT ·normGradF16AVX512(SB), NOSPLIT, $0-64
 	VBROADCASTSS r+44(FP), Z1
 	VBROADCASTSS avg+48(FP), Z2
 	VBROADCASTSS gn+52(FP), Z3
+	LEAQ         (CX)(SI*2), R9
+	LEAQ         (DX)(SI*2), R10
 	XORQ         R8, R8
 	TESTQ        DI, DI
 	JNZ          add
 
 set:
+	PREFETCHT0   (R9)(R8*2)
+	PREFETCHT0   (R10)(R8*2)
 	VCVTPH2PS    (CX)(R8*2), Z4
 	VCVTPH2PS    (DX)(R8*2), Z5
 	VMULPS       (BX)(R8*4), Z4, Z4
@@ -1169,6 +1209,8 @@ set:
 	RET
 
 add:
+	PREFETCHT0   (R9)(R8*2)
+	PREFETCHT0   (R10)(R8*2)
 	VCVTPH2PS    (CX)(R8*2), Z4
 	VCVTPH2PS    (DX)(R8*2), Z5
 	VMULPS       (BX)(R8*4), Z4, Z4
@@ -1186,7 +1228,7 @@ add:
 	RET
 
 // func sumColumnsF16AVX512(sum *byte, x *byte, ld int, rows int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·sumColumnsF16AVX512(SB), NOSPLIT, $0-32
 	MOVQ   sum+0(FP), AX
 	MOVQ   x+8(FP), CX
@@ -1199,30 +1241,32 @@ TEXT ·sumColumnsF16AVX512(SB), NOSPLIT, $0-32
 	ADDQ   DX, DX
 
 row:
-	VCVTPH2PS (CX), Z4
-	VADDPS    Z4, Z0, Z0
-	VCVTPH2PS 32(CX), Z4
-	VADDPS    Z4, Z1, Z1
-	VCVTPH2PS 64(CX), Z4
-	VADDPS    Z4, Z2, Z2
-	VCVTPH2PS 96(CX), Z4
-	VADDPS    Z4, Z3, Z3
-	ADDQ      DX, CX
-	DECQ      BX
-	JNZ       row
-	VADDPS    (AX), Z0, Z0
-	VMOVUPS   Z0, (AX)
-	VADDPS    64(AX), Z1, Z1
-	VMOVUPS   Z1, 64(AX)
-	VADDPS    128(AX), Z2, Z2
-	VMOVUPS   Z2, 128(AX)
-	VADDPS    192(AX), Z3, Z3
-	VMOVUPS   Z3, 192(AX)
+	PREFETCHT0 (CX)(DX*8)
+	PREFETCHT0 64(CX)(DX*8)
+	VCVTPH2PS  (CX), Z4
+	VADDPS     Z4, Z0, Z0
+	VCVTPH2PS  32(CX), Z4
+	VADDPS     Z4, Z1, Z1
+	VCVTPH2PS  64(CX), Z4
+	VADDPS     Z4, Z2, Z2
+	VCVTPH2PS  96(CX), Z4
+	VADDPS     Z4, Z3, Z3
+	ADDQ       DX, CX
+	DECQ       BX
+	JNZ        row
+	VADDPS     (AX), Z0, Z0
+	VMOVUPS    Z0, (AX)
+	VADDPS     64(AX), Z1, Z1
+	VMOVUPS    Z1, 64(AX)
+	VADDPS     128(AX), Z2, Z2
+	VMOVUPS    Z2, 128(AX)
+	VADDPS     192(AX), Z3, Z3
+	VMOVUPS    Z3, 192(AX)
 	VZEROUPPER
 	RET
 
 // func normColumnsF16AVX512(dw *byte, db *byte, dy *byte, x *byte, lddy int, ldx int, rows int, mean *byte, rstd *byte)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·normColumnsF16AVX512(SB), NOSPLIT, $0-72
 	MOVQ   dw+0(FP), AX
 	MOVQ   db+8(FP), CX
@@ -1247,6 +1291,10 @@ TEXT ·normColumnsF16AVX512(SB), NOSPLIT, $0-72
 row:
 	VBROADCASTSS (R9), Z8
 	VBROADCASTSS (R10), Z9
+	PREFETCHT0   (DX)(SI*8)
+	PREFETCHT0   64(DX)(SI*8)
+	PREFETCHT0   (BX)(DI*8)
+	PREFETCHT0   64(BX)(DI*8)
 	VCVTPH2PS    (DX), Z10
 	VCVTPH2PS    (BX), Z11
 	VSUBPS       Z8, Z11, Z11
@@ -1432,7 +1480,7 @@ done:
 	RET
 
 // func normRowF32AVX2(y *byte, x *byte, w *byte, b *byte, n int, m float32, r float32)
-// Requires: AVX, FMA3
+// Requires: AVX, FMA3, MMX+
 TEXT ·normRowF32AVX2(SB), NOSPLIT, $0-48
 	MOVQ         y+0(FP), AX
 	MOVQ         x+8(FP), CX
@@ -1441,15 +1489,18 @@ TEXT ·normRowF32AVX2(SB), NOSPLIT, $0-48
 	MOVQ         n+32(FP), SI
 	VBROADCASTSS m+40(FP), Y0
 	VBROADCASTSS r+44(FP), Y1
+	LEAQ         (CX)(SI*4), R8
 	XORQ         DI, DI
 
 loop:
+	PREFETCHT0  (R8)(DI*4)
 	VMOVUPS     (CX)(DI*4), Y2
 	VSUBPS      Y0, Y2, Y2
 	VMULPS      Y1, Y2, Y2
 	VMOVUPS     (BX)(DI*4), Y3
 	VFMADD231PS (DX)(DI*4), Y2, Y3
 	VMOVDQU     Y3, (AX)(DI*4)
+	PREFETCHT0  32(R8)(DI*4)
 	VMOVUPS     32(CX)(DI*4), Y2
 	VSUBPS      Y0, Y2, Y2
 	VMULPS      Y1, Y2, Y2
@@ -1583,7 +1634,7 @@ done:
 	RET
 
 // func normGradF32AVX2(dx *byte, dy *byte, x *byte, w *byte, n int, m float32, r float32, avg float32, gn float32, add int)
-// Requires: AVX, FMA3
+// Requires: AVX, FMA3, MMX+
 TEXT ·normGradF32AVX2(SB), NOSPLIT, $0-64
 	MOVQ         dx+0(FP), AX
 	MOVQ         dy+8(FP), CX
@@ -1595,11 +1646,15 @@ TEXT ·normGradF32AVX2(SB), NOSPLIT, $0-64
 	VBROADCASTSS r+44(FP), Y1
 	VBROADCASTSS avg+48(FP), Y2
 	VBROADCASTSS gn+52(FP), Y3
+	LEAQ         (CX)(SI*4), R9
+	LEAQ         (DX)(SI*4), R10
 	XORQ         R8, R8
 	TESTQ        DI, DI
 	JNZ          add
 
 set:
+	PREFETCHT0   (R9)(R8*4)
+	PREFETCHT0   (R10)(R8*4)
 	VMOVUPS      (CX)(R8*4), Y4
 	VMOVUPS      (DX)(R8*4), Y5
 	VMULPS       (BX)(R8*4), Y4, Y4
@@ -1608,6 +1663,8 @@ set:
 	VFNMADD231PS Y5, Y3, Y4
 	VMULPS       Y1, Y4, Y4
 	VMOVDQU      Y4, (AX)(R8*4)
+	PREFETCHT0   32(R9)(R8*4)
+	PREFETCHT0   32(R10)(R8*4)
 	VMOVUPS      32(CX)(R8*4), Y4
 	VMOVUPS      32(DX)(R8*4), Y5
 	VMULPS       32(BX)(R8*4), Y4, Y4
@@ -1623,6 +1680,8 @@ set:
 	RET
 
 add:
+	PREFETCHT0   (R9)(R8*4)
+	PREFETCHT0   (R10)(R8*4)
 	VMOVUPS      (CX)(R8*4), Y4
 	VMOVUPS      (DX)(R8*4), Y5
 	VMULPS       (BX)(R8*4), Y4, Y4
@@ -1632,6 +1691,8 @@ add:
 	VMOVUPS      (AX)(R8*4), Y5
 	VFMADD213PS  Y5, Y1, Y4
 	VMOVDQU      Y4, (AX)(R8*4)
+	PREFETCHT0   32(R9)(R8*4)
+	PREFETCHT0   32(R10)(R8*4)
 	VMOVUPS      32(CX)(R8*4), Y4
 	VMOVUPS      32(DX)(R8*4), Y5
 	VMULPS       32(BX)(R8*4), Y4, Y4
@@ -1648,7 +1709,7 @@ add:
 	RET
 
 // func sumColumnsF32AVX2(sum *byte, x *byte, ld int, rows int)
-// Requires: AVX
+// Requires: AVX, MMX+
 TEXT ·sumColumnsF32AVX2(SB), NOSPLIT, $0-32
 	MOVQ   sum+0(FP), AX
 	MOVQ   x+8(FP), CX
@@ -1662,30 +1723,32 @@ TEXT ·sumColumnsF32AVX2(SB), NOSPLIT, $0-32
 	ADDQ   DX, DX
 
 row:
-	VMOVUPS (CX), Y4
-	VADDPS  Y4, Y0, Y0
-	VMOVUPS 32(CX), Y4
-	VADDPS  Y4, Y1, Y1
-	VMOVUPS 64(CX), Y4
-	VADDPS  Y4, Y2, Y2
-	VMOVUPS 96(CX), Y4
-	VADDPS  Y4, Y3, Y3
-	ADDQ    DX, CX
-	DECQ    BX
-	JNZ     row
-	VADDPS  (AX), Y0, Y0
-	VMOVUPS Y0, (AX)
-	VADDPS  32(AX), Y1, Y1
-	VMOVUPS Y1, 32(AX)
-	VADDPS  64(AX), Y2, Y2
-	VMOVUPS Y2, 64(AX)
-	VADDPS  96(AX), Y3, Y3
-	VMOVUPS Y3, 96(AX)
+	PREFETCHT0 (CX)(DX*8)
+	PREFETCHT0 64(CX)(DX*8)
+	VMOVUPS    (CX), Y4
+	VADDPS     Y4, Y0, Y0
+	VMOVUPS    32(CX), Y4
+	VADDPS     Y4, Y1, Y1
+	VMOVUPS    64(CX), Y4
+	VADDPS     Y4, Y2, Y2
+	VMOVUPS    96(CX), Y4
+	VADDPS     Y4, Y3, Y3
+	ADDQ       DX, CX
+	DECQ       BX
+	JNZ        row
+	VADDPS     (AX), Y0, Y0
+	VMOVUPS    Y0, (AX)
+	VADDPS     32(AX), Y1, Y1
+	VMOVUPS    Y1, 32(AX)
+	VADDPS     64(AX), Y2, Y2
+	VMOVUPS    Y2, 64(AX)
+	VADDPS     96(AX), Y3, Y3
+	VMOVUPS    Y3, 96(AX)
 	VZEROUPPER
 	RET
 
 // func normColumnsF32AVX2(dw *byte, db *byte, dy *byte, x *byte, lddy int, ldx int, rows int, mean *byte, rstd *byte)
-// Requires: AVX, FMA3
+// Requires: AVX, FMA3, MMX+
 TEXT ·normColumnsF32AVX2(SB), NOSPLIT, $0-72
 	MOVQ   dw+0(FP), AX
 	MOVQ   db+8(FP), CX
@@ -1712,6 +1775,10 @@ TEXT ·normColumnsF32AVX2(SB), NOSPLIT, $0-72
 row:
 	VBROADCASTSS (R9), Y8
 	VBROADCASTSS (R10), Y9
+	PREFETCHT0   (DX)(SI*8)
+	PREFETCHT0   64(DX)(SI*8)
+	PREFETCHT0   (BX)(DI*8)
+	PREFETCHT0   64(BX)(DI*8)
 	VMOVUPS      (DX), Y10
 	VMOVUPS      (BX), Y11
 	VSUBPS       Y8, Y11, Y11
@@ -1917,7 +1984,7 @@ done:
 	RET
 
 // func normRowBF16AVX2(y *byte, x *byte, w *byte, b *byte, n int, m float32, r float32)
-// Requires: AVX, AVX2, FMA3
+// Requires: AVX, AVX2, FMA3, MMX+
 TEXT ·normRowBF16AVX2(SB), NOSPLIT, $0-48
 	MOVQ         y+0(FP), AX
 	MOVQ         x+8(FP), CX
@@ -1926,9 +1993,11 @@ TEXT ·normRowBF16AVX2(SB), NOSPLIT, $0-48
 	MOVQ         n+32(FP), SI
 	VBROADCASTSS m+40(FP), Y0
 	VBROADCASTSS r+44(FP), Y1
+	LEAQ         (CX)(SI*2), R8
 	XORQ         DI, DI
 
 loop:
+	PREFETCHT0   (R8)(DI*2)
 	VPMOVZXWD    (CX)(DI*2), Y2
 	VPSLLD       $0x10, Y2, Y2
 	VSUBPS       Y0, Y2, Y2
@@ -1946,6 +2015,7 @@ loop:
 	VEXTRACTI128 $0x01, Y2, X3
 	VPACKUSDW    X3, X2, X2
 	VMOVDQU      X2, (AX)(DI*2)
+	PREFETCHT0   16(R8)(DI*2)
 	VPMOVZXWD    16(CX)(DI*2), Y2
 	VPSLLD       $0x10, Y2, Y2
 	VSUBPS       Y0, Y2, Y2
@@ -2110,7 +2180,7 @@ done:
 	RET
 
 // func normGradBF16AVX2(dx *byte, dy *byte, x *byte, w *byte, n int, m float32, r float32, avg float32, gn float32, add int)
-// Requires: AVX, AVX2, FMA3
+// Requires: AVX, AVX2, FMA3, MMX+
 TEXT ·normGradBF16AVX2(SB), NOSPLIT, $0-64
 	MOVQ         dx+0(FP), AX
 	MOVQ         dy+8(FP), CX
@@ -2122,11 +2192,15 @@ TEXT ·normGradBF16AVX2(SB), NOSPLIT, $0-64
 	VBROADCASTSS r+44(FP), Y1
 	VBROADCASTSS avg+48(FP), Y2
 	VBROADCASTSS gn+52(FP), Y3
+	LEAQ         (CX)(SI*2), R9
+	LEAQ         (DX)(SI*2), R10
 	XORQ         R8, R8
 	TESTQ        DI, DI
 	JNZ          add
 
 set:
+	PREFETCHT0   (R9)(R8*2)
+	PREFETCHT0   (R10)(R8*2)
 	VPMOVZXWD    (CX)(R8*2), Y4
 	VPSLLD       $0x10, Y4, Y4
 	VPMOVZXWD    (DX)(R8*2), Y5
@@ -2147,6 +2221,8 @@ set:
 	VEXTRACTI128 $0x01, Y5, X4
 	VPACKUSDW    X4, X5, X5
 	VMOVDQU      X5, (AX)(R8*2)
+	PREFETCHT0   16(R9)(R8*2)
+	PREFETCHT0   16(R10)(R8*2)
 	VPMOVZXWD    16(CX)(R8*2), Y4
 	VPSLLD       $0x10, Y4, Y4
 	VPMOVZXWD    16(DX)(R8*2), Y5
@@ -2174,6 +2250,8 @@ set:
 	RET
 
 add:
+	PREFETCHT0   (R9)(R8*2)
+	PREFETCHT0   (R10)(R8*2)
 	VPMOVZXWD    (CX)(R8*2), Y4
 	VPSLLD       $0x10, Y4, Y4
 	VPMOVZXWD    (DX)(R8*2), Y5
@@ -2196,6 +2274,8 @@ add:
 	VEXTRACTI128 $0x01, Y5, X4
 	VPACKUSDW    X4, X5, X5
 	VMOVDQU      X5, (AX)(R8*2)
+	PREFETCHT0   16(R9)(R8*2)
+	PREFETCHT0   16(R10)(R8*2)
 	VPMOVZXWD    16(CX)(R8*2), Y4
 	VPSLLD       $0x10, Y4, Y4
 	VPMOVZXWD    16(DX)(R8*2), Y5
@@ -2225,7 +2305,7 @@ add:
 	RET
 
 // func sumColumnsBF16AVX2(sum *byte, x *byte, ld int, rows int)
-// Requires: AVX, AVX2
+// Requires: AVX, AVX2, MMX+
 TEXT ·sumColumnsBF16AVX2(SB), NOSPLIT, $0-32
 	MOVQ   sum+0(FP), AX
 	MOVQ   x+8(FP), CX
@@ -2238,34 +2318,35 @@ TEXT ·sumColumnsBF16AVX2(SB), NOSPLIT, $0-32
 	ADDQ   DX, DX
 
 row:
-	VPMOVZXWD (CX), Y4
-	VPSLLD    $0x10, Y4, Y4
-	VADDPS    Y4, Y0, Y0
-	VPMOVZXWD 16(CX), Y4
-	VPSLLD    $0x10, Y4, Y4
-	VADDPS    Y4, Y1, Y1
-	VPMOVZXWD 32(CX), Y4
-	VPSLLD    $0x10, Y4, Y4
-	VADDPS    Y4, Y2, Y2
-	VPMOVZXWD 48(CX), Y4
-	VPSLLD    $0x10, Y4, Y4
-	VADDPS    Y4, Y3, Y3
-	ADDQ      DX, CX
-	DECQ      BX
-	JNZ       row
-	VADDPS    (AX), Y0, Y0
-	VMOVUPS   Y0, (AX)
-	VADDPS    32(AX), Y1, Y1
-	VMOVUPS   Y1, 32(AX)
-	VADDPS    64(AX), Y2, Y2
-	VMOVUPS   Y2, 64(AX)
-	VADDPS    96(AX), Y3, Y3
-	VMOVUPS   Y3, 96(AX)
+	PREFETCHT0 (CX)(DX*8)
+	VPMOVZXWD  (CX), Y4
+	VPSLLD     $0x10, Y4, Y4
+	VADDPS     Y4, Y0, Y0
+	VPMOVZXWD  16(CX), Y4
+	VPSLLD     $0x10, Y4, Y4
+	VADDPS     Y4, Y1, Y1
+	VPMOVZXWD  32(CX), Y4
+	VPSLLD     $0x10, Y4, Y4
+	VADDPS     Y4, Y2, Y2
+	VPMOVZXWD  48(CX), Y4
+	VPSLLD     $0x10, Y4, Y4
+	VADDPS     Y4, Y3, Y3
+	ADDQ       DX, CX
+	DECQ       BX
+	JNZ        row
+	VADDPS     (AX), Y0, Y0
+	VMOVUPS    Y0, (AX)
+	VADDPS     32(AX), Y1, Y1
+	VMOVUPS    Y1, 32(AX)
+	VADDPS     64(AX), Y2, Y2
+	VMOVUPS    Y2, 64(AX)
+	VADDPS     96(AX), Y3, Y3
+	VMOVUPS    Y3, 96(AX)
 	VZEROUPPER
 	RET
 
 // func normColumnsBF16AVX2(dw *byte, db *byte, dy *byte, x *byte, lddy int, ldx int, rows int, mean *byte, rstd *byte)
-// Requires: AVX, AVX2, FMA3
+// Requires: AVX, AVX2, FMA3, MMX+
 TEXT ·normColumnsBF16AVX2(SB), NOSPLIT, $0-72
 	MOVQ   dw+0(FP), AX
 	MOVQ   db+8(FP), CX
@@ -2290,6 +2371,8 @@ TEXT ·normColumnsBF16AVX2(SB), NOSPLIT, $0-72
 row:
 	VBROADCASTSS (R9), Y8
 	VBROADCASTSS (R10), Y9
+	PREFETCHT0   (DX)(SI*8)
+	PREFETCHT0   (BX)(DI*8)
 	VPMOVZXWD    (DX), Y10
 	VPSLLD       $0x10, Y10, Y10
 	VPMOVZXWD    (BX), Y11
@@ -2483,7 +2566,7 @@ done:
 	RET
 
 // func normRowF16AVX2(y *byte, x *byte, w *byte, b *byte, n int, m float32, r float32)
-// Requires: AVX, F16C, FMA3
+// Requires: AVX, F16C, FMA3, MMX+
 TEXT ·normRowF16AVX2(SB), NOSPLIT, $0-48
 	MOVQ         y+0(FP), AX
 	MOVQ         x+8(FP), CX
@@ -2492,9 +2575,11 @@ TEXT ·normRowF16AVX2(SB), NOSPLIT, $0-48
 	MOVQ         n+32(FP), SI
 	VBROADCASTSS m+40(FP), Y0
 	VBROADCASTSS r+44(FP), Y1
+	LEAQ         (CX)(SI*2), R8
 	XORQ         DI, DI
 
 loop:
+	PREFETCHT0  (R8)(DI*2)
 	VCVTPH2PS   (CX)(DI*2), Y2
 	VSUBPS      Y0, Y2, Y2
 	VMULPS      Y1, Y2, Y2
@@ -2502,6 +2587,7 @@ loop:
 	VFMADD231PS (DX)(DI*4), Y2, Y3
 	VCVTPS2PH   $0x00, Y3, X2
 	VMOVDQU     X2, (AX)(DI*2)
+	PREFETCHT0  16(R8)(DI*2)
 	VCVTPH2PS   16(CX)(DI*2), Y2
 	VSUBPS      Y0, Y2, Y2
 	VMULPS      Y1, Y2, Y2
@@ -2636,7 +2722,7 @@ done:
 	RET
 
 // func normGradF16AVX2(dx *byte, dy *byte, x *byte, w *byte, n int, m float32, r float32, avg float32, gn float32, add int)
-// Requires: AVX, F16C, FMA3
+// Requires: AVX, F16C, FMA3, MMX+
 TEXT ·normGradF16AVX2(SB), NOSPLIT, $0-64
 	MOVQ         dx+0(FP), AX
 	MOVQ         dy+8(FP), CX
@@ -2648,11 +2734,15 @@ TEXT ·normGradF16AVX2(SB), NOSPLIT, $0-64
 	VBROADCASTSS r+44(FP), Y1
 	VBROADCASTSS avg+48(FP), Y2
 	VBROADCASTSS gn+52(FP), Y3
+	LEAQ         (CX)(SI*2), R9
+	LEAQ         (DX)(SI*2), R10
 	XORQ         R8, R8
 	TESTQ        DI, DI
 	JNZ          add
 
 set:
+	PREFETCHT0   (R9)(R8*2)
+	PREFETCHT0   (R10)(R8*2)
 	VCVTPH2PS    (CX)(R8*2), Y4
 	VCVTPH2PS    (DX)(R8*2), Y5
 	VMULPS       (BX)(R8*4), Y4, Y4
@@ -2662,6 +2752,8 @@ set:
 	VMULPS       Y1, Y4, Y4
 	VCVTPS2PH    $0x00, Y4, X4
 	VMOVDQU      X4, (AX)(R8*2)
+	PREFETCHT0   16(R9)(R8*2)
+	PREFETCHT0   16(R10)(R8*2)
 	VCVTPH2PS    16(CX)(R8*2), Y4
 	VCVTPH2PS    16(DX)(R8*2), Y5
 	VMULPS       32(BX)(R8*4), Y4, Y4
@@ -2678,6 +2770,8 @@ set:
 	RET
 
 add:
+	PREFETCHT0   (R9)(R8*2)
+	PREFETCHT0   (R10)(R8*2)
 	VCVTPH2PS    (CX)(R8*2), Y4
 	VCVTPH2PS    (DX)(R8*2), Y5
 	VMULPS       (BX)(R8*4), Y4, Y4
@@ -2688,6 +2782,8 @@ add:
 	VFMADD213PS  Y5, Y1, Y4
 	VCVTPS2PH    $0x00, Y4, X4
 	VMOVDQU      X4, (AX)(R8*2)
+	PREFETCHT0   16(R9)(R8*2)
+	PREFETCHT0   16(R10)(R8*2)
 	VCVTPH2PS    16(CX)(R8*2), Y4
 	VCVTPH2PS    16(DX)(R8*2), Y5
 	VMULPS       32(BX)(R8*4), Y4, Y4
@@ -2705,7 +2801,7 @@ add:
 	RET
 
 // func sumColumnsF16AVX2(sum *byte, x *byte, ld int, rows int)
-// Requires: AVX, F16C
+// Requires: AVX, F16C, MMX+
 TEXT ·sumColumnsF16AVX2(SB), NOSPLIT, $0-32
 	MOVQ   sum+0(FP), AX
 	MOVQ   x+8(FP), CX
@@ -2718,30 +2814,31 @@ TEXT ·sumColumnsF16AVX2(SB), NOSPLIT, $0-32
 	ADDQ   DX, DX
 
 row:
-	VCVTPH2PS (CX), Y4
-	VADDPS    Y4, Y0, Y0
-	VCVTPH2PS 16(CX), Y4
-	VADDPS    Y4, Y1, Y1
-	VCVTPH2PS 32(CX), Y4
-	VADDPS    Y4, Y2, Y2
-	VCVTPH2PS 48(CX), Y4
-	VADDPS    Y4, Y3, Y3
-	ADDQ      DX, CX
-	DECQ      BX
-	JNZ       row
-	VADDPS    (AX), Y0, Y0
-	VMOVUPS   Y0, (AX)
-	VADDPS    32(AX), Y1, Y1
-	VMOVUPS   Y1, 32(AX)
-	VADDPS    64(AX), Y2, Y2
-	VMOVUPS   Y2, 64(AX)
-	VADDPS    96(AX), Y3, Y3
-	VMOVUPS   Y3, 96(AX)
+	PREFETCHT0 (CX)(DX*8)
+	VCVTPH2PS  (CX), Y4
+	VADDPS     Y4, Y0, Y0
+	VCVTPH2PS  16(CX), Y4
+	VADDPS     Y4, Y1, Y1
+	VCVTPH2PS  32(CX), Y4
+	VADDPS     Y4, Y2, Y2
+	VCVTPH2PS  48(CX), Y4
+	VADDPS     Y4, Y3, Y3
+	ADDQ       DX, CX
+	DECQ       BX
+	JNZ        row
+	VADDPS     (AX), Y0, Y0
+	VMOVUPS    Y0, (AX)
+	VADDPS     32(AX), Y1, Y1
+	VMOVUPS    Y1, 32(AX)
+	VADDPS     64(AX), Y2, Y2
+	VMOVUPS    Y2, 64(AX)
+	VADDPS     96(AX), Y3, Y3
+	VMOVUPS    Y3, 96(AX)
 	VZEROUPPER
 	RET
 
 // func normColumnsF16AVX2(dw *byte, db *byte, dy *byte, x *byte, lddy int, ldx int, rows int, mean *byte, rstd *byte)
-// Requires: AVX, F16C, FMA3
+// Requires: AVX, F16C, FMA3, MMX+
 TEXT ·normColumnsF16AVX2(SB), NOSPLIT, $0-72
 	MOVQ   dw+0(FP), AX
 	MOVQ   db+8(FP), CX
@@ -2766,6 +2863,8 @@ TEXT ·normColumnsF16AVX2(SB), NOSPLIT, $0-72
 row:
 	VBROADCASTSS (R9), Y8
 	VBROADCASTSS (R10), Y9
+	PREFETCHT0   (DX)(SI*8)
+	PREFETCHT0   (BX)(DI*8)
 	VCVTPH2PS    (DX), Y10
 	VCVTPH2PS    (BX), Y11
 	VSUBPS       Y8, Y11, Y11

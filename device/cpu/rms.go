@@ -69,9 +69,7 @@ func (q *Queue) RMSNormGrad(dx device.Mat, dw device.Buffer, dy, x device.Mat, w
 // runRMSNormGradW sums down strips of columns; see sum.go.
 func runRMSNormGradW(t *task, work *worker, lo, hi int) {
 	c := newNormColumns(work, &t.m[0], &t.m[1])
-	for s := lo; s < hi; s++ {
-		c.strip(s, t.b[0].F32(), nil, nil, t.b[1].F32())
-	}
+	c.strips(lo, hi, t.b[0].F32(), nil, nil, t.b[1].F32())
 }
 
 func runRMSNormGradX(t *task, work *worker, lo, hi int) {

@@ -17,9 +17,6 @@ const (
 
 func strips(cols int) int { return ceil(cols, stripLen) }
 
-// strip is the columns [lo, hi) of strip i.
-func strip(i, cols int) (lo, hi int) { return i * stripLen, min((i+1)*stripLen, cols) }
-
 // columnSums is where n sums are added up: sum itself, cleared, or mem if
 // functions would write more columns than it has.
 func columnSums(mem, sum []float32, columns int) []float32 {
@@ -57,18 +54,27 @@ func runSumRows(t *task, w *worker, lo, hi int) {
 	dy, db, isa := &t.m[0], t.b[0].F32(), &bestVec.normISA
 	columns, direct := isa.columns, isa.sumColumns[dy.Buf.Type] != nil
 	mem := w.floats((groupLen + 1) * columns)
-	for s := lo; s < hi; s++ {
-		c0, c1 := strip(s, dy.Cols)
-		for c := c0; c < c1; c += columns {
-			n := min(columns, c1-c)
-			sum := columnSums(mem, db[c:c+n], columns)
-			for r := 0; r < dy.Rows; r += groupLen {
-				rows := min(groupLen, dy.Rows-r)
-				x, ld, kind := columnBlock(mem[columns:], dy, r, c, rows, n, columns, direct)
-				isa.sumColumns[kind](floatPtr(sum, 0), x, ld, rows)
+	c, c1 := lo*stripLen, min(hi*stripLen, dy.Cols)
+	if direct { // whole rows of a group, as they lie in memory
+		whole := c + (c1-c)/columns*columns
+		clear(db[c:whole])
+		for r := 0; r < dy.Rows; r += groupLen {
+			for at := c; at < whole; at += columns {
+				x := dy.Buf.Slice(r*dy.Ld+at, dy.Buf.N)
+				isa.sumColumns[x.Type](floatPtr(db, at), x.Ptr, dy.Ld, min(groupLen, dy.Rows-r))
 			}
-			copy(db[c:c+n], sum)
 		}
+		c = whole
+	}
+	for ; c < c1; c += columns {
+		n := min(columns, c1-c)
+		sum := columnSums(mem, db[c:c+n], columns)
+		for r := 0; r < dy.Rows; r += groupLen {
+			rows := min(groupLen, dy.Rows-r)
+			x, ld, kind := columnBlock(mem[columns:], dy, r, c, rows, n, columns, direct)
+			isa.sumColumns[kind](floatPtr(sum, 0), x, ld, rows)
+		}
+		copy(db[c:c+n], sum)
 	}
 }
 

@@ -214,7 +214,8 @@ func expSum(c *build.Context, w width, t *lanes16, e elem) {
 	x, n, at, top := load64(c, "x"), load64(c, "n"), c.GP64(), broadcastParam(c, w, "top")
 	sums := []reg.VecVirtual{zeroed(c, w), zeroed(c, w)}[:16/w.lanes]
 	byVectors(c, w, at, n, 2, func(i int) {
-		sum := sums[i/w.lanes%len(sums)] // of one width in one order
+		c.PREFETCHT0(e.mem(x, at, i).Offset(4096 * e.size)) // what is looked at next; see logitsChunk
+		sum := sums[i/w.lanes%len(sums)]                    // of one width in one order
 		v := e.widen(c, w, e.mem(x, at, i))
 		c.VSUBPS(top, v, v)
 		exp(c, w, t, v, false)

@@ -100,9 +100,11 @@ func normRow(c *build.Context, w width, t *lanes16, e elem) {
 	text(c, name, "func(y, x, w, b *byte, n int, m, r float32)", name+" sets y to (x-m)*r*w + b.")
 	y, x, weight, bias := load64(c, "y"), load64(c, "x"), load64(c, "w"), load64(c, "b")
 	n, at, m, r := load64(c, "n"), c.GP64(), broadcastParam(c, w, "m"), broadcastParam(c, w, "r")
+	next := nextRow(c, x, n, e)
 	c.XORQ(at, at)
 	c.Label("loop")
 	for lane := 0; lane < 16; lane += w.lanes {
+		c.PREFETCHT0(e.mem(next, at, lane))
 		v := e.widen(c, w, e.mem(x, at, lane))
 		c.VSUBPS(m, v, v)
 		c.VMULPS(r, v, v)
@@ -113,6 +115,14 @@ func normRow(c *build.Context, w width, t *lanes16, e elem) {
 	next16(c, at, n)
 	c.VZEROUPPER()
 	c.RET()
+}
+
+// nextRow is what lies behind the n elements at x: in most matrices the next
+// row, which the last pass over a row fetches.
+func nextRow(c *build.Context, x, n reg.GPVirtual, e elem) reg.GPVirtual {
+	next := c.GP64()
+	c.LEAQ(operand.Mem{Base: x, Index: n, Scale: uint8(e.size)}, next)
+	return next
 }
 
 func normSums(c *build.Context, w width, e elem) {
@@ -142,12 +152,15 @@ func normGrad(c *build.Context, w width, t *lanes16, e elem) {
 	dx, dy, x, weight := load64(c, "dx"), load64(c, "dy"), load64(c, "x"), load64(c, "w")
 	n, add, at := load64(c, "n"), load64(c, "add"), c.GP64()
 	m, r, g, gn := broadcastParam(c, w, "m"), broadcastParam(c, w, "r"), broadcastParam(c, w, "avg"), broadcastParam(c, w, "gn")
+	nextD, nextX := nextRow(c, dy, n, e), nextRow(c, x, n, e)
 	c.XORQ(at, at)
 	c.TESTQ(add, add)
 	c.JNZ(operand.LabelRef("add"))
 	pass := func(loop string, add bool) {
 		c.Label(loop)
 		for lane := 0; lane < 16; lane += w.lanes {
+			c.PREFETCHT0(e.mem(nextD, at, lane))
+			c.PREFETCHT0(e.mem(nextX, at, lane))
 			d, v := e.widen(c, w, e.mem(dy, at, lane)), e.widen(c, w, e.mem(x, at, lane))
 			c.VMULPS(f32.mem(weight, at, lane), d, d) // rounded, as in normSums: one column has no gradient
 			c.VSUBPS(g, d, d)
@@ -190,12 +203,21 @@ func downRows(c *build.Context, w width, rows reg.GPVirtual, step func(), dst ..
 	}
 }
 
+// fetchDown fetches what lies eight rows below: a walk down some columns is none
+// that the processor foresees.
+func fetchDown(c *build.Context, w width, x, ld reg.GPVirtual, e elem) {
+	for line := 0; line < chains*w.lanes*e.size; line += 64 {
+		c.PREFETCHT0(operand.Mem{Base: x, Index: ld, Scale: 8, Disp: line})
+	}
+}
+
 func sumColumns(c *build.Context, w width, e elem) {
 	name := "sumColumns" + e.name + w.suffix
 	text(c, name, "func(sum, x *byte, ld, rows int)", name+" adds rows of four vectors, ld elements apart, to sum.")
 	sum, x, ld, rows, part := load64(c, "sum"), load64(c, "x"), load64(c, "ld"), load64(c, "rows"), zeros(c, w)
 	scale(c, ld, e.size)
 	downRows(c, w, rows, func() {
+		fetchDown(c, w, x, ld, e)
 		for j, s := range part {
 			c.VADDPS(e.widen(c, w, at(x, j*w.lanes*e.size)), s, s)
 		}
@@ -215,6 +237,8 @@ func normColumns(c *build.Context, w width, e elem) {
 	partW, partB := zeros(c, w), zeros(c, w)
 	downRows(c, w, rows, func() {
 		m, r := broadcast(c, w, at(mean, 0)), broadcast(c, w, at(rstd, 0))
+		fetchDown(c, w, dy, lddy, e)
+		fetchDown(c, w, x, ldx, e)
 		for j := range chains {
 			d, v := e.widen(c, w, at(dy, j*w.lanes*e.size)), e.widen(c, w, at(x, j*w.lanes*e.size))
 			c.VSUBPS(m, v, v)
