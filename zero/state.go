@@ -52,8 +52,13 @@ func (t *Trainer) FillAll(kinds []string, src func(want []Want) error) error {
 	f := filler{t: t, src: src}
 	all := func(u int) shard.Range { return shard.Range{Hi: t.runner.Units[u].Layout.ShardLen()} }
 	return t.eachTile(true, all, func(q Update, u int, in shard.Range, st offload.State) error {
-		if err := q.Wait(); err != nil { // then the host may touch the tile
-			return err
+		for _, e := range st.Ready { // then the host may touch the tile
+			if e.On == nil {
+				continue
+			}
+			if err := e.On.Await(e.Seq); err != nil {
+				return err
+			}
 		}
 		return f.fill(kinds, q, u, in, st)
 	})
@@ -90,10 +95,12 @@ func (f *filler) fill(kinds []string, q Update, u int, in shard.Range, st offloa
 	if !shared {
 		return nil
 	}
+	t.cfg.Comm.Label("unit " + t.runner.Units[u].Name + ": state")
 	for _, kind := range kinds {
 		g.AllGather(t.cfg.Comm, t.vector(kind, st).Slice(0, g.Size()*n))
 	}
-	return t.cfg.Comm.Wait()
+	q.After(t.cfg.Comm.Mark()) // while the next tile is read
+	return nil
 }
 
 // ask notes a part that the host can reach, and brings any other.
