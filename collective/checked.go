@@ -38,9 +38,6 @@ func (e ErrLate) Is(target error) bool { return target == ErrClosed }
 // the beginning of the label of its queue's work.
 const printLen = 6 + labelLen/4
 
-// labelled is a queue that says what its work is called: "unit h.3: all-gather".
-type labelled interface{ Labelled() string }
-
 // checked is a group whose ranks compare every operation before it touches data.
 type checked struct {
 	Group
@@ -111,9 +108,7 @@ func (g *checked) ReduceScatter(q device.Queue, b device.Buffer) {
 // issue puts the comparison of the coming operation on the queue.
 func (g *checked) issue(q device.Queue, o op, b device.Buffer) *checkedCall {
 	what := newCall(g, o, b)
-	if l, ok := q.(labelled); ok {
-		copy(what.label[:], l.Labelled())
-	}
+	copy(what.label[:], q.Labelled())
 	what.seq = g.issued
 	g.issued++
 	c := g.free.take()

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"zeroth/device"
+	"zeroth/device/cpu"
 )
 
 // Local is a rank of a group of goroutine ranks in one process. Its buffers
@@ -32,7 +33,6 @@ type Local struct {
 
 	calls freeList[localCall]
 	from  []device.Buffer // (Size) work space of an operation that moves data
-	sums  summer          // likewise
 
 	// under room.mu
 	issued int  // operations issued so far
@@ -180,7 +180,7 @@ func (c *localCall) exec() error {
 func (l *Local) gather(b device.Buffer) {
 	for r, from := range l.room.bufs {
 		if r != l.rank && b.N > 0 {
-			copy(Part(l, b, r).Raw(), Part(l, from, r).Raw())
+			cpu.CopyPart(Part(l, b, r), Part(l, from, r), b.Bytes())
 		}
 	}
 }
@@ -190,7 +190,7 @@ func (l *Local) reduce(b device.Buffer) {
 	for r, from := range l.room.bufs {
 		l.from[r] = Own(l, from)
 	}
-	l.sums.sum(Own(l, b), l.from)
+	cpu.AddUp(Own(l, b), l.from)
 	clear(l.from)
 }
 

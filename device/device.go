@@ -182,6 +182,7 @@ type Queue interface {
 	After(Event)          // work issued later waits for the event
 	Wait() error          // until all issued work is done; the sticky error
 	Label(what string)    // names work issued later in its error and in traces
+	Labelled() string     // the name of work issued next
 }
 
 // Event is a point in the order of one queue. The zero Event has happened.

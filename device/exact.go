@@ -50,6 +50,81 @@ func ExactAdd(acc []float64, x float64) {
 	exactPlace(acc, at, m, b>>63 != 0)
 }
 
+// ExactTerms collects terms that are not negative for an accumulator, faster
+// than ExactAdd: carries wait until AddTo. It holds 2^31 terms.
+type ExactTerms struct {
+	limbs     [exactLimbs]uint64 // as an accumulator's
+	notFinite int
+}
+
+// Add adds x, which must be one that ExactAdd accepts and not below 0.
+func (t *ExactTerms) Add(x float64) {
+	b := math.Float64bits(x)
+	exp, m := b>>52, b&(1<<52-1)|1<<52 // x = m * 2^(exp-1075)
+	at := int(exp) - 1075 - exactLow
+	if uint(at) > 32*(exactLimbs-1)-53 {
+		t.addOdd(x)
+		return
+	}
+	i, s := at/32, at%32
+	low := m << s
+	t.limbs[i] += low & (exactBase - 1)
+	t.limbs[i+1] += low >> 32
+	t.limbs[i+2] += m >> 1 >> (63 - s)
+}
+
+// ExactExponent is the exponent field of a float64 whose last bit is the lowest
+// of a limb.
+func ExactExponent(limb int) int { return 32*limb + 1075 + exactLow }
+
+// ExactLimb is the limb of a term's last bit but 16: of terms within a factor of
+// 2^16 the last bits lie in it and the next. It leaves room for AddLanes.
+func ExactLimb(x float64) int {
+	at := int(math.Float64bits(x)>>52) - 1075 - exactLow
+	return max(0, min((at-16)/32, exactLimbs-4))
+}
+
+// AddLanes adds the sum over l of x[0][l] + x[1][l]*2^32 + x[2][l]*2^64, in units
+// of a limb below exactLimbs-3. x[0] and x[1] are below 2^39 and x[2] below 2^60.
+func (t *ExactTerms) AddLanes(limb int, x *[3][8]uint64) {
+	for l := range x[0] {
+		t.limbs[limb] += x[0][l]
+		t.limbs[limb+1] += x[1][l]
+		t.limbs[limb+2] += x[2][l] & (exactBase - 1)
+		t.limbs[limb+3] += x[2][l] >> 32
+	}
+}
+
+// addOdd adds a term that is not finite, 0, or near an end of the range.
+func (t *ExactTerms) addOdd(x float64) {
+	if x == 0 {
+		return
+	}
+	var one [ExactLen]float64
+	ExactAdd(one[:], x)
+	if x < 0 {
+		panic(fmt.Sprintf("device: %g among terms that are not negative", x))
+	}
+	for i, v := range one[:exactLimbs] {
+		t.limbs[i] += uint64(v)
+	}
+	t.notFinite += int(one[exactLimbs])
+}
+
+// AddTo adds the terms to acc, which it leaves normalised.
+func (t *ExactTerms) AddTo(acc []float64) {
+	var own [ExactLen]float64
+	var carry uint64
+	for i := range own[:exactLimbs-1] {
+		carry += t.limbs[i] // below 2^32, and below 2^63
+		own[i] = float64(carry & (exactBase - 1))
+		carry >>= 32
+	}
+	own[exactLimbs-1] = float64(carry + t.limbs[exactLimbs-1])
+	own[exactLimbs] = float64(t.notFinite)
+	ExactMerge(acc, own[:])
+}
+
 // exactPlace adds or subtracts m * 2^at.
 func exactPlace(acc []float64, at int, m uint64, minus bool) {
 	i, s := at/32, at%32

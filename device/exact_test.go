@@ -101,6 +101,77 @@ func TestExactSumDoesNotDependOnOrderOrSplit(t *testing.T) {
 	}
 }
 
+// TestExactTermsAreExactAdds compares, to the last limb, with terms added one by
+// one, and their value with math/big's.
+func TestExactTermsAreExactAdds(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 6))
+	for n := range 300 {
+		x := terms(rng, n)
+		for i, v := range x {
+			switch x[i] = math.Abs(v); rng.IntN(10) {
+			case 0:
+				x[i] = 0
+			case 1:
+				x[i] = math.Ldexp(1, -298+rng.IntN(80))
+			case 2:
+				x[i] = math.Ldexp(1-math.Ldexp(1, -53), 278-rng.IntN(80))
+			}
+		}
+		var all ExactTerms
+		for _, v := range x {
+			all.Add(v)
+		}
+		got := make([]float64, ExactLen)
+		all.AddTo(got)
+		sameBits(t, "terms", got, exactOf(x))
+		if got, want := ExactValue(got), bigSum(x); got != want {
+			t.Fatalf("sum of %d terms %g, math/big has %g", n, got, want)
+		}
+		all.Add(math.Inf(1))
+		all.Add(math.NaN())
+		all.AddTo(got) // twice the terms, and two that are not finite
+		sameBits(t, "terms twice", got, exactOf(append(append(x, x...), math.Inf(1), math.NaN())))
+	}
+}
+
+// TestExactLanes adds terms as their parts beside a limb.
+func TestExactLanes(t *testing.T) {
+	rng := rand.New(rand.NewPCG(7, 8))
+	for range 300 {
+		var got, want ExactTerms
+		limb := rng.IntN(exactLimbs - 4) // of the last, the range has not all
+		var lanes [3][8]uint64
+		for range 1 + rng.IntN(128) {
+			m, s, l := rng.Uint64()>>11|1<<52, rng.IntN(64), rng.IntN(8)
+			lanes[0][l] += m << s & (exactBase - 1)
+			lanes[1][l] += m << s >> 32
+			lanes[2][l] += m >> 1 >> (63 - s)
+			want.Add(math.Ldexp(float64(m), s+32*limb+exactLow))
+		}
+		got.AddLanes(limb, &lanes)
+		a, b := make([]float64, ExactLen), make([]float64, ExactLen)
+		got.AddTo(a)
+		want.AddTo(b)
+		sameBits(t, "lanes", a, b)
+	}
+	for range 1000 { // a window that begins at a term's limb has the term
+		x := math.Ldexp(1+rng.Float64(), rng.IntN(576)-298)
+		exp := int(math.Float64bits(x) >> 52)
+		if at := exp - ExactExponent(ExactLimb(x)); at >= 64 || at < 0 && exp > ExactExponent(0) {
+			t.Fatalf("%g: last bit %d of the window of limb %d", x, at, ExactLimb(x))
+		}
+	}
+}
+
+func TestExactTermsRefuseNegativeOnes(t *testing.T) {
+	defer func() {
+		if recover() == nil {
+			t.Error("-1 was accepted")
+		}
+	}()
+	new(ExactTerms).Add(-1)
+}
+
 func sameBits(t *testing.T, what string, got, want []float64) {
 	t.Helper()
 	for i := range want {

@@ -48,7 +48,7 @@ func (r *Runner) layUnits() {
 		}
 		u.last = i
 		inner := i > 0 && i+1 < len(m.Modules)
-		r.steps = append(r.steps, step{mod: mod, unit: u, replay: inner && r.cfg.Policy.Recompute})
+		r.steps = append(r.steps, step{mod: mod, unit: u, replay: inner && r.cfg.Policy.Recompute, lookup: i == 0 && m.Lookup})
 	}
 	for _, u := range r.Units {
 		u.whole = r.cfg.Policy.KeepParams || u.shared()
@@ -60,22 +60,33 @@ func newLabels(unit string) labels {
 	return labels{on("forward"), on("backward"), on("all-gather"), on("reduce-scatter"), on("all-reduce"), on("gradient to host"), on("gradient from host")}
 }
 
-// turns hands out slots: units that share take one of the shared ones in turn,
-// each of which grows to its longest unit, the others one of their own.
-type turns struct {
-	shared, next int
-	len          []int // elements of each slot
-}
-
-func (t *turns) take(n int, own bool) (slot int) {
-	if own {
-		t.len = append(t.len, n)
-		return len(t.len) - 1
+// lay gives every unit a slot: those that own says one of their own, the others
+// one of the first shared ones, in turn. It returns the elements of each slot,
+// which are those of its longest unit. A first unit that is only looked up takes
+// the turn of the last, so that the two, which are an embedding and an output
+// layer and longer than what is between them, are not both provided for: their
+// uses are a whole pass apart.
+func (r *Runner) lay(shared int, own func(*Unit) bool, slot func(*Unit) *int) (lens []int) {
+	lens = make([]int, shared)
+	var turns []*Unit
+	for _, u := range r.Units {
+		if own(u) {
+			*slot(u) = len(lens)
+			lens = append(lens, u.Layout.Len())
+		} else {
+			turns = append(turns, u)
+		}
 	}
-	slot = t.next % t.shared
-	t.next++
-	t.len[slot] = max(t.len[slot], n)
-	return slot
+	if len(turns) > 1 && turns[0].first == 0 && r.steps[0].lookup {
+		*slot(turns[0]) = (len(turns) - 2) % shared
+		lens[*slot(turns[0])] = turns[0].Layout.Len()
+		turns = turns[1:]
+	}
+	for i, u := range turns {
+		*slot(u) = i % shared
+		lens[i%shared] = max(lens[i%shared], u.Layout.Len())
+	}
+	return lens
 }
 
 // allocation collects what is allocated and what could not be.
@@ -94,27 +105,22 @@ func (a *allocation) take(d device.Device, t device.DType, n int, use device.Use
 	return b
 }
 
-// allocate gives every unit its slots and shards. The gradients of units share
-// two slots, so that one is reduced while the other is written.
+// allocate gives every unit its slots and shards.
 func (r *Runner) allocate() error {
 	p, dev, a := r.cfg.Policy, r.cfg.Device, &allocation{}
-	slots := turns{shared: p.Prefetch + 1, len: make([]int, p.Prefetch+1)}
-	grads := turns{shared: min(2, p.Prefetch+1), len: make([]int, min(2, p.Prefetch+1))}
-	for _, u := range r.Units {
-		u.slot = slots.take(u.Layout.Len(), u.whole)
-		u.dwSlot = grads.take(u.Layout.Len(), u.shared())
-	}
+	slots := r.lay(p.ParamSlots(), (*Unit).Whole, func(u *Unit) *int { return &u.slot })
+	grads := r.lay(p.GradSlots(), (*Unit).shared, func(u *Unit) *int { return &u.dwSlot })
 	if r.cfg.Micro == 0 || p.KeepGrads && r.cfg.Micro == 1 {
-		clear(grads.len) // the only micro-batch writes where the gradient is kept
+		clear(grads) // the only micro-batch writes where the gradient is kept
 	}
 	whole := device.Gathered
 	if p.KeepParams {
 		whole = device.Params
 	}
-	for _, n := range slots.len {
+	for _, n := range slots {
 		r.slots = append(r.slots, slot{buf: a.take(dev, r.cfg.DType, n, whole)})
 	}
-	for _, n := range grads.len {
+	for _, n := range grads {
 		r.grads = append(r.grads, gradSlot{buf: a.take(dev, device.F32, n, device.UnitGrads)})
 	}
 	r.allocateShards(a)

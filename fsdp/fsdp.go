@@ -30,6 +30,19 @@ type Policy struct {
 	Recompute  bool // blocks save only their input and run Forward again in Backward
 }
 
+// ParamSlots is how many slots the units that are not kept whole take in turn.
+func (p Policy) ParamSlots() int { return p.Prefetch + 1 }
+
+// GradSlots is the same for gradients of one micro-batch: with two, one is
+// reduced while the other is written. What is kept is added up by the queue that
+// writes the next, so one is enough.
+func (p Policy) GradSlots() int {
+	if p.KeepGrads {
+		return 1
+	}
+	return min(2, p.Prefetch+1)
+}
+
 // Compute is the queue modules run on.
 type Compute interface {
 	device.Queue
@@ -112,6 +125,9 @@ type labels struct{ forward, backward, gather, reduce, replicate, send, back str
 // shared says whether several steps use the unit.
 func (u *Unit) shared() bool { return u.first != u.last }
 
+// GradSlot is the slot of the unit's gradient in one micro-batch.
+func (u *Unit) GradSlot() int { return u.dwSlot }
+
 // Whole says whether the unit's parameters stay whole on the device.
 func (u *Unit) Whole() bool { return u.whole }
 
@@ -126,11 +142,15 @@ type step struct {
 	dw     []device.Buffer // views of its gradient in its gradient slot
 	kept   []device.Buffer // views of its gradient in Unit.kept
 	replay bool            // saves only its input and runs Forward again in Backward
+	lookup bool            // Backward does not read the parameters
 
 	mark  int           // the arena's height before y
 	x, y  device.Buffer // input and output in this micro-batch
 	saved nn.Saved
 }
+
+// reads says whether a pass in this direction reads the unit's parameters.
+func (s *step) reads(dir int) bool { return dir > 0 || !s.lookup }
 
 // slot is memory that holds one whole unit at a time.
 type slot struct {
@@ -176,13 +196,11 @@ func (r *Runner) Forward(bt *nn.Batch, train bool) {
 	if train {
 		r.d = r.arena.Take(r.cfg.DType, n)
 	}
-	for i := range r.cfg.Policy.Prefetch {
-		r.gather(i)
-	}
 	var x device.Buffer
+	next := 0
 	for i := range r.steps {
-		r.gather(i + r.cfg.Policy.Prefetch) // into the slot that step i-1 has left, while step i computes
-		s := r.await(i, r.steps[i].unit.labels.forward)
+		next = r.ahead(next, i, 1) // into slots that steps before i have left, while step i computes
+		s := r.await(i, 1)
 		s.mark, s.x, s.y = r.arena.Mark(), x, device.Buffer{}
 		if i+1 < len(r.steps) {
 			s.y = r.arena.Take(r.cfg.DType, n)
@@ -204,10 +222,11 @@ func (r *Runner) Forward(bt *nn.Batch, train bool) {
 // the units of its last modules in the slots, and the reduction of its
 // gradients; micro counts the step's micro-batches from 0.
 func (r *Runner) Backward(bt *nn.Batch, micro int) {
-	c, p := r.cfg.Compute, r.cfg.Policy
-	for i := len(r.steps) - 1; i >= 0; i-- {
-		r.gather(i - p.Prefetch)
-		s := r.await(i, r.steps[i].unit.labels.backward)
+	c := r.cfg.Compute
+	next := len(r.steps) - 1
+	for i := next; i >= 0; i-- {
+		next = r.ahead(next, i, -1)
+		s := r.await(i, -1)
 		if s.replay {
 			s.mod.Forward(c, r.arena, s.w, bt, s.x, s.y, &s.saved)
 		}
@@ -221,13 +240,27 @@ func (r *Runner) Backward(bt *nn.Batch, micro int) {
 	r.arena.Release(0)
 }
 
-// gather makes the unit of step i whole in its slot, on the communication
-// queue, if it is not.
-func (r *Runner) gather(i int) {
-	if i < 0 || i >= len(r.steps) {
-		return
+// ahead gathers the units of the steps from next on, in the pass's direction,
+// as far as Prefetch after step i, which is about to be issued; it stops before
+// a slot that one of the steps from i to there still needs. It returns the step
+// to go on with.
+func (r *Runner) ahead(next, i, dir int) int {
+	for ; next >= 0 && next < len(r.steps) && (next-i)*dir <= r.cfg.Policy.Prefetch; next += dir {
+		s := &r.steps[next]
+		if !s.reads(dir) {
+			continue
+		}
+		if o := r.slots[s.unit.slot].owner; o != nil && o != s.unit && (o.first-i)*dir >= 0 && (next-o.first)*dir > 0 {
+			break
+		}
+		r.gather(s.unit)
 	}
-	u := r.steps[i].unit
+	return next
+}
+
+// gather makes a unit whole in its slot, on the communication queue, if it is
+// not.
+func (r *Runner) gather(u *Unit) {
 	s := &r.slots[u.slot]
 	if s.owner == u && !u.stale {
 		return
@@ -247,15 +280,22 @@ func (r *Runner) gather(i int) {
 	s.owner, s.ready, u.stale = u, q.Mark(), false
 }
 
-// await makes the compute queue, which goes on to what label says, wait until
-// the unit of step i is whole.
-func (r *Runner) await(i int, label string) *step {
+// await makes the compute queue, which goes on to step i of a pass, wait until
+// the step's unit is whole.
+func (r *Runner) await(i, dir int) *step {
 	s := &r.steps[i]
+	label := s.unit.labels.forward
+	if dir < 0 {
+		label = s.unit.labels.backward
+	}
+	r.cfg.Compute.Label(label)
+	if !s.reads(dir) {
+		return s
+	}
 	sl := &r.slots[s.unit.slot]
 	if sl.owner != s.unit {
 		panic("fsdp: unit " + s.unit.Name + " is used before it is gathered")
 	}
-	r.cfg.Compute.Label(label)
 	r.cfg.Compute.After(sl.ready)
 	return s
 }

@@ -26,3 +26,19 @@ func resident() (peak, files int64) {
 	}
 	return peak, files
 }
+
+// machineMemory is the bytes of memory that could be taken now; 0 if the system
+// does not tell. See proc_meminfo(5).
+func machineMemory() (bytes int64) {
+	info, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(info)) {
+		key, value, _ := strings.Cut(line, ":")
+		if kB, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64); err == nil && key == "MemAvailable" {
+			bytes = kB << 10
+		}
+	}
+	return bytes
+}

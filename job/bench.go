@@ -34,7 +34,7 @@ var benchGroups = []struct {
 	run  func(*bench) error
 }{
 	{"gemm", (*bench).gemm}, {"attention", (*bench).attention}, {"optimizer", (*bench).optimizer},
-	{"collective", (*bench).collective}, {"step", (*bench).step}, {"disk", (*bench).disk},
+	{"collective", (*bench).collective}, {"step", (*bench).step}, {"forecast", (*bench).forecast}, {"disk", (*bench).disk},
 }
 
 // BenchOptions are what to measure and how long.
@@ -137,6 +137,16 @@ type sample struct {
 // gated runs the functions in turn, each of which works on so many processors,
 // until enough samples of each count or the time is over.
 func (b *bench) gated(workers int, seconds float64, fs ...func() error) ([]sample, error) {
+	runs, err := b.gatedRuns(workers, seconds, fs...)
+	var out []sample
+	for _, r := range runs {
+		out = append(out, settle(r.good, r.bad))
+	}
+	return out, err
+}
+
+// gatedRuns is gated with all its samples.
+func (b *bench) gatedRuns(workers int, seconds float64, fs ...func() error) ([]gatedRun, error) {
 	runs := make([]gatedRun, len(fs))
 	for i, f := range fs {
 		runs[i].f = f
@@ -157,11 +167,7 @@ func (b *bench) gated(workers int, seconds float64, fs ...func() error) ([]sampl
 			break
 		}
 	}
-	out := make([]sample, len(runs))
-	for i, r := range runs {
-		out[i] = settle(r.good, r.bad)
-	}
-	return out, nil
+	return runs, nil
 }
 
 // gatedRun is a function and its samples: seconds, and seconds × the peak

@@ -130,8 +130,13 @@ func (b *bench) stepOf(t device.DType, stages []int) error {
 	return nil
 }
 
-// openStep opens the job with fresh parameters.
+// openStep opens the step's job.
 func openStep(stage int, t device.DType) (ranks []*Rank, c *Config, err error) {
+	return openText(fmt.Sprintf(stepJob, stage, t))
+}
+
+// openText opens a job whose data is never read, with fresh parameters.
+func openText(body string) (ranks []*Rank, c *Config, err error) {
 	dir, err := os.MkdirTemp("", "zeroth-bench")
 	if err != nil {
 		return nil, nil, err
@@ -141,7 +146,7 @@ func openStep(stage int, t device.DType) (ranks []*Rank, c *Config, err error) {
 	if err := os.WriteFile(text, []byte("made up"), 0o600); err != nil {
 		return nil, nil, err
 	}
-	if err := os.WriteFile(file, fmt.Appendf(nil, stepJob, stage, t), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(body), 0o600); err != nil {
 		return nil, nil, err
 	}
 	if c, err = Load(file, []string{"data.text=[" + text + "]"}); err != nil {

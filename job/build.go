@@ -1,6 +1,7 @@
 package job
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -91,7 +92,7 @@ func (c *Config) sizes() cpu.Sizes {
 	m := c.Model
 	s := cpu.Sizes{
 		Type: c.Precision, Rows: c.Train.MicroBatch * m.Context, Width: m.Width, Vocab: m.Vocab,
-		Attn: device.Attn{T: m.Context, D: m.Width / m.Heads},
+		Attn: device.Attn{T: m.Context, D: m.Width / m.Heads}, Rope: m.Family == "llama",
 	}
 	for _, p := range parameters(m.network()) {
 		s.Widest = max(s.Widest, slices.Max(p.Shape))
@@ -194,6 +195,9 @@ type Seams struct {
 	Files offload.Files                                       // the disk; nil is the machine's
 	Tile  int                                                 // most elements offloaded at a time; 0 is offload's choice
 	Saves vfs.FS                                              // where checkpoints are written; nil is the machine's
+
+	dress   func(rank int, z *zero.Config) // puts something between a rank's trainer and what it is built from; may be nil
+	workers int                            // of a rank's kernels; 0 is the rank's share of the processors
 }
 
 // Open builds every rank of the job, with parameters not yet set. wrap, if not
@@ -224,7 +228,7 @@ func (c *Config) OpenWith(s Seams) ([]*Rank, error) {
 		if s.Wrap != nil {
 			g = s.Wrap(r, g)
 		}
-		rank, err := c.newRank(r, g)
+		rank, err := c.newRank(r, g, cmp.Or(s.workers, c.workers()))
 		ranks = append(ranks, rank)
 		if err == nil {
 			err = rank.open(c, plan.Arena, run, s)
@@ -241,8 +245,8 @@ func (c *Config) OpenWith(s Seams) ([]*Rank, error) {
 }
 
 // newRank makes a rank's devices and queues.
-func (c *Config) newRank(r int, g collective.Ranks) (*Rank, error) {
-	rank := &Rank{Rank: r, Device: cpu.New(c.workers()), Groups: g, timeout: c.Parallel.Timeout}
+func (c *Config) newRank(r int, g collective.Ranks, workers int) (*Rank, error) {
+	rank := &Rank{Rank: r, Device: cpu.New(workers), Groups: g, timeout: c.Parallel.Timeout}
 	rank.Device.Budget(c.Parallel.Memory)
 	if err := rank.Device.Reserve(c.sizes()); err != nil {
 		return rank, err
@@ -254,7 +258,7 @@ func (c *Config) newRank(r int, g collective.Ranks) (*Rank, error) {
 	}
 	open(rank.Device, queues[:]...)
 	if c.Zero.Offload.any() {
-		rank.Host = cpu.New(c.workers())
+		rank.Host = cpu.New(workers)
 		if err := rank.Host.Reserve(cpu.Sizes{}); err != nil {
 			return rank, err
 		}
@@ -278,6 +282,9 @@ func (r *Rank) open(c *Config, arena int, run string, s Seams) (err error) {
 	if c.Zero.Offload.disk() {
 		o.Read, o.Write = q[6], q[7]
 		o.Scratch = offload.Scratch{Files: s.Files, Dir: c.Zero.Offload.Path, Run: run, Rank: r.Rank, Timeout: c.Parallel.Timeout / 2}
+	}
+	if s.dress != nil {
+		s.dress(r.Rank, &z)
 	}
 	r.Trainer, err = zero.New(z)
 	return err

@@ -18,6 +18,8 @@ type Limits struct {
 	Disk   int64 `json:"disk"`   // bytes of disk for each rank; 0: nothing is offloaded there
 	GPU    bool  `json:"gpu"`
 	Rates  Rates `json:"rates"`
+
+	Hardware *Hardware `json:"hardware,omitempty"` // what listed choices are replayed on; nil: none are
 }
 
 func (l Limits) machine() Machine { return Machine{GPU: l.GPU, Memory: l.Memory} }
@@ -29,7 +31,8 @@ type Choice struct {
 	Needs     Footprint
 	Low, High int64 // estimates of what is outside, bytes
 	Cost      Cost
-	Rehearsed bool // Needs is that of a dry run
+	Rehearsed bool      // Needs is that of a dry run
+	Forecast  *Forecast // nil: it was not replayed
 
 	limits Limits
 }
@@ -91,8 +94,8 @@ const listed = 8
 
 // Fit searches the stages, shard groups, micro-batches, recomputing, prefetch,
 // chunks of the loss and offloading by closed forms, and rehearses what it
-// answers. The sequences of a step stay the job's if the ranks divide them, else
-// those of a rank do.
+// answers, for its time too where the hardware is known. The sequences of a step
+// stay the job's if the ranks divide them, else those of a rank do.
 func (c *Config) Fit(l Limits) (*Fit, error) {
 	s := c.search(l)
 	f := &Fit{Limits: l, Job: s.choice(s.job), Tried: len(s.all)}
@@ -117,7 +120,16 @@ func (c *Config) Fit(l Limits) (*Fit, error) {
 			return nil, err
 		}
 	}
+	slices.SortStableFunc(f.Fits, order)
 	return f, nil
+}
+
+// Seconds is how long a step takes: as a replay has it, or by the closed form.
+func (c *Choice) Seconds() float64 {
+	if c.Forecast != nil {
+		return c.Forecast.Seconds
+	}
+	return c.Cost.Seconds()
 }
 
 // better prefers what fits, of that the faster, and of what does not fit what
@@ -135,7 +147,7 @@ func better(a, b *Choice) bool {
 // order is by time; of two alike, to a thousandth, by what is changed least,
 // then by memory.
 func order(a, b *Choice) int {
-	if x, y := a.Cost.Seconds(), b.Cost.Seconds(); x < y*0.999 || y < x*0.999 {
+	if x, y := a.Seconds(), b.Seconds(); x < y*0.999 || y < x*0.999 {
 		return cmp.Compare(x, y)
 	}
 	return cmp.Or(
@@ -155,7 +167,10 @@ func (c *Choice) rehearse() error {
 		panic(fmt.Sprintf("job: closed forms say %+v and %d bytes sent, a rehearsal %+v and %d", c.Needs, c.Cost.Sent, got, p.Sent))
 	}
 	c.Rehearsed = true
-	return nil
+	if c.limits.Hardware != nil {
+		c.Forecast, err = c.Config.Forecast(c.limits.Hardware)
+	}
+	return err
 }
 
 // search is one call of Fit.
@@ -295,7 +310,12 @@ func divisors(n int) (list []int) {
 }
 
 func (s *search) choice(x *Config) *Choice {
-	c := &Choice{Config: x, Cost: x.cost(s.model, s.units, s.limits.Rates), limits: s.limits}
+	rates := s.limits.Rates
+	if h := s.limits.Hardware; h != nil {
+		mesh := x.Mesh()
+		rates.Link, rates.Apart = h.bus(group{mesh.Shard, 1}), h.bus(group{mesh.Replicate, mesh.Shard})
+	}
+	c := &Choice{Config: x, Cost: x.cost(s.model, s.units, rates), limits: s.limits}
 	c.Needs = x.closed(s.units, s.workspace(x), x.HostWorkspace())
 	c.Low, c.High = sum(x.outside(s.limits.machine()))
 	c.Sets = s.job.differs(x)

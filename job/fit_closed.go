@@ -20,7 +20,7 @@ func unitSizes(m *nn.Model) (sizes []zero.UnitSize) {
 		for _, p := range mod.Params() {
 			n += p.Numel()
 		}
-		sizes = append(sizes, zero.UnitSize{Numel: n})
+		sizes = append(sizes, zero.UnitSize{Numel: n, Lookup: i == 0 && m.Lookup})
 	}
 	return sizes
 }

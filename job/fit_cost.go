@@ -1,6 +1,7 @@
 package job
 
 import (
+	"cmp"
 	"slices"
 
 	"zeroth/nn"
@@ -11,7 +12,8 @@ import (
 // last three are a rank's share of what its machine has.
 type Rates struct {
 	Flops  float64 `json:"flops"`       // floating-point operations that products of matrices come to
-	Link   float64 `json:"link"`        // bytes sent to other ranks, and received at the same time
+	Link   float64 `json:"link"`        // bytes sent to other ranks of a shard group, and received at the same time
+	Apart  float64 `json:"link_apart"`  // the same to replicas; 0: as Link
 	Host   float64 `json:"host_link"`   // bytes between device and host memory, each way
 	Memory float64 `json:"host_memory"` // bytes the host's kernels read and write
 	Disk   float64 `json:"disk"`        // bytes to or from the disk
@@ -51,16 +53,17 @@ func (c *Config) cost(m *nn.Model, units []zero.UnitSize, r Rates) (cost Cost) {
 	}
 	cost.Flops = micro * float64(t.Accumulate)
 	cost.Compute = cost.Flops / r.Flops
-	once, each := c.sent(units)
-	cost.Sent = once + each
+	apart, once, each := c.sent(units)
+	cost.Sent = apart + once + each
+	sending := float64(once)/r.Link + float64(apart)/cmp.Or(r.Apart, r.Link)
 	traffic := float64(each)/r.Link + c.moved(units, r, &cost) // of all micro-batches
 	if c.Zero.Prefetch == 0 {
-		cost.Exposed = float64(once)/r.Link + traffic
+		cost.Exposed = sending + traffic
 		return cost
 	}
 	cost.Exposed = max(0, traffic-cost.Compute)
 	hidden := max(0, cost.Compute-traffic) / float64(t.Accumulate) // the micro-batch that sends what is sent once
-	cost.Exposed += max(0, float64(once)/r.Link-hidden)
+	cost.Exposed += max(0, sending-hidden)
 	return cost
 }
 
@@ -124,36 +127,61 @@ func matmuls(m *nn.Model) (blocks, ends float64) {
 }
 
 // gathers are how often each unit is gathered in a step: once if it stays whole,
-// else for every pass, less where it is still in its slot when passes turn
-// around.
+// else for every pass that reads it, less where it is still in its slot when
+// passes turn around. Micro-batches after the first are alike.
 func (c *Config) gathers(units []zero.UnitSize) []int64 {
-	p, passes := zero.Stage(c.Zero.Stage).Policy(c.Zero.Prefetch, false), int64(c.Train.Accumulate)
-	times := make([]int64, len(units))
+	p, times := zero.Stage(c.Zero.Stage).Policy(c.Zero.Prefetch, false), make([]int64, len(units))
 	var turn []int
 	for i, u := range units {
 		times[i] = 1
 		if !p.KeepParams && !u.Shared {
-			times[i] = 2 * passes
+			times[i] = 0
 			turn = append(turn, i)
 		}
 	}
-	for i := range min(p.Prefetch+1, len(turn)) {
-		times[turn[len(turn)-1-i]] -= passes
-		times[turn[i]] -= passes - 1
+	lookup := len(turn) > 0 && units[turn[0]].Lookup
+	slots := p.ParamSlots()
+	in := make([]int, slots)
+	for i := range in {
+		in[i] = -1
+	}
+	pass := func(k int, times int64) (gathered int64) { // of the unit whose turn is k
+		slot := k
+		if lookup {
+			slot = k - 1
+			if k == 0 {
+				slot = max(0, len(turn)-2)
+			}
+		}
+		if in[slot%slots] == k {
+			return 0
+		}
+		in[slot%slots] = k
+		return times
+	}
+	for _, alike := range []int64{1, int64(c.Train.Accumulate) - 1} {
+		for k, u := range turn {
+			times[u] += pass(k, alike)
+		}
+		for k := len(turn) - 1; k >= 0; k-- {
+			if k > 0 || !lookup {
+				times[turn[k]] += pass(k, alike)
+			}
+		}
 	}
 	return times
 }
 
-// sent is the bytes a rank sends around rings: once in a step, and in all
-// micro-batches together.
-func (c *Config) sent(units []zero.UnitSize) (once, each int64) {
+// sent is the bytes a rank sends around rings: between replicas and inside its
+// shard group once in a step, and there in all micro-batches together.
+func (c *Config) sent(units []zero.UnitSize) (apart, once, each int64) {
 	mesh, p := c.Mesh(), zero.Stage(c.Zero.Stage).Policy(c.Zero.Prefetch, false)
 	S, R, e := int64(mesh.Shard), int64(mesh.Replicate), int64(c.Precision.Size())
 	gathers := c.gathers(units)
 	for i, u := range units {
 		part := c.part(u)
 		gather, reduce := gathers[i]*e*part*(S-1), 4*part*(S-1)
-		once += 2 * (4 * part / R * (R - 1)) // between replicas
+		apart += 2 * (4 * part / R * (R - 1))
 		if p.KeepParams || u.Shared {
 			once += gather
 		} else {
@@ -165,5 +193,5 @@ func (c *Config) sent(units []zero.UnitSize) (once, each int64) {
 			each += int64(c.Train.Accumulate) * reduce
 		}
 	}
-	return once, each
+	return apart, once, each
 }

@@ -18,11 +18,11 @@ func (f *Fit) Print(out io.Writer) error {
 	for _, line := range l.lines() {
 		fmt.Fprintln(&b, line)
 	}
-	t := columns{align: "lllllrrlrrrl"}
-	t.add("", "stage", "shard", "micro-batch", "recompute", "prefetch", "loss chunk", "offload", "allocated", "free", "time", "")
+	t := columns{align: "lllllrrlrrrrrl"}
+	t.add("", "stage", "shard", "micro-batch", "recompute", "prefetch", "loss chunk", "offload", "allocated", "free", "time", "step", "MFU", "")
 	var fastest float64
 	for _, x := range f.Fits {
-		if s := x.Cost.Seconds(); fastest == 0 || s < fastest {
+		if s := x.Seconds(); fastest == 0 || s < fastest {
 			fastest = s
 		}
 	}
@@ -50,7 +50,11 @@ func (f *Fit) row(t *columns, word string, x *Choice, fastest float64) {
 		free += " to " + byteSize(high)
 	}
 	if fastest > 0 {
-		time = fmt.Sprintf("%.2f", x.Cost.Seconds()/fastest)
+		time = fmt.Sprintf("%.2f", x.Seconds()/fastest)
+	}
+	step, used := "-", "-"
+	if x.Forecast != nil {
+		step, used = seconds(x.Forecast.Seconds), fmt.Sprintf("%.0f %%", 100*x.Forecast.Used)
 	}
 	switch {
 	case low < 0 && high >= 0:
@@ -61,7 +65,7 @@ func (f *Fit) row(t *columns, word string, x *Choice, fastest float64) {
 		why = x.spends()
 	}
 	t.add(word, fmt.Sprint(c.Zero.Stage), fmt.Sprintf("%d × %d", mesh.Shard, mesh.Replicate), fmt.Sprintf("%d × %d", c.Train.MicroBatch, c.Train.Accumulate),
-		c.Zero.Recompute, fmt.Sprint(c.Zero.Prefetch), fmt.Sprint(c.Train.LossChunk), cmp.Or(c.Zero.Offload.String(), "-"), byteSize(x.Needs.Device.Total()), free, time, why)
+		c.Zero.Recompute, fmt.Sprint(c.Zero.Prefetch), fmt.Sprint(c.Train.LossChunk), cmp.Or(c.Zero.Offload.String(), "-"), byteSize(x.Needs.Device.Total()), free, time, step, used, why)
 }
 
 // lines are the limits in words.
@@ -75,6 +79,9 @@ func (l Limits) lines() []string {
 	if l.Disk > 0 {
 		words += fmt.Sprintf(" and %s of disk", bothUnits(l.Disk))
 		rates += fmt.Sprintf(", %s/s to disk", decimalSize(int64(l.Rates.Disk)))
+	}
+	if l.Hardware != nil {
+		return []string{words, fmt.Sprintf("on      %s: %s", l.Hardware.Name, l.Hardware.summary())}
 	}
 	return []string{words, rates + ": for the relative times alone"}
 }
@@ -91,12 +98,15 @@ func (c *Choice) spends() string {
 	if c.Cost.Again > 0 {
 		words = append(words, fmt.Sprintf("%.0f %% recomputed", 100*c.Cost.Again/(c.Cost.Flops-c.Cost.Again)))
 	}
-	s := c.Cost.Seconds()
-	if c.Cost.Exposed > 0.005*s {
-		words = append(words, fmt.Sprintf("%.0f %% waiting", 100*c.Cost.Exposed/s))
+	s, waits, updates := c.Cost.Seconds(), c.Cost.Exposed, c.Cost.Update
+	if f := c.Forecast; f != nil {
+		s, waits, updates = f.Seconds, f.Exposed, f.Offload
 	}
-	if c.Cost.Update > 0 {
-		words = append(words, fmt.Sprintf("%.0f %% updating, %s of host memory", 100*c.Cost.Update/s, byteSize(c.Needs.Host.Total())))
+	if waits > 0.005*s {
+		words = append(words, fmt.Sprintf("%.0f %% waiting", 100*waits/s))
+	}
+	if updates > 0 {
+		words = append(words, fmt.Sprintf("%.0f %% updating, %s of host memory", 100*updates/s, byteSize(c.Needs.Host.Total())))
 	}
 	if c.Needs.Disk > 0 {
 		words = append(words, byteSize(c.Needs.Disk)+" of disk")
@@ -157,11 +167,12 @@ func (c *Choice) MarshalJSON() ([]byte, error) {
 		Binding    string           `json:"binding"`
 		Seconds    float64          `json:"seconds"`
 		Cost       Cost             `json:"cost"`
+		Forecast   *Forecast        `json:"forecast,omitempty"`
 		Rehearsed  bool             `json:"rehearsed"`
 	}{
 		c.Fits(), x.Zero.Stage, mesh.Shard, mesh.Replicate, x.Train.MicroBatch, x.Train.Accumulate, x.Zero.Recompute, x.Zero.Prefetch,
 		x.Train.LossChunk, x.Zero.Offload.Optimizer, x.Zero.Offload.Parameters, c.Sets, c.Needs.Device.Total(), by,
-		c.Needs.Host.Total(), c.Needs.Disk, low, high, binding, c.Cost.Seconds(), c.Cost, c.Rehearsed,
+		c.Needs.Host.Total(), c.Needs.Disk, low, high, binding, c.Seconds(), c.Cost, c.Forecast, c.Rehearsed,
 	})
 }
 

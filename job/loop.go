@@ -56,6 +56,8 @@ func ResumeWith(ctx context.Context, c *Config, out, which string, obs Observer,
 	}
 	defer start.close()
 	c.Model.tokensOf(start)
+	seen := observationOf(ctx)
+	s.dress = seen.dress
 	ranks, err := c.OpenWith(s)
 	if err != nil {
 		return err
@@ -76,11 +78,20 @@ func ResumeWith(ctx context.Context, c *Config, out, which string, obs Observer,
 		}
 	}
 	trace := traceOf(ctx)
-	trace.attach(ranks)
+	if trace != nil {
+		p, err := c.Plan(Machine{})
+		if err != nil {
+			return err
+		}
+		trace.attach(ranks, p)
+	}
 	stopped, err := c.train(ctx, ranks, set, start, rec)
 	trace.detach(ranks)
 	if err != nil && !slices.ContainsFunc(ranks, func(r *Rank) bool { return r.lost.Load() }) {
 		finishSaves(ranks, func(end saved) { rec.Note(end.String()) })
+	}
+	if err == nil {
+		err = seen.compare(c)
 	}
 	if err == nil {
 		err = c.export(ranks, filepath.Join(out, modelFolder))
@@ -320,11 +331,14 @@ func (l *loop) run(ctx context.Context) (stopped bool, err error) {
 	for l.at < l.c.Train.Steps && !stopped {
 		t.WantStop = ctx.Err() != nil
 		lr := l.schedule.At(t.Updates)
+		seen := observationOf(ctx)
+		seen.begin(l)
 		stats, err := t.Step(l.fill, lr)
 		if err != nil {
 			return false, err
 		}
 		l.advance()
+		seen.end(l)
 		now := time.Now()
 		traceOf(ctx).step(l.rank.Rank, l.at, last, now)
 		if err := l.report(stats, lr, now.Sub(last)); err != nil {

@@ -127,6 +127,8 @@ type Plan struct {
 	Timeline   []*Moment    // in the order of issue; of many micro-batches the first two and the last
 	Sent       int64        // bytes a rank sends in a step, around rings
 	Outside    []Estimate   // of what is not in Allocated
+	Forecast   *Forecast    // of a step's time; nil where none was asked for
+	Measured   *Measured    // of a run; nil where there was none
 }
 
 // Machine is what a job is planned for. The zero Machine is this one.

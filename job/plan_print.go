@@ -114,6 +114,12 @@ func (p *Plan) footer() []string {
 	for _, e := range p.Outside {
 		lines = append(lines, fmt.Sprintf("outside %s: estimated %s to %s (%s)", e.Name, byteSize(e.Low), byteSize(e.High), e.Source))
 	}
+	if m := p.Measured; m != nil {
+		lines = append(lines, m.line(p))
+	}
+	if p.Forecast != nil {
+		lines = append(lines, p.Forecast.lines()...)
+	}
 	if m := p.Machine.Memory; m > 0 {
 		verdict := p.verdict()
 		switch {
@@ -215,9 +221,10 @@ func (p *Plan) MarshalJSON() ([]byte, error) {
 		Host       int64      `json:"host,omitempty"`
 		Disk       int64      `json:"disk,omitempty"`
 		Sent       int64      `json:"sent_bytes_a_step"`
+		Forecast   *Forecast  `json:"forecast,omitempty"`
 	}{
 		p.Model, p.Parameters, mesh.World(), mesh.Shard, mesh.Replicate, c.Zero.Stage, c.Precision.String(), c.Zero.Recompute,
 		c.Train.MicroBatch, c.Train.Accumulate, c.Model.Context,
-		p.Allocated.Total(), p.AtRest.Total(), p.Peak.InUse.Total(), p.Peak.Name, p.Padding, p.Rows(), p.Outside, p.Machine.Memory, p.verdict(), p.Host.Total(), p.Disk, p.Sent,
+		p.Allocated.Total(), p.AtRest.Total(), p.Peak.InUse.Total(), p.Peak.Name, p.Padding, p.Rows(), p.Outside, p.Machine.Memory, p.verdict(), p.Host.Total(), p.Disk, p.Sent, p.Forecast,
 	})
 }

@@ -5,7 +5,6 @@ import (
 
 	"zeroth/collective"
 	"zeroth/device"
-	"zeroth/device/dry"
 	"zeroth/nn"
 )
 
@@ -50,7 +49,9 @@ func (m *watchedModule) Forward(q nn.Ops, mem nn.Scratch, w []device.Buffer, bt 
 // Backward implements nn.Module.
 func (m *watchedModule) Backward(q nn.Ops, mem nn.Scratch, w, dw []device.Buffer, bt *nn.Batch, x, d device.Buffer, s *nn.Saved) {
 	m.w.at = nil
-	m.w.hold(m.unit)
+	if m.at > 0 || !m.w.lookup {
+		m.w.hold(m.unit)
+	}
 	m.w.gradient(m.unit)
 	m.w.event(backward, m.unit.name, m.at)
 	m.Module.Backward(q, &watchedScratch{mem, m, bt, WorkSpace}, w, dw, bt, x, d, s)
@@ -91,7 +92,7 @@ func (s *watchedScratch) Release(to int) {
 // watchedQueue is a queue on which units are gathered, reduced and updated. Its
 // labels tell which and what: "unit h.3: update".
 type watchedQueue struct {
-	dry.Queue
+	ops
 	w     *watch
 	label string
 }
@@ -102,6 +103,7 @@ func (q *watchedQueue) Label(what string) {
 		return
 	}
 	q.label = what
+	q.ops.Label(what)
 	u, work := q.unit()
 	if u == nil || work != string(norming) && work != string(updating) {
 		return
@@ -129,6 +131,7 @@ type watchedGroup struct {
 
 // AllGather implements collective.Group.
 func (g *watchedGroup) AllGather(q device.Queue, b device.Buffer) {
+	g.Group.AllGather(q, b)
 	g.send(b)
 	u, _ := q.(*watchedQueue).unit()
 	if g.phases[0] == "" {
@@ -142,6 +145,7 @@ func (g *watchedGroup) AllGather(q device.Queue, b device.Buffer) {
 
 // ReduceScatter implements collective.Group.
 func (g *watchedGroup) ReduceScatter(q device.Queue, b device.Buffer) {
+	g.Group.ReduceScatter(q, b)
 	g.send(b)
 	u, _ := q.(*watchedQueue).unit()
 	g.event(g.phases[1], u)

@@ -10,7 +10,8 @@ import (
 
 // watch stands between a rehearsed schedule and the device that only counts,
 // and writes down what is in use at each of its events: it is every module,
-// every queue and every group of the rehearsal. The schedule does not know.
+// every queue and every group of the rehearsal. The schedule does not know. It
+// stands as well between the schedule of a run and its devices.
 //
 // Events are in the order in which work is issued. Work on other queues takes
 // time: a gathered unit is in use from its gather on, a reduced gradient until
@@ -22,16 +23,18 @@ type watch struct {
 	modules int
 	shard   int // ranks of a shard group
 	vocab   int
+	lookup  bool  // the first module's backward pass does not read its unit
 	size    int64 // bytes of a parameter in use
 	units   map[string]*watchedUnit
 
+	on      bool // events are written down
 	now     Amounts
 	arena   []segment // what was taken and not given back, from the bottom
 	micro   int
-	back    bool           // the forward pass of the micro-batch is over
-	passed  bool           // and the backward pass
-	slots   []*watchedUnit // whose gradients are in the slots that units take in turn; nil in empty ones
-	at      *Moment        // of the event that goes on; nil between events, or where none are kept
+	back    bool                 // the forward pass of the micro-batch is over
+	passed  bool                 // and the backward pass
+	slots   map[int]*watchedUnit // whose gradients are in slots
+	at      *Moment              // of the event that goes on; nil between events, or where none are kept
 	moments []*Moment
 	sent    int64 // bytes the rank has sent
 }
@@ -42,7 +45,7 @@ type watchedUnit struct {
 	whole, part int64 // elements: of the padded unit, of a shard
 	shared      bool  // several modules use it
 	first, last int   // modules that do
-	turn        int   // the slot of its gradient in one micro-batch, if it is not shared
+	slot        int   // of its gradient in one micro-batch
 
 	held    bool // its parameters are in a slot, and in use
 	left    int  // moments there were when its last use ended, while its slot still has it; else -1
@@ -60,24 +63,17 @@ type segment struct {
 
 // newWatch takes the place of what a rehearsal runs on.
 func newWatch(z *zero.Config) *watch {
-	w := &watch{policy: z.Policy, micros: z.Micro, modules: len(z.Model.Modules), shard: z.Groups.Shard.Size(), vocab: z.Model.Vocab, size: int64(z.DType.Size()), units: map[string]*watchedUnit{}}
+	w := &watch{policy: z.Policy, micros: z.Micro, modules: len(z.Model.Modules), shard: z.Groups.Shard.Size(), vocab: z.Model.Vocab, size: int64(z.DType.Size()), units: map[string]*watchedUnit{}, slots: map[int]*watchedUnit{}, lookup: z.Model.Lookup}
 	m := *z.Model
 	m.Modules = nil
 	for i, mod := range z.Model.Modules {
 		m.Modules = append(m.Modules, &watchedModule{Module: mod, w: w, at: i, unit: w.use(m.Units[i], i), end: i+1 == len(m.Units)})
 	}
 	z.Model = &m
-	w.slots = make([]*watchedUnit, min(2, w.policy.Prefetch+1))
-	turn := 0
-	for i, name := range m.Units {
-		if u := w.units[name]; !u.shared && u.first == i {
-			u.turn = turn % len(w.slots)
-			turn++
-		}
-	}
-	z.Comm, z.Update = &watchedQueue{w: w}, &watchedQueue{w: w}
+	queue := func(q any) *watchedQueue { return &watchedQueue{ops: q.(ops), w: w} }
+	z.Comm, z.Update = queue(z.Comm), queue(z.Update)
 	if z.HostUpdate != nil {
-		z.HostUpdate = &watchedQueue{w: w}
+		z.HostUpdate = queue(z.HostUpdate)
 	}
 	z.Groups.Shard = &watchedGroup{Group: z.Groups.Shard, w: w, phases: [2]Phase{gathering, reducing}}
 	z.Groups.Replica = &watchedGroup{Group: z.Groups.Replica, w: w, phases: [2]Phase{"", replicating}}
@@ -96,11 +92,14 @@ func (w *watch) use(name string, module int) *watchedUnit {
 	return u
 }
 
-// begin is told what was allocated, before the step is rehearsed.
+// begin is told what was allocated, before the step that is watched.
 func (w *watch) begin(units []*fsdp.Unit, allocated device.Bytes) {
+	w.on, w.arena, w.micro, w.back, w.passed, w.at, w.moments, w.sent = true, nil, 0, false, false, nil, nil, 0
+	clear(w.slots)
 	for _, u := range units {
 		x := w.units[u.Name]
-		x.whole, x.part, x.away = int64(u.Layout.Len()), int64(u.Layout.ShardLen()), u.GradAway
+		x.held, x.left, x.slotted, x.kept, x.reduced = false, -1, false, false, false
+		x.whole, x.part, x.away, x.slot = int64(u.Layout.Len()), int64(u.Layout.ShardLen()), u.GradAway, u.GradSlot()
 	}
 	w.now = atRest(allocated)
 }
@@ -109,7 +108,7 @@ func (w *watch) begin(units []*fsdp.Unit, allocated device.Bytes) {
 // the second, and none of theirs is kept.
 func (w *watch) event(p Phase, unit string, module int) {
 	w.at = nil
-	if w.micro >= 2 && w.micro < w.micros-1 {
+	if !w.on || w.micro >= 2 && w.micro < w.micros-1 {
 		return
 	}
 	w.at = &Moment{Phase: p, Unit: unit, Micro: w.micro, module: module, InUse: w.now}
@@ -205,20 +204,18 @@ func (w *watch) gradient(u *watchedUnit) {
 	if u.slotted {
 		return
 	}
-	if !u.shared {
-		if before := w.slots[u.turn]; before != nil {
-			w.unslot(before)
-		}
-		w.slots[u.turn] = u
+	if before := w.slots[u.slot]; before != nil {
+		w.unslot(before)
 	}
+	w.slots[u.slot] = u
 	u.slotted = true
 	w.add(UnitGradients, 4*u.whole)
 }
 
 // unslot notes that the gradient in a unit's slot is no longer needed.
 func (w *watch) unslot(u *watchedUnit) {
-	if !u.shared && w.slots[u.turn] == u {
-		w.slots[u.turn] = nil
+	if w.slots[u.slot] == u {
+		w.slots[u.slot] = nil
 	}
 	if u.slotted {
 		u.slotted = false

@@ -35,17 +35,22 @@ func (p *Plan) used() (list []Category) {
 }
 
 // WriteCSV writes a line for every event: what it is, the bytes in use in each
-// category at its highest instant, their sum, and what is allocated.
+// category at its highest instant, their sum, and what is allocated; of a run,
+// also what it had in use and allocated.
 func (p *Plan) WriteCSV(out io.Writer) error {
 	w := csv.NewWriter(out)
 	head := []string{"event", "phase", "unit", "micro_batch"}
 	for c := range Categories {
 		head = append(head, c.String())
 	}
-	lines := [][]string{append(head, "in_use", "allocated")}
+	head = append(head, "in_use", "allocated")
+	if p.Measured != nil {
+		head = append(head, "measured_in_use", "measured_allocated")
+	}
+	lines := [][]string{head}
 	for i, m := range p.Timeline {
 		line := []string{strconv.Itoa(i), string(m.Phase), m.Unit, strconv.Itoa(m.Micro)}
-		for _, n := range append(m.InUse[:], m.InUse.Total(), p.Allocated.Total()) {
+		for _, n := range append(append(m.InUse[:], m.InUse.Total(), p.Allocated.Total()), p.Measured.at(i)...) {
 			line = append(line, strconv.FormatInt(n, 10))
 		}
 		lines = append(lines, line)
@@ -57,7 +62,8 @@ func (p *Plan) WriteCSV(out io.Writer) error {
 }
 
 // WriteSVG draws what is in use at every event, one category upon the other,
-// under the line of what is allocated. The path's extension is the format.
+// under the line of what is allocated, and what a
+// run had in use as a line upon them. The path's extension is the format.
 func (p *Plan) WriteSVG(path string) error {
 	pl := plot.New()
 	pl.Title.Text = fmt.Sprintf("%s, %d ranks, stage %d: a rank's memory in one step", p.Model, p.Config.Parallel.Ranks, p.Config.Zero.Stage)
@@ -82,6 +88,20 @@ func (p *Plan) WriteSVG(path string) error {
 		areas, below = append(areas, area), top
 	}
 	all, n := float64(p.Allocated.Total())/unit, float64(len(p.Timeline))
+	if p.Measured != nil {
+		var xy plotter.XYs
+		for i, m := range p.Measured.Timeline {
+			y := float64(m.InUse.Total()) / unit
+			xy = append(xy, plotter.XY{X: float64(i), Y: y}, plotter.XY{X: float64(i + 1), Y: y})
+		}
+		measured, err := plotter.NewLine(xy)
+		if err != nil {
+			return fmt.Errorf("timeline: %w", err)
+		}
+		measured.Width = vg.Points(1.2)
+		pl.Add(measured)
+		pl.Legend.Add("measured: in use in step "+strconv.Itoa(p.Measured.Step)+" of a run", measured)
+	}
 	allocated, err := plotter.NewLine(plotter.XYs{{X: 0, Y: all}, {X: n, Y: all}})
 	if err != nil {
 		return fmt.Errorf("timeline: %w", err)

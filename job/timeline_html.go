@@ -31,6 +31,7 @@ type pageData struct {
 	Peak       int            `json:"peak"` // an event
 	Categories []pageCategory `json:"categories"`
 	Events     []pageEvent    `json:"events"`
+	Measured   []int64        `json:"measured,omitempty"` // bytes a run had in use at each event
 }
 
 type pageCategory struct {
@@ -76,6 +77,11 @@ func (p *Plan) pageData() pageData {
 			e.Bytes = append(e.Bytes, m.InUse[c])
 		}
 		d.Events = append(d.Events, e)
+	}
+	if p.Measured != nil {
+		for _, m := range p.Measured.Timeline {
+			d.Measured = append(d.Measured, m.InUse.Total())
+		}
 	}
 	return d
 }

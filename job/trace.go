@@ -15,10 +15,12 @@ import (
 // Trace records what the queues of every rank do: the last tracedSpans tasks
 // of each, in memory that is taken at once. Write writes it for viewers of
 // Chrome's trace format (ui.perfetto.dev): a process for each rank, a thread for
-// each queue and one for the steps.
+// each queue and one for the steps, and
+// counters of the memory in use, by category.
 type Trace struct {
 	origin time.Time
 	ranks  [][]*track // by rank: its queues, compute and comm first, then the steps
+	plan   *Plan      // of the memory that is in use the while; nil: it is not shown
 }
 
 // tracedSpans is how many tasks of a queue are kept, 48 bytes each: about a
@@ -70,10 +72,11 @@ func traceOf(ctx context.Context) *Trace {
 }
 
 // attach starts to record the queues of all ranks, which are idle.
-func (t *Trace) attach(ranks []*Rank) {
+func (t *Trace) attach(ranks []*Rank, p *Plan) {
 	if t == nil {
 		return
 	}
+	t.plan = p
 	for _, r := range ranks {
 		var tracks []*track
 		for _, q := range r.Queues {
@@ -256,6 +259,9 @@ func (t *Trace) Write(w io.Writer) error {
 					s.task, k.name, rank, tid, float64(s.start)/1e3, float64(s.end-s.start)/1e3, s.label)
 			}
 		}
+	}
+	for rank, tracks := range t.ranks {
+		t.memory(event, rank, tracks)
 	}
 	b.WriteString("\n]}\n")
 	return b.Flush()

@@ -2,8 +2,11 @@ package job
 
 import (
 	"context"
+	"encoding/csv"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -117,6 +120,97 @@ func TestTraceOfARun(t *testing.T) {
 		}
 		if traced {
 			checkTrace(t, tr)
+			checkCounters(t, tr.Write, c, 2, 4)
+		}
+	}
+}
+
+// Counters of a trace show the plan: in every step the peak is reached, and what
+// is allocated is never exceeded; also of many micro-batches, and of a forecast.
+// A step may begin while the gradients of the last are still in use, which no
+// plan of a single step has.
+func TestCounters(t *testing.T) {
+	dir := t.TempDir()
+	text := filepath.Join(dir, "a.txt")
+	if err := os.WriteFile(text, []byte(strings.Repeat("to be, or not to be; ", 300)), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "j.yaml")
+	if err := os.WriteFile(file, []byte("data: {text: ["+text+"]}\n"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	for i, sets := range [][]string{
+		{"zero.stage=3", "zero.recompute=block", "train.accumulate=5"},
+		{"zero.stage=1", "train.accumulate=3", "model.family=llama"},
+		{"zero.stage=0"},
+		{"zero.stage=2", "zero.offload.optimizer=host", "train.accumulate=2"},
+	} {
+		c, err := Load(file, append([]string{"model.layers=3", "model.heads=2", "model.width=32", "model.context=8",
+			"train.micro_batch=1", "train.steps=4", "parallel.ranks=2", "train.eval_every=2"}, sets...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		tr := NewTrace()
+		if err := Train(WithTrace(t.Context(), tr), c, filepath.Join(dir, fmt.Sprint(i)), Observers{}); err != nil {
+			t.Fatal(err)
+		}
+		checkCounters(t, tr.Write, c, 2, 4)
+		h, err := OpenHardware("h100")
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := c.Plan(Machine{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p.Forecast, err = c.Forecast(&Hardware{Name: "any", Flops: map[string]float64{"bf16": 1e6}, Memory: 1e6, Links: h.Links, HostLink: 1e6, HostMemory: 1e6}); err != nil {
+			t.Fatal(err)
+		}
+		checkCounters(t, p.WriteTrace, p.Forecast.of, 1, replayed)
+	}
+}
+
+func checkCounters(t *testing.T, write func(io.Writer) error, c *Config, ranks, steps int) {
+	t.Helper()
+	var text strings.Builder
+	if err := write(&text); err != nil {
+		t.Fatal(err)
+	}
+	var got struct {
+		TraceEvents []struct {
+			Name, Ph string
+			Pid      int
+			Ts       float64
+			Args     map[string]any
+		}
+	}
+	if err := json.Unmarshal([]byte(text.String()), &got); err != nil {
+		t.Fatal(err)
+	}
+	p, err := c.Plan(Machine{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	peaks, last := make([]int, ranks), make([]int64, ranks)
+	for _, e := range got.TraceEvents {
+		if e.Ph != "C" {
+			continue
+		}
+		var sum int64
+		for _, n := range e.Args {
+			sum += int64(n.(float64))
+		}
+		if sum > p.Allocated.Total() || e.Args[Params.String()] != float64(p.AtRest[Params]) {
+			t.Errorf("%d bytes in use at %v, allocated are %d", sum, e.Ts, p.Allocated.Total())
+		}
+		if sum == p.Peak.InUse.Total() && last[e.Pid] != sum {
+			peaks[e.Pid]++
+		}
+		last[e.Pid] = sum
+	}
+	for rank, n := range peaks {
+		if n < steps {
+			t.Errorf("%v: rank %d comes to its peak %d times in %d steps", c.Zero, rank, n, steps)
 		}
 	}
 }
@@ -159,5 +253,70 @@ func checkTrace(t *testing.T, tr *Trace) {
 	}
 	if n := strings.Count(text.String(), `"name":"step `); n != 2*4 {
 		t.Errorf("%d steps in the trace, want 4 of 2 ranks", n)
+	}
+}
+
+// A run has in use, in each category, what was planned, at every event of its
+// step, whatever the job; and the files show it.
+func TestMeasuredIsPlanned(t *testing.T) {
+	dir := t.TempDir()
+	text := filepath.Join(dir, "a.txt")
+	if err := os.WriteFile(text, []byte(strings.Repeat("to be, or not to be; ", 300)), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "j.yaml")
+	if err := os.WriteFile(file, []byte("data: {text: ["+text+"]}\n"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	for i, sets := range [][]string{
+		{"zero.stage=3", "zero.recompute=block", "train.accumulate=4"},
+		{"zero.stage=3", "zero.prefetch=2", "model.family=llama", "train.accumulate=2", "precision=fp32"},
+		{"zero.stage=1", "train.accumulate=3", "train.loss_chunk=5"},
+		{"zero.stage=0", "train.steps=1"},
+		{"zero.stage=2", "parallel.ranks=4", "parallel.replicate=2"},
+		{"zero.stage=3", "zero.offload.optimizer=host", "zero.offload.parameters=host", "train.accumulate=2"},
+		{"zero.stage=1", "zero.offload.optimizer=disk", "zero.offload.path=" + dir, "checkpoint.every=1"},
+	} {
+		c, err := Load(file, append([]string{"model.layers=3", "model.heads=2", "model.width=32", "model.context=8",
+			"train.micro_batch=2", "train.steps=3", "parallel.ranks=2", "train.eval_every=1"}, sets...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := &Observation{}
+		if err := Train(WithObservation(t.Context(), o), c, filepath.Join(dir, fmt.Sprint(i)), Observers{}); err != nil {
+			t.Fatal(err)
+		}
+		m := o.Plan.Measured
+		if m == nil || m.Step != 1 || m.Allocated != o.Plan.Allocated || len(m.Timeline) != len(o.Plan.Timeline) {
+			t.Fatalf("%v: measured %+v", sets, m)
+		}
+		for j, x := range m.Timeline {
+			if p := o.Plan.Timeline[j]; x.InUse != p.InUse {
+				t.Errorf("%v: %s: %v in use, planned are %v", sets, p.Name, x.InUse, p.InUse)
+			}
+		}
+		var table, page strings.Builder
+		if err := errors.Join(o.Plan.WriteCSV(&table), o.Plan.WriteHTML(&page)); err != nil {
+			t.Fatal(err)
+		}
+		lines, err := csv.NewReader(strings.NewReader(table.String())).ReadAll()
+		if err != nil || len(lines) != len(m.Timeline)+1 || lines[0][len(lines[0])-2] != "measured_in_use" {
+			t.Fatalf("%d lines: %v", len(lines), err)
+		}
+		for j, x := range m.Timeline {
+			if line := lines[j+1]; line[len(line)-2] != fmt.Sprint(x.InUse.Total()) || line[len(line)-1] != fmt.Sprint(m.Allocated.Total()) {
+				t.Errorf("%v: line %d is %v", sets, j, line)
+			}
+		}
+		if want := fmt.Sprintf(`"measured":[%d,`, m.Timeline[0].InUse.Total()); !strings.Contains(page.String(), want) {
+			t.Errorf("%v: no %s on the page", sets, want)
+		}
+		svg := filepath.Join(dir, fmt.Sprint(i, ".svg"))
+		if err := o.Plan.WriteSVG(svg); err != nil {
+			t.Fatal(err)
+		}
+		if drawn, err := os.ReadFile(svg); err != nil || !strings.Contains(string(drawn), "measured") {
+			t.Errorf("%v: the drawing tells of nothing measured (%v)", sets, err)
+		}
 	}
 }

@@ -19,7 +19,7 @@ type GPT2 struct {
 // Model lists the modules: the token embedding's unit ("root", with positions
 // and the final norm) is used first and last, each block is a unit.
 func (g GPT2) Model() *Model {
-	m := &Model{Name: "GPT-2", Width: g.Width, Vocab: g.Vocab, Context: g.Context}
+	m := &Model{Name: "GPT-2", Width: g.Width, Vocab: g.Vocab, Context: g.Context, Lookup: true}
 	root := g.root()
 	m.add("root", embedding{params: root, positions: true, shared: true})
 	for i := range g.Layers {

@@ -28,7 +28,7 @@ type Llama struct {
 // layer are units; tied, embedding and final norm are one unit, "root", used
 // first and last.
 func (l Llama) Model() *Model {
-	m := &Model{Name: "Llama", Width: l.Width, Vocab: l.Vocab, Context: l.Context}
+	m := &Model{Name: "Llama", Width: l.Width, Vocab: l.Vocab, Context: l.Context, Lookup: true}
 	if l.Bias {
 		m.Name = "Qwen2"
 	}

@@ -130,7 +130,8 @@ type Model struct {
 	Name    string // of the family, for people: "GPT-2"
 	Width   int    // C of the residual stream
 	Vocab   int
-	Context int // longest T
+	Context int  // longest T
+	Lookup  bool // the first module only looks its parameters up: its Backward does not read them
 	Modules []Module
 	Units   []string // the unit each module belongs to: equal names share one
 }

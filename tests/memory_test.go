@@ -38,7 +38,7 @@ func llamaSizes(c *job.Config) (units []zero.UnitSize, peak int) {
 	m := c.Model
 	l := nn.Llama{Layers: m.Layers, Heads: m.Heads, KV: m.KVHeads, Width: m.Width, FFN: m.FFN, Vocab: m.Vocab}
 	w, kv := l.Width, l.Width/l.Heads*l.KV
-	ends := []zero.UnitSize{{Numel: l.Vocab * w}, {Numel: l.Vocab*w + w}}
+	ends := []zero.UnitSize{{Numel: l.Vocab * w, Lookup: true}, {Numel: l.Vocab*w + w}}
 	if m.Tied {
 		ends = []zero.UnitSize{{Numel: l.Vocab*w + w, Shared: true}}
 	}
@@ -78,6 +78,10 @@ var memoryJobs = [][]string{
 	{"model.family=llama", "model.kv_heads=1", "zero.stage=3", "parallel.ranks=3", "precision=bf16", "zero.recompute=block", "model.ffn=100"},
 	{"model.family=llama", "model.kv_heads=1", "zero.stage=2", "parallel.ranks=2", "precision=bf16", "train.accumulate=2", "train.loss_chunk=3"},
 	{"model.family=llama", "model.tied=true", "zero.stage=3", "parallel.ranks=4", "precision=fp16", "zero.prefetch=2"},
+	{"model.family=llama", "model.layers=4", "model.vocab=3000", "zero.stage=3", "parallel.ranks=4", "precision=bf16", "train.accumulate=3"},
+	{"model.family=llama", "model.layers=4", "model.vocab=3000", "zero.stage=3", "parallel.ranks=2", "zero.prefetch=2", "train.accumulate=2"},
+	{"model.family=llama", "model.layers=2", "model.vocab=3000", "zero.stage=2", "parallel.ranks=2", "precision=fp32", "train.accumulate=2"},
+	{"model.family=llama", "model.layers=4", "model.vocab=3000", "zero.stage=1", "parallel.ranks=2", "precision=bf16", "train.accumulate=2"},
 	{"model.family=llama", "model.tied=true", "model.vocab=5000", "zero.stage=1", "parallel.ranks=2", "precision=bf16", "zero.recompute=block"},
 }
 

@@ -89,6 +89,7 @@ func TestDelaysDoNotChangeBits(t *testing.T) {
 		{"zero.stage=2", "train.accumulate=2"},
 		{"zero.stage=3", "train.accumulate=2"},
 		{"zero.stage=3", "parallel.shard=2", "parallel.replicate=2", "zero.recompute=block"},
+		{"model.family=llama", "model.layers=4", "zero.stage=3", "train.accumulate=2"},
 	} {
 		t.Run(strings.Join(sets, " "), func(t *testing.T) {
 			t.Parallel()

@@ -25,10 +25,12 @@ type Footprint struct {
 	Offload Offload
 }
 
-// UnitSize is a unit's number of elements, and whether several modules use it.
+// UnitSize is a unit's number of elements, whether several modules use it, and
+// whether it is the first and is only looked up.
 type UnitSize struct {
 	Numel  int
 	Shared bool
+	Lookup bool
 }
 
 // Bytes are the bytes of device memory a rank allocates in each category,
@@ -45,8 +47,9 @@ type UnitSize struct {
 //	optimizer        4KΨ/S
 //
 // where S is 1 at stage 0, and slots are Prefetch+1 (parameters) or two
-// (gradients; one without prefetch) of the largest units that take turns. What
-// is offloaded is not in it; see Offload.
+// (gradients; one without prefetch and at stages 0 and 1) that the units take
+// in turn. A first unit that is only looked up has the turn of the last. What is
+// offloaded is not in it; see Offload.
 func (f Footprint) Bytes() (b device.Bytes) {
 	p := int64(f.DType.Size())
 	var whole, shared int64 // elements: Ψ, of shared units
@@ -60,19 +63,23 @@ func (f Footprint) Bytes() (b device.Bytes) {
 		}
 		turn = append(turn, n)
 	}
+	if n := len(turn); n > 1 && f.Units[0].Lookup && !f.Units[0].Shared {
+		first := turn[0]
+		turn = turn[1:]
+		turn[n-2] = max(turn[n-2], first)
+	}
 	if f.Policy.KeepParams {
 		b[device.Params] = p * whole
 	} else {
 		b[device.Gathered] = p * (shared + slots(turn, f.Policy.Prefetch+1))
 	}
-	gradSlots := 4 * (shared + slots(turn, min(2, f.Policy.Prefetch+1)))
 	switch {
 	case f.Policy.KeepGrads && f.Micro == 1:
 		b[device.UnitGrads] = 4 * whole
 	case f.Policy.KeepGrads:
-		b[device.UnitGrads] = 4*whole + gradSlots
+		b[device.UnitGrads] = 4 * (whole + shared + slots(turn, 1))
 	default:
-		b[device.UnitGrads] = gradSlots
+		b[device.UnitGrads] = 4 * (shared + slots(turn, min(2, f.Policy.Prefetch+1)))
 	}
 	f.addShards(&b)
 	b[device.Activations] = int64(f.Peak)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -98,7 +99,7 @@ func (p *planned) overlays() (sets []string) {
 
 func (a *app) plan() *cobra.Command {
 	p := &planned{}
-	var html, svg, csv string
+	var html, svg, csv, machine, trace string
 	var deepspeed bool
 	var node int
 	cmd := &cobra.Command{
@@ -111,7 +112,14 @@ is allocated, so a model of any size can be planned, for any number of ranks.
 Everything is allocated before step 1; of that, "at rest" is in use between
 steps and "at the peak" at the instant that is named. What is outside the
 allocator (contexts, communicators) is estimated, each with its source.
-1 GiB is 2^30 bytes, 1 GB is 10^9.`,
+1 GiB is 2^30 bytes, 1 GB is 10^9.
+
+With --machine the same rehearsal is replayed, queue by queue, at the speed of
+some hardware: how long a step takes, what of its communication no computing
+hides, tokens a second, and the share of the peak that the model's arithmetic
+is. "here" measures the kernels and collectives of the job on this machine, whose
+ranks share its processors. Other names are machines others have measured. A
+file describes any other, in JSON: see examples/machine.json.`,
 		Example: `  zeroth plan examples/quickstart.yaml
   zeroth plan examples/quickstart.yaml --world 64 --set zero.stage=1 --html plan.html
   zeroth plan --model Llama-3-8B --stage 3 --gpus 64 --gpu-memory 80GiB --micro-batch 1 --seq 8192 --recompute block`,
@@ -128,8 +136,19 @@ allocator (contexts, communicators) is estimated, each with its source.
 			if err != nil {
 				return err
 			}
+			if plan.Forecast, err = forecast(c, machine); err != nil {
+				return err
+			}
 			if err := writeFiles(plan, html, svg, csv); err != nil {
 				return err
+			}
+			if trace != "" && plan.Forecast == nil {
+				return job.BadInput(errors.New("--trace without --machine: how fast is it to be?"))
+			}
+			if trace != "" {
+				if err := writeFile(trace, plan.WriteTrace); err != nil {
+					return err
+				}
 			}
 			if p.json {
 				return writeJSON(a.out, plan)
@@ -145,9 +164,30 @@ allocator (contexts, communicators) is estimated, each with its source.
 	cmd.Flags().StringVar(&html, "html", "", "write the report with its timeline to a `file`, complete in itself")
 	cmd.Flags().StringVar(&svg, "svg", "", "write the timeline to a `file`")
 	cmd.Flags().StringVar(&csv, "csv", "", "write the timeline to a `file`")
+	cmd.Flags().StringVar(&machine, "machine", "", "forecast a step's time on: here, "+strings.Join(job.HardwareNames(), ", ")+", or a `file`")
+	cmd.Flags().StringVar(&trace, "trace", "", "write what the queues of a rank will do to a `file` that ui.perfetto.dev opens; needs --machine")
 	cmd.Flags().BoolVar(&deepspeed, "deepspeed-estimate", false, "add what DeepSpeed's own estimators answer")
 	cmd.Flags().IntVar(&node, "gpus-per-node", 8, "for that estimate")
 	return cmd
+}
+
+// forecast is that of the job on a machine; nil if none is named.
+func forecast(c *job.Config, machine string) (*job.Forecast, error) {
+	switch machine {
+	case "":
+		return nil, nil
+	case "here":
+		h, err := c.Measure()
+		if err != nil {
+			return nil, err
+		}
+		return c.ForecastHere(h)
+	}
+	h, err := job.OpenHardware(machine)
+	if err != nil {
+		return nil, err
+	}
+	return c.Forecast(h)
 }
 
 func writeJSON(out io.Writer, v any) error {

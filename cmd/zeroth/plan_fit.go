@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -19,8 +20,8 @@ func (a *app) fit() *cobra.Command {
 		Long: `Search the settings of a job that change its memory and its speed (stage, shard
 groups, micro-batch, recomputing, prefetch, chunks of the loss) for those that
 fit, by closed forms, and rehearse what is listed. The sequences of a step stay
-the job's. Times are relative: products of matrices at --flops, communication at
---link, hidden behind them as far as it can be.`,
+the job's. Of what is listed each step is also replayed at the speed of --machine
+(see 'zeroth plan'), of which --flops, --link and the like replace figures.`,
 		Example: `  zeroth fit job.yaml --gpus 8 --gpu-memory 80GiB
   zeroth fit --model Llama-3-8B --gpus 8 --gpu-memory 80GiB --seq 8192 --micro-batch 2
   zeroth fit job.yaml --gpus 8 --gpu-memory 80GiB --largest seq`,
@@ -30,7 +31,7 @@ the job's. Times are relative: products of matrices at --flops, communication at
 			if err != nil {
 				return err
 			}
-			l, err := o.limits(c.Parallel.Ranks, m.Memory)
+			l, err := o.limits(c, m.Memory)
 			if err != nil {
 				return err
 			}
@@ -51,17 +52,22 @@ the job's. Times are relative: products of matrices at --flops, communication at
 	cmd.Flags().StringVar(&o.host, "host-memory", "", "of each machine, such as 1TiB: optimizer state and parameters may be offloaded to it")
 	cmd.Flags().StringVar(&o.disk, "disk", "", "of each machine, such as 4TB: alike")
 	cmd.Flags().IntVar(&o.node, "gpus-per-node", 8, "GPUs of each machine, which share its memory and disk")
-	cmd.Flags().Float64Var(&o.flops, "flops", 4e14, "floating-point operations a GPU does in a second")
-	cmd.Flags().StringVar(&o.link, "link", "50GB", "`bytes` a GPU can send to others in a second")
-	cmd.Flags().StringVar(&o.hostLink, "host-link", "25GB", "`bytes` a second between a GPU and host memory, each way")
-	cmd.Flags().StringVar(&o.hostRate, "host-rate", "200GB", "`bytes` a second that a machine's processors read and write")
-	cmd.Flags().StringVar(&o.diskRate, "disk-rate", "10GB", "`bytes` a second to or from a machine's disks")
+	cmd.Flags().StringVar(&o.machine, "machine", "h100", "what ranks run on: "+strings.Join(job.HardwareNames(), ", ")+", or a `file`")
+	f := cmd.Flags()
+	o.replaced = f.Changed
+	f.Float64Var(&o.flops, "flops", 0, "floating-point operations a GPU does in a second")
+	f.StringVar(&o.link, "link", "", "`bytes` a GPU can send to any other in a second")
+	f.StringVar(&o.hostLink, "host-link", "", "`bytes` a second between a GPU and host memory, each way")
+	f.StringVar(&o.hostRate, "host-rate", "", "`bytes` a second that a machine's processors read and write")
+	f.StringVar(&o.diskRate, "disk-rate", "", "`bytes` a second to or from a machine's disks")
 	cmd.Flags().StringVar(&largest, "largest", "", "answer what is the largest `model`, seq or micro_batch that fits")
 	return cmd
 }
 
 // fitting is what fit is told of the machines.
 type fitting struct {
+	machine                            string
+	replaced                           func(flag string) bool
 	flops                              float64
 	host, disk                         string // of a machine
 	link, hostLink, hostRate, diskRate string // bytes a second
@@ -69,7 +75,12 @@ type fitting struct {
 }
 
 // limits are those of a rank: what its machine has is shared.
-func (f *fitting) limits(ranks int, memory int64) (job.Limits, error) {
+func (f *fitting) limits(c *job.Config, memory int64) (job.Limits, error) {
+	ranks := c.Parallel.Ranks
+	h, err := job.OpenHardware(f.machine)
+	if err != nil {
+		return job.Limits{}, err
+	}
 	var errs []error
 	read := func(flag, s string, share int) int64 {
 		if s == "" {
@@ -82,14 +93,30 @@ func (f *fitting) limits(ranks int, memory int64) (job.Limits, error) {
 		return n / int64(max(1, share))
 	}
 	here := min(f.node, ranks)
-	l := job.Limits{Ranks: ranks, Memory: memory, GPU: true, Host: read("host-memory", f.host, here), Disk: read("disk", f.disk, here), Rates: job.Rates{
-		Flops: f.flops, Link: float64(read("link", f.link, 1)), Host: float64(read("host-link", f.hostLink, 1)),
-		Memory: float64(read("host-rate", f.hostRate, here)), Disk: float64(read("disk-rate", f.diskRate, here)),
-	}}
+	replace := func(flag, s string, share int, rate *float64) {
+		if f.replaced(flag) {
+			if *rate = float64(read(flag, s, share)); s == "" {
+				errs = append(errs, fmt.Errorf("--%s: want a rate", flag))
+			}
+		}
+	}
+	if f.replaced("link") {
+		link := job.Link{}
+		replace("link", f.link, 1, &link.Bandwidth)
+		h.Links = []job.Link{link}
+	}
+	replace("host-link", f.hostLink, 1, &h.HostLink)
+	replace("host-rate", f.hostRate, here, &h.HostMemory)
+	replace("disk-rate", f.diskRate, here, &h.Disk)
+	if f.replaced("flops") {
+		h.Flops = map[string]float64{c.Precision.String(): f.flops}
+	}
+	l := job.Limits{Ranks: ranks, Memory: memory, GPU: true, Host: read("host-memory", f.host, here), Disk: read("disk", f.disk, here),
+		Rates: h.Rates(c.Precision), Hardware: h}
 	if memory == 0 {
 		errs = append(errs, errors.New("--gpu-memory is missing: how much has each GPU? For example --gpu-memory 80GiB"))
 	}
-	if !(f.flops > 0) {
+	if f.replaced("flops") && !(f.flops > 0) {
 		errs = append(errs, fmt.Errorf("--flops %v; want a positive number", f.flops))
 	}
 	if f.node < 1 {
@@ -98,8 +125,10 @@ func (f *fitting) limits(ranks int, memory int64) (job.Limits, error) {
 	if l.Disk > 0 && l.Host == 0 {
 		errs = append(errs, errors.New("--disk without --host-memory: what rests on disk passes through host memory"))
 	}
-	if r := l.Rates; len(errs) == 0 && min(r.Link, r.Host, r.Memory, r.Disk) < 1 {
-		errs = append(errs, errors.New("--link, --host-link, --host-rate and --disk-rate want at least 1B a second"))
+	if len(errs) == 0 {
+		if err := h.Serves(c, l.Host > 0, l.Disk > 0); err != nil {
+			errs = append(errs, err)
+		}
 	}
 	if len(errs) > 0 {
 		return l, job.BadInput(errors.Join(errs...))

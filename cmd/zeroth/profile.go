@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime/pprof"
 
 	"github.com/spf13/pflag"
@@ -13,11 +14,12 @@ import (
 )
 
 // probes are the files a run is looked into with; empty is off.
-type probes struct{ cpuProfile, trace string }
+type probes struct{ cpuProfile, trace, timeline string }
 
 func (p *probes) flags(f *pflag.FlagSet) {
 	f.StringVar(&p.cpuProfile, "cpuprofile", "", "write a CPU profile to a `file`, for go tool pprof")
-	f.StringVar(&p.trace, "trace", "", "write what the queues of every rank did to a `file` that ui.perfetto.dev opens, the last 32768 tasks of each, and say how much communication was not hidden")
+	f.StringVar(&p.timeline, "timeline", "", "write what the first rank had in use at every event of its first step, over what was planned, to a `file`: .html, .svg or .csv")
+	f.StringVar(&p.trace, "trace", "", "write what the queues of every rank did, and the memory in use by category, to a `file` that ui.perfetto.dev opens, the last 32768 tasks of each, and say how much communication was not hidden")
 }
 
 // start begins what is asked for. The files are made at once, so that one that
@@ -44,6 +46,20 @@ func (p *probes) start(ctx context.Context) (_ context.Context, stop func() erro
 			return f.Close()
 		})
 	}
+	if p.timeline != "" {
+		write, err := timelineWriter(p.timeline)
+		if err != nil {
+			return ctx, stop, err
+		}
+		o := &job.Observation{}
+		ctx = job.WithObservation(ctx, o)
+		ends = append(ends, func() error {
+			if o.Plan == nil {
+				return nil // the run did not come to it
+			}
+			return write(o.Plan)
+		})
+	}
 	if p.trace != "" {
 		f, err := create("trace", p.trace)
 		if err != nil {
@@ -54,6 +70,26 @@ func (p *probes) start(ctx context.Context) (_ context.Context, stop func() erro
 		ends = append(ends, func() error { return errors.Join(t.Write(f), f.Close()) })
 	}
 	return ctx, stop, nil
+}
+
+// timelineWriter writes a plan in the format of the file's extension.
+func timelineWriter(path string) (func(*job.Plan) error, error) {
+	f, err := create("timeline", path)
+	if err == nil {
+		err = f.Close()
+	}
+	if err != nil {
+		return nil, err
+	}
+	switch filepath.Ext(path) {
+	case ".html":
+		return func(p *job.Plan) error { return writeFile(path, p.WriteHTML) }, nil
+	case ".csv":
+		return func(p *job.Plan) error { return writeFile(path, p.WriteCSV) }, nil
+	case ".svg":
+		return func(p *job.Plan) error { return p.WriteSVG(path) }, nil
+	}
+	return nil, job.BadInput(errors.Join(fmt.Errorf("--timeline %s: want a file that ends in .html, .svg or .csv", path), os.Remove(path)))
 }
 
 func create(flag, path string) (*os.File, error) {

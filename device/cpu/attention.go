@@ -20,6 +20,9 @@ import (
 //
 // Block borders lie at multiples of every strip and vector, and each of them is
 // computed whole, so bits depend on the instruction set alone.
+//
+// Where everything is bf16 and tiles of bf16 are multiplied by hardware, so are
+// the products of attention; see attention_tiles.go.
 const (
 	queryBlock = 64  // positions; a multiple of every strip
 	keyBlock   = 128 // positions, forward; a multiple of queryBlock
@@ -151,11 +154,17 @@ type attnForward struct {
 	S            []float32 // (queryBlock, keyBlock): scores, then exponentials
 	M, L, shrink []float32 // (queryBlock), (queryBlock, lanes), (queryBlock)
 	head, packed int       // the head whose first packed keys and values are in Kt and V
+
+	tiles tileForward // if in use, what takes the place of Q, V and Kt
 }
 
 func newAttnForward(t *task, w *worker) attnForward {
 	a := &t.attn
 	f := attnForward{t: t, isa: bestVec, Dp: padded(a.D, rowUnit), head: -1}
+	if tilesFor(t.m[:4]) {
+		f.useTiles(w)
+		return f
+	}
 	keys := padded(a.T, 2*f.isa.lanes)
 	mem := w.floats(2*queryBlock*f.Dp + keys*(a.D+f.Dp) + queryBlock*(keyBlock+2+f.isa.lanes) + edge)
 	f.Q, f.O = take(&mem, queryBlock*f.Dp), take(&mem, queryBlock*f.Dp)
@@ -173,6 +182,10 @@ func (f *attnForward) pack(b, kv, n int) {
 	}
 	for ; f.packed < n; f.packed += keyBlock {
 		nk := min(keyBlock, a.T-f.packed)
+		if f.tiles.use {
+			f.tiles.pack(f.t, b*a.T, kv*a.D, f.packed, nk)
+			continue
+		}
 		V := f.V[f.packed*f.Dp:]
 		f.isa.loadRows(V, f.Dp, &f.t.m[2], b*a.T+f.packed, kv*a.D, nk, a.D, 1)
 		f.isa.panels(f.Kt[f.packed*a.D:], V, f.Dp, nk, a.D)
@@ -185,7 +198,11 @@ func (f *attnForward) block(b, h, q0 int) {
 	a, lse := &f.t.attn, f.t.b[0].F32()[((b*f.t.attn.H)+h)*f.t.attn.T+q0:]
 	nq, first := min(queryBlock, a.T-q0), b*a.T
 	f.pack(b, h/(a.H/a.KV), q0+nq)
-	f.isa.loadRows(f.Q, f.Dp, &f.t.m[1], first+q0, h*a.D, nq, a.D, a.Scale)
+	if f.tiles.use {
+		f.tiles.queries(f.t, first+q0, h*a.D, nq)
+	} else {
+		f.isa.loadRows(f.Q, f.Dp, &f.t.m[1], first+q0, h*a.D, nq, a.D, a.Scale)
+	}
 	clear(f.L)
 	for i := range f.M {
 		f.M[i] = negInf
@@ -208,9 +225,17 @@ func (f *attnForward) block(b, h, q0 int) {
 func (f *attnForward) keys(q0, k0, nq int) {
 	a, isa := &f.t.attn, f.isa
 	nk, see, add := min(keyBlock, q0+nq-k0), q0-k0+1, 0
-	isa.scores(f.S, keyBlock, f.Q, f.Dp, f.Kt[k0*a.D:], nq, nk, see, a.D)
+	if f.tiles.use {
+		f.tiles.scores(f, k0, nq, nk, see)
+	} else {
+		isa.scores(f.S, keyBlock, f.Q, f.Dp, f.Kt[k0*a.D:], nq, nk, see, a.D)
+	}
 	for i := 0; i < nq; i += isa.rows {
-		isa.soften(floatPtr(f.S, i*keyBlock), keyBlock, min(isa.rows, nq-i), see+i, nk, min(nk, see+i+isa.rows-1),
+		end := min(nk, see+i+isa.rows-1)
+		if f.tiles.use {
+			end = 32 * tilesSeen(i, nk, see)
+		}
+		isa.soften(floatPtr(f.S, i*keyBlock), keyBlock, min(isa.rows, nq-i), see+i, nk, end,
 			floatPtr(f.M, i), floatPtr(f.L, i*isa.lanes), floatPtr(f.shrink, i))
 	}
 	if k0 > 0 {
@@ -220,6 +245,10 @@ func (f *attnForward) keys(q0, k0, nq int) {
 				isa.scale(floatPtr(f.O, i*f.Dp), f.Dp, s)
 			}
 		}
+	}
+	if f.tiles.use {
+		f.tiles.mix(f, k0, nq, nk, see, add)
+		return
 	}
 	isa.mix(f.O, f.S, keyBlock, f.V[k0*f.Dp:], f.Dp, nq, nk, see, f.Dp, add)
 }

@@ -37,18 +37,24 @@ type attnBackward struct {
 	first        int       // row of the sequence's first position
 	head, shared int       // first column of the query head and of its key head
 	add          int       // 1 if dK and dV have parts of another query head already
+
+	tiles tileBackward // if in use, what takes the place of K, Kt, Vt and products
 }
 
 func runAttentionGrad(t *task, w *worker, lo, hi int) {
 	a := &t.attn
 	f := attnBackward{t: t, isa: bestVec, Dp: padded(a.D, rowUnit), delta: t.b[0].F32(), lse: t.b[1].F32()}
-	T := padded(a.T, gradBlock)
-	whole, panels, part, square := T*f.Dp, T*a.D, gradBlock*f.Dp, gradBlock*gradBlock
-	mem := w.floats(3*whole + 2*panels + 3*part + 2*square + edge)
-	f.K, f.dK, f.dV = take(&mem, whole), take(&mem, whole), take(&mem, whole)
-	f.Q, f.dO, f.dQ = take(&mem, part), take(&mem, part), take(&mem, part)
-	f.P, f.dS = take(&mem, square), take(&mem, square)
-	f.Kt, f.Vt = take(&mem, panels), take(&mem, panels)
+	if tilesFor(t.m[:]) {
+		f.useTiles(w)
+	} else {
+		T := padded(a.T, gradBlock)
+		whole, panels, part, square := T*f.Dp, T*a.D, gradBlock*f.Dp, gradBlock*gradBlock
+		mem := w.floats(3*whole + 2*panels + 3*part + 2*square + edge)
+		f.K, f.dK, f.dV = take(&mem, whole), take(&mem, whole), take(&mem, whole)
+		f.Q, f.dO, f.dQ = take(&mem, part), take(&mem, part), take(&mem, part)
+		f.P, f.dS = take(&mem, square), take(&mem, square)
+		f.Kt, f.Vt = take(&mem, panels), take(&mem, panels)
+	}
 	for i := lo; i < hi; i++ {
 		f.keyHead(i/a.KV, i%a.KV)
 	}
@@ -58,7 +64,13 @@ func runAttentionGrad(t *task, w *worker, lo, hi int) {
 func (f *attnBackward) keyHead(b, kv int) {
 	a, t, share := &f.t.attn, f.t, f.t.attn.H/f.t.attn.KV
 	f.first, f.shared, f.add = b*a.T, kv*a.D, 0
-	f.pack()
+	scale := float32(1) // of dK, which tiles leave without
+	if f.tiles.use {
+		f.tiles.pack(f)
+		scale = a.Scale
+	} else {
+		f.pack()
+	}
 	for h := kv * share; h < (kv+1)*share; h++ {
 		f.head = h * a.D
 		for q0 := 0; q0 < a.T; q0 += gradBlock {
@@ -66,7 +78,7 @@ func (f *attnBackward) keyHead(b, kv int) {
 		}
 		f.add = 1
 	}
-	f.isa.storeRows(&t.m[1], f.first, f.shared, f.dK, f.Dp, a.T, a.D, 1)
+	f.isa.storeRows(&t.m[1], f.first, f.shared, f.dK, f.Dp, a.T, a.D, scale)
 	f.isa.storeRows(&t.m[2], f.first, f.shared, f.dV, f.Dp, a.T, a.D, 1)
 }
 
@@ -93,7 +105,11 @@ func (f *attnBackward) queries(stat, q0, nq int) {
 		clear(f.dO[i*Dp+a.D : (i+1)*Dp])
 		f.delta[stat+q0+i] = isa.dot(floatPtr(f.Q, i*Dp), floatPtr(f.dO, i*Dp), Dp)
 	}
-	isa.loadRows(f.Q, Dp, &f.t.m[5], f.first+q0, f.head, nq, a.D, a.Scale)
+	if f.tiles.use {
+		f.tiles.queries(f, f.first+q0, nq)
+	} else {
+		isa.loadRows(f.Q, Dp, &f.t.m[5], f.first+q0, f.head, nq, a.D, a.Scale)
+	}
 	for k0 := 0; k0 <= q0; k0 += gradBlock {
 		f.pair(stat+q0, q0, k0, nq, min(gradBlock, a.T-k0))
 	}
@@ -104,11 +120,19 @@ func (f *attnBackward) queries(stat, q0, nq int) {
 // each other; row is the first query's in delta and lse.
 func (f *attnBackward) pair(row, q0, k0, nq, nk int) {
 	a, isa, Dp, see := &f.t.attn, f.isa, f.Dp, q0-k0+1
-	isa.scores(f.P, gradBlock, f.Q, Dp, f.Kt[k0*a.D:], nq, nk, see, a.D)
-	isa.scores(f.dS, gradBlock, f.dO, Dp, f.Vt[k0*a.D:], nq, nk, see, a.D)
+	if f.tiles.use {
+		f.tiles.scores(f, k0, nq, nk, see)
+	} else {
+		isa.scores(f.P, gradBlock, f.Q, Dp, f.Kt[k0*a.D:], nq, nk, see, a.D)
+		isa.scores(f.dS, gradBlock, f.dO, Dp, f.Vt[k0*a.D:], nq, nk, see, a.D)
+	}
 	for i := 0; i < nq; i += isa.rows {
+		end := min(nk, see+i+isa.rows-1)
+		if f.tiles.use {
+			end = gradBlock
+		}
 		isa.slope(floatPtr(f.P, i*gradBlock), floatPtr(f.dS, i*gradBlock), gradBlock, min(isa.rows, nq-i), see+i, nk,
-			min(nk, see+i+isa.rows-1), floatPtr(f.lse, row+i), floatPtr(f.delta, row+i))
+			end, floatPtr(f.lse, row+i), floatPtr(f.delta, row+i))
 	}
 	add, addQ := f.add, 1
 	if q0 > k0 {
@@ -116,6 +140,10 @@ func (f *attnBackward) pair(row, q0, k0, nq, nk int) {
 	}
 	if k0 == 0 {
 		addQ = 0
+	}
+	if f.tiles.use {
+		f.tiles.gradients(f, k0, nq, add, addQ)
+		return
 	}
 	f.spread(f.dV[k0*Dp:], f.P, f.dO, nq, nk, see, add)
 	f.spread(f.dK[k0*Dp:], f.dS, f.Q, nq, nk, see, add)

@@ -122,9 +122,10 @@ var attnShapes = []device.Attn{
 	{B: 1, T: 130, H: 1, KV: 1, D: 71, Scale: 0.1},
 }
 
-// withVec runs f with each instruction set this machine has.
+// withVec runs f with each instruction set this machine has, without tiles.
 func withVec(t *testing.T, f func(t *testing.T)) {
-	defer func(old *vecISA) { bestVec = old }(bestVec)
+	defer func(old *vecISA, tiles *isa) { bestVec, bestBF16 = old, tiles }(bestVec, bestBF16)
+	bestBF16 = nil
 	for _, s := range vecISAs {
 		bestVec = s
 		t.Run(s.name, f)
@@ -135,13 +136,34 @@ func TestAttention(t *testing.T) {
 	withVec(t, func(t *testing.T) {
 		eachType(t, func(t *testing.T, dt device.DType) {
 			for _, a := range attnShapes {
-				attention(t, dt, a)
+				attention(t, dt, a, 4e-6) // a rounding of a score of 10 is 5e-7 of its exponential
 			}
 		})
 	})
 }
 
-func attention(t *testing.T, dt device.DType, a device.Attn) {
+// withTiles runs f with each kind of tiles of bf16.
+func withTiles(t *testing.T, f func(t *testing.T)) {
+	defer func(old *isa) { bestBF16 = old }(bestBF16)
+	for _, s := range append(bf16ISAs[1:], emulatedBF16()...) {
+		if bestBF16 = s; s.narrow != nil {
+			t.Run(s.name, f)
+		}
+	}
+}
+
+// On tiles probabilities and their gradients are rounded to bf16, whose unit is
+// 2^-8, before they are multiplied on.
+func TestAttentionOnTiles(t *testing.T) {
+	withTiles(t, func(t *testing.T) {
+		for _, a := range append(attnShapes, device.Attn{B: 1, T: 200, H: 2, KV: 2, D: 64, Scale: 0.125}) {
+			attention(t, device.BF16, a, 0x1p-6)
+			attentionGrad(t, device.BF16, a, 0x1p-5)
+		}
+	})
+}
+
+func attention(t *testing.T, dt device.DType, a device.Attn, tol float64) {
 	t.Helper()
 	var c *attnCase
 	out := onWorkers(t, func(q *Queue) []*guarded {
@@ -149,7 +171,7 @@ func attention(t *testing.T, dt device.DType, a device.Attn) {
 		c.forward(q)
 		return []*guarded{c.o, c.lse}
 	})
-	near(t, "o", out[0], c.wantO, 4e-6) // a rounding of a score of 10 is 5e-7 of its exponential
+	near(t, "o", out[0], c.wantO, tol)
 	near(t, "lse", out[1], c.wantLse, 1e-6)
 }
 
@@ -157,13 +179,13 @@ func TestAttentionGrad(t *testing.T) {
 	withVec(t, func(t *testing.T) {
 		eachType(t, func(t *testing.T, dt device.DType) {
 			for _, a := range attnShapes {
-				attentionGrad(t, dt, a)
+				attentionGrad(t, dt, a, 1e-5)
 			}
 		})
 	})
 }
 
-func attentionGrad(t *testing.T, dt device.DType, a device.Attn) {
+func attentionGrad(t *testing.T, dt device.DType, a device.Attn, tol float64) {
 	t.Helper()
 	var c *attnCase
 	out := onWorkers(t, func(q *Queue) []*guarded {
@@ -171,9 +193,9 @@ func attentionGrad(t *testing.T, dt device.DType, a device.Attn) {
 		c.backward(q)
 		return []*guarded{c.dq, c.dk, c.dv, c.delta}
 	})
-	near(t, "dq", out[0], c.wantQ, 1e-5)
-	near(t, "dk", out[1], c.wantK, 1e-5)
-	near(t, "dv", out[2], c.wantV, 1e-5)
+	near(t, "dq", out[0], c.wantQ, tol)
+	near(t, "dk", out[1], c.wantK, tol)
+	near(t, "dv", out[2], c.wantV, tol)
 	near(t, "delta", out[3], c.wantDelta, 1e-6)
 }
 

@@ -8735,6 +8735,56 @@ DATA tileConfig<>+62(SB)/1, $0x00
 DATA tileConfig<>+63(SB)/1, $0x00
 GLOBL tileConfig<>(SB), RODATA|NOPTR, $64
 
+DATA roundingBF16<>+0(SB)/4, $0x00000001
+DATA roundingBF16<>+4(SB)/4, $0x00000001
+DATA roundingBF16<>+8(SB)/4, $0x00000001
+DATA roundingBF16<>+12(SB)/4, $0x00000001
+DATA roundingBF16<>+16(SB)/4, $0x00000001
+DATA roundingBF16<>+20(SB)/4, $0x00000001
+DATA roundingBF16<>+24(SB)/4, $0x00000001
+DATA roundingBF16<>+28(SB)/4, $0x00000001
+DATA roundingBF16<>+32(SB)/4, $0x00000001
+DATA roundingBF16<>+36(SB)/4, $0x00000001
+DATA roundingBF16<>+40(SB)/4, $0x00000001
+DATA roundingBF16<>+44(SB)/4, $0x00000001
+DATA roundingBF16<>+48(SB)/4, $0x00000001
+DATA roundingBF16<>+52(SB)/4, $0x00000001
+DATA roundingBF16<>+56(SB)/4, $0x00000001
+DATA roundingBF16<>+60(SB)/4, $0x00000001
+DATA roundingBF16<>+64(SB)/4, $0x00007fff
+DATA roundingBF16<>+68(SB)/4, $0x00007fff
+DATA roundingBF16<>+72(SB)/4, $0x00007fff
+DATA roundingBF16<>+76(SB)/4, $0x00007fff
+DATA roundingBF16<>+80(SB)/4, $0x00007fff
+DATA roundingBF16<>+84(SB)/4, $0x00007fff
+DATA roundingBF16<>+88(SB)/4, $0x00007fff
+DATA roundingBF16<>+92(SB)/4, $0x00007fff
+DATA roundingBF16<>+96(SB)/4, $0x00007fff
+DATA roundingBF16<>+100(SB)/4, $0x00007fff
+DATA roundingBF16<>+104(SB)/4, $0x00007fff
+DATA roundingBF16<>+108(SB)/4, $0x00007fff
+DATA roundingBF16<>+112(SB)/4, $0x00007fff
+DATA roundingBF16<>+116(SB)/4, $0x00007fff
+DATA roundingBF16<>+120(SB)/4, $0x00007fff
+DATA roundingBF16<>+124(SB)/4, $0x00007fff
+DATA roundingBF16<>+128(SB)/4, $0x00400000
+DATA roundingBF16<>+132(SB)/4, $0x00400000
+DATA roundingBF16<>+136(SB)/4, $0x00400000
+DATA roundingBF16<>+140(SB)/4, $0x00400000
+DATA roundingBF16<>+144(SB)/4, $0x00400000
+DATA roundingBF16<>+148(SB)/4, $0x00400000
+DATA roundingBF16<>+152(SB)/4, $0x00400000
+DATA roundingBF16<>+156(SB)/4, $0x00400000
+DATA roundingBF16<>+160(SB)/4, $0x00400000
+DATA roundingBF16<>+164(SB)/4, $0x00400000
+DATA roundingBF16<>+168(SB)/4, $0x00400000
+DATA roundingBF16<>+172(SB)/4, $0x00400000
+DATA roundingBF16<>+176(SB)/4, $0x00400000
+DATA roundingBF16<>+180(SB)/4, $0x00400000
+DATA roundingBF16<>+184(SB)/4, $0x00400000
+DATA roundingBF16<>+188(SB)/4, $0x00400000
+GLOBL roundingBF16<>(SB), RODATA|NOPTR, $192
+
 // func amxBlock(k int, a *byte, b *byte, base *byte, ldb int, c *byte, ldc int)
 // Requires: MMX+
 TEXT ·amxBlock(SB), NOSPLIT, $0-56
@@ -9316,12 +9366,15 @@ multiply:
 	JNZ        multiply
 
 multiplied:
-	MOVQ n+48(FP), CX
-	CMPQ R15, CX
-	JE   first
-	MOVQ AX, SI
-	MOVQ DI, DX
-	MOVQ $0x00000008, CX
+	MOVQ  n+48(FP), CX
+	CMPQ  R15, CX
+	JE    first
+	MOVQ  AX, SI
+	MOVQ  DI, DX
+	MOVQ  add+56(FP), CX
+	TESTQ CX, CX
+	JNZ   beforeadd
+	MOVQ  $0x00000020, CX
 
 before:
 	VMOVUPS (SI), Z0
@@ -9334,40 +9387,46 @@ before:
 	BYTE    $0xc0
 	VMOVUPS Z0, (DX)
 	ADDQ    R9, DX
-	VMOVUPS 128(SI), Z2
-	VMOVUPS 192(SI), Z3
-	BYTE    $0x62
-	BYTE    $0xf2
-	BYTE    $0x67
-	BYTE    $0x48
-	BYTE    $0x72
-	BYTE    $0xd2
-	VMOVUPS Z2, (DX)
-	ADDQ    R9, DX
-	VMOVUPS 256(SI), Z4
-	VMOVUPS 320(SI), Z5
-	BYTE    $0x62
-	BYTE    $0xf2
-	BYTE    $0x57
-	BYTE    $0x48
-	BYTE    $0x72
-	BYTE    $0xe4
-	VMOVUPS Z4, (DX)
-	ADDQ    R9, DX
-	VMOVUPS 384(SI), Z6
-	VMOVUPS 448(SI), Z7
-	BYTE    $0x62
-	BYTE    $0xf2
-	BYTE    $0x47
-	BYTE    $0x48
-	BYTE    $0x72
-	BYTE    $0xf6
-	VMOVUPS Z6, (DX)
-	ADDQ    R9, DX
-	ADDQ    $0x00000200, SI
+	SUBQ    $-128, SI
 	DECQ    CX
 	JNZ     before
-	ADDQ    $0x40, DI
+	JMP     beforedone
+
+beforeadd:
+	MOVQ $0x00000020, CX
+
+beforerow:
+	VPMOVZXWD (DX), Z0
+	VPSLLD    $0x10, Z0, Z0
+	VADDPS    (SI), Z0, Z0
+	VPSRLD    $0x10, Z0, Z1
+	VPANDD    roundingBF16<>+0(SB), Z1, Z1
+	VPADDD    roundingBF16<>+64(SB), Z1, Z1
+	VCMPPS    $0x03, Z0, Z0, K1
+	VPADDD    Z0, Z1, Z1
+	VPORD     roundingBF16<>+128(SB), Z0, K1, Z1
+	VPSRLD    $0x10, Z1, Z1
+	VPMOVDW   Z1, Y1
+	VMOVDQU   Y1, (DX)
+	VPMOVZXWD 32(DX), Z0
+	VPSLLD    $0x10, Z0, Z0
+	VADDPS    64(SI), Z0, Z0
+	VPSRLD    $0x10, Z0, Z1
+	VPANDD    roundingBF16<>+0(SB), Z1, Z1
+	VPADDD    roundingBF16<>+64(SB), Z1, Z1
+	VCMPPS    $0x03, Z0, Z0, K1
+	VPADDD    Z0, Z1, Z1
+	VPORD     roundingBF16<>+128(SB), Z0, K1, Z1
+	VPSRLD    $0x10, Z1, Z1
+	VPMOVDW   Z1, Y1
+	VMOVDQU   Y1, 32(DX)
+	ADDQ      R9, DX
+	SUBQ      $-128, SI
+	DECQ      CX
+	JNZ       beforerow
+
+beforedone:
+	ADDQ $0x40, DI
 
 first:
 	BYTE  $0xc4
@@ -9417,7 +9476,10 @@ first:
 	JNZ   tile
 	MOVQ  AX, SI
 	MOVQ  DI, DX
-	MOVQ  $0x00000008, CX
+	MOVQ  add+56(FP), CX
+	TESTQ CX, CX
+	JNZ   endadd
+	MOVQ  $0x00000020, CX
 
 end:
 	VMOVUPS (SI), Z0
@@ -9430,44 +9492,50 @@ end:
 	BYTE    $0xc0
 	VMOVUPS Z0, (DX)
 	ADDQ    R9, DX
-	VMOVUPS 128(SI), Z2
-	VMOVUPS 192(SI), Z3
-	BYTE    $0x62
-	BYTE    $0xf2
-	BYTE    $0x67
-	BYTE    $0x48
-	BYTE    $0x72
-	BYTE    $0xd2
-	VMOVUPS Z2, (DX)
-	ADDQ    R9, DX
-	VMOVUPS 256(SI), Z4
-	VMOVUPS 320(SI), Z5
-	BYTE    $0x62
-	BYTE    $0xf2
-	BYTE    $0x57
-	BYTE    $0x48
-	BYTE    $0x72
-	BYTE    $0xe4
-	VMOVUPS Z4, (DX)
-	ADDQ    R9, DX
-	VMOVUPS 384(SI), Z6
-	VMOVUPS 448(SI), Z7
-	BYTE    $0x62
-	BYTE    $0xf2
-	BYTE    $0x47
-	BYTE    $0x48
-	BYTE    $0x72
-	BYTE    $0xf6
-	VMOVUPS Z6, (DX)
-	ADDQ    R9, DX
-	ADDQ    $0x00000200, SI
+	SUBQ    $-128, SI
 	DECQ    CX
 	JNZ     end
-	BYTE    $0xc4
-	BYTE    $0xe2
-	BYTE    $0x78
-	BYTE    $0x49
-	BYTE    $0xc0
+	JMP     enddone
+
+endadd:
+	MOVQ $0x00000020, CX
+
+endrow:
+	VPMOVZXWD (DX), Z0
+	VPSLLD    $0x10, Z0, Z0
+	VADDPS    (SI), Z0, Z0
+	VPSRLD    $0x10, Z0, Z1
+	VPANDD    roundingBF16<>+0(SB), Z1, Z1
+	VPADDD    roundingBF16<>+64(SB), Z1, Z1
+	VCMPPS    $0x03, Z0, Z0, K1
+	VPADDD    Z0, Z1, Z1
+	VPORD     roundingBF16<>+128(SB), Z0, K1, Z1
+	VPSRLD    $0x10, Z1, Z1
+	VPMOVDW   Z1, Y1
+	VMOVDQU   Y1, (DX)
+	VPMOVZXWD 32(DX), Z0
+	VPSLLD    $0x10, Z0, Z0
+	VADDPS    64(SI), Z0, Z0
+	VPSRLD    $0x10, Z0, Z1
+	VPANDD    roundingBF16<>+0(SB), Z1, Z1
+	VPADDD    roundingBF16<>+64(SB), Z1, Z1
+	VCMPPS    $0x03, Z0, Z0, K1
+	VPADDD    Z0, Z1, Z1
+	VPORD     roundingBF16<>+128(SB), Z0, K1, Z1
+	VPSRLD    $0x10, Z1, Z1
+	VPMOVDW   Z1, Y1
+	VMOVDQU   Y1, 32(DX)
+	ADDQ      R9, DX
+	SUBQ      $-128, SI
+	DECQ      CX
+	JNZ       endrow
+
+enddone:
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x78
+	BYTE $0x49
+	BYTE $0xc0
 	VZEROUPPER
 	RET
 
@@ -9784,6 +9852,69 @@ turn:
 	ADDQ       $0x00000800, AX
 	TESTQ      DX, DX
 	JNZ        block
+	VZEROUPPER
+	RET
+
+// func amxNarrow(dst *byte, src *byte, ld int, k int)
+// Requires: AVX, AVX512F
+TEXT ·amxNarrow(SB), NOSPLIT, $0-32
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ ld+16(FP), DX
+	SHLQ $0x02, DX
+	MOVQ k+24(FP), BX
+
+block:
+	MOVQ CX, SI
+	MOVQ $0x00000008, DI
+
+rows:
+	VMOVUPS (SI), Z0
+	VMOVUPS 64(SI), Z1
+	BYTE    $0x62
+	BYTE    $0xf2
+	BYTE    $0x77
+	BYTE    $0x48
+	BYTE    $0x72
+	BYTE    $0xc0
+	VMOVUPS Z0, (AX)
+	ADDQ    DX, SI
+	VMOVUPS (SI), Z2
+	VMOVUPS 64(SI), Z3
+	BYTE    $0x62
+	BYTE    $0xf2
+	BYTE    $0x67
+	BYTE    $0x48
+	BYTE    $0x72
+	BYTE    $0xd2
+	VMOVUPS Z2, 64(AX)
+	ADDQ    DX, SI
+	VMOVUPS (SI), Z4
+	VMOVUPS 64(SI), Z5
+	BYTE    $0x62
+	BYTE    $0xf2
+	BYTE    $0x57
+	BYTE    $0x48
+	BYTE    $0x72
+	BYTE    $0xe4
+	VMOVUPS Z4, 128(AX)
+	ADDQ    DX, SI
+	VMOVUPS (SI), Z6
+	VMOVUPS 64(SI), Z7
+	BYTE    $0x62
+	BYTE    $0xf2
+	BYTE    $0x47
+	BYTE    $0x48
+	BYTE    $0x72
+	BYTE    $0xf6
+	VMOVUPS Z6, 192(AX)
+	ADDQ    DX, SI
+	ADDQ    $0x00000100, AX
+	DECQ    DI
+	JNZ     rows
+	ADDQ    $0x00000080, CX
+	SUBQ    $0x20, BX
+	JNZ     block
 	VZEROUPPER
 	RET
 

@@ -89,12 +89,12 @@ func transPairs(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int
 //go:noescape
 func amxBlock(k int, a unsafe.Pointer, b unsafe.Pointer, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc int)
 
-// amxRowF32 is n whole tiles side by side from k words (a multiple of 16), of float32, whose panels of B are step bytes apart, each led by its bias.
+// amxRowF32 is a rowFunc of float32.
 //
 //go:noescape
 func amxRowF32(k int, a unsafe.Pointer, b unsafe.Pointer, step int, c unsafe.Pointer, ld int, n int, add int, stage unsafe.Pointer)
 
-// amxRowBF16 is n whole tiles side by side from k words (a multiple of 16), of bf16, whose panels of B are step bytes apart, each led by its bias.
+// amxRowBF16 is a rowFunc of bf16.
 //
 //go:noescape
 func amxRowBF16(k int, a unsafe.Pointer, b unsafe.Pointer, step int, c unsafe.Pointer, ld int, n int, add int, stage unsafe.Pointer)
@@ -108,6 +108,11 @@ func amxRows(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, s
 //
 //go:noescape
 func amxColumns(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int)
+
+// amxNarrow rounds 32 rows of k floats, a multiple of 32, ld apart, into tiles; subnormals become zero.
+//
+//go:noescape
+func amxNarrow(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int)
 
 // cpuVendor is the name CPUID gives the maker: twelve letters in three words.
 //

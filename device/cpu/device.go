@@ -21,6 +21,7 @@ import (
 type Device struct {
 	crew     *crew
 	products products
+	turns    turns
 	scratch  int // floats that Reserve promised each worker
 
 	mu     sync.Mutex
@@ -33,7 +34,7 @@ type Device struct {
 // several ranks in one process take max(1, cores/ranks) each.
 func New(workers int) *Device {
 	d := &Device{held: map[unsafe.Pointer][]byte{}}
-	d.products.dev = d
+	d.products.dev, d.turns.dev = d, d
 	helpers := make([]*worker, max(0, workers-1))
 	for i := range helpers {
 		helpers[i] = &worker{dev: d}
@@ -117,4 +118,5 @@ func (d *Device) Close() {
 	}
 	d.Free(d.products.packed)
 	d.Free(d.products.strip)
+	d.Free(d.turns.mem)
 }

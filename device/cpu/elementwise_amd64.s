@@ -405,118 +405,295 @@ DATA eachConstants<>+1596(SB)/4, $0xff800000
 GLOBL eachConstants<>(SB), RODATA|NOPTR, $1600
 
 // func geluF32AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·geluF32AVX512(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), DX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS s+32(FP), Z0
 	XORQ         BX, BX
+	MOVQ         DX, SI
+	SUBQ         $0x00000020, SI
+	JLT          few
+
+many:
+	VMOVUPS           (CX)(BX*4), Z0
+	VMOVUPS           64(CX)(BX*4), Z3
+	VMULPS            Z0, Z0, Z1
+	VMULPS            Z3, Z3, Z4
+	VBROADCASTSS      eachConstants<>+1088(SB), Z2
+	VBROADCASTSS      eachConstants<>+1088(SB), Z5
+	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z1, Z2
+	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z4, Z5
+	VMULPS            Z0, Z2, Z2
+	VMULPS            Z3, Z5, Z5
+	VBROADCASTSS      eachConstants<>+128(SB), Z1
+	VBROADCASTSS      eachConstants<>+128(SB), Z4
+	VMINPS            Z2, Z1, Z2
+	VMINPS            Z5, Z4, Z5
+	VBROADCASTSS      eachConstants<>+384(SB), Z4
+	VBROADCASTSS      eachConstants<>+384(SB), Z7
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z4
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z5, Z7
+	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z1
+	VSUBPS.BCST       eachConstants<>+384(SB), Z7, Z6
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z5, K2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z1, Z2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z6, Z5
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z1, Z2
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z6, Z5
+	VBROADCASTSS      eachConstants<>+448(SB), Z1
+	VBROADCASTSS      eachConstants<>+448(SB), Z6
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
+	VPSLLD            $0x17, Z4, Z4
+	VPSLLD            $0x17, Z7, Z7
+	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
+	VPADDD.BCST       eachConstants<>+0(SB), Z7, Z7
+	VMULPS.Z          Z4, Z1, K1, Z2
+	VMULPS.Z          Z7, Z6, K2, Z5
+	VADDPS.BCST       eachConstants<>+0(SB), Z2, Z2
+	VADDPS.BCST       eachConstants<>+0(SB), Z5, Z5
+	VDIVPS            Z2, Z0, Z0
+	VDIVPS            Z5, Z3, Z3
+	VMOVDQU32         Z0, (AX)(BX*4)
+	VMOVDQU32         Z3, 64(AX)(BX*4)
+	ADDQ              $0x00000020, BX
+	CMPQ              BX, SI
+	JLE               many
+
+few:
+	CMPQ BX, DX
+	JGE  done
 
 loop:
-	VMOVUPS      (CX)(BX*4), Z0
-	VMULPS       Z0, Z0, Z1
-	VMOVUPS      eachConstants<>+1088(SB), Z2
-	VFMADD213PS  eachConstants<>+1024(SB), Z1, Z2
-	VMULPS       Z0, Z2, Z2
-	VMOVUPS      eachConstants<>+128(SB), Z1
-	VMINPS       Z2, Z1, Z2
-	VMOVUPS      eachConstants<>+384(SB), Z3
-	VFMADD231PS  eachConstants<>+192(SB), Z2, Z3
-	VSUBPS       eachConstants<>+384(SB), Z3, Z1
-	VCMPPS       $0x05, eachConstants<>+64(SB), Z2, K1
-	VFNMADD231PS eachConstants<>+256(SB), Z1, Z2
-	VFNMADD231PS eachConstants<>+320(SB), Z1, Z2
-	VMOVUPS      eachConstants<>+448(SB), Z1
-	VFMADD213PS  eachConstants<>+512(SB), Z2, Z1
-	VFMADD213PS  eachConstants<>+576(SB), Z2, Z1
-	VFMADD213PS  eachConstants<>+640(SB), Z2, Z1
-	VFMADD213PS  eachConstants<>+704(SB), Z2, Z1
-	VFMADD213PS  eachConstants<>+768(SB), Z2, Z1
-	VFMADD213PS  eachConstants<>+0(SB), Z2, Z1
-	VFMADD213PS  eachConstants<>+0(SB), Z2, Z1
-	VPSLLD       $0x17, Z3, Z3
-	VPADDD       eachConstants<>+0(SB), Z3, Z3
-	VMULPS.Z     Z3, Z1, K1, Z2
-	VADDPS       eachConstants<>+0(SB), Z2, Z2
-	VDIVPS       Z2, Z0, Z0
-	VMOVDQU32    Z0, (AX)(BX*4)
-	ADDQ         $0x10, BX
-	CMPQ         BX, DX
-	JLT          loop
+	VMOVUPS           (CX)(BX*4), Z0
+	VMULPS            Z0, Z0, Z1
+	VBROADCASTSS      eachConstants<>+1088(SB), Z2
+	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z1, Z2
+	VMULPS            Z0, Z2, Z2
+	VBROADCASTSS      eachConstants<>+128(SB), Z1
+	VMINPS            Z2, Z1, Z2
+	VBROADCASTSS      eachConstants<>+384(SB), Z3
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z3
+	VSUBPS.BCST       eachConstants<>+384(SB), Z3, Z1
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z1, Z2
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z1, Z2
+	VBROADCASTSS      eachConstants<>+448(SB), Z1
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z1
+	VPSLLD            $0x17, Z3, Z3
+	VPADDD.BCST       eachConstants<>+0(SB), Z3, Z3
+	VMULPS.Z          Z3, Z1, K1, Z2
+	VADDPS.BCST       eachConstants<>+0(SB), Z2, Z2
+	VDIVPS            Z2, Z0, Z0
+	VMOVDQU32         Z0, (AX)(BX*4)
+	ADDQ              $0x10, BX
+	CMPQ              BX, DX
+	JLT               loop
+
+done:
 	VZEROUPPER
 	RET
 
 // func geluGradF32AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·geluGradF32AVX512(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
+	MOVQ         BX, DI
+	SUBQ         $0x00000020, DI
+	JLT          few
+
+many:
+	VMOVUPS           (CX)(SI*4), Z0
+	VMOVUPS           64(CX)(SI*4), Z3
+	VMOVUPS           (DX)(SI*4), Z1
+	VMOVUPS           64(DX)(SI*4), Z4
+	VBROADCASTSS      eachConstants<>+1280(SB), Z2
+	VBROADCASTSS      eachConstants<>+1280(SB), Z5
+	VMINPS            Z0, Z2, Z0
+	VMINPS            Z3, Z5, Z3
+	VBROADCASTSS      eachConstants<>+1344(SB), Z2
+	VBROADCASTSS      eachConstants<>+1344(SB), Z5
+	VMAXPS            Z0, Z2, Z0
+	VMAXPS            Z3, Z5, Z3
+	VBROADCASTSS      eachConstants<>+1216(SB), Z6
+	VBROADCASTSS      eachConstants<>+1216(SB), Z11
+	VMULPS            Z0, Z0, Z2
+	VMULPS            Z3, Z3, Z9
+	VBROADCASTSS      eachConstants<>+1088(SB), Z7
+	VBROADCASTSS      eachConstants<>+1088(SB), Z12
+	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z2, Z7
+	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z9, Z12
+	VMULPS            Z0, Z7, Z7
+	VMULPS            Z3, Z12, Z12
+	VBROADCASTSS      eachConstants<>+128(SB), Z5
+	VBROADCASTSS      eachConstants<>+128(SB), Z8
+	VMINPS            Z7, Z5, Z7
+	VMINPS            Z12, Z8, Z12
+	VBROADCASTSS      eachConstants<>+384(SB), Z8
+	VBROADCASTSS      eachConstants<>+384(SB), Z13
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z7, Z8
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z12, Z13
+	VSUBPS.BCST       eachConstants<>+384(SB), Z8, Z5
+	VSUBPS.BCST       eachConstants<>+384(SB), Z13, Z10
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z7, K1
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z12, K2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z5, Z7
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z10, Z12
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z5, Z7
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z10, Z12
+	VBROADCASTSS      eachConstants<>+448(SB), Z5
+	VBROADCASTSS      eachConstants<>+448(SB), Z10
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z7, Z5
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z12, Z10
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z7, Z5
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z12, Z10
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z7, Z5
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z12, Z10
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z7, Z5
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z12, Z10
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z7, Z5
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z12, Z10
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z7, Z5
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z12, Z10
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z7, Z5
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z12, Z10
+	VPSLLD            $0x17, Z8, Z8
+	VPSLLD            $0x17, Z13, Z13
+	VPADDD.BCST       eachConstants<>+0(SB), Z8, Z8
+	VPADDD.BCST       eachConstants<>+0(SB), Z13, Z13
+	VMULPS.Z          Z8, Z5, K1, Z7
+	VMULPS.Z          Z13, Z10, K2, Z12
+	VADDPS.BCST       eachConstants<>+0(SB), Z7, Z5
+	VADDPS.BCST       eachConstants<>+0(SB), Z12, Z10
+	VBROADCASTSS      eachConstants<>+0(SB), Z8
+	VBROADCASTSS      eachConstants<>+0(SB), Z13
+	VDIVPS            Z5, Z8, Z5
+	VDIVPS            Z10, Z13, Z10
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z2, Z6
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z9, Z11
+	VMULPS            Z5, Z7, Z7
+	VMULPS            Z10, Z12, Z12
+	VMULPS            Z0, Z7, Z7
+	VMULPS            Z3, Z12, Z12
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z7, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z12, Z11
+	VMULPS            Z5, Z6, Z6
+	VMULPS            Z10, Z11, Z11
+	VMULPS            Z1, Z6, Z6
+	VMULPS            Z4, Z11, Z11
+	VMOVDQU32         Z6, (AX)(SI*4)
+	VMOVDQU32         Z11, 64(AX)(SI*4)
+	ADDQ              $0x00000020, SI
+	CMPQ              SI, DI
+	JLE               many
+
+few:
+	CMPQ SI, BX
+	JGE  done
 
 loop:
-	VMOVUPS      (CX)(SI*4), Z0
-	VMOVUPS      (DX)(SI*4), Z1
-	VMOVUPS      eachConstants<>+1280(SB), Z2
-	VMINPS       Z0, Z2, Z0
-	VMOVUPS      eachConstants<>+1344(SB), Z2
-	VMAXPS       Z0, Z2, Z0
-	VMOVUPS      eachConstants<>+1216(SB), Z4
-	VMULPS       Z0, Z0, Z2
-	VMOVUPS      eachConstants<>+1088(SB), Z5
-	VFMADD213PS  eachConstants<>+1024(SB), Z2, Z5
-	VMULPS       Z0, Z5, Z5
-	VMOVUPS      eachConstants<>+128(SB), Z3
-	VMINPS       Z5, Z3, Z5
-	VMOVUPS      eachConstants<>+384(SB), Z6
-	VFMADD231PS  eachConstants<>+192(SB), Z5, Z6
-	VSUBPS       eachConstants<>+384(SB), Z6, Z3
-	VCMPPS       $0x05, eachConstants<>+64(SB), Z5, K1
-	VFNMADD231PS eachConstants<>+256(SB), Z3, Z5
-	VFNMADD231PS eachConstants<>+320(SB), Z3, Z5
-	VMOVUPS      eachConstants<>+448(SB), Z3
-	VFMADD213PS  eachConstants<>+512(SB), Z5, Z3
-	VFMADD213PS  eachConstants<>+576(SB), Z5, Z3
-	VFMADD213PS  eachConstants<>+640(SB), Z5, Z3
-	VFMADD213PS  eachConstants<>+704(SB), Z5, Z3
-	VFMADD213PS  eachConstants<>+768(SB), Z5, Z3
-	VFMADD213PS  eachConstants<>+0(SB), Z5, Z3
-	VFMADD213PS  eachConstants<>+0(SB), Z5, Z3
-	VPSLLD       $0x17, Z6, Z6
-	VPADDD       eachConstants<>+0(SB), Z6, Z6
-	VMULPS.Z     Z6, Z3, K1, Z5
-	VADDPS       eachConstants<>+0(SB), Z5, Z3
-	VMOVUPS      eachConstants<>+0(SB), Z6
-	VDIVPS       Z3, Z6, Z3
-	VFMADD213PS  eachConstants<>+1152(SB), Z2, Z4
-	VMULPS       Z3, Z5, Z5
-	VMULPS       Z0, Z5, Z5
-	VFMADD213PS  eachConstants<>+0(SB), Z5, Z4
-	VMULPS       Z3, Z4, Z4
-	VMULPS       Z1, Z4, Z4
-	VMOVDQU32    Z4, (AX)(SI*4)
-	ADDQ         $0x10, SI
-	CMPQ         SI, BX
-	JLT          loop
+	VMOVUPS           (CX)(SI*4), Z0
+	VMOVUPS           (DX)(SI*4), Z1
+	VBROADCASTSS      eachConstants<>+1280(SB), Z2
+	VMINPS            Z0, Z2, Z0
+	VBROADCASTSS      eachConstants<>+1344(SB), Z2
+	VMAXPS            Z0, Z2, Z0
+	VBROADCASTSS      eachConstants<>+1216(SB), Z4
+	VMULPS            Z0, Z0, Z2
+	VBROADCASTSS      eachConstants<>+1088(SB), Z5
+	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z2, Z5
+	VMULPS            Z0, Z5, Z5
+	VBROADCASTSS      eachConstants<>+128(SB), Z3
+	VMINPS            Z5, Z3, Z5
+	VBROADCASTSS      eachConstants<>+384(SB), Z6
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z5, Z6
+	VSUBPS.BCST       eachConstants<>+384(SB), Z6, Z3
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z5, K1
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z3, Z5
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z3, Z5
+	VBROADCASTSS      eachConstants<>+448(SB), Z3
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z5, Z3
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z5, Z3
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z5, Z3
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z5, Z3
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z5, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z3
+	VPSLLD            $0x17, Z6, Z6
+	VPADDD.BCST       eachConstants<>+0(SB), Z6, Z6
+	VMULPS.Z          Z6, Z3, K1, Z5
+	VADDPS.BCST       eachConstants<>+0(SB), Z5, Z3
+	VBROADCASTSS      eachConstants<>+0(SB), Z6
+	VDIVPS            Z3, Z6, Z3
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z2, Z4
+	VMULPS            Z3, Z5, Z5
+	VMULPS            Z0, Z5, Z5
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z4
+	VMULPS            Z3, Z4, Z4
+	VMULPS            Z1, Z4, Z4
+	VMOVDQU32         Z4, (AX)(SI*4)
+	ADDQ              $0x10, SI
+	CMPQ              SI, BX
+	JLT               loop
+
+done:
 	VZEROUPPER
 	RET
 
 // func scaleF32AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·scaleF32AVX512(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), DX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS s+32(FP), Z0
 	XORQ         BX, BX
+	MOVQ         DX, SI
+	SUBQ         $0x00000020, SI
+	JLT          few
+
+many:
+	VMOVUPS   (CX)(BX*4), Z1
+	VMOVUPS   64(CX)(BX*4), Z2
+	VMULPS    Z1, Z0, Z1
+	VMULPS    Z2, Z0, Z2
+	VMOVDQU32 Z1, (AX)(BX*4)
+	VMOVDQU32 Z2, 64(AX)(BX*4)
+	ADDQ      $0x00000020, BX
+	CMPQ      BX, SI
+	JLE       many
+
+few:
+	CMPQ BX, DX
+	JGE  done
 
 loop:
 	VMOVUPS   (CX)(BX*4), Z1
@@ -525,19 +702,40 @@ loop:
 	ADDQ      $0x10, BX
 	CMPQ      BX, DX
 	JLT       loop
+
+done:
 	VZEROUPPER
 	RET
 
 // func addF32AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·addF32AVX512(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
+	MOVQ         BX, DI
+	SUBQ         $0x00000020, DI
+	JLT          few
+
+many:
+	VMOVUPS   (CX)(SI*4), Z0
+	VMOVUPS   64(CX)(SI*4), Z2
+	VMOVUPS   (DX)(SI*4), Z1
+	VMOVUPS   64(DX)(SI*4), Z3
+	VADDPS    Z1, Z0, Z0
+	VADDPS    Z3, Z2, Z2
+	VMOVDQU32 Z0, (AX)(SI*4)
+	VMOVDQU32 Z2, 64(AX)(SI*4)
+	ADDQ      $0x00000020, SI
+	CMPQ      SI, DI
+	JLE       many
+
+few:
+	CMPQ SI, BX
+	JGE  done
 
 loop:
 	VMOVUPS   (CX)(SI*4), Z0
@@ -547,19 +745,40 @@ loop:
 	ADDQ      $0x10, SI
 	CMPQ      SI, BX
 	JLT       loop
+
+done:
 	VZEROUPPER
 	RET
 
 // func addStreamF32AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F, MMX+, SSE
+// Requires: AVX, AVX512F, MMX+
 TEXT ·addStreamF32AVX512(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
+	MOVQ         BX, DI
+	SUBQ         $0x00000020, DI
+	JLT          few
+
+many:
+	VMOVUPS  (CX)(SI*4), Z0
+	VMOVUPS  64(CX)(SI*4), Z2
+	VMOVUPS  (DX)(SI*4), Z1
+	VMOVUPS  64(DX)(SI*4), Z3
+	VADDPS   Z1, Z0, Z0
+	VADDPS   Z3, Z2, Z2
+	VMOVNTDQ Z0, (AX)(SI*4)
+	VMOVNTDQ Z2, 64(AX)(SI*4)
+	ADDQ     $0x00000020, SI
+	CMPQ     SI, DI
+	JLE      many
+
+few:
+	CMPQ SI, BX
+	JGE  done
 
 loop:
 	VMOVUPS  (CX)(SI*4), Z0
@@ -569,52 +788,121 @@ loop:
 	ADDQ     $0x10, SI
 	CMPQ     SI, BX
 	JLT      loop
+
+done:
 	SFENCE
 	VZEROUPPER
 	RET
 
 // func swigluF32AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·swigluF32AVX512(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
+	MOVQ         BX, DI
+	SUBQ         $0x00000020, DI
+	JLT          few
+
+many:
+	VMOVUPS           (CX)(SI*4), Z0
+	VMOVUPS           64(CX)(SI*4), Z6
+	VMOVUPS           (DX)(SI*4), Z4
+	VMOVUPS           64(DX)(SI*4), Z7
+	VPXORD            Z1, Z1, Z1
+	VPXORD            Z2, Z2, Z2
+	VSUBPS            Z0, Z1, Z1
+	VSUBPS            Z6, Z2, Z2
+	VBROADCASTSS      eachConstants<>+128(SB), Z5
+	VBROADCASTSS      eachConstants<>+128(SB), Z8
+	VMINPS            Z1, Z5, Z1
+	VMINPS            Z2, Z8, Z2
+	VBROADCASTSS      eachConstants<>+384(SB), Z8
+	VBROADCASTSS      eachConstants<>+384(SB), Z10
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z1, Z8
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z10
+	VSUBPS.BCST       eachConstants<>+384(SB), Z8, Z5
+	VSUBPS.BCST       eachConstants<>+384(SB), Z10, Z9
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z1, K1
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z5, Z1
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z9, Z2
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z5, Z1
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z9, Z2
+	VBROADCASTSS      eachConstants<>+448(SB), Z5
+	VBROADCASTSS      eachConstants<>+448(SB), Z9
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z1, Z5
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z9
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z1, Z5
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z9
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z1, Z5
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z9
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z1, Z5
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z9
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z1, Z5
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z9
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z1, Z5
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z9
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z1, Z5
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z9
+	VPSLLD            $0x17, Z8, Z8
+	VPSLLD            $0x17, Z10, Z10
+	VPADDD.BCST       eachConstants<>+0(SB), Z8, Z8
+	VPADDD.BCST       eachConstants<>+0(SB), Z10, Z10
+	VMULPS.Z          Z8, Z5, K1, Z1
+	VMULPS.Z          Z10, Z9, K2, Z2
+	VADDPS.BCST       eachConstants<>+0(SB), Z1, Z1
+	VADDPS.BCST       eachConstants<>+0(SB), Z2, Z2
+	VDIVPS            Z1, Z0, Z0
+	VDIVPS            Z2, Z6, Z6
+	VMULPS            Z4, Z0, Z0
+	VMULPS            Z7, Z6, Z6
+	VMOVDQU32         Z0, (AX)(SI*4)
+	VMOVDQU32         Z6, 64(AX)(SI*4)
+	ADDQ              $0x00000020, SI
+	CMPQ              SI, DI
+	JLE               many
+
+few:
+	CMPQ SI, BX
+	JGE  done
 
 loop:
-	VMOVUPS      (CX)(SI*4), Z0
-	VMOVUPS      (DX)(SI*4), Z2
-	VPXORD       Z1, Z1, Z1
-	VSUBPS       Z0, Z1, Z1
-	VMOVUPS      eachConstants<>+128(SB), Z3
-	VMINPS       Z1, Z3, Z1
-	VMOVUPS      eachConstants<>+384(SB), Z4
-	VFMADD231PS  eachConstants<>+192(SB), Z1, Z4
-	VSUBPS       eachConstants<>+384(SB), Z4, Z3
-	VCMPPS       $0x05, eachConstants<>+64(SB), Z1, K1
-	VFNMADD231PS eachConstants<>+256(SB), Z3, Z1
-	VFNMADD231PS eachConstants<>+320(SB), Z3, Z1
-	VMOVUPS      eachConstants<>+448(SB), Z3
-	VFMADD213PS  eachConstants<>+512(SB), Z1, Z3
-	VFMADD213PS  eachConstants<>+576(SB), Z1, Z3
-	VFMADD213PS  eachConstants<>+640(SB), Z1, Z3
-	VFMADD213PS  eachConstants<>+704(SB), Z1, Z3
-	VFMADD213PS  eachConstants<>+768(SB), Z1, Z3
-	VFMADD213PS  eachConstants<>+0(SB), Z1, Z3
-	VFMADD213PS  eachConstants<>+0(SB), Z1, Z3
-	VPSLLD       $0x17, Z4, Z4
-	VPADDD       eachConstants<>+0(SB), Z4, Z4
-	VMULPS.Z     Z4, Z3, K1, Z1
-	VADDPS       eachConstants<>+0(SB), Z1, Z1
-	VDIVPS       Z1, Z0, Z0
-	VMULPS       Z2, Z0, Z0
-	VMOVDQU32    Z0, (AX)(SI*4)
-	ADDQ         $0x10, SI
-	CMPQ         SI, BX
-	JLT          loop
+	VMOVUPS           (CX)(SI*4), Z0
+	VMOVUPS           (DX)(SI*4), Z1
+	VPXORD            Z3, Z3, Z3
+	VSUBPS            Z0, Z3, Z3
+	VBROADCASTSS      eachConstants<>+128(SB), Z2
+	VMINPS            Z3, Z2, Z3
+	VBROADCASTSS      eachConstants<>+384(SB), Z4
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z3, Z4
+	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z2
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z3, K1
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z2, Z3
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z2, Z3
+	VBROADCASTSS      eachConstants<>+448(SB), Z2
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z3, Z2
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z3, Z2
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z3, Z2
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z3, Z2
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z3, Z2
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z3, Z2
+	VPSLLD            $0x17, Z4, Z4
+	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
+	VMULPS.Z          Z4, Z2, K1, Z3
+	VADDPS.BCST       eachConstants<>+0(SB), Z3, Z3
+	VDIVPS            Z3, Z0, Z0
+	VMULPS            Z1, Z0, Z0
+	VMOVDQU32         Z0, (AX)(SI*4)
+	ADDQ              $0x10, SI
+	CMPQ              SI, BX
+	JLT               loop
+
+done:
 	VZEROUPPER
 	RET
 
@@ -628,60 +916,150 @@ TEXT ·swigluGradF32AVX512(SB), NOSPLIT, $0-48
 	MOVQ up+32(FP), SI
 	MOVQ n+40(FP), DI
 	XORQ R8, R8
+	MOVQ DI, R9
+	SUBQ $0x00000020, R9
+	JLT  few
+
+many:
+	VMOVUPS           (BX)(R8*4), Z0
+	VMOVUPS           64(BX)(R8*4), Z5
+	VMOVUPS           (DX)(R8*4), Z1
+	VMOVUPS           64(DX)(R8*4), Z6
+	VMOVUPS           (SI)(R8*4), Z2
+	VMOVUPS           64(SI)(R8*4), Z7
+	VBROADCASTSS      eachConstants<>+1472(SB), Z3
+	VBROADCASTSS      eachConstants<>+1472(SB), Z8
+	VMAXPS            Z0, Z3, Z0
+	VMAXPS            Z5, Z8, Z5
+	VPXORD            Z4, Z4, Z4
+	VPXORD            Z9, Z9, Z9
+	VBROADCASTSS      eachConstants<>+1408(SB), Z3
+	VBROADCASTSS      eachConstants<>+1408(SB), Z8
+	VMINPS            Z0, Z3, Z3
+	VMINPS            Z5, Z8, Z12
+	VSUBPS            Z3, Z4, Z4
+	VSUBPS            Z12, Z9, Z9
+	VBROADCASTSS      eachConstants<>+384(SB), Z11
+	VBROADCASTSS      eachConstants<>+384(SB), Z14
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z4, Z11
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z9, Z14
+	VSUBPS.BCST       eachConstants<>+384(SB), Z11, Z8
+	VSUBPS.BCST       eachConstants<>+384(SB), Z14, Z13
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z4, K1
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z9, K2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z8, Z4
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z13, Z9
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z8, Z4
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z13, Z9
+	VBROADCASTSS      eachConstants<>+448(SB), Z8
+	VBROADCASTSS      eachConstants<>+448(SB), Z13
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z4, Z8
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z9, Z13
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z4, Z8
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z9, Z13
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z4, Z8
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z9, Z13
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z4, Z8
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z9, Z13
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z4, Z8
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z9, Z13
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z9, Z13
+	VPSLLD            $0x17, Z11, Z11
+	VPSLLD            $0x17, Z14, Z14
+	VPADDD.BCST       eachConstants<>+0(SB), Z11, Z11
+	VPADDD.BCST       eachConstants<>+0(SB), Z14, Z14
+	VMULPS.Z          Z11, Z8, K1, Z4
+	VMULPS.Z          Z14, Z13, K2, Z9
+	VADDPS.BCST       eachConstants<>+0(SB), Z4, Z8
+	VADDPS.BCST       eachConstants<>+0(SB), Z9, Z13
+	VBROADCASTSS      eachConstants<>+0(SB), Z11
+	VBROADCASTSS      eachConstants<>+0(SB), Z14
+	VDIVPS            Z8, Z11, Z8
+	VDIVPS            Z13, Z14, Z13
+	VMULPS            Z8, Z0, Z0
+	VMULPS            Z13, Z5, Z5
+	VMULPS            Z1, Z0, Z0
+	VMULPS            Z6, Z5, Z5
+	VMOVDQU32         Z0, (CX)(R8*4)
+	VMOVDQU32         Z5, 64(CX)(R8*4)
+	VMULPS            Z8, Z4, Z4
+	VMULPS            Z13, Z9, Z9
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z3, Z4
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z12, Z9
+	VMULPS            Z8, Z4, Z4
+	VMULPS            Z13, Z9, Z9
+	VMULPS            Z2, Z1, Z1
+	VMULPS            Z7, Z6, Z6
+	VMULPS            Z1, Z4, Z4
+	VMULPS            Z6, Z9, Z9
+	VMOVDQU32         Z4, (AX)(R8*4)
+	VMOVDQU32         Z9, 64(AX)(R8*4)
+	ADDQ              $0x00000020, R8
+	CMPQ              R8, R9
+	JLE               many
+
+few:
+	CMPQ R8, DI
+	JGE  done
 
 loop:
-	VMOVUPS      (BX)(R8*4), Z0
-	VMOVUPS      (DX)(R8*4), Z1
-	VMOVUPS      (SI)(R8*4), Z2
-	VMOVUPS      eachConstants<>+1472(SB), Z3
-	VMAXPS       Z0, Z3, Z0
-	VPXORD       Z4, Z4, Z4
-	VMOVUPS      eachConstants<>+1408(SB), Z3
-	VMINPS       Z0, Z3, Z3
-	VSUBPS       Z3, Z4, Z4
-	VMOVUPS      eachConstants<>+384(SB), Z6
-	VFMADD231PS  eachConstants<>+192(SB), Z4, Z6
-	VSUBPS       eachConstants<>+384(SB), Z6, Z5
-	VCMPPS       $0x05, eachConstants<>+64(SB), Z4, K1
-	VFNMADD231PS eachConstants<>+256(SB), Z5, Z4
-	VFNMADD231PS eachConstants<>+320(SB), Z5, Z4
-	VMOVUPS      eachConstants<>+448(SB), Z5
-	VFMADD213PS  eachConstants<>+512(SB), Z4, Z5
-	VFMADD213PS  eachConstants<>+576(SB), Z4, Z5
-	VFMADD213PS  eachConstants<>+640(SB), Z4, Z5
-	VFMADD213PS  eachConstants<>+704(SB), Z4, Z5
-	VFMADD213PS  eachConstants<>+768(SB), Z4, Z5
-	VFMADD213PS  eachConstants<>+0(SB), Z4, Z5
-	VFMADD213PS  eachConstants<>+0(SB), Z4, Z5
-	VPSLLD       $0x17, Z6, Z6
-	VPADDD       eachConstants<>+0(SB), Z6, Z6
-	VMULPS.Z     Z6, Z5, K1, Z4
-	VADDPS       eachConstants<>+0(SB), Z4, Z5
-	VMOVUPS      eachConstants<>+0(SB), Z6
-	VDIVPS       Z5, Z6, Z5
-	VMULPS       Z5, Z0, Z0
-	VMULPS       Z1, Z0, Z0
-	VMOVDQU32    Z0, (CX)(R8*4)
-	VMULPS       Z5, Z4, Z4
-	VFMADD213PS  eachConstants<>+0(SB), Z3, Z4
-	VMULPS       Z5, Z4, Z4
-	VMULPS       Z2, Z1, Z1
-	VMULPS       Z1, Z4, Z4
-	VMOVDQU32    Z4, (AX)(R8*4)
-	ADDQ         $0x10, R8
-	CMPQ         R8, DI
-	JLT          loop
+	VMOVUPS           (BX)(R8*4), Z0
+	VMOVUPS           (DX)(R8*4), Z1
+	VMOVUPS           (SI)(R8*4), Z2
+	VBROADCASTSS      eachConstants<>+1472(SB), Z3
+	VMAXPS            Z0, Z3, Z0
+	VPXORD            Z10, Z10, Z10
+	VBROADCASTSS      eachConstants<>+1408(SB), Z3
+	VMINPS            Z0, Z3, Z3
+	VSUBPS            Z3, Z10, Z10
+	VBROADCASTSS      eachConstants<>+384(SB), Z5
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z10, Z5
+	VSUBPS.BCST       eachConstants<>+384(SB), Z5, Z4
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z10, K1
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z4, Z10
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z4, Z10
+	VBROADCASTSS      eachConstants<>+448(SB), Z4
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z10, Z4
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z10, Z4
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z10, Z4
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z10, Z4
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z10, Z4
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z10, Z4
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z10, Z4
+	VPSLLD            $0x17, Z5, Z5
+	VPADDD.BCST       eachConstants<>+0(SB), Z5, Z5
+	VMULPS.Z          Z5, Z4, K1, Z10
+	VADDPS.BCST       eachConstants<>+0(SB), Z10, Z4
+	VBROADCASTSS      eachConstants<>+0(SB), Z5
+	VDIVPS            Z4, Z5, Z4
+	VMULPS            Z4, Z0, Z0
+	VMULPS            Z1, Z0, Z0
+	VMOVDQU32         Z0, (CX)(R8*4)
+	VMULPS            Z4, Z10, Z10
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z3, Z10
+	VMULPS            Z4, Z10, Z10
+	VMULPS            Z2, Z1, Z1
+	VMULPS            Z1, Z10, Z10
+	VMOVDQU32         Z10, (AX)(R8*4)
+	ADDQ              $0x10, R8
+	CMPQ              R8, DI
+	JLT               loop
+
+done:
 	VZEROUPPER
 	RET
 
 // func largestF32AVX512(x *byte, n int) float32
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·largestF32AVX512(SB), NOSPLIT, $0-20
-	MOVQ    x+0(FP), AX
-	MOVQ    n+8(FP), CX
-	VMOVUPS eachConstants<>+1536(SB), Z0
-	VMOVUPS eachConstants<>+1536(SB), Z1
-	XORQ    DX, DX
+	MOVQ         x+0(FP), AX
+	MOVQ         n+8(FP), CX
+	VBROADCASTSS eachConstants<>+1536(SB), Z0
+	VBROADCASTSS eachConstants<>+1536(SB), Z1
+	XORQ         DX, DX
 
 loop:
 	VMOVUPS       (AX)(DX*4), Z1
@@ -697,45 +1075,98 @@ loop:
 	VMAXPS        X1, X0, X0
 	VPERMILPS     $0xb1, X0, X1
 	VMAXPS        X1, X0, X0
-	MOVSS         X0, ret+16(FP)
+	VMOVSS        X0, ret+16(FP)
 	VZEROUPPER
 	RET
 
 // func expSumF32AVX512(x *byte, n int, top float32) float32
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·expSumF32AVX512(SB), NOSPLIT, $0-28
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
-	MOVSS        top+16(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS top+16(FP), Z0
 	VPXORD       Z1, Z1, Z1
 	VPXORD       Z2, Z2, Z2
 	XORQ         DX, DX
+	MOVQ         CX, BX
+	SUBQ         $0x00000020, BX
+	JLT          few
+
+many:
+	VMOVUPS           (AX)(DX*4), Z2
+	VMOVUPS           64(AX)(DX*4), Z5
+	VSUBPS            Z0, Z2, Z2
+	VSUBPS            Z0, Z5, Z5
+	VBROADCASTSS      eachConstants<>+384(SB), Z4
+	VBROADCASTSS      eachConstants<>+384(SB), Z7
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z4
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z5, Z7
+	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z3
+	VSUBPS.BCST       eachConstants<>+384(SB), Z7, Z6
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z5, K2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z6, Z5
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z6, Z5
+	VBROADCASTSS      eachConstants<>+448(SB), Z3
+	VBROADCASTSS      eachConstants<>+448(SB), Z6
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
+	VPSLLD            $0x17, Z4, Z4
+	VPSLLD            $0x17, Z7, Z7
+	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
+	VPADDD.BCST       eachConstants<>+0(SB), Z7, Z7
+	VMULPS.Z          Z4, Z3, K1, Z2
+	VMULPS.Z          Z7, Z6, K2, Z5
+	VADDPS            Z2, Z1, Z1
+	VADDPS            Z5, Z1, Z1
+	ADDQ              $0x00000020, DX
+	CMPQ              DX, BX
+	JLE               many
+
+few:
+	CMPQ DX, CX
+	JGE  done
 
 loop:
-	VMOVUPS       (AX)(DX*4), Z2
-	VSUBPS        Z0, Z2, Z2
-	VMOVUPS       eachConstants<>+384(SB), Z4
-	VFMADD231PS   eachConstants<>+192(SB), Z2, Z4
-	VSUBPS        eachConstants<>+384(SB), Z4, Z3
-	VCMPPS        $0x05, eachConstants<>+64(SB), Z2, K1
-	VFNMADD231PS  eachConstants<>+256(SB), Z3, Z2
-	VFNMADD231PS  eachConstants<>+320(SB), Z3, Z2
-	VMOVUPS       eachConstants<>+448(SB), Z3
-	VFMADD213PS   eachConstants<>+512(SB), Z2, Z3
-	VFMADD213PS   eachConstants<>+576(SB), Z2, Z3
-	VFMADD213PS   eachConstants<>+640(SB), Z2, Z3
-	VFMADD213PS   eachConstants<>+704(SB), Z2, Z3
-	VFMADD213PS   eachConstants<>+768(SB), Z2, Z3
-	VFMADD213PS   eachConstants<>+0(SB), Z2, Z3
-	VFMADD213PS   eachConstants<>+0(SB), Z2, Z3
-	VPSLLD        $0x17, Z4, Z4
-	VPADDD        eachConstants<>+0(SB), Z4, Z4
-	VMULPS.Z      Z4, Z3, K1, Z2
-	VADDPS        Z2, Z1, Z1
-	ADDQ          $0x10, DX
-	CMPQ          DX, CX
-	JLT           loop
+	VMOVUPS           (AX)(DX*4), Z2
+	VSUBPS            Z0, Z2, Z2
+	VBROADCASTSS      eachConstants<>+384(SB), Z4
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z4
+	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z3
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z3, Z2
+	VBROADCASTSS      eachConstants<>+448(SB), Z3
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VPSLLD            $0x17, Z4, Z4
+	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
+	VMULPS.Z          Z4, Z3, K1, Z2
+	VADDPS            Z2, Z1, Z1
+	ADDQ              $0x10, DX
+	CMPQ              DX, CX
+	JLT               loop
+
+done:
 	VEXTRACTF64X4 $0x01, Z1, Y0
 	VADDPS        Y0, Y1, Y1
 	VEXTRACTF128  $0x01, Y1, X0
@@ -744,276 +1175,704 @@ loop:
 	VADDPS        X0, X1, X1
 	VPERMILPS     $0xb1, X1, X0
 	VADDPS        X0, X1, X1
-	MOVSS         X1, ret+24(FP)
+	VMOVSS        X1, ret+24(FP)
 	VZEROUPPER
 	RET
 
 // func softmaxF32AVX512(x *byte, n int, top float32, r float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·softmaxF32AVX512(SB), NOSPLIT, $0-24
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
-	MOVSS        top+16(FP), X0
-	VBROADCASTSS X0, Z0
-	MOVSS        r+20(FP), X1
-	VBROADCASTSS X1, Z1
+	VBROADCASTSS top+16(FP), Z0
+	VBROADCASTSS r+20(FP), Z1
 	XORQ         DX, DX
+	MOVQ         CX, BX
+	SUBQ         $0x00000020, BX
+	JLT          few
+
+many:
+	VMOVUPS           (AX)(DX*4), Z2
+	VMOVUPS           64(AX)(DX*4), Z5
+	VSUBPS            Z0, Z2, Z2
+	VSUBPS            Z0, Z5, Z5
+	VBROADCASTSS      eachConstants<>+384(SB), Z4
+	VBROADCASTSS      eachConstants<>+384(SB), Z7
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z4
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z5, Z7
+	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z3
+	VSUBPS.BCST       eachConstants<>+384(SB), Z7, Z6
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z5, K2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z6, Z5
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z6, Z5
+	VBROADCASTSS      eachConstants<>+448(SB), Z3
+	VBROADCASTSS      eachConstants<>+448(SB), Z6
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
+	VPSLLD            $0x17, Z4, Z4
+	VPSLLD            $0x17, Z7, Z7
+	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
+	VPADDD.BCST       eachConstants<>+0(SB), Z7, Z7
+	VMULPS.Z          Z4, Z3, K1, Z2
+	VMULPS.Z          Z7, Z6, K2, Z5
+	VMULPS            Z2, Z1, Z2
+	VMULPS            Z5, Z1, Z5
+	VMOVDQU32         Z2, (AX)(DX*4)
+	VMOVDQU32         Z5, 64(AX)(DX*4)
+	ADDQ              $0x00000020, DX
+	CMPQ              DX, BX
+	JLE               many
+
+few:
+	CMPQ DX, CX
+	JGE  done
 
 loop:
-	VMOVUPS      (AX)(DX*4), Z2
-	VSUBPS       Z0, Z2, Z2
-	VMOVUPS      eachConstants<>+384(SB), Z4
-	VFMADD231PS  eachConstants<>+192(SB), Z2, Z4
-	VSUBPS       eachConstants<>+384(SB), Z4, Z3
-	VCMPPS       $0x05, eachConstants<>+64(SB), Z2, K1
-	VFNMADD231PS eachConstants<>+256(SB), Z3, Z2
-	VFNMADD231PS eachConstants<>+320(SB), Z3, Z2
-	VMOVUPS      eachConstants<>+448(SB), Z3
-	VFMADD213PS  eachConstants<>+512(SB), Z2, Z3
-	VFMADD213PS  eachConstants<>+576(SB), Z2, Z3
-	VFMADD213PS  eachConstants<>+640(SB), Z2, Z3
-	VFMADD213PS  eachConstants<>+704(SB), Z2, Z3
-	VFMADD213PS  eachConstants<>+768(SB), Z2, Z3
-	VFMADD213PS  eachConstants<>+0(SB), Z2, Z3
-	VFMADD213PS  eachConstants<>+0(SB), Z2, Z3
-	VPSLLD       $0x17, Z4, Z4
-	VPADDD       eachConstants<>+0(SB), Z4, Z4
-	VMULPS.Z     Z4, Z3, K1, Z2
-	VMULPS       Z2, Z1, Z2
-	VMOVDQU32    Z2, (AX)(DX*4)
-	ADDQ         $0x10, DX
-	CMPQ         DX, CX
-	JLT          loop
+	VMOVUPS           (AX)(DX*4), Z2
+	VSUBPS            Z0, Z2, Z2
+	VBROADCASTSS      eachConstants<>+384(SB), Z4
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z4
+	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z3
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z3, Z2
+	VBROADCASTSS      eachConstants<>+448(SB), Z3
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VPSLLD            $0x17, Z4, Z4
+	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
+	VMULPS.Z          Z4, Z3, K1, Z2
+	VMULPS            Z2, Z1, Z2
+	VMOVDQU32         Z2, (AX)(DX*4)
+	ADDQ              $0x10, DX
+	CMPQ              DX, CX
+	JLT               loop
+
+done:
+	VZEROUPPER
+	RET
+
+// func ropeF32AVX512(x *byte, cos *byte, sin *byte, half int, heads int, sign float32)
+// Requires: AVX, AVX512F
+TEXT ·ropeF32AVX512(SB), NOSPLIT, $0-44
+	MOVQ         x+0(FP), AX
+	MOVQ         cos+8(FP), CX
+	MOVQ         sin+16(FP), DX
+	MOVQ         half+24(FP), BX
+	MOVQ         heads+32(FP), SI
+	VBROADCASTSS sign+40(FP), Z0
+
+head:
+	LEAQ (AX)(BX*4), R8
+	XORQ DI, DI
+
+loop:
+	VMOVUPS   (AX)(DI*4), Z1
+	VMOVUPS   (R8)(DI*4), Z2
+	VMULPS    (DX)(DI*4), Z0, Z3
+	VMOVUPS   (CX)(DI*4), Z5
+	VMULPS    Z3, Z1, Z4
+	VMULPS    Z3, Z2, Z3
+	VMULPS    Z5, Z1, Z1
+	VMULPS    Z5, Z2, Z2
+	VSUBPS    Z3, Z1, Z1
+	VADDPS    Z4, Z2, Z2
+	VMOVDQU32 Z1, (AX)(DI*4)
+	VMOVDQU32 Z2, (R8)(DI*4)
+	ADDQ      $0x10, DI
+	CMPQ      DI, BX
+	JLT       loop
+	LEAQ      (R8)(BX*4), AX
+	DECQ      SI
+	JNZ       head
 	VZEROUPPER
 	RET
 
 // func geluBF16AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·geluBF16AVX512(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), DX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS s+32(FP), Z0
 	XORQ         BX, BX
+	MOVQ         DX, SI
+	SUBQ         $0x00000020, SI
+	JLT          few
+
+many:
+	VPMOVZXWD         (CX)(BX*2), Z0
+	VPMOVZXWD         32(CX)(BX*2), Z3
+	VPSLLD            $0x10, Z0, Z0
+	VPSLLD            $0x10, Z3, Z3
+	VMULPS            Z0, Z0, Z1
+	VMULPS            Z3, Z3, Z4
+	VBROADCASTSS      eachConstants<>+1088(SB), Z2
+	VBROADCASTSS      eachConstants<>+1088(SB), Z5
+	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z1, Z2
+	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z4, Z5
+	VMULPS            Z0, Z2, Z2
+	VMULPS            Z3, Z5, Z5
+	VBROADCASTSS      eachConstants<>+128(SB), Z1
+	VBROADCASTSS      eachConstants<>+128(SB), Z4
+	VMINPS            Z2, Z1, Z2
+	VMINPS            Z5, Z4, Z5
+	VBROADCASTSS      eachConstants<>+384(SB), Z4
+	VBROADCASTSS      eachConstants<>+384(SB), Z7
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z4
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z5, Z7
+	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z1
+	VSUBPS.BCST       eachConstants<>+384(SB), Z7, Z6
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z5, K2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z1, Z2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z6, Z5
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z1, Z2
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z6, Z5
+	VBROADCASTSS      eachConstants<>+448(SB), Z1
+	VBROADCASTSS      eachConstants<>+448(SB), Z6
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
+	VPSLLD            $0x17, Z4, Z4
+	VPSLLD            $0x17, Z7, Z7
+	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
+	VPADDD.BCST       eachConstants<>+0(SB), Z7, Z7
+	VMULPS.Z          Z4, Z1, K1, Z2
+	VMULPS.Z          Z7, Z6, K2, Z5
+	VADDPS.BCST       eachConstants<>+0(SB), Z2, Z2
+	VADDPS.BCST       eachConstants<>+0(SB), Z5, Z5
+	VDIVPS            Z2, Z0, Z0
+	VDIVPS            Z5, Z3, Z3
+	VPSRLD            $0x10, Z0, Z1
+	VPSRLD            $0x10, Z3, Z2
+	VPANDD.BCST       eachConstants<>+832(SB), Z1, Z1
+	VPANDD.BCST       eachConstants<>+832(SB), Z2, Z2
+	VPADDD.BCST       eachConstants<>+896(SB), Z1, Z1
+	VPADDD.BCST       eachConstants<>+896(SB), Z2, Z2
+	VCMPPS            $0x03, Z0, Z0, K1
+	VCMPPS            $0x03, Z3, Z3, K2
+	VPADDD            Z0, Z1, Z1
+	VPADDD            Z3, Z2, Z2
+	VPORD.BCST        eachConstants<>+960(SB), Z0, K1, Z1
+	VPORD.BCST        eachConstants<>+960(SB), Z3, K2, Z2
+	VPSRLD            $0x10, Z1, Z1
+	VPSRLD            $0x10, Z2, Z2
+	VPMOVDW           Z1, Y1
+	VPMOVDW           Z2, Y2
+	VMOVDQU           Y1, (AX)(BX*2)
+	VMOVDQU           Y2, 32(AX)(BX*2)
+	ADDQ              $0x00000020, BX
+	CMPQ              BX, SI
+	JLE               many
+
+few:
+	CMPQ BX, DX
+	JGE  done
 
 loop:
-	VPMOVZXWD    (CX)(BX*2), Z0
-	VPSLLD       $0x10, Z0, Z0
-	VMULPS       Z0, Z0, Z1
-	VMOVUPS      eachConstants<>+1088(SB), Z2
-	VFMADD213PS  eachConstants<>+1024(SB), Z1, Z2
-	VMULPS       Z0, Z2, Z2
-	VMOVUPS      eachConstants<>+128(SB), Z1
-	VMINPS       Z2, Z1, Z2
-	VMOVUPS      eachConstants<>+384(SB), Z3
-	VFMADD231PS  eachConstants<>+192(SB), Z2, Z3
-	VSUBPS       eachConstants<>+384(SB), Z3, Z1
-	VCMPPS       $0x05, eachConstants<>+64(SB), Z2, K1
-	VFNMADD231PS eachConstants<>+256(SB), Z1, Z2
-	VFNMADD231PS eachConstants<>+320(SB), Z1, Z2
-	VMOVUPS      eachConstants<>+448(SB), Z1
-	VFMADD213PS  eachConstants<>+512(SB), Z2, Z1
-	VFMADD213PS  eachConstants<>+576(SB), Z2, Z1
-	VFMADD213PS  eachConstants<>+640(SB), Z2, Z1
-	VFMADD213PS  eachConstants<>+704(SB), Z2, Z1
-	VFMADD213PS  eachConstants<>+768(SB), Z2, Z1
-	VFMADD213PS  eachConstants<>+0(SB), Z2, Z1
-	VFMADD213PS  eachConstants<>+0(SB), Z2, Z1
-	VPSLLD       $0x17, Z3, Z3
-	VPADDD       eachConstants<>+0(SB), Z3, Z3
-	VMULPS.Z     Z3, Z1, K1, Z2
-	VADDPS       eachConstants<>+0(SB), Z2, Z2
-	VDIVPS       Z2, Z0, Z0
-	VPSRLD       $0x10, Z0, Z1
-	VPANDD       eachConstants<>+832(SB), Z1, Z1
-	VPADDD       eachConstants<>+896(SB), Z1, Z1
-	VCMPPS       $0x03, Z0, Z0, K1
-	VPADDD       Z0, Z1, Z1
-	VPORD        eachConstants<>+960(SB), Z0, K1, Z1
-	VPSRLD       $0x10, Z1, Z1
-	VPMOVDW      Z1, Y1
-	VMOVDQU      Y1, (AX)(BX*2)
-	ADDQ         $0x10, BX
-	CMPQ         BX, DX
-	JLT          loop
+	VPMOVZXWD         (CX)(BX*2), Z0
+	VPSLLD            $0x10, Z0, Z0
+	VMULPS            Z0, Z0, Z1
+	VBROADCASTSS      eachConstants<>+1088(SB), Z2
+	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z1, Z2
+	VMULPS            Z0, Z2, Z2
+	VBROADCASTSS      eachConstants<>+128(SB), Z1
+	VMINPS            Z2, Z1, Z2
+	VBROADCASTSS      eachConstants<>+384(SB), Z3
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z3
+	VSUBPS.BCST       eachConstants<>+384(SB), Z3, Z1
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z1, Z2
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z1, Z2
+	VBROADCASTSS      eachConstants<>+448(SB), Z1
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z1
+	VPSLLD            $0x17, Z3, Z3
+	VPADDD.BCST       eachConstants<>+0(SB), Z3, Z3
+	VMULPS.Z          Z3, Z1, K1, Z2
+	VADDPS.BCST       eachConstants<>+0(SB), Z2, Z2
+	VDIVPS            Z2, Z0, Z0
+	VPSRLD            $0x10, Z0, Z1
+	VPANDD.BCST       eachConstants<>+832(SB), Z1, Z1
+	VPADDD.BCST       eachConstants<>+896(SB), Z1, Z1
+	VCMPPS            $0x03, Z0, Z0, K1
+	VPADDD            Z0, Z1, Z1
+	VPORD.BCST        eachConstants<>+960(SB), Z0, K1, Z1
+	VPSRLD            $0x10, Z1, Z1
+	VPMOVDW           Z1, Y1
+	VMOVDQU           Y1, (AX)(BX*2)
+	ADDQ              $0x10, BX
+	CMPQ              BX, DX
+	JLT               loop
+
+done:
 	VZEROUPPER
 	RET
 
 // func geluGradBF16AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·geluGradBF16AVX512(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
+	MOVQ         BX, DI
+	SUBQ         $0x00000020, DI
+	JLT          few
+
+many:
+	VPMOVZXWD         (CX)(SI*2), Z0
+	VPMOVZXWD         32(CX)(SI*2), Z3
+	VPSLLD            $0x10, Z0, Z0
+	VPSLLD            $0x10, Z3, Z3
+	VPMOVZXWD         (DX)(SI*2), Z1
+	VPMOVZXWD         32(DX)(SI*2), Z4
+	VPSLLD            $0x10, Z1, Z1
+	VPSLLD            $0x10, Z4, Z4
+	VBROADCASTSS      eachConstants<>+1280(SB), Z2
+	VBROADCASTSS      eachConstants<>+1280(SB), Z5
+	VMINPS            Z0, Z2, Z0
+	VMINPS            Z3, Z5, Z3
+	VBROADCASTSS      eachConstants<>+1344(SB), Z2
+	VBROADCASTSS      eachConstants<>+1344(SB), Z5
+	VMAXPS            Z0, Z2, Z0
+	VMAXPS            Z3, Z5, Z3
+	VBROADCASTSS      eachConstants<>+1216(SB), Z6
+	VBROADCASTSS      eachConstants<>+1216(SB), Z11
+	VMULPS            Z0, Z0, Z2
+	VMULPS            Z3, Z3, Z9
+	VBROADCASTSS      eachConstants<>+1088(SB), Z7
+	VBROADCASTSS      eachConstants<>+1088(SB), Z12
+	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z2, Z7
+	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z9, Z12
+	VMULPS            Z0, Z7, Z7
+	VMULPS            Z3, Z12, Z12
+	VBROADCASTSS      eachConstants<>+128(SB), Z5
+	VBROADCASTSS      eachConstants<>+128(SB), Z8
+	VMINPS            Z7, Z5, Z7
+	VMINPS            Z12, Z8, Z12
+	VBROADCASTSS      eachConstants<>+384(SB), Z8
+	VBROADCASTSS      eachConstants<>+384(SB), Z13
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z7, Z8
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z12, Z13
+	VSUBPS.BCST       eachConstants<>+384(SB), Z8, Z5
+	VSUBPS.BCST       eachConstants<>+384(SB), Z13, Z10
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z7, K1
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z12, K2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z5, Z7
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z10, Z12
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z5, Z7
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z10, Z12
+	VBROADCASTSS      eachConstants<>+448(SB), Z5
+	VBROADCASTSS      eachConstants<>+448(SB), Z10
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z7, Z5
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z12, Z10
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z7, Z5
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z12, Z10
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z7, Z5
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z12, Z10
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z7, Z5
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z12, Z10
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z7, Z5
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z12, Z10
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z7, Z5
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z12, Z10
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z7, Z5
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z12, Z10
+	VPSLLD            $0x17, Z8, Z8
+	VPSLLD            $0x17, Z13, Z13
+	VPADDD.BCST       eachConstants<>+0(SB), Z8, Z8
+	VPADDD.BCST       eachConstants<>+0(SB), Z13, Z13
+	VMULPS.Z          Z8, Z5, K1, Z7
+	VMULPS.Z          Z13, Z10, K2, Z12
+	VADDPS.BCST       eachConstants<>+0(SB), Z7, Z5
+	VADDPS.BCST       eachConstants<>+0(SB), Z12, Z10
+	VBROADCASTSS      eachConstants<>+0(SB), Z8
+	VBROADCASTSS      eachConstants<>+0(SB), Z13
+	VDIVPS            Z5, Z8, Z5
+	VDIVPS            Z10, Z13, Z10
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z2, Z6
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z9, Z11
+	VMULPS            Z5, Z7, Z7
+	VMULPS            Z10, Z12, Z12
+	VMULPS            Z0, Z7, Z7
+	VMULPS            Z3, Z12, Z12
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z7, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z12, Z11
+	VMULPS            Z5, Z6, Z6
+	VMULPS            Z10, Z11, Z11
+	VMULPS            Z1, Z6, Z6
+	VMULPS            Z4, Z11, Z11
+	VPSRLD            $0x10, Z6, Z0
+	VPSRLD            $0x10, Z11, Z1
+	VPANDD.BCST       eachConstants<>+832(SB), Z0, Z0
+	VPANDD.BCST       eachConstants<>+832(SB), Z1, Z1
+	VPADDD.BCST       eachConstants<>+896(SB), Z0, Z0
+	VPADDD.BCST       eachConstants<>+896(SB), Z1, Z1
+	VCMPPS            $0x03, Z6, Z6, K1
+	VCMPPS            $0x03, Z11, Z11, K2
+	VPADDD            Z6, Z0, Z0
+	VPADDD            Z11, Z1, Z1
+	VPORD.BCST        eachConstants<>+960(SB), Z6, K1, Z0
+	VPORD.BCST        eachConstants<>+960(SB), Z11, K2, Z1
+	VPSRLD            $0x10, Z0, Z0
+	VPSRLD            $0x10, Z1, Z1
+	VPMOVDW           Z0, Y0
+	VPMOVDW           Z1, Y1
+	VMOVDQU           Y0, (AX)(SI*2)
+	VMOVDQU           Y1, 32(AX)(SI*2)
+	ADDQ              $0x00000020, SI
+	CMPQ              SI, DI
+	JLE               many
+
+few:
+	CMPQ SI, BX
+	JGE  done
 
 loop:
-	VPMOVZXWD    (CX)(SI*2), Z0
-	VPSLLD       $0x10, Z0, Z0
-	VPMOVZXWD    (DX)(SI*2), Z1
-	VPSLLD       $0x10, Z1, Z1
-	VMOVUPS      eachConstants<>+1280(SB), Z2
-	VMINPS       Z0, Z2, Z0
-	VMOVUPS      eachConstants<>+1344(SB), Z2
-	VMAXPS       Z0, Z2, Z0
-	VMOVUPS      eachConstants<>+1216(SB), Z4
-	VMULPS       Z0, Z0, Z2
-	VMOVUPS      eachConstants<>+1088(SB), Z5
-	VFMADD213PS  eachConstants<>+1024(SB), Z2, Z5
-	VMULPS       Z0, Z5, Z5
-	VMOVUPS      eachConstants<>+128(SB), Z3
-	VMINPS       Z5, Z3, Z5
-	VMOVUPS      eachConstants<>+384(SB), Z6
-	VFMADD231PS  eachConstants<>+192(SB), Z5, Z6
-	VSUBPS       eachConstants<>+384(SB), Z6, Z3
-	VCMPPS       $0x05, eachConstants<>+64(SB), Z5, K1
-	VFNMADD231PS eachConstants<>+256(SB), Z3, Z5
-	VFNMADD231PS eachConstants<>+320(SB), Z3, Z5
-	VMOVUPS      eachConstants<>+448(SB), Z3
-	VFMADD213PS  eachConstants<>+512(SB), Z5, Z3
-	VFMADD213PS  eachConstants<>+576(SB), Z5, Z3
-	VFMADD213PS  eachConstants<>+640(SB), Z5, Z3
-	VFMADD213PS  eachConstants<>+704(SB), Z5, Z3
-	VFMADD213PS  eachConstants<>+768(SB), Z5, Z3
-	VFMADD213PS  eachConstants<>+0(SB), Z5, Z3
-	VFMADD213PS  eachConstants<>+0(SB), Z5, Z3
-	VPSLLD       $0x17, Z6, Z6
-	VPADDD       eachConstants<>+0(SB), Z6, Z6
-	VMULPS.Z     Z6, Z3, K1, Z5
-	VADDPS       eachConstants<>+0(SB), Z5, Z3
-	VMOVUPS      eachConstants<>+0(SB), Z6
-	VDIVPS       Z3, Z6, Z3
-	VFMADD213PS  eachConstants<>+1152(SB), Z2, Z4
-	VMULPS       Z3, Z5, Z5
-	VMULPS       Z0, Z5, Z5
-	VFMADD213PS  eachConstants<>+0(SB), Z5, Z4
-	VMULPS       Z3, Z4, Z4
-	VMULPS       Z1, Z4, Z4
-	VPSRLD       $0x10, Z4, Z0
-	VPANDD       eachConstants<>+832(SB), Z0, Z0
-	VPADDD       eachConstants<>+896(SB), Z0, Z0
-	VCMPPS       $0x03, Z4, Z4, K1
-	VPADDD       Z4, Z0, Z0
-	VPORD        eachConstants<>+960(SB), Z4, K1, Z0
-	VPSRLD       $0x10, Z0, Z0
-	VPMOVDW      Z0, Y0
-	VMOVDQU      Y0, (AX)(SI*2)
-	ADDQ         $0x10, SI
-	CMPQ         SI, BX
-	JLT          loop
+	VPMOVZXWD         (CX)(SI*2), Z0
+	VPSLLD            $0x10, Z0, Z0
+	VPMOVZXWD         (DX)(SI*2), Z1
+	VPSLLD            $0x10, Z1, Z1
+	VBROADCASTSS      eachConstants<>+1280(SB), Z2
+	VMINPS            Z0, Z2, Z0
+	VBROADCASTSS      eachConstants<>+1344(SB), Z2
+	VMAXPS            Z0, Z2, Z0
+	VBROADCASTSS      eachConstants<>+1216(SB), Z4
+	VMULPS            Z0, Z0, Z2
+	VBROADCASTSS      eachConstants<>+1088(SB), Z5
+	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z2, Z5
+	VMULPS            Z0, Z5, Z5
+	VBROADCASTSS      eachConstants<>+128(SB), Z3
+	VMINPS            Z5, Z3, Z5
+	VBROADCASTSS      eachConstants<>+384(SB), Z6
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z5, Z6
+	VSUBPS.BCST       eachConstants<>+384(SB), Z6, Z3
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z5, K1
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z3, Z5
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z3, Z5
+	VBROADCASTSS      eachConstants<>+448(SB), Z3
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z5, Z3
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z5, Z3
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z5, Z3
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z5, Z3
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z5, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z3
+	VPSLLD            $0x17, Z6, Z6
+	VPADDD.BCST       eachConstants<>+0(SB), Z6, Z6
+	VMULPS.Z          Z6, Z3, K1, Z5
+	VADDPS.BCST       eachConstants<>+0(SB), Z5, Z3
+	VBROADCASTSS      eachConstants<>+0(SB), Z6
+	VDIVPS            Z3, Z6, Z3
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z2, Z4
+	VMULPS            Z3, Z5, Z5
+	VMULPS            Z0, Z5, Z5
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z4
+	VMULPS            Z3, Z4, Z4
+	VMULPS            Z1, Z4, Z4
+	VPSRLD            $0x10, Z4, Z0
+	VPANDD.BCST       eachConstants<>+832(SB), Z0, Z0
+	VPADDD.BCST       eachConstants<>+896(SB), Z0, Z0
+	VCMPPS            $0x03, Z4, Z4, K1
+	VPADDD            Z4, Z0, Z0
+	VPORD.BCST        eachConstants<>+960(SB), Z4, K1, Z0
+	VPSRLD            $0x10, Z0, Z0
+	VPMOVDW           Z0, Y0
+	VMOVDQU           Y0, (AX)(SI*2)
+	ADDQ              $0x10, SI
+	CMPQ              SI, BX
+	JLT               loop
+
+done:
 	VZEROUPPER
 	RET
 
 // func scaleBF16AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·scaleBF16AVX512(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), DX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS s+32(FP), Z0
 	XORQ         BX, BX
+	MOVQ         DX, SI
+	SUBQ         $0x00000020, SI
+	JLT          few
+
+many:
+	VPMOVZXWD   (CX)(BX*2), Z1
+	VPMOVZXWD   32(CX)(BX*2), Z3
+	VPSLLD      $0x10, Z1, Z1
+	VPSLLD      $0x10, Z3, Z3
+	VMULPS      Z1, Z0, Z1
+	VMULPS      Z3, Z0, Z3
+	VPSRLD      $0x10, Z1, Z2
+	VPSRLD      $0x10, Z3, Z4
+	VPANDD.BCST eachConstants<>+832(SB), Z2, Z2
+	VPANDD.BCST eachConstants<>+832(SB), Z4, Z4
+	VPADDD.BCST eachConstants<>+896(SB), Z2, Z2
+	VPADDD.BCST eachConstants<>+896(SB), Z4, Z4
+	VCMPPS      $0x03, Z1, Z1, K1
+	VCMPPS      $0x03, Z3, Z3, K2
+	VPADDD      Z1, Z2, Z2
+	VPADDD      Z3, Z4, Z4
+	VPORD.BCST  eachConstants<>+960(SB), Z1, K1, Z2
+	VPORD.BCST  eachConstants<>+960(SB), Z3, K2, Z4
+	VPSRLD      $0x10, Z2, Z2
+	VPSRLD      $0x10, Z4, Z4
+	VPMOVDW     Z2, Y2
+	VPMOVDW     Z4, Y4
+	VMOVDQU     Y2, (AX)(BX*2)
+	VMOVDQU     Y4, 32(AX)(BX*2)
+	ADDQ        $0x00000020, BX
+	CMPQ        BX, SI
+	JLE         many
+
+few:
+	CMPQ BX, DX
+	JGE  done
 
 loop:
-	VPMOVZXWD (CX)(BX*2), Z1
-	VPSLLD    $0x10, Z1, Z1
-	VMULPS    Z1, Z0, Z1
-	VPSRLD    $0x10, Z1, Z2
-	VPANDD    eachConstants<>+832(SB), Z2, Z2
-	VPADDD    eachConstants<>+896(SB), Z2, Z2
-	VCMPPS    $0x03, Z1, Z1, K1
-	VPADDD    Z1, Z2, Z2
-	VPORD     eachConstants<>+960(SB), Z1, K1, Z2
-	VPSRLD    $0x10, Z2, Z2
-	VPMOVDW   Z2, Y2
-	VMOVDQU   Y2, (AX)(BX*2)
-	ADDQ      $0x10, BX
-	CMPQ      BX, DX
-	JLT       loop
+	VPMOVZXWD   (CX)(BX*2), Z1
+	VPSLLD      $0x10, Z1, Z1
+	VMULPS      Z1, Z0, Z1
+	VPSRLD      $0x10, Z1, Z2
+	VPANDD.BCST eachConstants<>+832(SB), Z2, Z2
+	VPADDD.BCST eachConstants<>+896(SB), Z2, Z2
+	VCMPPS      $0x03, Z1, Z1, K1
+	VPADDD      Z1, Z2, Z2
+	VPORD.BCST  eachConstants<>+960(SB), Z1, K1, Z2
+	VPSRLD      $0x10, Z2, Z2
+	VPMOVDW     Z2, Y2
+	VMOVDQU     Y2, (AX)(BX*2)
+	ADDQ        $0x10, BX
+	CMPQ        BX, DX
+	JLT         loop
+
+done:
 	VZEROUPPER
 	RET
 
 // func addBF16AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·addBF16AVX512(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
+	MOVQ         BX, DI
+	SUBQ         $0x00000020, DI
+	JLT          few
+
+many:
+	VPMOVZXWD   (CX)(SI*2), Z0
+	VPMOVZXWD   32(CX)(SI*2), Z2
+	VPSLLD      $0x10, Z0, Z0
+	VPSLLD      $0x10, Z2, Z2
+	VPMOVZXWD   (DX)(SI*2), Z1
+	VPMOVZXWD   32(DX)(SI*2), Z3
+	VPSLLD      $0x10, Z1, Z1
+	VPSLLD      $0x10, Z3, Z3
+	VADDPS      Z1, Z0, Z0
+	VADDPS      Z3, Z2, Z2
+	VPSRLD      $0x10, Z0, Z1
+	VPSRLD      $0x10, Z2, Z3
+	VPANDD.BCST eachConstants<>+832(SB), Z1, Z1
+	VPANDD.BCST eachConstants<>+832(SB), Z3, Z3
+	VPADDD.BCST eachConstants<>+896(SB), Z1, Z1
+	VPADDD.BCST eachConstants<>+896(SB), Z3, Z3
+	VCMPPS      $0x03, Z0, Z0, K1
+	VCMPPS      $0x03, Z2, Z2, K2
+	VPADDD      Z0, Z1, Z1
+	VPADDD      Z2, Z3, Z3
+	VPORD.BCST  eachConstants<>+960(SB), Z0, K1, Z1
+	VPORD.BCST  eachConstants<>+960(SB), Z2, K2, Z3
+	VPSRLD      $0x10, Z1, Z1
+	VPSRLD      $0x10, Z3, Z3
+	VPMOVDW     Z1, Y1
+	VPMOVDW     Z3, Y3
+	VMOVDQU     Y1, (AX)(SI*2)
+	VMOVDQU     Y3, 32(AX)(SI*2)
+	ADDQ        $0x00000020, SI
+	CMPQ        SI, DI
+	JLE         many
+
+few:
+	CMPQ SI, BX
+	JGE  done
 
 loop:
-	VPMOVZXWD (CX)(SI*2), Z0
-	VPSLLD    $0x10, Z0, Z0
-	VPMOVZXWD (DX)(SI*2), Z1
-	VPSLLD    $0x10, Z1, Z1
-	VADDPS    Z1, Z0, Z0
-	VPSRLD    $0x10, Z0, Z1
-	VPANDD    eachConstants<>+832(SB), Z1, Z1
-	VPADDD    eachConstants<>+896(SB), Z1, Z1
-	VCMPPS    $0x03, Z0, Z0, K1
-	VPADDD    Z0, Z1, Z1
-	VPORD     eachConstants<>+960(SB), Z0, K1, Z1
-	VPSRLD    $0x10, Z1, Z1
-	VPMOVDW   Z1, Y1
-	VMOVDQU   Y1, (AX)(SI*2)
-	ADDQ      $0x10, SI
-	CMPQ      SI, BX
-	JLT       loop
+	VPMOVZXWD   (CX)(SI*2), Z0
+	VPSLLD      $0x10, Z0, Z0
+	VPMOVZXWD   (DX)(SI*2), Z1
+	VPSLLD      $0x10, Z1, Z1
+	VADDPS      Z1, Z0, Z0
+	VPSRLD      $0x10, Z0, Z1
+	VPANDD.BCST eachConstants<>+832(SB), Z1, Z1
+	VPADDD.BCST eachConstants<>+896(SB), Z1, Z1
+	VCMPPS      $0x03, Z0, Z0, K1
+	VPADDD      Z0, Z1, Z1
+	VPORD.BCST  eachConstants<>+960(SB), Z0, K1, Z1
+	VPSRLD      $0x10, Z1, Z1
+	VPMOVDW     Z1, Y1
+	VMOVDQU     Y1, (AX)(SI*2)
+	ADDQ        $0x10, SI
+	CMPQ        SI, BX
+	JLT         loop
+
+done:
 	VZEROUPPER
 	RET
 
 // func addStreamBF16AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F, MMX+, SSE
+// Requires: AVX, AVX512F, MMX+
 TEXT ·addStreamBF16AVX512(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
+	MOVQ         BX, DI
+	SUBQ         $0x00000020, DI
+	JLT          few
+
+many:
+	VPMOVZXWD   (CX)(SI*2), Z0
+	VPMOVZXWD   32(CX)(SI*2), Z2
+	VPSLLD      $0x10, Z0, Z0
+	VPSLLD      $0x10, Z2, Z2
+	VPMOVZXWD   (DX)(SI*2), Z1
+	VPMOVZXWD   32(DX)(SI*2), Z3
+	VPSLLD      $0x10, Z1, Z1
+	VPSLLD      $0x10, Z3, Z3
+	VADDPS      Z1, Z0, Z0
+	VADDPS      Z3, Z2, Z2
+	VPSRLD      $0x10, Z0, Z1
+	VPSRLD      $0x10, Z2, Z3
+	VPANDD.BCST eachConstants<>+832(SB), Z1, Z1
+	VPANDD.BCST eachConstants<>+832(SB), Z3, Z3
+	VPADDD.BCST eachConstants<>+896(SB), Z1, Z1
+	VPADDD.BCST eachConstants<>+896(SB), Z3, Z3
+	VCMPPS      $0x03, Z0, Z0, K1
+	VCMPPS      $0x03, Z2, Z2, K2
+	VPADDD      Z0, Z1, Z1
+	VPADDD      Z2, Z3, Z3
+	VPORD.BCST  eachConstants<>+960(SB), Z0, K1, Z1
+	VPORD.BCST  eachConstants<>+960(SB), Z2, K2, Z3
+	VPSRLD      $0x10, Z1, Z1
+	VPSRLD      $0x10, Z3, Z3
+	VPMOVDW     Z1, Y1
+	VPMOVDW     Z3, Y3
+	VMOVNTDQ    Y1, (AX)(SI*2)
+	VMOVNTDQ    Y3, 32(AX)(SI*2)
+	ADDQ        $0x00000020, SI
+	CMPQ        SI, DI
+	JLE         many
+
+few:
+	CMPQ SI, BX
+	JGE  done
 
 loop:
-	VPMOVZXWD (CX)(SI*2), Z0
-	VPSLLD    $0x10, Z0, Z0
-	VPMOVZXWD (DX)(SI*2), Z1
-	VPSLLD    $0x10, Z1, Z1
-	VADDPS    Z1, Z0, Z0
-	VPSRLD    $0x10, Z0, Z1
-	VPANDD    eachConstants<>+832(SB), Z1, Z1
-	VPADDD    eachConstants<>+896(SB), Z1, Z1
-	VCMPPS    $0x03, Z0, Z0, K1
-	VPADDD    Z0, Z1, Z1
-	VPORD     eachConstants<>+960(SB), Z0, K1, Z1
-	VPSRLD    $0x10, Z1, Z1
-	VPMOVDW   Z1, Y1
-	VMOVNTDQ  Y1, (AX)(SI*2)
-	ADDQ      $0x10, SI
-	CMPQ      SI, BX
-	JLT       loop
+	VPMOVZXWD   (CX)(SI*2), Z0
+	VPSLLD      $0x10, Z0, Z0
+	VPMOVZXWD   (DX)(SI*2), Z1
+	VPSLLD      $0x10, Z1, Z1
+	VADDPS      Z1, Z0, Z0
+	VPSRLD      $0x10, Z0, Z1
+	VPANDD.BCST eachConstants<>+832(SB), Z1, Z1
+	VPADDD.BCST eachConstants<>+896(SB), Z1, Z1
+	VCMPPS      $0x03, Z0, Z0, K1
+	VPADDD      Z0, Z1, Z1
+	VPORD.BCST  eachConstants<>+960(SB), Z0, K1, Z1
+	VPSRLD      $0x10, Z1, Z1
+	VPMOVDW     Z1, Y1
+	VMOVNTDQ    Y1, (AX)(SI*2)
+	ADDQ        $0x10, SI
+	CMPQ        SI, BX
+	JLT         loop
+
+done:
 	SFENCE
 	VZEROUPPER
 	RET
 
 // func addF32BF16AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·addF32BF16AVX512(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
+	MOVQ         BX, DI
+	SUBQ         $0x00000020, DI
+	JLT          few
+
+many:
+	VMOVUPS   (CX)(SI*4), Z0
+	VMOVUPS   64(CX)(SI*4), Z2
+	VPMOVZXWD (DX)(SI*2), Z1
+	VPMOVZXWD 32(DX)(SI*2), Z3
+	VPSLLD    $0x10, Z1, Z1
+	VPSLLD    $0x10, Z3, Z3
+	VADDPS    Z1, Z0, Z0
+	VADDPS    Z3, Z2, Z2
+	VMOVDQU32 Z0, (AX)(SI*4)
+	VMOVDQU32 Z2, 64(AX)(SI*4)
+	ADDQ      $0x00000020, SI
+	CMPQ      SI, DI
+	JLE       many
+
+few:
+	CMPQ SI, BX
+	JGE  done
 
 loop:
 	VMOVUPS   (CX)(SI*4), Z0
@@ -1024,61 +1883,150 @@ loop:
 	ADDQ      $0x10, SI
 	CMPQ      SI, BX
 	JLT       loop
+
+done:
 	VZEROUPPER
 	RET
 
 // func swigluBF16AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·swigluBF16AVX512(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
+	MOVQ         BX, DI
+	SUBQ         $0x00000020, DI
+	JLT          few
+
+many:
+	VPMOVZXWD         (CX)(SI*2), Z0
+	VPMOVZXWD         32(CX)(SI*2), Z6
+	VPSLLD            $0x10, Z0, Z0
+	VPSLLD            $0x10, Z6, Z6
+	VPMOVZXWD         (DX)(SI*2), Z4
+	VPMOVZXWD         32(DX)(SI*2), Z7
+	VPSLLD            $0x10, Z4, Z4
+	VPSLLD            $0x10, Z7, Z7
+	VPXORD            Z1, Z1, Z1
+	VPXORD            Z2, Z2, Z2
+	VSUBPS            Z0, Z1, Z1
+	VSUBPS            Z6, Z2, Z2
+	VBROADCASTSS      eachConstants<>+128(SB), Z5
+	VBROADCASTSS      eachConstants<>+128(SB), Z8
+	VMINPS            Z1, Z5, Z1
+	VMINPS            Z2, Z8, Z2
+	VBROADCASTSS      eachConstants<>+384(SB), Z8
+	VBROADCASTSS      eachConstants<>+384(SB), Z10
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z1, Z8
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z10
+	VSUBPS.BCST       eachConstants<>+384(SB), Z8, Z5
+	VSUBPS.BCST       eachConstants<>+384(SB), Z10, Z9
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z1, K1
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z5, Z1
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z9, Z2
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z5, Z1
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z9, Z2
+	VBROADCASTSS      eachConstants<>+448(SB), Z5
+	VBROADCASTSS      eachConstants<>+448(SB), Z9
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z1, Z5
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z9
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z1, Z5
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z9
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z1, Z5
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z9
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z1, Z5
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z9
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z1, Z5
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z9
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z1, Z5
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z9
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z1, Z5
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z9
+	VPSLLD            $0x17, Z8, Z8
+	VPSLLD            $0x17, Z10, Z10
+	VPADDD.BCST       eachConstants<>+0(SB), Z8, Z8
+	VPADDD.BCST       eachConstants<>+0(SB), Z10, Z10
+	VMULPS.Z          Z8, Z5, K1, Z1
+	VMULPS.Z          Z10, Z9, K2, Z2
+	VADDPS.BCST       eachConstants<>+0(SB), Z1, Z1
+	VADDPS.BCST       eachConstants<>+0(SB), Z2, Z2
+	VDIVPS            Z1, Z0, Z0
+	VDIVPS            Z2, Z6, Z6
+	VMULPS            Z4, Z0, Z0
+	VMULPS            Z7, Z6, Z6
+	VPSRLD            $0x10, Z0, Z4
+	VPSRLD            $0x10, Z6, Z5
+	VPANDD.BCST       eachConstants<>+832(SB), Z4, Z4
+	VPANDD.BCST       eachConstants<>+832(SB), Z5, Z5
+	VPADDD.BCST       eachConstants<>+896(SB), Z4, Z4
+	VPADDD.BCST       eachConstants<>+896(SB), Z5, Z5
+	VCMPPS            $0x03, Z0, Z0, K1
+	VCMPPS            $0x03, Z6, Z6, K2
+	VPADDD            Z0, Z4, Z4
+	VPADDD            Z6, Z5, Z5
+	VPORD.BCST        eachConstants<>+960(SB), Z0, K1, Z4
+	VPORD.BCST        eachConstants<>+960(SB), Z6, K2, Z5
+	VPSRLD            $0x10, Z4, Z4
+	VPSRLD            $0x10, Z5, Z5
+	VPMOVDW           Z4, Y4
+	VPMOVDW           Z5, Y5
+	VMOVDQU           Y4, (AX)(SI*2)
+	VMOVDQU           Y5, 32(AX)(SI*2)
+	ADDQ              $0x00000020, SI
+	CMPQ              SI, DI
+	JLE               many
+
+few:
+	CMPQ SI, BX
+	JGE  done
 
 loop:
-	VPMOVZXWD    (CX)(SI*2), Z0
-	VPSLLD       $0x10, Z0, Z0
-	VPMOVZXWD    (DX)(SI*2), Z2
-	VPSLLD       $0x10, Z2, Z2
-	VPXORD       Z1, Z1, Z1
-	VSUBPS       Z0, Z1, Z1
-	VMOVUPS      eachConstants<>+128(SB), Z3
-	VMINPS       Z1, Z3, Z1
-	VMOVUPS      eachConstants<>+384(SB), Z4
-	VFMADD231PS  eachConstants<>+192(SB), Z1, Z4
-	VSUBPS       eachConstants<>+384(SB), Z4, Z3
-	VCMPPS       $0x05, eachConstants<>+64(SB), Z1, K1
-	VFNMADD231PS eachConstants<>+256(SB), Z3, Z1
-	VFNMADD231PS eachConstants<>+320(SB), Z3, Z1
-	VMOVUPS      eachConstants<>+448(SB), Z3
-	VFMADD213PS  eachConstants<>+512(SB), Z1, Z3
-	VFMADD213PS  eachConstants<>+576(SB), Z1, Z3
-	VFMADD213PS  eachConstants<>+640(SB), Z1, Z3
-	VFMADD213PS  eachConstants<>+704(SB), Z1, Z3
-	VFMADD213PS  eachConstants<>+768(SB), Z1, Z3
-	VFMADD213PS  eachConstants<>+0(SB), Z1, Z3
-	VFMADD213PS  eachConstants<>+0(SB), Z1, Z3
-	VPSLLD       $0x17, Z4, Z4
-	VPADDD       eachConstants<>+0(SB), Z4, Z4
-	VMULPS.Z     Z4, Z3, K1, Z1
-	VADDPS       eachConstants<>+0(SB), Z1, Z1
-	VDIVPS       Z1, Z0, Z0
-	VMULPS       Z2, Z0, Z0
-	VPSRLD       $0x10, Z0, Z2
-	VPANDD       eachConstants<>+832(SB), Z2, Z2
-	VPADDD       eachConstants<>+896(SB), Z2, Z2
-	VCMPPS       $0x03, Z0, Z0, K1
-	VPADDD       Z0, Z2, Z2
-	VPORD        eachConstants<>+960(SB), Z0, K1, Z2
-	VPSRLD       $0x10, Z2, Z2
-	VPMOVDW      Z2, Y2
-	VMOVDQU      Y2, (AX)(SI*2)
-	ADDQ         $0x10, SI
-	CMPQ         SI, BX
-	JLT          loop
+	VPMOVZXWD         (CX)(SI*2), Z0
+	VPSLLD            $0x10, Z0, Z0
+	VPMOVZXWD         (DX)(SI*2), Z1
+	VPSLLD            $0x10, Z1, Z1
+	VPXORD            Z3, Z3, Z3
+	VSUBPS            Z0, Z3, Z3
+	VBROADCASTSS      eachConstants<>+128(SB), Z2
+	VMINPS            Z3, Z2, Z3
+	VBROADCASTSS      eachConstants<>+384(SB), Z4
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z3, Z4
+	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z2
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z3, K1
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z2, Z3
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z2, Z3
+	VBROADCASTSS      eachConstants<>+448(SB), Z2
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z3, Z2
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z3, Z2
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z3, Z2
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z3, Z2
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z3, Z2
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z3, Z2
+	VPSLLD            $0x17, Z4, Z4
+	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
+	VMULPS.Z          Z4, Z2, K1, Z3
+	VADDPS.BCST       eachConstants<>+0(SB), Z3, Z3
+	VDIVPS            Z3, Z0, Z0
+	VMULPS            Z1, Z0, Z0
+	VPSRLD            $0x10, Z0, Z1
+	VPANDD.BCST       eachConstants<>+832(SB), Z1, Z1
+	VPADDD.BCST       eachConstants<>+896(SB), Z1, Z1
+	VCMPPS            $0x03, Z0, Z0, K1
+	VPADDD            Z0, Z1, Z1
+	VPORD.BCST        eachConstants<>+960(SB), Z0, K1, Z1
+	VPSRLD            $0x10, Z1, Z1
+	VPMOVDW           Z1, Y1
+	VMOVDQU           Y1, (AX)(SI*2)
+	ADDQ              $0x10, SI
+	CMPQ              SI, BX
+	JLT               loop
+
+done:
 	VZEROUPPER
 	RET
 
@@ -1092,79 +2040,207 @@ TEXT ·swigluGradBF16AVX512(SB), NOSPLIT, $0-48
 	MOVQ up+32(FP), SI
 	MOVQ n+40(FP), DI
 	XORQ R8, R8
+	MOVQ DI, R9
+	SUBQ $0x00000020, R9
+	JLT  few
+
+many:
+	VPMOVZXWD         (BX)(R8*2), Z0
+	VPMOVZXWD         32(BX)(R8*2), Z5
+	VPSLLD            $0x10, Z0, Z0
+	VPSLLD            $0x10, Z5, Z5
+	VPMOVZXWD         (DX)(R8*2), Z1
+	VPMOVZXWD         32(DX)(R8*2), Z6
+	VPSLLD            $0x10, Z1, Z1
+	VPSLLD            $0x10, Z6, Z6
+	VPMOVZXWD         (SI)(R8*2), Z2
+	VPMOVZXWD         32(SI)(R8*2), Z7
+	VPSLLD            $0x10, Z2, Z2
+	VPSLLD            $0x10, Z7, Z7
+	VBROADCASTSS      eachConstants<>+1472(SB), Z3
+	VBROADCASTSS      eachConstants<>+1472(SB), Z8
+	VMAXPS            Z0, Z3, Z0
+	VMAXPS            Z5, Z8, Z5
+	VPXORD            Z4, Z4, Z4
+	VPXORD            Z9, Z9, Z9
+	VBROADCASTSS      eachConstants<>+1408(SB), Z3
+	VBROADCASTSS      eachConstants<>+1408(SB), Z8
+	VMINPS            Z0, Z3, Z3
+	VMINPS            Z5, Z8, Z12
+	VSUBPS            Z3, Z4, Z4
+	VSUBPS            Z12, Z9, Z9
+	VBROADCASTSS      eachConstants<>+384(SB), Z11
+	VBROADCASTSS      eachConstants<>+384(SB), Z14
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z4, Z11
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z9, Z14
+	VSUBPS.BCST       eachConstants<>+384(SB), Z11, Z8
+	VSUBPS.BCST       eachConstants<>+384(SB), Z14, Z13
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z4, K1
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z9, K2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z8, Z4
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z13, Z9
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z8, Z4
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z13, Z9
+	VBROADCASTSS      eachConstants<>+448(SB), Z8
+	VBROADCASTSS      eachConstants<>+448(SB), Z13
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z4, Z8
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z9, Z13
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z4, Z8
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z9, Z13
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z4, Z8
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z9, Z13
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z4, Z8
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z9, Z13
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z4, Z8
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z9, Z13
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z9, Z13
+	VPSLLD            $0x17, Z11, Z11
+	VPSLLD            $0x17, Z14, Z14
+	VPADDD.BCST       eachConstants<>+0(SB), Z11, Z11
+	VPADDD.BCST       eachConstants<>+0(SB), Z14, Z14
+	VMULPS.Z          Z11, Z8, K1, Z4
+	VMULPS.Z          Z14, Z13, K2, Z9
+	VADDPS.BCST       eachConstants<>+0(SB), Z4, Z8
+	VADDPS.BCST       eachConstants<>+0(SB), Z9, Z13
+	VBROADCASTSS      eachConstants<>+0(SB), Z11
+	VBROADCASTSS      eachConstants<>+0(SB), Z14
+	VDIVPS            Z8, Z11, Z8
+	VDIVPS            Z13, Z14, Z13
+	VMULPS            Z8, Z0, Z0
+	VMULPS            Z13, Z5, Z5
+	VMULPS            Z1, Z0, Z0
+	VMULPS            Z6, Z5, Z5
+	VPSRLD            $0x10, Z0, Z11
+	VPSRLD            $0x10, Z5, Z14
+	VPANDD.BCST       eachConstants<>+832(SB), Z11, Z11
+	VPANDD.BCST       eachConstants<>+832(SB), Z14, Z14
+	VPADDD.BCST       eachConstants<>+896(SB), Z11, Z11
+	VPADDD.BCST       eachConstants<>+896(SB), Z14, Z14
+	VCMPPS            $0x03, Z0, Z0, K1
+	VCMPPS            $0x03, Z5, Z5, K2
+	VPADDD            Z0, Z11, Z11
+	VPADDD            Z5, Z14, Z14
+	VPORD.BCST        eachConstants<>+960(SB), Z0, K1, Z11
+	VPORD.BCST        eachConstants<>+960(SB), Z5, K2, Z14
+	VPSRLD            $0x10, Z11, Z11
+	VPSRLD            $0x10, Z14, Z14
+	VPMOVDW           Z11, Y11
+	VPMOVDW           Z14, Y14
+	VMOVDQU           Y11, (CX)(R8*2)
+	VMOVDQU           Y14, 32(CX)(R8*2)
+	VMULPS            Z8, Z4, Z4
+	VMULPS            Z13, Z9, Z9
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z3, Z4
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z12, Z9
+	VMULPS            Z8, Z4, Z4
+	VMULPS            Z13, Z9, Z9
+	VMULPS            Z2, Z1, Z1
+	VMULPS            Z7, Z6, Z6
+	VMULPS            Z1, Z4, Z4
+	VMULPS            Z6, Z9, Z9
+	VPSRLD            $0x10, Z4, Z0
+	VPSRLD            $0x10, Z9, Z1
+	VPANDD.BCST       eachConstants<>+832(SB), Z0, Z0
+	VPANDD.BCST       eachConstants<>+832(SB), Z1, Z1
+	VPADDD.BCST       eachConstants<>+896(SB), Z0, Z0
+	VPADDD.BCST       eachConstants<>+896(SB), Z1, Z1
+	VCMPPS            $0x03, Z4, Z4, K1
+	VCMPPS            $0x03, Z9, Z9, K2
+	VPADDD            Z4, Z0, Z0
+	VPADDD            Z9, Z1, Z1
+	VPORD.BCST        eachConstants<>+960(SB), Z4, K1, Z0
+	VPORD.BCST        eachConstants<>+960(SB), Z9, K2, Z1
+	VPSRLD            $0x10, Z0, Z0
+	VPSRLD            $0x10, Z1, Z1
+	VPMOVDW           Z0, Y0
+	VPMOVDW           Z1, Y1
+	VMOVDQU           Y0, (AX)(R8*2)
+	VMOVDQU           Y1, 32(AX)(R8*2)
+	ADDQ              $0x00000020, R8
+	CMPQ              R8, R9
+	JLE               many
+
+few:
+	CMPQ R8, DI
+	JGE  done
 
 loop:
-	VPMOVZXWD    (BX)(R8*2), Z0
-	VPSLLD       $0x10, Z0, Z0
-	VPMOVZXWD    (DX)(R8*2), Z1
-	VPSLLD       $0x10, Z1, Z1
-	VPMOVZXWD    (SI)(R8*2), Z2
-	VPSLLD       $0x10, Z2, Z2
-	VMOVUPS      eachConstants<>+1472(SB), Z3
-	VMAXPS       Z0, Z3, Z0
-	VPXORD       Z4, Z4, Z4
-	VMOVUPS      eachConstants<>+1408(SB), Z3
-	VMINPS       Z0, Z3, Z3
-	VSUBPS       Z3, Z4, Z4
-	VMOVUPS      eachConstants<>+384(SB), Z6
-	VFMADD231PS  eachConstants<>+192(SB), Z4, Z6
-	VSUBPS       eachConstants<>+384(SB), Z6, Z5
-	VCMPPS       $0x05, eachConstants<>+64(SB), Z4, K1
-	VFNMADD231PS eachConstants<>+256(SB), Z5, Z4
-	VFNMADD231PS eachConstants<>+320(SB), Z5, Z4
-	VMOVUPS      eachConstants<>+448(SB), Z5
-	VFMADD213PS  eachConstants<>+512(SB), Z4, Z5
-	VFMADD213PS  eachConstants<>+576(SB), Z4, Z5
-	VFMADD213PS  eachConstants<>+640(SB), Z4, Z5
-	VFMADD213PS  eachConstants<>+704(SB), Z4, Z5
-	VFMADD213PS  eachConstants<>+768(SB), Z4, Z5
-	VFMADD213PS  eachConstants<>+0(SB), Z4, Z5
-	VFMADD213PS  eachConstants<>+0(SB), Z4, Z5
-	VPSLLD       $0x17, Z6, Z6
-	VPADDD       eachConstants<>+0(SB), Z6, Z6
-	VMULPS.Z     Z6, Z5, K1, Z4
-	VADDPS       eachConstants<>+0(SB), Z4, Z5
-	VMOVUPS      eachConstants<>+0(SB), Z6
-	VDIVPS       Z5, Z6, Z5
-	VMULPS       Z5, Z0, Z0
-	VMULPS       Z1, Z0, Z0
-	VPSRLD       $0x10, Z0, Z6
-	VPANDD       eachConstants<>+832(SB), Z6, Z6
-	VPADDD       eachConstants<>+896(SB), Z6, Z6
-	VCMPPS       $0x03, Z0, Z0, K1
-	VPADDD       Z0, Z6, Z6
-	VPORD        eachConstants<>+960(SB), Z0, K1, Z6
-	VPSRLD       $0x10, Z6, Z6
-	VPMOVDW      Z6, Y6
-	VMOVDQU      Y6, (CX)(R8*2)
-	VMULPS       Z5, Z4, Z4
-	VFMADD213PS  eachConstants<>+0(SB), Z3, Z4
-	VMULPS       Z5, Z4, Z4
-	VMULPS       Z2, Z1, Z1
-	VMULPS       Z1, Z4, Z4
-	VPSRLD       $0x10, Z4, Z0
-	VPANDD       eachConstants<>+832(SB), Z0, Z0
-	VPADDD       eachConstants<>+896(SB), Z0, Z0
-	VCMPPS       $0x03, Z4, Z4, K1
-	VPADDD       Z4, Z0, Z0
-	VPORD        eachConstants<>+960(SB), Z4, K1, Z0
-	VPSRLD       $0x10, Z0, Z0
-	VPMOVDW      Z0, Y0
-	VMOVDQU      Y0, (AX)(R8*2)
-	ADDQ         $0x10, R8
-	CMPQ         R8, DI
-	JLT          loop
+	VPMOVZXWD         (BX)(R8*2), Z0
+	VPSLLD            $0x10, Z0, Z0
+	VPMOVZXWD         (DX)(R8*2), Z1
+	VPSLLD            $0x10, Z1, Z1
+	VPMOVZXWD         (SI)(R8*2), Z2
+	VPSLLD            $0x10, Z2, Z2
+	VBROADCASTSS      eachConstants<>+1472(SB), Z3
+	VMAXPS            Z0, Z3, Z0
+	VPXORD            Z10, Z10, Z10
+	VBROADCASTSS      eachConstants<>+1408(SB), Z3
+	VMINPS            Z0, Z3, Z3
+	VSUBPS            Z3, Z10, Z10
+	VBROADCASTSS      eachConstants<>+384(SB), Z5
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z10, Z5
+	VSUBPS.BCST       eachConstants<>+384(SB), Z5, Z4
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z10, K1
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z4, Z10
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z4, Z10
+	VBROADCASTSS      eachConstants<>+448(SB), Z4
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z10, Z4
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z10, Z4
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z10, Z4
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z10, Z4
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z10, Z4
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z10, Z4
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z10, Z4
+	VPSLLD            $0x17, Z5, Z5
+	VPADDD.BCST       eachConstants<>+0(SB), Z5, Z5
+	VMULPS.Z          Z5, Z4, K1, Z10
+	VADDPS.BCST       eachConstants<>+0(SB), Z10, Z4
+	VBROADCASTSS      eachConstants<>+0(SB), Z5
+	VDIVPS            Z4, Z5, Z4
+	VMULPS            Z4, Z0, Z0
+	VMULPS            Z1, Z0, Z0
+	VPSRLD            $0x10, Z0, Z5
+	VPANDD.BCST       eachConstants<>+832(SB), Z5, Z5
+	VPADDD.BCST       eachConstants<>+896(SB), Z5, Z5
+	VCMPPS            $0x03, Z0, Z0, K1
+	VPADDD            Z0, Z5, Z5
+	VPORD.BCST        eachConstants<>+960(SB), Z0, K1, Z5
+	VPSRLD            $0x10, Z5, Z5
+	VPMOVDW           Z5, Y5
+	VMOVDQU           Y5, (CX)(R8*2)
+	VMULPS            Z4, Z10, Z10
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z3, Z10
+	VMULPS            Z4, Z10, Z10
+	VMULPS            Z2, Z1, Z1
+	VMULPS            Z1, Z10, Z10
+	VPSRLD            $0x10, Z10, Z0
+	VPANDD.BCST       eachConstants<>+832(SB), Z0, Z0
+	VPADDD.BCST       eachConstants<>+896(SB), Z0, Z0
+	VCMPPS            $0x03, Z10, Z10, K1
+	VPADDD            Z10, Z0, Z0
+	VPORD.BCST        eachConstants<>+960(SB), Z10, K1, Z0
+	VPSRLD            $0x10, Z0, Z0
+	VPMOVDW           Z0, Y0
+	VMOVDQU           Y0, (AX)(R8*2)
+	ADDQ              $0x10, R8
+	CMPQ              R8, DI
+	JLT               loop
+
+done:
 	VZEROUPPER
 	RET
 
 // func largestBF16AVX512(x *byte, n int) float32
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·largestBF16AVX512(SB), NOSPLIT, $0-20
-	MOVQ    x+0(FP), AX
-	MOVQ    n+8(FP), CX
-	VMOVUPS eachConstants<>+1536(SB), Z0
-	VMOVUPS eachConstants<>+1536(SB), Z1
-	XORQ    DX, DX
+	MOVQ         x+0(FP), AX
+	MOVQ         n+8(FP), CX
+	VBROADCASTSS eachConstants<>+1536(SB), Z0
+	VBROADCASTSS eachConstants<>+1536(SB), Z1
+	XORQ         DX, DX
 
 loop:
 	VPMOVZXWD     (AX)(DX*2), Z1
@@ -1181,46 +2257,101 @@ loop:
 	VMAXPS        X1, X0, X0
 	VPERMILPS     $0xb1, X0, X1
 	VMAXPS        X1, X0, X0
-	MOVSS         X0, ret+16(FP)
+	VMOVSS        X0, ret+16(FP)
 	VZEROUPPER
 	RET
 
 // func expSumBF16AVX512(x *byte, n int, top float32) float32
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·expSumBF16AVX512(SB), NOSPLIT, $0-28
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
-	MOVSS        top+16(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS top+16(FP), Z0
 	VPXORD       Z1, Z1, Z1
 	VPXORD       Z2, Z2, Z2
 	XORQ         DX, DX
+	MOVQ         CX, BX
+	SUBQ         $0x00000020, BX
+	JLT          few
+
+many:
+	VPMOVZXWD         (AX)(DX*2), Z2
+	VPMOVZXWD         32(AX)(DX*2), Z5
+	VPSLLD            $0x10, Z2, Z2
+	VPSLLD            $0x10, Z5, Z5
+	VSUBPS            Z0, Z2, Z2
+	VSUBPS            Z0, Z5, Z5
+	VBROADCASTSS      eachConstants<>+384(SB), Z4
+	VBROADCASTSS      eachConstants<>+384(SB), Z7
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z4
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z5, Z7
+	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z3
+	VSUBPS.BCST       eachConstants<>+384(SB), Z7, Z6
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z5, K2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z6, Z5
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z6, Z5
+	VBROADCASTSS      eachConstants<>+448(SB), Z3
+	VBROADCASTSS      eachConstants<>+448(SB), Z6
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
+	VPSLLD            $0x17, Z4, Z4
+	VPSLLD            $0x17, Z7, Z7
+	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
+	VPADDD.BCST       eachConstants<>+0(SB), Z7, Z7
+	VMULPS.Z          Z4, Z3, K1, Z2
+	VMULPS.Z          Z7, Z6, K2, Z5
+	VADDPS            Z2, Z1, Z1
+	VADDPS            Z5, Z1, Z1
+	ADDQ              $0x00000020, DX
+	CMPQ              DX, BX
+	JLE               many
+
+few:
+	CMPQ DX, CX
+	JGE  done
 
 loop:
-	VPMOVZXWD     (AX)(DX*2), Z2
-	VPSLLD        $0x10, Z2, Z2
-	VSUBPS        Z0, Z2, Z2
-	VMOVUPS       eachConstants<>+384(SB), Z4
-	VFMADD231PS   eachConstants<>+192(SB), Z2, Z4
-	VSUBPS        eachConstants<>+384(SB), Z4, Z3
-	VCMPPS        $0x05, eachConstants<>+64(SB), Z2, K1
-	VFNMADD231PS  eachConstants<>+256(SB), Z3, Z2
-	VFNMADD231PS  eachConstants<>+320(SB), Z3, Z2
-	VMOVUPS       eachConstants<>+448(SB), Z3
-	VFMADD213PS   eachConstants<>+512(SB), Z2, Z3
-	VFMADD213PS   eachConstants<>+576(SB), Z2, Z3
-	VFMADD213PS   eachConstants<>+640(SB), Z2, Z3
-	VFMADD213PS   eachConstants<>+704(SB), Z2, Z3
-	VFMADD213PS   eachConstants<>+768(SB), Z2, Z3
-	VFMADD213PS   eachConstants<>+0(SB), Z2, Z3
-	VFMADD213PS   eachConstants<>+0(SB), Z2, Z3
-	VPSLLD        $0x17, Z4, Z4
-	VPADDD        eachConstants<>+0(SB), Z4, Z4
-	VMULPS.Z      Z4, Z3, K1, Z2
-	VADDPS        Z2, Z1, Z1
-	ADDQ          $0x10, DX
-	CMPQ          DX, CX
-	JLT           loop
+	VPMOVZXWD         (AX)(DX*2), Z2
+	VPSLLD            $0x10, Z2, Z2
+	VSUBPS            Z0, Z2, Z2
+	VBROADCASTSS      eachConstants<>+384(SB), Z4
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z4
+	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z3
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z3, Z2
+	VBROADCASTSS      eachConstants<>+448(SB), Z3
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VPSLLD            $0x17, Z4, Z4
+	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
+	VMULPS.Z          Z4, Z3, K1, Z2
+	VADDPS            Z2, Z1, Z1
+	ADDQ              $0x10, DX
+	CMPQ              DX, CX
+	JLT               loop
+
+done:
 	VEXTRACTF64X4 $0x01, Z1, Y0
 	VADDPS        Y0, Y1, Y1
 	VEXTRACTF128  $0x01, Y1, X0
@@ -1229,173 +2360,482 @@ loop:
 	VADDPS        X0, X1, X1
 	VPERMILPS     $0xb1, X1, X0
 	VADDPS        X0, X1, X1
-	MOVSS         X1, ret+24(FP)
+	VMOVSS        X1, ret+24(FP)
 	VZEROUPPER
 	RET
 
 // func softmaxBF16AVX512(x *byte, n int, top float32, r float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·softmaxBF16AVX512(SB), NOSPLIT, $0-24
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
-	MOVSS        top+16(FP), X0
-	VBROADCASTSS X0, Z0
-	MOVSS        r+20(FP), X1
-	VBROADCASTSS X1, Z1
+	VBROADCASTSS top+16(FP), Z0
+	VBROADCASTSS r+20(FP), Z1
 	XORQ         DX, DX
+	MOVQ         CX, BX
+	SUBQ         $0x00000020, BX
+	JLT          few
+
+many:
+	VPMOVZXWD         (AX)(DX*2), Z2
+	VPMOVZXWD         32(AX)(DX*2), Z5
+	VPSLLD            $0x10, Z2, Z2
+	VPSLLD            $0x10, Z5, Z5
+	VSUBPS            Z0, Z2, Z2
+	VSUBPS            Z0, Z5, Z5
+	VBROADCASTSS      eachConstants<>+384(SB), Z4
+	VBROADCASTSS      eachConstants<>+384(SB), Z7
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z4
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z5, Z7
+	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z3
+	VSUBPS.BCST       eachConstants<>+384(SB), Z7, Z6
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z5, K2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z6, Z5
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z6, Z5
+	VBROADCASTSS      eachConstants<>+448(SB), Z3
+	VBROADCASTSS      eachConstants<>+448(SB), Z6
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
+	VPSLLD            $0x17, Z4, Z4
+	VPSLLD            $0x17, Z7, Z7
+	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
+	VPADDD.BCST       eachConstants<>+0(SB), Z7, Z7
+	VMULPS.Z          Z4, Z3, K1, Z2
+	VMULPS.Z          Z7, Z6, K2, Z5
+	VMULPS            Z2, Z1, Z2
+	VMULPS            Z5, Z1, Z5
+	VPSRLD            $0x10, Z2, Z3
+	VPSRLD            $0x10, Z5, Z4
+	VPANDD.BCST       eachConstants<>+832(SB), Z3, Z3
+	VPANDD.BCST       eachConstants<>+832(SB), Z4, Z4
+	VPADDD.BCST       eachConstants<>+896(SB), Z3, Z3
+	VPADDD.BCST       eachConstants<>+896(SB), Z4, Z4
+	VCMPPS            $0x03, Z2, Z2, K1
+	VCMPPS            $0x03, Z5, Z5, K2
+	VPADDD            Z2, Z3, Z3
+	VPADDD            Z5, Z4, Z4
+	VPORD.BCST        eachConstants<>+960(SB), Z2, K1, Z3
+	VPORD.BCST        eachConstants<>+960(SB), Z5, K2, Z4
+	VPSRLD            $0x10, Z3, Z3
+	VPSRLD            $0x10, Z4, Z4
+	VPMOVDW           Z3, Y3
+	VPMOVDW           Z4, Y4
+	VMOVDQU           Y3, (AX)(DX*2)
+	VMOVDQU           Y4, 32(AX)(DX*2)
+	ADDQ              $0x00000020, DX
+	CMPQ              DX, BX
+	JLE               many
+
+few:
+	CMPQ DX, CX
+	JGE  done
 
 loop:
-	VPMOVZXWD    (AX)(DX*2), Z2
-	VPSLLD       $0x10, Z2, Z2
-	VSUBPS       Z0, Z2, Z2
-	VMOVUPS      eachConstants<>+384(SB), Z4
-	VFMADD231PS  eachConstants<>+192(SB), Z2, Z4
-	VSUBPS       eachConstants<>+384(SB), Z4, Z3
-	VCMPPS       $0x05, eachConstants<>+64(SB), Z2, K1
-	VFNMADD231PS eachConstants<>+256(SB), Z3, Z2
-	VFNMADD231PS eachConstants<>+320(SB), Z3, Z2
-	VMOVUPS      eachConstants<>+448(SB), Z3
-	VFMADD213PS  eachConstants<>+512(SB), Z2, Z3
-	VFMADD213PS  eachConstants<>+576(SB), Z2, Z3
-	VFMADD213PS  eachConstants<>+640(SB), Z2, Z3
-	VFMADD213PS  eachConstants<>+704(SB), Z2, Z3
-	VFMADD213PS  eachConstants<>+768(SB), Z2, Z3
-	VFMADD213PS  eachConstants<>+0(SB), Z2, Z3
-	VFMADD213PS  eachConstants<>+0(SB), Z2, Z3
-	VPSLLD       $0x17, Z4, Z4
-	VPADDD       eachConstants<>+0(SB), Z4, Z4
-	VMULPS.Z     Z4, Z3, K1, Z2
-	VMULPS       Z2, Z1, Z2
-	VPSRLD       $0x10, Z2, Z3
-	VPANDD       eachConstants<>+832(SB), Z3, Z3
-	VPADDD       eachConstants<>+896(SB), Z3, Z3
-	VCMPPS       $0x03, Z2, Z2, K1
-	VPADDD       Z2, Z3, Z3
-	VPORD        eachConstants<>+960(SB), Z2, K1, Z3
-	VPSRLD       $0x10, Z3, Z3
-	VPMOVDW      Z3, Y3
-	VMOVDQU      Y3, (AX)(DX*2)
-	ADDQ         $0x10, DX
-	CMPQ         DX, CX
-	JLT          loop
+	VPMOVZXWD         (AX)(DX*2), Z2
+	VPSLLD            $0x10, Z2, Z2
+	VSUBPS            Z0, Z2, Z2
+	VBROADCASTSS      eachConstants<>+384(SB), Z4
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z4
+	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z3
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z3, Z2
+	VBROADCASTSS      eachConstants<>+448(SB), Z3
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VPSLLD            $0x17, Z4, Z4
+	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
+	VMULPS.Z          Z4, Z3, K1, Z2
+	VMULPS            Z2, Z1, Z2
+	VPSRLD            $0x10, Z2, Z3
+	VPANDD.BCST       eachConstants<>+832(SB), Z3, Z3
+	VPADDD.BCST       eachConstants<>+896(SB), Z3, Z3
+	VCMPPS            $0x03, Z2, Z2, K1
+	VPADDD            Z2, Z3, Z3
+	VPORD.BCST        eachConstants<>+960(SB), Z2, K1, Z3
+	VPSRLD            $0x10, Z3, Z3
+	VPMOVDW           Z3, Y3
+	VMOVDQU           Y3, (AX)(DX*2)
+	ADDQ              $0x10, DX
+	CMPQ              DX, CX
+	JLT               loop
+
+done:
+	VZEROUPPER
+	RET
+
+// func ropeBF16AVX512(x *byte, cos *byte, sin *byte, half int, heads int, sign float32)
+// Requires: AVX, AVX512F
+TEXT ·ropeBF16AVX512(SB), NOSPLIT, $0-44
+	MOVQ         x+0(FP), AX
+	MOVQ         cos+8(FP), CX
+	MOVQ         sin+16(FP), DX
+	MOVQ         half+24(FP), BX
+	MOVQ         heads+32(FP), SI
+	VBROADCASTSS sign+40(FP), Z0
+
+head:
+	LEAQ (AX)(BX*2), R8
+	XORQ DI, DI
+
+loop:
+	VPMOVZXWD   (AX)(DI*2), Z1
+	VPSLLD      $0x10, Z1, Z1
+	VPMOVZXWD   (R8)(DI*2), Z2
+	VPSLLD      $0x10, Z2, Z2
+	VMULPS      (DX)(DI*4), Z0, Z3
+	VMOVUPS     (CX)(DI*4), Z5
+	VMULPS      Z3, Z1, Z4
+	VMULPS      Z3, Z2, Z3
+	VMULPS      Z5, Z1, Z1
+	VMULPS      Z5, Z2, Z2
+	VSUBPS      Z3, Z1, Z1
+	VADDPS      Z4, Z2, Z2
+	VPSRLD      $0x10, Z1, Z3
+	VPANDD.BCST eachConstants<>+832(SB), Z3, Z3
+	VPADDD.BCST eachConstants<>+896(SB), Z3, Z3
+	VCMPPS      $0x03, Z1, Z1, K1
+	VPADDD      Z1, Z3, Z3
+	VPORD.BCST  eachConstants<>+960(SB), Z1, K1, Z3
+	VPSRLD      $0x10, Z3, Z3
+	VPMOVDW     Z3, Y3
+	VMOVDQU     Y3, (AX)(DI*2)
+	VPSRLD      $0x10, Z2, Z1
+	VPANDD.BCST eachConstants<>+832(SB), Z1, Z1
+	VPADDD.BCST eachConstants<>+896(SB), Z1, Z1
+	VCMPPS      $0x03, Z2, Z2, K1
+	VPADDD      Z2, Z1, Z1
+	VPORD.BCST  eachConstants<>+960(SB), Z2, K1, Z1
+	VPSRLD      $0x10, Z1, Z1
+	VPMOVDW     Z1, Y1
+	VMOVDQU     Y1, (R8)(DI*2)
+	ADDQ        $0x10, DI
+	CMPQ        DI, BX
+	JLT         loop
+	LEAQ        (R8)(BX*2), AX
+	DECQ        SI
+	JNZ         head
 	VZEROUPPER
 	RET
 
 // func geluF16AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·geluF16AVX512(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), DX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS s+32(FP), Z0
 	XORQ         BX, BX
+	MOVQ         DX, SI
+	SUBQ         $0x00000020, SI
+	JLT          few
+
+many:
+	VCVTPH2PS         (CX)(BX*2), Z0
+	VCVTPH2PS         32(CX)(BX*2), Z3
+	VMULPS            Z0, Z0, Z1
+	VMULPS            Z3, Z3, Z4
+	VBROADCASTSS      eachConstants<>+1088(SB), Z2
+	VBROADCASTSS      eachConstants<>+1088(SB), Z5
+	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z1, Z2
+	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z4, Z5
+	VMULPS            Z0, Z2, Z2
+	VMULPS            Z3, Z5, Z5
+	VBROADCASTSS      eachConstants<>+128(SB), Z1
+	VBROADCASTSS      eachConstants<>+128(SB), Z4
+	VMINPS            Z2, Z1, Z2
+	VMINPS            Z5, Z4, Z5
+	VBROADCASTSS      eachConstants<>+384(SB), Z4
+	VBROADCASTSS      eachConstants<>+384(SB), Z7
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z4
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z5, Z7
+	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z1
+	VSUBPS.BCST       eachConstants<>+384(SB), Z7, Z6
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z5, K2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z1, Z2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z6, Z5
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z1, Z2
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z6, Z5
+	VBROADCASTSS      eachConstants<>+448(SB), Z1
+	VBROADCASTSS      eachConstants<>+448(SB), Z6
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
+	VPSLLD            $0x17, Z4, Z4
+	VPSLLD            $0x17, Z7, Z7
+	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
+	VPADDD.BCST       eachConstants<>+0(SB), Z7, Z7
+	VMULPS.Z          Z4, Z1, K1, Z2
+	VMULPS.Z          Z7, Z6, K2, Z5
+	VADDPS.BCST       eachConstants<>+0(SB), Z2, Z2
+	VADDPS.BCST       eachConstants<>+0(SB), Z5, Z5
+	VDIVPS            Z2, Z0, Z0
+	VDIVPS            Z5, Z3, Z3
+	VCVTPS2PH         $0x00, Z0, Y0
+	VCVTPS2PH         $0x00, Z3, Y1
+	VMOVDQU           Y0, (AX)(BX*2)
+	VMOVDQU           Y1, 32(AX)(BX*2)
+	ADDQ              $0x00000020, BX
+	CMPQ              BX, SI
+	JLE               many
+
+few:
+	CMPQ BX, DX
+	JGE  done
 
 loop:
-	VCVTPH2PS    (CX)(BX*2), Z0
-	VMULPS       Z0, Z0, Z1
-	VMOVUPS      eachConstants<>+1088(SB), Z2
-	VFMADD213PS  eachConstants<>+1024(SB), Z1, Z2
-	VMULPS       Z0, Z2, Z2
-	VMOVUPS      eachConstants<>+128(SB), Z1
-	VMINPS       Z2, Z1, Z2
-	VMOVUPS      eachConstants<>+384(SB), Z3
-	VFMADD231PS  eachConstants<>+192(SB), Z2, Z3
-	VSUBPS       eachConstants<>+384(SB), Z3, Z1
-	VCMPPS       $0x05, eachConstants<>+64(SB), Z2, K1
-	VFNMADD231PS eachConstants<>+256(SB), Z1, Z2
-	VFNMADD231PS eachConstants<>+320(SB), Z1, Z2
-	VMOVUPS      eachConstants<>+448(SB), Z1
-	VFMADD213PS  eachConstants<>+512(SB), Z2, Z1
-	VFMADD213PS  eachConstants<>+576(SB), Z2, Z1
-	VFMADD213PS  eachConstants<>+640(SB), Z2, Z1
-	VFMADD213PS  eachConstants<>+704(SB), Z2, Z1
-	VFMADD213PS  eachConstants<>+768(SB), Z2, Z1
-	VFMADD213PS  eachConstants<>+0(SB), Z2, Z1
-	VFMADD213PS  eachConstants<>+0(SB), Z2, Z1
-	VPSLLD       $0x17, Z3, Z3
-	VPADDD       eachConstants<>+0(SB), Z3, Z3
-	VMULPS.Z     Z3, Z1, K1, Z2
-	VADDPS       eachConstants<>+0(SB), Z2, Z2
-	VDIVPS       Z2, Z0, Z0
-	VCVTPS2PH    $0x00, Z0, Y0
-	VMOVDQU      Y0, (AX)(BX*2)
-	ADDQ         $0x10, BX
-	CMPQ         BX, DX
-	JLT          loop
+	VCVTPH2PS         (CX)(BX*2), Z0
+	VMULPS            Z0, Z0, Z1
+	VBROADCASTSS      eachConstants<>+1088(SB), Z2
+	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z1, Z2
+	VMULPS            Z0, Z2, Z2
+	VBROADCASTSS      eachConstants<>+128(SB), Z1
+	VMINPS            Z2, Z1, Z2
+	VBROADCASTSS      eachConstants<>+384(SB), Z3
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z3
+	VSUBPS.BCST       eachConstants<>+384(SB), Z3, Z1
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z1, Z2
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z1, Z2
+	VBROADCASTSS      eachConstants<>+448(SB), Z1
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z1
+	VPSLLD            $0x17, Z3, Z3
+	VPADDD.BCST       eachConstants<>+0(SB), Z3, Z3
+	VMULPS.Z          Z3, Z1, K1, Z2
+	VADDPS.BCST       eachConstants<>+0(SB), Z2, Z2
+	VDIVPS            Z2, Z0, Z0
+	VCVTPS2PH         $0x00, Z0, Y0
+	VMOVDQU           Y0, (AX)(BX*2)
+	ADDQ              $0x10, BX
+	CMPQ              BX, DX
+	JLT               loop
+
+done:
 	VZEROUPPER
 	RET
 
 // func geluGradF16AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·geluGradF16AVX512(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
+	MOVQ         BX, DI
+	SUBQ         $0x00000020, DI
+	JLT          few
+
+many:
+	VCVTPH2PS         (CX)(SI*2), Z0
+	VCVTPH2PS         32(CX)(SI*2), Z3
+	VCVTPH2PS         (DX)(SI*2), Z1
+	VCVTPH2PS         32(DX)(SI*2), Z4
+	VBROADCASTSS      eachConstants<>+1280(SB), Z2
+	VBROADCASTSS      eachConstants<>+1280(SB), Z5
+	VMINPS            Z0, Z2, Z0
+	VMINPS            Z3, Z5, Z3
+	VBROADCASTSS      eachConstants<>+1344(SB), Z2
+	VBROADCASTSS      eachConstants<>+1344(SB), Z5
+	VMAXPS            Z0, Z2, Z0
+	VMAXPS            Z3, Z5, Z3
+	VBROADCASTSS      eachConstants<>+1216(SB), Z6
+	VBROADCASTSS      eachConstants<>+1216(SB), Z11
+	VMULPS            Z0, Z0, Z2
+	VMULPS            Z3, Z3, Z9
+	VBROADCASTSS      eachConstants<>+1088(SB), Z7
+	VBROADCASTSS      eachConstants<>+1088(SB), Z12
+	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z2, Z7
+	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z9, Z12
+	VMULPS            Z0, Z7, Z7
+	VMULPS            Z3, Z12, Z12
+	VBROADCASTSS      eachConstants<>+128(SB), Z5
+	VBROADCASTSS      eachConstants<>+128(SB), Z8
+	VMINPS            Z7, Z5, Z7
+	VMINPS            Z12, Z8, Z12
+	VBROADCASTSS      eachConstants<>+384(SB), Z8
+	VBROADCASTSS      eachConstants<>+384(SB), Z13
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z7, Z8
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z12, Z13
+	VSUBPS.BCST       eachConstants<>+384(SB), Z8, Z5
+	VSUBPS.BCST       eachConstants<>+384(SB), Z13, Z10
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z7, K1
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z12, K2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z5, Z7
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z10, Z12
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z5, Z7
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z10, Z12
+	VBROADCASTSS      eachConstants<>+448(SB), Z5
+	VBROADCASTSS      eachConstants<>+448(SB), Z10
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z7, Z5
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z12, Z10
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z7, Z5
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z12, Z10
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z7, Z5
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z12, Z10
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z7, Z5
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z12, Z10
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z7, Z5
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z12, Z10
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z7, Z5
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z12, Z10
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z7, Z5
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z12, Z10
+	VPSLLD            $0x17, Z8, Z8
+	VPSLLD            $0x17, Z13, Z13
+	VPADDD.BCST       eachConstants<>+0(SB), Z8, Z8
+	VPADDD.BCST       eachConstants<>+0(SB), Z13, Z13
+	VMULPS.Z          Z8, Z5, K1, Z7
+	VMULPS.Z          Z13, Z10, K2, Z12
+	VADDPS.BCST       eachConstants<>+0(SB), Z7, Z5
+	VADDPS.BCST       eachConstants<>+0(SB), Z12, Z10
+	VBROADCASTSS      eachConstants<>+0(SB), Z8
+	VBROADCASTSS      eachConstants<>+0(SB), Z13
+	VDIVPS            Z5, Z8, Z5
+	VDIVPS            Z10, Z13, Z10
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z2, Z6
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z9, Z11
+	VMULPS            Z5, Z7, Z7
+	VMULPS            Z10, Z12, Z12
+	VMULPS            Z0, Z7, Z7
+	VMULPS            Z3, Z12, Z12
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z7, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z12, Z11
+	VMULPS            Z5, Z6, Z6
+	VMULPS            Z10, Z11, Z11
+	VMULPS            Z1, Z6, Z6
+	VMULPS            Z4, Z11, Z11
+	VCVTPS2PH         $0x00, Z6, Y0
+	VCVTPS2PH         $0x00, Z11, Y1
+	VMOVDQU           Y0, (AX)(SI*2)
+	VMOVDQU           Y1, 32(AX)(SI*2)
+	ADDQ              $0x00000020, SI
+	CMPQ              SI, DI
+	JLE               many
+
+few:
+	CMPQ SI, BX
+	JGE  done
 
 loop:
-	VCVTPH2PS    (CX)(SI*2), Z0
-	VCVTPH2PS    (DX)(SI*2), Z1
-	VMOVUPS      eachConstants<>+1280(SB), Z2
-	VMINPS       Z0, Z2, Z0
-	VMOVUPS      eachConstants<>+1344(SB), Z2
-	VMAXPS       Z0, Z2, Z0
-	VMOVUPS      eachConstants<>+1216(SB), Z4
-	VMULPS       Z0, Z0, Z2
-	VMOVUPS      eachConstants<>+1088(SB), Z5
-	VFMADD213PS  eachConstants<>+1024(SB), Z2, Z5
-	VMULPS       Z0, Z5, Z5
-	VMOVUPS      eachConstants<>+128(SB), Z3
-	VMINPS       Z5, Z3, Z5
-	VMOVUPS      eachConstants<>+384(SB), Z6
-	VFMADD231PS  eachConstants<>+192(SB), Z5, Z6
-	VSUBPS       eachConstants<>+384(SB), Z6, Z3
-	VCMPPS       $0x05, eachConstants<>+64(SB), Z5, K1
-	VFNMADD231PS eachConstants<>+256(SB), Z3, Z5
-	VFNMADD231PS eachConstants<>+320(SB), Z3, Z5
-	VMOVUPS      eachConstants<>+448(SB), Z3
-	VFMADD213PS  eachConstants<>+512(SB), Z5, Z3
-	VFMADD213PS  eachConstants<>+576(SB), Z5, Z3
-	VFMADD213PS  eachConstants<>+640(SB), Z5, Z3
-	VFMADD213PS  eachConstants<>+704(SB), Z5, Z3
-	VFMADD213PS  eachConstants<>+768(SB), Z5, Z3
-	VFMADD213PS  eachConstants<>+0(SB), Z5, Z3
-	VFMADD213PS  eachConstants<>+0(SB), Z5, Z3
-	VPSLLD       $0x17, Z6, Z6
-	VPADDD       eachConstants<>+0(SB), Z6, Z6
-	VMULPS.Z     Z6, Z3, K1, Z5
-	VADDPS       eachConstants<>+0(SB), Z5, Z3
-	VMOVUPS      eachConstants<>+0(SB), Z6
-	VDIVPS       Z3, Z6, Z3
-	VFMADD213PS  eachConstants<>+1152(SB), Z2, Z4
-	VMULPS       Z3, Z5, Z5
-	VMULPS       Z0, Z5, Z5
-	VFMADD213PS  eachConstants<>+0(SB), Z5, Z4
-	VMULPS       Z3, Z4, Z4
-	VMULPS       Z1, Z4, Z4
-	VCVTPS2PH    $0x00, Z4, Y0
-	VMOVDQU      Y0, (AX)(SI*2)
-	ADDQ         $0x10, SI
-	CMPQ         SI, BX
-	JLT          loop
+	VCVTPH2PS         (CX)(SI*2), Z0
+	VCVTPH2PS         (DX)(SI*2), Z1
+	VBROADCASTSS      eachConstants<>+1280(SB), Z2
+	VMINPS            Z0, Z2, Z0
+	VBROADCASTSS      eachConstants<>+1344(SB), Z2
+	VMAXPS            Z0, Z2, Z0
+	VBROADCASTSS      eachConstants<>+1216(SB), Z4
+	VMULPS            Z0, Z0, Z2
+	VBROADCASTSS      eachConstants<>+1088(SB), Z5
+	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z2, Z5
+	VMULPS            Z0, Z5, Z5
+	VBROADCASTSS      eachConstants<>+128(SB), Z3
+	VMINPS            Z5, Z3, Z5
+	VBROADCASTSS      eachConstants<>+384(SB), Z6
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z5, Z6
+	VSUBPS.BCST       eachConstants<>+384(SB), Z6, Z3
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z5, K1
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z3, Z5
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z3, Z5
+	VBROADCASTSS      eachConstants<>+448(SB), Z3
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z5, Z3
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z5, Z3
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z5, Z3
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z5, Z3
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z5, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z3
+	VPSLLD            $0x17, Z6, Z6
+	VPADDD.BCST       eachConstants<>+0(SB), Z6, Z6
+	VMULPS.Z          Z6, Z3, K1, Z5
+	VADDPS.BCST       eachConstants<>+0(SB), Z5, Z3
+	VBROADCASTSS      eachConstants<>+0(SB), Z6
+	VDIVPS            Z3, Z6, Z3
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z2, Z4
+	VMULPS            Z3, Z5, Z5
+	VMULPS            Z0, Z5, Z5
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z4
+	VMULPS            Z3, Z4, Z4
+	VMULPS            Z1, Z4, Z4
+	VCVTPS2PH         $0x00, Z4, Y0
+	VMOVDQU           Y0, (AX)(SI*2)
+	ADDQ              $0x10, SI
+	CMPQ              SI, BX
+	JLT               loop
+
+done:
 	VZEROUPPER
 	RET
 
 // func scaleF16AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·scaleF16AVX512(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), DX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS s+32(FP), Z0
 	XORQ         BX, BX
+	MOVQ         DX, SI
+	SUBQ         $0x00000020, SI
+	JLT          few
+
+many:
+	VCVTPH2PS (CX)(BX*2), Z1
+	VCVTPH2PS 32(CX)(BX*2), Z2
+	VMULPS    Z1, Z0, Z1
+	VMULPS    Z2, Z0, Z2
+	VCVTPS2PH $0x00, Z1, Y1
+	VCVTPS2PH $0x00, Z2, Y2
+	VMOVDQU   Y1, (AX)(BX*2)
+	VMOVDQU   Y2, 32(AX)(BX*2)
+	ADDQ      $0x00000020, BX
+	CMPQ      BX, SI
+	JLE       many
+
+few:
+	CMPQ BX, DX
+	JGE  done
 
 loop:
 	VCVTPH2PS (CX)(BX*2), Z1
@@ -1405,19 +2845,42 @@ loop:
 	ADDQ      $0x10, BX
 	CMPQ      BX, DX
 	JLT       loop
+
+done:
 	VZEROUPPER
 	RET
 
 // func addF16AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·addF16AVX512(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
+	MOVQ         BX, DI
+	SUBQ         $0x00000020, DI
+	JLT          few
+
+many:
+	VCVTPH2PS (CX)(SI*2), Z0
+	VCVTPH2PS 32(CX)(SI*2), Z2
+	VCVTPH2PS (DX)(SI*2), Z1
+	VCVTPH2PS 32(DX)(SI*2), Z3
+	VADDPS    Z1, Z0, Z0
+	VADDPS    Z3, Z2, Z2
+	VCVTPS2PH $0x00, Z0, Y0
+	VCVTPS2PH $0x00, Z2, Y1
+	VMOVDQU   Y0, (AX)(SI*2)
+	VMOVDQU   Y1, 32(AX)(SI*2)
+	ADDQ      $0x00000020, SI
+	CMPQ      SI, DI
+	JLE       many
+
+few:
+	CMPQ SI, BX
+	JGE  done
 
 loop:
 	VCVTPH2PS (CX)(SI*2), Z0
@@ -1428,19 +2891,42 @@ loop:
 	ADDQ      $0x10, SI
 	CMPQ      SI, BX
 	JLT       loop
+
+done:
 	VZEROUPPER
 	RET
 
 // func addStreamF16AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F, MMX+, SSE
+// Requires: AVX, AVX512F, MMX+
 TEXT ·addStreamF16AVX512(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
+	MOVQ         BX, DI
+	SUBQ         $0x00000020, DI
+	JLT          few
+
+many:
+	VCVTPH2PS (CX)(SI*2), Z0
+	VCVTPH2PS 32(CX)(SI*2), Z2
+	VCVTPH2PS (DX)(SI*2), Z1
+	VCVTPH2PS 32(DX)(SI*2), Z3
+	VADDPS    Z1, Z0, Z0
+	VADDPS    Z3, Z2, Z2
+	VCVTPS2PH $0x00, Z0, Y0
+	VCVTPS2PH $0x00, Z2, Y1
+	VMOVNTDQ  Y0, (AX)(SI*2)
+	VMOVNTDQ  Y1, 32(AX)(SI*2)
+	ADDQ      $0x00000020, SI
+	CMPQ      SI, DI
+	JLE       many
+
+few:
+	CMPQ SI, BX
+	JGE  done
 
 loop:
 	VCVTPH2PS (CX)(SI*2), Z0
@@ -1451,20 +2937,41 @@ loop:
 	ADDQ      $0x10, SI
 	CMPQ      SI, BX
 	JLT       loop
+
+done:
 	SFENCE
 	VZEROUPPER
 	RET
 
 // func addF32F16AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·addF32F16AVX512(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
+	MOVQ         BX, DI
+	SUBQ         $0x00000020, DI
+	JLT          few
+
+many:
+	VMOVUPS   (CX)(SI*4), Z0
+	VMOVUPS   64(CX)(SI*4), Z2
+	VCVTPH2PS (DX)(SI*2), Z1
+	VCVTPH2PS 32(DX)(SI*2), Z3
+	VADDPS    Z1, Z0, Z0
+	VADDPS    Z3, Z2, Z2
+	VMOVDQU32 Z0, (AX)(SI*4)
+	VMOVDQU32 Z2, 64(AX)(SI*4)
+	ADDQ      $0x00000020, SI
+	CMPQ      SI, DI
+	JLE       many
+
+few:
+	CMPQ SI, BX
+	JGE  done
 
 loop:
 	VMOVUPS   (CX)(SI*4), Z0
@@ -1474,52 +2981,123 @@ loop:
 	ADDQ      $0x10, SI
 	CMPQ      SI, BX
 	JLT       loop
+
+done:
 	VZEROUPPER
 	RET
 
 // func swigluF16AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·swigluF16AVX512(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
+	MOVQ         BX, DI
+	SUBQ         $0x00000020, DI
+	JLT          few
+
+many:
+	VCVTPH2PS         (CX)(SI*2), Z0
+	VCVTPH2PS         32(CX)(SI*2), Z6
+	VCVTPH2PS         (DX)(SI*2), Z4
+	VCVTPH2PS         32(DX)(SI*2), Z7
+	VPXORD            Z1, Z1, Z1
+	VPXORD            Z2, Z2, Z2
+	VSUBPS            Z0, Z1, Z1
+	VSUBPS            Z6, Z2, Z2
+	VBROADCASTSS      eachConstants<>+128(SB), Z5
+	VBROADCASTSS      eachConstants<>+128(SB), Z8
+	VMINPS            Z1, Z5, Z1
+	VMINPS            Z2, Z8, Z2
+	VBROADCASTSS      eachConstants<>+384(SB), Z8
+	VBROADCASTSS      eachConstants<>+384(SB), Z10
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z1, Z8
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z10
+	VSUBPS.BCST       eachConstants<>+384(SB), Z8, Z5
+	VSUBPS.BCST       eachConstants<>+384(SB), Z10, Z9
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z1, K1
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z5, Z1
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z9, Z2
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z5, Z1
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z9, Z2
+	VBROADCASTSS      eachConstants<>+448(SB), Z5
+	VBROADCASTSS      eachConstants<>+448(SB), Z9
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z1, Z5
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z9
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z1, Z5
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z9
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z1, Z5
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z9
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z1, Z5
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z9
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z1, Z5
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z9
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z1, Z5
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z9
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z1, Z5
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z9
+	VPSLLD            $0x17, Z8, Z8
+	VPSLLD            $0x17, Z10, Z10
+	VPADDD.BCST       eachConstants<>+0(SB), Z8, Z8
+	VPADDD.BCST       eachConstants<>+0(SB), Z10, Z10
+	VMULPS.Z          Z8, Z5, K1, Z1
+	VMULPS.Z          Z10, Z9, K2, Z2
+	VADDPS.BCST       eachConstants<>+0(SB), Z1, Z1
+	VADDPS.BCST       eachConstants<>+0(SB), Z2, Z2
+	VDIVPS            Z1, Z0, Z0
+	VDIVPS            Z2, Z6, Z6
+	VMULPS            Z4, Z0, Z0
+	VMULPS            Z7, Z6, Z6
+	VCVTPS2PH         $0x00, Z0, Y0
+	VCVTPS2PH         $0x00, Z6, Y4
+	VMOVDQU           Y0, (AX)(SI*2)
+	VMOVDQU           Y4, 32(AX)(SI*2)
+	ADDQ              $0x00000020, SI
+	CMPQ              SI, DI
+	JLE               many
+
+few:
+	CMPQ SI, BX
+	JGE  done
 
 loop:
-	VCVTPH2PS    (CX)(SI*2), Z0
-	VCVTPH2PS    (DX)(SI*2), Z2
-	VPXORD       Z1, Z1, Z1
-	VSUBPS       Z0, Z1, Z1
-	VMOVUPS      eachConstants<>+128(SB), Z3
-	VMINPS       Z1, Z3, Z1
-	VMOVUPS      eachConstants<>+384(SB), Z4
-	VFMADD231PS  eachConstants<>+192(SB), Z1, Z4
-	VSUBPS       eachConstants<>+384(SB), Z4, Z3
-	VCMPPS       $0x05, eachConstants<>+64(SB), Z1, K1
-	VFNMADD231PS eachConstants<>+256(SB), Z3, Z1
-	VFNMADD231PS eachConstants<>+320(SB), Z3, Z1
-	VMOVUPS      eachConstants<>+448(SB), Z3
-	VFMADD213PS  eachConstants<>+512(SB), Z1, Z3
-	VFMADD213PS  eachConstants<>+576(SB), Z1, Z3
-	VFMADD213PS  eachConstants<>+640(SB), Z1, Z3
-	VFMADD213PS  eachConstants<>+704(SB), Z1, Z3
-	VFMADD213PS  eachConstants<>+768(SB), Z1, Z3
-	VFMADD213PS  eachConstants<>+0(SB), Z1, Z3
-	VFMADD213PS  eachConstants<>+0(SB), Z1, Z3
-	VPSLLD       $0x17, Z4, Z4
-	VPADDD       eachConstants<>+0(SB), Z4, Z4
-	VMULPS.Z     Z4, Z3, K1, Z1
-	VADDPS       eachConstants<>+0(SB), Z1, Z1
-	VDIVPS       Z1, Z0, Z0
-	VMULPS       Z2, Z0, Z0
-	VCVTPS2PH    $0x00, Z0, Y0
-	VMOVDQU      Y0, (AX)(SI*2)
-	ADDQ         $0x10, SI
-	CMPQ         SI, BX
-	JLT          loop
+	VCVTPH2PS         (CX)(SI*2), Z0
+	VCVTPH2PS         (DX)(SI*2), Z1
+	VPXORD            Z3, Z3, Z3
+	VSUBPS            Z0, Z3, Z3
+	VBROADCASTSS      eachConstants<>+128(SB), Z2
+	VMINPS            Z3, Z2, Z3
+	VBROADCASTSS      eachConstants<>+384(SB), Z4
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z3, Z4
+	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z2
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z3, K1
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z2, Z3
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z2, Z3
+	VBROADCASTSS      eachConstants<>+448(SB), Z2
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z3, Z2
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z3, Z2
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z3, Z2
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z3, Z2
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z3, Z2
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z3, Z2
+	VPSLLD            $0x17, Z4, Z4
+	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
+	VMULPS.Z          Z4, Z2, K1, Z3
+	VADDPS.BCST       eachConstants<>+0(SB), Z3, Z3
+	VDIVPS            Z3, Z0, Z0
+	VMULPS            Z1, Z0, Z0
+	VCVTPS2PH         $0x00, Z0, Y0
+	VMOVDQU           Y0, (AX)(SI*2)
+	ADDQ              $0x10, SI
+	CMPQ              SI, BX
+	JLT               loop
+
+done:
 	VZEROUPPER
 	RET
 
@@ -1533,62 +3111,156 @@ TEXT ·swigluGradF16AVX512(SB), NOSPLIT, $0-48
 	MOVQ up+32(FP), SI
 	MOVQ n+40(FP), DI
 	XORQ R8, R8
+	MOVQ DI, R9
+	SUBQ $0x00000020, R9
+	JLT  few
+
+many:
+	VCVTPH2PS         (BX)(R8*2), Z0
+	VCVTPH2PS         32(BX)(R8*2), Z5
+	VCVTPH2PS         (DX)(R8*2), Z1
+	VCVTPH2PS         32(DX)(R8*2), Z6
+	VCVTPH2PS         (SI)(R8*2), Z2
+	VCVTPH2PS         32(SI)(R8*2), Z7
+	VBROADCASTSS      eachConstants<>+1472(SB), Z3
+	VBROADCASTSS      eachConstants<>+1472(SB), Z8
+	VMAXPS            Z0, Z3, Z0
+	VMAXPS            Z5, Z8, Z5
+	VPXORD            Z4, Z4, Z4
+	VPXORD            Z9, Z9, Z9
+	VBROADCASTSS      eachConstants<>+1408(SB), Z3
+	VBROADCASTSS      eachConstants<>+1408(SB), Z8
+	VMINPS            Z0, Z3, Z3
+	VMINPS            Z5, Z8, Z12
+	VSUBPS            Z3, Z4, Z4
+	VSUBPS            Z12, Z9, Z9
+	VBROADCASTSS      eachConstants<>+384(SB), Z11
+	VBROADCASTSS      eachConstants<>+384(SB), Z14
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z4, Z11
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z9, Z14
+	VSUBPS.BCST       eachConstants<>+384(SB), Z11, Z8
+	VSUBPS.BCST       eachConstants<>+384(SB), Z14, Z13
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z4, K1
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z9, K2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z8, Z4
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z13, Z9
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z8, Z4
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z13, Z9
+	VBROADCASTSS      eachConstants<>+448(SB), Z8
+	VBROADCASTSS      eachConstants<>+448(SB), Z13
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z4, Z8
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z9, Z13
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z4, Z8
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z9, Z13
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z4, Z8
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z9, Z13
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z4, Z8
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z9, Z13
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z4, Z8
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z9, Z13
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z9, Z13
+	VPSLLD            $0x17, Z11, Z11
+	VPSLLD            $0x17, Z14, Z14
+	VPADDD.BCST       eachConstants<>+0(SB), Z11, Z11
+	VPADDD.BCST       eachConstants<>+0(SB), Z14, Z14
+	VMULPS.Z          Z11, Z8, K1, Z4
+	VMULPS.Z          Z14, Z13, K2, Z9
+	VADDPS.BCST       eachConstants<>+0(SB), Z4, Z8
+	VADDPS.BCST       eachConstants<>+0(SB), Z9, Z13
+	VBROADCASTSS      eachConstants<>+0(SB), Z11
+	VBROADCASTSS      eachConstants<>+0(SB), Z14
+	VDIVPS            Z8, Z11, Z8
+	VDIVPS            Z13, Z14, Z13
+	VMULPS            Z8, Z0, Z0
+	VMULPS            Z13, Z5, Z5
+	VMULPS            Z1, Z0, Z0
+	VMULPS            Z6, Z5, Z5
+	VCVTPS2PH         $0x00, Z0, Y0
+	VCVTPS2PH         $0x00, Z5, Y5
+	VMOVDQU           Y0, (CX)(R8*2)
+	VMOVDQU           Y5, 32(CX)(R8*2)
+	VMULPS            Z8, Z4, Z4
+	VMULPS            Z13, Z9, Z9
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z3, Z4
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z12, Z9
+	VMULPS            Z8, Z4, Z4
+	VMULPS            Z13, Z9, Z9
+	VMULPS            Z2, Z1, Z1
+	VMULPS            Z7, Z6, Z6
+	VMULPS            Z1, Z4, Z4
+	VMULPS            Z6, Z9, Z9
+	VCVTPS2PH         $0x00, Z4, Y0
+	VCVTPS2PH         $0x00, Z9, Y1
+	VMOVDQU           Y0, (AX)(R8*2)
+	VMOVDQU           Y1, 32(AX)(R8*2)
+	ADDQ              $0x00000020, R8
+	CMPQ              R8, R9
+	JLE               many
+
+few:
+	CMPQ R8, DI
+	JGE  done
 
 loop:
-	VCVTPH2PS    (BX)(R8*2), Z0
-	VCVTPH2PS    (DX)(R8*2), Z1
-	VCVTPH2PS    (SI)(R8*2), Z2
-	VMOVUPS      eachConstants<>+1472(SB), Z3
-	VMAXPS       Z0, Z3, Z0
-	VPXORD       Z4, Z4, Z4
-	VMOVUPS      eachConstants<>+1408(SB), Z3
-	VMINPS       Z0, Z3, Z3
-	VSUBPS       Z3, Z4, Z4
-	VMOVUPS      eachConstants<>+384(SB), Z6
-	VFMADD231PS  eachConstants<>+192(SB), Z4, Z6
-	VSUBPS       eachConstants<>+384(SB), Z6, Z5
-	VCMPPS       $0x05, eachConstants<>+64(SB), Z4, K1
-	VFNMADD231PS eachConstants<>+256(SB), Z5, Z4
-	VFNMADD231PS eachConstants<>+320(SB), Z5, Z4
-	VMOVUPS      eachConstants<>+448(SB), Z5
-	VFMADD213PS  eachConstants<>+512(SB), Z4, Z5
-	VFMADD213PS  eachConstants<>+576(SB), Z4, Z5
-	VFMADD213PS  eachConstants<>+640(SB), Z4, Z5
-	VFMADD213PS  eachConstants<>+704(SB), Z4, Z5
-	VFMADD213PS  eachConstants<>+768(SB), Z4, Z5
-	VFMADD213PS  eachConstants<>+0(SB), Z4, Z5
-	VFMADD213PS  eachConstants<>+0(SB), Z4, Z5
-	VPSLLD       $0x17, Z6, Z6
-	VPADDD       eachConstants<>+0(SB), Z6, Z6
-	VMULPS.Z     Z6, Z5, K1, Z4
-	VADDPS       eachConstants<>+0(SB), Z4, Z5
-	VMOVUPS      eachConstants<>+0(SB), Z6
-	VDIVPS       Z5, Z6, Z5
-	VMULPS       Z5, Z0, Z0
-	VMULPS       Z1, Z0, Z0
-	VCVTPS2PH    $0x00, Z0, Y0
-	VMOVDQU      Y0, (CX)(R8*2)
-	VMULPS       Z5, Z4, Z4
-	VFMADD213PS  eachConstants<>+0(SB), Z3, Z4
-	VMULPS       Z5, Z4, Z4
-	VMULPS       Z2, Z1, Z1
-	VMULPS       Z1, Z4, Z4
-	VCVTPS2PH    $0x00, Z4, Y0
-	VMOVDQU      Y0, (AX)(R8*2)
-	ADDQ         $0x10, R8
-	CMPQ         R8, DI
-	JLT          loop
+	VCVTPH2PS         (BX)(R8*2), Z0
+	VCVTPH2PS         (DX)(R8*2), Z1
+	VCVTPH2PS         (SI)(R8*2), Z2
+	VBROADCASTSS      eachConstants<>+1472(SB), Z3
+	VMAXPS            Z0, Z3, Z0
+	VPXORD            Z10, Z10, Z10
+	VBROADCASTSS      eachConstants<>+1408(SB), Z3
+	VMINPS            Z0, Z3, Z3
+	VSUBPS            Z3, Z10, Z10
+	VBROADCASTSS      eachConstants<>+384(SB), Z5
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z10, Z5
+	VSUBPS.BCST       eachConstants<>+384(SB), Z5, Z4
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z10, K1
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z4, Z10
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z4, Z10
+	VBROADCASTSS      eachConstants<>+448(SB), Z4
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z10, Z4
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z10, Z4
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z10, Z4
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z10, Z4
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z10, Z4
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z10, Z4
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z10, Z4
+	VPSLLD            $0x17, Z5, Z5
+	VPADDD.BCST       eachConstants<>+0(SB), Z5, Z5
+	VMULPS.Z          Z5, Z4, K1, Z10
+	VADDPS.BCST       eachConstants<>+0(SB), Z10, Z4
+	VBROADCASTSS      eachConstants<>+0(SB), Z5
+	VDIVPS            Z4, Z5, Z4
+	VMULPS            Z4, Z0, Z0
+	VMULPS            Z1, Z0, Z0
+	VCVTPS2PH         $0x00, Z0, Y0
+	VMOVDQU           Y0, (CX)(R8*2)
+	VMULPS            Z4, Z10, Z10
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z3, Z10
+	VMULPS            Z4, Z10, Z10
+	VMULPS            Z2, Z1, Z1
+	VMULPS            Z1, Z10, Z10
+	VCVTPS2PH         $0x00, Z10, Y0
+	VMOVDQU           Y0, (AX)(R8*2)
+	ADDQ              $0x10, R8
+	CMPQ              R8, DI
+	JLT               loop
+
+done:
 	VZEROUPPER
 	RET
 
 // func largestF16AVX512(x *byte, n int) float32
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·largestF16AVX512(SB), NOSPLIT, $0-20
-	MOVQ    x+0(FP), AX
-	MOVQ    n+8(FP), CX
-	VMOVUPS eachConstants<>+1536(SB), Z0
-	VMOVUPS eachConstants<>+1536(SB), Z1
-	XORQ    DX, DX
+	MOVQ         x+0(FP), AX
+	MOVQ         n+8(FP), CX
+	VBROADCASTSS eachConstants<>+1536(SB), Z0
+	VBROADCASTSS eachConstants<>+1536(SB), Z1
+	XORQ         DX, DX
 
 loop:
 	VCVTPH2PS     (AX)(DX*2), Z1
@@ -1604,45 +3276,98 @@ loop:
 	VMAXPS        X1, X0, X0
 	VPERMILPS     $0xb1, X0, X1
 	VMAXPS        X1, X0, X0
-	MOVSS         X0, ret+16(FP)
+	VMOVSS        X0, ret+16(FP)
 	VZEROUPPER
 	RET
 
 // func expSumF16AVX512(x *byte, n int, top float32) float32
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·expSumF16AVX512(SB), NOSPLIT, $0-28
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
-	MOVSS        top+16(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS top+16(FP), Z0
 	VPXORD       Z1, Z1, Z1
 	VPXORD       Z2, Z2, Z2
 	XORQ         DX, DX
+	MOVQ         CX, BX
+	SUBQ         $0x00000020, BX
+	JLT          few
+
+many:
+	VCVTPH2PS         (AX)(DX*2), Z2
+	VCVTPH2PS         32(AX)(DX*2), Z5
+	VSUBPS            Z0, Z2, Z2
+	VSUBPS            Z0, Z5, Z5
+	VBROADCASTSS      eachConstants<>+384(SB), Z4
+	VBROADCASTSS      eachConstants<>+384(SB), Z7
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z4
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z5, Z7
+	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z3
+	VSUBPS.BCST       eachConstants<>+384(SB), Z7, Z6
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z5, K2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z6, Z5
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z6, Z5
+	VBROADCASTSS      eachConstants<>+448(SB), Z3
+	VBROADCASTSS      eachConstants<>+448(SB), Z6
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
+	VPSLLD            $0x17, Z4, Z4
+	VPSLLD            $0x17, Z7, Z7
+	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
+	VPADDD.BCST       eachConstants<>+0(SB), Z7, Z7
+	VMULPS.Z          Z4, Z3, K1, Z2
+	VMULPS.Z          Z7, Z6, K2, Z5
+	VADDPS            Z2, Z1, Z1
+	VADDPS            Z5, Z1, Z1
+	ADDQ              $0x00000020, DX
+	CMPQ              DX, BX
+	JLE               many
+
+few:
+	CMPQ DX, CX
+	JGE  done
 
 loop:
-	VCVTPH2PS     (AX)(DX*2), Z2
-	VSUBPS        Z0, Z2, Z2
-	VMOVUPS       eachConstants<>+384(SB), Z4
-	VFMADD231PS   eachConstants<>+192(SB), Z2, Z4
-	VSUBPS        eachConstants<>+384(SB), Z4, Z3
-	VCMPPS        $0x05, eachConstants<>+64(SB), Z2, K1
-	VFNMADD231PS  eachConstants<>+256(SB), Z3, Z2
-	VFNMADD231PS  eachConstants<>+320(SB), Z3, Z2
-	VMOVUPS       eachConstants<>+448(SB), Z3
-	VFMADD213PS   eachConstants<>+512(SB), Z2, Z3
-	VFMADD213PS   eachConstants<>+576(SB), Z2, Z3
-	VFMADD213PS   eachConstants<>+640(SB), Z2, Z3
-	VFMADD213PS   eachConstants<>+704(SB), Z2, Z3
-	VFMADD213PS   eachConstants<>+768(SB), Z2, Z3
-	VFMADD213PS   eachConstants<>+0(SB), Z2, Z3
-	VFMADD213PS   eachConstants<>+0(SB), Z2, Z3
-	VPSLLD        $0x17, Z4, Z4
-	VPADDD        eachConstants<>+0(SB), Z4, Z4
-	VMULPS.Z      Z4, Z3, K1, Z2
-	VADDPS        Z2, Z1, Z1
-	ADDQ          $0x10, DX
-	CMPQ          DX, CX
-	JLT           loop
+	VCVTPH2PS         (AX)(DX*2), Z2
+	VSUBPS            Z0, Z2, Z2
+	VBROADCASTSS      eachConstants<>+384(SB), Z4
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z4
+	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z3
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z3, Z2
+	VBROADCASTSS      eachConstants<>+448(SB), Z3
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VPSLLD            $0x17, Z4, Z4
+	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
+	VMULPS.Z          Z4, Z3, K1, Z2
+	VADDPS            Z2, Z1, Z1
+	ADDQ              $0x10, DX
+	CMPQ              DX, CX
+	JLT               loop
+
+done:
 	VEXTRACTF64X4 $0x01, Z1, Y0
 	VADDPS        Y0, Y1, Y1
 	VEXTRACTF128  $0x01, Y1, X0
@@ -1651,97 +3376,152 @@ loop:
 	VADDPS        X0, X1, X1
 	VPERMILPS     $0xb1, X1, X0
 	VADDPS        X0, X1, X1
-	MOVSS         X1, ret+24(FP)
+	VMOVSS        X1, ret+24(FP)
 	VZEROUPPER
 	RET
 
 // func softmaxF16AVX512(x *byte, n int, top float32, r float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·softmaxF16AVX512(SB), NOSPLIT, $0-24
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
-	MOVSS        top+16(FP), X0
-	VBROADCASTSS X0, Z0
-	MOVSS        r+20(FP), X1
-	VBROADCASTSS X1, Z1
+	VBROADCASTSS top+16(FP), Z0
+	VBROADCASTSS r+20(FP), Z1
 	XORQ         DX, DX
+	MOVQ         CX, BX
+	SUBQ         $0x00000020, BX
+	JLT          few
+
+many:
+	VCVTPH2PS         (AX)(DX*2), Z2
+	VCVTPH2PS         32(AX)(DX*2), Z5
+	VSUBPS            Z0, Z2, Z2
+	VSUBPS            Z0, Z5, Z5
+	VBROADCASTSS      eachConstants<>+384(SB), Z4
+	VBROADCASTSS      eachConstants<>+384(SB), Z7
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z4
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z5, Z7
+	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z3
+	VSUBPS.BCST       eachConstants<>+384(SB), Z7, Z6
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z5, K2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z6, Z5
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z6, Z5
+	VBROADCASTSS      eachConstants<>+448(SB), Z3
+	VBROADCASTSS      eachConstants<>+448(SB), Z6
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
+	VPSLLD            $0x17, Z4, Z4
+	VPSLLD            $0x17, Z7, Z7
+	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
+	VPADDD.BCST       eachConstants<>+0(SB), Z7, Z7
+	VMULPS.Z          Z4, Z3, K1, Z2
+	VMULPS.Z          Z7, Z6, K2, Z5
+	VMULPS            Z2, Z1, Z2
+	VMULPS            Z5, Z1, Z5
+	VCVTPS2PH         $0x00, Z2, Y2
+	VCVTPS2PH         $0x00, Z5, Y3
+	VMOVDQU           Y2, (AX)(DX*2)
+	VMOVDQU           Y3, 32(AX)(DX*2)
+	ADDQ              $0x00000020, DX
+	CMPQ              DX, BX
+	JLE               many
+
+few:
+	CMPQ DX, CX
+	JGE  done
 
 loop:
-	VCVTPH2PS    (AX)(DX*2), Z2
-	VSUBPS       Z0, Z2, Z2
-	VMOVUPS      eachConstants<>+384(SB), Z4
-	VFMADD231PS  eachConstants<>+192(SB), Z2, Z4
-	VSUBPS       eachConstants<>+384(SB), Z4, Z3
-	VCMPPS       $0x05, eachConstants<>+64(SB), Z2, K1
-	VFNMADD231PS eachConstants<>+256(SB), Z3, Z2
-	VFNMADD231PS eachConstants<>+320(SB), Z3, Z2
-	VMOVUPS      eachConstants<>+448(SB), Z3
-	VFMADD213PS  eachConstants<>+512(SB), Z2, Z3
-	VFMADD213PS  eachConstants<>+576(SB), Z2, Z3
-	VFMADD213PS  eachConstants<>+640(SB), Z2, Z3
-	VFMADD213PS  eachConstants<>+704(SB), Z2, Z3
-	VFMADD213PS  eachConstants<>+768(SB), Z2, Z3
-	VFMADD213PS  eachConstants<>+0(SB), Z2, Z3
-	VFMADD213PS  eachConstants<>+0(SB), Z2, Z3
-	VPSLLD       $0x17, Z4, Z4
-	VPADDD       eachConstants<>+0(SB), Z4, Z4
-	VMULPS.Z     Z4, Z3, K1, Z2
-	VMULPS       Z2, Z1, Z2
-	VCVTPS2PH    $0x00, Z2, Y2
-	VMOVDQU      Y2, (AX)(DX*2)
-	ADDQ         $0x10, DX
-	CMPQ         DX, CX
-	JLT          loop
+	VCVTPH2PS         (AX)(DX*2), Z2
+	VSUBPS            Z0, Z2, Z2
+	VBROADCASTSS      eachConstants<>+384(SB), Z4
+	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z4
+	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z3
+	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
+	VFNMADD231PS.BCST eachConstants<>+256(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+320(SB), Z3, Z2
+	VBROADCASTSS      eachConstants<>+448(SB), Z3
+	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VPSLLD            $0x17, Z4, Z4
+	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
+	VMULPS.Z          Z4, Z3, K1, Z2
+	VMULPS            Z2, Z1, Z2
+	VCVTPS2PH         $0x00, Z2, Y2
+	VMOVDQU           Y2, (AX)(DX*2)
+	ADDQ              $0x10, DX
+	CMPQ              DX, CX
+	JLT               loop
+
+done:
 	VZEROUPPER
 	RET
 
-// func sumSquaresAVX512(sums *byte, x *byte, blocks int)
+// func ropeF16AVX512(x *byte, cos *byte, sin *byte, half int, heads int, sign float32)
 // Requires: AVX, AVX512F
-TEXT ·sumSquaresAVX512(SB), NOSPLIT, $0-24
-	MOVQ sums+0(FP), AX
-	MOVQ x+8(FP), CX
-	MOVQ blocks+16(FP), DX
+TEXT ·ropeF16AVX512(SB), NOSPLIT, $0-44
+	MOVQ         x+0(FP), AX
+	MOVQ         cos+8(FP), CX
+	MOVQ         sin+16(FP), DX
+	MOVQ         half+24(FP), BX
+	MOVQ         heads+32(FP), SI
+	VBROADCASTSS sign+40(FP), Z0
+
+head:
+	LEAQ (AX)(BX*2), R8
+	XORQ DI, DI
 
 loop:
-	VCVTPS2PD     (CX), Z1
-	VMULPD        Z1, Z1, Z0
-	VCVTPS2PD     32(CX), Z1
-	VFMADD231PD   Z1, Z1, Z0
-	VCVTPS2PD     64(CX), Z1
-	VFMADD231PD   Z1, Z1, Z0
-	VCVTPS2PD     96(CX), Z1
-	VFMADD231PD   Z1, Z1, Z0
-	VCVTPS2PD     128(CX), Z1
-	VFMADD231PD   Z1, Z1, Z0
-	VCVTPS2PD     160(CX), Z1
-	VFMADD231PD   Z1, Z1, Z0
-	VCVTPS2PD     192(CX), Z1
-	VFMADD231PD   Z1, Z1, Z0
-	VCVTPS2PD     224(CX), Z1
-	VFMADD231PD   Z1, Z1, Z0
-	VEXTRACTF64X4 $0x01, Z0, Y1
-	VADDPD        Y1, Y0, Y0
-	VEXTRACTF128  $0x01, Y0, X1
-	VADDPD        X1, X0, X0
-	VPERMILPD     $0x01, X0, X1
-	VADDSD        X1, X0, X0
-	VMOVSD        X0, (AX)
-	ADDQ          $0x00000100, CX
-	ADDQ          $0x08, AX
-	DECQ          DX
-	JNZ           loop
+	VCVTPH2PS (AX)(DI*2), Z1
+	VCVTPH2PS (R8)(DI*2), Z2
+	VMULPS    (DX)(DI*4), Z0, Z3
+	VMOVUPS   (CX)(DI*4), Z5
+	VMULPS    Z3, Z1, Z4
+	VMULPS    Z3, Z2, Z3
+	VMULPS    Z5, Z1, Z1
+	VMULPS    Z5, Z2, Z2
+	VSUBPS    Z3, Z1, Z1
+	VADDPS    Z4, Z2, Z2
+	VCVTPS2PH $0x00, Z1, Y1
+	VMOVDQU   Y1, (AX)(DI*2)
+	VCVTPS2PH $0x00, Z2, Y1
+	VMOVDQU   Y1, (R8)(DI*2)
+	ADDQ      $0x10, DI
+	CMPQ      DI, BX
+	JLT       loop
+	LEAQ      (R8)(BX*2), AX
+	DECQ      SI
+	JNZ       head
 	VZEROUPPER
 	RET
 
 // func geluF32AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX2, FMA3, SSE
+// Requires: AVX, AVX2, FMA3
 TEXT ·geluF32AVX2(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), DX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS s+32(FP), Y0
 	XORQ         BX, BX
 
 loop:
@@ -1808,14 +3588,13 @@ loop:
 	RET
 
 // func geluGradF32AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX2, FMA3, SSE
+// Requires: AVX, AVX2, FMA3
 TEXT ·geluGradF32AVX2(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS s+32(FP), Y0
 	XORQ         SI, SI
 
 loop:
@@ -1908,14 +3687,13 @@ loop:
 	RET
 
 // func scaleF32AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX2, SSE
+// Requires: AVX
 TEXT ·scaleF32AVX2(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), DX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS s+32(FP), Y0
 	XORQ         BX, BX
 
 loop:
@@ -1932,14 +3710,13 @@ loop:
 	RET
 
 // func addF32AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX2, SSE
+// Requires: AVX
 TEXT ·addF32AVX2(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS s+32(FP), Y0
 	XORQ         SI, SI
 
 loop:
@@ -1958,14 +3735,13 @@ loop:
 	RET
 
 // func addStreamF32AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX2, MMX+, SSE
+// Requires: AVX, MMX+
 TEXT ·addStreamF32AVX2(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS s+32(FP), Y0
 	XORQ         SI, SI
 
 loop:
@@ -1985,14 +3761,13 @@ loop:
 	RET
 
 // func swigluF32AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX2, FMA3, SSE
+// Requires: AVX, AVX2, FMA3
 TEXT ·swigluF32AVX2(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS s+32(FP), Y0
 	XORQ         SI, SI
 
 loop:
@@ -2155,7 +3930,7 @@ loop:
 	RET
 
 // func largestF32AVX2(x *byte, n int) float32
-// Requires: AVX, SSE
+// Requires: AVX
 TEXT ·largestF32AVX2(SB), NOSPLIT, $0-20
 	MOVQ    x+0(FP), AX
 	MOVQ    n+8(FP), CX
@@ -2178,17 +3953,16 @@ loop:
 	VMAXPS       X1, X0, X0
 	VPERMILPS    $0xb1, X0, X1
 	VMAXPS       X1, X0, X0
-	MOVSS        X0, ret+16(FP)
+	VMOVSS       X0, ret+16(FP)
 	VZEROUPPER
 	RET
 
 // func expSumF32AVX2(x *byte, n int, top float32) float32
-// Requires: AVX, AVX2, FMA3, SSE
+// Requires: AVX, AVX2, FMA3
 TEXT ·expSumF32AVX2(SB), NOSPLIT, $0-28
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
-	MOVSS        top+16(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS top+16(FP), Y0
 	VXORPS       Y1, Y1, Y1
 	VXORPS       Y2, Y2, Y2
 	XORQ         DX, DX
@@ -2246,19 +4020,17 @@ loop:
 	VADDPS       X0, X1, X1
 	VPERMILPS    $0xb1, X1, X0
 	VADDPS       X0, X1, X1
-	MOVSS        X1, ret+24(FP)
+	VMOVSS       X1, ret+24(FP)
 	VZEROUPPER
 	RET
 
 // func softmaxF32AVX2(x *byte, n int, top float32, r float32)
-// Requires: AVX, AVX2, FMA3, SSE
+// Requires: AVX, AVX2, FMA3
 TEXT ·softmaxF32AVX2(SB), NOSPLIT, $0-24
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
-	MOVSS        top+16(FP), X0
-	VBROADCASTSS X0, Y0
-	MOVSS        r+20(FP), X1
-	VBROADCASTSS X1, Y1
+	VBROADCASTSS top+16(FP), Y0
+	VBROADCASTSS r+20(FP), Y1
 	XORQ         DX, DX
 
 loop:
@@ -2312,15 +4084,62 @@ loop:
 	VZEROUPPER
 	RET
 
+// func ropeF32AVX2(x *byte, cos *byte, sin *byte, half int, heads int, sign float32)
+// Requires: AVX
+TEXT ·ropeF32AVX2(SB), NOSPLIT, $0-44
+	MOVQ         x+0(FP), AX
+	MOVQ         cos+8(FP), CX
+	MOVQ         sin+16(FP), DX
+	MOVQ         half+24(FP), BX
+	MOVQ         heads+32(FP), SI
+	VBROADCASTSS sign+40(FP), Y0
+
+head:
+	LEAQ (AX)(BX*4), R8
+	XORQ DI, DI
+
+loop:
+	VMOVUPS (AX)(DI*4), Y1
+	VMOVUPS (R8)(DI*4), Y2
+	VMULPS  (DX)(DI*4), Y0, Y3
+	VMOVUPS (CX)(DI*4), Y5
+	VMULPS  Y3, Y1, Y4
+	VMULPS  Y3, Y2, Y3
+	VMULPS  Y5, Y1, Y1
+	VMULPS  Y5, Y2, Y2
+	VSUBPS  Y3, Y1, Y1
+	VADDPS  Y4, Y2, Y2
+	VMOVDQU Y1, (AX)(DI*4)
+	VMOVDQU Y2, (R8)(DI*4)
+	VMOVUPS 32(AX)(DI*4), Y1
+	VMOVUPS 32(R8)(DI*4), Y2
+	VMULPS  32(DX)(DI*4), Y0, Y3
+	VMOVUPS 32(CX)(DI*4), Y5
+	VMULPS  Y3, Y1, Y4
+	VMULPS  Y3, Y2, Y3
+	VMULPS  Y5, Y1, Y1
+	VMULPS  Y5, Y2, Y2
+	VSUBPS  Y3, Y1, Y1
+	VADDPS  Y4, Y2, Y2
+	VMOVDQU Y1, 32(AX)(DI*4)
+	VMOVDQU Y2, 32(R8)(DI*4)
+	ADDQ    $0x10, DI
+	CMPQ    DI, BX
+	JLT     loop
+	LEAQ    (R8)(BX*4), AX
+	DECQ    SI
+	JNZ     head
+	VZEROUPPER
+	RET
+
 // func geluBF16AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX2, FMA3, SSE
+// Requires: AVX, AVX2, FMA3
 TEXT ·geluBF16AVX2(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), DX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS s+32(FP), Y0
 	XORQ         BX, BX
 
 loop:
@@ -2409,14 +4228,13 @@ loop:
 	RET
 
 // func geluGradBF16AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX2, FMA3, SSE
+// Requires: AVX, AVX2, FMA3
 TEXT ·geluGradBF16AVX2(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS s+32(FP), Y0
 	XORQ         SI, SI
 
 loop:
@@ -2533,14 +4351,13 @@ loop:
 	RET
 
 // func scaleBF16AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX2, SSE
+// Requires: AVX, AVX2
 TEXT ·scaleBF16AVX2(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), DX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS s+32(FP), Y0
 	XORQ         BX, BX
 
 loop:
@@ -2579,14 +4396,13 @@ loop:
 	RET
 
 // func addBF16AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX2, SSE
+// Requires: AVX, AVX2
 TEXT ·addBF16AVX2(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS s+32(FP), Y0
 	XORQ         SI, SI
 
 loop:
@@ -2629,14 +4445,13 @@ loop:
 	RET
 
 // func addStreamBF16AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX2, MMX+, SSE
+// Requires: AVX, AVX2, MMX+
 TEXT ·addStreamBF16AVX2(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS s+32(FP), Y0
 	XORQ         SI, SI
 
 loop:
@@ -2680,14 +4495,13 @@ loop:
 	RET
 
 // func addF32BF16AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX2, SSE
+// Requires: AVX, AVX2
 TEXT ·addF32BF16AVX2(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS s+32(FP), Y0
 	XORQ         SI, SI
 
 loop:
@@ -2708,14 +4522,13 @@ loop:
 	RET
 
 // func swigluBF16AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX2, FMA3, SSE
+// Requires: AVX, AVX2, FMA3
 TEXT ·swigluBF16AVX2(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS s+32(FP), Y0
 	XORQ         SI, SI
 
 loop:
@@ -2948,7 +4761,7 @@ loop:
 	RET
 
 // func largestBF16AVX2(x *byte, n int) float32
-// Requires: AVX, AVX2, SSE
+// Requires: AVX, AVX2
 TEXT ·largestBF16AVX2(SB), NOSPLIT, $0-20
 	MOVQ    x+0(FP), AX
 	MOVQ    n+8(FP), CX
@@ -2973,17 +4786,16 @@ loop:
 	VMAXPS       X1, X0, X0
 	VPERMILPS    $0xb1, X0, X1
 	VMAXPS       X1, X0, X0
-	MOVSS        X0, ret+16(FP)
+	VMOVSS       X0, ret+16(FP)
 	VZEROUPPER
 	RET
 
 // func expSumBF16AVX2(x *byte, n int, top float32) float32
-// Requires: AVX, AVX2, FMA3, SSE
+// Requires: AVX, AVX2, FMA3
 TEXT ·expSumBF16AVX2(SB), NOSPLIT, $0-28
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
-	MOVSS        top+16(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS top+16(FP), Y0
 	VXORPS       Y1, Y1, Y1
 	VXORPS       Y2, Y2, Y2
 	XORQ         DX, DX
@@ -3043,19 +4855,17 @@ loop:
 	VADDPS       X0, X1, X1
 	VPERMILPS    $0xb1, X1, X0
 	VADDPS       X0, X1, X1
-	MOVSS        X1, ret+24(FP)
+	VMOVSS       X1, ret+24(FP)
 	VZEROUPPER
 	RET
 
 // func softmaxBF16AVX2(x *byte, n int, top float32, r float32)
-// Requires: AVX, AVX2, FMA3, SSE
+// Requires: AVX, AVX2, FMA3
 TEXT ·softmaxBF16AVX2(SB), NOSPLIT, $0-24
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
-	MOVSS        top+16(FP), X0
-	VBROADCASTSS X0, Y0
-	MOVSS        r+20(FP), X1
-	VBROADCASTSS X1, Y1
+	VBROADCASTSS top+16(FP), Y0
+	VBROADCASTSS r+20(FP), Y1
 	XORQ         DX, DX
 
 loop:
@@ -3131,15 +4941,106 @@ loop:
 	VZEROUPPER
 	RET
 
+// func ropeBF16AVX2(x *byte, cos *byte, sin *byte, half int, heads int, sign float32)
+// Requires: AVX, AVX2
+TEXT ·ropeBF16AVX2(SB), NOSPLIT, $0-44
+	MOVQ         x+0(FP), AX
+	MOVQ         cos+8(FP), CX
+	MOVQ         sin+16(FP), DX
+	MOVQ         half+24(FP), BX
+	MOVQ         heads+32(FP), SI
+	VBROADCASTSS sign+40(FP), Y0
+
+head:
+	LEAQ (AX)(BX*2), R8
+	XORQ DI, DI
+
+loop:
+	VPMOVZXWD    (AX)(DI*2), Y1
+	VPSLLD       $0x10, Y1, Y1
+	VPMOVZXWD    (R8)(DI*2), Y2
+	VPSLLD       $0x10, Y2, Y2
+	VMULPS       (DX)(DI*4), Y0, Y3
+	VMOVUPS      (CX)(DI*4), Y5
+	VMULPS       Y3, Y1, Y4
+	VMULPS       Y3, Y2, Y3
+	VMULPS       Y5, Y1, Y1
+	VMULPS       Y5, Y2, Y2
+	VSUBPS       Y3, Y1, Y1
+	VADDPS       Y4, Y2, Y2
+	VPSRLD       $0x10, Y1, Y3
+	VPAND        eachConstants<>+832(SB), Y3, Y3
+	VPADDD       eachConstants<>+896(SB), Y3, Y3
+	VCMPPS       $0x03, Y1, Y1, Y4
+	VPADDD       Y1, Y3, Y3
+	VPOR         eachConstants<>+960(SB), Y1, Y1
+	VBLENDVPS    Y4, Y1, Y3, Y3
+	VPSRLD       $0x10, Y3, Y3
+	VEXTRACTI128 $0x01, Y3, X1
+	VPACKUSDW    X1, X3, X3
+	VMOVDQU      X3, (AX)(DI*2)
+	VPSRLD       $0x10, Y2, Y1
+	VPAND        eachConstants<>+832(SB), Y1, Y1
+	VPADDD       eachConstants<>+896(SB), Y1, Y1
+	VCMPPS       $0x03, Y2, Y2, Y3
+	VPADDD       Y2, Y1, Y1
+	VPOR         eachConstants<>+960(SB), Y2, Y2
+	VBLENDVPS    Y3, Y2, Y1, Y1
+	VPSRLD       $0x10, Y1, Y1
+	VEXTRACTI128 $0x01, Y1, X2
+	VPACKUSDW    X2, X1, X1
+	VMOVDQU      X1, (R8)(DI*2)
+	VPMOVZXWD    16(AX)(DI*2), Y1
+	VPSLLD       $0x10, Y1, Y1
+	VPMOVZXWD    16(R8)(DI*2), Y2
+	VPSLLD       $0x10, Y2, Y2
+	VMULPS       32(DX)(DI*4), Y0, Y3
+	VMOVUPS      32(CX)(DI*4), Y5
+	VMULPS       Y3, Y1, Y4
+	VMULPS       Y3, Y2, Y3
+	VMULPS       Y5, Y1, Y1
+	VMULPS       Y5, Y2, Y2
+	VSUBPS       Y3, Y1, Y1
+	VADDPS       Y4, Y2, Y2
+	VPSRLD       $0x10, Y1, Y3
+	VPAND        eachConstants<>+832(SB), Y3, Y3
+	VPADDD       eachConstants<>+896(SB), Y3, Y3
+	VCMPPS       $0x03, Y1, Y1, Y4
+	VPADDD       Y1, Y3, Y3
+	VPOR         eachConstants<>+960(SB), Y1, Y1
+	VBLENDVPS    Y4, Y1, Y3, Y3
+	VPSRLD       $0x10, Y3, Y3
+	VEXTRACTI128 $0x01, Y3, X1
+	VPACKUSDW    X1, X3, X3
+	VMOVDQU      X3, 16(AX)(DI*2)
+	VPSRLD       $0x10, Y2, Y1
+	VPAND        eachConstants<>+832(SB), Y1, Y1
+	VPADDD       eachConstants<>+896(SB), Y1, Y1
+	VCMPPS       $0x03, Y2, Y2, Y3
+	VPADDD       Y2, Y1, Y1
+	VPOR         eachConstants<>+960(SB), Y2, Y2
+	VBLENDVPS    Y3, Y2, Y1, Y1
+	VPSRLD       $0x10, Y1, Y1
+	VEXTRACTI128 $0x01, Y1, X2
+	VPACKUSDW    X2, X1, X1
+	VMOVDQU      X1, 16(R8)(DI*2)
+	ADDQ         $0x10, DI
+	CMPQ         DI, BX
+	JLT          loop
+	LEAQ         (R8)(BX*2), AX
+	DECQ         SI
+	JNZ          head
+	VZEROUPPER
+	RET
+
 // func geluF16AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX2, F16C, FMA3, SSE
+// Requires: AVX, AVX2, F16C, FMA3
 TEXT ·geluF16AVX2(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), DX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS s+32(FP), Y0
 	XORQ         BX, BX
 
 loop:
@@ -3208,14 +5109,13 @@ loop:
 	RET
 
 // func geluGradF16AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX2, F16C, FMA3, SSE
+// Requires: AVX, AVX2, F16C, FMA3
 TEXT ·geluGradF16AVX2(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS s+32(FP), Y0
 	XORQ         SI, SI
 
 loop:
@@ -3310,14 +5210,13 @@ loop:
 	RET
 
 // func scaleF16AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX2, F16C, SSE
+// Requires: AVX, F16C
 TEXT ·scaleF16AVX2(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), DX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS s+32(FP), Y0
 	XORQ         BX, BX
 
 loop:
@@ -3336,14 +5235,13 @@ loop:
 	RET
 
 // func addF16AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX2, F16C, SSE
+// Requires: AVX, F16C
 TEXT ·addF16AVX2(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS s+32(FP), Y0
 	XORQ         SI, SI
 
 loop:
@@ -3364,14 +5262,13 @@ loop:
 	RET
 
 // func addStreamF16AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX2, F16C, MMX+, SSE
+// Requires: AVX, F16C, MMX+
 TEXT ·addStreamF16AVX2(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS s+32(FP), Y0
 	XORQ         SI, SI
 
 loop:
@@ -3393,14 +5290,13 @@ loop:
 	RET
 
 // func addF32F16AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX2, F16C, SSE
+// Requires: AVX, F16C
 TEXT ·addF32F16AVX2(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS s+32(FP), Y0
 	XORQ         SI, SI
 
 loop:
@@ -3419,14 +5315,13 @@ loop:
 	RET
 
 // func swigluF16AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX2, F16C, FMA3, SSE
+// Requires: AVX, AVX2, F16C, FMA3
 TEXT ·swigluF16AVX2(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
 	MOVQ         n+24(FP), BX
-	MOVSS        s+32(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS s+32(FP), Y0
 	XORQ         SI, SI
 
 loop:
@@ -3595,7 +5490,7 @@ loop:
 	RET
 
 // func largestF16AVX2(x *byte, n int) float32
-// Requires: AVX, F16C, SSE
+// Requires: AVX, F16C
 TEXT ·largestF16AVX2(SB), NOSPLIT, $0-20
 	MOVQ    x+0(FP), AX
 	MOVQ    n+8(FP), CX
@@ -3618,17 +5513,16 @@ loop:
 	VMAXPS       X1, X0, X0
 	VPERMILPS    $0xb1, X0, X1
 	VMAXPS       X1, X0, X0
-	MOVSS        X0, ret+16(FP)
+	VMOVSS       X0, ret+16(FP)
 	VZEROUPPER
 	RET
 
 // func expSumF16AVX2(x *byte, n int, top float32) float32
-// Requires: AVX, AVX2, F16C, FMA3, SSE
+// Requires: AVX, AVX2, F16C, FMA3
 TEXT ·expSumF16AVX2(SB), NOSPLIT, $0-28
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
-	MOVSS        top+16(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS top+16(FP), Y0
 	VXORPS       Y1, Y1, Y1
 	VXORPS       Y2, Y2, Y2
 	XORQ         DX, DX
@@ -3686,19 +5580,17 @@ loop:
 	VADDPS       X0, X1, X1
 	VPERMILPS    $0xb1, X1, X0
 	VADDPS       X0, X1, X1
-	MOVSS        X1, ret+24(FP)
+	VMOVSS       X1, ret+24(FP)
 	VZEROUPPER
 	RET
 
 // func softmaxF16AVX2(x *byte, n int, top float32, r float32)
-// Requires: AVX, AVX2, F16C, FMA3, SSE
+// Requires: AVX, AVX2, F16C, FMA3
 TEXT ·softmaxF16AVX2(SB), NOSPLIT, $0-24
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
-	MOVSS        top+16(FP), X0
-	VBROADCASTSS X0, Y0
-	MOVSS        r+20(FP), X1
-	VBROADCASTSS X1, Y1
+	VBROADCASTSS top+16(FP), Y0
+	VBROADCASTSS r+20(FP), Y1
 	XORQ         DX, DX
 
 loop:
@@ -3754,46 +5646,625 @@ loop:
 	VZEROUPPER
 	RET
 
-// func sumSquaresAVX2(sums *byte, x *byte, blocks int)
-// Requires: AVX, FMA3
-TEXT ·sumSquaresAVX2(SB), NOSPLIT, $0-24
-	MOVQ sums+0(FP), AX
-	MOVQ x+8(FP), CX
-	MOVQ blocks+16(FP), DX
+// func ropeF16AVX2(x *byte, cos *byte, sin *byte, half int, heads int, sign float32)
+// Requires: AVX, F16C
+TEXT ·ropeF16AVX2(SB), NOSPLIT, $0-44
+	MOVQ         x+0(FP), AX
+	MOVQ         cos+8(FP), CX
+	MOVQ         sin+16(FP), DX
+	MOVQ         half+24(FP), BX
+	MOVQ         heads+32(FP), SI
+	VBROADCASTSS sign+40(FP), Y0
+
+head:
+	LEAQ (AX)(BX*2), R8
+	XORQ DI, DI
 
 loop:
-	VCVTPS2PD    (CX), Y2
-	VMULPD       Y2, Y2, Y0
-	VCVTPS2PD    16(CX), Y2
-	VMULPD       Y2, Y2, Y1
-	VCVTPS2PD    32(CX), Y2
-	VFMADD231PD  Y2, Y2, Y0
-	VCVTPS2PD    48(CX), Y2
-	VFMADD231PD  Y2, Y2, Y1
-	VCVTPS2PD    64(CX), Y2
-	VFMADD231PD  Y2, Y2, Y0
-	VCVTPS2PD    80(CX), Y2
-	VFMADD231PD  Y2, Y2, Y1
-	VCVTPS2PD    96(CX), Y2
-	VFMADD231PD  Y2, Y2, Y0
-	VCVTPS2PD    112(CX), Y2
-	VFMADD231PD  Y2, Y2, Y1
-	VCVTPS2PD    128(CX), Y2
-	VFMADD231PD  Y2, Y2, Y0
-	VCVTPS2PD    144(CX), Y2
-	VFMADD231PD  Y2, Y2, Y1
-	VCVTPS2PD    160(CX), Y2
-	VFMADD231PD  Y2, Y2, Y0
-	VCVTPS2PD    176(CX), Y2
-	VFMADD231PD  Y2, Y2, Y1
-	VCVTPS2PD    192(CX), Y2
-	VFMADD231PD  Y2, Y2, Y0
-	VCVTPS2PD    208(CX), Y2
-	VFMADD231PD  Y2, Y2, Y1
-	VCVTPS2PD    224(CX), Y2
-	VFMADD231PD  Y2, Y2, Y0
-	VCVTPS2PD    240(CX), Y2
-	VFMADD231PD  Y2, Y2, Y1
+	VCVTPH2PS (AX)(DI*2), Y1
+	VCVTPH2PS (R8)(DI*2), Y2
+	VMULPS    (DX)(DI*4), Y0, Y3
+	VMOVUPS   (CX)(DI*4), Y5
+	VMULPS    Y3, Y1, Y4
+	VMULPS    Y3, Y2, Y3
+	VMULPS    Y5, Y1, Y1
+	VMULPS    Y5, Y2, Y2
+	VSUBPS    Y3, Y1, Y1
+	VADDPS    Y4, Y2, Y2
+	VCVTPS2PH $0x00, Y1, X1
+	VMOVDQU   X1, (AX)(DI*2)
+	VCVTPS2PH $0x00, Y2, X1
+	VMOVDQU   X1, (R8)(DI*2)
+	VCVTPH2PS 16(AX)(DI*2), Y1
+	VCVTPH2PS 16(R8)(DI*2), Y2
+	VMULPS    32(DX)(DI*4), Y0, Y3
+	VMOVUPS   32(CX)(DI*4), Y5
+	VMULPS    Y3, Y1, Y4
+	VMULPS    Y3, Y2, Y3
+	VMULPS    Y5, Y1, Y1
+	VMULPS    Y5, Y2, Y2
+	VSUBPS    Y3, Y1, Y1
+	VADDPS    Y4, Y2, Y2
+	VCVTPS2PH $0x00, Y1, X1
+	VMOVDQU   X1, 16(AX)(DI*2)
+	VCVTPS2PH $0x00, Y2, X1
+	VMOVDQU   X1, 16(R8)(DI*2)
+	ADDQ      $0x10, DI
+	CMPQ      DI, BX
+	JLT       loop
+	LEAQ      (R8)(BX*2), AX
+	DECQ      SI
+	JNZ       head
+	VZEROUPPER
+	RET
+
+DATA squareConstants<>+0(SB)/8, $0x0000000000000040
+DATA squareConstants<>+8(SB)/8, $0x0000000000000040
+DATA squareConstants<>+16(SB)/8, $0x0000000000000040
+DATA squareConstants<>+24(SB)/8, $0x0000000000000040
+DATA squareConstants<>+32(SB)/8, $0x0000000000000040
+DATA squareConstants<>+40(SB)/8, $0x0000000000000040
+DATA squareConstants<>+48(SB)/8, $0x0000000000000040
+DATA squareConstants<>+56(SB)/8, $0x0000000000000040
+DATA squareConstants<>+64(SB)/8, $0x00000000ffffffff
+DATA squareConstants<>+72(SB)/8, $0x00000000ffffffff
+DATA squareConstants<>+80(SB)/8, $0x00000000ffffffff
+DATA squareConstants<>+88(SB)/8, $0x00000000ffffffff
+DATA squareConstants<>+96(SB)/8, $0x00000000ffffffff
+DATA squareConstants<>+104(SB)/8, $0x00000000ffffffff
+DATA squareConstants<>+112(SB)/8, $0x00000000ffffffff
+DATA squareConstants<>+120(SB)/8, $0x00000000ffffffff
+DATA squareConstants<>+128(SB)/8, $0x000fffffffffffff
+DATA squareConstants<>+136(SB)/8, $0x000fffffffffffff
+DATA squareConstants<>+144(SB)/8, $0x000fffffffffffff
+DATA squareConstants<>+152(SB)/8, $0x000fffffffffffff
+DATA squareConstants<>+160(SB)/8, $0x000fffffffffffff
+DATA squareConstants<>+168(SB)/8, $0x000fffffffffffff
+DATA squareConstants<>+176(SB)/8, $0x000fffffffffffff
+DATA squareConstants<>+184(SB)/8, $0x000fffffffffffff
+DATA squareConstants<>+192(SB)/8, $0x0010000000000000
+DATA squareConstants<>+200(SB)/8, $0x0010000000000000
+DATA squareConstants<>+208(SB)/8, $0x0010000000000000
+DATA squareConstants<>+216(SB)/8, $0x0010000000000000
+DATA squareConstants<>+224(SB)/8, $0x0010000000000000
+DATA squareConstants<>+232(SB)/8, $0x0010000000000000
+DATA squareConstants<>+240(SB)/8, $0x0010000000000000
+DATA squareConstants<>+248(SB)/8, $0x0010000000000000
+GLOBL squareConstants<>(SB), RODATA|NOPTR, $256
+
+// func sumSquaresAVX512(odd *byte, x *byte, blocks int, window *byte, base int) int
+// Requires: AVX, AVX512DQ, AVX512F, CMOV, MMX+
+TEXT ·sumSquaresAVX512(SB), NOSPLIT, $0-48
+	MOVQ         odd+0(FP), AX
+	MOVQ         x+8(FP), CX
+	MOVQ         blocks+16(FP), DX
+	MOVQ         base+32(FP), BX
+	VMOVQ        BX, X9
+	VPBROADCASTQ X9, Z9
+	VPXORD       Z10, Z10, Z10
+	VPXORD       Z11, Z11, Z11
+	VPXORD       Z12, Z12, Z12
+	MOVQ         DX, R8
+	SHRQ         $0x03, R8
+	JZ           few
+	MOVQ         R8, BX
+	SHLQ         $0x08, BX
+	LEAQ         (BX)(BX*2), SI
+	LEAQ         (CX)(BX*4), DI
+
+group:
+	PREFETCHT0   256(CX)
+	VCVTPS2PD    (CX), Z8
+	VMULPD       Z8, Z8, Z0
+	VCVTPS2PD    32(CX), Z8
+	VFMADD231PD  Z8, Z8, Z0
+	PREFETCHT0   320(CX)
+	VCVTPS2PD    64(CX), Z8
+	VFMADD231PD  Z8, Z8, Z0
+	VCVTPS2PD    96(CX), Z8
+	VFMADD231PD  Z8, Z8, Z0
+	PREFETCHT0   384(CX)
+	VCVTPS2PD    128(CX), Z8
+	VFMADD231PD  Z8, Z8, Z0
+	VCVTPS2PD    160(CX), Z8
+	VFMADD231PD  Z8, Z8, Z0
+	PREFETCHT0   448(CX)
+	VCVTPS2PD    192(CX), Z8
+	VFMADD231PD  Z8, Z8, Z0
+	VCVTPS2PD    224(CX), Z8
+	VFMADD231PD  Z8, Z8, Z0
+	PREFETCHT0   256(CX)(BX*1)
+	VCVTPS2PD    (CX)(BX*1), Z8
+	VMULPD       Z8, Z8, Z1
+	VCVTPS2PD    32(CX)(BX*1), Z8
+	VFMADD231PD  Z8, Z8, Z1
+	PREFETCHT0   320(CX)(BX*1)
+	VCVTPS2PD    64(CX)(BX*1), Z8
+	VFMADD231PD  Z8, Z8, Z1
+	VCVTPS2PD    96(CX)(BX*1), Z8
+	VFMADD231PD  Z8, Z8, Z1
+	PREFETCHT0   384(CX)(BX*1)
+	VCVTPS2PD    128(CX)(BX*1), Z8
+	VFMADD231PD  Z8, Z8, Z1
+	VCVTPS2PD    160(CX)(BX*1), Z8
+	VFMADD231PD  Z8, Z8, Z1
+	PREFETCHT0   448(CX)(BX*1)
+	VCVTPS2PD    192(CX)(BX*1), Z8
+	VFMADD231PD  Z8, Z8, Z1
+	VCVTPS2PD    224(CX)(BX*1), Z8
+	VFMADD231PD  Z8, Z8, Z1
+	PREFETCHT0   256(CX)(BX*2)
+	VCVTPS2PD    (CX)(BX*2), Z8
+	VMULPD       Z8, Z8, Z2
+	VCVTPS2PD    32(CX)(BX*2), Z8
+	VFMADD231PD  Z8, Z8, Z2
+	PREFETCHT0   320(CX)(BX*2)
+	VCVTPS2PD    64(CX)(BX*2), Z8
+	VFMADD231PD  Z8, Z8, Z2
+	VCVTPS2PD    96(CX)(BX*2), Z8
+	VFMADD231PD  Z8, Z8, Z2
+	PREFETCHT0   384(CX)(BX*2)
+	VCVTPS2PD    128(CX)(BX*2), Z8
+	VFMADD231PD  Z8, Z8, Z2
+	VCVTPS2PD    160(CX)(BX*2), Z8
+	VFMADD231PD  Z8, Z8, Z2
+	PREFETCHT0   448(CX)(BX*2)
+	VCVTPS2PD    192(CX)(BX*2), Z8
+	VFMADD231PD  Z8, Z8, Z2
+	VCVTPS2PD    224(CX)(BX*2), Z8
+	VFMADD231PD  Z8, Z8, Z2
+	PREFETCHT0   256(CX)(SI*1)
+	VCVTPS2PD    (CX)(SI*1), Z8
+	VMULPD       Z8, Z8, Z3
+	VCVTPS2PD    32(CX)(SI*1), Z8
+	VFMADD231PD  Z8, Z8, Z3
+	PREFETCHT0   320(CX)(SI*1)
+	VCVTPS2PD    64(CX)(SI*1), Z8
+	VFMADD231PD  Z8, Z8, Z3
+	VCVTPS2PD    96(CX)(SI*1), Z8
+	VFMADD231PD  Z8, Z8, Z3
+	PREFETCHT0   384(CX)(SI*1)
+	VCVTPS2PD    128(CX)(SI*1), Z8
+	VFMADD231PD  Z8, Z8, Z3
+	VCVTPS2PD    160(CX)(SI*1), Z8
+	VFMADD231PD  Z8, Z8, Z3
+	PREFETCHT0   448(CX)(SI*1)
+	VCVTPS2PD    192(CX)(SI*1), Z8
+	VFMADD231PD  Z8, Z8, Z3
+	VCVTPS2PD    224(CX)(SI*1), Z8
+	VFMADD231PD  Z8, Z8, Z3
+	PREFETCHT0   256(DI)
+	VCVTPS2PD    (DI), Z8
+	VMULPD       Z8, Z8, Z4
+	VCVTPS2PD    32(DI), Z8
+	VFMADD231PD  Z8, Z8, Z4
+	PREFETCHT0   320(DI)
+	VCVTPS2PD    64(DI), Z8
+	VFMADD231PD  Z8, Z8, Z4
+	VCVTPS2PD    96(DI), Z8
+	VFMADD231PD  Z8, Z8, Z4
+	PREFETCHT0   384(DI)
+	VCVTPS2PD    128(DI), Z8
+	VFMADD231PD  Z8, Z8, Z4
+	VCVTPS2PD    160(DI), Z8
+	VFMADD231PD  Z8, Z8, Z4
+	PREFETCHT0   448(DI)
+	VCVTPS2PD    192(DI), Z8
+	VFMADD231PD  Z8, Z8, Z4
+	VCVTPS2PD    224(DI), Z8
+	VFMADD231PD  Z8, Z8, Z4
+	PREFETCHT0   256(DI)(BX*1)
+	VCVTPS2PD    (DI)(BX*1), Z8
+	VMULPD       Z8, Z8, Z5
+	VCVTPS2PD    32(DI)(BX*1), Z8
+	VFMADD231PD  Z8, Z8, Z5
+	PREFETCHT0   320(DI)(BX*1)
+	VCVTPS2PD    64(DI)(BX*1), Z8
+	VFMADD231PD  Z8, Z8, Z5
+	VCVTPS2PD    96(DI)(BX*1), Z8
+	VFMADD231PD  Z8, Z8, Z5
+	PREFETCHT0   384(DI)(BX*1)
+	VCVTPS2PD    128(DI)(BX*1), Z8
+	VFMADD231PD  Z8, Z8, Z5
+	VCVTPS2PD    160(DI)(BX*1), Z8
+	VFMADD231PD  Z8, Z8, Z5
+	PREFETCHT0   448(DI)(BX*1)
+	VCVTPS2PD    192(DI)(BX*1), Z8
+	VFMADD231PD  Z8, Z8, Z5
+	VCVTPS2PD    224(DI)(BX*1), Z8
+	VFMADD231PD  Z8, Z8, Z5
+	PREFETCHT0   256(DI)(BX*2)
+	VCVTPS2PD    (DI)(BX*2), Z8
+	VMULPD       Z8, Z8, Z6
+	VCVTPS2PD    32(DI)(BX*2), Z8
+	VFMADD231PD  Z8, Z8, Z6
+	PREFETCHT0   320(DI)(BX*2)
+	VCVTPS2PD    64(DI)(BX*2), Z8
+	VFMADD231PD  Z8, Z8, Z6
+	VCVTPS2PD    96(DI)(BX*2), Z8
+	VFMADD231PD  Z8, Z8, Z6
+	PREFETCHT0   384(DI)(BX*2)
+	VCVTPS2PD    128(DI)(BX*2), Z8
+	VFMADD231PD  Z8, Z8, Z6
+	VCVTPS2PD    160(DI)(BX*2), Z8
+	VFMADD231PD  Z8, Z8, Z6
+	PREFETCHT0   448(DI)(BX*2)
+	VCVTPS2PD    192(DI)(BX*2), Z8
+	VFMADD231PD  Z8, Z8, Z6
+	VCVTPS2PD    224(DI)(BX*2), Z8
+	VFMADD231PD  Z8, Z8, Z6
+	PREFETCHT0   256(DI)(SI*1)
+	VCVTPS2PD    (DI)(SI*1), Z8
+	VMULPD       Z8, Z8, Z7
+	VCVTPS2PD    32(DI)(SI*1), Z8
+	VFMADD231PD  Z8, Z8, Z7
+	PREFETCHT0   320(DI)(SI*1)
+	VCVTPS2PD    64(DI)(SI*1), Z8
+	VFMADD231PD  Z8, Z8, Z7
+	VCVTPS2PD    96(DI)(SI*1), Z8
+	VFMADD231PD  Z8, Z8, Z7
+	PREFETCHT0   384(DI)(SI*1)
+	VCVTPS2PD    128(DI)(SI*1), Z8
+	VFMADD231PD  Z8, Z8, Z7
+	VCVTPS2PD    160(DI)(SI*1), Z8
+	VFMADD231PD  Z8, Z8, Z7
+	PREFETCHT0   448(DI)(SI*1)
+	VCVTPS2PD    192(DI)(SI*1), Z8
+	VFMADD231PD  Z8, Z8, Z7
+	VCVTPS2PD    224(DI)(SI*1), Z8
+	VFMADD231PD  Z8, Z8, Z7
+	VSHUFF64X2   $0x44, Z1, Z0, Z8
+	VSHUFF64X2   $0xee, Z1, Z0, Z0
+	VADDPD       Z8, Z0, Z0
+	VSHUFF64X2   $0x44, Z3, Z2, Z8
+	VSHUFF64X2   $0xee, Z3, Z2, Z2
+	VADDPD       Z8, Z2, Z2
+	VSHUFF64X2   $0x44, Z5, Z4, Z8
+	VSHUFF64X2   $0xee, Z5, Z4, Z4
+	VADDPD       Z8, Z4, Z4
+	VSHUFF64X2   $0x44, Z7, Z6, Z8
+	VSHUFF64X2   $0xee, Z7, Z6, Z6
+	VADDPD       Z8, Z6, Z6
+	VSHUFF64X2   $0x88, Z2, Z0, Z8
+	VSHUFF64X2   $0xdd, Z2, Z0, Z0
+	VADDPD       Z8, Z0, Z0
+	VSHUFF64X2   $0x88, Z6, Z4, Z8
+	VSHUFF64X2   $0xdd, Z6, Z4, Z4
+	VADDPD       Z8, Z4, Z4
+	VUNPCKLPD    Z4, Z0, Z8
+	VUNPCKHPD    Z4, Z0, Z0
+	VADDPD       Z8, Z0, Z0
+	LEAQ         64(AX), R9
+	VPSRLQ       $0x34, Z0, Z1
+	VPSUBQ       Z9, Z1, Z1
+	VPCMPUQ.BCST $0x05, squareConstants<>+0(SB), Z1, K1
+	VMOVDQU64.Z  Z0, K1, Z2
+	VMOVDQU64    Z2, (AX)
+	KMOVB        K1, R10
+	TESTL        R10, R10
+	CMOVQNE      R9, AX
+	VPANDQ.BCST  squareConstants<>+128(SB), Z0, Z2
+	VPORQ.BCST   squareConstants<>+192(SB), Z2, Z2
+	KNOTB        K1, K1
+	VMOVDQU64.Z  Z2, K1, Z2
+	VBROADCASTSD squareConstants<>+0(SB), Z3
+	VPSUBQ       Z1, Z3, Z3
+	VPSRLVQ      Z3, Z2, Z3
+	VPADDQ       Z3, Z12, Z12
+	VPSLLVQ      Z1, Z2, Z2
+	VPSRLQ       $0x20, Z2, Z3
+	VPADDQ       Z3, Z11, Z11
+	VPANDQ.BCST  squareConstants<>+64(SB), Z2, Z2
+	VPADDQ       Z2, Z10, Z10
+	ADDQ         $0x00000100, CX
+	ADDQ         $0x00000100, DI
+	DECQ         R8
+	JNZ          group
+	SUBQ         BX, CX
+	LEAQ         (CX)(BX*8), CX
+
+few:
+	MOVQ      window+24(FP), BX
+	VMOVDQU32 Z10, (BX)
+	VMOVDQU32 Z11, 64(BX)
+	VMOVDQU32 Z12, 128(BX)
+	ANDQ      $0x07, DX
+	JZ        done
+
+one:
+	PREFETCHT0    256(CX)
+	VCVTPS2PD     (CX), Z8
+	VMULPD        Z8, Z8, Z0
+	VCVTPS2PD     32(CX), Z8
+	VFMADD231PD   Z8, Z8, Z0
+	PREFETCHT0    320(CX)
+	VCVTPS2PD     64(CX), Z8
+	VFMADD231PD   Z8, Z8, Z0
+	VCVTPS2PD     96(CX), Z8
+	VFMADD231PD   Z8, Z8, Z0
+	PREFETCHT0    384(CX)
+	VCVTPS2PD     128(CX), Z8
+	VFMADD231PD   Z8, Z8, Z0
+	VCVTPS2PD     160(CX), Z8
+	VFMADD231PD   Z8, Z8, Z0
+	PREFETCHT0    448(CX)
+	VCVTPS2PD     192(CX), Z8
+	VFMADD231PD   Z8, Z8, Z0
+	VCVTPS2PD     224(CX), Z8
+	VFMADD231PD   Z8, Z8, Z0
+	VEXTRACTF64X4 $0x01, Z0, Y8
+	VADDPD        Y8, Y0, Y0
+	VEXTRACTF128  $0x01, Y0, X8
+	VADDPD        X8, X0, X0
+	VPERMILPD     $0x01, X0, X8
+	VADDSD        X8, X0, X0
+	VMOVSD        X0, (AX)
+	ADDQ          $0x00000100, CX
+	ADDQ          $0x08, AX
+	DECQ          DX
+	JNZ           one
+
+done:
+	MOVQ odd+0(FP), CX
+	SUBQ CX, AX
+	SHRQ $0x03, AX
+	MOVQ AX, ret+40(FP)
+	VZEROUPPER
+	RET
+
+// func sumSquaresAVX2(odd *byte, x *byte, blocks int, window *byte, base int) int
+// Requires: AVX, AVX2, CMOV, FMA3, MMX+
+TEXT ·sumSquaresAVX2(SB), NOSPLIT, $0-48
+	MOVQ         odd+0(FP), AX
+	MOVQ         x+8(FP), CX
+	MOVQ         blocks+16(FP), DX
+	MOVQ         base+32(FP), BX
+	VMOVQ        BX, X9
+	VPBROADCASTQ X9, Y9
+	VXORPS       Y10, Y10, Y10
+	VXORPS       Y11, Y11, Y11
+	VXORPS       Y12, Y12, Y12
+	MOVQ         DX, R8
+	SHRQ         $0x02, R8
+	JZ           few
+	MOVQ         R8, BX
+	SHLQ         $0x08, BX
+	LEAQ         (BX)(BX*2), SI
+	LEAQ         (CX)(BX*4), DI
+
+group:
+	PREFETCHT0  256(CX)
+	VCVTPS2PD   (CX), Y8
+	VMULPD      Y8, Y8, Y0
+	VCVTPS2PD   16(CX), Y8
+	VMULPD      Y8, Y8, Y1
+	VCVTPS2PD   32(CX), Y8
+	VFMADD231PD Y8, Y8, Y0
+	VCVTPS2PD   48(CX), Y8
+	VFMADD231PD Y8, Y8, Y1
+	PREFETCHT0  320(CX)
+	VCVTPS2PD   64(CX), Y8
+	VFMADD231PD Y8, Y8, Y0
+	VCVTPS2PD   80(CX), Y8
+	VFMADD231PD Y8, Y8, Y1
+	VCVTPS2PD   96(CX), Y8
+	VFMADD231PD Y8, Y8, Y0
+	VCVTPS2PD   112(CX), Y8
+	VFMADD231PD Y8, Y8, Y1
+	PREFETCHT0  384(CX)
+	VCVTPS2PD   128(CX), Y8
+	VFMADD231PD Y8, Y8, Y0
+	VCVTPS2PD   144(CX), Y8
+	VFMADD231PD Y8, Y8, Y1
+	VCVTPS2PD   160(CX), Y8
+	VFMADD231PD Y8, Y8, Y0
+	VCVTPS2PD   176(CX), Y8
+	VFMADD231PD Y8, Y8, Y1
+	PREFETCHT0  448(CX)
+	VCVTPS2PD   192(CX), Y8
+	VFMADD231PD Y8, Y8, Y0
+	VCVTPS2PD   208(CX), Y8
+	VFMADD231PD Y8, Y8, Y1
+	VCVTPS2PD   224(CX), Y8
+	VFMADD231PD Y8, Y8, Y0
+	VCVTPS2PD   240(CX), Y8
+	VFMADD231PD Y8, Y8, Y1
+	PREFETCHT0  256(CX)(BX*1)
+	VCVTPS2PD   (CX)(BX*1), Y8
+	VMULPD      Y8, Y8, Y2
+	VCVTPS2PD   16(CX)(BX*1), Y8
+	VMULPD      Y8, Y8, Y3
+	VCVTPS2PD   32(CX)(BX*1), Y8
+	VFMADD231PD Y8, Y8, Y2
+	VCVTPS2PD   48(CX)(BX*1), Y8
+	VFMADD231PD Y8, Y8, Y3
+	PREFETCHT0  320(CX)(BX*1)
+	VCVTPS2PD   64(CX)(BX*1), Y8
+	VFMADD231PD Y8, Y8, Y2
+	VCVTPS2PD   80(CX)(BX*1), Y8
+	VFMADD231PD Y8, Y8, Y3
+	VCVTPS2PD   96(CX)(BX*1), Y8
+	VFMADD231PD Y8, Y8, Y2
+	VCVTPS2PD   112(CX)(BX*1), Y8
+	VFMADD231PD Y8, Y8, Y3
+	PREFETCHT0  384(CX)(BX*1)
+	VCVTPS2PD   128(CX)(BX*1), Y8
+	VFMADD231PD Y8, Y8, Y2
+	VCVTPS2PD   144(CX)(BX*1), Y8
+	VFMADD231PD Y8, Y8, Y3
+	VCVTPS2PD   160(CX)(BX*1), Y8
+	VFMADD231PD Y8, Y8, Y2
+	VCVTPS2PD   176(CX)(BX*1), Y8
+	VFMADD231PD Y8, Y8, Y3
+	PREFETCHT0  448(CX)(BX*1)
+	VCVTPS2PD   192(CX)(BX*1), Y8
+	VFMADD231PD Y8, Y8, Y2
+	VCVTPS2PD   208(CX)(BX*1), Y8
+	VFMADD231PD Y8, Y8, Y3
+	VCVTPS2PD   224(CX)(BX*1), Y8
+	VFMADD231PD Y8, Y8, Y2
+	VCVTPS2PD   240(CX)(BX*1), Y8
+	VFMADD231PD Y8, Y8, Y3
+	PREFETCHT0  256(CX)(BX*2)
+	VCVTPS2PD   (CX)(BX*2), Y8
+	VMULPD      Y8, Y8, Y4
+	VCVTPS2PD   16(CX)(BX*2), Y8
+	VMULPD      Y8, Y8, Y5
+	VCVTPS2PD   32(CX)(BX*2), Y8
+	VFMADD231PD Y8, Y8, Y4
+	VCVTPS2PD   48(CX)(BX*2), Y8
+	VFMADD231PD Y8, Y8, Y5
+	PREFETCHT0  320(CX)(BX*2)
+	VCVTPS2PD   64(CX)(BX*2), Y8
+	VFMADD231PD Y8, Y8, Y4
+	VCVTPS2PD   80(CX)(BX*2), Y8
+	VFMADD231PD Y8, Y8, Y5
+	VCVTPS2PD   96(CX)(BX*2), Y8
+	VFMADD231PD Y8, Y8, Y4
+	VCVTPS2PD   112(CX)(BX*2), Y8
+	VFMADD231PD Y8, Y8, Y5
+	PREFETCHT0  384(CX)(BX*2)
+	VCVTPS2PD   128(CX)(BX*2), Y8
+	VFMADD231PD Y8, Y8, Y4
+	VCVTPS2PD   144(CX)(BX*2), Y8
+	VFMADD231PD Y8, Y8, Y5
+	VCVTPS2PD   160(CX)(BX*2), Y8
+	VFMADD231PD Y8, Y8, Y4
+	VCVTPS2PD   176(CX)(BX*2), Y8
+	VFMADD231PD Y8, Y8, Y5
+	PREFETCHT0  448(CX)(BX*2)
+	VCVTPS2PD   192(CX)(BX*2), Y8
+	VFMADD231PD Y8, Y8, Y4
+	VCVTPS2PD   208(CX)(BX*2), Y8
+	VFMADD231PD Y8, Y8, Y5
+	VCVTPS2PD   224(CX)(BX*2), Y8
+	VFMADD231PD Y8, Y8, Y4
+	VCVTPS2PD   240(CX)(BX*2), Y8
+	VFMADD231PD Y8, Y8, Y5
+	PREFETCHT0  256(CX)(SI*1)
+	VCVTPS2PD   (CX)(SI*1), Y8
+	VMULPD      Y8, Y8, Y6
+	VCVTPS2PD   16(CX)(SI*1), Y8
+	VMULPD      Y8, Y8, Y7
+	VCVTPS2PD   32(CX)(SI*1), Y8
+	VFMADD231PD Y8, Y8, Y6
+	VCVTPS2PD   48(CX)(SI*1), Y8
+	VFMADD231PD Y8, Y8, Y7
+	PREFETCHT0  320(CX)(SI*1)
+	VCVTPS2PD   64(CX)(SI*1), Y8
+	VFMADD231PD Y8, Y8, Y6
+	VCVTPS2PD   80(CX)(SI*1), Y8
+	VFMADD231PD Y8, Y8, Y7
+	VCVTPS2PD   96(CX)(SI*1), Y8
+	VFMADD231PD Y8, Y8, Y6
+	VCVTPS2PD   112(CX)(SI*1), Y8
+	VFMADD231PD Y8, Y8, Y7
+	PREFETCHT0  384(CX)(SI*1)
+	VCVTPS2PD   128(CX)(SI*1), Y8
+	VFMADD231PD Y8, Y8, Y6
+	VCVTPS2PD   144(CX)(SI*1), Y8
+	VFMADD231PD Y8, Y8, Y7
+	VCVTPS2PD   160(CX)(SI*1), Y8
+	VFMADD231PD Y8, Y8, Y6
+	VCVTPS2PD   176(CX)(SI*1), Y8
+	VFMADD231PD Y8, Y8, Y7
+	PREFETCHT0  448(CX)(SI*1)
+	VCVTPS2PD   192(CX)(SI*1), Y8
+	VFMADD231PD Y8, Y8, Y6
+	VCVTPS2PD   208(CX)(SI*1), Y8
+	VFMADD231PD Y8, Y8, Y7
+	VCVTPS2PD   224(CX)(SI*1), Y8
+	VFMADD231PD Y8, Y8, Y6
+	VCVTPS2PD   240(CX)(SI*1), Y8
+	VFMADD231PD Y8, Y8, Y7
+	VADDPD      Y1, Y0, Y0
+	VADDPD      Y3, Y2, Y2
+	VADDPD      Y5, Y4, Y4
+	VADDPD      Y7, Y6, Y6
+	VPERM2F128  $0x20, Y2, Y0, Y8
+	VPERM2F128  $0x31, Y2, Y0, Y0
+	VADDPD      Y8, Y0, Y0
+	VPERM2F128  $0x20, Y6, Y4, Y8
+	VPERM2F128  $0x31, Y6, Y4, Y4
+	VADDPD      Y8, Y4, Y4
+	VUNPCKLPD   Y4, Y0, Y8
+	VUNPCKHPD   Y4, Y0, Y0
+	VADDPD      Y8, Y0, Y0
+	LEAQ        32(AX), R9
+	VPSRLQ      $0x34, Y0, Y1
+	VPSUBQ      Y9, Y1, Y1
+	VPSRLQ      $0x06, Y1, Y4
+	VPXOR       Y2, Y2, Y2
+	VPCMPEQQ    Y2, Y4, Y4
+	VPANDN      Y0, Y4, Y2
+	VMOVDQU     Y2, (AX)
+	VMOVMSKPD   Y4, R10
+	CMPL        R10, $0x0f
+	CMOVQNE     R9, AX
+	VPAND       squareConstants<>+128(SB), Y0, Y2
+	VPOR        squareConstants<>+192(SB), Y2, Y2
+	VPAND       Y4, Y2, Y2
+	VMOVUPS     squareConstants<>+0(SB), Y3
+	VPSUBQ      Y1, Y3, Y3
+	VPSRLVQ     Y3, Y2, Y3
+	VPADDQ      Y3, Y12, Y12
+	VPSLLVQ     Y1, Y2, Y2
+	VPSRLQ      $0x20, Y2, Y3
+	VPADDQ      Y3, Y11, Y11
+	VPAND       squareConstants<>+64(SB), Y2, Y2
+	VPADDQ      Y2, Y10, Y10
+	ADDQ        $0x00000100, CX
+	ADDQ        $0x00000100, DI
+	DECQ        R8
+	JNZ         group
+	SUBQ        BX, CX
+	LEAQ        (CX)(BX*4), CX
+
+few:
+	MOVQ    window+24(FP), BX
+	VMOVDQU Y10, (BX)
+	VMOVDQU Y11, 64(BX)
+	VMOVDQU Y12, 128(BX)
+	ANDQ    $0x03, DX
+	JZ      done
+
+one:
+	PREFETCHT0   256(CX)
+	VCVTPS2PD    (CX), Y8
+	VMULPD       Y8, Y8, Y0
+	VCVTPS2PD    16(CX), Y8
+	VMULPD       Y8, Y8, Y1
+	VCVTPS2PD    32(CX), Y8
+	VFMADD231PD  Y8, Y8, Y0
+	VCVTPS2PD    48(CX), Y8
+	VFMADD231PD  Y8, Y8, Y1
+	PREFETCHT0   320(CX)
+	VCVTPS2PD    64(CX), Y8
+	VFMADD231PD  Y8, Y8, Y0
+	VCVTPS2PD    80(CX), Y8
+	VFMADD231PD  Y8, Y8, Y1
+	VCVTPS2PD    96(CX), Y8
+	VFMADD231PD  Y8, Y8, Y0
+	VCVTPS2PD    112(CX), Y8
+	VFMADD231PD  Y8, Y8, Y1
+	PREFETCHT0   384(CX)
+	VCVTPS2PD    128(CX), Y8
+	VFMADD231PD  Y8, Y8, Y0
+	VCVTPS2PD    144(CX), Y8
+	VFMADD231PD  Y8, Y8, Y1
+	VCVTPS2PD    160(CX), Y8
+	VFMADD231PD  Y8, Y8, Y0
+	VCVTPS2PD    176(CX), Y8
+	VFMADD231PD  Y8, Y8, Y1
+	PREFETCHT0   448(CX)
+	VCVTPS2PD    192(CX), Y8
+	VFMADD231PD  Y8, Y8, Y0
+	VCVTPS2PD    208(CX), Y8
+	VFMADD231PD  Y8, Y8, Y1
+	VCVTPS2PD    224(CX), Y8
+	VFMADD231PD  Y8, Y8, Y0
+	VCVTPS2PD    240(CX), Y8
+	VFMADD231PD  Y8, Y8, Y1
 	VADDPD       Y1, Y0, Y0
 	VEXTRACTF128 $0x01, Y0, X1
 	VADDPD       X1, X0, X0
@@ -3803,6 +6274,12 @@ loop:
 	ADDQ         $0x00000100, CX
 	ADDQ         $0x08, AX
 	DECQ         DX
-	JNZ          loop
+	JNZ          one
+
+done:
+	MOVQ odd+0(FP), CX
+	SUBQ CX, AX
+	SHRQ $0x03, AX
+	MOVQ AX, ret+40(FP)
 	VZEROUPPER
 	RET

@@ -54,6 +54,11 @@ func expSumF32AVX512(x unsafe.Pointer, n int, top float32) float32
 //go:noescape
 func softmaxF32AVX512(x unsafe.Pointer, n int, top float32, r float32)
 
+// ropeF32AVX512 is a ropeFunc.
+//
+//go:noescape
+func ropeF32AVX512(x unsafe.Pointer, cos unsafe.Pointer, sin unsafe.Pointer, half int, heads int, sign float32)
+
 // geluBF16AVX512 is an eachFunc.
 //
 //go:noescape
@@ -108,6 +113,11 @@ func expSumBF16AVX512(x unsafe.Pointer, n int, top float32) float32
 //
 //go:noescape
 func softmaxBF16AVX512(x unsafe.Pointer, n int, top float32, r float32)
+
+// ropeBF16AVX512 is a ropeFunc.
+//
+//go:noescape
+func ropeBF16AVX512(x unsafe.Pointer, cos unsafe.Pointer, sin unsafe.Pointer, half int, heads int, sign float32)
 
 // geluF16AVX512 is an eachFunc.
 //
@@ -164,10 +174,10 @@ func expSumF16AVX512(x unsafe.Pointer, n int, top float32) float32
 //go:noescape
 func softmaxF16AVX512(x unsafe.Pointer, n int, top float32, r float32)
 
-// sumSquaresAVX512 sets sums (float64) to those of the squares of blocks of 64 floats.
+// ropeF16AVX512 is a ropeFunc.
 //
 //go:noescape
-func sumSquaresAVX512(sums unsafe.Pointer, x unsafe.Pointer, blocks int)
+func ropeF16AVX512(x unsafe.Pointer, cos unsafe.Pointer, sin unsafe.Pointer, half int, heads int, sign float32)
 
 // geluF32AVX2 is an eachFunc.
 //
@@ -218,6 +228,11 @@ func expSumF32AVX2(x unsafe.Pointer, n int, top float32) float32
 //
 //go:noescape
 func softmaxF32AVX2(x unsafe.Pointer, n int, top float32, r float32)
+
+// ropeF32AVX2 is a ropeFunc.
+//
+//go:noescape
+func ropeF32AVX2(x unsafe.Pointer, cos unsafe.Pointer, sin unsafe.Pointer, half int, heads int, sign float32)
 
 // geluBF16AVX2 is an eachFunc.
 //
@@ -274,6 +289,11 @@ func expSumBF16AVX2(x unsafe.Pointer, n int, top float32) float32
 //go:noescape
 func softmaxBF16AVX2(x unsafe.Pointer, n int, top float32, r float32)
 
+// ropeBF16AVX2 is a ropeFunc.
+//
+//go:noescape
+func ropeBF16AVX2(x unsafe.Pointer, cos unsafe.Pointer, sin unsafe.Pointer, half int, heads int, sign float32)
+
 // geluF16AVX2 is an eachFunc.
 //
 //go:noescape
@@ -329,7 +349,17 @@ func expSumF16AVX2(x unsafe.Pointer, n int, top float32) float32
 //go:noescape
 func softmaxF16AVX2(x unsafe.Pointer, n int, top float32, r float32)
 
-// sumSquaresAVX2 sets sums (float64) to those of the squares of blocks of 64 floats.
+// ropeF16AVX2 is a ropeFunc.
 //
 //go:noescape
-func sumSquaresAVX2(sums unsafe.Pointer, x unsafe.Pointer, blocks int)
+func ropeF16AVX2(x unsafe.Pointer, cos unsafe.Pointer, sin unsafe.Pointer, half int, heads int, sign float32)
+
+// sumSquaresAVX512 adds the sums of the squares of blocks of 64 floats to a window, or leaves them in odd; see squareWindow.
+//
+//go:noescape
+func sumSquaresAVX512(odd unsafe.Pointer, x unsafe.Pointer, blocks int, window unsafe.Pointer, base int) int
+
+// sumSquaresAVX2 adds the sums of the squares of blocks of 64 floats to a window, or leaves them in odd; see squareWindow.
+//
+//go:noescape
+func sumSquaresAVX2(odd unsafe.Pointer, x unsafe.Pointer, blocks int, window unsafe.Pointer, base int) int

@@ -285,7 +285,7 @@ func (g *gemm) rowPanel(mem gemmScratch, p, s0, s1 int) {
 		case g.add && g.direct():
 			g.isa.move(stage.p, nr, acc.at(j), acc.ld, rows, cols)
 			base, ldb = stage.p, nr
-		case g.add:
+		case g.add && !g.late():
 			g.isa.widen(stage.p, nr, c, g.c.Ld, rows, cols)
 			base, ldb = stage.p, nr
 		}
@@ -294,7 +294,15 @@ func (g *gemm) rowPanel(mem gemmScratch, p, s0, s1 int) {
 			out = stage
 		}
 		g.isa.tile[full](k, a, unsafe.Pointer(&panel[nr]), base, ldb, out.at(j), out.ld, cols)
-		if g.last() && g.add && g.bias.N != 0 {
+		switch {
+		case !g.last() || !g.add:
+		case g.late():
+			old := unsafe.Pointer(&mem.tile[mr*nr])
+			g.isa.widen(old, nr, c, g.c.Ld, rows, cols)
+			for i := range rows {
+				addRow(stage.p, old, 4*i*nr, cols)
+			}
+		case g.bias.N != 0:
 			addBias(out.at(j), out.ld, panel[:cols], rows)
 		}
 		switch {
@@ -306,6 +314,18 @@ func (g *gemm) rowPanel(mem gemmScratch, p, s0, s1 int) {
 	}
 }
 
+// late is whether the old C is added in the end, on the way to C, not to begin
+// with. Which it is depends on the instruction set and the type of C alone.
+func (g *gemm) late() bool { return g.isa.whole && !g.direct() }
+
+// addRow adds n floats at b+at to those at a+at.
+func addRow(a, b unsafe.Pointer, at, n int) {
+	x, y := unsafe.Slice((*float32)(unsafe.Add(a, at)), n), unsafe.Slice((*float32)(unsafe.Add(b, at)), n)
+	for i := range x {
+		x[i] += y[i]
+	}
+}
+
 // whole computes the tiles of a row panel that lie whole in C in one go, where
 // the instruction set can, and returns how many these are.
 func (g *gemm) whole(mem gemmScratch, acc sums, a unsafe.Pointer, k, i, rows, s0, s1 int) int {
@@ -313,22 +333,26 @@ func (g *gemm) whole(mem gemmScratch, acc sums, a unsafe.Pointer, k, i, rows, s0
 	if g.j0+s1*nr > g.j1 {
 		n--
 	}
-	if n == 0 || rows < g.isa.mr || g.isa.row == nil || g.add && (g.bias.N != 0 || !g.direct()) {
+	if n == 0 || rows < g.isa.mr || g.isa.row == nil || g.add && g.bias.N != 0 && g.direct() {
 		return 0
 	}
 	b, step, j := unsafe.Pointer(&mem.b[nr]), 4*g.panelLen(), g.j0+s0*nr
 	switch {
 	case g.direct() || !g.last():
-		old := 0
-		if g.add || !g.first() {
-			old = 1
-		}
-		g.isa.row[device.F32](k, a, b, step, acc.at(j), acc.ld, n, old, nil)
+		old := !g.first() || g.add && g.direct()
+		g.isa.row[device.F32](k, a, b, step, acc.at(j), acc.ld, n, bit(old), nil)
 		return n
 	case g.first() && g.c.Buf.Type == device.BF16:
 		at := i*g.c.Ld + j
-		g.isa.row[device.BF16](k, a, b, step, g.c.Buf.Slice(at, g.c.Buf.N).Ptr, g.c.Ld, n, 0, unsafe.Pointer(&mem.tile[0]))
+		g.isa.row[device.BF16](k, a, b, step, g.c.Buf.Slice(at, g.c.Buf.N).Ptr, g.c.Ld, n, bit(g.add), unsafe.Pointer(&mem.tile[0]))
 		return n
+	}
+	return 0
+}
+
+func bit(x bool) int {
+	if x {
+		return 1
 	}
 	return 0
 }

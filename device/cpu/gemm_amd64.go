@@ -58,7 +58,7 @@ var amx = isa{
 	a:    packing{side: [3]packFunc{device.BF16: amxColumns}, apart: [3]packFunc{device.BF16: amxRows}, sideLanes: 16, apartLanes: 32, tiles: true},
 	b:    packPairs,
 	tile: []tileFunc{32: amxTile}, whole: true, moves: &moves512,
-	row: []rowFunc{device.F32: amxRowF32, device.BF16: amxRowBF16},
+	row: []rowFunc{device.F32: amxRowF32, device.BF16: amxRowBF16}, narrow: amxNarrow,
 }
 
 func amxTile(k int, a, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc, _ int) {

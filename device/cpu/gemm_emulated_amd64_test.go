@@ -3,6 +3,8 @@ package cpu
 import (
 	"math"
 	"unsafe"
+
+	"zeroth/device"
 )
 
 // emulatedBF16 is AMX with its tile instructions replaced by Go: it tests the
@@ -12,7 +14,8 @@ func emulatedBF16() []*isa {
 		return nil
 	}
 	e := amx
-	e.name, e.tile, e.row = "amx emulated", []tileFunc{32: emulateAMX}, nil
+	e.name, e.tile = "amx emulated", []tileFunc{32: emulateAMX}
+	e.row, e.narrow = []rowFunc{device.F32: emulateRowF32, device.BF16: emulateRowBF16}, emulateNarrow
 	return []*isa{&e}
 }
 
@@ -32,5 +35,43 @@ func emulateAMX(k int, a, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc
 			}
 		}
 		copy(to[i*ldc:], row[:])
+	}
+}
+
+func emulateRowF32(k int, a, b unsafe.Pointer, step int, c unsafe.Pointer, ld, n, add int, _ unsafe.Pointer) {
+	for range n {
+		base, ldb := unsafe.Add(b, -128), 0
+		if add != 0 {
+			base, ldb = c, ld
+		}
+		emulateAMX(k, a, b, base, ldb, c, ld, 32)
+		b, c = unsafe.Add(b, step), unsafe.Add(c, 128)
+	}
+}
+
+func emulateRowBF16(k int, a, b unsafe.Pointer, step int, c unsafe.Pointer, ld, n, add int, stage unsafe.Pointer) {
+	tile := floatsAt(stage, 32*32)
+	for range n {
+		emulateAMX(k, a, b, unsafe.Add(b, -128), 0, stage, 32, 32)
+		for i := range 32 {
+			out := rawBuffer(device.BF16, unsafe.Add(c, 2*i*ld), 32)
+			if add != 0 {
+				var old [32]float32
+				load(old[:], out)
+				for j, x := range old {
+					tile[32*i+j] += x
+				}
+			}
+			store(out, tile[32*i:][:32])
+		}
+		b, c = unsafe.Add(b, step), unsafe.Add(c, 64)
+	}
+}
+
+func emulateNarrow(dst, src unsafe.Pointer, ld, k int) {
+	for p := 0; p < k; p += 32 {
+		for i := range 32 {
+			store(rawBuffer(device.BF16, unsafe.Add(dst, 64*(p+i)), 32), floatsAt(unsafe.Add(src, 4*(i*ld+p)), 32))
+		}
 	}
 }

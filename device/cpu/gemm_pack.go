@@ -21,6 +21,9 @@ type isa struct {
 	whole  bool       // tiles are whole: mr rows and nr columns
 	moves  *moves     // nil: in Go
 	row    []rowFunc  // of C of F32 and of BF16, or nil
+	// narrow packs 32 rows of k floats, a multiple of 32, ld apart, as a panel of
+	// A of bf16; subnormals may become zero. nil if row is.
+	narrow func(dst, src unsafe.Pointer, ld, k int)
 }
 
 // packing is how panels are packed, by type of the source: F32, BF16, F16. A
@@ -45,8 +48,9 @@ type packFunc func(dst, src unsafe.Pointer, ld, k, width, stride int)
 type tileFunc func(k int, a, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc, cols int)
 
 // rowFunc computes n whole tiles side by side, from a panel of A and n panels of
-// B that are step bytes apart, each led by its bias, to which it adds them or,
-// if add is not 0, to the old C. stage is room for two tiles.
+// B that are step bytes apart, each led by its bias, with which the sums begin.
+// If add is not 0 sums of float32 begin with the old C instead, and to sums of
+// bf16 it is added before they are rounded. stage is room for two tiles.
 type rowFunc func(k int, a, b unsafe.Pointer, step int, c unsafe.Pointer, ld, n, add int, stage unsafe.Pointer)
 
 // gemmScratch is a worker's share of its scratch memory.

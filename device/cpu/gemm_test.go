@@ -3,6 +3,9 @@ package cpu
 import (
 	"math"
 	"math/rand/v2"
+	"runtime"
+	"strings"
+	"sync"
 	"testing"
 
 	"zeroth/device"
@@ -263,34 +266,38 @@ func TestMatMulManyBlocks(t *testing.T) {
 func TestMatMulBitsDependOnNothingElse(t *testing.T) {
 	withISA(t, func(t *testing.T) {
 		rng := rand.New(rand.NewPCG(11, 12))
-		for _, ct := range []device.DType{device.F32, device.BF16} {
-			m, n, k := 131, 150, longK()+37
+		for i, ct := range []device.DType{device.F32, device.BF16, device.F32, device.BF16} {
+			m, n, k, add := 131, 150, longK()+37, i >= 2
+			if add {
+				k = 200 // in one block
+			}
 			types := [4]device.DType{ct}
 			if bestBF16 != nil {
 				types[1], types[2] = device.BF16, device.BF16
 			}
-			p := newProduct(rng, m, n, k, types, false, true, true, false, 1)
+			p := newProduct(rng, m, n, k, types, false, true, true, add, 1)
+			start := append([]byte(nil), p.c.whole.Raw()...)
 			p.run(t, testQueue(t, 1))
 			want := append([]byte(nil), p.c.whole.Raw()...)
 			for _, workers := range []int{2, 3, 5} {
-				p.c.poison()
+				copy(p.c.whole.Raw(), start)
 				p.run(t, testQueue(t, workers))
 				if string(p.c.whole.Raw()) != string(want) {
-					t.Fatalf("%v: %d workers gave other bits", ct, workers)
+					t.Fatalf("%v, added %v: %d workers gave other bits", ct, add, workers)
 				}
 			}
-			p.c.poison()
+			copy(p.c.whole.Raw(), start)
 			q := testQueue(t, 1)
 			for i := 0; i < m; i += 37 {
 				hi := min(m, i+37)
-				q.MatMul(p.c.RowRange(i, hi).Columns(0, 50), p.a.RowRange(i, hi), p.b.T().RowRange(0, 50).T(), p.bias.Slice(0, 50), false)
-				q.MatMul(p.c.RowRange(i, hi).Columns(50, n), p.a.RowRange(i, hi), p.b.T().RowRange(50, n).T(), p.bias.Slice(50, n), false)
+				q.MatMul(p.c.RowRange(i, hi).Columns(0, 50), p.a.RowRange(i, hi), p.b.T().RowRange(0, 50).T(), p.bias.Slice(0, 50), add)
+				q.MatMul(p.c.RowRange(i, hi).Columns(50, n), p.a.RowRange(i, hi), p.b.T().RowRange(50, n).T(), p.bias.Slice(50, n), add)
 			}
 			if err := q.Wait(); err != nil {
 				t.Fatal(err)
 			}
 			if string(p.c.whole.Raw()) != string(want) {
-				t.Fatalf("%v: a product in parts has other bits", ct)
+				t.Fatalf("%v, added %v: a product in parts has other bits", ct, add)
 			}
 		}
 	})
@@ -363,3 +370,64 @@ func TestMatMulRefusesWhatItCannotDo(t *testing.T) {
 		}()
 	}
 }
+
+// Registers that a signal, a switch of threads or a collection does not save
+// would show as other bits: many queues multiply on few threads while garbage
+// is made and collected.
+func TestMatMulKeepsItsBitsUnderCollection(t *testing.T) {
+	withISA(t, func(t *testing.T) {
+		products := 150
+		if testing.Short() || bestISA == &portable {
+			products = 15
+		}
+		if bestBF16 != nil && strings.HasSuffix(bestBF16.name, "emulated") {
+			products = 2
+		}
+		types := allF32
+		if bestBF16 != nil {
+			types = [4]device.DType{device.BF16, device.BF16, device.BF16}
+		}
+		stop, collected := make(chan struct{}), make(chan int)
+		go func() {
+			n := 0
+			for ; ; n++ {
+				select {
+				case <-stop:
+					collected <- n
+					return
+				default:
+					garbage = make([]byte, 1<<16)
+					runtime.GC()
+				}
+			}
+		}()
+		var all sync.WaitGroup
+		for g := range 6 {
+			q := testQueue(t, 1)
+			all.Go(func() {
+				p := newProduct(rand.New(rand.NewPCG(17, uint64(g))), 70+g, 140, 300, types, false, g%2 == 0, true, false, 0)
+				var want string
+				for range products {
+					q.MatMul(p.c.Mat, p.a, p.b, p.bias, false)
+					if err := q.Wait(); err != nil {
+						t.Error(err)
+						return
+					}
+					if got := string(p.c.Buf.Raw()); want == "" {
+						want = got
+					} else if got != want {
+						t.Error("a product repeated has other bits")
+						return
+					}
+				}
+			})
+		}
+		all.Wait()
+		close(stop)
+		if n := <-collected; n == 0 {
+			t.Error("nothing was collected meanwhile")
+		}
+	})
+}
+
+var garbage []byte

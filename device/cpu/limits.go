@@ -72,21 +72,25 @@ type Stream struct {
 	pass  func(dst, a, b []float32)
 }
 
-// Streams are a copy and a sum of two that write past the caches, and a change
-// in place, as an optimizer's.
+// Streams are a copy and a sum of two that write past the caches, a change in
+// place, as an optimizer's, and reading alone.
 func Streams() []Stream {
-	return []Stream{{"copy", 8, streamCopy}, {"triad", 12, streamTriad}, {"in place", 8, streamRewrite}}
+	return []Stream{{"copy", 8, streamCopy}, {"triad", 12, streamTriad}, {"in place", 8, streamRewrite}, {"read", 4, streamRead}}
 }
 
-// StreamLen is a length, in floats, for which a pass of so many workers leaves
-// the caches behind.
-const StreamLen = 16 << 20
+// StreamLen is a length, in floats, for which a pass leaves the caches behind:
+// there are processors with 100 MiB and more of them.
+const StreamLen = 64 << 20
 
-// Pass runs over dst, a and b, of StreamLen floats each, on so many goroutines.
+const streamUnit = 1 << 16
+
+// Pass runs over dst, a and b, of one length, a multiple of 65536 floats, on so
+// many goroutines.
 func (s Stream) Pass(workers int, dst, a, b []float32) {
-	const unit = 1 << 16
+	const unit = streamUnit
+	n := len(a)
 	together(workers, func(w int) {
-		lo, hi := w*StreamLen/workers/unit*unit, (w+1)*StreamLen/workers/unit*unit
+		lo, hi := w*n/workers/unit*unit, (w+1)*n/workers/unit*unit
 		for at := lo; at < hi; at += unit {
 			s.pass(dst[at:at+unit], a[at:at+unit], b[at:at+unit])
 		}

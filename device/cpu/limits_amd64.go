@@ -1,5 +1,7 @@
 package cpu
 
+import "math"
+
 func peakF32() Peak {
 	switch bestISA {
 	case &avx512:
@@ -34,4 +36,12 @@ func streamRewrite(x, _, _ []float32) {
 		return
 	}
 	rewrite(sliceAt(x), len(x))
+}
+
+func streamRead(_, a, _ []float32) {
+	if bestCasts == nil {
+		readGo(a)
+		return
+	}
+	sinkGo.Store(math.Float32bits(readAll(sliceAt(a), len(a)/1024)))
 }

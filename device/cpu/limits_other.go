@@ -8,3 +8,4 @@ func peakBF16() (Peak, bool) { return Peak{}, false }
 
 func streamTriad(dst, a, b []float32) { triadGo(dst, a, b) }
 func streamRewrite(x, _, _ []float32) { rewriteGo(x) }
+func streamRead(_, a, _ []float32)    { readGo(a) }

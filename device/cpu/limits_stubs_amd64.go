@@ -24,6 +24,11 @@ func triad(dst unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int)
 //go:noescape
 func rewrite(x unsafe.Pointer, n int)
 
+// readAll adds up pages of 1024 floats, a multiple of 8.
+//
+//go:noescape
+func readAll(x unsafe.Pointer, pages int) float32
+
 // pause waits n times as long as the processor thinks good between two looks at memory.
 //
 //go:noescape

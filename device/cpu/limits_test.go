@@ -1,16 +1,23 @@
 package cpu
 
-import "testing"
+import (
+	"math"
+	"testing"
+)
 
 // The loops do what their names say, or their rates would say nothing.
 func TestStreams(t *testing.T) {
 	for _, s := range Streams() {
-		dst, a, b := make([]float32, 1<<10), make([]float32, 1<<10), make([]float32, 1<<10)
+		const n = 1 << 13
+		dst, a, b := make([]float32, n), make([]float32, n), make([]float32, n)
 		for i := range a {
 			dst[i], a[i], b[i] = float32(-i), float32(i), float32(4*i)
 		}
-		want := map[string]float32{"copy": 1, "triad": 3, "in place": 1}[s.Name]
+		want := map[string]float32{"copy": 1, "triad": 3, "in place": 1, "read": -1}[s.Name]
 		s.pass(dst, a, b)
+		if sum := math.Float32frombits(sinkGo.Load()); s.Name == "read" && math.Abs(float64(sum)/(n*(n-1)/2)-1) > 1e-3 {
+			t.Errorf("read %g, want %d", sum, n*(n-1)/2)
+		}
 		for i := range dst {
 			if dst[i] != want*float32(i) {
 				t.Fatalf("%s: element %d is %g, want %g", s.Name, i, dst[i], want*float32(i))
@@ -21,11 +28,8 @@ func TestStreams(t *testing.T) {
 
 // A pass reaches every element, whatever the number of workers.
 func TestStreamPass(t *testing.T) {
-	if testing.Short() {
-		t.Skip("touches 192 MiB")
-	}
 	for _, workers := range []int{1, 3} {
-		reached := make([]float32, StreamLen)
+		reached := make([]float32, 5*streamUnit)
 		s := Stream{pass: func(dst, _, _ []float32) {
 			for i := range dst {
 				dst[i]++

@@ -53,7 +53,7 @@ DATA normConstants<>+188(SB)/4, $0x00400000
 GLOBL normConstants<>(SB), RODATA|NOPTR, $192
 
 // func rowSumF32AVX512(x *byte, n int) float32
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·rowSumF32AVX512(SB), NOSPLIT, $0-20
 	MOVQ   x+0(FP), AX
 	MOVQ   n+8(FP), CX
@@ -102,17 +102,16 @@ done:
 	VADDPS        X1, X0, X0
 	VPERMILPS     $0xb1, X0, X1
 	VADDPS        X1, X0, X0
-	MOVSS         X0, ret+16(FP)
+	VMOVSS        X0, ret+16(FP)
 	VZEROUPPER
 	RET
 
 // func rowSquaresF32AVX512(x *byte, n int, m float32) float32
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·rowSquaresF32AVX512(SB), NOSPLIT, $0-28
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
-	MOVSS        m+16(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS m+16(FP), Z0
 	VPXORD       Z1, Z1, Z1
 	VPXORD       Z2, Z2, Z2
 	VPXORD       Z3, Z3, Z3
@@ -163,22 +162,20 @@ done:
 	VADDPS        X0, X1, X1
 	VPERMILPS     $0xb1, X1, X0
 	VADDPS        X0, X1, X1
-	MOVSS         X1, ret+24(FP)
+	VMOVSS        X1, ret+24(FP)
 	VZEROUPPER
 	RET
 
 // func normRowF32AVX512(y *byte, x *byte, w *byte, b *byte, n int, m float32, r float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·normRowF32AVX512(SB), NOSPLIT, $0-48
 	MOVQ         y+0(FP), AX
 	MOVQ         x+8(FP), CX
 	MOVQ         w+16(FP), DX
 	MOVQ         b+24(FP), BX
 	MOVQ         n+32(FP), SI
-	MOVSS        m+40(FP), X0
-	VBROADCASTSS X0, Z0
-	MOVSS        r+44(FP), X1
-	VBROADCASTSS X1, Z1
+	VBROADCASTSS m+40(FP), Z0
+	VBROADCASTSS r+44(FP), Z1
 	XORQ         DI, DI
 
 loop:
@@ -195,14 +192,13 @@ loop:
 	RET
 
 // func normSumsF32AVX512(sums *byte, dy *byte, x *byte, w *byte, n int, m float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·normSumsF32AVX512(SB), NOSPLIT, $0-44
 	MOVQ         dy+8(FP), AX
 	MOVQ         x+16(FP), CX
 	MOVQ         w+24(FP), DX
 	MOVQ         n+32(FP), BX
-	MOVSS        m+40(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS m+40(FP), Z0
 	VPXORD       Z1, Z1, Z1
 	VPXORD       Z2, Z2, Z2
 	VPXORD       Z3, Z3, Z3
@@ -290,7 +286,7 @@ done:
 	RET
 
 // func normGradF32AVX512(dx *byte, dy *byte, x *byte, w *byte, n int, m float32, r float32, avg float32, gn float32, add int)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·normGradF32AVX512(SB), NOSPLIT, $0-64
 	MOVQ         dx+0(FP), AX
 	MOVQ         dy+8(FP), CX
@@ -298,14 +294,10 @@ TEXT ·normGradF32AVX512(SB), NOSPLIT, $0-64
 	MOVQ         w+24(FP), BX
 	MOVQ         n+32(FP), SI
 	MOVQ         add+56(FP), DI
-	MOVSS        m+40(FP), X0
-	VBROADCASTSS X0, Z0
-	MOVSS        r+44(FP), X1
-	VBROADCASTSS X1, Z1
-	MOVSS        avg+48(FP), X2
-	VBROADCASTSS X2, Z2
-	MOVSS        gn+52(FP), X3
-	VBROADCASTSS X3, Z3
+	VBROADCASTSS m+40(FP), Z0
+	VBROADCASTSS r+44(FP), Z1
+	VBROADCASTSS avg+48(FP), Z2
+	VBROADCASTSS gn+52(FP), Z3
 	XORQ         R8, R8
 	TESTQ        DI, DI
 	JNZ          add
@@ -456,7 +448,7 @@ row:
 	RET
 
 // func rowSumBF16AVX512(x *byte, n int) float32
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·rowSumBF16AVX512(SB), NOSPLIT, $0-20
 	MOVQ   x+0(FP), AX
 	MOVQ   n+8(FP), CX
@@ -510,17 +502,16 @@ done:
 	VADDPS        X1, X0, X0
 	VPERMILPS     $0xb1, X0, X1
 	VADDPS        X1, X0, X0
-	MOVSS         X0, ret+16(FP)
+	VMOVSS        X0, ret+16(FP)
 	VZEROUPPER
 	RET
 
 // func rowSquaresBF16AVX512(x *byte, n int, m float32) float32
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·rowSquaresBF16AVX512(SB), NOSPLIT, $0-28
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
-	MOVSS        m+16(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS m+16(FP), Z0
 	VPXORD       Z1, Z1, Z1
 	VPXORD       Z2, Z2, Z2
 	VPXORD       Z3, Z3, Z3
@@ -576,22 +567,20 @@ done:
 	VADDPS        X0, X1, X1
 	VPERMILPS     $0xb1, X1, X0
 	VADDPS        X0, X1, X1
-	MOVSS         X1, ret+24(FP)
+	VMOVSS        X1, ret+24(FP)
 	VZEROUPPER
 	RET
 
 // func normRowBF16AVX512(y *byte, x *byte, w *byte, b *byte, n int, m float32, r float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·normRowBF16AVX512(SB), NOSPLIT, $0-48
 	MOVQ         y+0(FP), AX
 	MOVQ         x+8(FP), CX
 	MOVQ         w+16(FP), DX
 	MOVQ         b+24(FP), BX
 	MOVQ         n+32(FP), SI
-	MOVSS        m+40(FP), X0
-	VBROADCASTSS X0, Z0
-	MOVSS        r+44(FP), X1
-	VBROADCASTSS X1, Z1
+	VBROADCASTSS m+40(FP), Z0
+	VBROADCASTSS r+44(FP), Z1
 	XORQ         DI, DI
 
 loop:
@@ -602,11 +591,11 @@ loop:
 	VMOVUPS     (BX)(DI*4), Z3
 	VFMADD231PS (DX)(DI*4), Z2, Z3
 	VPSRLD      $0x10, Z3, Z2
-	VPANDD      normConstants<>+0(SB), Z2, Z2
-	VPADDD      normConstants<>+64(SB), Z2, Z2
+	VPANDD.BCST normConstants<>+0(SB), Z2, Z2
+	VPADDD.BCST normConstants<>+64(SB), Z2, Z2
 	VCMPPS      $0x03, Z3, Z3, K1
 	VPADDD      Z3, Z2, Z2
-	VPORD       normConstants<>+128(SB), Z3, K1, Z2
+	VPORD.BCST  normConstants<>+128(SB), Z3, K1, Z2
 	VPSRLD      $0x10, Z2, Z2
 	VPMOVDW     Z2, Y2
 	VMOVDQU     Y2, (AX)(DI*2)
@@ -617,14 +606,13 @@ loop:
 	RET
 
 // func normSumsBF16AVX512(sums *byte, dy *byte, x *byte, w *byte, n int, m float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·normSumsBF16AVX512(SB), NOSPLIT, $0-44
 	MOVQ         dy+8(FP), AX
 	MOVQ         x+16(FP), CX
 	MOVQ         w+24(FP), DX
 	MOVQ         n+32(FP), BX
-	MOVSS        m+40(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS m+40(FP), Z0
 	VPXORD       Z1, Z1, Z1
 	VPXORD       Z2, Z2, Z2
 	VPXORD       Z3, Z3, Z3
@@ -722,7 +710,7 @@ done:
 	RET
 
 // func normGradBF16AVX512(dx *byte, dy *byte, x *byte, w *byte, n int, m float32, r float32, avg float32, gn float32, add int)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·normGradBF16AVX512(SB), NOSPLIT, $0-64
 	MOVQ         dx+0(FP), AX
 	MOVQ         dy+8(FP), CX
@@ -730,14 +718,10 @@ TEXT ·normGradBF16AVX512(SB), NOSPLIT, $0-64
 	MOVQ         w+24(FP), BX
 	MOVQ         n+32(FP), SI
 	MOVQ         add+56(FP), DI
-	MOVSS        m+40(FP), X0
-	VBROADCASTSS X0, Z0
-	MOVSS        r+44(FP), X1
-	VBROADCASTSS X1, Z1
-	MOVSS        avg+48(FP), X2
-	VBROADCASTSS X2, Z2
-	MOVSS        gn+52(FP), X3
-	VBROADCASTSS X3, Z3
+	VBROADCASTSS m+40(FP), Z0
+	VBROADCASTSS r+44(FP), Z1
+	VBROADCASTSS avg+48(FP), Z2
+	VBROADCASTSS gn+52(FP), Z3
 	XORQ         R8, R8
 	TESTQ        DI, DI
 	JNZ          add
@@ -753,11 +737,11 @@ set:
 	VFNMADD231PS Z5, Z3, Z4
 	VMULPS       Z1, Z4, Z4
 	VPSRLD       $0x10, Z4, Z5
-	VPANDD       normConstants<>+0(SB), Z5, Z5
-	VPADDD       normConstants<>+64(SB), Z5, Z5
+	VPANDD.BCST  normConstants<>+0(SB), Z5, Z5
+	VPADDD.BCST  normConstants<>+64(SB), Z5, Z5
 	VCMPPS       $0x03, Z4, Z4, K1
 	VPADDD       Z4, Z5, Z5
-	VPORD        normConstants<>+128(SB), Z4, K1, Z5
+	VPORD.BCST   normConstants<>+128(SB), Z4, K1, Z5
 	VPSRLD       $0x10, Z5, Z5
 	VPMOVDW      Z5, Y5
 	VMOVDQU      Y5, (AX)(R8*2)
@@ -780,11 +764,11 @@ add:
 	VPSLLD       $0x10, Z5, Z5
 	VFMADD213PS  Z5, Z1, Z4
 	VPSRLD       $0x10, Z4, Z5
-	VPANDD       normConstants<>+0(SB), Z5, Z5
-	VPADDD       normConstants<>+64(SB), Z5, Z5
+	VPANDD.BCST  normConstants<>+0(SB), Z5, Z5
+	VPADDD.BCST  normConstants<>+64(SB), Z5, Z5
 	VCMPPS       $0x03, Z4, Z4, K1
 	VPADDD       Z4, Z5, Z5
-	VPORD        normConstants<>+128(SB), Z4, K1, Z5
+	VPORD.BCST   normConstants<>+128(SB), Z4, K1, Z5
 	VPSRLD       $0x10, Z5, Z5
 	VPMOVDW      Z5, Y5
 	VMOVDQU      Y5, (AX)(R8*2)
@@ -918,7 +902,7 @@ row:
 	RET
 
 // func rowSumF16AVX512(x *byte, n int) float32
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·rowSumF16AVX512(SB), NOSPLIT, $0-20
 	MOVQ   x+0(FP), AX
 	MOVQ   n+8(FP), CX
@@ -967,17 +951,16 @@ done:
 	VADDPS        X1, X0, X0
 	VPERMILPS     $0xb1, X0, X1
 	VADDPS        X1, X0, X0
-	MOVSS         X0, ret+16(FP)
+	VMOVSS        X0, ret+16(FP)
 	VZEROUPPER
 	RET
 
 // func rowSquaresF16AVX512(x *byte, n int, m float32) float32
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·rowSquaresF16AVX512(SB), NOSPLIT, $0-28
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
-	MOVSS        m+16(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS m+16(FP), Z0
 	VPXORD       Z1, Z1, Z1
 	VPXORD       Z2, Z2, Z2
 	VPXORD       Z3, Z3, Z3
@@ -1028,22 +1011,20 @@ done:
 	VADDPS        X0, X1, X1
 	VPERMILPS     $0xb1, X1, X0
 	VADDPS        X0, X1, X1
-	MOVSS         X1, ret+24(FP)
+	VMOVSS        X1, ret+24(FP)
 	VZEROUPPER
 	RET
 
 // func normRowF16AVX512(y *byte, x *byte, w *byte, b *byte, n int, m float32, r float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·normRowF16AVX512(SB), NOSPLIT, $0-48
 	MOVQ         y+0(FP), AX
 	MOVQ         x+8(FP), CX
 	MOVQ         w+16(FP), DX
 	MOVQ         b+24(FP), BX
 	MOVQ         n+32(FP), SI
-	MOVSS        m+40(FP), X0
-	VBROADCASTSS X0, Z0
-	MOVSS        r+44(FP), X1
-	VBROADCASTSS X1, Z1
+	VBROADCASTSS m+40(FP), Z0
+	VBROADCASTSS r+44(FP), Z1
 	XORQ         DI, DI
 
 loop:
@@ -1061,14 +1042,13 @@ loop:
 	RET
 
 // func normSumsF16AVX512(sums *byte, dy *byte, x *byte, w *byte, n int, m float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·normSumsF16AVX512(SB), NOSPLIT, $0-44
 	MOVQ         dy+8(FP), AX
 	MOVQ         x+16(FP), CX
 	MOVQ         w+24(FP), DX
 	MOVQ         n+32(FP), BX
-	MOVSS        m+40(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS m+40(FP), Z0
 	VPXORD       Z1, Z1, Z1
 	VPXORD       Z2, Z2, Z2
 	VPXORD       Z3, Z3, Z3
@@ -1156,7 +1136,7 @@ done:
 	RET
 
 // func normGradF16AVX512(dx *byte, dy *byte, x *byte, w *byte, n int, m float32, r float32, avg float32, gn float32, add int)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·normGradF16AVX512(SB), NOSPLIT, $0-64
 	MOVQ         dx+0(FP), AX
 	MOVQ         dy+8(FP), CX
@@ -1164,14 +1144,10 @@ TEXT ·normGradF16AVX512(SB), NOSPLIT, $0-64
 	MOVQ         w+24(FP), BX
 	MOVQ         n+32(FP), SI
 	MOVQ         add+56(FP), DI
-	MOVSS        m+40(FP), X0
-	VBROADCASTSS X0, Z0
-	MOVSS        r+44(FP), X1
-	VBROADCASTSS X1, Z1
-	MOVSS        avg+48(FP), X2
-	VBROADCASTSS X2, Z2
-	MOVSS        gn+52(FP), X3
-	VBROADCASTSS X3, Z3
+	VBROADCASTSS m+40(FP), Z0
+	VBROADCASTSS r+44(FP), Z1
+	VBROADCASTSS avg+48(FP), Z2
+	VBROADCASTSS gn+52(FP), Z3
 	XORQ         R8, R8
 	TESTQ        DI, DI
 	JNZ          add
@@ -1321,7 +1297,7 @@ row:
 	RET
 
 // func rowSumF32AVX2(x *byte, n int) float32
-// Requires: AVX, SSE
+// Requires: AVX
 TEXT ·rowSumF32AVX2(SB), NOSPLIT, $0-20
 	MOVQ   x+0(FP), AX
 	MOVQ   n+8(FP), CX
@@ -1378,17 +1354,16 @@ done:
 	VADDPS       X1, X0, X0
 	VPERMILPS    $0xb1, X0, X1
 	VADDPS       X1, X0, X0
-	MOVSS        X0, ret+16(FP)
+	VMOVSS       X0, ret+16(FP)
 	VZEROUPPER
 	RET
 
 // func rowSquaresF32AVX2(x *byte, n int, m float32) float32
-// Requires: AVX, AVX2, FMA3, SSE
+// Requires: AVX, FMA3
 TEXT ·rowSquaresF32AVX2(SB), NOSPLIT, $0-28
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
-	MOVSS        m+16(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS m+16(FP), Y0
 	VXORPS       Y1, Y1, Y1
 	VXORPS       Y2, Y2, Y2
 	VXORPS       Y3, Y3, Y3
@@ -1452,22 +1427,20 @@ done:
 	VADDPS       X0, X1, X1
 	VPERMILPS    $0xb1, X1, X0
 	VADDPS       X0, X1, X1
-	MOVSS        X1, ret+24(FP)
+	VMOVSS       X1, ret+24(FP)
 	VZEROUPPER
 	RET
 
 // func normRowF32AVX2(y *byte, x *byte, w *byte, b *byte, n int, m float32, r float32)
-// Requires: AVX, AVX2, FMA3, SSE
+// Requires: AVX, FMA3
 TEXT ·normRowF32AVX2(SB), NOSPLIT, $0-48
 	MOVQ         y+0(FP), AX
 	MOVQ         x+8(FP), CX
 	MOVQ         w+16(FP), DX
 	MOVQ         b+24(FP), BX
 	MOVQ         n+32(FP), SI
-	MOVSS        m+40(FP), X0
-	VBROADCASTSS X0, Y0
-	MOVSS        r+44(FP), X1
-	VBROADCASTSS X1, Y1
+	VBROADCASTSS m+40(FP), Y0
+	VBROADCASTSS r+44(FP), Y1
 	XORQ         DI, DI
 
 loop:
@@ -1490,14 +1463,13 @@ loop:
 	RET
 
 // func normSumsF32AVX2(sums *byte, dy *byte, x *byte, w *byte, n int, m float32)
-// Requires: AVX, AVX2, FMA3, SSE
+// Requires: AVX, FMA3
 TEXT ·normSumsF32AVX2(SB), NOSPLIT, $0-44
 	MOVQ         dy+8(FP), AX
 	MOVQ         x+16(FP), CX
 	MOVQ         w+24(FP), DX
 	MOVQ         n+32(FP), BX
-	MOVSS        m+40(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS m+40(FP), Y0
 	VXORPS       Y1, Y1, Y1
 	VXORPS       Y2, Y2, Y2
 	VXORPS       Y3, Y3, Y3
@@ -1611,7 +1583,7 @@ done:
 	RET
 
 // func normGradF32AVX2(dx *byte, dy *byte, x *byte, w *byte, n int, m float32, r float32, avg float32, gn float32, add int)
-// Requires: AVX, AVX2, FMA3, SSE
+// Requires: AVX, FMA3
 TEXT ·normGradF32AVX2(SB), NOSPLIT, $0-64
 	MOVQ         dx+0(FP), AX
 	MOVQ         dy+8(FP), CX
@@ -1619,14 +1591,10 @@ TEXT ·normGradF32AVX2(SB), NOSPLIT, $0-64
 	MOVQ         w+24(FP), BX
 	MOVQ         n+32(FP), SI
 	MOVQ         add+56(FP), DI
-	MOVSS        m+40(FP), X0
-	VBROADCASTSS X0, Y0
-	MOVSS        r+44(FP), X1
-	VBROADCASTSS X1, Y1
-	MOVSS        avg+48(FP), X2
-	VBROADCASTSS X2, Y2
-	MOVSS        gn+52(FP), X3
-	VBROADCASTSS X3, Y3
+	VBROADCASTSS m+40(FP), Y0
+	VBROADCASTSS r+44(FP), Y1
+	VBROADCASTSS avg+48(FP), Y2
+	VBROADCASTSS gn+52(FP), Y3
 	XORQ         R8, R8
 	TESTQ        DI, DI
 	JNZ          add
@@ -1794,7 +1762,7 @@ row:
 	RET
 
 // func rowSumBF16AVX2(x *byte, n int) float32
-// Requires: AVX, AVX2, SSE
+// Requires: AVX, AVX2
 TEXT ·rowSumBF16AVX2(SB), NOSPLIT, $0-20
 	MOVQ   x+0(FP), AX
 	MOVQ   n+8(FP), CX
@@ -1861,17 +1829,16 @@ done:
 	VADDPS       X1, X0, X0
 	VPERMILPS    $0xb1, X0, X1
 	VADDPS       X1, X0, X0
-	MOVSS        X0, ret+16(FP)
+	VMOVSS       X0, ret+16(FP)
 	VZEROUPPER
 	RET
 
 // func rowSquaresBF16AVX2(x *byte, n int, m float32) float32
-// Requires: AVX, AVX2, FMA3, SSE
+// Requires: AVX, AVX2, FMA3
 TEXT ·rowSquaresBF16AVX2(SB), NOSPLIT, $0-28
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
-	MOVSS        m+16(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS m+16(FP), Y0
 	VXORPS       Y1, Y1, Y1
 	VXORPS       Y2, Y2, Y2
 	VXORPS       Y3, Y3, Y3
@@ -1945,22 +1912,20 @@ done:
 	VADDPS       X0, X1, X1
 	VPERMILPS    $0xb1, X1, X0
 	VADDPS       X0, X1, X1
-	MOVSS        X1, ret+24(FP)
+	VMOVSS       X1, ret+24(FP)
 	VZEROUPPER
 	RET
 
 // func normRowBF16AVX2(y *byte, x *byte, w *byte, b *byte, n int, m float32, r float32)
-// Requires: AVX, AVX2, FMA3, SSE
+// Requires: AVX, AVX2, FMA3
 TEXT ·normRowBF16AVX2(SB), NOSPLIT, $0-48
 	MOVQ         y+0(FP), AX
 	MOVQ         x+8(FP), CX
 	MOVQ         w+16(FP), DX
 	MOVQ         b+24(FP), BX
 	MOVQ         n+32(FP), SI
-	MOVSS        m+40(FP), X0
-	VBROADCASTSS X0, Y0
-	MOVSS        r+44(FP), X1
-	VBROADCASTSS X1, Y1
+	VBROADCASTSS m+40(FP), Y0
+	VBROADCASTSS r+44(FP), Y1
 	XORQ         DI, DI
 
 loop:
@@ -2005,14 +1970,13 @@ loop:
 	RET
 
 // func normSumsBF16AVX2(sums *byte, dy *byte, x *byte, w *byte, n int, m float32)
-// Requires: AVX, AVX2, FMA3, SSE
+// Requires: AVX, AVX2, FMA3
 TEXT ·normSumsBF16AVX2(SB), NOSPLIT, $0-44
 	MOVQ         dy+8(FP), AX
 	MOVQ         x+16(FP), CX
 	MOVQ         w+24(FP), DX
 	MOVQ         n+32(FP), BX
-	MOVSS        m+40(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS m+40(FP), Y0
 	VXORPS       Y1, Y1, Y1
 	VXORPS       Y2, Y2, Y2
 	VXORPS       Y3, Y3, Y3
@@ -2146,7 +2110,7 @@ done:
 	RET
 
 // func normGradBF16AVX2(dx *byte, dy *byte, x *byte, w *byte, n int, m float32, r float32, avg float32, gn float32, add int)
-// Requires: AVX, AVX2, FMA3, SSE
+// Requires: AVX, AVX2, FMA3
 TEXT ·normGradBF16AVX2(SB), NOSPLIT, $0-64
 	MOVQ         dx+0(FP), AX
 	MOVQ         dy+8(FP), CX
@@ -2154,14 +2118,10 @@ TEXT ·normGradBF16AVX2(SB), NOSPLIT, $0-64
 	MOVQ         w+24(FP), BX
 	MOVQ         n+32(FP), SI
 	MOVQ         add+56(FP), DI
-	MOVSS        m+40(FP), X0
-	VBROADCASTSS X0, Y0
-	MOVSS        r+44(FP), X1
-	VBROADCASTSS X1, Y1
-	MOVSS        avg+48(FP), X2
-	VBROADCASTSS X2, Y2
-	MOVSS        gn+52(FP), X3
-	VBROADCASTSS X3, Y3
+	VBROADCASTSS m+40(FP), Y0
+	VBROADCASTSS r+44(FP), Y1
+	VBROADCASTSS avg+48(FP), Y2
+	VBROADCASTSS gn+52(FP), Y3
 	XORQ         R8, R8
 	TESTQ        DI, DI
 	JNZ          add
@@ -2388,7 +2348,7 @@ row:
 	RET
 
 // func rowSumF16AVX2(x *byte, n int) float32
-// Requires: AVX, F16C, SSE
+// Requires: AVX, F16C
 TEXT ·rowSumF16AVX2(SB), NOSPLIT, $0-20
 	MOVQ   x+0(FP), AX
 	MOVQ   n+8(FP), CX
@@ -2445,17 +2405,16 @@ done:
 	VADDPS       X1, X0, X0
 	VPERMILPS    $0xb1, X0, X1
 	VADDPS       X1, X0, X0
-	MOVSS        X0, ret+16(FP)
+	VMOVSS       X0, ret+16(FP)
 	VZEROUPPER
 	RET
 
 // func rowSquaresF16AVX2(x *byte, n int, m float32) float32
-// Requires: AVX, AVX2, F16C, FMA3, SSE
+// Requires: AVX, F16C, FMA3
 TEXT ·rowSquaresF16AVX2(SB), NOSPLIT, $0-28
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
-	MOVSS        m+16(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS m+16(FP), Y0
 	VXORPS       Y1, Y1, Y1
 	VXORPS       Y2, Y2, Y2
 	VXORPS       Y3, Y3, Y3
@@ -2519,22 +2478,20 @@ done:
 	VADDPS       X0, X1, X1
 	VPERMILPS    $0xb1, X1, X0
 	VADDPS       X0, X1, X1
-	MOVSS        X1, ret+24(FP)
+	VMOVSS       X1, ret+24(FP)
 	VZEROUPPER
 	RET
 
 // func normRowF16AVX2(y *byte, x *byte, w *byte, b *byte, n int, m float32, r float32)
-// Requires: AVX, AVX2, F16C, FMA3, SSE
+// Requires: AVX, F16C, FMA3
 TEXT ·normRowF16AVX2(SB), NOSPLIT, $0-48
 	MOVQ         y+0(FP), AX
 	MOVQ         x+8(FP), CX
 	MOVQ         w+16(FP), DX
 	MOVQ         b+24(FP), BX
 	MOVQ         n+32(FP), SI
-	MOVSS        m+40(FP), X0
-	VBROADCASTSS X0, Y0
-	MOVSS        r+44(FP), X1
-	VBROADCASTSS X1, Y1
+	VBROADCASTSS m+40(FP), Y0
+	VBROADCASTSS r+44(FP), Y1
 	XORQ         DI, DI
 
 loop:
@@ -2559,14 +2516,13 @@ loop:
 	RET
 
 // func normSumsF16AVX2(sums *byte, dy *byte, x *byte, w *byte, n int, m float32)
-// Requires: AVX, AVX2, F16C, FMA3, SSE
+// Requires: AVX, F16C, FMA3
 TEXT ·normSumsF16AVX2(SB), NOSPLIT, $0-44
 	MOVQ         dy+8(FP), AX
 	MOVQ         x+16(FP), CX
 	MOVQ         w+24(FP), DX
 	MOVQ         n+32(FP), BX
-	MOVSS        m+40(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS m+40(FP), Y0
 	VXORPS       Y1, Y1, Y1
 	VXORPS       Y2, Y2, Y2
 	VXORPS       Y3, Y3, Y3
@@ -2680,7 +2636,7 @@ done:
 	RET
 
 // func normGradF16AVX2(dx *byte, dy *byte, x *byte, w *byte, n int, m float32, r float32, avg float32, gn float32, add int)
-// Requires: AVX, AVX2, F16C, FMA3, SSE
+// Requires: AVX, F16C, FMA3
 TEXT ·normGradF16AVX2(SB), NOSPLIT, $0-64
 	MOVQ         dx+0(FP), AX
 	MOVQ         dy+8(FP), CX
@@ -2688,14 +2644,10 @@ TEXT ·normGradF16AVX2(SB), NOSPLIT, $0-64
 	MOVQ         w+24(FP), BX
 	MOVQ         n+32(FP), SI
 	MOVQ         add+56(FP), DI
-	MOVSS        m+40(FP), X0
-	VBROADCASTSS X0, Y0
-	MOVSS        r+44(FP), X1
-	VBROADCASTSS X1, Y1
-	MOVSS        avg+48(FP), X2
-	VBROADCASTSS X2, Y2
-	MOVSS        gn+52(FP), X3
-	VBROADCASTSS X3, Y3
+	VBROADCASTSS m+40(FP), Y0
+	VBROADCASTSS r+44(FP), Y1
+	VBROADCASTSS avg+48(FP), Y2
+	VBROADCASTSS gn+52(FP), Y3
 	XORQ         R8, R8
 	TESTQ        DI, DI
 	JNZ          add

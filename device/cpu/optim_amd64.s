@@ -206,33 +206,33 @@ TEXT ·lionF32AVX512(SB), NOSPLIT, $0-56
 	XORQ R8, R8
 
 loop:
-	PREFETCHT0 1024(AX)(R8*4)
-	PREFETCHT0 1024(CX)(R8*4)
-	PREFETCHT0 1024(DX)(R8*4)
-	VMOVUPS    (AX)(R8*4), Z0
-	VMOVUPS    (CX)(R8*4), Z1
-	VMOVUPS    (DX)(R8*4), Z2
-	VMULPS     (SI), Z1, Z1
-	VMULPS     64(SI), Z2, Z4
-	VMULPS     128(SI), Z1, Z5
-	VADDPS     Z5, Z4, Z4
-	VMULPS     192(SI), Z2, Z2
-	VMULPS     256(SI), Z1, Z1
-	VADDPS     Z1, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VANDPS     ruleConstants<>+0(SB), Z4, Z1
-	VORPS      ruleConstants<>+64(SB), Z1, Z1
-	VCMPPS     $0x08, Z3, Z4, K1
-	VMOVAPS    Z4, K1, Z1
-	VMULPS     320(SI), Z0, Z0
-	VMULPS     384(SI), Z1, Z1
-	VSUBPS     Z1, Z0, Z0
-	VMOVDQU32  Z2, (DX)(R8*4)
-	VMOVDQU32  Z0, (AX)(R8*4)
-	VMOVDQU32  Z0, (BX)(R8*4)
-	ADDQ       $0x10, R8
-	CMPQ       R8, DI
-	JLT        loop
+	PREFETCHT0  1024(AX)(R8*4)
+	PREFETCHT0  1024(CX)(R8*4)
+	PREFETCHT0  1024(DX)(R8*4)
+	VMOVUPS     (AX)(R8*4), Z0
+	VMOVUPS     (CX)(R8*4), Z1
+	VMOVUPS     (DX)(R8*4), Z2
+	VMULPS      (SI), Z1, Z1
+	VMULPS      64(SI), Z2, Z4
+	VMULPS      128(SI), Z1, Z5
+	VADDPS      Z5, Z4, Z4
+	VMULPS      192(SI), Z2, Z2
+	VMULPS      256(SI), Z1, Z1
+	VADDPS      Z1, Z2, Z2
+	VPXORD      Z3, Z3, Z3
+	VANDPS.BCST ruleConstants<>+0(SB), Z4, Z1
+	VORPS.BCST  ruleConstants<>+64(SB), Z1, Z1
+	VCMPPS      $0x08, Z3, Z4, K1
+	VMOVAPS     Z4, K1, Z1
+	VMULPS      320(SI), Z0, Z0
+	VMULPS      384(SI), Z1, Z1
+	VSUBPS      Z1, Z0, Z0
+	VMOVDQU32   Z2, (DX)(R8*4)
+	VMOVDQU32   Z0, (AX)(R8*4)
+	VMOVDQU32   Z0, (BX)(R8*4)
+	ADDQ        $0x10, R8
+	CMPQ        R8, DI
+	JLT         loop
 	VZEROUPPER
 	RET
 
@@ -249,46 +249,46 @@ TEXT ·adamWBF16AVX512(SB), NOSPLIT, $0-56
 	XORQ R9, R9
 
 loop:
-	PREFETCHT0 1024(AX)(R9*4)
-	PREFETCHT0 1024(CX)(R9*4)
-	PREFETCHT0 1024(DX)(R9*4)
-	PREFETCHT0 1024(BX)(R9*4)
-	VMOVUPS    (AX)(R9*4), Z0
-	VMOVUPS    (CX)(R9*4), Z1
-	VMOVUPS    (DX)(R9*4), Z2
-	VMOVUPS    (BX)(R9*4), Z3
-	VMULPS     (DI), Z1, Z1
-	VMULPS     64(DI), Z0, Z4
-	VADDPS     Z4, Z1, Z1
-	VMULPS     128(DI), Z2, Z2
-	VMULPS     192(DI), Z1, Z4
-	VADDPS     Z4, Z2, Z2
-	VMULPS     320(DI), Z1, Z4
-	VMULPS     Z1, Z4, Z4
-	VMULPS     256(DI), Z3, Z1
-	VADDPS     Z4, Z1, Z1
-	VSQRTPS    Z1, Z3
-	VMULPS     512(DI), Z3, Z3
-	VADDPS     576(DI), Z3, Z3
-	VMULPS     448(DI), Z2, Z4
-	VDIVPS     Z3, Z4, Z4
-	VMULPS     384(DI), Z0, Z0
-	VSUBPS     Z4, Z0, Z0
-	VMOVDQU32  Z2, (DX)(R9*4)
-	VMOVDQU32  Z1, (BX)(R9*4)
-	VMOVDQU32  Z0, (AX)(R9*4)
-	VPSRLD     $0x10, Z0, Z1
-	VPANDD     ruleConstants<>+128(SB), Z1, Z1
-	VPADDD     ruleConstants<>+192(SB), Z1, Z1
-	VCMPPS     $0x03, Z0, Z0, K1
-	VPADDD     Z0, Z1, Z1
-	VPORD      ruleConstants<>+256(SB), Z0, K1, Z1
-	VPSRLD     $0x10, Z1, Z1
-	VPMOVDW    Z1, Y1
-	VMOVDQU    Y1, (SI)(R9*2)
-	ADDQ       $0x10, R9
-	CMPQ       R9, R8
-	JLT        loop
+	PREFETCHT0  1024(AX)(R9*4)
+	PREFETCHT0  1024(CX)(R9*4)
+	PREFETCHT0  1024(DX)(R9*4)
+	PREFETCHT0  1024(BX)(R9*4)
+	VMOVUPS     (AX)(R9*4), Z0
+	VMOVUPS     (CX)(R9*4), Z1
+	VMOVUPS     (DX)(R9*4), Z2
+	VMOVUPS     (BX)(R9*4), Z3
+	VMULPS      (DI), Z1, Z1
+	VMULPS      64(DI), Z0, Z4
+	VADDPS      Z4, Z1, Z1
+	VMULPS      128(DI), Z2, Z2
+	VMULPS      192(DI), Z1, Z4
+	VADDPS      Z4, Z2, Z2
+	VMULPS      320(DI), Z1, Z4
+	VMULPS      Z1, Z4, Z4
+	VMULPS      256(DI), Z3, Z1
+	VADDPS      Z4, Z1, Z1
+	VSQRTPS     Z1, Z3
+	VMULPS      512(DI), Z3, Z3
+	VADDPS      576(DI), Z3, Z3
+	VMULPS      448(DI), Z2, Z4
+	VDIVPS      Z3, Z4, Z4
+	VMULPS      384(DI), Z0, Z0
+	VSUBPS      Z4, Z0, Z0
+	VMOVDQU32   Z2, (DX)(R9*4)
+	VMOVDQU32   Z1, (BX)(R9*4)
+	VMOVDQU32   Z0, (AX)(R9*4)
+	VPSRLD      $0x10, Z0, Z1
+	VPANDD.BCST ruleConstants<>+128(SB), Z1, Z1
+	VPADDD.BCST ruleConstants<>+192(SB), Z1, Z1
+	VCMPPS      $0x03, Z0, Z0, K1
+	VPADDD      Z0, Z1, Z1
+	VPORD.BCST  ruleConstants<>+256(SB), Z0, K1, Z1
+	VPSRLD      $0x10, Z1, Z1
+	VPMOVDW     Z1, Y1
+	VMOVDQU     Y1, (SI)(R9*2)
+	ADDQ        $0x10, R9
+	CMPQ        R9, R8
+	JLT         loop
 	VZEROUPPER
 	RET
 
@@ -303,28 +303,28 @@ TEXT ·sgdBF16AVX512(SB), NOSPLIT, $0-56
 	XORQ DI, DI
 
 loop:
-	PREFETCHT0 1024(AX)(DI*4)
-	PREFETCHT0 1024(CX)(DI*4)
-	VMOVUPS    (AX)(DI*4), Z0
-	VMOVUPS    (CX)(DI*4), Z1
-	VMULPS     (BX), Z1, Z1
-	VMULPS     64(BX), Z0, Z2
-	VADDPS     Z2, Z1, Z1
-	VMULPS     128(BX), Z1, Z1
-	VSUBPS     Z1, Z0, Z0
-	VMOVDQU32  Z0, (AX)(DI*4)
-	VPSRLD     $0x10, Z0, Z1
-	VPANDD     ruleConstants<>+128(SB), Z1, Z1
-	VPADDD     ruleConstants<>+192(SB), Z1, Z1
-	VCMPPS     $0x03, Z0, Z0, K1
-	VPADDD     Z0, Z1, Z1
-	VPORD      ruleConstants<>+256(SB), Z0, K1, Z1
-	VPSRLD     $0x10, Z1, Z1
-	VPMOVDW    Z1, Y1
-	VMOVDQU    Y1, (DX)(DI*2)
-	ADDQ       $0x10, DI
-	CMPQ       DI, SI
-	JLT        loop
+	PREFETCHT0  1024(AX)(DI*4)
+	PREFETCHT0  1024(CX)(DI*4)
+	VMOVUPS     (AX)(DI*4), Z0
+	VMOVUPS     (CX)(DI*4), Z1
+	VMULPS      (BX), Z1, Z1
+	VMULPS      64(BX), Z0, Z2
+	VADDPS      Z2, Z1, Z1
+	VMULPS      128(BX), Z1, Z1
+	VSUBPS      Z1, Z0, Z0
+	VMOVDQU32   Z0, (AX)(DI*4)
+	VPSRLD      $0x10, Z0, Z1
+	VPANDD.BCST ruleConstants<>+128(SB), Z1, Z1
+	VPADDD.BCST ruleConstants<>+192(SB), Z1, Z1
+	VCMPPS      $0x03, Z0, Z0, K1
+	VPADDD      Z0, Z1, Z1
+	VPORD.BCST  ruleConstants<>+256(SB), Z0, K1, Z1
+	VPSRLD      $0x10, Z1, Z1
+	VPMOVDW     Z1, Y1
+	VMOVDQU     Y1, (DX)(DI*2)
+	ADDQ        $0x10, DI
+	CMPQ        DI, SI
+	JLT         loop
 	VZEROUPPER
 	RET
 
@@ -340,33 +340,33 @@ TEXT ·momentumBF16AVX512(SB), NOSPLIT, $0-56
 	XORQ R8, R8
 
 loop:
-	PREFETCHT0 1024(AX)(R8*4)
-	PREFETCHT0 1024(CX)(R8*4)
-	PREFETCHT0 1024(DX)(R8*4)
-	VMOVUPS    (AX)(R8*4), Z0
-	VMOVUPS    (CX)(R8*4), Z1
-	VMOVUPS    (DX)(R8*4), Z2
-	VMULPS     (SI), Z1, Z1
-	VMULPS     64(SI), Z0, Z3
-	VADDPS     Z3, Z1, Z1
-	VMULPS     192(SI), Z2, Z2
-	VADDPS     Z1, Z2, Z2
-	VMULPS     128(SI), Z2, Z1
-	VSUBPS     Z1, Z0, Z0
-	VMOVDQU32  Z2, (DX)(R8*4)
-	VMOVDQU32  Z0, (AX)(R8*4)
-	VPSRLD     $0x10, Z0, Z1
-	VPANDD     ruleConstants<>+128(SB), Z1, Z1
-	VPADDD     ruleConstants<>+192(SB), Z1, Z1
-	VCMPPS     $0x03, Z0, Z0, K1
-	VPADDD     Z0, Z1, Z1
-	VPORD      ruleConstants<>+256(SB), Z0, K1, Z1
-	VPSRLD     $0x10, Z1, Z1
-	VPMOVDW    Z1, Y1
-	VMOVDQU    Y1, (BX)(R8*2)
-	ADDQ       $0x10, R8
-	CMPQ       R8, DI
-	JLT        loop
+	PREFETCHT0  1024(AX)(R8*4)
+	PREFETCHT0  1024(CX)(R8*4)
+	PREFETCHT0  1024(DX)(R8*4)
+	VMOVUPS     (AX)(R8*4), Z0
+	VMOVUPS     (CX)(R8*4), Z1
+	VMOVUPS     (DX)(R8*4), Z2
+	VMULPS      (SI), Z1, Z1
+	VMULPS      64(SI), Z0, Z3
+	VADDPS      Z3, Z1, Z1
+	VMULPS      192(SI), Z2, Z2
+	VADDPS      Z1, Z2, Z2
+	VMULPS      128(SI), Z2, Z1
+	VSUBPS      Z1, Z0, Z0
+	VMOVDQU32   Z2, (DX)(R8*4)
+	VMOVDQU32   Z0, (AX)(R8*4)
+	VPSRLD      $0x10, Z0, Z1
+	VPANDD.BCST ruleConstants<>+128(SB), Z1, Z1
+	VPADDD.BCST ruleConstants<>+192(SB), Z1, Z1
+	VCMPPS      $0x03, Z0, Z0, K1
+	VPADDD      Z0, Z1, Z1
+	VPORD.BCST  ruleConstants<>+256(SB), Z0, K1, Z1
+	VPSRLD      $0x10, Z1, Z1
+	VPMOVDW     Z1, Y1
+	VMOVDQU     Y1, (BX)(R8*2)
+	ADDQ        $0x10, R8
+	CMPQ        R8, DI
+	JLT         loop
 	VZEROUPPER
 	RET
 
@@ -382,41 +382,41 @@ TEXT ·lionBF16AVX512(SB), NOSPLIT, $0-56
 	XORQ R8, R8
 
 loop:
-	PREFETCHT0 1024(AX)(R8*4)
-	PREFETCHT0 1024(CX)(R8*4)
-	PREFETCHT0 1024(DX)(R8*4)
-	VMOVUPS    (AX)(R8*4), Z0
-	VMOVUPS    (CX)(R8*4), Z1
-	VMOVUPS    (DX)(R8*4), Z2
-	VMULPS     (SI), Z1, Z1
-	VMULPS     64(SI), Z2, Z4
-	VMULPS     128(SI), Z1, Z5
-	VADDPS     Z5, Z4, Z4
-	VMULPS     192(SI), Z2, Z2
-	VMULPS     256(SI), Z1, Z1
-	VADDPS     Z1, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VANDPS     ruleConstants<>+0(SB), Z4, Z1
-	VORPS      ruleConstants<>+64(SB), Z1, Z1
-	VCMPPS     $0x08, Z3, Z4, K1
-	VMOVAPS    Z4, K1, Z1
-	VMULPS     320(SI), Z0, Z0
-	VMULPS     384(SI), Z1, Z1
-	VSUBPS     Z1, Z0, Z0
-	VMOVDQU32  Z2, (DX)(R8*4)
-	VMOVDQU32  Z0, (AX)(R8*4)
-	VPSRLD     $0x10, Z0, Z1
-	VPANDD     ruleConstants<>+128(SB), Z1, Z1
-	VPADDD     ruleConstants<>+192(SB), Z1, Z1
-	VCMPPS     $0x03, Z0, Z0, K1
-	VPADDD     Z0, Z1, Z1
-	VPORD      ruleConstants<>+256(SB), Z0, K1, Z1
-	VPSRLD     $0x10, Z1, Z1
-	VPMOVDW    Z1, Y1
-	VMOVDQU    Y1, (BX)(R8*2)
-	ADDQ       $0x10, R8
-	CMPQ       R8, DI
-	JLT        loop
+	PREFETCHT0  1024(AX)(R8*4)
+	PREFETCHT0  1024(CX)(R8*4)
+	PREFETCHT0  1024(DX)(R8*4)
+	VMOVUPS     (AX)(R8*4), Z0
+	VMOVUPS     (CX)(R8*4), Z1
+	VMOVUPS     (DX)(R8*4), Z2
+	VMULPS      (SI), Z1, Z1
+	VMULPS      64(SI), Z2, Z4
+	VMULPS      128(SI), Z1, Z5
+	VADDPS      Z5, Z4, Z4
+	VMULPS      192(SI), Z2, Z2
+	VMULPS      256(SI), Z1, Z1
+	VADDPS      Z1, Z2, Z2
+	VPXORD      Z3, Z3, Z3
+	VANDPS.BCST ruleConstants<>+0(SB), Z4, Z1
+	VORPS.BCST  ruleConstants<>+64(SB), Z1, Z1
+	VCMPPS      $0x08, Z3, Z4, K1
+	VMOVAPS     Z4, K1, Z1
+	VMULPS      320(SI), Z0, Z0
+	VMULPS      384(SI), Z1, Z1
+	VSUBPS      Z1, Z0, Z0
+	VMOVDQU32   Z2, (DX)(R8*4)
+	VMOVDQU32   Z0, (AX)(R8*4)
+	VPSRLD      $0x10, Z0, Z1
+	VPANDD.BCST ruleConstants<>+128(SB), Z1, Z1
+	VPADDD.BCST ruleConstants<>+192(SB), Z1, Z1
+	VCMPPS      $0x03, Z0, Z0, K1
+	VPADDD      Z0, Z1, Z1
+	VPORD.BCST  ruleConstants<>+256(SB), Z0, K1, Z1
+	VPSRLD      $0x10, Z1, Z1
+	VPMOVDW     Z1, Y1
+	VMOVDQU     Y1, (BX)(R8*2)
+	ADDQ        $0x10, R8
+	CMPQ        R8, DI
+	JLT         loop
 	VZEROUPPER
 	RET
 
@@ -545,34 +545,34 @@ TEXT ·lionF16AVX512(SB), NOSPLIT, $0-56
 	XORQ R8, R8
 
 loop:
-	PREFETCHT0 1024(AX)(R8*4)
-	PREFETCHT0 1024(CX)(R8*4)
-	PREFETCHT0 1024(DX)(R8*4)
-	VMOVUPS    (AX)(R8*4), Z0
-	VMOVUPS    (CX)(R8*4), Z1
-	VMOVUPS    (DX)(R8*4), Z2
-	VMULPS     (SI), Z1, Z1
-	VMULPS     64(SI), Z2, Z4
-	VMULPS     128(SI), Z1, Z5
-	VADDPS     Z5, Z4, Z4
-	VMULPS     192(SI), Z2, Z2
-	VMULPS     256(SI), Z1, Z1
-	VADDPS     Z1, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VANDPS     ruleConstants<>+0(SB), Z4, Z1
-	VORPS      ruleConstants<>+64(SB), Z1, Z1
-	VCMPPS     $0x08, Z3, Z4, K1
-	VMOVAPS    Z4, K1, Z1
-	VMULPS     320(SI), Z0, Z0
-	VMULPS     384(SI), Z1, Z1
-	VSUBPS     Z1, Z0, Z0
-	VMOVDQU32  Z2, (DX)(R8*4)
-	VMOVDQU32  Z0, (AX)(R8*4)
-	VCVTPS2PH  $0x00, Z0, Y0
-	VMOVDQU    Y0, (BX)(R8*2)
-	ADDQ       $0x10, R8
-	CMPQ       R8, DI
-	JLT        loop
+	PREFETCHT0  1024(AX)(R8*4)
+	PREFETCHT0  1024(CX)(R8*4)
+	PREFETCHT0  1024(DX)(R8*4)
+	VMOVUPS     (AX)(R8*4), Z0
+	VMOVUPS     (CX)(R8*4), Z1
+	VMOVUPS     (DX)(R8*4), Z2
+	VMULPS      (SI), Z1, Z1
+	VMULPS      64(SI), Z2, Z4
+	VMULPS      128(SI), Z1, Z5
+	VADDPS      Z5, Z4, Z4
+	VMULPS      192(SI), Z2, Z2
+	VMULPS      256(SI), Z1, Z1
+	VADDPS      Z1, Z2, Z2
+	VPXORD      Z3, Z3, Z3
+	VANDPS.BCST ruleConstants<>+0(SB), Z4, Z1
+	VORPS.BCST  ruleConstants<>+64(SB), Z1, Z1
+	VCMPPS      $0x08, Z3, Z4, K1
+	VMOVAPS     Z4, K1, Z1
+	VMULPS      320(SI), Z0, Z0
+	VMULPS      384(SI), Z1, Z1
+	VSUBPS      Z1, Z0, Z0
+	VMOVDQU32   Z2, (DX)(R8*4)
+	VMOVDQU32   Z0, (AX)(R8*4)
+	VCVTPS2PH   $0x00, Z0, Y0
+	VMOVDQU     Y0, (BX)(R8*2)
+	ADDQ        $0x10, R8
+	CMPQ        R8, DI
+	JLT         loop
 	VZEROUPPER
 	RET
 
@@ -695,32 +695,32 @@ TEXT ·lionAVX512(SB), NOSPLIT, $0-56
 	XORQ DI, DI
 
 loop:
-	PREFETCHT0 1024(AX)(DI*4)
-	PREFETCHT0 1024(CX)(DI*4)
-	PREFETCHT0 1024(DX)(DI*4)
-	VMOVUPS    (AX)(DI*4), Z0
-	VMOVUPS    (CX)(DI*4), Z1
-	VMOVUPS    (DX)(DI*4), Z2
-	VMULPS     (BX), Z1, Z1
-	VMULPS     64(BX), Z2, Z4
-	VMULPS     128(BX), Z1, Z5
-	VADDPS     Z5, Z4, Z4
-	VMULPS     192(BX), Z2, Z2
-	VMULPS     256(BX), Z1, Z1
-	VADDPS     Z1, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VANDPS     ruleConstants<>+0(SB), Z4, Z1
-	VORPS      ruleConstants<>+64(SB), Z1, Z1
-	VCMPPS     $0x08, Z3, Z4, K1
-	VMOVAPS    Z4, K1, Z1
-	VMULPS     320(BX), Z0, Z0
-	VMULPS     384(BX), Z1, Z1
-	VSUBPS     Z1, Z0, Z0
-	VMOVDQU32  Z2, (DX)(DI*4)
-	VMOVDQU32  Z0, (AX)(DI*4)
-	ADDQ       $0x10, DI
-	CMPQ       DI, SI
-	JLT        loop
+	PREFETCHT0  1024(AX)(DI*4)
+	PREFETCHT0  1024(CX)(DI*4)
+	PREFETCHT0  1024(DX)(DI*4)
+	VMOVUPS     (AX)(DI*4), Z0
+	VMOVUPS     (CX)(DI*4), Z1
+	VMOVUPS     (DX)(DI*4), Z2
+	VMULPS      (BX), Z1, Z1
+	VMULPS      64(BX), Z2, Z4
+	VMULPS      128(BX), Z1, Z5
+	VADDPS      Z5, Z4, Z4
+	VMULPS      192(BX), Z2, Z2
+	VMULPS      256(BX), Z1, Z1
+	VADDPS      Z1, Z2, Z2
+	VPXORD      Z3, Z3, Z3
+	VANDPS.BCST ruleConstants<>+0(SB), Z4, Z1
+	VORPS.BCST  ruleConstants<>+64(SB), Z1, Z1
+	VCMPPS      $0x08, Z3, Z4, K1
+	VMOVAPS     Z4, K1, Z1
+	VMULPS      320(BX), Z0, Z0
+	VMULPS      384(BX), Z1, Z1
+	VSUBPS      Z1, Z0, Z0
+	VMOVDQU32   Z2, (DX)(DI*4)
+	VMOVDQU32   Z0, (AX)(DI*4)
+	ADDQ        $0x10, DI
+	CMPQ        DI, SI
+	JLT         loop
 	VZEROUPPER
 	RET
 

@@ -50,6 +50,7 @@ type Queue struct {
 	w        *worker
 	crew     *crew
 	products *products
+	turns    *turns
 
 	mu     sync.Mutex
 	moved  sync.Cond // a task was issued or done, or the queue closed
@@ -81,7 +82,7 @@ type Span struct {
 // NewQueue starts a queue; Close ends it. Where its work space cannot be had,
 // that is the error of all work on it.
 func (d *Device) NewQueue(name string) *Queue {
-	q := &Queue{name: name, w: &worker{dev: d}, crew: d.crew, products: &d.products, ended: make(chan struct{})}
+	q := &Queue{name: name, w: &worker{dev: d}, crew: d.crew, products: &d.products, turns: &d.turns, ended: make(chan struct{})}
 	q.moved.L = &q.mu
 	q.err = q.w.grow(d.scratch)
 	go q.serve()
@@ -209,7 +210,7 @@ func labelled(label string, err error) error {
 // Label implements device.Queue.
 func (q *Queue) Label(what string) { q.label = what }
 
-// Labelled is what Label has called the work.
+// Labelled implements device.Queue.
 func (q *Queue) Labelled() string { return q.label }
 
 // Do implements device.Queue.
@@ -263,6 +264,13 @@ func (q *Queue) Copy(dst, src device.Buffer) {
 	t := q.issue("copy")
 	t.b[0], t.b[1] = dst, src
 	q.kernel(t, runCopy, dst.Bytes(), copyGrain)
+}
+
+// CopyPart copies src to dst, of equal length, which do not overlap, on the
+// caller's goroutine. It is part of moving whole bytes, whose number decides
+// whether they go past the caches.
+func CopyPart(dst, src device.Buffer, whole int) {
+	copyBytes(dst.Raw(), src.Raw(), whole >= streamMin)
 }
 
 const copyGrain = 1 << 18 // bytes

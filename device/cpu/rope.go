@@ -3,17 +3,57 @@ package cpu
 import (
 	"fmt"
 	"math"
+	"sync"
+	"unsafe"
 
 	"zeroth/device"
 )
 
-// ropePairs is the number of pairs of a head that are turned at a time: their
-// frequencies and the sines of a position fit on the stack.
+// ropePairs is the number of pairs of a head that are turned at a time in Go.
 const ropePairs = 64
+
+// ropeFunc turns heads heads of 2*half elements each, one behind the other at x,
+// by the cosines and sines of half pairs; half is a positive multiple of 16.
+// sign is 1, or -1 to turn back.
+type ropeFunc func(x, cos, sin unsafe.Pointer, half, heads int, sign float32)
+
+// turns is a device's table of the cosines and sines of angles: row t, of D
+// floats, has those of position t, D/2 cosines and then the sines. It is filled
+// when positions are first turned, or turned otherwise than the last time.
+type turns struct {
+	mu   sync.Mutex // held while positions are turned
+	dev  *Device
+	mem  device.Buffer
+	rope device.Rope // of the first rope.T rows
+}
+
+// has is whether the table is good for r: an angle does not depend on how many
+// positions there are.
+func (t *turns) has(r device.Rope) bool {
+	same := t.rope
+	same.T = r.T
+	return same == r && r.T <= t.rope.T
+}
+
+func (t *turns) grow(n int) (err error) {
+	if t.mem.N < n {
+		t.rope = device.Rope{}
+		t.mem, err = t.dev.regrow(t.mem, n)
+	}
+	return err
+}
+
+// row is the cosines and sines of a position.
+func (t *turns) row(at int) (cos, sin []float32) {
+	D := t.rope.D
+	row := t.mem.F32()[at*D : (at+1)*D]
+	return row[:D/2], row[D/2:]
+}
 
 // Rope turns the heads of x, (B*T, heads*D), in place by their positions; with
 // inverse set it turns them back, which is also its gradient. Angles are
-// computed in float64.
+// computed in float64, their cosines and sines rounded to float32, and so is
+// each product and each sum of two: bits are the same on every machine.
 func (q *Queue) Rope(x device.Mat, r device.Rope, inverse bool) {
 	wantMat("rope", x, x.Rows, x.Cols)
 	if r.D < 2 || r.D%2 != 0 || x.Cols%r.D != 0 || r.T < 1 || x.Rows%r.T != 0 {
@@ -24,47 +64,71 @@ func (q *Queue) Rope(x device.Mat, r device.Rope, inverse bool) {
 	if inverse {
 		t.f[0] = -1
 	}
-	positions := r.T
-	if x.Rows == 0 {
-		positions = 0
-	}
-	q.kernel(t, runRope, positions, rowGrain(x.Rows/r.T*x.Cols))
+	t.phases = ropePhases
+	q.commit()
 }
 
-// runRope turns all heads at positions [lo, hi) of every sequence.
-func runRope(t *task, w *worker, lo, hi int) {
-	r := &t.rope
-	mem := w.floats(2 * ropePairs)
-	var freq [ropePairs]float64
-	var sin, cos [ropePairs]float32
-	for j0 := 0; j0 < r.D/2; j0 += ropePairs {
-		n := min(ropePairs, r.D/2-j0)
-		for j := range n {
-			freq[j] = r.Freq(j0 + j)
+// ropePhases fills the table if need be, and then turns rows.
+func ropePhases(t *task, q *Queue) {
+	table, r, workers := q.turns, t.rope, len(q.crew.helpers)+1
+	if t.m[0].Rows == 0 {
+		return
+	}
+	table.mu.Lock()
+	defer table.mu.Unlock()
+	if !table.has(r) {
+		if err := table.grow(r.T * r.D); err != nil {
+			panic(fmt.Sprintf("cpu: the table of rotary positions: %v", err))
 		}
+		table.rope = r
+		q.phase(t, runAngles, r.T, rowGrain(8*r.D), workers)
+	}
+	q.phase(t, runRope, t.m[0].Rows, rowGrain(t.m[0].Cols), workers)
+}
+
+// runAngles fills rows [lo, hi) of the table.
+func runAngles(t *task, w *worker, lo, hi int) {
+	table, r := &w.dev.turns, &t.rope
+	for j := range r.D / 2 {
+		f := r.Freq(j)
 		for at := lo; at < hi; at++ {
-			for j, f := range freq[:n] {
-				s, c := math.Sincos(float64(at) * f)
-				sin[j], cos[j] = t.f[0]*float32(s), float32(c)
-			}
-			for row := at; row < t.m[0].Rows; row += r.T {
-				turnHeads(&t.m[0], row, j0, r.D, mem, sin[:n], cos[:n])
-			}
+			s, c := math.Sincos(float64(at) * f)
+			cos, sin := table.row(at)
+			cos[j], sin[j] = float32(c), float32(s)
+		}
+	}
+}
+
+// runRope turns all heads of rows [lo, hi).
+func runRope(t *task, w *worker, lo, hi int) {
+	m, r, sign := &t.m[0], &t.rope, t.f[0]
+	f := bestVec.rope[m.Buf.Type]
+	mem := w.floats(2 * ropePairs)
+	for row := lo; row < hi; row++ {
+		cos, sin := w.dev.turns.row(row % r.T)
+		if f != nil && r.D%32 == 0 {
+			f(rowOf(m, row, m.Cols).Ptr, floatPtr(cos, 0), floatPtr(sin, 0), r.D/2, m.Cols/r.D, sign)
+			continue
+		}
+		for j := 0; j < r.D/2; j += ropePairs {
+			n := min(ropePairs, r.D/2-j)
+			turnHeads(m, row, j, r.D, mem, cos[j:j+n], sin[j:j+n], sign)
 		}
 	}
 }
 
 // turnHeads turns pairs j0 and on, as many as there are sines, of every head of
 // width D in a row.
-func turnHeads(m *device.Mat, row, j0, D int, mem, sin, cos []float32) {
+func turnHeads(m *device.Mat, row, j0, D int, mem, cos, sin []float32, sign float32) {
 	n := len(sin)
 	cos = cos[:n]
 	for at := row*m.Ld + j0; at < row*m.Ld+m.Cols; at += D {
 		x, y := floatsOf(mem, m.Buf, at, n), floatsOf(mem[ropePairs:], m.Buf, at+D/2, n)
 		y = y[:n]
 		for j, a := range x {
-			b := y[j]
-			x[j], y[j] = a*cos[j]-b*sin[j], b*cos[j]+a*sin[j]
+			b, c, s := y[j], cos[j], sign*sin[j]
+			// The conversions keep the compiler from fusing products and sums.
+			x[j], y[j] = float32(a*c)-float32(b*s), float32(b*c)+float32(a*s)
 		}
 		keep(m.Buf, at, x)
 		keep(m.Buf, at+D/2, y)

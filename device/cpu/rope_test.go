@@ -56,6 +56,45 @@ func TestRope(t *testing.T) {
 	})
 }
 
+// TestRopeHasTheSameBitsOnEveryInstructionSet compares with one pair at a time,
+// on one device after the other shapes, so that its table changes.
+func TestRopeHasTheSameBitsOnEveryInstructionSet(t *testing.T) {
+	withVec(t, func(t *testing.T) {
+		q := queueOf(t, 2)
+		eachType(t, func(t *testing.T, dt device.DType) {
+			for i, r := range []device.Rope{{T: 9, D: 64, Theta: 10000}, {T: 5, D: 64, Theta: 10000}, {T: 30, D: 64, Theta: 10000}, {T: 30, D: 96, Theta: 500000}, {T: 4, D: 40, Theta: 10000}} {
+				x := newMat(dt, 2*r.T, 3*r.D).normal(rand.New(rand.NewPCG(1, 2)), 0, 1)
+				want, sign := x.values(), float32(1-2*(i%2))
+				one := hostBuffer(dt, 1)
+				rounded := func(v float32) float64 {
+					store(one, []float32{v})
+					return value(one, 0)
+				}
+				for at := range want {
+					row, col := at/x.Cols, at%x.Cols
+					j := col % r.D
+					if j >= r.D/2 {
+						continue
+					}
+					s64, c64 := math.Sincos(float64(row%r.T) * r.Freq(j))
+					a, b, s, c := float32(want[at]), float32(want[at+r.D/2]), sign*float32(s64), float32(c64)
+					want[at], want[at+r.D/2] = rounded(float32(a*c)-float32(b*s)), rounded(float32(b*c)+float32(a*s))
+				}
+				q.Rope(x.Mat, r, i%2 != 0)
+				if err := q.Wait(); err != nil {
+					t.Fatal(err)
+				}
+				x.checkGuards(t)
+				for at, got := range x.values() {
+					if got != want[at] {
+						t.Fatalf("%+v: element %d is %g, want %g", r, at, got, want[at])
+					}
+				}
+			}
+		})
+	})
+}
+
 // The gradient of a turn is the turn back: the inverse of dy is the slope of
 // dot(dy, rope(x)).
 func TestRopeInverseAgainstFiniteDifferences(t *testing.T) {

@@ -109,30 +109,42 @@ func (q *Queue) SumSquares(acc, x device.Buffer) {
 // squaresAtOnce is the number of blocks given to one call of assembly.
 const squaresAtOnce = 128
 
+// squareWindow is where one call of assembly adds most sums of blocks: a number
+// of 117 bits and more in units of 2^32^limb of an exact accumulator, that is,
+// the sum over its lanes of [0][l] + [1][l]*2^32 + [2][l]*2^64. Sums that begin
+// outside, 0 and what is not finite are left to the caller, one by one.
+type squareWindow [3][8]uint64
+
 // exactMerging is held by the worker that adds its part to an accumulator.
 var exactMerging sync.Mutex
 
 func runSumSquares(t *task, w *worker, lo, hi int) {
-	var own [device.ExactLen]float64
-	sums := unsafe.Slice((*float64)(unsafe.Pointer(&w.floats(2 * squaresAtOnce)[0])), squaresAtOnce)
+	var terms device.ExactTerms
+	window := &w.window
+	odd := unsafe.Slice((*float64)(unsafe.Pointer(&w.floats(2 * squaresAtOnce)[0])), squaresAtOnce)
+	limb := 0
 	x := t.b[1].F32()
 	x = x[lo*squareBlock : min(hi*squareBlock, len(x))]
 	for len(x) >= squareBlock {
 		n := min(squaresAtOnce, len(x)/squareBlock)
-		bestVec.sumSquares(unsafe.Pointer(&sums[0]), floatPtr(x, 0), n)
-		for _, s := range sums[:n] {
-			device.ExactAdd(own[:], s)
+		left := bestVec.sumSquares(unsafe.Pointer(&odd[0]), floatPtr(x, 0), n, unsafe.Pointer(window), device.ExactExponent(limb))
+		terms.AddLanes(limb, (*[3][8]uint64)(window))
+		for _, s := range odd[:left] {
+			terms.Add(s)
+			if s != 0 {
+				limb = device.ExactLimb(s)
+			}
 		}
 		x = x[n*squareBlock:]
 	}
 	if len(x) > 0 {
 		var last [squareBlock]float32
 		copy(last[:], x)
-		device.ExactAdd(own[:], sumSquares(&last))
+		terms.Add(sumSquares(&last))
 	}
 	exactMerging.Lock()
 	defer exactMerging.Unlock()
-	device.ExactMerge(t.b[0].F64(), own[:])
+	terms.AddTo(t.b[0].F64())
 }
 
 // sumSquares adds up squares, each exact in float64, in eight lanes (lane i has

@@ -4,6 +4,7 @@ import (
 	"math"
 	"math/big"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"zeroth/device"
@@ -135,6 +136,58 @@ func TestSumSquaresHasTheSameBitsOnEveryInstructionSet(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestSumSquaresIsTheExactSumOfItsBlocks compares every instruction set, to the
+// last limb, with the definition: sums of blocks, one by one in an exact
+// accumulator. Magnitudes go from subnormal to the largest, alone, in runs and
+// mixed, with zeros and what is not finite between.
+func TestSumSquaresIsTheExactSumOfItsBlocks(t *testing.T) {
+	rng := rand.New(rand.NewPCG(9, 10))
+	kinds := []func(i int) float32{
+		func(int) float32 { return float32(rng.NormFloat64()) },
+		func(int) float32 { return math.Float32frombits(rng.Uint32() &^ (1 << 23)) }, // of every other exponent, so none infinite
+		func(int) float32 { return math.Float32frombits(rng.Uint32() & 0x807fffff) }, // subnormal
+		func(int) float32 { return math.MaxFloat32 },
+		func(i int) float32 { return float32(math.Ldexp(rng.Float64(), i/squareBlock%250-125)) },
+		func(i int) float32 { return float32(math.Ldexp(rng.Float64(), i/(squareBlock*squaresAtOnce)*40-120)) },
+		func(i int) float32 { return float32(i / squareBlock % 3) },
+	}
+	for k, kind := range kinds {
+		for _, n := range []int{0, 1, 63, 64, 65, 7 * 64, 8*64 + 1, 129*64 - 1, 131 * 64, 640*64 + 17} {
+			x := make([]float32, n)
+			for i := range x {
+				switch x[i] = kind(i); rng.IntN(2000) {
+				case 0:
+					x[i] = inf
+				case 1:
+					x[i] = float32(math.NaN())
+				default:
+					if rng.IntN(50) == 0 {
+						x[i] = 0
+					}
+				}
+			}
+			want := make([]float64, device.ExactLen)
+			for lo := 0; lo < n; lo += squareBlock {
+				var block [squareBlock]float32
+				copy(block[:], x[lo:])
+				device.ExactAdd(want, sumSquares(&block))
+			}
+			for _, isa := range vecISAs {
+				bestVec = isa
+				got := make([]float64, device.ExactLen)
+				q := queueOf(t, 2)
+				q.SumSquares(device.OfF64(got), device.OfF32(x))
+				if err := q.Wait(); err != nil {
+					t.Fatal(err)
+				}
+				if !slices.Equal(got, want) {
+					t.Fatalf("%s: kind %d, %d elements: %v, want %v", isa.name, k, n, got, want)
+				}
+			}
+		}
+	}
 }
 
 func TestSumSquaresAddsToItsAccumulator(t *testing.T) {

@@ -16,6 +16,7 @@ type vecISA struct {
 	eachISA
 	ruleISA
 	normISA
+	sumISA
 }
 
 // attnISA is the parts of attention. A strip is rows query or key positions,
@@ -43,7 +44,10 @@ type eachISA struct {
 	largest                    [3]func(x unsafe.Pointer, n int) float32
 	expSum                     [3]func(x unsafe.Pointer, n int, top float32) float32 // sum of exp(x-top)
 	softmax                    [3]func(x unsafe.Pointer, n int, top, r float32)      // x = r*exp(x-top)
-	sumSquares                 func(sums, x unsafe.Pointer, blocks int)              // sums in float64; see sum.go
+	rope                       [3]ropeFunc                                           // nil is Go
+	// sumSquares sets a squareWindow that begins where the exponent of a float64
+	// is base, and the others' sums in odd, of which it returns the number.
+	sumSquares func(odd, x unsafe.Pointer, blocks int, window unsafe.Pointer, base int) int
 }
 
 // eachFunc works on n elements, a positive multiple of 16; y may be a or b. Not
@@ -274,11 +278,14 @@ func softmaxGo(x unsafe.Pointer, n int, top, r float32) {
 	}
 }
 
-func sumSquaresGo(sums, x unsafe.Pointer, blocks int) {
-	for i := range unsafe.Slice((*float64)(sums), blocks) {
+// sumSquaresGo leaves all to the caller.
+func sumSquaresGo(odd, x unsafe.Pointer, blocks int, window unsafe.Pointer, _ int) int {
+	*(*squareWindow)(window) = squareWindow{}
+	for i := range blocks {
 		block := (*[squareBlock]float32)(unsafe.Add(x, 4*squareBlock*i))
-		*(*float64)(unsafe.Add(sums, 8*i)) = sumSquares(block)
+		*(*float64)(unsafe.Add(odd, 8*i)) = sumSquares(block)
 	}
+	return blocks
 }
 
 // negInf is less than any number.

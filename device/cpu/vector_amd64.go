@@ -27,6 +27,10 @@ var vecAVX2 = vecISA{
 		sumColumns:  [3]sumColumnsFunc{sumColumnsF32AVX2, sumColumnsBF16AVX2, sumColumnsF16AVX2},
 		normColumns: [3]normColumnsFunc{normColumnsF32AVX2, normColumnsBF16AVX2, normColumnsF16AVX2},
 	},
+	sumISA: sumISA{
+		addUp:       [3]addUpFunc{addUpF32AVX2, addUpBF16AVX2, addUpF16AVX2},
+		addUpStream: [3]addUpFunc{addUpF32AVX2Stream, addUpBF16AVX2Stream, addUpF16AVX2Stream},
+	},
 	eachISA: eachISA{
 		swiglu: [3]eachFunc{swigluF32AVX2, swigluBF16AVX2, swigluF16AVX2}, swigluGrad: [3]swigluGradFunc{swigluGradF32AVX2, swigluGradBF16AVX2, swigluGradF16AVX2},
 		gelu: [3]eachFunc{geluF32AVX2, geluBF16AVX2, geluF16AVX2}, geluGrad: [3]eachFunc{geluGradF32AVX2, geluGradBF16AVX2, geluGradF16AVX2},
@@ -36,6 +40,7 @@ var vecAVX2 = vecISA{
 		expSum:     [3]func(unsafe.Pointer, int, float32) float32{expSumF32AVX2, expSumBF16AVX2, expSumF16AVX2},
 		softmax:    [3]func(unsafe.Pointer, int, float32, float32){softmaxF32AVX2, softmaxBF16AVX2, softmaxF16AVX2},
 		sumSquares: sumSquaresAVX2,
+		rope:       [3]ropeFunc{ropeF32AVX2, ropeBF16AVX2, ropeF16AVX2},
 	},
 }
 
@@ -60,6 +65,10 @@ var vecAVX512 = vecISA{
 		sumColumns:  [3]sumColumnsFunc{sumColumnsF32AVX512, sumColumnsBF16AVX512, sumColumnsF16AVX512},
 		normColumns: [3]normColumnsFunc{normColumnsF32AVX512, normColumnsBF16AVX512, normColumnsF16AVX512},
 	},
+	sumISA: sumISA{
+		addUp:       [3]addUpFunc{addUpF32AVX512, addUpBF16AVX512, addUpF16AVX512},
+		addUpStream: [3]addUpFunc{addUpF32AVX512Stream, addUpBF16AVX512Stream, addUpF16AVX512Stream},
+	},
 	eachISA: eachISA{
 		swiglu: [3]eachFunc{swigluF32AVX512, swigluBF16AVX512, swigluF16AVX512}, swigluGrad: [3]swigluGradFunc{swigluGradF32AVX512, swigluGradBF16AVX512, swigluGradF16AVX512},
 		gelu: [3]eachFunc{geluF32AVX512, geluBF16AVX512, geluF16AVX512}, geluGrad: [3]eachFunc{geluGradF32AVX512, geluGradBF16AVX512, geluGradF16AVX512},
@@ -69,6 +78,7 @@ var vecAVX512 = vecISA{
 		expSum:     [3]func(unsafe.Pointer, int, float32) float32{expSumF32AVX512, expSumBF16AVX512, expSumF16AVX512},
 		softmax:    [3]func(unsafe.Pointer, int, float32, float32){softmaxF32AVX512, softmaxBF16AVX512, softmaxF16AVX512},
 		sumSquares: sumSquaresAVX512,
+		rope:       [3]ropeFunc{ropeF32AVX512, ropeBF16AVX512, ropeF16AVX512},
 	},
 }
 

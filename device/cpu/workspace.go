@@ -8,8 +8,8 @@ import (
 )
 
 // Kernels need memory of their own: every worker for the pieces it has at
-// hand, and the device for the packed blocks of a matrix product, which its
-// workers share. It is accounted like all other memory, as device.Workspace.
+// hand, and the device for the packed blocks of a matrix product and for rotary
+// positions, which its workers share. It is accounted like all other memory, as device.Workspace.
 // Reserve takes it before the first step; what no Reserve foresaw is taken when
 // it is first needed and then kept.
 
@@ -23,13 +23,22 @@ type Sizes struct {
 	Vocab  int          // logits of a position
 	Widest int          // dimension of a parameter
 	Attn   device.Attn  // T and D
+	Rope   bool         // heads are turned by their positions
 }
 
 // Workspace is the bytes that a device of so many workers and queues takes for
 // kernels of the given sizes.
 func Workspace(workers, queues int, s Sizes) int64 {
 	packed, strip := s.products()
-	return 4 * int64(packed+strip+(workers-1+queues)*s.scratch())
+	return 4 * int64(packed+strip+s.turns()+(workers-1+queues)*s.scratch())
+}
+
+// turns is the floats of the table of rotary positions.
+func (s Sizes) turns() int {
+	if !s.Rope {
+		return 0
+	}
+	return s.Attn.T * s.Attn.D
 }
 
 // scratch is the floats a worker needs at most.
@@ -83,6 +92,9 @@ func (d *Device) Reserve(s Sizes) error {
 	d.scratch = s.scratch()
 	packed, strip := s.products()
 	err := d.products.grow(packed, strip)
+	if err == nil {
+		err = d.turns.grow(s.turns())
+	}
 	for _, h := range d.crew.helpers {
 		if err == nil {
 			err = h.w.grow(d.scratch)
@@ -97,6 +109,7 @@ type worker struct {
 	mem     device.Buffer
 	scratch []float32      // of mem
 	ends    [5][16]float32 // the last elements of arrays, filled up to a vector
+	window  squareWindow
 }
 
 // floats is work space of n elements, valid until the next call; its contents

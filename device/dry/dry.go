@@ -25,11 +25,13 @@ func (d *Device) Usage() device.Usage { return d.usage }
 type Queue struct{}
 
 func (Queue) Do(func() error)                {}
+func (Queue) Call(string, func() error)      {}
 func (Queue) Copy(_, _ device.Buffer)        {}
 func (Queue) Mark() (e device.Event)         { return }
 func (Queue) After(device.Event)             {}
 func (Queue) Wait() error                    { return nil }
 func (Queue) Label(string)                   {}
+func (Queue) Labelled() string               { return "" }
 func (Queue) Zero(device.Buffer)             {}
 func (Queue) Cast(_, _ device.Buffer)        {}
 func (Queue) Gelu(_, _ device.Buffer)        {}

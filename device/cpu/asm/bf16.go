@@ -17,11 +17,13 @@ func bf16(c *build.Context) {
 	copyPairs(c)
 	transPairs(c)
 	declareTileConfig(c)
+	roundingBF16 = declare(c, "roundingBF16", roundConstants...)
 	amxBlock(c)
 	amxRow(c, "amxRowF32", false)
 	amxRow(c, "amxRowBF16", true)
 	amxRows(c)
 	amxColumns(c)
+	amxNarrow(c)
 	cpuVendor(c)
 }
 
@@ -157,6 +159,9 @@ func transPairs(c *build.Context) {
 		func(p int, dst operand.Mem) { c.VMOVUPS(x[p], dst) })
 }
 
+// roundingBF16 are the constants of narrowBF16.
+var roundingBF16 *lanes16
+
 var tileConfig = operand.Mem{Symbol: operand.NewStaticSymbol("tileConfig"), Base: reg.StaticBase}
 
 // declareTileConfig: palette 1, every tile 16 rows of 64 bytes.
@@ -239,7 +244,7 @@ func amxRow(c *build.Context, name string, round bool) {
 		out = "bf16"
 	}
 	text(c, name, "func(k int, a, b *byte, step int, c *byte, ld, n, add int, stage *byte)",
-		name+" is n whole tiles side by side from k words (a multiple of 16), of "+out+", whose panels of B are step bytes apart, each led by its bias.")
+		name+" is a rowFunc of "+out+".")
 	words, a, b, dst, ld, stage, last := reg.R11, reg.R12, reg.R13, reg.RDI, reg.R9, reg.R10, reg.RAX
 	c.LEAQ(tileConfig, reg.R8)
 	emit(c, ldtilecfgR8)
@@ -320,25 +325,46 @@ func amxRow(c *build.Context, name string, round bool) {
 	c.RET()
 }
 
-// narrowTile rounds the tile at src to dst, rows ld bytes apart; it changes
-// RSI, RDX and RCX. What the tile units give has no subnormals, which this
-// instruction would take for zero.
+// narrowTile rounds the tile at src to dst, rows ld bytes apart, plus what was
+// there if the parameter add is set; it changes RSI, RDX and RCX. Without that,
+// what the tile units give has no subnormals, which vcvtne2ps2bf16 would take
+// for zero.
 func narrowTile(c *build.Context, label string, src, dst, ld reg.Register) {
+	row := func(name string, body func()) {
+		c.MOVQ(operand.U32(32), reg.RCX)
+		c.Label(name)
+		body()
+		c.ADDQ(ld, reg.RDX)
+		c.SUBQ(operand.I8(-128), reg.RSI)
+		c.DECQ(reg.RCX)
+		c.JNZ(operand.LabelRef(name))
+	}
 	c.MOVQ(src, reg.RSI)
 	c.MOVQ(dst, reg.RDX)
-	c.MOVQ(operand.U32(8), reg.RCX)
-	c.Label(label)
-	for i := range 4 {
-		lo, hi := zmm[2*i], zmm[2*i+1]
-		c.VMOVUPS(at(reg.RSI, 128*i), lo)
-		c.VMOVUPS(at(reg.RSI, 128*i+64), hi)
+	c.Load(c.Param("add"), reg.RCX)
+	c.TESTQ(reg.RCX, reg.RCX)
+	c.JNZ(operand.LabelRef(label + "add"))
+	row(label, func() {
+		lo, hi := zmm[0], zmm[1]
+		c.VMOVUPS(at(reg.RSI, 0), lo)
+		c.VMOVUPS(at(reg.RSI, 64), hi)
 		emit(c, vcvtne2ps2bf16(lo, hi, lo))
 		c.VMOVUPS(lo, at(reg.RDX, 0))
-		c.ADDQ(ld, reg.RDX)
-	}
-	c.ADDQ(operand.U32(512), reg.RSI)
-	c.DECQ(reg.RCX)
-	c.JNZ(operand.LabelRef(label))
+	})
+	c.JMP(operand.LabelRef(label + "done"))
+	c.Label(label + "add")
+	w := widths[0]
+	row(label+"row", func() {
+		for j := range 2 {
+			old := w.vec(c)
+			c.VPMOVZXWD(at(reg.RDX, 32*j), old)
+			c.VPSLLD(operand.U8(16), old, old)
+			c.VADDPS(at(reg.RSI, 64*j), old, old)
+			r := narrowBF16(c, w, old, roundingBF16.mem("bit"), roundingBF16.mem("half"), roundingBF16.mem("quiet"))
+			c.VMOVDQU(r, at(reg.RDX, 32*j))
+		}
+	})
+	c.Label(label + "done")
 }
 
 // The panel of A for AMX is, for each 32 of k, two tiles of 16 rows of 32
@@ -368,6 +394,33 @@ func amxRows(c *build.Context) {
 	c.ADDQ(operand.U8(64), dst)
 	c.DECQ(width)
 	c.JNZ(operand.LabelRef("row"))
+	c.VZEROUPPER()
+	c.RET()
+}
+
+func amxNarrow(c *build.Context) {
+	text(c, "amxNarrow", "func(dst, src *byte, ld, k int)",
+		"amxNarrow rounds 32 rows of k floats, a multiple of 32, ld apart, into tiles; subnormals become zero.")
+	dst, src, ld, k := load64(c, "dst"), load64(c, "src"), times4(c, load64(c, "ld")), load64(c, "k")
+	from, rows := c.GP64(), c.GP64()
+	c.Label("block")
+	c.MOVQ(src, from)
+	c.MOVQ(operand.U32(8), rows)
+	c.Label("rows")
+	for i := range 4 {
+		lo, hi := zmm[2*i], zmm[2*i+1]
+		c.VMOVUPS(at(from, 0), lo)
+		c.VMOVUPS(at(from, 64), hi)
+		emit(c, vcvtne2ps2bf16(lo, hi, lo))
+		c.VMOVUPS(lo, at(dst, 64*i))
+		c.ADDQ(ld, from)
+	}
+	c.ADDQ(operand.U32(256), dst)
+	c.DECQ(rows)
+	c.JNZ(operand.LabelRef("rows"))
+	c.ADDQ(operand.U32(128), src)
+	c.SUBQ(operand.U8(32), k)
+	c.JNZ(operand.LabelRef("block"))
 	c.VZEROUPPER()
 	c.RET()
 }

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"math/bits"
 	"slices"
 
 	"github.com/mmcloughlin/avo/build"
+	"github.com/mmcloughlin/avo/gotypes"
 	"github.com/mmcloughlin/avo/operand"
 	"github.com/mmcloughlin/avo/reg"
 )
@@ -38,8 +40,12 @@ func elementwise(c *build.Context) {
 			largest(c, w, t, e)
 			expSum(c, w, t, e)
 			softmax(c, w, t, e)
+			rope(c, w, t, e)
 		}
-		sumSquares(c, w)
+	}
+	squares := declare64(c, squareConstants, map[string]uint64{"64": 64, "mantissa": 1<<52 - 1, "one": 1 << 52, "low": 1<<32 - 1})
+	for _, w := range widths {
+		sumSquares(c, w, squares)
 	}
 }
 
@@ -52,16 +58,13 @@ func each(c *build.Context, w width, t *lanes16, name string, ey, ea, eb elem, s
 	y, a, b, n := load64(c, "y"), load64(c, "a"), load64(c, "b"), load64(c, "n")
 	s := broadcastParam(c, w, "s")
 	at := c.GP64()
-	c.XORQ(at, at)
-	c.Label("loop")
-	for i := 0; i < 16; i += w.lanes {
+	byVectors(c, w, at, n, 2, func(i int) {
 		x := []reg.VecVirtual{ea.widen(c, w, ea.mem(a, at, i))}
 		if sources == 2 {
 			x = append(x, eb.widen(c, w, eb.mem(b, at, i)))
 		}
 		ey.narrow(c, w, t, f(c, w, t, x, s), ey.mem(y, at, i), stream)
-	}
-	next16(c, at, n)
+	})
 	if stream {
 		c.SFENCE()
 	}
@@ -81,11 +84,21 @@ func next16(c *build.Context, at, n reg.GPVirtual) {
 	c.JLT(operand.LabelRef("loop"))
 }
 
+// broadcastParam and returnFloat keep to instructions of AVX. What avo's Load and
+// Store take for a float is of SSE, which waits for the upper halves of registers
+// some hundred cycles once they are in use.
 func broadcastParam(c *build.Context, w width, name string) reg.VecVirtual {
-	v, x := w.vec(c), c.XMM()
-	c.Load(c.Param(name), x)
-	c.VBROADCASTSS(x, v)
-	return v
+	return broadcast(c, w, address(c.Param(name)))
+}
+
+func returnFloat(c *build.Context, v reg.VecVirtual) { c.VMOVSS(v.AsX(), address(c.ReturnIndex(0))) }
+
+func address(of gotypes.Component) operand.Mem {
+	b, err := of.Resolve()
+	if err != nil {
+		panic(err)
+	}
+	return b.Addr
 }
 
 func times(c *build.Context, _ width, _ *lanes16, x []reg.VecVirtual, s reg.VecVirtual) reg.VecVirtual {
@@ -150,9 +163,7 @@ func swigluGrad(c *build.Context, w width, t *lanes16, e elem) {
 	text(c, name, "func(dgate, dup, dy, gate, up *byte, n int)", name+" is a swigluGradFunc.")
 	dgate, dup, dy, gate, up := load64(c, "dgate"), load64(c, "dup"), load64(c, "dy"), load64(c, "gate"), load64(c, "up")
 	n, i := load64(c, "n"), c.GP64()
-	c.XORQ(i, i)
-	c.Label("loop")
-	for lane := 0; lane < 16; lane += w.lanes {
+	byVectors(c, w, i, n, 2, func(lane int) {
 		x, d, u := e.widen(c, w, e.mem(gate, i, lane)), e.widen(c, w, e.mem(dy, i, lane)), e.widen(c, w, e.mem(up, i, lane))
 		c.VMAXPS(x, t.get(c, w, "-silu"), x) // x second: NaN stays
 		at, ex := w.vec(c), zeroed(c, w)
@@ -171,8 +182,7 @@ func swigluGrad(c *build.Context, w width, t *lanes16, e elem) {
 		c.VMULPS(u, d, d)
 		c.VMULPS(d, ex, ex)
 		e.narrow(c, w, t, ex, e.mem(dgate, i, lane), false)
-	}
-	next16(c, i, n)
+	})
 	c.VZEROUPPER()
 	c.RET()
 }
@@ -193,7 +203,7 @@ func largest(c *build.Context, w width, t *lanes16, e elem) {
 		c.VMAXPS(tops[1], tops[0], tops[0])
 	}
 	across(c, w, tops[0], c.VMAXPS)
-	c.Store(tops[0].AsX(), c.ReturnIndex(0))
+	returnFloat(c, tops[0])
 	c.VZEROUPPER()
 	c.RET()
 }
@@ -203,20 +213,18 @@ func expSum(c *build.Context, w width, t *lanes16, e elem) {
 	text(c, name, "func(x *byte, n int, top float32) float32", name+" is the sum of exp(x-top) of n elements, a multiple of 16.")
 	x, n, at, top := load64(c, "x"), load64(c, "n"), c.GP64(), broadcastParam(c, w, "top")
 	sums := []reg.VecVirtual{zeroed(c, w), zeroed(c, w)}[:16/w.lanes]
-	c.XORQ(at, at)
-	c.Label("loop")
-	for i, sum := range sums {
-		v := e.widen(c, w, e.mem(x, at, i*w.lanes))
+	byVectors(c, w, at, n, 2, func(i int) {
+		sum := sums[i/w.lanes%len(sums)] // of one width in one order
+		v := e.widen(c, w, e.mem(x, at, i))
 		c.VSUBPS(top, v, v)
 		exp(c, w, t, v, false)
 		c.VADDPS(v, sum, sum)
-	}
-	next16(c, at, n)
+	})
 	if len(sums) == 2 {
 		c.VADDPS(sums[1], sums[0], sums[0])
 	}
 	across(c, w, sums[0], c.VADDPS)
-	c.Store(sums[0].AsX(), c.ReturnIndex(0))
+	returnFloat(c, sums[0])
 	c.VZEROUPPER()
 	c.RET()
 }
@@ -226,40 +234,108 @@ func softmax(c *build.Context, w width, t *lanes16, e elem) {
 	text(c, name, "func(x *byte, n int, top, r float32)", name+" sets n elements, a multiple of 16, to r*exp(x-top).")
 	x, n, at := load64(c, "x"), load64(c, "n"), c.GP64()
 	top, r := broadcastParam(c, w, "top"), broadcastParam(c, w, "r")
-	c.XORQ(at, at)
-	c.Label("loop")
-	for i := 0; i < 16; i += w.lanes {
+	byVectors(c, w, at, n, 2, func(i int) {
 		v := e.widen(c, w, e.mem(x, at, i))
 		c.VSUBPS(top, v, v)
 		exp(c, w, t, v, false)
 		c.VMULPS(v, r, v)
 		e.narrow(c, w, t, v, e.mem(x, at, i), false)
-	}
-	next16(c, at, n)
+	})
 	c.VZEROUPPER()
 	c.RET()
 }
 
-// sumSquares has eight lanes of float64, one register on AVX-512 and two on
-// AVX2, that are added as sumSquares of sum.go adds them. Products of float32
-// are exact in float64, so that a multiply-add rounds no less often.
-func sumSquares(c *build.Context, w width) {
-	name := "sumSquares" + w.suffix
-	text(c, name, "func(sums, x *byte, blocks int)", name+" sets sums (float64) to those of the squares of blocks of 64 floats.")
-	sums, x, blocks := load64(c, "sums"), load64(c, "x"), load64(c, "blocks")
-	half := w.lanes / 2
-	acc := []reg.VecVirtual{w.vec(c), w.vec(c)}[:16/w.lanes]
-	v := w.vec(c)
+// rope multiplies and adds in two roundings, as rope.go does.
+func rope(c *build.Context, w width, t *lanes16, e elem) {
+	name := "rope" + e.name + w.suffix
+	text(c, name, "func(x, cos, sin *byte, half, heads int, sign float32)", name+" is a ropeFunc.")
+	x, cos, sin, half, heads := load64(c, "x"), load64(c, "cos"), load64(c, "sin"), load64(c, "half"), load64(c, "heads")
+	sign, at, y := broadcastParam(c, w, "sign"), c.GP64(), c.GP64()
+	c.Label("head")
+	c.LEAQ(operand.Mem{Base: x, Index: half, Scale: uint8(e.size)}, y)
+	c.XORQ(at, at)
 	c.Label("loop")
-	for i := 0; i < 64; i += half {
-		a := acc[i/half%len(acc)]
-		c.VCVTPS2PD(at(x, 4*i), v)
-		if i < 8 {
-			c.VMULPD(v, v, a)
-		} else {
-			c.VFMADD231PD(v, v, a)
-		}
+	for i := 0; i < 16; i += w.lanes {
+		a, b, s := e.widen(c, w, e.mem(x, at, i)), e.widen(c, w, e.mem(y, at, i)), w.vec(c)
+		c.VMULPS(f32.mem(sin, at, i), sign, s)
+		as, k := w.vec(c), f32.widen(c, w, f32.mem(cos, at, i))
+		c.VMULPS(s, a, as)
+		c.VMULPS(s, b, s)
+		c.VMULPS(k, a, a)
+		c.VMULPS(k, b, b)
+		c.VSUBPS(s, a, a)
+		c.VADDPS(as, b, b)
+		e.narrow(c, w, t, a, e.mem(x, at, i), false)
+		e.narrow(c, w, t, b, e.mem(y, at, i), false)
 	}
+	next16(c, at, half)
+	c.LEAQ(operand.Mem{Base: y, Index: half, Scale: uint8(e.size)}, x)
+	c.DECQ(heads)
+	c.JNZ(operand.LabelRef("head"))
+	c.VZEROUPPER()
+	c.RET()
+}
+
+// sumSquares has eight lanes of float64 a block, one register on AVX-512 and two
+// on AVX2, that are added as sumSquares of sum.go adds them, for a group of
+// blocks at once, so that the fold costs little more than for one. Products of
+// float32 are exact in float64, so that a multiply-add rounds no less often.
+// The blocks of a group are far from each other: one core reads several pages at
+// a time half as fast again as one page after the other.
+//
+// A sum m * 2^e, of an integer m < 2^53, that has its last bit in the window is
+// added to it as the halves of the lower 64 bits of m * 2^(e - window's begin),
+// and what is above; others are left to the caller, among zeros.
+func sumSquares(c *build.Context, w width, t *lanes16) {
+	name := "sumSquares" + w.suffix
+	text(c, name, "func(odd, x *byte, blocks int, window *byte, base int) int",
+		name+" adds the sums of the squares of blocks of 64 floats to a window, or leaves them in odd; see squareWindow.")
+	odd, x, blocks := load64(c, "odd"), load64(c, "x"), load64(c, "blocks")
+	group := w.lanes / 2
+	acc := make([]reg.VecVirtual, 8) // of a group
+	for i := range acc {
+		acc[i] = w.vec(c)
+	}
+	v := w.vec(c)
+	win := newSquareWindow(c, w, t)
+	// Stream i of a group begins i*apart bytes behind the first.
+	apart, apart3, half, groups := c.GP64(), c.GP64(), c.GP64(), c.GP64()
+	c.MOVQ(blocks, groups)
+	c.SHRQ(operand.U8(bits.TrailingZeros(uint(group))), groups)
+	c.JZ(operand.LabelRef("few"))
+	c.MOVQ(groups, apart)
+	c.SHLQ(operand.U8(8), apart)
+	c.LEAQ(operand.Mem{Base: apart, Index: apart, Scale: 2}, apart3)
+	c.LEAQ(operand.Mem{Base: x, Index: apart, Scale: 4}, half)
+	c.Label("group")
+	for b := range group {
+		m := operand.Mem{Base: []reg.GPVirtual{x, half}[b/4]}
+		switch b % 4 {
+		case 1, 2:
+			m.Index, m.Scale = apart, uint8(b%4)
+		case 3:
+			m.Index, m.Scale = apart3, 1
+		}
+		blockSquares(c, w, m, v, acc[b*8/group:(b+1)*8/group])
+	}
+	if w.lanes == 16 {
+		foldSquares8(c, acc, v)
+	} else {
+		foldSquares4(c, acc, v)
+	}
+	win.add(c, w, acc[0], acc[1:], odd)
+	c.ADDQ(operand.U32(256), x)
+	c.ADDQ(operand.U32(256), half)
+	c.DECQ(groups)
+	c.JNZ(operand.LabelRef("group"))
+	c.SUBQ(apart, x)
+	c.LEAQ(operand.Mem{Base: x, Index: apart, Scale: uint8(group)}, x) // behind the last stream
+	c.Label("few")
+	win.keep(c, w)
+	c.ANDQ(operand.U8(group-1), blocks)
+	c.JZ(operand.LabelRef("done"))
+	c.Label("one")
+	blockSquares(c, w, at(x, 0), v, acc[:8/group])
 	if w.lanes == 16 {
 		c.VEXTRACTF64X4(operand.U8(1), acc[0], v.AsY())
 	} else {
@@ -270,11 +346,142 @@ func sumSquares(c *build.Context, w width) {
 	c.VADDPD(v.AsX(), acc[0].AsX(), acc[0].AsX())
 	c.VPERMILPD(operand.U8(1), acc[0].AsX(), v.AsX())
 	c.VADDSD(v.AsX(), acc[0].AsX(), acc[0].AsX())
-	c.VMOVSD(acc[0].AsX(), at(sums, 0))
+	c.VMOVSD(acc[0].AsX(), at(odd, 0))
 	c.ADDQ(operand.U32(256), x)
-	c.ADDQ(operand.U8(8), sums)
+	c.ADDQ(operand.U8(8), odd)
 	c.DECQ(blocks)
-	c.JNZ(operand.LabelRef("loop"))
+	c.JNZ(operand.LabelRef("one"))
+	c.Label("done")
+	c.SUBQ(load64(c, "odd"), odd)
+	c.SHRQ(operand.U8(3), odd)
+	c.Store(odd, c.ReturnIndex(0))
 	c.VZEROUPPER()
 	c.RET()
+}
+
+// squareWindow is the registers of a window: three sums, whose lanes are stored
+// one sum after the other at the end, and in every lane where it begins.
+type squareWindow struct {
+	sums [3]reg.VecVirtual
+	base reg.VecVirtual
+	t    *lanes16
+}
+
+func newSquareWindow(c *build.Context, w width, t *lanes16) *squareWindow {
+	s := &squareWindow{base: w.vec(c), t: t}
+	r := load64(c, "base")
+	c.VMOVQ(r, s.base.AsX())
+	c.VPBROADCASTQ(s.base.AsX(), s.base)
+	for i := range s.sums {
+		s.sums[i] = zeroed(c, w)
+	}
+	return s
+}
+
+// add adds the sums x; free are registers.
+func (s *squareWindow) add(c *build.Context, w width, x reg.VecVirtual, free []reg.VecVirtual, odd reg.GPVirtual) {
+	at, m, high := free[0], free[1], free[2]
+	next := c.GP64()
+	c.LEAQ(operand.Mem{Base: odd, Disp: w.bytes()}, next)
+	c.VPSRLQ(operand.U8(52), x, at)
+	c.VPSUBQ(s.base, at, at) // of the last bit, in the window
+	if w.lanes == 16 {
+		const notLess = 5
+		out, bits := c.K(), c.GP32()
+		c.VPCMPUQ(operand.U8(notLess), s.t.mem("64"), at, out)
+		c.VMOVDQU64_Z(x, out, m)
+		c.VMOVDQU64(m, operand.Mem{Base: odd})
+		c.KMOVB(out, bits)
+		c.TESTL(bits, bits)
+		c.CMOVQNE(next, odd)
+		c.VPANDQ(s.t.mem("mantissa"), x, m)
+		c.VPORQ(s.t.mem("one"), m, m)
+		c.KNOTB(out, out)
+		c.VMOVDQU64_Z(m, out, m)
+	} else {
+		in, bits := free[3], c.GP32()
+		c.VPSRLQ(operand.U8(6), at, in)
+		c.VPXOR(m, m, m)
+		c.VPCMPEQQ(m, in, in)
+		c.VPANDN(x, in, m)
+		c.VMOVDQU(m, operand.Mem{Base: odd})
+		c.VMOVMSKPD(in, bits)
+		c.CMPL(bits, operand.U8(0xf))
+		c.CMOVQNE(next, odd)
+		c.VPAND(s.t.mem("mantissa"), x, m)
+		c.VPOR(s.t.mem("one"), m, m)
+		c.VPAND(in, m, m)
+	}
+	c.VMOVUPS(s.t.mem("64"), high)
+	c.VPSUBQ(at, high, high)
+	c.VPSRLVQ(high, m, high)
+	c.VPADDQ(high, s.sums[2], s.sums[2])
+	c.VPSLLVQ(at, m, m)
+	c.VPSRLQ(operand.U8(32), m, high)
+	c.VPADDQ(high, s.sums[1], s.sums[1])
+	if w.lanes == 16 {
+		c.VPANDQ(s.t.mem("low"), m, m)
+	} else {
+		c.VPAND(s.t.mem("low"), m, m)
+	}
+	c.VPADDQ(m, s.sums[0], s.sums[0])
+}
+
+// keep stores the window, eight lanes a sum.
+func (s *squareWindow) keep(c *build.Context, w width) {
+	window := load64(c, "window")
+	for i, v := range s.sums {
+		f32.narrow(c, w, nil, v, at(window, 64*i), false)
+	}
+}
+
+// blockSquares sets the eight lanes of acc to the sums of squares of the block
+// at x.
+func blockSquares(c *build.Context, w width, x operand.Mem, v reg.VecVirtual, acc []reg.VecVirtual) {
+	half := w.lanes / 2
+	for i := 0; i < 64; i += half {
+		a := acc[i/half%len(acc)]
+		if i%16 == 0 {
+			c.PREFETCHT0(x.Offset(4*i + 256)) // the next of its stream
+		}
+		c.VCVTPS2PD(x.Offset(4*i), v)
+		if i < 8 {
+			c.VMULPD(v, v, a)
+		} else {
+			c.VFMADD231PD(v, v, a)
+		}
+	}
+}
+
+// foldSquares8 adds lanes i and i+4, then i and i+2, then i and i+1, of each of
+// eight registers; the eight sums are left in the first.
+func foldSquares8(c *build.Context, a []reg.VecVirtual, v reg.VecVirtual) {
+	for i := 0; i < 8; i += 2 { // quarters of 128 bits: 0 and 1 of both against 2 and 3
+		c.VSHUFF64X2(operand.U8(0x44), a[i+1], a[i], v)
+		c.VSHUFF64X2(operand.U8(0xee), a[i+1], a[i], a[i])
+		c.VADDPD(v, a[i], a[i])
+	}
+	for i := 0; i < 8; i += 4 { // 0 and 2 against 1 and 3
+		c.VSHUFF64X2(operand.U8(0x88), a[i+2], a[i], v)
+		c.VSHUFF64X2(operand.U8(0xdd), a[i+2], a[i], a[i])
+		c.VADDPD(v, a[i], a[i])
+	}
+	c.VUNPCKLPD(a[4], a[0], v)
+	c.VUNPCKHPD(a[4], a[0], a[0])
+	c.VADDPD(v, a[0], a[0])
+}
+
+// foldSquares4 does so for four blocks in two registers each.
+func foldSquares4(c *build.Context, a []reg.VecVirtual, v reg.VecVirtual) {
+	for i := 0; i < 8; i += 2 {
+		c.VADDPD(a[i+1], a[i], a[i])
+	}
+	for i := 0; i < 8; i += 4 {
+		c.VPERM2F128(operand.U8(0x20), a[i+2], a[i], v)
+		c.VPERM2F128(operand.U8(0x31), a[i+2], a[i], a[i])
+		c.VADDPD(v, a[i], a[i])
+	}
+	c.VUNPCKLPD(a[4], a[0], v)
+	c.VUNPCKHPD(a[4], a[0], a[0])
+	c.VADDPD(v, a[0], a[0])
 }

@@ -14,6 +14,7 @@ func limits(c *build.Context) {
 	tileLoop(c)
 	triad(c)
 	rewrite(c)
+	readAll(c)
 	pause(c)
 }
 
@@ -54,16 +55,28 @@ func tileLoop(c *build.Context) {
 	c.RET()
 }
 
-// stream runs body over n floats, a positive multiple of 16, in halves of 8.
-func stream(c *build.Context, n reg.GPVirtual, pointers []reg.GPVirtual, body func(half int)) {
-	c.Label("loop")
-	body(0)
-	body(1)
-	for _, p := range pointers {
-		c.ADDQ(operand.U8(64), p)
+// stream runs body over n floats, a positive multiple of 16, in halves of 8;
+// of pages at a time, where there are enough.
+func stream(c *build.Context, n reg.GPVirtual, pointers []reg.GPVirtual, body func(disp int)) {
+	run := func(from, floats int) {
+		for i := from; i < from+floats; i += 8 {
+			body(4 * i)
+		}
 	}
+	on := func(floats int) {
+		for _, p := range pointers {
+			c.ADDQ(operand.U32(uint32(4*floats)), p)
+		}
+	}
+	byPages(c, n, pageLen, 64, run, on)
+	c.TESTQ(n, n)
+	c.JZ(operand.LabelRef("done"))
+	c.Label("loop")
+	run(0, 16)
+	on(16)
 	c.SUBQ(operand.U8(16), n)
 	c.JNZ(operand.LabelRef("loop"))
+	c.Label("done")
 	c.SFENCE()
 	c.VZEROUPPER()
 	c.RET()
@@ -73,11 +86,11 @@ func triad(c *build.Context) {
 	text(c, "triad", "func(dst, a, b *byte, n int)", "triad sets dst = a + b/2 past the caches: n floats, a multiple of 16, dst aligned to 64 bytes.")
 	dst, a, b, n := load64(c, "dst"), load64(c, "a"), load64(c, "b"), load64(c, "n")
 	half := everyLane(c, 0x3f000000)
-	stream(c, n, []reg.GPVirtual{dst, a, b}, func(i int) {
+	stream(c, n, []reg.GPVirtual{dst, a, b}, func(disp int) {
 		x := c.YMM()
-		c.VMOVUPS(at(a, 32*i), x)
-		c.VFMADD231PS(at(b, 32*i), half, x)
-		c.VMOVNTPS(x, at(dst, 32*i))
+		c.VMOVUPS(at(a, disp), x)
+		c.VFMADD231PS(at(b, disp), half, x)
+		c.VMOVNTPS(x, at(dst, disp))
 	})
 }
 
@@ -85,11 +98,44 @@ func rewrite(c *build.Context) {
 	text(c, "rewrite", "func(x *byte, n int)", "rewrite negates the n floats of x, a multiple of 16, in place.")
 	x, n := load64(c, "x"), load64(c, "n")
 	minus := everyLane(c, 0xbf800000)
-	stream(c, n, []reg.GPVirtual{x}, func(i int) {
+	stream(c, n, []reg.GPVirtual{x}, func(disp int) {
 		v := c.YMM()
-		c.VMULPS(at(x, 32*i), minus, v)
-		c.VMOVUPS(v, at(x, 32*i))
+		c.VMULPS(at(x, disp), minus, v)
+		c.VMOVUPS(v, at(x, disp))
 	})
+}
+
+// readAll reads eight pages at a time: one core has more of them under way than
+// of one stream.
+func readAll(c *build.Context) {
+	const page, streams = 4096, 8
+	text(c, "readAll", "func(x *byte, pages int) float32", "readAll adds up pages of 1024 floats, a multiple of 8.")
+	x, n, at := load64(c, "x"), load64(c, "pages"), c.GP64()
+	var sums [streams]reg.VecVirtual
+	for i := range sums {
+		sums[i] = c.YMM()
+		c.VXORPS(sums[i], sums[i], sums[i])
+	}
+	c.Label("eight")
+	c.XORQ(at, at)
+	c.Label("line")
+	for i, s := range sums {
+		c.VADDPS(operand.Mem{Base: x, Index: at, Scale: 1, Disp: page * i}, s, s)
+		c.VADDPS(operand.Mem{Base: x, Index: at, Scale: 1, Disp: page*i + 32}, s, s)
+	}
+	c.ADDQ(operand.U8(64), at)
+	c.CMPQ(at, operand.U32(page))
+	c.JNE(operand.LabelRef("line"))
+	c.ADDQ(operand.U32(page*streams), x)
+	c.SUBQ(operand.U8(streams), n)
+	c.JNZ(operand.LabelRef("eight"))
+	for _, s := range sums[1:] {
+		c.VADDPS(s, sums[0], sums[0])
+	}
+	across(c, width{"AVX2", 8}, sums[0], c.VADDPS)
+	returnFloat(c, sums[0])
+	c.VZEROUPPER()
+	c.RET()
 }
 
 // everyLane is a float, by its bits, in every lane.

@@ -23,7 +23,7 @@ var files = []struct {
 	name string
 	body func(*build.Context)
 }{{"gemm", gemm}, {"cast", cast}, {"bf16", bf16}, {"attention", attention}, {"elementwise", elementwise}, {"optim", optim},
-	{"norm", norm}, {"limits", limits}}
+	{"norm", norm}, {"sums", sums}, {"limits", limits}}
 
 func main() {
 	dir := flag.String("dir", "..", "directory the files are written to")
@@ -42,6 +42,7 @@ func generate(dir, name string, body func(*build.Context)) error {
 	if err != nil {
 		return err
 	}
+	broadcastConstants(file)
 	if err := pass.Compile.Execute(file); err != nil {
 		return err
 	}

@@ -76,7 +76,7 @@ func rowSum(c *build.Context, w width, e elem) {
 	overRow(c, w, at, n, func(lane, chain int) {
 		c.VADDPS(e.widen(c, w, e.mem(x, at, lane)), sums[chain], sums[chain])
 	})
-	c.Store(total(c, w, sums).AsX(), c.ReturnIndex(0))
+	returnFloat(c, total(c, w, sums))
 	c.VZEROUPPER()
 	c.RET()
 }
@@ -90,7 +90,7 @@ func rowSquares(c *build.Context, w width, e elem) {
 		c.VSUBPS(m, v, v)
 		c.VFMADD231PS(v, v, sums[chain])
 	})
-	c.Store(total(c, w, sums).AsX(), c.ReturnIndex(0))
+	returnFloat(c, total(c, w, sums))
 	c.VZEROUPPER()
 	c.RET()
 }

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"maps"
 	"math"
+	"slices"
 
 	"github.com/mmcloughlin/avo/attr"
 	"github.com/mmcloughlin/avo/build"
+	"github.com/mmcloughlin/avo/ir"
 	"github.com/mmcloughlin/avo/operand"
 	"github.com/mmcloughlin/avo/reg"
 )
@@ -45,6 +48,20 @@ func declare(c *build.Context, name string, list ...constant) *lanes16 {
 	return t
 }
 
+// declare64 is a table of constants of 64 bits, each in 8 lanes.
+func declare64(c *build.Context, name string, list map[string]uint64) *lanes16 {
+	t := &lanes16{operand.NewStaticSymbol(name), map[string]int{}}
+	c.StaticGlobal(name)
+	c.DataAttributes(attr.RODATA | attr.NOPTR)
+	for i, k := range slices.Sorted(maps.Keys(list)) {
+		t.at[k] = 64 * i
+		for lane := range 8 {
+			c.AddDatum(64*i+8*lane, operand.U64(list[k]))
+		}
+	}
+	return t
+}
+
 func (t *lanes16) mem(name string) operand.Mem {
 	at, ok := t.at[name]
 	if !ok {
@@ -52,6 +69,39 @@ func (t *lanes16) mem(name string) operand.Mem {
 	}
 	return operand.Mem{Symbol: t.symbol, Base: reg.StaticBase, Disp: at}
 }
+
+// broadcastConstants has instructions of AVX-512 spread the first lane of what
+// they take from these tables. The linker aligns a table to 32 bytes, and half
+// the time a load of 64 from it would span two cache lines.
+func broadcastConstants(file *ir.File) {
+	for _, f := range file.Functions() {
+		for _, i := range f.Instructions() {
+			wide, table := false, ""
+			for _, o := range i.Operands {
+				switch o := o.(type) {
+				case operand.Mem:
+					table = o.Symbol.Name
+				case reg.Register:
+					wide = wide || o.Size() == 64
+				}
+			}
+			switch {
+			case !wide || !slices.Contains(alike, table):
+			case i.Opcode != "VMOVUPS":
+				i.Suffixes = slices.Insert(i.Suffixes, 0, "BCST")
+			case table == squareConstants:
+				i.Opcode = "VBROADCASTSD"
+			default:
+				i.Opcode = "VBROADCASTSS"
+			}
+		}
+	}
+}
+
+const squareConstants = "squareConstants"
+
+// alike are the tables whose lanes are alike.
+var alike = []string{"eachConstants", "ruleConstants", "normConstants", "sumsConstants", squareConstants}
 
 // get loads a constant.
 func (t *lanes16) get(c *build.Context, w width, name string) reg.VecVirtual {
@@ -141,6 +191,60 @@ func across(c *build.Context, w width, v reg.VecVirtual, op func(...operand.Op))
 	op(half.AsX(), v.AsX(), v.AsX())
 	c.VPERMILPS(operand.U8(0xb1), v.AsX(), half.AsX())
 	op(half.AsX(), v.AsX(), v.AsX())
+}
+
+// inTurns writes independent chains of instructions, without labels, one
+// instruction of each at a time. A long chain, as of an exponential, keeps the
+// processor's window full of instructions that wait for each other; of several
+// side by side each has some that need not.
+func inTurns(c *build.Context, chains int, chain func(i int)) {
+	file, _ := c.Result()
+	all := file.Functions()
+	f := all[len(all)-1]
+	start := len(f.Nodes)
+	var each [][]ir.Node
+	for i := range chains {
+		chain(i)
+		each = append(each, slices.Clone(f.Nodes[start:]))
+		f.Nodes = f.Nodes[:start]
+	}
+	for at := 0; ; at++ {
+		before := len(f.Nodes)
+		for _, nodes := range each {
+			if at < len(nodes) {
+				f.Nodes = append(f.Nodes, nodes[at])
+			}
+		}
+		if len(f.Nodes) == before {
+			return
+		}
+	}
+}
+
+// byVectors runs body on the vectors of n elements, a positive multiple of 16:
+// on AVX-512 so many in turns, as long as there are, then one at a time.
+func byVectors(c *build.Context, w width, at, n reg.GPVirtual, chains int, body func(i int)) {
+	c.XORQ(at, at)
+	if wide := chains * w.lanes; w.lanes == 16 {
+		end := c.GP64()
+		c.MOVQ(n, end)
+		c.SUBQ(operand.U32(uint32(wide)), end)
+		c.JLT(operand.LabelRef("few"))
+		c.Label("many")
+		inTurns(c, chains, func(i int) { body(i * w.lanes) })
+		c.ADDQ(operand.U32(uint32(wide)), at)
+		c.CMPQ(at, end)
+		c.JLE(operand.LabelRef("many"))
+		c.Label("few")
+		c.CMPQ(at, n)
+		c.JGE(operand.LabelRef("done"))
+	}
+	c.Label("loop")
+	for i := 0; i < 16; i += w.lanes {
+		body(i)
+	}
+	next16(c, at, n)
+	c.Label("done")
 }
 
 // elem is a type of elements in memory.

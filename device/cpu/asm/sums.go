@@ -1,0 +1,83 @@
+package main
+
+import (
+	"github.com/mmcloughlin/avo/build"
+	"github.com/mmcloughlin/avo/operand"
+	"github.com/mmcloughlin/avo/reg"
+)
+
+// sums writes sums of many vectors, n elements of each, a positive multiple of 16.
+func sums(c *build.Context) {
+	t := declare(c, "sumsConstants", roundConstants...)
+	for _, w := range widths {
+		for _, e := range elems {
+			addUp(c, w, t, e, false)
+			addUp(c, w, t, e, true)
+		}
+	}
+}
+
+// addUp goes by steps of 64 elements, whose sums stay in registers while the
+// sources pass by, and then of 16.
+func addUp(c *build.Context, w width, t *lanes16, e elem, stream bool) {
+	name := "addUp" + e.name + w.suffix
+	if stream {
+		name += "Stream"
+	}
+	text(c, name, "func(dst, src *byte, apart, count, at, n int)", name+" is an addUpFunc.")
+	dst, src, apart, n, i := load64(c, "dst"), load64(c, "src"), load64(c, "apart"), load64(c, "n"), load64(c, "at")
+	others := load64(c, "count")
+	c.DECQ(others)
+	scale(c, i, e.size)
+	step := func(elements int, label string) {
+		sums := make([]reg.VecVirtual, elements/w.lanes)
+		mem := func(base reg.GPVirtual, j int) operand.Mem {
+			return operand.Mem{Base: base, Index: i, Scale: 1, Disp: j * w.lanes * e.size}
+		}
+		x, from, left := c.GP64(), c.GP64(), c.GP64()
+		c.MOVQ(at(src, 0), x)
+		for j := range sums {
+			sums[j] = e.widen(c, w, mem(x, j))
+		}
+		c.MOVQ(src, from)
+		c.MOVQ(others, left)
+		c.TESTQ(left, left)
+		c.JZ(operand.LabelRef(label + "Store"))
+		c.Label(label + "Source")
+		c.ADDQ(apart, from)
+		c.MOVQ(at(from, 0), x)
+		for j, s := range sums {
+			if e == f32 {
+				c.VADDPS(mem(x, j), s, s)
+			} else {
+				c.VADDPS(e.widen(c, w, mem(x, j)), s, s)
+			}
+		}
+		c.DECQ(left)
+		c.JNZ(operand.LabelRef(label + "Source"))
+		c.Label(label + "Store")
+		for j, s := range sums {
+			e.narrow(c, w, t, s, mem(dst, j), stream)
+		}
+		c.ADDQ(operand.U32(uint32(elements*e.size)), i)
+	}
+	c.SUBQ(operand.U8(64), n)
+	c.JLT(operand.LabelRef("few"))
+	c.Label("many")
+	step(64, "many")
+	c.SUBQ(operand.U8(64), n)
+	c.JGE(operand.LabelRef("many"))
+	c.Label("few")
+	c.ADDQ(operand.U8(64), n)
+	c.JZ(operand.LabelRef("done"))
+	c.Label("sixteen")
+	step(16, "sixteen")
+	c.SUBQ(operand.U8(16), n)
+	c.JNZ(operand.LabelRef("sixteen"))
+	c.Label("done")
+	if stream {
+		c.SFENCE()
+	}
+	c.VZEROUPPER()
+	c.RET()
+}

@@ -1,0 +1,214 @@
+package job
+
+import (
+	"fmt"
+	"io"
+
+	"zeroth/zero"
+)
+
+// Forecast is how long a step of a job will take, found by replaying what its
+// queues do in a dry run at the speed of some hardware.
+type Forecast struct {
+	Hardware string  `json:"hardware"`
+	Source   string  `json:"source,omitempty"`
+	Ranks    int     `json:"ranks"`
+	Seconds  float64 `json:"step_seconds"`
+	Compute  float64 `json:"compute_seconds"`               // of a step, in which the compute queue is at work
+	Exposed  float64 `json:"exposed_communication_seconds"` // in which the comm queue is and the compute queue is not
+	Offload  float64 `json:"exposed_offload_seconds"`       // in which only what copies, reads, writes and updates what is offloaded is
+	Tokens   float64 `json:"tokens_per_second"`             // of all ranks
+	Flops    float64 `json:"model_flops"`                   // of a rank in a step, without what is recomputed
+	Used     float64 `json:"utilisation"`                   // MFU: Flops a second, as a share of the peak
+
+	trace *Trace  // of a rank, of a step or some
+	of    *Config // whose steps these are: with fewer micro-batches, where there are many
+}
+
+// pricing is what a replay asks of hardware.
+type pricing struct {
+	name, source string
+	price        func(queue string, k kernel, w work) float64 // seconds on processors of its own
+	wants        func(queue string) float64                   // processors
+	there        float64                                      // for each rank
+	peak         float64                                      // operations a second of a rank
+}
+
+// pricing is a device for each rank. What is not its own kernels takes none of
+// it.
+func (h *Hardware) pricing(c *Config) pricing {
+	wants := func(queue string) float64 {
+		if queue == queues[0] || queue == queues[2] {
+			return 1
+		}
+		return 0
+	}
+	return pricing{h.Name, h.Source, h.price, wants, 1, h.peak(c.Precision)}
+}
+
+// Forecast replays the job on hardware that someone describes.
+func (c *Config) Forecast(h *Hardware) (*Forecast, error) {
+	if err := h.Serves(c, c.Zero.Offload.any(), c.Zero.Offload.disk()); err != nil {
+		return nil, BadInput(err)
+	}
+	p := h.pricing(c)
+	if c.Zero.Offload.disk() {
+		p.price = c.diskPrice(h)
+	}
+	return c.forecast(p)
+}
+
+// diskPrice divides the bytes of a step evenly over its reads and writes.
+func (c *Config) diskPrice(h *Hardware) func(string, kernel, work) float64 {
+	var cost Cost
+	m := c.Model.network()
+	units := unitSizes(m)
+	_ = c.moved(units, Rates{Host: 1, Memory: 1, Disk: 1}, &cost)
+	l, err := c.recorded(1)
+	counts := map[string]int{}
+	if err == nil {
+		for _, q := range l.queues {
+			for _, t := range q.tasks {
+				if t.kernel >= 0 && l.kernels[t.kernel].op == "do" {
+					counts[q.name]++
+				}
+			}
+		}
+	}
+	return func(queue string, k kernel, w work) float64 {
+		if queue == diskQueues[0] || queue == diskQueues[1] {
+			return float64(cost.Disk) / float64(counts[diskQueues[0]]+counts[diskQueues[1]]) / h.Disk
+		}
+		return h.price(queue, k, w)
+	}
+}
+
+// replayed is how many steps a forecast replays. The first begins with nothing
+// gathered and nothing to update behind it.
+const replayed = 3
+
+// recorded is what some steps of the job's first rank issue.
+func (c *Config) recorded(steps int) (*recording, error) {
+	f, err := c.Footprint()
+	if err != nil {
+		return nil, err
+	}
+	var l *recording
+	t, _, _, err := c.rehearsal(f.Arena, Seams{}, func(z *zero.Config) { l = recordAll(z) })
+	if err != nil {
+		return nil, err
+	}
+	for range steps {
+		t.Rehearse()
+	}
+	return l, nil
+}
+
+// fewMicro is how many micro-batches are replayed; of more, each takes as long as
+// the last of these.
+const fewMicro = 3
+
+func (c *Config) forecast(p pricing) (*Forecast, error) {
+	if c.Train.Accumulate <= fewMicro {
+		return c.replayAll(p)
+	}
+	var few [2]*Forecast
+	for i := range few {
+		x := *c
+		x.Train.Accumulate = fewMicro - i
+		f, err := x.replayAll(p)
+		if err != nil {
+			return nil, err
+		}
+		few[i] = f
+	}
+	f, more := few[0], float64(c.Train.Accumulate-fewMicro)
+	for _, s := range []struct{ all, less *float64 }{
+		{&f.Seconds, &few[1].Seconds}, {&f.Compute, &few[1].Compute}, {&f.Exposed, &few[1].Exposed}, {&f.Offload, &few[1].Offload}, {&f.Flops, &few[1].Flops},
+	} {
+		*s.all += more * (*s.all - *s.less)
+	}
+	f.rate(c, p)
+	return f, nil
+}
+
+func (c *Config) replayAll(p pricing) (*Forecast, error) {
+	l, err := c.recorded(replayed)
+	if err != nil {
+		return nil, err
+	}
+	r := &replay{recording: l, there: p.there}
+	for _, q := range l.queues {
+		r.wants = append(r.wants, p.wants(q.name))
+		for i, k := range l.kernels {
+			r.seconds = append(r.seconds, p.price(q.name, k, l.work[i]))
+		}
+	}
+	tracks, ends := r.run()
+	steps := &track{name: "step", spans: make([]ran, len(ends))}
+	from := 0.0
+	for i, end := range ends {
+		steps.add(ran{"", fmt.Sprint("step ", i+1), int64(1e9 * from), int64(1e9 * end)})
+		from = end
+	}
+	f := &Forecast{Hardware: p.name, Source: p.source, Ranks: c.Parallel.Ranks, of: c, trace: &Trace{ranks: [][]*track{append(tracks, steps)}}}
+	e := f.trace.exposure()
+	f.Seconds, f.Compute, f.Exposed, f.Offload = e.Seconds, e.Compute, e.Exposed, e.Offload
+	m := c.Model.network()
+	cost := c.cost(m, unitSizes(m), Rates{Flops: 1, Link: 1, Host: 1, Memory: 1, Disk: 1})
+	f.Flops = cost.Flops - cost.Again
+	f.rate(c, p)
+	return f, nil
+}
+
+// rate is what the seconds come to.
+func (f *Forecast) rate(c *Config, p pricing) {
+	f.Tokens = float64(c.Train.MicroBatch*c.Train.Accumulate*c.Model.Context*c.Parallel.Ranks) / f.Seconds
+	f.Used = 0
+	if p.peak > 0 {
+		f.Used = f.Flops / f.Seconds / p.peak
+	}
+}
+
+// lines are the forecast in words.
+func (f *Forecast) lines() []string {
+	line := fmt.Sprintf("step    %s on %s: computing %s, communication not hidden %s (%.1f %%)", seconds(f.Seconds), f.Hardware, seconds(f.Compute), seconds(f.Exposed), 100*f.Exposed/f.Seconds)
+	if f.Offload > 0 {
+		line += fmt.Sprintf(", offload not hidden %s (%.1f %%)", seconds(f.Offload), 100*f.Offload/f.Seconds)
+	}
+	rate := fmt.Sprintf("speed   %s tokens a second, %s a rank", grouped(int64(f.Tokens)), grouped(int64(f.Tokens/float64(f.Ranks))))
+	if f.Used > 0 {
+		rate += fmt.Sprintf("; the model's arithmetic is %.1f %% of the peak", 100*f.Used)
+	}
+	lines := []string{line, rate}
+	if f.Source != "" {
+		lines = append(lines, "rates   "+f.Source)
+	}
+	return lines
+}
+
+// seconds is a time in the unit that suits it.
+func seconds(s float64) string {
+	switch {
+	case s < 1e-3:
+		return fmt.Sprintf("%.0f µs", 1e6*s)
+	case s < 1:
+		return fmt.Sprintf("%.1f ms", 1e3*s)
+	}
+	return fmt.Sprintf("%.2f s", s)
+}
+
+// WriteTrace writes what the queues of a rank are forecast to do, and what is in
+// use the while, as Trace.Write does for a run. Of many micro-batches there are
+// three.
+func (p *Plan) WriteTrace(out io.Writer) error {
+	t, of := *p.Forecast.trace, p.Forecast.of
+	if t.plan = p; of.Train.Accumulate != p.Config.Train.Accumulate {
+		few, err := of.Plan(p.Machine)
+		if err != nil {
+			return err
+		}
+		t.plan = few
+	}
+	return t.Write(out)
+}

@@ -1,0 +1,316 @@
+package job
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"zeroth/collective"
+	"zeroth/device"
+	"zeroth/device/cpu"
+)
+
+// paced is a group whose operations take their time on a clock.
+type paced struct {
+	collective.Group
+	gather, reduce time.Duration
+}
+
+func (g paced) AllGather(q device.Queue, b device.Buffer) {
+	q.Do(func() error { time.Sleep(g.gather); return nil })
+	g.Group.AllGather(q, b)
+}
+
+func (g paced) ReduceScatter(q device.Queue, b device.Buffer) {
+	q.Do(func() error { time.Sleep(g.reduce); return nil })
+	g.Group.ReduceScatter(q, b)
+}
+
+// lengths is how long some of the work takes; all else takes no time.
+type lengths struct{ forward, backward, gather, reduce, apart, norm time.Duration }
+
+// clocked is how long the third step of the real schedule takes when its work
+// takes as long as p says, on a clock that moves only when everybody waits.
+func clocked(t *testing.T, c *Config, p lengths) (took time.Duration) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		ranks, err := c.Open(func(_ int, g collective.Ranks) collective.Ranks {
+			g.Shard = paced{g.Shard, p.gather, p.reduce}
+			g.Replica = paced{g.Replica, p.apart, p.apart}
+			return g
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer closeAll(ranks)
+		for _, r := range ranks {
+			for _, q := range r.Queues {
+				q.Trace(func(s cpu.Span) { time.Sleep(p.of(s.Task)) })
+			}
+		}
+		var ends [replayed]time.Time
+		err = Together(ranks, func(r *Rank) error {
+			for i := range ends {
+				if _, err := r.Trainer.Step(func(_ int, input, target []int32) error { return nil }, 1e-4); err != nil {
+					return err
+				}
+				if r.Rank == 0 {
+					ends[i] = time.Now()
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		took = ends[2].Sub(ends[1])
+	})
+	return took
+}
+
+// of is how long a kernel takes.
+func (p lengths) of(op string) time.Duration {
+	switch op {
+	case "attention":
+		return p.forward
+	case "attention gradient":
+		return p.backward
+	case "sum of squares": // of updates ranks have different numbers, as the pieces of parameters fall
+		return p.norm
+	}
+	return 0
+}
+
+// A forecast is the time that the real schedule takes on a clock, to the
+// nanosecond that the clock has, whatever is slow: so the replay waits for what
+// a run waits for and for nothing else.
+func TestForecastIsTheScheduleOnAClock(t *testing.T) {
+	const ms = time.Millisecond
+	each := []lengths{
+		{30 * ms, 70 * ms, 20 * ms, 20 * ms, 5 * ms, 3 * ms},
+		{30 * ms, 70 * ms, 45 * ms, 90 * ms, 30 * ms, 20 * ms},
+		{10 * ms, 10 * ms, 100 * ms, 10 * ms, 1 * ms, 0},
+		{10 * ms, 10 * ms, 10 * ms, 200 * ms, 1 * ms, 50 * ms},
+	}
+	for stage := range 4 {
+		for _, sets := range [][]string{
+			{"parallel.ranks=2"},
+			{"parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2", "zero.prefetch=0"},
+			{"parallel.ranks=2", "zero.prefetch=2", "zero.recompute=block"},
+			{"parallel.ranks=2", "model.family=llama", "model.kv_heads=1"},
+		} {
+			if stage == 0 {
+				sets = append(sets, "parallel.shard=-1", "parallel.replicate=1")
+			}
+			for _, accumulate := range []int{1, 5} {
+				for i, p := range each {
+					c := fitted(t, append(sets, fmt.Sprintf("zero.stage=%d", stage), fmt.Sprintf("train.accumulate=%d", accumulate), "train.micro_batch=1", "train.batch=null")...)
+					mesh := c.Mesh()
+					f, err := c.forecast(pricing{there: 1, wants: func(string) float64 { return 0 }, price: func(_ string, k kernel, _ work) float64 {
+						switch {
+						case k.op == "all-gather" && k.in == device.F64: // the statistics
+							return 0
+						case k.group == group{mesh.Replicate, mesh.Shard} && k.group != group{mesh.Shard, 1}:
+							return p.apart.Seconds()
+						case k.op == "all-gather":
+							return p.gather.Seconds()
+						case k.op == "reduce-scatter":
+							return p.reduce.Seconds()
+						}
+						return p.of(k.op).Seconds()
+					}})
+					if err != nil {
+						t.Fatal(err)
+					}
+					if want := clocked(t, c, p).Seconds(); math.Abs(f.Seconds-want) > 1e-6 {
+						t.Errorf("stage %d, %v, %d micro-batches, lengths %d: a step takes %v, forecast are %v", stage, sets, accumulate, i, want, f.Seconds)
+					}
+				}
+			}
+		}
+	}
+}
+
+// told is a recording in which queue a runs two kernels and queue b one that
+// waits for the first, and the host waits for b before it issues the last on a.
+func told() *recording {
+	l := newRecording()
+	for _, q := range []string{"a", "b"} {
+		l.queues = append(l.queues, &recordedQueue{name: q})
+	}
+	l.kernels = make([]kernel, 4)
+	l.queues[0].tasks = []task{{kernel: 0, host: -1}, {kernel: 1, host: -1}, {kernel: 3, host: 0}}
+	l.queues[1].tasks = []task{{kernel: -1, on: 0, until: 1, host: -1}, {kernel: 2, host: -1}}
+	l.waits = []hostWait{{1, 2}}
+	return l
+}
+
+// Tasks that want more processors than there are take as much longer.
+func TestReplaySharesProcessors(t *testing.T) {
+	seconds := []float64{1, 2, 4, 3, 1, 2, 4, 3}
+	for _, test := range []struct {
+		there float64
+		wants []float64
+		want  float64 // the host's wait ends; the last task takes 3 after it if alone
+	}{
+		{2, []float64{1, 1}, 5},
+		{1, []float64{1, 1}, 7},   // from 1 on both at half: a done at 5, b has 2 left
+		{1, []float64{0, 1}, 5},   // a wants none
+		{0.5, []float64{0, 1}, 9}, // b alone wants twice what there is
+	} {
+		r := &replay{recording: told(), seconds: seconds, wants: test.wants, there: test.there}
+		tracks, ends := r.run()
+		a := tracks[0].all()
+		if math.Abs(ends[0]-test.want) > 1e-9 || len(a) != 3 || a[2].start != int64(1e9*test.want) {
+			t.Errorf("%+v: the host's wait ended at %v, the last task began at %v", test, ends[0], a[len(a)-1].start)
+		}
+	}
+}
+
+// Rings by hand: 8 neighbours at 100 a second, beyond them 10.
+func TestRing(t *testing.T) {
+	h := &Hardware{Links: []Link{{8, 100, 1}, {0, 10, 5}}}
+	for _, test := range []struct {
+		size, stride int
+		want         float64
+	}{
+		{1, 1, 0},
+		{2, 1, 1000./2/100 + 1},
+		{8, 1, 1000*7/8./100 + 7},
+		{16, 1, 1000*15/16./80 + 7 + 5},   // 8 rings enter and leave each machine
+		{64, 1, 1000*63/64./80 + 7 + 7*5}, // likewise
+		{2, 8, 1000./2/10 + 5},            // one of each machine
+		{4, 4, 1000*3/4./20 + 1 + 5},      // two of each machine
+		{1024, 1, 1000*1023/1024./80 + 7 + 127*5},
+	} {
+		got := h.ring(kernel{group: group{test.size, test.stride}}, 1000)
+		if math.Abs(got-test.want) > 1e-9 {
+			t.Errorf("%d ranks, each %d from the next: %v, want %v", test.size, test.stride, got, test.want)
+		}
+	}
+}
+
+// A kernel takes the longer of its arithmetic and its traffic.
+func TestPrices(t *testing.T) {
+	h := &Hardware{Flops: map[string]float64{"bf16": 100}, Attention: 50, Memory: 10, Launch: 0.5, HostLink: 4, HostMemory: 2}
+	mm, at := kernel{op: "matmul", in: device.BF16}, kernel{op: "attention gradient", in: device.BF16}
+	for _, test := range []struct {
+		queue string
+		k     kernel
+		w     work
+		want  float64
+	}{
+		{"compute", mm, work{1000, 10}, 10}, {"compute", mm, work{1000, 200}, 20}, {"compute", mm, work{1, 1}, 0.5}, {"compute", at, work{1000, 10}, 20},
+		{"update", kernel{op: "adamw"}, work{0, 100}, 10}, {"host", kernel{op: "adamw"}, work{0, 100}, 50}, {"to host", kernel{op: "copy"}, work{0, 80}, 10},
+	} {
+		if got := h.price(test.queue, test.k, test.w); got != test.want {
+			t.Errorf("%+v takes %v", test, got)
+		}
+	}
+}
+
+// What is wrong with a description of hardware is told, all at once.
+func TestHardwareFile(t *testing.T) {
+	write := func(text string) string {
+		path := filepath.Join(t.TempDir(), "m.json")
+		if err := os.WriteFile(path, []byte(text), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	h, err := OpenHardware(write(`{"flops": {"fp32": 1e12}, "memory": 1e11, "launch": 0, "links": [{"ranks": 0, "bandwidth": 1e9, "latency": 1e-5}]}`))
+	if err != nil || h.Flops["fp32"] != 1e12 || h.Links[0].Bandwidth != 1e9 {
+		t.Fatalf("%+v, %v", h, err)
+	}
+	if _, err := fitted(t, "precision=bf16").Forecast(h); err == nil || !IsInput(err) || !strings.Contains(err.Error(), "says nothing of products in bf16") {
+		t.Errorf("a precision that is not there: %v", err)
+	}
+	for text, want := range map[string][]string{
+		`{"flop": {}}`: {`unknown field "flop"`},
+		`{"flops": {"fp8": 1, "bf16": -1}, "memory": 0, "disk": -1, "links": [{"ranks": 0, "bandwidth": 0, "latency": 0}, {"ranks": 8, "bandwidth": 1, "latency": -1}]}`: {
+			"fp8: 1 operations", "bf16: -1 operations", "memory: 0 bytes", "disk: -1", "links[0]: 0 bytes", "links[1]: 1 bytes", "links[0]: ranks 0"},
+		`{"memory": 1} {}`: {"something after"},
+	} {
+		_, err := OpenHardware(write(text))
+		for _, w := range want {
+			if err == nil || !IsInput(err) || !strings.Contains(err.Error(), w) {
+				t.Errorf("%s: %v, want %q", text, err, w)
+			}
+		}
+	}
+	if _, err := OpenHardware("h900"); err == nil || !strings.Contains(err.Error(), "h100") {
+		t.Errorf("a machine nobody knows: %v", err)
+	}
+	for _, name := range HardwareNames() {
+		if h, err := OpenHardware(name); err != nil || h.check() != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// This machine is measured by every kernel and collective of a job, whatever it
+// is; a forecast then needs no guess but for sizes.
+func TestMeasure(t *testing.T) {
+	for _, sets := range [][]string{
+		{"zero.stage=3", "precision=bf16"},
+		{"zero.stage=1", "precision=fp32", "train.micro_batch=2", "zero.recompute=block"},
+		{"zero.stage=3", "model.family=llama", "parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2", "zero.offload.optimizer=host"},
+		{"zero.stage=2", "zero.offload.optimizer=disk", "zero.offload.path=" + t.TempDir()},
+	} {
+		c := fitted(t, sets...)
+		h, err := c.Measure()
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := c.recorded(1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ops := map[string]bool{}
+		for k, s := range h.kernels {
+			ops[k.op] = true
+			if !(s >= 0) || s > 10 {
+				t.Errorf("%v: %+v takes %v s", sets, k, s)
+			}
+		}
+		for _, q := range l.queues {
+			for _, task := range q.tasks {
+				if task.kernel >= 0 && !ops[l.kernels[task.kernel].op] && l.kernels[task.kernel].group.size != 1 {
+					t.Errorf("%v: %+v was not measured", sets, l.kernels[task.kernel])
+				}
+			}
+		}
+		f, err := c.ForecastHere(h)
+		if err != nil || !(f.Seconds > 0) || !(f.Compute > 0) || f.Compute > f.Seconds || !(f.Used > 0) || math.Abs(f.Tokens*f.Seconds-float64(c.TokensPerStep())) > 1e-6*float64(c.TokensPerStep()) {
+			t.Errorf("%v: %+v, %v", sets, f, err)
+		}
+	}
+}
+
+// Of a kernel of another size, time goes with the work.
+func TestPriceOfAnotherSize(t *testing.T) {
+	h := &Here{kernels: map[timed]float64{}, work: map[timed]work{}}
+	note := func(k kernel, w work, s float64) { h.kernels[timed{"compute", k}], h.work[timed{"compute", k}] = s, w }
+	note(kernel{op: "matmul", m: 10, n: 10, k: 10}, work{2000, 1}, 2)
+	note(kernel{op: "matmul", m: 100, n: 100, k: 100}, work{2e6, 1}, 1000)
+	note(kernel{op: "adamw", m: 100}, work{0, 2800}, 7)
+	for want, x := range map[float64]struct {
+		k kernel
+		w work
+	}{
+		2:   {kernel{op: "matmul", m: 10, n: 10, k: 10}, work{2000, 1}},
+		4:   {kernel{op: "matmul", m: 20, n: 10, k: 10}, work{4000, 1}},
+		500: {kernel{op: "matmul", m: 50, n: 100, k: 100}, work{1e6, 1}},
+		70:  {kernel{op: "adamw", m: 1000}, work{0, 28000}},
+		0:   {kernel{op: "all-gather", group: group{1, 1}}, work{0, 28000}},
+	} {
+		if got := h.price("compute", x.k, x.w); math.Abs(got-want) > 1e-9 {
+			t.Errorf("%+v takes %v, want %v", x.k, got, want)
+		}
+	}
+}

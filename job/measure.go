@@ -1,0 +1,333 @@
+package job
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"zeroth/collective"
+	"zeroth/device"
+	"zeroth/device/cpu"
+	"zeroth/nn"
+	"zeroth/shard"
+	"zeroth/zero"
+)
+
+// Here is this machine as the kernels of a job see it: how long each takes in a
+// training step, while as many others work as there are processors for, and
+// how long the ranks' collectives take.
+type Here struct {
+	workers int // of a rank's kernels
+	ranks   int
+	kernels map[timed]float64 // seconds
+	work    map[timed]work
+	peak    float64 // of all processors
+	peakOf  string
+}
+
+// timed is a kernel on a queue.
+type timed struct {
+	queue string
+	kernel
+}
+
+// The measuring job has few layers and as many ranks as there are processors
+// for, each alone in the world.
+const (
+	measuredLayers = 4
+	measuredSteps  = 4                // after the first, in which everything is touched for the first time
+	measuredTime   = 10 * time.Second // or fewer, if they take as long
+	measuredBytes  = 1 << 30          // of a collective's buffers
+	measuredRanks  = 16
+)
+
+// Measure measures what a forecast of the job on this machine needs.
+func (c *Config) Measure() (*Here, error) {
+	h := &Here{workers: c.workers(), ranks: c.Parallel.Ranks, kernels: map[timed]float64{}, work: map[timed]work{}}
+	h.peakOf, h.peak = peakRate(c.Precision)
+	if err := h.measureKernels(c); err != nil {
+		return nil, fmt.Errorf("measuring the kernels: %w", err)
+	}
+	if err := h.measureCollectives(c); err != nil {
+		return nil, fmt.Errorf("measuring the collectives: %w", err)
+	}
+	return h, nil
+}
+
+// peakRate is the best of many runs on all processors.
+func peakRate(t device.DType) (name string, rate float64) {
+	p := cpu.PeakF32()
+	if q, ok := cpu.PeakBF16(); ok && t == device.BF16 {
+		p = q
+	}
+	for range 50 {
+		rate = max(rate, p.Rate(runtime.GOMAXPROCS(0)))
+	}
+	return p.Name, rate
+}
+
+// alone is the job as the kernels are measured: a single rank, few layers.
+func (c *Config) alone() *Config {
+	x := *c
+	x.Model.Layers = min(x.Model.Layers, measuredLayers)
+	x.Model.From = ""
+	x.Parallel.Ranks, x.Parallel.Shard, x.Parallel.Replicate, x.Parallel.Memory = 1, 1, 1, 0
+	x.Train.Accumulate = min(2, x.Train.Accumulate)
+	x.Train.Batch = x.Train.MicroBatch * x.Train.Accumulate
+	x.Checkpoint.Every, x.Checkpoint.SaveOnExit = 0, false
+	return &x
+}
+
+func (h *Here) measureKernels(c *Config) error {
+	x := c.alone()
+	f, err := x.Footprint()
+	if err != nil {
+		return err
+	}
+	copies := max(1, min(c.Parallel.Ranks, runtime.GOMAXPROCS(0)/h.workers))
+	if need, has := int64(copies)*(f.Device.Total()+f.Host.Total()), machineMemory(); has > 0 && need > has/2 {
+		return BadInput(fmt.Errorf("%d ranks of %d layers need %s, and this machine has %s; want --machine with a description of another", copies, x.Model.Layers, byteSize(need), byteSize(has)))
+	}
+	var all []*measuring
+	defer func() {
+		for _, m := range all {
+			closeAll(m.ranks)
+		}
+	}()
+	for range copies {
+		m := &measuring{}
+		if m.ranks, err = x.OpenWith(Seams{workers: h.workers, dress: m.dress}); err != nil {
+			return err
+		}
+		all = append(all, m)
+	}
+	errs, wg := make([]error, copies), sync.WaitGroup{}
+	for i, m := range all {
+		wg.Go(func() { errs[i] = m.run(x) })
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	times := map[timed][]float64{}
+	for _, m := range all {
+		m.collect(times, h.work)
+	}
+	for k, s := range times {
+		slices.Sort(s)
+		h.kernels[k] = s[len(s)/2]
+	}
+	return nil
+}
+
+// measuring is one rank at the work that is measured.
+type measuring struct {
+	ranks []*Rank
+	log   *recording
+	warm  []int // by queue: the tasks before what counts
+	spans [][]cpu.Span
+	first []uint64 // by queue: the place of the first span
+}
+
+func (m *measuring) dress(_ int, z *zero.Config) {
+	m.log = recordAll(z)
+	for _, q := range m.log.queues {
+		q.keep = true
+	}
+}
+
+func (m *measuring) run(c *Config) error {
+	r := m.ranks[0]
+	err := r.Trainer.Fill(zero.Master, func(p zero.Part, dst []float32) error {
+		nn.Fill(1, p.Param, p.At, dst)
+		return nil
+	})
+	if err == nil {
+		err = trainStep(c, m.ranks)
+	}
+	if err != nil {
+		return err
+	}
+	m.spans = make([][]cpu.Span, len(r.Queues))
+	for i, q := range r.Queues {
+		m.warm, m.first = append(m.warm, len(m.log.queues[i].tasks)), append(m.first, q.Mark().Seq)
+		q.Trace(func(s cpu.Span) { m.spans[i] = append(m.spans[i], s) })
+	}
+	start := time.Now()
+	for n := 0; n == 0 || n < measuredSteps && time.Since(start) < measuredTime; n++ {
+		if err := trainStep(c, m.ranks); err != nil {
+			return err
+		}
+	}
+	for _, q := range r.Queues {
+		q.Trace(nil)
+	}
+	return nil
+}
+
+// collect adds up the spans of each kernel.
+func (m *measuring) collect(times map[timed][]float64, works map[timed]work) {
+	for i, q := range m.log.queues {
+		for j := m.warm[i]; j < len(q.tasks); j++ {
+			t := q.tasks[j]
+			if t.kernel < 0 || m.log.kernels[t.kernel].group.size > 0 {
+				continue
+			}
+			s := 0.0
+			for at := q.spans[j][0]; at < q.spans[j][1]; at++ {
+				span := m.spans[i][at-m.first[i]]
+				s += span.End.Sub(span.Start).Seconds()
+			}
+			k := timed{q.name, m.log.kernels[t.kernel]}
+			times[k], works[k] = append(times[k], s), m.log.work[t.kernel]
+		}
+	}
+}
+
+// measureCollectives measures those of the job's groups, or of smaller ones
+// where they are large.
+func (h *Here) measureCollectives(c *Config) error {
+	l, err := c.recorded(1)
+	if err != nil {
+		return err
+	}
+	mesh := c.Mesh()
+	for mesh.World() > measuredRanks && mesh.Replicate > 1 {
+		mesh.Replicate = (mesh.Replicate + 1) / 2
+	}
+	for mesh.World() > measuredRanks && mesh.Shard > 1 {
+		mesh.Shard = (mesh.Shard + 1) / 2
+	}
+	own := float64(min(runtime.GOMAXPROCS(0), mesh.World())) / float64(mesh.World()) // of the time a rank has a processor
+	for i, k := range l.kernels {
+		if k.group.size < 2 {
+			continue
+		}
+		n := min(k.n, measuredBytes/mesh.World()/k.in.Size())
+		of, size := shardGroup, mesh.Shard
+		switch {
+		case k.group.size == c.Mesh().World() && k.in == device.F64:
+			of, size = worldGroup, mesh.World()
+		case k.group.stride == c.Mesh().Shard && c.Mesh().Replicate == k.group.size && k.group != (group{c.Mesh().Shard, 1}):
+			of, size = replicaGroup, mesh.Replicate
+		}
+		n = max(size, n/size*size)
+		took, err := measureCollective(mesh, of, k, n)
+		if err != nil {
+			return err
+		}
+		moved := func(n, ranks int) float64 { return float64(n) * float64(ranks-1) / float64(ranks) }
+		t := timed{queues[1], k}
+		h.kernels[t], h.work[t] = took*own*moved(k.n, k.group.size)/moved(n, size), l.work[i]
+	}
+	return nil
+}
+
+type chosen func(collective.Ranks) collective.Group
+
+func worldGroup(g collective.Ranks) collective.Group   { return g.World }
+func shardGroup(g collective.Ranks) collective.Group   { return g.Shard }
+func replicaGroup(g collective.Ranks) collective.Group { return g.Replica }
+
+// measureCollective is the median time of an operation that all groups of the
+// mesh do at once.
+func measureCollective(mesh shard.Mesh, of chosen, k kernel, n int) (float64, error) {
+	var each []func() error
+	for _, g := range collective.LocalWorld(mesh) {
+		d := cpu.New(1)
+		defer d.Close()
+		q := d.NewQueue("comm")
+		defer q.Close()
+		b, err := d.Alloc(k.in, n, device.Gathered)
+		if err != nil {
+			return 0, err
+		}
+		defer d.Free(b)
+		checked := collective.Checked(of(g), time.Minute)
+		defer checked.Close()
+		each = append(each, func() error {
+			if k.op == "all-gather" {
+				checked.AllGather(q, b)
+			} else {
+				checked.ReduceScatter(q, b)
+			}
+			return q.Wait()
+		})
+	}
+	var times []float64
+	start := time.Now()
+	for len(times) < 4 || time.Since(start) < 60*time.Millisecond {
+		errs, wg, before := make([]error, len(each)), sync.WaitGroup{}, time.Now()
+		for i, f := range each {
+			wg.Go(func() { errs[i] = f() })
+		}
+		wg.Wait()
+		if err := errors.Join(errs...); err != nil {
+			return 0, err
+		}
+		times = append(times, time.Since(before).Seconds())
+	}
+	slices.Sort(times[1:])
+	return times[1+len(times[1:])/2], nil
+}
+
+// price is what was measured of a kernel, of one that is like it but for its
+// size, or of another on the same queue that has as much to read and write.
+func (h *Here) price(queue string, k kernel, w work) float64 {
+	if k.group.size == 1 {
+		return 0
+	}
+	if s, ok := h.kernels[timed{queue, k}]; ok {
+		return s
+	}
+	alike := func(x timed) (score float64) {
+		if (x.group.size > 0) != (k.group.size > 0) {
+			return math.Inf(-1)
+		}
+		for _, same := range []struct {
+			is    bool
+			worth float64
+		}{{x.op == k.op, 1000}, {x.in == k.in && x.out == k.out, 200}, {x.form == k.form, 50}, {x.queue == queue, 20}} {
+			if same.is {
+				score += same.worth
+			}
+		}
+		return score - math.Abs(math.Log2(amount(h.work[x])/amount(w)))
+	}
+	best, most := timed{}, math.Inf(-1)
+	for x := range h.kernels {
+		if s := alike(x); s > most || s == most && cmp.Compare(h.kernels[x], h.kernels[best]) < 0 {
+			best, most = x, s
+		}
+	}
+	if math.IsInf(most, -1) {
+		return 0
+	}
+	return h.kernels[best] * amount(w) / amount(h.work[best])
+}
+
+// amount is the size of work of a kind, and never 0.
+func amount(w work) float64 { return max(1, w.flops, w.bytes) }
+
+// Forecast replays the job on this machine: its ranks share the processors.
+func (c *Config) ForecastHere(h *Here) (*Forecast, error) {
+	cores := runtime.GOMAXPROCS(0)
+	wants := func(queue string) float64 {
+		switch queue {
+		case diskQueues[0], diskQueues[1]:
+			return 0
+		case queues[1], hostQueues[1], hostQueues[2]:
+			return 1
+		}
+		return float64(h.workers)
+	}
+	return c.forecast(pricing{
+		name: "this machine", source: fmt.Sprintf("measured: kernels in steps of a few layers on %d processors, %s at %.4g a second", cores, h.peakOf, h.peak),
+		price: h.price, wants: wants, there: float64(cores) / float64(c.Parallel.Ranks), peak: h.peak / float64(c.Parallel.Ranks),
+	})
+}

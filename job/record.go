@@ -1,0 +1,354 @@
+package job
+
+import (
+	"zeroth/collective"
+	"zeroth/device"
+	"zeroth/fsdp"
+	"zeroth/optim"
+	"zeroth/zero"
+)
+
+// ops are all kernels that a trainer issues on any of its queues.
+type ops interface {
+	fsdp.Compute
+	zero.Compute
+	zero.Update
+	optim.Ops
+	Call(name string, f func() error)
+}
+
+// kernel is a piece of work by all that its time depends on.
+type kernel struct {
+	op      string
+	in, out device.DType
+	m, n, k int // of a product; else elements, or rows and columns
+	form    uint8
+	group   group // of a collective
+}
+
+// group is the ranks of a collective: so many, each so far from the next.
+type group struct{ size, stride int }
+
+// work is what a kernel does: operations of products, and bytes it reads and
+// writes once each.
+type work struct {
+	flops, bytes float64
+}
+
+// task is an entry of a queue: a kernel, or waiting for a task of another queue.
+type task struct {
+	kernel int32 // in recording.kernels; -1: waits
+	on     int32 // for this queue
+	until  int32 // until so many of its tasks are done
+	host   int32 // index of the last of recording.waits before it was issued; -1 if there is none
+	label  string
+}
+
+// recording is what a rank issues, queue by queue.
+type recording struct {
+	queues  []*recordedQueue
+	kernels []kernel
+	work    []work
+	index   map[kernel]int32
+	waits   []hostWait
+}
+
+// hostWait is the host waiting for a queue to have done so many tasks: what is
+// issued later begins later.
+type hostWait struct{ queue, until int32 }
+
+func newRecording() *recording { return &recording{index: map[kernel]int32{}} }
+
+// recordedQueue is a queue that writes down what is issued on it and passes it on.
+type recordedQueue struct {
+	ops   // where the work goes
+	to    *recording
+	name  string
+	at    int32
+	label string
+	tasks []task
+	spans [][2]uint64 // of a task, its place among those of the queue the work goes to; kept if keep
+	keep  bool
+}
+
+// queue puts a recordedQueue before a queue. All of a rank's work must go through
+// recorders, from one goroutine.
+func (l *recording) queue(name string, to ops) *recordedQueue {
+	r := &recordedQueue{ops: to, to: l, name: name, at: int32(len(l.queues))}
+	l.queues = append(l.queues, r)
+	return r
+}
+
+func (r *recordedQueue) add(t task) {
+	t.host, t.label = int32(len(r.to.waits))-1, r.label
+	r.tasks = append(r.tasks, t)
+}
+
+// kernel notes a kernel, which pass issues.
+func (r *recordedQueue) kernel(k kernel, w work, pass func()) {
+	i, ok := r.to.index[k]
+	if !ok {
+		i = int32(len(r.to.kernels))
+		r.to.index[k] = i
+		r.to.kernels, r.to.work = append(r.to.kernels, k), append(r.to.work, w)
+	}
+	r.add(task{kernel: i})
+	from := r.ops.Mark().Seq
+	pass()
+	if r.keep {
+		r.spans = append(r.spans, [2]uint64{from, r.ops.Mark().Seq})
+	}
+}
+
+// recordedEvent is a recordedQueue's event: where the work goes has its own.
+type recordedEvent struct {
+	of   *recordedQueue
+	real device.Event
+}
+
+// Await implements device.Fence.
+func (e recordedEvent) Await(uint64) error {
+	if e.real.On == nil {
+		return nil
+	}
+	return e.real.On.Await(e.real.Seq)
+}
+
+// Mark implements device.Queue.
+func (r *recordedQueue) Mark() device.Event {
+	return device.Event{On: recordedEvent{r, r.ops.Mark()}, Seq: uint64(len(r.tasks))}
+}
+
+// After implements device.Queue.
+func (r *recordedQueue) After(e device.Event) {
+	if x, ok := e.On.(recordedEvent); ok {
+		if r.add(task{kernel: -1, on: x.of.at, until: int32(e.Seq)}); r.keep {
+			r.spans = append(r.spans, [2]uint64{})
+		}
+		e = x.real
+	}
+	r.ops.After(e)
+}
+
+// Wait implements device.Queue.
+func (r *recordedQueue) Wait() error {
+	r.to.waits = append(r.to.waits, hostWait{r.at, int32(len(r.tasks))})
+	return r.ops.Wait()
+}
+
+// Label implements device.Queue.
+func (r *recordedQueue) Label(what string) {
+	r.label = what
+	r.ops.Label(what)
+}
+
+// Do implements device.Queue.
+func (r *recordedQueue) Do(f func() error) { r.Call("do", f) }
+
+// Call notes work of the host by its name.
+func (r *recordedQueue) Call(name string, f func() error) {
+	r.kernel(kernel{op: name}, work{}, func() { r.ops.Call(name, f) })
+}
+
+// passes are kernels that go over memory: each operand is read or written once,
+// and those of twice both.
+func (r *recordedQueue) pass(op string, rows, cols int, out device.Buffer, twice []device.Buffer, once []device.Buffer, issue func()) {
+	w := work{bytes: float64(out.Bytes())}
+	k := kernel{op: op, m: rows, n: cols, out: out.Type, in: out.Type}
+	for i, b := range once {
+		w.bytes += float64(b.Bytes())
+		if i == 0 {
+			k.in = b.Type
+		}
+	}
+	for _, b := range twice {
+		w.bytes += 2 * float64(b.Bytes())
+	}
+	r.kernel(k, w, issue)
+}
+
+type bufs = []device.Buffer
+
+func (r *recordedQueue) Copy(dst, src device.Buffer) {
+	r.pass("copy", dst.N, 1, dst, nil, bufs{src}, func() { r.ops.Copy(dst, src) })
+}
+
+func (r *recordedQueue) Zero(b device.Buffer) {
+	r.pass("zero", b.N, 1, b, nil, nil, func() { r.ops.Zero(b) })
+}
+
+func (r *recordedQueue) Cast(dst, src device.Buffer) {
+	r.pass("cast", dst.N, 1, dst, nil, bufs{src}, func() { r.ops.Cast(dst, src) })
+}
+
+func (r *recordedQueue) AddTo(y, a, b device.Buffer) {
+	r.pass("add", y.N, 1, y, nil, bufs{a, b}, func() { r.ops.AddTo(y, a, b) })
+}
+
+func (r *recordedQueue) Gelu(y, x device.Buffer) {
+	r.pass("gelu", y.N, 1, y, nil, bufs{x}, func() { r.ops.Gelu(y, x) })
+}
+
+func (r *recordedQueue) GeluGrad(dx, x, dy device.Buffer) {
+	r.pass("gelu gradient", dx.N, 1, dx, nil, bufs{x, dy}, func() { r.ops.GeluGrad(dx, x, dy) })
+}
+
+func (r *recordedQueue) SwiGLU(y, gate, up device.Buffer) {
+	r.pass("swiglu", y.N, 1, y, nil, bufs{gate, up}, func() { r.ops.SwiGLU(y, gate, up) })
+}
+
+func (r *recordedQueue) SwiGLUGrad(dgate, dup, dy, gate, up device.Buffer) {
+	r.pass("swiglu gradient", dy.N, 1, dgate, nil, bufs{dup, dy, gate, up}, func() { r.ops.SwiGLUGrad(dgate, dup, dy, gate, up) })
+}
+
+func (r *recordedQueue) Rope(x device.Mat, p device.Rope, inverse bool) {
+	r.pass("rope", x.Rows, x.Cols, device.Buffer{Type: x.Buf.Type}, bufs{dense(x)}, nil, func() { r.ops.Rope(x, p, inverse) })
+}
+
+func (r *recordedQueue) SumRows(db device.Buffer, dy device.Mat) {
+	r.pass("sum of rows", dy.Rows, dy.Cols, db, nil, bufs{dense(dy)}, func() { r.ops.SumRows(db, dy) })
+}
+
+func (r *recordedQueue) Sum(sum, x device.Buffer) {
+	r.pass("sum", x.N, 1, sum, nil, bufs{x}, func() { r.ops.Sum(sum, x) })
+}
+
+func (r *recordedQueue) SumSquares(acc, x device.Buffer) {
+	r.pass("sum of squares", x.N, 1, device.Buffer{}, nil, bufs{x}, func() { r.ops.SumSquares(acc, x) })
+}
+
+func (r *recordedQueue) Embed(y, wte, wpe device.Mat, ids device.Buffer, T int) {
+	r.pass("embedding", y.Rows, y.Cols, dense(y), nil, bufs{dense(y), ids}, func() { r.ops.Embed(y, wte, wpe, ids, T) })
+}
+
+func (r *recordedQueue) EmbedGrad(dwte, dwpe, dy device.Mat, ids device.Buffer, T int, add bool) {
+	out := dense(dwte) // zeroed, unless added to
+	if add {
+		out = device.Buffer{Type: device.F32}
+	}
+	k := "embedding gradient"
+	if add {
+		k = "embedding gradient, added"
+	}
+	r.pass(k, dy.Rows, dwte.Rows, out, nil, bufs{dense(dy), ids, dense(dy)}, func() { r.ops.EmbedGrad(dwte, dwpe, dy, ids, T, add) })
+}
+
+func (r *recordedQueue) CrossEntropy(loss device.Buffer, logits device.Mat, target device.Buffer) {
+	r.pass("cross entropy", logits.Rows, logits.Cols, loss, nil, bufs{dense(logits)}, func() { r.ops.CrossEntropy(loss, logits, target) })
+}
+
+func (r *recordedQueue) CrossEntropyGrad(loss device.Buffer, logits device.Mat, target device.Buffer, scale float32) {
+	r.pass("cross entropy gradient", logits.Rows, logits.Cols, loss, bufs{dense(logits)}, nil, func() { r.ops.CrossEntropyGrad(loss, logits, target, scale) })
+}
+
+func (r *recordedQueue) LayerNorm(y device.Mat, mean, rstd device.Buffer, x device.Mat, w, b device.Buffer, eps float32) {
+	r.pass("layer norm", y.Rows, y.Cols, dense(y), nil, bufs{dense(x)}, func() { r.ops.LayerNorm(y, mean, rstd, x, w, b, eps) })
+}
+
+func (r *recordedQueue) LayerNormGrad(dx device.Mat, dw, db device.Buffer, dy, x device.Mat, w, mean, rstd device.Buffer, add bool) {
+	r.pass("layer norm gradient", dx.Rows, dx.Cols, dense(dx), nil, bufs{dense(dy), dense(x), dense(dy), dense(x)}, func() { r.ops.LayerNormGrad(dx, dw, db, dy, x, w, mean, rstd, add) })
+}
+
+func (r *recordedQueue) RMSNorm(y device.Mat, rstd device.Buffer, x device.Mat, w device.Buffer, eps float32) {
+	r.pass("rms norm", y.Rows, y.Cols, dense(y), nil, bufs{dense(x)}, func() { r.ops.RMSNorm(y, rstd, x, w, eps) })
+}
+
+func (r *recordedQueue) RMSNormGrad(dx device.Mat, dw device.Buffer, dy, x device.Mat, w, rstd device.Buffer, add bool) {
+	r.pass("rms norm gradient", dx.Rows, dx.Cols, dense(dx), nil, bufs{dense(dy), dense(x), dense(dy), dense(x)}, func() { r.ops.RMSNormGrad(dx, dw, dy, x, w, rstd, add) })
+}
+
+func (r *recordedQueue) AdamW(w, p, g, m, v device.Buffer, a device.AdamW) {
+	r.pass("adamw", w.N, 1, p, bufs{w, m, v}, bufs{g}, func() { r.ops.AdamW(w, p, g, m, v, a) })
+}
+
+func (r *recordedQueue) SGD(w, p, g, m device.Buffer, a device.SGD) {
+	r.pass("sgd", w.N, 1, p, bufs{w, m}, bufs{g}, func() { r.ops.SGD(w, p, g, m, a) })
+}
+
+func (r *recordedQueue) Lion(w, p, g, m device.Buffer, a device.Lion) {
+	r.pass("lion", w.N, 1, p, bufs{w, m}, bufs{g}, func() { r.ops.Lion(w, p, g, m, a) })
+}
+
+// dense is a matrix's elements, without the gaps between its rows.
+func dense(m device.Mat) device.Buffer { return device.Buffer{Type: m.Buf.Type, N: m.Rows * m.Cols} }
+
+func (r *recordedQueue) MatMul(c, a, b device.Mat, bias device.Buffer, add bool) {
+	m, n := c.Dims()
+	_, k := a.Dims()
+	out := dense(c)
+	w := work{2 * float64(m) * float64(n) * float64(k), float64(out.Bytes() + dense(a).Bytes() + dense(b).Bytes())}
+	form := bit(a.Trans, 1) | bit(b.Trans, 2) | bit(add, 4) | bit(bias.N > 0, 8)
+	if add {
+		w.bytes += float64(out.Bytes())
+	}
+	r.kernel(kernel{op: "matmul", in: a.Buf.Type, out: out.Type, m: m, n: n, k: k, form: form}, w, func() { r.ops.MatMul(c, a, b, bias, add) })
+}
+
+func bit(is bool, b uint8) uint8 {
+	if is {
+		return b
+	}
+	return 0
+}
+
+// attend is an attention over so many sequences and positions; of what a query
+// sees, each product takes 2 operations an element.
+func attend(op string, t device.DType, a device.Attn, products, passes float64) (kernel, work) {
+	pairs := float64(a.B*a.H) * float64(a.T) * float64(a.T+1) / 2
+	all := float64(a.B*a.T*a.D) * float64(2*a.H+2*a.KV) * float64(t.Size())
+	return kernel{op: op, in: t, out: t, m: a.B * a.H, n: a.T, k: a.D}, work{2 * products * pairs * float64(a.D), passes * all}
+}
+
+func (r *recordedQueue) Attention(o device.Mat, lse device.Buffer, q, k, v device.Mat, a device.Attn) {
+	what, w := attend("attention", o.Buf.Type, a, 2, 1)
+	r.kernel(what, w, func() { r.ops.Attention(o, lse, q, k, v, a) })
+}
+
+func (r *recordedQueue) AttentionGrad(dq, dk, dv device.Mat, delta device.Buffer, do, o device.Mat, lse device.Buffer, q, k, v device.Mat, a device.Attn) {
+	what, w := attend("attention gradient", o.Buf.Type, a, 5, 2)
+	r.kernel(what, w, func() { r.ops.AttentionGrad(dq, dk, dv, delta, do, o, lse, q, k, v, a) })
+}
+
+// recordedGroup is a group whose operations are written down.
+type recordedGroup struct {
+	collective.Group
+	stride int // from one of its ranks to the next
+}
+
+// AllGather implements collective.Group.
+func (g recordedGroup) AllGather(q device.Queue, b device.Buffer) {
+	g.record(q, "all-gather", b, func(to device.Queue) { g.Group.AllGather(to, b) })
+}
+
+// ReduceScatter implements collective.Group.
+func (g recordedGroup) ReduceScatter(q device.Queue, b device.Buffer) {
+	g.record(q, "reduce-scatter", b, func(to device.Queue) { g.Group.ReduceScatter(to, b) })
+}
+
+func (g recordedGroup) record(q device.Queue, op string, b device.Buffer, issue func(device.Queue)) {
+	r := q.(*recordedQueue)
+	k := kernel{op: op, in: b.Type, out: b.Type, n: b.N, group: group{g.Size(), g.stride}}
+	r.kernel(k, work{bytes: float64(b.Bytes())}, func() { issue(r.ops) })
+}
+
+// recordAll puts recorders before all a trainer works with. The first queue is
+// compute, the second comm.
+func recordAll(z *zero.Config) *recording {
+	l := newRecording()
+	put := func(name string, q any) *recordedQueue { return l.queue(name, q.(ops)) }
+	compute := put(queues[0], z.Compute)
+	comm, update := put(queues[1], z.Comm), put(queues[2], z.Update)
+	z.Compute, z.Comm, z.Update = compute, comm, update
+	o := &z.Offload
+	if z.HostUpdate != nil {
+		z.HostUpdate = put(hostQueues[0], z.HostUpdate)
+		o.ToHost, o.ToDevice = put(hostQueues[1], o.ToHost), put(hostQueues[2], o.ToDevice)
+	}
+	if o.Read != nil {
+		o.Read, o.Write = put(diskQueues[0], o.Read), put(diskQueues[1], o.Write)
+	}
+	z.Groups.World = recordedGroup{z.Groups.World, 1}
+	z.Groups.Shard = recordedGroup{z.Groups.Shard, 1}
+	z.Groups.Replica = recordedGroup{z.Groups.Replica, z.Groups.Shard.Size()}
+	return l
+}

@@ -1,0 +1,153 @@
+package job
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// usage is what is in use from an instant on.
+type usage struct {
+	at    int64 // nanoseconds since Trace.origin
+	inUse Amounts
+}
+
+// counters are what is in use on a rank over its steps: what the plan says of
+// each event, from when the queue that computes or updates came to it. What a
+// gather or a reduction changes shows at the next of these. Steps of which the
+// trace has lost something are left out.
+func (p *Plan) counters(tracks []*track) (list []usage) {
+	type change struct {
+		at     int64
+		to     *Amounts
+		fields []Category // none is all
+	}
+	var changes []change
+	grads := []Category{Gradients, UnitGradients}
+	var rest []Category
+	for c := range Categories {
+		if !slices.Contains(grads, c) {
+			rest = append(rest, c)
+		}
+	}
+	passes := p.passes()
+	for _, step := range tracks[len(tracks)-1].all() {
+		passed := groups(tracks[0].all(), step)
+		if len(passes) == 0 || len(passed) != len(passes[0])*p.Config.Train.Accumulate {
+			continue
+		}
+		for i, g := range passed {
+			micro := i / len(passes[0])
+			m := p.ofMicro(passes, micro)[i%len(passes[0])]
+			c := change{at: g.start, to: &m.InUse}
+			if micro == 0 && m.Phase == forward {
+				c.fields = rest // the step before may not have used up its gradients
+			}
+			changes = append(changes, c)
+		}
+		for _, k := range tracks[1 : len(tracks)-1] {
+			for _, g := range groups(k.all(), step) {
+				unit, what, _ := strings.Cut(strings.TrimPrefix(g.label, "unit "), ": ")
+				switch m := p.find(Phase(what), unit); {
+				case m == nil:
+				case m.Phase == norming:
+					changes = append(changes, change{at: g.start, to: &m.InUse})
+				case m.Phase == updating:
+					changes = append(changes, change{at: g.start, to: &m.InUse, fields: grads})
+					if m == p.Timeline[len(p.Timeline)-1] {
+						changes = append(changes, change{at: g.end, to: &p.AtRest, fields: grads})
+					}
+				}
+			}
+		}
+	}
+	slices.SortStableFunc(changes, func(a, b change) int { return cmp.Compare(a.at, b.at) })
+	now := p.AtRest
+	for _, c := range changes {
+		for x := range Categories {
+			if c.fields == nil || slices.Contains(c.fields, x) {
+				now[x] = c.to[x]
+			}
+		}
+		list = append(list, usage{c.at, now})
+	}
+	return list
+}
+
+// passes are the moments of the forward and backward passes of each micro-batch
+// the timeline has. Computing activations again is part of the backward pass that
+// follows, and shows with the higher of the two.
+func (p *Plan) passes() (list [][]*Moment) {
+	var again *Moment
+	for _, m := range p.Timeline {
+		switch m.Phase {
+		case recomputing:
+			again = m
+			continue
+		case forward, backward:
+		default:
+			continue
+		}
+		if again != nil && again.InUse.Total() > m.InUse.Total() {
+			x := *again
+			x.Phase = m.Phase
+			m = &x
+		}
+		again = nil
+		if n := len(list); n == 0 || list[n-1][0].Micro != m.Micro {
+			list = append(list, nil)
+		}
+		list[len(list)-1] = append(list[len(list)-1], m)
+	}
+	return list
+}
+
+// ofMicro are the passes of a micro-batch. Between the second and the last all
+// are as the second.
+func (p *Plan) ofMicro(passes [][]*Moment, micro int) []*Moment {
+	if micro == p.Config.Train.Accumulate-1 {
+		return passes[len(passes)-1]
+	}
+	return passes[min(micro, 1)]
+}
+
+// find is the moment of a unit's norm or update.
+func (p *Plan) find(phase Phase, unit string) *Moment {
+	for _, m := range p.Timeline {
+		if m.Phase == phase && m.Unit == unit && (phase == norming || phase == updating) {
+			return m
+		}
+	}
+	return nil
+}
+
+// groups are runs of spans in window with the same label, each as one span.
+func groups(spans []ran, window ran) (list []ran) {
+	for _, s := range spans {
+		if s.end <= window.start || s.start >= window.end || s.label == "" {
+			continue
+		}
+		if n := len(list); n > 0 && list[n-1].label == s.label {
+			list[n-1].end = s.end
+			continue
+		}
+		list = append(list, s)
+	}
+	return list
+}
+
+// memory writes what is in use on a rank as counters.
+func (t *Trace) memory(event func(format string, args ...any), rank int, tracks []*track) {
+	if t.plan == nil {
+		return
+	}
+	used := t.plan.used()
+	for _, u := range t.plan.counters(tracks) {
+		var args []string
+		for _, c := range used {
+			args = append(args, fmt.Sprintf("%q:%d", c, u.inUse[c]))
+		}
+		event(`{"name":"memory in use","ph":"C","pid":%d,"ts":%.3f,"args":{%s}}`, rank, float64(u.at)/1e3, strings.Join(args, ","))
+	}
+}
