@@ -27,9 +27,10 @@ import (
 
 const (
 	kcF32    = 512     // k of a block of float32
-	kcBF16   = 2048    // of bf16 by AMX, at most
+	kcBF16   = 4096    // of bf16 by AMX, at most
 	ncMax    = 3072    // columns of a block if C is not float32 and k has several blocks
 	groupMax = 256     // columns a worker packs at a time
+	groupAll = 1 << 18 // words of them
 	aMax     = 3 << 19 // words of the packed block of A
 	stripMax = 2 << 20 // elements of the float32 strip behind such a C
 	edge     = 16      // words a packing routine may write past its panel
@@ -194,7 +195,7 @@ func (g *gemm) panelRow(p int) int {
 // computed. A piece packs its group of columns, so rows are parted only where
 // there are fewer groups than workers want.
 func (g *gemm) share() {
-	columns, most := g.columnPanels(), groupMax/g.isa.nr
+	columns, most := g.columnPanels(), max(1, min(groupMax, groupAll/g.words())/g.isa.nr)
 	g.groups, g.splits = ceil(columns, most), 1
 	if g.workers > 1 {
 		even := ceil(g.groups, g.workers) * g.workers
@@ -294,20 +295,12 @@ func (g *gemm) rowPanel(mem gemmScratch, p, s0, s1 int) {
 			out = stage
 		}
 		g.isa.tile[full](k, a, unsafe.Pointer(&panel[nr]), base, ldb, out.at(j), out.ld, cols)
-		switch {
-		case !g.last() || !g.add:
-		case g.late():
-			old := unsafe.Pointer(&mem.tile[mr*nr])
-			g.isa.widen(old, nr, c, g.c.Ld, rows, cols)
-			for i := range rows {
-				addRow(stage.p, old, 4*i*nr, cols)
-			}
-		case g.bias.N != 0:
+		if g.last() && g.add && !g.late() && g.bias.N != 0 {
 			addBias(out.at(j), out.ld, panel[:cols], rows)
 		}
 		switch {
 		case staged && !g.direct() && g.last():
-			g.isa.round(c, g.c.Ld, stage.p, nr, rows, cols)
+			g.finish(mem, c, stage.p, nr, rows, cols)
 		case staged:
 			g.isa.move(acc.at(j), acc.ld, stage.p, nr, rows, cols)
 		}
@@ -317,14 +310,6 @@ func (g *gemm) rowPanel(mem gemmScratch, p, s0, s1 int) {
 // late is whether the old C is added in the end, on the way to C, not to begin
 // with. Which it is depends on the instruction set and the type of C alone.
 func (g *gemm) late() bool { return g.isa.whole && !g.direct() }
-
-// addRow adds n floats at b+at to those at a+at.
-func addRow(a, b unsafe.Pointer, at, n int) {
-	x, y := unsafe.Slice((*float32)(unsafe.Add(a, at)), n), unsafe.Slice((*float32)(unsafe.Add(b, at)), n)
-	for i := range x {
-		x[i] += y[i]
-	}
-}
 
 // whole computes the tiles of a row panel that lie whole in C in one go, where
 // the instruction set can, and returns how many these are.
@@ -337,17 +322,35 @@ func (g *gemm) whole(mem gemmScratch, acc sums, a unsafe.Pointer, k, i, rows, s0
 		return 0
 	}
 	b, step, j := unsafe.Pointer(&mem.b[nr]), 4*g.panelLen(), g.j0+s0*nr
-	switch {
-	case g.direct() || !g.last():
-		old := !g.first() || g.add && g.direct()
-		g.isa.row[device.F32](k, a, b, step, acc.at(j), acc.ld, n, bit(old), nil)
-		return n
-	case g.first() && g.c.Buf.Type == device.BF16:
-		at := i*g.c.Ld + j
+	at := i*g.c.Ld + j
+	if !g.direct() && !g.stripped() && g.c.Buf.Type == device.BF16 {
 		g.isa.row[device.BF16](k, a, b, step, g.c.Buf.Slice(at, g.c.Buf.N).Ptr, g.c.Ld, n, bit(g.add), unsafe.Pointer(&mem.tile[0]))
 		return n
 	}
-	return 0
+	if !g.direct() && !g.stripped() {
+		return 0
+	}
+	old := !g.first() || g.add && g.direct()
+	g.isa.row[device.F32](k, a, b, step, acc.at(j), acc.ld, n, bit(old), nil)
+	for s := 0; s < n && g.last() && !g.direct(); s++ {
+		g.finish(mem, g.c.Buf.Slice(at+s*nr, g.c.Buf.N), acc.at(j+s*nr), acc.ld, rows, nr)
+	}
+	return n
+}
+
+// finish rounds a tile of sums to C, plus the old C if it is added late.
+func (g *gemm) finish(mem gemmScratch, c device.Buffer, p unsafe.Pointer, ld, rows, cols int) {
+	if g.add && g.late() {
+		old, nr := unsafe.Pointer(&mem.tile[g.isa.mr*g.isa.nr]), g.isa.nr
+		g.isa.widen(old, nr, c, g.c.Ld, rows, cols)
+		for i := range rows {
+			x, y := floatsAt(unsafe.Add(p, 4*i*ld), cols), floatsAt(unsafe.Add(old, 4*i*nr), cols)
+			for j := range x {
+				x[j] += y[j]
+			}
+		}
+	}
+	g.isa.round(c, g.c.Ld, p, ld, rows, cols)
 }
 
 func bit(x bool) int {

@@ -226,7 +226,7 @@ func TestMatMulManyBlocksOfK(t *testing.T) {
 				if bestBF16 != nil {
 					types[1], types[2] = device.BF16, device.BF16
 				}
-				p := newProduct(rng, 17, 37, longK(), types, form&1 != 0, form&2 != 0, true, form&1 != 0, 1)
+				p := newProduct(rng, 34, 69, longK(), types, form&1 != 0, form&2 != 0, true, form&1 != 0, 1)
 				p.run(t, q)
 				p.checkAll(t)
 			}

@@ -47,7 +47,7 @@ func (s Sizes) scratch() int {
 		return max(2*squaresAtOnce, 16*len(args{}.k))
 	}
 	most := s.longest()
-	gemm := min(groupMax, ceil(most, 32)*32)*(1+s.words()) + edge + 2*32*32 + 32*min(kcF32, ceil(most, 8)*8)
+	gemm := min(min(groupMax, ceil(most, 32)*32)*(1+s.words()), groupAll+groupMax) + edge + 2*32*32 + 32*min(kcF32, ceil(most, 8)*8)
 	return max(gemm, 5*s.Width, s.Vocab, attnScratch(s.Attn))
 }
 
