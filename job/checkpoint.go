@@ -37,10 +37,10 @@ type progress struct {
 }
 
 // saver makes the checkpoints of one rank, together with those of the others.
-// A save copies the rank's share of the state into staging memory and writes
-// it from there. With async the staging memory holds all of it, so that the
-// copy is all the training loop waits for; without, it is small and used over
-// and over.
+// A save copies the rank's share of the state into staging memory and writes it
+// from there, or from where it rests if that is memory and training waits. With async the staging memory holds all of it and the copy is
+// made beside the next step, ahead of its update, so that the training loop
+// waits for next to nothing; without, it is small and used over and over.
 type saver struct {
 	c     *Config
 	rank  *Rank
@@ -60,6 +60,7 @@ type saved struct {
 	path    string
 	err     error
 	blocked time.Duration // the training loop waited
+	copied  time.Duration // until its state was in staging memory, beside training; 0 without
 	took    time.Duration // from its begin
 }
 
@@ -94,35 +95,31 @@ func (c *Config) newSaver(r *Rank, g collective.Group, tuner *checkpoint.Tuner, 
 // saves says whether the job makes checkpoints.
 func (c *Config) saves() bool { return c.Checkpoint.Every > 0 || c.Checkpoint.SaveOnExit }
 
-// part is a piece of state in staging memory.
-type part struct {
-	zero.Part
-	data []float32
-}
-
 // save begins a checkpoint of the state as it is at this step boundary; end
 // says how it ended. No other save may be in flight, nor retention. Without
 // async it is written when save returns.
 func (s *saver) save(p progress, metrics map[string]float64) error {
 	begin := time.Now()
-	put := func(w *checkpoint.Writer) error { return s.each(putter(w, &s.room)) }
+	var took time.Duration
+	put := func(w *checkpoint.Writer) error {
+		return s.rank.Trainer.EachAll(s.room.take, putter(w, &s.room), putter(w, nil)) // nothing changes while training waits
+	}
 	if s.c.Checkpoint.Async {
-		var parts []part
-		keep := func(p zero.Part, data []float32) error {
-			parts = append(parts, part{p, data})
-			return nil
+		parts, copied := s.rank.Trainer.Snapshot(s.room.take)
+		put = func(w *checkpoint.Writer) error {
+			if err := copied(); err != nil {
+				return err
+			}
+			took = time.Since(begin)
+			return putAll(parts, putter(w, nil))
 		}
-		if err := s.each(keep); err != nil {
-			return err
-		}
-		put = func(w *checkpoint.Writer) error { return putAll(parts, putter(w, &s.room)) }
 	}
 	blocked := time.Since(begin)
 	done, kept := make(chan saved, 1), make(chan error, 1)
 	s.done, s.kept, s.step = done, kept, p.Step
 	write := func() error {
 		path, err := s.write(p, metrics, put)
-		done <- saved{p.Step, path, err, blocked, time.Since(begin)}
+		done <- saved{p.Step, path, err, blocked, took, time.Since(begin)}
 		return err
 	}
 	if s.c.Checkpoint.Async {
@@ -155,9 +152,9 @@ func (s *saver) tidy() error {
 	return err
 }
 
-func putAll(parts []part, to func(zero.Part, []float32) error) error {
+func putAll(parts []zero.Staged, to func(zero.Part, []float32) error) error {
 	for _, p := range parts {
-		if err := to(p.Part, p.data); err != nil {
+		if err := to(p.Part, p.Data); err != nil {
 			return err
 		}
 	}
@@ -187,14 +184,8 @@ func (e saved) String() string {
 	return fmt.Sprintf("checkpoint %s written in %s, training waited %s", e.path, span(e.took.Seconds()), e.blocked.Round(100*time.Microsecond))
 }
 
-// each copies this rank's share of all state into staging memory and hands it
-// to dst.
-func (s *saver) each(dst func(zero.Part, []float32) error) error {
-	return s.rank.Trainer.EachAll(s.room.take, dst)
-}
-
 // putter hands parts to a checkpoint's writer, which gives them back to the
-// room they are in when they are written.
+// room they are in when they are written; nil takes none back.
 func putter(w *checkpoint.Writer, room *staging) func(zero.Part, []float32) error {
 	return func(p zero.Part, data []float32) error {
 		t := checkpoint.Tensor{Name: p.Param.Name, Kind: p.Kind, DType: checkpoint.F32, Shape: p.Param.Shape}
@@ -202,6 +193,9 @@ func putter(w *checkpoint.Writer, room *staging) func(zero.Part, []float32) erro
 		if !ok {
 			raw = make([]byte, 4*len(data))
 			safetensors.Encode(raw, data, checkpoint.F32)
+		}
+		if room == nil {
+			return w.Put(t, p.At, raw, nil)
 		}
 		return w.Put(t, p.At, raw, room.giver())
 	}

@@ -127,7 +127,7 @@ func TestSavedFromDiskOnceAndAhead(t *testing.T) {
 		return r.Trainer.EachAll(zero.Room(), func(p zero.Part, src []float32) error {
 			got.Add(int64(4 * len(src)))
 			return nil
-		})
+		}, nil)
 	})
 	const kinds, chunk = 3, 512 << 10
 	tiles, want := int64(0), int64(0)
@@ -151,7 +151,7 @@ func TestSavedFromDiskOnceAndAhead(t *testing.T) {
 			}
 		}
 		return nil
-	})
+	}, nil)
 	if err != nil || !ahead {
 		t.Errorf("the next tile is not read before the first is done (%v)", err)
 	}

@@ -14,13 +14,11 @@ import (
 // aio makes direct transfers of a file through the kernel's asynchronous
 // interface (io_submit(2)). A goroutine that waits in pread or pwrite keeps its
 // processor until the runtime takes it away, and where there are two of those a
-// few such waits are all that happens; one that waits for aio keeps none.
-// Everything is allocated by newAIO.
+// few such waits are all that happens; of those that wait for aio one does, in
+// io_getevents(2), for all. Everything is allocated by newAIO.
 type aio struct {
 	ctx      uintptr
 	fd       uint32
-	event    *os.File // an eventfd(2) that counts what has ended
-	eventFd  uint32
 	requests [aioRequests]aioRequest
 	free     chan int // of requests
 	reaper   sync.WaitGroup
@@ -37,15 +35,14 @@ type aioRequest struct {
 
 // iocb and ioEvent are the kernel's, of include/uapi/linux/aio_abi.h.
 type iocb struct {
-	data          uint64
-	_             uint64 // key and flags of rw
-	opcode        uint16
-	_             int16 // priority
-	fd            uint32
-	buf, n        uint64
-	off           int64
-	_             uint64
-	flags, signal uint32
+	data   uint64
+	_      uint64 // key and flags of rw
+	opcode uint16
+	_      int16 // priority
+	fd     uint32
+	buf, n uint64
+	off    int64
+	_, _   uint64 // flags and what they need
 }
 
 type ioEvent struct {
@@ -54,9 +51,8 @@ type ioEvent struct {
 }
 
 const (
-	iocbRead       = 0
-	iocbWrite      = 1
-	iocbFlagSignal = 1
+	iocbRead  = 0
+	iocbWrite = 1
 )
 
 // newAIO is nil where the kernel has no such thing or no more of it.
@@ -65,15 +61,10 @@ func newAIO(f *os.File) *aio {
 	if _, _, no := unix.Syscall(unix.SYS_IO_SETUP, aioRequests, uintptr(unsafe.Pointer(&a.ctx)), 0); no != 0 {
 		return nil
 	}
-	fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
-	if err == nil {
-		err = control(f, func(fd int) error { a.fd = uint32(fd); return nil })
-	}
-	if err != nil {
+	if err := control(f, func(fd int) error { a.fd = uint32(fd); return nil }); err != nil {
 		a.destroy()
 		return nil
 	}
-	a.event, a.eventFd = os.NewFile(uintptr(fd), "eventfd"), uint32(fd)
 	for i := range a.requests {
 		a.requests[i].done = make(chan int64, 1)
 		a.free <- i
@@ -82,17 +73,18 @@ func newAIO(f *os.File) *aio {
 	return a
 }
 
-// reap tells who waits for transfers that have ended.
+// reap tells who waits for transfers that have ended, until destroy.
 func (a *aio) reap() {
-	var count [8]byte
 	var ended [aioRequests]ioEvent
-	var now unix.Timespec
 	for {
-		if _, err := a.event.Read(count[:]); err != nil {
+		n, _, no := unix.Syscall6(unix.SYS_IO_GETEVENTS, a.ctx, 1, aioRequests, uintptr(unsafe.Pointer(&ended)), 0, 0)
+		switch no {
+		case 0:
+		case unix.EINTR: // a signal, before anything has ended
+			continue
+		case unix.EINVAL: // destroyed
 			return
-		}
-		n, _, no := unix.Syscall6(unix.SYS_IO_GETEVENTS, a.ctx, 0, aioRequests, uintptr(unsafe.Pointer(&ended)), uintptr(unsafe.Pointer(&now)), 0)
-		if no != 0 {
+		default:
 			panic("offload: io_getevents: " + no.Error())
 		}
 		for _, e := range ended[:n] {
@@ -105,8 +97,7 @@ func (a *aio) reap() {
 func (a *aio) move(opcode uint16, b []byte, off int64) (int, error) {
 	i := <-a.free
 	r := &a.requests[i]
-	r.cb = iocb{data: uint64(i), opcode: opcode, fd: a.fd, buf: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))), n: uint64(len(b)),
-		off: off, flags: iocbFlagSignal, signal: a.eventFd}
+	r.cb = iocb{data: uint64(i), opcode: opcode, fd: a.fd, buf: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))), n: uint64(len(b)), off: off}
 	r.list[0] = &r.cb
 	_, _, no := unix.Syscall(unix.SYS_IO_SUBMIT, a.ctx, 1, uintptr(unsafe.Pointer(&r.list)))
 	res := -int64(no)
@@ -139,9 +130,8 @@ func (a *aio) writeAt(b []byte, off int64) (int, error) {
 
 // close ends it; no transfer may be under way.
 func (a *aio) close() {
-	_ = a.event.Close() // nothing was written to it
+	a.destroy() // which ends the reaper
 	a.reaper.Wait()
-	a.destroy()
 }
 
 func (a *aio) destroy() { _, _, _ = unix.Syscall(unix.SYS_IO_DESTROY, a.ctx, 0, 0) }

@@ -315,6 +315,9 @@ func (s *Store) alloc(dev device.Device, t device.DType, n int, use device.Use) 
 // must rest then.
 func (s *Store) OnHost(unit int) bool { return s.units[unit].onHost }
 
+// Resident says whether a unit's state rests in memory, where it is lent.
+func (s *Store) Resident(unit int) bool { return s.units[unit].vecs == 0 }
+
 // Away says whether a unit's parameter shard rests outside of the device and
 // must be fetched.
 func (s *Store) Away(unit int) bool { return s.units[unit].param != Device }

@@ -631,3 +631,49 @@ func TestApart(t *testing.T) {
 		t.Error("tiles 0 to 2 of a and 0 of b on two slots")
 	}
 }
+
+// Many small transfers, of which several end between two looks at what has
+// ended, all end, while the runtime sends its threads signals.
+func TestManyTransfersEnd(t *testing.T) {
+	f, err := offload.OS{}.Create(filepath.Join(t.TempDir(), "file"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	f.Direct(true)
+	dev := cpu.New(1)
+	defer dev.Close()
+	var wg sync.WaitGroup
+	stop := make(chan struct{})
+	for range 4 {
+		go func() { // keeps processors busy, so that the runtime preempts by signals
+			for n := 0; ; n++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+			}
+		}()
+	}
+	defer close(stop)
+	for lane := range 24 { // more than are under way at once
+		mem, err := dev.Alloc(device.F32, 1024, device.Staging)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer dev.Free(mem)
+		wg.Go(func() {
+			for i := range 6 {
+				at := int64(lane*6+i) * 4096
+				if _, err := f.WriteAt(mem.Raw(), at); err != nil {
+					t.Error(err)
+				}
+				if n, err := f.ReadAt(mem.Raw(), at); n != 4096 || err != nil {
+					t.Error(n, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}

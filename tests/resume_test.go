@@ -335,3 +335,34 @@ func TestKilledAtAnyInstant(t *testing.T) {
 		t.Errorf("after %d kills the metrics are %d lines, want %d", kills, len(got), len(want))
 	}
 }
+
+// What a save in the background keeps is the state of its step, although the
+// next steps change it meanwhile, wherever it rests: that of a save which
+// training waits for, to the bit.
+func TestSavesBesideTrainingKeepTheirStep(t *testing.T) {
+	const steps = 6
+	for _, way := range [][]string{
+		{"zero.stage=0", "parallel.ranks=2"},
+		{"zero.stage=3", "parallel.ranks=3"},
+		{"zero.stage=1", "parallel.ranks=2", "zero.offload.optimizer=host"},
+		{"zero.stage=3", "parallel.ranks=2", "zero.offload.optimizer=disk", "zero.offload.parameters=disk", "zero.offload.buffers=1"},
+		{"zero.stage=0", "parallel.ranks=2", "zero.offload.optimizer=disk", "zero.offload.buffers=3", "zero.offload.ratio=0.5"},
+	} {
+		dirs := [2]string{t.TempDir(), t.TempDir()}
+		for i, async := range []string{"checkpoint.async=true", "checkpoint.async=false"} {
+			sets := append(way[:len(way):len(way)], async, "checkpoint.every=1", "checkpoint.keep=10", "train.eval_every=0")
+			if slices.Contains(way, "zero.offload.optimizer=disk") {
+				sets = append(sets, "zero.offload.path="+t.TempDir())
+			}
+			err := job.ResumeWith(context.Background(), saving(t, dirs[i], sets...), t.TempDir(), "", silent{}, job.Seams{Tile: 200})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		for step := 1; step <= steps; step++ {
+			if s := fmt.Sprint(step); digest(t, dirs[0], s) != digest(t, dirs[1], s) {
+				t.Errorf("%v: step %d differs", way, step)
+			}
+		}
+	}
+}

@@ -52,8 +52,13 @@ func (t *Trainer) FillAll(kinds []string, src func(want []Want) error) error {
 	f := filler{t: t, src: src}
 	all := func(u int) shard.Range { return shard.Range{Hi: t.runner.Units[u].Layout.ShardLen()} }
 	return t.eachTile(true, all, func(q Update, u int, in shard.Range, st offload.State) error {
-		if err := q.Wait(); err != nil { // then the host may touch the tile
-			return err
+		for _, e := range st.Ready { // then the host may touch the tile
+			if e.On == nil {
+				continue
+			}
+			if err := e.On.Await(e.Seq); err != nil {
+				return err
+			}
 		}
 		return f.fill(kinds, q, u, in, st)
 	})
@@ -90,10 +95,12 @@ func (f *filler) fill(kinds []string, q Update, u int, in shard.Range, st offloa
 	if !shared {
 		return nil
 	}
+	t.cfg.Comm.Label("unit " + t.runner.Units[u].Name + ": state")
 	for _, kind := range kinds {
 		g.AllGather(t.cfg.Comm, t.vector(kind, st).Slice(0, g.Size()*n))
 	}
-	return t.cfg.Comm.Wait()
+	q.After(t.cfg.Comm.Mark()) // while the next tile is read
+	return nil
 }
 
 // ask notes a part that the host can reach, and brings any other.
@@ -114,21 +121,26 @@ func (f *filler) ask(q Update, p Part, at device.Buffer) error {
 
 // Each is EachAll of one kind.
 func (t *Trainer) Each(kind string, room func(n int) []float32, dst func(p Part, src []float32) error) error {
-	return t.each([]string{kind}, room, dst)
+	return t.each([]string{kind}, room, dst, nil)
 }
 
 // EachAll hands this rank's share of all state to dst, as float32 elements in
 // memory that room gives for a part of n elements. The shares of all ranks
 // together are the state, once: replicas of a shard split it, also what of it
-// rests on disk, which is read ahead.
-func (t *Trainer) EachAll(room func(n int) []float32, dst func(p Part, src []float32) error) error {
-	return t.each(t.Kinds(), room, dst)
+// rests on disk, which is read ahead. What rests in memory that the host can
+// reach is handed to inPlace instead, as it is there: it stays so until the
+// next step. A nil inPlace takes nothing.
+func (t *Trainer) EachAll(room func(n int) []float32, dst, inPlace func(p Part, src []float32) error) error {
+	return t.each(t.Kinds(), room, dst, inPlace)
 }
 
-func (t *Trainer) each(kinds []string, room func(n int) []float32, dst func(p Part, src []float32) error) error {
+func (t *Trainer) each(kinds []string, room func(n int) []float32, dst, inPlace func(p Part, src []float32) error) error {
 	return t.eachTile(false, t.share, func(q Update, u int, in shard.Range, st offload.State) error {
 		for _, kind := range kinds {
 			err := t.parts(kind, u, in, st, func(p Part, at device.Buffer) error {
+				if inPlace != nil && at.Host && t.store.Resident(u) {
+					return inPlace(p, at.F32())
+				}
 				src := room(at.N)
 				q.Copy(device.OfF32(src), at)
 				if err := q.Wait(); err != nil {
@@ -142,6 +154,58 @@ func (t *Trainer) each(kinds []string, room func(n int) []float32, dst func(p Pa
 		}
 		return nil
 	})
+}
+
+// Staged is a part in memory of its own.
+type Staged struct {
+	Part
+	Data []float32
+}
+
+// Snapshot begins to copy this rank's share of all state, as it is after the
+// last step, into memory that room gives, and returns at once: the copies are
+// issued on the queues of the updates, before the next one, so that training
+// goes on beside them. Wait returns when the parts are there; it may be called
+// from any goroutine. The shares of all ranks together are the state, once.
+func (t *Trainer) Snapshot(room func(n int) []float32) (parts []Staged, wait func() error) {
+	for i, u := range t.runner.Units {
+		label := "unit " + u.Name + ": snapshot"
+		for j := range t.store.Tiles(i) {
+			in := t.store.Tile(i, j).Intersect(t.share(i))
+			if in.Len() == 0 {
+				continue
+			}
+			st := t.store.Peek(i, j, in)
+			q, _ := t.updates(st.OnHost)
+			q.Label(label)
+			q.After(st.Ready[0])
+			q.After(st.Ready[1])
+			for _, kind := range t.Kinds() {
+				to := room(in.Len())
+				q.Copy(device.OfF32(to), t.vector(kind, st).Slice(in.Lo-st.At.Lo, in.Hi-st.At.Lo))
+				for pc := range u.Layout.Pieces(t.cfg.Groups.Shard.Rank()) {
+					if at := pc.InShard.Intersect(in); at.Len() > 0 {
+						lo := pc.InParam.Lo + at.Lo - pc.InShard.Lo
+						p := Part{u.Layout.Params[pc.Param], kind, shard.Range{Lo: lo, Hi: lo + at.Len()}}
+						parts = append(parts, Staged{p, to[at.Lo-in.Lo : at.Hi-in.Lo]})
+					}
+				}
+			}
+			t.store.Release(i, j, q.Mark(), false)
+		}
+	}
+	done := []device.Event{t.cfg.Update.Mark()}
+	if t.cfg.HostUpdate != nil {
+		done = append(done, t.cfg.HostUpdate.Mark())
+	}
+	return parts, func() error {
+		for _, e := range done {
+			if err := e.On.Await(e.Seq); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 }
 
 // Room is memory for one part at a time, for a dst of Each that keeps none.
