@@ -616,80 +616,80 @@ row:
 	VMOVUPS Z0, (AX)(R11*4)
 
 whole:
-	MOVQ    AX, R11
-	MOVQ    R13, R12
-	VMOVUPS attnConstants<>+0(SB), Z0
+	MOVQ         AX, R11
+	MOVQ         R13, R12
+	VBROADCASTSS attnConstants<>+0(SB), Z0
 
 max:
-	VMAXPS        (R11), Z0, Z0
-	ADDQ          $0x40, R11
-	DECQ          R12
-	JNZ           max
-	VEXTRACTF64X4 $0x01, Z0, Y2
-	VMAXPS        Y2, Y0, Y0
-	VEXTRACTF128  $0x01, Y0, X2
-	VMAXPS        X2, X0, X0
-	VPERMILPS     $0x4e, X0, X2
-	VMAXPS        X2, X0, X0
-	VPERMILPS     $0xb1, X0, X2
-	VMAXPS        X2, X0, X0
-	VBROADCASTSS  (R8), Z2
-	VMAXSS        X2, X0, X0
-	VMOVSS        X0, (R8)
-	VBROADCASTSS  X0, Z0
-	VSUBPS        Z0, Z2, Z2
-	VMOVUPS       attnConstants<>+448(SB), Z4
-	VFMADD231PS   attnConstants<>+256(SB), Z2, Z4
-	VSUBPS        attnConstants<>+448(SB), Z4, Z3
-	VCMPPS        $0x05, attnConstants<>+128(SB), Z2, K1
-	VFNMADD231PS  attnConstants<>+320(SB), Z3, Z2
-	VFNMADD231PS  attnConstants<>+384(SB), Z3, Z2
-	VMOVUPS       attnConstants<>+512(SB), Z3
-	VFMADD213PS   attnConstants<>+576(SB), Z2, Z3
-	VFMADD213PS   attnConstants<>+640(SB), Z2, Z3
-	VFMADD213PS   attnConstants<>+704(SB), Z2, Z3
-	VFMADD213PS   attnConstants<>+768(SB), Z2, Z3
-	VFMADD213PS   attnConstants<>+832(SB), Z2, Z3
-	VFMADD213PS   attnConstants<>+64(SB), Z2, Z3
-	VFMADD213PS   attnConstants<>+64(SB), Z2, Z3
-	VPSLLD        $0x17, Z4, Z4
-	VPADDD        attnConstants<>+64(SB), Z4, Z4
-	VMULPS.Z      Z4, Z3, K1, Z2
-	VMOVSS        X2, (R10)
-	VMULPS        (R9), Z2, Z2
-	MOVQ          AX, R11
-	MOVQ          R13, R12
+	VMAXPS            (R11), Z0, Z0
+	ADDQ              $0x40, R11
+	DECQ              R12
+	JNZ               max
+	VEXTRACTF64X4     $0x01, Z0, Y2
+	VMAXPS            Y2, Y0, Y0
+	VEXTRACTF128      $0x01, Y0, X2
+	VMAXPS            X2, X0, X0
+	VPERMILPS         $0x4e, X0, X2
+	VMAXPS            X2, X0, X0
+	VPERMILPS         $0xb1, X0, X2
+	VMAXPS            X2, X0, X0
+	VBROADCASTSS      (R8), Z2
+	VMAXSS            X2, X0, X0
+	VMOVSS            X0, (R8)
+	VBROADCASTSS      X0, Z0
+	VSUBPS            Z0, Z2, Z2
+	VBROADCASTSS      attnConstants<>+448(SB), Z4
+	VFMADD231PS.BCST  attnConstants<>+256(SB), Z2, Z4
+	VSUBPS.BCST       attnConstants<>+448(SB), Z4, Z3
+	VCMPPS.BCST       $0x05, attnConstants<>+128(SB), Z2, K1
+	VFNMADD231PS.BCST attnConstants<>+320(SB), Z3, Z2
+	VFNMADD231PS.BCST attnConstants<>+384(SB), Z3, Z2
+	VBROADCASTSS      attnConstants<>+512(SB), Z3
+	VFMADD213PS.BCST  attnConstants<>+576(SB), Z2, Z3
+	VFMADD213PS.BCST  attnConstants<>+640(SB), Z2, Z3
+	VFMADD213PS.BCST  attnConstants<>+704(SB), Z2, Z3
+	VFMADD213PS.BCST  attnConstants<>+768(SB), Z2, Z3
+	VFMADD213PS.BCST  attnConstants<>+832(SB), Z2, Z3
+	VFMADD213PS.BCST  attnConstants<>+64(SB), Z2, Z3
+	VFMADD213PS.BCST  attnConstants<>+64(SB), Z2, Z3
+	VPSLLD            $0x17, Z4, Z4
+	VPADDD.BCST       attnConstants<>+64(SB), Z4, Z4
+	VMULPS.Z          Z4, Z3, K1, Z2
+	VMOVSS            X2, (R10)
+	VMULPS            (R9), Z2, Z2
+	MOVQ              AX, R11
+	MOVQ              R13, R12
 
 exp:
-	VMOVUPS      (R11), Z3
-	VSUBPS       Z0, Z3, Z3
-	VMOVUPS      attnConstants<>+448(SB), Z5
-	VFMADD231PS  attnConstants<>+256(SB), Z3, Z5
-	VSUBPS       attnConstants<>+448(SB), Z5, Z4
-	VCMPPS       $0x05, attnConstants<>+128(SB), Z3, K1
-	VFNMADD231PS attnConstants<>+320(SB), Z4, Z3
-	VFNMADD231PS attnConstants<>+384(SB), Z4, Z3
-	VMOVUPS      attnConstants<>+512(SB), Z4
-	VFMADD213PS  attnConstants<>+576(SB), Z3, Z4
-	VFMADD213PS  attnConstants<>+640(SB), Z3, Z4
-	VFMADD213PS  attnConstants<>+704(SB), Z3, Z4
-	VFMADD213PS  attnConstants<>+768(SB), Z3, Z4
-	VFMADD213PS  attnConstants<>+832(SB), Z3, Z4
-	VFMADD213PS  attnConstants<>+64(SB), Z3, Z4
-	VFMADD213PS  attnConstants<>+64(SB), Z3, Z4
-	VPSLLD       $0x17, Z5, Z5
-	VPADDD       attnConstants<>+64(SB), Z5, Z5
-	VMULPS.Z     Z5, Z4, K1, Z3
-	VADDPS       Z3, Z2, Z2
-	VMOVUPS      Z3, (R11)
-	ADDQ         $0x40, R11
-	DECQ         R12
-	JNZ          exp
-	VMOVUPS      Z2, (R9)
-	VPXORD       Z1, Z1, Z1
-	MOVQ         R13, R11
-	SHLQ         $0x04, R11
-	JMP          cleared
+	VMOVUPS           (R11), Z3
+	VSUBPS            Z0, Z3, Z3
+	VBROADCASTSS      attnConstants<>+448(SB), Z5
+	VFMADD231PS.BCST  attnConstants<>+256(SB), Z3, Z5
+	VSUBPS.BCST       attnConstants<>+448(SB), Z5, Z4
+	VCMPPS.BCST       $0x05, attnConstants<>+128(SB), Z3, K1
+	VFNMADD231PS.BCST attnConstants<>+320(SB), Z4, Z3
+	VFNMADD231PS.BCST attnConstants<>+384(SB), Z4, Z3
+	VBROADCASTSS      attnConstants<>+512(SB), Z4
+	VFMADD213PS.BCST  attnConstants<>+576(SB), Z3, Z4
+	VFMADD213PS.BCST  attnConstants<>+640(SB), Z3, Z4
+	VFMADD213PS.BCST  attnConstants<>+704(SB), Z3, Z4
+	VFMADD213PS.BCST  attnConstants<>+768(SB), Z3, Z4
+	VFMADD213PS.BCST  attnConstants<>+832(SB), Z3, Z4
+	VFMADD213PS.BCST  attnConstants<>+64(SB), Z3, Z4
+	VFMADD213PS.BCST  attnConstants<>+64(SB), Z3, Z4
+	VPSLLD            $0x17, Z5, Z5
+	VPADDD.BCST       attnConstants<>+64(SB), Z5, Z5
+	VMULPS.Z          Z5, Z4, K1, Z3
+	VADDPS            Z3, Z2, Z2
+	VMOVUPS           Z3, (R11)
+	ADDQ              $0x40, R11
+	DECQ              R12
+	JNZ               exp
+	VMOVUPS           Z2, (R9)
+	VPXORD            Z1, Z1, Z1
+	MOVQ              R13, R11
+	SHLQ              $0x04, R11
+	JMP               cleared
 
 clear:
 	VMOVUPS Z1, (AX)(R11*4)
@@ -754,39 +754,39 @@ whole:
 	VBROADCASTSS (R10), Z2
 
 exp:
-	VMOVUPS      (AX)(R11*4), Z3
-	VSUBPS       Z0, Z3, Z3
-	VMOVUPS      attnConstants<>+192(SB), Z4
-	VMINPS       Z3, Z4, Z3
-	VMOVUPS      attnConstants<>+448(SB), Z5
-	VFMADD231PS  attnConstants<>+256(SB), Z3, Z5
-	VSUBPS       attnConstants<>+448(SB), Z5, Z4
-	VCMPPS       $0x05, attnConstants<>+128(SB), Z3, K1
-	VFNMADD231PS attnConstants<>+320(SB), Z4, Z3
-	VFNMADD231PS attnConstants<>+384(SB), Z4, Z3
-	VMOVUPS      attnConstants<>+512(SB), Z4
-	VFMADD213PS  attnConstants<>+576(SB), Z3, Z4
-	VFMADD213PS  attnConstants<>+640(SB), Z3, Z4
-	VFMADD213PS  attnConstants<>+704(SB), Z3, Z4
-	VFMADD213PS  attnConstants<>+768(SB), Z3, Z4
-	VFMADD213PS  attnConstants<>+832(SB), Z3, Z4
-	VFMADD213PS  attnConstants<>+64(SB), Z3, Z4
-	VFMADD213PS  attnConstants<>+64(SB), Z3, Z4
-	VPSLLD       $0x17, Z5, Z5
-	VPADDD       attnConstants<>+64(SB), Z5, Z5
-	VMULPS.Z     Z5, Z4, K1, Z3
-	VMOVUPS      (CX)(R11*4), Z4
-	VSUBPS       Z2, Z4, Z4
-	VMULPS       Z3, Z4, Z4
-	VMOVUPS      Z3, (AX)(R11*4)
-	VMOVUPS      Z4, (CX)(R11*4)
-	ADDQ         $0x10, R11
-	DECQ         R12
-	JNZ          exp
-	VPXORD       Z1, Z1, Z1
-	MOVQ         R13, R11
-	SHLQ         $0x04, R11
-	JMP          cleared
+	VMOVUPS           (AX)(R11*4), Z3
+	VSUBPS            Z0, Z3, Z3
+	VBROADCASTSS      attnConstants<>+192(SB), Z4
+	VMINPS            Z3, Z4, Z3
+	VBROADCASTSS      attnConstants<>+448(SB), Z5
+	VFMADD231PS.BCST  attnConstants<>+256(SB), Z3, Z5
+	VSUBPS.BCST       attnConstants<>+448(SB), Z5, Z4
+	VCMPPS.BCST       $0x05, attnConstants<>+128(SB), Z3, K1
+	VFNMADD231PS.BCST attnConstants<>+320(SB), Z4, Z3
+	VFNMADD231PS.BCST attnConstants<>+384(SB), Z4, Z3
+	VBROADCASTSS      attnConstants<>+512(SB), Z4
+	VFMADD213PS.BCST  attnConstants<>+576(SB), Z3, Z4
+	VFMADD213PS.BCST  attnConstants<>+640(SB), Z3, Z4
+	VFMADD213PS.BCST  attnConstants<>+704(SB), Z3, Z4
+	VFMADD213PS.BCST  attnConstants<>+768(SB), Z3, Z4
+	VFMADD213PS.BCST  attnConstants<>+832(SB), Z3, Z4
+	VFMADD213PS.BCST  attnConstants<>+64(SB), Z3, Z4
+	VFMADD213PS.BCST  attnConstants<>+64(SB), Z3, Z4
+	VPSLLD            $0x17, Z5, Z5
+	VPADDD.BCST       attnConstants<>+64(SB), Z5, Z5
+	VMULPS.Z          Z5, Z4, K1, Z3
+	VMOVUPS           (CX)(R11*4), Z4
+	VSUBPS            Z2, Z4, Z4
+	VMULPS            Z3, Z4, Z4
+	VMOVUPS           Z3, (AX)(R11*4)
+	VMOVUPS           Z4, (CX)(R11*4)
+	ADDQ              $0x10, R11
+	DECQ              R12
+	JNZ               exp
+	VPXORD            Z1, Z1, Z1
+	MOVQ              R13, R11
+	SHLQ              $0x04, R11
+	JMP               cleared
 
 clear:
 	VMOVUPS Z1, (AX)(R11*4)
@@ -807,12 +807,11 @@ cleared:
 	RET
 
 // func scaleRowAVX512(x *byte, n int, by float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·scaleRowAVX512(SB), NOSPLIT, $0-20
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
-	MOVSS        by+16(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS by+16(FP), Z0
 
 loop:
 	VMULPS  (AX), Z0, Z1
@@ -824,7 +823,7 @@ loop:
 	RET
 
 // func loadF32AVX512(dst *byte, src *byte, ldd int, lds int, rows int, n int, by float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·loadF32AVX512(SB), NOSPLIT, $0-52
 	MOVQ         dst+0(FP), AX
 	MOVQ         src+8(FP), CX
@@ -836,8 +835,7 @@ TEXT ·loadF32AVX512(SB), NOSPLIT, $0-52
 	ADDQ         DX, DX
 	ADDQ         BX, BX
 	ADDQ         BX, BX
-	MOVSS        by+48(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS by+48(FP), Z0
 
 row:
 	XORQ R8, R8
@@ -857,7 +855,7 @@ loop:
 	RET
 
 // func storeF32AVX512(dst *byte, src *byte, ldd int, lds int, rows int, n int, by float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·storeF32AVX512(SB), NOSPLIT, $0-52
 	MOVQ         dst+0(FP), AX
 	MOVQ         src+8(FP), CX
@@ -869,8 +867,7 @@ TEXT ·storeF32AVX512(SB), NOSPLIT, $0-52
 	ADDQ         DX, DX
 	ADDQ         BX, BX
 	ADDQ         BX, BX
-	MOVSS        by+48(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS by+48(FP), Z0
 
 row:
 	XORQ R8, R8
@@ -890,7 +887,7 @@ loop:
 	RET
 
 // func loadBF16AVX512(dst *byte, src *byte, ldd int, lds int, rows int, n int, by float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·loadBF16AVX512(SB), NOSPLIT, $0-52
 	MOVQ         dst+0(FP), AX
 	MOVQ         src+8(FP), CX
@@ -901,8 +898,7 @@ TEXT ·loadBF16AVX512(SB), NOSPLIT, $0-52
 	ADDQ         DX, DX
 	ADDQ         DX, DX
 	ADDQ         BX, BX
-	MOVSS        by+48(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS by+48(FP), Z0
 
 row:
 	XORQ R8, R8
@@ -923,7 +919,7 @@ loop:
 	RET
 
 // func storeBF16AVX512(dst *byte, src *byte, ldd int, lds int, rows int, n int, by float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·storeBF16AVX512(SB), NOSPLIT, $0-52
 	MOVQ         dst+0(FP), AX
 	MOVQ         src+8(FP), CX
@@ -934,36 +930,35 @@ TEXT ·storeBF16AVX512(SB), NOSPLIT, $0-52
 	ADDQ         DX, DX
 	ADDQ         BX, BX
 	ADDQ         BX, BX
-	MOVSS        by+48(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS by+48(FP), Z0
 
 row:
 	XORQ R8, R8
 
 loop:
-	VMOVUPS (CX)(R8*4), Z1
-	VMULPS  Z1, Z0, Z1
-	VPSRLD  $0x10, Z1, Z2
-	VPANDD  attnConstants<>+896(SB), Z2, Z2
-	VPADDD  attnConstants<>+960(SB), Z2, Z2
-	VCMPPS  $0x03, Z1, Z1, K1
-	VPADDD  Z1, Z2, Z2
-	VPORD   attnConstants<>+1024(SB), Z1, K1, Z2
-	VPSRLD  $0x10, Z2, Z2
-	VPMOVDW Z2, Y2
-	VMOVDQU Y2, (AX)(R8*2)
-	ADDQ    $0x10, R8
-	CMPQ    R8, DI
-	JLT     loop
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	DECQ    SI
-	JNZ     row
+	VMOVUPS     (CX)(R8*4), Z1
+	VMULPS      Z1, Z0, Z1
+	VPSRLD      $0x10, Z1, Z2
+	VPANDD.BCST attnConstants<>+896(SB), Z2, Z2
+	VPADDD.BCST attnConstants<>+960(SB), Z2, Z2
+	VCMPPS      $0x03, Z1, Z1, K1
+	VPADDD      Z1, Z2, Z2
+	VPORD.BCST  attnConstants<>+1024(SB), Z1, K1, Z2
+	VPSRLD      $0x10, Z2, Z2
+	VPMOVDW     Z2, Y2
+	VMOVDQU     Y2, (AX)(R8*2)
+	ADDQ        $0x10, R8
+	CMPQ        R8, DI
+	JLT         loop
+	ADDQ        DX, AX
+	ADDQ        BX, CX
+	DECQ        SI
+	JNZ         row
 	VZEROUPPER
 	RET
 
 // func loadF16AVX512(dst *byte, src *byte, ldd int, lds int, rows int, n int, by float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·loadF16AVX512(SB), NOSPLIT, $0-52
 	MOVQ         dst+0(FP), AX
 	MOVQ         src+8(FP), CX
@@ -974,8 +969,7 @@ TEXT ·loadF16AVX512(SB), NOSPLIT, $0-52
 	ADDQ         DX, DX
 	ADDQ         DX, DX
 	ADDQ         BX, BX
-	MOVSS        by+48(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS by+48(FP), Z0
 
 row:
 	XORQ R8, R8
@@ -995,7 +989,7 @@ loop:
 	RET
 
 // func storeF16AVX512(dst *byte, src *byte, ldd int, lds int, rows int, n int, by float32)
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·storeF16AVX512(SB), NOSPLIT, $0-52
 	MOVQ         dst+0(FP), AX
 	MOVQ         src+8(FP), CX
@@ -1006,8 +1000,7 @@ TEXT ·storeF16AVX512(SB), NOSPLIT, $0-52
 	ADDQ         DX, DX
 	ADDQ         BX, BX
 	ADDQ         BX, BX
-	MOVSS        by+48(FP), X0
-	VBROADCASTSS X0, Z0
+	VBROADCASTSS by+48(FP), Z0
 
 row:
 	XORQ R8, R8
@@ -1028,7 +1021,7 @@ loop:
 	RET
 
 // func dotRowAVX512(x *byte, y *byte, n int) float32
-// Requires: AVX, AVX512F, SSE
+// Requires: AVX, AVX512F
 TEXT ·dotRowAVX512(SB), NOSPLIT, $0-28
 	MOVQ   x+0(FP), AX
 	MOVQ   y+8(FP), CX
@@ -1051,7 +1044,7 @@ loop:
 	VADDPS        X0, X1, X1
 	VPERMILPS     $0xb1, X1, X0
 	VADDPS        X0, X1, X1
-	MOVSS         X1, ret+24(FP)
+	VMOVSS        X1, ret+24(FP)
 	VZEROUPPER
 	RET
 
@@ -1435,12 +1428,11 @@ cleared:
 	RET
 
 // func scaleRowAVX2(x *byte, n int, by float32)
-// Requires: AVX, AVX2, SSE
+// Requires: AVX
 TEXT ·scaleRowAVX2(SB), NOSPLIT, $0-20
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
-	MOVSS        by+16(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS by+16(FP), Y0
 
 loop:
 	VMULPS  (AX), Y0, Y1
@@ -1454,7 +1446,7 @@ loop:
 	RET
 
 // func loadF32AVX2(dst *byte, src *byte, ldd int, lds int, rows int, n int, by float32)
-// Requires: AVX, AVX2, SSE
+// Requires: AVX
 TEXT ·loadF32AVX2(SB), NOSPLIT, $0-52
 	MOVQ         dst+0(FP), AX
 	MOVQ         src+8(FP), CX
@@ -1466,8 +1458,7 @@ TEXT ·loadF32AVX2(SB), NOSPLIT, $0-52
 	ADDQ         DX, DX
 	ADDQ         BX, BX
 	ADDQ         BX, BX
-	MOVSS        by+48(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS by+48(FP), Y0
 
 row:
 	XORQ R8, R8
@@ -1487,7 +1478,7 @@ loop:
 	RET
 
 // func storeF32AVX2(dst *byte, src *byte, ldd int, lds int, rows int, n int, by float32)
-// Requires: AVX, AVX2, SSE
+// Requires: AVX
 TEXT ·storeF32AVX2(SB), NOSPLIT, $0-52
 	MOVQ         dst+0(FP), AX
 	MOVQ         src+8(FP), CX
@@ -1499,8 +1490,7 @@ TEXT ·storeF32AVX2(SB), NOSPLIT, $0-52
 	ADDQ         DX, DX
 	ADDQ         BX, BX
 	ADDQ         BX, BX
-	MOVSS        by+48(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS by+48(FP), Y0
 
 row:
 	XORQ R8, R8
@@ -1520,7 +1510,7 @@ loop:
 	RET
 
 // func loadBF16AVX2(dst *byte, src *byte, ldd int, lds int, rows int, n int, by float32)
-// Requires: AVX, AVX2, SSE
+// Requires: AVX, AVX2
 TEXT ·loadBF16AVX2(SB), NOSPLIT, $0-52
 	MOVQ         dst+0(FP), AX
 	MOVQ         src+8(FP), CX
@@ -1531,8 +1521,7 @@ TEXT ·loadBF16AVX2(SB), NOSPLIT, $0-52
 	ADDQ         DX, DX
 	ADDQ         DX, DX
 	ADDQ         BX, BX
-	MOVSS        by+48(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS by+48(FP), Y0
 
 row:
 	XORQ R8, R8
@@ -1553,7 +1542,7 @@ loop:
 	RET
 
 // func storeBF16AVX2(dst *byte, src *byte, ldd int, lds int, rows int, n int, by float32)
-// Requires: AVX, AVX2, SSE
+// Requires: AVX, AVX2
 TEXT ·storeBF16AVX2(SB), NOSPLIT, $0-52
 	MOVQ         dst+0(FP), AX
 	MOVQ         src+8(FP), CX
@@ -1564,8 +1553,7 @@ TEXT ·storeBF16AVX2(SB), NOSPLIT, $0-52
 	ADDQ         DX, DX
 	ADDQ         BX, BX
 	ADDQ         BX, BX
-	MOVSS        by+48(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS by+48(FP), Y0
 
 row:
 	XORQ R8, R8
@@ -1595,7 +1583,7 @@ loop:
 	RET
 
 // func loadF16AVX2(dst *byte, src *byte, ldd int, lds int, rows int, n int, by float32)
-// Requires: AVX, AVX2, F16C, SSE
+// Requires: AVX, F16C
 TEXT ·loadF16AVX2(SB), NOSPLIT, $0-52
 	MOVQ         dst+0(FP), AX
 	MOVQ         src+8(FP), CX
@@ -1606,8 +1594,7 @@ TEXT ·loadF16AVX2(SB), NOSPLIT, $0-52
 	ADDQ         DX, DX
 	ADDQ         DX, DX
 	ADDQ         BX, BX
-	MOVSS        by+48(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS by+48(FP), Y0
 
 row:
 	XORQ R8, R8
@@ -1627,7 +1614,7 @@ loop:
 	RET
 
 // func storeF16AVX2(dst *byte, src *byte, ldd int, lds int, rows int, n int, by float32)
-// Requires: AVX, AVX2, F16C, SSE
+// Requires: AVX, F16C
 TEXT ·storeF16AVX2(SB), NOSPLIT, $0-52
 	MOVQ         dst+0(FP), AX
 	MOVQ         src+8(FP), CX
@@ -1638,8 +1625,7 @@ TEXT ·storeF16AVX2(SB), NOSPLIT, $0-52
 	ADDQ         DX, DX
 	ADDQ         BX, BX
 	ADDQ         BX, BX
-	MOVSS        by+48(FP), X0
-	VBROADCASTSS X0, Y0
+	VBROADCASTSS by+48(FP), Y0
 
 row:
 	XORQ R8, R8
@@ -1660,7 +1646,7 @@ loop:
 	RET
 
 // func dotRowAVX2(x *byte, y *byte, n int) float32
-// Requires: AVX, FMA3, SSE
+// Requires: AVX, FMA3
 TEXT ·dotRowAVX2(SB), NOSPLIT, $0-28
 	MOVQ   x+0(FP), AX
 	MOVQ   y+8(FP), CX
@@ -1684,6 +1670,6 @@ loop:
 	VADDPS       X0, X1, X1
 	VPERMILPS    $0xb1, X1, X0
 	VADDPS       X0, X1, X1
-	MOVSS        X1, ret+24(FP)
+	VMOVSS       X1, ret+24(FP)
 	VZEROUPPER
 	RET

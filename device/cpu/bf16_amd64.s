@@ -9396,34 +9396,34 @@ beforeadd:
 	MOVQ $0x00000020, CX
 
 beforerow:
-	VPMOVZXWD (DX), Z0
-	VPSLLD    $0x10, Z0, Z0
-	VADDPS    (SI), Z0, Z0
-	VPSRLD    $0x10, Z0, Z1
-	VPANDD    roundingBF16<>+0(SB), Z1, Z1
-	VPADDD    roundingBF16<>+64(SB), Z1, Z1
-	VCMPPS    $0x03, Z0, Z0, K1
-	VPADDD    Z0, Z1, Z1
-	VPORD     roundingBF16<>+128(SB), Z0, K1, Z1
-	VPSRLD    $0x10, Z1, Z1
-	VPMOVDW   Z1, Y1
-	VMOVDQU   Y1, (DX)
-	VPMOVZXWD 32(DX), Z0
-	VPSLLD    $0x10, Z0, Z0
-	VADDPS    64(SI), Z0, Z0
-	VPSRLD    $0x10, Z0, Z1
-	VPANDD    roundingBF16<>+0(SB), Z1, Z1
-	VPADDD    roundingBF16<>+64(SB), Z1, Z1
-	VCMPPS    $0x03, Z0, Z0, K1
-	VPADDD    Z0, Z1, Z1
-	VPORD     roundingBF16<>+128(SB), Z0, K1, Z1
-	VPSRLD    $0x10, Z1, Z1
-	VPMOVDW   Z1, Y1
-	VMOVDQU   Y1, 32(DX)
-	ADDQ      R9, DX
-	SUBQ      $-128, SI
-	DECQ      CX
-	JNZ       beforerow
+	VPMOVZXWD   (DX), Z0
+	VPSLLD      $0x10, Z0, Z0
+	VADDPS      (SI), Z0, Z0
+	VPSRLD      $0x10, Z0, Z1
+	VPANDD.BCST roundingBF16<>+0(SB), Z1, Z1
+	VPADDD.BCST roundingBF16<>+64(SB), Z1, Z1
+	VCMPPS      $0x03, Z0, Z0, K1
+	VPADDD      Z0, Z1, Z1
+	VPORD.BCST  roundingBF16<>+128(SB), Z0, K1, Z1
+	VPSRLD      $0x10, Z1, Z1
+	VPMOVDW     Z1, Y1
+	VMOVDQU     Y1, (DX)
+	VPMOVZXWD   32(DX), Z0
+	VPSLLD      $0x10, Z0, Z0
+	VADDPS      64(SI), Z0, Z0
+	VPSRLD      $0x10, Z0, Z1
+	VPANDD.BCST roundingBF16<>+0(SB), Z1, Z1
+	VPADDD.BCST roundingBF16<>+64(SB), Z1, Z1
+	VCMPPS      $0x03, Z0, Z0, K1
+	VPADDD      Z0, Z1, Z1
+	VPORD.BCST  roundingBF16<>+128(SB), Z0, K1, Z1
+	VPSRLD      $0x10, Z1, Z1
+	VPMOVDW     Z1, Y1
+	VMOVDQU     Y1, 32(DX)
+	ADDQ        R9, DX
+	SUBQ        $-128, SI
+	DECQ        CX
+	JNZ         beforerow
 
 beforedone:
 	ADDQ $0x40, DI
@@ -9501,34 +9501,34 @@ endadd:
 	MOVQ $0x00000020, CX
 
 endrow:
-	VPMOVZXWD (DX), Z0
-	VPSLLD    $0x10, Z0, Z0
-	VADDPS    (SI), Z0, Z0
-	VPSRLD    $0x10, Z0, Z1
-	VPANDD    roundingBF16<>+0(SB), Z1, Z1
-	VPADDD    roundingBF16<>+64(SB), Z1, Z1
-	VCMPPS    $0x03, Z0, Z0, K1
-	VPADDD    Z0, Z1, Z1
-	VPORD     roundingBF16<>+128(SB), Z0, K1, Z1
-	VPSRLD    $0x10, Z1, Z1
-	VPMOVDW   Z1, Y1
-	VMOVDQU   Y1, (DX)
-	VPMOVZXWD 32(DX), Z0
-	VPSLLD    $0x10, Z0, Z0
-	VADDPS    64(SI), Z0, Z0
-	VPSRLD    $0x10, Z0, Z1
-	VPANDD    roundingBF16<>+0(SB), Z1, Z1
-	VPADDD    roundingBF16<>+64(SB), Z1, Z1
-	VCMPPS    $0x03, Z0, Z0, K1
-	VPADDD    Z0, Z1, Z1
-	VPORD     roundingBF16<>+128(SB), Z0, K1, Z1
-	VPSRLD    $0x10, Z1, Z1
-	VPMOVDW   Z1, Y1
-	VMOVDQU   Y1, 32(DX)
-	ADDQ      R9, DX
-	SUBQ      $-128, SI
-	DECQ      CX
-	JNZ       endrow
+	VPMOVZXWD   (DX), Z0
+	VPSLLD      $0x10, Z0, Z0
+	VADDPS      (SI), Z0, Z0
+	VPSRLD      $0x10, Z0, Z1
+	VPANDD.BCST roundingBF16<>+0(SB), Z1, Z1
+	VPADDD.BCST roundingBF16<>+64(SB), Z1, Z1
+	VCMPPS      $0x03, Z0, Z0, K1
+	VPADDD      Z0, Z1, Z1
+	VPORD.BCST  roundingBF16<>+128(SB), Z0, K1, Z1
+	VPSRLD      $0x10, Z1, Z1
+	VPMOVDW     Z1, Y1
+	VMOVDQU     Y1, (DX)
+	VPMOVZXWD   32(DX), Z0
+	VPSLLD      $0x10, Z0, Z0
+	VADDPS      64(SI), Z0, Z0
+	VPSRLD      $0x10, Z0, Z1
+	VPANDD.BCST roundingBF16<>+0(SB), Z1, Z1
+	VPADDD.BCST roundingBF16<>+64(SB), Z1, Z1
+	VCMPPS      $0x03, Z0, Z0, K1
+	VPADDD      Z0, Z1, Z1
+	VPORD.BCST  roundingBF16<>+128(SB), Z0, K1, Z1
+	VPSRLD      $0x10, Z1, Z1
+	VPMOVDW     Z1, Y1
+	VMOVDQU     Y1, 32(DX)
+	ADDQ        R9, DX
+	SUBQ        $-128, SI
+	DECQ        CX
+	JNZ         endrow
 
 enddone:
 	BYTE $0xc4

@@ -253,10 +253,7 @@ func scaleRow(c *build.Context, w width) {
 	name := "scaleRow" + w.suffix
 	text(c, name, "func(x *byte, n int, by float32)", name+" multiplies n floats, a multiple of 16, by a number.")
 	x, n := load64(c, "x"), load64(c, "n")
-	s, factor := w.vec(c), c.XMM()
-	c.Load(c.Param("by"), factor)
-	c.VBROADCASTSS(factor, s)
-	y := w.vec(c)
+	s, y := broadcastParam(c, w, "by"), w.vec(c)
 	c.Label("loop")
 	for i := 0; i < 16; i += w.lanes {
 		c.VMULPS(at(x, 4*i), s, y)
@@ -288,7 +285,7 @@ func dotRow(c *build.Context, w width) {
 		c.VADDPS(sums[1], sums[0], sums[0])
 	}
 	across(c, w, sums[0], c.VADDPS)
-	c.Store(sums[0].AsX(), c.ReturnIndex(0))
+	returnFloat(c, sums[0])
 	c.VZEROUPPER()
 	c.RET()
 }
@@ -300,9 +297,7 @@ func scaledRows(c *build.Context, w width, t *lanes16, name string, from, to ele
 	rows, n := load64(c, "rows"), load64(c, "n")
 	scale(c, ldd, to.size)
 	scale(c, lds, from.size)
-	s, factor, lane := w.vec(c), c.XMM(), c.GP64()
-	c.Load(c.Param("by"), factor)
-	c.VBROADCASTSS(factor, s)
+	s, lane := broadcastParam(c, w, "by"), c.GP64()
 	c.Label("row")
 	c.XORQ(lane, lane)
 	c.Label("loop")
