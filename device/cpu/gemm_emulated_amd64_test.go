@@ -14,7 +14,7 @@ func emulatedBF16() []*isa {
 		return nil
 	}
 	e := amx
-	e.name, e.tile = "amx emulated", []tileFunc{32: emulateAMX}
+	e.name, e.kc, e.tile = "amx emulated", kcF32, []tileFunc{32: emulateAMX} // k is short, for this is slow
 	e.row, e.narrow = []rowFunc{device.F32: emulateRowF32, device.BF16: emulateRowBF16}, emulateNarrow
 	return []*isa{&e}
 }

@@ -5,10 +5,8 @@ package cpu
 import (
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"os"
 	"runtime"
-	"slices"
 	"testing"
 	"time"
 	"unsafe"
@@ -120,41 +118,6 @@ func oneDNN(t testing.TB) referee {
 	return referee{"oneDNN", prepare, prepare}
 }
 
-// referenceShapes are the products of a step of the 10.8M, the 29.5M and the
-// 124M GPT, and small ones.
-var referenceShapes = []benchShape{
-	{"NN", 1024, 1152, 384}, {"NN", 1024, 384, 384}, {"NN", 1024, 1536, 384}, {"NN", 1024, 384, 1536}, {"NT", 1024, 384, 1536}, {"TN", 384, 1536, 1024}, {"NT", 1024, 256, 384},
-	{"NN", 512, 1536, 512}, {"NN", 512, 2048, 512}, {"NT", 512, 512, 2048}, {"TN", 512, 2048, 512}, {"NT", 512, 4096, 512},
-	{"NN", 1024, 2304, 768}, {"NN", 1024, 768, 768}, {"NN", 1024, 3072, 768}, {"NN", 1024, 768, 3072}, {"NT", 1024, 768, 3072}, {"TN", 768, 3072, 1024},
-	{"NT", 256, 50257, 768}, {"NN", 256, 768, 50257}, {"TN", 50257, 768, 256}, {"NN", 1024, 1024, 1024},
-	{"NN", 64, 64, 64}, {"NN", 128, 128, 128}, {"NN", 256, 256, 256}, {"NT", 256, 256, 64}, {"NN", 256, 64, 256},
-}
-
-func (s benchShape) flat(t device.DType) *product {
-	rng := rand.New(rand.NewPCG(1, 1))
-	mat := func(t device.DType, rows, cols int, trans bool) device.Mat {
-		if trans {
-			rows, cols = cols, rows
-		}
-		wide := hostBuffer(device.F32, rows*cols)
-		for i := range wide.F32() {
-			wide.F32()[i] = rng.Float32() - 0.5
-		}
-		b := hostBuffer(t, rows*cols)
-		store(b, wide.F32())
-		m := device.Matrix(b, rows, cols)
-		if trans {
-			m = m.T()
-		}
-		return m
-	}
-	ct := t
-	if s.form[0] == 'T' { // a gradient of parameters
-		ct = device.F32
-	}
-	return &product{c: view{Mat: mat(ct, s.m, s.n, false)}, a: mat(t, s.m, s.k, s.form[0] == 'T'), b: mat(t, s.k, s.n, s.form[1] == 'T'), m: s.m, n: s.n, k: s.k}
-}
-
 // The referees compute what we compute.
 func TestReference(t *testing.T) {
 	for name, r := range map[string]func(testing.TB) referee{"OpenBLAS": openBLAS, "oneDNN": oneDNN} {
@@ -241,40 +204,4 @@ func BenchmarkReference(b *testing.B) {
 			}
 		}
 	}
-}
-
-// inTurns is the rates of f and g, medians of the samples of which the peak
-// loop before and after was at its quiet value (of all, where there are fewer
-// than three), that value and the number of samples of f that count.
-func inTurns(workers int, seconds time.Duration, ops float64, f, g func(reps int)) (rates [4]float64) {
-	peak := 0.0
-	for range 100 {
-		peak = max(peak, peakRate(workers))
-	}
-	reps := max(1, int(2e8/ops))
-	var good, all [2][]float64
-	for end := time.Now().Add(seconds); time.Now().Before(end) && (len(good[0]) < 15 || len(good[1]) < 15); {
-		for i, f := range []func(int){f, g} {
-			f(1) // what the other left in the caches is nobody's
-			before := peakRate(workers)
-			start := time.Now()
-			f(reps)
-			rate := ops * float64(reps) / time.Since(start).Seconds()
-			after := peakRate(workers)
-			peak = max(peak, before, after)
-			all[i] = append(all[i], rate)
-			if min(before, after) >= 0.95*peak {
-				good[i] = append(good[i], rate)
-			}
-		}
-	}
-	rates[2], rates[3] = peak, float64(len(good[0]))
-	for i := range 2 {
-		if len(good[i]) < 3 {
-			good[i], rates[3] = all[i], 0
-		}
-		slices.Sort(good[i])
-		rates[i] = good[i][len(good[i])/2]
-	}
-	return rates
 }
