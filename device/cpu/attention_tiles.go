@@ -13,7 +13,7 @@ import (
 // sums are float32. Scale is applied to scores and to results.
 //
 // Operands are packed as those of a matrix product: panels of 32 rows of A, of
-// 32 columns of B behind a bias of zeros. W is D up to a multiple of 32, which
+// 32 columns of B, which have no bias. W is D up to a multiple of 32, which
 // is words = W/2 words of two.
 
 // tilesFor is whether products of such matrices are by tiles of hardware.
@@ -48,7 +48,7 @@ type tileShape struct {
 
 func newTileShape(D, across int) tileShape {
 	W := padded(D, 32)
-	return tileShape{use: true, isa: bestBF16, D: D, W: W, words: W / 2, keyPanel: (1 + W/2) * 32, across: across, acrossEach: (1 + across/2) * 32}
+	return tileShape{use: true, isa: bestBF16, D: D, W: W, words: W / 2, keyPanel: W / 2 * 32, across: across, acrossEach: across / 2 * 32}
 }
 
 // acrossAll is the floats of the panels that hold across rows of W columns.
@@ -65,10 +65,9 @@ func (s *tileShape) rows(dst []float32, m *device.Mat, row, col, n int) {
 func (s *tileShape) columns(dst []float32, m *device.Mat, row, col, n int) {
 	for j := 0; j < n; j += 32 {
 		panel := dst[j/32*s.keyPanel:][:s.keyPanel]
-		clear(panel[:32])
-		clear(panel[(1+ceil(s.D, 2))*32:])
+		clear(panel[ceil(s.D, 2)*32:])
 		for i := j; i < min(n, j+32); i += 16 {
-			s.isa.b.apart[device.BF16](floatPtr(panel, 32+i-j), rowAt(m, row+i, col), m.Ld, s.D, min(16, n-i), 32)
+			s.isa.b.apart[device.BF16](floatPtr(panel, i-j), rowAt(m, row+i, col), m.Ld, s.D, min(16, n-i), 32)
 		}
 	}
 }
@@ -78,16 +77,19 @@ func (s *tileShape) columns(dst []float32, m *device.Mat, row, col, n int) {
 func (s *tileShape) below(dst []float32, m *device.Mat, row, col, n int) {
 	for j := 0; j < s.W; j += 32 {
 		panel := dst[j/32*s.acrossEach:][:s.acrossEach]
-		clear(panel[:32])
-		s.isa.b.side[device.BF16](floatPtr(panel, 32), rowAt(m, row, col+j), m.Ld, n, min(32, s.D-j), 32)
-		clear(panel[(1+ceil(n, 2))*32:])
+		s.isa.b.side[device.BF16](floatPtr(panel, 0), rowAt(m, row, col+j), m.Ld, n, min(32, s.D-j), 32)
+		clear(panel[ceil(n, 2)*32:])
 	}
 }
 
 // multiply sets n tiles of 32 columns side by side, ld apart, to the product of
 // a panel of A of so many words by panels of B, plus what they were with add.
 func (s *tileShape) multiply(c []float32, ld int, a, b []float32, words, panel, n, add int) {
-	s.isa.row[device.F32](words, floatPtr(a, 0), floatPtr(b, 32), 4*panel, floatPtr(c, 0), ld, n, add, nil)
+	how := addNone
+	if add != 0 {
+		how = addOld
+	}
+	s.isa.row[device.F32](words, floatPtr(a, 0), floatPtr(b, 0), 4*panel, floatPtr(c, 0), ld, n, how, nil)
 }
 
 // tileForward is a worker's packed operands.

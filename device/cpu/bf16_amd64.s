@@ -8995,6 +8995,8 @@ TEXT ·amxRowF32(SB), NOSPLIT, $0-72
 
 tile:
 	MOVQ  add+56(FP), CX
+	TESTQ $0x00000002, CX
+	JNZ   nothing
 	TESTQ CX, CX
 	JZ    bias
 	MOVQ  R9, R10
@@ -9085,6 +9087,29 @@ bias:
 	BYTE $0xff
 	BYTE $0xff
 	BYTE $0xff
+	JMP  begun
+
+nothing:
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x49
+	BYTE $0xc0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x49
+	BYTE $0xc8
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x49
+	BYTE $0xd0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x49
+	BYTE $0xd8
 
 begun:
 	MOVQ  $0x00000040, CX
@@ -9245,6 +9270,9 @@ TEXT ·amxRowBF16(SB), NOSPLIT, $0-72
 	ADDQ R12, R8
 
 tile:
+	MOVQ  add+56(FP), CX
+	TESTQ $0x00000002, CX
+	JNZ   nothing
 	MOVQ  R13, DX
 	XORQ  CX, CX
 	BYTE  $0xc4
@@ -9287,6 +9315,31 @@ tile:
 	BYTE  $0xff
 	BYTE  $0xff
 	BYTE  $0xff
+	JMP   begun
+
+nothing:
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x49
+	BYTE $0xc0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x49
+	BYTE $0xc8
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x49
+	BYTE $0xd0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x49
+	BYTE $0xd8
+
+begun:
 	MOVQ  $0x00000040, CX
 	MOVQ  R12, SI
 	MOVQ  R13, DX
@@ -9372,7 +9425,7 @@ multiplied:
 	MOVQ  AX, SI
 	MOVQ  DI, DX
 	MOVQ  add+56(FP), CX
-	TESTQ CX, CX
+	TESTQ $0x00000001, CX
 	JNZ   beforeadd
 	MOVQ  $0x00000020, CX
 
@@ -9477,7 +9530,7 @@ first:
 	MOVQ  AX, SI
 	MOVQ  DI, DX
 	MOVQ  add+56(FP), CX
-	TESTQ CX, CX
+	TESTQ $0x00000001, CX
 	JNZ   endadd
 	MOVQ  $0x00000020, CX
 

@@ -322,16 +322,24 @@ func (g *gemm) whole(mem gemmScratch, acc sums, a unsafe.Pointer, k, i, rows, s0
 		return 0
 	}
 	b, step, j := unsafe.Pointer(&mem.b[nr]), 4*g.panelLen(), g.j0+s0*nr
-	at := i*g.c.Ld + j
+	at, add := i*g.c.Ld+j, 0
+	if g.bias.N == 0 {
+		add = addNone
+	}
 	if !g.direct() && !g.stripped() && g.c.Buf.Type == device.BF16 {
-		g.isa.row[device.BF16](k, a, b, step, g.c.Buf.Slice(at, g.c.Buf.N).Ptr, g.c.Ld, n, bit(g.add), unsafe.Pointer(&mem.tile[0]))
+		if g.add {
+			add |= addOld
+		}
+		g.isa.row[device.BF16](k, a, b, step, g.c.Buf.Slice(at, g.c.Buf.N).Ptr, g.c.Ld, n, add, unsafe.Pointer(&mem.tile[0]))
 		return n
 	}
 	if !g.direct() && !g.stripped() {
 		return 0
 	}
-	old := !g.first() || g.add && g.direct()
-	g.isa.row[device.F32](k, a, b, step, acc.at(j), acc.ld, n, bit(old), nil)
+	if !g.first() || g.add && g.direct() {
+		add = addOld
+	}
+	g.isa.row[device.F32](k, a, b, step, acc.at(j), acc.ld, n, add, nil)
 	for s := 0; s < n && g.last() && !g.direct(); s++ {
 		g.finish(mem, g.c.Buf.Slice(at+s*nr, g.c.Buf.N), acc.at(j+s*nr), acc.ld, rows, nr)
 	}
@@ -351,13 +359,6 @@ func (g *gemm) finish(mem gemmScratch, c device.Buffer, p unsafe.Pointer, ld, ro
 		}
 	}
 	g.isa.round(c, g.c.Ld, p, ld, rows, cols)
-}
-
-func bit(x bool) int {
-	if x {
-		return 1
-	}
-	return 0
 }
 
 // addBias is for the rare product that adds to the old C and has a bias.

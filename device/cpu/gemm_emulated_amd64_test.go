@@ -38,10 +38,18 @@ func emulateAMX(k int, a, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc
 	}
 }
 
+// emulatedStart is what the sums of a tile begin with.
+func emulatedStart(b unsafe.Pointer, add int) unsafe.Pointer {
+	if add&addNone != 0 {
+		return unsafe.Pointer(&[32]float32{})
+	}
+	return unsafe.Add(b, -128)
+}
+
 func emulateRowF32(k int, a, b unsafe.Pointer, step int, c unsafe.Pointer, ld, n, add int, _ unsafe.Pointer) {
 	for range n {
-		base, ldb := unsafe.Add(b, -128), 0
-		if add != 0 {
+		base, ldb := emulatedStart(b, add), 0
+		if add&addOld != 0 {
 			base, ldb = c, ld
 		}
 		emulateAMX(k, a, b, base, ldb, c, ld, 32)
@@ -52,10 +60,10 @@ func emulateRowF32(k int, a, b unsafe.Pointer, step int, c unsafe.Pointer, ld, n
 func emulateRowBF16(k int, a, b unsafe.Pointer, step int, c unsafe.Pointer, ld, n, add int, stage unsafe.Pointer) {
 	tile := floatsAt(stage, 32*32)
 	for range n {
-		emulateAMX(k, a, b, unsafe.Add(b, -128), 0, stage, 32, 32)
+		emulateAMX(k, a, b, emulatedStart(b, add), 0, stage, 32, 32)
 		for i := range 32 {
 			out := rawBuffer(device.BF16, unsafe.Add(c, 2*i*ld), 32)
-			if add != 0 {
+			if add&addOld != 0 {
 				var old [32]float32
 				load(old[:], out)
 				for j, x := range old {

@@ -49,9 +49,16 @@ type tileFunc func(k int, a, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, 
 
 // rowFunc computes n whole tiles side by side, from a panel of A and n panels of
 // B that are step bytes apart, each led by its bias, with which the sums begin.
-// If add is not 0 sums of float32 begin with the old C instead, and to sums of
-// bf16 it is added before they are rounded. stage is room for two tiles.
+// With addNone they begin with nothing instead. With addOld sums of float32
+// begin with the old C, and to sums of bf16 it is added before they are rounded.
+// stage is room for two tiles.
 type rowFunc func(k int, a, b unsafe.Pointer, step int, c unsafe.Pointer, ld, n, add int, stage unsafe.Pointer)
+
+// What add of a rowFunc may have set.
+const (
+	addOld  = 1
+	addNone = 2
+)
 
 // gemmScratch is a worker's share of its scratch memory.
 type gemmScratch struct {

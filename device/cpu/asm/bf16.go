@@ -85,6 +85,8 @@ func tileStore(tile, base, index byte, disp int32) []byte {
 
 var (
 	ldtilecfgR8 = []byte{0xc4, 0xc2, 0x78, 0x49, 0x00}
+	// tilezero is VEX.128.F2.0F38.W0 49 /r with the tile in bits 3 to 5.
+	tilezero    = func(tile byte) []byte { return []byte{0xc4, 0xe2, 0x7b, 0x49, 0xc0 | tile<<3} }
 	tilerelease = []byte{0xc4, 0xe2, 0x78, 0x49, 0xc0}
 )
 
@@ -236,6 +238,12 @@ func tileProducts(c *build.Context, k reg.Register) {
 	c.Label("multiplied")
 }
 
+// What the parameter add of a rowFunc may have set; see gemm_pack.go.
+const (
+	addOld  = 1
+	addNone = 2
+)
+
 // amxRow writes products of a panel of A by several of B. Results of bf16 are
 // rounded on their way: a tile's while the tile units work at the next one.
 func amxRow(c *build.Context, name string, round bool) {
@@ -271,8 +279,10 @@ func amxRow(c *build.Context, name string, round bool) {
 		c.ADDQ(dst, stage)
 	}
 	c.Label("tile")
+	c.Load(c.Param("add"), reg.RCX)
+	c.TESTQ(operand.U32(addNone), reg.RCX)
+	c.JNZ(operand.LabelRef("nothing"))
 	if !round {
-		c.Load(c.Param("add"), reg.RCX)
 		c.TESTQ(reg.RCX, reg.RCX)
 		c.JZ(operand.LabelRef("bias"))
 		rest()
@@ -287,6 +297,11 @@ func amxRow(c *build.Context, name string, round bool) {
 	c.XORQ(reg.RCX, reg.RCX)
 	for t := range byte(4) {
 		emit(c, tileLoad(t, rdx, rcx, -128+64*int32(t&1)))
+	}
+	c.JMP(operand.LabelRef("begun"))
+	c.Label("nothing")
+	for t := range byte(4) {
+		emit(c, tilezero(t))
 	}
 	c.Label("begun")
 	c.MOVQ(operand.U32(64), reg.RCX)
@@ -342,7 +357,7 @@ func narrowTile(c *build.Context, label string, src, dst, ld reg.Register) {
 	c.MOVQ(src, reg.RSI)
 	c.MOVQ(dst, reg.RDX)
 	c.Load(c.Param("add"), reg.RCX)
-	c.TESTQ(reg.RCX, reg.RCX)
+	c.TESTQ(operand.U32(addOld), reg.RCX)
 	c.JNZ(operand.LabelRef(label + "add"))
 	row(label, func() {
 		lo, hi := zmm[0], zmm[1]
