@@ -61,7 +61,8 @@ func runGemm(t *task, q *Queue) {
 	if g.m*g.n*g.k <= wholeMax {
 		g.workers = 1
 	}
-	for more := g.begin(); more; more = g.next() {
+	g.ends()
+	for more := true; more; more = g.next() {
 		q.phase(t, runPack, g.panels, 1, g.workers)
 		q.phase(t, runTiles, g.groups*g.splits, 1, g.workers)
 	}
@@ -146,13 +147,8 @@ func (g *gemm) blockRows() int {
 	return max(1, panels) * g.isa.mr
 }
 
-// begin sets the first block. The blocks of k come innermost.
-func (g *gemm) begin() bool {
-	g.j0, g.i0, g.p0 = 0, 0, 0
-	g.ends()
-	return true
-}
-
+// ends sets where the block that begins at (i0, j0), at p0 in k, ends, and what
+// workers take of it. A product begins at 0; the blocks of k come innermost.
 func (g *gemm) ends() {
 	g.j1 = min(g.n, g.j0+g.nc())
 	g.i1 = min(g.m, g.i0+g.blockRows())
@@ -295,8 +291,8 @@ func (g *gemm) rowPanel(mem gemmScratch, p, s0, s1 int) {
 			out = stage
 		}
 		g.isa.tile[full](k, a, unsafe.Pointer(&panel[nr]), base, ldb, out.at(j), out.ld, cols)
-		if g.last() && g.add && !g.late() && g.bias.N != 0 {
-			addBias(out.at(j), out.ld, panel[:cols], rows)
+		if g.last() && g.add && !g.late() && g.bias.N != 0 { // the sums did not begin with it
+			addRows(out.at(j), out.ld, unsafe.Pointer(&panel[0]), 0, rows, cols)
 		}
 		switch {
 		case staged && !g.direct() && g.last():
@@ -321,20 +317,21 @@ func (g *gemm) whole(mem gemmScratch, acc sums, a unsafe.Pointer, k, i, rows, s0
 	if n == 0 || rows < g.isa.mr || g.isa.row == nil || g.add && g.bias.N != 0 && g.direct() {
 		return 0
 	}
+	rounded := !g.direct() && !g.stripped() // on the way out of registers
+	if rounded && g.c.Buf.Type != device.BF16 {
+		return 0
+	}
 	b, step, j := unsafe.Pointer(&mem.b[nr]), 4*g.panelLen(), g.j0+s0*nr
 	at, add := i*g.c.Ld+j, 0
 	if g.bias.N == 0 {
 		add = addNone
 	}
-	if !g.direct() && !g.stripped() && g.c.Buf.Type == device.BF16 {
+	if rounded {
 		if g.add {
 			add |= addOld
 		}
 		g.isa.row[device.BF16](k, a, b, step, g.c.Buf.Slice(at, g.c.Buf.N).Ptr, g.c.Ld, n, add, unsafe.Pointer(&mem.tile[0]))
 		return n
-	}
-	if !g.direct() && !g.stripped() {
-		return 0
 	}
 	if !g.first() || g.add && g.direct() {
 		add = addOld
@@ -351,22 +348,18 @@ func (g *gemm) finish(mem gemmScratch, c device.Buffer, p unsafe.Pointer, ld, ro
 	if g.add && g.late() {
 		old, nr := unsafe.Pointer(&mem.tile[g.isa.mr*g.isa.nr]), g.isa.nr
 		g.isa.widen(old, nr, c, g.c.Ld, rows, cols)
-		for i := range rows {
-			x, y := floatsAt(unsafe.Add(p, 4*i*ld), cols), floatsAt(unsafe.Add(old, 4*i*nr), cols)
-			for j := range x {
-				x[j] += y[j]
-			}
-		}
+		addRows(p, ld, old, nr, rows, cols)
 	}
 	g.isa.round(c, g.c.Ld, p, ld, rows, cols)
 }
 
-// addBias is for the rare product that adds to the old C and has a bias.
-func addBias(p unsafe.Pointer, ld int, bias []float32, rows int) {
+// addRows adds rows of cols floats to others; ldx and ldy are from one row to the
+// next, 0 for one row to be added to all.
+func addRows(x unsafe.Pointer, ldx int, y unsafe.Pointer, ldy, rows, cols int) {
 	for i := range rows {
-		row := unsafe.Slice((*float32)(unsafe.Add(p, 4*i*ld)), len(bias))
-		for j, x := range bias {
-			row[j] += x
+		to, from := floatsAt(unsafe.Add(x, 4*i*ldx), cols), floatsAt(unsafe.Add(y, 4*i*ldy), cols)
+		for j, v := range from {
+			to[j] += v
 		}
 	}
 }

@@ -9,9 +9,8 @@ import (
 // A tile that does not go straight to C, because it is rounded on the way or
 // because only a part of it lies inside C, goes through a worker's stage.
 
-// moveFunc copies rows by cols elements, cols at most 32; ldd and lds are
-// elements from one row to the next. It may read what follows a row of a
-// source of float32 up to 32 elements.
+// moveFunc copies rows by cols elements, 1 <= cols <= 32; ldd and lds are
+// elements from one row to the next.
 type moveFunc func(dst, src unsafe.Pointer, ldd, lds, rows, cols int)
 
 // moves are the copies between float32 and F32, BF16 or F16.
