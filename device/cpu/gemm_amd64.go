@@ -15,6 +15,7 @@ var avx2 = isa{
 	name: "avx2", mr: 6, nr: 16, kc: kcF32, pair: 1, unit: 1,
 	a: pack256, b: pack256,
 	tile: []tileFunc{nil, tile256x1, tile256x2, tile256x3, tile256x4, tile256x5, tile256x6},
+	peak: Peak{Name: "fp32 avx2", ops: 48 * 2 * 8, loop: fmaLoop256},
 }
 
 var pack256 = packing{side: [3]packFunc{copy256F32}, apart: [3]packFunc{trans256F32}, sideLanes: 16, apartLanes: 8}
@@ -26,6 +27,7 @@ var avx512 = isa{
 	tile: []tileFunc{nil, tile512x1, tile512x2, tile512x3, tile512x4, tile512x5, tile512x6, tile512x7,
 		tile512x8, tile512x9, tile512x10, tile512x11, tile512x12, tile512x13, tile512x14},
 	moves: &moves512,
+	peak:  Peak{Name: "fp32 avx512", ops: 48 * 2 * 16, loop: fmaLoop512},
 }
 
 var pack512 = packing{
@@ -47,6 +49,7 @@ var avx512bf16 = isa{
 	tile: []tileFunc{nil, tileDotx1, tileDotx2, tileDotx3, tileDotx4, tileDotx5, tileDotx6, tileDotx7,
 		tileDotx8, tileDotx9, tileDotx10, tileDotx11, tileDotx12, tileDotx13, tileDotx14},
 	moves: &moves512,
+	peak:  Peak{Name: "bf16 avx512", ops: 48 * 2 * 32, loop: dotLoop},
 }
 
 var packPairs = packing{side: [3]packFunc{device.BF16: copyPairs}, apart: [3]packFunc{device.BF16: transPairs}, sideLanes: 32, apartLanes: 16}
@@ -59,6 +62,7 @@ var amx = isa{
 	b:    packPairs,
 	tile: []tileFunc{32: amxTile}, whole: true, moves: &moves512,
 	row: []rowFunc{device.F32: amxRowF32, device.BF16: amxRowBF16}, narrow: amxNarrow,
+	peak: Peak{Name: "bf16 amx", ops: 16 * 2 * 16 * 16 * 32, loop: tileLoop},
 }
 
 func amxTile(k int, a, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc, _ int) {

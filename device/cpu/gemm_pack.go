@@ -24,6 +24,7 @@ type isa struct {
 	// narrow packs 32 rows of k floats, a multiple of 32, ld apart, as a panel of
 	// A of bf16; subnormals may become zero. nil if row is.
 	narrow func(dst, src unsafe.Pointer, ld, k int)
+	peak   Peak // of multiply-adds, however long
 }
 
 // packing is how panels are packed, by type of the source: F32, BF16, F16. A

@@ -7,6 +7,7 @@ var portable = isa{
 	name: "portable", mr: 4, nr: 4, kc: kcF32, pair: 1, unit: 1, padded: true,
 	a: packGo, b: packGo,
 	tile: []tileFunc{nil, tileGo(1), tileGo(2), tileGo(3), tileGo(4)},
+	peak: Peak{Name: "fp32 Go", ops: 16 * 2, loop: fmaGo},
 }
 
 var packGo = packing{side: [3]packFunc{copyGo}, apart: [3]packFunc{transGo}, sideLanes: 4, apartLanes: 4}

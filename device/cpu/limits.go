@@ -42,14 +42,14 @@ func together(workers int, f func(worker int)) {
 }
 
 // PeakF32 is multiply-adds of float32.
-func PeakF32() Peak { return peakOf(peakF32()) }
+func PeakF32() Peak { return peakOf(bestISA.peak) }
 
 // PeakBF16 is multiply-adds of bf16 into float32, where the machine has them.
 func PeakBF16() (p Peak, ok bool) {
-	if p, ok = peakBF16(); ok {
-		p = peakOf(p)
+	if bestBF16 == nil {
+		return Peak{}, false
 	}
-	return p, ok
+	return peakOf(bestBF16.peak), true
 }
 
 // peakOf sets how long the loop is.

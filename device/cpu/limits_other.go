@@ -2,10 +2,6 @@
 
 package cpu
 
-func peakF32() Peak { return peakGo }
-
-func peakBF16() (Peak, bool) { return Peak{}, false }
-
 func streamTriad(dst, a, b []float32) { triadGo(dst, a, b) }
 func streamRewrite(x, _, _ []float32) { rewriteGo(x) }
 func streamRead(_, a, _ []float32)    { readGo(a) }

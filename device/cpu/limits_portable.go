@@ -7,8 +7,6 @@ import (
 
 // The limits of a machine without assembly are those of Go.
 
-var peakGo = Peak{Name: "fp32 Go", ops: 16 * 2, loop: fmaGo}
-
 // sinkGo keeps the loop's results alive.
 var sinkGo atomic.Uint32
 

@@ -75,7 +75,7 @@ func normSumsGo(sums, dy, x, w unsafe.Pointer, n int, m float32) {
 	var g, gx [2]float32
 	dys, xs, ws := floatsAt(dy, n), floatsAt(x, n), floatsAt(w, n)
 	for j := 0; j < n; j += 2 {
-		a, b := dys[j]*ws[j], dys[j+1]*ws[j+1]
+		a, b := float32(dys[j]*ws[j]), float32(dys[j+1]*ws[j+1])
 		g[0], g[1] = g[0]+a, g[1]+b
 		gx[0], gx[1] = gx[0]+a*(xs[j]-m), gx[1]+b*(xs[j+1]-m)
 	}
@@ -86,7 +86,7 @@ func normSumsGo(sums, dy, x, w unsafe.Pointer, n int, m float32) {
 func normGradGo(dx, dy, x, w unsafe.Pointer, n int, m, r, g, gn float32, add int) {
 	dxs, dys, xs, ws := floatsAt(dx, n), floatsAt(dy, n), floatsAt(x, n), floatsAt(w, n)
 	for j := range dxs {
-		d := r * (dys[j]*ws[j] - g - (xs[j]-m)*gn)
+		d := r * (float32(dys[j]*ws[j]) - g - (xs[j]-m)*gn) // rounded, as in normSumsGo: one column has no gradient
 		if add != 0 {
 			d += dxs[j]
 		}

@@ -10,9 +10,11 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
+var attnConstants = slices.Concat([]constant{float("-inf", negInf)}, expConstants, roundConstants)
+
 // attention writes what blocks of attention are computed with; see vecISA.
 func attention(c *build.Context) {
-	k := declare(c, "attnConstants", slices.Concat([]constant{float("-inf", negInf)}, expConstants, roundConstants)...)
+	k := declare(c, "attnConstants", attnConstants...)
 	declareWindow(c, "attnSeen", 0x7f800000, 0xff800000)
 	declareWindow(c, "attnOnes", 0xffffffff, 0)
 	for _, w := range widths {

@@ -20,11 +20,13 @@ const (
 	siluFlat = 80 // see swiglu.go of package cpu
 )
 
+var eachConstants = slices.Concat(expConstants, roundConstants, []constant{
+	float("-2u", -2*geluU), float("-2ux", -2*geluU*geluX), float("2u", 2*geluU), float("6ux", 6*geluU*geluX),
+	float("flat", geluFlat), float("-flat", -geluFlat), float("silu", siluFlat), float("-silu", -siluFlat), float("-inf", negInf)})
+
 // elementwise writes functions over n elements, a positive multiple of 16.
 func elementwise(c *build.Context) {
-	t := declare(c, "eachConstants", slices.Concat(expConstants, roundConstants, []constant{
-		float("-2u", -2*geluU), float("-2ux", -2*geluU*geluX), float("2u", 2*geluU), float("6ux", 6*geluU*geluX),
-		float("flat", geluFlat), float("-flat", -geluFlat), float("silu", siluFlat), float("-silu", -siluFlat), float("-inf", negInf)})...)
+	t := declare(c, "eachConstants", eachConstants...)
 	for _, w := range widths {
 		for _, e := range elems {
 			each(c, w, t, "gelu"+e.name, e, e, e, 1, false, gelu)

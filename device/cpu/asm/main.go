@@ -3,7 +3,8 @@
 //
 //	go run .
 //
-// It writes gemm_amd64.s, gemm_stubs_amd64.go and the like.
+// It writes gemm_amd64.s, gemm_stubs_amd64.go and the like by avo, and
+// gemm_arm64.s and the like by what is in neon.go.
 package main
 
 import (
@@ -19,23 +20,45 @@ import (
 	"github.com/mmcloughlin/avo/printer"
 )
 
+// files are what is written: for amd64, and for arm64 if neon is set.
 var files = []struct {
 	name string
-	body func(*build.Context)
-}{{"gemm", gemm}, {"cast", cast}, {"bf16", bf16}, {"attention", attention}, {"elementwise", elementwise}, {"optim", optim},
-	{"norm", norm}, {"sums", sums}, {"limits", limits}}
+	avo  func(*build.Context)
+	neon func(*neonFile)
+}{
+	{"gemm", gemm, neonGemm}, {"cast", cast, neonCast}, {"bf16", bf16, nil}, {"attention", attention, neonAttention},
+	{"elementwise", elementwise, neonElementwise}, {"optim", optim, neonOptim}, {"norm", norm, neonNorm}, {"sums", sums, neonSums},
+	{"limits", limits, nil},
+}
 
 func main() {
 	dir := flag.String("dir", "..", "directory the files are written to")
 	flag.Parse()
-	for _, f := range files {
-		if err := generate(*dir, f.name, f.body); err != nil {
-			log.Fatalf("%s: %v", f.name, err)
-		}
+	if err := generate(*dir); err != nil {
+		log.Fatal(err)
 	}
 }
 
-func generate(dir, name string, body func(*build.Context)) error {
+// generate writes all files.
+func generate(dir string) error {
+	for _, f := range files {
+		base := filepath.Join(dir, f.name)
+		if err := generateAMD64(base, f.avo); err != nil {
+			return fmt.Errorf("%s for amd64: %w", f.name, err)
+		}
+		if f.neon == nil {
+			continue
+		}
+		file := newNeonFile(f.name)
+		f.neon(file)
+		if err := write(base, "arm64", file.assembly(), file.declarations()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func generateAMD64(base string, body func(*build.Context)) error {
 	c := build.NewContext()
 	body(c)
 	file, err := c.Result()
@@ -58,12 +81,13 @@ func generate(dir, name string, body func(*build.Context)) error {
 	// avo knows no unsafe.Pointer without loading the package it writes for.
 	stubs = bytes.ReplaceAll(stubs, []byte("*byte"), []byte("unsafe.Pointer"))
 	stubs = bytes.Replace(stubs, []byte("package cpu\n"), []byte("package cpu\n\nimport \"unsafe\"\n"), 1)
-	base := filepath.Join(dir, name)
-	if err := os.WriteFile(base+"_amd64.s", text, 0o644); err != nil {
+	return write(base, "amd64", text, stubs)
+}
+
+// write puts a file of assembly and its declarations beside each other.
+func write(base, processor string, text, stubs []byte) error {
+	if err := os.WriteFile(base+"_"+processor+".s", text, 0o644); err != nil {
 		return err
 	}
-	if err := os.WriteFile(base+"_stubs_amd64.go", stubs, 0o644); err != nil {
-		return fmt.Errorf("stubs: %w", err)
-	}
-	return nil
+	return os.WriteFile(base+"_stubs_"+processor+".go", stubs, 0o644)
 }

@@ -9,10 +9,12 @@ import (
 // ahead is how far before their use the operands of a rule are fetched, bytes.
 const ahead = 1024
 
+var ruleConstants = append([]constant{{"sign", 1 << 31}, float("1", 1)}, roundConstants...)
+
 // optim writes the update rules. They multiply and add in two roundings, as
 // package cpu's portable rules do, so that their bits are the same everywhere.
 func optim(c *build.Context) {
-	t := declare(c, "ruleConstants", append([]constant{{"sign", 1 << 31}, float("1", 1)}, roundConstants...)...)
+	t := declare(c, "ruleConstants", ruleConstants...)
 	for _, w := range widths {
 		for _, p := range append(elems, elem{}) {
 			rule(c, w, t, "adamW", p, true, true, adamW)

@@ -1,0 +1,199 @@
+package main
+
+import "fmt"
+
+const (
+	neonRows    = 8 // of a tile
+	neonColumns = 12
+)
+
+// neonGemm writes the tiles of a product, and what packs its operands and rounds
+// its sums.
+func neonGemm(file *neonFile) {
+	file.constants(roundConstants...)
+	for rows := 1; rows <= neonRows; rows++ {
+		neonTile(file, rows)
+	}
+	for _, e := range elems {
+		neonMove(file, "moveFrom"+e.name+"NEON", e, f32)
+		if e != f32 {
+			neonMove(file, "moveTo"+e.name+"NEON", f32, e)
+		}
+		neonTranspose(file, e)
+	}
+	neonPeak(file)
+}
+
+// neonTile has a register of sums for each row and four columns; panels of A have
+// eight floats for each k whatever the number of rows.
+func neonTile(file *neonFile, rows int) {
+	name := fmt.Sprintf("tileNEONx%d", rows)
+	doc := fmt.Sprintf("%s is a tileFunc of %d rows by %d columns of panels of %d rows.", name, rows, neonColumns, neonRows)
+	file.function(name, "func(k int, a, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc, cols int)", doc, stackBytes, func(f *fn) {
+		const vectors = neonColumns / 4
+		k, a, b := f.word("k"), f.word("a"), f.word("b")
+		sums := make([]vec, rows)
+		for i := range sums {
+			sums[i] = f.vec(vectors)
+			f.zero(sums[i])
+		}
+		x, y := f.vec(2), f.vec(vectors)
+		step := func(u int) {
+			f.emit("FLDPQ %d(%v), (%s, %s)", 32*u, a, x[0].f(), x[1].f())
+			f.emit("FLDPQ %d(%v), (%s, %s)", 48*u, b, y[0].f(), y[1].f())
+			f.emit("FMOVQ %d(%v), %s", 48*u+32, b, y[2].f())
+			for i, row := range sums {
+				for j := range row {
+					f.do(fmlaLane(row[j], y[j], x[i/4], i%4))
+				}
+			}
+		}
+		f.while(k, unroll, func() {
+			for u := range unroll {
+				step(u)
+			}
+			f.step(32*unroll, a)
+			f.step(48*unroll, b)
+		})
+		f.while(k, 1, func() {
+			step(0)
+			f.step(32, a)
+			f.step(48, b)
+		})
+		base, dst, cols := f.word("base"), f.word("c"), f.word("cols")
+		ldb, ldc := f.word("ldb"), f.word("ldc")
+		f32.bytes(f, ldb, ldc)
+		store := func(row func(s vec)) {
+			for i, s := range sums {
+				row(s)
+				if i < rows-1 {
+					f.emit("ADD %v, %v", ldb, base)
+					f.emit("ADD %v, %v", ldc, dst)
+				}
+			}
+		}
+		f.emit("CMP $%d, %v", neonColumns, cols)
+		f.emit("BLT partial")
+		store(func(s vec) {
+			f.emit("FLDPQ (%v), (%s, %s)", base, y[0].f(), y[1].f())
+			f.emit("FMOVQ 32(%v), %s", base, y[2].f())
+			f.op(fadd, s, s, y)
+			f.emit("FSTPQ (%s, %s), (%v)", s[0].f(), s[1].f(), dst)
+			f.emit("FMOVQ %s, 32(%v)", s[2].f(), dst)
+		})
+		f.emit("RET")
+		f.here("partial") // by way of memory, one column at a time
+		mem, j := f.gp(), f.gp()
+		f.emit("MOVD $row-%d(SP), %v", stackBytes, mem)
+		store(func(s vec) {
+			f.emit("FSTPQ (%s, %s), (%v)", s[0].f(), s[1].f(), mem)
+			f.emit("FMOVQ %s, 32(%v)", s[2].f(), mem)
+			f.emit("MOVD ZR, %v", j)
+			column := f.label("column")
+			f.here(column)
+			f.emit("FMOVS (%v)(%v<<2), %s", mem, j, x[0].f())
+			f.emit("FMOVS (%v)(%v<<2), %s", base, j, y[0].f())
+			f.emit("FADDS %s, %s", y[0].f(), x[0].f())
+			f.emit("FMOVS %s, (%v)(%v<<2)", x[0].f(), dst, j)
+			f.step(1, j)
+			f.emit("CMP %v, %v", cols, j)
+			f.emit("BLT %s", column)
+		})
+	})
+}
+
+// neonMove writes a moveFunc: eight elements of a row at a time, then four, then
+// one.
+func neonMove(file *neonFile, name string, from, to elem) {
+	file.function(name, "func(dst, src unsafe.Pointer, ldd, lds, rows, cols int)", name+" is a moveFunc.", 0, func(f *fn) {
+		dst, src, ldd, lds := f.word("dst"), f.word("src"), f.word("ldd"), f.word("lds")
+		rows, cols := f.word("rows"), f.word("cols")
+		to.bytes(f, ldd)
+		from.bytes(f, lds)
+		k := f.hold(to.rounding()...)
+		x, y, left := f.gp(), f.gp(), f.gp()
+		f.loop(rows, 1, func() {
+			f.emit("MOVD %v, %v", src, x)
+			f.emit("MOVD %v, %v", dst, y)
+			f.emit("MOVD %v, %v", cols, left)
+			for _, n := range []int{8, 4, 1} {
+				f.while(left, n, func() {
+					v := f.vec(2)
+					if n == 8 {
+						from.read(f, v, x, 0)
+						to.write(f, k, v, y, 0)
+					} else {
+						from.readFew(f, v[0], x, n)
+						to.writeFew(f, k, v, y, n)
+					}
+					f.step(n*from.size, x)
+					f.step(n*to.size, y)
+				})
+			}
+			f.emit("ADD %v, %v", lds, src)
+			f.emit("ADD %v, %v", ldd, dst)
+		})
+	})
+}
+
+// neonTranspose writes a packFunc of four lanes that lie apart, by blocks of four
+// of k. For lanes that are missing it packs the first again.
+func neonTranspose(file *neonFile, e elem) {
+	name := "trans" + e.name + "NEON"
+	doc := name + " is a packFunc of at most 4 lanes that lie apart; it always writes 4."
+	file.function(name, "func(dst, src unsafe.Pointer, ld, k, width, stride int)", doc, 0, func(f *fn) {
+		dst, ld, k := f.word("dst"), f.word("ld"), f.word("k")
+		width, stride := f.word("width"), f.word("stride")
+		e.bytes(f, ld)
+		f32.bytes(f, stride)
+		lanes := [4]gp{f.word("src")}
+		for i := 1; i < 4; i++ {
+			lanes[i] = f.gp()
+			f.emit("ADD %v, %v, %v", ld, lanes[i-1], lanes[i])
+		}
+		for i := 3; i > 0; i-- {
+			f.emit("CMP $%d, %v", i, width)
+			f.emit("CSEL GT, %v, %v, %v", lanes[i], lanes[0], lanes[i])
+		}
+		f.while(k, 4, func() {
+			x, y := f.vec(4), f.vec(4)
+			for i, p := range lanes {
+				e.readFew(f, x[i], p, 4)
+			}
+			for i := 0; i < 4; i += 2 { // even and odd k of pairs of lanes
+				f.do(trn1S.three(y[i], x[i], x[i+1]), trn2S.three(y[i+1], x[i], x[i+1]))
+			}
+			for i := range 2 { // k 0 and 2, 1 and 3
+				f.do(trn1D.three(x[i], y[i], y[i+2]), trn2D.three(x[i+2], y[i], y[i+2]))
+			}
+			for _, v := range x {
+				f.emit("FMOVQ %s, (%v)", v.f(), dst)
+				f.emit("ADD %v, %v", stride, dst)
+			}
+			f.step(4*e.size, lanes[:]...)
+		})
+		f.while(k, 1, func() {
+			x := f.vec(1)
+			for i, p := range lanes {
+				e.readFew(f, x[0], p, 1)
+				f.emit("FMOVS %s, %d(%v)", x[0].f(), 4*i, dst)
+			}
+			f.emit("ADD %v, %v", stride, dst)
+			f.step(e.size, lanes[:]...)
+		})
+	})
+}
+
+// neonPeak writes 48 independent multiply-adds of a register.
+func neonPeak(file *neonFile) {
+	const doc = "fmaLoopNEON does 48 n independent multiply-adds of whole registers."
+	file.function("fmaLoopNEON", "func(n int)", doc, 0, func(f *fn) {
+		n, sums, x := f.word("n"), f.vec(24), f.vec(1)
+		f.zero(sums)
+		f.zero(x)
+		f.loop(n, 1, func() {
+			f.op(fmla, sums, x, x)
+			f.op(fmla, sums, x, x)
+		})
+	})
+}

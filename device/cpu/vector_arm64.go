@@ -1,0 +1,51 @@
+package cpu
+
+import "unsafe"
+
+// vecNEON takes two registers for a vector. Its sums of squares are added up
+// block by block, and all of them left to the caller.
+var vecNEON = vecISA{
+	name: "neon",
+	attnISA: attnISA{rows: 4, lanes: 8, strip: [3]stripFunc{nil, strip1xNEON, strip2xNEON},
+		load:   [3]rowsFunc{loadF32NEON, loadBF16NEON, loadF16NEON},
+		store:  [3]rowsFunc{storeF32NEON, storeBF16NEON, storeF16NEON},
+		soften: softenNEON, slope: slopeNEON, scale: scaleRowNEON, dot: dotRowNEON, trans: transposeNEON},
+	ruleISA: ruleISA{
+		adamW:    [4]ruleFunc{adamWF32NEON, adamWBF16NEON, adamWF16NEON, adamWNEON},
+		sgd:      [4]ruleFunc{sgdF32NEON, sgdBF16NEON, sgdF16NEON, sgdNEON},
+		momentum: [4]ruleFunc{momentumF32NEON, momentumBF16NEON, momentumF16NEON, momentumNEON},
+		lion:     [4]ruleFunc{lionF32NEON, lionBF16NEON, lionF16NEON, lionNEON},
+	},
+	normISA: normISA{
+		columns: 32,
+		sum:     [3]rowSumFunc{rowSumF32NEON, rowSumBF16NEON, rowSumF16NEON}, squares: [3]rowSquaresFunc{rowSquaresF32NEON, rowSquaresBF16NEON, rowSquaresF16NEON},
+		norm: [3]normFunc{normRowF32NEON, normRowBF16NEON, normRowF16NEON}, sums: [3]normSumsFunc{normSumsF32NEON, normSumsBF16NEON, normSumsF16NEON},
+		grad:        [3]normGradFunc{normGradF32NEON, normGradBF16NEON, normGradF16NEON},
+		sumColumns:  [3]sumColumnsFunc{sumColumnsF32NEON, sumColumnsBF16NEON, sumColumnsF16NEON},
+		normColumns: [3]normColumnsFunc{normColumnsF32NEON, normColumnsBF16NEON, normColumnsF16NEON},
+	},
+	sumISA: sumISA{
+		addUp:       [3]addUpFunc{addUpF32NEON, addUpBF16NEON, addUpF16NEON},
+		addUpStream: [3]addUpFunc{addUpF32NEON, addUpBF16NEON, addUpF16NEON},
+	},
+	eachISA: eachISA{
+		swiglu: [3]eachFunc{swigluF32NEON, swigluBF16NEON, swigluF16NEON}, swigluGrad: [3]swigluGradFunc{swigluGradF32NEON, swigluGradBF16NEON, swigluGradF16NEON},
+		gelu: [3]eachFunc{geluF32NEON, geluBF16NEON, geluF16NEON}, geluGrad: [3]eachFunc{geluGradF32NEON, geluGradBF16NEON, geluGradF16NEON},
+		times: [3]eachFunc{scaleF32NEON, scaleBF16NEON, scaleF16NEON}, add: [3]eachFunc{addF32NEON, addBF16NEON, addF16NEON},
+		addF32:     [3]eachFunc{nil, addF32BF16NEON, addF32F16NEON},
+		largest:    [3]func(unsafe.Pointer, int) float32{largestF32NEON, largestBF16NEON, largestF16NEON},
+		expSum:     [3]func(unsafe.Pointer, int, float32) float32{expSumF32NEON, expSumBF16NEON, expSumF16NEON},
+		softmax:    [3]func(unsafe.Pointer, int, float32, float32){softmaxF32NEON, softmaxBF16NEON, softmaxF16NEON},
+		sumSquares: sumSquaresNEON,
+		rope:       [3]ropeFunc{ropeF32NEON, ropeBF16NEON, ropeF16NEON},
+	},
+}
+
+// transposeNEON transposes the lanes of a vector, four at a time.
+func transposeNEON(dst, src unsafe.Pointer, ld, k, n int) {
+	for i := 0; i < n; i += 4 {
+		transF32NEON(unsafe.Add(dst, 4*i), unsafe.Add(src, 4*i*ld), ld, k, n-i, 16)
+	}
+}
+
+func nativeVecs() []*vecISA { return []*vecISA{&vecNEON} }
