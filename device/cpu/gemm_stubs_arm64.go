@@ -83,8 +83,3 @@ func moveToF16NEON(dst, src unsafe.Pointer, ldd, lds, rows, cols int)
 //
 //go:noescape
 func transF16NEON(dst, src unsafe.Pointer, ld, k, width, stride int)
-
-// fmaLoopNEON does 48 n independent multiply-adds of whole registers.
-//
-//go:noescape
-func fmaLoopNEON(n int)

@@ -21,7 +21,6 @@ func neonGemm(file *neonFile) {
 		}
 		neonTranspose(file, e)
 	}
-	neonPeak(file)
 }
 
 // neonTile has a register of sums for each row and four columns; panels of A have
@@ -180,20 +179,6 @@ func neonTranspose(file *neonFile, e elem) {
 			}
 			f.emit("ADD %v, %v", stride, dst)
 			f.step(e.size, lanes[:]...)
-		})
-	})
-}
-
-// neonPeak writes 48 independent multiply-adds of a register.
-func neonPeak(file *neonFile) {
-	const doc = "fmaLoopNEON does 48 n independent multiply-adds of whole registers."
-	file.function("fmaLoopNEON", "func(n int)", doc, 0, func(f *fn) {
-		n, sums, x := f.word("n"), f.vec(24), f.vec(1)
-		f.zero(sums)
-		f.zero(x)
-		f.loop(n, 1, func() {
-			f.op(fmla, sums, x, x)
-			f.op(fmla, sums, x, x)
 		})
 	})
 }
