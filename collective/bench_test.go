@@ -36,7 +36,7 @@ func BenchmarkAllReduce(b *testing.B) {
 		func(bufs [][]float32, r int) { sumPart(bufs, r); copyParts(bufs, r) })
 }
 
-// BenchmarkWatch is what fingerprints cost.
+// BenchmarkWatch is a small operation with a deadline.
 func BenchmarkWatch(b *testing.B) {
 	for _, size := range []int{2, 4} {
 		b.Run(fmt.Sprintf("ranks=%d", size), func(b *testing.B) {
