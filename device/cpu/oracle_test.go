@@ -121,11 +121,16 @@ func queueOf(t testing.TB, workers int) *Queue {
 }
 
 // onWorkers calls f, which makes operands and issues a kernel on them, with 1,
-// 2, 3 and 5 workers, and returns the operands of the first call.
+// 2, 3 and 5 workers, or in short with 1 and 3, and returns the operands of the
+// first call.
 func onWorkers(t *testing.T, f func(q *Queue) []*guarded) []*guarded {
 	t.Helper()
 	var first []*guarded
-	for _, workers := range []int{1, 2, 3, 5} {
+	several := []int{1, 2, 3, 5}
+	if testing.Short() {
+		several = []int{1, 3}
+	}
+	for _, workers := range several {
 		q := queueOf(t, workers)
 		out := f(q)
 		if err := q.Wait(); err != nil {
