@@ -339,3 +339,69 @@ func TestAttentionRefuses(t *testing.T) {
 		mustPanic(t, "attention gradient of another shape", func() { c.backward(q) })
 	}
 }
+
+// TestStrips holds strips to their contract: also those that add, and of shapes
+// that blocks of attention do not have on every instruction set.
+func TestStrips(t *testing.T) {
+	withVec(t, func(t *testing.T) {
+		rng := rand.New(rand.NewPCG(21, 22))
+		for vectors := 1; vectors <= 2; vectors++ {
+			for _, k := range []int{1, 2, 7, 40} {
+				for _, add := range []int{0, 1} {
+					rows, cols := bestVec.rows, vectors*bestVec.lanes
+					a, b := newGuarded(device.F32, rows, k, 0).normal(rng, 0, 1), newMat(device.F32, k, cols).normal(rng, 0, 1)
+					c := newMat(device.F32, rows, cols).normal(rng, 0, 1)
+					as, bs, want := a.values(), b.values(), c.values()
+					ai, ak := k, 1
+					if add == 1 { // a as its own transpose lies in memory
+						ai, ak = 1, rows
+					}
+					for i := range rows {
+						for j := range cols {
+							sum := float64(add) * want[i*cols+j]
+							for p := range k {
+								sum += as[i*ai+p*ak] * bs[p*cols+j]
+							}
+							want[i*cols+j] = sum
+						}
+					}
+					bestVec.strip[vectors](k, a.Buf.Ptr, b.Buf.Ptr, c.Buf.Ptr, ai, ak, b.Ld, c.Ld, add)
+					near(t, fmt.Sprintf("%d vectors, k %d, add %d", vectors, k, add), c, want, 1e-6)
+					c.checkGuards(t)
+				}
+			}
+		}
+	})
+}
+
+// TestSlopeHidesWhatIsNotSeen: a row's elements that it does not see become 0.
+func TestSlopeHidesWhatIsNotSeen(t *testing.T) {
+	withVec(t, func(t *testing.T) {
+		rows, ld := bestVec.rows, 64
+		for n := 1; n <= 40; n++ {
+			most := 40
+			end := min(most, n+rows-1)
+			p, ds := newGuarded(device.F32, rows, ld, 0), newGuarded(device.F32, rows, ld, 0)
+			p.fill(func(i int) float64 { return float64(i % 7) })
+			ds.fill(func(i int) float64 { return float64(i % 5) })
+			lse := newVec(device.F32, rows).fill(func(i int) float64 { return float64(3 + i) })
+			delta := newVec(device.F32, rows).fill(func(i int) float64 { return float64(i) / 2 })
+			bestVec.slope(p.Buf.Ptr, ds.Buf.Ptr, ld, rows, n, most, end, lse.Buf.Ptr, delta.Buf.Ptr)
+			ps, dss := p.values(), ds.values()
+			for i := range rows {
+				for j := range end {
+					at, e, d := i*ld+j, 0.0, 0.0
+					if j < min(n+i, most) {
+						e = math.Exp(float64(at%7) - float64(3+i))
+						d = e * (float64(at%5) - float64(i)/2)
+					}
+					if math.Abs(ps[at]-e) > 1e-6*e || math.Abs(dss[at]-d) > 1e-6*math.Abs(d) {
+						t.Fatalf("%d of %d seen: (%d, %d) is %g and %g, want %g and %g", n, most, i, j, ps[at], dss[at], e, d)
+					}
+				}
+			}
+			p.checkGuards(t)
+			ds.checkGuards(t)
+		}
+	})
+}
