@@ -2,21 +2,23 @@
 
 #include "textflag.h"
 
-// func tileDotx1(k int, a *byte, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
+// func tileDotx1(k int, a *byte, row int, step int, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
 // Requires: AVX, AVX512F, BMI2
-TEXT ·tileDotx1(SB), NOSPLIT, $0-64
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   b+16(FP), DX
+TEXT ·tileDotx1(SB), NOSPLIT, $0-80
+	MOVQ   a+8(FP), AX
+	MOVQ   row+16(FP), CX
+	MOVQ   step+24(FP), CX
+	MOVQ   b+32(FP), DX
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
-	SUBQ   $0x04, AX
-	JLT    tailin
+	MOVQ   k+0(FP), BX
+	TESTQ  BX, BX
+	JZ     summed
 
-main:
+word:
 	VMOVUPS      (DX), Z28
 	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
+	VBROADCASTSS (AX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -29,93 +31,23 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VMOVUPS      128(DX), Z28
-	VMOVUPS      192(DX), Z29
-	VBROADCASTSS 4(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VMOVUPS      256(DX), Z28
-	VMOVUPS      320(DX), Z29
-	VBROADCASTSS 8(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VMOVUPS      384(DX), Z28
-	VMOVUPS      448(DX), Z29
-	VBROADCASTSS 12(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	ADDQ         $0x00000010, CX
-	ADDQ         $0x00000200, DX
-	SUBQ         $0x04, AX
-	JGE          main
-
-tailin:
-	ADDQ $0x04, AX
-	JZ   done
-
-tail:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	ADDQ         $0x00000004, CX
+	ADDQ         CX, AX
 	ADDQ         $0x00000080, DX
-	DECQ         AX
-	JNZ          tail
+	DECQ         BX
+	JNZ          word
 
-done:
-	MOVQ    cols+56(FP), AX
+summed:
+	MOVQ    cols+72(FP), AX
 	MOVQ    $-1, CX
 	BZHIQ   AX, CX, CX
 	KMOVW   CX, K1
 	SHRQ    $0x10, CX
 	KMOVW   CX, K2
-	MOVQ    base+24(FP), AX
-	MOVQ    c+40(FP), CX
-	MOVQ    ldb+32(FP), DX
+	MOVQ    base+40(FP), AX
+	MOVQ    c+56(FP), CX
+	MOVQ    ldb+48(FP), DX
 	SHLQ    $0x02, DX
-	MOVQ    ldc+48(FP), DX
+	MOVQ    ldc+64(FP), DX
 	SHLQ    $0x02, DX
 	VADDPS  (AX), Z0, K1, Z0
 	VADDPS  64(AX), Z1, K2, Z1
@@ -124,23 +56,25 @@ done:
 	VZEROUPPER
 	RET
 
-// func tileDotx2(k int, a *byte, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
+// func tileDotx2(k int, a *byte, row int, step int, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
 // Requires: AVX, AVX512F, BMI2
-TEXT ·tileDotx2(SB), NOSPLIT, $0-64
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   b+16(FP), DX
+TEXT ·tileDotx2(SB), NOSPLIT, $0-80
+	MOVQ   a+8(FP), AX
+	MOVQ   row+16(FP), CX
+	MOVQ   step+24(FP), DX
+	MOVQ   b+32(FP), BX
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
 	VPXORD Z3, Z3, Z3
-	SUBQ   $0x04, AX
-	JLT    tailin
+	MOVQ   k+0(FP), SI
+	TESTQ  SI, SI
+	JZ     summed
 
-main:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
+word:
+	VMOVUPS      (BX), Z28
+	VMOVUPS      64(BX), Z29
+	VBROADCASTSS (AX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -153,7 +87,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 4(CX), Z30
+	VBROADCASTSS (AX)(CX*1), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -166,145 +100,23 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VMOVUPS      128(DX), Z28
-	VMOVUPS      192(DX), Z29
-	VBROADCASTSS 8(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 12(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VMOVUPS      256(DX), Z28
-	VMOVUPS      320(DX), Z29
-	VBROADCASTSS 16(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 20(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VMOVUPS      384(DX), Z28
-	VMOVUPS      448(DX), Z29
-	VBROADCASTSS 24(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 28(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	ADDQ         $0x00000020, CX
-	ADDQ         $0x00000200, DX
-	SUBQ         $0x04, AX
-	JGE          main
+	ADDQ         DX, AX
+	ADDQ         $0x00000080, BX
+	DECQ         SI
+	JNZ          word
 
-tailin:
-	ADDQ $0x04, AX
-	JZ   done
-
-tail:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 4(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	ADDQ         $0x00000008, CX
-	ADDQ         $0x00000080, DX
-	DECQ         AX
-	JNZ          tail
-
-done:
-	MOVQ    cols+56(FP), AX
+summed:
+	MOVQ    cols+72(FP), AX
 	MOVQ    $-1, CX
 	BZHIQ   AX, CX, CX
 	KMOVW   CX, K1
 	SHRQ    $0x10, CX
 	KMOVW   CX, K2
-	MOVQ    base+24(FP), AX
-	MOVQ    c+40(FP), CX
-	MOVQ    ldb+32(FP), DX
+	MOVQ    base+40(FP), AX
+	MOVQ    c+56(FP), CX
+	MOVQ    ldb+48(FP), DX
 	SHLQ    $0x02, DX
-	MOVQ    ldc+48(FP), BX
+	MOVQ    ldc+64(FP), BX
 	SHLQ    $0x02, BX
 	VADDPS  (AX), Z0, K1, Z0
 	VADDPS  64(AX), Z1, K2, Z1
@@ -319,25 +131,27 @@ done:
 	VZEROUPPER
 	RET
 
-// func tileDotx3(k int, a *byte, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
+// func tileDotx3(k int, a *byte, row int, step int, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
 // Requires: AVX, AVX512F, BMI2
-TEXT ·tileDotx3(SB), NOSPLIT, $0-64
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   b+16(FP), DX
+TEXT ·tileDotx3(SB), NOSPLIT, $0-80
+	MOVQ   a+8(FP), AX
+	MOVQ   row+16(FP), CX
+	MOVQ   step+24(FP), DX
+	MOVQ   b+32(FP), BX
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
 	VPXORD Z3, Z3, Z3
 	VPXORD Z4, Z4, Z4
 	VPXORD Z5, Z5, Z5
-	SUBQ   $0x04, AX
-	JLT    tailin
+	MOVQ   k+0(FP), SI
+	TESTQ  SI, SI
+	JZ     summed
 
-main:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
+word:
+	VMOVUPS      (BX), Z28
+	VMOVUPS      64(BX), Z29
+	VBROADCASTSS (AX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -350,7 +164,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 4(CX), Z30
+	VBROADCASTSS (AX)(CX*1), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -363,7 +177,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 8(CX), Z30
+	VBROADCASTSS (AX)(CX*2), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -376,197 +190,23 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VMOVUPS      128(DX), Z28
-	VMOVUPS      192(DX), Z29
-	VBROADCASTSS 12(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 16(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 20(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VMOVUPS      256(DX), Z28
-	VMOVUPS      320(DX), Z29
-	VBROADCASTSS 24(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 28(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 32(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VMOVUPS      384(DX), Z28
-	VMOVUPS      448(DX), Z29
-	VBROADCASTSS 36(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 40(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 44(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	ADDQ         $0x00000030, CX
-	ADDQ         $0x00000200, DX
-	SUBQ         $0x04, AX
-	JGE          main
+	ADDQ         DX, AX
+	ADDQ         $0x00000080, BX
+	DECQ         SI
+	JNZ          word
 
-tailin:
-	ADDQ $0x04, AX
-	JZ   done
-
-tail:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 4(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 8(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	ADDQ         $0x0000000c, CX
-	ADDQ         $0x00000080, DX
-	DECQ         AX
-	JNZ          tail
-
-done:
-	MOVQ    cols+56(FP), AX
+summed:
+	MOVQ    cols+72(FP), AX
 	MOVQ    $-1, CX
 	BZHIQ   AX, CX, CX
 	KMOVW   CX, K1
 	SHRQ    $0x10, CX
 	KMOVW   CX, K2
-	MOVQ    base+24(FP), AX
-	MOVQ    c+40(FP), CX
-	MOVQ    ldb+32(FP), DX
+	MOVQ    base+40(FP), AX
+	MOVQ    c+56(FP), CX
+	MOVQ    ldb+48(FP), DX
 	SHLQ    $0x02, DX
-	MOVQ    ldc+48(FP), BX
+	MOVQ    ldc+64(FP), BX
 	SHLQ    $0x02, BX
 	VADDPS  (AX), Z0, K1, Z0
 	VADDPS  64(AX), Z1, K2, Z1
@@ -587,12 +227,15 @@ done:
 	VZEROUPPER
 	RET
 
-// func tileDotx4(k int, a *byte, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
+// func tileDotx4(k int, a *byte, row int, step int, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
 // Requires: AVX, AVX512F, BMI2
-TEXT ·tileDotx4(SB), NOSPLIT, $0-64
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   b+16(FP), DX
+TEXT ·tileDotx4(SB), NOSPLIT, $0-80
+	MOVQ   a+8(FP), AX
+	MOVQ   row+16(FP), CX
+	MOVQ   step+24(FP), DX
+	LEAQ   (AX)(CX*2), BX
+	ADDQ   CX, BX
+	MOVQ   b+32(FP), SI
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -601,13 +244,14 @@ TEXT ·tileDotx4(SB), NOSPLIT, $0-64
 	VPXORD Z5, Z5, Z5
 	VPXORD Z6, Z6, Z6
 	VPXORD Z7, Z7, Z7
-	SUBQ   $0x04, AX
-	JLT    tailin
+	MOVQ   k+0(FP), DI
+	TESTQ  DI, DI
+	JZ     summed
 
-main:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
+word:
+	VMOVUPS      (SI), Z28
+	VMOVUPS      64(SI), Z29
+	VBROADCASTSS (AX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -620,7 +264,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 4(CX), Z30
+	VBROADCASTSS (AX)(CX*1), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -633,7 +277,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 8(CX), Z30
+	VBROADCASTSS (AX)(CX*2), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -646,7 +290,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 12(CX), Z30
+	VBROADCASTSS (BX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -659,249 +303,24 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VMOVUPS      128(DX), Z28
-	VMOVUPS      192(DX), Z29
-	VBROADCASTSS 16(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 20(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 24(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 28(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VMOVUPS      256(DX), Z28
-	VMOVUPS      320(DX), Z29
-	VBROADCASTSS 32(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 36(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 40(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 44(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VMOVUPS      384(DX), Z28
-	VMOVUPS      448(DX), Z29
-	VBROADCASTSS 48(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 52(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 56(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 60(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	ADDQ         $0x00000040, CX
-	ADDQ         $0x00000200, DX
-	SUBQ         $0x04, AX
-	JGE          main
+	ADDQ         DX, AX
+	ADDQ         DX, BX
+	ADDQ         $0x00000080, SI
+	DECQ         DI
+	JNZ          word
 
-tailin:
-	ADDQ $0x04, AX
-	JZ   done
-
-tail:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 4(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 8(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 12(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	ADDQ         $0x00000010, CX
-	ADDQ         $0x00000080, DX
-	DECQ         AX
-	JNZ          tail
-
-done:
-	MOVQ    cols+56(FP), AX
+summed:
+	MOVQ    cols+72(FP), AX
 	MOVQ    $-1, CX
 	BZHIQ   AX, CX, CX
 	KMOVW   CX, K1
 	SHRQ    $0x10, CX
 	KMOVW   CX, K2
-	MOVQ    base+24(FP), AX
-	MOVQ    c+40(FP), CX
-	MOVQ    ldb+32(FP), DX
+	MOVQ    base+40(FP), AX
+	MOVQ    c+56(FP), CX
+	MOVQ    ldb+48(FP), DX
 	SHLQ    $0x02, DX
-	MOVQ    ldc+48(FP), BX
+	MOVQ    ldc+64(FP), BX
 	SHLQ    $0x02, BX
 	VADDPS  (AX), Z0, K1, Z0
 	VADDPS  64(AX), Z1, K2, Z1
@@ -928,12 +347,15 @@ done:
 	VZEROUPPER
 	RET
 
-// func tileDotx5(k int, a *byte, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
+// func tileDotx5(k int, a *byte, row int, step int, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
 // Requires: AVX, AVX512F, BMI2
-TEXT ·tileDotx5(SB), NOSPLIT, $0-64
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   b+16(FP), DX
+TEXT ·tileDotx5(SB), NOSPLIT, $0-80
+	MOVQ   a+8(FP), AX
+	MOVQ   row+16(FP), CX
+	MOVQ   step+24(FP), DX
+	LEAQ   (AX)(CX*2), BX
+	ADDQ   CX, BX
+	MOVQ   b+32(FP), SI
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -944,13 +366,14 @@ TEXT ·tileDotx5(SB), NOSPLIT, $0-64
 	VPXORD Z7, Z7, Z7
 	VPXORD Z8, Z8, Z8
 	VPXORD Z9, Z9, Z9
-	SUBQ   $0x04, AX
-	JLT    tailin
+	MOVQ   k+0(FP), DI
+	TESTQ  DI, DI
+	JZ     summed
 
-main:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
+word:
+	VMOVUPS      (SI), Z28
+	VMOVUPS      64(SI), Z29
+	VBROADCASTSS (AX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -963,7 +386,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 4(CX), Z30
+	VBROADCASTSS (AX)(CX*1), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -976,7 +399,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 8(CX), Z30
+	VBROADCASTSS (AX)(CX*2), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -989,7 +412,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 12(CX), Z30
+	VBROADCASTSS (BX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -1002,7 +425,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 16(CX), Z30
+	VBROADCASTSS (BX)(CX*1), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -1015,301 +438,24 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VMOVUPS      128(DX), Z28
-	VMOVUPS      192(DX), Z29
-	VBROADCASTSS 20(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 24(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 28(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 32(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 36(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VMOVUPS      256(DX), Z28
-	VMOVUPS      320(DX), Z29
-	VBROADCASTSS 40(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 44(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 48(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 52(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 56(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VMOVUPS      384(DX), Z28
-	VMOVUPS      448(DX), Z29
-	VBROADCASTSS 60(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 64(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 68(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 72(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 76(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	ADDQ         $0x00000050, CX
-	ADDQ         $0x00000200, DX
-	SUBQ         $0x04, AX
-	JGE          main
+	ADDQ         DX, AX
+	ADDQ         DX, BX
+	ADDQ         $0x00000080, SI
+	DECQ         DI
+	JNZ          word
 
-tailin:
-	ADDQ $0x04, AX
-	JZ   done
-
-tail:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 4(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 8(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 12(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 16(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	ADDQ         $0x00000014, CX
-	ADDQ         $0x00000080, DX
-	DECQ         AX
-	JNZ          tail
-
-done:
-	MOVQ    cols+56(FP), AX
+summed:
+	MOVQ    cols+72(FP), AX
 	MOVQ    $-1, CX
 	BZHIQ   AX, CX, CX
 	KMOVW   CX, K1
 	SHRQ    $0x10, CX
 	KMOVW   CX, K2
-	MOVQ    base+24(FP), AX
-	MOVQ    c+40(FP), CX
-	MOVQ    ldb+32(FP), DX
+	MOVQ    base+40(FP), AX
+	MOVQ    c+56(FP), CX
+	MOVQ    ldb+48(FP), DX
 	SHLQ    $0x02, DX
-	MOVQ    ldc+48(FP), BX
+	MOVQ    ldc+64(FP), BX
 	SHLQ    $0x02, BX
 	VADDPS  (AX), Z0, K1, Z0
 	VADDPS  64(AX), Z1, K2, Z1
@@ -1342,12 +488,15 @@ done:
 	VZEROUPPER
 	RET
 
-// func tileDotx6(k int, a *byte, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
+// func tileDotx6(k int, a *byte, row int, step int, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
 // Requires: AVX, AVX512F, BMI2
-TEXT ·tileDotx6(SB), NOSPLIT, $0-64
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   b+16(FP), DX
+TEXT ·tileDotx6(SB), NOSPLIT, $0-80
+	MOVQ   a+8(FP), AX
+	MOVQ   row+16(FP), CX
+	MOVQ   step+24(FP), DX
+	LEAQ   (AX)(CX*2), BX
+	ADDQ   CX, BX
+	MOVQ   b+32(FP), SI
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -1360,13 +509,14 @@ TEXT ·tileDotx6(SB), NOSPLIT, $0-64
 	VPXORD Z9, Z9, Z9
 	VPXORD Z10, Z10, Z10
 	VPXORD Z11, Z11, Z11
-	SUBQ   $0x04, AX
-	JLT    tailin
+	MOVQ   k+0(FP), DI
+	TESTQ  DI, DI
+	JZ     summed
 
-main:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
+word:
+	VMOVUPS      (SI), Z28
+	VMOVUPS      64(SI), Z29
+	VBROADCASTSS (AX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -1379,7 +529,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 4(CX), Z30
+	VBROADCASTSS (AX)(CX*1), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -1392,7 +542,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 8(CX), Z30
+	VBROADCASTSS (AX)(CX*2), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -1405,7 +555,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 12(CX), Z30
+	VBROADCASTSS (BX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -1418,7 +568,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 16(CX), Z30
+	VBROADCASTSS (BX)(CX*1), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -1431,7 +581,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 20(CX), Z30
+	VBROADCASTSS (BX)(CX*2), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -1444,353 +594,24 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VMOVUPS      128(DX), Z28
-	VMOVUPS      192(DX), Z29
-	VBROADCASTSS 24(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 28(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 32(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 36(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 40(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 44(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VMOVUPS      256(DX), Z28
-	VMOVUPS      320(DX), Z29
-	VBROADCASTSS 48(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 52(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 56(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 60(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 64(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 68(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VMOVUPS      384(DX), Z28
-	VMOVUPS      448(DX), Z29
-	VBROADCASTSS 72(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 76(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 80(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 84(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 88(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 92(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	ADDQ         $0x00000060, CX
-	ADDQ         $0x00000200, DX
-	SUBQ         $0x04, AX
-	JGE          main
+	ADDQ         DX, AX
+	ADDQ         DX, BX
+	ADDQ         $0x00000080, SI
+	DECQ         DI
+	JNZ          word
 
-tailin:
-	ADDQ $0x04, AX
-	JZ   done
-
-tail:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 4(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 8(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 12(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 16(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 20(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	ADDQ         $0x00000018, CX
-	ADDQ         $0x00000080, DX
-	DECQ         AX
-	JNZ          tail
-
-done:
-	MOVQ    cols+56(FP), AX
+summed:
+	MOVQ    cols+72(FP), AX
 	MOVQ    $-1, CX
 	BZHIQ   AX, CX, CX
 	KMOVW   CX, K1
 	SHRQ    $0x10, CX
 	KMOVW   CX, K2
-	MOVQ    base+24(FP), AX
-	MOVQ    c+40(FP), CX
-	MOVQ    ldb+32(FP), DX
+	MOVQ    base+40(FP), AX
+	MOVQ    c+56(FP), CX
+	MOVQ    ldb+48(FP), DX
 	SHLQ    $0x02, DX
-	MOVQ    ldc+48(FP), BX
+	MOVQ    ldc+64(FP), BX
 	SHLQ    $0x02, BX
 	VADDPS  (AX), Z0, K1, Z0
 	VADDPS  64(AX), Z1, K2, Z1
@@ -1829,12 +650,17 @@ done:
 	VZEROUPPER
 	RET
 
-// func tileDotx7(k int, a *byte, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
+// func tileDotx7(k int, a *byte, row int, step int, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
 // Requires: AVX, AVX512F, BMI2
-TEXT ·tileDotx7(SB), NOSPLIT, $0-64
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   b+16(FP), DX
+TEXT ·tileDotx7(SB), NOSPLIT, $0-80
+	MOVQ   a+8(FP), AX
+	MOVQ   row+16(FP), CX
+	MOVQ   step+24(FP), DX
+	LEAQ   (AX)(CX*2), BX
+	ADDQ   CX, BX
+	LEAQ   (BX)(CX*2), SI
+	ADDQ   CX, SI
+	MOVQ   b+32(FP), DI
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -1849,13 +675,14 @@ TEXT ·tileDotx7(SB), NOSPLIT, $0-64
 	VPXORD Z11, Z11, Z11
 	VPXORD Z12, Z12, Z12
 	VPXORD Z13, Z13, Z13
-	SUBQ   $0x04, AX
-	JLT    tailin
+	MOVQ   k+0(FP), R8
+	TESTQ  R8, R8
+	JZ     summed
 
-main:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
+word:
+	VMOVUPS      (DI), Z28
+	VMOVUPS      64(DI), Z29
+	VBROADCASTSS (AX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -1868,7 +695,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 4(CX), Z30
+	VBROADCASTSS (AX)(CX*1), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -1881,7 +708,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 8(CX), Z30
+	VBROADCASTSS (AX)(CX*2), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -1894,7 +721,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 12(CX), Z30
+	VBROADCASTSS (BX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -1907,7 +734,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 16(CX), Z30
+	VBROADCASTSS (BX)(CX*1), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -1920,7 +747,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 20(CX), Z30
+	VBROADCASTSS (BX)(CX*2), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -1933,7 +760,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 24(CX), Z30
+	VBROADCASTSS (SI), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -1946,405 +773,25 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VMOVUPS      128(DX), Z28
-	VMOVUPS      192(DX), Z29
-	VBROADCASTSS 28(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 32(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 36(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 40(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 44(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 48(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 52(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VMOVUPS      256(DX), Z28
-	VMOVUPS      320(DX), Z29
-	VBROADCASTSS 56(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 60(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 64(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 68(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 72(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 76(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 80(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VMOVUPS      384(DX), Z28
-	VMOVUPS      448(DX), Z29
-	VBROADCASTSS 84(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 88(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 92(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 96(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 100(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 104(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 108(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	ADDQ         $0x00000070, CX
-	ADDQ         $0x00000200, DX
-	SUBQ         $0x04, AX
-	JGE          main
+	ADDQ         DX, AX
+	ADDQ         DX, BX
+	ADDQ         DX, SI
+	ADDQ         $0x00000080, DI
+	DECQ         R8
+	JNZ          word
 
-tailin:
-	ADDQ $0x04, AX
-	JZ   done
-
-tail:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 4(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 8(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 12(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 16(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 20(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 24(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	ADDQ         $0x0000001c, CX
-	ADDQ         $0x00000080, DX
-	DECQ         AX
-	JNZ          tail
-
-done:
-	MOVQ    cols+56(FP), AX
+summed:
+	MOVQ    cols+72(FP), AX
 	MOVQ    $-1, CX
 	BZHIQ   AX, CX, CX
 	KMOVW   CX, K1
 	SHRQ    $0x10, CX
 	KMOVW   CX, K2
-	MOVQ    base+24(FP), AX
-	MOVQ    c+40(FP), CX
-	MOVQ    ldb+32(FP), DX
+	MOVQ    base+40(FP), AX
+	MOVQ    c+56(FP), CX
+	MOVQ    ldb+48(FP), DX
 	SHLQ    $0x02, DX
-	MOVQ    ldc+48(FP), BX
+	MOVQ    ldc+64(FP), BX
 	SHLQ    $0x02, BX
 	VADDPS  (AX), Z0, K1, Z0
 	VADDPS  64(AX), Z1, K2, Z1
@@ -2389,12 +836,17 @@ done:
 	VZEROUPPER
 	RET
 
-// func tileDotx8(k int, a *byte, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
+// func tileDotx8(k int, a *byte, row int, step int, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
 // Requires: AVX, AVX512F, BMI2
-TEXT ·tileDotx8(SB), NOSPLIT, $0-64
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   b+16(FP), DX
+TEXT ·tileDotx8(SB), NOSPLIT, $0-80
+	MOVQ   a+8(FP), AX
+	MOVQ   row+16(FP), CX
+	MOVQ   step+24(FP), DX
+	LEAQ   (AX)(CX*2), BX
+	ADDQ   CX, BX
+	LEAQ   (BX)(CX*2), SI
+	ADDQ   CX, SI
+	MOVQ   b+32(FP), DI
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -2411,13 +863,14 @@ TEXT ·tileDotx8(SB), NOSPLIT, $0-64
 	VPXORD Z13, Z13, Z13
 	VPXORD Z14, Z14, Z14
 	VPXORD Z15, Z15, Z15
-	SUBQ   $0x04, AX
-	JLT    tailin
+	MOVQ   k+0(FP), R8
+	TESTQ  R8, R8
+	JZ     summed
 
-main:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
+word:
+	VMOVUPS      (DI), Z28
+	VMOVUPS      64(DI), Z29
+	VBROADCASTSS (AX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -2430,7 +883,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 4(CX), Z30
+	VBROADCASTSS (AX)(CX*1), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -2443,7 +896,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 8(CX), Z30
+	VBROADCASTSS (AX)(CX*2), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -2456,7 +909,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 12(CX), Z30
+	VBROADCASTSS (BX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -2469,7 +922,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 16(CX), Z30
+	VBROADCASTSS (BX)(CX*1), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -2482,7 +935,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 20(CX), Z30
+	VBROADCASTSS (BX)(CX*2), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -2495,7 +948,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 24(CX), Z30
+	VBROADCASTSS (SI), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -2508,7 +961,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 28(CX), Z30
+	VBROADCASTSS (SI)(CX*1), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -2521,457 +974,25 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VMOVUPS      128(DX), Z28
-	VMOVUPS      192(DX), Z29
-	VBROADCASTSS 32(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 36(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 40(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 44(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 48(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 52(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 56(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 60(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VMOVUPS      256(DX), Z28
-	VMOVUPS      320(DX), Z29
-	VBROADCASTSS 64(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 68(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 72(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 76(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 80(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 84(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 88(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 92(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VMOVUPS      384(DX), Z28
-	VMOVUPS      448(DX), Z29
-	VBROADCASTSS 96(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 100(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 104(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 108(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 112(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 116(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 120(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 124(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	ADDQ         $0x00000080, CX
-	ADDQ         $0x00000200, DX
-	SUBQ         $0x04, AX
-	JGE          main
+	ADDQ         DX, AX
+	ADDQ         DX, BX
+	ADDQ         DX, SI
+	ADDQ         $0x00000080, DI
+	DECQ         R8
+	JNZ          word
 
-tailin:
-	ADDQ $0x04, AX
-	JZ   done
-
-tail:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 4(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 8(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 12(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 16(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 20(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 24(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 28(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	ADDQ         $0x00000020, CX
-	ADDQ         $0x00000080, DX
-	DECQ         AX
-	JNZ          tail
-
-done:
-	MOVQ    cols+56(FP), AX
+summed:
+	MOVQ    cols+72(FP), AX
 	MOVQ    $-1, CX
 	BZHIQ   AX, CX, CX
 	KMOVW   CX, K1
 	SHRQ    $0x10, CX
 	KMOVW   CX, K2
-	MOVQ    base+24(FP), AX
-	MOVQ    c+40(FP), CX
-	MOVQ    ldb+32(FP), DX
+	MOVQ    base+40(FP), AX
+	MOVQ    c+56(FP), CX
+	MOVQ    ldb+48(FP), DX
 	SHLQ    $0x02, DX
-	MOVQ    ldc+48(FP), BX
+	MOVQ    ldc+64(FP), BX
 	SHLQ    $0x02, BX
 	VADDPS  (AX), Z0, K1, Z0
 	VADDPS  64(AX), Z1, K2, Z1
@@ -3022,12 +1043,17 @@ done:
 	VZEROUPPER
 	RET
 
-// func tileDotx9(k int, a *byte, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
+// func tileDotx9(k int, a *byte, row int, step int, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
 // Requires: AVX, AVX512F, BMI2
-TEXT ·tileDotx9(SB), NOSPLIT, $0-64
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   b+16(FP), DX
+TEXT ·tileDotx9(SB), NOSPLIT, $0-80
+	MOVQ   a+8(FP), AX
+	MOVQ   row+16(FP), CX
+	MOVQ   step+24(FP), DX
+	LEAQ   (AX)(CX*2), BX
+	ADDQ   CX, BX
+	LEAQ   (BX)(CX*2), SI
+	ADDQ   CX, SI
+	MOVQ   b+32(FP), DI
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -3046,13 +1072,14 @@ TEXT ·tileDotx9(SB), NOSPLIT, $0-64
 	VPXORD Z15, Z15, Z15
 	VPXORD Z16, Z16, Z16
 	VPXORD Z17, Z17, Z17
-	SUBQ   $0x04, AX
-	JLT    tailin
+	MOVQ   k+0(FP), R8
+	TESTQ  R8, R8
+	JZ     summed
 
-main:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
+word:
+	VMOVUPS      (DI), Z28
+	VMOVUPS      64(DI), Z29
+	VBROADCASTSS (AX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -3065,7 +1092,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 4(CX), Z30
+	VBROADCASTSS (AX)(CX*1), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -3078,7 +1105,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 8(CX), Z30
+	VBROADCASTSS (AX)(CX*2), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -3091,7 +1118,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 12(CX), Z30
+	VBROADCASTSS (BX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -3104,7 +1131,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 16(CX), Z30
+	VBROADCASTSS (BX)(CX*1), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -3117,7 +1144,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 20(CX), Z30
+	VBROADCASTSS (BX)(CX*2), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -3130,7 +1157,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 24(CX), Z30
+	VBROADCASTSS (SI), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -3143,7 +1170,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 28(CX), Z30
+	VBROADCASTSS (SI)(CX*1), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -3156,7 +1183,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 32(CX), Z30
+	VBROADCASTSS (SI)(CX*2), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -3169,509 +1196,25 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VMOVUPS      128(DX), Z28
-	VMOVUPS      192(DX), Z29
-	VBROADCASTSS 36(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 40(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 44(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 48(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 52(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 56(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 60(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 64(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 68(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VMOVUPS      256(DX), Z28
-	VMOVUPS      320(DX), Z29
-	VBROADCASTSS 72(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 76(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 80(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 84(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 88(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 92(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 96(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 100(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 104(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VMOVUPS      384(DX), Z28
-	VMOVUPS      448(DX), Z29
-	VBROADCASTSS 108(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 112(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 116(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 120(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 124(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 128(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 132(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 136(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 140(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	ADDQ         $0x00000090, CX
-	ADDQ         $0x00000200, DX
-	SUBQ         $0x04, AX
-	JGE          main
+	ADDQ         DX, AX
+	ADDQ         DX, BX
+	ADDQ         DX, SI
+	ADDQ         $0x00000080, DI
+	DECQ         R8
+	JNZ          word
 
-tailin:
-	ADDQ $0x04, AX
-	JZ   done
-
-tail:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 4(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 8(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 12(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 16(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 20(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 24(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 28(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 32(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	ADDQ         $0x00000024, CX
-	ADDQ         $0x00000080, DX
-	DECQ         AX
-	JNZ          tail
-
-done:
-	MOVQ    cols+56(FP), AX
+summed:
+	MOVQ    cols+72(FP), AX
 	MOVQ    $-1, CX
 	BZHIQ   AX, CX, CX
 	KMOVW   CX, K1
 	SHRQ    $0x10, CX
 	KMOVW   CX, K2
-	MOVQ    base+24(FP), AX
-	MOVQ    c+40(FP), CX
-	MOVQ    ldb+32(FP), DX
+	MOVQ    base+40(FP), AX
+	MOVQ    c+56(FP), CX
+	MOVQ    ldb+48(FP), DX
 	SHLQ    $0x02, DX
-	MOVQ    ldc+48(FP), BX
+	MOVQ    ldc+64(FP), BX
 	SHLQ    $0x02, BX
 	VADDPS  (AX), Z0, K1, Z0
 	VADDPS  64(AX), Z1, K2, Z1
@@ -3728,12 +1271,19 @@ done:
 	VZEROUPPER
 	RET
 
-// func tileDotx10(k int, a *byte, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
+// func tileDotx10(k int, a *byte, row int, step int, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
 // Requires: AVX, AVX512F, BMI2
-TEXT ·tileDotx10(SB), NOSPLIT, $0-64
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   b+16(FP), DX
+TEXT ·tileDotx10(SB), NOSPLIT, $0-80
+	MOVQ   a+8(FP), AX
+	MOVQ   row+16(FP), CX
+	MOVQ   step+24(FP), DX
+	LEAQ   (AX)(CX*2), BX
+	ADDQ   CX, BX
+	LEAQ   (BX)(CX*2), SI
+	ADDQ   CX, SI
+	LEAQ   (SI)(CX*2), DI
+	ADDQ   CX, DI
+	MOVQ   b+32(FP), R8
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -3754,13 +1304,14 @@ TEXT ·tileDotx10(SB), NOSPLIT, $0-64
 	VPXORD Z17, Z17, Z17
 	VPXORD Z18, Z18, Z18
 	VPXORD Z19, Z19, Z19
-	SUBQ   $0x04, AX
-	JLT    tailin
+	MOVQ   k+0(FP), R9
+	TESTQ  R9, R9
+	JZ     summed
 
-main:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
+word:
+	VMOVUPS      (R8), Z28
+	VMOVUPS      64(R8), Z29
+	VBROADCASTSS (AX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -3773,7 +1324,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 4(CX), Z30
+	VBROADCASTSS (AX)(CX*1), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -3786,7 +1337,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 8(CX), Z30
+	VBROADCASTSS (AX)(CX*2), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -3799,7 +1350,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 12(CX), Z30
+	VBROADCASTSS (BX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -3812,7 +1363,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 16(CX), Z30
+	VBROADCASTSS (BX)(CX*1), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -3825,7 +1376,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 20(CX), Z30
+	VBROADCASTSS (BX)(CX*2), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -3838,7 +1389,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 24(CX), Z30
+	VBROADCASTSS (SI), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -3851,7 +1402,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 28(CX), Z30
+	VBROADCASTSS (SI)(CX*1), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -3864,7 +1415,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 32(CX), Z30
+	VBROADCASTSS (SI)(CX*2), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -3877,7 +1428,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 36(CX), Z30
+	VBROADCASTSS (DI), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -3890,561 +1441,26 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VMOVUPS      128(DX), Z28
-	VMOVUPS      192(DX), Z29
-	VBROADCASTSS 40(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 44(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 48(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 52(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 56(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 60(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 64(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 68(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 72(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 76(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VMOVUPS      256(DX), Z28
-	VMOVUPS      320(DX), Z29
-	VBROADCASTSS 80(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 84(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 88(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 92(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 96(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 100(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 104(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 108(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 112(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 116(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VMOVUPS      384(DX), Z28
-	VMOVUPS      448(DX), Z29
-	VBROADCASTSS 120(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 124(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 128(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 132(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 136(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 140(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 144(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 148(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 152(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 156(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	ADDQ         $0x000000a0, CX
-	ADDQ         $0x00000200, DX
-	SUBQ         $0x04, AX
-	JGE          main
+	ADDQ         DX, AX
+	ADDQ         DX, BX
+	ADDQ         DX, SI
+	ADDQ         DX, DI
+	ADDQ         $0x00000080, R8
+	DECQ         R9
+	JNZ          word
 
-tailin:
-	ADDQ $0x04, AX
-	JZ   done
-
-tail:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 4(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 8(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 12(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 16(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 20(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 24(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 28(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 32(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 36(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	ADDQ         $0x00000028, CX
-	ADDQ         $0x00000080, DX
-	DECQ         AX
-	JNZ          tail
-
-done:
-	MOVQ    cols+56(FP), AX
+summed:
+	MOVQ    cols+72(FP), AX
 	MOVQ    $-1, CX
 	BZHIQ   AX, CX, CX
 	KMOVW   CX, K1
 	SHRQ    $0x10, CX
 	KMOVW   CX, K2
-	MOVQ    base+24(FP), AX
-	MOVQ    c+40(FP), CX
-	MOVQ    ldb+32(FP), DX
+	MOVQ    base+40(FP), AX
+	MOVQ    c+56(FP), CX
+	MOVQ    ldb+48(FP), DX
 	SHLQ    $0x02, DX
-	MOVQ    ldc+48(FP), BX
+	MOVQ    ldc+64(FP), BX
 	SHLQ    $0x02, BX
 	VADDPS  (AX), Z0, K1, Z0
 	VADDPS  64(AX), Z1, K2, Z1
@@ -4507,12 +1523,19 @@ done:
 	VZEROUPPER
 	RET
 
-// func tileDotx11(k int, a *byte, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
+// func tileDotx11(k int, a *byte, row int, step int, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
 // Requires: AVX, AVX512F, BMI2
-TEXT ·tileDotx11(SB), NOSPLIT, $0-64
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   b+16(FP), DX
+TEXT ·tileDotx11(SB), NOSPLIT, $0-80
+	MOVQ   a+8(FP), AX
+	MOVQ   row+16(FP), CX
+	MOVQ   step+24(FP), DX
+	LEAQ   (AX)(CX*2), BX
+	ADDQ   CX, BX
+	LEAQ   (BX)(CX*2), SI
+	ADDQ   CX, SI
+	LEAQ   (SI)(CX*2), DI
+	ADDQ   CX, DI
+	MOVQ   b+32(FP), R8
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -4535,13 +1558,14 @@ TEXT ·tileDotx11(SB), NOSPLIT, $0-64
 	VPXORD Z19, Z19, Z19
 	VPXORD Z20, Z20, Z20
 	VPXORD Z21, Z21, Z21
-	SUBQ   $0x04, AX
-	JLT    tailin
+	MOVQ   k+0(FP), R9
+	TESTQ  R9, R9
+	JZ     summed
 
-main:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
+word:
+	VMOVUPS      (R8), Z28
+	VMOVUPS      64(R8), Z29
+	VBROADCASTSS (AX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -4554,7 +1578,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 4(CX), Z30
+	VBROADCASTSS (AX)(CX*1), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -4567,7 +1591,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 8(CX), Z30
+	VBROADCASTSS (AX)(CX*2), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -4580,7 +1604,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 12(CX), Z30
+	VBROADCASTSS (BX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -4593,7 +1617,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 16(CX), Z30
+	VBROADCASTSS (BX)(CX*1), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -4606,7 +1630,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 20(CX), Z30
+	VBROADCASTSS (BX)(CX*2), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -4619,7 +1643,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 24(CX), Z30
+	VBROADCASTSS (SI), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -4632,7 +1656,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 28(CX), Z30
+	VBROADCASTSS (SI)(CX*1), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -4645,7 +1669,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 32(CX), Z30
+	VBROADCASTSS (SI)(CX*2), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -4658,7 +1682,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 36(CX), Z30
+	VBROADCASTSS (DI), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -4671,7 +1695,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 40(CX), Z30
+	VBROADCASTSS (DI)(CX*1), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -4684,613 +1708,26 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VMOVUPS      128(DX), Z28
-	VMOVUPS      192(DX), Z29
-	VBROADCASTSS 44(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 48(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 52(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 56(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 60(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 64(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 68(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 72(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 76(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 80(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 84(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VMOVUPS      256(DX), Z28
-	VMOVUPS      320(DX), Z29
-	VBROADCASTSS 88(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 92(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 96(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 100(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 104(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 108(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 112(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 116(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 120(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 124(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 128(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VMOVUPS      384(DX), Z28
-	VMOVUPS      448(DX), Z29
-	VBROADCASTSS 132(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 136(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 140(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 144(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 148(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 152(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 156(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 160(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 164(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 168(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 172(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	ADDQ         $0x000000b0, CX
-	ADDQ         $0x00000200, DX
-	SUBQ         $0x04, AX
-	JGE          main
+	ADDQ         DX, AX
+	ADDQ         DX, BX
+	ADDQ         DX, SI
+	ADDQ         DX, DI
+	ADDQ         $0x00000080, R8
+	DECQ         R9
+	JNZ          word
 
-tailin:
-	ADDQ $0x04, AX
-	JZ   done
-
-tail:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 4(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 8(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 12(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 16(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 20(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 24(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 28(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 32(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 36(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 40(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	ADDQ         $0x0000002c, CX
-	ADDQ         $0x00000080, DX
-	DECQ         AX
-	JNZ          tail
-
-done:
-	MOVQ    cols+56(FP), AX
+summed:
+	MOVQ    cols+72(FP), AX
 	MOVQ    $-1, CX
 	BZHIQ   AX, CX, CX
 	KMOVW   CX, K1
 	SHRQ    $0x10, CX
 	KMOVW   CX, K2
-	MOVQ    base+24(FP), AX
-	MOVQ    c+40(FP), CX
-	MOVQ    ldb+32(FP), DX
+	MOVQ    base+40(FP), AX
+	MOVQ    c+56(FP), CX
+	MOVQ    ldb+48(FP), DX
 	SHLQ    $0x02, DX
-	MOVQ    ldc+48(FP), BX
+	MOVQ    ldc+64(FP), BX
 	SHLQ    $0x02, BX
 	VADDPS  (AX), Z0, K1, Z0
 	VADDPS  64(AX), Z1, K2, Z1
@@ -5359,12 +1796,19 @@ done:
 	VZEROUPPER
 	RET
 
-// func tileDotx12(k int, a *byte, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
+// func tileDotx12(k int, a *byte, row int, step int, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
 // Requires: AVX, AVX512F, BMI2
-TEXT ·tileDotx12(SB), NOSPLIT, $0-64
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   b+16(FP), DX
+TEXT ·tileDotx12(SB), NOSPLIT, $0-80
+	MOVQ   a+8(FP), AX
+	MOVQ   row+16(FP), CX
+	MOVQ   step+24(FP), DX
+	LEAQ   (AX)(CX*2), BX
+	ADDQ   CX, BX
+	LEAQ   (BX)(CX*2), SI
+	ADDQ   CX, SI
+	LEAQ   (SI)(CX*2), DI
+	ADDQ   CX, DI
+	MOVQ   b+32(FP), R8
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -5389,13 +1833,14 @@ TEXT ·tileDotx12(SB), NOSPLIT, $0-64
 	VPXORD Z21, Z21, Z21
 	VPXORD Z22, Z22, Z22
 	VPXORD Z23, Z23, Z23
-	SUBQ   $0x04, AX
-	JLT    tailin
+	MOVQ   k+0(FP), R9
+	TESTQ  R9, R9
+	JZ     summed
 
-main:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
+word:
+	VMOVUPS      (R8), Z28
+	VMOVUPS      64(R8), Z29
+	VBROADCASTSS (AX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -5408,7 +1853,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 4(CX), Z30
+	VBROADCASTSS (AX)(CX*1), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -5421,7 +1866,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 8(CX), Z30
+	VBROADCASTSS (AX)(CX*2), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -5434,7 +1879,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 12(CX), Z30
+	VBROADCASTSS (BX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -5447,7 +1892,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 16(CX), Z30
+	VBROADCASTSS (BX)(CX*1), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -5460,7 +1905,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 20(CX), Z30
+	VBROADCASTSS (BX)(CX*2), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -5473,7 +1918,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 24(CX), Z30
+	VBROADCASTSS (SI), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -5486,7 +1931,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 28(CX), Z30
+	VBROADCASTSS (SI)(CX*1), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -5499,7 +1944,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 32(CX), Z30
+	VBROADCASTSS (SI)(CX*2), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -5512,7 +1957,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 36(CX), Z30
+	VBROADCASTSS (DI), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -5525,7 +1970,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 40(CX), Z30
+	VBROADCASTSS (DI)(CX*1), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -5538,7 +1983,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 44(CX), Z30
+	VBROADCASTSS (DI)(CX*2), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -5551,665 +1996,26 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VMOVUPS      128(DX), Z28
-	VMOVUPS      192(DX), Z29
-	VBROADCASTSS 48(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 52(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 56(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 60(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 64(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 68(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 72(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 76(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 80(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 84(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 88(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 92(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VMOVUPS      256(DX), Z28
-	VMOVUPS      320(DX), Z29
-	VBROADCASTSS 96(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 100(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 104(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 108(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 112(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 116(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 120(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 124(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 128(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 132(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 136(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 140(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VMOVUPS      384(DX), Z28
-	VMOVUPS      448(DX), Z29
-	VBROADCASTSS 144(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 148(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 152(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 156(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 160(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 164(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 168(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 172(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 176(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 180(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 184(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 188(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	ADDQ         $0x000000c0, CX
-	ADDQ         $0x00000200, DX
-	SUBQ         $0x04, AX
-	JGE          main
+	ADDQ         DX, AX
+	ADDQ         DX, BX
+	ADDQ         DX, SI
+	ADDQ         DX, DI
+	ADDQ         $0x00000080, R8
+	DECQ         R9
+	JNZ          word
 
-tailin:
-	ADDQ $0x04, AX
-	JZ   done
-
-tail:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 4(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 8(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 12(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 16(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 20(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 24(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 28(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 32(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 36(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 40(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 44(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	ADDQ         $0x00000030, CX
-	ADDQ         $0x00000080, DX
-	DECQ         AX
-	JNZ          tail
-
-done:
-	MOVQ    cols+56(FP), AX
+summed:
+	MOVQ    cols+72(FP), AX
 	MOVQ    $-1, CX
 	BZHIQ   AX, CX, CX
 	KMOVW   CX, K1
 	SHRQ    $0x10, CX
 	KMOVW   CX, K2
-	MOVQ    base+24(FP), AX
-	MOVQ    c+40(FP), CX
-	MOVQ    ldb+32(FP), DX
+	MOVQ    base+40(FP), AX
+	MOVQ    c+56(FP), CX
+	MOVQ    ldb+48(FP), DX
 	SHLQ    $0x02, DX
-	MOVQ    ldc+48(FP), BX
+	MOVQ    ldc+64(FP), BX
 	SHLQ    $0x02, BX
 	VADDPS  (AX), Z0, K1, Z0
 	VADDPS  64(AX), Z1, K2, Z1
@@ -6284,12 +2090,21 @@ done:
 	VZEROUPPER
 	RET
 
-// func tileDotx13(k int, a *byte, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
+// func tileDotx13(k int, a *byte, row int, step int, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
 // Requires: AVX, AVX512F, BMI2
-TEXT ·tileDotx13(SB), NOSPLIT, $0-64
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   b+16(FP), DX
+TEXT ·tileDotx13(SB), NOSPLIT, $0-80
+	MOVQ   a+8(FP), AX
+	MOVQ   row+16(FP), CX
+	MOVQ   step+24(FP), DX
+	LEAQ   (AX)(CX*2), BX
+	ADDQ   CX, BX
+	LEAQ   (BX)(CX*2), SI
+	ADDQ   CX, SI
+	LEAQ   (SI)(CX*2), DI
+	ADDQ   CX, DI
+	LEAQ   (DI)(CX*2), R8
+	ADDQ   CX, R8
+	MOVQ   b+32(FP), R9
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -6316,13 +2131,14 @@ TEXT ·tileDotx13(SB), NOSPLIT, $0-64
 	VPXORD Z23, Z23, Z23
 	VPXORD Z24, Z24, Z24
 	VPXORD Z25, Z25, Z25
-	SUBQ   $0x04, AX
-	JLT    tailin
+	MOVQ   k+0(FP), R10
+	TESTQ  R10, R10
+	JZ     summed
 
-main:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
+word:
+	VMOVUPS      (R9), Z28
+	VMOVUPS      64(R9), Z29
+	VBROADCASTSS (AX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -6335,7 +2151,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 4(CX), Z30
+	VBROADCASTSS (AX)(CX*1), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -6348,7 +2164,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 8(CX), Z30
+	VBROADCASTSS (AX)(CX*2), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -6361,7 +2177,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 12(CX), Z30
+	VBROADCASTSS (BX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -6374,7 +2190,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 16(CX), Z30
+	VBROADCASTSS (BX)(CX*1), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -6387,7 +2203,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 20(CX), Z30
+	VBROADCASTSS (BX)(CX*2), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -6400,7 +2216,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 24(CX), Z30
+	VBROADCASTSS (SI), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -6413,7 +2229,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 28(CX), Z30
+	VBROADCASTSS (SI)(CX*1), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -6426,7 +2242,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 32(CX), Z30
+	VBROADCASTSS (SI)(CX*2), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -6439,7 +2255,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 36(CX), Z30
+	VBROADCASTSS (DI), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -6452,7 +2268,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 40(CX), Z30
+	VBROADCASTSS (DI)(CX*1), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -6465,7 +2281,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 44(CX), Z30
+	VBROADCASTSS (DI)(CX*2), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -6478,7 +2294,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 48(CX), Z30
+	VBROADCASTSS (R8), Z30
 	BYTE         $0x62
 	BYTE         $0x02
 	BYTE         $0x0e
@@ -6491,717 +2307,27 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VMOVUPS      128(DX), Z28
-	VMOVUPS      192(DX), Z29
-	VBROADCASTSS 52(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 56(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 60(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 64(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 68(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 72(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 76(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 80(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 84(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 88(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 92(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 96(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 100(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VMOVUPS      256(DX), Z28
-	VMOVUPS      320(DX), Z29
-	VBROADCASTSS 104(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 108(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 112(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 116(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 120(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 124(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 128(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 132(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 136(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 140(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 144(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 148(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 152(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VMOVUPS      384(DX), Z28
-	VMOVUPS      448(DX), Z29
-	VBROADCASTSS 156(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 160(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 164(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 168(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 172(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 176(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 180(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 184(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 188(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 192(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 196(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 200(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 204(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	ADDQ         $0x000000d0, CX
-	ADDQ         $0x00000200, DX
-	SUBQ         $0x04, AX
-	JGE          main
+	ADDQ         DX, AX
+	ADDQ         DX, BX
+	ADDQ         DX, SI
+	ADDQ         DX, DI
+	ADDQ         DX, R8
+	ADDQ         $0x00000080, R9
+	DECQ         R10
+	JNZ          word
 
-tailin:
-	ADDQ $0x04, AX
-	JZ   done
-
-tail:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 4(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 8(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 12(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 16(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 20(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 24(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 28(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 32(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 36(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 40(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 44(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 48(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	ADDQ         $0x00000034, CX
-	ADDQ         $0x00000080, DX
-	DECQ         AX
-	JNZ          tail
-
-done:
-	MOVQ    cols+56(FP), AX
+summed:
+	MOVQ    cols+72(FP), AX
 	MOVQ    $-1, CX
 	BZHIQ   AX, CX, CX
 	KMOVW   CX, K1
 	SHRQ    $0x10, CX
 	KMOVW   CX, K2
-	MOVQ    base+24(FP), AX
-	MOVQ    c+40(FP), CX
-	MOVQ    ldb+32(FP), DX
+	MOVQ    base+40(FP), AX
+	MOVQ    c+56(FP), CX
+	MOVQ    ldb+48(FP), DX
 	SHLQ    $0x02, DX
-	MOVQ    ldc+48(FP), BX
+	MOVQ    ldc+64(FP), BX
 	SHLQ    $0x02, BX
 	VADDPS  (AX), Z0, K1, Z0
 	VADDPS  64(AX), Z1, K2, Z1
@@ -7282,12 +2408,21 @@ done:
 	VZEROUPPER
 	RET
 
-// func tileDotx14(k int, a *byte, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
+// func tileDotx14(k int, a *byte, row int, step int, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
 // Requires: AVX, AVX512F, BMI2
-TEXT ·tileDotx14(SB), NOSPLIT, $0-64
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   b+16(FP), DX
+TEXT ·tileDotx14(SB), NOSPLIT, $0-80
+	MOVQ   a+8(FP), AX
+	MOVQ   row+16(FP), CX
+	MOVQ   step+24(FP), DX
+	LEAQ   (AX)(CX*2), BX
+	ADDQ   CX, BX
+	LEAQ   (BX)(CX*2), SI
+	ADDQ   CX, SI
+	LEAQ   (SI)(CX*2), DI
+	ADDQ   CX, DI
+	LEAQ   (DI)(CX*2), R8
+	ADDQ   CX, R8
+	MOVQ   b+32(FP), R9
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -7316,13 +2451,14 @@ TEXT ·tileDotx14(SB), NOSPLIT, $0-64
 	VPXORD Z25, Z25, Z25
 	VPXORD Z26, Z26, Z26
 	VPXORD Z27, Z27, Z27
-	SUBQ   $0x04, AX
-	JLT    tailin
+	MOVQ   k+0(FP), R10
+	TESTQ  R10, R10
+	JZ     summed
 
-main:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
+word:
+	VMOVUPS      (R9), Z28
+	VMOVUPS      64(R9), Z29
+	VBROADCASTSS (AX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -7335,7 +2471,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 4(CX), Z30
+	VBROADCASTSS (AX)(CX*1), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -7348,7 +2484,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 8(CX), Z30
+	VBROADCASTSS (AX)(CX*2), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -7361,7 +2497,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 12(CX), Z30
+	VBROADCASTSS (BX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -7374,7 +2510,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 16(CX), Z30
+	VBROADCASTSS (BX)(CX*1), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -7387,7 +2523,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 20(CX), Z30
+	VBROADCASTSS (BX)(CX*2), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -7400,7 +2536,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 24(CX), Z30
+	VBROADCASTSS (SI), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -7413,7 +2549,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 28(CX), Z30
+	VBROADCASTSS (SI)(CX*1), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -7426,7 +2562,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 32(CX), Z30
+	VBROADCASTSS (SI)(CX*2), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -7439,7 +2575,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 36(CX), Z30
+	VBROADCASTSS (DI), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -7452,7 +2588,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 40(CX), Z30
+	VBROADCASTSS (DI)(CX*1), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -7465,7 +2601,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 44(CX), Z30
+	VBROADCASTSS (DI)(CX*2), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -7478,7 +2614,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 48(CX), Z30
+	VBROADCASTSS (R8), Z30
 	BYTE         $0x62
 	BYTE         $0x02
 	BYTE         $0x0e
@@ -7491,7 +2627,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 52(CX), Z30
+	VBROADCASTSS (R8)(CX*1), Z30
 	BYTE         $0x62
 	BYTE         $0x02
 	BYTE         $0x0e
@@ -7504,769 +2640,27 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VMOVUPS      128(DX), Z28
-	VMOVUPS      192(DX), Z29
-	VBROADCASTSS 56(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 60(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 64(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 68(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 72(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 76(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 80(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 84(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 88(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 92(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 96(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 100(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 104(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 108(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VMOVUPS      256(DX), Z28
-	VMOVUPS      320(DX), Z29
-	VBROADCASTSS 112(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 116(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 120(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 124(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 128(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 132(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 136(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 140(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 144(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 148(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 152(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 156(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 160(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 164(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VMOVUPS      384(DX), Z28
-	VMOVUPS      448(DX), Z29
-	VBROADCASTSS 168(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 172(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 176(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 180(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 184(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 188(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 192(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 196(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 200(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 204(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 208(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 212(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 216(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 220(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	ADDQ         $0x000000e0, CX
-	ADDQ         $0x00000200, DX
-	SUBQ         $0x04, AX
-	JGE          main
+	ADDQ         DX, AX
+	ADDQ         DX, BX
+	ADDQ         DX, SI
+	ADDQ         DX, DI
+	ADDQ         DX, R8
+	ADDQ         $0x00000080, R9
+	DECQ         R10
+	JNZ          word
 
-tailin:
-	ADDQ $0x04, AX
-	JZ   done
-
-tail:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 4(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 8(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 12(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 16(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 20(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 24(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 28(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 32(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 36(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 40(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 44(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 48(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 52(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	ADDQ         $0x00000038, CX
-	ADDQ         $0x00000080, DX
-	DECQ         AX
-	JNZ          tail
-
-done:
-	MOVQ    cols+56(FP), AX
+summed:
+	MOVQ    cols+72(FP), AX
 	MOVQ    $-1, CX
 	BZHIQ   AX, CX, CX
 	KMOVW   CX, K1
 	SHRQ    $0x10, CX
 	KMOVW   CX, K2
-	MOVQ    base+24(FP), AX
-	MOVQ    c+40(FP), CX
-	MOVQ    ldb+32(FP), DX
+	MOVQ    base+40(FP), AX
+	MOVQ    c+56(FP), CX
+	MOVQ    ldb+48(FP), DX
 	SHLQ    $0x02, DX
-	MOVQ    ldc+48(FP), BX
+	MOVQ    ldc+64(FP), BX
 	SHLQ    $0x02, BX
 	VADDPS  (AX), Z0, K1, Z0
 	VADDPS  64(AX), Z1, K2, Z1
@@ -8353,85 +2747,97 @@ done:
 	VZEROUPPER
 	RET
 
-// func copyPairs(dst *byte, src *byte, ld int, k int, width int, stride int)
-// Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·copyPairs(SB), NOSPLIT, $0-48
-	MOVQ  dst+0(FP), AX
-	MOVQ  src+8(FP), CX
-	MOVQ  k+24(FP), DX
-	MOVQ  ld+16(FP), BX
-	MOVQ  stride+40(FP), SI
-	SHLQ  $0x02, SI
-	MOVQ  width+32(FP), DI
-	ADDQ  BX, BX
-	MOVQ  $-1, R8
-	BZHIQ DI, R8, R8
-	KMOVW R8, K1
-	SHRQ  $0x10, R8
-	KMOVW R8, K2
-	MOVQ  BX, R8
-	SHLQ  $0x05, R8
-	CMPQ  DI, $0x10
-	JLE   few
-	SUBQ  $0x02, DX
-	JLT   wideodd
+// func copyPairs(dst *byte, src *byte, ld int, k int, width int, stride int, panel int)
+// Requires: AVX, AVX512BW, AVX512F, BMI2, MMX+
+TEXT ·copyPairs(SB), NOSPLIT, $0-56
+	MOVQ   dst+0(FP), AX
+	MOVQ   src+8(FP), CX
+	MOVQ   k+24(FP), DX
+	MOVQ   ld+16(FP), BX
+	MOVQ   stride+40(FP), SI
+	SHLQ   $0x02, SI
+	MOVQ   panel+48(FP), DI
+	SHLQ   $0x02, DI
+	MOVQ   width+32(FP), R8
+	ADDQ   BX, BX
+	MOVQ   R8, R9
+	ANDQ   $0x1f, R9
+	KXNORD K1, K1, K1
+	KXNORD K2, K2, K2
+	MOVQ   $-1, R10
+	BZHIQ  R9, R10, R10
+	KMOVW  R10, K3
+	SHRQ   $0x10, R10
+	KMOVW  R10, K4
+	MOVQ   $-1, R10
+	BZHIQ  R9, R10, R10
+	KMOVW  R10, K5
+	SHRQ   $0x10, R10
+	KMOVW  R10, K6
+	SHRQ   $0x05, R8
+	MOVQ   BX, R13
+	SHLQ   $0x04, R13
+
+word:
+	CMPQ  DX, $0x01
+	JNE   both
+	KXORD K2, K2, K2
+	KXORD K5, K5, K5
+	KXORD K6, K6, K6
+
+both:
+	MOVQ  CX, R10
+	MOVQ  AX, R11
+	LEAQ  (CX)(BX*2), CX
+	MOVQ  R8, R12
+	TESTQ R12, R12
+	JZ    rest
+
+panel:
+	PREFETCHT0  (R10)(R13*1)
+	VPMOVZXWD.Z (R10), K1, Z0
+	VPMOVZXWD.Z (R10)(BX*1), K2, Z1
+	VPSLLD      $0x10, Z1, Z1
+	VPORD       Z1, Z0, Z0
+	VMOVDQU32   Z0, (R11)
+	VPMOVZXWD.Z 32(R10), K1, Z0
+	VPMOVZXWD.Z 32(R10)(BX*1), K2, Z1
+	VPSLLD      $0x10, Z1, Z1
+	VPORD       Z1, Z0, Z0
+	VMOVDQU32   Z0, 64(R11)
+	ADDQ        $0x00000040, R10
+	ADDQ        DI, R11
+	DECQ        R12
+	JNZ         panel
+
+rest:
+	TESTQ       R9, R9
+	JZ          copied
+	CMPQ        R9, $0x10
+	JG          wide
+	VPMOVZXWD.Z (R10), K3, Z0
+	VPMOVZXWD.Z (R10)(BX*1), K5, Z1
+	VPSLLD      $0x10, Z1, Z1
+	VPORD       Z1, Z0, Z0
+	VMOVDQU32   Z0, (R11)
+	JMP         copied
 
 wide:
-	LEAQ        (CX)(BX*1), DI
-	PREFETCHT0  (CX)(R8*1)
-	PREFETCHT0  (DI)(R8*1)
-	VPMOVZXWD.Z (CX), K1, Z0
-	VPMOVZXWD.Z (DI), K1, Z1
+	VPMOVZXWD.Z (R10), K3, Z0
+	VPMOVZXWD.Z (R10)(BX*1), K5, Z1
 	VPSLLD      $0x10, Z1, Z1
 	VPORD       Z1, Z0, Z0
-	VMOVDQU32   Z0, (AX)
-	VPMOVZXWD.Z 32(CX), K2, Z0
-	VPMOVZXWD.Z 32(DI), K2, Z1
+	VMOVDQU32   Z0, (R11)
+	VPMOVZXWD.Z 32(R10), K4, Z0
+	VPMOVZXWD.Z 32(R10)(BX*1), K6, Z1
 	VPSLLD      $0x10, Z1, Z1
 	VPORD       Z1, Z0, Z0
-	VMOVDQU32   Z0, 64(AX)
-	LEAQ        (DI)(BX*1), CX
-	ADDQ        SI, AX
-	SUBQ        $0x02, DX
-	JGE         wide
+	VMOVDQU32   Z0, 64(R11)
 
-wideodd:
-	ADDQ        $0x02, DX
-	JZ          widedone
-	VPMOVZXWD.Z (CX), K1, Z0
-	VMOVDQU32   Z0, (AX)
-	VPMOVZXWD.Z 32(CX), K2, Z0
-	VMOVDQU32   Z0, 64(AX)
-
-widedone:
-	VZEROUPPER
-	RET
-
-few:
+copied:
+	ADDQ SI, AX
 	SUBQ $0x02, DX
-	JLT  narrowodd
-
-narrow:
-	LEAQ        (CX)(BX*1), DI
-	PREFETCHT0  (CX)(R8*1)
-	PREFETCHT0  (DI)(R8*1)
-	VPMOVZXWD.Z (CX), K1, Z0
-	VPMOVZXWD.Z (DI), K1, Z1
-	VPSLLD      $0x10, Z1, Z1
-	VPORD       Z1, Z0, Z0
-	VMOVDQU32   Z0, (AX)
-	LEAQ        (DI)(BX*1), CX
-	ADDQ        SI, AX
-	SUBQ        $0x02, DX
-	JGE         narrow
-
-narrowodd:
-	ADDQ        $0x02, DX
-	JZ          narrowdone
-	VPMOVZXWD.Z (CX), K1, Z0
-	VMOVDQU32   Z0, (AX)
-
-narrowdone:
+	JG   word
 	VZEROUPPER
 	RET
 
@@ -8785,21 +3191,22 @@ DATA roundingBF16<>+184(SB)/4, $0x00400000
 DATA roundingBF16<>+188(SB)/4, $0x00400000
 GLOBL roundingBF16<>(SB), RODATA|NOPTR, $192
 
-// func amxBlock(k int, a *byte, b *byte, base *byte, ldb int, c *byte, ldc int)
-// Requires: MMX+
-TEXT ·amxBlock(SB), NOSPLIT, $0-56
-	MOVQ  k+0(FP), AX
+// func amxBlock(k int, a *byte, row int, step int, b *byte, base *byte, ldb int, c *byte, ldc int)
+TEXT ·amxBlock(SB), NOSPLIT, $0-72
 	LEAQ  tileConfig<>+0(SB), R8
 	BYTE  $0xc4
 	BYTE  $0xc2
 	BYTE  $0x78
 	BYTE  $0x49
 	BYTE  $0x00
-	MOVQ  base+24(FP), DI
-	MOVQ  ldb+32(FP), CX
-	SHLQ  $0x02, CX
+	MOVQ  base+40(FP), DI
+	MOVQ  ldb+48(FP), R9
+	SHLQ  $0x02, R9
+	MOVQ  R9, R10
+	SHLQ  $0x04, R10
+	ADDQ  DI, R10
 	BYTE  $0xc4
-	BYTE  $0xe2
+	BYTE  $0xa2
 	BYTE  $0x7b
 	BYTE  $0x4b
 	BYTE  $0x84
@@ -8809,7 +3216,7 @@ TEXT ·amxBlock(SB), NOSPLIT, $0-56
 	BYTE  $0x00
 	BYTE  $0x00
 	BYTE  $0xc4
-	BYTE  $0xe2
+	BYTE  $0xa2
 	BYTE  $0x7b
 	BYTE  $0x4b
 	BYTE  $0x8c
@@ -8818,113 +3225,112 @@ TEXT ·amxBlock(SB), NOSPLIT, $0-56
 	BYTE  $0x00
 	BYTE  $0x00
 	BYTE  $0x00
-	SHLQ  $0x04, CX
-	ADDQ  CX, DI
-	SHRQ  $0x04, CX
 	BYTE  $0xc4
-	BYTE  $0xe2
+	BYTE  $0x82
 	BYTE  $0x7b
 	BYTE  $0x4b
 	BYTE  $0x94
-	BYTE  $0x0f
+	BYTE  $0x0a
 	BYTE  $0x00
 	BYTE  $0x00
 	BYTE  $0x00
 	BYTE  $0x00
 	BYTE  $0xc4
-	BYTE  $0xe2
+	BYTE  $0x82
 	BYTE  $0x7b
 	BYTE  $0x4b
 	BYTE  $0x9c
-	BYTE  $0x0f
+	BYTE  $0x0a
 	BYTE  $0x40
 	BYTE  $0x00
 	BYTE  $0x00
 	BYTE  $0x00
 	MOVQ  a+8(FP), SI
-	MOVQ  b+16(FP), DX
-	MOVQ  $0x00000040, CX
+	MOVQ  b+32(FP), DX
+	MOVQ  row+16(FP), CX
 	MOVQ  $0x00000080, BX
-	TESTQ AX, AX
-	JZ    multiplied
+	MOVQ  k+0(FP), R11
+	MOVQ  CX, R12
+	SHLQ  $0x04, R12
+	TESTQ R11, R11
+	JZ    wordsdone
 
-multiply:
-	BYTE       $0xc4
-	BYTE       $0xe2
-	BYTE       $0x7b
-	BYTE       $0x4b
-	BYTE       $0xa4
-	BYTE       $0x0e
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0xc4
-	BYTE       $0xe2
-	BYTE       $0x7b
-	BYTE       $0x4b
-	BYTE       $0xb4
-	BYTE       $0x1a
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0xc4
-	BYTE       $0xe2
-	BYTE       $0x7b
-	BYTE       $0x4b
-	BYTE       $0xbc
-	BYTE       $0x1a
-	BYTE       $0x40
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0xc4
-	BYTE       $0xe2
-	BYTE       $0x7b
-	BYTE       $0x4b
-	BYTE       $0xac
-	BYTE       $0x0e
-	BYTE       $0x00
-	BYTE       $0x04
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0xc4
-	BYTE       $0xe2
-	BYTE       $0x4a
-	BYTE       $0x5c
-	BYTE       $0xc4
-	BYTE       $0xc4
-	BYTE       $0xe2
-	BYTE       $0x42
-	BYTE       $0x5c
-	BYTE       $0xcc
-	BYTE       $0xc4
-	BYTE       $0xe2
-	BYTE       $0x4a
-	BYTE       $0x5c
-	BYTE       $0xd5
-	BYTE       $0xc4
-	BYTE       $0xe2
-	BYTE       $0x42
-	BYTE       $0x5c
-	BYTE       $0xdd
-	PREFETCHT1 (R8)
-	PREFETCHT1 64(R8)
-	PREFETCHT1 128(R8)
-	PREFETCHT1 192(R8)
-	ADDQ       $0x00000100, R8
-	ADDQ       $0x00000800, SI
-	ADDQ       $0x00000800, DX
-	SUBQ       $0x10, AX
-	JNZ        multiply
-
-multiplied:
-	MOVQ c+40(FP), DI
-	MOVQ ldc+48(FP), CX
-	SHLQ $0x02, CX
+words:
+	LEAQ (SI)(R12*1), R10
 	BYTE $0xc4
 	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xa4
+	BYTE $0x0e
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xb4
+	BYTE $0x1a
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xbc
+	BYTE $0x1a
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0xc4
+	BYTE $0xc2
+	BYTE $0x7b
+	BYTE $0x4b
+	BYTE $0xac
+	BYTE $0x0a
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x4a
+	BYTE $0x5c
+	BYTE $0xc4
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x42
+	BYTE $0x5c
+	BYTE $0xcc
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x4a
+	BYTE $0x5c
+	BYTE $0xd5
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x42
+	BYTE $0x5c
+	BYTE $0xdd
+	ADDQ step+24(FP), SI
+	ADDQ $0x00000800, DX
+	SUBQ $0x10, R11
+	JNZ  words
+
+wordsdone:
+	MOVQ c+56(FP), DI
+	MOVQ ldc+64(FP), R9
+	SHLQ $0x02, R9
+	MOVQ R9, R10
+	SHLQ $0x04, R10
+	ADDQ DI, R10
+	BYTE $0xc4
+	BYTE $0xa2
 	BYTE $0x7a
 	BYTE $0x4b
 	BYTE $0x84
@@ -8934,7 +3340,7 @@ multiplied:
 	BYTE $0x00
 	BYTE $0x00
 	BYTE $0xc4
-	BYTE $0xe2
+	BYTE $0xa2
 	BYTE $0x7a
 	BYTE $0x4b
 	BYTE $0x8c
@@ -8943,25 +3349,22 @@ multiplied:
 	BYTE $0x00
 	BYTE $0x00
 	BYTE $0x00
-	SHLQ $0x04, CX
-	ADDQ CX, DI
-	SHRQ $0x04, CX
 	BYTE $0xc4
-	BYTE $0xe2
+	BYTE $0x82
 	BYTE $0x7a
 	BYTE $0x4b
 	BYTE $0x94
-	BYTE $0x0f
+	BYTE $0x0a
 	BYTE $0x00
 	BYTE $0x00
 	BYTE $0x00
 	BYTE $0x00
 	BYTE $0xc4
-	BYTE $0xe2
+	BYTE $0x82
 	BYTE $0x7a
 	BYTE $0x4b
 	BYTE $0x9c
-	BYTE $0x0f
+	BYTE $0x0a
 	BYTE $0x40
 	BYTE $0x00
 	BYTE $0x00
@@ -8973,28 +3376,22 @@ multiplied:
 	BYTE $0xc0
 	RET
 
-// func amxRowF32(k int, a *byte, b *byte, step int, c *byte, ld int, n int, add int, stage *byte)
+// func amxRowF32(k int, a *byte, row int, step int, next *byte, b *byte, panel int, bias *byte, c *byte, ld int, n int, add int, stage *byte)
 // Requires: AVX, MMX+
-TEXT ·amxRowF32(SB), NOSPLIT, $0-72
+TEXT ·amxRowF32(SB), NOSPLIT, $0-104
 	LEAQ tileConfig<>+0(SB), R8
 	BYTE $0xc4
 	BYTE $0xc2
 	BYTE $0x78
 	BYTE $0x49
 	BYTE $0x00
-	MOVQ a+8(FP), R12
-	MOVQ b+16(FP), R13
-	MOVQ c+32(FP), DI
-	MOVQ ld+40(FP), R9
-	MOVQ n+48(FP), R15
+	MOVQ c+64(FP), DI
+	MOVQ ld+72(FP), R9
 	MOVQ $0x00000080, BX
 	SHLQ $0x02, R9
-	MOVQ k+0(FP), R8
-	SHLQ $0x07, R8
-	ADDQ R12, R8
 
 tile:
-	MOVQ  add+56(FP), CX
+	MOVQ  add+88(FP), CX
 	TESTQ $0x00000002, CX
 	JNZ   nothing
 	TESTQ CX, CX
@@ -9045,7 +3442,7 @@ tile:
 	JMP   begun
 
 bias:
-	MOVQ R13, DX
+	MOVQ bias+56(FP), DX
 	XORQ CX, CX
 	BYTE $0xc4
 	BYTE $0xe2
@@ -9053,40 +3450,41 @@ bias:
 	BYTE $0x4b
 	BYTE $0x84
 	BYTE $0x0a
-	BYTE $0x80
-	BYTE $0xff
-	BYTE $0xff
-	BYTE $0xff
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
 	BYTE $0xc4
 	BYTE $0xe2
 	BYTE $0x7b
 	BYTE $0x4b
 	BYTE $0x8c
 	BYTE $0x0a
-	BYTE $0xc0
-	BYTE $0xff
-	BYTE $0xff
-	BYTE $0xff
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
 	BYTE $0xc4
 	BYTE $0xe2
 	BYTE $0x7b
 	BYTE $0x4b
 	BYTE $0x94
 	BYTE $0x0a
-	BYTE $0x80
-	BYTE $0xff
-	BYTE $0xff
-	BYTE $0xff
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
 	BYTE $0xc4
 	BYTE $0xe2
 	BYTE $0x7b
 	BYTE $0x4b
 	BYTE $0x9c
 	BYTE $0x0a
-	BYTE $0xc0
-	BYTE $0xff
-	BYTE $0xff
-	BYTE $0xff
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	SUBQ $-128, bias+56(FP)
 	JMP  begun
 
 nothing:
@@ -9112,14 +3510,31 @@ nothing:
 	BYTE $0xd8
 
 begun:
-	MOVQ  $0x00000040, CX
-	MOVQ  R12, SI
-	MOVQ  R13, DX
-	MOVQ  k+0(FP), R11
-	TESTQ R11, R11
-	JZ    multiplied
+	MOVQ row+16(FP), CX
+	MOVQ CX, R12
+	SHLQ $0x04, R12
+	LEAQ (CX)(CX*2), R13
+	MOVQ next+32(FP), R8
+	LEAQ (R8)(CX*4), R10
+	MOVQ R10, next+32(FP)
+	MOVQ a+8(FP), SI
+	MOVQ b+40(FP), DX
+	MOVQ DX, R10
+	ADDQ panel+48(FP), R10
+	MOVQ R10, b+40(FP)
+	MOVQ DI, R15
+	SUBQ $-128, R15
+	MOVQ k+0(FP), R11
+	CMPQ R11, $0x00000080
+	JLE  few
+	MOVQ $0x00000080, R11
 
-multiply:
+few:
+	TESTQ R11, R11
+	JZ    earlydone
+
+early:
+	LEAQ       (SI)(R12*1), R10
 	BYTE       $0xc4
 	BYTE       $0xe2
 	BYTE       $0x7b
@@ -9151,13 +3566,13 @@ multiply:
 	BYTE       $0x00
 	BYTE       $0x00
 	BYTE       $0xc4
-	BYTE       $0xe2
+	BYTE       $0xc2
 	BYTE       $0x7b
 	BYTE       $0x4b
 	BYTE       $0xac
-	BYTE       $0x0e
+	BYTE       $0x0a
 	BYTE       $0x00
-	BYTE       $0x04
+	BYTE       $0x00
 	BYTE       $0x00
 	BYTE       $0x00
 	BYTE       $0xc4
@@ -9181,15 +3596,139 @@ multiply:
 	BYTE       $0x5c
 	BYTE       $0xdd
 	PREFETCHT1 (R8)
-	PREFETCHT1 64(R8)
-	PREFETCHT1 128(R8)
-	PREFETCHT1 192(R8)
-	ADDQ       $0x00000100, R8
-	ADDQ       $0x00000800, SI
+	PREFETCHT1 (R8)(CX*1)
+	PREFETCHT1 (R8)(CX*2)
+	PREFETCHT1 (R8)(R13*1)
+	ADDQ       step+24(FP), R8
+	BYTE       $0x41
+	BYTE       $0x0f
+	BYTE       $0x0d
+	BYTE       $0x4f
+	BYTE       $0x00
+	BYTE       $0x41
+	BYTE       $0x0f
+	BYTE       $0x0d
+	BYTE       $0x4f
+	BYTE       $0x40
+	ADDQ       R9, R15
+	BYTE       $0x41
+	BYTE       $0x0f
+	BYTE       $0x0d
+	BYTE       $0x4f
+	BYTE       $0x00
+	BYTE       $0x41
+	BYTE       $0x0f
+	BYTE       $0x0d
+	BYTE       $0x4f
+	BYTE       $0x40
+	ADDQ       R9, R15
+	BYTE       $0x41
+	BYTE       $0x0f
+	BYTE       $0x0d
+	BYTE       $0x4f
+	BYTE       $0x00
+	BYTE       $0x41
+	BYTE       $0x0f
+	BYTE       $0x0d
+	BYTE       $0x4f
+	BYTE       $0x40
+	ADDQ       R9, R15
+	BYTE       $0x41
+	BYTE       $0x0f
+	BYTE       $0x0d
+	BYTE       $0x4f
+	BYTE       $0x00
+	BYTE       $0x41
+	BYTE       $0x0f
+	BYTE       $0x0d
+	BYTE       $0x4f
+	BYTE       $0x40
+	ADDQ       R9, R15
+	ADDQ       step+24(FP), SI
 	ADDQ       $0x00000800, DX
 	SUBQ       $0x10, R11
-	JNZ        multiply
+	JNZ        early
 
+earlydone:
+	MOVQ  k+0(FP), R11
+	SUBQ  $0x00000080, R11
+	JLE   multiplied
+	TESTQ R11, R11
+	JZ    latedone
+
+late:
+	LEAQ       (SI)(R12*1), R10
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x7b
+	BYTE       $0x4b
+	BYTE       $0xa4
+	BYTE       $0x0e
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x7b
+	BYTE       $0x4b
+	BYTE       $0xb4
+	BYTE       $0x1a
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x7b
+	BYTE       $0x4b
+	BYTE       $0xbc
+	BYTE       $0x1a
+	BYTE       $0x40
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0xc4
+	BYTE       $0xc2
+	BYTE       $0x7b
+	BYTE       $0x4b
+	BYTE       $0xac
+	BYTE       $0x0a
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x4a
+	BYTE       $0x5c
+	BYTE       $0xc4
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x42
+	BYTE       $0x5c
+	BYTE       $0xcc
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x4a
+	BYTE       $0x5c
+	BYTE       $0xd5
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x42
+	BYTE       $0x5c
+	BYTE       $0xdd
+	PREFETCHT1 (R8)
+	PREFETCHT1 (R8)(CX*1)
+	PREFETCHT1 (R8)(CX*2)
+	PREFETCHT1 (R8)(R13*1)
+	ADDQ       step+24(FP), R8
+	ADDQ       step+24(FP), SI
+	ADDQ       $0x00000800, DX
+	SUBQ       $0x10, R11
+	JNZ        late
+
+latedone:
 multiplied:
 	MOVQ R9, R10
 	SHLQ $0x04, R10
@@ -9235,9 +3774,7 @@ multiplied:
 	BYTE $0x00
 	BYTE $0x00
 	SUBQ $-128, DI
-	MOVQ step+24(FP), CX
-	ADDQ CX, R13
-	DECQ R15
+	DECQ n+80(FP)
 	JNZ  tile
 	BYTE $0xc4
 	BYTE $0xe2
@@ -9247,33 +3784,27 @@ multiplied:
 	VZEROUPPER
 	RET
 
-// func amxRowBF16(k int, a *byte, b *byte, step int, c *byte, ld int, n int, add int, stage *byte)
+// func amxRowBF16(k int, a *byte, row int, step int, next *byte, b *byte, panel int, bias *byte, c *byte, ld int, n int, add int, stage *byte)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·amxRowBF16(SB), NOSPLIT, $0-72
+TEXT ·amxRowBF16(SB), NOSPLIT, $0-104
 	LEAQ tileConfig<>+0(SB), R8
 	BYTE $0xc4
 	BYTE $0xc2
 	BYTE $0x78
 	BYTE $0x49
 	BYTE $0x00
-	MOVQ a+8(FP), R12
-	MOVQ b+16(FP), R13
-	MOVQ c+32(FP), DI
-	MOVQ ld+40(FP), R9
-	MOVQ n+48(FP), R15
+	MOVQ c+64(FP), DI
+	MOVQ ld+72(FP), R9
 	MOVQ $0x00000080, BX
 	ADDQ R9, R9
-	MOVQ stage+64(FP), R10
-	LEAQ 4096(R10), AX
-	MOVQ k+0(FP), R8
-	SHLQ $0x07, R8
-	ADDQ R12, R8
+	MOVQ stage+96(FP), R14
+	XORQ AX, AX
 
 tile:
-	MOVQ  add+56(FP), CX
+	MOVQ  add+88(FP), CX
 	TESTQ $0x00000002, CX
 	JNZ   nothing
-	MOVQ  R13, DX
+	MOVQ  bias+56(FP), DX
 	XORQ  CX, CX
 	BYTE  $0xc4
 	BYTE  $0xe2
@@ -9281,40 +3812,41 @@ tile:
 	BYTE  $0x4b
 	BYTE  $0x84
 	BYTE  $0x0a
-	BYTE  $0x80
-	BYTE  $0xff
-	BYTE  $0xff
-	BYTE  $0xff
+	BYTE  $0x00
+	BYTE  $0x00
+	BYTE  $0x00
+	BYTE  $0x00
 	BYTE  $0xc4
 	BYTE  $0xe2
 	BYTE  $0x7b
 	BYTE  $0x4b
 	BYTE  $0x8c
 	BYTE  $0x0a
-	BYTE  $0xc0
-	BYTE  $0xff
-	BYTE  $0xff
-	BYTE  $0xff
+	BYTE  $0x40
+	BYTE  $0x00
+	BYTE  $0x00
+	BYTE  $0x00
 	BYTE  $0xc4
 	BYTE  $0xe2
 	BYTE  $0x7b
 	BYTE  $0x4b
 	BYTE  $0x94
 	BYTE  $0x0a
-	BYTE  $0x80
-	BYTE  $0xff
-	BYTE  $0xff
-	BYTE  $0xff
+	BYTE  $0x00
+	BYTE  $0x00
+	BYTE  $0x00
+	BYTE  $0x00
 	BYTE  $0xc4
 	BYTE  $0xe2
 	BYTE  $0x7b
 	BYTE  $0x4b
 	BYTE  $0x9c
 	BYTE  $0x0a
-	BYTE  $0xc0
-	BYTE  $0xff
-	BYTE  $0xff
-	BYTE  $0xff
+	BYTE  $0x40
+	BYTE  $0x00
+	BYTE  $0x00
+	BYTE  $0x00
+	SUBQ  $-128, bias+56(FP)
 	JMP   begun
 
 nothing:
@@ -9340,14 +3872,35 @@ nothing:
 	BYTE $0xd8
 
 begun:
-	MOVQ  $0x00000040, CX
-	MOVQ  R12, SI
-	MOVQ  R13, DX
-	MOVQ  k+0(FP), R11
-	TESTQ R11, R11
-	JZ    multiplied
+	MOVQ  row+16(FP), CX
+	MOVQ  CX, R12
+	SHLQ  $0x04, R12
+	LEAQ  (CX)(CX*2), R13
+	MOVQ  next+32(FP), R8
+	LEAQ  (R8)(CX*4), R10
+	MOVQ  R10, next+32(FP)
+	MOVQ  a+8(FP), SI
+	MOVQ  b+40(FP), DX
+	MOVQ  DX, R10
+	ADDQ  panel+48(FP), R10
+	MOVQ  R10, b+40(FP)
+	MOVQ  DI, R15
+	TESTQ AX, AX
+	JZ    first
+	ADDQ  $0x40, R15
 
-multiply:
+first:
+	MOVQ k+0(FP), R11
+	CMPQ R11, $0x00000080
+	JLE  few
+	MOVQ $0x00000080, R11
+
+few:
+	TESTQ R11, R11
+	JZ    earlydone
+
+early:
+	LEAQ       (SI)(R12*1), R10
 	BYTE       $0xc4
 	BYTE       $0xe2
 	BYTE       $0x7b
@@ -9379,13 +3932,13 @@ multiply:
 	BYTE       $0x00
 	BYTE       $0x00
 	BYTE       $0xc4
-	BYTE       $0xe2
+	BYTE       $0xc2
 	BYTE       $0x7b
 	BYTE       $0x4b
 	BYTE       $0xac
-	BYTE       $0x0e
+	BYTE       $0x0a
 	BYTE       $0x00
-	BYTE       $0x04
+	BYTE       $0x00
 	BYTE       $0x00
 	BYTE       $0x00
 	BYTE       $0xc4
@@ -9409,22 +3962,125 @@ multiply:
 	BYTE       $0x5c
 	BYTE       $0xdd
 	PREFETCHT1 (R8)
-	PREFETCHT1 64(R8)
-	PREFETCHT1 128(R8)
-	PREFETCHT1 192(R8)
-	ADDQ       $0x00000100, R8
-	ADDQ       $0x00000800, SI
+	PREFETCHT1 (R8)(CX*1)
+	PREFETCHT1 (R8)(CX*2)
+	PREFETCHT1 (R8)(R13*1)
+	ADDQ       step+24(FP), R8
+	BYTE       $0x41
+	BYTE       $0x0f
+	BYTE       $0x0d
+	BYTE       $0x4f
+	BYTE       $0x00
+	ADDQ       R9, R15
+	BYTE       $0x41
+	BYTE       $0x0f
+	BYTE       $0x0d
+	BYTE       $0x4f
+	BYTE       $0x00
+	ADDQ       R9, R15
+	BYTE       $0x41
+	BYTE       $0x0f
+	BYTE       $0x0d
+	BYTE       $0x4f
+	BYTE       $0x00
+	ADDQ       R9, R15
+	BYTE       $0x41
+	BYTE       $0x0f
+	BYTE       $0x0d
+	BYTE       $0x4f
+	BYTE       $0x00
+	ADDQ       R9, R15
+	ADDQ       step+24(FP), SI
 	ADDQ       $0x00000800, DX
 	SUBQ       $0x10, R11
-	JNZ        multiply
+	JNZ        early
 
+earlydone:
+	MOVQ  k+0(FP), R11
+	SUBQ  $0x00000080, R11
+	JLE   multiplied
+	TESTQ R11, R11
+	JZ    latedone
+
+late:
+	LEAQ       (SI)(R12*1), R10
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x7b
+	BYTE       $0x4b
+	BYTE       $0xa4
+	BYTE       $0x0e
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x7b
+	BYTE       $0x4b
+	BYTE       $0xb4
+	BYTE       $0x1a
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x7b
+	BYTE       $0x4b
+	BYTE       $0xbc
+	BYTE       $0x1a
+	BYTE       $0x40
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0xc4
+	BYTE       $0xc2
+	BYTE       $0x7b
+	BYTE       $0x4b
+	BYTE       $0xac
+	BYTE       $0x0a
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x4a
+	BYTE       $0x5c
+	BYTE       $0xc4
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x42
+	BYTE       $0x5c
+	BYTE       $0xcc
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x4a
+	BYTE       $0x5c
+	BYTE       $0xd5
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x42
+	BYTE       $0x5c
+	BYTE       $0xdd
+	PREFETCHT1 (R8)
+	PREFETCHT1 (R8)(CX*1)
+	PREFETCHT1 (R8)(CX*2)
+	PREFETCHT1 (R8)(R13*1)
+	ADDQ       step+24(FP), R8
+	ADDQ       step+24(FP), SI
+	ADDQ       $0x00000800, DX
+	SUBQ       $0x10, R11
+	JNZ        late
+
+latedone:
 multiplied:
-	MOVQ  n+48(FP), CX
-	CMPQ  R15, CX
-	JE    first
+	TESTQ AX, AX
+	JZ    none
 	MOVQ  AX, SI
 	MOVQ  DI, DX
-	MOVQ  add+56(FP), CX
+	MOVQ  add+88(FP), CX
 	TESTQ $0x00000001, CX
 	JNZ   beforeadd
 	MOVQ  $0x00000020, CX
@@ -9480,14 +4136,18 @@ beforerow:
 
 beforedone:
 	ADDQ $0x40, DI
+	JMP  store
 
-first:
+none:
+	LEAQ 4096(R14), AX
+
+store:
 	BYTE  $0xc4
 	BYTE  $0xc2
 	BYTE  $0x7a
 	BYTE  $0x4b
 	BYTE  $0x84
-	BYTE  $0x1a
+	BYTE  $0x1e
 	BYTE  $0x00
 	BYTE  $0x00
 	BYTE  $0x00
@@ -9497,7 +4157,7 @@ first:
 	BYTE  $0x7a
 	BYTE  $0x4b
 	BYTE  $0x8c
-	BYTE  $0x1a
+	BYTE  $0x1e
 	BYTE  $0x40
 	BYTE  $0x00
 	BYTE  $0x00
@@ -9507,7 +4167,7 @@ first:
 	BYTE  $0x7a
 	BYTE  $0x4b
 	BYTE  $0x94
-	BYTE  $0x1a
+	BYTE  $0x1e
 	BYTE  $0x00
 	BYTE  $0x08
 	BYTE  $0x00
@@ -9517,19 +4177,17 @@ first:
 	BYTE  $0x7a
 	BYTE  $0x4b
 	BYTE  $0x9c
-	BYTE  $0x1a
+	BYTE  $0x1e
 	BYTE  $0x40
 	BYTE  $0x08
 	BYTE  $0x00
 	BYTE  $0x00
-	XCHGQ R10, AX
-	MOVQ  step+24(FP), CX
-	ADDQ  CX, R13
-	DECQ  R15
+	XCHGQ R14, AX
+	DECQ  n+80(FP)
 	JNZ   tile
 	MOVQ  AX, SI
 	MOVQ  DI, DX
-	MOVQ  add+56(FP), CX
+	MOVQ  add+88(FP), CX
 	TESTQ $0x00000001, CX
 	JNZ   endadd
 	MOVQ  $0x00000020, CX
@@ -9627,21 +4285,25 @@ block:
 	VZEROUPPER
 	RET
 
-// func amxColumns(dst *byte, src *byte, ld int, k int, width int, stride int)
+// func amxColumns(dst *byte, src *byte, ld int, k int, width int, stride int, panel int)
 // Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV
-TEXT ·amxColumns(SB), NOSPLIT, $0-48
-	MOVQ    dst+0(FP), AX
-	MOVQ    src+8(FP), CX
-	MOVQ    k+24(FP), DX
-	MOVQ    ld+16(FP), BX
-	MOVQ    width+32(FP), SI
-	ADDQ    BX, BX
-	MOVQ    $0x00000010, DI
-	CMPQ    SI, DI
-	CMOVQLT SI, DI
-	MOVQ    $-1, SI
-	BZHIQ   DI, SI, SI
-	KMOVD   SI, K1
+TEXT ·amxColumns(SB), NOSPLIT, $0-56
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ width+32(FP), DX
+	MOVQ ld+16(FP), BX
+	ADDQ BX, BX
+
+half:
+	MOVQ    $0x00000010, SI
+	CMPQ    DX, SI
+	CMOVQLT DX, SI
+	MOVQ    $-1, DI
+	BZHIQ   SI, DI, DI
+	KMOVD   DI, K1
+	MOVQ    CX, SI
+	MOVQ    AX, DI
+	MOVQ    k+24(FP), R8
 
 block:
 	VPXORD      Z0, Z0, Z0
@@ -9660,165 +4322,165 @@ block:
 	VPXORD      Z26, Z26, Z26
 	VPXORD      Z28, Z28, Z28
 	VPXORD      Z30, Z30, Z30
-	VPMOVZXWD.Z (CX), K1, Z0
-	ADDQ        BX, CX
-	DECQ        DX
+	VPMOVZXWD.Z (SI), K1, Z0
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z1
+	VPMOVZXWD.Z (SI), K1, Z1
 	VPSLLD      $0x10, Z1, Z1
 	VPORD       Z1, Z0, Z0
-	ADDQ        BX, CX
-	DECQ        DX
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z2
-	ADDQ        BX, CX
-	DECQ        DX
+	VPMOVZXWD.Z (SI), K1, Z2
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z3
+	VPMOVZXWD.Z (SI), K1, Z3
 	VPSLLD      $0x10, Z3, Z3
 	VPORD       Z3, Z2, Z2
-	ADDQ        BX, CX
-	DECQ        DX
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z4
-	ADDQ        BX, CX
-	DECQ        DX
+	VPMOVZXWD.Z (SI), K1, Z4
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z5
+	VPMOVZXWD.Z (SI), K1, Z5
 	VPSLLD      $0x10, Z5, Z5
 	VPORD       Z5, Z4, Z4
-	ADDQ        BX, CX
-	DECQ        DX
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z6
-	ADDQ        BX, CX
-	DECQ        DX
+	VPMOVZXWD.Z (SI), K1, Z6
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z7
+	VPMOVZXWD.Z (SI), K1, Z7
 	VPSLLD      $0x10, Z7, Z7
 	VPORD       Z7, Z6, Z6
-	ADDQ        BX, CX
-	DECQ        DX
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z8
-	ADDQ        BX, CX
-	DECQ        DX
+	VPMOVZXWD.Z (SI), K1, Z8
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z9
+	VPMOVZXWD.Z (SI), K1, Z9
 	VPSLLD      $0x10, Z9, Z9
 	VPORD       Z9, Z8, Z8
-	ADDQ        BX, CX
-	DECQ        DX
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z10
-	ADDQ        BX, CX
-	DECQ        DX
+	VPMOVZXWD.Z (SI), K1, Z10
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z11
+	VPMOVZXWD.Z (SI), K1, Z11
 	VPSLLD      $0x10, Z11, Z11
 	VPORD       Z11, Z10, Z10
-	ADDQ        BX, CX
-	DECQ        DX
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z12
-	ADDQ        BX, CX
-	DECQ        DX
+	VPMOVZXWD.Z (SI), K1, Z12
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z13
+	VPMOVZXWD.Z (SI), K1, Z13
 	VPSLLD      $0x10, Z13, Z13
 	VPORD       Z13, Z12, Z12
-	ADDQ        BX, CX
-	DECQ        DX
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z14
-	ADDQ        BX, CX
-	DECQ        DX
+	VPMOVZXWD.Z (SI), K1, Z14
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z15
+	VPMOVZXWD.Z (SI), K1, Z15
 	VPSLLD      $0x10, Z15, Z15
 	VPORD       Z15, Z14, Z14
-	ADDQ        BX, CX
-	DECQ        DX
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z16
-	ADDQ        BX, CX
-	DECQ        DX
+	VPMOVZXWD.Z (SI), K1, Z16
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z17
+	VPMOVZXWD.Z (SI), K1, Z17
 	VPSLLD      $0x10, Z17, Z17
 	VPORD       Z17, Z16, Z16
-	ADDQ        BX, CX
-	DECQ        DX
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z18
-	ADDQ        BX, CX
-	DECQ        DX
+	VPMOVZXWD.Z (SI), K1, Z18
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z19
+	VPMOVZXWD.Z (SI), K1, Z19
 	VPSLLD      $0x10, Z19, Z19
 	VPORD       Z19, Z18, Z18
-	ADDQ        BX, CX
-	DECQ        DX
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z20
-	ADDQ        BX, CX
-	DECQ        DX
+	VPMOVZXWD.Z (SI), K1, Z20
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z21
+	VPMOVZXWD.Z (SI), K1, Z21
 	VPSLLD      $0x10, Z21, Z21
 	VPORD       Z21, Z20, Z20
-	ADDQ        BX, CX
-	DECQ        DX
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z22
-	ADDQ        BX, CX
-	DECQ        DX
+	VPMOVZXWD.Z (SI), K1, Z22
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z23
+	VPMOVZXWD.Z (SI), K1, Z23
 	VPSLLD      $0x10, Z23, Z23
 	VPORD       Z23, Z22, Z22
-	ADDQ        BX, CX
-	DECQ        DX
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z24
-	ADDQ        BX, CX
-	DECQ        DX
+	VPMOVZXWD.Z (SI), K1, Z24
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z25
+	VPMOVZXWD.Z (SI), K1, Z25
 	VPSLLD      $0x10, Z25, Z25
 	VPORD       Z25, Z24, Z24
-	ADDQ        BX, CX
-	DECQ        DX
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z26
-	ADDQ        BX, CX
-	DECQ        DX
+	VPMOVZXWD.Z (SI), K1, Z26
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z27
+	VPMOVZXWD.Z (SI), K1, Z27
 	VPSLLD      $0x10, Z27, Z27
 	VPORD       Z27, Z26, Z26
-	ADDQ        BX, CX
-	DECQ        DX
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z28
-	ADDQ        BX, CX
-	DECQ        DX
+	VPMOVZXWD.Z (SI), K1, Z28
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z29
+	VPMOVZXWD.Z (SI), K1, Z29
 	VPSLLD      $0x10, Z29, Z29
 	VPORD       Z29, Z28, Z28
-	ADDQ        BX, CX
-	DECQ        DX
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z30
-	ADDQ        BX, CX
-	DECQ        DX
+	VPMOVZXWD.Z (SI), K1, Z30
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z31
+	VPMOVZXWD.Z (SI), K1, Z31
 	VPSLLD      $0x10, Z31, Z31
 	VPORD       Z31, Z30, Z30
-	ADDQ        BX, CX
-	DECQ        DX
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
 
 turn:
@@ -9886,25 +4548,29 @@ turn:
 	VSHUFF32X4 $0xdd, Z23, Z7, Z22
 	VSHUFF32X4 $0x88, Z31, Z15, Z14
 	VSHUFF32X4 $0xdd, Z31, Z15, Z30
-	VMOVDQU32  Z0, (AX)
-	VMOVDQU32  Z2, 64(AX)
-	VMOVDQU32  Z4, 128(AX)
-	VMOVDQU32  Z6, 192(AX)
-	VMOVDQU32  Z8, 256(AX)
-	VMOVDQU32  Z10, 320(AX)
-	VMOVDQU32  Z12, 384(AX)
-	VMOVDQU32  Z14, 448(AX)
-	VMOVDQU32  Z16, 512(AX)
-	VMOVDQU32  Z18, 576(AX)
-	VMOVDQU32  Z20, 640(AX)
-	VMOVDQU32  Z22, 704(AX)
-	VMOVDQU32  Z24, 768(AX)
-	VMOVDQU32  Z26, 832(AX)
-	VMOVDQU32  Z28, 896(AX)
-	VMOVDQU32  Z30, 960(AX)
-	ADDQ       $0x00000800, AX
-	TESTQ      DX, DX
+	VMOVDQU32  Z0, (DI)
+	VMOVDQU32  Z2, 64(DI)
+	VMOVDQU32  Z4, 128(DI)
+	VMOVDQU32  Z6, 192(DI)
+	VMOVDQU32  Z8, 256(DI)
+	VMOVDQU32  Z10, 320(DI)
+	VMOVDQU32  Z12, 384(DI)
+	VMOVDQU32  Z14, 448(DI)
+	VMOVDQU32  Z16, 512(DI)
+	VMOVDQU32  Z18, 576(DI)
+	VMOVDQU32  Z20, 640(DI)
+	VMOVDQU32  Z22, 704(DI)
+	VMOVDQU32  Z24, 768(DI)
+	VMOVDQU32  Z26, 832(DI)
+	VMOVDQU32  Z28, 896(DI)
+	VMOVDQU32  Z30, 960(DI)
+	ADDQ       $0x00000800, DI
+	TESTQ      R8, R8
 	JNZ        block
+	ADDQ       $0x20, CX
+	ADDQ       $0x00000400, AX
+	SUBQ       $0x10, DX
+	JG         half
 	VZEROUPPER
 	RET
 

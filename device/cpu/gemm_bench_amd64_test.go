@@ -121,8 +121,15 @@ func peakLoop(n int) {
 	fmaLoop256(2 * n)
 }
 
-// BenchmarkMatMulBF16 takes samples of bf16 and of float32 in turns and reports
-// the rate of the one, its ratio to that of the other and to the float32 peak.
+func (x *inTurn) report(b *testing.B, other string) {
+	b.ReportMetric(x.rate/1e9, "GF/s")
+	b.ReportMetric(x.rate/x.peak, "of-fp32-peak")
+	b.ReportMetric(x.ratio, "of-"+other)
+	b.ReportMetric(x.quiet, "of-"+other+"-at-best")
+	b.ReportMetric(x.pairs, "pairs")
+}
+
+// BenchmarkMatMulBF16 compares products of bf16 with those of float32.
 func BenchmarkMatMulBF16(b *testing.B) {
 	for _, workers := range []int{1, 2} {
 		for _, s := range referenceShapes {
@@ -141,10 +148,7 @@ func BenchmarkMatMulBF16(b *testing.B) {
 				half, full := run(s.flat(device.BF16)), run(s.flat(device.F32))
 				for b.Loop() {
 					x := inTurns(workers, time.Second, 2*float64(s.m)*float64(s.n)*float64(s.k), half, full)
-					b.ReportMetric(x[0]/1e9, "GF/s")
-					b.ReportMetric(x[0]/x[2], "of-fp32-peak")
-					b.ReportMetric(x[0]/x[1], "of-fp32")
-					b.ReportMetric(x[3], "samples")
+					x.report(b, "fp32")
 				}
 				b.ReportMetric(0, "ns/op")
 			})
@@ -187,38 +191,44 @@ func (s benchShape) flat(t device.DType) *product {
 	return &product{c: view{Mat: mat(ct, s.m, s.n, false)}, a: mat(t, s.m, s.k, s.form[0] == 'T'), b: mat(t, s.k, s.n, s.form[1] == 'T'), m: s.m, n: s.n, k: s.k}
 }
 
-// inTurns is the rates of f and g, medians of the samples of which the peak
-// loop before and after was at its quiet value (of all, where there are fewer
-// than three), that value and the number of samples of f that count.
-func inTurns(workers int, seconds time.Duration, ops float64, f, g func(reps int)) (rates [4]float64) {
-	peak := 0.0
-	for range 100 {
-		peak = max(peak, peakRate(workers))
+// inTurn is what two ways of doing the same were measured at in turns.
+type inTurn struct {
+	rate    float64 // of the first, operations a second
+	ratio   float64 // of the first to the second's
+	quiet   float64 // of the first to the second's, both at their best
+	peak    float64 // multiply-adds at their best, operations a second
+	pairs   float64 // of samples
+}
+
+// inTurns takes samples of f and g, which both do ops operations, in turns. A
+// neighbour slows both by much, but hardly one sample of a pair only, so the
+// ratio is the median of the pairs'; the rate and the other ratio are of the
+// fastest tenths.
+func inTurns(workers int, seconds time.Duration, ops float64, f, g func(reps int)) (x inTurn) {
+	for range 20 {
+		x.peak = max(x.peak, peakRate(workers))
 	}
 	reps := max(1, int(2e8/ops))
-	var good, all [2][]float64
-	for end := time.Now().Add(seconds); time.Now().Before(end) && (len(good[0]) < 15 || len(good[1]) < 15); {
+	var ratios []float64
+	var rates [2][]float64
+	for end := time.Now().Add(seconds); time.Now().Before(end) || len(ratios) < 5; {
+		var rate [2]float64
 		for i, f := range []func(int){f, g} {
 			f(1) // what the other left in the caches is nobody's
-			before := peakRate(workers)
 			start := time.Now()
 			f(reps)
-			rate := ops * float64(reps) / time.Since(start).Seconds()
-			after := peakRate(workers)
-			peak = max(peak, before, after)
-			all[i] = append(all[i], rate)
-			if min(before, after) >= 0.95*peak {
-				good[i] = append(good[i], rate)
-			}
+			rate[i] = ops * float64(reps) / time.Since(start).Seconds()
+			rates[i] = append(rates[i], rate[i])
 		}
+		ratios = append(ratios, rate[0]/rate[1])
+		x.peak = max(x.peak, peakRate(workers))
 	}
-	rates[2], rates[3] = peak, float64(len(good[0]))
-	for i := range 2 {
-		if len(good[i]) < 3 {
-			good[i], rates[3] = all[i], 0
-		}
-		slices.Sort(good[i])
-		rates[i] = good[i][len(good[i])/2]
+	slices.Sort(ratios)
+	x.ratio, x.pairs = ratios[len(ratios)/2], float64(len(ratios))
+	for i := range rates {
+		slices.Sort(rates[i])
+		rates[i] = rates[i][len(rates[i])*9/10:]
 	}
-	return rates
+	x.rate, x.quiet = rates[0][0], rates[0][0]/rates[1][0]
+	return x
 }

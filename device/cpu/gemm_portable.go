@@ -4,18 +4,21 @@ import "unsafe"
 
 // portable runs everywhere; it is also what the assembly is tested against.
 var portable = isa{
-	name: "portable", mr: 4, nr: 4, kc: kcF32, pair: 1, unit: 1, padded: true,
+	name: "portable", mr: 4, nr: 4, kc: kcF32, pair: 1, unit: 1, packs: true,
 	a: packGo, b: packGo,
 	tile: []tileFunc{nil, tileGo(1), tileGo(2), tileGo(3), tileGo(4)},
 }
 
-var packGo = packing{side: [3]packFunc{copyGo}, apart: [3]packFunc{transGo}, sideLanes: 4, apartLanes: 4}
+var packGo = packing{side: [3]sideFunc{copyGo}, apart: [3]apartFunc{transGo}, apartLanes: 4}
 
-func copyGo(dst, src unsafe.Pointer, ld, k, width, stride int) {
-	d := unsafe.Slice((*float32)(dst), (k-1)*stride+width)
+func copyGo(dst, src unsafe.Pointer, ld, k, width, stride, panel int) {
 	s := unsafe.Slice((*float32)(src), (k-1)*ld+width)
-	for p := range k {
-		copy(d[p*stride:][:width], s[p*ld:])
+	for i := 0; i < width; i += stride {
+		n := min(stride, width-i)
+		d := unsafe.Slice((*float32)(unsafe.Add(dst, 4*(i/stride*panel))), (k-1)*stride+n)
+		for p := range k {
+			copy(d[p*stride:][:n], s[p*ld+i:])
+		}
 	}
 }
 
@@ -31,7 +34,7 @@ func transGo(dst, src unsafe.Pointer, ld, k, width, stride int) {
 
 // tileGo is a 4 by 4 tile of which the first rows are stored.
 func tileGo(rows int) tileFunc {
-	return func(k int, a, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc, cols int) {
+	return func(k int, a unsafe.Pointer, _, _ int, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc, cols int) {
 		sum := dot4x4(unsafe.Slice((*[4]float32)(a), k), unsafe.Slice((*[4]float32)(b), k))
 		from := unsafe.Slice((*float32)(base), (rows-1)*ldb+cols)
 		to := unsafe.Slice((*float32)(c), (rows-1)*ldc+cols)
