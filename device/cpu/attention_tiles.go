@@ -90,7 +90,7 @@ func (s *tileShape) multiply(c []float32, ld int, a, b []float32, words, panel, 
 		how = addOld
 	}
 	A := floatPtr(a, 0)
-	s.isa.row[device.F32](words, A, s.isa.panel.row, s.isa.panel.step, A, floatPtr(b, 0), 4*panel, nil, floatPtr(c, 0), ld, n, how, nil)
+	s.isa.row[device.F32](words, A, tilesOfA.row, tilesOfA.step, A, floatPtr(b, 0), 4*panel, nil, floatPtr(c, 0), ld, n, how, nil)
 }
 
 // tileForward is a worker's packed operands.

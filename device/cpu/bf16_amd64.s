@@ -2,23 +2,21 @@
 
 #include "textflag.h"
 
-// func tileDotx1(k int, a *byte, row int, step int, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
+// func tileDotx1(k int, a *byte, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
 // Requires: AVX, AVX512F, BMI2
-TEXT ·tileDotx1(SB), NOSPLIT, $0-80
-	MOVQ   a+8(FP), AX
-	MOVQ   row+16(FP), CX
-	MOVQ   step+24(FP), CX
-	MOVQ   b+32(FP), DX
+TEXT ·tileDotx1(SB), NOSPLIT, $0-64
+	MOVQ   k+0(FP), AX
+	MOVQ   a+8(FP), CX
+	MOVQ   b+16(FP), DX
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
-	MOVQ   k+0(FP), BX
-	TESTQ  BX, BX
-	JZ     summed
+	SUBQ   $0x04, AX
+	JLT    tailin
 
-word:
+main:
 	VMOVUPS      (DX), Z28
 	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (AX), Z30
+	VBROADCASTSS (CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -31,23 +29,93 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	ADDQ         CX, AX
-	ADDQ         $0x00000080, DX
-	DECQ         BX
-	JNZ          word
+	VMOVUPS      128(DX), Z28
+	VMOVUPS      192(DX), Z29
+	VBROADCASTSS 56(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VMOVUPS      256(DX), Z28
+	VMOVUPS      320(DX), Z29
+	VBROADCASTSS 112(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VMOVUPS      384(DX), Z28
+	VMOVUPS      448(DX), Z29
+	VBROADCASTSS 168(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	ADDQ         $0x000000e0, CX
+	ADDQ         $0x00000200, DX
+	SUBQ         $0x04, AX
+	JGE          main
 
-summed:
-	MOVQ    cols+72(FP), AX
+tailin:
+	ADDQ $0x04, AX
+	JZ   done
+
+tail:
+	VMOVUPS      (DX), Z28
+	VMOVUPS      64(DX), Z29
+	VBROADCASTSS (CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	ADDQ         $0x00000038, CX
+	ADDQ         $0x00000080, DX
+	DECQ         AX
+	JNZ          tail
+
+done:
+	MOVQ    cols+56(FP), AX
 	MOVQ    $-1, CX
 	BZHIQ   AX, CX, CX
 	KMOVW   CX, K1
 	SHRQ    $0x10, CX
 	KMOVW   CX, K2
-	MOVQ    base+40(FP), AX
-	MOVQ    c+56(FP), CX
-	MOVQ    ldb+48(FP), DX
+	MOVQ    base+24(FP), AX
+	MOVQ    c+40(FP), CX
+	MOVQ    ldb+32(FP), DX
 	SHLQ    $0x02, DX
-	MOVQ    ldc+64(FP), DX
+	MOVQ    ldc+48(FP), DX
 	SHLQ    $0x02, DX
 	VADDPS  (AX), Z0, K1, Z0
 	VADDPS  64(AX), Z1, K2, Z1
@@ -56,25 +124,23 @@ summed:
 	VZEROUPPER
 	RET
 
-// func tileDotx2(k int, a *byte, row int, step int, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
+// func tileDotx2(k int, a *byte, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
 // Requires: AVX, AVX512F, BMI2
-TEXT ·tileDotx2(SB), NOSPLIT, $0-80
-	MOVQ   a+8(FP), AX
-	MOVQ   row+16(FP), CX
-	MOVQ   step+24(FP), DX
-	MOVQ   b+32(FP), BX
+TEXT ·tileDotx2(SB), NOSPLIT, $0-64
+	MOVQ   k+0(FP), AX
+	MOVQ   a+8(FP), CX
+	MOVQ   b+16(FP), DX
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
 	VPXORD Z3, Z3, Z3
-	MOVQ   k+0(FP), SI
-	TESTQ  SI, SI
-	JZ     summed
+	SUBQ   $0x04, AX
+	JLT    tailin
 
-word:
-	VMOVUPS      (BX), Z28
-	VMOVUPS      64(BX), Z29
-	VBROADCASTSS (AX), Z30
+main:
+	VMOVUPS      (DX), Z28
+	VMOVUPS      64(DX), Z29
+	VBROADCASTSS (CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -87,7 +153,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS (AX)(CX*1), Z30
+	VBROADCASTSS 4(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -100,23 +166,145 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	ADDQ         DX, AX
-	ADDQ         $0x00000080, BX
-	DECQ         SI
-	JNZ          word
+	VMOVUPS      128(DX), Z28
+	VMOVUPS      192(DX), Z29
+	VBROADCASTSS 56(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 60(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VMOVUPS      256(DX), Z28
+	VMOVUPS      320(DX), Z29
+	VBROADCASTSS 112(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 116(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VMOVUPS      384(DX), Z28
+	VMOVUPS      448(DX), Z29
+	VBROADCASTSS 168(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 172(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	ADDQ         $0x000000e0, CX
+	ADDQ         $0x00000200, DX
+	SUBQ         $0x04, AX
+	JGE          main
 
-summed:
-	MOVQ    cols+72(FP), AX
+tailin:
+	ADDQ $0x04, AX
+	JZ   done
+
+tail:
+	VMOVUPS      (DX), Z28
+	VMOVUPS      64(DX), Z29
+	VBROADCASTSS (CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 4(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	ADDQ         $0x00000038, CX
+	ADDQ         $0x00000080, DX
+	DECQ         AX
+	JNZ          tail
+
+done:
+	MOVQ    cols+56(FP), AX
 	MOVQ    $-1, CX
 	BZHIQ   AX, CX, CX
 	KMOVW   CX, K1
 	SHRQ    $0x10, CX
 	KMOVW   CX, K2
-	MOVQ    base+40(FP), AX
-	MOVQ    c+56(FP), CX
-	MOVQ    ldb+48(FP), DX
+	MOVQ    base+24(FP), AX
+	MOVQ    c+40(FP), CX
+	MOVQ    ldb+32(FP), DX
 	SHLQ    $0x02, DX
-	MOVQ    ldc+64(FP), BX
+	MOVQ    ldc+48(FP), BX
 	SHLQ    $0x02, BX
 	VADDPS  (AX), Z0, K1, Z0
 	VADDPS  64(AX), Z1, K2, Z1
@@ -131,27 +319,25 @@ summed:
 	VZEROUPPER
 	RET
 
-// func tileDotx3(k int, a *byte, row int, step int, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
+// func tileDotx3(k int, a *byte, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
 // Requires: AVX, AVX512F, BMI2
-TEXT ·tileDotx3(SB), NOSPLIT, $0-80
-	MOVQ   a+8(FP), AX
-	MOVQ   row+16(FP), CX
-	MOVQ   step+24(FP), DX
-	MOVQ   b+32(FP), BX
+TEXT ·tileDotx3(SB), NOSPLIT, $0-64
+	MOVQ   k+0(FP), AX
+	MOVQ   a+8(FP), CX
+	MOVQ   b+16(FP), DX
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
 	VPXORD Z3, Z3, Z3
 	VPXORD Z4, Z4, Z4
 	VPXORD Z5, Z5, Z5
-	MOVQ   k+0(FP), SI
-	TESTQ  SI, SI
-	JZ     summed
+	SUBQ   $0x04, AX
+	JLT    tailin
 
-word:
-	VMOVUPS      (BX), Z28
-	VMOVUPS      64(BX), Z29
-	VBROADCASTSS (AX), Z30
+main:
+	VMOVUPS      (DX), Z28
+	VMOVUPS      64(DX), Z29
+	VBROADCASTSS (CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -164,7 +350,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS (AX)(CX*1), Z30
+	VBROADCASTSS 4(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -177,7 +363,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS (AX)(CX*2), Z30
+	VBROADCASTSS 8(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -190,23 +376,197 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	ADDQ         DX, AX
-	ADDQ         $0x00000080, BX
-	DECQ         SI
-	JNZ          word
+	VMOVUPS      128(DX), Z28
+	VMOVUPS      192(DX), Z29
+	VBROADCASTSS 56(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 60(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 64(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VMOVUPS      256(DX), Z28
+	VMOVUPS      320(DX), Z29
+	VBROADCASTSS 112(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 116(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 120(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VMOVUPS      384(DX), Z28
+	VMOVUPS      448(DX), Z29
+	VBROADCASTSS 168(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 172(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 176(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	ADDQ         $0x000000e0, CX
+	ADDQ         $0x00000200, DX
+	SUBQ         $0x04, AX
+	JGE          main
 
-summed:
-	MOVQ    cols+72(FP), AX
+tailin:
+	ADDQ $0x04, AX
+	JZ   done
+
+tail:
+	VMOVUPS      (DX), Z28
+	VMOVUPS      64(DX), Z29
+	VBROADCASTSS (CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 4(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 8(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	ADDQ         $0x00000038, CX
+	ADDQ         $0x00000080, DX
+	DECQ         AX
+	JNZ          tail
+
+done:
+	MOVQ    cols+56(FP), AX
 	MOVQ    $-1, CX
 	BZHIQ   AX, CX, CX
 	KMOVW   CX, K1
 	SHRQ    $0x10, CX
 	KMOVW   CX, K2
-	MOVQ    base+40(FP), AX
-	MOVQ    c+56(FP), CX
-	MOVQ    ldb+48(FP), DX
+	MOVQ    base+24(FP), AX
+	MOVQ    c+40(FP), CX
+	MOVQ    ldb+32(FP), DX
 	SHLQ    $0x02, DX
-	MOVQ    ldc+64(FP), BX
+	MOVQ    ldc+48(FP), BX
 	SHLQ    $0x02, BX
 	VADDPS  (AX), Z0, K1, Z0
 	VADDPS  64(AX), Z1, K2, Z1
@@ -227,15 +587,12 @@ summed:
 	VZEROUPPER
 	RET
 
-// func tileDotx4(k int, a *byte, row int, step int, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
+// func tileDotx4(k int, a *byte, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
 // Requires: AVX, AVX512F, BMI2
-TEXT ·tileDotx4(SB), NOSPLIT, $0-80
-	MOVQ   a+8(FP), AX
-	MOVQ   row+16(FP), CX
-	MOVQ   step+24(FP), DX
-	LEAQ   (AX)(CX*2), BX
-	ADDQ   CX, BX
-	MOVQ   b+32(FP), SI
+TEXT ·tileDotx4(SB), NOSPLIT, $0-64
+	MOVQ   k+0(FP), AX
+	MOVQ   a+8(FP), CX
+	MOVQ   b+16(FP), DX
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -244,14 +601,13 @@ TEXT ·tileDotx4(SB), NOSPLIT, $0-80
 	VPXORD Z5, Z5, Z5
 	VPXORD Z6, Z6, Z6
 	VPXORD Z7, Z7, Z7
-	MOVQ   k+0(FP), DI
-	TESTQ  DI, DI
-	JZ     summed
+	SUBQ   $0x04, AX
+	JLT    tailin
 
-word:
-	VMOVUPS      (SI), Z28
-	VMOVUPS      64(SI), Z29
-	VBROADCASTSS (AX), Z30
+main:
+	VMOVUPS      (DX), Z28
+	VMOVUPS      64(DX), Z29
+	VBROADCASTSS (CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -264,7 +620,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS (AX)(CX*1), Z30
+	VBROADCASTSS 4(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -277,7 +633,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS (AX)(CX*2), Z30
+	VBROADCASTSS 8(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -290,7 +646,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS (BX), Z30
+	VBROADCASTSS 12(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -303,24 +659,249 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	ADDQ         DX, AX
-	ADDQ         DX, BX
-	ADDQ         $0x00000080, SI
-	DECQ         DI
-	JNZ          word
+	VMOVUPS      128(DX), Z28
+	VMOVUPS      192(DX), Z29
+	VBROADCASTSS 56(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 60(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 64(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 68(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VMOVUPS      256(DX), Z28
+	VMOVUPS      320(DX), Z29
+	VBROADCASTSS 112(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 116(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 120(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 124(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VMOVUPS      384(DX), Z28
+	VMOVUPS      448(DX), Z29
+	VBROADCASTSS 168(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 172(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 176(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 180(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	ADDQ         $0x000000e0, CX
+	ADDQ         $0x00000200, DX
+	SUBQ         $0x04, AX
+	JGE          main
 
-summed:
-	MOVQ    cols+72(FP), AX
+tailin:
+	ADDQ $0x04, AX
+	JZ   done
+
+tail:
+	VMOVUPS      (DX), Z28
+	VMOVUPS      64(DX), Z29
+	VBROADCASTSS (CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 4(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 8(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 12(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	ADDQ         $0x00000038, CX
+	ADDQ         $0x00000080, DX
+	DECQ         AX
+	JNZ          tail
+
+done:
+	MOVQ    cols+56(FP), AX
 	MOVQ    $-1, CX
 	BZHIQ   AX, CX, CX
 	KMOVW   CX, K1
 	SHRQ    $0x10, CX
 	KMOVW   CX, K2
-	MOVQ    base+40(FP), AX
-	MOVQ    c+56(FP), CX
-	MOVQ    ldb+48(FP), DX
+	MOVQ    base+24(FP), AX
+	MOVQ    c+40(FP), CX
+	MOVQ    ldb+32(FP), DX
 	SHLQ    $0x02, DX
-	MOVQ    ldc+64(FP), BX
+	MOVQ    ldc+48(FP), BX
 	SHLQ    $0x02, BX
 	VADDPS  (AX), Z0, K1, Z0
 	VADDPS  64(AX), Z1, K2, Z1
@@ -347,15 +928,12 @@ summed:
 	VZEROUPPER
 	RET
 
-// func tileDotx5(k int, a *byte, row int, step int, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
+// func tileDotx5(k int, a *byte, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
 // Requires: AVX, AVX512F, BMI2
-TEXT ·tileDotx5(SB), NOSPLIT, $0-80
-	MOVQ   a+8(FP), AX
-	MOVQ   row+16(FP), CX
-	MOVQ   step+24(FP), DX
-	LEAQ   (AX)(CX*2), BX
-	ADDQ   CX, BX
-	MOVQ   b+32(FP), SI
+TEXT ·tileDotx5(SB), NOSPLIT, $0-64
+	MOVQ   k+0(FP), AX
+	MOVQ   a+8(FP), CX
+	MOVQ   b+16(FP), DX
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -366,14 +944,13 @@ TEXT ·tileDotx5(SB), NOSPLIT, $0-80
 	VPXORD Z7, Z7, Z7
 	VPXORD Z8, Z8, Z8
 	VPXORD Z9, Z9, Z9
-	MOVQ   k+0(FP), DI
-	TESTQ  DI, DI
-	JZ     summed
+	SUBQ   $0x04, AX
+	JLT    tailin
 
-word:
-	VMOVUPS      (SI), Z28
-	VMOVUPS      64(SI), Z29
-	VBROADCASTSS (AX), Z30
+main:
+	VMOVUPS      (DX), Z28
+	VMOVUPS      64(DX), Z29
+	VBROADCASTSS (CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -386,7 +963,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS (AX)(CX*1), Z30
+	VBROADCASTSS 4(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -399,7 +976,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS (AX)(CX*2), Z30
+	VBROADCASTSS 8(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -412,7 +989,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS (BX), Z30
+	VBROADCASTSS 12(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -425,7 +1002,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS (BX)(CX*1), Z30
+	VBROADCASTSS 16(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -438,24 +1015,301 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	ADDQ         DX, AX
-	ADDQ         DX, BX
-	ADDQ         $0x00000080, SI
-	DECQ         DI
-	JNZ          word
+	VMOVUPS      128(DX), Z28
+	VMOVUPS      192(DX), Z29
+	VBROADCASTSS 56(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 60(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 64(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 68(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 72(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VMOVUPS      256(DX), Z28
+	VMOVUPS      320(DX), Z29
+	VBROADCASTSS 112(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 116(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 120(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 124(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 128(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VMOVUPS      384(DX), Z28
+	VMOVUPS      448(DX), Z29
+	VBROADCASTSS 168(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 172(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 176(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 180(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 184(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	ADDQ         $0x000000e0, CX
+	ADDQ         $0x00000200, DX
+	SUBQ         $0x04, AX
+	JGE          main
 
-summed:
-	MOVQ    cols+72(FP), AX
+tailin:
+	ADDQ $0x04, AX
+	JZ   done
+
+tail:
+	VMOVUPS      (DX), Z28
+	VMOVUPS      64(DX), Z29
+	VBROADCASTSS (CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 4(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 8(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 12(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 16(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	ADDQ         $0x00000038, CX
+	ADDQ         $0x00000080, DX
+	DECQ         AX
+	JNZ          tail
+
+done:
+	MOVQ    cols+56(FP), AX
 	MOVQ    $-1, CX
 	BZHIQ   AX, CX, CX
 	KMOVW   CX, K1
 	SHRQ    $0x10, CX
 	KMOVW   CX, K2
-	MOVQ    base+40(FP), AX
-	MOVQ    c+56(FP), CX
-	MOVQ    ldb+48(FP), DX
+	MOVQ    base+24(FP), AX
+	MOVQ    c+40(FP), CX
+	MOVQ    ldb+32(FP), DX
 	SHLQ    $0x02, DX
-	MOVQ    ldc+64(FP), BX
+	MOVQ    ldc+48(FP), BX
 	SHLQ    $0x02, BX
 	VADDPS  (AX), Z0, K1, Z0
 	VADDPS  64(AX), Z1, K2, Z1
@@ -488,15 +1342,12 @@ summed:
 	VZEROUPPER
 	RET
 
-// func tileDotx6(k int, a *byte, row int, step int, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
+// func tileDotx6(k int, a *byte, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
 // Requires: AVX, AVX512F, BMI2
-TEXT ·tileDotx6(SB), NOSPLIT, $0-80
-	MOVQ   a+8(FP), AX
-	MOVQ   row+16(FP), CX
-	MOVQ   step+24(FP), DX
-	LEAQ   (AX)(CX*2), BX
-	ADDQ   CX, BX
-	MOVQ   b+32(FP), SI
+TEXT ·tileDotx6(SB), NOSPLIT, $0-64
+	MOVQ   k+0(FP), AX
+	MOVQ   a+8(FP), CX
+	MOVQ   b+16(FP), DX
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -509,14 +1360,13 @@ TEXT ·tileDotx6(SB), NOSPLIT, $0-80
 	VPXORD Z9, Z9, Z9
 	VPXORD Z10, Z10, Z10
 	VPXORD Z11, Z11, Z11
-	MOVQ   k+0(FP), DI
-	TESTQ  DI, DI
-	JZ     summed
+	SUBQ   $0x04, AX
+	JLT    tailin
 
-word:
-	VMOVUPS      (SI), Z28
-	VMOVUPS      64(SI), Z29
-	VBROADCASTSS (AX), Z30
+main:
+	VMOVUPS      (DX), Z28
+	VMOVUPS      64(DX), Z29
+	VBROADCASTSS (CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -529,7 +1379,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS (AX)(CX*1), Z30
+	VBROADCASTSS 4(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -542,7 +1392,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS (AX)(CX*2), Z30
+	VBROADCASTSS 8(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -555,7 +1405,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS (BX), Z30
+	VBROADCASTSS 12(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -568,7 +1418,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS (BX)(CX*1), Z30
+	VBROADCASTSS 16(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -581,7 +1431,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS (BX)(CX*2), Z30
+	VBROADCASTSS 20(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -594,24 +1444,353 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	ADDQ         DX, AX
-	ADDQ         DX, BX
-	ADDQ         $0x00000080, SI
-	DECQ         DI
-	JNZ          word
+	VMOVUPS      128(DX), Z28
+	VMOVUPS      192(DX), Z29
+	VBROADCASTSS 56(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 60(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 64(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 68(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 72(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 76(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VMOVUPS      256(DX), Z28
+	VMOVUPS      320(DX), Z29
+	VBROADCASTSS 112(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 116(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 120(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 124(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 128(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 132(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VMOVUPS      384(DX), Z28
+	VMOVUPS      448(DX), Z29
+	VBROADCASTSS 168(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 172(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 176(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 180(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 184(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 188(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	ADDQ         $0x000000e0, CX
+	ADDQ         $0x00000200, DX
+	SUBQ         $0x04, AX
+	JGE          main
 
-summed:
-	MOVQ    cols+72(FP), AX
+tailin:
+	ADDQ $0x04, AX
+	JZ   done
+
+tail:
+	VMOVUPS      (DX), Z28
+	VMOVUPS      64(DX), Z29
+	VBROADCASTSS (CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 4(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 8(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 12(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 16(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 20(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	ADDQ         $0x00000038, CX
+	ADDQ         $0x00000080, DX
+	DECQ         AX
+	JNZ          tail
+
+done:
+	MOVQ    cols+56(FP), AX
 	MOVQ    $-1, CX
 	BZHIQ   AX, CX, CX
 	KMOVW   CX, K1
 	SHRQ    $0x10, CX
 	KMOVW   CX, K2
-	MOVQ    base+40(FP), AX
-	MOVQ    c+56(FP), CX
-	MOVQ    ldb+48(FP), DX
+	MOVQ    base+24(FP), AX
+	MOVQ    c+40(FP), CX
+	MOVQ    ldb+32(FP), DX
 	SHLQ    $0x02, DX
-	MOVQ    ldc+64(FP), BX
+	MOVQ    ldc+48(FP), BX
 	SHLQ    $0x02, BX
 	VADDPS  (AX), Z0, K1, Z0
 	VADDPS  64(AX), Z1, K2, Z1
@@ -650,17 +1829,12 @@ summed:
 	VZEROUPPER
 	RET
 
-// func tileDotx7(k int, a *byte, row int, step int, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
+// func tileDotx7(k int, a *byte, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
 // Requires: AVX, AVX512F, BMI2
-TEXT ·tileDotx7(SB), NOSPLIT, $0-80
-	MOVQ   a+8(FP), AX
-	MOVQ   row+16(FP), CX
-	MOVQ   step+24(FP), DX
-	LEAQ   (AX)(CX*2), BX
-	ADDQ   CX, BX
-	LEAQ   (BX)(CX*2), SI
-	ADDQ   CX, SI
-	MOVQ   b+32(FP), DI
+TEXT ·tileDotx7(SB), NOSPLIT, $0-64
+	MOVQ   k+0(FP), AX
+	MOVQ   a+8(FP), CX
+	MOVQ   b+16(FP), DX
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -675,14 +1849,13 @@ TEXT ·tileDotx7(SB), NOSPLIT, $0-80
 	VPXORD Z11, Z11, Z11
 	VPXORD Z12, Z12, Z12
 	VPXORD Z13, Z13, Z13
-	MOVQ   k+0(FP), R8
-	TESTQ  R8, R8
-	JZ     summed
+	SUBQ   $0x04, AX
+	JLT    tailin
 
-word:
-	VMOVUPS      (DI), Z28
-	VMOVUPS      64(DI), Z29
-	VBROADCASTSS (AX), Z30
+main:
+	VMOVUPS      (DX), Z28
+	VMOVUPS      64(DX), Z29
+	VBROADCASTSS (CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -695,7 +1868,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS (AX)(CX*1), Z30
+	VBROADCASTSS 4(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -708,7 +1881,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS (AX)(CX*2), Z30
+	VBROADCASTSS 8(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -721,7 +1894,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS (BX), Z30
+	VBROADCASTSS 12(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -734,7 +1907,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS (BX)(CX*1), Z30
+	VBROADCASTSS 16(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -747,7 +1920,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS (BX)(CX*2), Z30
+	VBROADCASTSS 20(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -760,7 +1933,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS (SI), Z30
+	VBROADCASTSS 24(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -773,25 +1946,405 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	ADDQ         DX, AX
-	ADDQ         DX, BX
-	ADDQ         DX, SI
-	ADDQ         $0x00000080, DI
-	DECQ         R8
-	JNZ          word
+	VMOVUPS      128(DX), Z28
+	VMOVUPS      192(DX), Z29
+	VBROADCASTSS 56(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 60(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 64(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 68(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 72(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 76(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 80(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VMOVUPS      256(DX), Z28
+	VMOVUPS      320(DX), Z29
+	VBROADCASTSS 112(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 116(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 120(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 124(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 128(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 132(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 136(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VMOVUPS      384(DX), Z28
+	VMOVUPS      448(DX), Z29
+	VBROADCASTSS 168(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 172(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 176(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 180(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 184(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 188(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 192(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	ADDQ         $0x000000e0, CX
+	ADDQ         $0x00000200, DX
+	SUBQ         $0x04, AX
+	JGE          main
 
-summed:
-	MOVQ    cols+72(FP), AX
+tailin:
+	ADDQ $0x04, AX
+	JZ   done
+
+tail:
+	VMOVUPS      (DX), Z28
+	VMOVUPS      64(DX), Z29
+	VBROADCASTSS (CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 4(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 8(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 12(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 16(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 20(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 24(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	ADDQ         $0x00000038, CX
+	ADDQ         $0x00000080, DX
+	DECQ         AX
+	JNZ          tail
+
+done:
+	MOVQ    cols+56(FP), AX
 	MOVQ    $-1, CX
 	BZHIQ   AX, CX, CX
 	KMOVW   CX, K1
 	SHRQ    $0x10, CX
 	KMOVW   CX, K2
-	MOVQ    base+40(FP), AX
-	MOVQ    c+56(FP), CX
-	MOVQ    ldb+48(FP), DX
+	MOVQ    base+24(FP), AX
+	MOVQ    c+40(FP), CX
+	MOVQ    ldb+32(FP), DX
 	SHLQ    $0x02, DX
-	MOVQ    ldc+64(FP), BX
+	MOVQ    ldc+48(FP), BX
 	SHLQ    $0x02, BX
 	VADDPS  (AX), Z0, K1, Z0
 	VADDPS  64(AX), Z1, K2, Z1
@@ -836,17 +2389,12 @@ summed:
 	VZEROUPPER
 	RET
 
-// func tileDotx8(k int, a *byte, row int, step int, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
+// func tileDotx8(k int, a *byte, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
 // Requires: AVX, AVX512F, BMI2
-TEXT ·tileDotx8(SB), NOSPLIT, $0-80
-	MOVQ   a+8(FP), AX
-	MOVQ   row+16(FP), CX
-	MOVQ   step+24(FP), DX
-	LEAQ   (AX)(CX*2), BX
-	ADDQ   CX, BX
-	LEAQ   (BX)(CX*2), SI
-	ADDQ   CX, SI
-	MOVQ   b+32(FP), DI
+TEXT ·tileDotx8(SB), NOSPLIT, $0-64
+	MOVQ   k+0(FP), AX
+	MOVQ   a+8(FP), CX
+	MOVQ   b+16(FP), DX
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -863,14 +2411,13 @@ TEXT ·tileDotx8(SB), NOSPLIT, $0-80
 	VPXORD Z13, Z13, Z13
 	VPXORD Z14, Z14, Z14
 	VPXORD Z15, Z15, Z15
-	MOVQ   k+0(FP), R8
-	TESTQ  R8, R8
-	JZ     summed
+	SUBQ   $0x04, AX
+	JLT    tailin
 
-word:
-	VMOVUPS      (DI), Z28
-	VMOVUPS      64(DI), Z29
-	VBROADCASTSS (AX), Z30
+main:
+	VMOVUPS      (DX), Z28
+	VMOVUPS      64(DX), Z29
+	VBROADCASTSS (CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -883,7 +2430,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS (AX)(CX*1), Z30
+	VBROADCASTSS 4(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -896,7 +2443,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS (AX)(CX*2), Z30
+	VBROADCASTSS 8(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -909,7 +2456,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS (BX), Z30
+	VBROADCASTSS 12(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -922,7 +2469,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS (BX)(CX*1), Z30
+	VBROADCASTSS 16(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -935,7 +2482,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS (BX)(CX*2), Z30
+	VBROADCASTSS 20(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -948,7 +2495,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS (SI), Z30
+	VBROADCASTSS 24(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -961,7 +2508,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS (SI)(CX*1), Z30
+	VBROADCASTSS 28(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -974,25 +2521,457 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	ADDQ         DX, AX
-	ADDQ         DX, BX
-	ADDQ         DX, SI
-	ADDQ         $0x00000080, DI
-	DECQ         R8
-	JNZ          word
+	VMOVUPS      128(DX), Z28
+	VMOVUPS      192(DX), Z29
+	VBROADCASTSS 56(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 60(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 64(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 68(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 72(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 76(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 80(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 84(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VMOVUPS      256(DX), Z28
+	VMOVUPS      320(DX), Z29
+	VBROADCASTSS 112(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 116(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 120(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 124(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 128(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 132(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 136(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 140(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VMOVUPS      384(DX), Z28
+	VMOVUPS      448(DX), Z29
+	VBROADCASTSS 168(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 172(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 176(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 180(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 184(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 188(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 192(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 196(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	ADDQ         $0x000000e0, CX
+	ADDQ         $0x00000200, DX
+	SUBQ         $0x04, AX
+	JGE          main
 
-summed:
-	MOVQ    cols+72(FP), AX
+tailin:
+	ADDQ $0x04, AX
+	JZ   done
+
+tail:
+	VMOVUPS      (DX), Z28
+	VMOVUPS      64(DX), Z29
+	VBROADCASTSS (CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 4(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 8(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 12(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 16(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 20(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 24(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 28(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	ADDQ         $0x00000038, CX
+	ADDQ         $0x00000080, DX
+	DECQ         AX
+	JNZ          tail
+
+done:
+	MOVQ    cols+56(FP), AX
 	MOVQ    $-1, CX
 	BZHIQ   AX, CX, CX
 	KMOVW   CX, K1
 	SHRQ    $0x10, CX
 	KMOVW   CX, K2
-	MOVQ    base+40(FP), AX
-	MOVQ    c+56(FP), CX
-	MOVQ    ldb+48(FP), DX
+	MOVQ    base+24(FP), AX
+	MOVQ    c+40(FP), CX
+	MOVQ    ldb+32(FP), DX
 	SHLQ    $0x02, DX
-	MOVQ    ldc+64(FP), BX
+	MOVQ    ldc+48(FP), BX
 	SHLQ    $0x02, BX
 	VADDPS  (AX), Z0, K1, Z0
 	VADDPS  64(AX), Z1, K2, Z1
@@ -1043,17 +3022,12 @@ summed:
 	VZEROUPPER
 	RET
 
-// func tileDotx9(k int, a *byte, row int, step int, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
+// func tileDotx9(k int, a *byte, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
 // Requires: AVX, AVX512F, BMI2
-TEXT ·tileDotx9(SB), NOSPLIT, $0-80
-	MOVQ   a+8(FP), AX
-	MOVQ   row+16(FP), CX
-	MOVQ   step+24(FP), DX
-	LEAQ   (AX)(CX*2), BX
-	ADDQ   CX, BX
-	LEAQ   (BX)(CX*2), SI
-	ADDQ   CX, SI
-	MOVQ   b+32(FP), DI
+TEXT ·tileDotx9(SB), NOSPLIT, $0-64
+	MOVQ   k+0(FP), AX
+	MOVQ   a+8(FP), CX
+	MOVQ   b+16(FP), DX
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -1072,14 +3046,13 @@ TEXT ·tileDotx9(SB), NOSPLIT, $0-80
 	VPXORD Z15, Z15, Z15
 	VPXORD Z16, Z16, Z16
 	VPXORD Z17, Z17, Z17
-	MOVQ   k+0(FP), R8
-	TESTQ  R8, R8
-	JZ     summed
+	SUBQ   $0x04, AX
+	JLT    tailin
 
-word:
-	VMOVUPS      (DI), Z28
-	VMOVUPS      64(DI), Z29
-	VBROADCASTSS (AX), Z30
+main:
+	VMOVUPS      (DX), Z28
+	VMOVUPS      64(DX), Z29
+	VBROADCASTSS (CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -1092,7 +3065,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS (AX)(CX*1), Z30
+	VBROADCASTSS 4(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -1105,7 +3078,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS (AX)(CX*2), Z30
+	VBROADCASTSS 8(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -1118,7 +3091,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS (BX), Z30
+	VBROADCASTSS 12(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -1131,7 +3104,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS (BX)(CX*1), Z30
+	VBROADCASTSS 16(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -1144,7 +3117,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS (BX)(CX*2), Z30
+	VBROADCASTSS 20(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -1157,7 +3130,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS (SI), Z30
+	VBROADCASTSS 24(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -1170,7 +3143,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS (SI)(CX*1), Z30
+	VBROADCASTSS 28(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -1183,7 +3156,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS (SI)(CX*2), Z30
+	VBROADCASTSS 32(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -1196,25 +3169,509 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	ADDQ         DX, AX
-	ADDQ         DX, BX
-	ADDQ         DX, SI
-	ADDQ         $0x00000080, DI
-	DECQ         R8
-	JNZ          word
+	VMOVUPS      128(DX), Z28
+	VMOVUPS      192(DX), Z29
+	VBROADCASTSS 56(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 60(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 64(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 68(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 72(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 76(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 80(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 84(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 88(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VMOVUPS      256(DX), Z28
+	VMOVUPS      320(DX), Z29
+	VBROADCASTSS 112(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 116(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 120(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 124(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 128(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 132(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 136(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 140(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 144(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VMOVUPS      384(DX), Z28
+	VMOVUPS      448(DX), Z29
+	VBROADCASTSS 168(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 172(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 176(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 180(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 184(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 188(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 192(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 196(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 200(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	ADDQ         $0x000000e0, CX
+	ADDQ         $0x00000200, DX
+	SUBQ         $0x04, AX
+	JGE          main
 
-summed:
-	MOVQ    cols+72(FP), AX
+tailin:
+	ADDQ $0x04, AX
+	JZ   done
+
+tail:
+	VMOVUPS      (DX), Z28
+	VMOVUPS      64(DX), Z29
+	VBROADCASTSS (CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 4(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 8(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 12(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 16(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 20(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 24(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 28(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 32(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	ADDQ         $0x00000038, CX
+	ADDQ         $0x00000080, DX
+	DECQ         AX
+	JNZ          tail
+
+done:
+	MOVQ    cols+56(FP), AX
 	MOVQ    $-1, CX
 	BZHIQ   AX, CX, CX
 	KMOVW   CX, K1
 	SHRQ    $0x10, CX
 	KMOVW   CX, K2
-	MOVQ    base+40(FP), AX
-	MOVQ    c+56(FP), CX
-	MOVQ    ldb+48(FP), DX
+	MOVQ    base+24(FP), AX
+	MOVQ    c+40(FP), CX
+	MOVQ    ldb+32(FP), DX
 	SHLQ    $0x02, DX
-	MOVQ    ldc+64(FP), BX
+	MOVQ    ldc+48(FP), BX
 	SHLQ    $0x02, BX
 	VADDPS  (AX), Z0, K1, Z0
 	VADDPS  64(AX), Z1, K2, Z1
@@ -1271,19 +3728,12 @@ summed:
 	VZEROUPPER
 	RET
 
-// func tileDotx10(k int, a *byte, row int, step int, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
+// func tileDotx10(k int, a *byte, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
 // Requires: AVX, AVX512F, BMI2
-TEXT ·tileDotx10(SB), NOSPLIT, $0-80
-	MOVQ   a+8(FP), AX
-	MOVQ   row+16(FP), CX
-	MOVQ   step+24(FP), DX
-	LEAQ   (AX)(CX*2), BX
-	ADDQ   CX, BX
-	LEAQ   (BX)(CX*2), SI
-	ADDQ   CX, SI
-	LEAQ   (SI)(CX*2), DI
-	ADDQ   CX, DI
-	MOVQ   b+32(FP), R8
+TEXT ·tileDotx10(SB), NOSPLIT, $0-64
+	MOVQ   k+0(FP), AX
+	MOVQ   a+8(FP), CX
+	MOVQ   b+16(FP), DX
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -1304,14 +3754,13 @@ TEXT ·tileDotx10(SB), NOSPLIT, $0-80
 	VPXORD Z17, Z17, Z17
 	VPXORD Z18, Z18, Z18
 	VPXORD Z19, Z19, Z19
-	MOVQ   k+0(FP), R9
-	TESTQ  R9, R9
-	JZ     summed
+	SUBQ   $0x04, AX
+	JLT    tailin
 
-word:
-	VMOVUPS      (R8), Z28
-	VMOVUPS      64(R8), Z29
-	VBROADCASTSS (AX), Z30
+main:
+	VMOVUPS      (DX), Z28
+	VMOVUPS      64(DX), Z29
+	VBROADCASTSS (CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -1324,7 +3773,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS (AX)(CX*1), Z30
+	VBROADCASTSS 4(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -1337,7 +3786,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS (AX)(CX*2), Z30
+	VBROADCASTSS 8(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -1350,7 +3799,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS (BX), Z30
+	VBROADCASTSS 12(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -1363,7 +3812,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS (BX)(CX*1), Z30
+	VBROADCASTSS 16(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -1376,7 +3825,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS (BX)(CX*2), Z30
+	VBROADCASTSS 20(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -1389,7 +3838,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS (SI), Z30
+	VBROADCASTSS 24(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -1402,7 +3851,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS (SI)(CX*1), Z30
+	VBROADCASTSS 28(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -1415,7 +3864,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS (SI)(CX*2), Z30
+	VBROADCASTSS 32(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -1428,7 +3877,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS (DI), Z30
+	VBROADCASTSS 36(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -1441,26 +3890,561 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	ADDQ         DX, AX
-	ADDQ         DX, BX
-	ADDQ         DX, SI
-	ADDQ         DX, DI
-	ADDQ         $0x00000080, R8
-	DECQ         R9
-	JNZ          word
+	VMOVUPS      128(DX), Z28
+	VMOVUPS      192(DX), Z29
+	VBROADCASTSS 56(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 60(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 64(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 68(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 72(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 76(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 80(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 84(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 88(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 92(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VMOVUPS      256(DX), Z28
+	VMOVUPS      320(DX), Z29
+	VBROADCASTSS 112(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 116(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 120(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 124(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 128(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 132(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 136(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 140(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 144(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 148(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VMOVUPS      384(DX), Z28
+	VMOVUPS      448(DX), Z29
+	VBROADCASTSS 168(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 172(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 176(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 180(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 184(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 188(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 192(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 196(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 200(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 204(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	ADDQ         $0x000000e0, CX
+	ADDQ         $0x00000200, DX
+	SUBQ         $0x04, AX
+	JGE          main
 
-summed:
-	MOVQ    cols+72(FP), AX
+tailin:
+	ADDQ $0x04, AX
+	JZ   done
+
+tail:
+	VMOVUPS      (DX), Z28
+	VMOVUPS      64(DX), Z29
+	VBROADCASTSS (CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 4(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 8(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 12(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 16(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 20(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 24(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 28(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 32(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 36(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	ADDQ         $0x00000038, CX
+	ADDQ         $0x00000080, DX
+	DECQ         AX
+	JNZ          tail
+
+done:
+	MOVQ    cols+56(FP), AX
 	MOVQ    $-1, CX
 	BZHIQ   AX, CX, CX
 	KMOVW   CX, K1
 	SHRQ    $0x10, CX
 	KMOVW   CX, K2
-	MOVQ    base+40(FP), AX
-	MOVQ    c+56(FP), CX
-	MOVQ    ldb+48(FP), DX
+	MOVQ    base+24(FP), AX
+	MOVQ    c+40(FP), CX
+	MOVQ    ldb+32(FP), DX
 	SHLQ    $0x02, DX
-	MOVQ    ldc+64(FP), BX
+	MOVQ    ldc+48(FP), BX
 	SHLQ    $0x02, BX
 	VADDPS  (AX), Z0, K1, Z0
 	VADDPS  64(AX), Z1, K2, Z1
@@ -1523,19 +4507,12 @@ summed:
 	VZEROUPPER
 	RET
 
-// func tileDotx11(k int, a *byte, row int, step int, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
+// func tileDotx11(k int, a *byte, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
 // Requires: AVX, AVX512F, BMI2
-TEXT ·tileDotx11(SB), NOSPLIT, $0-80
-	MOVQ   a+8(FP), AX
-	MOVQ   row+16(FP), CX
-	MOVQ   step+24(FP), DX
-	LEAQ   (AX)(CX*2), BX
-	ADDQ   CX, BX
-	LEAQ   (BX)(CX*2), SI
-	ADDQ   CX, SI
-	LEAQ   (SI)(CX*2), DI
-	ADDQ   CX, DI
-	MOVQ   b+32(FP), R8
+TEXT ·tileDotx11(SB), NOSPLIT, $0-64
+	MOVQ   k+0(FP), AX
+	MOVQ   a+8(FP), CX
+	MOVQ   b+16(FP), DX
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -1558,14 +4535,13 @@ TEXT ·tileDotx11(SB), NOSPLIT, $0-80
 	VPXORD Z19, Z19, Z19
 	VPXORD Z20, Z20, Z20
 	VPXORD Z21, Z21, Z21
-	MOVQ   k+0(FP), R9
-	TESTQ  R9, R9
-	JZ     summed
+	SUBQ   $0x04, AX
+	JLT    tailin
 
-word:
-	VMOVUPS      (R8), Z28
-	VMOVUPS      64(R8), Z29
-	VBROADCASTSS (AX), Z30
+main:
+	VMOVUPS      (DX), Z28
+	VMOVUPS      64(DX), Z29
+	VBROADCASTSS (CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -1578,7 +4554,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS (AX)(CX*1), Z30
+	VBROADCASTSS 4(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -1591,7 +4567,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS (AX)(CX*2), Z30
+	VBROADCASTSS 8(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -1604,7 +4580,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS (BX), Z30
+	VBROADCASTSS 12(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -1617,7 +4593,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS (BX)(CX*1), Z30
+	VBROADCASTSS 16(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -1630,7 +4606,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS (BX)(CX*2), Z30
+	VBROADCASTSS 20(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -1643,7 +4619,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS (SI), Z30
+	VBROADCASTSS 24(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -1656,7 +4632,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS (SI)(CX*1), Z30
+	VBROADCASTSS 28(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -1669,7 +4645,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS (SI)(CX*2), Z30
+	VBROADCASTSS 32(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -1682,7 +4658,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS (DI), Z30
+	VBROADCASTSS 36(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -1695,7 +4671,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS (DI)(CX*1), Z30
+	VBROADCASTSS 40(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -1708,26 +4684,613 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	ADDQ         DX, AX
-	ADDQ         DX, BX
-	ADDQ         DX, SI
-	ADDQ         DX, DI
-	ADDQ         $0x00000080, R8
-	DECQ         R9
-	JNZ          word
+	VMOVUPS      128(DX), Z28
+	VMOVUPS      192(DX), Z29
+	VBROADCASTSS 56(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 60(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 64(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 68(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 72(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 76(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 80(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 84(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 88(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 92(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 96(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VMOVUPS      256(DX), Z28
+	VMOVUPS      320(DX), Z29
+	VBROADCASTSS 112(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 116(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 120(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 124(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 128(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 132(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 136(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 140(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 144(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 148(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 152(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VMOVUPS      384(DX), Z28
+	VMOVUPS      448(DX), Z29
+	VBROADCASTSS 168(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 172(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 176(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 180(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 184(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 188(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 192(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 196(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 200(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 204(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 208(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	ADDQ         $0x000000e0, CX
+	ADDQ         $0x00000200, DX
+	SUBQ         $0x04, AX
+	JGE          main
 
-summed:
-	MOVQ    cols+72(FP), AX
+tailin:
+	ADDQ $0x04, AX
+	JZ   done
+
+tail:
+	VMOVUPS      (DX), Z28
+	VMOVUPS      64(DX), Z29
+	VBROADCASTSS (CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 4(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 8(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 12(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 16(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 20(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 24(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 28(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 32(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 36(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 40(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	ADDQ         $0x00000038, CX
+	ADDQ         $0x00000080, DX
+	DECQ         AX
+	JNZ          tail
+
+done:
+	MOVQ    cols+56(FP), AX
 	MOVQ    $-1, CX
 	BZHIQ   AX, CX, CX
 	KMOVW   CX, K1
 	SHRQ    $0x10, CX
 	KMOVW   CX, K2
-	MOVQ    base+40(FP), AX
-	MOVQ    c+56(FP), CX
-	MOVQ    ldb+48(FP), DX
+	MOVQ    base+24(FP), AX
+	MOVQ    c+40(FP), CX
+	MOVQ    ldb+32(FP), DX
 	SHLQ    $0x02, DX
-	MOVQ    ldc+64(FP), BX
+	MOVQ    ldc+48(FP), BX
 	SHLQ    $0x02, BX
 	VADDPS  (AX), Z0, K1, Z0
 	VADDPS  64(AX), Z1, K2, Z1
@@ -1796,19 +5359,12 @@ summed:
 	VZEROUPPER
 	RET
 
-// func tileDotx12(k int, a *byte, row int, step int, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
+// func tileDotx12(k int, a *byte, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
 // Requires: AVX, AVX512F, BMI2
-TEXT ·tileDotx12(SB), NOSPLIT, $0-80
-	MOVQ   a+8(FP), AX
-	MOVQ   row+16(FP), CX
-	MOVQ   step+24(FP), DX
-	LEAQ   (AX)(CX*2), BX
-	ADDQ   CX, BX
-	LEAQ   (BX)(CX*2), SI
-	ADDQ   CX, SI
-	LEAQ   (SI)(CX*2), DI
-	ADDQ   CX, DI
-	MOVQ   b+32(FP), R8
+TEXT ·tileDotx12(SB), NOSPLIT, $0-64
+	MOVQ   k+0(FP), AX
+	MOVQ   a+8(FP), CX
+	MOVQ   b+16(FP), DX
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -1833,14 +5389,13 @@ TEXT ·tileDotx12(SB), NOSPLIT, $0-80
 	VPXORD Z21, Z21, Z21
 	VPXORD Z22, Z22, Z22
 	VPXORD Z23, Z23, Z23
-	MOVQ   k+0(FP), R9
-	TESTQ  R9, R9
-	JZ     summed
+	SUBQ   $0x04, AX
+	JLT    tailin
 
-word:
-	VMOVUPS      (R8), Z28
-	VMOVUPS      64(R8), Z29
-	VBROADCASTSS (AX), Z30
+main:
+	VMOVUPS      (DX), Z28
+	VMOVUPS      64(DX), Z29
+	VBROADCASTSS (CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -1853,7 +5408,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS (AX)(CX*1), Z30
+	VBROADCASTSS 4(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -1866,7 +5421,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS (AX)(CX*2), Z30
+	VBROADCASTSS 8(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -1879,7 +5434,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS (BX), Z30
+	VBROADCASTSS 12(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -1892,7 +5447,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS (BX)(CX*1), Z30
+	VBROADCASTSS 16(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -1905,7 +5460,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS (BX)(CX*2), Z30
+	VBROADCASTSS 20(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -1918,7 +5473,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS (SI), Z30
+	VBROADCASTSS 24(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -1931,7 +5486,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS (SI)(CX*1), Z30
+	VBROADCASTSS 28(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -1944,7 +5499,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS (SI)(CX*2), Z30
+	VBROADCASTSS 32(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -1957,7 +5512,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS (DI), Z30
+	VBROADCASTSS 36(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -1970,7 +5525,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS (DI)(CX*1), Z30
+	VBROADCASTSS 40(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -1983,7 +5538,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS (DI)(CX*2), Z30
+	VBROADCASTSS 44(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -1996,26 +5551,665 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	ADDQ         DX, AX
-	ADDQ         DX, BX
-	ADDQ         DX, SI
-	ADDQ         DX, DI
-	ADDQ         $0x00000080, R8
-	DECQ         R9
-	JNZ          word
+	VMOVUPS      128(DX), Z28
+	VMOVUPS      192(DX), Z29
+	VBROADCASTSS 56(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 60(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 64(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 68(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 72(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 76(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 80(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 84(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 88(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 92(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 96(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 100(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VMOVUPS      256(DX), Z28
+	VMOVUPS      320(DX), Z29
+	VBROADCASTSS 112(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 116(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 120(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 124(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 128(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 132(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 136(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 140(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 144(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 148(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 152(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 156(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VMOVUPS      384(DX), Z28
+	VMOVUPS      448(DX), Z29
+	VBROADCASTSS 168(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 172(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 176(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 180(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 184(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 188(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 192(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 196(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 200(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 204(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 208(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 212(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	ADDQ         $0x000000e0, CX
+	ADDQ         $0x00000200, DX
+	SUBQ         $0x04, AX
+	JGE          main
 
-summed:
-	MOVQ    cols+72(FP), AX
+tailin:
+	ADDQ $0x04, AX
+	JZ   done
+
+tail:
+	VMOVUPS      (DX), Z28
+	VMOVUPS      64(DX), Z29
+	VBROADCASTSS (CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 4(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 8(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 12(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 16(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 20(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 24(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 28(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 32(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 36(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 40(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 44(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	ADDQ         $0x00000038, CX
+	ADDQ         $0x00000080, DX
+	DECQ         AX
+	JNZ          tail
+
+done:
+	MOVQ    cols+56(FP), AX
 	MOVQ    $-1, CX
 	BZHIQ   AX, CX, CX
 	KMOVW   CX, K1
 	SHRQ    $0x10, CX
 	KMOVW   CX, K2
-	MOVQ    base+40(FP), AX
-	MOVQ    c+56(FP), CX
-	MOVQ    ldb+48(FP), DX
+	MOVQ    base+24(FP), AX
+	MOVQ    c+40(FP), CX
+	MOVQ    ldb+32(FP), DX
 	SHLQ    $0x02, DX
-	MOVQ    ldc+64(FP), BX
+	MOVQ    ldc+48(FP), BX
 	SHLQ    $0x02, BX
 	VADDPS  (AX), Z0, K1, Z0
 	VADDPS  64(AX), Z1, K2, Z1
@@ -2090,21 +6284,12 @@ summed:
 	VZEROUPPER
 	RET
 
-// func tileDotx13(k int, a *byte, row int, step int, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
+// func tileDotx13(k int, a *byte, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
 // Requires: AVX, AVX512F, BMI2
-TEXT ·tileDotx13(SB), NOSPLIT, $0-80
-	MOVQ   a+8(FP), AX
-	MOVQ   row+16(FP), CX
-	MOVQ   step+24(FP), DX
-	LEAQ   (AX)(CX*2), BX
-	ADDQ   CX, BX
-	LEAQ   (BX)(CX*2), SI
-	ADDQ   CX, SI
-	LEAQ   (SI)(CX*2), DI
-	ADDQ   CX, DI
-	LEAQ   (DI)(CX*2), R8
-	ADDQ   CX, R8
-	MOVQ   b+32(FP), R9
+TEXT ·tileDotx13(SB), NOSPLIT, $0-64
+	MOVQ   k+0(FP), AX
+	MOVQ   a+8(FP), CX
+	MOVQ   b+16(FP), DX
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -2131,14 +6316,13 @@ TEXT ·tileDotx13(SB), NOSPLIT, $0-80
 	VPXORD Z23, Z23, Z23
 	VPXORD Z24, Z24, Z24
 	VPXORD Z25, Z25, Z25
-	MOVQ   k+0(FP), R10
-	TESTQ  R10, R10
-	JZ     summed
+	SUBQ   $0x04, AX
+	JLT    tailin
 
-word:
-	VMOVUPS      (R9), Z28
-	VMOVUPS      64(R9), Z29
-	VBROADCASTSS (AX), Z30
+main:
+	VMOVUPS      (DX), Z28
+	VMOVUPS      64(DX), Z29
+	VBROADCASTSS (CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -2151,7 +6335,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS (AX)(CX*1), Z30
+	VBROADCASTSS 4(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -2164,7 +6348,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS (AX)(CX*2), Z30
+	VBROADCASTSS 8(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -2177,7 +6361,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS (BX), Z30
+	VBROADCASTSS 12(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -2190,7 +6374,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS (BX)(CX*1), Z30
+	VBROADCASTSS 16(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -2203,7 +6387,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS (BX)(CX*2), Z30
+	VBROADCASTSS 20(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -2216,7 +6400,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS (SI), Z30
+	VBROADCASTSS 24(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -2229,7 +6413,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS (SI)(CX*1), Z30
+	VBROADCASTSS 28(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -2242,7 +6426,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS (SI)(CX*2), Z30
+	VBROADCASTSS 32(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -2255,7 +6439,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS (DI), Z30
+	VBROADCASTSS 36(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -2268,7 +6452,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS (DI)(CX*1), Z30
+	VBROADCASTSS 40(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -2281,7 +6465,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS (DI)(CX*2), Z30
+	VBROADCASTSS 44(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -2294,7 +6478,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS (R8), Z30
+	VBROADCASTSS 48(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x02
 	BYTE         $0x0e
@@ -2307,27 +6491,717 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	ADDQ         DX, AX
-	ADDQ         DX, BX
-	ADDQ         DX, SI
-	ADDQ         DX, DI
-	ADDQ         DX, R8
-	ADDQ         $0x00000080, R9
-	DECQ         R10
-	JNZ          word
+	VMOVUPS      128(DX), Z28
+	VMOVUPS      192(DX), Z29
+	VBROADCASTSS 56(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 60(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 64(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 68(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 72(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 76(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 80(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 84(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 88(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 92(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 96(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 100(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 104(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x02
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x02
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VMOVUPS      256(DX), Z28
+	VMOVUPS      320(DX), Z29
+	VBROADCASTSS 112(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 116(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 120(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 124(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 128(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 132(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 136(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 140(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 144(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 148(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 152(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 156(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 160(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x02
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x02
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VMOVUPS      384(DX), Z28
+	VMOVUPS      448(DX), Z29
+	VBROADCASTSS 168(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 172(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 176(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 180(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 184(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 188(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 192(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 196(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 200(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 204(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 208(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 212(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 216(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x02
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x02
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	ADDQ         $0x000000e0, CX
+	ADDQ         $0x00000200, DX
+	SUBQ         $0x04, AX
+	JGE          main
 
-summed:
-	MOVQ    cols+72(FP), AX
+tailin:
+	ADDQ $0x04, AX
+	JZ   done
+
+tail:
+	VMOVUPS      (DX), Z28
+	VMOVUPS      64(DX), Z29
+	VBROADCASTSS (CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 4(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 8(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 12(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 16(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 20(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 24(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 28(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 32(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 36(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 40(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 44(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 48(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x02
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x02
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	ADDQ         $0x00000038, CX
+	ADDQ         $0x00000080, DX
+	DECQ         AX
+	JNZ          tail
+
+done:
+	MOVQ    cols+56(FP), AX
 	MOVQ    $-1, CX
 	BZHIQ   AX, CX, CX
 	KMOVW   CX, K1
 	SHRQ    $0x10, CX
 	KMOVW   CX, K2
-	MOVQ    base+40(FP), AX
-	MOVQ    c+56(FP), CX
-	MOVQ    ldb+48(FP), DX
+	MOVQ    base+24(FP), AX
+	MOVQ    c+40(FP), CX
+	MOVQ    ldb+32(FP), DX
 	SHLQ    $0x02, DX
-	MOVQ    ldc+64(FP), BX
+	MOVQ    ldc+48(FP), BX
 	SHLQ    $0x02, BX
 	VADDPS  (AX), Z0, K1, Z0
 	VADDPS  64(AX), Z1, K2, Z1
@@ -2408,21 +7282,12 @@ summed:
 	VZEROUPPER
 	RET
 
-// func tileDotx14(k int, a *byte, row int, step int, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
+// func tileDotx14(k int, a *byte, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
 // Requires: AVX, AVX512F, BMI2
-TEXT ·tileDotx14(SB), NOSPLIT, $0-80
-	MOVQ   a+8(FP), AX
-	MOVQ   row+16(FP), CX
-	MOVQ   step+24(FP), DX
-	LEAQ   (AX)(CX*2), BX
-	ADDQ   CX, BX
-	LEAQ   (BX)(CX*2), SI
-	ADDQ   CX, SI
-	LEAQ   (SI)(CX*2), DI
-	ADDQ   CX, DI
-	LEAQ   (DI)(CX*2), R8
-	ADDQ   CX, R8
-	MOVQ   b+32(FP), R9
+TEXT ·tileDotx14(SB), NOSPLIT, $0-64
+	MOVQ   k+0(FP), AX
+	MOVQ   a+8(FP), CX
+	MOVQ   b+16(FP), DX
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -2451,14 +7316,13 @@ TEXT ·tileDotx14(SB), NOSPLIT, $0-80
 	VPXORD Z25, Z25, Z25
 	VPXORD Z26, Z26, Z26
 	VPXORD Z27, Z27, Z27
-	MOVQ   k+0(FP), R10
-	TESTQ  R10, R10
-	JZ     summed
+	SUBQ   $0x04, AX
+	JLT    tailin
 
-word:
-	VMOVUPS      (R9), Z28
-	VMOVUPS      64(R9), Z29
-	VBROADCASTSS (AX), Z30
+main:
+	VMOVUPS      (DX), Z28
+	VMOVUPS      64(DX), Z29
+	VBROADCASTSS (CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -2471,7 +7335,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS (AX)(CX*1), Z30
+	VBROADCASTSS 4(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -2484,7 +7348,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS (AX)(CX*2), Z30
+	VBROADCASTSS 8(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -2497,7 +7361,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS (BX), Z30
+	VBROADCASTSS 12(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -2510,7 +7374,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS (BX)(CX*1), Z30
+	VBROADCASTSS 16(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -2523,7 +7387,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS (BX)(CX*2), Z30
+	VBROADCASTSS 20(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -2536,7 +7400,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS (SI), Z30
+	VBROADCASTSS 24(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -2549,7 +7413,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS (SI)(CX*1), Z30
+	VBROADCASTSS 28(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -2562,7 +7426,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS (SI)(CX*2), Z30
+	VBROADCASTSS 32(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -2575,7 +7439,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS (DI), Z30
+	VBROADCASTSS 36(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -2588,7 +7452,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS (DI)(CX*1), Z30
+	VBROADCASTSS 40(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -2601,7 +7465,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS (DI)(CX*2), Z30
+	VBROADCASTSS 44(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -2614,7 +7478,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS (R8), Z30
+	VBROADCASTSS 48(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x02
 	BYTE         $0x0e
@@ -2627,7 +7491,7 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS (R8)(CX*1), Z30
+	VBROADCASTSS 52(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x02
 	BYTE         $0x0e
@@ -2640,27 +7504,769 @@ word:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	ADDQ         DX, AX
-	ADDQ         DX, BX
-	ADDQ         DX, SI
-	ADDQ         DX, DI
-	ADDQ         DX, R8
-	ADDQ         $0x00000080, R9
-	DECQ         R10
-	JNZ          word
+	VMOVUPS      128(DX), Z28
+	VMOVUPS      192(DX), Z29
+	VBROADCASTSS 56(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 60(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 64(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 68(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 72(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 76(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 80(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 84(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 88(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 92(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 96(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 100(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 104(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x02
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x02
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 108(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x02
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x02
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VMOVUPS      256(DX), Z28
+	VMOVUPS      320(DX), Z29
+	VBROADCASTSS 112(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 116(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 120(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 124(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 128(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 132(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 136(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 140(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 144(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 148(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 152(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 156(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 160(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x02
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x02
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 164(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x02
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x02
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VMOVUPS      384(DX), Z28
+	VMOVUPS      448(DX), Z29
+	VBROADCASTSS 168(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 172(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 176(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 180(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 184(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 188(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 192(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 196(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 200(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 204(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 208(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 212(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 216(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x02
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x02
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 220(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x02
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x02
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	ADDQ         $0x000000e0, CX
+	ADDQ         $0x00000200, DX
+	SUBQ         $0x04, AX
+	JGE          main
 
-summed:
-	MOVQ    cols+72(FP), AX
+tailin:
+	ADDQ $0x04, AX
+	JZ   done
+
+tail:
+	VMOVUPS      (DX), Z28
+	VMOVUPS      64(DX), Z29
+	VBROADCASTSS (CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 4(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 8(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 12(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 16(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 20(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 24(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 28(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 32(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 36(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 40(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 44(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 48(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x02
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x02
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 52(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x02
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x02
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	ADDQ         $0x00000038, CX
+	ADDQ         $0x00000080, DX
+	DECQ         AX
+	JNZ          tail
+
+done:
+	MOVQ    cols+56(FP), AX
 	MOVQ    $-1, CX
 	BZHIQ   AX, CX, CX
 	KMOVW   CX, K1
 	SHRQ    $0x10, CX
 	KMOVW   CX, K2
-	MOVQ    base+40(FP), AX
-	MOVQ    c+56(FP), CX
-	MOVQ    ldb+48(FP), DX
+	MOVQ    base+24(FP), AX
+	MOVQ    c+40(FP), CX
+	MOVQ    ldb+32(FP), DX
 	SHLQ    $0x02, DX
-	MOVQ    ldc+64(FP), BX
+	MOVQ    ldc+48(FP), BX
 	SHLQ    $0x02, BX
 	VADDPS  (AX), Z0, K1, Z0
 	VADDPS  64(AX), Z1, K2, Z1
@@ -3190,191 +8796,6 @@ DATA roundingBF16<>+180(SB)/4, $0x00400000
 DATA roundingBF16<>+184(SB)/4, $0x00400000
 DATA roundingBF16<>+188(SB)/4, $0x00400000
 GLOBL roundingBF16<>(SB), RODATA|NOPTR, $192
-
-// func amxBlock(k int, a *byte, row int, step int, b *byte, base *byte, ldb int, c *byte, ldc int)
-TEXT ·amxBlock(SB), NOSPLIT, $0-72
-	LEAQ  tileConfig<>+0(SB), R8
-	BYTE  $0xc4
-	BYTE  $0xc2
-	BYTE  $0x78
-	BYTE  $0x49
-	BYTE  $0x00
-	MOVQ  base+40(FP), DI
-	MOVQ  ldb+48(FP), R9
-	SHLQ  $0x02, R9
-	MOVQ  R9, R10
-	SHLQ  $0x04, R10
-	ADDQ  DI, R10
-	BYTE  $0xc4
-	BYTE  $0xa2
-	BYTE  $0x7b
-	BYTE  $0x4b
-	BYTE  $0x84
-	BYTE  $0x0f
-	BYTE  $0x00
-	BYTE  $0x00
-	BYTE  $0x00
-	BYTE  $0x00
-	BYTE  $0xc4
-	BYTE  $0xa2
-	BYTE  $0x7b
-	BYTE  $0x4b
-	BYTE  $0x8c
-	BYTE  $0x0f
-	BYTE  $0x40
-	BYTE  $0x00
-	BYTE  $0x00
-	BYTE  $0x00
-	BYTE  $0xc4
-	BYTE  $0x82
-	BYTE  $0x7b
-	BYTE  $0x4b
-	BYTE  $0x94
-	BYTE  $0x0a
-	BYTE  $0x00
-	BYTE  $0x00
-	BYTE  $0x00
-	BYTE  $0x00
-	BYTE  $0xc4
-	BYTE  $0x82
-	BYTE  $0x7b
-	BYTE  $0x4b
-	BYTE  $0x9c
-	BYTE  $0x0a
-	BYTE  $0x40
-	BYTE  $0x00
-	BYTE  $0x00
-	BYTE  $0x00
-	MOVQ  a+8(FP), SI
-	MOVQ  b+32(FP), DX
-	MOVQ  row+16(FP), CX
-	MOVQ  $0x00000080, BX
-	MOVQ  k+0(FP), R11
-	MOVQ  CX, R12
-	SHLQ  $0x04, R12
-	TESTQ R11, R11
-	JZ    wordsdone
-
-words:
-	LEAQ (SI)(R12*1), R10
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xa4
-	BYTE $0x0e
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xb4
-	BYTE $0x1a
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xbc
-	BYTE $0x1a
-	BYTE $0x40
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0xc4
-	BYTE $0xc2
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xac
-	BYTE $0x0a
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x4a
-	BYTE $0x5c
-	BYTE $0xc4
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x42
-	BYTE $0x5c
-	BYTE $0xcc
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x4a
-	BYTE $0x5c
-	BYTE $0xd5
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x42
-	BYTE $0x5c
-	BYTE $0xdd
-	ADDQ step+24(FP), SI
-	ADDQ $0x00000800, DX
-	SUBQ $0x10, R11
-	JNZ  words
-
-wordsdone:
-	MOVQ c+56(FP), DI
-	MOVQ ldc+64(FP), R9
-	SHLQ $0x02, R9
-	MOVQ R9, R10
-	SHLQ $0x04, R10
-	ADDQ DI, R10
-	BYTE $0xc4
-	BYTE $0xa2
-	BYTE $0x7a
-	BYTE $0x4b
-	BYTE $0x84
-	BYTE $0x0f
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0xc4
-	BYTE $0xa2
-	BYTE $0x7a
-	BYTE $0x4b
-	BYTE $0x8c
-	BYTE $0x0f
-	BYTE $0x40
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0xc4
-	BYTE $0x82
-	BYTE $0x7a
-	BYTE $0x4b
-	BYTE $0x94
-	BYTE $0x0a
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0xc4
-	BYTE $0x82
-	BYTE $0x7a
-	BYTE $0x4b
-	BYTE $0x9c
-	BYTE $0x0a
-	BYTE $0x40
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x78
-	BYTE $0x49
-	BYTE $0xc0
-	RET
 
 // func amxRowF32(k int, a *byte, row int, step int, next *byte, b *byte, panel int, bias *byte, c *byte, ld int, n int, add int, stage *byte)
 // Requires: AVX, MMX+

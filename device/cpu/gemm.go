@@ -15,9 +15,8 @@ import (
 // workers take groups of columns of B, pack them into panels of nr columns of
 // their own, which stay in their caches, and multiply them by mr rows of A after
 // the other: a tile of mr by nr sums stays in registers while the inner loop runs
-// down k. Rows of A are read where they lie. Where its columns lie side by side
-// instead, or its elements are of another type, workers first pack a block of it
-// into memory that they share (the device's). So what is packed of B, mostly
+// down k. Before that they pack the block of A into panels of mr rows, in memory
+// that they share (the device's); AMX reads rows of A where they lie. So what is packed of B, mostly
 // weights, never leaves the cache of who packed it, C is written a few rows at a
 // time, and workers wait for each other only between blocks of k.
 //
@@ -81,7 +80,7 @@ type gemm struct {
 	add     bool
 	m, n, k int
 	workers int
-	inPlace bool // rows of A are read where they lie
+	inPlace bool // rows of A are read where they lie, not packed
 	kc      int  // elements of k in a block, but the last
 	words   int  // length of a packed lane of such a block
 
@@ -119,8 +118,7 @@ func newGemm(c, a, b device.Mat, bias device.Buffer, add bool) gemm {
 	unit := best.pair * best.unit
 	g.kc = cut(k, best.kc, max(8, unit))
 	g.words = g.wordsOf(g.kc)
-	native := [...]device.DType{1: device.F32, 2: device.BF16}[best.pair]
-	g.inPlace = !best.packs && !a.Trans && a.Buf.Type == native && k%unit == 0 && (!best.whole || m%best.mr == 0)
+	g.inPlace = best.row != nil && !a.Trans && k%unit == 0 && m%best.mr == 0
 	return g
 }
 
@@ -193,7 +191,7 @@ func (g *gemm) columnPanels() int { return ceil(g.j1-g.j0, g.isa.nr) }
 // panelRow is the first row of panel p. Panels share the rows evenly, unless
 // tiles are whole.
 func (g *gemm) panelRow(p int) int {
-	if g.isa.whole {
+	if g.isa.row != nil {
 		return min(g.i1, g.i0+p*g.isa.mr)
 	}
 	return g.i0 + p*(g.i1-g.i0)/g.panels
@@ -245,12 +243,14 @@ func (g *gemm) pieces(w *worker, lo, hi int) {
 	}
 }
 
-// rowsOfA are mr rows of the block of A, or what is left: word p of row i is at
-// i*row + p/unit*step bytes.
+// rowsOfA are mr rows of the block of A for a rowFunc.
 type rowsOfA struct {
 	p         unsafe.Pointer
 	row, step int
 }
+
+// tilesOfA are its steps where A is packed in tiles of AMX.
+var tilesOfA = rowsOfA{row: 64, step: 2048}
 
 // rowsOf is row panel p of the block.
 func (g *gemm) rowsOf(p int) rowsOfA {
@@ -258,7 +258,7 @@ func (g *gemm) rowsOf(p int) rowsOfA {
 		at := g.panelRow(p)*g.a.Ld + g.p0
 		return rowsOfA{g.a.Buf.Slice(at, g.a.Buf.N).Ptr, g.a.Ld * g.a.Buf.Type.Size(), 4 * g.isa.unit}
 	}
-	return rowsOfA{unsafe.Pointer(&g.packed[p*g.slot()]), g.isa.panel.row, g.isa.panel.step}
+	return rowsOfA{unsafe.Pointer(&g.packed[p*g.slot()]), tilesOfA.row, tilesOfA.step}
 }
 
 // sums is where tiles are summed: element (0, j) of a row panel is at p[j-j0].
@@ -308,17 +308,17 @@ func (g *gemm) rowPanel(mem gemmScratch, p, s0, s1 int) {
 	}
 }
 
-// tile is a tileFunc of any number of rows and columns: where the instruction
-// set only has whole tiles, a part of one is computed in the worker's memory.
+// tile computes a tile of any number of rows and columns as a tileFunc does;
+// where the instruction set only has whole ones, in the worker's memory.
 func (g *gemm) tile(mem gemmScratch, k int, a rowsOfA, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc, rows, cols int) {
 	mr, nr := g.isa.mr, g.isa.nr
-	if !g.isa.whole || rows == mr && cols == nr {
-		g.isa.tile[rows](k, a.p, a.row, a.step, b, base, ldb, c, ldc, cols)
+	if g.isa.row == nil {
+		g.isa.tile[rows](k, a.p, b, base, ldb, c, ldc, cols)
 		return
 	}
 	t := unsafe.Pointer(&mem.tile[mr*nr])
 	g.isa.move(t, nr, base, ldb, rows, cols)
-	g.isa.tile[mr](k, a.p, a.row, a.step, b, t, nr, t, nr, nr)
+	g.isa.row[device.F32](k, a.p, a.row, a.step, a.p, b, 0, nil, t, nr, 1, addOld, nil)
 	g.isa.move(c, ldc, t, nr, rows, cols)
 }
 

@@ -1,8 +1,6 @@
 package cpu
 
 import (
-	"unsafe"
-
 	"golang.org/x/sys/cpu"
 
 	"zeroth/device"
@@ -13,7 +11,7 @@ import (
 // avx2 has tiles of 6 by 16: 12 registers of sums, 2 of B, 1 of A.
 var avx2 = isa{
 	name: "avx2", mr: 6, nr: 16, kc: kcF32, pair: 1, unit: 1,
-	a: pack256, b: pack256, panel: rowsOfA{row: 4, step: 4 * 6},
+	a: pack256, b: pack256,
 	tile: []tileFunc{nil, tile256x1, tile256x2, tile256x3, tile256x4, tile256x5, tile256x6},
 }
 
@@ -22,7 +20,7 @@ var pack256 = packing{side: [3]sideFunc{copy256F32}, apart: [3]apartFunc{trans25
 // avx512 has tiles of 14 by 32: 28 registers of sums, 2 of B, 1 of A.
 var avx512 = isa{
 	name: "avx512", mr: 14, nr: 32, kc: kcF32, pair: 1, unit: 1,
-	a: pack512, b: pack512, panel: rowsOfA{row: 4, step: 4 * 14},
+	a: pack512, b: pack512,
 	tile: []tileFunc{nil, tile512x1, tile512x2, tile512x3, tile512x4, tile512x5, tile512x6, tile512x7,
 		tile512x8, tile512x9, tile512x10, tile512x11, tile512x12, tile512x13, tile512x14},
 	moves: &moves512,
@@ -43,7 +41,7 @@ var moves512 = moves{
 // of pairs. It takes subnormal operands and sums for zero.
 var avx512bf16 = isa{
 	name: "avx512_bf16", mr: 14, nr: 32, kc: 2 * kcF32, pair: 2, unit: 1,
-	a: packPairs, b: packPairs, panel: rowsOfA{row: 4, step: 4 * 14},
+	a: packPairs, b: packPairs,
 	tile: []tileFunc{nil, tileDotx1, tileDotx2, tileDotx3, tileDotx4, tileDotx5, tileDotx6, tileDotx7,
 		tileDotx8, tileDotx9, tileDotx10, tileDotx11, tileDotx12, tileDotx13, tileDotx14},
 	moves: &moves512,
@@ -56,13 +54,8 @@ var packPairs = packing{side: [3]sideFunc{device.BF16: copyPairs}, apart: [3]apa
 var amx = isa{
 	name: "amx", mr: 32, nr: 32, kc: kcBF16, pair: 2, unit: 16,
 	a: packing{side: [3]sideFunc{device.BF16: amxColumns}, apart: [3]apartFunc{device.BF16: amxRows}, apartLanes: 32, tiles: true},
-	b: packPairs, panel: rowsOfA{row: 64, step: 2048},
-	tile: []tileFunc{32: amxTile}, whole: true, moves: &moves512,
+	b: packPairs, moves: &moves512,
 	row: []rowFunc{device.F32: amxRowF32, device.BF16: amxRowBF16}, narrow: amxNarrow,
-}
-
-func amxTile(k int, a unsafe.Pointer, row, step int, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc, _ int) {
-	amxBlock(k, a, row, step, b, base, ldb, c, ldc)
 }
 
 // nativeBF16: on AMD's processors (Zen 4 and later) vdpbf16ps does twice the

@@ -193,11 +193,11 @@ func (s benchShape) flat(t device.DType) *product {
 
 // inTurn is what two ways of doing the same were measured at in turns.
 type inTurn struct {
-	rate    float64 // of the first, operations a second
-	ratio   float64 // of the first to the second's
-	quiet   float64 // of the first to the second's, both at their best
-	peak    float64 // multiply-adds at their best, operations a second
-	pairs   float64 // of samples
+	rate  float64 // of the first, operations a second
+	ratio float64 // of the first to the second's
+	quiet float64 // of the first to the second's, both at their best
+	peak  float64 // multiply-adds at their best, operations a second
+	pairs float64 // of samples
 }
 
 // inTurns takes samples of f and g, which both do ops operations, in turns. A

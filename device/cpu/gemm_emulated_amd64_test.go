@@ -14,12 +14,12 @@ func emulatedBF16() []*isa {
 		return nil
 	}
 	e := amx
-	e.name, e.kc, e.tile = "amx emulated", kcF32, []tileFunc{32: emulateAMX} // k is short, for this is slow
+	e.name, e.kc = "amx emulated", kcF32 // k is short, for this is slow
 	e.row, e.narrow = []rowFunc{device.F32: emulateRowF32, device.BF16: emulateRowBF16}, emulateNarrow
 	return []*isa{&e}
 }
 
-func emulateAMX(k int, a unsafe.Pointer, rowStep, step int, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc, _ int) {
+func emulateAMX(k int, a unsafe.Pointer, rowStep, step int, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc int) {
 	bs := unsafe.Slice((*uint32)(b), k*32)
 	from := unsafe.Slice((*float32)(base), 31*ldb+32)
 	to := unsafe.Slice((*float32)(c), 31*ldc+32)
@@ -53,14 +53,14 @@ func emulateRowF32(k int, a unsafe.Pointer, row, step int, _, b unsafe.Pointer, 
 		if add&addOld == 0 {
 			base, ldb = emulatedStart(unsafe.Add(bias, 128*t), add), 0
 		}
-		emulateAMX(k, a, row, step, unsafe.Add(b, t*panel), base, ldb, to, ld, 32)
+		emulateAMX(k, a, row, step, unsafe.Add(b, t*panel), base, ldb, to, ld)
 	}
 }
 
 func emulateRowBF16(k int, a unsafe.Pointer, row, step int, _, b unsafe.Pointer, panel int, bias, c unsafe.Pointer, ld, n, add int, stage unsafe.Pointer) {
 	tile := floatsAt(stage, 32*32)
 	for t := range n {
-		emulateAMX(k, a, row, step, unsafe.Add(b, t*panel), emulatedStart(unsafe.Add(bias, 128*t), add), 0, stage, 32, 32)
+		emulateAMX(k, a, row, step, unsafe.Add(b, t*panel), emulatedStart(unsafe.Add(bias, 128*t), add), 0, stage, 32)
 		for i := range 32 {
 			out := rawBuffer(device.BF16, unsafe.Add(c, 2*i*ld+64*t), 32)
 			if add&addOld != 0 {

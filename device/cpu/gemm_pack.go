@@ -11,16 +11,13 @@ import (
 type isa struct {
 	name   string
 	mr, nr int
-	kc     int  // elements of k in a block
-	pair   int  // elements of k in a word: 1, or 2 if both operands must be bf16
-	unit   int  // words of k that a panel is filled up to with zeros
-	packs  bool // A is packed even if it could be read where it lies
+	kc     int // elements of k in a block
+	pair   int // elements of k in a word: 1, or 2 if both operands must be bf16
+	unit   int // words of k that a panel is filled up to with zeros
 	a, b   packing
-	panel  rowsOfA    // a packed panel of A, without its place
 	tile   []tileFunc // by number of rows, 1..mr
-	whole  bool       // tiles are whole: mr rows and nr columns
 	moves  *moves     // nil: in Go
-	row    []rowFunc  // of C of F32 and of BF16, or nil
+	row    []rowFunc  // of C of F32 and of BF16, if it has these instead of tile
 	// narrow packs 32 rows of k floats, a multiple of 32, ld apart, as a panel of
 	// A of bf16; subnormals may become zero. nil if row is.
 	narrow func(dst, src unsafe.Pointer, ld, k int)
@@ -47,13 +44,14 @@ type sideFunc func(dst, src unsafe.Pointer, ld, k, width, stride, panel int)
 // apartFunc packs lanes that lie ld apart: dst[p*stride+i] becomes src[i*ld+p].
 type apartFunc func(dst, src unsafe.Pointer, ld, k, width, stride int)
 
-// tileFunc sets c[i*ldc+j] = base[i*ldb+j] + sum over p < k of A[i][p] *
-// b[p*nr+j] for j < cols; k in words, strides in floats. A[i][p] is at a +
-// i*row + p/unit*step bytes.
-type tileFunc func(k int, a unsafe.Pointer, row, step int, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc, cols int)
+// tileFunc sets c[i*ldc+j] = base[i*ldb+j] + sum over p < k of
+// a[p*mr+i] *
+// b[p*nr+j] for j < cols; k in words, strides in floats.
+type tileFunc func(k int, a, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc, cols int)
 
 // rowFunc computes n whole tiles side by side, from mr rows of A and n panels of
-// B that are panel bytes apart. Their sums begin with the bias, 0 with addNone.
+// B that are panel bytes apart. Word p of row i of A is at a + i*row +
+// p/unit*step bytes, unit words together. Their sums begin with the bias, 0 with addNone.
 // With addOld sums of float32 begin with the old C, and to sums of bf16 it is
 // added before they are rounded. Meanwhile it fetches the rows of A at next.
 // stage is room for two tiles.

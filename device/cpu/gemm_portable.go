@@ -4,7 +4,7 @@ import "unsafe"
 
 // portable runs everywhere; it is also what the assembly is tested against.
 var portable = isa{
-	name: "portable", mr: 4, nr: 4, kc: kcF32, pair: 1, unit: 1, packs: true,
+	name: "portable", mr: 4, nr: 4, kc: kcF32, pair: 1, unit: 1,
 	a: packGo, b: packGo,
 	tile: []tileFunc{nil, tileGo(1), tileGo(2), tileGo(3), tileGo(4)},
 }
@@ -34,7 +34,7 @@ func transGo(dst, src unsafe.Pointer, ld, k, width, stride int) {
 
 // tileGo is a 4 by 4 tile of which the first rows are stored.
 func tileGo(rows int) tileFunc {
-	return func(k int, a unsafe.Pointer, _, _ int, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc, cols int) {
+	return func(k int, a, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc, cols int) {
 		sum := dot4x4(unsafe.Slice((*[4]float32)(a), k), unsafe.Slice((*[4]float32)(b), k))
 		from := unsafe.Slice((*float32)(base), (rows-1)*ldb+cols)
 		to := unsafe.Slice((*float32)(c), (rows-1)*ldc+cols)

@@ -11,14 +11,13 @@ import (
 // bf16 writes products of bf16 operands: by vdpbf16ps and by AMX, for which
 // Go's assembler has no names. The encodings are checked by main_test.go.
 func bf16(c *build.Context) {
-	for rows := 1; rows <= 14; rows++ {
+	for rows := 1; rows <= rows512; rows++ {
 		tile512(c, rows, "tileDot", "pairs of bf16", func(b, x, acc reg.VecPhysical) { emit(c, vdpbf16ps(acc, x, b)) })
 	}
 	copyPairs(c)
 	transPairs(c)
 	declareTileConfig(c)
 	roundingBF16 = declare(c, "roundingBF16", roundConstants...)
-	amxBlock(c)
 	amxRow(c, "amxRowF32", false)
 	amxRow(c, "amxRowBF16", true)
 	amxRows(c)
@@ -166,31 +165,6 @@ func declareTileConfig(c *build.Context) {
 	}
 }
 
-// amxBlock keeps no tile state between calls: a goroutine may change threads.
-func amxBlock(c *build.Context) {
-	text(c, "amxBlock", "func(k int, a *byte, row, step int, b, base *byte, ldb int, c *byte, ldc int)",
-		"amxBlock is a whole tile of 32 by 32 from k words (a multiple of 16) of pairs of bf16.")
-	c.LEAQ(tileConfig, reg.R8)
-	emit(c, ldtilecfgR8)
-	sums := func(pointer, ld string, move func(tile, base, index byte, disp int32) []byte) {
-		c.Load(c.Param(pointer), reg.RDI)
-		c.Load(c.Param(ld), reg.R9)
-		c.SHLQ(operand.U8(2), reg.R9)
-		moveSums(c, move)
-	}
-	sums("base", "ldb", tileLoad)
-	c.Load(c.Param("a"), reg.RSI)
-	c.Load(c.Param("b"), reg.RDX)
-	c.Load(c.Param("row"), reg.RCX)
-	c.MOVQ(operand.U32(128), reg.RBX)
-	c.Load(c.Param("k"), reg.R11)
-	secondHalf(c)
-	tileProducts(c, "words", func() {})
-	sums("c", "ldc", tileStore)
-	emit(c, tilerelease)
-	c.RET()
-}
-
 // moveSums moves tiles 0 to 3 from or to RDI, rows R9 bytes apart; it changes R10.
 func moveSums(c *build.Context, move func(tile, base, index byte, disp int32) []byte) {
 	c.MOVQ(reg.R9, reg.R10)
@@ -200,12 +174,6 @@ func moveSums(c *build.Context, move func(tile, base, index byte, disp int32) []
 	emit(c, move(1, rdi, r9, 64))
 	emit(c, move(2, r10, r9, 0))
 	emit(c, move(3, r10, r9, 64))
-}
-
-// secondHalf sets R12 to the distance of the second 16 rows of A from the first, RCX bytes each.
-func secondHalf(c *build.Context) {
-	c.MOVQ(reg.RCX, reg.R12)
-	c.SHLQ(operand.U8(4), reg.R12)
 }
 
 // tileProducts adds to tiles 0 to 3 the products of R11 words, 0 in the end, of 32
@@ -250,7 +218,8 @@ const (
 )
 
 // amxRow writes products of 32 rows of A by several panels of B. Results of bf16 are
-// rounded on their way: a tile's while the tile units work at the next one.
+// rounded on their way: a tile's while the tile units work at the next one. No
+// tile state is kept between calls: a goroutine may change threads.
 //
 // Meanwhile it fetches four of the next 32 rows of A with every tile, and the
 // lines of C that are written soon.
@@ -298,7 +267,8 @@ func amxRow(c *build.Context, name string, round bool) {
 	}
 	c.Label("begun")
 	c.Load(c.Param("row"), reg.RCX)
-	secondHalf(c)
+	c.MOVQ(reg.RCX, reg.R12)
+	c.SHLQ(operand.U8(4), reg.R12)
 	c.LEAQ(operand.Mem{Base: reg.RCX, Index: reg.RCX, Scale: 2}, triple)
 	c.Load(c.Param("next"), ahead)
 	c.LEAQ(operand.Mem{Base: ahead, Index: reg.RCX, Scale: 4}, reg.R10)

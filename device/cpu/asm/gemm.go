@@ -18,10 +18,10 @@ var sources = []struct {
 
 func gemm(c *build.Context) {
 	declareOnes(c)
-	for rows := 1; rows <= 14; rows++ {
+	for rows := 1; rows <= rows512; rows++ {
 		tile512(c, rows, "tile512", "float32", func(b, x, acc reg.VecPhysical) { c.VFMADD231PS(b, x, acc) })
 	}
-	for rows := 1; rows <= 6; rows++ {
+	for rows := 1; rows <= rows256; rows++ {
 		tile256(c, rows)
 	}
 	for _, s := range sources {
@@ -57,66 +57,58 @@ func load64(c *build.Context, name string) reg.GPVirtual {
 	return r
 }
 
-const tileSignature = "func(k int, a *byte, row, step int, b, base *byte, ldb int, c *byte, ldc, cols int)"
+const tileSignature = "func(k int, a, b, base *byte, ldb int, c *byte, ldc, cols int)"
 
-// rowsOfA are where a tileFunc finds its words of A: a pointer to every third
-// row, and the bytes from row to row and from word to word.
-type rowsOfA struct {
-	thirds    []reg.GPVirtual
-	row, step reg.GPVirtual
-}
+const unroll = 4 // words of k in the inner loop
 
-func loadRowsOfA(c *build.Context, rows int) rowsOfA {
-	a := rowsOfA{[]reg.GPVirtual{load64(c, "a")}, load64(c, "row"), load64(c, "step")}
-	for i := 3; i < rows; i += 3 {
-		third := c.GP64()
-		c.LEAQ(a.at(i-1), third)
-		c.ADDQ(a.row, third)
-		a.thirds = append(a.thirds, third)
+// sumLoop runs word for each word of k: unroll at a time, then one at a time.
+// word gets its number within the iteration. aStep and bStep are bytes.
+func sumLoop(c *build.Context, k, a, b reg.GPVirtual, aStep, bStep int, word func(u int)) {
+	main, tail, done := "main", "tail", "done"
+	c.SUBQ(operand.U8(unroll), k)
+	c.JLT(operand.LabelRef(tail + "in"))
+	c.Label(main)
+	for u := range unroll {
+		word(u)
 	}
-	return a
-}
-
-func (a *rowsOfA) at(i int) operand.Mem {
-	m := at(a.thirds[i/3], 0)
-	if i%3 > 0 {
-		m.Index, m.Scale = a.row, uint8(i%3)
-	}
-	return m
-}
-
-// sumLoop runs word for each word of k: a and b point to it.
-func sumLoop(c *build.Context, a *rowsOfA, b reg.GPVirtual, bStep int, word func()) {
-	k := load64(c, "k")
-	c.TESTQ(k, k)
-	c.JZ(operand.LabelRef("summed"))
-	c.Label("word")
-	word()
-	for _, third := range a.thirds {
-		c.ADDQ(a.step, third)
-	}
+	c.ADDQ(operand.U32(uint32(unroll*aStep)), a)
+	c.ADDQ(operand.U32(uint32(unroll*bStep)), b)
+	c.SUBQ(operand.U8(unroll), k)
+	c.JGE(operand.LabelRef(main))
+	c.Label(tail + "in")
+	c.ADDQ(operand.U8(unroll), k)
+	c.JZ(operand.LabelRef(done))
+	c.Label(tail)
+	word(0)
+	c.ADDQ(operand.U32(uint32(aStep)), a)
 	c.ADDQ(operand.U32(uint32(bStep)), b)
 	c.DECQ(k)
-	c.JNZ(operand.LabelRef("word"))
-	c.Label("summed")
+	c.JNZ(operand.LabelRef(tail))
+	c.Label(done)
 }
+
+// Rows of the largest tiles; so many words of A lie side by side.
+const (
+	rows512 = 14
+	rows256 = 6
+)
 
 // tile512 writes a tileFunc in which mul adds the products of the words in
 // registers b and x to register acc: floats, or pairs of bf16.
 func tile512(c *build.Context, rows int, prefix, what string, mul func(b, x, acc reg.VecPhysical)) {
 	name := fmt.Sprintf("%sx%d", prefix, rows)
 	text(c, name, tileSignature, fmt.Sprintf("%s is a tileFunc of %d rows by 32 columns, of %s.", name, rows, what))
-	a, b := loadRowsOfA(c, rows), load64(c, "b")
+	k, a, b := load64(c, "k"), load64(c, "a"), load64(c, "b")
 	acc := func(i, j int) reg.VecPhysical { return zmm[2*i+j] }
 	for _, z := range zmm[:2*rows] {
 		c.VPXORD(z, z, z)
 	}
 	b0, b1, x := zmm[28], zmm[29], zmm[30]
-	sumLoop(c, &a, b, 128, func() {
-		c.VMOVUPS(at(b, 0), b0)
-		c.VMOVUPS(at(b, 64), b1)
+	sumLoop(c, k, a, b, 4*rows512, 128, func(u int) {
+		c.VMOVUPS(at(b, u*128), b0)
+		c.VMOVUPS(at(b, u*128+64), b1)
 		for i := range rows {
-			c.VBROADCASTSS(a.at(i), x)
+			c.VBROADCASTSS(at(a, (u*rows512+i)*4), x)
 			mul(b0, x, acc(i, 0))
 			mul(b1, x, acc(i, 1))
 		}
@@ -158,7 +150,7 @@ func masks32(c *build.Context, n reg.GPVirtual) (lo, hi reg.OpmaskVirtual) {
 func tile256(c *build.Context, rows int) {
 	name := fmt.Sprintf("tile256x%d", rows)
 	text(c, name, tileSignature, fmt.Sprintf("%s is a tileFunc of %d rows by 16 columns.", name, rows))
-	a, b := loadRowsOfA(c, rows), load64(c, "b")
+	k, a, b := load64(c, "k"), load64(c, "a"), load64(c, "b")
 	acc := make([][2]reg.VecVirtual, rows)
 	for i := range acc {
 		for j := range acc[i] {
@@ -167,11 +159,11 @@ func tile256(c *build.Context, rows int) {
 		}
 	}
 	b0, b1, x := c.YMM(), c.YMM(), c.YMM()
-	sumLoop(c, &a, b, 64, func() {
-		c.VMOVUPS(at(b, 0), b0)
-		c.VMOVUPS(at(b, 32), b1)
+	sumLoop(c, k, a, b, 4*rows256, 64, func(u int) {
+		c.VMOVUPS(at(b, u*64), b0)
+		c.VMOVUPS(at(b, u*64+32), b1)
 		for i := range acc {
-			c.VBROADCASTSS(a.at(i), x)
+			c.VBROADCASTSS(at(a, (u*rows256+i)*4), x)
 			c.VFMADD231PS(b0, x, acc[i][0])
 			c.VFMADD231PS(b1, x, acc[i][1])
 		}
