@@ -200,6 +200,10 @@ type inTurn struct {
 	pairs float64 // of samples
 }
 
+// settle is how long threads of a library may look out for more work, each on a
+// processor, after the last.
+const settle = 25 * time.Millisecond
+
 // inTurns takes samples of f and g, which both do ops operations, in turns. A
 // neighbour slows both by much, but hardly one sample of a pair only, so the
 // ratio is the median of the pairs'; the rate and the other ratio are of the
@@ -215,6 +219,9 @@ func inTurns(workers int, seconds time.Duration, ops float64, f, g func(reps int
 		var rate [2]float64
 		for i, f := range []func(int){f, g} {
 			f(1) // what the other left in the caches is nobody's
+			for start := time.Now(); workers > 1 && time.Since(start) < settle; {
+				f(1)
+			}
 			start := time.Now()
 			f(reps)
 			rate[i] = ops * float64(reps) / time.Since(start).Seconds()
