@@ -197,19 +197,30 @@ func (g *gemm) panelRow(p int) int {
 	return g.i0 + p*(g.i1-g.i0)/g.panels
 }
 
-// share sets the pieces of work that workers take; it never changes what is
-// computed. A piece packs its group of columns, so rows are parted only where
-// there are fewer groups than workers want.
+// share sets the pieces of work that workers take, two each or more; it never
+// changes what is computed. Whoever takes a piece packs its group of columns, so
+// rows are parted only where there are few columns: rows of fewer than four
+// tiles would cost more than packing twice.
 func (g *gemm) share() {
 	columns, most := g.columnPanels(), max(1, min(groupMax, groupAll/g.words)/g.isa.nr)
 	g.groups, g.splits = ceil(columns, most), 1
-	if g.workers > 1 {
-		even := ceil(g.groups, g.workers) * g.workers
-		g.groups = min(columns, max(even, min(2*g.workers, columns/2)))
-		if g.groups < 2*g.workers {
-			g.splits = max(1, min(g.panels/2, ceil(4*g.workers, g.groups)))
-		}
+	if g.workers == 1 {
+		return
 	}
+	if wide := min(2*g.workers, columns/4/g.workers*g.workers); wide > 0 {
+		g.groups = max(wide, ceil(g.groups, g.workers)*g.workers)
+	}
+	g.splits = max(1, min(g.panels/2, ceil(2*g.workers, g.groups)))
+}
+
+// piece is the group and the part of the rows that are piece p. As many groups
+// as there are workers come side by side, so that as long as workers are equally
+// fast each stays with a group.
+func (g *gemm) piece(p int) (group, part int) {
+	first := p / (g.workers * g.splits) * g.workers
+	beside := min(g.workers, g.groups-first)
+	p -= first * g.splits
+	return first + p%beside, p / beside
 }
 
 // groupPanels is the number of panels of the largest group.
@@ -225,13 +236,12 @@ func (g *gemm) panelLen() int { return g.words * g.isa.nr }
 func runPack(t *task, w *worker, lo, hi int)  { t.gemm.packA(t.gemm.memory(w), lo, hi) }
 func runTiles(t *task, w *worker, lo, hi int) { t.gemm.pieces(w, lo, hi) }
 
-// pieces computes pieces [lo, hi) of the block: piece g*splits+r is column
-// group g by part r of the rows.
+// pieces computes pieces [lo, hi) of the block.
 func (g *gemm) pieces(w *worker, lo, hi int) {
 	columns, mem := g.columnPanels(), g.memory(w)
 	packed := -1
 	for piece := lo; piece < hi; piece++ {
-		group, part := piece/g.splits, piece%g.splits
+		group, part := g.piece(piece)
 		s0, s1 := group*columns/g.groups, (group+1)*columns/g.groups
 		if packed != group {
 			g.packB(mem, s0, s1)
