@@ -239,3 +239,107 @@ func inTurns(workers int, seconds time.Duration, ops float64, f, g func(reps int
 	x.rate, x.quiet = rates[0][0], rates[0][0]/rates[1][0]
 	return x
 }
+
+// byHand computes g on one worker as runGemm does. Before the tiles of a group of
+// columns it calls pack, which leaves the group's panels in the memory.
+func byHand(g gemm, w *worker, pack func(g *gemm, mem *gemmScratch, s0, s1 int)) {
+	g.workers = 1
+	g.ends()
+	for more := true; more; more = g.next() {
+		mem := g.memory(w)
+		if !g.inPlace {
+			g.packA(mem, 0, g.panels)
+		}
+		columns := g.columnPanels()
+		for i := range g.groups {
+			s0, s1 := i*columns/g.groups, (i+1)*columns/g.groups
+			pack(&g, &mem, s0, s1)
+			for p := range g.panels {
+				g.rowPanel(mem, p, s0, s1)
+			}
+		}
+	}
+}
+
+func packInProduct(g *gemm, mem *gemmScratch, s0, s1 int) { g.packB(*mem, s0, s1) }
+
+// keepPacked packs B of g and returns what takes the place of packing it again.
+func keepPacked(g gemm, w *worker) func(g *gemm, mem *gemmScratch, s0, s1 int) {
+	var kept [][]float32
+	byHand(g, w, func(g *gemm, mem *gemmScratch, s0, s1 int) {
+		g.packB(*mem, s0, s1)
+		kept = append(kept, slices.Clone(mem.b))
+	})
+	next := 0
+	return func(_ *gemm, mem *gemmScratch, _, _ int) {
+		mem.b = kept[next%len(kept)]
+		next++
+	}
+}
+
+// BenchmarkPackedWeights compares the products of a GPT's layer that have a weight
+// for their B with the same when the weights are packed already, and reports the
+// part of the time that saves: of those forward, of those backward, and of all
+// twelve products, gradients of weights included.
+func BenchmarkPackedWeights(b *testing.B) {
+	models := []struct {
+		name        string
+		rows, width int
+	}{{"10.8M", 256, 448}, {"29.5M", 512, 512}, {"124M", 1024, 768}}
+	for _, m := range models {
+		for _, t := range []device.DType{device.F32, device.BF16} {
+			q := testQueue(b, 1)
+			var parts [3][]benchShape // forward, backward, gradients of weights
+			for _, weight := range [][2]int{{1, 3}, {1, 1}, {1, 4}, {4, 1}} {
+				in, out := weight[0]*m.width, weight[1]*m.width
+				parts[0] = append(parts[0], benchShape{"NN", m.rows, out, in})
+				parts[1] = append(parts[1], benchShape{"NT", m.rows, in, out})
+				parts[2] = append(parts[2], benchShape{"TN", in, out, m.rows})
+			}
+			part := func(name string, shapes []benchShape) {
+				b.Run(fmt.Sprintf("%s/%v/%s", m.name, t, name), func(b *testing.B) {
+					ops := 0.0
+					var plain, kept []func()
+					for range 2 { // the first time memory is made
+						plain, kept, ops = nil, nil, 0
+						for _, s := range shapes {
+							p := s.flat(t)
+							g := newGemm(p.c.Mat, p.a, p.b, device.Buffer{}, false)
+							q.products.need(&g)
+							again := func(pack func(g *gemm, mem *gemmScratch, s0, s1 int)) func() {
+								return func() { byHand(g, q.w, pack) }
+							}
+							plain = append(plain, again(packInProduct))
+							if s.form == "TN" {
+								kept = append(kept, again(packInProduct))
+							} else {
+								kept = append(kept, again(keepPacked(g, q.w)))
+							}
+							ops += 2 * float64(s.m) * float64(s.n) * float64(s.k)
+						}
+					}
+					repeat := func(fs []func()) func(int) {
+						return func(reps int) {
+							for range reps {
+								for _, f := range fs {
+									f()
+								}
+							}
+						}
+					}
+					b.ResetTimer()
+					for range b.N {
+						x := inTurns(1, time.Second, ops, repeat(kept), repeat(plain))
+						b.ReportMetric(1-1/x.ratio, "saved")
+						b.ReportMetric(1-1/x.quiet, "saved-at-best")
+						b.ReportMetric(x.rate/1e9, "GF/s")
+					}
+					b.ReportMetric(0, "ns/op")
+				})
+			}
+			part("forward", parts[0])
+			part("backward", parts[1])
+			part("all", slices.Concat(parts[0], parts[1], parts[2]))
+		}
+	}
+}
