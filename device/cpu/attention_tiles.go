@@ -77,7 +77,7 @@ func (s *tileShape) columns(dst []float32, m *device.Mat, row, col, n int) {
 func (s *tileShape) below(dst []float32, m *device.Mat, row, col, n int) {
 	for j := 0; j < s.W; j += 32 {
 		panel := dst[j/32*s.acrossEach:][:s.acrossEach]
-		s.isa.b.side[device.BF16](floatPtr(panel, 0), rowAt(m, row, col+j), m.Ld, n, min(32, s.D-j), 32)
+		s.isa.b.side[device.BF16](floatPtr(panel, 0), rowAt(m, row, col+j), m.Ld, n, min(32, s.D-j), 32, s.acrossEach)
 		clear(panel[ceil(n, 2)*32:])
 	}
 }
@@ -89,7 +89,8 @@ func (s *tileShape) multiply(c []float32, ld int, a, b []float32, words, panel, 
 	if add != 0 {
 		how = addOld
 	}
-	s.isa.row[device.F32](words, floatPtr(a, 0), floatPtr(b, 0), 4*panel, floatPtr(c, 0), ld, n, how, nil)
+	A := floatPtr(a, 0)
+	s.isa.row[device.F32](words, A, tilesOfA.row, tilesOfA.step, A, floatPtr(b, 0), 4*panel, nil, floatPtr(c, 0), ld, n, how, nil)
 }
 
 // tileForward is a worker's packed operands.
@@ -216,9 +217,7 @@ func (x *tileBackward) spread(c, p, b []float32, add int) {
 	store(half, p[:gradBlock*gradBlock])
 	for j := 0; j < gradBlock; j += 32 {
 		panel := x.turned[j*gradBlock/2:]
-		for i := 0; i < 32; i += 16 {
-			x.isa.a.side[device.BF16](floatPtr(panel, 16*i), half.Slice(j+i, half.N).Ptr, gradBlock, gradBlock, 16, 32)
-		}
+		x.isa.a.side[device.BF16](floatPtr(panel, 0), half.Slice(j, half.N).Ptr, gradBlock, gradBlock, 32, 32, 0)
 		x.multiply(c[j*x.W:], x.W, panel, b, gradBlock/2, x.acrossEach, x.W/32, add)
 	}
 }

@@ -31,7 +31,7 @@ main:
 	BYTE         $0xcd
 	VMOVUPS      128(DX), Z28
 	VMOVUPS      192(DX), Z29
-	VBROADCASTSS 4(CX), Z30
+	VBROADCASTSS 56(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -46,7 +46,7 @@ main:
 	BYTE         $0xcd
 	VMOVUPS      256(DX), Z28
 	VMOVUPS      320(DX), Z29
-	VBROADCASTSS 8(CX), Z30
+	VBROADCASTSS 112(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -61,7 +61,7 @@ main:
 	BYTE         $0xcd
 	VMOVUPS      384(DX), Z28
 	VMOVUPS      448(DX), Z29
-	VBROADCASTSS 12(CX), Z30
+	VBROADCASTSS 168(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -74,7 +74,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	ADDQ         $0x00000010, CX
+	ADDQ         $0x000000e0, CX
 	ADDQ         $0x00000200, DX
 	SUBQ         $0x04, AX
 	JGE          main
@@ -99,7 +99,7 @@ tail:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	ADDQ         $0x00000004, CX
+	ADDQ         $0x00000038, CX
 	ADDQ         $0x00000080, DX
 	DECQ         AX
 	JNZ          tail
@@ -168,7 +168,7 @@ main:
 	BYTE         $0xdd
 	VMOVUPS      128(DX), Z28
 	VMOVUPS      192(DX), Z29
-	VBROADCASTSS 8(CX), Z30
+	VBROADCASTSS 56(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -181,7 +181,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 12(CX), Z30
+	VBROADCASTSS 60(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -196,7 +196,7 @@ main:
 	BYTE         $0xdd
 	VMOVUPS      256(DX), Z28
 	VMOVUPS      320(DX), Z29
-	VBROADCASTSS 16(CX), Z30
+	VBROADCASTSS 112(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -209,7 +209,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 20(CX), Z30
+	VBROADCASTSS 116(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -224,7 +224,7 @@ main:
 	BYTE         $0xdd
 	VMOVUPS      384(DX), Z28
 	VMOVUPS      448(DX), Z29
-	VBROADCASTSS 24(CX), Z30
+	VBROADCASTSS 168(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -237,7 +237,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 28(CX), Z30
+	VBROADCASTSS 172(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -250,7 +250,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	ADDQ         $0x00000020, CX
+	ADDQ         $0x000000e0, CX
 	ADDQ         $0x00000200, DX
 	SUBQ         $0x04, AX
 	JGE          main
@@ -288,7 +288,7 @@ tail:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	ADDQ         $0x00000008, CX
+	ADDQ         $0x00000038, CX
 	ADDQ         $0x00000080, DX
 	DECQ         AX
 	JNZ          tail
@@ -378,7 +378,7 @@ main:
 	BYTE         $0xed
 	VMOVUPS      128(DX), Z28
 	VMOVUPS      192(DX), Z29
-	VBROADCASTSS 12(CX), Z30
+	VBROADCASTSS 56(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -391,7 +391,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 16(CX), Z30
+	VBROADCASTSS 60(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -404,7 +404,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 20(CX), Z30
+	VBROADCASTSS 64(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -419,7 +419,7 @@ main:
 	BYTE         $0xed
 	VMOVUPS      256(DX), Z28
 	VMOVUPS      320(DX), Z29
-	VBROADCASTSS 24(CX), Z30
+	VBROADCASTSS 112(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -432,7 +432,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 28(CX), Z30
+	VBROADCASTSS 116(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -445,7 +445,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 32(CX), Z30
+	VBROADCASTSS 120(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -460,7 +460,7 @@ main:
 	BYTE         $0xed
 	VMOVUPS      384(DX), Z28
 	VMOVUPS      448(DX), Z29
-	VBROADCASTSS 36(CX), Z30
+	VBROADCASTSS 168(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -473,7 +473,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 40(CX), Z30
+	VBROADCASTSS 172(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -486,7 +486,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 44(CX), Z30
+	VBROADCASTSS 176(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -499,7 +499,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	ADDQ         $0x00000030, CX
+	ADDQ         $0x000000e0, CX
 	ADDQ         $0x00000200, DX
 	SUBQ         $0x04, AX
 	JGE          main
@@ -550,7 +550,7 @@ tail:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	ADDQ         $0x0000000c, CX
+	ADDQ         $0x00000038, CX
 	ADDQ         $0x00000080, DX
 	DECQ         AX
 	JNZ          tail
@@ -661,7 +661,7 @@ main:
 	BYTE         $0xfd
 	VMOVUPS      128(DX), Z28
 	VMOVUPS      192(DX), Z29
-	VBROADCASTSS 16(CX), Z30
+	VBROADCASTSS 56(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -674,7 +674,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 20(CX), Z30
+	VBROADCASTSS 60(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -687,7 +687,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 24(CX), Z30
+	VBROADCASTSS 64(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -700,7 +700,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 28(CX), Z30
+	VBROADCASTSS 68(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -715,7 +715,7 @@ main:
 	BYTE         $0xfd
 	VMOVUPS      256(DX), Z28
 	VMOVUPS      320(DX), Z29
-	VBROADCASTSS 32(CX), Z30
+	VBROADCASTSS 112(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -728,7 +728,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 36(CX), Z30
+	VBROADCASTSS 116(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -741,7 +741,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 40(CX), Z30
+	VBROADCASTSS 120(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -754,7 +754,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 44(CX), Z30
+	VBROADCASTSS 124(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -769,7 +769,7 @@ main:
 	BYTE         $0xfd
 	VMOVUPS      384(DX), Z28
 	VMOVUPS      448(DX), Z29
-	VBROADCASTSS 48(CX), Z30
+	VBROADCASTSS 168(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -782,7 +782,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 52(CX), Z30
+	VBROADCASTSS 172(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -795,7 +795,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 56(CX), Z30
+	VBROADCASTSS 176(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -808,7 +808,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 60(CX), Z30
+	VBROADCASTSS 180(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -821,7 +821,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	ADDQ         $0x00000040, CX
+	ADDQ         $0x000000e0, CX
 	ADDQ         $0x00000200, DX
 	SUBQ         $0x04, AX
 	JGE          main
@@ -885,7 +885,7 @@ tail:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	ADDQ         $0x00000010, CX
+	ADDQ         $0x00000038, CX
 	ADDQ         $0x00000080, DX
 	DECQ         AX
 	JNZ          tail
@@ -1017,7 +1017,7 @@ main:
 	BYTE         $0xcd
 	VMOVUPS      128(DX), Z28
 	VMOVUPS      192(DX), Z29
-	VBROADCASTSS 20(CX), Z30
+	VBROADCASTSS 56(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -1030,7 +1030,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 24(CX), Z30
+	VBROADCASTSS 60(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -1043,7 +1043,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 28(CX), Z30
+	VBROADCASTSS 64(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -1056,7 +1056,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 32(CX), Z30
+	VBROADCASTSS 68(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -1069,7 +1069,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 36(CX), Z30
+	VBROADCASTSS 72(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -1084,7 +1084,7 @@ main:
 	BYTE         $0xcd
 	VMOVUPS      256(DX), Z28
 	VMOVUPS      320(DX), Z29
-	VBROADCASTSS 40(CX), Z30
+	VBROADCASTSS 112(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -1097,7 +1097,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 44(CX), Z30
+	VBROADCASTSS 116(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -1110,7 +1110,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 48(CX), Z30
+	VBROADCASTSS 120(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -1123,7 +1123,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 52(CX), Z30
+	VBROADCASTSS 124(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -1136,7 +1136,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 56(CX), Z30
+	VBROADCASTSS 128(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -1151,7 +1151,7 @@ main:
 	BYTE         $0xcd
 	VMOVUPS      384(DX), Z28
 	VMOVUPS      448(DX), Z29
-	VBROADCASTSS 60(CX), Z30
+	VBROADCASTSS 168(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -1164,7 +1164,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 64(CX), Z30
+	VBROADCASTSS 172(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -1177,7 +1177,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 68(CX), Z30
+	VBROADCASTSS 176(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -1190,7 +1190,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 72(CX), Z30
+	VBROADCASTSS 180(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -1203,7 +1203,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 76(CX), Z30
+	VBROADCASTSS 184(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -1216,7 +1216,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	ADDQ         $0x00000050, CX
+	ADDQ         $0x000000e0, CX
 	ADDQ         $0x00000200, DX
 	SUBQ         $0x04, AX
 	JGE          main
@@ -1293,7 +1293,7 @@ tail:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	ADDQ         $0x00000014, CX
+	ADDQ         $0x00000038, CX
 	ADDQ         $0x00000080, DX
 	DECQ         AX
 	JNZ          tail
@@ -1446,7 +1446,7 @@ main:
 	BYTE         $0xdd
 	VMOVUPS      128(DX), Z28
 	VMOVUPS      192(DX), Z29
-	VBROADCASTSS 24(CX), Z30
+	VBROADCASTSS 56(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -1459,7 +1459,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 28(CX), Z30
+	VBROADCASTSS 60(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -1472,7 +1472,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 32(CX), Z30
+	VBROADCASTSS 64(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -1485,7 +1485,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 36(CX), Z30
+	VBROADCASTSS 68(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -1498,7 +1498,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 40(CX), Z30
+	VBROADCASTSS 72(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -1511,7 +1511,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 44(CX), Z30
+	VBROADCASTSS 76(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -1526,7 +1526,7 @@ main:
 	BYTE         $0xdd
 	VMOVUPS      256(DX), Z28
 	VMOVUPS      320(DX), Z29
-	VBROADCASTSS 48(CX), Z30
+	VBROADCASTSS 112(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -1539,7 +1539,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 52(CX), Z30
+	VBROADCASTSS 116(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -1552,7 +1552,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 56(CX), Z30
+	VBROADCASTSS 120(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -1565,7 +1565,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 60(CX), Z30
+	VBROADCASTSS 124(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -1578,7 +1578,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 64(CX), Z30
+	VBROADCASTSS 128(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -1591,7 +1591,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 68(CX), Z30
+	VBROADCASTSS 132(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -1606,7 +1606,7 @@ main:
 	BYTE         $0xdd
 	VMOVUPS      384(DX), Z28
 	VMOVUPS      448(DX), Z29
-	VBROADCASTSS 72(CX), Z30
+	VBROADCASTSS 168(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -1619,7 +1619,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 76(CX), Z30
+	VBROADCASTSS 172(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -1632,7 +1632,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 80(CX), Z30
+	VBROADCASTSS 176(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -1645,7 +1645,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 84(CX), Z30
+	VBROADCASTSS 180(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -1658,7 +1658,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 88(CX), Z30
+	VBROADCASTSS 184(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -1671,7 +1671,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 92(CX), Z30
+	VBROADCASTSS 188(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -1684,7 +1684,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	ADDQ         $0x00000060, CX
+	ADDQ         $0x000000e0, CX
 	ADDQ         $0x00000200, DX
 	SUBQ         $0x04, AX
 	JGE          main
@@ -1774,7 +1774,7 @@ tail:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	ADDQ         $0x00000018, CX
+	ADDQ         $0x00000038, CX
 	ADDQ         $0x00000080, DX
 	DECQ         AX
 	JNZ          tail
@@ -1948,99 +1948,6 @@ main:
 	BYTE         $0xed
 	VMOVUPS      128(DX), Z28
 	VMOVUPS      192(DX), Z29
-	VBROADCASTSS 28(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 32(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 36(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 40(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 44(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 48(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 52(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VMOVUPS      256(DX), Z28
-	VMOVUPS      320(DX), Z29
 	VBROADCASTSS 56(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
@@ -2132,9 +2039,9 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VMOVUPS      384(DX), Z28
-	VMOVUPS      448(DX), Z29
-	VBROADCASTSS 84(CX), Z30
+	VMOVUPS      256(DX), Z28
+	VMOVUPS      320(DX), Z29
+	VBROADCASTSS 112(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -2147,7 +2054,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 88(CX), Z30
+	VBROADCASTSS 116(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -2160,7 +2067,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 92(CX), Z30
+	VBROADCASTSS 120(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -2173,7 +2080,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 96(CX), Z30
+	VBROADCASTSS 124(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -2186,7 +2093,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 100(CX), Z30
+	VBROADCASTSS 128(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -2199,7 +2106,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 104(CX), Z30
+	VBROADCASTSS 132(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -2212,7 +2119,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 108(CX), Z30
+	VBROADCASTSS 136(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -2225,7 +2132,100 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	ADDQ         $0x00000070, CX
+	VMOVUPS      384(DX), Z28
+	VMOVUPS      448(DX), Z29
+	VBROADCASTSS 168(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 172(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 176(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 180(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 184(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 188(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 192(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	ADDQ         $0x000000e0, CX
 	ADDQ         $0x00000200, DX
 	SUBQ         $0x04, AX
 	JGE          main
@@ -2328,7 +2328,7 @@ tail:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	ADDQ         $0x0000001c, CX
+	ADDQ         $0x00000038, CX
 	ADDQ         $0x00000080, DX
 	DECQ         AX
 	JNZ          tail
@@ -2523,7 +2523,7 @@ main:
 	BYTE         $0xfd
 	VMOVUPS      128(DX), Z28
 	VMOVUPS      192(DX), Z29
-	VBROADCASTSS 32(CX), Z30
+	VBROADCASTSS 56(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -2536,7 +2536,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 36(CX), Z30
+	VBROADCASTSS 60(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -2549,7 +2549,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 40(CX), Z30
+	VBROADCASTSS 64(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -2562,7 +2562,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 44(CX), Z30
+	VBROADCASTSS 68(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -2575,7 +2575,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 48(CX), Z30
+	VBROADCASTSS 72(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -2588,7 +2588,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 52(CX), Z30
+	VBROADCASTSS 76(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -2601,7 +2601,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 56(CX), Z30
+	VBROADCASTSS 80(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -2614,7 +2614,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 60(CX), Z30
+	VBROADCASTSS 84(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -2629,7 +2629,7 @@ main:
 	BYTE         $0xfd
 	VMOVUPS      256(DX), Z28
 	VMOVUPS      320(DX), Z29
-	VBROADCASTSS 64(CX), Z30
+	VBROADCASTSS 112(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -2642,7 +2642,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 68(CX), Z30
+	VBROADCASTSS 116(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -2655,7 +2655,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 72(CX), Z30
+	VBROADCASTSS 120(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -2668,7 +2668,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 76(CX), Z30
+	VBROADCASTSS 124(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -2681,7 +2681,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 80(CX), Z30
+	VBROADCASTSS 128(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -2694,7 +2694,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 84(CX), Z30
+	VBROADCASTSS 132(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -2707,7 +2707,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 88(CX), Z30
+	VBROADCASTSS 136(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -2720,7 +2720,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 92(CX), Z30
+	VBROADCASTSS 140(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -2735,7 +2735,7 @@ main:
 	BYTE         $0xfd
 	VMOVUPS      384(DX), Z28
 	VMOVUPS      448(DX), Z29
-	VBROADCASTSS 96(CX), Z30
+	VBROADCASTSS 168(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -2748,7 +2748,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 100(CX), Z30
+	VBROADCASTSS 172(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -2761,7 +2761,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 104(CX), Z30
+	VBROADCASTSS 176(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -2774,7 +2774,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 108(CX), Z30
+	VBROADCASTSS 180(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -2787,7 +2787,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 112(CX), Z30
+	VBROADCASTSS 184(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -2800,7 +2800,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 116(CX), Z30
+	VBROADCASTSS 188(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -2813,7 +2813,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 120(CX), Z30
+	VBROADCASTSS 192(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -2826,7 +2826,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 124(CX), Z30
+	VBROADCASTSS 196(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -2839,7 +2839,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	ADDQ         $0x00000080, CX
+	ADDQ         $0x000000e0, CX
 	ADDQ         $0x00000200, DX
 	SUBQ         $0x04, AX
 	JGE          main
@@ -2955,7 +2955,7 @@ tail:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	ADDQ         $0x00000020, CX
+	ADDQ         $0x00000038, CX
 	ADDQ         $0x00000080, DX
 	DECQ         AX
 	JNZ          tail
@@ -3171,73 +3171,73 @@ main:
 	BYTE         $0xcd
 	VMOVUPS      128(DX), Z28
 	VMOVUPS      192(DX), Z29
-	VBROADCASTSS 36(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 40(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 44(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 48(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 52(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
 	VBROADCASTSS 56(CX), Z30
 	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 60(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 64(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 68(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 72(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 76(CX), Z30
+	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
 	BYTE         $0x40
@@ -3249,7 +3249,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 60(CX), Z30
+	VBROADCASTSS 80(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -3262,7 +3262,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 64(CX), Z30
+	VBROADCASTSS 84(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -3275,7 +3275,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 68(CX), Z30
+	VBROADCASTSS 88(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -3290,7 +3290,7 @@ main:
 	BYTE         $0xcd
 	VMOVUPS      256(DX), Z28
 	VMOVUPS      320(DX), Z29
-	VBROADCASTSS 72(CX), Z30
+	VBROADCASTSS 112(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -3303,7 +3303,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 76(CX), Z30
+	VBROADCASTSS 116(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -3316,7 +3316,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 80(CX), Z30
+	VBROADCASTSS 120(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -3329,7 +3329,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 84(CX), Z30
+	VBROADCASTSS 124(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -3342,7 +3342,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 88(CX), Z30
+	VBROADCASTSS 128(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -3355,7 +3355,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 92(CX), Z30
+	VBROADCASTSS 132(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -3368,7 +3368,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 96(CX), Z30
+	VBROADCASTSS 136(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -3381,7 +3381,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 100(CX), Z30
+	VBROADCASTSS 140(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -3394,7 +3394,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 104(CX), Z30
+	VBROADCASTSS 144(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -3409,7 +3409,7 @@ main:
 	BYTE         $0xcd
 	VMOVUPS      384(DX), Z28
 	VMOVUPS      448(DX), Z29
-	VBROADCASTSS 108(CX), Z30
+	VBROADCASTSS 168(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -3422,7 +3422,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 112(CX), Z30
+	VBROADCASTSS 172(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -3435,7 +3435,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 116(CX), Z30
+	VBROADCASTSS 176(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -3448,7 +3448,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 120(CX), Z30
+	VBROADCASTSS 180(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -3461,7 +3461,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 124(CX), Z30
+	VBROADCASTSS 184(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -3474,7 +3474,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 128(CX), Z30
+	VBROADCASTSS 188(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -3487,7 +3487,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 132(CX), Z30
+	VBROADCASTSS 192(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -3500,7 +3500,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 136(CX), Z30
+	VBROADCASTSS 196(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -3513,7 +3513,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 140(CX), Z30
+	VBROADCASTSS 200(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -3526,7 +3526,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	ADDQ         $0x00000090, CX
+	ADDQ         $0x000000e0, CX
 	ADDQ         $0x00000200, DX
 	SUBQ         $0x04, AX
 	JGE          main
@@ -3655,7 +3655,7 @@ tail:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	ADDQ         $0x00000024, CX
+	ADDQ         $0x00000038, CX
 	ADDQ         $0x00000080, DX
 	DECQ         AX
 	JNZ          tail
@@ -3892,73 +3892,73 @@ main:
 	BYTE         $0xdd
 	VMOVUPS      128(DX), Z28
 	VMOVUPS      192(DX), Z29
-	VBROADCASTSS 40(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 44(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 48(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 52(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
 	VBROADCASTSS 56(CX), Z30
 	BYTE         $0x62
-	BYTE         $0x12
+	BYTE         $0x92
 	BYTE         $0x0e
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xc4
 	BYTE         $0x62
-	BYTE         $0x12
+	BYTE         $0x92
 	BYTE         $0x0e
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
 	VBROADCASTSS 60(CX), Z30
 	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 64(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 68(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 72(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 76(CX), Z30
+	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
 	BYTE         $0x40
@@ -3970,7 +3970,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 64(CX), Z30
+	VBROADCASTSS 80(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -3983,7 +3983,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 68(CX), Z30
+	VBROADCASTSS 84(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -3996,7 +3996,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 72(CX), Z30
+	VBROADCASTSS 88(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -4009,7 +4009,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 76(CX), Z30
+	VBROADCASTSS 92(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -4024,124 +4024,124 @@ main:
 	BYTE         $0xdd
 	VMOVUPS      256(DX), Z28
 	VMOVUPS      320(DX), Z29
-	VBROADCASTSS 80(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 84(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 88(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 92(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 96(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 100(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 104(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 108(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
 	VBROADCASTSS 112(CX), Z30
 	BYTE         $0x62
-	BYTE         $0x82
+	BYTE         $0x92
 	BYTE         $0x0e
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xc4
 	BYTE         $0x62
-	BYTE         $0x82
+	BYTE         $0x92
 	BYTE         $0x0e
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
 	VBROADCASTSS 116(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 120(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 124(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 128(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 132(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 136(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 140(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 144(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 148(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -4156,7 +4156,7 @@ main:
 	BYTE         $0xdd
 	VMOVUPS      384(DX), Z28
 	VMOVUPS      448(DX), Z29
-	VBROADCASTSS 120(CX), Z30
+	VBROADCASTSS 168(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -4169,7 +4169,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 124(CX), Z30
+	VBROADCASTSS 172(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -4182,7 +4182,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 128(CX), Z30
+	VBROADCASTSS 176(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -4195,7 +4195,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 132(CX), Z30
+	VBROADCASTSS 180(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
@@ -4208,7 +4208,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 136(CX), Z30
+	VBROADCASTSS 184(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -4221,7 +4221,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 140(CX), Z30
+	VBROADCASTSS 188(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -4234,7 +4234,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 144(CX), Z30
+	VBROADCASTSS 192(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -4247,7 +4247,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 148(CX), Z30
+	VBROADCASTSS 196(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -4260,7 +4260,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 152(CX), Z30
+	VBROADCASTSS 200(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -4273,7 +4273,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 156(CX), Z30
+	VBROADCASTSS 204(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -4286,7 +4286,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	ADDQ         $0x000000a0, CX
+	ADDQ         $0x000000e0, CX
 	ADDQ         $0x00000200, DX
 	SUBQ         $0x04, AX
 	JGE          main
@@ -4428,7 +4428,7 @@ tail:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	ADDQ         $0x00000028, CX
+	ADDQ         $0x00000038, CX
 	ADDQ         $0x00000080, DX
 	DECQ         AX
 	JNZ          tail
@@ -4686,51 +4686,51 @@ main:
 	BYTE         $0xed
 	VMOVUPS      128(DX), Z28
 	VMOVUPS      192(DX), Z29
-	VBROADCASTSS 44(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 48(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 52(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
 	VBROADCASTSS 56(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
 	BYTE         $0x40
 	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 60(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 64(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 68(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
 	BYTE         $0xf4
 	BYTE         $0x62
 	BYTE         $0x92
@@ -4738,7 +4738,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 60(CX), Z30
+	VBROADCASTSS 72(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -4751,7 +4751,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 64(CX), Z30
+	VBROADCASTSS 76(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -4764,7 +4764,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 68(CX), Z30
+	VBROADCASTSS 80(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -4777,7 +4777,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 72(CX), Z30
+	VBROADCASTSS 84(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -4790,7 +4790,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 76(CX), Z30
+	VBROADCASTSS 88(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -4803,7 +4803,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 80(CX), Z30
+	VBROADCASTSS 92(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -4816,7 +4816,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 84(CX), Z30
+	VBROADCASTSS 96(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -4831,86 +4831,86 @@ main:
 	BYTE         $0xed
 	VMOVUPS      256(DX), Z28
 	VMOVUPS      320(DX), Z29
-	VBROADCASTSS 88(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 92(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 96(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 100(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 104(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 108(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
 	VBROADCASTSS 112(CX), Z30
 	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 116(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 120(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 124(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 128(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 132(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 136(CX), Z30
+	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
 	BYTE         $0x40
@@ -4922,7 +4922,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 116(CX), Z30
+	VBROADCASTSS 140(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -4935,7 +4935,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 120(CX), Z30
+	VBROADCASTSS 144(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -4948,7 +4948,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 124(CX), Z30
+	VBROADCASTSS 148(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -4961,7 +4961,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 128(CX), Z30
+	VBROADCASTSS 152(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -4976,125 +4976,125 @@ main:
 	BYTE         $0xed
 	VMOVUPS      384(DX), Z28
 	VMOVUPS      448(DX), Z29
-	VBROADCASTSS 132(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 136(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 140(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 144(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 148(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 152(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 156(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 160(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 164(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
 	VBROADCASTSS 168(CX), Z30
 	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 172(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 176(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 180(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 184(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 188(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 192(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 196(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 200(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x82
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 204(CX), Z30
+	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
 	BYTE         $0x40
@@ -5106,7 +5106,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 172(CX), Z30
+	VBROADCASTSS 208(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -5119,7 +5119,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	ADDQ         $0x000000b0, CX
+	ADDQ         $0x000000e0, CX
 	ADDQ         $0x00000200, DX
 	SUBQ         $0x04, AX
 	JGE          main
@@ -5274,7 +5274,7 @@ tail:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	ADDQ         $0x0000002c, CX
+	ADDQ         $0x00000038, CX
 	ADDQ         $0x00000080, DX
 	DECQ         AX
 	JNZ          tail
@@ -5553,51 +5553,51 @@ main:
 	BYTE         $0xfd
 	VMOVUPS      128(DX), Z28
 	VMOVUPS      192(DX), Z29
-	VBROADCASTSS 48(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 52(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
 	VBROADCASTSS 56(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
 	BYTE         $0x40
 	BYTE         $0x52
-	BYTE         $0xe4
+	BYTE         $0xc4
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
 	BYTE         $0x40
 	BYTE         $0x52
-	BYTE         $0xed
+	BYTE         $0xcd
 	VBROADCASTSS 60(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
 	BYTE         $0x40
 	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 64(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 68(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
 	BYTE         $0xf4
 	BYTE         $0x62
 	BYTE         $0x92
@@ -5605,7 +5605,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 64(CX), Z30
+	VBROADCASTSS 72(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -5618,7 +5618,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 68(CX), Z30
+	VBROADCASTSS 76(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -5631,7 +5631,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 72(CX), Z30
+	VBROADCASTSS 80(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -5644,7 +5644,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 76(CX), Z30
+	VBROADCASTSS 84(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -5657,7 +5657,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 80(CX), Z30
+	VBROADCASTSS 88(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -5670,7 +5670,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 84(CX), Z30
+	VBROADCASTSS 92(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -5683,7 +5683,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 88(CX), Z30
+	VBROADCASTSS 96(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -5696,7 +5696,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 92(CX), Z30
+	VBROADCASTSS 100(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -5711,73 +5711,73 @@ main:
 	BYTE         $0xfd
 	VMOVUPS      256(DX), Z28
 	VMOVUPS      320(DX), Z29
-	VBROADCASTSS 96(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 100(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 104(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 108(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
 	VBROADCASTSS 112(CX), Z30
 	BYTE         $0x62
-	BYTE         $0x12
+	BYTE         $0x92
 	BYTE         $0x0e
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xc4
 	BYTE         $0x62
-	BYTE         $0x12
+	BYTE         $0x92
 	BYTE         $0x0e
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
 	VBROADCASTSS 116(CX), Z30
 	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 120(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 124(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 128(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 132(CX), Z30
+	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
 	BYTE         $0x40
@@ -5789,7 +5789,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 120(CX), Z30
+	VBROADCASTSS 136(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -5802,7 +5802,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 124(CX), Z30
+	VBROADCASTSS 140(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -5815,7 +5815,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 128(CX), Z30
+	VBROADCASTSS 144(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -5828,7 +5828,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 132(CX), Z30
+	VBROADCASTSS 148(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -5841,7 +5841,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 136(CX), Z30
+	VBROADCASTSS 152(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -5854,7 +5854,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 140(CX), Z30
+	VBROADCASTSS 156(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -5869,86 +5869,86 @@ main:
 	BYTE         $0xfd
 	VMOVUPS      384(DX), Z28
 	VMOVUPS      448(DX), Z29
-	VBROADCASTSS 144(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 148(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 152(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 156(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 160(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 164(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
 	VBROADCASTSS 168(CX), Z30
 	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 172(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 176(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 180(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xf4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xfd
+	VBROADCASTSS 184(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 188(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 192(CX), Z30
+	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
 	BYTE         $0x40
@@ -5960,7 +5960,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 172(CX), Z30
+	VBROADCASTSS 196(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -5973,7 +5973,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 176(CX), Z30
+	VBROADCASTSS 200(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -5986,7 +5986,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 180(CX), Z30
+	VBROADCASTSS 204(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -5999,7 +5999,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 184(CX), Z30
+	VBROADCASTSS 208(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -6012,7 +6012,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 188(CX), Z30
+	VBROADCASTSS 212(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -6025,7 +6025,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	ADDQ         $0x000000c0, CX
+	ADDQ         $0x000000e0, CX
 	ADDQ         $0x00000200, DX
 	SUBQ         $0x04, AX
 	JGE          main
@@ -6193,7 +6193,7 @@ tail:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	ADDQ         $0x00000030, CX
+	ADDQ         $0x00000038, CX
 	ADDQ         $0x00000080, DX
 	DECQ         AX
 	JNZ          tail
@@ -6493,51 +6493,51 @@ main:
 	BYTE         $0xcd
 	VMOVUPS      128(DX), Z28
 	VMOVUPS      192(DX), Z29
-	VBROADCASTSS 52(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
 	VBROADCASTSS 56(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
 	BYTE         $0x40
 	BYTE         $0x52
-	BYTE         $0xd4
+	BYTE         $0xc4
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
 	BYTE         $0x40
 	BYTE         $0x52
-	BYTE         $0xdd
+	BYTE         $0xcd
 	VBROADCASTSS 60(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
 	BYTE         $0x40
 	BYTE         $0x52
-	BYTE         $0xe4
+	BYTE         $0xd4
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
 	BYTE         $0x40
 	BYTE         $0x52
-	BYTE         $0xed
+	BYTE         $0xdd
 	VBROADCASTSS 64(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
 	BYTE         $0x40
 	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 68(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
 	BYTE         $0xf4
 	BYTE         $0x62
 	BYTE         $0x92
@@ -6545,25 +6545,25 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 68(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
 	VBROADCASTSS 72(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
 	BYTE         $0x40
 	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 76(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
 	BYTE         $0xd4
 	BYTE         $0x62
 	BYTE         $0x12
@@ -6571,7 +6571,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 76(CX), Z30
+	VBROADCASTSS 80(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -6584,7 +6584,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 80(CX), Z30
+	VBROADCASTSS 84(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -6597,7 +6597,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 84(CX), Z30
+	VBROADCASTSS 88(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -6610,7 +6610,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 88(CX), Z30
+	VBROADCASTSS 92(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -6623,7 +6623,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 92(CX), Z30
+	VBROADCASTSS 96(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -6636,7 +6636,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 96(CX), Z30
+	VBROADCASTSS 100(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -6649,7 +6649,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 100(CX), Z30
+	VBROADCASTSS 104(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x02
 	BYTE         $0x0e
@@ -6664,51 +6664,51 @@ main:
 	BYTE         $0xcd
 	VMOVUPS      256(DX), Z28
 	VMOVUPS      320(DX), Z29
-	VBROADCASTSS 104(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 108(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
 	VBROADCASTSS 112(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
 	BYTE         $0x40
 	BYTE         $0x52
-	BYTE         $0xe4
+	BYTE         $0xc4
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
 	BYTE         $0x40
 	BYTE         $0x52
-	BYTE         $0xed
+	BYTE         $0xcd
 	VBROADCASTSS 116(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
 	BYTE         $0x40
 	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 120(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 124(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
 	BYTE         $0xf4
 	BYTE         $0x62
 	BYTE         $0x92
@@ -6716,38 +6716,38 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 120(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 124(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
 	VBROADCASTSS 128(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
 	BYTE         $0x40
 	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 132(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 136(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
 	BYTE         $0xe4
 	BYTE         $0x62
 	BYTE         $0x12
@@ -6755,7 +6755,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 132(CX), Z30
+	VBROADCASTSS 140(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
@@ -6768,7 +6768,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 136(CX), Z30
+	VBROADCASTSS 144(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -6781,7 +6781,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 140(CX), Z30
+	VBROADCASTSS 148(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -6794,7 +6794,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 144(CX), Z30
+	VBROADCASTSS 152(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -6807,7 +6807,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 148(CX), Z30
+	VBROADCASTSS 156(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -6820,7 +6820,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 152(CX), Z30
+	VBROADCASTSS 160(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x02
 	BYTE         $0x0e
@@ -6835,51 +6835,51 @@ main:
 	BYTE         $0xcd
 	VMOVUPS      384(DX), Z28
 	VMOVUPS      448(DX), Z29
-	VBROADCASTSS 156(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 160(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 164(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
 	VBROADCASTSS 168(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x92
 	BYTE         $0x0e
 	BYTE         $0x40
 	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 172(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 176(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 180(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x92
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
 	BYTE         $0xf4
 	BYTE         $0x62
 	BYTE         $0x92
@@ -6887,51 +6887,51 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 172(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 176(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 180(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
 	VBROADCASTSS 184(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x12
 	BYTE         $0x0e
 	BYTE         $0x40
 	BYTE         $0x52
+	BYTE         $0xc4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xcd
+	VBROADCASTSS 188(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xd4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xdd
+	VBROADCASTSS 192(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xe4
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
+	BYTE         $0xed
+	VBROADCASTSS 196(CX), Z30
+	BYTE         $0x62
+	BYTE         $0x12
+	BYTE         $0x0e
+	BYTE         $0x40
+	BYTE         $0x52
 	BYTE         $0xf4
 	BYTE         $0x62
 	BYTE         $0x12
@@ -6939,7 +6939,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 188(CX), Z30
+	VBROADCASTSS 200(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -6952,7 +6952,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	VBROADCASTSS 192(CX), Z30
+	VBROADCASTSS 204(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -6965,7 +6965,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xdd
-	VBROADCASTSS 196(CX), Z30
+	VBROADCASTSS 208(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -6978,7 +6978,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xed
-	VBROADCASTSS 200(CX), Z30
+	VBROADCASTSS 212(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x82
 	BYTE         $0x0e
@@ -6991,7 +6991,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xfd
-	VBROADCASTSS 204(CX), Z30
+	VBROADCASTSS 216(CX), Z30
 	BYTE         $0x62
 	BYTE         $0x02
 	BYTE         $0x0e
@@ -7004,7 +7004,7 @@ main:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	ADDQ         $0x000000d0, CX
+	ADDQ         $0x000000e0, CX
 	ADDQ         $0x00000200, DX
 	SUBQ         $0x04, AX
 	JGE          main
@@ -7185,7 +7185,7 @@ tail:
 	BYTE         $0x40
 	BYTE         $0x52
 	BYTE         $0xcd
-	ADDQ         $0x00000034, CX
+	ADDQ         $0x00000038, CX
 	ADDQ         $0x00000080, DX
 	DECQ         AX
 	JNZ          tail
@@ -8353,85 +8353,97 @@ done:
 	VZEROUPPER
 	RET
 
-// func copyPairs(dst *byte, src *byte, ld int, k int, width int, stride int)
-// Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·copyPairs(SB), NOSPLIT, $0-48
-	MOVQ  dst+0(FP), AX
-	MOVQ  src+8(FP), CX
-	MOVQ  k+24(FP), DX
-	MOVQ  ld+16(FP), BX
-	MOVQ  stride+40(FP), SI
-	SHLQ  $0x02, SI
-	MOVQ  width+32(FP), DI
-	ADDQ  BX, BX
-	MOVQ  $-1, R8
-	BZHIQ DI, R8, R8
-	KMOVW R8, K1
-	SHRQ  $0x10, R8
-	KMOVW R8, K2
-	MOVQ  BX, R8
-	SHLQ  $0x05, R8
-	CMPQ  DI, $0x10
-	JLE   few
-	SUBQ  $0x02, DX
-	JLT   wideodd
+// func copyPairs(dst *byte, src *byte, ld int, k int, width int, stride int, panel int)
+// Requires: AVX, AVX512BW, AVX512F, BMI2, MMX+
+TEXT ·copyPairs(SB), NOSPLIT, $0-56
+	MOVQ   dst+0(FP), AX
+	MOVQ   src+8(FP), CX
+	MOVQ   k+24(FP), DX
+	MOVQ   ld+16(FP), BX
+	MOVQ   stride+40(FP), SI
+	SHLQ   $0x02, SI
+	MOVQ   panel+48(FP), DI
+	SHLQ   $0x02, DI
+	MOVQ   width+32(FP), R8
+	ADDQ   BX, BX
+	MOVQ   R8, R9
+	ANDQ   $0x1f, R9
+	KXNORD K1, K1, K1
+	KXNORD K2, K2, K2
+	MOVQ   $-1, R10
+	BZHIQ  R9, R10, R10
+	KMOVW  R10, K3
+	SHRQ   $0x10, R10
+	KMOVW  R10, K4
+	MOVQ   $-1, R10
+	BZHIQ  R9, R10, R10
+	KMOVW  R10, K5
+	SHRQ   $0x10, R10
+	KMOVW  R10, K6
+	SHRQ   $0x05, R8
+	MOVQ   BX, R13
+	SHLQ   $0x04, R13
+
+word:
+	CMPQ  DX, $0x01
+	JNE   both
+	KXORD K2, K2, K2
+	KXORD K5, K5, K5
+	KXORD K6, K6, K6
+
+both:
+	MOVQ  CX, R10
+	MOVQ  AX, R11
+	LEAQ  (CX)(BX*2), CX
+	MOVQ  R8, R12
+	TESTQ R12, R12
+	JZ    rest
+
+panel:
+	PREFETCHT0  (R10)(R13*1)
+	VPMOVZXWD.Z (R10), K1, Z0
+	VPMOVZXWD.Z (R10)(BX*1), K2, Z1
+	VPSLLD      $0x10, Z1, Z1
+	VPORD       Z1, Z0, Z0
+	VMOVDQU32   Z0, (R11)
+	VPMOVZXWD.Z 32(R10), K1, Z0
+	VPMOVZXWD.Z 32(R10)(BX*1), K2, Z1
+	VPSLLD      $0x10, Z1, Z1
+	VPORD       Z1, Z0, Z0
+	VMOVDQU32   Z0, 64(R11)
+	ADDQ        $0x00000040, R10
+	ADDQ        DI, R11
+	DECQ        R12
+	JNZ         panel
+
+rest:
+	TESTQ       R9, R9
+	JZ          copied
+	CMPQ        R9, $0x10
+	JG          wide
+	VPMOVZXWD.Z (R10), K3, Z0
+	VPMOVZXWD.Z (R10)(BX*1), K5, Z1
+	VPSLLD      $0x10, Z1, Z1
+	VPORD       Z1, Z0, Z0
+	VMOVDQU32   Z0, (R11)
+	JMP         copied
 
 wide:
-	LEAQ        (CX)(BX*1), DI
-	PREFETCHT0  (CX)(R8*1)
-	PREFETCHT0  (DI)(R8*1)
-	VPMOVZXWD.Z (CX), K1, Z0
-	VPMOVZXWD.Z (DI), K1, Z1
+	VPMOVZXWD.Z (R10), K3, Z0
+	VPMOVZXWD.Z (R10)(BX*1), K5, Z1
 	VPSLLD      $0x10, Z1, Z1
 	VPORD       Z1, Z0, Z0
-	VMOVDQU32   Z0, (AX)
-	VPMOVZXWD.Z 32(CX), K2, Z0
-	VPMOVZXWD.Z 32(DI), K2, Z1
+	VMOVDQU32   Z0, (R11)
+	VPMOVZXWD.Z 32(R10), K4, Z0
+	VPMOVZXWD.Z 32(R10)(BX*1), K6, Z1
 	VPSLLD      $0x10, Z1, Z1
 	VPORD       Z1, Z0, Z0
-	VMOVDQU32   Z0, 64(AX)
-	LEAQ        (DI)(BX*1), CX
-	ADDQ        SI, AX
-	SUBQ        $0x02, DX
-	JGE         wide
+	VMOVDQU32   Z0, 64(R11)
 
-wideodd:
-	ADDQ        $0x02, DX
-	JZ          widedone
-	VPMOVZXWD.Z (CX), K1, Z0
-	VMOVDQU32   Z0, (AX)
-	VPMOVZXWD.Z 32(CX), K2, Z0
-	VMOVDQU32   Z0, 64(AX)
-
-widedone:
-	VZEROUPPER
-	RET
-
-few:
+copied:
+	ADDQ SI, AX
 	SUBQ $0x02, DX
-	JLT  narrowodd
-
-narrow:
-	LEAQ        (CX)(BX*1), DI
-	PREFETCHT0  (CX)(R8*1)
-	PREFETCHT0  (DI)(R8*1)
-	VPMOVZXWD.Z (CX), K1, Z0
-	VPMOVZXWD.Z (DI), K1, Z1
-	VPSLLD      $0x10, Z1, Z1
-	VPORD       Z1, Z0, Z0
-	VMOVDQU32   Z0, (AX)
-	LEAQ        (DI)(BX*1), CX
-	ADDQ        SI, AX
-	SUBQ        $0x02, DX
-	JGE         narrow
-
-narrowodd:
-	ADDQ        $0x02, DX
-	JZ          narrowdone
-	VPMOVZXWD.Z (CX), K1, Z0
-	VMOVDQU32   Z0, (AX)
-
-narrowdone:
+	JG   word
 	VZEROUPPER
 	RET
 
@@ -8785,216 +8797,22 @@ DATA roundingBF16<>+184(SB)/4, $0x00400000
 DATA roundingBF16<>+188(SB)/4, $0x00400000
 GLOBL roundingBF16<>(SB), RODATA|NOPTR, $192
 
-// func amxBlock(k int, a *byte, b *byte, base *byte, ldb int, c *byte, ldc int)
-// Requires: MMX+
-TEXT ·amxBlock(SB), NOSPLIT, $0-56
-	MOVQ  k+0(FP), AX
-	LEAQ  tileConfig<>+0(SB), R8
-	BYTE  $0xc4
-	BYTE  $0xc2
-	BYTE  $0x78
-	BYTE  $0x49
-	BYTE  $0x00
-	MOVQ  base+24(FP), DI
-	MOVQ  ldb+32(FP), CX
-	SHLQ  $0x02, CX
-	BYTE  $0xc4
-	BYTE  $0xe2
-	BYTE  $0x7b
-	BYTE  $0x4b
-	BYTE  $0x84
-	BYTE  $0x0f
-	BYTE  $0x00
-	BYTE  $0x00
-	BYTE  $0x00
-	BYTE  $0x00
-	BYTE  $0xc4
-	BYTE  $0xe2
-	BYTE  $0x7b
-	BYTE  $0x4b
-	BYTE  $0x8c
-	BYTE  $0x0f
-	BYTE  $0x40
-	BYTE  $0x00
-	BYTE  $0x00
-	BYTE  $0x00
-	SHLQ  $0x04, CX
-	ADDQ  CX, DI
-	SHRQ  $0x04, CX
-	BYTE  $0xc4
-	BYTE  $0xe2
-	BYTE  $0x7b
-	BYTE  $0x4b
-	BYTE  $0x94
-	BYTE  $0x0f
-	BYTE  $0x00
-	BYTE  $0x00
-	BYTE  $0x00
-	BYTE  $0x00
-	BYTE  $0xc4
-	BYTE  $0xe2
-	BYTE  $0x7b
-	BYTE  $0x4b
-	BYTE  $0x9c
-	BYTE  $0x0f
-	BYTE  $0x40
-	BYTE  $0x00
-	BYTE  $0x00
-	BYTE  $0x00
-	MOVQ  a+8(FP), SI
-	MOVQ  b+16(FP), DX
-	MOVQ  $0x00000040, CX
-	MOVQ  $0x00000080, BX
-	TESTQ AX, AX
-	JZ    multiplied
-
-multiply:
-	BYTE       $0xc4
-	BYTE       $0xe2
-	BYTE       $0x7b
-	BYTE       $0x4b
-	BYTE       $0xa4
-	BYTE       $0x0e
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0xc4
-	BYTE       $0xe2
-	BYTE       $0x7b
-	BYTE       $0x4b
-	BYTE       $0xb4
-	BYTE       $0x1a
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0xc4
-	BYTE       $0xe2
-	BYTE       $0x7b
-	BYTE       $0x4b
-	BYTE       $0xbc
-	BYTE       $0x1a
-	BYTE       $0x40
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0xc4
-	BYTE       $0xe2
-	BYTE       $0x7b
-	BYTE       $0x4b
-	BYTE       $0xac
-	BYTE       $0x0e
-	BYTE       $0x00
-	BYTE       $0x04
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0xc4
-	BYTE       $0xe2
-	BYTE       $0x4a
-	BYTE       $0x5c
-	BYTE       $0xc4
-	BYTE       $0xc4
-	BYTE       $0xe2
-	BYTE       $0x42
-	BYTE       $0x5c
-	BYTE       $0xcc
-	BYTE       $0xc4
-	BYTE       $0xe2
-	BYTE       $0x4a
-	BYTE       $0x5c
-	BYTE       $0xd5
-	BYTE       $0xc4
-	BYTE       $0xe2
-	BYTE       $0x42
-	BYTE       $0x5c
-	BYTE       $0xdd
-	PREFETCHT1 (R8)
-	PREFETCHT1 64(R8)
-	PREFETCHT1 128(R8)
-	PREFETCHT1 192(R8)
-	ADDQ       $0x00000100, R8
-	ADDQ       $0x00000800, SI
-	ADDQ       $0x00000800, DX
-	SUBQ       $0x10, AX
-	JNZ        multiply
-
-multiplied:
-	MOVQ c+40(FP), DI
-	MOVQ ldc+48(FP), CX
-	SHLQ $0x02, CX
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x7a
-	BYTE $0x4b
-	BYTE $0x84
-	BYTE $0x0f
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x7a
-	BYTE $0x4b
-	BYTE $0x8c
-	BYTE $0x0f
-	BYTE $0x40
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	SHLQ $0x04, CX
-	ADDQ CX, DI
-	SHRQ $0x04, CX
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x7a
-	BYTE $0x4b
-	BYTE $0x94
-	BYTE $0x0f
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x7a
-	BYTE $0x4b
-	BYTE $0x9c
-	BYTE $0x0f
-	BYTE $0x40
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x78
-	BYTE $0x49
-	BYTE $0xc0
-	RET
-
-// func amxRowF32(k int, a *byte, b *byte, step int, c *byte, ld int, n int, add int, stage *byte)
+// func amxRowF32(k int, a *byte, row int, step int, next *byte, b *byte, panel int, bias *byte, c *byte, ld int, n int, add int, stage *byte)
 // Requires: AVX, MMX+
-TEXT ·amxRowF32(SB), NOSPLIT, $0-72
+TEXT ·amxRowF32(SB), NOSPLIT, $0-104
 	LEAQ tileConfig<>+0(SB), R8
 	BYTE $0xc4
 	BYTE $0xc2
 	BYTE $0x78
 	BYTE $0x49
 	BYTE $0x00
-	MOVQ a+8(FP), R12
-	MOVQ b+16(FP), R13
-	MOVQ c+32(FP), DI
-	MOVQ ld+40(FP), R9
-	MOVQ n+48(FP), R15
+	MOVQ c+64(FP), DI
+	MOVQ ld+72(FP), R9
 	MOVQ $0x00000080, BX
 	SHLQ $0x02, R9
-	MOVQ k+0(FP), R8
-	SHLQ $0x07, R8
-	ADDQ R12, R8
 
 tile:
-	MOVQ  add+56(FP), CX
+	MOVQ  add+88(FP), CX
 	TESTQ $0x00000002, CX
 	JNZ   nothing
 	TESTQ CX, CX
@@ -9045,7 +8863,7 @@ tile:
 	JMP   begun
 
 bias:
-	MOVQ R13, DX
+	MOVQ bias+56(FP), DX
 	XORQ CX, CX
 	BYTE $0xc4
 	BYTE $0xe2
@@ -9053,40 +8871,41 @@ bias:
 	BYTE $0x4b
 	BYTE $0x84
 	BYTE $0x0a
-	BYTE $0x80
-	BYTE $0xff
-	BYTE $0xff
-	BYTE $0xff
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
 	BYTE $0xc4
 	BYTE $0xe2
 	BYTE $0x7b
 	BYTE $0x4b
 	BYTE $0x8c
 	BYTE $0x0a
-	BYTE $0xc0
-	BYTE $0xff
-	BYTE $0xff
-	BYTE $0xff
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
 	BYTE $0xc4
 	BYTE $0xe2
 	BYTE $0x7b
 	BYTE $0x4b
 	BYTE $0x94
 	BYTE $0x0a
-	BYTE $0x80
-	BYTE $0xff
-	BYTE $0xff
-	BYTE $0xff
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
 	BYTE $0xc4
 	BYTE $0xe2
 	BYTE $0x7b
 	BYTE $0x4b
 	BYTE $0x9c
 	BYTE $0x0a
-	BYTE $0xc0
-	BYTE $0xff
-	BYTE $0xff
-	BYTE $0xff
+	BYTE $0x40
+	BYTE $0x00
+	BYTE $0x00
+	BYTE $0x00
+	SUBQ $-128, bias+56(FP)
 	JMP  begun
 
 nothing:
@@ -9112,14 +8931,31 @@ nothing:
 	BYTE $0xd8
 
 begun:
-	MOVQ  $0x00000040, CX
-	MOVQ  R12, SI
-	MOVQ  R13, DX
-	MOVQ  k+0(FP), R11
-	TESTQ R11, R11
-	JZ    multiplied
+	MOVQ row+16(FP), CX
+	MOVQ CX, R12
+	SHLQ $0x04, R12
+	LEAQ (CX)(CX*2), R13
+	MOVQ next+32(FP), R8
+	LEAQ (R8)(CX*4), R10
+	MOVQ R10, next+32(FP)
+	MOVQ a+8(FP), SI
+	MOVQ b+40(FP), DX
+	MOVQ DX, R10
+	ADDQ panel+48(FP), R10
+	MOVQ R10, b+40(FP)
+	MOVQ DI, R15
+	SUBQ $-128, R15
+	MOVQ k+0(FP), R11
+	CMPQ R11, $0x00000080
+	JLE  few
+	MOVQ $0x00000080, R11
 
-multiply:
+few:
+	TESTQ R11, R11
+	JZ    earlydone
+
+early:
+	LEAQ       (SI)(R12*1), R10
 	BYTE       $0xc4
 	BYTE       $0xe2
 	BYTE       $0x7b
@@ -9151,13 +8987,13 @@ multiply:
 	BYTE       $0x00
 	BYTE       $0x00
 	BYTE       $0xc4
-	BYTE       $0xe2
+	BYTE       $0xc2
 	BYTE       $0x7b
 	BYTE       $0x4b
 	BYTE       $0xac
-	BYTE       $0x0e
+	BYTE       $0x0a
 	BYTE       $0x00
-	BYTE       $0x04
+	BYTE       $0x00
 	BYTE       $0x00
 	BYTE       $0x00
 	BYTE       $0xc4
@@ -9181,15 +9017,139 @@ multiply:
 	BYTE       $0x5c
 	BYTE       $0xdd
 	PREFETCHT1 (R8)
-	PREFETCHT1 64(R8)
-	PREFETCHT1 128(R8)
-	PREFETCHT1 192(R8)
-	ADDQ       $0x00000100, R8
-	ADDQ       $0x00000800, SI
+	PREFETCHT1 (R8)(CX*1)
+	PREFETCHT1 (R8)(CX*2)
+	PREFETCHT1 (R8)(R13*1)
+	ADDQ       step+24(FP), R8
+	BYTE       $0x41
+	BYTE       $0x0f
+	BYTE       $0x0d
+	BYTE       $0x4f
+	BYTE       $0x00
+	BYTE       $0x41
+	BYTE       $0x0f
+	BYTE       $0x0d
+	BYTE       $0x4f
+	BYTE       $0x40
+	ADDQ       R9, R15
+	BYTE       $0x41
+	BYTE       $0x0f
+	BYTE       $0x0d
+	BYTE       $0x4f
+	BYTE       $0x00
+	BYTE       $0x41
+	BYTE       $0x0f
+	BYTE       $0x0d
+	BYTE       $0x4f
+	BYTE       $0x40
+	ADDQ       R9, R15
+	BYTE       $0x41
+	BYTE       $0x0f
+	BYTE       $0x0d
+	BYTE       $0x4f
+	BYTE       $0x00
+	BYTE       $0x41
+	BYTE       $0x0f
+	BYTE       $0x0d
+	BYTE       $0x4f
+	BYTE       $0x40
+	ADDQ       R9, R15
+	BYTE       $0x41
+	BYTE       $0x0f
+	BYTE       $0x0d
+	BYTE       $0x4f
+	BYTE       $0x00
+	BYTE       $0x41
+	BYTE       $0x0f
+	BYTE       $0x0d
+	BYTE       $0x4f
+	BYTE       $0x40
+	ADDQ       R9, R15
+	ADDQ       step+24(FP), SI
 	ADDQ       $0x00000800, DX
 	SUBQ       $0x10, R11
-	JNZ        multiply
+	JNZ        early
 
+earlydone:
+	MOVQ  k+0(FP), R11
+	SUBQ  $0x00000080, R11
+	JLE   multiplied
+	TESTQ R11, R11
+	JZ    latedone
+
+late:
+	LEAQ       (SI)(R12*1), R10
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x7b
+	BYTE       $0x4b
+	BYTE       $0xa4
+	BYTE       $0x0e
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x7b
+	BYTE       $0x4b
+	BYTE       $0xb4
+	BYTE       $0x1a
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x7b
+	BYTE       $0x4b
+	BYTE       $0xbc
+	BYTE       $0x1a
+	BYTE       $0x40
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0xc4
+	BYTE       $0xc2
+	BYTE       $0x7b
+	BYTE       $0x4b
+	BYTE       $0xac
+	BYTE       $0x0a
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x4a
+	BYTE       $0x5c
+	BYTE       $0xc4
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x42
+	BYTE       $0x5c
+	BYTE       $0xcc
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x4a
+	BYTE       $0x5c
+	BYTE       $0xd5
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x42
+	BYTE       $0x5c
+	BYTE       $0xdd
+	PREFETCHT1 (R8)
+	PREFETCHT1 (R8)(CX*1)
+	PREFETCHT1 (R8)(CX*2)
+	PREFETCHT1 (R8)(R13*1)
+	ADDQ       step+24(FP), R8
+	ADDQ       step+24(FP), SI
+	ADDQ       $0x00000800, DX
+	SUBQ       $0x10, R11
+	JNZ        late
+
+latedone:
 multiplied:
 	MOVQ R9, R10
 	SHLQ $0x04, R10
@@ -9235,9 +9195,7 @@ multiplied:
 	BYTE $0x00
 	BYTE $0x00
 	SUBQ $-128, DI
-	MOVQ step+24(FP), CX
-	ADDQ CX, R13
-	DECQ R15
+	DECQ n+80(FP)
 	JNZ  tile
 	BYTE $0xc4
 	BYTE $0xe2
@@ -9247,33 +9205,27 @@ multiplied:
 	VZEROUPPER
 	RET
 
-// func amxRowBF16(k int, a *byte, b *byte, step int, c *byte, ld int, n int, add int, stage *byte)
+// func amxRowBF16(k int, a *byte, row int, step int, next *byte, b *byte, panel int, bias *byte, c *byte, ld int, n int, add int, stage *byte)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·amxRowBF16(SB), NOSPLIT, $0-72
+TEXT ·amxRowBF16(SB), NOSPLIT, $0-104
 	LEAQ tileConfig<>+0(SB), R8
 	BYTE $0xc4
 	BYTE $0xc2
 	BYTE $0x78
 	BYTE $0x49
 	BYTE $0x00
-	MOVQ a+8(FP), R12
-	MOVQ b+16(FP), R13
-	MOVQ c+32(FP), DI
-	MOVQ ld+40(FP), R9
-	MOVQ n+48(FP), R15
+	MOVQ c+64(FP), DI
+	MOVQ ld+72(FP), R9
 	MOVQ $0x00000080, BX
 	ADDQ R9, R9
-	MOVQ stage+64(FP), R10
-	LEAQ 4096(R10), AX
-	MOVQ k+0(FP), R8
-	SHLQ $0x07, R8
-	ADDQ R12, R8
+	MOVQ stage+96(FP), R14
+	XORQ AX, AX
 
 tile:
-	MOVQ  add+56(FP), CX
+	MOVQ  add+88(FP), CX
 	TESTQ $0x00000002, CX
 	JNZ   nothing
-	MOVQ  R13, DX
+	MOVQ  bias+56(FP), DX
 	XORQ  CX, CX
 	BYTE  $0xc4
 	BYTE  $0xe2
@@ -9281,40 +9233,41 @@ tile:
 	BYTE  $0x4b
 	BYTE  $0x84
 	BYTE  $0x0a
-	BYTE  $0x80
-	BYTE  $0xff
-	BYTE  $0xff
-	BYTE  $0xff
+	BYTE  $0x00
+	BYTE  $0x00
+	BYTE  $0x00
+	BYTE  $0x00
 	BYTE  $0xc4
 	BYTE  $0xe2
 	BYTE  $0x7b
 	BYTE  $0x4b
 	BYTE  $0x8c
 	BYTE  $0x0a
-	BYTE  $0xc0
-	BYTE  $0xff
-	BYTE  $0xff
-	BYTE  $0xff
+	BYTE  $0x40
+	BYTE  $0x00
+	BYTE  $0x00
+	BYTE  $0x00
 	BYTE  $0xc4
 	BYTE  $0xe2
 	BYTE  $0x7b
 	BYTE  $0x4b
 	BYTE  $0x94
 	BYTE  $0x0a
-	BYTE  $0x80
-	BYTE  $0xff
-	BYTE  $0xff
-	BYTE  $0xff
+	BYTE  $0x00
+	BYTE  $0x00
+	BYTE  $0x00
+	BYTE  $0x00
 	BYTE  $0xc4
 	BYTE  $0xe2
 	BYTE  $0x7b
 	BYTE  $0x4b
 	BYTE  $0x9c
 	BYTE  $0x0a
-	BYTE  $0xc0
-	BYTE  $0xff
-	BYTE  $0xff
-	BYTE  $0xff
+	BYTE  $0x40
+	BYTE  $0x00
+	BYTE  $0x00
+	BYTE  $0x00
+	SUBQ  $-128, bias+56(FP)
 	JMP   begun
 
 nothing:
@@ -9340,14 +9293,35 @@ nothing:
 	BYTE $0xd8
 
 begun:
-	MOVQ  $0x00000040, CX
-	MOVQ  R12, SI
-	MOVQ  R13, DX
-	MOVQ  k+0(FP), R11
-	TESTQ R11, R11
-	JZ    multiplied
+	MOVQ  row+16(FP), CX
+	MOVQ  CX, R12
+	SHLQ  $0x04, R12
+	LEAQ  (CX)(CX*2), R13
+	MOVQ  next+32(FP), R8
+	LEAQ  (R8)(CX*4), R10
+	MOVQ  R10, next+32(FP)
+	MOVQ  a+8(FP), SI
+	MOVQ  b+40(FP), DX
+	MOVQ  DX, R10
+	ADDQ  panel+48(FP), R10
+	MOVQ  R10, b+40(FP)
+	MOVQ  DI, R15
+	TESTQ AX, AX
+	JZ    first
+	ADDQ  $0x40, R15
 
-multiply:
+first:
+	MOVQ k+0(FP), R11
+	CMPQ R11, $0x00000080
+	JLE  few
+	MOVQ $0x00000080, R11
+
+few:
+	TESTQ R11, R11
+	JZ    earlydone
+
+early:
+	LEAQ       (SI)(R12*1), R10
 	BYTE       $0xc4
 	BYTE       $0xe2
 	BYTE       $0x7b
@@ -9379,13 +9353,13 @@ multiply:
 	BYTE       $0x00
 	BYTE       $0x00
 	BYTE       $0xc4
-	BYTE       $0xe2
+	BYTE       $0xc2
 	BYTE       $0x7b
 	BYTE       $0x4b
 	BYTE       $0xac
-	BYTE       $0x0e
+	BYTE       $0x0a
 	BYTE       $0x00
-	BYTE       $0x04
+	BYTE       $0x00
 	BYTE       $0x00
 	BYTE       $0x00
 	BYTE       $0xc4
@@ -9409,22 +9383,125 @@ multiply:
 	BYTE       $0x5c
 	BYTE       $0xdd
 	PREFETCHT1 (R8)
-	PREFETCHT1 64(R8)
-	PREFETCHT1 128(R8)
-	PREFETCHT1 192(R8)
-	ADDQ       $0x00000100, R8
-	ADDQ       $0x00000800, SI
+	PREFETCHT1 (R8)(CX*1)
+	PREFETCHT1 (R8)(CX*2)
+	PREFETCHT1 (R8)(R13*1)
+	ADDQ       step+24(FP), R8
+	BYTE       $0x41
+	BYTE       $0x0f
+	BYTE       $0x0d
+	BYTE       $0x4f
+	BYTE       $0x00
+	ADDQ       R9, R15
+	BYTE       $0x41
+	BYTE       $0x0f
+	BYTE       $0x0d
+	BYTE       $0x4f
+	BYTE       $0x00
+	ADDQ       R9, R15
+	BYTE       $0x41
+	BYTE       $0x0f
+	BYTE       $0x0d
+	BYTE       $0x4f
+	BYTE       $0x00
+	ADDQ       R9, R15
+	BYTE       $0x41
+	BYTE       $0x0f
+	BYTE       $0x0d
+	BYTE       $0x4f
+	BYTE       $0x00
+	ADDQ       R9, R15
+	ADDQ       step+24(FP), SI
 	ADDQ       $0x00000800, DX
 	SUBQ       $0x10, R11
-	JNZ        multiply
+	JNZ        early
 
+earlydone:
+	MOVQ  k+0(FP), R11
+	SUBQ  $0x00000080, R11
+	JLE   multiplied
+	TESTQ R11, R11
+	JZ    latedone
+
+late:
+	LEAQ       (SI)(R12*1), R10
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x7b
+	BYTE       $0x4b
+	BYTE       $0xa4
+	BYTE       $0x0e
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x7b
+	BYTE       $0x4b
+	BYTE       $0xb4
+	BYTE       $0x1a
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x7b
+	BYTE       $0x4b
+	BYTE       $0xbc
+	BYTE       $0x1a
+	BYTE       $0x40
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0xc4
+	BYTE       $0xc2
+	BYTE       $0x7b
+	BYTE       $0x4b
+	BYTE       $0xac
+	BYTE       $0x0a
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0x00
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x4a
+	BYTE       $0x5c
+	BYTE       $0xc4
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x42
+	BYTE       $0x5c
+	BYTE       $0xcc
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x4a
+	BYTE       $0x5c
+	BYTE       $0xd5
+	BYTE       $0xc4
+	BYTE       $0xe2
+	BYTE       $0x42
+	BYTE       $0x5c
+	BYTE       $0xdd
+	PREFETCHT1 (R8)
+	PREFETCHT1 (R8)(CX*1)
+	PREFETCHT1 (R8)(CX*2)
+	PREFETCHT1 (R8)(R13*1)
+	ADDQ       step+24(FP), R8
+	ADDQ       step+24(FP), SI
+	ADDQ       $0x00000800, DX
+	SUBQ       $0x10, R11
+	JNZ        late
+
+latedone:
 multiplied:
-	MOVQ  n+48(FP), CX
-	CMPQ  R15, CX
-	JE    first
+	TESTQ AX, AX
+	JZ    none
 	MOVQ  AX, SI
 	MOVQ  DI, DX
-	MOVQ  add+56(FP), CX
+	MOVQ  add+88(FP), CX
 	TESTQ $0x00000001, CX
 	JNZ   beforeadd
 	MOVQ  $0x00000020, CX
@@ -9480,14 +9557,18 @@ beforerow:
 
 beforedone:
 	ADDQ $0x40, DI
+	JMP  store
 
-first:
+none:
+	LEAQ 4096(R14), AX
+
+store:
 	BYTE  $0xc4
 	BYTE  $0xc2
 	BYTE  $0x7a
 	BYTE  $0x4b
 	BYTE  $0x84
-	BYTE  $0x1a
+	BYTE  $0x1e
 	BYTE  $0x00
 	BYTE  $0x00
 	BYTE  $0x00
@@ -9497,7 +9578,7 @@ first:
 	BYTE  $0x7a
 	BYTE  $0x4b
 	BYTE  $0x8c
-	BYTE  $0x1a
+	BYTE  $0x1e
 	BYTE  $0x40
 	BYTE  $0x00
 	BYTE  $0x00
@@ -9507,7 +9588,7 @@ first:
 	BYTE  $0x7a
 	BYTE  $0x4b
 	BYTE  $0x94
-	BYTE  $0x1a
+	BYTE  $0x1e
 	BYTE  $0x00
 	BYTE  $0x08
 	BYTE  $0x00
@@ -9517,19 +9598,17 @@ first:
 	BYTE  $0x7a
 	BYTE  $0x4b
 	BYTE  $0x9c
-	BYTE  $0x1a
+	BYTE  $0x1e
 	BYTE  $0x40
 	BYTE  $0x08
 	BYTE  $0x00
 	BYTE  $0x00
-	XCHGQ R10, AX
-	MOVQ  step+24(FP), CX
-	ADDQ  CX, R13
-	DECQ  R15
+	XCHGQ R14, AX
+	DECQ  n+80(FP)
 	JNZ   tile
 	MOVQ  AX, SI
 	MOVQ  DI, DX
-	MOVQ  add+56(FP), CX
+	MOVQ  add+88(FP), CX
 	TESTQ $0x00000001, CX
 	JNZ   endadd
 	MOVQ  $0x00000020, CX
@@ -9627,21 +9706,25 @@ block:
 	VZEROUPPER
 	RET
 
-// func amxColumns(dst *byte, src *byte, ld int, k int, width int, stride int)
+// func amxColumns(dst *byte, src *byte, ld int, k int, width int, stride int, panel int)
 // Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV
-TEXT ·amxColumns(SB), NOSPLIT, $0-48
-	MOVQ    dst+0(FP), AX
-	MOVQ    src+8(FP), CX
-	MOVQ    k+24(FP), DX
-	MOVQ    ld+16(FP), BX
-	MOVQ    width+32(FP), SI
-	ADDQ    BX, BX
-	MOVQ    $0x00000010, DI
-	CMPQ    SI, DI
-	CMOVQLT SI, DI
-	MOVQ    $-1, SI
-	BZHIQ   DI, SI, SI
-	KMOVD   SI, K1
+TEXT ·amxColumns(SB), NOSPLIT, $0-56
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ width+32(FP), DX
+	MOVQ ld+16(FP), BX
+	ADDQ BX, BX
+
+half:
+	MOVQ    $0x00000010, SI
+	CMPQ    DX, SI
+	CMOVQLT DX, SI
+	MOVQ    $-1, DI
+	BZHIQ   SI, DI, DI
+	KMOVD   DI, K1
+	MOVQ    CX, SI
+	MOVQ    AX, DI
+	MOVQ    k+24(FP), R8
 
 block:
 	VPXORD      Z0, Z0, Z0
@@ -9660,165 +9743,165 @@ block:
 	VPXORD      Z26, Z26, Z26
 	VPXORD      Z28, Z28, Z28
 	VPXORD      Z30, Z30, Z30
-	VPMOVZXWD.Z (CX), K1, Z0
-	ADDQ        BX, CX
-	DECQ        DX
+	VPMOVZXWD.Z (SI), K1, Z0
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z1
+	VPMOVZXWD.Z (SI), K1, Z1
 	VPSLLD      $0x10, Z1, Z1
 	VPORD       Z1, Z0, Z0
-	ADDQ        BX, CX
-	DECQ        DX
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z2
-	ADDQ        BX, CX
-	DECQ        DX
+	VPMOVZXWD.Z (SI), K1, Z2
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z3
+	VPMOVZXWD.Z (SI), K1, Z3
 	VPSLLD      $0x10, Z3, Z3
 	VPORD       Z3, Z2, Z2
-	ADDQ        BX, CX
-	DECQ        DX
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z4
-	ADDQ        BX, CX
-	DECQ        DX
+	VPMOVZXWD.Z (SI), K1, Z4
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z5
+	VPMOVZXWD.Z (SI), K1, Z5
 	VPSLLD      $0x10, Z5, Z5
 	VPORD       Z5, Z4, Z4
-	ADDQ        BX, CX
-	DECQ        DX
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z6
-	ADDQ        BX, CX
-	DECQ        DX
+	VPMOVZXWD.Z (SI), K1, Z6
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z7
+	VPMOVZXWD.Z (SI), K1, Z7
 	VPSLLD      $0x10, Z7, Z7
 	VPORD       Z7, Z6, Z6
-	ADDQ        BX, CX
-	DECQ        DX
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z8
-	ADDQ        BX, CX
-	DECQ        DX
+	VPMOVZXWD.Z (SI), K1, Z8
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z9
+	VPMOVZXWD.Z (SI), K1, Z9
 	VPSLLD      $0x10, Z9, Z9
 	VPORD       Z9, Z8, Z8
-	ADDQ        BX, CX
-	DECQ        DX
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z10
-	ADDQ        BX, CX
-	DECQ        DX
+	VPMOVZXWD.Z (SI), K1, Z10
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z11
+	VPMOVZXWD.Z (SI), K1, Z11
 	VPSLLD      $0x10, Z11, Z11
 	VPORD       Z11, Z10, Z10
-	ADDQ        BX, CX
-	DECQ        DX
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z12
-	ADDQ        BX, CX
-	DECQ        DX
+	VPMOVZXWD.Z (SI), K1, Z12
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z13
+	VPMOVZXWD.Z (SI), K1, Z13
 	VPSLLD      $0x10, Z13, Z13
 	VPORD       Z13, Z12, Z12
-	ADDQ        BX, CX
-	DECQ        DX
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z14
-	ADDQ        BX, CX
-	DECQ        DX
+	VPMOVZXWD.Z (SI), K1, Z14
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z15
+	VPMOVZXWD.Z (SI), K1, Z15
 	VPSLLD      $0x10, Z15, Z15
 	VPORD       Z15, Z14, Z14
-	ADDQ        BX, CX
-	DECQ        DX
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z16
-	ADDQ        BX, CX
-	DECQ        DX
+	VPMOVZXWD.Z (SI), K1, Z16
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z17
+	VPMOVZXWD.Z (SI), K1, Z17
 	VPSLLD      $0x10, Z17, Z17
 	VPORD       Z17, Z16, Z16
-	ADDQ        BX, CX
-	DECQ        DX
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z18
-	ADDQ        BX, CX
-	DECQ        DX
+	VPMOVZXWD.Z (SI), K1, Z18
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z19
+	VPMOVZXWD.Z (SI), K1, Z19
 	VPSLLD      $0x10, Z19, Z19
 	VPORD       Z19, Z18, Z18
-	ADDQ        BX, CX
-	DECQ        DX
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z20
-	ADDQ        BX, CX
-	DECQ        DX
+	VPMOVZXWD.Z (SI), K1, Z20
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z21
+	VPMOVZXWD.Z (SI), K1, Z21
 	VPSLLD      $0x10, Z21, Z21
 	VPORD       Z21, Z20, Z20
-	ADDQ        BX, CX
-	DECQ        DX
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z22
-	ADDQ        BX, CX
-	DECQ        DX
+	VPMOVZXWD.Z (SI), K1, Z22
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z23
+	VPMOVZXWD.Z (SI), K1, Z23
 	VPSLLD      $0x10, Z23, Z23
 	VPORD       Z23, Z22, Z22
-	ADDQ        BX, CX
-	DECQ        DX
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z24
-	ADDQ        BX, CX
-	DECQ        DX
+	VPMOVZXWD.Z (SI), K1, Z24
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z25
+	VPMOVZXWD.Z (SI), K1, Z25
 	VPSLLD      $0x10, Z25, Z25
 	VPORD       Z25, Z24, Z24
-	ADDQ        BX, CX
-	DECQ        DX
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z26
-	ADDQ        BX, CX
-	DECQ        DX
+	VPMOVZXWD.Z (SI), K1, Z26
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z27
+	VPMOVZXWD.Z (SI), K1, Z27
 	VPSLLD      $0x10, Z27, Z27
 	VPORD       Z27, Z26, Z26
-	ADDQ        BX, CX
-	DECQ        DX
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z28
-	ADDQ        BX, CX
-	DECQ        DX
+	VPMOVZXWD.Z (SI), K1, Z28
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z29
+	VPMOVZXWD.Z (SI), K1, Z29
 	VPSLLD      $0x10, Z29, Z29
 	VPORD       Z29, Z28, Z28
-	ADDQ        BX, CX
-	DECQ        DX
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z30
-	ADDQ        BX, CX
-	DECQ        DX
+	VPMOVZXWD.Z (SI), K1, Z30
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
-	VPMOVZXWD.Z (CX), K1, Z31
+	VPMOVZXWD.Z (SI), K1, Z31
 	VPSLLD      $0x10, Z31, Z31
 	VPORD       Z31, Z30, Z30
-	ADDQ        BX, CX
-	DECQ        DX
+	ADDQ        BX, SI
+	DECQ        R8
 	JZ          turn
 
 turn:
@@ -9886,25 +9969,29 @@ turn:
 	VSHUFF32X4 $0xdd, Z23, Z7, Z22
 	VSHUFF32X4 $0x88, Z31, Z15, Z14
 	VSHUFF32X4 $0xdd, Z31, Z15, Z30
-	VMOVDQU32  Z0, (AX)
-	VMOVDQU32  Z2, 64(AX)
-	VMOVDQU32  Z4, 128(AX)
-	VMOVDQU32  Z6, 192(AX)
-	VMOVDQU32  Z8, 256(AX)
-	VMOVDQU32  Z10, 320(AX)
-	VMOVDQU32  Z12, 384(AX)
-	VMOVDQU32  Z14, 448(AX)
-	VMOVDQU32  Z16, 512(AX)
-	VMOVDQU32  Z18, 576(AX)
-	VMOVDQU32  Z20, 640(AX)
-	VMOVDQU32  Z22, 704(AX)
-	VMOVDQU32  Z24, 768(AX)
-	VMOVDQU32  Z26, 832(AX)
-	VMOVDQU32  Z28, 896(AX)
-	VMOVDQU32  Z30, 960(AX)
-	ADDQ       $0x00000800, AX
-	TESTQ      DX, DX
+	VMOVDQU32  Z0, (DI)
+	VMOVDQU32  Z2, 64(DI)
+	VMOVDQU32  Z4, 128(DI)
+	VMOVDQU32  Z6, 192(DI)
+	VMOVDQU32  Z8, 256(DI)
+	VMOVDQU32  Z10, 320(DI)
+	VMOVDQU32  Z12, 384(DI)
+	VMOVDQU32  Z14, 448(DI)
+	VMOVDQU32  Z16, 512(DI)
+	VMOVDQU32  Z18, 576(DI)
+	VMOVDQU32  Z20, 640(DI)
+	VMOVDQU32  Z22, 704(DI)
+	VMOVDQU32  Z24, 768(DI)
+	VMOVDQU32  Z26, 832(DI)
+	VMOVDQU32  Z28, 896(DI)
+	VMOVDQU32  Z30, 960(DI)
+	ADDQ       $0x00000800, DI
+	TESTQ      R8, R8
 	JNZ        block
+	ADDQ       $0x20, CX
+	ADDQ       $0x00000400, AX
+	SUBQ       $0x10, DX
+	JG         half
 	VZEROUPPER
 	RET
 

@@ -74,40 +74,35 @@ func tileDotx13(k int, a unsafe.Pointer, b unsafe.Pointer, base unsafe.Pointer, 
 //go:noescape
 func tileDotx14(k int, a unsafe.Pointer, b unsafe.Pointer, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc int, cols int)
 
-// copyPairs is a packFunc of at most 32 lanes of bf16 side by side, two of k in a word.
+// copyPairs is a sideFunc of panels of 32 lanes of bf16, two of k in a word.
 //
 //go:noescape
-func copyPairs(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int)
+func copyPairs(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int, panel int)
 
-// transPairs is a packFunc of at most 16 lanes of bf16 that lie apart, two of k in a word.
+// transPairs is an apartFunc of at most 16 lanes of bf16 that lie apart, two of k in a word.
 //
 //go:noescape
 func transPairs(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int)
 
-// amxBlock is a whole tile of 32 by 32 from k words (a multiple of 16) of pairs of bf16.
-//
-//go:noescape
-func amxBlock(k int, a unsafe.Pointer, b unsafe.Pointer, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc int)
-
 // amxRowF32 is a rowFunc of float32.
 //
 //go:noescape
-func amxRowF32(k int, a unsafe.Pointer, b unsafe.Pointer, step int, c unsafe.Pointer, ld int, n int, add int, stage unsafe.Pointer)
+func amxRowF32(k int, a unsafe.Pointer, row int, step int, next unsafe.Pointer, b unsafe.Pointer, panel int, bias unsafe.Pointer, c unsafe.Pointer, ld int, n int, add int, stage unsafe.Pointer)
 
 // amxRowBF16 is a rowFunc of bf16.
 //
 //go:noescape
-func amxRowBF16(k int, a unsafe.Pointer, b unsafe.Pointer, step int, c unsafe.Pointer, ld int, n int, add int, stage unsafe.Pointer)
+func amxRowBF16(k int, a unsafe.Pointer, row int, step int, next unsafe.Pointer, b unsafe.Pointer, panel int, bias unsafe.Pointer, c unsafe.Pointer, ld int, n int, add int, stage unsafe.Pointer)
 
 // amxRows packs at most 32 rows of k bf16 into tiles; stride does not matter.
 //
 //go:noescape
 func amxRows(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int)
 
-// amxColumns packs at most 16 columns of k bf16 into the rows of a tile; stride does not matter.
+// amxColumns packs at most 32 columns of k bf16 into the rows of tiles; stride and panel do not matter.
 //
 //go:noescape
-func amxColumns(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int)
+func amxColumns(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int, panel int)
 
 // amxNarrow rounds 32 rows of k floats, a multiple of 32, ld apart, into tiles; subnormals become zero.
 //

@@ -12,13 +12,13 @@ import (
 // the operands exchanged.
 //
 // Letters: C (m, n) = A (m, k) · B (k, n). k is cut into blocks. For each the
-// workers first pack A into panels of mr rows that they share (in the device's
-// memory); then each takes groups of columns of B, packs them into panels of nr
-// columns of its own, which stay in its cache, and multiplies panel by panel: a
-// tile of mr by nr sums stays in registers while the inner loop runs down k. So
-// what is packed of B, mostly weights, never leaves the cache of who packed it,
-// C is written a few rows at a time, and workers wait for each other only
-// between blocks of k.
+// workers take groups of columns of B, pack them into panels of nr columns of
+// their own, which stay in their caches, and multiply them by mr rows of A after
+// the other: a tile of mr by nr sums stays in registers while the inner loop runs
+// down k. Before that they pack the block of A into panels of mr rows, in memory
+// that they share (the device's); AMX reads rows of A where they lie. So what is packed of B, mostly
+// weights, never leaves the cache of who packed it, C is written a few rows at a
+// time, and workers wait for each other only between blocks of k.
 //
 // One element of C is one chain of multiply-adds in the order of k, broken
 // only at the borders of k blocks, which depend on k alone. So its bits
@@ -34,7 +34,6 @@ const (
 	aMax     = 3 << 19 // words of the packed block of A
 	stripMax = 2 << 20 // elements of the float32 strip behind such a C
 	edge     = 16      // words a packing routine may write past its panel
-	rowsOnce = 32      // rows of B that are packed for all panels of a group before the next
 )
 
 // MatMul sets c = a·b, plus bias in every row if bias is not empty, plus the
@@ -50,8 +49,8 @@ func (q *Queue) MatMul(c, a, b device.Mat, bias device.Buffer, add bool) {
 	q.commit()
 }
 
-// runGemm computes the blocks one after the other, each in two phases: the
-// workers pack it, and when all of it is packed they multiply.
+// runGemm computes the blocks one after the other. A block of A that has to be
+// packed is a phase of its own: when all of it is packed the workers multiply.
 func runGemm(t *task, q *Queue) {
 	g, mem := &t.gemm, q.products
 	mem.mu.Lock()
@@ -63,7 +62,9 @@ func runGemm(t *task, q *Queue) {
 	}
 	g.ends()
 	for more := true; more; more = g.next() {
-		q.phase(t, runPack, g.panels, 1, g.workers)
+		if !g.inPlace {
+			q.phase(t, runPack, g.panels, 1, g.workers)
+		}
 		q.phase(t, runTiles, g.groups*g.splits, 1, g.workers)
 	}
 }
@@ -79,6 +80,9 @@ type gemm struct {
 	add     bool
 	m, n, k int
 	workers int
+	inPlace bool // rows of A are read where they lie, not packed
+	kc      int  // elements of k in a block, but the last
+	words   int  // length of a packed lane of such a block
 
 	j0, j1 int // columns of C and B; all of them unless C needs a strip
 	i0, i1 int // rows of C and A
@@ -110,7 +114,12 @@ func newGemm(c, a, b device.Mat, bias device.Buffer, add bool) gemm {
 	if bestBF16 != nil && a.Buf.Type == device.BF16 && b.Buf.Type == device.BF16 {
 		best = bestBF16
 	}
-	return gemm{isa: best, c: c, a: a, b: b, bias: bias, add: add, m: m, n: n, k: k}
+	g := gemm{isa: best, c: c, a: a, b: b, bias: bias, add: add, m: m, n: n, k: k}
+	unit := best.pair * best.unit
+	g.kc = cut(k, best.kc, max(8, unit))
+	g.words = g.wordsOf(g.kc)
+	g.inPlace = best.row != nil && !a.Trans && k%unit == 0 && m%best.mr == 0
+	return g
 }
 
 // cut is the length of the pieces, a multiple of unit, that cut n into as few
@@ -121,8 +130,6 @@ func cut(n, most, unit int) int {
 }
 
 func ceil(a, b int) int { return (a + b - 1) / b }
-
-func (g *gemm) kc() int { return cut(g.k, g.isa.kc, max(8, g.isa.pair*g.isa.unit)) }
 
 // nc is the number of columns computed before going on to the next rows.
 func (g *gemm) nc() int {
@@ -136,11 +143,14 @@ func (g *gemm) nc() int {
 func (g *gemm) direct() bool { return g.c.Buf.Type == device.F32 }
 
 // stripped is whether sums wait in a strip for the next block of k.
-func (g *gemm) stripped() bool { return !g.direct() && g.k > g.kc() }
+func (g *gemm) stripped() bool { return !g.direct() && g.k > g.kc }
 
 // blockRows is the number of rows of a block of A, of whole panels.
 func (g *gemm) blockRows() int {
 	panels := aMax / g.slot()
+	if g.inPlace {
+		panels = ceil(g.m, g.isa.mr)
+	}
 	if g.stripped() {
 		panels = min(panels, stripMax/g.nc()/g.isa.mr)
 	}
@@ -152,7 +162,7 @@ func (g *gemm) blockRows() int {
 func (g *gemm) ends() {
 	g.j1 = min(g.n, g.j0+g.nc())
 	g.i1 = min(g.m, g.i0+g.blockRows())
-	g.p1 = min(g.k, g.p0+g.kc())
+	g.p1 = min(g.k, g.p0+g.kc)
 	g.panels = ceil(g.i1-g.i0, g.isa.mr)
 	g.share()
 }
@@ -181,25 +191,36 @@ func (g *gemm) columnPanels() int { return ceil(g.j1-g.j0, g.isa.nr) }
 // panelRow is the first row of panel p. Panels share the rows evenly, unless
 // tiles are whole.
 func (g *gemm) panelRow(p int) int {
-	if g.isa.whole {
+	if g.isa.row != nil {
 		return min(g.i1, g.i0+p*g.isa.mr)
 	}
 	return g.i0 + p*(g.i1-g.i0)/g.panels
 }
 
-// share sets the pieces of work that workers take; it never changes what is
-// computed. A piece packs its group of columns, so rows are parted only where
-// there are fewer groups than workers want.
+// share sets the pieces of work that workers take, two each or more; it never
+// changes what is computed. Whoever takes a piece packs its group of columns, so
+// rows are parted only where there are few columns: rows of fewer than four
+// tiles would cost more than packing twice.
 func (g *gemm) share() {
-	columns, most := g.columnPanels(), max(1, min(groupMax, groupAll/g.words())/g.isa.nr)
+	columns, most := g.columnPanels(), max(1, min(groupMax, groupAll/g.words)/g.isa.nr)
 	g.groups, g.splits = ceil(columns, most), 1
-	if g.workers > 1 {
-		even := ceil(g.groups, g.workers) * g.workers
-		g.groups = min(columns, max(even, min(2*g.workers, columns/2)))
-		if g.groups < 2*g.workers {
-			g.splits = max(1, min(g.panels/2, ceil(4*g.workers, g.groups)))
-		}
+	if g.workers == 1 {
+		return
 	}
+	if wide := min(2*g.workers, columns/4/g.workers*g.workers); wide > 0 {
+		g.groups = max(wide, ceil(g.groups, g.workers)*g.workers)
+	}
+	g.splits = max(1, min(g.panels/2, ceil(2*g.workers, g.groups)))
+}
+
+// piece is the group and the part of the rows that are piece p. As many groups
+// as there are workers come side by side, so that as long as workers are equally
+// fast each stays with a group.
+func (g *gemm) piece(p int) (group, part int) {
+	first := p / (g.workers * g.splits) * g.workers
+	beside := min(g.workers, g.groups-first)
+	p -= first * g.splits
+	return first + p%beside, p / beside
 }
 
 // groupPanels is the number of panels of the largest group.
@@ -207,24 +228,23 @@ func (g *gemm) groupPanels() int { return ceil(g.columnPanels(), g.groups) }
 
 // slot is from one packed panel of A to the next: workers pack them at the same
 // time, so none may write into its neighbour's.
-func (g *gemm) slot() int { return g.words()*g.isa.mr + edge }
+func (g *gemm) slot() int { return g.words*g.isa.mr + edge }
 
-// panelLen is the length of a packed panel of B: a row of bias and rows of words.
-func (g *gemm) panelLen() int { return (1 + g.words()) * g.isa.nr }
+// panelLen is the length of a packed panel of B.
+func (g *gemm) panelLen() int { return g.words * g.isa.nr }
 
-func runPack(t *task, w *worker, lo, hi int)  { t.gemm.packA(w, lo, hi) }
+func runPack(t *task, w *worker, lo, hi int)  { t.gemm.packA(t.gemm.memory(w), lo, hi) }
 func runTiles(t *task, w *worker, lo, hi int) { t.gemm.pieces(w, lo, hi) }
 
-// pieces computes pieces [lo, hi) of the block: piece g*splits+r is column
-// group g by part r of the rows.
+// pieces computes pieces [lo, hi) of the block.
 func (g *gemm) pieces(w *worker, lo, hi int) {
 	columns, mem := g.columnPanels(), g.memory(w)
 	packed := -1
 	for piece := lo; piece < hi; piece++ {
-		group, part := piece/g.splits, piece%g.splits
+		group, part := g.piece(piece)
 		s0, s1 := group*columns/g.groups, (group+1)*columns/g.groups
 		if packed != group {
-			g.packB(w, mem, s0, s1)
+			g.packB(mem, s0, s1)
 			packed = group
 		}
 		for p := part * g.panels / g.splits; p < (part+1)*g.panels/g.splits; p++ {
@@ -233,8 +253,25 @@ func (g *gemm) pieces(w *worker, lo, hi int) {
 	}
 }
 
-// sums is where the tiles of a row panel are summed: element (0, j) of it is at
-// p[j-j0].
+// rowsOfA are mr rows of the block of A for a rowFunc.
+type rowsOfA struct {
+	p         unsafe.Pointer
+	row, step int
+}
+
+// tilesOfA are its steps where A is packed in tiles of AMX.
+var tilesOfA = rowsOfA{row: 64, step: 2048}
+
+// rowsOf is row panel p of the block.
+func (g *gemm) rowsOf(p int) rowsOfA {
+	if g.inPlace {
+		at := g.panelRow(p)*g.a.Ld + g.p0
+		return rowsOfA{g.a.Buf.Slice(at, g.a.Buf.N).Ptr, g.a.Ld * g.a.Buf.Type.Size(), 4 * g.isa.unit}
+	}
+	return rowsOfA{unsafe.Pointer(&g.packed[p*g.slot()]), tilesOfA.row, tilesOfA.step}
+}
+
+// sums is where tiles are summed: element (0, j) of a row panel is at p[j-j0].
 type sums struct {
 	p      unsafe.Pointer
 	ld, j0 int
@@ -242,111 +279,107 @@ type sums struct {
 
 func (s sums) at(j int) unsafe.Pointer { return unsafe.Add(s.p, (j-s.j0)*4) }
 
-// rowPanel computes row panel p by column panels [s0, s1), which are packed.
-func (g *gemm) rowPanel(mem gemmScratch, p, s0, s1 int) {
-	mr, nr := g.isa.mr, g.isa.nr
-	i, k := g.panelRow(p), g.wordsOf(g.p1-g.p0)
-	rows := g.panelRow(p+1) - i
-	a := unsafe.Pointer(&g.packed[p*g.slot()])
-	full := rows
-	if g.isa.whole {
-		full = mr
-	}
-	stage := sums{unsafe.Pointer(&mem.tile[0]), nr, 0}
-	var acc sums // where the blocks of k add up
+// total is where the blocks of k add up for the rows from i on: in C, in the
+// strip, or, with one block and a C of another type, nowhere: p is nil.
+func (g *gemm) total(i int) sums {
 	switch {
 	case g.direct():
-		acc = sums{g.c.Buf.Slice(i*g.c.Ld, g.c.Buf.N).Ptr, g.c.Ld, 0}
+		return sums{g.c.Buf.Slice(i*g.c.Ld, g.c.Buf.N).Ptr, g.c.Ld, 0}
 	case g.stripped():
-		acc = sums{unsafe.Pointer(&g.strip[(i-g.i0)*g.nc()]), g.nc(), g.j0}
+		return sums{unsafe.Pointer(&g.strip[(i-g.i0)*g.nc()]), g.nc(), g.j0}
 	}
-	for s := s0 + g.whole(mem, acc, a, k, i, rows, s0, s1); s < s1; s++ {
+	return sums{}
+}
+
+// rowPanel computes row panel p by column panels [s0, s1), which are packed.
+func (g *gemm) rowPanel(mem gemmScratch, p, s0, s1 int) {
+	i, nr := g.panelRow(p), g.isa.nr
+	rows, k := g.panelRow(p+1)-i, g.wordsOf(g.p1-g.p0)
+	a, total := g.rowsOf(p), g.total(i)
+	s := s0
+	if rows == g.isa.mr && g.isa.row != nil {
+		s += g.wholeTiles(mem, total, p, k, s0, s1)
+	}
+	for ; s < s1; s++ {
 		j := g.j0 + s*nr
 		cols := min(nr, g.j1-j)
-		panel := mem.b[(s-s0)*g.panelLen():]
-		c := device.Buffer{}
-		if !g.direct() {
-			c = g.c.Buf.Slice(i*g.c.Ld+j, g.c.Buf.N)
+		base, ldb := mem.biasOf((s-s0)*nr), 0
+		c, ldc := unsafe.Pointer(&mem.tile[0]), nr
+		if total.p != nil {
+			c, ldc = total.at(j), total.ld
 		}
-		// The tile goes through the stage if it is rounded, or whole and only a part of it counts.
-		staged := !g.direct() && g.last() || g.isa.whole && (rows < mr || cols < nr)
-		base, ldb := unsafe.Pointer(&panel[0]), 0
-		switch stage.j0 = j; {
-		case !g.first() && staged && g.isa.whole:
-			g.isa.move(stage.p, nr, acc.at(j), acc.ld, rows, cols)
-			base, ldb = stage.p, nr
-		case !g.first():
-			base, ldb = acc.at(j), acc.ld
-		case g.add && g.direct() && !staged:
-			base, ldb = acc.at(j), acc.ld
-		case g.add && g.direct():
-			g.isa.move(stage.p, nr, acc.at(j), acc.ld, rows, cols)
-			base, ldb = stage.p, nr
-		case g.add && !g.late():
-			g.isa.widen(stage.p, nr, c, g.c.Ld, rows, cols)
-			base, ldb = stage.p, nr
+		if !g.first() || g.add && g.direct() {
+			base, ldb = c, ldc
 		}
-		out := acc
-		if staged {
-			out = stage
-		}
-		g.isa.tile[full](k, a, unsafe.Pointer(&panel[nr]), base, ldb, out.at(j), out.ld, cols)
-		if g.last() && g.add && !g.late() && g.bias.N != 0 { // the sums did not begin with it
-			addRows(out.at(j), out.ld, unsafe.Pointer(&panel[0]), 0, rows, cols)
-		}
-		switch {
-		case staged && !g.direct() && g.last():
-			g.finish(mem, c, stage.p, nr, rows, cols)
-		case staged:
-			g.isa.move(acc.at(j), acc.ld, stage.p, nr, rows, cols)
+		g.tile(mem, k, a, unsafe.Pointer(&mem.b[(s-s0)*g.panelLen()]), base, ldb, c, ldc, rows, cols)
+		if g.last() {
+			g.finish(mem, s-s0, c, ldc, i, j, rows, cols)
 		}
 	}
 }
 
-// late is whether the old C is added in the end, on the way to C, not to begin
-// with. Which it is depends on the instruction set and the type of C alone.
-func (g *gemm) late() bool { return g.isa.whole && !g.direct() }
+// tile computes a tile of any number of rows and columns as a tileFunc does;
+// where the instruction set only has whole ones, in the worker's memory.
+func (g *gemm) tile(mem gemmScratch, k int, a rowsOfA, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc, rows, cols int) {
+	mr, nr := g.isa.mr, g.isa.nr
+	if g.isa.row == nil {
+		g.isa.tile[rows](k, a.p, b, base, ldb, c, ldc, cols)
+		return
+	}
+	t := unsafe.Pointer(&mem.tile[mr*nr])
+	g.isa.move(t, nr, base, ldb, rows, cols)
+	g.isa.row[device.F32](k, a.p, a.row, a.step, a.p, b, 0, nil, t, nr, 1, addOld, nil)
+	g.isa.move(c, ldc, t, nr, rows, cols)
+}
 
-// whole computes the tiles of a row panel that lie whole in C in one go, where
-// the instruction set can, and returns how many these are.
-func (g *gemm) whole(mem gemmScratch, acc sums, a unsafe.Pointer, k, i, rows, s0, s1 int) int {
+// wholeTiles computes the tiles of row panel p that lie whole in C in one go,
+// where the instruction set can, and returns how many these are.
+func (g *gemm) wholeTiles(mem gemmScratch, total sums, p, k, s0, s1 int) int {
 	n, nr := s1-s0, g.isa.nr
 	if g.j0+s1*nr > g.j1 {
 		n--
 	}
-	if n == 0 || rows < g.isa.mr || g.isa.row == nil || g.add && g.bias.N != 0 && g.direct() {
+	if n == 0 || total.p == nil && g.c.Buf.Type != device.BF16 {
 		return 0
 	}
-	rounded := !g.direct() && !g.stripped() // on the way out of registers
-	if rounded && g.c.Buf.Type != device.BF16 {
-		return 0
-	}
-	b, step, j := unsafe.Pointer(&mem.b[nr]), 4*g.panelLen(), g.j0+s0*nr
-	at, add := i*g.c.Ld+j, 0
+	i, j := g.panelRow(p), g.j0+s0*nr
+	a, next := g.rowsOf(p), g.rowsOf((p+1)%g.panels)
+	b, panel, bias, add := unsafe.Pointer(&mem.b[0]), 4*g.panelLen(), mem.biasOf(0), 0
 	if g.bias.N == 0 {
 		add = addNone
 	}
-	if rounded {
+	if total.p == nil { // rounded on the way out of registers
 		if g.add {
 			add |= addOld
 		}
-		g.isa.row[device.BF16](k, a, b, step, g.c.Buf.Slice(at, g.c.Buf.N).Ptr, g.c.Ld, n, add, unsafe.Pointer(&mem.tile[0]))
+		c := g.c.Buf.Slice(i*g.c.Ld+j, g.c.Buf.N)
+		g.isa.row[device.BF16](k, a.p, a.row, a.step, next.p, b, panel, bias, c.Ptr, g.c.Ld, n, add, unsafe.Pointer(&mem.tile[0]))
 		return n
 	}
 	if !g.first() || g.add && g.direct() {
 		add = addOld
 	}
-	g.isa.row[device.F32](k, a, b, step, acc.at(j), acc.ld, n, add, nil)
-	for s := 0; s < n && g.last() && !g.direct(); s++ {
-		g.finish(mem, g.c.Buf.Slice(at+s*nr, g.c.Buf.N), acc.at(j+s*nr), acc.ld, rows, nr)
+	g.isa.row[device.F32](k, a.p, a.row, a.step, next.p, b, panel, bias, total.at(j), total.ld, n, add, nil)
+	for s := 0; s < n && g.last(); s++ {
+		g.finish(mem, s, total.at(j+s*nr), total.ld, i, j+s*nr, g.isa.mr, nr)
 	}
 	return n
 }
 
-// finish rounds a tile of sums to C, plus the old C if it is added late.
-func (g *gemm) finish(mem gemmScratch, c device.Buffer, p unsafe.Pointer, ld, rows, cols int) {
-	if g.add && g.late() {
-		old, nr := unsafe.Pointer(&mem.tile[g.isa.mr*g.isa.nr]), g.isa.nr
+// finish makes of a tile of sums the result at (i, j): to sums in C itself that
+// began with the old C it adds the bias, if there is one; others it rounds, with
+// the old C if that is added. The tile is in column panel s of the group.
+func (g *gemm) finish(mem gemmScratch, s int, p unsafe.Pointer, ld, i, j, rows, cols int) {
+	nr := g.isa.nr
+	if g.direct() {
+		if g.add && g.bias.N != 0 {
+			addRows(p, ld, mem.biasOf(s*nr), 0, rows, cols)
+		}
+		return
+	}
+	c := g.c.Buf.Slice(i*g.c.Ld+j, g.c.Buf.N)
+	if g.add {
+		old := unsafe.Pointer(&mem.tile[g.isa.mr*nr])
 		g.isa.widen(old, nr, c, g.c.Ld, rows, cols)
 		addRows(p, ld, old, nr, rows, cols)
 	}

@@ -1,11 +1,15 @@
 package cpu
 
-import "unsafe"
+import (
+	"unsafe"
+
+	"zeroth/device"
+)
 
 // neon has tiles of 8 by 12: 24 registers of sums, 3 of B, 2 of A. Every
 // processor of arm64 has it.
 var neon = isa{
-	name: "neon", mr: 8, nr: 12, kc: kcF32, pair: 1, unit: 1, padded: true,
+	name: "neon", mr: 8, nr: 12, kc: kcF32, pair: 1, unit: 1,
 	a: packNEON, b: packNEON,
 	tile:  []tileFunc{nil, tileNEONx1, tileNEONx2, tileNEONx3, tileNEONx4, tileNEONx5, tileNEONx6, tileNEONx7, tileNEONx8},
 	moves: &movesNEON,
@@ -13,9 +17,9 @@ var neon = isa{
 }
 
 var packNEON = packing{
-	side:      [3]packFunc{sideOf(moveFromF32NEON), sideOf(moveFromBF16NEON), sideOf(moveFromF16NEON)},
-	apart:     [3]packFunc{transF32NEON, transBF16NEON, transF16NEON},
-	sideLanes: 12, apartLanes: 4,
+	side:       [3]sideFunc{sideBy(moveFromF32NEON, device.F32), sideBy(moveFromBF16NEON, device.BF16), sideBy(moveFromF16NEON, device.F16)},
+	apart:      [3]apartFunc{transF32NEON, transBF16NEON, transF16NEON},
+	apartLanes: 4,
 }
 
 var movesNEON = moves{
@@ -23,9 +27,19 @@ var movesNEON = moves{
 	from: [3]moveFunc{moveFromF32NEON, moveFromBF16NEON, moveFromF16NEON},
 }
 
-// sideOf packs lanes that lie side by side as moves copy rows.
-func sideOf(move moveFunc) packFunc {
-	return func(dst, src unsafe.Pointer, ld, k, width, stride int) { move(dst, src, stride, ld, k, width) }
+// sideBy packs elements of a type that lie side by side as move copies rows. Of
+// a few rows all panels take their part before the next: what is next to it in
+// memory is fetched with it.
+func sideBy(move moveFunc, t device.DType) sideFunc {
+	const few = 32
+	return func(dst, src unsafe.Pointer, ld, k, width, stride, panel int) {
+		for p := 0; p < k; p += few {
+			for i := 0; i < width; i += stride {
+				to, from := i/stride*panel+p*stride, p*ld+i
+				move(unsafe.Add(dst, 4*to), unsafe.Add(src, from*t.Size()), stride, ld, min(few, k-p), min(stride, width-i))
+			}
+		}
+	}
 }
 
 func nativeISAs() []*isa { return []*isa{&neon} }

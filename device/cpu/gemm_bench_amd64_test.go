@@ -121,8 +121,15 @@ func peakLoop(n int) {
 	fmaLoop256(2 * n)
 }
 
-// BenchmarkMatMulBF16 takes samples of bf16 and of float32 in turns and reports
-// the rate of the one, its ratio to that of the other and to the float32 peak.
+func (x *inTurn) report(b *testing.B, other string) {
+	b.ReportMetric(x.rate/1e9, "GF/s")
+	b.ReportMetric(x.rate/x.peak, "of-fp32-peak")
+	b.ReportMetric(x.ratio, "of-"+other)
+	b.ReportMetric(x.quiet, "of-"+other+"-at-best")
+	b.ReportMetric(x.pairs, "pairs")
+}
+
+// BenchmarkMatMulBF16 compares products of bf16 with those of float32.
 func BenchmarkMatMulBF16(b *testing.B) {
 	for _, workers := range []int{1, 2} {
 		for _, s := range referenceShapes {
@@ -141,10 +148,7 @@ func BenchmarkMatMulBF16(b *testing.B) {
 				half, full := run(s.flat(device.BF16)), run(s.flat(device.F32))
 				for b.Loop() {
 					x := inTurns(workers, time.Second, 2*float64(s.m)*float64(s.n)*float64(s.k), half, full)
-					b.ReportMetric(x[0]/1e9, "GF/s")
-					b.ReportMetric(x[0]/x[2], "of-fp32-peak")
-					b.ReportMetric(x[0]/x[1], "of-fp32")
-					b.ReportMetric(x[3], "samples")
+					x.report(b, "fp32")
 				}
 				b.ReportMetric(0, "ns/op")
 			})
@@ -187,38 +191,155 @@ func (s benchShape) flat(t device.DType) *product {
 	return &product{c: view{Mat: mat(ct, s.m, s.n, false)}, a: mat(t, s.m, s.k, s.form[0] == 'T'), b: mat(t, s.k, s.n, s.form[1] == 'T'), m: s.m, n: s.n, k: s.k}
 }
 
-// inTurns is the rates of f and g, medians of the samples of which the peak
-// loop before and after was at its quiet value (of all, where there are fewer
-// than three), that value and the number of samples of f that count.
-func inTurns(workers int, seconds time.Duration, ops float64, f, g func(reps int)) (rates [4]float64) {
-	peak := 0.0
-	for range 100 {
-		peak = max(peak, peakRate(workers))
+// inTurn is what two ways of doing the same were measured at in turns.
+type inTurn struct {
+	rate  float64 // of the first, operations a second
+	ratio float64 // of the first to the second's
+	quiet float64 // of the first to the second's, both at their best
+	peak  float64 // multiply-adds at their best, operations a second
+	pairs float64 // of samples
+}
+
+// settle is how long threads of a library may look out for more work, each on a
+// processor, after the last.
+const settle = 25 * time.Millisecond
+
+// inTurns takes samples of f and g, which both do ops operations, in turns. A
+// neighbour slows both by much, but hardly one sample of a pair only, so the
+// ratio is the median of the pairs'; the rate and the other ratio are of the
+// fastest tenths.
+func inTurns(workers int, seconds time.Duration, ops float64, f, g func(reps int)) (x inTurn) {
+	for range 20 {
+		x.peak = max(x.peak, peakRate(workers))
 	}
 	reps := max(1, int(2e8/ops))
-	var good, all [2][]float64
-	for end := time.Now().Add(seconds); time.Now().Before(end) && (len(good[0]) < 15 || len(good[1]) < 15); {
+	var ratios []float64
+	var rates [2][]float64
+	for end := time.Now().Add(seconds); time.Now().Before(end) || len(ratios) < 5; {
+		var rate [2]float64
 		for i, f := range []func(int){f, g} {
 			f(1) // what the other left in the caches is nobody's
-			before := peakRate(workers)
+			for start := time.Now(); workers > 1 && time.Since(start) < settle; {
+				f(1)
+			}
 			start := time.Now()
 			f(reps)
-			rate := ops * float64(reps) / time.Since(start).Seconds()
-			after := peakRate(workers)
-			peak = max(peak, before, after)
-			all[i] = append(all[i], rate)
-			if min(before, after) >= 0.95*peak {
-				good[i] = append(good[i], rate)
+			rate[i] = ops * float64(reps) / time.Since(start).Seconds()
+			rates[i] = append(rates[i], rate[i])
+		}
+		ratios = append(ratios, rate[0]/rate[1])
+		x.peak = max(x.peak, peakRate(workers))
+	}
+	slices.Sort(ratios)
+	x.ratio, x.pairs = ratios[len(ratios)/2], float64(len(ratios))
+	for i := range rates {
+		slices.Sort(rates[i])
+		rates[i] = rates[i][len(rates[i])*9/10:]
+	}
+	x.rate, x.quiet = rates[0][0], rates[0][0]/rates[1][0]
+	return x
+}
+
+// byHand computes g on one worker as runGemm does. Before the tiles of a group of
+// columns it calls pack, which leaves the group's panels in the memory.
+func byHand(g gemm, w *worker, pack func(g *gemm, mem *gemmScratch, s0, s1 int)) {
+	g.workers = 1
+	g.ends()
+	for more := true; more; more = g.next() {
+		mem := g.memory(w)
+		if !g.inPlace {
+			g.packA(mem, 0, g.panels)
+		}
+		columns := g.columnPanels()
+		for i := range g.groups {
+			s0, s1 := i*columns/g.groups, (i+1)*columns/g.groups
+			pack(&g, &mem, s0, s1)
+			for p := range g.panels {
+				g.rowPanel(mem, p, s0, s1)
 			}
 		}
 	}
-	rates[2], rates[3] = peak, float64(len(good[0]))
-	for i := range 2 {
-		if len(good[i]) < 3 {
-			good[i], rates[3] = all[i], 0
-		}
-		slices.Sort(good[i])
-		rates[i] = good[i][len(good[i])/2]
+}
+
+func packInProduct(g *gemm, mem *gemmScratch, s0, s1 int) { g.packB(*mem, s0, s1) }
+
+// keepPacked packs B of g and returns what takes the place of packing it again.
+func keepPacked(g gemm, w *worker) func(g *gemm, mem *gemmScratch, s0, s1 int) {
+	var kept [][]float32
+	byHand(g, w, func(g *gemm, mem *gemmScratch, s0, s1 int) {
+		g.packB(*mem, s0, s1)
+		kept = append(kept, slices.Clone(mem.b))
+	})
+	next := 0
+	return func(_ *gemm, mem *gemmScratch, _, _ int) {
+		mem.b = kept[next%len(kept)]
+		next++
 	}
-	return rates
+}
+
+// BenchmarkPackedWeights compares the products of a GPT's layer that have a weight
+// for their B with the same when the weights are packed already, and reports the
+// part of the time that saves: of those forward, of those backward, and of all
+// twelve products, gradients of weights included.
+func BenchmarkPackedWeights(b *testing.B) {
+	models := []struct {
+		name        string
+		rows, width int
+	}{{"10.8M", 256, 448}, {"29.5M", 512, 512}, {"124M", 1024, 768}}
+	for _, m := range models {
+		for _, t := range []device.DType{device.F32, device.BF16} {
+			q := testQueue(b, 1)
+			var parts [3][]benchShape // forward, backward, gradients of weights
+			for _, weight := range [][2]int{{1, 3}, {1, 1}, {1, 4}, {4, 1}} {
+				in, out := weight[0]*m.width, weight[1]*m.width
+				parts[0] = append(parts[0], benchShape{"NN", m.rows, out, in})
+				parts[1] = append(parts[1], benchShape{"NT", m.rows, in, out})
+				parts[2] = append(parts[2], benchShape{"TN", in, out, m.rows})
+			}
+			part := func(name string, shapes []benchShape) {
+				b.Run(fmt.Sprintf("%s/%v/%s", m.name, t, name), func(b *testing.B) {
+					ops := 0.0
+					var plain, kept []func()
+					for range 2 { // the first time memory is made
+						plain, kept, ops = nil, nil, 0
+						for _, s := range shapes {
+							p := s.flat(t)
+							g := newGemm(p.c.Mat, p.a, p.b, device.Buffer{}, false)
+							q.products.need(&g)
+							again := func(pack func(g *gemm, mem *gemmScratch, s0, s1 int)) func() {
+								return func() { byHand(g, q.w, pack) }
+							}
+							plain = append(plain, again(packInProduct))
+							if s.form == "TN" {
+								kept = append(kept, again(packInProduct))
+							} else {
+								kept = append(kept, again(keepPacked(g, q.w)))
+							}
+							ops += 2 * float64(s.m) * float64(s.n) * float64(s.k)
+						}
+					}
+					repeat := func(fs []func()) func(int) {
+						return func(reps int) {
+							for range reps {
+								for _, f := range fs {
+									f()
+								}
+							}
+						}
+					}
+					b.ResetTimer()
+					for range b.N {
+						x := inTurns(1, time.Second, ops, repeat(kept), repeat(plain))
+						b.ReportMetric(1-1/x.ratio, "saved")
+						b.ReportMetric(1-1/x.quiet, "saved-at-best")
+						b.ReportMetric(x.rate/1e9, "GF/s")
+					}
+					b.ReportMetric(0, "ns/op")
+				})
+			}
+			part("forward", parts[0])
+			part("backward", parts[1])
+			part("all", slices.Concat(parts[0], parts[1], parts[2]))
+		}
+	}
 }

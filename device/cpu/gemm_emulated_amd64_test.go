@@ -14,13 +14,13 @@ func emulatedBF16() []*isa {
 		return nil
 	}
 	e := amx
-	e.name, e.kc, e.tile = "amx emulated", kcF32, []tileFunc{32: emulateAMX} // k is short, for this is slow
+	e.name, e.kc = "amx emulated", kcF32 // k is short, for this is slow
 	e.row, e.narrow = []rowFunc{device.F32: emulateRowF32, device.BF16: emulateRowBF16}, emulateNarrow
 	return []*isa{&e}
 }
 
-func emulateAMX(k int, a, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc, _ int) {
-	as, bs := unsafe.Slice((*uint32)(a), k*32), unsafe.Slice((*uint32)(b), k*32)
+func emulateAMX(k int, a unsafe.Pointer, rowStep, step int, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc int) {
+	bs := unsafe.Slice((*uint32)(b), k*32)
 	from := unsafe.Slice((*float32)(base), 31*ldb+32)
 	to := unsafe.Slice((*float32)(c), 31*ldc+32)
 	float := math.Float32frombits
@@ -28,7 +28,7 @@ func emulateAMX(k int, a, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc
 		var row [32]float32
 		copy(row[:], from[i*ldb:])
 		for p := range k {
-			x := as[p/16*512+i*16+p%16]
+			x := *(*uint32)(unsafe.Add(a, i*rowStep+p/16*step+p%16*4))
 			lo, hi := float(x<<16), float(x&0xffff0000)
 			for j, y := range bs[p*32:][:32] {
 				row[j] += lo*float(y<<16) + hi*float(y&0xffff0000)
@@ -39,30 +39,30 @@ func emulateAMX(k int, a, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc
 }
 
 // emulatedStart is what the sums of a tile begin with.
-func emulatedStart(b unsafe.Pointer, add int) unsafe.Pointer {
+func emulatedStart(bias unsafe.Pointer, add int) unsafe.Pointer {
 	if add&addNone != 0 {
 		return unsafe.Pointer(&[32]float32{})
 	}
-	return unsafe.Add(b, -128)
+	return bias
 }
 
-func emulateRowF32(k int, a, b unsafe.Pointer, step int, c unsafe.Pointer, ld, n, add int, _ unsafe.Pointer) {
-	for range n {
-		base, ldb := emulatedStart(b, add), 0
-		if add&addOld != 0 {
-			base, ldb = c, ld
+func emulateRowF32(k int, a unsafe.Pointer, row, step int, _, b unsafe.Pointer, panel int, bias, c unsafe.Pointer, ld, n, add int, _ unsafe.Pointer) {
+	for t := range n {
+		to := unsafe.Add(c, 128*t)
+		base, ldb := to, ld
+		if add&addOld == 0 {
+			base, ldb = emulatedStart(unsafe.Add(bias, 128*t), add), 0
 		}
-		emulateAMX(k, a, b, base, ldb, c, ld, 32)
-		b, c = unsafe.Add(b, step), unsafe.Add(c, 128)
+		emulateAMX(k, a, row, step, unsafe.Add(b, t*panel), base, ldb, to, ld)
 	}
 }
 
-func emulateRowBF16(k int, a, b unsafe.Pointer, step int, c unsafe.Pointer, ld, n, add int, stage unsafe.Pointer) {
+func emulateRowBF16(k int, a unsafe.Pointer, row, step int, _, b unsafe.Pointer, panel int, bias, c unsafe.Pointer, ld, n, add int, stage unsafe.Pointer) {
 	tile := floatsAt(stage, 32*32)
-	for range n {
-		emulateAMX(k, a, b, emulatedStart(b, add), 0, stage, 32, 32)
+	for t := range n {
+		emulateAMX(k, a, row, step, unsafe.Add(b, t*panel), emulatedStart(unsafe.Add(bias, 128*t), add), 0, stage, 32)
 		for i := range 32 {
-			out := rawBuffer(device.BF16, unsafe.Add(c, 2*i*ld), 32)
+			out := rawBuffer(device.BF16, unsafe.Add(c, 2*i*ld+64*t), 32)
 			if add&addOld != 0 {
 				var old [32]float32
 				load(old[:], out)
@@ -72,7 +72,6 @@ func emulateRowBF16(k int, a, b unsafe.Pointer, step int, c unsafe.Pointer, ld, 
 			}
 			store(out, tile[32*i:][:32])
 		}
-		b, c = unsafe.Add(b, step), unsafe.Add(c, 64)
 	}
 }
 

@@ -4,19 +4,22 @@ import "unsafe"
 
 // portable runs everywhere; it is also what the assembly is tested against.
 var portable = isa{
-	name: "portable", mr: 4, nr: 4, kc: kcF32, pair: 1, unit: 1, padded: true,
+	name: "portable", mr: 4, nr: 4, kc: kcF32, pair: 1, unit: 1,
 	a: packGo, b: packGo,
 	tile: []tileFunc{nil, tileGo(1), tileGo(2), tileGo(3), tileGo(4)},
 	peak: Peak{Name: "fp32 Go", ops: 16 * 2, loop: fmaGo},
 }
 
-var packGo = packing{side: [3]packFunc{copyGo}, apart: [3]packFunc{transGo}, sideLanes: 4, apartLanes: 4}
+var packGo = packing{side: [3]sideFunc{copyGo}, apart: [3]apartFunc{transGo}, apartLanes: 4}
 
-func copyGo(dst, src unsafe.Pointer, ld, k, width, stride int) {
-	d := unsafe.Slice((*float32)(dst), (k-1)*stride+width)
+func copyGo(dst, src unsafe.Pointer, ld, k, width, stride, panel int) {
 	s := unsafe.Slice((*float32)(src), (k-1)*ld+width)
-	for p := range k {
-		copy(d[p*stride:][:width], s[p*ld:])
+	for i := 0; i < width; i += stride {
+		n := min(stride, width-i)
+		d := unsafe.Slice((*float32)(unsafe.Add(dst, 4*(i/stride*panel))), (k-1)*stride+n)
+		for p := range k {
+			copy(d[p*stride:][:n], s[p*ld+i:])
+		}
 	}
 }
 

@@ -104,32 +104,32 @@ func tile256x5(k int, a unsafe.Pointer, b unsafe.Pointer, base unsafe.Pointer, l
 //go:noescape
 func tile256x6(k int, a unsafe.Pointer, b unsafe.Pointer, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc int, cols int)
 
-// copy512F32 is a packFunc of at most 32 lanes side by side.
+// copy512F32 is a sideFunc of panels of 32 lanes.
 //
 //go:noescape
-func copy512F32(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int)
+func copy512F32(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int, panel int)
 
-// trans512F32 is a packFunc of at most 16 lanes that lie apart.
+// trans512F32 is an apartFunc of at most 16 lanes that lie apart.
 //
 //go:noescape
 func trans512F32(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int)
 
-// copy512BF16 is a packFunc of at most 32 lanes side by side.
+// copy512BF16 is a sideFunc of panels of 32 lanes.
 //
 //go:noescape
-func copy512BF16(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int)
+func copy512BF16(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int, panel int)
 
-// trans512BF16 is a packFunc of at most 16 lanes that lie apart.
+// trans512BF16 is an apartFunc of at most 16 lanes that lie apart.
 //
 //go:noescape
 func trans512BF16(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int)
 
-// copy512F16 is a packFunc of at most 32 lanes side by side.
+// copy512F16 is a sideFunc of panels of 32 lanes.
 //
 //go:noescape
-func copy512F16(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int)
+func copy512F16(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int, panel int)
 
-// trans512F16 is a packFunc of at most 16 lanes that lie apart.
+// trans512F16 is an apartFunc of at most 16 lanes that lie apart.
 //
 //go:noescape
 func trans512F16(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int)
@@ -159,12 +159,12 @@ func moveToBF16(dst unsafe.Pointer, src unsafe.Pointer, ldd int, lds int, rows i
 //go:noescape
 func moveToF16(dst unsafe.Pointer, src unsafe.Pointer, ldd int, lds int, rows int, cols int)
 
-// copy256F32 is a packFunc of at most 16 lanes side by side.
+// copy256F32 is a sideFunc of panels of 16 lanes.
 //
 //go:noescape
-func copy256F32(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int)
+func copy256F32(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int, panel int)
 
-// trans256F32 is a packFunc of at most 8 lanes that lie apart.
+// trans256F32 is an apartFunc of at most 8 lanes that lie apart.
 //
 //go:noescape
 func trans256F32(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int)

@@ -109,6 +109,32 @@ loop1:
 	BNE loop1
 	RET
 
+// func update(x, a unsafe.Pointer, n int)
+TEXT ·update(SB), NOSPLIT, $0-24
+	MOVD x+0(FP), R0
+	MOVD x+0(FP), R1
+	MOVD a+8(FP), R2
+	MOVD n+16(FP), R3
+	FMOVS $0.5, F0
+	VDUP V0.S[0], V0.S4
+loop1:
+	FLDPQ 0(R1), (F1, F2)
+	FLDPQ 32(R1), (F3, F4)
+	FLDPQ 0(R2), (F5, F6)
+	FLDPQ 32(R2), (F7, F8)
+	WORD $0x4e20cca1 // fmla v1.4s, v5.4s, v0.4s
+	WORD $0x4e20ccc2 // fmla v2.4s, v6.4s, v0.4s
+	WORD $0x4e20cce3 // fmla v3.4s, v7.4s, v0.4s
+	WORD $0x4e20cd04 // fmla v4.4s, v8.4s, v0.4s
+	FSTPQ (F1, F2), 0(R0)
+	FSTPQ (F3, F4), 32(R0)
+	ADD $64, R0
+	ADD $64, R1
+	ADD $64, R2
+	SUBS $16, R3
+	BNE loop1
+	RET
+
 // func rewrite(x unsafe.Pointer, n int)
 TEXT ·rewrite(SB), NOSPLIT, $0-16
 	MOVD x+0(FP), R0

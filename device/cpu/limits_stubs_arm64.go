@@ -14,6 +14,11 @@ func fmaLoopNEON(n int)
 //go:noescape
 func triad(dst, a, b unsafe.Pointer, n int)
 
+// update adds a/2 to x: n floats, a multiple of 16.
+//
+//go:noescape
+func update(x, a unsafe.Pointer, n int)
+
 // rewrite negates the n floats of x, a multiple of 16, in place.
 //
 //go:noescape

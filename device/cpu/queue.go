@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"fmt"
+	"math"
 	"sync"
 	"time"
 
@@ -53,7 +54,9 @@ type Queue struct {
 	turns    *turns
 
 	mu     sync.Mutex
-	moved  sync.Cond // a task was issued or done, or the queue closed
+	more   sync.Cond // a task was issued, or the queue closed
+	reach  sync.Cond // done has come to wanted
+	wanted uint64    // the least value of done that somebody waits for
 	ring   [ringLen]task
 	issued uint64 // tasks written into the ring; task s is ring[s%ringLen]
 	done   uint64 // tasks that have run; done <= issued <= done+ringLen
@@ -82,8 +85,8 @@ type Span struct {
 // NewQueue starts a queue; Close ends it. Where its work space cannot be had,
 // that is the error of all work on it.
 func (d *Device) NewQueue(name string) *Queue {
-	q := &Queue{name: name, w: &worker{dev: d}, crew: d.crew, products: &d.products, turns: &d.turns, ended: make(chan struct{})}
-	q.moved.L = &q.mu
+	q := &Queue{name: name, w: &worker{dev: d}, crew: d.crew, products: &d.products, turns: &d.turns, ended: make(chan struct{}), wanted: math.MaxUint64}
+	q.more.L, q.reach.L = &q.mu, &q.mu
 	q.err = q.w.grow(d.scratch)
 	go q.serve()
 	return q
@@ -100,19 +103,21 @@ func (q *Queue) Trace(f func(Span)) { q.trace = f }
 func (q *Queue) Close() {
 	q.mu.Lock()
 	q.closed = true
-	q.moved.Broadcast()
+	q.more.Signal()
 	q.mu.Unlock()
 	<-q.ended
 	q.w.dev.Free(q.w.mem)
 	q.w.mem, q.w.scratch = device.Buffer{}, nil
 }
 
-// issue claims the next ring entry for name, blocking while the ring is full.
-// The caller fills it in and calls commit. A queue has one issuing goroutine.
+// issue claims the next ring entry for name. If the ring is full it blocks until
+// half of it is done: being woken for each would cost the queue more than small
+// kernels do. The caller fills the entry in and calls commit. A queue has one
+// issuing goroutine.
 func (q *Queue) issue(name string) *task {
 	q.mu.Lock()
-	for q.issued-q.done == ringLen {
-		q.moved.Wait()
+	if q.issued-q.done == ringLen {
+		q.until(q.done + ringLen/2)
 	}
 	if q.closed {
 		panic("cpu: work issued on a closed queue")
@@ -127,7 +132,7 @@ func (q *Queue) issue(name string) *task {
 func (q *Queue) commit() {
 	q.mu.Lock()
 	q.issued++
-	q.moved.Broadcast()
+	q.more.Signal()
 	q.mu.Unlock()
 }
 
@@ -155,7 +160,7 @@ func (q *Queue) serve() {
 	defer q.mu.Unlock()
 	for {
 		for q.done == q.issued && !q.closed {
-			q.moved.Wait()
+			q.more.Wait()
 		}
 		if q.done == q.issued {
 			return
@@ -171,8 +176,10 @@ func (q *Queue) serve() {
 		if q.err == nil {
 			q.err = err
 		}
-		q.done++
-		q.moved.Broadcast()
+		if q.done++; q.done >= q.wanted {
+			q.wanted = math.MaxUint64
+			q.reach.Broadcast()
+		}
 	}
 }
 
@@ -242,10 +249,16 @@ func (q *Queue) After(e device.Event) {
 func (q *Queue) Await(seq uint64) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for q.done < seq {
-		q.moved.Wait()
-	}
+	q.until(seq)
 	return q.err
+}
+
+// until waits, with q.mu held, until seq tasks are done.
+func (q *Queue) until(seq uint64) {
+	for q.done < seq {
+		q.wanted = min(q.wanted, seq)
+		q.reach.Wait()
+	}
 }
 
 // Wait implements device.Queue.

@@ -147,14 +147,19 @@ type products struct {
 // need gives g its blocks.
 func (p *products) need(g *gemm) {
 	rows := min(g.m, g.blockRows())
-	packed, strip := ceil(rows, g.isa.mr)*g.slot(), 0
+	packed, strip := 0, 0
+	if !g.inPlace {
+		packed = ceil(rows, g.isa.mr) * g.slot()
+	}
 	if g.stripped() {
 		strip = rows * g.nc()
 	}
 	if err := p.grow(packed, strip); err != nil {
 		panic(fmt.Sprintf("cpu: a product's work space: %v", err))
 	}
-	g.packed = p.packed.F32()
+	if packed > 0 {
+		g.packed = p.packed.F32()
+	}
 	if strip > 0 {
 		g.strip = p.strip.F32()
 	}

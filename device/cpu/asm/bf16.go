@@ -11,14 +11,13 @@ import (
 // bf16 writes products of bf16 operands: by vdpbf16ps and by AMX, for which
 // Go's assembler has no names. The encodings are checked by main_test.go.
 func bf16(c *build.Context) {
-	for rows := 1; rows <= 14; rows++ {
+	for rows := 1; rows <= rows512; rows++ {
 		tile512(c, rows, "tileDot", "pairs of bf16", func(b, x, acc reg.VecPhysical) { emit(c, vdpbf16ps(acc, x, b)) })
 	}
 	copyPairs(c)
 	transPairs(c)
 	declareTileConfig(c)
 	roundingBF16 = declare(c, "roundingBF16", roundConstants...)
-	amxBlock(c)
 	amxRow(c, "amxRowF32", false)
 	amxRow(c, "amxRowBF16", true)
 	amxRows(c)
@@ -63,6 +62,8 @@ const (
 	rdi = 7
 	r9  = 9
 	r10 = 10
+	r14 = 14
+	r15 = 15
 )
 
 // tdpbf16ps is C += A·B of tiles: VEX.128.F3.0F38.W0 5C /r.
@@ -83,6 +84,11 @@ func tileStore(tile, base, index byte, disp int32) []byte {
 	return tileMove(2, tile, base, index, disp)
 }
 
+// prefetchW is prefetchw: 0F 0D /1. base is one of R8 to R15, but not R12.
+func prefetchW(base byte, disp int8) []byte {
+	return []byte{0x41, 0x0f, 0x0d, 0x48 | base&7, byte(disp)}
+}
+
 var (
 	ldtilecfgR8 = []byte{0xc4, 0xc2, 0x78, 0x49, 0x00}
 	// tilezero is VEX.128.F2.0F38.W0 49 /r with the tile in bits 3 to 5.
@@ -92,63 +98,41 @@ var (
 
 // copyPairs packs lanes side by side: word i of row p/2 is (x[p][i], x[p+1][i]).
 func copyPairs(c *build.Context) {
-	text(c, "copyPairs", packSignature, "copyPairs is a packFunc of at most 32 lanes of bf16 side by side, two of k in a word.")
-	dst, src, k := load64(c, "dst"), load64(c, "src"), load64(c, "k")
-	ld, stride, width := load64(c, "ld"), times4(c, load64(c, "stride")), load64(c, "width")
-	scale(c, ld, 2)
-	m0, m1 := masks32(c, width)
-	lo := []reg.VecVirtual{c.ZMM(), c.ZMM()}
-	hi := []reg.VecVirtual{c.ZMM(), c.ZMM()}
-	ahead := c.GP64() // of what is packed next
-	c.MOVQ(ld, ahead)
-	c.SHLQ(operand.U8(5), ahead)
-	half := func(j int, src reg.GPVirtual, m reg.OpmaskVirtual, z []reg.VecVirtual) {
-		c.VPMOVZXWD_Z(at(src, 32*j), m, z[j])
+	var all, second reg.OpmaskVirtual
+	var masks, seconds [2]reg.OpmaskVirtual
+	lo, hi := c.ZMM(), c.ZMM()
+	half := func(j int, src, ld, dst reg.GPVirtual, m, m2 reg.OpmaskVirtual) {
+		c.VPMOVZXWD_Z(at(src, 32*j), m, lo)
+		c.VPMOVZXWD_Z(operand.Mem{Base: src, Index: ld, Scale: 1, Disp: 32 * j}, m2, hi)
+		c.VPSLLD(operand.U8(16), hi, hi)
+		c.VPORD(hi, lo, lo)
+		c.VMOVDQU32(lo, at(dst, 64*j))
 	}
-	pair := func(j int, m reg.OpmaskVirtual, next reg.GPVirtual) {
-		half(j, src, m, lo)
-		half(j, next, m, hi)
-		c.VPSLLD(operand.U8(16), hi[j], hi[j])
-		c.VPORD(hi[j], lo[j], lo[j])
-		c.VMOVDQU32(lo[j], at(dst, 64*j))
-	}
-	next := c.GP64()
-	loop := func(name string, halves int) {
-		masks := []reg.OpmaskVirtual{m0, m1}
-		c.SUBQ(operand.U8(2), k)
-		c.JLT(operand.LabelRef(name + "odd"))
-		c.Label(name)
-		c.LEAQ(operand.Mem{Base: src, Index: ld, Scale: 1}, next)
-		for _, row := range []reg.GPVirtual{src, next} {
-			c.PREFETCHT0(operand.Mem{Base: row, Index: ahead, Scale: 1})
-		}
-		for j := range halves {
-			pair(j, masks[j], next)
-		}
-		c.LEAQ(operand.Mem{Base: next, Index: ld, Scale: 1}, src)
-		c.ADDQ(stride, dst)
-		c.SUBQ(operand.U8(2), k)
-		c.JGE(operand.LabelRef(name))
-		c.Label(name + "odd")
-		c.ADDQ(operand.U8(2), k)
-		c.JZ(operand.LabelRef(name + "done"))
-		for j := range halves {
-			half(j, src, masks[j], lo)
-			c.VMOVDQU32(lo[j], at(dst, 64*j))
-		}
-		c.Label(name + "done")
-		c.VZEROUPPER()
-		c.RET()
-	}
-	c.CMPQ(width, operand.U8(16))
-	c.JLE(operand.LabelRef("few"))
-	loop("wide", 2)
-	c.Label("few")
-	loop("narrow", 1)
+	copySide(c, "copyPairs", "panels of 32 lanes of bf16, two of k in a word", copying{lanes: 32, size: 2, pair: 2,
+		setMasks: func(width reg.GPVirtual) {
+			all, second = allLanes(c), allLanes(c)
+			masks[0], masks[1] = masks32(c, width)
+			seconds[0], seconds[1] = masks32(c, width)
+		},
+		last: func() {
+			for _, m := range []reg.OpmaskVirtual{second, seconds[0], seconds[1]} {
+				c.KXORD(m, m, m)
+			}
+		},
+		whole: func(src, ld, dst reg.GPVirtual) {
+			half(0, src, ld, dst, all, second)
+			half(1, src, ld, dst, all, second)
+		},
+		wide: func(src, ld, dst reg.GPVirtual) {
+			half(0, src, ld, dst, masks[0], seconds[0])
+			half(1, src, ld, dst, masks[1], seconds[1])
+		},
+		narrow: func(src, ld, dst reg.GPVirtual) { half(0, src, ld, dst, masks[0], seconds[0]) },
+	})
 }
 
 func transPairs(c *build.Context) {
-	text(c, "transPairs", packSignature, "transPairs is a packFunc of at most 16 lanes of bf16 that lie apart, two of k in a word.")
+	text(c, "transPairs", apartSignature, "transPairs is an apartFunc of at most 16 lanes of bf16 that lie apart, two of k in a word.")
 	var x, y [16]reg.VecVirtual
 	for i := range x {
 		x[i], y[i] = c.ZMM(), c.ZMM()
@@ -181,61 +165,50 @@ func declareTileConfig(c *build.Context) {
 	}
 }
 
-// amxBlock keeps no tile state between calls: a goroutine may change threads.
-func amxBlock(c *build.Context) {
-	text(c, "amxBlock", "func(k int, a, b, base *byte, ldb int, c *byte, ldc int)",
-		"amxBlock is a whole tile of 32 by 32 from k words (a multiple of 16) of pairs of bf16.")
-	k := load64(c, "k")
-	c.LEAQ(tileConfig, reg.R8)
-	emit(c, ldtilecfgR8)
-	sums := func(pointer, ld string, move func(tile, base, index byte, disp int32) []byte) {
-		c.Load(c.Param(pointer), reg.RDI)
-		c.Load(c.Param(ld), reg.RCX)
-		c.SHLQ(operand.U8(2), reg.RCX)
-		emit(c, move(0, rdi, rcx, 0))
-		emit(c, move(1, rdi, rcx, 64))
-		c.SHLQ(operand.U8(4), reg.RCX)
-		c.ADDQ(reg.RCX, reg.RDI)
-		c.SHRQ(operand.U8(4), reg.RCX)
-		emit(c, move(2, rdi, rcx, 0))
-		emit(c, move(3, rdi, rcx, 64))
-	}
-	sums("base", "ldb", tileLoad)
-	c.Load(c.Param("a"), reg.RSI)
-	c.Load(c.Param("b"), reg.RDX)
-	c.MOVQ(operand.U32(64), reg.RCX)
-	c.MOVQ(operand.U32(128), reg.RBX)
-	tileProducts(c, k)
-	sums("c", "ldc", tileStore)
-	emit(c, tilerelease)
-	c.RET()
+// moveSums moves tiles 0 to 3 from or to RDI, rows R9 bytes apart; it changes R10.
+func moveSums(c *build.Context, move func(tile, base, index byte, disp int32) []byte) {
+	c.MOVQ(reg.R9, reg.R10)
+	c.SHLQ(operand.U8(4), reg.R10)
+	c.ADDQ(reg.RDI, reg.R10)
+	emit(c, move(0, rdi, r9, 0))
+	emit(c, move(1, rdi, r9, 64))
+	emit(c, move(2, r10, r9, 0))
+	emit(c, move(3, r10, r9, 64))
 }
 
-// tileProducts adds to tiles 0 to 3 the products of k words, 0 in the end, of a
-// panel of A at RSI, rows RCX bytes apart, and of B at RDX, rows RBX apart.
-//
-// Meanwhile it fetches from where R8 points 256 bytes for every 16 words.
-func tileProducts(c *build.Context, k reg.Register) {
-	c.TESTQ(k, k)
-	c.JZ(operand.LabelRef("multiplied"))
-	c.Label("multiply")
+// tileProducts adds to tiles 0 to 3 the products of R11 words, 0 in the end, of 32
+// rows of A at RSI, RCX bytes apart and the second half R12 bytes on, and of a panel
+// of B at RDX, rows RBX = 128 bytes apart. What meanwhile does is done every 16 words; it
+// may change R10.
+func tileProducts(c *build.Context, label string, meanwhile func()) {
+	step := paramMem(c, "step")
+	c.TESTQ(reg.R11, reg.R11)
+	c.JZ(operand.LabelRef(label + "done"))
+	c.Label(label)
+	c.LEAQ(operand.Mem{Base: reg.RSI, Index: reg.R12, Scale: 1}, reg.R10)
 	emit(c, tileLoad(4, rsi, rcx, 0))
 	emit(c, tileLoad(6, rdx, rbx, 0))
 	emit(c, tileLoad(7, rdx, rbx, 64))
-	emit(c, tileLoad(5, rsi, rcx, 1024))
+	emit(c, tileLoad(5, r10, rcx, 0))
 	emit(c, tdpbf16ps(0, 4, 6))
 	emit(c, tdpbf16ps(1, 4, 7))
 	emit(c, tdpbf16ps(2, 5, 6))
 	emit(c, tdpbf16ps(3, 5, 7))
-	for line := range 4 {
-		c.PREFETCHT1(at(reg.R8, 64*line))
-	}
-	c.ADDQ(operand.U32(256), reg.R8)
-	c.ADDQ(operand.U32(2048), reg.RSI)
+	meanwhile()
+	c.ADDQ(step, reg.RSI)
 	c.ADDQ(operand.U32(2048), reg.RDX)
-	c.SUBQ(operand.U8(16), k)
-	c.JNZ(operand.LabelRef("multiply"))
-	c.Label("multiplied")
+	c.SUBQ(operand.U8(16), reg.R11)
+	c.JNZ(operand.LabelRef(label))
+	c.Label(label + "done")
+}
+
+// paramMem is a parameter where the caller left it.
+func paramMem(c *build.Context, name string) operand.Mem {
+	p, err := c.Param(name).Resolve()
+	if err != nil {
+		panic(err)
+	}
+	return p.Addr
 }
 
 // What the parameter add of a rowFunc may have set; see gemm_pack.go.
@@ -244,39 +217,31 @@ const (
 	addNone = 2
 )
 
-// amxRow writes products of a panel of A by several of B. Results of bf16 are
-// rounded on their way: a tile's while the tile units work at the next one.
+// amxRow writes products of 32 rows of A by several panels of B. Results of bf16 are
+// rounded on their way: a tile's while the tile units work at the next one. No
+// tile state is kept between calls: a goroutine may change threads.
+//
+// Meanwhile it fetches four of the next 32 rows of A with every tile, and the
+// lines of C that are written soon.
 func amxRow(c *build.Context, name string, round bool) {
 	out := "float32"
 	if round {
 		out = "bf16"
 	}
-	text(c, name, "func(k int, a, b *byte, step int, c *byte, ld, n, add int, stage *byte)",
+	text(c, name, "func(k int, a *byte, row, step int, next, b *byte, panel int, bias, c *byte, ld, n, add int, stage *byte)",
 		name+" is a rowFunc of "+out+".")
-	words, a, b, dst, ld, stage, last := reg.R11, reg.R12, reg.R13, reg.RDI, reg.R9, reg.R10, reg.RAX
+	last, dst, ahead, ld, triple, stage, lines := reg.RAX, reg.RDI, reg.R8, reg.R9, reg.R13, reg.R14, reg.R15
 	c.LEAQ(tileConfig, reg.R8)
 	emit(c, ldtilecfgR8)
-	n := reg.R15
-	c.Load(c.Param("a"), a)
-	c.Load(c.Param("b"), b)
 	c.Load(c.Param("c"), dst)
 	c.Load(c.Param("ld"), ld)
-	c.Load(c.Param("n"), n)
 	c.MOVQ(operand.U32(128), reg.RBX)
 	if round {
 		c.ADDQ(ld, ld)
 		c.Load(c.Param("stage"), stage)
-		c.LEAQ(at(stage, 4096), last)
+		c.XORQ(last, last) // of the tile before, if there is one
 	} else {
 		c.SHLQ(operand.U8(2), ld)
-	}
-	c.Load(c.Param("k"), reg.R8) // the next panel of A: eight tiles fetch it
-	c.SHLQ(operand.U8(7), reg.R8)
-	c.ADDQ(a, reg.R8)
-	rest := func() { // of the first half of the rows, in R10 the second
-		c.MOVQ(ld, stage)
-		c.SHLQ(operand.U8(4), stage)
-		c.ADDQ(dst, stage)
 	}
 	c.Label("tile")
 	c.Load(c.Param("add"), reg.RCX)
@@ -285,52 +250,91 @@ func amxRow(c *build.Context, name string, round bool) {
 	if !round {
 		c.TESTQ(reg.RCX, reg.RCX)
 		c.JZ(operand.LabelRef("bias"))
-		rest()
-		emit(c, tileLoad(0, rdi, r9, 0))
-		emit(c, tileLoad(1, rdi, r9, 64))
-		emit(c, tileLoad(2, r10, r9, 0))
-		emit(c, tileLoad(3, r10, r9, 64))
+		moveSums(c, tileLoad)
 		c.JMP(operand.LabelRef("begun"))
 		c.Label("bias")
 	}
-	c.MOVQ(b, reg.RDX)
+	c.Load(c.Param("bias"), reg.RDX)
 	c.XORQ(reg.RCX, reg.RCX)
 	for t := range byte(4) {
-		emit(c, tileLoad(t, rdx, rcx, -128+64*int32(t&1)))
+		emit(c, tileLoad(t, rdx, rcx, 64*int32(t&1)))
 	}
+	c.SUBQ(operand.I8(-128), paramMem(c, "bias"))
 	c.JMP(operand.LabelRef("begun"))
 	c.Label("nothing")
 	for t := range byte(4) {
 		emit(c, tilezero(t))
 	}
 	c.Label("begun")
-	c.MOVQ(operand.U32(64), reg.RCX)
-	c.MOVQ(a, reg.RSI)
-	c.MOVQ(b, reg.RDX)
-	c.Load(c.Param("k"), words)
-	tileProducts(c, words)
+	c.Load(c.Param("row"), reg.RCX)
+	c.MOVQ(reg.RCX, reg.R12)
+	c.SHLQ(operand.U8(4), reg.R12)
+	c.LEAQ(operand.Mem{Base: reg.RCX, Index: reg.RCX, Scale: 2}, triple)
+	c.Load(c.Param("next"), ahead)
+	c.LEAQ(operand.Mem{Base: ahead, Index: reg.RCX, Scale: 4}, reg.R10)
+	c.MOVQ(reg.R10, paramMem(c, "next"))
+	c.Load(c.Param("a"), reg.RSI)
+	c.Load(c.Param("b"), reg.RDX)
+	c.MOVQ(reg.RDX, reg.R10)
+	c.ADDQ(paramMem(c, "panel"), reg.R10)
+	c.MOVQ(reg.R10, paramMem(c, "b"))
+	fetchA := func() {
+		for _, row := range []operand.Mem{at(ahead, 0), {Base: ahead, Index: reg.RCX, Scale: 1},
+			{Base: ahead, Index: reg.RCX, Scale: 2}, {Base: ahead, Index: triple, Scale: 1}} {
+			c.PREFETCHT1(row)
+		}
+		c.ADDQ(paramMem(c, "step"), ahead)
+	}
+	// With the first 8 × 16 words come the lines of C, four rows at a time: the
+	// tile's own if it is rounded later on, else the next tile's.
+	c.MOVQ(dst, lines)
 	if round {
-		c.Load(c.Param("n"), reg.RCX)
-		c.CMPQ(n, reg.RCX)
-		c.JE(operand.LabelRef("first"))
+		c.TESTQ(last, last)
+		c.JZ(operand.LabelRef("first"))
+		c.ADDQ(operand.U8(64), lines)
+		c.Label("first")
+	} else {
+		c.SUBQ(operand.I8(-128), lines)
+	}
+	const early = 8 * 16
+	c.Load(c.Param("k"), reg.R11)
+	c.CMPQ(reg.R11, operand.U32(early))
+	c.JLE(operand.LabelRef("few"))
+	c.MOVQ(operand.U32(early), reg.R11)
+	c.Label("few")
+	tileProducts(c, "early", func() {
+		fetchA()
+		for range 4 {
+			emit(c, prefetchW(r15, 0))
+			if !round {
+				emit(c, prefetchW(r15, 64))
+			}
+			c.ADDQ(ld, lines)
+		}
+	})
+	c.Load(c.Param("k"), reg.R11)
+	c.SUBQ(operand.U32(early), reg.R11)
+	c.JLE(operand.LabelRef("multiplied"))
+	tileProducts(c, "late", fetchA)
+	c.Label("multiplied")
+	if round {
+		c.TESTQ(last, last)
+		c.JZ(operand.LabelRef("none"))
 		narrowTile(c, "before", last, dst, ld)
 		c.ADDQ(operand.U8(64), dst)
-		c.Label("first")
+		c.JMP(operand.LabelRef("store"))
+		c.Label("none")
+		c.LEAQ(at(stage, 4096), last)
+		c.Label("store")
 		for t := range byte(4) {
-			emit(c, tileStore(t, r10, rbx, 64*int32(t&1)+2048*int32(t>>1)))
+			emit(c, tileStore(t, r14, rbx, 64*int32(t&1)+2048*int32(t>>1)))
 		}
 		c.XCHGQ(stage, last)
 	} else {
-		rest()
-		emit(c, tileStore(0, rdi, r9, 0))
-		emit(c, tileStore(1, rdi, r9, 64))
-		emit(c, tileStore(2, r10, r9, 0))
-		emit(c, tileStore(3, r10, r9, 64))
+		moveSums(c, tileStore)
 		c.SUBQ(operand.I8(-128), dst)
 	}
-	c.Load(c.Param("step"), reg.RCX)
-	c.ADDQ(reg.RCX, b)
-	c.DECQ(n)
+	c.DECQ(paramMem(c, "n"))
 	c.JNZ(operand.LabelRef("tile"))
 	if round {
 		narrowTile(c, "end", last, dst, ld)
@@ -387,7 +391,7 @@ func narrowTile(c *build.Context, label string, src, dst, ld reg.Register) {
 // What is missing of k is zero.
 
 func amxRows(c *build.Context) {
-	text(c, "amxRows", packSignature, "amxRows packs at most 32 rows of k bf16 into tiles; stride does not matter.")
+	text(c, "amxRows", apartSignature, "amxRows packs at most 32 rows of k bf16 into tiles; stride does not matter.")
 	dst, src, k := load64(c, "dst"), load64(c, "src"), load64(c, "k")
 	ld, width := load64(c, "ld"), load64(c, "width")
 	scale(c, ld, 2)
@@ -441,40 +445,49 @@ func amxNarrow(c *build.Context) {
 }
 
 func amxColumns(c *build.Context) {
-	text(c, "amxColumns", packSignature, "amxColumns packs at most 16 columns of k bf16 into the rows of a tile; stride does not matter.")
-	dst, src, k := load64(c, "dst"), load64(c, "src"), load64(c, "k")
-	ld, width := load64(c, "ld"), load64(c, "width")
+	text(c, "amxColumns", sideSignature, "amxColumns packs at most 32 columns of k bf16 into the rows of tiles; stride and panel do not matter.")
+	dst, src, width := load64(c, "dst"), load64(c, "src"), load64(c, "width")
+	ld := load64(c, "ld")
 	scale(c, ld, 2)
+	from, to, k := c.GP64(), c.GP64(), c.GP64()
 	mask := c.K()
-	maskFirst(c, width, 16, mask)
 	var x, y [16]reg.VecVirtual
 	for i := range x {
 		x[i], y[i] = c.ZMM(), c.ZMM()
 	}
+	c.Label("half")
+	maskFirst(c, width, 16, mask)
+	c.MOVQ(src, from)
+	c.MOVQ(dst, to)
+	c.Load(c.Param("k"), k)
 	c.Label("block")
 	for i := range x {
 		c.VPXORD(x[i], x[i], x[i])
 	}
 	for i := range x {
-		c.VPMOVZXWD_Z(at(src, 0), mask, x[i])
-		c.ADDQ(ld, src)
+		c.VPMOVZXWD_Z(at(from, 0), mask, x[i])
+		c.ADDQ(ld, from)
 		c.DECQ(k)
 		c.JZ(operand.LabelRef("turn"))
-		c.VPMOVZXWD_Z(at(src, 0), mask, y[i])
+		c.VPMOVZXWD_Z(at(from, 0), mask, y[i])
 		c.VPSLLD(operand.U8(16), y[i], y[i])
 		c.VPORD(y[i], x[i], x[i])
-		c.ADDQ(ld, src)
+		c.ADDQ(ld, from)
 		c.DECQ(k)
 		c.JZ(operand.LabelRef("turn"))
 	}
 	c.Label("turn")
 	turn16(c, &x, &y)
 	for i := range x {
-		c.VMOVDQU32(x[i], at(dst, 64*i))
+		c.VMOVDQU32(x[i], at(to, 64*i))
 	}
-	c.ADDQ(operand.U32(2048), dst)
+	c.ADDQ(operand.U32(2048), to)
 	c.TESTQ(k, k)
 	c.JNZ(operand.LabelRef("block"))
+	c.ADDQ(operand.U8(32), src)
+	c.ADDQ(operand.U32(1024), dst)
+	c.SUBQ(operand.U8(16), width)
+	c.JG(operand.LabelRef("half"))
 	c.VZEROUPPER()
 	c.RET()
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math/bits"
 
 	"github.com/mmcloughlin/avo/attr"
 	"github.com/mmcloughlin/avo/build"
@@ -15,14 +16,12 @@ var sources = []struct {
 	size int
 }{{"F32", 4}, {"BF16", 2}, {"F16", 2}}
 
-const unroll = 4 // steps of k in the inner loop
-
 func gemm(c *build.Context) {
 	declareOnes(c)
-	for rows := 1; rows <= 14; rows++ {
+	for rows := 1; rows <= rows512; rows++ {
 		tile512(c, rows, "tile512", "float32", func(b, x, acc reg.VecPhysical) { c.VFMADD231PS(b, x, acc) })
 	}
-	for rows := 1; rows <= 6; rows++ {
+	for rows := 1; rows <= rows256; rows++ {
 		tile256(c, rows)
 	}
 	for _, s := range sources {
@@ -60,15 +59,17 @@ func load64(c *build.Context, name string) reg.GPVirtual {
 
 const tileSignature = "func(k int, a, b, base *byte, ldb int, c *byte, ldc, cols int)"
 
-// sumLoop runs step for each k: unroll at a time, then one at a time. step
-// gets the number of the k within the iteration. aStep and bStep are bytes.
-func sumLoop(c *build.Context, k, a, b reg.GPVirtual, aStep, bStep int, step func(u int)) {
+const unroll = 4 // words of k in the inner loop
+
+// sumLoop runs word for each word of k: unroll at a time, then one at a time.
+// word gets its number within the iteration. aStep and bStep are bytes.
+func sumLoop(c *build.Context, k, a, b reg.GPVirtual, aStep, bStep int, word func(u int)) {
 	main, tail, done := "main", "tail", "done"
 	c.SUBQ(operand.U8(unroll), k)
 	c.JLT(operand.LabelRef(tail + "in"))
 	c.Label(main)
 	for u := range unroll {
-		step(u)
+		word(u)
 	}
 	c.ADDQ(operand.U32(uint32(unroll*aStep)), a)
 	c.ADDQ(operand.U32(uint32(unroll*bStep)), b)
@@ -78,13 +79,19 @@ func sumLoop(c *build.Context, k, a, b reg.GPVirtual, aStep, bStep int, step fun
 	c.ADDQ(operand.U8(unroll), k)
 	c.JZ(operand.LabelRef(done))
 	c.Label(tail)
-	step(0)
+	word(0)
 	c.ADDQ(operand.U32(uint32(aStep)), a)
 	c.ADDQ(operand.U32(uint32(bStep)), b)
 	c.DECQ(k)
 	c.JNZ(operand.LabelRef(tail))
 	c.Label(done)
 }
+
+// Rows of the largest tiles; so many words of A lie side by side.
+const (
+	rows512 = 14
+	rows256 = 6
+)
 
 // tile512 writes a tileFunc in which mul adds the products of the words in
 // registers b and x to register acc: floats, or pairs of bf16.
@@ -97,11 +104,11 @@ func tile512(c *build.Context, rows int, prefix, what string, mul func(b, x, acc
 		c.VPXORD(z, z, z)
 	}
 	b0, b1, x := zmm[28], zmm[29], zmm[30]
-	sumLoop(c, k, a, b, 4*rows, 128, func(u int) {
+	sumLoop(c, k, a, b, 4*rows512, 128, func(u int) {
 		c.VMOVUPS(at(b, u*128), b0)
 		c.VMOVUPS(at(b, u*128+64), b1)
 		for i := range rows {
-			c.VBROADCASTSS(at(a, (u*rows+i)*4), x)
+			c.VBROADCASTSS(at(a, (u*rows512+i)*4), x)
 			mul(b0, x, acc(i, 0))
 			mul(b1, x, acc(i, 1))
 		}
@@ -128,15 +135,15 @@ var zmm = [...]reg.VecPhysical{reg.Z0, reg.Z1, reg.Z2, reg.Z3, reg.Z4, reg.Z5, r
 	reg.Z10, reg.Z11, reg.Z12, reg.Z13, reg.Z14, reg.Z15, reg.Z16, reg.Z17, reg.Z18, reg.Z19, reg.Z20,
 	reg.Z21, reg.Z22, reg.Z23, reg.Z24, reg.Z25, reg.Z26, reg.Z27, reg.Z28, reg.Z29, reg.Z30}
 
-// masks32 are the masks of the first n of 32 lanes, 1 <= n <= 32.
+// masks32 are the masks of the first n of 32 lanes, 0 <= n <= 32.
 func masks32(c *build.Context, n reg.GPVirtual) (lo, hi reg.OpmaskVirtual) {
-	bits := c.GP64()
-	c.MOVQ(operand.I64(-1), bits)
-	c.BZHIQ(n, bits, bits)
+	ones := c.GP64()
+	c.MOVQ(operand.I64(-1), ones)
+	c.BZHIQ(n, ones, ones)
 	lo, hi = c.K(), c.K()
-	c.KMOVW(bits.As32(), lo)
-	c.SHRQ(operand.U8(16), bits)
-	c.KMOVW(bits.As32(), hi)
+	c.KMOVW(ones.As32(), lo)
+	c.SHRQ(operand.U8(16), ones)
+	c.KMOVW(ones.As32(), hi)
 	return lo, hi
 }
 
@@ -152,11 +159,11 @@ func tile256(c *build.Context, rows int) {
 		}
 	}
 	b0, b1, x := c.YMM(), c.YMM(), c.YMM()
-	sumLoop(c, k, a, b, 4*rows, 64, func(u int) {
+	sumLoop(c, k, a, b, 4*rows256, 64, func(u int) {
 		c.VMOVUPS(at(b, u*64), b0)
 		c.VMOVUPS(at(b, u*64+32), b1)
 		for i := range acc {
-			c.VBROADCASTSS(at(a, (u*rows+i)*4), x)
+			c.VBROADCASTSS(at(a, (u*rows256+i)*4), x)
 			c.VFMADD231PS(b0, x, acc[i][0])
 			c.VFMADD231PS(b1, x, acc[i][1])
 		}
@@ -224,7 +231,10 @@ func declareOnes(c *build.Context) {
 	}
 }
 
-const packSignature = "func(dst, src *byte, ld, k, width, stride int)"
+const (
+	sideSignature  = "func(dst, src *byte, ld, k, width, stride, panel int)"
+	apartSignature = "func(dst, src *byte, ld, k, width, stride int)"
+)
 
 // widen512 loads lanes under a mask as float32.
 func widen512(c *build.Context, source string, src operand.Op, mask reg.Register, z reg.VecVirtual) {
@@ -239,36 +249,93 @@ func widen512(c *build.Context, source string, src operand.Op, mask reg.Register
 	}
 }
 
-func copy512(c *build.Context, source string, size int) {
-	name := "copy512" + source
-	text(c, name, packSignature, name+" is a packFunc of at most 32 lanes side by side.")
+// copying is what a sideFunc does with a row of words: those of a whole panel,
+// and those of the last one, of more than half of the lanes or not.
+type copying struct {
+	lanes, size, pair   int
+	setMasks            func(width reg.GPVirtual) // of the last panel; width may be 0
+	last                func()                    // before the last row of words if it has only one of two k
+	whole, wide, narrow func(src, ld, dst reg.GPVirtual)
+}
+
+// copySide writes a sideFunc. It goes along the rows of the source, and what is
+// eight rows of words on is fetched meanwhile.
+func copySide(c *build.Context, name, doc string, do copying) {
+	text(c, name, sideSignature, name+" is a sideFunc of "+doc+".")
 	dst, src, k := load64(c, "dst"), load64(c, "src"), load64(c, "k")
-	ld, stride, width := load64(c, "ld"), times4(c, load64(c, "stride")), load64(c, "width")
-	scale(c, ld, size)
-	m0, m1 := masks32(c, width)
-	c.CMPQ(width, operand.U8(16))
-	c.JLE(operand.LabelRef("narrow"))
-	z := []reg.VecVirtual{c.ZMM(), c.ZMM()}
-	ahead := c.GP64() // of what is packed next
+	ld, stride, panel := load64(c, "ld"), times4(c, load64(c, "stride")), times4(c, load64(c, "panel"))
+	panels, rest := load64(c, "width"), c.GP64()
+	scale(c, ld, do.size)
+	c.MOVQ(panels, rest)
+	c.ANDQ(operand.U8(uint8(do.lanes-1)), rest)
+	do.setMasks(rest)
+	c.SHRQ(operand.U8(uint8(bits.TrailingZeros(uint(do.lanes)))), panels)
+	from, to, left, ahead := c.GP64(), c.GP64(), c.GP64(), c.GP64()
 	c.MOVQ(ld, ahead)
-	c.SHLQ(operand.U8(5), ahead)
-	c.Label("wide")
-	for line := 0; line < 32*size; line += 64 {
-		c.PREFETCHT0(operand.Mem{Base: src, Index: ahead, Scale: 1, Disp: line})
+	c.SHLQ(operand.U8(uint8(2+do.pair)), ahead)
+	c.Label("word")
+	if do.pair == 2 {
+		c.CMPQ(k, operand.U8(1))
+		c.JNE(operand.LabelRef("both"))
+		do.last()
+		c.Label("both")
 	}
-	widen512(c, source, at(src, 0), m0, z[0])
-	widen512(c, source, at(src, 16*size), m1, z[1])
-	c.VMOVUPS(z[0], at(dst, 0))
-	c.VMOVUPS(z[1], at(dst, 64))
-	advance(c, "wide", src, ld, dst, stride, k)
+	c.MOVQ(src, from)
+	c.MOVQ(dst, to)
+	c.LEAQ(operand.Mem{Base: src, Index: ld, Scale: uint8(do.pair)}, src)
+	c.MOVQ(panels, left)
+	c.TESTQ(left, left)
+	c.JZ(operand.LabelRef("rest"))
+	c.Label("panel")
+	for line := 0; line < do.lanes*do.size; line += 64 {
+		c.PREFETCHT0(operand.Mem{Base: from, Index: ahead, Scale: 1, Disp: line})
+	}
+	do.whole(from, ld, to)
+	c.ADDQ(operand.U32(uint32(do.lanes*do.size)), from)
+	c.ADDQ(panel, to)
+	c.DECQ(left)
+	c.JNZ(operand.LabelRef("panel"))
+	c.Label("rest")
+	c.TESTQ(rest, rest)
+	c.JZ(operand.LabelRef("copied"))
+	c.CMPQ(rest, operand.U8(uint8(do.lanes/2)))
+	c.JG(operand.LabelRef("wide"))
+	do.narrow(from, ld, to)
+	c.JMP(operand.LabelRef("copied"))
+	c.Label("wide")
+	do.wide(from, ld, to)
+	c.Label("copied")
+	c.ADDQ(stride, dst)
+	c.SUBQ(operand.U8(uint8(do.pair)), k)
+	c.JG(operand.LabelRef("word"))
 	c.VZEROUPPER()
 	c.RET()
-	c.Label("narrow")
-	widen512(c, source, at(src, 0), m0, z[0])
-	c.VMOVUPS(z[0], at(dst, 0))
-	advance(c, "narrow", src, ld, dst, stride, k)
-	c.VZEROUPPER()
-	c.RET()
+}
+
+// allLanes is the mask of 32 lanes.
+func allLanes(c *build.Context) reg.OpmaskVirtual {
+	m := c.K()
+	c.KXNORD(m, m, m)
+	return m
+}
+
+func copy512(c *build.Context, source string, size int) {
+	var all reg.OpmaskVirtual
+	var masks [2]reg.OpmaskVirtual
+	z := c.ZMM()
+	half := func(j int, src, dst reg.GPVirtual, mask reg.OpmaskVirtual) {
+		widen512(c, source, at(src, 16*size*j), mask, z)
+		c.VMOVUPS(z, at(dst, 64*j))
+	}
+	copySide(c, "copy512"+source, "panels of 32 lanes", copying{lanes: 32, size: size, pair: 1,
+		setMasks: func(width reg.GPVirtual) {
+			all = allLanes(c)
+			masks[0], masks[1] = masks32(c, width)
+		},
+		whole:  func(src, _, dst reg.GPVirtual) { half(0, src, dst, all); half(1, src, dst, all) },
+		wide:   func(src, _, dst reg.GPVirtual) { half(0, src, dst, masks[0]); half(1, src, dst, masks[1]) },
+		narrow: func(src, _, dst reg.GPVirtual) { half(0, src, dst, masks[0]) },
+	})
 }
 
 func advance(c *build.Context, loop string, src, ld, dst, stride, k reg.GPVirtual) {
@@ -320,7 +387,7 @@ func transLoop(c *build.Context, n, size, pair int, setMask func(k reg.GPVirtual
 
 func trans512(c *build.Context, source string, size int) {
 	name := "trans512" + source
-	text(c, name, packSignature, name+" is a packFunc of at most 16 lanes that lie apart.")
+	text(c, name, apartSignature, name+" is an apartFunc of at most 16 lanes that lie apart.")
 	var x, y [16]reg.VecVirtual
 	for i := range x {
 		x[i], y[i] = c.ZMM(), c.ZMM()
@@ -335,13 +402,13 @@ func trans512(c *build.Context, source string, size int) {
 
 // maskFirst sets mask to the first min(n, most) lanes.
 func maskFirst(c *build.Context, n reg.GPVirtual, most uint32, mask reg.OpmaskVirtual) {
-	lanes, bits := c.GP64(), c.GP64()
+	lanes, ones := c.GP64(), c.GP64()
 	c.MOVQ(operand.U32(most), lanes)
 	c.CMPQ(n, lanes)
 	c.CMOVQLT(n, lanes)
-	c.MOVQ(operand.I64(-1), bits)
-	c.BZHIQ(lanes, bits, bits)
-	c.KMOVD(bits.As32(), mask)
+	c.MOVQ(operand.I64(-1), ones)
+	c.BZHIQ(lanes, ones, ones)
+	c.KMOVD(ones.As32(), mask)
 }
 
 // turn16 transposes the 16 by 16 floats in x, using y.
@@ -415,31 +482,27 @@ func move512(c *build.Context, name, source string, size int, prepare func() fun
 }
 
 func copy256(c *build.Context) {
-	text(c, "copy256F32", packSignature, "copy256F32 is a packFunc of at most 16 lanes side by side.")
-	dst, src, k := load64(c, "dst"), load64(c, "src"), load64(c, "k")
-	ld, stride, width := times4(c, load64(c, "ld")), times4(c, load64(c, "stride")), load64(c, "width")
-	m := masks16(c, width)
-	y := []reg.VecVirtual{c.YMM(), c.YMM()}
-	c.CMPQ(width, operand.U8(8))
-	c.JLE(operand.LabelRef("narrow"))
-	c.Label("wide")
-	for j := range 2 {
-		c.VMASKMOVPS(at(src, 32*j), m[j], y[j])
-		c.VMOVUPS(y[j], at(dst, 32*j))
+	var m [2]reg.VecVirtual
+	y := c.YMM()
+	half := func(j int, src, dst reg.GPVirtual) {
+		c.VMASKMOVPS(at(src, 32*j), m[j], y)
+		c.VMOVUPS(y, at(dst, 32*j))
 	}
-	advance(c, "wide", src, ld, dst, stride, k)
-	c.VZEROUPPER()
-	c.RET()
-	c.Label("narrow")
-	c.VMASKMOVPS(at(src, 0), m[0], y[0])
-	c.VMOVUPS(y[0], at(dst, 0))
-	advance(c, "narrow", src, ld, dst, stride, k)
-	c.VZEROUPPER()
-	c.RET()
+	copySide(c, "copy256F32", "panels of 16 lanes", copying{lanes: 16, size: 4, pair: 1,
+		setMasks: func(width reg.GPVirtual) { m = masks16(c, width) },
+		whole: func(src, _, dst reg.GPVirtual) {
+			for j := range 2 {
+				c.VMOVUPS(at(src, 32*j), y)
+				c.VMOVUPS(y, at(dst, 32*j))
+			}
+		},
+		wide:   func(src, _, dst reg.GPVirtual) { half(0, src, dst); half(1, src, dst) },
+		narrow: func(src, _, dst reg.GPVirtual) { half(0, src, dst) },
+	})
 }
 
 func trans256(c *build.Context) {
-	text(c, "trans256F32", packSignature, "trans256F32 is a packFunc of at most 8 lanes that lie apart.")
+	text(c, "trans256F32", apartSignature, "trans256F32 is an apartFunc of at most 8 lanes that lie apart.")
 	var x [8]reg.VecVirtual
 	for i := range x {
 		x[i] = c.YMM()

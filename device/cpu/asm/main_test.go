@@ -153,6 +153,7 @@ func TestEncodings(t *testing.T) {
 		"c4 82 7a 4b 9c 0a 40 00 00 00": tileStore(3, r10, r9, 64),  // tilestored [r10+r9+64], tmm3
 		"c4 e2 7b 49 d8":                tilezero(3),                // tilezero tmm3
 		"62 f2 77 48 72 c0":             vcvtne2ps2bf16(zmm[0], zmm[1], zmm[0]),
+		"41 0f 0d 4f 40":                prefetchW(r15, 64), // prefetchw [r15+64]
 		"c4 e2 4a 5c c4":                tdpbf16ps(0, 4, 6), // tdpbf16ps tmm0, tmm4, tmm6
 		"c4 e2 42 5c cc":                tdpbf16ps(1, 4, 7),
 		"c4 e2 4a 5c d5":                tdpbf16ps(2, 5, 6),

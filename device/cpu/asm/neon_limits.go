@@ -3,7 +3,8 @@ package main
 // neonLimits writes what the machine's own limits are measured with.
 func neonLimits(file *neonFile) {
 	neonPeak(file)
-	neonTriad(file)
+	neonPlusHalf(file, "triad", "func(dst, a, b unsafe.Pointer, n int)", "triad sets dst = a + b/2: n floats, a multiple of 16.", "dst", "a", "b")
+	neonPlusHalf(file, "update", "func(x, a unsafe.Pointer, n int)", "update adds a/2 to x: n floats, a multiple of 16.", "x", "x", "a")
 	neonRewrite(file)
 	neonReadAll(file)
 }
@@ -22,20 +23,20 @@ func neonPeak(file *neonFile) {
 	})
 }
 
-func neonTriad(file *neonFile) {
-	const doc = "triad sets dst = a + b/2: n floats, a multiple of 16."
-	file.function("triad", "func(dst, a, b unsafe.Pointer, n int)", doc, 0, func(f *fn) {
-		dst, a, b, n := f.word("dst"), f.word("a"), f.word("b"), f.word("n")
+// neonPlusHalf adds half of b to a, into dst; these are names of parameters.
+func neonPlusHalf(file *neonFile, name, signature, doc, dst, a, b string) {
+	file.function(name, signature, doc, 0, func(f *fn) {
+		to, from, by, n := f.word(dst), f.word(a), f.word(b), f.word("n")
 		half := f.vec(1)
 		f.emit("FMOVS $0.5, %s", half[0].f())
 		f.spread(half[0], half[0])
 		f.loop(n, 16, func() {
 			x, y := f.vec(4), f.vec(4)
-			f32.read(f, x, a, 0)
-			f32.read(f, y, b, 0)
+			f32.read(f, x, from, 0)
+			f32.read(f, y, by, 0)
 			f.op(fmla, x, y, half)
-			f32.write(f, nil, x, dst, 0)
-			f.step(64, dst, a, b)
+			f32.write(f, nil, x, to, 0)
+			f.step(64, to, from, by)
 		})
 	})
 }

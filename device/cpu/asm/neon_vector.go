@@ -211,9 +211,13 @@ func (s *neonStep) lion() {
 	s.move(sign, 6)
 }
 
+var neonEachConstants = slices.Concat(expConstants, roundConstants, []constant{
+	float("-2u", -2*geluU), float("-2ux", -2*geluU*geluX), float("2u", 2*geluU), float("6ux", 6*geluU*geluX),
+	float("flat", geluFlat), float("-flat", -geluFlat), float("silu", siluFlat), float("-silu", -siluFlat), float("-inf", negInf)})
+
 // neonElementwise writes functions over n elements, a positive multiple of 16.
 func neonElementwise(file *neonFile) {
-	file.constants(eachConstants...)
+	file.constants(neonEachConstants...)
 	for _, e := range elems {
 		neonEach(file, "gelu"+e.name, e, e, e, geluNames, (*fn).gelu)
 		neonEach(file, "geluGrad"+e.name, e, e, e, geluGradNames, (*fn).geluGrad)
