@@ -22,12 +22,12 @@ import (
 // keeps the two apart, can beat it.
 
 func BenchmarkAllGather(b *testing.B) {
-	bench(b, func(g collective.Group, q device.Queue, buf device.Buffer) { g.AllGather(q, buf) },
+	bench(b, func(g collective.Group, q device.Queue, buf device.Buffer) { collective.AllGather(g, q, buf) },
 		func(bufs [][]float32, r int) { copyParts(bufs, r) })
 }
 
 func BenchmarkReduceScatter(b *testing.B) {
-	bench(b, func(g collective.Group, q device.Queue, buf device.Buffer) { g.ReduceScatter(q, buf) },
+	bench(b, func(g collective.Group, q device.Queue, buf device.Buffer) { collective.ReduceScatter(g, q, buf) },
 		func(bufs [][]float32, r int) { sumPart(bufs, r) })
 }
 
@@ -36,14 +36,14 @@ func BenchmarkAllReduce(b *testing.B) {
 		func(bufs [][]float32, r int) { sumPart(bufs, r); copyParts(bufs, r) })
 }
 
-// BenchmarkChecked is what fingerprints cost.
-func BenchmarkChecked(b *testing.B) {
+// BenchmarkWatch is a small operation with a deadline.
+func BenchmarkWatch(b *testing.B) {
 	for _, size := range []int{2, 4} {
 		b.Run(fmt.Sprintf("ranks=%d", size), func(b *testing.B) {
-			e := newEnds(b, wrapped(func(g collective.Group) collective.Group { return collective.Checked(g, 0) })(size))
+			e := newEnds(b, wrapped(func(g collective.Group) collective.Group { return collective.Watch(g, 0) })(size))
 			bufs := benchBuffers(size, 64<<10)
 			for b.Loop() {
-				benchStep(b, e, bufs, func(g collective.Group, q device.Queue, buf device.Buffer) { g.AllGather(q, buf) })
+				benchStep(b, e, bufs, func(g collective.Group, q device.Queue, buf device.Buffer) { collective.AllGather(g, q, buf) })
 			}
 		})
 	}

@@ -12,7 +12,7 @@ import (
 func GatherBytes(g Group, q device.Queue, mine []byte) ([][]byte, error) {
 	sizes := make([]int32, g.Size())
 	sizes[g.Rank()] = int32(len(mine))
-	g.AllGather(q, device.OfI32(sizes))
+	AllGather(g, q, device.OfI32(sizes))
 	if err := q.Wait(); err != nil {
 		return nil, err
 	}
@@ -23,7 +23,7 @@ func GatherBytes(g Group, q device.Queue, mine []byte) ([][]byte, error) {
 	room := make([]int32, words*g.Size())
 	b := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(room))), 4*len(room))
 	copy(b[4*words*g.Rank():], mine)
-	g.AllGather(q, device.OfI32(room))
+	AllGather(g, q, device.OfI32(room))
 	if err := q.Wait(); err != nil {
 		return nil, err
 	}

@@ -29,7 +29,7 @@ type call struct {
 	t   device.DType
 	n   int // elements of the whole buffer
 
-	label [labelLen]byte // of the queue's work, its first bytes, where ranks compare it
+	label [labelLen]byte // of the queue's work, its first bytes
 }
 
 // labelLen is how much of a label is compared: enough for a unit and what is
@@ -41,13 +41,18 @@ func (c call) about() string { return string(bytes.TrimRight(c.label[:], "\x00")
 
 func (c call) String() string { return fmt.Sprintf("%v of %d %v", c.op, c.n, c.t) }
 
-// newCall checks what a rank can see of its own mistakes when it issues.
-func newCall(g Group, o op, b device.Buffer) call {
-	PartLen(g, b)
-	if o == reduceScatter && b.Type == device.I32 {
-		panic(fmt.Sprintf("collective: reduce-scatter of %d %v: sums are of float types", b.N, b.Type))
+// newCall is an operation to be issued on q. It checks what a rank can see of
+// its own mistakes.
+func newCall(g Group, q device.Queue, o op, whole, own device.Buffer) call {
+	c := call{op: o, t: whole.Type, n: whole.N}
+	if n := PartLen(g, whole); own.N != n || own.Type != whole.Type {
+		panic(fmt.Sprintf("collective: %v with %d %v as the rank's own part, which has %d", c, own.N, own.Type, n))
 	}
-	return call{op: o, t: b.Type, n: b.N}
+	if o == reduceScatter && whole.Type == device.I32 {
+		panic(fmt.Sprintf("collective: %v: sums are of float types", c))
+	}
+	copy(c.label[:], q.Labelled())
+	return c
 }
 
 // disagreement is nil if all ranks make the same call, else an error that

@@ -1,15 +1,17 @@
 // Package collective moves buffers between the ranks of a group.
 //
-// A Group has two primitives, both in place on a buffer of Size equal parts of
-// which part r is rank r's own; the rest are functions over them. Sums are
-// taken in float32 in rank order, so every implementation gives the same bits.
-// A collective is issued on a queue and returns at once; its error sticks to
-// the queue. The ranks of a group issue the same operations in the same order,
-// and a rank that uses several queues orders its operations by marks.
+// A Group has two primitives, between a buffer of Size equal parts, of which
+// part r is rank r's own, and that own part, which may lie elsewhere; the rest
+// are functions over them. Sums are taken in float32 in rank order, so every
+// implementation gives the same bits. A collective is issued on a queue and
+// returns at once; its error sticks to the queue. The ranks of a group issue the
+// same operations in the same order, and a rank that uses several queues orders
+// its operations by marks. Ranks that do not are told so by the group: it
+// compares what they call, with the label of their queues' work.
 //
 // A rank whose queue has failed skips its operations and so keeps its peers
 // waiting: it must close its groups. Nobody hangs on a rank that does, and
-// Checked turns one that does not into an error that names it.
+// Watch turns one that does not into an error that names it.
 package collective
 
 import (
@@ -19,17 +21,23 @@ import (
 	"zeroth/device"
 )
 
-// Group is one rank's end of a set of ranks that communicate.
+// Group is one rank's end of a set of ranks that communicate. In both primitives
+// own is as long as a part of whole, and either part Rank of it (then the
+// operation is in place) or apart from it. The ranks agree on the length and
+// type of whole, and need not on where own is. If they do not agree, the
+// operation fails on all of them, before it touches data, with an error that
+// names each side, and the group ends.
 type Group interface {
 	Rank() int
 	Size() int
-	// AllGather fills every part from its owner. Any element type.
-	AllGather(q device.Queue, b device.Buffer)
-	// ReduceScatter sets part Rank to the sum of that part over all ranks, in
-	// rank order: ((b0+b1)+b2)+... The other parts are left undefined.
-	// Float types; 16-bit ones are summed in float32 and rounded once, float64
-	// in float64.
-	ReduceScatter(q device.Queue, b device.Buffer)
+	// AllGather fills each part of whole from its owner's own, which stays as it
+	// is. Any element type.
+	AllGather(q device.Queue, whole, own device.Buffer)
+	// ReduceScatter sets own to the sum of part Rank of whole over all ranks, in
+	// rank order: ((b0+b1)+b2)+... What is not own is left undefined. Float
+	// types; 16-bit ones are summed in float32 and rounded once, float64 in
+	// float64.
+	ReduceScatter(q device.Queue, own, whole device.Buffer)
 	// Close ends the group on this rank and returns at once; the memory of
 	// pending operations is free after Wait on their queue. Pending and later
 	// operations of every other rank fail with ErrPeerLost, this rank's own
@@ -39,8 +47,8 @@ type Group interface {
 	Close() error
 }
 
-// Watched is a Group that can tell what it waits for; Checked looks for it in
-// the group it wraps.
+// Watched is a Group that can tell what it waits for; Watch looks for it in the
+// group it wraps.
 type Watched interface {
 	Group
 	// Missing is the ranks, by Name, that this rank's operation still waits
@@ -86,11 +94,17 @@ func PartLen(g Group, b device.Buffer) int {
 	return b.N / g.Size()
 }
 
+// AllGather is the group's in place: part Rank of b is the rank's own.
+func AllGather(g Group, q device.Queue, b device.Buffer) { g.AllGather(q, b, Own(g, b)) }
+
+// ReduceScatter is the group's in place.
+func ReduceScatter(g Group, q device.Queue, b device.Buffer) { g.ReduceScatter(q, Own(g, b), b) }
+
 // AllReduce replaces b by its sum over all ranks, in rank order. g.Size() must
 // divide its length.
 func AllReduce(g Group, q device.Queue, b device.Buffer) {
-	g.ReduceScatter(q, b)
-	g.AllGather(q, b)
+	ReduceScatter(g, q, b)
+	AllGather(g, q, b)
 }
 
 // Broadcast copies root's b, of any length and type, to every rank: by gathers
@@ -109,7 +123,7 @@ func Broadcast(g Group, q device.Queue, b device.Buffer, root int, scratch devic
 		if g.Rank() == root {
 			q.Copy(Own(g, s), piece)
 		}
-		g.AllGather(q, s)
+		AllGather(g, q, s)
 		if g.Rank() != root {
 			q.Copy(piece, Part(g, s, root))
 		}
@@ -122,7 +136,7 @@ func Barrier(g Group, q device.Queue, scratch device.Buffer) {
 	if scratch.N != g.Size() {
 		panic(fmt.Sprintf("collective: barrier of %d ranks by way of %d elements", g.Size(), scratch.N))
 	}
-	g.AllGather(q, scratch)
+	AllGather(g, q, scratch)
 }
 
 // watched is g, or the first group under its wrappers, that is Watched; nil if

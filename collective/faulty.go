@@ -60,16 +60,16 @@ func Delayed(g Group, seed uint64, most time.Duration) Group {
 func (g *faulty) Unwrap() Group { return g.Group }
 
 // AllGather implements Group.
-func (g *faulty) AllGather(q device.Queue, b device.Buffer) {
+func (g *faulty) AllGather(q device.Queue, whole, own device.Buffer) {
 	if g.pass(q) {
-		g.Group.AllGather(q, b)
+		g.Group.AllGather(q, whole, own)
 	}
 }
 
 // ReduceScatter implements Group.
-func (g *faulty) ReduceScatter(q device.Queue, b device.Buffer) {
+func (g *faulty) ReduceScatter(q device.Queue, own, whole device.Buffer) {
 	if g.pass(q) {
-		g.Group.ReduceScatter(q, b)
+		g.Group.ReduceScatter(q, own, whole)
 	}
 }
 

@@ -12,15 +12,16 @@ import (
 // Local is a rank of a group of goroutine ranks in one process. Its buffers
 // are host memory that the ranks read from each other directly.
 //
-// An operation has three phases. The ranks meet: each publishes its buffer and
-// waits for the others, and the last to come checks that all make the same
-// call. Then each does its own share of the work. Then each waits until all
-// have done theirs, because until then others may read its buffer.
+// An operation has three phases, each an entry of its queue. The ranks meet:
+// each publishes what the others may read, its own part of a gather, the whole
+// of a reduction, and waits for them, and the last to come checks that all make
+// the same call. Then each does its own share of the work. Then each waits until
+// all have done theirs, because until then others may read its buffer.
 //
 // The work needs no further order. In a gather rank r writes its parts other
-// than r, and everybody else reads its part r. In a reduction rank r writes
-// its part r alone, of which it is the only reader; everybody else reads its
-// other parts.
+// than its own, which everybody else reads. In a reduction rank r writes its own
+// part alone; where that is part r of its buffer it is the only reader, and
+// everybody else reads the other parts.
 //
 // Once all ranks have met, an operation needs nothing but time, so Close does
 // not touch it: an operation is done on all ranks or on none, a rank never
@@ -32,7 +33,7 @@ type Local struct {
 	fate *fate
 
 	calls freeList[localCall]
-	from  []device.Buffer // (Size) work space of an operation that moves data
+	from  []device.Buffer // (Size) work space of a reduction
 
 	// under room.mu
 	issued int  // operations issued so far
@@ -47,7 +48,7 @@ type room struct {
 	mu      sync.Mutex
 	moved   sync.Cond       // any of the fields below changed
 	calls   []call          // (Size) by rank, valid where here
-	bufs    []device.Buffer // (Size) likewise
+	bufs    []device.Buffer // (Size) what each lets the others read, likewise
 	here    []bool          // rank waits in the meeting under way
 	arrived int             // number of true elements of here
 	met     uint64          // complete meetings
@@ -90,12 +91,13 @@ func (f *fate) waitsIn() *room {
 	return f.waits
 }
 
-// localCall is an operation on its way through a queue.
+// localCall is an operation on its way through a queue. Its three phases are
+// bound once.
 type localCall struct {
 	call
-	l   *Local
-	b   device.Buffer
-	run func() error // this.exec, bound once
+	l                 *Local
+	whole, own        device.Buffer
+	meet, work, leave func() error
 }
 
 // NewLocal opens a group of goroutine ranks; element r is rank r's end.
@@ -132,14 +134,23 @@ func (l *Local) Size() int { return len(l.room.names) }
 func (l *Local) Name(r int) int { return l.room.names[r] }
 
 // AllGather implements Group.
-func (l *Local) AllGather(q device.Queue, b device.Buffer) { l.issue(q, allGather, b) }
+func (l *Local) AllGather(q device.Queue, whole, own device.Buffer) {
+	l.issue(q, allGather, whole, own)
+}
 
 // ReduceScatter implements Group.
-func (l *Local) ReduceScatter(q device.Queue, b device.Buffer) { l.issue(q, reduceScatter, b) }
+func (l *Local) ReduceScatter(q device.Queue, own, whole device.Buffer) {
+	l.issue(q, reduceScatter, whole, own)
+}
 
-func (l *Local) issue(q device.Queue, o op, b device.Buffer) {
-	what := newCall(l, o, b)
-	if !b.Host && b.N > 0 {
+// Waiting is what the phases of an operation in which a rank waits for the
+// others are called in traces; the one in which it works has the operation's
+// name.
+const Waiting = "wait for peers"
+
+func (l *Local) issue(q device.Queue, o op, whole, own device.Buffer) {
+	what := newCall(l, q, o, whole, own)
+	if what.n > 0 && !(whole.Host && own.Host) {
 		panic(fmt.Sprintf("collective: %v in device memory between goroutine ranks", what))
 	}
 	l.room.mu.Lock()
@@ -149,54 +160,77 @@ func (l *Local) issue(q device.Queue, o op, b device.Buffer) {
 	c := l.calls.take()
 	if c == nil {
 		c = &localCall{l: l}
-		c.run = c.exec
+		c.meet, c.work, c.leave = c.doMeet, c.doWork, c.doLeave
 	}
-	c.call, c.b = what, b
-	if n, ok := q.(interface{ Call(string, func() error) }); ok {
-		n.Call(o.String(), c.run) // a queue that shows in traces what it runs
+	c.call, c.whole, c.own = what, whole, own
+	if n, ok := q.(interface{ Call(string, func() error) }); ok { // a queue that shows in traces what it runs
+		n.Call(Waiting, c.meet)
+		n.Call(o.String(), c.work)
+		n.Call(Waiting, c.leave)
 		return
 	}
-	q.Do(c.run)
+	q.Do(c.meet)
+	q.Do(c.work)
+	q.Do(c.leave)
 }
 
-func (c *localCall) exec() error {
-	l := c.l
-	defer l.calls.give(c)
-	defer func() { c.b = device.Buffer{} }()
-	if err := l.meet(c); err != nil {
-		return err
+// shared is what the other ranks read.
+func (c *localCall) shared() device.Buffer {
+	if c.op == allGather {
+		return c.own
 	}
-	switch c.op {
-	case allGather:
-		l.gather(c.b)
-	case reduceScatter:
-		l.reduce(c.b)
+	return c.whole
+}
+
+func (c *localCall) doWork() error {
+	if c.n == 0 {
+		return nil
 	}
-	l.leave()
+	if c.op == allGather {
+		c.gather()
+	} else {
+		c.reduce()
+	}
 	return nil
 }
 
-// gather copies every other rank's own part.
-func (l *Local) gather(b device.Buffer) {
-	for r, from := range l.room.bufs {
-		if r != l.rank && b.N > 0 {
-			cpu.CopyPart(Part(l, b, r), Part(l, from, r), b.Bytes())
+// gather copies every rank's own part, the rank's too if it is not in place.
+func (c *localCall) gather() {
+	for r, from := range c.l.room.bufs {
+		if to := Part(c.l, c.whole, r); to.Ptr != from.Ptr {
+			cpu.CopyPart(to, from, c.whole.Bytes())
 		}
 	}
 }
 
-// reduce sums part Rank of all ranks' buffers into this rank's.
-func (l *Local) reduce(b device.Buffer) {
+// reduce sums part Rank of all ranks' buffers.
+func (c *localCall) reduce() {
+	l := c.l
 	for r, from := range l.room.bufs {
 		l.from[r] = Own(l, from)
 	}
-	cpu.AddUp(Own(l, b), l.from)
+	cpu.AddUp(c.own, l.from)
 	clear(l.from)
 }
 
-// meet publishes a call and waits for the other ranks'. It returns nil once
-// all have met and agree; bufs may then be read until leave.
-func (l *Local) meet(c *localCall) error {
+// doMeet returns nil once all ranks have met and agree; bufs may then be read
+// until doLeave.
+func (c *localCall) doMeet() error {
+	err := c.l.met(c)
+	if err != nil {
+		c.end()
+	}
+	return err
+}
+
+// end forgets the operation's buffers and makes it free for another.
+func (c *localCall) end() {
+	c.whole, c.own = device.Buffer{}, device.Buffer{}
+	c.l.calls.give(c)
+}
+
+// met publishes a call and waits for the other ranks'.
+func (l *Local) met(c *localCall) error {
 	r := l.room
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -207,7 +241,7 @@ func (l *Local) meet(c *localCall) error {
 		panic(fmt.Sprintf("collective: rank %d runs %v during %v: its queues are not ordered by a mark", l.Name(l.rank), c.call, r.calls[l.rank]))
 	}
 	l.inside = true
-	r.calls[l.rank], r.bufs[l.rank], r.here[l.rank] = c.call, c.b, true
+	r.calls[l.rank], r.bufs[l.rank], r.here[l.rank] = c.call, c.shared(), true
 	r.arrived++
 	if r.arrived == l.Size() {
 		r.open(disagreement(r.calls, l.Name))
@@ -215,16 +249,20 @@ func (l *Local) meet(c *localCall) error {
 		l.inside, r.bufs[l.rank] = false, device.Buffer{}
 		return l.why()
 	}
-	l.inside = r.verdict == nil
-	return r.verdict
+	if r.verdict != nil {
+		l.inside = false
+		return l.why()
+	}
+	return nil
 }
 
-// open completes the meeting under way.
+// open completes the meeting under way. Ranks that disagree end the group.
 func (r *room) open(verdict error) {
 	if verdict == nil {
 		r.busy = len(r.names)
 	} else {
 		clear(r.bufs)
+		r.end(verdict)
 	}
 	clear(r.here)
 	r.arrived, r.verdict = 0, verdict
@@ -245,9 +283,9 @@ func (r *room) await(f *fate) bool {
 	return true
 }
 
-// leave returns when every rank has done its share of the operation.
-func (l *Local) leave() {
-	r := l.room
+// doLeave returns when every rank has done its share of the operation.
+func (c *localCall) doLeave() error {
+	l, r := c.l, c.l.room
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.busy--; r.busy == 0 {
@@ -258,6 +296,8 @@ func (l *Local) leave() {
 		r.moved.Wait()
 	}
 	l.inside = false
+	c.end()
+	return nil
 }
 
 // why is what operations of this rank fail with after the group's end.

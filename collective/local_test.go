@@ -101,7 +101,7 @@ func (e *ends) must(t *testing.T, issue func(g collective.Group, q device.Queue)
 func diverge(t *testing.T, groups []collective.Group, odd, rest func(g collective.Group, q device.Queue)) []error {
 	e := newEnds(t, groups)
 	return e.do(func(g collective.Group, q device.Queue) {
-		g.AllGather(q, device.OfF32(make([]float32, 8)))
+		collective.AllGather(g, q, device.OfF32(make([]float32, 8)))
 		if g.Rank() == 2 {
 			odd(g, q)
 		} else {
@@ -111,16 +111,16 @@ func diverge(t *testing.T, groups []collective.Group, odd, rest func(g collectiv
 }
 
 func gatherOf(b device.Buffer) func(collective.Group, device.Queue) {
-	return func(g collective.Group, q device.Queue) { g.AllGather(q, b) }
+	return func(g collective.Group, q device.Queue) { collective.AllGather(g, q, b) }
 }
 
 func reduceOf(b device.Buffer) func(collective.Group, device.Queue) {
-	return func(g collective.Group, q device.Queue) { g.ReduceScatter(q, b) }
+	return func(g collective.Group, q device.Queue) { collective.ReduceScatter(g, q, b) }
 }
 
 func TestDivergenceNamesBothSides(t *testing.T) {
 	bare := func(g collective.Group) collective.Group { return g }
-	checked := func(g collective.Group) collective.Group { return collective.Checked(g, 0) }
+	timed := func(g collective.Group) collective.Group { return collective.Watch(g, 0) }
 	f32 := func(n int) device.Buffer { return device.OfF32(make([]float32, n)) }
 	tests := []struct {
 		odd, rest func(collective.Group, device.Queue)
@@ -132,7 +132,7 @@ func TestDivergenceNamesBothSides(t *testing.T) {
 		{gatherOf(f32(0)), reduceOf(f32(4)), "operation 1: rank 2 calls all-gather of 0 fp32, ranks 0,1,3 reduce-scatter of 4 fp32"},
 	}
 	for _, test := range tests {
-		for name, wrap := range map[string]func(collective.Group) collective.Group{"local": bare, "checked": checked} {
+		for name, wrap := range map[string]func(collective.Group) collective.Group{"local": bare, "watched": timed} {
 			for r, err := range diverge(t, wrapped(wrap)(4), test.odd, test.rest) {
 				if err == nil || err.Error() != test.want {
 					t.Errorf("%s: rank %d: error %v\nwant %s", name, r, err, test.want)
@@ -151,12 +151,12 @@ func TestDivergenceOfSeveral(t *testing.T) {
 	lame.Do(func() error { return errors.New("broken") })
 	errs := e.do(func(g collective.Group, q device.Queue) {
 		if g.Rank() == 3 {
-			g.AllGather(lame, device.OfI32(make([]int32, 4))) // skipped
+			collective.AllGather(g, lame, device.OfI32(make([]int32, 4))) // skipped
 		}
 		if g.Rank() < 2 {
-			g.ReduceScatter(q, device.OfF64(make([]float64, 8)))
+			collective.ReduceScatter(g, q, device.OfF64(make([]float64, 8)))
 		} else {
-			g.AllGather(q, device.OfI32(make([]int32, 4)))
+			collective.AllGather(g, q, device.OfI32(make([]int32, 4)))
 		}
 	})
 	want := "operation 0: rank 2 calls all-gather of 4 int32, rank 3 all-gather of 4 int32 as operation 1, ranks 0,1 reduce-scatter of 8 fp64"
@@ -180,7 +180,7 @@ func TestMeshNamesTheFirstRankThatClosed(t *testing.T) {
 			defer d.Close()
 			q := d.NewQueue("comm")
 			defer q.Close()
-			g.AllGather(q, device.OfF32(make([]float32, 2)))
+			collective.AllGather(g, q, device.OfF32(make([]float32, 2)))
 			err := q.Wait()
 			if err := world[r].Close(); err != nil {
 				t.Error(err)
@@ -255,13 +255,13 @@ func TestMisuse(t *testing.T) {
 	f32 := device.OfF32(make([]float32, 3))
 	tests := map[string]func(){
 		"group of 0 ranks":               func() { collective.NewLocal(0) },
-		"3 elements for 2 ranks":         func() { l.AllGather(q, f32) },
-		"of 2 int32: sums":               func() { l.ReduceScatter(q, device.OfI32(make([]int32, 2))) },
-		"in device memory":               func() { l.AllGather(q, device.Buffer{Type: device.F32, N: 2}) },
+		"3 elements for 2 ranks":         func() { collective.AllGather(l, q, f32) },
+		"of 2 int32: sums":               func() { collective.ReduceScatter(l, q, device.OfI32(make([]int32, 2))) },
+		"in device memory":               func() { collective.AllGather(l, q, device.Buffer{Type: device.F32, N: 2}) },
 		"barrier of 2 ranks":             func() { collective.Barrier(l, q, f32) },
 		"from rank 2 of 2":               func() { collective.Broadcast(l, q, f32, 2, f32.Slice(0, 2)) },
 		"by way of 0 fp32":               func() { collective.Broadcast(l, q, f32, 1, device.Buffer{}) },
-		"no Missing and Abort":           func() { collective.Checked(nobody{}, 0) },
+		"no Missing and Abort":           func() { collective.Watch(nobody{}, 0) },
 		"3 fp32 from rank 0 of 2 by way": func() { collective.Broadcast(l, q, f32, 0, device.OfI32(make([]int32, 2))) },
 	}
 	for want, f := range tests {
@@ -287,13 +287,13 @@ func TestGroupHoldsNoMemory(t *testing.T) {
 			e := newEnds(t, openLocal(2))
 			p := func() weak.Pointer[float32] {
 				bufs := [2][]float32{make([]float32, 1<<16), make([]float32, 1<<16)}
-				e.groups[0].ReduceScatter(e.queues[0], device.OfF32(bufs[0]))
+				collective.ReduceScatter(e.groups[0], e.queues[0], device.OfF32(bufs[0]))
 				synctest.Wait()
 				switch peer {
 				case "agrees":
-					e.groups[1].ReduceScatter(e.queues[1], device.OfF32(bufs[1]))
+					collective.ReduceScatter(e.groups[1], e.queues[1], device.OfF32(bufs[1]))
 				case "differs":
-					e.groups[1].AllGather(e.queues[1], device.OfF32(bufs[1]))
+					collective.AllGather(e.groups[1], e.queues[1], device.OfF32(bufs[1]))
 				case "closes":
 					e.groups[1].Close()
 				}
@@ -317,7 +317,7 @@ func TestOnlyTheFirstCloseCounts(t *testing.T) {
 	e := newEnds(t, openLocal(3))
 	e.groups[1].Close()
 	e.groups[0].Close()
-	errs := e.do(func(g collective.Group, q device.Queue) { g.AllGather(q, device.OfF32(make([]float32, 3))) })
+	errs := e.do(func(g collective.Group, q device.Queue) { collective.AllGather(g, q, device.OfF32(make([]float32, 3))) })
 	if errs[1] != collective.ErrClosed {
 		t.Errorf("rank that closed first: %v", errs[1])
 	}
@@ -333,7 +333,7 @@ func TestMissing(t *testing.T) {
 		ranks := collective.NewLocal(4)
 		e := newEnds(t, []collective.Group{ranks[0], ranks[1], ranks[2], ranks[3]})
 		for _, r := range []int{3, 1} {
-			e.groups[r].AllGather(e.queues[r], device.Buffer{})
+			collective.AllGather(e.groups[r], e.queues[r], device.Buffer{})
 		}
 		synctest.Wait()
 		for r, want := range [][][]int{nil, {{0, 2}}, nil, {{0, 2}}} {
@@ -341,14 +341,14 @@ func TestMissing(t *testing.T) {
 				t.Errorf("rank %d waits for %v, want %v", r, got, want)
 			}
 		}
-		e.groups[0].AllGather(e.queues[0], device.Buffer{})
-		e.groups[2].AllGather(e.queues[2], device.Buffer{})
+		collective.AllGather(e.groups[0], e.queues[0], device.Buffer{})
+		collective.AllGather(e.groups[2], e.queues[2], device.Buffer{})
 		for r, q := range e.queues {
 			if err := q.Wait(); err != nil || ranks[r].Missing() != nil {
 				t.Errorf("rank %d: %v, then waits for %v", r, err, ranks[r].Missing())
 			}
 		}
-		e.groups[1].AllGather(e.queues[1], device.Buffer{})
+		collective.AllGather(e.groups[1], e.queues[1], device.Buffer{})
 		synctest.Wait()
 		ranks[0].Close()
 		if got := ranks[1].Missing(); got != nil {
@@ -360,7 +360,7 @@ func TestMissing(t *testing.T) {
 func TestOperationsAllocateNothing(t *testing.T) {
 	for name, wrap := range map[string]func(collective.Group) collective.Group{
 		"local":   func(g collective.Group) collective.Group { return g },
-		"checked": func(g collective.Group) collective.Group { return collective.Checked(g, time.Hour) },
+		"watched": func(g collective.Group) collective.Group { return collective.Watch(g, time.Hour) },
 	} {
 		e := newEnds(t, wrapped(wrap)(4))
 		bufs := make([]device.Buffer, 4)

@@ -54,12 +54,16 @@ func (m Mat) RowRange(lo, hi int) Mat {
 
 // Attn is the shape of a causal self-attention: B sequences of T positions,
 // H query heads, KV key and value heads (KV divides H), head width D. The
-// matrices it comes with are (B*T, H*D) for q and o, (B*T, KV*D) for k and v.
-// Query position t sees key positions 0..t.
+// matrices it comes with are (B*T, H*D) for q and o, (B*Keys, KV*D) for k and v.
+// Query position t sees key positions 0..Past+t.
 type Attn struct {
 	B, T, H, KV, D int
+	Past           int     // positions of each sequence before its T; none in training
 	Scale          float32 // multiplies q·k, usually 1/sqrt(D)
 }
+
+// Keys is how many positions of a sequence have keys and values.
+func (a Attn) Keys() int { return a.Past + a.T }
 
 // AdamW is one step of Adam with decoupled weight decay over a piece that
 // shares its hyper-parameters:
@@ -91,10 +95,12 @@ type SGD struct{ GradScale, Momentum, Decay, LR float32 }
 type Lion struct{ GradScale, Beta1, Beta2, Shrink, LR float32 }
 
 // Rope is rotary positions (Su et al., arXiv 2104.09864) in sequences of T
-// positions, for heads of width D, which is even: at position t, elements j and
-// j+D/2 of a head are a point in the plane that turns by t*Freq(j).
+// positions from Past on, for heads of width D, which is even: at position t,
+// elements j and j+D/2 of a head are a point in the plane that turns by
+// t*Freq(j).
 type Rope struct {
 	T, D    int
+	Past    int
 	Theta   float64 // Freq(j) = Theta^(-2j/D), usually 10000
 	Scaling RopeScaling
 }

@@ -267,16 +267,15 @@ func (r *Runner) gather(u *Unit) {
 	}
 	q, whole := r.cfg.Comm, s.buf.Slice(0, u.Layout.Len())
 	q.Label(u.labels.gather)
-	if own := collective.Own(r.cfg.Shard, whole); u.ParamAway {
+	own := u.Param
+	if u.ParamAway {
+		own = collective.Own(r.cfg.Shard, whole)
 		q.After(r.cfg.Host.Params.Fetch(u.index, own, s.free, u.updated))
 	} else {
 		q.After(s.free)
 		q.After(u.updated)
-		if !u.whole {
-			q.Copy(own, u.Param)
-		}
 	}
-	r.cfg.Shard.AllGather(q, whole)
+	r.cfg.Shard.AllGather(q, whole, own)
 	s.owner, s.ready, u.stale = u, q.Mark(), false
 }
 
@@ -334,16 +333,17 @@ func (r *Runner) reduce(u *Unit, micro int) {
 	}
 	q.Label(u.labels.reduce)
 	q.After(c.Mark())
-	r.cfg.Shard.ReduceScatter(q, buf)
 	own := collective.Own(r.cfg.Shard, buf)
+	if !u.GradAway && micro == 0 {
+		own = u.Grad
+	}
+	r.cfg.Shard.ReduceScatter(q, own, buf)
 	if u.GradAway {
 		r.send(u, own, g, micro)
 		return
 	}
 	if !p.KeepGrads {
-		if micro == 0 {
-			q.Copy(u.Grad, own)
-		} else {
+		if micro > 0 {
 			q.AddTo(u.Grad, u.Grad, own)
 		}
 		g.free = q.Mark()

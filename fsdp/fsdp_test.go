@@ -50,24 +50,24 @@ func watch(g collective.Group, seed uint64) *watched {
 	return &watched{g, rand.New(rand.NewPCG(seed, uint64(g.Rank()))), map[int]int{}, map[int]int{}}
 }
 
-func (w *watched) AllGather(q device.Queue, b device.Buffer) {
-	w.gathers[b.N]++
-	w.spoilOthers(q, b)
-	w.Group.AllGather(q, b)
+func (w *watched) AllGather(q device.Queue, whole, own device.Buffer) {
+	w.gathers[whole.N]++
+	w.spoilOthers(q, whole, own)
+	w.Group.AllGather(q, whole, own)
 }
 
-func (w *watched) ReduceScatter(q device.Queue, b device.Buffer) {
-	w.reduces[b.N]++
-	w.Group.ReduceScatter(q, b)
-	w.spoilOthers(q, b)
+func (w *watched) ReduceScatter(q device.Queue, own, whole device.Buffer) {
+	w.reduces[whole.N]++
+	w.Group.ReduceScatter(q, own, whole)
+	w.spoilOthers(q, whole, own)
 }
 
-func (w *watched) spoilOthers(q device.Queue, b device.Buffer) {
+func (w *watched) spoilOthers(q device.Queue, whole, own device.Buffer) {
 	delay := time.Duration(w.rng.IntN(100))
 	q.Do(func() error {
 		for r := range w.Size() {
-			if r != w.Rank() && b.N > 0 {
-				spoil(collective.Part(w, b, r))
+			if part := collective.Part(w, whole, r); part.N > 0 && part.Ptr != own.Ptr {
+				spoil(part)
 			}
 		}
 		time.Sleep(delay)

@@ -203,13 +203,13 @@ func (b *bench) optimizer() error {
 		{"sgd, momentum", 20, "in place", func(q *cpu.Queue) {
 			q.SGD(f[0], none, f[1], f[2], device.SGD{GradScale: 1, Momentum: 0.5, LR: 1e-9})
 		}},
-		{"sgd", 12, "in place", func(q *cpu.Queue) {
+		{"sgd", 12, "update", func(q *cpu.Queue) {
 			q.SGD(f[0], none, f[1], none, device.SGD{GradScale: 1, LR: 1e-9})
 		}},
 		{"sum of squares", 4, "read", func(q *cpu.Queue) { q.SumSquares(sum, f[1]) }},
 		{"add", 12, "triad", func(q *cpu.Queue) { q.AddTo(f[0], f[1], f[2]) }},
 		{"copy", 8, "copy", func(q *cpu.Queue) { q.Copy(f[0], f[1]) }},
-		{"fp32 to bf16", 6, "copy", func(q *cpu.Queue) { q.Cast(half, f[1]) }},
+		{"fp32 to bf16", 6, "triad", func(q *cpu.Queue) { q.Cast(half, f[1]) }},
 		{"bf16 to fp32", 6, "copy", func(q *cpu.Queue) { q.Cast(f[0], half) }},
 	} {
 		for _, w := range b.Workers {

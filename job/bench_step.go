@@ -24,14 +24,14 @@ func (b *bench) collective() error {
 				bytes, size := float64(mb<<20), float64(ranks)
 				name := fmt.Sprintf("all-gather, %d ranks, %d MiB", ranks, mb)
 				err := b.line("collective", name, w, 2*bytes*(size-1), "B/s", "copy", func() error {
-					return each(func(g collective.Group, q device.Queue, buf device.Buffer) { g.AllGather(q, buf) })
+					return each(func(g collective.Group, q device.Queue, buf device.Buffer) { collective.AllGather(g, q, buf) })
 				})
 				if err != nil {
 					return err
 				}
 				name = fmt.Sprintf("reduce-scatter, %d ranks, %d MiB", ranks, mb)
 				return b.line("collective", name, w, bytes*(size+1), "B/s", "triad", func() error {
-					return each(func(g collective.Group, q device.Queue, buf device.Buffer) { g.ReduceScatter(q, buf) })
+					return each(func(g collective.Group, q device.Queue, buf device.Buffer) { collective.ReduceScatter(g, q, buf) })
 				})
 			})
 			if err != nil {

@@ -222,9 +222,9 @@ func (c *Config) OpenWith(s Seams) ([]*Rank, error) {
 	var ranks []*Rank
 	saves, tuner := collective.NewLocal(c.Parallel.Ranks), &checkpoint.Tuner{}
 	for r, g := range collective.LocalWorld(c.Mesh()) {
-		g.World = collective.Checked(g.World, c.Parallel.Timeout)
-		g.Shard = collective.Checked(g.Shard, c.Parallel.Timeout)
-		g.Replica = collective.Checked(g.Replica, c.Parallel.Timeout)
+		g.World = collective.Watch(g.World, c.Parallel.Timeout)
+		g.Shard = collective.Watch(g.Shard, c.Parallel.Timeout)
+		g.Replica = collective.Watch(g.Replica, c.Parallel.Timeout)
 		if s.Wrap != nil {
 			g = s.Wrap(r, g)
 		}

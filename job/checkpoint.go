@@ -86,7 +86,7 @@ func (c *Config) newSaver(r *Rank, g collective.Group, tuner *checkpoint.Tuner, 
 	if err != nil {
 		return nil, err
 	}
-	s := &saver{c: c, rank: r, group: collective.Checked(g, c.Parallel.Timeout), queue: r.Device.NewQueue("save"), tuner: tuner, fsys: fsys}
+	s := &saver{c: c, rank: r, group: collective.Watch(g, c.Parallel.Timeout), queue: r.Device.NewQueue("save"), tuner: tuner, fsys: fsys}
 	s.room.buf = buf
 	s.room.halved = !c.Checkpoint.Async && buf.N < c.stateLen(r.Trainer)
 	return s, nil

@@ -21,14 +21,14 @@ type paced struct {
 	gather, reduce time.Duration
 }
 
-func (g paced) AllGather(q device.Queue, b device.Buffer) {
+func (g paced) AllGather(q device.Queue, whole, own device.Buffer) {
 	q.Do(func() error { time.Sleep(g.gather); return nil })
-	g.Group.AllGather(q, b)
+	g.Group.AllGather(q, whole, own)
 }
 
-func (g paced) ReduceScatter(q device.Queue, b device.Buffer) {
+func (g paced) ReduceScatter(q device.Queue, own, whole device.Buffer) {
 	q.Do(func() error { time.Sleep(g.reduce); return nil })
-	g.Group.ReduceScatter(q, b)
+	g.Group.ReduceScatter(q, own, whole)
 }
 
 // lengths is how long some of the work takes; all else takes no time.

@@ -162,9 +162,12 @@ func (h *Hardware) Serves(c *Config, host, disk bool) error {
 }
 
 // price is the seconds a kernel takes. One on the device takes the longer of its
-// arithmetic and its traffic; on the host there is traffic alone.
+// arithmetic and its traffic; on the host there is traffic alone. A collective
+// moves the rank's own part, if it is not in place, while others travel.
 func (h *Hardware) price(queue string, k kernel, w work) float64 {
 	switch {
+	case k.group.size > 0 && k.form == apart:
+		return max(h.ring(k, w.bytes), 2*w.bytes/float64(k.group.size)/h.Memory)
 	case k.group.size > 0:
 		return h.ring(k, w.bytes)
 	case queue == "to host" || queue == "to device":

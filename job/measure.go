@@ -217,7 +217,7 @@ func (h *Here) measureCollectives(c *Config) error {
 	}
 	own := float64(min(runtime.GOMAXPROCS(0), mesh.World())) / float64(mesh.World()) // of the time a rank has a processor
 	for i, k := range l.kernels {
-		if k.group.size < 2 {
+		if k.group.size == 0 || k.free() {
 			continue
 		}
 		n := min(k.n, measuredBytes/mesh.World()/k.in.Size())
@@ -233,12 +233,15 @@ func (h *Here) measureCollectives(c *Config) error {
 		if err != nil {
 			return err
 		}
-		moved := func(n, ranks int) float64 { return float64(n) * float64(ranks-1) / float64(ranks) }
+		moved := func(n, ranks int) float64 { return float64(n) * float64(ranks-1+int(k.form)) / float64(ranks) }
 		t := timed{queues[1], k}
 		h.kernels[t], h.work[t] = took*own*moved(k.n, k.group.size)/moved(n, size), l.work[i]
 	}
 	return nil
 }
+
+// free says that a collective has nothing to do.
+func (k kernel) free() bool { return k.group.size == 1 && k.form != apart }
 
 type chosen func(collective.Ranks) collective.Group
 
@@ -255,18 +258,25 @@ func measureCollective(mesh shard.Mesh, of chosen, k kernel, n int) (float64, er
 		defer d.Close()
 		q := d.NewQueue("comm")
 		defer q.Close()
-		b, err := d.Alloc(k.in, n, device.Gathered)
+		whole, err := d.Alloc(k.in, n, device.Gathered)
 		if err != nil {
 			return 0, err
 		}
-		defer d.Free(b)
-		checked := collective.Checked(of(g), time.Minute)
-		defer checked.Close()
+		defer d.Free(whole)
+		group := collective.Watch(of(g), time.Minute)
+		defer group.Close()
+		own := collective.Own(group, whole)
+		if k.form == apart {
+			if own, err = d.Alloc(k.in, own.N, device.Params); err != nil {
+				return 0, err
+			}
+			defer d.Free(own)
+		}
 		each = append(each, func() error {
 			if k.op == "all-gather" {
-				checked.AllGather(q, b)
+				group.AllGather(q, whole, own)
 			} else {
-				checked.ReduceScatter(q, b)
+				group.ReduceScatter(q, own, whole)
 			}
 			return q.Wait()
 		})
@@ -290,7 +300,7 @@ func measureCollective(mesh shard.Mesh, of chosen, k kernel, n int) (float64, er
 // price is what was measured of a kernel, of one that is like it but for its
 // size, or of another on the same queue that has as much to read and write.
 func (h *Here) price(queue string, k kernel, w work) float64 {
-	if k.group.size == 1 {
+	if k.group.size > 0 && k.free() {
 		return 0
 	}
 	if s, ok := h.kernels[timed{queue, k}]; ok {

@@ -130,9 +130,9 @@ type watchedGroup struct {
 }
 
 // AllGather implements collective.Group.
-func (g *watchedGroup) AllGather(q device.Queue, b device.Buffer) {
-	g.Group.AllGather(q, b)
-	g.send(b)
+func (g *watchedGroup) AllGather(q device.Queue, whole, own device.Buffer) {
+	g.Group.AllGather(q, whole, own)
+	g.send(whole)
 	u, _ := q.(*watchedQueue).unit()
 	if g.phases[0] == "" {
 		return
@@ -144,9 +144,9 @@ func (g *watchedGroup) AllGather(q device.Queue, b device.Buffer) {
 }
 
 // ReduceScatter implements collective.Group.
-func (g *watchedGroup) ReduceScatter(q device.Queue, b device.Buffer) {
-	g.Group.ReduceScatter(q, b)
-	g.send(b)
+func (g *watchedGroup) ReduceScatter(q device.Queue, own, whole device.Buffer) {
+	g.Group.ReduceScatter(q, own, whole)
+	g.send(whole)
 	u, _ := q.(*watchedQueue).unit()
 	g.event(g.phases[1], u)
 	if g.phases[1] == reducing {

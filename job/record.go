@@ -21,8 +21,8 @@ type ops interface {
 type kernel struct {
 	op      string
 	in, out device.DType
-	m, n, k int // of a product; else elements, or rows and columns
-	form    uint8
+	m, n, k int   // of a product; else elements, or rows and columns
+	form    uint8 // of a product, or a collective
 	group   group // of a collective
 }
 
@@ -316,19 +316,26 @@ type recordedGroup struct {
 }
 
 // AllGather implements collective.Group.
-func (g recordedGroup) AllGather(q device.Queue, b device.Buffer) {
-	g.record(q, "all-gather", b, func(to device.Queue) { g.Group.AllGather(to, b) })
+func (g recordedGroup) AllGather(q device.Queue, whole, own device.Buffer) {
+	g.record(q, "all-gather", whole, own, func(to device.Queue) { g.Group.AllGather(to, whole, own) })
 }
 
 // ReduceScatter implements collective.Group.
-func (g recordedGroup) ReduceScatter(q device.Queue, b device.Buffer) {
-	g.record(q, "reduce-scatter", b, func(to device.Queue) { g.Group.ReduceScatter(to, b) })
+func (g recordedGroup) ReduceScatter(q device.Queue, own, whole device.Buffer) {
+	g.record(q, "reduce-scatter", whole, own, func(to device.Queue) { g.Group.ReduceScatter(to, own, whole) })
 }
 
-func (g recordedGroup) record(q device.Queue, op string, b device.Buffer, issue func(device.Queue)) {
+// apart is the form of a collective whose own part is not in place: it is of
+// another use, by which it is told on devices that only count too.
+const apart = 1
+
+func (g recordedGroup) record(q device.Queue, op string, whole, own device.Buffer, issue func(device.Queue)) {
 	r := q.(*recordedQueue)
-	k := kernel{op: op, in: b.Type, out: b.Type, n: b.N, group: group{g.Size(), g.stride}}
-	r.kernel(k, work{bytes: float64(b.Bytes())}, func() { issue(r.ops) })
+	k := kernel{op: op, in: whole.Type, out: whole.Type, n: whole.N, group: group{g.Size(), g.stride}}
+	if own.Use != whole.Use {
+		k.form = apart
+	}
+	r.kernel(k, work{bytes: float64(whole.Bytes())}, func() { issue(r.ops) })
 }
 
 // recordAll puts recorders before all a trainer works with. The first queue is

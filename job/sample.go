@@ -132,14 +132,20 @@ func exists(path string) bool {
 
 // choose draws a token from softmax(logits/temperature) over the top k.
 func choose(logits []float32, temperature float64, k int, rng *rand.Rand) int32 {
+	if temperature == 0 {
+		best := 0
+		for i, x := range logits {
+			if x > logits[best] {
+				best = i
+			}
+		}
+		return int32(best)
+	}
 	order := make([]int32, len(logits))
 	for i := range order {
 		order[i] = int32(i)
 	}
-	slices.SortStableFunc(order, func(a, b int32) int { return cmp.Compare(logits[b], logits[a]) })
-	if temperature == 0 {
-		return order[0]
-	}
+	slices.SortFunc(order, func(a, b int32) int { return cmp.Or(cmp.Compare(logits[b], logits[a]), cmp.Compare(a, b)) })
 	if k > 0 && k < len(order) {
 		order = order[:k]
 	}
@@ -157,13 +163,16 @@ func choose(logits []float32, temperature float64, k int, rng *rand.Rand) int32 
 	return order[len(order)-1]
 }
 
-// generator runs a model forward on this machine, on one rank, in float32.
+// generator runs a model forward on this machine, on one rank, in float32. It
+// computes a token's queries, keys and values once, as long as those before it
+// stay where they are.
 type generator struct {
 	dev    *cpu.Device
 	queues []*cpu.Queue // compute, comm
 	runner *fsdp.Runner
 	batch  nn.Batch
-	ids    device.Buffer // (Context) int32
+	ids    device.Buffer // (Context) int32: those that batch.Cache is of
+	known  int           // of ids, from the first
 	logits []float32
 }
 
@@ -176,6 +185,10 @@ func newGenerator(folder string, m Model) (*generator, error) {
 	g := &generator{dev: cpu.New(runtime.GOMAXPROCS(0)), ids: device.OfI32(make([]int32, m.Context)), logits: make([]float32, m.Vocab)}
 	g.queues = []*cpu.Queue{g.dev.NewQueue("compute"), g.dev.NewQueue("comm")}
 	g.batch = nn.Batch{B: 1, T: m.Context, Compute: device.F32, Input: g.ids, Logits: device.OfF32(g.logits)}
+	net := m.network()
+	for range net.Blocks {
+		g.batch.Cache = append(g.batch.Cache, device.OfF32(make([]float32, m.Context*net.QKV)))
+	}
 	if err := g.open(m, (&weights{from: r}).fill); err != nil {
 		g.close()
 		return nil, err
@@ -216,9 +229,15 @@ func (g *generator) open(m Model, fill func(zero.Part, []float32) error) error {
 // them. It is overwritten by the next call.
 func (g *generator) next(ids []int32) ([]float32, error) {
 	ids = ids[max(0, len(ids)-g.ids.N):]
-	n := copy(g.ids.I32(), ids)
-	g.batch.T, g.batch.At, g.batch.Input = n, n-1, g.ids.Slice(0, n)
-	g.runner.Forward(&g.batch, false)
+	seen, b := g.ids.I32(), &g.batch
+	known := 0 // positions at which nothing changes; the last is computed in any case
+	for known < min(g.known, len(ids)-1) && ids[known] == seen[known] {
+		known++
+	}
+	g.known = copy(seen, ids)
+	b.Past, b.T, b.Input = known, len(ids)-known, g.ids.Slice(known, len(ids))
+	b.At = b.T - 1
+	g.runner.Forward(b, false)
 	return g.logits, g.queues[0].Wait()
 }
 

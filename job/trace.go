@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"zeroth/collective"
 	"zeroth/device/cpu"
 )
 
@@ -121,7 +122,8 @@ type Exposure struct {
 	Steps   int     // of each rank
 	Seconds float64 // of a step
 	Compute float64 // of it, in which the compute queue ran something
-	Exposed float64 // in which the comm queue ran something, peers that are late included, and the compute queue did not
+	Exposed float64 // in which the comm queue ran something and the compute queue did not
+	Peers   float64 // of that, in which it waited for other ranks
 	Offload float64 // in which only the host and what copies, reads and writes what is offloaded ran something
 }
 
@@ -147,11 +149,13 @@ func (t *Trace) exposure() (e Exposure) {
 				continue
 			}
 			steps++
-			computing := busy(compute, s)
+			computing, moving := busy(compute, s), busy(comm, s)
 			e.Seconds += float64(s.end - s.start)
 			e.Compute += float64(measure(computing))
-			e.Exposed += float64(measure(busy(comm, s)) - overlap(busy(comm, s), computing))
-			all := union(computing, busy(comm, s))
+			e.Exposed += float64(measure(moving) - overlap(moving, computing))
+			waiting := slices.DeleteFunc(slices.Clone(moving), func(r ran) bool { return r.task != collective.Waiting })
+			e.Peers += float64(measure(waiting) - overlap(waiting, computing))
+			all := union(computing, moving)
 			seen := measure(all)
 			for _, k := range tracks[:len(tracks)-1] {
 				if !slices.Contains(queues[:], k.name) {
@@ -165,7 +169,7 @@ func (t *Trace) exposure() (e Exposure) {
 		return Exposure{}
 	}
 	scale := 1e-9 / float64(steps)
-	return Exposure{steps / len(t.ranks), e.Seconds * scale, e.Compute * scale, e.Exposed * scale, e.Offload * scale}
+	return Exposure{steps / len(t.ranks), e.Seconds * scale, e.Compute * scale, e.Exposed * scale, e.Peers * scale, e.Offload * scale}
 }
 
 // kept is the time from which on a track's spans are all there.
@@ -231,12 +235,15 @@ func union(a, b []ran) (out []ran) {
 // line is the exposure in words.
 func (e Exposure) line() string {
 	ms := func(s float64) string { return fmt.Sprintf("%.1f ms", 1e3*s) }
-	offload := ""
+	peers, offload := "", ""
+	if e.Peers > 0 {
+		peers = fmt.Sprintf(", %s of it waiting for other ranks", ms(e.Peers))
+	}
 	if e.Offload > 0 {
 		offload = fmt.Sprintf("offload not hidden %s (%.1f %%), ", ms(e.Offload), 100*e.Offload/e.Seconds)
 	}
-	return fmt.Sprintf("a step of %s: computing %s, communication not hidden %s (%.1f %%), %sneither %s (over %d steps)",
-		ms(e.Seconds), ms(e.Compute), ms(e.Exposed), 100*e.Exposed/e.Seconds, offload, ms(e.Seconds-e.Compute-e.Exposed-e.Offload), e.Steps)
+	return fmt.Sprintf("a step of %s: computing %s, communication not hidden %s (%.1f %%%s), %sneither %s (over %d steps)",
+		ms(e.Seconds), ms(e.Compute), ms(e.Exposed), 100*e.Exposed/e.Seconds, peers, offload, ms(e.Seconds-e.Compute-e.Exposed-e.Offload), e.Steps)
 }
 
 // Write writes what is kept. Times are in microseconds.

@@ -31,17 +31,17 @@ func TestExposure(t *testing.T) {
 	run := func(task string, start, end int64) ran { return ran{"", task, start, end} }
 	tr := &Trace{ranks: [][]*track{{
 		tracked("compute", run("matmul", 0, 60), run("wait", 60, 100), run("matmul", 100, 130), run("wait", 130, 150), run("matmul", 150, 180)),
-		tracked("comm", run("wait", 0, 50), run("all-gather", 50, 90), run("wait", 90, 120), run("reduce-scatter", 120, 160), run("copy", 190, 195)),
+		tracked("comm", run("wait", 0, 50), run("wait for peers", 50, 65), run("all-gather", 65, 90), run("wait", 90, 120), run("reduce-scatter", 120, 140), run("wait for peers", 140, 160), run("copy", 190, 195)),
 		tracked("update"),
 		tracked("step", run("step 1", -50, 0), run("step 2", 0, 100), run("step 3", 100, 200)),
 	}}}
-	// Step 2: exposed 60..90. Step 3: 130..150 and 190..195.
-	want := Exposure{Steps: 2, Seconds: 0.100, Compute: 0.060, Exposed: 0.0275}
+	// Step 2: exposed 60..90, of it waiting 60..65. Step 3: 130..150 and 190..195, waiting 140..150.
+	want := Exposure{Steps: 2, Seconds: 0.100, Compute: 0.060, Exposed: 0.0275, Peers: 0.0075}
 	got := tr.exposure()
-	if got.Steps != want.Steps || math.Abs(got.Seconds-want.Seconds)+math.Abs(got.Compute-want.Compute)+math.Abs(got.Exposed-want.Exposed) > 1e-9 {
+	if got.Steps != want.Steps || math.Abs(got.Seconds-want.Seconds)+math.Abs(got.Compute-want.Compute)+math.Abs(got.Exposed-want.Exposed)+math.Abs(got.Peers-want.Peers) > 1e-9 {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
-	const line = "a step of 100.0 ms: computing 60.0 ms, communication not hidden 27.5 ms (27.5 %), neither 12.5 ms (over 2 steps)"
+	const line = "a step of 100.0 ms: computing 60.0 ms, communication not hidden 27.5 ms (27.5 %, 7.5 ms of it waiting for other ranks), neither 12.5 ms (over 2 steps)"
 	if got.line() != line {
 		t.Errorf("got  %s\nwant %s", got.line(), line)
 	}

@@ -49,7 +49,7 @@ func (e embedding) Params() []shard.Param { return e.params }
 
 func (e embedding) Forward(q Ops, _ Scratch, w []device.Buffer, bt *Batch, _, y device.Buffer, _ *Saved) {
 	words, places := e.tables(w)
-	q.Embed(device.Matrix(y, bt.Rows(), words.Cols), words, places, bt.Input, bt.T)
+	q.Embed(device.Matrix(y, bt.Rows(), words.Cols), words, places.RowRange(min(bt.Past, places.Rows), places.Rows), bt.Input, bt.T)
 }
 
 func (e embedding) Backward(q Ops, _ Scratch, _, dw []device.Buffer, bt *Batch, _, d device.Buffer, _ *Saved) {

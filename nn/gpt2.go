@@ -19,11 +19,11 @@ type GPT2 struct {
 // Model lists the modules: the token embedding's unit ("root", with positions
 // and the final norm) is used first and last, each block is a unit.
 func (g GPT2) Model() *Model {
-	m := &Model{Name: "GPT-2", Width: g.Width, Vocab: g.Vocab, Context: g.Context, Lookup: true}
+	m := &Model{Name: "GPT-2", Width: g.Width, Vocab: g.Vocab, Context: g.Context, Lookup: true, Blocks: g.Layers, QKV: 3 * g.Width}
 	root := g.root()
 	m.add("root", embedding{params: root, positions: true, shared: true})
 	for i := range g.Layers {
-		m.add(fmt.Sprintf("h.%d", i), gptBlock{g, g.block(i)})
+		m.add(fmt.Sprintf("h.%d", i), gptBlock{g, i, g.block(i)})
 	}
 	m.add("root", head{params: root, weight: lnfW, bias: lnfB, eps: g.Eps})
 	return m
@@ -80,6 +80,7 @@ func (g GPT2) block(i int) []shard.Param {
 // gptBlock is x2 = x + proj(attention(norm(x))), y = x2 + out(gelu(fc(norm(x2)))).
 type gptBlock struct {
 	g      GPT2
+	layer  int
 	params []shard.Param
 }
 
@@ -103,7 +104,7 @@ const (
 
 func (b gptBlock) attn(bt *Batch) device.Attn {
 	d := b.g.Width / b.g.Heads
-	return device.Attn{B: bt.B, T: bt.T, H: b.g.Heads, KV: b.g.Heads, D: d, Scale: float32(1 / math.Sqrt(float64(d)))}
+	return device.Attn{B: bt.B, T: bt.T, Past: bt.Past, H: b.g.Heads, KV: b.g.Heads, D: d, Scale: float32(1 / math.Sqrt(float64(d)))}
 }
 
 // split views (R, 3C) as its query, key and value columns.
@@ -131,9 +132,10 @@ func (b gptBlock) Forward(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x, y
 	rc := func(b device.Buffer) device.Mat { return device.Matrix(b, r, c) }
 
 	q.LayerNorm(rc(s[sLn1]), s[sMean1], s[sRstd1], rc(x), w[ln1W], w[ln1B], b.g.Eps)
-	qkv := device.Matrix(s[sQKV], r, 3*c)
+	qkv, all := bt.qkv(b.layer, 3*c, s[sQKV])
 	q.MatMul(qkv, rc(s[sLn1]), device.Matrix(w[attnW], c, 3*c), w[attnB], false)
-	qm, km, vm := split(qkv)
+	qm, _, _ := split(qkv)
+	_, km, vm := split(all)
 	q.Attention(rc(s[sO]), s[sLse], qm, km, vm, b.attn(bt))
 	q.Cast(s[sX2], x)
 	q.MatMul(rc(s[sX2]), rc(s[sO]), device.Matrix(w[projW], c, c), w[projB], true)

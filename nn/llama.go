@@ -28,7 +28,7 @@ type Llama struct {
 // layer are units; tied, embedding and final norm are one unit, "root", used
 // first and last.
 func (l Llama) Model() *Model {
-	m := &Model{Name: "Llama", Width: l.Width, Vocab: l.Vocab, Context: l.Context, Lookup: true}
+	m := &Model{Name: "Llama", Width: l.Width, Vocab: l.Vocab, Context: l.Context, Lookup: true, Blocks: l.Layers, QKV: llamaBlock{l: l}.columns()}
 	if l.Bias {
 		m.Name = "Qwen2"
 	}
@@ -42,7 +42,7 @@ func (l Llama) Model() *Model {
 	}
 	m.add(front, embedding{params: first, shared: l.Tied})
 	for i := range l.Layers {
-		m.add(fmt.Sprintf("layers.%d", i), llamaBlock{l, l.block(i)})
+		m.add(fmt.Sprintf("layers.%d", i), llamaBlock{l, i, l.block(i)})
 	}
 	m.add(back, head{params: last, weight: 1, eps: l.Eps})
 	return m
@@ -89,6 +89,7 @@ func (l Llama) block(i int) []shard.Param {
 // with n = norm(x2).
 type llamaBlock struct {
 	l      Llama
+	layer  int
 	params []shard.Param
 }
 
@@ -114,18 +115,20 @@ func (l Llama) headWidth() int { return l.Width / l.Heads }
 
 func (b llamaBlock) attn(bt *Batch) device.Attn {
 	d := b.l.headWidth()
-	return device.Attn{B: bt.B, T: bt.T, H: b.l.Heads, KV: b.l.KV, D: d, Scale: float32(1 / math.Sqrt(float64(d)))}
+	return device.Attn{B: bt.B, T: bt.T, Past: bt.Past, H: b.l.Heads, KV: b.l.KV, D: d, Scale: float32(1 / math.Sqrt(float64(d)))}
 }
 
 func (b llamaBlock) rope(bt *Batch) device.Rope {
-	return device.Rope{T: bt.T, D: b.l.headWidth(), Theta: b.l.Theta, Scaling: b.l.Scaling}
+	return device.Rope{T: bt.T, Past: bt.Past, D: b.l.headWidth(), Theta: b.l.Theta, Scaling: b.l.Scaling}
 }
 
-// qkv views (R, C+2K) as its queries, keys and values, and as the columns that
+// columns is those of queries, keys and values: C+2K.
+func (b llamaBlock) columns() int { return b.l.Width + 2*b.l.headWidth()*b.l.KV }
+
+// split views (R, C+2K) as its queries, keys and values, and as the columns that
 // have positions: the first two.
-func (b llamaBlock) qkv(buf device.Buffer, rows int) (parts [3]device.Mat, turned device.Mat) {
+func (b llamaBlock) split(m device.Mat) (parts [3]device.Mat, turned device.Mat) {
 	c, k := b.l.Width, b.l.headWidth()*b.l.KV
-	m := device.Matrix(buf, rows, c+2*k)
 	return [3]device.Mat{m.Columns(0, c), m.Columns(c, c+k), m.Columns(c+k, c+2*k)}, m.Columns(0, c+k)
 }
 
@@ -136,12 +139,12 @@ func (b llamaBlock) linear(q Ops, y, x device.Mat, w []device.Buffer, weight int
 
 func (b llamaBlock) take(mem Scratch, bt *Batch, s *Saved) {
 	r, t, f32, c := bt.Rows(), bt.Compute, device.F32, b.l.Width
-	k, f := b.l.headWidth()*b.l.KV, b.l.FFN
+	f := b.l.FFN
 	for _, part := range [...]struct {
 		at, n int
 		t     device.DType
 	}{
-		{saveRstd1, r, f32}, {saveNorm1, r * c, t}, {saveQKV, r * (c + 2*k), t}, {saveLse, r * b.l.Heads, f32}, {saveO, r * c, t}, {saveX2, r * c, t},
+		{saveRstd1, r, f32}, {saveNorm1, r * c, t}, {saveQKV, r * b.columns(), t}, {saveLse, r * b.l.Heads, f32}, {saveO, r * c, t}, {saveX2, r * c, t},
 		{saveRstd2, r, f32}, {saveNorm2, r * c, t}, {saveGate, r * f, t}, {saveUp, r * f, t}, {saveAct, r * f, t},
 	} {
 		s[part.at] = mem.Take(part.t, part.n)
@@ -162,7 +165,9 @@ func (b llamaBlock) forwardAttention(q Ops, w []device.Buffer, bt *Batch, x devi
 	r, c := bt.Rows(), b.l.Width
 	norm, o, x2 := device.Matrix(s[saveNorm1], r, c), device.Matrix(s[saveO], r, c), device.Matrix(s[saveX2], r, c)
 	q.RMSNorm(norm, s[saveRstd1], device.Matrix(x, r, c), w[norm1], b.l.Eps)
-	parts, turned := b.qkv(s[saveQKV], r)
+	qkv, all := bt.qkv(b.layer, b.columns(), s[saveQKV])
+	parts, turned := b.split(qkv)
+	seen, _ := b.split(all)
 	for i, part := range parts {
 		var bias device.Buffer
 		if b.l.Bias {
@@ -171,7 +176,7 @@ func (b llamaBlock) forwardAttention(q Ops, w []device.Buffer, bt *Batch, x devi
 		b.linear(q, part, norm, w, projQ+i, bias, false)
 	}
 	q.Rope(turned, b.rope(bt), false)
-	q.Attention(o, s[saveLse], parts[0], parts[1], parts[2], b.attn(bt))
+	q.Attention(o, s[saveLse], parts[0], seen[1], seen[2], b.attn(bt))
 	q.Cast(x2.Buf, x)
 	b.linear(q, x2, o, w, projO, device.Buffer{}, true)
 }
@@ -227,9 +232,9 @@ func (b llamaBlock) backwardAttention(q Ops, mem Scratch, w, dw []device.Buffer,
 	defer mem.Release(mem.Mark())
 	r, c := bt.Rows(), b.l.Width
 	dm, o, norm := device.Matrix(d, r, c), device.Matrix(s[saveO], r, c), device.Matrix(s[saveNorm1], r, c)
-	parts, _ := b.qkv(s[saveQKV], r)
+	parts, _ := b.split(device.Matrix(s[saveQKV], r, b.columns()))
 	dqkv := mem.Take(bt.Compute, s[saveQKV].N)
-	dparts, turned := b.qkv(dqkv, r)
+	dparts, turned := b.split(device.Matrix(dqkv, r, b.columns()))
 	delta := mem.Take(device.F32, s[saveLse].N)
 
 	b.weightGrad(q, dw, projO, dm, o)

@@ -95,6 +95,25 @@ type Batch struct {
 	Logits  device.Buffer // (Vocab) float32; if not empty, a Forward without Saved writes here the logits
 	At      int           // of this row, and no losses
 	Compute device.DType  // of the residual stream and all activations
+
+	// Forward passes over one sequence (B is 1) piece by piece, without Saved:
+	// Cache is, for each of Model.Blocks, its queries, keys and values at every
+	// position, (Context, QKV) in the compute dtype. The first Past of them have
+	// been written by passes before; this one writes those of Input.
+	Past  int
+	Cache []device.Buffer
+}
+
+// qkv is where a block's queries, keys and values go, columns of them: here is
+// the rows of these positions, all begins with those of the Past. Without a
+// Cache it is saved.
+func (b *Batch) qkv(layer, columns int, saved device.Buffer) (here, all device.Mat) {
+	if b.Cache == nil {
+		m := device.Matrix(saved, b.Rows(), columns)
+		return m, m
+	}
+	all = device.Matrix(b.Cache[layer].Slice(0, (b.Past+b.T)*columns), b.Past+b.T, columns)
+	return all.RowRange(b.Past, b.Past+b.T), all
 }
 
 // Rows is the number of positions.
@@ -132,6 +151,8 @@ type Model struct {
 	Vocab   int
 	Context int  // longest T
 	Lookup  bool // the first module only looks its parameters up: its Backward does not read them
+	Blocks  int  // that attend, each to the queries, keys and values
+	QKV     int  // in so many columns
 	Modules []Module
 	Units   []string // the unit each module belongs to: equal names share one
 }

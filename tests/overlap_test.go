@@ -23,23 +23,23 @@ type slow struct {
 	gather, reduce time.Duration
 }
 
-func (s slow) AllGather(q device.Queue, b device.Buffer) {
-	s.spoil(q, b)
+func (s slow) AllGather(q device.Queue, whole, own device.Buffer) {
+	s.spoil(q, whole, own)
 	q.Do(func() error { time.Sleep(s.gather); return nil })
-	s.Group.AllGather(q, b)
+	s.Group.AllGather(q, whole, own)
 }
 
-func (s slow) ReduceScatter(q device.Queue, b device.Buffer) {
+func (s slow) ReduceScatter(q device.Queue, own, whole device.Buffer) {
 	q.Do(func() error { time.Sleep(s.reduce); return nil })
-	s.Group.ReduceScatter(q, b)
-	s.spoil(q, b)
+	s.Group.ReduceScatter(q, own, whole)
+	s.spoil(q, whole, own)
 }
 
-// spoil sets all bits of the other ranks' parts: NaN in every float type.
-func (s slow) spoil(q device.Queue, b device.Buffer) {
+// spoil sets all bits of what is not the rank's own: NaN in every float type.
+func (s slow) spoil(q device.Queue, whole, own device.Buffer) {
 	q.Do(func() error {
 		for r := range s.Size() {
-			if part := collective.Part(s, b, r); r != s.Rank() && part.N > 0 {
+			if part := collective.Part(s, whole, r); part.Ptr != own.Ptr && part.N > 0 {
 				for i := range part.Raw() {
 					part.Raw()[i] = 0xff
 				}

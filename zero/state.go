@@ -3,6 +3,7 @@ package zero
 import (
 	"fmt"
 
+	"zeroth/collective"
 	"zeroth/device"
 	"zeroth/offload"
 	"zeroth/shard"
@@ -97,7 +98,7 @@ func (f *filler) fill(kinds []string, q Update, u int, in shard.Range, st offloa
 	}
 	t.cfg.Comm.Label("unit " + t.runner.Units[u].Name + ": state")
 	for _, kind := range kinds {
-		g.AllGather(t.cfg.Comm, t.vector(kind, st).Slice(0, g.Size()*n))
+		collective.AllGather(g, t.cfg.Comm, t.vector(kind, st).Slice(0, g.Size()*n))
 	}
 	q.After(t.cfg.Comm.Mark()) // while the next tile is read
 	return nil

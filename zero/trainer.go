@@ -368,7 +368,7 @@ func (t *Trainer) exchange() error {
 	q.After(t.cfg.Compute.Mark())
 	q.After(t.cfg.Update.Mark())
 	q.After(t.kept) // for its error: the disk has had a whole step's time
-	t.cfg.Groups.World.AllGather(q, t.stats)
+	collective.AllGather(t.cfg.Groups.World, q, t.stats)
 	return q.Wait()
 }
 

@@ -200,17 +200,37 @@ func issueAllReduce(r *rank, b device.Buffer) device.Buffer {
 func (m *team) compare(rng *rand.Rand, typ device.DType, n int) {
 	m.t.Helper()
 	m.operate(rng, typ, n, false, gather, func(r *rank, b device.Buffer) device.Buffer {
-		r.AllGather(r.q[0], b)
+		collective.AllGather(r, r.q[0], b)
 		return b
 	})
+	m.operate(rng, typ, n, false, gather, gatherApart)
 	if typ == device.I32 {
 		return
 	}
 	m.operate(rng, typ, n, true, reduce, func(r *rank, b device.Buffer) device.Buffer {
-		r.ReduceScatter(r.q[0], b)
+		collective.ReduceScatter(r, r.q[0], b)
 		return collective.Own(r, b)
 	})
+	m.operate(rng, typ, n, true, reduce, func(r *rank, b device.Buffer) device.Buffer {
+		own := newGuarded(typ, n)
+		r.ReduceScatter(r.q[0], own.Buffer, b)
+		r.q[0].Do(own.damage)
+		return own.Buffer
+	})
 	m.operate(rng, typ, n, true, allReduce, issueAllReduce)
+}
+
+// gatherApart gathers from elsewhere than the ranks' parts of b, which hold
+// something else before.
+func gatherApart(r *rank, b device.Buffer) device.Buffer {
+	own := clone(collective.Own(r, b))
+	before := clone(own)
+	for i := range collective.Own(r, b).Raw() {
+		collective.Own(r, b).Raw()[i] ^= 0xff
+	}
+	r.AllGather(r.q[0], b, own)
+	r.q[0].Do(func() error { return difference(own, before) })
+	return b
 }
 
 // operate does one operation on random buffers, on every rank and by the

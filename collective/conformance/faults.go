@@ -29,7 +29,7 @@ func lost(r *rank, victim int, err error) error {
 // later checks that the operations after the group's end fail in the same way.
 // A queue that has not failed yet carries them.
 func later(r *rank, victim int) error {
-	r.AllGather(r.q[1], device.OfF32(make([]float32, r.Size())))
+	collective.AllGather(r, r.q[1], device.OfF32(make([]float32, r.Size())))
 	return lost(r, victim, r.q[1].Wait())
 }
 
@@ -42,16 +42,16 @@ func testAbortBlocked(t *testing.T, open func(int) []collective.Group) {
 				m.must(func(r *rank) error {
 					b := device.OfF32(make([]float32, 3*size))
 					for range victim {
-						r.AllGather(r.q[0], b)
+						collective.AllGather(r, r.q[0], b)
 					}
 					if r.Rank() == victim {
 						return closeLate(r)
 					}
 					if size%2 == 0 {
-						r.ReduceScatter(r.q[0], b)
+						collective.ReduceScatter(r, r.q[0], b)
 					}
 					collective.AllReduce(r, r.q[0], b)
-					r.AllGather(r.q[0], b)
+					collective.AllGather(r, r.q[0], b)
 					err := lost(r, victim, r.q[0].Wait())
 					return errors.Join(err, r.Close(), later(r, victim))
 				})
@@ -112,9 +112,9 @@ func testCloseWhenDone(t *testing.T, open func(int) []collective.Group) {
 			m.must(func(r *rank) error {
 				b := device.OfF32(make([]float32, size))
 				if i%2 == 0 {
-					r.AllGather(r.q[0], b)
+					collective.AllGather(r, r.q[0], b)
 				} else {
-					r.ReduceScatter(r.q[0], b)
+					collective.ReduceScatter(r, r.q[0], b)
 				}
 				return errors.Join(r.q[0].Wait(), r.Close())
 			})

@@ -16,6 +16,7 @@ import (
 type step struct {
 	buf    int
 	reduce bool
+	apart  bool // the ranks' own parts are elsewhere
 }
 
 // testInterleaved runs random programs in which every rank puts each step on
@@ -29,7 +30,7 @@ func testInterleaved(t *testing.T, open func(int) []collective.Group) {
 			rng := rand.New(rand.NewPCG(seed, uint64(size)))
 			prog := make([]step, steps)
 			for i := range prog {
-				prog[i] = step{rng.IntN(3), rng.IntN(2) == 0}
+				prog[i] = step{rng.IntN(3), rng.IntN(2) == 0, rng.IntN(2) == 0}
 			}
 			withTeam(t, open(size), func(m *team) { m.interleave(seed, prog) })
 		}
@@ -54,6 +55,13 @@ func scribble(b device.Buffer, size, rank int) {
 		if i/part != rank {
 			b.Raw()[i] = byte(i + rank)
 		}
+	}
+}
+
+// move copies src to dst and overwrites it, unless they are the same.
+func move(dst, src device.Buffer) {
+	if copy(dst.Raw(), src.Raw()); dst.Ptr != src.Ptr {
+		scribble(src, 1, -1)
 	}
 }
 
@@ -84,17 +92,23 @@ func (m *team) interleave(seed uint64, prog []step) {
 	want := serial(size, seed, prog)
 	m.must(func(r *rank) error {
 		rng := rand.New(rand.NewPCG(seed, uint64(r.Rank())))
-		bufs := buffers(size)
+		bufs, apart := buffers(size), buffers(1)
 		var prev device.Event
 		for i, s := range prog {
 			q, b := r.q[rng.IntN(2)], bufs[s.buf]
 			q.After(prev)
 			q.Do(func() error { contents(b, seed, r.Rank(), i); return nil })
+			own, at := collective.Own(r, b), collective.Own(r, b)
+			if s.apart {
+				at = apart[s.buf]
+			}
 			if s.reduce {
-				r.ReduceScatter(q, b)
-				q.Do(func() error { scribble(b, size, r.Rank()); return nil })
+				r.ReduceScatter(q, at, b)
+				q.Do(func() error { move(own, at); scribble(b, size, r.Rank()); return nil })
 			} else {
-				r.AllGather(q, b)
+				q.Do(func() error { move(at, own); return nil })
+				r.AllGather(q, b, at)
+				q.Do(func() error { move(own, at); return nil })
 			}
 			q.Do(func() error {
 				if err := difference(b, want[i][r.Rank()]); err != nil {

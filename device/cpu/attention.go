@@ -30,16 +30,16 @@ const (
 	rowUnit    = 16  // elements that rows in work space are padded to
 )
 
-// attnRows panics unless m is (B*T, heads*D).
-func attnRows(op string, a *device.Attn, heads int, ms ...*device.Mat) {
+// attnRows panics unless the matrices are (B*positions, heads*D).
+func attnRows(op string, a *device.Attn, positions, heads int, ms ...*device.Mat) {
 	for _, m := range ms {
-		wantMat(op, *m, a.B*a.T, heads*a.D)
+		wantMat(op, *m, a.B*positions, heads*a.D)
 	}
 }
 
 func wantAttn(op string, a *device.Attn, lse device.Buffer) {
-	if a.B < 0 || a.T < 0 || a.KV < 1 || a.H%a.KV != 0 || a.D < 1 {
-		panic(fmt.Sprintf("cpu: %s of B %d, T %d, H %d, KV %d, D %d", op, a.B, a.T, a.H, a.KV, a.D))
+	if a.B < 0 || a.T < 0 || a.Past < 0 || a.KV < 1 || a.H%a.KV != 0 || a.D < 1 {
+		panic(fmt.Sprintf("cpu: %s of B %d, T %d after %d, H %d, KV %d, D %d", op, a.B, a.T, a.Past, a.H, a.KV, a.D))
 	}
 	wantLen(op, lse, device.F32, a.B*a.H*a.T)
 }
@@ -50,12 +50,12 @@ func wantAttn(op string, a *device.Attn, lse device.Buffer) {
 // query does not see must be finite.
 func (q *Queue) Attention(o device.Mat, lse device.Buffer, qm, k, v device.Mat, a device.Attn) {
 	wantAttn("attention", &a, lse)
-	attnRows("attention", &a, a.H, &o, &qm)
-	attnRows("attention", &a, a.KV, &k, &v)
+	attnRows("attention", &a, a.T, a.H, &o, &qm)
+	attnRows("attention", &a, a.Keys(), a.KV, &k, &v)
 	t := q.issue("attention")
 	t.m[0], t.m[1], t.m[2], t.m[3] = o, qm, k, v
 	t.b[0], t.attn = lse, a
-	q.kernel(t, runAttention, a.B*a.H*ceil(a.T, queryBlock), 1)
+	q.kernel(t, runAttention, a.B*a.H*queryBlocks(&a), 1)
 }
 
 // take cuts the next n elements off mem.
@@ -134,12 +134,21 @@ func (s *attnISA) mix(c, p []float32, ldp int, b []float32, ld, nq, nk, see, n, 
 	}
 }
 
+// queryBlocks is how many blocks of positions have queries.
+func queryBlocks(a *device.Attn) int {
+	if a.T == 0 {
+		return 0
+	}
+	return ceil(a.Keys(), queryBlock) - a.Past/queryBlock
+}
+
 // runAttention computes query blocks: piece ((b*H)+h)*blocks + block.
 func runAttention(t *task, w *worker, lo, hi int) {
-	a, n := &t.attn, ceil(t.attn.T, queryBlock)
+	a, n := &t.attn, queryBlocks(&t.attn)
 	f := newAttnForward(t, w)
 	for i := lo; i < hi; i++ {
-		f.block(i/n/a.H, i/n%a.H, i%n*queryBlock)
+		begin := (a.Past/queryBlock + i%n) * queryBlock
+		f.block(i/n/a.H, i/n%a.H, max(begin, a.Past), min(begin+queryBlock, a.Keys()))
 	}
 }
 
@@ -149,7 +158,7 @@ type attnForward struct {
 	isa          *vecISA
 	Dp           int
 	Q, O         []float32 // (queryBlock, Dp); Q times Scale
-	V            []float32 // (T, Dp)
+	V            []float32 // (Keys, Dp)
 	Kt           []float32 // panels of 2 lanes keys
 	S            []float32 // (queryBlock, keyBlock): scores, then exponentials
 	M, L, shrink []float32 // (queryBlock), (queryBlock, lanes), (queryBlock)
@@ -165,7 +174,7 @@ func newAttnForward(t *task, w *worker) attnForward {
 		f.useTiles(w)
 		return f
 	}
-	keys := padded(a.T, 2*f.isa.lanes)
+	keys := padded(a.Keys(), 2*f.isa.lanes)
 	mem := w.floats(2*queryBlock*f.Dp + keys*(a.D+f.Dp) + queryBlock*(keyBlock+2+f.isa.lanes) + edge)
 	f.Q, f.O = take(&mem, queryBlock*f.Dp), take(&mem, queryBlock*f.Dp)
 	f.V, f.Kt = take(&mem, keys*f.Dp), take(&mem, keys*a.D)
@@ -181,27 +190,27 @@ func (f *attnForward) pack(b, kv, n int) {
 		f.head, f.packed = head, 0
 	}
 	for ; f.packed < n; f.packed += keyBlock {
-		nk := min(keyBlock, a.T-f.packed)
+		nk, first := min(keyBlock, a.Keys()-f.packed), b*a.Keys()
 		if f.tiles.use {
-			f.tiles.pack(f.t, b*a.T, kv*a.D, f.packed, nk)
+			f.tiles.pack(f.t, first, kv*a.D, f.packed, nk)
 			continue
 		}
 		V := f.V[f.packed*f.Dp:]
-		f.isa.loadRows(V, f.Dp, &f.t.m[2], b*a.T+f.packed, kv*a.D, nk, a.D, 1)
+		f.isa.loadRows(V, f.Dp, &f.t.m[2], first+f.packed, kv*a.D, nk, a.D, 1)
 		f.isa.panels(f.Kt[f.packed*a.D:], V, f.Dp, nk, a.D)
-		f.isa.loadRows(V, f.Dp, &f.t.m[3], b*a.T+f.packed, kv*a.D, nk, a.D, 1)
+		f.isa.loadRows(V, f.Dp, &f.t.m[3], first+f.packed, kv*a.D, nk, a.D, 1)
 	}
 }
 
-// block computes head h of sequence b for the queries from q0 on.
-func (f *attnForward) block(b, h, q0 int) {
-	a, lse := &f.t.attn, f.t.b[0].F32()[((b*f.t.attn.H)+h)*f.t.attn.T+q0:]
-	nq, first := min(queryBlock, a.T-q0), b*a.T
-	f.pack(b, h/(a.H/a.KV), q0+nq)
+// block computes head h of sequence b for positions [q0, end) of one block.
+func (f *attnForward) block(b, h, q0, end int) {
+	a, at, nq := &f.t.attn, q0-f.t.attn.Past, end-q0
+	lse, row := f.t.b[0].F32()[((b*a.H)+h)*a.T+at:], b*a.T+at
+	f.pack(b, h/(a.H/a.KV), end)
 	if f.tiles.use {
-		f.tiles.queries(f.t, first+q0, h*a.D, nq)
+		f.tiles.queries(f.t, row, h*a.D, nq)
 	} else {
-		f.isa.loadRows(f.Q, f.Dp, &f.t.m[1], first+q0, h*a.D, nq, a.D, a.Scale)
+		f.isa.loadRows(f.Q, f.Dp, &f.t.m[1], row, h*a.D, nq, a.D, a.Scale)
 	}
 	clear(f.L)
 	for i := range f.M {
@@ -218,7 +227,7 @@ func (f *attnForward) block(b, h, q0 int) {
 		lse[i] = f.M[i] + float32(math.Log(float64(sum)))
 		f.isa.scale(floatPtr(f.O, i*f.Dp), f.Dp, 1/sum)
 	}
-	f.isa.storeRows(&f.t.m[0], first+q0, h*a.D, f.O, f.Dp, nq, a.D, 1)
+	f.isa.storeRows(&f.t.m[0], row, h*a.D, f.O, f.Dp, nq, a.D, 1)
 }
 
 // keys goes on to the keys and values from position k0 on.

@@ -1,6 +1,10 @@
 package cpu
 
-import "zeroth/device"
+import (
+	"fmt"
+
+	"zeroth/device"
+)
 
 // AttentionGrad overwrites dq, dk and dv with the gradients of Attention. With
 // P = exp(Scale q·k - lse), computed again block by block, and delta the row
@@ -15,8 +19,11 @@ func (q *Queue) AttentionGrad(dq, dk, dv device.Mat, delta device.Buffer, do, o 
 	const op = "attention gradient"
 	wantAttn(op, &a, lse)
 	wantLen(op, delta, device.F32, lse.N)
-	attnRows(op, &a, a.H, &dq, &do, &o, &qm)
-	attnRows(op, &a, a.KV, &dk, &dv, &k, &v)
+	if a.Past > 0 {
+		panic(fmt.Sprintf("cpu: %s of positions after %d others", op, a.Past))
+	}
+	attnRows(op, &a, a.T, a.H, &dq, &do, &o, &qm)
+	attnRows(op, &a, a.T, a.KV, &dk, &dv, &k, &v)
 	t := q.issue(op)
 	t.m = [8]device.Mat{dq, dk, dv, do, o, qm, k, v}
 	t.b[0], t.b[1], t.attn = delta, lse, a

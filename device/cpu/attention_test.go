@@ -1,6 +1,7 @@
 package cpu
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -197,6 +198,49 @@ func attentionGrad(t *testing.T, dt device.DType, a device.Attn, tol float64) {
 	near(t, "dk", out[1], c.wantK, tol)
 	near(t, "dv", out[2], c.wantV, tol)
 	near(t, "delta", out[3], c.wantDelta, 1e-6)
+}
+
+// What a position sees, and the bits of what comes of it, do not depend on how
+// many positions before it are computed with it.
+func TestAttentionAfterOthers(t *testing.T) {
+	for _, with := range []func(*testing.T, func(*testing.T)){withVec, withTiles} {
+		with(t, func(t *testing.T) {
+			eachType(t, func(t *testing.T, dt device.DType) {
+				for _, a := range attnShapes {
+					a.B = 1
+					attentionAfter(t, dt, a)
+				}
+			})
+		})
+	}
+}
+
+func attentionAfter(t *testing.T, dt device.DType, a device.Attn) {
+	t.Helper()
+	q, all := queueOf(t, 2), newAttnCase(dt, a, false)
+	all.forward(q)
+	if err := q.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	o, lse := all.o.values(), all.lse.values()
+	for past := 0; past < a.T; past += 1 + past {
+		for _, n := range []int{1, 3, a.T} {
+			part := a
+			part.Past, part.T = past, min(n, a.T-past)
+			part.B = 1
+			out := onWorkers(t, func(q *Queue) []*guarded {
+				got := []*guarded{newMat(dt, part.T, a.H*a.D), newVec(device.F32, a.H*part.T)}
+				q.Attention(got[0].Mat, got[1].Buf, all.q.RowRange(past, past+part.T), all.k.RowRange(0, part.Keys()), all.v.RowRange(0, part.Keys()), part)
+				return got
+			})
+			near(t, fmt.Sprintf("o of %d after %d", part.T, past), out[0], o[past*a.H*a.D:part.Keys()*a.H*a.D], 0)
+			for i, x := range out[1].values() {
+				if want := lse[i/part.T*a.T+past+i%part.T]; x != want {
+					t.Fatalf("%+v: log-sum-exp %d is %g, %g among all", part, i, x, want)
+				}
+			}
+		}
+	}
 }
 
 func TestAttentionGradAgainstFiniteDifferences(t *testing.T) {

@@ -102,7 +102,7 @@ type tileForward struct {
 
 func (f *attnForward) useTiles(w *worker) {
 	s := newTileShape(f.t.attn.D, keyBlock)
-	keys := padded(f.t.attn.T, keyBlock)
+	keys := padded(f.t.attn.Keys(), keyBlock)
 	k, v := keys/32*s.keyPanel, keys/keyBlock*s.acrossAll()
 	mem := w.floats(k + v + queryBlock*(s.words+s.W) + 32*keyBlock/2 + queryBlock*(keyBlock+2+f.isa.lanes))
 	f.tiles.tileShape, f.Dp = s, s.W

@@ -258,154 +258,394 @@ DATA eachConstants<>+1008(SB)/4, $0x00400000
 DATA eachConstants<>+1012(SB)/4, $0x00400000
 DATA eachConstants<>+1016(SB)/4, $0x00400000
 DATA eachConstants<>+1020(SB)/4, $0x00400000
-DATA eachConstants<>+1024(SB)/4, $0xbfcc422a
-DATA eachConstants<>+1028(SB)/4, $0xbfcc422a
-DATA eachConstants<>+1032(SB)/4, $0xbfcc422a
-DATA eachConstants<>+1036(SB)/4, $0xbfcc422a
-DATA eachConstants<>+1040(SB)/4, $0xbfcc422a
-DATA eachConstants<>+1044(SB)/4, $0xbfcc422a
-DATA eachConstants<>+1048(SB)/4, $0xbfcc422a
-DATA eachConstants<>+1052(SB)/4, $0xbfcc422a
-DATA eachConstants<>+1056(SB)/4, $0xbfcc422a
-DATA eachConstants<>+1060(SB)/4, $0xbfcc422a
-DATA eachConstants<>+1064(SB)/4, $0xbfcc422a
-DATA eachConstants<>+1068(SB)/4, $0xbfcc422a
-DATA eachConstants<>+1072(SB)/4, $0xbfcc422a
-DATA eachConstants<>+1076(SB)/4, $0xbfcc422a
-DATA eachConstants<>+1080(SB)/4, $0xbfcc422a
-DATA eachConstants<>+1084(SB)/4, $0xbfcc422a
-DATA eachConstants<>+1088(SB)/4, $0xbd922279
-DATA eachConstants<>+1092(SB)/4, $0xbd922279
-DATA eachConstants<>+1096(SB)/4, $0xbd922279
-DATA eachConstants<>+1100(SB)/4, $0xbd922279
-DATA eachConstants<>+1104(SB)/4, $0xbd922279
-DATA eachConstants<>+1108(SB)/4, $0xbd922279
-DATA eachConstants<>+1112(SB)/4, $0xbd922279
-DATA eachConstants<>+1116(SB)/4, $0xbd922279
-DATA eachConstants<>+1120(SB)/4, $0xbd922279
-DATA eachConstants<>+1124(SB)/4, $0xbd922279
-DATA eachConstants<>+1128(SB)/4, $0xbd922279
-DATA eachConstants<>+1132(SB)/4, $0xbd922279
-DATA eachConstants<>+1136(SB)/4, $0xbd922279
-DATA eachConstants<>+1140(SB)/4, $0xbd922279
-DATA eachConstants<>+1144(SB)/4, $0xbd922279
-DATA eachConstants<>+1148(SB)/4, $0xbd922279
-DATA eachConstants<>+1152(SB)/4, $0x3fcc422a
-DATA eachConstants<>+1156(SB)/4, $0x3fcc422a
-DATA eachConstants<>+1160(SB)/4, $0x3fcc422a
-DATA eachConstants<>+1164(SB)/4, $0x3fcc422a
-DATA eachConstants<>+1168(SB)/4, $0x3fcc422a
-DATA eachConstants<>+1172(SB)/4, $0x3fcc422a
-DATA eachConstants<>+1176(SB)/4, $0x3fcc422a
-DATA eachConstants<>+1180(SB)/4, $0x3fcc422a
-DATA eachConstants<>+1184(SB)/4, $0x3fcc422a
-DATA eachConstants<>+1188(SB)/4, $0x3fcc422a
-DATA eachConstants<>+1192(SB)/4, $0x3fcc422a
-DATA eachConstants<>+1196(SB)/4, $0x3fcc422a
-DATA eachConstants<>+1200(SB)/4, $0x3fcc422a
-DATA eachConstants<>+1204(SB)/4, $0x3fcc422a
-DATA eachConstants<>+1208(SB)/4, $0x3fcc422a
-DATA eachConstants<>+1212(SB)/4, $0x3fcc422a
-DATA eachConstants<>+1216(SB)/4, $0x3e5b33b6
-DATA eachConstants<>+1220(SB)/4, $0x3e5b33b6
-DATA eachConstants<>+1224(SB)/4, $0x3e5b33b6
-DATA eachConstants<>+1228(SB)/4, $0x3e5b33b6
-DATA eachConstants<>+1232(SB)/4, $0x3e5b33b6
-DATA eachConstants<>+1236(SB)/4, $0x3e5b33b6
-DATA eachConstants<>+1240(SB)/4, $0x3e5b33b6
-DATA eachConstants<>+1244(SB)/4, $0x3e5b33b6
-DATA eachConstants<>+1248(SB)/4, $0x3e5b33b6
-DATA eachConstants<>+1252(SB)/4, $0x3e5b33b6
-DATA eachConstants<>+1256(SB)/4, $0x3e5b33b6
-DATA eachConstants<>+1260(SB)/4, $0x3e5b33b6
-DATA eachConstants<>+1264(SB)/4, $0x3e5b33b6
-DATA eachConstants<>+1268(SB)/4, $0x3e5b33b6
-DATA eachConstants<>+1272(SB)/4, $0x3e5b33b6
-DATA eachConstants<>+1276(SB)/4, $0x3e5b33b6
-DATA eachConstants<>+1280(SB)/4, $0x41180000
-DATA eachConstants<>+1284(SB)/4, $0x41180000
-DATA eachConstants<>+1288(SB)/4, $0x41180000
-DATA eachConstants<>+1292(SB)/4, $0x41180000
-DATA eachConstants<>+1296(SB)/4, $0x41180000
-DATA eachConstants<>+1300(SB)/4, $0x41180000
-DATA eachConstants<>+1304(SB)/4, $0x41180000
-DATA eachConstants<>+1308(SB)/4, $0x41180000
-DATA eachConstants<>+1312(SB)/4, $0x41180000
-DATA eachConstants<>+1316(SB)/4, $0x41180000
-DATA eachConstants<>+1320(SB)/4, $0x41180000
-DATA eachConstants<>+1324(SB)/4, $0x41180000
-DATA eachConstants<>+1328(SB)/4, $0x41180000
-DATA eachConstants<>+1332(SB)/4, $0x41180000
-DATA eachConstants<>+1336(SB)/4, $0x41180000
-DATA eachConstants<>+1340(SB)/4, $0x41180000
-DATA eachConstants<>+1344(SB)/4, $0xc1180000
-DATA eachConstants<>+1348(SB)/4, $0xc1180000
-DATA eachConstants<>+1352(SB)/4, $0xc1180000
-DATA eachConstants<>+1356(SB)/4, $0xc1180000
-DATA eachConstants<>+1360(SB)/4, $0xc1180000
-DATA eachConstants<>+1364(SB)/4, $0xc1180000
-DATA eachConstants<>+1368(SB)/4, $0xc1180000
-DATA eachConstants<>+1372(SB)/4, $0xc1180000
-DATA eachConstants<>+1376(SB)/4, $0xc1180000
-DATA eachConstants<>+1380(SB)/4, $0xc1180000
-DATA eachConstants<>+1384(SB)/4, $0xc1180000
-DATA eachConstants<>+1388(SB)/4, $0xc1180000
-DATA eachConstants<>+1392(SB)/4, $0xc1180000
-DATA eachConstants<>+1396(SB)/4, $0xc1180000
-DATA eachConstants<>+1400(SB)/4, $0xc1180000
-DATA eachConstants<>+1404(SB)/4, $0xc1180000
-DATA eachConstants<>+1408(SB)/4, $0x42a00000
-DATA eachConstants<>+1412(SB)/4, $0x42a00000
-DATA eachConstants<>+1416(SB)/4, $0x42a00000
-DATA eachConstants<>+1420(SB)/4, $0x42a00000
-DATA eachConstants<>+1424(SB)/4, $0x42a00000
-DATA eachConstants<>+1428(SB)/4, $0x42a00000
-DATA eachConstants<>+1432(SB)/4, $0x42a00000
-DATA eachConstants<>+1436(SB)/4, $0x42a00000
-DATA eachConstants<>+1440(SB)/4, $0x42a00000
-DATA eachConstants<>+1444(SB)/4, $0x42a00000
-DATA eachConstants<>+1448(SB)/4, $0x42a00000
-DATA eachConstants<>+1452(SB)/4, $0x42a00000
-DATA eachConstants<>+1456(SB)/4, $0x42a00000
-DATA eachConstants<>+1460(SB)/4, $0x42a00000
-DATA eachConstants<>+1464(SB)/4, $0x42a00000
-DATA eachConstants<>+1468(SB)/4, $0x42a00000
-DATA eachConstants<>+1472(SB)/4, $0xc2a00000
-DATA eachConstants<>+1476(SB)/4, $0xc2a00000
-DATA eachConstants<>+1480(SB)/4, $0xc2a00000
-DATA eachConstants<>+1484(SB)/4, $0xc2a00000
-DATA eachConstants<>+1488(SB)/4, $0xc2a00000
-DATA eachConstants<>+1492(SB)/4, $0xc2a00000
-DATA eachConstants<>+1496(SB)/4, $0xc2a00000
-DATA eachConstants<>+1500(SB)/4, $0xc2a00000
-DATA eachConstants<>+1504(SB)/4, $0xc2a00000
-DATA eachConstants<>+1508(SB)/4, $0xc2a00000
-DATA eachConstants<>+1512(SB)/4, $0xc2a00000
-DATA eachConstants<>+1516(SB)/4, $0xc2a00000
-DATA eachConstants<>+1520(SB)/4, $0xc2a00000
-DATA eachConstants<>+1524(SB)/4, $0xc2a00000
-DATA eachConstants<>+1528(SB)/4, $0xc2a00000
-DATA eachConstants<>+1532(SB)/4, $0xc2a00000
-DATA eachConstants<>+1536(SB)/4, $0xff800000
-DATA eachConstants<>+1540(SB)/4, $0xff800000
-DATA eachConstants<>+1544(SB)/4, $0xff800000
-DATA eachConstants<>+1548(SB)/4, $0xff800000
-DATA eachConstants<>+1552(SB)/4, $0xff800000
-DATA eachConstants<>+1556(SB)/4, $0xff800000
-DATA eachConstants<>+1560(SB)/4, $0xff800000
-DATA eachConstants<>+1564(SB)/4, $0xff800000
-DATA eachConstants<>+1568(SB)/4, $0xff800000
-DATA eachConstants<>+1572(SB)/4, $0xff800000
-DATA eachConstants<>+1576(SB)/4, $0xff800000
-DATA eachConstants<>+1580(SB)/4, $0xff800000
-DATA eachConstants<>+1584(SB)/4, $0xff800000
-DATA eachConstants<>+1588(SB)/4, $0xff800000
-DATA eachConstants<>+1592(SB)/4, $0xff800000
-DATA eachConstants<>+1596(SB)/4, $0xff800000
-GLOBL eachConstants<>(SB), RODATA|NOPTR, $1600
+DATA eachConstants<>+1024(SB)/4, $0x40000000
+DATA eachConstants<>+1028(SB)/4, $0x40000000
+DATA eachConstants<>+1032(SB)/4, $0x40000000
+DATA eachConstants<>+1036(SB)/4, $0x40000000
+DATA eachConstants<>+1040(SB)/4, $0x40000000
+DATA eachConstants<>+1044(SB)/4, $0x40000000
+DATA eachConstants<>+1048(SB)/4, $0x40000000
+DATA eachConstants<>+1052(SB)/4, $0x40000000
+DATA eachConstants<>+1056(SB)/4, $0x40000000
+DATA eachConstants<>+1060(SB)/4, $0x40000000
+DATA eachConstants<>+1064(SB)/4, $0x40000000
+DATA eachConstants<>+1068(SB)/4, $0x40000000
+DATA eachConstants<>+1072(SB)/4, $0x40000000
+DATA eachConstants<>+1076(SB)/4, $0x40000000
+DATA eachConstants<>+1080(SB)/4, $0x40000000
+DATA eachConstants<>+1084(SB)/4, $0x40000000
+DATA eachConstants<>+1088(SB)/4, $0x3f317219
+DATA eachConstants<>+1092(SB)/4, $0x3f317219
+DATA eachConstants<>+1096(SB)/4, $0x3f317219
+DATA eachConstants<>+1100(SB)/4, $0x3f317219
+DATA eachConstants<>+1104(SB)/4, $0x3f317219
+DATA eachConstants<>+1108(SB)/4, $0x3f317219
+DATA eachConstants<>+1112(SB)/4, $0x3f317219
+DATA eachConstants<>+1116(SB)/4, $0x3f317219
+DATA eachConstants<>+1120(SB)/4, $0x3f317219
+DATA eachConstants<>+1124(SB)/4, $0x3f317219
+DATA eachConstants<>+1128(SB)/4, $0x3f317219
+DATA eachConstants<>+1132(SB)/4, $0x3f317219
+DATA eachConstants<>+1136(SB)/4, $0x3f317219
+DATA eachConstants<>+1140(SB)/4, $0x3f317219
+DATA eachConstants<>+1144(SB)/4, $0x3f317219
+DATA eachConstants<>+1148(SB)/4, $0x3f317219
+DATA eachConstants<>+1152(SB)/4, $0x3e75fdf1
+DATA eachConstants<>+1156(SB)/4, $0x3e75fdf1
+DATA eachConstants<>+1160(SB)/4, $0x3e75fdf1
+DATA eachConstants<>+1164(SB)/4, $0x3e75fdf1
+DATA eachConstants<>+1168(SB)/4, $0x3e75fdf1
+DATA eachConstants<>+1172(SB)/4, $0x3e75fdf1
+DATA eachConstants<>+1176(SB)/4, $0x3e75fdf1
+DATA eachConstants<>+1180(SB)/4, $0x3e75fdf1
+DATA eachConstants<>+1184(SB)/4, $0x3e75fdf1
+DATA eachConstants<>+1188(SB)/4, $0x3e75fdf1
+DATA eachConstants<>+1192(SB)/4, $0x3e75fdf1
+DATA eachConstants<>+1196(SB)/4, $0x3e75fdf1
+DATA eachConstants<>+1200(SB)/4, $0x3e75fdf1
+DATA eachConstants<>+1204(SB)/4, $0x3e75fdf1
+DATA eachConstants<>+1208(SB)/4, $0x3e75fdf1
+DATA eachConstants<>+1212(SB)/4, $0x3e75fdf1
+DATA eachConstants<>+1216(SB)/4, $0x3d635739
+DATA eachConstants<>+1220(SB)/4, $0x3d635739
+DATA eachConstants<>+1224(SB)/4, $0x3d635739
+DATA eachConstants<>+1228(SB)/4, $0x3d635739
+DATA eachConstants<>+1232(SB)/4, $0x3d635739
+DATA eachConstants<>+1236(SB)/4, $0x3d635739
+DATA eachConstants<>+1240(SB)/4, $0x3d635739
+DATA eachConstants<>+1244(SB)/4, $0x3d635739
+DATA eachConstants<>+1248(SB)/4, $0x3d635739
+DATA eachConstants<>+1252(SB)/4, $0x3d635739
+DATA eachConstants<>+1256(SB)/4, $0x3d635739
+DATA eachConstants<>+1260(SB)/4, $0x3d635739
+DATA eachConstants<>+1264(SB)/4, $0x3d635739
+DATA eachConstants<>+1268(SB)/4, $0x3d635739
+DATA eachConstants<>+1272(SB)/4, $0x3d635739
+DATA eachConstants<>+1276(SB)/4, $0x3d635739
+DATA eachConstants<>+1280(SB)/4, $0x3c1d9387
+DATA eachConstants<>+1284(SB)/4, $0x3c1d9387
+DATA eachConstants<>+1288(SB)/4, $0x3c1d9387
+DATA eachConstants<>+1292(SB)/4, $0x3c1d9387
+DATA eachConstants<>+1296(SB)/4, $0x3c1d9387
+DATA eachConstants<>+1300(SB)/4, $0x3c1d9387
+DATA eachConstants<>+1304(SB)/4, $0x3c1d9387
+DATA eachConstants<>+1308(SB)/4, $0x3c1d9387
+DATA eachConstants<>+1312(SB)/4, $0x3c1d9387
+DATA eachConstants<>+1316(SB)/4, $0x3c1d9387
+DATA eachConstants<>+1320(SB)/4, $0x3c1d9387
+DATA eachConstants<>+1324(SB)/4, $0x3c1d9387
+DATA eachConstants<>+1328(SB)/4, $0x3c1d9387
+DATA eachConstants<>+1332(SB)/4, $0x3c1d9387
+DATA eachConstants<>+1336(SB)/4, $0x3c1d9387
+DATA eachConstants<>+1340(SB)/4, $0x3c1d9387
+DATA eachConstants<>+1344(SB)/4, $0x3aafb93b
+DATA eachConstants<>+1348(SB)/4, $0x3aafb93b
+DATA eachConstants<>+1352(SB)/4, $0x3aafb93b
+DATA eachConstants<>+1356(SB)/4, $0x3aafb93b
+DATA eachConstants<>+1360(SB)/4, $0x3aafb93b
+DATA eachConstants<>+1364(SB)/4, $0x3aafb93b
+DATA eachConstants<>+1368(SB)/4, $0x3aafb93b
+DATA eachConstants<>+1372(SB)/4, $0x3aafb93b
+DATA eachConstants<>+1376(SB)/4, $0x3aafb93b
+DATA eachConstants<>+1380(SB)/4, $0x3aafb93b
+DATA eachConstants<>+1384(SB)/4, $0x3aafb93b
+DATA eachConstants<>+1388(SB)/4, $0x3aafb93b
+DATA eachConstants<>+1392(SB)/4, $0x3aafb93b
+DATA eachConstants<>+1396(SB)/4, $0x3aafb93b
+DATA eachConstants<>+1400(SB)/4, $0x3aafb93b
+DATA eachConstants<>+1404(SB)/4, $0x3aafb93b
+DATA eachConstants<>+1408(SB)/4, $0x392385a5
+DATA eachConstants<>+1412(SB)/4, $0x392385a5
+DATA eachConstants<>+1416(SB)/4, $0x392385a5
+DATA eachConstants<>+1420(SB)/4, $0x392385a5
+DATA eachConstants<>+1424(SB)/4, $0x392385a5
+DATA eachConstants<>+1428(SB)/4, $0x392385a5
+DATA eachConstants<>+1432(SB)/4, $0x392385a5
+DATA eachConstants<>+1436(SB)/4, $0x392385a5
+DATA eachConstants<>+1440(SB)/4, $0x392385a5
+DATA eachConstants<>+1444(SB)/4, $0x392385a5
+DATA eachConstants<>+1448(SB)/4, $0x392385a5
+DATA eachConstants<>+1452(SB)/4, $0x392385a5
+DATA eachConstants<>+1456(SB)/4, $0x392385a5
+DATA eachConstants<>+1460(SB)/4, $0x392385a5
+DATA eachConstants<>+1464(SB)/4, $0x392385a5
+DATA eachConstants<>+1468(SB)/4, $0x392385a5
+DATA eachConstants<>+1472(SB)/4, $0x3f316fe5
+DATA eachConstants<>+1476(SB)/4, $0x3f316fe5
+DATA eachConstants<>+1480(SB)/4, $0x3f316fe5
+DATA eachConstants<>+1484(SB)/4, $0x3f316fe5
+DATA eachConstants<>+1488(SB)/4, $0x3f316fe5
+DATA eachConstants<>+1492(SB)/4, $0x3f316fe5
+DATA eachConstants<>+1496(SB)/4, $0x3f316fe5
+DATA eachConstants<>+1500(SB)/4, $0x3f316fe5
+DATA eachConstants<>+1504(SB)/4, $0x3f316fe5
+DATA eachConstants<>+1508(SB)/4, $0x3f316fe5
+DATA eachConstants<>+1512(SB)/4, $0x3f316fe5
+DATA eachConstants<>+1516(SB)/4, $0x3f316fe5
+DATA eachConstants<>+1520(SB)/4, $0x3f316fe5
+DATA eachConstants<>+1524(SB)/4, $0x3f316fe5
+DATA eachConstants<>+1528(SB)/4, $0x3f316fe5
+DATA eachConstants<>+1532(SB)/4, $0x3f316fe5
+DATA eachConstants<>+1536(SB)/4, $0x3e75f8da
+DATA eachConstants<>+1540(SB)/4, $0x3e75f8da
+DATA eachConstants<>+1544(SB)/4, $0x3e75f8da
+DATA eachConstants<>+1548(SB)/4, $0x3e75f8da
+DATA eachConstants<>+1552(SB)/4, $0x3e75f8da
+DATA eachConstants<>+1556(SB)/4, $0x3e75f8da
+DATA eachConstants<>+1560(SB)/4, $0x3e75f8da
+DATA eachConstants<>+1564(SB)/4, $0x3e75f8da
+DATA eachConstants<>+1568(SB)/4, $0x3e75f8da
+DATA eachConstants<>+1572(SB)/4, $0x3e75f8da
+DATA eachConstants<>+1576(SB)/4, $0x3e75f8da
+DATA eachConstants<>+1580(SB)/4, $0x3e75f8da
+DATA eachConstants<>+1584(SB)/4, $0x3e75f8da
+DATA eachConstants<>+1588(SB)/4, $0x3e75f8da
+DATA eachConstants<>+1592(SB)/4, $0x3e75f8da
+DATA eachConstants<>+1596(SB)/4, $0x3e75f8da
+DATA eachConstants<>+1600(SB)/4, $0x3d654804
+DATA eachConstants<>+1604(SB)/4, $0x3d654804
+DATA eachConstants<>+1608(SB)/4, $0x3d654804
+DATA eachConstants<>+1612(SB)/4, $0x3d654804
+DATA eachConstants<>+1616(SB)/4, $0x3d654804
+DATA eachConstants<>+1620(SB)/4, $0x3d654804
+DATA eachConstants<>+1624(SB)/4, $0x3d654804
+DATA eachConstants<>+1628(SB)/4, $0x3d654804
+DATA eachConstants<>+1632(SB)/4, $0x3d654804
+DATA eachConstants<>+1636(SB)/4, $0x3d654804
+DATA eachConstants<>+1640(SB)/4, $0x3d654804
+DATA eachConstants<>+1644(SB)/4, $0x3d654804
+DATA eachConstants<>+1648(SB)/4, $0x3d654804
+DATA eachConstants<>+1652(SB)/4, $0x3d654804
+DATA eachConstants<>+1656(SB)/4, $0x3d654804
+DATA eachConstants<>+1660(SB)/4, $0x3d654804
+DATA eachConstants<>+1664(SB)/4, $0x3c204882
+DATA eachConstants<>+1668(SB)/4, $0x3c204882
+DATA eachConstants<>+1672(SB)/4, $0x3c204882
+DATA eachConstants<>+1676(SB)/4, $0x3c204882
+DATA eachConstants<>+1680(SB)/4, $0x3c204882
+DATA eachConstants<>+1684(SB)/4, $0x3c204882
+DATA eachConstants<>+1688(SB)/4, $0x3c204882
+DATA eachConstants<>+1692(SB)/4, $0x3c204882
+DATA eachConstants<>+1696(SB)/4, $0x3c204882
+DATA eachConstants<>+1700(SB)/4, $0x3c204882
+DATA eachConstants<>+1704(SB)/4, $0x3c204882
+DATA eachConstants<>+1708(SB)/4, $0x3c204882
+DATA eachConstants<>+1712(SB)/4, $0x3c204882
+DATA eachConstants<>+1716(SB)/4, $0x3c204882
+DATA eachConstants<>+1720(SB)/4, $0x3c204882
+DATA eachConstants<>+1724(SB)/4, $0x3c204882
+DATA eachConstants<>+1728(SB)/4, $0xffff0000
+DATA eachConstants<>+1732(SB)/4, $0xffff0000
+DATA eachConstants<>+1736(SB)/4, $0xffff0000
+DATA eachConstants<>+1740(SB)/4, $0xffff0000
+DATA eachConstants<>+1744(SB)/4, $0xffff0000
+DATA eachConstants<>+1748(SB)/4, $0xffff0000
+DATA eachConstants<>+1752(SB)/4, $0xffff0000
+DATA eachConstants<>+1756(SB)/4, $0xffff0000
+DATA eachConstants<>+1760(SB)/4, $0xffff0000
+DATA eachConstants<>+1764(SB)/4, $0xffff0000
+DATA eachConstants<>+1768(SB)/4, $0xffff0000
+DATA eachConstants<>+1772(SB)/4, $0xffff0000
+DATA eachConstants<>+1776(SB)/4, $0xffff0000
+DATA eachConstants<>+1780(SB)/4, $0xffff0000
+DATA eachConstants<>+1784(SB)/4, $0xffff0000
+DATA eachConstants<>+1788(SB)/4, $0xffff0000
+DATA eachConstants<>+1792(SB)/4, $0x00010000
+DATA eachConstants<>+1796(SB)/4, $0x00010000
+DATA eachConstants<>+1800(SB)/4, $0x00010000
+DATA eachConstants<>+1804(SB)/4, $0x00010000
+DATA eachConstants<>+1808(SB)/4, $0x00010000
+DATA eachConstants<>+1812(SB)/4, $0x00010000
+DATA eachConstants<>+1816(SB)/4, $0x00010000
+DATA eachConstants<>+1820(SB)/4, $0x00010000
+DATA eachConstants<>+1824(SB)/4, $0x00010000
+DATA eachConstants<>+1828(SB)/4, $0x00010000
+DATA eachConstants<>+1832(SB)/4, $0x00010000
+DATA eachConstants<>+1836(SB)/4, $0x00010000
+DATA eachConstants<>+1840(SB)/4, $0x00010000
+DATA eachConstants<>+1844(SB)/4, $0x00010000
+DATA eachConstants<>+1848(SB)/4, $0x00010000
+DATA eachConstants<>+1852(SB)/4, $0x00010000
+DATA eachConstants<>+1856(SB)/4, $0xc0135761
+DATA eachConstants<>+1860(SB)/4, $0xc0135761
+DATA eachConstants<>+1864(SB)/4, $0xc0135761
+DATA eachConstants<>+1868(SB)/4, $0xc0135761
+DATA eachConstants<>+1872(SB)/4, $0xc0135761
+DATA eachConstants<>+1876(SB)/4, $0xc0135761
+DATA eachConstants<>+1880(SB)/4, $0xc0135761
+DATA eachConstants<>+1884(SB)/4, $0xc0135761
+DATA eachConstants<>+1888(SB)/4, $0xc0135761
+DATA eachConstants<>+1892(SB)/4, $0xc0135761
+DATA eachConstants<>+1896(SB)/4, $0xc0135761
+DATA eachConstants<>+1900(SB)/4, $0xc0135761
+DATA eachConstants<>+1904(SB)/4, $0xc0135761
+DATA eachConstants<>+1908(SB)/4, $0xc0135761
+DATA eachConstants<>+1912(SB)/4, $0xc0135761
+DATA eachConstants<>+1916(SB)/4, $0xc0135761
+DATA eachConstants<>+1920(SB)/4, $0xbdd2d3e8
+DATA eachConstants<>+1924(SB)/4, $0xbdd2d3e8
+DATA eachConstants<>+1928(SB)/4, $0xbdd2d3e8
+DATA eachConstants<>+1932(SB)/4, $0xbdd2d3e8
+DATA eachConstants<>+1936(SB)/4, $0xbdd2d3e8
+DATA eachConstants<>+1940(SB)/4, $0xbdd2d3e8
+DATA eachConstants<>+1944(SB)/4, $0xbdd2d3e8
+DATA eachConstants<>+1948(SB)/4, $0xbdd2d3e8
+DATA eachConstants<>+1952(SB)/4, $0xbdd2d3e8
+DATA eachConstants<>+1956(SB)/4, $0xbdd2d3e8
+DATA eachConstants<>+1960(SB)/4, $0xbdd2d3e8
+DATA eachConstants<>+1964(SB)/4, $0xbdd2d3e8
+DATA eachConstants<>+1968(SB)/4, $0xbdd2d3e8
+DATA eachConstants<>+1972(SB)/4, $0xbdd2d3e8
+DATA eachConstants<>+1976(SB)/4, $0xbdd2d3e8
+DATA eachConstants<>+1980(SB)/4, $0xbdd2d3e8
+DATA eachConstants<>+1984(SB)/4, $0x3fcc422a
+DATA eachConstants<>+1988(SB)/4, $0x3fcc422a
+DATA eachConstants<>+1992(SB)/4, $0x3fcc422a
+DATA eachConstants<>+1996(SB)/4, $0x3fcc422a
+DATA eachConstants<>+2000(SB)/4, $0x3fcc422a
+DATA eachConstants<>+2004(SB)/4, $0x3fcc422a
+DATA eachConstants<>+2008(SB)/4, $0x3fcc422a
+DATA eachConstants<>+2012(SB)/4, $0x3fcc422a
+DATA eachConstants<>+2016(SB)/4, $0x3fcc422a
+DATA eachConstants<>+2020(SB)/4, $0x3fcc422a
+DATA eachConstants<>+2024(SB)/4, $0x3fcc422a
+DATA eachConstants<>+2028(SB)/4, $0x3fcc422a
+DATA eachConstants<>+2032(SB)/4, $0x3fcc422a
+DATA eachConstants<>+2036(SB)/4, $0x3fcc422a
+DATA eachConstants<>+2040(SB)/4, $0x3fcc422a
+DATA eachConstants<>+2044(SB)/4, $0x3fcc422a
+DATA eachConstants<>+2048(SB)/4, $0x3e5b33b6
+DATA eachConstants<>+2052(SB)/4, $0x3e5b33b6
+DATA eachConstants<>+2056(SB)/4, $0x3e5b33b6
+DATA eachConstants<>+2060(SB)/4, $0x3e5b33b6
+DATA eachConstants<>+2064(SB)/4, $0x3e5b33b6
+DATA eachConstants<>+2068(SB)/4, $0x3e5b33b6
+DATA eachConstants<>+2072(SB)/4, $0x3e5b33b6
+DATA eachConstants<>+2076(SB)/4, $0x3e5b33b6
+DATA eachConstants<>+2080(SB)/4, $0x3e5b33b6
+DATA eachConstants<>+2084(SB)/4, $0x3e5b33b6
+DATA eachConstants<>+2088(SB)/4, $0x3e5b33b6
+DATA eachConstants<>+2092(SB)/4, $0x3e5b33b6
+DATA eachConstants<>+2096(SB)/4, $0x3e5b33b6
+DATA eachConstants<>+2100(SB)/4, $0x3e5b33b6
+DATA eachConstants<>+2104(SB)/4, $0x3e5b33b6
+DATA eachConstants<>+2108(SB)/4, $0x3e5b33b6
+DATA eachConstants<>+2112(SB)/4, $0x41180000
+DATA eachConstants<>+2116(SB)/4, $0x41180000
+DATA eachConstants<>+2120(SB)/4, $0x41180000
+DATA eachConstants<>+2124(SB)/4, $0x41180000
+DATA eachConstants<>+2128(SB)/4, $0x41180000
+DATA eachConstants<>+2132(SB)/4, $0x41180000
+DATA eachConstants<>+2136(SB)/4, $0x41180000
+DATA eachConstants<>+2140(SB)/4, $0x41180000
+DATA eachConstants<>+2144(SB)/4, $0x41180000
+DATA eachConstants<>+2148(SB)/4, $0x41180000
+DATA eachConstants<>+2152(SB)/4, $0x41180000
+DATA eachConstants<>+2156(SB)/4, $0x41180000
+DATA eachConstants<>+2160(SB)/4, $0x41180000
+DATA eachConstants<>+2164(SB)/4, $0x41180000
+DATA eachConstants<>+2168(SB)/4, $0x41180000
+DATA eachConstants<>+2172(SB)/4, $0x41180000
+DATA eachConstants<>+2176(SB)/4, $0xc1180000
+DATA eachConstants<>+2180(SB)/4, $0xc1180000
+DATA eachConstants<>+2184(SB)/4, $0xc1180000
+DATA eachConstants<>+2188(SB)/4, $0xc1180000
+DATA eachConstants<>+2192(SB)/4, $0xc1180000
+DATA eachConstants<>+2196(SB)/4, $0xc1180000
+DATA eachConstants<>+2200(SB)/4, $0xc1180000
+DATA eachConstants<>+2204(SB)/4, $0xc1180000
+DATA eachConstants<>+2208(SB)/4, $0xc1180000
+DATA eachConstants<>+2212(SB)/4, $0xc1180000
+DATA eachConstants<>+2216(SB)/4, $0xc1180000
+DATA eachConstants<>+2220(SB)/4, $0xc1180000
+DATA eachConstants<>+2224(SB)/4, $0xc1180000
+DATA eachConstants<>+2228(SB)/4, $0xc1180000
+DATA eachConstants<>+2232(SB)/4, $0xc1180000
+DATA eachConstants<>+2236(SB)/4, $0xc1180000
+DATA eachConstants<>+2240(SB)/4, $0x42a00000
+DATA eachConstants<>+2244(SB)/4, $0x42a00000
+DATA eachConstants<>+2248(SB)/4, $0x42a00000
+DATA eachConstants<>+2252(SB)/4, $0x42a00000
+DATA eachConstants<>+2256(SB)/4, $0x42a00000
+DATA eachConstants<>+2260(SB)/4, $0x42a00000
+DATA eachConstants<>+2264(SB)/4, $0x42a00000
+DATA eachConstants<>+2268(SB)/4, $0x42a00000
+DATA eachConstants<>+2272(SB)/4, $0x42a00000
+DATA eachConstants<>+2276(SB)/4, $0x42a00000
+DATA eachConstants<>+2280(SB)/4, $0x42a00000
+DATA eachConstants<>+2284(SB)/4, $0x42a00000
+DATA eachConstants<>+2288(SB)/4, $0x42a00000
+DATA eachConstants<>+2292(SB)/4, $0x42a00000
+DATA eachConstants<>+2296(SB)/4, $0x42a00000
+DATA eachConstants<>+2300(SB)/4, $0x42a00000
+DATA eachConstants<>+2304(SB)/4, $0xc2a00000
+DATA eachConstants<>+2308(SB)/4, $0xc2a00000
+DATA eachConstants<>+2312(SB)/4, $0xc2a00000
+DATA eachConstants<>+2316(SB)/4, $0xc2a00000
+DATA eachConstants<>+2320(SB)/4, $0xc2a00000
+DATA eachConstants<>+2324(SB)/4, $0xc2a00000
+DATA eachConstants<>+2328(SB)/4, $0xc2a00000
+DATA eachConstants<>+2332(SB)/4, $0xc2a00000
+DATA eachConstants<>+2336(SB)/4, $0xc2a00000
+DATA eachConstants<>+2340(SB)/4, $0xc2a00000
+DATA eachConstants<>+2344(SB)/4, $0xc2a00000
+DATA eachConstants<>+2348(SB)/4, $0xc2a00000
+DATA eachConstants<>+2352(SB)/4, $0xc2a00000
+DATA eachConstants<>+2356(SB)/4, $0xc2a00000
+DATA eachConstants<>+2360(SB)/4, $0xc2a00000
+DATA eachConstants<>+2364(SB)/4, $0xc2a00000
+DATA eachConstants<>+2368(SB)/4, $0xbfb8aa3b
+DATA eachConstants<>+2372(SB)/4, $0xbfb8aa3b
+DATA eachConstants<>+2376(SB)/4, $0xbfb8aa3b
+DATA eachConstants<>+2380(SB)/4, $0xbfb8aa3b
+DATA eachConstants<>+2384(SB)/4, $0xbfb8aa3b
+DATA eachConstants<>+2388(SB)/4, $0xbfb8aa3b
+DATA eachConstants<>+2392(SB)/4, $0xbfb8aa3b
+DATA eachConstants<>+2396(SB)/4, $0xbfb8aa3b
+DATA eachConstants<>+2400(SB)/4, $0xbfb8aa3b
+DATA eachConstants<>+2404(SB)/4, $0xbfb8aa3b
+DATA eachConstants<>+2408(SB)/4, $0xbfb8aa3b
+DATA eachConstants<>+2412(SB)/4, $0xbfb8aa3b
+DATA eachConstants<>+2416(SB)/4, $0xbfb8aa3b
+DATA eachConstants<>+2420(SB)/4, $0xbfb8aa3b
+DATA eachConstants<>+2424(SB)/4, $0xbfb8aa3b
+DATA eachConstants<>+2428(SB)/4, $0xbfb8aa3b
+DATA eachConstants<>+2432(SB)/4, $0xb2a57060
+DATA eachConstants<>+2436(SB)/4, $0xb2a57060
+DATA eachConstants<>+2440(SB)/4, $0xb2a57060
+DATA eachConstants<>+2444(SB)/4, $0xb2a57060
+DATA eachConstants<>+2448(SB)/4, $0xb2a57060
+DATA eachConstants<>+2452(SB)/4, $0xb2a57060
+DATA eachConstants<>+2456(SB)/4, $0xb2a57060
+DATA eachConstants<>+2460(SB)/4, $0xb2a57060
+DATA eachConstants<>+2464(SB)/4, $0xb2a57060
+DATA eachConstants<>+2468(SB)/4, $0xb2a57060
+DATA eachConstants<>+2472(SB)/4, $0xb2a57060
+DATA eachConstants<>+2476(SB)/4, $0xb2a57060
+DATA eachConstants<>+2480(SB)/4, $0xb2a57060
+DATA eachConstants<>+2484(SB)/4, $0xb2a57060
+DATA eachConstants<>+2488(SB)/4, $0xb2a57060
+DATA eachConstants<>+2492(SB)/4, $0xb2a57060
+DATA eachConstants<>+2496(SB)/4, $0xff800000
+DATA eachConstants<>+2500(SB)/4, $0xff800000
+DATA eachConstants<>+2504(SB)/4, $0xff800000
+DATA eachConstants<>+2508(SB)/4, $0xff800000
+DATA eachConstants<>+2512(SB)/4, $0xff800000
+DATA eachConstants<>+2516(SB)/4, $0xff800000
+DATA eachConstants<>+2520(SB)/4, $0xff800000
+DATA eachConstants<>+2524(SB)/4, $0xff800000
+DATA eachConstants<>+2528(SB)/4, $0xff800000
+DATA eachConstants<>+2532(SB)/4, $0xff800000
+DATA eachConstants<>+2536(SB)/4, $0xff800000
+DATA eachConstants<>+2540(SB)/4, $0xff800000
+DATA eachConstants<>+2544(SB)/4, $0xff800000
+DATA eachConstants<>+2548(SB)/4, $0xff800000
+DATA eachConstants<>+2552(SB)/4, $0xff800000
+DATA eachConstants<>+2556(SB)/4, $0xff800000
+GLOBL eachConstants<>(SB), RODATA|NOPTR, $2560
 
 // func geluF32AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512DQ, AVX512F
 TEXT ·geluF32AVX512(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
@@ -414,65 +654,111 @@ TEXT ·geluF32AVX512(SB), NOSPLIT, $0-36
 	VBROADCASTSS s+32(FP), Z0
 	XORQ         BX, BX
 	MOVQ         DX, SI
-	SUBQ         $0x00000020, SI
+	SUBQ         $0x00000040, SI
 	JLT          few
 
 many:
 	VMOVUPS           (CX)(BX*4), Z0
-	VMOVUPS           64(CX)(BX*4), Z3
-	VMULPS            Z0, Z0, Z1
-	VMULPS            Z3, Z3, Z4
-	VBROADCASTSS      eachConstants<>+1088(SB), Z2
-	VBROADCASTSS      eachConstants<>+1088(SB), Z5
-	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z1, Z2
-	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z4, Z5
-	VMULPS            Z0, Z2, Z2
-	VMULPS            Z3, Z5, Z5
-	VBROADCASTSS      eachConstants<>+128(SB), Z1
-	VBROADCASTSS      eachConstants<>+128(SB), Z4
-	VMINPS            Z2, Z1, Z2
-	VMINPS            Z5, Z4, Z5
-	VBROADCASTSS      eachConstants<>+384(SB), Z4
-	VBROADCASTSS      eachConstants<>+384(SB), Z7
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z4
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z5, Z7
-	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z1
-	VSUBPS.BCST       eachConstants<>+384(SB), Z7, Z6
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z5, K2
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z1, Z2
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z6, Z5
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z1, Z2
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z6, Z5
-	VBROADCASTSS      eachConstants<>+448(SB), Z1
-	VBROADCASTSS      eachConstants<>+448(SB), Z6
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z1
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z1
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z1
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z1
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z1
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z1
+	VMOVUPS           64(CX)(BX*4), Z4
+	VMOVUPS           128(CX)(BX*4), Z8
+	VMOVUPS           192(CX)(BX*4), Z12
+	VBROADCASTSS      eachConstants<>+2176(SB), Z1
+	VBROADCASTSS      eachConstants<>+2176(SB), Z2
+	VBROADCASTSS      eachConstants<>+2176(SB), Z3
+	VBROADCASTSS      eachConstants<>+2176(SB), Z5
+	VMAXPS            Z0, Z1, Z0
+	VMAXPS            Z4, Z2, Z4
+	VMAXPS            Z8, Z3, Z8
+	VMAXPS            Z12, Z5, Z12
+	VBROADCASTSS      eachConstants<>+2112(SB), Z1
+	VBROADCASTSS      eachConstants<>+2112(SB), Z5
+	VBROADCASTSS      eachConstants<>+2112(SB), Z3
+	VBROADCASTSS      eachConstants<>+2112(SB), Z2
+	VMINPS            Z0, Z1, Z1
+	VMINPS            Z4, Z5, Z5
+	VMINPS            Z8, Z3, Z9
+	VMINPS            Z12, Z2, Z13
+	VMULPS            Z1, Z1, Z2
+	VMULPS            Z5, Z5, Z6
+	VMULPS            Z9, Z9, Z10
+	VMULPS            Z13, Z13, Z14
+	VBROADCASTSS      eachConstants<>+1920(SB), Z3
+	VBROADCASTSS      eachConstants<>+1920(SB), Z7
+	VBROADCASTSS      eachConstants<>+1920(SB), Z11
+	VBROADCASTSS      eachConstants<>+1920(SB), Z15
+	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z6, Z7
+	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z10, Z11
+	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z14, Z15
+	VMULPS            Z1, Z3, Z3
+	VMULPS            Z5, Z7, Z7
+	VMULPS            Z9, Z11, Z11
+	VMULPS            Z13, Z15, Z15
+	VREDUCEPS         $0x08, Z3, Z1
+	VREDUCEPS         $0x08, Z7, Z5
+	VREDUCEPS         $0x08, Z11, Z9
+	VREDUCEPS         $0x08, Z15, Z13
+	VSUBPS            Z1, Z3, Z3
+	VSUBPS            Z5, Z7, Z7
+	VSUBPS            Z9, Z11, Z11
+	VSUBPS            Z13, Z15, Z15
+	VBROADCASTSS      eachConstants<>+1408(SB), Z2
+	VBROADCASTSS      eachConstants<>+1408(SB), Z6
+	VBROADCASTSS      eachConstants<>+1408(SB), Z10
+	VBROADCASTSS      eachConstants<>+1408(SB), Z14
+	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z1, Z2
+	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z9, Z10
+	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z13, Z14
+	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z1, Z2
+	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z9, Z10
+	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z13, Z14
+	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z1, Z2
+	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z9, Z10
+	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z13, Z14
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z1, Z2
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z9, Z10
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z13, Z14
+	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z1, Z2
+	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z9, Z10
+	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z13, Z14
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z1, Z2
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z1
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
-	VPSLLD            $0x17, Z4, Z4
-	VPSLLD            $0x17, Z7, Z7
-	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
-	VPADDD.BCST       eachConstants<>+0(SB), Z7, Z7
-	VMULPS.Z          Z4, Z1, K1, Z2
-	VMULPS.Z          Z7, Z6, K2, Z5
-	VADDPS.BCST       eachConstants<>+0(SB), Z2, Z2
-	VADDPS.BCST       eachConstants<>+0(SB), Z5, Z5
-	VDIVPS            Z2, Z0, Z0
-	VDIVPS            Z5, Z3, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z9, Z10
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z13, Z14
+	VSCALEFPS         Z3, Z2, Z2
+	VSCALEFPS         Z7, Z6, Z6
+	VSCALEFPS         Z11, Z10, Z10
+	VSCALEFPS         Z15, Z14, Z14
+	VADDPS.BCST       eachConstants<>+0(SB), Z2, Z1
+	VADDPS.BCST       eachConstants<>+0(SB), Z6, Z2
+	VADDPS.BCST       eachConstants<>+0(SB), Z10, Z3
+	VADDPS.BCST       eachConstants<>+0(SB), Z14, Z9
+	VRCP14PS          Z1, Z5
+	VRCP14PS          Z2, Z6
+	VRCP14PS          Z3, Z7
+	VRCP14PS          Z9, Z10
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z5, Z1
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z6, Z2
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z7, Z3
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z10, Z9
+	VMULPS            Z1, Z5, Z5
+	VMULPS            Z2, Z6, Z6
+	VMULPS            Z3, Z7, Z7
+	VMULPS            Z9, Z10, Z10
+	VMULPS            Z5, Z0, Z0
+	VMULPS            Z6, Z4, Z4
+	VMULPS            Z7, Z8, Z8
+	VMULPS            Z10, Z12, Z12
 	VMOVDQU32         Z0, (AX)(BX*4)
-	VMOVDQU32         Z3, 64(AX)(BX*4)
-	ADDQ              $0x00000020, BX
+	VMOVDQU32         Z4, 64(AX)(BX*4)
+	VMOVDQU32         Z8, 128(AX)(BX*4)
+	VMOVDQU32         Z12, 192(AX)(BX*4)
+	ADDQ              $0x00000040, BX
 	CMPQ              BX, SI
 	JLE               many
 
@@ -482,31 +768,29 @@ few:
 
 loop:
 	VMOVUPS           (CX)(BX*4), Z0
-	VMULPS            Z0, Z0, Z1
-	VBROADCASTSS      eachConstants<>+1088(SB), Z2
-	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z1, Z2
-	VMULPS            Z0, Z2, Z2
-	VBROADCASTSS      eachConstants<>+128(SB), Z1
-	VMINPS            Z2, Z1, Z2
-	VBROADCASTSS      eachConstants<>+384(SB), Z3
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z3
-	VSUBPS.BCST       eachConstants<>+384(SB), Z3, Z1
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z1, Z2
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z1, Z2
-	VBROADCASTSS      eachConstants<>+448(SB), Z1
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z1
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z1
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z1
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z1
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z1
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z1
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z1
-	VPSLLD            $0x17, Z3, Z3
-	VPADDD.BCST       eachConstants<>+0(SB), Z3, Z3
-	VMULPS.Z          Z3, Z1, K1, Z2
-	VADDPS.BCST       eachConstants<>+0(SB), Z2, Z2
-	VDIVPS            Z2, Z0, Z0
+	VBROADCASTSS      eachConstants<>+2176(SB), Z1
+	VMAXPS            Z0, Z1, Z0
+	VBROADCASTSS      eachConstants<>+2112(SB), Z1
+	VMINPS            Z0, Z1, Z1
+	VMULPS            Z1, Z1, Z2
+	VBROADCASTSS      eachConstants<>+1920(SB), Z3
+	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z2, Z3
+	VMULPS            Z1, Z3, Z3
+	VREDUCEPS         $0x08, Z3, Z1
+	VSUBPS            Z1, Z3, Z3
+	VBROADCASTSS      eachConstants<>+1408(SB), Z2
+	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z1, Z2
+	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z1, Z2
+	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z1, Z2
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z1, Z2
+	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z1, Z2
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z1, Z2
+	VSCALEFPS         Z3, Z2, Z2
+	VADDPS.BCST       eachConstants<>+0(SB), Z2, Z1
+	VRCP14PS          Z1, Z2
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z2, Z1
+	VMULPS            Z1, Z2, Z2
+	VMULPS            Z2, Z0, Z0
 	VMOVDQU32         Z0, (AX)(BX*4)
 	ADDQ              $0x10, BX
 	CMPQ              BX, DX
@@ -517,7 +801,7 @@ done:
 	RET
 
 // func geluGradF32AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512DQ, AVX512F
 TEXT ·geluGradF32AVX512(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
@@ -526,91 +810,139 @@ TEXT ·geluGradF32AVX512(SB), NOSPLIT, $0-36
 	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
 	MOVQ         BX, DI
-	SUBQ         $0x00000020, DI
+	SUBQ         $0x00000040, DI
 	JLT          few
 
 many:
 	VMOVUPS           (CX)(SI*4), Z0
-	VMOVUPS           64(CX)(SI*4), Z3
+	VMOVUPS           64(CX)(SI*4), Z6
+	VMOVUPS           128(CX)(SI*4), Z12
+	VMOVUPS           192(CX)(SI*4), Z18
 	VMOVUPS           (DX)(SI*4), Z1
-	VMOVUPS           64(DX)(SI*4), Z4
-	VBROADCASTSS      eachConstants<>+1280(SB), Z2
-	VBROADCASTSS      eachConstants<>+1280(SB), Z5
+	VMOVUPS           64(DX)(SI*4), Z7
+	VMOVUPS           128(DX)(SI*4), Z13
+	VMOVUPS           192(DX)(SI*4), Z19
+	VBROADCASTSS      eachConstants<>+2048(SB), Z3
+	VBROADCASTSS      eachConstants<>+2048(SB), Z9
+	VBROADCASTSS      eachConstants<>+2048(SB), Z15
+	VBROADCASTSS      eachConstants<>+2048(SB), Z21
+	VBROADCASTSS      eachConstants<>+2112(SB), Z2
+	VBROADCASTSS      eachConstants<>+2112(SB), Z4
+	VBROADCASTSS      eachConstants<>+2112(SB), Z5
+	VBROADCASTSS      eachConstants<>+2112(SB), Z8
 	VMINPS            Z0, Z2, Z0
-	VMINPS            Z3, Z5, Z3
-	VBROADCASTSS      eachConstants<>+1344(SB), Z2
-	VBROADCASTSS      eachConstants<>+1344(SB), Z5
+	VMINPS            Z6, Z4, Z6
+	VMINPS            Z12, Z5, Z12
+	VMINPS            Z18, Z8, Z18
+	VBROADCASTSS      eachConstants<>+2176(SB), Z2
+	VBROADCASTSS      eachConstants<>+2176(SB), Z4
+	VBROADCASTSS      eachConstants<>+2176(SB), Z5
+	VBROADCASTSS      eachConstants<>+2176(SB), Z8
 	VMAXPS            Z0, Z2, Z0
-	VMAXPS            Z3, Z5, Z3
-	VBROADCASTSS      eachConstants<>+1216(SB), Z6
-	VBROADCASTSS      eachConstants<>+1216(SB), Z11
+	VMAXPS            Z6, Z4, Z6
+	VMAXPS            Z12, Z5, Z12
+	VMAXPS            Z18, Z8, Z18
 	VMULPS            Z0, Z0, Z2
-	VMULPS            Z3, Z3, Z9
-	VBROADCASTSS      eachConstants<>+1088(SB), Z7
-	VBROADCASTSS      eachConstants<>+1088(SB), Z12
-	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z2, Z7
-	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z9, Z12
-	VMULPS            Z0, Z7, Z7
-	VMULPS            Z3, Z12, Z12
-	VBROADCASTSS      eachConstants<>+128(SB), Z5
-	VBROADCASTSS      eachConstants<>+128(SB), Z8
-	VMINPS            Z7, Z5, Z7
-	VMINPS            Z12, Z8, Z12
-	VBROADCASTSS      eachConstants<>+384(SB), Z8
-	VBROADCASTSS      eachConstants<>+384(SB), Z13
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z7, Z8
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z12, Z13
-	VSUBPS.BCST       eachConstants<>+384(SB), Z8, Z5
-	VSUBPS.BCST       eachConstants<>+384(SB), Z13, Z10
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z7, K1
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z12, K2
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z5, Z7
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z10, Z12
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z5, Z7
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z10, Z12
-	VBROADCASTSS      eachConstants<>+448(SB), Z5
-	VBROADCASTSS      eachConstants<>+448(SB), Z10
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z7, Z5
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z12, Z10
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z7, Z5
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z12, Z10
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z7, Z5
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z12, Z10
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z7, Z5
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z12, Z10
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z7, Z5
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z12, Z10
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z7, Z5
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z12, Z10
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z7, Z5
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z12, Z10
-	VPSLLD            $0x17, Z8, Z8
-	VPSLLD            $0x17, Z13, Z13
-	VPADDD.BCST       eachConstants<>+0(SB), Z8, Z8
-	VPADDD.BCST       eachConstants<>+0(SB), Z13, Z13
-	VMULPS.Z          Z8, Z5, K1, Z7
-	VMULPS.Z          Z13, Z10, K2, Z12
-	VADDPS.BCST       eachConstants<>+0(SB), Z7, Z5
-	VADDPS.BCST       eachConstants<>+0(SB), Z12, Z10
-	VBROADCASTSS      eachConstants<>+0(SB), Z8
-	VBROADCASTSS      eachConstants<>+0(SB), Z13
-	VDIVPS            Z5, Z8, Z5
-	VDIVPS            Z10, Z13, Z10
-	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z2, Z6
-	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z9, Z11
-	VMULPS            Z5, Z7, Z7
-	VMULPS            Z10, Z12, Z12
-	VMULPS            Z0, Z7, Z7
-	VMULPS            Z3, Z12, Z12
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z7, Z6
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z12, Z11
-	VMULPS            Z5, Z6, Z6
+	VMULPS            Z6, Z6, Z8
+	VMULPS            Z12, Z12, Z14
+	VMULPS            Z18, Z18, Z20
+	VBROADCASTSS      eachConstants<>+1920(SB), Z4
+	VBROADCASTSS      eachConstants<>+1920(SB), Z10
+	VBROADCASTSS      eachConstants<>+1920(SB), Z16
+	VBROADCASTSS      eachConstants<>+1920(SB), Z22
+	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z2, Z4
+	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z8, Z10
+	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z14, Z16
+	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z20, Z22
+	VMULPS            Z0, Z4, Z4
+	VMULPS            Z6, Z10, Z10
+	VMULPS            Z12, Z16, Z16
+	VMULPS            Z18, Z22, Z22
+	VREDUCEPS         $0x08, Z4, Z5
+	VREDUCEPS         $0x08, Z10, Z11
+	VREDUCEPS         $0x08, Z16, Z17
+	VREDUCEPS         $0x08, Z22, Z23
+	VSUBPS            Z5, Z4, Z4
+	VSUBPS            Z11, Z10, Z10
+	VSUBPS            Z17, Z16, Z16
+	VSUBPS            Z23, Z22, Z22
+	VFMADD213PS.BCST  eachConstants<>+1984(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+1984(SB), Z8, Z9
+	VFMADD213PS.BCST  eachConstants<>+1984(SB), Z14, Z15
+	VFMADD213PS.BCST  eachConstants<>+1984(SB), Z20, Z21
+	VMULPS            Z0, Z3, Z3
+	VMULPS            Z6, Z9, Z9
+	VMULPS            Z12, Z15, Z15
+	VMULPS            Z18, Z21, Z21
+	VBROADCASTSS      eachConstants<>+1408(SB), Z0
+	VBROADCASTSS      eachConstants<>+1408(SB), Z2
+	VBROADCASTSS      eachConstants<>+1408(SB), Z6
+	VBROADCASTSS      eachConstants<>+1408(SB), Z8
+	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z11, Z2
+	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z17, Z6
+	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z23, Z8
+	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z11, Z2
+	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z17, Z6
+	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z23, Z8
+	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z11, Z2
+	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z17, Z6
+	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z23, Z8
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z11, Z2
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z17, Z6
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z23, Z8
+	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z11, Z2
+	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z17, Z6
+	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z23, Z8
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z11, Z2
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z17, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z23, Z8
+	VSCALEFPS         Z4, Z0, Z0
+	VSCALEFPS         Z10, Z2, Z2
+	VSCALEFPS         Z16, Z6, Z6
+	VSCALEFPS         Z22, Z8, Z8
+	VADDPS.BCST       eachConstants<>+0(SB), Z0, Z4
+	VADDPS.BCST       eachConstants<>+0(SB), Z2, Z10
+	VADDPS.BCST       eachConstants<>+0(SB), Z6, Z12
+	VADDPS.BCST       eachConstants<>+0(SB), Z8, Z16
+	VRCP14PS          Z4, Z5
+	VRCP14PS          Z10, Z11
+	VRCP14PS          Z12, Z14
+	VRCP14PS          Z16, Z17
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z5, Z4
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z11, Z10
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z14, Z12
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z17, Z16
+	VMULPS            Z4, Z5, Z5
 	VMULPS            Z10, Z11, Z11
-	VMULPS            Z1, Z6, Z6
-	VMULPS            Z4, Z11, Z11
-	VMOVDQU32         Z6, (AX)(SI*4)
+	VMULPS            Z12, Z14, Z14
+	VMULPS            Z16, Z17, Z17
+	VMULPS            Z5, Z0, Z0
+	VMULPS            Z11, Z2, Z2
+	VMULPS            Z14, Z6, Z6
+	VMULPS            Z17, Z8, Z8
+	VMULPS            Z0, Z3, Z3
+	VMULPS            Z2, Z9, Z9
+	VMULPS            Z6, Z15, Z15
+	VMULPS            Z8, Z21, Z21
+	VFMADD231PS       Z3, Z5, Z5
+	VFMADD231PS       Z9, Z11, Z11
+	VFMADD231PS       Z15, Z14, Z14
+	VFMADD231PS       Z21, Z17, Z17
+	VMULPS            Z1, Z5, Z5
+	VMULPS            Z7, Z11, Z11
+	VMULPS            Z13, Z14, Z14
+	VMULPS            Z19, Z17, Z17
+	VMOVDQU32         Z5, (AX)(SI*4)
 	VMOVDQU32         Z11, 64(AX)(SI*4)
-	ADDQ              $0x00000020, SI
+	VMOVDQU32         Z14, 128(AX)(SI*4)
+	VMOVDQU32         Z17, 192(AX)(SI*4)
+	ADDQ              $0x00000040, SI
 	CMPQ              SI, DI
 	JLE               many
 
@@ -621,42 +953,34 @@ few:
 loop:
 	VMOVUPS           (CX)(SI*4), Z0
 	VMOVUPS           (DX)(SI*4), Z1
-	VBROADCASTSS      eachConstants<>+1280(SB), Z2
+	VBROADCASTSS      eachConstants<>+2048(SB), Z3
+	VBROADCASTSS      eachConstants<>+2112(SB), Z2
 	VMINPS            Z0, Z2, Z0
-	VBROADCASTSS      eachConstants<>+1344(SB), Z2
+	VBROADCASTSS      eachConstants<>+2176(SB), Z2
 	VMAXPS            Z0, Z2, Z0
-	VBROADCASTSS      eachConstants<>+1216(SB), Z4
 	VMULPS            Z0, Z0, Z2
-	VBROADCASTSS      eachConstants<>+1088(SB), Z5
-	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z2, Z5
-	VMULPS            Z0, Z5, Z5
-	VBROADCASTSS      eachConstants<>+128(SB), Z3
-	VMINPS            Z5, Z3, Z5
-	VBROADCASTSS      eachConstants<>+384(SB), Z6
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z5, Z6
-	VSUBPS.BCST       eachConstants<>+384(SB), Z6, Z3
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z5, K1
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z3, Z5
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z3, Z5
-	VBROADCASTSS      eachConstants<>+448(SB), Z3
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z5, Z3
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z5, Z3
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z5, Z3
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z5, Z3
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z5, Z3
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z3
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z3
-	VPSLLD            $0x17, Z6, Z6
-	VPADDD.BCST       eachConstants<>+0(SB), Z6, Z6
-	VMULPS.Z          Z6, Z3, K1, Z5
-	VADDPS.BCST       eachConstants<>+0(SB), Z5, Z3
-	VBROADCASTSS      eachConstants<>+0(SB), Z6
-	VDIVPS            Z3, Z6, Z3
-	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z2, Z4
-	VMULPS            Z3, Z5, Z5
-	VMULPS            Z0, Z5, Z5
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z4
-	VMULPS            Z3, Z4, Z4
+	VBROADCASTSS      eachConstants<>+1920(SB), Z4
+	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z2, Z4
+	VMULPS            Z0, Z4, Z4
+	VREDUCEPS         $0x08, Z4, Z5
+	VSUBPS            Z5, Z4, Z4
+	VFMADD213PS.BCST  eachConstants<>+1984(SB), Z2, Z3
+	VMULPS            Z0, Z3, Z3
+	VBROADCASTSS      eachConstants<>+1408(SB), Z0
+	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z0
+	VSCALEFPS         Z4, Z0, Z0
+	VADDPS.BCST       eachConstants<>+0(SB), Z0, Z2
+	VRCP14PS          Z2, Z4
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z4, Z2
+	VMULPS            Z2, Z4, Z4
+	VMULPS            Z4, Z0, Z0
+	VMULPS            Z0, Z3, Z3
+	VFMADD231PS       Z3, Z4, Z4
 	VMULPS            Z1, Z4, Z4
 	VMOVDQU32         Z4, (AX)(SI*4)
 	ADDQ              $0x10, SI
@@ -677,17 +1001,23 @@ TEXT ·scaleF32AVX512(SB), NOSPLIT, $0-36
 	VBROADCASTSS s+32(FP), Z0
 	XORQ         BX, BX
 	MOVQ         DX, SI
-	SUBQ         $0x00000020, SI
+	SUBQ         $0x00000040, SI
 	JLT          few
 
 many:
 	VMOVUPS   (CX)(BX*4), Z1
 	VMOVUPS   64(CX)(BX*4), Z2
+	VMOVUPS   128(CX)(BX*4), Z3
+	VMOVUPS   192(CX)(BX*4), Z4
 	VMULPS    Z1, Z0, Z1
 	VMULPS    Z2, Z0, Z2
+	VMULPS    Z3, Z0, Z3
+	VMULPS    Z4, Z0, Z4
 	VMOVDQU32 Z1, (AX)(BX*4)
 	VMOVDQU32 Z2, 64(AX)(BX*4)
-	ADDQ      $0x00000020, BX
+	VMOVDQU32 Z3, 128(AX)(BX*4)
+	VMOVDQU32 Z4, 192(AX)(BX*4)
+	ADDQ      $0x00000040, BX
 	CMPQ      BX, SI
 	JLE       many
 
@@ -717,19 +1047,27 @@ TEXT ·addF32AVX512(SB), NOSPLIT, $0-36
 	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
 	MOVQ         BX, DI
-	SUBQ         $0x00000020, DI
+	SUBQ         $0x00000040, DI
 	JLT          few
 
 many:
 	VMOVUPS   (CX)(SI*4), Z0
 	VMOVUPS   64(CX)(SI*4), Z2
+	VMOVUPS   128(CX)(SI*4), Z4
+	VMOVUPS   192(CX)(SI*4), Z6
 	VMOVUPS   (DX)(SI*4), Z1
 	VMOVUPS   64(DX)(SI*4), Z3
+	VMOVUPS   128(DX)(SI*4), Z5
+	VMOVUPS   192(DX)(SI*4), Z7
 	VADDPS    Z1, Z0, Z0
 	VADDPS    Z3, Z2, Z2
+	VADDPS    Z5, Z4, Z4
+	VADDPS    Z7, Z6, Z6
 	VMOVDQU32 Z0, (AX)(SI*4)
 	VMOVDQU32 Z2, 64(AX)(SI*4)
-	ADDQ      $0x00000020, SI
+	VMOVDQU32 Z4, 128(AX)(SI*4)
+	VMOVDQU32 Z6, 192(AX)(SI*4)
+	ADDQ      $0x00000040, SI
 	CMPQ      SI, DI
 	JLE       many
 
@@ -760,19 +1098,27 @@ TEXT ·addStreamF32AVX512(SB), NOSPLIT, $0-36
 	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
 	MOVQ         BX, DI
-	SUBQ         $0x00000020, DI
+	SUBQ         $0x00000040, DI
 	JLT          few
 
 many:
 	VMOVUPS  (CX)(SI*4), Z0
 	VMOVUPS  64(CX)(SI*4), Z2
+	VMOVUPS  128(CX)(SI*4), Z4
+	VMOVUPS  192(CX)(SI*4), Z6
 	VMOVUPS  (DX)(SI*4), Z1
 	VMOVUPS  64(DX)(SI*4), Z3
+	VMOVUPS  128(DX)(SI*4), Z5
+	VMOVUPS  192(DX)(SI*4), Z7
 	VADDPS   Z1, Z0, Z0
 	VADDPS   Z3, Z2, Z2
+	VADDPS   Z5, Z4, Z4
+	VADDPS   Z7, Z6, Z6
 	VMOVNTDQ Z0, (AX)(SI*4)
 	VMOVNTDQ Z2, 64(AX)(SI*4)
-	ADDQ     $0x00000020, SI
+	VMOVNTDQ Z4, 128(AX)(SI*4)
+	VMOVNTDQ Z6, 192(AX)(SI*4)
+	ADDQ     $0x00000040, SI
 	CMPQ     SI, DI
 	JLE      many
 
@@ -795,7 +1141,7 @@ done:
 	RET
 
 // func swigluF32AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512DQ, AVX512F
 TEXT ·swigluF32AVX512(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
@@ -804,65 +1150,119 @@ TEXT ·swigluF32AVX512(SB), NOSPLIT, $0-36
 	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
 	MOVQ         BX, DI
-	SUBQ         $0x00000020, DI
+	SUBQ         $0x00000040, DI
 	JLT          few
 
 many:
 	VMOVUPS           (CX)(SI*4), Z0
-	VMOVUPS           64(CX)(SI*4), Z6
-	VMOVUPS           (DX)(SI*4), Z4
-	VMOVUPS           64(DX)(SI*4), Z7
-	VPXORD            Z1, Z1, Z1
-	VPXORD            Z2, Z2, Z2
-	VSUBPS            Z0, Z1, Z1
-	VSUBPS            Z6, Z2, Z2
-	VBROADCASTSS      eachConstants<>+128(SB), Z5
-	VBROADCASTSS      eachConstants<>+128(SB), Z8
-	VMINPS            Z1, Z5, Z1
-	VMINPS            Z2, Z8, Z2
-	VBROADCASTSS      eachConstants<>+384(SB), Z8
-	VBROADCASTSS      eachConstants<>+384(SB), Z10
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z1, Z8
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z10
-	VSUBPS.BCST       eachConstants<>+384(SB), Z8, Z5
-	VSUBPS.BCST       eachConstants<>+384(SB), Z10, Z9
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z1, K1
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K2
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z5, Z1
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z9, Z2
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z5, Z1
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z9, Z2
-	VBROADCASTSS      eachConstants<>+448(SB), Z5
-	VBROADCASTSS      eachConstants<>+448(SB), Z9
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z1, Z5
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z9
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z1, Z5
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z9
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z1, Z5
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z9
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z1, Z5
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z9
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z1, Z5
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z9
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z1, Z5
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z9
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z1, Z5
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z9
-	VPSLLD            $0x17, Z8, Z8
-	VPSLLD            $0x17, Z10, Z10
-	VPADDD.BCST       eachConstants<>+0(SB), Z8, Z8
-	VPADDD.BCST       eachConstants<>+0(SB), Z10, Z10
-	VMULPS.Z          Z8, Z5, K1, Z1
-	VMULPS.Z          Z10, Z9, K2, Z2
-	VADDPS.BCST       eachConstants<>+0(SB), Z1, Z1
+	VMOVUPS           64(CX)(SI*4), Z5
+	VMOVUPS           128(CX)(SI*4), Z10
+	VMOVUPS           192(CX)(SI*4), Z15
+	VMOVUPS           (DX)(SI*4), Z1
+	VMOVUPS           64(DX)(SI*4), Z6
+	VMOVUPS           128(DX)(SI*4), Z11
+	VMOVUPS           192(DX)(SI*4), Z16
+	VBROADCASTSS      eachConstants<>+2304(SB), Z2
+	VBROADCASTSS      eachConstants<>+2304(SB), Z3
+	VBROADCASTSS      eachConstants<>+2304(SB), Z4
+	VBROADCASTSS      eachConstants<>+2304(SB), Z7
+	VMAXPS            Z0, Z2, Z0
+	VMAXPS            Z5, Z3, Z5
+	VMAXPS            Z10, Z4, Z10
+	VMAXPS            Z15, Z7, Z15
+	VBROADCASTSS      eachConstants<>+2240(SB), Z2
+	VBROADCASTSS      eachConstants<>+2240(SB), Z7
+	VBROADCASTSS      eachConstants<>+2240(SB), Z4
+	VBROADCASTSS      eachConstants<>+2240(SB), Z3
+	VMINPS            Z0, Z2, Z2
+	VMINPS            Z5, Z7, Z7
+	VMINPS            Z10, Z4, Z12
+	VMINPS            Z15, Z3, Z17
+	VMULPS.BCST       eachConstants<>+2368(SB), Z2, Z3
+	VMULPS.BCST       eachConstants<>+2368(SB), Z7, Z8
+	VMULPS.BCST       eachConstants<>+2368(SB), Z12, Z13
+	VMULPS.BCST       eachConstants<>+2368(SB), Z17, Z18
+	VREDUCEPS         $0x08, Z3, Z4
+	VREDUCEPS         $0x08, Z8, Z9
+	VREDUCEPS         $0x08, Z13, Z14
+	VREDUCEPS         $0x08, Z18, Z19
+	VSUBPS            Z4, Z3, Z3
+	VSUBPS            Z9, Z8, Z8
+	VSUBPS            Z14, Z13, Z13
+	VSUBPS            Z19, Z18, Z18
+	VBROADCASTSS      eachConstants<>+2368(SB), Z4
+	VBROADCASTSS      eachConstants<>+2368(SB), Z9
+	VBROADCASTSS      eachConstants<>+2368(SB), Z14
+	VBROADCASTSS      eachConstants<>+2368(SB), Z19
+	VFMSUB213PS       Z3, Z2, Z4
+	VFMSUB213PS       Z8, Z7, Z9
+	VFMSUB213PS       Z13, Z12, Z14
+	VFMSUB213PS       Z18, Z17, Z19
+	VFMADD231PS.BCST  eachConstants<>+2432(SB), Z2, Z4
+	VFMADD231PS.BCST  eachConstants<>+2432(SB), Z7, Z9
+	VFMADD231PS.BCST  eachConstants<>+2432(SB), Z12, Z14
+	VFMADD231PS.BCST  eachConstants<>+2432(SB), Z17, Z19
+	VBROADCASTSS      eachConstants<>+1408(SB), Z2
+	VBROADCASTSS      eachConstants<>+1408(SB), Z7
+	VBROADCASTSS      eachConstants<>+1408(SB), Z12
+	VBROADCASTSS      eachConstants<>+1408(SB), Z17
+	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z4, Z2
+	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z9, Z7
+	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z14, Z12
+	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z19, Z17
+	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z4, Z2
+	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z9, Z7
+	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z14, Z12
+	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z19, Z17
+	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z4, Z2
+	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z9, Z7
+	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z14, Z12
+	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z19, Z17
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z4, Z2
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z9, Z7
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z14, Z12
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z19, Z17
+	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z4, Z2
+	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z9, Z7
+	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z14, Z12
+	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z19, Z17
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z9, Z7
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z14, Z12
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z19, Z17
+	VSCALEFPS         Z3, Z2, Z2
+	VSCALEFPS         Z8, Z7, Z7
+	VSCALEFPS         Z13, Z12, Z12
+	VSCALEFPS         Z18, Z17, Z17
 	VADDPS.BCST       eachConstants<>+0(SB), Z2, Z2
-	VDIVPS            Z1, Z0, Z0
-	VDIVPS            Z2, Z6, Z6
-	VMULPS            Z4, Z0, Z0
-	VMULPS            Z7, Z6, Z6
+	VADDPS.BCST       eachConstants<>+0(SB), Z7, Z3
+	VADDPS.BCST       eachConstants<>+0(SB), Z12, Z4
+	VADDPS.BCST       eachConstants<>+0(SB), Z17, Z12
+	VRCP14PS          Z2, Z7
+	VRCP14PS          Z3, Z8
+	VRCP14PS          Z4, Z9
+	VRCP14PS          Z12, Z13
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z7, Z2
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z8, Z3
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z9, Z4
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z13, Z12
+	VMULPS            Z2, Z7, Z7
+	VMULPS            Z3, Z8, Z8
+	VMULPS            Z4, Z9, Z9
+	VMULPS            Z12, Z13, Z13
+	VMULPS            Z7, Z0, Z0
+	VMULPS            Z8, Z5, Z5
+	VMULPS            Z9, Z10, Z10
+	VMULPS            Z13, Z15, Z15
+	VMULPS            Z1, Z0, Z0
+	VMULPS            Z6, Z5, Z5
+	VMULPS            Z11, Z10, Z10
+	VMULPS            Z16, Z15, Z15
 	VMOVDQU32         Z0, (AX)(SI*4)
-	VMOVDQU32         Z6, 64(AX)(SI*4)
-	ADDQ              $0x00000020, SI
+	VMOVDQU32         Z5, 64(AX)(SI*4)
+	VMOVDQU32         Z10, 128(AX)(SI*4)
+	VMOVDQU32         Z15, 192(AX)(SI*4)
+	ADDQ              $0x00000040, SI
 	CMPQ              SI, DI
 	JLE               many
 
@@ -873,29 +1273,29 @@ few:
 loop:
 	VMOVUPS           (CX)(SI*4), Z0
 	VMOVUPS           (DX)(SI*4), Z1
-	VPXORD            Z3, Z3, Z3
-	VSUBPS            Z0, Z3, Z3
-	VBROADCASTSS      eachConstants<>+128(SB), Z2
-	VMINPS            Z3, Z2, Z3
-	VBROADCASTSS      eachConstants<>+384(SB), Z4
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z3, Z4
-	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z2
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z3, K1
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z2, Z3
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z2, Z3
-	VBROADCASTSS      eachConstants<>+448(SB), Z2
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z3, Z2
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z3, Z2
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z3, Z2
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z3, Z2
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z3, Z2
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z3, Z2
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z3, Z2
-	VPSLLD            $0x17, Z4, Z4
-	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
-	VMULPS.Z          Z4, Z2, K1, Z3
-	VADDPS.BCST       eachConstants<>+0(SB), Z3, Z3
-	VDIVPS            Z3, Z0, Z0
+	VBROADCASTSS      eachConstants<>+2304(SB), Z2
+	VMAXPS            Z0, Z2, Z0
+	VBROADCASTSS      eachConstants<>+2240(SB), Z2
+	VMINPS            Z0, Z2, Z2
+	VMULPS.BCST       eachConstants<>+2368(SB), Z2, Z3
+	VREDUCEPS         $0x08, Z3, Z4
+	VSUBPS            Z4, Z3, Z3
+	VBROADCASTSS      eachConstants<>+2368(SB), Z4
+	VFMSUB213PS       Z3, Z2, Z4
+	VFMADD231PS.BCST  eachConstants<>+2432(SB), Z2, Z4
+	VBROADCASTSS      eachConstants<>+1408(SB), Z2
+	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z4, Z2
+	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z4, Z2
+	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z4, Z2
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z4, Z2
+	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z4, Z2
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z4, Z2
+	VSCALEFPS         Z3, Z2, Z2
+	VADDPS.BCST       eachConstants<>+0(SB), Z2, Z2
+	VRCP14PS          Z2, Z3
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z3, Z2
+	VMULPS            Z2, Z3, Z3
+	VMULPS            Z3, Z0, Z0
 	VMULPS            Z1, Z0, Z0
 	VMOVDQU32         Z0, (AX)(SI*4)
 	ADDQ              $0x10, SI
@@ -907,7 +1307,7 @@ done:
 	RET
 
 // func swigluGradF32AVX512(dgate *byte, dup *byte, dy *byte, gate *byte, up *byte, n int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512DQ, AVX512F
 TEXT ·swigluGradF32AVX512(SB), NOSPLIT, $0-48
 	MOVQ dgate+0(FP), AX
 	MOVQ dup+8(FP), CX
@@ -917,87 +1317,147 @@ TEXT ·swigluGradF32AVX512(SB), NOSPLIT, $0-48
 	MOVQ n+40(FP), DI
 	XORQ R8, R8
 	MOVQ DI, R9
-	SUBQ $0x00000020, R9
+	SUBQ $0x00000040, R9
 	JLT  few
 
 many:
 	VMOVUPS           (BX)(R8*4), Z0
-	VMOVUPS           64(BX)(R8*4), Z5
+	VMOVUPS           64(BX)(R8*4), Z6
+	VMOVUPS           128(BX)(R8*4), Z12
+	VMOVUPS           192(BX)(R8*4), Z18
 	VMOVUPS           (DX)(R8*4), Z1
-	VMOVUPS           64(DX)(R8*4), Z6
+	VMOVUPS           64(DX)(R8*4), Z7
+	VMOVUPS           128(DX)(R8*4), Z13
+	VMOVUPS           192(DX)(R8*4), Z19
 	VMOVUPS           (SI)(R8*4), Z2
-	VMOVUPS           64(SI)(R8*4), Z7
-	VBROADCASTSS      eachConstants<>+1472(SB), Z3
-	VBROADCASTSS      eachConstants<>+1472(SB), Z8
+	VMOVUPS           64(SI)(R8*4), Z8
+	VMOVUPS           128(SI)(R8*4), Z14
+	VMOVUPS           192(SI)(R8*4), Z20
+	VBROADCASTSS      eachConstants<>+2304(SB), Z3
+	VBROADCASTSS      eachConstants<>+2304(SB), Z4
+	VBROADCASTSS      eachConstants<>+2304(SB), Z5
+	VBROADCASTSS      eachConstants<>+2304(SB), Z9
 	VMAXPS            Z0, Z3, Z0
-	VMAXPS            Z5, Z8, Z5
-	VPXORD            Z4, Z4, Z4
-	VPXORD            Z9, Z9, Z9
-	VBROADCASTSS      eachConstants<>+1408(SB), Z3
-	VBROADCASTSS      eachConstants<>+1408(SB), Z8
+	VMAXPS            Z6, Z4, Z6
+	VMAXPS            Z12, Z5, Z12
+	VMAXPS            Z18, Z9, Z18
+	VBROADCASTSS      eachConstants<>+2240(SB), Z3
+	VBROADCASTSS      eachConstants<>+2240(SB), Z9
+	VBROADCASTSS      eachConstants<>+2240(SB), Z5
+	VBROADCASTSS      eachConstants<>+2240(SB), Z4
 	VMINPS            Z0, Z3, Z3
-	VMINPS            Z5, Z8, Z12
-	VSUBPS            Z3, Z4, Z4
-	VSUBPS            Z12, Z9, Z9
-	VBROADCASTSS      eachConstants<>+384(SB), Z11
-	VBROADCASTSS      eachConstants<>+384(SB), Z14
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z4, Z11
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z9, Z14
-	VSUBPS.BCST       eachConstants<>+384(SB), Z11, Z8
-	VSUBPS.BCST       eachConstants<>+384(SB), Z14, Z13
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z4, K1
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z9, K2
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z8, Z4
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z13, Z9
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z8, Z4
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z13, Z9
-	VBROADCASTSS      eachConstants<>+448(SB), Z8
-	VBROADCASTSS      eachConstants<>+448(SB), Z13
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z4, Z8
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z9, Z13
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z4, Z8
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z9, Z13
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z4, Z8
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z9, Z13
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z4, Z8
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z9, Z13
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z4, Z8
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z9, Z13
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z4, Z8
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z9, Z13
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z4, Z8
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z9, Z13
-	VPSLLD            $0x17, Z11, Z11
-	VPSLLD            $0x17, Z14, Z14
-	VPADDD.BCST       eachConstants<>+0(SB), Z11, Z11
-	VPADDD.BCST       eachConstants<>+0(SB), Z14, Z14
-	VMULPS.Z          Z11, Z8, K1, Z4
-	VMULPS.Z          Z14, Z13, K2, Z9
-	VADDPS.BCST       eachConstants<>+0(SB), Z4, Z8
-	VADDPS.BCST       eachConstants<>+0(SB), Z9, Z13
-	VBROADCASTSS      eachConstants<>+0(SB), Z11
-	VBROADCASTSS      eachConstants<>+0(SB), Z14
-	VDIVPS            Z8, Z11, Z8
-	VDIVPS            Z13, Z14, Z13
-	VMULPS            Z8, Z0, Z0
-	VMULPS            Z13, Z5, Z5
+	VMINPS            Z6, Z9, Z9
+	VMINPS            Z12, Z5, Z15
+	VMINPS            Z18, Z4, Z21
+	VMULPS.BCST       eachConstants<>+2368(SB), Z3, Z4
+	VMULPS.BCST       eachConstants<>+2368(SB), Z9, Z10
+	VMULPS.BCST       eachConstants<>+2368(SB), Z15, Z16
+	VMULPS.BCST       eachConstants<>+2368(SB), Z21, Z22
+	VREDUCEPS         $0x08, Z4, Z5
+	VREDUCEPS         $0x08, Z10, Z11
+	VREDUCEPS         $0x08, Z16, Z17
+	VREDUCEPS         $0x08, Z22, Z23
+	VSUBPS            Z5, Z4, Z4
+	VSUBPS            Z11, Z10, Z10
+	VSUBPS            Z17, Z16, Z16
+	VSUBPS            Z23, Z22, Z22
+	VBROADCASTSS      eachConstants<>+2368(SB), Z5
+	VBROADCASTSS      eachConstants<>+2368(SB), Z17
+	VBROADCASTSS      eachConstants<>+2368(SB), Z24
+	VBROADCASTSS      eachConstants<>+2368(SB), Z26
+	VFMSUB213PS       Z4, Z3, Z5
+	VFMSUB213PS       Z10, Z9, Z17
+	VFMSUB213PS       Z16, Z15, Z24
+	VFMSUB213PS       Z22, Z21, Z26
+	VFMADD231PS.BCST  eachConstants<>+2432(SB), Z3, Z5
+	VFMADD231PS.BCST  eachConstants<>+2432(SB), Z9, Z17
+	VFMADD231PS.BCST  eachConstants<>+2432(SB), Z15, Z24
+	VFMADD231PS.BCST  eachConstants<>+2432(SB), Z21, Z26
+	VBROADCASTSS      eachConstants<>+1408(SB), Z11
+	VBROADCASTSS      eachConstants<>+1408(SB), Z23
+	VBROADCASTSS      eachConstants<>+1408(SB), Z25
+	VBROADCASTSS      eachConstants<>+1408(SB), Z27
+	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z5, Z11
+	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z17, Z23
+	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z24, Z25
+	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z26, Z27
+	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z5, Z11
+	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z17, Z23
+	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z24, Z25
+	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z26, Z27
+	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z5, Z11
+	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z17, Z23
+	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z24, Z25
+	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z26, Z27
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z5, Z11
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z17, Z23
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z24, Z25
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z26, Z27
+	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z5, Z11
+	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z17, Z23
+	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z24, Z25
+	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z26, Z27
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z11
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z17, Z23
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z24, Z25
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z26, Z27
+	VSCALEFPS         Z4, Z11, Z11
+	VSCALEFPS         Z10, Z23, Z23
+	VSCALEFPS         Z16, Z25, Z25
+	VSCALEFPS         Z22, Z27, Z27
+	VADDPS.BCST       eachConstants<>+0(SB), Z11, Z4
+	VADDPS.BCST       eachConstants<>+0(SB), Z23, Z10
+	VADDPS.BCST       eachConstants<>+0(SB), Z25, Z17
+	VADDPS.BCST       eachConstants<>+0(SB), Z27, Z24
+	VRCP14PS          Z4, Z5
+	VRCP14PS          Z10, Z16
+	VRCP14PS          Z17, Z22
+	VRCP14PS          Z24, Z26
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z5, Z4
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z16, Z10
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z22, Z17
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z26, Z24
+	VMULPS            Z4, Z5, Z5
+	VMULPS            Z10, Z16, Z16
+	VMULPS            Z17, Z22, Z22
+	VMULPS            Z24, Z26, Z26
+	VMULPS            Z5, Z0, Z0
+	VMULPS            Z16, Z6, Z6
+	VMULPS            Z22, Z12, Z12
+	VMULPS            Z26, Z18, Z18
 	VMULPS            Z1, Z0, Z0
-	VMULPS            Z6, Z5, Z5
-	VMOVDQU32         Z0, (CX)(R8*4)
-	VMOVDQU32         Z5, 64(CX)(R8*4)
-	VMULPS            Z8, Z4, Z4
-	VMULPS            Z13, Z9, Z9
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z3, Z4
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z12, Z9
-	VMULPS            Z8, Z4, Z4
-	VMULPS            Z13, Z9, Z9
-	VMULPS            Z2, Z1, Z1
 	VMULPS            Z7, Z6, Z6
-	VMULPS            Z1, Z4, Z4
-	VMULPS            Z6, Z9, Z9
-	VMOVDQU32         Z4, (AX)(R8*4)
-	VMOVDQU32         Z9, 64(AX)(R8*4)
-	ADDQ              $0x00000020, R8
+	VMULPS            Z13, Z12, Z12
+	VMULPS            Z19, Z18, Z18
+	VMOVDQU32         Z0, (CX)(R8*4)
+	VMOVDQU32         Z6, 64(CX)(R8*4)
+	VMOVDQU32         Z12, 128(CX)(R8*4)
+	VMOVDQU32         Z18, 192(CX)(R8*4)
+	VMULPS            Z5, Z11, Z11
+	VMULPS            Z16, Z23, Z23
+	VMULPS            Z22, Z25, Z25
+	VMULPS            Z26, Z27, Z27
+	VMULPS            Z11, Z3, Z3
+	VMULPS            Z23, Z9, Z9
+	VMULPS            Z25, Z15, Z15
+	VMULPS            Z27, Z21, Z21
+	VFMADD231PS       Z3, Z5, Z5
+	VFMADD231PS       Z9, Z16, Z16
+	VFMADD231PS       Z15, Z22, Z22
+	VFMADD231PS       Z21, Z26, Z26
+	VMULPS            Z2, Z1, Z1
+	VMULPS            Z8, Z7, Z7
+	VMULPS            Z14, Z13, Z13
+	VMULPS            Z20, Z19, Z19
+	VMULPS            Z1, Z5, Z5
+	VMULPS            Z7, Z16, Z16
+	VMULPS            Z13, Z22, Z22
+	VMULPS            Z19, Z26, Z26
+	VMOVDQU32         Z5, (AX)(R8*4)
+	VMOVDQU32         Z16, 64(AX)(R8*4)
+	VMOVDQU32         Z22, 128(AX)(R8*4)
+	VMOVDQU32         Z26, 192(AX)(R8*4)
+	ADDQ              $0x00000040, R8
 	CMPQ              R8, R9
 	JLE               many
 
@@ -1009,41 +1469,37 @@ loop:
 	VMOVUPS           (BX)(R8*4), Z0
 	VMOVUPS           (DX)(R8*4), Z1
 	VMOVUPS           (SI)(R8*4), Z2
-	VBROADCASTSS      eachConstants<>+1472(SB), Z3
+	VBROADCASTSS      eachConstants<>+2304(SB), Z3
 	VMAXPS            Z0, Z3, Z0
-	VPXORD            Z10, Z10, Z10
-	VBROADCASTSS      eachConstants<>+1408(SB), Z3
+	VBROADCASTSS      eachConstants<>+2240(SB), Z3
 	VMINPS            Z0, Z3, Z3
-	VSUBPS            Z3, Z10, Z10
-	VBROADCASTSS      eachConstants<>+384(SB), Z5
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z10, Z5
-	VSUBPS.BCST       eachConstants<>+384(SB), Z5, Z4
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z10, K1
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z4, Z10
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z4, Z10
-	VBROADCASTSS      eachConstants<>+448(SB), Z4
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z10, Z4
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z10, Z4
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z10, Z4
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z10, Z4
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z10, Z4
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z10, Z4
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z10, Z4
-	VPSLLD            $0x17, Z5, Z5
-	VPADDD.BCST       eachConstants<>+0(SB), Z5, Z5
-	VMULPS.Z          Z5, Z4, K1, Z10
-	VADDPS.BCST       eachConstants<>+0(SB), Z10, Z4
-	VBROADCASTSS      eachConstants<>+0(SB), Z5
-	VDIVPS            Z4, Z5, Z4
-	VMULPS            Z4, Z0, Z0
+	VMULPS.BCST       eachConstants<>+2368(SB), Z3, Z4
+	VREDUCEPS         $0x08, Z4, Z5
+	VSUBPS            Z5, Z4, Z4
+	VBROADCASTSS      eachConstants<>+2368(SB), Z5
+	VFMSUB213PS       Z4, Z3, Z5
+	VFMADD231PS.BCST  eachConstants<>+2432(SB), Z3, Z5
+	VBROADCASTSS      eachConstants<>+1408(SB), Z6
+	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
+	VSCALEFPS         Z4, Z6, Z6
+	VADDPS.BCST       eachConstants<>+0(SB), Z6, Z4
+	VRCP14PS          Z4, Z5
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z5, Z4
+	VMULPS            Z4, Z5, Z5
+	VMULPS            Z5, Z0, Z0
 	VMULPS            Z1, Z0, Z0
 	VMOVDQU32         Z0, (CX)(R8*4)
-	VMULPS            Z4, Z10, Z10
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z3, Z10
-	VMULPS            Z4, Z10, Z10
+	VMULPS            Z5, Z6, Z6
+	VMULPS            Z6, Z3, Z3
+	VFMADD231PS       Z3, Z5, Z5
 	VMULPS            Z2, Z1, Z1
-	VMULPS            Z1, Z10, Z10
-	VMOVDQU32         Z10, (AX)(R8*4)
+	VMULPS            Z1, Z5, Z5
+	VMOVDQU32         Z5, (AX)(R8*4)
 	ADDQ              $0x10, R8
 	CMPQ              R8, DI
 	JLT               loop
@@ -1057,8 +1513,8 @@ done:
 TEXT ·largestF32AVX512(SB), NOSPLIT, $0-20
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
-	VBROADCASTSS eachConstants<>+1536(SB), Z0
-	VBROADCASTSS eachConstants<>+1536(SB), Z1
+	VBROADCASTSS eachConstants<>+2496(SB), Z0
+	VBROADCASTSS eachConstants<>+2496(SB), Z1
 	XORQ         DX, DX
 
 loop:
@@ -1312,7 +1768,7 @@ loop:
 	RET
 
 // func geluBF16AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512DQ, AVX512F
 TEXT ·geluBF16AVX512(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
@@ -1321,83 +1777,119 @@ TEXT ·geluBF16AVX512(SB), NOSPLIT, $0-36
 	VBROADCASTSS s+32(FP), Z0
 	XORQ         BX, BX
 	MOVQ         DX, SI
-	SUBQ         $0x00000020, SI
+	SUBQ         $0x00000040, SI
 	JLT          few
 
 many:
-	VPMOVZXWD         (CX)(BX*2), Z0
-	VPMOVZXWD         32(CX)(BX*2), Z3
-	VPSLLD            $0x10, Z0, Z0
-	VPSLLD            $0x10, Z3, Z3
-	VMULPS            Z0, Z0, Z1
-	VMULPS            Z3, Z3, Z4
-	VBROADCASTSS      eachConstants<>+1088(SB), Z2
-	VBROADCASTSS      eachConstants<>+1088(SB), Z5
-	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z1, Z2
-	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z4, Z5
-	VMULPS            Z0, Z2, Z2
+	VPSLLD            $0x10, (CX)(BX*2), Z0
+	VPSLLD            $0x10, 64(CX)(BX*2), Z7
+	VBROADCASTSS      eachConstants<>+1728(SB), Z4
+	VBROADCASTSS      eachConstants<>+1728(SB), Z11
+	VBROADCASTSS      eachConstants<>+2176(SB), Z1
+	VBROADCASTSS      eachConstants<>+2176(SB), Z2
+	VPANDD            (CX)(BX*2), Z4, Z4
+	VPANDD            64(CX)(BX*2), Z11, Z11
+	VMAXPS            Z0, Z1, Z0
+	VMAXPS            Z7, Z2, Z7
+	VBROADCASTSS      eachConstants<>+2176(SB), Z3
+	VBROADCASTSS      eachConstants<>+2176(SB), Z5
+	VBROADCASTSS      eachConstants<>+2112(SB), Z1
+	VBROADCASTSS      eachConstants<>+2112(SB), Z2
+	VMAXPS            Z4, Z3, Z4
+	VMAXPS            Z11, Z5, Z11
+	VMINPS            Z0, Z1, Z1
+	VMINPS            Z7, Z2, Z8
+	VBROADCASTSS      eachConstants<>+2112(SB), Z5
+	VBROADCASTSS      eachConstants<>+2112(SB), Z3
+	VMULPS            Z1, Z1, Z2
+	VMULPS            Z8, Z8, Z9
+	VMINPS            Z4, Z5, Z5
+	VMINPS            Z11, Z3, Z12
+	VBROADCASTSS      eachConstants<>+1920(SB), Z3
+	VBROADCASTSS      eachConstants<>+1920(SB), Z10
+	VMULPS            Z5, Z5, Z6
+	VMULPS            Z12, Z12, Z13
+	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z9, Z10
+	VBROADCASTSS      eachConstants<>+1920(SB), Z2
+	VBROADCASTSS      eachConstants<>+1920(SB), Z9
+	VMULPS            Z1, Z3, Z3
+	VMULPS            Z8, Z10, Z10
+	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z6, Z2
+	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z13, Z9
+	VREDUCEPS         $0x08, Z3, Z1
+	VREDUCEPS         $0x08, Z10, Z6
+	VMULPS            Z5, Z2, Z2
+	VMULPS            Z12, Z9, Z9
+	VSUBPS            Z1, Z3, Z3
+	VSUBPS            Z6, Z10, Z10
+	VREDUCEPS         $0x08, Z2, Z8
+	VREDUCEPS         $0x08, Z9, Z14
+	VBROADCASTSS      eachConstants<>+1664(SB), Z5
+	VBROADCASTSS      eachConstants<>+1664(SB), Z13
+	VSUBPS            Z8, Z2, Z2
+	VSUBPS            Z14, Z9, Z9
+	VFMADD213PS.BCST  eachConstants<>+1600(SB), Z1, Z5
+	VFMADD213PS.BCST  eachConstants<>+1600(SB), Z6, Z13
+	VBROADCASTSS      eachConstants<>+1664(SB), Z12
+	VBROADCASTSS      eachConstants<>+1664(SB), Z15
+	VFMADD213PS.BCST  eachConstants<>+1536(SB), Z1, Z5
+	VFMADD213PS.BCST  eachConstants<>+1536(SB), Z6, Z13
+	VFMADD213PS.BCST  eachConstants<>+1600(SB), Z8, Z12
+	VFMADD213PS.BCST  eachConstants<>+1600(SB), Z14, Z15
+	VFMADD213PS.BCST  eachConstants<>+1472(SB), Z1, Z5
+	VFMADD213PS.BCST  eachConstants<>+1472(SB), Z6, Z13
+	VFMADD213PS.BCST  eachConstants<>+1536(SB), Z8, Z12
+	VFMADD213PS.BCST  eachConstants<>+1536(SB), Z14, Z15
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z1, Z5
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z6, Z13
+	VFMADD213PS.BCST  eachConstants<>+1472(SB), Z8, Z12
+	VFMADD213PS.BCST  eachConstants<>+1472(SB), Z14, Z15
+	VSCALEFPS         Z3, Z5, Z5
+	VSCALEFPS         Z10, Z13, Z13
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z8, Z12
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z14, Z15
+	VADDPS.BCST       eachConstants<>+0(SB), Z5, Z1
+	VADDPS.BCST       eachConstants<>+0(SB), Z13, Z3
+	VSCALEFPS         Z2, Z12, Z12
+	VSCALEFPS         Z9, Z15, Z15
+	VRCP14PS          Z1, Z2
+	VRCP14PS          Z3, Z5
+	VADDPS.BCST       eachConstants<>+0(SB), Z12, Z6
+	VADDPS.BCST       eachConstants<>+0(SB), Z15, Z9
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z2, Z1
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z5, Z3
+	VRCP14PS          Z6, Z8
+	VRCP14PS          Z9, Z10
+	VMULPS            Z1, Z2, Z2
 	VMULPS            Z3, Z5, Z5
-	VBROADCASTSS      eachConstants<>+128(SB), Z1
-	VBROADCASTSS      eachConstants<>+128(SB), Z4
-	VMINPS            Z2, Z1, Z2
-	VMINPS            Z5, Z4, Z5
-	VBROADCASTSS      eachConstants<>+384(SB), Z4
-	VBROADCASTSS      eachConstants<>+384(SB), Z7
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z4
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z5, Z7
-	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z1
-	VSUBPS.BCST       eachConstants<>+384(SB), Z7, Z6
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z5, K2
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z1, Z2
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z6, Z5
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z1, Z2
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z6, Z5
-	VBROADCASTSS      eachConstants<>+448(SB), Z1
-	VBROADCASTSS      eachConstants<>+448(SB), Z6
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z1
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z1
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z1
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z1
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z1
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z1
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z1
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
-	VPSLLD            $0x17, Z4, Z4
-	VPSLLD            $0x17, Z7, Z7
-	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
-	VPADDD.BCST       eachConstants<>+0(SB), Z7, Z7
-	VMULPS.Z          Z4, Z1, K1, Z2
-	VMULPS.Z          Z7, Z6, K2, Z5
-	VADDPS.BCST       eachConstants<>+0(SB), Z2, Z2
-	VADDPS.BCST       eachConstants<>+0(SB), Z5, Z5
-	VDIVPS            Z2, Z0, Z0
-	VDIVPS            Z5, Z3, Z3
-	VPSRLD            $0x10, Z0, Z1
-	VPSRLD            $0x10, Z3, Z2
-	VPANDD.BCST       eachConstants<>+832(SB), Z1, Z1
-	VPANDD.BCST       eachConstants<>+832(SB), Z2, Z2
-	VPADDD.BCST       eachConstants<>+896(SB), Z1, Z1
-	VPADDD.BCST       eachConstants<>+896(SB), Z2, Z2
-	VCMPPS            $0x03, Z0, Z0, K1
-	VCMPPS            $0x03, Z3, Z3, K2
-	VPADDD            Z0, Z1, Z1
-	VPADDD            Z3, Z2, Z2
-	VPORD.BCST        eachConstants<>+960(SB), Z0, K1, Z1
-	VPORD.BCST        eachConstants<>+960(SB), Z3, K2, Z2
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z8, Z6
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z10, Z9
+	VMULPS            Z2, Z0, Z0
+	VMULPS            Z5, Z7, Z7
+	VMULPS            Z6, Z8, Z8
+	VMULPS            Z9, Z10, Z10
+	VPTESTMD.BCST     eachConstants<>+1792(SB), Z0, K1
+	VPTESTMD.BCST     eachConstants<>+1792(SB), Z7, K3
+	VMULPS            Z8, Z4, Z4
+	VMULPS            Z10, Z11, Z11
+	VPADDD.BCST       eachConstants<>+896(SB), Z0, Z0
+	VPADDD.BCST       eachConstants<>+896(SB), Z7, Z1
+	VPTESTMD.BCST     eachConstants<>+1792(SB), Z4, K2
+	VPTESTMD.BCST     eachConstants<>+1792(SB), Z11, K4
+	VPADDD.BCST       eachConstants<>+832(SB), Z0, K1, Z0
+	VPADDD.BCST       eachConstants<>+832(SB), Z1, K3, Z1
+	VPADDD.BCST       eachConstants<>+896(SB), Z4, Z2
+	VPADDD.BCST       eachConstants<>+896(SB), Z11, Z3
+	VPSRLD            $0x10, Z0, Z0
 	VPSRLD            $0x10, Z1, Z1
-	VPSRLD            $0x10, Z2, Z2
-	VPMOVDW           Z1, Y1
-	VPMOVDW           Z2, Y2
-	VMOVDQU           Y1, (AX)(BX*2)
-	VMOVDQU           Y2, 32(AX)(BX*2)
-	ADDQ              $0x00000020, BX
+	VPADDD.BCST       eachConstants<>+832(SB), Z2, K2, Z2
+	VPADDD.BCST       eachConstants<>+832(SB), Z3, K4, Z3
+	VPTERNLOGD.BCST   $0xf8, eachConstants<>+1728(SB), Z2, Z0
+	VPTERNLOGD.BCST   $0xf8, eachConstants<>+1728(SB), Z3, Z1
+	VMOVDQU32         Z0, (AX)(BX*2)
+	VMOVDQU32         Z1, 64(AX)(BX*2)
+	ADDQ              $0x00000040, BX
 	CMPQ              BX, SI
 	JLE               many
 
@@ -1408,31 +1900,27 @@ few:
 loop:
 	VPMOVZXWD         (CX)(BX*2), Z0
 	VPSLLD            $0x10, Z0, Z0
-	VMULPS            Z0, Z0, Z1
-	VBROADCASTSS      eachConstants<>+1088(SB), Z2
-	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z1, Z2
-	VMULPS            Z0, Z2, Z2
-	VBROADCASTSS      eachConstants<>+128(SB), Z1
-	VMINPS            Z2, Z1, Z2
-	VBROADCASTSS      eachConstants<>+384(SB), Z3
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z3
-	VSUBPS.BCST       eachConstants<>+384(SB), Z3, Z1
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z1, Z2
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z1, Z2
-	VBROADCASTSS      eachConstants<>+448(SB), Z1
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z1
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z1
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z1
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z1
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z1
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z1
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z1
-	VPSLLD            $0x17, Z3, Z3
-	VPADDD.BCST       eachConstants<>+0(SB), Z3, Z3
-	VMULPS.Z          Z3, Z1, K1, Z2
-	VADDPS.BCST       eachConstants<>+0(SB), Z2, Z2
-	VDIVPS            Z2, Z0, Z0
+	VBROADCASTSS      eachConstants<>+2176(SB), Z1
+	VMAXPS            Z0, Z1, Z0
+	VBROADCASTSS      eachConstants<>+2112(SB), Z1
+	VMINPS            Z0, Z1, Z1
+	VMULPS            Z1, Z1, Z2
+	VBROADCASTSS      eachConstants<>+1920(SB), Z3
+	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z2, Z3
+	VMULPS            Z1, Z3, Z3
+	VREDUCEPS         $0x08, Z3, Z1
+	VSUBPS            Z1, Z3, Z3
+	VBROADCASTSS      eachConstants<>+1664(SB), Z2
+	VFMADD213PS.BCST  eachConstants<>+1600(SB), Z1, Z2
+	VFMADD213PS.BCST  eachConstants<>+1536(SB), Z1, Z2
+	VFMADD213PS.BCST  eachConstants<>+1472(SB), Z1, Z2
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z1, Z2
+	VSCALEFPS         Z3, Z2, Z2
+	VADDPS.BCST       eachConstants<>+0(SB), Z2, Z1
+	VRCP14PS          Z1, Z2
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z2, Z1
+	VMULPS            Z1, Z2, Z2
+	VMULPS            Z2, Z0, Z0
 	VPSRLD            $0x10, Z0, Z1
 	VPANDD.BCST       eachConstants<>+832(SB), Z1, Z1
 	VPADDD.BCST       eachConstants<>+896(SB), Z1, Z1
@@ -1451,7 +1939,7 @@ done:
 	RET
 
 // func geluGradBF16AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512DQ, AVX512F
 TEXT ·geluGradBF16AVX512(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
@@ -1460,111 +1948,149 @@ TEXT ·geluGradBF16AVX512(SB), NOSPLIT, $0-36
 	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
 	MOVQ         BX, DI
-	SUBQ         $0x00000020, DI
+	SUBQ         $0x00000040, DI
 	JLT          few
 
 many:
-	VPMOVZXWD         (CX)(SI*2), Z0
-	VPMOVZXWD         32(CX)(SI*2), Z3
-	VPSLLD            $0x10, Z0, Z0
-	VPSLLD            $0x10, Z3, Z3
-	VPMOVZXWD         (DX)(SI*2), Z1
-	VPMOVZXWD         32(DX)(SI*2), Z4
-	VPSLLD            $0x10, Z1, Z1
-	VPSLLD            $0x10, Z4, Z4
-	VBROADCASTSS      eachConstants<>+1280(SB), Z2
-	VBROADCASTSS      eachConstants<>+1280(SB), Z5
+	VPSLLD            $0x10, (CX)(SI*2), Z0
+	VPSLLD            $0x10, 64(CX)(SI*2), Z11
+	VBROADCASTSS      eachConstants<>+1728(SB), Z6
+	VBROADCASTSS      eachConstants<>+1728(SB), Z17
+	VPSLLD            $0x10, (DX)(SI*2), Z1
+	VPSLLD            $0x10, 64(DX)(SI*2), Z12
+	VPANDD            (CX)(SI*2), Z6, Z6
+	VPANDD            64(CX)(SI*2), Z17, Z17
+	VBROADCASTSS      eachConstants<>+2048(SB), Z3
+	VBROADCASTSS      eachConstants<>+2048(SB), Z14
+	VBROADCASTSS      eachConstants<>+1728(SB), Z7
+	VBROADCASTSS      eachConstants<>+1728(SB), Z18
+	VBROADCASTSS      eachConstants<>+2112(SB), Z2
+	VBROADCASTSS      eachConstants<>+2112(SB), Z4
+	VPANDD            (DX)(SI*2), Z7, Z7
+	VPANDD            64(DX)(SI*2), Z18, Z18
 	VMINPS            Z0, Z2, Z0
-	VMINPS            Z3, Z5, Z3
-	VBROADCASTSS      eachConstants<>+1344(SB), Z2
-	VBROADCASTSS      eachConstants<>+1344(SB), Z5
+	VMINPS            Z11, Z4, Z11
+	VBROADCASTSS      eachConstants<>+2048(SB), Z9
+	VBROADCASTSS      eachConstants<>+2048(SB), Z20
+	VBROADCASTSS      eachConstants<>+2176(SB), Z2
+	VBROADCASTSS      eachConstants<>+2176(SB), Z5
+	VBROADCASTSS      eachConstants<>+2112(SB), Z4
+	VBROADCASTSS      eachConstants<>+2112(SB), Z8
 	VMAXPS            Z0, Z2, Z0
-	VMAXPS            Z3, Z5, Z3
-	VBROADCASTSS      eachConstants<>+1216(SB), Z6
-	VBROADCASTSS      eachConstants<>+1216(SB), Z11
+	VMAXPS            Z11, Z5, Z11
+	VMINPS            Z6, Z4, Z6
+	VMINPS            Z17, Z8, Z17
 	VMULPS            Z0, Z0, Z2
-	VMULPS            Z3, Z3, Z9
-	VBROADCASTSS      eachConstants<>+1088(SB), Z7
-	VBROADCASTSS      eachConstants<>+1088(SB), Z12
-	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z2, Z7
-	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z9, Z12
-	VMULPS            Z0, Z7, Z7
-	VMULPS            Z3, Z12, Z12
-	VBROADCASTSS      eachConstants<>+128(SB), Z5
-	VBROADCASTSS      eachConstants<>+128(SB), Z8
-	VMINPS            Z7, Z5, Z7
-	VMINPS            Z12, Z8, Z12
-	VBROADCASTSS      eachConstants<>+384(SB), Z8
-	VBROADCASTSS      eachConstants<>+384(SB), Z13
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z7, Z8
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z12, Z13
-	VSUBPS.BCST       eachConstants<>+384(SB), Z8, Z5
-	VSUBPS.BCST       eachConstants<>+384(SB), Z13, Z10
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z7, K1
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z12, K2
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z5, Z7
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z10, Z12
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z5, Z7
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z10, Z12
-	VBROADCASTSS      eachConstants<>+448(SB), Z5
-	VBROADCASTSS      eachConstants<>+448(SB), Z10
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z7, Z5
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z12, Z10
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z7, Z5
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z12, Z10
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z7, Z5
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z12, Z10
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z7, Z5
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z12, Z10
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z7, Z5
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z12, Z10
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z7, Z5
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z12, Z10
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z7, Z5
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z12, Z10
-	VPSLLD            $0x17, Z8, Z8
-	VPSLLD            $0x17, Z13, Z13
-	VPADDD.BCST       eachConstants<>+0(SB), Z8, Z8
-	VPADDD.BCST       eachConstants<>+0(SB), Z13, Z13
-	VMULPS.Z          Z8, Z5, K1, Z7
-	VMULPS.Z          Z13, Z10, K2, Z12
-	VADDPS.BCST       eachConstants<>+0(SB), Z7, Z5
-	VADDPS.BCST       eachConstants<>+0(SB), Z12, Z10
-	VBROADCASTSS      eachConstants<>+0(SB), Z8
-	VBROADCASTSS      eachConstants<>+0(SB), Z13
-	VDIVPS            Z5, Z8, Z5
-	VDIVPS            Z10, Z13, Z10
-	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z2, Z6
-	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z9, Z11
-	VMULPS            Z5, Z7, Z7
-	VMULPS            Z10, Z12, Z12
-	VMULPS            Z0, Z7, Z7
-	VMULPS            Z3, Z12, Z12
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z7, Z6
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z12, Z11
-	VMULPS            Z5, Z6, Z6
-	VMULPS            Z10, Z11, Z11
-	VMULPS            Z1, Z6, Z6
-	VMULPS            Z4, Z11, Z11
-	VPSRLD            $0x10, Z6, Z0
-	VPSRLD            $0x10, Z11, Z1
-	VPANDD.BCST       eachConstants<>+832(SB), Z0, Z0
-	VPANDD.BCST       eachConstants<>+832(SB), Z1, Z1
-	VPADDD.BCST       eachConstants<>+896(SB), Z0, Z0
-	VPADDD.BCST       eachConstants<>+896(SB), Z1, Z1
-	VCMPPS            $0x03, Z6, Z6, K1
-	VCMPPS            $0x03, Z11, Z11, K2
-	VPADDD            Z6, Z0, Z0
-	VPADDD            Z11, Z1, Z1
-	VPORD.BCST        eachConstants<>+960(SB), Z6, K1, Z0
-	VPORD.BCST        eachConstants<>+960(SB), Z11, K2, Z1
+	VMULPS            Z11, Z11, Z13
+	VBROADCASTSS      eachConstants<>+2176(SB), Z5
+	VBROADCASTSS      eachConstants<>+2176(SB), Z8
+	VBROADCASTSS      eachConstants<>+1920(SB), Z4
+	VBROADCASTSS      eachConstants<>+1920(SB), Z15
+	VMAXPS            Z6, Z5, Z6
+	VMAXPS            Z17, Z8, Z17
+	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z2, Z4
+	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z13, Z15
+	VMULPS            Z6, Z6, Z8
+	VMULPS            Z17, Z17, Z19
+	VMULPS            Z0, Z4, Z4
+	VMULPS            Z11, Z15, Z15
+	VBROADCASTSS      eachConstants<>+1920(SB), Z10
+	VBROADCASTSS      eachConstants<>+1920(SB), Z21
+	VREDUCEPS         $0x08, Z4, Z5
+	VREDUCEPS         $0x08, Z15, Z16
+	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z8, Z10
+	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z19, Z21
+	VSUBPS            Z5, Z4, Z4
+	VSUBPS            Z16, Z15, Z15
+	VMULPS            Z6, Z10, Z10
+	VMULPS            Z17, Z21, Z21
+	VFMADD213PS.BCST  eachConstants<>+1984(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+1984(SB), Z13, Z14
+	VREDUCEPS         $0x08, Z10, Z2
+	VREDUCEPS         $0x08, Z21, Z13
+	VMULPS            Z0, Z3, Z3
+	VMULPS            Z11, Z14, Z14
+	VSUBPS            Z2, Z10, Z10
+	VSUBPS            Z13, Z21, Z21
+	VBROADCASTSS      eachConstants<>+1664(SB), Z0
+	VBROADCASTSS      eachConstants<>+1664(SB), Z11
+	VFMADD213PS.BCST  eachConstants<>+1984(SB), Z8, Z9
+	VFMADD213PS.BCST  eachConstants<>+1984(SB), Z19, Z20
+	VFMADD213PS.BCST  eachConstants<>+1600(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+1600(SB), Z16, Z11
+	VMULPS            Z6, Z9, Z9
+	VMULPS            Z17, Z20, Z20
+	VFMADD213PS.BCST  eachConstants<>+1536(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+1536(SB), Z16, Z11
+	VBROADCASTSS      eachConstants<>+1664(SB), Z6
+	VBROADCASTSS      eachConstants<>+1664(SB), Z8
+	VFMADD213PS.BCST  eachConstants<>+1472(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+1472(SB), Z16, Z11
+	VFMADD213PS.BCST  eachConstants<>+1600(SB), Z2, Z6
+	VFMADD213PS.BCST  eachConstants<>+1600(SB), Z13, Z8
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z16, Z11
+	VFMADD213PS.BCST  eachConstants<>+1536(SB), Z2, Z6
+	VFMADD213PS.BCST  eachConstants<>+1536(SB), Z13, Z8
+	VSCALEFPS         Z4, Z0, Z0
+	VSCALEFPS         Z15, Z11, Z11
+	VFMADD213PS.BCST  eachConstants<>+1472(SB), Z2, Z6
+	VFMADD213PS.BCST  eachConstants<>+1472(SB), Z13, Z8
+	VADDPS.BCST       eachConstants<>+0(SB), Z0, Z4
+	VADDPS.BCST       eachConstants<>+0(SB), Z11, Z5
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z13, Z8
+	VRCP14PS          Z4, Z2
+	VRCP14PS          Z5, Z13
+	VSCALEFPS         Z10, Z6, Z6
+	VSCALEFPS         Z21, Z8, Z8
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z2, Z4
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z13, Z5
+	VADDPS.BCST       eachConstants<>+0(SB), Z6, Z10
+	VADDPS.BCST       eachConstants<>+0(SB), Z8, Z15
+	VMULPS            Z4, Z2, Z2
+	VMULPS            Z5, Z13, Z13
+	VRCP14PS          Z10, Z4
+	VRCP14PS          Z15, Z5
+	VMULPS            Z2, Z0, Z0
+	VMULPS            Z13, Z11, Z11
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z4, Z10
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z5, Z15
+	VMULPS            Z0, Z3, Z3
+	VMULPS            Z11, Z14, Z14
+	VMULPS            Z10, Z4, Z4
+	VMULPS            Z15, Z5, Z5
+	VFMADD231PS       Z3, Z2, Z2
+	VFMADD231PS       Z14, Z13, Z13
+	VMULPS            Z4, Z6, Z6
+	VMULPS            Z5, Z8, Z8
+	VMULPS            Z1, Z2, Z2
+	VMULPS            Z12, Z13, Z13
+	VMULPS            Z6, Z9, Z9
+	VMULPS            Z8, Z20, Z20
+	VPTESTMD.BCST     eachConstants<>+1792(SB), Z2, K1
+	VPTESTMD.BCST     eachConstants<>+1792(SB), Z13, K2
+	VFMADD231PS       Z9, Z4, Z4
+	VFMADD231PS       Z20, Z5, Z5
+	VPADDD.BCST       eachConstants<>+896(SB), Z2, Z0
+	VPADDD.BCST       eachConstants<>+896(SB), Z13, Z1
+	VMULPS            Z7, Z4, Z4
+	VMULPS            Z18, Z5, Z5
+	VPADDD.BCST       eachConstants<>+832(SB), Z0, K1, Z0
+	VPADDD.BCST       eachConstants<>+832(SB), Z1, K2, Z1
+	VPTESTMD.BCST     eachConstants<>+1792(SB), Z4, K1
+	VPTESTMD.BCST     eachConstants<>+1792(SB), Z5, K2
 	VPSRLD            $0x10, Z0, Z0
 	VPSRLD            $0x10, Z1, Z1
-	VPMOVDW           Z0, Y0
-	VPMOVDW           Z1, Y1
-	VMOVDQU           Y0, (AX)(SI*2)
-	VMOVDQU           Y1, 32(AX)(SI*2)
-	ADDQ              $0x00000020, SI
+	VPADDD.BCST       eachConstants<>+896(SB), Z4, Z2
+	VPADDD.BCST       eachConstants<>+896(SB), Z5, Z3
+	VPADDD.BCST       eachConstants<>+832(SB), Z2, K1, Z2
+	VPADDD.BCST       eachConstants<>+832(SB), Z3, K2, Z3
+	VPTERNLOGD.BCST   $0xf8, eachConstants<>+1728(SB), Z2, Z0
+	VPTERNLOGD.BCST   $0xf8, eachConstants<>+1728(SB), Z3, Z1
+	VMOVDQU32         Z0, (AX)(SI*2)
+	VMOVDQU32         Z1, 64(AX)(SI*2)
+	ADDQ              $0x00000040, SI
 	CMPQ              SI, DI
 	JLE               many
 
@@ -1577,42 +2103,32 @@ loop:
 	VPSLLD            $0x10, Z0, Z0
 	VPMOVZXWD         (DX)(SI*2), Z1
 	VPSLLD            $0x10, Z1, Z1
-	VBROADCASTSS      eachConstants<>+1280(SB), Z2
+	VBROADCASTSS      eachConstants<>+2048(SB), Z3
+	VBROADCASTSS      eachConstants<>+2112(SB), Z2
 	VMINPS            Z0, Z2, Z0
-	VBROADCASTSS      eachConstants<>+1344(SB), Z2
+	VBROADCASTSS      eachConstants<>+2176(SB), Z2
 	VMAXPS            Z0, Z2, Z0
-	VBROADCASTSS      eachConstants<>+1216(SB), Z4
 	VMULPS            Z0, Z0, Z2
-	VBROADCASTSS      eachConstants<>+1088(SB), Z5
-	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z2, Z5
-	VMULPS            Z0, Z5, Z5
-	VBROADCASTSS      eachConstants<>+128(SB), Z3
-	VMINPS            Z5, Z3, Z5
-	VBROADCASTSS      eachConstants<>+384(SB), Z6
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z5, Z6
-	VSUBPS.BCST       eachConstants<>+384(SB), Z6, Z3
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z5, K1
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z3, Z5
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z3, Z5
-	VBROADCASTSS      eachConstants<>+448(SB), Z3
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z5, Z3
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z5, Z3
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z5, Z3
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z5, Z3
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z5, Z3
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z3
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z3
-	VPSLLD            $0x17, Z6, Z6
-	VPADDD.BCST       eachConstants<>+0(SB), Z6, Z6
-	VMULPS.Z          Z6, Z3, K1, Z5
-	VADDPS.BCST       eachConstants<>+0(SB), Z5, Z3
-	VBROADCASTSS      eachConstants<>+0(SB), Z6
-	VDIVPS            Z3, Z6, Z3
-	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z2, Z4
-	VMULPS            Z3, Z5, Z5
-	VMULPS            Z0, Z5, Z5
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z4
-	VMULPS            Z3, Z4, Z4
+	VBROADCASTSS      eachConstants<>+1920(SB), Z4
+	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z2, Z4
+	VMULPS            Z0, Z4, Z4
+	VREDUCEPS         $0x08, Z4, Z5
+	VSUBPS            Z5, Z4, Z4
+	VFMADD213PS.BCST  eachConstants<>+1984(SB), Z2, Z3
+	VMULPS            Z0, Z3, Z3
+	VBROADCASTSS      eachConstants<>+1664(SB), Z0
+	VFMADD213PS.BCST  eachConstants<>+1600(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+1536(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+1472(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z0
+	VSCALEFPS         Z4, Z0, Z0
+	VADDPS.BCST       eachConstants<>+0(SB), Z0, Z2
+	VRCP14PS          Z2, Z4
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z4, Z2
+	VMULPS            Z2, Z4, Z4
+	VMULPS            Z4, Z0, Z0
+	VMULPS            Z0, Z3, Z3
+	VFMADD231PS       Z3, Z4, Z4
 	VMULPS            Z1, Z4, Z4
 	VPSRLD            $0x10, Z4, Z0
 	VPANDD.BCST       eachConstants<>+832(SB), Z0, Z0
@@ -1641,35 +2157,59 @@ TEXT ·scaleBF16AVX512(SB), NOSPLIT, $0-36
 	VBROADCASTSS s+32(FP), Z0
 	XORQ         BX, BX
 	MOVQ         DX, SI
-	SUBQ         $0x00000020, SI
+	SUBQ         $0x00000040, SI
 	JLT          few
 
 many:
 	VPMOVZXWD   (CX)(BX*2), Z1
 	VPMOVZXWD   32(CX)(BX*2), Z3
+	VPMOVZXWD   64(CX)(BX*2), Z5
+	VPMOVZXWD   96(CX)(BX*2), Z7
 	VPSLLD      $0x10, Z1, Z1
 	VPSLLD      $0x10, Z3, Z3
+	VPSLLD      $0x10, Z5, Z5
+	VPSLLD      $0x10, Z7, Z7
 	VMULPS      Z1, Z0, Z1
 	VMULPS      Z3, Z0, Z3
+	VMULPS      Z5, Z0, Z5
+	VMULPS      Z7, Z0, Z7
 	VPSRLD      $0x10, Z1, Z2
 	VPSRLD      $0x10, Z3, Z4
+	VPSRLD      $0x10, Z5, Z6
+	VPSRLD      $0x10, Z7, Z8
 	VPANDD.BCST eachConstants<>+832(SB), Z2, Z2
 	VPANDD.BCST eachConstants<>+832(SB), Z4, Z4
+	VPANDD.BCST eachConstants<>+832(SB), Z6, Z6
+	VPANDD.BCST eachConstants<>+832(SB), Z8, Z8
 	VPADDD.BCST eachConstants<>+896(SB), Z2, Z2
 	VPADDD.BCST eachConstants<>+896(SB), Z4, Z4
+	VPADDD.BCST eachConstants<>+896(SB), Z6, Z6
+	VPADDD.BCST eachConstants<>+896(SB), Z8, Z8
 	VCMPPS      $0x03, Z1, Z1, K1
 	VCMPPS      $0x03, Z3, Z3, K2
+	VCMPPS      $0x03, Z5, Z5, K3
+	VCMPPS      $0x03, Z7, Z7, K4
 	VPADDD      Z1, Z2, Z2
 	VPADDD      Z3, Z4, Z4
+	VPADDD      Z5, Z6, Z6
+	VPADDD      Z7, Z8, Z8
 	VPORD.BCST  eachConstants<>+960(SB), Z1, K1, Z2
 	VPORD.BCST  eachConstants<>+960(SB), Z3, K2, Z4
+	VPORD.BCST  eachConstants<>+960(SB), Z5, K3, Z6
+	VPORD.BCST  eachConstants<>+960(SB), Z7, K4, Z8
 	VPSRLD      $0x10, Z2, Z2
 	VPSRLD      $0x10, Z4, Z4
+	VPSRLD      $0x10, Z6, Z6
+	VPSRLD      $0x10, Z8, Z8
 	VPMOVDW     Z2, Y2
 	VPMOVDW     Z4, Y4
+	VPMOVDW     Z6, Y6
+	VPMOVDW     Z8, Y8
 	VMOVDQU     Y2, (AX)(BX*2)
 	VMOVDQU     Y4, 32(AX)(BX*2)
-	ADDQ        $0x00000020, BX
+	VMOVDQU     Y6, 64(AX)(BX*2)
+	VMOVDQU     Y8, 96(AX)(BX*2)
+	ADDQ        $0x00000040, BX
 	CMPQ        BX, SI
 	JLE         many
 
@@ -1708,41 +2248,47 @@ TEXT ·addBF16AVX512(SB), NOSPLIT, $0-36
 	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
 	MOVQ         BX, DI
-	SUBQ         $0x00000020, DI
+	SUBQ         $0x00000040, DI
 	JLT          few
 
 many:
-	VPMOVZXWD   (CX)(SI*2), Z0
-	VPMOVZXWD   32(CX)(SI*2), Z2
-	VPSLLD      $0x10, Z0, Z0
-	VPSLLD      $0x10, Z2, Z2
-	VPMOVZXWD   (DX)(SI*2), Z1
-	VPMOVZXWD   32(DX)(SI*2), Z3
-	VPSLLD      $0x10, Z1, Z1
-	VPSLLD      $0x10, Z3, Z3
-	VADDPS      Z1, Z0, Z0
-	VADDPS      Z3, Z2, Z2
-	VPSRLD      $0x10, Z0, Z1
-	VPSRLD      $0x10, Z2, Z3
-	VPANDD.BCST eachConstants<>+832(SB), Z1, Z1
-	VPANDD.BCST eachConstants<>+832(SB), Z3, Z3
-	VPADDD.BCST eachConstants<>+896(SB), Z1, Z1
-	VPADDD.BCST eachConstants<>+896(SB), Z3, Z3
-	VCMPPS      $0x03, Z0, Z0, K1
-	VCMPPS      $0x03, Z2, Z2, K2
-	VPADDD      Z0, Z1, Z1
-	VPADDD      Z2, Z3, Z3
-	VPORD.BCST  eachConstants<>+960(SB), Z0, K1, Z1
-	VPORD.BCST  eachConstants<>+960(SB), Z2, K2, Z3
-	VPSRLD      $0x10, Z1, Z1
-	VPSRLD      $0x10, Z3, Z3
-	VPMOVDW     Z1, Y1
-	VPMOVDW     Z3, Y3
-	VMOVDQU     Y1, (AX)(SI*2)
-	VMOVDQU     Y3, 32(AX)(SI*2)
-	ADDQ        $0x00000020, SI
-	CMPQ        SI, DI
-	JLE         many
+	VPSLLD          $0x10, (CX)(SI*2), Z0
+	VPSLLD          $0x10, 64(CX)(SI*2), Z3
+	VBROADCASTSS    eachConstants<>+1728(SB), Z2
+	VBROADCASTSS    eachConstants<>+1728(SB), Z5
+	VPSLLD          $0x10, (DX)(SI*2), Z1
+	VPSLLD          $0x10, 64(DX)(SI*2), Z4
+	VPANDD          (CX)(SI*2), Z2, Z2
+	VPANDD          64(CX)(SI*2), Z5, Z5
+	VADDPS          Z1, Z0, Z0
+	VADDPS          Z4, Z3, Z3
+	VBROADCASTSS    eachConstants<>+1728(SB), Z1
+	VBROADCASTSS    eachConstants<>+1728(SB), Z4
+	VPTESTMD.BCST   eachConstants<>+1792(SB), Z0, K1
+	VPTESTMD.BCST   eachConstants<>+1792(SB), Z3, K2
+	VPANDD          (DX)(SI*2), Z1, Z1
+	VPANDD          64(DX)(SI*2), Z4, Z4
+	VPADDD.BCST     eachConstants<>+896(SB), Z0, Z0
+	VPADDD.BCST     eachConstants<>+896(SB), Z3, Z3
+	VADDPS          Z1, Z2, Z2
+	VADDPS          Z4, Z5, Z5
+	VPADDD.BCST     eachConstants<>+832(SB), Z0, K1, Z0
+	VPADDD.BCST     eachConstants<>+832(SB), Z3, K2, Z3
+	VPTESTMD.BCST   eachConstants<>+1792(SB), Z2, K1
+	VPTESTMD.BCST   eachConstants<>+1792(SB), Z5, K2
+	VPSRLD          $0x10, Z0, Z0
+	VPSRLD          $0x10, Z3, Z3
+	VPADDD.BCST     eachConstants<>+896(SB), Z2, Z1
+	VPADDD.BCST     eachConstants<>+896(SB), Z5, Z2
+	VPADDD.BCST     eachConstants<>+832(SB), Z1, K1, Z1
+	VPADDD.BCST     eachConstants<>+832(SB), Z2, K2, Z2
+	VPTERNLOGD.BCST $0xf8, eachConstants<>+1728(SB), Z1, Z0
+	VPTERNLOGD.BCST $0xf8, eachConstants<>+1728(SB), Z2, Z3
+	VMOVDQU32       Z0, (AX)(SI*2)
+	VMOVDQU32       Z3, 64(AX)(SI*2)
+	ADDQ            $0x00000040, SI
+	CMPQ            SI, DI
+	JLE             many
 
 few:
 	CMPQ SI, BX
@@ -1781,41 +2327,47 @@ TEXT ·addStreamBF16AVX512(SB), NOSPLIT, $0-36
 	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
 	MOVQ         BX, DI
-	SUBQ         $0x00000020, DI
+	SUBQ         $0x00000040, DI
 	JLT          few
 
 many:
-	VPMOVZXWD   (CX)(SI*2), Z0
-	VPMOVZXWD   32(CX)(SI*2), Z2
-	VPSLLD      $0x10, Z0, Z0
-	VPSLLD      $0x10, Z2, Z2
-	VPMOVZXWD   (DX)(SI*2), Z1
-	VPMOVZXWD   32(DX)(SI*2), Z3
-	VPSLLD      $0x10, Z1, Z1
-	VPSLLD      $0x10, Z3, Z3
-	VADDPS      Z1, Z0, Z0
-	VADDPS      Z3, Z2, Z2
-	VPSRLD      $0x10, Z0, Z1
-	VPSRLD      $0x10, Z2, Z3
-	VPANDD.BCST eachConstants<>+832(SB), Z1, Z1
-	VPANDD.BCST eachConstants<>+832(SB), Z3, Z3
-	VPADDD.BCST eachConstants<>+896(SB), Z1, Z1
-	VPADDD.BCST eachConstants<>+896(SB), Z3, Z3
-	VCMPPS      $0x03, Z0, Z0, K1
-	VCMPPS      $0x03, Z2, Z2, K2
-	VPADDD      Z0, Z1, Z1
-	VPADDD      Z2, Z3, Z3
-	VPORD.BCST  eachConstants<>+960(SB), Z0, K1, Z1
-	VPORD.BCST  eachConstants<>+960(SB), Z2, K2, Z3
-	VPSRLD      $0x10, Z1, Z1
-	VPSRLD      $0x10, Z3, Z3
-	VPMOVDW     Z1, Y1
-	VPMOVDW     Z3, Y3
-	VMOVNTDQ    Y1, (AX)(SI*2)
-	VMOVNTDQ    Y3, 32(AX)(SI*2)
-	ADDQ        $0x00000020, SI
-	CMPQ        SI, DI
-	JLE         many
+	VPSLLD          $0x10, (CX)(SI*2), Z0
+	VPSLLD          $0x10, 64(CX)(SI*2), Z3
+	VBROADCASTSS    eachConstants<>+1728(SB), Z2
+	VBROADCASTSS    eachConstants<>+1728(SB), Z5
+	VPSLLD          $0x10, (DX)(SI*2), Z1
+	VPSLLD          $0x10, 64(DX)(SI*2), Z4
+	VPANDD          (CX)(SI*2), Z2, Z2
+	VPANDD          64(CX)(SI*2), Z5, Z5
+	VADDPS          Z1, Z0, Z0
+	VADDPS          Z4, Z3, Z3
+	VBROADCASTSS    eachConstants<>+1728(SB), Z1
+	VBROADCASTSS    eachConstants<>+1728(SB), Z4
+	VPTESTMD.BCST   eachConstants<>+1792(SB), Z0, K1
+	VPTESTMD.BCST   eachConstants<>+1792(SB), Z3, K2
+	VPANDD          (DX)(SI*2), Z1, Z1
+	VPANDD          64(DX)(SI*2), Z4, Z4
+	VPADDD.BCST     eachConstants<>+896(SB), Z0, Z0
+	VPADDD.BCST     eachConstants<>+896(SB), Z3, Z3
+	VADDPS          Z1, Z2, Z2
+	VADDPS          Z4, Z5, Z5
+	VPADDD.BCST     eachConstants<>+832(SB), Z0, K1, Z0
+	VPADDD.BCST     eachConstants<>+832(SB), Z3, K2, Z3
+	VPTESTMD.BCST   eachConstants<>+1792(SB), Z2, K1
+	VPTESTMD.BCST   eachConstants<>+1792(SB), Z5, K2
+	VPSRLD          $0x10, Z0, Z0
+	VPSRLD          $0x10, Z3, Z3
+	VPADDD.BCST     eachConstants<>+896(SB), Z2, Z1
+	VPADDD.BCST     eachConstants<>+896(SB), Z5, Z2
+	VPADDD.BCST     eachConstants<>+832(SB), Z1, K1, Z1
+	VPADDD.BCST     eachConstants<>+832(SB), Z2, K2, Z2
+	VPTERNLOGD.BCST $0xf8, eachConstants<>+1728(SB), Z1, Z0
+	VPTERNLOGD.BCST $0xf8, eachConstants<>+1728(SB), Z2, Z3
+	VMOVNTDQ        Z0, (AX)(SI*2)
+	VMOVNTDQ        Z3, 64(AX)(SI*2)
+	ADDQ            $0x00000040, SI
+	CMPQ            SI, DI
+	JLE             many
 
 few:
 	CMPQ SI, BX
@@ -1855,21 +2407,31 @@ TEXT ·addF32BF16AVX512(SB), NOSPLIT, $0-36
 	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
 	MOVQ         BX, DI
-	SUBQ         $0x00000020, DI
+	SUBQ         $0x00000040, DI
 	JLT          few
 
 many:
 	VMOVUPS   (CX)(SI*4), Z0
 	VMOVUPS   64(CX)(SI*4), Z2
+	VMOVUPS   128(CX)(SI*4), Z4
+	VMOVUPS   192(CX)(SI*4), Z6
 	VPMOVZXWD (DX)(SI*2), Z1
 	VPMOVZXWD 32(DX)(SI*2), Z3
+	VPMOVZXWD 64(DX)(SI*2), Z5
+	VPMOVZXWD 96(DX)(SI*2), Z7
 	VPSLLD    $0x10, Z1, Z1
 	VPSLLD    $0x10, Z3, Z3
+	VPSLLD    $0x10, Z5, Z5
+	VPSLLD    $0x10, Z7, Z7
 	VADDPS    Z1, Z0, Z0
 	VADDPS    Z3, Z2, Z2
+	VADDPS    Z5, Z4, Z4
+	VADDPS    Z7, Z6, Z6
 	VMOVDQU32 Z0, (AX)(SI*4)
 	VMOVDQU32 Z2, 64(AX)(SI*4)
-	ADDQ      $0x00000020, SI
+	VMOVDQU32 Z4, 128(AX)(SI*4)
+	VMOVDQU32 Z6, 192(AX)(SI*4)
+	ADDQ      $0x00000040, SI
 	CMPQ      SI, DI
 	JLE       many
 
@@ -1892,7 +2454,7 @@ done:
 	RET
 
 // func swigluBF16AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512DQ, AVX512F
 TEXT ·swigluBF16AVX512(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
@@ -1901,85 +2463,117 @@ TEXT ·swigluBF16AVX512(SB), NOSPLIT, $0-36
 	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
 	MOVQ         BX, DI
-	SUBQ         $0x00000020, DI
+	SUBQ         $0x00000040, DI
 	JLT          few
 
 many:
-	VPMOVZXWD         (CX)(SI*2), Z0
-	VPMOVZXWD         32(CX)(SI*2), Z6
-	VPSLLD            $0x10, Z0, Z0
-	VPSLLD            $0x10, Z6, Z6
-	VPMOVZXWD         (DX)(SI*2), Z4
-	VPMOVZXWD         32(DX)(SI*2), Z7
-	VPSLLD            $0x10, Z4, Z4
-	VPSLLD            $0x10, Z7, Z7
-	VPXORD            Z1, Z1, Z1
-	VPXORD            Z2, Z2, Z2
-	VSUBPS            Z0, Z1, Z1
-	VSUBPS            Z6, Z2, Z2
-	VBROADCASTSS      eachConstants<>+128(SB), Z5
-	VBROADCASTSS      eachConstants<>+128(SB), Z8
-	VMINPS            Z1, Z5, Z1
-	VMINPS            Z2, Z8, Z2
-	VBROADCASTSS      eachConstants<>+384(SB), Z8
-	VBROADCASTSS      eachConstants<>+384(SB), Z10
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z1, Z8
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z10
-	VSUBPS.BCST       eachConstants<>+384(SB), Z8, Z5
-	VSUBPS.BCST       eachConstants<>+384(SB), Z10, Z9
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z1, K1
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K2
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z5, Z1
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z9, Z2
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z5, Z1
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z9, Z2
-	VBROADCASTSS      eachConstants<>+448(SB), Z5
-	VBROADCASTSS      eachConstants<>+448(SB), Z9
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z1, Z5
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z9
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z1, Z5
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z9
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z1, Z5
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z9
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z1, Z5
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z9
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z1, Z5
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z9
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z1, Z5
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z9
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z1, Z5
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z9
-	VPSLLD            $0x17, Z8, Z8
-	VPSLLD            $0x17, Z10, Z10
-	VPADDD.BCST       eachConstants<>+0(SB), Z8, Z8
-	VPADDD.BCST       eachConstants<>+0(SB), Z10, Z10
-	VMULPS.Z          Z8, Z5, K1, Z1
-	VMULPS.Z          Z10, Z9, K2, Z2
-	VADDPS.BCST       eachConstants<>+0(SB), Z1, Z1
-	VADDPS.BCST       eachConstants<>+0(SB), Z2, Z2
-	VDIVPS            Z1, Z0, Z0
-	VDIVPS            Z2, Z6, Z6
-	VMULPS            Z4, Z0, Z0
+	VPSLLD            $0x10, (CX)(SI*2), Z0
+	VPSLLD            $0x10, 64(CX)(SI*2), Z6
+	VBROADCASTSS      eachConstants<>+1728(SB), Z3
+	VBROADCASTSS      eachConstants<>+1728(SB), Z9
+	VPSLLD            $0x10, (DX)(SI*2), Z1
+	VPSLLD            $0x10, 64(DX)(SI*2), Z7
+	VPANDD            (CX)(SI*2), Z3, Z3
+	VPANDD            64(CX)(SI*2), Z9, Z9
+	VBROADCASTSS      eachConstants<>+2304(SB), Z2
+	VBROADCASTSS      eachConstants<>+2304(SB), Z5
+	VBROADCASTSS      eachConstants<>+1728(SB), Z4
+	VBROADCASTSS      eachConstants<>+1728(SB), Z10
+	VMAXPS            Z0, Z2, Z0
+	VMAXPS            Z6, Z5, Z6
+	VPANDD            (DX)(SI*2), Z4, Z4
+	VPANDD            64(DX)(SI*2), Z10, Z10
+	VBROADCASTSS      eachConstants<>+2240(SB), Z2
+	VBROADCASTSS      eachConstants<>+2240(SB), Z8
+	VBROADCASTSS      eachConstants<>+2304(SB), Z5
+	VBROADCASTSS      eachConstants<>+2304(SB), Z11
+	VMINPS            Z0, Z2, Z2
+	VMINPS            Z6, Z8, Z8
+	VMAXPS            Z3, Z5, Z3
+	VMAXPS            Z9, Z11, Z9
+	VMULPS.BCST       eachConstants<>+2368(SB), Z2, Z2
+	VMULPS.BCST       eachConstants<>+2368(SB), Z8, Z14
+	VBROADCASTSS      eachConstants<>+2240(SB), Z11
+	VBROADCASTSS      eachConstants<>+2240(SB), Z8
+	VREDUCEPS         $0x08, Z2, Z5
+	VREDUCEPS         $0x08, Z14, Z15
+	VMINPS            Z3, Z11, Z11
+	VMINPS            Z9, Z8, Z8
+	VSUBPS            Z5, Z2, Z2
+	VSUBPS            Z15, Z14, Z14
+	VMULPS.BCST       eachConstants<>+2368(SB), Z11, Z11
+	VMULPS.BCST       eachConstants<>+2368(SB), Z8, Z17
+	VBROADCASTSS      eachConstants<>+1664(SB), Z8
+	VBROADCASTSS      eachConstants<>+1664(SB), Z16
+	VREDUCEPS         $0x08, Z11, Z12
+	VREDUCEPS         $0x08, Z17, Z18
+	VFMADD213PS.BCST  eachConstants<>+1600(SB), Z5, Z8
+	VFMADD213PS.BCST  eachConstants<>+1600(SB), Z15, Z16
+	VSUBPS            Z12, Z11, Z11
+	VSUBPS            Z18, Z17, Z17
+	VFMADD213PS.BCST  eachConstants<>+1536(SB), Z5, Z8
+	VFMADD213PS.BCST  eachConstants<>+1536(SB), Z15, Z16
+	VBROADCASTSS      eachConstants<>+1664(SB), Z13
+	VBROADCASTSS      eachConstants<>+1664(SB), Z19
+	VFMADD213PS.BCST  eachConstants<>+1472(SB), Z5, Z8
+	VFMADD213PS.BCST  eachConstants<>+1472(SB), Z15, Z16
+	VFMADD213PS.BCST  eachConstants<>+1600(SB), Z12, Z13
+	VFMADD213PS.BCST  eachConstants<>+1600(SB), Z18, Z19
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z8
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z15, Z16
+	VFMADD213PS.BCST  eachConstants<>+1536(SB), Z12, Z13
+	VFMADD213PS.BCST  eachConstants<>+1536(SB), Z18, Z19
+	VSCALEFPS         Z2, Z8, Z8
+	VSCALEFPS         Z14, Z16, Z16
+	VFMADD213PS.BCST  eachConstants<>+1472(SB), Z12, Z13
+	VFMADD213PS.BCST  eachConstants<>+1472(SB), Z18, Z19
+	VADDPS.BCST       eachConstants<>+0(SB), Z8, Z2
+	VADDPS.BCST       eachConstants<>+0(SB), Z16, Z5
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z12, Z13
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z18, Z19
+	VRCP14PS          Z2, Z8
+	VRCP14PS          Z5, Z12
+	VSCALEFPS         Z11, Z13, Z13
+	VSCALEFPS         Z17, Z19, Z19
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z8, Z2
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z12, Z5
+	VADDPS.BCST       eachConstants<>+0(SB), Z13, Z11
+	VADDPS.BCST       eachConstants<>+0(SB), Z19, Z13
+	VMULPS            Z2, Z8, Z8
+	VMULPS            Z5, Z12, Z12
+	VRCP14PS          Z11, Z2
+	VRCP14PS          Z13, Z5
+	VMULPS            Z8, Z0, Z0
+	VMULPS            Z12, Z6, Z6
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z2, Z11
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z5, Z13
+	VMULPS            Z1, Z0, Z0
 	VMULPS            Z7, Z6, Z6
-	VPSRLD            $0x10, Z0, Z4
-	VPSRLD            $0x10, Z6, Z5
-	VPANDD.BCST       eachConstants<>+832(SB), Z4, Z4
-	VPANDD.BCST       eachConstants<>+832(SB), Z5, Z5
-	VPADDD.BCST       eachConstants<>+896(SB), Z4, Z4
-	VPADDD.BCST       eachConstants<>+896(SB), Z5, Z5
-	VCMPPS            $0x03, Z0, Z0, K1
-	VCMPPS            $0x03, Z6, Z6, K2
-	VPADDD            Z0, Z4, Z4
-	VPADDD            Z6, Z5, Z5
-	VPORD.BCST        eachConstants<>+960(SB), Z0, K1, Z4
-	VPORD.BCST        eachConstants<>+960(SB), Z6, K2, Z5
-	VPSRLD            $0x10, Z4, Z4
-	VPSRLD            $0x10, Z5, Z5
-	VPMOVDW           Z4, Y4
-	VPMOVDW           Z5, Y5
-	VMOVDQU           Y4, (AX)(SI*2)
-	VMOVDQU           Y5, 32(AX)(SI*2)
-	ADDQ              $0x00000020, SI
+	VMULPS            Z11, Z2, Z2
+	VMULPS            Z13, Z5, Z5
+	VPTESTMD.BCST     eachConstants<>+1792(SB), Z0, K1
+	VPTESTMD.BCST     eachConstants<>+1792(SB), Z6, K2
+	VMULPS            Z2, Z3, Z3
+	VMULPS            Z5, Z9, Z9
+	VPADDD.BCST       eachConstants<>+896(SB), Z0, Z0
+	VPADDD.BCST       eachConstants<>+896(SB), Z6, Z1
+	VMULPS            Z4, Z3, Z3
+	VMULPS            Z10, Z9, Z9
+	VPADDD.BCST       eachConstants<>+832(SB), Z0, K1, Z0
+	VPADDD.BCST       eachConstants<>+832(SB), Z1, K2, Z1
+	VPTESTMD.BCST     eachConstants<>+1792(SB), Z3, K1
+	VPTESTMD.BCST     eachConstants<>+1792(SB), Z9, K2
+	VPSRLD            $0x10, Z0, Z0
+	VPSRLD            $0x10, Z1, Z1
+	VPADDD.BCST       eachConstants<>+896(SB), Z3, Z2
+	VPADDD.BCST       eachConstants<>+896(SB), Z9, Z3
+	VPADDD.BCST       eachConstants<>+832(SB), Z2, K1, Z2
+	VPADDD.BCST       eachConstants<>+832(SB), Z3, K2, Z3
+	VPTERNLOGD.BCST   $0xf8, eachConstants<>+1728(SB), Z2, Z0
+	VPTERNLOGD.BCST   $0xf8, eachConstants<>+1728(SB), Z3, Z1
+	VMOVDQU32         Z0, (AX)(SI*2)
+	VMOVDQU32         Z1, 64(AX)(SI*2)
+	ADDQ              $0x00000040, SI
 	CMPQ              SI, DI
 	JLE               many
 
@@ -1992,29 +2586,24 @@ loop:
 	VPSLLD            $0x10, Z0, Z0
 	VPMOVZXWD         (DX)(SI*2), Z1
 	VPSLLD            $0x10, Z1, Z1
-	VPXORD            Z3, Z3, Z3
-	VSUBPS            Z0, Z3, Z3
-	VBROADCASTSS      eachConstants<>+128(SB), Z2
-	VMINPS            Z3, Z2, Z3
-	VBROADCASTSS      eachConstants<>+384(SB), Z4
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z3, Z4
-	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z2
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z3, K1
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z2, Z3
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z2, Z3
-	VBROADCASTSS      eachConstants<>+448(SB), Z2
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z3, Z2
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z3, Z2
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z3, Z2
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z3, Z2
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z3, Z2
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z3, Z2
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z3, Z2
-	VPSLLD            $0x17, Z4, Z4
-	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
-	VMULPS.Z          Z4, Z2, K1, Z3
-	VADDPS.BCST       eachConstants<>+0(SB), Z3, Z3
-	VDIVPS            Z3, Z0, Z0
+	VBROADCASTSS      eachConstants<>+2304(SB), Z2
+	VMAXPS            Z0, Z2, Z0
+	VBROADCASTSS      eachConstants<>+2240(SB), Z2
+	VMINPS            Z0, Z2, Z2
+	VMULPS.BCST       eachConstants<>+2368(SB), Z2, Z2
+	VREDUCEPS         $0x08, Z2, Z3
+	VSUBPS            Z3, Z2, Z2
+	VBROADCASTSS      eachConstants<>+1664(SB), Z4
+	VFMADD213PS.BCST  eachConstants<>+1600(SB), Z3, Z4
+	VFMADD213PS.BCST  eachConstants<>+1536(SB), Z3, Z4
+	VFMADD213PS.BCST  eachConstants<>+1472(SB), Z3, Z4
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z3, Z4
+	VSCALEFPS         Z2, Z4, Z4
+	VADDPS.BCST       eachConstants<>+0(SB), Z4, Z2
+	VRCP14PS          Z2, Z3
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z3, Z2
+	VMULPS            Z2, Z3, Z3
+	VMULPS            Z3, Z0, Z0
 	VMULPS            Z1, Z0, Z0
 	VPSRLD            $0x10, Z0, Z1
 	VPANDD.BCST       eachConstants<>+832(SB), Z1, Z1
@@ -2034,7 +2623,7 @@ done:
 	RET
 
 // func swigluGradBF16AVX512(dgate *byte, dup *byte, dy *byte, gate *byte, up *byte, n int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512DQ, AVX512F
 TEXT ·swigluGradBF16AVX512(SB), NOSPLIT, $0-48
 	MOVQ dgate+0(FP), AX
 	MOVQ dup+8(FP), CX
@@ -2044,125 +2633,161 @@ TEXT ·swigluGradBF16AVX512(SB), NOSPLIT, $0-48
 	MOVQ n+40(FP), DI
 	XORQ R8, R8
 	MOVQ DI, R9
-	SUBQ $0x00000020, R9
+	SUBQ $0x00000040, R9
 	JLT  few
 
 many:
-	VPMOVZXWD         (BX)(R8*2), Z0
-	VPMOVZXWD         32(BX)(R8*2), Z5
-	VPSLLD            $0x10, Z0, Z0
-	VPSLLD            $0x10, Z5, Z5
-	VPMOVZXWD         (DX)(R8*2), Z1
-	VPMOVZXWD         32(DX)(R8*2), Z6
-	VPSLLD            $0x10, Z1, Z1
-	VPSLLD            $0x10, Z6, Z6
-	VPMOVZXWD         (SI)(R8*2), Z2
-	VPMOVZXWD         32(SI)(R8*2), Z7
-	VPSLLD            $0x10, Z2, Z2
-	VPSLLD            $0x10, Z7, Z7
-	VBROADCASTSS      eachConstants<>+1472(SB), Z3
-	VBROADCASTSS      eachConstants<>+1472(SB), Z8
+	VPSLLD            $0x10, (BX)(R8*2), Z0
+	VPSLLD            $0x10, 64(BX)(R8*2), Z14
+	VBROADCASTSS      eachConstants<>+1728(SB), Z7
+	VBROADCASTSS      eachConstants<>+1728(SB), Z21
+	VPSLLD            $0x10, (DX)(R8*2), Z1
+	VPSLLD            $0x10, 64(DX)(R8*2), Z15
+	VPANDD            (BX)(R8*2), Z7, Z7
+	VPANDD            64(BX)(R8*2), Z21, Z21
+	VPSLLD            $0x10, (SI)(R8*2), Z2
+	VPSLLD            $0x10, 64(SI)(R8*2), Z16
+	VBROADCASTSS      eachConstants<>+1728(SB), Z8
+	VBROADCASTSS      eachConstants<>+1728(SB), Z22
+	VBROADCASTSS      eachConstants<>+2304(SB), Z3
+	VBROADCASTSS      eachConstants<>+2304(SB), Z4
+	VPANDD            (DX)(R8*2), Z8, Z8
+	VPANDD            64(DX)(R8*2), Z22, Z22
 	VMAXPS            Z0, Z3, Z0
-	VMAXPS            Z5, Z8, Z5
-	VPXORD            Z4, Z4, Z4
-	VPXORD            Z9, Z9, Z9
-	VBROADCASTSS      eachConstants<>+1408(SB), Z3
-	VBROADCASTSS      eachConstants<>+1408(SB), Z8
+	VMAXPS            Z14, Z4, Z14
+	VBROADCASTSS      eachConstants<>+1728(SB), Z9
+	VBROADCASTSS      eachConstants<>+1728(SB), Z23
+	VBROADCASTSS      eachConstants<>+2240(SB), Z3
+	VBROADCASTSS      eachConstants<>+2240(SB), Z4
+	VPANDD            (SI)(R8*2), Z9, Z9
+	VPANDD            64(SI)(R8*2), Z23, Z23
 	VMINPS            Z0, Z3, Z3
-	VMINPS            Z5, Z8, Z12
-	VSUBPS            Z3, Z4, Z4
-	VSUBPS            Z12, Z9, Z9
-	VBROADCASTSS      eachConstants<>+384(SB), Z11
-	VBROADCASTSS      eachConstants<>+384(SB), Z14
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z4, Z11
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z9, Z14
-	VSUBPS.BCST       eachConstants<>+384(SB), Z11, Z8
-	VSUBPS.BCST       eachConstants<>+384(SB), Z14, Z13
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z4, K1
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z9, K2
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z8, Z4
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z13, Z9
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z8, Z4
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z13, Z9
-	VBROADCASTSS      eachConstants<>+448(SB), Z8
-	VBROADCASTSS      eachConstants<>+448(SB), Z13
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z4, Z8
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z9, Z13
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z4, Z8
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z9, Z13
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z4, Z8
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z9, Z13
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z4, Z8
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z9, Z13
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z4, Z8
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z9, Z13
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z4, Z8
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z9, Z13
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z4, Z8
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z9, Z13
-	VPSLLD            $0x17, Z11, Z11
-	VPSLLD            $0x17, Z14, Z14
-	VPADDD.BCST       eachConstants<>+0(SB), Z11, Z11
-	VPADDD.BCST       eachConstants<>+0(SB), Z14, Z14
-	VMULPS.Z          Z11, Z8, K1, Z4
-	VMULPS.Z          Z14, Z13, K2, Z9
-	VADDPS.BCST       eachConstants<>+0(SB), Z4, Z8
-	VADDPS.BCST       eachConstants<>+0(SB), Z9, Z13
-	VBROADCASTSS      eachConstants<>+0(SB), Z11
-	VBROADCASTSS      eachConstants<>+0(SB), Z14
-	VDIVPS            Z8, Z11, Z8
-	VDIVPS            Z13, Z14, Z13
-	VMULPS            Z8, Z0, Z0
-	VMULPS            Z13, Z5, Z5
+	VMINPS            Z14, Z4, Z17
+	VBROADCASTSS      eachConstants<>+2304(SB), Z5
+	VBROADCASTSS      eachConstants<>+2304(SB), Z6
+	VMULPS.BCST       eachConstants<>+2368(SB), Z3, Z4
+	VMULPS.BCST       eachConstants<>+2368(SB), Z17, Z18
+	VMAXPS            Z7, Z5, Z7
+	VMAXPS            Z21, Z6, Z21
+	VREDUCEPS         $0x08, Z4, Z5
+	VREDUCEPS         $0x08, Z18, Z19
+	VBROADCASTSS      eachConstants<>+2240(SB), Z10
+	VBROADCASTSS      eachConstants<>+2240(SB), Z6
+	VSUBPS            Z5, Z4, Z4
+	VSUBPS            Z19, Z18, Z18
+	VMINPS            Z7, Z10, Z10
+	VMINPS            Z21, Z6, Z24
+	VBROADCASTSS      eachConstants<>+1664(SB), Z6
+	VBROADCASTSS      eachConstants<>+1664(SB), Z20
+	VMULPS.BCST       eachConstants<>+2368(SB), Z10, Z11
+	VMULPS.BCST       eachConstants<>+2368(SB), Z24, Z25
+	VFMADD213PS.BCST  eachConstants<>+1600(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+1600(SB), Z19, Z20
+	VREDUCEPS         $0x08, Z11, Z12
+	VREDUCEPS         $0x08, Z25, Z26
+	VFMADD213PS.BCST  eachConstants<>+1536(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+1536(SB), Z19, Z20
+	VSUBPS            Z12, Z11, Z11
+	VSUBPS            Z26, Z25, Z25
+	VFMADD213PS.BCST  eachConstants<>+1472(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+1472(SB), Z19, Z20
+	VBROADCASTSS      eachConstants<>+1664(SB), Z13
+	VBROADCASTSS      eachConstants<>+1664(SB), Z27
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z19, Z20
+	VFMADD213PS.BCST  eachConstants<>+1600(SB), Z12, Z13
+	VFMADD213PS.BCST  eachConstants<>+1600(SB), Z26, Z27
+	VSCALEFPS         Z4, Z6, Z6
+	VSCALEFPS         Z18, Z20, Z20
+	VFMADD213PS.BCST  eachConstants<>+1536(SB), Z12, Z13
+	VFMADD213PS.BCST  eachConstants<>+1536(SB), Z26, Z27
+	VADDPS.BCST       eachConstants<>+0(SB), Z6, Z4
+	VADDPS.BCST       eachConstants<>+0(SB), Z20, Z18
+	VFMADD213PS.BCST  eachConstants<>+1472(SB), Z12, Z13
+	VFMADD213PS.BCST  eachConstants<>+1472(SB), Z26, Z27
+	VRCP14PS          Z4, Z5
+	VRCP14PS          Z18, Z19
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z12, Z13
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z26, Z27
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z5, Z4
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z19, Z18
+	VSCALEFPS         Z11, Z13, Z13
+	VSCALEFPS         Z25, Z27, Z27
+	VMULPS            Z4, Z5, Z5
+	VMULPS            Z18, Z19, Z19
+	VADDPS.BCST       eachConstants<>+0(SB), Z13, Z4
+	VADDPS.BCST       eachConstants<>+0(SB), Z27, Z12
+	VMULPS            Z5, Z0, Z0
+	VMULPS            Z19, Z14, Z14
+	VRCP14PS          Z4, Z11
+	VRCP14PS          Z12, Z18
 	VMULPS            Z1, Z0, Z0
-	VMULPS            Z6, Z5, Z5
-	VPSRLD            $0x10, Z0, Z11
-	VPSRLD            $0x10, Z5, Z14
-	VPANDD.BCST       eachConstants<>+832(SB), Z11, Z11
-	VPANDD.BCST       eachConstants<>+832(SB), Z14, Z14
-	VPADDD.BCST       eachConstants<>+896(SB), Z11, Z11
-	VPADDD.BCST       eachConstants<>+896(SB), Z14, Z14
-	VCMPPS            $0x03, Z0, Z0, K1
-	VCMPPS            $0x03, Z5, Z5, K2
-	VPADDD            Z0, Z11, Z11
-	VPADDD            Z5, Z14, Z14
-	VPORD.BCST        eachConstants<>+960(SB), Z0, K1, Z11
-	VPORD.BCST        eachConstants<>+960(SB), Z5, K2, Z14
-	VPSRLD            $0x10, Z11, Z11
-	VPSRLD            $0x10, Z14, Z14
-	VPMOVDW           Z11, Y11
-	VPMOVDW           Z14, Y14
-	VMOVDQU           Y11, (CX)(R8*2)
-	VMOVDQU           Y14, 32(CX)(R8*2)
-	VMULPS            Z8, Z4, Z4
-	VMULPS            Z13, Z9, Z9
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z3, Z4
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z12, Z9
-	VMULPS            Z8, Z4, Z4
-	VMULPS            Z13, Z9, Z9
-	VMULPS            Z2, Z1, Z1
-	VMULPS            Z7, Z6, Z6
-	VMULPS            Z1, Z4, Z4
-	VMULPS            Z6, Z9, Z9
-	VPSRLD            $0x10, Z4, Z0
-	VPSRLD            $0x10, Z9, Z1
-	VPANDD.BCST       eachConstants<>+832(SB), Z0, Z0
-	VPANDD.BCST       eachConstants<>+832(SB), Z1, Z1
+	VMULPS            Z15, Z14, Z14
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z11, Z4
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z18, Z12
+	VPTESTMD.BCST     eachConstants<>+1792(SB), Z0, K1
+	VPTESTMD.BCST     eachConstants<>+1792(SB), Z14, K2
+	VMULPS            Z4, Z11, Z11
+	VMULPS            Z12, Z18, Z18
 	VPADDD.BCST       eachConstants<>+896(SB), Z0, Z0
-	VPADDD.BCST       eachConstants<>+896(SB), Z1, Z1
-	VCMPPS            $0x03, Z4, Z4, K1
-	VCMPPS            $0x03, Z9, Z9, K2
-	VPADDD            Z4, Z0, Z0
-	VPADDD            Z9, Z1, Z1
-	VPORD.BCST        eachConstants<>+960(SB), Z4, K1, Z0
-	VPORD.BCST        eachConstants<>+960(SB), Z9, K2, Z1
+	VPADDD.BCST       eachConstants<>+896(SB), Z14, Z4
+	VMULPS            Z11, Z7, Z7
+	VMULPS            Z18, Z21, Z21
+	VPADDD.BCST       eachConstants<>+832(SB), Z0, K1, Z0
+	VPADDD.BCST       eachConstants<>+832(SB), Z4, K2, Z4
+	VMULPS            Z8, Z7, Z7
+	VMULPS            Z22, Z21, Z21
 	VPSRLD            $0x10, Z0, Z0
+	VPSRLD            $0x10, Z4, Z4
+	VPTESTMD.BCST     eachConstants<>+1792(SB), Z7, K1
+	VPTESTMD.BCST     eachConstants<>+1792(SB), Z21, K2
+	VMULPS            Z5, Z6, Z6
+	VMULPS            Z19, Z20, Z20
+	VPADDD.BCST       eachConstants<>+896(SB), Z7, Z7
+	VPADDD.BCST       eachConstants<>+896(SB), Z21, Z12
+	VMULPS            Z6, Z3, Z3
+	VMULPS            Z20, Z17, Z17
+	VPADDD.BCST       eachConstants<>+832(SB), Z7, K1, Z7
+	VPADDD.BCST       eachConstants<>+832(SB), Z12, K2, Z12
+	VFMADD231PS       Z3, Z5, Z5
+	VFMADD231PS       Z17, Z19, Z19
+	VMULPS            Z11, Z13, Z13
+	VMULPS            Z18, Z27, Z27
+	VMULPS            Z2, Z1, Z1
+	VMULPS            Z16, Z15, Z15
+	VMULPS            Z13, Z10, Z10
+	VMULPS            Z27, Z24, Z24
+	VMULPS            Z1, Z5, Z5
+	VMULPS            Z15, Z19, Z19
+	VFMADD231PS       Z10, Z11, Z11
+	VFMADD231PS       Z24, Z18, Z18
+	VPTESTMD.BCST     eachConstants<>+1792(SB), Z5, K1
+	VPTESTMD.BCST     eachConstants<>+1792(SB), Z19, K2
+	VMULPS            Z9, Z8, Z8
+	VMULPS            Z23, Z22, Z22
+	VPADDD.BCST       eachConstants<>+896(SB), Z5, Z1
+	VPADDD.BCST       eachConstants<>+896(SB), Z19, Z2
+	VMULPS            Z8, Z11, Z11
+	VMULPS            Z22, Z18, Z18
+	VPADDD.BCST       eachConstants<>+832(SB), Z1, K1, Z1
+	VPADDD.BCST       eachConstants<>+832(SB), Z2, K2, Z2
+	VPTESTMD.BCST     eachConstants<>+1792(SB), Z11, K1
+	VPTESTMD.BCST     eachConstants<>+1792(SB), Z18, K2
 	VPSRLD            $0x10, Z1, Z1
-	VPMOVDW           Z0, Y0
-	VPMOVDW           Z1, Y1
-	VMOVDQU           Y0, (AX)(R8*2)
-	VMOVDQU           Y1, 32(AX)(R8*2)
-	ADDQ              $0x00000020, R8
+	VPSRLD            $0x10, Z2, Z2
+	VPADDD.BCST       eachConstants<>+896(SB), Z11, Z3
+	VPADDD.BCST       eachConstants<>+896(SB), Z18, Z5
+	VPADDD.BCST       eachConstants<>+832(SB), Z3, K1, Z3
+	VPADDD.BCST       eachConstants<>+832(SB), Z5, K2, Z5
+	VPTERNLOGD.BCST   $0xf8, eachConstants<>+1728(SB), Z7, Z0
+	VPTERNLOGD.BCST   $0xf8, eachConstants<>+1728(SB), Z12, Z4
+	VMOVDQU32         Z0, (CX)(R8*2)
+	VMOVDQU32         Z4, 64(CX)(R8*2)
+	VPTERNLOGD.BCST   $0xf8, eachConstants<>+1728(SB), Z3, Z1
+	VPTERNLOGD.BCST   $0xf8, eachConstants<>+1728(SB), Z5, Z2
+	VMOVDQU32         Z1, (AX)(R8*2)
+	VMOVDQU32         Z2, 64(AX)(R8*2)
+	ADDQ              $0x00000040, R8
 	CMPQ              R8, R9
 	JLE               many
 
@@ -2177,54 +2802,45 @@ loop:
 	VPSLLD            $0x10, Z1, Z1
 	VPMOVZXWD         (SI)(R8*2), Z2
 	VPSLLD            $0x10, Z2, Z2
-	VBROADCASTSS      eachConstants<>+1472(SB), Z3
+	VBROADCASTSS      eachConstants<>+2304(SB), Z3
 	VMAXPS            Z0, Z3, Z0
-	VPXORD            Z10, Z10, Z10
-	VBROADCASTSS      eachConstants<>+1408(SB), Z3
+	VBROADCASTSS      eachConstants<>+2240(SB), Z3
 	VMINPS            Z0, Z3, Z3
-	VSUBPS            Z3, Z10, Z10
-	VBROADCASTSS      eachConstants<>+384(SB), Z5
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z10, Z5
-	VSUBPS.BCST       eachConstants<>+384(SB), Z5, Z4
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z10, K1
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z4, Z10
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z4, Z10
-	VBROADCASTSS      eachConstants<>+448(SB), Z4
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z10, Z4
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z10, Z4
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z10, Z4
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z10, Z4
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z10, Z4
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z10, Z4
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z10, Z4
-	VPSLLD            $0x17, Z5, Z5
-	VPADDD.BCST       eachConstants<>+0(SB), Z5, Z5
-	VMULPS.Z          Z5, Z4, K1, Z10
-	VADDPS.BCST       eachConstants<>+0(SB), Z10, Z4
-	VBROADCASTSS      eachConstants<>+0(SB), Z5
-	VDIVPS            Z4, Z5, Z4
-	VMULPS            Z4, Z0, Z0
+	VMULPS.BCST       eachConstants<>+2368(SB), Z3, Z4
+	VREDUCEPS         $0x08, Z4, Z5
+	VSUBPS            Z5, Z4, Z4
+	VBROADCASTSS      eachConstants<>+1664(SB), Z6
+	VFMADD213PS.BCST  eachConstants<>+1600(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+1536(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+1472(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
+	VSCALEFPS         Z4, Z6, Z6
+	VADDPS.BCST       eachConstants<>+0(SB), Z6, Z4
+	VRCP14PS          Z4, Z5
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z5, Z4
+	VMULPS            Z4, Z5, Z5
+	VMULPS            Z5, Z0, Z0
 	VMULPS            Z1, Z0, Z0
-	VPSRLD            $0x10, Z0, Z5
-	VPANDD.BCST       eachConstants<>+832(SB), Z5, Z5
-	VPADDD.BCST       eachConstants<>+896(SB), Z5, Z5
+	VPSRLD            $0x10, Z0, Z4
+	VPANDD.BCST       eachConstants<>+832(SB), Z4, Z4
+	VPADDD.BCST       eachConstants<>+896(SB), Z4, Z4
 	VCMPPS            $0x03, Z0, Z0, K1
-	VPADDD            Z0, Z5, Z5
-	VPORD.BCST        eachConstants<>+960(SB), Z0, K1, Z5
-	VPSRLD            $0x10, Z5, Z5
-	VPMOVDW           Z5, Y5
-	VMOVDQU           Y5, (CX)(R8*2)
-	VMULPS            Z4, Z10, Z10
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z3, Z10
-	VMULPS            Z4, Z10, Z10
+	VPADDD            Z0, Z4, Z4
+	VPORD.BCST        eachConstants<>+960(SB), Z0, K1, Z4
+	VPSRLD            $0x10, Z4, Z4
+	VPMOVDW           Z4, Y4
+	VMOVDQU           Y4, (CX)(R8*2)
+	VMULPS            Z5, Z6, Z6
+	VMULPS            Z6, Z3, Z3
+	VFMADD231PS       Z3, Z5, Z5
 	VMULPS            Z2, Z1, Z1
-	VMULPS            Z1, Z10, Z10
-	VPSRLD            $0x10, Z10, Z0
+	VMULPS            Z1, Z5, Z5
+	VPSRLD            $0x10, Z5, Z0
 	VPANDD.BCST       eachConstants<>+832(SB), Z0, Z0
 	VPADDD.BCST       eachConstants<>+896(SB), Z0, Z0
-	VCMPPS            $0x03, Z10, Z10, K1
-	VPADDD            Z10, Z0, Z0
-	VPORD.BCST        eachConstants<>+960(SB), Z10, K1, Z0
+	VCMPPS            $0x03, Z5, Z5, K1
+	VPADDD            Z5, Z0, Z0
+	VPORD.BCST        eachConstants<>+960(SB), Z5, K1, Z0
 	VPSRLD            $0x10, Z0, Z0
 	VPMOVDW           Z0, Y0
 	VMOVDQU           Y0, (AX)(R8*2)
@@ -2241,8 +2857,8 @@ done:
 TEXT ·largestBF16AVX512(SB), NOSPLIT, $0-20
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
-	VBROADCASTSS eachConstants<>+1536(SB), Z0
-	VBROADCASTSS eachConstants<>+1536(SB), Z1
+	VBROADCASTSS eachConstants<>+2496(SB), Z0
+	VBROADCASTSS eachConstants<>+2496(SB), Z1
 	XORQ         DX, DX
 
 loop:
@@ -2545,7 +3161,7 @@ loop:
 	RET
 
 // func geluF16AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512DQ, AVX512F
 TEXT ·geluF16AVX512(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
@@ -2554,67 +3170,115 @@ TEXT ·geluF16AVX512(SB), NOSPLIT, $0-36
 	VBROADCASTSS s+32(FP), Z0
 	XORQ         BX, BX
 	MOVQ         DX, SI
-	SUBQ         $0x00000020, SI
+	SUBQ         $0x00000040, SI
 	JLT          few
 
 many:
 	VCVTPH2PS         (CX)(BX*2), Z0
-	VCVTPH2PS         32(CX)(BX*2), Z3
-	VMULPS            Z0, Z0, Z1
-	VMULPS            Z3, Z3, Z4
-	VBROADCASTSS      eachConstants<>+1088(SB), Z2
-	VBROADCASTSS      eachConstants<>+1088(SB), Z5
-	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z1, Z2
-	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z4, Z5
-	VMULPS            Z0, Z2, Z2
-	VMULPS            Z3, Z5, Z5
-	VBROADCASTSS      eachConstants<>+128(SB), Z1
-	VBROADCASTSS      eachConstants<>+128(SB), Z4
-	VMINPS            Z2, Z1, Z2
-	VMINPS            Z5, Z4, Z5
-	VBROADCASTSS      eachConstants<>+384(SB), Z4
-	VBROADCASTSS      eachConstants<>+384(SB), Z7
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z4
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z5, Z7
-	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z1
-	VSUBPS.BCST       eachConstants<>+384(SB), Z7, Z6
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z5, K2
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z1, Z2
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z6, Z5
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z1, Z2
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z6, Z5
-	VBROADCASTSS      eachConstants<>+448(SB), Z1
-	VBROADCASTSS      eachConstants<>+448(SB), Z6
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z1
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z1
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z1
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z1
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z1
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z1
+	VCVTPH2PS         32(CX)(BX*2), Z4
+	VCVTPH2PS         64(CX)(BX*2), Z8
+	VCVTPH2PS         96(CX)(BX*2), Z12
+	VBROADCASTSS      eachConstants<>+2176(SB), Z1
+	VBROADCASTSS      eachConstants<>+2176(SB), Z2
+	VBROADCASTSS      eachConstants<>+2176(SB), Z3
+	VBROADCASTSS      eachConstants<>+2176(SB), Z5
+	VMAXPS            Z0, Z1, Z0
+	VMAXPS            Z4, Z2, Z4
+	VMAXPS            Z8, Z3, Z8
+	VMAXPS            Z12, Z5, Z12
+	VBROADCASTSS      eachConstants<>+2112(SB), Z1
+	VBROADCASTSS      eachConstants<>+2112(SB), Z5
+	VBROADCASTSS      eachConstants<>+2112(SB), Z3
+	VBROADCASTSS      eachConstants<>+2112(SB), Z2
+	VMINPS            Z0, Z1, Z1
+	VMINPS            Z4, Z5, Z5
+	VMINPS            Z8, Z3, Z9
+	VMINPS            Z12, Z2, Z13
+	VMULPS            Z1, Z1, Z2
+	VMULPS            Z5, Z5, Z6
+	VMULPS            Z9, Z9, Z10
+	VMULPS            Z13, Z13, Z14
+	VBROADCASTSS      eachConstants<>+1920(SB), Z3
+	VBROADCASTSS      eachConstants<>+1920(SB), Z7
+	VBROADCASTSS      eachConstants<>+1920(SB), Z11
+	VBROADCASTSS      eachConstants<>+1920(SB), Z15
+	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z6, Z7
+	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z10, Z11
+	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z14, Z15
+	VMULPS            Z1, Z3, Z3
+	VMULPS            Z5, Z7, Z7
+	VMULPS            Z9, Z11, Z11
+	VMULPS            Z13, Z15, Z15
+	VREDUCEPS         $0x08, Z3, Z1
+	VREDUCEPS         $0x08, Z7, Z5
+	VREDUCEPS         $0x08, Z11, Z9
+	VREDUCEPS         $0x08, Z15, Z13
+	VSUBPS            Z1, Z3, Z3
+	VSUBPS            Z5, Z7, Z7
+	VSUBPS            Z9, Z11, Z11
+	VSUBPS            Z13, Z15, Z15
+	VBROADCASTSS      eachConstants<>+1408(SB), Z2
+	VBROADCASTSS      eachConstants<>+1408(SB), Z6
+	VBROADCASTSS      eachConstants<>+1408(SB), Z10
+	VBROADCASTSS      eachConstants<>+1408(SB), Z14
+	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z1, Z2
+	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z9, Z10
+	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z13, Z14
+	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z1, Z2
+	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z9, Z10
+	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z13, Z14
+	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z1, Z2
+	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z9, Z10
+	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z13, Z14
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z1, Z2
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z9, Z10
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z13, Z14
+	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z1, Z2
+	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z9, Z10
+	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z13, Z14
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z1, Z2
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z1
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
-	VPSLLD            $0x17, Z4, Z4
-	VPSLLD            $0x17, Z7, Z7
-	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
-	VPADDD.BCST       eachConstants<>+0(SB), Z7, Z7
-	VMULPS.Z          Z4, Z1, K1, Z2
-	VMULPS.Z          Z7, Z6, K2, Z5
-	VADDPS.BCST       eachConstants<>+0(SB), Z2, Z2
-	VADDPS.BCST       eachConstants<>+0(SB), Z5, Z5
-	VDIVPS            Z2, Z0, Z0
-	VDIVPS            Z5, Z3, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z9, Z10
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z13, Z14
+	VSCALEFPS         Z3, Z2, Z2
+	VSCALEFPS         Z7, Z6, Z6
+	VSCALEFPS         Z11, Z10, Z10
+	VSCALEFPS         Z15, Z14, Z14
+	VADDPS.BCST       eachConstants<>+0(SB), Z2, Z1
+	VADDPS.BCST       eachConstants<>+0(SB), Z6, Z2
+	VADDPS.BCST       eachConstants<>+0(SB), Z10, Z3
+	VADDPS.BCST       eachConstants<>+0(SB), Z14, Z9
+	VRCP14PS          Z1, Z5
+	VRCP14PS          Z2, Z6
+	VRCP14PS          Z3, Z7
+	VRCP14PS          Z9, Z10
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z5, Z1
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z6, Z2
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z7, Z3
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z10, Z9
+	VMULPS            Z1, Z5, Z5
+	VMULPS            Z2, Z6, Z6
+	VMULPS            Z3, Z7, Z7
+	VMULPS            Z9, Z10, Z10
+	VMULPS            Z5, Z0, Z0
+	VMULPS            Z6, Z4, Z4
+	VMULPS            Z7, Z8, Z8
+	VMULPS            Z10, Z12, Z12
 	VCVTPS2PH         $0x00, Z0, Y0
-	VCVTPS2PH         $0x00, Z3, Y1
+	VCVTPS2PH         $0x00, Z4, Y1
+	VCVTPS2PH         $0x00, Z8, Y2
+	VCVTPS2PH         $0x00, Z12, Y3
 	VMOVDQU           Y0, (AX)(BX*2)
 	VMOVDQU           Y1, 32(AX)(BX*2)
-	ADDQ              $0x00000020, BX
+	VMOVDQU           Y2, 64(AX)(BX*2)
+	VMOVDQU           Y3, 96(AX)(BX*2)
+	ADDQ              $0x00000040, BX
 	CMPQ              BX, SI
 	JLE               many
 
@@ -2624,31 +3288,29 @@ few:
 
 loop:
 	VCVTPH2PS         (CX)(BX*2), Z0
-	VMULPS            Z0, Z0, Z1
-	VBROADCASTSS      eachConstants<>+1088(SB), Z2
-	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z1, Z2
-	VMULPS            Z0, Z2, Z2
-	VBROADCASTSS      eachConstants<>+128(SB), Z1
-	VMINPS            Z2, Z1, Z2
-	VBROADCASTSS      eachConstants<>+384(SB), Z3
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z3
-	VSUBPS.BCST       eachConstants<>+384(SB), Z3, Z1
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z1, Z2
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z1, Z2
-	VBROADCASTSS      eachConstants<>+448(SB), Z1
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z1
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z1
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z1
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z1
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z1
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z1
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z1
-	VPSLLD            $0x17, Z3, Z3
-	VPADDD.BCST       eachConstants<>+0(SB), Z3, Z3
-	VMULPS.Z          Z3, Z1, K1, Z2
-	VADDPS.BCST       eachConstants<>+0(SB), Z2, Z2
-	VDIVPS            Z2, Z0, Z0
+	VBROADCASTSS      eachConstants<>+2176(SB), Z1
+	VMAXPS            Z0, Z1, Z0
+	VBROADCASTSS      eachConstants<>+2112(SB), Z1
+	VMINPS            Z0, Z1, Z1
+	VMULPS            Z1, Z1, Z2
+	VBROADCASTSS      eachConstants<>+1920(SB), Z3
+	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z2, Z3
+	VMULPS            Z1, Z3, Z3
+	VREDUCEPS         $0x08, Z3, Z1
+	VSUBPS            Z1, Z3, Z3
+	VBROADCASTSS      eachConstants<>+1408(SB), Z2
+	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z1, Z2
+	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z1, Z2
+	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z1, Z2
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z1, Z2
+	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z1, Z2
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z1, Z2
+	VSCALEFPS         Z3, Z2, Z2
+	VADDPS.BCST       eachConstants<>+0(SB), Z2, Z1
+	VRCP14PS          Z1, Z2
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z2, Z1
+	VMULPS            Z1, Z2, Z2
+	VMULPS            Z2, Z0, Z0
 	VCVTPS2PH         $0x00, Z0, Y0
 	VMOVDQU           Y0, (AX)(BX*2)
 	ADDQ              $0x10, BX
@@ -2660,7 +3322,7 @@ done:
 	RET
 
 // func geluGradF16AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512DQ, AVX512F
 TEXT ·geluGradF16AVX512(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
@@ -2669,93 +3331,143 @@ TEXT ·geluGradF16AVX512(SB), NOSPLIT, $0-36
 	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
 	MOVQ         BX, DI
-	SUBQ         $0x00000020, DI
+	SUBQ         $0x00000040, DI
 	JLT          few
 
 many:
 	VCVTPH2PS         (CX)(SI*2), Z0
-	VCVTPH2PS         32(CX)(SI*2), Z3
+	VCVTPH2PS         32(CX)(SI*2), Z6
+	VCVTPH2PS         64(CX)(SI*2), Z12
+	VCVTPH2PS         96(CX)(SI*2), Z18
 	VCVTPH2PS         (DX)(SI*2), Z1
-	VCVTPH2PS         32(DX)(SI*2), Z4
-	VBROADCASTSS      eachConstants<>+1280(SB), Z2
-	VBROADCASTSS      eachConstants<>+1280(SB), Z5
+	VCVTPH2PS         32(DX)(SI*2), Z7
+	VCVTPH2PS         64(DX)(SI*2), Z13
+	VCVTPH2PS         96(DX)(SI*2), Z19
+	VBROADCASTSS      eachConstants<>+2048(SB), Z3
+	VBROADCASTSS      eachConstants<>+2048(SB), Z9
+	VBROADCASTSS      eachConstants<>+2048(SB), Z15
+	VBROADCASTSS      eachConstants<>+2048(SB), Z21
+	VBROADCASTSS      eachConstants<>+2112(SB), Z2
+	VBROADCASTSS      eachConstants<>+2112(SB), Z4
+	VBROADCASTSS      eachConstants<>+2112(SB), Z5
+	VBROADCASTSS      eachConstants<>+2112(SB), Z8
 	VMINPS            Z0, Z2, Z0
-	VMINPS            Z3, Z5, Z3
-	VBROADCASTSS      eachConstants<>+1344(SB), Z2
-	VBROADCASTSS      eachConstants<>+1344(SB), Z5
+	VMINPS            Z6, Z4, Z6
+	VMINPS            Z12, Z5, Z12
+	VMINPS            Z18, Z8, Z18
+	VBROADCASTSS      eachConstants<>+2176(SB), Z2
+	VBROADCASTSS      eachConstants<>+2176(SB), Z4
+	VBROADCASTSS      eachConstants<>+2176(SB), Z5
+	VBROADCASTSS      eachConstants<>+2176(SB), Z8
 	VMAXPS            Z0, Z2, Z0
-	VMAXPS            Z3, Z5, Z3
-	VBROADCASTSS      eachConstants<>+1216(SB), Z6
-	VBROADCASTSS      eachConstants<>+1216(SB), Z11
+	VMAXPS            Z6, Z4, Z6
+	VMAXPS            Z12, Z5, Z12
+	VMAXPS            Z18, Z8, Z18
 	VMULPS            Z0, Z0, Z2
-	VMULPS            Z3, Z3, Z9
-	VBROADCASTSS      eachConstants<>+1088(SB), Z7
-	VBROADCASTSS      eachConstants<>+1088(SB), Z12
-	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z2, Z7
-	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z9, Z12
-	VMULPS            Z0, Z7, Z7
-	VMULPS            Z3, Z12, Z12
-	VBROADCASTSS      eachConstants<>+128(SB), Z5
-	VBROADCASTSS      eachConstants<>+128(SB), Z8
-	VMINPS            Z7, Z5, Z7
-	VMINPS            Z12, Z8, Z12
-	VBROADCASTSS      eachConstants<>+384(SB), Z8
-	VBROADCASTSS      eachConstants<>+384(SB), Z13
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z7, Z8
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z12, Z13
-	VSUBPS.BCST       eachConstants<>+384(SB), Z8, Z5
-	VSUBPS.BCST       eachConstants<>+384(SB), Z13, Z10
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z7, K1
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z12, K2
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z5, Z7
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z10, Z12
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z5, Z7
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z10, Z12
-	VBROADCASTSS      eachConstants<>+448(SB), Z5
-	VBROADCASTSS      eachConstants<>+448(SB), Z10
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z7, Z5
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z12, Z10
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z7, Z5
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z12, Z10
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z7, Z5
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z12, Z10
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z7, Z5
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z12, Z10
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z7, Z5
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z12, Z10
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z7, Z5
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z12, Z10
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z7, Z5
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z12, Z10
-	VPSLLD            $0x17, Z8, Z8
-	VPSLLD            $0x17, Z13, Z13
-	VPADDD.BCST       eachConstants<>+0(SB), Z8, Z8
-	VPADDD.BCST       eachConstants<>+0(SB), Z13, Z13
-	VMULPS.Z          Z8, Z5, K1, Z7
-	VMULPS.Z          Z13, Z10, K2, Z12
-	VADDPS.BCST       eachConstants<>+0(SB), Z7, Z5
-	VADDPS.BCST       eachConstants<>+0(SB), Z12, Z10
-	VBROADCASTSS      eachConstants<>+0(SB), Z8
-	VBROADCASTSS      eachConstants<>+0(SB), Z13
-	VDIVPS            Z5, Z8, Z5
-	VDIVPS            Z10, Z13, Z10
-	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z2, Z6
-	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z9, Z11
-	VMULPS            Z5, Z7, Z7
-	VMULPS            Z10, Z12, Z12
-	VMULPS            Z0, Z7, Z7
-	VMULPS            Z3, Z12, Z12
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z7, Z6
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z12, Z11
-	VMULPS            Z5, Z6, Z6
+	VMULPS            Z6, Z6, Z8
+	VMULPS            Z12, Z12, Z14
+	VMULPS            Z18, Z18, Z20
+	VBROADCASTSS      eachConstants<>+1920(SB), Z4
+	VBROADCASTSS      eachConstants<>+1920(SB), Z10
+	VBROADCASTSS      eachConstants<>+1920(SB), Z16
+	VBROADCASTSS      eachConstants<>+1920(SB), Z22
+	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z2, Z4
+	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z8, Z10
+	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z14, Z16
+	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z20, Z22
+	VMULPS            Z0, Z4, Z4
+	VMULPS            Z6, Z10, Z10
+	VMULPS            Z12, Z16, Z16
+	VMULPS            Z18, Z22, Z22
+	VREDUCEPS         $0x08, Z4, Z5
+	VREDUCEPS         $0x08, Z10, Z11
+	VREDUCEPS         $0x08, Z16, Z17
+	VREDUCEPS         $0x08, Z22, Z23
+	VSUBPS            Z5, Z4, Z4
+	VSUBPS            Z11, Z10, Z10
+	VSUBPS            Z17, Z16, Z16
+	VSUBPS            Z23, Z22, Z22
+	VFMADD213PS.BCST  eachConstants<>+1984(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+1984(SB), Z8, Z9
+	VFMADD213PS.BCST  eachConstants<>+1984(SB), Z14, Z15
+	VFMADD213PS.BCST  eachConstants<>+1984(SB), Z20, Z21
+	VMULPS            Z0, Z3, Z3
+	VMULPS            Z6, Z9, Z9
+	VMULPS            Z12, Z15, Z15
+	VMULPS            Z18, Z21, Z21
+	VBROADCASTSS      eachConstants<>+1408(SB), Z0
+	VBROADCASTSS      eachConstants<>+1408(SB), Z2
+	VBROADCASTSS      eachConstants<>+1408(SB), Z6
+	VBROADCASTSS      eachConstants<>+1408(SB), Z8
+	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z11, Z2
+	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z17, Z6
+	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z23, Z8
+	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z11, Z2
+	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z17, Z6
+	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z23, Z8
+	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z11, Z2
+	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z17, Z6
+	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z23, Z8
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z11, Z2
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z17, Z6
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z23, Z8
+	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z11, Z2
+	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z17, Z6
+	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z23, Z8
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z11, Z2
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z17, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z23, Z8
+	VSCALEFPS         Z4, Z0, Z0
+	VSCALEFPS         Z10, Z2, Z2
+	VSCALEFPS         Z16, Z6, Z6
+	VSCALEFPS         Z22, Z8, Z8
+	VADDPS.BCST       eachConstants<>+0(SB), Z0, Z4
+	VADDPS.BCST       eachConstants<>+0(SB), Z2, Z10
+	VADDPS.BCST       eachConstants<>+0(SB), Z6, Z12
+	VADDPS.BCST       eachConstants<>+0(SB), Z8, Z16
+	VRCP14PS          Z4, Z5
+	VRCP14PS          Z10, Z11
+	VRCP14PS          Z12, Z14
+	VRCP14PS          Z16, Z17
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z5, Z4
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z11, Z10
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z14, Z12
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z17, Z16
+	VMULPS            Z4, Z5, Z5
 	VMULPS            Z10, Z11, Z11
-	VMULPS            Z1, Z6, Z6
-	VMULPS            Z4, Z11, Z11
-	VCVTPS2PH         $0x00, Z6, Y0
+	VMULPS            Z12, Z14, Z14
+	VMULPS            Z16, Z17, Z17
+	VMULPS            Z5, Z0, Z0
+	VMULPS            Z11, Z2, Z2
+	VMULPS            Z14, Z6, Z6
+	VMULPS            Z17, Z8, Z8
+	VMULPS            Z0, Z3, Z3
+	VMULPS            Z2, Z9, Z9
+	VMULPS            Z6, Z15, Z15
+	VMULPS            Z8, Z21, Z21
+	VFMADD231PS       Z3, Z5, Z5
+	VFMADD231PS       Z9, Z11, Z11
+	VFMADD231PS       Z15, Z14, Z14
+	VFMADD231PS       Z21, Z17, Z17
+	VMULPS            Z1, Z5, Z5
+	VMULPS            Z7, Z11, Z11
+	VMULPS            Z13, Z14, Z14
+	VMULPS            Z19, Z17, Z17
+	VCVTPS2PH         $0x00, Z5, Y0
 	VCVTPS2PH         $0x00, Z11, Y1
+	VCVTPS2PH         $0x00, Z14, Y2
+	VCVTPS2PH         $0x00, Z17, Y3
 	VMOVDQU           Y0, (AX)(SI*2)
 	VMOVDQU           Y1, 32(AX)(SI*2)
-	ADDQ              $0x00000020, SI
+	VMOVDQU           Y2, 64(AX)(SI*2)
+	VMOVDQU           Y3, 96(AX)(SI*2)
+	ADDQ              $0x00000040, SI
 	CMPQ              SI, DI
 	JLE               many
 
@@ -2766,42 +3478,34 @@ few:
 loop:
 	VCVTPH2PS         (CX)(SI*2), Z0
 	VCVTPH2PS         (DX)(SI*2), Z1
-	VBROADCASTSS      eachConstants<>+1280(SB), Z2
+	VBROADCASTSS      eachConstants<>+2048(SB), Z3
+	VBROADCASTSS      eachConstants<>+2112(SB), Z2
 	VMINPS            Z0, Z2, Z0
-	VBROADCASTSS      eachConstants<>+1344(SB), Z2
+	VBROADCASTSS      eachConstants<>+2176(SB), Z2
 	VMAXPS            Z0, Z2, Z0
-	VBROADCASTSS      eachConstants<>+1216(SB), Z4
 	VMULPS            Z0, Z0, Z2
-	VBROADCASTSS      eachConstants<>+1088(SB), Z5
-	VFMADD213PS.BCST  eachConstants<>+1024(SB), Z2, Z5
-	VMULPS            Z0, Z5, Z5
-	VBROADCASTSS      eachConstants<>+128(SB), Z3
-	VMINPS            Z5, Z3, Z5
-	VBROADCASTSS      eachConstants<>+384(SB), Z6
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z5, Z6
-	VSUBPS.BCST       eachConstants<>+384(SB), Z6, Z3
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z5, K1
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z3, Z5
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z3, Z5
-	VBROADCASTSS      eachConstants<>+448(SB), Z3
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z5, Z3
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z5, Z3
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z5, Z3
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z5, Z3
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z5, Z3
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z3
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z3
-	VPSLLD            $0x17, Z6, Z6
-	VPADDD.BCST       eachConstants<>+0(SB), Z6, Z6
-	VMULPS.Z          Z6, Z3, K1, Z5
-	VADDPS.BCST       eachConstants<>+0(SB), Z5, Z3
-	VBROADCASTSS      eachConstants<>+0(SB), Z6
-	VDIVPS            Z3, Z6, Z3
-	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z2, Z4
-	VMULPS            Z3, Z5, Z5
-	VMULPS            Z0, Z5, Z5
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z4
-	VMULPS            Z3, Z4, Z4
+	VBROADCASTSS      eachConstants<>+1920(SB), Z4
+	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z2, Z4
+	VMULPS            Z0, Z4, Z4
+	VREDUCEPS         $0x08, Z4, Z5
+	VSUBPS            Z5, Z4, Z4
+	VFMADD213PS.BCST  eachConstants<>+1984(SB), Z2, Z3
+	VMULPS            Z0, Z3, Z3
+	VBROADCASTSS      eachConstants<>+1408(SB), Z0
+	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z0
+	VSCALEFPS         Z4, Z0, Z0
+	VADDPS.BCST       eachConstants<>+0(SB), Z0, Z2
+	VRCP14PS          Z2, Z4
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z4, Z2
+	VMULPS            Z2, Z4, Z4
+	VMULPS            Z4, Z0, Z0
+	VMULPS            Z0, Z3, Z3
+	VFMADD231PS       Z3, Z4, Z4
 	VMULPS            Z1, Z4, Z4
 	VCVTPS2PH         $0x00, Z4, Y0
 	VMOVDQU           Y0, (AX)(SI*2)
@@ -2823,19 +3527,27 @@ TEXT ·scaleF16AVX512(SB), NOSPLIT, $0-36
 	VBROADCASTSS s+32(FP), Z0
 	XORQ         BX, BX
 	MOVQ         DX, SI
-	SUBQ         $0x00000020, SI
+	SUBQ         $0x00000040, SI
 	JLT          few
 
 many:
 	VCVTPH2PS (CX)(BX*2), Z1
 	VCVTPH2PS 32(CX)(BX*2), Z2
+	VCVTPH2PS 64(CX)(BX*2), Z3
+	VCVTPH2PS 96(CX)(BX*2), Z4
 	VMULPS    Z1, Z0, Z1
 	VMULPS    Z2, Z0, Z2
+	VMULPS    Z3, Z0, Z3
+	VMULPS    Z4, Z0, Z4
 	VCVTPS2PH $0x00, Z1, Y1
 	VCVTPS2PH $0x00, Z2, Y2
+	VCVTPS2PH $0x00, Z3, Y3
+	VCVTPS2PH $0x00, Z4, Y4
 	VMOVDQU   Y1, (AX)(BX*2)
 	VMOVDQU   Y2, 32(AX)(BX*2)
-	ADDQ      $0x00000020, BX
+	VMOVDQU   Y3, 64(AX)(BX*2)
+	VMOVDQU   Y4, 96(AX)(BX*2)
+	ADDQ      $0x00000040, BX
 	CMPQ      BX, SI
 	JLE       many
 
@@ -2866,21 +3578,31 @@ TEXT ·addF16AVX512(SB), NOSPLIT, $0-36
 	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
 	MOVQ         BX, DI
-	SUBQ         $0x00000020, DI
+	SUBQ         $0x00000040, DI
 	JLT          few
 
 many:
 	VCVTPH2PS (CX)(SI*2), Z0
 	VCVTPH2PS 32(CX)(SI*2), Z2
+	VCVTPH2PS 64(CX)(SI*2), Z4
+	VCVTPH2PS 96(CX)(SI*2), Z6
 	VCVTPH2PS (DX)(SI*2), Z1
 	VCVTPH2PS 32(DX)(SI*2), Z3
+	VCVTPH2PS 64(DX)(SI*2), Z5
+	VCVTPH2PS 96(DX)(SI*2), Z7
 	VADDPS    Z1, Z0, Z0
 	VADDPS    Z3, Z2, Z2
+	VADDPS    Z5, Z4, Z4
+	VADDPS    Z7, Z6, Z6
 	VCVTPS2PH $0x00, Z0, Y0
 	VCVTPS2PH $0x00, Z2, Y1
+	VCVTPS2PH $0x00, Z4, Y2
+	VCVTPS2PH $0x00, Z6, Y3
 	VMOVDQU   Y0, (AX)(SI*2)
 	VMOVDQU   Y1, 32(AX)(SI*2)
-	ADDQ      $0x00000020, SI
+	VMOVDQU   Y2, 64(AX)(SI*2)
+	VMOVDQU   Y3, 96(AX)(SI*2)
+	ADDQ      $0x00000040, SI
 	CMPQ      SI, DI
 	JLE       many
 
@@ -2912,21 +3634,31 @@ TEXT ·addStreamF16AVX512(SB), NOSPLIT, $0-36
 	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
 	MOVQ         BX, DI
-	SUBQ         $0x00000020, DI
+	SUBQ         $0x00000040, DI
 	JLT          few
 
 many:
 	VCVTPH2PS (CX)(SI*2), Z0
 	VCVTPH2PS 32(CX)(SI*2), Z2
+	VCVTPH2PS 64(CX)(SI*2), Z4
+	VCVTPH2PS 96(CX)(SI*2), Z6
 	VCVTPH2PS (DX)(SI*2), Z1
 	VCVTPH2PS 32(DX)(SI*2), Z3
+	VCVTPH2PS 64(DX)(SI*2), Z5
+	VCVTPH2PS 96(DX)(SI*2), Z7
 	VADDPS    Z1, Z0, Z0
 	VADDPS    Z3, Z2, Z2
+	VADDPS    Z5, Z4, Z4
+	VADDPS    Z7, Z6, Z6
 	VCVTPS2PH $0x00, Z0, Y0
 	VCVTPS2PH $0x00, Z2, Y1
+	VCVTPS2PH $0x00, Z4, Y2
+	VCVTPS2PH $0x00, Z6, Y3
 	VMOVNTDQ  Y0, (AX)(SI*2)
 	VMOVNTDQ  Y1, 32(AX)(SI*2)
-	ADDQ      $0x00000020, SI
+	VMOVNTDQ  Y2, 64(AX)(SI*2)
+	VMOVNTDQ  Y3, 96(AX)(SI*2)
+	ADDQ      $0x00000040, SI
 	CMPQ      SI, DI
 	JLE       many
 
@@ -2959,19 +3691,27 @@ TEXT ·addF32F16AVX512(SB), NOSPLIT, $0-36
 	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
 	MOVQ         BX, DI
-	SUBQ         $0x00000020, DI
+	SUBQ         $0x00000040, DI
 	JLT          few
 
 many:
 	VMOVUPS   (CX)(SI*4), Z0
 	VMOVUPS   64(CX)(SI*4), Z2
+	VMOVUPS   128(CX)(SI*4), Z4
+	VMOVUPS   192(CX)(SI*4), Z6
 	VCVTPH2PS (DX)(SI*2), Z1
 	VCVTPH2PS 32(DX)(SI*2), Z3
+	VCVTPH2PS 64(DX)(SI*2), Z5
+	VCVTPH2PS 96(DX)(SI*2), Z7
 	VADDPS    Z1, Z0, Z0
 	VADDPS    Z3, Z2, Z2
+	VADDPS    Z5, Z4, Z4
+	VADDPS    Z7, Z6, Z6
 	VMOVDQU32 Z0, (AX)(SI*4)
 	VMOVDQU32 Z2, 64(AX)(SI*4)
-	ADDQ      $0x00000020, SI
+	VMOVDQU32 Z4, 128(AX)(SI*4)
+	VMOVDQU32 Z6, 192(AX)(SI*4)
+	ADDQ      $0x00000040, SI
 	CMPQ      SI, DI
 	JLE       many
 
@@ -2993,7 +3733,7 @@ done:
 	RET
 
 // func swigluF16AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512DQ, AVX512F
 TEXT ·swigluF16AVX512(SB), NOSPLIT, $0-36
 	MOVQ         y+0(FP), AX
 	MOVQ         a+8(FP), CX
@@ -3002,67 +3742,123 @@ TEXT ·swigluF16AVX512(SB), NOSPLIT, $0-36
 	VBROADCASTSS s+32(FP), Z0
 	XORQ         SI, SI
 	MOVQ         BX, DI
-	SUBQ         $0x00000020, DI
+	SUBQ         $0x00000040, DI
 	JLT          few
 
 many:
 	VCVTPH2PS         (CX)(SI*2), Z0
-	VCVTPH2PS         32(CX)(SI*2), Z6
-	VCVTPH2PS         (DX)(SI*2), Z4
-	VCVTPH2PS         32(DX)(SI*2), Z7
-	VPXORD            Z1, Z1, Z1
-	VPXORD            Z2, Z2, Z2
-	VSUBPS            Z0, Z1, Z1
-	VSUBPS            Z6, Z2, Z2
-	VBROADCASTSS      eachConstants<>+128(SB), Z5
-	VBROADCASTSS      eachConstants<>+128(SB), Z8
-	VMINPS            Z1, Z5, Z1
-	VMINPS            Z2, Z8, Z2
-	VBROADCASTSS      eachConstants<>+384(SB), Z8
-	VBROADCASTSS      eachConstants<>+384(SB), Z10
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z1, Z8
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z10
-	VSUBPS.BCST       eachConstants<>+384(SB), Z8, Z5
-	VSUBPS.BCST       eachConstants<>+384(SB), Z10, Z9
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z1, K1
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K2
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z5, Z1
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z9, Z2
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z5, Z1
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z9, Z2
-	VBROADCASTSS      eachConstants<>+448(SB), Z5
-	VBROADCASTSS      eachConstants<>+448(SB), Z9
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z1, Z5
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z9
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z1, Z5
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z9
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z1, Z5
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z9
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z1, Z5
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z9
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z1, Z5
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z9
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z1, Z5
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z9
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z1, Z5
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z9
-	VPSLLD            $0x17, Z8, Z8
-	VPSLLD            $0x17, Z10, Z10
-	VPADDD.BCST       eachConstants<>+0(SB), Z8, Z8
-	VPADDD.BCST       eachConstants<>+0(SB), Z10, Z10
-	VMULPS.Z          Z8, Z5, K1, Z1
-	VMULPS.Z          Z10, Z9, K2, Z2
-	VADDPS.BCST       eachConstants<>+0(SB), Z1, Z1
+	VCVTPH2PS         32(CX)(SI*2), Z5
+	VCVTPH2PS         64(CX)(SI*2), Z10
+	VCVTPH2PS         96(CX)(SI*2), Z15
+	VCVTPH2PS         (DX)(SI*2), Z1
+	VCVTPH2PS         32(DX)(SI*2), Z6
+	VCVTPH2PS         64(DX)(SI*2), Z11
+	VCVTPH2PS         96(DX)(SI*2), Z16
+	VBROADCASTSS      eachConstants<>+2304(SB), Z2
+	VBROADCASTSS      eachConstants<>+2304(SB), Z3
+	VBROADCASTSS      eachConstants<>+2304(SB), Z4
+	VBROADCASTSS      eachConstants<>+2304(SB), Z7
+	VMAXPS            Z0, Z2, Z0
+	VMAXPS            Z5, Z3, Z5
+	VMAXPS            Z10, Z4, Z10
+	VMAXPS            Z15, Z7, Z15
+	VBROADCASTSS      eachConstants<>+2240(SB), Z2
+	VBROADCASTSS      eachConstants<>+2240(SB), Z7
+	VBROADCASTSS      eachConstants<>+2240(SB), Z4
+	VBROADCASTSS      eachConstants<>+2240(SB), Z3
+	VMINPS            Z0, Z2, Z2
+	VMINPS            Z5, Z7, Z7
+	VMINPS            Z10, Z4, Z12
+	VMINPS            Z15, Z3, Z17
+	VMULPS.BCST       eachConstants<>+2368(SB), Z2, Z3
+	VMULPS.BCST       eachConstants<>+2368(SB), Z7, Z8
+	VMULPS.BCST       eachConstants<>+2368(SB), Z12, Z13
+	VMULPS.BCST       eachConstants<>+2368(SB), Z17, Z18
+	VREDUCEPS         $0x08, Z3, Z4
+	VREDUCEPS         $0x08, Z8, Z9
+	VREDUCEPS         $0x08, Z13, Z14
+	VREDUCEPS         $0x08, Z18, Z19
+	VSUBPS            Z4, Z3, Z3
+	VSUBPS            Z9, Z8, Z8
+	VSUBPS            Z14, Z13, Z13
+	VSUBPS            Z19, Z18, Z18
+	VBROADCASTSS      eachConstants<>+2368(SB), Z4
+	VBROADCASTSS      eachConstants<>+2368(SB), Z9
+	VBROADCASTSS      eachConstants<>+2368(SB), Z14
+	VBROADCASTSS      eachConstants<>+2368(SB), Z19
+	VFMSUB213PS       Z3, Z2, Z4
+	VFMSUB213PS       Z8, Z7, Z9
+	VFMSUB213PS       Z13, Z12, Z14
+	VFMSUB213PS       Z18, Z17, Z19
+	VFMADD231PS.BCST  eachConstants<>+2432(SB), Z2, Z4
+	VFMADD231PS.BCST  eachConstants<>+2432(SB), Z7, Z9
+	VFMADD231PS.BCST  eachConstants<>+2432(SB), Z12, Z14
+	VFMADD231PS.BCST  eachConstants<>+2432(SB), Z17, Z19
+	VBROADCASTSS      eachConstants<>+1408(SB), Z2
+	VBROADCASTSS      eachConstants<>+1408(SB), Z7
+	VBROADCASTSS      eachConstants<>+1408(SB), Z12
+	VBROADCASTSS      eachConstants<>+1408(SB), Z17
+	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z4, Z2
+	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z9, Z7
+	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z14, Z12
+	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z19, Z17
+	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z4, Z2
+	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z9, Z7
+	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z14, Z12
+	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z19, Z17
+	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z4, Z2
+	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z9, Z7
+	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z14, Z12
+	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z19, Z17
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z4, Z2
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z9, Z7
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z14, Z12
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z19, Z17
+	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z4, Z2
+	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z9, Z7
+	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z14, Z12
+	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z19, Z17
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z9, Z7
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z14, Z12
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z19, Z17
+	VSCALEFPS         Z3, Z2, Z2
+	VSCALEFPS         Z8, Z7, Z7
+	VSCALEFPS         Z13, Z12, Z12
+	VSCALEFPS         Z18, Z17, Z17
 	VADDPS.BCST       eachConstants<>+0(SB), Z2, Z2
-	VDIVPS            Z1, Z0, Z0
-	VDIVPS            Z2, Z6, Z6
-	VMULPS            Z4, Z0, Z0
-	VMULPS            Z7, Z6, Z6
+	VADDPS.BCST       eachConstants<>+0(SB), Z7, Z3
+	VADDPS.BCST       eachConstants<>+0(SB), Z12, Z4
+	VADDPS.BCST       eachConstants<>+0(SB), Z17, Z12
+	VRCP14PS          Z2, Z7
+	VRCP14PS          Z3, Z8
+	VRCP14PS          Z4, Z9
+	VRCP14PS          Z12, Z13
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z7, Z2
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z8, Z3
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z9, Z4
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z13, Z12
+	VMULPS            Z2, Z7, Z7
+	VMULPS            Z3, Z8, Z8
+	VMULPS            Z4, Z9, Z9
+	VMULPS            Z12, Z13, Z13
+	VMULPS            Z7, Z0, Z0
+	VMULPS            Z8, Z5, Z5
+	VMULPS            Z9, Z10, Z10
+	VMULPS            Z13, Z15, Z15
+	VMULPS            Z1, Z0, Z0
+	VMULPS            Z6, Z5, Z5
+	VMULPS            Z11, Z10, Z10
+	VMULPS            Z16, Z15, Z15
 	VCVTPS2PH         $0x00, Z0, Y0
-	VCVTPS2PH         $0x00, Z6, Y4
+	VCVTPS2PH         $0x00, Z5, Y1
+	VCVTPS2PH         $0x00, Z10, Y2
+	VCVTPS2PH         $0x00, Z15, Y3
 	VMOVDQU           Y0, (AX)(SI*2)
-	VMOVDQU           Y4, 32(AX)(SI*2)
-	ADDQ              $0x00000020, SI
+	VMOVDQU           Y1, 32(AX)(SI*2)
+	VMOVDQU           Y2, 64(AX)(SI*2)
+	VMOVDQU           Y3, 96(AX)(SI*2)
+	ADDQ              $0x00000040, SI
 	CMPQ              SI, DI
 	JLE               many
 
@@ -3073,29 +3869,29 @@ few:
 loop:
 	VCVTPH2PS         (CX)(SI*2), Z0
 	VCVTPH2PS         (DX)(SI*2), Z1
-	VPXORD            Z3, Z3, Z3
-	VSUBPS            Z0, Z3, Z3
-	VBROADCASTSS      eachConstants<>+128(SB), Z2
-	VMINPS            Z3, Z2, Z3
-	VBROADCASTSS      eachConstants<>+384(SB), Z4
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z3, Z4
-	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z2
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z3, K1
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z2, Z3
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z2, Z3
-	VBROADCASTSS      eachConstants<>+448(SB), Z2
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z3, Z2
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z3, Z2
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z3, Z2
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z3, Z2
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z3, Z2
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z3, Z2
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z3, Z2
-	VPSLLD            $0x17, Z4, Z4
-	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
-	VMULPS.Z          Z4, Z2, K1, Z3
-	VADDPS.BCST       eachConstants<>+0(SB), Z3, Z3
-	VDIVPS            Z3, Z0, Z0
+	VBROADCASTSS      eachConstants<>+2304(SB), Z2
+	VMAXPS            Z0, Z2, Z0
+	VBROADCASTSS      eachConstants<>+2240(SB), Z2
+	VMINPS            Z0, Z2, Z2
+	VMULPS.BCST       eachConstants<>+2368(SB), Z2, Z3
+	VREDUCEPS         $0x08, Z3, Z4
+	VSUBPS            Z4, Z3, Z3
+	VBROADCASTSS      eachConstants<>+2368(SB), Z4
+	VFMSUB213PS       Z3, Z2, Z4
+	VFMADD231PS.BCST  eachConstants<>+2432(SB), Z2, Z4
+	VBROADCASTSS      eachConstants<>+1408(SB), Z2
+	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z4, Z2
+	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z4, Z2
+	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z4, Z2
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z4, Z2
+	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z4, Z2
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z4, Z2
+	VSCALEFPS         Z3, Z2, Z2
+	VADDPS.BCST       eachConstants<>+0(SB), Z2, Z2
+	VRCP14PS          Z2, Z3
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z3, Z2
+	VMULPS            Z2, Z3, Z3
+	VMULPS            Z3, Z0, Z0
 	VMULPS            Z1, Z0, Z0
 	VCVTPS2PH         $0x00, Z0, Y0
 	VMOVDQU           Y0, (AX)(SI*2)
@@ -3108,7 +3904,7 @@ done:
 	RET
 
 // func swigluGradF16AVX512(dgate *byte, dup *byte, dy *byte, gate *byte, up *byte, n int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512DQ, AVX512F
 TEXT ·swigluGradF16AVX512(SB), NOSPLIT, $0-48
 	MOVQ dgate+0(FP), AX
 	MOVQ dup+8(FP), CX
@@ -3118,91 +3914,155 @@ TEXT ·swigluGradF16AVX512(SB), NOSPLIT, $0-48
 	MOVQ n+40(FP), DI
 	XORQ R8, R8
 	MOVQ DI, R9
-	SUBQ $0x00000020, R9
+	SUBQ $0x00000040, R9
 	JLT  few
 
 many:
 	VCVTPH2PS         (BX)(R8*2), Z0
-	VCVTPH2PS         32(BX)(R8*2), Z5
+	VCVTPH2PS         32(BX)(R8*2), Z6
+	VCVTPH2PS         64(BX)(R8*2), Z12
+	VCVTPH2PS         96(BX)(R8*2), Z18
 	VCVTPH2PS         (DX)(R8*2), Z1
-	VCVTPH2PS         32(DX)(R8*2), Z6
+	VCVTPH2PS         32(DX)(R8*2), Z7
+	VCVTPH2PS         64(DX)(R8*2), Z13
+	VCVTPH2PS         96(DX)(R8*2), Z19
 	VCVTPH2PS         (SI)(R8*2), Z2
-	VCVTPH2PS         32(SI)(R8*2), Z7
-	VBROADCASTSS      eachConstants<>+1472(SB), Z3
-	VBROADCASTSS      eachConstants<>+1472(SB), Z8
+	VCVTPH2PS         32(SI)(R8*2), Z8
+	VCVTPH2PS         64(SI)(R8*2), Z14
+	VCVTPH2PS         96(SI)(R8*2), Z20
+	VBROADCASTSS      eachConstants<>+2304(SB), Z3
+	VBROADCASTSS      eachConstants<>+2304(SB), Z4
+	VBROADCASTSS      eachConstants<>+2304(SB), Z5
+	VBROADCASTSS      eachConstants<>+2304(SB), Z9
 	VMAXPS            Z0, Z3, Z0
-	VMAXPS            Z5, Z8, Z5
-	VPXORD            Z4, Z4, Z4
-	VPXORD            Z9, Z9, Z9
-	VBROADCASTSS      eachConstants<>+1408(SB), Z3
-	VBROADCASTSS      eachConstants<>+1408(SB), Z8
+	VMAXPS            Z6, Z4, Z6
+	VMAXPS            Z12, Z5, Z12
+	VMAXPS            Z18, Z9, Z18
+	VBROADCASTSS      eachConstants<>+2240(SB), Z3
+	VBROADCASTSS      eachConstants<>+2240(SB), Z9
+	VBROADCASTSS      eachConstants<>+2240(SB), Z5
+	VBROADCASTSS      eachConstants<>+2240(SB), Z4
 	VMINPS            Z0, Z3, Z3
-	VMINPS            Z5, Z8, Z12
-	VSUBPS            Z3, Z4, Z4
-	VSUBPS            Z12, Z9, Z9
-	VBROADCASTSS      eachConstants<>+384(SB), Z11
-	VBROADCASTSS      eachConstants<>+384(SB), Z14
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z4, Z11
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z9, Z14
-	VSUBPS.BCST       eachConstants<>+384(SB), Z11, Z8
-	VSUBPS.BCST       eachConstants<>+384(SB), Z14, Z13
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z4, K1
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z9, K2
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z8, Z4
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z13, Z9
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z8, Z4
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z13, Z9
-	VBROADCASTSS      eachConstants<>+448(SB), Z8
-	VBROADCASTSS      eachConstants<>+448(SB), Z13
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z4, Z8
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z9, Z13
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z4, Z8
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z9, Z13
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z4, Z8
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z9, Z13
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z4, Z8
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z9, Z13
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z4, Z8
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z9, Z13
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z4, Z8
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z9, Z13
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z4, Z8
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z9, Z13
-	VPSLLD            $0x17, Z11, Z11
-	VPSLLD            $0x17, Z14, Z14
-	VPADDD.BCST       eachConstants<>+0(SB), Z11, Z11
-	VPADDD.BCST       eachConstants<>+0(SB), Z14, Z14
-	VMULPS.Z          Z11, Z8, K1, Z4
-	VMULPS.Z          Z14, Z13, K2, Z9
-	VADDPS.BCST       eachConstants<>+0(SB), Z4, Z8
-	VADDPS.BCST       eachConstants<>+0(SB), Z9, Z13
-	VBROADCASTSS      eachConstants<>+0(SB), Z11
-	VBROADCASTSS      eachConstants<>+0(SB), Z14
-	VDIVPS            Z8, Z11, Z8
-	VDIVPS            Z13, Z14, Z13
-	VMULPS            Z8, Z0, Z0
-	VMULPS            Z13, Z5, Z5
+	VMINPS            Z6, Z9, Z9
+	VMINPS            Z12, Z5, Z15
+	VMINPS            Z18, Z4, Z21
+	VMULPS.BCST       eachConstants<>+2368(SB), Z3, Z4
+	VMULPS.BCST       eachConstants<>+2368(SB), Z9, Z10
+	VMULPS.BCST       eachConstants<>+2368(SB), Z15, Z16
+	VMULPS.BCST       eachConstants<>+2368(SB), Z21, Z22
+	VREDUCEPS         $0x08, Z4, Z5
+	VREDUCEPS         $0x08, Z10, Z11
+	VREDUCEPS         $0x08, Z16, Z17
+	VREDUCEPS         $0x08, Z22, Z23
+	VSUBPS            Z5, Z4, Z4
+	VSUBPS            Z11, Z10, Z10
+	VSUBPS            Z17, Z16, Z16
+	VSUBPS            Z23, Z22, Z22
+	VBROADCASTSS      eachConstants<>+2368(SB), Z5
+	VBROADCASTSS      eachConstants<>+2368(SB), Z17
+	VBROADCASTSS      eachConstants<>+2368(SB), Z24
+	VBROADCASTSS      eachConstants<>+2368(SB), Z26
+	VFMSUB213PS       Z4, Z3, Z5
+	VFMSUB213PS       Z10, Z9, Z17
+	VFMSUB213PS       Z16, Z15, Z24
+	VFMSUB213PS       Z22, Z21, Z26
+	VFMADD231PS.BCST  eachConstants<>+2432(SB), Z3, Z5
+	VFMADD231PS.BCST  eachConstants<>+2432(SB), Z9, Z17
+	VFMADD231PS.BCST  eachConstants<>+2432(SB), Z15, Z24
+	VFMADD231PS.BCST  eachConstants<>+2432(SB), Z21, Z26
+	VBROADCASTSS      eachConstants<>+1408(SB), Z11
+	VBROADCASTSS      eachConstants<>+1408(SB), Z23
+	VBROADCASTSS      eachConstants<>+1408(SB), Z25
+	VBROADCASTSS      eachConstants<>+1408(SB), Z27
+	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z5, Z11
+	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z17, Z23
+	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z24, Z25
+	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z26, Z27
+	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z5, Z11
+	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z17, Z23
+	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z24, Z25
+	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z26, Z27
+	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z5, Z11
+	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z17, Z23
+	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z24, Z25
+	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z26, Z27
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z5, Z11
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z17, Z23
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z24, Z25
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z26, Z27
+	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z5, Z11
+	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z17, Z23
+	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z24, Z25
+	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z26, Z27
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z11
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z17, Z23
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z24, Z25
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z26, Z27
+	VSCALEFPS         Z4, Z11, Z11
+	VSCALEFPS         Z10, Z23, Z23
+	VSCALEFPS         Z16, Z25, Z25
+	VSCALEFPS         Z22, Z27, Z27
+	VADDPS.BCST       eachConstants<>+0(SB), Z11, Z4
+	VADDPS.BCST       eachConstants<>+0(SB), Z23, Z10
+	VADDPS.BCST       eachConstants<>+0(SB), Z25, Z17
+	VADDPS.BCST       eachConstants<>+0(SB), Z27, Z24
+	VRCP14PS          Z4, Z5
+	VRCP14PS          Z10, Z16
+	VRCP14PS          Z17, Z22
+	VRCP14PS          Z24, Z26
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z5, Z4
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z16, Z10
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z22, Z17
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z26, Z24
+	VMULPS            Z4, Z5, Z5
+	VMULPS            Z10, Z16, Z16
+	VMULPS            Z17, Z22, Z22
+	VMULPS            Z24, Z26, Z26
+	VMULPS            Z5, Z0, Z0
+	VMULPS            Z16, Z6, Z6
+	VMULPS            Z22, Z12, Z12
+	VMULPS            Z26, Z18, Z18
 	VMULPS            Z1, Z0, Z0
-	VMULPS            Z6, Z5, Z5
-	VCVTPS2PH         $0x00, Z0, Y0
-	VCVTPS2PH         $0x00, Z5, Y5
-	VMOVDQU           Y0, (CX)(R8*2)
-	VMOVDQU           Y5, 32(CX)(R8*2)
-	VMULPS            Z8, Z4, Z4
-	VMULPS            Z13, Z9, Z9
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z3, Z4
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z12, Z9
-	VMULPS            Z8, Z4, Z4
-	VMULPS            Z13, Z9, Z9
-	VMULPS            Z2, Z1, Z1
 	VMULPS            Z7, Z6, Z6
-	VMULPS            Z1, Z4, Z4
-	VMULPS            Z6, Z9, Z9
-	VCVTPS2PH         $0x00, Z4, Y0
-	VCVTPS2PH         $0x00, Z9, Y1
+	VMULPS            Z13, Z12, Z12
+	VMULPS            Z19, Z18, Z18
+	VCVTPS2PH         $0x00, Z0, Y0
+	VCVTPS2PH         $0x00, Z6, Y4
+	VCVTPS2PH         $0x00, Z12, Y6
+	VCVTPS2PH         $0x00, Z18, Y10
+	VMOVDQU           Y0, (CX)(R8*2)
+	VMOVDQU           Y4, 32(CX)(R8*2)
+	VMOVDQU           Y6, 64(CX)(R8*2)
+	VMOVDQU           Y10, 96(CX)(R8*2)
+	VMULPS            Z5, Z11, Z11
+	VMULPS            Z16, Z23, Z23
+	VMULPS            Z22, Z25, Z25
+	VMULPS            Z26, Z27, Z27
+	VMULPS            Z11, Z3, Z3
+	VMULPS            Z23, Z9, Z9
+	VMULPS            Z25, Z15, Z15
+	VMULPS            Z27, Z21, Z21
+	VFMADD231PS       Z3, Z5, Z5
+	VFMADD231PS       Z9, Z16, Z16
+	VFMADD231PS       Z15, Z22, Z22
+	VFMADD231PS       Z21, Z26, Z26
+	VMULPS            Z2, Z1, Z1
+	VMULPS            Z8, Z7, Z7
+	VMULPS            Z14, Z13, Z13
+	VMULPS            Z20, Z19, Z19
+	VMULPS            Z1, Z5, Z5
+	VMULPS            Z7, Z16, Z16
+	VMULPS            Z13, Z22, Z22
+	VMULPS            Z19, Z26, Z26
+	VCVTPS2PH         $0x00, Z5, Y0
+	VCVTPS2PH         $0x00, Z16, Y1
+	VCVTPS2PH         $0x00, Z22, Y2
+	VCVTPS2PH         $0x00, Z26, Y3
 	VMOVDQU           Y0, (AX)(R8*2)
 	VMOVDQU           Y1, 32(AX)(R8*2)
-	ADDQ              $0x00000020, R8
+	VMOVDQU           Y2, 64(AX)(R8*2)
+	VMOVDQU           Y3, 96(AX)(R8*2)
+	ADDQ              $0x00000040, R8
 	CMPQ              R8, R9
 	JLE               many
 
@@ -3214,42 +4074,38 @@ loop:
 	VCVTPH2PS         (BX)(R8*2), Z0
 	VCVTPH2PS         (DX)(R8*2), Z1
 	VCVTPH2PS         (SI)(R8*2), Z2
-	VBROADCASTSS      eachConstants<>+1472(SB), Z3
+	VBROADCASTSS      eachConstants<>+2304(SB), Z3
 	VMAXPS            Z0, Z3, Z0
-	VPXORD            Z10, Z10, Z10
-	VBROADCASTSS      eachConstants<>+1408(SB), Z3
+	VBROADCASTSS      eachConstants<>+2240(SB), Z3
 	VMINPS            Z0, Z3, Z3
-	VSUBPS            Z3, Z10, Z10
-	VBROADCASTSS      eachConstants<>+384(SB), Z5
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z10, Z5
-	VSUBPS.BCST       eachConstants<>+384(SB), Z5, Z4
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z10, K1
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z4, Z10
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z4, Z10
-	VBROADCASTSS      eachConstants<>+448(SB), Z4
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z10, Z4
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z10, Z4
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z10, Z4
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z10, Z4
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z10, Z4
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z10, Z4
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z10, Z4
-	VPSLLD            $0x17, Z5, Z5
-	VPADDD.BCST       eachConstants<>+0(SB), Z5, Z5
-	VMULPS.Z          Z5, Z4, K1, Z10
-	VADDPS.BCST       eachConstants<>+0(SB), Z10, Z4
-	VBROADCASTSS      eachConstants<>+0(SB), Z5
-	VDIVPS            Z4, Z5, Z4
-	VMULPS            Z4, Z0, Z0
+	VMULPS.BCST       eachConstants<>+2368(SB), Z3, Z4
+	VREDUCEPS         $0x08, Z4, Z5
+	VSUBPS            Z5, Z4, Z4
+	VBROADCASTSS      eachConstants<>+2368(SB), Z5
+	VFMSUB213PS       Z4, Z3, Z5
+	VFMADD231PS.BCST  eachConstants<>+2432(SB), Z3, Z5
+	VBROADCASTSS      eachConstants<>+1408(SB), Z6
+	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
+	VSCALEFPS         Z4, Z6, Z6
+	VADDPS.BCST       eachConstants<>+0(SB), Z6, Z4
+	VRCP14PS          Z4, Z5
+	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z5, Z4
+	VMULPS            Z4, Z5, Z5
+	VMULPS            Z5, Z0, Z0
 	VMULPS            Z1, Z0, Z0
 	VCVTPS2PH         $0x00, Z0, Y0
 	VMOVDQU           Y0, (CX)(R8*2)
-	VMULPS            Z4, Z10, Z10
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z3, Z10
-	VMULPS            Z4, Z10, Z10
+	VMULPS            Z5, Z6, Z6
+	VMULPS            Z6, Z3, Z3
+	VFMADD231PS       Z3, Z5, Z5
 	VMULPS            Z2, Z1, Z1
-	VMULPS            Z1, Z10, Z10
-	VCVTPS2PH         $0x00, Z10, Y0
+	VMULPS            Z1, Z5, Z5
+	VCVTPS2PH         $0x00, Z5, Y0
 	VMOVDQU           Y0, (AX)(R8*2)
 	ADDQ              $0x10, R8
 	CMPQ              R8, DI
@@ -3264,8 +4120,8 @@ done:
 TEXT ·largestF16AVX512(SB), NOSPLIT, $0-20
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
-	VBROADCASTSS eachConstants<>+1536(SB), Z0
-	VBROADCASTSS eachConstants<>+1536(SB), Z1
+	VBROADCASTSS eachConstants<>+2496(SB), Z0
+	VBROADCASTSS eachConstants<>+2496(SB), Z1
 	XORQ         DX, DX
 
 loop:
@@ -3534,65 +4390,61 @@ TEXT ·geluF32AVX2(SB), NOSPLIT, $0-36
 	XORQ         BX, BX
 
 loop:
-	VMOVUPS      (CX)(BX*4), Y0
-	VMULPS       Y0, Y0, Y1
-	VMOVUPS      eachConstants<>+1088(SB), Y2
-	VFMADD213PS  eachConstants<>+1024(SB), Y1, Y2
-	VMULPS       Y0, Y2, Y2
-	VMOVUPS      eachConstants<>+128(SB), Y1
-	VMINPS       Y2, Y1, Y2
-	VMOVUPS      eachConstants<>+384(SB), Y3
-	VFMADD231PS  eachConstants<>+192(SB), Y2, Y3
-	VSUBPS       eachConstants<>+384(SB), Y3, Y1
-	VCMPPS       $0x05, eachConstants<>+64(SB), Y2, Y4
-	VFNMADD231PS eachConstants<>+256(SB), Y1, Y2
-	VFNMADD231PS eachConstants<>+320(SB), Y1, Y2
-	VMOVUPS      eachConstants<>+448(SB), Y1
-	VFMADD213PS  eachConstants<>+512(SB), Y2, Y1
-	VFMADD213PS  eachConstants<>+576(SB), Y2, Y1
-	VFMADD213PS  eachConstants<>+640(SB), Y2, Y1
-	VFMADD213PS  eachConstants<>+704(SB), Y2, Y1
-	VFMADD213PS  eachConstants<>+768(SB), Y2, Y1
-	VFMADD213PS  eachConstants<>+0(SB), Y2, Y1
-	VFMADD213PS  eachConstants<>+0(SB), Y2, Y1
-	VPSLLD       $0x17, Y3, Y3
-	VPADDD       eachConstants<>+0(SB), Y3, Y3
-	VMULPS       Y3, Y1, Y2
-	VANDPS       Y4, Y2, Y2
-	VADDPS       eachConstants<>+0(SB), Y2, Y2
-	VDIVPS       Y2, Y0, Y0
-	VMOVDQU      Y0, (AX)(BX*4)
-	VMOVUPS      32(CX)(BX*4), Y0
-	VMULPS       Y0, Y0, Y1
-	VMOVUPS      eachConstants<>+1088(SB), Y2
-	VFMADD213PS  eachConstants<>+1024(SB), Y1, Y2
-	VMULPS       Y0, Y2, Y2
-	VMOVUPS      eachConstants<>+128(SB), Y1
-	VMINPS       Y2, Y1, Y2
-	VMOVUPS      eachConstants<>+384(SB), Y3
-	VFMADD231PS  eachConstants<>+192(SB), Y2, Y3
-	VSUBPS       eachConstants<>+384(SB), Y3, Y1
-	VCMPPS       $0x05, eachConstants<>+64(SB), Y2, Y4
-	VFNMADD231PS eachConstants<>+256(SB), Y1, Y2
-	VFNMADD231PS eachConstants<>+320(SB), Y1, Y2
-	VMOVUPS      eachConstants<>+448(SB), Y1
-	VFMADD213PS  eachConstants<>+512(SB), Y2, Y1
-	VFMADD213PS  eachConstants<>+576(SB), Y2, Y1
-	VFMADD213PS  eachConstants<>+640(SB), Y2, Y1
-	VFMADD213PS  eachConstants<>+704(SB), Y2, Y1
-	VFMADD213PS  eachConstants<>+768(SB), Y2, Y1
-	VFMADD213PS  eachConstants<>+0(SB), Y2, Y1
-	VFMADD213PS  eachConstants<>+0(SB), Y2, Y1
-	VPSLLD       $0x17, Y3, Y3
-	VPADDD       eachConstants<>+0(SB), Y3, Y3
-	VMULPS       Y3, Y1, Y2
-	VANDPS       Y4, Y2, Y2
-	VADDPS       eachConstants<>+0(SB), Y2, Y2
-	VDIVPS       Y2, Y0, Y0
-	VMOVDQU      Y0, 32(AX)(BX*4)
-	ADDQ         $0x10, BX
-	CMPQ         BX, DX
-	JLT          loop
+	VMOVUPS     (CX)(BX*4), Y0
+	VMOVUPS     eachConstants<>+2176(SB), Y1
+	VMAXPS      Y0, Y1, Y0
+	VMOVUPS     eachConstants<>+2112(SB), Y1
+	VMINPS      Y0, Y1, Y1
+	VMULPS      Y1, Y1, Y2
+	VMOVUPS     eachConstants<>+1920(SB), Y3
+	VFMADD213PS eachConstants<>+1856(SB), Y2, Y3
+	VMULPS      Y1, Y3, Y3
+	VROUNDPS    $0x08, Y3, Y1
+	VSUBPS      Y1, Y3, Y3
+	VMOVUPS     eachConstants<>+1408(SB), Y2
+	VFMADD213PS eachConstants<>+1344(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+1280(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+1216(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+1152(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+1088(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+0(SB), Y3, Y2
+	VCVTPS2DQ   Y1, Y1
+	VPSLLD      $0x17, Y1, Y1
+	VPADDD      Y1, Y2, Y2
+	VADDPS      eachConstants<>+0(SB), Y2, Y1
+	VMOVUPS     eachConstants<>+0(SB), Y2
+	VDIVPS      Y1, Y2, Y1
+	VMULPS      Y1, Y0, Y0
+	VMOVDQU     Y0, (AX)(BX*4)
+	VMOVUPS     32(CX)(BX*4), Y0
+	VMOVUPS     eachConstants<>+2176(SB), Y1
+	VMAXPS      Y0, Y1, Y0
+	VMOVUPS     eachConstants<>+2112(SB), Y1
+	VMINPS      Y0, Y1, Y1
+	VMULPS      Y1, Y1, Y2
+	VMOVUPS     eachConstants<>+1920(SB), Y3
+	VFMADD213PS eachConstants<>+1856(SB), Y2, Y3
+	VMULPS      Y1, Y3, Y3
+	VROUNDPS    $0x08, Y3, Y1
+	VSUBPS      Y1, Y3, Y3
+	VMOVUPS     eachConstants<>+1408(SB), Y2
+	VFMADD213PS eachConstants<>+1344(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+1280(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+1216(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+1152(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+1088(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+0(SB), Y3, Y2
+	VCVTPS2DQ   Y1, Y1
+	VPSLLD      $0x17, Y1, Y1
+	VPADDD      Y1, Y2, Y2
+	VADDPS      eachConstants<>+0(SB), Y2, Y1
+	VMOVUPS     eachConstants<>+0(SB), Y2
+	VDIVPS      Y1, Y2, Y1
+	VMULPS      Y1, Y0, Y0
+	VMOVDQU     Y0, 32(AX)(BX*4)
+	ADDQ        $0x10, BX
+	CMPQ        BX, DX
+	JLT         loop
 	VZEROUPPER
 	RET
 
@@ -3607,91 +4459,75 @@ TEXT ·geluGradF32AVX2(SB), NOSPLIT, $0-36
 	XORQ         SI, SI
 
 loop:
-	VMOVUPS      (CX)(SI*4), Y0
-	VMOVUPS      (DX)(SI*4), Y1
-	VMOVUPS      eachConstants<>+1280(SB), Y2
-	VMINPS       Y0, Y2, Y0
-	VMOVUPS      eachConstants<>+1344(SB), Y2
-	VMAXPS       Y0, Y2, Y0
-	VMOVUPS      eachConstants<>+1216(SB), Y4
-	VMULPS       Y0, Y0, Y2
-	VMOVUPS      eachConstants<>+1088(SB), Y5
-	VFMADD213PS  eachConstants<>+1024(SB), Y2, Y5
-	VMULPS       Y0, Y5, Y5
-	VMOVUPS      eachConstants<>+128(SB), Y3
-	VMINPS       Y5, Y3, Y5
-	VMOVUPS      eachConstants<>+384(SB), Y6
-	VFMADD231PS  eachConstants<>+192(SB), Y5, Y6
-	VSUBPS       eachConstants<>+384(SB), Y6, Y3
-	VCMPPS       $0x05, eachConstants<>+64(SB), Y5, Y7
-	VFNMADD231PS eachConstants<>+256(SB), Y3, Y5
-	VFNMADD231PS eachConstants<>+320(SB), Y3, Y5
-	VMOVUPS      eachConstants<>+448(SB), Y3
-	VFMADD213PS  eachConstants<>+512(SB), Y5, Y3
-	VFMADD213PS  eachConstants<>+576(SB), Y5, Y3
-	VFMADD213PS  eachConstants<>+640(SB), Y5, Y3
-	VFMADD213PS  eachConstants<>+704(SB), Y5, Y3
-	VFMADD213PS  eachConstants<>+768(SB), Y5, Y3
-	VFMADD213PS  eachConstants<>+0(SB), Y5, Y3
-	VFMADD213PS  eachConstants<>+0(SB), Y5, Y3
-	VPSLLD       $0x17, Y6, Y6
-	VPADDD       eachConstants<>+0(SB), Y6, Y6
-	VMULPS       Y6, Y3, Y5
-	VANDPS       Y7, Y5, Y5
-	VADDPS       eachConstants<>+0(SB), Y5, Y3
-	VMOVUPS      eachConstants<>+0(SB), Y6
-	VDIVPS       Y3, Y6, Y3
-	VFMADD213PS  eachConstants<>+1152(SB), Y2, Y4
-	VMULPS       Y3, Y5, Y5
-	VMULPS       Y0, Y5, Y5
-	VFMADD213PS  eachConstants<>+0(SB), Y5, Y4
-	VMULPS       Y3, Y4, Y4
-	VMULPS       Y1, Y4, Y4
-	VMOVDQU      Y4, (AX)(SI*4)
-	VMOVUPS      32(CX)(SI*4), Y0
-	VMOVUPS      32(DX)(SI*4), Y1
-	VMOVUPS      eachConstants<>+1280(SB), Y2
-	VMINPS       Y0, Y2, Y0
-	VMOVUPS      eachConstants<>+1344(SB), Y2
-	VMAXPS       Y0, Y2, Y0
-	VMOVUPS      eachConstants<>+1216(SB), Y4
-	VMULPS       Y0, Y0, Y2
-	VMOVUPS      eachConstants<>+1088(SB), Y5
-	VFMADD213PS  eachConstants<>+1024(SB), Y2, Y5
-	VMULPS       Y0, Y5, Y5
-	VMOVUPS      eachConstants<>+128(SB), Y3
-	VMINPS       Y5, Y3, Y5
-	VMOVUPS      eachConstants<>+384(SB), Y6
-	VFMADD231PS  eachConstants<>+192(SB), Y5, Y6
-	VSUBPS       eachConstants<>+384(SB), Y6, Y3
-	VCMPPS       $0x05, eachConstants<>+64(SB), Y5, Y7
-	VFNMADD231PS eachConstants<>+256(SB), Y3, Y5
-	VFNMADD231PS eachConstants<>+320(SB), Y3, Y5
-	VMOVUPS      eachConstants<>+448(SB), Y3
-	VFMADD213PS  eachConstants<>+512(SB), Y5, Y3
-	VFMADD213PS  eachConstants<>+576(SB), Y5, Y3
-	VFMADD213PS  eachConstants<>+640(SB), Y5, Y3
-	VFMADD213PS  eachConstants<>+704(SB), Y5, Y3
-	VFMADD213PS  eachConstants<>+768(SB), Y5, Y3
-	VFMADD213PS  eachConstants<>+0(SB), Y5, Y3
-	VFMADD213PS  eachConstants<>+0(SB), Y5, Y3
-	VPSLLD       $0x17, Y6, Y6
-	VPADDD       eachConstants<>+0(SB), Y6, Y6
-	VMULPS       Y6, Y3, Y5
-	VANDPS       Y7, Y5, Y5
-	VADDPS       eachConstants<>+0(SB), Y5, Y3
-	VMOVUPS      eachConstants<>+0(SB), Y6
-	VDIVPS       Y3, Y6, Y3
-	VFMADD213PS  eachConstants<>+1152(SB), Y2, Y4
-	VMULPS       Y3, Y5, Y5
-	VMULPS       Y0, Y5, Y5
-	VFMADD213PS  eachConstants<>+0(SB), Y5, Y4
-	VMULPS       Y3, Y4, Y4
-	VMULPS       Y1, Y4, Y4
-	VMOVDQU      Y4, 32(AX)(SI*4)
-	ADDQ         $0x10, SI
-	CMPQ         SI, BX
-	JLT          loop
+	VMOVUPS     (CX)(SI*4), Y0
+	VMOVUPS     (DX)(SI*4), Y1
+	VMOVUPS     eachConstants<>+2048(SB), Y3
+	VMOVUPS     eachConstants<>+2112(SB), Y2
+	VMINPS      Y0, Y2, Y0
+	VMOVUPS     eachConstants<>+2176(SB), Y2
+	VMAXPS      Y0, Y2, Y0
+	VMULPS      Y0, Y0, Y2
+	VMOVUPS     eachConstants<>+1920(SB), Y4
+	VFMADD213PS eachConstants<>+1856(SB), Y2, Y4
+	VMULPS      Y0, Y4, Y4
+	VROUNDPS    $0x08, Y4, Y5
+	VSUBPS      Y5, Y4, Y4
+	VFMADD213PS eachConstants<>+1984(SB), Y2, Y3
+	VMULPS      Y0, Y3, Y3
+	VMOVUPS     eachConstants<>+1408(SB), Y0
+	VFMADD213PS eachConstants<>+1344(SB), Y4, Y0
+	VFMADD213PS eachConstants<>+1280(SB), Y4, Y0
+	VFMADD213PS eachConstants<>+1216(SB), Y4, Y0
+	VFMADD213PS eachConstants<>+1152(SB), Y4, Y0
+	VFMADD213PS eachConstants<>+1088(SB), Y4, Y0
+	VFMADD213PS eachConstants<>+0(SB), Y4, Y0
+	VCVTPS2DQ   Y5, Y5
+	VPSLLD      $0x17, Y5, Y5
+	VPADDD      Y5, Y0, Y0
+	VADDPS      eachConstants<>+0(SB), Y0, Y2
+	VMOVUPS     eachConstants<>+0(SB), Y4
+	VDIVPS      Y2, Y4, Y2
+	VMULPS      Y2, Y0, Y0
+	VMULPS      Y0, Y3, Y3
+	VFMADD231PS Y3, Y2, Y2
+	VMULPS      Y1, Y2, Y2
+	VMOVDQU     Y2, (AX)(SI*4)
+	VMOVUPS     32(CX)(SI*4), Y0
+	VMOVUPS     32(DX)(SI*4), Y1
+	VMOVUPS     eachConstants<>+2048(SB), Y3
+	VMOVUPS     eachConstants<>+2112(SB), Y2
+	VMINPS      Y0, Y2, Y0
+	VMOVUPS     eachConstants<>+2176(SB), Y2
+	VMAXPS      Y0, Y2, Y0
+	VMULPS      Y0, Y0, Y2
+	VMOVUPS     eachConstants<>+1920(SB), Y4
+	VFMADD213PS eachConstants<>+1856(SB), Y2, Y4
+	VMULPS      Y0, Y4, Y4
+	VROUNDPS    $0x08, Y4, Y5
+	VSUBPS      Y5, Y4, Y4
+	VFMADD213PS eachConstants<>+1984(SB), Y2, Y3
+	VMULPS      Y0, Y3, Y3
+	VMOVUPS     eachConstants<>+1408(SB), Y0
+	VFMADD213PS eachConstants<>+1344(SB), Y4, Y0
+	VFMADD213PS eachConstants<>+1280(SB), Y4, Y0
+	VFMADD213PS eachConstants<>+1216(SB), Y4, Y0
+	VFMADD213PS eachConstants<>+1152(SB), Y4, Y0
+	VFMADD213PS eachConstants<>+1088(SB), Y4, Y0
+	VFMADD213PS eachConstants<>+0(SB), Y4, Y0
+	VCVTPS2DQ   Y5, Y5
+	VPSLLD      $0x17, Y5, Y5
+	VPADDD      Y5, Y0, Y0
+	VADDPS      eachConstants<>+0(SB), Y0, Y2
+	VMOVUPS     eachConstants<>+0(SB), Y4
+	VDIVPS      Y2, Y4, Y2
+	VMULPS      Y2, Y0, Y0
+	VMULPS      Y0, Y3, Y3
+	VFMADD231PS Y3, Y2, Y2
+	VMULPS      Y1, Y2, Y2
+	VMOVDQU     Y2, 32(AX)(SI*4)
+	ADDQ        $0x10, SI
+	CMPQ        SI, BX
+	JLT         loop
 	VZEROUPPER
 	RET
 
@@ -3780,65 +4616,65 @@ TEXT ·swigluF32AVX2(SB), NOSPLIT, $0-36
 	XORQ         SI, SI
 
 loop:
-	VMOVUPS      (CX)(SI*4), Y0
-	VMOVUPS      (DX)(SI*4), Y1
-	VXORPS       Y2, Y2, Y2
-	VSUBPS       Y0, Y2, Y2
-	VMOVUPS      eachConstants<>+128(SB), Y3
-	VMINPS       Y2, Y3, Y2
-	VMOVUPS      eachConstants<>+384(SB), Y4
-	VFMADD231PS  eachConstants<>+192(SB), Y2, Y4
-	VSUBPS       eachConstants<>+384(SB), Y4, Y3
-	VCMPPS       $0x05, eachConstants<>+64(SB), Y2, Y5
-	VFNMADD231PS eachConstants<>+256(SB), Y3, Y2
-	VFNMADD231PS eachConstants<>+320(SB), Y3, Y2
-	VMOVUPS      eachConstants<>+448(SB), Y3
-	VFMADD213PS  eachConstants<>+512(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+576(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+640(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+704(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+768(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+0(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+0(SB), Y2, Y3
-	VPSLLD       $0x17, Y4, Y4
-	VPADDD       eachConstants<>+0(SB), Y4, Y4
-	VMULPS       Y4, Y3, Y2
-	VANDPS       Y5, Y2, Y2
-	VADDPS       eachConstants<>+0(SB), Y2, Y2
-	VDIVPS       Y2, Y0, Y0
-	VMULPS       Y1, Y0, Y0
-	VMOVDQU      Y0, (AX)(SI*4)
-	VMOVUPS      32(CX)(SI*4), Y0
-	VMOVUPS      32(DX)(SI*4), Y1
-	VXORPS       Y2, Y2, Y2
-	VSUBPS       Y0, Y2, Y2
-	VMOVUPS      eachConstants<>+128(SB), Y3
-	VMINPS       Y2, Y3, Y2
-	VMOVUPS      eachConstants<>+384(SB), Y4
-	VFMADD231PS  eachConstants<>+192(SB), Y2, Y4
-	VSUBPS       eachConstants<>+384(SB), Y4, Y3
-	VCMPPS       $0x05, eachConstants<>+64(SB), Y2, Y5
-	VFNMADD231PS eachConstants<>+256(SB), Y3, Y2
-	VFNMADD231PS eachConstants<>+320(SB), Y3, Y2
-	VMOVUPS      eachConstants<>+448(SB), Y3
-	VFMADD213PS  eachConstants<>+512(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+576(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+640(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+704(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+768(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+0(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+0(SB), Y2, Y3
-	VPSLLD       $0x17, Y4, Y4
-	VPADDD       eachConstants<>+0(SB), Y4, Y4
-	VMULPS       Y4, Y3, Y2
-	VANDPS       Y5, Y2, Y2
-	VADDPS       eachConstants<>+0(SB), Y2, Y2
-	VDIVPS       Y2, Y0, Y0
-	VMULPS       Y1, Y0, Y0
-	VMOVDQU      Y0, 32(AX)(SI*4)
-	ADDQ         $0x10, SI
-	CMPQ         SI, BX
-	JLT          loop
+	VMOVUPS     (CX)(SI*4), Y0
+	VMOVUPS     (DX)(SI*4), Y1
+	VMOVUPS     eachConstants<>+2304(SB), Y2
+	VMAXPS      Y0, Y2, Y0
+	VMOVUPS     eachConstants<>+2240(SB), Y2
+	VMINPS      Y0, Y2, Y2
+	VMULPS      eachConstants<>+2368(SB), Y2, Y3
+	VROUNDPS    $0x08, Y3, Y4
+	VSUBPS      Y4, Y3, Y3
+	VMOVUPS     eachConstants<>+2368(SB), Y3
+	VFMSUB213PS Y4, Y2, Y3
+	VFMADD231PS eachConstants<>+2432(SB), Y2, Y3
+	VMOVUPS     eachConstants<>+1408(SB), Y2
+	VFMADD213PS eachConstants<>+1344(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+1280(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+1216(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+1152(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+1088(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+0(SB), Y3, Y2
+	VCVTPS2DQ   Y4, Y4
+	VPSLLD      $0x17, Y4, Y4
+	VPADDD      Y4, Y2, Y2
+	VADDPS      eachConstants<>+0(SB), Y2, Y2
+	VMOVUPS     eachConstants<>+0(SB), Y3
+	VDIVPS      Y2, Y3, Y2
+	VMULPS      Y2, Y0, Y0
+	VMULPS      Y1, Y0, Y0
+	VMOVDQU     Y0, (AX)(SI*4)
+	VMOVUPS     32(CX)(SI*4), Y0
+	VMOVUPS     32(DX)(SI*4), Y1
+	VMOVUPS     eachConstants<>+2304(SB), Y2
+	VMAXPS      Y0, Y2, Y0
+	VMOVUPS     eachConstants<>+2240(SB), Y2
+	VMINPS      Y0, Y2, Y2
+	VMULPS      eachConstants<>+2368(SB), Y2, Y3
+	VROUNDPS    $0x08, Y3, Y4
+	VSUBPS      Y4, Y3, Y3
+	VMOVUPS     eachConstants<>+2368(SB), Y3
+	VFMSUB213PS Y4, Y2, Y3
+	VFMADD231PS eachConstants<>+2432(SB), Y2, Y3
+	VMOVUPS     eachConstants<>+1408(SB), Y2
+	VFMADD213PS eachConstants<>+1344(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+1280(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+1216(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+1152(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+1088(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+0(SB), Y3, Y2
+	VCVTPS2DQ   Y4, Y4
+	VPSLLD      $0x17, Y4, Y4
+	VPADDD      Y4, Y2, Y2
+	VADDPS      eachConstants<>+0(SB), Y2, Y2
+	VMOVUPS     eachConstants<>+0(SB), Y3
+	VDIVPS      Y2, Y3, Y2
+	VMULPS      Y2, Y0, Y0
+	VMULPS      Y1, Y0, Y0
+	VMOVDQU     Y0, 32(AX)(SI*4)
+	ADDQ        $0x10, SI
+	CMPQ        SI, BX
+	JLT         loop
 	VZEROUPPER
 	RET
 
@@ -3854,87 +4690,79 @@ TEXT ·swigluGradF32AVX2(SB), NOSPLIT, $0-48
 	XORQ R8, R8
 
 loop:
-	VMOVUPS      (BX)(R8*4), Y0
-	VMOVUPS      (DX)(R8*4), Y1
-	VMOVUPS      (SI)(R8*4), Y2
-	VMOVUPS      eachConstants<>+1472(SB), Y3
-	VMAXPS       Y0, Y3, Y0
-	VXORPS       Y4, Y4, Y4
-	VMOVUPS      eachConstants<>+1408(SB), Y3
-	VMINPS       Y0, Y3, Y3
-	VSUBPS       Y3, Y4, Y4
-	VMOVUPS      eachConstants<>+384(SB), Y6
-	VFMADD231PS  eachConstants<>+192(SB), Y4, Y6
-	VSUBPS       eachConstants<>+384(SB), Y6, Y5
-	VCMPPS       $0x05, eachConstants<>+64(SB), Y4, Y7
-	VFNMADD231PS eachConstants<>+256(SB), Y5, Y4
-	VFNMADD231PS eachConstants<>+320(SB), Y5, Y4
-	VMOVUPS      eachConstants<>+448(SB), Y5
-	VFMADD213PS  eachConstants<>+512(SB), Y4, Y5
-	VFMADD213PS  eachConstants<>+576(SB), Y4, Y5
-	VFMADD213PS  eachConstants<>+640(SB), Y4, Y5
-	VFMADD213PS  eachConstants<>+704(SB), Y4, Y5
-	VFMADD213PS  eachConstants<>+768(SB), Y4, Y5
-	VFMADD213PS  eachConstants<>+0(SB), Y4, Y5
-	VFMADD213PS  eachConstants<>+0(SB), Y4, Y5
-	VPSLLD       $0x17, Y6, Y6
-	VPADDD       eachConstants<>+0(SB), Y6, Y6
-	VMULPS       Y6, Y5, Y4
-	VANDPS       Y7, Y4, Y4
-	VADDPS       eachConstants<>+0(SB), Y4, Y5
-	VMOVUPS      eachConstants<>+0(SB), Y6
-	VDIVPS       Y5, Y6, Y5
-	VMULPS       Y5, Y0, Y0
-	VMULPS       Y1, Y0, Y0
-	VMOVDQU      Y0, (CX)(R8*4)
-	VMULPS       Y5, Y4, Y4
-	VFMADD213PS  eachConstants<>+0(SB), Y3, Y4
-	VMULPS       Y5, Y4, Y4
-	VMULPS       Y2, Y1, Y1
-	VMULPS       Y1, Y4, Y4
-	VMOVDQU      Y4, (AX)(R8*4)
-	VMOVUPS      32(BX)(R8*4), Y0
-	VMOVUPS      32(DX)(R8*4), Y1
-	VMOVUPS      32(SI)(R8*4), Y2
-	VMOVUPS      eachConstants<>+1472(SB), Y3
-	VMAXPS       Y0, Y3, Y0
-	VXORPS       Y4, Y4, Y4
-	VMOVUPS      eachConstants<>+1408(SB), Y3
-	VMINPS       Y0, Y3, Y3
-	VSUBPS       Y3, Y4, Y4
-	VMOVUPS      eachConstants<>+384(SB), Y6
-	VFMADD231PS  eachConstants<>+192(SB), Y4, Y6
-	VSUBPS       eachConstants<>+384(SB), Y6, Y5
-	VCMPPS       $0x05, eachConstants<>+64(SB), Y4, Y7
-	VFNMADD231PS eachConstants<>+256(SB), Y5, Y4
-	VFNMADD231PS eachConstants<>+320(SB), Y5, Y4
-	VMOVUPS      eachConstants<>+448(SB), Y5
-	VFMADD213PS  eachConstants<>+512(SB), Y4, Y5
-	VFMADD213PS  eachConstants<>+576(SB), Y4, Y5
-	VFMADD213PS  eachConstants<>+640(SB), Y4, Y5
-	VFMADD213PS  eachConstants<>+704(SB), Y4, Y5
-	VFMADD213PS  eachConstants<>+768(SB), Y4, Y5
-	VFMADD213PS  eachConstants<>+0(SB), Y4, Y5
-	VFMADD213PS  eachConstants<>+0(SB), Y4, Y5
-	VPSLLD       $0x17, Y6, Y6
-	VPADDD       eachConstants<>+0(SB), Y6, Y6
-	VMULPS       Y6, Y5, Y4
-	VANDPS       Y7, Y4, Y4
-	VADDPS       eachConstants<>+0(SB), Y4, Y5
-	VMOVUPS      eachConstants<>+0(SB), Y6
-	VDIVPS       Y5, Y6, Y5
-	VMULPS       Y5, Y0, Y0
-	VMULPS       Y1, Y0, Y0
-	VMOVDQU      Y0, 32(CX)(R8*4)
-	VMULPS       Y5, Y4, Y4
-	VFMADD213PS  eachConstants<>+0(SB), Y3, Y4
-	VMULPS       Y5, Y4, Y4
-	VMULPS       Y2, Y1, Y1
-	VMULPS       Y1, Y4, Y4
-	VMOVDQU      Y4, 32(AX)(R8*4)
-	ADDQ         $0x10, R8
-	CMPQ         R8, DI
-	JLT          loop
+	VMOVUPS     (BX)(R8*4), Y0
+	VMOVUPS     (DX)(R8*4), Y1
+	VMOVUPS     (SI)(R8*4), Y2
+	VMOVUPS     eachConstants<>+2304(SB), Y3
+	VMAXPS      Y0, Y3, Y0
+	VMOVUPS     eachConstants<>+2240(SB), Y3
+	VMINPS      Y0, Y3, Y3
+	VMULPS      eachConstants<>+2368(SB), Y3, Y4
+	VROUNDPS    $0x08, Y4, Y5
+	VSUBPS      Y5, Y4, Y4
+	VMOVUPS     eachConstants<>+2368(SB), Y4
+	VFMSUB213PS Y5, Y3, Y4
+	VFMADD231PS eachConstants<>+2432(SB), Y3, Y4
+	VMOVUPS     eachConstants<>+1408(SB), Y6
+	VFMADD213PS eachConstants<>+1344(SB), Y4, Y6
+	VFMADD213PS eachConstants<>+1280(SB), Y4, Y6
+	VFMADD213PS eachConstants<>+1216(SB), Y4, Y6
+	VFMADD213PS eachConstants<>+1152(SB), Y4, Y6
+	VFMADD213PS eachConstants<>+1088(SB), Y4, Y6
+	VFMADD213PS eachConstants<>+0(SB), Y4, Y6
+	VCVTPS2DQ   Y5, Y5
+	VPSLLD      $0x17, Y5, Y5
+	VPADDD      Y5, Y6, Y6
+	VADDPS      eachConstants<>+0(SB), Y6, Y4
+	VMOVUPS     eachConstants<>+0(SB), Y5
+	VDIVPS      Y4, Y5, Y4
+	VMULPS      Y4, Y0, Y0
+	VMULPS      Y1, Y0, Y0
+	VMOVDQU     Y0, (CX)(R8*4)
+	VMULPS      Y4, Y6, Y6
+	VMULPS      Y6, Y3, Y3
+	VFMADD231PS Y3, Y4, Y4
+	VMULPS      Y2, Y1, Y1
+	VMULPS      Y1, Y4, Y4
+	VMOVDQU     Y4, (AX)(R8*4)
+	VMOVUPS     32(BX)(R8*4), Y0
+	VMOVUPS     32(DX)(R8*4), Y1
+	VMOVUPS     32(SI)(R8*4), Y2
+	VMOVUPS     eachConstants<>+2304(SB), Y3
+	VMAXPS      Y0, Y3, Y0
+	VMOVUPS     eachConstants<>+2240(SB), Y3
+	VMINPS      Y0, Y3, Y3
+	VMULPS      eachConstants<>+2368(SB), Y3, Y4
+	VROUNDPS    $0x08, Y4, Y5
+	VSUBPS      Y5, Y4, Y4
+	VMOVUPS     eachConstants<>+2368(SB), Y4
+	VFMSUB213PS Y5, Y3, Y4
+	VFMADD231PS eachConstants<>+2432(SB), Y3, Y4
+	VMOVUPS     eachConstants<>+1408(SB), Y6
+	VFMADD213PS eachConstants<>+1344(SB), Y4, Y6
+	VFMADD213PS eachConstants<>+1280(SB), Y4, Y6
+	VFMADD213PS eachConstants<>+1216(SB), Y4, Y6
+	VFMADD213PS eachConstants<>+1152(SB), Y4, Y6
+	VFMADD213PS eachConstants<>+1088(SB), Y4, Y6
+	VFMADD213PS eachConstants<>+0(SB), Y4, Y6
+	VCVTPS2DQ   Y5, Y5
+	VPSLLD      $0x17, Y5, Y5
+	VPADDD      Y5, Y6, Y6
+	VADDPS      eachConstants<>+0(SB), Y6, Y4
+	VMOVUPS     eachConstants<>+0(SB), Y5
+	VDIVPS      Y4, Y5, Y4
+	VMULPS      Y4, Y0, Y0
+	VMULPS      Y1, Y0, Y0
+	VMOVDQU     Y0, 32(CX)(R8*4)
+	VMULPS      Y4, Y6, Y6
+	VMULPS      Y6, Y3, Y3
+	VFMADD231PS Y3, Y4, Y4
+	VMULPS      Y2, Y1, Y1
+	VMULPS      Y1, Y4, Y4
+	VMOVDQU     Y4, 32(AX)(R8*4)
+	ADDQ        $0x10, R8
+	CMPQ        R8, DI
+	JLT         loop
 	VZEROUPPER
 	RET
 
@@ -3943,8 +4771,8 @@ loop:
 TEXT ·largestF32AVX2(SB), NOSPLIT, $0-20
 	MOVQ    x+0(FP), AX
 	MOVQ    n+8(FP), CX
-	VMOVUPS eachConstants<>+1536(SB), Y0
-	VMOVUPS eachConstants<>+1536(SB), Y1
+	VMOVUPS eachConstants<>+2496(SB), Y0
+	VMOVUPS eachConstants<>+2496(SB), Y1
 	XORQ    DX, DX
 
 loop:
@@ -4156,32 +4984,28 @@ TEXT ·geluBF16AVX2(SB), NOSPLIT, $0-36
 loop:
 	VPMOVZXWD    (CX)(BX*2), Y0
 	VPSLLD       $0x10, Y0, Y0
-	VMULPS       Y0, Y0, Y1
-	VMOVUPS      eachConstants<>+1088(SB), Y2
-	VFMADD213PS  eachConstants<>+1024(SB), Y1, Y2
-	VMULPS       Y0, Y2, Y2
-	VMOVUPS      eachConstants<>+128(SB), Y1
-	VMINPS       Y2, Y1, Y2
-	VMOVUPS      eachConstants<>+384(SB), Y3
-	VFMADD231PS  eachConstants<>+192(SB), Y2, Y3
-	VSUBPS       eachConstants<>+384(SB), Y3, Y1
-	VCMPPS       $0x05, eachConstants<>+64(SB), Y2, Y4
-	VFNMADD231PS eachConstants<>+256(SB), Y1, Y2
-	VFNMADD231PS eachConstants<>+320(SB), Y1, Y2
-	VMOVUPS      eachConstants<>+448(SB), Y1
-	VFMADD213PS  eachConstants<>+512(SB), Y2, Y1
-	VFMADD213PS  eachConstants<>+576(SB), Y2, Y1
-	VFMADD213PS  eachConstants<>+640(SB), Y2, Y1
-	VFMADD213PS  eachConstants<>+704(SB), Y2, Y1
-	VFMADD213PS  eachConstants<>+768(SB), Y2, Y1
-	VFMADD213PS  eachConstants<>+0(SB), Y2, Y1
-	VFMADD213PS  eachConstants<>+0(SB), Y2, Y1
-	VPSLLD       $0x17, Y3, Y3
-	VPADDD       eachConstants<>+0(SB), Y3, Y3
-	VMULPS       Y3, Y1, Y2
-	VANDPS       Y4, Y2, Y2
-	VADDPS       eachConstants<>+0(SB), Y2, Y2
-	VDIVPS       Y2, Y0, Y0
+	VMOVUPS      eachConstants<>+2176(SB), Y1
+	VMAXPS       Y0, Y1, Y0
+	VMOVUPS      eachConstants<>+2112(SB), Y1
+	VMINPS       Y0, Y1, Y1
+	VMULPS       Y1, Y1, Y2
+	VMOVUPS      eachConstants<>+1920(SB), Y3
+	VFMADD213PS  eachConstants<>+1856(SB), Y2, Y3
+	VMULPS       Y1, Y3, Y3
+	VROUNDPS     $0x08, Y3, Y1
+	VSUBPS       Y1, Y3, Y3
+	VMOVUPS      eachConstants<>+1664(SB), Y2
+	VFMADD213PS  eachConstants<>+1600(SB), Y3, Y2
+	VFMADD213PS  eachConstants<>+1536(SB), Y3, Y2
+	VFMADD213PS  eachConstants<>+1472(SB), Y3, Y2
+	VFMADD213PS  eachConstants<>+0(SB), Y3, Y2
+	VCVTPS2DQ    Y1, Y1
+	VPSLLD       $0x17, Y1, Y1
+	VPADDD       Y1, Y2, Y2
+	VADDPS       eachConstants<>+0(SB), Y2, Y1
+	VMOVUPS      eachConstants<>+0(SB), Y2
+	VDIVPS       Y1, Y2, Y1
+	VMULPS       Y1, Y0, Y0
 	VPSRLD       $0x10, Y0, Y1
 	VPAND        eachConstants<>+832(SB), Y1, Y1
 	VPADDD       eachConstants<>+896(SB), Y1, Y1
@@ -4195,32 +5019,28 @@ loop:
 	VMOVDQU      X1, (AX)(BX*2)
 	VPMOVZXWD    16(CX)(BX*2), Y0
 	VPSLLD       $0x10, Y0, Y0
-	VMULPS       Y0, Y0, Y1
-	VMOVUPS      eachConstants<>+1088(SB), Y2
-	VFMADD213PS  eachConstants<>+1024(SB), Y1, Y2
-	VMULPS       Y0, Y2, Y2
-	VMOVUPS      eachConstants<>+128(SB), Y1
-	VMINPS       Y2, Y1, Y2
-	VMOVUPS      eachConstants<>+384(SB), Y3
-	VFMADD231PS  eachConstants<>+192(SB), Y2, Y3
-	VSUBPS       eachConstants<>+384(SB), Y3, Y1
-	VCMPPS       $0x05, eachConstants<>+64(SB), Y2, Y4
-	VFNMADD231PS eachConstants<>+256(SB), Y1, Y2
-	VFNMADD231PS eachConstants<>+320(SB), Y1, Y2
-	VMOVUPS      eachConstants<>+448(SB), Y1
-	VFMADD213PS  eachConstants<>+512(SB), Y2, Y1
-	VFMADD213PS  eachConstants<>+576(SB), Y2, Y1
-	VFMADD213PS  eachConstants<>+640(SB), Y2, Y1
-	VFMADD213PS  eachConstants<>+704(SB), Y2, Y1
-	VFMADD213PS  eachConstants<>+768(SB), Y2, Y1
-	VFMADD213PS  eachConstants<>+0(SB), Y2, Y1
-	VFMADD213PS  eachConstants<>+0(SB), Y2, Y1
-	VPSLLD       $0x17, Y3, Y3
-	VPADDD       eachConstants<>+0(SB), Y3, Y3
-	VMULPS       Y3, Y1, Y2
-	VANDPS       Y4, Y2, Y2
-	VADDPS       eachConstants<>+0(SB), Y2, Y2
-	VDIVPS       Y2, Y0, Y0
+	VMOVUPS      eachConstants<>+2176(SB), Y1
+	VMAXPS       Y0, Y1, Y0
+	VMOVUPS      eachConstants<>+2112(SB), Y1
+	VMINPS       Y0, Y1, Y1
+	VMULPS       Y1, Y1, Y2
+	VMOVUPS      eachConstants<>+1920(SB), Y3
+	VFMADD213PS  eachConstants<>+1856(SB), Y2, Y3
+	VMULPS       Y1, Y3, Y3
+	VROUNDPS     $0x08, Y3, Y1
+	VSUBPS       Y1, Y3, Y3
+	VMOVUPS      eachConstants<>+1664(SB), Y2
+	VFMADD213PS  eachConstants<>+1600(SB), Y3, Y2
+	VFMADD213PS  eachConstants<>+1536(SB), Y3, Y2
+	VFMADD213PS  eachConstants<>+1472(SB), Y3, Y2
+	VFMADD213PS  eachConstants<>+0(SB), Y3, Y2
+	VCVTPS2DQ    Y1, Y1
+	VPSLLD       $0x17, Y1, Y1
+	VPADDD       Y1, Y2, Y2
+	VADDPS       eachConstants<>+0(SB), Y2, Y1
+	VMOVUPS      eachConstants<>+0(SB), Y2
+	VDIVPS       Y1, Y2, Y1
+	VMULPS       Y1, Y0, Y0
 	VPSRLD       $0x10, Y0, Y1
 	VPAND        eachConstants<>+832(SB), Y1, Y1
 	VPADDD       eachConstants<>+896(SB), Y1, Y1
@@ -4253,50 +5073,40 @@ loop:
 	VPSLLD       $0x10, Y0, Y0
 	VPMOVZXWD    (DX)(SI*2), Y1
 	VPSLLD       $0x10, Y1, Y1
-	VMOVUPS      eachConstants<>+1280(SB), Y2
+	VMOVUPS      eachConstants<>+2048(SB), Y3
+	VMOVUPS      eachConstants<>+2112(SB), Y2
 	VMINPS       Y0, Y2, Y0
-	VMOVUPS      eachConstants<>+1344(SB), Y2
+	VMOVUPS      eachConstants<>+2176(SB), Y2
 	VMAXPS       Y0, Y2, Y0
-	VMOVUPS      eachConstants<>+1216(SB), Y4
 	VMULPS       Y0, Y0, Y2
-	VMOVUPS      eachConstants<>+1088(SB), Y5
-	VFMADD213PS  eachConstants<>+1024(SB), Y2, Y5
-	VMULPS       Y0, Y5, Y5
-	VMOVUPS      eachConstants<>+128(SB), Y3
-	VMINPS       Y5, Y3, Y5
-	VMOVUPS      eachConstants<>+384(SB), Y6
-	VFMADD231PS  eachConstants<>+192(SB), Y5, Y6
-	VSUBPS       eachConstants<>+384(SB), Y6, Y3
-	VCMPPS       $0x05, eachConstants<>+64(SB), Y5, Y7
-	VFNMADD231PS eachConstants<>+256(SB), Y3, Y5
-	VFNMADD231PS eachConstants<>+320(SB), Y3, Y5
-	VMOVUPS      eachConstants<>+448(SB), Y3
-	VFMADD213PS  eachConstants<>+512(SB), Y5, Y3
-	VFMADD213PS  eachConstants<>+576(SB), Y5, Y3
-	VFMADD213PS  eachConstants<>+640(SB), Y5, Y3
-	VFMADD213PS  eachConstants<>+704(SB), Y5, Y3
-	VFMADD213PS  eachConstants<>+768(SB), Y5, Y3
-	VFMADD213PS  eachConstants<>+0(SB), Y5, Y3
-	VFMADD213PS  eachConstants<>+0(SB), Y5, Y3
-	VPSLLD       $0x17, Y6, Y6
-	VPADDD       eachConstants<>+0(SB), Y6, Y6
-	VMULPS       Y6, Y3, Y5
-	VANDPS       Y7, Y5, Y5
-	VADDPS       eachConstants<>+0(SB), Y5, Y3
-	VMOVUPS      eachConstants<>+0(SB), Y6
-	VDIVPS       Y3, Y6, Y3
-	VFMADD213PS  eachConstants<>+1152(SB), Y2, Y4
-	VMULPS       Y3, Y5, Y5
-	VMULPS       Y0, Y5, Y5
-	VFMADD213PS  eachConstants<>+0(SB), Y5, Y4
-	VMULPS       Y3, Y4, Y4
-	VMULPS       Y1, Y4, Y4
-	VPSRLD       $0x10, Y4, Y0
+	VMOVUPS      eachConstants<>+1920(SB), Y4
+	VFMADD213PS  eachConstants<>+1856(SB), Y2, Y4
+	VMULPS       Y0, Y4, Y4
+	VROUNDPS     $0x08, Y4, Y5
+	VSUBPS       Y5, Y4, Y4
+	VFMADD213PS  eachConstants<>+1984(SB), Y2, Y3
+	VMULPS       Y0, Y3, Y3
+	VMOVUPS      eachConstants<>+1664(SB), Y0
+	VFMADD213PS  eachConstants<>+1600(SB), Y4, Y0
+	VFMADD213PS  eachConstants<>+1536(SB), Y4, Y0
+	VFMADD213PS  eachConstants<>+1472(SB), Y4, Y0
+	VFMADD213PS  eachConstants<>+0(SB), Y4, Y0
+	VCVTPS2DQ    Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VPADDD       Y5, Y0, Y0
+	VADDPS       eachConstants<>+0(SB), Y0, Y2
+	VMOVUPS      eachConstants<>+0(SB), Y4
+	VDIVPS       Y2, Y4, Y2
+	VMULPS       Y2, Y0, Y0
+	VMULPS       Y0, Y3, Y3
+	VFMADD231PS  Y3, Y2, Y2
+	VMULPS       Y1, Y2, Y2
+	VPSRLD       $0x10, Y2, Y0
 	VPAND        eachConstants<>+832(SB), Y0, Y0
 	VPADDD       eachConstants<>+896(SB), Y0, Y0
-	VCMPPS       $0x03, Y4, Y4, Y1
-	VPADDD       Y4, Y0, Y0
-	VPOR         eachConstants<>+960(SB), Y4, Y2
+	VCMPPS       $0x03, Y2, Y2, Y1
+	VPADDD       Y2, Y0, Y0
+	VPOR         eachConstants<>+960(SB), Y2, Y2
 	VBLENDVPS    Y1, Y2, Y0, Y0
 	VPSRLD       $0x10, Y0, Y0
 	VEXTRACTI128 $0x01, Y0, X2
@@ -4306,50 +5116,40 @@ loop:
 	VPSLLD       $0x10, Y0, Y0
 	VPMOVZXWD    16(DX)(SI*2), Y1
 	VPSLLD       $0x10, Y1, Y1
-	VMOVUPS      eachConstants<>+1280(SB), Y2
+	VMOVUPS      eachConstants<>+2048(SB), Y3
+	VMOVUPS      eachConstants<>+2112(SB), Y2
 	VMINPS       Y0, Y2, Y0
-	VMOVUPS      eachConstants<>+1344(SB), Y2
+	VMOVUPS      eachConstants<>+2176(SB), Y2
 	VMAXPS       Y0, Y2, Y0
-	VMOVUPS      eachConstants<>+1216(SB), Y4
 	VMULPS       Y0, Y0, Y2
-	VMOVUPS      eachConstants<>+1088(SB), Y5
-	VFMADD213PS  eachConstants<>+1024(SB), Y2, Y5
-	VMULPS       Y0, Y5, Y5
-	VMOVUPS      eachConstants<>+128(SB), Y3
-	VMINPS       Y5, Y3, Y5
-	VMOVUPS      eachConstants<>+384(SB), Y6
-	VFMADD231PS  eachConstants<>+192(SB), Y5, Y6
-	VSUBPS       eachConstants<>+384(SB), Y6, Y3
-	VCMPPS       $0x05, eachConstants<>+64(SB), Y5, Y7
-	VFNMADD231PS eachConstants<>+256(SB), Y3, Y5
-	VFNMADD231PS eachConstants<>+320(SB), Y3, Y5
-	VMOVUPS      eachConstants<>+448(SB), Y3
-	VFMADD213PS  eachConstants<>+512(SB), Y5, Y3
-	VFMADD213PS  eachConstants<>+576(SB), Y5, Y3
-	VFMADD213PS  eachConstants<>+640(SB), Y5, Y3
-	VFMADD213PS  eachConstants<>+704(SB), Y5, Y3
-	VFMADD213PS  eachConstants<>+768(SB), Y5, Y3
-	VFMADD213PS  eachConstants<>+0(SB), Y5, Y3
-	VFMADD213PS  eachConstants<>+0(SB), Y5, Y3
-	VPSLLD       $0x17, Y6, Y6
-	VPADDD       eachConstants<>+0(SB), Y6, Y6
-	VMULPS       Y6, Y3, Y5
-	VANDPS       Y7, Y5, Y5
-	VADDPS       eachConstants<>+0(SB), Y5, Y3
-	VMOVUPS      eachConstants<>+0(SB), Y6
-	VDIVPS       Y3, Y6, Y3
-	VFMADD213PS  eachConstants<>+1152(SB), Y2, Y4
-	VMULPS       Y3, Y5, Y5
-	VMULPS       Y0, Y5, Y5
-	VFMADD213PS  eachConstants<>+0(SB), Y5, Y4
-	VMULPS       Y3, Y4, Y4
-	VMULPS       Y1, Y4, Y4
-	VPSRLD       $0x10, Y4, Y0
+	VMOVUPS      eachConstants<>+1920(SB), Y4
+	VFMADD213PS  eachConstants<>+1856(SB), Y2, Y4
+	VMULPS       Y0, Y4, Y4
+	VROUNDPS     $0x08, Y4, Y5
+	VSUBPS       Y5, Y4, Y4
+	VFMADD213PS  eachConstants<>+1984(SB), Y2, Y3
+	VMULPS       Y0, Y3, Y3
+	VMOVUPS      eachConstants<>+1664(SB), Y0
+	VFMADD213PS  eachConstants<>+1600(SB), Y4, Y0
+	VFMADD213PS  eachConstants<>+1536(SB), Y4, Y0
+	VFMADD213PS  eachConstants<>+1472(SB), Y4, Y0
+	VFMADD213PS  eachConstants<>+0(SB), Y4, Y0
+	VCVTPS2DQ    Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VPADDD       Y5, Y0, Y0
+	VADDPS       eachConstants<>+0(SB), Y0, Y2
+	VMOVUPS      eachConstants<>+0(SB), Y4
+	VDIVPS       Y2, Y4, Y2
+	VMULPS       Y2, Y0, Y0
+	VMULPS       Y0, Y3, Y3
+	VFMADD231PS  Y3, Y2, Y2
+	VMULPS       Y1, Y2, Y2
+	VPSRLD       $0x10, Y2, Y0
 	VPAND        eachConstants<>+832(SB), Y0, Y0
 	VPADDD       eachConstants<>+896(SB), Y0, Y0
-	VCMPPS       $0x03, Y4, Y4, Y1
-	VPADDD       Y4, Y0, Y0
-	VPOR         eachConstants<>+960(SB), Y4, Y2
+	VCMPPS       $0x03, Y2, Y2, Y1
+	VPADDD       Y2, Y0, Y0
+	VPOR         eachConstants<>+960(SB), Y2, Y2
 	VBLENDVPS    Y1, Y2, Y0, Y0
 	VPSRLD       $0x10, Y0, Y0
 	VEXTRACTI128 $0x01, Y0, X2
@@ -4547,30 +5347,25 @@ loop:
 	VPSLLD       $0x10, Y0, Y0
 	VPMOVZXWD    (DX)(SI*2), Y1
 	VPSLLD       $0x10, Y1, Y1
-	VXORPS       Y2, Y2, Y2
-	VSUBPS       Y0, Y2, Y2
-	VMOVUPS      eachConstants<>+128(SB), Y3
-	VMINPS       Y2, Y3, Y2
-	VMOVUPS      eachConstants<>+384(SB), Y4
-	VFMADD231PS  eachConstants<>+192(SB), Y2, Y4
-	VSUBPS       eachConstants<>+384(SB), Y4, Y3
-	VCMPPS       $0x05, eachConstants<>+64(SB), Y2, Y5
-	VFNMADD231PS eachConstants<>+256(SB), Y3, Y2
-	VFNMADD231PS eachConstants<>+320(SB), Y3, Y2
-	VMOVUPS      eachConstants<>+448(SB), Y3
-	VFMADD213PS  eachConstants<>+512(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+576(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+640(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+704(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+768(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+0(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+0(SB), Y2, Y3
-	VPSLLD       $0x17, Y4, Y4
-	VPADDD       eachConstants<>+0(SB), Y4, Y4
-	VMULPS       Y4, Y3, Y2
-	VANDPS       Y5, Y2, Y2
-	VADDPS       eachConstants<>+0(SB), Y2, Y2
-	VDIVPS       Y2, Y0, Y0
+	VMOVUPS      eachConstants<>+2304(SB), Y2
+	VMAXPS       Y0, Y2, Y0
+	VMOVUPS      eachConstants<>+2240(SB), Y2
+	VMINPS       Y0, Y2, Y2
+	VMULPS       eachConstants<>+2368(SB), Y2, Y2
+	VROUNDPS     $0x08, Y2, Y3
+	VSUBPS       Y3, Y2, Y2
+	VMOVUPS      eachConstants<>+1664(SB), Y4
+	VFMADD213PS  eachConstants<>+1600(SB), Y2, Y4
+	VFMADD213PS  eachConstants<>+1536(SB), Y2, Y4
+	VFMADD213PS  eachConstants<>+1472(SB), Y2, Y4
+	VFMADD213PS  eachConstants<>+0(SB), Y2, Y4
+	VCVTPS2DQ    Y3, Y3
+	VPSLLD       $0x17, Y3, Y3
+	VPADDD       Y3, Y4, Y4
+	VADDPS       eachConstants<>+0(SB), Y4, Y2
+	VMOVUPS      eachConstants<>+0(SB), Y3
+	VDIVPS       Y2, Y3, Y2
+	VMULPS       Y2, Y0, Y0
 	VMULPS       Y1, Y0, Y0
 	VPSRLD       $0x10, Y0, Y1
 	VPAND        eachConstants<>+832(SB), Y1, Y1
@@ -4587,30 +5382,25 @@ loop:
 	VPSLLD       $0x10, Y0, Y0
 	VPMOVZXWD    16(DX)(SI*2), Y1
 	VPSLLD       $0x10, Y1, Y1
-	VXORPS       Y2, Y2, Y2
-	VSUBPS       Y0, Y2, Y2
-	VMOVUPS      eachConstants<>+128(SB), Y3
-	VMINPS       Y2, Y3, Y2
-	VMOVUPS      eachConstants<>+384(SB), Y4
-	VFMADD231PS  eachConstants<>+192(SB), Y2, Y4
-	VSUBPS       eachConstants<>+384(SB), Y4, Y3
-	VCMPPS       $0x05, eachConstants<>+64(SB), Y2, Y5
-	VFNMADD231PS eachConstants<>+256(SB), Y3, Y2
-	VFNMADD231PS eachConstants<>+320(SB), Y3, Y2
-	VMOVUPS      eachConstants<>+448(SB), Y3
-	VFMADD213PS  eachConstants<>+512(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+576(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+640(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+704(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+768(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+0(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+0(SB), Y2, Y3
-	VPSLLD       $0x17, Y4, Y4
-	VPADDD       eachConstants<>+0(SB), Y4, Y4
-	VMULPS       Y4, Y3, Y2
-	VANDPS       Y5, Y2, Y2
-	VADDPS       eachConstants<>+0(SB), Y2, Y2
-	VDIVPS       Y2, Y0, Y0
+	VMOVUPS      eachConstants<>+2304(SB), Y2
+	VMAXPS       Y0, Y2, Y0
+	VMOVUPS      eachConstants<>+2240(SB), Y2
+	VMINPS       Y0, Y2, Y2
+	VMULPS       eachConstants<>+2368(SB), Y2, Y2
+	VROUNDPS     $0x08, Y2, Y3
+	VSUBPS       Y3, Y2, Y2
+	VMOVUPS      eachConstants<>+1664(SB), Y4
+	VFMADD213PS  eachConstants<>+1600(SB), Y2, Y4
+	VFMADD213PS  eachConstants<>+1536(SB), Y2, Y4
+	VFMADD213PS  eachConstants<>+1472(SB), Y2, Y4
+	VFMADD213PS  eachConstants<>+0(SB), Y2, Y4
+	VCVTPS2DQ    Y3, Y3
+	VPSLLD       $0x17, Y3, Y3
+	VPADDD       Y3, Y4, Y4
+	VADDPS       eachConstants<>+0(SB), Y4, Y2
+	VMOVUPS      eachConstants<>+0(SB), Y3
+	VDIVPS       Y2, Y3, Y2
+	VMULPS       Y2, Y0, Y0
 	VMULPS       Y1, Y0, Y0
 	VPSRLD       $0x10, Y0, Y1
 	VPAND        eachConstants<>+832(SB), Y1, Y1
@@ -4647,49 +5437,40 @@ loop:
 	VPSLLD       $0x10, Y1, Y1
 	VPMOVZXWD    (SI)(R8*2), Y2
 	VPSLLD       $0x10, Y2, Y2
-	VMOVUPS      eachConstants<>+1472(SB), Y3
+	VMOVUPS      eachConstants<>+2304(SB), Y3
 	VMAXPS       Y0, Y3, Y0
-	VXORPS       Y4, Y4, Y4
-	VMOVUPS      eachConstants<>+1408(SB), Y3
+	VMOVUPS      eachConstants<>+2240(SB), Y3
 	VMINPS       Y0, Y3, Y3
-	VSUBPS       Y3, Y4, Y4
-	VMOVUPS      eachConstants<>+384(SB), Y6
-	VFMADD231PS  eachConstants<>+192(SB), Y4, Y6
-	VSUBPS       eachConstants<>+384(SB), Y6, Y5
-	VCMPPS       $0x05, eachConstants<>+64(SB), Y4, Y7
-	VFNMADD231PS eachConstants<>+256(SB), Y5, Y4
-	VFNMADD231PS eachConstants<>+320(SB), Y5, Y4
-	VMOVUPS      eachConstants<>+448(SB), Y5
-	VFMADD213PS  eachConstants<>+512(SB), Y4, Y5
-	VFMADD213PS  eachConstants<>+576(SB), Y4, Y5
-	VFMADD213PS  eachConstants<>+640(SB), Y4, Y5
-	VFMADD213PS  eachConstants<>+704(SB), Y4, Y5
-	VFMADD213PS  eachConstants<>+768(SB), Y4, Y5
-	VFMADD213PS  eachConstants<>+0(SB), Y4, Y5
-	VFMADD213PS  eachConstants<>+0(SB), Y4, Y5
-	VPSLLD       $0x17, Y6, Y6
-	VPADDD       eachConstants<>+0(SB), Y6, Y6
-	VMULPS       Y6, Y5, Y4
-	VANDPS       Y7, Y4, Y4
-	VADDPS       eachConstants<>+0(SB), Y4, Y5
-	VMOVUPS      eachConstants<>+0(SB), Y6
-	VDIVPS       Y5, Y6, Y5
-	VMULPS       Y5, Y0, Y0
+	VMULPS       eachConstants<>+2368(SB), Y3, Y4
+	VROUNDPS     $0x08, Y4, Y5
+	VSUBPS       Y5, Y4, Y4
+	VMOVUPS      eachConstants<>+1664(SB), Y6
+	VFMADD213PS  eachConstants<>+1600(SB), Y4, Y6
+	VFMADD213PS  eachConstants<>+1536(SB), Y4, Y6
+	VFMADD213PS  eachConstants<>+1472(SB), Y4, Y6
+	VFMADD213PS  eachConstants<>+0(SB), Y4, Y6
+	VCVTPS2DQ    Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VPADDD       Y5, Y6, Y6
+	VADDPS       eachConstants<>+0(SB), Y6, Y4
+	VMOVUPS      eachConstants<>+0(SB), Y5
+	VDIVPS       Y4, Y5, Y4
+	VMULPS       Y4, Y0, Y0
 	VMULPS       Y1, Y0, Y0
-	VPSRLD       $0x10, Y0, Y6
-	VPAND        eachConstants<>+832(SB), Y6, Y6
-	VPADDD       eachConstants<>+896(SB), Y6, Y6
+	VPSRLD       $0x10, Y0, Y5
+	VPAND        eachConstants<>+832(SB), Y5, Y5
+	VPADDD       eachConstants<>+896(SB), Y5, Y5
 	VCMPPS       $0x03, Y0, Y0, Y7
-	VPADDD       Y0, Y6, Y6
+	VPADDD       Y0, Y5, Y5
 	VPOR         eachConstants<>+960(SB), Y0, Y0
-	VBLENDVPS    Y7, Y0, Y6, Y6
-	VPSRLD       $0x10, Y6, Y6
-	VEXTRACTI128 $0x01, Y6, X0
-	VPACKUSDW    X0, X6, X6
-	VMOVDQU      X6, (CX)(R8*2)
-	VMULPS       Y5, Y4, Y4
-	VFMADD213PS  eachConstants<>+0(SB), Y3, Y4
-	VMULPS       Y5, Y4, Y4
+	VBLENDVPS    Y7, Y0, Y5, Y5
+	VPSRLD       $0x10, Y5, Y5
+	VEXTRACTI128 $0x01, Y5, X0
+	VPACKUSDW    X0, X5, X5
+	VMOVDQU      X5, (CX)(R8*2)
+	VMULPS       Y4, Y6, Y6
+	VMULPS       Y6, Y3, Y3
+	VFMADD231PS  Y3, Y4, Y4
 	VMULPS       Y2, Y1, Y1
 	VMULPS       Y1, Y4, Y4
 	VPSRLD       $0x10, Y4, Y0
@@ -4709,49 +5490,40 @@ loop:
 	VPSLLD       $0x10, Y1, Y1
 	VPMOVZXWD    16(SI)(R8*2), Y2
 	VPSLLD       $0x10, Y2, Y2
-	VMOVUPS      eachConstants<>+1472(SB), Y3
+	VMOVUPS      eachConstants<>+2304(SB), Y3
 	VMAXPS       Y0, Y3, Y0
-	VXORPS       Y4, Y4, Y4
-	VMOVUPS      eachConstants<>+1408(SB), Y3
+	VMOVUPS      eachConstants<>+2240(SB), Y3
 	VMINPS       Y0, Y3, Y3
-	VSUBPS       Y3, Y4, Y4
-	VMOVUPS      eachConstants<>+384(SB), Y6
-	VFMADD231PS  eachConstants<>+192(SB), Y4, Y6
-	VSUBPS       eachConstants<>+384(SB), Y6, Y5
-	VCMPPS       $0x05, eachConstants<>+64(SB), Y4, Y7
-	VFNMADD231PS eachConstants<>+256(SB), Y5, Y4
-	VFNMADD231PS eachConstants<>+320(SB), Y5, Y4
-	VMOVUPS      eachConstants<>+448(SB), Y5
-	VFMADD213PS  eachConstants<>+512(SB), Y4, Y5
-	VFMADD213PS  eachConstants<>+576(SB), Y4, Y5
-	VFMADD213PS  eachConstants<>+640(SB), Y4, Y5
-	VFMADD213PS  eachConstants<>+704(SB), Y4, Y5
-	VFMADD213PS  eachConstants<>+768(SB), Y4, Y5
-	VFMADD213PS  eachConstants<>+0(SB), Y4, Y5
-	VFMADD213PS  eachConstants<>+0(SB), Y4, Y5
-	VPSLLD       $0x17, Y6, Y6
-	VPADDD       eachConstants<>+0(SB), Y6, Y6
-	VMULPS       Y6, Y5, Y4
-	VANDPS       Y7, Y4, Y4
-	VADDPS       eachConstants<>+0(SB), Y4, Y5
-	VMOVUPS      eachConstants<>+0(SB), Y6
-	VDIVPS       Y5, Y6, Y5
-	VMULPS       Y5, Y0, Y0
+	VMULPS       eachConstants<>+2368(SB), Y3, Y4
+	VROUNDPS     $0x08, Y4, Y5
+	VSUBPS       Y5, Y4, Y4
+	VMOVUPS      eachConstants<>+1664(SB), Y6
+	VFMADD213PS  eachConstants<>+1600(SB), Y4, Y6
+	VFMADD213PS  eachConstants<>+1536(SB), Y4, Y6
+	VFMADD213PS  eachConstants<>+1472(SB), Y4, Y6
+	VFMADD213PS  eachConstants<>+0(SB), Y4, Y6
+	VCVTPS2DQ    Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VPADDD       Y5, Y6, Y6
+	VADDPS       eachConstants<>+0(SB), Y6, Y4
+	VMOVUPS      eachConstants<>+0(SB), Y5
+	VDIVPS       Y4, Y5, Y4
+	VMULPS       Y4, Y0, Y0
 	VMULPS       Y1, Y0, Y0
-	VPSRLD       $0x10, Y0, Y6
-	VPAND        eachConstants<>+832(SB), Y6, Y6
-	VPADDD       eachConstants<>+896(SB), Y6, Y6
+	VPSRLD       $0x10, Y0, Y5
+	VPAND        eachConstants<>+832(SB), Y5, Y5
+	VPADDD       eachConstants<>+896(SB), Y5, Y5
 	VCMPPS       $0x03, Y0, Y0, Y7
-	VPADDD       Y0, Y6, Y6
+	VPADDD       Y0, Y5, Y5
 	VPOR         eachConstants<>+960(SB), Y0, Y0
-	VBLENDVPS    Y7, Y0, Y6, Y6
-	VPSRLD       $0x10, Y6, Y6
-	VEXTRACTI128 $0x01, Y6, X0
-	VPACKUSDW    X0, X6, X6
-	VMOVDQU      X6, 16(CX)(R8*2)
-	VMULPS       Y5, Y4, Y4
-	VFMADD213PS  eachConstants<>+0(SB), Y3, Y4
-	VMULPS       Y5, Y4, Y4
+	VBLENDVPS    Y7, Y0, Y5, Y5
+	VPSRLD       $0x10, Y5, Y5
+	VEXTRACTI128 $0x01, Y5, X0
+	VPACKUSDW    X0, X5, X5
+	VMOVDQU      X5, 16(CX)(R8*2)
+	VMULPS       Y4, Y6, Y6
+	VMULPS       Y6, Y3, Y3
+	VFMADD231PS  Y3, Y4, Y4
 	VMULPS       Y2, Y1, Y1
 	VMULPS       Y1, Y4, Y4
 	VPSRLD       $0x10, Y4, Y0
@@ -4776,8 +5548,8 @@ loop:
 TEXT ·largestBF16AVX2(SB), NOSPLIT, $0-20
 	MOVQ    x+0(FP), AX
 	MOVQ    n+8(FP), CX
-	VMOVUPS eachConstants<>+1536(SB), Y0
-	VMOVUPS eachConstants<>+1536(SB), Y1
+	VMOVUPS eachConstants<>+2496(SB), Y0
+	VMOVUPS eachConstants<>+2496(SB), Y1
 	XORQ    DX, DX
 
 loop:
@@ -5057,67 +5829,63 @@ TEXT ·geluF16AVX2(SB), NOSPLIT, $0-36
 	XORQ         BX, BX
 
 loop:
-	VCVTPH2PS    (CX)(BX*2), Y0
-	VMULPS       Y0, Y0, Y1
-	VMOVUPS      eachConstants<>+1088(SB), Y2
-	VFMADD213PS  eachConstants<>+1024(SB), Y1, Y2
-	VMULPS       Y0, Y2, Y2
-	VMOVUPS      eachConstants<>+128(SB), Y1
-	VMINPS       Y2, Y1, Y2
-	VMOVUPS      eachConstants<>+384(SB), Y3
-	VFMADD231PS  eachConstants<>+192(SB), Y2, Y3
-	VSUBPS       eachConstants<>+384(SB), Y3, Y1
-	VCMPPS       $0x05, eachConstants<>+64(SB), Y2, Y4
-	VFNMADD231PS eachConstants<>+256(SB), Y1, Y2
-	VFNMADD231PS eachConstants<>+320(SB), Y1, Y2
-	VMOVUPS      eachConstants<>+448(SB), Y1
-	VFMADD213PS  eachConstants<>+512(SB), Y2, Y1
-	VFMADD213PS  eachConstants<>+576(SB), Y2, Y1
-	VFMADD213PS  eachConstants<>+640(SB), Y2, Y1
-	VFMADD213PS  eachConstants<>+704(SB), Y2, Y1
-	VFMADD213PS  eachConstants<>+768(SB), Y2, Y1
-	VFMADD213PS  eachConstants<>+0(SB), Y2, Y1
-	VFMADD213PS  eachConstants<>+0(SB), Y2, Y1
-	VPSLLD       $0x17, Y3, Y3
-	VPADDD       eachConstants<>+0(SB), Y3, Y3
-	VMULPS       Y3, Y1, Y2
-	VANDPS       Y4, Y2, Y2
-	VADDPS       eachConstants<>+0(SB), Y2, Y2
-	VDIVPS       Y2, Y0, Y0
-	VCVTPS2PH    $0x00, Y0, X0
-	VMOVDQU      X0, (AX)(BX*2)
-	VCVTPH2PS    16(CX)(BX*2), Y0
-	VMULPS       Y0, Y0, Y1
-	VMOVUPS      eachConstants<>+1088(SB), Y2
-	VFMADD213PS  eachConstants<>+1024(SB), Y1, Y2
-	VMULPS       Y0, Y2, Y2
-	VMOVUPS      eachConstants<>+128(SB), Y1
-	VMINPS       Y2, Y1, Y2
-	VMOVUPS      eachConstants<>+384(SB), Y3
-	VFMADD231PS  eachConstants<>+192(SB), Y2, Y3
-	VSUBPS       eachConstants<>+384(SB), Y3, Y1
-	VCMPPS       $0x05, eachConstants<>+64(SB), Y2, Y4
-	VFNMADD231PS eachConstants<>+256(SB), Y1, Y2
-	VFNMADD231PS eachConstants<>+320(SB), Y1, Y2
-	VMOVUPS      eachConstants<>+448(SB), Y1
-	VFMADD213PS  eachConstants<>+512(SB), Y2, Y1
-	VFMADD213PS  eachConstants<>+576(SB), Y2, Y1
-	VFMADD213PS  eachConstants<>+640(SB), Y2, Y1
-	VFMADD213PS  eachConstants<>+704(SB), Y2, Y1
-	VFMADD213PS  eachConstants<>+768(SB), Y2, Y1
-	VFMADD213PS  eachConstants<>+0(SB), Y2, Y1
-	VFMADD213PS  eachConstants<>+0(SB), Y2, Y1
-	VPSLLD       $0x17, Y3, Y3
-	VPADDD       eachConstants<>+0(SB), Y3, Y3
-	VMULPS       Y3, Y1, Y2
-	VANDPS       Y4, Y2, Y2
-	VADDPS       eachConstants<>+0(SB), Y2, Y2
-	VDIVPS       Y2, Y0, Y0
-	VCVTPS2PH    $0x00, Y0, X0
-	VMOVDQU      X0, 16(AX)(BX*2)
-	ADDQ         $0x10, BX
-	CMPQ         BX, DX
-	JLT          loop
+	VCVTPH2PS   (CX)(BX*2), Y0
+	VMOVUPS     eachConstants<>+2176(SB), Y1
+	VMAXPS      Y0, Y1, Y0
+	VMOVUPS     eachConstants<>+2112(SB), Y1
+	VMINPS      Y0, Y1, Y1
+	VMULPS      Y1, Y1, Y2
+	VMOVUPS     eachConstants<>+1920(SB), Y3
+	VFMADD213PS eachConstants<>+1856(SB), Y2, Y3
+	VMULPS      Y1, Y3, Y3
+	VROUNDPS    $0x08, Y3, Y1
+	VSUBPS      Y1, Y3, Y3
+	VMOVUPS     eachConstants<>+1408(SB), Y2
+	VFMADD213PS eachConstants<>+1344(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+1280(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+1216(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+1152(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+1088(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+0(SB), Y3, Y2
+	VCVTPS2DQ   Y1, Y1
+	VPSLLD      $0x17, Y1, Y1
+	VPADDD      Y1, Y2, Y2
+	VADDPS      eachConstants<>+0(SB), Y2, Y1
+	VMOVUPS     eachConstants<>+0(SB), Y2
+	VDIVPS      Y1, Y2, Y1
+	VMULPS      Y1, Y0, Y0
+	VCVTPS2PH   $0x00, Y0, X0
+	VMOVDQU     X0, (AX)(BX*2)
+	VCVTPH2PS   16(CX)(BX*2), Y0
+	VMOVUPS     eachConstants<>+2176(SB), Y1
+	VMAXPS      Y0, Y1, Y0
+	VMOVUPS     eachConstants<>+2112(SB), Y1
+	VMINPS      Y0, Y1, Y1
+	VMULPS      Y1, Y1, Y2
+	VMOVUPS     eachConstants<>+1920(SB), Y3
+	VFMADD213PS eachConstants<>+1856(SB), Y2, Y3
+	VMULPS      Y1, Y3, Y3
+	VROUNDPS    $0x08, Y3, Y1
+	VSUBPS      Y1, Y3, Y3
+	VMOVUPS     eachConstants<>+1408(SB), Y2
+	VFMADD213PS eachConstants<>+1344(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+1280(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+1216(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+1152(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+1088(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+0(SB), Y3, Y2
+	VCVTPS2DQ   Y1, Y1
+	VPSLLD      $0x17, Y1, Y1
+	VPADDD      Y1, Y2, Y2
+	VADDPS      eachConstants<>+0(SB), Y2, Y1
+	VMOVUPS     eachConstants<>+0(SB), Y2
+	VDIVPS      Y1, Y2, Y1
+	VMULPS      Y1, Y0, Y0
+	VCVTPS2PH   $0x00, Y0, X0
+	VMOVDQU     X0, 16(AX)(BX*2)
+	ADDQ        $0x10, BX
+	CMPQ        BX, DX
+	JLT         loop
 	VZEROUPPER
 	RET
 
@@ -5132,93 +5900,77 @@ TEXT ·geluGradF16AVX2(SB), NOSPLIT, $0-36
 	XORQ         SI, SI
 
 loop:
-	VCVTPH2PS    (CX)(SI*2), Y0
-	VCVTPH2PS    (DX)(SI*2), Y1
-	VMOVUPS      eachConstants<>+1280(SB), Y2
-	VMINPS       Y0, Y2, Y0
-	VMOVUPS      eachConstants<>+1344(SB), Y2
-	VMAXPS       Y0, Y2, Y0
-	VMOVUPS      eachConstants<>+1216(SB), Y4
-	VMULPS       Y0, Y0, Y2
-	VMOVUPS      eachConstants<>+1088(SB), Y5
-	VFMADD213PS  eachConstants<>+1024(SB), Y2, Y5
-	VMULPS       Y0, Y5, Y5
-	VMOVUPS      eachConstants<>+128(SB), Y3
-	VMINPS       Y5, Y3, Y5
-	VMOVUPS      eachConstants<>+384(SB), Y6
-	VFMADD231PS  eachConstants<>+192(SB), Y5, Y6
-	VSUBPS       eachConstants<>+384(SB), Y6, Y3
-	VCMPPS       $0x05, eachConstants<>+64(SB), Y5, Y7
-	VFNMADD231PS eachConstants<>+256(SB), Y3, Y5
-	VFNMADD231PS eachConstants<>+320(SB), Y3, Y5
-	VMOVUPS      eachConstants<>+448(SB), Y3
-	VFMADD213PS  eachConstants<>+512(SB), Y5, Y3
-	VFMADD213PS  eachConstants<>+576(SB), Y5, Y3
-	VFMADD213PS  eachConstants<>+640(SB), Y5, Y3
-	VFMADD213PS  eachConstants<>+704(SB), Y5, Y3
-	VFMADD213PS  eachConstants<>+768(SB), Y5, Y3
-	VFMADD213PS  eachConstants<>+0(SB), Y5, Y3
-	VFMADD213PS  eachConstants<>+0(SB), Y5, Y3
-	VPSLLD       $0x17, Y6, Y6
-	VPADDD       eachConstants<>+0(SB), Y6, Y6
-	VMULPS       Y6, Y3, Y5
-	VANDPS       Y7, Y5, Y5
-	VADDPS       eachConstants<>+0(SB), Y5, Y3
-	VMOVUPS      eachConstants<>+0(SB), Y6
-	VDIVPS       Y3, Y6, Y3
-	VFMADD213PS  eachConstants<>+1152(SB), Y2, Y4
-	VMULPS       Y3, Y5, Y5
-	VMULPS       Y0, Y5, Y5
-	VFMADD213PS  eachConstants<>+0(SB), Y5, Y4
-	VMULPS       Y3, Y4, Y4
-	VMULPS       Y1, Y4, Y4
-	VCVTPS2PH    $0x00, Y4, X0
-	VMOVDQU      X0, (AX)(SI*2)
-	VCVTPH2PS    16(CX)(SI*2), Y0
-	VCVTPH2PS    16(DX)(SI*2), Y1
-	VMOVUPS      eachConstants<>+1280(SB), Y2
-	VMINPS       Y0, Y2, Y0
-	VMOVUPS      eachConstants<>+1344(SB), Y2
-	VMAXPS       Y0, Y2, Y0
-	VMOVUPS      eachConstants<>+1216(SB), Y4
-	VMULPS       Y0, Y0, Y2
-	VMOVUPS      eachConstants<>+1088(SB), Y5
-	VFMADD213PS  eachConstants<>+1024(SB), Y2, Y5
-	VMULPS       Y0, Y5, Y5
-	VMOVUPS      eachConstants<>+128(SB), Y3
-	VMINPS       Y5, Y3, Y5
-	VMOVUPS      eachConstants<>+384(SB), Y6
-	VFMADD231PS  eachConstants<>+192(SB), Y5, Y6
-	VSUBPS       eachConstants<>+384(SB), Y6, Y3
-	VCMPPS       $0x05, eachConstants<>+64(SB), Y5, Y7
-	VFNMADD231PS eachConstants<>+256(SB), Y3, Y5
-	VFNMADD231PS eachConstants<>+320(SB), Y3, Y5
-	VMOVUPS      eachConstants<>+448(SB), Y3
-	VFMADD213PS  eachConstants<>+512(SB), Y5, Y3
-	VFMADD213PS  eachConstants<>+576(SB), Y5, Y3
-	VFMADD213PS  eachConstants<>+640(SB), Y5, Y3
-	VFMADD213PS  eachConstants<>+704(SB), Y5, Y3
-	VFMADD213PS  eachConstants<>+768(SB), Y5, Y3
-	VFMADD213PS  eachConstants<>+0(SB), Y5, Y3
-	VFMADD213PS  eachConstants<>+0(SB), Y5, Y3
-	VPSLLD       $0x17, Y6, Y6
-	VPADDD       eachConstants<>+0(SB), Y6, Y6
-	VMULPS       Y6, Y3, Y5
-	VANDPS       Y7, Y5, Y5
-	VADDPS       eachConstants<>+0(SB), Y5, Y3
-	VMOVUPS      eachConstants<>+0(SB), Y6
-	VDIVPS       Y3, Y6, Y3
-	VFMADD213PS  eachConstants<>+1152(SB), Y2, Y4
-	VMULPS       Y3, Y5, Y5
-	VMULPS       Y0, Y5, Y5
-	VFMADD213PS  eachConstants<>+0(SB), Y5, Y4
-	VMULPS       Y3, Y4, Y4
-	VMULPS       Y1, Y4, Y4
-	VCVTPS2PH    $0x00, Y4, X0
-	VMOVDQU      X0, 16(AX)(SI*2)
-	ADDQ         $0x10, SI
-	CMPQ         SI, BX
-	JLT          loop
+	VCVTPH2PS   (CX)(SI*2), Y0
+	VCVTPH2PS   (DX)(SI*2), Y1
+	VMOVUPS     eachConstants<>+2048(SB), Y3
+	VMOVUPS     eachConstants<>+2112(SB), Y2
+	VMINPS      Y0, Y2, Y0
+	VMOVUPS     eachConstants<>+2176(SB), Y2
+	VMAXPS      Y0, Y2, Y0
+	VMULPS      Y0, Y0, Y2
+	VMOVUPS     eachConstants<>+1920(SB), Y4
+	VFMADD213PS eachConstants<>+1856(SB), Y2, Y4
+	VMULPS      Y0, Y4, Y4
+	VROUNDPS    $0x08, Y4, Y5
+	VSUBPS      Y5, Y4, Y4
+	VFMADD213PS eachConstants<>+1984(SB), Y2, Y3
+	VMULPS      Y0, Y3, Y3
+	VMOVUPS     eachConstants<>+1408(SB), Y0
+	VFMADD213PS eachConstants<>+1344(SB), Y4, Y0
+	VFMADD213PS eachConstants<>+1280(SB), Y4, Y0
+	VFMADD213PS eachConstants<>+1216(SB), Y4, Y0
+	VFMADD213PS eachConstants<>+1152(SB), Y4, Y0
+	VFMADD213PS eachConstants<>+1088(SB), Y4, Y0
+	VFMADD213PS eachConstants<>+0(SB), Y4, Y0
+	VCVTPS2DQ   Y5, Y5
+	VPSLLD      $0x17, Y5, Y5
+	VPADDD      Y5, Y0, Y0
+	VADDPS      eachConstants<>+0(SB), Y0, Y2
+	VMOVUPS     eachConstants<>+0(SB), Y4
+	VDIVPS      Y2, Y4, Y2
+	VMULPS      Y2, Y0, Y0
+	VMULPS      Y0, Y3, Y3
+	VFMADD231PS Y3, Y2, Y2
+	VMULPS      Y1, Y2, Y2
+	VCVTPS2PH   $0x00, Y2, X0
+	VMOVDQU     X0, (AX)(SI*2)
+	VCVTPH2PS   16(CX)(SI*2), Y0
+	VCVTPH2PS   16(DX)(SI*2), Y1
+	VMOVUPS     eachConstants<>+2048(SB), Y3
+	VMOVUPS     eachConstants<>+2112(SB), Y2
+	VMINPS      Y0, Y2, Y0
+	VMOVUPS     eachConstants<>+2176(SB), Y2
+	VMAXPS      Y0, Y2, Y0
+	VMULPS      Y0, Y0, Y2
+	VMOVUPS     eachConstants<>+1920(SB), Y4
+	VFMADD213PS eachConstants<>+1856(SB), Y2, Y4
+	VMULPS      Y0, Y4, Y4
+	VROUNDPS    $0x08, Y4, Y5
+	VSUBPS      Y5, Y4, Y4
+	VFMADD213PS eachConstants<>+1984(SB), Y2, Y3
+	VMULPS      Y0, Y3, Y3
+	VMOVUPS     eachConstants<>+1408(SB), Y0
+	VFMADD213PS eachConstants<>+1344(SB), Y4, Y0
+	VFMADD213PS eachConstants<>+1280(SB), Y4, Y0
+	VFMADD213PS eachConstants<>+1216(SB), Y4, Y0
+	VFMADD213PS eachConstants<>+1152(SB), Y4, Y0
+	VFMADD213PS eachConstants<>+1088(SB), Y4, Y0
+	VFMADD213PS eachConstants<>+0(SB), Y4, Y0
+	VCVTPS2DQ   Y5, Y5
+	VPSLLD      $0x17, Y5, Y5
+	VPADDD      Y5, Y0, Y0
+	VADDPS      eachConstants<>+0(SB), Y0, Y2
+	VMOVUPS     eachConstants<>+0(SB), Y4
+	VDIVPS      Y2, Y4, Y2
+	VMULPS      Y2, Y0, Y0
+	VMULPS      Y0, Y3, Y3
+	VFMADD231PS Y3, Y2, Y2
+	VMULPS      Y1, Y2, Y2
+	VCVTPS2PH   $0x00, Y2, X0
+	VMOVDQU     X0, 16(AX)(SI*2)
+	ADDQ        $0x10, SI
+	CMPQ        SI, BX
+	JLT         loop
 	VZEROUPPER
 	RET
 
@@ -5338,67 +6090,67 @@ TEXT ·swigluF16AVX2(SB), NOSPLIT, $0-36
 	XORQ         SI, SI
 
 loop:
-	VCVTPH2PS    (CX)(SI*2), Y0
-	VCVTPH2PS    (DX)(SI*2), Y1
-	VXORPS       Y2, Y2, Y2
-	VSUBPS       Y0, Y2, Y2
-	VMOVUPS      eachConstants<>+128(SB), Y3
-	VMINPS       Y2, Y3, Y2
-	VMOVUPS      eachConstants<>+384(SB), Y4
-	VFMADD231PS  eachConstants<>+192(SB), Y2, Y4
-	VSUBPS       eachConstants<>+384(SB), Y4, Y3
-	VCMPPS       $0x05, eachConstants<>+64(SB), Y2, Y5
-	VFNMADD231PS eachConstants<>+256(SB), Y3, Y2
-	VFNMADD231PS eachConstants<>+320(SB), Y3, Y2
-	VMOVUPS      eachConstants<>+448(SB), Y3
-	VFMADD213PS  eachConstants<>+512(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+576(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+640(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+704(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+768(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+0(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+0(SB), Y2, Y3
-	VPSLLD       $0x17, Y4, Y4
-	VPADDD       eachConstants<>+0(SB), Y4, Y4
-	VMULPS       Y4, Y3, Y2
-	VANDPS       Y5, Y2, Y2
-	VADDPS       eachConstants<>+0(SB), Y2, Y2
-	VDIVPS       Y2, Y0, Y0
-	VMULPS       Y1, Y0, Y0
-	VCVTPS2PH    $0x00, Y0, X0
-	VMOVDQU      X0, (AX)(SI*2)
-	VCVTPH2PS    16(CX)(SI*2), Y0
-	VCVTPH2PS    16(DX)(SI*2), Y1
-	VXORPS       Y2, Y2, Y2
-	VSUBPS       Y0, Y2, Y2
-	VMOVUPS      eachConstants<>+128(SB), Y3
-	VMINPS       Y2, Y3, Y2
-	VMOVUPS      eachConstants<>+384(SB), Y4
-	VFMADD231PS  eachConstants<>+192(SB), Y2, Y4
-	VSUBPS       eachConstants<>+384(SB), Y4, Y3
-	VCMPPS       $0x05, eachConstants<>+64(SB), Y2, Y5
-	VFNMADD231PS eachConstants<>+256(SB), Y3, Y2
-	VFNMADD231PS eachConstants<>+320(SB), Y3, Y2
-	VMOVUPS      eachConstants<>+448(SB), Y3
-	VFMADD213PS  eachConstants<>+512(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+576(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+640(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+704(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+768(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+0(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+0(SB), Y2, Y3
-	VPSLLD       $0x17, Y4, Y4
-	VPADDD       eachConstants<>+0(SB), Y4, Y4
-	VMULPS       Y4, Y3, Y2
-	VANDPS       Y5, Y2, Y2
-	VADDPS       eachConstants<>+0(SB), Y2, Y2
-	VDIVPS       Y2, Y0, Y0
-	VMULPS       Y1, Y0, Y0
-	VCVTPS2PH    $0x00, Y0, X0
-	VMOVDQU      X0, 16(AX)(SI*2)
-	ADDQ         $0x10, SI
-	CMPQ         SI, BX
-	JLT          loop
+	VCVTPH2PS   (CX)(SI*2), Y0
+	VCVTPH2PS   (DX)(SI*2), Y1
+	VMOVUPS     eachConstants<>+2304(SB), Y2
+	VMAXPS      Y0, Y2, Y0
+	VMOVUPS     eachConstants<>+2240(SB), Y2
+	VMINPS      Y0, Y2, Y2
+	VMULPS      eachConstants<>+2368(SB), Y2, Y3
+	VROUNDPS    $0x08, Y3, Y4
+	VSUBPS      Y4, Y3, Y3
+	VMOVUPS     eachConstants<>+2368(SB), Y3
+	VFMSUB213PS Y4, Y2, Y3
+	VFMADD231PS eachConstants<>+2432(SB), Y2, Y3
+	VMOVUPS     eachConstants<>+1408(SB), Y2
+	VFMADD213PS eachConstants<>+1344(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+1280(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+1216(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+1152(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+1088(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+0(SB), Y3, Y2
+	VCVTPS2DQ   Y4, Y4
+	VPSLLD      $0x17, Y4, Y4
+	VPADDD      Y4, Y2, Y2
+	VADDPS      eachConstants<>+0(SB), Y2, Y2
+	VMOVUPS     eachConstants<>+0(SB), Y3
+	VDIVPS      Y2, Y3, Y2
+	VMULPS      Y2, Y0, Y0
+	VMULPS      Y1, Y0, Y0
+	VCVTPS2PH   $0x00, Y0, X0
+	VMOVDQU     X0, (AX)(SI*2)
+	VCVTPH2PS   16(CX)(SI*2), Y0
+	VCVTPH2PS   16(DX)(SI*2), Y1
+	VMOVUPS     eachConstants<>+2304(SB), Y2
+	VMAXPS      Y0, Y2, Y0
+	VMOVUPS     eachConstants<>+2240(SB), Y2
+	VMINPS      Y0, Y2, Y2
+	VMULPS      eachConstants<>+2368(SB), Y2, Y3
+	VROUNDPS    $0x08, Y3, Y4
+	VSUBPS      Y4, Y3, Y3
+	VMOVUPS     eachConstants<>+2368(SB), Y3
+	VFMSUB213PS Y4, Y2, Y3
+	VFMADD231PS eachConstants<>+2432(SB), Y2, Y3
+	VMOVUPS     eachConstants<>+1408(SB), Y2
+	VFMADD213PS eachConstants<>+1344(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+1280(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+1216(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+1152(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+1088(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+0(SB), Y3, Y2
+	VCVTPS2DQ   Y4, Y4
+	VPSLLD      $0x17, Y4, Y4
+	VPADDD      Y4, Y2, Y2
+	VADDPS      eachConstants<>+0(SB), Y2, Y2
+	VMOVUPS     eachConstants<>+0(SB), Y3
+	VDIVPS      Y2, Y3, Y2
+	VMULPS      Y2, Y0, Y0
+	VMULPS      Y1, Y0, Y0
+	VCVTPS2PH   $0x00, Y0, X0
+	VMOVDQU     X0, 16(AX)(SI*2)
+	ADDQ        $0x10, SI
+	CMPQ        SI, BX
+	JLT         loop
 	VZEROUPPER
 	RET
 
@@ -5414,91 +6166,83 @@ TEXT ·swigluGradF16AVX2(SB), NOSPLIT, $0-48
 	XORQ R8, R8
 
 loop:
-	VCVTPH2PS    (BX)(R8*2), Y0
-	VCVTPH2PS    (DX)(R8*2), Y1
-	VCVTPH2PS    (SI)(R8*2), Y2
-	VMOVUPS      eachConstants<>+1472(SB), Y3
-	VMAXPS       Y0, Y3, Y0
-	VXORPS       Y4, Y4, Y4
-	VMOVUPS      eachConstants<>+1408(SB), Y3
-	VMINPS       Y0, Y3, Y3
-	VSUBPS       Y3, Y4, Y4
-	VMOVUPS      eachConstants<>+384(SB), Y6
-	VFMADD231PS  eachConstants<>+192(SB), Y4, Y6
-	VSUBPS       eachConstants<>+384(SB), Y6, Y5
-	VCMPPS       $0x05, eachConstants<>+64(SB), Y4, Y7
-	VFNMADD231PS eachConstants<>+256(SB), Y5, Y4
-	VFNMADD231PS eachConstants<>+320(SB), Y5, Y4
-	VMOVUPS      eachConstants<>+448(SB), Y5
-	VFMADD213PS  eachConstants<>+512(SB), Y4, Y5
-	VFMADD213PS  eachConstants<>+576(SB), Y4, Y5
-	VFMADD213PS  eachConstants<>+640(SB), Y4, Y5
-	VFMADD213PS  eachConstants<>+704(SB), Y4, Y5
-	VFMADD213PS  eachConstants<>+768(SB), Y4, Y5
-	VFMADD213PS  eachConstants<>+0(SB), Y4, Y5
-	VFMADD213PS  eachConstants<>+0(SB), Y4, Y5
-	VPSLLD       $0x17, Y6, Y6
-	VPADDD       eachConstants<>+0(SB), Y6, Y6
-	VMULPS       Y6, Y5, Y4
-	VANDPS       Y7, Y4, Y4
-	VADDPS       eachConstants<>+0(SB), Y4, Y5
-	VMOVUPS      eachConstants<>+0(SB), Y6
-	VDIVPS       Y5, Y6, Y5
-	VMULPS       Y5, Y0, Y0
-	VMULPS       Y1, Y0, Y0
-	VCVTPS2PH    $0x00, Y0, X0
-	VMOVDQU      X0, (CX)(R8*2)
-	VMULPS       Y5, Y4, Y4
-	VFMADD213PS  eachConstants<>+0(SB), Y3, Y4
-	VMULPS       Y5, Y4, Y4
-	VMULPS       Y2, Y1, Y1
-	VMULPS       Y1, Y4, Y4
-	VCVTPS2PH    $0x00, Y4, X0
-	VMOVDQU      X0, (AX)(R8*2)
-	VCVTPH2PS    16(BX)(R8*2), Y0
-	VCVTPH2PS    16(DX)(R8*2), Y1
-	VCVTPH2PS    16(SI)(R8*2), Y2
-	VMOVUPS      eachConstants<>+1472(SB), Y3
-	VMAXPS       Y0, Y3, Y0
-	VXORPS       Y4, Y4, Y4
-	VMOVUPS      eachConstants<>+1408(SB), Y3
-	VMINPS       Y0, Y3, Y3
-	VSUBPS       Y3, Y4, Y4
-	VMOVUPS      eachConstants<>+384(SB), Y6
-	VFMADD231PS  eachConstants<>+192(SB), Y4, Y6
-	VSUBPS       eachConstants<>+384(SB), Y6, Y5
-	VCMPPS       $0x05, eachConstants<>+64(SB), Y4, Y7
-	VFNMADD231PS eachConstants<>+256(SB), Y5, Y4
-	VFNMADD231PS eachConstants<>+320(SB), Y5, Y4
-	VMOVUPS      eachConstants<>+448(SB), Y5
-	VFMADD213PS  eachConstants<>+512(SB), Y4, Y5
-	VFMADD213PS  eachConstants<>+576(SB), Y4, Y5
-	VFMADD213PS  eachConstants<>+640(SB), Y4, Y5
-	VFMADD213PS  eachConstants<>+704(SB), Y4, Y5
-	VFMADD213PS  eachConstants<>+768(SB), Y4, Y5
-	VFMADD213PS  eachConstants<>+0(SB), Y4, Y5
-	VFMADD213PS  eachConstants<>+0(SB), Y4, Y5
-	VPSLLD       $0x17, Y6, Y6
-	VPADDD       eachConstants<>+0(SB), Y6, Y6
-	VMULPS       Y6, Y5, Y4
-	VANDPS       Y7, Y4, Y4
-	VADDPS       eachConstants<>+0(SB), Y4, Y5
-	VMOVUPS      eachConstants<>+0(SB), Y6
-	VDIVPS       Y5, Y6, Y5
-	VMULPS       Y5, Y0, Y0
-	VMULPS       Y1, Y0, Y0
-	VCVTPS2PH    $0x00, Y0, X0
-	VMOVDQU      X0, 16(CX)(R8*2)
-	VMULPS       Y5, Y4, Y4
-	VFMADD213PS  eachConstants<>+0(SB), Y3, Y4
-	VMULPS       Y5, Y4, Y4
-	VMULPS       Y2, Y1, Y1
-	VMULPS       Y1, Y4, Y4
-	VCVTPS2PH    $0x00, Y4, X0
-	VMOVDQU      X0, 16(AX)(R8*2)
-	ADDQ         $0x10, R8
-	CMPQ         R8, DI
-	JLT          loop
+	VCVTPH2PS   (BX)(R8*2), Y0
+	VCVTPH2PS   (DX)(R8*2), Y1
+	VCVTPH2PS   (SI)(R8*2), Y2
+	VMOVUPS     eachConstants<>+2304(SB), Y3
+	VMAXPS      Y0, Y3, Y0
+	VMOVUPS     eachConstants<>+2240(SB), Y3
+	VMINPS      Y0, Y3, Y3
+	VMULPS      eachConstants<>+2368(SB), Y3, Y4
+	VROUNDPS    $0x08, Y4, Y5
+	VSUBPS      Y5, Y4, Y4
+	VMOVUPS     eachConstants<>+2368(SB), Y4
+	VFMSUB213PS Y5, Y3, Y4
+	VFMADD231PS eachConstants<>+2432(SB), Y3, Y4
+	VMOVUPS     eachConstants<>+1408(SB), Y6
+	VFMADD213PS eachConstants<>+1344(SB), Y4, Y6
+	VFMADD213PS eachConstants<>+1280(SB), Y4, Y6
+	VFMADD213PS eachConstants<>+1216(SB), Y4, Y6
+	VFMADD213PS eachConstants<>+1152(SB), Y4, Y6
+	VFMADD213PS eachConstants<>+1088(SB), Y4, Y6
+	VFMADD213PS eachConstants<>+0(SB), Y4, Y6
+	VCVTPS2DQ   Y5, Y5
+	VPSLLD      $0x17, Y5, Y5
+	VPADDD      Y5, Y6, Y6
+	VADDPS      eachConstants<>+0(SB), Y6, Y4
+	VMOVUPS     eachConstants<>+0(SB), Y5
+	VDIVPS      Y4, Y5, Y4
+	VMULPS      Y4, Y0, Y0
+	VMULPS      Y1, Y0, Y0
+	VCVTPS2PH   $0x00, Y0, X0
+	VMOVDQU     X0, (CX)(R8*2)
+	VMULPS      Y4, Y6, Y6
+	VMULPS      Y6, Y3, Y3
+	VFMADD231PS Y3, Y4, Y4
+	VMULPS      Y2, Y1, Y1
+	VMULPS      Y1, Y4, Y4
+	VCVTPS2PH   $0x00, Y4, X0
+	VMOVDQU     X0, (AX)(R8*2)
+	VCVTPH2PS   16(BX)(R8*2), Y0
+	VCVTPH2PS   16(DX)(R8*2), Y1
+	VCVTPH2PS   16(SI)(R8*2), Y2
+	VMOVUPS     eachConstants<>+2304(SB), Y3
+	VMAXPS      Y0, Y3, Y0
+	VMOVUPS     eachConstants<>+2240(SB), Y3
+	VMINPS      Y0, Y3, Y3
+	VMULPS      eachConstants<>+2368(SB), Y3, Y4
+	VROUNDPS    $0x08, Y4, Y5
+	VSUBPS      Y5, Y4, Y4
+	VMOVUPS     eachConstants<>+2368(SB), Y4
+	VFMSUB213PS Y5, Y3, Y4
+	VFMADD231PS eachConstants<>+2432(SB), Y3, Y4
+	VMOVUPS     eachConstants<>+1408(SB), Y6
+	VFMADD213PS eachConstants<>+1344(SB), Y4, Y6
+	VFMADD213PS eachConstants<>+1280(SB), Y4, Y6
+	VFMADD213PS eachConstants<>+1216(SB), Y4, Y6
+	VFMADD213PS eachConstants<>+1152(SB), Y4, Y6
+	VFMADD213PS eachConstants<>+1088(SB), Y4, Y6
+	VFMADD213PS eachConstants<>+0(SB), Y4, Y6
+	VCVTPS2DQ   Y5, Y5
+	VPSLLD      $0x17, Y5, Y5
+	VPADDD      Y5, Y6, Y6
+	VADDPS      eachConstants<>+0(SB), Y6, Y4
+	VMOVUPS     eachConstants<>+0(SB), Y5
+	VDIVPS      Y4, Y5, Y4
+	VMULPS      Y4, Y0, Y0
+	VMULPS      Y1, Y0, Y0
+	VCVTPS2PH   $0x00, Y0, X0
+	VMOVDQU     X0, 16(CX)(R8*2)
+	VMULPS      Y4, Y6, Y6
+	VMULPS      Y6, Y3, Y3
+	VFMADD231PS Y3, Y4, Y4
+	VMULPS      Y2, Y1, Y1
+	VMULPS      Y1, Y4, Y4
+	VCVTPS2PH   $0x00, Y4, X0
+	VMOVDQU     X0, 16(AX)(R8*2)
+	ADDQ        $0x10, R8
+	CMPQ        R8, DI
+	JLT         loop
 	VZEROUPPER
 	RET
 
@@ -5507,8 +6251,8 @@ loop:
 TEXT ·largestF16AVX2(SB), NOSPLIT, $0-20
 	MOVQ    x+0(FP), AX
 	MOVQ    n+8(FP), CX
-	VMOVUPS eachConstants<>+1536(SB), Y0
-	VMOVUPS eachConstants<>+1536(SB), Y1
+	VMOVUPS eachConstants<>+2496(SB), Y0
+	VMOVUPS eachConstants<>+2496(SB), Y1
 	XORQ    DX, DX
 
 loop:

@@ -1,8 +1,10 @@
 package cpu
 
 import (
+	"bytes"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"zeroth/device"
@@ -235,6 +237,86 @@ func TestAddToPastTheCaches(t *testing.T) {
 			for i, v := range x {
 				if v != float32(2*(i%119)) {
 					t.Fatalf("element %d is %g, want %d", i, v, 2*(i%119))
+				}
+			}
+		})
+	})
+}
+
+// curved are the kernels that compute a function of x, of n elements: y, and y2 of
+// the last, from x and from ones.
+var curved = []struct {
+	name string
+	run  func(q *Queue, y, y2, x, ones device.Buffer)
+	want func(x float64) float64 // of y
+}{
+	{"gelu", func(q *Queue, y, _, x, _ device.Buffer) { q.Gelu(y, x) }, gelu64},
+	{"gelu gradient", func(q *Queue, y, _, x, ones device.Buffer) { q.GeluGrad(y, x, ones) }, geluSlope64},
+	{"swiglu", func(q *Queue, y, _, x, ones device.Buffer) { q.SwiGLU(y, x, ones) }, silu64},
+	{"swiglu gradient", func(q *Queue, y, y2, x, ones device.Buffer) { q.SwiGLUGrad(y, y2, ones, x, ones) }, siluSlope64},
+}
+
+// TestCurvesOfEveryBF16 is within one rounding, and NaN whatever its payload.
+func TestCurvesOfEveryBF16(t *testing.T) {
+	const n = 1 << 16
+	x, ones := hostBuffer(device.BF16, n), hostBuffer(device.BF16, n)
+	for i := range n {
+		x.U16()[i], ones.U16()[i] = uint16(i), 0x3f80
+	}
+	withVec(t, func(t *testing.T) {
+		for _, c := range curved {
+			q := queueOf(t, 1)
+			y, y2 := hostBuffer(device.BF16, n), hostBuffer(device.BF16, n)
+			c.run(q, y, y2, x, ones)
+			if err := q.Wait(); err != nil {
+				t.Fatal(err)
+			}
+			for i := range n {
+				v, got := value(x, i), value(y, i)
+				if v != v {
+					if got == got {
+						t.Fatalf("%s of the NaN %#x is %g", c.name, i, got)
+					}
+					continue
+				}
+				want := c.want(max(-1e3, min(v, 1e3))) // beyond, the oracle's factors overflow
+				if v > 1e3 {
+					want *= v / 1e3
+					if strings.HasSuffix(c.name, "gradient") {
+						want = 1
+					}
+				}
+				if d := math.Abs(got - want); d > math.Abs(want)*epsilon(device.BF16)+1e-11 && got != want {
+					t.Fatalf("%s of %g is %g, want %g", c.name, v, got, want)
+				}
+			}
+		}
+	})
+}
+
+// TestCurvesAreTheSameAnywhere moves elements from whole vectors into the last ones.
+func TestCurvesAreTheSameAnywhere(t *testing.T) {
+	const n = 64 + 16 + 16 + 9
+	withVec(t, func(t *testing.T) {
+		eachType(t, func(t *testing.T, dt device.DType) {
+			rng := rand.New(rand.NewPCG(13, 14))
+			x, ones := newVec(dt, n).normal(rng, 0, 3), newVec(dt, n).fill(func(int) float64 { return 1 })
+			for _, c := range curved {
+				q := queueOf(t, 1)
+				y, y2 := newVec(dt, n), newVec(dt, n)
+				c.run(q, y.Buf, y2.Buf, x.Buf, ones.Buf)
+				for _, at := range []int{0, 16, 64, 80, 95} {
+					z, z2 := newVec(dt, n-at), newVec(dt, n-at)
+					c.run(q, z.Buf, z2.Buf, x.Buf.Slice(at, n), ones.Buf.Slice(at, n))
+					if err := q.Wait(); err != nil {
+						t.Fatal(err)
+					}
+					a, b := y.Buf.Slice(at, n).Raw(), y2.Buf.Slice(at, n).Raw()
+					if !bytes.Equal(z.Buf.Raw(), a) || c.name == "swiglu gradient" && !bytes.Equal(z2.Buf.Raw(), b) {
+						t.Errorf("%s from %d on has other bits than among %d", c.name, at, n)
+					}
+					z.checkGuards(t)
+					z2.checkGuards(t)
 				}
 			}
 		})

@@ -73,9 +73,11 @@ type Stream struct {
 }
 
 // Streams are a copy and a sum of two that write past the caches, a change in
-// place, as an optimizer's, and reading alone.
+// place, as an optimizer's of its state, one by what another array says, as of
+// parameters by gradients, and reading alone.
 func Streams() []Stream {
-	return []Stream{{"copy", 8, streamCopy}, {"triad", 12, streamTriad}, {"in place", 8, streamRewrite}, {"read", 4, streamRead}}
+	return []Stream{{"copy", 8, streamCopy}, {"triad", 12, streamTriad}, {"in place", 8, streamRewrite},
+		{"update", 12, streamUpdate}, {"read", 4, streamRead}}
 }
 
 // StreamLen is a length, in floats, for which a pass leaves the caches behind:

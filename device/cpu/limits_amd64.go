@@ -38,6 +38,14 @@ func streamRewrite(x, _, _ []float32) {
 	rewrite(sliceAt(x), len(x))
 }
 
+func streamUpdate(x, a, _ []float32) {
+	if bestCasts == nil {
+		updateGo(x, a)
+		return
+	}
+	update(sliceAt(x), sliceAt(a), len(x))
+}
+
 func streamRead(_, a, _ []float32) {
 	if bestCasts == nil {
 		readGo(a)

@@ -36,4 +36,11 @@ func rewriteGo(x []float32) {
 	}
 }
 
+func updateGo(x, a []float32) {
+	a = a[:len(x)]
+	for i := range x {
+		x[i] += a[i] / 2
+	}
+}
+
 func readGo(x []float32) { sinkGo.Store(math.Float32bits(sum4(x))) }

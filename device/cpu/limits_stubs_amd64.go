@@ -24,6 +24,11 @@ func triad(dst unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int)
 //go:noescape
 func rewrite(x unsafe.Pointer, n int)
 
+// update adds a/2 to x: n floats, a multiple of 16.
+//
+//go:noescape
+func update(x unsafe.Pointer, a unsafe.Pointer, n int)
+
 // readAll adds up pages of 1024 floats, a multiple of 8.
 //
 //go:noescape

@@ -105,10 +105,13 @@ var kernelsInC = []againstC{
 	{"momentum", 3, 0, 20, "in place", func(q *Queue, x []device.Buffer) {
 		q.SGD(x[0], device.Buffer{}, x[1], x[2], device.SGD{GradScale: 1, Momentum: 0.5, LR: 1e-9})
 	}},
+	{"sgd", 2, 0, 12, "update", func(q *Queue, x []device.Buffer) {
+		q.SGD(x[0], device.Buffer{}, x[1], device.Buffer{}, device.SGD{GradScale: 1, LR: 1e-9})
+	}},
 	{"lion", 3, 0, 20, "in place", func(q *Queue, x []device.Buffer) {
 		q.Lion(x[0], device.Buffer{}, x[1], x[2], device.Lion{GradScale: 1, Beta1: 0.9, Beta2: 0.99, Shrink: 1, LR: 1e-9})
 	}},
-	{"narrow", 1, 1, 6, "copy", func(q *Queue, x []device.Buffer) { q.Cast(x[1], x[0]) }},
+	{"narrow", 1, 1, 6, "triad", func(q *Queue, x []device.Buffer) { q.Cast(x[1], x[0]) }},
 	{"widen", 1, 1, 6, "copy", func(q *Queue, x []device.Buffer) { q.Cast(x[0], x[1]) }},
 	{"sum2", 3, 0, 12, "triad", addUpOn},
 	{"sum4", 5, 0, 20, "triad", addUpOn},

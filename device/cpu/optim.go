@@ -44,7 +44,10 @@ func runRule(t *task, w *worker, lo, hi int) {
 			t.rule(t.from(0, at), t.from(1, at), t.from(2, at), t.from(3, at), t.from(4, at), k, whole)
 		}
 		if n%16 != 0 {
-			t.ruleEnd(w, k, at+n&^15, n%16)
+			t.toEnds(w, at+n&^15, n%16)
+			e := &w.ends
+			t.rule(unsafe.Pointer(&e[0]), unsafe.Pointer(&e[1]), unsafe.Pointer(&e[2]), unsafe.Pointer(&e[3]), unsafe.Pointer(&e[4]), k, 16)
+			t.fromEnds(w, at+n&^15, n%16, 5)
 		}
 	}
 }
@@ -57,20 +60,26 @@ func (t *task) from(o, i int) unsafe.Pointer {
 	return t.b[o].Slice(i, t.b[o].N).Ptr
 }
 
-// ruleEnd updates the last n elements, from at on, in a vector of their own.
-func (t *task) ruleEnd(w *worker, k unsafe.Pointer, at, n int) {
-	var part [5][]byte
-	for o := range part {
-		if t.b[o].N != 0 {
-			part[o] = t.b[o].Slice(at, at+n).Raw()
-		}
-		copy(w.end(o), part[o])
+// toEnds copies the n < 16 elements from at on of five operands into the worker's
+// ends, a vector each, and fromEnds those of the first so many back.
+func (t *task) toEnds(w *worker, at, n int) {
+	for o := range w.ends {
+		copy(w.end(o), t.part(o, at, n))
 	}
-	e := &w.ends
-	t.rule(unsafe.Pointer(&e[0]), unsafe.Pointer(&e[1]), unsafe.Pointer(&e[2]), unsafe.Pointer(&e[3]), unsafe.Pointer(&e[4]), k, 16)
-	for o := range part {
-		copy(part[o], w.end(o))
+}
+
+func (t *task) fromEnds(w *worker, at, n, results int) {
+	for o := range results {
+		copy(t.part(o, at, n), w.end(o))
 	}
+}
+
+// part is the bytes of n elements from at on of operand o, none if it is empty.
+func (t *task) part(o, at, n int) []byte {
+	if t.b[o].N == 0 {
+		return nil
+	}
+	return t.b[o].Slice(at, at+n).Raw()
 }
 
 // spread is the rule's constants, 16 times each, in scratch.

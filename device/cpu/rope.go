@@ -3,6 +3,7 @@ package cpu
 import (
 	"fmt"
 	"math"
+	"math/bits"
 	"sync"
 	"unsafe"
 
@@ -31,8 +32,8 @@ type turns struct {
 // positions there are.
 func (t *turns) has(r device.Rope) bool {
 	same := t.rope
-	same.T = r.T
-	return same == r && r.T <= t.rope.T
+	same.T, same.Past = r.T, r.Past
+	return same == r && r.Past+r.T <= t.rope.T
 }
 
 func (t *turns) grow(n int) (err error) {
@@ -56,8 +57,8 @@ func (t *turns) row(at int) (cos, sin []float32) {
 // each product and each sum of two: bits are the same on every machine.
 func (q *Queue) Rope(x device.Mat, r device.Rope, inverse bool) {
 	wantMat("rope", x, x.Rows, x.Cols)
-	if r.D < 2 || r.D%2 != 0 || x.Cols%r.D != 0 || r.T < 1 || x.Rows%r.T != 0 {
-		panic(fmt.Sprintf("cpu: rope of a matrix (%d, %d) as sequences of %d positions with heads of width %d", x.Rows, x.Cols, r.T, r.D))
+	if r.D < 2 || r.D%2 != 0 || x.Cols%r.D != 0 || r.T < 1 || x.Rows%r.T != 0 || r.Past < 0 {
+		panic(fmt.Sprintf("cpu: rope of a matrix (%d, %d) as sequences of %d positions after %d with heads of width %d", x.Rows, x.Cols, r.T, r.Past, r.D))
 	}
 	t := q.issue("rope")
 	t.m[0], t.rope, t.f[0] = x, r, 1
@@ -77,6 +78,9 @@ func ropePhases(t *task, q *Queue) {
 	table.mu.Lock()
 	defer table.mu.Unlock()
 	if !table.has(r) {
+		if r.Past > 0 { // sequences grow a position at a time: room for up to twice as many
+			r.T, r.Past = 1<<bits.Len(uint(r.Past+r.T-1)), 0
+		}
 		if err := table.grow(r.T * r.D); err != nil {
 			panic(fmt.Sprintf("cpu: the table of rotary positions: %v", err))
 		}
@@ -88,7 +92,8 @@ func ropePhases(t *task, q *Queue) {
 
 // runAngles fills rows [lo, hi) of the table.
 func runAngles(t *task, w *worker, lo, hi int) {
-	table, r := &w.dev.turns, &t.rope
+	table := &w.dev.turns
+	r := &table.rope
 	for j := range r.D / 2 {
 		f := r.Freq(j)
 		for at := lo; at < hi; at++ {
@@ -105,7 +110,7 @@ func runRope(t *task, w *worker, lo, hi int) {
 	f := bestVec.rope[m.Buf.Type]
 	mem := w.floats(2 * ropePairs)
 	for row := lo; row < hi; row++ {
-		cos, sin := w.dev.turns.row(row % r.T)
+		cos, sin := w.dev.turns.row(r.Past + row%r.T)
 		if f != nil && r.D%32 == 0 {
 			f(rowOf(m, row, m.Cols).Ptr, floatPtr(cos, 0), floatPtr(sin, 0), r.D/2, m.Cols/r.D, sign)
 			continue

@@ -19,7 +19,7 @@ func rope64(x []float64, cols int, r device.Rope, inverse bool) []float64 {
 		if j >= half {
 			continue
 		}
-		angle := float64(row%r.T) * r.Freq(j)
+		angle := float64(r.Past+row%r.T) * r.Freq(j)
 		if inverse {
 			angle = -angle
 		}
@@ -35,6 +35,7 @@ var ropeShapes = []struct {
 }{
 	{1, 1, device.Rope{T: 1, D: 2, Theta: 10000}},
 	{3, 5, device.Rope{T: 7, D: 6, Theta: 10000}},
+	{2, 3, device.Rope{T: 5, Past: 37, D: 32, Theta: 10000}},
 	{2, 2, device.Rope{T: 33, D: 142, Theta: 500000}}, // more than one run of pairs
 	{2, 3, device.Rope{T: 300, D: 32, Theta: 10000, Scaling: device.RopeScaling{Factor: 8, Low: 1, High: 4, Context: 128}}},
 }
@@ -62,7 +63,7 @@ func TestRopeHasTheSameBitsOnEveryInstructionSet(t *testing.T) {
 	withVec(t, func(t *testing.T) {
 		q := queueOf(t, 2)
 		eachType(t, func(t *testing.T, dt device.DType) {
-			for i, r := range []device.Rope{{T: 9, D: 64, Theta: 10000}, {T: 5, D: 64, Theta: 10000}, {T: 30, D: 64, Theta: 10000}, {T: 30, D: 96, Theta: 500000}, {T: 4, D: 40, Theta: 10000}} {
+			for i, r := range []device.Rope{{T: 9, D: 64, Theta: 10000}, {T: 5, D: 64, Theta: 10000}, {T: 30, D: 64, Theta: 10000}, {T: 30, D: 96, Theta: 500000}, {T: 4, Past: 29, D: 96, Theta: 500000}, {T: 3, Past: 90, D: 96, Theta: 500000}, {T: 4, D: 40, Theta: 10000}} {
 				x := newMat(dt, 2*r.T, 3*r.D).normal(rand.New(rand.NewPCG(1, 2)), 0, 1)
 				want, sign := x.values(), float32(1-2*(i%2))
 				one := hostBuffer(dt, 1)
@@ -76,7 +77,7 @@ func TestRopeHasTheSameBitsOnEveryInstructionSet(t *testing.T) {
 					if j >= r.D/2 {
 						continue
 					}
-					s64, c64 := math.Sincos(float64(row%r.T) * r.Freq(j))
+					s64, c64 := math.Sincos(float64(r.Past+row%r.T) * r.Freq(j))
 					a, b, s, c := float32(want[at]), float32(want[at+r.D/2]), sign*float32(s64), float32(c64)
 					want[at], want[at+r.D/2] = rounded(float32(a*c)-float32(b*s)), rounded(float32(b*c)+float32(a*s))
 				}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"zeroth/device"
@@ -118,10 +119,13 @@ func TestAddUpPastTheCaches(t *testing.T) {
 				copy(src[0].Slice(lo, lo+m).Raw(), x.Slice(0, m).Raw())
 				copy(src[1].Slice(lo, lo+m).Raw(), x.Slice(x.N-m, x.N).Raw())
 			}
-			AddUp(dst, src)
-			AddUp(src[0], src)
-			if !bytes.Equal(dst.Raw(), src[0].Raw()) {
-				t.Errorf("%v: other bits past the caches", dt)
+			for _, count := range []int{1, 2, 3, 8} {
+				many := slices.Repeat(src, 4)[:count]
+				AddUp(dst, many)
+				AddUp(src[0], many)
+				if !bytes.Equal(dst.Raw(), src[0].Raw()) {
+					t.Errorf("%v: other bits past the caches, of %d", dt, count)
+				}
 			}
 		}
 	})

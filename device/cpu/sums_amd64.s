@@ -138,6 +138,77 @@ TEXT ·addUpF32AVX512Stream(SB), NOSPLIT, $0-48
 	DECQ DI
 	ADDQ SI, SI
 	ADDQ SI, SI
+	CMPQ DI, $0x06
+	JGE  rest
+	CMPQ BX, $0x00001000
+	JLT  rest
+
+pages:
+	MOVQ $0x00000020, R8
+
+page:
+	MOVQ       (CX), R9
+	PREFETCHT0 128(R9)(SI*1)
+	VMOVUPS    (R9)(SI*1), Z0
+	PREFETCHT0 192(R9)(SI*1)
+	VMOVUPS    64(R9)(SI*1), Z1
+	PREFETCHT0 4224(R9)(SI*1)
+	VMOVUPS    4096(R9)(SI*1), Z2
+	PREFETCHT0 4288(R9)(SI*1)
+	VMOVUPS    4160(R9)(SI*1), Z3
+	PREFETCHT0 8320(R9)(SI*1)
+	VMOVUPS    8192(R9)(SI*1), Z4
+	PREFETCHT0 8384(R9)(SI*1)
+	VMOVUPS    8256(R9)(SI*1), Z5
+	PREFETCHT0 12416(R9)(SI*1)
+	VMOVUPS    12288(R9)(SI*1), Z6
+	PREFETCHT0 12480(R9)(SI*1)
+	VMOVUPS    12352(R9)(SI*1), Z7
+	MOVQ       CX, R10
+	MOVQ       DI, R11
+	TESTQ      R11, R11
+	JZ         lineStore
+
+lineSource:
+	ADDQ       DX, R10
+	MOVQ       (R10), R9
+	PREFETCHT0 128(R9)(SI*1)
+	VADDPS     (R9)(SI*1), Z0, Z0
+	PREFETCHT0 192(R9)(SI*1)
+	VADDPS     64(R9)(SI*1), Z1, Z1
+	PREFETCHT0 4224(R9)(SI*1)
+	VADDPS     4096(R9)(SI*1), Z2, Z2
+	PREFETCHT0 4288(R9)(SI*1)
+	VADDPS     4160(R9)(SI*1), Z3, Z3
+	PREFETCHT0 8320(R9)(SI*1)
+	VADDPS     8192(R9)(SI*1), Z4, Z4
+	PREFETCHT0 8384(R9)(SI*1)
+	VADDPS     8256(R9)(SI*1), Z5, Z5
+	PREFETCHT0 12416(R9)(SI*1)
+	VADDPS     12288(R9)(SI*1), Z6, Z6
+	PREFETCHT0 12480(R9)(SI*1)
+	VADDPS     12352(R9)(SI*1), Z7, Z7
+	DECQ       R11
+	JNZ        lineSource
+
+lineStore:
+	VMOVNTDQ Z0, (AX)(SI*1)
+	VMOVNTDQ Z1, 64(AX)(SI*1)
+	VMOVNTDQ Z2, 4096(AX)(SI*1)
+	VMOVNTDQ Z3, 4160(AX)(SI*1)
+	VMOVNTDQ Z4, 8192(AX)(SI*1)
+	VMOVNTDQ Z5, 8256(AX)(SI*1)
+	VMOVNTDQ Z6, 12288(AX)(SI*1)
+	VMOVNTDQ Z7, 12352(AX)(SI*1)
+	ADDQ     $0x00000080, SI
+	DECQ     R8
+	JNZ      page
+	ADDQ     $0x00003000, SI
+	SUBQ     $0x00001000, BX
+	CMPQ     BX, $0x00001000
+	JGE      pages
+
+rest:
 	SUBQ $0x40, BX
 	JLT  few
 
@@ -340,6 +411,157 @@ TEXT ·addUpBF16AVX512Stream(SB), NOSPLIT, $0-48
 	MOVQ count+24(FP), DI
 	DECQ DI
 	ADDQ SI, SI
+	CMPQ DI, $0x06
+	JGE  rest
+	CMPQ BX, $0x00001000
+	JLT  rest
+
+pages:
+	MOVQ $0x00000020, R8
+
+page:
+	MOVQ       (CX), R9
+	PREFETCHT0 128(R9)(SI*1)
+	VPMOVZXWD  (R9)(SI*1), Z0
+	VPSLLD     $0x10, Z0, Z0
+	VPMOVZXWD  32(R9)(SI*1), Z1
+	VPSLLD     $0x10, Z1, Z1
+	PREFETCHT0 192(R9)(SI*1)
+	VPMOVZXWD  64(R9)(SI*1), Z2
+	VPSLLD     $0x10, Z2, Z2
+	VPMOVZXWD  96(R9)(SI*1), Z3
+	VPSLLD     $0x10, Z3, Z3
+	PREFETCHT0 4224(R9)(SI*1)
+	VPMOVZXWD  4096(R9)(SI*1), Z4
+	VPSLLD     $0x10, Z4, Z4
+	VPMOVZXWD  4128(R9)(SI*1), Z5
+	VPSLLD     $0x10, Z5, Z5
+	PREFETCHT0 4288(R9)(SI*1)
+	VPMOVZXWD  4160(R9)(SI*1), Z6
+	VPSLLD     $0x10, Z6, Z6
+	VPMOVZXWD  4192(R9)(SI*1), Z7
+	VPSLLD     $0x10, Z7, Z7
+	MOVQ       CX, R10
+	MOVQ       DI, R11
+	TESTQ      R11, R11
+	JZ         lineStore
+
+lineSource:
+	ADDQ       DX, R10
+	MOVQ       (R10), R9
+	PREFETCHT0 128(R9)(SI*1)
+	VPMOVZXWD  (R9)(SI*1), Z8
+	VPSLLD     $0x10, Z8, Z8
+	VADDPS     Z8, Z0, Z0
+	VPMOVZXWD  32(R9)(SI*1), Z8
+	VPSLLD     $0x10, Z8, Z8
+	VADDPS     Z8, Z1, Z1
+	PREFETCHT0 192(R9)(SI*1)
+	VPMOVZXWD  64(R9)(SI*1), Z8
+	VPSLLD     $0x10, Z8, Z8
+	VADDPS     Z8, Z2, Z2
+	VPMOVZXWD  96(R9)(SI*1), Z8
+	VPSLLD     $0x10, Z8, Z8
+	VADDPS     Z8, Z3, Z3
+	PREFETCHT0 4224(R9)(SI*1)
+	VPMOVZXWD  4096(R9)(SI*1), Z8
+	VPSLLD     $0x10, Z8, Z8
+	VADDPS     Z8, Z4, Z4
+	VPMOVZXWD  4128(R9)(SI*1), Z8
+	VPSLLD     $0x10, Z8, Z8
+	VADDPS     Z8, Z5, Z5
+	PREFETCHT0 4288(R9)(SI*1)
+	VPMOVZXWD  4160(R9)(SI*1), Z8
+	VPSLLD     $0x10, Z8, Z8
+	VADDPS     Z8, Z6, Z6
+	VPMOVZXWD  4192(R9)(SI*1), Z8
+	VPSLLD     $0x10, Z8, Z8
+	VADDPS     Z8, Z7, Z7
+	DECQ       R11
+	JNZ        lineSource
+
+lineStore:
+	VPSRLD      $0x10, Z0, Z8
+	VPANDD.BCST sumsConstants<>+0(SB), Z8, Z8
+	VPADDD.BCST sumsConstants<>+64(SB), Z8, Z8
+	VCMPPS      $0x03, Z0, Z0, K1
+	VPADDD      Z0, Z8, Z8
+	VPORD.BCST  sumsConstants<>+128(SB), Z0, K1, Z8
+	VPSRLD      $0x10, Z8, Z8
+	VPMOVDW     Z8, Y8
+	VMOVNTDQ    Y8, (AX)(SI*1)
+	VPSRLD      $0x10, Z1, Z0
+	VPANDD.BCST sumsConstants<>+0(SB), Z0, Z0
+	VPADDD.BCST sumsConstants<>+64(SB), Z0, Z0
+	VCMPPS      $0x03, Z1, Z1, K1
+	VPADDD      Z1, Z0, Z0
+	VPORD.BCST  sumsConstants<>+128(SB), Z1, K1, Z0
+	VPSRLD      $0x10, Z0, Z0
+	VPMOVDW     Z0, Y0
+	VMOVNTDQ    Y0, 32(AX)(SI*1)
+	VPSRLD      $0x10, Z2, Z0
+	VPANDD.BCST sumsConstants<>+0(SB), Z0, Z0
+	VPADDD.BCST sumsConstants<>+64(SB), Z0, Z0
+	VCMPPS      $0x03, Z2, Z2, K1
+	VPADDD      Z2, Z0, Z0
+	VPORD.BCST  sumsConstants<>+128(SB), Z2, K1, Z0
+	VPSRLD      $0x10, Z0, Z0
+	VPMOVDW     Z0, Y0
+	VMOVNTDQ    Y0, 64(AX)(SI*1)
+	VPSRLD      $0x10, Z3, Z0
+	VPANDD.BCST sumsConstants<>+0(SB), Z0, Z0
+	VPADDD.BCST sumsConstants<>+64(SB), Z0, Z0
+	VCMPPS      $0x03, Z3, Z3, K1
+	VPADDD      Z3, Z0, Z0
+	VPORD.BCST  sumsConstants<>+128(SB), Z3, K1, Z0
+	VPSRLD      $0x10, Z0, Z0
+	VPMOVDW     Z0, Y0
+	VMOVNTDQ    Y0, 96(AX)(SI*1)
+	VPSRLD      $0x10, Z4, Z0
+	VPANDD.BCST sumsConstants<>+0(SB), Z0, Z0
+	VPADDD.BCST sumsConstants<>+64(SB), Z0, Z0
+	VCMPPS      $0x03, Z4, Z4, K1
+	VPADDD      Z4, Z0, Z0
+	VPORD.BCST  sumsConstants<>+128(SB), Z4, K1, Z0
+	VPSRLD      $0x10, Z0, Z0
+	VPMOVDW     Z0, Y0
+	VMOVNTDQ    Y0, 4096(AX)(SI*1)
+	VPSRLD      $0x10, Z5, Z0
+	VPANDD.BCST sumsConstants<>+0(SB), Z0, Z0
+	VPADDD.BCST sumsConstants<>+64(SB), Z0, Z0
+	VCMPPS      $0x03, Z5, Z5, K1
+	VPADDD      Z5, Z0, Z0
+	VPORD.BCST  sumsConstants<>+128(SB), Z5, K1, Z0
+	VPSRLD      $0x10, Z0, Z0
+	VPMOVDW     Z0, Y0
+	VMOVNTDQ    Y0, 4128(AX)(SI*1)
+	VPSRLD      $0x10, Z6, Z0
+	VPANDD.BCST sumsConstants<>+0(SB), Z0, Z0
+	VPADDD.BCST sumsConstants<>+64(SB), Z0, Z0
+	VCMPPS      $0x03, Z6, Z6, K1
+	VPADDD      Z6, Z0, Z0
+	VPORD.BCST  sumsConstants<>+128(SB), Z6, K1, Z0
+	VPSRLD      $0x10, Z0, Z0
+	VPMOVDW     Z0, Y0
+	VMOVNTDQ    Y0, 4160(AX)(SI*1)
+	VPSRLD      $0x10, Z7, Z0
+	VPANDD.BCST sumsConstants<>+0(SB), Z0, Z0
+	VPADDD.BCST sumsConstants<>+64(SB), Z0, Z0
+	VCMPPS      $0x03, Z7, Z7, K1
+	VPADDD      Z7, Z0, Z0
+	VPORD.BCST  sumsConstants<>+128(SB), Z7, K1, Z0
+	VPSRLD      $0x10, Z0, Z0
+	VPMOVDW     Z0, Y0
+	VMOVNTDQ    Y0, 4192(AX)(SI*1)
+	ADDQ        $0x00000080, SI
+	DECQ        R8
+	JNZ         page
+	ADDQ        $0x00001000, SI
+	SUBQ        $0x00001000, BX
+	CMPQ        BX, $0x00001000
+	JGE         pages
+
+rest:
 	SUBQ $0x40, BX
 	JLT  few
 
@@ -552,6 +774,85 @@ TEXT ·addUpF16AVX512Stream(SB), NOSPLIT, $0-48
 	MOVQ count+24(FP), DI
 	DECQ DI
 	ADDQ SI, SI
+	CMPQ DI, $0x06
+	JGE  rest
+	CMPQ BX, $0x00001000
+	JLT  rest
+
+pages:
+	MOVQ $0x00000020, R8
+
+page:
+	MOVQ       (CX), R9
+	PREFETCHT0 128(R9)(SI*1)
+	VCVTPH2PS  (R9)(SI*1), Z0
+	VCVTPH2PS  32(R9)(SI*1), Z1
+	PREFETCHT0 192(R9)(SI*1)
+	VCVTPH2PS  64(R9)(SI*1), Z2
+	VCVTPH2PS  96(R9)(SI*1), Z3
+	PREFETCHT0 4224(R9)(SI*1)
+	VCVTPH2PS  4096(R9)(SI*1), Z4
+	VCVTPH2PS  4128(R9)(SI*1), Z5
+	PREFETCHT0 4288(R9)(SI*1)
+	VCVTPH2PS  4160(R9)(SI*1), Z6
+	VCVTPH2PS  4192(R9)(SI*1), Z7
+	MOVQ       CX, R10
+	MOVQ       DI, R11
+	TESTQ      R11, R11
+	JZ         lineStore
+
+lineSource:
+	ADDQ       DX, R10
+	MOVQ       (R10), R9
+	PREFETCHT0 128(R9)(SI*1)
+	VCVTPH2PS  (R9)(SI*1), Z8
+	VADDPS     Z8, Z0, Z0
+	VCVTPH2PS  32(R9)(SI*1), Z8
+	VADDPS     Z8, Z1, Z1
+	PREFETCHT0 192(R9)(SI*1)
+	VCVTPH2PS  64(R9)(SI*1), Z8
+	VADDPS     Z8, Z2, Z2
+	VCVTPH2PS  96(R9)(SI*1), Z8
+	VADDPS     Z8, Z3, Z3
+	PREFETCHT0 4224(R9)(SI*1)
+	VCVTPH2PS  4096(R9)(SI*1), Z8
+	VADDPS     Z8, Z4, Z4
+	VCVTPH2PS  4128(R9)(SI*1), Z8
+	VADDPS     Z8, Z5, Z5
+	PREFETCHT0 4288(R9)(SI*1)
+	VCVTPH2PS  4160(R9)(SI*1), Z8
+	VADDPS     Z8, Z6, Z6
+	VCVTPH2PS  4192(R9)(SI*1), Z8
+	VADDPS     Z8, Z7, Z7
+	DECQ       R11
+	JNZ        lineSource
+
+lineStore:
+	VCVTPS2PH $0x00, Z0, Y0
+	VMOVNTDQ  Y0, (AX)(SI*1)
+	VCVTPS2PH $0x00, Z1, Y0
+	VMOVNTDQ  Y0, 32(AX)(SI*1)
+	VCVTPS2PH $0x00, Z2, Y0
+	VMOVNTDQ  Y0, 64(AX)(SI*1)
+	VCVTPS2PH $0x00, Z3, Y0
+	VMOVNTDQ  Y0, 96(AX)(SI*1)
+	VCVTPS2PH $0x00, Z4, Y0
+	VMOVNTDQ  Y0, 4096(AX)(SI*1)
+	VCVTPS2PH $0x00, Z5, Y0
+	VMOVNTDQ  Y0, 4128(AX)(SI*1)
+	VCVTPS2PH $0x00, Z6, Y0
+	VMOVNTDQ  Y0, 4160(AX)(SI*1)
+	VCVTPS2PH $0x00, Z7, Y0
+	VMOVNTDQ  Y0, 4192(AX)(SI*1)
+	ADDQ      $0x00000080, SI
+	DECQ      R8
+	JNZ       page
+	ADDQ      $0x00001000, SI
+	SUBQ      $0x00001000, BX
+	CMPQ      BX, $0x00001000
+	JGE       pages
+
+rest:
 	SUBQ $0x40, BX
 	JLT  few
 
@@ -726,6 +1027,69 @@ TEXT ·addUpF32AVX2Stream(SB), NOSPLIT, $0-48
 	DECQ DI
 	ADDQ SI, SI
 	ADDQ SI, SI
+	CMPQ DI, $0x06
+	JGE  rest
+	CMPQ BX, $0x00001000
+	JLT  rest
+
+pages:
+	MOVQ $0x00000040, R8
+
+page:
+	MOVQ       (CX), R9
+	PREFETCHT0 64(R9)(SI*1)
+	VMOVUPS    (R9)(SI*1), Y0
+	VMOVUPS    32(R9)(SI*1), Y1
+	PREFETCHT0 4160(R9)(SI*1)
+	VMOVUPS    4096(R9)(SI*1), Y2
+	VMOVUPS    4128(R9)(SI*1), Y3
+	PREFETCHT0 8256(R9)(SI*1)
+	VMOVUPS    8192(R9)(SI*1), Y4
+	VMOVUPS    8224(R9)(SI*1), Y5
+	PREFETCHT0 12352(R9)(SI*1)
+	VMOVUPS    12288(R9)(SI*1), Y6
+	VMOVUPS    12320(R9)(SI*1), Y7
+	MOVQ       CX, R10
+	MOVQ       DI, R11
+	TESTQ      R11, R11
+	JZ         lineStore
+
+lineSource:
+	ADDQ       DX, R10
+	MOVQ       (R10), R9
+	PREFETCHT0 64(R9)(SI*1)
+	VADDPS     (R9)(SI*1), Y0, Y0
+	VADDPS     32(R9)(SI*1), Y1, Y1
+	PREFETCHT0 4160(R9)(SI*1)
+	VADDPS     4096(R9)(SI*1), Y2, Y2
+	VADDPS     4128(R9)(SI*1), Y3, Y3
+	PREFETCHT0 8256(R9)(SI*1)
+	VADDPS     8192(R9)(SI*1), Y4, Y4
+	VADDPS     8224(R9)(SI*1), Y5, Y5
+	PREFETCHT0 12352(R9)(SI*1)
+	VADDPS     12288(R9)(SI*1), Y6, Y6
+	VADDPS     12320(R9)(SI*1), Y7, Y7
+	DECQ       R11
+	JNZ        lineSource
+
+lineStore:
+	VMOVNTDQ Y0, (AX)(SI*1)
+	VMOVNTDQ Y1, 32(AX)(SI*1)
+	VMOVNTDQ Y2, 4096(AX)(SI*1)
+	VMOVNTDQ Y3, 4128(AX)(SI*1)
+	VMOVNTDQ Y4, 8192(AX)(SI*1)
+	VMOVNTDQ Y5, 8224(AX)(SI*1)
+	VMOVNTDQ Y6, 12288(AX)(SI*1)
+	VMOVNTDQ Y7, 12320(AX)(SI*1)
+	ADDQ     $0x00000040, SI
+	DECQ     R8
+	JNZ      page
+	ADDQ     $0x00003000, SI
+	SUBQ     $0x00001000, BX
+	CMPQ     BX, $0x00001000
+	JGE      pages
+
+rest:
 	SUBQ $0x40, BX
 	JLT  few
 
@@ -1033,6 +1397,169 @@ TEXT ·addUpBF16AVX2Stream(SB), NOSPLIT, $0-48
 	MOVQ count+24(FP), DI
 	DECQ DI
 	ADDQ SI, SI
+	CMPQ DI, $0x06
+	JGE  rest
+	CMPQ BX, $0x00001000
+	JLT  rest
+
+pages:
+	MOVQ $0x00000040, R8
+
+page:
+	MOVQ       (CX), R9
+	PREFETCHT0 64(R9)(SI*1)
+	VPMOVZXWD  (R9)(SI*1), Y0
+	VPSLLD     $0x10, Y0, Y0
+	VPMOVZXWD  16(R9)(SI*1), Y1
+	VPSLLD     $0x10, Y1, Y1
+	VPMOVZXWD  32(R9)(SI*1), Y2
+	VPSLLD     $0x10, Y2, Y2
+	VPMOVZXWD  48(R9)(SI*1), Y3
+	VPSLLD     $0x10, Y3, Y3
+	PREFETCHT0 4160(R9)(SI*1)
+	VPMOVZXWD  4096(R9)(SI*1), Y4
+	VPSLLD     $0x10, Y4, Y4
+	VPMOVZXWD  4112(R9)(SI*1), Y5
+	VPSLLD     $0x10, Y5, Y5
+	VPMOVZXWD  4128(R9)(SI*1), Y6
+	VPSLLD     $0x10, Y6, Y6
+	VPMOVZXWD  4144(R9)(SI*1), Y7
+	VPSLLD     $0x10, Y7, Y7
+	MOVQ       CX, R10
+	MOVQ       DI, R11
+	TESTQ      R11, R11
+	JZ         lineStore
+
+lineSource:
+	ADDQ       DX, R10
+	MOVQ       (R10), R9
+	PREFETCHT0 64(R9)(SI*1)
+	VPMOVZXWD  (R9)(SI*1), Y8
+	VPSLLD     $0x10, Y8, Y8
+	VADDPS     Y8, Y0, Y0
+	VPMOVZXWD  16(R9)(SI*1), Y8
+	VPSLLD     $0x10, Y8, Y8
+	VADDPS     Y8, Y1, Y1
+	VPMOVZXWD  32(R9)(SI*1), Y8
+	VPSLLD     $0x10, Y8, Y8
+	VADDPS     Y8, Y2, Y2
+	VPMOVZXWD  48(R9)(SI*1), Y8
+	VPSLLD     $0x10, Y8, Y8
+	VADDPS     Y8, Y3, Y3
+	PREFETCHT0 4160(R9)(SI*1)
+	VPMOVZXWD  4096(R9)(SI*1), Y8
+	VPSLLD     $0x10, Y8, Y8
+	VADDPS     Y8, Y4, Y4
+	VPMOVZXWD  4112(R9)(SI*1), Y8
+	VPSLLD     $0x10, Y8, Y8
+	VADDPS     Y8, Y5, Y5
+	VPMOVZXWD  4128(R9)(SI*1), Y8
+	VPSLLD     $0x10, Y8, Y8
+	VADDPS     Y8, Y6, Y6
+	VPMOVZXWD  4144(R9)(SI*1), Y8
+	VPSLLD     $0x10, Y8, Y8
+	VADDPS     Y8, Y7, Y7
+	DECQ       R11
+	JNZ        lineSource
+
+lineStore:
+	VPSRLD       $0x10, Y0, Y8
+	VPAND        sumsConstants<>+0(SB), Y8, Y8
+	VPADDD       sumsConstants<>+64(SB), Y8, Y8
+	VCMPPS       $0x03, Y0, Y0, Y9
+	VPADDD       Y0, Y8, Y8
+	VPOR         sumsConstants<>+128(SB), Y0, Y0
+	VBLENDVPS    Y9, Y0, Y8, Y8
+	VPSRLD       $0x10, Y8, Y8
+	VEXTRACTI128 $0x01, Y8, X0
+	VPACKUSDW    X0, X8, X8
+	VMOVNTDQ     X8, (AX)(SI*1)
+	VPSRLD       $0x10, Y1, Y0
+	VPAND        sumsConstants<>+0(SB), Y0, Y0
+	VPADDD       sumsConstants<>+64(SB), Y0, Y0
+	VCMPPS       $0x03, Y1, Y1, Y8
+	VPADDD       Y1, Y0, Y0
+	VPOR         sumsConstants<>+128(SB), Y1, Y1
+	VBLENDVPS    Y8, Y1, Y0, Y0
+	VPSRLD       $0x10, Y0, Y0
+	VEXTRACTI128 $0x01, Y0, X1
+	VPACKUSDW    X1, X0, X0
+	VMOVNTDQ     X0, 16(AX)(SI*1)
+	VPSRLD       $0x10, Y2, Y0
+	VPAND        sumsConstants<>+0(SB), Y0, Y0
+	VPADDD       sumsConstants<>+64(SB), Y0, Y0
+	VCMPPS       $0x03, Y2, Y2, Y1
+	VPADDD       Y2, Y0, Y0
+	VPOR         sumsConstants<>+128(SB), Y2, Y2
+	VBLENDVPS    Y1, Y2, Y0, Y0
+	VPSRLD       $0x10, Y0, Y0
+	VEXTRACTI128 $0x01, Y0, X2
+	VPACKUSDW    X2, X0, X0
+	VMOVNTDQ     X0, 32(AX)(SI*1)
+	VPSRLD       $0x10, Y3, Y0
+	VPAND        sumsConstants<>+0(SB), Y0, Y0
+	VPADDD       sumsConstants<>+64(SB), Y0, Y0
+	VCMPPS       $0x03, Y3, Y3, Y1
+	VPADDD       Y3, Y0, Y0
+	VPOR         sumsConstants<>+128(SB), Y3, Y2
+	VBLENDVPS    Y1, Y2, Y0, Y0
+	VPSRLD       $0x10, Y0, Y0
+	VEXTRACTI128 $0x01, Y0, X2
+	VPACKUSDW    X2, X0, X0
+	VMOVNTDQ     X0, 48(AX)(SI*1)
+	VPSRLD       $0x10, Y4, Y0
+	VPAND        sumsConstants<>+0(SB), Y0, Y0
+	VPADDD       sumsConstants<>+64(SB), Y0, Y0
+	VCMPPS       $0x03, Y4, Y4, Y1
+	VPADDD       Y4, Y0, Y0
+	VPOR         sumsConstants<>+128(SB), Y4, Y2
+	VBLENDVPS    Y1, Y2, Y0, Y0
+	VPSRLD       $0x10, Y0, Y0
+	VEXTRACTI128 $0x01, Y0, X2
+	VPACKUSDW    X2, X0, X0
+	VMOVNTDQ     X0, 4096(AX)(SI*1)
+	VPSRLD       $0x10, Y5, Y0
+	VPAND        sumsConstants<>+0(SB), Y0, Y0
+	VPADDD       sumsConstants<>+64(SB), Y0, Y0
+	VCMPPS       $0x03, Y5, Y5, Y1
+	VPADDD       Y5, Y0, Y0
+	VPOR         sumsConstants<>+128(SB), Y5, Y2
+	VBLENDVPS    Y1, Y2, Y0, Y0
+	VPSRLD       $0x10, Y0, Y0
+	VEXTRACTI128 $0x01, Y0, X2
+	VPACKUSDW    X2, X0, X0
+	VMOVNTDQ     X0, 4112(AX)(SI*1)
+	VPSRLD       $0x10, Y6, Y0
+	VPAND        sumsConstants<>+0(SB), Y0, Y0
+	VPADDD       sumsConstants<>+64(SB), Y0, Y0
+	VCMPPS       $0x03, Y6, Y6, Y1
+	VPADDD       Y6, Y0, Y0
+	VPOR         sumsConstants<>+128(SB), Y6, Y2
+	VBLENDVPS    Y1, Y2, Y0, Y0
+	VPSRLD       $0x10, Y0, Y0
+	VEXTRACTI128 $0x01, Y0, X2
+	VPACKUSDW    X2, X0, X0
+	VMOVNTDQ     X0, 4128(AX)(SI*1)
+	VPSRLD       $0x10, Y7, Y0
+	VPAND        sumsConstants<>+0(SB), Y0, Y0
+	VPADDD       sumsConstants<>+64(SB), Y0, Y0
+	VCMPPS       $0x03, Y7, Y7, Y1
+	VPADDD       Y7, Y0, Y0
+	VPOR         sumsConstants<>+128(SB), Y7, Y2
+	VBLENDVPS    Y1, Y2, Y0, Y0
+	VPSRLD       $0x10, Y0, Y0
+	VEXTRACTI128 $0x01, Y0, X2
+	VPACKUSDW    X2, X0, X0
+	VMOVNTDQ     X0, 4144(AX)(SI*1)
+	ADDQ         $0x00000040, SI
+	DECQ         R8
+	JNZ          page
+	ADDQ         $0x00001000, SI
+	SUBQ         $0x00001000, BX
+	CMPQ         BX, $0x00001000
+	JGE          pages
+
+rest:
 	SUBQ $0x40, BX
 	JLT  few
 
@@ -1360,6 +1887,81 @@ TEXT ·addUpF16AVX2Stream(SB), NOSPLIT, $0-48
 	MOVQ count+24(FP), DI
 	DECQ DI
 	ADDQ SI, SI
+	CMPQ DI, $0x06
+	JGE  rest
+	CMPQ BX, $0x00001000
+	JLT  rest
+
+pages:
+	MOVQ $0x00000040, R8
+
+page:
+	MOVQ       (CX), R9
+	PREFETCHT0 64(R9)(SI*1)
+	VCVTPH2PS  (R9)(SI*1), Y0
+	VCVTPH2PS  16(R9)(SI*1), Y1
+	VCVTPH2PS  32(R9)(SI*1), Y2
+	VCVTPH2PS  48(R9)(SI*1), Y3
+	PREFETCHT0 4160(R9)(SI*1)
+	VCVTPH2PS  4096(R9)(SI*1), Y4
+	VCVTPH2PS  4112(R9)(SI*1), Y5
+	VCVTPH2PS  4128(R9)(SI*1), Y6
+	VCVTPH2PS  4144(R9)(SI*1), Y7
+	MOVQ       CX, R10
+	MOVQ       DI, R11
+	TESTQ      R11, R11
+	JZ         lineStore
+
+lineSource:
+	ADDQ       DX, R10
+	MOVQ       (R10), R9
+	PREFETCHT0 64(R9)(SI*1)
+	VCVTPH2PS  (R9)(SI*1), Y8
+	VADDPS     Y8, Y0, Y0
+	VCVTPH2PS  16(R9)(SI*1), Y8
+	VADDPS     Y8, Y1, Y1
+	VCVTPH2PS  32(R9)(SI*1), Y8
+	VADDPS     Y8, Y2, Y2
+	VCVTPH2PS  48(R9)(SI*1), Y8
+	VADDPS     Y8, Y3, Y3
+	PREFETCHT0 4160(R9)(SI*1)
+	VCVTPH2PS  4096(R9)(SI*1), Y8
+	VADDPS     Y8, Y4, Y4
+	VCVTPH2PS  4112(R9)(SI*1), Y8
+	VADDPS     Y8, Y5, Y5
+	VCVTPH2PS  4128(R9)(SI*1), Y8
+	VADDPS     Y8, Y6, Y6
+	VCVTPH2PS  4144(R9)(SI*1), Y8
+	VADDPS     Y8, Y7, Y7
+	DECQ       R11
+	JNZ        lineSource
+
+lineStore:
+	VCVTPS2PH $0x00, Y0, X0
+	VMOVNTDQ  X0, (AX)(SI*1)
+	VCVTPS2PH $0x00, Y1, X0
+	VMOVNTDQ  X0, 16(AX)(SI*1)
+	VCVTPS2PH $0x00, Y2, X0
+	VMOVNTDQ  X0, 32(AX)(SI*1)
+	VCVTPS2PH $0x00, Y3, X0
+	VMOVNTDQ  X0, 48(AX)(SI*1)
+	VCVTPS2PH $0x00, Y4, X0
+	VMOVNTDQ  X0, 4096(AX)(SI*1)
+	VCVTPS2PH $0x00, Y5, X0
+	VMOVNTDQ  X0, 4112(AX)(SI*1)
+	VCVTPS2PH $0x00, Y6, X0
+	VMOVNTDQ  X0, 4128(AX)(SI*1)
+	VCVTPS2PH $0x00, Y7, X0
+	VMOVNTDQ  X0, 4144(AX)(SI*1)
+	ADDQ      $0x00000040, SI
+	DECQ      R8
+	JNZ       page
+	ADDQ      $0x00001000, SI
+	SUBQ      $0x00001000, BX
+	CMPQ      BX, $0x00001000
+	JGE       pages
+
+rest:
 	SUBQ $0x40, BX
 	JLT  few
 

@@ -54,12 +54,19 @@ func runSwiGLUGrad(t *task, w *worker, lo, hi int) {
 	}
 	for b := lo; b < hi; b++ {
 		at, end := b*blockLen, min((b+1)*blockLen, t.b[0].N)
-		if n := (end - at) &^ 15; direct != nil && n > 0 {
+		if direct == nil {
+			t.swigluGrad(w, at, end-at)
+			continue
+		}
+		if n := (end - at) &^ 15; n > 0 {
 			direct(t.from(0, at), t.from(1, at), t.from(2, at), t.from(3, at), t.from(4, at), n)
 			at += n
 		}
 		if at < end {
-			t.swigluGrad(w, at, end-at)
+			t.toEnds(w, at, end-at)
+			e := &w.ends
+			direct(unsafe.Pointer(&e[0]), unsafe.Pointer(&e[1]), unsafe.Pointer(&e[2]), unsafe.Pointer(&e[3]), unsafe.Pointer(&e[4]), 16)
+			t.fromEnds(w, at, end-at, 2)
 		}
 	}
 }

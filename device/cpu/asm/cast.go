@@ -50,11 +50,13 @@ type convert func(c *build.Context, w width, src operand.Mem) reg.Register
 // pagesAtOnce is how many pages of src a streaming function goes through at a
 // time, pageLines the lines of one before it goes on to the next: one core has
 // more lines of several pages under way than of one, up to half as many again.
-// Widening gains nothing from it, its reads being the lesser part.
+// Where several arrays are read, fewer pages of each will do.
 const (
 	pagesAtOnce = 8
+	pagesOfEach = 4
 	pageLines   = 2
-	pageLen     = 1024 // elements of 4 bytes
+	pageBytes   = 4096
+	pageLen     = pageBytes / 4 // elements of 4 bytes
 )
 
 func castLoop(c *build.Context, w width, stream bool, name string, in, out int, f func() (prepare func(), body convert)) {
@@ -66,10 +68,9 @@ func castLoop(c *build.Context, w width, stream bool, name string, in, out int, 
 	prepare, body := f()
 	prepare()
 	dst, src, n := load64(c, "dst"), load64(c, "src"), load64(c, "n")
-	pages := stream && in > out
 	run := func(from, elements int) {
 		for i := from; i < from+elements; i += w.lanes {
-			if pages {
+			if stream && i*in%64 == 0 {
 				c.PREFETCHT0(at(src, (i+elements)*in)) // the next of its page
 			}
 			storeVec(c, body(c, w, at(src, i*in)), at(dst, i*out), w.lanes*out, stream)
@@ -79,8 +80,8 @@ func castLoop(c *build.Context, w width, stream bool, name string, in, out int, 
 		c.ADDQ(operand.U32(uint32(elements*in)), src)
 		c.ADDQ(operand.U32(uint32(elements*out)), dst)
 	}
-	if pages {
-		byPages(c, n, pageLen, pageLines*64/in, run, on)
+	if stream {
+		byPages(c, n, pagesAtOnce, pageBytes/in, pageLines*64/in, run, on)
 	}
 	c.SUBQ(operand.U8(64), n)
 	c.JLT(operand.LabelRef("few"))
@@ -105,24 +106,31 @@ func castLoop(c *build.Context, w width, stream bool, name string, in, out int, 
 	c.RET()
 }
 
-// byPages takes pagesAtOnce pages of page units off n, as long as it has them:
+// byPages takes so many pages of page units at once off n, as long as it has them:
 // run works on some units of each in turn, on moves all pointers.
-func byPages(c *build.Context, n reg.GPVirtual, page, some int, run func(from, units int), on func(units int)) {
+func byPages(c *build.Context, n reg.GPVirtual, pages, page, some int, run func(from, units int), on func(units int)) {
+	pageRounds(c, n, pages, page, some, func() {
+		for p := range pages {
+			run(p*page, some)
+		}
+	}, on)
+}
+
+// pageRounds is byPages where round works on some units of every page.
+func pageRounds(c *build.Context, n reg.GPVirtual, pages, page, some int, round func(), on func(units int)) {
 	left := c.GP64()
-	c.CMPQ(n, operand.U32(uint32(pagesAtOnce*page)))
+	c.CMPQ(n, operand.U32(uint32(pages*page)))
 	c.JLT(operand.LabelRef("rest"))
 	c.Label("pages")
 	c.MOVQ(operand.U32(uint32(page/some)), left)
 	c.Label("page")
-	for p := range pagesAtOnce {
-		run(p*page, some)
-	}
+	round()
 	on(some)
 	c.DECQ(left)
 	c.JNZ(operand.LabelRef("page"))
-	on((pagesAtOnce - 1) * page)
-	c.SUBQ(operand.U32(uint32(pagesAtOnce*page)), n)
-	c.CMPQ(n, operand.U32(uint32(pagesAtOnce*page)))
+	on((pages - 1) * page)
+	c.SUBQ(operand.U32(uint32(pages*page)), n)
+	c.CMPQ(n, operand.U32(uint32(pages*page)))
 	c.JGE(operand.LabelRef("pages"))
 	c.Label("rest")
 }
@@ -238,7 +246,7 @@ func streamCopy(c *build.Context) {
 		c.ADDQ(operand.U32(uint32(bytes)), src)
 		c.ADDQ(operand.U32(uint32(bytes)), dst)
 	}
-	byPages(c, n, 4*pageLen, 64*pageLines, run, on)
+	byPages(c, n, pagesAtOnce, pageBytes, 64*pageLines, run, on)
 	c.TESTQ(n, n)
 	c.JZ(operand.LabelRef("done"))
 	c.Label("loop")

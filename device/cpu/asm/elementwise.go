@@ -1,6 +1,7 @@
 package main
 
 import (
+	"math"
 	"math/bits"
 	"slices"
 
@@ -22,20 +23,22 @@ const (
 
 // elementwise writes functions over n elements, a positive multiple of 16.
 func elementwise(c *build.Context) {
-	t := declare(c, "eachConstants", slices.Concat(expConstants, roundConstants, []constant{
-		float("-2u", -2*geluU), float("-2ux", -2*geluU*geluX), float("2u", 2*geluU), float("6ux", 6*geluU*geluX),
-		float("flat", geluFlat), float("-flat", -geluFlat), float("silu", siluFlat), float("-silu", -siluFlat), float("-inf", negInf)})...)
+	t := declare(c, "eachConstants", slices.Concat(expConstants, roundConstants, logisticConstants, halfConstants, []constant{
+		float("geluZ", -2*geluU*math.Log2E), float("geluZx", -2*geluU*geluX*math.Log2E), float("2u", 2*geluU), float("6ux", 6*geluU*geluX),
+		float("flat", geluFlat), float("-flat", -geluFlat), float("silu", siluFlat), float("-silu", -siluFlat),
+		float("siluZ", -math.Log2E), float("siluLow", float64(float32(math.Log2E))-math.Log2E), float("-inf", negInf)})...)
 	for _, w := range widths {
 		for _, e := range elems {
-			each(c, w, t, "gelu"+e.name, e, e, e, 1, false, gelu)
-			each(c, w, t, "geluGrad"+e.name, e, e, e, 2, false, geluGrad)
-			each(c, w, t, "scale"+e.name, e, e, e, 1, false, times)
-			each(c, w, t, "add"+e.name, e, e, e, 2, false, plus)
-			each(c, w, t, "addStream"+e.name, e, e, e, 2, true, plus)
+			halves := e == bf16s
+			each(c, w, t, "gelu"+e.name, e, e, e, 1, false, halves, gelu)
+			each(c, w, t, "geluGrad"+e.name, e, e, e, 2, false, halves, geluGrad)
+			each(c, w, t, "scale"+e.name, e, e, e, 1, false, false, times) // s may be any NaN
+			each(c, w, t, "add"+e.name, e, e, e, 2, false, halves, plus)
+			each(c, w, t, "addStream"+e.name, e, e, e, 2, true, halves, plus)
 			if e != f32 {
-				each(c, w, t, "addF32"+e.name, f32, f32, e, 2, false, plus)
+				each(c, w, t, "addF32"+e.name, f32, f32, e, 2, false, false, plus)
 			}
-			each(c, w, t, "swiglu"+e.name, e, e, e, 2, false, swiglu)
+			each(c, w, t, "swiglu"+e.name, e, e, e, 2, false, halves, swiglu)
 			swigluGrad(c, w, t, e)
 			largest(c, w, t, e)
 			expSum(c, w, t, e)
@@ -49,27 +52,89 @@ func elementwise(c *build.Context) {
 	}
 }
 
-// body turns the elements of the sources, and the number s, into those of the destination.
-type body func(c *build.Context, w width, t *lanes16, x []reg.VecVirtual, s reg.VecVirtual) reg.VecVirtual
+// body turns the elements of the sources, and the number s, into those of the
+// destination, to be rounded to ey.
+type body func(c *build.Context, w width, t *lanes16, ey elem, x []reg.VecVirtual, s reg.VecVirtual) reg.VecVirtual
 
-func each(c *build.Context, w width, t *lanes16, name string, ey, ea, eb elem, sources int, stream bool, f body) {
+func each(c *build.Context, w width, t *lanes16, name string, ey, ea, eb elem, sources int, stream, halves bool, f body) {
 	name += w.suffix
 	text(c, name, "func(y, a, b *byte, n int, s float32)", name+" is an eachFunc.")
 	y, a, b, n := load64(c, "y"), load64(c, "a"), load64(c, "b"), load64(c, "n")
 	s := broadcastParam(c, w, "s")
 	at := c.GP64()
-	byVectors(c, w, at, n, 2, func(i int) {
-		x := []reg.VecVirtual{ea.widen(c, w, ea.mem(a, at, i))}
+	walk(c, w, t, at, n, stream, halves, func(get getVec, put putVec) {
+		x := []reg.VecVirtual{get(ea, a)}
 		if sources == 2 {
-			x = append(x, eb.widen(c, w, eb.mem(b, at, i)))
+			x = append(x, get(eb, b))
 		}
-		ey.narrow(c, w, t, f(c, w, t, x, s), ey.mem(y, at, i), stream)
+		put(f(c, w, t, ey, x, s), ey, y)
 	})
 	if stream {
 		c.SFENCE()
 	}
 	c.VZEROUPPER()
 	c.RET()
+}
+
+// getVec is a vector of the elements of an array that a step of a walk works on,
+// putVec stores it; all of them are got before any is put.
+type (
+	getVec func(e elem, from reg.GPVirtual) reg.VecVirtual
+	putVec func(v reg.VecVirtual, e elem, to reg.GPVirtual)
+)
+
+// walk has step work on n elements, a positive multiple of 16: on AVX-512 on four
+// vectors in turns, which if all arrays are bf16 are the halves of words.
+func walk(c *build.Context, w width, t *lanes16, at, n reg.GPVirtual, stream, halves bool, step func(get getVec, put putVec)) {
+	one := func(i int) {
+		step(func(e elem, from reg.GPVirtual) reg.VecVirtual { return e.widen(c, w, e.mem(from, at, i)) },
+			func(v reg.VecVirtual, e elem, to reg.GPVirtual) { e.narrow(c, w, t, v, e.mem(to, at, i), stream) })
+	}
+	if halves {
+		byVectors(c, w, at, n, 2, 2*w.lanes, func(i int) { byHalves(c, w, t, at, i, stream, step) }, one)
+	} else {
+		byVectors(c, w, at, n, 4, w.lanes, one, one)
+	}
+}
+
+// halfConstants are those of byHalves.
+var halfConstants = []constant{{"high", 0xffff0000}, {"last", 0x10000}}
+
+// byHalves has step work on the 32 elements of bf16 from at+i on, those that are
+// the upper halves of words beside the lower ones: so they need no moving between
+// lanes. Rounding adds half a unit, less one where the last kept bit is even. It
+// need not look for NaN: one that comes from bf16 has zeros there, which nothing
+// is carried from.
+func byHalves(c *build.Context, w width, t *lanes16, at reg.GPVirtual, i int, stream bool, step func(get getVec, put putVec)) {
+	var rounded [2][]reg.VecVirtual
+	var dst []operand.Mem
+	inTurns(c, 2, func(upper int) {
+		step(func(e elem, from reg.GPVirtual) reg.VecVirtual {
+			if upper == 0 {
+				v := w.vec(c)
+				c.VPSLLD(operand.U8(16), e.mem(from, at, i), v)
+				return v
+			}
+			v := t.get(c, w, "high")
+			c.VPANDD(e.mem(from, at, i), v, v)
+			return v
+		}, func(v reg.VecVirtual, e elem, to reg.GPVirtual) {
+			r, odd := w.vec(c), c.K()
+			c.VPTESTMD(t.mem("last"), v, odd)
+			c.VPADDD(t.mem("half"), v, r)
+			c.VPADDD(t.mem("bit"), r, odd, r)
+			if upper == 0 {
+				c.VPSRLD(operand.U8(16), r, r)
+				dst = append(dst, e.mem(to, at, i))
+			}
+			rounded[upper] = append(rounded[upper], r)
+		})
+	})
+	const aOrBAndC = 0xf8
+	for i, lower := range rounded[0] {
+		c.VPTERNLOGD(operand.U8(aOrBAndC), t.mem("high"), rounded[1][i], lower)
+		storeVec(c, lower, dst[i], 64, stream)
+	}
 }
 
 // mem is element at+i of the array at base.
@@ -101,59 +166,74 @@ func address(of gotypes.Component) operand.Mem {
 	return b.Addr
 }
 
-func times(c *build.Context, _ width, _ *lanes16, x []reg.VecVirtual, s reg.VecVirtual) reg.VecVirtual {
+func times(c *build.Context, _ width, _ *lanes16, _ elem, x []reg.VecVirtual, s reg.VecVirtual) reg.VecVirtual {
 	c.VMULPS(x[0], s, x[0])
 	return x[0]
 }
 
-func plus(c *build.Context, _ width, _ *lanes16, x []reg.VecVirtual, _ reg.VecVirtual) reg.VecVirtual {
+func plus(c *build.Context, _ width, _ *lanes16, _ elem, x []reg.VecVirtual, _ reg.VecVirtual) reg.VecVirtual {
 	c.VADDPS(x[1], x[0], x[0])
 	return x[0]
 }
 
-// geluExp is e^(-2u), u = geluU (x + geluX x^3), of x and its square.
-func geluExp(c *build.Context, w width, t *lanes16, x, square reg.VecVirtual) reg.VecVirtual {
-	e := t.get(c, w, "-2ux")
-	c.VFMADD213PS(t.mem("-2u"), square, e)
-	c.VMULPS(x, e, e)
-	exp(c, w, t, e, true)
-	return e
+// geluPower is the power of two in gelu, as logistic takes it, of x and its
+// square. e^(-2u) is 2^z, and z is rounded as often as u would be.
+func geluPower(c *build.Context, w width, t *lanes16, x, square reg.VecVirtual) (n, f reg.VecVirtual) {
+	z := t.get(c, w, "geluZx")
+	c.VFMADD213PS(t.mem("geluZ"), square, z)
+	c.VMULPS(x, z, z)
+	return split(c, w, z)
 }
 
-func gelu(c *build.Context, w width, t *lanes16, x []reg.VecVirtual, _ reg.VecVirtual) reg.VecVirtual {
-	square := w.vec(c)
-	c.VMULPS(x[0], x[0], square)
-	e := geluExp(c, w, t, x[0], square)
-	c.VADDPS(t.mem("1"), e, e)
-	c.VDIVPS(e, x[0], x[0])
-	return x[0]
+func gelu(c *build.Context, w width, t *lanes16, e elem, in []reg.VecVirtual, _ reg.VecVirtual) reg.VecVirtual {
+	x, at, square := in[0], w.vec(c), w.vec(c)
+	c.VMAXPS(x, t.get(c, w, "-flat"), x) // x second: NaN stays
+	c.VMINPS(x, t.get(c, w, "flat"), at)
+	c.VMULPS(at, at, square)
+	n, f := geluPower(c, w, t, at, square)
+	s, _ := logistic(c, w, t, n, f, e)
+	c.VMULPS(s, x, x)
+	return x
 }
 
-func geluGrad(c *build.Context, w width, t *lanes16, in []reg.VecVirtual, _ reg.VecVirtual) reg.VecVirtual {
-	x, dy := in[0], in[1]
+func geluGrad(c *build.Context, w width, t *lanes16, e elem, in []reg.VecVirtual, _ reg.VecVirtual) reg.VecVirtual {
+	x, dy, square, slope := in[0], in[1], w.vec(c), t.get(c, w, "6ux")
 	c.VMINPS(x, t.get(c, w, "flat"), x) // x second: NaN stays
 	c.VMAXPS(x, t.get(c, w, "-flat"), x)
-	square, s, slope := w.vec(c), w.vec(c), t.get(c, w, "6ux")
 	c.VMULPS(x, x, square)
-	e := geluExp(c, w, t, x, square)
-	c.VADDPS(t.mem("1"), e, s)
-	c.VDIVPS(s, t.get(c, w, "1"), s)
+	n, f := geluPower(c, w, t, x, square)
 	c.VFMADD213PS(t.mem("2u"), square, slope)
-	c.VMULPS(s, e, e)
-	c.VMULPS(x, e, e)
-	c.VFMADD213PS(t.mem("1"), e, slope) // 1 + x e s 2u'
-	c.VMULPS(s, slope, slope)
-	c.VMULPS(dy, slope, slope)
-	return slope
+	c.VMULPS(x, slope, slope) // x 2u'
+	s, power := logistic(c, w, t, n, f, e)
+	c.VMULPS(s, power, power)
+	c.VMULPS(power, slope, slope)
+	c.VFMADD231PS(slope, s, s) // s + s x 2u' (1-s)
+	c.VMULPS(dy, s, s)
+	return s
 }
 
-func swiglu(c *build.Context, w width, t *lanes16, x []reg.VecVirtual, _ reg.VecVirtual) reg.VecVirtual {
-	gate, up := x[0], x[1]
-	e := zeroed(c, w)
-	c.VSUBPS(gate, e, e)
-	exp(c, w, t, e, true)
-	c.VADDPS(t.mem("1"), e, e)
-	c.VDIVPS(e, gate, gate)
+// siluPower is the power of two in silu, e^-x = 2^z, as logistic takes it, of an x
+// between its ends. For more than bf16, f is exact but for its own rounding, where
+// the product's would weigh with the size of x.
+func siluPower(c *build.Context, w width, t *lanes16, x reg.VecVirtual, e elem) (n, f reg.VecVirtual) {
+	z := w.vec(c)
+	c.VMULPS(t.mem("siluZ"), x, z)
+	n, f = split(c, w, z)
+	if e != bf16s {
+		f = t.get(c, w, "siluZ")
+		c.VFMSUB213PS(n, x, f)
+		c.VFMADD231PS(t.mem("siluLow"), x, f)
+	}
+	return n, f
+}
+
+func swiglu(c *build.Context, w width, t *lanes16, e elem, x []reg.VecVirtual, _ reg.VecVirtual) reg.VecVirtual {
+	gate, up, at := x[0], x[1], w.vec(c)
+	c.VMAXPS(gate, t.get(c, w, "-silu"), gate) // gate second: NaN stays
+	c.VMINPS(gate, t.get(c, w, "silu"), at)
+	n, f := siluPower(c, w, t, at, e)
+	s, _ := logistic(c, w, t, n, f, e)
+	c.VMULPS(s, gate, gate)
 	c.VMULPS(up, gate, gate)
 	return gate
 }
@@ -163,25 +243,21 @@ func swigluGrad(c *build.Context, w width, t *lanes16, e elem) {
 	text(c, name, "func(dgate, dup, dy, gate, up *byte, n int)", name+" is a swigluGradFunc.")
 	dgate, dup, dy, gate, up := load64(c, "dgate"), load64(c, "dup"), load64(c, "dy"), load64(c, "gate"), load64(c, "up")
 	n, i := load64(c, "n"), c.GP64()
-	byVectors(c, w, i, n, 2, func(lane int) {
-		x, d, u := e.widen(c, w, e.mem(gate, i, lane)), e.widen(c, w, e.mem(dy, i, lane)), e.widen(c, w, e.mem(up, i, lane))
+	walk(c, w, t, i, n, false, e == bf16s, func(get getVec, put putVec) {
+		x, d, u, at := get(e, gate), get(e, dy), get(e, up), w.vec(c)
 		c.VMAXPS(x, t.get(c, w, "-silu"), x) // x second: NaN stays
-		at, ex := w.vec(c), zeroed(c, w)
 		c.VMINPS(x, t.get(c, w, "silu"), at)
-		c.VSUBPS(at, ex, ex)
-		exp(c, w, t, ex, false)
-		s := w.vec(c)
-		c.VADDPS(t.mem("1"), ex, s)
-		c.VDIVPS(s, t.get(c, w, "1"), s)
+		n, f := siluPower(c, w, t, at, e)
+		s, power := logistic(c, w, t, n, f, e)
 		c.VMULPS(s, x, x) // silu
 		c.VMULPS(d, x, x)
-		e.narrow(c, w, t, x, e.mem(dup, i, lane), false)
-		c.VMULPS(s, ex, ex)
-		c.VFMADD213PS(t.mem("1"), at, ex)
-		c.VMULPS(s, ex, ex) // its slope
+		put(x, e, dup)
+		c.VMULPS(s, power, power)
+		c.VMULPS(power, at, at)
+		c.VFMADD231PS(at, s, s) // its slope: s + s x (1-s)
 		c.VMULPS(u, d, d)
-		c.VMULPS(d, ex, ex)
-		e.narrow(c, w, t, ex, e.mem(dgate, i, lane), false)
+		c.VMULPS(d, s, s)
+		put(s, e, dgate)
 	})
 	c.VZEROUPPER()
 	c.RET()
@@ -213,14 +289,15 @@ func expSum(c *build.Context, w width, t *lanes16, e elem) {
 	text(c, name, "func(x *byte, n int, top float32) float32", name+" is the sum of exp(x-top) of n elements, a multiple of 16.")
 	x, n, at, top := load64(c, "x"), load64(c, "n"), c.GP64(), broadcastParam(c, w, "top")
 	sums := []reg.VecVirtual{zeroed(c, w), zeroed(c, w)}[:16/w.lanes]
-	byVectors(c, w, at, n, 2, func(i int) {
+	step := func(i int) {
 		c.PREFETCHT0(e.mem(x, at, i).Offset(4096 * e.size)) // what is looked at next; see logitsChunk
 		sum := sums[i/w.lanes%len(sums)]                    // of one width in one order
 		v := e.widen(c, w, e.mem(x, at, i))
 		c.VSUBPS(top, v, v)
 		exp(c, w, t, v, false)
 		c.VADDPS(v, sum, sum)
-	})
+	}
+	byVectors(c, w, at, n, 2, w.lanes, step, step)
 	if len(sums) == 2 {
 		c.VADDPS(sums[1], sums[0], sums[0])
 	}
@@ -235,13 +312,14 @@ func softmax(c *build.Context, w width, t *lanes16, e elem) {
 	text(c, name, "func(x *byte, n int, top, r float32)", name+" sets n elements, a multiple of 16, to r*exp(x-top).")
 	x, n, at := load64(c, "x"), load64(c, "n"), c.GP64()
 	top, r := broadcastParam(c, w, "top"), broadcastParam(c, w, "r")
-	byVectors(c, w, at, n, 2, func(i int) {
+	step := func(i int) {
 		v := e.widen(c, w, e.mem(x, at, i))
 		c.VSUBPS(top, v, v)
 		exp(c, w, t, v, false)
 		c.VMULPS(v, r, v)
 		e.narrow(c, w, t, v, e.mem(x, at, i), false)
-	})
+	}
+	byVectors(c, w, at, n, 2, w.lanes, step, step)
 	c.VZEROUPPER()
 	c.RET()
 }

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"slices"
+
 	"github.com/mmcloughlin/avo/build"
 	"github.com/mmcloughlin/avo/operand"
 	"github.com/mmcloughlin/avo/reg"
@@ -14,6 +16,7 @@ func limits(c *build.Context) {
 	tileLoop(c)
 	triad(c)
 	rewrite(c)
+	update(c)
 	readAll(c)
 	pause(c)
 }
@@ -55,20 +58,25 @@ func tileLoop(c *build.Context) {
 	c.RET()
 }
 
-// stream runs body over n floats, a positive multiple of 16, in halves of 8;
-// of pages at a time, where there are enough.
-func stream(c *build.Context, n reg.GPVirtual, pointers []reg.GPVirtual, body func(disp int)) {
+// stream runs body over n floats, a positive multiple of 16, in halves of 8; of so
+// many pages at a time, where there are enough, of which it fetches what is read.
+func stream(c *build.Context, n reg.GPVirtual, pages int, written, read []reg.GPVirtual, body func(disp int)) {
 	run := func(from, floats int) {
 		for i := from; i < from+floats; i += 8 {
+			for _, p := range read {
+				if i%16 == 0 {
+					c.PREFETCHT0(at(p, 4*(i+floats))) // the next of its page
+				}
+			}
 			body(4 * i)
 		}
 	}
 	on := func(floats int) {
-		for _, p := range pointers {
+		for _, p := range slices.Concat(written, read) {
 			c.ADDQ(operand.U32(uint32(4*floats)), p)
 		}
 	}
-	byPages(c, n, pageLen, 64, run, on)
+	byPages(c, n, pages, pageLen, 16*pageLines, run, on)
 	c.TESTQ(n, n)
 	c.JZ(operand.LabelRef("done"))
 	c.Label("loop")
@@ -86,7 +94,7 @@ func triad(c *build.Context) {
 	text(c, "triad", "func(dst, a, b *byte, n int)", "triad sets dst = a + b/2 past the caches: n floats, a multiple of 16, dst aligned to 64 bytes.")
 	dst, a, b, n := load64(c, "dst"), load64(c, "a"), load64(c, "b"), load64(c, "n")
 	half := everyLane(c, 0x3f000000)
-	stream(c, n, []reg.GPVirtual{dst, a, b}, func(disp int) {
+	stream(c, n, pagesAtOnce, []reg.GPVirtual{dst}, []reg.GPVirtual{a, b}, func(disp int) {
 		x := c.YMM()
 		c.VMOVUPS(at(a, disp), x)
 		c.VFMADD231PS(at(b, disp), half, x)
@@ -98,9 +106,21 @@ func rewrite(c *build.Context) {
 	text(c, "rewrite", "func(x *byte, n int)", "rewrite negates the n floats of x, a multiple of 16, in place.")
 	x, n := load64(c, "x"), load64(c, "n")
 	minus := everyLane(c, 0xbf800000)
-	stream(c, n, []reg.GPVirtual{x}, func(disp int) {
+	stream(c, n, pagesAtOnce, nil, []reg.GPVirtual{x}, func(disp int) {
 		v := c.YMM()
 		c.VMULPS(at(x, disp), minus, v)
+		c.VMOVUPS(v, at(x, disp))
+	})
+}
+
+func update(c *build.Context) {
+	text(c, "update", "func(x, a *byte, n int)", "update adds a/2 to x: n floats, a multiple of 16.")
+	x, a, n := load64(c, "x"), load64(c, "a"), load64(c, "n")
+	half := everyLane(c, 0x3f000000)
+	stream(c, n, pagesOfEach, nil, []reg.GPVirtual{x, a}, func(disp int) {
+		v := c.YMM()
+		c.VMOVUPS(at(x, disp), v)
+		c.VFMADD231PS(at(a, disp), half, v)
 		c.VMOVUPS(v, at(x, disp))
 	})
 }

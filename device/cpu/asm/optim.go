@@ -6,8 +6,8 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// ahead is how far before their use the operands of a rule are fetched, bytes.
-const ahead = 1024
+// ahead is how far before their use the operands of a rule are fetched, elements.
+const ahead = 256
 
 // optim writes the update rules. They multiply and add in two roundings, as
 // package cpu's portable rules do, so that their bits are the same everywhere.
@@ -15,10 +15,10 @@ func optim(c *build.Context) {
 	t := declare(c, "ruleConstants", append([]constant{{"sign", 1 << 31}, float("1", 1)}, roundConstants...)...)
 	for _, w := range widths {
 		for _, p := range append(elems, elem{}) {
-			rule(c, w, t, "adamW", p, true, true, adamW)
-			rule(c, w, t, "sgd", p, false, false, sgd)
-			rule(c, w, t, "momentum", p, true, false, momentum)
-			rule(c, w, t, "lion", p, true, false, lion)
+			rule(c, w, t, "adamW", p, 1, true, true, adamW)
+			rule(c, w, t, "sgd", p, pagesOfEach, false, false, sgd)
+			rule(c, w, t, "momentum", p, 1, true, false, momentum)
+			rule(c, w, t, "lion", p, 1, true, false, lion)
 		}
 	}
 }
@@ -45,7 +45,7 @@ func (s *ruleStep) plus(x, y reg.VecVirtual) reg.VecVirtual {
 	return x
 }
 
-func rule(c *build.Context, w width, t *lanes16, name string, p elem, hasM, hasV bool, step func(s *ruleStep)) {
+func rule(c *build.Context, w width, t *lanes16, name string, p elem, pages int, hasM, hasV bool, step func(s *ruleStep)) {
 	name += p.name + w.suffix
 	text(c, name, "func(w, p, dw, m, v, k *byte, n int)", name+" is a ruleFunc.")
 	arrays := map[string]reg.GPVirtual{"w": load64(c, "w"), "g": load64(c, "dw")}
@@ -59,34 +59,45 @@ func rule(c *build.Context, w width, t *lanes16, name string, p elem, hasM, hasV
 	s := &ruleStep{c: c, w: w, t: t, k: load64(c, "k")}
 	n, i := load64(c, "n"), c.GP64()
 	c.XORQ(i, i)
-	c.Label("loop")
-	for _, a := range []string{"w", "g", "m", "v"} {
-		if base, ok := arrays[a]; ok {
-			c.PREFETCHT0(operand.Mem{Base: base, Index: i, Scale: 4, Disp: ahead})
-		}
-	}
-	for lane := 0; lane < 16; lane += w.lanes {
-		get := func(a string) reg.VecVirtual {
-			if base, ok := arrays[a]; ok {
+	run := func(from, elements, ahead int) {
+		for lane := from; lane < from+elements; lane += w.lanes {
+			get := func(a string) reg.VecVirtual {
+				base, ok := arrays[a]
+				if !ok {
+					return nil
+				}
+				if lane%16 == 0 {
+					c.PREFETCHT0(f32.mem(base, i, lane+ahead))
+				}
 				return f32.widen(c, w, f32.mem(base, i, lane))
 			}
-			return nil
-		}
-		s.x, s.g, s.m, s.v = get("w"), get("g"), get("m"), get("v")
-		step(s)
-		put := func(v reg.VecVirtual, a string) { f32.narrow(c, w, t, v, f32.mem(arrays[a], i, lane), false) }
-		if hasM {
-			put(s.m, "m")
-		}
-		if hasV {
-			put(s.v, "v")
-		}
-		put(s.x, "w")
-		if p.size != 0 {
-			p.narrow(c, w, t, s.x, p.mem(dst, i, lane), false)
+			s.x, s.g, s.m, s.v = get("w"), get("g"), get("m"), get("v")
+			step(s)
+			put := func(v reg.VecVirtual, a string) { f32.narrow(c, w, t, v, f32.mem(arrays[a], i, lane), false) }
+			if hasM {
+				put(s.m, "m")
+			}
+			if hasV {
+				put(s.v, "v")
+			}
+			put(s.x, "w")
+			if p.size != 0 {
+				p.narrow(c, w, t, s.x, p.mem(dst, i, lane), false)
+			}
 		}
 	}
-	next16(c, i, n)
+	on := func(elements int) { c.ADDQ(operand.U32(uint32(elements)), i) }
+	if pages > 1 {
+		byPages(c, n, pages, pageLen, 16*pageLines, func(from, elements int) { run(from, elements, elements) }, on)
+		c.TESTQ(n, n)
+		c.JZ(operand.LabelRef("done"))
+	}
+	c.Label("loop")
+	run(0, 16, ahead)
+	on(16)
+	c.SUBQ(operand.U8(16), n)
+	c.JNZ(operand.LabelRef("loop"))
+	c.Label("done")
 	c.VZEROUPPER()
 	c.RET()
 }

@@ -221,18 +221,19 @@ func inTurns(c *build.Context, chains int, chain func(i int)) {
 	}
 }
 
-// byVectors runs body on the vectors of n elements, a positive multiple of 16:
-// on AVX-512 so many in turns, as long as there are, then one at a time.
-func byVectors(c *build.Context, w width, at, n reg.GPVirtual, chains int, body func(i int)) {
+// byVectors goes through n elements, a positive multiple of 16: on AVX-512 by
+// many of some elements, so many times in turns, as long as there are, then a
+// vector at a time by one.
+func byVectors(c *build.Context, w width, at, n reg.GPVirtual, times, some int, many, one func(i int)) {
 	c.XORQ(at, at)
-	if wide := chains * w.lanes; w.lanes == 16 {
+	if w.lanes == 16 {
 		end := c.GP64()
 		c.MOVQ(n, end)
-		c.SUBQ(operand.U32(uint32(wide)), end)
+		c.SUBQ(operand.U32(uint32(times*some)), end)
 		c.JLT(operand.LabelRef("few"))
 		c.Label("many")
-		inTurns(c, chains, func(i int) { body(i * w.lanes) })
-		c.ADDQ(operand.U32(uint32(wide)), at)
+		inTurns(c, times, func(i int) { many(i * some) })
+		c.ADDQ(operand.U32(uint32(times*some)), at)
 		c.CMPQ(at, end)
 		c.JLE(operand.LabelRef("many"))
 		c.Label("few")
@@ -241,10 +242,59 @@ func byVectors(c *build.Context, w width, at, n reg.GPVirtual, chains int, body 
 	}
 	c.Label("loop")
 	for i := 0; i < 16; i += w.lanes {
-		body(i)
+		one(i)
 	}
 	next16(c, at, n)
 	c.Label("done")
+}
+
+// logisticConstants are those of logistic: polynomials for 2^f, |f| <= 1/2, of
+// least relative error, 2^-28.5 of degree 6 and 2^-18.1 of degree 4.
+var logisticConstants = []constant{float("2", 2),
+	float("long1", 0.69314721497), float("long2", 0.24022652783), float("long3", 0.055503105511),
+	float("long4", 0.0096176929736), float("long5", 0.0013406643871), float("long6", 0.00015594677893),
+	float("short1", 0.69311360455), float("short2", 0.24020711074), float("short3", 0.055976882928), float("short4", 0.0097829121931)}
+
+// logistic is s = 1/(1+2^z) and the power, of z = n + f, n an integer between -126
+// and 126 and |f| <= 1/2, for a result that is rounded to e. NaN stays NaN.
+func logistic(c *build.Context, w width, t *lanes16, n, f reg.VecVirtual, e elem) (s, power reg.VecVirtual) {
+	terms := []string{"long6", "long5", "long4", "long3", "long2", "long1", "1"}
+	if e == bf16s {
+		terms = []string{"short4", "short3", "short2", "short1", "1"}
+	}
+	p := t.get(c, w, terms[0])
+	for _, k := range terms[1:] {
+		c.VFMADD213PS(t.mem(k), f, p)
+	}
+	sum, r := w.vec(c), w.vec(c)
+	if w.lanes == 16 {
+		c.VSCALEFPS(n, p, p)
+		c.VADDPS(t.mem("1"), p, sum)
+		c.VRCP14PS(sum, r) // and a step of Newton's
+		c.VFNMADD213PS(t.mem("2"), r, sum)
+		c.VMULPS(sum, r, r)
+		return r, p
+	}
+	c.VCVTPS2DQ(n, n)
+	c.VPSLLD(operand.U8(23), n, n)
+	c.VPADDD(n, p, p)
+	c.VADDPS(t.mem("1"), p, sum)
+	c.VDIVPS(sum, t.get(c, w, "1"), r)
+	return r, p
+}
+
+// split is z as an integer and what is left, at most 1/2; it changes z.
+func split(c *build.Context, w width, z reg.VecVirtual) (n, f reg.VecVirtual) {
+	const toEven, quiet = 0, 8
+	v := w.vec(c)
+	if w.lanes == 16 {
+		c.VREDUCEPS(operand.U8(toEven|quiet), z, v)
+		c.VSUBPS(v, z, z)
+		return z, v
+	}
+	c.VROUNDPS(operand.U8(toEven|quiet), z, v)
+	c.VSUBPS(v, z, z)
+	return v, z
 }
 
 // elem is a type of elements in memory.

@@ -34,6 +34,10 @@ static void momentum(floats w, floats g, floats m, long n) {
 	}
 }
 
+static void sgd(floats w, floats g, long n) {
+	for (long i = 0; i < n; i++) w[i] -= 1e-9f * g[i];
+}
+
 static void lion(floats w, floats g, floats m, long n) {
 	for (long i = 0; i < n; i++) {
 		float u = 0.9f * m[i] + 0.1f * g[i];
@@ -70,8 +74,8 @@ static void sum8(floats y, floats a, floats b, floats c, floats d, floats e, flo
 }
 
 static const struct kind { const char *name; int bytes; /* of all arrays, an element */ } kinds[] = {
-	{"adamw", 16}, {"momentum", 12}, {"lion", 12}, {"narrow", 6}, {"widen", 6}, {"sum2", 12}, {"sum4", 20}, {"sum8", 36}, {"copy", 8}};
-enum { ADAMW, MOMENTUM, LION, NARROW, WIDEN, SUM2, SUM4, SUM8, COPY, KINDS };
+	{"adamw", 16}, {"momentum", 12}, {"sgd", 8}, {"lion", 12}, {"narrow", 6}, {"widen", 6}, {"sum2", 12}, {"sum4", 20}, {"sum8", 36}, {"copy", 8}};
+enum { ADAMW, MOMENTUM, SGD, LION, NARROW, WIDEN, SUM2, SUM4, SUM8, COPY, KINDS };
 
 struct share { int kind, thread, threads; };
 
@@ -84,6 +88,7 @@ static void *run(void *arg) {
 	switch (s->kind) {
 	case ADAMW: adamw(F(0), F(1), F(2), F(3), len); break;
 	case MOMENTUM: momentum(F(0), F(1), F(2), len); break;
+	case SGD: sgd(F(0), F(1), len); break;
 	case LION: lion(F(0), F(1), F(2), len); break;
 	case NARROW: narrow(H, F(0), len); break;
 	case WIDEN: widen(F(0), H, len); break;

@@ -16,8 +16,8 @@ import (
 	"zeroth/shard"
 )
 
-func TestCheckedConforms(t *testing.T) {
-	conformance.Run(t, wrapped(func(g collective.Group) collective.Group { return collective.Checked(g, 0) }))
+func TestWatchConforms(t *testing.T) {
+	conformance.Run(t, wrapped(func(g collective.Group) collective.Group { return collective.Watch(g, 0) }))
 }
 
 // TestFaultyConforms delays a random rank now and then.
@@ -65,7 +65,7 @@ func TestDelayed(t *testing.T) {
 		start := time.Now()
 		e.must(t, func(g collective.Group, q device.Queue) {
 			for range n {
-				g.AllGather(q, device.OfF32(make([]float32, 2)))
+				collective.AllGather(g, q, device.OfF32(make([]float32, 2)))
 			}
 		})
 		if took := time.Since(start); took != want {
@@ -74,16 +74,16 @@ func TestDelayed(t *testing.T) {
 	})
 }
 
-// TestCheckedLeavesDataAlone has diverging ranks, whose buffers stay as they are.
-func TestCheckedLeavesDataAlone(t *testing.T) {
-	e := newEnds(t, wrapped(func(g collective.Group) collective.Group { return collective.Checked(g, 0) })(2))
+// TestWatchLeavesDataAlone has diverging ranks, whose buffers stay as they are.
+func TestWatchLeavesDataAlone(t *testing.T) {
+	e := newEnds(t, wrapped(func(g collective.Group) collective.Group { return collective.Watch(g, 0) })(2))
 	bufs := [2][]float32{{1, 2, 3, 4}, {5, 6, 7, 8}}
 	e.do(func(g collective.Group, q device.Queue) {
 		b := device.OfF32(bufs[g.Rank()])
 		if g.Rank() == 0 {
-			g.AllGather(q, b)
+			collective.AllGather(g, q, b)
 		} else {
-			g.ReduceScatter(q, b)
+			collective.ReduceScatter(g, q, b)
 		}
 	})
 	if !slices.Equal(bufs[0], []float32{1, 2, 3, 4}) || !slices.Equal(bufs[1], []float32{5, 6, 7, 8}) {
@@ -96,10 +96,10 @@ func TestCheckedLeavesDataAlone(t *testing.T) {
 func TestDeadlineNamesTheMissing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = 2 * time.Second
-		e := newEnds(t, wrapped(func(g collective.Group) collective.Group { return collective.Checked(g, limit) })(4))
+		e := newEnds(t, wrapped(func(g collective.Group) collective.Group { return collective.Watch(g, limit) })(4))
 		start := time.Now()
 		issue := func(g collective.Group, q device.Queue) {
-			g.AllGather(q, device.OfF32(make([]float32, 96)))
+			collective.AllGather(g, q, device.OfF32(make([]float32, 96)))
 		}
 		errs := e.do(func(g collective.Group, q device.Queue) {
 			for range 7 {
@@ -131,9 +131,9 @@ func TestDeadlineNamesTheMissing(t *testing.T) {
 func TestDeadlineNamesWorldRanks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		world := collective.LocalWorld(shard.Mesh{Shard: 2, Replicate: 2})
-		e := newEnds(t, []collective.Group{collective.Checked(world[1].Replica, time.Second), world[0].Shard})
+		e := newEnds(t, []collective.Group{collective.Watch(world[1].Replica, time.Second), world[0].Shard})
 		for i, g := range e.groups {
-			g.AllGather(e.queues[i], device.OfF32(make([]float32, 2)))
+			collective.AllGather(g, e.queues[i], device.OfF32(make([]float32, 2)))
 		}
 		const want = "operation 0 (all-gather of 2 fp32): rank 1 waited 1s for rank 3"
 		if err := e.queues[0].Wait(); err == nil || err.Error() != want {
@@ -152,10 +152,10 @@ func TestDeadlineNamesWorldRanks(t *testing.T) {
 func TestDeadlineFollowsWhoWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		world := collective.LocalWorld(shard.Mesh{Shard: 2, Replicate: 2})
-		e := newEnds(t, []collective.Group{collective.Checked(world[0].Replica, time.Second), world[2].Shard})
-		e.groups[0].AllGather(e.queues[0], device.OfF32(make([]float32, 2)))
+		e := newEnds(t, []collective.Group{collective.Watch(world[0].Replica, time.Second), world[2].Shard})
+		collective.AllGather(e.groups[0], e.queues[0], device.OfF32(make([]float32, 2)))
 		e.queues[1].Do(func() error { time.Sleep(time.Second / 2); return nil })
-		e.groups[1].AllGather(e.queues[1], device.OfF32(make([]float32, 2)))
+		collective.AllGather(e.groups[1], e.queues[1], device.OfF32(make([]float32, 2)))
 		const want = "operation 0 (all-gather of 2 fp32): rank 0 waited 1s for rank 3"
 		if err := e.queues[0].Wait(); err == nil || err.Error() != want {
 			t.Errorf("error %v\nwant %s", err, want)
@@ -168,8 +168,8 @@ func TestDeadlineFollowsWhoWaits(t *testing.T) {
 func TestDeadlineOfRanksThatWaitForEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		world := collective.LocalWorld(shard.Mesh{Shard: 2, Replicate: 1})
-		e := newEnds(t, []collective.Group{collective.Checked(world[0].Shard, time.Second), collective.Checked(world[1].World, time.Minute)})
-		errs := e.do(func(g collective.Group, q device.Queue) { g.AllGather(q, device.OfF32(make([]float32, 2))) })
+		e := newEnds(t, []collective.Group{collective.Watch(world[0].Shard, time.Second), collective.Watch(world[1].World, time.Minute)})
+		errs := e.do(func(g collective.Group, q device.Queue) { collective.AllGather(g, q, device.OfF32(make([]float32, 2))) })
 		const want = "operation 0 (all-gather of 2 fp32): rank 0 waited 1s for rank 1, which waited for rank 0"
 		if errs[0] == nil || errs[0].Error() != want {
 			t.Errorf("error %v\nwant %s", errs[0], want)
@@ -182,15 +182,15 @@ func TestDeadlineOfRanksThatWaitForEachOther(t *testing.T) {
 func TestDeadlineSparesTheSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = time.Second
-		e := newEnds(t, wrapped(func(g collective.Group) collective.Group { return collective.Checked(g, limit) })(2))
+		e := newEnds(t, wrapped(func(g collective.Group) collective.Group { return collective.Watch(g, limit) })(2))
 		e.must(t, func(g collective.Group, q device.Queue) {
 			b := device.OfF32(make([]float32, 2))
 			q.Do(func() error { time.Sleep(3 * limit); return nil })
-			g.AllGather(q, b)
+			collective.AllGather(g, q, b)
 			q.Do(func() error { time.Sleep(5 * limit / 2); return nil })
 			for range 4 {
 				q.Do(func() error { time.Sleep(time.Duration(g.Rank()) * (limit - 1)); return nil })
-				g.AllGather(q, b)
+				collective.AllGather(g, q, b)
 			}
 		})
 	})
@@ -202,10 +202,12 @@ func TestDeadlineOverWrapper(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = time.Second
 		g := collective.Faulty(openLocal(2)[0], collective.At(0, collective.Fault{Delay: 5 * limit / 2}))
-		e := newEnds(t, []collective.Group{collective.Checked(collective.Checked(g, time.Hour), limit)})
+		e := newEnds(t, []collective.Group{collective.Watch(collective.Watch(g, time.Hour), limit)})
 		start := time.Now()
 		const want = "operation 0 (reduce-scatter of 4 fp64): rank 0 waited 1s for rank 1"
-		errs := e.do(func(g collective.Group, q device.Queue) { g.ReduceScatter(q, device.OfF64(make([]float64, 4))) })
+		errs := e.do(func(g collective.Group, q device.Queue) {
+			collective.ReduceScatter(g, q, device.OfF64(make([]float64, 4)))
+		})
 		if took := time.Since(start); errs[0] == nil || errs[0].Error() != want || took != 3*limit {
 			t.Errorf("after %v: error %v\nwant %s", took, errs[0], want)
 		}
@@ -217,13 +219,13 @@ func TestDeadlineOverWrapper(t *testing.T) {
 func TestCloseEndsTheWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ends := openLocal(2)
-		hold := collective.Checked(keepOpen{ends[0].(collective.Watched)}, time.Second)
+		hold := collective.Watch(keepOpen{ends[0].(collective.Watched)}, time.Second)
 		e := newEnds(t, []collective.Group{hold, ends[1]})
-		hold.AllGather(e.queues[0], device.OfF32(make([]float32, 2)))
+		collective.AllGather(hold, e.queues[0], device.OfF32(make([]float32, 2)))
 		synctest.Wait()
 		hold.Close()
 		time.Sleep(time.Minute)
-		e.groups[1].AllGather(e.queues[1], device.OfI32(make([]int32, 2*18))) // the fingerprints
+		collective.AllGather(e.groups[1], e.queues[1], device.OfF32(make([]float32, 2)))
 		if err := e.queues[1].Wait(); err != nil {
 			t.Errorf("a closed watch ended the group: %v", err)
 		}
@@ -247,10 +249,10 @@ func TestFaultFails(t *testing.T) {
 	})(2))
 	b := [2][]float32{{1, 0}, {0, 2}}
 	for range 3 {
-		e.groups[1].AllGather(e.queues[1], device.OfF32(b[1]))
+		collective.AllGather(e.groups[1], e.queues[1], device.OfF32(b[1]))
 	}
 	for range 3 {
-		e.groups[0].AllGather(e.queues[0], device.OfF32(b[0]))
+		collective.AllGather(e.groups[0], e.queues[0], device.OfF32(b[0]))
 	}
 	if err := e.queues[1].Wait(); err != broken {
 		t.Errorf("error %v of a rank whose operation fails with %v", err, broken)
@@ -273,14 +275,14 @@ func TestFaultDrops(t *testing.T) {
 	}
 	for drop, want := range wants {
 		synctest.Test(t, func(t *testing.T) {
-			groups := wrapped(func(g collective.Group) collective.Group { return collective.Checked(g, time.Second) })(3)
+			groups := wrapped(func(g collective.Group) collective.Group { return collective.Watch(g, time.Second) })(3)
 			groups[1] = collective.Faulty(groups[1], collective.At(drop, collective.Fault{Drop: true}))
 			e := newEnds(t, groups)
 			errs := e.do(func(g collective.Group, q device.Queue) {
 				b := device.OfF32(make([]float32, 3))
-				g.AllGather(q, b)
-				g.AllGather(q, b)
-				g.ReduceScatter(q, b)
+				collective.AllGather(g, q, b)
+				collective.AllGather(g, q, b)
+				collective.ReduceScatter(g, q, b)
 			})
 			for _, r := range []int{0, 2} {
 				if errs[r] == nil || !regexp.MustCompile(want).MatchString(errs[r].Error()) {
@@ -296,7 +298,7 @@ func TestFaultDrops(t *testing.T) {
 // units' names.
 func TestDivergenceOfUnits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := newEnds(t, wrapped(func(g collective.Group) collective.Group { return collective.Checked(g, time.Second) })(3))
+		e := newEnds(t, wrapped(func(g collective.Group) collective.Group { return collective.Watch(g, time.Second) })(3))
 		bufs := [3][]float32{{1, 2, 3}, {4, 5, 6}, {7, 8, 9}}
 		errs := e.do(func(g collective.Group, q device.Queue) {
 			for unit := range 3 {
@@ -304,7 +306,7 @@ func TestDivergenceOfUnits(t *testing.T) {
 					continue
 				}
 				q.Label(fmt.Sprintf("unit h.%d: all-gather", unit))
-				g.AllGather(q, device.OfF32(bufs[g.Rank()]))
+				collective.AllGather(g, q, device.OfF32(bufs[g.Rank()]))
 			}
 		})
 		const want = "operation 0: rank 1 calls all-gather of 3 fp32 (unit h.1: all-gather), ranks 0,2 all-gather of 3 fp32 (unit h.0: all-gather)"
@@ -330,7 +332,7 @@ func TestFaultDelays(t *testing.T) {
 			})(1))
 			start, want := time.Now(), delay
 			for range 3 {
-				e.groups[0].AllGather(e.queues[0], device.OfF32(make([]float32, 1)))
+				collective.AllGather(e.groups[0], e.queues[0], device.OfF32(make([]float32, 1)))
 			}
 			if closes {
 				want = time.Second

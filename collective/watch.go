@@ -1,0 +1,142 @@
+package collective
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"zeroth/device"
+)
+
+// DefaultDeadline is how long ranks wait for each other if nobody says
+// otherwise: enough for a rank that writes a checkpoint, or reads one.
+const DefaultDeadline = 5 * time.Minute
+
+// ErrLate says which ranks kept an operation of another waiting beyond its
+// deadline. The group has ended with it, so it is an ErrClosed.
+type ErrLate struct {
+	Op    string        // "operation 7 (all-gather of 96 fp32)"
+	Rank  int           // that waited, by Name
+	Ranks [][]int       // for whom: Watched.Missing
+	Limit time.Duration // what they exceeded
+}
+
+func (e ErrLate) Error() string {
+	chain := make([]string, len(e.Ranks))
+	for i, r := range e.Ranks {
+		chain[i] = ranks(r)
+	}
+	return fmt.Sprintf("%s: rank %d waited %v for %s", e.Op, e.Rank, e.Limit, strings.Join(chain, ", which waited for "))
+}
+
+func (e ErrLate) Is(target error) bool { return target == ErrClosed }
+
+// watch is a group whose operations have a deadline.
+type watch struct {
+	Group
+	inner  Watched // Group, or what it wraps
+	limit  time.Duration
+	free   freeList[begun]
+	issued int
+	timer  *time.Timer // runs look, from now until Close
+
+	mu     sync.Mutex
+	now    call      // the last operation this rank came to
+	since  time.Time // when it did
+	closed bool
+}
+
+// begun is an operation on its way through a queue; note is bound once.
+type begun struct {
+	call
+	g    *watch
+	note func() error
+}
+
+// Watch is g with a deadline (0: DefaultDeadline): if a rank keeps others waiting
+// for so long, the operation fails on every one of them with ErrLate, and the
+// group ends. It is counted from a rank's own arrival. g, or the group that g
+// wraps, is Watched.
+func Watch(g Group, deadline time.Duration) Group {
+	if deadline == 0 {
+		deadline = DefaultDeadline
+	}
+	inner := watched(g)
+	if inner == nil {
+		panic(fmt.Sprintf("collective: a %T has no Missing and Abort, so no deadline can be kept", g))
+	}
+	w := &watch{Group: g, inner: inner, limit: deadline}
+	w.mu.Lock() // look reads timer
+	defer w.mu.Unlock()
+	w.timer = time.AfterFunc(deadline, w.look)
+	return w
+}
+
+// Unwrap is the group underneath.
+func (g *watch) Unwrap() Group { return g.Group }
+
+// AllGather implements Group.
+func (g *watch) AllGather(q device.Queue, whole, own device.Buffer) {
+	g.begin(q, allGather, whole, own)
+	g.Group.AllGather(q, whole, own)
+}
+
+// ReduceScatter implements Group.
+func (g *watch) ReduceScatter(q device.Queue, own, whole device.Buffer) {
+	g.begin(q, reduceScatter, whole, own)
+	g.Group.ReduceScatter(q, own, whole)
+}
+
+// begin puts a note of the coming operation on the queue.
+func (g *watch) begin(q device.Queue, o op, whole, own device.Buffer) {
+	what := newCall(g, q, o, whole, own)
+	what.seq = g.issued
+	g.issued++
+	b := g.free.take()
+	if b == nil {
+		b = &begun{g: g}
+		b.note = b.doNote
+	}
+	b.call = what
+	q.Do(b.note)
+}
+
+func (b *begun) doNote() error {
+	b.g.mu.Lock()
+	b.g.now, b.g.since = b.call, time.Now()
+	b.g.mu.Unlock()
+	b.g.free.give(b)
+	return nil
+}
+
+// look runs when the last operation may be over its deadline. If it is, and
+// waits for ranks, look ends the group in their name; else it comes back at the
+// earliest time that can change. An operation that waits for nobody is left
+// alone: it is over, or moves data, or has failed.
+func (g *watch) look() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return
+	}
+	if left := g.limit - time.Since(g.since); left > 0 {
+		g.timer.Reset(left)
+		return
+	}
+	missing := g.inner.Missing()
+	if len(missing) == 0 {
+		g.timer.Reset(g.limit)
+		return
+	}
+	g.inner.Abort(ErrLate{fmt.Sprintf("operation %d (%v)", g.now.seq, g.now), g.inner.Name(g.Rank()), missing, g.limit})
+}
+
+// Close implements Group and ends the watch.
+func (g *watch) Close() error {
+	g.mu.Lock()
+	g.closed = true
+	g.timer.Stop()
+	g.mu.Unlock()
+	return g.Group.Close()
+}
