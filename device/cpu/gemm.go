@@ -12,13 +12,14 @@ import (
 // the operands exchanged.
 //
 // Letters: C (m, n) = A (m, k) · B (k, n). k is cut into blocks. For each the
-// workers take groups of columns of B, pack them into panels of nr columns of
-// their own, which stay in their caches, and multiply them by mr rows of A after
-// the other: a tile of mr by nr sums stays in registers while the inner loop runs
-// down k. Before that they pack the block of A into panels of mr rows, in memory
-// that they share (the device's); AMX reads rows of A where they lie. So what is packed of B, mostly
-// weights, never leaves the cache of who packed it, C is written a few rows at a
-// time, and workers wait for each other only between blocks of k.
+// workers first pack A into panels of mr rows that they share (in the device's
+// memory); AMX reads rows of A where they lie instead, if they lie whole and one
+// after the other. Then each takes groups of columns of B, packs them into panels
+// of nr columns of its own, which stay in its cache, and multiplies panel by
+// panel: a tile of mr by nr sums stays in registers while the inner loop runs
+// down k. So what is packed of B, mostly weights, never leaves the cache of who
+// packed it, C is written a few rows at a time, and workers wait for each other
+// only between blocks of k.
 //
 // One element of C is one chain of multiply-adds in the order of k, broken
 // only at the borders of k blocks, which depend on k alone. So its bits
@@ -65,6 +66,8 @@ func runGemm(t *task, q *Queue) {
 		if !g.inPlace {
 			q.phase(t, runPack, g.panels, 1, g.workers)
 		}
+		mem.blocks++
+		g.block = mem.blocks
 		q.phase(t, runTiles, g.groups*g.splits, 1, g.workers)
 	}
 }
@@ -89,7 +92,8 @@ type gemm struct {
 	p0, p1 int // the k block
 	panels int // of rows
 
-	groups, splits int // pieces of work: groups of columns by parts of the rows
+	groups, splits int    // pieces of work: groups of columns by parts of the rows
+	block          uint64 // its number among the device's
 
 	packed []float32 // panels of the block of A
 	strip  []float32 // rows i0..i1 by columns j0..j1 in float32, if C is of another type and k has several blocks
@@ -118,7 +122,7 @@ func newGemm(c, a, b device.Mat, bias device.Buffer, add bool) gemm {
 	unit := best.pair * best.unit
 	g.kc = cut(k, best.kc, max(8, unit))
 	g.words = g.wordsOf(g.kc)
-	g.inPlace = best.row != nil && !a.Trans && k%unit == 0 && m%best.mr == 0
+	g.inPlace = best.row != nil && !a.Trans && k > 0 && k%unit == 0 && m%best.mr == 0
 	return g
 }
 
@@ -236,16 +240,21 @@ func (g *gemm) panelLen() int { return g.words * g.isa.nr }
 func runPack(t *task, w *worker, lo, hi int)  { t.gemm.packA(t.gemm.memory(w), lo, hi) }
 func runTiles(t *task, w *worker, lo, hi int) { t.gemm.pieces(w, lo, hi) }
 
+// columnGroup is a group of columns of a block.
+type columnGroup struct {
+	block uint64
+	group int
+}
+
 // pieces computes pieces [lo, hi) of the block.
 func (g *gemm) pieces(w *worker, lo, hi int) {
 	columns, mem := g.columnPanels(), g.memory(w)
-	packed := -1
 	for piece := lo; piece < hi; piece++ {
 		group, part := g.piece(piece)
 		s0, s1 := group*columns/g.groups, (group+1)*columns/g.groups
-		if packed != group {
+		if now := (columnGroup{g.block, group}); w.packed != now {
 			g.packB(mem, s0, s1)
-			packed = group
+			w.packed = now
 		}
 		for p := part * g.panels / g.splits; p < (part+1)*g.panels/g.splits; p++ {
 			g.rowPanel(mem, p, s0, s1)
@@ -318,8 +327,8 @@ func (g *gemm) rowPanel(mem gemmScratch, p, s0, s1 int) {
 	}
 }
 
-// tile computes a tile of any number of rows and columns as a tileFunc does;
-// where the instruction set only has whole ones, in the worker's memory.
+// tile computes a tile of any number of rows and columns as a tileFunc does. An
+// instruction set that only has whole ones does it in the worker's memory.
 func (g *gemm) tile(mem gemmScratch, k int, a rowsOfA, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc, rows, cols int) {
 	mr, nr := g.isa.mr, g.isa.nr
 	if g.isa.row == nil {

@@ -38,12 +38,12 @@ func emulateAMX(k int, a unsafe.Pointer, rowStep, step int, b, base unsafe.Point
 	}
 }
 
-// emulatedStart is what the sums of a tile begin with.
-func emulatedStart(bias unsafe.Pointer, add int) unsafe.Pointer {
+// emulatedStart is what the sums of tile t begin with.
+func emulatedStart(bias unsafe.Pointer, t, add int) unsafe.Pointer {
 	if add&addNone != 0 {
 		return unsafe.Pointer(&[32]float32{})
 	}
-	return bias
+	return unsafe.Add(bias, 128*t)
 }
 
 func emulateRowF32(k int, a unsafe.Pointer, row, step int, _, b unsafe.Pointer, panel int, bias, c unsafe.Pointer, ld, n, add int, _ unsafe.Pointer) {
@@ -51,7 +51,7 @@ func emulateRowF32(k int, a unsafe.Pointer, row, step int, _, b unsafe.Pointer, 
 		to := unsafe.Add(c, 128*t)
 		base, ldb := to, ld
 		if add&addOld == 0 {
-			base, ldb = emulatedStart(unsafe.Add(bias, 128*t), add), 0
+			base, ldb = emulatedStart(bias, t, add), 0
 		}
 		emulateAMX(k, a, row, step, unsafe.Add(b, t*panel), base, ldb, to, ld)
 	}
@@ -60,7 +60,7 @@ func emulateRowF32(k int, a unsafe.Pointer, row, step int, _, b unsafe.Pointer, 
 func emulateRowBF16(k int, a unsafe.Pointer, row, step int, _, b unsafe.Pointer, panel int, bias, c unsafe.Pointer, ld, n, add int, stage unsafe.Pointer) {
 	tile := floatsAt(stage, 32*32)
 	for t := range n {
-		emulateAMX(k, a, row, step, unsafe.Add(b, t*panel), emulatedStart(unsafe.Add(bias, 128*t), add), 0, stage, 32)
+		emulateAMX(k, a, row, step, unsafe.Add(b, t*panel), emulatedStart(bias, t, add), 0, stage, 32)
 		for i := range 32 {
 			out := rawBuffer(device.BF16, unsafe.Add(c, 2*i*ld+64*t), 32)
 			if add&addOld != 0 {

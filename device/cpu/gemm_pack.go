@@ -45,14 +45,13 @@ type sideFunc func(dst, src unsafe.Pointer, ld, k, width, stride, panel int)
 // apartFunc packs lanes that lie ld apart: dst[p*stride+i] becomes src[i*ld+p].
 type apartFunc func(dst, src unsafe.Pointer, ld, k, width, stride int)
 
-// tileFunc sets c[i*ldc+j] = base[i*ldb+j] + sum over p < k of
-// a[p*mr+i] *
+// tileFunc sets c[i*ldc+j] = base[i*ldb+j] + sum over p < k of a[p*mr+i] *
 // b[p*nr+j] for j < cols; k in words, strides in floats.
 type tileFunc func(k int, a, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc, cols int)
 
 // rowFunc computes n whole tiles side by side, from mr rows of A and n panels of
-// B that are panel bytes apart. Word p of row i of A is at a + i*row +
-// p/unit*step bytes, unit words together. Their sums begin with the bias, 0 with addNone.
+// B that are panel bytes apart. Words p to p+unit of row i of A begin at a + i*row
+// + p/unit*step bytes. Sums begin with the bias, or with nothing with addNone.
 // With addOld sums of float32 begin with the old C, and to sums of bf16 it is
 // added before they are rounded. Meanwhile it fetches the rows of A at next.
 // stage is room for two tiles.

@@ -171,7 +171,8 @@ var allF32 = [4]device.DType{}
 
 func TestMatMulFormsAndSizes(t *testing.T) {
 	sizes := [][3]int{{0, 5, 3}, {5, 0, 3}, {4, 5, 0}, {1, 1, 1}, {1, 40, 7}, {40, 1, 7}, {3, 5, 1}, {2, 3, 17}, {13, 31, 15}, {14, 32, 16},
-		{15, 33, 8}, {6, 16, 9}, {7, 17, 40}, {28, 64, 33}, {29, 97, 23}, {50, 47, 61}}
+		{15, 33, 8}, {6, 16, 9}, {7, 17, 40}, {28, 64, 33}, {29, 97, 23}, {50, 47, 61},
+		{32, 64, 32}, {64, 40, 96}, {32, 33, 0}} // rows that AMX reads where they lie
 	for i := 1; i <= 15; i++ {
 		sizes = append(sizes, [3]int{i, 33 - 2*i, 2*i + 1}, [3]int{i, 16 + i, 16})
 	}
@@ -226,9 +227,11 @@ func TestMatMulManyBlocksOfK(t *testing.T) {
 				if bestBF16 != nil {
 					types[1], types[2] = device.BF16, device.BF16
 				}
-				p := newProduct(rng, 34, 69, longK(), types, form&1 != 0, form&2 != 0, true, form&1 != 0, 1)
-				p.run(t, q)
-				p.checkAll(t)
+				for _, size := range [][2]int{{34, 3}, {64, 32}} {
+					p := newProduct(rng, size[0], 69, longK()-3+size[1], types, form&1 != 0, form&2 != 0, true, form&1 != 0, 1)
+					p.run(t, q)
+					p.checkAll(t)
+				}
 			}
 		}
 	})
@@ -262,7 +265,8 @@ func TestMatMulManyBlocks(t *testing.T) {
 }
 
 // The bits do not depend on the number of workers, nor on which rows or
-// columns of a product are computed together.
+// columns of a product are computed together, nor on whether A is packed first:
+// AMX reads 128 rows where they lie, but not 37.
 func TestMatMulBitsDependOnNothingElse(t *testing.T) {
 	withISA(t, func(t *testing.T) {
 		rng := rand.New(rand.NewPCG(11, 12))
@@ -270,6 +274,9 @@ func TestMatMulBitsDependOnNothingElse(t *testing.T) {
 			m, n, k, add := 131, 150, longK()+37, i >= 2
 			if add {
 				k = 200 // in one block
+			}
+			if i%2 == 1 {
+				m, k = 128, k/32*32
 			}
 			types := [4]device.DType{ct}
 			if bestBF16 != nil {

@@ -110,6 +110,7 @@ type worker struct {
 	scratch []float32      // of mem
 	ends    [5][16]float32 // the last elements of arrays, filled up to a vector
 	window  squareWindow
+	packed  columnGroup // what a product's last piece left in scratch, while it is computed
 }
 
 // floats is work space of n elements, valid until the next call; its contents
@@ -142,6 +143,7 @@ type products struct {
 	mu            sync.Mutex // held while a product is computed
 	dev           *Device
 	packed, strip device.Buffer
+	blocks        uint64 // that were computed
 }
 
 // need gives g its blocks.
