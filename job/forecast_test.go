@@ -197,7 +197,7 @@ func TestRing(t *testing.T) {
 
 // A kernel takes the longer of its arithmetic and its traffic.
 func TestPrices(t *testing.T) {
-	h := &Hardware{Flops: map[string]float64{"bf16": 100}, Attention: 50, Memory: 10, Launch: 0.5, HostLink: 4, HostMemory: 2}
+	h := &Hardware{Flops: map[string]float64{"bf16": 100}, Attention: 50, Memory: 10, Launch: 0.5, HostLink: 4, HostMemory: 2, Links: []Link{{0, 100, 0}}}
 	mm, at := kernel{op: "matmul", in: device.BF16}, kernel{op: "attention gradient", in: device.BF16}
 	for _, test := range []struct {
 		queue string
@@ -207,9 +207,35 @@ func TestPrices(t *testing.T) {
 	}{
 		{"compute", mm, work{1000, 10}, 10}, {"compute", mm, work{1000, 200}, 20}, {"compute", mm, work{1, 1}, 0.5}, {"compute", at, work{1000, 10}, 20},
 		{"update", kernel{op: "adamw"}, work{0, 100}, 10}, {"host", kernel{op: "adamw"}, work{0, 100}, 50}, {"to host", kernel{op: "copy"}, work{0, 80}, 10},
+		// 2 ranks send half of it; what is apart is copied meanwhile, and alone without others.
+		{"comm", kernel{group: group{2, 1}}, work{0, 1000}, 5}, {"comm", kernel{group: group{2, 1}, form: apart}, work{0, 1000}, 100},
+		{"comm", kernel{group: group{2, 1}, form: apart}, work{0, 10}, 1}, {"comm", kernel{group: group{1, 1}}, work{0, 1000}, 0},
+		{"comm", kernel{group: group{1, 1}, form: apart}, work{0, 1000}, 200},
 	} {
 		if got := h.price(test.queue, test.k, test.w); got != test.want {
 			t.Errorf("%+v takes %v", test, got)
+		}
+	}
+}
+
+// A rank's own part is apart where units share slots: a shard that is gathered,
+// a gradient that is reduced.
+func TestRecordedApart(t *testing.T) {
+	for sets, want := range map[string][2]bool{ // of parameters gathered, of gradients reduced
+		"zero.stage=3": {true, true}, "zero.stage=2": {false, true}, "zero.stage=1": {false, false},
+	} {
+		l, err := fitted(t, sets, "parallel.ranks=2").recorded(1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got [2]bool
+		for _, k := range l.kernels {
+			if k.form == apart {
+				got[0], got[1] = got[0] || k.op == "all-gather", got[1] || k.op == "reduce-scatter"
+			}
+		}
+		if got != want {
+			t.Errorf("%s: gathers and reductions apart %v, want %v", sets, got, want)
 		}
 	}
 }
@@ -280,7 +306,7 @@ func TestMeasure(t *testing.T) {
 		}
 		for _, q := range l.queues {
 			for _, task := range q.tasks {
-				if task.kernel >= 0 && !ops[l.kernels[task.kernel].op] && l.kernels[task.kernel].group.size != 1 {
+				if task.kernel >= 0 && !ops[l.kernels[task.kernel].op] && !l.kernels[task.kernel].free() {
 					t.Errorf("%v: %+v was not measured", sets, l.kernels[task.kernel])
 				}
 			}

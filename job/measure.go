@@ -240,7 +240,7 @@ func (h *Here) measureCollectives(c *Config) error {
 	return nil
 }
 
-// free says that a collective has nothing to do.
+// free says that k is a collective that has nothing to do.
 func (k kernel) free() bool { return k.group.size == 1 && k.form != apart }
 
 type chosen func(collective.Ranks) collective.Group
@@ -300,7 +300,7 @@ func measureCollective(mesh shard.Mesh, of chosen, k kernel, n int) (float64, er
 // price is what was measured of a kernel, of one that is like it but for its
 // size, or of another on the same queue that has as much to read and write.
 func (h *Here) price(queue string, k kernel, w work) float64 {
-	if k.group.size > 0 && k.free() {
+	if k.free() {
 		return 0
 	}
 	if s, ok := h.kernels[timed{queue, k}]; ok {
