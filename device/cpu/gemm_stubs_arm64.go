@@ -49,7 +49,7 @@ func tileNEONx8(k int, a, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc
 //go:noescape
 func moveFromF32NEON(dst, src unsafe.Pointer, ldd, lds, rows, cols int)
 
-// transF32NEON is a packFunc of at most 4 lanes that lie apart; it always writes 4.
+// transF32NEON is an apartFunc of at most 4 lanes; it always writes 4.
 //
 //go:noescape
 func transF32NEON(dst, src unsafe.Pointer, ld, k, width, stride int)
@@ -64,7 +64,7 @@ func moveFromBF16NEON(dst, src unsafe.Pointer, ldd, lds, rows, cols int)
 //go:noescape
 func moveToBF16NEON(dst, src unsafe.Pointer, ldd, lds, rows, cols int)
 
-// transBF16NEON is a packFunc of at most 4 lanes that lie apart; it always writes 4.
+// transBF16NEON is an apartFunc of at most 4 lanes; it always writes 4.
 //
 //go:noescape
 func transBF16NEON(dst, src unsafe.Pointer, ld, k, width, stride int)
@@ -79,7 +79,7 @@ func moveFromF16NEON(dst, src unsafe.Pointer, ldd, lds, rows, cols int)
 //go:noescape
 func moveToF16NEON(dst, src unsafe.Pointer, ldd, lds, rows, cols int)
 
-// transF16NEON is a packFunc of at most 4 lanes that lie apart; it always writes 4.
+// transF16NEON is an apartFunc of at most 4 lanes; it always writes 4.
 //
 //go:noescape
 func transF16NEON(dst, src unsafe.Pointer, ld, k, width, stride int)
