@@ -20,8 +20,8 @@ import (
 // levels is the table of DESIGN.md: a package imports only lower levels. A
 // folder that is not named has the row of the nearest folder above it.
 var levels = map[string]int{
-	"device": 0, "shard": 0, "data": 0,
-	"device/cpu": 1, "device/dry": 1, "device/cuda": 1, "checkpoint": 1,
+	"device": 0, "shard": 0, "input": 0,
+	"device/cpu": 1, "device/dry": 1, "device/cuda": 1, "checkpoint": 1, "data": 1,
 	"nn": 2, "collective": 2, "optim": 2, "offload": 2,
 	"fsdp":  3,
 	"zero":  4,

@@ -1,0 +1,55 @@
+//go:build unix
+
+package input_test
+
+import (
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"zeroth/input"
+)
+
+// TestNothingElse refuses what would be read for ever, or never: at once, and
+// before it is opened.
+func TestNothingElse(t *testing.T) {
+	dir := t.TempDir()
+	pipe, socket := filepath.Join(dir, "pipe"), filepath.Join(dir, "socket")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for path, what := range map[string]string{pipe: "a pipe", socket: "a socket", "/dev/zero": "a device", "/dev/null": "a device"} {
+		done := make(chan error, 1)
+		go func() { _, err := input.Read(path, 1<<20); done <- err }()
+		select {
+		case err := <-done:
+			if at := (*fs.PathError)(nil); !errors.As(err, &at) || at.Path != path || !strings.Contains(err.Error(), "it is "+what+"; want a regular file") {
+				t.Errorf("%s: %v", path, err)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%s is waited for", path)
+		}
+	}
+}
+
+// TestUntoldSize bounds a file that says it has no bytes.
+func TestUntoldSize(t *testing.T) {
+	const path = "/proc/self/maps"
+	if info, err := os.Stat(path); err != nil || info.Size() != 0 {
+		t.Skip("no /proc here")
+	}
+	if _, err := input.Read(path, 100); err == nil || !strings.Contains(err.Error(), "larger than the 100 bytes") {
+		t.Errorf("%v", err)
+	}
+}
