@@ -48,7 +48,7 @@ func newCall(g Group, q device.Queue, o op, whole, own device.Buffer) call {
 	if n := PartLen(g, whole); own.N != n || own.Type != whole.Type {
 		panic(fmt.Sprintf("collective: %v with %d %v as the rank's own part, which has %d", c, own.N, own.Type, n))
 	}
-	if o == reduceScatter && whole.Type == device.I32 {
+	if o == reduceScatter && whole.Type.Integer() {
 		panic(fmt.Sprintf("collective: %v: sums are of float types", c))
 	}
 	copy(c.label[:], q.Labelled())

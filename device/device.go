@@ -25,16 +25,21 @@ const (
 	BF16              // upper half of a binary32, rounded to nearest even
 	F16               // IEEE binary16
 	I32               // token ids
-	F64               // exact sums and statistics
+	F64               // IEEE binary64
+	I64               // exact sums and statistics
 )
 
-var dtypeNames = [...]string{"fp32", "bf16", "fp16", "int32", "fp64"}
-var dtypeSizes = [...]int{4, 2, 2, 4, 8}
+var dtypeNames = [...]string{"fp32", "bf16", "fp16", "int32", "fp64", "int64"}
+var dtypeSizes = [...]int{4, 2, 2, 4, 8, 8}
 
 func (t DType) String() string { return dtypeNames[t] }
 
 // Size is the number of bytes of one element.
 func (t DType) Size() int { return dtypeSizes[t] }
+
+// Integer says whether the elements are integers: they are moved, never summed
+// by collectives.
+func (t DType) Integer() bool { return t == I32 || t == I64 }
 
 // Use is the category an allocation is accounted under.
 type Use uint8
@@ -118,6 +123,9 @@ func (b Buffer) I32() []int32 { return host[int32](b, I32) }
 // F64 is the host's view of a float64 buffer.
 func (b Buffer) F64() []float64 { return host[float64](b, F64) }
 
+// I64 is the host's view of an int64 buffer.
+func (b Buffer) I64() []int64 { return host[int64](b, I64) }
+
 // U16 is the host's view of the bits of a bf16 or fp16 buffer.
 func (b Buffer) U16() []uint16 {
 	if b.Type == F16 {
@@ -146,11 +154,12 @@ func (b Buffer) mustHost() {
 	}
 }
 
-// OfF32, OfI32 and OfF64 view host slices as buffers; the slice must outlive
-// the work issued on the buffer.
+// OfF32, OfI32, OfF64 and OfI64 view host slices as buffers; the slice must
+// outlive the work issued on the buffer.
 func OfF32(s []float32) Buffer { return of(F32, s) }
 func OfI32(s []int32) Buffer   { return of(I32, s) }
 func OfF64(s []float64) Buffer { return of(F64, s) }
+func OfI64(s []int64) Buffer   { return of(I64, s) }
 
 // OfU16 views bf16 or fp16 bits as a buffer.
 func OfU16(t DType, s []uint16) Buffer {

@@ -42,19 +42,25 @@ func bigSum(x []float64) float64 {
 	return f
 }
 
-func exactOf(x []float64) []float64 {
-	acc := make([]float64, ExactLen)
+// exactOf is the sum, carried.
+func exactOf(x []float64) (sum Exact) {
 	for _, v := range x {
-		ExactAdd(acc, v)
+		sum.Add(v)
 	}
-	return acc
+	sum.Carry()
+	return sum
+}
+
+func valueOf(x []float64) float64 {
+	sum := exactOf(x)
+	return sum.Value()
 }
 
 func TestExactValueIsTheSumRoundedOnce(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for n := range 300 {
 		x := terms(rng, n)
-		if got, want := ExactValue(exactOf(x)), bigSum(x); got != want {
+		if got, want := valueOf(x), bigSum(x); got != want {
 			t.Fatalf("sum of %d terms %g, math/big has %g (%x, %x)", n, got, want, math.Float64bits(got), math.Float64bits(want))
 		}
 	}
@@ -67,7 +73,7 @@ func TestExactValueRoundsTiesToEven(t *testing.T) {
 		{1, -math.Ldexp(1, -54)}, {1, -math.Ldexp(1, -54), -tiny}, {-1, -math.Ldexp(1, -53), -tiny},
 		{math.Ldexp(1, 277), tiny}, {math.Ldexp(1, 277), -tiny}, {tiny}, {-tiny}, {tiny, -tiny},
 	} {
-		if got, want := ExactValue(exactOf(x)), bigSum(x); got != want {
+		if got, want := valueOf(x), bigSum(x); got != want {
 			t.Errorf("%g: %x, math/big has %x", x, math.Float64bits(got), math.Float64bits(want))
 		}
 	}
@@ -80,57 +86,36 @@ func TestExactSumDoesNotDependOnOrderOrSplit(t *testing.T) {
 		x[rng.IntN(len(x))] = math.Inf(1)
 		want := exactOf(x)
 		rng.Shuffle(len(x), func(i, j int) { x[i], x[j] = x[j], x[i] })
-		merged, added := make([]float64, ExactLen), make([]float64, ExactLen)
+		var merged, added Exact
 		for lo := 0; lo < len(x); {
 			hi := lo + 1 + rng.IntN(len(x)-lo)
 			part := exactOf(x[lo:hi])
-			ExactMerge(merged, part)
-			for i, v := range part {
-				added[i] += v // what a collective does
+			merged.Merge(&part)
+			for _, i := range rng.Perm(ExactLen) {
+				added[i] += part[i] // what atomic additions do
+			}
+			for _, v := range x[lo:hi] { // uncarried terms beside carried sums
+				added.Add(v)
 			}
 			lo = hi
 		}
-		sameBits(t, "merged parts", merged, want)
-		normal := make([]float64, ExactLen)
-		ExactMerge(normal, added)
-		sameBits(t, "added parts", normal, want)
+		sameLimbs(t, "merged parts", merged, want)
+		added.Carry()
+		merged.Merge(&want)
+		sameLimbs(t, "added parts", added, merged)
 		want[exactLimbs], added[exactLimbs] = 0, 0
-		if got, want := ExactValue(added), ExactValue(want); got != want {
-			t.Fatalf("value of added parts %g, of one sum %g", got, want)
+		if got, want := added.Value(), 2*want.Value(); got != want {
+			t.Fatalf("value of added parts %g, of one sum twice %g", got, want)
 		}
 	}
 }
 
-// TestExactTermsAreExactAdds compares, to the last limb, with terms added one by
-// one, and their value with math/big's.
-func TestExactTermsAreExactAdds(t *testing.T) {
-	rng := rand.New(rand.NewPCG(5, 6))
-	for n := range 300 {
-		x := terms(rng, n)
-		for i, v := range x {
-			switch x[i] = math.Abs(v); rng.IntN(10) {
-			case 0:
-				x[i] = 0
-			case 1:
-				x[i] = math.Ldexp(1, -298+rng.IntN(80))
-			case 2:
-				x[i] = math.Ldexp(1-math.Ldexp(1, -53), 278-rng.IntN(80))
-			}
-		}
-		var all ExactTerms
-		for _, v := range x {
-			all.Add(v)
-		}
-		got := make([]float64, ExactLen)
-		all.AddTo(got)
-		sameBits(t, "terms", got, exactOf(x))
-		if got, want := ExactValue(got), bigSum(x); got != want {
-			t.Fatalf("sum of %d terms %g, math/big has %g", n, got, want)
-		}
-		all.Add(math.Inf(1))
-		all.Add(math.NaN())
-		all.AddTo(got) // twice the terms, and two that are not finite
-		sameBits(t, "terms twice", got, exactOf(append(append(x, x...), math.Inf(1), math.NaN())))
+// TestExactAtIsTheBuffersMemory adds through a view.
+func TestExactAtIsTheBuffersMemory(t *testing.T) {
+	mem := make([]int64, 3*ExactLen)
+	ExactAt(OfI64(mem), 1).Add(3)
+	if want := exactOf([]float64{3}); Exact(mem[ExactLen:2*ExactLen]) != want || mem[0] != 0 || mem[2*ExactLen] != 0 {
+		t.Errorf("3 added to the second of three sums left %v", mem)
 	}
 }
 
@@ -138,21 +123,20 @@ func TestExactTermsAreExactAdds(t *testing.T) {
 func TestExactLanes(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 8))
 	for range 300 {
-		var got, want ExactTerms
+		var got, want Exact
 		limb := rng.IntN(exactLimbs - 4) // of the last, the range has not all
 		var lanes [3][8]uint64
 		for range 1 + rng.IntN(128) {
 			m, s, l := rng.Uint64()>>11|1<<52, rng.IntN(64), rng.IntN(8)
-			lanes[0][l] += m << s & (exactBase - 1)
+			lanes[0][l] += m << s & exactMask
 			lanes[1][l] += m << s >> 32
 			lanes[2][l] += m >> 1 >> (63 - s)
 			want.Add(math.Ldexp(float64(m), s+32*limb+exactLow))
 		}
 		got.AddLanes(limb, &lanes)
-		a, b := make([]float64, ExactLen), make([]float64, ExactLen)
-		got.AddTo(a)
-		want.AddTo(b)
-		sameBits(t, "lanes", a, b)
+		got.Carry()
+		want.Carry()
+		sameLimbs(t, "lanes", got, want)
 	}
 	for range 1000 { // a window that begins at a term's limb has the term
 		x := math.Ldexp(1+rng.Float64(), rng.IntN(576)-298)
@@ -163,57 +147,82 @@ func TestExactLanes(t *testing.T) {
 	}
 }
 
-func TestExactTermsRefuseNegativeOnes(t *testing.T) {
-	defer func() {
-		if recover() == nil {
-			t.Error("-1 was accepted")
-		}
-	}()
-	new(ExactTerms).Add(-1)
-}
-
-func sameBits(t *testing.T, what string, got, want []float64) {
+func sameLimbs(t *testing.T, what string, got, want Exact) {
 	t.Helper()
-	for i := range want {
-		if got[i] != want[i] {
-			t.Fatalf("%s: element %d is %g, want %g", what, i, got[i], want[i])
-		}
+	if got != want {
+		t.Fatalf("%s: %v, want %v", what, got, want)
 	}
 }
 
 func TestExactCountsTermsThatAreNotFinite(t *testing.T) {
-	acc := exactOf([]float64{1, math.NaN(), 2, math.Inf(1), math.Inf(-1), 4})
-	if n := ExactNonFinite(acc); n != 3 {
+	sum := exactOf([]float64{1, math.NaN(), 2, math.Inf(1), math.Inf(-1), 4})
+	if n := sum.NotFinite(); n != 3 {
 		t.Errorf("%d terms not finite, want 3", n)
 	}
-	if v := ExactValue(acc); !math.IsNaN(v) {
+	if v := sum.Value(); !math.IsNaN(v) {
 		t.Errorf("value %g with terms that are not finite, want NaN", v)
 	}
-	acc[exactLimbs] = 0
-	if v := ExactValue(acc); v != 7 {
+	sum[exactLimbs] = 0
+	if v := sum.Value(); v != 7 {
 		t.Errorf("the finite terms sum to %g, want 7", v)
 	}
 }
 
-func TestExactLimbsStayIntegersBelow2To53(t *testing.T) {
-	acc := make([]float64, ExactLen)
+// TestExactHasRoom holds the stated 2^31 terms, of the largest and of both signs:
+// a limb of a term is below 2^32 in magnitude.
+func TestExactHasRoom(t *testing.T) {
 	big := math.Ldexp(1-math.Ldexp(1, -53), 262) // above any block of 64 squares
-	for range 1 << 20 {
-		ExactAdd(acc, big)
-	}
-	for range 60 {
-		ExactMerge(acc, acc) // doubles: 2^60 accumulators of 2^20 blocks
-		if acc[exactLimbs-1] >= 1<<52 {
-			break
+	for _, x := range []float64{big, -big, math.Ldexp(1-math.Ldexp(1, -53), -200)} {
+		var one, all Exact
+		one.Add(x)
+		for i, v := range one {
+			if v >= 1<<32 || v <= -1<<32 {
+				t.Fatalf("a term adds %d to limb %d", v, i)
+			}
+			all[i] = v << 31 // as often
+		}
+		if got, want := all.Value(), math.Ldexp(x, 31); got != want {
+			t.Errorf("2^31 times %g is %g, want %g", x, got, want)
 		}
 	}
-	for i, v := range acc[:exactLimbs-1] {
-		if v != math.Trunc(v) || v < 0 || v >= exactBase {
-			t.Errorf("limb %d is %g", i, v)
+}
+
+// TestBlocksAreSummedInTheStatedOrder takes terms of which only that order keeps
+// the last bits, compared with the order written out.
+func TestBlocksAreSummedInTheStatedOrder(t *testing.T) {
+	rng := rand.New(rand.NewPCG(9, 10))
+	var x [ExactBlock]float32
+	orders := map[float64]bool{}
+	for range 100 {
+		for i := range x {
+			x[i] = float32(rng.NormFloat64() * math.Exp(9*rng.NormFloat64()))
+		}
+		lane := func(f func(float32) float64, l int) (sum float64) {
+			for i := l; i < ExactBlock; i += 8 {
+				sum += f(x[i])
+			}
+			return sum
+		}
+		for _, c := range []struct {
+			got float64
+			of  func(float32) float64
+		}{{BlockSum(&x), func(v float32) float64 { return float64(v) }}, {BlockSquares(&x), func(v float32) float64 { return float64(v) * float64(v) }}} {
+			var s [8]float64
+			plain := 0.0
+			for l := range s {
+				s[l] = lane(c.of, l)
+			}
+			for _, v := range x {
+				plain += c.of(v)
+			}
+			if want := ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7])); c.got != want {
+				t.Fatalf("block sums to %g, want %g", c.got, want)
+			}
+			orders[c.got-plain] = true
 		}
 	}
-	if v := ExactValue(acc); math.Log2(v) < 320 {
-		t.Errorf("the accumulator ends at 2^%g, want room for 2^58 blocks", math.Log2(v))
+	if len(orders) < 10 {
+		t.Error("the order makes no difference here: this test proves nothing")
 	}
 }
 
@@ -225,7 +234,7 @@ func TestExactRefusesTermsOutOfRange(t *testing.T) {
 					t.Errorf("%g was accepted", x)
 				}
 			}()
-			ExactAdd(make([]float64, ExactLen), x)
+			new(Exact).Add(x)
 		}()
 	}
 }

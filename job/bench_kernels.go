@@ -187,7 +187,7 @@ func (b *bench) optimizer() error {
 	for i := range many {
 		many[i] = quarter(4 + i)
 	}
-	sum := device.OfF64(make([]float64, device.ExactLen))
+	sum := device.OfI64(make([]int64, device.ExactLen))
 	adamw := device.AdamW{GradScale: 1, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Shrink: 1, Step: 1e-6, RootC2: 1}
 	for _, k := range []struct {
 		name  string

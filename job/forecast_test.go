@@ -113,7 +113,7 @@ func TestForecastIsTheScheduleOnAClock(t *testing.T) {
 					mesh := c.Mesh()
 					f, err := c.forecast(pricing{there: 1, wants: func(string) float64 { return 0 }, price: func(_ string, k kernel, _ work) float64 {
 						switch {
-						case k.op == "all-gather" && k.in == device.F64: // the statistics
+						case k.op == "all-gather" && k.in == device.I64: // the statistics
 							return 0
 						case k.group == group{mesh.Replicate, mesh.Shard} && k.group != group{mesh.Shard, 1}:
 							return p.apart.Seconds()

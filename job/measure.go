@@ -223,7 +223,7 @@ func (h *Here) measureCollectives(c *Config) error {
 		n := min(k.n, measuredBytes/mesh.World()/k.in.Size())
 		of, size := shardGroup, mesh.Shard
 		switch {
-		case k.group.size == c.Mesh().World() && k.in == device.F64:
+		case k.group.size == c.Mesh().World() && k.in == device.I64:
 			of, size = worldGroup, mesh.World()
 		case k.group.stride == c.Mesh().Shard && c.Mesh().Replicate == k.group.size && k.group != (group{c.Mesh().Shard, 1}):
 			of, size = replicaGroup, mesh.Replicate

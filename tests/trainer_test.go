@@ -194,7 +194,7 @@ func TestLossNotFinite(t *testing.T) {
 		_, err = r.Trainer.Step(tokens(c, r.Rank, 0), 1e-6)
 		return err
 	})
-	if err == nil || !strings.Contains(err.Error(), "step 1: rank 0: the loss is NaN on rank 0") {
+	if err == nil || !strings.Contains(err.Error(), "step 1: rank 0: the loss is not finite on rank 0") {
 		t.Errorf("error %v", err)
 	}
 }

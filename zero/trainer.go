@@ -14,15 +14,15 @@ import (
 	"zeroth/shard"
 )
 
-// Compute is the queue modules run on; Sum adds the elements of x (float32) to
-// sum[0] (float64) in order.
+// Compute is the queue modules run on; Sum adds the elements of x (float32) to a
+// device.Exact.
 type Compute interface {
 	fsdp.Compute
-	Sum(sum, x device.Buffer)
+	Sum(acc, x device.Buffer)
 }
 
 // Update is the queue norms and parameter updates run on. SumSquares adds the
-// squares of x to an exact accumulator of device.ExactLen float64.
+// squares of x (float32) to a device.Exact.
 type Update interface {
 	device.Queue
 	optim.Ops
@@ -81,8 +81,8 @@ type Trainer struct {
 	batch  []nn.Batch // one a micro-batch
 	held   []func()   // give back what is allocated
 
-	stats  device.Buffer // (World × statLen) float64, one part a rank
-	norms  device.Buffer // (units × ExactLen) float64: this rank's sums of squares,
+	stats  device.Buffer // (World × statLen) int64, one part a rank
+	norms  device.Buffer // (units × ExactLen) int64: this rank's sums of squares,
 	away   device.Buffer // and those of gradients in host memory
 	merge  func() error
 	kept   device.Event // the last update has reached the disk
@@ -108,8 +108,8 @@ type label struct{ norm, update string }
 
 // The elements of a rank's part of Trainer.stats.
 const (
-	statLoss  = 0                          // sum over this rank's positions
-	statNorm  = 1                          // exact sum of squares of this rank's shards
+	statLoss  = 0                          // exact sum over this rank's positions
+	statNorm  = statLoss + device.ExactLen // exact sum of squares of this rank's shards
 	statWhere = statNorm + device.ExactLen // 1 + index of the first unit with a gradient that is not finite, or 0
 	statStop  = statWhere + 1              // 1 if the rank wants to stop
 	statLen   = statStop + 1
@@ -199,10 +199,10 @@ func (t *Trainer) allocate() error {
 		})
 	}
 	norms := len(t.runner.Units) * device.ExactLen
-	t.stats = alloc(c.Device, device.F64, c.Groups.World.Size()*statLen, device.Stats)
-	t.norms = alloc(c.Device, device.F64, norms, device.Stats)
+	t.stats = alloc(c.Device, device.I64, c.Groups.World.Size()*statLen, device.Stats)
+	t.norms = alloc(c.Device, device.I64, norms, device.Stats)
 	if c.HostUpdate != nil {
-		t.away = alloc(c.Offload.Host, device.F64, norms, device.Stats)
+		t.away = alloc(c.Offload.Host, device.I64, norms, device.Stats)
 	}
 	return errors.Join(errs...)
 }
@@ -276,7 +276,7 @@ func (t *Trainer) step(fill Batches, lr float64) (Stats, error) {
 		bt.Scale = float32(s.LossScale / float64(positions))
 	}
 	if t.WantStop {
-		collective.Own(t.cfg.Groups.World, t.stats).F64()[statStop] = 1
+		collective.Own(t.cfg.Groups.World, t.stats).I64()[statStop] = 1
 	}
 	t.issue()
 	if err := t.exchange(); err != nil {
@@ -314,7 +314,7 @@ func (t *Trainer) Rehearse() {
 
 // addLoss adds a micro-batch's losses to this rank's statistics.
 func (t *Trainer) addLoss(bt *nn.Batch) {
-	t.cfg.Compute.Sum(collective.Own(t.cfg.Groups.World, t.stats).Slice(statLoss, statLoss+1), bt.Loss)
+	t.cfg.Compute.Sum(collective.Own(t.cfg.Groups.World, t.stats).Slice(statLoss, statNorm), bt.Loss)
 }
 
 // addNorms sums the squares of this rank's gradient shards, each as soon as it
@@ -349,17 +349,20 @@ func (t *Trainer) updates(onHost bool) (q Update, sums device.Buffer) {
 // mergeNorms adds up the units' sums of squares. They are exact, so the norm
 // does not depend on how the parameters are sharded.
 func (t *Trainer) mergeNorms() error {
-	own := collective.Own(t.cfg.Groups.World, t.stats).F64()
+	own := collective.Own(t.cfg.Groups.World, t.stats).I64()
 	for i := len(t.runner.Units) - 1; i >= 0; i-- {
 		_, sums := t.updates(t.store.OnHost(i))
-		acc := sums.F64()[i*device.ExactLen : (i+1)*device.ExactLen]
-		device.ExactMerge(own[statNorm:statWhere], acc)
-		if device.ExactNonFinite(acc) > 0 && own[statWhere] == 0 {
-			own[statWhere] = float64(1 + i)
+		unit := device.ExactAt(sums, i)
+		exact(own, statNorm).Merge(unit)
+		if unit.NotFinite() > 0 && own[statWhere] == 0 {
+			own[statWhere] = int64(1 + i)
 		}
 	}
 	return nil
 }
+
+// exact is the sum among a rank's statistics that begins at an element.
+func exact(stats []int64, at int) *device.Exact { return (*device.Exact)(stats[at:]) }
 
 // exchange gives every rank the statistics of all and waits for them.
 func (t *Trainer) exchange() error {
@@ -375,26 +378,26 @@ func (t *Trainer) exchange() error {
 // judge reads the exchanged statistics and clears them for the next step. All
 // ranks see the same and decide alike.
 func (t *Trainer) judge(s *Stats, positions int) error {
-	all := t.stats.F64()
+	all := t.stats.I64()
 	defer clear(all)
-	var sum [device.ExactLen]float64
+	var loss, norm device.Exact
 	overflow := -1
 	for r := range t.cfg.Groups.World.Size() {
 		part := all[r*statLen : (r+1)*statLen]
-		s.Loss += part[statLoss]
+		loss.Merge(exact(part, statLoss))
 		s.Stop = s.Stop || part[statStop] > 0
 		if part[statWhere] > 0 && overflow < 0 {
 			overflow = r
 		}
-		if math.IsNaN(part[statLoss]) || math.IsInf(part[statLoss], 0) {
-			return fmt.Errorf("the loss is %g on rank %d: lower the learning rate or check the data", part[statLoss], r)
+		if exact(part, statLoss).NotFinite() > 0 {
+			return fmt.Errorf("the loss is not finite on rank %d: lower the learning rate or check the data", r)
 		}
 	}
-	s.Loss /= float64(positions)
+	s.Loss = loss.Value() / float64(positions)
 	for _, r := range t.peers {
-		device.ExactMerge(sum[:], all[r*statLen+statNorm:r*statLen+statWhere])
+		norm.Merge(exact(all, r*statLen+statNorm))
 	}
-	s.GradNorm = math.Sqrt(device.ExactValue(sum[:])) / s.LossScale
+	s.GradNorm = math.Sqrt(norm.Value()) / s.LossScale
 	s.Skipped = overflow >= 0
 	if overflow >= 0 && !t.Scale.Dynamic {
 		unit := t.runner.Units[int(all[overflow*statLen+statWhere])-1]
@@ -476,12 +479,13 @@ func (t *Trainer) eval(n int, fill Batches) (float64, error) {
 	if err := t.exchange(); err != nil {
 		return 0, err
 	}
-	all, sum := t.stats.F64(), 0.0
+	var sum device.Exact
+	all := t.stats.I64()
 	for r := range t.cfg.Groups.World.Size() {
-		sum += all[r*statLen+statLoss]
+		sum.Merge(exact(all, r*statLen+statLoss))
 	}
 	clear(all)
-	return sum / float64(t.cfg.Groups.World.Size()*n*t.cfg.B*t.cfg.T), nil
+	return sum.Value() / float64(t.cfg.Groups.World.Size()*n*t.cfg.B*t.cfg.T), nil
 }
 
 // close ends this rank's groups, so that no other rank waits for it. The error

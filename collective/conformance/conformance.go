@@ -125,7 +125,7 @@ func (m *team) must(f func(r *rank) error) {
 }
 
 var (
-	types = []device.DType{device.F32, device.BF16, device.F16, device.F64, device.I32}
+	types = []device.DType{device.F32, device.BF16, device.F16, device.F64, device.I32, device.I64}
 	parts = []int{0, 1, 2, 7, 64, 1001} // elements of a rank's own part
 )
 
@@ -204,7 +204,7 @@ func (m *team) compare(rng *rand.Rand, typ device.DType, n int) {
 		return b
 	})
 	m.operate(rng, typ, n, false, gather, gatherApart)
-	if typ == device.I32 {
+	if typ.Integer() {
 		return
 	}
 	m.operate(rng, typ, n, true, reduce, func(r *rank, b device.Buffer) device.Buffer {
@@ -264,7 +264,7 @@ func testBroadcast(t *testing.T, open func(int) []collective.Group) {
 	for size := 1; size <= 4; size++ {
 		withTeam(t, open(size), func(m *team) {
 			for i, typ := range types {
-				m.broadcast(rng, typ, []int{0, 1, 5, 30, 31}[i])
+				m.broadcast(rng, typ, []int{0, 1, 5, 30, 31, 9}[i])
 			}
 		})
 	}

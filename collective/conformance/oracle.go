@@ -47,6 +47,8 @@ func element(b device.Buffer, i int) uint64 {
 		return math.Float64bits(b.F64()[i])
 	case device.I32:
 		return uint64(uint32(b.I32()[i]))
+	case device.I64:
+		return uint64(b.I64()[i])
 	}
 	return uint64(b.U16()[i])
 }
@@ -59,6 +61,8 @@ func setElement(b device.Buffer, i int, bits uint64) {
 		b.F64()[i] = math.Float64frombits(bits)
 	case device.I32:
 		b.I32()[i] = int32(uint32(bits))
+	case device.I64:
+		b.I64()[i] = int64(bits)
 	default:
 		b.U16()[i] = uint16(bits)
 	}

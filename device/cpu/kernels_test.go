@@ -47,7 +47,7 @@ func calls(dt device.DType, rows, cols, vocab int, a device.Attn) []call {
 	w, b, dw, db, p := vec(dt, cols), vec(dt, cols), vec(f32, cols), vec(f32, cols), vec(dt, n)
 	mean, rstd, loss := vec(f32, rows), vec(f32, rows), vec(f32, rows)
 	m0, g0, m1, m2 := vec(f32, n), vec(f32, n), vec(f32, n), newVec(f32, n).fill(func(int) float64 { return 1 }).Buf
-	one, exact := device.OfF64(make([]float64, 1)), device.OfF64(make([]float64, device.ExactLen))
+	exact := device.OfI64(make([]int64, device.ExactLen))
 	at := newAttnBench(dt, a)
 	turned, rope := mat(dt, a.B*a.T, a.H*a.D), device.Rope{T: a.T, D: a.D, Theta: 10000}
 	attnElems, attnFlops := a.B*a.T*a.H*a.D, float64(a.B*a.H)*float64(a.T)*float64(a.T+1)/2*float64(a.D)
@@ -58,7 +58,7 @@ func calls(dt device.DType, rows, cols, vocab int, a device.Attn) []call {
 		{"gelu", func(q *Queue) { q.Gelu(y.Buf, x.Buf) }, n, 2 * n * size, 0},
 		{"gelu-grad", func(q *Queue) { q.GeluGrad(y.Buf, x.Buf, z.Buf) }, n, 3 * n * size, 0},
 		{"sum-rows", func(q *Queue) { q.SumRows(db, x) }, n, n * size, 0},
-		{"sum", func(q *Queue) { q.Sum(one, g0) }, n, 4 * n, 0},
+		{"sum", func(q *Queue) { q.Sum(exact, g0) }, n, 4 * n, 0},
 		{"sum-squares", func(q *Queue) { q.SumSquares(exact, g0) }, n, 4 * n, 0},
 		{"layer-norm", func(q *Queue) { q.LayerNorm(y, mean, rstd, x, w, b, 1e-5) }, n, 2 * n * size, 0},
 		{"layer-norm-grad", func(q *Queue) { q.LayerNormGrad(y, dw, db, z, x, w, mean, rstd, false) }, n, 3 * n * size, 0},

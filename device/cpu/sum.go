@@ -1,7 +1,7 @@
 package cpu
 
 import (
-	"sync"
+	"sync/atomic"
 	"unsafe"
 
 	"zeroth/device"
@@ -78,90 +78,89 @@ func runSumRows(t *task, w *worker, lo, hi int) {
 	}
 }
 
-// Sum adds the sum of x (float32), taken in element order, to dst[0] (float64).
-func (q *Queue) Sum(dst, x device.Buffer) {
-	wantLen("sum", dst, device.F64, 1)
-	wantLen("sum", x, device.F32, x.N)
-	t := q.issue("sum")
-	t.b[0], t.b[1] = dst, x
-	q.kernel(t, runSum, 1, 1)
+// Sum adds the sum of x (float32) to acc, a device.Exact, by the order in which
+// device sums blocks.
+func (q *Queue) Sum(acc, x device.Buffer) {
+	q.exact("sum", runSum, acc, x)
 }
 
-func runSum(t *task, _ *worker, _, _ int) {
-	var sum float64
-	for _, x := range t.b[1].F32() {
-		sum += float64(x)
-	}
-	t.b[0].F64()[0] += sum
-}
-
-// squareBlock is the number of elements whose squares are summed in float64,
-// in one order, before the sum goes into an exact accumulator. Shards are
-// multiples of it, so the blocks are the same however a vector is sharded.
-const squareBlock = 64
-
-// SumSquares adds the sum of the squares of x (float32) to acc, an exact
-// accumulator (float64, device.ExactLen elements). The result depends neither
-// on workers nor on how x is cut, as long as cuts are at multiples of 64
-// elements.
+// SumSquares adds the sum of the squares of x (float32) to acc, a device.Exact,
+// by the order in which device sums blocks.
 func (q *Queue) SumSquares(acc, x device.Buffer) {
-	wantLen("sum of squares", acc, device.F64, device.ExactLen)
-	wantLen("sum of squares", x, device.F32, x.N)
-	t := q.issue("sum of squares")
+	q.exact("sum of squares", runSumSquares, acc, x)
+}
+
+// exact issues a sum whose pieces are the blocks of x. It depends neither on
+// workers nor on how x is cut, as long as cuts are between blocks.
+func (q *Queue) exact(name string, run runFunc, acc, x device.Buffer) {
+	wantLen(name, acc, device.I64, device.ExactLen)
+	wantLen(name, x, device.F32, x.N)
+	t := q.issue(name)
 	t.b[0], t.b[1] = acc, x
-	q.kernel(t, runSumSquares, (x.N+squareBlock-1)/squareBlock, pieceWork/squareBlock)
+	q.kernel(t, run, ceil(x.N, device.ExactBlock), pieceWork/device.ExactBlock)
+}
+
+// addShared adds a worker's part of a sum to the accumulator it shares with others.
+func addShared(acc device.Buffer, own *device.Exact) {
+	own.Carry()
+	to := device.ExactAt(acc, 0)
+	for i, x := range own {
+		if x != 0 {
+			atomic.AddInt64(&to[i], x)
+		}
+	}
+}
+
+// blockRange is the elements of blocks [lo, hi).
+func blockRange(x device.Buffer, lo, hi int) []float32 {
+	return x.F32()[lo*device.ExactBlock : min(hi*device.ExactBlock, x.N)]
+}
+
+// lastBlock is what is left of a vector, filled up with zeros.
+func lastBlock(x []float32) (b [device.ExactBlock]float32) {
+	copy(b[:], x)
+	return b
+}
+
+func runSum(t *task, _ *worker, lo, hi int) {
+	var sum device.Exact
+	x := blockRange(t.b[1], lo, hi)
+	for ; len(x) >= device.ExactBlock; x = x[device.ExactBlock:] {
+		sum.Add(device.BlockSum((*[device.ExactBlock]float32)(x)))
+	}
+	last := lastBlock(x)
+	sum.Add(device.BlockSum(&last))
+	addShared(t.b[0], &sum)
 }
 
 // squaresAtOnce is the number of blocks given to one call of assembly.
 const squaresAtOnce = 128
 
 // squareWindow is where one call of assembly adds most sums of blocks: a number
-// of 117 bits and more in units of 2^32^limb of an exact accumulator, that is,
-// the sum over its lanes of [0][l] + [1][l]*2^32 + [2][l]*2^64. Sums that begin
-// outside, 0 and what is not finite are left to the caller, one by one.
+// of 117 bits and more in units of 2^32^limb of a device.Exact, that is, the sum
+// over its lanes of [0][l] + [1][l]*2^32 + [2][l]*2^64. Sums that begin outside,
+// 0 and what is not finite are left to the caller, one by one.
 type squareWindow [3][8]uint64
 
-// exactMerging is held by the worker that adds its part to an accumulator.
-var exactMerging sync.Mutex
-
 func runSumSquares(t *task, w *worker, lo, hi int) {
-	var terms device.ExactTerms
+	var sum device.Exact
 	window := &w.window
 	odd := unsafe.Slice((*float64)(unsafe.Pointer(&w.floats(2 * squaresAtOnce)[0])), squaresAtOnce)
 	limb := 0
-	x := t.b[1].F32()
-	x = x[lo*squareBlock : min(hi*squareBlock, len(x))]
-	for len(x) >= squareBlock {
-		n := min(squaresAtOnce, len(x)/squareBlock)
+	x := blockRange(t.b[1], lo, hi)
+	for len(x) >= device.ExactBlock {
+		n := min(squaresAtOnce, len(x)/device.ExactBlock)
 		left := bestVec.sumSquares(unsafe.Pointer(&odd[0]), floatPtr(x, 0), n, unsafe.Pointer(window), device.ExactExponent(limb))
-		terms.AddLanes(limb, (*[3][8]uint64)(window))
+		sum.AddLanes(limb, (*[3][8]uint64)(window))
 		for _, s := range odd[:left] {
-			terms.Add(s)
+			sum.Add(s)
 			if s != 0 {
 				limb = device.ExactLimb(s)
 			}
 		}
-		x = x[n*squareBlock:]
+		x = x[n*device.ExactBlock:]
 	}
-	if len(x) > 0 {
-		var last [squareBlock]float32
-		copy(last[:], x)
-		terms.Add(sumSquares(&last))
-	}
-	exactMerging.Lock()
-	defer exactMerging.Unlock()
-	terms.AddTo(t.b[0].F64())
-}
-
-// sumSquares adds up squares, each exact in float64, in eight lanes (lane i has
-// elements i, i+8, ...) and then the lanes pairwise.
-func sumSquares(x *[squareBlock]float32) float64 {
-	var s [8]float64
-	for i := 0; i < squareBlock; i += 8 {
-		for l := range s {
-			v := float64(x[i+l])
-			s[l] += v * v
-		}
-	}
-	return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]))
+	last := lastBlock(x)
+	sum.Add(device.BlockSquares(&last))
+	addShared(t.b[0], &sum)
 }

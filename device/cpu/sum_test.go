@@ -4,7 +4,6 @@ import (
 	"math"
 	"math/big"
 	"math/rand/v2"
-	"slices"
 	"testing"
 
 	"zeroth/device"
@@ -62,96 +61,76 @@ func TestSumsOverManyRowsStayAccurate(t *testing.T) {
 	}
 }
 
-func TestSumAddsInOrder(t *testing.T) {
-	x := newVec(device.F32, 3001).normal(rand.New(rand.NewPCG(3, 4)), 0, 1)
-	out := onWorkers(t, func(q *Queue) []*guarded {
-		dst := newVec(device.F64, 1).fill(func(int) float64 { return 2 })
-		q.Sum(dst.Buf, x.Buf)
-		q.Sum(dst.Buf, x.Buf.Slice(0, 1))
-		return []*guarded{dst}
-	})
-	var sum float64
-	for _, v := range x.values() {
-		sum += v
-	}
-	if got, want := out[0].values()[0], 2+sum+x.values()[0]; got != want {
-		t.Errorf("sum %g, want %g", got, want)
-	}
+// exactKernels are the two sums, with the sum of one block and their terms.
+var exactKernels = map[string]struct {
+	issue func(q *Queue, acc, x device.Buffer)
+	block func(*[device.ExactBlock]float32) float64
+	term  func(x float64) float64
+}{
+	"sum":            {(*Queue).Sum, device.BlockSum, func(x float64) float64 { return x }},
+	"sum of squares": {(*Queue).SumSquares, device.BlockSquares, func(x float64) float64 { return x * x }},
 }
 
-// squares is the accumulator of x, summed in shards of the given length.
-func squares(t *testing.T, q *Queue, x device.Buffer, shard int) []float64 {
+// summed is the sum of x in shards of the given length, carried.
+func summed(t *testing.T, q *Queue, kernel string, x device.Buffer, shard int) (total device.Exact) {
 	t.Helper()
-	total := make([]float64, device.ExactLen)
-	for lo := 0; lo < x.N; lo += shard {
-		acc := newVec(device.F64, device.ExactLen).fill(func(int) float64 { return 0 })
-		q.SumSquares(acc.Buf, x.Slice(lo, min(lo+shard, x.N)))
+	for lo := 0; lo == 0 || lo < x.N; lo += shard {
+		mem := make([]int64, 3*device.ExactLen)
+		acc := device.OfI64(mem[device.ExactLen : 2*device.ExactLen])
+		exactKernels[kernel].issue(q, acc, x.Slice(lo, min(lo+shard, x.N)))
 		if err := q.Wait(); err != nil {
 			t.Fatal(err)
 		}
-		acc.checkGuards(t)
-		for i, v := range acc.values() {
-			total[i] += v
+		for i, v := range mem {
+			if v != 0 && i/device.ExactLen != 1 {
+				t.Fatalf("%s wrote beside its result", kernel)
+			}
 		}
+		total.Merge(device.ExactAt(acc, 0))
 	}
 	return total
 }
 
-func TestSumSquaresDoesNotDependOnWorkersOrShards(t *testing.T) {
+func TestExactSumsDoNotDependOnWorkersOrShards(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	n := 7*pieceWork + 33
 	x := newVec(device.F32, n).fill(func(int) float64 { return rng.NormFloat64() * math.Exp(8*rng.NormFloat64()) })
-	want := device.ExactValue(squares(t, queueOf(t, 1), x.Buf, n))
-	for _, workers := range []int{1, 2, 3, 5} {
-		q := queueOf(t, workers)
-		for _, shard := range []int{n, n/2/64*64 + 64, n/5/64*64 + 64, 64 * 701} {
-			if got := device.ExactValue(squares(t, q, x.Buf, shard)); got != want {
-				t.Errorf("%d workers, shards of %d: %x, want %x", workers, shard, got, want)
+	for name, k := range exactKernels {
+		want := summed(t, queueOf(t, 1), name, x.Buf, n)
+		for _, workers := range []int{1, 2, 3, 5} {
+			q := queueOf(t, workers)
+			for _, shard := range []int{n, n/2/64*64 + 64, n/5/64*64 + 64, 64 * 701} {
+				if got := summed(t, q, name, x.Buf, shard); got != want {
+					t.Errorf("%s, %d workers, shards of %d: %v, want %v", name, workers, shard, got, want)
+				}
 			}
 		}
-	}
-	exact := new(big.Float).SetPrec(2000)
-	for _, v := range x.values() {
-		exact.Add(exact, new(big.Float).SetPrec(2000).SetFloat64(v*v))
-	}
-	if big, _ := exact.Float64(); math.Abs(want/big-1) > 1e-15 { // rounding is only within blocks
-		t.Errorf("sum of squares %g, math/big has %g", want, big)
+		exact, size := new(big.Float).SetPrec(2000), 0.0
+		for _, v := range x.values() {
+			exact.Add(exact, new(big.Float).SetPrec(2000).SetFloat64(k.term(v)))
+			size += math.Abs(k.term(v))
+		}
+		if big, _ := exact.Float64(); math.Abs(want.Value()-big) > 1e-15*size { // rounding is only within blocks
+			t.Errorf("%s is %g, math/big has %g", name, want.Value(), big)
+		}
 	}
 }
 
-// TestSumSquaresHasTheSameBitsOnEveryInstructionSet, which the stages' equal
-// norms rest on.
-func TestSumSquaresHasTheSameBitsOnEveryInstructionSet(t *testing.T) {
-	rng := rand.New(rand.NewPCG(7, 8))
-	x := newVec(device.F32, 64*300+33).fill(func(int) float64 { return rng.NormFloat64() * math.Exp(20*rng.NormFloat64()) })
-	var want []float64
-	withVec(t, func(t *testing.T) {
-		got := squares(t, queueOf(t, 2), x.Buf, x.Buf.N)
-		if want == nil {
-			want = got
-		}
-		for i := range want {
-			if got[i] != want[i] {
-				t.Fatalf("limb %d is %g, portable has %g", i, got[i], want[i])
-			}
-		}
-	})
-}
-
-// TestSumSquaresIsTheExactSumOfItsBlocks compares every instruction set, to the
-// last limb, with the definition: sums of blocks, one by one in an exact
-// accumulator. Magnitudes go from subnormal to the largest, alone, in runs and
-// mixed, with zeros and what is not finite between.
-func TestSumSquaresIsTheExactSumOfItsBlocks(t *testing.T) {
+// TestExactSumsAreThoseOfTheirBlocks compares every instruction set, to the last
+// limb, with the definition: sums of blocks, one by one in an Exact. Magnitudes
+// go from subnormal to the largest, alone, in runs and mixed, with zeros and what
+// is not finite between. The stages' equal norms rest on it.
+func TestExactSumsAreThoseOfTheirBlocks(t *testing.T) {
 	rng := rand.New(rand.NewPCG(9, 10))
+	const block = device.ExactBlock
 	kinds := []func(i int) float32{
 		func(int) float32 { return float32(rng.NormFloat64()) },
 		func(int) float32 { return math.Float32frombits(rng.Uint32() &^ (1 << 23)) }, // of every other exponent, so none infinite
 		func(int) float32 { return math.Float32frombits(rng.Uint32() & 0x807fffff) }, // subnormal
 		func(int) float32 { return math.MaxFloat32 },
-		func(i int) float32 { return float32(math.Ldexp(rng.Float64(), i/squareBlock%250-125)) },
-		func(i int) float32 { return float32(math.Ldexp(rng.Float64(), i/(squareBlock*squaresAtOnce)*40-120)) },
-		func(i int) float32 { return float32(i / squareBlock % 3) },
+		func(i int) float32 { return float32(math.Ldexp(rng.Float64(), i/block%250-125)) },
+		func(i int) float32 { return float32(math.Ldexp(rng.Float64(), i/(block*squaresAtOnce)*40-120)) },
+		func(i int) float32 { return float32(i / block % 3) },
 	}
 	for k, kind := range kinds {
 		for _, n := range []int{0, 1, 63, 64, 65, 7 * 64, 8*64 + 1, 129*64 - 1, 131 * 64, 640*64 + 17} {
@@ -168,67 +147,61 @@ func TestSumSquaresIsTheExactSumOfItsBlocks(t *testing.T) {
 					}
 				}
 			}
-			want := make([]float64, device.ExactLen)
-			for lo := 0; lo < n; lo += squareBlock {
-				var block [squareBlock]float32
-				copy(block[:], x[lo:])
-				device.ExactAdd(want, sumSquares(&block))
-			}
-			for _, isa := range vecISAs {
-				bestVec = isa
-				got := make([]float64, device.ExactLen)
-				q := queueOf(t, 2)
-				q.SumSquares(device.OfF64(got), device.OfF32(x))
-				if err := q.Wait(); err != nil {
-					t.Fatal(err)
+			for name, kernel := range exactKernels {
+				var want device.Exact
+				for lo := 0; lo < n; lo += block {
+					b := lastBlock(x[lo:min(lo+block, n)])
+					want.Add(kernel.block(&b))
 				}
-				if !slices.Equal(got, want) {
-					t.Fatalf("%s: kind %d, %d elements: %v, want %v", isa.name, k, n, got, want)
-				}
+				want.Carry()
+				withVec(t, func(t *testing.T) {
+					if got := summed(t, queueOf(t, 2), name, device.OfF32(x), max(1, n)); got != want {
+						t.Fatalf("%s: kind %d, %d elements: %v, want %v", name, k, n, got, want)
+					}
+				})
 			}
 		}
 	}
 }
 
-func TestSumSquaresAddsToItsAccumulator(t *testing.T) {
+func TestExactSumsAddToWhatIsThere(t *testing.T) {
 	q := queueOf(t, 1)
-	acc := device.OfF64(make([]float64, device.ExactLen))
+	acc := device.OfI64(make([]int64, device.ExactLen))
 	for _, x := range [][]float32{{3, 4}, {1e-45}, {-12}} {
 		q.SumSquares(acc, device.OfF32(x))
 	}
+	q.Sum(acc, device.OfF32([]float32{-200, 31}))
 	if err := q.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	tiny := math.Ldexp(1, -298)
-	device.ExactAdd(acc.F64(), -169)
-	if got := device.ExactValue(acc.F64()); got != tiny {
-		t.Errorf("3^2 + 4^2 + 12^2 - 169 + (2^-149)^2 = %g, want %g", got, tiny)
+	if got, want := device.ExactAt(acc, 0).Value(), math.Ldexp(1, -298); got != want {
+		t.Errorf("3^2 + 4^2 + 12^2 - 169 + (2^-149)^2 = %g, want %g", got, want)
 	}
 }
 
 func TestSumSquaresSetsAsideWhatIsNotFinite(t *testing.T) {
 	q := queueOf(t, 2)
-	x := make([]float32, 200*squareBlock)
+	x := make([]float32, 200*device.ExactBlock)
 	for i := range x {
 		x[i] = 1
 	}
-	x[5], x[6], x[70*squareBlock], x[199*squareBlock+63] = inf, -inf, float32(math.NaN()), -inf
-	acc := squares(t, q, device.OfF32(x), len(x))
-	if n := device.ExactNonFinite(acc); n != 3 {
+	x[5], x[6], x[70*device.ExactBlock], x[199*device.ExactBlock+63] = inf, -inf, float32(math.NaN()), -inf
+	acc := summed(t, q, "sum of squares", device.OfF32(x), len(x))
+	if n := acc.NotFinite(); n != 3 {
 		t.Errorf("%d blocks not finite, want 3", n)
 	}
 	acc[device.ExactLen-1] = 0
-	if got, want := device.ExactValue(acc), float64(197*squareBlock); got != want {
+	if got, want := acc.Value(), float64(197*device.ExactBlock); got != want {
 		t.Errorf("the finite blocks sum to %g, want %g", got, want)
 	}
 }
 
 func TestSumsRefuseWrongTypes(t *testing.T) {
 	q := queueOf(t, 1)
-	acc, x := newVec(device.F64, device.ExactLen).Buf, newVec(device.F32, 64).Buf
+	acc, x := device.OfI64(make([]int64, device.ExactLen)), newVec(device.F32, 64).Buf
 	mustPanic(t, "sum of squares into too few limbs", func() { q.SumSquares(acc.Slice(1, acc.N), x) })
 	mustPanic(t, "sum of squares of bf16", func() { q.SumSquares(acc, newVec(device.BF16, 64).Buf) })
-	mustPanic(t, "sum into fp32", func() { q.Sum(x.Slice(0, 1), x) })
+	mustPanic(t, "sum into fp32", func() { q.Sum(x.Slice(0, device.ExactLen), x) })
 	mustPanic(t, "sum of rows into another width", func() { q.SumRows(x, device.Matrix(x, 2, 32)) })
 	mustPanic(t, "sum of rows of a transposed matrix", func() { q.SumRows(x.Slice(0, 8), device.Matrix(x, 8, 8).T()) })
 }

@@ -282,8 +282,8 @@ func softmaxGo(x unsafe.Pointer, n int, top, r float32) {
 func sumSquaresGo(odd, x unsafe.Pointer, blocks int, window unsafe.Pointer, _ int) int {
 	*(*squareWindow)(window) = squareWindow{}
 	for i := range blocks {
-		block := (*[squareBlock]float32)(unsafe.Add(x, 4*squareBlock*i))
-		*(*float64)(unsafe.Add(odd, 8*i)) = sumSquares(block)
+		block := (*[device.ExactBlock]float32)(unsafe.Add(x, 4*device.ExactBlock*i))
+		*(*float64)(unsafe.Add(odd, 8*i)) = device.BlockSquares(block)
 	}
 	return blocks
 }
