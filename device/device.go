@@ -200,6 +200,14 @@ type Event struct {
 	Seq uint64
 }
 
+// Await blocks until the event has fired and returns its queue's sticky error.
+func (e Event) Await() error {
+	if e.On == nil {
+		return nil
+	}
+	return e.On.Await(e.Seq)
+}
+
 // Fence is what an event belongs to: it can be waited for from the host.
 type Fence interface {
 	// Await blocks until seq has fired and returns the queue's sticky error.

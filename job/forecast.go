@@ -100,6 +100,7 @@ func (c *Config) recorded(steps int) (*recording, error) {
 	}
 	for range steps {
 		t.Rehearse()
+		l.ends = append(l.ends, len(l.waits)-1)
 	}
 	return l, nil
 }
@@ -144,10 +145,11 @@ func (c *Config) replayAll(p pricing) (*Forecast, error) {
 			r.seconds = append(r.seconds, p.price(q.name, k, l.work[i]))
 		}
 	}
-	tracks, ends := r.run()
-	steps := &track{name: "step", spans: make([]ran, len(ends))}
+	tracks, waited := r.run()
+	steps := &track{name: "step", spans: make([]ran, len(l.ends))}
 	from := 0.0
-	for i, end := range ends {
+	for i, wait := range l.ends {
+		end := waited[wait]
 		steps.add(ran{"", fmt.Sprint("step ", i+1), int64(1e9 * from), int64(1e9 * end)})
 		from = end
 	}

@@ -61,7 +61,7 @@ var categories = [Categories]category{
 	Logits:            {"logits", "logits", device.Activations, "train.loss_chunk"},
 	WorkSpace:         {"work", "work space of modules", device.Activations, "train.micro_batch, model.context"},
 	KernelSpace:       {"kernels", "work space of kernels", device.Workspace, "the machine's processors for each rank"},
-	TokenIDs:          {"inputs", "token ids", device.Inputs, "train.micro_batch × train.accumulate"},
+	TokenIDs:          {"inputs", "token ids", device.Inputs, "train.micro_batch"},
 	Statistics:        {"stats", "losses and norms", device.Stats, "train.micro_batch, parallel.ranks"},
 	OffloadStaging:    {"offload_staging", "offload staging", device.Staging, "zero.offload"},
 	CheckpointStaging: {"checkpoint_staging", "checkpoint staging", device.Snapshot, "checkpoint.async"},

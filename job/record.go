@@ -51,6 +51,7 @@ type recording struct {
 	work    []work
 	index   map[kernel]int32
 	waits   []hostWait
+	ends    []int // of each step, the last of waits
 }
 
 // hostWait is the host waiting for a queue to have done so many tasks: what is
@@ -106,12 +107,11 @@ type recordedEvent struct {
 	real device.Event
 }
 
-// Await implements device.Fence.
-func (e recordedEvent) Await(uint64) error {
-	if e.real.On == nil {
-		return nil
-	}
-	return e.real.On.Await(e.real.Seq)
+// Await implements device.Fence: the host waits for so many of the queue's tasks.
+func (e recordedEvent) Await(seq uint64) error {
+	l := e.of.to
+	l.waits = append(l.waits, hostWait{e.of.at, int32(seq)})
+	return e.real.Await()
 }
 
 // Mark implements device.Queue.

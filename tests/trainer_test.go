@@ -1,14 +1,17 @@
 package tests
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"zeroth/device"
+	"zeroth/device/cpu"
 	"zeroth/job"
 	"zeroth/optim"
 	"zeroth/zero"
@@ -293,5 +296,45 @@ func TestParametersAreRoundedMasters(t *testing.T) {
 	})
 	if err != nil {
 		t.Error(err)
+	}
+}
+
+// There is memory for two micro-batches' token ids, and none is filled before
+// the micro-batch that had it is computed: a slow queue computes what one does
+// that the host waits for.
+func TestInputsTakeTurns(t *testing.T) {
+	for _, stage := range []int{0, 3} {
+		c := config(t, "parallel.ranks=2", "train.accumulate=5", fmt.Sprintf("zero.stage=%d", stage))
+		var got [2]zero.Stats
+		for i := range got {
+			err := onRanks(t, c, func(r *job.Rank) error {
+				compute, fill := r.Queues[0], tokens(c, r.Rank, 0)
+				waits := func(micro int, input, target []int32) error {
+					return cmp.Or(compute.Wait(), fill(micro, input, target))
+				}
+				if i == 0 {
+					if err := compute.Wait(); err != nil {
+						return err
+					}
+					compute.Trace(func(s cpu.Span) {
+						if s.Task == "embedding" || s.Task == "embedding gradient, added" {
+							time.Sleep(5 * time.Millisecond)
+						}
+					})
+					waits = fill
+				}
+				s, err := r.Trainer.Step(waits, 1e-3)
+				if r.Rank == 0 {
+					got[i] = s
+				}
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got[0] != got[1] {
+			t.Errorf("stage %d: a slow queue has %+v, want %+v", stage, got[0], got[1])
+		}
 	}
 }

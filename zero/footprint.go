@@ -84,7 +84,7 @@ func (f Footprint) Bytes() (b device.Bytes) {
 	f.addShards(&b)
 	b[device.Activations] = int64(f.Peak)
 	b[device.Workspace] = f.Work
-	b[device.Inputs] = int64(2 * 4 * f.Micro * f.Rows)
+	b[device.Inputs] = int64(2 * 4 * min(inputs, f.Micro) * f.Rows)
 	b[device.Stats] = int64(4*f.Rows + 8*statLen*f.Mesh.World() + 8*device.ExactLen*len(f.Units))
 	return b
 }

@@ -54,10 +54,7 @@ func (t *Trainer) FillAll(kinds []string, src func(want []Want) error) error {
 	all := func(u int) shard.Range { return shard.Range{Hi: t.runner.Units[u].Layout.ShardLen()} }
 	return t.eachTile(true, all, func(q Update, u int, in shard.Range, st offload.State) error {
 		for _, e := range st.Ready { // then the host may touch the tile
-			if e.On == nil {
-				continue
-			}
-			if err := e.On.Await(e.Seq); err != nil {
+			if err := e.Await(); err != nil {
 				return err
 			}
 		}
@@ -201,7 +198,7 @@ func (t *Trainer) Snapshot(room func(n int) []float32) (parts []Staged, wait fun
 	}
 	return parts, func() error {
 		for _, e := range done {
-			if err := e.On.Await(e.Seq); err != nil {
+			if err := e.Await(); err != nil {
 				return err
 			}
 		}

@@ -78,8 +78,8 @@ type Trainer struct {
 	cfg    Config
 	runner *fsdp.Runner
 	store  *offload.Store
-	batch  []nn.Batch // one a micro-batch
-	held   []func()   // give back what is allocated
+	inputs []input  // micro-batches take them in turn
+	held   []func() // give back what is allocated
 
 	stats  device.Buffer // (World × statLen) int64, one part a rank
 	norms  device.Buffer // (units × ExactLen) int64: this rank's sums of squares,
@@ -95,6 +95,16 @@ type Trainer struct {
 	Skipped  int  // steps skipped for overflow so far
 	WantStop bool // this rank asks all to stop after the next step
 	Steps    int  // begun so far
+}
+
+// inputs is how many micro-batches' token ids there is memory for: one is read
+// while another is filled.
+const inputs = 2
+
+// input is memory for the token ids of one micro-batch at a time.
+type input struct {
+	batch nn.Batch
+	free  device.Event // the queue that reads the ids is done with them
 }
 
 // run is neighbouring elements of a shard that are updated alike.
@@ -192,11 +202,11 @@ func (t *Trainer) allocate() error {
 	}
 	rows := c.B * c.T
 	loss := alloc(c.Device, device.F32, rows, device.Stats)
-	for range c.Micro {
-		t.batch = append(t.batch, nn.Batch{
+	for range min(inputs, c.Micro) {
+		t.inputs = append(t.inputs, input{batch: nn.Batch{
 			B: c.B, T: c.T, Compute: c.DType, Chunk: c.Chunk, Loss: loss,
 			Input: alloc(c.Device, device.I32, rows, device.Inputs), Target: alloc(c.Device, device.I32, rows, device.Inputs),
-		})
+		}})
 	}
 	norms := len(t.runner.Units) * device.ExactLen
 	t.stats = alloc(c.Device, device.I64, c.Groups.World.Size()*statLen, device.Stats)
@@ -268,17 +278,15 @@ func (t *Trainer) Step(fill Batches, lr float64) (Stats, error) {
 func (t *Trainer) step(fill Batches, lr float64) (Stats, error) {
 	s := Stats{LossScale: t.Scale.Scale}
 	positions := t.cfg.Groups.World.Size() * t.cfg.Micro * t.cfg.B * t.cfg.T
-	for m := range t.batch {
-		bt := &t.batch[m]
-		if err := fill(m, bt.Input.I32(), bt.Target.I32()); err != nil {
-			return s, err
-		}
-		bt.Scale = float32(s.LossScale / float64(positions))
+	for i := range t.inputs {
+		t.inputs[i].batch.Scale = float32(s.LossScale / float64(positions))
 	}
 	if t.WantStop {
 		collective.Own(t.cfg.Groups.World, t.stats).I64()[statStop] = 1
 	}
-	t.issue()
+	if err := t.issue(fill); err != nil {
+		return s, err
+	}
 	if err := t.exchange(); err != nil {
 		return s, err
 	}
@@ -295,26 +303,43 @@ func (t *Trainer) step(fill Batches, lr float64) (Stats, error) {
 
 // issue issues the passes over all micro-batches and the norms of what they
 // leave.
-func (t *Trainer) issue() {
-	for m := range t.batch {
-		t.runner.Forward(&t.batch[m], true)
-		t.runner.Backward(&t.batch[m], m)
-		t.addLoss(&t.batch[m])
+func (t *Trainer) issue(fill Batches) error {
+	for m := range t.cfg.Micro {
+		in, err := t.read(m, fill)
+		if err != nil {
+			return err
+		}
+		t.runner.Forward(&in.batch, true)
+		t.runner.Backward(&in.batch, m)
+		t.addLoss(in)
 	}
 	t.addNorms()
+	return nil
+}
+
+// read fills the input whose turn it is, once the micro-batch that had it is
+// done; those between are computed meanwhile. A nil fill leaves it as it is.
+func (t *Trainer) read(micro int, fill Batches) (*input, error) {
+	in := &t.inputs[micro%len(t.inputs)]
+	if err := in.free.Await(); err != nil || fill == nil {
+		return in, err
+	}
+	return in, fill(micro, in.batch.Input.I32(), in.batch.Target.I32())
 }
 
 // Rehearse issues a step's work and looks at none of its results: on a device
 // that only counts, what a step needs.
 func (t *Trainer) Rehearse() {
-	t.issue()
+	_ = t.issue(nil)
 	_ = t.exchange() // nothing is done, so nothing fails
 	t.update(0, 1)
 }
 
-// addLoss adds a micro-batch's losses to this rank's statistics.
-func (t *Trainer) addLoss(bt *nn.Batch) {
-	t.cfg.Compute.Sum(collective.Own(t.cfg.Groups.World, t.stats).Slice(statLoss, statNorm), bt.Loss)
+// addLoss adds a micro-batch's losses to this rank's statistics, which is the
+// last use of its input.
+func (t *Trainer) addLoss(in *input) {
+	t.cfg.Compute.Sum(collective.Own(t.cfg.Groups.World, t.stats).Slice(statLoss, statNorm), in.batch.Loss)
+	in.free = t.cfg.Compute.Mark()
 }
 
 // addNorms sums the squares of this rank's gradient shards, each as soon as it
@@ -465,16 +490,13 @@ func (t *Trainer) Eval(n int, fill Batches) (float64, error) {
 }
 
 func (t *Trainer) eval(n int, fill Batches) (float64, error) {
-	bt := &t.batch[0]
 	for m := range n {
-		if err := t.cfg.Compute.Wait(); err != nil {
+		in, err := t.read(m, fill)
+		if err != nil {
 			return 0, err
 		}
-		if err := fill(m, bt.Input.I32(), bt.Target.I32()); err != nil {
-			return 0, err
-		}
-		t.runner.Forward(bt, false)
-		t.addLoss(bt)
+		t.runner.Forward(&in.batch, false)
+		t.addLoss(in)
 	}
 	if err := t.exchange(); err != nil {
 		return 0, err

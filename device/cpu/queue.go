@@ -198,7 +198,7 @@ func (q *Queue) do(t *task) error {
 	case t.fn != nil:
 		return labelled(t.label, t.fn())
 	case t.after.On != nil:
-		return t.after.On.Await(t.after.Seq)
+		return t.after.Await()
 	case t.phases != nil:
 		t.phases(t, q)
 	case t.n > 0:
