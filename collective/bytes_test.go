@@ -15,7 +15,7 @@ func TestGatherBytes(t *testing.T) {
 		var wg sync.WaitGroup
 		for r, g := range collective.NewLocal(size) {
 			wg.Go(func() {
-				dev := cpu.New(1)
+				dev := cpu.NewHost(1)
 				defer dev.Close()
 				q := dev.NewQueue("comm")
 				defer q.Close()

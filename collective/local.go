@@ -6,17 +6,17 @@ import (
 	"sync"
 
 	"zeroth/device"
-	"zeroth/device/cpu"
 )
 
-// Local is a rank of a group of goroutine ranks in one process. Its buffers
-// are host memory that the ranks read from each other directly.
+// Local is a rank of a group of goroutine ranks in one process, whose queues
+// read each other's memory directly.
 //
 // An operation has three phases, each an entry of its queue. The ranks meet:
 // each publishes what the others may read, its own part of a gather, the whole
 // of a reduction, and waits for them, and the last to come checks that all make
-// the same call. Then each does its own share of the work. Then each waits until
-// all have done theirs, because until then others may read its buffer.
+// the same call. Then each queue does its own share of the work: copies or a
+// sum. Then each waits until all have done theirs, because until then others may
+// read its buffer.
 //
 // The work needs no further order. In a gather rank r writes its parts other
 // than its own, which everybody else reads. In a reduction rank r writes its own
@@ -33,7 +33,6 @@ type Local struct {
 	fate *fate
 
 	calls freeList[localCall]
-	from  []device.Buffer // (Size) work space of a reduction
 
 	// under room.mu
 	issued int  // operations issued so far
@@ -91,13 +90,23 @@ func (f *fate) waitsIn() *room {
 	return f.waits
 }
 
-// localCall is an operation on its way through a queue. Its three phases are
-// bound once.
+// localCall is an operation on its way through a queue. Its phases on the host
+// are bound once.
 type localCall struct {
 	call
-	l                 *Local
-	whole, own        device.Buffer
-	meet, work, leave func() error
+	l           *Local
+	whole, own  device.Buffer
+	meet, leave func() error
+	to, from    []device.Buffer // (Size) the work's operands, set by meet
+}
+
+// LocalQueue is a queue that does the work of a Local. The slices are read when
+// the work runs.
+type LocalQueue interface {
+	device.Queue
+	Call(name string, f func() error)              // Do, with a name for traces
+	CopyAll(name string, dst, src []device.Buffer) // dst[i] = src[i], unless they are the same memory
+	SumAll(name string, dst, src []device.Buffer)  // dst[0] = the sum of src element by element in their order, as Group says
 }
 
 // NewLocal opens a group of goroutine ranks; element r is rank r's end.
@@ -119,7 +128,7 @@ func newLocal(names []int, fates []*fate) []*Local {
 	r.moved.L = &r.mu
 	ls := make([]*Local, size)
 	for i := range ls {
-		ls[i] = &Local{room: r, rank: i, fate: fates[i], from: make([]device.Buffer, size)}
+		ls[i] = &Local{room: r, rank: i, fate: fates[i]}
 	}
 	return ls
 }
@@ -150,8 +159,9 @@ const Waiting = "wait for peers"
 
 func (l *Local) issue(q device.Queue, o op, whole, own device.Buffer) {
 	what := newCall(l, q, o, whole, own)
-	if what.n > 0 && !(whole.Host && own.Host) {
-		panic(fmt.Sprintf("collective: %v in device memory between goroutine ranks", what))
+	on, ok := q.(LocalQueue)
+	if !ok {
+		panic(fmt.Sprintf("collective: %v between goroutine ranks on a %T, which is no LocalQueue", what, q))
 	}
 	l.room.mu.Lock()
 	what.seq = l.issued
@@ -159,19 +169,17 @@ func (l *Local) issue(q device.Queue, o op, whole, own device.Buffer) {
 	l.room.mu.Unlock()
 	c := l.calls.take()
 	if c == nil {
-		c = &localCall{l: l}
-		c.meet, c.work, c.leave = c.doMeet, c.doWork, c.doLeave
+		c = &localCall{l: l, to: make([]device.Buffer, l.Size()), from: make([]device.Buffer, l.Size())}
+		c.meet, c.leave = c.doMeet, c.doLeave
 	}
 	c.call, c.whole, c.own = what, whole, own
-	if n, ok := q.(interface{ Call(string, func() error) }); ok { // a queue that shows in traces what it runs
-		n.Call(Waiting, c.meet)
-		n.Call(o.String(), c.work)
-		n.Call(Waiting, c.leave)
-		return
+	on.Call(Waiting, c.meet)
+	if o == allGather {
+		on.CopyAll(o.String(), c.to, c.from)
+	} else {
+		on.SumAll(o.String(), c.to[:1], c.from)
 	}
-	q.Do(c.meet)
-	q.Do(c.work)
-	q.Do(c.leave)
+	on.Call(Waiting, c.leave)
 }
 
 // shared is what the other ranks read.
@@ -182,35 +190,16 @@ func (c *localCall) shared() device.Buffer {
 	return c.whole
 }
 
-func (c *localCall) doWork() error {
-	if c.n == 0 {
-		return nil
-	}
-	if c.op == allGather {
-		c.gather()
-	} else {
-		c.reduce()
-	}
-	return nil
-}
-
-// gather copies every rank's own part, the rank's too if it is not in place.
-func (c *localCall) gather() {
+// operands are what the work is on: every rank's own part, the rank's too if it
+// is not in place, or part Rank of all ranks' buffers.
+func (c *localCall) operands() {
 	for r, from := range c.l.room.bufs {
-		if to := Part(c.l, c.whole, r); to.Ptr != from.Ptr {
-			cpu.CopyPart(to, from, c.whole.Bytes())
+		if c.op == allGather {
+			c.to[r], c.from[r] = Part(c.l, c.whole, r), from
+		} else {
+			c.to[0], c.from[r] = c.own, Own(c.l, from)
 		}
 	}
-}
-
-// reduce sums part Rank of all ranks' buffers.
-func (c *localCall) reduce() {
-	l := c.l
-	for r, from := range l.room.bufs {
-		l.from[r] = Own(l, from)
-	}
-	cpu.AddUp(c.own, l.from)
-	clear(l.from)
 }
 
 // doMeet returns nil once all ranks have met and agree; bufs may then be read
@@ -219,13 +208,17 @@ func (c *localCall) doMeet() error {
 	err := c.l.met(c)
 	if err != nil {
 		c.end()
+		return err
 	}
-	return err
+	c.operands()
+	return nil
 }
 
 // end forgets the operation's buffers and makes it free for another.
 func (c *localCall) end() {
 	c.whole, c.own = device.Buffer{}, device.Buffer{}
+	clear(c.to)
+	clear(c.from)
 	c.l.calls.give(c)
 }
 

@@ -59,7 +59,7 @@ type ends struct {
 func newEnds(t testing.TB, groups []collective.Group) *ends {
 	e := &ends{groups: groups}
 	for range groups {
-		d := cpu.New(1)
+		d := cpu.NewHost(1)
 		q := d.NewQueue("comm")
 		e.queues = append(e.queues, q)
 		t.Cleanup(func() { q.Close(); d.Close() })
@@ -145,7 +145,7 @@ func TestDivergenceNamesBothSides(t *testing.T) {
 // TestDivergenceOfSeveral has sides of equal size and an operation skipped.
 func TestDivergenceOfSeveral(t *testing.T) {
 	e := newEnds(t, openLocal(4))
-	failed := cpu.New(1)
+	failed := cpu.NewHost(1)
 	lame := failed.NewQueue("lame")
 	t.Cleanup(func() { lame.Close(); failed.Close() })
 	lame.Do(func() error { return errors.New("broken") })
@@ -176,7 +176,7 @@ func TestMeshNamesTheFirstRankThatClosed(t *testing.T) {
 	errs := make(chan error)
 	for r, g := range waits {
 		go func() {
-			d := cpu.New(1)
+			d := cpu.NewHost(1)
 			defer d.Close()
 			q := d.NewQueue("comm")
 			defer q.Close()
@@ -248,7 +248,7 @@ func TestMeshGroups(t *testing.T) {
 
 func TestMisuse(t *testing.T) {
 	l := collective.NewLocal(2)[0]
-	d := cpu.New(1)
+	d := cpu.NewHost(1)
 	defer d.Close()
 	q := d.NewQueue("comm")
 	defer q.Close()
@@ -257,7 +257,7 @@ func TestMisuse(t *testing.T) {
 		"group of 0 ranks":               func() { collective.NewLocal(0) },
 		"3 elements for 2 ranks":         func() { collective.AllGather(l, q, f32) },
 		"of 2 int32: sums":               func() { collective.ReduceScatter(l, q, device.OfI32(make([]int32, 2))) },
-		"in device memory":               func() { collective.AllGather(l, q, device.Buffer{Type: device.F32, N: 2}) },
+		"which is no LocalQueue":         func() { collective.AllGather(l, struct{ device.Queue }{q}, f32.Slice(0, 2)) },
 		"barrier of 2 ranks":             func() { collective.Barrier(l, q, f32) },
 		"from rank 2 of 2":               func() { collective.Broadcast(l, q, f32, 2, f32.Slice(0, 2)) },
 		"by way of 0 fp32":               func() { collective.Broadcast(l, q, f32, 1, device.Buffer{}) },

@@ -104,10 +104,10 @@ const arenaSize = 1 << 14
 
 // newRank opens a rank, with the oracle's parameters.
 func newRank(s setup, at int, g collective.Ranks, o *oracle) (*rank, error) {
-	r := &rank{setup: s, at: at, groups: g, dev: cpu.New(1)}
+	r := &rank{setup: s, at: at, groups: g, dev: cpu.NewHost(1)}
 	r.compute, r.comm, r.update = r.dev.NewQueue("compute"), r.dev.NewQueue("comm"), r.dev.NewQueue("update")
 	r.shards, r.replicas = watch(g.Shard, 1), watch(g.Replica, 2)
-	r.host = cpu.New(1)
+	r.host = cpu.NewHost(1)
 	r.toHost, r.toDevice = r.host.NewQueue("to host"), r.host.NewQueue("to device")
 	ints, floats := func() device.Buffer { return device.OfI32(make([]int32, rows)) }, make([]float32, rows)
 	r.batch = nn.Batch{B: 2, T: 3, Input: ints(), Target: ints(), Loss: device.OfF32(floats), Scale: 1, Compute: device.F32}
@@ -520,7 +520,7 @@ func (d *full) Alloc(t device.DType, n int, use device.Use) (device.Buffer, erro
 func TestAllocationFails(t *testing.T) {
 	for bits := range 4 {
 		for n := 0; ; n++ {
-			dev := &full{cpu.New(1), n}
+			dev := &full{cpu.NewHost(1), n}
 			compute, comm := dev.NewQueue("compute"), dev.NewQueue("comm")
 			run, err := fsdp.New(fsdp.Config{
 				Device: dev, Compute: compute, Comm: comm, Shard: collective.Dry{Of: 2}, Replicate: collective.Dry{Of: 1},

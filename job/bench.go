@@ -132,7 +132,7 @@ func RunBench(ctx context.Context, o BenchOptions) (*BenchReport, error) {
 // open takes the memory that limits are measured on, n floats three times, and
 // close gives it back.
 func (b *bench) open(n int) (err error) {
-	b.memory = cpu.New(1)
+	b.memory = cpu.NewHost(1)
 	for i := range b.stream {
 		if b.stream[i], err = b.touched(n); err != nil {
 			return err

@@ -48,7 +48,7 @@ func onGroup(size, n int, f func(each func(op func(collective.Group, device.Queu
 	groups := collective.NewLocal(size)
 	queues, bufs, errs := make([]*cpu.Queue, size), make([]device.Buffer, size), make([]error, size)
 	for r := range groups {
-		d := cpu.New(1)
+		d := cpu.NewHost(1)
 		defer d.Close()
 		mem, err := d.Alloc(device.F32, n, device.Workspace)
 		if err != nil {

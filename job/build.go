@@ -140,25 +140,29 @@ func (c *Config) rehearse(arena int, s Seams) (f Footprint, err error) {
 // between it and what it is built from.
 func (c *Config) rehearsal(arena int, s Seams, dress func(*zero.Config)) (t *zero.Trainer, dev, host *dry.Device, err error) {
 	mesh := c.Mesh()
-	dev, host = &dry.Device{}, &dry.Device{}
+	dev, host = &dry.Device{Host: !cpu.Separate}, &dry.Device{Host: true}
 	z := c.trainer()
-	z.Device, z.Compute, z.Comm, z.Update = dev, dry.Queue{}, dry.Queue{}, dry.Queue{}
+	z.Device, z.Host, z.Compute, z.Comm, z.Update = dev, host, dry.Queue{}, dry.Queue{}, dry.Queue{}
 	z.Groups = collective.Ranks{
 		World: collective.Dry{Of: mesh.World()}, Shard: collective.Dry{Of: mesh.Shard}, Replica: collective.Dry{Of: mesh.Replicate},
 	}
 	z.Offload, z.ArenaSize = c.Zero.Offload.config(), arena
 	z.Offload.Tile = s.Tile
-	staging, offloads := dev, c.Zero.Offload.any()
+	offloads := c.Zero.Offload.any()
+	if !c.hostApart() {
+		z.Host = dev
+	}
 	if offloads {
 		q := dry.Queue{}
-		staging, z.HostUpdate = host, q
-		z.Offload.Host, z.Offload.ToHost, z.Offload.ToDevice, z.Offload.Read, z.Offload.Write = host, q, q, q, q
+		z.HostUpdate = q
+		z.Offload.ToHost, z.Offload.ToDevice, z.Offload.Read, z.Offload.Write = q, q, q, q
 	}
+	hostMemory := z.Host
 	dress(&z)
 	if t, err = zero.New(z); err != nil {
 		return nil, nil, nil, err
 	}
-	if _, err := staging.Alloc(device.F32, c.staged(t), device.Snapshot); err != nil {
+	if _, err := hostMemory.Alloc(device.F32, c.staged(t), device.Snapshot); err != nil {
 		return nil, nil, nil, err
 	}
 	if _, err = dev.Alloc(device.F32, int(c.Workspace()/4), device.Workspace); err == nil && offloads {
@@ -167,8 +171,13 @@ func (c *Config) rehearsal(arena int, s Seams, dress func(*zero.Config)) (t *zer
 	return t, dev, host, err
 }
 
-// snapshots is where checkpoints are staged: in host memory, where there is one.
-func (r *Rank) snapshots() *cpu.Device {
+// hostApart says whether a rank's host memory is accounted apart from its device's:
+// the host cannot address that, or something is offloaded.
+func (c *Config) hostApart() bool { return cpu.Separate || c.Zero.Offload.any() }
+
+// hostMemory is the memory that the host may address: where what crosses to and
+// from the device passes through, and checkpoints are staged.
+func (r *Rank) hostMemory() *cpu.Device {
 	if r.Host != nil {
 		return r.Host
 	}
@@ -180,7 +189,7 @@ func (r *Rank) snapshots() *cpu.Device {
 type Rank struct {
 	Rank    int
 	Device  *cpu.Device
-	Host    *cpu.Device  // what is offloaded; nil if nothing is
+	Host    *cpu.Device  // host memory, where it is apart from the device's; else nil
 	Queues  []*cpu.Queue // compute, comm, update; with offload host, to host, to device; with a disk read, write
 	Groups  collective.Ranks
 	Trainer *zero.Trainer
@@ -257,12 +266,15 @@ func (c *Config) newRank(r int, g collective.Ranks, workers int) (*Rank, error) 
 		}
 	}
 	open(rank.Device, queues[:]...)
-	if c.Zero.Offload.any() {
-		rank.Host = cpu.New(workers)
+	switch {
+	case c.Zero.Offload.any():
+		rank.Host = cpu.NewHost(workers)
 		if err := rank.Host.Reserve(cpu.Sizes{}); err != nil {
 			return rank, err
 		}
 		open(rank.Host, hostQueues[:]...)
+	case c.hostApart():
+		rank.Host = cpu.NewHost(1) // nothing is computed there
 	}
 	if c.Zero.Offload.disk() {
 		open(rank.Host, diskQueues[:]...)
@@ -272,12 +284,12 @@ func (c *Config) newRank(r int, g collective.Ranks, workers int) (*Rank, error) 
 
 func (r *Rank) open(c *Config, arena int, run string, s Seams) (err error) {
 	z, q := c.trainer(), r.Queues
-	z.Device, z.Compute, z.Comm, z.Update = r.Device, q[0], q[1], q[2]
+	z.Device, z.Host, z.Compute, z.Comm, z.Update = r.Device, r.hostMemory(), q[0], q[1], q[2]
 	z.Groups, z.Offload, z.ArenaSize = r.Groups, c.Zero.Offload.config(), arena
 	o := &z.Offload
-	if r.Host != nil {
+	if c.Zero.Offload.any() {
 		z.HostUpdate = q[3]
-		o.Host, o.ToHost, o.ToDevice, o.Tile = r.Host, q[4], q[5], s.Tile
+		o.ToHost, o.ToDevice, o.Tile = q[4], q[5], s.Tile
 	}
 	if c.Zero.Offload.disk() {
 		o.Read, o.Write = q[6], q[7]

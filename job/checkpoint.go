@@ -82,7 +82,7 @@ func (c *Config) staged(t *zero.Trainer) int {
 func (c *Config) stateLen(t *zero.Trainer) int { return len(t.Kinds()) * t.ShareLen() }
 
 func (c *Config) newSaver(r *Rank, g collective.Group, tuner *checkpoint.Tuner, fsys vfs.FS) (*saver, error) {
-	buf, err := r.snapshots().Alloc(device.F32, c.staged(r.Trainer), device.Snapshot)
+	buf, err := r.hostMemory().Alloc(device.F32, c.staged(r.Trainer), device.Snapshot)
 	if err != nil {
 		return nil, err
 	}
@@ -292,7 +292,7 @@ func (s *saver) close() {
 	s.end(true)
 	_ = s.tidy() // the loop that ended well has heard of it
 	s.queue.Close()
-	s.rank.snapshots().Free(s.room.buf)
+	s.rank.hostMemory().Free(s.room.buf)
 }
 
 // staging is memory that parts are copied into and written from. It is used

@@ -2,6 +2,7 @@ package job
 
 import (
 	"zeroth/device"
+	"zeroth/device/cpu"
 	"zeroth/fsdp"
 	"zeroth/nn"
 	"zeroth/zero"
@@ -33,12 +34,12 @@ func (c *Config) closed(units []zero.UnitSize, work, hostWork int64) Footprint {
 		Units: units, Mesh: c.Mesh(), Policy: zero.Stage(c.Zero.Stage).Policy(c.Zero.Prefetch, recompute), DType: c.Precision,
 		Vecs: len(c.Optimizer.rule().States()), Micro: c.Train.Accumulate, Rows: rows,
 		Peak: c.Model.activations(c.Precision, rows, c.Train.LossChunk, recompute), Work: work, HostWork: hostWork,
-		Offload: zero.Offload{Optimizer: placeOf(o.Optimizer), Params: placeOf(o.Parameters), Ratio: o.Ratio, Buffers: o.Buffers},
+		Separate: cpu.Separate, Offload: zero.Offload{Optimizer: placeOf(o.Optimizer), Params: placeOf(o.Parameters), Ratio: o.Ratio, Buffers: o.Buffers},
 	}
 	n := Footprint{Device: f.Bytes(), Arena: (f.Peak + 3) / 4 * 4}
 	n.Device[device.Activations] = int64(n.Arena)
-	if o.any() {
-		n.Host, n.Disk = f.Host(), f.Disk()
+	n.Host, n.Disk = f.Host(), f.Disk()
+	if c.hostApart() {
 		n.Host[device.Snapshot] = c.snapshot(units)
 	} else {
 		n.Device[device.Snapshot] = c.snapshot(units)

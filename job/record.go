@@ -14,7 +14,7 @@ type ops interface {
 	zero.Compute
 	zero.Update
 	optim.Ops
-	Call(name string, f func() error)
+	collective.LocalQueue
 }
 
 // kernel is a piece of work by all that its time depends on.

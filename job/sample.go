@@ -168,12 +168,14 @@ func choose(logits []float32, temperature float64, k int, rng *rand.Rand) int32 
 // stay where they are.
 type generator struct {
 	dev    *cpu.Device
+	host   *cpu.Device  // dev, where the host may address its memory
 	queues []*cpu.Queue // compute, comm
 	runner *fsdp.Runner
 	batch  nn.Batch
-	ids    device.Buffer // (Context) int32: those that batch.Cache is of
+	held   []func()      // give back what is allocated
+	ids    device.Window // (Context) int32: those that batch.Cache is of
 	known  int           // of ids, from the first
-	logits []float32
+	logits device.Window // (Vocab) float32
 }
 
 func newGenerator(folder string, m Model) (*generator, error) {
@@ -182,18 +184,45 @@ func newGenerator(folder string, m Model) (*generator, error) {
 		return nil, err
 	}
 	defer r.Close()
-	g := &generator{dev: cpu.New(runtime.GOMAXPROCS(0)), ids: device.OfI32(make([]int32, m.Context)), logits: make([]float32, m.Vocab)}
-	g.queues = []*cpu.Queue{g.dev.NewQueue("compute"), g.dev.NewQueue("comm")}
-	g.batch = nn.Batch{B: 1, T: m.Context, Compute: device.F32, Input: g.ids, Logits: device.OfF32(g.logits)}
-	net := m.network()
-	for range net.Blocks {
-		g.batch.Cache = append(g.batch.Cache, device.OfF32(make([]float32, m.Context*net.QKV)))
+	g := &generator{dev: cpu.New(runtime.GOMAXPROCS(0))}
+	if g.host = g.dev; cpu.Separate {
+		g.host = cpu.NewHost(1)
 	}
-	if err := g.open(m, (&weights{from: r}).fill); err != nil {
+	g.queues = []*cpu.Queue{g.dev.NewQueue("compute"), g.dev.NewQueue("comm")}
+	err = g.allocate(m)
+	if err == nil {
+		err = g.open(m, (&weights{from: r}).fill)
+	}
+	if err != nil {
 		g.close()
 		return nil, err
 	}
 	return g, nil
+}
+
+// allocate takes memory for token ids, logits and the cache.
+func (g *generator) allocate(m Model) error {
+	var errs []error
+	window := func(t device.DType, n int, use device.Use) device.Window {
+		w, err := device.OpenWindow(g.dev, g.host, t, n, use)
+		errs = append(errs, err)
+		if err == nil {
+			g.held = append(g.held, func() { device.FreeWindow(g.dev, g.host, w) })
+		}
+		return w
+	}
+	g.ids, g.logits = window(device.I32, m.Context, device.Inputs), window(device.F32, m.Vocab, device.Stats)
+	g.batch = nn.Batch{B: 1, T: m.Context, Compute: device.F32, Input: g.ids.Device, Logits: g.logits.Device}
+	net := m.network()
+	for range net.Blocks {
+		b, err := g.dev.Alloc(device.F32, m.Context*net.QKV, device.Activations)
+		errs = append(errs, err)
+		if err == nil {
+			g.held = append(g.held, func() { g.dev.Free(b) })
+		}
+		g.batch.Cache = append(g.batch.Cache, b)
+	}
+	return errors.Join(errs...)
 }
 
 // open builds the forward-only runner, with an arena of the size a dry one
@@ -217,7 +246,12 @@ func (g *generator) open(m Model, fill func(zero.Part, []float32) error) error {
 	for _, u := range g.runner.Units {
 		for _, p := range u.Layout.Params {
 			part := zero.Part{Param: p, Kind: zero.Master, At: shard.Range{Hi: p.Numel()}}
-			if err := fill(part, u.Param.Slice(p.At.Lo, p.At.Hi).F32()); err != nil {
+			w := device.Onto(u.Param.Slice(p.At.Lo, p.At.Hi), func(n int) device.Buffer { return device.OfF32(make([]float32, n)) })
+			if err := fill(part, w.Host.F32()); err != nil {
+				return err
+			}
+			w.Send(g.queues[0])
+			if err := g.queues[0].Wait(); err != nil {
 				return err
 			}
 		}
@@ -228,17 +262,19 @@ func (g *generator) open(m Model, fill func(zero.Part, []float32) error) error {
 // next is the logits of the token after ids, or after the last Context of
 // them. It is overwritten by the next call.
 func (g *generator) next(ids []int32) ([]float32, error) {
-	ids = ids[max(0, len(ids)-g.ids.N):]
-	seen, b := g.ids.I32(), &g.batch
+	ids = ids[max(0, len(ids)-g.ids.Host.N):]
+	seen, b, q := g.ids.Host.I32(), &g.batch, g.queues[0]
 	known := 0 // positions at which nothing changes; the last is computed in any case
 	for known < min(g.known, len(ids)-1) && ids[known] == seen[known] {
 		known++
 	}
 	g.known = copy(seen, ids)
-	b.Past, b.T, b.Input = known, len(ids)-known, g.ids.Slice(known, len(ids))
+	g.ids.Send(q)
+	b.Past, b.T, b.Input = known, len(ids)-known, g.ids.Device.Slice(known, len(ids))
 	b.At = b.T - 1
 	g.runner.Forward(b, false)
-	return g.logits, g.queues[0].Wait()
+	g.logits.Fetch(q)
+	return g.logits.Host.F32(), q.Wait()
 }
 
 func (g *generator) close() {
@@ -248,5 +284,11 @@ func (g *generator) close() {
 	if g.runner != nil {
 		g.runner.Free()
 	}
+	for _, free := range g.held {
+		free()
+	}
 	g.dev.Close()
+	if g.host != g.dev {
+		g.host.Close()
+	}
 }

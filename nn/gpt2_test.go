@@ -55,7 +55,7 @@ func newRig(t *testing.T, c subject, dt device.DType) *rig {
 	m := c.model()
 	r := &rig{oracle: &oracle{layers: len(m.Modules) - 2, width: m.Width, vocab: m.Vocab, B: tinyB, T: tinyT, w: map[string][]float64{}}, t: t, dt: dt, model: m}
 	r.trunk = c.trunk(r.oracle)
-	r.dev = cpu.New(2)
+	r.dev = cpu.NewHost(2)
 	r.q = r.dev.NewQueue("test")
 	t.Cleanup(r.close)
 	rng := rand.New(rand.NewPCG(7, 0))

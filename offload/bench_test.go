@@ -34,7 +34,7 @@ func newLimits(b *testing.B, name string, bytes int) *limits {
 	if l.file, err = (offload.OS{}).Create(name); err != nil {
 		b.Fatal(err)
 	}
-	dev := cpu.New(1)
+	dev := cpu.NewHost(1)
 	for i := range l.mem {
 		if l.mem[i], err = dev.Alloc(device.F32, limitBlock/4, device.Staging); err != nil {
 			b.Fatal(err)
@@ -147,7 +147,7 @@ func BenchmarkHost(b *testing.B) {
 		b.Fatal(err)
 	}
 	workers := runtime.GOMAXPROCS(0)
-	dev := cpu.New(workers)
+	dev := cpu.NewHost(workers)
 	defer dev.Close()
 	q := dev.NewQueue("host")
 	defer q.Close()

@@ -35,7 +35,7 @@ type rig struct {
 // newRig opens a store over units; a nil t in Fetch order is the caller's.
 func newRig(t testing.TB, cfg offload.Config, units []offload.Unit) (*rig, error) {
 	t.Helper()
-	r := &rig{dev: cpu.New(1), host: cpu.New(1), units: units}
+	r := &rig{dev: cpu.NewHost(1), host: cpu.NewHost(1), units: units}
 	queue := func(name string) *cpu.Queue {
 		q := r.host.NewQueue(name)
 		r.queues = append(r.queues, q)
@@ -483,7 +483,7 @@ func TestStuckDisk(t *testing.T) {
 
 // A budget that is too small fails New with the category, and holds nothing.
 func TestBudget(t *testing.T) {
-	dev, host := cpu.New(1), cpu.New(1)
+	dev, host := cpu.NewHost(1), cpu.NewHost(1)
 	defer dev.Close()
 	defer host.Close()
 	host.Budget(3000)
@@ -501,7 +501,7 @@ func TestBudget(t *testing.T) {
 // and many at once.
 func TestFileTransfers(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
-	dev := cpu.New(1)
+	dev := cpu.NewHost(1)
 	defer dev.Close()
 	const block, blocks = 4096, 40
 	for _, direct := range []bool{false, true} {
@@ -641,7 +641,7 @@ func TestManyTransfersEnd(t *testing.T) {
 	}
 	defer f.Close()
 	f.Direct(true)
-	dev := cpu.New(1)
+	dev := cpu.NewHost(1)
 	defer dev.Close()
 	var wg sync.WaitGroup
 	stop := make(chan struct{})

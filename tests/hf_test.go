@@ -330,7 +330,7 @@ func sameLogits(t *testing.T, m *nn.Model, folder, tokens string, e computed) {
 // logits is what the model makes of a window, at one position.
 func logits(t *testing.T, m *nn.Model, weights map[string][]float32, ids []int32, at int) []float32 {
 	t.Helper()
-	dev := cpu.New(2)
+	dev := cpu.NewHost(2)
 	q := dev.NewQueue("test")
 	defer func() { q.Close(); dev.Close() }()
 	mem := device.NewArena(device.OfF32(make([]float32, 1<<16)))

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"zeroth/device"
+	"zeroth/device/cpu"
 	"zeroth/job"
 	"zeroth/nn"
 	"zeroth/offload"
@@ -25,7 +26,7 @@ func formula(c *job.Config, tile int) zero.Footprint {
 	return zero.Footprint{
 		Units: units, Mesh: c.Mesh(), Policy: zero.Stage(c.Zero.Stage).Policy(c.Zero.Prefetch, c.Zero.Recompute == "block"), DType: c.Precision,
 		Vecs: vecs, Micro: c.Train.Accumulate, Rows: c.Train.MicroBatch * c.Model.Context, Peak: peak, Work: c.Workspace(), HostWork: c.HostWorkspace(),
-		Offload: zero.Offload{Optimizer: restsAt(c.Zero.Offload.Optimizer), Params: restsAt(c.Zero.Offload.Parameters), Ratio: c.Zero.Offload.Ratio, Buffers: c.Zero.Offload.Buffers, Tile: tile},
+		Separate: cpu.Separate, Offload: zero.Offload{Optimizer: restsAt(c.Zero.Offload.Optimizer), Params: restsAt(c.Zero.Offload.Parameters), Ratio: c.Zero.Offload.Ratio, Buffers: c.Zero.Offload.Buffers, Tile: tile},
 	}
 }
 

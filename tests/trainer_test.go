@@ -281,8 +281,13 @@ func TestParametersAreRoundedMasters(t *testing.T) {
 		units := map[string][]uint16{}
 		for _, u := range r.Trainer.Units() {
 			for p := range u.Layout.Pieces(r.Rank) {
-				units[u.Layout.Params[p.Param].Name] = u.Param.Slice(p.InShard.Lo, p.InShard.Hi).U16()
+				bits := make([]uint16, p.InShard.Len())
+				r.Queues[0].Copy(device.OfU16(device.BF16, bits), u.Param.Slice(p.InShard.Lo, p.InShard.Hi))
+				units[u.Layout.Params[p.Param].Name] = bits
 			}
+		}
+		if err := r.Queues[0].Wait(); err != nil {
+			return err
 		}
 		return r.Trainer.Each(zero.Master, zero.Room(), func(p zero.Part, src []float32) error {
 			for i, x := range src {

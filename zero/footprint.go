@@ -22,7 +22,8 @@ type Footprint struct {
 	Work     int64 // bytes the device takes for its kernels,
 	HostWork int64 // and the host, if something is offloaded
 
-	Offload Offload
+	Separate bool // the host cannot address the device's memory
+	Offload  Offload
 }
 
 // UnitSize is a unit's number of elements, whether several modules use it, and
@@ -84,10 +85,22 @@ func (f Footprint) Bytes() (b device.Bytes) {
 	f.addShards(&b)
 	b[device.Activations] = int64(f.Peak)
 	b[device.Workspace] = f.Work
-	b[device.Inputs] = int64(2 * 4 * min(inputs, f.Micro) * f.Rows)
-	b[device.Stats] = int64(4*f.Rows + 8*statLen*f.Mesh.World() + 8*device.ExactLen*len(f.Units))
+	b[device.Inputs], b[device.Stats] = f.ids(), f.sums()+int64(4*f.Rows)
+	if !f.apart() {
+		b[device.Stats] += f.stats()
+	}
 	return b
 }
+
+// ids is the bytes of token ids, sums those of a rank's losses and squares, and
+// stats those of all ranks' statistics.
+func (f Footprint) ids() int64   { return int64(2 * 4 * min(inputs, f.Micro) * f.Rows) }
+func (f Footprint) sums() int64  { return int64(8 * device.ExactLen * (1 + len(f.Units))) }
+func (f Footprint) stats() int64 { return int64(8 * statLen * f.Mesh.World()) }
+
+// apart says whether host memory is apart from the device's: the host cannot
+// address that, or something is offloaded.
+func (f Footprint) apart() bool { return f.Separate || f.offloads() }
 
 // pad is a unit's padded length and that of its shard.
 func (f Footprint) pad(numel int) (whole, part int64) {

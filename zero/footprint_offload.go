@@ -102,9 +102,21 @@ func (f Footprint) addShards(b *device.Bytes) {
 	b[device.Staging] = back + out.bytes(f)
 }
 
+// offloads says whether anything is offloaded.
+func (f Footprint) offloads() bool {
+	return f.Offload.Optimizer != offload.Device || f.Offload.Params != offload.Device
+}
+
 // Host are the bytes of host memory a rank allocates in each category.
 func (f Footprint) Host() (b device.Bytes) {
-	if f.Offload.Optimizer == offload.Device && f.Offload.Params == offload.Device {
+	if f.apart() {
+		b[device.Stats] = f.stats()
+	}
+	if f.Separate {
+		b[device.Inputs] = f.ids()
+		b[device.Stats] += f.sums()
+	}
+	if !f.offloads() {
 		return b
 	}
 	p := int64(f.DType.Size())
@@ -130,7 +142,7 @@ func (f Footprint) Host() (b device.Bytes) {
 		b[device.States] += 4 * int64(f.Vecs) * r.n
 	}
 	b[device.Workspace] = f.HostWork
-	b[device.Stats] = int64(8 * device.ExactLen * len(f.Units))
+	b[device.Stats] += f.sums()
 	b[device.Staging] = states.bytes(f) + params.bytes(f)
 	return b
 }

@@ -50,7 +50,7 @@ func (t *Trainer) Fill(kind string, src func(p Part, dst []float32) error) error
 // together read it once; only state in host memory that groups do not reach
 // each reads for itself. All ranks call it, or none.
 func (t *Trainer) FillAll(kinds []string, src func(want []Want) error) error {
-	f := filler{t: t, src: src}
+	f := filler{t: t, src: src, room: Room()}
 	all := func(u int) shard.Range { return shard.Range{Hi: t.runner.Units[u].Layout.ShardLen()} }
 	return t.eachTile(true, all, func(q Update, u int, in shard.Range, st offload.State) error {
 		for _, e := range st.Ready { // then the host may touch the tile
@@ -66,14 +66,14 @@ func (t *Trainer) FillAll(kinds []string, src func(want []Want) error) error {
 type filler struct {
 	t    *Trainer
 	src  func([]Want) error
-	want []Want    // parts in memory that the host can reach: asked for together
-	room []float32 // (staging) for a part elsewhere
+	want []Want                // parts in memory that the host can reach: asked for together
+	room func(n int) []float32 // for a part elsewhere
 }
 
 func (f *filler) fill(kinds []string, q Update, u int, in shard.Range, st offload.State) error {
 	t, g, own := f.t, f.t.cfg.Groups.Replica, []shard.Range{in}
 	n := in.Len() / g.Size() // what cannot be shared out, less than Size elements, all read
-	shared := n > 0 && g.Size() > 1 && (!st.OnHost || t.stats.Host)
+	shared := n > 0 && g.Size() > 1 && (!st.OnHost || t.sums.Device.Host)
 	if shared {
 		own = []shard.Range{{Lo: in.Lo + g.Rank()*n, Hi: in.Lo + (g.Rank()+1)*n}, {Lo: in.Lo + g.Size()*n, Hi: in.Hi}}
 	}
@@ -107,13 +107,11 @@ func (f *filler) ask(q Update, p Part, at device.Buffer) error {
 		f.want = append(f.want, Want{p, at.F32()})
 		return nil
 	}
-	if f.room == nil {
-		f.room = make([]float32, staging)
-	}
-	if err := f.src([]Want{{p, f.room[:at.N]}}); err != nil {
+	w := device.Onto(at, func(n int) device.Buffer { return device.OfF32(f.room(n)) })
+	if err := f.src([]Want{{p, w.Host.F32()}}); err != nil {
 		return err
 	}
-	q.Copy(at, device.OfF32(f.room[:at.N]))
+	w.Send(q)
 	return q.Wait()
 }
 
@@ -174,7 +172,7 @@ func (t *Trainer) Snapshot(room func(n int) []float32) (parts []Staged, wait fun
 				continue
 			}
 			st := t.store.Peek(i, j, in)
-			q, _ := t.updates(st.OnHost)
+			q := t.updates(st.OnHost)
 			q.Label(label)
 			q.After(st.Ready[0])
 			q.After(st.Ready[1])
@@ -206,10 +204,16 @@ func (t *Trainer) Snapshot(room func(n int) []float32) (parts []Staged, wait fun
 	}
 }
 
-// Room is memory for one part at a time, for a dst of Each that keeps none.
+// Room is memory for one part at a time, for a dst of Each that keeps none. It is
+// taken when it is first asked for.
 func Room() func(n int) []float32 {
-	room := make([]float32, staging)
-	return func(n int) []float32 { return room[:n] }
+	var room []float32
+	return func(n int) []float32 {
+		if room == nil {
+			room = make([]float32, staging)
+		}
+		return room[:n]
+	}
 }
 
 // ShareLen is the most elements of one kind that Each hands out on a rank.
@@ -328,7 +332,7 @@ func (t *Trainer) apart(ahead []borrowed, b borrowed) bool {
 // work calls f with a borrowed tile and gives it back.
 func (t *Trainer) work(b borrowed, change bool, f func(Update, int, shard.Range, offload.State) error) error {
 	st, u := b.st, t.runner.Units[b.unit]
-	q, _ := t.updates(st.OnHost)
+	q := t.updates(st.OnHost)
 	q.After(st.Ready[0])
 	q.After(st.Ready[1])
 	err := f(q, b.unit, b.in, st)

@@ -35,12 +35,13 @@ type Update interface {
 // caller's to close, after Free.
 type Config struct {
 	Device  device.Device
+	Host    device.Device // the host's own memory: Device itself where the host may address that
 	Compute Compute
 	Comm    fsdp.Comm
 	Update  Update
 
-	// Offload says what rests outside of the device and has the host's memory
-	// and queues; New fills in what it knows itself. HostUpdate runs the
+	// Offload says what rests outside of the device and has the host's queues; New
+	// fills in what it knows itself. HostUpdate runs the
 	// updates of what is in host memory; nil where nothing is.
 	Offload    offload.Config
 	HostUpdate Update
@@ -81,9 +82,9 @@ type Trainer struct {
 	inputs []input  // micro-batches take them in turn
 	held   []func() // give back what is allocated
 
-	stats  device.Buffer // (World × statLen) int64, one part a rank
-	norms  device.Buffer // (units × ExactLen) int64: this rank's sums of squares,
-	away   device.Buffer // and those of gradients in host memory
+	sums   device.Window // (1 + units) device.Exact: of this rank's losses, and of the squares of its gradients,
+	away   device.Buffer // (1 + units) device.Exact: of those in host memory
+	stats  device.Buffer // (World × statLen) int64, in host memory, one part a rank
 	merge  func() error
 	kept   device.Event // the last update has reached the disk
 	pieces [][][]run    // of each tile of each unit's shard
@@ -103,8 +104,9 @@ const inputs = 2
 
 // input is memory for the token ids of one micro-batch at a time.
 type input struct {
-	batch nn.Batch
-	free  device.Event // the queue that reads the ids is done with them
+	batch         nn.Batch
+	input, target device.Window // (B*T) int32: batch's Input and Target
+	free          device.Event  // the queue that reads them is done
 }
 
 // run is neighbouring elements of a shard that are updated alike.
@@ -143,7 +145,7 @@ func (t *Trainer) build() (err error) {
 	t.runner, err = fsdp.New(fsdp.Config{
 		Device: c.Device, Compute: c.Compute, Comm: c.Comm, Shard: c.Groups.Shard, Replicate: c.Groups.Replica,
 		Model: c.Model, DType: c.DType, Policy: c.Policy, Micro: c.Micro, ArenaSize: c.ArenaSize,
-		Away: t.place, Host: fsdp.Host{Device: c.Offload.Host, ToHost: c.Offload.ToHost, ToDevice: c.Offload.ToDevice, Params: source{t}},
+		Away: t.place, Host: fsdp.Host{Device: c.Host, ToHost: c.Offload.ToHost, ToDevice: c.Offload.ToDevice, Params: source{t}},
 	})
 	if err != nil {
 		return err
@@ -159,7 +161,7 @@ func (t *Trainer) build() (err error) {
 		t.pieces = append(t.pieces, tiles)
 	}
 	t.peers = c.Mesh.ShardGroup(c.Groups.World.Rank())
-	t.merge = t.mergeNorms
+	t.merge = t.mergeSums
 	return t.allocate()
 }
 
@@ -167,7 +169,7 @@ func (t *Trainer) build() (err error) {
 // runner's.
 func (t *Trainer) place(units []*fsdp.Unit) (err error) {
 	o := t.cfg.Offload
-	o.Device, o.DType, o.Vecs = t.cfg.Device, t.cfg.DType, len(t.cfg.Rule.States())
+	o.Device, o.Host, o.DType, o.Vecs = t.cfg.Device, t.cfg.Host, t.cfg.DType, len(t.cfg.Rule.States())
 	var of []offload.Unit
 	for _, u := range units {
 		of = append(of, offload.Unit{Name: u.Name, Len: u.Layout.ShardLen(), Whole: u.Whole()})
@@ -200,20 +202,26 @@ func (t *Trainer) allocate() error {
 		}
 		return b
 	}
-	rows := c.B * c.T
+	open := func(dt device.DType, n int, use device.Use) device.Window {
+		w, err := device.OpenWindow(c.Device, c.Host, dt, n, use)
+		errs = append(errs, err)
+		if err == nil {
+			t.held = append(t.held, func() { device.FreeWindow(c.Device, c.Host, w) })
+		}
+		return w
+	}
+	rows, sums := c.B*c.T, (1+len(t.runner.Units))*device.ExactLen
 	loss := alloc(c.Device, device.F32, rows, device.Stats)
 	for range min(inputs, c.Micro) {
-		t.inputs = append(t.inputs, input{batch: nn.Batch{
-			B: c.B, T: c.T, Compute: c.DType, Chunk: c.Chunk, Loss: loss,
-			Input: alloc(c.Device, device.I32, rows, device.Inputs), Target: alloc(c.Device, device.I32, rows, device.Inputs),
-		}})
+		in := input{input: open(device.I32, rows, device.Inputs), target: open(device.I32, rows, device.Inputs)}
+		in.batch = nn.Batch{B: c.B, T: c.T, Compute: c.DType, Chunk: c.Chunk, Loss: loss, Input: in.input.Device, Target: in.target.Device}
+		t.inputs = append(t.inputs, in)
 	}
-	norms := len(t.runner.Units) * device.ExactLen
-	t.stats = alloc(c.Device, device.I64, c.Groups.World.Size()*statLen, device.Stats)
-	t.norms = alloc(c.Device, device.I64, norms, device.Stats)
+	t.sums = open(device.I64, sums, device.Stats)
 	if c.HostUpdate != nil {
-		t.away = alloc(c.Offload.Host, device.I64, norms, device.Stats)
+		t.away = alloc(c.Host, device.I64, sums, device.Stats)
 	}
+	t.stats = alloc(c.Host, device.I64, c.Groups.World.Size()*statLen, device.Stats)
 	return errors.Join(errs...)
 }
 
@@ -321,10 +329,18 @@ func (t *Trainer) issue(fill Batches) error {
 // done; those between are computed meanwhile. A nil fill leaves it as it is.
 func (t *Trainer) read(micro int, fill Batches) (*input, error) {
 	in := &t.inputs[micro%len(t.inputs)]
-	if err := in.free.Await(); err != nil || fill == nil {
+	if err := in.free.Await(); err != nil {
 		return in, err
 	}
-	return in, fill(micro, in.batch.Input.I32(), in.batch.Target.I32())
+	if fill != nil {
+		if err := fill(micro, in.input.Host.I32(), in.target.Host.I32()); err != nil {
+			return in, err
+		}
+	}
+	t.cfg.Compute.Label("") // of no unit
+	in.input.Send(t.cfg.Compute)
+	in.target.Send(t.cfg.Compute)
+	return in, nil
 }
 
 // Rehearse issues a step's work and looks at none of its results: on a device
@@ -335,10 +351,10 @@ func (t *Trainer) Rehearse() {
 	t.update(0, 1)
 }
 
-// addLoss adds a micro-batch's losses to this rank's statistics, which is the
-// last use of its input.
+// addLoss adds a micro-batch's losses to this rank's, which is the last use of
+// its input.
 func (t *Trainer) addLoss(in *input) {
-	t.cfg.Compute.Sum(collective.Own(t.cfg.Groups.World, t.stats).Slice(statLoss, statNorm), in.batch.Loss)
+	t.cfg.Compute.Sum(t.sums.Device.Slice(0, device.ExactLen), in.batch.Loss)
 	in.free = t.cfg.Compute.Mark()
 }
 
@@ -346,42 +362,43 @@ func (t *Trainer) addLoss(in *input) {
 // is reduced, which is from the last unit to the first.
 func (t *Trainer) addNorms() {
 	units := t.runner.Units
-	t.cfg.Update.Zero(t.norms)
-	if t.cfg.HostUpdate != nil {
-		t.cfg.HostUpdate.Zero(t.away)
-	}
 	for i := len(units) - 1; i >= 0; i-- {
-		q, sums := t.updates(t.store.OnHost(i))
+		q, sums := t.updates(t.store.OnHost(i)), t.sums.Device
+		if t.store.OnHost(i) {
+			sums = t.away
+		}
 		q.Label(t.labels[i].norm)
 		q.After(units[i].Reduced)
-		q.SumSquares(sums.Slice(i*device.ExactLen, (i+1)*device.ExactLen), units[i].Grad)
+		q.SumSquares(sums.Slice((1+i)*device.ExactLen, (2+i)*device.ExactLen), units[i].Grad)
 	}
-	if t.cfg.HostUpdate != nil {
-		t.cfg.Update.After(t.cfg.HostUpdate.Mark())
-	}
-	t.cfg.Update.Do(t.merge)
 }
 
-// updates is the queue that works on shards on the device or in host memory,
-// and where it sums their squares.
-func (t *Trainer) updates(onHost bool) (q Update, sums device.Buffer) {
+// updates is the queue that works on shards on the device or in host memory.
+func (t *Trainer) updates(onHost bool) Update {
 	if onHost {
-		return t.cfg.HostUpdate, t.away
+		return t.cfg.HostUpdate
 	}
-	return t.cfg.Update, t.norms
+	return t.cfg.Update
 }
 
-// mergeNorms adds up the units' sums of squares. They are exact, so the norm
-// does not depend on how the parameters are sharded.
-func (t *Trainer) mergeNorms() error {
+// mergeSums makes this rank's statistics of its sums, which are in host memory
+// now. They are exact, so the norm does not depend on how the parameters are
+// sharded.
+func (t *Trainer) mergeSums() error {
 	own := collective.Own(t.cfg.Groups.World, t.stats).I64()
+	exact(own, statLoss).Merge(device.ExactAt(t.sums.Host, 0))
 	for i := len(t.runner.Units) - 1; i >= 0; i-- {
-		_, sums := t.updates(t.store.OnHost(i))
-		unit := device.ExactAt(sums, i)
-		exact(own, statNorm).Merge(unit)
-		if unit.NotFinite() > 0 && own[statWhere] == 0 {
+		sum := device.ExactAt(t.sums.Host, 1+i)
+		if t.store.OnHost(i) {
+			sum = device.ExactAt(t.away, 1+i)
+		}
+		exact(own, statNorm).Merge(sum)
+		if sum.NotFinite() > 0 && own[statWhere] == 0 {
 			own[statWhere] = int64(1 + i)
 		}
+	}
+	if t.away.N > 0 {
+		clear(t.away.I64())
 	}
 	return nil
 }
@@ -389,15 +406,22 @@ func (t *Trainer) mergeNorms() error {
 // exact is the sum among a rank's statistics that begins at an element.
 func exact(stats []int64, at int) *device.Exact { return (*device.Exact)(stats[at:]) }
 
-// exchange gives every rank the statistics of all and waits for them.
+// exchange brings this rank's sums to the host and clears them, gives every rank
+// the statistics of all, and waits for them.
 func (t *Trainer) exchange() error {
-	q := t.cfg.Comm
-	q.Label("statistics: all-gather")
-	q.After(t.cfg.Compute.Mark())
-	q.After(t.cfg.Update.Mark())
-	q.After(t.kept) // for its error: the disk has had a whole step's time
-	collective.AllGather(t.cfg.Groups.World, q, t.stats)
-	return q.Wait()
+	c := t.cfg
+	c.Update.After(c.Compute.Mark())
+	t.sums.Fetch(c.Update)
+	if c.HostUpdate != nil {
+		c.Update.After(c.HostUpdate.Mark())
+	}
+	c.Update.Do(t.merge)
+	c.Update.Zero(t.sums.Device)
+	c.Comm.Label("statistics: all-gather")
+	c.Comm.After(c.Update.Mark())
+	c.Comm.After(t.kept) // for its error: the disk has had a whole step's time
+	collective.AllGather(c.Groups.World, c.Comm, t.stats)
+	return c.Comm.Wait()
 }
 
 // judge reads the exchanged statistics and clears them for the next step. All
@@ -448,7 +472,7 @@ func (t *Trainer) update(lr, gradScale float64) {
 		var done device.Event
 		for j := range t.store.Tiles(i) {
 			st := t.store.Acquire(i, j)
-			q, _ := t.updates(st.OnHost)
+			q := t.updates(st.OnHost)
 			q.Label(t.labels[i].update)
 			q.After(st.Ready[0])
 			q.After(st.Ready[1])

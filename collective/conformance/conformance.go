@@ -73,7 +73,7 @@ func withTeam(t *testing.T, groups []collective.Group, f func(m *team)) {
 		if g.Rank() != i || g.Size() != len(groups) {
 			t.Fatalf("group %d of %d says rank %d of %d", i, len(groups), g.Rank(), g.Size())
 		}
-		d := cpu.New(1)
+		d := cpu.NewHost(1)
 		m.devs = append(m.devs, d)
 		m.ranks = append(m.ranks, &rank{g, [2]*cpu.Queue{d.NewQueue("a"), d.NewQueue("b")}})
 	}

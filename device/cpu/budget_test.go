@@ -10,7 +10,7 @@ import (
 // An allocation over the budget fails and says what does not fit beside what;
 // what is freed can be had again, and a failure takes nothing.
 func TestBudget(t *testing.T) {
-	d := New(1)
+	d := NewHost(1)
 	defer d.Close()
 	d.Budget(1 << 20)
 	var held []device.Buffer
@@ -51,7 +51,7 @@ func TestBudget(t *testing.T) {
 
 // Memory is aligned for direct reads from disks.
 func TestAllocIsAlignedToPages(t *testing.T) {
-	d := New(1)
+	d := NewHost(1)
 	defer d.Close()
 	for n := 1; n < 1<<16; n *= 3 {
 		b, err := d.Alloc(device.BF16, n, device.Staging)

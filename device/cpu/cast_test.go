@@ -106,7 +106,7 @@ func hard() (xs []float64) {
 }
 
 func TestCastEveryPair(t *testing.T) {
-	q := New(1).NewQueue("test")
+	q := NewHost(1).NewQueue("test")
 	defer q.Close()
 	for _, from := range floats {
 		for _, to := range floats {
@@ -147,7 +147,7 @@ func TestCastEveryPair(t *testing.T) {
 }
 
 func TestCastRandomBits(t *testing.T) {
-	q := New(1).NewQueue("test")
+	q := NewHost(1).NewQueue("test")
 	defer q.Close()
 	rng := rand.New(rand.NewPCG(1, 2))
 	const n = 20000
@@ -175,7 +175,7 @@ func TestCastRandomBits(t *testing.T) {
 }
 
 func TestCastSplitAmongWorkers(t *testing.T) {
-	d := New(3)
+	d := NewHost(3)
 	defer d.Close()
 	q := d.NewQueue("test")
 	defer q.Close()
@@ -267,7 +267,7 @@ func sameBytes(t *testing.T, got, want device.Buffer) {
 // Outputs too large for the caches are stored past them; the results are the same.
 func TestCastAndCopyOfManyElements(t *testing.T) {
 	defer func(old *castISA) { bestCasts = old }(bestCasts)
-	d := New(3)
+	d := NewHost(3)
 	defer d.Close()
 	q := d.NewQueue("test")
 	defer q.Close()
@@ -327,7 +327,7 @@ func BenchmarkCast(b *testing.B) {
 }
 
 func TestCastRefusesWhatItCannotDo(t *testing.T) {
-	q := New(1).NewQueue("test")
+	q := NewHost(1).NewQueue("test")
 	defer q.Close()
 	for name, f := range map[string]func(){
 		"lengths": func() { q.Cast(hostBuffer(device.F32, 3), hostBuffer(device.F32, 4)) },

@@ -25,7 +25,7 @@ func countTask(n, grain int) (*task, []atomic.Int32) {
 func TestCrewRunsEveryPieceOnce(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	for _, workers := range []int{1, 2, 3, 7} {
-		d := New(workers)
+		d := NewHost(workers)
 		own := &worker{dev: d}
 		rng := rand.New(rand.NewPCG(1, uint64(workers)))
 		for range 300 {
@@ -46,7 +46,7 @@ func TestCrewRunsEveryPieceOnce(t *testing.T) {
 
 // Two queues may split kernels at the same time; one of them has the crew.
 func TestCrewIsShared(t *testing.T) {
-	d := New(3)
+	d := NewHost(3)
 	defer d.Close()
 	var wg sync.WaitGroup
 	for range 2 {
@@ -93,7 +93,7 @@ func TestCrewSendsLateHelpersBack(t *testing.T) {
 
 // A helper without work parks, so that an idle device costs nothing.
 func TestCrewParks(t *testing.T) {
-	d := New(2)
+	d := NewHost(2)
 	defer d.Close()
 	h := d.crew.helpers[0]
 	for deadline := time.Now().Add(10 * time.Second); h.state.Load() != parked; time.Sleep(time.Millisecond) {
@@ -126,7 +126,7 @@ func TestCrewSpinsOnlyWithProcessorsToSpare(t *testing.T) {
 func BenchmarkCrew(b *testing.B) {
 	for name, rest := range map[string]time.Duration{"spinning": 0, "parked": 4 * spinTime} {
 		b.Run(name, func(b *testing.B) {
-			d := New(2)
+			d := NewHost(2)
 			defer d.Close()
 			own := &worker{dev: d}
 			tk := &task{n: 2, grain: 1, run: func(*task, *worker, int, int) {}}

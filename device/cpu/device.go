@@ -22,7 +22,8 @@ type Device struct {
 	crew     *crew
 	products products
 	turns    turns
-	scratch  int // floats that Reserve promised each worker
+	scratch  int  // floats that Reserve promised each worker
+	host     bool // its memory is the host's own
 
 	mu     sync.Mutex
 	usage  device.Usage
@@ -31,9 +32,15 @@ type Device struct {
 }
 
 // New is a device whose kernels are split over the given number of workers;
-// several ranks in one process take max(1, cores/ranks) each.
-func New(workers int) *Device {
-	d := &Device{held: map[unsafe.Pointer][]byte{}}
+// several ranks in one process take max(1, cores/ranks) each. The host may
+// address its memory unless it is Separate.
+func New(workers int) *Device { return newDevice(workers, !Separate) }
+
+// NewHost is the host's own memory as a device.
+func NewHost(workers int) *Device { return newDevice(workers, true) }
+
+func newDevice(workers int, host bool) *Device {
+	d := &Device{host: host, held: map[unsafe.Pointer][]byte{}}
 	d.products.dev, d.turns.dev = d, d
 	helpers := make([]*worker, max(0, workers-1))
 	for i := range helpers {
@@ -51,7 +58,7 @@ func (d *Device) Budget(bytes int64) { d.budget = bytes }
 // Memory begins at a multiple of 4096 bytes, so that disks can be read into it
 // directly.
 func (d *Device) Alloc(t device.DType, n int, use device.Use) (device.Buffer, error) {
-	b := device.Buffer{Type: t, Host: true, Use: use, N: n}
+	b := device.Buffer{Type: t, Host: d.host, Use: use, N: n}
 	if n == 0 {
 		return b, nil
 	}

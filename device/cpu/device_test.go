@@ -18,7 +18,7 @@ import (
 // What Alloc gives is zero, also where memory was freed before, aligned to 64
 // bytes, the host's, and accounted to the byte until it is freed.
 func TestAlloc(t *testing.T) {
-	d := cpu.New(1)
+	d := cpu.NewHost(1)
 	defer d.Close()
 	var want device.Usage
 	for round := range 3 {
@@ -64,7 +64,7 @@ func TestAlloc(t *testing.T) {
 
 // Free takes back what Alloc gave and nothing else, once.
 func TestFreeRefuses(t *testing.T) {
-	d, other := cpu.New(1), cpu.New(1)
+	d, other := cpu.NewHost(1), cpu.NewHost(1)
 	defer d.Close()
 	defer other.Close()
 	b, err := d.Alloc(device.F32, 100, device.Grads)
@@ -96,7 +96,7 @@ func TestFreeRefuses(t *testing.T) {
 
 // The host's goroutines may allocate at the same time.
 func TestAllocConcurrently(t *testing.T) {
-	d := cpu.New(1)
+	d := cpu.NewHost(1)
 	defer d.Close()
 	const hosts, each = 8, 50
 	var wg sync.WaitGroup
@@ -128,7 +128,7 @@ func TestAllocConcurrently(t *testing.T) {
 func TestQueuesShareWorkers(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	for _, workers := range []int{1, 2, 3, 2 * runtime.GOMAXPROCS(0)} {
-		d := cpu.New(workers)
+		d := cpu.NewHost(workers)
 		const queues, rounds, n = 3, 20, 100000
 		var qs []*cpu.Queue
 		var sums [queues][]float32
@@ -173,7 +173,7 @@ func TestQueuesShareWorkers(t *testing.T) {
 
 // Memory of a device is not the garbage collector's: only the account holds it.
 func TestMemoryOutlivesCollection(t *testing.T) {
-	d := cpu.New(1)
+	d := cpu.NewHost(1)
 	defer d.Close()
 	b, err := d.Alloc(device.F64, 1000, device.States)
 	if err != nil {

@@ -209,7 +209,7 @@ func TestVectorGeluFarOut(t *testing.T) {
 func TestAddToPastTheCaches(t *testing.T) {
 	withVec(t, func(t *testing.T) {
 		eachType(t, func(t *testing.T, dt device.DType) {
-			d := New(2)
+			d := NewHost(2)
 			defer d.Close()
 			q := d.NewQueue("test")
 			defer q.Close()

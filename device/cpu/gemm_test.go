@@ -161,7 +161,7 @@ func (p *product) checkAll(t *testing.T) {
 }
 
 func testQueue(t testing.TB, workers int) *Queue {
-	d := New(workers)
+	d := NewHost(workers)
 	q := d.NewQueue("test")
 	t.Cleanup(func() { q.Close(); d.Close() })
 	return q

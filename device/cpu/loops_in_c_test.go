@@ -82,7 +82,7 @@ type againstC struct {
 
 func (k *againstC) elements() int { return loopBytes / (4*k.floats + 2*k.halves) / 4096 * 4096 }
 
-// addUpOn is AddUp by parts, as many as the device has workers.
+// addUpOn is addUp by parts, as many as the device has workers.
 func addUpOn(q *Queue, x []device.Buffer) {
 	q.Do(func() error {
 		workers := len(q.crew.helpers) + 1
@@ -92,7 +92,7 @@ func addUpOn(q *Queue, x []device.Buffer) {
 			for _, b := range x {
 				part = append(part, b.Slice(i*n/workers*4096, (i+1)*n/workers*4096))
 			}
-			AddUp(part[0], part[1:])
+			addUp(part[0], part[1:])
 		})
 		return nil
 	})
@@ -128,7 +128,7 @@ var kernelsInC = []againstC{
 func BenchmarkAgainstC(b *testing.B) {
 	c, peak := startC(b), PeakF32()
 	for _, workers := range slices.Compact([]int{1, min(2, runtime.GOMAXPROCS(0))}) {
-		d := New(workers)
+		d := NewHost(workers)
 		b.Cleanup(d.Close)
 		q := d.NewQueue("loops")
 		b.Cleanup(q.Close)

@@ -111,7 +111,7 @@ func (o *guarded) checkGuards(t *testing.T) {
 // test. Its own worker's scratch is full of NaN, which no kernel may count on
 // or pass on.
 func queueOf(t testing.TB, workers int) *Queue {
-	d := New(workers)
+	d := NewHost(workers)
 	q := d.NewQueue("test")
 	for i := range q.w.floats(1 << 15) {
 		q.w.scratch[i] = float32(math.NaN())

@@ -43,6 +43,7 @@ type args struct {
 	each *[3]eachFunc
 	rule ruleFunc
 	k    [10]float32 // constants of rule
+	many [2][]device.Buffer
 }
 
 // Queue is a goroutine that runs tasks in order.
@@ -126,10 +127,16 @@ func (q *Queue) issue(name string) *task {
 	q.mu.Unlock()
 	t.name, t.label, t.run, t.n, t.grain = name, q.label, nil, 0, 1
 	t.phases, t.fn, t.after = nil, nil, device.Event{}
+	if Separate {
+		t.args = args{} // what an earlier task left is not this one's to reach
+	}
 	return t
 }
 
 func (q *Queue) commit() {
+	if Separate {
+		q.address(&q.ring[q.issued%ringLen])
+	}
 	q.mu.Lock()
 	q.issued++
 	q.more.Signal()
@@ -274,20 +281,60 @@ func (q *Queue) Copy(dst, src device.Buffer) {
 	if dst.Type != src.Type || dst.N != src.N {
 		panic(fmt.Sprintf("cpu: copy of %d %v to %d %v", src.N, src.Type, dst.N, dst.Type))
 	}
-	t := q.issue("copy")
+	t := q.issue(copying)
 	t.b[0], t.b[1] = dst, src
 	q.kernel(t, runCopy, dst.Bytes(), copyGrain)
 }
 
-// CopyPart copies src to dst, of equal length, which do not overlap, on the
-// caller's goroutine. It is part of moving whole bytes, whose number decides
-// whether they go past the caches.
-func CopyPart(dst, src device.Buffer, whole int) {
-	copyBytes(dst.Raw(), src.Raw(), whole >= streamMin)
-}
-
-const copyGrain = 1 << 18 // bytes
+const (
+	copying   = "copy"
+	copyGrain = 1 << 18 // bytes
+)
 
 func runCopy(t *task, _ *worker, lo, hi int) {
 	copyBytes(t.b[0].Raw()[lo:hi], t.b[1].Raw()[lo:hi], t.n >= streamMin)
+}
+
+// CopyAll copies each src[i] to dst[i], of equal type and length, on one worker;
+// traces call it by the name. Where the two are the same memory there is nothing
+// to do, else they do not overlap. The slices are read when it runs, so a host
+// function issued before may set their elements.
+func (q *Queue) CopyAll(name string, dst, src []device.Buffer) {
+	t := q.issue(name)
+	t.many = [2][]device.Buffer{dst, src}
+	q.kernel(t, runCopyAll, 1, 1)
+}
+
+func runCopyAll(t *task, _ *worker, _, _ int) {
+	whole := 0 // decides whether they go past the caches
+	for _, b := range t.many[0] {
+		whole += b.Bytes()
+	}
+	for i, dst := range t.many[0] {
+		src := t.many[1][i]
+		if dst.Type != src.Type || dst.N != src.N {
+			panic(fmt.Sprintf("cpu: copy of %d %v to %d %v", src.N, src.Type, dst.N, dst.Type))
+		}
+		if dst.Ptr != src.Ptr {
+			copyBytes(raw(dst), raw(src), whole >= streamMin)
+		}
+	}
+}
+
+// SumAll sets dst, of one element, to the sum of the sources, by addUp and on one
+// worker; traces call it by the name. As in CopyAll, the slices are read when it
+// runs. Sources may be other devices' memory.
+func (q *Queue) SumAll(name string, dst, src []device.Buffer) {
+	t := q.issue(name)
+	t.many = [2][]device.Buffer{dst, src}
+	q.kernel(t, runSumAll, 1, 1)
+}
+
+func runSumAll(t *task, _ *worker, _, _ int) {
+	for _, bufs := range t.many {
+		for i := range bufs {
+			bufs[i].Host = true
+		}
+	}
+	addUp(t.many[0][0], t.many[1])
 }

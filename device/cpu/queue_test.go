@@ -18,7 +18,7 @@ import (
 // open is a device and queues for a test, which also runs under a fake clock:
 // what is not closed when it ends fails it.
 func open(t *testing.T, workers int, names ...string) []*cpu.Queue {
-	d := cpu.New(workers)
+	d := cpu.NewHost(workers)
 	var queues []*cpu.Queue
 	for _, name := range names {
 		queues = append(queues, d.NewQueue(name))
@@ -261,7 +261,7 @@ func TestLabels(t *testing.T) {
 // error of the program.
 func TestCloseWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := cpu.New(1)
+		d := cpu.NewHost(1)
 		defer d.Close()
 		q := d.NewQueue("q")
 		ran := 0
@@ -287,7 +287,7 @@ func TestCloseWaits(t *testing.T) {
 
 // A failed queue closes as any other.
 func TestCloseAfterError(t *testing.T) {
-	d := cpu.New(2)
+	d := cpu.NewHost(2)
 	q := d.NewQueue("q")
 	q.Do(fail)
 	q.Do(func() error { t.Error("ran after an error"); return nil })

@@ -13,18 +13,18 @@ import (
 // them.
 type addUpFunc func(dst, src unsafe.Pointer, apart, count, at, n int)
 
-// sumISA is what one instruction set contributes to AddUp, for F32, BF16 and
+// sumISA is what one instruction set contributes to addUp, for F32, BF16 and
 // F16; addStream writes past the caches, to a dst that is aligned to 64 bytes.
 type sumISA struct{ addUp, addUpStream [3]addUpFunc }
 
 // addAtOnce is the number of elements summed by one call of assembly.
 const addAtOnce = 1 << 14
 
-// AddUp sets dst to the sum of the sources, of one type and length, on the
+// addUp sets dst to the sum of the sources, of one type and length, on the
 // caller's goroutine: element by element, in the sources' order, and in
 // float32, rounded once to the type; F64 in float64. dst may be one of the
 // sources, or else overlaps none. Its bits are the same on every machine.
-func AddUp(dst device.Buffer, src []device.Buffer) {
+func addUp(dst device.Buffer, src []device.Buffer) {
 	for _, b := range src {
 		if b.Type != dst.Type || b.N != dst.N {
 			panic(fmt.Sprintf("cpu: sum of %d %v into %d %v", b.N, b.Type, dst.N, dst.Type))

@@ -11,7 +11,7 @@ import (
 	"zeroth/device"
 )
 
-// sumTypes are the types that AddUp adds.
+// sumTypes are the types that addUp adds.
 var sumTypes = []device.DType{device.F32, device.BF16, device.F16, device.F64}
 
 // oddNumbers are n numbers of a type of all magnitudes, with infinities and NaN
@@ -80,11 +80,11 @@ func checkAddUp(t *testing.T, dt device.DType, count, n int) {
 	}
 	want := sumOracle(dt, src)
 	apart := newVec(dt, n)
-	AddUp(apart.Buf, src)
+	addUp(apart.Buf, src)
 	apart.checkGuards(t)
 	sameNumbers(t, "apart", apart.Buf, want)
 	own := src[rng.IntN(count)]
-	AddUp(own, src)
+	addUp(own, src)
 	sameNumbers(t, "in place", own, want)
 }
 
@@ -102,7 +102,7 @@ func sameNumbers(t *testing.T, what string, got, want device.Buffer) {
 
 // TestAddUpPastTheCaches sums what is long enough for it, and again in place.
 func TestAddUpPastTheCaches(t *testing.T) {
-	d := New(1)
+	d := NewHost(1)
 	defer d.Close()
 	withVec(t, func(t *testing.T) {
 		for _, dt := range []device.DType{device.F32, device.BF16, device.F16} {
@@ -121,8 +121,8 @@ func TestAddUpPastTheCaches(t *testing.T) {
 			}
 			for _, count := range []int{1, 2, 3, 8} {
 				many := slices.Repeat(src, 4)[:count]
-				AddUp(dst, many)
-				AddUp(src[0], many)
+				addUp(dst, many)
+				addUp(src[0], many)
 				if !bytes.Equal(dst.Raw(), src[0].Raw()) {
 					t.Errorf("%v: other bits past the caches, of %d", dt, count)
 				}
@@ -133,11 +133,11 @@ func TestAddUpPastTheCaches(t *testing.T) {
 
 func TestAddUpRefuses(t *testing.T) {
 	f := device.OfF32(make([]float32, 3))
-	mustPanic(t, "no source", func() { AddUp(f, nil) })
-	mustPanic(t, "another length", func() { AddUp(f, []device.Buffer{f, f.Slice(0, 2)}) })
-	mustPanic(t, "another type", func() { AddUp(f, []device.Buffer{f, device.OfI32(make([]int32, 3))}) })
+	mustPanic(t, "no source", func() { addUp(f, nil) })
+	mustPanic(t, "another length", func() { addUp(f, []device.Buffer{f, f.Slice(0, 2)}) })
+	mustPanic(t, "another type", func() { addUp(f, []device.Buffer{f, device.OfI32(make([]int32, 3))}) })
 	mustPanic(t, "integers", func() {
 		i := device.OfI32(make([]int32, 3))
-		AddUp(i, []device.Buffer{i})
+		addUp(i, []device.Buffer{i})
 	})
 }

@@ -132,10 +132,12 @@ func (w *worker) grow(n int) (err error) {
 	return err
 }
 
-// regrow replaces a buffer by one of n floats.
+// regrow replaces a buffer by one of n floats, which kernels may address.
 func (d *Device) regrow(b device.Buffer, n int) (device.Buffer, error) {
 	d.Free(b)
-	return d.Alloc(device.F32, n, device.Workspace)
+	b, err := d.Alloc(device.F32, n, device.Workspace)
+	b.Host = true
+	return b, err
 }
 
 // products is the memory a device has for matrix products, one at a time.

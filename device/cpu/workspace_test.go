@@ -16,7 +16,7 @@ func TestWorkspaceIsEnough(t *testing.T) {
 		{Type: device.F16, Rows: 33, Width: 64, Vocab: 3100, Widest: 3100, Attn: device.Attn{T: 33, D: 32}, Rope: true},
 	} {
 		const workers = 3
-		d := New(workers)
+		d := NewHost(workers)
 		if err := d.Reserve(s); err != nil {
 			t.Fatal(err)
 		}
@@ -61,7 +61,7 @@ func TestWorkspaceIsEnough(t *testing.T) {
 // A kernel that nobody reserved for has its work space nevertheless, accounted
 // and given back.
 func TestWorkspaceGrows(t *testing.T) {
-	d := New(1)
+	d := NewHost(1)
 	q := d.NewQueue("compute")
 	if got := d.Usage().Live[device.Workspace]; got != 0 {
 		t.Errorf("%d bytes before the first kernel", got)

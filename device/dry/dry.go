@@ -6,11 +6,14 @@ import "zeroth/device"
 
 // Device counts the bytes that would be allocated. Its buffers have no memory.
 // It is used from one goroutine.
-type Device struct{ usage device.Usage }
+type Device struct {
+	Host  bool // it stands for memory that the host may address
+	usage device.Usage
+}
 
 // Alloc implements device.Device; it cannot fail.
 func (d *Device) Alloc(t device.DType, n int, use device.Use) (device.Buffer, error) {
-	b := device.Buffer{Type: t, Use: use, N: n}
+	b := device.Buffer{Type: t, Host: d.Host, Use: use, N: n}
 	d.usage.Add(use, int64(b.Bytes()))
 	return b, nil
 }
@@ -24,19 +27,21 @@ func (d *Device) Usage() device.Usage { return d.usage }
 // Queue accepts all work and does none of it.
 type Queue struct{}
 
-func (Queue) Do(func() error)                {}
-func (Queue) Call(string, func() error)      {}
-func (Queue) Copy(_, _ device.Buffer)        {}
-func (Queue) Mark() (e device.Event)         { return }
-func (Queue) After(device.Event)             {}
-func (Queue) Wait() error                    { return nil }
-func (Queue) Label(string)                   {}
-func (Queue) Labelled() string               { return "" }
-func (Queue) Zero(device.Buffer)             {}
-func (Queue) Cast(_, _ device.Buffer)        {}
-func (Queue) Gelu(_, _ device.Buffer)        {}
-func (Queue) GeluGrad(_, _, _ device.Buffer) {}
-func (Queue) AddTo(_, _, _ device.Buffer)    {}
+func (Queue) Do(func() error)                                  {}
+func (Queue) Call(string, func() error)                        {}
+func (Queue) Copy(_, _ device.Buffer)                          {}
+func (Queue) Mark() (e device.Event)                           { return }
+func (Queue) After(device.Event)                               {}
+func (Queue) Wait() error                                      { return nil }
+func (Queue) Label(string)                                     {}
+func (Queue) Labelled() string                                 { return "" }
+func (Queue) Zero(device.Buffer)                               {}
+func (Queue) CopyAll(string, []device.Buffer, []device.Buffer) {}
+func (Queue) SumAll(string, []device.Buffer, []device.Buffer)  {}
+func (Queue) Cast(_, _ device.Buffer)                          {}
+func (Queue) Gelu(_, _ device.Buffer)                          {}
+func (Queue) GeluGrad(_, _, _ device.Buffer)                   {}
+func (Queue) AddTo(_, _, _ device.Buffer)                      {}
 
 func (Queue) MatMul(_, _, _ device.Mat, _ device.Buffer, _ bool)                 {}
 func (Queue) SumRows(device.Buffer, device.Mat)                                  {}
