@@ -166,7 +166,7 @@ func TestPrune(t *testing.T) {
 	if _, err := Begin(root, 3, Options{}); !errors.Is(err, vfs.ErrLocked) {
 		t.Errorf("two saves at once: %v", err)
 	}
-	live.lock.Close() // as if its process had died
+	live.hold.lock.Close() // as if its process had died
 	gone, err := Prune(root, Keep{Last: 1})
 	if err != nil || len(gone) != 2 || gone[0] != "step-00000001" || gone[1] != filepath.Base(live.tmp) {
 		t.Errorf("gone %v, %v", gone, err)

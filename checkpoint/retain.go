@@ -54,36 +54,21 @@ func (k Keep) best(list []Entry) int {
 	return best
 }
 
-// Prune deletes the checkpoints that k does not keep, and what saves cut short
-// have left. It returns the names of what it deleted. While a save is in
-// progress it deletes nothing and returns vfs.ErrLocked.
-//
-// A checkpoint is first renamed, so that one deleted in part is not taken for
-// one that is damaged. A reader that has it open goes on reading.
+// Prune is Hold.Prune by one who has no hold. While a run or a save has the
+// folder it deletes nothing and returns a *vfs.Locked.
 func Prune(root string, k Keep) ([]string, error) { return PruneIn(vfs.OS{}, root, k) }
 
 // PruneIn is Prune in another file system.
-func PruneIn(fsys vfs.FS, root string, k Keep) (gone []string, err error) {
-	lock, err := fsys.Lock(filepath.Join(root, lockName))
+func PruneIn(fsys vfs.FS, root string, k Keep) ([]string, error) {
+	h, err := hold(fsys, root)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("prune %s: %w", root, err)
 	}
-	defer lock.Close()
-	list, err := ListIn(fsys, root)
-	if err != nil {
-		return nil, fmt.Errorf("prune: %w", err)
-	}
-	for _, e := range k.Drop(list) {
-		if err := remove(fsys, e.Path); err != nil {
-			return gone, fmt.Errorf("prune: %w", err)
-		}
-		gone = append(gone, filepath.Base(e.Path))
-	}
-	more, err := clean(fsys, root)
-	return append(gone, more...), err
+	defer h.Close()
+	return h.Prune(k)
 }
 
 // clean removes partial saves and trash. The caller has the lock, so none of

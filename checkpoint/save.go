@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"math"
 	"path/filepath"
@@ -23,6 +22,7 @@ type Options struct {
 	Compress Compression // of the data files
 	Tuner    *Tuner      // for Compress Auto: kept from save to save
 	Expect   int64       // bytes that the save will have, about: less room fails Begin; 0 is unknown
+	Hold     *Hold       // of the folder, for longer than this save; nil: the save takes one of its own
 
 	headerBytes int   // see writer.go; tests make them small
 	fileBytes   int64 // bytes
@@ -56,7 +56,7 @@ type Save struct {
 	opt  Options
 	root string
 	tmp  string
-	lock io.Closer // nil in a Save that joined
+	hold *Hold // nil in a Save that joined, and once it is over
 }
 
 // Begin starts a save into the folder root, which it makes if need be, and
@@ -90,11 +90,10 @@ func newNonce() string {
 var nonceForm = regexp.MustCompile(`^[0-9a-f]{16}$`)
 
 func (s *Save) begin() (err error) {
-	if err := vfs.MkdirAll(s.opt.FS, s.root); err != nil {
-		return err
-	}
-	if s.lock, err = s.opt.FS.Lock(filepath.Join(s.root, lockName)); err != nil {
-		return err
+	if s.hold = s.opt.Hold; s.hold == nil {
+		if s.hold, err = HoldFolder(s.opt.FS, s.root); err != nil {
+			return err
+		}
 	}
 	if s.Cleaned, err = clean(s.opt.FS, s.root); err != nil {
 		return err
@@ -166,7 +165,7 @@ func (s *Save) Commit(c Commit) (string, error) {
 }
 
 func (s *Save) commit(c Commit) (string, error) {
-	if s.lock == nil {
+	if s.hold == nil {
 		return "", errors.New("only the process that began the save commits it, once")
 	}
 	m, err := s.manifest(c)
@@ -316,17 +315,19 @@ func (s *Save) addData(p *part, m *manifest) error {
 // Abort removes the temporary folder and gives up the lock. After Commit it
 // does nothing, so it can be deferred.
 func (s *Save) Abort() error {
-	if s.lock == nil {
+	if s.hold == nil {
 		return nil
 	}
 	return errors.Join(remove(s.opt.FS, s.tmp), s.unlock())
 }
 
 func (s *Save) unlock() error {
-	if s.lock == nil {
+	if s.hold == nil {
 		return nil
 	}
-	err := s.lock.Close()
-	s.lock = nil
-	return err
+	held := s.hold
+	if s.hold = nil; held == s.opt.Hold {
+		return nil
+	}
+	return held.Close()
 }

@@ -1,9 +1,6 @@
 package vfs
 
-import (
-	"io"
-	"os"
-)
+import "os"
 
 // OS is the machine's file system.
 type OS struct{}
@@ -71,16 +68,4 @@ func (OS) SyncDir(dir string) error {
 	}
 	defer d.Close()
 	return d.Sync()
-}
-
-func (OS) Lock(name string) (io.Closer, error) {
-	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o644)
-	if err != nil {
-		return nil, err
-	}
-	if err := lock(f); err != nil {
-		f.Close()
-		return nil, err
-	}
-	return f, nil
 }
