@@ -1,7 +1,6 @@
 package checkpoint
 
 import (
-	"fmt"
 	"io"
 	"path/filepath"
 
@@ -48,21 +47,15 @@ func (h *Hold) Close() error {
 }
 
 // Prune deletes the checkpoints that k does not keep, and what saves cut short
-// have left. It returns the names of what it deleted.
+// have left.
+//
+// Only files that the format names are ever deleted, and the folders they are
+// in. A symbolic link is not followed, and a folder that is one, or has
+// anything else in it, is left as it is.
 //
 // A checkpoint is first renamed, so that one deleted in part is not taken for
 // one that is damaged. A reader that has it open goes on reading.
-func (h *Hold) Prune(k Keep) (gone []string, err error) {
-	list, err := ListIn(h.fsys, h.root)
-	if err != nil {
-		return nil, fmt.Errorf("prune: %w", err)
-	}
-	for _, e := range k.Drop(list) {
-		if err := remove(h.fsys, e.Path); err != nil {
-			return gone, fmt.Errorf("prune: %w", err)
-		}
-		gone = append(gone, filepath.Base(e.Path))
-	}
-	more, err := clean(h.fsys, h.root)
-	return append(gone, more...), err
+func (h *Hold) Prune(k Keep) (p Pruned, err error) {
+	err = p.prune(h.fsys, h.root, k, remove)
+	return p, err
 }

@@ -43,14 +43,14 @@ func TestHold(t *testing.T) {
 		t.Error(err)
 	}
 	refused("after a save that failed")
-	if gone, err := h.Prune(Keep{Last: 2}); err != nil || len(gone) != 1 || gone[0] != "step-00000001" {
+	if gone, err := h.Prune(Keep{Last: 2}); err != nil || len(gone.Deleted) != 1 || gone.Deleted[0] != "step-00000001" {
 		t.Errorf("gone %v, %v", gone, err)
 	}
 	refused("after a prune")
 	if err := h.Close(); err != nil {
 		t.Error(err)
 	}
-	if gone, err := Prune(root, Keep{Last: 1}); err != nil || len(gone) != 1 {
+	if gone, err := Prune(root, Keep{Last: 1}); err != nil || len(gone.Deleted) != 1 {
 		t.Errorf("once it is given up: gone %v, %v", gone, err)
 	}
 }

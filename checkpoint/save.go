@@ -50,8 +50,8 @@ func (o Options) withDefaults() Options {
 // join it by its nonce. Save methods are called from one goroutine.
 type Save struct {
 	Step    int64
-	Nonce   string   // 16 hexadecimal digits, of this attempt and no other
-	Cleaned []string // names that Begin found from saves cut short, and removed
+	Nonce   string // 16 hexadecimal digits, of this attempt and no other
+	Cleaned Pruned // what Begin found from saves cut short
 
 	opt  Options
 	root string
@@ -95,7 +95,7 @@ func (s *Save) begin() (err error) {
 			return err
 		}
 	}
-	if s.Cleaned, err = clean(s.opt.FS, s.root); err != nil {
+	if err := s.Cleaned.clean(s.opt.FS, s.root, remove); err != nil {
 		return err
 	}
 	if err := s.fits(); err != nil {
@@ -173,6 +173,9 @@ func (s *Save) commit(c Commit) (string, error) {
 		return "", err
 	}
 	b := mustJSON(m)
+	if err := readable(b, c.State); err != nil {
+		return "", fmt.Errorf("it would not be readable: %w", err)
+	}
 	mark := marker{m.Seq, m.Step, m.Nonce, digest(b)}
 	for _, f := range []struct {
 		name string
@@ -188,13 +191,24 @@ func (s *Save) commit(c Commit) (string, error) {
 	return s.rename()
 }
 
+// readable is an error if a reader would refuse what is about to be committed.
+func readable(manifest, state []byte) error {
+	for name, b := range map[string][]byte{manifestName: manifest, stateName: state} {
+		if len(b) > maxJSON {
+			return fmt.Errorf("%s has %d bytes, at most %d can be read", name, len(b), maxJSON)
+		}
+	}
+	_, err := parseManifest(manifest)
+	return err
+}
+
 // rename gives the folder its final name: the step's, or when that was saved
 // before, the step's with the next free number. The older folder is not
 // touched; Prune removes it.
 func (s *Save) rename() (string, error) {
 	for try := 0; ; try++ {
 		final := filepath.Join(s.root, stepName(s.Step, try))
-		if _, err := s.opt.FS.Stat(final); err == nil {
+		if _, err := s.opt.FS.Lstat(final); err == nil {
 			continue
 		} else if !errors.Is(err, fs.ErrNotExist) {
 			return "", err
@@ -210,7 +224,7 @@ func (s *Save) rename() (string, error) {
 func (s *Save) manifest(c Commit) (*manifest, error) {
 	for name, x := range c.Metrics {
 		if math.IsNaN(x) || math.IsInf(x, 0) {
-			return nil, fmt.Errorf("metric %s is %v; leave it out", name, x)
+			return nil, fmt.Errorf("metric %s is %v; leave it out", Plain(name), x)
 		}
 	}
 	seq, err := lastSeq(s.opt.FS, s.root)
@@ -318,7 +332,8 @@ func (s *Save) Abort() error {
 	if s.hold == nil {
 		return nil
 	}
-	return errors.Join(remove(s.opt.FS, s.tmp), s.unlock())
+	var p Pruned
+	return errors.Join(p.take(s.opt.FS, s.tmp, remove), s.unlock())
 }
 
 func (s *Save) unlock() error {

@@ -52,7 +52,7 @@ func (r *Reader) open(fsys vfs.FS, path string) error {
 	if err != nil {
 		return err
 	}
-	if !e.Dir {
+	if e.Kind != vfs.Dir {
 		return r.add(fsys, path, nil)
 	}
 	whole := filepath.Join(path, single)

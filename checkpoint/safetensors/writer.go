@@ -68,7 +68,7 @@ func CreateFolderIn(fsys vfs.FS, dir string, limit int64, specs []Spec, meta map
 		return nil, fmt.Errorf("safetensors: parts of at most %d bytes", limit)
 	}
 	for _, name := range []string{single, indexName} {
-		if _, err := fsys.Stat(filepath.Join(dir, name)); !errors.Is(err, fs.ErrNotExist) {
+		if _, err := fsys.Lstat(filepath.Join(dir, name)); !errors.Is(err, fs.ErrNotExist) {
 			if err == nil {
 				err = fmt.Errorf("safetensors: %s: holds %s already; remove it or write to another folder", dir, name)
 			}
@@ -108,7 +108,7 @@ func (w *Writer) begin(name string, specs []Spec, meta map[string]string) error 
 		return err
 	}
 	tmp := filepath.Join(w.dir, name+".tmp")
-	if err := w.fsys.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := w.removeOld(tmp); err != nil {
 		return fmt.Errorf("safetensors: %w", err)
 	}
 	f, err := w.fsys.Create(tmp)
@@ -128,6 +128,21 @@ func (w *Writer) begin(name string, specs []Spec, meta map[string]string) error 
 		return fmt.Errorf("safetensors: %s: %w", tmp, err)
 	}
 	return nil
+}
+
+// removeOld removes a temporary file that a writer cut short has left. What is
+// no file has another owner.
+func (w *Writer) removeOld(tmp string) error {
+	e, err := w.fsys.Lstat(tmp)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case e.Kind != vfs.Regular:
+		return fmt.Errorf("%s is in the way: it is %v", tmp, e.Kind)
+	}
+	return w.fsys.Remove(tmp)
 }
 
 // lay puts tensors in the order of the file, with offsets in the data.
@@ -284,7 +299,7 @@ func (w *Writer) writeIndex() error {
 		return err
 	}
 	final := filepath.Join(w.dir, indexName)
-	if err := vfs.RemoveAll(w.fsys, final+".tmp"); err != nil {
+	if err := w.removeOld(final + ".tmp"); err != nil {
 		return err
 	}
 	if err := vfs.WriteFile(w.fsys, final+".tmp", w.index); err != nil {
