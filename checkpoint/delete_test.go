@@ -32,13 +32,6 @@ func tree(t *testing.T, dir string) (names []string) {
 	return names
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // intruders put something that is not ours into a folder; outside is a folder
 // elsewhere, with files and folders in it.
 var intruders = map[string]func(dir, outside string) error{

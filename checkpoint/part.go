@@ -181,6 +181,9 @@ func readDataFile(r *scan.Reader) (f dataFile, err error) {
 		}
 		return err
 	})
+	if err == nil && (len(f.CRC) != 1 || len(f.HeaderCRC) != 1 || f.Header < 8 || f.Header > maxHeader || f.Bytes < f.Header) {
+		err = fmt.Errorf("%.80q of %d bytes, header %d (at most %d), %d+%d checksums", f.Name, f.Bytes, f.Header, maxHeader, len(f.HeaderCRC), len(f.CRC))
+	}
 	return f, err
 }
 
@@ -232,9 +235,6 @@ func (p *part) checkFile(i int) error {
 	f := &p.Files[i]
 	if f.Name != dataName(p.Writer, i) {
 		return fmt.Errorf("file %d of writer %d should be %s", i, p.Writer, dataName(p.Writer, i))
-	}
-	if len(f.CRC) != 1 || len(f.HeaderCRC) != 1 || f.Header < 8 || f.Header > maxHeader || f.Bytes < f.Header {
-		return fmt.Errorf("%d bytes, header %d (at most %d), %d+%d checksums", f.Bytes, f.Header, maxHeader, len(f.HeaderCRC), len(f.CRC))
 	}
 	at := f.Header
 	for j := range f.Extents {
