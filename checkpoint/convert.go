@@ -135,8 +135,8 @@ func (im Import) tensors(ctx context.Context, src *safetensors.Reader, w *Writer
 		if !ok {
 			continue
 		}
-		if !x.DType.Float() {
-			return fmt.Errorf("%s: tensor %q is %s; F32, BF16 and F16 can be imported", x.File, x.Name, x.DType)
+		if err := x.Weights(); err != nil {
+			return err
 		}
 		t := Tensor{Name: name, Kind: Master, DType: F32, Shape: x.Shape}
 		err := p.run(t, shard.Range{Hi: t.Numel()}, func(r shard.Range, b []byte) error {

@@ -3,7 +3,6 @@ package checkpoint
 import (
 	"fmt"
 	"hash/crc32"
-	"strconv"
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -68,22 +67,6 @@ func (c crcs) MarshalJSON() ([]byte, error) {
 		b = append(b, hex32(x)...)
 	}
 	return append(b, '"'), nil
-}
-
-func (c *crcs) UnmarshalJSON(b []byte) error {
-	if len(b) < 2 || b[0] != '"' || (len(b)-2)%8 != 0 {
-		return fmt.Errorf("CRC list of %d bytes", len(b))
-	}
-	b = b[1 : len(b)-1]
-	*c = make(crcs, len(b)/8)
-	for i := range *c {
-		x, err := strconv.ParseUint(string(b[8*i:8*i+8]), 16, 32)
-		if err != nil {
-			return fmt.Errorf("CRC %q", b[8*i:8*i+8])
-		}
-		(*c)[i] = uint32(x)
-	}
-	return nil
 }
 
 func hex32(x uint32) string { return fmt.Sprintf("%08x", x) }

@@ -31,7 +31,8 @@
 //	step-00001000.1/          the same step, committed again later (.2, ...)
 //	.tmp-step-00001100-NONCE/ a save in progress or cut short: never loaded
 //	.trash-.../               a checkpoint being deleted: never loaded
-//	.lock                     locked with flock(2) by who saves or deletes
+//	.lock                     locked with flock(2) by who saves or deletes: a
+//	                          run for its whole life; says by whom
 //
 // NONCE is 16 lower-case hexadecimal digits, new for every save. Other names
 // are ignored. A checkpoint's folder has
@@ -135,7 +136,7 @@
 //
 // # Saving
 //
-//  1. One process locks .lock, removes .tmp- and .trash- folders (nobody
+//  1. One process has .lock locked, removes .tmp- and .trash- folders (nobody
 //     alive can own them) and makes the temporary folder.
 //  2. Writers write data files, sync them, write and sync their part file,
 //     sync the folder, and hand its SHA-256 to the process that began.

@@ -32,7 +32,7 @@ func TestForgedPartsAreRefused(t *testing.T) {
 		"elements [5, 5)":          func(p *part, e *extent) { e.Lo, e.Hi = 5, 5 },
 		"elements [-1, ":           func(p *part, e *extent) { e.Lo = -1 },
 		"262145) of 262144":        func(p *part, e *extent) { e.Hi++ },
-		"3 checksums for 4":        func(p *part, e *extent) { e.CRC = e.CRC[:3] },
+		"3 checksums for 4":        func(p *part, e *extent) { e.CRC, e.Stored = e.CRC[:3], e.Stored[:3] },
 		"3 stored sizes for 4":     func(p *part, e *extent) { e.Stored = e.Stored[:3] },
 		"stored as 0":              func(p *part, e *extent) { e.Stored[1] = 0 },
 		"stored as 262146":         func(p *part, e *extent) { e.Stored[1] = blockBytes + 2 },
@@ -45,8 +45,8 @@ func TestForgedPartsAreRefused(t *testing.T) {
 		"overflows":                func(p *part, e *extent) { p.Tensors[0].Shape = []int{1 << 62, 4} },
 		"kind":                     func(p *part, e *extent) { p.Tensors[0].Kind = "" },
 	} {
-		p := &part{}
-		if err := json.Unmarshal(good, p); err != nil {
+		p, err := parsePart(good)
+		if err != nil {
 			t.Fatal(err)
 		}
 		change(p, &p.Files[0].Extents[0])
@@ -55,7 +55,7 @@ func TestForgedPartsAreRefused(t *testing.T) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}
-	for want, b := range map[string]string{"unknown field": `{"x":1}`, "follows": string(good) + "{}", "format 0": "{}", "unexpected EOF": "{"} {
+	for want, b := range map[string]string{"unknown key": `{"x":1}`, "follows": string(good) + "{}", "format 0": "{}", "the text ends": "{", "twice": `{"step":1,"step":1}`} {
 		if _, err := parsePart([]byte(b)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
@@ -79,14 +79,23 @@ func forge(t *testing.T, fsys vfs.FS, path string, change func(m *manifest, p *p
 	}
 	change(man, p)
 	b, _ = json.Marshal(p)
+	forgeFiles(t, fsys, path, man, map[string][]byte{partName(0): b})
+}
+
+// forgeFiles puts files in the place of others, and a manifest and COMMIT with
+// digests that fit. Without a MANIFEST.json among them man is it.
+func forgeFiles(t *testing.T, fsys vfs.FS, path string, man *manifest, files map[string][]byte) {
+	t.Helper()
 	for i := range man.Files {
-		if e := &man.Files[i]; e.Name == partName(0) {
-			e.Bytes, e.SHA256 = int64(len(b)), digest(b)
+		if e := &man.Files[i]; files[e.Name] != nil {
+			e.Bytes, e.SHA256 = int64(len(files[e.Name])), digest(files[e.Name])
 		}
 	}
-	mb := mustJSON(man)
-	for name, b := range map[string][]byte{partName(0): b, manifestName: mb,
-		commitName: []byte(marker{man.Seq, man.Step, man.Nonce, digest(mb)}.String())} {
+	if files[manifestName] == nil {
+		files[manifestName] = mustJSON(man)
+	}
+	files[commitName] = []byte(marker{man.Seq, man.Step, man.Nonce, digest(files[manifestName])}.String())
+	for name, b := range files {
 		fsys.Remove(filepath.Join(path, name))
 		if err := vfs.WriteFile(fsys, filepath.Join(path, name), b); err != nil {
 			t.Fatal(err)

@@ -96,12 +96,12 @@ func FuzzMarker(f *testing.F) {
 func FuzzOpenForged(f *testing.F) {
 	path, fsys := seedFiles(f, "part-00000.json")
 	f.Fuzz(func(t *testing.T, b []byte) {
-		var p part
-		if json.Unmarshal(b, &p) != nil {
-			return
-		}
 		disk := fsys.AfterPowerLoss(fsys.Ops(), func(vfs.Change) vfs.Fate { return vfs.Kept })
-		forge(t, disk, path, func(_ *manifest, q *part) { *q = p })
+		man, err := readManifest(disk, path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		forgeFiles(t, disk, path, man, map[string][]byte{partName(0): b})
 		c, err := OpenIn(disk, path)
 		if err != nil {
 			return

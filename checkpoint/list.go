@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -37,10 +38,23 @@ func parseStepName(name string) (step int64, ok bool) {
 // parseTmpName is the step of a temporary folder's name.
 func parseTmpName(name string) (step int64, ok bool) {
 	name, ok = strings.CutPrefix(name, tmpPrefix)
-	if i := strings.LastIndexByte(name, '-'); ok && i > 0 {
+	if i := strings.LastIndexByte(name, '-'); ok && i > 0 && nonceForm.MatchString(name[i+1:]) {
 		return parseStepName(name[:i])
 	}
 	return 0, false
+}
+
+// isTrashName is whether a name is that of a folder which is being deleted: of
+// a checkpoint or a temporary folder, with a nonce.
+func isTrashName(name string) bool {
+	name, ok := strings.CutPrefix(name, trashPrefix)
+	i := strings.LastIndexByte(name, '-')
+	if !ok || i < 0 || !nonceForm.MatchString(name[i+1:]) {
+		return false
+	}
+	_, step := parseStepName(name[:i])
+	_, tmp := parseTmpName(name[:i])
+	return step || tmp
 }
 
 // Status is what a folder is.
@@ -66,7 +80,7 @@ type Entry struct {
 	Status  Status             `json:"status"`
 	Why     string             `json:"why,omitempty"` // not complete
 	Step    int64              `json:"step"`
-	Seq     int64              `json:"seq"`   // of the commit: later ones have higher numbers; 0 unknown
+	Seq     int64              `json:"seq"`   // of the commit: later ones have higher numbers; 0 if COMMIT and manifest do not agree on it
 	Bytes   int64              `json:"bytes"` // of all files
 	Created time.Time          `json:"created,omitzero"`
 	Writers int                `json:"writers"`
@@ -76,32 +90,71 @@ type Entry struct {
 // ErrNone means that a folder has no checkpoint.
 var ErrNone = errors.New("no checkpoint")
 
-// List is what is in a folder of checkpoints, in the order of commits; partial
-// ones and trash come last. A folder that does not exist is an empty one. It
-// looks at names and sizes; Verify looks at every byte.
+// List is what is in a folder of checkpoints, in the order of commits; then
+// those whose place in it is not known, and partial ones and trash. A folder
+// that does not exist is an empty one. It looks at names and sizes; Verify
+// looks at every byte.
 func List(root string) ([]Entry, error) { return ListIn(vfs.OS{}, root) }
 
 // ListIn is List in another file system.
 func ListIn(fsys vfs.FS, root string) ([]Entry, error) {
-	in, err := fsys.List(root)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	var out []Entry
-	for _, d := range in {
-		e := Entry{Path: filepath.Join(root, d.Name)}
-		if d.Dir && e.is(d.Name) {
-			if e.Status == Complete {
-				e.look(fsys)
-			}
-			out = append(out, e)
+	for range tries {
+		list, moved, err := listOnce(fsys, root)
+		if err != nil || !moved {
+			return list, err
 		}
 	}
-	sort.SliceStable(out, func(i, j int) bool { return out[i].before(out[j]) })
-	return out, nil
+	return nil, fmt.Errorf("%s: checkpoints are deleted faster than they can be listed", root)
+}
+
+// listOnce is a List, unless moved: then a folder was deleted before it was
+// looked at, and there may be newer ones.
+func listOnce(fsys vfs.FS, root string) (list []Entry, moved bool, err error) {
+	in, err := fsys.List(root)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	for _, d := range in {
+		e := Entry{Path: filepath.Join(root, d.Name)}
+		if !e.is(d.Name) || e.Status != Complete && d.Kind != vfs.Dir {
+			continue
+		}
+		if e.Status == Complete {
+			e.look(fsys)
+		}
+		if e.Status == Damaged {
+			if _, err := fsys.Lstat(e.Path); errors.Is(err, fs.ErrNotExist) {
+				return nil, true, nil
+			}
+		}
+		list = append(list, e)
+	}
+	doubt(list)
+	sort.SliceStable(list, func(i, j int) bool { return list[i].before(list[j]) })
+	return list, false, nil
+}
+
+// doubt marks as damaged what has the number of another commit: of a copy, or
+// of a folder with another's COMMIT and manifest, nobody knows which is newer.
+func doubt(list []Entry) {
+	same := map[int64][]int{} // indices by Seq
+	for i, e := range list {
+		if e.Seq > 0 {
+			same[e.Seq] = append(same[e.Seq], i)
+		}
+	}
+	for _, twins := range same {
+		for k, i := range twins {
+			if len(twins) > 1 {
+				other := filepath.Base(list[twins[(k+1)%len(twins)]].Path)
+				list[i].Status, list[i].Seq = Damaged, 0
+				list[i].Why = fmt.Sprintf("has the same commit number as %s: one is a copy, or has the COMMIT and manifest of another", other)
+			}
+		}
+	}
 }
 
 // Stat is what a checkpoint's folder, or what looks like one, is by itself; ok
@@ -110,15 +163,11 @@ func Stat(path string) (e Entry, ok bool) { return StatIn(vfs.OS{}, path) }
 
 // StatIn is Stat in another file system.
 func StatIn(fsys vfs.FS, path string) (e Entry, ok bool) {
-	if d, err := fsys.Stat(path); err != nil || !d.Dir {
+	if d, err := fsys.Stat(path); err != nil || d.Kind != vfs.Dir {
 		return e, false
 	}
-	abs, err := filepath.Abs(path)
-	if err != nil { // there is no current folder
-		abs = path
-	}
 	e.Path = path
-	if ok = e.is(filepath.Base(abs)); !ok {
+	if ok = e.is(baseName(path)); !ok {
 		m, err := readManifest(fsys, path)
 		if err != nil {
 			return Entry{}, false
@@ -134,7 +183,7 @@ func StatIn(fsys vfs.FS, path string) (e Entry, ok bool) {
 // is fills in what a folder's name says: whether it is one of ours, its step,
 // and whether it can be complete.
 func (e *Entry) is(name string) bool {
-	if strings.HasPrefix(name, trashPrefix) {
+	if isTrashName(name) {
 		e.Status, e.Why = Trash, "its deletion was cut short; the next save or prune ends it"
 		return true
 	}
@@ -147,65 +196,113 @@ func (e *Entry) is(name string) bool {
 	return step
 }
 
+// before is the order of a list: commits by their number, then what has none,
+// then partial ones and trash.
 func (e Entry) before(o Entry) bool {
-	if a, b := e.Status > Damaged, o.Status > Damaged; a != b {
-		return b
+	group := func(e Entry) int {
+		switch {
+		case e.Status > Damaged:
+			return 2
+		case e.Seq == 0:
+			return 1
+		}
+		return 0
+	}
+	if a, b := group(e), group(o); a != b {
+		return a < b
 	}
 	return e.Seq < o.Seq
 }
 
 // look fills in what a committed folder says of itself.
 func (e *Entry) look(fsys vfs.FS) {
-	e.Seq = seqOf(fsys, e.Path)
-	m, err := readManifest(fsys, e.Path)
-	if err == nil && m.Step != e.Step {
-		err = fmt.Errorf("the folder is named as step %d, the manifest is of %d", e.Step, m.Step)
-	}
-	if err == nil {
-		e.Seq, e.Bytes, e.Created, e.Writers, e.Metrics = m.Seq, m.bytes(), m.Created, m.Writers, m.Metrics
-		err = sizes(fsys, e.Path, m)
-	}
+	err := e.read(fsys)
 	if err != nil {
 		e.Status, e.Why = Damaged, err.Error()
 	}
+}
+
+func (e *Entry) read(fsys vfs.FS) error {
+	d, err := fsys.Stat(e.Path)
+	if err == nil && d.Kind != vfs.Dir {
+		err = fmt.Errorf("it is %v; want a folder, or a link to one", d.Kind)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		err = errors.New("it is a symbolic link that leads nowhere")
+	}
+	if err != nil {
+		return err
+	}
+	m, err := readManifest(fsys, e.Path)
+	if err != nil {
+		e.Seq = agreed(fsys, e.Path)
+		return err
+	}
+	e.Step, e.Seq, e.Bytes, e.Created, e.Writers, e.Metrics = m.Step, m.Seq, m.bytes(), m.Created, m.Writers, m.Metrics
+	return sizes(fsys, e.Path, m)
+}
+
+// agreed is the number of a commit of which COMMIT and manifest, read without
+// the digest between them, and the folder's name say the same; 0 if they do
+// not. Damage to one of them does not make them agree on another number.
+func agreed(fsys vfs.FS, dir string) int64 {
+	c, err := readMarker(fsys, dir)
+	if err != nil {
+		return 0
+	}
+	m := looseManifest(fsys, dir)
+	step, ok := parseStepName(baseName(dir))
+	if m == nil || m.Seq != c.seq || m.Step != c.step || m.Nonce != c.nonce || !ok || step != m.Step {
+		return 0
+	}
+	return m.Seq
+}
+
+// looseManifest is a manifest that nothing vouches for, nil if it cannot be read.
+func looseManifest(fsys vfs.FS, dir string) *manifest {
+	b, err := readSmall(fsys, dir, manifestName, maxJSON)
+	if err != nil {
+		return nil
+	}
+	m, err := parseManifest(b)
+	if err != nil {
+		return nil
+	}
+	return m
 }
 
 // sizes checks that the files of a manifest are there in their size.
 func sizes(fsys vfs.FS, dir string, m *manifest) error {
 	for _, f := range m.Files {
 		st, err := fsys.Stat(filepath.Join(dir, f.Name))
-		if errors.Is(err, fs.ErrNotExist) {
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
 			return &Damage{File: f.Name, Why: "is missing"}
-		}
-		if err != nil {
+		case err != nil:
 			return err
-		}
-		if st.Bytes != f.Bytes {
+		case st.Kind != vfs.Regular:
+			return &Damage{File: f.Name, Why: fmt.Sprintf("is %v; want a file", st.Kind)}
+		case st.Bytes != f.Bytes:
 			return &Damage{File: f.Name, Why: fmt.Sprintf("has %d bytes, the manifest says %d", st.Bytes, f.Bytes)}
 		}
 	}
 	return nil
 }
 
-// seqOf is the number of a folder's commit, 0 if it cannot be read.
-func seqOf(fsys vfs.FS, dir string) int64 {
-	b, err := vfs.ReadFile(fsys, filepath.Join(dir, commitName), 1024)
-	if err != nil {
-		return 0
-	}
-	c, err := parseMarker(b)
-	if err != nil {
-		return 0
-	}
-	return c.seq
-}
-
-// lastSeq is the highest number of a commit in a folder, 0 without any.
+// lastSeq is the highest number of a commit in a folder that a COMMIT or a
+// manifest tells, 0 without any.
 func lastSeq(fsys vfs.FS, root string) (seq int64, err error) {
 	in, err := fsys.List(root)
 	for _, d := range in {
-		if _, ok := parseStepName(d.Name); ok && d.Dir {
-			seq = max(seq, seqOf(fsys, filepath.Join(root, d.Name)))
+		if _, ok := parseStepName(d.Name); !ok {
+			continue
+		}
+		path := filepath.Join(root, d.Name)
+		if c, err := readMarker(fsys, path); err == nil {
+			seq = max(seq, c.seq)
+		}
+		if m := looseManifest(fsys, path); m != nil {
+			seq = max(seq, m.Seq)
 		}
 	}
 	return seq, err
@@ -213,8 +310,9 @@ func lastSeq(fsys vfs.FS, root string) (seq int64, err error) {
 
 // Latest is the folder of the newest commit, which is not always that of the
 // highest step: a run that went back to an earlier step commits that again. If
-// a newer commit is damaged it is an error that names both, because to go back
-// silently could lose days. Without any checkpoint it is ErrNone.
+// a newer commit is damaged, or may be newer because what tells its number is
+// damaged, it is an error that names it and the newest whole one, because to
+// go back silently could lose days. Without any checkpoint it is ErrNone.
 func Latest(root string) (string, error) { return Resolve(root, "latest") }
 
 // Resolve finds the checkpoint that a user means by "latest", a step, or a
@@ -223,58 +321,66 @@ func Resolve(root, which string) (string, error) { return ResolveIn(vfs.OS{}, ro
 
 // ResolveIn is Resolve in another file system.
 func ResolveIn(fsys vfs.FS, root, which string) (string, error) {
+	step, err := strconv.ParseInt(which, 10, 64)
+	if which != "latest" && err != nil {
+		return resolvePath(fsys, which)
+	}
 	list, err := ListIn(fsys, root)
 	if err != nil {
 		return "", err
 	}
-	if which == "latest" {
-		return latest(root, list)
+	of := list
+	if which != "latest" {
+		of = slices.DeleteFunc(slices.Clone(list), func(e Entry) bool { return e.Step != step })
 	}
-	step, err := strconv.ParseInt(which, 10, 64)
-	if err != nil {
-		if _, err := readManifest(fsys, which); err != nil {
-			return "", fmt.Errorf("%s: not \"latest\", not a step, not a checkpoint's folder: %w", which, err)
-		}
-		return which, nil
-	}
-	best := Entry{}
-	for _, e := range list {
-		if e.Status <= Damaged && e.Step == step && e.Seq >= best.Seq {
-			best = e
-		}
-	}
+	best, ok := Newest(of)
 	switch {
-	case best.Path == "":
+	case !ok && which == "latest":
+		return "", fmt.Errorf("%s: %w", root, ErrNone)
+	case !ok:
 		return "", fmt.Errorf("%s: step %d: %w (have %s)", root, step, ErrNone, steps(list))
 	case best.Status == Damaged:
-		return "", fmt.Errorf("%s is damaged: %s", best.Path, best.Why)
+		return "", inTheWay(best, list)
 	}
 	return best.Path, nil
 }
 
-func latest(root string, list []Entry) (string, error) {
-	best, ok := Newest(list)
-	switch {
-	case !ok:
-		return "", fmt.Errorf("%s: %w", root, ErrNone)
-	case best.Status == Damaged:
-		return "", fmt.Errorf("%s is damaged: %s; ask for another step to go on from there (have %s)", best.Path, best.Why, steps(list))
+// resolvePath is a checkpoint's own folder.
+func resolvePath(fsys vfs.FS, path string) (string, error) {
+	e, ok := StatIn(fsys, path)
+	if ok && e.Status > Damaged {
+		return "", fmt.Errorf("%s: %s", path, e.Why)
 	}
-	return best.Path, nil
+	if _, err := readManifest(fsys, path); err != nil {
+		return "", fmt.Errorf("%s: not \"latest\", not a step, not a checkpoint's folder: %w", path, err)
+	}
+	return path, nil
 }
 
-// Newest is the newest commit of a list, which may be a damaged one; ok is
-// false without any. Of one whose number is lost the step decides.
+// inTheWay is the error of a list whose newest commit is damaged: it says
+// which whole one can be asked for instead.
+func inTheWay(bad Entry, list []Entry) error {
+	maybe := ""
+	if bad.Seq == 0 {
+		maybe = " and may be the newest"
+	}
+	best, ok := Newest(slices.DeleteFunc(slices.Clone(list), func(e Entry) bool { return e.Status != Complete }))
+	if !ok {
+		return fmt.Errorf("%s is damaged%s: %s; there is no whole one", bad.Path, maybe, bad.Why)
+	}
+	return fmt.Errorf("%s is damaged%s: %s; to go on from an older state, name it: the newest whole one is %s (have %s)", bad.Path, maybe, bad.Why, best.Path, steps(list))
+}
+
+// Newest is the newest commit of a list; ok is false without any. It is a
+// damaged one if that is newer than all whole ones, or if nobody knows: its
+// Seq is 0 then.
 func Newest(list []Entry) (best Entry, ok bool) {
-	best.Step = -1
 	for _, e := range list {
-		if e.Status == Complete && e.Seq > best.Seq {
+		if e.Status == Complete && e.Seq > best.Seq || e.Status == Damaged && (e.Seq == 0 || e.Seq > best.Seq) {
 			best = e
 		}
-	}
-	for _, e := range list {
-		if e.Status == Damaged && (e.Seq > best.Seq || e.Seq == 0 && e.Step > best.Step) {
-			best = e
+		if e.Status == Damaged && e.Seq == 0 {
+			break
 		}
 	}
 	return best, best.Path != ""

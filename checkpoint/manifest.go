@@ -4,11 +4,14 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"strings"
 	"time"
 
+	"zeroth/checkpoint/scan"
 	"zeroth/checkpoint/vfs"
 )
 
@@ -53,47 +56,146 @@ func digest(b []byte) string {
 	return hex.EncodeToString(h[:])
 }
 
+// Limits of a manifest's numbers.
+const (
+	maxSeq     = 1 << 53 // commits
+	maxWriters = 1 << 20
+)
+
+var (
+	manifestKeys = []string{"format", "seq", "step", "nonce", "created", "metrics", "writers", "tensors", "files"}
+	fileKeys     = []string{"name", "bytes", "sha256", "crc32c"}
+)
+
 // parseManifest reads and checks a manifest.
 func parseManifest(b []byte) (*manifest, error) {
 	m := &manifest{}
-	if err := decodeStrict(b, m); err != nil {
-		return nil, err
-	}
-	if m.Format != format {
+	err := decode(b, manifestKeys, m.read)
+	if m.Format != format && (err == nil || m.Format != 0) {
 		return nil, fmt.Errorf("format %d; this program reads format %d", m.Format, format)
 	}
-	if m.Step < 0 || m.Seq < 1 || m.Writers < 1 || m.Writers > len(m.Files) {
-		return nil, fmt.Errorf("step %d, seq %d, %d writers, %d files", m.Step, m.Seq, m.Writers, len(m.Files))
+	if err != nil {
+		return nil, err
 	}
-	for i, t := range m.Tensors {
-		if err := t.check(); err != nil {
-			return nil, err
-		}
-		if i > 0 && (t.Name < m.Tensors[i-1].Name || t.Name == m.Tensors[i-1].Name && t.Kind <= m.Tensors[i-1].Kind) {
-			return nil, fmt.Errorf("tensors out of order at %v", t)
-		}
+	if m.Step < 0 || m.Seq < 1 || m.Seq > maxSeq || m.Writers < 1 || m.Writers > min(len(m.Files), maxWriters) || !nonceForm.MatchString(m.Nonce) {
+		return nil, fmt.Errorf("step %d, seq %d, nonce %.40q, %d writers, %d files", m.Step, m.Seq, m.Nonce, m.Writers, len(m.Files))
 	}
-	seen := map[string]bool{}
-	for _, f := range m.Files {
-		if err := f.check(); err != nil {
-			return nil, err
-		}
-		if seen[f.Name] {
-			return nil, fmt.Errorf("file %s twice", f.Name)
-		}
-		seen[f.Name] = true
-	}
-	return m, nil
+	return m, m.checkFiles()
 }
 
-func (f fileEntry) check() error {
-	if f.Name == "" || f.Name[0] == '.' || strings.ContainsAny(f.Name, `/\`) || f.Bytes < 0 {
-		return fmt.Errorf("file %q of %d bytes", f.Name, f.Bytes)
+// read reads a member.
+func (m *manifest) read(r *scan.Reader, name string) (err error) {
+	switch name {
+	case "format":
+		return scan.Number(r, &m.Format)
+	case "seq":
+		return scan.Number(r, &m.Seq)
+	case "step":
+		return scan.Number(r, &m.Step)
+	case "nonce":
+		m.Nonce, err = readText(r, maxScalar)
+	case "created":
+		return readOther(r, &m.Created)
+	case "metrics":
+		return readOther(r, &m.Metrics)
+	case "writers":
+		return scan.Number(r, &m.Writers)
+	case "tensors":
+		return readTensors(r, m.addTensor)
+	case "files":
+		return r.Array(func(int) error { return m.readFile(r) })
+	}
+	return err
+}
+
+func (m *manifest) addTensor(t Tensor) error {
+	if n := len(m.Tensors); n > 0 {
+		if last := m.Tensors[n-1]; t.Name < last.Name || t.Name == last.Name && t.Kind <= last.Kind {
+			return fmt.Errorf("tensors out of order at %v", t)
+		}
+	}
+	m.Tensors = append(m.Tensors, t)
+	return nil
+}
+
+func (m *manifest) readFile(r *scan.Reader) error {
+	f := fileEntry{}
+	err := r.Members(fileKeys, func(name string) (err error) {
+		switch name {
+		case "name":
+			f.Name, err = readText(r, maxName)
+		case "bytes":
+			err = scan.Number(r, &f.Bytes)
+		case "sha256":
+			f.SHA256, err = readText(r, 2*sha256.Size)
+		case "crc32c":
+			f.CRC, err = readCRCs(r)
+		}
+		return err
+	})
+	if err == nil {
+		err = f.check()
+	}
+	m.Files = append(m.Files, f)
+	return err
+}
+
+// checkFiles checks that the files are state.json, a part file of each writer
+// and data files of those, each once.
+func (m *manifest) checkFiles() error {
+	seen := make(map[string]bool, len(m.Files))
+	for _, f := range m.Files {
+		if seen[f.Name] {
+			return fmt.Errorf("file %s twice", f.Name)
+		}
+		seen[f.Name] = true
+		if w, _ := writerOf(f.Name); w >= m.Writers {
+			return fmt.Errorf("file %s, but %d writers", f.Name, m.Writers)
+		}
+	}
+	if !seen[stateName] {
+		return fmt.Errorf("lists no %s", stateName)
+	}
+	for w := range m.Writers {
+		if !seen[partName(w)] {
+			return fmt.Errorf("lists no %s", partName(w))
+		}
+	}
+	return nil
+}
+
+// check is what of a file can be wrong by itself.
+func (f *fileEntry) check() error {
+	if _, ok := writerOf(f.Name); !ok && f.Name != stateName || f.Bytes < 0 {
+		return fmt.Errorf("file %.80q of %d bytes", f.Name, f.Bytes)
 	}
 	if isData(f.Name) != (len(f.CRC) == 1) || isData(f.Name) == (len(f.SHA256) == 2*sha256.Size) {
 		return fmt.Errorf("file %s: data files have a crc32c, others a sha256", f.Name)
 	}
+	if !isData(f.Name) && f.Bytes > maxJSON {
+		return fmt.Errorf("file %s of %d bytes, at most %d expected", f.Name, f.Bytes, maxJSON)
+	}
 	return nil
+}
+
+// writerOf is the writer of a part file or data file by its name, -1 and false
+// for other names.
+func writerOf(name string) (writer int, ok bool) {
+	var i int
+	if _, err := fmt.Sscanf(name, "part-%d.json", &writer); err == nil && writer >= 0 && name == partName(writer) {
+		return writer, true
+	}
+	if _, err := fmt.Sscanf(name, "data-%d-%d.safetensors", &writer, &i); err == nil && writer >= 0 && i >= 0 && name == dataName(writer, i) {
+		return writer, true
+	}
+	return -1, false
+}
+
+// ours is whether a file in a checkpoint's folder has a name that the format
+// gives: no other file is ever deleted.
+func ours(name string) bool {
+	_, ok := writerOf(name)
+	return ok || name == commitName || name == manifestName || name == stateName
 }
 
 func isData(name string) bool { return strings.HasPrefix(name, "data-") }
@@ -113,6 +215,8 @@ type marker struct {
 	manifest  string // SHA-256 of MANIFEST.json, hexadecimal
 }
 
+const maxCommit = 1024 // bytes of COMMIT
+
 const markerForm = "zeroth-checkpoint 1 seq %d step %d nonce %s manifest %s\n"
 
 func (c marker) String() string {
@@ -122,26 +226,36 @@ func (c marker) String() string {
 // parseMarker takes exactly what String gives.
 func parseMarker(b []byte) (marker, error) {
 	var c marker
-	if len(b) <= 1024 {
+	if len(b) <= maxCommit {
 		_, err := fmt.Sscanf(string(b), markerForm, &c.seq, &c.step, &c.nonce, &c.manifest)
-		if err == nil && c.String() == string(b) {
+		if err == nil && c.String() == string(b) && c.seq > 0 && c.seq <= maxSeq && c.step >= 0 && nonceForm.MatchString(c.nonce) && len(c.manifest) == 2*sha256.Size {
 			return c, nil
 		}
 	}
 	return c, fmt.Errorf("%.100q is not a commit marker of format %d", b, format)
 }
 
-// readManifest reads COMMIT and the manifest that it vouches for.
-func readManifest(fsys vfs.FS, dir string) (*manifest, error) {
-	b, err := vfs.ReadFile(fsys, filepath.Join(dir, commitName), 1024)
+// readMarker reads COMMIT.
+func readMarker(fsys vfs.FS, dir string) (marker, error) {
+	b, err := readSmall(fsys, dir, commitName, maxCommit)
 	if err != nil {
-		return nil, err
+		return marker{}, err
 	}
 	c, err := parseMarker(b)
 	if err != nil {
-		return nil, &Damage{File: commitName, Why: err.Error()}
+		return marker{}, &Damage{File: commitName, Why: err.Error()}
 	}
-	b, err = vfs.ReadFile(fsys, filepath.Join(dir, manifestName), maxJSON)
+	return c, nil
+}
+
+// readManifest reads COMMIT and the manifest that it vouches for. They and the
+// folder's name, if it is that of a step, must agree.
+func readManifest(fsys vfs.FS, dir string) (*manifest, error) {
+	c, err := readMarker(fsys, dir)
+	if err != nil {
+		return nil, err
+	}
+	b, err := readSmall(fsys, dir, manifestName, maxJSON)
 	if err != nil {
 		return nil, err
 	}
@@ -156,12 +270,32 @@ func readManifest(fsys vfs.FS, dir string) (*manifest, error) {
 		return nil, &Damage{File: commitName, Why: fmt.Sprintf("is of save %s (seq %d, step %d), the manifest of %s (seq %d, step %d)",
 			c.nonce, c.seq, c.step, m.Nonce, m.Seq, m.Step)}
 	}
+	if step, ok := parseStepName(baseName(dir)); ok && step != m.Step {
+		return nil, &Damage{File: manifestName, Why: fmt.Sprintf("is of step %d, the folder is named as step %d: it was renamed, or is another's", m.Step, step)}
+	}
 	return m, nil
+}
+
+// baseName is a folder's own name, also that of ".".
+func baseName(dir string) string {
+	if abs, err := filepath.Abs(dir); err == nil { // else there is no current folder
+		dir = abs
+	}
+	return filepath.Base(dir)
+}
+
+// readSmall reads a file of at most limit bytes.
+func readSmall(fsys vfs.FS, dir, name string, limit int64) ([]byte, error) {
+	b, err := vfs.ReadFile(fsys, filepath.Join(dir, name), limit)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, &Damage{File: name, Why: "is missing"}
+	}
+	return b, err
 }
 
 // readListed reads a file that the manifest lists with a SHA-256.
 func readListed(fsys vfs.FS, dir string, f fileEntry) ([]byte, error) {
-	b, err := vfs.ReadFile(fsys, filepath.Join(dir, f.Name), maxJSON)
+	b, err := readSmall(fsys, dir, f.Name, f.Bytes)
 	if err != nil {
 		return nil, err
 	}

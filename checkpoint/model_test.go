@@ -159,3 +159,10 @@ func (m *model) holds(fsys vfs.FS, path string) error {
 	}
 	return nil
 }
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -3,6 +3,7 @@ package checkpoint
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"sort"
 	"sync"
@@ -64,10 +65,46 @@ func OpenIn(fsys vfs.FS, path string) (*Checkpoint, error) {
 	c.work.New = func() any { return newScratch() }
 	if err := c.open(); err != nil {
 		c.Close()
+		if gone(fsys, path) {
+			err = ErrGone
+		}
 		return nil, fmt.Errorf("checkpoint %s: %w", path, err)
 	}
 	return c, nil
 }
+
+// ErrGone means that there is no such folder: often because retention deleted
+// the checkpoint while it was opened. What is open stays readable.
+var ErrGone = errors.New("is not there, or was deleted while it was opened (retention does that when newer ones come)")
+
+// gone is whether a folder is not there, any more. Deleting a checkpoint
+// renames its folder first, so what is found wrong in one that is there is
+// damage.
+func gone(fsys vfs.FS, path string) bool {
+	_, err := fsys.Stat(path)
+	return errors.Is(err, fs.ErrNotExist)
+}
+
+// Find is Open of what Resolve finds. If that is deleted before it is open, as
+// when a run that saves keeps only the newest, it looks again.
+func Find(root, which string) (*Checkpoint, error) { return FindIn(vfs.OS{}, root, which) }
+
+// FindIn is Find in another file system.
+func FindIn(fsys vfs.FS, root, which string) (c *Checkpoint, err error) {
+	for range tries {
+		var path string
+		if path, err = ResolveIn(fsys, root, which); err != nil {
+			return nil, err
+		}
+		if c, err = OpenIn(fsys, path); !errors.Is(err, ErrGone) || path == which {
+			break
+		}
+	}
+	return c, err
+}
+
+// tries is how often a folder is looked at again whose checkpoints come and go.
+const tries = 100
 
 func (c *Checkpoint) open() error {
 	m, err := readManifest(c.fsys, c.Path)
@@ -82,11 +119,7 @@ func (c *Checkpoint) open() error {
 	if err := sizes(c.fsys, c.Path, m); err != nil {
 		return err
 	}
-	state, ok := c.names[stateName]
-	if !ok {
-		return &Damage{File: manifestName, Why: "lists no " + stateName}
-	}
-	if c.State, err = readListed(c.fsys, c.Path, state); err != nil {
+	if c.State, err = readListed(c.fsys, c.Path, c.names[stateName]); err != nil {
 		return err
 	}
 	for _, t := range m.Tensors {
@@ -95,6 +128,15 @@ func (c *Checkpoint) open() error {
 	for w := range m.Writers {
 		if err := c.openPart(w); err != nil {
 			return err
+		}
+	}
+	described := map[string]bool{}
+	for _, f := range c.files {
+		described[f.name] = true
+	}
+	for _, f := range m.Files {
+		if isData(f.Name) && !described[f.Name] {
+			return &Damage{File: manifestName, Why: fmt.Sprintf("lists %s, which no part file describes", f.Name)}
 		}
 	}
 	for _, t := range m.Tensors {
@@ -107,11 +149,7 @@ func (c *Checkpoint) open() error {
 
 func (c *Checkpoint) openPart(w int) error {
 	name := partName(w)
-	entry, ok := c.names[name]
-	if !ok {
-		return &Damage{File: manifestName, Why: "lists no " + name}
-	}
-	b, err := readListed(c.fsys, c.Path, entry)
+	b, err := readListed(c.fsys, c.Path, c.names[name])
 	if err != nil {
 		return err
 	}
@@ -228,5 +266,5 @@ func (d *Damage) Error() string {
 	if d.Name == "" {
 		return d.File + ": " + d.Why
 	}
-	return fmt.Sprintf("%s: offset %d: %s (%s), elements [%d, %d): %s", d.File, d.Offset, d.Name, d.Kind, d.Range.Lo, d.Range.Hi, d.Why)
+	return fmt.Sprintf("%s: offset %d: %v, elements [%d, %d): %s", d.File, d.Offset, Tensor{Name: d.Name, Kind: d.Kind}, d.Range.Lo, d.Range.Hi, d.Why)
 }

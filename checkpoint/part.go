@@ -1,20 +1,18 @@
 package checkpoint
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"sort"
 
+	"zeroth/checkpoint/scan"
 	"zeroth/shard"
 )
 
 const (
 	format     = 1       // of the files described in the package comment
 	blockBytes = 1 << 18 // of raw data under one CRC32C
-	maxJSON    = 1 << 30 // bytes of a part file or manifest
+	maxHeader  = 1 << 20 // bytes before the first extent of a data file
 
 	codecRaw    = "raw"
 	codecPlanes = "planes"
@@ -44,13 +42,13 @@ type dataFile struct {
 // extent is elements [Lo, Hi) of a tensor, in blocks of blockBytes raw bytes
 // (the last may be shorter).
 type extent struct {
-	Tensor int    `json:"tensor"` // index into part.Tensors
-	Lo     int    `json:"lo"`
-	Hi     int    `json:"hi"`
-	Offset int64  `json:"offset"` // bytes from the start of the file
-	Codec  string `json:"codec"`
-	Stored []int  `json:"stored,omitempty"` // bytes of each block as stored; absent for codec raw
-	CRC    crcs   `json:"crc32c"`           // of each block as stored
+	Tensor int     `json:"tensor"` // index into part.Tensors
+	Lo     int     `json:"lo"`
+	Hi     int     `json:"hi"`
+	Offset int64   `json:"offset"` // bytes from the start of the file
+	Codec  string  `json:"codec"`
+	Stored []int32 `json:"stored,omitempty"` // bytes of each block as stored; absent for codec raw
+	CRC    crcs    `json:"crc32c"`           // of each block as stored
 }
 
 func (e *extent) rng() shard.Range { return shard.Range{Lo: e.Lo, Hi: e.Hi} }
@@ -84,7 +82,7 @@ func (e *extent) block(i, size int) (off int64, n int) {
 	for _, s := range e.Stored[:i] {
 		off += int64(s)
 	}
-	return off, e.Stored[i]
+	return off, int(e.Stored[i])
 }
 
 // bytes is the size of all data files.
@@ -108,54 +106,135 @@ func (p *part) encoded() bool {
 }
 
 // blocks is how many blocks n raw bytes make.
-func blocks(n int64) int { return int((n + blockBytes - 1) / blockBytes) }
+func blocks(n int64) int { return int(n/blockBytes + min(1, n%blockBytes)) }
 
-// decodeStrict reads one JSON value without unknown fields or anything behind.
-func decodeStrict(b []byte, into any) error {
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.DisallowUnknownFields()
-	if err := d.Decode(into); err != nil {
-		return err
-	}
-	if _, err := d.Token(); err != io.EOF {
-		return errors.New("something follows the JSON object")
-	}
-	return nil
-}
+var (
+	partKeys   = []string{"format", "step", "nonce", "writer", "tensors", "files"}
+	dataKeys   = []string{"name", "bytes", "header", "header_crc32c", "crc32c", "extents"}
+	extentKeys = []string{"tensor", "lo", "hi", "offset", "codec", "stored", "crc32c"}
+)
 
 // parsePart reads and checks a part file. What it returns can be used without
 // further checks of indices, sizes or offsets.
 func parsePart(b []byte) (*part, error) {
 	p := &part{}
-	if err := decodeStrict(b, p); err != nil {
-		return nil, err
-	}
-	if p.Format != format {
+	err := decode(b, partKeys, p.read)
+	if p.Format != format && (err == nil || p.Format != 0) {
 		return nil, fmt.Errorf("format %d; this program reads format %d", p.Format, format)
+	}
+	if err != nil {
+		return nil, err
 	}
 	if p.Writer < 0 || p.Step < 0 {
 		return nil, fmt.Errorf("writer %d, step %d", p.Writer, p.Step)
 	}
-	for _, t := range p.Tensors {
-		if err := t.check(); err != nil {
-			return nil, err
-		}
-	}
 	for i := range p.Files {
 		if err := p.checkFile(i); err != nil {
-			return nil, fmt.Errorf("%s: %w", p.Files[i].Name, err)
+			return nil, fmt.Errorf("%.80q: %w", p.Files[i].Name, err)
 		}
 	}
 	return p, nil
+}
+
+// read reads a member.
+func (p *part) read(r *scan.Reader, name string) (err error) {
+	switch name {
+	case "format":
+		return scan.Number(r, &p.Format)
+	case "step":
+		return scan.Number(r, &p.Step)
+	case "nonce":
+		p.Nonce, err = readText(r, maxScalar)
+	case "writer":
+		return scan.Number(r, &p.Writer)
+	case "tensors":
+		return readTensors(r, func(t Tensor) error { p.Tensors = append(p.Tensors, t); return nil })
+	case "files":
+		return r.Array(func(int) error {
+			f, err := readDataFile(r)
+			p.Files = append(p.Files, f)
+			return err
+		})
+	}
+	return err
+}
+
+func readDataFile(r *scan.Reader) (f dataFile, err error) {
+	err = r.Members(dataKeys, func(name string) (err error) {
+		switch name {
+		case "name":
+			f.Name, err = readText(r, maxName)
+		case "bytes":
+			err = scan.Number(r, &f.Bytes)
+		case "header":
+			err = scan.Number(r, &f.Header)
+		case "header_crc32c":
+			f.HeaderCRC, err = readCRCs(r)
+		case "crc32c":
+			f.CRC, err = readCRCs(r)
+		case "extents":
+			err = r.Array(func(int) error {
+				e, err := readExtent(r)
+				f.Extents = append(f.Extents, e)
+				return err
+			})
+		}
+		return err
+	})
+	if err == nil && (len(f.CRC) != 1 || len(f.HeaderCRC) != 1 || f.Header < 8 || f.Header > maxHeader || f.Bytes < f.Header) {
+		err = fmt.Errorf("%.80q of %d bytes, header %d (at most %d), %d+%d checksums", f.Name, f.Bytes, f.Header, maxHeader, len(f.HeaderCRC), len(f.CRC))
+	}
+	return f, err
+}
+
+func readExtent(r *scan.Reader) (e extent, err error) {
+	err = r.Members(extentKeys, func(name string) (err error) {
+		switch name {
+		case "tensor":
+			err = scan.Number(r, &e.Tensor)
+		case "lo":
+			err = scan.Number(r, &e.Lo)
+		case "hi":
+			err = scan.Number(r, &e.Hi)
+		case "offset":
+			err = scan.Number(r, &e.Offset)
+		case "codec":
+			e.Codec, err = readText(r, maxKind)
+		case "stored":
+			err = r.Array(func(i int) error {
+				e.Stored = append(e.Stored, 0)
+				return scan.Number(r, &e.Stored[i])
+			})
+		case "crc32c":
+			e.CRC, err = readCRCs(r)
+		}
+		return err
+	})
+	if err == nil {
+		err = e.check()
+	}
+	return e, err
+}
+
+// check is what of an extent can be wrong by itself.
+func (e *extent) check() error {
+	switch {
+	case e.Codec != codecRaw && e.Codec != codecPlanes:
+		return fmt.Errorf("codec %.40q is not known", e.Codec)
+	case e.Codec == codecRaw && e.Stored != nil:
+		return errors.New("stored sizes with codec raw")
+	case e.Codec == codecPlanes && len(e.Stored) != len(e.CRC):
+		return fmt.Errorf("%d stored sizes for %d blocks", len(e.Stored), len(e.CRC))
+	case len(e.CRC) == 0:
+		return errors.New("no checksums")
+	}
+	return nil
 }
 
 func (p *part) checkFile(i int) error {
 	f := &p.Files[i]
 	if f.Name != dataName(p.Writer, i) {
 		return fmt.Errorf("file %d of writer %d should be %s", i, p.Writer, dataName(p.Writer, i))
-	}
-	if len(f.CRC) != 1 || len(f.HeaderCRC) != 1 || f.Header < 8 || f.Bytes < f.Header {
-		return fmt.Errorf("%d bytes, header %d, %d+%d checksums", f.Bytes, f.Header, len(f.HeaderCRC), len(f.CRC))
 	}
 	at := f.Header
 	for j := range f.Extents {
@@ -187,24 +266,12 @@ func (p *part) checkExtent(e *extent) error {
 	if len(e.CRC) != n {
 		return fmt.Errorf("%v: %d checksums for %d blocks", t, len(e.CRC), n)
 	}
-	switch e.Codec {
-	case codecRaw:
-		if e.Stored != nil {
-			return fmt.Errorf("%v: stored sizes with codec raw", t)
+	for i, s := range e.Stored {
+		if most := e.rawBlock(i, t.DType.Size()); s < 1 || int(s) > most+1 {
+			return fmt.Errorf("%v: block %d of %d bytes stored as %d", t, i, most, s)
 		}
-		return nil
-	case codecPlanes:
-		if len(e.Stored) != n {
-			return fmt.Errorf("%v: %d stored sizes for %d blocks", t, len(e.Stored), n)
-		}
-		for i, s := range e.Stored {
-			if s < 1 || s > e.rawBlock(i, t.DType.Size())+1 {
-				return fmt.Errorf("%v: block %d of %d bytes stored as %d", t, i, e.rawBlock(i, t.DType.Size()), s)
-			}
-		}
-		return nil
 	}
-	return fmt.Errorf("%v: codec %q is not known", t, e.Codec)
+	return nil
 }
 
 // union merges the tensors of all parts, sorted, and refuses two opinions on
@@ -248,7 +315,7 @@ func complete(tensors []Tensor, parts []*part) error {
 		delete(have, t.key())
 	}
 	for k := range have {
-		return fmt.Errorf("%s (%s) was written but is not in the list of tensors", k.name, k.kind)
+		return fmt.Errorf("%v was written but is not in the list of tensors", Tensor{Name: k.name, Kind: k.kind})
 	}
 	return nil
 }

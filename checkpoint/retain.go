@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
-	"strings"
 
 	"zeroth/checkpoint/vfs"
 )
@@ -54,67 +53,125 @@ func (k Keep) best(list []Entry) int {
 	return best
 }
 
-// Prune deletes the checkpoints that k does not keep, and what saves cut short
-// have left. It returns the names of what it deleted. While a save is in
-// progress it deletes nothing and returns vfs.ErrLocked.
-//
-// A checkpoint is first renamed, so that one deleted in part is not taken for
-// one that is damaged. A reader that has it open goes on reading.
-func Prune(root string, k Keep) ([]string, error) { return PruneIn(vfs.OS{}, root, k) }
+// Pruned is what was deleted, by the names of folders, and what was to be
+// deleted and was left as it is, because it is not, or not only, ours.
+type Pruned struct {
+	Deleted []string
+	Left    []Left
+}
+
+// Left is a folder that was left, and why.
+type Left struct {
+	Name string `json:"name"`
+	Why  string `json:"why"`
+}
+
+// String is what to do about it.
+func (l Left) String() string { return fmt.Sprintf("%s stays: %s", Plain(l.Name), l.Why) }
+
+// Prune is Hold.Prune by one who has no hold. While a run or a save has the
+// folder it deletes nothing and returns a *vfs.Locked.
+func Prune(root string, k Keep) (Pruned, error) { return PruneIn(vfs.OS{}, root, k) }
 
 // PruneIn is Prune in another file system.
-func PruneIn(fsys vfs.FS, root string, k Keep) (gone []string, err error) {
-	lock, err := fsys.Lock(filepath.Join(root, lockName))
+func PruneIn(fsys vfs.FS, root string, k Keep) (Pruned, error) {
+	h, err := hold(fsys, root)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return Pruned{}, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("prune %s: %w", root, err)
+		return Pruned{}, fmt.Errorf("prune %s: %w", root, err)
 	}
-	defer lock.Close()
+	defer h.Close()
+	return h.Prune(k)
+}
+
+// Prunable is what Prune would do.
+func Prunable(root string, k Keep) (p Pruned, err error) {
+	err = p.prune(vfs.OS{}, root, k, func(vfs.FS, string) error { return nil })
+	return p, err
+}
+
+func (p *Pruned) prune(fsys vfs.FS, root string, k Keep, remove func(vfs.FS, string) error) error {
 	list, err := ListIn(fsys, root)
 	if err != nil {
-		return nil, fmt.Errorf("prune: %w", err)
+		return fmt.Errorf("prune: %w", err)
 	}
 	for _, e := range k.Drop(list) {
-		if err := remove(fsys, e.Path); err != nil {
-			return gone, fmt.Errorf("prune: %w", err)
+		if err := p.take(fsys, e.Path, remove); err != nil {
+			return fmt.Errorf("prune: %w", err)
 		}
-		gone = append(gone, filepath.Base(e.Path))
 	}
-	more, err := clean(fsys, root)
-	return append(gone, more...), err
+	return p.clean(fsys, root, remove)
 }
 
 // clean removes partial saves and trash. The caller has the lock, so none of
 // them is alive.
-func clean(fsys vfs.FS, root string) (gone []string, err error) {
+func (p *Pruned) clean(fsys vfs.FS, root string, remove func(vfs.FS, string) error) error {
 	in, err := fsys.List(root)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	for _, d := range in {
-		if !d.Dir || !strings.HasPrefix(d.Name, tmpPrefix) && !strings.HasPrefix(d.Name, trashPrefix) {
-			continue
+		if _, tmp := parseTmpName(d.Name); tmp || isTrashName(d.Name) {
+			if err := p.take(fsys, filepath.Join(root, d.Name), remove); err != nil {
+				return fmt.Errorf("clean: %w", err)
+			}
 		}
-		if err := remove(fsys, filepath.Join(root, d.Name)); err != nil {
-			return gone, fmt.Errorf("clean: %w", err)
-		}
-		gone = append(gone, d.Name)
 	}
-	return gone, nil
+	return nil
 }
 
-// remove deletes a folder under another name, so that nobody finds it half
-// there and a writer that is still alive can make no more files in it.
+// take deletes a folder, or leaves it if not all of it is ours.
+func (p *Pruned) take(fsys vfs.FS, path string, remove func(vfs.FS, string) error) error {
+	why, err := foreign(fsys, path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if why != "" {
+		p.Left = append(p.Left, Left{filepath.Base(path), why})
+		return nil
+	}
+	if err := remove(fsys, path); err != nil {
+		return err
+	}
+	p.Deleted = append(p.Deleted, filepath.Base(path))
+	return nil
+}
+
+// foreign says why a folder is not for us to delete; empty if it is: a real
+// folder with nothing in it but files of the format.
+func foreign(fsys vfs.FS, path string) (why string, err error) {
+	d, err := fsys.Lstat(path)
+	if err != nil {
+		return "", err
+	}
+	if d.Kind != vfs.Dir {
+		return fmt.Sprintf("it is %v, which only you delete", d.Kind), nil
+	}
+	in, err := fsys.List(path)
+	if err != nil {
+		return "", err
+	}
+	for _, e := range in {
+		if e.Kind != vfs.Regular || !ours(e.Name) {
+			return fmt.Sprintf("it has %.80q in it (%v), which is no file of a checkpoint: move that, or delete the folder yourself", e.Name, e.Kind), nil
+		}
+	}
+	return "", nil
+}
+
+// remove deletes a folder that is not foreign under another name, so that
+// nobody finds it half there and a writer that is still alive can make no more
+// files in it. What has come into it since is not touched.
 func remove(fsys vfs.FS, path string) error {
 	dir, name := filepath.Split(path)
-	if !strings.HasPrefix(name, trashPrefix) {
+	if !isTrashName(name) {
 		trash := filepath.Join(dir, trashPrefix+name+"-"+newNonce())
 		if err := fsys.Rename(path, trash); err != nil {
-			if errors.Is(err, fs.ErrNotExist) {
-				return nil
-			}
 			return err
 		}
 		if err := fsys.SyncDir(filepath.Clean(dir)); err != nil {
@@ -122,5 +179,16 @@ func remove(fsys vfs.FS, path string) error {
 		}
 		path = trash
 	}
-	return vfs.RemoveAll(fsys, path)
+	in, err := fsys.List(path)
+	if err != nil {
+		return err
+	}
+	for _, e := range in {
+		if e.Kind == vfs.Regular && ours(e.Name) {
+			if err := fsys.Remove(filepath.Join(path, e.Name)); err != nil {
+				return err
+			}
+		}
+	}
+	return fsys.Remove(path)
 }

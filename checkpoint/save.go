@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"math"
 	"path/filepath"
@@ -23,6 +22,7 @@ type Options struct {
 	Compress Compression // of the data files
 	Tuner    *Tuner      // for Compress Auto: kept from save to save
 	Expect   int64       // bytes that the save will have, about: less room fails Begin; 0 is unknown
+	Hold     *Hold       // of the folder, for longer than this save; nil: the save takes one of its own
 
 	headerBytes int   // see writer.go; tests make them small
 	fileBytes   int64 // bytes
@@ -50,13 +50,13 @@ func (o Options) withDefaults() Options {
 // join it by its nonce. Save methods are called from one goroutine.
 type Save struct {
 	Step    int64
-	Nonce   string   // 16 hexadecimal digits, of this attempt and no other
-	Cleaned []string // names that Begin found from saves cut short, and removed
+	Nonce   string // 16 hexadecimal digits, of this attempt and no other
+	Cleaned Pruned // what Begin found from saves cut short
 
 	opt  Options
 	root string
 	tmp  string
-	lock io.Closer // nil in a Save that joined
+	hold *Hold // nil in a Save that joined, and once it is over
 }
 
 // Begin starts a save into the folder root, which it makes if need be, and
@@ -90,13 +90,12 @@ func newNonce() string {
 var nonceForm = regexp.MustCompile(`^[0-9a-f]{16}$`)
 
 func (s *Save) begin() (err error) {
-	if err := vfs.MkdirAll(s.opt.FS, s.root); err != nil {
-		return err
+	if s.hold = s.opt.Hold; s.hold == nil {
+		if s.hold, err = HoldFolder(s.opt.FS, s.root); err != nil {
+			return err
+		}
 	}
-	if s.lock, err = s.opt.FS.Lock(filepath.Join(s.root, lockName)); err != nil {
-		return err
-	}
-	if s.Cleaned, err = clean(s.opt.FS, s.root); err != nil {
+	if err := s.Cleaned.clean(s.opt.FS, s.root, remove); err != nil {
 		return err
 	}
 	if err := s.fits(); err != nil {
@@ -166,7 +165,7 @@ func (s *Save) Commit(c Commit) (string, error) {
 }
 
 func (s *Save) commit(c Commit) (string, error) {
-	if s.lock == nil {
+	if s.hold == nil {
 		return "", errors.New("only the process that began the save commits it, once")
 	}
 	m, err := s.manifest(c)
@@ -174,6 +173,9 @@ func (s *Save) commit(c Commit) (string, error) {
 		return "", err
 	}
 	b := mustJSON(m)
+	if err := readable(b, c.State); err != nil {
+		return "", fmt.Errorf("it would not be readable: %w", err)
+	}
 	mark := marker{m.Seq, m.Step, m.Nonce, digest(b)}
 	for _, f := range []struct {
 		name string
@@ -189,13 +191,24 @@ func (s *Save) commit(c Commit) (string, error) {
 	return s.rename()
 }
 
+// readable is an error if a reader would refuse what is about to be committed.
+func readable(manifest, state []byte) error {
+	for name, b := range map[string][]byte{manifestName: manifest, stateName: state} {
+		if len(b) > maxJSON {
+			return fmt.Errorf("%s has %d bytes, at most %d can be read", name, len(b), maxJSON)
+		}
+	}
+	_, err := parseManifest(manifest)
+	return err
+}
+
 // rename gives the folder its final name: the step's, or when that was saved
 // before, the step's with the next free number. The older folder is not
 // touched; Prune removes it.
 func (s *Save) rename() (string, error) {
 	for try := 0; ; try++ {
 		final := filepath.Join(s.root, stepName(s.Step, try))
-		if _, err := s.opt.FS.Stat(final); err == nil {
+		if _, err := s.opt.FS.Lstat(final); err == nil {
 			continue
 		} else if !errors.Is(err, fs.ErrNotExist) {
 			return "", err
@@ -211,7 +224,7 @@ func (s *Save) rename() (string, error) {
 func (s *Save) manifest(c Commit) (*manifest, error) {
 	for name, x := range c.Metrics {
 		if math.IsNaN(x) || math.IsInf(x, 0) {
-			return nil, fmt.Errorf("metric %s is %v; leave it out", name, x)
+			return nil, fmt.Errorf("metric %s is %v; leave it out", Plain(name), x)
 		}
 	}
 	seq, err := lastSeq(s.opt.FS, s.root)
@@ -316,17 +329,20 @@ func (s *Save) addData(p *part, m *manifest) error {
 // Abort removes the temporary folder and gives up the lock. After Commit it
 // does nothing, so it can be deferred.
 func (s *Save) Abort() error {
-	if s.lock == nil {
+	if s.hold == nil {
 		return nil
 	}
-	return errors.Join(remove(s.opt.FS, s.tmp), s.unlock())
+	var p Pruned
+	return errors.Join(p.take(s.opt.FS, s.tmp, remove), s.unlock())
 }
 
 func (s *Save) unlock() error {
-	if s.lock == nil {
+	if s.hold == nil {
 		return nil
 	}
-	err := s.lock.Close()
-	s.lock = nil
-	return err
+	held := s.hold
+	if s.hold = nil; held == s.opt.Hold {
+		return nil
+	}
+	return held.Close()
 }

@@ -44,7 +44,8 @@ func (t Tensor) Bytes() int64 { return int64(t.Numel()) * int64(t.DType.Size()) 
 
 func (t Tensor) key() key { return key{t.Name, t.Kind} }
 
-func (t Tensor) String() string { return fmt.Sprintf("%s (%s)", t.Name, t.Kind) }
+// String is the tensor for people; a name that is not plain text is quoted.
+func (t Tensor) String() string { return fmt.Sprintf("%s (%s)", Plain(t.Name), t.Kind) }
 
 // key is what a tensor is called.
 type key struct{ name, kind string }
@@ -62,11 +63,14 @@ func (t Tensor) check() error {
 		return fmt.Errorf("tensor name %.40q: must be 1 to %d bytes of UTF-8", t.Name, maxName)
 	}
 	if t.Kind == "" || len(t.Kind) > maxKind || strings.Trim(t.Kind, kindLetters) != "" {
-		return fmt.Errorf("%s: kind %.40q: must be 1 to %d of %s", t.Name, t.Kind, maxKind, kindLetters)
+		return fmt.Errorf("%s: kind %.40q: must be 1 to %d of %s", Plain(t.Name), t.Kind, maxKind, kindLetters)
 	}
 	size := t.DType.Size()
 	if size == 0 {
 		return fmt.Errorf("%v: dtype %.20q is not known or not whole bytes", t, t.DType)
+	}
+	if len(t.Shape) > maxDims {
+		return fmt.Errorf("%v: a shape of %d dimensions, at most %d expected", t, len(t.Shape), maxDims)
 	}
 	if n, ok := safetensors.Numel(t.Shape); !ok || n > math.MaxInt/size {
 		return fmt.Errorf("%v: shape %v is negative or overflows", t, t.Shape)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -131,7 +132,7 @@ func whyOf(err error, d *Damage) string {
 // the checksum of the file against those of its blocks.
 func (v *verifier) header(src *source) error {
 	d := src.desc
-	b := make([]byte, d.Header)
+	b := make([]byte, d.Header) // at most maxHeader
 	defer v.walk.Progress(d.Header)
 	if err := vfs.ReadFull(src.f, b, 0); err != nil {
 		v.note(&Damage{File: d.Name, Why: "header cannot be read: " + err.Error()})
@@ -143,6 +144,10 @@ func (v *verifier) header(src *source) error {
 	}
 	if sum := d.sum(src.part.Tensors); sum != d.CRC[0] {
 		v.note(&Damage{File: partName(src.writer), Why: fmt.Sprintf("%s: blocks make CRC32C %08x, the file's is given as %08x", d.Name, sum, d.CRC[0])})
+	}
+	if n := binary.LittleEndian.Uint64(b); n != uint64(d.Header-8) {
+		v.note(&Damage{File: d.Name, Why: fmt.Sprintf("header: is said to have %d bytes, the part file says %d", n, d.Header-8)})
+		return nil
 	}
 	ts, _, err := safetensors.ParseHeader(bytes.NewReader(b), d.Bytes)
 	if err == nil && len(ts) != len(d.Extents) {

@@ -208,7 +208,7 @@ func encodeChunk(c *coder, buf []byte, j job, e *extent) []byte {
 	for at := 0; at < len(j.data); at += blockBytes {
 		start := len(buf)
 		buf = c.encode(buf, j.data[at:min(len(j.data), at+blockBytes)], j.t.DType)
-		e.Stored = append(e.Stored, len(buf)-start)
+		e.Stored = append(e.Stored, int32(len(buf)-start))
 		e.CRC = append(e.CRC, crc(buf[start:]))
 	}
 	return buf
@@ -307,6 +307,9 @@ func (w *Writer) Finish() (Part, error) {
 		panic("checkpoint: " + err.Error())
 	}
 	name := partName(w.part.Writer)
+	if len(b) > maxJSON {
+		return Part{}, w.wrap(w.fail(fmt.Errorf("%s would have %d bytes, at most %d can be read: save by more ranks", name, len(b), maxJSON)))
+	}
 	if err := vfs.WriteFile(w.fsys, filepath.Join(w.dir, name), b); err != nil {
 		return Part{}, w.wrap(fmt.Errorf("%s: %w", name, w.fail(err)))
 	}
@@ -373,7 +376,7 @@ func (d *dataFile) sum(ts []Tensor) uint32 {
 			if e.Codec == codecRaw {
 				n = e.rawBlock(k, size)
 			} else {
-				n = e.Stored[k]
+				n = int(e.Stored[k])
 			}
 			sum = joinCRC(sum, c, int64(n))
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"zeroth/checkpoint"
 )
@@ -68,27 +69,40 @@ func Holds(folder string) string {
 
 // FindCheckpoint is the checkpoint that a user means by a path: its own
 // folder, or the newest commit of a folder of checkpoints or of a run. That
-// may be a damaged one; opening it then tells.
-func FindCheckpoint(path string) (string, error) {
+// may be a damaged one.
+func FindCheckpoint(path string) (checkpoint.Entry, error) {
 	if e, ok := checkpoint.Stat(path); ok {
 		if e.Status > checkpoint.Damaged {
-			return "", BadInput(fmt.Errorf("%s: %s", path, e.Why))
+			return e, BadInput(fmt.Errorf("%s: %s", path, e.Why))
 		}
-		return path, nil
+		return e, nil
 	}
 	root, err := FindCheckpoints(path)
 	if err != nil {
-		return "", err
+		return checkpoint.Entry{}, err
 	}
 	list, err := checkpoint.List(root)
 	if err != nil {
-		return "", err
+		return checkpoint.Entry{}, err
 	}
 	e, ok := checkpoint.Newest(list)
 	if !ok {
-		return "", BadInput(fmt.Errorf("%s has no checkpoint that was committed", root))
+		return e, BadInput(fmt.Errorf("%s has no checkpoint that was committed", root))
 	}
-	return e.Path, nil
+	return e, nil
+}
+
+// OpenCheckpoint opens what FindCheckpoint finds. A damaged one is an error,
+// which says which older one could be named.
+func OpenCheckpoint(path string) (*checkpoint.Checkpoint, error) {
+	e, err := FindCheckpoint(path)
+	if err != nil {
+		return nil, err
+	}
+	if e.Path == path {
+		return checkpoint.Open(path)
+	}
+	return checkpoint.Find(filepath.Dir(e.Path), "latest")
 }
 
 // ParseKeep reads rules of retention as checkpoint.keep of a job file has
@@ -115,12 +129,12 @@ func Facts(ck *checkpoint.Checkpoint) ([]Fact, error) {
 		return nil, err
 	}
 	if !p.trained() {
-		return []Fact{{"trained", "not yet: an imported model"}, {"written by", p.Version}}, nil
+		return []Fact{{"trained", "not yet: an imported model"}, {"written by", checkpoint.Plain(p.Version)}}, nil
 	}
 	return []Fact{
 		{"trained", fmt.Sprintf("%s steps, %s tokens, %d skipped", grouped(int64(p.Step)), grouped(p.Tokens), p.Skipped)},
-		{"data", fmt.Sprintf("fingerprint %.12s, seed %d, %s samples read", p.Data, p.Seed, grouped(p.Samples))},
-		{"written by", p.Version},
+		{"data", fmt.Sprintf("fingerprint %s, seed %d, %s samples read", checkpoint.Plain(p.Data[:min(12, len(p.Data))]), p.Seed, grouped(p.Samples))},
+		{"written by", checkpoint.Plain(p.Version)},
 	}, nil
 }
 
@@ -138,3 +152,35 @@ func readProgress(ck *checkpoint.Checkpoint) (p progress, err error) {
 
 // trained is false for an imported model, with which a run begins at step 0.
 func (p *progress) trained() bool { return p.Data != "" }
+
+// describes checks that a config.json is that of the parameters of a checkpoint.
+func describes(config []byte, ck *checkpoint.Checkpoint) error {
+	m, err := parseModelConfig(config)
+	if err != nil {
+		return err
+	}
+	masters := 0
+	for _, t := range ck.Tensors {
+		if t.Kind != checkpoint.Master {
+			continue
+		}
+		masters++
+		if !t.DType.Float() {
+			return fmt.Errorf("%v is %s, which is no type of a parameter", t, t.DType)
+		}
+	}
+	if m.Layers > masters {
+		return fmt.Errorf("it has %d layers, there are %d parameters", m.Layers, masters)
+	}
+	params := parameters(m.network())
+	for _, p := range params {
+		t, ok := ck.Tensor(p.Name, checkpoint.Master)
+		if !ok || !slices.Equal(t.Shape, p.Shape) {
+			return fmt.Errorf("it has a parameter %s of shape %v, the checkpoint has shape %v", p.Name, p.Shape, t.Shape)
+		}
+	}
+	if len(params) != masters {
+		return fmt.Errorf("it has %d parameters, the checkpoint %d", len(params), masters)
+	}
+	return nil
+}

@@ -8,10 +8,12 @@ import (
 	"io"
 	"io/fs"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode"
 	"unsafe"
 
 	"zeroth/device"
@@ -170,7 +172,7 @@ func (d *disk) reclaim() error {
 // no file of ours for all its name, stays.
 func (d *disk) reclaimFile(name string) error {
 	f, err := d.Files.Claim(name)
-	if errors.Is(err, ErrInUse) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
+	if errors.Is(err, ErrInUse) || errors.Is(err, ErrNoFile) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
 		return nil
 	}
 	if err != nil {
@@ -190,12 +192,20 @@ func (d *disk) reclaimFile(name string) error {
 	if err := d.Files.Remove(name); err != nil {
 		return fmt.Errorf("remove %s, which a dead run has left: %w", name, cause(err))
 	}
-	what := strings.ReplaceAll(strings.TrimSpace(about), "\n", ", ")
+	what := strings.Map(printable, strings.ReplaceAll(strings.TrimSpace(about), "\n", ", "))
 	if what == "" {
 		what = "never used"
 	}
 	d.reclaimed = append(d.reclaimed, fmt.Sprintf("%s (%s)", name, what))
 	return nil
+}
+
+// printable is a character of a header for people: none that a terminal obeys.
+func printable(r rune) rune {
+	if !strconv.IsPrint(r) {
+		return unicode.ReplacementChar
+	}
+	return r
 }
 
 // read fills the beginning of a slot from a block.

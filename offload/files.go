@@ -11,7 +11,8 @@ import (
 type Files interface {
 	// Create makes a file that does not exist yet and locks it while it is open.
 	Create(name string) (File, error)
-	// Claim opens an existing file and locks it; ErrInUse if somebody else has.
+	// Claim opens an existing file and locks it; ErrInUse if somebody else has,
+	// ErrNoFile if the name is that of something else, such as a link.
 	Claim(name string) (File, error)
 	// List is the names in a folder.
 	List(dir string) ([]string, error)
@@ -37,6 +38,9 @@ type File interface {
 
 // ErrInUse means that a file's run is alive.
 var ErrInUse = errors.New("in use by a run")
+
+// ErrNoFile means that a name is not that of a file itself.
+var ErrNoFile = errors.New("not a file")
 
 // OS is the machine's file system.
 type OS struct{}
@@ -77,6 +81,11 @@ func still(f *os.File, name string) bool {
 
 // Claim implements Files.
 func (OS) Claim(name string) (File, error) {
+	if st, err := os.Lstat(name); err != nil {
+		return nil, err
+	} else if !st.Mode().IsRegular() {
+		return nil, ErrNoFile
+	}
 	f, err := os.OpenFile(name, os.O_RDWR, 0)
 	if err != nil {
 		return nil, err

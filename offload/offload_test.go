@@ -1,6 +1,7 @@
 package offload_test
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -309,7 +310,13 @@ func TestStaleFiles(t *testing.T) {
 		}
 	}
 	header := "zeroth offload 1\nrun dead\nrank 1\nlayout 00000000\nbytes 8192\n"
+	header = "zeroth offload 1\nrun dead\x1b[31m\nrank 1\nlayout 00000000\nbytes 8192\n"
 	put("zeroth-dead-rank-1.offload", header+strings.Repeat("\x00", 8192-len(header)))
+	outside := filepath.Join(t.TempDir(), "file")
+	if err := errors.Join(os.WriteFile(outside, nil, 0o600), os.Mkdir(filepath.Join(dir, "zeroth-folder-rank-4.offload"), 0o700),
+		os.Symlink(outside, filepath.Join(dir, "zeroth-link-rank-5.offload")), os.Symlink("/dev/zero", filepath.Join(dir, "zeroth-zero-rank-6.offload"))); err != nil {
+		t.Fatal(err)
+	}
 	put("zeroth-torn-rank-2.offload", "") // killed before its header
 	put("zeroth-notes-rank-3.offload", "my notes on offload\n")
 	put("zeroth-notes.txt", header)
@@ -321,7 +328,7 @@ func TestStaleFiles(t *testing.T) {
 	got := r.Reclaimed()
 	slices.Sort(got)
 	want := []string{
-		filepath.Join(dir, "zeroth-dead-rank-1.offload") + " (run dead, rank 1, layout 00000000, bytes 8192)",
+		filepath.Join(dir, "zeroth-dead-rank-1.offload") + " (run dead\ufffd[31m, rank 1, layout 00000000, bytes 8192)",
 		filepath.Join(dir, "zeroth-torn-rank-2.offload") + " (never used)",
 	}
 	if !slices.Equal(got, want) {
@@ -335,7 +342,8 @@ func TestStaleFiles(t *testing.T) {
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
-	if left := []string{"other.offload", "zeroth-alive-rank-0.offload", "zeroth-new-rank-0.offload", "zeroth-notes-rank-3.offload", "zeroth-notes.txt"}; !slices.Equal(names, left) {
+	if left := []string{"other.offload", "zeroth-alive-rank-0.offload", "zeroth-folder-rank-4.offload", "zeroth-link-rank-5.offload", "zeroth-new-rank-0.offload",
+		"zeroth-notes-rank-3.offload", "zeroth-notes.txt", "zeroth-zero-rank-6.offload"}; !slices.Equal(names, left) {
 		t.Errorf("left are %q, want %q", names, left)
 	}
 	alive.exercise(t)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+	"strings"
 	"unsafe"
 )
 
@@ -25,6 +26,35 @@ var dtypeBits = map[DType]uint64{
 	"I16": 16, "U16": 16, "F16": 16, "BF16": 16,
 	"I32": 32, "U32": 32, "F32": 32,
 	"C64": 64, "F64": 64, "I64": 64, "U64": 64,
+}
+
+// dtypes are the dtypes by their names.
+var dtypes = func() map[string]DType {
+	m := map[string]DType{}
+	for t := range dtypeBits {
+		m[string(t)] = t
+	}
+	return m
+}()
+
+// words say what the elements are, for one who expected weights.
+func (t DType) words() string {
+	kind := ""
+	switch {
+	case t == "BOOL":
+		kind = "truth values, as masks have"
+	case t == "F64":
+		kind = "64-bit floats: convert them to F32 first"
+	case strings.HasPrefix(string(t), "F8_E8M0"):
+		kind = "scales of quantised blocks: the unquantised model is wanted"
+	case strings.HasPrefix(string(t), "F"):
+		kind = fmt.Sprintf("%d-bit floats of a quantised model: the unquantised one is wanted", dtypeBits[t])
+	case strings.HasPrefix(string(t), "C"):
+		kind = "complex numbers"
+	default:
+		kind = "whole numbers: ids, masks or quantised weights"
+	}
+	return fmt.Sprintf("%s (%s)", t, kind)
 }
 
 // Size is the number of bytes of one element, 0 for a dtype that the format

@@ -29,11 +29,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"sort"
 	"strconv"
 	"unicode/utf8"
 
+	"zeroth/checkpoint/scan"
 	"zeroth/checkpoint/vfs"
 )
 
@@ -54,6 +54,15 @@ type Spec struct {
 func (s Spec) Numel() int {
 	n, _ := Numel(s.Shape)
 	return n
+}
+
+// Weights is an error, which says what the elements are, unless they are of a
+// type that a model's weights can be loaded from.
+func (t Tensor) Weights() error {
+	if t.DType.Float() {
+		return nil
+	}
+	return fmt.Errorf("%s: tensor %.200q is of %s; weights are loaded from F32, BF16 and F16", t.File, t.Name, t.DType.words())
 }
 
 // Tensor is a tensor in a file. Begin and End are bytes from the file's start.
@@ -81,11 +90,11 @@ func ParseHeader(f io.ReaderAt, size int64) ([]Tensor, map[string]string, error)
 	if err := vfs.ReadFull(f, b, 8); err != nil {
 		return nil, nil, fmt.Errorf("header: %w", err)
 	}
-	p := headerParser{dec: json.NewDecoder(bytes.NewReader(b))}
-	if err := p.parse(b); err != nil {
-		return nil, nil, fmt.Errorf("header, near byte %d: %w", 8+p.dec.InputOffset(), err)
+	ts, meta, err := parseHeader(b)
+	if err != nil {
+		return nil, nil, fmt.Errorf("header: %w", err)
 	}
-	return p.tensors, p.meta, place(p.tensors, 8+int64(n), size)
+	return ts, meta, place(ts, 8+int64(n), size)
 }
 
 // place turns offsets in the data into offsets in the file and checks that the
@@ -101,18 +110,18 @@ func place(ts []Tensor, start, size int64) error {
 	for i := range ts {
 		t := &ts[i]
 		if t.End > size-start {
-			return fmt.Errorf("tensor %q: ends at data offset %d, the file at %d", t.Name, t.End, size-start)
+			return fmt.Errorf("tensor %.200q: ends at data offset %d, the file at %d", t.Name, t.End, size-start)
 		}
 		t.Begin, t.End = t.Begin+start, t.End+start
 		if t.Begin != at {
-			return fmt.Errorf("tensor %q: begins at data offset %d, the one before it ends at %d", t.Name, t.Begin-start, at-start)
+			return fmt.Errorf("tensor %.200q: begins at data offset %d, the one before it ends at %d", t.Name, t.Begin-start, at-start)
 		}
 		want, ok := byteLen(t.DType, t.Shape)
 		if !ok {
-			return fmt.Errorf("tensor %q: dtype %q with shape %v has no whole number of bytes that fits in 63 bits", t.Name, t.DType, t.Shape)
+			return fmt.Errorf("tensor %.200q: dtype %q with shape %v has no whole number of bytes that fits in 63 bits", t.Name, t.DType, t.Shape)
 		}
 		if t.End-t.Begin != want {
-			return fmt.Errorf("tensor %q: %d bytes at data offset %d, %s%v needs %d", t.Name, t.End-t.Begin, t.Begin-start, t.DType, t.Shape, want)
+			return fmt.Errorf("tensor %.200q: %d bytes at data offset %d, %s%v needs %d", t.Name, t.End-t.Begin, t.Begin-start, t.DType, t.Shape, want)
 		}
 		at = t.End
 	}
@@ -122,139 +131,114 @@ func place(ts []Tensor, start, size int64) error {
 	return nil
 }
 
-// headerParser walks the tokens, because a map would hide duplicate keys.
-type headerParser struct {
-	dec     *json.Decoder
-	tensors []Tensor
-	meta    map[string]string
-}
+// Limits of what a header may have beside its bytes.
+const (
+	maxDims     = 64      // of a shape
+	maxMetadata = 1 << 16 // pairs of strings
+)
 
-func (p *headerParser) parse(b []byte) error {
+// parseHeader reads the JSON of a header. Offsets are those in the data.
+func parseHeader(b []byte) (ts []Tensor, meta map[string]string, err error) {
 	if len(b) == 0 || b[0] != '{' {
-		return errors.New("does not start with '{'")
-	}
-	if !utf8.Valid(b) {
-		return errors.New("not UTF-8")
-	}
-	p.dec.UseNumber()
-	if err := p.object(p.entry); err != nil {
-		return err
-	}
-	if rest := bytes.TrimRight(b[p.dec.InputOffset():], " "); len(rest) > 0 {
-		return fmt.Errorf("%d bytes after the JSON object that are not padding", len(rest))
-	}
-	return nil
-}
-
-// object reads an object, each value by the function given its key.
-func (p *headerParser) object(value func(key string) error) error {
-	if err := p.delim('{'); err != nil {
-		return err
+		return nil, nil, errors.New("does not start with '{'")
 	}
 	seen := map[string]bool{}
-	for p.dec.More() {
-		key, err := p.str()
-		if err != nil {
-			return err
-		}
-		if seen[key] {
-			return fmt.Errorf("key %q twice", key)
-		}
-		seen[key] = true
-		if err := value(key); err != nil {
-			return err
-		}
+	err = scan.All(b, func(r *scan.Reader) error {
+		return r.Object(func(key []byte) (err error) {
+			name := string(key)
+			switch {
+			case seen[name]:
+				return fmt.Errorf("key %.80q twice", name)
+			case name == metadataAt:
+				meta, err = readMetadata(r)
+			default:
+				var t Tensor
+				t, err = readEntry(r, name)
+				ts = append(ts, t)
+			}
+			seen[name] = true
+			if err != nil {
+				return fmt.Errorf("%.80q: %w", name, err)
+			}
+			return nil
+		})
+	})
+	if end := bytes.TrimRight(b, " "); err == nil && end[len(end)-1] != '}' {
+		err = fmt.Errorf("%q behind the JSON object is not padding", end[len(end)-1])
 	}
-	return p.delim('}')
+	return ts, meta, err
 }
 
-func (p *headerParser) entry(name string) error {
-	if name == metadataAt {
-		p.meta = map[string]string{}
-		return p.object(func(k string) error {
-			v, err := p.str()
-			p.meta[k] = v
-			return err
-		})
-	}
+func readMetadata(r *scan.Reader) (map[string]string, error) {
+	meta := map[string]string{}
+	err := r.Object(func(key []byte) error {
+		value, err := r.Text()
+		if _, again := meta[string(key)]; again || len(meta) == maxMetadata {
+			return fmt.Errorf("key %.80q twice, or more than %d of them", key, maxMetadata)
+		}
+		meta[string(key)] = string(value)
+		return err
+	})
+	return meta, err
+}
+
+func readEntry(r *scan.Reader, name string) (Tensor, error) {
 	t := Tensor{Spec: Spec{Name: name}}
 	fields := 0
-	err := p.object(func(key string) error {
+	err := r.Members([]string{"dtype", "shape", "data_offsets"}, func(field string) (err error) {
 		fields++
-		switch key {
+		switch field {
 		case "dtype":
-			s, err := p.str()
-			t.DType = DType(s)
-			return err
+			t.DType, err = readDType(r)
 		case "shape":
-			d, err := p.ints()
-			t.Shape = d
-			return err
+			t.Shape, err = readSizes(r, maxDims)
 		case "data_offsets":
-			o, err := p.ints()
-			if err != nil {
-				return err
+			var o []int
+			if o, err = readSizes(r, 2); err == nil && (len(o) != 2 || o[0] > o[1]) {
+				err = fmt.Errorf("%v are not begin and end", o)
 			}
-			if len(o) != 2 || o[0] > o[1] {
-				return fmt.Errorf("data_offsets %v", o)
+			if err == nil {
+				t.Begin, t.End = int64(o[0]), int64(o[1])
 			}
-			t.Begin, t.End = int64(o[0]), int64(o[1])
-			return nil
 		}
-		return fmt.Errorf("unknown key %q", key)
+		return err
 	})
 	if err == nil && fields != 3 {
 		err = errors.New("needs dtype, shape and data_offsets")
 	}
-	if err != nil {
-		return fmt.Errorf("tensor %q: %w", name, err)
-	}
-	p.tensors = append(p.tensors, t)
-	return nil
+	return t, err
 }
 
-func (p *headerParser) delim(want json.Delim) error {
-	t, err := p.dec.Token()
-	if err != nil {
-		return err
-	}
-	if t != want {
-		return fmt.Errorf("%v where %v should be", t, want)
-	}
-	return nil
-}
-
-func (p *headerParser) str() (string, error) {
-	t, err := p.dec.Token()
+// readDType reads one of the format's dtypes.
+func readDType(r *scan.Reader) (DType, error) {
+	s, err := r.Text()
 	if err != nil {
 		return "", err
 	}
-	s, ok := t.(string)
+	t, ok := dtypes[string(s)]
 	if !ok {
-		return "", fmt.Errorf("%v where a string should be", t)
+		return "", fmt.Errorf("dtype %.20q is not known", s)
 	}
-	return s, nil
+	return t, nil
 }
 
-// ints reads an array of non-negative integers that fit an int.
-func (p *headerParser) ints() ([]int, error) {
-	if err := p.delim('['); err != nil {
-		return nil, err
-	}
-	out := []int{}
-	for p.dec.More() {
-		t, err := p.dec.Token()
-		if err != nil {
-			return nil, err
+// readSizes reads an array of at most so many numbers that are not negative.
+func readSizes(r *scan.Reader, most int) (sizes []int, err error) {
+	sizes = []int{}
+	err = r.Array(func(i int) error {
+		if i == most {
+			return fmt.Errorf("more than %d numbers", most)
 		}
-		num, _ := t.(json.Number)
-		n, err := strconv.ParseUint(string(num), 10, 64)
-		if err != nil || n > math.MaxInt {
-			return nil, fmt.Errorf("%v where a size should be", t)
+		sizes = append(sizes, 0)
+		if err := scan.Number(r, &sizes[i]); err != nil {
+			return err
 		}
-		out = append(out, int(n))
-	}
-	return out, p.delim(']')
+		if sizes[i] < 0 {
+			return fmt.Errorf("%d where a size should be", sizes[i])
+		}
+		return nil
+	})
+	return sizes, err
 }
 
 // AppendHeader appends the header of tensors at the given offsets in the data,
@@ -312,10 +296,10 @@ func appendEntry(b []byte, t Tensor) []byte {
 // check is what of a Spec can be wrong before anything is written.
 func (s Spec) check() error {
 	if s.Name == "" || s.Name == metadataAt || !utf8.ValidString(s.Name) {
-		return fmt.Errorf("safetensors: tensor name %q cannot be written", s.Name)
+		return fmt.Errorf("safetensors: tensor name %.200q cannot be written", s.Name)
 	}
 	if _, ok := byteLen(s.DType, s.Shape); !ok || s.DType.Size() == 0 {
-		return fmt.Errorf("safetensors: tensor %q: dtype %q with shape %v cannot be written", s.Name, s.DType, s.Shape)
+		return fmt.Errorf("safetensors: tensor %.200q: dtype %q with shape %v cannot be written", s.Name, s.DType, s.Shape)
 	}
 	return nil
 }

@@ -1,8 +1,6 @@
 package safetensors
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,13 +9,15 @@ import (
 	"strings"
 	"sync"
 
+	"zeroth/checkpoint/scan"
 	"zeroth/checkpoint/vfs"
 )
 
 const (
 	single    = "model.safetensors"
 	indexName = "model.safetensors.index.json"
-	maxIndex  = maxHeader // bytes
+	maxIndex  = 32 << 20 // bytes
+	maxParts  = 1 << 14
 )
 
 // Reader reads tensors of a file or a folder. Its methods may be called from
@@ -52,7 +52,7 @@ func (r *Reader) open(fsys vfs.FS, path string) error {
 	if err != nil {
 		return err
 	}
-	if !e.Dir {
+	if e.Kind != vfs.Dir {
 		return r.add(fsys, path, nil)
 	}
 	whole := filepath.Join(path, single)
@@ -89,38 +89,50 @@ func readIndex(fsys vfs.FS, path string) (map[string]map[string]bool, error) {
 // parseIndex keeps the keys of an index that matter: weight_map, whose values
 // must be plain file names, because a path could lead out of the folder.
 func parseIndex(b []byte) (map[string]map[string]bool, error) {
-	p := headerParser{dec: json.NewDecoder(bytes.NewReader(b))}
 	parts := map[string]map[string]bool{}
-	err := p.object(func(key string) error {
-		if key != "weight_map" {
-			var skip json.RawMessage
-			return p.dec.Decode(&skip)
-		}
-		return p.object(func(tensor string) error {
-			file, err := p.str()
-			if err != nil {
+	seen := map[string]bool{}
+	err := scan.All(b, func(r *scan.Reader) error {
+		return r.Object(func(key []byte) error {
+			if string(key) != "weight_map" {
+				_, err := r.Raw(maxIndex)
 				return err
 			}
-			if file == "" || file == ".." || file == "." || strings.ContainsAny(file, `/\`) || filepath.Base(file) != file {
-				return fmt.Errorf("tensor %q: part %q is not a plain file name", tensor, file)
-			}
-			if parts[file] == nil {
-				parts[file] = map[string]bool{}
-			}
-			parts[file][tensor] = true
-			return nil
+			return r.Object(func(key []byte) error {
+				tensor := string(key)
+				file, err := r.Text()
+				if err != nil {
+					return err
+				}
+				if seen[tensor] {
+					return fmt.Errorf("tensor %.80q twice", tensor)
+				}
+				seen[tensor] = true
+				return addPart(parts, tensor, string(file))
+			})
 		})
 	})
+	if err == nil && len(parts) == 0 {
+		err = errors.New("no weight_map")
+	}
 	if err != nil {
-		return nil, fmt.Errorf("near byte %d: %w", p.dec.InputOffset(), err)
-	}
-	if rest := bytes.TrimSpace(b[p.dec.InputOffset():]); len(rest) > 0 {
-		return nil, fmt.Errorf("%d bytes after the JSON object", len(rest))
-	}
-	if len(parts) == 0 {
-		return nil, errors.New("no weight_map")
+		return nil, err
 	}
 	return parts, nil
+}
+
+// addPart adds a tensor to the part it is in.
+func addPart(parts map[string]map[string]bool, tensor, file string) error {
+	if file == "" || file == ".." || file == "." || len(file) > 255 || strings.ContainsAny(file, `/\`) || filepath.Base(file) != file {
+		return fmt.Errorf("tensor %.80q: part %.300q is not a plain file name", tensor, file)
+	}
+	if parts[file] == nil {
+		if len(parts) == maxParts {
+			return fmt.Errorf("more than %d parts", maxParts)
+		}
+		parts[file] = map[string]bool{}
+	}
+	parts[file][tensor] = true
+	return nil
 }
 
 // add opens one file. With want, it must have exactly those tensors.
@@ -140,13 +152,13 @@ func (r *Reader) add(fsys vfs.FS, path string, want map[string]bool) error {
 	}
 	for i := range ts {
 		if want != nil && !want[ts[i].Name] {
-			return fmt.Errorf("%s: tensor %q is not what %s says of this file", path, ts[i].Name, indexName)
+			return fmt.Errorf("%s: tensor %.200q is not what %s says of this file", path, ts[i].Name, indexName)
 		}
 		delete(want, ts[i].Name)
 		ts[i].File = path
 	}
 	for name := range want {
-		return fmt.Errorf("%s: no tensor %q, which %s says is here", path, name, indexName)
+		return fmt.Errorf("%s: no tensor %.200q, which %s says is here", path, name, indexName)
 	}
 	r.tensors = append(r.tensors, ts...)
 	for k, v := range meta {
@@ -179,14 +191,14 @@ func (r *Reader) ReadRaw(name string, lo, hi int, dst []byte) error {
 	}
 	size := t.DType.Size()
 	if size == 0 {
-		return fmt.Errorf("safetensors: %s: tensor %q: elements of %s cannot be read alone", t.File, name, t.DType)
+		return fmt.Errorf("safetensors: %s: tensor %.200q: elements of %s cannot be read alone", t.File, name, t.DType)
 	}
 	if len(dst) != (hi-lo)*size {
 		panic(fmt.Sprintf("safetensors: %d bytes for elements [%d, %d) of %s", len(dst), lo, hi, t.DType))
 	}
 	at := t.Begin + int64(lo)*int64(size)
 	if err := vfs.ReadFull(r.files[t.File], dst, at); err != nil {
-		return fmt.Errorf("safetensors: %s: tensor %q, elements [%d, %d), offset %d: %w", t.File, name, lo, hi, at, err)
+		return fmt.Errorf("safetensors: %s: tensor %.200q, elements [%d, %d), offset %d: %w", t.File, name, lo, hi, at, err)
 	}
 	return nil
 }
@@ -201,8 +213,8 @@ func (r *Reader) ReadF32(name string, lo, hi int, dst []float32) error {
 	if len(dst) != hi-lo {
 		panic(fmt.Sprintf("safetensors: %d elements for [%d, %d)", len(dst), lo, hi))
 	}
-	if !t.DType.Float() {
-		return fmt.Errorf("safetensors: %s: tensor %q is %s; F32, BF16 and F16 can be loaded", t.File, name, t.DType)
+	if err := t.Weights(); err != nil {
+		return fmt.Errorf("safetensors: %w", err)
 	}
 	if t.DType == F32 && littleEndian {
 		return r.ReadRaw(name, lo, hi, bytesOf(dst))
@@ -227,10 +239,10 @@ var buffers = sync.Pool{New: func() any { b := make([]byte, 1<<20); return &b }}
 func (r *Reader) check(name string, lo, hi int) (Tensor, error) {
 	t, ok := r.Tensor(name)
 	if !ok {
-		return t, fmt.Errorf("safetensors: no tensor %q", name)
+		return t, fmt.Errorf("safetensors: no tensor %.200q", name)
 	}
 	if lo < 0 || hi < lo || hi > t.Numel() {
-		return t, fmt.Errorf("safetensors: %s: tensor %q: elements [%d, %d) of %d", t.File, name, lo, hi, t.Numel())
+		return t, fmt.Errorf("safetensors: %s: tensor %.200q: elements [%d, %d) of %d", t.File, name, lo, hi, t.Numel())
 	}
 	return t, nil
 }

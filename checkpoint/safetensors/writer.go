@@ -68,7 +68,7 @@ func CreateFolderIn(fsys vfs.FS, dir string, limit int64, specs []Spec, meta map
 		return nil, fmt.Errorf("safetensors: parts of at most %d bytes", limit)
 	}
 	for _, name := range []string{single, indexName} {
-		if _, err := fsys.Stat(filepath.Join(dir, name)); !errors.Is(err, fs.ErrNotExist) {
+		if _, err := fsys.Lstat(filepath.Join(dir, name)); !errors.Is(err, fs.ErrNotExist) {
 			if err == nil {
 				err = fmt.Errorf("safetensors: %s: holds %s already; remove it or write to another folder", dir, name)
 			}
@@ -108,7 +108,7 @@ func (w *Writer) begin(name string, specs []Spec, meta map[string]string) error 
 		return err
 	}
 	tmp := filepath.Join(w.dir, name+".tmp")
-	if err := w.fsys.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := w.removeOld(tmp); err != nil {
 		return fmt.Errorf("safetensors: %w", err)
 	}
 	f, err := w.fsys.Create(tmp)
@@ -118,7 +118,7 @@ func (w *Writer) begin(name string, specs []Spec, meta map[string]string) error 
 	w.out = append(w.out, &outFile{name, f})
 	for _, t := range ts {
 		if w.by[t.Name] != nil {
-			return fmt.Errorf("safetensors: tensor %q announced twice", t.Name)
+			return fmt.Errorf("safetensors: tensor %.200q announced twice", t.Name)
 		}
 		t.File = filepath.Join(w.dir, name)
 		t.Begin, t.End = t.Begin+int64(len(head)), t.End+int64(len(head))
@@ -128,6 +128,21 @@ func (w *Writer) begin(name string, specs []Spec, meta map[string]string) error 
 		return fmt.Errorf("safetensors: %s: %w", tmp, err)
 	}
 	return nil
+}
+
+// removeOld removes a temporary file that a writer cut short has left. What is
+// no file has another owner.
+func (w *Writer) removeOld(tmp string) error {
+	e, err := w.fsys.Lstat(tmp)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case e.Kind != vfs.Regular:
+		return fmt.Errorf("%s is in the way: it is %v", tmp, e.Kind)
+	}
+	return w.fsys.Remove(tmp)
 }
 
 // lay puts tensors in the order of the file, with offsets in the data.
@@ -149,7 +164,7 @@ func lay(specs []Spec) ([]Tensor, error) {
 	for i := range ts {
 		n, _ := byteLen(ts[i].DType, ts[i].Shape)
 		if at+n < at {
-			return nil, fmt.Errorf("safetensors: tensor %q: the file would have more than 2^63 bytes", ts[i].Name)
+			return nil, fmt.Errorf("safetensors: tensor %.200q: the file would have more than 2^63 bytes", ts[i].Name)
 		}
 		ts[i].Begin, ts[i].End = at, at+n
 		at += n
@@ -165,7 +180,7 @@ func (w *Writer) WriteF32(name string, lo int, src []float32) error {
 		return err
 	}
 	if !t.DType.Float() {
-		return w.fail(fmt.Errorf("safetensors: tensor %q is %s, not a float that can be written from float32", name, t.DType))
+		return w.fail(fmt.Errorf("safetensors: tensor %.200q is %s, not a float that can be written from float32", name, t.DType))
 	}
 	if t.DType == F32 && littleEndian {
 		return w.write(t, lo, bytesOf(src))
@@ -203,7 +218,7 @@ func (w *Writer) WriteRaw(name string, lo int, src []byte) error {
 func (w *Writer) write(t *target, lo int, b []byte) error {
 	at := t.Begin + int64(lo)*int64(t.DType.Size())
 	if _, err := t.f.WriteAt(b, at); err != nil {
-		return w.fail(fmt.Errorf("safetensors: %s.tmp: tensor %q, offset %d: %w", t.File, t.Name, at, err))
+		return w.fail(fmt.Errorf("safetensors: %s.tmp: tensor %.200q, offset %d: %w", t.File, t.Name, at, err))
 	}
 	return nil
 }
@@ -227,11 +242,11 @@ func (w *Writer) claim(name string, lo, n int) (*target, error) {
 		return nil, errors.New("safetensors: write after Close")
 	}
 	if t == nil {
-		return nil, fmt.Errorf("safetensors: tensor %q was not announced", name)
+		return nil, fmt.Errorf("safetensors: tensor %.200q was not announced", name)
 	}
 	hi := lo + n
 	if lo < 0 || n < 0 || hi > t.Numel() {
-		return nil, fmt.Errorf("safetensors: tensor %q: elements [%d, %d) of %d", name, lo, hi, t.Numel())
+		return nil, fmt.Errorf("safetensors: tensor %.200q: elements [%d, %d) of %d", name, lo, hi, t.Numel())
 	}
 	if n == 0 {
 		return t, nil
@@ -241,7 +256,7 @@ func (w *Writer) claim(name string, lo, n int) (*target, error) {
 	j := i
 	for ; j < len(s) && s[j].lo <= hi; j++ {
 		if max(lo, s[j].lo) < min(hi, s[j].hi) {
-			return nil, fmt.Errorf("safetensors: tensor %q: elements [%d, %d) written twice", name, max(lo, s[j].lo), min(hi, s[j].hi))
+			return nil, fmt.Errorf("safetensors: tensor %.200q: elements [%d, %d) written twice", name, max(lo, s[j].lo), min(hi, s[j].hi))
 		}
 	}
 	merged := span{lo, hi}
@@ -284,7 +299,7 @@ func (w *Writer) writeIndex() error {
 		return err
 	}
 	final := filepath.Join(w.dir, indexName)
-	if err := vfs.RemoveAll(w.fsys, final+".tmp"); err != nil {
+	if err := w.removeOld(final + ".tmp"); err != nil {
 		return err
 	}
 	if err := vfs.WriteFile(w.fsys, final+".tmp", w.index); err != nil {
@@ -337,7 +352,7 @@ func (t *target) missing() error {
 	if more := len(gaps) - 3; more > 0 {
 		gaps = append(gaps[:3], fmt.Sprintf("%d more ranges", more))
 	}
-	return fmt.Errorf("safetensors: %s: tensor %q: elements %s of %d were not written", t.File, t.Name, strings.Join(gaps, ", "), t.Numel())
+	return fmt.Errorf("safetensors: %s: tensor %.200q: elements %s of %d were not written", t.File, t.Name, strings.Join(gaps, ", "), t.Numel())
 }
 
 // Abort removes the temporary files. After Close it does nothing.

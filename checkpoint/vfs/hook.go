@@ -4,7 +4,7 @@ import "io"
 
 // Op is an operation about to happen.
 type Op struct {
-	Do    string // create, open, mkdir, rename, remove, list, stat, syncdir, lock, space, read, write, sync
+	Do    string // create, open, mkdir, rename, remove, list, stat, lstat, syncdir, lock, space, read, write, sync
 	Name  string // of the file or folder; the old name of a rename
 	Off   int64  // of a read or write, bytes
 	Bytes int    // of a read or write
@@ -13,7 +13,7 @@ type Op struct {
 // Changes is whether the operation changes the disk or makes a change durable.
 func (o Op) Changes() bool {
 	switch o.Do {
-	case "open", "list", "stat", "lock", "space", "read":
+	case "open", "list", "stat", "lstat", "lock", "space", "read":
 		return false
 	}
 	return true
@@ -79,6 +79,13 @@ func (h Hook) Stat(name string) (Entry, error) {
 		return Entry{}, err
 	}
 	return h.FS.Stat(name)
+}
+
+func (h Hook) Lstat(name string) (Entry, error) {
+	if err := h.Before(Op{Do: "lstat", Name: name}); err != nil {
+		return Entry{}, err
+	}
+	return h.FS.Lstat(name)
 }
 
 func (h Hook) SyncDir(dir string) error {

@@ -8,6 +8,8 @@ import (
 	"runtime"
 )
 
+const noFollow = 0
+
 // lock is refused where there is no flock: two savers in one folder could
 // then not be told apart from one.
 func lock(f *os.File) error {

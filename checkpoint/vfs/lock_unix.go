@@ -9,6 +9,9 @@ import (
 	"syscall"
 )
 
+// noFollow refuses a symbolic link.
+const noFollow = syscall.O_NOFOLLOW
+
 // lock takes the whole-file lock of flock(2), which the kernel drops when the
 // last descriptor is closed, also by kill -9.
 func lock(f *os.File) error {
@@ -20,7 +23,7 @@ func lock(f *os.File) error {
 		case errors.Is(err, syscall.EINTR):
 			continue
 		case errors.Is(err, syscall.EWOULDBLOCK):
-			return fmt.Errorf("%s: %w", f.Name(), ErrLocked)
+			return ErrLocked
 		}
 		return fmt.Errorf("lock %s: %w", f.Name(), err)
 	}

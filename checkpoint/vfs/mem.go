@@ -153,6 +153,9 @@ func (m *Mem) Open(name string) (File, error) {
 	if err != nil {
 		return nil, err
 	}
+	if m.nodes[id].dir {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: errors.New("it is a folder; want a regular file")}
+	}
 	return &memFile{m, id, name, false}, nil
 }
 
@@ -217,7 +220,11 @@ func (m *Mem) List(dir string) ([]Entry, error) {
 }
 
 func (m *Mem) entry(name string, id int) Entry {
-	return Entry{name, m.nodes[id].dir, int64(len(m.nodes[id].data))}
+	e := Entry{name, Regular, int64(len(m.nodes[id].data))}
+	if m.nodes[id].dir {
+		e.Kind = Dir
+	}
+	return e
 }
 
 func (m *Mem) Stat(name string) (Entry, error) {
@@ -229,6 +236,9 @@ func (m *Mem) Stat(name string) (Entry, error) {
 	}
 	return m.entry(base, id), nil
 }
+
+// Lstat implements FS: there are no links in a Mem.
+func (m *Mem) Lstat(name string) (Entry, error) { return m.Stat(name) }
 
 func (m *Mem) SyncDir(dir string) error {
 	m.mu.Lock()

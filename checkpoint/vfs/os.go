@@ -1,8 +1,11 @@
 package vfs
 
 import (
-	"io"
+	"io/fs"
+	"math"
 	"os"
+
+	"zeroth/input"
 )
 
 // OS is the machine's file system.
@@ -29,17 +32,28 @@ func (OS) Create(name string) (File, error) {
 	return wrap(os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o644))
 }
 
-func (OS) Open(name string) (File, error) { return wrap(os.Open(name)) }
+func (OS) Open(name string) (File, error) { return wrap(input.Open(name, math.MaxInt64)) }
 func (OS) Mkdir(name string) error        { return os.Mkdir(name, 0o755) }
 func (OS) Rename(from, to string) error   { return os.Rename(from, to) }
 func (OS) Remove(name string) error       { return os.Remove(name) }
 
-func (OS) Stat(name string) (Entry, error) {
-	st, err := os.Stat(name)
+func (OS) Stat(name string) (Entry, error)  { return describe(os.Stat(name)) }
+func (OS) Lstat(name string) (Entry, error) { return describe(os.Lstat(name)) }
+
+func describe(st fs.FileInfo, err error) (Entry, error) {
 	if err != nil {
 		return Entry{}, err
 	}
-	return Entry{st.Name(), st.IsDir(), st.Size()}, nil
+	e := Entry{st.Name(), Other, st.Size()}
+	switch m := st.Mode(); {
+	case m.IsRegular():
+		e.Kind = Regular
+	case m.IsDir():
+		e.Kind = Dir
+	case m&fs.ModeSymlink != 0:
+		e.Kind = Link
+	}
+	return e, nil
 }
 
 func (OS) List(dir string) ([]Entry, error) {
@@ -49,14 +63,14 @@ func (OS) List(dir string) ([]Entry, error) {
 	}
 	out := make([]Entry, 0, len(in))
 	for _, d := range in {
-		st, err := d.Info()
+		e, err := describe(d.Info())
 		if os.IsNotExist(err) {
 			continue // removed since it was listed
 		}
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, Entry{d.Name(), d.IsDir(), st.Size()})
+		out = append(out, e)
 	}
 	return out, nil
 }
@@ -71,16 +85,4 @@ func (OS) SyncDir(dir string) error {
 	}
 	defer d.Close()
 	return d.Sync()
-}
-
-func (OS) Lock(name string) (io.Closer, error) {
-	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o644)
-	if err != nil {
-		return nil, err
-	}
-	if err := lock(f); err != nil {
-		f.Close()
-		return nil, err
-	}
-	return f, nil
 }

@@ -8,6 +8,9 @@
 //
 // What an operation promises is what POSIX promises and no more: contents of a
 // file survive a power loss after Sync, the names in a folder after SyncDir.
+//
+// Reading follows symbolic links, deletion never does: Remove takes one name
+// away, and there is no operation that deletes a folder with what is in it.
 package vfs
 
 import (
@@ -23,19 +26,22 @@ import (
 type FS interface {
 	// Create makes a file that does not exist yet, for writing and reading.
 	Create(name string) (File, error)
-	// Open opens an existing file for reading.
+	// Open opens an existing regular file for reading. Anything else (a pipe, a
+	// device, a folder) is refused without waiting for it.
 	Open(name string) (File, error)
 	// Mkdir makes one folder; its parent must exist.
 	Mkdir(name string) error
 	// Rename moves a file or folder; a file of the new name is replaced in the
 	// same instant, a folder is not.
 	Rename(from, to string) error
-	// Remove deletes a file or an empty folder.
+	// Remove deletes a file, a link (not what it leads to) or an empty folder.
 	Remove(name string) error
-	// List is a folder's entries, sorted by name.
+	// List is a folder's entries, sorted by name. Links in it are Links.
 	List(dir string) ([]Entry, error)
-	// Stat describes a file or folder.
+	// Stat describes what a name leads to; it follows links.
 	Stat(name string) (Entry, error)
+	// Lstat describes what has a name, which may be a Link.
+	Lstat(name string) (Entry, error)
 	// SyncDir makes the names in a folder survive a power loss.
 	SyncDir(dir string) error
 	// Lock takes an exclusive lock that ends with Close or with the process.
@@ -61,9 +67,25 @@ type File interface {
 // Entry is a name in a folder.
 type Entry struct {
 	Name  string // without the folder
-	Dir   bool
+	Kind  Kind
 	Bytes int64 // of a file
 }
+
+// Kind is what has a name.
+type Kind uint8
+
+// Kinds of entries.
+const (
+	Regular Kind = iota
+	Dir
+	Link  // symbolic
+	Other // a pipe, a device, a socket
+)
+
+var kindNames = [...]string{"a file", "a folder", "a symbolic link", "neither a file nor a folder"}
+
+// String is the kind in words.
+func (k Kind) String() string { return kindNames[k] }
 
 // ErrLocked means that another holder has the lock.
 var ErrLocked = errors.New("locked by another process")
@@ -72,7 +94,7 @@ var ErrLocked = errors.New("locked by another process")
 // parents of those it made.
 func MkdirAll(f FS, dir string) error {
 	if e, err := f.Stat(dir); err == nil {
-		if !e.Dir {
+		if e.Kind != Dir {
 			return fmt.Errorf("%s: is a file, not a folder", dir)
 		}
 		return nil
@@ -89,33 +111,6 @@ func MkdirAll(f FS, dir string) error {
 		return err
 	}
 	return f.SyncDir(parent)
-}
-
-// RemoveAll deletes a file, or a folder and all in it. A name that does not
-// exist is no error.
-func RemoveAll(f FS, name string) error {
-	e, err := f.Stat(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if e.Dir {
-		in, err := f.List(name)
-		if err != nil {
-			return err
-		}
-		for _, e := range in {
-			if err := RemoveAll(f, filepath.Join(name, e.Name)); err != nil {
-				return err
-			}
-		}
-	}
-	if err := f.Remove(name); !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
 }
 
 // ReadFile is the contents of a file of at most limit bytes.

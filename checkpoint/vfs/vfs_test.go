@@ -64,7 +64,7 @@ func TestTwinsAgree(t *testing.T) {
 		is(ReadFull(ro, make([]byte, 2), 4), io.ErrUnexpectedEOF)
 		l, err := f.List(dir)
 		is(err, nil)
-		if len(l) != 1 || l[0] != (Entry{"d", true, l[0].Bytes}) {
+		if len(l) != 1 || l[0] != (Entry{"d", Dir, l[0].Bytes}) {
 			t.Errorf("%s: %+v", what, l)
 		}
 		fails(f.Rename(in("d"), in("d/x")))
@@ -72,8 +72,10 @@ func TestTwinsAgree(t *testing.T) {
 		is(WriteFile(f, in("full/x"), nil), nil)
 		fails(f.Rename(in("d"), in("full")))
 		is(f.Remove(in("nope")), fs.ErrNotExist)
-		is(RemoveAll(f, in("d")), nil)
-		is(RemoveAll(f, in("d")), nil)
+		_, err = f.Open(in("d"))
+		fails(err)
+		is(f.Remove(in("d/x")), nil)
+		is(f.Remove(in("d")), nil)
 		b = make([]byte, 3)
 		is(ReadFull(ro, b, 2), nil) // an open file outlives its name
 		lock, err := f.Lock(in(".lock"))
@@ -87,7 +89,10 @@ func TestTwinsAgree(t *testing.T) {
 		is(MkdirAll(f, in("g/h/i")), nil)
 		is(MkdirAll(f, in("g/h/i")), nil)
 		fails(MkdirAll(f, in(".lock")))
-		if e, err := f.Stat(in("g/h")); err != nil || !e.Dir {
+		if e, err := f.Stat(in("g/h")); err != nil || e.Kind != Dir {
+			t.Errorf("%s: %+v, %v", what, e, err)
+		}
+		if e, err := f.Lstat(in("full/x")); err != nil || e != (Entry{Name: "x"}) {
 			t.Errorf("%s: %+v, %v", what, e, err)
 		}
 		is(ro.Close(), nil)

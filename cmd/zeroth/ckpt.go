@@ -1,17 +1,18 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 
-	"zeroth/checkpoint"
 	"zeroth/job"
 )
 
@@ -85,21 +86,18 @@ func toFlag(cmd *cobra.Command, p *string, usage string) {
 	must(cmd.MarkFlagDirname("to"))
 }
 
-// writeJSON writes the result for programs.
+// writeJSON writes the result for programs. JSON leaves control characters
+// beyond ASCII as they are; here they are escaped, as a terminal may obey them.
 func (a *app) writeJSON(v any) error {
-	e := json.NewEncoder(a.out)
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
 	e.SetIndent("", "  ")
-	return e.Encode(v)
-}
-
-// open opens the checkpoint that a user means.
-func open(path string) (*checkpoint.Checkpoint, error) {
-	found, err := job.FindCheckpoint(path)
-	if err != nil {
-		return nil, err
+	if err := e.Encode(v); err != nil {
+		return err
 	}
-	return checkpoint.Open(found)
+	_, err := io.WriteString(a.out, escaped(b.String()))
+	return err
 }
 
 // long does work over many bytes with a bar, until a signal. It returns what

@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 
 	"github.com/jedib0t/go-pretty/v6/table"
@@ -19,7 +21,9 @@ func (a *app) ckptVerify() *cobra.Command {
 	})
 	cmd.Long = `Read every byte of a checkpoint and check it against what was written. Every bad
 block is named: its file and offset, its tensor and the range of elements that
-are lost. The exit code is 1 if there is any.`
+are lost. The exit code is 1 if there is any, or if of a folder's checkpoints it
+is not certain which is the newest, because COMMIT or MANIFEST.json of one is
+damaged.`
 	cmd.Example = "  zeroth ckpt verify run1\n  zeroth ckpt verify run1/ckpt/step-00001000 --json"
 	jsonFlag(cmd, &asJSON)
 	return cmd
@@ -44,16 +48,7 @@ type (
 )
 
 func (a *app) verify(cmd *cobra.Command, dir string, asJSON bool) error {
-	path, err := job.FindCheckpoint(dir)
-	if err != nil {
-		return err
-	}
-	var found []*checkpoint.Damage
-	e, _ := checkpoint.Stat(path)
-	speed, err := a.long(cmd, "verify", e.Bytes, func(ctx context.Context, done func(int64)) error {
-		found, err = checkpoint.Verify(ctx, path, checkpoint.Walk{Progress: done})
-		return err
-	})
+	path, found, speed, err := a.verified(cmd, dir)
 	if err != nil {
 		return err
 	}
@@ -70,6 +65,30 @@ func (a *app) verify(cmd *cobra.Command, dir string, asJSON bool) error {
 		return errFound
 	}
 	return err
+}
+
+// verified is what is wrong with the checkpoint meant by a path, also what only
+// a look at all checkpoints of its folder shows. If it is deleted meanwhile, as
+// by a run that keeps only the newest, the one that is newest then is verified.
+func (a *app) verified(cmd *cobra.Command, dir string) (path string, found []*checkpoint.Damage, speed string, err error) {
+	for {
+		e, err := job.FindCheckpoint(dir)
+		if err != nil {
+			return "", nil, "", err
+		}
+		speed, err = a.long(cmd, "verify", e.Bytes, func(ctx context.Context, done func(int64)) error {
+			found, err = checkpoint.Verify(ctx, e.Path, checkpoint.Walk{Progress: done})
+			return err
+		})
+		switch stopped := errors.Is(err, errStopped); {
+		case e.Status == checkpoint.Damaged && len(found) == 0 && !stopped:
+			found = []*checkpoint.Damage{{File: filepath.Base(e.Path), Why: e.Why}}
+			return e.Path, found, speed, nil
+		case errors.Is(err, checkpoint.ErrGone) && e.Path != dir:
+			continue
+		}
+		return e.Path, found, speed, err
+	}
 }
 
 func (a *app) damaged(path string, found []*checkpoint.Damage, speed string) {
@@ -106,12 +125,12 @@ they differ.`
 }
 
 func (a *app) diff(cmd *cobra.Command, dirs []string, all, asJSON bool) error {
-	x, err := open(dirs[0])
+	x, err := job.OpenCheckpoint(dirs[0])
 	if err != nil {
 		return err
 	}
 	defer x.Close()
-	y, err := open(dirs[1])
+	y, err := job.OpenCheckpoint(dirs[1])
 	if err != nil {
 		return err
 	}
@@ -155,13 +174,13 @@ func (a *app) differences(x, y *checkpoint.Checkpoint, ds []checkpoint.Differenc
 		}
 		switch {
 		case d.What == checkpoint.Differs:
-			t.AppendRow(table.Row{d.Name, d.Kind, d.What, d.Elements, fmt.Sprintf("%.3g", d.MaxAbs), fmt.Sprintf("%.3g", d.MaxRel)})
+			t.AppendRow(table.Row{checkpoint.Plain(d.Name), d.Kind, d.What, d.Elements, fmt.Sprintf("%.3g", d.MaxAbs), fmt.Sprintf("%.3g", d.MaxRel)})
 		case d.What == checkpoint.Shape:
 			u, _ := x.Tensor(d.Name, d.Kind)
 			v, _ := y.Tensor(d.Name, d.Kind)
-			t.AppendRow(table.Row{d.Name, d.Kind, fmt.Sprintf("%s%v in A, %s%v in B", u.DType, u.Shape, v.DType, v.Shape)})
+			t.AppendRow(table.Row{checkpoint.Plain(d.Name), d.Kind, fmt.Sprintf("%s%v in A, %s%v in B", u.DType, u.Shape, v.DType, v.Shape)})
 		case all || d.What != checkpoint.Equal:
-			t.AppendRow(table.Row{d.Name, d.Kind, d.What})
+			t.AppendRow(table.Row{checkpoint.Plain(d.Name), d.Kind, d.What})
 		}
 	}
 	if t.Length() > 0 {

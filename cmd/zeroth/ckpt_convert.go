@@ -109,7 +109,7 @@ type (
 
 func (a *app) export(cmd *cobra.Command, dir, to string, e checkpoint.Export, asJSON bool) error {
 	begin := time.Now()
-	ck, err := open(dir)
+	ck, err := job.OpenCheckpoint(dir)
 	if err != nil {
 		return err
 	}
@@ -219,10 +219,19 @@ func (a *app) importModel(cmd *cobra.Command, folder, to string, asJSON bool) er
 		return cmp.Or(err, a.writeJSON(x))
 	}
 	if len(src.Unfit) > 0 {
-		fmt.Fprintf(a.out, "left out, as they are no parameters of the model: %s\n", strings.Join(src.Unfit, ", "))
+		fmt.Fprintf(a.out, "left out, as they are no parameters of the model: %s\n", plain(src.Unfit))
 	}
 	fmt.Fprintf(a.out, "%s is imported as %s (%s)\n", folder, path, speed)
 	return nil
+}
+
+// plain is names from a file, for people.
+func plain(names []string) string {
+	var out []string
+	for _, s := range names {
+		out = append(out, checkpoint.Plain(s))
+	}
+	return strings.Join(out, ", ")
 }
 
 // newCheckpoint checks that a checkpoint of a step may be added to a folder,
@@ -233,7 +242,11 @@ func newCheckpoint(root string, step int64) (undo func(), err error) {
 	if err != nil {
 		return nil, job.BadInput(fmt.Errorf("--to: %w; name a folder that can be made", err))
 	}
-	if e, ok := checkpoint.Newest(list); ok && e.Step >= step {
+	e, ok := checkpoint.Newest(list)
+	if ok && e.Status == checkpoint.Damaged {
+		return nil, job.BadInput(fmt.Errorf("--to %s: %s is damaged: %s; name another folder", root, filepath.Base(e.Path), e.Why))
+	}
+	if ok && e.Step >= step {
 		return nil, job.BadInput(fmt.Errorf("--to %s: its latest checkpoint is of step %d; one of step %d would become the latest instead: name another folder", root, e.Step, step))
 	}
 	made := missing(root)
@@ -273,7 +286,7 @@ The layout of storage may. What was compressed stays so.`
 
 func (a *app) reshard(cmd *cobra.Command, dir, to string, ranks int, asJSON bool) error {
 	begin := time.Now()
-	ck, err := open(dir)
+	ck, err := job.OpenCheckpoint(dir)
 	if err != nil {
 		return err
 	}

@@ -80,7 +80,7 @@ func (a *app) list(list []checkpoint.Entry) {
 func numbers(m map[string]float64) string {
 	var words []string
 	for _, name := range slices.Sorted(maps.Keys(m)) {
-		words = append(words, fmt.Sprintf("%s %.4f", name, m[name]))
+		words = append(words, fmt.Sprintf("%s %.4f", checkpoint.Plain(name), m[name]))
 	}
 	return strings.Join(words, ", ")
 }
@@ -88,7 +88,7 @@ func numbers(m map[string]float64) string {
 func (a *app) ckptInspect() *cobra.Command {
 	var asJSON bool
 	cmd := a.onFolders(1, "inspect DIR", "Show the tensors of a checkpoint, and which rank wrote which elements", func(_ *cobra.Command, args []string) error {
-		ck, err := open(args[0])
+		ck, err := job.OpenCheckpoint(args[0])
 		if err != nil {
 			return err
 		}
@@ -128,7 +128,7 @@ func (a *app) inspect(ck *checkpoint.Checkpoint) error {
 	fmt.Fprintln(a.out)
 	t := a.newTable(table.Row{"tensor", "kind", "type", "shape", "elements by rank"})
 	for _, x := range ck.Tensors {
-		t.AppendRow(table.Row{x.Name, x.Kind, x.DType, fmt.Sprint(x.Shape), byRank(ck.Pieces(x.Name, x.Kind))})
+		t.AppendRow(table.Row{checkpoint.Plain(x.Name), x.Kind, x.DType, fmt.Sprint(x.Shape), byRank(ck.Pieces(x.Name, x.Kind))})
 	}
 	t.Render()
 	return nil

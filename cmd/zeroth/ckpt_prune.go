@@ -26,7 +26,11 @@ func (a *app) ckptPrune() *cobra.Command {
 have left. The rules are those of checkpoint.keep in a job file: the newest so
 many, or {last: 3, every_steps: 1000, best: val_loss}, of which any keeps. The
 newest always stays, and so do damaged ones, for you to look at. While a save is
-in progress nothing is deleted.`
+in progress nothing is deleted.
+
+Only files of checkpoints are deleted and no link is followed: a folder that is a
+symbolic link or has anything else in it stays, and is named; the exit code is
+then 1.`
 	cmd.Example = "  zeroth ckpt prune run1 --keep 3 --dry-run\n  zeroth ckpt prune run1 --keep '{last: 2, every_steps: 1000, best: val_loss}'"
 	cmd.Flags().StringVar(&keep, "keep", "", "`rules`: a number of checkpoints, or a mapping")
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "only say what would be deleted")
@@ -39,11 +43,12 @@ in progress nothing is deleted.`
 // pruned is what prune has for programs: names of checkpoints and of what saves
 // cut short have left.
 type pruned struct {
-	Folder  string   `json:"folder"`
-	DryRun  bool     `json:"dry_run"` // then deleted is what would be
-	Deleted []string `json:"deleted"`
-	Kept    []string `json:"kept"`
-	Freed   int64    `json:"freed_bytes"`
+	Folder  string            `json:"folder"`
+	DryRun  bool              `json:"dry_run"` // then deleted is what would be
+	Deleted []string          `json:"deleted"`
+	Kept    []string          `json:"kept"`
+	Left    []checkpoint.Left `json:"left"` // of those kept, what the rules do not keep
+	Freed   int64             `json:"freed_bytes"`
 }
 
 func (a *app) prune(dir string, k checkpoint.Keep, dry, asJSON bool) error {
@@ -58,44 +63,45 @@ func (a *app) prune(dir string, k checkpoint.Keep, dry, asJSON bool) error {
 	if err != nil {
 		return err
 	}
-	size := map[string]int64{}
-	for _, e := range list {
-		size[filepath.Base(e.Path)] = e.Bytes
-	}
-	verb, gone := "would delete", []string{}
+	prune := checkpoint.Prune
 	if dry {
-		for _, e := range k.Drop(list) {
-			gone = append(gone, filepath.Base(e.Path))
-		}
-		for _, e := range list {
-			if e.Status > checkpoint.Damaged {
-				gone = append(gone, filepath.Base(e.Path))
-			}
-		}
-	} else {
-		verb = "deleted"
-		if gone, err = checkpoint.Prune(root, k); err != nil {
-			err = fmt.Errorf("%w (deleted before: %d)", err, len(gone))
-		}
+		prune = checkpoint.Prunable
 	}
-	var freed int64
-	for _, name := range gone {
-		freed += size[name]
+	gone, err := prune(root, k)
+	if err != nil {
+		err = fmt.Errorf("%w (deleted before: %d)", err, len(gone.Deleted))
+	}
+	x := pruned{Folder: root, DryRun: dry, Deleted: append([]string{}, gone.Deleted...), Kept: []string{}, Left: append([]checkpoint.Left{}, gone.Left...)}
+	for _, e := range list {
+		if name := filepath.Base(e.Path); slices.Contains(gone.Deleted, name) {
+			x.Freed += e.Bytes
+		} else {
+			x.Kept = append(x.Kept, name)
+		}
 	}
 	if asJSON {
-		x := pruned{Folder: root, DryRun: dry, Deleted: append([]string{}, gone...), Kept: []string{}, Freed: freed}
-		for _, e := range list {
-			if name := filepath.Base(e.Path); !slices.Contains(gone, name) {
-				x.Kept = append(x.Kept, name)
-			}
-		}
-		return cmp.Or(err, a.writeJSON(x)) // without err all that was to go is gone
+		err = cmp.Or(err, a.writeJSON(x)) // without err all that was to go is gone, but for what is left
+	} else {
+		a.tellPruned(x, err)
 	}
-	for _, name := range gone {
-		fmt.Fprintf(a.out, "%s %s\n", verb, name)
-	}
-	if err == nil {
-		fmt.Fprintf(a.out, "%d of %d stay in %s; %s freed\n", len(list)-len(gone), len(list), root, job.DecimalSize(freed))
+	if err == nil && len(x.Left) > 0 {
+		return errFound
 	}
 	return err
+}
+
+func (a *app) tellPruned(x pruned, err error) {
+	verb := "deleted"
+	if x.DryRun {
+		verb = "would delete"
+	}
+	for _, name := range x.Deleted {
+		fmt.Fprintf(a.out, "%s %s\n", verb, name)
+	}
+	for _, l := range x.Left {
+		fmt.Fprintln(a.out, l)
+	}
+	if err == nil {
+		fmt.Fprintf(a.out, "%d of %d stay in %s; %s freed\n", len(x.Kept), len(x.Kept)+len(x.Deleted), x.Folder, job.DecimalSize(x.Freed))
+	}
 }

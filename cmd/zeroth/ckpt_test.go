@@ -217,7 +217,7 @@ func TestCkptVerify(t *testing.T) {
 	_, errs = zeroth(t, 1, "ckpt", "export", second, "--to", "new/m")
 	matches(t, errs, `^zeroth: checkpoint r/ckpt/step-00000002: MANIFEST.json: SHA-256`)
 	flip(t, filepath.Join(last, "data-00000-000.safetensors"), ck.Pieces("transformer.wte.weight", "master")[0].Offset)
-	for _, c := range []string{"export r --to new/m", "reshard r --ranks 2 --to new/d"} {
+	for _, c := range []string{"export " + last + " --to new/m", "reshard " + last + " --ranks 2 --to new/d"} {
 		_, errs = zeroth(t, 1, append([]string{"ckpt"}, strings.Fields(c)...)...)
 		matches(t, errs, `transformer.wte.weight \((master|exp_avg)\), elements .* CRC32C`)
 		if _, err := os.Stat("new"); !errors.Is(err, fs.ErrNotExist) {

@@ -2,6 +2,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,9 +10,13 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"strconv"
+	"strings"
 	"syscall"
+	"unicode/utf16"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"zeroth/job"
 )
@@ -57,20 +62,59 @@ type app struct {
 
 // run executes the command and returns its exit code.
 func run(args []string, out, errs io.Writer) int {
-	a := &app{out: out}
+	o := &output{Writer: out}
+	a := &app{out: o}
+	if f, ok := out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		a.out = f // which progress bars have to know; it is never full
+	}
 	root := a.root()
 	root.SetArgs(args)
-	root.SetOut(out)
+	root.SetOut(a.out)
 	root.SetErr(errs)
 	cmd, err := root.ExecuteContextC(context.Background())
 	code, message := a.verdict(err)
+	if o.err != nil && message == "" {
+		code, message = max(code, exitFailure), fmt.Sprintf("zeroth: not all of the output could be written: %v", o.err)
+	}
 	if message != "" {
-		fmt.Fprintln(errs, message)
+		fmt.Fprintln(errs, escaped(message))
 	}
 	if code == exitInput && !a.started {
 		fmt.Fprintf(errs, "See '%s --help'.\n", cmd.CommandPath())
 	}
 	return code
+}
+
+// output is the standard output. It keeps the first error, so that no command
+// has to look at each line it prints.
+type output struct {
+	io.Writer
+	err error
+}
+
+// Write implements io.Writer.
+func (o *output) Write(b []byte) (int, error) {
+	n, err := o.Writer.Write(b)
+	o.err = cmp.Or(o.err, err)
+	return n, err
+}
+
+// escaped is a text in which what a terminal may obey or cannot show is written
+// by its code, as JSON and Go do it.
+func escaped(s string) string {
+	var b strings.Builder
+	for _, r := range s {
+		switch {
+		case r == '\n' || r == '\t' || strconv.IsPrint(r):
+			b.WriteRune(r)
+		case r > 0xffff:
+			hi, lo := utf16.EncodeRune(r)
+			fmt.Fprintf(&b, `\u%04x\u%04x`, hi, lo)
+		default:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		}
+	}
+	return b.String()
 }
 
 // verdict is the exit code of an error and what to print about it. Problems of

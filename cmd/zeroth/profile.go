@@ -74,22 +74,19 @@ func (p *probes) start(ctx context.Context) (_ context.Context, stop func() erro
 
 // timelineWriter writes a plan in the format of the file's extension.
 func timelineWriter(path string) (func(*job.Plan) error, error) {
-	f, err := create("timeline", path)
-	if err == nil {
-		err = f.Close()
+	write, ok := map[string]func(*job.Plan) error{
+		".html": func(p *job.Plan) error { return writeFile(path, p.WriteHTML) },
+		".csv":  func(p *job.Plan) error { return writeFile(path, p.WriteCSV) },
+		".svg":  func(p *job.Plan) error { return p.WriteSVG(path) },
+	}[filepath.Ext(path)]
+	if !ok {
+		return nil, job.BadInput(fmt.Errorf("--timeline %s: want a file that ends in .html, .svg or .csv", path))
 	}
+	f, err := create("timeline", path)
 	if err != nil {
 		return nil, err
 	}
-	switch filepath.Ext(path) {
-	case ".html":
-		return func(p *job.Plan) error { return writeFile(path, p.WriteHTML) }, nil
-	case ".csv":
-		return func(p *job.Plan) error { return writeFile(path, p.WriteCSV) }, nil
-	case ".svg":
-		return func(p *job.Plan) error { return p.WriteSVG(path) }, nil
-	}
-	return nil, job.BadInput(errors.Join(fmt.Errorf("--timeline %s: want a file that ends in .html, .svg or .csv", path), os.Remove(path)))
+	return write, f.Close()
 }
 
 func create(flag, path string) (*os.File, error) {

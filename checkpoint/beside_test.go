@@ -1,0 +1,134 @@
+package checkpoint
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"zeroth/checkpoint/vfs"
+)
+
+// Beside a run that saves and keeps only the newest checkpoint, readers find
+// one that is whole, or are told that it was deleted meanwhile: never that it
+// is damaged, nor that there is none.
+func TestReadBesideDeletion(t *testing.T) {
+	root := t.TempDir()
+	m := newModel(1)
+	m.mustSave(t, vfs.OS{}, root, 1, 1, Options{headerBytes: 4096})
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { // ends with ctx
+		var err error
+		for step := int64(2); ctx.Err() == nil && err == nil; step++ {
+			if _, err = m.save(vfs.OS{}, root, step, 1, 3, Options{headerBytes: 4096}); err == nil {
+				_, err = Prune(root, Keep{Last: 1})
+			}
+		}
+		ended <- err
+	}()
+	last, opened, gone := int64(0), 0, 0
+	end := time.Now().Add(3 * time.Second)
+	if testing.Short() {
+		end = time.Now().Add(time.Second)
+	}
+	for time.Now().Before(end) {
+		c, err := Find(root, "latest")
+		if err != nil {
+			t.Fatalf("find: %v", err)
+		}
+		if c.Seq < last {
+			t.Fatalf("commit %d after %d", c.Seq, last)
+		}
+		last = c.Seq
+		if err := m.equals(c); err != nil {
+			t.Fatalf("read: %v", err)
+		}
+		c.Close()
+		opened++
+		list, err := List(root)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range list {
+			if e.Status == Damaged {
+				t.Fatalf("listed %+v", e)
+			}
+		}
+		path, err := Latest(root)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Duration(opened%5) * time.Millisecond) // others are at work in between
+		bad, err := Verify(ctx, path, Walk{Workers: 1})
+		if len(bad) > 0 || err != nil && !errors.Is(err, ErrGone) {
+			t.Fatalf("verify: %v, %v", bad, err)
+		}
+		if err != nil {
+			gone++
+		}
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if opened < 5 || gone == 0 || last < 5 {
+		t.Errorf("%d were opened, %d were gone, %d were saved: too few to tell", opened, gone, last)
+	}
+}
+
+// At every operation of opening the newest one, it is deleted: what comes of it
+// is the next one, or the word that it is gone.
+func TestDeletedAtEveryOperation(t *testing.T) {
+	for n := 0; ; n++ {
+		mem := &vfs.Mem{}
+		older, newer := newModel(1), newModel(2)
+		first := older.mustSave(t, mem, "/c", 1, 1, Options{})
+		at := 0
+		fsys := vfs.Hook{FS: mem, Before: func(o vfs.Op) error {
+			if at++; at == n+1 {
+				newer.mustSave(t, mem, "/c", 2, 1, Options{})
+				if _, err := PruneIn(mem, "/c", Keep{Last: 1}); err != nil {
+					t.Error(err)
+				}
+			}
+			return nil
+		}}
+		c, err := FindIn(fsys, "/c", "latest")
+		if err != nil {
+			t.Fatalf("deleted ahead of operation %d: %v", n, err)
+		}
+		if newer.equals(c) != nil && older.equals(c) != nil {
+			t.Fatalf("deleted ahead of operation %d: it is neither", n)
+		}
+		past := at <= n
+		c.Close()
+		at = 0
+		if _, err := OpenIn(fsys, first); err != nil && !errors.Is(err, ErrGone) {
+			t.Fatalf("deleted ahead of operation %d of opening: %v", n, err)
+		}
+		if past {
+			break
+		}
+	}
+}
+
+// What was never there is not damaged either.
+func TestNeverThere(t *testing.T) {
+	dir := t.TempDir()
+	for _, path := range []string{filepath.Join(dir, "none"), filepath.Join(dir, "step-00000001")} {
+		if _, err := Open(path); !errors.Is(err, ErrGone) {
+			t.Errorf("opened: %v", err)
+		}
+		if bad, err := Verify(context.Background(), path, Walk{}); !errors.Is(err, ErrGone) || bad != nil {
+			t.Errorf("verified: %v, %v", bad, err)
+		}
+	}
+	must(t, os.Mkdir(filepath.Join(dir, "empty"), 0o777))
+	var d *Damage
+	if _, err := Open(filepath.Join(dir, "empty")); !errors.As(err, &d) || d.File != commitName {
+		t.Errorf("opened: %v", err)
+	}
+}

@@ -1,0 +1,231 @@
+//go:build unix
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"zeroth/checkpoint"
+	"zeroth/shard"
+)
+
+// An output that cannot be written is a failure of every command, with its own
+// exit code where it has one.
+func TestFullOutput(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer full.Close()
+	trained(t)
+	for args, want := range map[string]int{
+		"ckpt ls r": 1, "ckpt ls r --json": 1, "ckpt inspect r": 1, "ckpt inspect r --json": 1, "ckpt verify r": 1, "ckpt verify r --json": 1,
+		"ckpt diff r r": 1, "ckpt diff r " + second: 1, "ckpt export r --to m": 1, "ckpt import r/model --to c": 1, "ckpt reshard r --to d --ranks 2": 1,
+		"ckpt prune r --keep 3 --dry-run": 1, "ckpt prune r --keep 3 --json": 1, "ckpt": 1, "version": 1, "doctor": 1, "help": 1, "help job": 1, "--help": 1,
+		"plan tiny.yaml": 1, "plan tiny.yaml --json": 1, "sample --run r --prompt to --tokens 2": 1, "train tiny.yaml --out s": 1,
+		"ckpt ls none": 2, // which prints nothing
+	} {
+		var errs bytes.Buffer
+		if code := run(strings.Fields(args), full, &errs); code != want || want == 1 && !strings.Contains(errs.String(), "no space left on device") {
+			t.Errorf("zeroth %s: exit code %d, want %d\n%s", args, code, want, &errs)
+		}
+	}
+}
+
+// After a run went back, a damaged COMMIT of the newest checkpoint is told by
+// all commands that are given the run, and nothing older is taken for it.
+func TestDamagedCommitIsTold(t *testing.T) {
+	trained(t)
+	b, err := os.ReadFile(last + "/COMMIT")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, to := range []string{"seq 1 ", "seq 2 ", "seq 4 "} {
+		if err := os.WriteFile(last+"/COMMIT", bytes.Replace(b, []byte("seq 3 "), []byte(to), 1), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		out, _ := zeroth(t, 1, "ckpt", "verify", "r")
+		matches(t, out, `^COMMIT: is of save .* the manifest of .* `, last+" is damaged in 1 place")
+		out, _ = zeroth(t, 1, "ckpt", "verify", "r", "--json")
+		if v := decoded[verification](t, out); v.Whole || v.Path != last || len(v.Damage) != 1 || v.Damage[0].File != "COMMIT" {
+			t.Errorf("%+v", v)
+		}
+		for _, args := range []string{"inspect r", "export r --to new", "reshard r --to new --ranks 1", "diff r " + second} {
+			_, errs := zeroth(t, 1, append([]string{"ckpt"}, strings.Fields(args)...)...)
+			matches(t, errs, `^zeroth: `+last+` is damaged and may be the newest: COMMIT: is of save .* name it: the newest whole one is r/ckpt/step-00000004`)
+		}
+		zeroth(t, 2, "ckpt", "reshard", second, "--to", "r/ckpt", "--ranks", "1")
+		zeroth(t, 0, "ckpt", "verify", "r/ckpt/step-00000004")
+		out, _ = zeroth(t, 0, "ckpt", "ls", "r")
+		if matches(t, out, `damaged: COMMIT: is of save`); strings.Contains(out, "latest") {
+			t.Errorf("there is a latest in\n%s", out)
+		}
+	}
+	if err := os.WriteFile(last+"/COMMIT", b, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	// Two that changed places, a copy, a pipe.
+	swap := func() {
+		for _, r := range [][2]string{{second, "x"}, {last, second}, {"x", last}} {
+			if err := os.Rename(r[0], r[1]); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	swap()
+	for _, path := range []string{"r", second, last} {
+		out, _ := zeroth(t, 1, "ckpt", "verify", path)
+		matches(t, out, `^MANIFEST.json: is of step \d, the folder is named as step \d`)
+	}
+	swap()
+	if err := os.CopyFS(last+".1", os.DirFS(last)); err != nil {
+		t.Fatal(err)
+	}
+	out, _ := zeroth(t, 1, "ckpt", "verify", "r")
+	matches(t, out, `^step-00000006: has the same commit number as step-00000006.1: `, " is damaged in 1 place")
+	if err := os.RemoveAll(last + ".1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(last + "/COMMIT"); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo(last+"/COMMIT", 0o666); err != nil {
+		t.Fatal(err)
+	}
+	out, _ = zeroth(t, 1, "ckpt", "verify", "r")
+	matches(t, out, `COMMIT: it is a pipe; want a regular file`)
+	// A step folder that is a link nowhere is damage of the run, too.
+	if err := os.RemoveAll(last); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("nowhere", last); err != nil {
+		t.Fatal(err)
+	}
+	out, _ = zeroth(t, 1, "ckpt", "verify", "r")
+	matches(t, out, `^step-00000006: it is a symbolic link that leads nowhere\n`)
+}
+
+// What is not ours is left, named, and an exit code of its own; what is ours
+// goes.
+func TestPruneLeaves(t *testing.T) {
+	trained(t)
+	if err := os.WriteFile(second+"/my\x1b[31mnotes", nil, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	for _, dry := range []string{"--dry-run", "--json"} {
+		out, errs := zeroth(t, 1, "ckpt", "prune", "r", "--keep", "1", dry)
+		if errs != "" || strings.Contains(out, "\x1b") {
+			t.Errorf("%q %q", out, errs)
+		}
+		if dry == "--dry-run" {
+			matches(t, out, `^would delete step-00000004\nstep-00000002 stays: it has "my\\x1b\[31mnotes" in it \(a file\), which is no file of a checkpoint: .*\n2 of 3 stay in r/ckpt; .* freed\n$`)
+			continue
+		}
+		p := decoded[pruned](t, out)
+		if strings.Join(p.Deleted, " ") != "step-00000004" || strings.Join(p.Kept, " ") != "step-00000002 step-00000006" || len(p.Left) != 1 || p.Left[0].Name != "step-00000002" {
+			t.Errorf("%+v", p)
+		}
+	}
+	zeroth(t, 0, "ckpt", "verify", second)
+}
+
+// forged writes a checkpoint as another would be, with another state.json.
+func forged(t *testing.T, from, root, state string) string {
+	t.Helper()
+	ck, err := checkpoint.Open(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ck.Close()
+	ck.State = []byte(state)
+	path, err := ck.Reshard(context.Background(), root, 1, checkpoint.Options{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// A state.json whose model is not that of the parameters is refused, whatever
+// it is, and no folder is made.
+func TestExportOfAnotherModel(t *testing.T) {
+	trained(t)
+	for i, model := range []string{`5`, `null`, `[]`, `"gpt2"`, `{}`, `{"model_type": 5}`, `{"model_type": "bert"}`, `{"model_type": "gpt2"}`, `{"model_type": "llama"}`,
+		`{"model_type": "gpt2", "n_layer": 1000000000, "n_head": 1, "n_embd": 8, "n_positions": 8, "vocab_size": 256}`,
+		`{"model_type": "gpt2", "n_layer": -1, "n_head": 0, "n_embd": 8}`,
+		`{"model_type": "gpt2", "n_layer": 1, "n_head": 1, "n_embd": 16, "n_positions": 8, "vocab_size": 256}`,
+		`{"model_type": "gpt2", "n_layer": 0, "n_head": 1, "n_embd": 8, "n_positions": 8, "vocab_size": 256}`} {
+		path := forged(t, last, filepath.Join("f", string(rune('a'+i))), `{"step": 6, "data": "x", "model": `+model+`}`)
+		_, errs := zeroth(t, 2, "ckpt", "export", path, "--to", "new")
+		matches(t, errs, `state.json`)
+		if _, err := os.Stat("new"); err == nil {
+			t.Fatalf("%s: a folder was made", model)
+		}
+	}
+}
+
+// What stands in a checkpoint reaches the terminal as text.
+func TestOutputIsEscaped(t *testing.T) {
+	inFolder(t)
+	const evil = "w\x1b[2J\n\u009b31m\u202e\U000e0001\x7f"
+	s, err := checkpoint.Begin("c", 1, checkpoint.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := s.Writer(0)
+	if err := w.Put(checkpoint.Tensor{Name: evil, Kind: "master", DType: checkpoint.F32, Shape: []int{1}}, shard.Range{Hi: 1}, make([]byte, 4), nil); err != nil {
+		t.Fatal(err)
+	}
+	p, err := w.Finish()
+	if err != nil {
+		t.Fatal(err)
+	}
+	state, err := json.Marshal(map[string]any{"version": evil, "data": evil, "model": map[string]string{"model_type": evil}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	path, err := s.Commit(checkpoint.Commit{Parts: []checkpoint.Part{p}, State: state, Metrics: map[string]float64{evil: 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	forged(t, path, "d", `{`+evil)
+	flip(t, path+"/data-00000-000.safetensors", 65536)
+	for args, code := range map[string]int{"ls c": 0, "ls c --json": 0, "inspect c": 0, "inspect c --json": 0, "verify c": 1, "verify c --json": 1,
+		"diff c d": 1, "diff d c --json": 1, "export c --to n": 2, "export d --to n": 1, "inspect d": 1} {
+		out, errs := zeroth(t, code, append([]string{"ckpt"}, strings.Fields(args)...)...)
+		if s := out + errs; strings.ContainsAny(s, "\x1b\u009b\u202e\U000e0001\x7f") || !strings.Contains(args, "ls") && !strings.Contains(args, " d") && !strings.Contains(s, "1b[2J") {
+			t.Errorf("%s: %q", args, s)
+		}
+		if strings.Contains(args, "--json") && errs == "" && !json.Valid([]byte(out)) {
+			t.Errorf("%s: no JSON:\n%s", args, out)
+		}
+	}
+	var v verification
+	out, _ := zeroth(t, 1, "ckpt", "verify", "c", "--json")
+	if err := json.Unmarshal([]byte(out), &v); err != nil || v.Damage[0].Tensor != evil {
+		t.Errorf("%q, %v", v.Damage[0].Tensor, err)
+	}
+	_, errs := zeroth(t, 2, "ckpt", "ls", "no\x1b[31m")
+	if strings.Contains(errs, "\x1b") {
+		t.Errorf("%q", errs)
+	}
+}
+
+// A file that a flag names by mistake is neither emptied nor removed.
+func TestTimelineKeepsOthers(t *testing.T) {
+	inFolder(t)
+	before, err := os.ReadFile("a.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	zeroth(t, 2, "train", "tiny.yaml", "--timeline", "a.txt")
+	if after, err := os.ReadFile("a.txt"); err != nil || !bytes.Equal(before, after) {
+		t.Errorf("a.txt has %d bytes, %v", len(after), err)
+	}
+}
