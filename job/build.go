@@ -70,14 +70,31 @@ type Footprint struct {
 	Arena  int          // bytes of activations, which are in Device too
 }
 
-// Footprint is learnt by rehearsing a step on devices that only count.
-func (c *Config) Footprint() (Footprint, error) { return c.footprint(Seams{}) }
+// Footprint is learnt by a dry run of a step on devices that only count.
+func (c *Config) Footprint() (Footprint, error) { return c.footprint(Seams{}, fewMicro) }
 
-func (c *Config) footprint(s Seams) (f Footprint, err error) {
-	if f, err = c.rehearse(math.MaxInt/2, s); err != nil {
+// fewMicro is how many micro-batches of a step a dry run has at most: the first,
+// one of those between, which are all alike, and the last.
+const fewMicro = 3
+
+// micros is the job with at most so many micro-batches a step.
+func (c *Config) micros(n int) *Config {
+	x := *c
+	x.Train.Accumulate = min(n, x.Train.Accumulate)
+	return &x
+}
+
+// footprint is Footprint by a dry run of at most so many micro-batches, three or
+// more.
+func (c *Config) footprint(s Seams, micros int) (f Footprint, err error) {
+	x := c.micros(micros)
+	if f, err = x.rehearse(math.MaxInt/2, s); err != nil {
 		return f, err
 	}
-	return c.rehearse(f.Arena, s)
+	f, err = x.rehearse(f.Arena, s)
+	ids := zero.Footprint{Mesh: c.Mesh(), Micro: c.Train.Accumulate, Rows: c.Train.MicroBatch * c.Model.Context}.Bytes()
+	f.Device[device.Inputs] = ids[device.Inputs] // all that takes more with more micro-batches
+	return f, err
 }
 
 // workers is how many of the machine's processors a rank's kernels are split
@@ -217,7 +234,7 @@ func (c *Config) Open(wrap func(rank int, g collective.Ranks) collective.Ranks) 
 
 // OpenWith is Open with more to stand in for.
 func (c *Config) OpenWith(s Seams) ([]*Rank, error) {
-	plan, err := c.footprint(s)
+	plan, err := c.footprint(s, fewMicro)
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package job
 import (
 	"fmt"
 	"io"
+	"slices"
 
 	"zeroth/zero"
 )
@@ -53,34 +54,53 @@ func (c *Config) Forecast(h *Hardware) (*Forecast, error) {
 	}
 	p := h.pricing(c)
 	if c.Zero.Offload.disk() {
-		p.price = c.diskPrice(h)
+		bytes, err := c.diskBytes()
+		if err != nil {
+			return nil, err
+		}
+		p.price = h.diskPrice(bytes)
 	}
 	return c.forecast(p)
 }
 
-// diskPrice divides the bytes of a step evenly over its reads and writes.
-func (c *Config) diskPrice(h *Hardware) func(string, kernel, work) float64 {
-	var cost Cost
-	m := c.Model.network()
-	units := unitSizes(m)
-	_ = c.moved(units, Rates{Host: 1, Memory: 1, Disk: 1}, &cost)
-	l, err := c.recorded(1)
-	counts := map[string]int{}
-	if err == nil {
-		for _, q := range l.queues {
-			for _, t := range q.tasks {
-				if t.kernel >= 0 && l.kernels[t.kernel].op == "do" {
-					counts[q.name]++
-				}
-			}
-		}
-	}
+// diskPrice is price with so many bytes for each read and write of the disk.
+func (h *Hardware) diskPrice(bytes float64) func(string, kernel, work) float64 {
 	return func(queue string, k kernel, w work) float64 {
-		if queue == diskQueues[0] || queue == diskQueues[1] {
-			return float64(cost.Disk) / float64(counts[diskQueues[0]]+counts[diskQueues[1]]) / h.Disk
+		if slices.Contains(diskQueues[:], queue) {
+			return bytes / h.Disk
 		}
 		return h.price(queue, k, w)
 	}
+}
+
+// diskBytes is what a read or a write of a step has on average.
+func (c *Config) diskBytes() (float64, error) {
+	var cost Cost
+	_ = c.moved(unitSizes(c.Model.network()), Rates{Host: 1, Memory: 1, Disk: 1}, &cost)
+	n, err := c.transfers(fewMicro)
+	if more := c.Train.Accumulate - fewMicro; more > 0 && err == nil {
+		var less int
+		less, err = c.transfers(fewMicro - 1)
+		n += more * (n - less)
+	}
+	return float64(cost.Disk) / float64(n), err
+}
+
+// transfers is how many reads and writes of the disk a step of at most so many
+// micro-batches has.
+func (c *Config) transfers(micros int) (n int, err error) {
+	l, err := c.micros(micros).recorded(1)
+	if err != nil {
+		return 0, err
+	}
+	for _, q := range l.queues {
+		for _, t := range q.tasks {
+			if slices.Contains(diskQueues[:], q.name) && t.kernel >= 0 && l.kernels[t.kernel].op == "do" {
+				n++
+			}
+		}
+	}
+	return n, nil
 }
 
 // replayed is how many steps a forecast replays. The first begins with nothing
@@ -105,19 +125,15 @@ func (c *Config) recorded(steps int) (*recording, error) {
 	return l, nil
 }
 
-// fewMicro is how many micro-batches are replayed; of more, each takes as long as
-// the last of these.
-const fewMicro = 3
-
+// forecast replays few micro-batches; of more, each takes as long as the last of
+// these.
 func (c *Config) forecast(p pricing) (*Forecast, error) {
 	if c.Train.Accumulate <= fewMicro {
 		return c.replayAll(p)
 	}
 	var few [2]*Forecast
 	for i := range few {
-		x := *c
-		x.Train.Accumulate = fewMicro - i
-		f, err := x.replayAll(p)
+		f, err := c.micros(fewMicro - i).replayAll(p)
 		if err != nil {
 			return nil, err
 		}

@@ -204,7 +204,7 @@ func (m *measuring) collect(times map[timed][]float64, works map[timed]work) {
 // measureCollectives measures those of the job's groups, or of smaller ones
 // where they are large.
 func (h *Here) measureCollectives(c *Config) error {
-	l, err := c.recorded(1)
+	l, err := c.micros(fewMicro).recorded(1)
 	if err != nil {
 		return err
 	}

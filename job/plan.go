@@ -137,18 +137,21 @@ type Machine struct {
 	Memory int64 // bytes a rank's device has; 0: what parallel.memory says
 }
 
-// Plan rehearses a step of the job on a device that only counts. It reads no
-// data and allocates no memory.
-func (c *Config) Plan(m Machine) (*Plan, error) {
+// Plan is a dry run of a step of the job on a device that only counts. It reads
+// no data and allocates no memory.
+func (c *Config) Plan(m Machine) (*Plan, error) { return c.plan(m, fewMicro) }
+
+// plan is Plan by a dry run of at most so many micro-batches, three or more.
+func (c *Config) plan(m Machine, micros int) (*Plan, error) {
 	if m.Memory == 0 {
 		m.Memory = c.Parallel.Memory
 	}
-	f, err := c.Footprint()
+	f, err := c.footprint(Seams{}, micros)
 	if err != nil {
 		return nil, err
 	}
 	var w *watch
-	t, _, _, err := c.rehearsal(f.Arena, Seams{}, func(z *zero.Config) { w = newWatch(z) })
+	t, _, _, err := c.micros(micros).rehearsal(f.Arena, Seams{}, func(z *zero.Config) { w = newWatch(z) })
 	if err != nil {
 		return nil, err
 	}
@@ -158,6 +161,7 @@ func (c *Config) Plan(m Machine) (*Plan, error) {
 	}
 	w.begin(t.Units(), p.Allocated)
 	t.Rehearse()
+	w.extend(c.Train.Accumulate)
 	p.AtRest, p.Timeline, p.Sent = atRest(p.Allocated), w.moments, w.sent
 	for _, u := range t.Units() {
 		p.Parameters += int64(u.Layout.Numel())

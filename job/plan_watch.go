@@ -36,7 +36,8 @@ type watch struct {
 	slots   map[int]*watchedUnit // whose gradients are in slots
 	at      *Moment              // of the event that goes on; nil between events, or where none are kept
 	moments []*Moment
-	sent    int64 // bytes the rank has sent
+	sent    int64 // bytes the rank has sent,
+	second  int64 // and in the second micro-batch
 }
 
 // watchedUnit is where the parameters and gradients of a unit are now.
@@ -121,9 +122,31 @@ func (w *watch) event(p Phase, unit string, module int) {
 // turn goes on to the next micro-batch once all of the last is issued.
 func (w *watch) turn() {
 	if w.passed {
+		switch w.micro {
+		case 0:
+			w.second = -w.sent
+		case 1:
+			w.second += w.sent
+		}
 		w.micro++
 		w.back, w.passed = false, false
 	}
+}
+
+// extend makes a step of so many micro-batches of the one that was watched: the
+// second is repeated before the last.
+func (w *watch) extend(micros int) {
+	more := micros - w.micros
+	if more == 0 {
+		return
+	}
+	for _, m := range w.moments {
+		if m.Micro == w.micros-1 {
+			m.Micro += more
+		}
+	}
+	w.sent += int64(more) * w.second
+	w.micros = micros
 }
 
 // add changes what is in use. The moment of an event is its highest.
@@ -241,8 +264,10 @@ func (w *watch) reduce(u *watchedUnit) {
 func (w *watch) settle() {
 	w.at = nil
 	w.lower(0)
-	for _, u := range w.units {
-		w.unslot(u)
+	for _, u := range w.slots {
+		if u != nil {
+			w.unslot(u)
+		}
 	}
 }
 
