@@ -53,7 +53,7 @@ func check(path string, limit int64, stat func(string) (fs.FileInfo, error)) err
 	case err != nil:
 		return err
 	case !info.Mode().IsRegular():
-		return refuse(path, "it is %s; want a regular file", kind(info.Mode()))
+		return refuse(path, "it is %s, not a regular file", kind(info.Mode()))
 	case info.Size() > limit:
 		return large(path, limit)
 	}

@@ -56,7 +56,7 @@ func TestOpen(t *testing.T) {
 	if _, err := input.Open(filepath.Join(t.TempDir(), "none"), 3); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no file: %v", err)
 	}
-	if _, err := input.Open(t.TempDir(), 3); err == nil || !strings.Contains(err.Error(), "it is a folder; want a regular file") {
+	if _, err := input.Open(t.TempDir(), 3); err == nil || !strings.Contains(err.Error(), "it is a folder, not a regular file") {
 		t.Errorf("a folder: %v", err)
 	}
 }

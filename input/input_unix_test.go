@@ -34,7 +34,7 @@ func TestNothingElse(t *testing.T) {
 		go func() { _, err := input.Read(path, 1<<20); done <- err }()
 		select {
 		case err := <-done:
-			if at := (*fs.PathError)(nil); !errors.As(err, &at) || at.Path != path || !strings.Contains(err.Error(), "it is "+what+"; want a regular file") {
+			if at := (*fs.PathError)(nil); !errors.As(err, &at) || at.Path != path || !strings.Contains(err.Error(), "it is "+what+", not a regular file") {
 				t.Errorf("%s: %v", path, err)
 			}
 		case <-time.After(10 * time.Second):

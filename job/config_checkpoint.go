@@ -66,7 +66,7 @@ func (v retention) read(n *node) (k checkpoint.Keep, wrong string, at place) {
 		return k, count{&k.Last, 1, most}.set(n), n.at
 	}
 	every := 0
-	rules := map[string]value{"last": count{&k.Last, 1, most}, "every_steps": count{&every, 1, 1 << 40}, "best": choice{&k.Best, metrics}}
+	rules := map[string]value{"last": count{&k.Last, 1, most}, "every_steps": count{&every, 1, mostSteps}, "best": choice{&k.Best, metrics}}
 	for _, p := range n.pairs {
 		rule := rules[p.key]
 		if rule == nil {

@@ -31,9 +31,6 @@ var (
 	precisions = []device.DType{device.F32, device.BF16, device.F16}
 )
 
-// most bounds every count, so that products of three stay far from overflow.
-const most = 1 << 20
-
 // fields lists the keys in the order they are written, with values that set c.
 func (c *Config) fields() []field {
 	m, d, t, p, z := &c.Model, &c.Data, &c.Train, &c.Parallel, &c.Zero
@@ -41,11 +38,11 @@ func (c *Config) fields() []field {
 	return []field{
 		{"model.from", text{&m.From}, "", "fresh parameters", "folder with config.json and model.safetensors to start from; instead of the other model keys but context"},
 		{"model.family", choice{&m.Family, families}, "gpt2", "", "architecture: gpt2 | llama"},
-		{"model.layers", count{&m.Layers, 1, most}, "6", "", "transformer blocks"},
+		{"model.layers", count{&m.Layers, 1, mostLayers}, "6", "", "transformer blocks"},
 		{"model.heads", count{&m.Heads, 1, most}, "6", "", "attention heads of a block; divides width"},
 		{"model.kv_heads", count{&m.KVHeads, 1, most}, "", "heads", "llama: heads of keys and values; divides heads"},
 		{"model.width", count{&m.Width, 1, most}, "384", "", "elements of the residual stream"},
-		{"model.ffn", count{&m.FFN, 1, most}, "", "8/3 of width, in 64s", "llama: width of the hidden layer"},
+		{"model.ffn", count{&m.FFN, 1, 4 * most}, "", "8/3 of width, in 64s", "llama: width of the hidden layer"},
 		{"model.context", count{&m.Context, 1, most}, "256", "", "tokens in a sequence; with from, the longest its model takes"},
 		{"model.vocab", count{&m.Vocab, 2, most}, "", "the tokenizer's: 256 or 50257", "different tokens"},
 		{"model.rope_theta", real{&m.Theta, positive, "a positive number"}, "", "10000", "llama: base of the rotary positions' wavelengths"},
@@ -57,24 +54,24 @@ func (c *Config) fields() []field {
 		{"data.vocab", text{&d.Vocab}, "", "the one built in", "folder with vocab.json and merges.txt for tokenizer gpt2"},
 		{"data.validation", real{&d.Validation, atMostHalf, "a fraction from 0 to 0.5"}, "0.01", "", "fraction of the data held out for evaluation"},
 
-		{"train.steps", count{&t.Steps, 1, 1 << 40}, "200", "", "updates"},
-		{"train.batch", count{&t.Batch, 1, 1 << 40}, "", "micro_batch × accumulate × ranks", "sequences a step over all ranks; two of batch, micro_batch, accumulate give the third"},
-		{"train.micro_batch", count{&t.MicroBatch, 1, most}, "", "4, or what batch leaves", "sequences a rank takes at once"},
-		{"train.accumulate", count{&t.Accumulate, 1, most}, "", "1, or what batch leaves", "micro-batches a step"},
+		{"train.steps", count{&t.Steps, 1, mostSteps}, "200", "", "updates"},
+		{"train.batch", count{&t.Batch, 1, mostBatch}, "", "micro_batch × accumulate × ranks", "sequences a step over all ranks; two of batch, micro_batch, accumulate give the third"},
+		{"train.micro_batch", count{&t.MicroBatch, 1, mostBatch}, "", "4, or what batch leaves", "sequences a rank takes at once"},
+		{"train.accumulate", count{&t.Accumulate, 1, mostBatch}, "", "1, or what batch leaves", "micro-batches a step"},
 		{"train.clip", real{&t.Clip, atLeast0, "a number of at least 0, where 0 is off"}, "1.0", "", "largest global norm of the gradient; 0 is off"},
 		{"train.seed", seed{&t.Seed}, "1", "", "of the initial parameters and the order of the data"},
-		{"train.eval_every", count{&t.EvalEvery, 0, 1 << 40}, "", "50; 0 without validation", "steps between evaluations; 0 is never"},
+		{"train.eval_every", count{&t.EvalEvery, 0, mostSteps}, "", "50; 0 without validation", "steps between evaluations; 0 is never"},
 		{"train.eval_batches", count{&t.EvalBatches, 1, most}, "8", "", "micro-batches a rank evaluates each time"},
-		{"train.loss_chunk", count{&t.LossChunk, 1, 1 << 40}, "1024", "", "tokens whose logits are in memory at once"},
+		{"train.loss_chunk", count{&t.LossChunk, 1, mostBatch}, "1024", "", "tokens whose logits are in memory at once"},
 
-		{"parallel.ranks", count{&p.Ranks, 1, 1 << 16}, "", "4, or shard × replicate", "ranks, each with its part of the state and of the batch"},
+		{"parallel.ranks", count{&p.Ranks, 1, mostRanks}, "", "4, or shard × replicate", "ranks, each with its part of the state and of the batch"},
 		{"parallel.shard", shards{&p.Shard}, "-1", "", "ranks that together hold one copy of the state; -1 is ranks / replicate"},
-		{"parallel.replicate", count{&p.Replicate, 1, 1 << 16}, "1", "", "such copies; more than 1 is hybrid sharding"},
+		{"parallel.replicate", count{&p.Replicate, 1, mostRanks}, "1", "", "such copies; more than 1 is hybrid sharding"},
 		{"parallel.timeout", duration{&p.Timeout}, "5m", "", "wait for a silent rank before it is called lost"},
 		{"parallel.memory", size{&p.Memory}, "", "no bound", "device memory a rank may take, such as 512MiB"},
 
 		{"zero.stage", stage{&z.Stage}, "3", "", "sharded are: 0 nothing, 1 optimizer state, 2 also gradients, 3 also parameters"},
-		{"zero.prefetch", count{&z.Prefetch, 0, most}, "1", "", "units gathered ahead of the one in use"},
+		{"zero.prefetch", count{&z.Prefetch, 0, mostLayers}, "1", "", "units gathered ahead of the one in use"},
 		{"zero.recompute", choice{&z.Recompute, recomputes}, "none", "", "none | block: compute a block's activations again instead of keeping them"},
 
 		{"zero.offload.optimizer", choice{&z.Offload.Optimizer, placesNamed}, "none", "", "none | host | disk: where master copies and states rest; their gradients then rest on the host"},
@@ -93,10 +90,10 @@ func (c *Config) fields() []field {
 		{"optimizer.momentum", real{&o.Momentum, within(0, 1), "a number of at least 0 and below 1"}, "", "0.9", "sgd"},
 
 		{"schedule.type", choice{&s.Type, curves}, "cosine", "", "constant | linear | cosine"},
-		{"schedule.warmup", count{&s.Warmup, 0, 1 << 40}, "", "20, or steps if fewer", "steps of linear rise from 0; a run of fewer ends before the top"},
+		{"schedule.warmup", count{&s.Warmup, 0, mostSteps}, "", "20, or steps if fewer", "steps of linear rise from 0; a run of fewer ends before the top"},
 		{"schedule.min_lr", real{&s.MinLR, atLeast0, "a number of at least 0"}, "", "lr / 10", "learning rate at the last step; not for constant"},
 
-		{"checkpoint.every", count{&k.Every, 0, 1 << 40}, "0", "", "steps between checkpoints; 0 is none"},
+		{"checkpoint.every", count{&k.Every, 0, mostSteps}, "0", "", "steps between checkpoints; 0 is none"},
 		{"checkpoint.dir", text{&k.Dir}, "", "ckpt in the run folder", "folder of checkpoints"},
 		{"checkpoint.keep", retention{&k.Keep}, "3", "", "the newest so many, or {last: 3, every_steps: 1000, best: val_loss}"},
 		{"checkpoint.async", flag{&k.Async}, "true", "", "go on training while a checkpoint is written"},

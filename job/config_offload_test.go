@@ -52,7 +52,7 @@ func TestOffloadRefusals(t *testing.T) {
 		{"zero.offload.path=a.txt", "--set zero.offload.path=a.txt: zero.offload.path: a.txt is not a folder; want path: an existing folder on the disk to use"},
 		{"zero.offload.optimizer=host", "job.yaml:6:11: zero.offload.path: not used: nothing is offloaded to disk; remove it (--set zero.offload.path=null removes it)"},
 		{"zero.offload.ratio=1.5", "--set zero.offload.ratio=1.5: zero.offload.ratio: 1.5 is out of range; want a fraction from 0 to 1, such as 1.0"},
-		{"zero.offload.buffers=0", "--set zero.offload.buffers=0: zero.offload.buffers: 0 is less than 1; want a whole number of at least 1, such as 4"},
+		{"zero.offload.buffers=0", "--set zero.offload.buffers=0: zero.offload.buffers: 0 is less than 1; want a whole number from 1 to 1024, such as 4"},
 		{"zero.offload.optimizer=nvme", "--set zero.offload.optimizer=nvme: zero.offload.optimizer: nvme is not known, did you mean none?; want none, host or disk"},
 		{"zero.offload.optimiser=host", "--set zero.offload.optimiser=host: zero.offload.optimiser: unknown key; did you mean optimizer?"},
 		{"zero.offload=host", "--set zero.offload=host: zero.offload: host is not a mapping; want zero: {offload: {optimizer: ...}}"},

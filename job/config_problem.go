@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
+	"unicode"
 )
 
 // place is where a value was written: in a file, or in a --set.
@@ -18,7 +20,7 @@ type place struct {
 func (p place) String() string {
 	switch {
 	case p.set != "":
-		return "--set " + p.set
+		return "--set " + cut(p.set, 200)
 	case p.line == 0:
 		return p.file
 	}
@@ -36,26 +38,48 @@ type Problem struct {
 	fatal bool // the file could not be understood: no other check makes sense
 }
 
+// Error is the problem in one line. What does not print is escaped, what is long
+// is cut: keys and values may have come from anywhere.
 func (p Problem) Error() string {
-	parts := []string{p.At, p.Key, p.Wrong}
-	if p.Key == "" {
-		parts = []string{p.At, p.Wrong}
+	s := p.At + ": "
+	if p.Key != "" {
+		s += cut(p.Key, 80) + ": "
 	}
-	s := strings.Join(parts, ": ")
+	s += cut(p.Wrong, 1000)
 	if p.Right != "" {
 		s += "; " + p.Right
 	}
-	return s
+	return printable(s)
+}
+
+// printable is s with what does not print written as Go does: \n, \x1b, \u200b.
+func printable(s string) string {
+	var b strings.Builder
+	for _, r := range s {
+		if unicode.IsPrint(r) {
+			b.WriteRune(r)
+		} else {
+			b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
+		}
+	}
+	return b.String()
 }
 
 // Problems is all that is wrong with a job, in the order of the file.
 type Problems []Problem
 
-// Error is one line for each problem.
+// problemsShown is how many problems are told at once.
+const problemsShown = 50
+
+// Error is one line for each problem, of very many for the first.
 func (ps Problems) Error() string {
-	lines := make([]string, len(ps))
+	var lines []string
 	for i, p := range ps {
-		lines[i] = p.Error()
+		if i == problemsShown {
+			lines = append(lines, fmt.Sprintf("and %d more", len(ps)-i))
+			break
+		}
+		lines = append(lines, p.Error())
 	}
 	return strings.Join(lines, "\n")
 }

@@ -43,6 +43,9 @@ func (r *reader) resolve() {
 	r.resolveOptimizer()
 	r.resolveCheckpoint()
 	r.resolveSample()
+	if wrong, keys := r.config.countable(); wrong != "" {
+		r.refuse(wrong, "want less", keys...)
+	}
 	for _, f := range r.fields {
 		if why, because := r.config.idle(f.key); why != "" && r.has(f.key) && (r.has(because) || !r.bad[because]) {
 			r.wrong(r.given[f.key].at, f.key, "not used: "+why, fmt.Sprintf("remove it (--set %s=null removes it)", f.key))
@@ -121,7 +124,7 @@ func (r *reader) resolveParallel() {
 	p := &r.config.Parallel
 	if !r.has("parallel.ranks") {
 		p.Ranks = 4
-		if p.Shard > 0 && p.Shard*p.Replicate <= 1<<16 {
+		if p.Shard > 0 && p.Shard*p.Replicate <= mostRanks {
 			p.Ranks = p.Shard * p.Replicate
 		}
 	}
@@ -280,7 +283,7 @@ func neighbours(n int, ok func(int) bool) []int {
 			break
 		}
 	}
-	for i := n + 1; i <= 1<<16; i++ {
+	for i := n + 1; i <= mostRanks; i++ {
 		if ok(i) {
 			return append(near, i)
 		}

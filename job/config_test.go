@@ -283,9 +283,9 @@ func TestTabsAndOtherNonsense(t *testing.T) {
 		{"# nothing\n", "job.yaml: the job file is empty; the least it needs is a line like: data: {text: [\"*.txt\"]}"},
 		{"hello\n", "job.yaml:1:1: the job file is the single value hello, not a mapping; want sections like: data: {text: [\"*.txt\"]}"},
 		{"- a\n- b\n", "job.yaml:1:1: the job file is a list, not a mapping; want sections like: data: {text: [\"*.txt\"]}"},
-		{"data:\n\ttext: [a.txt]\n", "job.yaml:2:1: not YAML: found character '\t' that cannot start any token; YAML indents with spaces, never with tabs"},
+		{"data:\n\ttext: [a.txt]\n", "job.yaml:2:1: not YAML: found character '\\t' that cannot start any token; YAML indents with spaces, never with tabs"},
 		{"data: {text: [a.txt\n", "job.yaml:1:14: not YAML: sequence end token ']' not found"},
-		{"\xff\xfe", "job.yaml: this is not text in UTF-8"},
+		{"\xff\xfe", "job.yaml:1:1: this is text in UTF-16 or UTF-32; save it as UTF-8"},
 		{least + "train: {steps: 1, steps: 2}\n", "job.yaml:2:19: train.steps: given twice, first at job.yaml:2:9; remove one"},
 		{least + "---\n" + least, "job.yaml:2:1: a second document after ---; want one job in a file"},
 		{least + "zero: {stage: *s}\n", "job.yaml:2:15: zero.stage: *s refers to no anchor before it; want &s at the value it should repeat"},
@@ -306,7 +306,7 @@ func TestUnreadableJob(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for path, want := range map[string]string{
 		"gone.yaml": "gone.yaml: the job file cannot be read: no such file or directory; want the path of a job file in YAML, like examples/quickstart.yaml",
-		".":         ".: the job file cannot be read: is a directory; want the path of a job file in YAML, like examples/quickstart.yaml",
+		".":         ".: the job file cannot be read: it is a folder, not a regular file; want the path of a job file in YAML, like examples/quickstart.yaml",
 	} {
 		if _, err := Load(path, nil); err == nil || err.Error() != want {
 			t.Errorf("got %v\nwant %s", err, want)
@@ -355,13 +355,13 @@ func TestCombinations(t *testing.T) {
 		{"parallel={ranks: 6, shard: 4}", "parallel.shard: shard 4 × replicate 1 = 4, but there are 6 ranks; want ranks: 4, or shard: -1 for ranks / replicate"},
 		{"parallel={replicate: 3}", "parallel.replicate: 4 ranks cannot be parted into 3 equal replicas; want replicate 2 or 4"},
 		{"parallel={shard: -2}", "parallel.shard: -2 is negative; want a whole number of at least 1, or -1 for all ranks of a replica"},
-		{"parallel={ranks: 100000}", "parallel.ranks: 100000 is more than 65536; want a whole number of at least 1, such as 4"},
+		{"parallel={ranks: 100000}", "parallel.ranks: 100000 is more than 65536; want a whole number from 1 to 65536, such as 4"},
 		{"train={batch: 30, micro_batch: 4}", "train.batch: batch 30 = micro_batch 4 × accumulate ? × ranks 4 has no whole solution: 30 is not a multiple of 16; want batch 16 or 32"},
 		{"train={batch: 30, accumulate: 2}", "train.batch: batch 30 = accumulate 2 × micro_batch ? × ranks 4 has no whole solution: 30 is not a multiple of 8; want batch 24 or 32"},
 		{"train={batch: 2}", "train.batch: batch 2 = micro_batch ? × ranks 4 has no whole solution: 2 is not a multiple of 4; want batch 4"},
 		{"train={batch: 64, micro_batch: 4, accumulate: 2}", "train.batch: micro_batch 4 × accumulate 2 × ranks 4 = 32, but batch is 64; want batch: 32, or leave one of the three out (--set train.accumulate=null)"},
 		{"train={clip: -1}", "train.clip: -1 is out of range; want a number of at least 0, where 0 is off, such as 1.0"},
-		{"train={steps: 99999999999999999999}", "train.steps: 99999999999999999999 is too large; want a whole number of at least 1, such as 200"},
+		{"train={steps: 99999999999999999999}", "train.steps: 99999999999999999999 is too large; want a whole number from 1 to 1000000000, such as 200"},
 		{"train={seed: 1.5}", "train.seed: 1.5 is not a whole number; want a whole number of at least 0"},
 		{"schedule={min_lr: 1e-3}", "schedule.min_lr: min_lr 1e-3 is above lr 6e-4; want a min_lr of at most lr"},
 		{"schedule={type: constant, min_lr: 1e-4}", "schedule.min_lr: not used: a constant schedule does not fall; remove it (--set schedule.min_lr=null removes it)"},

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -48,18 +49,24 @@ func outside(x, lo, hi int64) string {
 	return fmt.Sprintf("%d is less than %d", x, lo)
 }
 
-func (v count) want() string { return fmt.Sprintf("a whole number of at least %d", v.lo) }
+func (v count) want() string { return fmt.Sprintf("a whole number from %d to %d", v.lo, v.hi) }
 func (v count) yaml() string { return strconv.Itoa(*v.p) }
+
+// octal are digits that some read as octal, some as decimal.
+var octal = regexp.MustCompile(`^[-+]?0[0-9]`)
 
 // whole reads an integer.
 func whole(n *node) (x int64, wrong string) {
-	if n.kind != scalar || n.quoted {
+	switch {
+	case n.kind != scalar || n.quoted:
 		return 0, n.String() + " is not a whole number"
+	case octal.MatchString(n.text):
+		return 0, n.String() + " begins with a 0, which may mean octal"
 	}
 	x, err := strconv.ParseInt(n.text, 10, 64)
 	switch {
 	case errors.Is(err, strconv.ErrRange):
-		return 0, n.text + " is too large"
+		return 0, n.String() + " is too large"
 	case err != nil:
 		return 0, n.String() + " is not a whole number"
 	}
@@ -71,8 +78,8 @@ type shards struct{ p *int }
 
 func (v shards) set(n *node) string {
 	x, wrong := whole(n)
-	if wrong == "" && x != -1 && (x < 1 || x > 1<<16) {
-		wrong = outside(x, 1, 1<<16)
+	if wrong == "" && x != -1 && (x < 1 || x > mostRanks) {
+		wrong = outside(x, 1, mostRanks)
 	}
 	if wrong == "" {
 		*v.p = int(x)
@@ -108,17 +115,17 @@ func (v stage) yaml() string { return strconv.Itoa(*v.p) }
 type seed struct{ p *uint64 }
 
 func (v seed) set(n *node) string {
-	if n.kind == scalar && !n.quoted {
-		x, err := strconv.ParseUint(n.text, 10, 64)
-		if err == nil {
-			*v.p = x
-			return ""
-		}
+	y, wrong := whole(n)
+	x, err := strconv.ParseUint(n.text, 10, 64)
+	switch {
+	case wrong == "" && y < 0:
+		return n.String() + " is negative"
+	case wrong == "":
+		*v.p = uint64(y)
+	case err == nil && !n.quoted && !octal.MatchString(n.text): // it needs all 64 bits
+		*v.p, wrong = x, ""
 	}
-	if _, wrong := whole(n); wrong != "" {
-		return wrong
-	}
-	return n.String() + " is negative"
+	return wrong
 }
 
 func (v seed) want() string { return "a whole number of at least 0" }
@@ -155,6 +162,9 @@ func formatReal(x float64) string {
 	return g
 }
 
+// decimal is how a number is written: not in hexadecimal, nor with underscores.
+var decimal = regexp.MustCompile(`^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$`)
+
 // number reads a finite float.
 func number(n *node) (x float64, wrong string) {
 	if n.kind != scalar || n.quoted {
@@ -167,11 +177,16 @@ func number(n *node) (x float64, wrong string) {
 		return 0, n.text + " is not finite"
 	}
 	x, err := strconv.ParseFloat(n.text, 64)
+	mantissa, _, _ := strings.Cut(strings.ToLower(n.text), "e")
 	switch {
-	case errors.Is(err, strconv.ErrRange):
-		return 0, n.text + " is too large"
-	case err != nil:
+	case !decimal.MatchString(n.text):
 		return 0, n.String() + " is not a number"
+	case octal.MatchString(n.text):
+		return 0, n.String() + " begins with a 0, which may mean octal"
+	case err != nil:
+		return 0, n.String() + " is too large"
+	case x == 0 && strings.ContainsAny(mantissa, "123456789"):
+		return 0, n.String() + " is too small"
 	}
 	return x, ""
 }
@@ -295,8 +310,13 @@ func quote(s string) string {
 	if err := e.Encode(s); err != nil {
 		panic(fmt.Sprintf("job: quoting %q: %v", s, err)) // a string always encodes
 	}
-	return strings.TrimSuffix(b.String(), "\n")
+	return escaped.ReplaceAllStringFunc(strings.TrimSuffix(b.String(), "\n"), func(r string) string {
+		return fmt.Sprintf(`\u%04x`, []rune(r)[0])
+	})
 }
+
+// escaped is what a job file may not have as it is, and JSON may.
+var escaped = regexp.MustCompile("[\u007f-\u009f\ufeff]")
 
 // texts is a list of strings.
 type texts struct{ p *[]string }
@@ -327,6 +347,9 @@ func (v texts) yaml() string {
 	return "[" + strings.Join(quoted, ", ") + "]"
 }
 
+// longest is the most a time span can be: a year.
+const longest = 365 * 24 * time.Hour
+
 // duration is a time span like 30s or 5m.
 type duration struct{ p *time.Duration }
 
@@ -338,8 +361,11 @@ func (v duration) set(n *node) string {
 	if err != nil {
 		return n.String() + " is not a time span"
 	}
-	if d <= 0 {
+	switch {
+	case d <= 0:
 		return n.String() + " is not more than nothing"
+	case d > longest:
+		return fmt.Sprintf("%s is more than %v", n, longest)
 	}
 	*v.p = d
 	return ""
@@ -350,6 +376,9 @@ func (v duration) yaml() string { return v.p.String() }
 
 // nearest is the name that word is most likely a misspelling of, or "".
 func nearest(word string, names []string) string {
+	if len(word) > 40 {
+		return "" // and would take long
+	}
 	best, at := "", len(word)/3+2
 	for _, name := range names {
 		if d := distance(strings.ToLower(word), name); d < at && d < len(name) {

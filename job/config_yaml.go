@@ -1,17 +1,22 @@
 package job
 
 import (
+	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
+
+	"zeroth/input"
 )
 
 // node is a YAML value and where it stands. Scalars keep their text: what type
@@ -55,26 +60,35 @@ func (n *node) find(key string) *pair {
 // String is the value as a short piece of the file.
 func (n *node) String() string {
 	switch {
-	case n.kind == scalar && n.quoted:
-		return fmt.Sprintf("%q", n.text)
-	case n.kind == scalar && len(n.text) > 40:
-		return fmt.Sprintf("%q", n.text[:40]+"...")
+	case n.kind == scalar && (n.quoted || len(n.text) > 40):
+		return strconv.Quote(cut(n.text, 40))
 	case n.kind == scalar:
 		return n.text
 	}
 	return kindNames[n.kind]
 }
 
+// cut is s, or its first runes in so many bytes and three dots.
+func cut(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	for !utf8.RuneStart(s[most]) {
+		most--
+	}
+	return s[:most] + "..."
+}
+
 // readFile is the job file as a mapping, and what is wrong with it as YAML.
 func readFile(file string) (*node, Problems) {
 	root := &node{at: place{file: file}, kind: mapping}
-	raw, err := os.ReadFile(file)
+	raw, err := input.Read(file, jobBytes)
 	if err != nil {
-		why := err.Error()
-		if e := (*os.PathError)(nil); errors.As(err, &e) {
-			why = e.Err.Error()
+		want := "want the path of a job file in YAML, like examples/quickstart.yaml"
+		if file == "-" {
+			want += ": standard input is not read"
 		}
-		return root, fatal(root.at, "the job file cannot be read: "+why, "want the path of a job file in YAML, like examples/quickstart.yaml")
+		return root, fatal(root.at, "the job file cannot be read: "+cause(err).Error(), want)
 	}
 	top, problems := parse(raw, root.at)
 	switch {
@@ -112,7 +126,7 @@ func overlay(root *node, set string) Problems {
 	if problems.fatal() {
 		for i := range problems {
 			problems[i].Key, problems[i].fatal = key, false
-			problems[i].Right = "put the value into quotes, as YAML does"
+			problems[i].Right = cmp.Or(problems[i].Right, "put the value into quotes, as YAML does")
 		}
 		return problems
 	}
@@ -151,10 +165,18 @@ func put(in *node, key string, value *node) (wrong string) {
 
 // parse reads one YAML document; nil if it has none.
 func parse(raw []byte, at place) (*node, Problems) {
-	if !utf8.Valid(raw) {
-		return nil, fatal(at, "this is not text in UTF-8", "")
+	if len(raw) > jobBytes {
+		return nil, fatal(at, fmt.Sprintf("%d bytes, of at most %d", len(raw), jobBytes), "")
 	}
-	f, err := parser.ParseBytes(raw, 0, parser.AllowDuplicateMapKey())
+	raw = bytes.TrimPrefix(raw, []byte(string(byteOrderMark)))
+	if i, wrong, right := plain(raw); wrong != "" {
+		return nil, fatal(at.at(raw, i), wrong, right)
+	}
+	tokens := lexer.Tokenize(string(raw))
+	if t, wrong := over(tokens); t != nil {
+		return nil, fatal(at.token(t), wrong, "")
+	}
+	f, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
 	if err != nil {
 		var e yaml.Error
 		if errors.As(err, &e) {
@@ -169,7 +191,7 @@ func parse(raw []byte, at place) (*node, Problems) {
 	t := &tree{at: at, anchors: map[string]*node{}}
 	n := t.convert(docs[0].Body)
 	if len(docs) > 1 {
-		t.complain(docs[1].Start, "a second document after ---", "want one job in a file")
+		t.complain(cmp.Or(docs[1].Start, docs[1].Body.GetToken()), "a second document after ---", "want one job in a file")
 	}
 	return n, t.problems
 }
@@ -220,6 +242,7 @@ func (t *tree) convert(n ast.Node) *node {
 	case *ast.AliasNode:
 		return t.alias(n)
 	case *ast.TagNode:
+		t.complain(n.GetToken(), "a tag, "+cut(n.GetToken().Value, 40), "remove it: the key says what type its value has")
 		return t.convert(n.Value)
 	case *ast.NullNode:
 		return &node{at: at}
@@ -246,15 +269,16 @@ func (t *tree) mapping(at place, values []*ast.MappingValueNode) *node {
 	}
 	out := &node{at: at, kind: mapping}
 	var merged []*node
+	var merge *ast.MappingValueNode
 	for _, v := range values {
 		if v.Key.Type() == ast.MergeKeyType {
-			merged = append(merged, t.convert(v.Value))
+			if merge != nil {
+				t.complain(v.Key.GetToken(), fmt.Sprintf("<< given twice, first at %v", t.at.token(merge.Key.GetToken())), "want <<: [*one, *other]")
+			}
+			merge, merged = v, t.merged(v)
 			continue
 		}
-		p := &pair{key: v.Key.String(), at: t.at.token(v.Key.GetToken())}
-		if s, ok := v.Key.(*ast.StringNode); ok {
-			p.key = s.Value
-		}
+		p := &pair{key: t.key(v.Key), at: t.at.token(v.Key.GetToken())}
 		t.path = append(t.path, p.key)
 		if first := out.find(p.key); first != nil {
 			t.complain(v.Key.GetToken(), fmt.Sprintf("given twice, first at %v", first.at), "remove one")
@@ -272,4 +296,34 @@ func (t *tree) mapping(at place, values []*ast.MappingValueNode) *node {
 		}
 	}
 	return out
+}
+
+// key is the text of a key.
+func (t *tree) key(n ast.Node) string {
+	switch n := n.(type) {
+	case *ast.StringNode:
+		return n.Value
+	case *ast.MappingKeyNode: // ? key
+		return t.key(n.Value)
+	case *ast.AnchorNode, *ast.AliasNode, *ast.TagNode:
+		t.complain(n.GetToken(), "a key with "+cut(n.GetToken().Value, 40), "want a plain name as the key")
+	}
+	return n.String()
+}
+
+// merged are the mappings that << takes keys from: one, or a list of them, of
+// which the first that has a key gives its value.
+func (t *tree) merged(v *ast.MappingValueNode) []*node {
+	known := len(t.problems)
+	from := t.convert(v.Value)
+	maps := []*node{from}
+	if from.kind == list && len(from.items) > 0 {
+		maps = from.items
+	}
+	for _, m := range maps {
+		if m.kind != mapping && len(t.problems) == known {
+			t.complain(v.Key.GetToken(), "<< takes the keys of mappings, but this is "+m.what(), "want <<: *name, or <<: [*one, *other]")
+		}
+	}
+	return maps
 }

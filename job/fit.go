@@ -301,11 +301,15 @@ func (s *search) chunks(x Config) []int {
 
 // divisors of n, ascending.
 func divisors(n int) (list []int) {
-	for i := 1; i <= n; i++ {
+	for i := 1; i*i <= n; i++ {
 		if n%i == 0 {
 			list = append(list, i)
+			if i*i < n {
+				list = append(list, n/i)
+			}
 		}
 	}
+	slices.Sort(list)
 	return list
 }
 

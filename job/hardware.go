@@ -6,11 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 
 	"zeroth/device"
+	"zeroth/input"
 )
 
 // Hardware is what the machines of a forecast do in a second. Rates are what
@@ -69,6 +69,13 @@ func HardwareNames() (names []string) {
 	return names
 }
 
+// Limits of a file that describes a machine.
+const (
+	hardwareBytes = 64 << 10
+	hardwareLinks = 16
+	mostRate      = 1e30 // operations, bytes or seconds
+)
+
 // OpenHardware is a machine by its name, or as a file of JSON describes it.
 func OpenHardware(name string) (*Hardware, error) {
 	for _, h := range presets {
@@ -76,7 +83,7 @@ func OpenHardware(name string) (*Hardware, error) {
 			return &h, nil
 		}
 	}
-	text, err := os.ReadFile(name)
+	text, err := input.Read(name, hardwareBytes)
 	if err != nil {
 		return nil, BadInput(fmt.Errorf("%w; want here, a file, or one of %s", err, strings.Join(HardwareNames(), ", ")))
 	}

@@ -72,7 +72,9 @@ func (r *reader) resolveShape(makes int) {
 		r.refuse(wrong, want, "model.heads", "model.width")
 	}
 	if !r.has("model.vocab") {
-		m.Vocab = makes
+		if m.Vocab = makes; makes > most {
+			r.refuse(fmt.Sprintf("a vocabulary of %d tokens is more than %d", makes, most), "want a smaller one", "model.vocab", "data.vocab")
+		}
 	}
 	if m.Family == "llama" {
 		r.resolveLlama()

@@ -2,7 +2,6 @@ package job
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 )
 
@@ -48,8 +47,8 @@ func ParseSize(s string) (int64, error) {
 		if !ok {
 			continue
 		}
-		x, err := strconv.ParseFloat(strings.TrimSpace(digits), 64)
-		if b := x * u.bytes; err == nil && b >= 1 && b < 1<<62 {
+		x, wrong := number(&node{kind: scalar, text: strings.TrimSpace(digits)})
+		if b := x * u.bytes; wrong == "" && b >= 1 && b <= mostMemory {
 			return int64(b), nil
 		}
 		break
