@@ -91,10 +91,7 @@ func (c *Config) footprint(s Seams, micros int) (f Footprint, err error) {
 	if f, err = x.rehearse(math.MaxInt/2, s); err != nil {
 		return f, err
 	}
-	f, err = x.rehearse(f.Arena, s)
-	ids := zero.Footprint{Mesh: c.Mesh(), Micro: c.Train.Accumulate, Rows: c.Train.MicroBatch * c.Model.Context}.Bytes()
-	f.Device[device.Inputs] = ids[device.Inputs] // all that takes more with more micro-batches
-	return f, err
+	return x.rehearse(f.Arena, s)
 }
 
 // workers is how many of the machine's processors a rank's kernels are split

@@ -64,9 +64,9 @@ func (c *Config) fields() []field {
 		{"train.eval_batches", count{&t.EvalBatches, 1, most}, "8", "", "micro-batches a rank evaluates each time"},
 		{"train.loss_chunk", count{&t.LossChunk, 1, mostBatch}, "1024", "", "tokens whose logits are in memory at once"},
 
-		{"parallel.ranks", count{&p.Ranks, 1, mostRanks}, "", "4, or shard × replicate", "ranks, each with its part of the state and of the batch"},
+		{"parallel.ranks", count{&p.Ranks, 1, MostRanks}, "", "4, or shard × replicate", "ranks, each with its part of the state and of the batch"},
 		{"parallel.shard", shards{&p.Shard}, "-1", "", "ranks that together hold one copy of the state; -1 is ranks / replicate"},
-		{"parallel.replicate", count{&p.Replicate, 1, mostRanks}, "1", "", "such copies; more than 1 is hybrid sharding"},
+		{"parallel.replicate", count{&p.Replicate, 1, MostRanks}, "1", "", "such copies; more than 1 is hybrid sharding"},
 		{"parallel.timeout", duration{&p.Timeout}, "5m", "", "wait for a silent rank before it is called lost"},
 		{"parallel.memory", size{&p.Memory}, "", "no bound", "device memory a rank may take, such as 512MiB"},
 

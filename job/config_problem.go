@@ -52,7 +52,8 @@ func (p Problem) Error() string {
 	return printable(s)
 }
 
-// printable is s with what does not print written as Go does: \n, \x1b, \u200b.
+// printable is s in one line, with what does not print written as Go does: \n,
+// \x1b, \u200b.
 func printable(s string) string {
 	var b strings.Builder
 	for _, r := range s {

@@ -124,7 +124,7 @@ func (r *reader) resolveParallel() {
 	p := &r.config.Parallel
 	if !r.has("parallel.ranks") {
 		p.Ranks = 4
-		if p.Shard > 0 && p.Shard*p.Replicate <= mostRanks {
+		if p.Shard > 0 && p.Shard*p.Replicate <= MostRanks {
 			p.Ranks = p.Shard * p.Replicate
 		}
 	}
@@ -283,7 +283,7 @@ func neighbours(n int, ok func(int) bool) []int {
 			break
 		}
 	}
-	for i := n + 1; i <= mostRanks; i++ {
+	for i := n + 1; i <= MostRanks; i++ {
 		if ok(i) {
 			return append(near, i)
 		}

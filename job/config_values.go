@@ -78,8 +78,8 @@ type shards struct{ p *int }
 
 func (v shards) set(n *node) string {
 	x, wrong := whole(n)
-	if wrong == "" && x != -1 && (x < 1 || x > mostRanks) {
-		wrong = outside(x, 1, mostRanks)
+	if wrong == "" && x != -1 && (x < 1 || x > MostRanks) {
+		wrong = outside(x, 1, MostRanks)
 	}
 	if wrong == "" {
 		*v.p = int(x)

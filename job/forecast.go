@@ -103,6 +103,9 @@ func (c *Config) transfers(micros int) (n int, err error) {
 	return n, nil
 }
 
+// mostForecast is the most seconds a replay counts in whole nanoseconds.
+const mostForecast = 1e9
+
 // replayed is how many steps a forecast replays. The first begins with nothing
 // gathered and nothing to update behind it.
 const replayed = 3
@@ -125,21 +128,23 @@ func (c *Config) recorded(steps int) (*recording, error) {
 	return l, nil
 }
 
-// forecast replays few micro-batches; of more, each takes as long as the last of
-// these.
+// fewReplayed is how many micro-batches are replayed; of more, each takes as long
+// as the last of these, which like the one before it waits for a buffer of ids.
+const fewReplayed = 4
+
 func (c *Config) forecast(p pricing) (*Forecast, error) {
-	if c.Train.Accumulate <= fewMicro {
+	if c.Train.Accumulate <= fewReplayed {
 		return c.replayAll(p)
 	}
 	var few [2]*Forecast
 	for i := range few {
-		f, err := c.micros(fewMicro - i).replayAll(p)
+		f, err := c.micros(fewReplayed - i).replayAll(p)
 		if err != nil {
 			return nil, err
 		}
 		few[i] = f
 	}
-	f, more := few[0], float64(c.Train.Accumulate-fewMicro)
+	f, more := few[0], float64(c.Train.Accumulate-fewReplayed)
 	for _, s := range []struct{ all, less *float64 }{
 		{&f.Seconds, &few[1].Seconds}, {&f.Compute, &few[1].Compute}, {&f.Exposed, &few[1].Exposed}, {&f.Offload, &few[1].Offload}, {&f.Flops, &few[1].Flops},
 	} {
@@ -162,6 +167,9 @@ func (c *Config) replayAll(p pricing) (*Forecast, error) {
 		}
 	}
 	tracks, waited := r.run()
+	if !(r.now < mostForecast) {
+		return nil, BadInput(fmt.Errorf("%d steps on %s would take %.3g seconds, of at most %.3g; want faster hardware or a smaller job", replayed, p.name, r.now, mostForecast))
+	}
 	steps := &track{name: "step", spans: make([]ran, len(l.ends))}
 	from := 0.0
 	for i, wait := range l.ends {
@@ -218,7 +226,7 @@ func seconds(s float64) string {
 
 // WriteTrace writes what the queues of a rank are forecast to do, and what is in
 // use the while, as Trace.Write does for a run. Of many micro-batches there are
-// three.
+// four.
 func (p *Plan) WriteTrace(out io.Writer) error {
 	t, of := *p.Forecast.trace, p.Forecast.of
 	if t.plan = p; of.Train.Accumulate != p.Config.Train.Accumulate {

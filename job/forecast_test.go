@@ -256,11 +256,22 @@ func TestHardwareFile(t *testing.T) {
 	if _, err := fitted(t, "precision=bf16").Forecast(h); err == nil || !IsInput(err) || !strings.Contains(err.Error(), "says nothing of products in bf16") {
 		t.Errorf("a precision that is not there: %v", err)
 	}
+	var many strings.Builder
+	for i := range 1000 {
+		fmt.Fprintf(&many, `"%d": 1,`, i)
+	}
 	for text, want := range map[string][]string{
 		`{"flop": {}}`: {`unknown field "flop"`},
 		`{"flops": {"fp8": 1, "bf16": -1}, "memory": 0, "disk": -1, "links": [{"ranks": 0, "bandwidth": 0, "latency": 0}, {"ranks": 8, "bandwidth": 1, "latency": -1}]}`: {
-			"fp8: 1 operations", "bf16: -1 operations", "memory: 0 bytes", "disk: -1", "links[0]: 0 bytes", "links[1]: 1 bytes", "links[0]: ranks 0"},
-		`{"memory": 1} {}`: {"something after"},
+			`"fp8": 1 operations`, `"bf16": -1 operations`, "memory: 0 bytes", "disk: -1", "links[0]: 0 bytes", "links[1]: 1 bytes", "links[0]: ranks 0"},
+		`{"memory": 1} {}`:                           {"something after"},
+		`{"name": "\u001b[31m", "source": "\u202e"}`: {`name: "\x1b[31m" has characters that do not print`, `source: "\u202e"`},
+		`{"flops": {"bf16": 1e-9, "\u001b": 1}, "memory": 1e25, "launch": 1001, "disk": 0.5}`: {
+			`"bf16": 1e-09 operations a second; want fp32, bf16 or fp16, from 1 to 1e+24`, `"\x1b": 1`, "memory: 1e+25", "launch: 1001", "disk: 0.5"},
+		`{"links": [` + strings.Repeat(`{"ranks": 0},`, 50) + `{"ranks": 0}]}`: {"links: 51 of them; want at most 16"},
+		`{"flops": {` + many.String() + `"x": 1}}`:                             {"and 952 more"},
+		`{"memory": 1` + strings.Repeat(" ", hardwareBytes) + `}`:              {"larger than the 65536 bytes"},
+		strings.Repeat("[", hardwareBytes):                                     {"exceeded max depth"},
 	} {
 		_, err := OpenHardware(write(text))
 		for _, w := range want {
@@ -268,6 +279,11 @@ func TestHardwareFile(t *testing.T) {
 				t.Errorf("%s: %v, want %q", text, err, w)
 			}
 		}
+	}
+	slow := presets[0]
+	slow.Name, slow.Memory = "slow", 1
+	if _, err := fitted(t, "model.width=4096", "model.context=1024").Forecast(&slow); err == nil || !IsInput(err) || !strings.Contains(err.Error(), "want faster hardware") {
+		t.Errorf("a step of years: %v", err)
 	}
 	if _, err := OpenHardware("h900"); err == nil || !strings.Contains(err.Error(), "h100") {
 		t.Errorf("a machine nobody knows: %v", err)

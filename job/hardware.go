@@ -73,7 +73,8 @@ func HardwareNames() (names []string) {
 const (
 	hardwareBytes = 64 << 10
 	hardwareLinks = 16
-	mostRate      = 1e30 // operations, bytes or seconds
+	mostRate      = 1e24 // operations or bytes a second
+	mostDelay     = 1000 // seconds
 )
 
 // OpenHardware is a machine by its name, or as a file of JSON describes it.
@@ -108,36 +109,55 @@ func OpenHardware(name string) (*Hardware, error) {
 func (h *Hardware) check() error {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	for what, text := range map[string]string{"name": h.Name, "source": h.Source} {
+		if printable(text) != text {
+			wrong("%s: %q has characters that do not print", what, cut(text, 80))
+		}
+	}
 	if len(h.Flops) == 0 {
 		wrong(`flops is missing; want operations a second by precision, such as {"bf16": 6.5e14}`)
 	}
 	for _, rates := range []map[string]float64{h.Flops, h.Peak} {
 		for name, x := range rates {
-			if !slices.Contains(precisionsNamed, name) || !(x > 0) {
-				wrong("%s: %v operations a second; want %s, more than 0", name, x, either(precisionsNamed))
+			if !slices.Contains(precisionsNamed, name) || !rate(x) {
+				wrong("%q: %v operations a second; want %s, from 1 to %v", cut(name, 80), x, either(precisionsNamed), mostRate)
 			}
 		}
 	}
-	if !(h.Memory > 0) {
-		wrong("memory: %v bytes a second; want more than 0", h.Memory)
+	if !rate(h.Memory) {
+		wrong("memory: %v bytes a second; want from 1 to %v", h.Memory, mostRate)
 	}
-	for name, x := range map[string]float64{"attention": h.Attention, "launch": h.Launch, "host_link": h.HostLink, "host_memory": h.HostMemory, "disk": h.Disk} {
-		if x < 0 {
-			wrong("%s: %v; want 0 or more", name, x)
+	for name, x := range map[string]float64{"attention": h.Attention, "host_link": h.HostLink, "host_memory": h.HostMemory, "disk": h.Disk} {
+		if x != 0 && !rate(x) {
+			wrong("%s: %v a second; want 0, or from 1 to %v", name, x, mostRate)
 		}
 	}
-	for i, l := range h.Links {
+	if !delay(h.Launch) {
+		wrong("launch: %v; want from 0 to %v seconds", h.Launch, mostDelay)
+	}
+	if n := len(h.Links); n > hardwareLinks {
+		wrong("links: %d of them; want at most %d", n, hardwareLinks)
+	}
+	for i, l := range h.Links[:min(hardwareLinks, len(h.Links))] {
 		last := i+1 == len(h.Links)
-		if !(l.Bandwidth > 0) || l.Latency < 0 {
-			wrong("links[%d]: %v bytes and %v seconds; want more than 0, and 0 or more", i, l.Bandwidth, l.Latency)
+		if !rate(l.Bandwidth) || !delay(l.Latency) {
+			wrong("links[%d]: %v bytes a second and %v seconds; want from 1 to %v, and from 0 to %v", i, l.Bandwidth, l.Latency, mostRate, mostDelay)
 		}
 		if l.Ranks < 0 || l.Ranks == 0 && !last || i > 0 && l.Ranks != 0 && l.Ranks <= h.Links[i-1].Ranks {
 			wrong("links[%d]: ranks %d; want more than that of the link before, and 0 for the last alone", i, l.Ranks)
 		}
 	}
 	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+	if more := len(errs) - problemsShown; more > 0 {
+		errs = append(errs[:problemsShown], fmt.Errorf("and %d more", more))
+	}
 	return errors.Join(errs...)
 }
+
+// rate tells whether so much a second can be reckoned with, and delay so many
+// seconds.
+func rate(x float64) bool  { return x >= 1 && x <= mostRate }
+func delay(x float64) bool { return x >= 0 && x <= mostDelay }
 
 var precisionsNamed = []string{"fp32", "bf16", "fp16"}
 

@@ -4,13 +4,15 @@ import (
 	"fmt"
 )
 
+// MostRanks is how many ranks a job can have.
+const MostRanks = 1 << 16
+
 // Limits of what can be asked for. They are far beyond what anyone trains, and
 // near enough that bytes, elements and tokens can be counted in 63 bits, and
 // that planning takes about a second.
 const (
 	most       = 1 << 20 // of every count that has no other bound
 	mostLayers = 10_000
-	mostRanks  = 1 << 16
 	mostSteps  = 1_000_000_000
 	mostBatch  = 1 << 30 // sequences a step
 	mostMemory = 1 << 60 // bytes

@@ -143,16 +143,33 @@ func amounts(b device.Bytes) string {
 	return strings.Join(parts, ", ")
 }
 
-// verdict says whether the device has enough, in a word or two.
+// misfit is the verdict that is an error.
+const misfit = "does not fit"
+
+// Fits is an error, the user's to mend, if the device has not enough whatever is
+// outside. Where nobody said how much it has, all fits.
+func (p *Plan) Fits() error {
+	if p.verdict() != misfit {
+		return nil
+	}
+	low, _ := sum(p.Outside)
+	return BadInput(fmt.Errorf("the job does not fit: a rank needs %s and its device has %s; 'zeroth fit' lists settings that do",
+		bothUnits(p.Allocated.Total()+low), bothUnits(p.Machine.Memory)))
+}
+
+// verdict says whether the device has enough, in a word or two; empty where
+// nobody said how much it has.
 func (p *Plan) verdict() string {
 	low, high := sum(p.Outside)
 	switch free := p.Machine.Memory - p.Allocated.Total(); {
+	case p.Machine.Memory == 0:
+		return ""
 	case free >= high:
 		return "fits"
 	case free >= low:
 		return "fits if what is outside is small"
 	}
-	return "does not fit"
+	return misfit
 }
 
 // highest is the most bytes of a category at any event.

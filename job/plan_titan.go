@@ -73,12 +73,8 @@ func (p *Plan) Titan(mode string) ([]TitanRow, error) {
 	return rows, nil
 }
 
-// PrintTitan writes torchtitan's peak beside the plan's.
-func (p *Plan) PrintTitan(out io.Writer, mode string) error {
-	rows, err := p.Titan(mode)
-	if err != nil {
-		return err
-	}
+// PrintTitan writes torchtitan's peak, as Titan has it, beside the plan's.
+func (p *Plan) PrintTitan(out io.Writer, mode string, rows []TitanRow) error {
 	t := columns{align: "lrrl"}
 	t.add("", "torchtitan", "this plan", "")
 	var theirs int64
@@ -89,6 +85,6 @@ func (p *Plan) PrintTitan(out io.Writer, mode string) error {
 	t.add("total", byteSize(theirs), byteSize(p.Allocated.Total()), "")
 	var b strings.Builder
 	fmt.Fprintf(&b, "\ntorchtitan, %s activation checkpointing, by formulas (see job/plan_titan.go):\n\n%v", mode, &t)
-	_, err = io.WriteString(out, b.String())
+	_, err := io.WriteString(out, b.String())
 	return err
 }

@@ -16,6 +16,7 @@ import (
 	"unicode/utf16"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
 	"zeroth/job"
@@ -185,9 +186,24 @@ func untilSignal(parent context.Context, told func()) (ctx context.Context, rele
 // do marks the end of the command line's own errors.
 func (a *app) do(f func(cmd *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
+		if err := checkFlags(cmd.Flags()); err != nil {
+			return err
+		}
 		a.started = true
 		return f(cmd, args)
 	}
+}
+
+// checkFlags refuses texts that are given and empty: "$UNSET" in a script is no
+// wish for the default. Counts are checked where they are used.
+func checkFlags(flags *pflag.FlagSet) error {
+	var errs []error
+	flags.Visit(func(f *pflag.Flag) {
+		if f.Value.Type() == "string" && f.Value.String() == "" && f.Name != "prompt" { // which has its own words for it
+			errs = append(errs, fmt.Errorf("--%s is empty; give it a value or leave it out", f.Name))
+		}
+	})
+	return errors.Join(errs...)
 }
 
 // jobTopic is "zeroth help job", the reference of the job file.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -24,6 +25,7 @@ type planned struct {
 	gpu   string // memory of a GPU, with its unit
 	keys  [][2]*string
 	json  bool
+	given func(flag string) bool
 }
 
 // shortcuts are flags that stand for keys of the job file.
@@ -43,6 +45,7 @@ var shortcuts = []struct{ flag, key, usage string }{
 
 // flags are those both commands have.
 func (p *planned) flags(f *pflag.FlagSet) {
+	p.given = f.Changed
 	f.StringArrayVar(&p.sets, "set", nil, "replace a `key=value` of the job file, the value in YAML (repeatable)")
 	f.StringVar(&p.model, "model", "", "`folder` with a Hugging Face config.json, or the file, instead of a job file")
 	f.IntVar(&p.gpus, "gpus", 0, "plan for so many GPUs, one a rank")
@@ -66,8 +69,13 @@ func (p *planned) load(args []string) (*job.Config, job.Machine, error) {
 	case p.model == "":
 		return nil, m, job.BadInput(errors.New("there is nothing to plan; want a job file, or --model with a folder that has a config.json"))
 	}
-	if p.gpus < 0 || p.world < 0 {
-		return nil, m, job.BadInput(fmt.Errorf("%d ranks; want at least 1", min(p.gpus, p.world)))
+	for _, f := range []struct {
+		name string
+		n    int
+	}{{"gpus", p.gpus}, {"world", p.world}} {
+		if p.given(f.name) && (f.n < 1 || f.n > job.MostRanks) {
+			return nil, m, job.BadInput(fmt.Errorf("--%s %d; want 1 to %d", f.name, f.n, job.MostRanks))
+		}
 	}
 	m.GPU = p.gpus > 0 || p.gpu != ""
 	if p.gpu != "" {
@@ -98,10 +106,7 @@ func (p *planned) overlays() (sets []string) {
 }
 
 func (a *app) plan() *cobra.Command {
-	p := &planned{}
-	var html, svg, csv, machine, trace, titan string
-	var deepspeed bool
-	var node int
+	p, o := &planned{}, &planning{}
 	cmd := &cobra.Command{
 		Use:   "plan [JOB.yaml]",
 		Short: "Say what memory a job will use, before it runs",
@@ -129,57 +134,75 @@ file describes any other, in JSON: see examples/machine.json.`,
 			if err != nil {
 				return err
 			}
-			if node < 1 {
-				return job.BadInput(fmt.Errorf("--gpus-per-node %d; want at least 1", node))
+			if err := o.check(p, m); err != nil {
+				return err
 			}
 			plan, err := c.Plan(m)
 			if err != nil {
 				return err
 			}
-			if p.json && (deepspeed || titan != "") {
-				return job.BadInput(errors.New("--deepspeed-estimate and --torchtitan-estimate are tables for people; want them without --json"))
-			}
-			if m.GPU && machine == "here" {
-				return job.BadInput(errors.New("--machine here: ranks of this machine are no GPUs; want it without --gpus and --gpu-memory, or another machine"))
-			}
-			if plan.Forecast, err = forecast(c, machine); err != nil {
-				return err
-			}
-			if err := writeFiles(plan, html, svg, csv); err != nil {
-				return err
-			}
-			if trace != "" && plan.Forecast == nil {
-				return job.BadInput(errors.New("--trace without --machine: how fast is it to be?"))
-			}
-			if trace != "" {
-				if err := writeFile(trace, plan.WriteTrace); err != nil {
+			var titan []job.TitanRow
+			if o.titan != "" {
+				if titan, err = plan.Titan(o.titan); err != nil {
 					return err
 				}
 			}
+			if plan.Forecast, err = forecast(c, o.machine); err != nil {
+				return err
+			}
+			if err := o.write(plan); err != nil {
+				return err
+			}
 			if p.json {
-				return writeJSON(a.out, plan)
+				return cmp.Or(writeJSON(a.out, plan), plan.Fits())
 			}
 			err = plan.Print(a.out)
-			if err == nil && deepspeed {
-				err = plan.PrintDeepSpeed(a.out, node)
+			if err == nil && o.deepspeed {
+				err = plan.PrintDeepSpeed(a.out, o.node)
 			}
-			if err == nil && titan != "" {
-				err = plan.PrintTitan(a.out, titan)
+			if err == nil && titan != nil {
+				err = plan.PrintTitan(a.out, o.titan, titan)
 			}
-			return err
+			return cmp.Or(err, plan.Fits())
 		}),
 	}
 	p.flags(cmd.Flags())
-	cmd.Flags().IntVar(&p.world, "world", 0, "plan for so many ranks of this machine's kind")
-	cmd.Flags().StringVar(&html, "html", "", "write the report with its timeline to a `file`, complete in itself")
-	cmd.Flags().StringVar(&svg, "svg", "", "write the timeline to a `file`")
-	cmd.Flags().StringVar(&csv, "csv", "", "write the timeline to a `file`")
-	cmd.Flags().StringVar(&machine, "machine", "", "forecast a step's time on: here, "+strings.Join(job.HardwareNames(), ", ")+", or a `file`")
-	cmd.Flags().StringVar(&trace, "trace", "", "write what the queues of a rank will do to a `file` that ui.perfetto.dev opens; needs --machine")
-	cmd.Flags().BoolVar(&deepspeed, "deepspeed-estimate", false, "add what DeepSpeed's own estimators answer")
-	cmd.Flags().StringVar(&titan, "torchtitan-estimate", "", "add what torchtitan's FSDP2 takes for the same Llama with activation checkpointing `mode` none, selective or full")
-	cmd.Flags().IntVar(&node, "gpus-per-node", 8, "for that estimate")
+	f := cmd.Flags()
+	f.IntVar(&p.world, "world", 0, "plan for so many ranks of this machine's kind")
+	f.StringVar(&o.html, "html", "", "write the report with its timeline to a `file`, complete in itself")
+	f.StringVar(&o.svg, "svg", "", "write the timeline to a `file`")
+	f.StringVar(&o.csv, "csv", "", "write the timeline to a `file`")
+	f.StringVar(&o.machine, "machine", "", "forecast a step's time on: here, "+strings.Join(job.HardwareNames(), ", ")+", or a `file`")
+	f.StringVar(&o.trace, "trace", "", "write what the queues of a rank will do to a `file` that ui.perfetto.dev opens; needs --machine")
+	f.BoolVar(&o.deepspeed, "deepspeed-estimate", false, "add what DeepSpeed's own estimators answer")
+	f.StringVar(&o.titan, "torchtitan-estimate", "", "add what torchtitan's FSDP2 takes for the same Llama with activation checkpointing `mode` none, selective or full")
+	f.IntVar(&o.node, "gpus-per-node", 8, "for --deepspeed-estimate")
+	cmd.MarkFlagsMutuallyExclusive("world", "gpus")
 	return cmd
+}
+
+// planning is what is wanted of a plan besides itself.
+type planning struct {
+	html, svg, csv, trace, machine, titan string
+	deepspeed                             bool
+	node                                  int
+}
+
+// check refuses what does not go together, before anything is written.
+func (o *planning) check(p *planned, m job.Machine) error {
+	switch {
+	case o.node < 1:
+		return job.BadInput(fmt.Errorf("--gpus-per-node %d; want at least 1", o.node))
+	case p.given("gpus-per-node") && !o.deepspeed:
+		return job.BadInput(errors.New("--gpus-per-node is for --deepspeed-estimate; want both or neither"))
+	case p.json && (o.deepspeed || o.titan != ""):
+		return job.BadInput(errors.New("--deepspeed-estimate and --torchtitan-estimate are tables for people; want them without --json"))
+	case m.GPU && o.machine == "here":
+		return job.BadInput(errors.New("--machine here: ranks of this machine are no GPUs; want it without --gpus and --gpu-memory, or another machine"))
+	case o.trace != "" && o.machine == "":
+		return job.BadInput(errors.New("--trace without --machine: how fast is it to be?"))
+	}
+	return nil
 }
 
 // forecast is that of the job on a machine; nil if none is named.
@@ -207,19 +230,19 @@ func writeJSON(out io.Writer, v any) error {
 	return e.Encode(v)
 }
 
-// writeFiles writes the drawings that are asked for.
-func writeFiles(plan *job.Plan, html, svg, csv string) error {
+// write writes the files that are asked for.
+func (o *planning) write(plan *job.Plan) error {
 	var errs []error
 	for _, f := range []struct {
 		path  string
 		write func(io.Writer) error
-	}{{html, plan.WriteHTML}, {csv, plan.WriteCSV}} {
+	}{{o.html, plan.WriteHTML}, {o.csv, plan.WriteCSV}, {o.trace, plan.WriteTrace}} {
 		if f.path != "" {
 			errs = append(errs, writeFile(f.path, f.write))
 		}
 	}
-	if svg != "" {
-		errs = append(errs, plan.WriteSVG(svg))
+	if o.svg != "" {
+		errs = append(errs, plan.WriteSVG(o.svg))
 	}
 	return errors.Join(errs...)
 }

@@ -95,9 +95,7 @@ func (f *fitting) limits(c *job.Config, memory int64) (job.Limits, error) {
 	here := min(f.node, ranks)
 	replace := func(flag, s string, share int, rate *float64) {
 		if f.replaced(flag) {
-			if *rate = float64(read(flag, s, share)); s == "" {
-				errs = append(errs, fmt.Errorf("--%s: want a rate", flag))
-			}
+			*rate = float64(read(flag, s, share))
 		}
 	}
 	if f.replaced("link") {
@@ -116,8 +114,8 @@ func (f *fitting) limits(c *job.Config, memory int64) (job.Limits, error) {
 	if memory == 0 {
 		errs = append(errs, errors.New("--gpu-memory is missing: how much has each GPU? For example --gpu-memory 80GiB"))
 	}
-	if f.replaced("flops") && !(f.flops > 0) {
-		errs = append(errs, fmt.Errorf("--flops %v; want a positive number", f.flops))
+	if f.replaced("flops") && !(f.flops >= 1 && f.flops <= 1e24) {
+		errs = append(errs, fmt.Errorf("--flops %v; want a number from 1 to 1e24", f.flops))
 	}
 	if f.node < 1 {
 		errs = append(errs, fmt.Errorf("--gpus-per-node %d; want at least 1", f.node))

@@ -189,13 +189,28 @@ func TestPlanMistakes(t *testing.T) {
 		"there is nothing to plan; want a job file":         {"plan"},
 		"give one of the two":                               {"plan", "tiny.yaml", "--model", "."},
 		`--gpu-memory: "80G" is not a size; want`:           {"plan", "tiny.yaml", "--gpu-memory", "80G"},
-		"-3 ranks; want at least 1":                         {"plan", "tiny.yaml", "--world", "-3"},
+		"--world -3; want 1 to 65536":                       {"plan", "tiny.yaml", "--world", "-3"},
+		"--gpus 0; want 1 to 65536":                         {"plan", "tiny.yaml", "--gpus", "0"},
+		"--gpus 65537; want 1 to 65536":                     {"fit", "tiny.yaml", "--gpus", "65537", "--gpu-memory", "1GiB"},
+		"--world 0; want 1 to 65536":                        {"plan", "tiny.yaml", "--world", "0"},
+		"any flags in the group [world gpus]":               {"plan", "tiny.yaml", "--world", "2", "--gpus", "4"},
+		"--gpus-per-node is for --deepspeed-estimate":       {"plan", "tiny.yaml", "--gpus-per-node", "4"},
+		"--gpus-per-node -1; want at least 1":               {"fit", "tiny.yaml", "--gpu-memory", "1GiB", "--gpus-per-node", "-1"},
+		"--machine is empty; give it a value":               {"plan", "tiny.yaml", "--machine", ""},
+		"leave it out\n--stage is empty; give it a value":   {"plan", "tiny.yaml", "--gpu-memory=", "--stage="},
+		"--resume is empty; give it a value":                {"train", "tiny.yaml", "--resume", ""},
+		"--out is empty; give it a value":                   {"train", "tiny.yaml", "--out", ""},
+		`"0x1p3GiB" is not a size`:                          {"plan", "tiny.yaml", "--gpu-memory", "0x1p3GiB"},
+		"no.json: no such file or directory; want here":     {"plan", "tiny.yaml", "--machine", "no.json"},
+		"open /dev/zero: it is a device, not a regular":     {"fit", "tiny.yaml", "--gpu-memory", "1GiB", "--machine", "/dev/zero"},
+		`--set \x1b[31m: there is no key=value here`:        {"plan", "tiny.yaml", "--set", "\x1b[31m"},
+		"tokens in all steps are more than 4.61e+18":        {"plan", "tiny.yaml", "--set", "train.steps=1000000000", "--set", "train.batch=1073741824", "--set", "model.context=1024"},
 		"config.json cannot be read":                        {"plan", "--model", "nowhere"},
 		"there is no stage 4":                               {"plan", "tiny.yaml", "--stage", "4"},
 		"--gpus-per-node 0; want at least 1":                {"plan", "tiny.yaml", "--gpus-per-node", "0"},
 		"--gpu-memory is missing":                           {"fit", "tiny.yaml", "--gpus", "2"},
 		"--disk without --host-memory":                      {"fit", "tiny.yaml", "--gpu-memory", "1GiB", "--disk", "1TB"},
-		"--flops 0; want a positive number":                 {"fit", "tiny.yaml", "--gpu-memory", "1GiB", "--flops", "0"},
+		"--flops 0; want a number from 1 to 1e24":           {"fit", "tiny.yaml", "--gpu-memory", "1GiB", "--flops", "0"},
 		`--link: "fast" is not a size`:                      {"fit", "tiny.yaml", "--gpu-memory", "1GiB", "--link", "fast"},
 		"--machine here: ranks of this machine are no GPUs": {"plan", "tiny.yaml", "--gpus", "2", "--machine", "here"},
 		"want here, a file, or one of h100, h200":           {"plan", "tiny.yaml", "--machine", "h99"},
@@ -204,13 +219,62 @@ func TestPlanMistakes(t *testing.T) {
 		"--trace without --machine":                         {"plan", "tiny.yaml", "--trace", "t.json"},
 		"torchtitan's settings are known for an untied":     {"plan", "tiny.yaml", "--torchtitan-estimate", "full"},
 		"--timeline t.png: want a file that ends in .html":  {"train", "tiny.yaml", "--timeline", "t.png"},
-		"--link: want a rate":                               {"fit", "tiny.yaml", "--gpu-memory", "1GiB", "--link", ""},
+		"--link is empty; give it a value or leave it out":  {"fit", "tiny.yaml", "--gpu-memory", "1GiB", "--link", ""},
 		"--largest head; want model, seq or micro_batch":    {"fit", "tiny.yaml", "--gpu-memory", "1GiB", "--largest", "head"},
 		"no.yaml: the job file cannot be read: no such":     {"plan", "no.yaml"},
 		"parallel.memory: a budget of 20.0 KiB a rank, but": {"train", "tiny.yaml", "--set", "parallel.memory=20KiB"},
 	} {
-		if _, errs := zeroth(t, 2, args...); !strings.Contains(errs, want) {
-			t.Errorf("zeroth %v: %s\nwant %s", args, errs, want)
+		out, errs := zeroth(t, 2, args...)
+		if !strings.Contains(errs, want) || out != "" {
+			t.Errorf("zeroth %v: %s%s\nwant %s", args, out, errs, want)
 		}
+	}
+	if left, err := os.ReadDir("."); err != nil || len(left) != 2 {
+		t.Errorf("files are left behind: %v, %v", left, err)
+	}
+}
+
+// A plan of what does not fit is printed, and its exit code is that of training
+// it, which is refused.
+func TestPlanThatDoesNotFit(t *testing.T) {
+	inFolder(t)
+	for _, c := range []struct {
+		code    int
+		verdict string
+		args    []string
+	}{
+		{0, "", []string{}},
+		{0, "fits", []string{"--set", "parallel.memory=1GiB"}},
+		{2, "does not fit", []string{"--set", "parallel.memory=20KiB"}},
+		{0, "fits", []string{"--gpus", "2", "--gpu-memory", "80GiB"}},
+		{0, "fits if what is outside is small", []string{"--gpus", "2", "--gpu-memory", "1.5GiB"}},
+		{2, "does not fit", []string{"--gpus", "2", "--gpu-memory", "512MiB"}},
+	} {
+		out, errs := zeroth(t, c.code, append([]string{"plan", "tiny.yaml"}, c.args...)...)
+		contains(t, out, " of a rank's device, all of it allocated before step 1", c.verdict)
+		if said := strings.Contains(errs, "the job does not fit: a rank needs "); said != (c.code == 2) {
+			t.Errorf("%v: %s", c.args, errs)
+		}
+		asJSON, _ := zeroth(t, c.code, append([]string{"plan", "tiny.yaml", "--json"}, c.args...)...)
+		var plan struct{ Verdict string }
+		if err := json.Unmarshal([]byte(asJSON), &plan); err != nil || plan.Verdict != c.verdict {
+			t.Errorf("%v: verdict %q, %v", c.args, plan.Verdict, err)
+		}
+		if c.code == 2 && c.args[0] == "--set" {
+			zeroth(t, 2, append([]string{"train", "tiny.yaml"}, c.args...)...)
+		}
+	}
+}
+
+// What --timeline cannot write is left as it is.
+func TestTimelineLeavesOthers(t *testing.T) {
+	inFolder(t)
+	before, err := os.ReadFile("a.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	zeroth(t, 2, "train", "tiny.yaml", "--timeline", "a.txt")
+	if after, err := os.ReadFile("a.txt"); err != nil || string(after) != string(before) {
+		t.Errorf("a.txt: %v, %q", err, after)
 	}
 }
