@@ -70,6 +70,17 @@ type Footprint struct {
 	Arena  int          // bytes of activations, which are in Device too
 }
 
+// plus is f and times g.
+func (f Footprint) plus(g Footprint, times int) Footprint {
+	for use := range device.Uses {
+		f.Device[use] += int64(times) * g.Device[use]
+		f.Host[use] += int64(times) * g.Host[use]
+	}
+	f.Disk += int64(times) * g.Disk
+	f.Arena += times * g.Arena
+	return f
+}
+
 // Footprint is learnt by a dry run of a step on devices that only count.
 func (c *Config) Footprint() (Footprint, error) { return c.footprint(Seams{}, fewMicro) }
 

@@ -3,10 +3,11 @@ package job
 import (
 	"cmp"
 	"fmt"
+	"math/bits"
 	"slices"
 
 	"zeroth/device"
-	"zeroth/nn"
+	"zeroth/shard"
 	"zeroth/zero"
 )
 
@@ -97,6 +98,9 @@ const listed = 8
 // answers, for its time too where the hardware is known. The sequences of a step
 // stay the job's if the ranks divide them, else those of a rank do.
 func (c *Config) Fit(l Limits) (*Fit, error) {
+	if err := c.searchable(); err != nil {
+		return nil, err
+	}
 	s := c.search(l)
 	f := &Fit{Limits: l, Job: s.choice(s.job), Tried: len(s.all)}
 	best := map[way]*Choice{}
@@ -122,6 +126,15 @@ func (c *Config) Fit(l Limits) (*Fit, error) {
 	}
 	slices.SortStableFunc(f.Fits, order)
 	return f, nil
+}
+
+// searchable is an error for a model with more layers than many dry runs are made
+// of.
+func (c *Config) searchable() error {
+	if n := c.Model.Layers; n > fitLayers {
+		return BadInput(fmt.Errorf("%v: %d layers: settings are searched for models of at most %d; plan says what one setting needs", c.place("model.layers"), n, fitLayers))
+	}
+	return nil
 }
 
 // Seconds is how long a step takes: as a replay has it, or by the closed form.
@@ -177,10 +190,11 @@ func (c *Choice) rehearse() error {
 type search struct {
 	limits    Limits
 	job       *Config // on the ranks there are
-	model     *nn.Model
 	units     []zero.UnitSize
 	undivided bool          // micro-batches stay as they are
 	work      map[int]int64 // work space of kernels, by micro-batch
+	kept      map[unitKey]*ofUnits
+	products  products
 	all       []*Choice
 }
 
@@ -188,7 +202,7 @@ type search struct {
 func (c *Config) bare(l Limits) *search {
 	job := c.on(l.Ranks)
 	m := job.Model.network()
-	return &search{limits: l, job: job, model: m, units: unitSizes(m), work: map[int]int64{}}
+	return &search{limits: l, job: job, units: unitSizes(m), work: map[int]int64{}, kept: map[unitKey]*ofUnits{}, products: matmuls(m)}
 }
 
 func (c *Config) search(l Limits) *search {
@@ -231,7 +245,7 @@ func (s *search) each(f func(Config)) {
 			if shard == 1 && j.Parallel.Ranks > 1 {
 				continue // that is stage 0
 			}
-			for _, micro := range divisors(sequences) {
+			for _, micro := range microBatches(sequences, j.Train.MicroBatch) {
 				if s.undivided && micro != j.Train.MicroBatch {
 					continue
 				}
@@ -299,6 +313,22 @@ func (s *search) chunks(x Config) []int {
 	return list
 }
 
+// microBatches are the sizes that so many sequences can be cut into: all divisors,
+// or of very many the job's own and the largest up to each power of two.
+func microBatches(sequences, own int) (list []int) {
+	all := divisors(sequences)
+	if len(all) <= fitMicros {
+		return all
+	}
+	for i, n := range all {
+		last := i+1 == len(all)
+		if n == own || last || bits.Len(uint(all[i+1]-1)) > bits.Len(uint(n-1)) {
+			list = append(list, n)
+		}
+	}
+	return list
+}
+
 // divisors of n, ascending.
 func divisors(n int) (list []int) {
 	for i := 1; i*i <= n; i++ {
@@ -319,11 +349,49 @@ func (s *search) choice(x *Config) *Choice {
 		mesh := x.Mesh()
 		rates.Link, rates.Apart = h.bus(group{mesh.Shard, 1}), h.bus(group{mesh.Replicate, mesh.Shard})
 	}
-	c := &Choice{Config: x, Cost: x.cost(s.model, s.units, rates), limits: s.limits}
-	c.Needs = x.closed(s.units, s.workspace(x), x.HostWorkspace())
+	units := s.ofUnits(x)
+	c := &Choice{Config: x, Cost: x.weigh(s.products, units.moves, rates), limits: s.limits}
+	c.Needs = units.needs.plus(x.withoutUnits(s.workspace(x)), 1).plus(units.none, -1)
 	c.Low, c.High = sum(x.outside(s.limits.machine()))
 	c.Sets = s.job.differs(x)
 	return c
+}
+
+// unitKey is what a choice's needs and traffic of the units depend on; all else is
+// of its micro-batches.
+type unitKey struct {
+	mesh            shard.Mesh
+	stage, prefetch int
+	offload         Offload
+	several         bool // micro-batches
+}
+
+// ofUnits is what the units of a choice take.
+type ofUnits struct {
+	needs Footprint // with micro-batches of no sequences
+	none  Footprint // of those without units
+	moves traffic
+}
+
+// ofUnits looks at the units once for all choices that do not differ in how they
+// are kept: a model may have thousands.
+func (s *search) ofUnits(x *Config) *ofUnits {
+	k := unitKey{x.Mesh(), x.Zero.Stage, x.Zero.Prefetch, x.Zero.Offload, x.Train.Accumulate > 1}
+	u := s.kept[k]
+	if u == nil {
+		empty := *x
+		empty.Train.MicroBatch = 0
+		u = &ofUnits{needs: empty.closed(s.units, 0, x.HostWorkspace()), none: empty.withoutUnits(0), moves: x.traffic(s.units)}
+		s.kept[k] = u
+	}
+	return u
+}
+
+// withoutUnits is what a job of no units would take, on its device alone.
+func (c *Config) withoutUnits(work int64) Footprint {
+	x := *c
+	x.Zero.Offload.Optimizer, x.Zero.Offload.Parameters = "none", "none"
+	return x.closed(nil, work, 0)
 }
 
 // workspace is that of the CPU's kernels, where ranks are not GPUs.

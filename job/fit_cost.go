@@ -40,23 +40,27 @@ func (c Cost) Seconds() float64 { return c.Compute + c.Exposed + c.Update }
 // twice that backward, and recomputing the blocks' share of the first again.
 // What is sent in a micro-batch is hidden behind its computing, as far as that
 // goes, if units are gathered ahead.
-func (c *Config) cost(m *nn.Model, units []zero.UnitSize, r Rates) (cost Cost) {
+func (c *Config) cost(m *nn.Model, units []zero.UnitSize, r Rates) Cost {
+	return c.weigh(matmuls(m), c.traffic(units), r)
+}
+
+// weigh is cost of what has been counted.
+func (c *Config) weigh(p products, moves traffic, r Rates) (cost Cost) {
 	t := c.Train
 	tokens := float64(t.MicroBatch) * float64(c.Model.Context)
-	blocks, ends := matmuls(m)
-	attention := 2 * float64(c.Model.Layers) * float64(c.Model.Context) * float64(m.Width)
-	micro := 3 * tokens * (2*(blocks+ends) + attention)
+	attention := 2 * float64(c.Model.Layers) * float64(c.Model.Context) * float64(c.Model.Width)
+	micro := 3 * tokens * (2*(p.blocks+p.ends) + attention)
 	if c.Zero.Recompute == "block" {
-		again := tokens * (2*blocks + attention)
+		again := tokens * (2*p.blocks + attention)
 		micro += again
 		cost.Again = again * float64(t.Accumulate)
 	}
 	cost.Flops = micro * float64(t.Accumulate)
 	cost.Compute = cost.Flops / r.Flops
-	apart, once, each := c.sent(units)
-	cost.Sent = apart + once + each
-	sending := float64(once)/r.Link + float64(apart)/cmp.Or(r.Apart, r.Link)
-	traffic := float64(each)/r.Link + c.moved(units, r, &cost) // of all micro-batches
+	each := moves.each.over(t.Accumulate)
+	cost.Sent = moves.apart + moves.once + each
+	sending := float64(moves.once)/r.Link + float64(moves.apart)/cmp.Or(r.Apart, r.Link)
+	traffic := float64(each)/r.Link + c.moved(moves, r, &cost) // of all micro-batches
 	if c.Zero.Prefetch == 0 {
 		cost.Exposed = sending + traffic
 		return cost
@@ -75,18 +79,9 @@ func (c *Config) cost(m *nn.Model, units []zero.UnitSize, r Rates) (cost Cost) {
 // host's kernel reads 4 + 4 + 4K and writes p + 4 + 4K, and the disk, if that is
 // where they rest, reads and writes 4 + 4K. A parameter that rests elsewhere is
 // fetched for every gather. The result is the seconds that takes.
-func (c *Config) moved(units []zero.UnitSize, r Rates, cost *Cost) (fetching float64) {
+func (c *Config) moved(moves traffic, r Rates, cost *Cost) (fetching float64) {
 	o, p, K := c.Zero.Offload, int64(c.Precision.Size()), int64(len(c.Optimizer.rule().States()))
-	var shards, away, fetched int64 // bytes: float32 of all shards; parameters that rest elsewhere, and their fetches
-	gathers := c.gathers(units)
-	for i, u := range units {
-		n := c.part(u)
-		shards += 4 * n
-		if o.Parameters != "none" && !u.Shared {
-			away += p * n
-			fetched += gathers[i] * p * n
-		}
-	}
+	shards, away, fetched := moves.shards, moves.away, moves.fetched.over(c.Train.Accumulate)
 	cost.Moved = fetched
 	if o.Parameters == "disk" {
 		cost.Disk = fetched + away
@@ -113,23 +108,26 @@ func (c *Config) moved(units []zero.UnitSize, r Rates, cost *Cost) (fetching flo
 	return fetching
 }
 
-// matmuls are the parameters of the products of matrices in the blocks, and in
+// products are the parameters of the products of matrices in the blocks, and in
 // the output layer. Looking up an embedding is none.
-func matmuls(m *nn.Model) (blocks, ends float64) {
+type products struct{ blocks, ends float64 }
+
+func matmuls(m *nn.Model) (p products) {
 	for _, mod := range m.Modules[1 : len(m.Modules)-1] {
-		for _, p := range mod.Params() {
-			if len(p.Shape) == 2 {
-				blocks += float64(p.Numel())
+		for _, x := range mod.Params() {
+			if len(x.Shape) == 2 {
+				p.blocks += float64(x.Numel())
 			}
 		}
 	}
-	return blocks, float64(m.Vocab) * float64(m.Width)
+	p.ends = float64(m.Vocab) * float64(m.Width)
+	return p
 }
 
 // gathers are how often each unit is gathered in a step: once if it stays whole,
 // else for every pass that reads it, less where it is still in its slot when
 // passes turn around. Micro-batches after the first are alike.
-func (c *Config) gathers(units []zero.UnitSize) []int64 {
+func (c *Config) gathers(units []zero.UnitSize, micros int) []int64 {
 	p, times := zero.Stage(c.Zero.Stage).Policy(c.Zero.Prefetch, false), make([]int64, len(units))
 	var turn []int
 	for i, u := range units {
@@ -159,7 +157,7 @@ func (c *Config) gathers(units []zero.UnitSize) []int64 {
 		in[slot%slots] = k
 		return times
 	}
-	for _, alike := range []int64{1, int64(c.Train.Accumulate) - 1} {
+	for _, alike := range []int64{1, int64(micros) - 1} {
 		for k, u := range turn {
 			times[u] += pass(k, alike)
 		}
@@ -172,26 +170,50 @@ func (c *Config) gathers(units []zero.UnitSize) []int64 {
 	return times
 }
 
-// sent is the bytes a rank sends around rings: between replicas and inside its
-// shard group once in a step, and there in all micro-batches together.
-func (c *Config) sent(units []zero.UnitSize) (apart, once, each int64) {
+// traffic is what a rank's step moves, in bytes, whatever the size of its
+// micro-batches.
+type traffic struct {
+	apart   int64   // sent to replicas,
+	once    int64   // and inside the shard group once in a step,
+	each    repeats // and there in micro-batches
+	shards  int64   // float32 of all shards
+	away    int64   // parameters that rest elsewhere,
+	fetched repeats // and their fetches
+}
+
+// repeats is something of the first micro-batch, and of each that follows.
+type repeats struct{ first, more int64 }
+
+// over is its sum over so many micro-batches.
+func (r repeats) over(micros int) int64 { return r.first + int64(micros-1)*r.more }
+
+func (r *repeats) add(first, more int64) { r.first, r.more = r.first+first, r.more+more }
+
+// traffic counts what of the units goes around rings and, offloaded, to and fro.
+func (c *Config) traffic(units []zero.UnitSize) (t traffic) {
 	mesh, p := c.Mesh(), zero.Stage(c.Zero.Stage).Policy(c.Zero.Prefetch, false)
 	S, R, e := int64(mesh.Shard), int64(mesh.Replicate), int64(c.Precision.Size())
-	gathers := c.gathers(units)
+	first, two := c.gathers(units, 1), c.gathers(units, 2)
 	for i, u := range units {
-		part := c.part(u)
-		gather, reduce := gathers[i]*e*part*(S-1), 4*part*(S-1)
-		apart += 2 * (4 * part / R * (R - 1))
+		n := c.part(u)
+		gathers, more := first[i], two[i]-first[i]
+		gather, reduce := e*n*(S-1), 4*n*(S-1)
+		t.apart += 2 * (4 * n / R * (R - 1))
 		if p.KeepParams || u.Shared {
-			once += gather
+			t.once += gathers * gather
 		} else {
-			each += gather
+			t.each.add(gathers*gather, more*gather)
 		}
 		if p.KeepGrads {
-			once += reduce
+			t.once += reduce
 		} else {
-			each += int64(c.Train.Accumulate) * reduce
+			t.each.add(reduce, reduce)
+		}
+		t.shards += 4 * n
+		if c.Zero.Offload.Parameters != "none" && !u.Shared {
+			t.away += e * n
+			t.fetched.add(gathers*e*n, more*e*n)
 		}
 	}
-	return apart, once, each
+	return t
 }

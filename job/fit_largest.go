@@ -33,6 +33,9 @@ func (c *Config) Largest(of string, l Limits) (*Largest, error) {
 	if grown == nil {
 		return nil, BadInput(fmt.Errorf("--largest %s; want %s", of, either(Quantities)))
 	}
+	if err := c.searchable(); err != nil {
+		return nil, err
+	}
 	job := c.on(l.Ranks)
 	answer := func(best func(*Config) *Choice) *Answer {
 		n := bisect(func(n int) bool { x, _ := grown(job, n); return x != nil && best(x).Fits() })
@@ -40,6 +43,9 @@ func (c *Config) Largest(of string, l Limits) (*Largest, error) {
 			return nil
 		}
 		x, title := grown(job, n)
+		if more, _ := grown(job, n+1); more == nil {
+			title += ", larger ones are not searched"
+		}
 		return &Answer{n, title, best(x)}
 	}
 	r := &Largest{Of: of, Limits: l}
@@ -88,6 +94,12 @@ func bisect(ok func(int) bool) int {
 	return lo
 }
 
+// counts says whether what the job needs can be counted.
+func (c *Config) counts() bool {
+	wrong, _ := c.countable()
+	return wrong == ""
+}
+
 // grownModel is the job with a model of n groups of heads: as many query heads
 // as share keys and values in the job's model, or one.
 func grownModel(c *Config, n int) (*Config, string) {
@@ -101,7 +113,7 @@ func grownModel(c *Config, n int) (*Config, string) {
 	x.Model.From, x.Model.Heads = "", n*group
 	x.Model.Width = m.Width / m.Heads * x.Model.Heads
 	x.Model.Layers = max(1, (m.Layers*x.Model.Heads+m.Heads/2)/m.Heads)
-	if x.Model.Width > most || x.Model.FFN > most || x.Model.Layers > 4096 {
+	if x.Model.Width > most || x.Model.FFN > 4*most || x.Model.Layers > fitLayers || !x.counts() {
 		return nil, ""
 	}
 	return &x, fmt.Sprintf("%s: %d layers, width %d, %d heads", x.Model.title(), x.Model.Layers, x.Model.Width, x.Model.Heads)
@@ -114,7 +126,7 @@ func grownContext(c *Config, n int) (*Config, string) {
 	if c.Model.From != "" && c.Model.Family == "gpt2" && x.Model.Context > max(c.Model.Context, c.Model.Longest) {
 		return nil, "" // it has no positions for more
 	}
-	if x.Model.Context > 1<<30 {
+	if x.Model.Context > most || !x.counts() {
 		return nil, ""
 	}
 	return &x, fmt.Sprintf("sequences of %s tokens", grouped(int64(x.Model.Context)))
@@ -124,7 +136,7 @@ func grownContext(c *Config, n int) (*Config, string) {
 func grownMicroBatch(c *Config, n int) (*Config, string) {
 	x := *c
 	x.Train.MicroBatch, x.Train.Accumulate, x.Train.Batch = n, 1, n*c.Parallel.Ranks
-	if n > most {
+	if !x.counts() {
 		return nil, ""
 	}
 	return &x, fmt.Sprintf("micro-batches of %d sequences", n)

@@ -48,6 +48,9 @@ func largestUses(b device.Bytes) string {
 // nearby are up to three ways to set the job that fit a budget: those that
 // change least, of these the fastest. Host memory has no bound that is known.
 func (c *Config) nearby(budget int64) string {
+	if c.searchable() != nil {
+		return "want more memory, more ranks, a smaller model or shorter sequences"
+	}
 	all := c.search(Limits{Ranks: c.Parallel.Ranks, Memory: budget, Host: math.MaxInt64, Rates: here}).all
 	least := slices.MinFunc(all, func(a, b *Choice) int { return cmp.Compare(a.over(), b.over()) })
 	if !least.Fits() {

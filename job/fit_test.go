@@ -387,3 +387,62 @@ func TestUpdateOfOffloaded(t *testing.T) {
 		}
 	}
 }
+
+// A batch with very many divisors is searched by few sizes of micro-batches, of
+// which none is far from another, the job's own among them.
+func TestMicroBatches(t *testing.T) {
+	for n := 1; n <= 2000; n++ {
+		var want []int
+		for i := 1; i <= n; i++ {
+			if n%i == 0 {
+				want = append(want, i)
+			}
+		}
+		if got := divisors(n); !slices.Equal(got, want) {
+			t.Fatalf("divisors of %d: %v", n, got)
+		}
+		if got := microBatches(n, 1); len(want) <= fitMicros && !slices.Equal(got, want) {
+			t.Errorf("sizes for %d: %v", n, got)
+		}
+	}
+	const many = 735134400 // has 1344 divisors
+	for _, own := range []int{1, 7, 9, 11, many / 3} {
+		got := microBatches(many, own)
+		if len(got) > fitMicros || !slices.Contains(got, own) || got[len(got)-1] != many {
+			t.Errorf("own %d: %v", own, got)
+		}
+		for i, n := range got {
+			if many%n != 0 || i > 0 && (n <= got[i-1] || n > 4*got[i-1]) {
+				t.Errorf("own %d: %v", own, got)
+			}
+		}
+	}
+}
+
+// What is beyond the limits of a search is refused, and named; planning goes on.
+func TestUnsearchable(t *testing.T) {
+	c := fitted(t, "model.layers=1001")
+	l := Limits{Ranks: 4, Memory: 1 << 40, Rates: here}
+	_, fit := c.Fit(l)
+	_, largest := c.Largest("seq", l)
+	for _, err := range []error{fit, largest} {
+		if err == nil || !IsInput(err) || !strings.Contains(err.Error(), "--set model.layers=1001: 1001 layers: settings are searched for models of at most 1000") {
+			t.Errorf("%v", err)
+		}
+	}
+	if _, err := c.Plan(Machine{}); err != nil {
+		t.Error(err)
+	}
+	c.Parallel.Memory = 1 << 20
+	needs, err := c.Footprint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.budget(needs); err == nil || !strings.Contains(err.Error(), "want more memory") {
+		t.Errorf("%v", err)
+	}
+	r, err := fitted(t, "model.width=4096").Largest("model", Limits{Ranks: 4, Memory: 1 << 55, Rates: here})
+	if err != nil || !strings.Contains(r.Any.Title, "larger ones are not searched") {
+		t.Errorf("%+v, %v", r, err)
+	}
+}

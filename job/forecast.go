@@ -76,7 +76,7 @@ func (h *Hardware) diskPrice(bytes float64) func(string, kernel, work) float64 {
 // diskBytes is what a read or a write of a step has on average.
 func (c *Config) diskBytes() (float64, error) {
 	var cost Cost
-	_ = c.moved(unitSizes(c.Model.network()), Rates{Host: 1, Memory: 1, Disk: 1}, &cost)
+	_ = c.moved(c.traffic(unitSizes(c.Model.network())), Rates{Host: 1, Memory: 1, Disk: 1}, &cost)
 	n, err := c.transfers(fewMicro)
 	if more := c.Train.Accumulate - fewMicro; more > 0 && err == nil {
 		var less int

@@ -17,6 +17,9 @@ const (
 	mostBatch  = 1 << 30 // sequences a step
 	mostMemory = 1 << 60 // bytes
 
+	fitLayers = 1000 // of a model whose settings are searched
+	fitMicros = 32   // sizes of micro-batches that are tried
+
 	mostParameters = 1 << 44 // elements
 	mostTokens     = 1 << 62 // positions of all steps
 	mostWork       = 1 << 57 // parameters × sequences a rank takes in a step
@@ -28,7 +31,7 @@ const (
 func (c *Config) countable() (wrong string, keys []string) {
 	m, t := c.Model, c.Train
 	sequences := float64(t.MicroBatch) * float64(t.Accumulate)
-	if c.Model.Layers > mostLayers {
+	if m.Layers > mostLayers {
 		return fmt.Sprintf("%d layers are more than %d", m.Layers, mostLayers), []string{"model.layers", "model.from"}
 	}
 	parameters := m.size()

@@ -112,7 +112,7 @@ func TestDiskBytes(t *testing.T) {
 			t.Fatal(err)
 		}
 		var cost Cost
-		_ = c.moved(unitSizes(c.Model.network()), Rates{Host: 1, Memory: 1, Disk: 1}, &cost)
+		_ = c.moved(c.traffic(unitSizes(c.Model.network())), Rates{Host: 1, Memory: 1, Disk: 1}, &cost)
 		if got, err := c.diskBytes(); err != nil || got != float64(cost.Disk)/float64(n) || n < 4*accumulate {
 			t.Errorf("%d micro-batches: %v bytes (%v), want %d over %d", accumulate, got, err, cost.Disk, n)
 		}
