@@ -50,6 +50,7 @@ type Source struct {
 	Tokens     []string // patterns of token files
 	Dir        string   // where relative paths start; "" is the working directory
 	Tokenizer  string   // "bytes", "gpt2" or a folder, see NewTokenizer; with Tokens it may be ""
+	DType      string   // of ids in token files without a header: "uint16", "uint32", "int32", "int64"; "": uint16, where that is sure
 	Validation float64  // part of the tokens kept for validation, in [0, 0.5]
 	Context    int      // T: tokens of a sample, >= 1
 	Batch      int      // samples of a step over all ranks: the least the training set must hold
@@ -69,6 +70,8 @@ type Set struct {
 	Files      int
 	Tokens     int64
 	Vocab      int // ids are in [0, Vocab): the tokenizer's, or one more than the largest id of the token files
+
+	Notes []string // what a user may not expect of the data
 
 	// Fingerprint is the same for the same tokens in the same order, wherever
 	// the files lie; it does not cover the context, the fraction or the seed.
@@ -139,6 +142,9 @@ func (s Source) inspect() (set *Set, files []file, errs []error) {
 	case len(s.Text)+len(s.Tokens) == 0:
 		errs = append(errs, problem("text", `no data: give text: ["FOLDER/**/*.txt"] or tokens: [FILE.bin]`))
 	}
+	if _, ok := widths[s.DType]; s.DType != "" && (!ok || len(s.Tokens) == 0) {
+		errs = append(errs, problem("dtype", "%q; token files without a header have a type, one of uint16, uint32, int32 and int64", s.DType))
+	}
 	if s.Context < 1 {
 		errs = append(errs, problem("context", "a context of %d tokens; at least 1 is needed", s.Context))
 	}
@@ -170,10 +176,14 @@ func (set *Set) load(ctx context.Context, s Source, files []file) (*Corpus, erro
 	var segments []segment
 	var err error
 	if bpe, ok := set.Tokenizer.(*BPE); len(s.Tokens) > 0 {
-		segments, set.release, err = mapTokens(files)
+		segments, set.release, err = mapTokens(files, idsOf{s.DType, s.limit(set.Tokenizer)})
 	} else if ok {
-		segments, err = encodeFiles(ctx, bpe, files, progress)
+		var spelt int64
+		segments, spelt, err = encodeFiles(ctx, bpe, files, progress)
 		progress = silent
+		if spelt > 0 {
+			set.Notes = append(set.Notes, fmt.Sprintf("the text spells out %.40q %d times; it is encoded as text there, not as the token that ends a document", bpe.tokens[bpe.separator], spelt))
+		}
 	} else {
 		segments, err = readFiles(ctx, files, progress)
 		progress = silent
