@@ -166,33 +166,24 @@ func (s Source) inspect() (set *Set, files []file, errs []error) {
 	return set, append(text, tokens...), slices.Concat(errs, wrong, wrongTokens)
 }
 
-// load reads the files into a corpus and checks its ids.
+// load reads the files into a corpus and checks its ids. Of progress it tells
+// the part that takes longest.
 func (set *Set) load(ctx context.Context, s Source, files []file) (*Corpus, error) {
 	silent := func(int64, int64) {}
-	progress := s.Progress
-	if progress == nil {
-		progress = silent
+	reading := s.Progress
+	if reading == nil {
+		reading = silent
 	}
-	var segments []segment
-	var err error
-	if bpe, ok := set.Tokenizer.(*BPE); len(s.Tokens) > 0 {
-		segments, set.release, err = mapTokens(files, idsOf{s.DType, s.limit(set.Tokenizer)})
-	} else if ok {
-		var spelt int64
-		segments, spelt, err = encodeFiles(ctx, bpe, files, progress)
-		progress = silent
-		if spelt > 0 {
-			set.Notes = append(set.Notes, fmt.Sprintf("the text spells out %.40q %d times; it is encoded as text there, not as the token that ends a document", bpe.tokens[bpe.separator], spelt))
-		}
-	} else {
-		segments, err = readFiles(ctx, files, progress)
-		progress = silent
+	checking := silent
+	if len(s.Tokens) > 0 {
+		reading, checking = silent, reading
 	}
+	segments, err := set.read(ctx, s, files, reading)
 	if err != nil {
 		return nil, &Problem{s.key(), err}
 	}
 	corpus := newCorpus(segments)
-	sum, largest, err := corpus.scan(ctx, s.limit(set.Tokenizer), progress)
+	sum, largest, err := corpus.scan(ctx, s.limit(set.Tokenizer), checking)
 	if err != nil {
 		return nil, &Problem{s.key(), err}
 	}
@@ -201,6 +192,23 @@ func (set *Set) load(ctx context.Context, s Source, files []file) (*Corpus, erro
 		set.Vocab = set.Tokenizer.Vocab()
 	}
 	return corpus, nil
+}
+
+// read makes ids of the files: mapped, encoded, or the bytes as they are.
+func (set *Set) read(ctx context.Context, s Source, files []file, progress func(done, total int64)) (segments []segment, err error) {
+	bpe, encoded := set.Tokenizer.(*BPE)
+	switch {
+	case len(s.Tokens) > 0:
+		segments, set.release, err = mapTokens(files, idsOf{s.DType, s.limit(set.Tokenizer)})
+	case encoded:
+		var spelt int64
+		if segments, spelt, err = encodeFiles(ctx, bpe, files, progress); spelt > 0 {
+			set.Notes = append(set.Notes, fmt.Sprintf("the text spells out %.40q %d times; it is encoded as text there, not as the token that ends a document", bpe.tokens[bpe.separator], spelt))
+		}
+	default:
+		segments, err = readFiles(ctx, files, progress)
+	}
+	return segments, err
 }
 
 // limit is what ids must be below, 0 if nobody says.

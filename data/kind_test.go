@@ -66,7 +66,7 @@ func TestFilesAreNamed(t *testing.T) {
 		{"lfs.txt", "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n", "a Git LFS pointer", "a Git LFS pointer"},
 		{"model.zip.txt", "PK\x03\x04\x14\x00" + text, "a zip archive", "a zip archive"},
 		{"index.bin", "MMIDIDX\x00\x00\x01", "the index of a Megatron data set", "the index of a Megatron data set"},
-		{"nul.txt", text + "\x00", "is a binary file, not text: byte 1290 is 0", "is text"},
+		{"nul.txt", text + "\x00", "is a binary file, not text: byte 1290 is 0", ""},
 		{"prog", "\x7fELF\x02\x01\x01", "a program", "a program"},
 		{"bom.txt", "\ufeff" + text, "", "is text"},
 	} {
