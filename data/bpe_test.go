@@ -263,8 +263,8 @@ func TestBrokenVocabularies(t *testing.T) {
 		{`{"a": 4000000000}`, "", "has id 4000000000"},
 		{good, "#version: 0.2\na b\nabc", `merges.txt:3: "abc" is not two tokens`},
 		{good, "a b c", `merges.txt:1: "a b c" is not two tokens`},
-		{good, "a b\nx y", `merges.txt:2: "xy" is not in vocab.json`},
-		{good, "a b\nqq y", `merges.txt:2: "qq" is not in vocab.json`},
+		{good, "a b\nx y", `merges.txt:2: "xy" is not in the vocabulary`},
+		{good, "a b\nqq y", `merges.txt:2: "qq" is not in the vocabulary`},
 		{good, "a b\nb c\na b", `merges.txt:3: "a b" is a merge for the second time`},
 	} {
 		dir := t.TempDir()

@@ -56,6 +56,7 @@ type Source struct {
 	Batch      int      // samples of a step over all ranks: the least the training set must hold
 	Vocab      int      // ids the model knows are [0, Vocab); 0 if the model takes Set.Vocab
 	Seed       uint64   // of the training order
+	Memory     int64    // bytes that the text may take; 0 if nobody says
 
 	// Progress, if not nil, is told how much of the text has been encoded, or
 	// of the token files checked, in bytes. Calls do not overlap.
@@ -194,8 +195,24 @@ func (set *Set) load(ctx context.Context, s Source, files []file) (*Corpus, erro
 	return corpus, nil
 }
 
+// afford refuses text for which there is no memory. Encoded, it takes some of
+// its size again.
+func (s Source) afford(files []file) error {
+	sum := int64(0)
+	for _, f := range files {
+		sum += f.size
+	}
+	if len(s.Tokens) > 0 || s.Memory == 0 || sum <= s.Memory {
+		return nil
+	}
+	return fmt.Errorf("%d bytes of text are held in memory, of which %d are free; give less, or encode it into token files (data.tokens), which may be larger than memory", sum, s.Memory)
+}
+
 // read makes ids of the files: mapped, encoded, or the bytes as they are.
 func (set *Set) read(ctx context.Context, s Source, files []file, progress func(done, total int64)) (segments []segment, err error) {
+	if err := s.afford(files); err != nil {
+		return nil, err
+	}
 	bpe, encoded := set.Tokenizer.(*BPE)
 	switch {
 	case len(s.Tokens) > 0:

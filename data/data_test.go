@@ -180,6 +180,9 @@ func TestTokenFilesAreJoined(t *testing.T) {
 
 func TestBrokenTokenFiles(t *testing.T) {
 	far := make([]uint32, blockBytes/2+100)
+	for i := range far {
+		far[i] = 7 // as zeros could be of any type
+	}
 	far[blockBytes/2+7] = 50257
 	for _, c := range []struct {
 		bytes string
@@ -229,8 +232,8 @@ func TestWideTokenFiles(t *testing.T) {
 	}{
 		{2, small, "", 50257, ""},
 		{2, small, "uint16", 50257, ""},
-		{4, small, "", 50257, "as uint32 all are in the vocabulary; say data.dtype: uint32"},
-		{8, small, "", 50257, "as int64 all are in the vocabulary; say data.dtype: int64"},
+		{4, small, "", 50257, "as uint32 they are in the vocabulary from the first on; say data.dtype: uint32"},
+		{8, small, "", 50257, "as int64 they are in the vocabulary from the first on; say data.dtype: int64"},
 		{4, small, "", 0, "say data.dtype: uint32"},
 		{8, small, "", 0, "say data.dtype: int64"},
 		{4, small, "uint32", 50257, ""},
@@ -373,6 +376,20 @@ func TestProblems(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestTextIsAfforded: memory is taken only for text that fits.
+func TestTextIsAfforded(t *testing.T) {
+	dir := tree(t, map[string]string{"a.txt": strings.Repeat("text", 100), "b.bin": strings.Repeat("\xab\x12", 500)})
+	for _, tok := range []string{"bytes", "gpt2"} {
+		s := Source{Text: []string{"a.txt"}, Dir: dir, Tokenizer: tok, Context: 4, Memory: 399}
+		if _, err := Open(t.Context(), s); !slices.Equal(problems(err), []string{"text"}) || !strings.Contains(err.Error(), "400 bytes of text are held in memory, of which 399 are free") {
+			t.Errorf("%s: %v", tok, err)
+		}
+		s.Memory = 400
+		open(t, s)
+	}
+	open(t, Source{Tokens: []string{"b.bin"}, Dir: dir, Context: 4, Memory: 1}) // mapped
 }
 
 // TestProblemsKeepTheirCause: errors.Is sees through a problem.

@@ -13,10 +13,11 @@ import (
 	"zeroth/input"
 )
 
-// A tokenizer's folder has a vocab.json and a merges.txt. These do not say how
-// text is cut into pieces before pairs are merged: GPT-2 and Qwen2 have the
-// same two files and other pieces. Only GPT-2's pieces are made here, so
-// something has to say that they are meant:
+// A tokenizer's folder has a vocab.json and a merges.txt, or a tokenizer.json
+// with the same in it. The first two do not say how text is cut into pieces
+// before pairs are merged: GPT-2 and Qwen2 have the same two files and other
+// pieces. Only GPT-2's pieces are made here, so something has to say that they
+// are meant:
 //
 //   - tokenizer_config.json with the class GPT2Tokenizer or GPT2TokenizerFast;
 //   - tokenizer.json, of which then every part has to be GPT-2's;
@@ -50,20 +51,9 @@ func readFolder(dir string) (*BPE, error) {
 	if err != nil {
 		return nil, err
 	}
-	vocab, err := input.Read(filepath.Join(dir, "vocab.json"), maxVocabFile)
-	if errors.Is(err, fs.ErrNotExist) && len(TokenizerFiles(dir)) > 0 {
-		return nil, foreign(fmt.Sprintf("%s has %s, but no vocab.json; %s", dir, strings.Join(TokenizerFiles(dir), ", "), said.name()))
-	}
+	v, ids, err := said.vocabulary(dir)
 	if err != nil {
 		return nil, err
-	}
-	merges, err := input.Read(filepath.Join(dir, "merges.txt"), maxVocabFile)
-	if err != nil {
-		return nil, err
-	}
-	v, ids, err := parseVocabulary(vocab, merges)
-	if err != nil {
-		return nil, fmt.Errorf("%s%c%w", dir, filepath.Separator, err)
 	}
 	if reasons := said.against(v, ids); len(reasons) > 0 {
 		return nil, foreign(reasons...)
@@ -72,6 +62,34 @@ func readFolder(dir string) (*BPE, error) {
 		v.separator = int32(ids[eos])
 	}
 	return v, said.config.Record.check(dir, v)
+}
+
+// vocabulary is what vocab.json and merges.txt say; without them, what
+// tokenizer.json does.
+func (d description) vocabulary(dir string) (*BPE, map[string]uint32, error) {
+	vocab, err := input.Read(filepath.Join(dir, "vocab.json"), maxVocabFile)
+	found := TokenizerFiles(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && d.whole != nil && d.whole.isBPE():
+		v, ids, err := d.whole.vocabulary()
+		if err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", filepath.Join(dir, "tokenizer.json"), err)
+		}
+		return v, ids, nil
+	case errors.Is(err, fs.ErrNotExist) && len(found) > 0:
+		return nil, nil, foreign(fmt.Sprintf("%s has %s, but no vocab.json; %s", dir, strings.Join(found, ", "), d.name()))
+	case err != nil:
+		return nil, nil, err
+	}
+	merges, err := input.Read(filepath.Join(dir, "merges.txt"), maxVocabFile)
+	if err != nil {
+		return nil, nil, err
+	}
+	v, ids, err := parseVocabulary(vocab, merges)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s%c%w", dir, filepath.Separator, err)
+	}
+	return v, ids, nil
 }
 
 // description is what the files beside vocab.json and merges.txt say. A file

@@ -3,6 +3,7 @@ package data
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -26,8 +27,22 @@ type tokenizerJSON struct {
 // stepJSON is a step before or after merging.
 type stepJSON struct {
 	Type        string
-	PrefixSpace *bool `json:"add_prefix_space"`
-	Regex       *bool `json:"use_regex"`
+	PrefixSpace *bool      `json:"add_prefix_space"`
+	Regex       *bool      `json:"use_regex"`
+	Single      []partJSON // of a template: what a text becomes
+}
+
+// partJSON is a part of a template: a special token, or the text.
+type partJSON struct {
+	Token json.RawMessage `json:"SpecialToken"`
+}
+
+// adds tells whether a step after merging adds tokens to a text.
+func (s stepJSON) adds() bool {
+	if s.Type == "TemplateProcessing" {
+		return slices.ContainsFunc(s.Single, func(p partJSON) bool { return !isNull(p.Token) })
+	}
+	return s.Type != "" && s.Type != "ByteLevel"
 }
 
 // mergeJSON is "LEFT RIGHT", written so or as ["LEFT", "RIGHT"].
@@ -52,7 +67,7 @@ func (t *tokenizerJSON) against(v *BPE, ids map[string]uint32) (reasons []string
 		wrong bool
 		what  string
 	}{
-		{m.Type != "" && m.Type != "BPE", fmt.Sprintf("has a model of type %.40q", m.Type)},
+		{!t.isBPE(), fmt.Sprintf("has a model of type %.40q", m.Type)},
 		{m.Dropout != 0, "drops merges at random"},
 		{m.Prefix != "" || m.Suffix != "", "marks the parts of words"},
 		{m.IgnoreMerges, "takes whole pieces without merging (ignore_merges)"},
@@ -60,7 +75,7 @@ func (t *tokenizerJSON) against(v *BPE, ids map[string]uint32) (reasons []string
 		{pre.Type != "ByteLevel", fmt.Sprintf("cuts text by %.40q (pre_tokenizer), not by GPT-2's ByteLevel alone", pre.Type)},
 		{pre.Type == "ByteLevel" && (pre.PrefixSpace == nil || *pre.PrefixSpace), "puts a space before the text (add_prefix_space)"},
 		{pre.Regex != nil && !*pre.Regex, "does not cut text into pieces (use_regex is false)"},
-		{post.Type != "" && post.Type != "ByteLevel", fmt.Sprintf("adds tokens around the text (post_processor %.40q)", post.Type)},
+		{post.adds(), fmt.Sprintf("adds tokens around the text (post_processor %.40q)", post.Type)},
 	} {
 		if x.wrong {
 			reasons = append(reasons, "tokenizer.json "+x.what)
@@ -70,6 +85,35 @@ func (t *tokenizerJSON) against(v *BPE, ids map[string]uint32) (reasons []string
 		reasons = append(reasons, "tokenizer.json"+err.Error())
 	}
 	return reasons
+}
+
+func (t *tokenizerJSON) isBPE() bool { return t.Model.Type == "" || t.Model.Type == "BPE" }
+
+// vocabulary is the encoding of the tokens and merges in tokenizer.json, and its
+// ids by the tokens as they are written.
+func (t *tokenizerJSON) vocabulary() (*BPE, map[string]uint32, error) {
+	ids, err := parseIDs(t.Model.Vocab)
+	if err != nil {
+		return nil, nil, fmt.Errorf("its vocabulary%w", err)
+	}
+	for _, a := range t.Added {
+		if is, ok := ids[a.Content]; ok && is == a.ID {
+			continue
+		}
+		if err := addID(ids, a.Content, json.Number(fmt.Sprint(a.ID))); err != nil {
+			return nil, nil, fmt.Errorf("its added tokens: %w", err)
+		}
+	}
+	v, err := newVocabulary(ids)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, m := range t.Model.Merges {
+		if err := v.addMerge(string(m), ids); err != nil {
+			return nil, nil, fmt.Errorf("its merges: %w", err)
+		}
+	}
+	return v, ids, nil
 }
 
 // same compares the vocabulary in tokenizer.json with that of vocab.json and

@@ -208,7 +208,8 @@ func TestWhoseTokenizer(t *testing.T) {
 		"no cut":      {files{"tokenizer.json": whole(t, vocab, pairs, "pre_tokenizer", nil)}, `cuts text by ""`},
 		"no regex":    {files{"tokenizer.json": whole(t, vocab, pairs, "pre_tokenizer.use_regex", false)}, "use_regex is false"},
 		"space":       {files{"tokenizer.json": whole(t, vocab, pairs, "pre_tokenizer.add_prefix_space", true)}, "puts a space before the text"},
-		"template":    {files{"tokenizer.json": whole(t, vocab, pairs, "post_processor", map[string]any{"type": "TemplateProcessing"})}, "adds tokens around the text"},
+		"no template": {files{"tokenizer.json": whole(t, vocab, pairs, "post_processor", map[string]any{"type": "TemplateProcessing", "single": []any{map[string]any{"Sequence": map[string]any{"id": "A"}}}})}, ""},
+		"template":    {files{"tokenizer.json": whole(t, vocab, pairs, "post_processor", map[string]any{"type": "TemplateProcessing", "single": []any{map[string]any{"SpecialToken": map[string]any{"id": EndOfText}}}})}, "adds tokens around the text"},
 		"unigram":     {files{"tokenizer.json": whole(t, vocab, pairs, "model.type", "Unigram")}, `a model of type "Unigram"`},
 		"dropout":     {files{"tokenizer.json": whole(t, vocab, pairs, "model.dropout", 0.1)}, "drops merges at random"},
 		"suffix":      {files{"tokenizer.json": whole(t, vocab, pairs, "model.end_of_word_suffix", "</w>")}, "marks the parts of words"},
@@ -235,12 +236,37 @@ func TestWhoseTokenizer(t *testing.T) {
 			t.Errorf("%s: %v, want %s", name, err, c.want)
 		}
 	}
-	dir := t.TempDir()
-	write(t, filepath.Join(dir, "tokenizer.json"), whole(t, vocab, pairs))
-	write(t, filepath.Join(dir, "tokenizer_config.json"), `{"tokenizer_class": "LlamaTokenizer"}`)
-	if _, err := NewTokenizer(dir); err == nil || !strings.Contains(err.Error(), `has tokenizer.json, tokenizer_config.json, but no vocab.json; tokenizer_config.json says it is a "LlamaTokenizer"`) {
-		t.Errorf("without vocab.json: %v", err)
+}
+
+// TestTokenizerJSONAlone: transformers 5 writes no vocab.json and merges.txt.
+func TestTokenizerJSONAlone(t *testing.T) {
+	vocab, _ := written("t+h", EndOfText, "[PAD]")
+	base := maps.Clone(vocab)
+	delete(base, EndOfText)
+	lines := []string{"t h"}
+	for name, c := range map[string]struct{ file, class, want string }{
+		"whole":       {whole(t, vocab, lines), "GPT2Tokenizer", ""},
+		"added":       {whole(t, base, lines), "GPT2Tokenizer", ""},
+		"Llama":       {whole(t, vocab, lines), "LlamaTokenizer", `its tokenizer is a "LlamaTokenizer"`},
+		"unigram":     {whole(t, nil, nil, "model", map[string]any{"type": "Unigram", "vocab": []any{[]any{"a", -1.5}}}), "LlamaTokenizer", `has tokenizer.json, tokenizer_config.json, but no vocab.json; tokenizer_config.json says it is a "LlamaTokenizer"`},
+		"no tokens":   {whole(t, nil, lines), "", "tokenizer.json: its vocabulary:1: not an object of token to id"},
+		"other added": {whole(t, vocab, lines, "added_tokens", []any{map[string]any{"id": 3, "content": "[PAD]", "special": true}}), "", `its added tokens: token "[PAD]" is given twice`},
+		"no merge":    {whole(t, vocab, []string{"t x"}), "", `its merges: "tx" is not in the vocabulary`},
+	} {
+		dir := t.TempDir()
+		write(t, filepath.Join(dir, "tokenizer.json"), c.file)
+		write(t, filepath.Join(dir, "tokenizer_config.json"), `{"tokenizer_class": "`+c.class+`"}`)
+		tok, err := NewTokenizer(dir)
+		switch {
+		case c.want == "" && (err != nil || tok.Separator() != 257 || !slices.Equal(tok.Encode([]byte("th<|")), []int32{256, '<', '|'})):
+			t.Errorf("%s: %v, %v", name, tok, err)
+		case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
+			t.Errorf("%s: %v, want %s", name, err, c.want)
+		}
 	}
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "tokenizer.json"), "{}")
+	write(t, filepath.Join(dir, "tokenizer_config.json"), "{}")
 	if got := TokenizerFiles(dir); !slices.Equal(got, []string{"tokenizer.json", "tokenizer_config.json"}) || TokenizerFiles(t.TempDir()) != nil {
 		t.Errorf("files %v", got)
 	}

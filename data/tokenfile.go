@@ -92,15 +92,18 @@ func (ids idsOf) bare(name string, b []byte) (segment, error) {
 	case len(b)%width != 0:
 		return segment{}, fmt.Errorf("%d bytes are no whole number of %s ids, and no llm.c header begins the file", len(b), dtype)
 	case ids.dtype == "" && wide != "":
-		return segment{}, fmt.Errorf("no header says what its ids are, and as %s all are in the vocabulary; say data.dtype: %s, or what they are", wide, wide)
+		return segment{}, fmt.Errorf("no header says what its ids are, and as %s they are in the vocabulary from the first on; say data.dtype: %s, or what they are", wide, wide)
 	case ids.dtype == "" && ids.limit > 1<<16:
 		return segment{}, fmt.Errorf("no header says what its ids are, and uint16 has not all of a vocabulary of %d; say data.dtype: uint32, or what they are", ids.limit)
 	}
 	return segment{name: name, data: b, width: width}, nil
 }
 
-// wide is the widest type as which all of b is ids of the vocabulary; empty if
-// that is only uint16. Other bytes end the search within a few ids.
+// searched is how many bytes are looked at for ids of another type.
+const searched = 1 << 20
+
+// wide is the widest type as which the file begins with ids of the vocabulary;
+// empty if that is uint16. Ids of two bytes end the search after a few.
 func (ids idsOf) wide(b []byte) string {
 	limit := uint64(ids.limit)
 	if limit == 0 {
@@ -109,7 +112,7 @@ func (ids idsOf) wide(b []byte) string {
 	for _, dtype := range []string{"int64", "uint32"} {
 		width := widths[dtype]
 		fits := len(b) > 0 && len(b)%width == 0
-		for rest := b; fits && len(rest) > 0; rest = rest[width:] {
+		for rest := b[:min(len(b), searched)]; fits && len(rest) > 0; rest = rest[width:] {
 			fits = largestID(rest[:width], width) < limit
 		}
 		if fits {

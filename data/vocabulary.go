@@ -99,11 +99,7 @@ func parseVocabulary(vocab, merges []byte) (v *BPE, ids map[string]uint32, err e
 	if ids, err = parseIDs(vocab); err != nil {
 		return nil, nil, fmt.Errorf("vocab.json%w", err)
 	}
-	v = &BPE{merges: map[uint64]merge{}, separator: -1}
-	if id, ok := ids[EndOfText]; ok {
-		v.separator = int32(id)
-	}
-	if err := v.setTokens(ids); err != nil {
+	if v, err = newVocabulary(ids); err != nil {
 		return nil, nil, fmt.Errorf("vocab.json: %w", err)
 	}
 	if err := v.setMerges(merges, ids); err != nil {
@@ -177,6 +173,16 @@ func addID(ids map[string]uint32, s string, value json.Token) error {
 	return nil
 }
 
+// newVocabulary is an encoding without a merge yet. Its separator is
+// <|endoftext|>, if there is one.
+func newVocabulary(ids map[string]uint32) (*BPE, error) {
+	v := &BPE{merges: map[uint64]merge{}, separator: -1}
+	if id, ok := ids[EndOfText]; ok {
+		v.separator = int32(id)
+	}
+	return v, v.setTokens(ids)
+}
+
 // setTokens inverts the map of ids.
 func (v *BPE) setTokens(ids map[string]uint32) error {
 	n := uint32(0)
@@ -230,7 +236,7 @@ func (v *BPE) addMerge(line string, ids map[string]uint32) error {
 	var id [3]uint32
 	for i, s := range []string{left, right, left + right} {
 		if id[i], ok = ids[s]; !ok {
-			return fmt.Errorf("%.40q is not in vocab.json", s)
+			return fmt.Errorf("%.40q is not in the vocabulary", s)
 		}
 	}
 	if _, twice := v.merges[pair(id[0], id[1])]; twice {

@@ -55,8 +55,8 @@ func (c *Config) fields() []field {
 		{"data.text", texts{&d.Text}, "", "none", "list of text files or patterns; ** is any folders, ${GOROOT} and other variables are filled in"},
 		{"data.tokens", texts{&d.Tokens}, "", "none", "list of token files as llm.c or nanoGPT write them, or nothing but ids; instead of text"},
 		{"data.dtype", choice{&d.DType, idTypes}, "", "llm.c's header, or uint16", "uint16 | uint32 | int32 | int64: ids of token files without a header"},
-		{"data.tokenizer", choice{&d.Tokenizer, tokenizers}, "", "model.from's; bytes for text, gpt2 for tokens", "bytes | gpt2; for tokens, the one they were made with, or none if that is neither"},
-		{"data.vocab", text{&d.Vocab}, "", "the one built in", "folder with another vocab.json and merges.txt for tokenizer gpt2"},
+		{"data.tokenizer", choice{&d.Tokenizer, tokenizers}, "", "bytes for text, gpt2 for tokens", "bytes | gpt2; for tokens, the one they were made with, or none; with model.from, that of its folder"},
+		{"data.vocab", text{&d.Vocab}, "", "the one built in", "folder with a vocabulary for tokenizer gpt2: vocab.json and merges.txt, or tokenizer.json"},
 		{"data.validation", real{&d.Validation, atMostHalf, "a fraction from 0 to 0.5"}, "0.01", "", "fraction of the data held out for evaluation"},
 
 		{"train.steps", count{&t.Steps, 1, 1 << 40}, "200", "", "updates"},

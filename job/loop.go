@@ -119,7 +119,7 @@ func ResumeWith(ctx context.Context, c *Config, out, which string, obs Observer,
 // Problems.
 func (c *Config) openInputs(ctx context.Context, obs Observer) (*data.Set, *weights, error) {
 	s := c.source()
-	s.Progress = reading(obs)
+	s.Progress, s.Memory = reading(obs), machineMemory()
 	set, err := data.Open(ctx, s)
 	problems := c.blame(err)
 	w, wrong := c.openWeights()
