@@ -30,8 +30,7 @@ type file struct {
 // goes by several names. Empty text files are left out, empty token files are
 // errors, and so are files that are no text or tokens at all. In a pattern
 // * ? [..] {..} match within a folder's name, ** matches folders at any depth
-// but does not enter symbolic links, ${NAME} is the environment's value, and ~/
-// the user's folder.
+// but does not enter symbolic links, and ${NAME} is the environment's value.
 func find(key, dir string, patterns []string) (files []file, errs []error) {
 	wrong := make([][]error, len(patterns))
 	for i, pattern := range patterns {
@@ -133,8 +132,7 @@ func inDir(dir, path string) string {
 
 var variable = regexp.MustCompile(`\$\{[^}]*\}`)
 
-// expand puts in the values of ${NAME} and of ~/ at the beginning, which match
-// only themselves.
+// expand puts in the values of ${NAME}, which match only themselves.
 func expand(pattern string) (string, error) {
 	var errs []error
 	s := variable.ReplaceAllStringFunc(pattern, func(v string) string {
@@ -152,11 +150,6 @@ func expand(pattern string) (string, error) {
 		}
 		return escape(value)
 	})
-	if rest, ok := strings.CutPrefix(s, "~"+string(filepath.Separator)); ok {
-		home, err := os.UserHomeDir()
-		errs = append(errs, err)
-		s = filepath.Join(escape(home), rest)
-	}
 	return s, errors.Join(errs...)
 }
 

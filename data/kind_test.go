@@ -120,7 +120,7 @@ func TestOneFileOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Chdir(dir)
-	set := open(t, Source{Text: []string{"a.txt", dir + "/a.txt", "./b/../a.txt", "*.txt", "~/b/*.txt", "**/*.txt"}, Tokenizer: "bytes", Context: 1})
+	set := open(t, Source{Text: []string{"a.txt", dir + "/a.txt", "./b/../a.txt", "*.txt", "${HOME}/b/*.txt", "**/*.txt"}, Tokenizer: "bytes", Context: 1})
 	if got := string(Bytes{}.Decode(all(set))); got != "text a text b " || set.Files != 2 {
 		t.Errorf("%d files: %q", set.Files, got)
 	}
