@@ -13,6 +13,7 @@ type BPE struct {
 	tokens    []string // bytes by id; "" where an id has no token
 	bytes     [256]uint32
 	merges    map[uint64]merge // by left<<32 | right
+	order     []uint64         // the keys of merges, by rank
 	separator int32
 }
 

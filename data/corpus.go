@@ -10,7 +10,8 @@ import (
 type segment struct {
 	name  string // of the file, for errors
 	data  []byte // little-endian ids
-	width int    // bytes of an id: 1, 2 or 4
+	width int    // bytes of an id: 1, 2, 4 or 8
+	at    int    // where data begins in the file; 0 where it is not the file's
 }
 
 func (s segment) len() int { return len(s.data) / s.width }
@@ -30,6 +31,10 @@ func (s segment) read(dst []int32, at int) {
 	case 4:
 		for i := range dst {
 			dst[i] = int32(binary.LittleEndian.Uint32(b[4*i:]))
+		}
+	case 8:
+		for i := range dst {
+			dst[i] = int32(binary.LittleEndian.Uint64(b[8*i:]))
 		}
 	}
 }

@@ -50,11 +50,13 @@ type Source struct {
 	Tokens     []string // patterns of token files
 	Dir        string   // where relative paths start; "" is the working directory
 	Tokenizer  string   // "bytes", "gpt2" or a folder, see NewTokenizer; with Tokens it may be ""
+	DType      string   // of ids in token files without a header: "uint16", "uint32", "int32", "int64"; "": uint16, where that is sure
 	Validation float64  // part of the tokens kept for validation, in [0, 0.5]
 	Context    int      // T: tokens of a sample, >= 1
 	Batch      int      // samples of a step over all ranks: the least the training set must hold
 	Vocab      int      // ids the model knows are [0, Vocab); 0 if the model takes Set.Vocab
 	Seed       uint64   // of the training order
+	Memory     int64    // bytes that the text may take; 0 if nobody says
 
 	// Progress, if not nil, is told how much of the text has been encoded, or
 	// of the token files checked, in bytes. Calls do not overlap.
@@ -69,6 +71,8 @@ type Set struct {
 	Files      int
 	Tokens     int64
 	Vocab      int // ids are in [0, Vocab): the tokenizer's, or one more than the largest id of the token files
+
+	Notes []string // what a user may not expect of the data
 
 	// Fingerprint is the same for the same tokens in the same order, wherever
 	// the files lie; it does not cover the context, the fraction or the seed.
@@ -139,6 +143,9 @@ func (s Source) inspect() (set *Set, files []file, errs []error) {
 	case len(s.Text)+len(s.Tokens) == 0:
 		errs = append(errs, problem("text", `no data: give text: ["FOLDER/**/*.txt"] or tokens: [FILE.bin]`))
 	}
+	if _, ok := widths[s.DType]; s.DType != "" && (!ok || len(s.Tokens) == 0) {
+		errs = append(errs, problem("dtype", "%q; token files without a header have a type, one of uint16, uint32, int32 and int64", s.DType))
+	}
 	if s.Context < 1 {
 		errs = append(errs, problem("context", "a context of %d tokens; at least 1 is needed", s.Context))
 	}
@@ -160,29 +167,24 @@ func (s Source) inspect() (set *Set, files []file, errs []error) {
 	return set, append(text, tokens...), slices.Concat(errs, wrong, wrongTokens)
 }
 
-// load reads the files into a corpus and checks its ids.
+// load reads the files into a corpus and checks its ids. Of progress it tells
+// the part that takes longest.
 func (set *Set) load(ctx context.Context, s Source, files []file) (*Corpus, error) {
 	silent := func(int64, int64) {}
-	progress := s.Progress
-	if progress == nil {
-		progress = silent
+	reading := s.Progress
+	if reading == nil {
+		reading = silent
 	}
-	var segments []segment
-	var err error
-	if bpe, ok := set.Tokenizer.(*BPE); len(s.Tokens) > 0 {
-		segments, set.release, err = mapTokens(files)
-	} else if ok {
-		segments, err = encodeFiles(ctx, bpe, files, progress)
-		progress = silent
-	} else {
-		segments, err = readFiles(ctx, files, progress)
-		progress = silent
+	checking := silent
+	if len(s.Tokens) > 0 {
+		reading, checking = silent, reading
 	}
+	segments, err := set.read(ctx, s, files, reading)
 	if err != nil {
 		return nil, &Problem{s.key(), err}
 	}
 	corpus := newCorpus(segments)
-	sum, largest, err := corpus.scan(ctx, s.limit(set.Tokenizer), progress)
+	sum, largest, err := corpus.scan(ctx, s.limit(set.Tokenizer), checking)
 	if err != nil {
 		return nil, &Problem{s.key(), err}
 	}
@@ -191,6 +193,39 @@ func (set *Set) load(ctx context.Context, s Source, files []file) (*Corpus, erro
 		set.Vocab = set.Tokenizer.Vocab()
 	}
 	return corpus, nil
+}
+
+// afford refuses text for which there is no memory. Encoded, it takes some of
+// its size again.
+func (s Source) afford(files []file) error {
+	sum := int64(0)
+	for _, f := range files {
+		sum += f.size
+	}
+	if len(s.Tokens) > 0 || s.Memory == 0 || sum <= s.Memory {
+		return nil
+	}
+	return fmt.Errorf("%d bytes of text are held in memory, of which %d are free; give less, or encode it into token files (data.tokens), which may be larger than memory", sum, s.Memory)
+}
+
+// read makes ids of the files: mapped, encoded, or the bytes as they are.
+func (set *Set) read(ctx context.Context, s Source, files []file, progress func(done, total int64)) (segments []segment, err error) {
+	if err := s.afford(files); err != nil {
+		return nil, err
+	}
+	bpe, encoded := set.Tokenizer.(*BPE)
+	switch {
+	case len(s.Tokens) > 0:
+		segments, set.release, err = mapTokens(files, idsOf{s.DType, s.limit(set.Tokenizer)})
+	case encoded:
+		var spelt int64
+		if segments, spelt, err = encodeFiles(ctx, bpe, files, progress); spelt > 0 {
+			set.Notes = append(set.Notes, fmt.Sprintf("the text spells out %.40q %d times; it is encoded as text there, not as the token that ends a document", bpe.tokens[bpe.separator], spelt))
+		}
+	default:
+		segments, err = readFiles(ctx, files, progress)
+	}
+	return segments, err
 }
 
 // limit is what ids must be below, 0 if nobody says.

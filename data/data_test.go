@@ -97,8 +97,7 @@ func TestBPESeparatesFiles(t *testing.T) {
 		t.Errorf("%v, want %v", all(set), want)
 	}
 	vocab, merges := small("b c\na bc\n")
-	write(t, filepath.Join(dir, "voc", "vocab.json"), vocab)
-	write(t, filepath.Join(dir, "voc", "merges.txt"), merges)
+	writeFolder(t, filepath.Join(dir, "voc"), vocab, merges)
 	set = open(t, Source{Text: []string{"[ab]"}, Dir: dir, Tokenizer: "voc", Context: 2})
 	if got := string(set.Tokenizer.Decode(all(set))); got != "Hello worldhello world" || set.Tokens != 22 {
 		t.Errorf("without a separator: %q", got)
@@ -181,6 +180,9 @@ func TestTokenFilesAreJoined(t *testing.T) {
 
 func TestBrokenTokenFiles(t *testing.T) {
 	far := make([]uint32, blockBytes/2+100)
+	for i := range far {
+		far[i] = 7 // as zeros could be of any type
+	}
 	far[blockBytes/2+7] = 50257
 	for _, c := range []struct {
 		bytes string
@@ -196,9 +198,9 @@ func TestBrokenTokenFiles(t *testing.T) {
 		{llmcFile(20240801, 7, 4, 2, 1), 0, "its header says 2 tokens of 4 bytes, 1032 bytes in all, but the file has 1028"},
 		{llmcFile(20240520, 2, 2, 1, 1), 0, "version 2; version 1 is known"},
 		{llmcFile(20240520, 1, 2, 1, 1)[:100], 0, "ends within its header of 1024"},
-		{llmcFile(20240520, 1, 2, 4, 1, 256, 300, 2), 256, "token 1 has id 256, but the vocabulary has ids 0 to 255"},
-		{llmcFile(20240801, 7, 4, 2, 1, 1<<31), 0, "token 1 has id 2147483648"},
-		{string(littleEndian(far, 2)), 50257, "token 524295 has id 50257, but the vocabulary has ids 0 to 50256"},
+		{llmcFile(20240520, 1, 2, 4, 1, 256, 300, 2), 256, "token 1, at byte 1026, has id 256, but the vocabulary has ids 0 to 255"},
+		{llmcFile(20240801, 7, 4, 2, 1, 1<<31), 0, "token 1, at byte 1028, has id 2147483648"},
+		{string(littleEndian(far, 2)), 50257, "token 524295, at byte 1048590, has id 50257, but the vocabulary has ids 0 to 50256"},
 	} {
 		dir := tree(t, map[string]string{"bad.bin": c.bytes, "good.bin": "\x01\x00\x02\x00"})
 		_, err := Open(t.Context(), Source{Tokens: []string{"*.bin"}, Dir: dir, Context: 1, Vocab: c.vocab})
@@ -206,6 +208,118 @@ func TestBrokenTokenFiles(t *testing.T) {
 			t.Errorf("%.20q: %v, want %q", c.bytes, err, c.want)
 		}
 	}
+}
+
+// wideFile is ids in a type of 2, 4 or 8 bytes, without a header.
+func wideFile(width int, ids ...int64) string {
+	var b []byte
+	for _, id := range ids {
+		b = append(b, binary.LittleEndian.AppendUint64(nil, uint64(id))[:width]...)
+	}
+	return string(b)
+}
+
+// TestWideTokenFiles: ids of more than two bytes are read as such if the job
+// says so, and never as twice as many of two.
+func TestWideTokenFiles(t *testing.T) {
+	small, large := []int64{15496, 995, 50256, 31373, 995, 11}, []int64{128000, 9906, 1917, 0, 0, 128001, 5}
+	for _, c := range []struct {
+		width int
+		ids   []int64
+		dtype string
+		vocab int
+		want  string // the error; "" if the ids are read
+	}{
+		{2, small, "", 50257, ""},
+		{2, small, "uint16", 50257, ""},
+		{4, small, "", 50257, "as uint32 they are in the vocabulary from the first on; say data.dtype: uint32"},
+		{8, small, "", 50257, "as int64 they are in the vocabulary from the first on; say data.dtype: int64"},
+		{4, small, "", 0, "say data.dtype: uint32"},
+		{8, small, "", 0, "say data.dtype: int64"},
+		{4, small, "uint32", 50257, ""},
+		{4, small, "int32", 50257, ""},
+		{8, small, "int64", 50257, ""},
+		{4, large, "", 128256, "say data.dtype: uint32"},
+		{8, large, "", 128256, "say data.dtype: int64"},
+		{4, large, "int32", 128256, ""},
+		{8, large, "int64", 128256, ""},
+		{2, small, "", 128256, "uint16 has not all of a vocabulary of 128256; say data.dtype: uint32"},
+		{2, small, "uint16", 128256, ""},
+		{4, small[:5], "int64", 50257, "20 bytes are no whole number of int64 ids"},
+		{2, small[:5], "uint32", 50257, "10 bytes are no whole number of uint32 ids"},
+		{2, small, "uint32", 50257, "x.bin: token 0, at byte 0, has id 65223816"},
+		{4, small, "int64", 50257, "x.bin: token 0, at byte 0, has id"},
+		{8, []int64{5, -100, 7}, "int64", 50257, "token 1, at byte 8, has id -100"},
+		{4, []int64{5, -100, 7}, "int32", 50257, "token 1, at byte 4, has id 4294967196"},
+		{2, []int64{0, 0, 0, 0}, "", 50257, "say data.dtype: int64"},
+		{2, small, "uint8", 50257, `"uint8"; token files without a header have a type`},
+	} {
+		dir := tree(t, map[string]string{"x.bin": wideFile(c.width, c.ids...)})
+		set, err := Open(t.Context(), Source{Tokens: []string{"x.bin"}, Dir: dir, DType: c.dtype, Vocab: c.vocab, Context: 1})
+		if c.want != "" {
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%d bytes an id, %q, vocabulary %d: %v, want %q", c.width, c.dtype, c.vocab, err, c.want)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%d bytes an id, %q, vocabulary %d: %v", c.width, c.dtype, c.vocab, err)
+			continue
+		}
+		for i, id := range all(set) {
+			if int64(id) != c.ids[i] || len(all(set)) != len(c.ids) {
+				t.Errorf("%d bytes an id: %v, want %v", c.width, all(set), c.ids)
+				break
+			}
+		}
+		if err := set.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	dir := tree(t, map[string]string{"x.bin": llmcFile(20240801, 7, 4, 2, 1, 2), "y.txt": "text"})
+	for dtype, want := range map[string]string{"": "", "uint32": "", "int32": "", "uint16": "its llm.c header says ids of 4 bytes, data.dtype says uint16", "int64": "says int64"} {
+		set, err := Open(t.Context(), Source{Tokens: []string{"x.bin"}, Dir: dir, DType: dtype, Context: 1})
+		if want == "" && (err != nil || !slices.Equal(all(set), []int32{1, 2})) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("with a header and %q: %v", dtype, err)
+		}
+		if err == nil {
+			err = set.Close()
+		}
+	}
+	if err := (Source{Text: []string{"y.txt"}, Dir: dir, Tokenizer: "bytes", DType: "uint16", Context: 1}).Check(); !slices.Equal(problems(err), []string{"dtype"}) {
+		t.Errorf("text with a dtype: %v", err)
+	}
+}
+
+// FuzzTokenFile: a file of any bytes is refused, or all its ids are in the
+// vocabulary and as many as it has room for.
+func FuzzTokenFile(f *testing.F) {
+	f.Add(uint8(0), []byte(llmcFile(20240520, 1, 2, 3, 1, 2, 3)))
+	f.Add(uint8(1), []byte(llmcFile(20240801, 7, 4, 2, 128000, 1)))
+	f.Add(uint8(0), []byte(llmcFile(20240520, 1, 2, -1)))
+	f.Add(uint8(3), []byte(wideFile(8, 1, 2, 3)))
+	f.Add(uint8(0), []byte(wideFile(4, 1, 2, 3)))
+	f.Add(uint8(0), []byte("\x93NUMPY"))
+	dtypes := []string{"", "uint16", "uint32", "int64"}
+	path := filepath.Join(f.TempDir(), "x.bin")
+	f.Fuzz(func(t *testing.T, which uint8, content []byte) {
+		write(t, path, string(content))
+		set, err := Open(t.Context(), Source{Tokens: []string{path}, DType: dtypes[int(which)%len(dtypes)], Vocab: 50257, Context: 1})
+		if err != nil {
+			return
+		}
+		for _, id := range all(set) {
+			if id < 0 || id >= 50257 {
+				t.Fatalf("id %d", id)
+			}
+		}
+		if set.Tokens < 2 || 2*set.Tokens > int64(len(content)) {
+			t.Fatalf("%d tokens of %d bytes", set.Tokens, len(content))
+		}
+		if err := set.Close(); err != nil {
+			t.Fatal(err)
+		}
+	})
 }
 
 // problems is the keys of all problems an error joins.
@@ -224,7 +338,7 @@ func problems(err error) (keys []string) {
 }
 
 func TestProblems(t *testing.T) {
-	dir := tree(t, map[string]string{"a.txt": strings.Repeat("text", 100), "empty.txt": "", "sub/empty2.txt": "", "f.bin": strings.Repeat("ab", 500)})
+	dir := tree(t, map[string]string{"a.txt": strings.Repeat("text", 100), "empty.txt": "", "sub/empty2.txt": "", "f.bin": strings.Repeat("\xab\x12", 500)})
 	nan := 0.0
 	nan /= nan
 	for _, c := range []struct {
@@ -245,7 +359,7 @@ func TestProblems(t *testing.T) {
 		{Source{Context: 399, Batch: 2, Tokenizer: "bytes", Text: []string{"a.txt"}}, []string{"text"}, []string{"fewer than the 2", "about 801"}},
 		{Source{Context: 50, Batch: 8, Tokenizer: "bytes", Validation: 0.01, Text: []string{"a.txt"}}, []string{"text", "validation"}, []string{"7 training windows", "0.01 of 400 tokens holds no window of 51", "about 5200 tokens"}},
 		{Source{Context: 100, Batch: 11, Tokens: []string{"f.bin"}}, []string{"tokens"}, []string{"500 tokens give 4"}},
-		{Source{Context: 100, Tokenizer: "bytes", Tokens: []string{"f.bin"}}, []string{"tokens"}, []string{"token 0 has id 25185"}},
+		{Source{Context: 100, Tokenizer: "bytes", Tokens: []string{"f.bin"}}, []string{"tokens"}, []string{"token 0, at byte 0, has id 4779"}},
 	} {
 		c.s.Dir = dir
 		_, err := Open(t.Context(), c.s)
@@ -264,6 +378,20 @@ func TestProblems(t *testing.T) {
 	}
 }
 
+// TestTextIsAfforded: memory is taken only for text that fits.
+func TestTextIsAfforded(t *testing.T) {
+	dir := tree(t, map[string]string{"a.txt": strings.Repeat("text", 100), "b.bin": strings.Repeat("\xab\x12", 500)})
+	for _, tok := range []string{"bytes", "gpt2"} {
+		s := Source{Text: []string{"a.txt"}, Dir: dir, Tokenizer: tok, Context: 4, Memory: 399}
+		if _, err := Open(t.Context(), s); !slices.Equal(problems(err), []string{"text"}) || !strings.Contains(err.Error(), "400 bytes of text are held in memory, of which 399 are free") {
+			t.Errorf("%s: %v", tok, err)
+		}
+		s.Memory = 400
+		open(t, s)
+	}
+	open(t, Source{Tokens: []string{"b.bin"}, Dir: dir, Context: 4, Memory: 1}) // mapped
+}
+
 // TestProblemsKeepTheirCause: errors.Is sees through a problem.
 func TestProblemsKeepTheirCause(t *testing.T) {
 	_, err := Open(t.Context(), Source{Text: []string{"*"}, Dir: tree(t, map[string]string{"a": "text"}), Tokenizer: "no/such/folder", Context: 1})
@@ -276,7 +404,7 @@ func TestProblemsKeepTheirCause(t *testing.T) {
 // and checking make: what comes back is the reason for stopping, and no set.
 func TestOpenIsStopped(t *testing.T) {
 	big := strings.Repeat("word ", 1<<20) // several blocks
-	dir := tree(t, map[string]string{"a.txt": big, "b.txt": big, "c.txt": big, "d.bin": big})
+	dir := tree(t, map[string]string{"a.txt": big, "b.txt": big, "c.txt": big, "d.bin": strings.Repeat("\xab\x12", len(big)/2)})
 	reason := errors.New("enough")
 	for _, s := range []Source{{Text: []string{"*.txt"}, Tokenizer: "bytes"}, {Text: []string{"*.txt"}, Tokenizer: "gpt2"}, {Tokens: []string{"*.bin"}}} {
 		ctx, stop := context.WithCancelCause(t.Context())
@@ -313,10 +441,10 @@ func TestEnoughIsEnough(t *testing.T) {
 func TestFilesThatChangeOrGo(t *testing.T) {
 	dir := tree(t, map[string]string{"a": "12345", "b": "123"})
 	for _, size := range []int64{4, 6} {
-		bad := []file{{filepath.Join(dir, "a"), size}, {filepath.Join(dir, "b"), 3}, {filepath.Join(dir, "gone"), 9}}
+		bad := []file{{path: filepath.Join(dir, "a"), size: size}, {path: filepath.Join(dir, "b"), size: 3}, {path: filepath.Join(dir, "gone"), size: 9}}
 		_, bytesErr := readFiles(t.Context(), bad, func(int64, int64) {})
-		_, bpeErr := encodeFiles(t.Context(), gpt2(), bad, func(int64, int64) {})
-		_, release, mapErr := mapTokens(bad)
+		_, _, bpeErr := encodeFiles(t.Context(), gpt2(), bad, func(int64, int64) {})
+		_, release, mapErr := mapTokens(bad, idsOf{})
 		for _, f := range release {
 			if err := f(); err != nil {
 				t.Error(err)
@@ -407,7 +535,8 @@ func TestWideVocabulary(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := tree(t, map[string]string{"voc/vocab.json": string(vocab), "voc/merges.txt": "a b\n", "x.txt": "abba"})
+	dir := tree(t, map[string]string{"x.txt": "abba"})
+	writeFolder(t, filepath.Join(dir, "voc"), string(vocab), "a b\n")
 	set := open(t, Source{Text: []string{"*.txt"}, Dir: dir, Tokenizer: filepath.Join(dir, "voc"), Context: 1})
 	if want := []int32{70000, 'b', 'a', 70001}; !slices.Equal(all(set), want) || set.Vocab != 70003 {
 		t.Errorf("%v, want %v; vocabulary %d", all(set), want, set.Vocab)

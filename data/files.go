@@ -20,24 +20,54 @@ import (
 
 // file is an input file as it was when it was found.
 type file struct {
-	path string
-	size int64 // bytes, > 0
+	path    string
+	size    int64 // bytes, > 0
+	info    fs.FileInfo
+	pattern int // the first that matches it
 }
 
-// find is the files of all patterns, sorted by path, each once. Empty text
-// files are left out, empty token files are errors. In a pattern * ? [..] {..}
-// match within a folder's name, ** matches folders at any depth but does not
-// enter symbolic links, and ${NAME} is the environment's value.
+// find is the files of all patterns, sorted by path, each once, also one that
+// goes by several names. Empty text files are left out, empty token files are
+// errors, and so are files that are no text or tokens at all. In a pattern
+// * ? [..] {..} match within a folder's name, ** matches folders at any depth
+// but does not enter symbolic links, and ${NAME} is the environment's value.
 func find(key, dir string, patterns []string) (files []file, errs []error) {
+	wrong := make([][]error, len(patterns))
 	for i, pattern := range patterns {
 		found, err := match(dir, pattern, key == "tokens")
 		if err != nil {
-			errs = append(errs, problem(fmt.Sprintf("%s[%d]", key, i), "%w", err))
+			wrong[i] = append(wrong[i], err)
 		}
-		files = append(files, found...)
+		for _, f := range found {
+			f.pattern = i
+			files = append(files, f)
+		}
 	}
-	slices.SortFunc(files, func(a, b file) int { return strings.Compare(a.path, b.path) })
-	return slices.CompactFunc(files, func(a, b file) bool { return a.path == b.path }), errs
+	files = once(files)
+	for _, f := range files {
+		if err := checkKind(key, f.path); err != nil {
+			wrong[f.pattern] = append(wrong[f.pattern], err)
+		}
+	}
+	for i, w := range wrong {
+		if len(w) > 0 {
+			errs = append(errs, &Problem{fmt.Sprintf("%s[%d]", key, i), joinSome(w)})
+		}
+	}
+	return files, errs
+}
+
+// once sorts files by path and leaves out those that are another by another
+// name.
+func once(files []file) []file {
+	slices.SortStableFunc(files, func(a, b file) int { return strings.Compare(a.path, b.path) })
+	seen := map[any]bool{}
+	return slices.DeleteFunc(files, func(f file) bool {
+		id := identity(f)
+		again := seen[id]
+		seen[id] = true
+		return again
+	})
 }
 
 // match is the files of one pattern, at least one.
@@ -69,7 +99,7 @@ func match(dir, pattern string, refuseEmpty bool) ([]file, error) {
 		case info.Size() == 0 && refuseEmpty:
 			return nil, fmt.Errorf("%s is empty", path)
 		case info.Size() > 0:
-			files = append(files, file{filepath.Clean(path), info.Size()})
+			files = append(files, file{path: filepath.Clean(path), size: info.Size(), info: info})
 		}
 	}
 	if len(files) == 0 && len(paths) == 1 {

@@ -37,7 +37,10 @@ func (c *Corpus) scan(ctx context.Context, limit int, progress func(done, total 
 		limit = math.MaxInt32
 	}
 	blocks := c.blocks()
-	type result struct{ sum, largest uint32 }
+	type result struct {
+		sum     uint32
+		largest uint64
+	}
 	results := make([]result, len(blocks))
 	m := meter{report: progress}
 	for _, b := range blocks {
@@ -51,7 +54,7 @@ func (c *Corpus) scan(ctx context.Context, limit int, progress func(done, total 
 	h := sha256.New()
 	for i, r := range results {
 		b := blocks[i]
-		if int64(r.largest) >= int64(limit) {
+		if r.largest >= uint64(limit) {
 			return "", 0, c.outOfRange(b, limit)
 		}
 		largest = max(largest, int(r.largest))
@@ -73,19 +76,23 @@ func (c *Corpus) blocks() (blocks []block) {
 	return blocks
 }
 
-// largestID is the largest of the ids in b. Ids of one byte are not looked at:
-// every vocabulary has 256.
-func largestID(b []byte, width int) (largest uint32) {
+// largestID is the largest of the ids in b, where negative ones are the largest.
+// Ids of one byte are not looked at: every vocabulary has 256.
+func largestID(b []byte, width int) (largest uint64) {
 	switch width {
 	case 1:
 		return math.MaxUint8
 	case 2:
 		for ; len(b) >= 2; b = b[2:] {
-			largest = max(largest, uint32(binary.LittleEndian.Uint16(b)))
+			largest = max(largest, uint64(binary.LittleEndian.Uint16(b)))
 		}
 	case 4:
 		for ; len(b) >= 4; b = b[4:] {
-			largest = max(largest, binary.LittleEndian.Uint32(b))
+			largest = max(largest, uint64(binary.LittleEndian.Uint32(b)))
+		}
+	case 8:
+		for ; len(b) >= 8; b = b[8:] {
+			largest = max(largest, binary.LittleEndian.Uint64(b))
 		}
 	}
 	return largest
@@ -95,8 +102,10 @@ func largestID(b []byte, width int) (largest uint32) {
 func (c *Corpus) outOfRange(b block, limit int) error {
 	s := c.segments[b.segment]
 	for i := b.at; i < s.len(); i++ {
-		if id := largestID(s.data[i*s.width:(i+1)*s.width], s.width); int64(id) >= int64(limit) {
-			return fmt.Errorf("%s: token %d has id %d, but the vocabulary has ids 0 to %d; these tokens were made with another tokenizer, or the model's vocabulary is too small", s.name, i, id, limit-1)
+		at := i * s.width
+		if id := largestID(s.data[at:at+s.width], s.width); id >= uint64(limit) {
+			return fmt.Errorf("%s: token %d, at byte %d, has id %d, but the vocabulary has ids 0 to %d; these tokens were made with another tokenizer, are of another type than %d bytes each (data.dtype), or the model's vocabulary is too small",
+				s.name, i, s.at+at, int64(id), limit-1, s.width)
 		}
 	}
 	panic(fmt.Sprintf("data: no id >= %d in a block that has one", limit))

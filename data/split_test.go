@@ -217,7 +217,7 @@ func BenchmarkBatch(b *testing.B) {
 	for _, width := range []int{1, 2, 4} {
 		b.Run(string(rune('0'+width))+"bytes", func(b *testing.B) {
 			const T, n = 1024, 64 << 20
-			c := newCorpus([]segment{{"", make([]byte, n*width), width}})
+			c := newCorpus([]segment{{data: make([]byte, n*width), width: width}})
 			s := Split{corpus: c, context: T, stretches: layOut(n, T, 0.01).train, shuffle: true}
 			input, target := make([]int32, 8*T), make([]int32, 8*T)
 			b.SetBytes(8 * T)

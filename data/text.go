@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
+	"math"
 	"sync"
+
+	"zeroth/input"
 )
 
 // readFiles reads text files as one segment of byte tokens.
@@ -19,15 +21,23 @@ func readFiles(ctx context.Context, files []file, progress func(done, total int6
 	all := make([]byte, m.total)
 	errs := make([]error, len(files))
 	each(ctx, len(files), func(i int) {
-		errs[i] = readFile(all[starts[i]:starts[i+1]], files[i])
+		errs[i] = readText(all[starts[i]:starts[i+1]], files[i])
 		m.add(files[i].size)
 	})
-	return []segment{{"text", all, 1}}, joinSome(errs)
+	return []segment{{name: "text", data: all, width: 1}}, joinSome(errs)
+}
+
+// readText fills dst, of f.size bytes, with a file that is text.
+func readText(dst []byte, f file) error {
+	if err := readFile(dst, f); err != nil {
+		return err
+	}
+	return zeros(f.path, dst)
 }
 
 // readFile fills dst, of f.size bytes, with the file.
 func readFile(dst []byte, f file) error {
-	h, err := os.Open(f.path)
+	h, err := input.Open(f.path, math.MaxInt64)
 	if err != nil {
 		return err
 	}

@@ -20,7 +20,7 @@ type Tokenizer interface {
 
 // NewTokenizer is the tokenizer of a name: "bytes", the 256 byte values;
 // "gpt2", GPT-2's byte-pair encoding, built in; or a folder with a vocab.json
-// and a merges.txt in GPT-2's format.
+// and a merges.txt that are encoded as GPT-2 does, see readFolder.
 func NewTokenizer(name string) (Tokenizer, error) { return openTokenizer("", name) }
 
 // openTokenizer takes a relative folder to start at dir.
@@ -33,9 +33,9 @@ func openTokenizer(dir, name string) (Tokenizer, error) {
 	case "":
 		return nil, errors.New("no tokenizer; use bytes, gpt2 or a folder with vocab.json and merges.txt")
 	}
-	bpe, err := readVocabulary(inDir(dir, name))
+	bpe, err := readFolder(inDir(dir, name))
 	if err != nil {
-		return nil, fmt.Errorf("%q is neither bytes nor gpt2 nor a folder with a vocabulary: %w", name, err)
+		return nil, fmt.Errorf("%q is neither bytes nor gpt2 nor a folder whose tokenizer runs here: %w", name, err)
 	}
 	return bpe, nil
 }

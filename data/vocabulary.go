@@ -1,17 +1,27 @@
 package data
 
 import (
-	"bufio"
+	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
+	"io"
+	"strconv"
 	"strings"
 	"sync"
 	"unicode/utf8"
 
 	"github.com/tiktoken-go/tokenizer/codec"
+)
+
+// What a vocabulary may have. GPT-2's has 50,257 tokens of at most 128 bytes;
+// those of today's largest models have some 260,000.
+const (
+	maxVocab     = 1 << 20 // ids, as many as a model may have
+	maxMerges    = 1 << 20
+	maxToken     = 1 << 10 // bytes
+	maxVocabFile = 1 << 26 // bytes of each file that describes a tokenizer
 )
 
 // gpt2 is GPT-2's vocabulary, from the tokens that tiktoken-go embeds: ids
@@ -32,10 +42,10 @@ var gpt2 = sync.OnceValue(func() *BPE {
 	return ranked(tokens, EndOfText)
 })
 
-// ranked is an encoding in which any two tokens that together are a token
-// merge, at the rank of its id: tiktoken's reading of a vocabulary.
+// ranked is the encoding whose tokens were learned in the order of their ids,
+// with the merges that tiktoken's form of a vocabulary does not spell out.
 func ranked(tokens []string, separator string) *BPE {
-	v := &BPE{merges: make(map[uint64]merge, 4*len(tokens)), separator: int32(len(tokens))}
+	v := &BPE{merges: make(map[uint64]merge, len(tokens)), separator: int32(len(tokens))}
 	ids := make(map[string]uint32, len(tokens))
 	for id, s := range tokens {
 		ids[s] = uint32(id)
@@ -44,81 +54,154 @@ func ranked(tokens []string, separator string) *BPE {
 		}
 	}
 	for id, s := range tokens {
-		for cut := 1; cut < len(s); cut++ {
-			left, ok := ids[s[:cut]]
-			if !ok {
-				continue
-			}
-			if right, ok := ids[s[cut:]]; ok {
-				v.merges[pair(left, right)] = merge{uint32(id), uint32(id)}
-			}
+		if len(s) > 1 {
+			left, right := halves(s, uint32(id), ids)
+			v.add(ids[left], ids[right], uint32(id))
 		}
 	}
 	v.tokens = append(tokens, separator)
 	return v
 }
 
-// maxVocab bounds ids before memory is set aside for them.
-const maxVocab = 1 << 24
-
-// readVocabulary reads a folder's vocab.json, an object of token to id, and
-// merges.txt, a line "LEFT RIGHT" for each merge in the order of their ranks.
-// In both a byte is written as a printable character, see byteOf.
-func readVocabulary(dir string) (*BPE, error) {
-	name := filepath.Join(dir, "vocab.json")
-	ids, err := readIDs(name)
-	if err != nil {
-		return nil, err
+// halves is what a token is merged from: the last two of its parts when only
+// tokens learned before it, those of ids below id, are merged.
+func halves(s string, id uint32, ids map[string]uint32) (left, right string) {
+	cuts := make([]int, len(s)+1)
+	for i := range cuts {
+		cuts[i] = i
 	}
-	v := &BPE{merges: make(map[uint64]merge), separator: -1}
+	for len(cuts) > 3 {
+		lowest, at := id, 0
+		for i := 1; i < len(cuts)-1; i++ {
+			if x, ok := ids[s[cuts[i-1]:cuts[i+1]]]; ok && x < lowest {
+				lowest, at = x, i
+			}
+		}
+		if at == 0 {
+			panic(fmt.Sprintf("data: no two tokens make token %d %q", id, s))
+		}
+		cuts = append(cuts[:at], cuts[at+1:]...)
+	}
+	return s[:cuts[1]], s[cuts[1]:]
+}
+
+// add is the next merge.
+func (v *BPE) add(left, right, id uint32) {
+	v.merges[pair(left, right)] = merge{uint32(len(v.order)), id}
+	v.order = append(v.order, pair(left, right))
+}
+
+// parseVocabulary makes an encoding of the contents of vocab.json, an object of
+// token to id, and of merges.txt, a line "LEFT RIGHT" for each merge in the
+// order of their ranks. In both a byte is written as a printable character, see
+// byteOf. The ids are those of vocab.json, by its tokens as they are written.
+func parseVocabulary(vocab, merges []byte) (v *BPE, ids map[string]uint32, err error) {
+	if ids, err = parseIDs(vocab); err != nil {
+		return nil, nil, fmt.Errorf("vocab.json%w", err)
+	}
+	if v, err = newVocabulary(ids); err != nil {
+		return nil, nil, fmt.Errorf("vocab.json: %w", err)
+	}
+	if err := v.setMerges(merges, ids); err != nil {
+		return nil, nil, fmt.Errorf("merges.txt%w", err)
+	}
+	return v, ids, nil
+}
+
+// parseIDs reads an object of token to id. Errors begin with ":LINE: ".
+func parseIDs(text []byte) (map[string]uint32, error) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	ids := map[string]uint32{}
+	err := errors.New("it is not text in UTF-8")
+	if utf8.Valid(text) {
+		err = readIDs(d, ids)
+	}
+	if err == nil {
+		return ids, nil
+	}
+	line := 1 + bytes.Count(text[:d.InputOffset()], []byte("\n"))
+	return nil, fmt.Errorf(":%d: not an object of token to id: %w", line, err)
+}
+
+func readIDs(d *json.Decoder, ids map[string]uint32) error {
+	if t, err := d.Token(); err != nil || t != json.Delim('{') {
+		return cmp.Or(err, errors.New("it does not begin with {"))
+	}
+	for d.More() {
+		key, err := d.Token()
+		if err != nil {
+			return err
+		}
+		s := key.(string) // a decoder gives no other keys
+		value, err := d.Token()
+		if err != nil {
+			return err
+		}
+		if err := addID(ids, s, value); err != nil {
+			return err
+		}
+	}
+	if _, err := d.Token(); err != nil {
+		return err
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return cmp.Or(err, errors.New("something follows the object"))
+	}
+	return nil
+}
+
+func addID(ids map[string]uint32, s string, value json.Token) error {
+	number, ok := value.(json.Number)
+	id, err := strconv.ParseUint(string(number), 10, 64)
+	_, twice := ids[s]
+	switch {
+	case !ok || err != nil:
+		return fmt.Errorf("token %.40q has %.40q, which is no id", s, fmt.Sprint(value))
+	case id >= maxVocab:
+		return fmt.Errorf("token %.40q has id %d; ids are below %d", s, id, maxVocab)
+	case s == "":
+		return fmt.Errorf("id %d is an empty token", id)
+	case len(s) > 2*maxToken || utf8.RuneCountInString(s) > maxToken: // a byte is at most two bytes in the alphabet
+		return fmt.Errorf("token %.40q... is longer than %d bytes", s, maxToken)
+	case strings.ContainsRune(s, utf8.RuneError):
+		return fmt.Errorf("token %.40q has a character that is no text, U+FFFD", s)
+	case twice:
+		return fmt.Errorf("token %.40q is given twice", s)
+	}
+	ids[s] = uint32(id)
+	return nil
+}
+
+// newVocabulary is an encoding without a merge yet. Its separator is
+// <|endoftext|>, if there is one.
+func newVocabulary(ids map[string]uint32) (*BPE, error) {
+	v := &BPE{merges: map[uint64]merge{}, separator: -1}
 	if id, ok := ids[EndOfText]; ok {
 		v.separator = int32(id)
 	}
-	if err := v.setTokens(ids); err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
-	}
-	return v, v.readMerges(filepath.Join(dir, "merges.txt"), ids)
-}
-
-func readIDs(name string) (map[string]uint32, error) {
-	text, err := os.ReadFile(name)
-	if err != nil {
-		return nil, err
-	}
-	var ids map[string]uint32
-	err = json.Unmarshal(text, &ids)
-	var wrong *json.UnmarshalTypeError
-	var syntax *json.SyntaxError
-	at := int64(len(text))
-	switch {
-	case err == nil:
-		return ids, nil
-	case errors.As(err, &wrong):
-		at = wrong.Offset
-	case errors.As(err, &syntax):
-		at = syntax.Offset
-	}
-	line := 1 + strings.Count(string(text[:min(at, int64(len(text)))]), "\n")
-	return nil, fmt.Errorf("%s:%d: not an object of token to id: %w", name, line, err)
+	return v, v.setTokens(ids)
 }
 
 // setTokens inverts the map of ids.
 func (v *BPE) setTokens(ids map[string]uint32) error {
 	n := uint32(0)
-	for s, id := range ids {
-		if id >= maxVocab {
-			return fmt.Errorf("token %q has id %d, more than this program expects of a vocabulary", s, id)
-		}
+	for _, id := range ids {
 		n = max(n, id+1)
 	}
 	v.tokens = make([]string, n)
+	same := make(map[string]uint32, len(ids))
 	for s, id := range ids {
-		if v.tokens[id] != "" {
-			return fmt.Errorf("id %d is given to %q and to another token", id, s)
+		text := literal(s)
+		if other, ok := same[text]; ok {
+			return fmt.Errorf("ids %d and %d are both %.40q", min(id, other), max(id, other), text)
 		}
-		v.tokens[id] = literal(s)
+		if v.tokens[id] != "" {
+			return fmt.Errorf("id %d is given to %.40q and to another token", id, s)
+		}
+		v.tokens[id], same[text] = text, id
 	}
-	for c, b := range byteOf {
+	for b, c := range alphabet {
 		id, ok := ids[string(c)]
 		if !ok {
 			return fmt.Errorf("there is no token %q for the byte 0x%02x; this is no byte-level vocabulary", c, b)
@@ -128,24 +211,18 @@ func (v *BPE) setTokens(ids map[string]uint32) error {
 	return nil
 }
 
-func (v *BPE) readMerges(name string, ids map[string]uint32) error {
-	f, err := os.Open(name)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	lines := bufio.NewScanner(f)
-	for n := 1; lines.Scan(); n++ {
-		line := strings.TrimSuffix(lines.Text(), "\r")
-		if line == "" || n == 1 && strings.HasPrefix(line, "#version") {
+// setMerges reads merges.txt. Errors begin with ":LINE: ".
+func (v *BPE) setMerges(text []byte, ids map[string]uint32) error {
+	n := 0
+	for line := range bytes.Lines(text) {
+		n++
+		line = bytes.TrimRight(line, "\r\n")
+		if len(line) == 0 || n == 1 && bytes.HasPrefix(line, []byte("#version")) {
 			continue
 		}
-		if err := v.addMerge(line, ids); err != nil {
-			return fmt.Errorf("%s:%d: %w", name, n, err)
+		if err := v.addMerge(string(line), ids); err != nil {
+			return fmt.Errorf(":%d: %w", n, err)
 		}
-	}
-	if err := lines.Err(); err != nil {
-		return fmt.Errorf("%s: %w", name, err)
 	}
 	return nil
 }
@@ -154,33 +231,43 @@ func (v *BPE) readMerges(name string, ids map[string]uint32) error {
 func (v *BPE) addMerge(line string, ids map[string]uint32) error {
 	left, right, ok := strings.Cut(line, " ")
 	if !ok || strings.Contains(right, " ") {
-		return fmt.Errorf("%q is not two tokens with a space between", line)
+		return fmt.Errorf("%.80q is not two tokens with a space between", line)
 	}
 	var id [3]uint32
 	for i, s := range []string{left, right, left + right} {
 		if id[i], ok = ids[s]; !ok {
-			return fmt.Errorf("%q is not in vocab.json", s)
+			return fmt.Errorf("%.40q is not in the vocabulary", s)
 		}
 	}
 	if _, twice := v.merges[pair(id[0], id[1])]; twice {
-		return fmt.Errorf("%q is a merge for the second time", line)
+		return fmt.Errorf("%.80q is a merge for the second time", line)
 	}
-	v.merges[pair(id[0], id[1])] = merge{uint32(len(v.merges)), id[2]}
+	if len(v.order) == maxMerges {
+		return fmt.Errorf("more than %d merges", maxMerges)
+	}
+	v.add(id[0], id[1], id[2])
 	return nil
 }
 
-// byteOf is GPT-2's alphabet for bytes: those that print in Latin-1 stand for
-// themselves, the others, in order, are U+0100 and on.
-var byteOf = func() map[rune]byte {
-	m := make(map[rune]byte, 256)
+// alphabet is how GPT-2's files write a byte: those that print in Latin-1 stand
+// for themselves, the others, in order, are U+0100 and on.
+var alphabet = func() (t [256]rune) {
 	more := rune(256)
 	for b := range rune(256) {
-		if '!' <= b && b <= '~' || '¡' <= b && b <= '¬' || '®' <= b {
-			m[b] = byte(b)
-			continue
+		t[b] = b
+		if !('!' <= b && b <= '~' || '¡' <= b && b <= '¬' || '®' <= b) {
+			t[b] = more
+			more++
 		}
-		m[more] = byte(b)
-		more++
+	}
+	return t
+}()
+
+// byteOf is alphabet the other way.
+var byteOf = func() map[rune]byte {
+	m := make(map[rune]byte, 256)
+	for b, r := range alphabet {
+		m[r] = byte(b)
 	}
 	return m
 }()
@@ -197,4 +284,13 @@ func literal(s string) string {
 		b = append(b, c)
 	}
 	return string(b)
+}
+
+// printed writes a token in the alphabet.
+func printed(s string) string {
+	var b strings.Builder
+	for _, c := range []byte(s) {
+		b.WriteRune(alphabet[c])
+	}
+	return b.String()
 }

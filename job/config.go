@@ -24,14 +24,16 @@ type Config struct {
 	Checkpoint Checkpointing
 	Sample     Sampling
 
+	notes  []string         // what a user may not expect of it
 	places map[string]place // of what was given: "zero", "zero.stage", "data.text[2]", and the file's as ""
 }
 
 // Data is what to train on. One of Text and Tokens is set.
 type Data struct {
 	Text       []string // patterns of text files, as written in the job file
-	Tokens     []string // patterns of uint16 token files, as written in the job file
-	Tokenizer  string   // "bytes" or "gpt2"; for Tokens, the one they were made with
+	Tokens     []string // patterns of token files, as written in the job file
+	DType      string   // of ids in token files without a header; empty: uint16, where that is sure
+	Tokenizer  string   // "bytes", "gpt2" or, for Tokens, "none"; for these the one they were made with
 	Vocab      string   // folder with vocab.json and merges.txt; empty: the embedded one
 	Validation float64  // fraction held out, in [0, 0.5]
 }
@@ -127,9 +129,10 @@ func Load(file string, sets []string) (*Config, error) {
 	return r.config, nil
 }
 
-// loadTokenizer is the name data.NewTokenizer knows a job's tokenizer by. The
-// files the job names need no longer be there.
-func loadTokenizer(file string) (string, error) {
+// loadTokenizer is the name data.NewTokenizer knows a job's tokenizer by, and
+// whether it is said of token files. The files the job names need no longer be
+// there.
+func loadTokenizer(file string) (name string, tokens bool, err error) {
 	root, problems := readFile(file)
 	r := newReader(file, root)
 	r.problems = problems
@@ -138,7 +141,7 @@ func loadTokenizer(file string) (string, error) {
 		r.resolveData()
 	}
 	if len(r.problems) > 0 {
-		return "", r.problems
+		return "", false, r.problems
 	}
-	return r.config.tokenizer(), nil
+	return r.config.tokenizer(), len(r.config.Data.Tokens) > 0, nil
 }

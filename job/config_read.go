@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"zeroth/data"
 )
 
 // reader fills a Config from the nodes of a job file.
@@ -15,6 +17,8 @@ type reader struct {
 	given    map[string]*node // keys that were set, and well
 	bad      map[string]bool  // keys that have a problem already
 	problems Problems
+
+	tokenizer data.Tokenizer // nil until it is known
 }
 
 func newReader(file string, root *node) *reader {

@@ -20,7 +20,9 @@ func (c *Config) idle(key string) (why, because string) {
 	case section == "model" && c.Model.From == "" && c.Model.Family != "llama" && slices.Contains(llamaKeys, name):
 		return c.Model.Family + " has no " + name, "model.family"
 	case key == "data.vocab" && c.Data.Tokenizer != "gpt2":
-		return "bytes need no vocabulary", "data.tokenizer"
+		return "tokenizer " + c.Data.Tokenizer + " has no vocabulary of its own", "data.tokenizer"
+	case key == "data.dtype" && len(c.Data.Tokens) == 0:
+		return "text has no ids yet", "data.text"
 	case name == "betas" && rule == "sgd", name == "eps" && (rule == "sgd" || rule == "lion"), name == "momentum" && rule != "sgd":
 		return rule + " has no " + name, "optimizer.type"
 	case section == "zero.offload":
@@ -90,23 +92,30 @@ func (r *reader) noData() {
 }
 
 func (r *reader) resolveModel() {
-	m, makes := &r.config.Model, r.vocab()
+	m := &r.config.Model
 	if m.From != "" {
 		r.modelFrom()
-	} else {
+	}
+	r.resolveTokenizer()
+	makes := r.vocab()
+	if m.From == "" {
 		r.resolveShape(makes)
 	}
 	r.checkVocab(makes)
 }
 
-// vocab is the number of different tokens the tokenizer makes; 0 if its files
-// cannot be read, which is then reported.
+// vocab is the number of different tokens the tokenizer makes; 0 if there is
+// none, or its files cannot be read, which is then reported.
 func (r *reader) vocab() int {
+	if r.config.tokenizer() == "" {
+		return 0
+	}
 	t, err := data.NewTokenizer(r.config.tokenizer())
 	if err != nil {
 		r.wrong(r.config.place("data.vocab"), "data.vocab", err.Error(), "want a folder with vocab.json and merges.txt")
 		return 0
 	}
+	r.tokenizer = t
 	return t.Vocab()
 }
 
@@ -271,6 +280,8 @@ func (r *reader) resolveSample() {
 	if !r.has("sample.seed") {
 		s.Seed = r.config.Train.Seed
 	}
+	r.checkTokenizer()
+	r.checkPrompt()
 }
 
 // neighbours are the nearest numbers below and above n that ok accepts, as far

@@ -40,6 +40,9 @@ var equal = cmpopts.IgnoreUnexported(Config{})
 // <|endoftext|> is the last token.
 func writeVocabulary(t *testing.T, folder string, last int) {
 	t.Helper()
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		t.Fatal(err)
+	}
 	ids, other := map[string]int{"<|endoftext|>": last}, 256
 	for b := range 256 {
 		r := rune(b) // a byte is written as the character of its number if that prints, else as one from 256 on
@@ -55,6 +58,7 @@ func writeVocabulary(t *testing.T, folder string, last int) {
 	}
 	write(t, filepath.Join(folder, "vocab.json"), string(raw))
 	write(t, filepath.Join(folder, "merges.txt"), "#version: 0.2\n")
+	write(t, filepath.Join(folder, "tokenizer_config.json"), `{"tokenizer_class": "GPT2Tokenizer"}`)
 }
 
 const least = "data: {text: [a.txt]}\n"
@@ -92,7 +96,7 @@ func TestDefaults(t *testing.T) {
 func TestDefaultsFollow(t *testing.T) {
 	inFolder(t, least)
 	write(t, "a.bin", "\x01\x00")
-	writeVocabulary(t, ".", 998)
+	writeVocabulary(t, "voc", 998)
 	if err := os.Mkdir("hf", 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +114,7 @@ func TestDefaultsFollow(t *testing.T) {
 		{[]string{"schedule.type=constant"}, func(c *Config) any { return c.Schedule.MinLR }, 6e-4},
 		{[]string{"data.validation=0"}, func(c *Config) any { return c.Train.EvalEvery }, 0},
 		{[]string{"data.text=", "data.tokens=[a.bin]"}, func(c *Config) any { return c.Model.Vocab }, 50257},
-		{[]string{"data.tokenizer=gpt2", "data.vocab=."}, func(c *Config) any { return c.Model.Vocab }, 999},
+		{[]string{"data.tokenizer=gpt2", "data.vocab=voc"}, func(c *Config) any { return c.Model.Vocab }, 999},
 		{[]string{"optimizer.type=lion"}, func(c *Config) any { return c.Optimizer.Betas }, [2]float64{0.9, 0.99}},
 		{[]string{"optimizer.type=sgd"}, func(c *Config) any { return c.Optimizer.Momentum }, 0.9},
 		{[]string{"optimizer.type=sgd"}, func(c *Config) any { return c.Optimizer.Eps }, 0.0},
@@ -125,9 +129,9 @@ func TestDefaultsFollow(t *testing.T) {
 			Width: 384, FFN: 1024, Context: 256, Vocab: 256, NormEps: 1e-5, Theta: 10000}},
 		{[]string{"model={family: llama, width: 390, heads: 3, kv_heads: 1, tied: true, rope_theta: 5e5}"}, func(c *Config) any { return c.Model },
 			Model{Family: "llama", Layers: 6, Heads: 3, KVHeads: 1, Width: 390, FFN: 1088, Context: 256, Vocab: 256, NormEps: 1e-5, Theta: 5e5, Tied: true}},
-		{[]string{"model={from: hf}"}, func(c *Config) any { return c.Model.Context }, 16},
-		{[]string{"model={from: hf, context: 16}"}, func(c *Config) any { return c.Model.Longest }, 0},
-		{[]string{"model={from: hf, context: 9}"}, func(c *Config) any { return c.Model }, Model{From: "hf", Family: "gpt2", Layers: 2, Heads: 2,
+		{[]string{"model={from: hf}", "data.tokenizer=bytes"}, func(c *Config) any { return c.Model.Context }, 16},
+		{[]string{"model={from: hf, context: 16}", "data.tokenizer=bytes"}, func(c *Config) any { return c.Model.Longest }, 0},
+		{[]string{"model={from: hf, context: 9}", "data.tokenizer=bytes"}, func(c *Config) any { return c.Model }, Model{From: "hf", Family: "gpt2", Layers: 2, Heads: 2,
 			Width: 8, Context: 9, Longest: 16, Vocab: 300, NormEps: 1e-5}},
 		{[]string{"model.context=100"}, func(c *Config) any { return c.TokensPerStep() }, 1600},
 	} {
@@ -172,6 +176,10 @@ func TestYAMLReadsBack(t *testing.T) {
 	inFolder(t, least)
 	write(t, "a.bin", "\x01\x00")
 	write(t, "it's: a #\t\"strange\" näme.txt", "x")
+	writeVocabulary(t, "own", 299)
+	if err := WriteModelConfig("own", Model{Family: "gpt2", Layers: 2, Heads: 2, Width: 8, Context: 16, Vocab: 300, NormEps: 2e-5}); err != nil {
+		t.Fatal(err)
+	}
 	if err := WriteModelConfig(".", Model{Family: "gpt2", Layers: 2, Heads: 2, Width: 8, Context: 16, Vocab: 300, NormEps: 2e-5}); err != nil {
 		t.Fatal(err)
 	}
@@ -179,8 +187,10 @@ func TestYAMLReadsBack(t *testing.T) {
 		nil,
 		{"zero.stage=0", "precision=fp32"},
 		{"precision=fp16", "zero={stage: 1, prefetch: 0, recompute: block}"},
-		{"model={from: .}"},
-		{"model={from: ., context: 9}"},
+		{"model={from: .}", "data.tokenizer=bytes"},
+		{"model={from: own}"},
+		{"data={tokens: [a.bin], dtype: int64, tokenizer: none}", "model.vocab=1000"},
+		{"model={from: ., context: 9}", "data.tokenizer=bytes"},
 		{"model={family: llama}"},
 		{"model={family: llama, kv_heads: 2, ffn: 100, rope_theta: 5e5, tied: true}"},
 		{"data={tokens: [a.bin], validation: 0}"},
@@ -316,7 +326,7 @@ func TestUnreadableJob(t *testing.T) {
 
 // Every message that a combination of keys can bring.
 func TestCombinations(t *testing.T) {
-	inFolder(t, least)
+	inFolder(t, "data: {text: [a.txt], tokenizer: bytes}\n")
 	write(t, "empty.txt", "")
 	write(t, "a.bin", "\x01\x00")
 	if err := os.Mkdir("hf", 0o755); err != nil {
@@ -349,8 +359,8 @@ func TestCombinations(t *testing.T) {
 		{"data={text: []}", `data.text: the list is empty: there is nothing to train on; want for example data: {text: ["docs/**/*.md"]} or data: {tokens: ["train.bin"]}`},
 		{"data={text: [empty.txt]}", "data.text: empty.txt is empty"},
 		{"data={tokens: ['e*.txt']}", "data.tokens: empty.txt is empty"},
-		{"data={text: [a.txt], vocab: hf}", "data.vocab: not used: bytes need no vocabulary; remove it (--set data.vocab=null removes it)"},
-		{"data={text: [a.txt], tokenizer: gpt2, vocab: hf}", "data.vocab: \"hf\" is neither bytes nor gpt2 nor a folder with a vocabulary: open hf/vocab.json: no such file or directory; want a folder with vocab.json and merges.txt"},
+		{"data={text: [a.txt], vocab: hf}", "data.vocab: not used: tokenizer bytes has no vocabulary of its own; remove it (--set data.vocab=null removes it)"},
+		{"data={text: [a.txt], tokenizer: gpt2, vocab: hf}", "data.vocab: \"hf\" is neither bytes nor gpt2 nor a folder whose tokenizer runs here: stat hf/vocab.json: no such file or directory; want a folder with vocab.json and merges.txt"},
 		{"data={text: [a.txt], validation: 1.5}", "data.validation: 1.5 is out of range; want a fraction from 0 to 0.5, such as 0.01"},
 		{"parallel={ranks: 6, shard: 4}", "parallel.shard: shard 4 × replicate 1 = 4, but there are 6 ranks; want ranks: 4, or shard: -1 for ranks / replicate"},
 		{"parallel={replicate: 3}", "parallel.replicate: 4 ranks cannot be parted into 3 equal replicas; want replicate 2 or 4"},
@@ -469,17 +479,22 @@ func TestLoadTokenizer(t *testing.T) {
 	inFolder(t, "data: {text: [gone.txt], tokenizer: gpt2}\nmodel: {from: gone}\n")
 	for file, want := range map[string]string{
 		"data: {text: [gone.txt], tokenizer: gpt2}\nmodel: {from: gone}\n": "gpt2",
-		"data: {tokens: [gone.bin]}":                                       "gpt2",
+		"data: {tokens: [gone.bin]}":                                       "gpt2 of tokens",
+		"data: {tokens: [gone.bin], tokenizer: none}":                      " of tokens",
 		"data: {text: [gone.txt]}":                                         "bytes",
 		"data: {text: [gone.txt], tokenizer: gpt2, vocab: folder}":         "folder",
 	} {
 		write(t, "job.yaml", file)
-		if got, err := loadTokenizer("job.yaml"); got != want || err != nil {
+		got, tokens, err := loadTokenizer("job.yaml")
+		if tokens {
+			got += " of tokens"
+		}
+		if got != want || err != nil {
 			t.Errorf("%s: %q, %v; want %q", file, got, err, want)
 		}
 	}
 	write(t, "job.yaml", "data: {text: [gone.txt], tokenizer: gpt3}\n")
-	if _, err := loadTokenizer("job.yaml"); err == nil || !strings.HasPrefix(err.Error(), "job.yaml:1:37: data.tokenizer: gpt3 is not known") {
+	if _, _, err := loadTokenizer("job.yaml"); err == nil || !strings.HasPrefix(err.Error(), "job.yaml:1:37: data.tokenizer: gpt3 is not known") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -58,6 +58,10 @@ func (c *Config) written(f field) bool {
 		if *v.p == "" {
 			return false
 		}
+	case choice:
+		if *v.p == "" {
+			return false
+		}
 	case texts:
 		if len(*v.p) == 0 {
 			return false

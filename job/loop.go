@@ -68,6 +68,9 @@ func ResumeWith(ctx context.Context, c *Config, out, which string, obs Observer,
 	}
 	rec.account = func(step int) (*Account, error) { return c.account(step, ranks) }
 	rec.Start(c.header(set, out, ranks))
+	for _, note := range slices.Concat(c.notes, set.Notes) {
+		rec.Note(note)
+	}
 	for _, r := range ranks {
 		for _, file := range r.Trainer.Reclaimed() {
 			rec.Note("removed what a dead run has left: " + file)
@@ -93,13 +96,16 @@ func ResumeWith(ctx context.Context, c *Config, out, which string, obs Observer,
 		err = c.export(ranks, filepath.Join(out, modelFolder))
 	}
 	if err == nil {
+		err = c.keepTokenizer(set, filepath.Join(out, modelFolder))
+	}
+	if err == nil {
 		rec.sum.Memory, err = rec.memory(rec.sum.Steps)
 	}
 	if err := cmp.Or(err, rec.close()); err != nil {
 		return err
 	}
 	if !stopped {
-		rec.sum.Sample, err = c.sample(ctx, out)
+		rec.sum.Sample, err = c.sample(ctx, out, rec.Note)
 	}
 	rec.sum.Stopped, rec.sum.MemoryPerRank, rec.sum.Trace = stopped, peak(ranks), trace.exposure()
 	rec.Done(rec.sum)
@@ -113,7 +119,7 @@ func ResumeWith(ctx context.Context, c *Config, out, which string, obs Observer,
 // Problems.
 func (c *Config) openInputs(ctx context.Context, obs Observer) (*data.Set, *weights, error) {
 	s := c.source()
-	s.Progress = reading(obs)
+	s.Progress, s.Memory = reading(obs), machineMemory()
 	set, err := data.Open(ctx, s)
 	problems := c.blame(err)
 	w, wrong := c.openWeights()
@@ -385,15 +391,18 @@ func (l *loop) validation(micro int, input, target []int32) error {
 // source is where the job's data comes from.
 func (c *Config) source() data.Source {
 	return data.Source{
-		Text: c.Data.Text, Tokens: c.Data.Tokens, Tokenizer: c.tokenizer(), Validation: c.Data.Validation,
+		Text: c.Data.Text, Tokens: c.Data.Tokens, DType: c.Data.DType, Tokenizer: c.tokenizer(), Validation: c.Data.Validation,
 		Context: c.Model.Context, Batch: c.Train.Batch, Vocab: c.Model.Vocab, Seed: c.Train.Seed,
 	}
 }
 
-// tokenizer is the name data.NewTokenizer knows the job's by.
+// tokenizer is the name data.NewTokenizer knows the job's by, empty for none.
 func (c *Config) tokenizer() string {
-	if c.Data.Tokenizer == "gpt2" && c.Data.Vocab != "" {
+	switch {
+	case c.Data.Tokenizer == "gpt2" && c.Data.Vocab != "":
 		return c.Data.Vocab
+	case c.Data.Tokenizer == "none":
+		return ""
 	}
 	return c.Data.Tokenizer
 }

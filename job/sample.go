@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,7 +14,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strings"
 
 	"zeroth/collective"
 	"zeroth/data"
@@ -21,6 +21,7 @@ import (
 	"zeroth/device/cpu"
 	"zeroth/device/dry"
 	"zeroth/fsdp"
+	"zeroth/input"
 	"zeroth/nn"
 	"zeroth/shard"
 	"zeroth/zero"
@@ -29,15 +30,22 @@ import (
 // SampleOptions say what to write and from which model.
 type SampleOptions struct {
 	Run         string // a run folder, or a Hugging Face folder
+	Tokenizer   string // "bytes", "gpt2" or a folder; empty: the one of the model's folder
 	Prompt      string
-	Tokens      int     // to write
+	Tokens      int     // to write, at most
 	Temperature float64 // 0 always takes the likeliest token
 	TopK        int     // choose among the k likeliest; 0 is all
 	Seed        uint64
+
+	Note func(string) // told what a user may not expect; nil: nobody is
 }
 
-// Sample writes the prompt and what the model makes of it to w, token by token.
+// Sample writes the prompt and what the model makes of it to w, token by token,
+// until there are as many as asked for or one of them ends the text.
 func Sample(ctx context.Context, o SampleOptions, w io.Writer) error {
+	if o.Note == nil {
+		o.Note = func(string) {}
+	}
 	folder := o.Run
 	if _, err := os.Stat(filepath.Join(folder, modelFolder)); err == nil {
 		folder = filepath.Join(folder, modelFolder)
@@ -46,7 +54,7 @@ func Sample(ctx context.Context, o SampleOptions, w io.Writer) error {
 	if err != nil {
 		return BadInput(fmt.Errorf("--run %s: %w; want the folder of a run that has written its model, or a Hugging Face folder", o.Run, err))
 	}
-	tok, err := tokenizerOf(o.Run, m.Vocab)
+	tok, err := tokenizerOf(o, folder, m.Vocab)
 	if err != nil {
 		return err
 	}
@@ -54,7 +62,13 @@ func Sample(ctx context.Context, o SampleOptions, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	m.Context, m.Longest = min(m.Context, len(ids)+o.Tokens), m.Context // memory for no more than is read
+	if len(ids) > m.Context {
+		o.Note(fmt.Sprintf("the prompt has %d tokens, and the model reads at most %d: it goes on from the last %d", len(ids), m.Context, m.Context))
+	}
+	ends := endsOfText(folder, tok)
+	if o.Tokens < m.Context { // memory for no more than is read
+		m.Context, m.Longest = min(m.Context, len(ids)+o.Tokens), m.Context
+	}
 	g, err := newGenerator(folder, m)
 	if err != nil {
 		return err
@@ -63,22 +77,62 @@ func Sample(ctx context.Context, o SampleOptions, w io.Writer) error {
 	if _, err := io.WriteString(w, o.Prompt); err != nil {
 		return err
 	}
+	return o.goOn(ctx, g, ids, ends, tok, w)
+}
+
+// goOn writes the text of the tokens that follow ids.
+func (o SampleOptions) goOn(ctx context.Context, g *generator, ids, ends []int32, tok data.Tokenizer, w io.Writer) error {
 	rng := rand.New(rand.NewPCG(o.Seed, 0))
-	for range o.Tokens {
+	for n := range o.Tokens {
 		if err := ctx.Err(); err != nil {
 			return context.Cause(ctx)
 		}
+		ids = append(ids[:0], ids[max(0, len(ids)-g.ids.N):]...)
 		logits, err := g.next(ids)
 		if err != nil {
 			return err
 		}
-		id := choose(logits[:min(len(logits), tok.Vocab())], o.Temperature, o.TopK, rng)
+		logits = logits[:min(len(logits), tok.Vocab())]
+		if i := slices.IndexFunc(logits, func(x float32) bool { return x != x || math.IsInf(float64(x), 0) }); i >= 0 {
+			return fmt.Errorf("the model's output for token %d is %v: its parameters are no longer numbers one can compute with", i, logits[i])
+		}
+		id := choose(logits, o.Temperature, o.TopK, rng)
+		if slices.Contains(ends, id) {
+			o.Note(fmt.Sprintf("the text ends after %d of %d tokens, by token %d %q", n, o.Tokens, id, tok.Decode([]int32{id})))
+			return nil
+		}
 		ids = append(ids, id)
 		if _, err := w.Write(tok.Decode([]int32{id})); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// endsOfText are the tokens that end a text: eos_token_id of config.json and of
+// generation_config.json in a model's folder, a number or a list, and what the
+// tokenizer puts between documents.
+func endsOfText(folder string, tok data.Tokenizer) (ends []int32) {
+	for _, name := range []string{"config.json", "generation_config.json"} {
+		var c struct {
+			EOS json.RawMessage `json:"eos_token_id"`
+		}
+		raw, err := input.Read(filepath.Join(folder, name), 1<<20)
+		if err != nil || json.Unmarshal(raw, &c) != nil {
+			continue // there is none, or it says nothing of this
+		}
+		var one int32
+		var list []int32
+		if json.Unmarshal(c.EOS, &one) == nil && string(c.EOS) != "null" {
+			ends = append(ends, one)
+		} else if json.Unmarshal(c.EOS, &list) == nil {
+			ends = append(ends, list...)
+		}
+	}
+	if s := tok.Separator(); s >= 0 {
+		ends = append(ends, s)
+	}
+	return ends
 }
 
 // encode is the prompt's tokens, all of which the model knows.
@@ -94,35 +148,16 @@ func encode(tok data.Tokenizer, prompt string, vocab int) ([]int32, error) {
 }
 
 // sample is the text the job asks for at its end, from what it has written.
-func (c *Config) sample(ctx context.Context, out string) (string, error) {
+func (c *Config) sample(ctx context.Context, out string, note func(string)) (string, error) {
 	if c.Sample.Tokens == 0 {
 		return "", nil
 	}
 	var text bytes.Buffer
 	s := c.Sample
-	err := Sample(ctx, SampleOptions{out, s.Prompt, s.Tokens, s.Temperature, s.TopK, s.Seed}, &text)
-	return strings.ToValidUTF8(text.String(), "\uFFFD"), err
-}
-
-// tokenizerOf is the tokenizer a run was trained with; for a folder that is no
-// run the one its vocabulary fits.
-func tokenizerOf(run string, vocab int) (data.Tokenizer, error) {
-	if job := filepath.Join(run, "job.yaml"); exists(job) {
-		name, err := loadTokenizer(job)
-		if err != nil {
-			return nil, err
-		}
-		return data.NewTokenizer(name)
-	}
-	if exists(filepath.Join(run, "merges.txt")) {
-		return data.NewTokenizer(run)
-	}
-	for _, name := range []string{"bytes", "gpt2"} {
-		if t, err := data.NewTokenizer(name); err == nil && t.Vocab() == vocab {
-			return t, nil
-		}
-	}
-	return nil, BadInput(fmt.Errorf("%s has neither job.yaml nor vocab.json and merges.txt, and no tokenizer here has %d tokens", run, vocab))
+	err := Sample(ctx, SampleOptions{
+		Run: out, Tokenizer: c.tokenizer(), Prompt: s.Prompt, Tokens: s.Tokens, Temperature: s.Temperature, TopK: s.TopK, Seed: s.Seed, Note: note,
+	}, &text)
+	return onScreen(text.Bytes()), err
 }
 
 func exists(path string) bool {

@@ -214,39 +214,6 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
-// Which tokenizer a folder's model was trained with.
-func TestTokenizerOf(t *testing.T) {
-	inFolder(t, least)
-	for _, dir := range []string{"run", "own", "none"} {
-		if err := os.Mkdir(dir, 0o777); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write(t, "run/job.yaml", "data: {text: [gone.txt], tokenizer: gpt2}\n")
-	writeVocabulary(t, "own", 300)
-	for _, c := range []struct {
-		folder      string
-		vocab, want int
-		err         string
-	}{
-		{"run", 256, 50257, ""}, // the job knows best
-		{"own", 256, 301, ""},
-		{"none", 256, 256, ""},
-		{"none", 50257, 50257, ""},
-		{"none", 97, 0, "none has neither job.yaml nor vocab.json and merges.txt, and no tokenizer here has 97 tokens"},
-	} {
-		tok, err := tokenizerOf(c.folder, c.vocab)
-		switch {
-		case c.err != "":
-			if err == nil || err.Error() != c.err || !IsInput(err) {
-				t.Errorf("%s: %v, want %s", c.folder, err, c.err)
-			}
-		case err != nil || tok.Vocab() != c.want:
-			t.Errorf("%s with %d: %v %v, want %d", c.folder, c.vocab, tok, err, c.want)
-		}
-	}
-}
-
 func TestSampleOfNothing(t *testing.T) {
 	trained(t)
 	if err := os.Remove("run/model/model.safetensors"); err != nil {

@@ -40,7 +40,7 @@ func TestExportAndStart(t *testing.T) {
 	} {
 		c, folder := mustLoad(t, append(sets, "train.seed=9")...), fmt.Sprintf("hf%d", i)
 		written(t, c, folder)
-		from, err := mustLoad(t, "model={from: "+folder+"}").openWeights()
+		from, err := mustLoad(t, "model={from: "+folder+"}", "data.tokenizer=bytes").openWeights()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -104,7 +104,7 @@ func TestFolderThatDoesNotFit(t *testing.T) {
 		t.Fatal(err)
 	}
 	write(t, "job.yaml", "data: {text: [a.txt]}\nmodel:\n  from: hf\n")
-	c := mustLoad(t, "train.batch=4000")
+	c := mustLoad(t, "train.batch=4000", "data.tokenizer=bytes")
 	err = Train(t.Context(), c, "run", &heard{})
 	lines := strings.Split(fmt.Sprint(err), "\n")
 	if len(lines) != 2 || !strings.HasPrefix(lines[0], "job.yaml:1:14: data.text: ") ||

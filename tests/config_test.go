@@ -19,7 +19,7 @@ import (
 var configFields = strings.Fields(`
 	Model.From Model.Family Model.Layers Model.Heads Model.Width Model.Context Model.Longest Model.Vocab Model.NormEps Model.BOS Model.EOS
 	Model.KVHeads Model.FFN Model.Theta Model.Scaling.Factor Model.Scaling.Low Model.Scaling.High Model.Scaling.Context Model.Tied Model.Bias
-	Data.Text Data.Tokens Data.Tokenizer Data.Vocab Data.Validation
+	Data.Text Data.Tokens Data.DType Data.Tokenizer Data.Vocab Data.Validation
 	Train.Steps Train.Batch Train.MicroBatch Train.Accumulate Train.Clip Train.Seed Train.EvalEvery Train.EvalBatches Train.LossChunk
 	Parallel.Ranks Parallel.Shard Parallel.Replicate Parallel.Timeout Parallel.Memory
 	Zero.Stage Zero.Prefetch Zero.Recompute
@@ -33,7 +33,7 @@ var configFields = strings.Fields(`
 
 var configKeys = strings.Fields(`
 	model.from model.family model.layers model.heads model.kv_heads model.width model.ffn model.context model.vocab model.rope_theta model.tied
-	data.text data.tokens data.tokenizer data.vocab data.validation
+	data.text data.tokens data.dtype data.tokenizer data.vocab data.validation
 	train.steps train.batch train.micro_batch train.accumulate train.clip train.seed train.eval_every train.eval_batches train.loss_chunk
 	parallel.ranks parallel.shard parallel.replicate parallel.timeout parallel.memory
 	zero.stage zero.prefetch zero.recompute

@@ -189,15 +189,22 @@ func TestUnwritableFolder(t *testing.T) {
 // once, and leaves nothing in the way of a second try.
 func TestDataProblems(t *testing.T) {
 	inFolder(t)
-	if err := os.WriteFile("odd.bin", []byte("abc"), 0o644); err != nil {
-		t.Fatal(err)
+	for name, content := range map[string]string{"odd.bin": "abc", "ids.bin": "\x05\x00\x7f\x00", "wide.bin": strings.Repeat("\x05\x01\x00\x00", 3),
+		"zeros.txt": strings.Repeat("to be, or not to be; ", 500) + "\x00", "page.txt": "<!doctype html>\n<title>404</title>"} {
+		if err := os.WriteFile(name, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for _, c := range []struct{ sets, errs string }{
 		{"train.batch=5000", "tiny.yaml:1:14: data.text: 10500 tokens give "},
 		{"model.context=6000 data.validation=0", "tiny.yaml:1:14: data.text: 10500 tokens give 1 training windows of 6001 tokens, fewer than the 2 of one global batch"},
 		{"model.context=900 data.validation=0.001 train.batch=20", "--set data.validation=0.001: data.validation: 0.001 of 10500 tokens holds no window of 901 tokens"},
 		{"model.context=900 data.validation=0.001 train.batch=20", "tiny.yaml:1:14: data.text: 10500 tokens give "},
-		{"data.text= data.tokens=[a.txt] model.vocab=100", "--set data.tokens=[a.txt]: data.tokens: a.txt: token 0 has id 28532, but the vocabulary has ids 0 to 99"},
+		{"data.text= data.tokens=[a.txt] model.vocab=100", "--set data.tokens=[a.txt]: data.tokens: a.txt is text, not token ids; give it as data.text"},
+		{"data.text= data.tokens=[ids.bin] model.vocab=100", "--set data.tokens=[ids.bin]: data.tokens: ids.bin: token 1, at byte 2, has id 127, but the vocabulary has ids 0 to 99"},
+		{"data.text= data.tokens=[wide.bin]", "--set data.tokens=[wide.bin]: data.tokens: wide.bin: no header says what its ids are, and as uint32 they are in the vocabulary from the first on; say data.dtype: uint32, or what they are"},
+		{"data.text=[zeros.txt]", "--set data.text=[zeros.txt]: data.text: zeros.txt is a binary file, not text: byte 10500 is 0"},
+		{"data.text=[page.txt]", "--set data.text=[page.txt]: data.text: page.txt is an HTML page"},
 		{"data.text= data.tokens=[odd.bin]", "--set data.tokens=[odd.bin]: data.tokens: odd.bin: 3 bytes are no whole number of uint16 ids"},
 	} {
 		args := []string{"train", "tiny.yaml", "--out", "new/run"}
@@ -265,6 +272,15 @@ func TestDiskFullAtTheEnd(t *testing.T) {
 
 func TestBadInput(t *testing.T) {
 	inFolder(t)
+	if err := os.WriteFile("a.txt.gz", []byte("\x1f\x8b\x08\x00"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir("hf", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := job.WriteModelConfig("hf", job.Model{Family: "gpt2", Layers: 1, Heads: 1, Width: 8, Context: 16, Vocab: 300, NormEps: 1e-5}); err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		args string
 		errs string // what it has at the start of a line
@@ -278,8 +294,12 @@ func TestBadInput(t *testing.T) {
 		{"trian", "zeroth: unknown command \"trian\" for \"zeroth\"\n\nDid you mean this?\n\ttrain\n"},
 		{"sample", "zeroth: required flag(s) \"run\" not set\nSee 'zeroth sample --help'.\n"},
 		{"sample --run r --tokens many", "zeroth: invalid argument \"many\" for \"--tokens\" flag"},
-		{"sample --run r --tokens 0 --temperature -1 --top-k -2 --prompt=", "--prompt is empty; want at least one character, such as a line feed\n--tokens 0; want at least 1\n--temperature -1; want a number of at least 0\n--top-k -2; want at least 0, where 0 is all tokens\n"},
+		{"sample --run r --tokens 0 --temperature -1 --top-k -2 --prompt=", "--prompt is empty; want at least one character, such as a line feed\n--tokens 0; want 1 to 1048576\n--temperature -1; want a number of at least 0\n--top-k -2; want at least 0, where 0 is all tokens\n"},
 		{"sample --run r --temperature NaN", "--temperature NaN; want a number of at least 0\n"},
+		{"sample --run r --tokens 9999999999", "--tokens 9999999999; want 1 to 1048576\n"},
+		{"train tiny.yaml --set model=null --set model.from=hf", "--set model.from=hf: model.from: text needs the tokenizer that the model of hf was trained with, and there is none in that folder; want "},
+		{"train tiny.yaml --set data.text=[a.txt.gz]", "--set data.text=[a.txt.gz]: data.text: a.txt.gz is compressed with gzip; unpack it: gzip -d\n"},
+		{"plan tiny.yaml --set data.tokenizer=none", "--set data.tokenizer=none: data.tokenizer: text needs a tokenizer, and data.tokenizer is none; want bytes or gpt2\n"},
 		{"bench gem", "zeroth: invalid argument \"gem\" for \"zeroth bench\""},
 		{"bench disk --seconds 0 --workers 0 --dir gone", "--seconds 0; want more than 0 and at most 3600\n--workers [0]; want numbers from 1 to "},
 		{"bench --json --markdown", "zeroth: if any flags in the group [json markdown] are set none of the others can be;"},

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"zeroth/job"
 )
@@ -16,7 +18,9 @@ func (a *app) sample() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sample --run FOLDER",
 		Short: "Let a trained model continue a text",
-		Long:  `Let the model of a run folder continue a text. The same seed writes the same text.`,
+		Long: `Let the model of a run folder continue a text, up to so many tokens or the one
+that ends a text. The same seed writes the same text. On a terminal control
+characters are written as in a Go string; in a pipe bytes are as they come.`,
 		Example: `  zeroth sample --run run1 --prompt "func main() {" --tokens 200
   zeroth sample --run run1 --prompt "// " --temperature 0 --tokens 50`,
 		Args: cobra.NoArgs,
@@ -26,22 +30,20 @@ func (a *app) sample() *cobra.Command {
 			}
 			ctx, release := untilSignal(cmd.Context(), func() {})
 			defer release()
-			err := job.Sample(ctx, o, a.out)
+			o.Note = func(s string) { fmt.Fprintln(cmd.ErrOrStderr(), s) }
+			err := a.writeSample(ctx, o)
 			if errors.Is(err, context.Canceled) && ctx.Err() != nil {
 				return errStopped
 			}
-			if err != nil {
-				return err
-			}
-			_, err = fmt.Fprintln(a.out) // so that a prompt does not stand behind the text
 			return err
 		}),
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.Run, "run", "", "run `folder` that training wrote")
+	f.StringVar(&o.Tokenizer, "tokenizer", "", "`name` bytes or gpt2, or a folder with vocab.json and merges.txt (default the model's)")
 	f.StringVar(&o.Prompt, "prompt", "\n", "`text` to continue")
-	f.IntVar(&o.Tokens, "tokens", 200, "tokens to write")
+	f.IntVar(&o.Tokens, "tokens", 200, "tokens to write, at most")
 	f.Float64Var(&o.Temperature, "temperature", 0.8, "0 always takes the likeliest token, 1 the model's own spread")
 	f.IntVar(&o.TopK, "top-k", 0, "choose among the `k` likeliest tokens; 0 is all")
 	f.Uint64Var(&o.Seed, "seed", 1, "of the choices")
@@ -50,14 +52,36 @@ func (a *app) sample() *cobra.Command {
 	return cmd
 }
 
+// writeSample writes the text, and a line feed, so that a shell's prompt does not
+// stand behind it.
+func (a *app) writeSample(ctx context.Context, o job.SampleOptions) error {
+	end := func() error { return nil }
+	w := a.out
+	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		screen := job.NewScreen(f)
+		w, end = screen, screen.Close
+	}
+	if err := job.Sample(ctx, o, w); err != nil {
+		return err
+	}
+	if err := end(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(a.out)
+	return err
+}
+
+// maxSampled is as many tokens as a job may ask for.
+const maxSampled = 1 << 20
+
 // checkSample refuses all flags that make no sense, at once.
 func checkSample(o job.SampleOptions) error {
 	var wrong []error
 	if o.Prompt == "" {
 		wrong = append(wrong, errors.New("--prompt is empty; want at least one character, such as a line feed"))
 	}
-	if o.Tokens < 1 {
-		wrong = append(wrong, fmt.Errorf("--tokens %d; want at least 1", o.Tokens))
+	if o.Tokens < 1 || o.Tokens > maxSampled {
+		wrong = append(wrong, fmt.Errorf("--tokens %d; want 1 to %d", o.Tokens, maxSampled))
 	}
 	if !(o.Temperature >= 0) || math.IsInf(o.Temperature, 0) {
 		wrong = append(wrong, fmt.Errorf("--temperature %v; want a number of at least 0", o.Temperature))

@@ -30,7 +30,7 @@ func (a *app) train() *cobra.Command {
   metrics.jsonl        a line for every step and evaluation
   loss.svg             the losses, drawn
   model/               the final parameters, as Hugging Face stores them:
-                       config.json and model.safetensors
+                       config.json and model.safetensors, and the tokenizer
   ckpt/                checkpoints, if the job file asks for them
 
 Ctrl-C stops at the end of the running step and keeps what is there; once more

@@ -1,0 +1,384 @@
+package data
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestGPT2IsOpenAIs: the files written of the built-in vocabulary are OpenAI's,
+// by the sums that tiktoken_ext/openai_public.py has of them.
+func TestGPT2IsOpenAIs(t *testing.T) {
+	dir := t.TempDir()
+	if err := WriteTokenizer(dir, "gpt2", gpt2()); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		"vocab.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
+		"merges.txt": "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
+	} {
+		text, err := os.ReadFile(filepath.Join(dir, name))
+		if sum := sha256.Sum256(text); err != nil || hex.EncodeToString(sum[:]) != want {
+			t.Errorf("%s: %d bytes with the sum %x, %v", name, len(text), sum, err)
+		}
+	}
+	if err := os.Remove(filepath.Join(dir, "tokenizer_config.json")); err != nil {
+		t.Fatal(err)
+	}
+	tok, err := NewTokenizer(dir) // known by its tokens
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !SameTokenizer(tok, gpt2()) || tok.Vocab() != 50257 || tok.Separator() != 50256 {
+		t.Errorf("vocabulary %d, separator %d", tok.Vocab(), tok.Separator())
+	}
+	for _, text := range slices.Concat(nasty, broken) {
+		if got, want := tok.Encode([]byte(text)), gpt2().Encode([]byte(text)); !slices.Equal(got, want) {
+			t.Errorf("%q: %v, want %v", text, got, want)
+		}
+	}
+}
+
+// written is a vocabulary of the bytes and some tokens more, each with its
+// merge.
+func written(tokens ...string) (vocab map[string]int, merges string) {
+	vocab = map[string]int{}
+	for b, r := range alphabet {
+		vocab[string(r)] = b
+	}
+	for i, s := range tokens {
+		vocab[strings.ReplaceAll(s, "+", "")] = 256 + i
+		if left, right, ok := strings.Cut(s, "+"); ok {
+			merges += left + " " + right + "\n"
+		}
+	}
+	return vocab, merges
+}
+
+func mustJSON(t *testing.T, x any) string {
+	t.Helper()
+	text, err := json.Marshal(x)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// TestTokenizersAreWritten reads back what it writes, and finds it changed where
+// one byte of it is.
+func TestTokenizersAreWritten(t *testing.T) {
+	own := t.TempDir()
+	vocab, merges := written("t+h", "th+e", "Ġ+the", "é+a", "</s>", "<end of text>", "日本")
+	vocab["far"] = 1000
+	write(t, filepath.Join(own, "vocab.json"), mustJSON(t, vocab))
+	write(t, filepath.Join(own, "merges.txt"), merges)
+	for eos, id := range map[string]int32{"</s>": 260, "<end of text>": 261, "é": 0xe9, "日本": 262} {
+		write(t, filepath.Join(own, "tokenizer_config.json"), mustJSON(t, map[string]any{"tokenizer_class": "GPT2TokenizerFast", "eos_token": map[string]any{"content": eos, "lstrip": false}}))
+		custom, err := NewTokenizer(own)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if custom.Separator() != id {
+			t.Errorf("separator %d, want %d", custom.Separator(), id)
+		}
+		for kind, want := range map[string]Tokenizer{"bytes": Bytes{}, "gpt2": gpt2(), "files": custom} {
+			dir := filepath.Join(t.TempDir(), "new", "folder")
+			if err := WriteTokenizer(dir, kind, want); err != nil {
+				t.Fatal(err)
+			}
+			got, err := NewTokenizer(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !SameTokenizer(got, want) || got.Vocab() != want.Vocab() || got.Separator() != want.Separator() {
+				t.Errorf("%s: %d tokens and separator %d, want %d and %d", kind, got.Vocab(), got.Separator(), want.Vocab(), want.Separator())
+			}
+			for _, text := range slices.Concat(nasty, broken, []string{" the théa 日本"}) {
+				ids := got.Encode([]byte(text))
+				if want := want.Encode([]byte(text)); !slices.Equal(ids, want) || string(got.Decode(ids)) != text {
+					t.Errorf("%s: %q: %v, want %v", kind, text, ids, want)
+				}
+			}
+		}
+	}
+}
+
+func TestDamagedRecord(t *testing.T) {
+	vocab, merges := written("t+h", "h+e")
+	own := t.TempDir()
+	writeFolder(t, own, mustJSON(t, vocab), merges)
+	tok, err := NewTokenizer(own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, damage := range map[string][2]string{
+		"vocab.json": {`"th": 256, "he": 257`, `"th": 257, "he": 256`},
+		"merges.txt": {"t h\nh e", "h e\nt h"},
+	} {
+		dir := t.TempDir()
+		if err := WriteTokenizer(dir, "files", tok); err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil || !bytes.Contains(text, []byte(damage[0])) {
+			t.Fatalf("%s: %s, %v", name, text, err)
+		}
+		write(t, filepath.Join(dir, name), strings.Replace(string(text), damage[0], damage[1], 1))
+		if _, err := NewTokenizer(dir); err == nil || !strings.Contains(err.Error(), "not what was written there") {
+			t.Errorf("%s damaged: %v", name, err)
+		}
+	}
+	if SameTokenizer(Bytes{}, tok) || SameTokenizer(gpt2(), tok) {
+		t.Error("tokenizers are taken for others")
+	}
+}
+
+// whole is tokenizer.json of GPT-2's kind, changed by a path of keys to a value.
+func whole(t *testing.T, vocab map[string]int, merges any, changes ...any) string {
+	t.Helper()
+	file := map[string]any{
+		"version": "1.0", "truncation": nil, "padding": nil, "normalizer": nil,
+		"added_tokens":   []any{map[string]any{"id": 257, "content": EndOfText, "special": true, "normalized": true}},
+		"pre_tokenizer":  map[string]any{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+		"post_processor": map[string]any{"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": false},
+		"decoder":        map[string]any{"type": "ByteLevel", "add_prefix_space": true},
+		"model": map[string]any{"type": "BPE", "dropout": nil, "unk_token": "", "continuing_subword_prefix": "", "end_of_word_suffix": "",
+			"fuse_unk": false, "vocab": vocab, "merges": merges},
+	}
+	for ; len(changes) > 0; changes = changes[2:] {
+		keys, in := strings.Split(changes[0].(string), "."), file
+		for _, k := range keys[:len(keys)-1] {
+			in = in[k].(map[string]any)
+		}
+		in[keys[len(keys)-1]] = changes[1]
+	}
+	return mustJSON(t, file)
+}
+
+// TestWhoseTokenizer: folders are read whose tokenizer is known to be as
+// GPT-2's, and no others.
+func TestWhoseTokenizer(t *testing.T) {
+	vocab, merges := written("t+h", EndOfText, "[PAD]")
+	base := maps.Clone(vocab)
+	delete(base, EndOfText)
+	pairs, lines := [][]string{{"t", "h"}}, []string{"t h"}
+	other := maps.Clone(vocab)
+	other["th"], other["[PAD]"] = 258, 256
+	class := `{"tokenizer_class": "GPT2Tokenizer"}`
+	split := map[string]any{"type": "Sequence", "pretokenizers": []any{map[string]any{"type": "Digits"}}}
+	type files map[string]string
+	for name, c := range map[string]struct {
+		files files
+		want  string // "" if it is read
+	}{
+		"class":        {files{"tokenizer_config.json": class}, ""},
+		"fast class":   {files{"tokenizer_config.json": `{"tokenizer_class": "GPT2TokenizerFast", "add_prefix_space": false, "auto_map": null, "pad_token": "[PAD]", "model_max_length": 1e30}`}, ""},
+		"whole":        {files{"tokenizer.json": whole(t, vocab, pairs)}, ""},
+		"old whole":    {files{"tokenizer.json": whole(t, base, lines, "model.type", "", "pre_tokenizer", map[string]any{"type": "ByteLevel", "add_prefix_space": false})}, ""},
+		"v5":           {files{"tokenizer.json": whole(t, vocab, pairs), "tokenizer_config.json": `{"tokenizer_class": "TokenizersBackend"}`}, ""},
+		"both":         {files{"tokenizer.json": whole(t, vocab, pairs), "tokenizer_config.json": class}, ""},
+		"added":        {files{"tokenizer_config.json": class, "added_tokens.json": `{"[PAD]": 258}`, "special_tokens_map.json": `{"pad_token": {"content": "[PAD]"}, "eos_token": "<|endoftext|>", "additional_special_tokens": ["[PAD]"]}`}, ""},
+		"decoder":      {files{"tokenizer_config.json": `{"tokenizer_class": "GPT2Tokenizer", "added_tokens_decoder": {"258": {"content": "[PAD]", "special": true}}}`}, ""},
+		"nothing":      {files{}, "nothing says how the text is cut"},
+		"generic":      {files{"tokenizer_config.json": `{"tokenizer_class": "PreTrainedTokenizerFast"}`}, "nothing says how the text is cut"},
+		"Qwen2":        {files{"tokenizer_config.json": `{"tokenizer_class": "Qwen2Tokenizer"}`}, `its tokenizer is a "Qwen2Tokenizer"`},
+		"whole Qwen2":  {files{"tokenizer_config.json": `{"tokenizer_class": "Qwen2Tokenizer"}`, "tokenizer.json": whole(t, vocab, pairs)}, `its tokenizer is a "Qwen2Tokenizer"`},
+		"prefix space": {files{"tokenizer_config.json": `{"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": true}`}, "add_prefix_space of tokenizer_config.json is set"},
+		"bos":          {files{"tokenizer_config.json": `{"tokenizer_class": "GPT2Tokenizer", "add_bos_token": true}`}, "add_bos_token"},
+		"eos":          {files{"tokenizer_config.json": `{"tokenizer_class": "GPT2Tokenizer", "add_eos_token": true}`}, "add_eos_token"},
+		"code":         {files{"tokenizer_config.json": `{"tokenizer_class": "GPT2Tokenizer", "auto_map": {"AutoTokenizer": ["x.Y", null]}}`}, "auto_map"},
+		"new pad":      {files{"tokenizer_config.json": `{"tokenizer_class": "GPT2Tokenizer", "pad_token": "<pad>"}`}, `the special token "<pad>" is not in vocab.json`},
+		"map":          {files{"tokenizer_config.json": class, "special_tokens_map.json": `{"mask_token": {"content": "<mask>"}}`}, `the special token "<mask>" is not in vocab.json`},
+		"new word":     {files{"tokenizer_config.json": class, "added_tokens.json": `{"<new>": 259}`}, `the added token "<new>", id 259, is not in vocab.json`},
+		"other id":     {files{"tokenizer_config.json": class, "added_tokens.json": `{"[PAD]": 3}`}, `the added token "[PAD]", id 3, is not in vocab.json`},
+		"a word":       {files{"tokenizer_config.json": `{"tokenizer_class": "GPT2Tokenizer", "added_tokens_decoder": {"256": {"content": "th", "special": false}}}`}, `the added token "th" is to be found in text`},
+		"no JSON":      {files{"tokenizer_config.json": `{"tokenizer_class": 5}`}, "tokenizer_config.json: not what such a file says"},
+		"no record":    {files{"tokenizer_config.json": `{"tokenizer_class": "GPT2Tokenizer", "zeroth": {"sha256": "x"}}`}, "not what was written there"},
+
+		"normalizer":  {files{"tokenizer.json": whole(t, vocab, pairs, "normalizer", map[string]any{"type": "NFC"})}, "changes text before it is cut"},
+		"digits":      {files{"tokenizer_config.json": class, "tokenizer.json": whole(t, vocab, pairs, "pre_tokenizer", split)}, `cuts text by "Sequence"`},
+		"no cut":      {files{"tokenizer.json": whole(t, vocab, pairs, "pre_tokenizer", nil)}, `cuts text by ""`},
+		"no regex":    {files{"tokenizer.json": whole(t, vocab, pairs, "pre_tokenizer.use_regex", false)}, "use_regex is false"},
+		"space":       {files{"tokenizer.json": whole(t, vocab, pairs, "pre_tokenizer.add_prefix_space", true)}, "puts a space before the text"},
+		"no template": {files{"tokenizer.json": whole(t, vocab, pairs, "post_processor", map[string]any{"type": "TemplateProcessing", "single": []any{map[string]any{"Sequence": map[string]any{"id": "A"}}}})}, ""},
+		"template":    {files{"tokenizer.json": whole(t, vocab, pairs, "post_processor", map[string]any{"type": "TemplateProcessing", "single": []any{map[string]any{"SpecialToken": map[string]any{"id": EndOfText}}}})}, "adds tokens around the text"},
+		"unigram":     {files{"tokenizer.json": whole(t, vocab, pairs, "model.type", "Unigram")}, `a model of type "Unigram"`},
+		"dropout":     {files{"tokenizer.json": whole(t, vocab, pairs, "model.dropout", 0.1)}, "drops merges at random"},
+		"suffix":      {files{"tokenizer.json": whole(t, vocab, pairs, "model.end_of_word_suffix", "</w>")}, "marks the parts of words"},
+		"no merging":  {files{"tokenizer.json": whole(t, vocab, pairs, "model.ignore_merges", true)}, "without merging"},
+		"other ids":   {files{"tokenizer.json": whole(t, other, pairs)}, "of vocab.json"},
+		"more tokens": {files{"tokenizer.json": whole(t, func() map[string]int { m := maps.Clone(vocab); m["more"] = 259; return m }(), pairs)}, "has 260 tokens, vocab.json has 259"},
+		"no merges":   {files{"tokenizer.json": whole(t, vocab, [][]string{})}, "has 0 merges, merges.txt has 1"},
+		"other merge": {files{"tokenizer.json": whole(t, vocab, [][]string{{"h", "t"}})}, `has "h t" for its merge 1`},
+		"added word":  {files{"tokenizer.json": whole(t, vocab, pairs, "added_tokens", []any{map[string]any{"id": 258, "content": "[PAD]"}})}, `the added token "[PAD]" is to be found in text`},
+	} {
+		dir := t.TempDir()
+		write(t, filepath.Join(dir, "vocab.json"), mustJSON(t, vocab))
+		write(t, filepath.Join(dir, "merges.txt"), merges)
+		for name, text := range c.files {
+			write(t, filepath.Join(dir, name), text)
+		}
+		tok, err := NewTokenizer(dir)
+		switch {
+		case c.want == "" && err != nil:
+			t.Errorf("%s: %v", name, err)
+		case c.want == "" && (tok.Separator() != 257 || !slices.Equal(tok.Encode([]byte("th<|")), []int32{256, '<', '|'})):
+			t.Errorf("%s: separator %d, th<| is %v", name, tok.Separator(), tok.Encode([]byte("th<|")))
+		case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
+			t.Errorf("%s: %v, want %s", name, err, c.want)
+		}
+	}
+}
+
+// TestTokenizerJSONAlone: transformers 5 writes no vocab.json and merges.txt.
+func TestTokenizerJSONAlone(t *testing.T) {
+	vocab, _ := written("t+h", EndOfText, "[PAD]")
+	base := maps.Clone(vocab)
+	delete(base, EndOfText)
+	lines := []string{"t h"}
+	for name, c := range map[string]struct{ file, class, want string }{
+		"whole":       {whole(t, vocab, lines), "GPT2Tokenizer", ""},
+		"added":       {whole(t, base, lines), "GPT2Tokenizer", ""},
+		"Llama":       {whole(t, vocab, lines), "LlamaTokenizer", `its tokenizer is a "LlamaTokenizer"`},
+		"unigram":     {whole(t, nil, nil, "model", map[string]any{"type": "Unigram", "vocab": []any{[]any{"a", -1.5}}}), "LlamaTokenizer", `has tokenizer.json, tokenizer_config.json, but no vocab.json; tokenizer_config.json says it is a "LlamaTokenizer"`},
+		"no tokens":   {whole(t, nil, lines), "", "tokenizer.json: its vocabulary:1: not an object of token to id"},
+		"other added": {whole(t, vocab, lines, "added_tokens", []any{map[string]any{"id": 3, "content": "[PAD]", "special": true}}), "", `its added tokens: token "[PAD]" is given twice`},
+		"no merge":    {whole(t, vocab, []string{"t x"}), "", `its merges: "tx" is not in the vocabulary`},
+	} {
+		dir := t.TempDir()
+		write(t, filepath.Join(dir, "tokenizer.json"), c.file)
+		write(t, filepath.Join(dir, "tokenizer_config.json"), `{"tokenizer_class": "`+c.class+`"}`)
+		tok, err := NewTokenizer(dir)
+		switch {
+		case c.want == "" && (err != nil || tok.Separator() != 257 || !slices.Equal(tok.Encode([]byte("th<|")), []int32{256, '<', '|'})):
+			t.Errorf("%s: %v, %v", name, tok, err)
+		case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
+			t.Errorf("%s: %v, want %s", name, err, c.want)
+		}
+	}
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "tokenizer.json"), "{}")
+	write(t, filepath.Join(dir, "tokenizer_config.json"), "{}")
+	if got := TokenizerFiles(dir); !slices.Equal(got, []string{"tokenizer.json", "tokenizer_config.json"}) || TokenizerFiles(t.TempDir()) != nil {
+		t.Errorf("files %v", got)
+	}
+}
+
+// TestVocabularyLimits: what no vocabulary has is refused before memory is
+// taken for it.
+func TestVocabularyLimits(t *testing.T) {
+	good, _ := written()
+	with := func(more string) string { return strings.TrimSuffix(mustJSON(t, good), "}") + more + "}" }
+	for _, c := range []struct{ vocab, merges, want string }{
+		{with(`, "a": 7`), "", `token "a" is given twice`},
+		{with(`, "": 300`), "", "id 300 is an empty token"},
+		{with(`, "` + strings.Repeat("x", maxToken+1) + `": 300`), "", "is longer than 1024 bytes"},
+		{with(`, "` + strings.Repeat("x", maxToken) + `": 300`), "", ""},
+		{with(`, "` + strings.Repeat("Ġ", maxToken) + `": 300`), "", ""},
+		{with(`, "x": 1048576`), "", `token "x" has id 1048576; ids are below 1048576`},
+		{with(`, "far": 1048575`), "", ""},
+		{with(`, "far": 18446744073709551617`), "", "which is no id"},
+		{with(`, "x": 1.0`), "", "which is no id"},
+		{with(`, "far": "5"`), "", "which is no id"},
+		{with(`, "far": [[[[`), "", "which is no id"},
+		{with(`, "\ud800": 300`), "", "U+FFFD"},
+		{with(`, "日本": 300, "æĹ¥æľ¬": 301`), "", "ids 300 and 301 are both"},
+		{with("") + "x", "", "invalid character 'x'"},
+		{with("") + "{}", "", "something follows the object"},
+		{"[]", "", "it does not begin with {"},
+		{"", "", "EOF"},
+		{"\xff{}", "", "not text in UTF-8"},
+		{strings.Repeat("[", 1<<20), "", "it does not begin with {"},
+		{with(""), strings.Repeat("x", 1<<20), "is not two tokens"},
+	} {
+		dir := t.TempDir()
+		writeFolder(t, dir, c.vocab, c.merges)
+		_, err := NewTokenizer(dir)
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || len(err.Error()) > 600) {
+			t.Errorf("%.30q... %.30q: %v, want %q", c.vocab[max(0, len(c.vocab)-40):], c.merges, err, c.want)
+		}
+	}
+	for _, name := range []string{"vocab.json", "merges.txt", "tokenizer_config.json", "tokenizer.json", "added_tokens.json", "special_tokens_map.json"} {
+		dir := t.TempDir()
+		writeFolder(t, dir, mustJSON(t, good), "")
+		path := filepath.Join(dir, name)
+		write(t, path, "")
+		if err := os.Truncate(path, maxVocabFile+1); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := NewTokenizer(dir); err == nil || !strings.Contains(err.Error(), name+": it is larger than the 67108864 bytes") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// FuzzVocabulary: whatever the files say is refused or encoded as itself, and
+// what is read is written and read again as the same.
+func FuzzVocabulary(f *testing.F) {
+	vocab, merges := written("t+h", "th+e", EndOfText, "<日 本>")
+	good, err := json.Marshal(vocab)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(good, []byte(merges))
+	f.Add(bytes.Replace(good, []byte(`"th":256`), []byte(`"th":70000`), 1), []byte("#version: 0.2\r\nt h\r\n\r\nth e"))
+	f.Add([]byte(`{"a": 1, "a": 2}`), []byte("a  b"))
+	f.Fuzz(func(t *testing.T, vocab, merges []byte) {
+		v, _, err := parseVocabulary(vocab, merges)
+		if err != nil {
+			return
+		}
+		for _, text := range append(broken, "the theory", string(vocab), string(merges)) {
+			ids := v.Encode([]byte(text))
+			for _, id := range ids {
+				if id < 0 || int(id) >= v.Vocab() {
+					t.Fatalf("%q has id %d of %d", text, id, v.Vocab())
+				}
+			}
+			if got := string(v.Decode(ids)); got != text {
+				t.Fatalf("%q comes back as %q", text, got)
+			}
+		}
+		again, _, err := parseVocabulary(v.vocabJSON(), v.mergesTXT())
+		if err != nil || fmt.Sprint(again.tokens) != fmt.Sprint(v.tokens) || !slices.Equal(again.order, v.order) {
+			t.Fatalf("read again: %v", err)
+		}
+	})
+}
+
+// FuzzDescription: no file beside a vocabulary makes reading it fail otherwise
+// than by an error.
+func FuzzDescription(f *testing.F) {
+	vocab, merges := written("t+h", EndOfText)
+	good, err := json.Marshal(vocab)
+	if err != nil {
+		f.Fatal(err)
+	}
+	names := []string{"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.json"}
+	f.Add(uint8(0), []byte(`{"tokenizer_class": "GPT2Tokenizer", "eos_token": {"content": "th"}, "added_tokens_decoder": {"1": {"content": "x"}}}`))
+	f.Add(uint8(1), []byte(`{"additional_special_tokens": ["th", null, {"content": "x"}]}`))
+	f.Add(uint8(2), []byte(`{"th": 256}`))
+	f.Add(uint8(3), []byte(`{"model": {"vocab": {"a": 1}, "merges": [["a", "b"], "t h"]}, "pre_tokenizer": {"type": "ByteLevel"}}`))
+	dir := f.TempDir()
+	for name, text := range map[string][]byte{"vocab.json": good, "merges.txt": []byte(merges)} {
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
+			f.Fatal(err)
+		}
+	}
+	f.Fuzz(func(t *testing.T, which uint8, text []byte) {
+		path := filepath.Join(dir, names[int(which)%len(names)])
+		write(t, path, string(text))
+		defer os.Remove(path)
+		if v, err := readFolder(dir); err == nil && (v.separator < -1 || int(v.separator) >= v.Vocab()) {
+			t.Fatalf("separator %d of %d", v.separator, v.Vocab())
+		}
+	})
+}

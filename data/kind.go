@@ -1,0 +1,144 @@
+package data
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"path/filepath"
+	"strings"
+	"unicode/utf8"
+
+	"zeroth/input"
+)
+
+// A file is named for what it is before it is read as something else: bytes of
+// a compressed file are text to the tokenizer "bytes", and those of a NumPy
+// array are token ids.
+
+// headBytes is how much of a file is looked at.
+const headBytes = 8 << 10
+
+// formats are what begins with a known sequence of bytes, or has a name that
+// says it does, and what to do with it.
+var formats = []struct{ magic, ext, what, advice string }{
+	{"\x1f\x8b\x08\x00", ".gz", "compressed with gzip", "unpack it: gzip -d"},
+	{"\x1f\x8b\x08\x08", ".tgz", "compressed with gzip", "unpack it: gzip -d"},
+	{"\x1f\x8b", "", "compressed with gzip", "unpack it: gzip -d"},
+	{"\x28\xb5\x2f\xfd", ".zst", "compressed with zstd", "unpack it: zstd -d"},
+	{"BZh91AY&SY", ".bz2", "compressed with bzip2", "unpack it: bzip2 -d"},
+	{"\xfd7zXZ\x00", ".xz", "compressed with xz", "unpack it: xz -d"},
+	{"\x04\x22\x4d\x18", ".lz4", "compressed with lz4", "unpack it: lz4 -d"},
+	{"7z\xbc\xaf\x27\x1c", ".7z", "a 7z archive", "unpack it"},
+	{"PK\x03\x04", ".zip", "a zip archive", "unpack it"},
+	{"PK\x05\x06", ".npz", "a zip archive", "unpack it"},
+	{"PAR1", ".parquet", "a parquet file", "write its column of text into a text file first"},
+	{"ARROW1\x00\x00", ".arrow", "an Arrow file", "write its column of text into a text file first"},
+	{"\x93NUMPY", ".npy", "a NumPy array", "write its elements alone, by array.tofile(FILE), and give that as data.tokens"},
+	{"\x89HDF\r\n\x1a\n", ".h5", "an HDF5 file", "write its elements alone into a file"},
+	{"MMIDIDX\x00\x00", "", "the index of a Megatron data set", "give its .bin file as data.tokens, with data.dtype"},
+	{"version https://git-lfs.github.com/spec/v1\n", "", "a Git LFS pointer, not the file it stands for", "fetch that: git lfs pull"},
+	{"%PDF-", ".pdf", "a PDF", "extract its text first"},
+	{"\x89PNG\r\n\x1a\n", ".png", "a PNG image", "leave it out"},
+	{"\xff\xd8\xff", ".jpg", "a JPEG image", "leave it out"},
+	{"\x7fELF", "", "a program", "leave it out"},
+	{"SQLite format 3\x00", ".sqlite", "an SQLite database", "write its text out first"},
+	{"", ".jsonl", "a file of JSON records, one a line", jsonAdvice},
+	{"", ".ndjson", "a file of JSON records, one a line", jsonAdvice},
+	{"", ".safetensors", "a model's parameters", "leave it out"},
+	{"\xff\xfe\x00\x00", "", "text in UTF-32", "convert it: iconv -f UTF-32 -t UTF-8"},
+	{"\x00\x00\xfe\xff", "", "text in UTF-32", "convert it: iconv -f UTF-32 -t UTF-8"},
+	{"\xff\xfe", "", "text in UTF-16", "convert it: iconv -f UTF-16 -t UTF-8"},
+	{"\xfe\xff", "", "text in UTF-16", "convert it: iconv -f UTF-16 -t UTF-8"},
+}
+
+const jsonAdvice = "write the text of its records into a text file first, such as by jq -r .text"
+
+// shortest is the length of a sequence below which token ids could begin with
+// it by chance.
+const shortest = 4
+
+// checkKind refuses a file that is not what its key, "text" or "tokens", takes.
+func checkKind(key, path string) error {
+	head, err := beginning(path)
+	if err != nil {
+		return err
+	}
+	ext := strings.ToLower(filepath.Ext(path))
+	for _, f := range formats {
+		magic := f.magic != "" && strings.HasPrefix(string(head), f.magic) && (key == "text" || len(f.magic) >= shortest)
+		if magic || f.ext != "" && f.ext == ext {
+			return fmt.Errorf("%s is %s; %s", path, f.what, f.advice)
+		}
+	}
+	if key == "tokens" {
+		return notTokens(path, head)
+	}
+	return notText(path, head)
+}
+
+// beginning is the first bytes of a file, at most headBytes.
+func beginning(path string) ([]byte, error) {
+	f, err := input.Open(path, math.MaxInt64)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	head := make([]byte, headBytes)
+	n, err := io.ReadFull(f, head)
+	if err == io.EOF || err == io.ErrUnexpectedEOF {
+		err = nil
+	}
+	return head[:n], err
+}
+
+func notText(path string, head []byte) error {
+	if jsonLines(head) {
+		return fmt.Errorf("%s is a file of JSON records, one a line; %s", path, jsonAdvice)
+	}
+	page := strings.ToLower(strings.TrimLeft(strings.TrimPrefix(string(head[:min(len(head), 256)]), "\ufeff"), " \t\r\n"))
+	if strings.HasPrefix(page, "<!doctype html") || strings.HasPrefix(page, "<html") {
+		return fmt.Errorf("%s is an HTML page; extract its text first", path)
+	}
+	return zeros(path, head)
+}
+
+// jsonLines tells whether a file begins with two lines that are JSON objects,
+// or with one too long to see its end that begins as records do.
+func jsonLines(head []byte) bool {
+	first, rest, whole := bytes.Cut(head, []byte("\n"))
+	if !whole {
+		return len(head) == headBytes && bytes.HasPrefix(head, []byte(`{"text"`))
+	}
+	return bytes.HasPrefix(first, []byte("{")) && json.Valid(first) && bytes.HasPrefix(rest, []byte("{"))
+}
+
+// zeros refuses text with a byte 0.
+func zeros(path string, text []byte) error {
+	i := bytes.IndexByte(text, 0)
+	if i < 0 {
+		return nil
+	}
+	what, advice := "is a binary file, not text", "leave it out of the patterns; token ids are given as data.tokens"
+	if len(text) >= 4 && (text[0] == 0) == (text[2] == 0) && (text[1] == 0) == (text[3] == 0) && (text[0] == 0) != (text[1] == 0) {
+		what, advice = "is text in UTF-16, it seems", "convert it: iconv -f UTF-16LE -t UTF-8"
+	}
+	return fmt.Errorf("%s %s: byte %d is 0; %s", path, what, i, advice)
+}
+
+// notTokens refuses text: ids of two bytes that are all of them characters are
+// no ids, be they as few as 16.
+func notTokens(path string, head []byte) error {
+	if len(head) < 32 {
+		return nil
+	}
+	for text := head; utf8.FullRune(text); { // the last may be cut
+		r, n := utf8.DecodeRune(text)
+		if r == utf8.RuneError || r < ' ' && r != '\n' && r != '\t' && r != '\r' || r == 0x7f {
+			return nil
+		}
+		text = text[n:]
+	}
+	return fmt.Errorf("%s is text, not token ids; give it as data.text", path)
+}

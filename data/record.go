@@ -1,0 +1,155 @@
+package data
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// record is what WriteTokenizer says of a tokenizer, in tokenizer_config.json
+// under the key zeroth, which other programs pass over.
+type record struct {
+	Kind string `json:"kind"`   // the name the job had for it
+	Sum  string `json:"sha256"` // see BPE.sum
+}
+
+// check compares a folder's tokenizer with what was recorded of it.
+func (r *record) check(dir string, v *BPE) error {
+	if r == nil || r.Sum == v.sum() {
+		return nil
+	}
+	return fmt.Errorf("%s: vocab.json or merges.txt is not what was written there, by the SHA-256 in tokenizer_config.json; restore them, or name another tokenizer", dir)
+}
+
+// WriteTokenizer writes a tokenizer into a folder, which it makes: vocab.json,
+// merges.txt and tokenizer_config.json, that NewTokenizer reads, and
+// transformers as a GPT2Tokenizer. Kind is what the user calls it.
+func WriteTokenizer(dir, kind string, t Tokenizer) error {
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return err
+	}
+	v := asBPE(t)
+	for _, f := range []struct {
+		name string
+		text []byte
+	}{{"vocab.json", v.vocabJSON()}, {"merges.txt", v.mergesTXT()}, {"tokenizer_config.json", v.configJSON(kind)}} {
+		path := filepath.Join(dir, f.name)
+		err := os.WriteFile(path+".tmp", f.text, 0o666)
+		if err == nil {
+			err = os.Rename(path+".tmp", path)
+		}
+		if err != nil {
+			_ = os.Remove(path + ".tmp") // err is the one to report
+			return err
+		}
+	}
+	return nil
+}
+
+// SameTokenizer tells whether two tokenizers make the same ids of every text.
+func SameTokenizer(a, b Tokenizer) bool { return asBPE(a).sum() == asBPE(b).sum() }
+
+// asBPE is a tokenizer as an encoding of pairs: bytes are one without a merge.
+func asBPE(t Tokenizer) *BPE {
+	if v, ok := t.(*BPE); ok {
+		return v
+	}
+	return byteBPE()
+}
+
+var byteBPE = sync.OnceValue(func() *BPE {
+	v := &BPE{separator: -1}
+	for b := range v.bytes {
+		v.bytes[b] = uint32(b)
+		v.tokens = append(v.tokens, string([]byte{byte(b)}))
+	}
+	return v
+})
+
+func (v *BPE) isGPT2() bool {
+	return slices.Equal(v.tokens, gpt2().tokens) && slices.Equal(v.order, gpt2().order)
+}
+
+// sum is the SHA-256, in hexadecimal, of all that decides on ids: the files
+// that WriteTokenizer writes and the separator.
+func (v *BPE) sum() string {
+	h := sha256.New()
+	h.Write(v.vocabJSON())
+	h.Write(v.mergesTXT())
+	fmt.Fprint(h, v.separator)
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// vocabJSON is vocab.json, to the byte as OpenAI wrote GPT-2's encoder.json.
+func (v *BPE) vocabJSON() []byte {
+	var b bytes.Buffer
+	between := "{"
+	for id, s := range v.tokens {
+		if s == "" {
+			continue
+		}
+		fmt.Fprintf(&b, `%s"`, between)
+		for _, unit := range utf16.Encode([]rune(v.written(id))) {
+			switch {
+			case unit == '"' || unit == '\\':
+				fmt.Fprintf(&b, `\%c`, unit)
+			case ' ' <= unit && unit < 0x7f:
+				b.WriteByte(byte(unit))
+			default:
+				fmt.Fprintf(&b, `\u%04x`, unit)
+			}
+		}
+		fmt.Fprintf(&b, `": %d`, id)
+		between = ", "
+	}
+	b.WriteByte('}')
+	return b.Bytes()
+}
+
+// written is a token as it stands in vocab.json: in the alphabet of bytes, or as
+// it is if it is the separator and no part of any text.
+func (v *BPE) written(id int) string {
+	s := v.tokens[id]
+	if int32(id) == v.separator && utf8.ValidString(s) && literal(s) == s {
+		return s
+	}
+	return printed(s)
+}
+
+// mergesTXT is merges.txt, to the byte as OpenAI wrote GPT-2's vocab.bpe.
+func (v *BPE) mergesTXT() []byte {
+	b := bytes.NewBufferString("#version: 0.2\n")
+	for _, p := range v.order {
+		fmt.Fprintf(b, "%s %s\n", printed(v.tokens[p>>32]), printed(v.tokens[uint32(p)]))
+	}
+	return b.Bytes()
+}
+
+// configJSON is tokenizer_config.json.
+func (v *BPE) configJSON(kind string) []byte {
+	var end *string
+	if v.separator >= 0 {
+		s := v.written(int(v.separator))
+		end = &s
+	}
+	text, err := json.MarshalIndent(struct {
+		Class       string  `json:"tokenizer_class"`
+		PrefixSpace bool    `json:"add_prefix_space"`
+		BOS         *string `json:"bos_token"`
+		EOS         *string `json:"eos_token"`
+		UNK         *string `json:"unk_token"`
+		Record      record  `json:"zeroth"`
+	}{"GPT2Tokenizer", false, end, end, end, record{kind, v.sum()}}, "", "  ")
+	if err != nil {
+		panic(fmt.Sprintf("data: tokenizer_config.json: %v", err)) // strings always encode
+	}
+	return append(text, '\n')
+}
