@@ -310,13 +310,13 @@ func quote(s string) string {
 	if err := e.Encode(s); err != nil {
 		panic(fmt.Sprintf("job: quoting %q: %v", s, err)) // a string always encodes
 	}
-	return escaped.ReplaceAllStringFunc(strings.TrimSuffix(b.String(), "\n"), func(r string) string {
+	return unwritable.ReplaceAllStringFunc(strings.TrimSuffix(b.String(), "\n"), func(r string) string {
 		return fmt.Sprintf(`\u%04x`, []rune(r)[0])
 	})
 }
 
-// escaped is what a job file may not have as it is, and JSON may.
-var escaped = regexp.MustCompile("[\u007f-\u009f\ufeff]")
+// unwritable is what a job file may not have as it is, and JSON may.
+var unwritable = regexp.MustCompile("[\u007f-\u009f\ufeff]")
 
 // texts is a list of strings.
 type texts struct{ p *[]string }

@@ -87,7 +87,7 @@ func (o SampleOptions) goOn(ctx context.Context, g *generator, ids, ends []int32
 		if err := ctx.Err(); err != nil {
 			return context.Cause(ctx)
 		}
-		ids = append(ids[:0], ids[max(0, len(ids)-g.ids.N):]...)
+		ids = append(ids[:0], ids[max(0, len(ids)-g.ids.Host.N):]...)
 		logits, err := g.next(ids)
 		if err != nil {
 			return err
