@@ -20,7 +20,7 @@
 //
 // This section and the next are all that another implementation needs.
 // Integers in binary data are little-endian. JSON is UTF-8; keys not listed
-// here are an error. CRC32C is that of RFC 3720 (polynomial 0x1EDC6F41,
+// here, or there twice, are an error. CRC32C is that of RFC 3720 (polynomial 0x1EDC6F41,
 // reflected; of "123456789" it is e3069283), written as 8 lower-case
 // hexadecimal digits. SHA-256 is written as 64 of them. Numbers in file names
 // are padded with zeros to the width shown and grow beyond it.
@@ -30,12 +30,14 @@
 //	step-00001000/            a committed checkpoint of step 1000, never changed
 //	step-00001000.1/          the same step, committed again later (.2, ...)
 //	.tmp-step-00001100-NONCE/ a save in progress or cut short: never loaded
-//	.trash-.../               a checkpoint being deleted: never loaded
+//	.trash-NAME-NONCE/        a folder of one of these names that is being deleted: never loaded
 //	.lock                     locked with flock(2) by who saves or deletes: a
 //	                          run for its whole life; says by whom
 //
 // NONCE is 16 lower-case hexadecimal digits, new for every save. Other names
-// are ignored. A checkpoint's folder has
+// are ignored. A folder of a step may be a symbolic link to one. The name of a
+// step's folder has to be that of the manifest's step; under another name a
+// checkpoint may be anywhere. A checkpoint's folder has
 //
 //	COMMIT                        the commit marker
 //	MANIFEST.json                 what it is and which files it has
@@ -50,7 +52,7 @@
 // 1 is the format, SHA256 that of MANIFEST.json. SEQ counts the commits in the
 // folder from 1; the latest checkpoint is the one with the highest SEQ, so
 // that a run which went back to an earlier step is continued from there.
-// SEQ, STEP and NONCE are also those of the manifest.
+// SEQ, STEP and NONCE are also those of the manifest. SEQ is at most 2^53.
 //
 // MANIFEST.json is an object with
 //
@@ -66,7 +68,11 @@
 //
 // dtype is a name of the safetensors format whose elements are whole bytes;
 // name is 1 to 1024 bytes, kind 1 to 64 of a-z 0-9 _ -. "master" is the kind
-// of parameters, others belong to the optimizer's rule ("m", "v").
+// of parameters, others belong to the optimizer's rule ("m", "v"). A shape has
+// at most 64 dimensions.
+//
+// MANIFEST.json, state.json and part files have at most 64 MiB, COMMIT 1024
+// bytes, any value in a manifest or part file that is not a list 64 KiB.
 //
 // A part file is an object with
 //
@@ -97,8 +103,8 @@
 // A data file is a valid safetensors file (see package safetensors) with one
 // tensor per extent, in order: a vector of the tensor's dtype named
 // NAME:KIND[LO:HI] for codec raw; bytes (U8) named NAME:KIND[LO:HI].planes for
-// codec planes. Its header is padded with spaces to a fixed size, 65536 bytes,
-// because it is written last; a full header ends the file and the writer
+// codec planes. Its header is padded with spaces to a fixed size, 65536 bytes
+// (1 MiB at most), because it is written last; a full header ends the file and the writer
 // begins another, as it does before a file would exceed 4 GiB. A reader of
 // checkpoints needs the part file only.
 //
@@ -134,9 +140,18 @@
 // range. An altered bit anywhere is found by Verify; in anything that is
 // loaded, by loading.
 //
+// The newest of several checkpoints is told by COMMIT and MANIFEST.json. A
+// damaged one is passed over only where both say, and the folder's name with
+// them, that it is older than a whole one; two of the same number are both
+// damaged. All else is an error of Latest: what cannot be read may be newer.
+//
+// Files may come from anybody: their sizes are compared with what is claimed
+// before memory is taken, every number with its range and with the numbers that
+// repeat it, and names are quoted before they are shown.
+//
 // # Saving
 //
-//  1. One process has .lock locked, removes .tmp- and .trash- folders (nobody
+//  1. One process has .lock locked, deletes .tmp- and .trash- folders (nobody
 //     alive can own them) and makes the temporary folder.
 //  2. Writers write data files, sync them, write and sync their part file,
 //     sync the folder, and hand its SHA-256 to the process that began.
@@ -149,7 +164,9 @@
 //
 // Nothing of an older checkpoint is touched before; one of the same step gets
 // a neighbour with a number. Deletion, later, renames to .trash-, syncs the
-// parent and then removes. So at every instant, also after a power loss that
+// parent and then removes, one by one, the regular files with a name of this
+// format, and the folder when it is empty. It begins only if there is nothing
+// else in it, and follows no link. So at every instant, also after a power loss that
 // keeps any part of what was not synced, the folder named step- is whole.
 // There is no pointer file to the latest checkpoint, because it could only be
 // wrong.

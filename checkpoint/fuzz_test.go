@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"path/filepath"
 	"testing"
 
@@ -25,11 +26,21 @@ func seedFiles(f *testing.F, name string) (path string, fsys *vfs.Mem) {
 	return path, fsys
 }
 
+// frugal fails if f, which reads b, takes much more memory than b has.
+func frugal(t *testing.T, b []byte, f func()) {
+	t.Helper()
+	if n := spent(f); n > 64*int64(len(b))+1<<20 {
+		t.Fatalf("%d bytes of memory for %d", n, len(b))
+	}
+}
+
 // What parsePart takes can be walked without a check.
 func FuzzPart(f *testing.F) {
 	seedFiles(f, "part-00001.json")
 	f.Fuzz(func(t *testing.T, b []byte) {
-		p, err := parsePart(b)
+		var p *part
+		var err error
+		frugal(t, b, func() { p, err = parsePart(b) })
 		if err != nil {
 			return
 		}
@@ -61,7 +72,9 @@ func FuzzPart(f *testing.F) {
 func FuzzManifest(f *testing.F) {
 	seedFiles(f, manifestName)
 	f.Fuzz(func(t *testing.T, b []byte) {
-		m, err := parseManifest(b)
+		var m *manifest
+		var err error
+		frugal(t, b, func() { m, err = parseManifest(b) })
 		if err != nil {
 			return
 		}
@@ -111,5 +124,51 @@ func FuzzOpenForged(f *testing.F) {
 			c.Read(x.Name, x.Kind, shard.Range{Hi: x.Numel()}, make([]byte, x.Bytes()))
 		}
 		Verify(context.Background(), path, Walk{FS: disk, Workers: 1})
+	})
+}
+
+// Whatever stands in COMMIT or the manifest of the newest checkpoint, after a
+// run went back, an older one is never taken for it.
+func FuzzNewest(f *testing.F) {
+	mem := &vfs.Mem{}
+	var paths []string
+	for _, step := range []int64{100, 200, 100} {
+		paths = append(paths, newModel(1).mustSave(f, mem, "/c", step, 1, Options{}))
+	}
+	newest := paths[2]
+	for i, path := range paths {
+		for k, name := range []string{commitName, manifestName} {
+			b, err := vfs.ReadFile(mem, filepath.Join(path, name), maxJSON)
+			if err != nil {
+				f.Fatal(err)
+			}
+			f.Add(k == 1, i == 2, b)
+		}
+	}
+	f.Fuzz(func(t *testing.T, manifest, commitToo bool, b []byte) {
+		disk := mem.AfterPowerLoss(mem.Ops(), func(vfs.Change) vfs.Fate { return vfs.Kept })
+		name := commitName
+		if manifest {
+			name = manifestName
+		}
+		write := func(name string, b []byte) {
+			if err := errors.Join(disk.Remove(filepath.Join(newest, name)), vfs.WriteFile(disk, filepath.Join(newest, name), b)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		write(name, b)
+		if manifest && commitToo { // a marker of the same save that vouches for it
+			write(commitName, []byte(marker{3, 100, "0123456789abcdef", digest(b)}.String()))
+		}
+		path, err := ResolveIn(disk, "/c", "latest")
+		if err == nil && path != newest {
+			t.Fatalf("the latest is %s", path)
+		}
+		if path, err := ResolveIn(disk, "/c", "100"); err == nil && path != newest {
+			t.Fatalf("step 100 is %s", path)
+		}
+		if bad, err := Verify(context.Background(), newest, Walk{FS: disk, Workers: 1}); path != newest && err == nil && len(bad) == 0 {
+			t.Fatal("it is whole and not the latest")
+		}
 	})
 }

@@ -219,7 +219,13 @@ func FuzzHeader(f *testing.F) {
 	}
 	f.Add(file(`{"a":{"dtype":"F4","shape":[4,0],"data_offsets":[0,0]}}`, 0))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		ts, meta, err := ParseHeader(bytes.NewReader(b), int64(len(b)))
+		var ts []Tensor
+		var meta map[string]string
+		var err error
+		n := spent(func() { ts, meta, err = ParseHeader(bytes.NewReader(b), int64(len(b))) })
+		if n > 64*int64(len(b))+1<<20 {
+			t.Fatalf("%d bytes of memory for %d", n, len(b))
+		}
 		if err != nil {
 			return
 		}

@@ -251,12 +251,6 @@ func newCheckpoint(root string, step int64) (undo func(), err error) {
 	}
 	made := missing(root)
 	return func() {
-		if len(made) == 0 {
-			return
-		}
-		if files, err := os.ReadDir(root); err == nil && len(files) == 1 && files[0].Name() == ".lock" {
-			os.Remove(filepath.Join(root, ".lock"))
-		}
 		for _, folder := range made {
 			os.Remove(folder) // fails if it is not empty
 		}
