@@ -15,7 +15,7 @@ func (r *reader) checkFiles() {
 	if len(s.Text)+len(s.Tokens) == 0 {
 		return // reported, or a problem of the key
 	}
-	s.Vocab = 0 // resolve has compared the vocabularies
+	s.Vocab, s.Tokenizer = 0, "bytes" // resolve has read the tokenizer and compared the vocabularies
 	for _, p := range r.config.blame(s.Check()) {
 		if !r.bad["data"] && !r.bad[p.Key] {
 			r.problems = append(r.problems, p)

@@ -77,32 +77,41 @@ func Sample(ctx context.Context, o SampleOptions, w io.Writer) error {
 	if _, err := io.WriteString(w, o.Prompt); err != nil {
 		return err
 	}
-	return o.goOn(ctx, g, ids, ends, tok, w)
+	s := sampler{o, g, tok, ends}
+	return s.goOn(ctx, ids, w)
+}
+
+// sampler is what continues a text.
+type sampler struct {
+	SampleOptions
+	*generator
+	tok  data.Tokenizer
+	ends []int32 // tokens that end it
 }
 
 // goOn writes the text of the tokens that follow ids.
-func (o SampleOptions) goOn(ctx context.Context, g *generator, ids, ends []int32, tok data.Tokenizer, w io.Writer) error {
+func (o sampler) goOn(ctx context.Context, ids []int32, w io.Writer) error {
 	rng := rand.New(rand.NewPCG(o.Seed, 0))
 	for n := range o.Tokens {
 		if err := ctx.Err(); err != nil {
 			return context.Cause(ctx)
 		}
-		ids = append(ids[:0], ids[max(0, len(ids)-g.ids.Host.N):]...)
-		logits, err := g.next(ids)
+		ids = append(ids[:0], ids[max(0, len(ids)-o.ids.Host.N):]...)
+		logits, err := o.next(ids)
 		if err != nil {
 			return err
 		}
-		logits = logits[:min(len(logits), tok.Vocab())]
+		logits = logits[:min(len(logits), o.tok.Vocab())]
 		if i := slices.IndexFunc(logits, func(x float32) bool { return x != x || math.IsInf(float64(x), 0) }); i >= 0 {
 			return fmt.Errorf("the model's output for token %d is %v: its parameters are no longer numbers one can compute with", i, logits[i])
 		}
 		id := choose(logits, o.Temperature, o.TopK, rng)
-		if slices.Contains(ends, id) {
-			o.Note(fmt.Sprintf("the text ends after %d of %d tokens, by token %d %q", n, o.Tokens, id, tok.Decode([]int32{id})))
+		if slices.Contains(o.ends, id) {
+			o.Note(fmt.Sprintf("the text ends after %d of %d tokens, by token %d %q", n, o.Tokens, id, o.tok.Decode([]int32{id})))
 			return nil
 		}
 		ids = append(ids, id)
-		if _, err := w.Write(tok.Decode([]int32{id})); err != nil {
+		if _, err := w.Write(o.tok.Decode([]int32{id})); err != nil {
 			return err
 		}
 	}
