@@ -5,18 +5,35 @@ import (
 	"fmt"
 
 	"zeroth/device"
+	"zeroth/nn"
 	"zeroth/shard"
 )
 
-// New lays out the units and allocates everything a step needs, or nothing.
-func New(cfg Config) (*Runner, error) {
-	r := &Runner{cfg: cfg}
-	r.layUnits()
-	if cfg.Away != nil {
-		if err := cfg.Away(r.Units); err != nil {
-			return nil, err
+// LayOut cuts a model's units for the ranks each belongs to, which groups says.
+// The units have no memory yet; New gives it to them.
+func LayOut(m *nn.Model, p Policy, groups func(unit string) Groups) (units []*Unit) {
+	for i, of := range m.Units() {
+		u := &Unit{
+			Name: of.Name, labels: newLabels(of.Name), Groups: groups(of.Name), index: i, first: of.First, last: of.Last, stale: true,
+			Frozen: of.Params[0].Frozen,
 		}
+		for _, x := range of.Params {
+			if x.Frozen != u.Frozen {
+				panic(fmt.Sprintf("fsdp: unit %s has parameters that are frozen and others that are not", u.Name))
+			}
+		}
+		u.Layout = shard.Lay(of.Params, u.Shard.Size(), Align*u.Replica.Size())
+		u.whole = p.KeepParams || u.shared()
+		units = append(units, u)
 	}
+	return units
+}
+
+// New allocates everything a step over laid out and placed units needs, or
+// nothing.
+func New(cfg Config) (*Runner, error) {
+	r := &Runner{cfg: cfg, Units: cfg.Units}
+	r.layOutSteps()
 	if err := r.allocate(); err != nil {
 		r.Free()
 		return nil, err
@@ -33,25 +50,19 @@ func (r *Runner) Free() {
 	r.held = nil
 }
 
-func (r *Runner) layUnits() {
+func (r *Runner) layOutSteps() {
 	byName := map[string]*Unit{}
+	for _, u := range r.Units {
+		byName[u.Name] = u
+	}
 	m := r.cfg.Model
 	for i, mod := range m.Modules {
-		u := byName[m.Units[i]]
-		if u == nil {
-			u = &Unit{
-				Name: m.Units[i], labels: newLabels(m.Units[i]), index: len(r.Units), first: i, stale: true,
-				Layout: shard.Lay(mod.Params(), r.cfg.Shard.Size(), Align*r.cfg.Replicate.Size()),
-			}
-			byName[u.Name] = u
-			r.Units = append(r.Units, u)
-		}
-		u.last = i
 		inner := i > 0 && i+1 < len(m.Modules)
-		r.steps = append(r.steps, step{mod: mod, unit: u, replay: inner && r.cfg.Policy.Recompute, lookup: i == 0 && m.Lookup})
-	}
-	for _, u := range r.Units {
-		u.whole = r.cfg.Policy.KeepParams || u.shared()
+		s := step{mod: mod, replay: inner && r.cfg.Policy.Recompute, lookup: i == 0 && m.Lookup}
+		for _, use := range m.Uses[i] {
+			s.units = append(s.units, byName[use.Unit])
+		}
+		r.steps = append(r.steps, s)
 	}
 }
 
@@ -60,31 +71,46 @@ func newLabels(unit string) labels {
 	return labels{on("forward"), on("backward"), on("all-gather"), on("reduce-scatter"), on("all-reduce"), on("gradient to host"), on("gradient from host")}
 }
 
-// lay gives every unit a slot: those that own says one of their own, the others
-// one of the first shared ones, in turn. It returns the elements of each slot,
-// which are those of its longest unit. A first unit that is only looked up takes
-// the turn of the last, so that the two, which are an embedding and an output
+// lay gives every unit that takes one a slot: those that own says one of their
+// own, the others one of the first shared ones, in turn. It returns the elements of
+// each slot, which are those of its longest unit. Of a step that uses several
+// units each takes turns in slots of its own. A first unit that is only looked up
+// takes the turn of the last, so that the two, which are an embedding and an output
 // layer and longer than what is between them, are not both provided for: their
 // uses are a whole pass apart.
-func (r *Runner) lay(shared int, own func(*Unit) bool, slot func(*Unit) *int) (lens []int) {
-	lens = make([]int, shared)
-	var turns []*Unit
-	for _, u := range r.Units {
-		if own(u) {
-			*slot(u) = len(lens)
-			lens = append(lens, u.Layout.Len())
-		} else {
-			turns = append(turns, u)
+func (r *Runner) lay(shared int, takes, own func(*Unit) bool, slot func(*Unit) *int) (lens []int) {
+	var turns [][]*Unit // by place among the units of a step
+	for i, s := range r.steps {
+		at := 0
+		for _, u := range s.units {
+			switch {
+			case !takes(u) || u.first != i:
+			case own(u):
+				*slot(u) = len(lens)
+				lens = append(lens, u.Layout.Len())
+			default:
+				if at == len(turns) {
+					turns = append(turns, nil)
+				}
+				turns[at] = append(turns[at], u)
+				at++
+			}
 		}
 	}
-	if len(turns) > 1 && turns[0].first == 0 && r.steps[0].lookup {
-		*slot(turns[0]) = (len(turns) - 2) % shared
-		lens[*slot(turns[0])] = turns[0].Layout.Len()
-		turns = turns[1:]
-	}
-	for i, u := range turns {
-		*slot(u) = i % shared
-		lens[i%shared] = max(lens[i%shared], u.Layout.Len())
+	for _, units := range turns {
+		base := len(lens)
+		lens = append(lens, make([]int, shared)...)
+		take := func(u *Unit, turn int) {
+			*slot(u) = base + turn%shared
+			lens[*slot(u)] = max(lens[*slot(u)], u.Layout.Len())
+		}
+		if len(units) > 1 && units[0].first == 0 && r.steps[0].lookup {
+			take(units[0], len(units)-2)
+			units = units[1:]
+		}
+		for i, u := range units {
+			take(u, i)
+		}
 	}
 	return lens
 }
@@ -108,8 +134,8 @@ func (a *allocation) take(d device.Device, t device.DType, n int, use device.Use
 // allocate gives every unit its slots and shards.
 func (r *Runner) allocate() error {
 	p, dev, a := r.cfg.Policy, r.cfg.Device, &allocation{}
-	slots := r.lay(p.ParamSlots(), (*Unit).Whole, func(u *Unit) *int { return &u.slot })
-	grads := r.lay(p.GradSlots(), (*Unit).shared, func(u *Unit) *int { return &u.dwSlot })
+	slots := r.lay(p.ParamSlots(), func(*Unit) bool { return true }, (*Unit).Whole, func(u *Unit) *int { return &u.slot })
+	grads := r.lay(p.GradSlots(), (*Unit).trained, (*Unit).shared, func(u *Unit) *int { return &u.dwSlot })
 	if r.cfg.Micro == 0 || p.KeepGrads && r.cfg.Micro == 1 {
 		clear(grads) // the only micro-batch writes where the gradient is kept
 	}
@@ -141,7 +167,7 @@ func (r *Runner) allocateShards(a *allocation) {
 		if !u.whole && !u.ParamAway {
 			u.Param = a.take(r.cfg.Device, r.cfg.DType, n, device.Params)
 		}
-		if r.cfg.Micro == 0 {
+		if r.cfg.Micro == 0 || u.Frozen {
 			continue
 		}
 		if keep {
@@ -163,9 +189,8 @@ func (r *Runner) allocateShards(a *allocation) {
 // view cuts the slots into the parameters and gradients of each step, and what
 // is kept whole into this rank's shards.
 func (r *Runner) view() {
-	own := r.cfg.Shard.Rank()
 	for _, u := range r.Units {
-		mine := u.Layout.Shard(own)
+		mine := u.Layout.Shard(u.Shard.Rank())
 		if u.whole {
 			u.Param = r.slots[u.slot].buf.Slice(mine.Lo, mine.Hi)
 		}
@@ -175,21 +200,26 @@ func (r *Runner) view() {
 	}
 	for i := range r.steps {
 		s := &r.steps[i]
-		s.w = params(s.unit, r.slots[s.unit.slot].buf)
-		s.dw = params(s.unit, r.grads[s.unit.dwSlot].buf)
-		s.kept = params(s.unit, s.unit.kept)
+		for _, u := range s.units {
+			var grad device.Buffer
+			if u.trained() {
+				grad = r.grads[u.dwSlot].buf
+			}
+			s.w = append(s.w, params(u, r.slots[u.slot].buf)...)
+			s.dw = append(s.dw, params(u, grad)...)
+			s.kept = append(s.kept, params(u, u.kept)...)
+		}
 	}
 }
 
 // params are the views of a unit's parameters in a buffer that holds it whole;
-// none in an empty buffer.
+// empty ones in an empty buffer.
 func params(u *Unit, whole device.Buffer) []device.Buffer {
-	if whole.N == 0 {
-		return nil
-	}
 	views := make([]device.Buffer, len(u.Layout.Params))
 	for i, p := range u.Layout.Params {
-		views[i] = whole.Slice(p.At.Lo, p.At.Hi)
+		if whole.N > 0 {
+			views[i] = whole.Slice(p.At.Lo, p.At.Hi)
+		}
 	}
 	return views
 }

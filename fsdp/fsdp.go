@@ -1,7 +1,8 @@
 // Package fsdp keeps parameters sharded at rest and whole while they are used.
 //
 // A unit is the parameters of one module, or of several that share them, laid
-// end to end and cut into equal shards. The schedule is two loops over the
+// end to end and cut into equal shards between the ranks that it belongs to. A
+// module may use several units. The schedule is two loops over the
 // model's modules, Runner.Forward and Runner.Backward: each gathers the units
 // of modules to come into slots on the communication queue while the compute
 // queue works on the present one, and reduce-scatters each unit's gradient
@@ -61,16 +62,20 @@ type Config struct {
 	Device    device.Device
 	Compute   Compute
 	Comm      Comm
-	Shard     collective.Group // its ranks hold one copy of every unit between them
-	Replicate collective.Group // its ranks hold the same shards
 	Model     *nn.Model
+	Units     []*Unit      // LayOut's, with what rests elsewhere noted
 	DType     device.DType // of parameters in use, and of activations
 	Policy    Policy
 	Micro     int // micro-batches a step; 0 for a model that only runs forward
 	ArenaSize int // bytes for activations: ArenaPeak of a dry run
 
-	Away func([]*Unit) error // says what of the units rests outside of the device, before anything is allocated
-	Host Host                // where it rests; needed if Away is
+	Host Host // where what is away rests; needed if anything is
+}
+
+// Groups are the ranks that a unit belongs to.
+type Groups struct {
+	Shard   collective.Group // its ranks hold one copy of the unit between them
+	Replica collective.Group // its ranks hold the same shard
 }
 
 // Host is memory beside the device, and the ways there and back.
@@ -94,15 +99,17 @@ const Align = 64
 
 // Unit is the parameters of one module, or of several that share them.
 type Unit struct {
-	Name   string
+	Name string
+	Groups
 	Layout *shard.Layout
+	Frozen bool          // it has neither gradient nor update
 	Param  device.Buffer // (ShardLen) compute dtype: this rank's shard; empty if ParamAway
 	Grad   device.Buffer // (ShardLen) float32: once Reduced fires, summed over all ranks and micro-batches; in host memory if GradAway
 
 	Reduced device.Event
 
-	// What rests outside of the device, set by Config.Away. The parameter of a
-	// unit that is Whole cannot.
+	// What rests outside of the device, set between LayOut and New. The parameter
+	// of a unit that is Whole cannot.
 	ParamAway, GradAway bool
 
 	index   int           // in Runner.Units
@@ -122,6 +129,9 @@ type Unit struct {
 // all-reduce is that between replicas.
 type labels struct{ forward, backward, gather, reduce, replicate, send, back string }
 
+// trained says whether the unit has a gradient.
+func (u *Unit) trained() bool { return !u.Frozen }
+
 // shared says whether several steps use the unit.
 func (u *Unit) shared() bool { return u.first != u.last }
 
@@ -137,10 +147,10 @@ func (u *Unit) MarkUpdated(e device.Event) { u.updated, u.stale = e, true }
 // step is one module in the schedule.
 type step struct {
 	mod    nn.Module
-	unit   *Unit
-	w      []device.Buffer // views of the unit's parameters in its slot
-	dw     []device.Buffer // views of its gradient in its gradient slot
-	kept   []device.Buffer // views of its gradient in Unit.kept
+	units  []*Unit         // the first is what the step is called by
+	w      []device.Buffer // views of the units' parameters in their slots
+	dw     []device.Buffer // views of their gradients in their gradient slots
+	kept   []device.Buffer // views of their gradients in Unit.kept
 	replay bool            // saves only its input and runs Forward again in Backward
 	lookup bool            // Backward does not read the parameters
 
@@ -233,8 +243,10 @@ func (r *Runner) Backward(bt *nn.Batch, micro int) {
 		s.mod.Backward(c, r.arena, s.w, r.gradient(s, micro), bt, s.x, r.d, &s.saved)
 		r.arena.Release(s.mark)
 		r.leave(s)
-		if i == s.unit.first {
-			r.reduce(s.unit, micro)
+		for _, u := range s.units {
+			if i == u.first && u.trained() {
+				r.reduce(u, micro)
+			}
 		}
 	}
 	r.arena.Release(0)
@@ -250,10 +262,14 @@ func (r *Runner) ahead(next, i, dir int) int {
 		if !s.reads(dir) {
 			continue
 		}
-		if o := r.slots[s.unit.slot].owner; o != nil && o != s.unit && (o.first-i)*dir >= 0 && (next-o.first)*dir > 0 {
-			break
+		for _, u := range s.units {
+			if o := r.slots[u.slot].owner; o != nil && o != u && (o.first-i)*dir >= 0 && (next-o.first)*dir > 0 {
+				return next
+			}
 		}
-		r.gather(s.unit)
+		for _, u := range s.units {
+			r.gather(u)
+		}
 	}
 	return next
 }
@@ -269,46 +285,57 @@ func (r *Runner) gather(u *Unit) {
 	q.Label(u.labels.gather)
 	own := u.Param
 	if u.ParamAway {
-		own = collective.Own(r.cfg.Shard, whole)
+		own = collective.Own(u.Shard, whole)
 		q.After(r.cfg.Host.Params.Fetch(u.index, own, s.free, u.updated))
 	} else {
 		q.After(s.free)
 		q.After(u.updated)
 	}
-	r.cfg.Shard.AllGather(q, whole, own)
+	u.Shard.AllGather(q, whole, own)
 	s.owner, s.ready, u.stale = u, q.Mark(), false
 }
 
 // await makes the compute queue, which goes on to step i of a pass, wait until
-// the step's unit is whole.
+// the step's units are whole.
 func (r *Runner) await(i, dir int) *step {
 	s := &r.steps[i]
-	label := s.unit.labels.forward
+	label := s.units[0].labels.forward
 	if dir < 0 {
-		label = s.unit.labels.backward
+		label = s.units[0].labels.backward
 	}
 	r.cfg.Compute.Label(label)
 	if !s.reads(dir) {
 		return s
 	}
-	sl := &r.slots[s.unit.slot]
-	if sl.owner != s.unit {
-		panic("fsdp: unit " + s.unit.Name + " is used before it is gathered")
+	for _, u := range s.units {
+		sl := &r.slots[u.slot]
+		if sl.owner != u {
+			panic("fsdp: unit " + u.Name + " is used before it is gathered")
+		}
+		r.cfg.Compute.After(sl.ready)
 	}
-	r.cfg.Compute.After(sl.ready)
 	return s
 }
 
-// leave notes that what is issued so far was the last use of a step's unit.
-func (r *Runner) leave(s *step) { r.slots[s.unit.slot].free = r.cfg.Compute.Mark() }
+// leave notes that what is issued so far was the last use of a step's units.
+func (r *Runner) leave(s *step) {
+	done := r.cfg.Compute.Mark()
+	for _, u := range s.units {
+		r.slots[u.slot].free = done
+	}
+}
 
-// gradient is where a step's Backward writes: where the gradient is kept, at
-// the first micro-batch, else the unit's slot, once its last reduction is done.
+// gradient is where a step's Backward writes: where gradients are kept, at the
+// first micro-batch, else the units' slots, once their last reductions are done.
 func (r *Runner) gradient(s *step, micro int) []device.Buffer {
 	if r.cfg.Policy.KeepGrads && micro == 0 {
 		return s.kept
 	}
-	r.cfg.Compute.After(r.grads[s.unit.dwSlot].free)
+	for _, u := range s.units {
+		if u.trained() {
+			r.cfg.Compute.After(r.grads[u.dwSlot].free)
+		}
+	}
 	return s.dw
 }
 
@@ -333,11 +360,11 @@ func (r *Runner) reduce(u *Unit, micro int) {
 	}
 	q.Label(u.labels.reduce)
 	q.After(c.Mark())
-	own := collective.Own(r.cfg.Shard, buf)
+	own := collective.Own(u.Shard, buf)
 	if !u.GradAway && micro == 0 {
 		own = u.Grad
 	}
-	r.cfg.Shard.ReduceScatter(q, own, buf)
+	u.Shard.ReduceScatter(q, own, buf)
 	if u.GradAway {
 		r.send(u, own, g, micro)
 		return
@@ -350,7 +377,7 @@ func (r *Runner) reduce(u *Unit, micro int) {
 	}
 	if last {
 		q.Label(u.labels.replicate)
-		collective.AllReduce(r.cfg.Replicate, q, u.Grad)
+		collective.AllReduce(u.Replica, q, u.Grad)
 		u.Reduced = q.Mark()
 	}
 }
@@ -369,7 +396,7 @@ func (r *Runner) send(u *Unit, own device.Buffer, g *gradSlot, micro int) {
 	last := micro == r.cfg.Micro-1
 	if last {
 		q.Label(u.labels.replicate)
-		collective.AllReduce(r.cfg.Replicate, q, own)
+		collective.AllReduce(u.Replica, q, own)
 	}
 	u.sent = move(h.ToHost, u.labels.send, q.Mark(), device.Event{}, u.Grad, own)
 	if !r.cfg.Policy.KeepGrads {

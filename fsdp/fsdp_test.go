@@ -82,6 +82,7 @@ type setup struct {
 	micro  int
 	layers int
 	away   bool // gradients, and parameters that are not whole, rest on a host
+	form   form
 }
 
 // rank is one rank of a world that trains the toy.
@@ -112,10 +113,13 @@ func newRank(s setup, at int, g collective.Ranks, o *oracle) (*rank, error) {
 	ints, floats := func() device.Buffer { return device.OfI32(make([]int32, rows)) }, make([]float32, rows)
 	r.batch = nn.Batch{B: 2, T: 3, Input: ints(), Target: ints(), Loss: device.OfF32(floats), Scale: 1, Compute: device.F32}
 	var err error
+	m := toyOf(s.layers, s.form)
+	units := fsdp.LayOut(m, s.policy, r.members)
+	r.place(units)
 	r.run, err = fsdp.New(fsdp.Config{
-		Device: spoilt{r.dev}, Compute: r.compute, Comm: r.comm, Shard: r.shards, Replicate: r.replicas,
-		Model: toy(s.layers), DType: device.F32, Policy: s.policy, Micro: s.micro, ArenaSize: arenaSize,
-		Away: r.place, Host: fsdp.Host{Device: spoilt{r.host}, ToHost: slow{r.toHost, 500}, ToDevice: slow{r.toDevice, 500}, Params: r},
+		Device: spoilt{r.dev}, Compute: r.compute, Comm: r.comm,
+		Model: m, Units: units, DType: device.F32, Policy: s.policy, Micro: s.micro, ArenaSize: arenaSize,
+		Host: fsdp.Host{Device: spoilt{r.host}, ToHost: slow{r.toHost, 500}, ToDevice: slow{r.toDevice, 500}, Params: r},
 	})
 	if err != nil {
 		return r, err
@@ -129,7 +133,7 @@ func newRank(s setup, at int, g collective.Ranks, o *oracle) (*rank, error) {
 		}
 	}
 	for _, u := range r.run.Units {
-		for pc := range u.Layout.Pieces(g.Shard.Rank()) {
+		for pc := range u.Layout.Pieces(u.Shard.Rank()) {
 			from := o.p[u.Layout.Params[pc.Param].Name][pc.InParam.Lo:pc.InParam.Hi]
 			copy(u.Param.F32()[pc.InShard.Lo:pc.InShard.Hi], from)
 		}
@@ -137,8 +141,16 @@ func newRank(s setup, at int, g collective.Ranks, o *oracle) (*rank, error) {
 	return r, nil
 }
 
+// members are the ranks a unit belongs to: norms are whole on every rank.
+func (r *rank) members(unit string) fsdp.Groups {
+	if unit == "norms" {
+		return fsdp.Groups{Shard: collective.NewLocal(1)[0], Replica: watch(r.groups.World, 3)}
+	}
+	return fsdp.Groups{Shard: r.shards, Replica: r.replicas}
+}
+
 // place says what rests on the host, and has memory for the parameters there.
-func (r *rank) place(units []*fsdp.Unit) error {
+func (r *rank) place(units []*fsdp.Unit) {
 	r.rest = make([]device.Buffer, len(units))
 	for i, u := range units {
 		if !r.away {
@@ -149,7 +161,6 @@ func (r *rank) place(units []*fsdp.Unit) error {
 			r.rest[i] = device.OfF32(make([]float32, u.Layout.ShardLen()))
 		}
 	}
-	return nil
 }
 
 // Fetch implements fsdp.Source.
@@ -249,7 +260,7 @@ func (r *rank) sameGradients(want map[string][]float32) error {
 		for _, p := range u.Layout.Params {
 			copy(whole[p.At.Lo:p.At.Hi], want[p.Name])
 		}
-		mine := u.Layout.Shard(r.groups.Shard.Rank())
+		mine := u.Layout.Shard(u.Shard.Rank())
 		if w := whole[mine.Lo:mine.Hi]; !slices.Equal(got, w) {
 			return fmt.Errorf("unit %s: gradient shard\n%v\nwant\n%v", u.Name, got, w)
 		}
@@ -296,9 +307,12 @@ func setups(layers int, meshes ...shard.Mesh) (all []setup) {
 				for bits := range 4 {
 					recompute := (i+bits+micro/2)%2 > 0
 					p := fsdp.Policy{KeepParams: bits&1 > 0, KeepGrads: bits&2 > 0, Prefetch: prefetch, Recompute: recompute}
-					all = append(all, setup{mesh, p, micro, layers, false})
+					all = append(all, setup{mesh, p, micro, layers, false, plain})
 					if mesh.Shard > 1 && prefetch < 2 {
-						all = append(all, setup{mesh, p, micro, layers, true})
+						all = append(all, setup{mesh, p, micro, layers, true, plain})
+					}
+					if prefetch < 2 && micro > 1 {
+						all = append(all, setup{mesh, p, micro, layers, mesh.Shard > 1, pairs}, setup{mesh, p, micro, layers, false, norms})
 					}
 				}
 			}
@@ -361,6 +375,9 @@ func TestStepsAreTheOracles(t *testing.T) {
 // between replicas once.
 func TestOperationsPerStep(t *testing.T) {
 	for _, s := range setups(5, shard.Mesh{Shard: 1, Replicate: 1}, shard.Mesh{Shard: 2, Replicate: 2}) {
+		if s.form != plain {
+			continue
+		}
 		L, S := s.layers, s.policy.Prefetch+1
 		kept := min(L, S)
 		perStep, again := L+(2*s.micro-1)*(L-kept), max(0, min(L, 2*(L-S)))
@@ -438,7 +455,7 @@ func (r *rank) reductions() error {
 // Passes give back all activation memory: many use as much as one.
 func TestPassesBalanceTheArena(t *testing.T) {
 	for _, recompute := range []bool{false, true} {
-		s := setup{shard.Mesh{Shard: 1, Replicate: 1}, fsdp.Policy{Recompute: recompute, Prefetch: 1}, 1, 4, false}
+		s := setup{shard.Mesh{Shard: 1, Replicate: 1}, fsdp.Policy{Recompute: recompute, Prefetch: 1}, 1, 4, false, plain}
 		onRanks(t, s, newOracle(s.layers), func(r *rank) error {
 			const stream = rows * width * 4 // bytes of x; an arena rounds up to 64
 			const each = (stream + 63) / 64 * 64
@@ -467,7 +484,7 @@ func TestForwardOnly(t *testing.T) {
 	o := newOracle(3)
 	want, _ := o.step(2, 2, 1)
 	for _, keep := range []bool{false, true} {
-		s := setup{shard.Mesh{Shard: 2, Replicate: 1}, fsdp.Policy{KeepParams: keep, KeepGrads: keep, Prefetch: 1}, 0, 3, keep}
+		s := setup{shard.Mesh{Shard: 2, Replicate: 1}, fsdp.Policy{KeepParams: keep, KeepGrads: keep, Prefetch: 1}, 0, 3, keep, plain}
 		onRanks(t, s, o, func(r *rank) error {
 			if live := r.dev.Usage().Live; live[device.Grads]+live[device.UnitGrads] > 0 {
 				return fmt.Errorf("%d bytes for gradients", live[device.Grads]+live[device.UnitGrads])
@@ -483,7 +500,7 @@ func TestForwardOnly(t *testing.T) {
 // Units come in the order of their first use, cut for the shard group into
 // multiples of Align that the replicas can divide again.
 func TestUnits(t *testing.T) {
-	s := setup{shard.Mesh{Shard: 2, Replicate: 3}, fsdp.Policy{}, 1, 2, false}
+	s := setup{shard.Mesh{Shard: 2, Replicate: 3}, fsdp.Policy{}, 1, 2, false, plain}
 	onRanks(t, s, newOracle(s.layers), func(r *rank) error {
 		var names []string
 		for _, u := range r.run.Units {
@@ -498,6 +515,99 @@ func TestUnits(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// A step that uses two units gathers both; units of a step that take turns have
+// slots apart, norms are one unit that every rank has whole. A frozen unit has no
+// gradient, and nothing of it is reduced.
+func TestUnitsOfAStep(t *testing.T) {
+	policy := fsdp.Policy{Prefetch: 1}
+	for f, want := range map[form][]string{
+		plain: {"root", "h.0", "h.1", "h.2"}, pairs: {"root", "h.0", "g.0", "h.1", "g.1", "h.2", "g.2"}, norms: {"root", "h.0", "norms", "h.1", "h.2"},
+	} {
+		s := setup{shard.Mesh{Shard: 2, Replicate: 2}, policy, 1, 3, false, f}
+		onRanks(t, s, newOracle(s.layers), func(r *rank) error {
+			var names []string
+			gathered := 2 * r.run.Units[0].Layout.Len() // with the root's gradient
+			for _, u := range r.run.Units {
+				names = append(names, u.Name)
+				shards, replicas := 2, 2
+				if u.Name == "norms" {
+					shards, replicas = 1, 4
+					gathered += 2 * u.Layout.Len()
+				}
+				if u.Shard.Size() != shards || u.Replica.Size() != replicas || u.Param.N != u.Layout.Len()/shards || u.Grad.N != u.Param.N {
+					return fmt.Errorf("unit %s of %d elements: %d shards and %d replicas, parameter %d, gradient %d", u.Name, u.Layout.Len(), u.Shard.Size(), u.Replica.Size(), u.Param.N, u.Grad.N)
+				}
+			}
+			for _, own := range []string{"h.", "g."} { // two slots each of parameters and of gradients, by the longest
+				var most [2]int
+				turn := 0
+				for _, u := range r.run.Units {
+					if strings.HasPrefix(u.Name, own) {
+						most[turn%2] = max(most[turn%2], u.Layout.Len())
+						turn++
+					}
+				}
+				gathered += 2 * (most[0] + most[1])
+			}
+			live := r.dev.Usage().Live
+			if got := int(live[device.Gathered]+live[device.UnitGrads]) / 4; got != gathered || !slices.Equal(names, want) {
+				return fmt.Errorf("units %v, %d elements in slots; want %v, %d", names, got, want, gathered)
+			}
+			return nil
+		})
+	}
+}
+
+// A frozen unit is gathered and used, and has neither gradient nor reduction.
+func TestFrozenUnit(t *testing.T) {
+	m := toyOf(2, pairs)
+	for i, mod := range m.Modules {
+		if l, ok := mod.(layer); ok {
+			m.Modules[i] = frozen{l}
+		}
+	}
+	for bits := range 4 {
+		policy := fsdp.Policy{KeepParams: bits&1 > 0, KeepGrads: bits&2 > 0, Prefetch: 1}
+		group := watch(collective.NewLocal(1)[0], 1)
+		units := fsdp.LayOut(m, policy, func(string) fsdp.Groups {
+			return fsdp.Groups{Shard: group, Replica: collective.NewLocal(1)[0]}
+		})
+		dev := cpu.NewHost(1)
+		compute, comm := dev.NewQueue("compute"), dev.NewQueue("comm")
+		run, err := fsdp.New(fsdp.Config{Device: spoilt{dev}, Compute: compute, Comm: comm, Model: m, Units: units, DType: device.F32, Policy: policy, Micro: 2, ArenaSize: arenaSize})
+		if err != nil {
+			t.Fatal(err)
+		}
+		batch := nn.Batch{B: 2, T: 3, Input: device.OfI32(make([]int32, rows)), Target: device.OfI32(make([]int32, rows)), Loss: device.OfF32(make([]float32, rows)), Scale: 1, Compute: device.F32}
+		for micro := range 2 {
+			run.Forward(&batch, true)
+			run.Backward(&batch, micro)
+		}
+		if err := errors.Join(compute.Wait(), comm.Wait()); err != nil {
+			t.Fatal(err)
+		}
+		for _, u := range run.Units {
+			reduced := group.reduces[u.Layout.Len()] > 0
+			if still := strings.HasPrefix(u.Name, "h."); u.Frozen != still || reduced == still || (u.Grad.N == 0) != still || u.Param.N == 0 {
+				t.Errorf("policy %+v: unit %s frozen %v: gradient of %d, reduced %v", policy, u.Name, u.Frozen, u.Grad.N, reduced)
+			}
+		}
+		compute.Close()
+		comm.Close()
+		run.Free()
+		dev.Close()
+	}
+}
+
+// frozen is a layer whose u is.
+type frozen struct{ layer }
+
+func (l frozen) Params() []shard.Param {
+	all := l.layer.Params()
+	all[0].Frozen = true
+	return all
 }
 
 // full is a device that has no memory left after some allocations.
@@ -522,9 +632,13 @@ func TestAllocationFails(t *testing.T) {
 		for n := 0; ; n++ {
 			dev := &full{cpu.NewHost(1), n}
 			compute, comm := dev.NewQueue("compute"), dev.NewQueue("comm")
+			m, policy := toy(3), fsdp.Policy{KeepParams: bits&1 > 0, KeepGrads: bits&2 > 0, Prefetch: 1}
+			units := fsdp.LayOut(m, policy, func(string) fsdp.Groups {
+				return fsdp.Groups{Shard: collective.Dry{Of: 2}, Replica: collective.Dry{Of: 1}}
+			})
 			run, err := fsdp.New(fsdp.Config{
-				Device: dev, Compute: compute, Comm: comm, Shard: collective.Dry{Of: 2}, Replicate: collective.Dry{Of: 1},
-				Model: toy(3), DType: device.F32, Policy: fsdp.Policy{KeepParams: bits&1 > 0, KeepGrads: bits&2 > 0, Prefetch: 1}, Micro: 2, ArenaSize: arenaSize,
+				Device: dev, Compute: compute, Comm: comm,
+				Model: m, Units: units, DType: device.F32, Policy: policy, Micro: 2, ArenaSize: arenaSize,
 			})
 			if (run == nil) != (err != nil) || err != nil && (!errors.Is(err, errFull) || !strings.HasPrefix(err.Error(), "fsdp: ")) {
 				t.Errorf("allocation %d fails: %v", n, err)

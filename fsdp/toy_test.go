@@ -17,7 +17,7 @@ import (
 //	head    loss[i] = x[i]·E[target[i]]
 //
 // E is the parameter of unit "root", which embed and head share; layer k is
-// unit "h.k". All numbers are small integers, so that float32 is exact and the
+// unit "h.k", or by its form has its a and b in another. All numbers are small integers, so that float32 is exact and the
 // order of sums does not matter.
 const (
 	width = 4
@@ -31,16 +31,36 @@ func unused(k int) int { return 301 + 260*k }
 
 func param(name string, n int) shard.Param { return shard.Param{Name: name, Shape: []int{n}} }
 
-func toy(layers int) *nn.Model {
+// form is which units a layer uses.
+type form int
+
+const (
+	plain form = iota // h.k: a, b, u
+	pairs             // h.k: u, and g.k: a, b
+	norms             // h.k: u, and norms, which all layers share: a and b of every layer
+	forms
+)
+
+func toy(layers int) *nn.Model { return toyOf(layers, plain) }
+
+func toyOf(layers int, f form) *nn.Model {
 	m := &nn.Model{Width: width, Vocab: vocab, Context: 3}
-	add := func(unit string, mod nn.Module) {
-		m.Units, m.Modules = append(m.Units, unit), append(m.Modules, mod)
+	add := func(mod nn.Module, uses ...nn.Use) {
+		m.Uses, m.Modules = append(m.Uses, uses), append(m.Modules, mod)
 	}
-	add("root", embed{})
+	add(embed{}, nn.Use{Unit: "root", Params: 1})
 	for k := range layers {
-		add(fmt.Sprintf("h.%d", k), layer(k))
+		own, mod := fmt.Sprint("h.", k), layer{k, layers, f}
+		switch f {
+		case plain:
+			add(mod, nn.Use{Unit: own, Params: 3})
+		case pairs:
+			add(mod, nn.Use{Unit: own, Params: 1}, nn.Use{Unit: fmt.Sprint("g.", k), Params: 2})
+		case norms:
+			add(mod, nn.Use{Unit: own, Params: 1}, nn.Use{Unit: "norms", Params: 2 * layers})
+		}
 	}
-	add("root", head{})
+	add(head{}, nn.Use{Unit: "root", Params: 1})
 	return m
 }
 
@@ -66,22 +86,49 @@ func (embed) Backward(q nn.Ops, _ nn.Scratch, _, dw []device.Buffer, bt *nn.Batc
 	})
 }
 
-type layer int
+type layer struct {
+	k, layers int
+	form
+}
 
-func (k layer) Params() []shard.Param {
-	at := fmt.Sprintf("h.%d.", int(k))
-	return []shard.Param{param(at+"a", width), param(at+"b", width), param(at+"u", unused(int(k)))}
+func (l layer) Params() []shard.Param {
+	pair := func(k int) []shard.Param {
+		return []shard.Param{param(fmt.Sprintf("h.%d.a", k), width), param(fmt.Sprintf("h.%d.b", k), width)}
+	}
+	u := param(fmt.Sprintf("h.%d.u", l.k), unused(l.k))
+	if l.form == plain {
+		return append(pair(l.k), u)
+	}
+	all := []shard.Param{u}
+	for k := range l.layers {
+		if l.form == norms || k == l.k {
+			all = append(all, pair(k)...)
+		}
+	}
+	return all
+}
+
+// of are a, b and u among the module's parameters.
+func (l layer) of(w []device.Buffer) (a, b, u device.Buffer) {
+	switch l.form {
+	case plain:
+		return w[0], w[1], w[2]
+	case pairs:
+		return w[1], w[2], w[0]
+	}
+	return w[1+2*l.k], w[2+2*l.k], w[0]
 }
 
 // Forward saves a copy of x, so that what it saves is its own memory.
-func (k layer) Forward(q nn.Ops, mem nn.Scratch, w []device.Buffer, _ *nn.Batch, x, y device.Buffer, s *nn.Saved) {
+func (l layer) Forward(q nn.Ops, mem nn.Scratch, w []device.Buffer, _ *nn.Batch, x, y device.Buffer, s *nn.Saved) {
 	floor := mem.Mark()
 	mine := mem.Take(device.F32, x.N)
+	a, b, _ := l.of(w)
 	q.(device.Queue).Copy(mine, x)
 	on(q, func() {
 		for i := range rows {
-			for j, a := range w[0].F32() {
-				row(y, i)[j] = row(mine, i)[j]*a + w[1].F32()[j]
+			for j, a := range a.F32() {
+				row(y, i)[j] = row(mine, i)[j]*a + b.F32()[j]
 			}
 		}
 	})
@@ -92,20 +139,27 @@ func (k layer) Forward(q nn.Ops, mem nn.Scratch, w []device.Buffer, _ *nn.Batch,
 	s[0] = mine
 }
 
-func (k layer) Backward(q nn.Ops, mem nn.Scratch, w, dw []device.Buffer, _ *nn.Batch, _, d device.Buffer, s *nn.Saved) {
+func (l layer) Backward(q nn.Ops, mem nn.Scratch, w, dw []device.Buffer, _ *nn.Batch, _, d device.Buffer, s *nn.Saved) {
 	x := s[0]
+	a, _, _ := l.of(w)
+	da, db, du := l.of(dw)
+	others := []device.Buffer{da, db}
+	if l.form == norms && l.k == l.layers-1 {
+		others = dw[1:] // of layers that follow in this pass
+	}
 	on(q, func() {
-		clear(dw[0].F32())
-		clear(dw[1].F32())
+		for _, g := range others {
+			clear(g.F32())
+		}
 		for i := range rows {
-			for j, a := range w[0].F32() {
-				dw[0].F32()[j] += row(d, i)[j] * row(x, i)[j]
-				dw[1].F32()[j] += row(d, i)[j]
+			for j, a := range a.F32() {
+				da.F32()[j] += row(d, i)[j] * row(x, i)[j]
+				db.F32()[j] += row(d, i)[j]
 				row(d, i)[j] *= a
 			}
 		}
-		for j := range dw[2].F32() {
-			dw[2].F32()[j] = float32(j + 1)
+		for j := range du.N { // none if u is frozen
+			du.F32()[j] = float32(j + 1)
 		}
 	})
 }

@@ -10,18 +10,12 @@ import (
 
 // unitSizes are a model's units, in order of first use.
 func unitSizes(m *nn.Model) (sizes []zero.UnitSize) {
-	at := map[string]int{}
-	for i, mod := range m.Modules {
-		if j, ok := at[m.Units[i]]; ok {
-			sizes[j].Shared = true
-			continue
-		}
-		at[m.Units[i]] = len(sizes)
+	for _, u := range m.Units() {
 		n := 0
-		for _, p := range mod.Params() {
+		for _, p := range u.Params {
 			n += p.Numel()
 		}
-		sizes = append(sizes, zero.UnitSize{Numel: n, Lookup: i == 0 && m.Lookup})
+		sizes = append(sizes, zero.UnitSize{Numel: n, Shared: u.First != u.Last, Lookup: u.First == 0 && m.Lookup})
 	}
 	return sizes
 }

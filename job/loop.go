@@ -219,6 +219,7 @@ type loop struct {
 	set      *data.Set
 	rec      *recorder // rank 0 reports
 	share    data.Share
+	reader   int // this rank's index in share
 	schedule optim.Schedule
 	fill     zero.Batches // reads this rank's samples of the next step
 	validate zero.Batches
@@ -231,10 +232,11 @@ type loop struct {
 
 func (c *Config) newLoop(r *Rank, set *data.Set, b *beginning, rec *recorder) *loop {
 	l := &loop{c: c, rank: r, set: set, rec: rec, schedule: c.schedule(), at: b.Step, samples: b.Samples, tokens: b.Tokens, kept: -1,
-		share:   data.Share{Ranks: c.Parallel.Ranks, Accumulate: c.Train.Accumulate, MicroBatch: c.Train.MicroBatch},
+		share:   data.Share{Ranks: c.Mesh().DataRanks(), Accumulate: c.Train.Accumulate, MicroBatch: c.Train.MicroBatch},
 		metrics: map[string]float64{}}
+	l.reader = c.Mesh().DataRank(r.Rank)
 	l.fill = func(micro int, input, target []int32) error {
-		set.Train.Batch(input, target, l.samples+l.share.First(0, micro, r.Rank))
+		set.Train.Batch(input, target, l.samples+l.share.First(0, micro, l.reader))
 		return nil
 	}
 	l.validate = l.validation
@@ -380,7 +382,7 @@ func (l *loop) settled() error {
 func (l *loop) validation(micro int, input, target []int32) error {
 	v, T := l.set.Validation, l.c.Model.Context
 	all := l.share.Global() / int64(l.share.Accumulate) * int64(l.c.Train.EvalBatches)
-	first := l.share.First(0, micro, l.rank.Rank)
+	first := l.share.First(0, micro, l.reader)
 	for i := range int64(l.share.MicroBatch) {
 		lo, hi := int(i)*T, int(i+1)*T
 		v.Batch(input[lo:hi], target[lo:hi], (first+i)*v.Windows()/all%v.Windows())

@@ -68,7 +68,7 @@ func newWatch(z *zero.Config) *watch {
 	m := *z.Model
 	m.Modules = nil
 	for i, mod := range z.Model.Modules {
-		m.Modules = append(m.Modules, &watchedModule{Module: mod, w: w, at: i, unit: w.use(m.Units[i], i), end: i+1 == len(m.Units)})
+		m.Modules = append(m.Modules, &watchedModule{Module: mod, w: w, at: i, unit: w.use(m.Uses[i][0].Unit, i), end: i+1 == len(m.Uses)})
 	}
 	z.Model = &m
 	queue := func(q any) *watchedQueue { return &watchedQueue{ops: q.(ops), w: w} }

@@ -274,15 +274,19 @@ func (g *generator) allocate(m Model) error {
 func (g *generator) open(m Model, fill func(zero.Part, []float32) error) error {
 	cfg := fsdp.Config{
 		Device: &dry.Device{}, Compute: dry.Queue{}, Comm: dry.Queue{},
-		Shard: collective.Dry{Of: 1}, Replicate: collective.Dry{Of: 1}, // nobody to exchange with
 		Model: m.network(), Policy: zero.Stage(0).Policy(0, false), ArenaSize: math.MaxInt / 2,
 	}
+	alone := func(string) fsdp.Groups { // nobody to exchange with
+		return fsdp.Groups{Shard: collective.Dry{Of: 1}, Replica: collective.Dry{Of: 1}}
+	}
+	cfg.Units = fsdp.LayOut(cfg.Model, cfg.Policy, alone)
 	rehearsal, err := fsdp.New(cfg)
 	if err != nil {
 		return err
 	}
 	rehearsal.Forward(&g.batch, false)
 	cfg.ArenaSize = rehearsal.ArenaPeak()
+	cfg.Units = fsdp.LayOut(cfg.Model, cfg.Policy, alone)
 	cfg.Device, cfg.Compute, cfg.Comm = g.dev, g.queues[0], g.queues[1]
 	if g.runner, err = fsdp.New(cfg); err != nil {
 		return err

@@ -83,12 +83,8 @@ func stored(r *safetensors.Reader, name string) string {
 
 // parameters are all parameters of a model, each once.
 func parameters(m *nn.Model) (params []shard.Param) {
-	seen := map[string]bool{}
-	for i, mod := range m.Modules {
-		if !seen[m.Units[i]] {
-			params = append(params, mod.Params()...)
-		}
-		seen[m.Units[i]] = true
+	for _, u := range m.Units() {
+		params = append(params, u.Params...)
 	}
 	return params
 }

@@ -13,7 +13,7 @@ import (
 const initStd = 0.02 // Hugging Face's initializer_range
 
 func weight(name string, std float32, shape ...int) shard.Param {
-	return shard.Param{Name: name, Shape: shape, Decay: true, Init: shard.Init{Std: std}}
+	return shard.Param{Name: name, Shape: shape, Group: shard.Decayed, Init: shard.Init{Std: std}}
 }
 
 func gain(name string, n int) shard.Param {
@@ -22,8 +22,9 @@ func gain(name string, n int) shard.Param {
 
 func bias(name string, n int) shard.Param { return shard.Param{Name: name, Shape: []int{n}} }
 
+// add adds a module that uses one unit.
 func (m *Model) add(unit string, mod Module) {
-	m.Units = append(m.Units, unit)
+	m.Uses = append(m.Uses, []Use{{unit, len(mod.Params())}})
 	m.Modules = append(m.Modules, mod)
 }
 

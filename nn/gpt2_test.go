@@ -64,12 +64,12 @@ func newRig(t *testing.T, c subject, dt device.DType) *rig {
 	}
 	units := map[string]int{}
 	for i, m := range r.model.Modules {
-		first, shared := units[r.model.Units[i]]
+		first, shared := units[unitsOf(r.model)[i]]
 		if shared {
 			r.w, r.dw = append(r.w, r.w[first]), append(r.dw, r.dw[first])
 			continue
 		}
-		units[r.model.Units[i]] = i
+		units[unitsOf(r.model)[i]] = i
 		var w, dw []device.Buffer
 		for _, p := range m.Params() {
 			r.oracle.w[p.Name] = normal(rng, p.Numel(), float64(p.Init.Mean), 1/math.Sqrt(float64(r.width)))
@@ -185,7 +185,7 @@ func (r *rig) last(i int) bool { return i == len(r.model.Modules)-1 }
 
 func (r *rig) eachModule(f func(i int, name string)) {
 	for i, m := range r.model.Modules {
-		f(i, fmt.Sprintf("%T %d of unit %s", m, i, r.model.Units[i]))
+		f(i, fmt.Sprintf("%T %d of unit %s", m, i, unitsOf(r.model)[i]))
 	}
 }
 
@@ -298,7 +298,7 @@ func (r *rig) prepare(i int, rng *rand.Rand) (before [][]float64) {
 	for _, dw := range r.dw[i] {
 		old := make([]float64, dw.N)
 		poison(dw)
-		if i == 0 && r.model.Units[0] == r.model.Units[len(r.model.Units)-1] {
+		if i == 0 && unitsOf(r.model)[0] == unitsOf(r.model)[len(r.model.Uses)-1] {
 			copy(old, normal(rng, dw.N, 0, 1))
 			for j := range old {
 				dw.F32()[j] = float32(old[j])
@@ -474,8 +474,8 @@ func TestChunkOfNothingPanics(t *testing.T) {
 func TestParameters(t *testing.T) {
 	const mean, std, residual = 1, 0.02, 0.01 // 0.02/sqrt(4)
 	want := []shard.Param{
-		{Name: "transformer.wte.weight", Shape: []int{11, 12}, Init: shard.Init{Std: std}, Decay: true},
-		{Name: "transformer.wpe.weight", Shape: []int{7, 12}, Init: shard.Init{Std: std}, Decay: true},
+		{Name: "transformer.wte.weight", Shape: []int{11, 12}, Init: shard.Init{Std: std}, Group: shard.Decayed},
+		{Name: "transformer.wpe.weight", Shape: []int{7, 12}, Init: shard.Init{Std: std}, Group: shard.Decayed},
 		{Name: "transformer.ln_f.weight", Shape: []int{12}, Init: shard.Init{Mean: mean}},
 		{Name: "transformer.ln_f.bias", Shape: []int{12}},
 	}
@@ -483,15 +483,15 @@ func TestParameters(t *testing.T) {
 		want = append(want, []shard.Param{
 			{Name: h + "ln_1.weight", Shape: []int{12}, Init: shard.Init{Mean: mean}},
 			{Name: h + "ln_1.bias", Shape: []int{12}},
-			{Name: h + "attn.c_attn.weight", Shape: []int{12, 36}, Init: shard.Init{Std: std}, Decay: true},
+			{Name: h + "attn.c_attn.weight", Shape: []int{12, 36}, Init: shard.Init{Std: std}, Group: shard.Decayed},
 			{Name: h + "attn.c_attn.bias", Shape: []int{36}},
-			{Name: h + "attn.c_proj.weight", Shape: []int{12, 12}, Init: shard.Init{Std: residual}, Decay: true},
+			{Name: h + "attn.c_proj.weight", Shape: []int{12, 12}, Init: shard.Init{Std: residual}, Group: shard.Decayed},
 			{Name: h + "attn.c_proj.bias", Shape: []int{12}},
 			{Name: h + "ln_2.weight", Shape: []int{12}, Init: shard.Init{Mean: mean}},
 			{Name: h + "ln_2.bias", Shape: []int{12}},
-			{Name: h + "mlp.c_fc.weight", Shape: []int{12, 48}, Init: shard.Init{Std: std}, Decay: true},
+			{Name: h + "mlp.c_fc.weight", Shape: []int{12, 48}, Init: shard.Init{Std: std}, Group: shard.Decayed},
 			{Name: h + "mlp.c_fc.bias", Shape: []int{48}},
-			{Name: h + "mlp.c_proj.weight", Shape: []int{48, 12}, Init: shard.Init{Std: residual}, Decay: true},
+			{Name: h + "mlp.c_proj.weight", Shape: []int{48, 12}, Init: shard.Init{Std: residual}, Group: shard.Decayed},
 			{Name: h + "mlp.c_proj.bias", Shape: []int{12}},
 		}...)
 	}
@@ -505,8 +505,8 @@ func TestParameters(t *testing.T) {
 			t.Errorf("parameter %d is %+v, want %+v", i, got[i], want[i])
 		}
 	}
-	if want := []string{"root", "h.0", "h.1", "root"}; !reflect.DeepEqual(m.Units, want) {
-		t.Errorf("units %v, want %v", m.Units, want)
+	if want := []string{"root", "h.0", "h.1", "root"}; !reflect.DeepEqual(unitsOf(m), want) {
+		t.Errorf("units %v, want %v", unitsOf(m), want)
 	}
 	if m.Width != 12 || m.Vocab != 11 || m.Context != 7 {
 		t.Errorf("width %d, vocabulary %d, context %d; want 12, 11, 7", m.Width, m.Vocab, m.Context)
@@ -515,14 +515,52 @@ func TestParameters(t *testing.T) {
 
 // unique is the parameters of every unit, once.
 func unique(m *Model) (params []shard.Param) {
-	seen := map[string]bool{}
-	for i, mod := range m.Modules {
-		if !seen[m.Units[i]] {
-			params = append(params, mod.Params()...)
-		}
-		seen[m.Units[i]] = true
+	for _, u := range m.Units() {
+		params = append(params, u.Params...)
 	}
 	return params
+}
+
+// unitsOf is the unit of each module, which has one.
+func unitsOf(m *Model) (names []string) {
+	for _, uses := range m.Uses {
+		names = append(names, uses[0].Unit)
+	}
+	return names
+}
+
+// A module's parameters are its units', one after the other; what is of no unit,
+// or not the same everywhere, is refused.
+func TestUnitsOfModules(t *testing.T) {
+	a, b, c := listed{{Name: "a"}, {Name: "b"}}, listed{{Name: "b"}}, listed{{Name: "c"}, {Name: "b"}}
+	m := &Model{Modules: []Module{a, b, c}, Uses: [][]Use{{{"own", 1}, {"shared", 1}}, {{"shared", 1}}, {{"last", 1}, {"shared", 1}}}}
+	want := []Unit{{"own", []shard.Param(a[:1]), 0, 0}, {"shared", []shard.Param(b), 0, 2}, {"last", []shard.Param(c[:1]), 2, 2}}
+	if got := m.Units(); !reflect.DeepEqual(got, want) {
+		t.Errorf("units %+v, want %+v", got, want)
+	}
+	for want, uses := range map[string][]Use{
+		"2 parameters of module 2, from c on, are of no unit":        {},
+		"unit shared has 1 parameters in module 0 and 2 in module 2": {{"shared", 2}},
+	} {
+		func() {
+			defer func() {
+				if got := fmt.Sprint(recover()); got != "nn: "+want {
+					t.Errorf("panic %q, want %q", got, want)
+				}
+			}()
+			m.Uses[2] = uses
+			m.Units()
+		}()
+	}
+}
+
+// listed is a module of which only the parameters count.
+type listed []shard.Param
+
+func (l listed) Params() []shard.Param { return l }
+
+func (listed) Forward(Ops, Scratch, []device.Buffer, *Batch, device.Buffer, device.Buffer, *Saved) {}
+func (listed) Backward(Ops, Scratch, []device.Buffer, []device.Buffer, *Batch, device.Buffer, device.Buffer, *Saved) {
 }
 
 // TestPublishedSizes has the numbers of parameters of the four models OpenAI

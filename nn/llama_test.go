@@ -13,7 +13,7 @@ import (
 // 0.02, norms 1, biases 0.
 func TestLlamaParameters(t *testing.T) {
 	matrix := func(name string, shape ...int) shard.Param {
-		return shard.Param{Name: name, Shape: shape, Init: shard.Init{Std: 0.02}, Decay: true}
+		return shard.Param{Name: name, Shape: shape, Init: shard.Init{Std: 0.02}, Group: shard.Decayed}
 	}
 	scale := func(name string) shard.Param {
 		return shard.Param{Name: name, Shape: []int{12}, Init: shard.Init{Mean: 1}}
@@ -46,12 +46,12 @@ func TestLlamaParameters(t *testing.T) {
 		{biased, "Qwen2", []string{"embed", "layers.0", "head"}, [][]shard.Param{{embed}, append(block, biases...), {out, norm}}},
 	} {
 		m := c.l.Model()
-		if m.Name != c.name || !reflect.DeepEqual(m.Units, c.units) || m.Width != 12 || m.Vocab != 11 || m.Context != 7 {
-			t.Errorf("%+v: %s with units %v, width %d, vocabulary %d, context %d", c.l, m.Name, m.Units, m.Width, m.Vocab, m.Context)
+		if m.Name != c.name || !reflect.DeepEqual(unitsOf(m), c.units) || m.Width != 12 || m.Vocab != 11 || m.Context != 7 {
+			t.Errorf("%+v: %s with units %v, width %d, vocabulary %d, context %d", c.l, m.Name, unitsOf(m), m.Width, m.Vocab, m.Context)
 		}
 		for i, mod := range m.Modules {
 			if got := mod.Params(); !reflect.DeepEqual(got, c.want[i]) {
-				t.Errorf("%+v: unit %s has %+v, want %+v", c.l, m.Units[i], got, c.want[i])
+				t.Errorf("%+v: unit %s has %+v, want %+v", c.l, c.units[i], got, c.want[i])
 			}
 		}
 	}

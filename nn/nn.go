@@ -11,6 +11,8 @@
 package nn
 
 import (
+	"fmt"
+
 	"zeroth/device"
 	"zeroth/shard"
 )
@@ -124,9 +126,9 @@ func (b *Batch) Rows() int { return b.B * b.T }
 // write over it.
 type Saved [12]device.Buffer
 
-// Module is one step of a model. Params lists the parameters of the unit the
-// module belongs to: modules that share a unit return the same list, and w and
-// dw follow its order.
+// Module is one step of a model. Params lists the parameters of the units the
+// module uses, one after the other: modules that share a unit list all of it, and
+// w and dw follow the order. In dw what is not trainable is empty.
 type Module interface {
 	Params() []shard.Param
 	// Forward reads x and writes y, both (B*T, C) in the compute dtype. What
@@ -154,5 +156,45 @@ type Model struct {
 	Blocks  int  // that attend, each to the queries, keys and values
 	QKV     int  // in so many columns
 	Modules []Module
-	Units   []string // the unit each module belongs to: equal names share one
+	Uses    [][]Use // the units each module uses, in the order of its parameters
+}
+
+// Use is a unit and how many of a module's parameters it has, which are all of
+// the unit's: they are the same in every module that uses it.
+type Use struct {
+	Unit   string
+	Params int
+}
+
+// Unit is parameters that are gathered, reduced and updated together.
+type Unit struct {
+	Name        string
+	Params      []shard.Param
+	First, Last int // modules that use it
+}
+
+// Units are the model's, in order of first use.
+func (m *Model) Units() (all []Unit) {
+	at := map[string]int{}
+	for i, mod := range m.Modules {
+		params := mod.Params()
+		for _, use := range m.Uses[i] {
+			own := params[:use.Params]
+			params = params[use.Params:]
+			j, ok := at[use.Unit]
+			if !ok {
+				j = len(all)
+				at[use.Unit] = j
+				all = append(all, Unit{Name: use.Unit, Params: own, First: i})
+			}
+			if len(all[j].Params) != len(own) {
+				panic(fmt.Sprintf("nn: unit %s has %d parameters in module %d and %d in module %d", use.Unit, len(all[j].Params), all[j].First, len(own), i))
+			}
+			all[j].Last = i
+		}
+		if len(params) > 0 {
+			panic(fmt.Sprintf("nn: %d parameters of module %d, from %s on, are of no unit", len(params), i, params[0].Name))
+		}
+	}
+	return all
 }

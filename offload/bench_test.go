@@ -142,10 +142,6 @@ func BenchmarkDisk(b *testing.B) {
 // element and 2 of the parameter; the copy back is on top.
 func BenchmarkHost(b *testing.B) {
 	cfg := offload.Config{Optimizer: offload.Host, Ratio: 1, Buffers: 4, DType: device.BF16, Vecs: 2}
-	r, err := newRig(b, cfg, benchUnits)
-	if err != nil {
-		b.Fatal(err)
-	}
 	workers := runtime.GOMAXPROCS(0)
 	dev := cpu.NewHost(workers)
 	defer dev.Close()
@@ -155,7 +151,10 @@ func BenchmarkHost(b *testing.B) {
 	for i, u := range benchUnits {
 		grads[i] = device.OfF32(slices.Repeat([]float32{1}, u.Len)) // else all its pages are one
 		elems += u.Len
-		r.Bind(i, r.params[i], grads[i])
+	}
+	r, err := newRigOf(b, cfg, benchUnits, grads)
+	if err != nil {
+		b.Fatal(err)
 	}
 	rule := device.AdamW{GradScale: 1, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Shrink: 1, Step: 1e-6, RootC2: 1}
 	pass := func() {

@@ -72,7 +72,7 @@ func (s *Store) lend(unit, i int, load func() error) State {
 	u := &s.units[unit]
 	t := &u.tiles[i]
 	lo, hi := t.at.Lo, t.at.Hi
-	st := State{At: t.at, OnHost: u.onHost, Grad: part(u.grad, lo, hi)}
+	st := State{At: t.at, OnHost: u.onHost, Grad: part(u.grad, lo, hi), Master: t.master, Vec: t.vec}
 	switch {
 	case !u.atHand():
 		o := s.out(u, t)
@@ -84,16 +84,8 @@ func (s *Store) lend(unit, i int, load func() error) State {
 		if load == nil {
 			load = t.load
 		}
-		s.read(u, t, &st, load)
-		return st
-	}
-	st.Master = u.rest
-	if u.copies {
-		st.Master = u.master
-	}
-	st.Master = st.Master.Slice(lo, hi)
-	for j, v := range u.vec {
-		st.Vec[j] = part(v, lo, hi)
+		sl := s.states.at(t.state)
+		st.Ready[1] = s.do(s.cfg.Read, u.labels.state, sl.free, device.Event{}, load)
 	}
 	return st
 }
@@ -104,30 +96,6 @@ func part(b device.Buffer, lo, hi int) device.Buffer {
 		return b
 	}
 	return b.Slice(lo, hi)
-}
-
-// read brings a tile's state into its slot.
-func (s *Store) read(u *unit, t *tile, st *State, load func() error) {
-	q, sl := s.cfg.Read, s.states.at(t.state)
-	q.Label(u.labels.state)
-	q.After(sl.free)
-	q.Do(load)
-	st.Ready[1] = q.Mark()
-	n := t.at.Len()
-	stride, at := pad(n, device.F32), 0
-	next := func() device.Buffer {
-		b := sl.buf.Slice(at, at+n)
-		at += stride
-		return b
-	}
-	if u.copies {
-		st.Master = next()
-	} else {
-		st.Master = u.rest.Slice(t.at.Lo, t.at.Hi)
-	}
-	for j := range s.cfg.Vecs {
-		st.Vec[j] = next()
-	}
 }
 
 // out is the slot a tile's parameter is written to where it is updated, when

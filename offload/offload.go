@@ -24,7 +24,8 @@
 // before. All of a rank's work is issued from one goroutine and every event it
 // waits for was issued before, so nothing can wait in a circle.
 //
-// Everything is allocated by New; a step allocates nothing.
+// New decides where everything rests, Allocate takes the memory for it; a step
+// allocates nothing.
 package offload
 
 import (
@@ -96,10 +97,10 @@ type State struct {
 	OnHost bool        // all is in host memory
 	Ready  [2]device.Event
 
-	Master device.Buffer    // float32
-	Vec    [2]device.Buffer // float32, in the order of the rule's States; unused ones empty
-	Grad   device.Buffer    // float32
-	Param  device.Buffer    // compute dtype, receives the parameter; empty where Master is it
+	Master device.Buffer   // float32
+	Vec    []device.Buffer // float32, in the order of the rule's States; the store's, to be read
+	Grad   device.Buffer   // float32
+	Param  device.Buffer   // compute dtype, receives the parameter; empty where Master is it
 }
 
 // Store holds the state of every unit of one rank.
@@ -123,14 +124,14 @@ type owned struct {
 // unit is where a unit's shard rests.
 type unit struct {
 	Unit
-	onHost bool             // updated in host memory
-	param  Place            // where the parameter rests
-	rest   device.Buffer    // (Len) compute dtype: the parameter, unless it rests on disk
-	grad   device.Buffer    // (Len) float32
-	master device.Buffer    // (Len) float32; empty if it rests on disk
-	vec    [2]device.Buffer // (Len) float32, alike
-	vecs   int              // vectors on disk, the master copy among them; 0 if the state rests in memory
-	copies bool             // the master copy is not the parameter itself
+	onHost bool            // updated in host memory
+	param  Place           // where the parameter rests
+	rest   device.Buffer   // (Len) compute dtype: the parameter, unless it rests on disk
+	grad   device.Buffer   // (Len) float32
+	master device.Buffer   // (Len) float32; empty if it rests on disk
+	vec    []device.Buffer // (Len) float32, alike
+	vecs   int             // vectors on disk, the master copy among them; 0 if the state rests in memory
+	copies bool            // the master copy is not the parameter itself
 	tiles  []tile
 	labels struct{ state, param string }
 }
@@ -142,13 +143,16 @@ type tile struct {
 	out   int // turn in Store.outgoing
 	param int // turn in Store.params
 
+	master device.Buffer   // where an update finds them: where they rest, or in the tile's slot
+	vec    []device.Buffer // likewise
+
 	block                *block       // of the state, if it rests on disk
 	load, save           func() error // the state, between slot and disk
 	loadParam, saveParam func() error // the parameter, alike
 }
 
-// New allocates all that is not the fsdp package's to allocate, or nothing.
-func New(cfg Config, units []Unit) (*Store, error) {
+// New decides where all of the units rests, and takes no memory.
+func New(cfg Config, units []Unit) *Store {
 	if cfg.Tile == 0 {
 		cfg.Tile = TileLen
 	}
@@ -165,11 +169,63 @@ func New(cfg Config, units []Unit) (*Store, error) {
 	for i := range s.units {
 		s.cut(&s.units[i])
 	}
+	return s
+}
+
+// Shard is where the rest of a unit's shard is: its gradient and, unless it is
+// Away, its parameter.
+type Shard struct{ Param, Grad device.Buffer }
+
+// Allocate takes memory for all that is not the fsdp package's, or nothing.
+func (s *Store) Allocate(rest []Shard) error {
+	for i := range s.units {
+		u := &s.units[i]
+		u.grad = rest[i].Grad
+		if u.param == Device {
+			u.rest = rest[i].Param
+		}
+	}
 	if err := s.allocate(); err != nil {
 		s.Free()
-		return nil, fmt.Errorf("offload: %w", err)
+		return fmt.Errorf("offload: %w", err)
 	}
-	return s, nil
+	for i := range s.units {
+		for j := range s.units[i].tiles {
+			s.view(&s.units[i], &s.units[i].tiles[j])
+		}
+	}
+	return nil
+}
+
+// view says where the update of a tile finds its state: a tile on disk always
+// has the same slot.
+func (s *Store) view(u *unit, t *tile) {
+	lo, hi := t.at.Lo, t.at.Hi
+	t.master = u.rest
+	if u.copies {
+		t.master = u.master
+	}
+	if t.master.N > 0 {
+		t.master = t.master.Slice(lo, hi)
+	}
+	for _, v := range u.vec {
+		t.vec = append(t.vec, v.Slice(lo, hi))
+	}
+	if u.vecs == 0 {
+		return
+	}
+	slot, at, stride := s.states.at(t.state).buf, 0, pad(t.at.Len(), device.F32)
+	next := func() device.Buffer {
+		b := slot.Slice(at, at+t.at.Len())
+		at += stride
+		return b
+	}
+	if u.copies {
+		t.master = next()
+	}
+	for range s.cfg.Vecs {
+		t.vec = append(t.vec, next())
+	}
 }
 
 // Split is the first unit that is offloaded: those from it on have about ratio
@@ -295,10 +351,12 @@ func (s *Store) allocateUnit(u *unit) (err error) {
 			return err
 		}
 	}
-	for j := range s.cfg.Vecs {
-		if u.vec[j], err = s.alloc(dev, device.F32, u.Len, device.States); err != nil {
+	for range s.cfg.Vecs {
+		v, err := s.alloc(dev, device.F32, u.Len, device.States)
+		if err != nil {
 			return err
 		}
+		u.vec = append(u.vec, v)
 	}
 	return nil
 }
@@ -328,16 +386,6 @@ func (s *Store) Tiles(unit int) int { return len(s.units[unit].tiles) }
 // Tile is the elements of a unit's shard that a tile has.
 func (s *Store) Tile(unit, i int) shard.Range { return s.units[unit].tiles[i].at }
 
-// Bind tells where a unit's gradient rests and, if it is not Away, its
-// parameter. It comes before the first Acquire.
-func (s *Store) Bind(unit int, param, grad device.Buffer) {
-	u := &s.units[unit]
-	u.grad = grad
-	if u.param == Device {
-		u.rest = param
-	}
-}
-
 // DiskBytes is the size of this rank's file; 0 without one.
 func (s *Store) DiskBytes() int64 {
 	if s.disk == nil {
@@ -346,7 +394,7 @@ func (s *Store) DiskBytes() int64 {
 	return s.disk.size
 }
 
-// Reclaimed describes the files of dead runs that New has removed.
+// Reclaimed describes the files of dead runs that Allocate has removed.
 func (s *Store) Reclaimed() []string {
 	if s.disk == nil {
 		return nil

@@ -36,6 +36,12 @@ type rig struct {
 // newRig opens a store over units; a nil t in Fetch order is the caller's.
 func newRig(t testing.TB, cfg offload.Config, units []offload.Unit) (*rig, error) {
 	t.Helper()
+	return newRigOf(t, cfg, units, nil)
+}
+
+// newRigOf is newRig with gradients.
+func newRigOf(t testing.TB, cfg offload.Config, units []offload.Unit, grads []device.Buffer) (*rig, error) {
+	t.Helper()
 	r := &rig{dev: cpu.NewHost(1), host: cpu.NewHost(1), units: units}
 	queue := func(name string) *cpu.Queue {
 		q := r.host.NewQueue(name)
@@ -54,22 +60,22 @@ func newRig(t testing.TB, cfg offload.Config, units []offload.Unit) (*rig, error
 	if cfg.Scratch.Run == "" {
 		cfg.Scratch.Run = "cafe"
 	}
-	var err error
 	r.cfg = cfg
-	r.Store, err = offload.New(cfg, units)
+	r.Store = offload.New(cfg, units)
 	t.Cleanup(r.close)
-	if err != nil {
-		return r, err
-	}
+	rest := make([]offload.Shard, len(units))
 	for i, u := range units {
 		p, err := r.dev.Alloc(cfg.DType, u.Len, device.Params)
 		if err != nil {
 			t.Fatal(err)
 		}
 		r.params = append(r.params, p)
-		r.Bind(i, p, device.Buffer{})
+		rest[i].Param = p
+		if grads != nil {
+			rest[i].Grad = grads[i]
+		}
 	}
-	return r, nil
+	return r, r.Allocate(rest)
 }
 
 func (r *rig) close() {
@@ -489,13 +495,17 @@ func TestStuckDisk(t *testing.T) {
 	close(answer)
 }
 
-// A budget that is too small fails New with the category, and holds nothing.
+// A budget that is too small fails Allocate with the category, and holds nothing.
 func TestBudget(t *testing.T) {
 	dev, host := cpu.NewHost(1), cpu.NewHost(1)
 	defer dev.Close()
 	defer host.Close()
 	host.Budget(3000)
-	_, err := offload.New(offload.Config{Optimizer: offload.Host, Ratio: 1, Buffers: 1, DType: device.F32, Vecs: 2, Device: dev, Host: host}, []offload.Unit{{Name: "a", Len: 300}})
+	s := offload.New(offload.Config{Optimizer: offload.Host, Ratio: 1, Buffers: 1, DType: device.F32, Vecs: 2, Device: dev, Host: host}, []offload.Unit{{Name: "a", Len: 300}})
+	if live := host.Usage().Peak.Total(); live != 0 {
+		t.Errorf("New takes %d bytes", live)
+	}
+	err := s.Allocate(make([]offload.Shard, 1))
 	if err == nil || err.Error() != "offload: 2.93 KiB budget: 1.17 KiB of optimizer do not fit beside 2.34 KiB" {
 		t.Errorf("error %v", err)
 	}

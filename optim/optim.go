@@ -19,11 +19,11 @@ type Ops interface {
 
 // Piece is a run of elements of one parameter, all buffers of equal length.
 type Piece struct {
-	Master device.Buffer    // float32
-	Param  device.Buffer    // compute dtype; empty when Master is the parameter
-	Grad   device.Buffer    // float32
-	State  [2]device.Buffer // float32, in the order of Rule.States; unused ones empty
-	Decay  bool             // weight decay applies
+	Master device.Buffer   // float32
+	Param  device.Buffer   // compute dtype; empty when Master is the parameter
+	Grad   device.Buffer   // float32
+	State  []device.Buffer // float32, in the order of Rule.States; the caller's again when Step returns
+	Decay  bool            // weight decay applies
 }
 
 // Hyper is what changes from step to step.
@@ -34,7 +34,7 @@ type Hyper struct {
 
 // Rule is an update rule with its constants.
 type Rule interface {
-	// States names the state vectors, as checkpoints know them; at most two.
+	// States names the state vectors, as checkpoints know them.
 	States() []string
 	// Step issues update t (the first is 1) of a piece on q.
 	Step(q Ops, t int, h Hyper, p Piece)

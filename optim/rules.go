@@ -73,7 +73,11 @@ func (r SGD) Step(q Ops, _ int, h Hyper, p Piece) {
 	if p.Decay {
 		a.Decay = float32(r.Decay)
 	}
-	q.SGD(p.Master, p.Param, p.Grad, p.State[0], a)
+	var m device.Buffer
+	if r.Momentum != 0 {
+		m = p.State[0]
+	}
+	q.SGD(p.Master, p.Param, p.Grad, m, a)
 }
 
 // Lion moves every element by LR in the direction of a sign (Chen et al.,

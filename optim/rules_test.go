@@ -29,8 +29,8 @@ func (x vectors) piece(lo, hi, states int, decay bool) Piece {
 		Grad:   device.OfF32(x.g[lo:hi]),
 		Decay:  decay,
 	}
-	for i, s := range [][]float32{x.m, x.v}[:states] {
-		b.State[i] = device.OfF32(s[lo:hi])
+	for _, s := range [][]float32{x.m, x.v}[:states] {
+		b.State = append(b.State, device.OfF32(s[lo:hi]))
 	}
 	return b
 }

@@ -31,13 +31,22 @@ func (r Range) Intersect(o Range) Range {
 // Init says how a parameter starts: Std 0 means the constant Mean.
 type Init struct{ Mean, Std float32 }
 
+// Group is the parameters that an update treats alike.
+type Group uint8
+
+const (
+	Plain   Group = iota // without weight decay
+	Decayed              // with it
+)
+
 // Param is a named tensor and where it lies in its unit's flat vector.
 type Param struct {
-	Name  string
-	Shape []int
-	At    Range // filled in by Lay
-	Decay bool  // weight decay applies
-	Init  Init
+	Name   string
+	Shape  []int
+	At     Range // filled in by Lay
+	Group  Group
+	Frozen bool // it is used and never updated: it has no gradient and no state
+	Init   Init
 }
 
 // Numel is the number of elements of the shape. Dimensions may be 0, but not
@@ -137,6 +146,12 @@ func (m Mesh) World() int {
 	}
 	return m.Shard * m.Replicate
 }
+
+// DataRanks is the number of ranks that read data of their own.
+func (m Mesh) DataRanks() int { return m.World() }
+
+// DataRank is rank's index among them.
+func (m Mesh) DataRank(rank int) int { m.mustHave(rank); return rank }
 
 // ShardGroup is the world ranks that together hold one copy of the state of
 // which rank has a part; rank is at index ShardRank.

@@ -16,7 +16,7 @@ func anyParams(t *rapid.T) []Param {
 	shapes := rapid.SliceOfN(rapid.SliceOfN(rapid.IntRange(0, 9), 0, 3), 0, 8).Draw(t, "shapes")
 	params := make([]Param, len(shapes))
 	for i, s := range shapes {
-		params[i] = Param{Name: fmt.Sprint("p", i), Shape: s, Decay: i%2 == 0, Init: Init{Mean: float32(i), Std: 1}}
+		params[i] = Param{Name: fmt.Sprint("p", i), Shape: s, Group: Group(i % 2), Frozen: i%3 == 0, Init: Init{Mean: float32(i), Std: 1}}
 	}
 	return params
 }

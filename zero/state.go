@@ -71,7 +71,7 @@ type filler struct {
 }
 
 func (f *filler) fill(kinds []string, q Update, u int, in shard.Range, st offload.State) error {
-	t, g, own := f.t, f.t.cfg.Groups.Replica, []shard.Range{in}
+	t, g, own := f.t, f.t.runner.Units[u].Replica, []shard.Range{in}
 	n := in.Len() / g.Size() // what cannot be shared out, less than Size elements, all read
 	shared := n > 0 && g.Size() > 1 && (!st.OnHost || t.sums.Device.Host)
 	if shared {
@@ -179,7 +179,7 @@ func (t *Trainer) Snapshot(room func(n int) []float32) (parts []Staged, wait fun
 			for _, kind := range t.Kinds() {
 				to := room(in.Len())
 				q.Copy(device.OfF32(to), t.vector(kind, st).Slice(in.Lo-st.At.Lo, in.Hi-st.At.Lo))
-				for pc := range u.Layout.Pieces(t.cfg.Groups.Shard.Rank()) {
+				for pc := range u.Layout.Pieces(u.Shard.Rank()) {
 					if at := pc.InShard.Intersect(in); at.Len() > 0 {
 						lo := pc.InParam.Lo + at.Lo - pc.InShard.Lo
 						p := Part{u.Layout.Params[pc.Param], kind, shard.Range{Lo: lo, Hi: lo + at.Len()}}
@@ -227,7 +227,7 @@ func (t *Trainer) ShareLen() (n int) {
 // share is this rank's part of the shard of a unit among the ranks that hold
 // the same.
 func (t *Trainer) share(u int) shard.Range {
-	g := t.cfg.Groups.Replica
+	g := t.runner.Units[u].Replica
 	n := t.runner.Units[u].Layout.ShardLen() / g.Size()
 	return shard.Range{Lo: g.Rank() * n, Hi: (g.Rank() + 1) * n}
 }
@@ -235,13 +235,13 @@ func (t *Trainer) share(u int) shard.Range {
 // parts calls f for the parts of all parameters that lie in a range of a tile,
 // at most staging elements at a time, with where they are at hand.
 func (t *Trainer) parts(kind string, unit int, in shard.Range, st offload.State, f func(p Part, at device.Buffer) error) error {
-	l, vec := t.runner.Units[unit].Layout, t.vector(kind, st)
-	for pc := range l.Pieces(t.cfg.Groups.Shard.Rank()) {
+	u, vec := t.runner.Units[unit], t.vector(kind, st)
+	for pc := range u.Layout.Pieces(u.Shard.Rank()) {
 		at := pc.InShard.Intersect(in)
 		for lo := at.Lo; lo < at.Hi; lo += staging {
 			hi := min(lo+staging, at.Hi)
 			from := pc.InParam.Lo + lo - pc.InShard.Lo
-			p := Part{l.Params[pc.Param], kind, shard.Range{Lo: from, Hi: from + hi - lo}}
+			p := Part{u.Layout.Params[pc.Param], kind, shard.Range{Lo: from, Hi: from + hi - lo}}
 			if err := f(p, vec.Slice(lo-st.At.Lo, hi-st.At.Lo)); err != nil {
 				return fmt.Errorf("%s of %s: %w", kind, p.Param.Name, err)
 			}

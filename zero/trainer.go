@@ -46,8 +46,9 @@ type Config struct {
 	Offload    offload.Config
 	HostUpdate Update
 
-	Groups collective.Ranks // of this rank in Mesh
-	Mesh   shard.Mesh
+	Groups     collective.Ranks       // of this rank in Mesh: World, and the ranks that units belong to
+	UnitGroups map[string]fsdp.Groups // of units that belong to others; those of the rest are nil
+	Mesh       shard.Mesh
 
 	Model     *nn.Model
 	DType     device.DType
@@ -86,10 +87,10 @@ type Trainer struct {
 	away   device.Buffer // (1 + units) device.Exact: of those in host memory
 	stats  device.Buffer // (World × statLen) int64, in host memory, one part a rank
 	merge  func() error
-	kept   device.Event // the last update has reached the disk
-	pieces [][][]run    // of each tile of each unit's shard
-	labels []label      // of each unit's work
-	peers  []int        // the world ranks of this rank's shard group
+	kept   device.Event    // the last update has reached the disk
+	pieces [][][]run       // of each tile of each unit's shard
+	labels []label         // of each unit's work
+	state  []device.Buffer // work space of update
 
 	Scale    optim.LossScale
 	Updates  int  // applied so far
@@ -112,7 +113,7 @@ type input struct {
 // run is neighbouring elements of a shard that are updated alike.
 type run struct {
 	at    shard.Range
-	decay bool
+	group shard.Group
 }
 
 // label names a unit's work on the update queue, for errors and traces.
@@ -121,7 +122,7 @@ type label struct{ norm, update string }
 // The elements of a rank's part of Trainer.stats.
 const (
 	statLoss  = 0                          // exact sum over this rank's positions
-	statNorm  = statLoss + device.ExactLen // exact sum of squares of this rank's shards
+	statNorm  = statLoss + device.ExactLen // exact sum of squares of those of this rank's shards that it alone counts
 	statWhere = statNorm + device.ExactLen // 1 + index of the first unit with a gradient that is not finite, or 0
 	statStop  = statWhere + 1              // 1 if the rank wants to stop
 	statLen   = statStop + 1
@@ -140,54 +141,64 @@ func New(cfg Config) (*Trainer, error) {
 	return t, nil
 }
 
+// build lays the units out, places their shards, and allocates.
 func (t *Trainer) build() (err error) {
 	c := t.cfg
+	units := fsdp.LayOut(c.Model, c.Policy, c.groups)
+	t.store = offload.New(t.offload(), stored(units))
+	for i, u := range units {
+		u.GradAway, u.ParamAway = t.store.OnHost(i), t.store.Away(i)
+	}
 	t.runner, err = fsdp.New(fsdp.Config{
-		Device: c.Device, Compute: c.Compute, Comm: c.Comm, Shard: c.Groups.Shard, Replicate: c.Groups.Replica,
-		Model: c.Model, DType: c.DType, Policy: c.Policy, Micro: c.Micro, ArenaSize: c.ArenaSize,
-		Away: t.place, Host: fsdp.Host{Device: c.Host, ToHost: c.Offload.ToHost, ToDevice: c.Offload.ToDevice, Params: source{t}},
+		Device: c.Device, Compute: c.Compute, Comm: c.Comm,
+		Model: c.Model, Units: units, DType: c.DType, Policy: c.Policy, Micro: c.Micro, ArenaSize: c.ArenaSize,
+		Host: fsdp.Host{Device: c.Host, ToHost: c.Offload.ToHost, ToDevice: c.Offload.ToDevice, Params: t.store},
 	})
 	if err != nil {
 		return err
 	}
-	rank := c.Groups.Shard.Rank()
-	for i, u := range t.runner.Units {
-		t.store.Bind(i, u.Param, u.Grad)
+	var rest []offload.Shard
+	for i, u := range units {
+		rest = append(rest, offload.Shard{Param: u.Param, Grad: u.Grad})
 		t.labels = append(t.labels, label{"unit " + u.Name + ": norm", "unit " + u.Name + ": update"})
 		var tiles [][]run
 		for j := range t.store.Tiles(i) {
-			tiles = append(tiles, runs(u.Layout, rank, t.store.Tile(i, j)))
+			tiles = append(tiles, runs(u.Layout, u.Shard.Rank(), t.store.Tile(i, j)))
 		}
 		t.pieces = append(t.pieces, tiles)
 	}
-	t.peers = c.Mesh.ShardGroup(c.Groups.World.Rank())
+	t.state = make([]device.Buffer, len(c.Rule.States()))
 	t.merge = t.mergeSums
+	if err := t.store.Allocate(rest); err != nil {
+		return err
+	}
 	return t.allocate()
 }
 
-// place decides where the units' shards rest and allocates what is not the
-// runner's.
-func (t *Trainer) place(units []*fsdp.Unit) (err error) {
-	o := t.cfg.Offload
-	o.Device, o.Host, o.DType, o.Vecs = t.cfg.Device, t.cfg.Host, t.cfg.DType, len(t.cfg.Rule.States())
-	var of []offload.Unit
-	for _, u := range units {
-		of = append(of, offload.Unit{Name: u.Name, Len: u.Layout.ShardLen(), Whole: u.Whole()})
+// groups are the ranks that a unit belongs to.
+func (c *Config) groups(unit string) fsdp.Groups {
+	if g, ok := c.UnitGroups[unit]; ok {
+		return g
 	}
-	if t.store, err = offload.New(o, of); err != nil {
-		return err
-	}
-	for i, u := range units {
-		u.GradAway, u.ParamAway = t.store.OnHost(i), t.store.Away(i)
-	}
-	return nil
+	return fsdp.Groups{Shard: c.Groups.Shard, Replica: c.Groups.Replica}
 }
 
-// source is the store as the runner sees it.
-type source struct{ t *Trainer }
+// offload is where what rests, with what the trainer knows itself.
+func (t *Trainer) offload() offload.Config {
+	o := t.cfg.Offload
+	o.Device, o.Host, o.DType, o.Vecs = t.cfg.Device, t.cfg.Host, t.cfg.DType, len(t.cfg.Rule.States())
+	return o
+}
 
-func (s source) Fetch(unit int, dst device.Buffer, free, updated device.Event) device.Event {
-	return s.t.store.Fetch(unit, dst, free, updated)
+// stored is the units as a store knows them.
+func stored(units []*fsdp.Unit) (of []offload.Unit) {
+	for _, u := range units {
+		if u.Frozen {
+			panic(fmt.Sprintf("zero: unit %s is frozen; state and checkpoints are of trained units only", u.Name))
+		}
+		of = append(of, offload.Unit{Name: u.Name, Len: u.Layout.ShardLen(), Whole: u.Whole()})
+	}
+	return of
 }
 
 // allocate takes memory for batches and statistics.
@@ -225,20 +236,20 @@ func (t *Trainer) allocate() error {
 	return errors.Join(errs...)
 }
 
-// runs joins the pieces of a tile of a rank's shard that share their weight
-// decay; elements are counted from the tile's first.
+// runs joins the pieces of a tile of a rank's shard that are of one group;
+// elements are counted from the tile's first.
 func runs(l *shard.Layout, rank int, tile shard.Range) (out []run) {
 	for p := range l.Pieces(rank) {
-		decay, in := l.Params[p.Param].Decay, p.InShard.Intersect(tile)
+		group, in := l.Params[p.Param].Group, p.InShard.Intersect(tile)
 		if in.Len() == 0 {
 			continue
 		}
 		at := shard.Range{Lo: in.Lo - tile.Lo, Hi: in.Hi - tile.Lo}
-		if n := len(out); n > 0 && out[n-1].decay == decay {
+		if n := len(out); n > 0 && out[n-1].group == group {
 			out[n-1].at.Hi = at.Hi
 			continue
 		}
-		out = append(out, run{at, decay})
+		out = append(out, run{at, group})
 	}
 	return out
 }
@@ -285,7 +296,7 @@ func (t *Trainer) Step(fill Batches, lr float64) (Stats, error) {
 
 func (t *Trainer) step(fill Batches, lr float64) (Stats, error) {
 	s := Stats{LossScale: t.Scale.Scale}
-	positions := t.cfg.Groups.World.Size() * t.cfg.Micro * t.cfg.B * t.cfg.T
+	positions := t.cfg.Mesh.DataRanks() * t.cfg.Micro * t.cfg.B * t.cfg.T
 	for i := range t.inputs {
 		t.inputs[i].batch.Scale = float32(s.LossScale / float64(positions))
 	}
@@ -392,7 +403,9 @@ func (t *Trainer) mergeSums() error {
 		if t.store.OnHost(i) {
 			sum = device.ExactAt(t.away, 1+i)
 		}
-		exact(own, statNorm).Merge(sum)
+		if t.runner.Units[i].Replica.Rank() == 0 { // once of those that hold the same
+			exact(own, statNorm).Merge(sum)
+		}
 		if sum.NotFinite() > 0 && own[statWhere] == 0 {
 			own[statWhere] = int64(1 + i)
 		}
@@ -434,6 +447,7 @@ func (t *Trainer) judge(s *Stats, positions int) error {
 	for r := range t.cfg.Groups.World.Size() {
 		part := all[r*statLen : (r+1)*statLen]
 		loss.Merge(exact(part, statLoss))
+		norm.Merge(exact(part, statNorm))
 		s.Stop = s.Stop || part[statStop] > 0
 		if part[statWhere] > 0 && overflow < 0 {
 			overflow = r
@@ -443,9 +457,6 @@ func (t *Trainer) judge(s *Stats, positions int) error {
 		}
 	}
 	s.Loss = loss.Value() / float64(positions)
-	for _, r := range t.peers {
-		norm.Merge(exact(all, r*statLen+statNorm))
-	}
 	s.GradNorm = math.Sqrt(norm.Value()) / s.LossScale
 	s.Skipped = overflow >= 0
 	if overflow >= 0 && !t.Scale.Dynamic {
@@ -477,7 +488,7 @@ func (t *Trainer) update(lr, gradScale float64) {
 			q.After(st.Ready[0])
 			q.After(st.Ready[1])
 			for _, r := range t.pieces[i][j] {
-				t.cfg.Rule.Step(q, t.Updates, h, piece(st, r))
+				t.cfg.Rule.Step(q, t.Updates, h, t.piece(st, r))
 			}
 			done = t.store.Release(i, j, q.Mark(), true)
 		}
@@ -488,17 +499,15 @@ func (t *Trainer) update(lr, gradScale float64) {
 	}
 }
 
-// piece is a run of a tile with the state its update needs.
-func piece(st offload.State, r run) optim.Piece {
+// piece is a run of a tile with the state its update needs, good until the next.
+func (t *Trainer) piece(st offload.State, r run) optim.Piece {
 	lo, hi := r.at.Lo, r.at.Hi
-	p := optim.Piece{Master: st.Master.Slice(lo, hi), Grad: st.Grad.Slice(lo, hi), Decay: r.decay}
+	p := optim.Piece{Master: st.Master.Slice(lo, hi), Grad: st.Grad.Slice(lo, hi), State: t.state, Decay: r.group == shard.Decayed}
 	if st.Param.N > 0 {
 		p.Param = st.Param.Slice(lo, hi)
 	}
 	for i, v := range st.Vec {
-		if v.N > 0 {
-			p.State[i] = v.Slice(lo, hi)
-		}
+		p.State[i] = v.Slice(lo, hi)
 	}
 	return p
 }
@@ -531,7 +540,7 @@ func (t *Trainer) eval(n int, fill Batches) (float64, error) {
 		sum.Merge(exact(all, r*statLen+statLoss))
 	}
 	clear(all)
-	return sum.Value() / float64(t.cfg.Groups.World.Size()*n*t.cfg.B*t.cfg.T), nil
+	return sum.Value() / float64(t.cfg.Mesh.DataRanks()*n*t.cfg.B*t.cfg.T), nil
 }
 
 // close ends this rank's groups, so that no other rank waits for it. The error
