@@ -20,6 +20,7 @@ var (
 	seed     = flag.Uint64("seed", 1, "of all cases")
 	deadline = flag.Duration("deadline", 10*time.Second, "of a process; more on a machine that others use")
 	keep     = flag.Bool("keep", false, "leave the folders of cases that failed")
+	given    = flag.String("program", "", "the `file` to try, instead of one built from this tree")
 	tell     = flag.Bool("tell", false, "say what every case ran, with -v")
 	record   = flag.String("record", "", "write the counts into the tables of a `page`")
 
@@ -48,12 +49,14 @@ func campaign(m *testing.M) int {
 	if !*keep {
 		defer os.RemoveAll(scratch)
 	}
-	program = filepath.Join(scratch, "zeroth")
-	build := exec.Command("go", "build", "-o", program, "../../cmd/zeroth")
-	build.Stdout, build.Stderr = os.Stdout, os.Stderr
-	if err := build.Run(); err != nil {
-		fmt.Fprintln(os.Stderr, "the program does not build:", err)
-		return 1
+	if program = *given; program == "" {
+		program = filepath.Join(scratch, "zeroth")
+		build := exec.Command("go", "build", "-o", program, "../../cmd/zeroth")
+		build.Stdout, build.Stderr = os.Stdout, os.Stderr
+		if err := build.Run(); err != nil {
+			fmt.Fprintln(os.Stderr, "the program does not build:", err)
+			return 1
+		}
 	}
 	code := m.Run()
 	if err := report(os.Stdout, *record); err != nil {
