@@ -191,11 +191,12 @@ var mutated = []mutation{
 		name := pick(d.rng, []string{".tmp-step-00000010-0123456789abcdef", ".trash-step-00000002-0123456789abcdef", ".trash-mine"})
 		d.must(os.Symlink(d.outside(), filepath.Join(d.root, name)))
 	}},
+	{"lock missing", func(d *damage) { d.must(os.Remove(filepath.Join(d.root, ".lock"))) }},
 	{"something else for the lock", func(d *damage) {
 		d.file, d.step = ".lock", "."
 		d.names = []string{".lock"}
 		d.must(os.RemoveAll(d.at()))
-		switch d.rng.IntN(5) {
+		switch d.rng.IntN(4) {
 		case 0:
 			d.mkdir(d.at())
 		case 1:
@@ -366,14 +367,14 @@ func (d *damage) resumed(bad []string) (outcome string) {
 	e := d.resume(d.fixture, "--set", "checkpoint.keep=2")
 	newest := slices.Contains(bad, d.newest())
 	switch {
-	case e.code == 0 && d.exported() == d.after:
-		return "went on from the newest, to the bit"
-	case e.code == 0 && d.gone && d.exported() == d.older && strings.Contains(e.said(), "resuming from"):
+	case e.code == 0 && d.gone && d.exported() == d.older && strings.Contains(e.said(), d.steps[len(d.steps)-2]):
 		return "went on from the one before and named it"
-	case e.code == 0 && !newest:
-		d.Errorf("resumed and ended with other parameters than a run that nobody disturbed:\n%s", e.said())
+	case e.code == 0 && d.exported() == d.after: // damage may be where nothing is read: verify has found it
+		return "went on from the newest, to the bit"
+	case e.code == 0 && newest:
+		d.Errorf("the newest checkpoint is damaged, and it went on from another state:\n%s", e.said())
 	case e.code == 0:
-		d.Errorf("went on although the newest checkpoint is damaged:\n%s", e.said())
+		d.Errorf("ended with other parameters than a run that nobody disturbed:\n%s", e.said())
 	case len(bad) == 0 && len(d.names) == 0 && len(d.stays) == 0:
 		d.Errorf("nothing is damaged, and it did not go on")
 	case !d.named(e) && !strings.Contains(e.said(), d.step):

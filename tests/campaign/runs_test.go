@@ -46,24 +46,33 @@ func (f *fixture) newest() string { return f.steps[len(f.steps)-1] }
 
 // The fixtures: a run with three checkpoints, one with compressed ones, and one
 // that went back to an earlier step and committed again, so that its newest
-// checkpoint is not that of the highest step.
+// checkpoint is not that of the highest step. Each stretch has a learning rate
+// of its own: parameters tell from which checkpoint a run went on.
 var fixtures = []struct {
 	name string
 	make func() (*fixture, error)
 }{
 	{"straight", sync.OnceValues(func() (*fixture, error) {
 		return makeRun("straight", []string{"step-00000004", "step-00000006", "step-00000008"}, 10,
-			[]string{"--set", "checkpoint.keep=3"})
+			stretch("latest", 4), stretch("latest", 6), stretch("latest", 8))
 	})},
 	{"compressed", sync.OnceValues(func() (*fixture, error) {
 		return makeRun("compressed", []string{"step-00000004", "step-00000006", "step-00000008"}, 10,
-			[]string{"--set", "checkpoint.keep=3", "--set", "checkpoint.compress=always"})
+			stretch("latest", 4, "checkpoint.compress=always"), stretch("latest", 6, "checkpoint.compress=always"), stretch("latest", 8, "checkpoint.compress=always"))
 	})},
 	{"went back", sync.OnceValues(func() (*fixture, error) {
 		return makeRun("went-back", []string{"step-00000004", "step-00000008", "step-00000006.1"}, 8,
-			[]string{"--set", "checkpoint.keep=3"},
-			[]string{"--resume", "4", "--set", "train.steps=6", "--set", "checkpoint.keep=10"})
+			stretch("latest", 4), stretch("latest", 6), stretch("latest", 8), stretch("4", 6, "optimizer.lr=5e-2", "checkpoint.keep=10"))
 	})},
+}
+
+// stretch is the arguments of a run from a checkpoint up to a step.
+func stretch(from string, to int, sets ...string) []string {
+	args := []string{"train", "job.yaml", "--out", "run", "--resume", from}
+	for _, s := range append([]string{fmt.Sprint("train.steps=", to), fmt.Sprintf("optimizer.lr=%de-3", to), "checkpoint.keep=3"}, sets...) {
+		args = append(args, "--set", s)
+	}
+	return args
 }
 
 // given copies a fixture into the trial's folder.
@@ -82,7 +91,7 @@ func makeRun(name string, steps []string, target int, ways ...[]string) (*fixtur
 		return nil, err
 	}
 	for _, way := range ways {
-		if err := inFolder(f.home, append([]string{"train", "job.yaml", "--out", "run"}, way...)...); err != nil {
+		if err := inFolder(f.home, way...); err != nil {
 			return nil, err
 		}
 	}
@@ -94,6 +103,9 @@ func makeRun(name string, steps []string, target int, ways ...[]string) (*fixtur
 	var err error
 	if f.after, err = f.goneOn(f.newest()); err == nil {
 		f.older, err = f.goneOn(steps[len(steps)-2])
+	}
+	if err == nil && f.after == f.older {
+		err = fmt.Errorf("%s: nobody could tell from which checkpoint it went on", name)
 	}
 	return f, err
 }
