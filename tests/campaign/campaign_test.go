@@ -1,0 +1,140 @@
+//go:build campaign && linux
+
+package campaign
+
+import (
+	"flag"
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+var (
+	seed     = flag.Uint64("seed", 1, "of all cases")
+	deadline = flag.Duration("deadline", 10*time.Second, "of a process; more on a machine that others use")
+	keep     = flag.Bool("keep", false, "leave the folders of cases that failed")
+	given    = flag.String("program", "", "the `file` to try, instead of one built from this tree")
+	tell     = flag.Bool("tell", false, "say what every case ran, with -v")
+	record   = flag.String("record", "", "write the counts into the tables of a `page`")
+
+	mutations = flag.Int("mutations", 1200, "damaged checkpoints")
+	kills     = flag.Int("kills", 240, "kills of a run")
+	signals   = flag.Int("signals", 240, "signals to a run")
+	jobs      = flag.Int("jobs", 6000, "odd job files and command lines")
+	forged    = flag.Int("forged", 1000, "forged headers, manifests and configurations")
+)
+
+// scratch is where all happens, on a disk and outside the repository; program
+// is the binary under trial.
+var scratch, program string
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	os.Exit(campaign(m))
+}
+
+func campaign(m *testing.M) int {
+	var err error
+	if scratch, err = os.MkdirTemp("", "campaign-"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	if !*keep {
+		defer os.RemoveAll(scratch)
+	}
+	if program = *given; program == "" {
+		program = filepath.Join(scratch, "zeroth")
+		build := exec.Command("go", "build", "-o", program, "../../cmd/zeroth")
+		build.Stdout, build.Stderr = os.Stdout, os.Stderr
+		if err := build.Run(); err != nil {
+			fmt.Fprintln(os.Stderr, "the program does not build:", err)
+			return 1
+		}
+	}
+	code := m.Run()
+	if err := report(os.Stdout, *record); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return code
+}
+
+// trial is one case: a folder of its own, numbers of its own, and what it ran.
+type trial struct {
+	*testing.T
+	rng    *rand.Rand
+	number int
+	dir    string // its processes' current folder; beside it nothing may change
+	kind   string // of case, for the table
+	ran    []string
+	counts *tally
+}
+
+// count is how many of so many cases are run: with -short a twentieth.
+func count(n int) int {
+	if testing.Short() {
+		return max(1, n/20)
+	}
+	return n
+}
+
+// trials runs n cases as subtests named by their numbers, as many at once as
+// there are processors. A case is of each kind in turn, and says how it ended.
+func trials(t *testing.T, n int, kinds []string, one func(x *trial) (outcome string)) {
+	h := fnv.New64a()
+	h.Write([]byte(t.Name()))
+	stream, counts := h.Sum64(), tallyOf(t.Name())
+	for i := range n {
+		t.Run(strconv.Itoa(i), func(t *testing.T) {
+			t.Parallel()
+			x := &trial{T: t, rng: rand.New(rand.NewPCG(*seed, stream+uint64(i))), number: i, kind: kinds[i%len(kinds)], counts: counts}
+			x.open()
+			defer x.close()
+			counts.ended(x.kind, one(x))
+		})
+	}
+}
+
+// open makes the trial's folder, beside which lies what must not be touched.
+func (x *trial) open() {
+	base := filepath.Join(scratch, fmt.Sprintf("%s-%d", strings.ReplaceAll(x.Name(), "/", "-"), x.number))
+	x.dir = filepath.Join(base, "here")
+	if err := os.MkdirAll(x.dir, 0o777); err != nil {
+		x.Fatal(err)
+	}
+	plant(x, x.outside())
+}
+
+// outside is a folder beside the trial's that nothing may change.
+func (x *trial) outside() string { return filepath.Join(filepath.Dir(x.dir), "outside") }
+
+// close tells what failed and how it is done again.
+func (x *trial) close() {
+	base := filepath.Dir(x.dir)
+	if !x.Failed() {
+		if *tell {
+			x.Logf("%s\n%s", x.kind, strings.Join(x.ran, "\n"))
+		}
+		os.RemoveAll(base)
+		return
+	}
+	x.counts.failed(x.kind)
+	where := ""
+	if *keep {
+		where = "\nleft in " + x.dir
+	} else {
+		os.RemoveAll(base)
+	}
+	name, _, _ := strings.Cut(x.Name(), "/")
+	x.Logf("%s\n%s\nagain: go test -tags campaign ./tests/campaign -run '%s/^%d$' -seed %d -keep%s", x.kind, strings.Join(x.ran, "\n"), name, x.number, *seed, where)
+}
+
+// one of a few things, by the trial's numbers.
+func pick[T any](rng *rand.Rand, of []T) T { return of[rng.IntN(len(of))] }

@@ -1,0 +1,442 @@
+//go:build campaign && linux
+
+package campaign
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"hash/crc32"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// forgery is a kind of file that is forged: changed by somebody who knows the
+// format, with all digests as they should be.
+type forgery struct {
+	name string
+	run  func(f *forger) ended // the last command's end
+}
+
+// forger is a trial of a forged file.
+type forger struct {
+	*trial
+	run *fixture
+}
+
+var forgeries = []forgery{
+	{"manifest", func(f *forger) ended { return f.checkpoint("MANIFEST.json", f.forgeFile) }},
+	{"part file", func(f *forger) ended { return f.checkpoint("part-00000.json", f.forgeFile) }},
+	{"extents of a part file", func(f *forger) ended { return f.checkpoint("part-00001.json", f.forgeExtents) }},
+	{"state.json", func(f *forger) ended { return f.checkpoint("state.json", f.forgeFile) }},
+	{"positions in state.json", func(f *forger) ended { return f.positions() }},
+	{"COMMIT", func(f *forger) ended { return f.commit() }},
+	{"header of a data file", func(f *forger) ended { return f.checkpoint("data-00000-000.safetensors", f.forgeHeader) }},
+	{"blocks of a data file", func(f *forger) ended { return f.checkpoint("data-00001-000.safetensors", f.forgeBlocks) }},
+	{"header of model.safetensors", func(f *forger) ended { return f.model("model.safetensors", f.forgeHeader) }},
+	{"config.json", func(f *forger) ended { return f.model("config.json", f.forgeFile) }},
+	{"generation_config.json", func(f *forger) ended { return f.model("generation_config.json", f.forgeFile) }},
+	{"model.safetensors.index.json", func(f *forger) ended { return f.index() }},
+	{"vocab.json", func(f *forger) ended { return f.vocabulary("vocab.json") }},
+	{"merges.txt", func(f *forger) ended { return f.vocabulary("merges.txt") }},
+	{"token file", func(f *forger) ended { return f.tokens() }},
+	{"machine", func(f *forger) ended { return f.machine() }},
+	{"metrics.jsonl", func(f *forger) ended { return f.metrics() }},
+	{"job.yaml of a run", func(f *forger) ended { return f.jobOfRun() }},
+}
+
+// TestForged gives the program files that nobody would write, with digests that
+// fit. They are refused or read as what they say, at no more than their own
+// cost. Some must be refused: positions below zero or beyond what can be, a
+// document that is nothing, what disagrees with the manifest.
+func TestForged(t *testing.T) {
+	var kinds []string
+	for _, k := range forgeries {
+		kinds = append(kinds, k.name)
+	}
+	trials(t, count(*forged), kinds, func(x *trial) string {
+		f := &forger{trial: x}
+		f.run = x.given(x.number / len(kinds) % 2)
+		outside := look(x.outside())
+		e := forgeries[x.number%len(forgeries)].run(f)
+		x.same(outside, look(x.outside()), "the commands")
+		if e.code == 0 {
+			return "taken"
+		}
+		return "refused"
+	})
+}
+
+// TestNothingForged holds the trial itself: files that are as they were, given
+// to the same commands with digests made anew, are taken.
+func TestNothingForged(t *testing.T) {
+	as := func(string) {}
+	kinds := []string{"MANIFEST.json", "part-00000.json", "state.json", "data-00000-000.safetensors", "config.json"}
+	trials(t, 2*len(kinds), kinds, func(x *trial) string {
+		f := &forger{trial: x}
+		f.run = x.given(x.number / len(kinds))
+		e := ended{}
+		if x.kind == "config.json" {
+			e = f.model(x.kind, as)
+		} else if e = f.checkpoint(x.kind, as); f.exported() != f.run.after {
+			x.Errorf("went on to other parameters")
+		}
+		if e.code != 0 {
+			x.Errorf("refused, and nothing is forged:\n%s", brief(e.said()))
+		}
+		return "taken"
+	})
+}
+
+// step is the folder of the newest checkpoint.
+func (f *forger) step() string { return filepath.Join(f.dir, "run/ckpt", f.run.newest()) }
+
+// forgeFile changes a JSON file.
+func (f *forger) forgeFile(path string) {
+	v := parseJSON(f.trial, f.read(path))
+	forge(f.rng, v)
+	f.told(path, v.String())
+}
+
+// told writes a forged file and a word about it.
+func (f *forger) told(path, content string) {
+	was := string(f.read(path))
+	f.write(path, content)
+	at := 0
+	for at < min(len(was), len(content)) && was[at] == content[at] {
+		at++
+	}
+	f.ran = append(f.ran, fmt.Sprintf("  (%s: %d bytes for %d; near byte %d %q)", filepath.Base(path), len(content), len(was), at, shortened(content[max(0, at-60):], 160)))
+}
+
+// forgeExtents changes where a part file says that elements lie.
+func (f *forger) forgeExtents(path string) {
+	v := parseJSON(f.trial, f.read(path))
+	var files []*value
+	if list := v.at("files"); list != nil {
+		files = list.items
+	}
+	file := pick(f.rng, files)
+	e := pick(f.rng, file.at("extents").items)
+	for range 1 + f.rng.IntN(3) {
+		target := pick(f.rng, []*value{e.at("lo"), e.at("hi"), e.at("offset"), e.at("tensor"), e.at("codec"), e.at("crc32c"), file.at("header"), file.at("bytes")})
+		if stored := e.at("stored"); stored != nil && f.rng.IntN(3) == 0 {
+			target = stored
+		}
+		if f.rng.IntN(2) == 0 {
+			target.set(number(f.rng, target.raw))
+		} else {
+			target.set(pick(f.rng, absurdJSON))
+		}
+	}
+	f.told(path, v.String())
+}
+
+// forgeHeader changes the header of a safetensors file: its JSON, its length, or
+// both.
+func (f *forger) forgeHeader(path string) {
+	b := f.read(path)
+	n := binary.LittleEndian.Uint64(b)
+	header, rest := b[8:8+n], b[8+n:]
+	v := parseJSON(f.trial, header)
+	text := string(header)
+	if f.rng.IntN(4) > 0 {
+		forge(f.rng, v)
+		text = v.String()
+	}
+	claimed := uint64(len(text))
+	if f.rng.IntN(3) == 0 {
+		claimed = pick(f.rng, []uint64{0, 1, claimed - 1, claimed + 1, uint64(len(b)), 1 << 20, 100_000_000, 100_000_001, 1 << 40, 1<<63 - 1, 1 << 63, 1<<64 - 1, 1<<64 - 8})
+	} else if len(text) < int(n) { // the data stays where it was
+		text += strings.Repeat(" ", int(n)-len(text))
+		claimed = n
+	}
+	f.told(path, string(binary.LittleEndian.AppendUint64(nil, claimed))+text+string(rest))
+}
+
+// forgeBlocks changes what blocks hold, which a decoder must survive: their
+// checksums are made to fit, as far as they are of one block each.
+func (f *forger) forgeBlocks(path string) {
+	b := f.read(path)
+	n := 8 + int(binary.LittleEndian.Uint64(b))
+	for range 1 + f.rng.IntN(8) {
+		b[n+f.rng.IntN(len(b)-n)] = pick(f.rng, []byte{0, 1, 2, 3, 4, 0x7f, 0x80, 0xff})
+	}
+	f.told(path, string(b))
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func crc(b []byte) string { return fmt.Sprintf("%08x", crc32.Checksum(b, castagnoli)) }
+
+// vouch makes all digests of a checkpoint fit what is there, from the blocks of
+// data files to COMMIT, as far as the files that hold them can still be read.
+func (f *forger) vouch(forged string) {
+	if strings.HasPrefix(forged, "data-") {
+		f.vouchData(forged)
+	}
+	if forged != "MANIFEST.json" {
+		path := filepath.Join(f.step(), "MANIFEST.json")
+		m := parseJSON(f.trial, f.read(path))
+		for _, e := range m.at("files").items {
+			name, _ := strconv.Unquote(e.at("name").raw)
+			b := f.read(filepath.Join(f.step(), name))
+			e.at("bytes").set(strconv.Itoa(len(b)))
+			if sum := e.at("sha256"); sum != nil {
+				sum.set(fmt.Sprintf(`"%x"`, sha256.Sum256(b)))
+			} else {
+				e.at("crc32c").set(`"` + crc(b) + `"`)
+			}
+		}
+		f.write(path, m.String())
+	}
+	f.sign(func(fields []string) {})
+}
+
+// vouchData makes the digests of a data file in its part file fit.
+func (f *forger) vouchData(name string) {
+	b := f.read(filepath.Join(f.step(), name))
+	path := filepath.Join(f.step(), "part-"+name[len("data-"):][:5]+".json")
+	p := parseJSON(f.trial, f.read(path))
+	for _, d := range p.at("files").items {
+		if d.at("name").raw != quoted(name) {
+			continue
+		}
+		n, err := strconv.Atoi(d.at("header").raw)
+		f.must(err)
+		d.at("bytes").set(strconv.Itoa(len(b)))
+		d.at("header_crc32c").set(`"` + crc(b[:min(n, len(b))]) + `"`)
+		d.at("crc32c").set(`"` + crc(b) + `"`)
+		for _, e := range d.at("extents").items {
+			f.vouchExtent(e, b)
+		}
+	}
+	f.write(path, p.String())
+}
+
+// vouchExtent makes the checksum of an extent of one block fit.
+func (f *forger) vouchExtent(e *value, b []byte) {
+	offset, err := strconv.Atoi(e.at("offset").raw)
+	f.must(err)
+	lo, _ := strconv.Atoi(e.at("lo").raw)
+	hi, _ := strconv.Atoi(e.at("hi").raw)
+	n := 4 * (hi - lo)
+	if stored := e.at("stored"); stored != nil && len(stored.items) == 1 {
+		n, _ = strconv.Atoi(stored.items[0].raw)
+	}
+	if n <= 1<<18 && offset+n <= len(b) {
+		e.at("crc32c").set(`"` + crc(b[offset:offset+n]) + `"`)
+	}
+}
+
+// sign writes COMMIT for the manifest that is there, with its words changed.
+func (f *forger) sign(change func(fields []string)) {
+	path := filepath.Join(f.step(), "COMMIT")
+	fields := strings.Fields(string(f.read(path)))
+	fields[len(fields)-1] = fmt.Sprintf("%x", sha256.Sum256(f.read(filepath.Join(f.step(), "MANIFEST.json"))))
+	change(fields)
+	f.write(path, strings.Join(fields, " ")+"\n")
+}
+
+// checkpoint forges a file of the newest checkpoint and reads that in all ways.
+func (f *forger) checkpoint(name string, how func(path string)) ended {
+	how(filepath.Join(f.step(), name))
+	f.vouch(name)
+	return f.everyReader()
+}
+
+// everyReader gives the newest checkpoint to all that reads it.
+func (f *forger) everyReader() ended {
+	step := filepath.Join("run/ckpt", f.run.newest())
+	one := []int{1}
+	f.zeroth(one, "ckpt", "ls", "run")
+	f.zeroth(one, "ckpt", "verify", step)
+	f.zeroth(one, "ckpt", "inspect", step)
+	f.zeroth(one, "ckpt", "inspect", step, "--json")
+	f.zeroth(one, "ckpt", "diff", step, filepath.Join("run/ckpt", f.run.steps[0]))
+	f.zeroth(one, "ckpt", "export", step, "--to", "exported")
+	f.zeroth(one, "ckpt", "reshard", step, "--to", "resharded", "--ranks", "3")
+	return f.resume(f.run)
+}
+
+// positions sets one of the numbers of state.json to what cannot be.
+func (f *forger) positions() ended {
+	path := filepath.Join(f.step(), "state.json")
+	v := parseJSON(f.trial, f.read(path))
+	key := pick(f.rng, []string{"step", "updates", "skipped", "samples", "tokens", "context", ""})
+	what := pick(f.rng, []string{"-1", "-9223372036854775808", "9223372036854775808", "1e300", "1.5", `"8"`, "[8]", "{}", "true"})
+	switch {
+	case key == "":
+		v.set(pick(f.rng, []string{"null", "[]", "{}", "5", `"x"`, "", " ", "[[]]", "{}{}"}))
+	case f.rng.IntN(6) == 0:
+		key, what = "step", number(f.rng, v.at("step").raw)
+		if x, err := strconv.ParseFloat(what, 64); err == nil && x == 8 {
+			what = "9"
+		}
+		v.at(key).set(what)
+	default:
+		v.at(key).set(what)
+	}
+	f.told(path, v.String())
+	f.vouch("state.json")
+	e := f.everyReader()
+	if e.code == 0 {
+		f.Errorf("went on from a state.json that cannot be:\n%s", brief(e.said()))
+	}
+	return e
+}
+
+// commit forges COMMIT, against a manifest that is as it was. Whatever disagrees
+// must be refused.
+func (f *forger) commit() ended {
+	f.sign(func(fields []string) {
+		i := pick(f.rng, []int{0, 1, 3, 5, 7, 9})
+		if f.rng.IntN(2) == 0 && i != 0 && i < 6 {
+			fields[i] = number(f.rng, fields[i])
+		} else {
+			fields[i] = pick(f.rng, []string{"", "0", "-1", "2", "9223372036854775807", "9223372036854775808", strings.Repeat("9", 900), "\x1b[2J", "\u202e", "x", "0123456789abcdef", fields[9], "%d", strings.Repeat("a", 100_000)})
+		}
+		f.ran = append(f.ran, fmt.Sprintf("  (COMMIT: %q)", shortened(strings.Join(fields, " "), 300)))
+	})
+	e := f.everyReader()
+	if e.code == 0 {
+		f.Errorf("went on although COMMIT does not fit:\n%s", brief(e.said()))
+	}
+	return e
+}
+
+// model forges a file of a Hugging Face folder and reads that in all ways.
+func (f *forger) model(name string, how func(path string)) ended {
+	f.copyTree(filepath.Join(f.dir, "run/model"), filepath.Join(f.dir, "model"))
+	path := filepath.Join(f.dir, "model", name)
+	if name == "generation_config.json" {
+		f.write(path, `{"bos_token_id": 50256, "eos_token_id": [50256, 1], "temperature": 0.7, "do_sample": true}`)
+	}
+	how(path)
+	return f.everyUse()
+}
+
+// everyUse gives the folder model to all that reads it.
+func (f *forger) everyUse() ended {
+	one := []int{1}
+	f.zeroth(one, "plan", "--model", "model")
+	f.zeroth(one, "fit", "--model", "model", "--gpus", "2", "--gpu-memory", "8GiB")
+	f.zeroth(one, "ckpt", "import", "model", "--to", "imported")
+	e := f.start(0, "sample", "--run", "model", "--tokens", "3").wait()
+	e.out = "" // what a model writes is no message
+	f.judge(e, []string{"sample", "--run", "model", "--tokens", "3"}, 0, 1, 2)
+	return f.zeroth(one, "train", "job.yaml", "--set", "model={from: model, context: 4}", "--set", "train={steps: 1, micro_batch: 1}", "--set", "parallel={ranks: 2, memory: 256MiB}", "--out", "trained")
+}
+
+// index forges the index of a model in two files.
+func (f *forger) index() ended {
+	f.zeroth(nil, "ckpt", "export", filepath.Join("run/ckpt", f.run.newest()), "--to", "model", "--shard-size", "8kB")
+	path := filepath.Join(f.dir, "model/model.safetensors.index.json")
+	if _, err := os.Stat(path); err != nil {
+		f.Fatal("the export is in one file: ", err)
+	}
+	f.forgeFile(path)
+	return f.everyUse()
+}
+
+// vocabulary forges a file of a tokenizer and trains with it.
+func (f *forger) vocabulary(name string) ended {
+	f.mkdir(filepath.Join(f.dir, "vocab"))
+	path := filepath.Join(f.dir, "vocab", name)
+	ids := parseJSON(f.trial, []byte(alphabet()))
+	for i, token := range []string{"th", "er", "the", "on"} {
+		ids.keys, ids.items = append(ids.keys, quoted(token)), append(ids.items, &value{raw: strconv.Itoa(256 + i)})
+	}
+	f.write(filepath.Join(f.dir, "vocab/vocab.json"), ids.String())
+	f.write(filepath.Join(f.dir, "vocab/merges.txt"), "#version: 0.2\nt h\ne r\nth e\no n\n")
+	if name == "vocab.json" {
+		f.forgeFile(path)
+	} else {
+		lines := []string{"#version: 0.2", "t h", "e r", "th e", "o n"}
+		lines = slices.Insert(lines, f.rng.IntN(len(lines)+1), pick(f.rng, []string{"", " ", "  ", "t", "t h", "t h e", "\x1b[2J x", "\u202e x", "\x00 \x00", "x y", strings.Repeat("t", 1<<20), strings.Repeat("t ", 70_000), "\xff \xfe", "\r", "#version", "Ġ t", "t\th"}))
+		f.told(path, strings.Join(lines, "\n"))
+	}
+	return f.zeroth([]int{1}, "train", "job.yaml", "--set", "data={text: [text.txt], tokenizer: gpt2, vocab: vocab}", "--set", "train={steps: 1, micro_batch: 1}", "--out", "trained")
+}
+
+// tokens forges a token file.
+func (f *forger) tokens() ended {
+	path := filepath.Join(f.dir, "tokens.bin")
+	ids := make([]byte, 2*pick(f.rng, []int{0, 1, 20, 400}))
+	for i := range ids {
+		ids[i] = byte(f.rng.IntN(pick(f.rng, []int{1, 2, 256})))
+	}
+	header := make([]byte, 1024)
+	for i, x := range []uint32{pick(f.rng, []uint32{20240520, 20240801, 20240802, 0, 1<<32 - 1}), pick(f.rng, []uint32{0, 1, 7, 8, 1<<32 - 1}),
+		pick(f.rng, []uint32{0, 1, uint32(len(ids)) / 2, uint32(len(ids)) / 4, 1<<31 - 1, 1 << 31, 1<<32 - 1})} {
+		binary.LittleEndian.PutUint32(header[4*i:], x)
+	}
+	b := append(header[:pick(f.rng, []int{0, 3, 4, 100, 1024, 1024, 1024})], ids...)
+	b = append(b, make([]byte, pick(f.rng, []int{0, 0, 1}))...)
+	f.write(path, string(b))
+	f.ran = append(f.ran, fmt.Sprintf("  (tokens.bin: %d bytes, %x)", len(b), b[:min(16, len(b))]))
+	return f.zeroth([]int{1}, "train", "job.yaml", "--set", "data={tokens: [tokens.bin]}", "--set", "train={steps: 1, micro_batch: 1}", "--set", "parallel={ranks: 1}", "--out", "trained")
+}
+
+// machine forges a machine for a forecast.
+func (f *forger) machine() ended {
+	path := filepath.Join(f.dir, "machine.json")
+	f.write(path, string(f.read("../../examples/machine.json")))
+	f.forgeFile(path)
+	f.zeroth([]int{1}, "fit", "job.yaml", "--gpus", "2", "--gpu-memory", "8GiB", "--machine", "machine.json")
+	return f.zeroth([]int{1}, "plan", "job.yaml", "--machine", "machine.json")
+}
+
+// metrics forges a line of metrics.jsonl; the run goes on all the same.
+func (f *forger) metrics() ended {
+	path := filepath.Join(f.dir, "run/metrics.jsonl")
+	lines := strings.SplitAfter(string(f.read(path)), "\n")
+	i := f.rng.IntN(len(lines) - 1)
+	v := parseJSON(f.trial, []byte(lines[i]))
+	forge(f.rng, v)
+	lines[i] = v.String() + "\n"
+	f.told(path, strings.Join(lines, ""))
+	e := f.resume(f.run)
+	if e.code != 0 {
+		f.Errorf("checkpoints are whole, and the run does not go on:\n%s", brief(e.said()))
+	}
+	return e
+}
+
+// jobOfRun damages the job.yaml that a run left, which ckpt and sample read.
+func (f *forger) jobOfRun() ended {
+	o := &odds{trial: f.trial}
+	path := filepath.Join(f.dir, "run/job.yaml")
+	f.told(path, o.damaged(f.read(path)))
+	f.zeroth([]int{1}, "ckpt", "ls", "run")
+	e := f.start(0, "sample", "--run", "run", "--tokens", "3").wait()
+	e.out = ""
+	f.judge(e, []string{"sample", "--run", "run", "--tokens", "3"}, 0, 1, 2)
+	return f.resume(f.run)
+}
+
+// modelConfig is config.json of a model as small as the trials' own.
+const modelConfig = `{"model_type": "gpt2", "vocab_size": 256, "n_positions": 8, "n_embd": 8, "n_layer": 1, "n_head": 2}`
+
+// alphabet is vocab.json with a token for each byte and nothing else.
+func alphabet() string {
+	ids := map[string]int{}
+	more := rune(256)
+	for b := range rune(256) {
+		c := b
+		if !('!' <= b && b <= '~' || '¡' <= b && b <= '¬' || '®' <= b) {
+			c, more = more, more+1
+		}
+		ids[string(c)] = int(b)
+	}
+	raw, err := json.Marshal(ids)
+	if err != nil {
+		panic(err) // names and numbers always encode
+	}
+	return string(raw)
+}

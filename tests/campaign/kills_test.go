@@ -1,0 +1,276 @@
+//go:build campaign && linux
+
+package campaign
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"zeroth/checkpoint"
+	"zeroth/job"
+)
+
+const (
+	length   = 40 // steps of a run that is killed
+	eachKill = 8  // kills of a case
+)
+
+// ways are the runs that are killed.
+var ways = []struct {
+	name string
+	sets []string
+}{
+	{"stage 3, async", []string{"checkpoint.keep=2"}},
+	{"stage 1, async, keep 1", []string{"zero.stage=1", "checkpoint.keep=1"}},
+	{"stage 2, training waits", []string{"zero.stage=2", "checkpoint.async=false", "checkpoint.keep=2"}},
+	{"compressed, best kept", []string{"checkpoint.compress=always", "checkpoint.keep={last: 2, best: val_loss}"}},
+	{"offloaded to disk", []string{"zero.offload={optimizer: disk, parameters: disk, path: .}", "checkpoint.keep=2"}},
+	{"three ranks, fp32, lion", []string{"parallel.ranks=3", "precision=fp32", "optimizer.type=lion", "checkpoint.keep=2"}},
+}
+
+// undisturbed is what a run that nobody kills leaves, and how long it takes.
+type undisturbed struct {
+	model string
+	lines []string // of metrics.jsonl, without times
+	took  time.Duration
+}
+
+var wholeRuns sync.Map // by way: func() (*undisturbed, error)
+
+func wholeRun(way int) (*undisturbed, error) {
+	once, _ := wholeRuns.LoadOrStore(way, sync.OnceValues(func() (*undisturbed, error) {
+		dir := filepath.Join(scratch, fmt.Sprint("whole-", way))
+		if err := prepare(dir); err != nil {
+			return nil, err
+		}
+		begin := time.Now()
+		if err := inFolder(dir, killed(way)...); err != nil {
+			return nil, err
+		}
+		u := &undisturbed{took: time.Since(begin)}
+		raw, err := os.ReadFile(filepath.Join(dir, "run/model/model.safetensors"))
+		if err != nil {
+			return nil, err
+		}
+		u.model = string(raw)
+		u.lines, err = lines(filepath.Join(dir, "run"))
+		return u, err
+	}))
+	return once.(func() (*undisturbed, error))()
+}
+
+// killed is the command that is killed and given again.
+func killed(way int) []string {
+	args := []string{"train", "job.yaml", "--out", "run", "--resume", "latest", "--set", fmt.Sprint("train.steps=", length), "--set", "checkpoint.every=1"}
+	for _, s := range ways[way].sets {
+		args = append(args, "--set", s)
+	}
+	return args
+}
+
+// lines are the steps and evaluations of a run, without their times.
+func lines(run string) (out []string, err error) {
+	steps, evals, err := job.ReadMetrics(filepath.Join(run, "metrics.jsonl"))
+	for _, s := range steps {
+		out = append(out, fmt.Sprint(s.Step, s.Loss, s.LR, s.GradNorm, s.Tokens))
+	}
+	for _, e := range evals {
+		out = append(out, fmt.Sprint(e.Step, e.ValLoss))
+	}
+	return out, err
+}
+
+// TestKills kills runs at random instants, and what exports from them. Each time
+// the newest checkpoint is whole and at least as far as the run had said, and
+// the same command goes on; at the end parameters and metrics are those of a run
+// never killed, to the bit. Beside some runs others look at their checkpoints,
+// which must never call them damaged, or start the same run again, which must be
+// refused.
+func TestKills(t *testing.T) {
+	disturbed(t, count(*kills), syscall.SIGKILL)
+}
+
+// TestSignals asks runs to stop at random instants, once or twice. The exit code
+// 75 is a promise that there is a checkpoint to go on from. Some of the runs can
+// write no checkpoint, as if the disk were full, and are told to train on.
+func TestSignals(t *testing.T) {
+	disturbed(t, count(*signals), syscall.SIGTERM, syscall.SIGHUP, syscall.SIGINT)
+}
+
+func disturbed(t *testing.T, n int, by ...syscall.Signal) {
+	var kinds []string
+	for _, w := range ways {
+		kinds = append(kinds, w.name)
+	}
+	trials(t, (n+eachKill-1)/eachKill, kinds, func(x *trial) string {
+		x.must(prepare(x.dir))
+		r := &disturbance{trial: x, way: x.number % len(ways), by: by}
+		whole, err := wholeRun(r.way)
+		x.must(err)
+		r.whole = whole
+		for done := 0; done < eachKill; done++ {
+			r.kill()
+		}
+		r.finish()
+		return fmt.Sprintf("%d %ss, the same bits", r.hits, pick(x.rng, []string{name(by)}))
+	})
+}
+
+func name(by []syscall.Signal) string {
+	if by[0] == syscall.SIGKILL {
+		return "kill"
+	}
+	return "signal"
+}
+
+// disturbance is a run that is killed again and again.
+type disturbance struct {
+	*trial
+	way   int
+	by    []syscall.Signal
+	whole *undisturbed
+	hits  int // processes that were killed, not those that ended before
+}
+
+// kill starts the run and kills it at a random instant; one that is done before
+// is compared and begun anew.
+func (r *disturbance) kill() {
+	full := r.by[0] != syscall.SIGKILL && r.rng.IntN(4) == 0
+	args, files := killed(r.way), 0
+	if full { // no file can have more than 32 kB, and every checkpoint's has more
+		args, files = append(args, "--set", "checkpoint.on_error=continue"), 64
+	}
+	after := time.Duration(r.rng.Int64N(int64(r.whole.took)))
+	if r.rng.IntN(4) == 0 {
+		after = time.Duration(r.rng.Int64N(int64(20 * time.Millisecond)))
+	}
+	p, by := r.start(files, args...), pick(r.rng, r.by)
+	meanwhile := r.beside(by)
+	time.Sleep(after)
+	p.send(by)
+	if by != syscall.SIGKILL && r.rng.IntN(5) == 0 {
+		time.Sleep(time.Duration(r.rng.Int64N(int64(10 * time.Millisecond))))
+		p.send(pick(r.rng, r.by))
+	}
+	e := p.wait()
+	if meanwhile != nil {
+		meanwhile()
+	}
+	r.judge(e, args, 0, -1, 75, 130)
+	r.ran = append(r.ran, fmt.Sprintf("    (%v after %v)", by, after.Round(time.Millisecond)))
+	if e.code == 0 && e.signal == 0 {
+		r.compare()
+		r.must(os.RemoveAll(filepath.Join(r.dir, "run")))
+		return
+	}
+	r.hits++
+	r.left(e, by, full)
+}
+
+// beside is what another process does meanwhile; the result waits for it.
+func (r *disturbance) beside(by syscall.Signal) (wait func()) {
+	if by != syscall.SIGKILL || r.rng.IntN(3) > 0 {
+		return nil
+	}
+	time.Sleep(r.whole.took / 4)
+	if r.rng.IntN(2) == 0 {
+		args := []string{"ckpt", pick(r.rng, []string{"verify", "inspect", "ls"}), "run"}
+		if _, err := os.Stat(filepath.Join(r.dir, "run/ckpt")); err != nil {
+			return nil
+		}
+		p := r.start(0, args...)
+		return func() {
+			e := p.wait()
+			r.judge(e, args, 0, 1, 2)
+			if strings.Contains(e.said(), "damaged") {
+				r.Errorf("beside a run that deletes old checkpoints, %s says: %s", command(args), e.said())
+			}
+		}
+	}
+	args := killed(r.way)
+	p := r.start(0, args...)
+	return func() {
+		e := p.wait()
+		r.judge(e, args, 0, 1, 2) // 0: the first was killed before this one began
+	}
+}
+
+var written = regexp.MustCompile(`(?m)^checkpoint \S*step-(\d+)\S* written`)
+
+// left looks at what a killed run has left.
+func (r *disturbance) left(e ended, by syscall.Signal, full bool) {
+	dir := filepath.Join(r.dir, "run/ckpt")
+	said := int64(-1)
+	for _, m := range written.FindAllStringSubmatch(e.out, -1) {
+		n, _ := strconv.ParseInt(m[1], 10, 64)
+		said = max(said, n)
+	}
+	path, err := checkpoint.Latest(dir)
+	if err != nil {
+		if said >= 0 || e.code == 75 {
+			r.Errorf("exit code %d after %v, checkpoint of step %d said to be written, and there is none: %v", e.code, by, said, err)
+		}
+		return
+	}
+	bad, err := checkpoint.Verify(context.Background(), path, checkpoint.Walk{})
+	if err != nil || len(bad) > 0 {
+		r.Errorf("%s after %v: %v, %v", path, by, bad, err)
+	}
+	if n, _ := strconv.ParseInt(filepath.Base(path)[len("step-"):][:8], 10, 64); n < said {
+		r.Errorf("step %d was said to be written, the newest is %s", said, path)
+	}
+	if e.code == 75 && full && said < 0 && strings.Contains(e.out, "starting at step 0") {
+		r.Errorf("exit code 75, and this run wrote no checkpoint:\n%s", e.said())
+	}
+	if r.rng.IntN(4) == 0 {
+		r.export(path)
+	}
+}
+
+// export kills an export: what is there under the model's name is whole, and the
+// same command does it when the remains are taken away.
+func (r *disturbance) export(path string) {
+	from, _ := filepath.Rel(r.dir, path)
+	to, again := filepath.Join(r.dir, "export"), filepath.Join(r.dir, "again")
+	p := r.start(0, "ckpt", "export", from, "--to", "export")
+	time.Sleep(time.Duration(r.rng.Int64N(int64(15 * time.Millisecond))))
+	p.send(pick(r.rng, r.by))
+	p.wait()
+	r.zeroth(nil, "ckpt", "export", from, "--to", "again")
+	if got, err := os.ReadFile(filepath.Join(to, "model.safetensors")); err == nil && string(got) != string(r.read(filepath.Join(again, "model.safetensors"))) {
+		r.Errorf("a killed export left a model.safetensors that is not whole")
+	}
+	r.must(os.RemoveAll(to))
+	r.must(os.RemoveAll(again))
+}
+
+// finish lets the run come to its end.
+func (r *disturbance) finish() {
+	r.zeroth(nil, killed(r.way)...)
+	r.compare()
+	if left, _ := filepath.Glob(filepath.Join(r.dir, "run/.probe*")); len(left) > 0 {
+		r.Errorf("left behind: %v", left)
+	}
+}
+
+// compare holds a run that is done against one that nobody killed.
+func (r *disturbance) compare() {
+	if r.exported() != r.whole.model {
+		r.Errorf("the parameters are not those of a run never killed")
+	}
+	got, err := lines(filepath.Join(r.dir, "run"))
+	if err != nil || !slices.Equal(got, r.whole.lines) {
+		missing := slices.DeleteFunc(slices.Clone(r.whole.lines), func(l string) bool { return slices.Contains(got, l) })
+		r.Errorf("metrics.jsonl has other lines than that of a run never killed (%d, want %d; %v), without %q", len(got), len(r.whole.lines), err, missing)
+	}
+}

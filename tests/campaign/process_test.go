@@ -1,0 +1,210 @@
+//go:build campaign && linux
+
+package campaign
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+	"unicode/utf8"
+)
+
+const (
+	mostMemory = 2_000_000_000 // bytes a process may write or have resident
+	mostOutput = 8 << 20       // bytes of output that are kept; more is a failure
+)
+
+// ended is how a process ended.
+type ended struct {
+	code   int // -1: by a signal
+	signal syscall.Signal
+	out    string // standard output
+	errs   string // standard error
+	took   time.Duration
+	rss    int64  // bytes, the most that was resident
+	broke  string // the limit for which it was killed
+}
+
+func (e ended) said() string { return e.out + e.errs }
+
+// process is one that runs.
+type process struct {
+	cmd       *exec.Cmd
+	out, errs capped
+	begin     time.Time
+	done      chan error
+}
+
+// capped keeps the first mostOutput bytes.
+type capped struct {
+	bytes.Buffer
+	over bool
+}
+
+func (c *capped) Write(b []byte) (int, error) {
+	if c.Len()+len(b) > mostOutput {
+		c.over = true
+		return len(b), nil
+	}
+	return c.Buffer.Write(b)
+}
+
+// start runs the program in the trial's folder. The shell sets the limits
+// before it becomes the program: of the memory that can be written, and with
+// files, of 512 bytes each, those of a file.
+func (x *trial) start(files int, args ...string) *process {
+	x.Helper()
+	limits := fmt.Sprintf("ulimit -c 0; ulimit -d %d", mostMemory>>10)
+	if files > 0 {
+		limits += fmt.Sprintf("; ulimit -f %d", files)
+	}
+	p := &process{cmd: exec.Command("/bin/sh", append([]string{"-c", limits + `; exec "$0" "$@"`, program}, args...)...), done: make(chan error, 1)}
+	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = x.dir, &p.out, &p.errs
+	p.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + x.dir, "TMPDIR=" + x.dir, "GOROOT=" + os.Getenv("GOROOT")}
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	p.begin = time.Now()
+	if err := p.cmd.Start(); err != nil {
+		x.Fatal(err)
+	}
+	go func() { p.done <- p.cmd.Wait() }() // ends with the process
+	return p
+}
+
+func (p *process) send(s syscall.Signal) { _ = syscall.Kill(-p.cmd.Process.Pid, s) } // it may be gone
+
+// resident is the bytes of memory the process has now.
+func (p *process) resident() int64 {
+	raw, _ := os.ReadFile(fmt.Sprintf("/proc/%d/statm", p.cmd.Process.Pid)) // it may be gone
+	if f := strings.Fields(string(raw)); len(f) > 1 {
+		pages, _ := strconv.ParseInt(f[1], 10, 64)
+		return pages * int64(os.Getpagesize())
+	}
+	return 0
+}
+
+// wait waits for the end, or makes one when a limit is broken. Whatever is
+// delivered by send is no breach.
+func (p *process) wait() (e ended) {
+	over, poll := time.After(*deadline), time.NewTicker(10*time.Millisecond)
+	defer poll.Stop()
+	var err error
+	for waiting := true; waiting; {
+		select {
+		case err = <-p.done:
+			waiting = false
+		case <-over:
+			e.broke = fmt.Sprintf("not done after %v", *deadline)
+			p.send(syscall.SIGKILL)
+		case <-poll.C:
+			if n := p.resident(); n > mostMemory {
+				e.broke = fmt.Sprintf("%d MB resident", n/1e6)
+				p.send(syscall.SIGKILL)
+			}
+		}
+	}
+	e.took, e.out, e.errs = time.Since(p.begin), p.out.String(), p.errs.String()
+	if p.out.over || p.errs.over {
+		e.broke = fmt.Sprintf("more than %d MB of output", mostOutput>>20)
+	}
+	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+		e.broke = err.Error()
+		return e
+	}
+	state := p.cmd.ProcessState
+	e.code, e.rss = state.ExitCode(), state.SysUsage().(*syscall.Rusage).Maxrss<<10
+	if w := state.Sys().(syscall.WaitStatus); w.Signaled() {
+		e.signal = w.Signal()
+	}
+	return e
+}
+
+// zeroth runs the program and holds against it what holds for every process. It
+// may end with the codes 0 and 2 and those named.
+func (x *trial) zeroth(also []int, args ...string) ended {
+	x.Helper()
+	e := x.start(0, args...).wait()
+	x.judge(e, args, append([]int{0, 2}, also...)...)
+	return e
+}
+
+// judge holds against a process what holds for all, and its exit code.
+func (x *trial) judge(e ended, args []string, codes ...int) {
+	x.Helper()
+	x.note(e, args)
+	switch {
+	case e.broke != "":
+		x.Errorf("%s: %s", command(args), e.broke)
+	case e.signal != 0 && !slices.Contains(codes, -1):
+		x.Errorf("%s: ended by %v\n%s", command(args), e.signal, brief(e.said()))
+	case e.signal == 0 && !slices.Contains(codes, e.code):
+		x.Errorf("%s: exit code %d, want one of %v\n%s", command(args), e.code, codes, brief(e.said()))
+	case e.code != 0 && e.signal == 0 && strings.TrimSpace(e.said()) == "":
+		x.Errorf("%s: exit code %d without a word", command(args), e.code)
+	}
+	if found := trace.FindString(e.said()); found != "" {
+		x.Errorf("%s: %q in the output\n%s", command(args), found, brief(e.said()))
+	}
+	for _, text := range []string{e.out, e.errs} {
+		if raw := unprintable(text); raw != "" {
+			x.Errorf("%s: the output has %s", command(args), raw)
+		}
+	}
+	x.counts.process(e)
+}
+
+func (x *trial) note(e ended, args []string) {
+	how := fmt.Sprintf("exit code %d", e.code)
+	if e.signal != 0 {
+		how = e.signal.String()
+	}
+	x.ran = append(x.ran, fmt.Sprintf("  %s\n    %s in %v: %s", command(args), how, e.took.Round(time.Millisecond), shortened(e.said(), 300)))
+}
+
+// trace is what Go's runtime says of a defect.
+var trace = regexp.MustCompile(`(?m)^panic:|^fatal error:|^runtime: |^goroutine \d+|runtime error:|\.go:\d+ \+0x`)
+
+// unprintable is the first thing in a text that a terminal would act upon or
+// show as something else than it is.
+func unprintable(text string) string {
+	for i, r := range text {
+		switch {
+		case r == utf8.RuneError && !strings.HasPrefix(text[i:], "\uFFFD"):
+			return fmt.Sprintf("the byte %#x, which is no UTF-8, after %q", text[i], text[max(0, i-40):i])
+		case r != '\n' && r != '\t' && !strconv.IsPrint(r):
+			return fmt.Sprintf("a raw %U after %q", r, text[max(0, i-40):i])
+		}
+	}
+	return ""
+}
+
+// command is what a person would type.
+func command(args []string) string {
+	out := "zeroth"
+	for _, a := range args {
+		a = shortened(a, 200)
+		if strings.ContainsAny(a, " \t\n\\'\"$*?[]{}();&|<>#~") || a == "" || unprintable(a) != "" {
+			a = fmt.Sprintf("$'%s'", strings.ReplaceAll(strings.Trim(strconv.QuoteToASCII(a), `"`), "'", `\'`))
+		}
+		out += " " + a
+	}
+	return brief(out)
+}
+
+func brief(s string) string { return shortened(s, 1500) }
+
+// shortened is the beginning and the end of a text, at most so many bytes.
+func shortened(s string, most int) string {
+	s = strings.TrimSpace(s)
+	if len(s) > most {
+		s = s[:most/3] + " ... " + s[len(s)-most/2:]
+	}
+	return strings.ToValidUTF8(s, "?")
+}
