@@ -229,12 +229,12 @@ func seconds(s float64) string {
 // four.
 func (p *Plan) WriteTrace(out io.Writer) error {
 	t, of := *p.Forecast.trace, p.Forecast.of
-	if t.plan = p; of.Train.Accumulate != p.Config.Train.Accumulate {
+	if t.memory = p; of.Train.Accumulate != p.Config.Train.Accumulate {
 		few, err := of.Plan(p.Machine)
 		if err != nil {
 			return err
 		}
-		t.plan = few
+		t.memory = few
 	}
 	return t.Write(out)
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"zeroth/collective"
@@ -21,7 +22,20 @@ import (
 type Trace struct {
 	origin time.Time
 	ranks  [][]*track // by rank: its queues, compute and comm first, then the steps
-	plan   *Plan      // of the memory that is in use the while; nil: it is not shown
+	memory inUse      // nil: it is not shown
+}
+
+// inUse tells what was in use on a rank while its queues did what is traced. A
+// plan does.
+type inUse interface {
+	// counters are the names of what is counted and how much there was of each.
+	counters(tracks []*track) (names []string, list []usage)
+}
+
+// usage is what is in use from an instant on.
+type usage struct {
+	at    int64   // nanoseconds since Trace.origin
+	bytes []int64 // one a name
 }
 
 // tracedSpans is how many tasks of a queue are kept, 48 bytes each: about a
@@ -73,11 +87,11 @@ func traceOf(ctx context.Context) *Trace {
 }
 
 // attach starts to record the queues of all ranks, which are idle.
-func (t *Trace) attach(ranks []*Rank, p *Plan) {
+func (t *Trace) attach(ranks []*Rank, memory inUse) {
 	if t == nil {
 		return
 	}
-	t.plan = p
+	t.memory = memory
 	for _, r := range ranks {
 		var tracks []*track
 		for _, q := range r.Queues {
@@ -268,8 +282,38 @@ func (t *Trace) Write(w io.Writer) error {
 		}
 	}
 	for rank, tracks := range t.ranks {
-		t.memory(event, rank, tracks)
+		t.writeMemory(event, rank, tracks)
 	}
 	b.WriteString("\n]}\n")
 	return b.Flush()
+}
+
+// writeMemory writes what is in use on a rank as counters.
+func (t *Trace) writeMemory(event func(format string, args ...any), rank int, tracks []*track) {
+	if t.memory == nil {
+		return
+	}
+	names, list := t.memory.counters(tracks)
+	for _, u := range list {
+		var args []string
+		for i, name := range names {
+			args = append(args, fmt.Sprintf("%q:%d", name, u.bytes[i]))
+		}
+		event(`{"name":"memory in use","ph":"C","pid":%d,"ts":%.3f,"args":{%s}}`, rank, float64(u.at)/1e3, strings.Join(args, ","))
+	}
+}
+
+// groups are runs of spans in window with the same label, each as one span.
+func groups(spans []ran, window ran) (list []ran) {
+	for _, s := range spans {
+		if s.end <= window.start || s.start >= window.end || s.label == "" {
+			continue
+		}
+		if n := len(list); n > 0 && list[n-1].label == s.label {
+			list[n-1].end = s.end
+			continue
+		}
+		list = append(list, s)
+	}
+	return list
 }

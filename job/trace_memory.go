@@ -2,22 +2,19 @@ package job
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strings"
 )
-
-// usage is what is in use from an instant on.
-type usage struct {
-	at    int64 // nanoseconds since Trace.origin
-	inUse Amounts
-}
 
 // counters are what is in use on a rank over its steps: what the plan says of
 // each event, from when the queue that computes or updates came to it. What a
 // gather or a reduction changes shows at the next of these. Steps of which the
 // trace has lost something are left out.
-func (p *Plan) counters(tracks []*track) (list []usage) {
+func (p *Plan) counters(tracks []*track) (names []string, list []usage) {
+	used := p.used()
+	for _, c := range used {
+		names = append(names, c.String())
+	}
 	type change struct {
 		at     int64
 		to     *Amounts
@@ -70,9 +67,13 @@ func (p *Plan) counters(tracks []*track) (list []usage) {
 				now[x] = c.to[x]
 			}
 		}
-		list = append(list, usage{c.at, now})
+		u := usage{at: c.at}
+		for _, x := range used {
+			u.bytes = append(u.bytes, now[x])
+		}
+		list = append(list, u)
 	}
-	return list
+	return names, list
 }
 
 // passes are the moments of the forward and backward passes of each micro-batch
@@ -120,34 +121,4 @@ func (p *Plan) find(phase Phase, unit string) *Moment {
 		}
 	}
 	return nil
-}
-
-// groups are runs of spans in window with the same label, each as one span.
-func groups(spans []ran, window ran) (list []ran) {
-	for _, s := range spans {
-		if s.end <= window.start || s.start >= window.end || s.label == "" {
-			continue
-		}
-		if n := len(list); n > 0 && list[n-1].label == s.label {
-			list[n-1].end = s.end
-			continue
-		}
-		list = append(list, s)
-	}
-	return list
-}
-
-// memory writes what is in use on a rank as counters.
-func (t *Trace) memory(event func(format string, args ...any), rank int, tracks []*track) {
-	if t.plan == nil {
-		return
-	}
-	used := t.plan.used()
-	for _, u := range t.plan.counters(tracks) {
-		var args []string
-		for _, c := range used {
-			args = append(args, fmt.Sprintf("%q:%d", c, u.inUse[c]))
-		}
-		event(`{"name":"memory in use","ph":"C","pid":%d,"ts":%.3f,"args":{%s}}`, rank, float64(u.at)/1e3, strings.Join(args, ","))
-	}
 }
