@@ -232,6 +232,7 @@ type Seams struct {
 
 	dress   func(rank int, z *zero.Config) // puts something between a rank's trainer and what it is built from; may be nil
 	workers int                            // of a rank's kernels; 0 is the rank's share of the processors
+	hold    *checkpoint.Hold               // of the folder of checkpoints; nil: each save takes its own
 }
 
 // Open builds every rank of the job, with parameters not yet set. wrap, if not
@@ -268,7 +269,7 @@ func (c *Config) OpenWith(s Seams) ([]*Rank, error) {
 			err = rank.open(c, plan.Arena, run, s)
 		}
 		if err == nil && c.saves() {
-			rank.saver, err = c.newSaver(rank, saves[r], tuner, s.Saves)
+			rank.saver, err = c.newSaver(rank, saves[r], tuner, s)
 		}
 		if err != nil {
 			closeAll(ranks)

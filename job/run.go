@@ -1,0 +1,353 @@
+package job
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"time"
+
+	"zeroth/checkpoint"
+	"zeroth/data"
+	"zeroth/zero"
+)
+
+// Train runs a job and writes its run folder: job.yaml, metrics.jsonl,
+// loss.svg, the final parameters in model/, and checkpoints if the job asks
+// for them. When ctx is cancelled all ranks stop after the step they are in,
+// what there is is written, and the error is a *Stopped.
+func Train(ctx context.Context, c *Config, out string, obs Observer) error {
+	return Resume(ctx, c, out, "", obs)
+}
+
+// Resume is Train that goes on from a checkpoint: "latest", which where there
+// is none yet begins at step 0 and says so, a step, or a checkpoint's folder.
+// The run folder may be that of the run which made it: then metrics.jsonl goes
+// on after the checkpoint's step.
+func Resume(ctx context.Context, c *Config, out, which string, obs Observer) error {
+	return ResumeWith(ctx, c, out, which, obs, Seams{})
+}
+
+// ResumeWith is Resume with what a test puts between the job and the world.
+func ResumeWith(ctx context.Context, c *Config, out, which string, obs Observer, s Seams) error {
+	r := &run{file: c.YAML(), out: out, fresh: which == "", obs: obs, seams: s}
+	here := *c
+	if r.c = &here; here.Checkpoint.Dir == "" {
+		here.Checkpoint.Dir = filepath.Join(out, checkpointFolder)
+	}
+	err := r.do(ctx, which)
+	if why := context.Cause(ctx); why != nil && errors.Is(err, why) {
+		return r.stopped(why)
+	}
+	return err
+}
+
+// Stopped is the error of a run that ended before its last step because its
+// context did.
+type Stopped struct {
+	Step       int    // steps done
+	Checkpoint string // that --resume latest goes on from; empty if there is none
+	cause      error  // the context's
+}
+
+func (s *Stopped) Error() string {
+	at := "before step 1"
+	if s.Step > 0 {
+		at = fmt.Sprintf("after step %d", s.Step)
+	}
+	if s.Checkpoint == "" {
+		return fmt.Sprintf("%v %s: there is no checkpoint to go on from", s.cause, at)
+	}
+	return fmt.Sprintf("%v %s: --resume latest goes on from %s", s.cause, at, s.Checkpoint)
+}
+
+func (s *Stopped) Unwrap() error { return s.cause }
+
+// run is one call of Resume.
+type run struct {
+	c     *Config // with its checkpoint.dir
+	file  []byte  // job.yaml: the job as it can be run again, in another folder
+	out   string
+	fresh bool // it was not asked to go on
+	start *beginning
+	obs   Observer
+	seams Seams
+	steps int // done, those of the runs before included
+}
+
+// stopped is what there is to go on from after a run that was asked to stop.
+func (r *run) stopped(why error) error {
+	s := &Stopped{Step: r.steps, cause: why}
+	if path, err := checkpoint.Resolve(r.c.Checkpoint.Dir, "latest"); err == nil {
+		s.Checkpoint = path
+	}
+	return s
+}
+
+// do takes what the run needs, the cheapest first: whatever is wrong is known
+// before work is put in and before anything is written.
+func (r *run) do(ctx context.Context, which string) (err error) {
+	c := r.c
+	if r.start, err = c.start(which, r.obs); err != nil {
+		return err
+	}
+	defer r.start.close()
+	r.steps = r.start.Step
+	c.Model.tokensOf(r.start)
+	if model := filepath.Join(r.out, modelFolder, "model.safetensors"); !r.fresh && r.start.from == nil && exists(model) {
+		return BadInput(fmt.Errorf("--resume %s: there is no checkpoint to go on from, and step 0 would write over the parameters in %s: name a new folder with --out, or start from them with model.from", which, filepath.Dir(model)))
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	f, err := c.take(r.out, r.fresh, r.seams.Saves)
+	if err != nil {
+		return err
+	}
+	var ranks []*Rank
+	defer func() {
+		if !anyLost(ranks) { // who was left behind may still write
+			f.release()
+		}
+	}()
+	set, weights, err := c.openInputs(ctx, r.obs)
+	if err != nil {
+		return err
+	}
+	defer set.Close()
+	defer weights.close()
+	r.start.weights = weights
+	if err := c.goesOn(r.start.from, which, set.Fingerprint); err != nil {
+		return err
+	}
+	if r.start.from != nil && ctx.Err() != nil {
+		return context.Cause(ctx) // nothing is lost, and reading state may take long
+	}
+	seen := observationOf(ctx)
+	r.seams.dress, r.seams.hold = seen.dress, f.hold
+	if ranks, err = c.OpenWith(r.seams); err != nil {
+		return err
+	}
+	defer closeAll(ranks)
+	if err := c.room(ranks[0], r.obs); err != nil {
+		return err
+	}
+	return r.with(ctx, ranks, set)
+}
+
+// with trains on ranks that are open, and writes what there is at the end.
+func (r *run) with(ctx context.Context, ranks []*Rank, set *data.Set) error {
+	c := r.c
+	rec, err := record(r.out, r.file, r.fresh, r.start.Step, r.obs)
+	if err != nil {
+		return err
+	}
+	rec.sum.Tokens = r.start.Tokens
+	rec.account = func(step int) (*Account, error) { return c.account(step, ranks) }
+	rec.Start(c.header(set, r.out, ranks))
+	for _, note := range slices.Concat(c.notes, set.Notes) {
+		rec.Note(note)
+	}
+	for _, rank := range ranks {
+		for _, file := range rank.Trainer.Reclaimed() {
+			rec.Note("removed what a dead run has left: " + file)
+		}
+	}
+	trace, seen := traceOf(ctx), observationOf(ctx)
+	if trace != nil {
+		p, err := c.Plan(Machine{})
+		if err != nil {
+			return err
+		}
+		trace.attach(ranks, p)
+	}
+	stopped, err := c.train(ctx, ranks, set, r.start, rec)
+	r.steps = rec.sum.Steps
+	trace.detach(ranks)
+	if err != nil && !anyLost(ranks) {
+		finishSaves(ranks, func(end saved) { rec.Note(end.String()) })
+	}
+	if err == nil {
+		err = seen.compare(c)
+	}
+	if err == nil {
+		err = c.export(ranks, filepath.Join(r.out, modelFolder))
+	}
+	if err == nil {
+		err = c.keepTokenizer(set, filepath.Join(r.out, modelFolder))
+	}
+	if err == nil {
+		rec.sum.Memory, err = rec.memory(rec.sum.Steps)
+	}
+	if err := cmp.Or(err, rec.close()); err != nil {
+		return err
+	}
+	if !stopped {
+		rec.sum.Sample, err = c.sample(ctx, r.out, rec.Note)
+	}
+	if err != nil && ctx.Err() != nil { // all is written; only the text was cut short
+		rec.Note("the sample was not finished: " + context.Cause(ctx).Error())
+		err = nil
+	}
+	rec.sum.Stopped, rec.sum.MemoryPerRank, rec.sum.Trace = stopped, peak(ranks), trace.exposure()
+	rec.Done(rec.sum)
+	if stopped {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// openInputs opens what the job reads. What is wrong with any of it is a
+// Problems.
+func (c *Config) openInputs(ctx context.Context, obs Observer) (*data.Set, *weights, error) {
+	s := c.source()
+	s.Progress, s.Memory = reading(obs), machineMemory()
+	set, err := data.Open(ctx, s)
+	problems := c.blame(err)
+	w, wrong := c.openWeights()
+	if wrong != nil {
+		problems = append(problems, problem(c.place("model.from"), "model.from", wrong.Error(), ""))
+	}
+	if len(problems) > 0 {
+		problems.sort()
+		err = problems
+	}
+	if err == nil {
+		return set, w, nil
+	}
+	if set != nil {
+		_ = set.Close() // only read from
+	}
+	w.close()
+	return nil, nil, err
+}
+
+// beginning is what a run starts from: initial parameters, or a checkpoint.
+type beginning struct {
+	weights *weights
+	from    *resumed // nil without a checkpoint
+	progress
+}
+
+// start is what a user asks to go on from; empty is nothing.
+func (c *Config) start(which string, obs Observer) (*beginning, error) {
+	b := &beginning{}
+	if which == "" {
+		return b, nil
+	}
+	r, err := c.find(which)
+	if err != nil {
+		return nil, err
+	}
+	if r == nil {
+		obs.Note(fmt.Sprintf("no checkpoint in %s yet: starting at step 0", c.Checkpoint.Dir))
+		return b, nil
+	}
+	obs.Note(fmt.Sprintf("resuming from %s, step %d", r.Path, r.progress.Step))
+	b.from, b.progress = r, r.progress
+	return b, nil
+}
+
+// set gives a rank its part of the state.
+func (b *beginning) set(t *zero.Trainer, ranks int) error {
+	if b.from == nil {
+		return t.Fill(zero.Master, b.weights.fill)
+	}
+	t.Steps, t.Updates, t.Skipped = b.Step, b.Updates, b.Skipped
+	if t.Scale.Dynamic && b.Scale.Dynamic {
+		t.Scale = b.Scale
+	}
+	return restore(b.from, t, max(1, runtime.GOMAXPROCS(0)/ranks))
+}
+
+func (b *beginning) close() {
+	if b.from != nil {
+		_ = b.from.Close() // only read from
+	}
+}
+
+// train sets the initial state and runs the loop on every rank.
+func (c *Config) train(ctx context.Context, ranks []*Rank, set *data.Set, b *beginning, rec *recorder) (stopped bool, err error) {
+	err = Together(ranks, func(r *Rank) error {
+		if err := b.set(r.Trainer, len(ranks)); err != nil {
+			return err
+		}
+		s, err := c.newLoop(r, set, b, rec).run(ctx)
+		if r.Rank == 0 {
+			stopped = s
+		}
+		return err
+	})
+	return stopped, err
+}
+
+// anyLost tells whether a rank was left behind.
+func anyLost(ranks []*Rank) bool {
+	return slices.ContainsFunc(ranks, func(r *Rank) bool { return r.lost.Load() })
+}
+
+// peak is the most bytes any rank has held at once.
+func peak(ranks []*Rank) (most int64) {
+	for _, r := range ranks {
+		most = max(most, r.Device.Usage().Peak.Total())
+	}
+	return most
+}
+
+func closeAll(ranks []*Rank) {
+	for _, r := range ranks {
+		r.Close()
+	}
+}
+
+// source is where the job's data comes from.
+func (c *Config) source() data.Source {
+	return data.Source{
+		Text: c.Data.Text, Tokens: c.Data.Tokens, DType: c.Data.DType, Tokenizer: c.tokenizer(), Validation: c.Data.Validation,
+		Context: c.Model.Context, Batch: c.Train.Batch, Vocab: c.Model.Vocab, Seed: c.Train.Seed,
+	}
+}
+
+// tokenizer is the name data.NewTokenizer knows the job's by, empty for none.
+func (c *Config) tokenizer() string {
+	switch {
+	case c.Data.Tokenizer == "gpt2" && c.Data.Vocab != "":
+		return c.Data.Vocab
+	case c.Data.Tokenizer == "none":
+		return ""
+	}
+	return c.Data.Tokenizer
+}
+
+// reading tells the observer now and then how far reading the data is, if it
+// takes long enough to wonder.
+func reading(obs Observer) func(done, total int64) {
+	next := time.Now().Add(2 * time.Second)
+	return func(done, total int64) {
+		if now := time.Now(); now.After(next) {
+			next = now.Add(2 * time.Second)
+			obs.Note(fmt.Sprintf("reading data: %d of %d MB", done/1e6, total/1e6))
+		}
+	}
+}
+
+func (c *Config) header(set *data.Set, out string, ranks []*Rank) Header {
+	n := 0
+	for _, u := range ranks[0].Trainer.Units() {
+		n += u.Layout.Numel()
+	}
+	mesh, host := c.Mesh(), int64(0)
+	if h := ranks[0].Host; h != nil {
+		host = h.Usage().Peak.Total()
+	}
+	return Header{
+		Model: fmt.Sprintf("%s %s", c.Model.network().Name, compact(float64(n))), Parameters: int64(n),
+		Ranks: c.Parallel.Ranks, Shard: mesh.Shard, Replicate: mesh.Replicate, Stage: c.Zero.Stage,
+		Precision: c.Precision.String(), GlobalBatch: c.Train.Batch, TokensPerStep: c.TokensPerStep(), Steps: c.Train.Steps,
+		DataTokens: set.Train.Windows() * int64(c.Model.Context), Out: out, MemoryPerRank: peak(ranks),
+		HostPerRank: host, DiskPerRank: ranks[0].Trainer.DiskBytes(), Offload: c.Zero.Offload.String(),
+	}
+}
