@@ -1,7 +1,6 @@
 package job
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"os"
@@ -29,7 +28,7 @@ func record(out string, job []byte, fresh bool, step int, obs Observer) (*record
 		return nil, fmt.Errorf("run folder: %w", err)
 	}
 	path := filepath.Join(out, "metrics.jsonl")
-	if err := TrimMetrics(path, step); err != nil {
+	if err := TrimMetrics(path, step, obs.Note); err != nil {
 		return nil, err
 	}
 	m, err := OpenMetrics(path)
@@ -39,19 +38,20 @@ func record(out string, job []byte, fresh bool, step int, obs Observer) (*record
 	return &recorder{Observers: Observers{m, obs}, out: out, metrics: m, sum: Summary{Steps: step, Loss: math.NaN(), ValLoss: math.NaN(), Out: out}}, nil
 }
 
-// writeJob writes the effective configuration. In a fresh run it must not be
-// there: of two that start in one folder at once, one fails.
+// writeJob writes the effective configuration, whole or not at all. In a fresh
+// run it must not be there.
 func writeJob(path string, content []byte, fresh bool) error {
-	flags := os.O_WRONLY | os.O_CREATE | os.O_TRUNC
-	if fresh {
-		flags |= os.O_EXCL
+	if fresh && exists(path) {
+		return fmt.Errorf("%s: %w", path, os.ErrExist)
 	}
-	f, err := os.OpenFile(path, flags, 0o666)
+	err := os.WriteFile(path+".new", content, 0o666)
+	if err == nil {
+		err = os.Rename(path+".new", path)
+	}
 	if err != nil {
-		return err
+		_ = os.Remove(path + ".new") // err is the one to report
 	}
-	_, err = f.Write(content)
-	return cmp.Or(err, f.Close())
+	return err
 }
 
 // memory writes down what the ranks hold beside what was planned: after the
@@ -89,9 +89,15 @@ func (r *recorder) close() error {
 	if err := r.metrics.Close(); err != nil {
 		return err // there is no room for a drawing either
 	}
-	steps, evals, err := ReadMetrics(filepath.Join(r.out, "metrics.jsonl"))
-	if err != nil || len(steps) == 0 {
+	l, err := readLog(filepath.Join(r.out, "metrics.jsonl"))
+	if err != nil {
 		return err
 	}
-	return WriteLossSVG(filepath.Join(r.out, "loss.svg"), steps, evals)
+	if l.damage != nil {
+		r.Note(fmt.Sprintf("%v: %d lines cannot be read and are not drawn", l.damage, l.lost))
+	}
+	if len(l.steps) == 0 {
+		return nil
+	}
+	return WriteLossSVG(filepath.Join(r.out, "loss.svg"), l.steps, l.evals)
 }
