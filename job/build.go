@@ -243,13 +243,24 @@ func (c *Config) Open(wrap func(rank int, g collective.Ranks) collective.Ranks) 
 
 // OpenWith is Open with more to stand in for.
 func (c *Config) OpenWith(s Seams) ([]*Rank, error) {
-	plan, err := c.footprint(s, fewMicro)
+	plan, err := c.affordable(s)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.budget(plan); err != nil {
-		return nil, err
+	return c.open(plan, s)
+}
+
+// affordable is what each rank will allocate, if there is as much.
+func (c *Config) affordable(s Seams) (Footprint, error) {
+	plan, err := c.footprint(s, fewMicro)
+	if err != nil {
+		return plan, err
 	}
+	return plan, cmp.Or(c.budget(plan), c.affords(plan, machine()))
+}
+
+// open builds the ranks of a plan.
+func (c *Config) open(plan Footprint, s Seams) ([]*Rank, error) {
 	if s.Files == nil {
 		s.Files = offload.OS{}
 	}

@@ -58,7 +58,7 @@ type Parallel struct {
 	Shard     int           // ranks that together hold one copy of the state
 	Replicate int           // such copies; more than 1 is hybrid sharding
 	Timeout   time.Duration // how long a rank waits for another before it is called lost
-	Memory    int64         // bytes of device memory a rank may take; 0 is no bound
+	Memory    int64         // bytes of device memory a rank may take; 0: what the machine has free, for all ranks
 }
 
 // Zero is what is sharded and when it is gathered.

@@ -103,6 +103,10 @@ func (r *run) do(ctx context.Context, which string) (err error) {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+	plan, err := c.affordable(r.seams)
+	if err != nil {
+		return err
+	}
 	f, err := c.take(r.out, r.fresh, r.seams.Saves)
 	if err != nil {
 		return err
@@ -113,7 +117,7 @@ func (r *run) do(ctx context.Context, which string) (err error) {
 			f.release()
 		}
 	}()
-	set, weights, err := c.openInputs(ctx, r.obs)
+	set, weights, err := c.openInputs(ctx, plan, r.obs)
 	if err != nil {
 		return err
 	}
@@ -128,7 +132,7 @@ func (r *run) do(ctx context.Context, which string) (err error) {
 	}
 	seen := observationOf(ctx)
 	r.seams.dress, r.seams.hold = seen.dress, f.hold
-	if ranks, err = c.OpenWith(r.seams); err != nil {
+	if ranks, err = c.open(plan, r.seams); err != nil {
 		return err
 	}
 	defer closeAll(ranks)
@@ -202,9 +206,12 @@ func (r *run) with(ctx context.Context, ranks []*Rank, set *data.Set) error {
 
 // openInputs opens what the job reads. What is wrong with any of it is a
 // Problems.
-func (c *Config) openInputs(ctx context.Context, obs Observer) (*data.Set, *weights, error) {
+func (c *Config) openInputs(ctx context.Context, plan Footprint, obs Observer) (*data.Set, *weights, error) {
 	s := c.source()
-	s.Progress, s.Memory = reading(obs), machineMemory()
+	s.Progress = reading(obs)
+	if free := machine().Free; free > 0 { // as much as the ranks leave
+		s.Memory = max(1, free-product(plan.memory(), int64(c.Parallel.Ranks)))
+	}
 	set, err := data.Open(ctx, s)
 	problems := c.blame(err)
 	w, wrong := c.openWeights()

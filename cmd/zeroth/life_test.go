@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -180,4 +181,25 @@ func TestSignalAtAnyInstant(t *testing.T) {
 		}
 	}
 	t.Log(seen)
+}
+
+// Ranks that need more memory than there is are refused before any of it is
+// taken and before anything is written.
+func TestMoreMemoryThanThereIs(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("this system does not tell what memory it has")
+	}
+	inFolder(t)
+	begin := time.Now()
+	huge := []string{"train", "tiny.yaml", "--out", "r", "--set", "model={layers: 64, heads: 64, width: 16384}", "--set", "checkpoint.every=1"}
+	_, errs := zeroth(t, 2, huge...)
+	if !strings.HasPrefix(errs, "tiny.yaml") || !strings.Contains(errs, ": parallel.memory: 2 ranks need ") || !strings.Contains(errs, " free; ") || strings.Count(errs, "\n") != 1 {
+		t.Errorf("got %s", errs)
+	}
+	if _, errs = zeroth(t, 2, append(huge, "--set", "parallel.memory=900TiB")...); !strings.Contains(errs, " in all; ") {
+		t.Errorf("got %s", errs)
+	}
+	if _, err := os.Stat("r"); err == nil || time.Since(begin) > 20*time.Second {
+		t.Errorf("the run folder is there, or it took %v", time.Since(begin))
+	}
 }
