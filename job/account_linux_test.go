@@ -17,8 +17,8 @@ func TestMemoryThereIs(t *testing.T) {
 		v2 := !strings.HasPrefix(dir, "memory")
 		names := map[bool][3]string{true: {"memory.max", "memory.current", ""}, false: {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_"}}[v2]
 		return map[string]string{
-			"sys/fs/cgroup/" + dir + "/" + names[0]:  limit + "\n",
-			"sys/fs/cgroup/" + dir + "/" + names[1]:  used + "\n",
+			"sys/fs/cgroup/" + dir + "/" + names[0]: limit + "\n",
+			"sys/fs/cgroup/" + dir + "/" + names[1]: used + "\n",
 			"sys/fs/cgroup/" + dir + "/memory.stat": fmt.Sprintf("anon 77\n%[1]sactive_file %[2]d\n%[1]sinactive_file %[2]d\n", names[2], cached),
 		}
 	}

@@ -38,11 +38,11 @@ func (e inUse) Error() string {
 
 func (e inUse) Unwrap() error { return e.Locked }
 
-// take makes and locks the folders of a run. What cannot be written to is known
+// lockFolders makes and locks the folders of a run. What cannot be written to is known
 // here, before any work is put in. A fresh run gets a run folder without
 // anything in it, and a folder without checkpoints: it is never written over
 // another.
-func (c *Config) take(out string, fresh bool, saves vfs.FS) (*folders, error) {
+func (c *Config) lockFolders(out string, fresh bool, saves vfs.FS) (*folders, error) {
 	f := &folders{out: out, made: Missing(out)}
 	err := f.takeOut(fresh)
 	if err == nil && c.saves() {

@@ -19,7 +19,7 @@ func TestFoldersLeaveNothing(t *testing.T) {
 		if c.Checkpoint.Dir == "" {
 			c.Checkpoint.Dir = "x/y/new/ckpt"
 		}
-		f, err := c.take("x/y/new", true, nil)
+		f, err := c.lockFolders("x/y/new", true, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -35,7 +35,7 @@ func TestFoldersLeaveNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, path := range []string{"x", "x/y"} {
-		f, err := c.take(path, true, nil)
+		f, err := c.lockFolders(path, true, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -44,7 +44,7 @@ func TestFoldersLeaveNothing(t *testing.T) {
 	if files, err := os.ReadDir("x"); err != nil || len(files) > 0 {
 		t.Errorf("a folder that was there before is gone, or is not as it was: %v %v", files, err)
 	}
-	f, err := c.take("x/run", true, nil)
+	f, err := c.lockFolders("x/run", true, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func TestFoldersLeaveNothing(t *testing.T) {
 	if err := os.RemoveAll("x/run"); err != nil {
 		t.Fatal(err)
 	}
-	if f, err = c.take("x", true, nil); err != nil {
+	if f, err = c.lockFolders("x", true, nil); err != nil {
 		t.Errorf("the lock of a dead run is in the way: %v", err)
 	} else {
 		f.release()
@@ -72,7 +72,7 @@ func TestFoldersAreOneRuns(t *testing.T) {
 	inFolder(t, least)
 	on := func(out, dir string) (*folders, error) {
 		c := mustLoad(t, "checkpoint.every=1", "checkpoint.dir="+dir)
-		return c.take(out, false, nil)
+		return c.lockFolders(out, false, nil)
 	}
 	for _, first := range [][2]string{{"a", "a/ckpt"}, {"a", "a"}, {"a", "c"}} {
 		f, err := on(first[0], first[1])
@@ -131,5 +131,42 @@ func TestNothingToResume(t *testing.T) {
 	want := "--resume latest: there is no checkpoint to go on from, and step 0 would write over the parameters in run/model: "
 	if err := Resume(t.Context(), mustLoad(t), "run", "latest", &heard{}); !IsInput(err) || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// What a run found before it had the folders must still be so when it has them.
+func TestCheckpointsThatChangeMeanwhile(t *testing.T) {
+	inTinyFolder(t)
+	trainedRun(t)
+	for _, which := range []string{"latest", "7", "run/ckpt/step-00000007"} {
+		c := mustLoad(t, "checkpoint.dir=run/ckpt", "train.steps=8", "checkpoint.every=100")
+		r := &run{out: "run", which: which, obs: &heard{}}
+		if err := r.begin(c, "run/ckpt"); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.unchanged(); err != nil {
+			t.Errorf("%s: nothing has changed: %v", which, err)
+		}
+		if err := os.CopyFS("run/ckpt/step-00000007.1", os.DirFS("run/ckpt/step-00000007")); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.RemoveAll("run/ckpt/step-00000007"); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.unchanged(); err == nil || !strings.Contains(err.Error(), "have changed meanwhile") {
+			t.Errorf("%s: its checkpoint has another name: %v", which, err)
+		}
+		if err := os.Rename("run/ckpt/step-00000007.1", "run/ckpt/step-00000007"); err != nil {
+			t.Fatal(err)
+		}
+		r.start.close()
+	}
+	r := &run{out: "new", which: "latest", obs: &heard{}}
+	if err := r.begin(mustLoad(t, "train.steps=8", "checkpoint.every=100"), "run/none"); err != nil || r.unchanged() != nil {
+		t.Errorf("none yet: %v, %v", err, r.unchanged())
+	}
+	r.c.Checkpoint.Dir = "run/ckpt"
+	if err := r.unchanged(); err == nil {
+		t.Error("one has come to be, and is not noticed")
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"path/filepath"
 	"time"
 
@@ -118,11 +119,20 @@ func (l *loop) evaluates() bool {
 	return l.set.Validation != nil && e > 0 && (l.at%e == 0 || l.at == l.c.Train.Steps)
 }
 
+// evaluate computes the validation loss. One that is no number is told and kept
+// from the checkpoints' metrics; training goes on, and ends where its own loss
+// is none.
 func (l *loop) evaluate() error {
 	mean, err := l.rank.Trainer.Eval(l.c.Train.EvalBatches, l.validate)
-	l.metrics["val_loss"] = mean
+	finite := !math.IsNaN(mean) && !math.IsInf(mean, 0)
+	if delete(l.metrics, "val_loss"); finite {
+		l.metrics["val_loss"] = mean
+	}
 	if err != nil || l.rank.Rank != 0 {
 		return err
+	}
+	if !finite {
+		l.rec.Note(fmt.Sprintf("the validation loss after step %d is %v: training has left the range of numbers; lower optimizer.lr, set train.clip, or go back to an earlier checkpoint", l.at, mean))
 	}
 	return l.rec.eval(Eval{Step: l.at, ValLoss: mean})
 }

@@ -350,3 +350,30 @@ func TestReadingIsTold(t *testing.T) {
 		}
 	})
 }
+
+// A validation loss that is no number is told as what it says of the training,
+// written as null, and kept from the metrics of checkpoints.
+func TestValidationLossIsNoNumber(t *testing.T) {
+	inTinyFolder(t)
+	h := &heard{}
+	c := mustLoad(t, "train.steps=1", "train.eval_every=1", "optimizer.lr=1e30", "schedule={type: constant, warmup: 0}", "checkpoint={every: 1, keep: {best: val_loss, last: 2}}", "precision=fp32")
+	if err := Train(t.Context(), c, "run", h); err != nil {
+		t.Fatal(err)
+	}
+	if told := strings.Join(h.notes, "\n"); !strings.Contains(told, "the validation loss after step 1 is NaN: training has left the range of numbers; lower optimizer.lr") {
+		t.Errorf("told %s", told)
+	}
+	raw, err := os.ReadFile("run/metrics.jsonl")
+	if err != nil || !strings.Contains(string(raw), "{\"step\":1,\"val_loss\":null}\n") {
+		t.Errorf("metrics: %v\n%s", err, raw)
+	}
+	ck, _ := opened(t, "run/ckpt/step-00000001")
+	defer ck.Close()
+	if _, ok := ck.Metrics["val_loss"]; ok || ck.Metrics["loss"] == 0 {
+		t.Errorf("metrics of the checkpoint: %v", ck.Metrics)
+	}
+	err = Resume(t.Context(), mustLoad(t, "train.steps=2", "checkpoint.every=1"), "run", "latest", h)
+	if err == nil || !strings.Contains(err.Error(), "lower the learning rate") {
+		t.Errorf("the next step: %v", err)
+	}
+}

@@ -42,7 +42,9 @@ func TestDamagedMetrics(t *testing.T) {
 			return slices.Concat(raw[:lo], bytes.Repeat([]byte("x"), 3<<20), []byte("\n"), raw[lo:])
 		}},
 		{"another file", nil, func(raw []byte) []byte { return append([]byte("%PDF-1.4\n\xff\xfe\n"), raw...) }},
-		{"a line of nothing", nil, func(raw []byte) []byte { return append([]byte("null\n{}\n[]\n\n{\"step\":-4}\n{\"step\":1e300}\n"), raw...) }},
+		{"a line of nothing", nil, func(raw []byte) []byte {
+			return append([]byte("null\n{}\n[]\n\n{\"step\":-4}\n{\"step\":1e300}\n"), raw...)
+		}},
 	} {
 		out := fmt.Sprint("run", i)
 		if err := Train(t.Context(), mustLoad(t, "checkpoint.every=5", "checkpoint.save_on_exit=false"), out, &heard{}); err != nil {

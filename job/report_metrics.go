@@ -20,7 +20,7 @@ import (
 //	{"step":1,"memory":{"planned":{...},"ranks":[...],"process":{"peak_rss":...,"held_by_ranks":...,"unattributed":...}}}
 //
 // The lines of memory are bytes; there is one before that of the first step and
-// one at the end.
+// one at the end, when all else is written.
 //
 // Numbers have the fewest digits that read back as the same float64, so also
 // as the same float32. A value that is no finite number is null. Each line
@@ -144,6 +144,7 @@ const longestLine = 1 << 16
 type metricsLog struct {
 	steps  []Step
 	evals  []Eval
+	ended  int   // the step at which a run had written all it makes, if nothing came after; else 0
 	lost   int   // lines that cannot be read
 	damage error // the first of them, and why
 }
@@ -171,8 +172,10 @@ func readLog(path string) (*metricsLog, error) {
 			return nil, fmt.Errorf("metrics: %w", err)
 		}
 		if bytes.Contains(line, []byte(`"memory":`)) {
+			_, _ = fmt.Sscanf(string(line[:min(len(line), 40)]), `{"step":%d,"memory"`, &l.ended)
 			continue
 		}
+		l.ended = 0
 		if err == nil {
 			err = l.add(line)
 		} else {

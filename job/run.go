@@ -6,13 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"time"
 
 	"zeroth/checkpoint"
 	"zeroth/data"
-	"zeroth/zero"
 )
 
 // Train runs a job and writes its run folder: job.yaml, metrics.jsonl,
@@ -33,12 +31,18 @@ func Resume(ctx context.Context, c *Config, out, which string, obs Observer) err
 
 // ResumeWith is Resume with what a test puts between the job and the world.
 func ResumeWith(ctx context.Context, c *Config, out, which string, obs Observer, s Seams) error {
-	r := &run{file: c.YAML(), out: out, fresh: which == "", obs: obs, seams: s}
-	here := *c
-	if r.c = &here; here.Checkpoint.Dir == "" {
-		here.Checkpoint.Dir = filepath.Join(out, checkpointFolder)
+	r := &run{out: out, which: which, obs: obs, seams: s}
+	dir := cmp.Or(c.Checkpoint.Dir, filepath.Join(out, checkpointFolder))
+	err := r.begin(c, dir)
+	if err != nil {
+		return err
 	}
-	err := r.do(ctx, which)
+	defer r.start.close()
+	if r.finished() {
+		obs.Note(fmt.Sprintf("nothing to do: step %d of %d is done and kept in %s; a larger train.steps goes on from it", r.steps, r.c.Train.Steps, r.start.from.Path))
+		return nil
+	}
+	err = r.do(ctx)
 	if why := context.Cause(ctx); why != nil && errors.Is(err, why) {
 		return r.stopped(why)
 	}
@@ -71,7 +75,7 @@ type run struct {
 	c     *Config // with its checkpoint.dir
 	file  []byte  // job.yaml: the job as it can be run again, in another folder
 	out   string
-	fresh bool // it was not asked to go on
+	which string // what to go on from; empty: nothing
 	start *beginning
 	obs   Observer
 	seams Seams
@@ -87,27 +91,50 @@ func (r *run) stopped(why error) error {
 	return s
 }
 
-// do takes what the run needs, the cheapest first: whatever is wrong is known
-// before work is put in and before anything is written.
-func (r *run) do(ctx context.Context, which string) (err error) {
-	c := r.c
-	if r.start, err = c.start(which, r.obs); err != nil {
+// begin finds where the run starts, and what job it is from there. It changes
+// nothing on disk.
+func (r *run) begin(c *Config, dir string) (err error) {
+	here := *c
+	here.Checkpoint.Dir = dir
+	next, start, err := here.begin(r.which)
+	if err != nil {
 		return err
 	}
-	defer r.start.close()
-	r.steps = r.start.Step
-	c.Model.tokensOf(r.start)
-	if model := filepath.Join(r.out, modelFolder, "model.safetensors"); !r.fresh && r.start.from == nil && exists(model) {
-		return BadInput(fmt.Errorf("--resume %s: there is no checkpoint to go on from, and step 0 would write over the parameters in %s: name a new folder with --out, or start from them with model.from", which, filepath.Dir(model)))
+	given := *next
+	given.Checkpoint.Dir = c.Checkpoint.Dir
+	r.c, r.file, r.start, r.steps = next, given.YAML(), start, start.Step
+	next.Checkpoint.Dir = dir
+	model := filepath.Join(r.out, modelFolder)
+	if r.which != "" && start.from == nil && exists(filepath.Join(model, "model.safetensors")) {
+		return BadInput(fmt.Errorf("--resume %s: there is no checkpoint to go on from, and step 0 would write over the parameters in %s: name a new folder with --out, or start from them with model.from", r.which, model))
 	}
+	return nil
+}
+
+// finished tells whether the run folder has all that the job makes: its last
+// step is done, the checkpoint of it is the run's own, and all was written after.
+func (r *run) finished() bool {
+	from := r.start.from
+	if from == nil || r.steps < r.c.Train.Steps || !same(filepath.Dir(from.Path), r.c.Checkpoint.Dir) || !exists(filepath.Join(r.out, modelFolder, "model.safetensors")) {
+		return false
+	}
+	l, err := readLog(filepath.Join(r.out, "metrics.jsonl"))
+	return err == nil && l.ended == r.steps
+}
+
+// do takes what the run needs, the cheapest first: whatever is wrong is known
+// before work is put in and before anything is written.
+func (r *run) do(ctx context.Context) error {
+	c := r.c
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+	r.greet()
 	plan, err := c.affordable(r.seams)
 	if err != nil {
 		return err
 	}
-	f, err := c.take(r.out, r.fresh, r.seams.Saves)
+	f, err := c.lockFolders(r.out, r.which == "", r.seams.Saves)
 	if err != nil {
 		return err
 	}
@@ -117,14 +144,17 @@ func (r *run) do(ctx context.Context, which string) (err error) {
 			f.release()
 		}
 	}()
-	set, weights, err := c.openInputs(ctx, plan, r.obs)
+	if err := r.unchanged(); err != nil {
+		return err
+	}
+	set, weights, err := c.openInputs(ctx, plan, r.start.from != nil, r.obs)
 	if err != nil {
 		return err
 	}
 	defer set.Close()
 	defer weights.close()
 	r.start.weights = weights
-	if err := c.goesOn(r.start.from, which, set.Fingerprint); err != nil {
+	if err := c.goesOn(r.start.from, r.which, set.Fingerprint); err != nil {
 		return err
 	}
 	if r.start.from != nil && ctx.Err() != nil {
@@ -142,10 +172,37 @@ func (r *run) do(ctx context.Context, which string) (err error) {
 	return r.with(ctx, ranks, set)
 }
 
+// unchanged is an error if what the run starts from is no longer what it was
+// asked for: another run has saved before this one had the folder.
+func (r *run) unchanged() error {
+	if r.which == "" {
+		return nil
+	}
+	path, err := checkpoint.Resolve(r.c.Checkpoint.Dir, r.which)
+	from := r.start.from
+	if from == nil && errors.Is(err, checkpoint.ErrNone) || from != nil && err == nil && path == from.Path {
+		return nil
+	}
+	return fmt.Errorf("--resume %s: the checkpoints in %s have changed meanwhile: give the command again", r.which, r.c.Checkpoint.Dir)
+}
+
+// greet says where the run starts.
+func (r *run) greet() {
+	switch from := r.start.from; {
+	case r.which != "" && from == nil:
+		r.obs.Note(fmt.Sprintf("no checkpoint in %s yet: starting at step 0", r.c.Checkpoint.Dir))
+	case from != nil:
+		r.obs.Note(fmt.Sprintf("resuming from %s, step %d", from.Path, r.steps))
+	}
+	for _, line := range r.start.news {
+		r.obs.Note(line)
+	}
+}
+
 // with trains on ranks that are open, and writes what there is at the end.
 func (r *run) with(ctx context.Context, ranks []*Rank, set *data.Set) error {
 	c := r.c
-	rec, err := record(r.out, r.file, r.fresh, r.start.Step, r.obs)
+	rec, err := record(r.out, r.file, r.which == "", r.start.Step, r.obs)
 	if err != nil {
 		return err
 	}
@@ -206,7 +263,8 @@ func (r *run) with(ctx context.Context, ranks []*Rank, set *data.Set) error {
 
 // openInputs opens what the job reads. What is wrong with any of it is a
 // Problems.
-func (c *Config) openInputs(ctx context.Context, plan Footprint, obs Observer) (*data.Set, *weights, error) {
+// A run that goes on has its parameters from the checkpoint.
+func (c *Config) openInputs(ctx context.Context, plan Footprint, goesOn bool, obs Observer) (*data.Set, *weights, error) {
 	s := c.source()
 	s.Progress = reading(obs)
 	if free := machine().Free; free > 0 { // as much as the ranks leave
@@ -214,7 +272,10 @@ func (c *Config) openInputs(ctx context.Context, plan Footprint, obs Observer) (
 	}
 	set, err := data.Open(ctx, s)
 	problems := c.blame(err)
-	w, wrong := c.openWeights()
+	w, wrong := &weights{}, error(nil)
+	if !goesOn {
+		w, wrong = c.openWeights()
+	}
 	if wrong != nil {
 		problems = append(problems, problem(c.place("model.from"), "model.from", wrong.Error(), ""))
 	}
@@ -230,50 +291,6 @@ func (c *Config) openInputs(ctx context.Context, plan Footprint, obs Observer) (
 	}
 	w.close()
 	return nil, nil, err
-}
-
-// beginning is what a run starts from: initial parameters, or a checkpoint.
-type beginning struct {
-	weights *weights
-	from    *resumed // nil without a checkpoint
-	progress
-}
-
-// start is what a user asks to go on from; empty is nothing.
-func (c *Config) start(which string, obs Observer) (*beginning, error) {
-	b := &beginning{}
-	if which == "" {
-		return b, nil
-	}
-	r, err := c.find(which)
-	if err != nil {
-		return nil, err
-	}
-	if r == nil {
-		obs.Note(fmt.Sprintf("no checkpoint in %s yet: starting at step 0", c.Checkpoint.Dir))
-		return b, nil
-	}
-	obs.Note(fmt.Sprintf("resuming from %s, step %d", r.Path, r.progress.Step))
-	b.from, b.progress = r, r.progress
-	return b, nil
-}
-
-// set gives a rank its part of the state.
-func (b *beginning) set(t *zero.Trainer, ranks int) error {
-	if b.from == nil {
-		return t.Fill(zero.Master, b.weights.fill)
-	}
-	t.Steps, t.Updates, t.Skipped = b.Step, b.Updates, b.Skipped
-	if t.Scale.Dynamic && b.Scale.Dynamic {
-		t.Scale = b.Scale
-	}
-	return restore(b.from, t, max(1, runtime.GOMAXPROCS(0)/ranks))
-}
-
-func (b *beginning) close() {
-	if b.from != nil {
-		_ = b.from.Close() // only read from
-	}
 }
 
 // train sets the initial state and runs the loop on every rank.

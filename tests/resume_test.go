@@ -211,12 +211,12 @@ func TestResumeRefusals(t *testing.T) {
 	dir := t.TempDir()
 	run(t, saving(t, dir), "")
 	for _, c := range []struct{ set, want string }{
-		{"model.layers=2", "transformer.h.2.attn.c_attn.bias is in it and not in the job's model"},
-		{"model.layers=4", "transformer.h.3.ln_1.weight is not in it"},
-		{"model.width=16", "transformer.wte.weight has shape [256 12] in it, [256 16] in the job"},
+		{"model.layers=2", "model.layers is 3 in it, 2 in the job (--set model.layers=2)"},
+		{"model.layers=4", "model.layers is 3 in it, 4 in the job (--set model.layers=4)"},
+		{"model.width=16", "model.width is 12 in it, 16 in the job (--set model.width=16)"},
 		{"optimizer.type=sgd", "has no momentum_buffer, which optimizer sgd needs"},
 		{"train.seed=2", "it was trained with train.seed 1, the job says 2"},
-		{"model.context=6", "transformer.wpe.weight has shape [7 12] in it, [6 12] in the job"},
+		{"model.context=6", "model.context is 7 in it, 6 in the job (--set model.context=6)"},
 	} {
 		err := job.Resume(context.Background(), saving(t, dir, c.set), t.TempDir(), "latest", silent{})
 		if err == nil || !job.IsInput(err) || !strings.Contains(err.Error(), c.want) {
