@@ -44,7 +44,10 @@ func (e inUse) Unwrap() error { return e.Locked }
 // another.
 func (c *Config) lockFolders(out string, fresh bool, saves vfs.FS) (*folders, error) {
 	f := &folders{out: out, made: Missing(out)}
-	err := f.takeOut(fresh)
+	err := c.probeOffload()
+	if err == nil {
+		err = f.takeOut(fresh)
+	}
 	if err == nil && c.saves() {
 		err = c.takeCheckpoints(f, fresh, saves)
 	}
@@ -105,16 +108,32 @@ func (c *Config) takeCheckpoints(f *folders, fresh bool, fsys vfs.FS) (err error
 	return nil
 }
 
-// probe makes something in a folder that is held, and takes it away.
+// probe makes something in a folder and takes it away. Others may do so at the
+// same time.
 func probe(fsys vfs.FS, dir string) error {
 	if fsys == nil {
 		fsys = vfs.OS{}
 	}
-	name := filepath.Join(dir, ".probe")
+	name := filepath.Join(dir, ".zeroth-probe")
 	if err := fsys.Mkdir(name); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	return fsys.Remove(name)
+	if err := fsys.Remove(name); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// probeOffload refuses a folder to offload to that nothing can be written to.
+func (c *Config) probeOffload() error {
+	o := c.Zero.Offload
+	if !o.disk() {
+		return nil
+	}
+	if err := probe(nil, o.Path); err != nil {
+		return Problems{problem(c.place("zero.offload.path"), "zero.offload.path", fmt.Sprintf("%s: nothing can be written there: %v", o.Path, cause(err)), offloadPath)}
+	}
+	return nil
 }
 
 // without refuses a folder with the checkpoints of another run, which retention

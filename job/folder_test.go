@@ -170,3 +170,42 @@ func TestCheckpointsThatChangeMeanwhile(t *testing.T) {
 		t.Error("one has come to be, and is not noticed")
 	}
 }
+
+// So is a folder to offload to.
+func TestFolderToOffloadTo(t *testing.T) {
+	inTinyFolder(t)
+	if _, err := os.Stat("/proc/self"); err != nil {
+		t.Skip("no folder here is closed to root")
+	}
+	err := Train(t.Context(), mustLoad(t, "zero.offload={optimizer: disk, path: /proc}"), "run", &heard{})
+	if want := "zero.offload.path: /proc: nothing can be written there: "; !IsInput(err) || !strings.Contains(err.Error(), want) || exists("run") {
+		t.Errorf("got %v\nwant %s", err, want)
+	}
+}
+
+// Two runs at once offload to one folder, each to files of its own.
+func TestTwoRunsOffloadToOneFolder(t *testing.T) {
+	inTinyFolder(t)
+	if err := os.Mkdir("disk", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	sets := []string{"zero.offload={optimizer: disk, parameters: disk, path: disk}", "train.steps=5"}
+	outer := &heard{onStep: func(s Step) {
+		if s.Step == 3 {
+			if err := Train(t.Context(), mustLoad(t, sets...), "inner", &heard{}); err != nil {
+				t.Error(err)
+			}
+		}
+	}}
+	if err := Train(t.Context(), mustLoad(t, sets...), "outer", outer); err != nil {
+		t.Fatal(err)
+	}
+	a, err := os.ReadFile("inner/model/model.safetensors")
+	b, err2 := os.ReadFile("outer/model/model.safetensors")
+	if err != nil || err2 != nil || string(a) != string(b) {
+		t.Errorf("they end differently (%v, %v)", err, err2)
+	}
+	if left, err := os.ReadDir("disk"); err != nil || len(left) > 0 {
+		t.Errorf("left %v %v", left, err)
+	}
+}
