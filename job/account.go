@@ -31,6 +31,13 @@ type Process struct {
 	Go    int64 // what Go's runtime has from the system now: its heap, stacks and the like
 }
 
+// memory is what a process may take, bytes.
+type memory struct {
+	Free  int64  // now; 0 where the system does not tell
+	Total int64  // if nobody else took any, swap included; 0 alike
+	Limit string // who says so: "this machine"
+}
+
 // account is what the ranks hold now.
 func (c *Config) account(step int, ranks []*Rank) (*Account, error) {
 	f, err := c.Footprint()
@@ -63,9 +70,9 @@ func (a *Account) Held() (n int64) {
 }
 
 // Unattributed is what is resident beyond what the ranks hold: Go's runtime, the
-// program, its data, and whatever leaks. It is less than 0 where ranks hold
-// memory that nothing was written to yet.
-func (a *Account) Unattributed() int64 { return a.Process.Peak - a.Held() }
+// program, its data, and whatever leaks. It is 0 where ranks hold memory that
+// nothing was written to yet, and more of it than all that is.
+func (a *Account) Unattributed() int64 { return max(0, a.Process.Peak-a.Held()) }
 
 // Surplus is, for each category in which a rank holds other than what was
 // planned for it, how much more.

@@ -232,6 +232,7 @@ type Seams struct {
 
 	dress   func(rank int, z *zero.Config) // puts something between a rank's trainer and what it is built from; may be nil
 	workers int                            // of a rank's kernels; 0 is the rank's share of the processors
+	hold    *checkpoint.Hold               // of the folder of checkpoints; nil: each save takes its own
 }
 
 // Open builds every rank of the job, with parameters not yet set. wrap, if not
@@ -242,13 +243,24 @@ func (c *Config) Open(wrap func(rank int, g collective.Ranks) collective.Ranks) 
 
 // OpenWith is Open with more to stand in for.
 func (c *Config) OpenWith(s Seams) ([]*Rank, error) {
-	plan, err := c.footprint(s, fewMicro)
+	plan, err := c.affordable(s)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.budget(plan); err != nil {
-		return nil, err
+	return c.open(plan, s)
+}
+
+// affordable is what each rank will allocate, if there is as much.
+func (c *Config) affordable(s Seams) (Footprint, error) {
+	plan, err := c.footprint(s, fewMicro)
+	if err != nil {
+		return plan, err
 	}
+	return plan, cmp.Or(c.budget(plan), c.affords(plan, machine()))
+}
+
+// open builds the ranks of a plan.
+func (c *Config) open(plan Footprint, s Seams) ([]*Rank, error) {
 	if s.Files == nil {
 		s.Files = offload.OS{}
 	}
@@ -268,7 +280,7 @@ func (c *Config) OpenWith(s Seams) ([]*Rank, error) {
 			err = rank.open(c, plan.Arena, run, s)
 		}
 		if err == nil && c.saves() {
-			rank.saver, err = c.newSaver(rank, saves[r], tuner, s.Saves)
+			rank.saver, err = c.newSaver(rank, saves[r], tuner, s)
 		}
 		if err != nil {
 			closeAll(ranks)

@@ -2,10 +2,7 @@ package job
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -15,26 +12,8 @@ import (
 	"zeroth/collective"
 	"zeroth/device"
 	"zeroth/device/cpu"
-	"zeroth/optim"
 	"zeroth/zero"
 )
-
-// progress is what a run needs to go on, beside its tensors: state.json of a
-// checkpoint.
-type progress struct {
-	Step    int             `json:"step"`    // steps done
-	Updates int             `json:"updates"` // of them, those that were not skipped
-	Skipped int             `json:"skipped"`
-	Samples int64           `json:"samples"` // of the training order, read so far
-	Tokens  int64           `json:"tokens"`
-	Scale   optim.LossScale `json:"loss_scale"`
-	Seed    uint64          `json:"seed"`
-	Data    string          `json:"data"`            // fingerprint; empty in an imported model
-	Context int             `json:"context"`         // tokens of a sample
-	Config  string          `json:"config"`          // the job, in YAML
-	Model   json.RawMessage `json:"model,omitempty"` // config.json
-	Version string          `json:"version"`         // of the program
-}
 
 // saver makes the checkpoints of one rank, together with those of the others.
 // A save copies the rank's share of the state into staging memory and writes it
@@ -48,10 +27,11 @@ type saver struct {
 	queue *cpu.Queue
 	room  staging
 	tuner *checkpoint.Tuner
-	fsys  vfs.FS     // nil: the machine's
-	step  int        // of the save in flight
-	done  chan saved // capacity 1: the save in flight sends its end; nil if there is none
-	kept  chan error // capacity 1: the retention in progress sends its end; nil if there is none
+	fsys  vfs.FS           // nil: the machine's
+	hold  *checkpoint.Hold // of the folder of checkpoints; nil: each save takes its own
+	step  int              // of the save in flight
+	done  chan saved       // capacity 1: the save in flight sends its end; nil if there is none
+	kept  chan error       // capacity 1: the retention in progress sends its end; nil if there is none
 }
 
 // saved is how a save ended.
@@ -81,12 +61,13 @@ func (c *Config) staged(t *zero.Trainer) int {
 // stateLen is the most elements of state a rank saves.
 func (c *Config) stateLen(t *zero.Trainer) int { return len(t.Kinds()) * t.ShareLen() }
 
-func (c *Config) newSaver(r *Rank, g collective.Group, tuner *checkpoint.Tuner, fsys vfs.FS) (*saver, error) {
+func (c *Config) newSaver(r *Rank, g collective.Group, tuner *checkpoint.Tuner, seams Seams) (*saver, error) {
 	buf, err := r.hostMemory().Alloc(device.F32, c.staged(r.Trainer), device.Snapshot)
 	if err != nil {
 		return nil, err
 	}
-	s := &saver{c: c, rank: r, group: collective.Watch(g, c.Parallel.Timeout), queue: r.Device.NewQueue("save"), tuner: tuner, fsys: fsys}
+	s := &saver{c: c, rank: r, group: collective.Watch(g, c.Parallel.Timeout), queue: r.Device.NewQueue("save"), tuner: tuner,
+		fsys: seams.Saves, hold: seams.hold}
 	s.room.buf = buf
 	s.room.halved = !c.Checkpoint.Async && buf.N < c.stateLen(r.Trainer)
 	return s, nil
@@ -137,7 +118,11 @@ func (s *saver) retain(err error) error {
 	if err != nil || s.rank.Rank != 0 {
 		return nil
 	}
-	_, err = checkpoint.Prune(s.c.Checkpoint.Dir, s.c.Checkpoint.Keep)
+	if s.hold != nil {
+		_, err = s.hold.Prune(s.c.Checkpoint.Keep)
+	} else {
+		_, err = checkpoint.Prune(s.c.Checkpoint.Dir, s.c.Checkpoint.Keep)
+	}
 	return err
 }
 
@@ -204,7 +189,7 @@ func putter(w *checkpoint.Writer, room *staging) func(zero.Part, []float32) erro
 func (s *saver) write(p progress, metrics map[string]float64, put func(*checkpoint.Writer) error) (string, error) {
 	gather := func(mine []byte) ([][]byte, error) { return collective.GatherBytes(s.group, s.queue, mine) }
 	together := checkpoint.Rank{Rank: s.rank.Rank, World: s.group.Size(), Gather: gather}
-	opt := checkpoint.Options{FS: s.fsys, Compress: s.c.Checkpoint.compression(), Tuner: s.tuner, Expect: s.c.expects(s.rank.Trainer.Kinds())}
+	opt := checkpoint.Options{FS: s.fsys, Hold: s.hold, Compress: s.c.Checkpoint.compression(), Tuner: s.tuner, Expect: s.c.expects(s.rank.Trainer.Kinds())}
 	return together.Together(s.c.Checkpoint.Dir, int64(p.Step), opt, put, func() (checkpoint.Commit, error) {
 		state, err := json.MarshalIndent(p, "", "  ")
 		return checkpoint.Commit{Tensors: s.c.tensors(s.rank.Trainer.Kinds()), State: state, Metrics: metrics}, err
@@ -237,15 +222,9 @@ func (c *Config) room(r *Rank, obs Observer) error {
 	if r.saver == nil {
 		return nil
 	}
-	fsys, dir, need := r.saver.fsys, filepath.Clean(c.Checkpoint.Dir), c.expects(r.Trainer.Kinds())
+	fsys, dir, need := r.saver.fsys, c.Checkpoint.Dir, c.expects(r.Trainer.Kinds())
 	if fsys == nil {
 		fsys = vfs.OS{}
-	}
-	for { // the folder itself is made by the first save
-		if _, err := fsys.Stat(dir); !errors.Is(err, fs.ErrNotExist) || dir == filepath.Dir(dir) {
-			break
-		}
-		dir = filepath.Dir(dir)
 	}
 	free, err := fsys.Space(dir)
 	if err != nil || free >= need {
@@ -331,92 +310,4 @@ func (s *staging) giver() func() { return s.out[s.half].Done }
 // reset takes back all parts, whether given back or not: nobody reads them.
 func (s *staging) reset() {
 	s.used, s.half, s.out = 0, 0, [2]sync.WaitGroup{}
-}
-
-// restore sets a rank's state from a checkpoint of any number of ranks and
-// stage. A checkpoint without optimizer state, an imported model, leaves it
-// zero.
-//
-// The ranks of a process read at once, each with its part of the processors.
-func restore(r *resumed, t *zero.Trainer, workers int) error {
-	kinds := t.Kinds()
-	if !r.trained() {
-		kinds = []string{zero.Master}
-	}
-	return t.FillAll(kinds, func(want []zero.Want) error {
-		reqs := make([]checkpoint.RequestF32, len(want))
-		for i, w := range want {
-			reqs[i] = checkpoint.RequestF32{Name: w.Param.Name, Kind: w.Kind, Range: w.At, Into: w.Into}
-		}
-		return r.ReadAllF32(reqs, workers)
-	})
-}
-
-// resumed is a checkpoint that fits a job, and what the job goes on from.
-type resumed struct {
-	*checkpoint.Checkpoint
-	progress
-}
-
-// find opens the checkpoint a user asks to resume from: "latest", a step, or a
-// folder. It is nil, without an error, for "latest" where there is none yet.
-func (c *Config) find(which, data string) (*resumed, error) {
-	path, err := checkpoint.Resolve(c.Checkpoint.Dir, which)
-	if errors.Is(err, checkpoint.ErrNone) && which == "latest" {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, BadInput(fmt.Errorf("--resume %s: %w", which, err))
-	}
-	ck, err := checkpoint.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	r := &resumed{Checkpoint: ck}
-	if r.progress, err = readProgress(ck); err != nil {
-		return nil, errors.Join(err, ck.Close())
-	}
-	if err := c.fits(r, data); err != nil {
-		return nil, errors.Join(BadInput(fmt.Errorf("--resume %s: %s does not fit the job:\n%w", which, path, err)), ck.Close())
-	}
-	return r, nil
-}
-
-// fits lists what keeps a job from going on from a checkpoint.
-func (c *Config) fits(r *resumed, data string) error {
-	var errs []error
-	want := map[string]bool{}
-	kinds := append([]string{zero.Master}, c.Optimizer.rule().States()...)
-	for _, t := range c.tensors(kinds) {
-		want[t.Name] = true
-		have, ok := r.Tensor(t.Name, t.Kind)
-		switch {
-		case !ok && t.Kind != zero.Master && !r.trained(): // an imported model: optimizer state starts at zero
-		case !ok && t.Kind != zero.Master:
-			errs = append(errs, fmt.Errorf("  %s has no %s, which optimizer %s needs: resume with the optimizer it was trained with, or export it and start from it with model.from", t.Name, t.Kind, c.Optimizer.Type))
-		case !ok:
-			errs = append(errs, fmt.Errorf("  %s is not in it: resume with the model it was trained with", t.Name))
-		case fmt.Sprint(have.Shape) != fmt.Sprint(t.Shape):
-			errs = append(errs, fmt.Errorf("  %s has shape %v in it, %v in the job", t.Name, have.Shape, t.Shape))
-		}
-	}
-	for _, t := range r.Tensors {
-		if !want[t.Name] {
-			errs = append(errs, fmt.Errorf("  %s is in it and not in the job's model", t.Name))
-		}
-	}
-	const again = "the order of the data would not go on: start a new run from it with `zeroth ckpt export` and model.from"
-	switch {
-	case !r.trained():
-	case r.Data != data:
-		errs = append(errs, fmt.Errorf("  it was trained on other data (fingerprint %.12s, now %.12s); %s", r.Data, data, again))
-	case r.Seed != c.Train.Seed:
-		errs = append(errs, fmt.Errorf("  it was trained with train.seed %d, the job says %d; %s", r.Seed, c.Train.Seed, again))
-	case r.Context != c.Model.Context:
-		errs = append(errs, fmt.Errorf("  it was trained on %d tokens a sample, the job says %d; %s", r.Context, c.Model.Context, again))
-	}
-	if len(errs) > 5 {
-		errs = append(errs[:5], fmt.Errorf("  and %d more", len(errs)-5))
-	}
-	return errors.Join(errs...)
 }

@@ -1,7 +1,6 @@
 package job
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -131,33 +130,23 @@ func Facts(ck *checkpoint.Checkpoint) ([]Fact, error) {
 	if !p.trained() {
 		return []Fact{{"trained", "not yet: an imported model"}, {"written by", checkpoint.Plain(p.Version)}}, nil
 	}
-	return []Fact{
+	facts := []Fact{
 		{"trained", fmt.Sprintf("%s steps, %s tokens, %d skipped", grouped(int64(p.Step)), grouped(p.Tokens), p.Skipped)},
 		{"data", fmt.Sprintf("fingerprint %s, seed %d, %s samples read", checkpoint.Plain(p.Data[:min(12, len(p.Data))]), p.Seed, grouped(p.Samples))},
 		{"written by", checkpoint.Plain(p.Version)},
-	}, nil
+	}
+	if err := p.goesOnFrom(ck); err != nil {
+		facts = append(facts, Fact{"no resume", "state.json: " + checkpoint.Plain(err.Error())})
+	}
+	return facts, nil
 }
 
-// readProgress reads state.json, which the checkpoint of another program need
-// not have.
-func readProgress(ck *checkpoint.Checkpoint) (p progress, err error) {
-	if len(ck.State) == 0 {
-		return p, nil
-	}
-	if err := json.Unmarshal(ck.State, &p); err != nil {
-		return p, fmt.Errorf("%s: state.json: %w", ck.Path, err)
-	}
-	return p, nil
-}
-
-// trained is false for an imported model, with which a run begins at step 0.
-func (p *progress) trained() bool { return p.Data != "" }
-
-// describes checks that a config.json is that of the parameters of a checkpoint.
-func describes(config []byte, ck *checkpoint.Checkpoint) error {
+// describes is the model of a config.json, which must be that of the parameters
+// of a checkpoint.
+func describes(config []byte, ck *checkpoint.Checkpoint) (Model, error) {
 	m, err := parseModelConfig(config)
 	if err != nil {
-		return err
+		return m, err
 	}
 	masters := 0
 	for _, t := range ck.Tensors {
@@ -166,21 +155,21 @@ func describes(config []byte, ck *checkpoint.Checkpoint) error {
 		}
 		masters++
 		if !t.DType.Float() {
-			return fmt.Errorf("%v is %s, which is no type of a parameter", t, t.DType)
+			return m, fmt.Errorf("%v is %s, which is no type of a parameter", t, t.DType)
 		}
 	}
 	if m.Layers > masters {
-		return fmt.Errorf("it has %d layers, there are %d parameters", m.Layers, masters)
+		return m, fmt.Errorf("it has %d layers, there are %d parameters", m.Layers, masters)
 	}
 	params := parameters(m.network())
 	for _, p := range params {
 		t, ok := ck.Tensor(p.Name, checkpoint.Master)
 		if !ok || !slices.Equal(t.Shape, p.Shape) {
-			return fmt.Errorf("it has a parameter %s of shape %v, the checkpoint has shape %v", p.Name, p.Shape, t.Shape)
+			return m, fmt.Errorf("it has a parameter %s of shape %v, the checkpoint has shape %v", p.Name, p.Shape, t.Shape)
 		}
 	}
 	if len(params) != masters {
-		return fmt.Errorf("it has %d parameters, the checkpoint %d", len(params), masters)
+		return m, fmt.Errorf("it has %d parameters, the checkpoint %d", len(params), masters)
 	}
-	return nil
+	return m, nil
 }

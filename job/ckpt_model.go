@@ -24,7 +24,7 @@ func ExportModel(ctx context.Context, ck *checkpoint.Checkpoint, folder string, 
 	if len(p.Model) == 0 {
 		return BadInput(fmt.Errorf("%s does not say which model it is of: state.json has no model, from which to write config.json", ck.Path))
 	}
-	if err := describes(p.Model, ck); err != nil {
+	if _, err := describes(p.Model, ck); err != nil {
 		return BadInput(fmt.Errorf("%s: state.json's model is not that of its parameters: %w", ck.Path, err))
 	}
 	if err := os.MkdirAll(folder, 0o777); err != nil {

@@ -24,8 +24,11 @@ type Config struct {
 	Checkpoint Checkpointing
 	Sample     Sampling
 
-	notes  []string         // what a user may not expect of it
-	places map[string]place // of what was given: "zero", "zero.stage", "data.text[2]", and the file's as ""
+	notes      []string         // what a user may not expect of it
+	file       string           // that the job was read from
+	root       *node            // what it and the sets say, not to be changed
+	otherModel []string         // how what the job says of the model differs from the checkpoint it goes on from
+	places     map[string]place // of what was given: "zero", "zero.stage", "data.text[2]", and the file's as ""
 }
 
 // Data is what to train on. One of Text and Tokens is set.
@@ -58,7 +61,7 @@ type Parallel struct {
 	Shard     int           // ranks that together hold one copy of the state
 	Replicate int           // such copies; more than 1 is hybrid sharding
 	Timeout   time.Duration // how long a rank waits for another before it is called lost
-	Memory    int64         // bytes of device memory a rank may take; 0 is no bound
+	Memory    int64         // bytes of device memory a rank may take; 0: what the machine has free, for all ranks
 }
 
 // Zero is what is sharded and when it is gathered.

@@ -70,7 +70,7 @@ func (c *Config) fields() []field {
 		{"parallel.shard", shards{&p.Shard}, "-1", "", "ranks that together hold one copy of the state; -1 is ranks / replicate"},
 		{"parallel.replicate", count{&p.Replicate, 1, MostRanks}, "1", "", "such copies; more than 1 is hybrid sharding"},
 		{"parallel.timeout", duration{&p.Timeout}, "5m", "", "wait for a silent rank before it is called lost"},
-		{"parallel.memory", size{&p.Memory}, "", "no bound", "device memory a rank may take, such as 512MiB"},
+		{"parallel.memory", bound{&p.Memory}, "auto", "", "device memory a rank may take, such as 512MiB; auto: what this machine has free, for all ranks"},
 
 		{"zero.stage", stage{&z.Stage}, "3", "", "sharded are: 0 nothing, 1 optimizer state, 2 also gradients, 3 also parameters"},
 		{"zero.prefetch", count{&z.Prefetch, 0, mostLayers}, "1", "", "units gathered ahead of the one in use"},

@@ -95,10 +95,14 @@ func (r *reader) checkOffload() {
 
 func fraction(x float64) bool { return x >= 0 && x <= 1 }
 
-// size is a number of bytes with its unit.
-type size struct{ p *int64 }
+// bound is a number of bytes with its unit, or auto, which is 0.
+type bound struct{ p *int64 }
 
-func (v size) set(n *node) string {
+func (v bound) set(n *node) string {
+	if n.kind == scalar && n.text == "auto" {
+		*v.p = 0
+		return ""
+	}
 	if n.kind == scalar {
 		if b, err := ParseSize(n.text); err == nil {
 			*v.p = b
@@ -108,8 +112,11 @@ func (v size) set(n *node) string {
 	return n.String() + " is not a number of bytes"
 }
 
-func (v size) want() string { return "a number with its unit, such as 512MiB or 4GB" }
-func (v size) yaml() string {
+func (v bound) want() string { return "auto, or a number with its unit, such as 512MiB or 4GB" }
+func (v bound) yaml() string {
+	if *v.p == 0 {
+		return "auto"
+	}
 	for _, u := range memoryUnits {
 		if one := int64(u.bytes); *v.p%one == 0 {
 			return fmt.Sprintf("%d%s", *v.p/one, u.name)

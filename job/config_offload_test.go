@@ -34,7 +34,7 @@ func TestOffloadKeys(t *testing.T) {
 	if want := (Offload{Optimizer: "host", Parameters: "host", Buffers: 4}); over.Zero.Offload != want {
 		t.Errorf("overlaid: %+v", over.Zero.Offload)
 	}
-	if text := string(mustLoad(t, "zero.offload=", "parallel.memory=").YAML()); strings.Contains(text, "ratio:") || strings.Contains(text, "path:") || strings.Contains(text, "memory:") {
+	if text := string(mustLoad(t, "zero.offload=", "parallel.memory=").YAML()); strings.Contains(text, "ratio:") || strings.Contains(text, "path:") || !strings.Contains(text, "  memory: auto\n") {
 		t.Errorf("keys without a meaning are written:\n%s", text)
 	}
 }
@@ -57,8 +57,8 @@ func TestOffloadRefusals(t *testing.T) {
 		{"zero.offload.optimiser=host", "--set zero.offload.optimiser=host: zero.offload.optimiser: unknown key; did you mean optimizer?"},
 		{"zero.offload=host", "--set zero.offload=host: zero.offload: host is not a mapping; want zero: {offload: {optimizer: ...}}"},
 		{"offload={optimizer: host}", "--set offload={optimizer: host}: offload: unknown key; did you mean zero.offload?"},
-		{"parallel.memory=512", "--set parallel.memory=512: parallel.memory: 512 is not a number of bytes; want a number with its unit, such as 512MiB or 4GB"},
-		{"parallel.memory=-1GiB", "--set parallel.memory=-1GiB: parallel.memory: -1GiB is not a number of bytes; want a number with its unit, such as 512MiB or 4GB"},
+		{"parallel.memory=512", "--set parallel.memory=512: parallel.memory: 512 is not a number of bytes; want auto, or a number with its unit, such as 512MiB or 4GB"},
+		{"parallel.memory=-1GiB", "--set parallel.memory=-1GiB: parallel.memory: -1GiB is not a number of bytes; want auto, or a number with its unit, such as 512MiB or 4GB"},
 	} {
 		_, err := Load("job.yaml", []string{c.sets})
 		if err == nil || err.Error() != c.want {
@@ -72,21 +72,21 @@ func TestOffloadRefusals(t *testing.T) {
 }
 
 func TestSizes(t *testing.T) {
-	for text, want := range map[string]int64{"512MiB": 512 << 20, "1.5 GiB": 3 << 29, "4GB": 4e9, "7B": 7, "10kB": 10000, "1TiB": 1 << 40} {
+	for text, want := range map[string]int64{"512MiB": 512 << 20, "1.5 GiB": 3 << 29, "4GB": 4e9, "7B": 7, "10kB": 10000, "1TiB": 1 << 40, "auto": 0} {
 		var got int64
-		v := size{&got}
+		v := bound{&got}
 		if wrong := v.set(&node{kind: scalar, text: text}); wrong != "" || got != want {
 			t.Errorf("%s: %d bytes, want %d (%s)", text, got, want, wrong)
 		}
 		written := v.yaml()
-		got = 0
+		got = 1
 		if wrong := v.set(&node{kind: scalar, text: written}); wrong != "" || got != want {
 			t.Errorf("%s, written as %s, reads back as %d", text, written, got)
 		}
 	}
 	for _, text := range []string{"", "MiB", "0MiB", "1e30GiB", "NaNGB", "12 34MB", "infB"} {
 		var got int64
-		if wrong := (size{&got}).set(&node{kind: scalar, text: text}); wrong == "" {
+		if wrong := (bound{&got}).set(&node{kind: scalar, text: text}); wrong == "" {
 			t.Errorf("%q was read as %d bytes", text, got)
 		}
 	}

@@ -17,12 +17,13 @@ type reader struct {
 	given    map[string]*node // keys that were set, and well
 	bad      map[string]bool  // keys that have a problem already
 	problems Problems
+	was      *wasModel // of the checkpoint that the job goes on from; nil if there is none
 
 	tokenizer data.Tokenizer // nil until it is known
 }
 
 func newReader(file string, root *node) *reader {
-	c := &Config{places: map[string]place{"": {file: file}}}
+	c := &Config{file: file, root: root, places: map[string]place{"": {file: file}}}
 	return &reader{file: file, root: root, config: c, fields: c.fields(), given: map[string]*node{}, bad: map[string]bool{}}
 }
 

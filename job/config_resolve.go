@@ -93,12 +93,15 @@ func (r *reader) noData() {
 
 func (r *reader) resolveModel() {
 	m := &r.config.Model
-	if m.From != "" {
+	switch {
+	case r.was != nil:
+		r.resumeModel()
+	case m.From != "":
 		r.modelFrom()
 	}
 	r.resolveTokenizer()
 	makes := r.vocab()
-	if m.From == "" {
+	if r.was == nil && m.From == "" {
 		r.resolveShape(makes)
 	}
 	r.checkVocab(makes)

@@ -66,10 +66,6 @@ func (c *Config) written(f field) bool {
 		if len(*v.p) == 0 {
 			return false
 		}
-	case size:
-		if *v.p == 0 {
-			return false
-		}
 	}
 	why, _ := c.idle(f.key)
 	return why == ""

@@ -163,6 +163,24 @@ func put(in *node, key string, value *node) (wrong string) {
 	return put(p.value, rest, value)
 }
 
+// clone is a copy that put may change.
+func (n *node) clone() *node {
+	c := *n
+	c.pairs = make([]*pair, len(n.pairs))
+	for i, p := range n.pairs {
+		c.pairs[i] = &pair{p.key, p.at, p.value.clone()}
+	}
+	return &c
+}
+
+// moveTo gives a value another place.
+func (n *node) moveTo(at place) {
+	n.at = at
+	for _, item := range n.items {
+		item.moveTo(at)
+	}
+}
+
 // parse reads one YAML document; nil if it has none.
 func parse(raw []byte, at place) (*node, Problems) {
 	if len(raw) > jobBytes {

@@ -22,8 +22,50 @@ func (c *Config) budget(f Footprint) error {
 	if budget == 0 || needs <= budget {
 		return nil
 	}
-	return BadInput(fmt.Errorf("%v: parallel.memory: a budget of %s a rank, but a rank needs %s: %s; %s",
-		c.place("parallel.memory"), byteSize(budget), byteSize(needs), largestUses(f.Device), c.nearby(budget)))
+	return c.tooMuch(fmt.Sprintf("a budget of %s a rank, but a rank needs %s: %s; %s", byteSize(budget), byteSize(needs), largestUses(f.Device),
+		c.nearby(budget, (*Choice).over, Footprint.device)))
+}
+
+// affords refuses a job whose ranks together need more memory than there is
+// free. Who names a size in parallel.memory knows better what will be free: then
+// what counts is all there is.
+func (c *Config) affords(f Footprint, m memory) error {
+	has, where := m.Free, m.Limit+" has %s free"
+	if c.Parallel.Memory > 0 {
+		has, where = m.Total, m.Limit+" has %s in all"
+	}
+	ranks := int64(c.Parallel.Ranks)
+	if has == 0 || f.memory() <= has/ranks {
+		return nil
+	}
+	over := func(x *Choice) int64 { return x.Needs.memory() - has/ranks }
+	return c.tooMuch(fmt.Sprintf("%d ranks need %s, %s each: %s; but "+where+"; %s", ranks, byteSize(product(f.memory(), ranks)), byteSize(f.memory()), largestUses(f.both()),
+		byteSize(has), c.nearby(has/ranks, over, Footprint.memory)))
+}
+
+func (c *Config) tooMuch(wrong string) error {
+	return BadInput(fmt.Errorf("%v: parallel.memory: %s", c.place("parallel.memory"), wrong))
+}
+
+// product is a times b, or the most there is.
+func product(a, b int64) int64 {
+	if a > math.MaxInt64/b {
+		return math.MaxInt64
+	}
+	return a * b
+}
+
+// device is the bytes of a rank's device, and memory those of the machine's
+// memory: here ranks are threads of it, so that device and host are one.
+func (f Footprint) device() int64 { return f.Device.Total() }
+func (f Footprint) memory() int64 { return f.Device.Total() + f.Host.Total() }
+
+// both is device and host together, by category.
+func (f Footprint) both() (b device.Bytes) {
+	for use := range b {
+		b[use] = f.Device[use] + f.Host[use]
+	}
+	return b
 }
 
 // largestUses are the categories that take nine tenths of what is allocated.
@@ -45,19 +87,20 @@ func largestUses(b device.Bytes) string {
 	return strings.Join(words, ", ")
 }
 
-// nearby are up to three ways to set the job that fit a budget: those that
-// change least, of these the fastest. Host memory has no bound that is known.
-func (c *Config) nearby(budget int64) string {
+// nearby are up to three ways to set the job that fit: those that change least,
+// of these the fastest. Over is by how much a choice does not, and needs what it
+// is held against. Host memory has no bound of its own.
+func (c *Config) nearby(budget int64, over func(*Choice) int64, needs func(Footprint) int64) string {
+	const lessOrMore = "want more memory, another number of ranks, a smaller model or shorter sequences"
 	if c.searchable() != nil {
-		return "want more memory, more ranks, a smaller model or shorter sequences"
+		return lessOrMore
 	}
 	all := c.search(Limits{Ranks: c.Parallel.Ranks, Memory: budget, Host: math.MaxInt64, Rates: here}).all
-	least := slices.MinFunc(all, func(a, b *Choice) int { return cmp.Compare(a.over(), b.over()) })
-	if !least.Fits() {
-		return fmt.Sprintf("no other settings fit, the least is %s with --set %s; want more memory, more ranks, a smaller model or shorter sequences",
-			byteSize(least.Needs.Device.Total()), strings.Join(least.Sets, " --set "))
+	least := slices.MinFunc(all, func(a, b *Choice) int { return cmp.Compare(over(a), over(b)) })
+	if over(least) > 0 {
+		return fmt.Sprintf("no other settings fit, the least is %s with --set %s; %s", byteSize(needs(least.Needs)), strings.Join(least.Sets, " --set "), lessOrMore)
 	}
-	fits := slices.DeleteFunc(all, func(x *Choice) bool { return !x.Fits() || len(x.Sets) == 0 })
+	fits := slices.DeleteFunc(all, func(x *Choice) bool { return over(x) > 0 || len(x.Sets) == 0 })
 	slices.SortStableFunc(fits, func(a, b *Choice) int {
 		return cmp.Or(cmp.Compare(len(a.Sets), len(b.Sets)), cmp.Compare(a.Cost.Seconds(), b.Cost.Seconds()))
 	})
@@ -66,7 +109,7 @@ func (c *Config) nearby(budget int64) string {
 	for _, x := range fits {
 		if key, _, _ := strings.Cut(x.Sets[0], "="); !seen[key] && len(ways) < 3 {
 			seen[key] = true
-			ways = append(ways, fmt.Sprintf("--set %s (%s)", strings.Join(x.Sets, " --set "), byteSize(x.Needs.Device.Total())))
+			ways = append(ways, fmt.Sprintf("--set %s (%s)", strings.Join(x.Sets, " --set "), byteSize(needs(x.Needs))))
 		}
 	}
 	return "what fits: " + strings.Join(ways, ", or ")

@@ -212,6 +212,60 @@ func TestOverBudget(t *testing.T) {
 	}
 }
 
+// A job whose ranks together need more than there is is refused, with what there
+// is and settings that fit in it, which do. All ranks count, and what they hold
+// on the host.
+func TestMoreThanThereIs(t *testing.T) {
+	for _, sets := range [][]string{{"zero.stage=0"}, {"zero.stage=2", "zero.offload.optimizer=host"}} {
+		c := fitted(t, sets...)
+		f, err := c.Footprint()
+		if err != nil {
+			t.Fatal(err)
+		}
+		each := f.Device.Total() + f.Host.Total()
+		enough := memory{Free: 4 * each, Total: 4 * each, Limit: "this machine"}
+		if err := c.affords(f, enough); err != nil {
+			t.Errorf("%v: enough is refused: %v", sets, err)
+		}
+		little := memory{Free: 4*each*2/3 + 3, Total: 8 * each, Limit: "the control group x"}
+		err = c.affords(f, little)
+		if err == nil || !IsInput(err) {
+			t.Fatalf("%v: more than there is: %v", sets, err)
+		}
+		for _, want := range []string{": parallel.memory: 4 ranks need ", byteSize(4 * each), byteSize(each) + " each: ", "; but the control group x has " + byteSize(little.Free) + " free; what fits: --set "} {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%v: no %q in: %v", sets, want, err)
+			}
+		}
+		_, ways, _ := strings.Cut(err.Error(), "what fits: ")
+		for _, way := range strings.Split(ways, ", or ") {
+			way, _, _ = strings.Cut(way, " (")
+			all := append(slices.Clone(sets), strings.Split(strings.TrimPrefix(way, "--set "), " --set ")...)
+			if got, err := fitted(t, all...).Footprint(); err != nil || 4*(got.Device.Total()+got.Host.Total()) > little.Free {
+				t.Errorf("%s: %d bytes each, %d are free for four: %v", way, got.Device.Total()+got.Host.Total(), little.Free, err)
+			}
+		}
+		c.Parallel.Memory = 2 * each
+		if err := c.affords(f, little); err != nil {
+			t.Errorf("%v: what is named and will be there: %v", sets, err)
+		}
+		if err := c.affords(f, memory{Free: each, Total: 2 * each, Limit: "this machine"}); err == nil || !strings.Contains(err.Error(), "; but this machine has "+byteSize(2*each)+" in all; ") {
+			t.Errorf("%v: what is named and can never be there: %v", sets, err)
+		}
+		if err := c.affords(f, memory{}); err != nil {
+			t.Errorf("%v: a system that tells nothing: %v", sets, err)
+		}
+	}
+	c := fitted(t)
+	c.Parallel.Ranks = 1 << 16
+	if err := c.affords(Footprint{Disk: 1}, memory{Free: 1}); err != nil {
+		t.Error(err)
+	}
+	if product(1<<50, 1<<16) != math.MaxInt64 || product(3, 4) != 12 {
+		t.Error("a product")
+	}
+}
+
 func TestParseSize(t *testing.T) {
 	for s, want := range map[string]int64{"80GiB": 80 << 30, "80GB": 80e9, "1.5 MiB": 3 << 19, "7B": 7, "4TB": 4e12, "2kB": 2000} {
 		if n, err := ParseSize(s); err != nil || n != want {

@@ -85,17 +85,6 @@ func (m *Model) generationTokens(folder string) {
 	}
 }
 
-// tokensOf takes over what a checkpoint knows of the tokens that begin and end
-// a text and the job does not: it may have begun with an imported model.
-func (m *Model) tokensOf(b *beginning) {
-	if b.from == nil || m.BOS != "" || m.EOS != "" {
-		return
-	}
-	if was, err := parseModelConfig(b.Model); err == nil {
-		m.BOS, m.EOS = was.BOS, was.EOS
-	}
-}
-
 // ReadModelConfig reads config.json of a Hugging Face folder, or a file like it.
 // Its From is empty. What this runtime would compute differently is refused.
 func ReadModelConfig(folder string) (Model, error) {

@@ -148,8 +148,8 @@ func TestStop(t *testing.T) {
 			}
 		}}
 		out := fmt.Sprintf("run%d", c.at)
-		if err := Train(ctx, mustLoad(t, "train.steps=1000", "sample.tokens=5", "parallel.ranks=3"), out, h); err != reason {
-			t.Errorf("error %v, want %v", err, reason)
+		if err := Train(ctx, mustLoad(t, "train.steps=1000", "sample.tokens=5", "parallel.ranks=3"), out, h); !stoppedBy(err, reason, len(h.steps)) {
+			t.Errorf("error %v, want %v after step %d", err, reason, len(h.steps))
 		}
 		if n := len(h.steps); n < c.at || n > c.atMost {
 			t.Errorf("asked at step %d, stopped after %d", c.at, n)
@@ -166,6 +166,13 @@ func TestStop(t *testing.T) {
 			}
 		}
 	}
+}
+
+// stoppedBy tells whether a run without checkpoints was stopped for a reason,
+// after so many steps.
+func stoppedBy(err, reason error, steps int) bool {
+	var s *Stopped
+	return errors.As(err, &s) && errors.Is(err, reason) && s.Step == steps && s.Checkpoint == ""
 }
 
 // Asked at the last step, a run is not stopped but done.
@@ -192,13 +199,12 @@ func TestStopWhileReading(t *testing.T) {
 	ctx, stop := context.WithCancelCause(t.Context())
 	stop(reason)
 	h := &heard{}
-	if err := Train(ctx, mustLoad(t), "run", h); err != reason || exists("run") || len(h.sums) > 0 {
+	if err := Train(ctx, mustLoad(t), "run", h); !stoppedBy(err, reason, 0) || exists("run") || len(h.sums) > 0 {
 		t.Errorf("error %v, want %v; summary %v", err, reason, h.sums)
 	}
 }
 
-// Two runs cannot have one folder, and what cannot be written is an error that
-// leaves the rest.
+// What cannot be written is an error that leaves the rest.
 func TestTrainCannotWrite(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	inTinyFolder(t)
@@ -208,7 +214,7 @@ func TestTrainCannotWrite(t *testing.T) {
 			t.Fatal(err)
 		}
 		h := &heard{}
-		err := Train(t.Context(), c, name+".run", h)
+		err := Resume(t.Context(), c, name+".run", "latest", h)
 		if err == nil || IsInput(err) || !strings.Contains(err.Error(), name) || len(h.sums) > 0 {
 			t.Errorf("%s: %v, %v", name, err, h.sums)
 		}
@@ -216,7 +222,7 @@ func TestTrainCannotWrite(t *testing.T) {
 			t.Errorf("%s: %d steps are kept", name, len(steps))
 		}
 	}
-	if err := Train(t.Context(), c, "a.txt/run", &heard{}); err == nil || !strings.HasPrefix(err.Error(), "run folder: ") {
+	if err := Train(t.Context(), c, "a.txt/run", &heard{}); !IsInput(err) || !strings.HasPrefix(err.Error(), "--out: ") {
 		t.Errorf("a run folder in a file: %v", err)
 	}
 }
@@ -343,4 +349,31 @@ func TestReadingIsTold(t *testing.T) {
 			t.Errorf("got %q, want %q", h.notes, want)
 		}
 	})
+}
+
+// A validation loss that is no number is told as what it says of the training,
+// written as null, and kept from the metrics of checkpoints.
+func TestValidationLossIsNoNumber(t *testing.T) {
+	inTinyFolder(t)
+	h := &heard{}
+	c := mustLoad(t, "train.steps=1", "train.eval_every=1", "optimizer.lr=1e30", "schedule={type: constant, warmup: 0}", "checkpoint={every: 1, keep: {best: val_loss, last: 2}}", "precision=fp32")
+	if err := Train(t.Context(), c, "run", h); err != nil {
+		t.Fatal(err)
+	}
+	if told := strings.Join(h.notes, "\n"); !strings.Contains(told, "the validation loss after step 1 is NaN: training has left the range of numbers; lower optimizer.lr") {
+		t.Errorf("told %s", told)
+	}
+	raw, err := os.ReadFile("run/metrics.jsonl")
+	if err != nil || !strings.Contains(string(raw), "{\"step\":1,\"val_loss\":null}\n") {
+		t.Errorf("metrics: %v\n%s", err, raw)
+	}
+	ck, _ := opened(t, "run/ckpt/step-00000001")
+	defer ck.Close()
+	if _, ok := ck.Metrics["val_loss"]; ok || ck.Metrics["loss"] == 0 {
+		t.Errorf("metrics of the checkpoint: %v", ck.Metrics)
+	}
+	err = Resume(t.Context(), mustLoad(t, "train.steps=2", "checkpoint.every=1"), "run", "latest", h)
+	if err == nil || !strings.Contains(err.Error(), "lower the learning rate") {
+		t.Errorf("the next step: %v", err)
+	}
 }

@@ -90,7 +90,7 @@ func (h *Here) measureKernels(c *Config) error {
 		return err
 	}
 	copies := max(1, min(c.Parallel.Ranks, runtime.GOMAXPROCS(0)/h.workers))
-	if need, has := int64(copies)*(f.Device.Total()+f.Host.Total()), machineMemory(); has > 0 && need > has/2 {
+	if need, has := int64(copies)*(f.Device.Total()+f.Host.Total()), machine().Free; has > 0 && need > has/2 {
 		return BadInput(fmt.Errorf("%d ranks of %d layers need %s, and this machine has %s; want --machine with a description of another", copies, x.Model.Layers, byteSize(need), byteSize(has)))
 	}
 	var all []*measuring

@@ -47,8 +47,8 @@ type Eval struct {
 
 // Summary is how a run ended.
 type Summary struct {
-	Steps         int // done
-	Loss          float64
+	Steps         int     // done, those of the runs before included
+	Loss          float64 // NaN if there was no step
 	ValLoss       float64 // the last one; NaN if there was none
 	Tokens        int64
 	Seconds       float64
@@ -149,7 +149,10 @@ func (s Summary) lines() []string {
 	if s.Stopped {
 		verb = "stopped after"
 	}
-	out := fmt.Sprintf("%s %s steps, %s tokens in %s, loss %.4f", verb, grouped(int64(s.Steps)), grouped(s.Tokens), span(s.Seconds), s.Loss)
+	out := fmt.Sprintf("%s %s steps, %s tokens in %s", verb, grouped(int64(s.Steps)), grouped(s.Tokens), span(s.Seconds))
+	if !math.IsNaN(s.Loss) {
+		out += fmt.Sprintf(", loss %.4f", s.Loss)
+	}
 	if !math.IsNaN(s.ValLoss) {
 		out += fmt.Sprintf(", validation loss %.4f", s.ValLoss)
 	}

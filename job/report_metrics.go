@@ -3,6 +3,7 @@ package job
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,7 +20,7 @@ import (
 //	{"step":1,"memory":{"planned":{...},"ranks":[...],"process":{"peak_rss":...,"held_by_ranks":...,"unattributed":...}}}
 //
 // The lines of memory are bytes; there is one before that of the first step and
-// one at the end.
+// one at the end, when all else is written.
 //
 // Numbers have the fewest digits that read back as the same float64, so also
 // as the same float32. A value that is no finite number is null. Each line
@@ -122,43 +123,108 @@ func (m *Metrics) Close() error {
 }
 
 // ReadMetrics reads the steps and evaluations Metrics wrote; null becomes NaN. A last line without
-// its line feed, left by a process that was killed, is not there.
+// its line feed, left by a process that was killed, is not there. A line that
+// cannot be read is an error.
 func ReadMetrics(path string) ([]Step, []Eval, error) {
-	f, err := os.Open(path)
+	l, err := readLog(path)
+	if err == nil && l.damage != nil {
+		err = l.damage
+	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("metrics: %w", err)
+		return nil, nil, err
+	}
+	return l.steps, l.evals, nil
+}
+
+// longestLine is the most bytes of a line of a step or an evaluation. Those of
+// memory, which nothing reads again, may be longer.
+const longestLine = 1 << 16
+
+// metricsLog is what can be read of a metrics file.
+type metricsLog struct {
+	steps  []Step
+	evals  []Eval
+	ended  int   // the step at which a run had written all it makes, if nothing came after; else 0
+	lost   int   // lines that cannot be read
+	damage error // the first of them, and why
+}
+
+func readLog(path string) (*metricsLog, error) {
+	info, err := os.Stat(path)
+	if err == nil && !info.Mode().IsRegular() {
+		return &metricsLog{lost: 1, damage: fmt.Errorf("metrics: %s is no regular file", path)}, nil
+	}
+	var f *os.File
+	if err == nil {
+		f, err = os.Open(path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("metrics: %w", err)
 	}
 	defer f.Close()
-	var steps []Step
-	var evals []Eval
-	in := bufio.NewReader(f)
+	l, in := &metricsLog{}, bufio.NewReaderSize(f, longestLine)
 	for n := 1; ; n++ {
-		line, err := in.ReadBytes('\n')
+		line, err := nextLine(in)
 		if errors.Is(err, io.EOF) {
-			return steps, evals, nil
+			return l, nil
 		}
-		if err != nil {
-			return nil, nil, fmt.Errorf("metrics: %w", err)
+		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
+			return nil, fmt.Errorf("metrics: %w", err)
 		}
 		if bytes.Contains(line, []byte(`"memory":`)) {
+			_, _ = fmt.Sscanf(string(line[:min(len(line), 40)]), `{"step":%d,"memory"`, &l.ended)
 			continue
 		}
-		s, e, err := parseMetric(line)
-		switch {
-		case err != nil:
-			return nil, nil, fmt.Errorf("metrics: %s:%d: %w", path, n, err)
-		case e != nil:
-			evals = append(evals, *e)
-		default:
-			steps = append(steps, s)
+		l.ended = 0
+		if err == nil {
+			err = l.add(line)
+		} else {
+			err = fmt.Errorf("longer than %d bytes", longestLine)
+		}
+		if err != nil {
+			l.lost++
+			l.damage = cmp.Or(l.damage, fmt.Errorf("metrics: %s:%d: %w", path, n, err))
 		}
 	}
 }
 
+// nextLine is the next line, valid until the next call; of one that is too long
+// its beginning and bufio.ErrBufferFull.
+func nextLine(in *bufio.Reader) ([]byte, error) {
+	line, err := in.ReadSlice('\n')
+	if !errors.Is(err, bufio.ErrBufferFull) {
+		return line, err
+	}
+	line = bytes.Clone(line)
+	for errors.Is(err, bufio.ErrBufferFull) {
+		_, err = in.ReadSlice('\n')
+	}
+	if err == nil {
+		err = bufio.ErrBufferFull
+	}
+	return line, err
+}
+
+// add takes a line.
+func (l *metricsLog) add(line []byte) error {
+	s, e, err := parseMetric(line)
+	switch {
+	case err != nil:
+		return err
+	case e != nil:
+		l.evals = append(l.evals, *e)
+	default:
+		l.steps = append(l.steps, s)
+	}
+	return nil
+}
+
 // TrimMetrics drops the lines after a step from a metrics file, if there is
 // one, those of a process's memory, and what a killed process left unfinished. The file is replaced whole.
-func TrimMetrics(path string, step int) error {
-	steps, evals, err := ReadMetrics(path)
+// A file with lines that cannot be read is set aside under another name, which
+// is told, and those that can be go on.
+func TrimMetrics(path string, step int, told func(string)) error {
+	l, err := readLog(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
@@ -173,6 +239,39 @@ func TrimMetrics(path string, step int) error {
 	if err != nil {
 		return err
 	}
+	m.upTo(step, l.steps, l.evals)
+	if err := m.Close(); err != nil {
+		return err
+	}
+	if l.damage != nil {
+		aside, err := setAside(path)
+		if err != nil {
+			return fmt.Errorf("%w; it cannot be set aside: %w", l.damage, err)
+		}
+		told(fmt.Sprintf("%v: %d lines cannot be read; the file is set aside as %s, and the lines that can be go on", l.damage, l.lost, aside))
+	}
+	return os.Rename(short, path)
+}
+
+// setAside gives a file a name that is free, and returns it. The file keeps its
+// own name too where it can, so that there is one at every instant.
+func setAside(path string) (string, error) {
+	for n := 1; ; n++ {
+		aside := fmt.Sprintf("%s.damaged-%d", path, n)
+		if _, err := os.Lstat(aside); errors.Is(err, os.ErrNotExist) {
+			if os.Link(path, aside) == nil {
+				return aside, nil
+			}
+			return aside, os.Rename(path, aside)
+		} else if err != nil {
+			return "", err
+		}
+	}
+}
+
+// upTo writes the steps and evaluations up to a step, each evaluation after its
+// step.
+func (m *Metrics) upTo(step int, steps []Step, evals []Eval) {
 	for _, s := range steps {
 		for len(evals) > 0 && evals[0].Step < s.Step {
 			m.evalUpTo(step, evals[0])
@@ -185,10 +284,6 @@ func TrimMetrics(path string, step int) error {
 	for _, e := range evals {
 		m.evalUpTo(step, e)
 	}
-	if err := m.Close(); err != nil {
-		return err
-	}
-	return os.Rename(short, path)
 }
 
 func (m *Metrics) evalUpTo(step int, e Eval) {
@@ -215,6 +310,9 @@ func parseMetric(line []byte) (Step, *Eval, error) {
 		TokensPerSecond: &s.TokensPerSecond, StepSeconds: &s.StepSeconds, Skipped: &s.Skipped}
 	if err := json.Unmarshal(line, &raw); err != nil {
 		return Step{}, nil, err
+	}
+	if s.Step < 1 {
+		return Step{}, nil, errors.New("there is no step in it")
 	}
 	if bytes.Contains(line, []byte(`"val_loss"`)) {
 		return Step{}, &Eval{Step: s.Step, ValLoss: or(raw.ValLoss, nan)}, nil

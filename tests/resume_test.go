@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -11,10 +12,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"zeroth/checkpoint"
+	"zeroth/checkpoint/vfs"
 	"zeroth/job"
 )
 
@@ -207,12 +211,12 @@ func TestResumeRefusals(t *testing.T) {
 	dir := t.TempDir()
 	run(t, saving(t, dir), "")
 	for _, c := range []struct{ set, want string }{
-		{"model.layers=2", "transformer.h.2.attn.c_attn.bias is in it and not in the job's model"},
-		{"model.layers=4", "transformer.h.3.ln_1.weight is not in it"},
-		{"model.width=16", "transformer.wte.weight has shape [256 12] in it, [256 16] in the job"},
+		{"model.layers=2", "model.layers is 3 in it, 2 in the job (--set model.layers=2)"},
+		{"model.layers=4", "model.layers is 3 in it, 4 in the job (--set model.layers=4)"},
+		{"model.width=16", "model.width is 12 in it, 16 in the job (--set model.width=16)"},
 		{"optimizer.type=sgd", "has no momentum_buffer, which optimizer sgd needs"},
 		{"train.seed=2", "it was trained with train.seed 1, the job says 2"},
-		{"model.context=6", "transformer.wpe.weight has shape [7 12] in it, [6 12] in the job"},
+		{"model.context=6", "model.context is 7 in it, 6 in the job (--set model.context=6)"},
 	} {
 		err := job.Resume(context.Background(), saving(t, dir, c.set), t.TempDir(), "latest", silent{})
 		if err == nil || !job.IsInput(err) || !strings.Contains(err.Error(), c.want) {
@@ -228,23 +232,60 @@ func TestResumeRefusals(t *testing.T) {
 }
 
 // A save that fails ends the run, or, where the job says so, is told and
-// training goes on.
+// training goes on. A run that is then asked to stop has nothing to go on from,
+// and does not say that it has.
 func TestSaveThatFails(t *testing.T) {
-	blocked := filepath.Join(t.TempDir(), "a-file")
-	if err := os.WriteFile(blocked, nil, 0o666); err != nil {
-		t.Fatal(err)
-	}
+	full := vfs.Hook{FS: vfs.OS{}, Before: func(o vfs.Op) error {
+		if o.Do == "create" {
+			return syscall.ENOSPC
+		}
+		return nil
+	}}
 	for _, async := range []string{"true", "false"} {
-		err := job.Train(context.Background(), saving(t, blocked, "checkpoint.async="+async), t.TempDir(), silent{})
-		if err == nil || !strings.Contains(err.Error(), "checkpoint of step 3: save: rank 0: begin save of step 3") {
+		c := saving(t, t.TempDir(), "checkpoint.async="+async)
+		err := job.ResumeWith(context.Background(), c, t.TempDir(), "", silent{}, job.Seams{Saves: full})
+		if err == nil || !strings.Contains(err.Error(), "checkpoint of step 3: save: rank 0: ") {
 			t.Errorf("async %s: error %v", async, err)
 		}
+		c = saving(t, t.TempDir(), "checkpoint.async="+async, "checkpoint.on_error=continue")
 		out := t.TempDir()
-		if err := job.Train(context.Background(), saving(t, blocked, "checkpoint.on_error=continue", "checkpoint.async="+async), out, silent{}); err != nil {
+		if err := job.ResumeWith(context.Background(), c, out, "", silent{}, job.Seams{Saves: full}); err != nil {
 			t.Errorf("async %s, on_error continue: %v", async, err)
 		}
 		if n := len(losses(t, out, 5)); n == 0 {
 			t.Errorf("async %s, on_error continue: training did not go on", async)
+		}
+		ctx, stop := context.WithCancel(context.Background())
+		w := &watching{step: func(s int) {
+			if s == 4 {
+				stop()
+			}
+		}}
+		err = job.ResumeWith(ctx, c, t.TempDir(), "", w, job.Seams{Saves: full})
+		var stopped *job.Stopped
+		if !errors.As(err, &stopped) || stopped.Checkpoint != "" || stopped.Step < 4 {
+			t.Errorf("async %s, stopped: %v", async, err)
+		}
+	}
+}
+
+// A save that failed is tried again at the end of the run.
+func TestSaveIsTriedAgain(t *testing.T) {
+	for _, async := range []string{"true", "false"} {
+		var failed atomic.Bool
+		once := vfs.Hook{FS: vfs.OS{}, Before: func(o vfs.Op) error {
+			if o.Do == "create" && failed.CompareAndSwap(false, true) {
+				return syscall.ENOSPC
+			}
+			return nil
+		}}
+		dir := t.TempDir()
+		c := saving(t, dir, "checkpoint.every=6", "checkpoint.async="+async, "checkpoint.on_error=continue")
+		if err := job.ResumeWith(context.Background(), c, t.TempDir(), "", silent{}, job.Seams{Saves: once}); err != nil {
+			t.Errorf("async %s: %v", async, err)
+		}
+		if _, err := checkpoint.Resolve(dir, "6"); err != nil || !failed.Load() {
+			t.Errorf("async %s: %v, failed %v", async, err, failed.Load())
 		}
 	}
 }

@@ -95,7 +95,7 @@ var ErrLocked = errors.New("locked by another process")
 func MkdirAll(f FS, dir string) error {
 	if e, err := f.Stat(dir); err == nil {
 		if e.Kind != Dir {
-			return fmt.Errorf("%s: is a file, not a folder", dir)
+			return &fs.PathError{Op: "mkdir", Path: dir, Err: errors.New("is a file, not a folder")}
 		}
 		return nil
 	} else if !errors.Is(err, fs.ErrNotExist) {

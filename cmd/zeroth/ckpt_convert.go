@@ -157,7 +157,7 @@ func written(path string) (names []string, bytes int64, err error) {
 // newFolder checks that a folder can be made or is empty, and returns what
 // takes it away again if it stays empty.
 func newFolder(flag, path string) (undo func(), err error) {
-	made := missing(path)
+	made := job.Missing(path)
 	undo = func() {
 		for _, folder := range made {
 			os.Remove(folder) // fails if it is not empty
@@ -171,7 +171,7 @@ func newFolder(flag, path string) (undo func(), err error) {
 		return nil, job.BadInput(fmt.Errorf("%s: %w; name a new folder", flag, err))
 	}
 	if len(files) > 0 {
-		return nil, job.BadInput(fmt.Errorf("%s %s: the folder is not empty (%s); name a new folder", flag, path, some(files, 3)))
+		return nil, job.BadInput(fmt.Errorf("%s %s: the folder is not empty (%s); name a new folder", flag, path, job.Some(files, 3)))
 	}
 	return undo, nil
 }
@@ -249,7 +249,7 @@ func newCheckpoint(root string, step int64) (undo func(), err error) {
 	if ok && e.Step >= step {
 		return nil, job.BadInput(fmt.Errorf("--to %s: its latest checkpoint is of step %d; one of step %d would become the latest instead: name another folder", root, e.Step, step))
 	}
-	made := missing(root)
+	made := job.Missing(root)
 	return func() {
 		for _, folder := range made {
 			os.Remove(folder) // fails if it is not empty

@@ -25,8 +25,8 @@ func (a *app) ckptPrune() *cobra.Command {
 	cmd.Long = `Delete the checkpoints of a folder that no rule keeps, and what saves cut short
 have left. The rules are those of checkpoint.keep in a job file: the newest so
 many, or {last: 3, every_steps: 1000, best: val_loss}, of which any keeps. The
-newest always stays, and so do damaged ones, for you to look at. While a save is
-in progress nothing is deleted.
+newest always stays, and so do damaged ones, for you to look at. While a run has
+the folder nothing is deleted.
 
 Only files of checkpoints are deleted and no link is followed: a folder that is a
 symbolic link or has anything else in it stays, and is named; the exit code is

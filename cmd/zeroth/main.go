@@ -27,7 +27,7 @@ const (
 	exitDone    = 0
 	exitFailure = 1
 	exitInput   = 2
-	exitAgain   = 75  // sysexits' EX_TEMPFAIL: stopped by SIGTERM with a checkpoint to resume from
+	exitAgain   = 75  // sysexits' EX_TEMPFAIL: stopped by SIGTERM or SIGHUP with a checkpoint to resume from
 	exitStopped = 130 // 128 + SIGINT, as shells have it
 )
 
@@ -41,7 +41,8 @@ func main() {
 // errStopped is what a run returns that was asked to stop and did.
 var errStopped = errors.New("stopped")
 
-// errSaved is what it returns if SIGTERM asked and a checkpoint was saved.
+// errSaved is what it returns if SIGTERM or SIGHUP asked and there is a
+// checkpoint to resume from.
 var errSaved = errors.New("stopped, to be resumed")
 
 // errFound is what a check returns that found and told what it looked for.
@@ -129,7 +130,7 @@ func (a *app) verdict(err error) (code int, message string) {
 	case errors.Is(err, errStopped):
 		return exitStopped, ""
 	case errors.Is(err, errSaved):
-		return exitAgain, ""
+		return exitAgain, "zeroth: " + err.Error()
 	case a.started && job.IsInput(err):
 		return exitInput, err.Error()
 	case !a.started:
@@ -142,9 +143,9 @@ const about = `zeroth trains GPT models in pure Go, sharded over ranks in the wa
 ZeRO (stages 0 to 3) and FSDP. A job is one YAML file.
 
 Exit codes: 0 done; 1 failure, or what a check found; 2 a mistake in the job file, its data or the
-command line; 130 stopped by Ctrl-C or SIGTERM, with all steps done so far kept;
-75 stopped by SIGTERM with a checkpoint saved, to go on with --resume latest.
-A defect of the program itself ends it by SIGABRT (134).`
+command line; 130 stopped by Ctrl-C, with all steps done so far kept; 75 training
+stopped by SIGTERM or SIGHUP with a checkpoint to go on from with --resume latest,
+without one 1. A defect of the program itself ends it by SIGABRT (134).`
 
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
@@ -162,16 +163,23 @@ func (a *app) root() *cobra.Command {
 	return root
 }
 
-// untilSignal is a context that ends with the first Ctrl-C or SIGTERM, of which
-// told is told. The next signal ends the process. Release gives signals back.
+// untilSignal is a context that ends with the first Ctrl-C, SIGTERM or SIGHUP,
+// of which told is told. From then on Ctrl-C ends the process at once; the
+// others, which supervisors and closing terminals send in pairs, change nothing
+// more, nor does an output that nobody reads any longer. Release gives signals
+// back.
 func untilSignal(parent context.Context, told func()) (ctx context.Context, release func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	if !signal.Ignored(syscall.SIGHUP) { // as under nohup
+		signal.Notify(signals, syscall.SIGHUP)
+	}
 	go func() { // ends with the first signal, or with release
 		select {
 		case s := <-signals:
-			signal.Stop(signals)
+			signal.Reset(os.Interrupt)
+			signal.Ignore(syscall.SIGPIPE)
 			cancel(signalled{s})
 			told()
 		case <-ctx.Done():

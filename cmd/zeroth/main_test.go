@@ -130,40 +130,6 @@ func TestRunFolder(t *testing.T) {
 	zeroth(t, 0, "train", "tiny.yaml", "--out", "full/sub")
 }
 
-func TestMakeFolderUndo(t *testing.T) {
-	t.Chdir(t.TempDir())
-	undo, err := makeFolder("x/y/new", false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	undo()
-	if _, err := os.Stat("x"); err == nil {
-		t.Error("folders that were made and stayed empty are still there")
-	}
-	if err := os.Mkdir("x", 0o755); err != nil {
-		t.Fatal(err)
-	}
-	for _, path := range []string{"x", "x/y"} {
-		if undo, err = makeFolder(path, false); err != nil {
-			t.Fatal(err)
-		}
-		undo()
-	}
-	if files, err := os.ReadDir("x"); err != nil || len(files) > 0 {
-		t.Errorf("a folder that was there before is gone, or is not as it was: %v %v", files, err)
-	}
-	if undo, err = makeFolder("x/run", false); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile("x/run/job.yaml", nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	undo()
-	if _, err := os.Stat("x/run/job.yaml"); err != nil {
-		t.Error("what a run has written is gone")
-	}
-}
-
 // A folder that takes no files is refused before the data is read. Root may
 // write anywhere but where the system has no files to make.
 func TestUnwritableFolder(t *testing.T) {
@@ -387,6 +353,9 @@ func TestMain(m *testing.M) {
 	switch os.Getenv("ZEROTH_MAIN") {
 	case "main":
 		main()
+	case "nohup":
+		signal.Ignore(syscall.SIGHUP)
+		main()
 	case "full":
 		signal.Ignore(syscall.SIGXFSZ)
 		most, _ := strconv.ParseUint(os.Getenv("ZEROTH_MOST"), 10, 64)
@@ -409,15 +378,15 @@ func TestMain(m *testing.M) {
 }
 
 // start runs the command as a process and returns when it has done a step.
-func start(t *testing.T, as string, args ...string) (*exec.Cmd, *bufio.Reader) {
+func start(t *testing.T, as string, args ...string) (cmd *exec.Cmd, out *bufio.Reader, errs *bytes.Buffer) {
 	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(exe, args...)
+	cmd, errs = exec.Command(exe, args...), new(bytes.Buffer)
 	cmd.Env = append(os.Environ(), "ZEROTH_MAIN="+as)
-	cmd.Stderr = os.Stderr
+	cmd.Stderr = errs
 	pipe, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -426,24 +395,29 @@ func start(t *testing.T, as string, args ...string) (*exec.Cmd, *bufio.Reader) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
-	out := bufio.NewReader(pipe)
+	out = bufio.NewReader(pipe)
 	for {
 		line, err := out.ReadString('\n')
 		if err != nil {
-			t.Fatalf("no step: %v", err)
+			t.Fatalf("no step: %v\n%s", err, errs)
 		}
 		if strings.HasPrefix(line, "step 1/") {
-			return cmd, out
+			return cmd, out, errs
 		}
 	}
 }
 
-// The first signal stops at a step boundary and keeps what is there.
+// The first signal stops at a step boundary and keeps what is there. Without a
+// checkpoint Ctrl-C is what was asked for; who sent another signal is told that
+// the run cannot go on.
 func TestSignalStops(t *testing.T) {
-	for _, s := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
+	for _, c := range []struct {
+		s    syscall.Signal
+		code int
+	}{{syscall.SIGINT, 130}, {syscall.SIGTERM, 1}, {syscall.SIGHUP, 1}} {
 		inFolder(t)
-		cmd, out := start(t, "main", "train", "tiny.yaml", "--set", "train.steps=1000000", "--out", "r")
-		if err := cmd.Process.Signal(s); err != nil {
+		cmd, out, errs := start(t, "main", "train", "tiny.yaml", "--set", "train.steps=1000000", "--out", "r")
+		if err := cmd.Process.Signal(c.s); err != nil {
 			t.Fatal(err)
 		}
 		rest, err := io.ReadAll(out)
@@ -451,24 +425,28 @@ func TestSignalStops(t *testing.T) {
 			t.Fatal(err)
 		}
 		cmd.Wait()
-		if code := cmd.ProcessState.ExitCode(); code != 130 {
-			t.Errorf("%v: exit code %d, want 130\n%s", s, code, rest)
+		if code := cmd.ProcessState.ExitCode(); code != c.code {
+			t.Errorf("%v: exit code %d, want %d\n%s", c.s, code, c.code, rest)
 		}
-		for _, want := range []string{"stopping at the end of this step; once more quits at once\n", "stopped after ", "kept in r\n"} {
+		for _, want := range []string{"stopping at the end of this step; Ctrl-C once more quits at once\n", "stopped after ", "kept in r\n"} {
 			if !strings.Contains(string(rest), want) {
-				t.Errorf("%v: no %q in\n%s", s, want, rest)
+				t.Errorf("%v: no %q in\n%s", c.s, want, rest)
 			}
+		}
+		told := regexp.MustCompile(`^zeroth: stopped by signal: \w+ after step \d+: there is no checkpoint to go on from\nkept in r: job.yaml, loss.svg, metrics.jsonl, model\n$`)
+		if got := errs.String(); told.MatchString(got) != (c.code == 1) {
+			t.Errorf("%v: %s", c.s, got)
 		}
 		raw, err := os.ReadFile("r/metrics.jsonl")
 		if err != nil || !bytes.HasPrefix(raw, []byte(`{"step":1,`)) || !bytes.HasSuffix(raw, []byte("}\n")) {
-			t.Errorf("%v: metrics: %v %q", s, err, raw[:min(100, len(raw))])
+			t.Errorf("%v: metrics: %v %q", c.s, err, raw[:min(100, len(raw))])
 		}
 	}
 }
 
 // The second signal does not wait for the step.
 func TestSecondSignalQuits(t *testing.T) {
-	cmd, out := start(t, "deaf")
+	cmd, out, _ := start(t, "deaf")
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}

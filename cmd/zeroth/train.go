@@ -5,15 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"zeroth/checkpoint/vfs"
 	"zeroth/job"
 )
 
@@ -33,17 +32,25 @@ func (a *app) train() *cobra.Command {
                        config.json and model.safetensors, and the tokenizer
   ckpt/                checkpoints, if the job file asks for them
 
-Ctrl-C stops at the end of the running step and keeps what is there; once more
-quits at once. 'zeroth help job' lists the keys of a job file.`,
+The folder is the run's own as long as it lives; a second run, save or prune
+there is refused. Ctrl-C, SIGTERM and SIGHUP stop at the end of the running step
+and keep what is there; Ctrl-C once more quits at once. 'zeroth help job' lists
+the keys of a job file.`,
 		Example: `  zeroth train examples/quickstart.yaml
   zeroth train job.yaml --set zero.stage=1 --set parallel.ranks=2 --out run1
   zeroth train job.yaml --set checkpoint.every=100 --out run1 --resume latest
   zeroth train job.yaml --set 'data.text=["docs/**/*.md"]' --set optimizer.lr=1e-3`,
 		Args: oneJob,
 		RunE: a.do(func(cmd *cobra.Command, args []string) error {
-			ctx, stop, err := look.start(cmd.Context())
+			progress := job.NewProgress(a.out)
+			defer progress.Close()
+			ctx, release := untilSignal(cmd.Context(), func() {
+				progress.Note("stopping at the end of this step; Ctrl-C once more quits at once")
+			})
+			defer release()
+			ctx, stop, err := look.start(ctx)
 			if err == nil {
-				err = a.runTraining(ctx, args[0], sets, out, resume)
+				err = a.runTraining(ctx, args[0], sets, out, resume, progress)
 			}
 			return cmp.Or(err, stop())
 		}),
@@ -87,7 +94,7 @@ func must(err error) {
 	}
 }
 
-func (a *app) runTraining(ctx context.Context, file string, sets []string, out, resume string) error {
+func (a *app) runTraining(ctx context.Context, file string, sets []string, out, resume string, progress job.Progress) error {
 	c, err := job.Load(file, sets)
 	if err != nil {
 		return err
@@ -98,26 +105,18 @@ func (a *app) runTraining(ctx context.Context, file string, sets []string, out, 
 	if out == "" {
 		out = defaultFolder(file, time.Now())
 	}
-	undo, err := makeFolder(out, resume != "")
-	if err != nil {
-		return err
-	}
-	defer undo()
-	progress := job.NewProgress(a.out)
-	defer progress.Close()
-	ctx, release := untilSignal(ctx, func() {
-		progress.Note("stopping at the end of this step; once more quits at once")
-	})
-	defer release()
 	err = job.Resume(ctx, c, out, resume, progress)
+	var stopped *job.Stopped
 	var by signalled
 	switch {
-	case err == nil || job.IsInput(err):
+	case err == nil || job.IsInput(err) || errors.Is(err, vfs.ErrLocked):
 		return err
-	case !errors.Is(err, context.Canceled) || ctx.Err() == nil:
+	case !errors.As(err, &stopped):
 		return fmt.Errorf("%w\n%s", err, left(out))
-	case errors.As(context.Cause(ctx), &by) && by.Signal == syscall.SIGTERM && c.Checkpoint.SaveOnExit:
-		return errSaved
+	case errors.As(err, &by) && by.Signal != os.Interrupt && stopped.Checkpoint != "":
+		return fmt.Errorf("%w: %w", errSaved, err)
+	case errors.As(err, &by) && by.Signal != os.Interrupt:
+		return fmt.Errorf("%w\n%s", err, left(out))
 	}
 	return errStopped
 }
@@ -149,58 +148,4 @@ func left(out string) string {
 func defaultFolder(file string, now time.Time) string {
 	name := strings.TrimSuffix(filepath.Base(file), filepath.Ext(file))
 	return filepath.Join("runs", name+now.Format("-20060102-150405"))
-}
-
-// makeFolder makes the run folder; undo takes it away again if nothing came to
-// be in it. A folder with something in it is refused: a run is never written
-// over another, only resumed. So is one that cannot be written to, before work
-// is put in.
-func makeFolder(path string, resumed bool) (undo func(), err error) {
-	made := missing(path)
-	undo = func() {
-		for _, folder := range made {
-			os.Remove(folder) // fails if it is not empty
-		}
-	}
-	if err := os.MkdirAll(path, 0o777); err != nil {
-		undo()
-		return nil, job.BadInput(fmt.Errorf("--out: %w; name a folder that can be made", err))
-	}
-	files, err := os.ReadDir(path)
-	if err != nil {
-		return nil, job.BadInput(fmt.Errorf("--out: %w", err))
-	}
-	if len(files) > 0 && !resumed {
-		return nil, job.BadInput(fmt.Errorf("--out %s: the folder is not empty (%s); a run is never written over another: name a new folder, remove this one, or go on from its checkpoints with --resume latest",
-			path, some(files, 3)))
-	}
-	probe, err := os.CreateTemp(path, ".probe")
-	if err != nil {
-		undo()
-		return nil, job.BadInput(fmt.Errorf("--out %s: nothing can be written there: %w", path, err))
-	}
-	return undo, errors.Join(probe.Close(), os.Remove(probe.Name()))
-}
-
-// missing are the folders of a path that are not there, the deepest first.
-func missing(path string) (folders []string) {
-	for {
-		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
-			return folders
-		}
-		folders = append(folders, path)
-		path = filepath.Dir(path)
-	}
-}
-
-// some are the first n names.
-func some(files []os.DirEntry, n int) string {
-	var names []string
-	for _, f := range files[:min(n, len(files))] {
-		names = append(names, f.Name())
-	}
-	if len(files) > n {
-		names = append(names, "...")
-	}
-	return strings.Join(names, ", ")
 }

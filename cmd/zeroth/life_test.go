@@ -1,0 +1,205 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"zeroth/checkpoint"
+)
+
+// long is a run of tiny.yaml that does not end by itself and saves every step.
+var long = []string{"train", "tiny.yaml", "--set", "train.steps=1000000", "--set", "checkpoint={every: 1, keep: 2}"}
+
+// tree is the contents of a folder's files, by name.
+func tree(t *testing.T, folder string) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	err := filepath.WalkDir(folder, func(name string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		raw, err := os.ReadFile(name)
+		all[name] = string(raw)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// As long as a run lives, nothing else writes to its folders, and who tries is
+// told which process has them. A run that was killed is in nobody's way.
+func TestRunHasItsFolders(t *testing.T) {
+	inFolder(t)
+	zeroth(t, 0, "train", "tiny.yaml", "--out", "other", "--set", "checkpoint.every=1")
+	cmd, _, _ := start(t, "main", append(long, "--out", "r")...)
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < 1000; i++ { // the first checkpoint is being written
+		if _, err := checkpoint.Resolve("r/ckpt", "latest"); err == nil {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil { // so that its files stay as they are
+		t.Fatal(err)
+	}
+	time.Sleep(100 * time.Millisecond)
+	before := tree(t, "r")
+	in := []string{"--set", "checkpoint={every: 1, dir: r/ckpt}"}
+	for _, args := range [][]string{
+		{"train", "tiny.yaml", "--out", "r"},
+		{"train", "tiny.yaml", "--out", "r", "--resume", "latest"},
+		append([]string{"train", "tiny.yaml", "--out", "new"}, in...),
+		append([]string{"train", "tiny.yaml", "--out", "new", "--resume", "other/ckpt/step-00000002"}, in...),
+		{"ckpt", "prune", "r", "--keep", "1"},
+		{"ckpt", "prune", "r/ckpt", "--keep", "1"},
+	} {
+		_, errs := zeroth(t, 1, args...)
+		if want := fmt.Sprintf("process %d on host %q", cmd.Process.Pid, host); !strings.Contains(errs, want) {
+			t.Errorf("%v: %s", args, errs)
+		}
+	}
+	if after := tree(t, "r"); len(after) != len(before) {
+		t.Errorf("files were %d and are %d", len(before), len(after))
+	} else {
+		for name, was := range before {
+			if after[name] != was {
+				t.Errorf("%s has changed", name)
+			}
+		}
+	}
+	cmd.Process.Kill()
+	cmd.Wait()
+	zeroth(t, 0, "ckpt", "prune", "r", "--keep", "1")
+	list, err := checkpoint.List("r/ckpt")
+	if err != nil || len(list) != 1 {
+		t.Fatalf("%v %v", list, err)
+	}
+	zeroth(t, 0, "train", "tiny.yaml", "--out", "r", "--resume", "latest", "--set", fmt.Sprintf("train.steps=%d", list[0].Step+2))
+}
+
+// Supervisors and terminals that close send signals in pairs: the second does
+// not cut the save short. Nor does an output that nobody reads any longer.
+func TestSignalsInPairs(t *testing.T) {
+	for _, all := range [][]syscall.Signal{{syscall.SIGTERM, syscall.SIGTERM}, {syscall.SIGTERM, syscall.SIGHUP}, {syscall.SIGHUP, syscall.SIGTERM, syscall.SIGHUP}} {
+		inFolder(t)
+		cmd, _, errs := start(t, "main", append(long, "--out", "r")...)
+		for i, s := range all {
+			if i > 0 {
+				time.Sleep(2 * time.Millisecond)
+			}
+			if err := cmd.Process.Signal(s); err != nil {
+				break // it has ended
+			}
+		}
+		cmd.Wait() // closes the pipe
+		if code := cmd.ProcessState.ExitCode(); code != 75 || !strings.Contains(errs.String(), ": --resume latest goes on from r/ckpt/step-") {
+			t.Errorf("%v: ended with %v\n%s", all, cmd.ProcessState, errs)
+		}
+		if _, err := checkpoint.Resolve("r/ckpt", "latest"); err != nil {
+			t.Errorf("%v: %v", all, err)
+		}
+	}
+}
+
+// Under nohup a terminal that closes stops nothing.
+func TestNohup(t *testing.T) {
+	inFolder(t)
+	cmd, _, errs := start(t, "nohup", append(long, "--out", "r")...)
+	for _, s := range []syscall.Signal{syscall.SIGHUP, syscall.SIGTERM} {
+		if err := cmd.Process.Signal(s); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	cmd.Wait()
+	if !strings.Contains(errs.String(), "stopped by signal: terminated") {
+		t.Errorf("ended with %v\n%s", cmd.ProcessState, errs)
+	}
+}
+
+// A signal at any instant leaves one of: a checkpoint to go on from, and 75;
+// or none, and another code. The same command then goes on or begins.
+func TestSignalAtAnyInstant(t *testing.T) {
+	inFolder(t)
+	if err := os.WriteFile("big.txt", bytes.Repeat([]byte("to be, or not to be; "), 1<<22), 0o644); err != nil { // takes a while to read
+		t.Fatal(err)
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := append(slices.Clone(long), "--set", "data.text=[big.txt]", "--resume", "latest", "--out", "r")
+	seen := map[string]int{}
+	n := 40
+	if testing.Short() {
+		n = 12
+	}
+	for i := range n {
+		if i%4 == 0 {
+			if err := os.RemoveAll("r"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		cmd := exec.Command(exe, args...)
+		cmd.Env = append(os.Environ(), "ZEROTH_MAIN=main")
+		var errs bytes.Buffer
+		cmd.Stderr, cmd.Stdout = &errs, io.Discard
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Duration(6*i) * time.Millisecond)
+		if err := cmd.Process.Signal([]os.Signal{syscall.SIGTERM, syscall.SIGHUP}[i%2]); err != nil {
+			t.Fatal(err)
+		}
+		cmd.Wait()
+		_, none := checkpoint.Resolve("r/ckpt", "latest")
+		state := cmd.ProcessState.String()
+		seen[state]++
+		switch code := cmd.ProcessState.ExitCode(); {
+		case code == 75 && none == nil, code == 1 && none != nil:
+		case code == -1: // before the program had its say
+			if _, err := os.Stat("r"); err == nil && i%4 == 0 {
+				t.Errorf("%s, and the run folder is there", state)
+			}
+		default:
+			t.Errorf("run %d: %s, checkpoint: %v\n%s", i, state, none, &errs)
+		}
+	}
+	t.Log(seen)
+}
+
+// Ranks that need more memory than there is are refused before any of it is
+// taken and before anything is written.
+func TestMoreMemoryThanThereIs(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("this system does not tell what memory it has")
+	}
+	inFolder(t)
+	begin := time.Now()
+	huge := []string{"train", "tiny.yaml", "--out", "r", "--set", "model={layers: 64, heads: 64, width: 16384}", "--set", "checkpoint.every=1"}
+	_, errs := zeroth(t, 2, huge...)
+	if !strings.HasPrefix(errs, "tiny.yaml") || !strings.Contains(errs, ": parallel.memory: 2 ranks need ") || !strings.Contains(errs, " free; ") || strings.Count(errs, "\n") != 1 {
+		t.Errorf("got %s", errs)
+	}
+	if _, errs = zeroth(t, 2, append(huge, "--set", "parallel.memory=900TiB")...); !strings.Contains(errs, " in all; ") {
+		t.Errorf("got %s", errs)
+	}
+	if _, err := os.Stat("r"); err == nil || time.Since(begin) > 20*time.Second {
+		t.Errorf("the run folder is there, or it took %v", time.Since(begin))
+	}
+}

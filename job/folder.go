@@ -1,0 +1,206 @@
+package job
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"zeroth/checkpoint"
+	"zeroth/checkpoint/vfs"
+)
+
+// lockFile is in a folder that a run writes to; see vfs.OS.Lock.
+const lockFile = ".lock"
+
+// folders are those a run writes to. They are its own as long as it lives: no
+// other run, save or prune touches them.
+type folders struct {
+	out  string
+	lock io.Closer        // of out; nil where that is also the folder of checkpoints
+	hold *checkpoint.Hold // of the folder of checkpoints; nil for a job that saves nothing
+	made []string         // that were not there, the deepest first
+}
+
+// inUse is the error of a folder that another process has.
+type inUse struct {
+	folder string
+	*vfs.Locked
+}
+
+func (e inUse) Error() string {
+	return fmt.Sprintf("%s is in use by %s: wait until that ends, or name another folder", e.folder, e.Holder())
+}
+
+func (e inUse) Unwrap() error { return e.Locked }
+
+// lockFolders makes and locks the folders of a run. What cannot be written to is known
+// here, before any work is put in. A fresh run gets a run folder without
+// anything in it, and a folder without checkpoints: it is never written over
+// another.
+func (c *Config) lockFolders(out string, fresh bool, saves vfs.FS) (*folders, error) {
+	f := &folders{out: out, made: Missing(out)}
+	err := c.probeOffload()
+	if err == nil {
+		err = f.takeOut(fresh)
+	}
+	if err == nil && c.saves() {
+		err = c.takeCheckpoints(f, fresh, saves)
+	}
+	if err != nil {
+		f.release()
+		return nil, err
+	}
+	return f, nil
+}
+
+func (f *folders) takeOut(fresh bool) (err error) {
+	if err := os.MkdirAll(f.out, 0o777); err != nil {
+		return BadInput(fmt.Errorf("--out: %w; name a folder that can be made", err))
+	}
+	f.lock, err = vfs.OS{}.Lock(filepath.Join(f.out, lockFile))
+	if held := (*vfs.Locked)(nil); errors.As(err, &held) {
+		return inUse{"--out " + f.out, held}
+	}
+	if err != nil {
+		return BadInput(fmt.Errorf("--out %s: nothing can be written there: %w", f.out, cause(err)))
+	}
+	if !fresh {
+		return nil
+	}
+	files, err := os.ReadDir(f.out)
+	if err != nil {
+		return BadInput(fmt.Errorf("--out: %w", err))
+	}
+	files = slices.DeleteFunc(files, func(e os.DirEntry) bool { return e.Name() == lockFile })
+	if len(files) > 0 {
+		return BadInput(fmt.Errorf("--out %s: the folder is not empty (%s); a run is never written over another: name a new folder, remove this one, or go on from its checkpoints with --resume latest",
+			f.out, Some(files, 3)))
+	}
+	return nil
+}
+
+// takeCheckpoints holds the folder of checkpoints.
+func (c *Config) takeCheckpoints(f *folders, fresh bool, fsys vfs.FS) (err error) {
+	dir := c.Checkpoint.Dir
+	f.made = append(Missing(dir), f.made...)
+	if same(dir, f.out) {
+		_ = f.lock.Close() // one lock for both
+		f.lock = nil
+	}
+	f.hold, err = checkpoint.HoldFolder(fsys, dir)
+	if held := (*vfs.Locked)(nil); errors.As(err, &held) {
+		return inUse{"checkpoint.dir " + dir, held}
+	}
+	if err == nil {
+		err = probe(fsys, dir)
+	}
+	if err != nil {
+		return c.badFolder(fmt.Sprintf("%s: no checkpoint can be written there: %v", dir, cause(err)), "want a folder that can be made and written to")
+	}
+	if fresh {
+		return c.without(dir, fsys)
+	}
+	return nil
+}
+
+// probe makes something in a folder and takes it away. Others may do so at the
+// same time.
+func probe(fsys vfs.FS, dir string) error {
+	if fsys == nil {
+		fsys = vfs.OS{}
+	}
+	name := filepath.Join(dir, ".zeroth-probe")
+	if err := fsys.Mkdir(name); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	if err := fsys.Remove(name); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// probeOffload refuses a folder to offload to that nothing can be written to.
+func (c *Config) probeOffload() error {
+	o := c.Zero.Offload
+	if !o.disk() {
+		return nil
+	}
+	if err := probe(nil, o.Path); err != nil {
+		return Problems{problem(c.place("zero.offload.path"), "zero.offload.path", fmt.Sprintf("%s: nothing can be written there: %v", o.Path, cause(err)), offloadPath)}
+	}
+	return nil
+}
+
+// without refuses a folder with the checkpoints of another run, which retention
+// would delete.
+func (c *Config) without(dir string, fsys vfs.FS) error {
+	if fsys == nil {
+		fsys = vfs.OS{}
+	}
+	list, err := checkpoint.ListIn(fsys, dir)
+	if err != nil {
+		return err
+	}
+	if e, ok := checkpoint.Newest(list); ok {
+		return c.badFolder(fmt.Sprintf("%s has checkpoints of another run, up to step %d", dir, e.Step), "want a new folder, or --resume to go on from one of them")
+	}
+	return nil
+}
+
+// badFolder is a problem with the folder of checkpoints.
+func (c *Config) badFolder(wrong, right string) error {
+	return Problems{problem(c.place("checkpoint.dir"), "checkpoint.dir", wrong, right)}
+}
+
+// release gives the folders up. Those that were made and stayed empty are
+// taken away again.
+func (f *folders) release() {
+	if f.hold != nil {
+		_ = f.hold.Close() // what was saved is committed
+	}
+	if f.lock != nil {
+		_ = os.Remove(filepath.Join(f.out, lockFile))
+		_ = f.lock.Close()
+	}
+	for _, folder := range f.made {
+		_ = os.Remove(folder) // fails if it is not empty
+	}
+}
+
+// same tells whether two paths are one folder.
+func same(a, b string) bool {
+	x, err := os.Stat(a)
+	if err != nil {
+		return false
+	}
+	y, err := os.Stat(b)
+	return err == nil && os.SameFile(x, y)
+}
+
+// Missing are the folders of a path that are not there, the deepest first.
+func Missing(path string) (folders []string) {
+	for {
+		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+			return folders
+		}
+		folders = append(folders, path)
+		path = filepath.Dir(path)
+	}
+}
+
+// Some are the first n names, as a terminal can show them.
+func Some(files []os.DirEntry, n int) string {
+	var names []string
+	for _, f := range files[:min(n, len(files))] {
+		names = append(names, printable(f.Name()))
+	}
+	if len(files) > n {
+		names = append(names, "...")
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,211 @@
+package job
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"zeroth/checkpoint"
+	"zeroth/checkpoint/vfs"
+)
+
+// Folders that were made and stayed empty are taken away again, others not.
+func TestFoldersLeaveNothing(t *testing.T) {
+	inFolder(t, least)
+	for _, sets := range [][]string{nil, {"checkpoint.every=1"}, {"checkpoint.every=1", "checkpoint.dir=x/y/new"}, {"checkpoint.every=1", "checkpoint.dir=other/folder"}} {
+		c := mustLoad(t, sets...)
+		if c.Checkpoint.Dir == "" {
+			c.Checkpoint.Dir = "x/y/new/ckpt"
+		}
+		f, err := c.lockFolders("x/y/new", true, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.release()
+		for _, path := range []string{"x", "other"} {
+			if exists(path) {
+				t.Errorf("%v: folders that were made and stayed empty are still there", sets)
+			}
+		}
+	}
+	c := mustLoad(t)
+	if err := os.Mkdir("x", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"x", "x/y"} {
+		f, err := c.lockFolders(path, true, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.release()
+	}
+	if files, err := os.ReadDir("x"); err != nil || len(files) > 0 {
+		t.Errorf("a folder that was there before is gone, or is not as it was: %v %v", files, err)
+	}
+	f, err := c.lockFolders("x/run", true, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, "x/run/job.yaml", "")
+	f.release()
+	if !exists("x/run/job.yaml") || exists("x/run/.lock") {
+		t.Error("what a run has written is gone, or its lock is not")
+	}
+	if err := os.WriteFile("x/.lock", []byte("pid 1 host gone\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll("x/run"); err != nil {
+		t.Fatal(err)
+	}
+	if f, err = c.lockFolders("x", true, nil); err != nil {
+		t.Errorf("the lock of a dead run is in the way: %v", err)
+	} else {
+		f.release()
+	}
+}
+
+// Of two runs that would write to one folder, whichever of theirs it is, the
+// second is refused and told which process has it.
+func TestFoldersAreOneRuns(t *testing.T) {
+	inFolder(t, least)
+	on := func(out, dir string) (*folders, error) {
+		c := mustLoad(t, "checkpoint.every=1", "checkpoint.dir="+dir)
+		return c.lockFolders(out, false, nil)
+	}
+	for _, first := range [][2]string{{"a", "a/ckpt"}, {"a", "a"}, {"a", "c"}} {
+		f, err := on(first[0], first[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, second := range [][2]string{{"a", "a/ckpt"}, {"a", "b"}, {"a", "a"}, {"b", first[1]}, {"b", "./" + first[1] + "/../" + filepath.Base(first[1])}} {
+			_, err := on(second[0], second[1])
+			var held *vfs.Locked
+			if !errors.As(err, &held) || !errors.Is(err, vfs.ErrLocked) || held.PID != os.Getpid() || !strings.Contains(err.Error(), "is in use by process ") {
+				t.Errorf("%v beside %v: %v", second, first, err)
+			}
+		}
+		g, err := on("b", "d")
+		if err != nil {
+			t.Errorf("another run beside %v: %v", first, err)
+		} else {
+			g.release()
+		}
+		f.release()
+	}
+}
+
+// A folder of checkpoints that cannot be used is a mistake in the job, found
+// before anything is trained and whatever checkpoint.on_error is; so is one
+// with checkpoints of another run, which retention would delete.
+func TestFolderOfCheckpoints(t *testing.T) {
+	inTinyFolder(t)
+	if err := Train(t.Context(), mustLoad(t, "checkpoint.every=7"), "old", &heard{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ dir, want string }{
+		{"a.txt", "--set checkpoint.dir=a.txt: checkpoint.dir: a.txt: no checkpoint can be written there: is a file, not a folder; want a folder that can be made and written to"},
+		{"a.txt/x", "no checkpoint can be written there: "},
+		{"/proc/self/task/x", "no checkpoint can be written there: "},
+		{"old/ckpt", "checkpoint.dir: old/ckpt has checkpoints of another run, up to step 7; want a new folder, or --resume to go on from one of them"},
+	} {
+		h := &heard{}
+		err := Train(t.Context(), mustLoad(t, "checkpoint.every=1", "checkpoint.on_error=continue", "checkpoint.dir="+c.dir), "run", h)
+		if !IsInput(err) || !strings.Contains(err.Error(), c.want) || len(h.steps) > 0 || exists("run") {
+			t.Errorf("%s: %v\nwant %s", c.dir, err, c.want)
+		}
+	}
+	list, err := checkpoint.List("old/ckpt")
+	if err != nil || len(list) != 1 {
+		t.Errorf("%v %v", list, err)
+	}
+}
+
+// A run that made no checkpoints is not begun anew over its parameters.
+func TestNothingToResume(t *testing.T) {
+	inTinyFolder(t)
+	if err := Train(t.Context(), mustLoad(t), "run", &heard{}); err != nil {
+		t.Fatal(err)
+	}
+	want := "--resume latest: there is no checkpoint to go on from, and step 0 would write over the parameters in run/model: "
+	if err := Resume(t.Context(), mustLoad(t), "run", "latest", &heard{}); !IsInput(err) || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// What a run found before it had the folders must still be so when it has them.
+func TestCheckpointsThatChangeMeanwhile(t *testing.T) {
+	inTinyFolder(t)
+	trainedRun(t)
+	for _, which := range []string{"latest", "7", "run/ckpt/step-00000007"} {
+		c := mustLoad(t, "checkpoint.dir=run/ckpt", "train.steps=8", "checkpoint.every=100")
+		r := &run{out: "run", which: which, obs: &heard{}}
+		if err := r.begin(c, "run/ckpt"); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.unchanged(); err != nil {
+			t.Errorf("%s: nothing has changed: %v", which, err)
+		}
+		if err := os.CopyFS("run/ckpt/step-00000007.1", os.DirFS("run/ckpt/step-00000007")); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.RemoveAll("run/ckpt/step-00000007"); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.unchanged(); err == nil || !strings.Contains(err.Error(), "have changed meanwhile") {
+			t.Errorf("%s: its checkpoint has another name: %v", which, err)
+		}
+		if err := os.Rename("run/ckpt/step-00000007.1", "run/ckpt/step-00000007"); err != nil {
+			t.Fatal(err)
+		}
+		r.start.close()
+	}
+	r := &run{out: "new", which: "latest", obs: &heard{}}
+	if err := r.begin(mustLoad(t, "train.steps=8", "checkpoint.every=100"), "run/none"); err != nil || r.unchanged() != nil {
+		t.Errorf("none yet: %v, %v", err, r.unchanged())
+	}
+	r.c.Checkpoint.Dir = "run/ckpt"
+	if err := r.unchanged(); err == nil {
+		t.Error("one has come to be, and is not noticed")
+	}
+}
+
+// So is a folder to offload to.
+func TestFolderToOffloadTo(t *testing.T) {
+	inTinyFolder(t)
+	if _, err := os.Stat("/proc/self"); err != nil {
+		t.Skip("no folder here is closed to root")
+	}
+	err := Train(t.Context(), mustLoad(t, "zero.offload={optimizer: disk, path: /proc}"), "run", &heard{})
+	if want := "zero.offload.path: /proc: nothing can be written there: "; !IsInput(err) || !strings.Contains(err.Error(), want) || exists("run") {
+		t.Errorf("got %v\nwant %s", err, want)
+	}
+}
+
+// Two runs at once offload to one folder, each to files of its own.
+func TestTwoRunsOffloadToOneFolder(t *testing.T) {
+	inTinyFolder(t)
+	if err := os.Mkdir("disk", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	sets := []string{"zero.offload={optimizer: disk, parameters: disk, path: disk}", "train.steps=5"}
+	outer := &heard{onStep: func(s Step) {
+		if s.Step == 3 {
+			if err := Train(t.Context(), mustLoad(t, sets...), "inner", &heard{}); err != nil {
+				t.Error(err)
+			}
+		}
+	}}
+	if err := Train(t.Context(), mustLoad(t, sets...), "outer", outer); err != nil {
+		t.Fatal(err)
+	}
+	a, err := os.ReadFile("inner/model/model.safetensors")
+	b, err2 := os.ReadFile("outer/model/model.safetensors")
+	if err != nil || err2 != nil || string(a) != string(b) {
+		t.Errorf("they end differently (%v, %v)", err, err2)
+	}
+	if left, err := os.ReadDir("disk"); err != nil || len(left) > 0 {
+		t.Errorf("left %v %v", left, err)
+	}
+}

@@ -1,0 +1,103 @@
+package job
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+)
+
+// recorder passes a run's progress on to the observer, writes it to the run
+// folder and sums it up. Rank 0 alone uses it.
+type recorder struct {
+	Observers
+	out     string
+	metrics *Metrics
+	sum     Summary
+	account func(step int) (*Account, error)
+	stepped bool // a step was done
+}
+
+// record opens the run folder's files; of the metrics of an earlier run it
+// keeps those up to the step this one begins at.
+func record(out string, job []byte, fresh bool, step int, obs Observer) (*recorder, error) {
+	if err := os.MkdirAll(out, 0o777); err != nil {
+		return nil, fmt.Errorf("run folder: %w", err)
+	}
+	if err := writeJob(filepath.Join(out, "job.yaml"), job, fresh); err != nil {
+		return nil, fmt.Errorf("run folder: %w", err)
+	}
+	path := filepath.Join(out, "metrics.jsonl")
+	if err := TrimMetrics(path, step, obs.Note); err != nil {
+		return nil, err
+	}
+	m, err := OpenMetrics(path)
+	if err != nil {
+		return nil, err
+	}
+	return &recorder{Observers: Observers{m, obs}, out: out, metrics: m, sum: Summary{Steps: step, Loss: math.NaN(), ValLoss: math.NaN(), Out: out}}, nil
+}
+
+// writeJob writes the effective configuration, whole or not at all. In a fresh
+// run it must not be there.
+func writeJob(path string, content []byte, fresh bool) error {
+	if fresh && exists(path) {
+		return fmt.Errorf("%s: %w", path, os.ErrExist)
+	}
+	err := os.WriteFile(path+".new", content, 0o666)
+	if err == nil {
+		err = os.Rename(path+".new", path)
+	}
+	if err != nil {
+		_ = os.Remove(path + ".new") // err is the one to report
+	}
+	return err
+}
+
+// memory writes down what the ranks hold beside what was planned: after the
+// first step, and at the end.
+func (r *recorder) memory(step int) (*Account, error) {
+	a, err := r.account(step)
+	if err != nil {
+		return nil, err
+	}
+	r.metrics.Memory(a)
+	return a, r.metrics.Err()
+}
+
+func (r *recorder) step(s Step) error {
+	if !r.stepped {
+		r.stepped = true
+		if _, err := r.memory(s.Step); err != nil {
+			return err
+		}
+	}
+	r.sum.Steps, r.sum.Loss, r.sum.Tokens = s.Step, s.Loss, s.Tokens
+	r.sum.Seconds += s.StepSeconds
+	r.Step(s)
+	return r.metrics.Err()
+}
+
+func (r *recorder) eval(e Eval) error {
+	r.sum.ValLoss = e.ValLoss
+	r.Eval(e)
+	return r.metrics.Err()
+}
+
+// close ends the metrics and draws them.
+func (r *recorder) close() error {
+	if err := r.metrics.Close(); err != nil {
+		return err // there is no room for a drawing either
+	}
+	l, err := readLog(filepath.Join(r.out, "metrics.jsonl"))
+	if err != nil {
+		return err
+	}
+	if l.damage != nil {
+		r.Note(fmt.Sprintf("%v: %d lines cannot be read and are not drawn", l.damage, l.lost))
+	}
+	if len(l.steps) == 0 {
+		return nil
+	}
+	return WriteLossSVG(filepath.Join(r.out, "loss.svg"), l.steps, l.evals)
+}

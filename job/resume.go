@@ -1,0 +1,306 @@
+package job
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+
+	"zeroth/checkpoint"
+	"zeroth/zero"
+)
+
+// resumed is a checkpoint, and what a run goes on from.
+type resumed struct {
+	*checkpoint.Checkpoint
+	progress
+}
+
+// find opens the checkpoint a user asks to resume from: "latest", a step, or a
+// folder. It is nil, without an error, for "latest" where there is none yet.
+func (c *Config) find(which string) (*resumed, error) {
+	path, err := checkpoint.Resolve(c.Checkpoint.Dir, which)
+	if errors.Is(err, checkpoint.ErrNone) && which == "latest" {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, BadInput(fmt.Errorf("--resume %s: %w", which, err))
+	}
+	ck, err := checkpoint.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	r := &resumed{Checkpoint: ck}
+	if r.progress, err = readProgress(ck); err == nil {
+		if err = r.goesOnFrom(ck); err != nil {
+			err = fmt.Errorf("%s: state.json: %w", path, err)
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, ck.Close())
+	}
+	return r, nil
+}
+
+// beginning is what a run starts from: initial parameters, or a checkpoint.
+type beginning struct {
+	weights *weights
+	from    *resumed // nil without a checkpoint
+	progress
+	news []string // what is other than in the checkpoint, or as there though the job does not say it
+}
+
+func (b *beginning) close() {
+	if b.from != nil {
+		_ = b.from.Close() // only read from
+	}
+}
+
+// set gives a rank its part of the state.
+func (b *beginning) set(t *zero.Trainer, ranks int) error {
+	if b.from == nil {
+		return t.Fill(zero.Master, b.weights.fill)
+	}
+	t.Steps, t.Updates, t.Skipped = b.Step, b.Updates, b.Skipped
+	if t.Scale.Dynamic && b.Scale.Dynamic {
+		t.Scale = b.Scale
+	}
+	return restore(b.from, t, max(1, runtime.GOMAXPROCS(0)/ranks))
+}
+
+// restore sets a rank's state from a checkpoint of any number of ranks and
+// stage. A checkpoint without optimizer state, an imported model, leaves it
+// zero.
+//
+// The ranks of a process read at once, each with its part of the processors.
+func restore(r *resumed, t *zero.Trainer, workers int) error {
+	kinds := t.Kinds()
+	if !r.trained() {
+		kinds = []string{zero.Master}
+	}
+	return t.FillAll(kinds, func(want []zero.Want) error {
+		reqs := make([]checkpoint.RequestF32, len(want))
+		for i, w := range want {
+			reqs[i] = checkpoint.RequestF32{Name: w.Param.Name, Kind: w.Kind, Range: w.At, Into: w.Into}
+		}
+		return r.ReadAllF32(reqs, workers)
+	})
+}
+
+// begin is the job as it starts from what a user asks for, which is nothing if
+// it is empty.
+func (c *Config) begin(which string) (*Config, *beginning, error) {
+	b := &beginning{}
+	if which == "" {
+		return c, b, nil
+	}
+	r, err := c.find(which)
+	if err != nil || r == nil {
+		return c, b, err
+	}
+	b.from, b.progress = r, r.progress
+	next, news, err := c.goingOn(r)
+	if err != nil {
+		b.close()
+		return nil, nil, BadInput(fmt.Errorf("--resume %s: %s does not fit the job:\n%w", which, r.Path, err))
+	}
+	b.news = news
+	return next, b, nil
+}
+
+// arithmetic are the keys that change what a run computes, beside those of the
+// model. What the job does not say of them comes from the checkpoint.
+var arithmetic = []string{
+	"data.tokenizer", "data.vocab", "data.validation", "train.steps", "train.batch", "train.clip", "train.seed", "precision",
+	"optimizer.type", "optimizer.lr", "optimizer.betas", "optimizer.eps", "optimizer.weight_decay", "optimizer.momentum",
+	"schedule.type", "schedule.warmup", "schedule.min_lr",
+}
+
+// follows are keys whose default follows from others: where the job says one of
+// those, and other than the checkpoint, the default does.
+var follows = map[string][]string{
+	"optimizer.betas": {"optimizer.type"}, "optimizer.eps": {"optimizer.type"}, "optimizer.momentum": {"optimizer.type"},
+	"schedule.min_lr": {"optimizer.lr", "schedule.type"},
+}
+
+// goingOn is the job as it goes on from a checkpoint: what it does not say comes
+// from there. What it says other than the checkpoint is an error where the state
+// would mean something else, and news where it may change.
+func (c *Config) goingOn(r *resumed) (next *Config, news []string, err error) {
+	model, err := modelOf(r.Checkpoint, r.progress)
+	if err != nil {
+		return nil, nil, err
+	}
+	was := settingsOf(r.Config)
+	root := c.root.clone()
+	for _, key := range c.inherited(was) {
+		n, _ := parse([]byte(was.text(key)), place{})
+		n.moveTo(place{file: filepath.Join(r.Path, "state.json")})
+		put(root, key, n)
+	}
+	rd := newReader(c.file, root)
+	if model != nil {
+		rd.was = &wasModel{Model: *model, trained: r.progress.Context}
+		if was != nil {
+			rd.was.from = was.Model.From
+		}
+	}
+	rd.read()
+	rd.resolve()
+	rd.problems.sort()
+	next = rd.config
+	var errs []error
+	for _, p := range rd.problems {
+		errs = append(errs, fmt.Errorf("  %w", p))
+	}
+	if errs = append(errs, next.unlike(r, was)...); len(errs) > 0 {
+		return nil, nil, errors.Join(errs...)
+	}
+	return next, c.news(next, was, r.progress), nil
+}
+
+// settingsOf is what arithmetic is of a job that a checkpoint has in YAML, and
+// where its model came from. What else is wrong with it does not matter.
+func settingsOf(job string) *Config {
+	old, _ := parse([]byte(job), place{})
+	root := &node{kind: mapping}
+	if old != nil && old.kind == mapping {
+		in := &reader{root: old}
+		for _, key := range append([]string{"train.micro_batch", "train.accumulate", "parallel.ranks"}, arithmetic...) {
+			if n := in.lookup(key); n != nil {
+				put(root, key, n)
+			}
+		}
+		r := newReader("", root)
+		r.read()
+		r.resolve()
+		if n := in.lookup("model.from"); n != nil && n.kind == scalar {
+			r.config.Model.From = n.text
+		}
+		return r.config
+	}
+	return nil
+}
+
+// inherited are the keys that come from the checkpoint's job.
+func (c *Config) inherited(was *Config) (keys []string) {
+	if was == nil {
+		return nil
+	}
+	for _, key := range arithmetic {
+		said := c.says(key) || key == "train.batch" && c.says("train.micro_batch") && c.says("train.accumulate")
+		parted := slices.ContainsFunc(follows[key], func(of string) bool { return c.says(of) && c.text(of) != was.text(of) })
+		if !said && !parted && (key == "train.batch" || was.written(was.field(key))) {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// unlike are the differences with which the state would mean something else.
+func (c *Config) unlike(r *resumed, was *Config) (errs []error) {
+	for _, d := range c.otherModel {
+		errs = append(errs, fmt.Errorf("  %s", d))
+	}
+	const again = "the order of the data would not go on: start a new run from it with `zeroth ckpt export` and model.from"
+	if r.trained() && r.Seed != c.Train.Seed {
+		errs = append(errs, fmt.Errorf("  it was trained with train.seed %d, the job says %d; %s", r.Seed, c.Train.Seed, again))
+	}
+	if r.trained() && was != nil && was.Data.Validation != c.Data.Validation {
+		errs = append(errs, fmt.Errorf("  it was trained with data.validation %s, the job says %s; %s", was.text("data.validation"), c.text("data.validation"), again))
+	}
+	return errs
+}
+
+// news says in lines what of the arithmetic is other than before, and what is
+// as before though the job does not say it.
+func (c *Config) news(next, was *Config, p progress) (lines []string) {
+	if was == nil || !p.trained() {
+		return nil
+	}
+	var kept, changed []string
+	for _, key := range arithmetic {
+		switch before, now := was.text(key), next.text(key); {
+		case now != before:
+			changed = append(changed, fmt.Sprintf("%s %s, was %s", key, now, before))
+		case now != c.text(key):
+			kept = append(kept, key+" "+now)
+		}
+	}
+	if len(kept) > 0 {
+		lines = append(lines, "as in the checkpoint, for the job does not say: "+strings.Join(kept, ", "))
+	}
+	if len(changed) > 0 {
+		lines = append(lines, "other than in the checkpoint: "+strings.Join(changed, ", "))
+	}
+	if a, b := was.schedule(), next.schedule(); a != b {
+		lines = append(lines, fmt.Sprintf("learning rate of step %d: %.3g, was %.3g", p.Step+1, b.At(p.Updates), a.At(p.Updates)))
+	}
+	return lines
+}
+
+// says tells whether the job says a key itself.
+func (c *Config) says(key string) bool {
+	_, ok := c.places[key]
+	return ok
+}
+
+// text is a key's value as a job file has it.
+func (c *Config) text(key string) string { return c.field(key).value.yaml() }
+
+// field is that of a key.
+func (c *Config) field(key string) field {
+	fields := c.fields()
+	return fields[slices.IndexFunc(fields, func(f field) bool { return f.key == key })]
+}
+
+// goesOn refuses a checkpoint that a job with this data cannot go on from; nil
+// fits any.
+func (c *Config) goesOn(r *resumed, which, data string) error {
+	if r == nil {
+		return nil
+	}
+	if err := c.fits(r, data); err != nil {
+		return BadInput(fmt.Errorf("--resume %s: %s does not fit the job:\n%w", which, r.Path, err))
+	}
+	return nil
+}
+
+// fits lists what of tensors and data keeps a job from going on from a
+// checkpoint.
+func (c *Config) fits(r *resumed, data string) error {
+	var errs []error
+	want := map[string]bool{}
+	kinds := append([]string{zero.Master}, c.Optimizer.rule().States()...)
+	for _, t := range c.tensors(kinds) {
+		want[t.Name] = true
+		have, ok := r.Tensor(t.Name, t.Kind)
+		switch {
+		case !ok && t.Kind != zero.Master && !r.trained(): // an imported model: optimizer state starts at zero
+		case !ok && t.Kind != zero.Master:
+			errs = append(errs, fmt.Errorf("  %s has no %s, which optimizer %s needs: resume with the optimizer it was trained with, or export it and start from it with model.from", t.Name, t.Kind, c.Optimizer.Type))
+		case !ok:
+			errs = append(errs, fmt.Errorf("  %s is not in it: resume with the model it was trained with", t.Name))
+		case !slices.Equal(have.Shape, t.Shape):
+			errs = append(errs, fmt.Errorf("  %s has shape %v in it, %v in the job", t.Name, have.Shape, t.Shape))
+		}
+	}
+	for _, t := range r.Tensors {
+		if !want[t.Name] {
+			errs = append(errs, fmt.Errorf("  %s is in it and not in the job's model", printable(t.Name)))
+		}
+	}
+	switch {
+	case !r.trained():
+	case r.Data != data:
+		errs = append(errs, fmt.Errorf("  it was trained on other data (fingerprint %.12q, now %.12q): the order of the data would not go on; start a new run from it with `zeroth ckpt export` and model.from", r.Data, data))
+	case r.progress.Context != c.Model.Context: // of a checkpoint that does not say its model
+		errs = append(errs, fmt.Errorf("  it was trained on %d tokens a sample, the job says %d", r.progress.Context, c.Model.Context))
+	}
+	if len(errs) > 5 {
+		errs = append(errs[:5], fmt.Errorf("  and %d more", len(errs)-5))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,145 @@
+package job
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"strings"
+	"testing"
+
+	"zeroth/data"
+)
+
+// Of a state.json whose digests fit nothing is believed: each number has its
+// bounds, and what else tells of the step and the tensors must agree.
+func TestForgedState(t *testing.T) {
+	inTinyFolder(t)
+	trainedRun(t)
+	ck, _ := opened(t, "run/ckpt/step-00000007")
+	defer ck.Close()
+	good := string(ck.State)
+	set := func(key string, v any) string {
+		var s map[string]any
+		if err := json.Unmarshal([]byte(good), &s); err != nil {
+			t.Fatal(err)
+		}
+		in, name := s, key
+		if k, ok := strings.CutPrefix(key, "loss_scale."); ok {
+			in, name = s["loss_scale"].(map[string]any), k
+			in["Dynamic"] = true
+		}
+		if in[name] = v; v == nil {
+			delete(in, name)
+		}
+		return string(mustJSON(s))
+	}
+	raw := func(v string) any { return json.RawMessage(v) }
+	dynamic := set("loss_scale", raw(`{"Dynamic": true, "Scale": 65536, "Min": 1, "Window": 1000, "Hysteresis": 2, "Left": 2, "Clean": 5}`))
+	for state, want := range map[string]string{
+		"null": "is no JSON object", "[]": "is no JSON object", "7": "is no JSON object", `"x"`: "is no JSON object", "{": "is no JSON object", "\x1b[31m": "is no JSON object", " ": "is no JSON object",
+		"{}":                        "it is of step 0, the manifest of step 7",
+		`{"step": 7, "updates": 7}`: "0 samples and 0 tokens in 7 steps",
+		set("step", 8):              "7 updates and 0 skipped make no 8 steps",
+		set("step", -7):             "step is -7; want 0 to 1099511627776",
+		set("step", 7.5):            "cannot unmarshal number 7.5",
+		set("step", "7"):            "cannot unmarshal string",
+		set("step", raw("1e300")):   "cannot unmarshal number 1e300",
+		set("updates", -1):          "updates is -1; want 0 to 7",
+		set("updates", 8):           "updates is 8; want 0 to 7",
+		set("skipped", 1):           "7 updates and 1 skipped make no 7 steps",
+		set("samples", -28):         "samples is -28; want 0 to 1152921504606846976",
+		set("samples", raw("9223372036854775807")): "samples is 9223372036854775807",
+		set("samples", 3):                          "3 samples and 224 tokens in 7 steps",
+		set("tokens", -1):                          "tokens is -1",
+		set("tokens", 1):                           "28 samples and 1 tokens in 7 steps",
+		set("context", -8):                         "context is -8",
+		set("context", 0):                          "samples of no tokens",
+		set("context", 1<<30):                      "context is 1073741824",
+		set("seed", -1):                            "cannot unmarshal number -1",
+		set("data", ""):                            "224 tokens of no data",
+		set("model", 5):                            `model is "5"; want an object`,
+		set("model", raw("null")):                  `model is "null"; want an object`,
+		set("model", raw(`[{}]`)):                  "want an object",
+		set("model", raw(`{}`)):                    "state.json's model is not that of its parameters: ",
+		set("model", raw(`{"model_type": "gpt2", "n_layer": 1000000, "n_head": 1, "n_embd": 8}`)):                                 "state.json's model is not that of its parameters: ",
+		set("model", raw(`{"model_type": "gpt2", "n_layer": 1, "n_head": 1, "n_embd": 16, "n_positions": 8, "vocab_size": 256}`)): "state.json's model is not that of its parameters: it has a parameter transformer.wte.weight of shape [256 16], the checkpoint has shape [256 8]",
+		set("loss_scale", nil):                                        "a loss scale of ",
+		set("loss_scale.Scale", 0):                                    "a loss scale of ",
+		set("loss_scale.Window", 0):                                   "a loss scale of ",
+		strings.Replace(dynamic, `"Left": 2`, `"Left": 3`, 1):         "a loss scale of ",
+		strings.Replace(dynamic, `"Clean": 5`, `"Clean": 1000`, 1):    "a loss scale of ",
+		strings.Replace(dynamic, `"Min": 1`, `"Min": -1`, 1):          "a loss scale of ",
+		strings.Replace(dynamic, `"Scale": 65536`, `"Scale": 0.5`, 1): "a loss scale of ",
+		`{"step": 0, "data": ""}`:                                     "it is of step 0, the manifest of step 7",
+		strings.Repeat(" ", maxState) + good:                          "bytes, at most 4194304 expected",
+	} {
+		withState(t, ck, "forged", state)
+		h := &heard{}
+		err := Resume(t.Context(), mustLoad(t, "train.steps=9"), t.TempDir(), "forged/step-00000007", h)
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "state.json") || len(h.steps) > 0 {
+			t.Errorf("%.200s\ngot  %v\nwant %s", state, err, want)
+		}
+		if strings.ContainsRune(fmt.Sprint(err), '\x1b') {
+			t.Errorf("%v has an escape", err)
+		}
+	}
+	withState(t, ck, "fine", dynamic)
+	if err := Resume(t.Context(), mustLoad(t, "train.steps=9", "precision=fp16"), t.TempDir(), "fine/step-00000007", &heard{}); err != nil {
+		t.Error(err)
+	}
+	withState(t, ck, "empty", "")
+	if err := Resume(t.Context(), mustLoad(t, "train.steps=9"), t.TempDir(), "empty/step-00000007", &heard{}); err == nil || !strings.Contains(err.Error(), "state.json: it is empty, so that nothing tells where in its data training was") {
+		t.Errorf("without a state: %v", err)
+	}
+}
+
+// What is taken has numbers that a run can go on with, and is taken again when
+// it is written.
+func FuzzState(f *testing.F) {
+	f.Add([]byte(`{"step": 7, "updates": 6, "skipped": 1, "samples": 28, "tokens": 224, "loss_scale": {"Dynamic": true, "Scale": 65536, "Min": 1, "Window": 1000, "Hysteresis": 2, "Left": 2, "Clean": 5},
+		"seed": 1, "data": "0a", "context": 8, "config": "train: {steps: 9, batch: 4}\n", "model": {"model_type": "gpt2"}, "version": "zeroth"}`))
+	f.Add(mustJSON(progress{Model: json.RawMessage("{}"), Version: "zeroth"}))
+	f.Add([]byte("null"))
+	text := f.TempDir() + "/a.txt"
+	if err := os.WriteFile(text, bytes.Repeat([]byte("to be, or not to be; "), 50), 0o644); err != nil {
+		f.Fatal(err)
+	}
+	set, err := data.Open(f.Context(), data.Source{Text: []string{text}, Tokenizer: "bytes", Context: 8})
+	if err != nil {
+		f.Fatal(err)
+	}
+	defer set.Close()
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		p, err := parseProgress(raw)
+		if err != nil || p.check() != nil {
+			return
+		}
+		again, err := parseProgress(mustJSON(p))
+		if err != nil || again.check() != nil || !bytes.Equal(mustJSON(again), mustJSON(p)) {
+			t.Fatalf("%s\nbecame %s (%v)", mustJSON(p), mustJSON(again), err)
+		}
+		var input, target [8]int32
+		for _, at := range []int64{p.Samples, p.Samples + 1<<40} {
+			set.Train.Batch(input[:], target[:], at)
+		}
+		if p.trained() {
+			for range 3 {
+				_ = p.Scale.Update(false)
+				_ = p.Scale.Update(true) // an overflow at the least scale is an error
+			}
+			if s := p.Scale.Scale; !(s > 0) || p.Scale.Dynamic && s < p.Scale.Min {
+				t.Fatalf("a loss scale of %+v", p.Scale)
+			}
+		}
+		if was := settingsOf(p.Config); was != nil {
+			if lr := was.schedule().At(p.Updates); math.IsNaN(lr) {
+				t.Fatalf("the learning rate of update %d is %v", p.Updates, lr)
+			}
+			for _, key := range arithmetic {
+				was.text(key)
+			}
+		}
+	})
+}
