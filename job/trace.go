@@ -21,13 +21,13 @@ import (
 // counters of the memory in use, by category.
 type Trace struct {
 	origin time.Time
-	ranks  [][]*track // by rank: its queues, compute and comm first, then the steps
-	memory inUse      // nil: it is not shown
+	ranks  [][]*track  // by rank: its queues, compute and comm first, then the steps
+	memory memoryInUse // nil: it is not shown
 }
 
-// inUse tells what was in use on a rank while its queues did what is traced. A
+// memoryInUse tells what was in use on a rank while its queues did what is traced. A
 // plan does.
-type inUse interface {
+type memoryInUse interface {
 	// counters are the names of what is counted and how much there was of each.
 	counters(tracks []*track) (names []string, list []usage)
 }
@@ -87,7 +87,7 @@ func traceOf(ctx context.Context) *Trace {
 }
 
 // attach starts to record the queues of all ranks, which are idle.
-func (t *Trace) attach(ranks []*Rank, memory inUse) {
+func (t *Trace) attach(ranks []*Rank, memory memoryInUse) {
 	if t == nil {
 		return
 	}
