@@ -66,7 +66,8 @@
 //
 // dtype is a name of the safetensors format whose elements are whole bytes;
 // name is 1 to 1024 bytes, kind 1 to 64 of a-z 0-9 _ -. "master" is the kind
-// of parameters, others belong to the optimizer's rule ("m", "v").
+// of parameters, "file" that of small files that go with them (U8; the name is
+// the path, as "tokenizer.json"), others belong to the optimizer's rule ("m", "v").
 //
 // A part file is an object with
 //
