@@ -24,8 +24,9 @@ type Config struct {
 	Checkpoint Checkpointing
 	Sample     Sampling
 
-	notes  []string         // what a user may not expect of it
-	places map[string]place // of what was given: "zero", "zero.stage", "data.text[2]", and the file's as ""
+	notes   []string         // what a user may not expect of it
+	carried carried          // of the folder that the model came from; while it runs
+	places  map[string]place // of what was given: "zero", "zero.stage", "data.text[2]", and the file's as ""
 }
 
 // Data is what to train on. One of Text and Tokens is set.

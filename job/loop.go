@@ -51,7 +51,14 @@ func ResumeWith(ctx context.Context, c *Config, out, which string, obs Observer,
 		return err
 	}
 	defer start.close()
-	c.Model.tokensOf(start)
+	if err := c.inherit(start); err != nil {
+		return err
+	}
+	if start.from == nil {
+		if err := weights.check(ctx, c); err != nil {
+			return err
+		}
+	}
 	seen := observationOf(ctx)
 	s.dress = seen.dress
 	ranks, err := c.OpenWith(s)
@@ -68,7 +75,7 @@ func ResumeWith(ctx context.Context, c *Config, out, which string, obs Observer,
 	}
 	rec.account = func(step int) (*Account, error) { return c.account(step, ranks) }
 	rec.Start(c.header(set, out, ranks))
-	for _, note := range slices.Concat(c.notes, set.Notes) {
+	for _, note := range slices.Concat(c.notes, c.carried.notes, set.Notes) {
 		rec.Note(note)
 	}
 	for _, r := range ranks {
@@ -331,7 +338,7 @@ func (l *loop) checkpoint() error {
 	err := l.rank.saver.save(progress{
 		Step: l.at, Updates: t.Updates, Skipped: t.Skipped, Samples: l.samples, Tokens: l.tokens, Scale: t.Scale,
 		Seed: l.c.Train.Seed, Data: l.set.Fingerprint, Context: l.c.Model.Context, Config: string(l.c.YAML()),
-		Model: l.c.Model.configJSON(), Version: Version(),
+		Model: l.c.modelJSON(), Version: Version(),
 	}, maps.Clone(l.metrics))
 	if err != nil {
 		return err

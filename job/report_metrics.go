@@ -221,3 +221,10 @@ func parseMetric(line []byte) (Step, *Eval, error) {
 	}
 	return s, nil, nil
 }
+
+func or[T any](p *T, otherwise T) T {
+	if p == nil {
+		return otherwise
+	}
+	return *p
+}
