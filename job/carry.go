@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"zeroth/checkpoint"
+	"zeroth/data"
 	"zeroth/input"
 )
 
@@ -79,7 +80,7 @@ func carriedBy(ck *checkpoint.Checkpoint, config []byte) (carried, error) {
 	files, err := ck.Attachments(maxCarried)
 	for _, f := range files {
 		if !carries(f.Path) {
-			return carried{}, fmt.Errorf("%s has %q attached, which is no file of a model: it was not made by this program", ck.Path, brief(f.Path))
+			return carried{}, fmt.Errorf("%s has \"%s\" attached, which is no file of a model: it was not made by this program", ck.Path, brief(f.Path))
 		}
 	}
 	return carried{config: config, files: files}, err
@@ -87,6 +88,13 @@ func carriedBy(ck *checkpoint.Checkpoint, config []byte) (carried, error) {
 
 // write makes a model's folder of one that exists and has no parameters yet.
 func (c carried) write(folder string, config []byte) error {
+	if err := c.writeFiles(folder); err != nil {
+		return err
+	}
+	return replace(filepath.Join(folder, "config.json"), config)
+}
+
+func (c carried) writeFiles(folder string) error {
 	for _, f := range c.files {
 		path := filepath.Join(folder, filepath.FromSlash(f.Path))
 		if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
@@ -96,7 +104,7 @@ func (c carried) write(folder string, config []byte) error {
 			return err
 		}
 	}
-	return replace(filepath.Join(folder, "config.json"), config)
+	return nil
 }
 
 // remove takes away what write has made.
@@ -143,4 +151,24 @@ func (c *Config) inherit(b *beginning) error {
 	}
 	c.Model.BOS, c.Model.EOS, c.Model.Padded, c.Model.Pad = was.BOS, was.EOS, was.Padded, was.Pad
 	return nil
+}
+
+// tokenizer tells whether there is one among the files, and which: nil if it
+// does not run here.
+func (c carried) tokenizer() (own data.Tokenizer, some bool, err error) {
+	if len(c.files) == 0 {
+		return nil, false, nil
+	}
+	dir, err := os.MkdirTemp("", "zeroth-tokenizer-")
+	if err != nil {
+		return nil, false, err
+	}
+	defer os.RemoveAll(dir)
+	if err := c.writeFiles(dir); err != nil {
+		return nil, false, err
+	}
+	if t, err := data.NewTokenizer(dir); err == nil { // else it is of another kind
+		own = t
+	}
+	return own, len(data.TokenizerFiles(dir)) > 0, nil
 }

@@ -1,6 +1,7 @@
 package job
 
 import (
+	"bytes"
 	"context"
 	"os"
 	"path/filepath"
@@ -73,5 +74,65 @@ func TestAttachmentsHaveALimit(t *testing.T) {
 	_ = big.Close() // nothing was written
 	if _, err := OpenModelFolder(folder); err == nil || !strings.Contains(err.Error(), "tokenizer.json: it is larger than the 268435456 bytes") || !IsInput(err) {
 		t.Errorf("%v", err)
+	}
+}
+
+// The tokenizer that goes with a run's model is the one its tokens are of: that
+// of the folder the model came from, as it is there, or the job's.
+func TestCarriedTokenizer(t *testing.T) {
+	inFolder(t, "data: {text: [a.txt]}\nmodel: {context: 8}\ntrain: {steps: 1, micro_batch: 1}\nparallel: {ranks: 2}\n")
+	write(t, "a.txt", strings.Repeat("to be, or not to be; ", 500))
+	const settings = `{"temperature": 0.5}`
+	m := smallGPT2
+	m.Vocab = 400
+	for name, c := range map[string]struct {
+		tokenizer bool // of its own
+		sets      string
+		want      []string // files that are carried as they are; then those that are written
+		note      string
+	}{
+		"own":   {true, "", []string{"vocab.json", "merges.txt", "tokenizer_config.json", "generation_config.json"}, ""},
+		"other": {true, "data.tokenizer=bytes", []string{"", "vocab.json", "merges.txt", "tokenizer_config.json"}, "the files that came with the model are not carried over: this trains on the tokens of another tokenizer"},
+		"none":  {false, "data.tokenizer=bytes", []string{"generation_config.json", "", "vocab.json", "merges.txt", "tokenizer_config.json"}, ""},
+	} {
+		from := folderOf(t, m, func(map[string]*tensor) {})
+		write(t, from+"/generation_config.json", settings)
+		if c.tokenizer {
+			writeVocabulary(t, from, 300)
+		}
+		obs := &heard{}
+		if err := Train(t.Context(), mustLoad(t, append(strings.Fields(c.sets), "model.from="+from)...), name, obs); err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		left := map[string]bool{}
+		files, err := os.ReadDir(name + "/model")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range files {
+			left[f.Name()] = true
+		}
+		delete(left, "config.json")
+		delete(left, "model.safetensors")
+		as := true
+		for _, file := range c.want {
+			if file == "" {
+				as = false
+				continue
+			}
+			got, err := os.ReadFile(filepath.Join(name, "model", file))
+			was, _ := os.ReadFile(filepath.Join(from, file))
+			if err != nil || as != bytes.Equal(got, was) && file != "merges.txt" { // which has no merge in either
+				t.Errorf("%s: %s carried as it is: %t (%v)", name, file, !as, err)
+			}
+			delete(left, file)
+		}
+		if len(left) > 0 {
+			t.Errorf("%s: %v beside", name, left)
+		}
+		if said := strings.Join(obs.notes, "\n"); strings.Contains(said, "not carried over") != (c.note != "") || !strings.Contains(said, c.note) {
+			t.Errorf("%s: notes %q, want %q", name, said, c.note)
+		}
 	}
 }

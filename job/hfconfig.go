@@ -121,8 +121,11 @@ func (o *object) model() (m Model, notes []string, err error) {
 	case "llama", "qwen2":
 		m, notes = o.llama(family)
 	default:
-		o.refuse("model_type %q is not supported; want gpt2, llama or qwen2", brief(family))
+		o.refuse("model_type \"%s\" is not supported; want gpt2, llama or qwen2", brief(family))
 		return m, nil, o.err()
+	}
+	if m.Layers > mostLayers {
+		o.refuse("%d layers are more than %d", m.Layers, mostLayers)
 	}
 	if m.BOS, m.EOS = o.tokens("bos_token_id"), o.tokens("eos_token_id"); m.Family == "gpt2" && m.BOS == endOfText && m.EOS == endOfText {
 		m.BOS, m.EOS = "", "" // what is written where nothing else is known
@@ -151,7 +154,7 @@ func (o *object) gpt2() (m Model, notes []string) {
 		o.refuse("n_inner %d is not supported; want 4 × n_embd = %d", n, 4*m.Width)
 	}
 	if f := get(o, "activation_function", "gelu_new"); f != "gelu_new" {
-		o.refuse("activation_function %q is not supported; want gelu_new", brief(f))
+		o.refuse("activation_function \"%s\" is not supported; want gelu_new", brief(f))
 	}
 	if !get(o, "tie_word_embeddings", true) {
 		o.refuse("tie_word_embeddings false is not supported: the output layer is the token embedding")

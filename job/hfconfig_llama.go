@@ -29,7 +29,7 @@ func (o *object) llama(family string) (m Model, notes []string) {
 	o.rope(&m)
 	o.padding(&m)
 	if f := get(o, "hidden_act", "silu"); f != "silu" {
-		o.refuse("hidden_act %q is not supported; want silu", brief(f))
+		o.refuse("hidden_act \"%s\" is not supported; want silu", brief(f))
 	}
 	if types := maybe[[]string](o, "layer_types", nil); types != nil {
 		o.layerTypes(types, m.Layers)
@@ -59,7 +59,7 @@ func (o *object) layerTypes(types []string, layers int) {
 	}
 	for _, kind := range types {
 		if kind != "full_attention" {
-			o.refuse("layer_types with %q is not supported; want full_attention", brief(kind))
+			o.refuse("layer_types with \"%s\" is not supported; want full_attention", brief(kind))
 			return
 		}
 	}
@@ -121,14 +121,14 @@ func (o *object) turning(above *object, theta float64) turning {
 	}
 	name, old := maybe(o, "rope_type", ""), maybe(o, "type", "")
 	if name != "" && old != "" && name != old {
-		o.refuse("%srope_type %q and %stype %q differ: keep the one that the model was trained with", o.in, brief(name), o.in, brief(old))
+		o.refuse("%srope_type \"%s\" and %stype \"%s\" differ: keep the one that the model was trained with", o.in, brief(name), o.in, brief(old))
 	}
 	switch kind := cmp.Or(name, old, "default"); kind {
 	case "default":
 	case "llama3":
 		t.scaling = o.llama3(above)
 	default:
-		o.refuse("rope_type %q is not supported; want default or llama3", brief(kind))
+		o.refuse("rope_type \"%s\" is not supported; want default or llama3", brief(kind))
 	}
 	for _, key := range o.rest() {
 		if o.null(key) {

@@ -88,6 +88,7 @@ func TestModelConfigRefusals(t *testing.T) {
 		`"torch_dtype": 32`:        "torch_dtype 32 is not a string",
 		`"dtype": {"": "float32"}`: `dtype {"":"float32"} is not a string`,
 		`"n_layer": -1`:            "n_layer -1 is out of range",
+		`"n_layer": 10001`:         "10001 layers are more than 10000",
 		`"n_layer": null`:          "n_layer null is not a whole number",
 		`"n_layer": 2.5`:           "n_layer 2.5 is not a whole number",
 		`"n_layer": "two"`:         `n_layer "two" is not a whole number`,
@@ -161,7 +162,7 @@ func TestModelConfigNotes(t *testing.T) {
 		`"model_type": "gpt2", "reorder_and_upcast_attn": true, ` + none:                "config.json has reorder_and_upcast_attn: attention sums in float32 here in any case",
 		`"model_type": "llama", "attention_dropout": 0.1`:                               "config.json has dropout (attention_dropout 0.1): this trains without",
 		`"model_type": "llama", "attention_dropout": null`:                              "",
-		`"model_type": "llama", "NUM_HIDDEN_LAYERS": 3, "x\u0007y": {}`:                 "config.json has unknown keys, which change nothing here: NUM_HIDDEN_LAYERS, x\ufffdy",
+		`"model_type": "llama", "NUM_HIDDEN_LAYERS": 3, "x\u0007y": {}`:                 "config.json has unknown keys, which change nothing here: NUM_HIDDEN_LAYERS, x\\ay",
 	} {
 		_, notes, err := readModel([]byte("{" + raw + "}"))
 		if err != nil || strings.Join(notes, "|") != want {

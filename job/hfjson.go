@@ -9,7 +9,6 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"unicode"
 	"unicode/utf8"
 )
 
@@ -231,18 +230,6 @@ func shown(raw []byte) string {
 	return brief(line.String())
 }
 
-// brief is the beginning of a text that came from a file, without what a
-// terminal would obey.
-func brief(s string) string {
-	const most = 100 // bytes
-	cut := ""
-	if len(s) > most {
-		s, cut = s[:most], "..."
-	}
-	return strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return utf8.RuneError
-	}, s) + cut
-}
+// brief is the beginning of a text that came from a file, in characters that
+// print.
+func brief(s string) string { return printable(cut(strings.ToValidUTF8(s, "\uFFFD"), 100)) }

@@ -128,7 +128,7 @@ func (o *object) classes(family string) {
 	names := classNames[family]
 	for _, class := range maybe[[]string](o, "architectures", nil) {
 		if !strings.EqualFold(class, names[0]) && !strings.EqualFold(class, names[1]) {
-			o.refuse("architectures %q is not supported; want %s", brief(class), names[0])
+			o.refuse("architectures \"%s\" is not supported; want %s", brief(class), names[0])
 		}
 	}
 }

@@ -54,6 +54,9 @@ func ResumeWith(ctx context.Context, c *Config, out, which string, obs Observer,
 	if err := c.inherit(start); err != nil {
 		return err
 	}
+	if err := c.carryTokenizer(set, start); err != nil {
+		return err
+	}
 	if start.from == nil {
 		if err := weights.check(ctx, c); err != nil {
 			return err
@@ -101,9 +104,6 @@ func ResumeWith(ctx context.Context, c *Config, out, which string, obs Observer,
 	}
 	if err == nil {
 		err = c.export(ranks, filepath.Join(out, modelFolder))
-	}
-	if err == nil {
-		err = c.keepTokenizer(set, filepath.Join(out, modelFolder))
 	}
 	if err == nil {
 		rec.sum.Memory, err = rec.memory(rec.sum.Steps)

@@ -10,12 +10,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// goesWith are files beside a model: what they are does not matter, also bytes
-// that are no text.
+// goesWith are files beside a model, with a tokenizer that does not run here:
+// what they are does not matter, also bytes that are no text.
 var goesWith = map[string]string{
 	"tokenizer.json":                           `{"model": {"type": "BPE"}}`,
 	"tokenizer_config.json":                    "{}\n",
-	"special_tokens_map.json":                  "",
+	"special_tokens_map.json":                  "{}",
 	"tokenizer.model":                          "\x00\xff\n",
 	"chat_template.jinja":                      "{{ messages }}",
 	"additional_chat_templates/tool_use.jinja": "{# tools #}",
@@ -45,6 +45,12 @@ func importable(t *testing.T) (config map[string]any) {
 	if raw, err = json.Marshal(config); err != nil {
 		t.Fatal(err)
 	}
+	for _, name := range []string{"vocab.json", "merges.txt"} { // of the run's own
+		if err := os.Remove("hf/" + name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(t, "a.bin", strings.Repeat("t\x00o\x00 \x00b\x00", 500))
 	write(t, "hf/config.json", string(raw))
 	for name, content := range goesWith {
 		write(t, filepath.Join("hf", name), content)
@@ -92,8 +98,14 @@ func wholeModel(t *testing.T, folder, dtype string, config map[string]any) {
 // and the files it came with, also when the folder it came from is gone.
 func TestFolderIsCarried(t *testing.T) {
 	config := importable(t)
-	from := []string{"--set", "model=null", "--set", "model.from=hf", "--set", "train.steps=4", "--set", "checkpoint.every=2", "--set", "parallel.ranks=3"}
-	out, _ := zeroth(t, 0, append([]string{"train", "tiny.yaml", "--out", "a"}, from...)...)
+	train := func(args ...string) string {
+		for _, set := range []string{"data={tokens: [a.bin], dtype: uint16, validation: 0}", "train.steps=4", "checkpoint.every=2", "parallel.ranks=3"} {
+			args = append(args, "--set", set)
+		}
+		out, _ := zeroth(t, 0, append([]string{"train", "tiny.yaml"}, args...)...)
+		return out
+	}
+	out := train("--out", "a", "--set", "model={from: hf}")
 	matches(t, out, `config.json has dropout \(attn_pdrop 0.25\): this trains without\n`, "config.json has unknown keys, which change nothing here: owner\n")
 	wholeModel(t, "a/model", "float32", config)
 	out, _ = zeroth(t, 0, "ckpt", "import", "hf", "--to", "start")
@@ -112,9 +124,9 @@ func TestFolderIsCarried(t *testing.T) {
 	}
 
 	// A job that says the shape itself and begins with the import.
-	zeroth(t, 0, "train", "tiny.yaml", "--out", "b", "--resume", "start/step-00000000", "--set", "train.steps=4", "--set", "checkpoint.every=2", "--set", "parallel.ranks=2")
+	train("--out", "b", "--resume", "start/step-00000000", "--set", "model.vocab=256")
 	wholeModel(t, "b/model", "float32", config)
-	zeroth(t, 0, "train", "tiny.yaml", "--out", "b", "--resume", "2", "--set", "train.steps=4", "--set", "checkpoint.every=2", "--set", "parallel.ranks=3")
+	train("--out", "b", "--resume", "2", "--set", "model.vocab=256", "--set", "zero.stage=1")
 	zeroth(t, 0, "ckpt", "export", "b", "--to", "again")
 	wholeModel(t, "again", "float32", config)
 }
@@ -122,6 +134,7 @@ func TestFolderIsCarried(t *testing.T) {
 // A folder with something wrong ends a run before it has begun.
 func TestFolderIsRefused(t *testing.T) {
 	importable(t)
+	from := []string{"train", "tiny.yaml", "--out", "a", "--set", "model={from: hf}", "--set", "data={tokens: [a.bin], dtype: uint16, validation: 0}"}
 	const pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
 	for name, c := range map[string]struct{ file, content, want string }{
 		"tokenizer":  {"tokenizer.json", pointer, "hf/tokenizer.json: it is a Git LFS pointer, not the file itself"},
@@ -133,7 +146,7 @@ func TestFolderIsRefused(t *testing.T) {
 		path := filepath.Join("hf", c.file)
 		was, missing := os.ReadFile(path)
 		write(t, path, c.content)
-		_, errs := zeroth(t, 2, "train", "tiny.yaml", "--out", "a", "--set", "model=null", "--set", "model.from=hf")
+		_, errs := zeroth(t, 2, from...)
 		_, imports := zeroth(t, 2, "ckpt", "import", "hf", "--to", "start")
 		for _, text := range []string{errs, imports} {
 			if !strings.Contains(text, c.want) {
@@ -154,5 +167,5 @@ func TestFolderIsRefused(t *testing.T) {
 		}
 		write(t, path, string(was))
 	}
-	zeroth(t, 0, "train", "tiny.yaml", "--out", "a", "--set", "model=null", "--set", "model.from=hf", "--set", "train.steps=1")
+	zeroth(t, 0, append(from, "--set", "train.steps=1")...)
 }
