@@ -98,6 +98,7 @@ func (c *Checkpoint) exportRun(w *safetensors.Writer, x exportRun, e Export) err
 type Import struct {
 	Step  int64
 	State []byte // state.json of the checkpoint
+	Files []Attachment
 	// Name is what a tensor is called here, or false to leave it out. nil: as
 	// there.
 	Name     func(string) (string, bool)
@@ -129,6 +130,11 @@ func (im Import) Import(ctx context.Context, src *safetensors.Reader, root strin
 }
 
 func (im Import) tensors(ctx context.Context, src *safetensors.Reader, w *Writer) error {
+	for _, a := range im.Files {
+		if err := w.Attach(a); err != nil {
+			return err
+		}
+	}
 	p := newPump(ctx, w, im.Progress)
 	for _, x := range src.Tensors() {
 		name, ok := im.Name(x.Name)

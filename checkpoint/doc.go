@@ -68,8 +68,9 @@
 //
 // dtype is a name of the safetensors format whose elements are whole bytes;
 // name is 1 to 1024 bytes, kind 1 to 64 of a-z 0-9 _ -. "master" is the kind
-// of parameters, others belong to the optimizer's rule ("m", "v"). A shape has
-// at most 64 dimensions.
+// of parameters, "file" that of small files that go with them (U8; the name is
+// the path, as "tokenizer.json"), others belong to the optimizer's rule ("m", "v").
+// A shape has at most 64 dimensions.
 //
 // MANIFEST.json, state.json and part files have at most 64 MiB, COMMIT 1024
 // bytes, any value in a manifest or part file that is not a list 64 KiB.

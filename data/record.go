@@ -29,20 +29,28 @@ func (r *record) check(dir string, v *BPE) error {
 	return fmt.Errorf("%s: vocab.json or merges.txt is not what was written there, by the SHA-256 in tokenizer_config.json; restore them, or name another tokenizer", dir)
 }
 
-// WriteTokenizer writes a tokenizer into a folder, which it makes: vocab.json,
-// merges.txt and tokenizer_config.json, that NewTokenizer reads, and
-// transformers as a GPT2Tokenizer. Kind is what the user calls it.
+// Recorded is a file of a tokenizer.
+type Recorded struct {
+	Name string
+	Text []byte
+}
+
+// RecordTokenizer is a tokenizer in files: vocab.json, merges.txt and
+// tokenizer_config.json, that NewTokenizer reads, and transformers as a
+// GPT2Tokenizer. Kind is what the user calls it.
+func RecordTokenizer(kind string, t Tokenizer) []Recorded {
+	v := asBPE(t)
+	return []Recorded{{"vocab.json", v.vocabJSON()}, {"merges.txt", v.mergesTXT()}, {"tokenizer_config.json", v.configJSON(kind)}}
+}
+
+// WriteTokenizer writes a tokenizer into a folder, which it makes.
 func WriteTokenizer(dir, kind string, t Tokenizer) error {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return err
 	}
-	v := asBPE(t)
-	for _, f := range []struct {
-		name string
-		text []byte
-	}{{"vocab.json", v.vocabJSON()}, {"merges.txt", v.mergesTXT()}, {"tokenizer_config.json", v.configJSON(kind)}} {
-		path := filepath.Join(dir, f.name)
-		err := os.WriteFile(path+".tmp", f.text, 0o666)
+	for _, f := range RecordTokenizer(kind, t) {
+		path := filepath.Join(dir, f.Name)
+		err := os.WriteFile(path+".tmp", f.Text, 0o666)
 		if err == nil {
 			err = os.Rename(path+".tmp", path)
 		}

@@ -2,6 +2,7 @@ package job
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -190,10 +191,28 @@ func (s *saver) write(p progress, metrics map[string]float64, put func(*checkpoi
 	gather := func(mine []byte) ([][]byte, error) { return collective.GatherBytes(s.group, s.queue, mine) }
 	together := checkpoint.Rank{Rank: s.rank.Rank, World: s.group.Size(), Gather: gather}
 	opt := checkpoint.Options{FS: s.fsys, Hold: s.hold, Compress: s.c.Checkpoint.compression(), Tuner: s.tuner, Expect: s.c.expects(s.rank.Trainer.Kinds())}
-	return together.Together(s.c.Checkpoint.Dir, int64(p.Step), opt, put, func() (checkpoint.Commit, error) {
+	all := func(w *checkpoint.Writer) error { return errors.Join(s.attach(w), put(w)) }
+	return together.Together(s.c.Checkpoint.Dir, int64(p.Step), opt, all, func() (checkpoint.Commit, error) {
 		state, err := json.MarshalIndent(p, "", "  ")
-		return checkpoint.Commit{Tensors: s.c.tensors(s.rank.Trainer.Kinds()), State: state, Metrics: metrics}, err
+		tensors := s.c.tensors(s.rank.Trainer.Kinds())
+		for _, f := range s.c.carried.files {
+			tensors = append(tensors, f.Tensor())
+		}
+		return checkpoint.Commit{Tensors: tensors, State: state, Metrics: metrics}, err
 	})
+}
+
+// attach puts the files that go with the model, which the first rank does.
+func (s *saver) attach(w *checkpoint.Writer) error {
+	if s.rank.Rank != 0 {
+		return nil
+	}
+	for _, f := range s.c.carried.files {
+		if err := w.Attach(f); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // expects is the bytes that a checkpoint takes, about: those of all state, or
@@ -201,6 +220,9 @@ func (s *saver) write(p progress, metrics map[string]float64, put func(*checkpoi
 func (c *Config) expects(kinds []string) (n int64) {
 	for _, t := range c.tensors(kinds) {
 		n += t.Bytes()
+	}
+	for _, f := range c.carried.files {
+		n += int64(len(f.Data))
 	}
 	compress := c.Checkpoint.compression()
 	if compress == checkpoint.Never {

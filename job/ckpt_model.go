@@ -1,17 +1,12 @@
 package job
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 
 	"zeroth/checkpoint"
-	"zeroth/checkpoint/safetensors"
-	"zeroth/checkpoint/vfs"
 )
 
 // ExportModel writes the parameters of a checkpoint as a Hugging Face folder:
@@ -27,89 +22,51 @@ func ExportModel(ctx context.Context, ck *checkpoint.Checkpoint, folder string, 
 	if _, err := describes(p.Model, ck); err != nil {
 		return BadInput(fmt.Errorf("%s: state.json's model is not that of its parameters: %w", ck.Path, err))
 	}
+	kept, err := carriedBy(ck, p.Model)
+	if err != nil {
+		return err
+	}
 	if err := os.MkdirAll(folder, 0o777); err != nil {
 		return err
 	}
-	config := filepath.Join(folder, "config.json")
-	if err := vfs.WriteFile(vfs.OS{}, config, withDType(p.Model, e.DType)); err != nil {
-		return err
+	err = kept.write(folder, exportedConfig(p.Model, e.DType))
+	if err == nil {
+		err = ck.Export(ctx, folder, e)
 	}
-	if err := ck.Export(ctx, folder, e); err != nil {
-		return errors.Join(err, os.Remove(config))
-	}
-	return nil
-}
-
-// torchNames are PyTorch's names of element types.
-var torchNames = map[checkpoint.DType]string{checkpoint.F32: "float32", checkpoint.BF16: "bfloat16", checkpoint.F16: "float16"}
-
-// withDType is a config.json of parameters in another element type, which it
-// calls torch_dtype or, newer, dtype. Without a need nothing is changed; with
-// one, keys are sorted as transformers sorts them.
-func withDType(config []byte, t checkpoint.DType) []byte {
-	var all map[string]json.RawMessage
-	if err := json.Unmarshal(config, &all); err != nil {
-		panic(fmt.Sprintf("job: config.json: %v", err)) // it is part of a JSON file that was read
-	}
-	key, name := "torch_dtype", `"`+torchNames[t]+`"`
-	if _, ok := all["dtype"]; ok {
-		key = "dtype"
-	}
-	if string(all[key]) != name {
-		all[key] = json.RawMessage(name)
-		config = mustJSON(all)
-	}
-	var out bytes.Buffer
-	if err := json.Indent(&out, bytes.TrimSpace(config), "", "  "); err != nil {
-		panic(fmt.Sprintf("job: config.json: %v", err))
-	}
-	return append(out.Bytes(), '\n')
-}
-
-func mustJSON(v any) []byte {
-	b, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
-		panic(fmt.Sprintf("job: JSON of %T: %v", v, err)) // ours always encode
+		kept.remove(folder)
 	}
-	return b
+	return err
 }
 
 // ModelFolder is a Hugging Face folder, open to be imported.
 type ModelFolder struct {
 	Bytes int64    // of the parameters as float32
 	Unfit []string // tensors that are no parameters of the model, such as the output layer if it is the embedding
+	Notes []string // what to know about its config.json
 
-	config []byte // config.json
-	src    *safetensors.Reader
-	names  map[string]string // of parameters, by their names in the folder
+	model   Model
+	carried carried
+	src     *modelTensors
 }
 
 // OpenModelFolder opens a folder and checks that it has the whole model that
 // its config.json describes.
 func OpenModelFolder(folder string) (*ModelFolder, error) {
-	m, err := ReadModelConfig(folder)
+	m, kept, err := readConfig(folder)
 	if err != nil {
 		return nil, err
 	}
-	f := &ModelFolder{names: map[string]string{}}
-	if f.config, err = os.ReadFile(filepath.Join(folder, "config.json")); err != nil {
+	src, err := openModel(folder, m)
+	if err != nil {
 		return nil, err
 	}
-	if f.src, err = openModel(folder, m.network()); err != nil {
-		return nil, err
+	if err := kept.readFiles(folder); err != nil {
+		return nil, errors.Join(BadInput(err), src.Close())
 	}
+	f := &ModelFolder{Unfit: src.spare, Notes: kept.notes, model: m, carried: kept, src: src}
 	for _, p := range parameters(m.network()) {
-		f.names[stored(f.src, p.Name)] = p.Name
 		f.Bytes += 4 * int64(p.Numel())
-	}
-	for _, t := range f.src.Tensors() {
-		switch {
-		case f.names[t.Name] == "":
-			f.Unfit = append(f.Unfit, t.Name)
-		case !t.DType.Float():
-			err := fmt.Errorf("%s: %s is %s; want F32, BF16 or F16, as a model has before it is quantised", t.File, t.Name, t.DType)
-			return nil, errors.Join(BadInput(err), f.Close())
-		}
 	}
 	return f, nil
 }
@@ -121,10 +78,18 @@ func (f *ModelFolder) Close() error { return f.src.Close() }
 // optimizer state, and returns its folder. A job of that model which resumes
 // from it begins its training there. After an error there is no checkpoint.
 func (f *ModelFolder) Import(ctx context.Context, root string, progressed func(add int64)) (string, error) {
+	if err := f.src.check(ctx, f.model); err != nil {
+		return "", err
+	}
+	names := map[string]string{} // of parameters, by their names in the folder
+	for to, from := range f.src.names {
+		names[from] = to
+	}
 	im := checkpoint.Import{
-		State:    mustJSON(progress{Model: f.config, Version: Version()}),
-		Name:     func(name string) (string, bool) { to, ok := f.names[name]; return to, ok },
+		State:    mustJSON(progress{Model: f.carried.config, Version: Version()}),
+		Files:    f.carried.files,
+		Name:     func(name string) (string, bool) { to, ok := names[name]; return to, ok },
 		Progress: progressed,
 	}
-	return im.Import(ctx, f.src, root)
+	return im.Import(ctx, f.src.Reader, root)
 }

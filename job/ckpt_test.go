@@ -7,23 +7,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
-
-	"zeroth/checkpoint"
 )
-
-// Another element type is noted under the name that the file has for it.
-func TestWithDType(t *testing.T) {
-	for _, c := range []struct{ config, want string }{
-		{`{"b":1,"torch_dtype":"float32","a":{"x":[1]}}`, "{\n  \"a\": {\n    \"x\": [\n      1\n    ]\n  },\n  \"b\": 1,\n  \"torch_dtype\": \"float16\"\n}\n"},
-		{`{"dtype":"bfloat16"}`, "{\n  \"dtype\": \"float16\"\n}\n"},
-		{`{"b":1}`, "{\n  \"b\": 1,\n  \"torch_dtype\": \"float16\"\n}\n"},
-		{"{\"torch_dtype\":\"float16\",\"b\":1}\n", "{\n  \"torch_dtype\": \"float16\",\n  \"b\": 1\n}\n"}, // as it was
-	} {
-		if got := string(withDType([]byte(c.config), checkpoint.F16)); got != c.want {
-			t.Errorf("%s: %s, want %s", c.config, got, c.want)
-		}
-	}
-}
 
 func TestBytesLines(t *testing.T) {
 	var out bytes.Buffer

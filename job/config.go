@@ -25,6 +25,7 @@ type Config struct {
 	Sample     Sampling
 
 	notes      []string         // what a user may not expect of it
+	carried    carried          // of the folder that the model came from; while it runs
 	file       string           // that the job was read from
 	root       *node            // what it and the sets say, not to be changed
 	otherModel []string         // how what the job says of the model differs from the checkpoint it goes on from

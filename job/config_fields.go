@@ -37,7 +37,7 @@ func (c *Config) fields() []field {
 	m, d, t, p, z := &c.Model, &c.Data, &c.Train, &c.Parallel, &c.Zero
 	o, s, k, w := &c.Optimizer, &c.Schedule, &c.Checkpoint, &c.Sample
 	return []field{
-		{"model.from", text{&m.From}, "", "fresh parameters", "folder with config.json and model.safetensors to start from; instead of the other model keys but context"},
+		{"model.from", path{text{&m.From}}, "", "fresh parameters", "folder with config.json and model.safetensors to start from; instead of the other model keys but context"},
 		{"model.family", choice{&m.Family, families}, "gpt2", "", "architecture: gpt2 | llama"},
 		{"model.layers", count{&m.Layers, 1, mostLayers}, "6", "", "transformer blocks"},
 		{"model.heads", count{&m.Heads, 1, most}, "6", "", "attention heads of a block; divides width"},
@@ -49,11 +49,11 @@ func (c *Config) fields() []field {
 		{"model.rope_theta", real{&m.Theta, positive, "a positive number"}, "", "10000", "llama: base of the rotary positions' wavelengths"},
 		{"model.tied", flag{&m.Tied}, "", "false", "llama: the output layer is the token embedding"},
 
-		{"data.text", texts{&d.Text}, "", "none", "list of text files or patterns; ** is any folders, ${GOROOT} and other variables are filled in"},
-		{"data.tokens", texts{&d.Tokens}, "", "none", "list of token files as llm.c or nanoGPT write them, or nothing but ids; instead of text"},
+		{"data.text", patterns{texts{&d.Text}}, "", "none", "list of text files or patterns; ** is any folders, ${GOROOT} and other variables are filled in"},
+		{"data.tokens", patterns{texts{&d.Tokens}}, "", "none", "list of token files as llm.c or nanoGPT write them, or nothing but ids; instead of text"},
 		{"data.dtype", choice{&d.DType, idTypes}, "", "llm.c's header, or uint16", "uint16 | uint32 | int32 | int64: ids of token files without a header"},
 		{"data.tokenizer", choice{&d.Tokenizer, tokenizers}, "", "bytes for text, gpt2 for tokens", "bytes | gpt2; for tokens, the one they were made with, or none; with model.from, that of its folder"},
-		{"data.vocab", text{&d.Vocab}, "", "the one built in", "folder with a vocabulary for tokenizer gpt2: vocab.json and merges.txt, or tokenizer.json"},
+		{"data.vocab", path{text{&d.Vocab}}, "", "the one built in", "folder with a vocabulary for tokenizer gpt2: vocab.json and merges.txt, or tokenizer.json"},
 		{"data.validation", real{&d.Validation, atMostHalf, "a fraction from 0 to 0.5"}, "0.01", "", "fraction of the data held out for evaluation"},
 
 		{"train.steps", count{&t.Steps, 1, mostSteps}, "200", "", "updates"},
@@ -78,7 +78,7 @@ func (c *Config) fields() []field {
 
 		{"zero.offload.optimizer", choice{&z.Offload.Optimizer, placesNamed}, "none", "", "none | host | disk: where master copies and states rest; their gradients then rest on the host"},
 		{"zero.offload.parameters", choice{&z.Offload.Parameters, placesNamed}, "none", "", "none | host | disk: where parameter shards rest; at stage 3"},
-		{"zero.offload.path", text{&z.Offload.Path}, "", "needed for disk", "existing folder for the ranks' files, on the disk to use"},
+		{"zero.offload.path", path{text{&z.Offload.Path}}, "", "needed for disk", "existing folder for the ranks' files, on the disk to use"},
 		{"zero.offload.buffers", count{&z.Offload.Buffers, 1, 1 << 10}, "4", "", "pieces of at most 2^20 elements that are staged at once, for each direction"},
 		{"zero.offload.ratio", real{&z.Offload.Ratio, fraction, "a fraction from 0 to 1"}, "1.0", "", "part of the optimizer that is offloaded; the rest stays, first units first"},
 
@@ -96,7 +96,7 @@ func (c *Config) fields() []field {
 		{"schedule.min_lr", real{&s.MinLR, atLeast0, "a number of at least 0"}, "", "lr / 10", "learning rate at the last step; not for constant"},
 
 		{"checkpoint.every", count{&k.Every, 0, mostSteps}, "0", "", "steps between checkpoints; 0 is none"},
-		{"checkpoint.dir", text{&k.Dir}, "", "ckpt in the run folder", "folder of checkpoints"},
+		{"checkpoint.dir", path{text{&k.Dir}}, "", "ckpt in the run folder", "folder of checkpoints"},
 		{"checkpoint.keep", retention{&k.Keep}, "3", "", "the newest so many, or {last: 3, every_steps: 1000, best: val_loss}"},
 		{"checkpoint.async", flag{&k.Async}, "true", "", "go on training while a checkpoint is written"},
 		{"checkpoint.compress", choice{&k.Compress, []string{"auto", "always", "never"}}, "auto", "", "auto | always | never; auto where it pays, which the first save measures"},

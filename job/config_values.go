@@ -249,6 +249,7 @@ func didYouMean(word string, names []string) string {
 	return ""
 }
 
+func (v choice) empty() bool  { return *v.p == "" }
 func (v choice) want() string { return either(v.names) }
 func (v choice) yaml() string { return *v.p }
 
@@ -299,6 +300,7 @@ func (v text) set(n *node) string {
 	return ""
 }
 
+func (v text) empty() bool  { return *v.p == "" }
 func (v text) want() string { return "text, in quotes if it has : or # or brackets" }
 func (v text) yaml() string { return quote(*v.p) }
 
@@ -338,6 +340,7 @@ func (v texts) set(n *node) string {
 	return ""
 }
 
+func (v texts) empty() bool  { return len(*v.p) == 0 }
 func (v texts) want() string { return `a list of texts, such as ["a.txt", "docs/**/*.md"]` }
 func (v texts) yaml() string {
 	quoted := make([]string, len(*v.p))

@@ -54,16 +54,8 @@ func (c *Config) written(f field) bool {
 		return false
 	}
 	switch v := f.value.(type) {
-	case text:
-		if *v.p == "" {
-			return false
-		}
-	case choice:
-		if *v.p == "" {
-			return false
-		}
-	case texts:
-		if len(*v.p) == 0 {
+	case interface{ empty() bool }:
+		if v.empty() {
 			return false
 		}
 	}

@@ -4,39 +4,24 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
-)
 
-// gpt2Config is config.json of Hugging Face's GPT2Config, as far as it decides
-// what is computed. Pointers tell a missing key, which has GPT2Config's
-// default, from a zero.
-type gpt2Config struct {
-	ModelType        string          `json:"model_type"`
-	Architectures    []string        `json:"architectures,omitempty"`
-	VocabSize        *int            `json:"vocab_size"`
-	NPositions       *int            `json:"n_positions"`
-	NEmbd            *int            `json:"n_embd"`
-	NLayer           *int            `json:"n_layer"`
-	NHead            *int            `json:"n_head"`
-	NInner           *int            `json:"n_inner"` // null: 4 × n_embd
-	Activation       *string         `json:"activation_function"`
-	NormEps          *float64        `json:"layer_norm_epsilon"`
-	Tied             *bool           `json:"tie_word_embeddings"`
-	ScaleAttn        *bool           `json:"scale_attn_weights"`
-	ScaleByLayer     *bool           `json:"scale_attn_by_inverse_layer_idx"`
-	CrossAttention   *bool           `json:"add_cross_attention"`
-	InitializerRange *float64        `json:"initializer_range,omitempty"`
-	BOS              json.RawMessage `json:"bos_token_id"`
-	EOS              json.RawMessage `json:"eos_token_id"` // a number or a list
-	TorchDtype       string          `json:"torch_dtype,omitempty"`
-}
+	"zeroth/input"
+)
 
 // endOfText is the id of <|endoftext|> in GPT-2's own vocabulary.
 const endOfText = "50256"
+
+// tokens is tokenID of a key.
+func (o *object) tokens(key string) string {
+	id := tokenID(o.raw(key))
+	if id == "" && !o.null(key) {
+		o.refuse("%s %s is neither a token's number nor a list of them", key, shown(o.raw(key)))
+	}
+	return id
+}
 
 // tokenID is bos_token_id or eos_token_id as it is in a file, without spaces:
 // a number, a list of numbers, or empty for none and anything else.
@@ -71,7 +56,7 @@ func known(id string, otherwise json.RawMessage) json.RawMessage {
 // generationTokens fills in what config.json does not say of the tokens that
 // begin and end a text, from generation_config.json if there is one.
 func (m *Model) generationTokens(folder string) {
-	raw, err := os.ReadFile(filepath.Join(folder, "generation_config.json"))
+	raw, err := input.Read(filepath.Join(folder, "generation_config.json"), maxJSON)
 	var c struct {
 		BOS json.RawMessage `json:"bos_token_id"`
 		EOS json.RawMessage `json:"eos_token_id"`
@@ -88,143 +73,96 @@ func (m *Model) generationTokens(folder string) {
 // ReadModelConfig reads config.json of a Hugging Face folder, or a file like it.
 // Its From is empty. What this runtime would compute differently is refused.
 func ReadModelConfig(folder string) (Model, error) {
+	m, _, err := readConfig(folder)
+	return m, err
+}
+
+// readConfig is ReadModelConfig with what is carried of config.json.
+func readConfig(folder string) (m Model, c carried, err error) {
 	path := filepath.Join(folder, "config.json")
-	if info, err := os.Stat(folder); err == nil && info.Mode().IsRegular() {
-		path = folder
+	if info, err := os.Stat(folder); err == nil && !info.IsDir() {
+		path, folder = folder, filepath.Dir(folder)
 	}
-	raw, err := os.ReadFile(path)
+	if err := adapted(folder); err != nil {
+		return m, c, BadInput(err)
+	}
+	c.config, err = input.Read(path, maxJSON)
 	if err != nil {
-		return Model{}, BadInput(fmt.Errorf("%s cannot be read: %w", path, cause(err)))
+		return m, c, BadInput(fmt.Errorf("%s cannot be read: %w%s", path, cause(err), foreign(folder)))
 	}
-	m, err := parseModelConfig(raw)
+	m, c.notes, err = readModel(c.config)
 	if err != nil {
-		return Model{}, BadInput(fmt.Errorf("%s: %w", path, err))
+		return m, c, BadInput(fmt.Errorf("%s: %w", path, err))
 	}
-	m.generationTokens(filepath.Dir(path))
-	return m, nil
+	m.generationTokens(folder)
+	return m, c, nil
 }
 
 func parseModelConfig(raw []byte) (Model, error) {
-	var c struct {
-		ModelType string `json:"model_type"`
+	m, _, err := readModel(raw)
+	return m, err
+}
+
+// readModel reads config.json. What is worth to know about a model that is not
+// refused is in notes.
+func readModel(raw []byte) (m Model, notes []string, err error) {
+	o, err := readObject(raw)
+	if err != nil {
+		return m, nil, fmt.Errorf("not a model's config: %w", err)
 	}
-	if err := json.Unmarshal(raw, &c); err != nil {
-		return Model{}, fmt.Errorf("not a model's config: %w", err)
-	}
-	switch c.ModelType {
+	return o.model()
+}
+
+func (o *object) model() (m Model, notes []string, err error) {
+	family := get(o, "model_type", "")
+	switch family {
 	case "gpt2":
-		return parseGPT2(raw)
+		m, notes = o.gpt2()
 	case "llama", "qwen2":
-		return parseLlama(raw)
-	}
-	return Model{}, fmt.Errorf("model_type %q is not supported; want gpt2, llama or qwen2", c.ModelType)
-}
-
-func parseGPT2(raw []byte) (Model, error) {
-	var c gpt2Config
-	if err := json.Unmarshal(raw, &c); err != nil {
-		return Model{}, fmt.Errorf("not a model's config: %w", err)
-	}
-	m := Model{
-		Family: "gpt2",
-		Layers: or(c.NLayer, 12), Heads: or(c.NHead, 12), Width: or(c.NEmbd, 768),
-		Context: or(c.NPositions, 1024), Vocab: or(c.VocabSize, 50257), NormEps: or(c.NormEps, 1e-5),
-		BOS: tokenID(c.BOS), EOS: tokenID(c.EOS),
-	}
-	if m.BOS == endOfText && m.EOS == endOfText { // what is written where nothing else is known
-		m.BOS, m.EOS = "", ""
-	}
-	return m, c.supported(m)
-}
-
-// supported refuses variants of GPT-2 that are computed in another way.
-func (c gpt2Config) supported(m Model) error {
-	err := inRange(map[string]int{"n_layer": m.Layers, "n_head": m.Heads, "n_embd": m.Width, "n_positions": m.Context, "vocab_size": m.Vocab})
-	if err != nil {
-		return err
-	}
-	switch {
-	case m.Width%m.Heads != 0:
-		return fmt.Errorf("n_head %d does not divide n_embd %d", m.Heads, m.Width)
-	case m.NormEps <= 0 || m.NormEps >= 1:
-		return fmt.Errorf("layer_norm_epsilon %v is out of range", m.NormEps)
-	case or(c.NInner, 4*m.Width) != 4*m.Width:
-		return fmt.Errorf("n_inner %d is not supported; want 4 × n_embd = %d", *c.NInner, 4*m.Width)
-	case or(c.Activation, "gelu_new") != "gelu_new":
-		return fmt.Errorf("activation_function %q is not supported; want gelu_new", *c.Activation)
-	case !or(c.Tied, true):
-		return fmt.Errorf("tie_word_embeddings false is not supported: the output layer is the token embedding")
-	case !or(c.ScaleAttn, true):
-		return fmt.Errorf("scale_attn_weights false is not supported")
-	case or(c.ScaleByLayer, false):
-		return fmt.Errorf("scale_attn_by_inverse_layer_idx is not supported")
-	case or(c.CrossAttention, false):
-		return fmt.Errorf("add_cross_attention is not supported")
-	}
-	return nil
-}
-
-// inRange refuses counts that no model has.
-func inRange(counts map[string]int) error {
-	for _, key := range slices.Sorted(maps.Keys(counts)) {
-		if n := counts[key]; n < 1 || n > most {
-			return fmt.Errorf("%s %d is out of range", key, n)
-		}
-	}
-	return nil
-}
-
-func or[T any](p *T, otherwise T) T {
-	if p == nil {
-		return otherwise
-	}
-	return *p
-}
-
-// WriteModelConfig writes config.json into a folder that exists, next to
-// parameters saved as float32. Under that name there is never half of it.
-func WriteModelConfig(folder string, m Model) error {
-	path := filepath.Join(folder, "config.json")
-	err := os.WriteFile(path+".tmp", m.configJSON(), 0o644)
-	if err == nil {
-		err = os.Rename(path+".tmp", path)
-	}
-	if err != nil {
-		_ = os.Remove(path + ".tmp") // err is the one to report
-		return fmt.Errorf("write %s: %w", path, cause(err))
-	}
-	return nil
-}
-
-// configJSON is config.json of the model with parameters in float32.
-func (m Model) configJSON() []byte {
-	var c any
-	switch m.Family {
-	case "gpt2":
-		c = writtenGPT2(m)
-	case "llama":
-		c = writtenLlama(m)
+		m, notes = o.llama(family)
 	default:
-		panic(fmt.Sprintf("job: config.json of family %q", m.Family))
+		o.refuse("model_type \"%s\" is not supported; want gpt2, llama or qwen2", brief(family))
+		return m, nil, o.err()
 	}
-	raw, err := json.MarshalIndent(c, "", "  ")
-	if err != nil {
-		panic(fmt.Sprintf("job: config.json: %v", err)) // finite numbers and strings always encode
+	if m.Layers > mostLayers {
+		o.refuse("%d layers are more than %d", m.Layers, mostLayers)
 	}
-	return append(raw, '\n')
+	if m.BOS, m.EOS = o.tokens("bos_token_id"), o.tokens("eos_token_id"); m.Family == "gpt2" && m.BOS == endOfText && m.EOS == endOfText {
+		m.BOS, m.EOS = "", "" // what is written where nothing else is known
+	}
+	for _, key := range []string{"torch_dtype", "dtype"} {
+		maybe(o, key, "") // of the parameters; they say it themselves
+	}
+	if unknown := o.leftOver(family); len(unknown) > 0 {
+		notes = append(notes, "config.json has unknown keys, which change nothing here: "+several(unknown))
+	}
+	return m, notes, o.err()
 }
 
-func writtenGPT2(m Model) gpt2Config {
-	yes, no, gelu, std, longest := true, false, "gelu_new", 0.02, max(m.Context, m.Longest)
-	c := gpt2Config{
-		ModelType: "gpt2", Architectures: []string{"GPT2LMHeadModel"},
-		VocabSize: &m.Vocab, NPositions: &longest, NEmbd: &m.Width, NLayer: &m.Layers, NHead: &m.Heads,
-		Activation: &gelu, NormEps: &m.NormEps, Tied: &yes,
-		ScaleAttn: &yes, ScaleByLayer: &no, CrossAttention: &no, InitializerRange: &std, TorchDtype: "float32",
+// gpt2 reads Hugging Face's GPT2Config, with its defaults.
+func (o *object) gpt2() (m Model, notes []string) {
+	m = Model{
+		Family: "gpt2",
+		Layers: o.count("n_layer", "num_hidden_layers", 12), Heads: o.count("n_head", "num_attention_heads", 12),
+		Width: o.count("n_embd", "hidden_size", 768), Context: o.count("n_positions", "max_position_embeddings", 1024),
+		Vocab: o.count("vocab_size", "", 50257), NormEps: o.number("layer_norm_epsilon", 1e-5, normEps),
 	}
-	if m.Vocab > 50256 {
-		c.BOS, c.EOS = json.RawMessage(endOfText), json.RawMessage(endOfText)
+	if m.Width%m.Heads != 0 {
+		o.refuse("n_head %d does not divide n_embd %d", m.Heads, m.Width)
 	}
-	c.BOS, c.EOS = known(m.BOS, c.BOS), known(m.EOS, c.EOS)
-	return c
+	if n := maybe(o, "n_inner", 4*m.Width); n != 4*m.Width {
+		o.refuse("n_inner %d is not supported; want 4 × n_embd = %d", n, 4*m.Width)
+	}
+	if f := get(o, "activation_function", "gelu_new"); f != "gelu_new" {
+		o.refuse("activation_function \"%s\" is not supported; want gelu_new", brief(f))
+	}
+	if !get(o, "tie_word_embeddings", true) {
+		o.refuse("tie_word_embeddings false is not supported: the output layer is the token embedding")
+	}
+	if get(o, "reorder_and_upcast_attn", false) {
+		notes = append(notes, "config.json has reorder_and_upcast_attn: attention sums in float32 here in any case")
+	}
+	return m, append(notes, o.dropout(0.1, "attn_pdrop", "embd_pdrop", "resid_pdrop")...)
 }
+
+func normEps(x float64) bool { return x > 0 && x < 1 }

@@ -2,153 +2,153 @@ package job
 
 import (
 	"cmp"
-	"encoding/json"
-	"fmt"
 
 	"zeroth/device"
 )
 
-// llamaConfig is config.json of Hugging Face's LlamaConfig and Qwen2Config, as
-// far as it decides what is computed. Pointers tell a missing key, which has the
-// class's default, from a zero.
-type llamaConfig struct {
-	ModelType        string          `json:"model_type"`
-	Architectures    []string        `json:"architectures,omitempty"`
-	VocabSize        *int            `json:"vocab_size"`
-	MaxPositions     *int            `json:"max_position_embeddings"`
-	HiddenSize       *int            `json:"hidden_size"`
-	IntermediateSize *int            `json:"intermediate_size"`
-	Layers           *int            `json:"num_hidden_layers"`
-	Heads            *int            `json:"num_attention_heads"`
-	KVHeads          *int            `json:"num_key_value_heads"` // null: num_attention_heads
-	HeadDim          *int            `json:"head_dim,omitempty"`  // null: hidden_size / num_attention_heads
-	Activation       *string         `json:"hidden_act"`
-	NormEps          *float64        `json:"rms_norm_eps"`
-	Tied             *bool           `json:"tie_word_embeddings"`
-	RopeTheta        *float64        `json:"rope_theta"`
-	RopeScaling      *ropeConfig     `json:"rope_scaling"`
-	RopeParameters   *ropeConfig     `json:"rope_parameters,omitempty"` // transformers 5: theta and scaling in one
-	AttentionBias    *bool           `json:"attention_bias,omitempty"`
-	MLPBias          *bool           `json:"mlp_bias,omitempty"`
-	SlidingWindow    *bool           `json:"use_sliding_window,omitempty"`
-	LayerTypes       []string        `json:"layer_types,omitempty"`
-	InitializerRange *float64        `json:"initializer_range,omitempty"`
-	BOS              json.RawMessage `json:"bos_token_id"`
-	EOS              json.RawMessage `json:"eos_token_id"` // a number or a list
-	TorchDtype       string          `json:"torch_dtype,omitempty"`
-}
-
-// ropeConfig says how rotary positions turn.
-type ropeConfig struct {
-	Type    string   `json:"rope_type,omitempty"` // "default" or "llama3"
-	OldType string   `json:"type,omitempty"`      // the same, in older files
-	Theta   *float64 `json:"rope_theta,omitempty"`
-	Factor  float64  `json:"factor,omitempty"`
-	Low     float64  `json:"low_freq_factor,omitempty"`
-	High    float64  `json:"high_freq_factor,omitempty"`
-	Context int      `json:"original_max_position_embeddings,omitempty"`
-}
-
-func parseLlama(raw []byte) (Model, error) {
-	var c llamaConfig
-	if err := json.Unmarshal(raw, &c); err != nil {
-		return Model{}, fmt.Errorf("not a model's config: %w", err)
-	}
+// llama reads Hugging Face's LlamaConfig or Qwen2Config, with their defaults.
+func (o *object) llama(family string) (m Model, notes []string) {
 	vocab, ffn, longest := 32000, 11008, 2048
-	if c.ModelType == "qwen2" {
+	if family == "qwen2" {
 		vocab, ffn, longest = 151936, 22016, 32768
 	}
-	m := Model{
-		Family: "llama",
-		Layers: or(c.Layers, 32), Heads: or(c.Heads, 32), Width: or(c.HiddenSize, 4096), FFN: or(c.IntermediateSize, ffn),
-		Context: or(c.MaxPositions, longest), Vocab: or(c.VocabSize, vocab), NormEps: or(c.NormEps, 1e-6),
-		Tied: or(c.Tied, false), Bias: c.ModelType == "qwen2", BOS: tokenID(c.BOS), EOS: tokenID(c.EOS),
+	m = Model{
+		Family: "llama", Bias: family == "qwen2",
+		Layers: o.count("num_hidden_layers", "", 32), Heads: o.count("num_attention_heads", "", 32),
+		Width: o.count("hidden_size", "", 4096), FFN: o.count("intermediate_size", "", ffn),
+		Context: o.count("max_position_embeddings", "", longest), Vocab: o.count("vocab_size", "", vocab),
+		NormEps: o.number("rms_norm_eps", 1e-6, normEps), Tied: get(o, "tie_word_embeddings", false),
 	}
-	m.KVHeads = or(c.KVHeads, m.Heads)
-	if err := c.rope(&m); err != nil {
-		return Model{}, err
+	m.KVHeads = m.Heads
+	if raw := o.raw("num_key_value_heads"); raw == nil && m.Bias {
+		m.KVHeads = 32 // Qwen2Config's default, whatever there are of queries
+	} else if !o.null("num_key_value_heads") {
+		m.KVHeads = o.count("num_key_value_heads", "", m.Heads)
 	}
-	return m, c.supported(m)
+	o.heads(m)
+	o.rope(&m)
+	o.padding(&m)
+	if f := get(o, "hidden_act", "silu"); f != "silu" {
+		o.refuse("hidden_act \"%s\" is not supported; want silu", brief(f))
+	}
+	if types := maybe[[]string](o, "layer_types", nil); types != nil {
+		o.layerTypes(types, m.Layers)
+	}
+	return m, o.dropout(0, "attention_dropout")
 }
 
-// rope reads the rotary positions of either generation of files.
-func (c llamaConfig) rope(m *Model) error {
-	m.Theta = or(c.RopeTheta, 10000)
-	for _, r := range []*ropeConfig{c.RopeScaling, c.RopeParameters} {
-		if r == nil {
-			continue
-		}
-		m.Theta = or(r.Theta, m.Theta)
-		switch kind := cmp.Or(r.Type, r.OldType, "default"); kind {
-		case "default":
-		case "llama3":
-			m.Scaling = device.RopeScaling{Factor: r.Factor, Low: r.Low, High: r.High, Context: r.Context}
-			if !(r.Factor >= 1 && r.Low > 0 && r.High > r.Low && r.Context > 0) {
-				return fmt.Errorf("rope_type llama3 with factor %v, low_freq_factor %v, high_freq_factor %v, original_max_position_embeddings %d; want a factor of at least 1, 0 < low < high, and positions",
-					r.Factor, r.Low, r.High, r.Context)
-			}
-		default:
-			return fmt.Errorf("rope_type %q is not supported; want default or llama3", kind)
-		}
-	}
-	if !positive(m.Theta) {
-		return fmt.Errorf("rope_theta %v is out of range", m.Theta)
-	}
-	return nil
-}
-
-// supported refuses variants that are computed in another way.
-func (c llamaConfig) supported(m Model) error {
-	err := inRange(map[string]int{"num_hidden_layers": m.Layers, "num_attention_heads": m.Heads, "num_key_value_heads": m.KVHeads,
-		"hidden_size": m.Width, "intermediate_size": m.FFN, "max_position_embeddings": m.Context, "vocab_size": m.Vocab})
-	if err != nil {
-		return err
-	}
-	for _, kind := range c.LayerTypes {
-		if kind != "full_attention" {
-			return fmt.Errorf("layer_types with %q is not supported; want full_attention", kind)
-		}
-	}
+// heads checks that heads fit the width and each other.
+func (o *object) heads(m Model) {
 	switch {
 	case m.Width%m.Heads != 0:
-		return fmt.Errorf("num_attention_heads %d does not divide hidden_size %d", m.Heads, m.Width)
+		o.refuse("num_attention_heads %d does not divide hidden_size %d", m.Heads, m.Width)
+		return
 	case !m.headsFit(m.Heads):
-		return fmt.Errorf("hidden_size %d / num_attention_heads %d is odd; rotary positions turn pairs", m.Width, m.Heads)
+		o.refuse("hidden_size %d / num_attention_heads %d is odd; rotary positions turn pairs", m.Width, m.Heads)
 	case m.Heads%m.KVHeads != 0:
-		return fmt.Errorf("num_key_value_heads %d does not divide num_attention_heads %d", m.KVHeads, m.Heads)
-	case or(c.HeadDim, m.Width/m.Heads) != m.Width/m.Heads:
-		return fmt.Errorf("head_dim %d is not supported; want hidden_size / num_attention_heads = %d", *c.HeadDim, m.Width/m.Heads)
-	case m.NormEps <= 0 || m.NormEps >= 1:
-		return fmt.Errorf("rms_norm_eps %v is out of range", m.NormEps)
-	case or(c.Activation, "silu") != "silu":
-		return fmt.Errorf("hidden_act %q is not supported; want silu", *c.Activation)
-	case or(c.AttentionBias, false) && !m.Bias:
-		return fmt.Errorf("attention_bias is not supported; biases of queries, keys and values alone are model_type qwen2")
-	case or(c.MLPBias, false):
-		return fmt.Errorf("mlp_bias is not supported")
-	case or(c.SlidingWindow, false):
-		return fmt.Errorf("use_sliding_window is not supported")
+		o.refuse("num_key_value_heads %d does not divide num_attention_heads %d", m.KVHeads, m.Heads)
 	}
-	return nil
+	if d := maybe(o, "head_dim", m.Width/m.Heads); d != m.Width/m.Heads {
+		o.refuse("head_dim %d is not supported; want hidden_size / num_attention_heads = %d", d, m.Width/m.Heads)
+	}
 }
 
-// writtenLlama describes rotary positions as transformers 4 does, which 5 reads
-// too.
-func writtenLlama(m Model) llamaConfig {
-	no, silu, std, longest := false, "silu", 0.02, max(m.Context, m.Longest)
-	c := llamaConfig{
-		ModelType: "llama", Architectures: []string{"LlamaForCausalLM"},
-		VocabSize: &m.Vocab, MaxPositions: &longest, HiddenSize: &m.Width, IntermediateSize: &m.FFN,
-		Layers: &m.Layers, Heads: &m.Heads, KVHeads: &m.KVHeads, Activation: &silu, NormEps: &m.NormEps, Tied: &m.Tied,
-		RopeTheta: &m.Theta, InitializerRange: &std, TorchDtype: "float32", BOS: known(m.BOS, nil), EOS: known(m.EOS, nil),
+func (o *object) layerTypes(types []string, layers int) {
+	if len(types) != layers {
+		o.refuse("layer_types is of %d layers, num_hidden_layers is %d", len(types), layers)
 	}
-	if s := m.Scaling; s.Factor != 0 {
-		c.RopeScaling = &ropeConfig{Type: "llama3", Factor: s.Factor, Low: s.Low, High: s.High, Context: s.Context}
+	for _, kind := range types {
+		if kind != "full_attention" {
+			o.refuse("layer_types with \"%s\" is not supported; want full_attention", brief(kind))
+			return
+		}
 	}
-	if m.Bias {
-		c.ModelType, c.Architectures, c.SlidingWindow = "qwen2", []string{"Qwen2ForCausalLM"}, &no
-	} else {
-		c.AttentionBias, c.MLPBias = &no, &no
+}
+
+// padding reads the token whose embedding is not trained, which may be counted
+// from the end of the vocabulary: what nn.Embedding's padding_idx takes.
+func (o *object) padding(m *Model) {
+	if o.null("pad_token_id") {
+		return
 	}
-	return c
+	id := get(o, "pad_token_id", 0)
+	if id < -m.Vocab || id >= m.Vocab {
+		o.refuse("pad_token_id %d is not in a vocabulary of %d", id, m.Vocab)
+		return
+	}
+	m.Padded, m.Pad = true, id
+	if id < 0 {
+		m.Pad += m.Vocab
+	}
+}
+
+// turning is how rotary positions turn.
+type turning struct {
+	theta   float64
+	scaling device.RopeScaling
+}
+
+// rope reads the rotary positions of either generation of files: theta beside
+// rope_scaling, or both in rope_parameters. Where a file has both, readers do
+// not agree which counts, so they must say the same.
+func (o *object) rope(m *Model) {
+	theta := 10000.0
+	inside := o.object("rope_parameters") // transformers 5 reads theta there, 4 above
+	if !o.null("rope_theta") || inside == nil || inside.null("rope_theta") {
+		theta = o.number("rope_theta", theta, positive)
+	}
+	var all []turning
+	for _, key := range []string{"rope_scaling", "rope_parameters"} {
+		if r := o.object(key); r != nil {
+			all = append(all, r.turning(o, theta))
+		}
+	}
+	if len(all) == 2 && all[0] != all[1] {
+		o.refuse("rope_scaling and rope_parameters say different things: keep the one that the model was trained with")
+	}
+	all = append(all, turning{theta: theta})
+	m.Theta, m.Scaling = all[0].theta, all[0].scaling
+}
+
+// turning reads one of the two; above is the config it is in.
+func (o *object) turning(above *object, theta float64) turning {
+	t := turning{theta: o.number("rope_theta", theta, positive)}
+	if t.theta != theta && !above.null("rope_theta") {
+		o.refuse("rope_theta %v and %srope_theta %v differ: keep the one that the model was trained with", theta, o.in, t.theta)
+	}
+	if p := maybe(o, "partial_rotary_factor", 1.0); p != 1 {
+		o.refuse("%spartial_rotary_factor %v is not supported; want 1", o.in, p)
+	}
+	name, old := maybe(o, "rope_type", ""), maybe(o, "type", "")
+	if name != "" && old != "" && name != old {
+		o.refuse("%srope_type \"%s\" and %stype \"%s\" differ: keep the one that the model was trained with", o.in, brief(name), o.in, brief(old))
+	}
+	switch kind := cmp.Or(name, old, "default"); kind {
+	case "default":
+	case "llama3":
+		t.scaling = o.llama3(above)
+	default:
+		o.refuse("rope_type \"%s\" is not supported; want default or llama3", brief(kind))
+	}
+	for _, key := range o.rest() {
+		if o.null(key) {
+			continue
+		}
+		o.refuse("%s%s %s is not supported with this rope_type", o.in, brief(key), shown(o.raw(key)))
+	}
+	return t
+}
+
+func (o *object) llama3(above *object) device.RopeScaling {
+	const context = "original_max_position_embeddings"
+	outside := maybe(above, context, 0)
+	s := device.RopeScaling{Factor: get(o, "factor", 0.0), Low: get(o, "low_freq_factor", 0.0), High: get(o, "high_freq_factor", 0.0), Context: get(o, context, outside)}
+	if outside != 0 && s.Context != outside {
+		o.refuse("%s %d and %s%s %d differ: keep the one that the model was trained with", context, outside, o.in, context, s.Context)
+	}
+	if !(s.Factor >= 1 && s.Low > 0 && s.High > s.Low && s.Context > 0) {
+		o.refuse("rope_type llama3 with factor %v, low_freq_factor %v, high_freq_factor %v, %s %d; want a factor of at least 1, 0 < low < high, and positions",
+			s.Factor, s.Low, s.High, context, s.Context)
+	}
+	return s
 }

@@ -3,7 +3,6 @@ package job
 import (
 	"encoding/json"
 	"os"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -111,33 +110,91 @@ func TestLlamaConfigKeys(t *testing.T) {
 }
 
 func TestLlamaConfigRefusals(t *testing.T) {
-	for keys, want := range map[string]string{
-		`"num_hidden_layers": 0`:                                    "num_hidden_layers 0 is out of range",
-		`"hidden_size": "wide"`:                                     "not a model's config: ",
-		`"num_key_value_heads": 0`:                                  "num_key_value_heads 0 is out of range",
-		`"intermediate_size": -1`:                                   "intermediate_size -1 is out of range",
-		`"num_attention_heads": 5`:                                  "num_attention_heads 5 does not divide hidden_size 4096",
-		`"hidden_size": 96`:                                         "hidden_size 96 / num_attention_heads 32 is odd; rotary positions turn pairs",
-		`"num_key_value_heads": 5`:                                  "num_key_value_heads 5 does not divide num_attention_heads 32",
-		`"head_dim": 64`:                                            "head_dim 64 is not supported; want hidden_size / num_attention_heads = 128",
-		`"rms_norm_eps": 0`:                                         "rms_norm_eps 0 is out of range",
-		`"hidden_act": "gelu"`:                                      `hidden_act "gelu" is not supported; want silu`,
-		`"attention_bias": true`:                                    "attention_bias is not supported; biases of queries, keys and values alone are model_type qwen2",
-		`"mlp_bias": true`:                                          "mlp_bias is not supported",
-		`"use_sliding_window": true`:                                "use_sliding_window is not supported",
-		`"layer_types": ["sliding_attention"]`:                      `layer_types with "sliding_attention" is not supported; want full_attention`,
-		`"rope_theta": 0`:                                           "rope_theta 0 is out of range",
-		`"rope_scaling": {"type": "linear", "factor": 2}`:           `rope_type "linear" is not supported; want default or llama3`,
-		`"rope_parameters": {"rope_type": "yarn", "rope_theta": 1}`: `rope_type "yarn" is not supported; want default or llama3`,
+	const differ = "differ: keep the one that the model was trained with"
+	refused(t, "llama", map[string]string{
+		`"num_hidden_layers": 0`:                  "num_hidden_layers 0 is out of range",
+		`"hidden_size": "wide"`:                   `hidden_size "wide" is not a whole number`,
+		`"num_key_value_heads": 0`:                "num_key_value_heads 0 is out of range",
+		`"intermediate_size": -1`:                 "intermediate_size -1 is out of range",
+		`"num_attention_heads": 5`:                "num_attention_heads 5 does not divide hidden_size 4096",
+		`"hidden_size": 96`:                       "hidden_size 96 / num_attention_heads 32 is odd; rotary positions turn pairs",
+		`"num_key_value_heads": 5`:                "num_key_value_heads 5 does not divide num_attention_heads 32",
+		`"head_dim": 64`:                          "head_dim 64 is not supported; want hidden_size / num_attention_heads = 128",
+		`"rms_norm_eps": 0`:                       "rms_norm_eps 0 is out of range",
+		`"hidden_act": "gelu"`:                    `hidden_act "gelu" is not supported; want silu`,
+		`"attention_bias": true`:                  "attention_bias true is not supported; want false or null, or no such key",
+		`"mlp_bias": true`:                        "mlp_bias true is not supported; want false or null, or no such key",
+		`"use_sliding_window": true`:              "use_sliding_window true is not supported; want false or null, or no such key",
+		`"sliding_window": 4096`:                  "sliding_window 4096 is not supported; want null, or no such key",
+		`"attention_chunk_size": 8192`:            "attention_chunk_size 8192 is not supported; want null, or no such key",
+		`"layer_types": ["full_attention"]`:       "layer_types is of 1 layers, num_hidden_layers is 32",
+		`"layer_types": "full_attention"`:         `layer_types "full_attention" is not a list of strings`,
+		`"partial_rotary_factor": 0.5`:            "partial_rotary_factor 0.5 is not supported; want 1 or null, or no such key",
+		`"attention_dropout": 1.5`:                "attention_dropout 1.5 is out of range",
+		`"attention_dropout": "much"`:             `attention_dropout "much" is not a number`,
+		`"tie_word_embeddings": null`:             "tie_word_embeddings null is not true or false",
+		`"tie_word_embeddings": 1`:                "tie_word_embeddings 1 is not true or false",
+		`"pad_token_id": 32000`:                   "pad_token_id 32000 is not in a vocabulary of 32000",
+		`"pad_token_id": -32001`:                  "pad_token_id -32001 is not in a vocabulary of 32000",
+		`"pad_token_id": [0]`:                     "pad_token_id [0] is not a whole number",
+		`"pad_token_id": 1.5`:                     "pad_token_id 1.5 is not a whole number",
+		`"num_local_experts": 8`:                  "num_local_experts 8 is not supported; want 0 or null, or no such key",
+		`"architectures": ["MistralForCausalLM"]`: `architectures "MistralForCausalLM" is not supported; want LlamaForCausalLM`,
+		`"architectures": ["LlamaForCausalLM", "LlamaForSequenceClassification"]`: `architectures "LlamaForSequenceClassification" is not supported; want LlamaForCausalLM`,
+
+		`"rope_theta": 0`:     "rope_theta 0 is out of range",
+		`"rope_theta": null`:  "rope_theta null is not a number",
+		`"rope_theta": 1e999`: "rope_theta 1e999 is not a number",
+		`"rope_scaling": {"type": "linear", "factor": 2}`:                                 `rope_type "linear" is not supported; want default or llama3`,
+		`"rope_scaling": "linear"`:                                                        `rope_scaling "linear" is not an object`,
+		`"rope_parameters": {"rope_type": "yarn", "rope_theta": 1}`:                       `rope_type "yarn" is not supported; want default or llama3`,
+		`"rope_parameters": {"full_attention": {"rope_theta": 7}}`:                        `rope_parameters.full_attention {"rope_theta":7} is not supported with this rope_type`,
+		`"rope_scaling": {"rope_type": "default", "factor": 2}`:                           "rope_scaling.factor 2 is not supported with this rope_type",
+		`"rope_scaling": {"rope_type": "default", "type": "linear"}`:                      `rope_scaling.rope_type "default" and rope_scaling.type "linear" ` + differ,
+		`"rope_parameters": {"partial_rotary_factor": 0.5}`:                               "rope_parameters.partial_rotary_factor 0.5 is not supported; want 1",
+		`"rope_theta": 5, "rope_parameters": {"rope_theta": 7}`:                           "rope_theta 5 and rope_parameters.rope_theta 7 " + differ,
+		`"rope_scaling": {"type": "default"}, "rope_parameters": {"rope_theta": 7}`:       "rope_scaling and rope_parameters say different things: keep ",
 		`"rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4}`:      "rope_type llama3 with factor 8, low_freq_factor 4, high_freq_factor 0, original_max_position_embeddings 0; want ",
 		`"rope_parameters": {"rope_type": "llama3", "factor": 0.5, "low_freq_factor": 1}`: "rope_type llama3 with factor 0.5, ",
+		`"original_max_position_embeddings": 512, "rope_scaling": {"type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 256}`: "original_max_position_embeddings 512 and rope_scaling.original_max_position_embeddings 256 " + differ,
+	})
+	refused(t, "qwen2", map[string]string{
+		`"use_sliding_window": true, "sliding_window": 4096`:           "use_sliding_window true is not supported; want false or null, or no such key",
+		`"layer_types": ["sliding_attention"], "num_hidden_layers": 1`: `layer_types with "sliding_attention" is not supported; want full_attention`,
+		`"num_attention_heads": 16`:                                    "num_key_value_heads 32 does not divide num_attention_heads 16", // 32 is Qwen2Config's default
+	})
+}
+
+// What is accepted is read as transformers reads it: the values here are those
+// of its configurations and of the frequencies in its models.
+func TestLlamaConfigReadings(t *testing.T) {
+	const three = `"factor": 8, "low_freq_factor": 1, "high_freq_factor": 4`
+	of := func(context int) device.RopeScaling {
+		return device.RopeScaling{Factor: 8, Low: 1, High: 4, Context: context}
+	}
+	for keys, want := range map[string]func(m *Model){
+		`"rope_theta": 7, "rope_parameters": {"rope_theta": 7, "rope_type": "default"}`:                                    func(m *Model) { m.Theta = 7 },
+		`"rope_theta": null, "rope_parameters": {"rope_theta": 7}`:                                                         func(m *Model) { m.Theta = 7 },
+		`"rope_theta": 7, "rope_scaling": null, "rope_parameters": null`:                                                   func(m *Model) { m.Theta = 7 },
+		`"rope_theta": 7, "rope_scaling": {}, "rope_parameters": {"partial_rotary_factor": 1.0}`:                           func(m *Model) { m.Theta = 7 },
+		`"rope_scaling": {"rope_type": "llama3", "type": "llama3", ` + three + `}, "original_max_position_embeddings": 64`: func(m *Model) { m.Scaling = of(64) },
+		`"rope_scaling": {"type": "llama3", ` + three + `, "original_max_position_embeddings": 64}, "original_max_position_embeddings": 64,
+		 "rope_parameters": {"rope_type": "llama3", "rope_theta": 10000, ` + three + `, "original_max_position_embeddings": 64}`: func(m *Model) { m.Scaling = of(64) },
+		`"original_max_position_embeddings": 64`:            func(*Model) {}, // not scaled
+		`"pad_token_id": 0`:                                 func(m *Model) { m.Padded = true },
+		`"pad_token_id": -1`:                                func(m *Model) { m.Padded, m.Pad = true, 31999 },
+		`"pad_token_id": null, "num_key_value_heads": null`: func(*Model) {},
+		`"is_causal": true, "quantization_config": null, "attention_bias": false, "partial_rotary_factor": 1.0, "pruned_heads": {}`: func(*Model) {},
+		`"architectures": ["LLaMAForCausalLM"], "auto_map": {"AutoTokenizer": ["a.py", null]}`:                                      func(*Model) {},
 	} {
-		raw := `{"model_type": "llama", ` + keys + `}`
-		if _, err := parseModelConfig([]byte(raw)); err == nil || !strings.HasPrefix(err.Error(), want) {
-			t.Errorf("%s: %v; want %s", raw, err, want)
+		w := Model{Family: "llama", Layers: 32, Heads: 32, KVHeads: 32, Width: 4096, FFN: 11008, Context: 2048, Vocab: 32000, NormEps: 1e-6, Theta: 10000}
+		want(&w)
+		got, notes, err := readModel([]byte(`{"model_type": "llama", ` + keys + `}`))
+		if d := cmp.Diff(w, got); err != nil || d != "" || len(notes) > 0 {
+			t.Errorf("%s: %v %s %q", keys, err, d, notes)
 		}
 	}
-	if m, err := parseModelConfig([]byte(`{"model_type": "qwen2", "attention_bias": true}`)); err != nil || !m.Bias {
-		t.Errorf("a Qwen2 that says it has biases: %+v, %v", m, err)
+	if m, err := parseModelConfig([]byte(`{"model_type": "qwen2", "attention_bias": false, "pad_token_id": 9}`)); err != nil || !m.Bias || m.Pad != 9 {
+		t.Errorf("a Qwen2, which has its biases whatever it says: %+v, %v", m, err)
 	}
 }

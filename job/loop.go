@@ -146,7 +146,7 @@ func (l *loop) checkpoint() error {
 	err := l.rank.saver.save(progress{
 		Step: l.at, Updates: t.Updates, Skipped: t.Skipped, Samples: l.samples, Tokens: l.tokens, Scale: t.Scale,
 		Seed: l.c.Train.Seed, Data: l.set.Fingerprint, Context: l.c.Model.Context, Config: string(l.c.YAML()),
-		Model: l.c.Model.configJSON(), Version: Version(),
+		Model: l.c.modelJSON(), Version: Version(),
 	}, maps.Clone(l.metrics))
 	if err != nil {
 		return err

@@ -29,6 +29,8 @@ type Model struct {
 	Scaling device.RopeScaling
 	Tied    bool // the output layer is the token embedding
 	Bias    bool // queries, keys and values have biases, as in Qwen2
+	Padded  bool // the embedding of token Pad is not trained, but as output layer
+	Pad     int
 }
 
 // network is the model the fields describe.
@@ -40,7 +42,7 @@ func (m Model) network() *nn.Model {
 	case "llama":
 		return nn.Llama{
 			Layers: m.Layers, Width: m.Width, Context: context, Vocab: m.Vocab, Heads: m.Heads, KV: m.KVHeads, FFN: m.FFN,
-			Eps: eps, Theta: m.Theta, Scaling: m.Scaling, Tied: m.Tied, Bias: m.Bias,
+			Eps: eps, Theta: m.Theta, Scaling: m.Scaling, Tied: m.Tied, Bias: m.Bias, Padded: m.Padded, Pad: m.Pad,
 		}.Model()
 	}
 	panic(fmt.Sprintf("job: a model of family %q", m.Family))
@@ -102,11 +104,12 @@ func (r *reader) resolveLlama() {
 // sequences than it was made for.
 func (r *reader) modelFrom() {
 	m := &r.config.Model
-	read, err := ReadModelConfig(m.From)
+	read, kept, err := readConfig(m.From)
 	if err != nil {
 		r.wrong(r.given["model.from"].at, "model.from", err.Error(), "")
 		return
 	}
+	r.config.carried = kept
 	read.From = m.From
 	if r.has("model.context") && m.Context > read.Context {
 		r.refuse(fmt.Sprintf("sequences of %d tokens, but the model of %s is made for at most %d", m.Context, m.From, read.Context),

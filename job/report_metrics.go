@@ -319,3 +319,10 @@ func parseMetric(line []byte) (Step, *Eval, error) {
 	}
 	return s, nil, nil
 }
+
+func or[T any](p *T, otherwise T) T {
+	if p == nil {
+		return otherwise
+	}
+	return *p
+}

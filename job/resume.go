@@ -288,7 +288,7 @@ func (c *Config) fits(r *resumed, data string) error {
 		}
 	}
 	for _, t := range r.Tensors {
-		if !want[t.Name] {
+		if !want[t.Name] && t.Kind != checkpoint.Attached {
 			errs = append(errs, fmt.Errorf("  %s is in it and not in the job's model", printable(t.Name)))
 		}
 	}

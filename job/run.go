@@ -157,6 +157,17 @@ func (r *run) do(ctx context.Context) error {
 	if err := c.goesOn(r.start.from, r.which, set.Fingerprint); err != nil {
 		return err
 	}
+	if err := c.inherit(r.start); err != nil {
+		return err
+	}
+	if err := c.carryTokenizer(set, r.start); err != nil {
+		return err
+	}
+	if r.start.from == nil {
+		if err := weights.check(ctx, c); err != nil {
+			return err
+		}
+	}
 	if r.start.from != nil && ctx.Err() != nil {
 		return context.Cause(ctx) // nothing is lost, and reading state may take long
 	}
@@ -209,7 +220,7 @@ func (r *run) with(ctx context.Context, ranks []*Rank, set *data.Set) error {
 	rec.sum.Tokens = r.start.Tokens
 	rec.account = func(step int) (*Account, error) { return c.account(step, ranks) }
 	rec.Start(c.header(set, r.out, ranks))
-	for _, note := range slices.Concat(c.notes, set.Notes) {
+	for _, note := range slices.Concat(c.notes, c.carried.notes, set.Notes) {
 		rec.Note(note)
 	}
 	for _, rank := range ranks {
@@ -236,9 +247,6 @@ func (r *run) with(ctx context.Context, ranks []*Rank, set *data.Set) error {
 	}
 	if err == nil {
 		err = c.export(ranks, filepath.Join(r.out, modelFolder))
-	}
-	if err == nil {
-		err = c.keepTokenizer(set, filepath.Join(r.out, modelFolder))
 	}
 	if err == nil {
 		rec.sum.Memory, err = rec.memory(rec.sum.Steps)

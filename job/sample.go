@@ -223,11 +223,14 @@ type generator struct {
 }
 
 func newGenerator(folder string, m Model) (*generator, error) {
-	r, err := openModel(folder, m.network())
+	r, err := openModel(folder, m)
 	if err != nil {
 		return nil, err
 	}
 	defer r.Close()
+	if err := r.sameHead(m); err != nil {
+		return nil, err
+	}
 	g := &generator{dev: cpu.New(runtime.GOMAXPROCS(0))}
 	if g.host = g.dev; cpu.Separate {
 		g.host = cpu.NewHost(1)

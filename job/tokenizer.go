@@ -3,7 +3,9 @@ package job
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 
+	"zeroth/checkpoint"
 	"zeroth/data"
 )
 
@@ -115,18 +117,29 @@ func (r *reader) checkPrompt() {
 	}
 }
 
-// keepTokenizer records the data's tokenizer, if it is known, beside a model.
-func (c *Config) keepTokenizer(set *data.Set, folder string) error {
-	if set.Tokenizer == nil {
+// carryTokenizer makes the data's tokenizer, if it is known, the one that is
+// carried with the model. A run that goes on carries it already.
+func (c *Config) carryTokenizer(set *data.Set, b *beginning) error {
+	if set.Tokenizer == nil || b.from != nil && b.trained() && len(c.carried.files) > 0 {
 		return nil
+	}
+	own, some, err := c.carried.tokenizer()
+	if err != nil || own != nil && data.SameTokenizer(own, set.Tokenizer) {
+		return err
+	}
+	files := slices.Clone(c.carried.files)
+	if some {
+		files = nil
+		c.carried.notes = slices.Concat(c.carried.notes, []string{"the files that came with the model are not carried over: this trains on the tokens of another tokenizer"})
 	}
 	kind := c.Data.Tokenizer
 	if c.Data.Vocab != "" {
 		kind = "vocab"
 	}
-	if err := data.WriteTokenizer(folder, kind, set.Tokenizer); err != nil {
-		return fmt.Errorf("tokenizer: %w", err)
+	for _, f := range data.RecordTokenizer(kind, set.Tokenizer) {
+		files = append(files, checkpoint.Attachment{Path: f.Name, Data: f.Text})
 	}
+	c.carried.files = files
 	return nil
 }
 

@@ -1,9 +1,12 @@
 package job
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"zeroth/checkpoint/safetensors"
@@ -20,17 +23,21 @@ const modelFolder = "model"
 // safetensors, or, with none, their initial distributions.
 type weights struct {
 	seed uint64
-	from *safetensors.Reader
+	from *modelTensors
 }
 
+// openWeights opens the parameters and reads what a run carries of their folder.
 func (c *Config) openWeights() (*weights, error) {
 	w := &weights{seed: c.Train.Seed}
 	if c.Model.From == "" {
 		return w, nil
 	}
-	r, err := openModel(c.Model.From, c.Model.network())
-	w.from = r
-	return w, err
+	from, err := openModel(c.Model.From, c.Model)
+	if err == nil {
+		c.carried.notes = slices.Concat(c.carried.notes, from.note())
+	}
+	w.from = from
+	return w, errors.Join(err, c.carried.readFiles(c.Model.From))
 }
 
 func (w *weights) close() {
@@ -45,31 +52,20 @@ func (w *weights) fill(p zero.Part, dst []float32) error {
 		nn.Fill(w.seed, p.Param, p.At, dst)
 		return nil
 	}
-	return w.from.ReadF32(stored(w.from, p.Param.Name), p.At.Lo, p.At.Hi, dst)
+	return w.from.ReadF32(w.from.names[p.Param.Name], p.At.Lo, p.At.Hi, dst)
 }
 
-// openModel opens the parameters of a Hugging Face folder and checks that all
-// the model has are there, in its shapes.
-func openModel(folder string, m *nn.Model) (*safetensors.Reader, error) {
-	r, err := safetensors.Open(folder)
-	if err != nil {
-		return nil, BadInput(err)
+// check reads the values of a folder's parameters before anything is begun with
+// them.
+func (w *weights) check(ctx context.Context, c *Config) error {
+	if w.from == nil {
+		return nil
 	}
-	var problems []string
-	for _, p := range parameters(m) {
-		t, ok := r.Tensor(stored(r, p.Name))
-		switch {
-		case !ok:
-			problems = append(problems, p.Name+" is missing")
-		case fmt.Sprint(t.Shape) != fmt.Sprint(p.Shape):
-			problems = append(problems, fmt.Sprintf("%s has shape %v, config.json says %v", p.Name, t.Shape, p.Shape))
-		}
+	err := w.from.check(ctx, c.Model)
+	if IsInput(err) {
+		err = Problems{problem(c.place("model.from"), "model.from", err.Error(), "")}
 	}
-	if len(problems) > 0 {
-		_ = r.Close() // only read from
-		return nil, BadInput(fmt.Errorf("%s does not hold the model its config.json describes: %s", folder, strings.Join(problems, "; ")))
-	}
-	return r, nil
+	return err
 }
 
 // stored is a parameter's name in a file: folders of a model without its head,
@@ -102,14 +98,14 @@ func (c *Config) export(ranks []*Rank, folder string) (err error) {
 		}
 		err = fmt.Errorf("final parameters: %w", err)
 		if !exists(filepath.Join(folder, "model.safetensors")) { // a folder with half a model would say more than it holds
-			_ = os.Remove(filepath.Join(folder, "config.json"))
+			c.carried.remove(folder)
 			_ = os.Remove(folder)
 		}
 	}()
 	if err := os.MkdirAll(folder, 0o777); err != nil {
 		return err
 	}
-	if err := WriteModelConfig(folder, c.Model); err != nil {
+	if err := c.carried.write(folder, c.modelJSON()); err != nil {
 		return err
 	}
 	w, err := safetensors.Create(filepath.Join(folder, "model.safetensors"), specs, map[string]string{"format": "pt"})

@@ -44,6 +44,8 @@ type embedding struct {
 	params    []shard.Param
 	positions bool
 	shared    bool // its unit is also the head's, whose Backward comes first
+	padded    bool // looking up the token pad gives its row no gradient
+	pad       int
 }
 
 func (e embedding) Params() []shard.Param { return e.params }
@@ -53,9 +55,24 @@ func (e embedding) Forward(q Ops, _ Scratch, w []device.Buffer, bt *Batch, _, y 
 	q.Embed(device.Matrix(y, bt.Rows(), words.Cols), words, places.RowRange(min(bt.Past, places.Rows), places.Rows), bt.Input, bt.T)
 }
 
-func (e embedding) Backward(q Ops, _ Scratch, _, dw []device.Buffer, bt *Batch, _, d device.Buffer, _ *Saved) {
+func (e embedding) Backward(q Ops, mem Scratch, _, dw []device.Buffer, bt *Batch, _, d device.Buffer, _ *Saved) {
 	words, places := e.tables(dw)
-	q.EmbedGrad(words, places, device.Matrix(d, bt.Rows(), words.Cols), bt.Input, bt.T, e.shared)
+	grad := func() {
+		q.EmbedGrad(words, places, device.Matrix(d, bt.Rows(), words.Cols), bt.Input, bt.T, e.shared)
+	}
+	if !e.padded {
+		grad()
+		return
+	}
+	defer mem.Release(mem.Mark())
+	row, before := words.RowRange(e.pad, e.pad+1).Buf, mem.Take(device.F32, words.Cols)
+	if e.shared {
+		q.Cast(before, row) // the head's gradient
+	} else {
+		q.Zero(before)
+	}
+	grad()
+	q.Cast(row, before)
 }
 
 // tables are the two matrices among a unit's parameters or gradients.

@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"testing"
 
 	"zeroth/device"
@@ -76,6 +77,10 @@ func newRig(t *testing.T, c subject, dt device.DType) *rig {
 			w, dw = append(w, r.buffer(r.oracle.w[p.Name])), append(dw, r.poisoned(device.F32, p.Numel()))
 		}
 		r.w, r.dw = append(r.w, w), append(r.dw, dw)
+	}
+	r.constant = map[string][]float64{}
+	for name, w := range r.oracle.w {
+		r.constant[name] = slices.Clone(w)
 	}
 	r.base = r.poisoned(device.F32, 1<<14)
 	r.mem = device.NewArena(r.base)
@@ -201,6 +206,8 @@ var subjects = []subject{
 	llamaSubject("Llama tied", Llama{Tied: true}),
 	llamaSubject("Llama scaled", Llama{Scaling: device.RopeScaling{Factor: 3, Low: 1, High: 4, Context: 40}}),
 	llamaSubject("Qwen2", Llama{Bias: true}),
+	llamaSubject("Llama padded", Llama{Padded: true, Pad: 12}),
+	llamaSubject("Llama tied, padded", Llama{Tied: true, Padded: true, Pad: 12}),
 }
 
 func eachType(t *testing.T, f func(r *rig)) {

@@ -22,6 +22,8 @@ type Llama struct {
 	Scaling                       device.RopeScaling
 	Tied                          bool // the output layer is the token embedding
 	Bias                          bool
+	Padded                        bool // looking up the token Pad gives its embedding no gradient, as PyTorch's
+	Pad                           int  // nn.Embedding(padding_idx=Pad) has it; as an output layer it has one
 }
 
 // Model lists the modules. Embedding, every block, and final norm with output
@@ -40,7 +42,7 @@ func (l Llama) Model() *Model {
 	} else {
 		last = append(last, weight("lm_head.weight", initStd, l.Vocab, l.Width), gain("model.norm.weight", l.Width))
 	}
-	m.add(front, embedding{params: first, shared: l.Tied})
+	m.add(front, embedding{params: first, shared: l.Tied, padded: l.Padded, pad: l.Pad})
 	for i := range l.Layers {
 		m.add(fmt.Sprintf("layers.%d", i), llamaBlock{l, i, l.block(i)})
 	}

@@ -23,7 +23,11 @@ func llamaSubject(name string, l Llama) subject {
 func (o llamaTrunk) embed() []float64 {
 	var y []float64
 	for _, id := range o.input {
-		y = append(y, o.w["model.embed_tokens.weight"][int(id)*o.width:][:o.width]...)
+		w := o.w
+		if o.l.Padded && int(id) == o.l.Pad {
+			w = o.constant
+		}
+		y = append(y, w["model.embed_tokens.weight"][int(id)*o.width:][:o.width]...)
 	}
 	return y
 }

@@ -14,6 +14,7 @@ type oracle struct {
 	B, T                 int
 	input, target        []int32              // (B*T)
 	w                    map[string][]float64 // by parameter name
+	constant             map[string][]float64 // the same, which no slope changes
 }
 
 // trunk is what a family computes.

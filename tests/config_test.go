@@ -19,6 +19,7 @@ import (
 var configFields = strings.Fields(`
 	Model.From Model.Family Model.Layers Model.Heads Model.Width Model.Context Model.Longest Model.Vocab Model.NormEps Model.BOS Model.EOS
 	Model.KVHeads Model.FFN Model.Theta Model.Scaling.Factor Model.Scaling.Low Model.Scaling.High Model.Scaling.Context Model.Tied Model.Bias
+	Model.Padded Model.Pad
 	Data.Text Data.Tokens Data.DType Data.Tokenizer Data.Vocab Data.Validation
 	Train.Steps Train.Batch Train.MicroBatch Train.Accumulate Train.Clip Train.Seed Train.EvalEvery Train.EvalBatches Train.LossChunk
 	Parallel.Ranks Parallel.Shard Parallel.Replicate Parallel.Timeout Parallel.Memory

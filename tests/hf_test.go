@@ -445,17 +445,17 @@ func TestRefusedFolders(t *testing.T) {
 	}{
 		{name: "missing tensor", drop: "transformer.h.1.ln_2.bias", want: "transformer.h.1.ln_2.bias is missing"},
 		{name: "another shape", key: "n_positions", value: "31", want: "transformer.wpe.weight has shape [32 48], config.json says [31 48]"},
-		{name: "more layers", key: "n_layer", value: "3", want: "transformer.h.2.attn.c_attn.weight is missing"},
+		{name: "more layers", key: "n_layer", value: "3", want: "12 parameters are missing: transformer.h.2.ln_1.weight, "},
 		{name: "architecture", key: "model_type", value: `"bert"`, want: `config.json: model_type "bert" is not supported; want gpt2, llama or qwen2`},
 		{name: "heads", key: "n_head", value: "5", want: "n_head 5 does not divide n_embd 48"},
 		{name: "inner", key: "n_inner", value: "96", want: "n_inner 96 is not supported; want 4 × n_embd = 192"},
 		{name: "activation", key: "activation_function", value: `"relu"`, want: `activation_function "relu" is not supported; want gelu_new`},
 		{name: "untied", key: "tie_word_embeddings", value: "false", want: "tie_word_embeddings false is not supported"},
 		{name: "unscaled", key: "scale_attn_weights", value: "false", want: "scale_attn_weights false is not supported"},
-		{name: "scaled by layer", key: "scale_attn_by_inverse_layer_idx", value: "true", want: "scale_attn_by_inverse_layer_idx is not supported"},
-		{name: "cross attention", key: "add_cross_attention", value: "true", want: "add_cross_attention is not supported"},
+		{name: "scaled by layer", key: "scale_attn_by_inverse_layer_idx", value: "true", want: "scale_attn_by_inverse_layer_idx true is not supported"},
+		{name: "cross attention", key: "add_cross_attention", value: "true", want: "add_cross_attention true is not supported"},
 		{name: "eps", key: "layer_norm_epsilon", value: "0", want: "layer_norm_epsilon 0 is out of range"},
-		{name: "no number", key: "n_layer", value: `"two"`, want: "config.json: not a model's config"},
+		{name: "no number", key: "n_layer", value: `"two"`, want: `config.json: n_layer "two" is not a whole number`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			folder := variant(t, c.key, c.value, c.drop)
@@ -482,7 +482,15 @@ func TestRefusedFolders(t *testing.T) {
 func variant(t *testing.T, key, value, drop string) string {
 	t.Helper()
 	folder := t.TempDir()
-	raw, err := os.ReadFile(filepath.Join(hf, "tiny", "config.json"))
+	changeConfig(t, filepath.Join(hf, "tiny"), folder, key, value)
+	rewrite(t, filepath.Join(hf, "tiny"), folder, drop)
+	return folder
+}
+
+// changeConfig copies a folder's config.json with one key set, if it has a name.
+func changeConfig(t *testing.T, from, to, key, value string) {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join(from, "config.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -496,11 +504,9 @@ func variant(t *testing.T, key, value, drop string) string {
 	if raw, err = json.Marshal(config); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(folder, "config.json"), raw, 0o666); err != nil {
+	if err := os.WriteFile(filepath.Join(to, "config.json"), raw, 0o666); err != nil {
 		t.Fatal(err)
 	}
-	rewrite(t, filepath.Join(hf, "tiny"), folder, drop)
-	return folder
 }
 
 // rewrite copies all tensors of a folder but one.

@@ -83,6 +83,9 @@ func ParseHeader(f io.ReaderAt, size int64) ([]Tensor, map[string]string, error)
 		return nil, nil, err
 	}
 	n := binary.LittleEndian.Uint64(first[:])
+	if other := foreign(first[:]); other != "" {
+		return nil, nil, fmt.Errorf("it is %s, not a safetensors file", other)
+	}
 	if n > maxHeader || int64(n) > size-8 {
 		return nil, nil, fmt.Errorf("header of %d bytes in a file of %d (limit %d): not a safetensors file", n, size, maxHeader)
 	}
@@ -95,6 +98,21 @@ func ParseHeader(f io.ReaderAt, size int64) ([]Tensor, map[string]string, error)
 		return nil, nil, fmt.Errorf("header: %w", err)
 	}
 	return ts, meta, place(ts, 8+int64(n), size)
+}
+
+// foreign is what a file is that begins with bytes no safetensors file can
+// begin with; empty if that cannot be told.
+func foreign(first []byte) string {
+	for begin, kind := range map[string]string{
+		"version ":   "a Git LFS pointer (fetch the file itself with `git lfs pull`)",
+		"PK\x03\x04": "a zip archive, as PyTorch's pickles are",
+		"GGUF":       "a GGUF file",
+	} {
+		if bytes.HasPrefix(first, []byte(begin)) {
+			return kind
+		}
+	}
+	return ""
 }
 
 // place turns offsets in the data into offsets in the file and checks that the

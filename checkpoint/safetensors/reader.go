@@ -56,22 +56,43 @@ func (r *Reader) open(fsys vfs.FS, path string) error {
 		return r.add(fsys, path, nil)
 	}
 	whole := filepath.Join(path, single)
-	if _, err := fsys.Stat(whole); err == nil {
-		return r.add(fsys, whole, nil)
-	} else if !errors.Is(err, fs.ErrNotExist) {
-		return err
+	_, noWhole := fsys.Stat(whole)
+	if noWhole != nil && !errors.Is(noWhole, fs.ErrNotExist) {
+		return noWhole
 	}
 	index := filepath.Join(path, indexName)
 	parts, err := readIndex(fsys, index)
-	if errors.Is(err, fs.ErrNotExist) {
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && noWhole == nil:
+		return r.add(fsys, whole, nil)
+	case errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("%s: has neither %s nor %s", path, single, indexName)
-	}
-	if err != nil {
+	case err != nil:
 		return fmt.Errorf("%s: %w", index, err)
+	case noWhole == nil && (len(parts) != 1 || parts[single] == nil):
+		return fmt.Errorf("%s: has %s, and %s with other files: which of them is the model? Remove the others", path, single, indexName)
+	}
+	if err := stray(fsys, path, parts); err != nil {
+		return err
 	}
 	for _, name := range sortedKeys(parts) {
 		if err := r.add(fsys, filepath.Join(path, name), parts[name]); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// stray refuses a folder that has parts of a model which its index does not
+// name: they are of another model, or the index is.
+func stray(fsys vfs.FS, folder string, parts map[string]map[string]bool) error {
+	in, err := fsys.List(folder)
+	if err != nil {
+		return err
+	}
+	for _, e := range in {
+		if part, _ := filepath.Match("model-*-of-*.safetensors", e.Name); part && parts[e.Name] == nil {
+			return fmt.Errorf("%s: %s names no tensor of %s, which is there: remove what is not the model's", folder, indexName, e.Name)
 		}
 	}
 	return nil
@@ -89,6 +110,9 @@ func readIndex(fsys vfs.FS, path string) (map[string]map[string]bool, error) {
 // parseIndex keeps the keys of an index that matter: weight_map, whose values
 // must be plain file names, because a path could lead out of the folder.
 func parseIndex(b []byte) (map[string]map[string]bool, error) {
+	if other := foreign(b); other != "" {
+		return nil, fmt.Errorf("it is %s, not an index", other)
+	}
 	parts := map[string]map[string]bool{}
 	seen := map[string]bool{}
 	err := scan.All(b, func(r *scan.Reader) error {

@@ -2,7 +2,9 @@ package safetensors
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -195,6 +197,83 @@ func TestStrictFolder(t *testing.T) {
 			t.Errorf("%s: got %v, want %q", c.what, err, c.err)
 		}
 		if r != nil {
+			r.Close()
+		}
+	}
+}
+
+// A folder with two models in it is one only where they are the same.
+func TestFolderWithTwoModels(t *testing.T) {
+	good := string(file(`{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}`, 4))
+	const part = "model-00001-of-00001.safetensors"
+	for _, c := range []struct {
+		what  string
+		files map[string]string
+		err   string
+	}{
+		{"an index of the whole", map[string]string{single: good, indexName: `{"weight_map":{"a":"` + single + `"}}`}, ""},
+		{"a whole beside parts", map[string]string{single: good, part: good, indexName: `{"weight_map":{"a":"` + part + `"}}`}, "which of them is the model"},
+		{"a whole beside a broken index", map[string]string{single: good, indexName: `{`}, indexName},
+		{"a part of another", map[string]string{part: good, "model-00002-of-00003.safetensors": good, indexName: `{"weight_map":{"a":"` + part + `"}}`},
+			indexName + " names no tensor of model-00002-of-00003.safetensors"},
+		{"other files", map[string]string{part: good, "optimizer.safetensors": "x", indexName: `{"weight_map":{"a":"` + part + `"}}`}, ""},
+		{"a pointer", map[string]string{indexName: "version https://git-lfs.github.com/spec/v1\n"}, "it is a Git LFS pointer"},
+		{"pointers to parts", map[string]string{part: "version https://git-lfs.github.com/spec/v1\n", indexName: `{"weight_map":{"a":"` + part + `"}}`}, part + ": it is a Git LFS pointer"},
+		{"GGUF", map[string]string{single: "GGUF\x03\x00\x00\x00"}, "it is a GGUF file, not a safetensors file"},
+	} {
+		dir := t.TempDir()
+		for name, content := range c.files {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o666); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r, err := Open(dir)
+		if c.err == "" && err != nil || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
+			t.Errorf("%s: got %v, want %q", c.what, err, c.err)
+		}
+		if r != nil {
+			r.Close()
+		}
+	}
+}
+
+// Finite finds the one element, wherever it is, and takes nothing else for it.
+func TestFinite(t *testing.T) {
+	const n = 600_000 // elements: more than a buffer holds
+	for _, dt := range []DType{F32, BF16, F16} {
+		for _, at := range []int{-1, 0, 262_143, 262_144, n - 1} {
+			x := make([]float32, n)
+			for i := range x {
+				x[i] = float32(i%5-2) * 3e4 // and -0
+			}
+			if at >= 0 {
+				x[at] = float32(math.Inf(1 - at%3))
+			}
+			path := filepath.Join(t.TempDir(), "x.safetensors")
+			w, err := Create(path, []Spec{{"a", dt, []int{n}}, {"ints", "I32", []int{1}}, {"none", dt, []int{0}}}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := errors.Join(w.WriteF32("a", 0, x), w.WriteRaw("ints", 0, []byte{255, 255, 255, 255}), w.Close()); err != nil {
+				t.Fatal(err)
+			}
+			r, err := Open(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = r.Finite(t.Context(), []string{"none", "ints", "a"}, 3)
+			var bad *NotFinite
+			if found := errors.As(err, &bad); found != (at >= 0) || found && (bad.Element != at || bad.Tensor != "a" || !math.IsInf(float64(bad.Value), 0)) || !found && err != nil {
+				t.Errorf("%s, element %d: %v", dt, at, err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			if err := r.Finite(ctx, []string{"a"}, 2); !errors.Is(err, context.Canceled) {
+				t.Errorf("cancelled: %v", err)
+			}
+			if err := r.Finite(t.Context(), []string{"ints", "b"}, 1); err == nil || !strings.Contains(err.Error(), `no tensor "b"`) {
+				t.Errorf("a name that is not there: %v", err)
+			}
 			r.Close()
 		}
 	}

@@ -218,6 +218,9 @@ func (a *app) importModel(cmd *cobra.Command, folder, to string, asJSON bool) er
 		_, x.Bytes, err = written(path)
 		return cmp.Or(err, a.writeJSON(x))
 	}
+	for _, note := range src.Notes {
+		fmt.Fprintln(a.out, note)
+	}
 	if len(src.Unfit) > 0 {
 		fmt.Fprintf(a.out, "left out, as they are no parameters of the model: %s\n", plain(src.Unfit))
 	}

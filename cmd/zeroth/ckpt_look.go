@@ -114,10 +114,16 @@ func (a *app) inspect(ck *checkpoint.Checkpoint) error {
 	if err != nil {
 		return err
 	}
+	files := 0
+	for _, x := range ck.Tensors {
+		if x.Kind == checkpoint.Attached {
+			files++
+		}
+	}
 	head := []job.Fact{
 		{"folder", ck.Path},
 		{"step", fmt.Sprintf("%d, commit %d of %s (%s ago)", ck.Step, ck.Seq, ck.Created.Local().Format(time.DateTime), job.Age(ck.Created))},
-		{"size", fmt.Sprintf("%s, %d tensors, written by %d ranks", job.DecimalSize(ck.Bytes()), len(ck.Tensors), ck.Writers())},
+		{"size", fmt.Sprintf("%s, %d tensors and %d files, written by %d ranks", job.DecimalSize(ck.Bytes()), len(ck.Tensors)-files, files, ck.Writers())},
 	}
 	if len(ck.Metrics) > 0 {
 		head = append(head, job.Fact{"metrics", numbers(ck.Metrics)})

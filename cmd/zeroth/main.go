@@ -194,7 +194,7 @@ func untilSignal(parent context.Context, told func()) (ctx context.Context, rele
 // do marks the end of the command line's own errors.
 func (a *app) do(f func(cmd *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		if err := checkFlags(cmd.Flags()); err != nil {
+		if err := errors.Join(checkFlags(cmd.Flags()), atHome(cmd, args)); err != nil {
 			return err
 		}
 		a.started = true
@@ -212,6 +212,30 @@ func checkFlags(flags *pflag.FlagSet) error {
 		}
 	})
 	return errors.Join(errs...)
+}
+
+// atHome puts the home folder in place of ~ in all paths of a command line: its
+// arguments, and the flags whose help calls their value a file or folder.
+func atHome(cmd *cobra.Command, args []string) error {
+	var wrong []error
+	for i, arg := range args {
+		full, err := job.AtHome(arg)
+		wrong = append(wrong, err)
+		args[i] = full
+	}
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		kind, _ := pflag.UnquoteUsage(f)
+		if kind != "file" && kind != "folder" && kind != "checkpoint" {
+			return
+		}
+		full, err := job.AtHome(f.Value.String())
+		if err != nil {
+			wrong = append(wrong, fmt.Errorf("--%s %w", f.Name, err))
+			return
+		}
+		wrong = append(wrong, f.Value.Set(full))
+	})
+	return errors.Join(wrong...)
 }
 
 // jobTopic is "zeroth help job", the reference of the job file.

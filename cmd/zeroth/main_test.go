@@ -482,3 +482,33 @@ func TestPanic(t *testing.T) {
 		t.Errorf("no trace in %s", errs)
 	}
 }
+
+// A ~ that the shell has left is the home folder, in arguments and in flags that
+// name files or folders.
+func TestHome(t *testing.T) {
+	inFolder(t)
+	home := t.TempDir()
+	t.Setenv("HOME", home)
+	if err := os.Rename("tiny.yaml", filepath.Join(home, "tiny.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	zeroth(t, 0, "train", "~/tiny.yaml", "--out=~/run", "--set", "checkpoint.every=1", "--set", "data.validation=0", "--cpuprofile=~/cpu")
+	zeroth(t, 0, "train", "~/tiny.yaml", "--out=~/again", "--resume=~/run/ckpt/step-00000001", "--set", "data.validation=0")
+	zeroth(t, 0, "ckpt", "export", "~/run", "--to=~/model")
+	zeroth(t, 0, "sample", "--run=~/model", "--tokens", "1", "--prompt", "~")
+	zeroth(t, 0, "plan", "--model=~/model", "--set", "data.text=null", "--html=~/plan.html")
+	for _, name := range []string{"run/model/config.json", "again/model/config.json", "model/model.safetensors", "cpu", "plan.html"} {
+		if _, err := os.Stat(filepath.Join(home, name)); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := os.Stat("~"); err == nil {
+		t.Error("a folder ~ was made")
+	}
+	_, errs := zeroth(t, 2, "ckpt", "export", "~you/run", "--to=~us/m")
+	for _, want := range []string{`"~you/run": the home folder of another user`, `--to "~us/m": the home folder of another user`} {
+		if !strings.Contains(errs, want) {
+			t.Errorf("no %q in %s", want, errs)
+		}
+	}
+}

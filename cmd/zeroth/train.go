@@ -63,7 +63,7 @@ the keys of a job file.`,
 	}
 	cmd.Flags().StringArrayVar(&sets, "set", nil, "replace a `key=value` of the job file, the value in YAML (repeatable)")
 	cmd.Flags().StringVar(&out, "out", "", "run `folder`, new or empty (default runs/JOB-TIME)")
-	cmd.Flags().StringVar(&resume, "resume", "", "go on from a checkpoint: `latest`, a step, or its folder; with the --out of the run before, its files go on")
+	cmd.Flags().StringVar(&resume, "resume", "", "go on from a `checkpoint`: latest, a step, or its folder; with the --out of the run before, its files go on")
 	look.flags(cmd.Flags())
 	must(cmd.MarkFlagDirname("out"))
 	must(cmd.RegisterFlagCompletionFunc("set", completeKey))

@@ -10,6 +10,8 @@ and what PyTorch computes with them.
     tokens.bin   uint16 ids, 12 windows of the models' context
     expect.json  what PyTorch computes, in float64, and how far its own float32
                  is from that
+    pad.json     the same where config.json also has pad_token_id, made of the
+                 folders that are there with: python make.py pad
 
     python make.py FOLDER    prints the loss PyTorch computes on tokens.bin with a
                              folder that this project wrote
@@ -26,6 +28,7 @@ import torch.nn.functional as F
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 WINDOWS, CONTEXT, VOCAB = 12, 32, 97
+PAD = 77
 STEPS, LR, BETAS, EPS, DECAY, CLIP = 10, 1e-3, (0.9, 0.95), 1e-8, 0.1, 1.0
 
 
@@ -134,15 +137,15 @@ def exact_positions(model):
     rotary.forward = forward
 
 
-def load(folder, dtype):
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").to(dtype).eval()
+def load(folder, dtype, **config):
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", **config).to(dtype).eval()
     if dtype == torch.float64:
         exact_positions(model)
     return model
 
 
-def trajectory(folder, batch, dtype):
-    model = load(folder, dtype)
+def trajectory(folder, batch, dtype, **config):
+    model = load(folder, dtype, **config)
     start = {n: p.detach().clone() for n, p in parameters(model).items()}
     losses, norms = train(model, batch)
     moved = {n: {"norm": (p - start[n]).norm().item(), "at": some(p)} for n, p in parameters(model).items()}
@@ -159,9 +162,13 @@ def make(folder, model, batch):
     randomise(model)
     model.save_pretrained(folder)
     os.remove(f"{folder}/generation_config.json")
-    rounded, end32 = trajectory(folder, batch, torch.float32)
-    loss, rows, grads = first_step(load(folder, torch.float64), batch)
-    exact, end = trajectory(folder, batch, torch.float64)
+    return computed(folder, batch)
+
+
+def computed(folder, batch, **config):
+    rounded, end32 = trajectory(folder, batch, torch.float32, **config)
+    loss, rows, grads = first_step(load(folder, torch.float64, **config), batch)
+    exact, end = trajectory(folder, batch, torch.float64, **config)
     return {
         "loss": loss, "logits": rows, "gradients": grads, "adamw": exact,
         "pytorch_float32": {
@@ -171,7 +178,23 @@ def make(folder, model, batch):
     }
 
 
+def make_pad(folder, batch):
+    """The embedding's gradient in full: at PAD it is the head's, or zero."""
+    assert (batch[0] == PAD).sum() > 1, "no padding among the inputs"
+    e = computed(folder, batch, pad_token_id=PAD)
+    model = load(folder, torch.float64, pad_token_id=PAD)
+    loss_of(model, batch)[1].backward()
+    e["padding"] = model.model.embed_tokens.weight.grad[PAD].tolist()
+    return e
+
+
 def main():
+    if sys.argv[1:] == ["pad"]:
+        batch = windows(np.fromfile("tokens.bin", "<u2"))
+        with open("pad.json", "w") as f:
+            json.dump({"token": PAD, "models": {n: make_pad(n, batch) for n in ("llama", "qwen2")}}, f, indent=1)
+            f.write("\n")
+        return
     if len(sys.argv) > 1:
         print(loss_of(load(sys.argv[1], torch.float64), windows(np.fromfile("tokens.bin", "<u2")))[1].item())
         return

@@ -1,0 +1,91 @@
+package safetensors
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"sync"
+	"sync/atomic"
+)
+
+// NotFinite is an element that is infinite or a NaN.
+type NotFinite struct {
+	File, Tensor string
+	Element      int
+	Value        float32
+}
+
+func (e *NotFinite) Error() string {
+	return fmt.Sprintf("%s: element %d of %q is %v", e.File, e.Element, e.Tensor, e.Value)
+}
+
+// exponents are the bits of an element that are all set in an infinity or a NaN.
+var exponents = map[DType]uint32{F32: 0x7f80_0000, BF16: 0x7f80, F16: 0x7c00}
+
+// Finite reads tensors, by so many goroutines, and returns a *NotFinite if there
+// is an element which is infinite or a NaN. Only floats can be.
+func (r *Reader) Finite(ctx context.Context, names []string, workers int) error {
+	var next atomic.Int64
+	errs := make([]error, workers)
+	var all sync.WaitGroup
+	for w := range workers {
+		all.Go(func() { // ends with the tensors, ctx or an error
+			for i := next.Add(1) - 1; int(i) < len(names) && errs[w] == nil; i = next.Add(1) - 1 {
+				errs[w] = r.finite(ctx, names[i])
+			}
+		})
+	}
+	all.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *Reader) finite(ctx context.Context, name string) error {
+	t, err := r.check(name, 0, 0)
+	if err != nil || !t.DType.Float() {
+		return err
+	}
+	bufp := buffers.Get().(*[]byte)
+	defer buffers.Put(bufp)
+	size := t.DType.Size()
+	for lo, n := 0, t.Numel(); lo < n; {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		hi := min(n, lo+len(*bufp)/size)
+		b := (*bufp)[:(hi-lo)*size]
+		if err := r.ReadRaw(t.Name, lo, hi, b); err != nil {
+			return err
+		}
+		if i := notFinite(b, t.DType); i >= 0 {
+			var x [1]float32
+			Decode(x[:], b[i*size:(i+1)*size], t.DType)
+			return &NotFinite{t.File, t.Name, lo + i, x[0]}
+		}
+		lo = hi
+	}
+	return nil
+}
+
+// notFinite is the first such element; -1 if there is none.
+func notFinite(b []byte, t DType) int {
+	mask := exponents[t]
+	if t == F32 {
+		for i := 0; i+4 <= len(b); i += 4 {
+			if binary.LittleEndian.Uint32(b[i:])&mask == mask {
+				return i / 4
+			}
+		}
+		return -1
+	}
+	for i := 0; i+2 <= len(b); i += 2 {
+		if m := uint16(mask); binary.LittleEndian.Uint16(b[i:])&m == m {
+			return i / 2
+		}
+	}
+	return -1
+}

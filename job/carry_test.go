@@ -1,0 +1,138 @@
+package job
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"zeroth/checkpoint"
+)
+
+func TestCarries(t *testing.T) {
+	for name, want := range map[string]bool{
+		"tokenizer.json": true, "merges.txt": true, "additional_chat_templates/rag.jinja": true,
+		"config.json": false, "model.safetensors": false, "additional_chat_templates": false, "additional_chat_templates/": false,
+		"additional_chat_templates/a.py": false, "additional_chat_templates/../../a.jinja": false, `additional_chat_templates/..\a.jinja`: false,
+		"/etc/tokenizer.json": false, "../tokenizer.json": false, "": false,
+	} {
+		if carries(name) != want {
+			t.Errorf("%q: %t", name, !want)
+		}
+	}
+}
+
+// A checkpoint that somebody has made is not obeyed as to where its files go.
+func TestForeignAttachments(t *testing.T) {
+	folder := folderOf(t, smallGPT2, func(map[string]*tensor) {})
+	for path, want := range map[string]string{
+		"tokenizer.json": "",
+		"../escaped":     `has "../escaped" attached, which is no file of a model`,
+		"\x1b[2J":        `attached, which is no file of a model`,
+	} {
+		f, err := OpenModelFolder(folder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.carried.files = []checkpoint.Attachment{{Path: path, Data: []byte("x")}}
+		root, to := t.TempDir(), filepath.Join(t.TempDir(), "in", "to")
+		dir, err := f.Import(t.Context(), root, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = f.Close() // only read from
+		ck, err := checkpoint.Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = ExportModel(context.Background(), ck, to, checkpoint.Export{DType: checkpoint.F32})
+		_ = ck.Close() // likewise
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\x1b")) {
+			t.Errorf("%q: %v, want %q", path, err, want)
+		}
+		if _, err := os.Stat(filepath.Join(filepath.Dir(to), "escaped")); err == nil {
+			t.Error("it wrote outside the folder")
+		}
+		if want != "" && exists(to) {
+			t.Errorf("%q: left a folder", path)
+		}
+	}
+}
+
+// Files are read up to a bound, which is said before memory is taken.
+func TestAttachmentsHaveALimit(t *testing.T) {
+	folder := folderOf(t, smallGPT2, func(map[string]*tensor) {})
+	big, err := os.Create(filepath.Join(folder, "tokenizer.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := big.Truncate(maxCarried + 1); err != nil {
+		t.Fatal(err)
+	}
+	_ = big.Close() // nothing was written
+	if _, err := OpenModelFolder(folder); err == nil || !strings.Contains(err.Error(), "tokenizer.json: it is larger than the 268435456 bytes") || !IsInput(err) {
+		t.Errorf("%v", err)
+	}
+}
+
+// The tokenizer that goes with a run's model is the one its tokens are of: that
+// of the folder the model came from, as it is there, or the job's.
+func TestCarriedTokenizer(t *testing.T) {
+	inFolder(t, "data: {text: [a.txt]}\nmodel: {context: 8}\ntrain: {steps: 1, micro_batch: 1}\nparallel: {ranks: 2}\n")
+	write(t, "a.txt", strings.Repeat("to be, or not to be; ", 500))
+	const settings = `{"temperature": 0.5}`
+	m := smallGPT2
+	m.Vocab = 400
+	for name, c := range map[string]struct {
+		tokenizer bool // of its own
+		sets      string
+		want      []string // files that are carried as they are; then those that are written
+		note      string
+	}{
+		"own":   {true, "", []string{"vocab.json", "merges.txt", "tokenizer_config.json", "generation_config.json"}, ""},
+		"other": {true, "data.tokenizer=bytes", []string{"", "vocab.json", "merges.txt", "tokenizer_config.json"}, "the files that came with the model are not carried over: this trains on the tokens of another tokenizer"},
+		"none":  {false, "data.tokenizer=bytes", []string{"generation_config.json", "", "vocab.json", "merges.txt", "tokenizer_config.json"}, ""},
+	} {
+		from := folderOf(t, m, func(map[string]*tensor) {})
+		write(t, from+"/generation_config.json", settings)
+		if c.tokenizer {
+			writeVocabulary(t, from, 300)
+		}
+		obs := &heard{}
+		if err := Train(t.Context(), mustLoad(t, append(strings.Fields(c.sets), "model.from="+from)...), name, obs); err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		left := map[string]bool{}
+		files, err := os.ReadDir(name + "/model")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range files {
+			left[f.Name()] = true
+		}
+		delete(left, "config.json")
+		delete(left, "model.safetensors")
+		as := true
+		for _, file := range c.want {
+			if file == "" {
+				as = false
+				continue
+			}
+			got, err := os.ReadFile(filepath.Join(name, "model", file))
+			was, _ := os.ReadFile(filepath.Join(from, file))
+			if err != nil || as != bytes.Equal(got, was) && file != "merges.txt" { // which has no merge in either
+				t.Errorf("%s: %s carried as it is: %t (%v)", name, file, !as, err)
+			}
+			delete(left, file)
+		}
+		if len(left) > 0 {
+			t.Errorf("%s: %v beside", name, left)
+		}
+		if said := strings.Join(obs.notes, "\n"); strings.Contains(said, "not carried over") != (c.note != "") || !strings.Contains(said, c.note) {
+			t.Errorf("%s: notes %q, want %q", name, said, c.note)
+		}
+	}
+}
