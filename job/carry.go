@@ -125,8 +125,8 @@ func (c *Config) modelJSON() []byte {
 	return exportedConfig(c.carried.config, checkpoint.F32)
 }
 
-// inherit takes over what a checkpoint carries, and what it knows of the model
-// that the job does not say: it may have begun with an imported one.
+// inherit takes over what a checkpoint carries, and what is to be said of an
+// imported model.
 func (c *Config) inherit(b *beginning) error {
 	if b.from == nil {
 		return nil
@@ -141,7 +141,7 @@ func (c *Config) inherit(b *beginning) error {
 	if c.Model.From != "" || len(b.Model) == 0 {
 		return nil
 	}
-	was, notes, err := readModel(b.Model)
+	_, notes, err := readModel(b.Model)
 	if err != nil {
 		return BadInput(fmt.Errorf("%s: state.json: model: %w", b.from.Path, err))
 	}
@@ -149,7 +149,6 @@ func (c *Config) inherit(b *beginning) error {
 	if !b.trained() {
 		c.carried.notes = notes
 	}
-	c.Model.BOS, c.Model.EOS, c.Model.Padded, c.Model.Pad = was.BOS, was.EOS, was.Padded, was.Pad
 	return nil
 }
 

@@ -25,6 +25,8 @@ var modelParts = []struct {
 	{"the epsilon of norms", func(m Model) any { return m.NormEps }},
 	{"the scaling of rotary positions", func(m Model) any { return m.Scaling }},
 	{"biases of queries, keys and values", func(m Model) any { return m.Bias }},
+	{"whether a padding token is not trained", func(m Model) any { return m.Padded }},
+	{"the padding token", func(m Model) any { return m.Pad }},
 }
 
 // wasModel is the model that a checkpoint is of.
