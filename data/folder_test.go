@@ -354,8 +354,8 @@ func FuzzVocabulary(f *testing.F) {
 	})
 }
 
-// FuzzDescription: no file beside a vocabulary makes reading it fail otherwise
-// than by an error.
+// FuzzDescription: no file beside a vocabulary, and no tokenizer.json without
+// one, makes reading it fail otherwise than by an error.
 func FuzzDescription(f *testing.F) {
 	vocab, merges := written("t+h", EndOfText)
 	good, err := json.Marshal(vocab)
@@ -366,18 +366,23 @@ func FuzzDescription(f *testing.F) {
 	f.Add(uint8(0), []byte(`{"tokenizer_class": "GPT2Tokenizer", "eos_token": {"content": "th"}, "added_tokens_decoder": {"1": {"content": "x"}}}`))
 	f.Add(uint8(1), []byte(`{"additional_special_tokens": ["th", null, {"content": "x"}]}`))
 	f.Add(uint8(2), []byte(`{"th": 256}`))
+	f.Add(uint8(4), fmt.Appendf(nil, `{"added_tokens": [{"id": 300, "content": "<a>", "special": true}], "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false}, "model": {"vocab": %s, "merges": ["t h"]}}`, good))
 	f.Add(uint8(3), []byte(`{"model": {"vocab": {"a": 1}, "merges": [["a", "b"], "t h"]}, "pre_tokenizer": {"type": "ByteLevel"}}`))
-	dir := f.TempDir()
+	dir, alone := f.TempDir(), f.TempDir()
 	for name, text := range map[string][]byte{"vocab.json": good, "merges.txt": []byte(merges)} {
 		if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
 			f.Fatal(err)
 		}
 	}
 	f.Fuzz(func(t *testing.T, which uint8, text []byte) {
-		path := filepath.Join(dir, names[int(which)%len(names)])
+		folder, name := alone, "tokenizer.json"
+		if n := int(which) % (len(names) + 1); n < len(names) {
+			folder, name = dir, names[n]
+		}
+		path := filepath.Join(folder, name)
 		write(t, path, string(text))
 		defer os.Remove(path)
-		if v, err := readFolder(dir); err == nil && (v.separator < -1 || int(v.separator) >= v.Vocab()) {
+		if v, err := readFolder(folder); err == nil && (v.separator < -1 || int(v.separator) >= v.Vocab()) {
 			t.Fatalf("separator %d of %d", v.separator, v.Vocab())
 		}
 	})
