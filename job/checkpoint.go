@@ -28,11 +28,13 @@ type saver struct {
 	queue *cpu.Queue
 	room  staging
 	tuner *checkpoint.Tuner
-	fsys  vfs.FS           // nil: the machine's
-	hold  *checkpoint.Hold // of the folder of checkpoints; nil: each save takes its own
-	step  int              // of the save in flight
-	done  chan saved       // capacity 1: the save in flight sends its end; nil if there is none
-	kept  chan error       // capacity 1: the retention in progress sends its end; nil if there is none
+	fsys  vfs.FS            // nil: the machine's
+	hold  *checkpoint.Hold  // of the folder of checkpoints; nil: each save takes its own
+	step  int               // of the save in flight
+	done  chan saved        // capacity 1: the save in flight sends its end; nil if there is none
+	kept  chan error        // capacity 1: the retention in progress sends its end; nil if there is none
+	left  []checkpoint.Left // by the last retention; its own until it has ended
+	told  map[string]bool   // names of folders of which stays has told
 }
 
 // saved is how a save ended.
@@ -68,7 +70,7 @@ func (c *Config) newSaver(r *Rank, g collective.Group, tuner *checkpoint.Tuner, 
 		return nil, err
 	}
 	s := &saver{c: c, rank: r, group: collective.Watch(g, c.Parallel.Timeout), queue: r.Device.NewQueue("save"), tuner: tuner,
-		fsys: seams.Saves, hold: seams.hold}
+		fsys: seams.Saves, hold: seams.hold, told: map[string]bool{}}
 	s.room.buf = buf
 	s.room.halved = !c.Checkpoint.Async && buf.N < c.stateLen(r.Trainer)
 	return s, nil
@@ -119,12 +121,27 @@ func (s *saver) retain(err error) error {
 	if err != nil || s.rank.Rank != 0 {
 		return nil
 	}
+	var gone checkpoint.Pruned
 	if s.hold != nil {
-		_, err = s.hold.Prune(s.c.Checkpoint.Keep)
+		gone, err = s.hold.Prune(s.c.Checkpoint.Keep)
 	} else {
-		_, err = checkpoint.Prune(s.c.Checkpoint.Dir, s.c.Checkpoint.Keep)
+		gone, err = checkpoint.Prune(s.c.Checkpoint.Dir, s.c.Checkpoint.Keep)
 	}
+	s.left = gone.Left
 	return err
+}
+
+// stays is what the retention that tidy has waited for left as it is, each
+// folder once in a run.
+func (s *saver) stays() (news []checkpoint.Left) {
+	for _, x := range s.left {
+		if !s.told[x.Name] {
+			news = append(news, x)
+			s.told[x.Name] = true
+		}
+	}
+	s.left = nil
+	return news
 }
 
 // tidy waits until the retention after the last save, which end has told of,

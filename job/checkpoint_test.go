@@ -15,6 +15,7 @@ import (
 	"zeroth/checkpoint/vfs"
 	"zeroth/device"
 	"zeroth/offload"
+	"zeroth/shard"
 	"zeroth/zero"
 )
 
@@ -87,6 +88,53 @@ func TestRetentionThatFails(t *testing.T) {
 			t.Error("retention after a save that failed")
 		}
 		other.Abort()
+	}
+}
+
+// An old checkpoint with something in it that is not of the run stays, which the
+// run says once, and goes on.
+func TestRetentionLeavesWhatIsNotOurs(t *testing.T) {
+	inFolder(t, least)
+	c := mustLoad(t, "checkpoint.dir=ckpt", "checkpoint.keep=1", "checkpoint.on_error=stop")
+	save := func(step int64) {
+		s, err := checkpoint.Begin("ckpt", step, checkpoint.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := s.Writer(0)
+		if err := w.Put(checkpoint.Tensor{Name: "w", Kind: "master", DType: checkpoint.F32, Shape: []int{1}}, shard.Range{Hi: 1}, make([]byte, 4), nil); err != nil {
+			t.Fatal(err)
+		}
+		p, err := w.Finish()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Commit(checkpoint.Commit{Parts: []checkpoint.Part{p}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var out bytes.Buffer
+	s := &saver{c: c, rank: &Rank{}, told: map[string]bool{}}
+	l := &loop{c: c, rank: &Rank{saver: s}, rec: &recorder{Observers: Observers{NewLines(&out)}}}
+	for step := range int64(4) {
+		save(step + 1)
+		if step == 0 {
+			if err := os.WriteFile("ckpt/step-00000001/notes", nil, 0o666); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.kept = make(chan error, 1)
+		s.kept <- s.retain(nil)
+		if err := l.settled(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	list, err := checkpoint.List("ckpt")
+	if err != nil || len(list) != 2 || list[0].Step != 1 || list[1].Step != 4 {
+		t.Errorf("%+v, %v", list, err)
+	}
+	if told := strings.Count(out.String(), `old checkpoint step-00000001 stays: it has "notes" in it`); told != 1 {
+		t.Errorf("told %d times\n%s", told, &out)
 	}
 }
 

@@ -186,6 +186,9 @@ func (l *loop) settled() error {
 		return err
 	}
 	err := l.rank.saver.tidy()
+	for _, x := range l.rank.saver.stays() {
+		l.rec.Note("old checkpoint " + x.String())
+	}
 	if err != nil && l.c.Checkpoint.OnError != "stop" {
 		l.rec.Note(fmt.Sprintf("old checkpoints stay: %v", err))
 		return nil

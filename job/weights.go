@@ -92,6 +92,10 @@ func (c *Config) export(ranks []*Rank, folder string) (err error) {
 	for _, p := range parameters(c.Model.network()) {
 		specs = append(specs, safetensors.Spec{Name: p.Name, DType: safetensors.F32, Shape: p.Shape})
 	}
+	made := Missing(folder)
+	if err := os.MkdirAll(folder, 0o777); err != nil {
+		return fmt.Errorf("final parameters: %w", err)
+	}
 	defer func() {
 		if err == nil {
 			return
@@ -99,12 +103,11 @@ func (c *Config) export(ranks []*Rank, folder string) (err error) {
 		err = fmt.Errorf("final parameters: %w", err)
 		if !exists(filepath.Join(folder, "model.safetensors")) { // a folder with half a model would say more than it holds
 			c.carried.remove(folder)
-			_ = os.Remove(folder)
+			for _, folder := range made {
+				_ = os.Remove(folder) // fails if it is not empty
+			}
 		}
 	}()
-	if err := os.MkdirAll(folder, 0o777); err != nil {
-		return err
-	}
 	if err := c.carried.write(folder, c.modelJSON()); err != nil {
 		return err
 	}
