@@ -88,14 +88,14 @@ func TestOnlyFiles(t *testing.T) {
 		if err := os.Symlink("/dev/zero", name); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Open(dir); err == nil || !strings.Contains(err.Error(), "it is a device; want a regular file") {
+		if _, err := Open(dir); err == nil || !strings.Contains(err.Error(), "it is a device, not a regular file") {
 			t.Errorf("%s: %v", link, err)
 		}
 		os.Remove(name)
 		if err := os.Mkdir(name, 0o777); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Open(dir); err == nil || !strings.Contains(err.Error(), "it is a folder; want a regular file") {
+		if _, err := Open(dir); err == nil || !strings.Contains(err.Error(), "it is a folder, not a regular file") {
 			t.Errorf("%s: %v", link, err)
 		}
 		os.Remove(name)

@@ -43,7 +43,7 @@ func TestLinksAndPipes(t *testing.T) {
 	done := make(chan bool)
 	go func() {
 		for _, name := range []string{"d", "to-d", "pipe", "to-zero"} {
-			if _, err := (OS{}).Open(in(name)); err == nil || !strings.Contains(err.Error(), "want a regular file") {
+			if _, err := (OS{}).Open(in(name)); err == nil || !strings.Contains(err.Error(), "not a regular file") {
 				t.Errorf("%s: %v", name, err)
 			}
 		}

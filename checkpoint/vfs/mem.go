@@ -154,7 +154,7 @@ func (m *Mem) Open(name string) (File, error) {
 		return nil, err
 	}
 	if m.nodes[id].dir {
-		return nil, &fs.PathError{Op: "open", Path: name, Err: errors.New("it is a folder; want a regular file")}
+		return nil, &fs.PathError{Op: "open", Path: name, Err: errors.New("it is a folder, not a regular file")}
 	}
 	return &memFile{m, id, name, false}, nil
 }

@@ -100,7 +100,7 @@ func TestDamagedCommitIsTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, _ = zeroth(t, 1, "ckpt", "verify", "r")
-	matches(t, out, `COMMIT: it is a pipe; want a regular file`)
+	matches(t, out, `COMMIT: it is a pipe, not a regular file`)
 	// A step folder that is a link nowhere is damage of the run, too.
 	if err := os.RemoveAll(last); err != nil {
 		t.Fatal(err)
