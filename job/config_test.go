@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -523,27 +524,104 @@ func TestReferenceHasEveryKey(t *testing.T) {
 	}
 }
 
-// Whatever bytes come, Load reports or loads; what it loads reads back.
+// Whatever bytes come, in the file or in a --set, Load reports or loads; what it
+// loads reads back, can be counted, and what it reports is printable and short.
 func FuzzLoad(f *testing.F) {
 	dir := f.TempDir()
 	text := filepath.Join(dir, "a.txt")
 	if err := os.WriteFile(text, []byte("x"), 0o644); err != nil {
 		f.Fatal(err)
 	}
-	for _, s := range []string{"train: {steps: 3}", "a: &a [*a]", "? {a: b}\n: c", "optimizer: {lr: 1e-3}\nprecision: fp16", "<<: {train: {clip: 0}}", "sample: {prompt: \"\\x01\"}", "!!binary x", "- - -", "\"a\": 'b'\n---\n"} {
-		f.Add(s)
+	for _, s := range []string{"train: {steps: 3}", "a: &a [*a]", "? {a: b}\n: c", "optimizer: {lr: 1e-3}\nprecision: fp16", "<<: {train: {clip: 0}}", "sample: {prompt: \"\\x01\"}",
+		"!!binary x", "- - -", "\"a\": 'b'\n---\n", "train:\n  <<: [{steps: 3}, {seed: 4}]\n", "\ufeff", "parallel: {timeout: 5m, memory: 1GiB}", "checkpoint: {every: 3, keep: {last: 2, best: loss}}",
+		"zero: {stage: 1, offload: {optimizer: disk, path: .}}", "model: {family: llama, layers: 2, heads: 2, kv_heads: 1, width: 8}", "%YAML 1.2\n---\n", "train: {micro_batch: 1073741824}", "[[[[", "\"\\e[31m\": *a"} {
+		for _, set := range []string{"", "train.batch=16", "zero.stage=", "sample.prompt=\"\\u0085\"", "model={width: 64, heads: 4}", "train.seed=18446744073709551615", "parallel.shard=2", "optimizer.betas=[0.9, 0.99]", "a.b.c=[1, {d: e}]"} {
+			f.Add(s, set)
+		}
 	}
-	f.Fuzz(func(t *testing.T, s string) {
+	f.Fuzz(func(t *testing.T, s, set string) {
 		path, again := filepath.Join(dir, "job.yaml"), filepath.Join(dir, "again.yaml")
 		write(t, path, "data: {text: ["+quote(text)+"]}\n"+s)
-		c, err := Load(path, nil)
+		var sets []string
+		if set != "" {
+			sets = []string{set}
+		}
+		c, err := Load(path, sets)
 		if err != nil {
+			if !IsInput(err) || len(err.Error()) > 100_000 || strings.ContainsFunc(err.Error(), func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }) {
+				t.Fatalf("said: %q", err)
+			}
 			return
+		}
+		if wrong, _ := c.countable(); wrong != "" {
+			t.Fatal(wrong)
 		}
 		write(t, again, string(c.YAML()))
 		got, err := Load(again, nil)
 		if d := cmp.Diff(c, got, equal); err != nil || d != "" {
 			t.Fatalf("read back: %v\n%s\n%s", err, d, c.YAML())
+		}
+	})
+}
+
+// Whatever bytes come, OpenHardware reports or describes a machine that a step
+// can be replayed on.
+func FuzzHardware(f *testing.F) {
+	path := filepath.Join(f.TempDir(), "machine.json")
+	example, err := os.ReadFile("../examples/machine.json")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(string(example))
+	for _, s := range []string{`{"flops": {"bf16": 1}, "memory": 1, "links": [{"ranks": 2, "bandwidth": 1, "latency": 0}, {"bandwidth": 1e24, "latency": 1000}]}`, "{}", "[[[", `{"name": "\u001b"}`, `{"memory": 1e999}`, `{"flops": {"bf16": 1, "bf16": 2}}`} {
+		f.Add(s)
+	}
+	c, err := Draft("", []string{"model={layers: 1, heads: 1, width: 8, context: 8}"})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		write(t, path, s)
+		h, err := OpenHardware(path)
+		if err == nil {
+			var x *Forecast
+			if x, err = c.Forecast(h); err == nil && !(x.Seconds > 0 && x.Seconds < mostForecast && x.Tokens > 0) {
+				t.Errorf("%+v", x)
+			}
+		}
+		if err != nil && (!IsInput(err) || len(err.Error()) > 100_000) {
+			t.Fatalf("said: %q", err)
+		}
+	})
+}
+
+// Whatever bytes a config.json has, it is reported or becomes a model, which can
+// be planned if its magnitudes can be counted.
+func FuzzModelConfig(f *testing.F) {
+	path := filepath.Join(f.TempDir(), "config.json")
+	for _, family := range []string{"gpt2", "llama"} {
+		f.Add(string(Model{Family: family, Layers: 2, Heads: 2, KVHeads: 1, Width: 8, FFN: 16, Context: 16, Vocab: 300, NormEps: 1e-5, Theta: 1e4}.configJSON()))
+	}
+	for _, s := range []string{`{"model_type": "gpt2"}`, `{"model_type": "qwen2", "hidden_size": 64, "num_attention_heads": 4}`, `{"model_type": "llama", "rope_scaling": {"rope_type": "llama3"}}`, "[[[", `{"model_type": "gpt2", "n_layer": 1e9}`, "null", `{"model_type": "gpt2", "n_layer": 1048576, "eos_token_id": [1, 2]}`} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		write(t, path, s)
+		if _, err := ReadModelConfig(path); err != nil && (!IsInput(err) || len(err.Error()) > 100_000) {
+			t.Fatalf("said: %q", err)
+		}
+		c, err := Draft("", []string{"model.from=" + quote(path)})
+		if err != nil {
+			if !IsInput(err) {
+				t.Fatalf("said: %q", err)
+			}
+			return
+		}
+		if c.Model.Layers > 50 {
+			return // it takes its time
+		}
+		if _, err := c.Plan(Machine{GPU: true}); err != nil {
+			t.Fatal(err)
 		}
 	})
 }

@@ -269,7 +269,9 @@ func (s *search) knobs(x Config, f func(Config)) {
 			for _, chunk := range s.chunks(x) {
 				for _, o := range s.offloads(x) {
 					x.Zero.Recompute, x.Zero.Prefetch, x.Train.LossChunk, x.Zero.Offload = recompute, prefetch, chunk, o
-					f(x)
+					if x.counts() {
+						f(x)
+					}
 				}
 			}
 		}

@@ -123,6 +123,9 @@ func (c *Config) recorded(steps int) (*recording, error) {
 	}
 	for range steps {
 		t.Rehearse()
+		if n := steps * l.tasks(); len(l.ends) == 0 && n > mostTasks {
+			return nil, BadInput(fmt.Errorf("%d steps have %d tasks, of at most %d that are replayed; want fewer layers, larger chunks of the loss or less offloaded", steps, n, mostTasks))
+		}
 		l.ends = append(l.ends, len(l.waits)-1)
 	}
 	return l, nil

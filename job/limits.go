@@ -2,6 +2,8 @@ package job
 
 import (
 	"fmt"
+	"math"
+	"strings"
 )
 
 // MostRanks is how many ranks a job can have.
@@ -20,39 +22,63 @@ const (
 	fitLayers = 1000 // of a model whose settings are searched
 	fitMicros = 32   // sizes of micro-batches that are tried
 
+	mostTiles  = 1 << 16 // pieces of 2^20 elements of what is offloaded of a rank
+	mostChunks = 1 << 16 // of train.loss_chunk in a micro-batch
+	mostTasks  = 1 << 23 // of all queues in the steps that a forecast replays
+
 	mostParameters = 1 << 44 // elements
 	mostTokens     = 1 << 62 // positions of all steps
 	mostWork       = 1 << 57 // parameters × sequences a rank takes in a step
 	mostActivation = 1 << 54 // positions a rank takes in a step × elements of each in all layers
 )
 
-// countable says which product of the job's settings is beyond what can be
-// counted, by which keys; wrong is empty if none is.
-func (c *Config) countable() (wrong string, keys []string) {
-	m, t := c.Model, c.Train
+// magnitude is a product of a job's settings that has a limit, and the keys that
+// can lower it.
+type magnitude struct {
+	what      string
+	is, limit float64
+	keys      []string
+}
+
+// magnitudes are in a type that does not overflow.
+func (c *Config) magnitudes() []magnitude {
+	m, t, parameters := c.Model, c.Train, c.Model.size()
 	sequences := float64(t.MicroBatch) * float64(t.Accumulate)
-	if m.Layers > mostLayers {
-		return fmt.Sprintf("%d layers are more than %d", m.Layers, mostLayers), []string{"model.layers", "model.from"}
-	}
-	parameters := m.size()
 	tokens := sequences * float64(m.Context)
-	wide := float64(m.Layers+2) * float64(m.Width+m.FFN+m.Heads)
-	for _, p := range []struct {
-		what      string
-		is, limit float64
-		keys      []string
-	}{
+	offloaded := 0.0
+	if c.Zero.Offload.any() {
+		offloaded = parameters / float64(c.Mesh().Shard) / (1 << 20)
+	}
+	return []magnitude{
+		{"layers", float64(m.Layers), mostLayers, []string{"model.layers", "model.from"}},
 		{"parameters", parameters, mostParameters, []string{"model.layers", "model.width", "model.ffn", "model.from"}},
 		{"sequences a step", sequences * float64(c.Parallel.Ranks), mostBatch, []string{"train.batch", "train.micro_batch", "train.accumulate", "parallel.ranks"}},
 		{"tokens in all steps", tokens * float64(c.Parallel.Ranks) * float64(t.Steps), mostTokens, []string{"train.steps", "train.batch", "train.micro_batch", "train.accumulate", "model.context"}},
+		{"chunks of train.loss_chunk tokens in a micro-batch", float64(t.MicroBatch) * float64(m.Context) / float64(t.LossChunk), mostChunks, []string{"train.loss_chunk", "train.micro_batch", "model.context"}},
+		{"pieces of 2^20 elements that are offloaded of a rank", offloaded, mostTiles, []string{"zero.offload.optimizer", "zero.offload.parameters", "model.width", "parallel.shard", "parallel.ranks"}},
 		{"parameters × sequences a rank takes in a step", parameters * sequences, mostWork, []string{"train.batch", "train.micro_batch", "train.accumulate", "model.width"}},
-		{"elements that pass through a rank's layers in a step", tokens * wide, mostActivation, []string{"train.batch", "train.micro_batch", "train.accumulate", "model.context", "model.width"}},
-	} {
+		{"elements that pass through a rank's layers in a step", tokens * float64(m.Layers+2) * float64(m.Width+m.FFN+m.Heads), mostActivation,
+			[]string{"train.batch", "train.micro_batch", "train.accumulate", "model.context", "model.width"}},
+	}
+}
+
+// countable says which product is beyond what can be counted, by which keys;
+// wrong is empty if none is.
+func (c *Config) countable() (wrong string, keys []string) {
+	for _, p := range c.magnitudes() {
 		if p.is > p.limit {
-			return fmt.Sprintf("%.3g %s are more than %.3g", p.is, p.what, p.limit), p.keys
+			return fmt.Sprintf("%s %s are more than %s", about(p.is), p.what, about(p.limit)), p.keys
 		}
 	}
 	return "", nil
+}
+
+// about is a number in full, or its first digits if it is long.
+func about(x float64) string {
+	if x < 1e12 {
+		return fmt.Sprintf("%.0f", math.Ceil(x))
+	}
+	return fmt.Sprintf("%.3g", x)
 }
 
 // size is about how many parameters the model has, in a type that does not
@@ -64,4 +90,47 @@ func (m Model) size() float64 {
 		ffn = 3 * w * float64(m.FFN)
 	}
 	return float64(m.Layers)*(4*w*w+ffn) + ends*w
+}
+
+// LimitsReference are tables, in Markdown, of the limits of all that this package
+// reads.
+func LimitsReference() string {
+	var b strings.Builder
+	row := func(cells ...any) { fmt.Fprintf(&b, "| %v | %v |\n", cells...) }
+	head := func(what, limit string) { row(what, limit); row("---", "---") }
+	head("input", "at most")
+	row("job file, value of a `--set`", fmt.Sprintf("%d bytes", jobBytes))
+	row("words and signs in it", jobTokens)
+	row("keys in it", jobKeys)
+	row("lists and mappings in each other", jobDepth)
+	row("anchors and aliases", jobNames)
+	row("documents, of which one may say something", jobDocs)
+	row("time spans", longest)
+	row("sizes in memory", fmt.Sprintf("%d bytes", int64(mostMemory)))
+	row("problems told at once", problemsShown)
+	row("file that describes a machine", fmt.Sprintf("%d bytes", hardwareBytes))
+	row("its links", hardwareLinks)
+	row("its rates, from 1 a second", mostRate)
+	row("its delays", fmt.Sprintf("%d seconds", mostDelay))
+	row("tasks in the steps that a forecast replays", mostTasks)
+	row("seconds these steps take", mostForecast)
+	row("layers of a model that `fit` searches settings for", fitLayers)
+	row("sizes of micro-batches it tries", fitMicros)
+	b.WriteString("\n")
+	head("key", "whole numbers")
+	c, err := Draft("", nil)
+	if err != nil {
+		panic(fmt.Sprintf("job: no job at all: %v", err))
+	}
+	for _, f := range c.fields() {
+		if v, ok := f.value.(count); ok {
+			row("`"+f.key+"`", fmt.Sprintf("%d to %d", v.lo, v.hi))
+		}
+	}
+	b.WriteString("\n")
+	head("of a job", "at most")
+	for _, m := range c.magnitudes() {
+		row(m.what, about(m.limit))
+	}
+	return b.String()
 }

@@ -60,6 +60,14 @@ type hostWait struct{ queue, until int32 }
 
 func newRecording() *recording { return &recording{index: map[kernel]int32{}} }
 
+// tasks is how many the queues have together.
+func (l *recording) tasks() (n int) {
+	for _, q := range l.queues {
+		n += len(q.tasks)
+	}
+	return n
+}
+
 // recordedQueue is a queue that writes down what is issued on it and passes it on.
 type recordedQueue struct {
 	ops   // where the work goes

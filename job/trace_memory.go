@@ -28,7 +28,7 @@ func (p *Plan) counters(tracks []*track) (names []string, list []usage) {
 			rest = append(rest, c)
 		}
 	}
-	passes := p.passes()
+	passes, last := p.passes(), p.last()
 	for _, step := range tracks[len(tracks)-1].all() {
 		passed := groups(tracks[0].all(), step)
 		if len(passes) == 0 || len(passed) != len(passes[0])*p.Config.Train.Accumulate {
@@ -46,7 +46,7 @@ func (p *Plan) counters(tracks []*track) (names []string, list []usage) {
 		for _, k := range tracks[1 : len(tracks)-1] {
 			for _, g := range groups(k.all(), step) {
 				unit, what, _ := strings.Cut(strings.TrimPrefix(g.label, "unit "), ": ")
-				switch m := p.find(Phase(what), unit); {
+				switch m := last[event{Phase(what), unit}]; {
 				case m == nil:
 				case m.Phase == norming:
 					changes = append(changes, change{at: g.start, to: &m.InUse})
@@ -113,12 +113,19 @@ func (p *Plan) ofMicro(passes [][]*Moment, micro int) []*Moment {
 	return passes[min(micro, 1)]
 }
 
-// find is the moment of a unit's norm or update.
-func (p *Plan) find(phase Phase, unit string) *Moment {
+// event is work on a unit after all micro-batches.
+type event struct {
+	phase Phase
+	unit  string
+}
+
+// last are the moments of the units' norms and updates.
+func (p *Plan) last() map[event]*Moment {
+	list := map[event]*Moment{}
 	for _, m := range p.Timeline {
-		if m.Phase == phase && m.Unit == unit && (phase == norming || phase == updating) {
-			return m
+		if m.Phase == norming || m.Phase == updating {
+			list[event{m.Phase, m.Unit}] = m
 		}
 	}
-	return nil
+	return list
 }

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// absurdMemory is the bytes of memory, and absurdTime the time of processors, that
+// an absurd input may take.
+const (
+	absurdMemory = 2e9
+	absurdTime   = 10 * time.Second
+)
+
+// Small inputs take little: a process that has 2 GiB refuses them, or plans what
+// can be planned, in seconds.
+func TestAbsurdInputs(t *testing.T) {
+	if testing.Short() {
+		t.Skip("processes")
+	}
+	inFolder(t)
+	r := strings.Repeat
+	if err := syscall.Mkfifo("pipe", 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir("model", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	var keys strings.Builder
+	for i := range 200_000 {
+		fmt.Fprintf(&keys, "unknown%d: 1\n", i)
+	}
+	for name, content := range map[string]string{
+		"brackets.yaml":     r("[", 45_000),
+		"more.yaml":         r("[", 200_000),
+		"braces.yaml":       r("{a: ", 50_000),
+		"dashes.yaml":       r("- ", 100_000) + "a",
+		"key.yaml":          tiny + r("k", 20_000_000) + ": 1\n",
+		"keys.yaml":         tiny + keys.String(),
+		"longkey.yaml":      tiny + r("k", 200_000) + ": 1\n",
+		"laughs.yaml":       tiny + "a: &a [x]\nb: &b [" + r("*a,", 9) + "]\nc: &c [" + r("*b,", 9) + "]\nd: &d [" + r("*c,", 9) + "]\ne: [" + r("*d,", 9) + "]\n",
+		"machine.json":      `{"links": ` + r("[", 1_000_000),
+		"model/config.json": `{"model_type": "gpt2", "n_layer": 1000000}`,
+	} {
+		if err := os.WriteFile(name, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	plan := func(sets ...string) []string {
+		args := []string{"plan", "tiny.yaml", "--set", "parallel.ranks=4"}
+		for _, s := range sets {
+			args = append(args, "--set", s)
+		}
+		return args
+	}
+	for _, c := range []struct {
+		code int
+		said string
+		args []string
+	}{
+		{2, "2147483648 is more than 1073741824; want a whole number from 1 to 1073741824", plan("train.batch=2147483648", "train.micro_batch=null")},
+		{0, "accumulate 268435456 × 4 ranks", plan("train.batch=1073741824")},
+		{2, "65536 is more than 10000", plan("model.layers=65536")},
+		{0, "parameters", plan("model.layers=10000")},
+		{2, "1000000 layers are more than 10000", []string{"plan", "--model", "model"}},
+		{0, "parameters", plan("zero.prefetch=10000", "parallel.ranks=65536")},
+		{0, "parameters", plan("train.micro_batch=8388608")},
+		{0, "parameters", plan("model.width=1048576", "model.heads=1048576", "model.context=1048576", "train.loss_chunk=1073741824")},
+		{2, "chunks of train.loss_chunk tokens in a micro-batch are more than 65536", plan("train.micro_batch=1048576", "train.loss_chunk=1")},
+		{0, "step ", append(plan("train.micro_batch=8192", "train.loss_chunk=1"), "--machine", "h100")},
+		{0, "step ", append(plan("model.layers=10000", "train.accumulate=1000"), "--machine", "h100")},
+		{2, "pieces of 2^20 elements that are offloaded", plan("model.width=1048576", "zero.offload.optimizer=host")},
+		{2, "tasks, of at most 8388608 that are replayed", append(plan("model.layers=10000", "zero.recompute=block", "train.loss_chunk=1", "train.micro_batch=8192", "train.accumulate=4"), "--machine", "h100")},
+		{2, "parameters are more than 1.76e+13", plan("model.width=1048576", "model.layers=1000")},
+		{0, "fits, fastest", []string{"fit", "tiny.yaml", "--gpus", "8", "--gpu-memory", "80GiB", "--set", "train.batch=16777216"}},
+		{0, "fits, fastest", []string{"fit", "tiny.yaml", "--gpus", "8", "--gpu-memory", "80GiB", "--set", "train.batch=735134400", "--host-memory", "1TiB", "--disk", "1TB"}},
+		{0, "larger ones are not searched", []string{"fit", "tiny.yaml", "--gpus", "64", "--gpu-memory", "1000000TiB", "--largest", "model"}},
+		{2, "deeper than 32", []string{"plan", "brackets.yaml"}},
+		{2, "more than 50000 words", []string{"train", "more.yaml"}},
+		{2, "more than 50000 words", []string{"plan", "braces.yaml"}},
+		{2, "more than 50000 words", []string{"plan", "dashes.yaml"}},
+		{2, "it is larger than the 262144 bytes", []string{"plan", "key.yaml"}},
+		{2, "it is larger than the 262144 bytes", []string{"train", "keys.yaml"}},
+		{2, "unknown key", []string{"plan", "longkey.yaml"}},
+		{2, "unknown key", []string{"plan", "laughs.yaml"}},
+		{2, "it is a device, not a regular file", []string{"plan", "/dev/zero"}},
+		{2, "it is a pipe, not a regular file", []string{"train", "pipe"}},
+		{2, "it is a pipe, not a regular file", []string{"plan", "tiny.yaml", "--machine", "pipe"}},
+		{2, "it is a device, not a regular file", []string{"plan", "tiny.yaml", "--machine", "/dev/zero"}},
+		{2, "it is larger than the 65536 bytes", []string{"fit", "tiny.yaml", "--gpu-memory", "1GiB", "--machine", "machine.json"}},
+	} {
+		t.Run(fmt.Sprintf("%.60q", c.args), func(t *testing.T) {
+			code, said, used := confined(t, c.args)
+			if code != c.code || !strings.Contains(said, c.said) || len(said) > 30_000 {
+				t.Errorf("exit code %d, want %d with %q:\n%.3000s", code, c.code, c.said, said)
+			}
+			if took := time.Duration(used.Utime.Nano() + used.Stime.Nano()); took > absurdTime || used.Maxrss<<10 > absurdMemory {
+				t.Errorf("took %v and %d kB", took, used.Maxrss)
+			}
+		})
+	}
+	if _, err := os.Stat("runs"); err == nil {
+		t.Error("a run folder is left behind")
+	}
+}
+
+// confined runs the command in a process that cannot write to more memory, and
+// returns its exit code, all it said and what it used.
+func confined(t *testing.T, args []string) (code int, said string, used *syscall.Rusage) {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*absurdTime) // the machine may be busy
+	defer cancel()
+	limited := fmt.Sprintf(`ulimit -d %d && exec "$0" "$@"`, int(absurdMemory)>>10)
+	cmd := exec.CommandContext(ctx, "sh", append([]string{"-c", limited, exe}, args...)...)
+	cmd.Env = append(os.Environ(), "ZEROTH_MAIN=main")
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err = cmd.Run()
+	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	s := cmd.ProcessState
+	return s.ExitCode(), out.String(), s.SysUsage().(*syscall.Rusage)
+}
