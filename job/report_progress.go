@@ -44,7 +44,7 @@ func NewLines(w io.Writer) *Lines { return &Lines{w: w} }
 func (l *Lines) line(format string, args ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	fmt.Fprintf(l.w, format+"\n", args...)
+	fmt.Fprintln(l.w, onScreen(fmt.Appendf(nil, format, args...)))
 }
 
 // Start writes the header.
@@ -109,7 +109,7 @@ func (b *Bar) paint(code, s string) string {
 // Start writes the header and starts to draw.
 func (b *Bar) Start(h Header) {
 	for _, r := range h.rows() {
-		fmt.Fprintf(b.w, "%s %s\n", b.paint("36", fmt.Sprintf("%-7s", r[0])), r[1])
+		fmt.Fprintf(b.w, "%s %s\n", b.paint("36", fmt.Sprintf("%-7s", r[0])), onScreen([]byte(r[1])))
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -157,6 +157,7 @@ func (b *Bar) Eval(e Eval) {
 
 // Note writes a line above the bar.
 func (b *Bar) Note(s string) {
+	s = onScreen([]byte(s))
 	p, _ := b.running()
 	if p != nil {
 		if _, err := p.Write([]byte(s + "\n")); err == nil {
@@ -170,7 +171,7 @@ func (b *Bar) Note(s string) {
 func (b *Bar) Done(s Summary) {
 	b.Close()
 	for _, line := range s.lines() {
-		fmt.Fprintln(b.w, line)
+		fmt.Fprintln(b.w, onScreen([]byte(line)))
 	}
 }
 

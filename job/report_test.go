@@ -430,3 +430,22 @@ func TestSmoothAndThin(t *testing.T) {
 		t.Errorf("ten points became %d", len(got))
 	}
 }
+
+// What a run prints of names, paths and errors commands no terminal.
+func TestProgressIsEscaped(t *testing.T) {
+	const evil, shown = "run\x1b[31m\u202e", `run\x1b[31m\u202e`
+	lines, bar := new(bytes.Buffer), new(bytes.Buffer)
+	for w, p := range map[*bytes.Buffer]Progress{lines: NewLines(lines), bar: NewBar(bar, false)} {
+		h := header
+		h.Out = evil
+		p.Start(h)
+		p.Note("a note of " + evil)
+		p.Done(Summary{Out: evil})
+		p.Close()
+		for _, want := range []string{"out     " + shown, "a note of " + shown, "kept in " + shown} {
+			if !strings.Contains(w.String(), want) {
+				t.Errorf("no %q in %q", want, w)
+			}
+		}
+	}
+}

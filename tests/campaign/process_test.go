@@ -14,6 +14,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -178,7 +179,7 @@ func unprintable(text string) string {
 		switch {
 		case r == utf8.RuneError && !strings.HasPrefix(text[i:], "\uFFFD"):
 			return fmt.Sprintf("the byte %#x, which is no UTF-8, after %q", text[i], text[max(0, i-40):i])
-		case r != '\n' && r != '\t' && !strconv.IsPrint(r):
+		case r != '\n' && r != '\t' && !unicode.IsGraphic(r):
 			return fmt.Sprintf("a raw %U after %q", r, text[max(0, i-40):i])
 		}
 	}
