@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+
+	"zeroth/fsdp"
 )
 
 // counters are what is in use on a rank over its steps: what the plan says of
@@ -28,7 +30,7 @@ func (p *Plan) counters(tracks []*track) (names []string, list []usage) {
 			rest = append(rest, c)
 		}
 	}
-	passes := p.passes()
+	passes, onShards := p.passes(), p.onShards()
 	for _, step := range tracks[len(tracks)-1].all() {
 		passed := groups(tracks[0].all(), step)
 		if len(passes) == 0 || len(passed) != len(passes[0])*p.Config.Train.Accumulate {
@@ -45,8 +47,7 @@ func (p *Plan) counters(tracks []*track) (names []string, list []usage) {
 		}
 		for _, k := range tracks[1 : len(tracks)-1] {
 			for _, g := range groups(k.all(), step) {
-				unit, what, _ := strings.Cut(strings.TrimPrefix(g.label, "unit "), ": ")
-				switch m := p.find(Phase(what), unit); {
+				switch m := onShards[g.label]; {
 				case m == nil:
 				case m.Phase == norming:
 					changes = append(changes, change{at: g.start, to: &m.InUse})
@@ -113,12 +114,16 @@ func (p *Plan) ofMicro(passes [][]*Moment, micro int) []*Moment {
 	return passes[min(micro, 1)]
 }
 
-// find is the moment of a unit's norm or update.
-func (p *Plan) find(phase Phase, unit string) *Moment {
+// onShards are the moments of norms and updates, by what their work is called.
+func (p *Plan) onShards() map[string]*Moment {
+	all := map[string]*Moment{}
 	for _, m := range p.Timeline {
-		if m.Phase == phase && m.Unit == unit && (phase == norming || phase == updating) {
-			return m
+		switch m.Phase {
+		case norming:
+			all[fsdp.Label(m.Unit, fsdp.Norm)] = m
+		case updating:
+			all[fsdp.Label(m.Unit, fsdp.Update)] = m
 		}
 	}
-	return nil
+	return all
 }
