@@ -13,6 +13,7 @@ type Arena struct {
 	size int // bytes
 	used int // bytes
 	peak int // bytes
+	told func(what string, height int)
 }
 
 // arenaAlign is the alignment in bytes of everything an arena gives out.
@@ -21,9 +22,16 @@ const arenaAlign = 64
 // NewArena cuts from base, which the caller keeps and frees.
 func NewArena(base Buffer) *Arena { return &Arena{base: base, size: base.Bytes()} }
 
+// Listen calls f after each change with the height, in bytes, and what was taken
+// for.
+func (a *Arena) Listen(f func(what string, height int)) { a.told = f }
+
 // Take is n elements with undefined contents, valid until a Release to a mark
 // made before.
-func (a *Arena) Take(t DType, n int) Buffer {
+func (a *Arena) Take(t DType, n int) Buffer { return a.TakeFor("", t, n) }
+
+// TakeFor is Take that says what for.
+func (a *Arena) TakeFor(what string, t DType, n int) Buffer {
 	b := Buffer{Type: t, Host: a.base.Host, Use: a.base.Use, N: n, Ptr: a.base.Ptr}
 	top := a.used + (b.Bytes()+arenaAlign-1)/arenaAlign*arenaAlign
 	if top > a.size {
@@ -34,6 +42,9 @@ func (a *Arena) Take(t DType, n int) Buffer {
 	}
 	a.used = top
 	a.peak = max(a.peak, a.used)
+	if a.told != nil {
+		a.told(what, a.used)
+	}
 	return b
 }
 
@@ -46,6 +57,9 @@ func (a *Arena) Release(to int) {
 		panic(fmt.Sprintf("device: arena released to %d of %d bytes", to, a.used))
 	}
 	a.used = to
+	if a.told != nil {
+		a.told("", to)
+	}
 }
 
 // Peak is the greatest height so far, in bytes.

@@ -14,8 +14,12 @@ import (
 func LayOut(m *nn.Model, p Policy, groups func(unit string) Groups) (units []*Unit) {
 	for i, of := range m.Units() {
 		u := &Unit{
-			Name: of.Name, labels: newLabels(of.Name), Groups: groups(of.Name), index: i, first: of.First, last: of.Last, stale: true,
+			Name: of.Name, Groups: groups(of.Name), index: i, first: of.First, last: of.Last, stale: true,
 			Frozen: of.Params[0].Frozen,
+		}
+		u.self[0] = u
+		for o := range ops {
+			u.labels[o] = Label(u.Name, o)
 		}
 		for _, x := range of.Params {
 			if x.Frozen != u.Frozen {
@@ -64,11 +68,6 @@ func (r *Runner) layOutSteps() {
 		}
 		r.steps = append(r.steps, s)
 	}
-}
-
-func newLabels(unit string) labels {
-	on := func(work string) string { return "unit " + unit + ": " + work }
-	return labels{on("forward"), on("backward"), on("all-gather"), on("reduce-scatter"), on("all-reduce"), on("gradient to host"), on("gradient from host")}
 }
 
 // lay gives every unit that takes one a slot: those that own says one of their
@@ -151,6 +150,9 @@ func (r *Runner) allocate() error {
 	}
 	r.allocateShards(a)
 	r.arena = device.NewArena(a.take(dev, device.F32, (r.cfg.ArenaSize+3)/4, device.Activations))
+	if r.cfg.Listener != nil {
+		r.arena.Listen(r.cfg.Listener.Arena)
+	}
 	r.held = a.held
 	if err := errors.Join(a.errs...); err != nil {
 		return fmt.Errorf("fsdp: %w", err)

@@ -69,7 +69,8 @@ type Config struct {
 	Micro     int // micro-batches a step; 0 for a model that only runs forward
 	ArenaSize int // bytes for activations: ArenaPeak of a dry run
 
-	Host Host // where what is away rests; needed if anything is
+	Host     Host     // where what is away rests; needed if anything is
+	Listener Listener // may be nil
 }
 
 // Groups are the ranks that a unit belongs to.
@@ -122,12 +123,9 @@ type Unit struct {
 	sent    device.Event  // Grad has the sum so far, if GradAway
 	first   int           // the first step that uses the unit,
 	last    int           // and the last
-	labels  labels
+	labels  [ops]string
+	self    [1]*Unit
 }
-
-// labels name a unit's work on the queues, for errors and traces. The
-// all-reduce is that between replicas.
-type labels struct{ forward, backward, gather, reduce, replicate, send, back string }
 
 // trained says whether the unit has a gradient.
 func (u *Unit) trained() bool { return !u.Frozen }
@@ -135,8 +133,11 @@ func (u *Unit) trained() bool { return !u.Frozen }
 // shared says whether several steps use the unit.
 func (u *Unit) shared() bool { return u.first != u.last }
 
-// GradSlot is the slot of the unit's gradient in one micro-batch.
-func (u *Unit) GradSlot() int { return u.dwSlot }
+// Steps are the first and the last step that uses the unit.
+func (u *Unit) Steps() (first, last int) { return u.first, u.last }
+
+// Itself is the unit as Event.Units has it.
+func (u *Unit) Itself() []*Unit { return u.self[:] }
 
 // Whole says whether the unit's parameters stay whole on the device.
 func (u *Unit) Whole() bool { return u.whole }
@@ -154,7 +155,7 @@ type step struct {
 	replay bool            // saves only its input and runs Forward again in Backward
 	lookup bool            // Backward does not read the parameters
 
-	mark  int           // the arena's height before y
+	mark  int           // the arena's height before y, and at the first before Runner.d
 	x, y  device.Buffer // input and output in this micro-batch
 	saved nn.Saved
 }
@@ -172,8 +173,9 @@ type slot struct {
 
 // gradSlot is memory for the unsharded gradient of one unit at a time.
 type gradSlot struct {
-	buf  device.Buffer // (longest Len of its units) float32
-	free device.Event  // the reduction is done with buf
+	buf   device.Buffer // (longest Len of its units) float32
+	owner *Unit         // whose gradient was written to buf last
+	free  device.Event  // the reduction is done with buf
 }
 
 // Runner is one rank's schedule over a model.
@@ -203,15 +205,15 @@ func (r *Runner) ArenaPeak() int { return r.arena.Peak() }
 func (r *Runner) Forward(bt *nn.Batch, train bool) {
 	c, n := r.cfg.Compute, bt.Rows()*r.cfg.Model.Width
 	floor := r.arena.Mark()
-	if train {
-		r.d = r.arena.Take(r.cfg.DType, n)
-	}
 	var x device.Buffer
 	next := 0
 	for i := range r.steps {
 		next = r.ahead(next, i, 1) // into slots that steps before i have left, while step i computes
 		s := r.await(i, 1)
 		s.mark, s.x, s.y = r.arena.Mark(), x, device.Buffer{}
+		if train && i == 0 {
+			r.d = r.arena.Take(r.cfg.DType, n)
+		}
 		if i+1 < len(r.steps) {
 			s.y = r.arena.Take(r.cfg.DType, n)
 		}
@@ -219,7 +221,9 @@ func (r *Runner) Forward(bt *nn.Batch, train bool) {
 		if s.replay || !train {
 			saved = nil
 		}
+		r.pass(Forward, i, saved != nil, false)
 		s.mod.Forward(c, r.arena, s.w, bt, s.x, s.y, saved)
+		r.pass(Forward, i, saved != nil, true)
 		r.leave(s)
 		x = s.y
 	}
@@ -238,9 +242,14 @@ func (r *Runner) Backward(bt *nn.Batch, micro int) {
 		next = r.ahead(next, i, -1)
 		s := r.await(i, -1)
 		if s.replay {
+			r.pass(Recompute, i, true, false)
 			s.mod.Forward(c, r.arena, s.w, bt, s.x, s.y, &s.saved)
+			r.pass(Recompute, i, true, true)
 		}
-		s.mod.Backward(c, r.arena, s.w, r.gradient(s, micro), bt, s.x, r.d, &s.saved)
+		dw := r.gradient(s, micro)
+		r.pass(Backward, i, false, false)
+		s.mod.Backward(c, r.arena, s.w, dw, bt, s.x, r.d, &s.saved)
+		r.pass(Backward, i, false, true)
 		r.arena.Release(s.mark)
 		r.leave(s)
 		for _, u := range s.units {
@@ -282,7 +291,7 @@ func (r *Runner) gather(u *Unit) {
 		return
 	}
 	q, whole := r.cfg.Comm, s.buf.Slice(0, u.Layout.Len())
-	q.Label(u.labels.gather)
+	q.Label(u.labels[Gather])
 	own := u.Param
 	if u.ParamAway {
 		own = collective.Own(u.Shard, whole)
@@ -292,6 +301,7 @@ func (r *Runner) gather(u *Unit) {
 		q.After(u.updated)
 	}
 	u.Shard.AllGather(q, whole, own)
+	r.tellOf(Gather, u, q, whole.Bytes(), u.Shard.Size(), 1)
 	s.owner, s.ready, u.stale = u, q.Mark(), false
 }
 
@@ -299,9 +309,9 @@ func (r *Runner) gather(u *Unit) {
 // the step's units are whole.
 func (r *Runner) await(i, dir int) *step {
 	s := &r.steps[i]
-	label := s.units[0].labels.forward
+	label := s.units[0].labels[Forward]
 	if dir < 0 {
-		label = s.units[0].labels.backward
+		label = s.units[0].labels[Backward]
 	}
 	r.cfg.Compute.Label(label)
 	if !s.reads(dir) {
@@ -332,9 +342,15 @@ func (r *Runner) gradient(s *step, micro int) []device.Buffer {
 		return s.kept
 	}
 	for _, u := range s.units {
-		if u.trained() {
-			r.cfg.Compute.After(r.grads[u.dwSlot].free)
+		if !u.trained() {
+			continue
 		}
+		g := &r.grads[u.dwSlot]
+		r.cfg.Compute.After(g.free)
+		if g.owner != nil && g.owner != u {
+			r.tellOf(Vacate, g.owner, r.cfg.Compute, 0, 1, 0)
+		}
+		g.owner = u
 	}
 	return s.dw
 }
@@ -358,13 +374,14 @@ func (r *Runner) reduce(u *Unit, micro int) {
 		}
 		buf = u.kept
 	}
-	q.Label(u.labels.reduce)
+	q.Label(u.labels[Reduce])
 	q.After(c.Mark())
 	own := collective.Own(u.Shard, buf)
 	if !u.GradAway && micro == 0 {
 		own = u.Grad
 	}
 	u.Shard.ReduceScatter(q, own, buf)
+	r.tellOf(Reduce, u, q, buf.Bytes(), u.Shard.Size(), 1)
 	if u.GradAway {
 		r.send(u, own, g, micro)
 		return
@@ -376,8 +393,9 @@ func (r *Runner) reduce(u *Unit, micro int) {
 		g.free = q.Mark()
 	}
 	if last {
-		q.Label(u.labels.replicate)
+		q.Label(u.labels[Replicate])
 		collective.AllReduce(u.Replica, q, u.Grad)
+		r.tellOf(Replicate, u, q, u.Grad.Bytes(), u.Replica.Size(), 2)
 		u.Reduced = q.Mark()
 	}
 }
@@ -389,16 +407,19 @@ func (r *Runner) send(u *Unit, own device.Buffer, g *gradSlot, micro int) {
 	q, h := r.cfg.Comm, r.cfg.Host
 	if micro > 0 && !r.cfg.Policy.KeepGrads {
 		back := r.back.buf.Slice(0, own.N)
-		q.After(move(h.ToDevice, u.labels.back, r.back.free, u.sent, back, u.Grad))
+		q.After(move(h.ToDevice, u.labels[FromHost], r.back.free, u.sent, back, u.Grad))
+		r.tellOf(FromHost, u, h.ToDevice, 0, 1, 0)
 		q.AddTo(own, back, own)
 		r.back.free = q.Mark()
 	}
 	last := micro == r.cfg.Micro-1
 	if last {
-		q.Label(u.labels.replicate)
+		q.Label(u.labels[Replicate])
 		collective.AllReduce(u.Replica, q, own)
+		r.tellOf(Replicate, u, q, own.Bytes(), u.Replica.Size(), 2)
 	}
-	u.sent = move(h.ToHost, u.labels.send, q.Mark(), device.Event{}, u.Grad, own)
+	u.sent = move(h.ToHost, u.labels[ToHost], q.Mark(), device.Event{}, u.Grad, own)
+	r.tellOf(ToHost, u, h.ToHost, 0, 1, 0)
 	if !r.cfg.Policy.KeepGrads {
 		g.free = u.sent
 	}

@@ -93,6 +93,7 @@ type rank struct {
 	compute, comm, update *cpu.Queue
 	groups                collective.Ranks
 	shards, replicas      *watched
+	heard                 *heard
 	run                   *fsdp.Runner
 	batch                 nn.Batch
 
@@ -105,7 +106,7 @@ const arenaSize = 1 << 14
 
 // newRank opens a rank, with the oracle's parameters.
 func newRank(s setup, at int, g collective.Ranks, o *oracle) (*rank, error) {
-	r := &rank{setup: s, at: at, groups: g, dev: cpu.NewHost(1)}
+	r := &rank{setup: s, at: at, groups: g, dev: cpu.NewHost(1), heard: &heard{}}
 	r.compute, r.comm, r.update = r.dev.NewQueue("compute"), r.dev.NewQueue("comm"), r.dev.NewQueue("update")
 	r.shards, r.replicas = watch(g.Shard, 1), watch(g.Replica, 2)
 	r.host = cpu.NewHost(1)
@@ -119,7 +120,7 @@ func newRank(s setup, at int, g collective.Ranks, o *oracle) (*rank, error) {
 	r.run, err = fsdp.New(fsdp.Config{
 		Device: spoilt{r.dev}, Compute: r.compute, Comm: r.comm,
 		Model: m, Units: units, DType: device.F32, Policy: s.policy, Micro: s.micro, ArenaSize: arenaSize,
-		Host: fsdp.Host{Device: spoilt{r.host}, ToHost: slow{r.toHost, 500}, ToDevice: slow{r.toDevice, 500}, Params: r},
+		Listener: r.heard, Host: fsdp.Host{Device: spoilt{r.host}, ToHost: slow{r.toHost, 500}, ToDevice: slow{r.toDevice, 500}, Params: r},
 	})
 	if err != nil {
 		return r, err
@@ -608,6 +609,92 @@ func (l frozen) Params() []shard.Param {
 	all := l.layer.Params()
 	all[0].Frozen = true
 	return all
+}
+
+// heard listens to a rank.
+type heard struct {
+	count  [16]int // of each op
+	passes []string
+	inside bool // a pass is begun and not done
+	height int
+	sent   int64
+	err    error
+}
+
+func (h *heard) Event(e fsdp.Event) {
+	h.sent += e.Sent
+	if e.Op > fsdp.Backward {
+		h.count[e.Op]++
+		if e.Step != -1 || e.Queue == nil || len(e.Units) != 1 {
+			h.err = fmt.Errorf("%v with %+v", e.Op, e)
+		}
+		return
+	}
+	if e.Done != h.inside {
+		h.err = fmt.Errorf("%v of step %d: done is %v, inside a pass %v", e.Op, e.Step, e.Done, h.inside)
+	}
+	if h.inside = !e.Done; h.inside {
+		h.passes = append(h.passes, fmt.Sprintf("%v %d %s", e.Op, e.Step, e.Units[0].Name))
+	}
+}
+
+func (h *heard) Arena(_ string, height int) { h.height = height }
+
+// A listener hears every operation: passes in order, each begun and ended, what
+// is exchanged as often as groups are asked to, and the arena down to its floor.
+func TestListener(t *testing.T) {
+	for _, recompute := range []bool{false, true} {
+		s := setup{shard.Mesh{Shard: 2, Replicate: 2}, fsdp.Policy{Prefetch: 1, Recompute: recompute}, 2, 3, true, plain}
+		onRanks(t, s, newOracle(s.layers), func(r *rank) error {
+			if _, err := r.train(0); err != nil {
+				return err
+			}
+			if err := r.comm.Wait(); err != nil {
+				return err
+			}
+			total := func(m map[int]int) (n int) {
+				for _, x := range m {
+					n += x
+				}
+				return n
+			}
+			h, units := r.heard, len(r.run.Units)
+			want := map[fsdp.Op]int{
+				fsdp.Gather: total(r.shards.gathers), fsdp.Reduce: total(r.shards.reduces), fsdp.Replicate: total(r.replicas.reduces),
+				fsdp.ToHost: 2 * units, fsdp.FromHost: units,
+			}
+			for op, n := range want {
+				if h.count[op] != n || n == 0 {
+					return fmt.Errorf("%d events of %v, want %d", h.count[op], op, n)
+				}
+			}
+			var sent int64
+			for n, times := range r.shards.gathers {
+				sent += int64(4 * n / 2 * times)
+			}
+			for n, times := range r.shards.reduces {
+				sent += int64(4 * n / 2 * times)
+			}
+			for n, times := range r.replicas.reduces {
+				sent += int64(2 * 4 * n / 2 * times)
+			}
+			var micro []string
+			for i, name := range []string{"root", "h.0", "h.1", "h.2", "root"} {
+				micro = append(micro, fmt.Sprintf("forward %d %s", i, name))
+			}
+			for i := 4; i >= 0; i-- {
+				name := []string{"root", "h.0", "h.1", "h.2", "root"}[i]
+				if recompute && i > 0 && i < 4 {
+					micro = append(micro, fmt.Sprintf("recompute %d %s", i, name))
+				}
+				micro = append(micro, fmt.Sprintf("backward %d %s", i, name))
+			}
+			if want := append(micro, micro...); h.err != nil || !slices.Equal(h.passes, want) || h.height != 0 || h.inside || h.sent != sent {
+				return fmt.Errorf("heard %v, height %d, %d bytes sent, error %v; want %v, %d bytes", h.passes, h.height, h.sent, h.err, want, sent)
+			}
+			return nil
+		})
+	}
 }
 
 // full is a device that has no memory left after some allocations.

@@ -2,16 +2,17 @@ package job
 
 import (
 	"fmt"
+	"slices"
 
+	"zeroth/collective"
 	"zeroth/device"
 	"zeroth/fsdp"
+	"zeroth/nn"
 	"zeroth/zero"
 )
 
-// watch stands between a rehearsed schedule and the device that only counts,
-// and writes down what is in use at each of its events: it is every module,
-// every queue and every group of the rehearsal. The schedule does not know. It
-// stands as well between the schedule of a run and its devices.
+// watch listens to a trainer, on a device that only counts or in a run, and
+// writes down what is in use at each of its events.
 //
 // Events are in the order in which work is issued. Work on other queues takes
 // time: a gathered unit is in use from its gather on, a reduced gradient until
@@ -21,8 +22,7 @@ type watch struct {
 	policy  fsdp.Policy
 	micros  int // micro-batches of the step
 	modules int
-	shard   int // ranks of a shard group
-	vocab   int
+	shard   int   // ranks of a shard group
 	lookup  bool  // the first module's backward pass does not read its unit
 	size    int64 // bytes of a parameter in use
 	units   map[string]*watchedUnit
@@ -31,10 +31,12 @@ type watch struct {
 	now     Amounts
 	arena   []segment // what was taken and not given back, from the bottom
 	micro   int
-	back    bool                 // the forward pass of the micro-batch is over
-	passed  bool                 // and the backward pass
-	slots   map[int]*watchedUnit // whose gradients are in slots
-	at      *Moment              // of the event that goes on; nil between events, or where none are kept
+	back    bool           // the forward pass of the micro-batch is over
+	passed  bool           // and the backward pass
+	of      Category       // of what the arena gives out now
+	passing bool           // a module's pass is being issued
+	slotted []*watchedUnit // whose gradients of one micro-batch are in slots
+	at      *Moment        // of the event that goes on; nil between events, or where none are kept
 	moments []*Moment
 	sent    int64 // bytes the rank has sent,
 	second  int64 // and in the second micro-batch
@@ -45,8 +47,7 @@ type watchedUnit struct {
 	name        string
 	whole, part int64 // elements: of the padded unit, of a shard
 	shared      bool  // several modules use it
-	first, last int   // modules that do
-	slot        int   // of its gradient in one micro-batch
+	first       int   // the first that does
 
 	held    bool // its parameters are in a slot, and in use
 	left    int  // moments there were when its last use ended, while its slot still has it; else -1
@@ -62,47 +63,130 @@ type segment struct {
 	of       Category
 }
 
-// newWatch takes the place of what a rehearsal runs on.
+// newWatch listens to a trainer that is to be built.
 func newWatch(z *zero.Config) *watch {
-	w := &watch{policy: z.Policy, micros: z.Micro, modules: len(z.Model.Modules), shard: z.Groups.Shard.Size(), vocab: z.Model.Vocab, size: int64(z.DType.Size()), units: map[string]*watchedUnit{}, slots: map[int]*watchedUnit{}, lookup: z.Model.Lookup}
-	m := *z.Model
-	m.Modules = nil
-	for i, mod := range z.Model.Modules {
-		m.Modules = append(m.Modules, &watchedModule{Module: mod, w: w, at: i, unit: w.use(m.Uses[i][0].Unit, i), end: i+1 == len(m.Uses)})
-	}
-	z.Model = &m
-	queue := func(q any) *watchedQueue { return &watchedQueue{ops: q.(ops), w: w} }
-	z.Comm, z.Update = queue(z.Comm), queue(z.Update)
-	if z.HostUpdate != nil {
-		z.HostUpdate = queue(z.HostUpdate)
-	}
-	z.Groups.Shard = &watchedGroup{Group: z.Groups.Shard, w: w, phases: [2]Phase{gathering, reducing}}
-	z.Groups.Replica = &watchedGroup{Group: z.Groups.Replica, w: w, phases: [2]Phase{"", replicating}}
+	w := &watch{policy: z.Policy, micros: z.Micro, modules: len(z.Model.Modules), shard: z.Groups.Shard.Size(), size: int64(z.DType.Size()), units: map[string]*watchedUnit{}, lookup: z.Model.Lookup}
+	z.Listener = w
 	return w
-}
-
-// use notes that a module uses a unit.
-func (w *watch) use(name string, module int) *watchedUnit {
-	u := w.units[name]
-	if u == nil {
-		u = &watchedUnit{name: name, first: module, left: -1}
-		w.units[name] = u
-	}
-	u.last = module
-	u.shared = u.first != u.last
-	return u
 }
 
 // begin is told what was allocated, before the step that is watched.
 func (w *watch) begin(units []*fsdp.Unit, allocated device.Bytes) {
-	w.on, w.arena, w.micro, w.back, w.passed, w.at, w.moments, w.sent = true, nil, 0, false, false, nil, nil, 0
-	clear(w.slots)
+	w.on, w.arena, w.micro, w.back, w.passed, w.of, w.slotted, w.at, w.moments, w.sent = true, nil, 0, false, false, SavedActivations, nil, nil, nil, 0
 	for _, u := range units {
-		x := w.units[u.Name]
-		x.held, x.left, x.slotted, x.kept, x.reduced = false, -1, false, false, false
-		x.whole, x.part, x.away, x.slot = int64(u.Layout.Len()), int64(u.Layout.ShardLen()), u.GradAway, u.GradSlot()
+		first, last := u.Steps()
+		w.units[u.Name] = &watchedUnit{
+			name: u.Name, whole: int64(u.Layout.Len()), part: int64(u.Layout.ShardLen()),
+			shared: first != last, first: first, left: -1, away: u.GradAway,
+		}
 	}
 	w.now = atRest(allocated)
+}
+
+// Event implements fsdp.Listener.
+func (w *watch) Event(e fsdp.Event) {
+	if !w.on {
+		return
+	}
+	w.sent += e.Sent
+	u := w.units[e.Units[0].Name]
+	switch e.Op {
+	case fsdp.Forward, fsdp.Recompute, fsdp.Backward:
+		if e.Done {
+			w.passDone(e)
+		} else {
+			w.pass(e)
+		}
+	case fsdp.Gather:
+		w.turn()
+		w.at, u.left = nil, -1
+		w.hold(u)
+		w.exchanged(e, u, e.Units[0].Shard)
+	case fsdp.Reduce:
+		w.exchanged(e, u, e.Units[0].Shard)
+		w.reduce(u)
+		w.at = nil
+	case fsdp.Replicate:
+		w.exchanged(e, u, e.Units[0].Replica)
+		w.at = nil
+	case fsdp.Vacate:
+		w.at = nil
+		w.unslot(u)
+	case fsdp.Norm, fsdp.Update:
+		w.settle()
+		w.event(Phase(e.Op.String()), u.name, -1)
+		if e.Op == fsdp.Update {
+			w.update(u)
+		}
+	}
+}
+
+// exchanged is an event that only several ranks have.
+func (w *watch) exchanged(e fsdp.Event, u *watchedUnit, g collective.Group) {
+	if g.Size() > 1 {
+		w.event(Phase(e.Op.String()), u.name, -1)
+	}
+}
+
+// pass begins a module's pass. What it takes is work space, but for what a
+// forward pass saves.
+func (w *watch) pass(e fsdp.Event) {
+	w.at = nil
+	for _, x := range e.Units {
+		u := w.units[x.Name]
+		if e.Op != fsdp.Backward {
+			w.turn()
+			w.hold(u)
+			continue
+		}
+		if e.Step > 0 || !w.lookup {
+			w.hold(u)
+		}
+		w.gradient(u)
+	}
+	w.event(Phase(e.Op.String()), e.Units[0].Name, e.Step)
+	w.passing = true
+	switch {
+	case e.Op == fsdp.Recompute:
+		w.of = Recomputed
+	case e.Op == fsdp.Backward || !e.Saves:
+		w.of = WorkSpace
+	}
+}
+
+// passDone ends it. Between passes the schedule takes modules' outputs.
+func (w *watch) passDone(e fsdp.Event) {
+	w.at, w.of, w.passing = nil, SavedActivations, false
+	if e.Op == fsdp.Recompute {
+		return
+	}
+	for _, x := range e.Units {
+		u := w.units[x.Name]
+		w.leave(u)
+		if e.Op == fsdp.Backward && e.Step == u.first && w.policy.KeepGrads && w.micro > 0 {
+			w.unslot(u) // it has been added to what is kept
+		}
+	}
+	w.back = w.back || e.Step == w.modules-1
+	w.passed = e.Op == fsdp.Backward && e.Step == 0
+}
+
+// Arena implements fsdp.Listener.
+func (w *watch) Arena(what string, height int) {
+	if !w.on {
+		return
+	}
+	if !w.passing {
+		w.at = nil
+	}
+	if of := w.of; height > w.height() {
+		if what == nn.Logits {
+			of = Logits
+		}
+		w.raise(height, of)
+	} else {
+		w.lower(height)
+	}
 }
 
 // event begins an event. Micro-batches but the first two and the last are as
@@ -227,21 +311,16 @@ func (w *watch) gradient(u *watchedUnit) {
 	if u.slotted {
 		return
 	}
-	if before := w.slots[u.slot]; before != nil {
-		w.unslot(before)
-	}
-	w.slots[u.slot] = u
 	u.slotted = true
+	w.slotted = append(w.slotted, u)
 	w.add(UnitGradients, 4*u.whole)
 }
 
 // unslot notes that the gradient in a unit's slot is no longer needed.
 func (w *watch) unslot(u *watchedUnit) {
-	if w.slots[u.slot] == u {
-		w.slots[u.slot] = nil
-	}
 	if u.slotted {
 		u.slotted = false
+		w.slotted = slices.DeleteFunc(w.slotted, func(x *watchedUnit) bool { return x == u })
 		w.add(UnitGradients, -4*u.whole)
 	}
 }
@@ -264,10 +343,8 @@ func (w *watch) reduce(u *watchedUnit) {
 func (w *watch) settle() {
 	w.at = nil
 	w.lower(0)
-	for _, u := range w.slots {
-		if u != nil {
-			w.unslot(u)
-		}
+	for len(w.slotted) > 0 {
+		w.unslot(w.slotted[0])
 	}
 }
 

@@ -3,7 +3,8 @@ package job
 import (
 	"cmp"
 	"slices"
-	"strings"
+
+	"zeroth/fsdp"
 )
 
 // counters are what is in use on a rank over its steps: what the plan says of
@@ -28,7 +29,7 @@ func (p *Plan) counters(tracks []*track) (names []string, list []usage) {
 			rest = append(rest, c)
 		}
 	}
-	passes, last := p.passes(), p.last()
+	passes, onShards := p.passes(), p.onShards()
 	for _, step := range tracks[len(tracks)-1].all() {
 		passed := groups(tracks[0].all(), step)
 		if len(passes) == 0 || len(passed) != len(passes[0])*p.Config.Train.Accumulate {
@@ -45,8 +46,7 @@ func (p *Plan) counters(tracks []*track) (names []string, list []usage) {
 		}
 		for _, k := range tracks[1 : len(tracks)-1] {
 			for _, g := range groups(k.all(), step) {
-				unit, what, _ := strings.Cut(strings.TrimPrefix(g.label, "unit "), ": ")
-				switch m := last[event{Phase(what), unit}]; {
+				switch m := onShards[g.label]; {
 				case m == nil:
 				case m.Phase == norming:
 					changes = append(changes, change{at: g.start, to: &m.InUse})
@@ -113,19 +113,16 @@ func (p *Plan) ofMicro(passes [][]*Moment, micro int) []*Moment {
 	return passes[min(micro, 1)]
 }
 
-// event is work on a unit after all micro-batches.
-type event struct {
-	phase Phase
-	unit  string
-}
-
-// last are the moments of the units' norms and updates.
-func (p *Plan) last() map[event]*Moment {
-	list := map[event]*Moment{}
+// onShards are the moments of norms and updates, by what their work is called.
+func (p *Plan) onShards() map[string]*Moment {
+	all := map[string]*Moment{}
 	for _, m := range p.Timeline {
-		if m.Phase == norming || m.Phase == updating {
-			list[event{m.Phase, m.Unit}] = m
+		switch m.Phase {
+		case norming:
+			all[fsdp.Label(m.Unit, fsdp.Norm)] = m
+		case updating:
+			all[fsdp.Label(m.Unit, fsdp.Update)] = m
 		}
 	}
-	return list
+	return all
 }

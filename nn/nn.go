@@ -78,11 +78,15 @@ type Ops interface {
 	CrossEntropyGrad(loss device.Buffer, logits device.Mat, target device.Buffer, scale float32)
 }
 
+// Logits is what TakeFor takes logits for.
+const Logits = "logits"
+
 // Scratch is last-in-first-out memory.
 type Scratch interface {
 	Take(t device.DType, n int) device.Buffer
-	Mark() int      // the height now
-	Release(to int) // gives back all that was taken above a mark
+	TakeFor(what string, t device.DType, n int) device.Buffer // Take, told apart in plans
+	Mark() int                                                // the height now
+	Release(to int)                                           // gives back all that was taken above a mark
 }
 
 // Batch is what a forward pass is about: B sequences of T token ids and, for

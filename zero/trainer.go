@@ -58,6 +58,8 @@ type Config struct {
 	Chunk     int // positions whose logits are held at once; 0 is all
 	ArenaSize int // bytes, from ArenaPeak of a dry run
 
+	Listener fsdp.Listener // hears what is done, from the goroutine that issues it; may be nil
+
 	Rule  optim.Rule
 	Clip  float64         // of the global gradient norm; 0 is off
 	Scale optim.LossScale // Dynamic: steps with gradients that overflow are skipped
@@ -152,7 +154,7 @@ func (t *Trainer) build() (err error) {
 	t.runner, err = fsdp.New(fsdp.Config{
 		Device: c.Device, Compute: c.Compute, Comm: c.Comm,
 		Model: c.Model, Units: units, DType: c.DType, Policy: c.Policy, Micro: c.Micro, ArenaSize: c.ArenaSize,
-		Host: fsdp.Host{Device: c.Host, ToHost: c.Offload.ToHost, ToDevice: c.Offload.ToDevice, Params: t.store},
+		Host: fsdp.Host{Device: c.Host, ToHost: c.Offload.ToHost, ToDevice: c.Offload.ToDevice, Params: t.store}, Listener: c.Listener,
 	})
 	if err != nil {
 		return err
@@ -160,7 +162,7 @@ func (t *Trainer) build() (err error) {
 	var rest []offload.Shard
 	for i, u := range units {
 		rest = append(rest, offload.Shard{Param: u.Param, Grad: u.Grad})
-		t.labels = append(t.labels, label{"unit " + u.Name + ": norm", "unit " + u.Name + ": update"})
+		t.labels = append(t.labels, label{fsdp.Label(u.Name, fsdp.Norm), fsdp.Label(u.Name, fsdp.Update)})
 		var tiles [][]run
 		for j := range t.store.Tiles(i) {
 			tiles = append(tiles, runs(u.Layout, u.Shard.Rank(), t.store.Tile(i, j)))
@@ -378,9 +380,17 @@ func (t *Trainer) addNorms() {
 		if t.store.OnHost(i) {
 			sums = t.away
 		}
+		t.tell(fsdp.Norm, units[i], q)
 		q.Label(t.labels[i].norm)
 		q.After(units[i].Reduced)
 		q.SumSquares(sums.Slice((1+i)*device.ExactLen, (2+i)*device.ExactLen), units[i].Grad)
+	}
+}
+
+// tell tells an operation on a unit's shard to who listens.
+func (t *Trainer) tell(o fsdp.Op, u *fsdp.Unit, q device.Queue) {
+	if t.cfg.Listener != nil {
+		t.cfg.Listener.Event(fsdp.Event{Op: o, Units: u.Itself(), Step: -1, Queue: q})
 	}
 }
 
@@ -481,6 +491,7 @@ func (t *Trainer) update(lr, gradScale float64) {
 	h := optim.Hyper{LR: lr, GradScale: gradScale}
 	for i, u := range t.runner.Units {
 		var done device.Event
+		t.tell(fsdp.Update, u, t.updates(t.store.OnHost(i)))
 		for j := range t.store.Tiles(i) {
 			st := t.store.Acquire(i, j)
 			q := t.updates(st.OnHost)
