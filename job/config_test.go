@@ -597,7 +597,7 @@ func FuzzHardware(f *testing.F) {
 
 // Whatever bytes a config.json has, it is reported or becomes a model, which can
 // be planned if its magnitudes can be counted.
-func FuzzModelConfig(f *testing.F) {
+func FuzzPlannedModel(f *testing.F) {
 	path := filepath.Join(f.TempDir(), "config.json")
 	for _, family := range []string{"gpt2", "llama"} {
 		f.Add(string(Model{Family: family, Layers: 2, Heads: 2, KVHeads: 1, Width: 8, FFN: 16, Context: 16, Vocab: 300, NormEps: 1e-5, Theta: 1e4}.configJSON()))
