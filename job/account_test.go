@@ -13,7 +13,7 @@ import (
 func accounted(t *testing.T) ([]*Rank, func() *Account) {
 	t.Helper()
 	c := fitted(t, "zero.offload.optimizer=host")
-	ranks, err := c.Open(nil)
+	ranks, err := c.Open(Seams{})
 	if err != nil {
 		t.Fatal(err)
 	}

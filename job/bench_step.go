@@ -158,7 +158,7 @@ func openText(body string) (ranks []*Rank, c *Config, err error) {
 	if c, err = Load(file, []string{"data.text=[" + text + "]"}); err != nil {
 		return nil, nil, err
 	}
-	if ranks, err = c.Open(nil); err != nil {
+	if ranks, err = c.openAffordable(Seams{}); err != nil {
 		return nil, nil, err
 	}
 	err = Together(ranks, func(r *Rank) error {

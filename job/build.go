@@ -218,8 +218,8 @@ type Rank struct {
 	Queues  []*cpu.Queue // compute, comm, update; with offload host, to host, to device; with a disk read, write
 	Groups  collective.Ranks
 	Trainer *zero.Trainer
-	saver   *saver // nil for a job that makes no checkpoints
 	timeout time.Duration
+	ends    []func()    // what is to be closed before the queues
 	lost    atomic.Bool // Together has left it behind
 }
 
@@ -235,38 +235,22 @@ type Seams struct {
 	hold    *checkpoint.Hold               // of the folder of checkpoints; nil: each save takes its own
 }
 
-// Open builds every rank of the job, with parameters not yet set. wrap, if not
-// nil, may put fault or delay wrappers around a rank's groups.
-func (c *Config) Open(wrap func(rank int, g collective.Ranks) collective.Ranks) ([]*Rank, error) {
-	return c.OpenWith(Seams{Wrap: wrap})
-}
-
-// OpenWith is Open with more to stand in for.
-func (c *Config) OpenWith(s Seams) ([]*Rank, error) {
-	plan, err := c.affordable(s)
+// Open builds every rank of the job, with parameters not yet set.
+func (c *Config) Open(s Seams) ([]*Rank, error) {
+	plan, err := c.footprint(s, fewMicro)
 	if err != nil {
 		return nil, err
 	}
-	return c.open(plan, s)
+	return c.openPlanned(plan, s)
 }
 
-// affordable is what each rank will allocate, if there is as much.
-func (c *Config) affordable(s Seams) (Footprint, error) {
-	plan, err := c.footprint(s, fewMicro)
-	if err != nil {
-		return plan, err
-	}
-	return plan, cmp.Or(c.budget(plan), c.affords(plan, machine()))
-}
-
-// open builds the ranks of a plan.
-func (c *Config) open(plan Footprint, s Seams) ([]*Rank, error) {
+// openPlanned builds the ranks of a plan.
+func (c *Config) openPlanned(plan Footprint, s Seams) ([]*Rank, error) {
 	if s.Files == nil {
 		s.Files = offload.OS{}
 	}
 	run := fmt.Sprintf("%08x", rand.Uint32())
 	var ranks []*Rank
-	saves, tuner := collective.NewLocal(c.Parallel.Ranks), &checkpoint.Tuner{}
 	for r, g := range collective.LocalWorld(c.Mesh()) {
 		g.World = collective.Watch(g.World, c.Parallel.Timeout)
 		g.Shard = collective.Watch(g.Shard, c.Parallel.Timeout)
@@ -278,9 +262,6 @@ func (c *Config) open(plan Footprint, s Seams) ([]*Rank, error) {
 		ranks = append(ranks, rank)
 		if err == nil {
 			err = rank.open(c, plan.Arena, run, s)
-		}
-		if err == nil && c.saves() {
-			rank.saver, err = c.newSaver(rank, saves[r], tuner, s)
 		}
 		if err != nil {
 			closeAll(ranks)
@@ -339,6 +320,10 @@ func (r *Rank) open(c *Config, arena int, run string, s Seams) (err error) {
 	return err
 }
 
+// AtClose has f called when the rank is closed, after its groups and before its
+// queues.
+func (r *Rank) AtClose(f func()) { r.ends = append(r.ends, f) }
+
 // Close ends the rank: first its groups, so that work which waits for a peer
 // ends, then its queues, then its memory. A rank that Together has left behind
 // keeps them all.
@@ -347,8 +332,8 @@ func (r *Rank) Close() {
 		return
 	}
 	_ = r.Groups.Close() // closing twice is fine, and in-process groups cannot fail to close
-	if r.saver != nil {
-		r.saver.close()
+	for _, end := range r.ends {
+		end()
 	}
 	for _, q := range r.Queues {
 		q.Close()

@@ -64,6 +64,24 @@ func (c *Config) staged(t *zero.Trainer) int {
 // stateLen is the most elements of state a rank saves.
 func (c *Config) stateLen(t *zero.Trainer) int { return len(t.Kinds()) * t.ShareLen() }
 
+// openSavers makes a saver of each rank, closed with it; they are nil for a job
+// that makes no checkpoints.
+func (c *Config) openSavers(ranks []*Rank, s Seams) ([]*saver, error) {
+	savers := make([]*saver, len(ranks))
+	if !c.saves() {
+		return savers, nil
+	}
+	groups, tuner := collective.NewLocal(len(ranks)), &checkpoint.Tuner{}
+	for i, r := range ranks {
+		var err error
+		if savers[i], err = c.newSaver(r, groups[i], tuner, s); err != nil {
+			return nil, fmt.Errorf("rank %d: %w", r.Rank, err)
+		}
+		r.AtClose(savers[i].close)
+	}
+	return savers, nil
+}
+
 func (c *Config) newSaver(r *Rank, g collective.Group, tuner *checkpoint.Tuner, seams Seams) (*saver, error) {
 	buf, err := r.hostMemory().Alloc(device.F32, c.staged(r.Trainer), device.Snapshot)
 	if err != nil {
@@ -257,11 +275,11 @@ func (c *Config) expects(kinds []string) (n int64) {
 
 // room says before training whether the disk has room for a checkpoint at all: an
 // error, or where the job goes on without checkpoints a warning.
-func (c *Config) room(r *Rank, obs Observer) error {
-	if r.saver == nil {
+func (c *Config) room(s *saver, obs Observer) error {
+	if s == nil {
 		return nil
 	}
-	fsys, dir, need := r.saver.fsys, c.Checkpoint.Dir, c.expects(r.Trainer.Kinds())
+	fsys, dir, need := s.fsys, c.Checkpoint.Dir, c.expects(s.rank.Trainer.Kinds())
 	if fsys == nil {
 		fsys = vfs.OS{}
 	}
@@ -290,14 +308,14 @@ func (c *Config) tensors(kinds []string) (all []checkpoint.Tensor) {
 // finishSaves waits for the save that all ranks had in flight when a run failed:
 // its state is in staging memory, so that nothing of what failed can reach it.
 // Where a rank had not begun it, it cannot end.
-func finishSaves(ranks []*Rank, tell func(saved)) {
-	for _, r := range ranks {
-		if r.saver == nil || r.saver.done == nil || r.saver.step != ranks[0].saver.step {
+func finishSaves(savers []*saver, tell func(saved)) {
+	for _, s := range savers {
+		if s == nil || s.done == nil || s.step != savers[0].step {
 			return
 		}
 	}
-	for _, r := range ranks {
-		if end := r.saver.end(true); r.Rank == 0 {
+	for _, s := range savers {
+		if end := s.end(true); s.rank.Rank == 0 {
 			tell(*end)
 		}
 	}

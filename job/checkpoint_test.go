@@ -76,7 +76,7 @@ func TestRetentionThatFails(t *testing.T) {
 		s := &saver{c: c, rank: &Rank{}, kept: make(chan error, 1)}
 		s.kept <- s.retain(nil)
 		var out bytes.Buffer
-		l := &loop{c: c, rank: &Rank{saver: s}, rec: &recorder{Observers: Observers{NewLines(&out)}}}
+		l := &loop{c: c, rank: &Rank{}, saver: s, rec: &recorder{Observers: Observers{NewLines(&out)}}}
 		err = l.settled()
 		if stop := onError == "stop"; errors.Is(err, vfs.ErrLocked) != stop || strings.Contains(out.String(), "old checkpoints stay: prune ckpt: ") == stop {
 			t.Errorf("on_error %s: %v\n%s", onError, err, &out)
@@ -115,7 +115,7 @@ func TestRetentionLeavesWhatIsNotOurs(t *testing.T) {
 	}
 	var out bytes.Buffer
 	s := &saver{c: c, rank: &Rank{}, told: map[string]bool{}}
-	l := &loop{c: c, rank: &Rank{saver: s}, rec: &recorder{Observers: Observers{NewLines(&out)}}}
+	l := &loop{c: c, rank: &Rank{}, saver: s, rec: &recorder{Observers: Observers{NewLines(&out)}}}
 	for step := range int64(4) {
 		save(step + 1)
 		if step == 0 {
@@ -160,7 +160,7 @@ func TestSavedFromDiskOnceAndAhead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ranks, err := c.OpenWith(Seams{Files: files})
+	ranks, err := c.Open(Seams{Files: files})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -41,7 +41,7 @@ func benchJob(b *testing.B, sets ...string) *Config {
 // ranksOf is the job's ranks with their initial parameters.
 func ranksOf(b *testing.B, c *Config) []*Rank {
 	b.Helper()
-	ranks, err := c.Open(nil)
+	ranks, err := c.Open(Seams{})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -61,23 +61,33 @@ func stateBytes(c *Config, r *Rank) (n int64) {
 	return n
 }
 
+// saversOf are the savers of a job's ranks.
+func saversOf(b *testing.B, c *Config, ranks []*Rank) []*saver {
+	b.Helper()
+	savers, err := c.openSavers(ranks, Seams{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return savers
+}
+
 // saveOnce saves by all ranks and returns the longest that one was kept from
 // training, that the copy beside training took one, and the time to the end.
-func saveOnce(b *testing.B, ranks []*Rank, step int) (blocked, copied, took time.Duration) {
+func saveOnce(b *testing.B, ranks []*Rank, savers []*saver, step int) (blocked, copied, took time.Duration) {
 	b.Helper()
 	waits, copies := make([]time.Duration, len(ranks)), make([]time.Duration, len(ranks))
 	begin := time.Now()
 	err := Together(ranks, func(r *Rank) error {
-		if err := r.saver.save(progress{Step: step, Data: "none"}, nil); err != nil {
+		if err := savers[r.Rank].save(progress{Step: step, Data: "none"}, nil); err != nil {
 			return err
 		}
-		end := r.saver.end(true)
+		end := savers[r.Rank].end(true)
 		waits[r.Rank], copies[r.Rank] = end.blocked, end.copied
 		return end.err
 	})
 	took = time.Since(begin)
-	for _, r := range ranks { // before the next save, which other work comes before
-		err = errors.Join(err, r.saver.tidy())
+	for _, s := range savers { // before the next save, which other work comes before
+		err = errors.Join(err, s.tidy())
 	}
 	if err != nil {
 		b.Fatal(err)
@@ -132,15 +142,16 @@ func BenchmarkSaveState(b *testing.B) {
 			}
 			a, s := benchJob(b, sets...), benchJob(b, append(sets, "checkpoint.async=false")...)
 			async, sync := ranksOf(b, a), ranksOf(b, s)
+			asyncSavers, syncSavers := saversOf(b, a, async), saversOf(b, s, sync)
 			bytes := stateBytes(a, async[0])
-			saveOnce(b, async, 1) // touches the staging memory's pages
+			saveOnce(b, async, asyncSavers, 1) // touches the staging memory's pages
 			step := 1
 			for b.Loop() {
 				step++
-				blocked, copied, _ := saveOnce(b, async, step)
+				blocked, copied, _ := saveOnce(b, async, asyncSavers, step)
 				note(0, blocked)
 				note(3, copied)
-				_, _, took := saveOnce(b, sync, step)
+				_, _, took := saveOnce(b, sync, syncSavers, step)
 				note(1, took)
 				note(2, diskWrite(b, s.Checkpoint.Dir, bytes))
 			}
@@ -165,7 +176,8 @@ func BenchmarkLoadState(b *testing.B) {
 		b.Run(strings.Join(sets, ","), func(b *testing.B) {
 			c := benchJob(b, sets...)
 			ranks := ranksOf(b, c)
-			saveOnce(b, ranks, 1)
+			savers := saversOf(b, c, ranks)
+			saveOnce(b, ranks, savers, 1)
 			path, err := checkpoint.Resolve(c.Checkpoint.Dir, "latest")
 			if err != nil {
 				b.Fatal(err)

@@ -85,6 +85,9 @@ func (ps Problems) Error() string {
 	return strings.Join(lines, "\n")
 }
 
+// UserInput tells that they are the user's to mend.
+func (ps Problems) UserInput() {}
+
 func (ps Problems) fatal() bool {
 	return slices.ContainsFunc(ps, func(p Problem) bool { return p.fatal })
 }
@@ -108,13 +111,15 @@ type inputError struct{ error }
 
 func (e inputError) Unwrap() error { return e.error }
 
+// UserInput tells IsInput.
+func (e inputError) UserInput() {}
+
 // BadInput marks an error as the user's to mend.
 func BadInput(err error) error { return inputError{err} }
 
 // IsInput tells whether what failed is the user's to mend: the job file, the
 // data it names, a flag.
 func IsInput(err error) bool {
-	var ps Problems
-	var in inputError
-	return errors.As(err, &ps) || errors.As(err, &in)
+	var in interface{ UserInput() }
+	return errors.As(err, &in)
 }

@@ -14,6 +14,24 @@ import (
 // put one setting before another.
 var here = Rates{Flops: 1e11, Link: 5e9, Host: 5e9, Memory: 1e10, Disk: 1e9}
 
+// affordable is what each rank will allocate, if there is as much.
+func (c *Config) affordable(s Seams) (Footprint, error) {
+	plan, err := c.footprint(s, fewMicro)
+	if err != nil {
+		return plan, err
+	}
+	return plan, cmp.Or(c.budget(plan), c.affords(plan, machine()))
+}
+
+// openAffordable opens the ranks of a job, if there is the memory they need.
+func (c *Config) openAffordable(s Seams) ([]*Rank, error) {
+	plan, err := c.affordable(s)
+	if err != nil {
+		return nil, err
+	}
+	return c.openPlanned(plan, s)
+}
+
 // budget refuses a job whose ranks need more than parallel.memory, before
 // anything is allocated: with the categories that take most, and the settings
 // nearest to the job's that fit.

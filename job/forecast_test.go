@@ -39,11 +39,11 @@ type lengths struct{ forward, backward, gather, reduce, apart, norm time.Duratio
 func clocked(t *testing.T, c *Config, p lengths) (took time.Duration) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		ranks, err := c.Open(func(_ int, g collective.Ranks) collective.Ranks {
+		ranks, err := c.Open(Seams{Wrap: func(_ int, g collective.Ranks) collective.Ranks {
 			g.Shard = paced{g.Shard, p.gather, p.reduce}
 			g.Replica = paced{g.Replica, p.apart, p.apart}
 			return g
-		})
+		}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,14 +13,9 @@ const MostRanks = 1 << 16
 // near enough that bytes, elements and tokens can be counted in 63 bits, and
 // that planning takes about a second.
 const (
-	most       = 1 << 20 // of every count that has no other bound
-	mostLayers = 10_000
 	mostSteps  = 1_000_000_000
 	mostBatch  = 1 << 30 // sequences a step
 	mostMemory = 1 << 60 // bytes
-
-	fitLayers = 1000 // of a model whose settings are searched
-	fitMicros = 32   // sizes of micro-batches that are tried
 
 	mostTiles  = 1 << 16 // pieces of 2^20 elements of what is offloaded of a rank
 	mostChunks = 1 << 16 // of train.loss_chunk in a micro-batch
@@ -30,6 +25,18 @@ const (
 	mostTokens     = 1 << 62 // positions of all steps
 	mostWork       = 1 << 57 // parameters × sequences a rank takes in a step
 	mostActivation = 1 << 54 // positions a rank takes in a step × elements of each in all layers
+)
+
+// Limits of a model.
+const (
+	most       = 1 << 20 // of every count that has no other bound
+	mostLayers = 10_000
+)
+
+// Limits of a search for settings.
+const (
+	fitLayers = 1000 // of a model whose settings are searched
+	fitMicros = 32   // sizes of micro-batches that are tried
 )
 
 // magnitude is a product of a job's settings that has a limit, and the keys that

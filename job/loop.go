@@ -17,6 +17,7 @@ import (
 type loop struct {
 	c        *Config
 	rank     *Rank
+	saver    *saver // nil for a job that makes no checkpoints
 	set      *data.Set
 	rec      *recorder // rank 0 reports
 	share    data.Share
@@ -31,8 +32,8 @@ type loop struct {
 	metrics  map[string]float64
 }
 
-func (c *Config) newLoop(r *Rank, set *data.Set, b *beginning, rec *recorder) *loop {
-	l := &loop{c: c, rank: r, set: set, rec: rec, schedule: c.schedule(), at: b.Step, samples: b.Samples, tokens: b.Tokens, kept: -1,
+func (c *Config) newLoop(r *Rank, s *saver, set *data.Set, b *beginning, rec *recorder) *loop {
+	l := &loop{c: c, rank: r, saver: s, set: set, rec: rec, schedule: c.schedule(), at: b.Step, samples: b.Samples, tokens: b.Tokens, kept: -1,
 		share:   data.Share{Ranks: c.Mesh().DataRanks(), Accumulate: c.Train.Accumulate, MicroBatch: c.Train.MicroBatch},
 		metrics: map[string]float64{}}
 	l.reader = c.Mesh().DataRank(r.Rank)
@@ -143,7 +144,7 @@ func (l *loop) checkpoint() error {
 		return err
 	}
 	t := l.rank.Trainer
-	err := l.rank.saver.save(progress{
+	err := l.saver.save(progress{
 		Step: l.at, Updates: t.Updates, Skipped: t.Skipped, Samples: l.samples, Tokens: l.tokens, Scale: t.Scale,
 		Seed: l.c.Train.Seed, Data: l.set.Fingerprint, Context: l.c.Model.Context, Config: string(l.c.YAML()),
 		Model: l.c.modelJSON(), Version: Version(),
@@ -158,10 +159,10 @@ func (l *loop) checkpoint() error {
 // saved hears how the save in flight ended, if it has or if wait is set, and
 // tells; a save that failed is an error if the job says so.
 func (l *loop) saved(wait bool) error {
-	if l.rank.saver == nil {
+	if l.saver == nil {
 		return nil
 	}
-	end := l.rank.saver.end(wait)
+	end := l.saver.end(wait)
 	if end == nil {
 		return nil
 	}
@@ -179,14 +180,14 @@ func (l *loop) saved(wait bool) error {
 
 // settled waits until a save in flight has ended, and the retention after it.
 func (l *loop) settled() error {
-	if l.rank.saver == nil {
+	if l.saver == nil {
 		return nil
 	}
 	if err := l.saved(true); err != nil {
 		return err
 	}
-	err := l.rank.saver.tidy()
-	for _, x := range l.rank.saver.stays() {
+	err := l.saver.tidy()
+	for _, x := range l.saver.stays() {
 		l.rec.Note("old checkpoint " + x.String())
 	}
 	if err != nil && l.c.Checkpoint.OnError != "stop" {

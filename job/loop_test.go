@@ -247,7 +247,7 @@ func TestValidationSamples(t *testing.T) {
 		var got []string
 		for micro := range c.Train.EvalBatches {
 			for r := range c.Parallel.Ranks {
-				l := c.newLoop(&Rank{Rank: r}, set, &beginning{}, nil)
+				l := c.newLoop(&Rank{Rank: r}, nil, set, &beginning{}, nil)
 				n, T := c.Train.MicroBatch, c.Model.Context
 				input, target := make([]int32, n*T), make([]int32, n*T)
 				if err := l.validate(micro, input, target); err != nil {
@@ -288,7 +288,7 @@ func TestTrainingSamples(t *testing.T) {
 	first := int64(40)
 	for micro := range 2 {
 		for r := range 2 {
-			l := c.newLoop(&Rank{Rank: r}, set, &beginning{progress: progress{Samples: 32}}, nil)
+			l := c.newLoop(&Rank{Rank: r}, nil, set, &beginning{progress: progress{Samples: 32}}, nil)
 			l.advance() // 8 samples
 			var input, target, wantInput, wantTarget [2 * 8]int32
 			if err := l.fill(micro, input[:], target[:]); err != nil {
@@ -306,7 +306,7 @@ func TestTrainingSamples(t *testing.T) {
 // Of the errors of all ranks the one that is no consequence is returned.
 func TestTogether(t *testing.T) {
 	inTinyFolder(t)
-	ranks, err := mustLoad(t, "parallel.ranks=3").Open(nil)
+	ranks, err := mustLoad(t, "parallel.ranks=3").Open(Seams{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -101,7 +101,7 @@ func (h *Here) measureKernels(c *Config) error {
 	}()
 	for range copies {
 		m := &measuring{}
-		if m.ranks, err = x.OpenWith(Seams{workers: h.workers, dress: m.dress}); err != nil {
+		if m.ranks, err = x.openAffordable(Seams{workers: h.workers, dress: m.dress}); err != nil {
 			return err
 		}
 		all = append(all, m)

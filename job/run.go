@@ -164,7 +164,11 @@ func (r *run) do(ctx context.Context) error {
 		return err
 	}
 	if r.start.from == nil {
-		if err := weights.check(ctx, c); err != nil {
+		err := weights.check(ctx, c.Model)
+		if IsInput(err) {
+			err = Problems{problem(c.place("model.from"), "model.from", err.Error(), "")}
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -173,14 +177,18 @@ func (r *run) do(ctx context.Context) error {
 	}
 	seen := observationOf(ctx)
 	r.seams.dress, r.seams.hold = seen.dress, f.hold
-	if ranks, err = c.open(plan, r.seams); err != nil {
+	if ranks, err = c.openPlanned(plan, r.seams); err != nil {
 		return err
 	}
 	defer closeAll(ranks)
-	if err := c.room(ranks[0], r.obs); err != nil {
+	savers, err := c.openSavers(ranks, r.seams)
+	if err != nil {
 		return err
 	}
-	return r.with(ctx, ranks, set)
+	if err := c.room(savers[0], r.obs); err != nil {
+		return err
+	}
+	return r.with(ctx, ranks, savers, set)
 }
 
 // unchanged is an error if what the run starts from is no longer what it was
@@ -211,7 +219,7 @@ func (r *run) greet() {
 }
 
 // with trains on ranks that are open, and writes what there is at the end.
-func (r *run) with(ctx context.Context, ranks []*Rank, set *data.Set) error {
+func (r *run) with(ctx context.Context, ranks []*Rank, savers []*saver, set *data.Set) error {
 	c := r.c
 	rec, err := record(r.out, r.file, r.which == "", r.start.Step, r.obs)
 	if err != nil {
@@ -236,11 +244,11 @@ func (r *run) with(ctx context.Context, ranks []*Rank, set *data.Set) error {
 		}
 		trace.attach(ranks, p)
 	}
-	stopped, err := c.train(ctx, ranks, set, r.start, rec)
+	stopped, err := c.train(ctx, ranks, savers, set, r.start, rec)
 	r.steps = rec.sum.Steps
 	trace.detach(ranks)
 	if err != nil && !anyLost(ranks) {
-		finishSaves(ranks, func(end saved) { rec.Note(end.String()) })
+		finishSaves(savers, func(end saved) { rec.Note(end.String()) })
 	}
 	if err == nil {
 		err = seen.compare(c)
@@ -301,13 +309,27 @@ func (c *Config) openInputs(ctx context.Context, plan Footprint, goesOn bool, ob
 	return nil, nil, err
 }
 
+// openWeights opens the parameters and reads what a run carries of their folder.
+func (c *Config) openWeights() (*weights, error) {
+	w := &weights{seed: c.Train.Seed}
+	if c.Model.From == "" {
+		return w, nil
+	}
+	from, err := openModel(c.Model.From, c.Model)
+	if err == nil {
+		c.carried.notes = slices.Concat(c.carried.notes, from.note())
+	}
+	w.from = from
+	return w, errors.Join(err, c.carried.readFiles(c.Model.From))
+}
+
 // train sets the initial state and runs the loop on every rank.
-func (c *Config) train(ctx context.Context, ranks []*Rank, set *data.Set, b *beginning, rec *recorder) (stopped bool, err error) {
+func (c *Config) train(ctx context.Context, ranks []*Rank, savers []*saver, set *data.Set, b *beginning, rec *recorder) (stopped bool, err error) {
 	err = Together(ranks, func(r *Rank) error {
 		if err := b.set(r.Trainer, len(ranks)); err != nil {
 			return err
 		}
-		s, err := c.newLoop(r, set, b, rec).run(ctx)
+		s, err := c.newLoop(r, savers[r.Rank], set, b, rec).run(ctx)
 		if r.Rank == 0 {
 			stopped = s
 		}

@@ -29,7 +29,7 @@ func TestUnitsOfAllRanks(t *testing.T) {
 					z.UnitGroups = map[string]fsdp.Groups{"root": whole, "h.1": whole}
 				}
 			}
-			ranks, err := c.OpenWith(Seams{dress: apart})
+			ranks, err := c.Open(Seams{dress: apart})
 			if err != nil {
 				t.Fatal(err)
 			}

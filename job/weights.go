@@ -2,11 +2,9 @@ package job
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"zeroth/checkpoint/safetensors"
@@ -26,20 +24,6 @@ type weights struct {
 	from *modelTensors
 }
 
-// openWeights opens the parameters and reads what a run carries of their folder.
-func (c *Config) openWeights() (*weights, error) {
-	w := &weights{seed: c.Train.Seed}
-	if c.Model.From == "" {
-		return w, nil
-	}
-	from, err := openModel(c.Model.From, c.Model)
-	if err == nil {
-		c.carried.notes = slices.Concat(c.carried.notes, from.note())
-	}
-	w.from = from
-	return w, errors.Join(err, c.carried.readFiles(c.Model.From))
-}
-
 func (w *weights) close() {
 	if w.from != nil {
 		_ = w.from.Close() // only read from
@@ -57,15 +41,11 @@ func (w *weights) fill(p zero.Part, dst []float32) error {
 
 // check reads the values of a folder's parameters before anything is begun with
 // them.
-func (w *weights) check(ctx context.Context, c *Config) error {
+func (w *weights) check(ctx context.Context, m Model) error {
 	if w.from == nil {
 		return nil
 	}
-	err := w.from.check(ctx, c.Model)
-	if IsInput(err) {
-		err = Problems{problem(c.place("model.from"), "model.from", err.Error(), "")}
-	}
-	return err
+	return w.from.check(ctx, m)
 }
 
 // stored is a parameter's name in a file: folders of a model without its head,

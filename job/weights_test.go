@@ -15,7 +15,7 @@ import (
 // written trains nothing: it fills a job's ranks and exports their parameters.
 func written(t *testing.T, c *Config, folder string) {
 	t.Helper()
-	ranks, err := c.Open(nil)
+	ranks, err := c.Open(Seams{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -51,7 +51,7 @@ func trained(t *testing.T, c *job.Config, steps int, wrap func(int, collective.R
 func running(t *testing.T, c *job.Config, wrap func(int, collective.Ranks) collective.Ranks, f func(*job.Rank) error) (reports []report, cause error) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		ranks, err := c.Open(wrap)
+		ranks, err := c.Open(job.Seams{Wrap: wrap})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -457,7 +457,7 @@ func TestTogetherTellsTheCause(t *testing.T) {
 func TestStuckRankIsLeftBehind(t *testing.T) {
 	c := config(t, "zero.stage=3", "parallel.ranks=3", "parallel.timeout=7s")
 	synctest.Test(t, func(t *testing.T) {
-		ranks, err := c.Open(nil)
+		ranks, err := c.Open(job.Seams{})
 		if err != nil {
 			t.Fatal(err)
 		}

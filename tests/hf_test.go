@@ -250,7 +250,7 @@ func gradients(t *testing.T, c *job.Config) (loss float64, state map[string][]fl
 	t.Helper()
 	weights := readModel(t, c.Model.From)
 	ids := tokenIDs(t, c.Data.Tokens[0])
-	ranks, err := c.Open(nil)
+	ranks, err := c.Open(job.Seams{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -108,7 +108,7 @@ func TestAllocatedIsPlannedIsFormula(t *testing.T) {
 			}
 			plan, arena := f.Device, f.Arena
 			sameBytes(t, "planned", plan, formula(c, 0).Bytes())
-			ranks, err := c.Open(nil)
+			ranks, err := c.Open(job.Seams{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -146,7 +146,7 @@ func TestOffloadedIsPlannedIsFormula(t *testing.T) {
 func offloadedIsPlanned(t *testing.T, way string, c *job.Config, tile int) {
 	t.Helper()
 	want, seams := formula(c, tile), job.Seams{Tile: tile}
-	ranks, err := c.OpenWith(seams)
+	ranks, err := c.Open(seams)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,7 +178,7 @@ func TestSaverIsPlanned(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ranks, err := c.Open(nil)
+		ranks, err := c.Open(job.Seams{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -192,7 +192,7 @@ func TestSaverIsPlanned(t *testing.T) {
 // What New allocated is given back.
 func TestCloseFreesEverything(t *testing.T) {
 	c := config(t, "parallel.ranks=3", "zero.stage=3", "zero.offload.optimizer=disk", "zero.offload.parameters=host", "zero.offload.path="+t.TempDir())
-	ranks, err := c.Open(nil)
+	ranks, err := c.Open(job.Seams{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -239,7 +239,7 @@ func TestStepAllocatesNothing(t *testing.T) {
 		{"model.family=llama", "model.kv_heads=1", "zero.stage=3", "precision=bf16", "train.accumulate=2"},
 	} {
 		c := config(t, append(sets, "parallel.ranks=2")...)
-		ranks, err := c.OpenWith(job.Seams{Tile: 200})
+		ranks, err := c.Open(job.Seams{Tile: 200})
 		if err != nil {
 			t.Fatal(err)
 		}

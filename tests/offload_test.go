@@ -21,7 +21,7 @@ import (
 // trainWith is train with a job's seams, and the ranks' memory after it.
 func trainWith(t *testing.T, c *job.Config, s job.Seams) outcome {
 	t.Helper()
-	ranks, err := c.OpenWith(s)
+	ranks, err := c.Open(s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func TestTrainsUnderABudget(t *testing.T) {
 	states := plan.Device[device.Params] + plan.Device[device.Grads] + plan.Device[device.Master] + plan.Device[device.States]
 	budget := states / 4
 	memory := fmt.Sprintf("parallel.memory=%dB", budget)
-	_, err = config(t, append(shape, memory)...).Open(nil)
+	_, err = config(t, append(shape, memory)...).Open(job.Seams{})
 	if err == nil || !job.IsInput(err) || !strings.Contains(err.Error(), "parallel.memory: a budget of ") || !strings.Contains(err.Error(), " optimizer") || !strings.Contains(err.Error(), "zero.offload") {
 		t.Errorf("a plan over the budget: %v", err)
 	}
@@ -129,7 +129,7 @@ func TestTrainsUnderABudget(t *testing.T) {
 		{"zero.offload.optimizer=host", "zero.offload.parameters=host"},
 		{"zero.offload.optimizer=disk", "zero.offload.parameters=disk", "zero.offload.path=" + t.TempDir()},
 	} {
-		ranks, err := config(t, append(append(shape, memory), way...)...).OpenWith(job.Seams{Tile: 2048})
+		ranks, err := config(t, append(append(shape, memory), way...)...).Open(job.Seams{Tile: 2048})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -148,7 +148,7 @@ func TestTrainsUnderABudget(t *testing.T) {
 // place in it, and every rank ends.
 func closing(t *testing.T, c *job.Config, files offload.Files) (all []error, first error) {
 	t.Helper()
-	ranks, err := c.OpenWith(job.Seams{Files: files, Tile: 200})
+	ranks, err := c.Open(job.Seams{Files: files, Tile: 200})
 	if err != nil {
 		return nil, err
 	}

@@ -70,7 +70,7 @@ func train(t *testing.T, c *job.Config, wrap func(int, collective.Ranks) collect
 // trainAs is train on ranks that something is done to before.
 func trainAs(t *testing.T, c *job.Config, wrap func(int, collective.Ranks) collective.Ranks, prepare func(*job.Rank)) outcome {
 	t.Helper()
-	ranks, err := c.Open(wrap)
+	ranks, err := c.Open(job.Seams{Wrap: wrap})
 	if err != nil {
 		t.Fatal(err)
 	}

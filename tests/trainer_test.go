@@ -20,7 +20,7 @@ import (
 // onRanks opens a job, sets fresh parameters, and runs f on every rank.
 func onRanks(t *testing.T, c *job.Config, f func(*job.Rank) error) error {
 	t.Helper()
-	ranks, err := c.Open(nil)
+	ranks, err := c.Open(job.Seams{})
 	if err != nil {
 		t.Fatal(err)
 	}

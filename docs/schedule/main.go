@@ -46,7 +46,7 @@ func record(file string, sets []string) (best []span, err error) {
 	if err != nil {
 		return nil, err
 	}
-	ranks, err := c.Open(nil)
+	ranks, err := c.Open(job.Seams{})
 	if err != nil {
 		return nil, err
 	}
