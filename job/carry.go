@@ -125,8 +125,9 @@ func (c *Config) modelJSON() []byte {
 	return exportedConfig(c.carried.config, checkpoint.F32)
 }
 
-// inherit takes over what a checkpoint carries, and what is to be said of an
-// imported model.
+// inherit takes over what a checkpoint carries: the config.json that the run
+// began with, and the files. Checkpoints made before have no files; then it is
+// those of the folder, as long as that is there.
 func (c *Config) inherit(b *beginning) error {
 	if b.from == nil {
 		return nil
@@ -135,18 +136,20 @@ func (c *Config) inherit(b *beginning) error {
 	if err != nil {
 		return err
 	}
-	if len(kept.files) > 0 {
-		c.carried.files = kept.files
+	c.carried.files = kept.files
+	if len(kept.files) == 0 && c.Model.From != "" && exists(c.Model.From) {
+		if err := c.carried.readFiles(c.Model.From); err != nil {
+			return BadInput(err)
+		}
 	}
-	if c.Model.From != "" || len(b.Model) == 0 {
+	if len(b.Model) == 0 {
 		return nil
 	}
 	_, notes, err := readModel(b.Model)
 	if err != nil {
 		return BadInput(fmt.Errorf("%s: state.json: model: %w", b.from.Path, err))
 	}
-	c.carried.config = b.Model
-	if !b.trained() {
+	if c.carried.config = b.Model; c.Model.From != "" || !b.trained() { // else it is this program's own
 		c.carried.notes = notes
 	}
 	return nil

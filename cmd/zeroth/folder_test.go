@@ -123,6 +123,11 @@ func TestFolderIsCarried(t *testing.T) {
 		wholeModel(t, to, "bfloat16", config)
 	}
 
+	// A job that goes on without a word of the folder.
+	out = train("--out", "a", "--resume", "2")
+	matches(t, out, `config.json has dropout \(attn_pdrop 0.25\): this trains without\n`)
+	wholeModel(t, "a/model", "float32", config)
+
 	// A job that says the shape itself and begins with the import.
 	train("--out", "b", "--resume", "start/step-00000000", "--set", "model.vocab=256")
 	wholeModel(t, "b/model", "float32", config)
