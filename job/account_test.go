@@ -116,3 +116,14 @@ func TestAccountLine(t *testing.T) {
 		t.Errorf("of a system that does not tell: %s", a)
 	}
 }
+
+// Memory that ranks hold and nothing was written to is not resident: then
+// nothing is unattributed, and no number is below nothing.
+func TestUnattributedIsNeverNegative(t *testing.T) {
+	a := &Account{Step: 3, Ranks: []Held{{}}, Process: Process{Peak: 1 << 20, Go: 1 << 19}}
+	a.Ranks[0].Device.Peak[0], a.Planned.Device[0] = 1<<30, 1<<30
+	raw, err := json.Marshal(a)
+	if got := a.String() + string(raw); err != nil || strings.Contains(got, "-") || !strings.Contains(got, ", 0 B unattributed") || !strings.Contains(got, `"unattributed":0,`) {
+		t.Errorf("%v\n%s", err, got)
+	}
+}

@@ -17,6 +17,9 @@ import (
 // lockFile is in a folder that a run writes to; see vfs.OS.Lock.
 const lockFile = ".lock"
 
+// probeName is of what is made to see whether a folder can be written to.
+const probeName = ".zeroth-probe"
+
 // folders are those a run writes to. They are its own as long as it lives: no
 // other run, save or prune touches them.
 type folders struct {
@@ -76,12 +79,19 @@ func (f *folders) takeOut(fresh bool) (err error) {
 	if err != nil {
 		return BadInput(fmt.Errorf("--out: %w", err))
 	}
-	files = slices.DeleteFunc(files, func(e os.DirEntry) bool { return e.Name() == lockFile })
+	files = slices.DeleteFunc(files, func(e os.DirEntry) bool { return e.Name() == lockFile || vacant(filepath.Join(f.out, e.Name())) })
 	if len(files) > 0 {
 		return BadInput(fmt.Errorf("--out %s: the folder is not empty (%s); a run is never written over another: name a new folder, remove this one, or go on from its checkpoints with --resume latest",
 			f.out, Some(files, 3)))
 	}
 	return nil
+}
+
+// vacant tells whether a folder is one of checkpoints that a run has taken and
+// died before it wrote anything.
+func vacant(folder string) bool {
+	in, err := os.ReadDir(folder)
+	return err == nil && len(in) > 0 && !slices.ContainsFunc(in, func(e os.DirEntry) bool { return e.Name() != lockFile && e.Name() != probeName })
 }
 
 // takeCheckpoints holds the folder of checkpoints.
@@ -114,7 +124,7 @@ func probe(fsys vfs.FS, dir string) error {
 	if fsys == nil {
 		fsys = vfs.OS{}
 	}
-	name := filepath.Join(dir, ".zeroth-probe")
+	name := filepath.Join(dir, probeName)
 	if err := fsys.Mkdir(name); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}

@@ -53,14 +53,17 @@ func TestFoldersLeaveNothing(t *testing.T) {
 	if !exists("x/run/job.yaml") || exists("x/run/.lock") {
 		t.Error("what a run has written is gone, or its lock is not")
 	}
-	if err := os.WriteFile("x/.lock", []byte("pid 1 host gone\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
 	if err := os.RemoveAll("x/run"); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.MkdirAll("x/ckpt/.zeroth-probe", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{"x", "x/ckpt"} {
+		write(t, dir+"/.lock", "pid 1 host gone\n")
+	}
 	if f, err = c.lockFolders("x", true, nil); err != nil {
-		t.Errorf("the lock of a dead run is in the way: %v", err)
+		t.Errorf("what a run left that died at once is in the way: %v", err)
 	} else {
 		f.release()
 	}

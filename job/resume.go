@@ -110,19 +110,21 @@ func (c *Config) begin(which string) (*Config, *beginning, error) {
 	return next, b, nil
 }
 
-// arithmetic are the keys that change what a run computes, beside those of the
-// model. What the job does not say of them comes from the checkpoint.
-var arithmetic = []string{
+// lasting are the keys that stay as they were in a run that goes on, unless the
+// job says them: those that change what it computes, beside the model's, and
+// those that say what is saved and what may be deleted.
+var lasting = []string{
 	"data.tokenizer", "data.vocab", "data.validation", "train.steps", "train.batch", "train.clip", "train.seed", "precision",
 	"optimizer.type", "optimizer.lr", "optimizer.betas", "optimizer.eps", "optimizer.weight_decay", "optimizer.momentum",
 	"schedule.type", "schedule.warmup", "schedule.min_lr",
+	"checkpoint.every", "checkpoint.save_on_exit", "checkpoint.keep",
 }
 
 // follows are keys whose default follows from others: where the job says one of
 // those, and other than the checkpoint, the default does.
 var follows = map[string][]string{
 	"optimizer.betas": {"optimizer.type"}, "optimizer.eps": {"optimizer.type"}, "optimizer.momentum": {"optimizer.type"},
-	"schedule.min_lr": {"optimizer.lr", "schedule.type"},
+	"schedule.min_lr": {"optimizer.lr", "schedule.type"}, "checkpoint.save_on_exit": {"checkpoint.every"},
 }
 
 // goingOn is the job as it goes on from a checkpoint: what it does not say comes
@@ -161,14 +163,14 @@ func (c *Config) goingOn(r *resumed) (next *Config, news []string, err error) {
 	return next, c.news(next, was, r.progress), nil
 }
 
-// settingsOf is what arithmetic is of a job that a checkpoint has in YAML, and
-// where its model came from. What else is wrong with it does not matter.
+// settingsOf is what lasts of a job that a checkpoint has in YAML, and where its
+// model came from. What else is wrong with it does not matter.
 func settingsOf(job string) *Config {
 	old, _ := parse([]byte(job), place{})
 	root := &node{kind: mapping}
 	if old != nil && old.kind == mapping {
 		in := &reader{root: old}
-		for _, key := range append([]string{"train.micro_batch", "train.accumulate", "parallel.ranks"}, arithmetic...) {
+		for _, key := range append([]string{"train.micro_batch", "train.accumulate", "parallel.ranks"}, lasting...) {
 			if n := in.lookup(key); n != nil {
 				put(root, key, n)
 			}
@@ -189,7 +191,7 @@ func (c *Config) inherited(was *Config) (keys []string) {
 	if was == nil {
 		return nil
 	}
-	for _, key := range arithmetic {
+	for _, key := range lasting {
 		said := c.says(key) || key == "train.batch" && c.says("train.micro_batch") && c.says("train.accumulate")
 		parted := slices.ContainsFunc(follows[key], func(of string) bool { return c.says(of) && c.text(of) != was.text(of) })
 		if !said && !parted && (key == "train.batch" || was.written(was.field(key))) {
@@ -214,14 +216,14 @@ func (c *Config) unlike(r *resumed, was *Config) (errs []error) {
 	return errs
 }
 
-// news says in lines what of the arithmetic is other than before, and what is
-// as before though the job does not say it.
+// news says in lines what of that is other than before, and what is as before
+// though the job does not say it.
 func (c *Config) news(next, was *Config, p progress) (lines []string) {
 	if was == nil || !p.trained() {
 		return nil
 	}
 	var kept, changed []string
-	for _, key := range arithmetic {
+	for _, key := range lasting {
 		switch before, now := was.text(key), next.text(key); {
 		case now != before:
 			changed = append(changed, fmt.Sprintf("%s %s, was %s", key, now, before))

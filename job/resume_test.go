@@ -244,7 +244,7 @@ func TestResumeComparesTheTraining(t *testing.T) {
 		next.Train.Batch != 8 || next.Train.Accumulate != 2 || next.Train.Seed != 9 || next.Train.Steps != 7 || next.Data.Validation != 0.2 || next.Precision.String() != "fp32" {
 		t.Errorf("goes on as %s", next.YAML())
 	}
-	want := []string{"as in the checkpoint, for the job does not say: data.validation 0.2, train.steps 7, train.batch 8, train.clip 0.5, train.seed 9, precision fp32, optimizer.lr 1e-3, optimizer.betas [0.8, 0.9], optimizer.weight_decay 0.02, schedule.type linear, schedule.warmup 2, schedule.min_lr 2e-4"}
+	want := []string{"as in the checkpoint, for the job does not say: data.validation 0.2, train.steps 7, train.batch 8, train.clip 0.5, train.seed 9, precision fp32, optimizer.lr 1e-3, optimizer.betas [0.8, 0.9], optimizer.weight_decay 0.02, schedule.type linear, schedule.warmup 2, schedule.min_lr 2e-4, checkpoint.every 100, checkpoint.save_on_exit true"}
 	if !slices.Equal(news, want) {
 		t.Errorf("news %q\nwant %q", news, want)
 	}

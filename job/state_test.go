@@ -137,7 +137,7 @@ func FuzzState(f *testing.F) {
 			if lr := was.schedule().At(p.Updates); math.IsNaN(lr) {
 				t.Fatalf("the learning rate of update %d is %v", p.Updates, lr)
 			}
-			for _, key := range arithmetic {
+			for _, key := range lasting {
 				was.text(key)
 			}
 		}
