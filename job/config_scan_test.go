@@ -164,9 +164,14 @@ func TestJobsThatAreNoFiles(t *testing.T) {
 		}
 		if path != "-" {
 			loads["a machine"] = func() error { _, err := OpenHardware(path); return err }
+			loads["a model"] = func() error { _, err := Draft("", []string{"model.from=" + path}); return err }
 		}
 		for of, load := range loads {
-			if err := soon(t, load); err == nil || !strings.Contains(err.Error(), want) || !IsInput(err) {
+			says := want
+			if of == "a model" && path == "." {
+				says = "config.json"
+			}
+			if err := soon(t, load); err == nil || !strings.Contains(err.Error(), says) || !IsInput(err) {
 				t.Errorf("%s as %s: %v", path, of, err)
 			}
 		}

@@ -595,9 +595,9 @@ func FuzzHardware(f *testing.F) {
 	})
 }
 
-// Whatever bytes a config.json has, it is reported or becomes a model, which can
-// be planned if its magnitudes can be counted.
-func FuzzPlannedModel(f *testing.F) {
+// Whatever bytes a config.json has, a job that begins with it is refused, or can be
+// planned.
+func FuzzPlanOfModel(f *testing.F) {
 	path := filepath.Join(f.TempDir(), "config.json")
 	for _, family := range []string{"gpt2", "llama"} {
 		f.Add(string(Model{Family: family, Layers: 2, Heads: 2, KVHeads: 1, Width: 8, FFN: 16, Context: 16, Vocab: 300, NormEps: 1e-5, Theta: 1e4}.configJSON()))
@@ -607,9 +607,6 @@ func FuzzPlannedModel(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		write(t, path, s)
-		if _, err := ReadModelConfig(path); err != nil && (!IsInput(err) || len(err.Error()) > 100_000) {
-			t.Fatalf("said: %q", err)
-		}
 		c, err := Draft("", []string{"model.from=" + quote(path)})
 		if err != nil {
 			if !IsInput(err) {

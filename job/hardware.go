@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
@@ -89,12 +88,10 @@ func OpenHardware(name string) (*Hardware, error) {
 		return nil, BadInput(fmt.Errorf("%w; want here, a file, or one of %s", err, strings.Join(HardwareNames(), ", ")))
 	}
 	h := &Hardware{Name: name}
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	if err = d.Decode(h); err == nil {
-		if _, more := d.Token(); !errors.Is(more, io.EOF) {
-			err = errors.New("there is something after the description")
-		}
+	if _, err = readObject(text); err == nil { // one, with each key once
+		d := json.NewDecoder(bytes.NewReader(text))
+		d.DisallowUnknownFields()
+		err = d.Decode(h)
 	}
 	if err == nil {
 		err = h.check()

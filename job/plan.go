@@ -1,6 +1,7 @@
 package job
 
 import (
+	"cmp"
 	"fmt"
 
 	"zeroth/device"
@@ -129,11 +130,14 @@ type Plan struct {
 	Outside    []Estimate   // of what is not in Allocated
 	Forecast   *Forecast    // of a step's time; nil where none was asked for
 	Measured   *Measured    // of a run; nil where there was none
+
+	lacks error // the job does not fit, as training it would say, or nil
 }
 
-// Machine is what a job is planned for. The zero Machine is this one.
+// Machine is what a job is planned for.
 type Machine struct {
 	GPU    bool  // ranks are GPUs, whose kernels' work space is not the CPU's
+	Here   bool  // ranks are this machine's and share its memory
 	Memory int64 // bytes a rank's device has; 0: what parallel.memory says
 }
 
@@ -158,6 +162,9 @@ func (c *Config) plan(m Machine, micros int) (*Plan, error) {
 	p := &Plan{Config: c, Machine: m, Allocated: f.Device, Host: f.Host, Disk: f.Disk}
 	if m.GPU {
 		p.Allocated[device.Workspace] = 0
+	}
+	if m.Here {
+		p.lacks = cmp.Or(c.budget(f), c.affords(f, machine()))
 	}
 	w.begin(t.Units(), p.Allocated)
 	t.Rehearse()

@@ -120,6 +120,9 @@ func (p *Plan) footer() []string {
 	if p.Forecast != nil {
 		lines = append(lines, p.Forecast.lines()...)
 	}
+	if p.Machine.Memory == 0 && p.lacks != nil {
+		lines = append(lines, "here    "+p.verdict())
+	}
 	if m := p.Machine.Memory; m > 0 {
 		verdict := p.verdict()
 		switch {
@@ -147,10 +150,11 @@ func amounts(b device.Bytes) string {
 const misfit = "does not fit"
 
 // Fits is an error, the user's to mend, if the device has not enough whatever is
-// outside. Where nobody said how much it has, all fits.
+// outside. Where nobody said how much it has, all fits that this machine has the
+// memory for, if it is the one.
 func (p *Plan) Fits() error {
-	if p.verdict() != misfit {
-		return nil
+	if p.lacks != nil || p.verdict() != misfit {
+		return p.lacks
 	}
 	low, _ := sum(p.Outside)
 	return BadInput(fmt.Errorf("the job does not fit: a rank needs %s and its device has %s; 'zeroth fit' lists settings that do",
@@ -162,6 +166,8 @@ func (p *Plan) Fits() error {
 func (p *Plan) verdict() string {
 	low, high := sum(p.Outside)
 	switch free := p.Machine.Memory - p.Allocated.Total(); {
+	case p.lacks != nil:
+		return misfit
 	case p.Machine.Memory == 0:
 		return ""
 	case free >= high:

@@ -78,6 +78,7 @@ func (p *planned) load(args []string) (*job.Config, job.Machine, error) {
 		}
 	}
 	m.GPU = p.gpus > 0 || p.gpu != ""
+	m.Here = !m.GPU && !p.given("world")
 	if p.gpu != "" {
 		bytes, err := job.ParseSize(p.gpu)
 		if err != nil {

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -246,13 +247,16 @@ func TestPlanThatDoesNotFit(t *testing.T) {
 		{0, "", []string{}},
 		{0, "fits", []string{"--set", "parallel.memory=1GiB"}},
 		{2, "does not fit", []string{"--set", "parallel.memory=20KiB"}},
+		{2, "does not fit", []string{"--set", "model={layers: 1000, heads: 1, width: 4096, context: 8}"}},
+		{0, "", []string{"--world", "2", "--set", "model={layers: 1000, heads: 1, width: 4096, context: 8}"}},
+		{2, "does not fit", []string{"--world", "4", "--set", "parallel.memory=20KiB"}},
 		{0, "fits", []string{"--gpus", "2", "--gpu-memory", "80GiB"}},
 		{0, "fits if what is outside is small", []string{"--gpus", "2", "--gpu-memory", "1.5GiB"}},
 		{2, "does not fit", []string{"--gpus", "2", "--gpu-memory", "512MiB"}},
 	} {
 		out, errs := zeroth(t, c.code, append([]string{"plan", "tiny.yaml"}, c.args...)...)
 		contains(t, out, " of a rank's device, all of it allocated before step 1", c.verdict)
-		if said := strings.Contains(errs, "the job does not fit: a rank needs "); said != (c.code == 2) {
+		if said := regexp.MustCompile(`the job does not fit: a rank needs |parallel.memory: (a budget of .* a rank, but a rank needs|2 ranks need) `).MatchString(errs); said != (c.code == 2) {
 			t.Errorf("%v: %s", c.args, errs)
 		}
 		asJSON, _ := zeroth(t, c.code, append([]string{"plan", "tiny.yaml", "--json"}, c.args...)...)
@@ -260,8 +264,11 @@ func TestPlanThatDoesNotFit(t *testing.T) {
 		if err := json.Unmarshal([]byte(asJSON), &plan); err != nil || plan.Verdict != c.verdict {
 			t.Errorf("%v: verdict %q, %v", c.args, plan.Verdict, err)
 		}
-		if c.code == 2 && c.args[0] == "--set" {
-			zeroth(t, 2, append([]string{"train", "tiny.yaml"}, c.args...)...)
+		if c.code == 2 && c.args[0] == "--set" { // and train says why in the same words, but for what is free now
+			_, train := zeroth(t, 2, append([]string{"train", "tiny.yaml"}, c.args...)...)
+			if words, _, _ := strings.Cut(train, ";"); !strings.HasPrefix(errs, words) {
+				t.Errorf("plan says %s\ntrain says %s", errs, train)
+			}
 		}
 	}
 }
