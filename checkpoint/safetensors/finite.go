@@ -16,7 +16,7 @@ type NotFinite struct {
 }
 
 func (e *NotFinite) Error() string {
-	return fmt.Sprintf("%s: element %d of %q is %v", e.File, e.Element, e.Tensor, e.Value)
+	return fmt.Sprintf("%s: element %d of %.200q is %v", e.File, e.Element, e.Tensor, e.Value)
 }
 
 // exponents are the bits of an element that are all set in an infinity or a NaN.

@@ -24,8 +24,9 @@ DIR is a checkpoint's own folder (ckpt/step-00001000), a folder of checkpoints
 Progress goes to the standard error, results to the standard output, with --json
 as one JSON value. Ctrl-C ends long work early and leaves nothing half done.
 
-Exit codes: 0 done, nothing wrong; 1 damage or a difference was found, or the
-work failed; 2 a mistake in the command line; 130 stopped.`
+Exit codes: 0 done, nothing wrong; 1 damage, a difference or something that is
+not to be deleted was found, or the work failed; 2 a mistake in the command line;
+130 stopped.`
 
 func (a *app) ckpt() *cobra.Command {
 	cmd := &cobra.Command{
