@@ -49,8 +49,14 @@ func (c *Config) newLoop(r *Rank, s *saver, set *data.Set, b *beginning, rec *re
 }
 
 // run is the loop: it trains until the last step, or until all ranks agree to
-// stop because ctx was cancelled.
+// stop because ctx was cancelled. An evaluation that is due then is left to the
+// run that goes on: there may be little time to save in.
 func (l *loop) run(ctx context.Context) (stopped bool, err error) {
+	if l.rec.owed && l.evaluates() {
+		if err := l.evaluate(); err != nil {
+			return false, err
+		}
+	}
 	t, last := l.rank.Trainer, time.Now()
 	for l.at < l.c.Train.Steps && !stopped {
 		t.WantStop = ctx.Err() != nil

@@ -1,6 +1,7 @@
 package job
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -16,6 +17,7 @@ type recorder struct {
 	sum     Summary
 	account func(step int) (*Account, error)
 	stepped bool // a step was done
+	owed    bool // an evaluation at the step this run begins at, which the one before had no time for; every rank may read it
 }
 
 // record opens the run folder's files; of the metrics of an earlier run it
@@ -31,11 +33,16 @@ func record(out string, job []byte, fresh bool, step int, obs Observer) (*record
 	if err := TrimMetrics(path, step, obs.Note); err != nil {
 		return nil, err
 	}
+	l, err := readLog(path)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
 	m, err := OpenMetrics(path)
 	if err != nil {
 		return nil, err
 	}
-	return &recorder{Observers: Observers{m, obs}, out: out, metrics: m, sum: Summary{Steps: step, Loss: math.NaN(), ValLoss: math.NaN(), Out: out}}, nil
+	return &recorder{Observers: Observers{m, obs}, out: out, metrics: m, owed: l.lacksEval(step),
+		sum: Summary{Steps: step, Loss: math.NaN(), ValLoss: math.NaN(), Out: out}}, nil
 }
 
 // writeJob writes the effective configuration, whole or not at all. In a fresh

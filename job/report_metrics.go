@@ -10,6 +10,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"slices"
 	"strconv"
 )
 
@@ -147,6 +148,13 @@ type metricsLog struct {
 	ended  int   // the step at which a run had written all it makes, if nothing came after; else 0
 	lost   int   // lines that cannot be read
 	damage error // the first of them, and why
+}
+
+// lacksEval tells whether a log, which may be nil, ends with a step after which
+// there was no evaluation.
+func (l *metricsLog) lacksEval(step int) bool {
+	return l != nil && slices.ContainsFunc(l.steps, func(s Step) bool { return s.Step == step }) &&
+		!slices.ContainsFunc(l.evals, func(e Eval) bool { return e.Step == step })
 }
 
 func readLog(path string) (*metricsLog, error) {

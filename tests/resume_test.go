@@ -205,6 +205,33 @@ func TestResumeInTheSameFolder(t *testing.T) {
 	}
 }
 
+// So it has when it was stopped, whatever was due at that step: evaluations at
+// steps 2, 4 and 6.
+func TestResumeOfAStoppedRun(t *testing.T) {
+	whole := run(t, saving(t, t.TempDir(), "parallel.ranks=2"), "")
+	for stop := 1; stop < 6; stop++ {
+		out := t.TempDir()
+		ctx, cancel := context.WithCancel(context.Background())
+		w := &watching{step: func(s int) {
+			if s == stop {
+				cancel()
+			}
+		}}
+		var stopped *job.Stopped
+		c := saving(t, filepath.Join(out, "ckpt"), "parallel.ranks=2")
+		if err := job.Resume(ctx, c, out, "latest", w); stop < 5 && (!errors.As(err, &stopped) || stopped.Step != stop+1) {
+			t.Fatalf("stopped at step %d: %v", stop, err)
+		}
+		cancel()
+		if err := job.Resume(context.Background(), c, out, "latest", silent{}); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := losses(t, out, 0), losses(t, whole, 0); !slices.Equal(got, want) {
+			t.Errorf("stopped at step %d, metrics\n%s\nwant\n%s", stop, strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+	}
+}
+
 // A checkpoint that does not fit is refused, with all reasons, before anything
 // is written.
 func TestResumeRefusals(t *testing.T) {

@@ -145,7 +145,7 @@ type disturbance struct {
 // kill starts the run and kills it at a random instant; one that is done before
 // is compared and begun anew.
 func (r *disturbance) kill() {
-	full := r.by[0] != syscall.SIGKILL && r.rng.IntN(4) == 0
+	full := r.by[0] != syscall.SIGKILL && r.rng.IntN(4) == 0 && !strings.Contains(ways[r.way].name, "disk")
 	args, files := killed(r.way), 0
 	if full { // no file can have more than 32 kB, and every checkpoint's has more
 		args, files = append(args, "--set", "checkpoint.on_error=continue"), 64
@@ -166,7 +166,11 @@ func (r *disturbance) kill() {
 	if meanwhile != nil {
 		meanwhile()
 	}
-	r.judge(e, args, 0, -1, 75, 130)
+	codes := []int{0, -1, 75, 130}
+	if strings.Contains(e.errs, "there is no checkpoint to go on from") {
+		codes = []int{1, 130}
+	}
+	r.judge(e, args, codes...)
 	r.ran = append(r.ran, fmt.Sprintf("    (%v after %v)", by, after.Round(time.Millisecond)))
 	if e.code == 0 && e.signal == 0 {
 		r.compare()
@@ -219,6 +223,9 @@ func (r *disturbance) left(e ended, by syscall.Signal, full bool) {
 	if err != nil {
 		if said >= 0 || e.code == 75 {
 			r.Errorf("exit code %d after %v, checkpoint of step %d said to be written, and there is none: %v", e.code, by, said, err)
+		}
+		if r.exported() != "" { // over which step 0 does not write
+			r.must(os.RemoveAll(filepath.Join(r.dir, "run")))
 		}
 		return
 	}
