@@ -69,7 +69,7 @@ func groupsIn(root string) (all []memoryGroup) {
 func (g memoryGroup) upFrom(mount, path string) (all []memoryGroup) {
 	for path = filepath.Clean("/" + path); ; path = filepath.Dir(path) {
 		g.folder = filepath.Join(mount, path)
-		if exists(filepath.Join(g.folder, g.limit)) {
+		if _, err := os.Stat(filepath.Join(g.folder, g.limit)); err == nil {
 			all = append(all, g)
 		}
 		if path == "/" {

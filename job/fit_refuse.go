@@ -23,6 +23,18 @@ func (c *Config) affordable(s Seams) (Footprint, error) {
 	return plan, cmp.Or(c.budget(plan), c.affords(plan, machine()))
 }
 
+// PlanHere is the plan of a job whose ranks are this machine's and share its
+// memory: where there is too little, it says what training would say.
+func (c *Config) PlanHere(m Machine) (*Plan, error) {
+	p, err := c.Plan(m)
+	if err != nil {
+		return nil, err
+	}
+	f := Footprint{Device: p.Allocated, Host: p.Host, Disk: p.Disk}
+	p.lacks = cmp.Or(c.budget(f), c.affords(f, machine()))
+	return p, nil
+}
+
 // openAffordable opens the ranks of a job, if there is the memory they need.
 func (c *Config) openAffordable(s Seams) ([]*Rank, error) {
 	plan, err := c.affordable(s)

@@ -1,7 +1,6 @@
 package job
 
 import (
-	"cmp"
 	"fmt"
 
 	"zeroth/device"
@@ -137,7 +136,6 @@ type Plan struct {
 // Machine is what a job is planned for.
 type Machine struct {
 	GPU    bool  // ranks are GPUs, whose kernels' work space is not the CPU's
-	Here   bool  // ranks are this machine's and share its memory
 	Memory int64 // bytes a rank's device has; 0: what parallel.memory says
 }
 
@@ -162,9 +160,6 @@ func (c *Config) plan(m Machine, micros int) (*Plan, error) {
 	p := &Plan{Config: c, Machine: m, Allocated: f.Device, Host: f.Host, Disk: f.Disk}
 	if m.GPU {
 		p.Allocated[device.Workspace] = 0
-	}
-	if m.Here {
-		p.lacks = cmp.Or(c.budget(f), c.affords(f, machine()))
 	}
 	w.begin(t.Units(), p.Allocated)
 	t.Rehearse()

@@ -78,7 +78,6 @@ func (p *planned) load(args []string) (*job.Config, job.Machine, error) {
 		}
 	}
 	m.GPU = p.gpus > 0 || p.gpu != ""
-	m.Here = !m.GPU && !p.given("world")
 	if p.gpu != "" {
 		bytes, err := job.ParseSize(p.gpu)
 		if err != nil {
@@ -138,7 +137,11 @@ file describes any other, in JSON: see examples/machine.json.`,
 			if err := o.check(p, m); err != nil {
 				return err
 			}
-			plan, err := c.Plan(m)
+			of := (*job.Config).PlanHere
+			if m.GPU || p.given("world") { // not this machine's memory
+				of = (*job.Config).Plan
+			}
+			plan, err := of(c, m)
 			if err != nil {
 				return err
 			}
