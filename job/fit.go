@@ -433,3 +433,11 @@ func (c *Config) differs(x *Config) (sets []string) {
 	}
 	return sets
 }
+
+// SearchLimits are those of a search.
+func SearchLimits() [][2]any {
+	return [][2]any{
+		{"layers of a model that `fit` searches settings for", fitLayers},
+		{"sizes of micro-batches it tries", fitMicros},
+	}
+}

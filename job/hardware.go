@@ -275,3 +275,15 @@ func (h *Hardware) summary() string {
 	}
 	return strings.Join(words, ", ")
 }
+
+// ReplayLimits are those of a machine's file and of what is replayed.
+func ReplayLimits() [][2]any {
+	return [][2]any{
+		{"file that describes a machine", fmt.Sprintf("%d bytes", hardwareBytes)},
+		{"its links", hardwareLinks},
+		{"its rates, from 1 a second", mostRate},
+		{"its delays", fmt.Sprintf("%d seconds", mostDelay)},
+		{"tasks in the steps that a forecast replays", mostTasks},
+		{"seconds these steps take", mostForecast},
+	}
+}

@@ -99,9 +99,9 @@ func (m Model) size() float64 {
 	return float64(m.Layers)*(4*w*w+ffn) + ends*w
 }
 
-// LimitsReference are tables, in Markdown, of the limits of all that this package
-// reads.
-func LimitsReference() string {
+// limitTables are tables, in Markdown, of the limits of a job, and of more, which
+// other rooms have: what is bounded, and by what.
+func limitTables(more ...[2]any) string {
 	var b strings.Builder
 	row := func(cells ...any) { fmt.Fprintf(&b, "| %v | %v |\n", cells...) }
 	head := func(what, limit string) { row(what, limit); row("---", "---") }
@@ -115,14 +115,9 @@ func LimitsReference() string {
 	row("time spans", longest)
 	row("sizes in memory", fmt.Sprintf("%d bytes", int64(mostMemory)))
 	row("problems told at once", problemsShown)
-	row("file that describes a machine", fmt.Sprintf("%d bytes", hardwareBytes))
-	row("its links", hardwareLinks)
-	row("its rates, from 1 a second", mostRate)
-	row("its delays", fmt.Sprintf("%d seconds", mostDelay))
-	row("tasks in the steps that a forecast replays", mostTasks)
-	row("seconds these steps take", mostForecast)
-	row("layers of a model that `fit` searches settings for", fitLayers)
-	row("sizes of micro-batches it tries", fitMicros)
+	for _, m := range more {
+		row(m[0], m[1])
+	}
 	b.WriteString("\n")
 	head("key", "whole numbers")
 	c, err := Draft("", nil)

@@ -110,23 +110,6 @@ func (c *Config) begin(which string) (*Config, *beginning, error) {
 	return next, b, nil
 }
 
-// lasting are the keys that stay as they were in a run that goes on, unless the
-// job says them: those that change what it computes, beside the model's, and
-// those that say what is saved and what may be deleted.
-var lasting = []string{
-	"data.tokenizer", "data.vocab", "data.validation", "train.steps", "train.batch", "train.clip", "train.seed", "precision",
-	"optimizer.type", "optimizer.lr", "optimizer.betas", "optimizer.eps", "optimizer.weight_decay", "optimizer.momentum",
-	"schedule.type", "schedule.warmup", "schedule.min_lr",
-	"checkpoint.every", "checkpoint.save_on_exit", "checkpoint.keep",
-}
-
-// follows are keys whose default follows from others: where the job says one of
-// those, and other than the checkpoint, the default does.
-var follows = map[string][]string{
-	"optimizer.betas": {"optimizer.type"}, "optimizer.eps": {"optimizer.type"}, "optimizer.momentum": {"optimizer.type"},
-	"schedule.min_lr": {"optimizer.lr", "schedule.type"}, "checkpoint.save_on_exit": {"checkpoint.every"},
-}
-
 // goingOn is the job as it goes on from a checkpoint: what it does not say comes
 // from there. What it says other than the checkpoint is an error where the state
 // would mean something else, and news where it may change.
@@ -136,25 +119,9 @@ func (c *Config) goingOn(r *resumed) (next *Config, news []string, err error) {
 		return nil, nil, err
 	}
 	was := settingsOf(r.Config)
-	root := c.root.clone()
-	for _, key := range c.inherited(was) {
-		n, _ := parse([]byte(was.text(key)), place{})
-		n.moveTo(place{file: filepath.Join(r.Path, "state.json")})
-		put(root, key, n)
-	}
-	rd := newReader(c.file, root)
-	if model != nil {
-		rd.was = &wasModel{Model: *model, trained: r.progress.Context}
-		if was != nil {
-			rd.was.from = was.Model.From
-		}
-	}
-	rd.read()
-	rd.resolve()
-	rd.problems.sort()
-	next = rd.config
+	next, problems := c.continued(was, model, r.progress.Context, filepath.Join(r.Path, "state.json"))
 	var errs []error
-	for _, p := range rd.problems {
+	for _, p := range problems {
 		errs = append(errs, fmt.Errorf("  %w", p))
 	}
 	if errs = append(errs, next.unlike(r, was)...); len(errs) > 0 {
@@ -163,42 +130,17 @@ func (c *Config) goingOn(r *resumed) (next *Config, news []string, err error) {
 	return next, c.news(next, was, r.progress), nil
 }
 
-// settingsOf is what lasts of a job that a checkpoint has in YAML, and where its
-// model came from. What else is wrong with it does not matter.
-func settingsOf(job string) *Config {
-	old, _ := parse([]byte(job), place{})
-	root := &node{kind: mapping}
-	if old != nil && old.kind == mapping {
-		in := &reader{root: old}
-		for _, key := range append([]string{"train.micro_batch", "train.accumulate", "parallel.ranks"}, lasting...) {
-			if n := in.lookup(key); n != nil {
-				put(root, key, n)
-			}
-		}
-		r := newReader("", root)
-		r.read()
-		r.resolve()
-		if n := in.lookup("model.from"); n != nil && n.kind == scalar {
-			r.config.Model.From = n.text
-		}
-		return r.config
+// modelOf is the model that a checkpoint says it is of, which its tensors are;
+// nil if it does not say.
+func modelOf(ck *checkpoint.Checkpoint, p progress) (*Model, error) {
+	if len(p.Model) == 0 {
+		return nil, nil
 	}
-	return nil
-}
-
-// inherited are the keys that come from the checkpoint's job.
-func (c *Config) inherited(was *Config) (keys []string) {
-	if was == nil {
-		return nil
+	m, err := describes(p.Model, ck)
+	if err != nil {
+		return nil, fmt.Errorf("%s: state.json's model is not that of its parameters: %w", ck.Path, err)
 	}
-	for _, key := range lasting {
-		said := c.says(key) || key == "train.batch" && c.says("train.micro_batch") && c.says("train.accumulate")
-		parted := slices.ContainsFunc(follows[key], func(of string) bool { return c.says(of) && c.text(of) != was.text(of) })
-		if !said && !parted && (key == "train.batch" || was.written(was.field(key))) {
-			keys = append(keys, key)
-		}
-	}
-	return keys
+	return &m, nil
 }
 
 // unlike are the differences with which the state would mean something else.
@@ -241,21 +183,6 @@ func (c *Config) news(next, was *Config, p progress) (lines []string) {
 		lines = append(lines, fmt.Sprintf("learning rate of step %d: %.3g, was %.3g", p.Step+1, b.At(p.Updates), a.At(p.Updates)))
 	}
 	return lines
-}
-
-// says tells whether the job says a key itself.
-func (c *Config) says(key string) bool {
-	_, ok := c.places[key]
-	return ok
-}
-
-// text is a key's value as a job file has it.
-func (c *Config) text(key string) string { return c.field(key).value.yaml() }
-
-// field is that of a key.
-func (c *Config) field(key string) field {
-	fields := c.fields()
-	return fields[slices.IndexFunc(fields, func(f field) bool { return f.key == key })]
 }
 
 // goesOn refuses a checkpoint that a job with this data cannot go on from; nil

@@ -3,8 +3,7 @@ package job
 import (
 	"cmp"
 	"fmt"
-
-	"zeroth/checkpoint"
+	"slices"
 )
 
 // modelParts are what a model is, by the key of a job file that says it, or in
@@ -34,19 +33,6 @@ type wasModel struct {
 	Model
 	from    string // model.from of the job that made it
 	trained int    // tokens of the samples it was trained on; 0: it was imported
-}
-
-// modelOf is the model that a checkpoint says it is of, which its tensors are;
-// nil if it does not say.
-func modelOf(ck *checkpoint.Checkpoint, p progress) (*Model, error) {
-	if len(p.Model) == 0 {
-		return nil, nil
-	}
-	m, err := describes(p.Model, ck)
-	if err != nil {
-		return nil, fmt.Errorf("%s: state.json's model is not that of its parameters: %w", ck.Path, err)
-	}
-	return &m, nil
 }
 
 // resumeModel makes the model that of the checkpoint, and keeps in otherModel
@@ -92,4 +78,98 @@ func (r *reader) resumeModel() {
 			delete(r.given, part.name)
 		}
 	}
+}
+
+// lasting are the keys that stay as they were in a run that goes on, unless the
+// job says them: those that change what it computes, beside the model's, and
+// those that say what is saved and what may be deleted.
+var lasting = []string{
+	"data.tokenizer", "data.vocab", "data.validation", "train.steps", "train.batch", "train.clip", "train.seed", "precision",
+	"optimizer.type", "optimizer.lr", "optimizer.betas", "optimizer.eps", "optimizer.weight_decay", "optimizer.momentum",
+	"schedule.type", "schedule.warmup", "schedule.min_lr",
+	"checkpoint.every", "checkpoint.save_on_exit", "checkpoint.keep",
+}
+
+// follows are keys whose default follows from others: where the job says one of
+// those, and other than the checkpoint, the default does.
+var follows = map[string][]string{
+	"optimizer.betas": {"optimizer.type"}, "optimizer.eps": {"optimizer.type"}, "optimizer.momentum": {"optimizer.type"},
+	"schedule.min_lr": {"optimizer.lr", "schedule.type"}, "checkpoint.save_on_exit": {"checkpoint.every"},
+}
+
+// continued is the job as it goes on from a checkpoint: what it does not say is
+// as in was, the job that made it, nil if that is not known, or as model, which it
+// is of, nil alike. Trained is the tokens of a sample of it, at the file that says
+// all that.
+func (c *Config) continued(was *Config, model *Model, trained int, at string) (*Config, Problems) {
+	root := c.root.clone()
+	for _, key := range c.inherited(was) {
+		n, _ := parse([]byte(was.text(key)), place{})
+		n.moveTo(place{file: at})
+		put(root, key, n)
+	}
+	r := newReader(c.file, root)
+	if model != nil {
+		r.was = &wasModel{Model: *model, trained: trained}
+		if was != nil {
+			r.was.from = was.Model.From
+		}
+	}
+	r.read()
+	r.resolve()
+	r.problems.sort()
+	return r.config, r.problems
+}
+
+// settingsOf is what lasts of a job that a checkpoint has in YAML, and where its
+// model came from. What else is wrong with it does not matter.
+func settingsOf(job string) *Config {
+	old, _ := parse([]byte(job), place{})
+	root := &node{kind: mapping}
+	if old != nil && old.kind == mapping {
+		in := &reader{root: old}
+		for _, key := range append([]string{"train.micro_batch", "train.accumulate", "parallel.ranks"}, lasting...) {
+			if n := in.lookup(key); n != nil {
+				put(root, key, n)
+			}
+		}
+		r := newReader("", root)
+		r.read()
+		r.resolve()
+		if n := in.lookup("model.from"); n != nil && n.kind == scalar {
+			r.config.Model.From = n.text
+		}
+		return r.config
+	}
+	return nil
+}
+
+// inherited are the keys that come from the checkpoint's job.
+func (c *Config) inherited(was *Config) (keys []string) {
+	if was == nil {
+		return nil
+	}
+	for _, key := range lasting {
+		said := c.says(key) || key == "train.batch" && c.says("train.micro_batch") && c.says("train.accumulate")
+		parted := slices.ContainsFunc(follows[key], func(of string) bool { return c.says(of) && c.text(of) != was.text(of) })
+		if !said && !parted && (key == "train.batch" || was.written(was.field(key))) {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// says tells whether the job says a key itself.
+func (c *Config) says(key string) bool {
+	_, ok := c.places[key]
+	return ok
+}
+
+// text is a key's value as a job file has it.
+func (c *Config) text(key string) string { return c.field(key).value.yaml() }
+
+// field is that of a key.
+func (c *Config) field(key string) field {
+	fields := c.fields()
+	return fields[slices.IndexFunc(fields, func(f field) bool { return f.key == key })]
 }

@@ -405,3 +405,8 @@ func (c *Config) header(set *data.Set, out string, ranks []*Rank) Header {
 		HostPerRank: host, DiskPerRank: ranks[0].Trainer.DiskBytes(), Offload: c.Zero.Offload.String(),
 	}
 }
+
+// LimitsReference are tables, in Markdown, of the limits of all that is read.
+func LimitsReference() string {
+	return limitTables(slices.Concat(ReplayLimits(), SearchLimits())...)
+}
