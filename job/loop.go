@@ -28,6 +28,7 @@ type loop struct {
 	at       int   // steps done
 	samples  int64 // of the training order, read so far
 	tokens   int64 // trained on so far
+	looked   bool  // at validation data, since the last step
 	kept     int   // the step last saved in checkpoint.dir; -1 if there is none, or that save failed
 	metrics  map[string]float64
 }
@@ -69,6 +70,7 @@ func (l *loop) run(ctx context.Context) (stopped bool, err error) {
 		}
 		l.advance()
 		seen.end(l)
+		l.looked = false
 		now := time.Now()
 		traceOf(ctx).step(l.rank.Rank, l.at, last, now)
 		if err := l.report(stats, lr, now.Sub(last)); err != nil {
@@ -130,6 +132,7 @@ func (l *loop) evaluates() bool {
 // from the checkpoints' metrics; training goes on, and ends where its own loss
 // is none.
 func (l *loop) evaluate() error {
+	l.looked = true
 	mean, err := l.rank.Trainer.Eval(l.c.Train.EvalBatches, l.validate)
 	finite := !math.IsNaN(mean) && !math.IsInf(mean, 0)
 	if delete(l.metrics, "val_loss"); finite {

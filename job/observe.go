@@ -36,8 +36,9 @@ type Observation struct {
 
 type observationKey struct{}
 
-// WithObservation makes Train and Resume fill in o, of their first step: those
-// after an evaluation find units where it left them, which no plan of a step has.
+// WithObservation makes Train and Resume fill in o, of their first step that no
+// evaluation comes before: one finds units where that left them, which no plan of
+// a step has.
 func WithObservation(ctx context.Context, o *Observation) context.Context {
 	return context.WithValue(ctx, observationKey{}, o)
 }
@@ -57,7 +58,7 @@ func (o *Observation) dress(rank int, z *zero.Config) {
 
 // begin is called before a step.
 func (o *Observation) begin(l *loop) {
-	if o == nil || l.rank.Rank != 0 || o.got.Step != 0 {
+	if o == nil || l.rank.Rank != 0 || o.got.Step != 0 || l.looked {
 		return
 	}
 	o.w.begin(l.rank.Trainer.Units(), l.rank.Device.Usage().Live)

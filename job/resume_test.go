@@ -345,3 +345,22 @@ func withState(t *testing.T, ck *checkpoint.Checkpoint, root, state string) {
 		t.Fatal(err)
 	}
 }
+
+// A run that begins with the evaluation that the one before had no time for is
+// observed at the step after the next.
+func TestObservedAfterAnEvaluation(t *testing.T) {
+	inTinyFolder(t)
+	trainedRun(t, "train.steps=3", "model.layers=3")
+	raw, err := os.ReadFile("run/metrics.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, "run/metrics.jsonl", regexp.MustCompile(`\{"step":3,"val_loss".*\n`).ReplaceAllString(string(raw), ""))
+	o, h := &Observation{}, &heard{}
+	if err := Resume(WithObservation(t.Context(), o), mustLoad(t, "train.steps=5", "model.layers=3"), "run", "latest", h); err != nil {
+		t.Fatal(err)
+	}
+	if len(h.evals) == 0 || h.evals[0].Step != 3 || o.Plan == nil || o.Plan.Measured.Step != 5 {
+		t.Errorf("evaluations %v, observed %+v", h.evals, o.Plan)
+	}
+}
