@@ -213,19 +213,23 @@ func (f *forger) vouchData(name string) {
 		d.at("header_crc32c").set(`"` + crc(b[:min(n, len(b))]) + `"`)
 		d.at("crc32c").set(`"` + crc(b) + `"`)
 		for _, e := range d.at("extents").items {
-			f.vouchExtent(e, b)
+			f.vouchExtent(e, b, p.at("tensors"))
 		}
 	}
 	f.write(path, p.String())
 }
 
 // vouchExtent makes the checksum of an extent of one block fit.
-func (f *forger) vouchExtent(e *value, b []byte) {
-	offset, err := strconv.Atoi(e.at("offset").raw)
-	f.must(err)
-	lo, _ := strconv.Atoi(e.at("lo").raw)
-	hi, _ := strconv.Atoi(e.at("hi").raw)
-	n := 4 * (hi - lo)
+func (f *forger) vouchExtent(e *value, b []byte, tensors *value) {
+	number := func(key string) int {
+		n, err := strconv.Atoi(e.at(key).raw)
+		f.must(err)
+		return n
+	}
+	offset, n := number("offset"), number("hi")-number("lo")
+	if tensors.items[number("tensor")].at("dtype").raw == `"F32"` {
+		n *= 4
+	}
 	if stored := e.at("stored"); stored != nil && len(stored.items) == 1 {
 		n, _ = strconv.Atoi(stored.items[0].raw)
 	}
@@ -296,10 +300,14 @@ func (f *forger) positions() ended {
 func (f *forger) commit() ended {
 	f.sign(func(fields []string) {
 		i := pick(f.rng, []int{0, 1, 3, 5, 7, 9})
+		was := fields[i]
 		if f.rng.IntN(2) == 0 && i != 0 && i < 6 {
 			fields[i] = number(f.rng, fields[i])
 		} else {
 			fields[i] = pick(f.rng, []string{"", "0", "-1", "2", "9223372036854775807", "9223372036854775808", strings.Repeat("9", 900), "\x1b[2J", "\u202e", "x", "0123456789abcdef", fields[9], "%d", strings.Repeat("a", 100_000)})
+		}
+		if fields[i] == was {
+			fields[i] += "0"
 		}
 		f.ran = append(f.ran, fmt.Sprintf("  (COMMIT: %q)", shortened(strings.Join(fields, " "), 300)))
 	})

@@ -30,7 +30,7 @@ type ended struct {
 	out    string // standard output
 	errs   string // standard error
 	took   time.Duration
-	rss    int64  // bytes, the most that was resident
+	rss    int64  // bytes, the most that was seen resident
 	broke  string // the limit for which it was killed
 }
 
@@ -81,12 +81,15 @@ func (x *trial) start(files int, args ...string) *process {
 
 func (p *process) send(s syscall.Signal) { _ = syscall.Kill(-p.cmd.Process.Pid, s) } // it may be gone
 
-// resident is the bytes of memory the process has now.
+var peak = regexp.MustCompile(`VmHWM:\s+(\d+) kB`)
+
+// resident is the bytes of memory the process has had so far. (What wait4 tells
+// has the memory of the process that started it in it.)
 func (p *process) resident() int64 {
-	raw, _ := os.ReadFile(fmt.Sprintf("/proc/%d/statm", p.cmd.Process.Pid)) // it may be gone
-	if f := strings.Fields(string(raw)); len(f) > 1 {
-		pages, _ := strconv.ParseInt(f[1], 10, 64)
-		return pages * int64(os.Getpagesize())
+	raw, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid)) // it may be gone
+	if m := peak.FindSubmatch(raw); m != nil {
+		kb, _ := strconv.ParseInt(string(m[1]), 10, 64)
+		return kb << 10
 	}
 	return 0
 }
@@ -94,7 +97,7 @@ func (p *process) resident() int64 {
 // wait waits for the end, or makes one when a limit is broken. Whatever is
 // delivered by send is no breach.
 func (p *process) wait() (e ended) {
-	over, poll := time.After(*deadline), time.NewTicker(10*time.Millisecond)
+	over, poll := time.After(*deadline), time.NewTicker(5*time.Millisecond)
 	defer poll.Stop()
 	var err error
 	for waiting := true; waiting; {
@@ -105,8 +108,8 @@ func (p *process) wait() (e ended) {
 			e.broke = fmt.Sprintf("not done after %v", *deadline)
 			p.send(syscall.SIGKILL)
 		case <-poll.C:
-			if n := p.resident(); n > mostMemory {
-				e.broke = fmt.Sprintf("%d MB resident", n/1e6)
+			if e.rss = max(e.rss, p.resident()); e.rss > mostMemory {
+				e.broke = fmt.Sprintf("%d MB resident", e.rss/1e6)
 				p.send(syscall.SIGKILL)
 			}
 		}
@@ -120,7 +123,7 @@ func (p *process) wait() (e ended) {
 		return e
 	}
 	state := p.cmd.ProcessState
-	e.code, e.rss = state.ExitCode(), state.SysUsage().(*syscall.Rusage).Maxrss<<10
+	e.code = state.ExitCode()
 	if w := state.Sys().(syscall.WaitStatus); w.Signaled() {
 		e.signal = w.Signal()
 	}

@@ -81,7 +81,7 @@ func (c *tally) table() string {
 		fmt.Fprintf(&b, "| %s | %d | %s |\n", kind, n, strings.Join(how, ", "))
 	}
 	fmt.Fprintf(&b, "| all | %d | failures: %d |\n\n", all, failures)
-	fmt.Fprintf(&b, "%d processes; the slowest took %.1f s, the largest had %d MB resident.\n", c.processes, c.slowest.Seconds(), c.largest/1e6)
+	fmt.Fprintf(&b, "%d processes; the slowest took %.1f s, the largest was seen with %d MB resident.\n", c.processes, c.slowest.Seconds(), c.largest/1e6)
 	return b.String()
 }
 
