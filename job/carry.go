@@ -1,176 +1,68 @@
 package job
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 
 	"zeroth/checkpoint"
 	"zeroth/data"
 	"zeroth/input"
+	"zeroth/job/config"
+	"zeroth/job/hf"
 )
-
-// carried is what a run keeps of the folder that its model came from, so that
-// what it exports is a whole model again, also when that folder is gone: in
-// memory, and attached to every checkpoint.
-type carried struct {
-	config []byte   // config.json; nil: the model comes from no folder
-	notes  []string // what to know about the model
-	files  []checkpoint.Attachment
-}
-
-// carriedNames are the files that go with a model: its tokenizer, the template
-// of its chats and the settings of generation.
-var carriedNames = []string{
-	"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-	"vocab.json", "merges.txt", "vocab.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model",
-	"chat_template.jinja", "chat_template.json", "generation_config.json",
-}
-
-// templates is the folder of further chat templates.
-const templates = "additional_chat_templates"
-
-// maxCarried is the bytes of all carried files together.
-const maxCarried = 256 << 20
-
-// carries tells whether a name is one of a file that is carried: a checkpoint
-// may have been made by anybody.
-func carries(name string) bool {
-	in, template := strings.CutPrefix(name, templates+"/")
-	return slices.Contains(carriedNames, name) || template && strings.HasSuffix(in, ".jinja") && !strings.ContainsAny(in, `/\`)
-}
-
-// readFiles reads the files of a folder that are carried, if none are yet. All
-// that is wrong with them is one error.
-func (c *carried) readFiles(folder string) error {
-	if len(c.files) > 0 {
-		return nil
-	}
-	var errs []error
-	names := slices.Clone(carriedNames)
-	more, _ := os.ReadDir(filepath.Join(folder, templates)) // most folders have none
-	for _, e := range more {
-		if name := templates + "/" + e.Name(); carries(name) {
-			names = append(names, name)
-		}
-	}
-	left := int64(maxCarried)
-	for _, name := range names {
-		raw, err := input.Read(filepath.Join(folder, name), left)
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			continue
-		case err == nil && bytes.HasPrefix(raw, []byte(lfsPointer)):
-			err = fmt.Errorf("%s: %w", filepath.Join(folder, name), errPointer)
-		}
-		errs = append(errs, err)
-		left -= int64(len(raw))
-		c.files = append(c.files, checkpoint.Attachment{Path: name, Data: raw})
-	}
-	return errors.Join(errs...)
-}
-
-// carriedBy is what a checkpoint has of it.
-func carriedBy(ck *checkpoint.Checkpoint, config []byte) (carried, error) {
-	files, err := ck.Attachments(maxCarried)
-	for _, f := range files {
-		if !carries(f.Path) {
-			return carried{}, fmt.Errorf("%s has \"%s\" attached, which is no file of a model: it was not made by this program", ck.Path, brief(f.Path))
-		}
-	}
-	return carried{config: config, files: files}, err
-}
-
-// write makes a model's folder of one that exists and has no parameters yet.
-func (c carried) write(folder string, config []byte) error {
-	if err := c.writeFiles(folder); err != nil {
-		return err
-	}
-	return replace(filepath.Join(folder, "config.json"), config)
-}
-
-func (c carried) writeFiles(folder string) error {
-	for _, f := range c.files {
-		path := filepath.Join(folder, filepath.FromSlash(f.Path))
-		if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
-			return err
-		}
-		if err := replace(path, f.Data); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// remove takes away what write has made.
-func (c carried) remove(folder string) {
-	_ = os.Remove(filepath.Join(folder, "config.json"))
-	for _, f := range c.files {
-		_ = os.Remove(filepath.Join(folder, filepath.FromSlash(f.Path)))
-	}
-	_ = os.Remove(filepath.Join(folder, templates)) // if it is empty
-}
-
-// modelJSON is config.json of the job's model with parameters in float32: that
-// of the folder it came from, if it came from one.
-func (c *Config) modelJSON() []byte {
-	if c.carried.config == nil {
-		return c.Model.configJSON()
-	}
-	return exportedConfig(c.carried.config, checkpoint.F32)
-}
 
 // inherit takes over what a checkpoint carries: the config.json that the run
 // began with, and the files. Checkpoints made before have no files; then it is
 // those of the folder, as long as that is there.
-func (c *Config) inherit(b *beginning) error {
+func inherit(c *config.Config, b *beginning) error {
 	if b.from == nil {
 		return nil
 	}
-	kept, err := carriedBy(b.from.Checkpoint, b.Model)
+	kept, err := hf.CarriedBy(b.from.Checkpoint, b.Model)
 	if err != nil {
 		return err
 	}
-	c.carried.files = kept.files
-	if len(kept.files) == 0 && c.Model.From != "" && exists(c.Model.From) {
-		if err := c.carried.readFiles(c.Model.From); err != nil {
-			return BadInput(err)
+	c.Carried.Files = kept.Files
+	if len(kept.Files) == 0 && c.Model.From != "" && input.Exists(c.Model.From) {
+		if err := c.Carried.ReadFiles(c.Model.From); err != nil {
+			return input.BadInput(err)
 		}
 	}
 	if len(b.Model) == 0 {
 		return nil
 	}
-	_, notes, err := readModel(b.Model)
+	_, notes, err := hf.ReadModel(b.Model)
 	if err != nil {
-		return BadInput(fmt.Errorf("%s: state.json: model: %w", b.from.Path, err))
+		return input.BadInput(fmt.Errorf("%s: state.json: model: %w", b.from.Path, err))
 	}
-	if c.carried.config = b.Model; c.Model.From != "" || !b.trained() { // else it is this program's own
-		c.carried.notes = notes
+	if c.Carried.Config = b.Model; c.Model.From != "" || !b.Trained() { // else it is this program's own
+		c.Carried.Notes = notes
 	}
 	return nil
 }
 
-// tokenizer tells whether there is one among the files, and which: nil if it
-// does not run here.
-func (c carried) tokenizer() (own data.Tokenizer, some bool, err error) {
-	if len(c.files) == 0 {
-		return nil, false, nil
+// carryTokenizer makes the data's tokenizer, if it is known, the one that is
+// carried with the model. A run that goes on carries it already.
+func carryTokenizer(c *config.Config, set *data.Set, b *beginning) error {
+	if set.Tokenizer == nil || b.from != nil && b.Trained() && len(c.Carried.Files) > 0 {
+		return nil
 	}
-	dir, err := os.MkdirTemp("", "zeroth-tokenizer-")
-	if err != nil {
-		return nil, false, err
+	own, some, err := c.Carried.Tokenizer()
+	if err != nil || own != nil && data.SameTokenizer(own, set.Tokenizer) {
+		return err
 	}
-	defer os.RemoveAll(dir)
-	if err := c.writeFiles(dir); err != nil {
-		return nil, false, err
+	files := slices.Clone(c.Carried.Files)
+	if some {
+		files = nil
+		c.Carried.Notes = slices.Concat(c.Carried.Notes, []string{"the files that came with the model are not carried over: this trains on the tokens of another tokenizer"})
 	}
-	if t, err := data.NewTokenizer(dir); err == nil { // else it is of another kind
-		own = t
+	kind := c.Data.Tokenizer
+	if c.Data.Vocab != "" {
+		kind = "vocab"
 	}
-	return own, len(data.TokenizerFiles(dir)) > 0, nil
+	for _, f := range data.RecordTokenizer(kind, set.Tokenizer) {
+		files = append(files, checkpoint.Attachment{Path: f.Name, Data: f.Text})
+	}
+	c.Carried.Files = files
+	return nil
 }

@@ -3,40 +3,63 @@ package job
 import (
 	"bytes"
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"zeroth/checkpoint"
+	"zeroth/checkpoint/safetensors"
+	"zeroth/input"
+	"zeroth/job/config/configtest"
+	"zeroth/job/hf"
+	"zeroth/job/state"
+	"zeroth/job/testjob"
+	"zeroth/nn"
+	"zeroth/shard"
 )
 
-func TestCarries(t *testing.T) {
-	for name, want := range map[string]bool{
-		"tokenizer.json": true, "merges.txt": true, "additional_chat_templates/rag.jinja": true,
-		"config.json": false, "model.safetensors": false, "additional_chat_templates": false, "additional_chat_templates/": false,
-		"additional_chat_templates/a.py": false, "additional_chat_templates/../../a.jinja": false, `additional_chat_templates/..\a.jinja`: false,
-		"/etc/tokenizer.json": false, "../tokenizer.json": false, "": false,
-	} {
-		if carries(name) != want {
-			t.Errorf("%q: %t", name, !want)
-		}
+// modelFolder is a folder of a model with fresh parameters.
+func modelFolder(t *testing.T, m hf.Model) string {
+	t.Helper()
+	dir := t.TempDir()
+	err := hf.WriteModelConfig(dir, m)
+	var specs []safetensors.Spec
+	for _, p := range hf.Parameters(m.Network()) {
+		specs = append(specs, safetensors.Spec{Name: p.Name, DType: safetensors.F32, Shape: p.Shape})
 	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := safetensors.Create(filepath.Join(dir, "model.safetensors"), specs, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range hf.Parameters(m.Network()) {
+		data := make([]float32, p.Numel())
+		nn.Fill(1, p, shard.Range{Hi: p.Numel()}, data)
+		err = errors.Join(err, w.WriteF32(p.Name, 0, data))
+	}
+	if err := errors.Join(err, w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return dir
 }
 
 // A checkpoint that somebody has made is not obeyed as to where its files go.
 func TestForeignAttachments(t *testing.T) {
-	folder := folderOf(t, smallGPT2, func(map[string]*tensor) {})
+	folder := modelFolder(t, hf.Model{Family: "gpt2", Layers: 2, Heads: 2, Width: 8, Context: 8, Vocab: 16, NormEps: 1e-5})
 	for path, want := range map[string]string{
 		"tokenizer.json": "",
 		"../escaped":     `has "../escaped" attached, which is no file of a model`,
 		"\x1b[2J":        `attached, which is no file of a model`,
 	} {
-		f, err := OpenModelFolder(folder)
+		f, err := state.OpenModelFolder(folder)
 		if err != nil {
 			t.Fatal(err)
 		}
-		f.carried.files = []checkpoint.Attachment{{Path: path, Data: []byte("x")}}
+		f.Carried.Files = []checkpoint.Attachment{{Path: path, Data: []byte("x")}}
 		root, to := t.TempDir(), filepath.Join(t.TempDir(), "in", "to")
 		dir, err := f.Import(t.Context(), root, nil)
 		if err != nil {
@@ -47,7 +70,7 @@ func TestForeignAttachments(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = ExportModel(context.Background(), ck, to, checkpoint.Export{DType: checkpoint.F32})
+		err = state.ExportModel(context.Background(), ck, to, checkpoint.Export{DType: checkpoint.F32})
 		_ = ck.Close() // likewise
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\x1b")) {
 			t.Errorf("%q: %v, want %q", path, err, want)
@@ -55,7 +78,7 @@ func TestForeignAttachments(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(filepath.Dir(to), "escaped")); err == nil {
 			t.Error("it wrote outside the folder")
 		}
-		if want != "" && exists(to) {
+		if want != "" && input.Exists(to) {
 			t.Errorf("%q: left a folder", path)
 		}
 	}
@@ -63,16 +86,16 @@ func TestForeignAttachments(t *testing.T) {
 
 // Files are read up to a bound, which is said before memory is taken.
 func TestAttachmentsHaveALimit(t *testing.T) {
-	folder := folderOf(t, smallGPT2, func(map[string]*tensor) {})
+	folder := modelFolder(t, hf.Model{Family: "gpt2", Layers: 2, Heads: 2, Width: 8, Context: 8, Vocab: 16, NormEps: 1e-5})
 	big, err := os.Create(filepath.Join(folder, "tokenizer.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := big.Truncate(maxCarried + 1); err != nil {
+	if err := big.Truncate(hf.MaxCarried + 1); err != nil {
 		t.Fatal(err)
 	}
 	_ = big.Close() // nothing was written
-	if _, err := OpenModelFolder(folder); err == nil || !strings.Contains(err.Error(), "tokenizer.json: it is larger than the 268435456 bytes") || !IsInput(err) {
+	if _, err := state.OpenModelFolder(folder); err == nil || !strings.Contains(err.Error(), "tokenizer.json: it is larger than the 268435456 bytes") || !input.IsInput(err) {
 		t.Errorf("%v", err)
 	}
 }
@@ -80,11 +103,10 @@ func TestAttachmentsHaveALimit(t *testing.T) {
 // The tokenizer that goes with a run's model is the one its tokens are of: that
 // of the folder the model came from, as it is there, or the job's.
 func TestCarriedTokenizer(t *testing.T) {
-	inFolder(t, "data: {text: [a.txt]}\nmodel: {context: 8}\ntrain: {steps: 1, micro_batch: 1}\nparallel: {ranks: 2}\n")
-	write(t, "a.txt", strings.Repeat("to be, or not to be; ", 500))
+	testjob.InFolder(t, "data: {text: [a.txt]}\nmodel: {context: 8}\ntrain: {steps: 1, micro_batch: 1}\nparallel: {ranks: 2}\n")
+	testjob.Write(t, "a.txt", strings.Repeat("to be, or not to be; ", 500))
 	const settings = `{"temperature": 0.5}`
-	m := smallGPT2
-	m.Vocab = 400
+	m := hf.Model{Family: "gpt2", Layers: 2, Heads: 2, Width: 8, Context: 8, Vocab: 400, NormEps: 1e-5}
 	for name, c := range map[string]struct {
 		tokenizer bool // of its own
 		sets      string
@@ -95,13 +117,13 @@ func TestCarriedTokenizer(t *testing.T) {
 		"other": {true, "data.tokenizer=bytes", []string{"", "vocab.json", "merges.txt", "tokenizer_config.json"}, "the files that came with the model are not carried over: this trains on the tokens of another tokenizer"},
 		"none":  {false, "data.tokenizer=bytes", []string{"generation_config.json", "", "vocab.json", "merges.txt", "tokenizer_config.json"}, ""},
 	} {
-		from := folderOf(t, m, func(map[string]*tensor) {})
-		write(t, from+"/generation_config.json", settings)
+		from := modelFolder(t, m)
+		testjob.Write(t, from+"/generation_config.json", settings)
 		if c.tokenizer {
-			writeVocabulary(t, from, 300)
+			testjob.WriteVocabulary(t, from, 300)
 		}
 		obs := &heard{}
-		if err := Train(t.Context(), mustLoad(t, append(strings.Fields(c.sets), "model.from="+from)...), name, obs); err != nil {
+		if err := Train(t.Context(), configtest.MustLoad(t, append(strings.Fields(c.sets), "model.from="+from)...), name, obs); err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}

@@ -12,6 +12,12 @@ import (
 
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/vfs"
+	"zeroth/input"
+	"zeroth/job/build"
+	"zeroth/job/config"
+	"zeroth/job/report"
+	"zeroth/job/show"
+	"zeroth/job/state"
 )
 
 // lockFile is in a folder that a run writes to; see vfs.OS.Lock.
@@ -45,14 +51,14 @@ func (e inUse) Unwrap() error { return e.Locked }
 // here, before any work is put in. A fresh run gets a run folder without
 // anything in it, and a folder without checkpoints: it is never written over
 // another.
-func (c *Config) lockFolders(out string, fresh bool, saves vfs.FS) (*folders, error) {
+func lockFolders(c *config.Config, out string, fresh bool, saves vfs.FS) (*folders, error) {
 	f := &folders{out: out, made: Missing(out)}
-	err := c.probeOffload()
+	err := probeOffload(c)
 	if err == nil {
 		err = f.takeOut(fresh)
 	}
-	if err == nil && c.saves() {
-		err = c.takeCheckpoints(f, fresh, saves)
+	if err == nil && build.Saves(c) {
+		err = takeCheckpoints(c, f, fresh, saves)
 	}
 	if err != nil {
 		f.release()
@@ -63,25 +69,25 @@ func (c *Config) lockFolders(out string, fresh bool, saves vfs.FS) (*folders, er
 
 func (f *folders) takeOut(fresh bool) (err error) {
 	if err := os.MkdirAll(f.out, 0o777); err != nil {
-		return BadInput(fmt.Errorf("--out: %w; name a folder that can be made", err))
+		return input.BadInput(fmt.Errorf("--out: %w; name a folder that can be made", err))
 	}
 	f.lock, err = vfs.OS{}.Lock(filepath.Join(f.out, lockFile))
 	if held := (*vfs.Locked)(nil); errors.As(err, &held) {
 		return inUse{"--out " + f.out, held}
 	}
 	if err != nil {
-		return BadInput(fmt.Errorf("--out %s: nothing can be written there: %w", f.out, cause(err)))
+		return input.BadInput(fmt.Errorf("--out %s: nothing can be written there: %w", f.out, input.Cause(err)))
 	}
 	if !fresh {
 		return nil
 	}
 	files, err := os.ReadDir(f.out)
 	if err != nil {
-		return BadInput(fmt.Errorf("--out: %w", err))
+		return input.BadInput(fmt.Errorf("--out: %w", err))
 	}
 	files = slices.DeleteFunc(files, func(e os.DirEntry) bool { return e.Name() == lockFile || vacant(filepath.Join(f.out, e.Name())) })
 	if len(files) > 0 {
-		return BadInput(fmt.Errorf("--out %s: the folder is not empty (%s); a run is never written over another: name a new folder, remove this one, or go on from its checkpoints with --resume latest",
+		return input.BadInput(fmt.Errorf("--out %s: the folder is not empty (%s); a run is never written over another: name a new folder, remove this one, or go on from its checkpoints with --resume latest",
 			f.out, Some(files, 3)))
 	}
 	return nil
@@ -95,7 +101,7 @@ func vacant(folder string) bool {
 }
 
 // takeCheckpoints holds the folder of checkpoints.
-func (c *Config) takeCheckpoints(f *folders, fresh bool, fsys vfs.FS) (err error) {
+func takeCheckpoints(c *config.Config, f *folders, fresh bool, fsys vfs.FS) (err error) {
 	dir := c.Checkpoint.Dir
 	f.made = append(Missing(dir), f.made...)
 	if same(dir, f.out) {
@@ -110,10 +116,10 @@ func (c *Config) takeCheckpoints(f *folders, fresh bool, fsys vfs.FS) (err error
 		err = probe(fsys, dir)
 	}
 	if err != nil {
-		return c.badFolder(fmt.Sprintf("%s: no checkpoint can be written there: %v", dir, cause(err)), "want a folder that can be made and written to")
+		return badFolder(c, fmt.Sprintf("%s: no checkpoint can be written there: %v", dir, input.Cause(err)), "want a folder that can be made and written to")
 	}
 	if fresh {
-		return c.without(dir, fsys)
+		return without(c, dir, fsys)
 	}
 	return nil
 }
@@ -135,20 +141,20 @@ func probe(fsys vfs.FS, dir string) error {
 }
 
 // probeOffload refuses a folder to offload to that nothing can be written to.
-func (c *Config) probeOffload() error {
+func probeOffload(c *config.Config) error {
 	o := c.Zero.Offload
-	if !o.disk() {
+	if !o.Disk() {
 		return nil
 	}
 	if err := probe(nil, o.Path); err != nil {
-		return Problems{problem(c.place("zero.offload.path"), "zero.offload.path", fmt.Sprintf("%s: nothing can be written there: %v", o.Path, cause(err)), offloadPath)}
+		return config.Problems{config.NewProblem(c.Place("zero.offload.path"), "zero.offload.path", fmt.Sprintf("%s: nothing can be written there: %v", o.Path, input.Cause(err)), config.OffloadPath)}
 	}
 	return nil
 }
 
 // without refuses a folder with the checkpoints of another run, which retention
 // would delete.
-func (c *Config) without(dir string, fsys vfs.FS) error {
+func without(c *config.Config, dir string, fsys vfs.FS) error {
 	if fsys == nil {
 		fsys = vfs.OS{}
 	}
@@ -157,14 +163,14 @@ func (c *Config) without(dir string, fsys vfs.FS) error {
 		return err
 	}
 	if e, ok := checkpoint.Newest(list); ok {
-		return c.badFolder(fmt.Sprintf("%s has checkpoints of another run, up to step %d", dir, e.Step), "want a new folder, or --resume to go on from one of them")
+		return badFolder(c, fmt.Sprintf("%s has checkpoints of another run, up to step %d", dir, e.Step), "want a new folder, or --resume to go on from one of them")
 	}
 	return nil
 }
 
 // badFolder is a problem with the folder of checkpoints.
-func (c *Config) badFolder(wrong, right string) error {
-	return Problems{problem(c.place("checkpoint.dir"), "checkpoint.dir", wrong, right)}
+func badFolder(c *config.Config, wrong, right string) error {
+	return config.Problems{config.NewProblem(c.Place("checkpoint.dir"), "checkpoint.dir", wrong, right)}
 }
 
 // release gives the folders up. Those that were made and stayed empty are
@@ -207,10 +213,32 @@ func Missing(path string) (folders []string) {
 func Some(files []os.DirEntry, n int) string {
 	var names []string
 	for _, f := range files[:min(n, len(files))] {
-		names = append(names, printable(f.Name()))
+		names = append(names, show.Printable(f.Name()))
 	}
 	if len(files) > n {
 		names = append(names, "...")
 	}
 	return strings.Join(names, ", ")
+}
+
+// room says before training whether the disk has room for a checkpoint at all: an
+// error, or where the job goes on without checkpoints a warning.
+func room(c *config.Config, s *state.Saver, obs report.Observer) error {
+	if s == nil {
+		return nil
+	}
+	fsys, dir, need := s.Fsys, c.Checkpoint.Dir, state.Expects(c, s.Rank.Trainer.Kinds())
+	if fsys == nil {
+		fsys = vfs.OS{}
+	}
+	free, err := fsys.Space(dir)
+	if err != nil || free >= need {
+		return nil // what is wrong with the folder the first save finds
+	}
+	wrong := fmt.Sprintf("a checkpoint takes %s, %s has %s free", show.ByteSize(need), dir, show.ByteSize(free))
+	if c.Checkpoint.OnError != "stop" {
+		obs.Note(wrong + ": there will be none until there is room")
+		return nil
+	}
+	return fmt.Errorf("%s: make room, set checkpoint.dir to another disk, or checkpoint.on_error to continue", wrong)
 }

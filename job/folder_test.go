@@ -9,33 +9,37 @@ import (
 
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/vfs"
+	"zeroth/input"
+	"zeroth/job/config/configtest"
+	"zeroth/job/report"
+	"zeroth/job/testjob"
 )
 
 // Folders that were made and stayed empty are taken away again, others not.
 func TestFoldersLeaveNothing(t *testing.T) {
-	inFolder(t, least)
+	testjob.InFolder(t, testjob.Least)
 	for _, sets := range [][]string{nil, {"checkpoint.every=1"}, {"checkpoint.every=1", "checkpoint.dir=x/y/new"}, {"checkpoint.every=1", "checkpoint.dir=other/folder"}} {
-		c := mustLoad(t, sets...)
+		c := configtest.MustLoad(t, sets...)
 		if c.Checkpoint.Dir == "" {
 			c.Checkpoint.Dir = "x/y/new/ckpt"
 		}
-		f, err := c.lockFolders("x/y/new", true, nil)
+		f, err := lockFolders(c, "x/y/new", true, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		f.release()
 		for _, path := range []string{"x", "other"} {
-			if exists(path) {
+			if input.Exists(path) {
 				t.Errorf("%v: folders that were made and stayed empty are still there", sets)
 			}
 		}
 	}
-	c := mustLoad(t)
+	c := configtest.MustLoad(t)
 	if err := os.Mkdir("x", 0o755); err != nil {
 		t.Fatal(err)
 	}
 	for _, path := range []string{"x", "x/y"} {
-		f, err := c.lockFolders(path, true, nil)
+		f, err := lockFolders(c, path, true, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -44,13 +48,13 @@ func TestFoldersLeaveNothing(t *testing.T) {
 	if files, err := os.ReadDir("x"); err != nil || len(files) > 0 {
 		t.Errorf("a folder that was there before is gone, or is not as it was: %v %v", files, err)
 	}
-	f, err := c.lockFolders("x/run", true, nil)
+	f, err := lockFolders(c, "x/run", true, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	write(t, "x/run/job.yaml", "")
+	testjob.Write(t, "x/run/job.yaml", "")
 	f.release()
-	if !exists("x/run/job.yaml") || exists("x/run/.lock") {
+	if !input.Exists("x/run/job.yaml") || input.Exists("x/run/.lock") {
 		t.Error("what a run has written is gone, or its lock is not")
 	}
 	if err := os.RemoveAll("x/run"); err != nil {
@@ -60,9 +64,9 @@ func TestFoldersLeaveNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, dir := range []string{"x", "x/ckpt"} {
-		write(t, dir+"/.lock", "pid 1 host gone\n")
+		testjob.Write(t, dir+"/.lock", "pid 1 host gone\n")
 	}
-	if f, err = c.lockFolders("x", true, nil); err != nil {
+	if f, err = lockFolders(c, "x", true, nil); err != nil {
 		t.Errorf("what a run left that died at once is in the way: %v", err)
 	} else {
 		f.release()
@@ -72,10 +76,10 @@ func TestFoldersLeaveNothing(t *testing.T) {
 // Of two runs that would write to one folder, whichever of theirs it is, the
 // second is refused and told which process has it.
 func TestFoldersAreOneRuns(t *testing.T) {
-	inFolder(t, least)
+	testjob.InFolder(t, testjob.Least)
 	on := func(out, dir string) (*folders, error) {
-		c := mustLoad(t, "checkpoint.every=1", "checkpoint.dir="+dir)
-		return c.lockFolders(out, false, nil)
+		c := configtest.MustLoad(t, "checkpoint.every=1", "checkpoint.dir="+dir)
+		return lockFolders(c, out, false, nil)
 	}
 	for _, first := range [][2]string{{"a", "a/ckpt"}, {"a", "a"}, {"a", "c"}} {
 		f, err := on(first[0], first[1])
@@ -103,8 +107,8 @@ func TestFoldersAreOneRuns(t *testing.T) {
 // before anything is trained and whatever checkpoint.on_error is; so is one
 // with checkpoints of another run, which retention would delete.
 func TestFolderOfCheckpoints(t *testing.T) {
-	inTinyFolder(t)
-	if err := Train(t.Context(), mustLoad(t, "checkpoint.every=7"), "old", &heard{}); err != nil {
+	testjob.InTinyFolder(t)
+	if err := Train(t.Context(), configtest.MustLoad(t, "checkpoint.every=7"), "old", &heard{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ dir, want string }{
@@ -114,8 +118,8 @@ func TestFolderOfCheckpoints(t *testing.T) {
 		{"old/ckpt", "checkpoint.dir: old/ckpt has checkpoints of another run, up to step 7; want a new folder, or --resume to go on from one of them"},
 	} {
 		h := &heard{}
-		err := Train(t.Context(), mustLoad(t, "checkpoint.every=1", "checkpoint.on_error=continue", "checkpoint.dir="+c.dir), "run", h)
-		if !IsInput(err) || !strings.Contains(err.Error(), c.want) || len(h.steps) > 0 || exists("run") {
+		err := Train(t.Context(), configtest.MustLoad(t, "checkpoint.every=1", "checkpoint.on_error=continue", "checkpoint.dir="+c.dir), "run", h)
+		if !input.IsInput(err) || !strings.Contains(err.Error(), c.want) || len(h.steps) > 0 || input.Exists("run") {
 			t.Errorf("%s: %v\nwant %s", c.dir, err, c.want)
 		}
 	}
@@ -127,22 +131,22 @@ func TestFolderOfCheckpoints(t *testing.T) {
 
 // A run that made no checkpoints is not begun anew over its parameters.
 func TestNothingToResume(t *testing.T) {
-	inTinyFolder(t)
-	if err := Train(t.Context(), mustLoad(t), "run", &heard{}); err != nil {
+	testjob.InTinyFolder(t)
+	if err := Train(t.Context(), configtest.MustLoad(t), "run", &heard{}); err != nil {
 		t.Fatal(err)
 	}
 	want := "--resume latest: there is no checkpoint to go on from, and step 0 would write over the parameters in run/model: "
-	if err := Resume(t.Context(), mustLoad(t), "run", "latest", &heard{}); !IsInput(err) || !strings.HasPrefix(err.Error(), want) {
+	if err := Resume(t.Context(), configtest.MustLoad(t), "run", "latest", &heard{}); !input.IsInput(err) || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("got %v", err)
 	}
 }
 
 // What a run found before it had the folders must still be so when it has them.
 func TestCheckpointsThatChangeMeanwhile(t *testing.T) {
-	inTinyFolder(t)
+	testjob.InTinyFolder(t)
 	trainedRun(t)
 	for _, which := range []string{"latest", "7", "run/ckpt/step-00000007"} {
-		c := mustLoad(t, "checkpoint.dir=run/ckpt", "train.steps=8", "checkpoint.every=100")
+		c := configtest.MustLoad(t, "checkpoint.dir=run/ckpt", "train.steps=8", "checkpoint.every=100")
 		r := &run{out: "run", which: which, obs: &heard{}}
 		if err := r.begin(c, "run/ckpt"); err != nil {
 			t.Fatal(err)
@@ -165,7 +169,7 @@ func TestCheckpointsThatChangeMeanwhile(t *testing.T) {
 		r.start.close()
 	}
 	r := &run{out: "new", which: "latest", obs: &heard{}}
-	if err := r.begin(mustLoad(t, "train.steps=8", "checkpoint.every=100"), "run/none"); err != nil || r.unchanged() != nil {
+	if err := r.begin(configtest.MustLoad(t, "train.steps=8", "checkpoint.every=100"), "run/none"); err != nil || r.unchanged() != nil {
 		t.Errorf("none yet: %v, %v", err, r.unchanged())
 	}
 	r.c.Checkpoint.Dir = "run/ckpt"
@@ -176,31 +180,31 @@ func TestCheckpointsThatChangeMeanwhile(t *testing.T) {
 
 // So is a folder to offload to.
 func TestFolderToOffloadTo(t *testing.T) {
-	inTinyFolder(t)
+	testjob.InTinyFolder(t)
 	if _, err := os.Stat("/proc/self"); err != nil {
 		t.Skip("no folder here is closed to root")
 	}
-	err := Train(t.Context(), mustLoad(t, "zero.offload={optimizer: disk, path: /proc}"), "run", &heard{})
-	if want := "zero.offload.path: /proc: nothing can be written there: "; !IsInput(err) || !strings.Contains(err.Error(), want) || exists("run") {
+	err := Train(t.Context(), configtest.MustLoad(t, "zero.offload={optimizer: disk, path: /proc}"), "run", &heard{})
+	if want := "zero.offload.path: /proc: nothing can be written there: "; !input.IsInput(err) || !strings.Contains(err.Error(), want) || input.Exists("run") {
 		t.Errorf("got %v\nwant %s", err, want)
 	}
 }
 
 // Two runs at once offload to one folder, each to files of its own.
 func TestTwoRunsOffloadToOneFolder(t *testing.T) {
-	inTinyFolder(t)
+	testjob.InTinyFolder(t)
 	if err := os.Mkdir("disk", 0o755); err != nil {
 		t.Fatal(err)
 	}
 	sets := []string{"zero.offload={optimizer: disk, parameters: disk, path: disk}", "train.steps=5"}
-	outer := &heard{onStep: func(s Step) {
+	outer := &heard{onStep: func(s report.Step) {
 		if s.Step == 3 {
-			if err := Train(t.Context(), mustLoad(t, sets...), "inner", &heard{}); err != nil {
+			if err := Train(t.Context(), configtest.MustLoad(t, sets...), "inner", &heard{}); err != nil {
 				t.Error(err)
 			}
 		}
 	}}
-	if err := Train(t.Context(), mustLoad(t, sets...), "outer", outer); err != nil {
+	if err := Train(t.Context(), configtest.MustLoad(t, sets...), "outer", outer); err != nil {
 		t.Fatal(err)
 	}
 	a, err := os.ReadFile("inner/model/model.safetensors")

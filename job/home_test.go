@@ -5,29 +5,18 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-)
 
-func TestAtHome(t *testing.T) {
-	t.Setenv("HOME", "/home/me")
-	for in, want := range map[string]string{
-		"~": "/home/me", "~/a b": "/home/me/a b", "~/": "/home/me", "": "", "a/~": "a/~", "./~": "./~", "/~/a": "/~/a",
-		"~you/a": "", "~~": "",
-	} {
-		got, err := AtHome(in)
-		if got != want || (err == nil) != (want != "" || in == "") {
-			t.Errorf("%q is %q (%v), want %q", in, got, err, want)
-		}
-	}
-	t.Setenv("HOME", "")
-	if got, err := AtHome("~/a"); err == nil {
-		t.Errorf("without a home %q", got)
-	}
-}
+	"zeroth/job/build"
+	"zeroth/job/config"
+	"zeroth/job/config/configtest"
+	"zeroth/job/hf"
+	"zeroth/job/testjob"
+)
 
 // Every key of a job that names a file or a folder takes ~; a home whose name
 // could be a pattern is none.
 func TestPathsAtHome(t *testing.T) {
-	inFolder(t, least)
+	testjob.InFolder(t, testjob.Least)
 	home := filepath.Join(t.TempDir(), "m[e]*")
 	t.Setenv("HOME", home)
 	for _, folder := range []string{"hf", "texts", "disk"} {
@@ -35,26 +24,26 @@ func TestPathsAtHome(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	write(t, filepath.Join(home, "texts", "a.txt"), strings.Repeat("to be or not to be, ", 100))
-	if err := WriteModelConfig(filepath.Join(home, "hf"), smallGPT2); err != nil {
+	testjob.Write(t, filepath.Join(home, "texts", "a.txt"), strings.Repeat("to be or not to be, ", 100))
+	if err := hf.WriteModelConfig(filepath.Join(home, "hf"), hf.Model{Family: "gpt2", Layers: 2, Heads: 2, Width: 8, Context: 8, Vocab: 16, NormEps: 1e-5}); err != nil {
 		t.Fatal(err)
 	}
-	write(t, "job.yaml", "data: {text: [~/texts/*.txt]}\n")
-	c := mustLoad(t, "checkpoint.dir=~/ck", "zero.offload={optimizer: disk, path: ~/disk}", "data.validation=0", "model.context=8")
+	testjob.Write(t, "job.yaml", "data: {text: [~/texts/*.txt]}\n")
+	c := configtest.MustLoad(t, "checkpoint.dir=~/ck", "zero.offload={optimizer: disk, path: ~/disk}", "data.validation=0", "model.context=8")
 	if c.Checkpoint.Dir != home+"/ck" || c.Zero.Offload.Path != home+"/disk" || c.Data.Text[0] != "${HOME}/texts/*.txt" {
 		t.Errorf("%q %q %q", c.Checkpoint.Dir, c.Zero.Offload.Path, c.Data.Text)
 	}
-	if set, _, err := c.openInputs(t.Context(), Footprint{}, false, &heard{}); err != nil {
+	if set, _, err := openInputs(c, t.Context(), build.Footprint{}, false, &heard{}); err != nil {
 		t.Errorf("%v", err)
 	} else {
 		_ = set.Close() // only read from
 	}
-	write(t, "job.yaml", "data: {tokens: [~/a.bin]}\nmodel: {from: ~/hf}\n")
-	if _, err := Load("job.yaml", nil); err == nil || strings.Contains(err.Error(), "model.from") || !strings.Contains(err.Error(), "no file matches "+home[:5]) {
+	testjob.Write(t, "job.yaml", "data: {tokens: [~/a.bin]}\nmodel: {from: ~/hf}\n")
+	if _, err := config.Load("job.yaml", nil); err == nil || strings.Contains(err.Error(), "model.from") || !strings.Contains(err.Error(), "no file matches "+home[:5]) {
 		t.Errorf("%v", err)
 	}
 	for key, value := range map[string]string{"model.from": "~you/hf", "data.vocab": "~you/v", "checkpoint.dir": "~you/c", "data.text": "[~you/*.txt]"} {
-		if _, err := Load("job.yaml", []string{key + "=" + value}); err == nil || !strings.Contains(err.Error(), key+`: "`+strings.Trim(value, "[]")+`": the home folder of another user`) {
+		if _, err := config.Load("job.yaml", []string{key + "=" + value}); err == nil || !strings.Contains(err.Error(), key+`: "`+strings.Trim(value, "[]")+`": the home folder of another user`) {
 			t.Errorf("%s: %v", key, err)
 		}
 	}

@@ -9,15 +9,20 @@ import (
 	"time"
 
 	"zeroth/data"
+	"zeroth/job/build"
+	"zeroth/job/config"
+	"zeroth/job/report"
+	"zeroth/job/sim"
+	"zeroth/job/state"
 	"zeroth/optim"
 	"zeroth/zero"
 )
 
 // loop is one rank's training loop.
 type loop struct {
-	c        *Config
-	rank     *Rank
-	saver    *saver // nil for a job that makes no checkpoints
+	c        *config.Config
+	rank     *build.Rank
+	saver    *state.Saver // nil for a job that makes no checkpoints
 	set      *data.Set
 	rec      *recorder // rank 0 reports
 	share    data.Share
@@ -33,11 +38,11 @@ type loop struct {
 	metrics  map[string]float64
 }
 
-func (c *Config) newLoop(r *Rank, s *saver, set *data.Set, b *beginning, rec *recorder) *loop {
-	l := &loop{c: c, rank: r, saver: s, set: set, rec: rec, schedule: c.schedule(), at: b.Step, samples: b.Samples, tokens: b.Tokens, kept: -1,
-		share:   data.Share{Ranks: c.Mesh().DataRanks(), Accumulate: c.Train.Accumulate, MicroBatch: c.Train.MicroBatch},
+func newLoop(c *config.Config, r *build.Rank, s *state.Saver, set *data.Set, b *beginning, rec *recorder) *loop {
+	l := &loop{c: c, rank: r, saver: s, set: set, rec: rec, schedule: build.Schedule(c), at: b.Step, samples: b.Samples, tokens: b.Tokens, kept: -1,
+		share:   data.Share{Ranks: config.Mesh(c).DataRanks(), Accumulate: c.Train.Accumulate, MicroBatch: c.Train.MicroBatch},
 		metrics: map[string]float64{}}
-	l.reader = c.Mesh().DataRank(r.Rank)
+	l.reader = config.Mesh(c).DataRank(r.Rank)
 	l.fill = func(micro int, input, target []int32) error {
 		set.Train.Batch(input, target, l.samples+l.share.First(0, micro, l.reader))
 		return nil
@@ -72,7 +77,7 @@ func (l *loop) run(ctx context.Context) (stopped bool, err error) {
 		seen.end(l)
 		l.looked = false
 		now := time.Now()
-		traceOf(ctx).step(l.rank.Rank, l.at, last, now)
+		sim.TraceOf(ctx).Step(l.rank.Rank, l.at, last, now)
 		if err := l.report(stats, lr, now.Sub(last)); err != nil {
 			return false, err
 		}
@@ -107,7 +112,7 @@ func (l *loop) run(ctx context.Context) (stopped bool, err error) {
 func (l *loop) advance() {
 	l.at++
 	l.samples += l.share.Global()
-	l.tokens += int64(l.c.TokensPerStep())
+	l.tokens += int64(config.TokensPerStep(l.c))
 }
 
 func (l *loop) report(s zero.Stats, lr float64, took time.Duration) error {
@@ -115,9 +120,9 @@ func (l *loop) report(s zero.Stats, lr float64, took time.Duration) error {
 	if l.rank.Rank != 0 {
 		return nil
 	}
-	return l.rec.step(Step{
+	return l.rec.step(report.Step{
 		Step: l.at, Loss: s.Loss, LR: lr, GradNorm: s.GradNorm, Tokens: l.tokens,
-		TokensPerSecond: float64(l.c.TokensPerStep()) / took.Seconds(), StepSeconds: took.Seconds(), Skipped: l.rank.Trainer.Skipped,
+		TokensPerSecond: float64(config.TokensPerStep(l.c)) / took.Seconds(), StepSeconds: took.Seconds(), Skipped: l.rank.Trainer.Skipped,
 	})
 }
 
@@ -144,7 +149,7 @@ func (l *loop) evaluate() error {
 	if !finite {
 		l.rec.Note(fmt.Sprintf("the validation loss after step %d is %v: training has left the range of numbers; lower optimizer.lr, set train.clip, or go back to an earlier checkpoint", l.at, mean))
 	}
-	return l.rec.eval(Eval{Step: l.at, ValLoss: mean})
+	return l.rec.eval(report.Eval{Step: l.at, ValLoss: mean})
 }
 
 // checkpoint begins to save the state, once the save before has ended.
@@ -153,10 +158,10 @@ func (l *loop) checkpoint() error {
 		return err
 	}
 	t := l.rank.Trainer
-	err := l.saver.save(progress{
+	err := l.saver.Save(state.Progress{
 		Step: l.at, Updates: t.Updates, Skipped: t.Skipped, Samples: l.samples, Tokens: l.tokens, Scale: t.Scale,
 		Seed: l.c.Train.Seed, Data: l.set.Fingerprint, Context: l.c.Model.Context, Config: string(l.c.YAML()),
-		Model: l.c.modelJSON(), Version: Version(),
+		Model: l.c.ModelJSON(), Version: state.Version(),
 	}, maps.Clone(l.metrics))
 	if err != nil {
 		return err
@@ -171,18 +176,18 @@ func (l *loop) saved(wait bool) error {
 	if l.saver == nil {
 		return nil
 	}
-	end := l.saver.end(wait)
+	end := l.saver.End(wait)
 	if end == nil {
 		return nil
 	}
 	if l.rank.Rank == 0 {
 		l.rec.Note(end.String())
 	}
-	if end.err != nil {
+	if end.Err != nil {
 		l.kept = -1
 	}
-	if end.err != nil && l.c.Checkpoint.OnError == "stop" {
-		return fmt.Errorf("checkpoint of step %d: %w", end.step, end.err)
+	if end.Err != nil && l.c.Checkpoint.OnError == "stop" {
+		return fmt.Errorf("checkpoint of step %d: %w", end.Step, end.Err)
 	}
 	return nil
 }
@@ -195,8 +200,8 @@ func (l *loop) settled() error {
 	if err := l.saved(true); err != nil {
 		return err
 	}
-	err := l.saver.tidy()
-	for _, x := range l.saver.stays() {
+	err := l.saver.Tidy()
+	for _, x := range l.saver.Stays() {
 		l.rec.Note("old checkpoint " + x.String())
 	}
 	if err != nil && l.c.Checkpoint.OnError != "stop" {

@@ -17,58 +17,47 @@ import (
 	"zeroth/collective"
 	"zeroth/data"
 	"zeroth/device"
+	"zeroth/input"
+	"zeroth/job/build"
+	"zeroth/job/config"
+	"zeroth/job/config/configtest"
+	"zeroth/job/report"
+	"zeroth/job/state"
+	"zeroth/job/testjob"
 )
-
-// tinyJob is a job of a few milliseconds a step over a.txt.
-const tinyJob = `data: {text: [a.txt], validation: 0.1}
-model: {layers: 1, heads: 2, width: 8, context: 8}
-train: {steps: 7, micro_batch: 2, eval_every: 3, eval_batches: 2}
-parallel: {ranks: 2}
-schedule: {warmup: 3}
-`
-
-func inTinyFolder(t *testing.T) {
-	t.Helper()
-	inFolder(t, tinyJob)
-	var b strings.Builder
-	for i := range 300 {
-		fmt.Fprintf(&b, "line %d of %d\n", i*i, i)
-	}
-	write(t, "a.txt", b.String())
-}
 
 // heard is an Observer that keeps what it hears.
 type heard struct {
-	header Header
-	steps  []Step
-	evals  []Eval
+	header report.Header
+	steps  []report.Step
+	evals  []report.Eval
 	notes  []string
-	sums   []Summary
-	onStep func(Step)
+	sums   []report.Summary
+	onStep func(report.Step)
 }
 
-func (h *heard) Start(x Header) { h.header = x }
-func (h *heard) Step(s Step) {
+func (h *heard) Start(x report.Header) { h.header = x }
+func (h *heard) Step(s report.Step) {
 	h.steps = append(h.steps, s)
 	if h.onStep != nil {
 		h.onStep(s)
 	}
 }
-func (h *heard) Eval(e Eval)    { h.evals = append(h.evals, e) }
-func (h *heard) Note(s string)  { h.notes = append(h.notes, s) }
-func (h *heard) Done(s Summary) { h.sums = append(h.sums, s) }
+func (h *heard) Eval(e report.Eval)    { h.evals = append(h.evals, e) }
+func (h *heard) Note(s string)         { h.notes = append(h.notes, s) }
+func (h *heard) Done(s report.Summary) { h.sums = append(h.sums, s) }
 
 // A run tells and writes every step and every evaluation that is due, and ends
 // with a sample from the model it has written.
 func TestTrain(t *testing.T) {
 	defer goleak.VerifyNone(t)
-	inTinyFolder(t)
-	c := mustLoad(t, "sample={prompt: 'line ', tokens: 5}")
+	testjob.InTinyFolder(t)
+	c := configtest.MustLoad(t, "sample={prompt: 'line ', tokens: 5}")
 	h := &heard{}
 	if err := Train(t.Context(), c, "run", h); err != nil {
 		t.Fatal(err)
 	}
-	schedule := c.schedule()
+	schedule := build.Schedule(c)
 	for i, s := range h.steps {
 		if s.Step != i+1 || s.Tokens != int64(s.Step*4*8) || s.LR != schedule.At(i) || !(s.Loss > 4 && s.Loss < 6) || !(s.GradNorm > 0) || !(s.StepSeconds > 0) {
 			t.Errorf("step %d: %+v", i+1, s)
@@ -84,7 +73,7 @@ func TestTrain(t *testing.T) {
 	if len(h.steps) != 7 || !slices.Equal(at, []int{3, 6, 7}) {
 		t.Errorf("%d steps, evaluations after %v, want 7 and after 3, 6 and the last", len(h.steps), at)
 	}
-	steps, evals, err := ReadMetrics("run/metrics.jsonl")
+	steps, evals, err := report.ReadMetrics("run/metrics.jsonl")
 	if err != nil || !slices.Equal(steps, h.steps) || !slices.Equal(evals, h.evals) {
 		t.Errorf("metrics.jsonl: %v\n%v\n%v", err, steps, evals)
 	}
@@ -103,7 +92,7 @@ func TestTrain(t *testing.T) {
 	if !strings.HasPrefix(sum.Sample, "line ") || len(sum.Sample) < len("line ")+5 {
 		t.Errorf("sample: %q", sum.Sample)
 	}
-	want := Summary{Steps: 7, Loss: last.Loss, ValLoss: h.evals[2].ValLoss, Tokens: last.Tokens, MemoryPerRank: h.header.MemoryPerRank, Out: "run", Sample: sum.Sample}
+	want := report.Summary{Steps: 7, Loss: last.Loss, ValLoss: h.evals[2].ValLoss, Tokens: last.Tokens, MemoryPerRank: h.header.MemoryPerRank, Out: "run", Sample: sum.Sample}
 	if len(h.sums) != 1 || sum != want {
 		t.Errorf("summary %+v\nwant    %+v", sum, want)
 	}
@@ -111,23 +100,23 @@ func TestTrain(t *testing.T) {
 
 // The header is the job's, with the numbers that only building it shows.
 func TestHeader(t *testing.T) {
-	inTinyFolder(t)
+	testjob.InTinyFolder(t)
 	h := &heard{}
-	c := mustLoad(t, "parallel={ranks: 4, replicate: 2}", "train.steps=1")
+	c := configtest.MustLoad(t, "parallel={ranks: 4, replicate: 2}", "train.steps=1")
 	if err := Train(t.Context(), c, "run", h); err != nil {
 		t.Fatal(err)
 	}
-	plan, err := c.Footprint()
+	plan, err := build.DryRun(c)
 	if err != nil {
 		t.Fatal(err)
 	}
 	const parameters = (256+8)*8 + 2*8 + 12*8*8 + 13*8
-	set, err := data.Open(t.Context(), c.source())
+	set, err := data.Open(t.Context(), config.Source(c))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer set.Close()
-	want := Header{Model: "GPT-2 3.0k", Parameters: parameters, Ranks: 4, Shard: 2, Replicate: 2, Stage: 3, Precision: "bf16",
+	want := report.Header{Model: "GPT-2 3.0k", Parameters: parameters, Ranks: 4, Shard: 2, Replicate: 2, Stage: 3, Precision: "bf16",
 		GlobalBatch: 8, TokensPerStep: 64, Steps: 1, DataTokens: set.Train.Windows() * 8, Out: "run", MemoryPerRank: plan.Device.Total(), HostPerRank: plan.Host.Total()}
 	if h.header != want {
 		t.Errorf("got  %+v\nwant %+v", h.header, want)
@@ -138,17 +127,17 @@ func TestHeader(t *testing.T) {
 // keeps what there is.
 func TestStop(t *testing.T) {
 	defer goleak.VerifyNone(t)
-	inTinyFolder(t)
+	testjob.InTinyFolder(t)
 	reason := errors.New("enough")
 	for _, c := range []struct{ at, atMost int }{{1, 2}, {4, 5}} {
 		ctx, stop := context.WithCancelCause(t.Context())
-		h := &heard{onStep: func(s Step) {
+		h := &heard{onStep: func(s report.Step) {
 			if s.Step == c.at {
 				stop(reason)
 			}
 		}}
 		out := fmt.Sprintf("run%d", c.at)
-		if err := Train(ctx, mustLoad(t, "train.steps=1000", "sample.tokens=5", "parallel.ranks=3"), out, h); !stoppedBy(err, reason, len(h.steps)) {
+		if err := Train(ctx, configtest.MustLoad(t, "train.steps=1000", "sample.tokens=5", "parallel.ranks=3"), out, h); !stoppedBy(err, reason, len(h.steps)) {
 			t.Errorf("error %v, want %v after step %d", err, reason, len(h.steps))
 		}
 		if n := len(h.steps); n < c.at || n > c.atMost {
@@ -157,11 +146,11 @@ func TestStop(t *testing.T) {
 		if len(h.sums) != 1 || !h.sums[0].Stopped || h.sums[0].Steps != len(h.steps) || h.sums[0].Sample != "" {
 			t.Errorf("summary %+v", h.sums)
 		}
-		if steps, _, err := ReadMetrics(out + "/metrics.jsonl"); err != nil || len(steps) != len(h.steps) {
+		if steps, _, err := report.ReadMetrics(out + "/metrics.jsonl"); err != nil || len(steps) != len(h.steps) {
 			t.Errorf("%d steps in metrics.jsonl, %v; want %d", len(steps), err, len(h.steps))
 		}
 		for _, name := range []string{"loss.svg", "model/config.json", "model/model.safetensors"} {
-			if !exists(out + "/" + name) {
+			if !input.Exists(out + "/" + name) {
 				t.Errorf("no %s is kept", name)
 			}
 		}
@@ -177,14 +166,14 @@ func stoppedBy(err, reason error, steps int) bool {
 
 // Asked at the last step, a run is not stopped but done.
 func TestStopAtTheEnd(t *testing.T) {
-	inTinyFolder(t)
+	testjob.InTinyFolder(t)
 	ctx, stop := context.WithCancel(t.Context())
-	h := &heard{onStep: func(s Step) {
+	h := &heard{onStep: func(s report.Step) {
 		if s.Step == 6 {
 			stop()
 		}
 	}}
-	if err := Train(ctx, mustLoad(t), "run", h); err != nil {
+	if err := Train(ctx, configtest.MustLoad(t), "run", h); err != nil {
 		t.Error(err)
 	}
 	if len(h.sums) != 1 || h.sums[0].Stopped || h.sums[0].Steps != 7 {
@@ -194,12 +183,12 @@ func TestStopAtTheEnd(t *testing.T) {
 
 // Asked while the data is read, it leaves nothing.
 func TestStopWhileReading(t *testing.T) {
-	inTinyFolder(t)
+	testjob.InTinyFolder(t)
 	reason := errors.New("enough")
 	ctx, stop := context.WithCancelCause(t.Context())
 	stop(reason)
 	h := &heard{}
-	if err := Train(ctx, mustLoad(t), "run", h); !stoppedBy(err, reason, 0) || exists("run") || len(h.sums) > 0 {
+	if err := Train(ctx, configtest.MustLoad(t), "run", h); !stoppedBy(err, reason, 0) || input.Exists("run") || len(h.sums) > 0 {
 		t.Errorf("error %v, want %v; summary %v", err, reason, h.sums)
 	}
 }
@@ -207,22 +196,22 @@ func TestStopWhileReading(t *testing.T) {
 // What cannot be written is an error that leaves the rest.
 func TestTrainCannotWrite(t *testing.T) {
 	defer goleak.VerifyNone(t)
-	inTinyFolder(t)
-	c := mustLoad(t)
+	testjob.InTinyFolder(t)
+	c := configtest.MustLoad(t)
 	for _, name := range []string{"job.yaml", "loss.svg", "model/model.safetensors.tmp"} { // folders where files should be
 		if err := os.MkdirAll(name+".run/"+name+"/x", 0o777); err != nil {
 			t.Fatal(err)
 		}
 		h := &heard{}
 		err := Resume(t.Context(), c, name+".run", "latest", h)
-		if err == nil || IsInput(err) || !strings.Contains(err.Error(), name) || len(h.sums) > 0 {
+		if err == nil || input.IsInput(err) || !strings.Contains(err.Error(), name) || len(h.sums) > 0 {
 			t.Errorf("%s: %v, %v", name, err, h.sums)
 		}
-		if steps, _, _ := ReadMetrics(name + ".run/metrics.jsonl"); len(steps) != 7 && name != "job.yaml" {
+		if steps, _, _ := report.ReadMetrics(name + ".run/metrics.jsonl"); len(steps) != 7 && name != "job.yaml" {
 			t.Errorf("%s: %d steps are kept", name, len(steps))
 		}
 	}
-	if err := Train(t.Context(), c, "a.txt/run", &heard{}); !IsInput(err) || !strings.HasPrefix(err.Error(), "--out: ") {
+	if err := Train(t.Context(), c, "a.txt/run", &heard{}); !input.IsInput(err) || !strings.HasPrefix(err.Error(), "--out: ") {
 		t.Errorf("a run folder in a file: %v", err)
 	}
 }
@@ -231,15 +220,15 @@ func TestTrainCannotWrite(t *testing.T) {
 // micro-batches they are dealt to: spread evenly over all that was held out,
 // and different ones as far as there are so many.
 func TestValidationSamples(t *testing.T) {
-	inTinyFolder(t)
+	testjob.InTinyFolder(t)
 	var want []string
 	for _, sets := range [][]string{
 		{"parallel.ranks=2"},
 		{"parallel.ranks=4", "train.micro_batch=1"},
 		{"parallel.ranks=1", "train.eval_batches=4", "train.accumulate=3"},
 	} {
-		c := mustLoad(t, sets...)
-		set, err := data.Open(t.Context(), c.source())
+		c := configtest.MustLoad(t, sets...)
+		set, err := data.Open(t.Context(), config.Source(c))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -247,7 +236,7 @@ func TestValidationSamples(t *testing.T) {
 		var got []string
 		for micro := range c.Train.EvalBatches {
 			for r := range c.Parallel.Ranks {
-				l := c.newLoop(&Rank{Rank: r}, nil, set, &beginning{}, nil)
+				l := newLoop(c, &build.Rank{Rank: r}, nil, set, &beginning{}, nil)
 				n, T := c.Train.MicroBatch, c.Model.Context
 				input, target := make([]int32, n*T), make([]int32, n*T)
 				if err := l.validate(micro, input, target); err != nil {
@@ -278,9 +267,9 @@ func TestValidationSamples(t *testing.T) {
 // The samples of a step are those of its place in the training order, dealt to
 // ranks and micro-batches in turn.
 func TestTrainingSamples(t *testing.T) {
-	inTinyFolder(t)
-	c := mustLoad(t, "parallel.ranks=2", "train.accumulate=2")
-	set, err := data.Open(t.Context(), c.source())
+	testjob.InTinyFolder(t)
+	c := configtest.MustLoad(t, "parallel.ranks=2", "train.accumulate=2")
+	set, err := data.Open(t.Context(), config.Source(c))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -288,7 +277,7 @@ func TestTrainingSamples(t *testing.T) {
 	first := int64(40)
 	for micro := range 2 {
 		for r := range 2 {
-			l := c.newLoop(&Rank{Rank: r}, nil, set, &beginning{progress: progress{Samples: 32}}, nil)
+			l := newLoop(c, &build.Rank{Rank: r}, nil, set, &beginning{Progress: state.Progress{Samples: 32}}, nil)
 			l.advance() // 8 samples
 			var input, target, wantInput, wantTarget [2 * 8]int32
 			if err := l.fill(micro, input[:], target[:]); err != nil {
@@ -305,14 +294,14 @@ func TestTrainingSamples(t *testing.T) {
 
 // Of the errors of all ranks the one that is no consequence is returned.
 func TestTogether(t *testing.T) {
-	inTinyFolder(t)
-	ranks, err := mustLoad(t, "parallel.ranks=3").Open(Seams{})
+	testjob.InTinyFolder(t)
+	ranks, err := build.Open(configtest.MustLoad(t, "parallel.ranks=3"), build.Seams{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer closeAll(ranks)
+	defer build.CloseAll(ranks)
 	cause := errors.New("rank 1 has had enough")
-	err = Together(ranks, func(r *Rank) error {
+	err = build.Together(ranks, func(r *build.Rank) error {
 		if r.Rank == 1 {
 			return cause
 		}
@@ -326,11 +315,11 @@ func TestTogether(t *testing.T) {
 	if err != cause {
 		t.Errorf("got %v, want %v", err, cause)
 	}
-	err = Together(ranks, func(r *Rank) error { return fmt.Errorf("rank %d: %w", r.Rank, collective.ErrClosed) })
+	err = build.Together(ranks, func(r *build.Rank) error { return fmt.Errorf("rank %d: %w", r.Rank, collective.ErrClosed) })
 	if !errors.Is(err, collective.ErrClosed) {
 		t.Errorf("all ranks closed: %v", err)
 	}
-	if err := Together(ranks, func(*Rank) error { return nil }); err != nil {
+	if err := build.Together(ranks, func(*build.Rank) error { return nil }); err != nil {
 		t.Errorf("no error: %v", err)
 	}
 }
@@ -354,9 +343,9 @@ func TestReadingIsTold(t *testing.T) {
 // A validation loss that is no number is told as what it says of the training,
 // written as null, and kept from the metrics of checkpoints.
 func TestValidationLossIsNoNumber(t *testing.T) {
-	inTinyFolder(t)
+	testjob.InTinyFolder(t)
 	h := &heard{}
-	c := mustLoad(t, "train.steps=1", "train.eval_every=1", "optimizer.lr=1e30", "schedule={type: constant, warmup: 0}", "checkpoint={every: 1, keep: {best: val_loss, last: 2}}", "precision=fp32")
+	c := configtest.MustLoad(t, "train.steps=1", "train.eval_every=1", "optimizer.lr=1e30", "schedule={type: constant, warmup: 0}", "checkpoint={every: 1, keep: {best: val_loss, last: 2}}", "precision=fp32")
 	if err := Train(t.Context(), c, "run", h); err != nil {
 		t.Fatal(err)
 	}
@@ -372,7 +361,7 @@ func TestValidationLossIsNoNumber(t *testing.T) {
 	if _, ok := ck.Metrics["val_loss"]; ok || ck.Metrics["loss"] == 0 {
 		t.Errorf("metrics of the checkpoint: %v", ck.Metrics)
 	}
-	err = Resume(t.Context(), mustLoad(t, "train.steps=2", "checkpoint.every=1"), "run", "latest", h)
+	err = Resume(t.Context(), configtest.MustLoad(t, "train.steps=2", "checkpoint.every=1"), "run", "latest", h)
 	if err == nil || !strings.Contains(err.Error(), "lower the learning rate") {
 		t.Errorf("the next step: %v", err)
 	}

@@ -6,23 +6,26 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+
+	"zeroth/input"
+	"zeroth/job/report"
 )
 
 // recorder passes a run's progress on to the observer, writes it to the run
 // folder and sums it up. Rank 0 alone uses it.
 type recorder struct {
-	Observers
+	report.Observers
 	out     string
-	metrics *Metrics
-	sum     Summary
-	account func(step int) (*Account, error)
+	metrics *report.Metrics
+	sum     report.Summary
+	account func(step int) (*report.Account, error)
 	stepped bool // a step was done
 	owed    bool // an evaluation at the step this run begins at, which the one before had no time for; every rank may read it
 }
 
 // record opens the run folder's files; of the metrics of an earlier run it
 // keeps those up to the step this one begins at.
-func record(out string, job []byte, fresh bool, step int, obs Observer) (*recorder, error) {
+func record(out string, job []byte, fresh bool, step int, obs report.Observer) (*recorder, error) {
 	if err := os.MkdirAll(out, 0o777); err != nil {
 		return nil, fmt.Errorf("run folder: %w", err)
 	}
@@ -30,25 +33,25 @@ func record(out string, job []byte, fresh bool, step int, obs Observer) (*record
 		return nil, fmt.Errorf("run folder: %w", err)
 	}
 	path := filepath.Join(out, "metrics.jsonl")
-	if err := TrimMetrics(path, step, obs.Note); err != nil {
+	if err := report.TrimMetrics(path, step, obs.Note); err != nil {
 		return nil, err
 	}
-	l, err := readLog(path)
+	l, err := report.ReadLog(path)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
-	m, err := OpenMetrics(path)
+	m, err := report.OpenMetrics(path)
 	if err != nil {
 		return nil, err
 	}
-	return &recorder{Observers: Observers{m, obs}, out: out, metrics: m, owed: l.lacksEval(step),
-		sum: Summary{Steps: step, Loss: math.NaN(), ValLoss: math.NaN(), Out: out}}, nil
+	return &recorder{Observers: report.Observers{m, obs}, out: out, metrics: m, owed: l.LacksEval(step),
+		sum: report.Summary{Steps: step, Loss: math.NaN(), ValLoss: math.NaN(), Out: out}}, nil
 }
 
 // writeJob writes the effective configuration, whole or not at all. In a fresh
 // run it must not be there.
 func writeJob(path string, content []byte, fresh bool) error {
-	if fresh && exists(path) {
+	if fresh && input.Exists(path) {
 		return fmt.Errorf("%s: %w", path, os.ErrExist)
 	}
 	err := os.WriteFile(path+".new", content, 0o666)
@@ -63,7 +66,7 @@ func writeJob(path string, content []byte, fresh bool) error {
 
 // memory writes down what the ranks hold beside what was planned: after the
 // first step, and at the end.
-func (r *recorder) memory(step int) (*Account, error) {
+func (r *recorder) memory(step int) (*report.Account, error) {
 	a, err := r.account(step)
 	if err != nil {
 		return nil, err
@@ -72,7 +75,7 @@ func (r *recorder) memory(step int) (*Account, error) {
 	return a, r.metrics.Err()
 }
 
-func (r *recorder) step(s Step) error {
+func (r *recorder) step(s report.Step) error {
 	if !r.stepped {
 		r.stepped = true
 		if _, err := r.memory(s.Step); err != nil {
@@ -85,7 +88,7 @@ func (r *recorder) step(s Step) error {
 	return r.metrics.Err()
 }
 
-func (r *recorder) eval(e Eval) error {
+func (r *recorder) eval(e report.Eval) error {
 	r.sum.ValLoss = e.ValLoss
 	r.Eval(e)
 	return r.metrics.Err()
@@ -96,15 +99,15 @@ func (r *recorder) close() error {
 	if err := r.metrics.Close(); err != nil {
 		return err // there is no room for a drawing either
 	}
-	l, err := readLog(filepath.Join(r.out, "metrics.jsonl"))
+	l, err := report.ReadLog(filepath.Join(r.out, "metrics.jsonl"))
 	if err != nil {
 		return err
 	}
-	if l.damage != nil {
-		r.Note(fmt.Sprintf("%v: %d lines cannot be read and are not drawn", l.damage, l.lost))
+	if l.Damage != nil {
+		r.Note(fmt.Sprintf("%v: %d lines cannot be read and are not drawn", l.Damage, l.Lost))
 	}
-	if len(l.steps) == 0 {
+	if len(l.Steps) == 0 {
 		return nil
 	}
-	return WriteLossSVG(filepath.Join(r.out, "loss.svg"), l.steps, l.evals)
+	return report.WriteLossSVG(filepath.Join(r.out, "loss.svg"), l.Steps, l.Evals)
 }

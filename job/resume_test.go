@@ -14,12 +14,18 @@ import (
 	"testing"
 
 	"zeroth/checkpoint"
+	"zeroth/input"
+	"zeroth/job/config"
+	"zeroth/job/config/configtest"
+	"zeroth/job/hf"
+	"zeroth/job/state"
+	"zeroth/job/testjob"
 )
 
 // trainedRun trains the tiny job into run, with a checkpoint at its end.
 func trainedRun(t *testing.T, sets ...string) {
 	t.Helper()
-	if err := Train(t.Context(), mustLoad(t, append([]string{"checkpoint.every=100", "checkpoint.save_on_exit=true"}, sets...)...), "run", &heard{}); err != nil {
+	if err := Train(t.Context(), configtest.MustLoad(t, append([]string{"checkpoint.every=100", "checkpoint.save_on_exit=true"}, sets...)...), "run", &heard{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -49,12 +55,12 @@ func listing(t *testing.T, folder string) map[string]string {
 // A run that is done is not done again: nothing is touched, and that is said.
 // So it is if it has gone further than it is now asked to.
 func TestResumeOfAFinishedRun(t *testing.T) {
-	inTinyFolder(t)
+	testjob.InTinyFolder(t)
 	trainedRun(t)
 	before := listing(t, "run")
 	for _, steps := range []string{"7", "5"} {
 		h := &heard{}
-		if err := Resume(t.Context(), mustLoad(t, "checkpoint.every=100", "train.steps="+steps), "run", "latest", h); err != nil {
+		if err := Resume(t.Context(), configtest.MustLoad(t, "checkpoint.every=100", "train.steps="+steps), "run", "latest", h); err != nil {
 			t.Fatal(err)
 		}
 		want := []string{fmt.Sprintf("nothing to do: step 7 of %s is done and kept in run/ckpt/step-00000007; a larger train.steps goes on from it", steps)}
@@ -66,7 +72,7 @@ func TestResumeOfAFinishedRun(t *testing.T) {
 		}
 	}
 	h := &heard{}
-	if err := Resume(t.Context(), mustLoad(t, "checkpoint.every=100", "train.steps=9"), "run", "latest", h); err != nil || len(h.steps) != 2 {
+	if err := Resume(t.Context(), configtest.MustLoad(t, "checkpoint.every=100", "train.steps=9"), "run", "latest", h); err != nil || len(h.steps) != 2 {
 		t.Errorf("a larger train.steps: %v, %d steps", err, len(h.steps))
 	}
 }
@@ -74,7 +80,7 @@ func TestResumeOfAFinishedRun(t *testing.T) {
 // A run that was killed between its last checkpoint and its parameters is ended
 // by a resume, which has no loss to tell and counts no step again.
 func TestResumeOfARunWithoutItsParameters(t *testing.T) {
-	inTinyFolder(t)
+	testjob.InTinyFolder(t)
 	trainedRun(t)
 	raw, err := os.ReadFile("run/model/model.safetensors")
 	if err != nil {
@@ -84,7 +90,7 @@ func TestResumeOfARunWithoutItsParameters(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := &heard{}
-	if err := Resume(t.Context(), mustLoad(t, "checkpoint.every=100"), "run", "latest", h); err != nil {
+	if err := Resume(t.Context(), configtest.MustLoad(t, "checkpoint.every=100"), "run", "latest", h); err != nil {
 		t.Fatal(err)
 	}
 	if again, err := os.ReadFile("run/model/model.safetensors"); err != nil || string(again) != string(raw) {
@@ -97,12 +103,12 @@ func TestResumeOfARunWithoutItsParameters(t *testing.T) {
 	if len(h.sums) != 1 || h.sums[0].Steps != 7 || h.sums[0].Tokens != 7*4*8 {
 		t.Fatalf("sums %+v", h.sums)
 	}
-	told := strings.Join(h.sums[0].lines(), "\n")
+	told := strings.Join(h.sums[0].Lines(), "\n")
 	if strings.Contains(told, "NaN") || strings.Contains(told, "loss") || strings.Contains(told, "-") {
 		t.Errorf("told %s", told)
 	}
 	before := listing(t, "run")
-	if err := Resume(t.Context(), mustLoad(t, "checkpoint.every=100"), "run", "latest", h); err != nil || !reflect.DeepEqual(listing(t, "run"), before) {
+	if err := Resume(t.Context(), configtest.MustLoad(t, "checkpoint.every=100"), "run", "latest", h); err != nil || !reflect.DeepEqual(listing(t, "run"), before) {
 		t.Errorf("now it is finished: %v", err)
 	}
 }
@@ -110,18 +116,18 @@ func TestResumeOfARunWithoutItsParameters(t *testing.T) {
 // What the job says of the model must be as in the checkpoint, key by key; what
 // it does not say comes from there, also what no key says.
 func TestResumeComparesTheModel(t *testing.T) {
-	inTinyFolder(t)
+	testjob.InTinyFolder(t)
 	llama := []string{"model.family=llama", "model.kv_heads=1", "model.ffn=24", "model.rope_theta=5000", "model.tied=true", "model.width=16", "model.heads=4"}
-	write(t, "job.yaml", "data: {text: [a.txt], validation: 0.1}\nmodel: {context: 8}\ntrain: {steps: 3, micro_batch: 2}\nparallel: {ranks: 2}\n")
+	testjob.Write(t, "job.yaml", "data: {text: [a.txt], validation: 0.1}\nmodel: {context: 8}\ntrain: {steps: 3, micro_batch: 2}\nparallel: {ranks: 2}\n")
 	trainedRun(t, append(llama, "model.layers=1")...)
 	ck, p := opened(t, "run/ckpt/step-00000003")
-	var config map[string]any
-	if err := json.Unmarshal(p.Model, &config); err != nil {
+	var cfg map[string]any
+	if err := json.Unmarshal(p.Model, &cfg); err != nil {
 		t.Fatal(err)
 	}
 	_ = ck.Close()
 
-	c := mustLoad(t, "model.layers=1", "train.steps=4", "checkpoint.every=100") // what it does not say has other defaults
+	c := configtest.MustLoad(t, "model.layers=1", "train.steps=4", "checkpoint.every=100") // what it does not say has other defaults
 	h := &heard{}
 	if err := Resume(t.Context(), c, "run", "latest", h); err != nil {
 		t.Fatal(err)
@@ -134,20 +140,20 @@ func TestResumeComparesTheModel(t *testing.T) {
 	if err == nil {
 		err = json.Unmarshal(raw, &now)
 	}
-	if err != nil || !reflect.DeepEqual(now, config) {
-		t.Errorf("config.json is %v (%v)\nwas %v", now, err, config)
+	if err != nil || !reflect.DeepEqual(now, cfg) {
+		t.Errorf("config.json is %v (%v)\nwas %v", now, err, cfg)
 	}
-	again, err := Load("run/job.yaml", nil)
+	again, err := config.Load("run/job.yaml", nil)
 	if err != nil || again.Model.KVHeads != 1 || again.Model.Theta != 5000 || !again.Model.Tied || again.Model.FFN != 24 {
 		t.Errorf("job.yaml: %v %+v", err, again)
 	}
 
 	_, err = os.Stat("run/job.yaml")
 	before := listing(t, "run")
-	err = Resume(t.Context(), mustLoad(t, append(llama, "model.layers=1", "model.heads=2", "model.kv_heads=2", "model.rope_theta=6000", "model.tied=false", "model.context=4", "model.vocab=300")...), "run", "latest", h)
+	err = Resume(t.Context(), configtest.MustLoad(t, append(llama, "model.layers=1", "model.heads=2", "model.kv_heads=2", "model.rope_theta=6000", "model.tied=false", "model.context=4", "model.vocab=300")...), "run", "latest", h)
 	for _, want := range []string{"--resume latest: run/ckpt/step-00000004 does not fit the job:\n", "\n  model.heads is 4 in it, 2 in the job (--set model.heads=2)", "\n  model.kv_heads is 1 in it, 2 in the job", "\n  model.rope_theta is 5000 in it, 6000 in the job",
 		"\n  model.tied is true in it, false in the job", "\n  model.context is 8 in it, 4 in the job", "\n  model.vocab is 256 in it, 300 in the job"} {
-		if !IsInput(err) || !strings.Contains(err.Error(), want) {
+		if !input.IsInput(err) || !strings.Contains(err.Error(), want) {
 			t.Errorf("no %q in %v", want, err)
 		}
 	}
@@ -163,20 +169,20 @@ func TestResumeComparesTheModel(t *testing.T) {
 		{`"rms_norm_eps": [^,]*`, `"rms_norm_eps": 0.001`, "the epsilon of norms is 1e-05 in it, 0.001 in the job (--set model.from=folder)"},
 		{`"rope_scaling": null`, `"rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 8192}`, "the scaling of rotary positions is {0 0 0 0} in it, {8 1 4 8192} in the job"},
 	} {
-		write(t, "folder/config.json", regexp.MustCompile(c.old).ReplaceAllString(string(raw), c.new))
-		err := Resume(t.Context(), mustLoad(t, "model=null", "model.from=folder"), "run", "latest", h)
-		if !IsInput(err) || !strings.Contains(err.Error(), c.want) {
+		testjob.Write(t, "folder/config.json", regexp.MustCompile(c.old).ReplaceAllString(string(raw), c.new))
+		err := Resume(t.Context(), configtest.MustLoad(t, "model=null", "model.from=folder"), "run", "latest", h)
+		if !input.IsInput(err) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("got %v\nwant %s", err, c.want)
 		}
 	}
-	write(t, "folder/config.json", string(raw))
-	if err := Resume(t.Context(), mustLoad(t, "model=null", "model.from=folder", "train.steps=5", "checkpoint.every=100"), "run", "latest", h); err != nil {
+	testjob.Write(t, "folder/config.json", string(raw))
+	if err := Resume(t.Context(), configtest.MustLoad(t, "model=null", "model.from=folder", "train.steps=5", "checkpoint.every=100"), "run", "latest", h); err != nil {
 		t.Errorf("the same model from a folder: %v", err)
 	}
 	if err := os.RemoveAll("folder"); err != nil {
 		t.Fatal(err)
 	}
-	if err := Resume(t.Context(), mustLoad(t, "train.steps=6", "checkpoint.every=100"), "run", "latest", h); err != nil {
+	if err := Resume(t.Context(), configtest.MustLoad(t, "train.steps=6", "checkpoint.every=100"), "run", "latest", h); err != nil {
 		t.Errorf("the folder it came from is gone: %v", err)
 	}
 	if text, err := os.ReadFile("run/job.yaml"); err != nil || !strings.Contains(string(text), "from: \"folder\"") {
@@ -184,51 +190,15 @@ func TestResumeComparesTheModel(t *testing.T) {
 	}
 }
 
-// Every field of a model is compared, but for those that change no arithmetic
-// or are compared apart.
-func TestModelPartsAreAll(t *testing.T) {
-	apart := []string{"From", "Context", "Longest", "BOS", "EOS"}
-	typ := reflect.TypeFor[Model]()
-	var zero Model
-	for i := range typ.NumField() {
-		m := zero
-		f := reflect.ValueOf(&m).Elem().Field(i)
-		switch f.Kind() {
-		case reflect.Int:
-			f.SetInt(7)
-		case reflect.String:
-			f.SetString("x")
-		case reflect.Float64:
-			f.SetFloat(0.5)
-		case reflect.Bool:
-			f.SetBool(true)
-		case reflect.Struct:
-			f.Field(0).SetFloat(0.5)
-		default:
-			t.Fatalf("a field of kind %v", f.Kind())
-		}
-		seen := 0
-		for _, part := range modelParts {
-			if part.of(m) != part.of(zero) {
-				seen++
-			}
-		}
-		name := typ.Field(i).Name
-		if want := map[bool]int{false: 1}[slices.Contains(apart, name)]; seen != want {
-			t.Errorf("Model.%s is compared %d times, want %d", name, seen, want)
-		}
-	}
-}
-
 // What the job does not say of how it trains is as in the checkpoint; what it
 // says other than that is told, with the learning rate before and now. Where the
 // order of the data would not go on it is refused.
 func TestResumeComparesTheTraining(t *testing.T) {
-	inTinyFolder(t)
+	testjob.InTinyFolder(t)
 	trainedRun(t, "optimizer={lr: 1e-3, betas: [0.8, 0.9], weight_decay: 0.02}", "schedule={type: linear, min_lr: 2e-4, warmup: 2}", "train.clip=0.5", "precision=fp32", "train.batch=8", "train.micro_batch=null", "train.seed=9", "data.validation=0.2")
-	goOn := func(sets ...string) (*Config, []string, error) {
-		c := mustLoad(t, append(sets, "checkpoint.dir=run/ckpt")...)
-		next, b, err := c.begin("latest")
+	goOn := func(sets ...string) (*config.Config, []string, error) {
+		c := configtest.MustLoad(t, append(sets, "checkpoint.dir=run/ckpt")...)
+		next, b, err := begin(c, "latest")
 		if err != nil {
 			return nil, nil, err
 		}
@@ -270,7 +240,7 @@ func TestResumeComparesTheTraining(t *testing.T) {
 		{"data.validation=0.1", "it was trained with data.validation 0.2, the job says 0.1; "},
 		{"data.validation=0.2 parallel.ranks=3", "state.json: train.batch: batch 8 = micro_batch 2 × accumulate ? × ranks 3 has no whole solution"},
 	} {
-		if _, _, err := goOn(strings.Fields(c.sets)...); !IsInput(err) || !strings.Contains(err.Error(), c.want) {
+		if _, _, err := goOn(strings.Fields(c.sets)...); !input.IsInput(err) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v\nwant %s", c.sets, err, c.want)
 		}
 	}
@@ -287,7 +257,7 @@ func linear(lr, least float64, warmup, steps, at int) float64 {
 // A checkpoint that does not say its model or its job, as older ones may not,
 // is resumed if its tensors fit.
 func TestResumeOfOlderCheckpoints(t *testing.T) {
-	inTinyFolder(t)
+	testjob.InTinyFolder(t)
 	trainedRun(t)
 	for _, without := range [][]string{{"model"}, {"config"}, {"model", "config"}} {
 		h := &heard{}
@@ -296,23 +266,23 @@ func TestResumeOfOlderCheckpoints(t *testing.T) {
 				delete(s, key)
 			}
 		})
-		if err := Resume(t.Context(), mustLoad(t, "train.steps=8"), t.TempDir(), "old/step-00000007", h); err != nil || len(h.steps) != 1 {
+		if err := Resume(t.Context(), configtest.MustLoad(t, "train.steps=8"), t.TempDir(), "old/step-00000007", h); err != nil || len(h.steps) != 1 {
 			t.Errorf("without %v: %v, %d steps", without, err, len(h.steps))
 		}
-		if err := Resume(t.Context(), mustLoad(t, "train.steps=8", "model.width=16"), t.TempDir(), "old/step-00000007", h); !IsInput(err) {
+		if err := Resume(t.Context(), configtest.MustLoad(t, "train.steps=8", "model.width=16"), t.TempDir(), "old/step-00000007", h); !input.IsInput(err) {
 			t.Errorf("without %v: another model: %v", without, err)
 		}
 	}
 }
 
 // opened is a checkpoint and what its state.json says.
-func opened(t *testing.T, path string) (*checkpoint.Checkpoint, progress) {
+func opened(t *testing.T, path string) (*checkpoint.Checkpoint, state.Progress) {
 	t.Helper()
 	ck, err := checkpoint.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := readProgress(ck)
+	p, err := state.ReadProgress(ck)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -330,7 +300,7 @@ func rewriteState(t *testing.T, path, root string, change func(map[string]any)) 
 		t.Fatal(err)
 	}
 	change(s)
-	withState(t, ck, root, string(mustJSON(s)))
+	withState(t, ck, root, string(hf.MustJSON(s)))
 }
 
 // withState makes a checkpoint with the tensors of another and any state.json,
@@ -349,15 +319,15 @@ func withState(t *testing.T, ck *checkpoint.Checkpoint, root, state string) {
 // A run that begins with the evaluation that the one before had no time for is
 // observed at the step after the next.
 func TestObservedAfterAnEvaluation(t *testing.T) {
-	inTinyFolder(t)
+	testjob.InTinyFolder(t)
 	trainedRun(t, "train.steps=3", "model.layers=3")
 	raw, err := os.ReadFile("run/metrics.jsonl")
 	if err != nil {
 		t.Fatal(err)
 	}
-	write(t, "run/metrics.jsonl", regexp.MustCompile(`\{"step":3,"val_loss".*\n`).ReplaceAllString(string(raw), ""))
+	testjob.Write(t, "run/metrics.jsonl", regexp.MustCompile(`\{"step":3,"val_loss".*\n`).ReplaceAllString(string(raw), ""))
 	o, h := &Observation{}, &heard{}
-	if err := Resume(WithObservation(t.Context(), o), mustLoad(t, "train.steps=5", "model.layers=3"), "run", "latest", h); err != nil {
+	if err := Resume(WithObservation(t.Context(), o), configtest.MustLoad(t, "train.steps=5", "model.layers=3"), "run", "latest", h); err != nil {
 		t.Fatal(err)
 	}
 	if len(h.evals) == 0 || h.evals[0].Step != 3 || o.Plan == nil || o.Plan.Measured.Step != 5 {

@@ -11,13 +11,24 @@ import (
 
 	"zeroth/checkpoint"
 	"zeroth/data"
+	"zeroth/input"
+	"zeroth/job/build"
+	"zeroth/job/config"
+	"zeroth/job/fit"
+	"zeroth/job/hf"
+	"zeroth/job/machine"
+	"zeroth/job/plan"
+	"zeroth/job/report"
+	"zeroth/job/show"
+	"zeroth/job/sim"
+	"zeroth/job/state"
 )
 
 // Train runs a job and writes its run folder: job.yaml, metrics.jsonl,
 // loss.svg, the final parameters in model/, and checkpoints if the job asks
 // for them. When ctx is cancelled all ranks stop after the step they are in,
 // what there is is written, and the error is a *Stopped.
-func Train(ctx context.Context, c *Config, out string, obs Observer) error {
+func Train(ctx context.Context, c *config.Config, out string, obs report.Observer) error {
 	return Resume(ctx, c, out, "", obs)
 }
 
@@ -25,14 +36,14 @@ func Train(ctx context.Context, c *Config, out string, obs Observer) error {
 // is none yet begins at step 0 and says so, a step, or a checkpoint's folder.
 // The run folder may be that of the run which made it: then metrics.jsonl goes
 // on after the checkpoint's step.
-func Resume(ctx context.Context, c *Config, out, which string, obs Observer) error {
-	return ResumeWith(ctx, c, out, which, obs, Seams{})
+func Resume(ctx context.Context, c *config.Config, out, which string, obs report.Observer) error {
+	return ResumeWith(ctx, c, out, which, obs, build.Seams{})
 }
 
 // ResumeWith is Resume with what a test puts between the job and the world.
-func ResumeWith(ctx context.Context, c *Config, out, which string, obs Observer, s Seams) error {
+func ResumeWith(ctx context.Context, c *config.Config, out, which string, obs report.Observer, s build.Seams) error {
 	r := &run{out: out, which: which, obs: obs, seams: s}
-	dir := cmp.Or(c.Checkpoint.Dir, filepath.Join(out, checkpointFolder))
+	dir := cmp.Or(c.Checkpoint.Dir, filepath.Join(out, state.CheckpointFolder))
 	err := r.begin(c, dir)
 	if err != nil {
 		return err
@@ -72,13 +83,13 @@ func (s *Stopped) Unwrap() error { return s.cause }
 
 // run is one call of Resume.
 type run struct {
-	c     *Config // with its checkpoint.dir
-	file  []byte  // job.yaml: the job as it can be run again, in another folder
+	c     *config.Config // with its checkpoint.dir
+	file  []byte         // job.yaml: the job as it can be run again, in another folder
 	out   string
 	which string // what to go on from; empty: nothing
 	start *beginning
-	obs   Observer
-	seams Seams
+	obs   report.Observer
+	seams build.Seams
 	steps int // done, those of the runs before included
 }
 
@@ -93,10 +104,10 @@ func (r *run) stopped(why error) error {
 
 // begin finds where the run starts, and what job it is from there. It changes
 // nothing on disk.
-func (r *run) begin(c *Config, dir string) (err error) {
+func (r *run) begin(c *config.Config, dir string) (err error) {
 	here := *c
 	here.Checkpoint.Dir = dir
-	next, start, err := here.begin(r.which)
+	next, start, err := begin(&here, r.which)
 	if err != nil {
 		return err
 	}
@@ -104,9 +115,9 @@ func (r *run) begin(c *Config, dir string) (err error) {
 	given.Checkpoint.Dir = c.Checkpoint.Dir
 	r.c, r.file, r.start, r.steps = next, given.YAML(), start, start.Step
 	next.Checkpoint.Dir = dir
-	model := filepath.Join(r.out, modelFolder)
-	if r.which != "" && start.from == nil && exists(filepath.Join(model, "model.safetensors")) {
-		return BadInput(fmt.Errorf("--resume %s: there is no checkpoint to go on from, and step 0 would write over the parameters in %s: name a new folder with --out, or start from them with model.from", r.which, model))
+	model := filepath.Join(r.out, state.ModelDir)
+	if r.which != "" && start.from == nil && input.Exists(filepath.Join(model, "model.safetensors")) {
+		return input.BadInput(fmt.Errorf("--resume %s: there is no checkpoint to go on from, and step 0 would write over the parameters in %s: name a new folder with --out, or start from them with model.from", r.which, model))
 	}
 	return nil
 }
@@ -115,11 +126,11 @@ func (r *run) begin(c *Config, dir string) (err error) {
 // step is done, the checkpoint of it is the run's own, and all was written after.
 func (r *run) finished() bool {
 	from := r.start.from
-	if from == nil || r.steps < r.c.Train.Steps || !same(filepath.Dir(from.Path), r.c.Checkpoint.Dir) || !exists(filepath.Join(r.out, modelFolder, "model.safetensors")) {
+	if from == nil || r.steps < r.c.Train.Steps || !same(filepath.Dir(from.Path), r.c.Checkpoint.Dir) || !input.Exists(filepath.Join(r.out, state.ModelDir, "model.safetensors")) {
 		return false
 	}
-	l, err := readLog(filepath.Join(r.out, "metrics.jsonl"))
-	return err == nil && l.ended == r.steps
+	l, err := report.ReadLog(filepath.Join(r.out, "metrics.jsonl"))
+	return err == nil && l.Ended == r.steps
 }
 
 // do takes what the run needs, the cheapest first: whatever is wrong is known
@@ -130,15 +141,15 @@ func (r *run) do(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	r.greet()
-	plan, err := c.affordable(r.seams)
+	plan, err := fit.Affordable(c, r.seams)
 	if err != nil {
 		return err
 	}
-	f, err := c.lockFolders(r.out, r.which == "", r.seams.Saves)
+	f, err := lockFolders(c, r.out, r.which == "", r.seams.Saves)
 	if err != nil {
 		return err
 	}
-	var ranks []*Rank
+	var ranks []*build.Rank
 	defer func() {
 		if !anyLost(ranks) { // who was left behind may still write
 			f.release()
@@ -147,26 +158,26 @@ func (r *run) do(ctx context.Context) error {
 	if err := r.unchanged(); err != nil {
 		return err
 	}
-	set, weights, err := c.openInputs(ctx, plan, r.start.from != nil, r.obs)
+	set, weights, err := openInputs(c, ctx, plan, r.start.from != nil, r.obs)
 	if err != nil {
 		return err
 	}
 	defer set.Close()
-	defer weights.close()
+	defer weights.Close()
 	r.start.weights = weights
-	if err := c.goesOn(r.start.from, r.which, set.Fingerprint); err != nil {
+	if err := goesOn(c, r.start.from, r.which, set.Fingerprint); err != nil {
 		return err
 	}
-	if err := c.inherit(r.start); err != nil {
+	if err := inherit(c, r.start); err != nil {
 		return err
 	}
-	if err := c.carryTokenizer(set, r.start); err != nil {
+	if err := carryTokenizer(c, set, r.start); err != nil {
 		return err
 	}
 	if r.start.from == nil {
-		err := weights.check(ctx, c.Model)
-		if IsInput(err) {
-			err = Problems{problem(c.place("model.from"), "model.from", err.Error(), "")}
+		err := weights.Check(ctx, c.Model)
+		if input.IsInput(err) {
+			err = config.Problems{config.NewProblem(c.Place("model.from"), "model.from", err.Error(), "")}
 		}
 		if err != nil {
 			return err
@@ -176,16 +187,16 @@ func (r *run) do(ctx context.Context) error {
 		return context.Cause(ctx) // nothing is lost, and reading state may take long
 	}
 	seen := observationOf(ctx)
-	r.seams.dress, r.seams.hold = seen.dress, f.hold
-	if ranks, err = c.openPlanned(plan, r.seams); err != nil {
+	r.seams.Dress, r.seams.Hold = seen.dress, f.hold
+	if ranks, err = build.OpenPlanned(c, plan, r.seams); err != nil {
 		return err
 	}
-	defer closeAll(ranks)
-	savers, err := c.openSavers(ranks, r.seams)
+	defer build.CloseAll(ranks)
+	savers, err := state.OpenSavers(c, ranks, r.seams)
 	if err != nil {
 		return err
 	}
-	if err := c.room(savers[0], r.obs); err != nil {
+	if err := room(c, savers[0], r.obs); err != nil {
 		return err
 	}
 	return r.with(ctx, ranks, savers, set)
@@ -219,16 +230,16 @@ func (r *run) greet() {
 }
 
 // with trains on ranks that are open, and writes what there is at the end.
-func (r *run) with(ctx context.Context, ranks []*Rank, savers []*saver, set *data.Set) error {
+func (r *run) with(ctx context.Context, ranks []*build.Rank, savers []*state.Saver, set *data.Set) error {
 	c := r.c
 	rec, err := record(r.out, r.file, r.which == "", r.start.Step, r.obs)
 	if err != nil {
 		return err
 	}
 	rec.sum.Tokens = r.start.Tokens
-	rec.account = func(step int) (*Account, error) { return c.account(step, ranks) }
-	rec.Start(c.header(set, r.out, ranks))
-	for _, note := range slices.Concat(c.notes, c.carried.notes, set.Notes) {
+	rec.account = func(step int) (*report.Account, error) { return report.NewAccount(c, step, ranks) }
+	rec.Start(header(c, set, r.out, ranks))
+	for _, note := range slices.Concat(c.Notes, c.Carried.Notes, set.Notes) {
 		rec.Note(note)
 	}
 	for _, rank := range ranks {
@@ -236,25 +247,25 @@ func (r *run) with(ctx context.Context, ranks []*Rank, savers []*saver, set *dat
 			rec.Note("removed what a dead run has left: " + file)
 		}
 	}
-	trace, seen := traceOf(ctx), observationOf(ctx)
+	trace, seen := sim.TraceOf(ctx), observationOf(ctx)
 	if trace != nil {
-		p, err := c.Plan(Machine{})
+		p, err := plan.New(c, plan.Machine{})
 		if err != nil {
 			return err
 		}
-		trace.attach(ranks, p)
+		trace.Attach(ranks, p)
 	}
-	stopped, err := c.train(ctx, ranks, savers, set, r.start, rec)
+	stopped, err := train(c, ctx, ranks, savers, set, r.start, rec)
 	r.steps = rec.sum.Steps
-	trace.detach(ranks)
+	trace.Detach(ranks)
 	if err != nil && !anyLost(ranks) {
-		finishSaves(savers, func(end saved) { rec.Note(end.String()) })
+		state.FinishSaves(savers, func(end state.Saved) { rec.Note(end.String()) })
 	}
 	if err == nil {
 		err = seen.compare(c)
 	}
 	if err == nil {
-		err = c.export(ranks, filepath.Join(r.out, modelFolder))
+		err = export(c, ranks, filepath.Join(r.out, state.ModelDir))
 	}
 	if err == nil {
 		rec.sum.Memory, err = rec.memory(rec.sum.Steps)
@@ -263,13 +274,13 @@ func (r *run) with(ctx context.Context, ranks []*Rank, savers []*saver, set *dat
 		return err
 	}
 	if !stopped {
-		rec.sum.Sample, err = c.sample(ctx, r.out, rec.Note)
+		rec.sum.Sample, err = sampleAtEnd(c, ctx, r.out, rec.Note)
 	}
 	if err != nil && ctx.Err() != nil { // all is written; only the text was cut short
 		rec.Note("the sample was not finished: " + context.Cause(ctx).Error())
 		err = nil
 	}
-	rec.sum.Stopped, rec.sum.MemoryPerRank, rec.sum.Trace = stopped, peak(ranks), trace.exposure()
+	rec.sum.Stopped, rec.sum.MemoryPerRank, rec.sum.Trace = stopped, peak(ranks), trace.Exposure()
 	rec.Done(rec.sum)
 	if stopped {
 		return context.Cause(ctx)
@@ -280,23 +291,23 @@ func (r *run) with(ctx context.Context, ranks []*Rank, savers []*saver, set *dat
 // openInputs opens what the job reads. What is wrong with any of it is a
 // Problems.
 // A run that goes on has its parameters from the checkpoint.
-func (c *Config) openInputs(ctx context.Context, plan Footprint, goesOn bool, obs Observer) (*data.Set, *weights, error) {
-	s := c.source()
+func openInputs(c *config.Config, ctx context.Context, plan build.Footprint, goesOn bool, obs report.Observer) (*data.Set, *hf.Weights, error) {
+	s := config.Source(c)
 	s.Progress = reading(obs)
-	if free := machine().Free; free > 0 { // as much as the ranks leave
-		s.Memory = max(1, free-product(plan.memory(), int64(c.Parallel.Ranks)))
+	if free := machine.Machine().Free; free > 0 { // as much as the ranks leave
+		s.Memory = max(1, free-fit.Product(plan.Memory(), int64(c.Parallel.Ranks)))
 	}
 	set, err := data.Open(ctx, s)
-	problems := c.blame(err)
-	w, wrong := &weights{}, error(nil)
+	problems := c.Blame(err)
+	w, wrong := &hf.Weights{}, error(nil)
 	if !goesOn {
-		w, wrong = c.openWeights()
+		w, wrong = openWeights(c)
 	}
 	if wrong != nil {
-		problems = append(problems, problem(c.place("model.from"), "model.from", wrong.Error(), ""))
+		problems = append(problems, config.NewProblem(c.Place("model.from"), "model.from", wrong.Error(), ""))
 	}
 	if len(problems) > 0 {
-		problems.sort()
+		problems.Sort()
 		err = problems
 	}
 	if err == nil {
@@ -305,31 +316,31 @@ func (c *Config) openInputs(ctx context.Context, plan Footprint, goesOn bool, ob
 	if set != nil {
 		_ = set.Close() // only read from
 	}
-	w.close()
+	w.Close()
 	return nil, nil, err
 }
 
 // openWeights opens the parameters and reads what a run carries of their folder.
-func (c *Config) openWeights() (*weights, error) {
-	w := &weights{seed: c.Train.Seed}
+func openWeights(c *config.Config) (*hf.Weights, error) {
+	w := &hf.Weights{Seed: c.Train.Seed}
 	if c.Model.From == "" {
 		return w, nil
 	}
-	from, err := openModel(c.Model.From, c.Model)
+	from, err := hf.OpenModel(c.Model.From, c.Model)
 	if err == nil {
-		c.carried.notes = slices.Concat(c.carried.notes, from.note())
+		c.Carried.Notes = slices.Concat(c.Carried.Notes, from.Note())
 	}
-	w.from = from
-	return w, errors.Join(err, c.carried.readFiles(c.Model.From))
+	w.From = from
+	return w, errors.Join(err, c.Carried.ReadFiles(c.Model.From))
 }
 
 // train sets the initial state and runs the loop on every rank.
-func (c *Config) train(ctx context.Context, ranks []*Rank, savers []*saver, set *data.Set, b *beginning, rec *recorder) (stopped bool, err error) {
-	err = Together(ranks, func(r *Rank) error {
+func train(c *config.Config, ctx context.Context, ranks []*build.Rank, savers []*state.Saver, set *data.Set, b *beginning, rec *recorder) (stopped bool, err error) {
+	err = build.Together(ranks, func(r *build.Rank) error {
 		if err := b.set(r.Trainer, len(ranks)); err != nil {
 			return err
 		}
-		s, err := c.newLoop(r, savers[r.Rank], set, b, rec).run(ctx)
+		s, err := newLoop(c, r, savers[r.Rank], set, b, rec).run(ctx)
 		if r.Rank == 0 {
 			stopped = s
 		}
@@ -339,46 +350,21 @@ func (c *Config) train(ctx context.Context, ranks []*Rank, savers []*saver, set 
 }
 
 // anyLost tells whether a rank was left behind.
-func anyLost(ranks []*Rank) bool {
-	return slices.ContainsFunc(ranks, func(r *Rank) bool { return r.lost.Load() })
+func anyLost(ranks []*build.Rank) bool {
+	return slices.ContainsFunc(ranks, func(r *build.Rank) bool { return r.Lost.Load() })
 }
 
 // peak is the most bytes any rank has held at once.
-func peak(ranks []*Rank) (most int64) {
+func peak(ranks []*build.Rank) (most int64) {
 	for _, r := range ranks {
 		most = max(most, r.Device.Usage().Peak.Total())
 	}
 	return most
 }
 
-func closeAll(ranks []*Rank) {
-	for _, r := range ranks {
-		r.Close()
-	}
-}
-
-// source is where the job's data comes from.
-func (c *Config) source() data.Source {
-	return data.Source{
-		Text: c.Data.Text, Tokens: c.Data.Tokens, DType: c.Data.DType, Tokenizer: c.tokenizer(), Validation: c.Data.Validation,
-		Context: c.Model.Context, Batch: c.Train.Batch, Vocab: c.Model.Vocab, Seed: c.Train.Seed,
-	}
-}
-
-// tokenizer is the name data.NewTokenizer knows the job's by, empty for none.
-func (c *Config) tokenizer() string {
-	switch {
-	case c.Data.Tokenizer == "gpt2" && c.Data.Vocab != "":
-		return c.Data.Vocab
-	case c.Data.Tokenizer == "none":
-		return ""
-	}
-	return c.Data.Tokenizer
-}
-
 // reading tells the observer now and then how far reading the data is, if it
 // takes long enough to wonder.
-func reading(obs Observer) func(done, total int64) {
+func reading(obs report.Observer) func(done, total int64) {
 	next := time.Now().Add(2 * time.Second)
 	return func(done, total int64) {
 		if now := time.Now(); now.After(next) {
@@ -388,19 +374,19 @@ func reading(obs Observer) func(done, total int64) {
 	}
 }
 
-func (c *Config) header(set *data.Set, out string, ranks []*Rank) Header {
+func header(c *config.Config, set *data.Set, out string, ranks []*build.Rank) report.Header {
 	n := 0
 	for _, u := range ranks[0].Trainer.Units() {
 		n += u.Layout.Numel()
 	}
-	mesh, host := c.Mesh(), int64(0)
+	mesh, host := config.Mesh(c), int64(0)
 	if h := ranks[0].Host; h != nil {
 		host = h.Usage().Peak.Total()
 	}
-	return Header{
-		Model: fmt.Sprintf("%s %s", c.Model.network().Name, compact(float64(n))), Parameters: int64(n),
+	return report.Header{
+		Model: fmt.Sprintf("%s %s", c.Model.Network().Name, show.Compact(float64(n))), Parameters: int64(n),
 		Ranks: c.Parallel.Ranks, Shard: mesh.Shard, Replicate: mesh.Replicate, Stage: c.Zero.Stage,
-		Precision: c.Precision.String(), GlobalBatch: c.Train.Batch, TokensPerStep: c.TokensPerStep(), Steps: c.Train.Steps,
+		Precision: c.Precision.String(), GlobalBatch: c.Train.Batch, TokensPerStep: config.TokensPerStep(c), Steps: c.Train.Steps,
 		DataTokens: set.Train.Windows() * int64(c.Model.Context), Out: out, MemoryPerRank: peak(ranks),
 		HostPerRank: host, DiskPerRank: ranks[0].Trainer.DiskBytes(), Offload: c.Zero.Offload.String(),
 	}
@@ -408,5 +394,5 @@ func (c *Config) header(set *data.Set, out string, ranks []*Rank) Header {
 
 // LimitsReference are tables, in Markdown, of the limits of all that is read.
 func LimitsReference() string {
-	return limitTables(slices.Concat(ReplayLimits(), SearchLimits())...)
+	return config.LimitTables(slices.Concat(sim.ReplayLimits(), fit.SearchLimits())...)
 }

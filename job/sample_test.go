@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"math"
-	"math/rand/v2"
 	"os"
 	"slices"
 	"strings"
@@ -14,90 +12,26 @@ import (
 
 	"go.uber.org/goleak"
 
-	"zeroth/data"
+	"zeroth/input"
+	"zeroth/job/config/configtest"
+	"zeroth/job/generate"
+	"zeroth/job/hf"
+	"zeroth/job/testjob"
 )
-
-func TestChooseLikeliest(t *testing.T) {
-	rng := rand.New(rand.NewPCG(1, 2))
-	for _, c := range []struct {
-		logits []float32
-		want   int32
-	}{{[]float32{1, 3, 2}, 1}, {[]float32{-5}, 0}, {[]float32{2, 7, 7, 1}, 1}, {[]float32{-1e30, -3e38, -1e29}, 2}} {
-		if got := choose(c.logits, 0, 0, rng); got != c.want {
-			t.Errorf("%v: %d, want %d", c.logits, got, c.want)
-		}
-		if got := choose(c.logits, 2, 1, rand.New(rand.NewPCG(3, 4))); got != c.want {
-			t.Errorf("%v of the top 1: %d, want %d", c.logits, got, c.want)
-		}
-	}
-	if rng.Uint64() != rand.NewPCG(1, 2).Uint64() {
-		t.Error("without temperature a random number is drawn")
-	}
-}
-
-// Tokens come as often as softmax(logits/temperature) over the top k says, and
-// the same seed draws the same.
-func TestChooseDraws(t *testing.T) {
-	logits := []float32{0.5, 2, -1, 1.5, 2.5}
-	for _, c := range []struct {
-		temperature float64
-		k           int
-	}{{1, 0}, {0.5, 0}, {2, 3}, {1, 5}, {1, 9}, {0.01, 0}} {
-		const n = 20000
-		var counts [5]int
-		rng, again := rand.New(rand.NewPCG(7, 0)), rand.New(rand.NewPCG(7, 0))
-		for range n {
-			id := choose(logits, c.temperature, c.k, rng)
-			if id != choose(logits, c.temperature, c.k, again) {
-				t.Fatal("the same seed draws differently")
-			}
-			counts[id]++
-		}
-		rank := [5]int{3, 1, 4, 2, 0} // of each token by its logit
-		var want [5]float64
-		sum := 0.0
-		for id, l := range logits {
-			if c.k == 0 || rank[id] < c.k {
-				want[id] = math.Exp(float64(l) / c.temperature)
-				sum += want[id]
-			}
-		}
-		for id := range want {
-			p := want[id] / sum
-			if got := float64(counts[id]) / n; math.Abs(got-p) > 4*math.Sqrt(p*(1-p)/n)+1e-9 { // 4 standard deviations
-				t.Errorf("temperature %v, top %d: token %d at %.4f, want %.4f", c.temperature, c.k, id, got, p)
-			}
-		}
-	}
-}
-
-func TestEncodePrompt(t *testing.T) {
-	if ids, err := encode(data.Bytes{}, "az", 123); err != nil || len(ids) != 2 || ids[1] != 'z' {
-		t.Errorf("%v %v", ids, err)
-	}
-	for prompt, want := range map[string]string{
-		"":    "an empty prompt: give at least one token to go on from",
-		"a{b": `the prompt has the token "{", number 123, but the model knows only the first 123`,
-	} {
-		if _, err := encode(data.Bytes{}, prompt, 123); err == nil || err.Error() != want || !IsInput(err) {
-			t.Errorf("%q: %v, want %s", prompt, err, want)
-		}
-	}
-}
 
 // trained makes a run of a few steps in the folder "run".
 func trained(t *testing.T, sets ...string) {
 	t.Helper()
-	inTinyFolder(t)
-	if err := Train(t.Context(), mustLoad(t, append([]string{"train.steps=3"}, sets...)...), "run", &heard{}); err != nil {
+	testjob.InTinyFolder(t)
+	if err := Train(t.Context(), configtest.MustLoad(t, append([]string{"train.steps=3"}, sets...)...), "run", &heard{}); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func sampled(t *testing.T, o SampleOptions) string {
+func sampled(t *testing.T, o generate.SampleOptions) string {
 	t.Helper()
 	var b bytes.Buffer
-	if err := Sample(t.Context(), o, &b); err != nil {
+	if err := generate.Sample(t.Context(), o, &b); err != nil {
 		t.Fatalf("%+v: %v", o, err)
 	}
 	return b.String()
@@ -108,7 +42,7 @@ func sampled(t *testing.T, o SampleOptions) string {
 func TestSample(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	trained(t)
-	o := SampleOptions{Run: "run", Prompt: "line 1", Tokens: 30, Temperature: 1, Seed: 5}
+	o := generate.SampleOptions{Run: "run", Prompt: "line 1", Tokens: 30, Temperature: 1, Seed: 5}
 	want := sampled(t, o)
 	if !strings.HasPrefix(want, "line 1") || len(want) != len("line 1")+30 {
 		t.Errorf("%d bytes: %q", len(want), want)
@@ -137,16 +71,16 @@ func TestSample(t *testing.T) {
 func TestGeneratorKeepsWhatItKnows(t *testing.T) {
 	for _, set := range [][]string{nil, {"model.family=llama", "model.heads=4", "model.width=32", "model.kv_heads=2"}} {
 		trained(t, append(set, "model.context=24")...)
-		m, err := ReadModelConfig("run/model")
+		m, err := hf.ReadModelConfig("run/model")
 		if err != nil {
 			t.Fatal(err)
 		}
-		open := func() *generator {
-			g, err := newGenerator("run/model", m)
+		open := func() *generate.Generator {
+			g, err := generate.NewGenerator("run/model", m)
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(g.close)
+			t.Cleanup(g.Close)
 			return g
 		}
 		g := open()
@@ -157,16 +91,16 @@ func TestGeneratorKeepsWhatItKnows(t *testing.T) {
 			news int // positions that have to be computed
 		}{{text[:1], 1}, {text[:2], 1}, {text[:9], 7}, {text[:10], 1}, {text[:10], 1}, {text[:5], 1}, {other[:8], 3}, {other[:20], 12},
 			{text[:23], 18}, {text[:24], 1}, {text[:25], 24}, {text[:26], 24}, {other, 24}} {
-			want, err := open().next(c.ids)
+			want, err := open().Next(c.ids)
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := g.next(c.ids)
+			got, err := g.Next(c.ids)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !slices.Equal(got, want) || g.batch.T != c.news {
-				t.Fatalf("%v: after %d tokens: computed %d, not %d; logits %v, computed whole %v", set, len(c.ids), g.batch.T, c.news, got[:4], want[:4])
+			if !slices.Equal(got, want) || g.Batch.T != c.news {
+				t.Fatalf("%v: after %d tokens: computed %d, not %d; logits %v, computed whole %v", set, len(c.ids), g.Batch.T, c.news, got[:4], want[:4])
 			}
 		}
 	}
@@ -176,7 +110,7 @@ func TestGeneratorKeepsWhatItKnows(t *testing.T) {
 func TestSampleOnlyTokens(t *testing.T) {
 	trained(t, "model.vocab=5000")
 	for seed := range uint64(3) {
-		text := sampled(t, SampleOptions{Run: "run", Prompt: "\n", Tokens: 20, Temperature: 100, Seed: seed})
+		text := sampled(t, generate.SampleOptions{Run: "run", Prompt: "\n", Tokens: 20, Temperature: 100, Seed: seed})
 		if len(text) != 21 {
 			t.Errorf("20 tokens are %d bytes: %q", len(text)-1, text)
 		}
@@ -187,32 +121,28 @@ func TestSampleStops(t *testing.T) {
 	trained(t)
 	ctx, stop := context.WithCancelCause(t.Context())
 	reason := errors.New("enough")
-	w := writerFunc(func(b []byte) (int, error) {
+	w := testjob.WriterFunc(func(b []byte) (int, error) {
 		if string(b) != "line" {
 			stop(reason) // at the first token
 		}
 		return len(b), nil
 	})
-	if err := Sample(ctx, SampleOptions{Run: "run", Prompt: "line", Tokens: 1 << 40}, w); err != reason {
+	if err := generate.Sample(ctx, generate.SampleOptions{Run: "run", Prompt: "line", Tokens: 1 << 40}, w); err != reason {
 		t.Errorf("got %v, want %v", err, reason)
 	}
 	full := errors.New("full")
 	for after := range 2 {
-		w := writerFunc(func(b []byte) (int, error) {
+		w := testjob.WriterFunc(func(b []byte) (int, error) {
 			if after--; after < 0 {
 				return 0, full
 			}
 			return len(b), nil
 		})
-		if err := Sample(t.Context(), SampleOptions{Run: "run", Prompt: "line", Tokens: 3}, w); err != full {
+		if err := generate.Sample(t.Context(), generate.SampleOptions{Run: "run", Prompt: "line", Tokens: 3}, w); err != full {
 			t.Errorf("got %v, want %v", err, full)
 		}
 	}
 }
-
-type writerFunc func([]byte) (int, error)
-
-func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
 func TestSampleOfNothing(t *testing.T) {
 	trained(t)
@@ -223,8 +153,8 @@ func TestSampleOfNothing(t *testing.T) {
 		"gone": "--run gone: gone/config.json cannot be read: no such file or directory; want the folder of a run that has written its model, or a Hugging Face folder",
 		"run":  "safetensors: run/model: has neither model.safetensors nor model.safetensors.index.json",
 	} {
-		err := Sample(t.Context(), SampleOptions{Run: run, Prompt: "a", Tokens: 1}, io.Discard)
-		if err == nil || err.Error() != want || !IsInput(err) {
+		err := generate.Sample(t.Context(), generate.SampleOptions{Run: run, Prompt: "a", Tokens: 1}, io.Discard)
+		if err == nil || err.Error() != want || !input.IsInput(err) {
 			t.Errorf("%s: %v\nwant %s", run, err, want)
 		}
 	}

@@ -10,12 +10,18 @@ import (
 	"testing"
 
 	"zeroth/data"
+	"zeroth/job/build"
+	"zeroth/job/config"
+	"zeroth/job/config/configtest"
+	"zeroth/job/hf"
+	"zeroth/job/state"
+	"zeroth/job/testjob"
 )
 
 // Of a state.json whose digests fit nothing is believed: each number has its
 // bounds, and what else tells of the step and the tensors must agree.
 func TestForgedState(t *testing.T) {
-	inTinyFolder(t)
+	testjob.InTinyFolder(t)
 	trainedRun(t)
 	ck, _ := opened(t, "run/ckpt/step-00000007")
 	defer ck.Close()
@@ -33,7 +39,7 @@ func TestForgedState(t *testing.T) {
 		if in[name] = v; v == nil {
 			delete(in, name)
 		}
-		return string(mustJSON(s))
+		return string(hf.MustJSON(s))
 	}
 	raw := func(v string) any { return json.RawMessage(v) }
 	dynamic := set("loss_scale", raw(`{"Dynamic": true, "Scale": 65536, "Min": 1, "Window": 1000, "Hysteresis": 2, "Left": 2, "Clean": 5}`))
@@ -73,11 +79,11 @@ func TestForgedState(t *testing.T) {
 		strings.Replace(dynamic, `"Min": 1`, `"Min": -1`, 1):          "a loss scale of ",
 		strings.Replace(dynamic, `"Scale": 65536`, `"Scale": 0.5`, 1): "a loss scale of ",
 		`{"step": 0, "data": ""}`:                                     "it is of step 0, the manifest of step 7",
-		strings.Repeat(" ", maxState) + good:                          "bytes, at most 4194304 expected",
+		strings.Repeat(" ", state.MaxState) + good:                    "bytes, at most 4194304 expected",
 	} {
 		withState(t, ck, "forged", state)
 		h := &heard{}
-		err := Resume(t.Context(), mustLoad(t, "train.steps=9"), t.TempDir(), "forged/step-00000007", h)
+		err := Resume(t.Context(), configtest.MustLoad(t, "train.steps=9"), t.TempDir(), "forged/step-00000007", h)
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "state.json") || len(h.steps) > 0 {
 			t.Errorf("%.200s\ngot  %v\nwant %s", state, err, want)
 		}
@@ -86,11 +92,11 @@ func TestForgedState(t *testing.T) {
 		}
 	}
 	withState(t, ck, "fine", dynamic)
-	if err := Resume(t.Context(), mustLoad(t, "train.steps=9", "precision=fp16"), t.TempDir(), "fine/step-00000007", &heard{}); err != nil {
+	if err := Resume(t.Context(), configtest.MustLoad(t, "train.steps=9", "precision=fp16"), t.TempDir(), "fine/step-00000007", &heard{}); err != nil {
 		t.Error(err)
 	}
 	withState(t, ck, "empty", "")
-	if err := Resume(t.Context(), mustLoad(t, "train.steps=9"), t.TempDir(), "empty/step-00000007", &heard{}); err == nil || !strings.Contains(err.Error(), "state.json: it is empty, so that nothing tells where in its data training was") {
+	if err := Resume(t.Context(), configtest.MustLoad(t, "train.steps=9"), t.TempDir(), "empty/step-00000007", &heard{}); err == nil || !strings.Contains(err.Error(), "state.json: it is empty, so that nothing tells where in its data training was") {
 		t.Errorf("without a state: %v", err)
 	}
 }
@@ -100,7 +106,7 @@ func TestForgedState(t *testing.T) {
 func FuzzState(f *testing.F) {
 	f.Add([]byte(`{"step": 7, "updates": 6, "skipped": 1, "samples": 28, "tokens": 224, "loss_scale": {"Dynamic": true, "Scale": 65536, "Min": 1, "Window": 1000, "Hysteresis": 2, "Left": 2, "Clean": 5},
 		"seed": 1, "data": "0a", "context": 8, "config": "train: {steps: 9, batch: 4}\n", "model": {"model_type": "gpt2"}, "version": "zeroth"}`))
-	f.Add(mustJSON(progress{Model: json.RawMessage("{}"), Version: "zeroth"}))
+	f.Add(hf.MustJSON(state.Progress{Model: json.RawMessage("{}"), Version: "zeroth"}))
 	f.Add([]byte("null"))
 	text := f.TempDir() + "/a.txt"
 	if err := os.WriteFile(text, bytes.Repeat([]byte("to be, or not to be; "), 50), 0o644); err != nil {
@@ -112,19 +118,19 @@ func FuzzState(f *testing.F) {
 	}
 	defer set.Close()
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		p, err := parseProgress(raw)
-		if err != nil || p.check() != nil {
+		p, err := state.ParseProgress(raw)
+		if err != nil || p.Check() != nil {
 			return
 		}
-		again, err := parseProgress(mustJSON(p))
-		if err != nil || again.check() != nil || !bytes.Equal(mustJSON(again), mustJSON(p)) {
-			t.Fatalf("%s\nbecame %s (%v)", mustJSON(p), mustJSON(again), err)
+		again, err := state.ParseProgress(hf.MustJSON(p))
+		if err != nil || again.Check() != nil || !bytes.Equal(hf.MustJSON(again), hf.MustJSON(p)) {
+			t.Fatalf("%s\nbecame %s (%v)", hf.MustJSON(p), hf.MustJSON(again), err)
 		}
 		var input, target [8]int32
 		for _, at := range []int64{p.Samples, p.Samples + 1<<40} {
 			set.Train.Batch(input[:], target[:], at)
 		}
-		if p.trained() {
+		if p.Trained() {
 			for range 3 {
 				_ = p.Scale.Update(false)
 				_ = p.Scale.Update(true) // an overflow at the least scale is an error
@@ -133,12 +139,12 @@ func FuzzState(f *testing.F) {
 				t.Fatalf("a loss scale of %+v", p.Scale)
 			}
 		}
-		if was := settingsOf(p.Config); was != nil {
-			if lr := was.schedule().At(p.Updates); math.IsNaN(lr) {
+		if was := config.SettingsOf(p.Config); was != nil {
+			if lr := build.Schedule(was).At(p.Updates); math.IsNaN(lr) {
 				t.Fatalf("the learning rate of update %d is %v", p.Updates, lr)
 			}
-			for _, key := range lasting {
-				was.text(key)
+			for _, key := range config.Lasting {
+				was.Text(key)
 			}
 		}
 	})

@@ -12,131 +12,32 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/data"
+	"zeroth/input"
+	"zeroth/job/config"
+	"zeroth/job/config/configtest"
+	"zeroth/job/generate"
+	"zeroth/job/show"
+	"zeroth/job/testjob"
 )
 
-// modelFolders makes folders of models that come with different tokenizers.
-func modelFolders(t *testing.T, vocabs map[string]int) {
-	t.Helper()
-	for name, vocab := range vocabs {
-		if err := os.Mkdir(name, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := WriteModelConfig(name, Model{Family: "gpt2", Layers: 1, Heads: 1, Width: 8, Context: 16, Vocab: vocab, NormEps: 1e-5}); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
-// A model that a job begins with brings its tokenizer, if that runs here; text
-// is never encoded with another unless the job says so, which is then noted.
-func TestTokenizerOfModelFrom(t *testing.T) {
-	inFolder(t, least)
-	write(t, "a.bin", "\x01\x00\x02\x00\x03\x00")
-	modelFolders(t, map[string]int{"none": 300, "qwen": 60000, "own": 400, "bytes": 256, "gpt2": 50304, "bare": 50304, "bad": 300})
-	writeVocabulary(t, "qwen", 300)
-	write(t, "qwen/tokenizer_config.json", `{"tokenizer_class": "Qwen2Tokenizer"}`)
-	writeVocabulary(t, "own", 300)
-	writeVocabulary(t, "bad", 299)
-	write(t, "bad/merges.txt", "x")
-	for _, name := range []string{"bytes", "gpt2"} {
-		tok, err := data.NewTokenizer(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := data.WriteTokenizer(name, name, tok); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, c := range []struct {
-		from, sets string
-		want       string // tokenizer and vocab
-		note, err  string
-	}{
-		{"none", "", "", "", "--set model.from=none: model.from: text needs the tokenizer that the model of none was trained with, and there is none in that folder; want data.tokenizer: bytes or gpt2, or data.vocab, whichever it is; or data.tokens, encoded with it elsewhere"},
-		{"qwen", "", "", "", `--set model.from=qwen: model.from: text is encoded with the tokenizer of the model, and that of model.from "qwen" is neither bytes nor gpt2 nor a folder whose tokenizer runs here: its tokenizer is a "Qwen2Tokenizer", says tokenizer_config.json; only GPT-2's way to cut text runs here`},
-		{"bad", "", "", "", `--set model.from=bad: model.from: text is encoded with the tokenizer of the model, and that of model.from "bad" is neither bytes nor gpt2 nor a folder whose tokenizer runs here: bad/merges.txt:1: "x" is not two tokens`},
-		{"own", "", "gpt2 own", "", ""},
-		{"bytes", "", "bytes ", "", ""},
-		{"gpt2", "", "gpt2 ", "", ""},
-		{"none", "data.tokenizer=bytes", "bytes ", "", ""},
-		{"qwen", "data.tokenizer=gpt2", "gpt2 ", "the job's tokenizer may not be that of its model: \"qwen\" is neither", ""},
-		{"own", "data.tokenizer=bytes", "bytes ", "the job's tokenizer is not that of its model: the embeddings in own are those of other tokens", ""},
-		{"own", "data.tokenizer=gpt2 data.vocab=own", "gpt2 own", "", ""},
-		{"own", "data.text= data.tokens=[a.bin]", "gpt2 own", "", ""},
-		{"qwen", "data.text= data.tokens=[a.bin] data.dtype=uint16", "none ", "", ""},
-		{"none", "data.text= data.tokens=[a.bin]", "none ", "", ""},
-		{"bare", "data.text= data.tokens=[a.bin]", "gpt2 ", "", ""},
-		{"own", "data.tokenizer=none", "", "", "--set data.tokenizer=none: data.tokenizer: text needs a tokenizer, and data.tokenizer is none; want bytes or gpt2"},
-		{"qwen", "data.text= data.tokens=[a.bin] sample.tokens=5", "", "", "--set sample.tokens=5: sample.tokens: text cannot be sampled without a tokenizer, and none is known of the token files"},
-		{"own", "model.context=17", "", "", "--set model.context=17: model.context: sequences of 17 tokens"},
-	} {
-		sets := append(strings.Fields(c.sets), "model.from="+c.from)
-		got, err := Load("job.yaml", sets)
-		if c.err != "" {
-			if err == nil || !strings.HasPrefix(err.Error(), c.err) || strings.Contains(err.Error(), "\n") || !IsInput(err) {
-				t.Errorf("%q:\n got %v\nwant %s", sets, err, c.err)
-			}
-			continue
-		}
-		if err != nil {
-			t.Errorf("%q: %v", sets, err)
-			continue
-		}
-		if is := got.Data.Tokenizer + " " + got.Data.Vocab; is != c.want {
-			t.Errorf("%q: tokenizer %s, want %s", sets, is, c.want)
-		}
-		if note := strings.Join(got.notes, "\n"); c.note == "" && note != "" || !strings.HasPrefix(note, c.note) {
-			t.Errorf("%q: notes %q, want %q", sets, note, c.note)
-		}
-		write(t, "again.yaml", string(got.YAML()))
-		if again, err := Load("again.yaml", nil); err != nil || again.tokenizer() != got.tokenizer() || again.Data.DType != got.Data.DType {
-			t.Errorf("%q: read again: %v", sets, err)
-		}
-	}
-}
-
-// Token files without a word on their tokenizer have GPT-2's only where the
-// vocabulary can be its.
-func TestTokenizerOfTokens(t *testing.T) {
-	inFolder(t, "data: {tokens: [a.bin]}\n")
-	write(t, "a.bin", "\x01\x00\x02\x00\x03\x00")
-	for set, want := range map[string]string{"model.layers=1": "gpt2", "model.vocab=50304": "gpt2", "model.vocab=65": "none", "model.vocab=128256": "none"} {
-		if c := mustLoad(t, set); c.Data.Tokenizer != want {
-			t.Errorf("%s: %s, want %s", set, c.Data.Tokenizer, want)
-		}
-	}
-	for _, c := range []struct{ sets, want string }{
-		{"data.tokenizer=none", "--set data.tokenizer=none: data.tokenizer: the number of tokens is not known where data.tokenizer is none; want model.vocab"},
-		{"data.dtype=uint8", "--set data.dtype=uint8: data.dtype: uint8 is not known, did you mean uint16?; want uint16, uint32, int32 or int64"},
-		{"data.text=[job.yaml] data.tokens= data.dtype=uint16", "--set data.dtype=uint16: data.dtype: not used: text has no ids yet; remove it (--set data.dtype=null removes it)"},
-		{"model.vocab=60 data.tokenizer=gpt2 sample.prompt=abc", "--set sample.prompt=abc: sample.prompt: the prompt has the token \"abc\", number 39305, but the model knows only the first 60; want another prompt, or a vocabulary that has it"},
-	} {
-		_, err := Load("job.yaml", strings.Fields(c.sets))
-		if err == nil || err.Error() != c.want {
-			t.Errorf("%s:\n got %v\nwant %s", c.sets, err, c.want)
-		}
-	}
-}
-
 // notes collects what a sample has to say.
-func sampleWith(t *testing.T, o SampleOptions) (text string, notes []string, err error) {
+func sampleWith(t *testing.T, o generate.SampleOptions) (text string, notes []string, err error) {
 	t.Helper()
 	var b bytes.Buffer
 	o.Note = func(s string) { notes = append(notes, s) }
-	err = Sample(t.Context(), o, &b)
+	err = generate.Sample(t.Context(), o, &b)
 	return b.String(), notes, err
 }
 
 // A run's tokenizer is in its model's folder: the model is sampled with it when
 // the folder it came from is gone, and wherever the model goes.
 func TestRunsKeepTheirTokenizer(t *testing.T) {
-	inTinyFolder(t)
-	writeVocabulary(t, "own", 300)
-	if err := Train(t.Context(), mustLoad(t, "train.steps=3", "data.tokenizer=gpt2", "data.vocab=own"), "run", &heard{}); err != nil {
+	testjob.InTinyFolder(t)
+	testjob.WriteVocabulary(t, "own", 300)
+	if err := Train(t.Context(), configtest.MustLoad(t, "train.steps=3", "data.tokenizer=gpt2", "data.vocab=own"), "run", &heard{}); err != nil {
 		t.Fatal(err)
 	}
-	o := SampleOptions{Run: "run", Prompt: "line 1", Tokens: 20, Temperature: 1, Seed: 5}
+	o := generate.SampleOptions{Run: "run", Prompt: "line 1", Tokens: 20, Temperature: 1, Seed: 5}
 	want, notes, err := sampleWith(t, o)
 	if err != nil || notes != nil || !strings.HasPrefix(want, "line 1") {
 		t.Fatalf("%q, notes %q, %v", want, notes, err)
@@ -156,8 +57,8 @@ func TestRunsKeepTheirTokenizer(t *testing.T) {
 			t.Errorf("%s: %q, notes %q, %v; want %q", run, got, notes, err, want)
 		}
 	}
-	write(t, "elsewhere/merges.txt", "#version: 0.2\nt h\n")
-	if _, _, err := sampleWith(t, o); err == nil || !IsInput(err) || !strings.Contains(err.Error(), "or name it with --tokenizer bytes, gpt2 or a folder") {
+	testjob.Write(t, "elsewhere/merges.txt", "#version: 0.2\nt h\n")
+	if _, _, err := sampleWith(t, o); err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), "or name it with --tokenizer bytes, gpt2 or a folder") {
 		t.Errorf("damaged: %v", err)
 	}
 	o.Tokenizer = "run/model"
@@ -165,7 +66,7 @@ func TestRunsKeepTheirTokenizer(t *testing.T) {
 		t.Errorf("with --tokenizer: %q, %v", got, err)
 	}
 	o.Tokenizer = "gone"
-	if _, _, err := sampleWith(t, o); err == nil || !IsInput(err) || !strings.HasPrefix(err.Error(), `--tokenizer: "gone" is neither`) {
+	if _, _, err := sampleWith(t, o); err == nil || !input.IsInput(err) || !strings.HasPrefix(err.Error(), `--tokenizer: "gone" is neither`) {
 		t.Errorf("a tokenizer that is not there: %v", err)
 	}
 }
@@ -173,19 +74,19 @@ func TestRunsKeepTheirTokenizer(t *testing.T) {
 // Runs that have recorded no tokenizer are sampled with their job's, which is
 // said, or are refused where that was never known.
 func TestTokenizerOf(t *testing.T) {
-	inFolder(t, least)
+	testjob.InFolder(t, testjob.Least)
 	for _, dir := range []string{"run/model", "gpt/model", "tokens/model", "other/model", "none"} {
 		if err := os.MkdirAll(dir, 0o777); err != nil {
 			t.Fatal(err)
 		}
 	}
-	writeVocabulary(t, "own", 300)
-	writeVocabulary(t, "qwen", 300)
-	write(t, "qwen/tokenizer_config.json", `{"tokenizer_class": "Qwen2Tokenizer"}`)
-	write(t, "run/job.yaml", "data: {text: [gone.txt], tokenizer: bytes}\n")
-	write(t, "gpt/job.yaml", "data: {text: [gone.txt], tokenizer: gpt2, vocab: gone}\n")
-	write(t, "tokens/job.yaml", "data: {tokens: [gone.bin], tokenizer: gpt2}\n")
-	write(t, "other/job.yaml", "data: {tokens: [gone.bin], tokenizer: none}\n")
+	testjob.WriteVocabulary(t, "own", 300)
+	testjob.WriteVocabulary(t, "qwen", 300)
+	testjob.Write(t, "qwen/tokenizer_config.json", `{"tokenizer_class": "Qwen2Tokenizer"}`)
+	testjob.Write(t, "run/job.yaml", "data: {text: [gone.txt], tokenizer: bytes}\n")
+	testjob.Write(t, "gpt/job.yaml", "data: {text: [gone.txt], tokenizer: gpt2, vocab: gone}\n")
+	testjob.Write(t, "tokens/job.yaml", "data: {tokens: [gone.bin], tokenizer: gpt2}\n")
+	testjob.Write(t, "other/job.yaml", "data: {tokens: [gone.bin], tokenizer: none}\n")
 	const advice = "name it with --tokenizer bytes, gpt2 or a folder"
 	for _, c := range []struct {
 		folder, tokenizer string
@@ -206,11 +107,11 @@ func TestTokenizerOf(t *testing.T) {
 		{"none", "", 97, 0, "", "none has no tokenizer, and none here has the 97 tokens of its model; " + advice},
 	} {
 		note := ""
-		o := SampleOptions{Run: strings.TrimSuffix(c.folder, "/model"), Tokenizer: c.tokenizer, Note: func(s string) { note += s }}
-		tok, err := tokenizerOf(o, c.folder, c.vocab)
+		o := generate.SampleOptions{Run: strings.TrimSuffix(c.folder, "/model"), Tokenizer: c.tokenizer, Note: func(s string) { note += s }}
+		tok, err := generate.TokenizerOf(o, c.folder, c.vocab)
 		switch {
 		case c.err != "":
-			if err == nil || err.Error() != c.err || !IsInput(err) {
+			if err == nil || err.Error() != c.err || !input.IsInput(err) {
 				t.Errorf("%s: %v, want %s", c.folder, err, c.err)
 			}
 		case err != nil || tok.Vocab() != c.want || note != c.note:
@@ -223,12 +124,12 @@ func TestTokenizerOf(t *testing.T) {
 // that one ends.
 func TestSampleEnds(t *testing.T) {
 	trained(t)
-	o := SampleOptions{Run: "run", Prompt: "line 1", Tokens: 30, Temperature: 1, Seed: 5}
+	o := generate.SampleOptions{Run: "run", Prompt: "line 1", Tokens: 30, Temperature: 1, Seed: 5}
 	whole, notes, err := sampleWith(t, o)
 	if err != nil || notes != nil {
 		t.Fatalf("notes %q, %v", notes, err)
 	}
-	config, err := os.ReadFile("run/model/config.json")
+	cfg, err := os.ReadFile("run/model/config.json")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -236,18 +137,18 @@ func TestSampleEnds(t *testing.T) {
 	want := whole[:len("line 1")+strings.IndexByte(whole[len("line 1"):], end)]
 	id := fmt.Sprint(end)
 	for name, files := range map[string]map[string]string{
-		"config":          {"config.json": strings.Replace(string(config), `"eos_token_id": null`, `"eos_token_id": `+id, 1)},
-		"list":            {"config.json": strings.Replace(string(config), `"eos_token_id": null`, `"eos_token_id": [300, `+id+`]`, 1)},
+		"config":          {"config.json": strings.Replace(string(cfg), `"eos_token_id": null`, `"eos_token_id": `+id, 1)},
+		"list":            {"config.json": strings.Replace(string(cfg), `"eos_token_id": null`, `"eos_token_id": [300, `+id+`]`, 1)},
 		"generation":      {"generation_config.json": `{"eos_token_id": ` + id + `}`},
 		"generation list": {"generation_config.json": `{"eos_token_id": [1, ` + id + `]}`},
-		"tokenizer":       {"tokenizer_config.json": `{"tokenizer_class": "GPT2Tokenizer", "eos_token": ` + quote(spelt(end)) + `}`},
+		"tokenizer":       {"tokenizer_config.json": `{"tokenizer_class": "GPT2Tokenizer", "eos_token": ` + config.Quote(testjob.Spelt(end)) + `}`},
 	} {
 		dir := filepath.Join(t.TempDir(), "model")
 		if err := os.CopyFS(dir, os.DirFS("run/model")); err != nil {
 			t.Fatal(err)
 		}
 		for file, text := range files {
-			write(t, filepath.Join(dir, file), text)
+			testjob.Write(t, filepath.Join(dir, file), text)
 		}
 		o.Run = dir
 		got, notes, err := sampleWith(t, o)
@@ -258,21 +159,13 @@ func TestSampleEnds(t *testing.T) {
 	}
 }
 
-// spelt is a byte as vocab.json has it.
-func spelt(b byte) string {
-	if b == '\n' {
-		return "Ċ"
-	}
-	return strings.ReplaceAll(string(rune(b)), " ", "Ġ")
-}
-
 func TestSampleSaysWhatItCuts(t *testing.T) {
 	trained(t)
-	_, notes, err := sampleWith(t, SampleOptions{Run: "run", Prompt: "many bytes before", Tokens: 3})
+	_, notes, err := sampleWith(t, generate.SampleOptions{Run: "run", Prompt: "many bytes before", Tokens: 3})
 	if want := []string{"the prompt has 17 tokens, and the model reads at most 8: it goes on from the last 8"}; err != nil || !slices.Equal(notes, want) {
 		t.Errorf("notes %q, %v", notes, err)
 	}
-	if _, notes, err = sampleWith(t, SampleOptions{Run: "run", Prompt: "8 bytes.", Tokens: 3, TopK: 1 << 40}); err != nil || notes != nil {
+	if _, notes, err = sampleWith(t, generate.SampleOptions{Run: "run", Prompt: "8 bytes.", Tokens: 3, TopK: 1 << 40}); err != nil || notes != nil {
 		t.Errorf("notes %q, %v", notes, err)
 	}
 }
@@ -288,8 +181,8 @@ func TestSampleOfNaN(t *testing.T) {
 	for at := 8 + int(binary.LittleEndian.Uint64(raw)); at < len(raw); at += 4 {
 		binary.LittleEndian.PutUint32(raw[at:], math.Float32bits(float32(math.NaN())))
 	}
-	write(t, path, string(raw))
-	if err := Sample(t.Context(), SampleOptions{Run: "run", Prompt: "line", Tokens: 3}, io.Discard); err == nil || !strings.Contains(err.Error(), "NaN") {
+	testjob.Write(t, path, string(raw))
+	if err := generate.Sample(t.Context(), generate.SampleOptions{Run: "run", Prompt: "line", Tokens: 3}, io.Discard); err == nil || !strings.Contains(err.Error(), "NaN") {
 		t.Errorf("%v", err)
 	}
 }
@@ -302,11 +195,11 @@ func TestScreen(t *testing.T) {
 		"\xff\x9b a\xe6\x97":                `\xff\x9b a\xe6\x97`,
 		"\ufffd":                            "\ufffd",
 	} {
-		if got := onScreen([]byte(text)); got != want {
+		if got := show.OnScreen([]byte(text)); got != want {
 			t.Errorf("%q: %q, want %q", text, got, want)
 		}
 		var b bytes.Buffer
-		s := NewScreen(&b) // byte for byte
+		s := show.NewScreen(&b) // byte for byte
 		for i := range len(text) {
 			if n, err := s.Write([]byte(text[i : i+1])); n != 1 || err != nil {
 				t.Fatal(n, err)
@@ -317,26 +210,26 @@ func TestScreen(t *testing.T) {
 		}
 	}
 	full := fmt.Errorf("full")
-	if _, err := NewScreen(writerFunc(func([]byte) (int, error) { return 0, full })).Write([]byte("x")); err != full {
+	if _, err := show.NewScreen(testjob.WriterFunc(func([]byte) (int, error) { return 0, full })).Write([]byte("x")); err != full {
 		t.Errorf("%v", err)
 	}
 }
 
 // Ids of a type that the job names are trained on as they are.
 func TestTokensOfAType(t *testing.T) {
-	inTinyFolder(t)
+	testjob.InTinyFolder(t)
 	var small, wide []byte
 	for i := range 600 {
 		small = binary.LittleEndian.AppendUint16(small, uint16(i*i%251))
 		wide = binary.LittleEndian.AppendUint64(wide, uint64(i*i%251))
 	}
-	write(t, "small.bin", string(small))
-	write(t, "wide.bin", string(wide))
+	testjob.Write(t, "small.bin", string(small))
+	testjob.Write(t, "wide.bin", string(wide))
 	var losses []float64
 	for _, sets := range [][]string{{"data.tokens=[small.bin]"}, {"data.tokens=[wide.bin]", "data.dtype=int64"}} {
 		h := &heard{}
 		out := filepath.Join(t.TempDir(), "run")
-		if err := Train(t.Context(), mustLoad(t, append(sets, "data.text=", "model.vocab=256", "train.steps=2", "data.tokenizer=bytes")...), out, h); err != nil {
+		if err := Train(t.Context(), configtest.MustLoad(t, append(sets, "data.text=", "model.vocab=256", "train.steps=2", "data.tokenizer=bytes")...), out, h); err != nil {
 			t.Fatal(err)
 		}
 		losses = append(losses, h.steps[1].Loss)

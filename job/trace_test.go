@@ -7,87 +7,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"zeroth/job/config"
+	"zeroth/job/plan"
+	"zeroth/job/report"
+	"zeroth/job/sim"
 )
-
-// tracked is a track of spans [start, end) in milliseconds by task.
-func tracked(name string, spans ...ran) *track {
-	k := &track{name: name, spans: make([]ran, 8)}
-	for _, s := range spans {
-		s.start, s.end = s.start*1e6, s.end*1e6
-		k.add(s)
-	}
-	return k
-}
-
-// Communication is exposed where the comm queue runs something other than a
-// wait and the compute queue does not.
-func TestExposure(t *testing.T) {
-	run := func(task string, start, end int64) ran { return ran{"", task, start, end} }
-	tr := &Trace{ranks: [][]*track{{
-		tracked("compute", run("matmul", 0, 60), run("wait", 60, 100), run("matmul", 100, 130), run("wait", 130, 150), run("matmul", 150, 180)),
-		tracked("comm", run("wait", 0, 50), run("wait for peers", 50, 65), run("all-gather", 65, 90), run("wait", 90, 120), run("reduce-scatter", 120, 140), run("wait for peers", 140, 160), run("copy", 190, 195)),
-		tracked("update"),
-		tracked("step", run("step 1", -50, 0), run("step 2", 0, 100), run("step 3", 100, 200)),
-	}}}
-	// Step 2: exposed 60..90, of it waiting 60..65. Step 3: 130..150 and 190..195, waiting 140..150.
-	want := Exposure{Steps: 2, Seconds: 0.100, Compute: 0.060, Exposed: 0.0275, Peers: 0.0075}
-	got := tr.exposure()
-	if got.Steps != want.Steps || math.Abs(got.Seconds-want.Seconds)+math.Abs(got.Compute-want.Compute)+math.Abs(got.Exposed-want.Exposed)+math.Abs(got.Peers-want.Peers) > 1e-9 {
-		t.Errorf("got %+v, want %+v", got, want)
-	}
-	const line = "a step of 100.0 ms: computing 60.0 ms, communication not hidden 27.5 ms (27.5 %, 7.5 ms of it waiting for other ranks), neither 12.5 ms (over 2 steps)"
-	if got.line() != line {
-		t.Errorf("got  %s\nwant %s", got.line(), line)
-	}
-	if e := (*Trace)(nil).exposure(); e != (Exposure{}) {
-		t.Errorf("without a trace: %+v", e)
-	}
-}
-
-// What is offloaded is exposed where only its queues run something.
-func TestExposureOfOffload(t *testing.T) {
-	run := func(task string, start, end int64) ran { return ran{"", task, start, end} }
-	tr := &Trace{ranks: [][]*track{{
-		tracked("compute", run("matmul", 0, 30)),
-		tracked("comm", run("all-gather", 20, 40), run("wait", 40, 90)),
-		tracked("update", run("adamw", 50, 55)),
-		tracked("host", run("adamw", 10, 45), run("adamw", 60, 70)),
-		tracked("to device", run("wait", 0, 65), run("copy", 65, 75), run("copy", 75, 80)),
-		tracked("step", run("step 1", 0, 100)),
-	}}}
-	// 40..45, and 60..80 by both.
-	e := tr.exposure()
-	if math.Abs(e.Offload-0.025) > 1e-9 || math.Abs(e.Exposed-0.010) > 1e-9 {
-		t.Errorf("got %+v", e)
-	}
-	const line = "a step of 100.0 ms: computing 30.0 ms, communication not hidden 10.0 ms (10.0 %), offload not hidden 25.0 ms (25.0 %), neither 35.0 ms (over 1 steps)"
-	if e.line() != line {
-		t.Errorf("got  %s\nwant %s", e.line(), line)
-	}
-}
-
-// A full track keeps the newest, and steps of which something is lost are not
-// looked at.
-func TestTraceKeepsTheLast(t *testing.T) {
-	k := tracked("compute")
-	for i := range int64(11) {
-		k.add(ran{"", "matmul", i * 10, i*10 + 10})
-	}
-	if all := k.all(); len(all) != 8 || all[0].start != 30 || all[7].start != 100 || kept(k) != 40 {
-		t.Errorf("kept since %d: %v", kept(k), all)
-	}
-	steps := &track{spans: []ran{{"", "step 1", 0, 20}, {"", "step 2", 20, 50}, {"", "step 3", 50, 80}}, n: 3}
-	tr := &Trace{ranks: [][]*track{{k, tracked("comm"), steps}}}
-	if e := tr.exposure(); e.Steps != 1 || math.Abs(e.Compute-30e-9) > 1e-15 {
-		t.Errorf("got %+v, want step 3 alone", e)
-	}
-}
 
 // A run's trace has every rank's queues, what they did for which unit, and the
 // steps; the run's summary tells what was exposed. Without a trace it does not.
@@ -103,16 +33,16 @@ func TestTraceOfARun(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, traced := range []bool{true, false} {
-		c, err := Load(file, []string{"zero.offload.optimizer=host"})
+		c, err := config.Load(file, []string{"zero.offload.optimizer=host"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		tr, ctx := NewTrace(), context.Background()
+		tr, ctx := sim.NewTrace(), context.Background()
 		if traced {
-			ctx = WithTrace(ctx, tr)
+			ctx = sim.WithTrace(ctx, tr)
 		}
 		var out strings.Builder
-		if err := Train(ctx, c, filepath.Join(dir, fmt.Sprint(traced)), NewLines(&out)); err != nil {
+		if err := Train(ctx, c, filepath.Join(dir, fmt.Sprint(traced)), report.NewLines(&out)); err != nil {
 			t.Fatal(err)
 		}
 		if strings.Contains(out.String(), "communication not hidden") != traced || traced && !strings.Contains(out.String(), "(over 3 steps)") {
@@ -145,32 +75,32 @@ func TestCounters(t *testing.T) {
 		{"zero.stage=0"},
 		{"zero.stage=2", "zero.offload.optimizer=host", "train.accumulate=2"},
 	} {
-		c, err := Load(file, append([]string{"model.layers=3", "model.heads=2", "model.width=32", "model.context=8",
+		c, err := config.Load(file, append([]string{"model.layers=3", "model.heads=2", "model.width=32", "model.context=8",
 			"train.micro_batch=1", "train.steps=4", "parallel.ranks=2", "train.eval_every=2"}, sets...))
 		if err != nil {
 			t.Fatal(err)
 		}
-		tr := NewTrace()
-		if err := Train(WithTrace(t.Context(), tr), c, filepath.Join(dir, fmt.Sprint(i)), Observers{}); err != nil {
+		tr := sim.NewTrace()
+		if err := Train(sim.WithTrace(t.Context(), tr), c, filepath.Join(dir, fmt.Sprint(i)), report.Observers{}); err != nil {
 			t.Fatal(err)
 		}
 		checkCounters(t, tr.Write, c, 2, 4)
-		h, err := OpenHardware("h100")
+		h, err := sim.OpenHardware("h100")
 		if err != nil {
 			t.Fatal(err)
 		}
-		p, err := c.Plan(Machine{})
+		p, err := plan.New(c, plan.Machine{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if p.Forecast, err = c.Forecast(&Hardware{Name: "any", Flops: map[string]float64{"bf16": 1e6}, Memory: 1e6, Links: h.Links, HostLink: 1e6, HostMemory: 1e6}); err != nil {
+		if p.Forecast, err = sim.Simulate(c, &sim.Hardware{Name: "any", Flops: map[string]float64{"bf16": 1e6}, Memory: 1e6, Links: h.Links, HostLink: 1e6, HostMemory: 1e6}); err != nil {
 			t.Fatal(err)
 		}
-		checkCounters(t, p.WriteTrace, p.Forecast.of, 1, replayed)
+		checkCounters(t, p.WriteTrace, p.Forecast.Of, 1, sim.Replayed)
 	}
 }
 
-func checkCounters(t *testing.T, write func(io.Writer) error, c *Config, ranks, steps int) {
+func checkCounters(t *testing.T, write func(io.Writer) error, c *config.Config, ranks, steps int) {
 	t.Helper()
 	var text strings.Builder
 	if err := write(&text); err != nil {
@@ -187,7 +117,7 @@ func checkCounters(t *testing.T, write func(io.Writer) error, c *Config, ranks, 
 	if err := json.Unmarshal([]byte(text.String()), &got); err != nil {
 		t.Fatal(err)
 	}
-	p, err := c.Plan(Machine{})
+	p, err := plan.New(c, plan.Machine{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -200,7 +130,7 @@ func checkCounters(t *testing.T, write func(io.Writer) error, c *Config, ranks, 
 		for _, n := range e.Args {
 			sum += int64(n.(float64))
 		}
-		if sum > p.Allocated.Total() || e.Args[Params.String()] != float64(p.AtRest[Params]) {
+		if sum > p.Allocated.Total() || e.Args[plan.Params.String()] != float64(p.AtRest[plan.Params]) {
 			t.Errorf("%d bytes in use at %v, allocated are %d", sum, e.Ts, p.Allocated.Total())
 		}
 		if sum == p.Peak.InUse.Total() && last[e.Pid] != sum {
@@ -215,7 +145,72 @@ func checkCounters(t *testing.T, write func(io.Writer) error, c *Config, ranks, 
 	}
 }
 
-func checkTrace(t *testing.T, tr *Trace) {
+// A run has in use, in each category, what was planned, at every event of its
+// step, whatever the job; and the files show it.
+func TestMeasuredIsPlanned(t *testing.T) {
+	dir := t.TempDir()
+	text := filepath.Join(dir, "a.txt")
+	if err := os.WriteFile(text, []byte(strings.Repeat("to be, or not to be; ", 300)), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "j.yaml")
+	if err := os.WriteFile(file, []byte("data: {text: ["+text+"]}\n"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	for i, sets := range [][]string{
+		{"zero.stage=3", "zero.recompute=block", "train.accumulate=4"},
+		{"zero.stage=3", "zero.prefetch=2", "model.family=llama", "train.accumulate=2", "precision=fp32"},
+		{"zero.stage=1", "train.accumulate=3", "train.loss_chunk=5"},
+		{"zero.stage=0", "train.steps=1"},
+		{"zero.stage=2", "parallel.ranks=4", "parallel.replicate=2"},
+		{"zero.stage=3", "zero.offload.optimizer=host", "zero.offload.parameters=host", "train.accumulate=2"},
+		{"zero.stage=1", "zero.offload.optimizer=disk", "zero.offload.path=" + dir, "checkpoint.every=1"},
+	} {
+		c, err := config.Load(file, append([]string{"model.layers=3", "model.heads=2", "model.width=32", "model.context=8",
+			"train.micro_batch=2", "train.steps=3", "parallel.ranks=2", "train.eval_every=1"}, sets...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := &Observation{}
+		if err := Train(WithObservation(t.Context(), o), c, filepath.Join(dir, fmt.Sprint(i)), report.Observers{}); err != nil {
+			t.Fatal(err)
+		}
+		m := o.Plan.Measured
+		if m == nil || m.Step != 1 || m.Allocated != o.Plan.Allocated || len(m.Timeline) != len(o.Plan.Timeline) {
+			t.Fatalf("%v: measured %+v", sets, m)
+		}
+		for j, x := range m.Timeline {
+			if p := o.Plan.Timeline[j]; x.InUse != p.InUse {
+				t.Errorf("%v: %s: %v in use, planned are %v", sets, p.Name, x.InUse, p.InUse)
+			}
+		}
+		var table, page strings.Builder
+		if err := errors.Join(o.Plan.WriteCSV(&table), o.Plan.WriteHTML(&page)); err != nil {
+			t.Fatal(err)
+		}
+		lines, err := csv.NewReader(strings.NewReader(table.String())).ReadAll()
+		if err != nil || len(lines) != len(m.Timeline)+1 || lines[0][len(lines[0])-2] != "measured_in_use" {
+			t.Fatalf("%d lines: %v", len(lines), err)
+		}
+		for j, x := range m.Timeline {
+			if line := lines[j+1]; line[len(line)-2] != fmt.Sprint(x.InUse.Total()) || line[len(line)-1] != fmt.Sprint(m.Allocated.Total()) {
+				t.Errorf("%v: line %d is %v", sets, j, line)
+			}
+		}
+		if want := fmt.Sprintf(`"measured":[%d,`, m.Timeline[0].InUse.Total()); !strings.Contains(page.String(), want) {
+			t.Errorf("%v: no %s on the page", sets, want)
+		}
+		svg := filepath.Join(dir, fmt.Sprint(i, ".svg"))
+		if err := o.Plan.WriteSVG(svg); err != nil {
+			t.Fatal(err)
+		}
+		if drawn, err := os.ReadFile(svg); err != nil || !strings.Contains(string(drawn), "measured") {
+			t.Errorf("%v: the drawing tells of nothing measured (%v)", sets, err)
+		}
+	}
+}
+
+func checkTrace(t *testing.T, tr *sim.Trace) {
 	t.Helper()
 	var text strings.Builder
 	if err := tr.Write(&text); err != nil {
@@ -253,70 +248,5 @@ func checkTrace(t *testing.T, tr *Trace) {
 	}
 	if n := strings.Count(text.String(), `"name":"step `); n != 2*4 {
 		t.Errorf("%d steps in the trace, want 4 of 2 ranks", n)
-	}
-}
-
-// A run has in use, in each category, what was planned, at every event of its
-// step, whatever the job; and the files show it.
-func TestMeasuredIsPlanned(t *testing.T) {
-	dir := t.TempDir()
-	text := filepath.Join(dir, "a.txt")
-	if err := os.WriteFile(text, []byte(strings.Repeat("to be, or not to be; ", 300)), 0o666); err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(dir, "j.yaml")
-	if err := os.WriteFile(file, []byte("data: {text: ["+text+"]}\n"), 0o666); err != nil {
-		t.Fatal(err)
-	}
-	for i, sets := range [][]string{
-		{"zero.stage=3", "zero.recompute=block", "train.accumulate=4"},
-		{"zero.stage=3", "zero.prefetch=2", "model.family=llama", "train.accumulate=2", "precision=fp32"},
-		{"zero.stage=1", "train.accumulate=3", "train.loss_chunk=5"},
-		{"zero.stage=0", "train.steps=1"},
-		{"zero.stage=2", "parallel.ranks=4", "parallel.replicate=2"},
-		{"zero.stage=3", "zero.offload.optimizer=host", "zero.offload.parameters=host", "train.accumulate=2"},
-		{"zero.stage=1", "zero.offload.optimizer=disk", "zero.offload.path=" + dir, "checkpoint.every=1"},
-	} {
-		c, err := Load(file, append([]string{"model.layers=3", "model.heads=2", "model.width=32", "model.context=8",
-			"train.micro_batch=2", "train.steps=3", "parallel.ranks=2", "train.eval_every=1"}, sets...))
-		if err != nil {
-			t.Fatal(err)
-		}
-		o := &Observation{}
-		if err := Train(WithObservation(t.Context(), o), c, filepath.Join(dir, fmt.Sprint(i)), Observers{}); err != nil {
-			t.Fatal(err)
-		}
-		m := o.Plan.Measured
-		if m == nil || m.Step != 1 || m.Allocated != o.Plan.Allocated || len(m.Timeline) != len(o.Plan.Timeline) {
-			t.Fatalf("%v: measured %+v", sets, m)
-		}
-		for j, x := range m.Timeline {
-			if p := o.Plan.Timeline[j]; x.InUse != p.InUse {
-				t.Errorf("%v: %s: %v in use, planned are %v", sets, p.Name, x.InUse, p.InUse)
-			}
-		}
-		var table, page strings.Builder
-		if err := errors.Join(o.Plan.WriteCSV(&table), o.Plan.WriteHTML(&page)); err != nil {
-			t.Fatal(err)
-		}
-		lines, err := csv.NewReader(strings.NewReader(table.String())).ReadAll()
-		if err != nil || len(lines) != len(m.Timeline)+1 || lines[0][len(lines[0])-2] != "measured_in_use" {
-			t.Fatalf("%d lines: %v", len(lines), err)
-		}
-		for j, x := range m.Timeline {
-			if line := lines[j+1]; line[len(line)-2] != fmt.Sprint(x.InUse.Total()) || line[len(line)-1] != fmt.Sprint(m.Allocated.Total()) {
-				t.Errorf("%v: line %d is %v", sets, j, line)
-			}
-		}
-		if want := fmt.Sprintf(`"measured":[%d,`, m.Timeline[0].InUse.Total()); !strings.Contains(page.String(), want) {
-			t.Errorf("%v: no %s on the page", sets, want)
-		}
-		svg := filepath.Join(dir, fmt.Sprint(i, ".svg"))
-		if err := o.Plan.WriteSVG(svg); err != nil {
-			t.Fatal(err)
-		}
-		if drawn, err := os.ReadFile(svg); err != nil || !strings.Contains(string(drawn), "measured") {
-			t.Errorf("%v: the drawing tells of nothing measured (%v)", sets, err)
-		}
 	}
 }

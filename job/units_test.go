@@ -9,6 +9,9 @@ import (
 
 	"zeroth/collective"
 	"zeroth/fsdp"
+	"zeroth/job/build"
+	"zeroth/job/config/configtest"
+	"zeroth/job/hf"
 	"zeroth/zero"
 )
 
@@ -21,7 +24,7 @@ func TestUnitsOfAllRanks(t *testing.T) {
 		var stats [2]zero.Stats
 		var state [2]map[string]float32
 		for i := range stats {
-			c := fitted(t, fmt.Sprintf("zero.stage=%d", stage), "parallel.ranks=3", "precision=fp32", "train.micro_batch=1", "train.batch=3", "optimizer.weight_decay=0.5",
+			c := configtest.Fitted(t, fmt.Sprintf("zero.stage=%d", stage), "parallel.ranks=3", "precision=fp32", "train.micro_batch=1", "train.batch=3", "optimizer.weight_decay=0.5",
 				"model.layers=2", "model.width=16", "model.context=8")
 			apart := func(_ int, z *zero.Config) {
 				if i == 1 {
@@ -29,14 +32,14 @@ func TestUnitsOfAllRanks(t *testing.T) {
 					z.UnitGroups = map[string]fsdp.Groups{"root": whole, "h.1": whole}
 				}
 			}
-			ranks, err := c.Open(Seams{dress: apart})
+			ranks, err := build.Open(c, build.Seams{Dress: apart})
 			if err != nil {
 				t.Fatal(err)
 			}
 			state[i] = map[string]float32{}
 			var mu sync.Mutex
-			err = Together(ranks, func(r *Rank) error {
-				if err := r.Trainer.Fill(zero.Master, (&weights{seed: 5}).fill); err != nil {
+			err = build.Together(ranks, func(r *build.Rank) error {
+				if err := r.Trainer.Fill(zero.Master, (&hf.Weights{Seed: 5}).Fill); err != nil {
 					return err
 				}
 				for range 3 {
@@ -66,7 +69,7 @@ func TestUnitsOfAllRanks(t *testing.T) {
 					return nil
 				}, nil)
 			})
-			closeAll(ranks)
+			build.CloseAll(ranks)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -12,7 +12,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"zeroth/job"
+	"zeroth/input"
+	"zeroth/job/config"
 )
 
 // A knob is a decision: whoever adds one also adds it here, on purpose.
@@ -46,10 +47,10 @@ var configKeys = strings.Fields(`
 	sample.prompt sample.tokens sample.temperature sample.top_k sample.seed`)
 
 func TestConfigFields(t *testing.T) {
-	if d := cmp.Diff(configFields, fieldsOf("", reflect.TypeFor[job.Config]())); d != "" {
+	if d := cmp.Diff(configFields, fieldsOf("", reflect.TypeFor[config.Config]())); d != "" {
 		t.Errorf("fields of job.Config (-pinned +is):\n%s", d)
 	}
-	if d := cmp.Diff(configKeys, job.Keys()); d != "" {
+	if d := cmp.Diff(configKeys, config.Keys()); d != "" {
 		t.Errorf("keys of a job file (-pinned +is):\n%s", d)
 	}
 }
@@ -88,14 +89,14 @@ func TestBrokenJobs(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, err = job.Load(file, nil)
+			_, err = config.Load(file, nil)
 			if err == nil {
 				t.Fatal("taken")
 			}
 			if d := cmp.Diff(string(message), err.Error()+"\n"); d != "" {
 				t.Errorf("message (-want +got):\n%s", d)
 			}
-			if !job.IsInput(err) {
+			if !input.IsInput(err) {
 				t.Error("not the user's to mend: the exit code would be 1")
 			}
 		})

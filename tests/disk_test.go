@@ -17,6 +17,9 @@ import (
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/vfs"
 	"zeroth/job"
+	"zeroth/job/build"
+	"zeroth/job/config"
+	"zeroth/job/report"
 	"zeroth/offload"
 )
 
@@ -28,8 +31,8 @@ type watching struct {
 	notes []string
 }
 
-func (w *watching) Step(s job.Step) { w.step(s.Step) }
-func (w *watching) Note(s string)   { w.notes = append(w.notes, s) }
+func (w *watching) Step(s report.Step) { w.step(s.Step) }
+func (w *watching) Note(s string)      { w.notes = append(w.notes, s) }
 
 // intact verifies every byte of the newest checkpoint and that its state is
 // that of the same step of another folder.
@@ -58,7 +61,7 @@ func intact(t *testing.T, dir, want string) {
 // never failed.
 func TestDiskFailsMidStep(t *testing.T) {
 	whole := t.TempDir()
-	job1 := func(dir, disk string) *job.Config {
+	job1 := func(dir, disk string) *config.Config {
 		return saving(t, dir, "parallel.ranks=3", "zero.stage=3", "train.batch=12", "checkpoint.every=2", "checkpoint.keep=5",
 			"zero.offload.optimizer=disk", "zero.offload.parameters=disk", "zero.offload.path="+disk)
 	}
@@ -87,7 +90,7 @@ func TestDiskFailsMidStep(t *testing.T) {
 				return nil
 			}}
 			w := &watching{step: func(s int) { armed.Store(s >= 4) }}
-			err := job.ResumeWith(context.Background(), job1(dir, disk), out, "", w, job.Seams{Files: files, Tile: 200})
+			err := job.ResumeWith(context.Background(), job1(dir, disk), out, "", w, build.Seams{Files: files, Tile: 200})
 			if err == nil || !errors.Is(err, c.err) {
 				t.Fatalf("error %v", err)
 			}
@@ -113,7 +116,7 @@ func TestDiskFailsMidStep(t *testing.T) {
 // taken away, ends it like that too; this with the machine's own files.
 func TestDiskVanishes(t *testing.T) {
 	whole, dir, disk, out := t.TempDir(), t.TempDir(), t.TempDir(), t.TempDir()
-	sets := func(dir, disk string) *job.Config {
+	sets := func(dir, disk string) *config.Config {
 		return saving(t, dir, "parallel.ranks=2", "zero.stage=1", "checkpoint.every=2", "zero.offload.optimizer=disk", "zero.offload.path="+disk)
 	}
 	run(t, sets(whole, t.TempDir()), "")
@@ -177,7 +180,7 @@ func TestNoRoomForCheckpoints(t *testing.T) {
 				}
 				step.Store(int64(s))
 			}}
-			err := job.ResumeWith(context.Background(), c, t.TempDir(), "", w, job.Seams{Saves: fsys})
+			err := job.ResumeWith(context.Background(), c, t.TempDir(), "", w, build.Seams{Saves: fsys})
 			want := regexp.MustCompile(`begin save of step \d in \S+: the disk has no room: it takes \d+ bytes, 1000 are free`)
 			told := strings.Join(w.notes, "\n")
 			if policy == "stop" && (err == nil || !want.MatchString(err.Error())) || policy == "continue" && (err != nil || !want.MatchString(told)) {
@@ -191,7 +194,7 @@ func TestNoRoomForCheckpoints(t *testing.T) {
 			free = 1000
 			step.Store(0)
 			w = &watching{step: func(s int) { step.Store(int64(s)) }}
-			err = job.ResumeWith(context.Background(), c, t.TempDir(), "latest", w, job.Seams{Saves: fsys})
+			err = job.ResumeWith(context.Background(), c, t.TempDir(), "latest", w, build.Seams{Saves: fsys})
 			want = regexp.MustCompile(`a checkpoint takes \S+ \S+, ` + regexp.QuoteMeta(dir) + ` has 1000 B free: `)
 			told = strings.Join(w.notes, "\n")
 			if policy == "stop" && (err == nil || !want.MatchString(err.Error()) || step.Load() > 0) || policy == "continue" && (err != nil || !want.MatchString(told)) {

@@ -13,7 +13,8 @@ import (
 
 	"zeroth/collective"
 	"zeroth/device/cpu"
-	"zeroth/job"
+	"zeroth/job/build"
+	"zeroth/job/config"
 	"zeroth/shard"
 	"zeroth/zero"
 )
@@ -28,16 +29,16 @@ const limit = 2 * time.Second
 var errLink = errors.New("link down")
 
 // report is how a rank ended, and when.
-type report struct {
+type rep struct {
 	err   error
 	after time.Duration
 }
 
 // trained trains for some steps, with parameters that are zero, and returns how
 // every rank ended and what Together makes of that.
-func trained(t *testing.T, c *job.Config, steps int, wrap func(int, collective.Ranks) collective.Ranks) ([]report, error) {
+func trained(t *testing.T, c *config.Config, steps int, wrap func(int, collective.Ranks) collective.Ranks) ([]rep, error) {
 	t.Helper()
-	return running(t, c, wrap, func(r *job.Rank) error {
+	return running(t, c, wrap, func(r *build.Rank) error {
 		for step := range steps {
 			if _, err := r.Trainer.Step(tokens(c, r.Rank, step), c.Optimizer.LR); err != nil {
 				return err
@@ -48,19 +49,19 @@ func trained(t *testing.T, c *job.Config, steps int, wrap func(int, collective.R
 }
 
 // running is trained for ranks that do f.
-func running(t *testing.T, c *job.Config, wrap func(int, collective.Ranks) collective.Ranks, f func(*job.Rank) error) (reports []report, cause error) {
+func running(t *testing.T, c *config.Config, wrap func(int, collective.Ranks) collective.Ranks, f func(*build.Rank) error) (reports []rep, cause error) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		ranks, err := c.Open(job.Seams{Wrap: wrap})
+		ranks, err := build.Open(c, build.Seams{Wrap: wrap})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer closeAll(ranks)
 		start := time.Now()
-		reports = make([]report, len(ranks))
-		cause = job.Together(ranks, func(r *job.Rank) error {
+		reports = make([]rep, len(ranks))
+		cause = build.Together(ranks, func(r *build.Rank) error {
 			err := f(r)
-			reports[r.Rank] = report{err, time.Since(start)}
+			reports[r.Rank] = rep{err, time.Since(start)}
 			return err
 		})
 	})
@@ -94,7 +95,7 @@ func (s site) befalls(f collective.Fault) func(int, collective.Ranks) collective
 
 // sites are all operations of the first two steps, each on another rank than
 // the one before.
-func sites(t *testing.T, c *job.Config) (out []site) {
+func sites(t *testing.T, c *config.Config) (out []site) {
 	t.Helper()
 	issued := map[string]int{} // by rank 0, so far
 	done := map[string][]int{} // of that before each step
@@ -106,7 +107,7 @@ func sites(t *testing.T, c *job.Config) (out []site) {
 		}
 		return g
 	}
-	_, err := running(t, c, count, func(r *job.Rank) error {
+	_, err := running(t, c, count, func(r *build.Rank) error {
 		for step := range 3 {
 			for _, name := range groupNames {
 				if r.Rank == 0 {
@@ -145,11 +146,11 @@ var faultJobs = [][]string{
 }
 
 // everywhere runs f for every site of every job.
-func everywhere(t *testing.T, f func(t *testing.T, c *job.Config, s site)) {
+func everywhere(t *testing.T, f func(t *testing.T, c *config.Config, s site)) {
 	for _, sets := range faultJobs {
 		t.Run(strings.Join(sets, " "), func(t *testing.T) {
 			t.Parallel()
-			c := config(t, append(sets, "model.layers=2", "model.width=4", "model.context=3", "parallel.timeout="+limit.String())...)
+			c := cfg(t, append(sets, "model.layers=2", "model.width=4", "model.context=3", "parallel.timeout="+limit.String())...)
 			for i, s := range sites(t, c) {
 				if testing.Short() && i%5 != 0 {
 					continue
@@ -166,7 +167,7 @@ func everywhere(t *testing.T, f func(t *testing.T, c *job.Config, s site)) {
 // An operation that fails on one rank ends all ranks at once, in the step they
 // are in, and everybody names the rank and what they were about.
 func TestRankDiesAtAnyOperation(t *testing.T) {
-	everywhere(t, func(t *testing.T, c *job.Config, s site) {
+	everywhere(t, func(t *testing.T, c *config.Config, s site) {
 		reports, cause := trained(t, c, 3, s.befalls(collective.Fault{Err: errLink}))
 		for r, got := range reports {
 			var lost collective.ErrPeerLost
@@ -188,7 +189,7 @@ func TestRankDiesAtAnyOperation(t *testing.T) {
 // has passed, and everybody names the rank: also those who share no group with
 // it and wait for a rank that waits for it.
 func TestRankStallsAtAnyOperation(t *testing.T) {
-	everywhere(t, func(t *testing.T, c *job.Config, s site) {
+	everywhere(t, func(t *testing.T, c *config.Config, s site) {
 		const stall = 3 * limit / 2 // less than after which a rank is left behind
 		reports, cause := trained(t, c, 3, s.befalls(collective.Fault{Delay: stall}))
 		for r, got := range reports {
@@ -205,8 +206,8 @@ func TestRankStallsAtAnyOperation(t *testing.T) {
 // An operation that a rank forgets is found out, within the deadline, by
 // everybody who communicates with it, and the errors name the rank.
 func TestRankDivergesAtAnyOperation(t *testing.T) {
-	everywhere(t, func(t *testing.T, c *job.Config, s site) {
-		size := map[string]int{"world": c.Parallel.Ranks, "shard": c.Mesh().Shard, "replica": c.Mesh().Replicate}
+	everywhere(t, func(t *testing.T, c *config.Config, s site) {
+		size := map[string]int{"world": c.Parallel.Ranks, "shard": config.Mesh(c).Shard, "replica": config.Mesh(c).Replicate}
 		if size[s.group] == 1 {
 			return // nobody else is in the group
 		}
@@ -219,7 +220,7 @@ func TestRankDivergesAtAnyOperation(t *testing.T) {
 				t.Errorf("rank %d returns after %v", r, got.after)
 			}
 		}
-		if !slices.ContainsFunc(reports, func(r report) bool { return r.err == cause }) {
+		if !slices.ContainsFunc(reports, func(r rep) bool { return r.err == cause }) {
 			t.Errorf("cause %v is no rank's error", cause)
 		}
 	})
@@ -263,7 +264,7 @@ func named(err error) (ranks []int) {
 
 // What a person reads when rank 2 does not come to the gather of h.1 in step 2.
 func TestFaultMessages(t *testing.T) {
-	c := config(t, "zero.stage=3", "parallel.ranks=3", "parallel.timeout="+limit.String())
+	c := cfg(t, "zero.stage=3", "parallel.ranks=3", "parallel.timeout="+limit.String())
 	at := site{rank: 2, group: "shard", n: 11}
 	for fault, want := range map[collective.Fault][]string{
 		{Err: errLink}: {
@@ -291,9 +292,9 @@ func TestFaultMessages(t *testing.T) {
 
 // A rank that stops training and says nothing is missed by the others.
 func TestRankQuits(t *testing.T) {
-	c := config(t, "zero.stage=3", "parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2", "parallel.timeout="+limit.String())
+	c := cfg(t, "zero.stage=3", "parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2", "parallel.timeout="+limit.String())
 	for quitter := range c.Parallel.Ranks {
-		reports, cause := running(t, c, nil, func(r *job.Rank) error {
+		reports, cause := running(t, c, nil, func(r *build.Rank) error {
 			for step := range 3 {
 				if r.Rank == quitter && step == 2 {
 					return nil
@@ -319,9 +320,9 @@ func TestRankQuits(t *testing.T) {
 func TestDataFailsOnOneRank(t *testing.T) {
 	errDisk := errors.New("samples 48 to 50: input/output error")
 	for _, stage := range []string{"zero.stage=0", "zero.stage=3"} {
-		c := config(t, stage, "parallel.ranks=3", "train.accumulate=2", "parallel.timeout="+limit.String())
+		c := cfg(t, stage, "parallel.ranks=3", "train.accumulate=2", "parallel.timeout="+limit.String())
 		for _, eval := range []bool{false, true} {
-			reports, cause := running(t, c, nil, func(r *job.Rank) error {
+			reports, cause := running(t, c, nil, func(r *build.Rank) error {
 				fill := tokens(c, r.Rank, 0)
 				broken := func(micro int, input, target []int32) error {
 					if r.Rank == 1 && micro == 1 {
@@ -375,8 +376,8 @@ func TestQueueFailsOnOneRank(t *testing.T) {
 	for stage := range zero.Stages {
 		for queue := range 3 {
 			for _, when := range []string{"step", "after", "evaluation"} {
-				c := config(t, fmt.Sprintf("zero.stage=%d", stage), "parallel.ranks=2", "parallel.timeout="+limit.String())
-				reports, cause := running(t, c, nil, func(r *job.Rank) error {
+				c := cfg(t, fmt.Sprintf("zero.stage=%d", stage), "parallel.ranks=2", "parallel.timeout="+limit.String())
+				reports, cause := running(t, c, nil, func(r *build.Rank) error {
 					fill := tokens(c, r.Rank, 0)
 					second := func(micro int, input, target []int32) error {
 						if r.Rank == 1 && when == "step" {
@@ -413,8 +414,8 @@ func TestQueueFailsOnOneRank(t *testing.T) {
 // not handed out.
 func TestLastUpdateFails(t *testing.T) {
 	errWork := errors.New("no space left on device")
-	c := config(t, "parallel.ranks=2")
-	_, cause := running(t, c, nil, func(r *job.Rank) error {
+	c := cfg(t, "parallel.ranks=2")
+	_, cause := running(t, c, nil, func(r *build.Rank) error {
 		if _, err := r.Trainer.Step(tokens(c, r.Rank, 0), c.Optimizer.LR); err != nil {
 			return err
 		}
@@ -440,11 +441,11 @@ func TestTogetherTellsTheCause(t *testing.T) {
 	for first, want := range inOrder {
 		have := inOrder[first:]
 		for turn := range have {
-			var ranks []*job.Rank
+			var ranks []*build.Rank
 			for r, g := range collective.LocalWorld(shard.Mesh{Shard: len(have), Replicate: 1}) {
-				ranks = append(ranks, &job.Rank{Rank: r, Groups: g})
+				ranks = append(ranks, &build.Rank{Rank: r, Groups: g})
 			}
-			if got := job.Together(ranks, func(r *job.Rank) error { return have[(r.Rank+turn)%len(have)] }); got != want {
+			if got := build.Together(ranks, func(r *build.Rank) error { return have[(r.Rank+turn)%len(have)] }); got != want {
 				t.Errorf("%v of %v, want %v", got, have, want)
 			}
 		}
@@ -455,15 +456,15 @@ func TestTogetherTellsTheCause(t *testing.T) {
 // left behind after the timeout, counted from the first failure, and named; and
 // closing the ranks does not wait for it.
 func TestStuckRankIsLeftBehind(t *testing.T) {
-	c := config(t, "zero.stage=3", "parallel.ranks=3", "parallel.timeout=7s")
+	c := cfg(t, "zero.stage=3", "parallel.ranks=3", "parallel.timeout=7s")
 	synctest.Test(t, func(t *testing.T) {
-		ranks, err := c.Open(job.Seams{})
+		ranks, err := build.Open(c, build.Seams{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		answer, done := make(chan struct{}), make(chan struct{})
 		start := time.Now()
-		err = job.Together(ranks, func(r *job.Rank) error {
+		err = build.Together(ranks, func(r *build.Rank) error {
 			switch r.Rank {
 			case 0:
 				time.Sleep(2 * time.Second)

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"zeroth/job"
+	"zeroth/job/hf"
+	"zeroth/job/report"
 	"zeroth/nn"
 )
 
@@ -40,13 +42,13 @@ func TestLlamaGradientsArePyTorchs(t *testing.T) { eachLlama(t, sameGradients) }
 
 func TestLlamaLogitsArePyTorchs(t *testing.T) {
 	eachLlama(t, func(t *testing.T, folder, tokens string, e computed) {
-		m, err := job.ReadModelConfig(folder)
+		m, err := hf.ReadModelConfig(folder)
 		if err != nil {
 			t.Fatal(err)
 		}
 		l := nn.Llama{Layers: m.Layers, Heads: m.Heads, KV: m.KVHeads, Width: m.Width, FFN: m.FFN, Context: m.Context, Vocab: m.Vocab,
 			Eps: float32(m.NormEps), Theta: m.Theta, Scaling: m.Scaling, Tied: m.Tied, Bias: m.Bias}
-		sameLogits(t, l.Model(), folder, filepath.Join(hf, tokens), e)
+		sameLogits(t, l.Model(), folder, filepath.Join(folder, tokens), e)
 	})
 }
 
@@ -58,14 +60,14 @@ func TestLlamaExportIsTheImport(t *testing.T) {
 // the loss it has on those tokens, and is exported as the model it was, rows of
 // positions that were never used included.
 func TestShorterSequences(t *testing.T) {
-	for _, folder := range []string{filepath.Join(hf, "tiny"), filepath.Join(hfLlama, "llama")} {
+	for _, folder := range []string{filepath.Join(folder, "tiny"), filepath.Join(hfLlama, "llama")} {
 		c := mustHFConfig(t, folder, "tokens.bin", "model.context=16", "train.batch=24", "parallel.ranks=2", "train.steps=1", "optimizer.lr=1e-300")
 		out := t.TempDir()
-		if err := job.Train(context.Background(), c, out, job.Observers{}); err != nil {
+		if err := job.Train(context.Background(), c, out, report.Observers{}); err != nil {
 			t.Fatal(err)
 		}
 		sameFolders(t, filepath.Join(out, "model"), folder)
-		steps, _, err := job.ReadMetrics(filepath.Join(out, "metrics.jsonl"))
+		steps, _, err := report.ReadMetrics(filepath.Join(out, "metrics.jsonl"))
 		if err != nil {
 			t.Fatal(err)
 		}

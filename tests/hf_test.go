@@ -18,7 +18,12 @@ import (
 	"zeroth/data"
 	"zeroth/device"
 	"zeroth/device/cpu"
+	"zeroth/input"
 	"zeroth/job"
+	"zeroth/job/build"
+	"zeroth/job/config"
+	"zeroth/job/hf"
+	"zeroth/job/report"
 	"zeroth/nn"
 	"zeroth/zero"
 )
@@ -27,7 +32,7 @@ import (
 // them in float64; make.py there makes and describes them. Every step trains on
 // all windows of the token file, so the order in which they come, and which rank
 // reads which, changes nothing but the order of sums.
-const hf = "testdata/hf"
+const folder = "testdata/hf"
 
 type expected struct {
 	Tiny computed
@@ -54,7 +59,7 @@ type tensor struct {
 
 func expectations(t *testing.T) (e expected) {
 	t.Helper()
-	raw, err := os.ReadFile(filepath.Join(hf, "expect.json"))
+	raw, err := os.ReadFile(filepath.Join(folder, "expect.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,18 +70,18 @@ func expectations(t *testing.T) (e expected) {
 }
 
 // hfConfig is a job that starts from a folder and takes steps of make.py's size.
-func hfConfig(t *testing.T, from, tokens string, sets ...string) (*job.Config, error) {
+func hfConfig(t *testing.T, from, tokens string, sets ...string) (*config.Config, error) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "job.yaml")
-	text := fmt.Sprintf("model: {from: %q}\ndata: {tokens: [%q], validation: 0}\n", from, filepath.Join(hf, tokens))
+	text := fmt.Sprintf("model: {from: %q}\ndata: {tokens: [%q], validation: 0}\n", from, filepath.Join(folder, tokens))
 	if err := os.WriteFile(file, []byte(text), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	return job.Load(file, append([]string{"train.batch=12", "train.steps=10", "train.clip=1", "train.loss_chunk=50",
+	return config.Load(file, append([]string{"train.batch=12", "train.steps=10", "train.clip=1", "train.loss_chunk=50",
 		"precision=fp32", "optimizer.lr=1e-3", "schedule.type=constant", "schedule.warmup=0", "parallel.timeout=1m"}, sets...))
 }
 
-func mustHFConfig(t *testing.T, from, tokens string, sets ...string) *job.Config {
+func mustHFConfig(t *testing.T, from, tokens string, sets ...string) *config.Config {
 	t.Helper()
 	c, err := hfConfig(t, from, tokens, sets...)
 	if err != nil {
@@ -86,13 +91,13 @@ func mustHFConfig(t *testing.T, from, tokens string, sets ...string) *job.Config
 }
 
 // runJob trains and returns the steps and the exported parameters.
-func runJob(t *testing.T, c *job.Config) ([]job.Step, map[string][]float32) {
+func runJob(t *testing.T, c *config.Config) ([]report.Step, map[string][]float32) {
 	t.Helper()
 	out := t.TempDir()
-	if err := job.Train(context.Background(), c, out, job.Observers{}); err != nil {
+	if err := job.Train(context.Background(), c, out, report.Observers{}); err != nil {
 		t.Fatal(err)
 	}
-	steps, _, err := job.ReadMetrics(filepath.Join(out, "metrics.jsonl"))
+	steps, _, err := report.ReadMetrics(filepath.Join(out, "metrics.jsonl"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,7 +150,7 @@ var topologies = [][]string{
 // which is well below how far PyTorch's own float32 is from its float64 (2e-7
 // in losses and norms and 1.3e-5 in an element, see expect.json).
 func TestTrajectoryIsPyTorchs(t *testing.T) {
-	sameTrajectory(t, filepath.Join(hf, "tiny"), "tokens.bin", expectations(t).Tiny)
+	sameTrajectory(t, filepath.Join(folder, "tiny"), "tokens.bin", expectations(t).Tiny)
 }
 
 // sameTrajectory trains from a folder in all topologies.
@@ -203,7 +208,7 @@ func TestLowPrecisionFollowsPyTorch(t *testing.T) {
 	for precision, tol := range map[string]float64{"bf16": 1e-3, "fp16": 1e-4} {
 		t.Run(precision, func(t *testing.T) {
 			t.Parallel()
-			steps, _ := runJob(t, mustHFConfig(t, filepath.Join(hf, "tiny"), "tokens.bin", "parallel.ranks=2", "precision="+precision))
+			steps, _ := runJob(t, mustHFConfig(t, filepath.Join(folder, "tiny"), "tokens.bin", "parallel.ranks=2", "precision="+precision))
 			if len(steps) != len(e.AdamW.Losses) {
 				t.Fatalf("%d steps, want %d", len(steps), len(e.AdamW.Losses))
 			}
@@ -220,7 +225,7 @@ func TestLowPrecisionFollowsPyTorch(t *testing.T) {
 // TestGradientsArePyTorchs compares one step's gradients, which momentum is
 // after the first step of SGD.
 func TestGradientsArePyTorchs(t *testing.T) {
-	sameGradients(t, filepath.Join(hf, "tiny"), "tokens.bin", expectations(t).Tiny)
+	sameGradients(t, filepath.Join(folder, "tiny"), "tokens.bin", expectations(t).Tiny)
 }
 
 // sameGradients takes a step from a folder in all topologies.
@@ -246,18 +251,18 @@ func norm(x []float32) float64 { return moved("", make([]float32, len(x)), x) }
 
 // gradients takes one step from the job's folder and returns its loss and all
 // state after it.
-func gradients(t *testing.T, c *job.Config) (loss float64, state map[string][]float32) {
+func gradients(t *testing.T, c *config.Config) (loss float64, state map[string][]float32) {
 	t.Helper()
 	weights := readModel(t, c.Model.From)
 	ids := tokenIDs(t, c.Data.Tokens[0])
-	ranks, err := c.Open(job.Seams{})
+	ranks, err := build.Open(c, build.Seams{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	share := data.Share{Ranks: c.Parallel.Ranks, Accumulate: c.Train.Accumulate, MicroBatch: c.Train.MicroBatch}
 	state = map[string][]float32{}
 	turn := make(chan struct{}, 1) // to write into state
-	err = job.Together(ranks, func(r *job.Rank) error {
+	err = build.Together(ranks, func(r *build.Rank) error {
 		defer r.Close()
 		err := r.Trainer.Fill(zero.Master, func(p zero.Part, dst []float32) error {
 			copy(dst, weights[p.Param.Name][p.At.Lo:p.At.Hi])
@@ -302,12 +307,12 @@ func tokenIDs(t *testing.T, file string) (ids []int32) {
 // TestLogitsArePyTorchs runs the model on one window and compares the logits
 // of a position, which are of order 1.
 func TestLogitsArePyTorchs(t *testing.T) {
-	m, err := job.ReadModelConfig(filepath.Join(hf, "tiny"))
+	m, err := hf.ReadModelConfig(filepath.Join(folder, "tiny"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	g := nn.GPT2{Layers: m.Layers, Heads: m.Heads, Width: m.Width, Context: m.Context, Vocab: m.Vocab, Eps: float32(m.NormEps)}
-	sameLogits(t, g.Model(), filepath.Join(hf, "tiny"), filepath.Join(hf, "tokens.bin"), expectations(t).Tiny)
+	sameLogits(t, g.Model(), filepath.Join(folder, "tiny"), filepath.Join(folder, "tokens.bin"), expectations(t).Tiny)
 }
 
 // sameLogits runs a folder's model.
@@ -355,7 +360,7 @@ func logits(t *testing.T, m *nn.Model, weights map[string][]float32, ids []int32
 // TestExportIsTheImport: what one step of no length leaves is, to the bit, what
 // it started from, under the same names, and describes the same model.
 func TestExportIsTheImport(t *testing.T) {
-	sameExport(t, filepath.Join(hf, "tiny"), "tokens.bin")
+	sameExport(t, filepath.Join(folder, "tiny"), "tokens.bin")
 }
 
 // sameExport goes through all topologies.
@@ -365,7 +370,7 @@ func sameExport(t *testing.T, folder, tokens string) {
 			t.Parallel()
 			c := mustHFConfig(t, folder, tokens, append(sets, "train.steps=1", "optimizer.lr=1e-300")...)
 			out := t.TempDir()
-			if err := job.Train(context.Background(), c, out, job.Observers{}); err != nil {
+			if err := job.Train(context.Background(), c, out, report.Observers{}); err != nil {
 				t.Fatal(err)
 			}
 			sameFolders(t, filepath.Join(out, "model"), folder)
@@ -375,8 +380,8 @@ func sameExport(t *testing.T, folder, tokens string) {
 
 func sameFolders(t *testing.T, got, want string) {
 	t.Helper()
-	a, errA := job.ReadModelConfig(got)
-	b, errB := job.ReadModelConfig(want)
+	a, errA := hf.ReadModelConfig(got)
+	b, errB := hf.ReadModelConfig(want)
 	if errA != nil || errB != nil || a != b {
 		t.Errorf("config %+v (%v), want %+v (%v)", a, errA, b, errB)
 	}
@@ -419,10 +424,10 @@ func rawModel(t *testing.T, folder string) map[string][]byte {
 func TestOtherFolders(t *testing.T) {
 	want := expectations(t).Bare
 	for _, folder := range []string{"bare", "parts"} {
-		c := mustHFConfig(t, filepath.Join(hf, folder), "bare.bin", "parallel.ranks=3", "train.steps=1", "optimizer.lr=1e-300")
+		c := mustHFConfig(t, filepath.Join(folder, folder), "bare.bin", "parallel.ranks=3", "train.steps=1", "optimizer.lr=1e-300")
 		steps, end := runJob(t, c)
 		within(t, folder+": the loss", steps[0].Loss, want, 1e-7)
-		parts := readModel(t, filepath.Join(hf, "parts"))
+		parts := readModel(t, filepath.Join(folder, "parts"))
 		if len(end) != len(parts) {
 			t.Errorf("%s: %d tensors exported, want %d", folder, len(end), len(parts))
 		}
@@ -462,8 +467,8 @@ func TestRefusedFolders(t *testing.T) {
 			out := filepath.Join(t.TempDir(), "run")
 			cfg, err := hfConfig(t, folder, "tokens.bin", "parallel.ranks=1", "data.tokenizer=bytes")
 			if err == nil {
-				err = job.Train(context.Background(), cfg, out, job.Observers{})
-				if !job.IsInput(err) {
+				err = job.Train(context.Background(), cfg, out, report.Observers{})
+				if !input.IsInput(err) {
 					t.Errorf("%v is not called the user's error", err)
 				}
 			}
@@ -482,8 +487,8 @@ func TestRefusedFolders(t *testing.T) {
 func variant(t *testing.T, key, value, drop string) string {
 	t.Helper()
 	folder := t.TempDir()
-	changeConfig(t, filepath.Join(hf, "tiny"), folder, key, value)
-	rewrite(t, filepath.Join(hf, "tiny"), folder, drop)
+	changeConfig(t, filepath.Join(folder, "tiny"), folder, key, value)
+	rewrite(t, filepath.Join(folder, "tiny"), folder, drop)
 	return folder
 }
 

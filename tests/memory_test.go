@@ -9,7 +9,8 @@ import (
 
 	"zeroth/device"
 	"zeroth/device/cpu"
-	"zeroth/job"
+	"zeroth/job/build"
+	"zeroth/job/config"
 	"zeroth/nn"
 	"zeroth/offload"
 	"zeroth/shard"
@@ -17,15 +18,15 @@ import (
 )
 
 // formula is the closed form for a job whose tiles have so many elements.
-func formula(c *job.Config, tile int) zero.Footprint {
+func formula(c *config.Config, tile int) zero.Footprint {
 	units, peak := gpt2Sizes(c)
 	if c.Model.Family == "llama" {
 		units, peak = llamaSizes(c)
 	}
 	vecs := map[string]int{"adamw": 2, "lion": 1, "sgd": 1}[c.Optimizer.Type]
 	return zero.Footprint{
-		Units: units, Mesh: c.Mesh(), Policy: zero.Stage(c.Zero.Stage).Policy(c.Zero.Prefetch, c.Zero.Recompute == "block"), DType: c.Precision,
-		Vecs: vecs, Micro: c.Train.Accumulate, Rows: c.Train.MicroBatch * c.Model.Context, Peak: peak, Work: c.Workspace(), HostWork: c.HostWorkspace(),
+		Units: units, Mesh: config.Mesh(c), Policy: zero.Stage(c.Zero.Stage).Policy(c.Zero.Prefetch, c.Zero.Recompute == "block"), DType: c.Precision,
+		Vecs: vecs, Micro: c.Train.Accumulate, Rows: c.Train.MicroBatch * c.Model.Context, Peak: peak, Work: build.Workspace(c), HostWork: build.HostWorkspace(c),
 		Separate: cpu.Separate, Offload: zero.Offload{Optimizer: restsAt(c.Zero.Offload.Optimizer), Params: restsAt(c.Zero.Offload.Parameters), Ratio: c.Zero.Offload.Ratio, Buffers: c.Zero.Offload.Buffers, Tile: tile},
 	}
 }
@@ -35,7 +36,7 @@ func restsAt(name string) offload.Place {
 }
 
 // llamaSizes are the parameters of each unit and the activations of a Llama.
-func llamaSizes(c *job.Config) (units []zero.UnitSize, peak int) {
+func llamaSizes(c *config.Config) (units []zero.UnitSize, peak int) {
 	m := c.Model
 	l := nn.Llama{Layers: m.Layers, Heads: m.Heads, KV: m.KVHeads, Width: m.Width, FFN: m.FFN, Vocab: m.Vocab}
 	w, kv := l.Width, l.Width/l.Heads*l.KV
@@ -52,7 +53,7 @@ func llamaSizes(c *job.Config) (units []zero.UnitSize, peak int) {
 }
 
 // gpt2Sizes are those of a GPT-2.
-func gpt2Sizes(c *job.Config) (units []zero.UnitSize, peak int) {
+func gpt2Sizes(c *config.Config) (units []zero.UnitSize, peak int) {
 	g := nn.GPT2{Layers: c.Model.Layers, Heads: c.Model.Heads, Width: c.Model.Width, Context: c.Model.Context, Vocab: c.Model.Vocab}
 	w, rows := g.Width, c.Train.MicroBatch*c.Model.Context
 	units = []zero.UnitSize{{Numel: (g.Vocab+g.Context)*w + 2*w, Shared: true}}
@@ -101,14 +102,14 @@ var offloadJobs = [][]string{
 func TestAllocatedIsPlannedIsFormula(t *testing.T) {
 	for _, sets := range memoryJobs {
 		t.Run(fmt.Sprint(sets), func(t *testing.T) {
-			c := config(t, sets...)
-			f, err := c.Footprint()
+			c := cfg(t, sets...)
+			f, err := build.DryRun(c)
 			if err != nil {
 				t.Fatal(err)
 			}
 			plan, arena := f.Device, f.Arena
 			sameBytes(t, "planned", plan, formula(c, 0).Bytes())
-			ranks, err := c.Open(job.Seams{})
+			ranks, err := build.Open(c, build.Seams{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -134,19 +135,19 @@ func TestOffloadedIsPlannedIsFormula(t *testing.T) {
 	for _, sets := range memoryJobs {
 		t.Run(fmt.Sprint(sets), func(t *testing.T) {
 			t.Parallel()
-			stage := config(t, sets...).Zero.Stage
+			stage := cfg(t, sets...).Zero.Stage
 			for i, way := range offloads(t, stage) {
-				c := config(t, append(append(slices.Clone(sets), way...), fmt.Sprintf("zero.offload.buffers=%d", 1+i%5))...)
+				c := cfg(t, append(append(slices.Clone(sets), way...), fmt.Sprintf("zero.offload.buffers=%d", 1+i%5))...)
 				offloadedIsPlanned(t, fmt.Sprint(way), c, 500*(i%2))
 			}
 		})
 	}
 }
 
-func offloadedIsPlanned(t *testing.T, way string, c *job.Config, tile int) {
+func offloadedIsPlanned(t *testing.T, way string, c *config.Config, tile int) {
 	t.Helper()
-	want, seams := formula(c, tile), job.Seams{Tile: tile}
-	ranks, err := c.Open(seams)
+	want, seams := formula(c, tile), build.Seams{Tile: tile}
+	ranks, err := build.Open(c, seams)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +166,7 @@ func offloadedIsPlanned(t *testing.T, way string, c *job.Config, tile int) {
 	if tile > 0 {
 		return // Footprint has no seams
 	}
-	if f, err := c.Footprint(); err != nil || f.Device != want.Bytes() || f.Host != want.Host() || f.Disk != want.Disk() {
+	if f, err := build.DryRun(c); err != nil || f.Device != want.Bytes() || f.Host != want.Host() || f.Disk != want.Disk() {
 		t.Errorf("%s: planned %+v (%v), want %v, %v and %d", way, f, err, want.Bytes(), want.Host(), want.Disk())
 	}
 }
@@ -173,12 +174,12 @@ func offloadedIsPlanned(t *testing.T, way string, c *job.Config, tile int) {
 // So are those of a job that makes checkpoints.
 func TestSaverIsPlanned(t *testing.T) {
 	for _, async := range []string{"true", "false"} {
-		c := config(t, "parallel.ranks=2", "zero.stage=2", "checkpoint.every=1", "checkpoint.async="+async)
-		plan, err := c.Footprint()
+		c := cfg(t, "parallel.ranks=2", "zero.stage=2", "checkpoint.every=1", "checkpoint.async="+async)
+		plan, err := build.DryRun(c)
 		if err != nil {
 			t.Fatal(err)
 		}
-		ranks, err := c.Open(job.Seams{})
+		ranks, err := build.Open(c, build.Seams{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -191,8 +192,8 @@ func TestSaverIsPlanned(t *testing.T) {
 
 // What New allocated is given back.
 func TestCloseFreesEverything(t *testing.T) {
-	c := config(t, "parallel.ranks=3", "zero.stage=3", "zero.offload.optimizer=disk", "zero.offload.parameters=host", "zero.offload.path="+t.TempDir())
-	ranks, err := c.Open(job.Seams{})
+	c := cfg(t, "parallel.ranks=3", "zero.stage=3", "zero.offload.optimizer=disk", "zero.offload.parameters=host", "zero.offload.path="+t.TempDir())
+	ranks, err := build.Open(c, build.Seams{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -238,15 +239,15 @@ func TestStepAllocatesNothing(t *testing.T) {
 		{"zero.stage=1", "zero.offload.optimizer=disk", "zero.offload.path=" + t.TempDir()},
 		{"model.family=llama", "model.kv_heads=1", "zero.stage=3", "precision=bf16", "train.accumulate=2"},
 	} {
-		c := config(t, append(sets, "parallel.ranks=2")...)
-		ranks, err := c.Open(job.Seams{Tile: 200})
+		c := cfg(t, append(sets, "parallel.ranks=2")...)
+		ranks, err := build.Open(c, build.Seams{Tile: 200})
 		if err != nil {
 			t.Fatal(err)
 		}
 		steps(t, c, ranks, 3)
 		var before, after runtime.MemStats
 		const n = 20
-		err = job.Together(ranks, func(r *job.Rank) error {
+		err = build.Together(ranks, func(r *build.Rank) error {
 			fill := tokens(c, r.Rank, 1)
 			for step := range n + 5 {
 				if r.Rank == 0 && step == 5 {
@@ -281,9 +282,9 @@ func sameBytes(t *testing.T, what string, got, want device.Bytes) {
 }
 
 // steps trains from fresh parameters.
-func steps(t *testing.T, c *job.Config, ranks []*job.Rank, n int) {
+func steps(t *testing.T, c *config.Config, ranks []*build.Rank, n int) {
 	t.Helper()
-	err := job.Together(ranks, func(r *job.Rank) error {
+	err := build.Together(ranks, func(r *build.Rank) error {
 		if err := fresh(r); err != nil {
 			return err
 		}
@@ -304,7 +305,7 @@ func steps(t *testing.T, c *job.Config, ranks []*job.Rank, n int) {
 	}
 }
 
-func closeAll(ranks []*job.Rank) {
+func closeAll(ranks []*build.Rank) {
 	for _, r := range ranks {
 		r.Close()
 	}

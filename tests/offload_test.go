@@ -14,14 +14,16 @@ import (
 
 	"zeroth/collective"
 	"zeroth/device"
-	"zeroth/job"
+	"zeroth/input"
+	"zeroth/job/build"
+	"zeroth/job/config"
 	"zeroth/offload"
 )
 
 // trainWith is train with a job's seams, and the ranks' memory after it.
-func trainWith(t *testing.T, c *job.Config, s job.Seams) outcome {
+func trainWith(t *testing.T, c *config.Config, s build.Seams) outcome {
 	t.Helper()
-	ranks, err := c.Open(s)
+	ranks, err := build.Open(c, s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,10 +66,10 @@ func TestOffloadAgreesToTheBit(t *testing.T) {
 				t.Run(fmt.Sprintf("%s/ranks=%d/stage=%d", precision, world, stage), func(t *testing.T) {
 					t.Parallel()
 					sets := []string{"precision=" + precision, fmt.Sprintf("parallel.ranks=%d", world), fmt.Sprintf("zero.stage=%d", stage)}
-					want := train(t, config(t, sets...), nil)
+					want := train(t, cfg(t, sets...), nil)
 					for i, way := range offloads(t, stage) {
-						c := config(t, append(append(sets, way...), fmt.Sprintf("zero.offload.buffers=%d", 1+i%3))...)
-						sameBits(t, fmt.Sprint(way), trainWith(t, c, job.Seams{Tile: 200}), want)
+						c := cfg(t, append(append(sets, way...), fmt.Sprintf("zero.offload.buffers=%d", 1+i%3))...)
+						sameBits(t, fmt.Sprint(way), trainWith(t, c, build.Seams{Tile: 200}), want)
 					}
 				})
 			}
@@ -98,10 +100,10 @@ func TestOffloadOfOtherJobsAgreesToTheBit(t *testing.T) {
 					stage = i
 				}
 			}
-			want := train(t, config(t, sets...), nil)
+			want := train(t, cfg(t, sets...), nil)
 			for _, way := range offloads(t, stage) {
-				c := config(t, append(append(sets, way...), "zero.offload.buffers=2")...)
-				sameBits(t, fmt.Sprint(way), trainWith(t, c, job.Seams{Tile: 200}), want)
+				c := cfg(t, append(append(sets, way...), "zero.offload.buffers=2")...)
+				sameBits(t, fmt.Sprint(way), trainWith(t, c, build.Seams{Tile: 200}), want)
 			}
 		})
 	}
@@ -112,16 +114,16 @@ func TestOffloadOfOtherJobsAgreesToTheBit(t *testing.T) {
 // memory enough; device memory is never over the budget.
 func TestTrainsUnderABudget(t *testing.T) {
 	shape := []string{"model.layers=32", "model.width=72", "zero.stage=3", "parallel.ranks=2", "train.steps=3", "train.loss_chunk=8"}
-	c := config(t, shape...)
-	plan, err := c.Footprint()
+	c := cfg(t, shape...)
+	plan, err := build.DryRun(c)
 	if err != nil {
 		t.Fatal(err)
 	}
 	states := plan.Device[device.Params] + plan.Device[device.Grads] + plan.Device[device.Master] + plan.Device[device.States]
 	budget := states / 4
 	memory := fmt.Sprintf("parallel.memory=%dB", budget)
-	_, err = config(t, append(shape, memory)...).Open(job.Seams{})
-	if err == nil || !job.IsInput(err) || !strings.Contains(err.Error(), "parallel.memory: a budget of ") || !strings.Contains(err.Error(), " optimizer") || !strings.Contains(err.Error(), "zero.offload") {
+	_, err = build.Open(cfg(t, append(shape, memory)...), build.Seams{})
+	if err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), "parallel.memory: a budget of ") || !strings.Contains(err.Error(), " optimizer") || !strings.Contains(err.Error(), "zero.offload") {
 		t.Errorf("a plan over the budget: %v", err)
 	}
 	want := train(t, c, nil)
@@ -129,7 +131,7 @@ func TestTrainsUnderABudget(t *testing.T) {
 		{"zero.offload.optimizer=host", "zero.offload.parameters=host"},
 		{"zero.offload.optimizer=disk", "zero.offload.parameters=disk", "zero.offload.path=" + t.TempDir()},
 	} {
-		ranks, err := config(t, append(append(shape, memory), way...)...).Open(job.Seams{Tile: 2048})
+		ranks, err := build.Open(cfg(t, append(append(shape, memory), way...)...), build.Seams{Tile: 2048})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -146,15 +148,15 @@ func TestTrainsUnderABudget(t *testing.T) {
 
 // closing is an error that ends a run: it names the file, the unit and the
 // place in it, and every rank ends.
-func closing(t *testing.T, c *job.Config, files offload.Files) (all []error, first error) {
+func closing(t *testing.T, c *config.Config, files offload.Files) (all []error, first error) {
 	t.Helper()
-	ranks, err := c.Open(job.Seams{Files: files, Tile: 200})
+	ranks, err := build.Open(c, build.Seams{Files: files, Tile: 200})
 	if err != nil {
 		return nil, err
 	}
 	defer closeAll(ranks)
 	all = make([]error, len(ranks))
-	first = job.Together(ranks, func(r *job.Rank) error {
+	first = build.Together(ranks, func(r *build.Rank) error {
 		err := fresh(r)
 		for step := 0; err == nil && step < 10; step++ {
 			_, err = r.Trainer.Step(tokens(c, r.Rank, step), 1e-3)
@@ -172,7 +174,7 @@ func TestDiskFails(t *testing.T) {
 	for _, do := range []string{"read", "write"} {
 		for _, nth := range []int64{1, 2, 7, 40, 150} {
 			dir := t.TempDir()
-			c := config(t, "parallel.ranks=3", "zero.stage=3", "zero.offload.optimizer=disk", "zero.offload.parameters=disk", "zero.offload.buffers=2", "zero.offload.path="+dir)
+			c := cfg(t, "parallel.ranks=3", "zero.stage=3", "zero.offload.optimizer=disk", "zero.offload.parameters=disk", "zero.offload.buffers=2", "zero.offload.path="+dir)
 			var n atomic.Int64
 			disk := offload.Hook{Files: offload.OS{}, Before: func(o offload.Op) error {
 				if o.Do == do && strings.HasSuffix(o.Name, "rank-1.offload") && o.Off > 0 && n.Add(1) >= nth {
@@ -203,7 +205,7 @@ func TestDiskFails(t *testing.T) {
 // A bit that the disk changes is found by the next that reads it.
 func TestDiskLies(t *testing.T) {
 	dir := t.TempDir()
-	c := config(t, "parallel.ranks=2", "zero.stage=2", "zero.offload.optimizer=disk", "zero.offload.path="+dir)
+	c := cfg(t, "parallel.ranks=2", "zero.stage=2", "zero.offload.optimizer=disk", "zero.offload.path="+dir)
 	var n atomic.Int64
 	disk := offload.Hook{Files: offload.OS{}, Before: func(offload.Op) error { return nil }, After: func(o offload.Op, read []byte) {
 		if strings.HasSuffix(o.Name, "rank-1.offload") && o.Off > 0 && n.Add(1) == 20 {
@@ -230,7 +232,7 @@ func TestDiskUnfit(t *testing.T) {
 		"write":   {syscall.EIO, `rank 0: offload: \S+: write its header: input/output error$`},
 	} {
 		dir := t.TempDir()
-		job := config(t, "parallel.ranks=2", "zero.stage=1", "zero.offload.optimizer=disk", "zero.offload.path="+dir)
+		job := cfg(t, "parallel.ranks=2", "zero.stage=1", "zero.offload.optimizer=disk", "zero.offload.path="+dir)
 		_, err := closing(t, job, offload.Hook{Files: offload.OS{}, Before: func(o offload.Op) error {
 			if o.Do == do {
 				return c.err
@@ -257,7 +259,7 @@ func (l little) Space(string) (int64, error) { return l.free, nil }
 // So is one that has no room, with what is needed and what there is.
 func TestDiskTooSmall(t *testing.T) {
 	dir := t.TempDir()
-	c := config(t, "parallel.ranks=2", "zero.stage=1", "zero.offload.optimizer=disk", "zero.offload.path="+dir)
+	c := cfg(t, "parallel.ranks=2", "zero.stage=1", "zero.offload.optimizer=disk", "zero.offload.path="+dir)
 	_, err := closing(t, c, little{offload.OS{}, 5000})
 	want := regexp.MustCompile(`rank 0: offload: make \S+: it takes \d+ bytes, 5000 are free: make room, name another folder, or offload less`)
 	if err == nil || !want.MatchString(err.Error()) {

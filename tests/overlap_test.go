@@ -13,7 +13,8 @@ import (
 	"zeroth/collective"
 	"zeroth/device"
 	"zeroth/device/cpu"
-	"zeroth/job"
+	"zeroth/job/build"
+	"zeroth/job/config"
 )
 
 // slow is a group that takes its time on a clock, the fake one of a synctest,
@@ -51,7 +52,7 @@ func (s slow) spoil(q device.Queue, whole, own device.Buffer) {
 
 // lagging has every task of a rank's queues end late, at random: whatever is
 // not ordered by a mark then happens in another order.
-func lagging(r *job.Rank) {
+func lagging(r *build.Rank) {
 	for i, q := range r.Queues {
 		rng := rand.New(rand.NewPCG(uint64(r.Rank), uint64(i)))
 		q.Trace(func(cpu.Span) { time.Sleep(time.Duration(rng.ExpFloat64() * 1e3)) })
@@ -95,7 +96,7 @@ func TestDelaysDoNotChangeBits(t *testing.T) {
 			t.Parallel()
 			var want outcome
 			for prefetch := range 3 {
-				c := config(t, append(sets, "parallel.ranks=4", "train.steps=2", fmt.Sprintf("zero.prefetch=%d", prefetch))...)
+				c := cfg(t, append(sets, "parallel.ranks=4", "train.steps=2", fmt.Sprintf("zero.prefetch=%d", prefetch))...)
 				if prefetch == 0 {
 					want = train(t, c, nil)
 				}
@@ -118,7 +119,7 @@ type pace struct{ forward, backward, gather, reduce time.Duration }
 
 // stepTime is how long a step takes when its work takes as long as p says, on
 // a clock that moves only when everybody waits.
-func stepTime(t *testing.T, c *job.Config, p pace, replicas bool) (took time.Duration) {
+func stepTime(t *testing.T, c *config.Config, p pace, replicas bool) (took time.Duration) {
 	t.Helper()
 	wrap := func(_ int, g collective.Ranks) collective.Ranks {
 		if replicas {
@@ -128,7 +129,7 @@ func stepTime(t *testing.T, c *job.Config, p pace, replicas bool) (took time.Dur
 		}
 		return g
 	}
-	_, err := running(t, c, wrap, func(r *job.Rank) error {
+	_, err := running(t, c, wrap, func(r *build.Rank) error {
 		r.Queues[0].Trace(atPace(p))
 		for step := range 3 {
 			start := time.Now()
@@ -223,7 +224,7 @@ func TestCommunicationIsHidden(t *testing.T) {
 		{"zero.stage=3 zero.prefetch=1", comm, false, (n+1)*G + 2*F + 2*B + (n-2)*(R+G) + 3*R},
 	} {
 		sets := append(strings.Fields(test.sets), fmt.Sprintf("model.layers=%d", n), "model.width=4", "model.context=3", "parallel.ranks=3")
-		if got := stepTime(t, config(t, sets...), test.pace, test.replicas); got != test.want {
+		if got := stepTime(t, cfg(t, sets...), test.pace, test.replicas); got != test.want {
 			t.Errorf("%s, %+v: a step takes %d, want %d", test.sets, test.pace, got, test.want)
 		}
 	}

@@ -15,15 +15,17 @@ import (
 	"testing"
 
 	"zeroth/device"
-	"zeroth/job"
+	"zeroth/job/config"
+	"zeroth/job/plan"
+	"zeroth/job/sim"
 	"zeroth/shard"
 	"zeroth/zero"
 )
 
 // planOf is a job's plan on this machine.
-func planOf(t *testing.T, c *job.Config) *job.Plan {
+func planOf(t *testing.T, c *config.Config) *plan.Plan {
 	t.Helper()
-	p, err := c.Plan(job.Machine{})
+	p, err := plan.New(c, plan.Machine{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,9 +33,9 @@ func planOf(t *testing.T, c *job.Config) *job.Plan {
 }
 
 // uses are the allocations that categories are part of.
-func uses(a job.Amounts) (b device.Bytes) {
+func uses(a plan.Amounts) (b device.Bytes) {
 	for c, n := range a {
-		b[job.Category(c).Use()] += n
+		b[plan.Category(c).Use()] += n
 	}
 	return b
 }
@@ -45,7 +47,7 @@ func uses(a job.Amounts) (b device.Bytes) {
 func TestInUseIsWithinAllocated(t *testing.T) {
 	for _, sets := range slices.Concat(memoryJobs, offloadJobs) {
 		t.Run(fmt.Sprint(sets), func(t *testing.T) {
-			c := config(t, sets...)
+			c := cfg(t, sets...)
 			p := planOf(t, c)
 			if p.Host != formula(c, 0).Host() || p.Disk != formula(c, 0).Disk() {
 				t.Errorf("planned %v on the host and %d on disk, want %v and %d", p.Host, p.Disk, formula(c, 0).Host(), formula(c, 0).Disk())
@@ -96,7 +98,7 @@ func TestDeepSpeedEstimates(t *testing.T) {
 		{2, 2851e6, 0, 8, 4, []figures{{509.80, 5.31}, {127.45, 6.80}}},
 		{3, 6805e6, 131e6, 4, 1, []figures{{-1, 0.49}, {-1, 0.49}, {-1, 3.66}, {-1, 3.66}, {-1, 29.01}, {-1, 29.01}}},
 	} {
-		rows := job.DeepSpeed(test.stage, test.params, test.largest, test.gpus, test.nodes)
+		rows := plan.DeepSpeed(test.stage, test.params, test.largest, test.gpus, test.nodes)
 		if len(rows) != len(test.want) {
 			t.Fatalf("stage %d: %d rows", test.stage, len(rows))
 		}
@@ -192,12 +194,12 @@ func TestGoldenModels(t *testing.T) {
 		t.Run(g.name, func(t *testing.T) {
 			folder := modelFolder(t, g.config)
 			states := func(stage, ranks int) float64 {
-				c, err := job.Draft("", []string{fmt.Sprintf("model.from=%q", folder), "model.context=1024", "train.micro_batch=1",
+				c, err := config.Draft("", []string{fmt.Sprintf("model.from=%q", folder), "model.context=1024", "train.micro_batch=1",
 					fmt.Sprintf("zero.stage=%d", stage), fmt.Sprintf("parallel.ranks=%d", ranks)})
 				if err != nil {
 					t.Fatal(err)
 				}
-				p, err := c.Plan(job.Machine{GPU: true})
+				p, err := plan.New(c, plan.Machine{GPU: true})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -234,14 +236,14 @@ func TestGoldenModels(t *testing.T) {
 
 // A plan for many ranks takes little memory whatever the model.
 func TestPlanIsSmall(t *testing.T) {
-	c, err := job.Draft("", []string{fmt.Sprintf("model.from=%q", modelFolder(t, golden[len(golden)-1].config)), "model.context=8192", "train.micro_batch=1",
+	c, err := config.Draft("", []string{fmt.Sprintf("model.from=%q", modelFolder(t, golden[len(golden)-1].config)), "model.context=8192", "train.micro_batch=1",
 		"parallel.ranks=1024", "train.accumulate=64"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	p, err := c.Plan(job.Machine{GPU: true})
+	p, err := plan.New(c, plan.Machine{GPU: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -260,12 +262,12 @@ func TestPlanIsSmall(t *testing.T) {
 func TestTimeline(t *testing.T) {
 	peaks := map[string]int64{}
 	for _, recompute := range []string{"none", "block"} {
-		p := planOf(t, config(t, "zero.recompute="+recompute, "train.loss_chunk=5", "precision=bf16"))
+		p := planOf(t, cfg(t, "zero.recompute="+recompute, "train.loss_chunk=5", "precision=bf16"))
 		count := map[string]int{}
 		var recomputed, logits int64
 		for _, m := range p.Timeline {
 			count[string(m.Phase)+" "+m.Unit]++
-			recomputed, logits = max(recomputed, m.InUse[job.Recomputed]), max(logits, m.InUse[job.Logits])
+			recomputed, logits = max(recomputed, m.InUse[plan.Recomputed]), max(logits, m.InUse[plan.Logits])
 			if m.InUse.Total() > p.Peak.InUse.Total() {
 				t.Errorf("%s is higher than the peak", m.Name)
 			}
@@ -293,7 +295,7 @@ func TestTimeline(t *testing.T) {
 }
 
 // at are the events of a phase of a unit, in order.
-func at(p *job.Plan, phase, unit string) (list []*job.Moment) {
+func at(p *plan.Plan, phase, unit string) (list []*plan.Moment) {
 	for _, m := range p.Timeline {
 		if string(m.Phase) == phase && m.Unit == unit {
 			list = append(list, m)
@@ -307,43 +309,43 @@ func at(p *job.Plan, phase, unit string) (list []*job.Moment) {
 func TestInUseByHand(t *testing.T) {
 	const root, block, e = 3328, 2048, 2
 	const row = (14*12*e + 63) / 64 * 64 // a residual stream of 2 × 7 positions of width 12
-	check := func(what string, got job.Amounts, c job.Category, want int64) {
+	check := func(what string, got plan.Amounts, c plan.Category, want int64) {
 		t.Helper()
 		if got[c] != want {
 			t.Errorf("%s: %d bytes of %v, want %d", what, got[c], c, want)
 		}
 	}
-	p := planOf(t, config(t, "zero.stage=3", "parallel.ranks=4", "train.accumulate=2", "precision=bf16"))
-	check("before the first block", at(p, "forward", "root")[0].InUse, job.GatheredUnits, e*(root+block))
+	p := planOf(t, cfg(t, "zero.stage=3", "parallel.ranks=4", "train.accumulate=2", "precision=bf16"))
+	check("before the first block", at(p, "forward", "root")[0].InUse, plan.GatheredUnits, e*(root+block))
 	head := at(p, "backward", "root")[0].InUse
-	check("the output layer", head, job.GatheredUnits, e*(root+2*block)) // both slots are wanted again
-	check("the output layer", head, job.UnitGradients, 4*root)
-	check("the output layer", head, job.Gradients, 0)
+	check("the output layer", head, plan.GatheredUnits, e*(root+2*block)) // both slots are wanted again
+	check("the output layer", head, plan.UnitGradients, 4*root)
+	check("the output layer", head, plan.Gradients, 0)
 	first := at(p, "reduce-scatter", "h.0")
-	check("block 0 is reduced", first[0].InUse, job.SavedActivations, 2*row) // the embedding and the gradient
-	check("block 0 is reduced", first[0].InUse, job.UnitGradients, 4*(root+2*block))
-	check("block 0 is reduced", first[0].InUse, job.Gradients, 4*3*block/4)
-	check("block 0 is reduced again", first[1].InUse, job.Gradients, 4*(root+3*block)/4)
-	check("the norm", at(p, "norm", "h.2")[0].InUse, job.SavedActivations, 0)
+	check("block 0 is reduced", first[0].InUse, plan.SavedActivations, 2*row) // the embedding and the gradient
+	check("block 0 is reduced", first[0].InUse, plan.UnitGradients, 4*(root+2*block))
+	check("block 0 is reduced", first[0].InUse, plan.Gradients, 4*3*block/4)
+	check("block 0 is reduced again", first[1].InUse, plan.Gradients, 4*(root+3*block)/4)
+	check("the norm", at(p, "norm", "h.2")[0].InUse, plan.SavedActivations, 0)
 	last := at(p, "update", "h.1")[0].InUse
-	check("two units are updated", last, job.Gradients, 4*2*block/4)
-	check("two units are updated", last, job.UnitGradients, 0)
-	check("two units are updated", last, job.GatheredUnits, 0)
+	check("two units are updated", last, plan.Gradients, 4*2*block/4)
+	check("two units are updated", last, plan.UnitGradients, 0)
+	check("two units are updated", last, plan.GatheredUnits, 0)
 	if want := int64((e + 4 + 12) * (3*(block-1884) + root - 3180)); p.Padding != want {
 		t.Errorf("%d bytes of padding, want %d", p.Padding, want)
 	}
 
-	p = planOf(t, config(t, "zero.stage=3", "parallel.ranks=4", "zero.prefetch=0", "precision=bf16"))
-	check("without prefetch", at(p, "all-gather", "h.0")[1].InUse, job.UnitGradients, 4*root) // h.1 is reduced before it goes on
-	check("without prefetch", at(p, "backward", "h.1")[0].InUse, job.UnitGradients, 4*(root+block))
+	p = planOf(t, cfg(t, "zero.stage=3", "parallel.ranks=4", "zero.prefetch=0", "precision=bf16"))
+	check("without prefetch", at(p, "all-gather", "h.0")[1].InUse, plan.UnitGradients, 4*root) // h.1 is reduced before it goes on
+	check("without prefetch", at(p, "backward", "h.1")[0].InUse, plan.UnitGradients, 4*(root+block))
 
-	p = planOf(t, config(t, "zero.stage=1", "parallel.ranks=4", "train.accumulate=2", "precision=bf16"))
+	p = planOf(t, cfg(t, "zero.stage=1", "parallel.ranks=4", "train.accumulate=2", "precision=bf16"))
 	whole := at(p, "backward", "h.1")
-	check("kept", whole[0].InUse, job.UnitGradients, 4*(root+2*block))
-	check("kept, and one more", whole[1].InUse, job.UnitGradients, 4*(root+3*block+root+block))
-	check("one unit is updated", at(p, "update", "h.0")[0].InUse, job.UnitGradients, 4*3*block)
-	check("stage 1", whole[1].InUse, job.GatheredUnits, 0)
-	check("stage 1", whole[1].InUse, job.Params, e*(root+3*block))
+	check("kept", whole[0].InUse, plan.UnitGradients, 4*(root+2*block))
+	check("kept, and one more", whole[1].InUse, plan.UnitGradients, 4*(root+3*block+root+block))
+	check("one unit is updated", at(p, "update", "h.0")[0].InUse, plan.UnitGradients, 4*3*block)
+	check("stage 1", whole[1].InUse, plan.GatheredUnits, 0)
+	check("stage 1", whole[1].InUse, plan.Params, e*(root+3*block))
 }
 
 // The peak instant has a name.
@@ -356,7 +358,7 @@ func TestPeakIsNamed(t *testing.T) {
 		"backward of h.2, micro-batch 2 of 3":              {"zero.stage=1", "train.accumulate=3", "zero.recompute=block"},
 		"backward of the output layer":                     {"zero.stage=3", "model.vocab=20000", "zero.recompute=block"},
 	} {
-		if p := planOf(t, config(t, sets...)); p.Peak.Name != want {
+		if p := planOf(t, cfg(t, sets...)); p.Peak.Name != want {
 			t.Errorf("%v: the peak is %q, want %q", sets, p.Peak.Name, want)
 		}
 	}
@@ -365,7 +367,7 @@ func TestPeakIsNamed(t *testing.T) {
 // All three drawings tell what the timeline has. The page needs nothing from
 // elsewhere.
 func TestTimelineFiles(t *testing.T) {
-	p := planOf(t, config(t, "zero.recompute=block"))
+	p := planOf(t, cfg(t, "zero.recompute=block"))
 	var table, page bytes.Buffer
 	if err := errors.Join(p.WriteCSV(&table), p.WriteHTML(&page)); err != nil {
 		t.Fatal(err)
@@ -431,16 +433,16 @@ func BenchmarkPlan(b *testing.B) {
 		for _, ranks := range []int{1, 8, 64, 1024} {
 			b.Run(fmt.Sprintf("%s, %d ranks", g.name, ranks), func(b *testing.B) {
 				for b.Loop() {
-					c, err := job.Draft("", []string{fmt.Sprintf("model.from=%q", folder), "model.context=8192", "train.micro_batch=1", fmt.Sprintf("parallel.ranks=%d", ranks)})
+					c, err := config.Draft("", []string{fmt.Sprintf("model.from=%q", folder), "model.context=8192", "train.micro_batch=1", fmt.Sprintf("parallel.ranks=%d", ranks)})
 					if err != nil {
 						b.Fatal(err)
 					}
-					h, err := job.OpenHardware("h100")
+					h, err := sim.OpenHardware("h100")
 					if err != nil {
 						b.Fatal(err)
 					}
-					if _, err = c.Plan(job.Machine{GPU: true}); err == nil {
-						_, err = c.Forecast(h)
+					if _, err = plan.New(c, plan.Machine{GPU: true}); err == nil {
+						_, err = sim.Simulate(c, h)
 					}
 					if err != nil {
 						b.Fatal(err)

@@ -18,7 +18,9 @@ import (
 
 	"zeroth/device"
 	"zeroth/device/cpu"
-	"zeroth/job"
+	"zeroth/job/build"
+	"zeroth/job/config"
+	"zeroth/job/plan"
 )
 
 var update = flag.Bool("update", false, "write what the program says into README.md")
@@ -35,7 +37,7 @@ func TestReadmeSaysWhatTheProgramSays(t *testing.T) {
 	}
 	readme := string(raw)
 	for name, content := range map[string]string{
-		"reference":  "```text\n" + job.Reference() + "```\n",
+		"reference":  "```text\n" + config.Reference() + "```\n",
 		"memory":     memoryTable(t),
 		"categories": categoryTable(t),
 		"plan":       "```text\n" + planReport(t) + "```\n",
@@ -64,11 +66,11 @@ func TestReadmeSaysWhatTheProgramSays(t *testing.T) {
 // planReport is the plan the page shows: for GPUs, as the kernels' work space
 // depends on the machine.
 func planReport(t *testing.T) string {
-	c, err := job.Load("../examples/recompute.yaml", []string{"parallel.ranks=4", "parallel.shard=null"})
+	c, err := config.Load("../examples/recompute.yaml", []string{"parallel.ranks=4", "parallel.shard=null"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := c.Plan(job.Machine{GPU: true})
+	p, err := plan.New(c, plan.Machine{GPU: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,9 +82,9 @@ func planReport(t *testing.T) string {
 }
 
 // quickstart is the job of the README's first command.
-func quickstart(t *testing.T, sets ...string) *job.Config {
+func quickstart(t *testing.T, sets ...string) *config.Config {
 	t.Helper()
-	c, err := job.Load("../examples/quickstart.yaml", sets)
+	c, err := config.Load("../examples/quickstart.yaml", sets)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +119,7 @@ func source(t *testing.T, file string, names ...string) string {
 // depends on the machine.
 func planned(t *testing.T, sets ...string) device.Bytes {
 	t.Helper()
-	plan, err := quickstart(t, sets...).Footprint()
+	plan, err := build.DryRun(quickstart(t, sets...))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"zeroth/job"
+	"zeroth/job/config"
+	"zeroth/job/report"
 )
 
 // trainsHere names the job that a process of this test's binary trains.
@@ -23,11 +25,11 @@ func TestTrainsForAnother(t *testing.T) {
 	if file == "" {
 		t.Skip("another test's process")
 	}
-	c, err := job.Load(file, nil)
+	c, err := config.Load(file, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := job.Train(t.Context(), c, filepath.Join(filepath.Dir(file), "run"), job.Observers{}); err != nil {
+	if err := job.Train(t.Context(), c, filepath.Join(filepath.Dir(file), "run"), report.Observers{}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -19,19 +19,23 @@ import (
 
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/vfs"
+	"zeroth/input"
 	"zeroth/job"
+	"zeroth/job/build"
+	"zeroth/job/config"
+	"zeroth/job/report"
 )
 
 // saving is a job over a small file that saves every 3 of 6 steps.
-func saving(t *testing.T, dir string, sets ...string) *job.Config {
+func saving(t *testing.T, dir string, sets ...string) *config.Config {
 	t.Helper()
-	return config(t, append([]string{"train.steps=6", "checkpoint.every=3", "checkpoint.dir=" + dir, "data.validation=0.2",
+	return cfg(t, append([]string{"train.steps=6", "checkpoint.every=3", "checkpoint.dir=" + dir, "data.validation=0.2",
 		"train.eval_every=2", "train.eval_batches=1", "train.batch=12", "train.micro_batch=null", "train.accumulate=1"}, sets...)...)
 }
 
 // run trains into a fresh run folder, from a checkpoint if which is not empty,
 // and returns the folder.
-func run(t *testing.T, c *job.Config, which string) string {
+func run(t *testing.T, c *config.Config, which string) string {
 	t.Helper()
 	out := t.TempDir()
 	if err := job.Resume(context.Background(), c, out, which, silent{}); err != nil {
@@ -43,11 +47,11 @@ func run(t *testing.T, c *job.Config, which string) string {
 // silent observes nothing.
 type silent struct{}
 
-func (silent) Start(job.Header) {}
-func (silent) Step(job.Step)    {}
-func (silent) Eval(job.Eval)    {}
-func (silent) Note(string)      {}
-func (silent) Done(job.Summary) {}
+func (silent) Start(report.Header) {}
+func (silent) Step(report.Step)    {}
+func (silent) Eval(report.Eval)    {}
+func (silent) Note(string)         {}
+func (silent) Done(report.Summary) {}
 
 // digest is that of all tensors of the checkpoint of a step, however they are
 // cut into files.
@@ -72,7 +76,7 @@ func digest(t *testing.T, dir, step string) string {
 // losses are the steps and evaluations of a run, without their times.
 func losses(t *testing.T, out string, after int) (lines []string) {
 	t.Helper()
-	steps, evals, err := job.ReadMetrics(filepath.Join(out, "metrics.jsonl"))
+	steps, evals, err := report.ReadMetrics(filepath.Join(out, "metrics.jsonl"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,7 +250,7 @@ func TestResumeRefusals(t *testing.T) {
 		{"model.context=6", "model.context is 7 in it, 6 in the job (--set model.context=6)"},
 	} {
 		err := job.Resume(context.Background(), saving(t, dir, c.set), t.TempDir(), "latest", silent{})
-		if err == nil || !job.IsInput(err) || !strings.Contains(err.Error(), c.want) {
+		if err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", c.set, err, c.want)
 		}
 	}
@@ -270,13 +274,13 @@ func TestSaveThatFails(t *testing.T) {
 	}}
 	for _, async := range []string{"true", "false"} {
 		c := saving(t, t.TempDir(), "checkpoint.async="+async)
-		err := job.ResumeWith(context.Background(), c, t.TempDir(), "", silent{}, job.Seams{Saves: full})
+		err := job.ResumeWith(context.Background(), c, t.TempDir(), "", silent{}, build.Seams{Saves: full})
 		if err == nil || !strings.Contains(err.Error(), "checkpoint of step 3: save: rank 0: ") {
 			t.Errorf("async %s: error %v", async, err)
 		}
 		c = saving(t, t.TempDir(), "checkpoint.async="+async, "checkpoint.on_error=continue")
 		out := t.TempDir()
-		if err := job.ResumeWith(context.Background(), c, out, "", silent{}, job.Seams{Saves: full}); err != nil {
+		if err := job.ResumeWith(context.Background(), c, out, "", silent{}, build.Seams{Saves: full}); err != nil {
 			t.Errorf("async %s, on_error continue: %v", async, err)
 		}
 		if n := len(losses(t, out, 5)); n == 0 {
@@ -288,7 +292,7 @@ func TestSaveThatFails(t *testing.T) {
 				stop()
 			}
 		}}
-		err = job.ResumeWith(ctx, c, t.TempDir(), "", w, job.Seams{Saves: full})
+		err = job.ResumeWith(ctx, c, t.TempDir(), "", w, build.Seams{Saves: full})
 		var stopped *job.Stopped
 		if !errors.As(err, &stopped) || stopped.Checkpoint != "" || stopped.Step < 4 {
 			t.Errorf("async %s, stopped: %v", async, err)
@@ -308,7 +312,7 @@ func TestSaveIsTriedAgain(t *testing.T) {
 		}}
 		dir := t.TempDir()
 		c := saving(t, dir, "checkpoint.every=6", "checkpoint.async="+async, "checkpoint.on_error=continue")
-		if err := job.ResumeWith(context.Background(), c, t.TempDir(), "", silent{}, job.Seams{Saves: once}); err != nil {
+		if err := job.ResumeWith(context.Background(), c, t.TempDir(), "", silent{}, build.Seams{Saves: once}); err != nil {
 			t.Errorf("async %s: %v", async, err)
 		}
 		if _, err := checkpoint.Resolve(dir, "6"); err != nil || !failed.Load() {
@@ -422,7 +426,7 @@ func TestSavesBesideTrainingKeepTheirStep(t *testing.T) {
 			if slices.Contains(way, "zero.offload.optimizer=disk") {
 				sets = append(sets, "zero.offload.path="+t.TempDir())
 			}
-			err := job.ResumeWith(context.Background(), saving(t, dirs[i], sets...), t.TempDir(), "", silent{}, job.Seams{Tile: 200})
+			err := job.ResumeWith(context.Background(), saving(t, dirs[i], sets...), t.TempDir(), "", silent{}, build.Seams{Tile: 200})
 			if err != nil {
 				t.Fatal(err)
 			}

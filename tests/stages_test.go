@@ -60,7 +60,7 @@ func agree(t *testing.T, stages []int, sets ...string) {
 	var want *outcome
 	for _, stage := range stages {
 		for _, way := range []string{"zero.prefetch=1", "zero.prefetch=0", "zero.prefetch=3", "zero.recompute=block"} {
-			got := train(t, config(t, append(sets, fmt.Sprintf("zero.stage=%d", stage), way)...), nil)
+			got := train(t, cfg(t, append(sets, fmt.Sprintf("zero.stage=%d", stage), way)...), nil)
 			if want == nil {
 				want = &got
 			}
@@ -82,14 +82,14 @@ func TestHybridStagesAgreeToTheBit(t *testing.T) {
 // Shard groups of one rank are plain data parallelism at every stage, and one
 // shard group is no hybrid.
 func TestHybridLimitsAgreeToTheBit(t *testing.T) {
-	want := train(t, config(t, "parallel.ranks=4", "zero.stage=3"), nil)
+	want := train(t, cfg(t, "parallel.ranks=4", "zero.stage=3"), nil)
 	for _, sets := range [][]string{
 		{"zero.stage=0"},
 		{"zero.stage=1", "parallel.shard=1", "parallel.replicate=4"},
 		{"zero.stage=3", "parallel.shard=1", "parallel.replicate=4"},
 		{"zero.stage=3", "parallel.shard=4", "parallel.replicate=1"},
 	} {
-		sameBits(t, fmt.Sprint(sets), train(t, config(t, append(sets, "parallel.ranks=4")...), nil), want)
+		sameBits(t, fmt.Sprint(sets), train(t, cfg(t, append(sets, "parallel.ranks=4")...), nil), want)
 	}
 }
 
@@ -97,8 +97,8 @@ func TestHybridLimitsAgreeToTheBit(t *testing.T) {
 // samples' gradients in the same order, where ranks are summed first.
 func TestRanksAndMicroBatchesAgreeToTheBit(t *testing.T) {
 	for _, stage := range []string{"zero.stage=2", "zero.stage=3"} {
-		want := train(t, config(t, stage, "parallel.ranks=4"), nil)
-		sameBits(t, stage, train(t, config(t, stage, "parallel.ranks=1", "train.accumulate=4"), nil), want)
+		want := train(t, cfg(t, stage, "parallel.ranks=4"), nil)
+		sameBits(t, stage, train(t, cfg(t, stage, "parallel.ranks=1", "train.accumulate=4"), nil), want)
 	}
 }
 
@@ -108,14 +108,14 @@ func TestRanksAndMicroBatchesAgreeToTheBit(t *testing.T) {
 // those of the key biases.)
 func TestSumOrders(t *testing.T) {
 	sets := []string{"parallel.ranks=4", "precision=fp32", "train.micro_batch=1", "optimizer.type=sgd", "optimizer.lr=0.1"}
-	want := train(t, config(t, append(sets, "zero.stage=3", "train.accumulate=2")...), nil)
+	want := train(t, cfg(t, append(sets, "zero.stage=3", "train.accumulate=2")...), nil)
 	for _, other := range [][]string{
 		{"zero.stage=0", "train.accumulate=2"},
 		{"zero.stage=3", "train.accumulate=2", "parallel.shard=2", "parallel.replicate=2"},
 		{"zero.stage=3", "train.accumulate=1", "parallel.ranks=8"},
 		{"zero.stage=3", "train.accumulate=8", "parallel.ranks=1"},
 	} {
-		got := train(t, config(t, append(sets, other...)...), nil)
+		got := train(t, cfg(t, append(sets, other...)...), nil)
 		near(t, fmt.Sprint(other), got, want, 1e-6)
 	}
 }

@@ -6,7 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/job"
+	"zeroth/input"
+	"zeroth/job/config"
+	"zeroth/job/plan"
 )
 
 // The peaks torchtitan has published for Llama 3.1 8B on H100s with 95 GiB, GiB
@@ -24,15 +26,15 @@ var titanPeaks = []struct {
 	{8, 1, 32768, "full", 83.9, "compiled, float8"},
 }
 
-func titanPlan(t *testing.T, ranks, sequences, context int, mode string) (p *job.Plan, rows []job.TitanRow, total int64) {
+func titanPlan(t *testing.T, ranks, sequences, context int, mode string) (p *plan.Plan, rows []plan.TitanRow, total int64) {
 	t.Helper()
 	recompute := map[string]string{"none": "none", "selective": "none", "full": "block"}[mode]
-	c, err := job.Draft("", []string{fmt.Sprintf("model.from=%q", modelFolder(t, golden[5].config)), fmt.Sprint("model.context=", context),
+	c, err := config.Draft("", []string{fmt.Sprintf("model.from=%q", modelFolder(t, golden[5].config)), fmt.Sprint("model.context=", context),
 		fmt.Sprint("train.micro_batch=", sequences), fmt.Sprint("parallel.ranks=", ranks), "zero.recompute=" + recompute})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p, err = c.Plan(job.Machine{GPU: true}); err == nil {
+	if p, err = plan.New(c, plan.Machine{GPU: true}); err == nil {
 		rows, err = p.Titan(mode)
 	}
 	if err != nil {
@@ -65,11 +67,11 @@ func TestTorchtitanPeaks(t *testing.T) {
 		}
 	}
 	for _, sets := range [][]string{{"model.family=gpt2"}, {"model.family=llama", "zero.stage=2"}, {"model.family=llama", "model.tied=true"}} {
-		if _, err := planOf(t, config(t, sets...)).Titan("none"); !job.IsInput(err) {
+		if _, err := planOf(t, cfg(t, sets...)).Titan("none"); !input.IsInput(err) {
 			t.Errorf("%v: %v", sets, err)
 		}
 	}
-	if _, err := planOf(t, config(t, "model.family=llama")).Titan("some"); !job.IsInput(err) {
+	if _, err := planOf(t, cfg(t, "model.family=llama")).Titan("some"); !input.IsInput(err) {
 		t.Errorf("a mode nobody knows: %v", err)
 	}
 }

@@ -16,7 +16,8 @@ import (
 
 	"zeroth/collective"
 	"zeroth/data"
-	"zeroth/job"
+	"zeroth/job/build"
+	"zeroth/job/config"
 	"zeroth/nn"
 	"zeroth/zero"
 )
@@ -27,13 +28,13 @@ var small = []string{"model.layers=3", "model.heads=2", "model.width=12", "model
 	"optimizer.lr=1e-2", "sample.tokens=0", "parallel.timeout=1m"}
 
 // config is the small job with settings over it.
-func config(t *testing.T, sets ...string) *job.Config {
+func cfg(t *testing.T, sets ...string) *config.Config {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "job.yaml")
 	if err := os.WriteFile(file, []byte("data: {text: [train_test.go]}\n"), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	c, err := job.Load(file, append(slices.Clone(small), sets...))
+	c, err := config.Load(file, append(slices.Clone(small), sets...))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +43,7 @@ func config(t *testing.T, sets ...string) *job.Config {
 
 // tokens are made up, but not without order: sample s continues an arithmetic
 // sequence modulo 251.
-func tokens(c *job.Config, rank, step int) zero.Batches {
+func tokens(c *config.Config, rank, step int) zero.Batches {
 	share := data.Share{Ranks: c.Parallel.Ranks, Accumulate: c.Train.Accumulate, MicroBatch: c.Train.MicroBatch}
 	return func(micro int, input, target []int32) error {
 		first, T := share.First(int64(step), micro, rank), c.Model.Context
@@ -62,15 +63,15 @@ type outcome struct {
 }
 
 // train runs the job for its number of steps.
-func train(t *testing.T, c *job.Config, wrap func(int, collective.Ranks) collective.Ranks) outcome {
+func train(t *testing.T, c *config.Config, wrap func(int, collective.Ranks) collective.Ranks) outcome {
 	t.Helper()
-	return trainAs(t, c, wrap, func(*job.Rank) {})
+	return trainAs(t, c, wrap, func(*build.Rank) {})
 }
 
 // trainAs is train on ranks that something is done to before.
-func trainAs(t *testing.T, c *job.Config, wrap func(int, collective.Ranks) collective.Ranks, prepare func(*job.Rank)) outcome {
+func trainAs(t *testing.T, c *config.Config, wrap func(int, collective.Ranks) collective.Ranks, prepare func(*build.Rank)) outcome {
 	t.Helper()
-	ranks, err := c.Open(job.Seams{Wrap: wrap})
+	ranks, err := build.Open(c, build.Seams{Wrap: wrap})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,11 +83,11 @@ func trainAs(t *testing.T, c *job.Config, wrap func(int, collective.Ranks) colle
 }
 
 // trainOn runs the job on ranks that are open.
-func trainOn(t *testing.T, c *job.Config, ranks []*job.Rank) outcome {
+func trainOn(t *testing.T, c *config.Config, ranks []*build.Rank) outcome {
 	t.Helper()
 	out := outcome{state: map[string][]float32{}}
 	turn := make(chan struct{}, 1) // not a mutex: on a fake clock a rank that waits for one would stop the time
-	err := job.Together(ranks, func(r *job.Rank) error {
+	err := build.Together(ranks, func(r *build.Rank) error {
 		if err := fresh(r); err != nil {
 			return err
 		}
@@ -111,7 +112,7 @@ func trainOn(t *testing.T, c *job.Config, ranks []*job.Rank) outcome {
 
 // fresh sets a rank's initial parameters. They are larger than a real model's,
 // so that a small one has gradients in all of them from the first step.
-func fresh(r *job.Rank) error {
+func fresh(r *build.Rank) error {
 	return r.Trainer.Fill(zero.Master, func(p zero.Part, dst []float32) error {
 		p.Param.Init.Std *= 10
 		nn.Fill(1, p.Param, p.At, dst)
@@ -120,7 +121,7 @@ func fresh(r *job.Rank) error {
 }
 
 // collect copies a rank's part of all state to where it belongs.
-func collect(r *job.Rank, state map[string][]float32) error {
+func collect(r *build.Rank, state map[string][]float32) error {
 	for _, kind := range r.Trainer.Kinds() {
 		err := r.Trainer.Each(kind, zero.Room(), func(p zero.Part, src []float32) error {
 			name := kind + " " + p.Param.Name

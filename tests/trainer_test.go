@@ -12,20 +12,21 @@ import (
 
 	"zeroth/device"
 	"zeroth/device/cpu"
-	"zeroth/job"
+	"zeroth/job/build"
+	"zeroth/job/config"
 	"zeroth/optim"
 	"zeroth/zero"
 )
 
 // onRanks opens a job, sets fresh parameters, and runs f on every rank.
-func onRanks(t *testing.T, c *job.Config, f func(*job.Rank) error) error {
+func onRanks(t *testing.T, c *config.Config, f func(*build.Rank) error) error {
 	t.Helper()
-	ranks, err := c.Open(job.Seams{})
+	ranks, err := build.Open(c, build.Seams{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer closeAll(ranks)
-	return job.Together(ranks, func(r *job.Rank) error {
+	return build.Together(ranks, func(r *build.Rank) error {
 		if err := fresh(r); err != nil {
 			return err
 		}
@@ -38,11 +39,11 @@ func onRanks(t *testing.T, c *job.Config, f func(*job.Rank) error) error {
 // applied, and the norm the trainer reports.
 func descent(t *testing.T, sets ...string) (map[string][]float32, float64) {
 	t.Helper()
-	c := config(t, append(sets, "optimizer.type=sgd", "optimizer.momentum=0", "optimizer.weight_decay=0", "optimizer.lr=1")...)
+	c := cfg(t, append(sets, "optimizer.type=sgd", "optimizer.momentum=0", "optimizer.weight_decay=0", "optimizer.lr=1")...)
 	before, after := map[string][]float32{}, map[string][]float32{}
 	var norm float64
 	var mu sync.Mutex
-	err := onRanks(t, c, func(r *job.Rank) error {
+	err := onRanks(t, c, func(r *build.Rank) error {
 		mu.Lock()
 		err := collect(r, before)
 		mu.Unlock()
@@ -121,8 +122,8 @@ func TestClipByGlobalNorm(t *testing.T) {
 // state, and lowers the loss scale by DeepSpeed's rule; training then goes on.
 func TestOverflowIsSkipped(t *testing.T) {
 	for _, stage := range []string{"zero.stage=0", "zero.stage=2", "zero.stage=3"} {
-		c := config(t, stage, "parallel.ranks=2", "precision=fp16")
-		err := onRanks(t, c, func(r *job.Rank) error {
+		c := cfg(t, stage, "parallel.ranks=2", "precision=fp16")
+		err := onRanks(t, c, func(r *build.Rank) error {
 			tr := r.Trainer
 			tr.Scale.Scale = 1 << 40
 			before, after := map[string][]float32{}, map[string][]float32{}
@@ -163,9 +164,9 @@ func TestOverflowIsSkipped(t *testing.T) {
 // A gradient that is not finite, where nothing can scale it down, ends the run
 // with the step, the unit and the rank, on every rank alike.
 func TestGradientNotFinite(t *testing.T) {
-	c := config(t, "zero.stage=3", "parallel.ranks=3", "precision=fp16")
+	c := cfg(t, "zero.stage=3", "parallel.ranks=3", "precision=fp16")
 	errs := make([]error, 3)
-	_ = onRanks(t, c, func(r *job.Rank) error {
+	_ = onRanks(t, c, func(r *build.Rank) error {
 		if _, err := r.Trainer.Step(tokens(c, r.Rank, 0), 1e-6); err != nil {
 			return err
 		}
@@ -183,8 +184,8 @@ func TestGradientNotFinite(t *testing.T) {
 
 // So does a loss that is not a number.
 func TestLossNotFinite(t *testing.T) {
-	c := config(t, "zero.stage=2", "parallel.ranks=2", "precision=bf16")
-	err := onRanks(t, c, func(r *job.Rank) error {
+	c := cfg(t, "zero.stage=2", "parallel.ranks=2", "precision=bf16")
+	err := onRanks(t, c, func(r *build.Rank) error {
 		err := r.Trainer.Fill(zero.Master, func(p zero.Part, dst []float32) error {
 			for i := range dst {
 				dst[i] = float32(math.NaN())
@@ -204,9 +205,9 @@ func TestLossNotFinite(t *testing.T) {
 
 // All ranks stop after the step in which any of them asks to.
 func TestRanksStopTogether(t *testing.T) {
-	c := config(t, "zero.stage=3", "parallel.ranks=4")
+	c := cfg(t, "zero.stage=3", "parallel.ranks=4")
 	stopped := make([]int, 4)
-	err := onRanks(t, c, func(r *job.Rank) error {
+	err := onRanks(t, c, func(r *build.Rank) error {
 		for step := range 10 {
 			r.Trainer.WantStop = r.Rank == 2 && step == 3
 			s, err := r.Trainer.Step(tokens(c, r.Rank, step), 1e-3)
@@ -229,12 +230,12 @@ func TestRanksStopTogether(t *testing.T) {
 // leaves no trace in training.
 func TestEvaluationLeavesNoTrace(t *testing.T) {
 	for _, stage := range []string{"zero.stage=0", "zero.stage=3"} {
-		c := config(t, stage, "parallel.ranks=2", "precision=fp32")
+		c := cfg(t, stage, "parallel.ranks=2", "precision=fp32")
 		want := train(t, c, nil)
 		got := outcome{state: map[string][]float32{}}
 		var evals [2]float64
 		var mu sync.Mutex
-		err := onRanks(t, c, func(r *job.Rank) error {
+		err := onRanks(t, c, func(r *build.Rank) error {
 			for step := range c.Train.Steps {
 				mean, err := r.Trainer.Eval(1, tokens(c, r.Rank, step))
 				if err != nil {
@@ -268,8 +269,8 @@ func TestEvaluationLeavesNoTrace(t *testing.T) {
 
 // The parameter a step uses is the master copy rounded once.
 func TestParametersAreRoundedMasters(t *testing.T) {
-	c := config(t, "zero.stage=2", "parallel.ranks=2", "precision=bf16")
-	err := onRanks(t, c, func(r *job.Rank) error {
+	c := cfg(t, "zero.stage=2", "parallel.ranks=2", "precision=bf16")
+	err := onRanks(t, c, func(r *build.Rank) error {
 		if _, err := r.Trainer.Step(tokens(c, r.Rank, 0), 1e-2); err != nil {
 			return err
 		}
@@ -309,10 +310,10 @@ func TestParametersAreRoundedMasters(t *testing.T) {
 // that the host waits for.
 func TestInputsTakeTurns(t *testing.T) {
 	for _, stage := range []int{0, 3} {
-		c := config(t, "parallel.ranks=2", "train.accumulate=5", fmt.Sprintf("zero.stage=%d", stage))
+		c := cfg(t, "parallel.ranks=2", "train.accumulate=5", fmt.Sprintf("zero.stage=%d", stage))
 		var got [2]zero.Stats
 		for i := range got {
-			err := onRanks(t, c, func(r *job.Rank) error {
+			err := onRanks(t, c, func(r *build.Rank) error {
 				compute, fill := r.Queues[0], tokens(c, r.Rank, 0)
 				waits := func(micro int, input, target []int32) error {
 					return cmp.Or(compute.Wait(), fill(micro, input, target))

@@ -13,14 +13,15 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"zeroth/job"
+	"zeroth/input"
+	"zeroth/job/bench"
 )
 
 func (a *app) bench() *cobra.Command {
-	o := job.BenchOptions{}
+	o := bench.BenchOptions{}
 	var asJSON, markdown bool
 	cmd := &cobra.Command{
-		Use:   "bench [" + strings.Join(job.BenchGroups(), "|") + "]...",
+		Use:   "bench [" + strings.Join(bench.BenchGroups(), "|") + "]...",
 		Short: "Measure this machine's limits and what kernels reach of them",
 		Long: `Measure this machine's own limits (multiply-adds in registers, passes over
 memory) and what matrix products, attention, update rules, collectives, whole
@@ -37,7 +38,7 @@ one of 29.5 million, and GPT-2 with 124 million.`,
 		Example: `  zeroth bench gemm
   zeroth bench step --seconds 4
   zeroth bench --json > bench.json`,
-		ValidArgs: job.BenchGroups(),
+		ValidArgs: bench.BenchGroups(),
 		Args:      cobra.OnlyValidArgs,
 		RunE: a.do(func(cmd *cobra.Command, args []string) error {
 			if err := checkBench(o); err != nil {
@@ -47,7 +48,7 @@ one of 29.5 million, and GPT-2 with 124 million.`,
 			ctx, release := untilSignal(cmd.Context(), func() {})
 			defer release()
 			clean := tellProgress(cmd.ErrOrStderr(), &o)
-			report, err := job.RunBench(ctx, o)
+			report, err := bench.RunBench(ctx, o)
 			clean()
 			show := func() error { return report.Table(a.out, markdown) }
 			if asJSON {
@@ -72,7 +73,7 @@ one of 29.5 million, and GPT-2 with 124 million.`,
 }
 
 // checkBench refuses all flags that make no sense, at once.
-func checkBench(o job.BenchOptions) error {
+func checkBench(o bench.BenchOptions) error {
 	var wrong []error
 	if !(o.Seconds > 0) || o.Seconds > 3600 {
 		wrong = append(wrong, fmt.Errorf("--seconds %v; want more than 0 and at most 3600", o.Seconds))
@@ -86,12 +87,12 @@ func checkBench(o job.BenchOptions) error {
 	if len(wrong) == 0 {
 		return nil
 	}
-	return job.BadInput(errors.Join(wrong...))
+	return input.BadInput(errors.Join(wrong...))
 }
 
 // tellProgress shows on a terminal what is being measured; clean takes that
 // away again.
-func tellProgress(w io.Writer, o *job.BenchOptions) (clean func()) {
+func tellProgress(w io.Writer, o *bench.BenchOptions) (clean func()) {
 	f, ok := w.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) || os.Getenv("TERM") == "dumb" {
 		return func() {}

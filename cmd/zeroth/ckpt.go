@@ -13,7 +13,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 
-	"zeroth/job"
+	"zeroth/job/report"
 )
 
 const aboutCheckpoints = `Look at, check, compare, convert and delete checkpoints.
@@ -106,7 +106,7 @@ func (a *app) writeJSON(v any) error {
 func (a *app) long(cmd *cobra.Command, verb string, total int64, work func(ctx context.Context, done func(int64)) error) (speed string, err error) {
 	ctx, release := untilSignal(cmd.Context(), func() {})
 	defer release()
-	bar := job.NewBytes(cmd.ErrOrStderr(), verb, total)
+	bar := report.NewBytes(cmd.ErrOrStderr(), verb, total)
 	err = work(ctx, bar.Add)
 	speed = bar.Close()
 	if errors.Is(err, context.Canceled) && ctx.Err() != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"zeroth/checkpoint"
-	"zeroth/job"
+	"zeroth/job/state"
 )
 
 func (a *app) ckptVerify() *cobra.Command {
@@ -72,7 +72,7 @@ func (a *app) verify(cmd *cobra.Command, dir string, asJSON bool) error {
 // by a run that keeps only the newest, the one that is newest then is verified.
 func (a *app) verified(cmd *cobra.Command, dir string) (path string, found []*checkpoint.Damage, speed string, err error) {
 	for {
-		e, err := job.FindCheckpoint(dir)
+		e, err := state.FindCheckpoint(dir)
 		if err != nil {
 			return "", nil, "", err
 		}
@@ -125,12 +125,12 @@ they differ.`
 }
 
 func (a *app) diff(cmd *cobra.Command, dirs []string, all, asJSON bool) error {
-	x, err := job.OpenCheckpoint(dirs[0])
+	x, err := state.OpenCheckpoint(dirs[0])
 	if err != nil {
 		return err
 	}
 	defer x.Close()
-	y, err := job.OpenCheckpoint(dirs[1])
+	y, err := state.OpenCheckpoint(dirs[1])
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"zeroth/checkpoint"
+	"zeroth/input"
 	"zeroth/job"
+	"zeroth/job/state"
 )
 
 // dtypes are the element types of an export, by the names of job files.
@@ -54,7 +56,7 @@ func exportOptions(dtype, size string) (e checkpoint.Export, err error) {
 		wrong = append(wrong, fmt.Errorf("--shard-size %w", err))
 	}
 	if len(wrong) > 0 {
-		return e, job.BadInput(errors.Join(wrong...))
+		return e, input.BadInput(errors.Join(wrong...))
 	}
 	return e, nil
 }
@@ -109,7 +111,7 @@ type (
 
 func (a *app) export(cmd *cobra.Command, dir, to string, e checkpoint.Export, asJSON bool) error {
 	begin := time.Now()
-	ck, err := job.OpenCheckpoint(dir)
+	ck, err := state.OpenCheckpoint(dir)
 	if err != nil {
 		return err
 	}
@@ -127,7 +129,7 @@ func (a *app) export(cmd *cobra.Command, dir, to string, e checkpoint.Export, as
 	}
 	speed, err := a.long(cmd, "export", total, func(ctx context.Context, done func(int64)) error {
 		e.Progress = done
-		return job.ExportModel(ctx, ck, to, e)
+		return state.ExportModel(ctx, ck, to, e)
 	})
 	if err != nil {
 		return err
@@ -168,10 +170,10 @@ func newFolder(flag, path string) (undo func(), err error) {
 	}
 	files, err := os.ReadDir(path)
 	if err != nil {
-		return nil, job.BadInput(fmt.Errorf("%s: %w; name a new folder", flag, err))
+		return nil, input.BadInput(fmt.Errorf("%s: %w; name a new folder", flag, err))
 	}
 	if len(files) > 0 {
-		return nil, job.BadInput(fmt.Errorf("%s %s: the folder is not empty (%s); name a new folder", flag, path, job.Some(files, 3)))
+		return nil, input.BadInput(fmt.Errorf("%s %s: the folder is not empty (%s); name a new folder", flag, path, job.Some(files, 3)))
 	}
 	return undo, nil
 }
@@ -195,7 +197,7 @@ yet. (model.from of a job starts from such a folder without an import.)`
 
 func (a *app) importModel(cmd *cobra.Command, folder, to string, asJSON bool) error {
 	begin := time.Now()
-	src, err := job.OpenModelFolder(folder)
+	src, err := state.OpenModelFolder(folder)
 	if err != nil {
 		return err
 	}
@@ -243,14 +245,14 @@ func plain(names []string) string {
 func newCheckpoint(root string, step int64) (undo func(), err error) {
 	list, err := checkpoint.List(root)
 	if err != nil {
-		return nil, job.BadInput(fmt.Errorf("--to: %w; name a folder that can be made", err))
+		return nil, input.BadInput(fmt.Errorf("--to: %w; name a folder that can be made", err))
 	}
 	e, ok := checkpoint.Newest(list)
 	if ok && e.Status == checkpoint.Damaged {
-		return nil, job.BadInput(fmt.Errorf("--to %s: %s is damaged: %s; name another folder", root, filepath.Base(e.Path), e.Why))
+		return nil, input.BadInput(fmt.Errorf("--to %s: %s is damaged: %s; name another folder", root, filepath.Base(e.Path), e.Why))
 	}
 	if ok && e.Step >= step {
-		return nil, job.BadInput(fmt.Errorf("--to %s: its latest checkpoint is of step %d; one of step %d would become the latest instead: name another folder", root, e.Step, step))
+		return nil, input.BadInput(fmt.Errorf("--to %s: its latest checkpoint is of step %d; one of step %d would become the latest instead: name another folder", root, e.Step, step))
 	}
 	made := job.Missing(root)
 	return func() {
@@ -266,7 +268,7 @@ func (a *app) ckptReshard() *cobra.Command {
 	var asJSON bool
 	cmd := a.onFolders(1, "reshard DIR --to DIR2 --ranks N", "Write a checkpoint again as so many ranks would have", func(cmd *cobra.Command, args []string) error {
 		if ranks < 1 || ranks > 1<<16 {
-			return job.BadInput(fmt.Errorf("--ranks %d; want 1 to %d", ranks, 1<<16))
+			return input.BadInput(fmt.Errorf("--ranks %d; want 1 to %d", ranks, 1<<16))
 		}
 		return a.reshard(cmd, args[0], to, ranks, asJSON)
 	})
@@ -283,7 +285,7 @@ The layout of storage may. What was compressed stays so.`
 
 func (a *app) reshard(cmd *cobra.Command, dir, to string, ranks int, asJSON bool) error {
 	begin := time.Now()
-	ck, err := job.OpenCheckpoint(dir)
+	ck, err := state.OpenCheckpoint(dir)
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"zeroth/checkpoint"
-	"zeroth/job"
+	"zeroth/job/report"
+	"zeroth/job/state"
 )
 
 func (a *app) ckptLs() *cobra.Command {
@@ -42,7 +43,7 @@ func entries(path string) ([]checkpoint.Entry, error) {
 	if e, ok := checkpoint.Stat(path); ok {
 		return []checkpoint.Entry{e}, nil
 	}
-	root, err := job.FindCheckpoints(path)
+	root, err := state.FindCheckpoints(path)
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +64,7 @@ func (a *app) list(list []checkpoint.Entry) {
 	for _, e := range list {
 		row := table.Row{e.Step, "-", "-", "-", numbers(e.Metrics), e.Status.String(), filepath.Base(e.Path)}
 		if !e.Created.IsZero() {
-			row[1], row[2], row[3] = job.DecimalSize(e.Bytes), job.Age(e.Created), e.Writers
+			row[1], row[2], row[3] = report.DecimalSize(e.Bytes), report.Age(e.Created), e.Writers
 		}
 		if e.Status == checkpoint.Complete && e.Path == latest.Path {
 			row[5] = "complete, latest"
@@ -88,7 +89,7 @@ func numbers(m map[string]float64) string {
 func (a *app) ckptInspect() *cobra.Command {
 	var asJSON bool
 	cmd := a.onFolders(1, "inspect DIR", "Show the tensors of a checkpoint, and which rank wrote which elements", func(_ *cobra.Command, args []string) error {
-		ck, err := job.OpenCheckpoint(args[0])
+		ck, err := state.OpenCheckpoint(args[0])
 		if err != nil {
 			return err
 		}
@@ -110,7 +111,7 @@ of them. --json adds files, offsets, codecs and all that a resume needs.`
 const pieces = 4
 
 func (a *app) inspect(ck *checkpoint.Checkpoint) error {
-	facts, err := job.Facts(ck)
+	facts, err := state.Facts(ck)
 	if err != nil {
 		return err
 	}
@@ -120,13 +121,13 @@ func (a *app) inspect(ck *checkpoint.Checkpoint) error {
 			files++
 		}
 	}
-	head := []job.Fact{
+	head := []state.Fact{
 		{"folder", ck.Path},
-		{"step", fmt.Sprintf("%d, commit %d of %s (%s ago)", ck.Step, ck.Seq, ck.Created.Local().Format(time.DateTime), job.Age(ck.Created))},
-		{"size", fmt.Sprintf("%s, %d tensors and %d files, written by %d ranks", job.DecimalSize(ck.Bytes()), len(ck.Tensors)-files, files, ck.Writers())},
+		{"step", fmt.Sprintf("%d, commit %d of %s (%s ago)", ck.Step, ck.Seq, ck.Created.Local().Format(time.DateTime), report.Age(ck.Created))},
+		{"size", fmt.Sprintf("%s, %d tensors and %d files, written by %d ranks", report.DecimalSize(ck.Bytes()), len(ck.Tensors)-files, files, ck.Writers())},
 	}
 	if len(ck.Metrics) > 0 {
-		head = append(head, job.Fact{"metrics", numbers(ck.Metrics)})
+		head = append(head, state.Fact{"metrics", numbers(ck.Metrics)})
 	}
 	for _, f := range append(head, facts...) {
 		fmt.Fprintf(a.out, "%-10s %s\n", f[0], f[1])

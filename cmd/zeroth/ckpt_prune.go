@@ -9,16 +9,19 @@ import (
 	"github.com/spf13/cobra"
 
 	"zeroth/checkpoint"
-	"zeroth/job"
+	"zeroth/input"
+	"zeroth/job/config"
+	"zeroth/job/report"
+	"zeroth/job/state"
 )
 
 func (a *app) ckptPrune() *cobra.Command {
 	var keep string
 	var dry, asJSON bool
 	cmd := a.onFolders(1, "prune DIR --keep RULES", "Delete the checkpoints that no rule keeps", func(_ *cobra.Command, args []string) error {
-		k, err := job.ParseKeep(keep)
+		k, err := config.ParseKeep(keep)
 		if err != nil {
-			return job.BadInput(fmt.Errorf("--keep: %w", err))
+			return input.BadInput(fmt.Errorf("--keep: %w", err))
 		}
 		return a.prune(args[0], k, dry, asJSON)
 	})
@@ -53,9 +56,9 @@ type pruned struct {
 
 func (a *app) prune(dir string, k checkpoint.Keep, dry, asJSON bool) error {
 	if _, ok := checkpoint.Stat(dir); ok {
-		return job.BadInput(fmt.Errorf("%s is one checkpoint; want the folder it is in, or the run's", dir))
+		return input.BadInput(fmt.Errorf("%s is one checkpoint; want the folder it is in, or the run's", dir))
 	}
-	root, err := job.FindCheckpoints(dir)
+	root, err := state.FindCheckpoints(dir)
 	if err != nil {
 		return err
 	}
@@ -102,6 +105,6 @@ func (a *app) tellPruned(x pruned, err error) {
 		fmt.Fprintln(a.out, l)
 	}
 	if err == nil {
-		fmt.Fprintf(a.out, "%d of %d stay in %s; %s freed\n", len(x.Kept), len(x.Kept)+len(x.Deleted), x.Folder, job.DecimalSize(x.Freed))
+		fmt.Fprintf(a.out, "%d of %d stay in %s; %s freed\n", len(x.Kept), len(x.Kept)+len(x.Deleted), x.Folder, report.DecimalSize(x.Freed))
 	}
 }

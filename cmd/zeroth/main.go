@@ -19,7 +19,8 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
-	"zeroth/job"
+	"zeroth/input"
+	"zeroth/job/config"
 )
 
 // Exit codes, as the help of the command tells them.
@@ -131,7 +132,7 @@ func (a *app) verdict(err error) (code int, message string) {
 		return exitStopped, ""
 	case errors.Is(err, errSaved):
 		return exitAgain, "zeroth: " + err.Error()
-	case a.started && job.IsInput(err):
+	case a.started && input.IsInput(err):
 		return exitInput, err.Error()
 	case !a.started:
 		return exitInput, "zeroth: " + err.Error()
@@ -219,7 +220,7 @@ func checkFlags(flags *pflag.FlagSet) error {
 func atHome(cmd *cobra.Command, args []string) error {
 	var wrong []error
 	for i, arg := range args {
-		full, err := job.AtHome(arg)
+		full, err := config.AtHome(arg)
 		wrong = append(wrong, err)
 		args[i] = full
 	}
@@ -228,7 +229,7 @@ func atHome(cmd *cobra.Command, args []string) error {
 		if kind != "file" && kind != "folder" && kind != "checkpoint" {
 			return
 		}
-		full, err := job.AtHome(f.Value.String())
+		full, err := config.AtHome(f.Value.String())
 		if err != nil {
 			wrong = append(wrong, fmt.Errorf("--%s %w", f.Name, err))
 			return
@@ -252,6 +253,6 @@ or set to null, has it. Relative paths are relative to the current directory.
 
 Keys, defaults, meanings:
 
-` + job.Reference(),
+` + config.Reference(),
 	}
 }

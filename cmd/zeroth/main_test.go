@@ -20,7 +20,10 @@ import (
 	"testing"
 	"time"
 
-	"zeroth/job"
+	"zeroth/input"
+	"zeroth/job/config"
+	"zeroth/job/hf"
+	"zeroth/job/report"
 )
 
 // tiny is a job of a few milliseconds a step.
@@ -205,7 +208,7 @@ func TestDiskFull(t *testing.T) {
 	if code := cmd.ProcessState.ExitCode(); code != 1 || errs.String() != want {
 		t.Errorf("exit code %d\n%swant %s", code, &errs, want)
 	}
-	steps, _, err := job.ReadMetrics("r/metrics.jsonl")
+	steps, _, err := report.ReadMetrics("r/metrics.jsonl")
 	if err != nil || len(steps) < 5 || !strings.Contains(out.String(), "step 1/") {
 		t.Errorf("%d steps kept, %v\n%s", len(steps), err, &out)
 	}
@@ -244,7 +247,7 @@ func TestBadInput(t *testing.T) {
 	if err := os.Mkdir("hf", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := job.WriteModelConfig("hf", job.Model{Family: "gpt2", Layers: 1, Heads: 1, Width: 8, Context: 16, Vocab: 300, NormEps: 1e-5}); err != nil {
+	if err := hf.WriteModelConfig("hf", hf.Model{Family: "gpt2", Layers: 1, Heads: 1, Width: 8, Context: 16, Vocab: 300, NormEps: 1e-5}); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
@@ -335,8 +338,8 @@ func TestVerdict(t *testing.T) {
 	}{
 		{nil, true, 0, ""},
 		{errors.New("step 3: rank 1: no memory"), true, 1, "zeroth: step 3: rank 1: no memory"},
-		{fmt.Errorf("sample: %w", job.BadInput(errors.New("no run"))), true, 2, "sample: no run"},
-		{job.Problems{{At: "j.yaml:1:2", Key: "zero.stage", Wrong: "bad"}}, true, 2, "j.yaml:1:2: zero.stage: bad"},
+		{fmt.Errorf("sample: %w", input.BadInput(errors.New("no run"))), true, 2, "sample: no run"},
+		{config.Problems{{At: "j.yaml:1:2", Key: "zero.stage", Wrong: "bad"}}, true, 2, "j.yaml:1:2: zero.stage: bad"},
 		{errors.New("unknown flag"), false, 2, "zeroth: unknown flag"},
 		{fmt.Errorf("train: %w", errStopped), true, 130, ""},
 	} {

@@ -12,7 +12,12 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"zeroth/job"
+	"zeroth/input"
+	"zeroth/job/bench"
+	"zeroth/job/config"
+	"zeroth/job/fit"
+	"zeroth/job/plan"
+	"zeroth/job/sim"
 )
 
 // planned is what 'plan' and 'fit' are told to plan.
@@ -59,33 +64,33 @@ func (p *planned) flags(f *pflag.FlagSet) {
 }
 
 // load reads the job there is to plan.
-func (p *planned) load(args []string) (*job.Config, job.Machine, error) {
-	var m job.Machine
+func (p *planned) load(args []string) (*config.Config, plan.Machine, error) {
+	var m plan.Machine
 	switch {
 	case len(args) == 1 && p.model == "":
 		p.file = args[0]
 	case len(args) > 0:
-		return nil, m, job.BadInput(errors.New("--model is planned instead of a job file; give one of the two"))
+		return nil, m, input.BadInput(errors.New("--model is planned instead of a job file; give one of the two"))
 	case p.model == "":
-		return nil, m, job.BadInput(errors.New("there is nothing to plan; want a job file, or --model with a folder that has a config.json"))
+		return nil, m, input.BadInput(errors.New("there is nothing to plan; want a job file, or --model with a folder that has a config.json"))
 	}
 	for _, f := range []struct {
 		name string
 		n    int
 	}{{"gpus", p.gpus}, {"world", p.world}} {
-		if p.given(f.name) && (f.n < 1 || f.n > job.MostRanks) {
-			return nil, m, job.BadInput(fmt.Errorf("--%s %d; want 1 to %d", f.name, f.n, job.MostRanks))
+		if p.given(f.name) && (f.n < 1 || f.n > config.MostRanks) {
+			return nil, m, input.BadInput(fmt.Errorf("--%s %d; want 1 to %d", f.name, f.n, config.MostRanks))
 		}
 	}
 	m.GPU = p.gpus > 0 || p.gpu != ""
 	if p.gpu != "" {
-		bytes, err := job.ParseSize(p.gpu)
+		bytes, err := config.ParseSize(p.gpu)
 		if err != nil {
-			return nil, m, job.BadInput(fmt.Errorf("--gpu-memory: %w", err))
+			return nil, m, input.BadInput(fmt.Errorf("--gpu-memory: %w", err))
 		}
 		m.Memory = bytes
 	}
-	c, err := job.Draft(p.file, p.overlays())
+	c, err := config.Draft(p.file, p.overlays())
 	return c, m, err
 }
 
@@ -137,37 +142,37 @@ file describes any other, in JSON: see examples/machine.json.`,
 			if err := o.check(p, m); err != nil {
 				return err
 			}
-			of := (*job.Config).PlanHere
+			of := fit.PlanHere
 			if m.GPU || p.given("world") { // not this machine's memory
-				of = (*job.Config).Plan
+				of = plan.New
 			}
-			plan, err := of(c, m)
+			planned, err := of(c, m)
 			if err != nil {
 				return err
 			}
-			var titan []job.TitanRow
+			var titan []plan.TitanRow
 			if o.titan != "" {
-				if titan, err = plan.Titan(o.titan); err != nil {
+				if titan, err = planned.Titan(o.titan); err != nil {
 					return err
 				}
 			}
-			if plan.Forecast, err = forecast(c, o.machine); err != nil {
+			if planned.Forecast, err = forecast(c, o.machine); err != nil {
 				return err
 			}
-			if err := o.write(plan); err != nil {
+			if err := o.write(planned); err != nil {
 				return err
 			}
 			if p.json {
-				return cmp.Or(writeJSON(a.out, plan), plan.Fits())
+				return cmp.Or(writeJSON(a.out, planned), planned.Fits())
 			}
-			err = plan.Print(a.out)
+			err = planned.Print(a.out)
 			if err == nil && o.deepspeed {
-				err = plan.PrintDeepSpeed(a.out, o.node)
+				err = planned.PrintDeepSpeed(a.out, o.node)
 			}
 			if err == nil && titan != nil {
-				err = plan.PrintTitan(a.out, o.titan, titan)
+				err = planned.PrintTitan(a.out, o.titan, titan)
 			}
-			return cmp.Or(err, plan.Fits())
+			return cmp.Or(err, planned.Fits())
 		}),
 	}
 	p.flags(cmd.Flags())
@@ -176,7 +181,7 @@ file describes any other, in JSON: see examples/machine.json.`,
 	f.StringVar(&o.html, "html", "", "write the report with its timeline to a `file`, complete in itself")
 	f.StringVar(&o.svg, "svg", "", "write the timeline to a `file`")
 	f.StringVar(&o.csv, "csv", "", "write the timeline to a `file`")
-	f.StringVar(&o.machine, "machine", "", "forecast a step's time on: here, "+strings.Join(job.HardwareNames(), ", ")+", or a `file`")
+	f.StringVar(&o.machine, "machine", "", "forecast a step's time on: here, "+strings.Join(sim.HardwareNames(), ", ")+", or a `file`")
 	f.StringVar(&o.trace, "trace", "", "write what the queues of a rank will do to a `file` that ui.perfetto.dev opens; needs --machine")
 	f.BoolVar(&o.deepspeed, "deepspeed-estimate", false, "add what DeepSpeed's own estimators answer")
 	f.StringVar(&o.titan, "torchtitan-estimate", "", "add what torchtitan's FSDP2 takes for the same Llama with activation checkpointing `mode` none, selective or full")
@@ -193,39 +198,39 @@ type planning struct {
 }
 
 // check refuses what does not go together, before anything is written.
-func (o *planning) check(p *planned, m job.Machine) error {
+func (o *planning) check(p *planned, m plan.Machine) error {
 	switch {
 	case o.node < 1:
-		return job.BadInput(fmt.Errorf("--gpus-per-node %d; want at least 1", o.node))
+		return input.BadInput(fmt.Errorf("--gpus-per-node %d; want at least 1", o.node))
 	case p.given("gpus-per-node") && !o.deepspeed:
-		return job.BadInput(errors.New("--gpus-per-node is for --deepspeed-estimate; want both or neither"))
+		return input.BadInput(errors.New("--gpus-per-node is for --deepspeed-estimate; want both or neither"))
 	case p.json && (o.deepspeed || o.titan != ""):
-		return job.BadInput(errors.New("--deepspeed-estimate and --torchtitan-estimate are tables for people; want them without --json"))
+		return input.BadInput(errors.New("--deepspeed-estimate and --torchtitan-estimate are tables for people; want them without --json"))
 	case m.GPU && o.machine == "here":
-		return job.BadInput(errors.New("--machine here: ranks of this machine are no GPUs; want it without --gpus and --gpu-memory, or another machine"))
+		return input.BadInput(errors.New("--machine here: ranks of this machine are no GPUs; want it without --gpus and --gpu-memory, or another machine"))
 	case o.trace != "" && o.machine == "":
-		return job.BadInput(errors.New("--trace without --machine: how fast is it to be?"))
+		return input.BadInput(errors.New("--trace without --machine: how fast is it to be?"))
 	}
 	return nil
 }
 
 // forecast is that of the job on a machine; nil if none is named.
-func forecast(c *job.Config, machine string) (*job.Forecast, error) {
+func forecast(c *config.Config, machine string) (*sim.Result, error) {
 	switch machine {
 	case "":
 		return nil, nil
 	case "here":
-		h, err := c.Measure()
+		h, err := bench.Measure(c)
 		if err != nil {
 			return nil, err
 		}
-		return c.ForecastHere(h)
+		return bench.ForecastHere(c, h)
 	}
-	h, err := job.OpenHardware(machine)
+	h, err := sim.OpenHardware(machine)
 	if err != nil {
 		return nil, err
 	}
-	return c.Forecast(h)
+	return sim.Simulate(c, h)
 }
 
 func writeJSON(out io.Writer, v any) error {
@@ -235,7 +240,7 @@ func writeJSON(out io.Writer, v any) error {
 }
 
 // write writes the files that are asked for.
-func (o *planning) write(plan *job.Plan) error {
+func (o *planning) write(plan *plan.Plan) error {
 	var errs []error
 	for _, f := range []struct {
 		path  string

@@ -7,7 +7,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"zeroth/job"
+	"zeroth/input"
+	"zeroth/job/config"
+	"zeroth/job/fit"
+	"zeroth/job/sim"
 )
 
 func (a *app) fit() *cobra.Command {
@@ -38,7 +41,7 @@ the job's. Of what is listed each step is also replayed at the speed of --machin
 			if largest != "" {
 				return a.largest(c, l, largest, p.json)
 			}
-			f, err := c.Fit(l)
+			f, err := fit.Search(c, l)
 			if err != nil {
 				return err
 			}
@@ -52,7 +55,7 @@ the job's. Of what is listed each step is also replayed at the speed of --machin
 	cmd.Flags().StringVar(&o.host, "host-memory", "", "of each machine, such as 1TiB: optimizer state and parameters may be offloaded to it")
 	cmd.Flags().StringVar(&o.disk, "disk", "", "of each machine, such as 4TB: alike")
 	cmd.Flags().IntVar(&o.node, "gpus-per-node", 8, "GPUs of each machine, which share its memory and disk")
-	cmd.Flags().StringVar(&o.machine, "machine", "h100", "what ranks run on: "+strings.Join(job.HardwareNames(), ", ")+", or a `file`")
+	cmd.Flags().StringVar(&o.machine, "machine", "h100", "what ranks run on: "+strings.Join(sim.HardwareNames(), ", ")+", or a `file`")
 	f := cmd.Flags()
 	o.replaced = f.Changed
 	f.Float64Var(&o.flops, "flops", 0, "floating-point operations a GPU does in a second")
@@ -75,18 +78,18 @@ type fitting struct {
 }
 
 // limits are those of a rank: what its machine has is shared.
-func (f *fitting) limits(c *job.Config, memory int64) (job.Limits, error) {
+func (f *fitting) limits(c *config.Config, memory int64) (fit.Limits, error) {
 	ranks := c.Parallel.Ranks
-	h, err := job.OpenHardware(f.machine)
+	h, err := sim.OpenHardware(f.machine)
 	if err != nil {
-		return job.Limits{}, err
+		return fit.Limits{}, err
 	}
 	var errs []error
 	read := func(flag, s string, share int) int64 {
 		if s == "" {
 			return 0
 		}
-		n, err := job.ParseSize(s)
+		n, err := config.ParseSize(s)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("--%s: %w", flag, err))
 		}
@@ -99,9 +102,9 @@ func (f *fitting) limits(c *job.Config, memory int64) (job.Limits, error) {
 		}
 	}
 	if f.replaced("link") {
-		link := job.Link{}
+		link := sim.Link{}
 		replace("link", f.link, 1, &link.Bandwidth)
-		h.Links = []job.Link{link}
+		h.Links = []sim.Link{link}
 	}
 	replace("host-link", f.hostLink, 1, &h.HostLink)
 	replace("host-rate", f.hostRate, here, &h.HostMemory)
@@ -109,7 +112,7 @@ func (f *fitting) limits(c *job.Config, memory int64) (job.Limits, error) {
 	if f.replaced("flops") {
 		h.Flops = map[string]float64{c.Precision.String(): f.flops}
 	}
-	l := job.Limits{Ranks: ranks, Memory: memory, GPU: true, Host: read("host-memory", f.host, here), Disk: read("disk", f.disk, here),
+	l := fit.Limits{Ranks: ranks, Memory: memory, GPU: true, Host: read("host-memory", f.host, here), Disk: read("disk", f.disk, here),
 		Rates: h.Rates(c.Precision), Hardware: h}
 	if memory == 0 {
 		errs = append(errs, errors.New("--gpu-memory is missing: how much has each GPU? For example --gpu-memory 80GiB"))
@@ -129,13 +132,13 @@ func (f *fitting) limits(c *job.Config, memory int64) (job.Limits, error) {
 		}
 	}
 	if len(errs) > 0 {
-		return l, job.BadInput(errors.Join(errs...))
+		return l, input.BadInput(errors.Join(errs...))
 	}
 	return l, nil
 }
 
-func (a *app) largest(c *job.Config, l job.Limits, of string, asJSON bool) error {
-	r, err := c.Largest(of, l)
+func (a *app) largest(c *config.Config, l fit.Limits, of string, asJSON bool) error {
+	r, err := fit.FindLargest(c, of, l)
 	if err != nil {
 		return err
 	}

@@ -10,7 +10,10 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"zeroth/input"
 	"zeroth/job"
+	"zeroth/job/plan"
+	"zeroth/job/sim"
 )
 
 // probes are the files a run is looked into with; empty is off.
@@ -65,22 +68,22 @@ func (p *probes) start(ctx context.Context) (_ context.Context, stop func() erro
 		if err != nil {
 			return ctx, stop, err
 		}
-		t := job.NewTrace()
-		ctx = job.WithTrace(ctx, t)
+		t := sim.NewTrace()
+		ctx = sim.WithTrace(ctx, t)
 		ends = append(ends, func() error { return errors.Join(t.Write(f), f.Close()) })
 	}
 	return ctx, stop, nil
 }
 
 // timelineWriter writes a plan in the format of the file's extension.
-func timelineWriter(path string) (func(*job.Plan) error, error) {
-	write, ok := map[string]func(*job.Plan) error{
-		".html": func(p *job.Plan) error { return writeFile(path, p.WriteHTML) },
-		".csv":  func(p *job.Plan) error { return writeFile(path, p.WriteCSV) },
-		".svg":  func(p *job.Plan) error { return p.WriteSVG(path) },
+func timelineWriter(path string) (func(*plan.Plan) error, error) {
+	write, ok := map[string]func(*plan.Plan) error{
+		".html": func(p *plan.Plan) error { return writeFile(path, p.WriteHTML) },
+		".csv":  func(p *plan.Plan) error { return writeFile(path, p.WriteCSV) },
+		".svg":  func(p *plan.Plan) error { return p.WriteSVG(path) },
 	}[filepath.Ext(path)]
 	if !ok {
-		return nil, job.BadInput(fmt.Errorf("--timeline %s: want a file that ends in .html, .svg or .csv", path))
+		return nil, input.BadInput(fmt.Errorf("--timeline %s: want a file that ends in .html, .svg or .csv", path))
 	}
 	f, err := create("timeline", path)
 	if err != nil {
@@ -92,7 +95,7 @@ func timelineWriter(path string) (func(*job.Plan) error, error) {
 func create(flag, path string) (*os.File, error) {
 	f, err := os.Create(path)
 	if err != nil {
-		return nil, job.BadInput(fmt.Errorf("--%s: %w; name a file that can be written", flag, err))
+		return nil, input.BadInput(fmt.Errorf("--%s: %w; name a file that can be written", flag, err))
 	}
 	return f, nil
 }

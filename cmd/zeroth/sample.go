@@ -10,11 +10,13 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"zeroth/job"
+	"zeroth/input"
+	"zeroth/job/generate"
+	"zeroth/job/show"
 )
 
 func (a *app) sample() *cobra.Command {
-	o := job.SampleOptions{}
+	o := generate.SampleOptions{}
 	cmd := &cobra.Command{
 		Use:   "sample --run FOLDER",
 		Short: "Let a trained model continue a text",
@@ -54,14 +56,14 @@ characters are written as in a Go string; in a pipe bytes are as they come.`,
 
 // writeSample writes the text, and a line feed, so that a shell's prompt does not
 // stand behind it.
-func (a *app) writeSample(ctx context.Context, o job.SampleOptions) error {
+func (a *app) writeSample(ctx context.Context, o generate.SampleOptions) error {
 	end := func() error { return nil }
 	w := a.out
 	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-		screen := job.NewScreen(f)
+		screen := show.NewScreen(f)
 		w, end = screen, screen.Close
 	}
-	if err := job.Sample(ctx, o, w); err != nil {
+	if err := generate.Sample(ctx, o, w); err != nil {
 		return err
 	}
 	if err := end(); err != nil {
@@ -75,7 +77,7 @@ func (a *app) writeSample(ctx context.Context, o job.SampleOptions) error {
 const maxSampled = 1 << 20
 
 // checkSample refuses all flags that make no sense, at once.
-func checkSample(o job.SampleOptions) error {
+func checkSample(o generate.SampleOptions) error {
 	var wrong []error
 	if o.Prompt == "" {
 		wrong = append(wrong, errors.New("--prompt is empty; want at least one character, such as a line feed"))
@@ -92,5 +94,5 @@ func checkSample(o job.SampleOptions) error {
 	if len(wrong) == 0 {
 		return nil
 	}
-	return job.BadInput(errors.Join(wrong...))
+	return input.BadInput(errors.Join(wrong...))
 }

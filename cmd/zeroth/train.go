@@ -13,7 +13,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"zeroth/checkpoint/vfs"
+	"zeroth/input"
 	"zeroth/job"
+	"zeroth/job/config"
+	"zeroth/job/report"
+	"zeroth/job/state"
 )
 
 func (a *app) train() *cobra.Command {
@@ -42,7 +46,7 @@ the keys of a job file.`,
   zeroth train job.yaml --set 'data.text=["docs/**/*.md"]' --set optimizer.lr=1e-3`,
 		Args: oneJob,
 		RunE: a.do(func(cmd *cobra.Command, args []string) error {
-			progress := job.NewProgress(a.out)
+			progress := report.NewProgress(a.out)
 			defer progress.Close()
 			ctx, release := untilSignal(cmd.Context(), func() {
 				progress.Note("stopping at the end of this step; Ctrl-C once more quits at once")
@@ -79,7 +83,7 @@ func oneJob(cmd *cobra.Command, args []string) error {
 
 func completeKey(_ *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
 	var keys []string
-	for _, k := range job.Keys() {
+	for _, k := range config.Keys() {
 		if strings.HasPrefix(k, prefix) {
 			keys = append(keys, k+"=")
 		}
@@ -94,13 +98,13 @@ func must(err error) {
 	}
 }
 
-func (a *app) runTraining(ctx context.Context, file string, sets []string, out, resume string, progress job.Progress) error {
-	c, err := job.Load(file, sets)
+func (a *app) runTraining(ctx context.Context, file string, sets []string, out, resume string, progress report.Progress) error {
+	c, err := config.Load(file, sets)
 	if err != nil {
 		return err
 	}
 	if resume == "latest" && out == "" && c.Checkpoint.Dir == "" {
-		return job.BadInput(errors.New("--resume latest: where are the checkpoints? Give --out with the run folder, or checkpoint.dir in the job file"))
+		return input.BadInput(errors.New("--resume latest: where are the checkpoints? Give --out with the run folder, or checkpoint.dir in the job file"))
 	}
 	if out == "" {
 		out = defaultFolder(file, time.Now())
@@ -109,7 +113,7 @@ func (a *app) runTraining(ctx context.Context, file string, sets []string, out, 
 	var stopped *job.Stopped
 	var by signalled
 	switch {
-	case err == nil || job.IsInput(err) || errors.Is(err, vfs.ErrLocked):
+	case err == nil || input.IsInput(err) || errors.Is(err, vfs.ErrLocked):
 		return err
 	case !errors.As(err, &stopped):
 		return fmt.Errorf("%w\n%s", err, left(out))
@@ -132,7 +136,7 @@ func left(out string) string {
 	for _, f := range files {
 		name := f.Name()
 		if f.IsDir() {
-			name = job.Holds(filepath.Join(out, name))
+			name = state.Holds(filepath.Join(out, name))
 		}
 		if name != "" {
 			names = append(names, name)

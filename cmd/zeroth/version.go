@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"zeroth/job"
+	"zeroth/job/state"
 )
 
 func (a *app) version() *cobra.Command {
@@ -14,7 +14,7 @@ func (a *app) version() *cobra.Command {
 		Short: "Print the version and how it was built",
 		Args:  cobra.NoArgs,
 		RunE: a.do(func(*cobra.Command, []string) error {
-			fmt.Fprintln(a.out, job.Version())
+			fmt.Fprintln(a.out, state.Version())
 			return nil
 		}),
 		ValidArgsFunction: cobra.NoFileCompletions,

@@ -13,7 +13,8 @@ import (
 	"time"
 
 	"zeroth/device/cpu"
-	"zeroth/job"
+	"zeroth/job/build"
+	"zeroth/job/config"
 	"zeroth/nn"
 	"zeroth/shard"
 	"zeroth/zero"
@@ -42,11 +43,11 @@ const steps = 6
 
 // record trains some steps and returns the spans of rank 0 in the fastest.
 func record(file string, sets []string) (best []span, err error) {
-	c, err := job.Load(file, sets)
+	c, err := config.Load(file, sets)
 	if err != nil {
 		return nil, err
 	}
-	ranks, err := c.Open(job.Seams{})
+	ranks, err := build.Open(c, build.Seams{})
 	if err != nil {
 		return nil, err
 	}
@@ -60,7 +61,7 @@ func record(file string, sets []string) (best []span, err error) {
 		q.Trace(tr.task)
 	}
 	shortest := time.Duration(1 << 62)
-	err = job.Together(ranks, func(r *job.Rank) error {
+	err = build.Together(ranks, func(r *build.Rank) error {
 		if err := r.Trainer.Fill(zero.Master, fresh); err != nil {
 			return err
 		}

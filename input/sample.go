@@ -1,0 +1,10 @@
+package input
+
+import (
+	"os"
+)
+
+func Exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}

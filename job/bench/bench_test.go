@@ -1,0 +1,196 @@
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"zeroth/device"
+	"zeroth/device/cpu"
+	"zeroth/job/hf"
+)
+
+func quickBench(ctx context.Context) *bench {
+	return &bench{BenchOptions: BenchOptions{Workers: []int{1}, Seconds: 0.02}, ctx: ctx, peak: cpu.PeakF32(), best: map[int]float64{}, limits: map[string]float64{}}
+}
+
+// Medians are of the samples that count; only where none does, the best of the
+// others is shown, and said to be noisy.
+func TestBenchSettle(t *testing.T) {
+	good, bad := [][2]float64{{3, 30}, {1, 50}, {2, 10}}, [][2]float64{{9, 9}, {8, 7}}
+	if got, want := settle(good, bad), (sample{seconds: 2, possible: 30, n: 3, dropped: 2}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if got, want := settle(nil, bad), (sample{seconds: 8, possible: 7, dropped: 2, noisy: true}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if got := settle(good[:2], nil).seconds; got != 2 {
+		t.Errorf("median of 3 and 1: %g", got)
+	}
+}
+
+// A sample beside a peak loop below its best is dropped; one beside its best
+// counts, unless our threads waited.
+func TestBenchGate(t *testing.T) {
+	b := quickBench(t.Context())
+	calls := 0
+	r := gatedRun{f: func() error { calls++; return nil }, reps: 3}
+	b.best[1] = 1e18 // that nobody reaches
+	if err := b.once(1, &r); err != nil || calls != 3 || len(r.good) != 0 || len(r.bad) != 1 {
+		t.Errorf("%d calls, %d good, %d bad samples, error %v; want 3, 0, 1", calls, len(r.good), len(r.bad), err)
+	}
+	for range 1000 { // on a busy machine most are dropped
+		b.best[1] = 0
+		if err := b.once(1, &r); err != nil {
+			t.Fatal(err)
+		}
+		if len(r.good) > 0 {
+			return
+		}
+	}
+	t.Error("no sample of 1000 counts")
+}
+
+func TestBenchStops(t *testing.T) {
+	broken := errors.New("broken")
+	b := quickBench(t.Context())
+	if err := b.line("g", "n", 1, 1, "B/s", "", func() error { return broken }); err != broken {
+		t.Errorf("error %v, want %v", err, broken)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	b = quickBench(ctx)
+	b.Seconds = 1000
+	err := b.line("g", "n", 1, 1, "B/s", "", func() error { cancel(); return nil })
+	if err != nil || len(b.report.Lines) > 0 {
+		t.Errorf("a cancelled line: %v, %d lines", err, len(b.report.Lines))
+	}
+}
+
+// Work that is short is repeated for a sample, work that is long is not.
+func TestBenchWarm(t *testing.T) {
+	calls := 0
+	short := gatedRun{f: func() error { calls++; return nil }}
+	long := gatedRun{f: func() error { time.Sleep(2 * sampleTime); return nil }}
+	if err := errors.Join(short.warm(), long.warm()); err != nil || short.reps < 100 || long.reps != 1 || calls != 2 {
+		t.Errorf("%d and %d repetitions after %d calls, error %v", short.reps, long.reps, calls, err)
+	}
+}
+
+// A line beside a limit has its share of it.
+func TestBenchLine(t *testing.T) {
+	b := quickBench(t.Context())
+	defer b.close()
+	if err := b.open(1 << 17); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.line("g", "n", 1, 1e6, "B/s", "copy", func() error { time.Sleep(sampleTime); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	l := b.report.Lines[0]
+	if l.Seconds < sampleTime.Seconds() || math.Abs(l.Rate*l.Seconds-1e6) > 1 || l.Limit < 1e8 || l.Limit > 1e13 || math.Abs(l.Share*l.Limit-l.Rate) > 1 {
+		t.Errorf("%+v", l)
+	}
+}
+
+// The arithmetic of a token, counted by hand for the GPT of 29.5 million.
+func TestModelFlops(t *testing.T) {
+	m := hf.Model{Layers: 8, Width: 512, Context: 128, Vocab: 4096}
+	if want := 6*(8*12*512*512+4096*512) + 6*8*128*512.; flops(m) != float64(want) {
+		t.Errorf("%g, want %g", flops(m), want)
+	}
+}
+
+func TestBenchProducts(t *testing.T) {
+	for _, p := range (benchShape{rows: 6, width: 4, vocab: 10, chunk: 3}).products() {
+		for _, dt := range benchTypes {
+			c, a, b := p.operands(dt)
+			err := onQueue(1, func(_ *cpu.Device, q *cpu.Queue) error { // panics if they do not fit
+				q.MatMul(c, a, b, device.Buffer{}, false)
+				return q.Wait()
+			})
+			if err != nil || p.ta != a.Trans || p.tb != b.Trans || p.f32 && c.Buf.Type != device.F32 {
+				t.Errorf("%+v %v: %v", p, dt, err)
+			}
+		}
+	}
+}
+
+func TestBenchReport(t *testing.T) {
+	r := BenchReport{Host{"linux", "amd64", 2, "go1.26", "avx2", "avx2"}, []BenchRow{
+		{Group: "limits", Name: "copy", Workers: 1, Seconds: 0.0101, Rate: 12.34e9, Unit: "B/s", Samples: 7},
+		{Group: "gemm", Name: "x", Workers: 2, Seconds: 12.5e-6, Rate: 50e9, Unit: "FLOP/s", Limit: 100e9, Of: "fp32", Share: 0.5, Samples: 3, Dropped: 4},
+		{Group: "step", Name: "y", Workers: 2, Seconds: 2, Rate: 512, Unit: "token/s", Dropped: 9, Noisy: true},
+	}}
+	var table, markdown, raw strings.Builder
+	if err := errors.Join(r.Table(&table, false), r.Table(&markdown, true), r.JSON(&raw)); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"linux/amd64, 2 processors", "10.10 ms │    12.3 GB/s", "12.5 µs │ 50.0 GFLOP/s │ 0.50 of fp32 │ 3, 4 dropped", "512 token/s", "0, 9 dropped: noisy, the best of them"} {
+		if !strings.Contains(table.String(), want) {
+			t.Errorf("table: no %q in\n%s", want, &table)
+		}
+	}
+	if want := "| gemm | x | 2 | 12.5 µs | 50.0 GFLOP/s | 0.50 of fp32 | 3, 4 dropped |\n"; !strings.Contains(markdown.String(), want) {
+		t.Errorf("no %q in\n%s", want, &markdown)
+	}
+	var back BenchReport
+	if err := json.Unmarshal([]byte(raw.String()), &back); err != nil || fmt.Sprint(back) != fmt.Sprint(r) {
+		t.Errorf("%v: %+v", err, back)
+	}
+}
+
+// Every group that is not kernels alone measures something against what is
+// known of the machine.
+func TestBenchGroups(t *testing.T) {
+	if testing.Short() {
+		t.Skip("several seconds: steps, 768 MiB of memory, 256 MiB on the disk")
+	}
+	b := quickBench(t.Context())
+	b.Seconds, b.Dir = 0.001, t.TempDir()
+	defer b.close()
+	if err := b.open(1 << 22); err != nil {
+		t.Fatal(err)
+	}
+	b.machine()
+	if err := errors.Join(b.collective(), b.disk(), b.stepOf(device.F32, []int{3}), b.forecastOf("quickstart", fmt.Sprintf(quickJob, 3, device.BF16))); err != nil {
+		t.Fatal(err)
+	}
+	lines := map[string]int{}
+	for _, l := range b.report.Lines {
+		lines[l.Group]++
+		if l.Rate <= 0 || l.Samples+l.Dropped == 0 || l.Of != "" && l.Limit <= 0 {
+			t.Errorf("%+v", l)
+		}
+	}
+	if lines["limits"] < 4 || lines["collective"] != 8 || lines["disk"] != 2 || lines["step"] != 2 || lines["forecast"] != 1 {
+		t.Errorf("lines: %v", lines)
+	}
+	if _, err := RunBench(t.Context(), BenchOptions{Groups: []string{"disk"}, Workers: []int{1}, Seconds: 0.001, Dir: "/no/such/folder"}); err == nil || !strings.HasPrefix(err.Error(), "disk: open /no/such/folder/zeroth-bench-") {
+		t.Errorf("a disk that is not there: %v", err)
+	}
+}
+
+// BenchmarkGroups is zeroth bench by way of go test: a gated median each, so
+// use -benchtime 1x.
+func BenchmarkGroups(b *testing.B) {
+	for _, name := range BenchGroups() {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				r, err := RunBench(b.Context(), BenchOptions{Groups: []string{name}})
+				if err != nil {
+					b.Fatal(err)
+				}
+				for _, l := range r.Lines {
+					unit := strings.ReplaceAll(fmt.Sprintf("%s,%dw:%s", l.Name, l.Workers, l.Unit), " ", "-")
+					b.ReportMetric(l.Rate, unit)
+				}
+			}
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}

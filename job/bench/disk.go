@@ -1,0 +1,55 @@
+package bench
+
+import (
+	"errors"
+	"io"
+	"os"
+
+	"zeroth/device"
+)
+
+const (
+	diskBytes = 256 << 20
+	diskBlock = 8 << 20
+)
+
+// disk measures writing a file until it is on the disk, and reading it back;
+// where the system can be told to forget what it keeps of a file, from the disk.
+func (b *bench) disk() (err error) {
+	f, err := os.CreateTemp(b.Dir, "zeroth-bench-*")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close(), os.Remove(f.Name())) }()
+	block := noise(device.F32, diskBlock/4).Raw()
+	err = b.line("disk", "write and fsync", 1, diskBytes, "B/s", "", func() error {
+		if _, err := f.Seek(0, io.SeekStart); err != nil {
+			return err
+		}
+		for range diskBytes / diskBlock {
+			if _, err := f.Write(block); err != nil {
+				return err
+			}
+		}
+		return f.Sync()
+	})
+	if err != nil {
+		return err
+	}
+	name := "read, cached"
+	if forget(f) {
+		name = "read"
+	}
+	return b.line("disk", name, 1, diskBytes, "B/s", "", func() error {
+		forget(f)
+		if _, err := f.Seek(0, io.SeekStart); err != nil {
+			return err
+		}
+		for range diskBytes / diskBlock {
+			if _, err := io.ReadFull(f, block); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,74 @@
+package bench
+
+import (
+	"math"
+	"testing"
+
+	"zeroth/job/config"
+	"zeroth/job/config/configtest"
+	"zeroth/job/sim"
+)
+
+// This machine is measured by every kernel and collective of a job, whatever it
+// is; a forecast then needs no guess but for sizes.
+func TestMeasure(t *testing.T) {
+	for _, sets := range [][]string{
+		{"zero.stage=3", "precision=bf16"},
+		{"zero.stage=1", "precision=fp32", "train.micro_batch=2", "zero.recompute=block"},
+		{"zero.stage=3", "model.family=llama", "parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2", "zero.offload.optimizer=host"},
+		{"zero.stage=2", "zero.offload.optimizer=disk", "zero.offload.path=" + t.TempDir()},
+	} {
+		c := configtest.Fitted(t, sets...)
+		h, err := Measure(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := sim.Recorded(c, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ops := map[string]bool{}
+		for k, s := range h.kernels {
+			ops[k.Op] = true
+			if !(s >= 0) || s > 10 {
+				t.Errorf("%v: %+v takes %v s", sets, k, s)
+			}
+		}
+		for _, q := range l.Queues {
+			for _, task := range q.Tasks {
+				if task.Kernel >= 0 && !ops[l.Kernels[task.Kernel].Op] && !free(l.Kernels[task.Kernel]) {
+					t.Errorf("%v: %+v was not measured", sets, l.Kernels[task.Kernel])
+				}
+			}
+		}
+		f, err := ForecastHere(c, h)
+		if err != nil || !(f.Seconds > 0) || !(f.Compute > 0) || f.Compute > f.Seconds || !(f.Used > 0) || math.Abs(f.Tokens*f.Seconds-float64(config.TokensPerStep(c))) > 1e-6*float64(config.TokensPerStep(c)) {
+			t.Errorf("%v: %+v, %v", sets, f, err)
+		}
+	}
+}
+
+// Of a kernel of another size, time goes with the work.
+func TestPriceOfAnotherSize(t *testing.T) {
+	h := &Here{kernels: map[timed]float64{}, work: map[timed]sim.Work{}}
+	note := func(k sim.Kernel, w sim.Work, s float64) {
+		h.kernels[timed{"compute", k}], h.work[timed{"compute", k}] = s, w
+	}
+	note(sim.Kernel{Op: "matmul", M: 10, N: 10, K: 10}, sim.Work{Flops: 2000, Bytes: 1}, 2)
+	note(sim.Kernel{Op: "matmul", M: 100, N: 100, K: 100}, sim.Work{Flops: 2e6, Bytes: 1}, 1000)
+	note(sim.Kernel{Op: "adamw", M: 100}, sim.Work{Flops: 0, Bytes: 2800}, 7)
+	for want, x := range map[float64]struct {
+		k sim.Kernel
+		w sim.Work
+	}{
+		2:   {sim.Kernel{Op: "matmul", M: 10, N: 10, K: 10}, sim.Work{Flops: 2000, Bytes: 1}},
+		4:   {sim.Kernel{Op: "matmul", M: 20, N: 10, K: 10}, sim.Work{Flops: 4000, Bytes: 1}},
+		500: {sim.Kernel{Op: "matmul", M: 50, N: 100, K: 100}, sim.Work{Flops: 1e6, Bytes: 1}},
+		70:  {sim.Kernel{Op: "adamw", M: 1000}, sim.Work{Flops: 0, Bytes: 28000}},
+		0:   {sim.Kernel{Op: "all-gather", Group: sim.Group{Size: 1, Stride: 1}}, sim.Work{Flops: 0, Bytes: 28000}},
+	} {
+		if got := h.price("compute", x.k, x.w); math.Abs(got-want) > 1e-9 {
+			t.Errorf("%+v takes %v, want %v", x.k, got, want)
+		}
+	}
+}

@@ -1,0 +1,361 @@
+package bench
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"zeroth/collective"
+	"zeroth/device"
+	"zeroth/device/cpu"
+	"zeroth/input"
+	"zeroth/job/build"
+	"zeroth/job/config"
+	"zeroth/job/fit"
+	"zeroth/job/machine"
+	"zeroth/job/show"
+	"zeroth/job/sim"
+	"zeroth/nn"
+	"zeroth/shard"
+	"zeroth/zero"
+)
+
+// Here is this machine as the kernels of a job see it: how long each takes in a
+// training step, while as many others work as there are processors for, and
+// how long the ranks' collectives take.
+type Here struct {
+	workers int // of a rank's kernels
+	ranks   int
+	kernels map[timed]float64 // seconds
+	work    map[timed]sim.Work
+	peak    float64 // of all processors
+	peakOf  string
+}
+
+// timed is a kernel on a queue.
+type timed struct {
+	queue string
+	sim.Kernel
+}
+
+// The measuring job has few layers and as many ranks as there are processors
+// for, each alone in the world.
+const (
+	measuredLayers = 4
+	measuredSteps  = 4                // after the first, in which everything is touched for the first time
+	measuredTime   = 10 * time.Second // or fewer, if they take as long
+	measuredBytes  = 1 << 30          // of a collective's buffers
+	measuredRanks  = 16
+)
+
+// Measure measures what a forecast of the job on this machine needs.
+func Measure(c *config.Config) (*Here, error) {
+	h := &Here{workers: build.Workers(c), ranks: c.Parallel.Ranks, kernels: map[timed]float64{}, work: map[timed]sim.Work{}}
+	h.peakOf, h.peak = peakRate(c.Precision)
+	if err := h.measureKernels(c); err != nil {
+		return nil, fmt.Errorf("measuring the kernels: %w", err)
+	}
+	if err := h.measureCollectives(c); err != nil {
+		return nil, fmt.Errorf("measuring the collectives: %w", err)
+	}
+	return h, nil
+}
+
+// peakRate is the best of many runs on all processors.
+func peakRate(t device.DType) (name string, rate float64) {
+	p := cpu.PeakF32()
+	if q, ok := cpu.PeakBF16(); ok && t == device.BF16 {
+		p = q
+	}
+	for range 50 {
+		rate = max(rate, p.Rate(runtime.GOMAXPROCS(0)))
+	}
+	return p.Name, rate
+}
+
+// alone is the job as the kernels are measured: a single rank, few layers.
+func alone(c *config.Config) *config.Config {
+	x := *c
+	x.Model.Layers = min(x.Model.Layers, measuredLayers)
+	x.Model.From = ""
+	x.Parallel.Ranks, x.Parallel.Shard, x.Parallel.Replicate, x.Parallel.Memory = 1, 1, 1, 0
+	x.Train.Accumulate = min(2, x.Train.Accumulate)
+	x.Train.Batch = x.Train.MicroBatch * x.Train.Accumulate
+	x.Checkpoint.Every, x.Checkpoint.SaveOnExit = 0, false
+	return &x
+}
+
+func (h *Here) measureKernels(c *config.Config) error {
+	x := alone(c)
+	f, err := build.DryRun(x)
+	if err != nil {
+		return err
+	}
+	copies := max(1, min(c.Parallel.Ranks, runtime.GOMAXPROCS(0)/h.workers))
+	if need, has := int64(copies)*(f.Device.Total()+f.Host.Total()), machine.Machine().Free; has > 0 && need > has/2 {
+		return input.BadInput(fmt.Errorf("%d ranks of %d layers need %s, and this machine has %s; want --machine with a description of another", copies, x.Model.Layers, show.ByteSize(need), show.ByteSize(has)))
+	}
+	var all []*measuring
+	defer func() {
+		for _, m := range all {
+			build.CloseAll(m.ranks)
+		}
+	}()
+	for range copies {
+		m := &measuring{}
+		if m.ranks, err = fit.OpenAffordable(x, build.Seams{Workers: h.workers, Dress: m.dress}); err != nil {
+			return err
+		}
+		all = append(all, m)
+	}
+	errs, wg := make([]error, copies), sync.WaitGroup{}
+	for i, m := range all {
+		wg.Go(func() { errs[i] = m.run(x) })
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	times := map[timed][]float64{}
+	for _, m := range all {
+		m.collect(times, h.work)
+	}
+	for k, s := range times {
+		h.kernels[k] = usual(s)
+	}
+	return nil
+}
+
+// usual is the mean of the times that are not more than twice the median: those
+// that are had to wait for something that is not ours.
+func usual(times []float64) float64 {
+	slices.Sort(times)
+	sum, n, limit := 0.0, 0, 2*times[len(times)/2]
+	for _, t := range times {
+		if t <= limit {
+			sum, n = sum+t, n+1
+		}
+	}
+	return sum / float64(n)
+}
+
+// measuring is one rank at the work that is measured.
+type measuring struct {
+	ranks []*build.Rank
+	log   *sim.Recording
+	warm  []int // by queue: the tasks before what counts
+	spans [][]cpu.Span
+	first []uint64 // by queue: the place of the first span
+}
+
+func (m *measuring) dress(_ int, z *zero.Config) {
+	m.log = sim.RecordAll(z)
+	for _, q := range m.log.Queues {
+		q.Keep = true
+	}
+}
+
+func (m *measuring) run(c *config.Config) error {
+	r := m.ranks[0]
+	err := r.Trainer.Fill(zero.Master, func(p zero.Part, dst []float32) error {
+		nn.Fill(1, p.Param, p.At, dst)
+		return nil
+	})
+	if err == nil {
+		err = trainStep(c, m.ranks)
+	}
+	if err != nil {
+		return err
+	}
+	m.spans = make([][]cpu.Span, len(r.Queues))
+	for i, q := range r.Queues {
+		m.warm, m.first = append(m.warm, len(m.log.Queues[i].Tasks)), append(m.first, q.Mark().Seq)
+		q.Trace(func(s cpu.Span) { m.spans[i] = append(m.spans[i], s) })
+	}
+	start := time.Now()
+	for n := 0; n == 0 || n < measuredSteps && time.Since(start) < measuredTime; n++ {
+		if err := trainStep(c, m.ranks); err != nil {
+			return err
+		}
+	}
+	for _, q := range r.Queues {
+		q.Trace(nil)
+	}
+	return nil
+}
+
+// collect adds up the spans of each kernel.
+func (m *measuring) collect(times map[timed][]float64, works map[timed]sim.Work) {
+	for i, q := range m.log.Queues {
+		for j := m.warm[i]; j < len(q.Tasks); j++ {
+			t := q.Tasks[j]
+			if t.Kernel < 0 || m.log.Kernels[t.Kernel].Group.Size > 0 {
+				continue
+			}
+			s := 0.0
+			for at := q.Spans[j][0]; at < q.Spans[j][1]; at++ {
+				span := m.spans[i][at-m.first[i]]
+				s += span.End.Sub(span.Start).Seconds()
+			}
+			k := timed{q.Name, m.log.Kernels[t.Kernel]}
+			times[k], works[k] = append(times[k], s), m.log.Work[t.Kernel]
+		}
+	}
+}
+
+// measureCollectives measures those of the job's groups, or of smaller ones
+// where they are large.
+func (h *Here) measureCollectives(c *config.Config) error {
+	l, err := sim.Recorded(build.Micros(c, build.FewMicro), 1)
+	if err != nil {
+		return err
+	}
+	mesh := config.Mesh(c)
+	for mesh.World() > measuredRanks && mesh.Replicate > 1 {
+		mesh.Replicate = (mesh.Replicate + 1) / 2
+	}
+	for mesh.World() > measuredRanks && mesh.Shard > 1 {
+		mesh.Shard = (mesh.Shard + 1) / 2
+	}
+	own := float64(min(runtime.GOMAXPROCS(0), mesh.World())) / float64(mesh.World()) // of the time a rank has a processor
+	for i, k := range l.Kernels {
+		if k.Group.Size == 0 || free(k) {
+			continue
+		}
+		n := min(k.N, measuredBytes/mesh.World()/k.In.Size())
+		of, size := shardGroup, mesh.Shard
+		switch {
+		case k.Group.Size == config.Mesh(c).World() && k.In == device.I64:
+			of, size = worldGroup, mesh.World()
+		case k.Group.Stride == config.Mesh(c).Shard && config.Mesh(c).Replicate == k.Group.Size && k.Group != (sim.Group{Size: config.Mesh(c).Shard, Stride: 1}):
+			of, size = replicaGroup, mesh.Replicate
+		}
+		n = max(size, n/size*size)
+		took, err := measureCollective(mesh, of, k, n)
+		if err != nil {
+			return err
+		}
+		moved := func(n, ranks int) float64 { return float64(n) * float64(ranks-1+int(k.Form)) / float64(ranks) }
+		t := timed{build.Queues[1], k}
+		h.kernels[t], h.work[t] = took*own*moved(k.N, k.Group.Size)/moved(n, size), l.Work[i]
+	}
+	return nil
+}
+
+// free says that k is a collective that has nothing to do.
+func free(k sim.Kernel) bool { return k.Group.Size == 1 && k.Form != sim.Apart }
+
+type chosen func(collective.Ranks) collective.Group
+
+func worldGroup(g collective.Ranks) collective.Group   { return g.World }
+func shardGroup(g collective.Ranks) collective.Group   { return g.Shard }
+func replicaGroup(g collective.Ranks) collective.Group { return g.Replica }
+
+// measureCollective is the usual time of an operation that all groups of the
+// mesh do at once.
+func measureCollective(mesh shard.Mesh, of chosen, k sim.Kernel, n int) (float64, error) {
+	var each []func() error
+	for _, g := range collective.LocalWorld(mesh) {
+		d := cpu.New(1)
+		defer d.Close()
+		q := d.NewQueue("comm")
+		defer q.Close()
+		whole, err := d.Alloc(k.In, n, device.Gathered)
+		if err != nil {
+			return 0, err
+		}
+		defer d.Free(whole)
+		group := collective.Watch(of(g), time.Minute)
+		defer group.Close()
+		own := collective.Own(group, whole)
+		if k.Form == sim.Apart {
+			if own, err = d.Alloc(k.In, own.N, device.Params); err != nil {
+				return 0, err
+			}
+			defer d.Free(own)
+		}
+		each = append(each, func() error {
+			if k.Op == "all-gather" {
+				group.AllGather(q, whole, own)
+			} else {
+				group.ReduceScatter(q, own, whole)
+			}
+			return q.Wait()
+		})
+	}
+	var times []float64
+	start := time.Now()
+	for len(times) < 4 || time.Since(start) < 60*time.Millisecond {
+		errs, wg, before := make([]error, len(each)), sync.WaitGroup{}, time.Now()
+		for i, f := range each {
+			wg.Go(func() { errs[i] = f() })
+		}
+		wg.Wait()
+		if err := errors.Join(errs...); err != nil {
+			return 0, err
+		}
+		times = append(times, time.Since(before).Seconds())
+	}
+	return usual(times[1:]), nil
+}
+
+// price is what was measured of a kernel, of one that is like it but for its
+// size, or of another on the same queue that has as much to read and write.
+func (h *Here) price(queue string, k sim.Kernel, w sim.Work) float64 {
+	if free(k) {
+		return 0
+	}
+	if s, ok := h.kernels[timed{queue, k}]; ok {
+		return s
+	}
+	alike := func(x timed) (score float64) {
+		if (x.Group.Size > 0) != (k.Group.Size > 0) {
+			return math.Inf(-1)
+		}
+		for _, same := range []struct {
+			is    bool
+			worth float64
+		}{{x.Op == k.Op, 1000}, {x.In == k.In && x.Out == k.Out, 200}, {x.Form == k.Form, 50}, {x.queue == queue, 20}} {
+			if same.is {
+				score += same.worth
+			}
+		}
+		return score - math.Abs(math.Log2(amount(h.work[x])/amount(w)))
+	}
+	best, most := timed{}, math.Inf(-1)
+	for x := range h.kernels {
+		if s := alike(x); s > most || s == most && cmp.Compare(h.kernels[x], h.kernels[best]) < 0 {
+			best, most = x, s
+		}
+	}
+	if math.IsInf(most, -1) {
+		return 0
+	}
+	return h.kernels[best] * amount(w) / amount(h.work[best])
+}
+
+// amount is the size of work of a kind, and never 0.
+func amount(w sim.Work) float64 { return max(1, w.Flops, w.Bytes) }
+
+// Forecast replays the job on this machine: its ranks share the processors.
+func ForecastHere(c *config.Config, h *Here) (*sim.Result, error) {
+	cores := runtime.GOMAXPROCS(0)
+	wants := func(queue string) float64 {
+		switch queue {
+		case build.DiskQueues[0], build.DiskQueues[1]:
+			return 0
+		case build.Queues[1], build.HostQueues[1], build.HostQueues[2]:
+			return 1
+		}
+		return float64(h.workers)
+	}
+	return sim.SimulateWith(c, sim.Pricing{
+		Name: "this machine", Source: fmt.Sprintf("measured: kernels in steps of a few layers on %d processors, %s at %.4g a second", cores, h.peakOf, h.peak),
+		Price: h.price, Wants: wants, There: float64(cores) / float64(c.Parallel.Ranks), Peak: h.peak / float64(c.Parallel.Ranks),
+	})
+}

@@ -1,0 +1,84 @@
+package bench
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	align "github.com/jedib0t/go-pretty/v6/text"
+)
+
+// JSON writes the report for programs.
+func (r *BenchReport) JSON(w io.Writer) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(r)
+}
+
+// Table writes the report for people, as Markdown if that is set.
+func (r *BenchReport) Table(w io.Writer, markdown bool) error {
+	m := r.Host
+	fmt.Fprintf(w, "%s/%s, %d processors, %s; products: fp32 %s, bf16 %s\n", m.OS, m.Arch, m.Processors, m.Go, m.F32, m.BF16)
+	if markdown {
+		fmt.Fprintln(w)
+	}
+	t := table.NewWriter()
+	t.SetStyle(table.StyleLight)
+	t.Style().Format.Header = align.FormatDefault
+	t.AppendHeader(table.Row{"", "what", "workers", "one takes", "rate", "of the limit", "samples"})
+	t.SetColumnConfigs([]table.ColumnConfig{{Number: 1, AutoMerge: !markdown}, {Number: 3, Align: align.AlignRight},
+		{Number: 4, Align: align.AlignRight}, {Number: 5, Align: align.AlignRight}, {Number: 6, Align: align.AlignRight}})
+	group := ""
+	for _, l := range r.Lines {
+		if group != "" && l.Group != group && !markdown {
+			t.AppendSeparator()
+		}
+		group = l.Group
+		t.AppendRow(table.Row{l.Group, l.Name, l.Workers, l.took(), l.rate(), l.share(), l.samples()})
+	}
+	out := t.Render
+	if markdown {
+		out = t.RenderMarkdown
+	}
+	_, err := fmt.Fprintln(w, out())
+	return err
+}
+
+func (l BenchRow) took() string {
+	switch s := l.Seconds; {
+	case s == 0:
+		return ""
+	case s < 1e-3:
+		return fmt.Sprintf("%.1f µs", 1e6*s)
+	case s < 1:
+		return fmt.Sprintf("%.2f ms", 1e3*s)
+	default:
+		return fmt.Sprintf("%.2f s", s)
+	}
+}
+
+func (l BenchRow) rate() string {
+	if l.Unit == "token/s" {
+		return fmt.Sprintf("%.0f %s", l.Rate, l.Unit)
+	}
+	return fmt.Sprintf("%.1f G%s", l.Rate/1e9, l.Unit)
+}
+
+func (l BenchRow) share() string {
+	if l.Limit == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.2f of %s", l.Share, l.Of)
+}
+
+func (l BenchRow) samples() string {
+	s := fmt.Sprint(l.Samples)
+	if l.Dropped > 0 {
+		s += fmt.Sprintf(", %d dropped", l.Dropped)
+	}
+	if l.Noisy {
+		s += ": noisy, the best of them"
+	}
+	return s
+}

@@ -1,0 +1,124 @@
+package config
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"zeroth/checkpoint"
+	"zeroth/input"
+	"zeroth/job/hf"
+)
+
+// Checkpointing is when and how a run saves its state.
+type Checkpointing struct {
+	Every      int    // steps between saves; 0 is never
+	Dir        string // folder of checkpoints; empty: ckpt in the run folder
+	Keep       checkpoint.Keep
+	Async      bool   // training goes on while a save is written
+	Compress   string // "auto", "always" or "never"
+	SaveOnExit bool   // also save after the last step, and when the run is stopped
+	OnError    string // "stop" or "continue": what the run does when a save fails
+}
+
+// Compression is Compress in the checkpoint package's words; the names are
+// checked when the job is read.
+func (k Checkpointing) Compression() checkpoint.Compression {
+	c, err := checkpoint.ParseCompression(k.Compress)
+	if err != nil {
+		panic("job: " + err.Error())
+	}
+	return c
+}
+
+// flag is yes or no.
+type flag struct{ p *bool }
+
+func (v flag) set(n *node) string {
+	if n.kind != scalar || n.quoted || n.text != "true" && n.text != "false" {
+		return n.String() + " is neither true nor false"
+	}
+	*v.p = n.text == "true"
+	return ""
+}
+
+func (v flag) want() string { return "true or false" }
+func (v flag) yaml() string { return strconv.FormatBool(*v.p) }
+
+// retention is a number of checkpoints, or a mapping of rules.
+type retention struct{ p *checkpoint.Keep }
+
+func (v retention) set(n *node) string {
+	k, wrong, _ := v.read(n)
+	if wrong == "" {
+		*v.p = k
+	}
+	return wrong
+}
+
+// culprit is where what set refuses stands: the rule, not the whole mapping.
+func (v retention) culprit(n *node) place {
+	_, _, at := v.read(n)
+	return at
+}
+
+// read is the rules, or what is wrong with them and where.
+func (v retention) read(n *node) (k checkpoint.Keep, wrong string, at place) {
+	if n.kind != mapping {
+		return k, count{&k.Last, 1, hf.Most}.set(n), n.at
+	}
+	every := 0
+	rules := map[string]value{"last": count{&k.Last, 1, hf.Most}, "every_steps": count{&every, 1, mostSteps}, "best": choice{&k.Best, metrics}}
+	for _, p := range n.pairs {
+		rule := rules[p.key]
+		if rule == nil {
+			return k, "there is no rule " + strconv.Quote(p.key), p.at
+		}
+		if wrong := rule.set(p.value); wrong != "" {
+			return k, p.key + ": " + wrong + " (want " + rule.want() + ")", p.value.at
+		}
+	}
+	if len(n.pairs) == 0 {
+		return k, "no rule is given", n.at
+	}
+	k.Every = int64(every)
+	return k, "", n.at
+}
+
+// metrics are what the best checkpoint can be chosen by.
+var metrics = []string{"val_loss", "loss"}
+
+func (v retention) want() string {
+	return "a number of checkpoints, or {last: 3, every_steps: 1000, best: val_loss}"
+}
+
+func (v retention) yaml() string {
+	if *v.p == (checkpoint.Keep{Last: v.p.Last}) {
+		return strconv.Itoa(v.p.Last)
+	}
+	var rules []string
+	if v.p.Last > 0 {
+		rules = append(rules, fmt.Sprintf("last: %d", v.p.Last))
+	}
+	if v.p.Every > 0 {
+		rules = append(rules, fmt.Sprintf("every_steps: %d", v.p.Every))
+	}
+	if v.p.Best != "" {
+		rules = append(rules, "best: "+v.p.Best)
+	}
+	return "{" + strings.Join(rules, ", ") + "}"
+}
+
+// ParseKeep reads rules of retention as checkpoint.keep of a job file has
+// them: 3, or {last: 3, every_steps: 1000, best: val_loss}.
+func ParseKeep(s string) (k checkpoint.Keep, err error) {
+	n, problems := parse([]byte(s), place{})
+	v := retention{&k}
+	if len(problems) > 0 || n == nil {
+		return k, input.BadInput(fmt.Errorf("%q; want %s", s, v.want()))
+	}
+	if wrong := v.set(n); wrong != "" {
+		return k, input.BadInput(fmt.Errorf("%s; want %s", wrong, v.want()))
+	}
+	return k, nil
+}

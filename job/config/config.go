@@ -1,0 +1,172 @@
+package config
+
+import (
+	"time"
+
+	"zeroth/data"
+	"zeroth/device"
+	"zeroth/job/hf"
+	"zeroth/shard"
+	"zeroth/zero"
+)
+
+// Config is a job, complete: Load fills in every default, and derives what
+// follows from other keys. The keys of the job file, with their defaults and
+// meaning, are listed once, in fields (config_fields.go).
+type Config struct {
+	Model     hf.Model
+	Data      Data
+	Train     Training
+	Parallel  Parallel
+	Zero      Zero
+	Precision device.DType // of parameters in use, activations and gathers: F32, BF16 or F16
+	Optimizer Optimizer
+	Schedule  Schedule
+
+	Checkpoint Checkpointing
+	Sample     Sampling
+
+	Notes      []string         // what a user may not expect of it
+	Carried    hf.Carried       // of the folder that the model came from; while it runs
+	file       string           // that the job was read from
+	root       *node            // what it and the sets say, not to be changed
+	OtherModel []string         // how what the job says of the model differs from the checkpoint it goes on from
+	places     map[string]place // of what was given: "zero", "zero.stage", "data.text[2]", and the file's as ""
+}
+
+// Data is what to train on. One of Text and Tokens is set.
+type Data struct {
+	Text       []string // patterns of text files, as written in the job file
+	Tokens     []string // patterns of token files, as written in the job file
+	DType      string   // of ids in token files without a header; empty: uint16, where that is sure
+	Tokenizer  string   // "bytes", "gpt2" or, for Tokens, "none"; for these the one they were made with
+	Vocab      string   // folder with vocab.json and merges.txt; empty: the embedded one
+	Validation float64  // fraction held out, in [0, 0.5]
+}
+
+// Training is how long and in which bites.
+// Batch = MicroBatch × Accumulate × Parallel.Ranks.
+type Training struct {
+	Steps       int
+	Batch       int     // sequences a step, over all ranks
+	MicroBatch  int     // sequences a rank takes at once
+	Accumulate  int     // micro-batches a step
+	Clip        float64 // largest global gradient norm; 0 is off
+	Seed        uint64  // of initial parameters and data order
+	EvalEvery   int     // steps; 0 is never
+	EvalBatches int     // micro-batches a rank evaluates each time
+	LossChunk   int     // tokens whose logits are in memory at once
+}
+
+// Parallel is how the ranks are arranged. Ranks = Shard × Replicate.
+type Parallel struct {
+	Ranks     int
+	Shard     int           // ranks that together hold one copy of the state
+	Replicate int           // such copies; more than 1 is hybrid sharding
+	Timeout   time.Duration // how long a rank waits for another before it is called lost
+	Memory    int64         // bytes of device memory a rank may take; 0: what the machine has free, for all ranks
+}
+
+// Zero is what is sharded and when it is gathered.
+type Zero struct {
+	Stage     int    // 0 nothing, 1 optimizer state, 2 and gradients, 3 and parameters
+	Prefetch  int    // units gathered ahead of the one in use
+	Recompute string // "none" or "block"
+	Offload   Offload
+}
+
+// Optimizer is the update rule. Constants the rule does not have are zero.
+type Optimizer struct {
+	Type        string // "adamw", "adam", "sgd" or "lion"
+	LR          float64
+	Betas       [2]float64 // adamw, adam, lion
+	Eps         float64    // adamw, adam
+	WeightDecay float64
+	Momentum    float64 // sgd
+}
+
+// Schedule is the learning rate over the steps: a linear rise from 0 over
+// Warmup steps, then the curve of Type from Optimizer.LR to MinLR.
+type Schedule struct {
+	Type   string // "constant", "linear" or "cosine"
+	Warmup int    // steps
+	MinLR  float64
+}
+
+// Sampling is the text written at the end of training.
+type Sampling struct {
+	Prompt      string
+	Tokens      int     // to write; 0 is no sample
+	Temperature float64 // 0 always takes the likeliest token
+	TopK        int     // choose among the k likeliest; 0 is all
+	Seed        uint64
+}
+
+// Mesh is the arrangement of ranks the stage asks for: stage 0 is shard groups
+// of one rank.
+func Mesh(c *Config) shard.Mesh {
+	return zero.Stage(c.Zero.Stage).Mesh(shard.Mesh{Shard: c.Parallel.Shard, Replicate: c.Parallel.Replicate})
+}
+
+// TokensPerStep is the number of positions all ranks train on in one step.
+func TokensPerStep(c *Config) int { return c.Train.Batch * c.Model.Context }
+
+// Load reads a job file, lays the sets ("key=value", the value in YAML) over
+// it, fills in defaults and checks everything that can be checked without
+// reading the data. Its error is a Problems that lists all there is to mend. Relative
+// paths in the job file are relative to the current directory.
+func Load(file string, sets []string) (*Config, error) {
+	root, problems := ReadFile(file)
+	for _, s := range sets {
+		problems = append(problems, overlay(root, s)...)
+	}
+	r := NewReader(file, root)
+	r.problems = problems
+	if !r.problems.Fatal() {
+		r.Read()
+		r.resolve()
+		r.checkFiles()
+		r.checkOffload()
+	}
+	if len(r.problems) > 0 {
+		r.problems.Sort()
+		return nil, r.problems
+	}
+	return r.Config, nil
+}
+
+// LoadTokenizer is the name data.NewTokenizer knows a job's tokenizer by, and
+// whether it is said of token files. The files the job names need no longer be
+// there.
+func LoadTokenizer(file string) (name string, tokens bool, err error) {
+	root, problems := ReadFile(file)
+	r := NewReader(file, root)
+	r.problems = problems
+	if !r.problems.Fatal() {
+		r.Read()
+		r.resolveData()
+	}
+	if len(r.problems) > 0 {
+		return "", false, r.problems
+	}
+	return Tokenizer(r.Config), len(r.Config.Data.Tokens) > 0, nil
+}
+
+// Source is where the job's data comes from.
+func Source(c *Config) data.Source {
+	return data.Source{
+		Text: c.Data.Text, Tokens: c.Data.Tokens, DType: c.Data.DType, Tokenizer: Tokenizer(c), Validation: c.Data.Validation,
+		Context: c.Model.Context, Batch: c.Train.Batch, Vocab: c.Model.Vocab, Seed: c.Train.Seed,
+	}
+}
+
+// Tokenizer is the name data.NewTokenizer knows the job's by, empty for none.
+func Tokenizer(c *Config) string {
+	switch {
+	case c.Data.Tokenizer == "gpt2" && c.Data.Vocab != "":
+		return c.Data.Vocab
+	case c.Data.Tokenizer == "none":
+		return ""
+	}
+	return c.Data.Tokenizer
+}

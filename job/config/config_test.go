@@ -1,0 +1,562 @@
+package config
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unicode"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"zeroth/checkpoint"
+	"zeroth/device"
+	"zeroth/input"
+	"zeroth/job/hf"
+	"zeroth/job/testjob"
+	"zeroth/shard"
+)
+
+// equal compares what configurations say, not where it was said.
+var equal = cmpopts.IgnoreUnexported(Config{})
+
+func TestDefaults(t *testing.T) {
+	testjob.InFolder(t, testjob.Least)
+	want := &Config{
+		Model:      hf.Model{Family: "gpt2", Layers: 6, Heads: 6, Width: 384, Context: 256, Vocab: 256, NormEps: 1e-5},
+		Data:       Data{Text: []string{"a.txt"}, Tokenizer: "bytes", Validation: 0.01},
+		Train:      Training{Steps: 200, Batch: 16, MicroBatch: 4, Accumulate: 1, Clip: 1, Seed: 1, EvalEvery: 50, EvalBatches: 8, LossChunk: 1024},
+		Parallel:   Parallel{Ranks: 4, Shard: 4, Replicate: 1, Timeout: 5 * time.Minute},
+		Zero:       Zero{Stage: 3, Prefetch: 1, Recompute: "none", Offload: Offload{Optimizer: "none", Parameters: "none", Buffers: 4, Ratio: 1}},
+		Precision:  device.BF16,
+		Optimizer:  Optimizer{Type: "adamw", LR: 6e-4, Betas: [2]float64{0.9, 0.95}, Eps: 1e-8, WeightDecay: 0.1},
+		Schedule:   Schedule{Type: "cosine", Warmup: 20, MinLR: 6e-5},
+		Checkpoint: Checkpointing{Keep: checkpoint.Keep{Last: 3}, Async: true, Compress: "auto", OnError: "stop"},
+
+		Sample: Sampling{Prompt: "\n", Tokens: 0, Temperature: 0.8, Seed: 1},
+	}
+	if d := cmp.Diff(want, mustLoad(t), equal); d != "" {
+		t.Errorf("defaults (-want +got):\n%s", d)
+	}
+}
+
+// Defaults that follow from other keys never make a job impossible.
+func TestDefaultsFollow(t *testing.T) {
+	testjob.InFolder(t, testjob.Least)
+	testjob.Write(t, "a.bin", "\x01\x00")
+	testjob.WriteVocabulary(t, "voc", 998)
+	if err := os.Mkdir("hf", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := hf.WriteModelConfig("hf", hf.Model{Family: "gpt2", Layers: 2, Heads: 2, Width: 8, Context: 16, Vocab: 300, NormEps: 1e-5}); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		sets []string
+		got  func(*Config) any
+		want any
+	}{
+		{[]string{"train.steps=7"}, func(c *Config) any { return c.Schedule.Warmup }, 7},
+		{[]string{"optimizer.lr=1e-5"}, func(c *Config) any { return c.Schedule.MinLR }, 1e-6},
+		{[]string{"optimizer.lr=3e-4"}, func(c *Config) any { return c.Schedule.MinLR }, 3e-5},
+		{[]string{"schedule.type=constant"}, func(c *Config) any { return c.Schedule.MinLR }, 6e-4},
+		{[]string{"data.validation=0"}, func(c *Config) any { return c.Train.EvalEvery }, 0},
+		{[]string{"data.text=", "data.tokens=[a.bin]"}, func(c *Config) any { return c.Model.Vocab }, 50257},
+		{[]string{"data.tokenizer=gpt2", "data.vocab=voc"}, func(c *Config) any { return c.Model.Vocab }, 999},
+		{[]string{"optimizer.type=lion"}, func(c *Config) any { return c.Optimizer.Betas }, [2]float64{0.9, 0.99}},
+		{[]string{"optimizer.type=sgd"}, func(c *Config) any { return c.Optimizer.Momentum }, 0.9},
+		{[]string{"optimizer.type=sgd"}, func(c *Config) any { return c.Optimizer.Eps }, 0.0},
+		{[]string{"sample.prompt=func"}, func(c *Config) any { return c.Sample.Tokens }, 200},
+		{[]string{"train.seed=7"}, func(c *Config) any { return c.Sample.Seed }, uint64(7)},
+		{[]string{"train.seed=18446744073709551615"}, func(c *Config) any { return c.Train.Seed }, ^uint64(0)},
+		{[]string{"parallel={shard: 2, replicate: 3}"}, func(c *Config) any { return c.Parallel.Ranks }, 6},
+		{[]string{"parallel={ranks: 8, replicate: 2}"}, func(c *Config) any { return c.Parallel.Shard }, 4},
+		{[]string{"parallel={ranks: 8, replicate: 2}"}, func(c *Config) any { return Mesh(c) }, shard.Mesh{Shard: 4, Replicate: 2}},
+		{[]string{"zero.stage=0"}, func(c *Config) any { return Mesh(c) }, shard.Mesh{Shard: 1, Replicate: 4}},
+		{[]string{"model.family=llama"}, func(c *Config) any { return c.Model }, hf.Model{Family: "llama", Layers: 6, Heads: 6, KVHeads: 6,
+			Width: 384, FFN: 1024, Context: 256, Vocab: 256, NormEps: 1e-5, Theta: 10000}},
+		{[]string{"model={family: llama, width: 390, heads: 3, kv_heads: 1, tied: true, rope_theta: 5e5}"}, func(c *Config) any { return c.Model },
+			hf.Model{Family: "llama", Layers: 6, Heads: 3, KVHeads: 1, Width: 390, FFN: 1088, Context: 256, Vocab: 256, NormEps: 1e-5, Theta: 5e5, Tied: true}},
+		{[]string{"model={from: hf}", "data.tokenizer=bytes"}, func(c *Config) any { return c.Model.Context }, 16},
+		{[]string{"model={from: hf, context: 16}", "data.tokenizer=bytes"}, func(c *Config) any { return c.Model.Longest }, 0},
+		{[]string{"model={from: hf, context: 9}", "data.tokenizer=bytes"}, func(c *Config) any { return c.Model }, hf.Model{From: "hf", Family: "gpt2", Layers: 2, Heads: 2,
+			Width: 8, Context: 9, Longest: 16, Vocab: 300, NormEps: 1e-5}},
+		{[]string{"model.context=100"}, func(c *Config) any { return TokensPerStep(c) }, 1600},
+	} {
+		if got := c.got(mustLoad(t, c.sets...)); got != c.want {
+			t.Errorf("%q: got %v, want %v", c.sets, got, c.want)
+		}
+	}
+}
+
+// Any two of batch, micro_batch and accumulate give the third.
+func TestBatchTriangle(t *testing.T) {
+	testjob.InFolder(t, testjob.Least+"parallel: {ranks: 4}\n")
+	for _, c := range []struct {
+		sets                     string
+		batch, micro, accumulate int
+	}{
+		{"", 16, 4, 1},
+		{"micro_batch=3", 12, 3, 1},
+		{"accumulate=5", 80, 4, 5},
+		{"micro_batch=2 accumulate=3", 24, 2, 3},
+		{"batch=48 micro_batch=6", 48, 6, 2},
+		{"batch=48 accumulate=4", 48, 3, 4},
+		{"batch=48 micro_batch=4 accumulate=3", 48, 4, 3},
+		{"batch=4", 4, 1, 1},
+		{"batch=24", 24, 3, 2}, // 6 a rank: 3 is the largest micro-batch up to 4
+		{"batch=64", 64, 4, 4},
+		{"batch=28", 28, 1, 7},
+	} {
+		var sets []string
+		for _, s := range strings.Fields(c.sets) {
+			sets = append(sets, "train."+s)
+		}
+		tr := mustLoad(t, sets...).Train
+		if tr.Batch != c.batch || tr.MicroBatch != c.micro || tr.Accumulate != c.accumulate {
+			t.Errorf("%q: batch %d, micro_batch %d, accumulate %d; want %d, %d, %d", c.sets, tr.Batch, tr.MicroBatch, tr.Accumulate, c.batch, c.micro, c.accumulate)
+		}
+	}
+}
+
+// What YAML writes, Load reads back to the same configuration.
+func TestYAMLReadsBack(t *testing.T) {
+	testjob.InFolder(t, testjob.Least)
+	testjob.Write(t, "a.bin", "\x01\x00")
+	testjob.Write(t, "it's: a #\t\"strange\" näme.txt", "x")
+	testjob.WriteVocabulary(t, "own", 299)
+	if err := hf.WriteModelConfig("own", hf.Model{Family: "gpt2", Layers: 2, Heads: 2, Width: 8, Context: 16, Vocab: 300, NormEps: 2e-5}); err != nil {
+		t.Fatal(err)
+	}
+	if err := hf.WriteModelConfig(".", hf.Model{Family: "gpt2", Layers: 2, Heads: 2, Width: 8, Context: 16, Vocab: 300, NormEps: 2e-5}); err != nil {
+		t.Fatal(err)
+	}
+	for _, sets := range [][]string{
+		nil,
+		{"zero.stage=0", "precision=fp32"},
+		{"precision=fp16", "zero={stage: 1, prefetch: 0, recompute: block}"},
+		{"model={from: .}", "data.tokenizer=bytes"},
+		{"model={from: own}"},
+		{"data={tokens: [a.bin], dtype: int64, tokenizer: none}", "model.vocab=1000"},
+		{"model={from: ., context: 9}", "data.tokenizer=bytes"},
+		{"model={family: llama}"},
+		{"model={family: llama, kv_heads: 2, ffn: 100, rope_theta: 5e5, tied: true}"},
+		{"data={tokens: [a.bin], validation: 0}"},
+		{"optimizer={type: sgd, lr: 0.1, momentum: 0}", "schedule={type: constant, warmup: 0}"},
+		{"optimizer={type: lion, lr: 1.23456789e-5}", "schedule={type: linear}"},
+		{"optimizer={type: adam, weight_decay: 0}"},
+		{"parallel={ranks: 6, replicate: 3, timeout: 1m30s}", "train.batch=60"},
+		{`data.text=["it's: a #\t\"strange\" näme.txt"]`},
+		{`sample.prompt="a\n\\ \u2028 \x01 # : [ 😀 <b> \x7f"`, "sample.temperature=0", "sample.top_k=5"},
+		{"sample.prompt=null", "sample.tokens=9"},
+		{"sample.prompt='null'"},
+		{"sample.prompt='6e-4'"},
+	} {
+		want := mustLoad(t, sets...)
+		testjob.Write(t, "again.yaml", string(want.YAML()))
+		got, err := Load("again.yaml", nil)
+		if err != nil {
+			t.Errorf("%q: reading back: %v\n%s", sets, err, want.YAML())
+			continue
+		}
+		if d := cmp.Diff(want, got, equal); d != "" {
+			t.Errorf("%q: read back differs (-written +read):\n%s\n%s", sets, d, want.YAML())
+		}
+	}
+}
+
+// The effective configuration runs on other ranks as it is.
+func TestYAMLOnOtherRanks(t *testing.T) {
+	testjob.InFolder(t, testjob.Least+"train: {batch: 48, accumulate: 2}\nparallel: {ranks: 6, shard: 3, replicate: 2}\n")
+	testjob.Write(t, "again.yaml", string(mustLoad(t).YAML()))
+	c, err := Load("again.yaml", []string{"parallel.ranks=4", "train.steps=3"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Training{Steps: 3, Batch: 32, MicroBatch: 4, Accumulate: 2}
+	if got := (Training{Steps: c.Train.Steps, Batch: c.Train.Batch, MicroBatch: c.Train.MicroBatch, Accumulate: c.Train.Accumulate}); got != want || c.Parallel.Shard != 2 {
+		t.Errorf("got %+v, shard %d", got, c.Parallel.Shard)
+	}
+}
+
+func TestYAMLText(t *testing.T) {
+	testjob.InFolder(t, testjob.Least)
+	got := string(mustLoad(t).YAML())
+	for _, line := range []string{"  lr: 6e-4\n", "precision: bf16\n", "  betas: [0.9, 0.95]\n", "  shard: -1 # 4 = ranks / replicate\n", "  accumulate: 1 # batch: 16 = micro_batch × accumulate × ranks\n", `  text: ["a.txt"]` + "\n"} {
+		if !strings.Contains(got, line) {
+			t.Errorf("no line %q in\n%s", line, got)
+		}
+	}
+	if strings.Contains(got, "momentum") || strings.Contains(got, "from") {
+		t.Errorf("keys without a meaning are written:\n%s", got)
+	}
+}
+
+// A --set lies over the file; the last one wins; null is the default.
+func TestSets(t *testing.T) {
+	testjob.InFolder(t, testjob.Least+"train: {steps: 5, seed: 3}\noptimizer:\nschedule: {min_lr: 1e-5}\n")
+	c := mustLoad(t, "train.steps=6", "train.steps=8", "train.seed=null", "optimizer.lr=1e-3", "schedule.min_lr=", "zero.stage=1", "sample.prompt=# heading")
+	if c.Train.Steps != 8 || c.Train.Seed != 1 || c.Optimizer.LR != 1e-3 || c.Schedule.MinLR != 1e-4 || c.Zero.Stage != 1 || c.Sample.Prompt != "# heading" {
+		t.Errorf("got %+v", c)
+	}
+	c = mustLoad(t, "train={micro_batch: 2}")
+	if c.Train.Steps != 200 || c.Train.MicroBatch != 2 {
+		t.Errorf("a section as a whole: got %+v", c.Train)
+	}
+}
+
+func TestAnchors(t *testing.T) {
+	testjob.InFolder(t, "data: {text: &files [a.txt]}\ntrain:\n  steps: &n 12\nschedule: {warmup: *n}\nsample:\n  tokens: *n\n  prompt: |\n    one\n    two\n")
+	c := mustLoad(t)
+	if c.Train.Steps != 12 || c.Schedule.Warmup != 12 || c.Sample.Tokens != 12 || c.Sample.Prompt != "one\ntwo\n" {
+		t.Errorf("got %+v %+v %+v", c.Train, c.Schedule, c.Sample)
+	}
+	testjob.Write(t, "job.yaml", "data: &d {text: [a.txt]}\ntrain:\n  steps: 3\n  <<: {steps: 4, seed: 9}\n")
+	if c := mustLoad(t); c.Train.Steps != 3 || c.Train.Seed != 9 {
+		t.Errorf("merge key: got %+v", c.Train)
+	}
+}
+
+// The value of a key that is only misspelt counts as given nowhere else: one
+// mistake, one message.
+func TestOneMistakeOneMessage(t *testing.T) {
+	testjob.InFolder(t, testjob.Least)
+	for _, set := range []string{
+		"data={txt: [a.txt]}", "data=[a.txt]", "data.text=[a.txt, {b: c}]", "model.width=wide", "model.heads=0",
+		"parallel.ranks=four", "parallel.shard=0", "train.micro_batch=x", "train.batch=1.5", "optimizer.lr=-1",
+		"optimizer={type: adamx, momentum: 0.1}", "schedule.warmup=-1", "data.validation=1", "precision=half",
+		"model.from=nowhere", "data.tokenizer=gpt3",
+	} {
+		_, err := Load("job.yaml", []string{set})
+		if ps, ok := err.(Problems); !ok || len(ps) != 1 {
+			t.Errorf("--set %s: %v", set, err)
+		}
+	}
+}
+
+func TestTabsAndOtherNonsense(t *testing.T) {
+	testjob.InFolder(t, testjob.Least)
+	for _, c := range []struct{ file, want string }{
+		{"", "job.yaml: the job file is empty; the least it needs is a line like: data: {text: [\"*.txt\"]}"},
+		{"# nothing\n", "job.yaml: the job file is empty; the least it needs is a line like: data: {text: [\"*.txt\"]}"},
+		{"hello\n", "job.yaml:1:1: the job file is the single value hello, not a mapping; want sections like: data: {text: [\"*.txt\"]}"},
+		{"- a\n- b\n", "job.yaml:1:1: the job file is a list, not a mapping; want sections like: data: {text: [\"*.txt\"]}"},
+		{"data:\n\ttext: [a.txt]\n", "job.yaml:2:1: not YAML: found character '\\t' that cannot start any token; YAML indents with spaces, never with tabs"},
+		{"data: {text: [a.txt\n", "job.yaml:1:14: not YAML: sequence end token ']' not found"},
+		{"\xff\xfe", "job.yaml:1:1: this is text in UTF-16 or UTF-32; save it as UTF-8"},
+		{testjob.Least + "train: {steps: 1, steps: 2}\n", "job.yaml:2:19: train.steps: given twice, first at job.yaml:2:9; remove one"},
+		{testjob.Least + "---\n" + testjob.Least, "job.yaml:2:1: a second document after ---; want one job in a file"},
+		{testjob.Least + "zero: {stage: *s}\n", "job.yaml:2:15: zero.stage: *s refers to no anchor before it; want &s at the value it should repeat"},
+		{testjob.Least + "1: 2\n", "job.yaml:2:1: 1: unknown key; want one of model, data, train, parallel, zero, precision, optimizer, schedule, checkpoint, sample"},
+	} {
+		testjob.Write(t, "job.yaml", c.file)
+		_, err := Load("job.yaml", nil)
+		if err == nil || err.Error() != c.want {
+			t.Errorf("%q:\n got %v\nwant %s", c.file, err, c.want)
+		}
+		if !input.IsInput(err) {
+			t.Errorf("%q: not the user's to mend", c.file)
+		}
+	}
+}
+
+func TestUnreadableJob(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for path, want := range map[string]string{
+		"gone.yaml": "gone.yaml: the job file cannot be read: no such file or directory; want the path of a job file in YAML, like examples/quickstart.yaml",
+		".":         ".: the job file cannot be read: it is a folder, not a regular file; want the path of a job file in YAML, like examples/quickstart.yaml",
+	} {
+		if _, err := Load(path, nil); err == nil || err.Error() != want {
+			t.Errorf("got %v\nwant %s", err, want)
+		}
+	}
+}
+
+// Every message that a combination of keys can bring.
+func TestCombinations(t *testing.T) {
+	testjob.InFolder(t, "data: {text: [a.txt], tokenizer: bytes}\n")
+	testjob.Write(t, "empty.txt", "")
+	testjob.Write(t, "a.bin", "\x01\x00")
+	if err := os.Mkdir("hf", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := hf.WriteModelConfig("hf", hf.Model{Family: "gpt2", Layers: 2, Heads: 2, Width: 8, Context: 16, Vocab: 100, NormEps: 1e-5}); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ set, want string }{
+		{"zero.stage=5", "zero.stage: there is no stage 5; want 0 (nothing sharded), 1 (optimizer state), 2 (and gradients) or 3 (and parameters)"},
+		{"model={heads: 7}", "model.heads: 7 heads do not divide width 384; want 6 or 8 heads"},
+		{"model={width: 100}", "model.width: 6 heads do not divide width 100; want 5 or 10 heads"},
+		{"model={family: llama, heads: 7}", "model.heads: 7 heads do not divide width 384; want 6 or 8 heads"},
+		{"model={family: llama, heads: 128}", "model.heads: 128 heads of width 3: rotary positions turn pairs, so a head's width is even; want 96 or 192 heads"},
+		{"model={family: llama, width: 25, heads: 5}", "model.heads: 5 heads of width 5: rotary positions turn pairs, so a head's width is even; want an even width"},
+		{"model={family: llama, kv_heads: 4}", "model.kv_heads: 4 key and value heads do not divide 6 heads; want kv_heads 3 or 6"},
+		{"model={kv_heads: 2, tied: true}", "model.kv_heads: not used: gpt2 has no kv_heads; remove it (--set model.kv_heads=null removes it)\n" +
+			"model.tied: not used: gpt2 has no tied; remove it (--set model.tied=null removes it)"},
+		{"model={family: llama, rope_theta: 0}", "model.rope_theta: 0 is out of range; want a positive number, such as 10000"},
+		{"model={family: llama, tied: yes}", "model.tied: yes is neither true nor false; want true or false"},
+		{"model={from: hf, context: 17}", "model.context: sequences of 17 tokens, but the model of hf is made for at most 16; want a context of at most 16\n" +
+			"model.from: the model knows 100 tokens, but tokenizer bytes makes 256; want a vocabulary of at least 256"},
+		{"model={vocab: 65}", "model.vocab: the model knows 65 tokens, but tokenizer bytes makes 256; want a vocabulary of at least 256"},
+		{"model={from: hf}", "model.from: the model knows 100 tokens, but tokenizer bytes makes 256; want a vocabulary of at least 256"},
+		{"model={from: hf, layers: 3, vocab: 300}", "model.from: the model knows 100 tokens, but tokenizer bytes makes 256; want a vocabulary of at least 256\n" +
+			"model.layers: not used: model.from brings its own config.json; remove it (--set model.layers=null removes it)\n" +
+			"model.vocab: not used: model.from brings its own config.json; remove it (--set model.vocab=null removes it)"},
+		{"model={family: gptj}", "model.family: gptj is not known, did you mean gpt2?; want gpt2 or llama"},
+		{"data={text: [a.txt], tokens: [a.bin]}", "data.tokens: text and tokens are both given; want one of the two"},
+		{"data={text: []}", `data.text: the list is empty: there is nothing to train on; want for example data: {text: ["docs/**/*.md"]} or data: {tokens: ["train.bin"]}`},
+		{"data={text: [empty.txt]}", "data.text: empty.txt is empty"},
+		{"data={tokens: ['e*.txt']}", "data.tokens: empty.txt is empty"},
+		{"data={text: [a.txt], vocab: hf}", "data.vocab: not used: tokenizer bytes has no vocabulary of its own; remove it (--set data.vocab=null removes it)"},
+		{"data={text: [a.txt], tokenizer: gpt2, vocab: hf}", "data.vocab: \"hf\" is neither bytes nor gpt2 nor a folder whose tokenizer runs here: stat hf/vocab.json: no such file or directory; want a folder with vocab.json and merges.txt"},
+		{"data={text: [a.txt], validation: 1.5}", "data.validation: 1.5 is out of range; want a fraction from 0 to 0.5, such as 0.01"},
+		{"parallel={ranks: 6, shard: 4}", "parallel.shard: shard 4 × replicate 1 = 4, but there are 6 ranks; want ranks: 4, or shard: -1 for ranks / replicate"},
+		{"parallel={replicate: 3}", "parallel.replicate: 4 ranks cannot be parted into 3 equal replicas; want replicate 2 or 4"},
+		{"parallel={shard: -2}", "parallel.shard: -2 is negative; want a whole number of at least 1, or -1 for all ranks of a replica"},
+		{"parallel={ranks: 100000}", "parallel.ranks: 100000 is more than 65536; want a whole number from 1 to 65536, such as 4"},
+		{"train={batch: 30, micro_batch: 4}", "train.batch: batch 30 = micro_batch 4 × accumulate ? × ranks 4 has no whole solution: 30 is not a multiple of 16; want batch 16 or 32"},
+		{"train={batch: 30, accumulate: 2}", "train.batch: batch 30 = accumulate 2 × micro_batch ? × ranks 4 has no whole solution: 30 is not a multiple of 8; want batch 24 or 32"},
+		{"train={batch: 2}", "train.batch: batch 2 = micro_batch ? × ranks 4 has no whole solution: 2 is not a multiple of 4; want batch 4"},
+		{"train={batch: 64, micro_batch: 4, accumulate: 2}", "train.batch: micro_batch 4 × accumulate 2 × ranks 4 = 32, but batch is 64; want batch: 32, or leave one of the three out (--set train.accumulate=null)"},
+		{"train={clip: -1}", "train.clip: -1 is out of range; want a number of at least 0, where 0 is off, such as 1.0"},
+		{"train={steps: 99999999999999999999}", "train.steps: 99999999999999999999 is too large; want a whole number from 1 to 1000000000, such as 200"},
+		{"train={seed: 1.5}", "train.seed: 1.5 is not a whole number; want a whole number of at least 0"},
+		{"schedule={min_lr: 1e-3}", "schedule.min_lr: min_lr 1e-3 is above lr 6e-4; want a min_lr of at most lr"},
+		{"schedule={type: constant, min_lr: 1e-4}", "schedule.min_lr: not used: a constant schedule does not fall; remove it (--set schedule.min_lr=null removes it)"},
+		{"schedule={type: cosin}", "schedule.type: cosin is not known, did you mean cosine?; want constant, linear or cosine"},
+		{"optimizer={type: sgd, betas: [0.9, 0.9], eps: 1e-8}", "optimizer.betas: not used: sgd has no betas; remove it (--set optimizer.betas=null removes it)\n" +
+			"optimizer.eps: not used: sgd has no eps; remove it (--set optimizer.eps=null removes it)"},
+		{"optimizer={momentum: 0.9}", "optimizer.momentum: not used: adamw has no momentum; remove it (--set optimizer.momentum=null removes it)"},
+		{"optimizer={lr: 1e999}", "optimizer.lr: 1e999 is too large; want a positive number, such as 6e-4"},
+		{"optimizer={lr: -.inf}", "optimizer.lr: -.inf is not finite; want a positive number, such as 6e-4"},
+		{"optimizer={betas: [0.9]}", "optimizer.betas: a list of 1 is not a list of two numbers; want two numbers of at least 0 and below 1, such as [0.9, 0.95]"},
+		{"parallel={timeout: -1s}", "parallel.timeout: -1s is not more than nothing; want a number with its unit, such as 30s or 5m"},
+		{"parallel={timeout: [5m]}", "parallel.timeout: a list is not a time span; want a number with its unit, such as 30s or 5m"},
+		{"parallel=[4]", "parallel: a list is not a mapping; want parallel: {ranks: ...}"},
+		{"train={lr: 1}", "train.lr: unknown key; did you mean optimizer.lr?"},
+		{"steps=5", "steps: unknown key; did you mean train.steps?"},
+	} {
+		_, err := Load("job.yaml", []string{c.set})
+		want := "--set " + c.set + ": " + strings.ReplaceAll(c.want, "\n", "\n--set "+c.set+": ")
+		if err == nil || err.Error() != want {
+			t.Errorf("\n got %v\nwant %s", err, want)
+		}
+	}
+}
+
+// Combinations over sections stand at the key that asks for more.
+func TestCombinationsOfSections(t *testing.T) {
+	testjob.InFolder(t, testjob.Least)
+	for _, c := range []struct{ sets, want string }{
+		{"zero.stage=0 parallel.replicate=2", "--set parallel.replicate=2: parallel.replicate: hybrid sharding at stage 0: it shards nothing, so there are no shard groups to replicate 2 times; every rank is a whole replica already; want replicate: 1, or stage 1, 2 or 3"},
+		{"data.validation=0 train.eval_every=10", "--set train.eval_every=10: train.eval_every: eval_every is 10, but data.validation is 0: there is no text to evaluate on; want eval_every: 0, or a data.validation such as 0.01"},
+		{"parallel.ranks=8 train.batch=12", "--set train.batch=12: train.batch: batch 12 = micro_batch ? × ranks 8 has no whole solution: 12 is not a multiple of 8; want batch 8 or 16"},
+	} {
+		if _, err := Load("job.yaml", strings.Fields(c.sets)); err == nil || err.Error() != c.want {
+			t.Errorf("%s:\n got %v\nwant %s", c.sets, err, c.want)
+		}
+	}
+}
+
+func TestMalformedSets(t *testing.T) {
+	testjob.InFolder(t, testjob.Least+"zero: {stage: 3}\n")
+	for _, c := range []struct{ set, want string }{
+		{"zero.stage", "--set zero.stage: there is no key=value here; want for example --set train.steps=20"},
+		{"=3", "--set =3: there is no key=value here; want for example --set train.steps=20"},
+		{"zero.stage.x=3", "--set zero.stage.x=3: zero.stage.x: stage is the single value 3 and has no keys"},
+		{"zero=3", "--set zero=3: zero: 3 is not a mapping; want zero: {stage: ...}"},
+		{"sample.prompt=\"a", "--set sample.prompt=\"a: sample.prompt: not YAML: could not find end character of double-quoted text; put the value into quotes, as YAML does"},
+		{"sample.prompt=a: b", "--set sample.prompt=a: b: sample.prompt: a mapping is not text; want text, in quotes if it has : or # or brackets"},
+		{"train.=3", "--set train.=3: train.: unknown key; want one of steps, batch, micro_batch, accumulate, clip, seed, eval_every, eval_batches, loss_chunk"},
+	} {
+		_, err := Load("job.yaml", []string{c.set})
+		if err == nil || err.Error() != c.want {
+			t.Errorf("\n got %v\nwant %s", err, c.want)
+		}
+	}
+}
+
+// All problems come at once, those of the file by line, then those of the sets.
+func TestAllAtOnce(t *testing.T) {
+	testjob.InFolder(t, "zero: {stage: 9}\n"+testjob.Least+"train: {stps: 1}\nmodel: {heads: 5}\n")
+	_, err := Load("job.yaml", []string{"precision=fp8"})
+	var at []string
+	for _, p := range err.(Problems) {
+		at = append(at, p.At+" "+p.Key)
+	}
+	want := []string{"job.yaml:1:15 zero.stage", "job.yaml:3:9 train.stps", "job.yaml:4:16 model.heads", "--set precision=fp8 precision"}
+	if d := cmp.Diff(want, at); d != "" {
+		t.Error(d)
+	}
+}
+
+// What is wrong with the data stands at the pattern it is wrong with, each
+// with its own problem.
+func TestPatterns(t *testing.T) {
+	testjob.InFolder(t, testjob.Least)
+	if err := os.MkdirAll(filepath.Join("d", "e"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	testjob.Write(t, "d/e/b.md", "x")
+	t.Setenv("ZEROTH_TEST", "d")
+	for pattern, want := range map[string]string{
+		"d/**/*.md":             "",
+		"${ZEROTH_TEST}/e/*":    "",
+		"*.tx?":                 "",
+		"{a,b}.txt":             "",
+		"${GOROOT}/src/io/*.go": "",
+		"d/*.md":                "no file matches d/*.md; relative paths start in the working directory",
+		"/nodir/**":             "no file matches /nodir/**",
+		"d":                     "d is a folder; its files are d/**",
+		"${ZEROTH_NOT}/x":       "${ZEROTH_NOT}/x: the environment has no ZEROTH_NOT; export it or write the path out",
+		"[a.txt":                "[a.txt: syntax error in pattern",
+	} {
+		testjob.Write(t, "job.yaml", "data:\n  text:\n  - a.txt\n  - "+Quote(pattern)+"\n")
+		_, err := Load("job.yaml", nil)
+		if want != "" {
+			want = "job.yaml:4:5: data.text: " + want
+		}
+		if got := fmt.Sprint(err); got != want && (err != nil || want != "") {
+			t.Errorf("%s: %v; want %q", pattern, got, want)
+		}
+	}
+}
+
+// A run's tokenizer is known when its data is gone.
+func TestLoadTokenizer(t *testing.T) {
+	testjob.InFolder(t, "data: {text: [gone.txt], tokenizer: gpt2}\nmodel: {from: gone}\n")
+	for file, want := range map[string]string{
+		"data: {text: [gone.txt], tokenizer: gpt2}\nmodel: {from: gone}\n": "gpt2",
+		"data: {tokens: [gone.bin]}":                                       "gpt2 of tokens",
+		"data: {tokens: [gone.bin], tokenizer: none}":                      " of tokens",
+		"data: {text: [gone.txt]}":                                         "bytes",
+		"data: {text: [gone.txt], tokenizer: gpt2, vocab: folder}":         "folder",
+	} {
+		testjob.Write(t, "job.yaml", file)
+		got, tokens, err := LoadTokenizer("job.yaml")
+		if tokens {
+			got += " of tokens"
+		}
+		if got != want || err != nil {
+			t.Errorf("%s: %q, %v; want %q", file, got, err, want)
+		}
+	}
+	testjob.Write(t, "job.yaml", "data: {text: [gone.txt], tokenizer: gpt3}\n")
+	if _, _, err := LoadTokenizer("job.yaml"); err == nil || !strings.HasPrefix(err.Error(), "job.yaml:1:37: data.tokenizer: gpt3 is not known") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestNearest(t *testing.T) {
+	names := []string{"layers", "heads", "width", "lr", "betas"}
+	for word, want := range map[string]string{"layer": "layers", "haeds": "heads", "WIDTH": "width", "bettas": "betas", "optimizer": "", "x": "", "rl": "lr"} {
+		if got := nearest(word, names); got != want {
+			t.Errorf("nearest(%q) = %q, want %q", word, got, want)
+		}
+	}
+	if d := distance("ca", "abc"); d != 3 {
+		t.Errorf("distance(ca, abc) = %d, want 3", d)
+	}
+}
+
+func TestReferenceHasEveryKey(t *testing.T) {
+	ref := Reference()
+	for _, f := range new(Config).fields() {
+		if f.doc == "" || (f.initial == "") == (f.rule == "") {
+			t.Errorf("%s: doc %q, initial %q, rule %q; want a doc and one of the two", f.key, f.doc, f.initial, f.rule)
+		}
+		if !strings.Contains(ref, f.key+" ") || !strings.Contains(ref, f.doc) {
+			t.Errorf("%s is not in the reference", f.key)
+		}
+	}
+}
+
+// Whatever bytes come, in the file or in a --set, Load reports or loads; what it
+// loads reads back, can be counted, and what it reports is printable and short.
+func FuzzLoad(f *testing.F) {
+	dir := f.TempDir()
+	text := filepath.Join(dir, "a.txt")
+	if err := os.WriteFile(text, []byte("x"), 0o644); err != nil {
+		f.Fatal(err)
+	}
+	for _, s := range []string{"train: {steps: 3}", "a: &a [*a]", "? {a: b}\n: c", "optimizer: {lr: 1e-3}\nprecision: fp16", "<<: {train: {clip: 0}}", "sample: {prompt: \"\\x01\"}",
+		"!!binary x", "- - -", "\"a\": 'b'\n---\n", "train:\n  <<: [{steps: 3}, {seed: 4}]\n", "\ufeff", "parallel: {timeout: 5m, memory: 1GiB}", "checkpoint: {every: 3, keep: {last: 2, best: loss}}",
+		"zero: {stage: 1, offload: {optimizer: disk, path: .}}", "model: {family: llama, layers: 2, heads: 2, kv_heads: 1, width: 8}", "%YAML 1.2\n---\n", "train: {micro_batch: 1073741824}", "[[[[", "\"\\e[31m\": *a"} {
+		for _, set := range []string{"", "train.batch=16", "zero.stage=", "sample.prompt=\"\\u0085\"", "model={width: 64, heads: 4}", "train.seed=18446744073709551615", "parallel.shard=2", "optimizer.betas=[0.9, 0.99]", "a.b.c=[1, {d: e}]"} {
+			f.Add(s, set)
+		}
+	}
+	f.Fuzz(func(t *testing.T, s, set string) {
+		path, again := filepath.Join(dir, "job.yaml"), filepath.Join(dir, "again.yaml")
+		testjob.Write(t, path, "data: {text: ["+Quote(text)+"]}\n"+s)
+		var sets []string
+		if set != "" {
+			sets = []string{set}
+		}
+		c, err := Load(path, sets)
+		if err != nil {
+			if !input.IsInput(err) || len(err.Error()) > 100_000 || strings.ContainsFunc(err.Error(), func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }) {
+				t.Fatalf("said: %q", err)
+			}
+			return
+		}
+		if wrong, _ := Countable(c); wrong != "" {
+			t.Fatal(wrong)
+		}
+		testjob.Write(t, again, string(c.YAML()))
+		got, err := Load(again, nil)
+		if d := cmp.Diff(c, got, equal); err != nil || d != "" {
+			t.Fatalf("read back: %v\n%s\n%s", err, d, c.YAML())
+		}
+	})
+}
+
+func mustLoad(t *testing.T, sets ...string) *Config {
+	t.Helper()
+	c, err := Load("job.yaml", sets)
+	if err != nil {
+		t.Fatalf("Load(%q): %v", sets, err)
+	}
+	return c
+}
+
+// Every field of a model is compared, but for those that change no arithmetic
+// or are compared apart.
+func TestModelPartsAreAll(t *testing.T) {
+	apart := []string{"From", "Context", "Longest", "BOS", "EOS"}
+	typ := reflect.TypeFor[hf.Model]()
+	var zero hf.Model
+	for i := range typ.NumField() {
+		m := zero
+		f := reflect.ValueOf(&m).Elem().Field(i)
+		switch f.Kind() {
+		case reflect.Int:
+			f.SetInt(7)
+		case reflect.String:
+			f.SetString("x")
+		case reflect.Float64:
+			f.SetFloat(0.5)
+		case reflect.Bool:
+			f.SetBool(true)
+		case reflect.Struct:
+			f.Field(0).SetFloat(0.5)
+		default:
+			t.Fatalf("a field of kind %v", f.Kind())
+		}
+		seen := 0
+		for _, part := range ModelParts {
+			if part.of(m) != part.of(zero) {
+				seen++
+			}
+		}
+		name := typ.Field(i).Name
+		if want := map[bool]int{false: 1}[slices.Contains(apart, name)]; seen != want {
+			t.Errorf("Model.%s is compared %d times, want %d", name, seen, want)
+		}
+	}
+}

@@ -1,0 +1,18 @@
+package configtest
+
+import (
+	"testing"
+
+	"zeroth/job/config"
+)
+
+// Fitted is a job to search, on two ranks with little of everything.
+func Fitted(t *testing.T, sets ...string) *config.Config {
+	t.Helper()
+	base := []string{"model.layers=4", "model.heads=2", "model.width=64", "model.context=64", "model.vocab=300", "train.batch=16", "train.micro_batch=4", "parallel.ranks=4"}
+	c, err := config.Draft("", append(base, sets...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}

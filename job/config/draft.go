@@ -1,0 +1,57 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Draft reads a job that will not be run here: its data need not be there. The
+// file may be empty, if the sets tell what there is to plan.
+func Draft(file string, sets []string) (*Config, error) {
+	root, problems := &node{kind: mapping}, Problems(nil)
+	if file != "" {
+		root, problems = ReadFile(file)
+	}
+	if !problems.Fatal() && root.find("data") == nil {
+		sets = append([]string{"data.tokens=[planned]", "data.tokenizer=bytes"}, sets...)
+	}
+	for _, s := range sets {
+		problems = append(problems, overlay(root, s)...)
+	}
+	r := NewReader(file, root)
+	r.problems = problems
+	if !r.problems.Fatal() {
+		r.Read()
+		r.resolve()
+	}
+	if len(r.problems) > 0 {
+		r.problems.Sort()
+		return nil, r.problems
+	}
+	return r.Config, nil
+}
+
+// units of memory. G alone is refused: it is read as either.
+var memoryUnits = []struct {
+	name  string
+	bytes float64
+}{
+	{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10},
+	{"TB", 1e12}, {"GB", 1e9}, {"MB", 1e6}, {"kB", 1e3}, {"B", 1},
+}
+
+// ParseSize reads a number of bytes with its unit, such as 80GiB or 80GB.
+func ParseSize(s string) (int64, error) {
+	for _, u := range memoryUnits {
+		digits, ok := strings.CutSuffix(s, u.name)
+		if !ok {
+			continue
+		}
+		x, wrong := number(&node{kind: scalar, text: strings.TrimSpace(digits)})
+		if b := x * u.bytes; wrong == "" && b >= 1 && b <= MostMemory {
+			return int64(b), nil
+		}
+		break
+	}
+	return 0, fmt.Errorf("%q is not a size; want a number with its unit, such as 80GiB (2^30 bytes) or 80GB (10^9)", s)
+}

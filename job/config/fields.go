@@ -1,0 +1,155 @@
+package config
+
+import (
+	"fmt"
+	"math"
+	"regexp"
+	"strings"
+	"text/tabwriter"
+
+	"zeroth/device"
+	"zeroth/job/hf"
+)
+
+// field is one key of the job file: where its value goes, what it is when it
+// is not given, what it means. This list is the job file's only description:
+// reading, checking, writing and the reference are made from it.
+type field struct {
+	key     string // "train.steps"; without a dot, a key of its own
+	value   value
+	initial string // the default, in YAML; empty where rule tells it
+	rule    string // how the default follows from other keys
+	doc     string
+}
+
+// The families, rules and so on a job can name.
+var (
+	families   = []string{"gpt2", "llama"}
+	tokenizers = []string{"bytes", "gpt2", "none"}
+	idTypes    = []string{"uint16", "uint32", "int32", "int64"}
+	rules      = []string{"adamw", "adam", "sgd", "lion"}
+	curves     = []string{"constant", "linear", "cosine"}
+	Recomputes = []string{"none", "block"}
+	precisions = []device.DType{device.F32, device.BF16, device.F16}
+)
+
+// fields lists the keys in the order they are written, with values that set c.
+func (c *Config) fields() []field {
+	m, d, t, p, z := &c.Model, &c.Data, &c.Train, &c.Parallel, &c.Zero
+	o, s, k, w := &c.Optimizer, &c.Schedule, &c.Checkpoint, &c.Sample
+	return []field{
+		{"model.from", path{text{&m.From}}, "", "fresh parameters", "folder with config.json and model.safetensors to start from; instead of the other model keys but context"},
+		{"model.family", choice{&m.Family, families}, "gpt2", "", "architecture: gpt2 | llama"},
+		{"model.layers", count{&m.Layers, 1, hf.MostLayers}, "6", "", "transformer blocks"},
+		{"model.heads", count{&m.Heads, 1, hf.Most}, "6", "", "attention heads of a block; divides width"},
+		{"model.kv_heads", count{&m.KVHeads, 1, hf.Most}, "", "heads", "llama: heads of keys and values; divides heads"},
+		{"model.width", count{&m.Width, 1, hf.Most}, "384", "", "elements of the residual stream"},
+		{"model.ffn", count{&m.FFN, 1, 4 * hf.Most}, "", "8/3 of width, in 64s", "llama: width of the hidden layer"},
+		{"model.context", count{&m.Context, 1, hf.Most}, "256", "", "tokens in a sequence; with from, the longest its model takes"},
+		{"model.vocab", count{&m.Vocab, 2, hf.Most}, "", "the tokenizer's: 256 or 50257", "different tokens"},
+		{"model.rope_theta", real{&m.Theta, hf.Positive, "a positive number"}, "", "10000", "llama: base of the rotary positions' wavelengths"},
+		{"model.tied", flag{&m.Tied}, "", "false", "llama: the output layer is the token embedding"},
+
+		{"data.text", patterns{texts{&d.Text}}, "", "none", "list of text files or patterns; ** is any folders, ${GOROOT} and other variables are filled in"},
+		{"data.tokens", patterns{texts{&d.Tokens}}, "", "none", "list of token files as llm.c or nanoGPT write them, or nothing but ids; instead of text"},
+		{"data.dtype", choice{&d.DType, idTypes}, "", "llm.c's header, or uint16", "uint16 | uint32 | int32 | int64: ids of token files without a header"},
+		{"data.tokenizer", choice{&d.Tokenizer, tokenizers}, "", "bytes for text, gpt2 for tokens", "bytes | gpt2; for tokens, the one they were made with, or none; with model.from, that of its folder"},
+		{"data.vocab", path{text{&d.Vocab}}, "", "the one built in", "folder with a vocabulary for tokenizer gpt2: vocab.json and merges.txt, or tokenizer.json"},
+		{"data.validation", real{&d.Validation, atMostHalf, "a fraction from 0 to 0.5"}, "0.01", "", "fraction of the data held out for evaluation"},
+
+		{"train.steps", count{&t.Steps, 1, mostSteps}, "200", "", "updates"},
+		{"train.batch", count{&t.Batch, 1, mostBatch}, "", "micro_batch × accumulate × ranks", "sequences a step over all ranks; two of batch, micro_batch, accumulate give the third"},
+		{"train.micro_batch", count{&t.MicroBatch, 1, mostBatch}, "", "4, or what batch leaves", "sequences a rank takes at once"},
+		{"train.accumulate", count{&t.Accumulate, 1, mostBatch}, "", "1, or what batch leaves", "micro-batches a step"},
+		{"train.clip", real{&t.Clip, atLeast0, "a number of at least 0, where 0 is off"}, "1.0", "", "largest global norm of the gradient; 0 is off"},
+		{"train.seed", seed{&t.Seed}, "1", "", "of the initial parameters and the order of the data"},
+		{"train.eval_every", count{&t.EvalEvery, 0, mostSteps}, "", "50; 0 without validation", "steps between evaluations; 0 is never"},
+		{"train.eval_batches", count{&t.EvalBatches, 1, hf.Most}, "8", "", "micro-batches a rank evaluates each time"},
+		{"train.loss_chunk", count{&t.LossChunk, 1, mostBatch}, "1024", "", "tokens whose logits are in memory at once"},
+
+		{"parallel.ranks", count{&p.Ranks, 1, MostRanks}, "", "4, or shard × replicate", "ranks, each with its part of the state and of the batch"},
+		{"parallel.shard", shards{&p.Shard}, "-1", "", "ranks that together hold one copy of the state; -1 is ranks / replicate"},
+		{"parallel.replicate", count{&p.Replicate, 1, MostRanks}, "1", "", "such copies; more than 1 is hybrid sharding"},
+		{"parallel.timeout", duration{&p.Timeout}, "5m", "", "wait for a silent rank before it is called lost"},
+		{"parallel.memory", bound{&p.Memory}, "auto", "", "device memory a rank may take, such as 512MiB; auto: what this machine has free, for all ranks"},
+
+		{"zero.stage", stage{&z.Stage}, "3", "", "sharded are: 0 nothing, 1 optimizer state, 2 also gradients, 3 also parameters"},
+		{"zero.prefetch", count{&z.Prefetch, 0, hf.MostLayers}, "1", "", "units gathered ahead of the one in use"},
+		{"zero.recompute", choice{&z.Recompute, Recomputes}, "none", "", "none | block: compute a block's activations again instead of keeping them"},
+
+		{"zero.offload.optimizer", choice{&z.Offload.Optimizer, PlacesNamed}, "none", "", "none | host | disk: where master copies and states rest; their gradients then rest on the host"},
+		{"zero.offload.parameters", choice{&z.Offload.Parameters, PlacesNamed}, "none", "", "none | host | disk: where parameter shards rest; at stage 3"},
+		{"zero.offload.path", path{text{&z.Offload.Path}}, "", "needed for disk", "existing folder for the ranks' files, on the disk to use"},
+		{"zero.offload.buffers", count{&z.Offload.Buffers, 1, 1 << 10}, "4", "", "pieces of at most 2^20 elements that are staged at once, for each direction"},
+		{"zero.offload.ratio", real{&z.Offload.Ratio, fraction, "a fraction from 0 to 1"}, "1.0", "", "part of the optimizer that is offloaded; the rest stays, first units first"},
+
+		{"precision", dtype{&c.Precision, precisions}, "bf16", "", "fp32 | bf16 | fp16: parameters in use, activations, gathers"},
+
+		{"optimizer.type", choice{&o.Type, rules}, "adamw", "", "adamw | adam | sgd | lion"},
+		{"optimizer.lr", real{&o.LR, hf.Positive, "a positive number"}, "6e-4", "", "learning rate at its highest"},
+		{"optimizer.betas", reals{&o.Betas, within(0, 1), "two numbers of at least 0 and below 1"}, "", "[0.9, 0.95]; lion [0.9, 0.99]", "decay of the averages; not for sgd"},
+		{"optimizer.eps", real{&o.Eps, hf.Positive, "a positive number"}, "", "1e-8", "added to the denominator; adamw and adam"},
+		{"optimizer.weight_decay", real{&o.WeightDecay, atLeast0, "a number of at least 0"}, "0.1", "", "on matrices, none on biases and norms"},
+		{"optimizer.momentum", real{&o.Momentum, within(0, 1), "a number of at least 0 and below 1"}, "", "0.9", "sgd"},
+
+		{"schedule.type", choice{&s.Type, curves}, "cosine", "", "constant | linear | cosine"},
+		{"schedule.warmup", count{&s.Warmup, 0, mostSteps}, "", "20, or steps if fewer", "steps of linear rise from 0; a run of fewer ends before the top"},
+		{"schedule.min_lr", real{&s.MinLR, atLeast0, "a number of at least 0"}, "", "lr / 10", "learning rate at the last step; not for constant"},
+
+		{"checkpoint.every", count{&k.Every, 0, mostSteps}, "0", "", "steps between checkpoints; 0 is none"},
+		{"checkpoint.dir", path{text{&k.Dir}}, "", "ckpt in the run folder", "folder of checkpoints"},
+		{"checkpoint.keep", retention{&k.Keep}, "3", "", "the newest so many, or {last: 3, every_steps: 1000, best: val_loss}"},
+		{"checkpoint.async", flag{&k.Async}, "true", "", "go on training while a checkpoint is written"},
+		{"checkpoint.compress", choice{&k.Compress, []string{"auto", "always", "never"}}, "auto", "", "auto | always | never; auto where it pays, which the first save measures"},
+		{"checkpoint.save_on_exit", flag{&k.SaveOnExit}, "", "true with every, else false", "save after the last step and when the run is stopped"},
+		{"checkpoint.on_error", choice{&k.OnError, []string{"stop", "continue"}}, "stop", "", "stop | continue: what to do when a checkpoint cannot be written"},
+
+		{"sample.prompt", text{&w.Prompt}, "", "a line feed", "text to continue at the end of training"},
+		{"sample.tokens", count{&w.Tokens, 0, hf.Most}, "", "200 with a prompt, else 0", "tokens to write; 0 is no sample"},
+		{"sample.temperature", real{&w.Temperature, atLeast0, "a number of at least 0"}, "0.8", "", "0 always takes the likeliest token"},
+		{"sample.top_k", count{&w.TopK, 0, hf.Most}, "0", "", "choose among the k likeliest tokens; 0 is all"},
+		{"sample.seed", seed{&w.Seed}, "", "train.seed", "of the choices"},
+	}
+}
+func atLeast0(x float64) bool { return x >= 0 && !math.IsInf(x, 0) }
+
+func atMostHalf(x float64) bool { return x >= 0 && x <= 0.5 }
+
+func within(lo, hi float64) func(float64) bool {
+	return func(x float64) bool { return x >= lo && x < hi }
+}
+
+var trailing = regexp.MustCompile(`(?m)[ \t]+$`)
+
+// Keys are the keys of a job file, in order: "model.layers".
+func Keys() []string {
+	var keys []string
+	for _, f := range new(Config).fields() {
+		keys = append(keys, f.key)
+	}
+	return keys
+}
+
+// Reference is a table of all keys, their defaults and meanings.
+func Reference() string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	last := ""
+	for _, f := range new(Config).fields() {
+		section, _, _ := strings.Cut(f.key, ".")
+		if section != last && last != "" {
+			fmt.Fprintln(w, "\t\t")
+		}
+		last = section
+		fmt.Fprintf(w, "%s\t%s\t%s\n", f.key, f.initial+f.rule, f.doc)
+	}
+	w.Flush()
+	return trailing.ReplaceAllString(b.String(), "")
+}
+
+// split parts a key into its section (empty for a key of its own) and name:
+// "zero.offload" and "path".
+func split(key string) (section, name string) {
+	i := strings.LastIndexByte(key, '.')
+	return key[:max(0, i)], key[i+1:]
+}

@@ -1,0 +1,128 @@
+package config
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"zeroth/job/hf"
+)
+
+// MostRanks is how many ranks a job can have.
+const MostRanks = 1 << 16
+
+// Limits of what can be asked for. They are far beyond what anyone trains, and
+// near enough that bytes, elements and tokens can be counted in 63 bits, and
+// that planning takes about a second.
+const (
+	mostSteps  = 1_000_000_000
+	mostBatch  = 1 << 30 // sequences a step
+	MostMemory = 1 << 60 // bytes
+
+	mostTiles  = 1 << 16 // pieces of 2^20 elements of what is offloaded of a rank
+	mostChunks = 1 << 16 // of train.loss_chunk in a micro-batch
+	MostTasks  = 1 << 23 // of all queues in the steps that a forecast replays
+
+	mostParameters = 1 << 44 // elements
+	mostTokens     = 1 << 62 // positions of all steps
+	mostWork       = 1 << 57 // parameters × sequences a rank takes in a step
+	mostActivation = 1 << 54 // positions a rank takes in a step × elements of each in all layers
+)
+
+// magnitude is a product of a job's settings that has a limit, and the keys that
+// can lower it.
+type magnitude struct {
+	what      string
+	is, limit float64
+	keys      []string
+}
+
+// magnitudes are in a type that does not overflow.
+func magnitudes(c *Config) []magnitude {
+	m, t, parameters := c.Model, c.Train, size(c.Model)
+	sequences := float64(t.MicroBatch) * float64(t.Accumulate)
+	tokens := sequences * float64(m.Context)
+	offloaded := 0.0
+	if c.Zero.Offload.Any() {
+		offloaded = parameters / float64(Mesh(c).Shard) / (1 << 20)
+	}
+	return []magnitude{
+		{"layers", float64(m.Layers), hf.MostLayers, []string{"model.layers", "model.from"}},
+		{"parameters", parameters, mostParameters, []string{"model.layers", "model.width", "model.ffn", "model.from"}},
+		{"sequences a step", sequences * float64(c.Parallel.Ranks), mostBatch, []string{"train.batch", "train.micro_batch", "train.accumulate", "parallel.ranks"}},
+		{"tokens in all steps", tokens * float64(c.Parallel.Ranks) * float64(t.Steps), mostTokens, []string{"train.steps", "train.batch", "train.micro_batch", "train.accumulate", "model.context"}},
+		{"chunks of train.loss_chunk tokens in a micro-batch", float64(t.MicroBatch) * float64(m.Context) / float64(t.LossChunk), mostChunks, []string{"train.loss_chunk", "train.micro_batch", "model.context"}},
+		{"pieces of 2^20 elements that are offloaded of a rank", offloaded, mostTiles, []string{"zero.offload.optimizer", "zero.offload.parameters", "model.width", "parallel.shard", "parallel.ranks"}},
+		{"parameters × sequences a rank takes in a step", parameters * sequences, mostWork, []string{"train.batch", "train.micro_batch", "train.accumulate", "model.width"}},
+		{"elements that pass through a rank's layers in a step", tokens * float64(m.Layers+2) * float64(m.Width+m.FFN+m.Heads), mostActivation,
+			[]string{"train.batch", "train.micro_batch", "train.accumulate", "model.context", "model.width"}},
+	}
+}
+
+// Countable says which product is beyond what can be counted, by which keys;
+// wrong is empty if none is.
+func Countable(c *Config) (wrong string, keys []string) {
+	for _, p := range magnitudes(c) {
+		if p.is > p.limit {
+			return fmt.Sprintf("%s %s are more than %s", about(p.is), p.what, about(p.limit)), p.keys
+		}
+	}
+	return "", nil
+}
+
+// about is a number in full, or its first digits if it is long.
+func about(x float64) string {
+	if x < 1e12 {
+		return fmt.Sprintf("%.0f", math.Ceil(x))
+	}
+	return fmt.Sprintf("%.3g", x)
+}
+
+// size is about how many parameters the model has, in a type that does not
+// overflow.
+func size(m hf.Model) float64 {
+	w, ends := float64(m.Width), 2*float64(m.Vocab)+float64(m.Context)
+	ffn := 8 * w * w
+	if m.Family == "llama" {
+		ffn = 3 * w * float64(m.FFN)
+	}
+	return float64(m.Layers)*(4*w*w+ffn) + ends*w
+}
+
+// LimitTables are tables, in Markdown, of the limits of a job, and of more, which
+// other rooms have: what is bounded, and by what.
+func LimitTables(more ...[2]any) string {
+	var b strings.Builder
+	row := func(cells ...any) { fmt.Fprintf(&b, "| %v | %v |\n", cells...) }
+	head := func(what, limit string) { row(what, limit); row("---", "---") }
+	head("input", "at most")
+	row("job file, value of a `--set`", fmt.Sprintf("%d bytes", jobBytes))
+	row("words and signs in it", jobTokens)
+	row("keys in it", jobKeys)
+	row("lists and mappings in each other", jobDepth)
+	row("anchors and aliases", jobNames)
+	row("documents, of which one may say something", jobDocs)
+	row("time spans", longest)
+	row("sizes in memory", fmt.Sprintf("%d bytes", int64(MostMemory)))
+	row("problems told at once", ProblemsShown)
+	for _, m := range more {
+		row(m[0], m[1])
+	}
+	b.WriteString("\n")
+	head("key", "whole numbers")
+	c, err := Draft("", nil)
+	if err != nil {
+		panic(fmt.Sprintf("job: no job at all: %v", err))
+	}
+	for _, f := range c.fields() {
+		if v, ok := f.value.(count); ok {
+			row("`"+f.key+"`", fmt.Sprintf("%d to %d", v.lo, v.hi))
+		}
+	}
+	b.WriteString("\n")
+	head("of a job", "at most")
+	for _, m := range magnitudes(c) {
+		row(m.what, about(m.limit))
+	}
+	return b.String()
+}

@@ -1,0 +1,81 @@
+package config
+
+import (
+	"fmt"
+
+	"zeroth/checkpoint"
+	"zeroth/job/hf"
+)
+
+// resolveShape fills in what a model without a folder leaves out, and checks
+// that its heads fit.
+func (r *reader) resolveShape(makes int) {
+	m := &r.Config.Model
+	m.NormEps = 1e-5
+	if !m.HeadsFit(m.Heads) {
+		wrong := fmt.Sprintf("%d heads do not divide width %d", m.Heads, m.Width)
+		if m.Width%m.Heads == 0 {
+			wrong = fmt.Sprintf("%d heads of width %d: rotary positions turn pairs, so a head's width is even", m.Heads, m.Width/m.Heads)
+		}
+		want := "want an even width"
+		if fits := neighbours(m.Heads, m.HeadsFit); len(fits) > 0 {
+			want = fmt.Sprintf("want %s heads", eitherCount(fits))
+		}
+		r.refuse(wrong, want, "model.heads", "model.width")
+	}
+	if !r.has("model.vocab") {
+		if m.Vocab = makes; makes > hf.Most {
+			r.refuse(fmt.Sprintf("a vocabulary of %d tokens is more than %d", makes, hf.Most), "want a smaller one", "model.vocab", "data.vocab")
+		}
+	}
+	if m.Family == "llama" {
+		r.resolveLlama()
+	}
+}
+
+func (r *reader) resolveLlama() {
+	m := &r.Config.Model
+	if !r.has("model.kv_heads") {
+		m.KVHeads = m.Heads
+	}
+	if !r.has("model.ffn") {
+		m.FFN = (8*m.Width/3 + 63) / 64 * 64
+	}
+	if !r.has("model.rope_theta") {
+		m.Theta = 10000
+	}
+	if m.Heads%m.KVHeads != 0 {
+		r.refuse(fmt.Sprintf("%d key and value heads do not divide %d heads", m.KVHeads, m.Heads),
+			fmt.Sprintf("want kv_heads %s", eitherCount(neighbours(m.KVHeads, func(n int) bool { return m.Heads%n == 0 }))), "model.kv_heads", "model.heads")
+	}
+}
+
+// modelFrom takes the shape of a folder's model, and if the job says so shorter
+// sequences than it was made for.
+func (r *reader) modelFrom() {
+	m := &r.Config.Model
+	read, kept, err := hf.ReadConfig(m.From)
+	if err != nil {
+		r.wrong(r.given["model.from"].at, "model.from", err.Error(), "")
+		return
+	}
+	r.Config.Carried = kept
+	read.From = m.From
+	if r.has("model.context") && m.Context > read.Context {
+		r.refuse(fmt.Sprintf("sequences of %d tokens, but the model of %s is made for at most %d", m.Context, m.From, read.Context),
+			fmt.Sprintf("want a context of at most %d", read.Context), "model.context")
+	}
+	if r.has("model.context") && m.Context < read.Context {
+		read.Context, read.Longest = m.Context, read.Context
+	}
+	*m = read
+}
+
+// ModelJSON is config.json of the job's model with parameters in float32: that
+// of the folder it came from, if it came from one.
+func (c *Config) ModelJSON() []byte {
+	if c.Carried.Config == nil {
+		return c.Model.ConfigJSON()
+	}
+	return hf.ExportedConfig(c.Carried.Config, checkpoint.F32)
+}

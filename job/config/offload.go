@@ -1,0 +1,127 @@
+package config
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"zeroth/input"
+	"zeroth/offload"
+)
+
+// Offload is what leaves a rank's device memory between its uses.
+type Offload struct {
+	Optimizer  string  // "none", "host" or "disk": master copies and states; their gradients then rest on the host
+	Parameters string  // "none", "host" or "disk": the shards, at stage 3
+	Path       string  // folder of the files on disk
+	Buffers    int     // pieces that are staged at once
+	Ratio      float64 // of the optimizer's state that is offloaded
+}
+
+// PlacesNamed are where something can rest, in offload's order.
+var PlacesNamed = []string{"none", "host", "disk"}
+
+func PlaceOf(name string) offload.Place { return offload.Place(slices.Index(PlacesNamed, name)) }
+
+// Config is what leaves the device, without devices, queues and files.
+func (o Offload) Config() offload.Config {
+	return offload.Config{Optimizer: PlaceOf(o.Optimizer), Params: PlaceOf(o.Parameters), Ratio: o.Ratio, Buffers: o.Buffers}
+}
+
+// Any says whether something leaves the device, and disk whether to the disk.
+func (o Offload) Any() bool  { return o.Optimizer != "none" || o.Parameters != "none" }
+func (o Offload) Disk() bool { return o.Optimizer == "disk" || o.Parameters == "disk" }
+
+// String is what is offloaded in words, empty for nothing: "optimizer on disk,
+// parameters on host".
+func (o Offload) String() string {
+	var parts []string
+	if o.Optimizer != "none" && o.Ratio < 1 {
+		parts = append(parts, fmt.Sprintf("%s of the optimizer on %s", formatReal(o.Ratio), o.Optimizer))
+	} else if o.Optimizer != "none" {
+		parts = append(parts, "optimizer on "+o.Optimizer)
+	}
+	if o.Parameters != "none" {
+		parts = append(parts, "parameters on "+o.Parameters)
+	}
+	return strings.Join(parts, ", ")
+}
+
+// idle says why a key of the section has no meaning, and what decided that.
+func (o Offload) idle(name string) (why, because string) {
+	const key = "zero.offload.optimizer"
+	switch {
+	case name == "path" && !o.Disk():
+		return "nothing is offloaded to disk", key
+	case name == "buffers" && !o.Any():
+		return "nothing is offloaded", key
+	case name == "ratio" && o.Optimizer == "none":
+		return "no optimizer state is offloaded", key
+	}
+	return "", ""
+}
+
+// resolveOffload refuses what cannot be offloaded, and disks without a folder.
+func (r *reader) resolveOffload() {
+	z := &r.Config.Zero
+	o := z.Offload
+	if o.Parameters != "none" && z.Stage < 3 {
+		r.refuse(fmt.Sprintf("parameters are whole on every rank at stage %d: there are no shards to offload", z.Stage),
+			"want stage: 3, or parameters: none", "zero.offload.parameters", "zero.stage")
+	}
+	if !o.Disk() {
+		return
+	}
+	if o.Path == "" {
+		r.refuse("no folder to offload to", OffloadPath, "zero.offload.path", "zero.offload.optimizer", "zero.offload.parameters")
+	}
+}
+
+const OffloadPath = "want path: an existing folder on the disk to use"
+
+// checkOffload refuses a folder that is none.
+func (r *reader) checkOffload() {
+	o := r.Config.Zero.Offload
+	if !o.Disk() || o.Path == "" {
+		return
+	}
+	switch info, err := os.Stat(o.Path); {
+	case err != nil:
+		r.refuse(fmt.Sprintf("%s: %v", o.Path, input.Cause(err)), OffloadPath, "zero.offload.path")
+	case !info.IsDir():
+		r.refuse(o.Path+" is not a folder", OffloadPath, "zero.offload.path")
+	}
+}
+
+func fraction(x float64) bool { return x >= 0 && x <= 1 }
+
+// bound is a number of bytes with its unit, or auto, which is 0.
+type bound struct{ p *int64 }
+
+func (v bound) set(n *node) string {
+	if n.kind == scalar && n.text == "auto" {
+		*v.p = 0
+		return ""
+	}
+	if n.kind == scalar {
+		if b, err := ParseSize(n.text); err == nil {
+			*v.p = b
+			return ""
+		}
+	}
+	return n.String() + " is not a number of bytes"
+}
+
+func (v bound) want() string { return "auto, or a number with its unit, such as 512MiB or 4GB" }
+func (v bound) yaml() string {
+	if *v.p == 0 {
+		return "auto"
+	}
+	for _, u := range memoryUnits {
+		if one := int64(u.bytes); *v.p%one == 0 {
+			return fmt.Sprintf("%d%s", *v.p/one, u.name)
+		}
+	}
+	panic("job: a size that is no multiple of a byte")
+}

@@ -1,0 +1,208 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"zeroth/data"
+)
+
+// reader fills a Config from the nodes of a job file.
+type reader struct {
+	file     string
+	root     *node
+	Config   *Config
+	fields   []field
+	given    map[string]*node // keys that were set, and well
+	bad      map[string]bool  // keys that have a problem already
+	problems Problems
+	was      *wasModel // of the checkpoint that the job goes on from; nil if there is none
+
+	tokenizer data.Tokenizer // nil until it is known
+}
+
+func NewReader(file string, root *node) *reader {
+	c := &Config{file: file, root: root, places: map[string]place{"": {file: file}}}
+	return &reader{file: file, root: root, Config: c, fields: c.fields(), given: map[string]*node{}, bad: map[string]bool{}}
+}
+
+// Read sets every key that is given and the defaults that are plain values,
+// and reports what it cannot make sense of.
+func (r *reader) Read() {
+	r.sections("", r.root)
+	for _, f := range r.fields {
+		if n := r.lookup(f.key); n != nil && n.kind != nothing {
+			r.set(f, n)
+		} else {
+			r.initial(f)
+		}
+	}
+}
+
+func (r *reader) set(f field, n *node) {
+	wrong := f.value.set(n)
+	if wrong != "" {
+		at := n.at
+		if v, ok := f.value.(interface{ culprit(*node) place }); ok {
+			at = v.culprit(n)
+		}
+		r.wrong(at, f.key, wrong, "want "+f.value.want()+f.example())
+		r.initial(f) // the checks that follow need something to work with
+		return
+	}
+	r.given[f.key] = n
+	r.Config.places[f.key] = n.at
+	for i, item := range n.items {
+		r.Config.places[fmt.Sprintf("%s[%d]", f.key, i)] = item.at
+	}
+}
+
+// example is the default as an example of a number that would do.
+func (f field) example() string {
+	switch f.value.(type) {
+	case count, real, reals:
+		first, _, _ := strings.Cut(f.initial+f.rule, ";")
+		first, _, _ = strings.Cut(first, ", or")
+		if _, wrong := number(&node{kind: scalar, text: first}); wrong == "" || strings.HasPrefix(first, "[") {
+			return ", such as " + first
+		}
+	}
+	return ""
+}
+
+// initial sets the default, if it is a plain value.
+func (r *reader) initial(f field) {
+	if f.initial == "" {
+		return
+	}
+	n, problems := parse([]byte(f.initial), place{})
+	if len(problems) > 0 || f.value.set(n) != "" {
+		panic(fmt.Sprintf("job: the default %s of %s is refused", f.initial, f.key))
+	}
+}
+
+// lookup is the node of a key; nil if the file does not have it.
+func (r *reader) lookup(key string) *node {
+	in := r.root
+	for head, rest, deeper := strings.Cut(key, "."); ; head, rest, deeper = strings.Cut(rest, ".") {
+		p := in.find(head)
+		switch {
+		case p == nil || deeper && p.value.kind != mapping:
+			return nil
+		case !deeper:
+			return p.value
+		}
+		in = p.value
+	}
+}
+
+// sections reports keys that no field has and sections that are not mappings,
+// in a section ("" is the whole file) and those within it.
+func (r *reader) sections(in string, n *node) {
+	names := r.names(in)
+	for _, p := range n.pairs {
+		key := join(in, p.key)
+		keys := r.names(key)
+		if len(keys) > 0 {
+			r.Config.places[key] = p.at
+		}
+		switch {
+		case !slices.Contains(names, p.key):
+			r.unknown(in, p)
+		case len(keys) == 0 || p.value.kind == nothing:
+		case p.value.kind != mapping:
+			r.bad[key] = true
+			r.wrong(p.value.at, key, p.value.String()+" is not a mapping", "want "+nest(join(key, keys[0])))
+		default:
+			r.sections(key, p.value)
+		}
+	}
+}
+
+func join(section, name string) string {
+	if section == "" {
+		return name
+	}
+	return section + "." + name
+}
+
+// nest is how a key is written in one line: zero: {stage: ...}.
+func nest(key string) string {
+	parts := strings.Split(key, ".")
+	return strings.Join(parts, ": {") + ": ..." + strings.Repeat("}", len(parts)-1)
+}
+
+// names are the keys and sections within a section; "" is the whole file.
+func (r *reader) names(in string) []string {
+	var names []string
+	for _, f := range r.fields {
+		rest := f.key
+		if in != "" {
+			var within bool
+			if rest, within = strings.CutPrefix(f.key, in+"."); !within {
+				continue
+			}
+		}
+		name, _, _ := strings.Cut(rest, ".")
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func (r *reader) unknown(section string, p *pair) {
+	key := join(section, p.key)
+	names := r.names(section)
+	advice := "want one of " + strings.Join(names, ", ")
+	if near := nearest(p.key, names); near != "" {
+		advice = "did you mean " + near + "?"
+	}
+	for _, f := range r.fields {
+		in, name := split(f.key)
+		within, last := split(in)
+		switch {
+		case name == p.key && in != section:
+			advice = "did you mean " + f.key + "?"
+		case last == p.key && in != "" && last != "" && within != section:
+			advice = "did you mean " + in + "?"
+		case p.key != name && f.key == key:
+			advice = "write it as " + nest(f.key)
+		}
+	}
+	r.wrong(p.at, key, "unknown key", advice)
+}
+
+func (r *reader) wrong(at place, key, wrong, right string) {
+	r.bad[key] = true
+	r.problems = append(r.problems, NewProblem(at, key, wrong, right))
+}
+
+// spoilt tells whether a key or a section it is in has a problem of its own.
+func (r *reader) spoilt(key string) bool {
+	for ; key != ""; key, _ = split(key) {
+		if r.bad[key] {
+			return true
+		}
+	}
+	return false
+}
+
+// refuse reports a combination: the first of the keys that is given is where.
+// It stays silent if one of them has a problem of its own.
+func (r *reader) refuse(wrong, right string, keys ...string) {
+	if slices.ContainsFunc(keys, r.spoilt) {
+		return
+	}
+	at, key := place{file: r.file}, keys[0]
+	for _, k := range keys {
+		if n := r.given[k]; n != nil {
+			at, key = n.at, k
+			break
+		}
+	}
+	r.wrong(at, key, wrong, right)
+}
+
+func (r *reader) has(key string) bool { return r.given[key] != nil }

@@ -1,0 +1,316 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"zeroth/data"
+	"zeroth/job/hf"
+	"zeroth/job/show"
+)
+
+// idle says why a key has no meaning in this job ("" if it has one) and which
+// key decided that. Such a key is refused when it is given, and not written.
+func (c *Config) idle(key string) (why, because string) {
+	section, name := split(key)
+	rule := c.Optimizer.Type
+	switch {
+	case section == "model" && name != "from" && name != "context" && c.Model.From != "":
+		return "model.from brings its own config.json", "model.from"
+	case section == "model" && c.Model.From == "" && c.Model.Family != "llama" && slices.Contains(hf.LlamaKeys, name):
+		return c.Model.Family + " has no " + name, "model.family"
+	case key == "data.vocab" && c.Data.Tokenizer != "gpt2":
+		return "tokenizer " + c.Data.Tokenizer + " has no vocabulary of its own", "data.tokenizer"
+	case key == "data.dtype" && len(c.Data.Tokens) == 0:
+		return "text has no ids yet", "data.text"
+	case name == "betas" && rule == "sgd", name == "eps" && (rule == "sgd" || rule == "lion"), name == "momentum" && rule != "sgd":
+		return rule + " has no " + name, "optimizer.type"
+	case section == "zero.offload":
+		return c.Zero.Offload.idle(name)
+	case name == "min_lr" && c.Schedule.Type == "constant":
+		return "a constant schedule does not fall", "schedule.type"
+	}
+	return "", ""
+}
+
+// resolve fills in what follows from other keys and refuses combinations that
+// cannot work.
+func (r *reader) resolve() {
+	r.resolveData()
+	r.resolveModel()
+	r.resolveParallel()
+	r.resolveOffload()
+	r.resolveBatch()
+	r.resolveTraining()
+	r.resolveOptimizer()
+	r.resolveCheckpoint()
+	r.resolveSample()
+	if wrong, keys := Countable(r.Config); wrong != "" {
+		r.refuse(wrong, "want less", keys...)
+	}
+	for _, f := range r.fields {
+		if why, because := r.Config.idle(f.key); why != "" && r.has(f.key) && (r.has(because) || !r.bad[because]) {
+			r.wrong(r.given[f.key].at, f.key, "not used: "+why, fmt.Sprintf("remove it (--set %s=null removes it)", f.key))
+		}
+	}
+}
+
+func (r *reader) resolveData() {
+	d := &r.Config.Data
+	switch text, tokens := len(d.Text) > 0, len(d.Tokens) > 0; {
+	case text && tokens:
+		r.refuse("text and tokens are both given", "want one of the two", "data.tokens", "data.text")
+	case !text && !tokens:
+		r.noData()
+	}
+	if !r.has("data.tokenizer") {
+		d.Tokenizer = "bytes"
+		if len(d.Tokens) > 0 {
+			d.Tokenizer = "gpt2"
+		}
+	}
+}
+
+func (r *reader) noData() {
+	const advice = `want for example data: {text: ["docs/**/*.md"]} or data: {tokens: ["train.bin"]}`
+	for key := range r.bad {
+		if section, _, _ := strings.Cut(key, "."); section == "data" {
+			return // it may well be the data, misspelt
+		}
+	}
+	for _, key := range []string{"data.text", "data.tokens"} {
+		if n := r.given[key]; n != nil {
+			r.wrong(n.at, key, "the list is empty: there is nothing to train on", advice)
+			return
+		}
+	}
+	at := place{file: r.file}
+	if p := r.root.find("data"); p != nil {
+		at = p.at
+	}
+	r.wrong(at, "data", "there is nothing to train on", advice)
+}
+
+func (r *reader) resolveModel() {
+	m := &r.Config.Model
+	switch {
+	case r.was != nil:
+		r.resumeModel()
+	case m.From != "":
+		r.modelFrom()
+	}
+	r.resolveTokenizer()
+	makes := r.vocab()
+	if r.was == nil && m.From == "" {
+		r.resolveShape(makes)
+	}
+	r.checkVocab(makes)
+}
+
+// vocab is the number of different tokens the tokenizer makes; 0 if there is
+// none, or its files cannot be read, which is then reported.
+func (r *reader) vocab() int {
+	if Tokenizer(r.Config) == "" {
+		return 0
+	}
+	t, err := data.NewTokenizer(Tokenizer(r.Config))
+	if err != nil {
+		r.wrong(r.Config.Place("data.vocab"), "data.vocab", err.Error(), "want a folder with vocab.json and merges.txt")
+		return 0
+	}
+	r.tokenizer = t
+	return t.Vocab()
+}
+
+// checkVocab compares the model's vocabulary with what the tokenizer makes.
+// Token files may use fewer than their tokenizer has.
+func (r *reader) checkVocab(makes int) {
+	c := r.Config
+	if len(c.Data.Text) > 0 && c.Model.Vocab < makes {
+		r.refuse(fmt.Sprintf("the model knows %d tokens, but tokenizer %s makes %d", c.Model.Vocab, c.Data.Tokenizer, makes),
+			fmt.Sprintf("want a vocabulary of at least %d", makes), "model.from", "model.vocab", "data.tokenizer", "data.vocab")
+	}
+}
+
+func (r *reader) resolveParallel() {
+	p := &r.Config.Parallel
+	if !r.has("parallel.ranks") {
+		p.Ranks = 4
+		if p.Shard > 0 && p.Shard*p.Replicate <= MostRanks {
+			p.Ranks = p.Shard * p.Replicate
+		}
+	}
+	if r.Config.Zero.Stage == 0 && p.Replicate > 1 {
+		r.refuse(fmt.Sprintf("hybrid sharding at stage 0: it shards nothing, so there are no shard groups to replicate %d times; every rank is a whole replica already", p.Replicate),
+			"want replicate: 1, or stage 1, 2 or 3", "parallel.replicate", "zero.stage")
+	}
+	keys := []string{"parallel.shard", "parallel.replicate", "parallel.ranks"}
+	switch {
+	case p.Shard > 0 && p.Shard*p.Replicate != p.Ranks:
+		r.refuse(fmt.Sprintf("shard %d × replicate %d = %d, but there are %d ranks", p.Shard, p.Replicate, p.Shard*p.Replicate, p.Ranks),
+			fmt.Sprintf("want ranks: %d, or shard: -1 for ranks / replicate", p.Shard*p.Replicate), keys...)
+	case p.Shard < 0 && p.Ranks%p.Replicate != 0:
+		r.refuse(fmt.Sprintf("%d ranks cannot be parted into %d equal replicas", p.Ranks, p.Replicate),
+			fmt.Sprintf("want replicate %s", eitherCount(neighbours(p.Replicate, func(n int) bool { return p.Ranks%n == 0 }))), keys[1:]...)
+	case p.Shard < 0:
+		p.Shard = p.Ranks / p.Replicate
+	}
+}
+
+// resolveBatch makes batch = micro_batch × accumulate × ranks hold.
+func (r *reader) resolveBatch() {
+	t, ranks := &r.Config.Train, r.Config.Parallel.Ranks
+	batch, micro, accumulate := r.has("train.batch"), r.has("train.micro_batch"), r.has("train.accumulate")
+	if !micro {
+		t.MicroBatch = 4
+	}
+	if !accumulate {
+		t.Accumulate = 1
+	}
+	switch product := t.MicroBatch * t.Accumulate * ranks; {
+	case !batch:
+		t.Batch = product
+	case micro && accumulate:
+		if product != t.Batch {
+			r.refuse(fmt.Sprintf("micro_batch %d × accumulate %d × ranks %d = %d, but batch is %d", t.MicroBatch, t.Accumulate, ranks, product, t.Batch),
+				fmt.Sprintf("want batch: %d, or leave one of the three out (--set train.accumulate=null)", product), batchKeys...)
+		}
+	case micro:
+		t.Accumulate = r.share("micro_batch", t.MicroBatch, "accumulate")
+	case accumulate:
+		t.MicroBatch = r.share("accumulate", t.Accumulate, "micro_batch")
+	default:
+		each := r.share("", 1, "micro_batch")
+		for t.MicroBatch > each || each%t.MicroBatch != 0 {
+			t.MicroBatch--
+		}
+		t.Accumulate = each / t.MicroBatch
+	}
+}
+
+var batchKeys = []string{"train.batch", "train.micro_batch", "train.accumulate", "parallel.ranks"}
+
+// share is batch / (known × ranks), for the key that is unknown.
+func (r *reader) share(name string, known int, unknown string) int {
+	t, ranks := &r.Config.Train, r.Config.Parallel.Ranks
+	unit, equation := known*ranks, fmt.Sprintf("%s ? × ranks %d", unknown, ranks)
+	if name != "" {
+		equation = fmt.Sprintf("%s %d × %s", name, known, equation)
+	}
+	if t.Batch%unit == 0 {
+		return t.Batch / unit
+	}
+	below := t.Batch / unit * unit
+	want := fmt.Sprintf("want batch %d", below+unit)
+	if below > 0 {
+		want = fmt.Sprintf("want batch %d or %d", below, below+unit)
+	}
+	r.refuse(fmt.Sprintf("batch %d = %s has no whole solution: %d is not a multiple of %d", t.Batch, equation, t.Batch, unit), want, batchKeys...)
+	return 1
+}
+
+func (r *reader) resolveTraining() {
+	t, s := &r.Config.Train, &r.Config.Schedule
+	switch none := r.Config.Data.Validation == 0; {
+	case !r.has("train.eval_every") && none:
+		t.EvalEvery = 0
+	case !r.has("train.eval_every"):
+		t.EvalEvery = 50
+	case none && t.EvalEvery > 0:
+		r.refuse(fmt.Sprintf("eval_every is %d, but data.validation is 0: there is no text to evaluate on", t.EvalEvery),
+			"want eval_every: 0, or a data.validation such as 0.01", "train.eval_every", "data.validation")
+	}
+	if !r.has("schedule.warmup") {
+		s.Warmup = min(20, t.Steps)
+	}
+}
+
+func (r *reader) resolveOptimizer() {
+	o, s := &r.Config.Optimizer, &r.Config.Schedule
+	if !r.has("optimizer.betas") {
+		switch o.Type {
+		case "adamw", "adam":
+			o.Betas = [2]float64{0.9, 0.95}
+		case "lion":
+			o.Betas = [2]float64{0.9, 0.99}
+		}
+	}
+	if !r.has("optimizer.eps") && (o.Type == "adamw" || o.Type == "adam") {
+		o.Eps = 1e-8
+	}
+	if !r.has("optimizer.momentum") && o.Type == "sgd" {
+		o.Momentum = 0.9
+	}
+	switch {
+	case s.Type == "constant":
+		if !r.has("schedule.min_lr") {
+			s.MinLR = o.LR
+		}
+	case !r.has("schedule.min_lr"):
+		s.MinLR = tenth(o.LR)
+	case s.MinLR > o.LR:
+		r.refuse(fmt.Sprintf("min_lr %s is above lr %s", formatReal(s.MinLR), formatReal(o.LR)),
+			"want a min_lr of at most lr", "schedule.min_lr", "optimizer.lr")
+	}
+}
+
+// tenth is x/10 in decimal: a tenth of 6e-4 is 6e-5 to the last bit.
+func tenth(x float64) float64 {
+	mantissa, exponent, _ := strings.Cut(strconv.FormatFloat(x, 'e', -1, 64), "e")
+	e, _ := strconv.Atoi(exponent)
+	y, _ := strconv.ParseFloat(fmt.Sprintf("%se%d", mantissa, e-1), 64)
+	return y
+}
+
+func (r *reader) resolveCheckpoint() {
+	k := &r.Config.Checkpoint
+	if !r.has("checkpoint.save_on_exit") {
+		k.SaveOnExit = k.Every > 0
+	}
+	if k.Keep.Best == "val_loss" && r.Config.Train.EvalEvery == 0 {
+		r.refuse("the best val_loss is to be kept, but nothing is evaluated", "want train.eval_every of at least 1 and data.validation above 0, or best: loss", "checkpoint.keep")
+	}
+}
+
+func (r *reader) resolveSample() {
+	s := &r.Config.Sample
+	if !r.has("sample.tokens") && s.Prompt != "" {
+		s.Tokens = 200
+	}
+	if s.Prompt == "" {
+		s.Prompt = "\n"
+	}
+	if !r.has("sample.seed") {
+		s.Seed = r.Config.Train.Seed
+	}
+	r.checkTokenizer()
+	r.checkPrompt()
+}
+
+// neighbours are the nearest numbers below and above n that ok accepts, as far
+// as there are any.
+func neighbours(n int, ok func(int) bool) []int {
+	var near []int
+	for i := n - 1; i >= 1; i-- {
+		if ok(i) {
+			near = append(near, i)
+			break
+		}
+	}
+	for i := n + 1; i <= MostRanks; i++ {
+		if ok(i) {
+			return append(near, i)
+		}
+	}
+	return near
+}
+
+func eitherCount(ns []int) string {
+	names := make([]string, len(ns))
+	for i, n := range ns {
+		names[i] = fmt.Sprint(n)
+	}
+	return show.Either(names)
+}

@@ -1,0 +1,177 @@
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"zeroth/job/hf"
+)
+
+// ModelParts are what a model is, by the key of a job file that says it, or in
+// words where none does: only a folder's config.json says it then.
+var ModelParts = []struct {
+	name string
+	of   func(hf.Model) any
+}{
+	{"model.family", func(m hf.Model) any { return m.Family }},
+	{"model.layers", func(m hf.Model) any { return m.Layers }},
+	{"model.heads", func(m hf.Model) any { return m.Heads }},
+	{"model.kv_heads", func(m hf.Model) any { return m.KVHeads }},
+	{"model.width", func(m hf.Model) any { return m.Width }},
+	{"model.ffn", func(m hf.Model) any { return m.FFN }},
+	{"model.vocab", func(m hf.Model) any { return m.Vocab }},
+	{"model.rope_theta", func(m hf.Model) any { return m.Theta }},
+	{"model.tied", func(m hf.Model) any { return m.Tied }},
+	{"the epsilon of norms", func(m hf.Model) any { return m.NormEps }},
+	{"the scaling of rotary positions", func(m hf.Model) any { return m.Scaling }},
+	{"biases of queries, keys and values", func(m hf.Model) any { return m.Bias }},
+	{"whether a padding token is not trained", func(m hf.Model) any { return m.Padded }},
+	{"the padding token", func(m hf.Model) any { return m.Pad }},
+}
+
+// wasModel is the model that a checkpoint is of.
+type wasModel struct {
+	hf.Model
+	from    string // model.from of the job that made it
+	trained int    // tokens of the samples it was trained on; 0: it was imported
+}
+
+// resumeModel makes the model that of the checkpoint, and keeps in otherModel
+// what the job says of it that differs.
+func (r *reader) resumeModel() {
+	c, was := r.Config, r.was
+	m, from := &c.Model, c.Model.From != ""
+	if from {
+		r.modelFrom()
+	}
+	differs := func(name string, is, job any) {
+		at := c.Place("model.from")
+		if !from {
+			at = c.Place(name)
+		}
+		c.OtherModel = append(c.OtherModel, fmt.Sprintf("%s is %v in it, %v in the job (%v)", name, is, job, at))
+	}
+	for _, part := range ModelParts {
+		is, job := part.of(was.Model), part.of(*m)
+		if (from || r.has(part.name)) && is != job {
+			differs(part.name, is, job)
+		}
+	}
+	next := was.Model
+	next.From = cmp.Or(m.From, was.from)
+	switch longest := was.Context; {
+	case r.has("model.context") && was.trained > 0 && m.Context != was.trained, r.has("model.context") && m.Context > longest:
+		differs("model.context", cmp.Or(was.trained, longest), m.Context)
+	case r.has("model.context"):
+		next.Context = m.Context
+	case was.trained > 0:
+		next.Context = was.trained
+	}
+	if next.Context < was.Context {
+		next.Longest = was.Context
+	}
+	if m.BOS != "" || m.EOS != "" {
+		next.BOS, next.EOS = m.BOS, m.EOS
+	}
+	*m = next
+	if next.From != "" && !from { // what was said is as in the checkpoint, which says it otherwise
+		for _, part := range ModelParts {
+			delete(r.given, part.name)
+		}
+	}
+}
+
+// Lasting are the keys that stay as they were in a run that goes on, unless the
+// job says them: those that change what it computes, beside the model's, and
+// those that say what is saved and what may be deleted.
+var Lasting = []string{
+	"data.tokenizer", "data.vocab", "data.validation", "train.steps", "train.batch", "train.clip", "train.seed", "precision",
+	"optimizer.type", "optimizer.lr", "optimizer.betas", "optimizer.eps", "optimizer.weight_decay", "optimizer.momentum",
+	"schedule.type", "schedule.warmup", "schedule.min_lr",
+	"checkpoint.every", "checkpoint.save_on_exit", "checkpoint.keep",
+}
+
+// follows are keys whose default follows from others: where the job says one of
+// those, and other than the checkpoint, the default does.
+var follows = map[string][]string{
+	"optimizer.betas": {"optimizer.type"}, "optimizer.eps": {"optimizer.type"}, "optimizer.momentum": {"optimizer.type"},
+	"schedule.min_lr": {"optimizer.lr", "schedule.type"}, "checkpoint.save_on_exit": {"checkpoint.every"},
+}
+
+// Continued is the job as it goes on from a checkpoint: what it does not say is
+// as in was, the job that made it, nil if that is not known, or as model, which it
+// is of, nil alike. Trained is the tokens of a sample of it, at the file that says
+// all that.
+func (c *Config) Continued(was *Config, model *hf.Model, trained int, at string) (*Config, Problems) {
+	root := c.root.clone()
+	for _, key := range c.inherited(was) {
+		n, _ := parse([]byte(was.Text(key)), place{})
+		n.moveTo(place{file: at})
+		put(root, key, n)
+	}
+	r := NewReader(c.file, root)
+	if model != nil {
+		r.was = &wasModel{Model: *model, trained: trained}
+		if was != nil {
+			r.was.from = was.Model.From
+		}
+	}
+	r.Read()
+	r.resolve()
+	r.problems.Sort()
+	return r.Config, r.problems
+}
+
+// SettingsOf is what lasts of a job that a checkpoint has in YAML, and where its
+// model came from. What else is wrong with it does not matter.
+func SettingsOf(job string) *Config {
+	old, _ := parse([]byte(job), place{})
+	root := &node{kind: mapping}
+	if old != nil && old.kind == mapping {
+		in := &reader{root: old}
+		for _, key := range append([]string{"train.micro_batch", "train.accumulate", "parallel.ranks"}, Lasting...) {
+			if n := in.lookup(key); n != nil {
+				put(root, key, n)
+			}
+		}
+		r := NewReader("", root)
+		r.Read()
+		r.resolve()
+		if n := in.lookup("model.from"); n != nil && n.kind == scalar {
+			r.Config.Model.From = n.text
+		}
+		return r.Config
+	}
+	return nil
+}
+
+// inherited are the keys that come from the checkpoint's job.
+func (c *Config) inherited(was *Config) (keys []string) {
+	if was == nil {
+		return nil
+	}
+	for _, key := range Lasting {
+		said := c.says(key) || key == "train.batch" && c.says("train.micro_batch") && c.says("train.accumulate")
+		parted := slices.ContainsFunc(follows[key], func(of string) bool { return c.says(of) && c.Text(of) != was.Text(of) })
+		if !said && !parted && (key == "train.batch" || was.written(was.field(key))) {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// says tells whether the job says a key itself.
+func (c *Config) says(key string) bool {
+	_, ok := c.places[key]
+	return ok
+}
+
+// Text is a key's value as a job file has it.
+func (c *Config) Text(key string) string { return c.field(key).value.yaml() }
+
+// field is that of a key.
+func (c *Config) field(key string) field {
+	fields := c.fields()
+	return fields[slices.IndexFunc(fields, func(f field) bool { return f.key == key })]
+}

@@ -1,0 +1,130 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"zeroth/data"
+	"zeroth/input"
+)
+
+// A model's tokenizer is recorded in its folder: vocab.json, merges.txt and
+// tokenizer_config.json, whose key zeroth has the tokenizer's name in the job
+// and a SHA-256 of what it does. So a model can be sampled and trained on
+// wherever its folder goes.
+
+// GPT-2's vocabulary, and how far others have padded it.
+const (
+	gpt2Vocab  = 50257
+	gpt2Padded = 51200
+)
+
+// resolveTokenizer chooses the tokenizer that is not given: that of the model
+// the job begins with, if it runs here. Without one text has none, and token
+// files have GPT-2's if the model's vocabulary is of its size.
+func (r *reader) resolveTokenizer() {
+	d, from := &r.Config.Data, r.Config.Model.From
+	if from != "" && r.spoilt("model.from") {
+		return
+	}
+	if r.has("data.tokenizer") || r.spoilt("data.tokenizer") || r.has("data.vocab") {
+		r.compareTokenizer()
+		return
+	}
+	if from == "" {
+		if len(d.Tokens) > 0 && r.has("model.vocab") && !Gpt2Sized(r.Config.Model.Vocab) {
+			d.Tokenizer = "none"
+		}
+		return
+	}
+	own, err := data.NewTokenizer(from)
+	switch found := data.TokenizerFiles(from); {
+	case err == nil:
+		d.Tokenizer, d.Vocab = named(own, from)
+	case len(d.Tokens) > 0 && (len(found) > 0 || !Gpt2Sized(r.Config.Model.Vocab)):
+		d.Tokenizer = "none"
+	case len(d.Text) > 0 && len(found) > 0:
+		r.refuse(fmt.Sprintf("text is encoded with the tokenizer of the model, and that of model.from %v", err),
+			"or name a tokenizer with data.tokenizer, if the model is to learn other tokens", "model.from", "data.text")
+	case len(d.Text) > 0:
+		r.refuse(fmt.Sprintf("text needs the tokenizer that the model of %s was trained with, and there is none in that folder", from),
+			"want data.tokenizer: bytes or gpt2, or data.vocab, whichever it is; or data.tokens, encoded with it elsewhere", "model.from", "data.text")
+	}
+}
+
+func Gpt2Sized(vocab int) bool { return vocab >= gpt2Vocab && vocab <= gpt2Padded }
+
+// named is how a job names a folder's tokenizer.
+func named(t data.Tokenizer, folder string) (tokenizer, vocab string) {
+	for _, name := range []string{"bytes", "gpt2"} {
+		if is, err := data.NewTokenizer(name); err == nil && data.SameTokenizer(is, t) {
+			return name, ""
+		}
+	}
+	return "gpt2", folder
+}
+
+// compareTokenizer notes a tokenizer that is not the one of the model the job
+// begins with.
+func (r *reader) compareTokenizer() {
+	from := r.Config.Model.From
+	if from == "" || len(data.TokenizerFiles(from)) == 0 || r.Config.Data.Tokenizer == "none" {
+		return
+	}
+	own, err := data.NewTokenizer(from)
+	asked, wrong := data.NewTokenizer(Tokenizer(r.Config))
+	switch {
+	case wrong != nil: // reported by vocab
+	case err != nil:
+		r.Config.note("the job's tokenizer may not be that of its model: %v", err)
+	case !data.SameTokenizer(own, asked):
+		r.Config.note("the job's tokenizer is not that of its model: the embeddings in %s are those of other tokens", from)
+	}
+}
+
+// note keeps what a user may not expect of the job, to be told when it runs.
+func (c *Config) note(format string, args ...any) {
+	c.Notes = append(c.Notes, fmt.Sprintf(format, args...))
+}
+
+// checkTokenizer refuses what cannot be done with the tokenizer there is.
+func (r *reader) checkTokenizer() {
+	c := r.Config
+	if c.Data.Tokenizer != "none" {
+		return
+	}
+	if len(c.Data.Text) > 0 {
+		r.refuse("text needs a tokenizer, and data.tokenizer is none", "want bytes or gpt2", "data.tokenizer", "data.text")
+	}
+	if c.Model.From == "" && !r.has("model.vocab") {
+		r.refuse("the number of tokens is not known where data.tokenizer is none", "want model.vocab", "data.tokenizer")
+	}
+	if c.Sample.Tokens > 0 {
+		r.refuse("text cannot be sampled without a tokenizer, and none is known of the token files", "want data.tokenizer (bytes or gpt2), or data.vocab, or no sample", "sample.prompt", "sample.tokens", "data.tokenizer")
+	}
+}
+
+// checkPrompt finds tokens of the prompt that the model does not know before
+// it is trained, not after.
+func (r *reader) checkPrompt() {
+	c := r.Config
+	if c.Sample.Tokens == 0 || r.tokenizer == nil || r.spoilt("model.vocab") || r.spoilt("model.from") {
+		return
+	}
+	if _, err := Encode(r.tokenizer, c.Sample.Prompt, c.Model.Vocab); err != nil {
+		r.refuse(err.Error(), "want another prompt, or a vocabulary that has it", "sample.prompt", "sample.tokens")
+	}
+}
+
+// Encode is the prompt's tokens, all of which the model knows.
+func Encode(tok data.Tokenizer, prompt string, vocab int) ([]int32, error) {
+	ids := tok.Encode([]byte(prompt))
+	if len(ids) == 0 {
+		return nil, input.BadInput(errors.New("an empty prompt: give at least one token to go on from"))
+	}
+	if most := slices.Max(ids); int(most) >= vocab {
+		return nil, input.BadInput(fmt.Errorf("the prompt has the token %q, number %d, but the model knows only the first %d", tok.Decode([]int32{most}), most, vocab))
+	}
+	return ids, nil
+}

@@ -1,0 +1,116 @@
+package config
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"zeroth/data"
+	"zeroth/input"
+	"zeroth/job/hf"
+	"zeroth/job/testjob"
+)
+
+// modelFolders makes folders of models that come with different tokenizers.
+func modelFolders(t *testing.T, vocabs map[string]int) {
+	t.Helper()
+	for name, vocab := range vocabs {
+		if err := os.Mkdir(name, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := hf.WriteModelConfig(name, hf.Model{Family: "gpt2", Layers: 1, Heads: 1, Width: 8, Context: 16, Vocab: vocab, NormEps: 1e-5}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A model that a job begins with brings its tokenizer, if that runs here; text
+// is never encoded with another unless the job says so, which is then noted.
+func TestTokenizerOfModelFrom(t *testing.T) {
+	testjob.InFolder(t, testjob.Least)
+	testjob.Write(t, "a.bin", "\x01\x00\x02\x00\x03\x00")
+	modelFolders(t, map[string]int{"none": 300, "qwen": 60000, "own": 400, "bytes": 256, "gpt2": 50304, "bare": 50304, "bad": 300})
+	testjob.WriteVocabulary(t, "qwen", 300)
+	testjob.Write(t, "qwen/tokenizer_config.json", `{"tokenizer_class": "Qwen2Tokenizer"}`)
+	testjob.WriteVocabulary(t, "own", 300)
+	testjob.WriteVocabulary(t, "bad", 299)
+	testjob.Write(t, "bad/merges.txt", "x")
+	for _, name := range []string{"bytes", "gpt2"} {
+		tok, err := data.NewTokenizer(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := data.WriteTokenizer(name, name, tok); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		from, sets string
+		want       string // tokenizer and vocab
+		note, err  string
+	}{
+		{"none", "", "", "", "--set model.from=none: model.from: text needs the tokenizer that the model of none was trained with, and there is none in that folder; want data.tokenizer: bytes or gpt2, or data.vocab, whichever it is; or data.tokens, encoded with it elsewhere"},
+		{"qwen", "", "", "", `--set model.from=qwen: model.from: text is encoded with the tokenizer of the model, and that of model.from "qwen" is neither bytes nor gpt2 nor a folder whose tokenizer runs here: its tokenizer is a "Qwen2Tokenizer", says tokenizer_config.json; only GPT-2's way to cut text runs here`},
+		{"bad", "", "", "", `--set model.from=bad: model.from: text is encoded with the tokenizer of the model, and that of model.from "bad" is neither bytes nor gpt2 nor a folder whose tokenizer runs here: bad/merges.txt:1: "x" is not two tokens`},
+		{"own", "", "gpt2 own", "", ""},
+		{"bytes", "", "bytes ", "", ""},
+		{"gpt2", "", "gpt2 ", "", ""},
+		{"none", "data.tokenizer=bytes", "bytes ", "", ""},
+		{"qwen", "data.tokenizer=gpt2", "gpt2 ", "the job's tokenizer may not be that of its model: \"qwen\" is neither", ""},
+		{"own", "data.tokenizer=bytes", "bytes ", "the job's tokenizer is not that of its model: the embeddings in own are those of other tokens", ""},
+		{"own", "data.tokenizer=gpt2 data.vocab=own", "gpt2 own", "", ""},
+		{"own", "data.text= data.tokens=[a.bin]", "gpt2 own", "", ""},
+		{"qwen", "data.text= data.tokens=[a.bin] data.dtype=uint16", "none ", "", ""},
+		{"none", "data.text= data.tokens=[a.bin]", "none ", "", ""},
+		{"bare", "data.text= data.tokens=[a.bin]", "gpt2 ", "", ""},
+		{"own", "data.tokenizer=none", "", "", "--set data.tokenizer=none: data.tokenizer: text needs a tokenizer, and data.tokenizer is none; want bytes or gpt2"},
+		{"qwen", "data.text= data.tokens=[a.bin] sample.tokens=5", "", "", "--set sample.tokens=5: sample.tokens: text cannot be sampled without a tokenizer, and none is known of the token files"},
+		{"own", "model.context=17", "", "", "--set model.context=17: model.context: sequences of 17 tokens"},
+	} {
+		sets := append(strings.Fields(c.sets), "model.from="+c.from)
+		got, err := Load("job.yaml", sets)
+		if c.err != "" {
+			if err == nil || !strings.HasPrefix(err.Error(), c.err) || strings.Contains(err.Error(), "\n") || !input.IsInput(err) {
+				t.Errorf("%q:\n got %v\nwant %s", sets, err, c.err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%q: %v", sets, err)
+			continue
+		}
+		if is := got.Data.Tokenizer + " " + got.Data.Vocab; is != c.want {
+			t.Errorf("%q: tokenizer %s, want %s", sets, is, c.want)
+		}
+		if note := strings.Join(got.Notes, "\n"); c.note == "" && note != "" || !strings.HasPrefix(note, c.note) {
+			t.Errorf("%q: notes %q, want %q", sets, note, c.note)
+		}
+		testjob.Write(t, "again.yaml", string(got.YAML()))
+		if again, err := Load("again.yaml", nil); err != nil || Tokenizer(again) != Tokenizer(got) || again.Data.DType != got.Data.DType {
+			t.Errorf("%q: read again: %v", sets, err)
+		}
+	}
+}
+
+// Token files without a word on their tokenizer have GPT-2's only where the
+// vocabulary can be its.
+func TestTokenizerOfTokens(t *testing.T) {
+	testjob.InFolder(t, "data: {tokens: [a.bin]}\n")
+	testjob.Write(t, "a.bin", "\x01\x00\x02\x00\x03\x00")
+	for set, want := range map[string]string{"model.layers=1": "gpt2", "model.vocab=50304": "gpt2", "model.vocab=65": "none", "model.vocab=128256": "none"} {
+		if c := mustLoad(t, set); c.Data.Tokenizer != want {
+			t.Errorf("%s: %s, want %s", set, c.Data.Tokenizer, want)
+		}
+	}
+	for _, c := range []struct{ sets, want string }{
+		{"data.tokenizer=none", "--set data.tokenizer=none: data.tokenizer: the number of tokens is not known where data.tokenizer is none; want model.vocab"},
+		{"data.dtype=uint8", "--set data.dtype=uint8: data.dtype: uint8 is not known, did you mean uint16?; want uint16, uint32, int32 or int64"},
+		{"data.text=[job.yaml] data.tokens= data.dtype=uint16", "--set data.dtype=uint16: data.dtype: not used: text has no ids yet; remove it (--set data.dtype=null removes it)"},
+		{"model.vocab=60 data.tokenizer=gpt2 sample.prompt=abc", "--set sample.prompt=abc: sample.prompt: the prompt has the token \"abc\", number 39305, but the model knows only the first 60; want another prompt, or a vocabulary that has it"},
+	} {
+		_, err := Load("job.yaml", strings.Fields(c.sets))
+		if err == nil || err.Error() != c.want {
+			t.Errorf("%s:\n got %v\nwant %s", c.sets, err, c.want)
+		}
+	}
+}

@@ -1,0 +1,410 @@
+package config
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"zeroth/device"
+	"zeroth/job/show"
+)
+
+// value is the type of a key. set stores what a node says and returns "" or,
+// storing nothing, what is wrong with it; want is what would be right; yaml
+// writes the stored value so that Load reads the same again.
+type value interface {
+	set(n *node) (wrong string)
+	want() string
+	yaml() string
+}
+
+// count is a whole number in [lo, hi].
+type count struct {
+	p      *int
+	lo, hi int
+}
+
+func (v count) set(n *node) string {
+	x, wrong := whole(n)
+	if wrong == "" && (x < int64(v.lo) || x > int64(v.hi)) {
+		wrong = outside(x, int64(v.lo), int64(v.hi))
+	}
+	if wrong == "" {
+		*v.p = int(x)
+	}
+	return wrong
+}
+
+func outside(x, lo, hi int64) string {
+	switch {
+	case x > hi:
+		return fmt.Sprintf("%d is more than %d", x, hi)
+	case x < 0 && lo >= 0:
+		return fmt.Sprintf("%d is negative", x)
+	}
+	return fmt.Sprintf("%d is less than %d", x, lo)
+}
+
+func (v count) want() string { return fmt.Sprintf("a whole number from %d to %d", v.lo, v.hi) }
+func (v count) yaml() string { return strconv.Itoa(*v.p) }
+
+// octal are digits that some read as octal, some as decimal.
+var octal = regexp.MustCompile(`^[-+]?0[0-9]`)
+
+// whole reads an integer.
+func whole(n *node) (x int64, wrong string) {
+	switch {
+	case n.kind != scalar || n.quoted:
+		return 0, n.String() + " is not a whole number"
+	case octal.MatchString(n.text):
+		return 0, n.String() + " begins with a 0, which may mean octal"
+	}
+	x, err := strconv.ParseInt(n.text, 10, 64)
+	switch {
+	case errors.Is(err, strconv.ErrRange):
+		return 0, n.String() + " is too large"
+	case err != nil:
+		return 0, n.String() + " is not a whole number"
+	}
+	return x, ""
+}
+
+// shards is a positive count, or -1 for "what ranks and replicate leave".
+type shards struct{ p *int }
+
+func (v shards) set(n *node) string {
+	x, wrong := whole(n)
+	if wrong == "" && x != -1 && (x < 1 || x > MostRanks) {
+		wrong = outside(x, 1, MostRanks)
+	}
+	if wrong == "" {
+		*v.p = int(x)
+	}
+	return wrong
+}
+
+func (v shards) want() string {
+	return "a whole number of at least 1, or -1 for all ranks of a replica"
+}
+func (v shards) yaml() string { return "-1" } // the only number there can be is ranks / replicate
+
+// stage is a ZeRO stage.
+type stage struct{ p *int }
+
+func (v stage) set(n *node) string {
+	x, wrong := whole(n)
+	if wrong == "" && (x < 0 || x > 3) {
+		wrong = fmt.Sprintf("there is no stage %d", x)
+	}
+	if wrong == "" {
+		*v.p = int(x)
+	}
+	return wrong
+}
+
+func (v stage) want() string {
+	return "0 (nothing sharded), 1 (optimizer state), 2 (and gradients) or 3 (and parameters)"
+}
+func (v stage) yaml() string { return strconv.Itoa(*v.p) }
+
+// seed is any 64-bit number.
+type seed struct{ p *uint64 }
+
+func (v seed) set(n *node) string {
+	y, wrong := whole(n)
+	x, err := strconv.ParseUint(n.text, 10, 64)
+	switch {
+	case wrong == "" && y < 0:
+		return n.String() + " is negative"
+	case wrong == "":
+		*v.p = uint64(y)
+	case err == nil && !n.quoted && !octal.MatchString(n.text): // it needs all 64 bits
+		*v.p, wrong = x, ""
+	}
+	return wrong
+}
+
+func (v seed) want() string { return "a whole number of at least 0" }
+func (v seed) yaml() string { return strconv.FormatUint(*v.p, 10) }
+
+// real is a finite number that ok accepts.
+type real struct {
+	p    *float64
+	ok   func(float64) bool
+	what string
+}
+
+func (v real) set(n *node) string {
+	x, wrong := number(n)
+	if wrong == "" && !v.ok(x) {
+		wrong = n.String() + " is out of range"
+	}
+	if wrong == "" {
+		*v.p = x
+	}
+	return wrong
+}
+
+func (v real) want() string { return v.what }
+func (v real) yaml() string { return formatReal(*v.p) }
+
+// formatReal is the shortest text that reads back as x: 6e-4, but 0.01.
+func formatReal(x float64) string {
+	g := strings.Replace(strconv.FormatFloat(x, 'g', -1, 64), "e-0", "e-", 1)
+	e := strings.Replace(strconv.FormatFloat(x, 'e', -1, 64), "e-0", "e-", 1)
+	if len(e) < len(g) && !strings.Contains(e, "+") {
+		return e
+	}
+	return g
+}
+
+// decimal is how a number is written: not in hexadecimal, nor with underscores.
+var decimal = regexp.MustCompile(`^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$`)
+
+// number reads a finite float.
+func number(n *node) (x float64, wrong string) {
+	if n.kind != scalar || n.quoted {
+		return 0, n.String() + " is not a number"
+	}
+	switch strings.ToLower(strings.TrimLeft(n.text, "+-.")) {
+	case "nan":
+		return 0, n.text + " is not a number one can compute with"
+	case "inf", "infinity":
+		return 0, n.text + " is not finite"
+	}
+	x, err := strconv.ParseFloat(n.text, 64)
+	mantissa, _, _ := strings.Cut(strings.ToLower(n.text), "e")
+	switch {
+	case !decimal.MatchString(n.text):
+		return 0, n.String() + " is not a number"
+	case octal.MatchString(n.text):
+		return 0, n.String() + " begins with a 0, which may mean octal"
+	case err != nil:
+		return 0, n.String() + " is too large"
+	case x == 0 && strings.ContainsAny(mantissa, "123456789"):
+		return 0, n.String() + " is too small"
+	}
+	return x, ""
+}
+
+// reals is a list of two numbers.
+type reals struct {
+	p    *[2]float64
+	ok   func(float64) bool
+	what string
+}
+
+func (v reals) set(n *node) string {
+	if n.kind != list || len(n.items) != 2 {
+		return fmt.Sprintf("%s is not a list of two numbers", n.listed())
+	}
+	var xs [2]float64
+	for i, item := range n.items {
+		if wrong := (real{&xs[i], v.ok, v.what}).set(item); wrong != "" {
+			return wrong
+		}
+	}
+	*v.p = xs
+	return ""
+}
+
+// listed is String, with the length of a list.
+func (n *node) listed() string {
+	if n.kind == list {
+		return fmt.Sprintf("a list of %d", len(n.items))
+	}
+	return n.String()
+}
+
+func (v reals) want() string { return v.what }
+func (v reals) yaml() string {
+	return fmt.Sprintf("[%s, %s]", formatReal(v.p[0]), formatReal(v.p[1]))
+}
+
+// choice is one of a few words.
+type choice struct {
+	p     *string
+	names []string
+}
+
+func (v choice) set(n *node) string {
+	if n.kind != scalar {
+		return n.String() + " is not a name"
+	}
+	if !slices.Contains(v.names, n.text) {
+		return n.String() + " is not known" + didYouMean(n.text, v.names)
+	}
+	*v.p = n.text
+	return ""
+}
+
+func didYouMean(word string, names []string) string {
+	if near := nearest(word, names); near != "" {
+		return ", did you mean " + near + "?"
+	}
+	return ""
+}
+
+func (v choice) empty() bool  { return *v.p == "" }
+func (v choice) want() string { return show.Either(v.names) }
+func (v choice) yaml() string { return *v.p }
+
+// dtype is the name of an element type.
+type dtype struct {
+	p     *device.DType
+	types []device.DType
+}
+
+func (v dtype) set(n *node) string {
+	var name string
+	wrong := choice{&name, v.names()}.set(n)
+	for _, t := range v.types {
+		if wrong == "" && t.String() == name {
+			*v.p = t
+		}
+	}
+	return wrong
+}
+
+func (v dtype) names() (names []string) {
+	for _, t := range v.types {
+		names = append(names, t.String())
+	}
+	return names
+}
+
+func (v dtype) want() string { return show.Either(v.names()) }
+func (v dtype) yaml() string { return v.p.String() }
+
+// text is a string, quoted or not.
+type text struct{ p *string }
+
+func (v text) set(n *node) string {
+	if n.kind != scalar {
+		return n.String() + " is not text"
+	}
+	*v.p = n.text
+	return ""
+}
+
+func (v text) empty() bool  { return *v.p == "" }
+func (v text) want() string { return "text, in quotes if it has : or # or brackets" }
+func (v text) yaml() string { return Quote(*v.p) }
+
+// Quote writes a double-quoted YAML string: JSON's is one.
+func Quote(s string) string {
+	var b strings.Builder
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(s); err != nil {
+		panic(fmt.Sprintf("job: quoting %q: %v", s, err)) // a string always encodes
+	}
+	return unwritable.ReplaceAllStringFunc(strings.TrimSuffix(b.String(), "\n"), func(r string) string {
+		return fmt.Sprintf(`\u%04x`, []rune(r)[0])
+	})
+}
+
+// unwritable is what a job file may not have as it is, and JSON may.
+var unwritable = regexp.MustCompile("[\u007f-\u009f\ufeff]")
+
+// texts is a list of strings.
+type texts struct{ p *[]string }
+
+func (v texts) set(n *node) string {
+	if n.kind == scalar {
+		return fmt.Sprintf("%s is not a list", n)
+	}
+	if n.kind != list {
+		return n.String() + " is not a list of texts"
+	}
+	out := make([]string, len(n.items))
+	for i, item := range n.items {
+		if wrong := (text{&out[i]}).set(item); wrong != "" {
+			return wrong
+		}
+	}
+	*v.p = out
+	return ""
+}
+
+func (v texts) empty() bool  { return len(*v.p) == 0 }
+func (v texts) want() string { return `a list of texts, such as ["a.txt", "docs/**/*.md"]` }
+func (v texts) yaml() string {
+	quoted := make([]string, len(*v.p))
+	for i, s := range *v.p {
+		quoted[i] = Quote(s)
+	}
+	return "[" + strings.Join(quoted, ", ") + "]"
+}
+
+// longest is the most a time span can be: a year.
+const longest = 365 * 24 * time.Hour
+
+// duration is a time span like 30s or 5m.
+type duration struct{ p *time.Duration }
+
+func (v duration) set(n *node) string {
+	if n.kind != scalar {
+		return n.String() + " is not a time span"
+	}
+	d, err := time.ParseDuration(n.text)
+	if err != nil {
+		return n.String() + " is not a time span"
+	}
+	switch {
+	case d <= 0:
+		return n.String() + " is not more than nothing"
+	case d > longest:
+		return fmt.Sprintf("%s is more than %v", n, longest)
+	}
+	*v.p = d
+	return ""
+}
+
+func (v duration) want() string { return "a number with its unit, such as 30s or 5m" }
+func (v duration) yaml() string { return v.p.String() }
+
+// nearest is the name that word is most likely a misspelling of, or "".
+func nearest(word string, names []string) string {
+	if len(word) > 40 {
+		return "" // and would take long
+	}
+	best, at := "", len(word)/3+2
+	for _, name := range names {
+		if d := distance(strings.ToLower(word), name); d < at && d < len(name) {
+			best, at = name, d
+		}
+	}
+	return best
+}
+
+// distance is the number of letters to insert, delete, replace or swap with a
+// neighbour to make b of a (optimal string alignment).
+func distance(a, b string) int {
+	d := make([][]int, len(a)+1)
+	for i := range d {
+		d[i] = make([]int, len(b)+1)
+		d[i][0] = i
+	}
+	for j := range d[0] {
+		d[0][j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		for j := 1; j <= len(b); j++ {
+			change := 1
+			if a[i-1] == b[j-1] {
+				change = 0
+			}
+			d[i][j] = min(d[i-1][j]+1, d[i][j-1]+1, d[i-1][j-1]+change)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				d[i][j] = min(d[i][j], d[i-2][j-2]+1)
+			}
+		}
+	}
+	return d[len(a)][len(b)]
+}

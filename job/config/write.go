@@ -1,0 +1,64 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+)
+
+// YAML is the complete configuration as a job file: Load reads it back to an
+// equal Config. What other keys decide, batch and shard, is a comment, so that
+// the file can be run again on another number of ranks.
+func (c *Config) YAML() []byte {
+	var b strings.Builder
+	b.WriteString("# The effective configuration: what was given, and every default.\n")
+	last := ""
+	for _, f := range c.fields() {
+		if !c.written(f) {
+			continue
+		}
+		section, name := split(f.key)
+		open(&b, last, section)
+		last = section
+		fmt.Fprintf(&b, "%s%s: %s%s\n", indent(f.key), name, f.value.yaml(), c.remark(f.key))
+	}
+	return []byte(b.String())
+}
+
+// open begins the sections that a key's section has and the last key's has not.
+func open(b *strings.Builder, last, section string) {
+	if section == "" || strings.HasPrefix(last+".", section+".") {
+		return
+	}
+	in, name := split(section)
+	open(b, last, in)
+	fmt.Fprintf(b, "%s%s:\n", indent(section), name)
+}
+
+func indent(key string) string { return strings.Repeat("  ", strings.Count(key, ".")) }
+
+// remark is the comment behind a key.
+func (c *Config) remark(key string) string {
+	switch key {
+	case "train.accumulate":
+		return fmt.Sprintf(" # batch: %d = micro_batch × accumulate × ranks", c.Train.Batch)
+	case "parallel.shard":
+		return fmt.Sprintf(" # %d = ranks / replicate", c.Parallel.Shard)
+	}
+	return ""
+}
+
+// written tells whether the key has a value and a meaning, and is not a
+// consequence of others.
+func (c *Config) written(f field) bool {
+	if f.key == "train.batch" {
+		return false
+	}
+	switch v := f.value.(type) {
+	case interface{ empty() bool }:
+		if v.empty() {
+			return false
+		}
+	}
+	why, _ := c.idle(f.key)
+	return why == ""
+}

@@ -1,0 +1,336 @@
+package config
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
+	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
+
+	"zeroth/input"
+	"zeroth/job/show"
+)
+
+// node is a YAML value and where it stands. Scalars keep their text: what type
+// it has is for the key to say, because 6e-4 is a number to one YAML library
+// and text to another.
+type node struct {
+	at     place
+	kind   kind
+	text   string // of a scalar
+	quoted bool
+	items  []*node // of a list
+	pairs  []*pair // of a mapping
+}
+
+type pair struct {
+	key   string
+	at    place // of the key
+	value *node
+}
+
+type kind int
+
+const (
+	nothing kind = iota // null, or no value at all: the default is meant
+	scalar
+	list
+	mapping
+)
+
+var kindNames = [...]string{"nothing", "a value", "a list", "a mapping"}
+
+// find is the pair with the key; nil if there is none.
+func (n *node) find(key string) *pair {
+	i := slices.IndexFunc(n.pairs, func(p *pair) bool { return p.key == key })
+	if i < 0 {
+		return nil
+	}
+	return n.pairs[i]
+}
+
+// String is the value as a short piece of the file.
+func (n *node) String() string {
+	switch {
+	case n.kind == scalar && (n.quoted || len(n.text) > 40):
+		return strconv.Quote(show.Cut(n.text, 40))
+	case n.kind == scalar:
+		return n.text
+	}
+	return kindNames[n.kind]
+}
+
+// ReadFile is the job file as a mapping, and what is wrong with it as YAML.
+func ReadFile(file string) (*node, Problems) {
+	root := &node{at: place{file: file}, kind: mapping}
+	raw, err := input.Read(file, jobBytes)
+	if err != nil {
+		want := "want the path of a job file in YAML, like examples/quickstart.yaml"
+		if file == "-" {
+			want += ": standard input is not read"
+		}
+		return root, fatal(root.at, "the job file cannot be read: "+input.Cause(err).Error(), want)
+	}
+	top, problems := parse(raw, root.at)
+	switch {
+	case problems.Fatal():
+		return root, problems
+	case top == nil || top.kind == nothing:
+		return root, append(problems, fatal(root.at, "the job file is empty", `the least it needs is a line like: data: {text: ["*.txt"]}`)...)
+	case top.kind != mapping:
+		return root, append(problems, fatal(top.at, "the job file is "+top.what()+", not a mapping", `want sections like: data: {text: ["*.txt"]}`)...)
+	}
+	return top, problems
+}
+
+func (n *node) what() string {
+	if n.kind == scalar {
+		return "the single value " + n.String()
+	}
+	return kindNames[n.kind]
+}
+
+func fatal(at place, wrong, right string) Problems {
+	p := NewProblem(at, "", wrong, right)
+	p.fatal = true
+	return Problems{p}
+}
+
+// overlay puts the value of a "key=value" in the place of the file's.
+func overlay(root *node, set string) Problems {
+	at := place{set: set}
+	key, raw, ok := strings.Cut(set, "=")
+	if !ok || key == "" {
+		return Problems{NewProblem(at, "", "there is no key=value here", "want for example --set train.steps=20")}
+	}
+	value, problems := parse([]byte(raw), at)
+	if problems.Fatal() {
+		for i := range problems {
+			problems[i].Key, problems[i].fatal = key, false
+			problems[i].Right = cmp.Or(problems[i].Right, "put the value into quotes, as YAML does")
+		}
+		return problems
+	}
+	if value == nil { // no value, or only a comment
+		value = &node{at: at, kind: scalar, text: raw}
+		if raw == "" {
+			value.kind = nothing
+		}
+	}
+	if wrong := put(root, key, value); wrong != "" {
+		problems = append(problems, NewProblem(at, key, wrong, ""))
+	}
+	return problems
+}
+
+// put replaces or adds the value at a dotted key; what is wrong if it cannot.
+func put(in *node, key string, value *node) (wrong string) {
+	head, rest, deeper := strings.Cut(key, ".")
+	p := in.find(head)
+	if p == nil {
+		p = &pair{key: head, at: value.at, value: &node{at: value.at}}
+		in.pairs = append(in.pairs, p)
+	}
+	if !deeper {
+		p.at, p.value = value.at, value
+		return ""
+	}
+	if p.value.kind == nothing {
+		p.value = &node{at: value.at, kind: mapping}
+	}
+	if p.value.kind != mapping {
+		return fmt.Sprintf("%s is %s and has no keys", head, p.value.what())
+	}
+	return put(p.value, rest, value)
+}
+
+// clone is a copy that put may change.
+func (n *node) clone() *node {
+	c := *n
+	c.pairs = make([]*pair, len(n.pairs))
+	for i, p := range n.pairs {
+		c.pairs[i] = &pair{p.key, p.at, p.value.clone()}
+	}
+	return &c
+}
+
+// moveTo gives a value another place.
+func (n *node) moveTo(at place) {
+	n.at = at
+	for _, item := range n.items {
+		item.moveTo(at)
+	}
+}
+
+// parse reads one YAML document; nil if it has none.
+func parse(raw []byte, at place) (*node, Problems) {
+	if len(raw) > jobBytes {
+		return nil, fatal(at, fmt.Sprintf("%d bytes, of at most %d", len(raw), jobBytes), "")
+	}
+	raw = bytes.TrimPrefix(raw, []byte(string(byteOrderMark)))
+	if i, wrong, right := plain(raw); wrong != "" {
+		return nil, fatal(at.at(raw, i), wrong, right)
+	}
+	tokens := lexer.Tokenize(string(raw))
+	if t, wrong := over(tokens); t != nil {
+		return nil, fatal(at.token(t), wrong, "")
+	}
+	f, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
+	if err != nil {
+		var e yaml.Error
+		if errors.As(err, &e) {
+			return nil, fatal(at.token(e.GetToken()), "not YAML: "+e.GetMessage(), tabAdvice(e.GetMessage()))
+		}
+		return nil, fatal(at, "not YAML: "+err.Error(), "")
+	}
+	docs := slices.DeleteFunc(f.Docs, func(d *ast.DocumentNode) bool { return d.Body == nil })
+	if len(docs) == 0 {
+		return nil, nil
+	}
+	t := &tree{at: at, anchors: map[string]*node{}}
+	n := t.convert(docs[0].Body)
+	if len(docs) > 1 {
+		t.complain(cmp.Or(docs[1].Start, docs[1].Body.GetToken()), "a second document after ---", "want one job in a file")
+	}
+	return n, t.problems
+}
+
+func tabAdvice(message string) string {
+	if strings.Contains(message, "\t") {
+		return "YAML indents with spaces, never with tabs"
+	}
+	return ""
+}
+
+func (p place) token(t *token.Token) place {
+	if p.set == "" && t != nil && t.Position != nil {
+		p.line, p.col = t.Position.Line, t.Position.Column
+	}
+	return p
+}
+
+// tree turns the library's syntax tree into nodes.
+type tree struct {
+	at       place
+	path     []string // keys of the mappings that are being read
+	anchors  map[string]*node
+	problems Problems
+}
+
+func (t *tree) complain(at *token.Token, wrong, right string) {
+	t.problems = append(t.problems, NewProblem(t.at.token(at), strings.Join(t.path, "."), wrong, right))
+}
+
+func (t *tree) convert(n ast.Node) *node {
+	at := t.at.token(n.GetToken())
+	switch n := n.(type) {
+	case *ast.MappingNode:
+		return t.mapping(at, n.Values)
+	case *ast.MappingValueNode:
+		return t.mapping(at, []*ast.MappingValueNode{n})
+	case *ast.SequenceNode:
+		out := &node{at: at, kind: list}
+		for _, v := range n.Values {
+			out.items = append(out.items, t.convert(v))
+		}
+		return out
+	case *ast.AnchorNode:
+		v := t.convert(n.Value)
+		t.anchors[n.Name.GetToken().Value] = v
+		return v
+	case *ast.AliasNode:
+		return t.alias(n)
+	case *ast.TagNode:
+		t.complain(n.GetToken(), "a tag, "+show.Cut(n.GetToken().Value, 40), "remove it: the key says what type its value has")
+		return t.convert(n.Value)
+	case *ast.NullNode:
+		return &node{at: at}
+	case *ast.LiteralNode:
+		return &node{at: at, kind: scalar, text: n.Value.Value, quoted: true}
+	}
+	tk := n.GetToken()
+	return &node{at: at, kind: scalar, text: tk.Value,
+		quoted: tk.Type == token.DoubleQuoteType || tk.Type == token.SingleQuoteType}
+}
+
+func (t *tree) alias(n *ast.AliasNode) *node {
+	name := n.Value.GetToken().Value
+	if v, ok := t.anchors[name]; ok {
+		return v
+	}
+	t.complain(n.GetToken(), "*"+name+" refers to no anchor before it", "want &"+name+" at the value it should repeat")
+	return &node{at: t.at.token(n.GetToken())}
+}
+
+func (t *tree) mapping(at place, values []*ast.MappingValueNode) *node {
+	if len(values) > 0 {
+		at = t.at.token(values[0].Key.GetToken())
+	}
+	out := &node{at: at, kind: mapping}
+	var merged []*node
+	var merge *ast.MappingValueNode
+	for _, v := range values {
+		if v.Key.Type() == ast.MergeKeyType {
+			if merge != nil {
+				t.complain(v.Key.GetToken(), fmt.Sprintf("<< given twice, first at %v", t.at.token(merge.Key.GetToken())), "want <<: [*one, *other]")
+			}
+			merge, merged = v, t.merged(v)
+			continue
+		}
+		p := &pair{key: t.key(v.Key), at: t.at.token(v.Key.GetToken())}
+		t.path = append(t.path, p.key)
+		if first := out.find(p.key); first != nil {
+			t.complain(v.Key.GetToken(), fmt.Sprintf("given twice, first at %v", first.at), "remove one")
+		} else {
+			p.value = t.convert(v.Value)
+			out.pairs = append(out.pairs, p)
+		}
+		t.path = t.path[:len(t.path)-1]
+	}
+	for _, m := range merged {
+		for _, p := range m.pairs {
+			if out.find(p.key) == nil {
+				out.pairs = append(out.pairs, p)
+			}
+		}
+	}
+	return out
+}
+
+// key is the text of a key.
+func (t *tree) key(n ast.Node) string {
+	switch n := n.(type) {
+	case *ast.StringNode:
+		return n.Value
+	case *ast.MappingKeyNode: // ? key
+		return t.key(n.Value)
+	case *ast.AnchorNode, *ast.AliasNode, *ast.TagNode:
+		t.complain(n.GetToken(), "a key with "+show.Cut(n.GetToken().Value, 40), "want a plain name as the key")
+	}
+	return n.String()
+}
+
+// merged are the mappings that << takes keys from: one, or a list of them, of
+// which the first that has a key gives its value.
+func (t *tree) merged(v *ast.MappingValueNode) []*node {
+	known := len(t.problems)
+	from := t.convert(v.Value)
+	maps := []*node{from}
+	if from.kind == list && len(from.items) > 0 {
+		maps = from.items
+	}
+	for _, m := range maps {
+		if m.kind != mapping && len(t.problems) == known {
+			t.complain(v.Key.GetToken(), "<< takes the keys of mappings, but this is "+m.what(), "want <<: *name, or <<: [*one, *other]")
+		}
+	}
+	return maps
+}

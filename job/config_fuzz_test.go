@@ -1,0 +1,73 @@
+package job
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"zeroth/input"
+	"zeroth/job/config"
+	"zeroth/job/hf"
+	"zeroth/job/plan"
+	"zeroth/job/sim"
+	"zeroth/job/testjob"
+)
+
+// Whatever bytes come, OpenHardware reports or describes a machine that a step
+// can be replayed on.
+func FuzzHardware(f *testing.F) {
+	path := filepath.Join(f.TempDir(), "machine.json")
+	example, err := os.ReadFile("../examples/machine.json")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(string(example))
+	for _, s := range []string{`{"flops": {"bf16": 1}, "memory": 1, "links": [{"ranks": 2, "bandwidth": 1, "latency": 0}, {"bandwidth": 1e24, "latency": 1000}]}`, "{}", "[[[", `{"name": "\u001b"}`, `{"memory": 1e999}`, `{"flops": {"bf16": 1, "bf16": 2}}`} {
+		f.Add(s)
+	}
+	c, err := config.Draft("", []string{"model={layers: 1, heads: 1, width: 8, context: 8}"})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		testjob.Write(t, path, s)
+		h, err := sim.OpenHardware(path)
+		if err == nil {
+			var x *sim.Result
+			if x, err = sim.Simulate(c, h); err == nil && !(x.Seconds > 0 && x.Seconds < sim.MostForecast && x.Tokens > 0) {
+				t.Errorf("%+v", x)
+			}
+		}
+		if err != nil && (!input.IsInput(err) || len(err.Error()) > 100_000) {
+			t.Fatalf("said: %q", err)
+		}
+	})
+}
+
+// Whatever bytes a config.json has, a job that begins with it is refused, or can be
+// planned.
+func FuzzPlanOfModel(f *testing.F) {
+	path := filepath.Join(f.TempDir(), "config.json")
+	for _, family := range []string{"gpt2", "llama"} {
+		f.Add(string(hf.Model{Family: family, Layers: 2, Heads: 2, KVHeads: 1, Width: 8, FFN: 16, Context: 16, Vocab: 300, NormEps: 1e-5, Theta: 1e4}.ConfigJSON()))
+	}
+	for _, s := range []string{`{"model_type": "gpt2"}`, `{"model_type": "qwen2", "hidden_size": 64, "num_attention_heads": 4}`, `{"model_type": "llama", "rope_scaling": {"rope_type": "llama3"}}`, "[[[", `{"model_type": "gpt2", "n_layer": 1e9}`, "null", `{"model_type": "gpt2", "n_layer": 1048576, "eos_token_id": [1, 2]}`} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		testjob.Write(t, path, s)
+		c, err := config.Draft("", []string{"model.from=" + config.Quote(path)})
+		if err != nil {
+			if !input.IsInput(err) {
+				t.Fatalf("said: %q", err)
+			}
+			return
+		}
+		if c.Model.Layers > 50 {
+			return // it takes its time
+		}
+		if _, err := plan.New(c, plan.Machine{GPU: true}); err != nil {
+			t.Fatal(err)
+		}
+	})
+}

@@ -1,0 +1,45 @@
+package job
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"zeroth/input"
+	"zeroth/job/config"
+	"zeroth/job/sim"
+	"zeroth/job/testjob"
+)
+
+// Only regular files are read, and nobody waits for others.
+func TestJobsThatAreNoFiles(t *testing.T) {
+	testjob.InFolder(t, testjob.Least)
+	testjob.Pipe(t, "pipe")
+	if err := os.Symlink("job.yaml", "link.yaml"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := config.Load("link.yaml", nil); err != nil {
+		t.Errorf("a link to a job: %v", err)
+	}
+	for path, want := range map[string]string{
+		"/dev/zero": "it is a device, not a regular file", "pipe": "it is a pipe, not a regular file", ".": "it is a folder, not a regular file",
+		"-": "no such file or directory; want the path of a job file in YAML, like examples/quickstart.yaml: standard input is not read",
+	} {
+		loads := map[string]func() error{
+			"a job": func() error { _, err := config.Load(path, nil); return err },
+		}
+		if path != "-" {
+			loads["a machine"] = func() error { _, err := sim.OpenHardware(path); return err }
+			loads["a model"] = func() error { _, err := config.Draft("", []string{"model.from=" + path}); return err }
+		}
+		for of, load := range loads {
+			says := want
+			if of == "a model" && path == "." {
+				says = "config.json"
+			}
+			if err := testjob.Soon(t, load); err == nil || !strings.Contains(err.Error(), says) || !input.IsInput(err) {
+				t.Errorf("%s as %s: %v", path, of, err)
+			}
+		}
+	}
+}

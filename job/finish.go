@@ -1,0 +1,73 @@
+package job
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"zeroth/checkpoint/safetensors"
+	"zeroth/input"
+	"zeroth/job/build"
+	"zeroth/job/config"
+	"zeroth/job/generate"
+	"zeroth/job/hf"
+	"zeroth/job/show"
+	"zeroth/zero"
+)
+
+// export writes the parameters as a Hugging Face folder, every rank its share.
+// After an error there is no model in it, or the one of before.
+func export(c *config.Config, ranks []*build.Rank, folder string) (err error) {
+	var specs []safetensors.Spec
+	for _, p := range hf.Parameters(c.Model.Network()) {
+		specs = append(specs, safetensors.Spec{Name: p.Name, DType: safetensors.F32, Shape: p.Shape})
+	}
+	made := Missing(folder)
+	if err := os.MkdirAll(folder, 0o777); err != nil {
+		return fmt.Errorf("final parameters: %w", err)
+	}
+	defer func() {
+		if err == nil {
+			return
+		}
+		err = fmt.Errorf("final parameters: %w", err)
+		if !input.Exists(filepath.Join(folder, "model.safetensors")) { // a folder with half a model would say more than it holds
+			c.Carried.Remove(folder)
+			for _, folder := range made {
+				_ = os.Remove(folder) // fails if it is not empty
+			}
+		}
+	}()
+	if err := c.Carried.Write(folder, c.ModelJSON()); err != nil {
+		return err
+	}
+	w, err := safetensors.Create(filepath.Join(folder, "model.safetensors"), specs, map[string]string{"format": "pt"})
+	if err != nil {
+		return err
+	}
+	err = build.Together(ranks, func(r *build.Rank) error {
+		return r.Trainer.Each(zero.Master, zero.Room(), func(p zero.Part, src []float32) error {
+			return w.WriteF32(p.Param.Name, p.At.Lo, src)
+		})
+	})
+	if err != nil {
+		_ = w.Abort() // err is the one to report
+		return err
+	}
+	return w.Close()
+}
+
+// sampleAtEnd is the text the job asks for at its end, from what it has written.
+func sampleAtEnd(c *config.Config, ctx context.Context, out string, note func(string)) (string, error) {
+	if c.Sample.Tokens == 0 {
+		return "", nil
+	}
+	var text bytes.Buffer
+	s := c.Sample
+	err := generate.Sample(ctx, generate.SampleOptions{
+		Run: out, Tokenizer: config.Tokenizer(c), Prompt: s.Prompt, Tokens: s.Tokens, Temperature: s.Temperature, TopK: s.TopK, Seed: s.Seed, Note: note,
+	}, &text)
+	return show.OnScreen(text.Bytes()), err
+}

@@ -1,0 +1,122 @@
+package job
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"zeroth/checkpoint/safetensors"
+	"zeroth/input"
+	"zeroth/job/build"
+	"zeroth/job/config"
+	"zeroth/job/config/configtest"
+	"zeroth/job/hf"
+	"zeroth/job/testjob"
+	"zeroth/shard"
+	"zeroth/zero"
+)
+
+// written trains nothing: it fills a job's ranks and exports their parameters.
+func written(t *testing.T, c *config.Config, folder string) {
+	t.Helper()
+	ranks, err := build.Open(c, build.Seams{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer build.CloseAll(ranks)
+	w := &hf.Weights{Seed: c.Train.Seed}
+	if err := build.Together(ranks, func(r *build.Rank) error { return r.Trainer.Fill(zero.Master, w.Fill) }); err != nil {
+		t.Fatal(err)
+	}
+	if err := export(c, ranks, folder); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// However the ranks shared them, the parameters are exported whole, and a job
+// that starts from the folder has the bits of one that starts fresh.
+func TestExportAndStart(t *testing.T) {
+	testjob.InTinyFolder(t)
+	for i, sets := range [][]string{
+		{"zero.stage=0", "parallel.ranks=2"},
+		{"zero.stage=3", "parallel.ranks=3"},
+		{"zero.stage=1", "parallel={ranks: 4, replicate: 2}", "precision=fp32"},
+	} {
+		c, folder := configtest.MustLoad(t, append(sets, "train.seed=9")...), fmt.Sprintf("hf%d", i)
+		written(t, c, folder)
+		from, err := openWeights(configtest.MustLoad(t, "model={from: "+folder+"}", "data.tokenizer=bytes"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		fresh := &hf.Weights{Seed: 9}
+		for _, p := range hf.Parameters(c.Model.Network()) {
+			for _, at := range []shard.Range{{Lo: 0, Hi: p.Numel()}, {Lo: p.Numel() / 3, Hi: p.Numel()/3 + 2}} {
+				got, want := make([]float32, at.Len()), make([]float32, at.Len())
+				part := zero.Part{Param: p, Kind: zero.Master, At: at}
+				if err := from.Fill(part, got); err != nil {
+					t.Fatal(err)
+				}
+				if err := fresh.Fill(part, want); err != nil {
+					t.Fatal(err)
+				}
+				if fmt.Sprint(got) != fmt.Sprint(want) {
+					t.Errorf("%v: %s%v differs", sets, p.Name, at)
+				}
+			}
+		}
+		from.Close()
+		if m, err := hf.ReadModelConfig(folder); err != nil || m != c.Model {
+			t.Errorf("config.json: %+v %v, want %+v", m, err, c.Model)
+		}
+	}
+}
+
+// What a folder lacks is said, all of it, by the key that names the folder.
+func TestFolderThatDoesNotFit(t *testing.T) {
+	testjob.InTinyFolder(t)
+	if err := os.Mkdir("hf", 0o777); err != nil {
+		t.Fatal(err)
+	}
+	m := hf.Model{Family: "gpt2", Layers: 1, Heads: 2, Width: 8, Context: 8, Vocab: 256, NormEps: 1e-5}
+	if err := hf.WriteModelConfig("hf", m); err != nil {
+		t.Fatal(err)
+	}
+	var specs []safetensors.Spec
+	for _, p := range hf.Parameters(m.Network()) {
+		switch {
+		case strings.HasSuffix(p.Name, "ln_f.bias"):
+			continue
+		case strings.HasSuffix(p.Name, "c_fc.weight"):
+			p.Shape = []int{p.Shape[1], p.Shape[0]}
+		}
+		specs = append(specs, safetensors.Spec{Name: strings.TrimPrefix(p.Name, "transformer."), DType: safetensors.F32, Shape: p.Shape})
+	}
+	w, err := safetensors.Create("hf/model.safetensors", specs, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range specs {
+		n := 1
+		for _, d := range s.Shape {
+			n *= d
+		}
+		if err := w.WriteF32(s.Name, 0, make([]float32, n)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	testjob.Write(t, "job.yaml", "data: {text: [a.txt]}\nmodel:\n  from: hf\n")
+	c := configtest.MustLoad(t, "train.batch=4000", "data.tokenizer=bytes")
+	err = Train(t.Context(), c, "run", &heard{})
+	lines := strings.Split(fmt.Sprint(err), "\n")
+	if len(lines) != 2 || !strings.HasPrefix(lines[0], "job.yaml:1:14: data.text: ") ||
+		lines[1] != "job.yaml:3:9: model.from: hf does not hold the model its config.json describes: transformer.h.0.mlp.c_fc.weight has shape [32 8], config.json says [8 32]; transformer.ln_f.bias is missing" {
+		t.Errorf("got %v", err)
+	}
+	if !input.IsInput(err) {
+		t.Error("not the user's to mend")
+	}
+}

@@ -1,0 +1,66 @@
+package fit
+
+import (
+	"zeroth/device"
+	"zeroth/device/cpu"
+	"zeroth/job/build"
+	"zeroth/job/config"
+	"zeroth/job/hf"
+	"zeroth/job/sim"
+	"zeroth/nn"
+	"zeroth/zero"
+)
+
+// closed is what a rank of the job needs by the closed forms alone, in
+// microseconds: what fit searches with. Work is that of the device's kernels.
+func closed(c *config.Config, units []zero.UnitSize, work, hostWork int64) build.Footprint {
+	rows, recompute, o := c.Train.MicroBatch*c.Model.Context, c.Zero.Recompute == "block", c.Zero.Offload
+	f := zero.Footprint{
+		Units: units, Mesh: config.Mesh(c), Policy: zero.Stage(c.Zero.Stage).Policy(c.Zero.Prefetch, recompute), DType: c.Precision,
+		Vecs: len(build.Rule(c.Optimizer).States()), Micro: c.Train.Accumulate, Rows: rows,
+		Peak: activations(c.Model, c.Precision, rows, c.Train.LossChunk, recompute), Work: work, HostWork: hostWork,
+		Separate: cpu.Separate, Offload: zero.Offload{Optimizer: config.PlaceOf(o.Optimizer), Params: config.PlaceOf(o.Parameters), Ratio: o.Ratio, Buffers: o.Buffers},
+	}
+	n := build.Footprint{Device: f.Bytes(), Arena: (f.Peak + 3) / 4 * 4}
+	n.Device[device.Activations] = int64(n.Arena)
+	n.Host, n.Disk = f.Host(), f.Disk()
+	if build.HostApart(c) {
+		n.Host[device.Snapshot] = snapshot(c, units)
+	} else {
+		n.Device[device.Snapshot] = snapshot(c, units)
+	}
+	return n
+}
+
+// snapshot is the closed form of staged, in bytes: a rank's share of the master
+// copy and the states, which replicas of a shard divide.
+func snapshot(c *config.Config, units []zero.UnitSize) int64 {
+	if !build.Saves(c) {
+		return 0
+	}
+	var share int64
+	for _, u := range units {
+		share += sim.Part(c, u) / int64(config.Mesh(c).Replicate)
+	}
+	all := 4 * share * int64(1+len(build.Rule(c.Optimizer).States()))
+	if c.Checkpoint.Async {
+		return all
+	}
+	return min(all, build.SyncStaging)
+}
+
+// activations is the most of the arena a step of the model uses.
+func activations(m hf.Model, t device.DType, rows, chunk int, recompute bool) int {
+	if m.Family == "llama" {
+		l := nn.Llama{Layers: m.Layers, Heads: m.Heads, KV: m.KVHeads, Width: m.Width, FFN: m.FFN, Vocab: m.Vocab}
+		return zero.LlamaActivations(l, t, rows, chunk, recompute)
+	}
+	g := nn.GPT2{Layers: m.Layers, Heads: m.Heads, Width: m.Width, Context: m.Context, Vocab: m.Vocab}
+	return zero.GPT2Activations(g, t, rows, chunk, recompute)
+}
+
+// Limits of a search for settings.
+const (
+	fitLayers = 1000 // of a model whose settings are searched
+	fitMicros = 32   // sizes of micro-batches that are tried
+)

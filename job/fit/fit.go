@@ -1,0 +1,448 @@
+package fit
+
+import (
+	"cmp"
+	"fmt"
+	"math/bits"
+	"slices"
+
+	"zeroth/device"
+	"zeroth/input"
+	"zeroth/job/build"
+	"zeroth/job/config"
+	"zeroth/job/plan"
+	"zeroth/job/sim"
+	"zeroth/shard"
+	"zeroth/zero"
+)
+
+// Limits are what there is to fit into.
+type Limits struct {
+	Ranks  int       `json:"ranks"`
+	Memory int64     `json:"memory"` // bytes of each rank's device
+	Host   int64     `json:"host"`   // bytes of host memory for each rank; 0: nothing is offloaded
+	Disk   int64     `json:"disk"`   // bytes of disk for each rank; 0: nothing is offloaded there
+	GPU    bool      `json:"gpu"`
+	Rates  sim.Rates `json:"rates"`
+
+	Hardware *sim.Hardware `json:"hardware,omitempty"` // what listed choices are replayed on; nil: none are
+}
+
+func (l Limits) machine() plan.Machine { return plan.Machine{GPU: l.GPU, Memory: l.Memory} }
+
+// Choice is a way to set a job, what it needs and what it costs.
+type Choice struct {
+	Config    *config.Config
+	Sets      []string // what differs from the job, as --set takes it
+	Needs     build.Footprint
+	Low, High int64 // estimates of what is outside, bytes
+	Cost      sim.Cost
+	Rehearsed bool        // Needs is that of a dry run
+	Forecast  *sim.Result // nil: it was not replayed
+
+	limits Limits
+}
+
+// Free is what is left of the device, at worst and at best, in bytes.
+func (c *Choice) Free() (low, high int64) {
+	free := c.limits.Memory - c.Needs.Device.Total()
+	return free - c.High, free - c.Low
+}
+
+// Fits says whether the choice fits whatever is outside.
+func (c *Choice) Fits() bool { return c.over() <= 0 }
+
+// over is how many bytes there are too few of: of the device, the host or the
+// disk, whichever lacks most. Not more than 0: it fits.
+func (c *Choice) over() int64 {
+	low, _ := c.Free()
+	return max(-low, c.Needs.Host.Total()-c.limits.Host, c.Needs.Disk-c.limits.Disk)
+}
+
+// Binding is the category that takes most of what there is too little of, as it
+// is called there.
+func (c *Choice) Binding() (what string, bytes int64) {
+	low, _ := c.Free()
+	needs, where := c.Needs.Device, ""
+	switch over := c.over(); {
+	case over == -low:
+	case over == c.Needs.Host.Total()-c.limits.Host:
+		needs, where = c.Needs.Host, " in host memory"
+	default:
+		return "the file on disk", c.Needs.Disk
+	}
+	bytes = slices.Max(needs[:])
+	return device.Use(slices.Index(needs[:], bytes)).String() + where, bytes
+}
+
+// Result is what fits of a job.
+type Result struct {
+	Limits Limits
+	Job    *Choice   // as the job is set
+	Fits   []*Choice // the fastest of each way, the fastest first
+	Others []*Choice // of the ways that do not fit, what lacks least
+	Tried  int
+}
+
+// way is what choices are told apart by.
+type way struct {
+	stage                        int
+	recompute, optimizer, params string
+}
+
+func (c *Choice) way() way {
+	z := c.Config.Zero
+	return way{z.Stage, z.Recompute, z.Offload.Optimizer, z.Offload.Parameters}
+}
+
+// listed is how many ways of each sort an answer has at most.
+const listed = 8
+
+// Search searches the stages, shard groups, micro-batches, recomputing, prefetch,
+// chunks of the loss and offloading by closed forms, and rehearses what it
+// answers, for its time too where the hardware is known. The sequences of a step
+// stay the job's if the ranks divide them, else those of a rank do.
+func Search(c *config.Config, l Limits) (*Result, error) {
+	if err := searchable(c); err != nil {
+		return nil, err
+	}
+	s := newSearch(c, l)
+	f := &Result{Limits: l, Job: s.choice(s.job), Tried: len(s.all)}
+	best := map[way]*Choice{}
+	for _, x := range s.all {
+		if b := best[x.way()]; b == nil || better(x, b) {
+			best[x.way()] = x
+		}
+	}
+	for _, x := range best {
+		if x.Fits() {
+			f.Fits = append(f.Fits, x)
+		} else {
+			f.Others = append(f.Others, x)
+		}
+	}
+	slices.SortFunc(f.Fits, order)
+	slices.SortFunc(f.Others, func(a, b *Choice) int { return cmp.Or(cmp.Compare(a.over(), b.over()), order(a, b)) })
+	f.Fits, f.Others = f.Fits[:min(listed, len(f.Fits))], f.Others[:min(listed, len(f.Others))]
+	for _, x := range slices.Concat([]*Choice{f.Job}, f.Fits, f.Others) {
+		if err := x.rehearse(); err != nil {
+			return nil, err
+		}
+	}
+	slices.SortStableFunc(f.Fits, order)
+	return f, nil
+}
+
+// searchable is an error for a model with more layers than many dry runs are made
+// of.
+func searchable(c *config.Config) error {
+	if n := c.Model.Layers; n > fitLayers {
+		return input.BadInput(fmt.Errorf("%v: %d layers: settings are searched for models of at most %d; plan says what one setting needs", c.Place("model.layers"), n, fitLayers))
+	}
+	return nil
+}
+
+// Seconds is how long a step takes: as a replay has it, or by the closed form.
+func (c *Choice) Seconds() float64 {
+	if c.Forecast != nil {
+		return c.Forecast.Seconds
+	}
+	return c.Cost.Seconds()
+}
+
+// better prefers what fits, of that the faster, and of what does not fit what
+// lacks least.
+func better(a, b *Choice) bool {
+	switch {
+	case a.Fits() != b.Fits():
+		return a.Fits()
+	case a.Fits():
+		return order(a, b) < 0
+	}
+	return a.over() < b.over()
+}
+
+// order is by time; of two alike, to a thousandth, by what is changed least,
+// then by memory.
+func order(a, b *Choice) int {
+	if x, y := a.Seconds(), b.Seconds(); x < y*0.999 || y < x*0.999 {
+		return cmp.Compare(x, y)
+	}
+	return cmp.Or(
+		cmp.Compare(len(a.Sets), len(b.Sets)),
+		cmp.Compare(a.Needs.Device.Total(), b.Needs.Device.Total()),
+		slices.Compare(a.Sets, b.Sets))
+}
+
+// rehearse compares what the closed forms say with a dry run.
+func (c *Choice) rehearse() error {
+	p, err := plan.New(c.Config, c.limits.machine())
+	if err != nil {
+		return err
+	}
+	got := build.Footprint{Device: p.Allocated, Host: p.Host, Disk: p.Disk, Arena: c.Needs.Arena}
+	if got != c.Needs || p.Sent != c.Cost.Sent {
+		panic(fmt.Sprintf("job: closed forms say %+v and %d bytes sent, a rehearsal %+v and %d", c.Needs, c.Cost.Sent, got, p.Sent))
+	}
+	c.Rehearsed = true
+	if c.limits.Hardware != nil {
+		c.Forecast, err = sim.Simulate(c.Config, c.limits.Hardware)
+	}
+	return err
+}
+
+// search is one call of Fit.
+type search struct {
+	limits    Limits
+	job       *config.Config // on the ranks there are
+	units     []zero.UnitSize
+	undivided bool          // micro-batches stay as they are
+	work      map[int]int64 // work space of kernels, by micro-batch
+	kept      map[unitKey]*ofUnits
+	products  sim.Products
+	all       []*Choice
+}
+
+// bare is a search that has tried nothing yet.
+func bare(c *config.Config, l Limits) *search {
+	job := on(c, l.Ranks)
+	m := job.Model.Network()
+	return &search{limits: l, job: job, units: sim.UnitSizes(m), work: map[int]int64{}, kept: map[unitKey]*ofUnits{}, products: sim.Matmuls(m)}
+}
+
+func newSearch(c *config.Config, l Limits) *search {
+	s := bare(c, l)
+	s.run()
+	return s
+}
+
+func (s *search) run() { s.each(func(x config.Config) { s.all = append(s.all, s.choice(&x)) }) }
+
+// on is the job on so many ranks, in one shard group.
+func on(c *config.Config, ranks int) *config.Config {
+	x := *c
+	if ranks == c.Parallel.Ranks {
+		return &x
+	}
+	x.Parallel.Ranks, x.Parallel.Shard, x.Parallel.Replicate = ranks, ranks, 1
+	a := x.Train.MicroBatch * x.Train.Accumulate
+	if b := c.Train.Batch; b%ranks == 0 {
+		a = b / ranks
+	}
+	for x.Train.MicroBatch = min(a, x.Train.MicroBatch); a%x.Train.MicroBatch != 0; {
+		x.Train.MicroBatch--
+	}
+	x.Train.Accumulate = a / x.Train.MicroBatch
+	x.Train.Batch = a * ranks
+	return &x
+}
+
+// each calls f with every way to set the job that is searched.
+func (s *search) each(f func(config.Config)) {
+	j := s.job
+	sequences := j.Train.MicroBatch * j.Train.Accumulate
+	for stage := range zero.Stages {
+		groups := divisors(j.Parallel.Ranks)
+		if stage == 0 {
+			groups = groups[len(groups)-1:]
+		}
+		for _, shard := range groups {
+			if shard == 1 && j.Parallel.Ranks > 1 {
+				continue // that is stage 0
+			}
+			for _, micro := range microBatches(sequences, j.Train.MicroBatch) {
+				if s.undivided && micro != j.Train.MicroBatch {
+					continue
+				}
+				x := *j
+				x.Zero.Stage, x.Parallel.Shard, x.Parallel.Replicate = stage, shard, j.Parallel.Ranks/shard
+				x.Train.MicroBatch, x.Train.Accumulate = micro, sequences/micro
+				s.knobs(x, f)
+			}
+		}
+	}
+}
+
+// knobs calls f with every setting of what is left.
+func (s *search) knobs(x config.Config, f func(config.Config)) {
+	prefetches := []int{0, 1, 2}
+	if x.Zero.Stage < 3 {
+		prefetches = prefetches[:2] // there are no gathers ahead, and never more than two gradients
+	}
+	for _, recompute := range config.Recomputes {
+		for _, prefetch := range prefetches {
+			for _, chunk := range s.chunks(x) {
+				for _, o := range s.offloads(x) {
+					x.Zero.Recompute, x.Zero.Prefetch, x.Train.LossChunk, x.Zero.Offload = recompute, prefetch, chunk, o
+					if counts(&x) {
+						f(x)
+					}
+				}
+			}
+		}
+	}
+}
+
+// offloads are the places that optimizer state and parameters can rest at.
+func (s *search) offloads(x config.Config) (list []config.Offload) {
+	places := config.PlacesNamed[:1]
+	switch {
+	case s.limits.Host > 0 && s.limits.Disk > 0:
+		places = config.PlacesNamed
+	case s.limits.Host > 0:
+		places = config.PlacesNamed[:2]
+	}
+	params := places
+	if x.Zero.Stage < 3 {
+		params = places[:1]
+	}
+	for _, optimizer := range places {
+		for _, parameters := range params {
+			o := s.job.Zero.Offload
+			o.Optimizer, o.Parameters = optimizer, parameters
+			if o.Disk() && o.Path == "" {
+				o.Path = "."
+			}
+			list = append(list, o)
+		}
+	}
+	return list
+}
+
+// chunks are the job's own chunk of the loss and some smaller ones.
+func (s *search) chunks(x config.Config) []int {
+	list := []int{s.job.Train.LossChunk}
+	for n := 4096; n >= 256; n /= 4 {
+		if n < s.job.Train.LossChunk && n < x.Train.MicroBatch*x.Model.Context {
+			list = append(list, n)
+		}
+	}
+	return list
+}
+
+// microBatches are the sizes that so many sequences can be cut into: all divisors,
+// or of very many the job's own and the largest up to each power of two.
+func microBatches(sequences, own int) (list []int) {
+	all := divisors(sequences)
+	if len(all) <= fitMicros {
+		return all
+	}
+	for i, n := range all {
+		last := i+1 == len(all)
+		if n == own || last || bits.Len(uint(all[i+1]-1)) > bits.Len(uint(n-1)) {
+			list = append(list, n)
+		}
+	}
+	return list
+}
+
+// divisors of n, ascending.
+func divisors(n int) (list []int) {
+	for i := 1; i*i <= n; i++ {
+		if n%i == 0 {
+			list = append(list, i)
+			if i*i < n {
+				list = append(list, n/i)
+			}
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+func (s *search) choice(x *config.Config) *Choice {
+	rates := s.limits.Rates
+	if h := s.limits.Hardware; h != nil {
+		mesh := config.Mesh(x)
+		rates.Link, rates.Apart = h.Bus(sim.Group{Size: mesh.Shard, Stride: 1}), h.Bus(sim.Group{Size: mesh.Replicate, Stride: mesh.Shard})
+	}
+	units := s.ofUnits(x)
+	c := &Choice{Config: x, Cost: sim.Weigh(x, s.products, units.moves, rates), limits: s.limits}
+	c.Needs = units.needs.Plus(withoutUnits(x, s.workspace(x)), 1).Plus(units.none, -1)
+	c.Low, c.High = plan.Sum(plan.Outside(x, s.limits.machine()))
+	c.Sets = differs(s.job, x)
+	return c
+}
+
+// unitKey is what a choice's needs and traffic of the units depend on; all else is
+// of its micro-batches.
+type unitKey struct {
+	mesh            shard.Mesh
+	stage, prefetch int
+	offload         config.Offload
+	several         bool // micro-batches
+}
+
+// ofUnits is what the units of a choice take.
+type ofUnits struct {
+	needs build.Footprint // with micro-batches of no sequences
+	none  build.Footprint // of those without units
+	moves sim.Traffic
+}
+
+// ofUnits looks at the units once for all choices that do not differ in how they
+// are kept: a model may have thousands.
+func (s *search) ofUnits(x *config.Config) *ofUnits {
+	k := unitKey{config.Mesh(x), x.Zero.Stage, x.Zero.Prefetch, x.Zero.Offload, x.Train.Accumulate > 1}
+	u := s.kept[k]
+	if u == nil {
+		empty := *x
+		empty.Train.MicroBatch = 0
+		u = &ofUnits{needs: closed(&empty, s.units, 0, build.HostWorkspace(x)), none: withoutUnits(&empty, 0), moves: sim.TrafficOf(x, s.units)}
+		s.kept[k] = u
+	}
+	return u
+}
+
+// withoutUnits is what a job of no units would take, on its device alone.
+func withoutUnits(c *config.Config, work int64) build.Footprint {
+	x := *c
+	x.Zero.Offload.Optimizer, x.Zero.Offload.Parameters = "none", "none"
+	return closed(&x, nil, work, 0)
+}
+
+// workspace is that of the CPU's kernels, where ranks are not GPUs.
+func (s *search) workspace(x *config.Config) int64 {
+	if s.limits.GPU {
+		return 0
+	}
+	n, ok := s.work[x.Train.MicroBatch]
+	if !ok {
+		n = build.Workspace(x)
+		s.work[x.Train.MicroBatch] = n
+	}
+	return n
+}
+
+// differs are the keys in which x is set otherwise, as --set takes them.
+func differs(c *config.Config, x *config.Config) (sets []string) {
+	for _, k := range []struct {
+		key     string
+		is, was any
+	}{
+		{"zero.stage", x.Zero.Stage, c.Zero.Stage},
+		{"parallel.shard", x.Parallel.Shard, c.Parallel.Shard},
+		{"parallel.replicate", x.Parallel.Replicate, c.Parallel.Replicate},
+		{"train.micro_batch", x.Train.MicroBatch, c.Train.MicroBatch},
+		{"train.accumulate", x.Train.Accumulate, c.Train.Accumulate},
+		{"zero.recompute", x.Zero.Recompute, c.Zero.Recompute},
+		{"zero.prefetch", x.Zero.Prefetch, c.Zero.Prefetch},
+		{"train.loss_chunk", x.Train.LossChunk, c.Train.LossChunk},
+		{"zero.offload.optimizer", x.Zero.Offload.Optimizer, c.Zero.Offload.Optimizer},
+		{"zero.offload.parameters", x.Zero.Offload.Parameters, c.Zero.Offload.Parameters},
+		{"zero.offload.path", x.Zero.Offload.Path, c.Zero.Offload.Path},
+	} {
+		if k.is != k.was {
+			sets = append(sets, fmt.Sprintf("%s=%v", k.key, k.is))
+		}
+	}
+	return sets
+}
+
+// SearchLimits are those of a search.
+func SearchLimits() [][2]any {
+	return [][2]any{
+		{"layers of a model that `fit` searches settings for", fitLayers},
+		{"sizes of micro-batches it tries", fitMicros},
+	}
+}

@@ -1,0 +1,499 @@
+package fit
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"zeroth/device"
+	"zeroth/device/cpu"
+	"zeroth/device/dry"
+	"zeroth/input"
+	"zeroth/job/build"
+	"zeroth/job/config"
+	"zeroth/job/config/configtest"
+	"zeroth/job/machine"
+	"zeroth/job/plan"
+	"zeroth/job/show"
+	"zeroth/job/sim"
+	"zeroth/zero"
+)
+
+// What the search finds is what a brute search over rehearsals would: nothing
+// that fits comes before the fastest; every choice can be set with the sets it
+// names, and then needs what it says.
+func TestFitIsTheBestOfAll(t *testing.T) {
+	for _, memory := range []int64{1 << 20, 2 << 20, 3 << 20, 5 << 20, 1 << 30} {
+		for _, host := range []int64{0, 200 << 10, 16 << 20} {
+			c := configtest.Fitted(t, "zero.stage=1")
+			l := Limits{Ranks: 4, Memory: memory, Host: host, Disk: 100 * host, Rates: here}
+			f, err := Search(c, l)
+			if err != nil {
+				t.Fatal(err)
+			}
+			least := map[way]int64{}
+			for _, x := range newSearch(c, l).all {
+				n := x.Needs
+				if fits := n.Device.Total() <= memory && n.Host.Total() <= host && n.Disk <= 100*host; fits != x.Fits() {
+					t.Errorf("%v: fits %v", x.Sets, x.Fits())
+				}
+				lacks := max(n.Device.Total()-memory, n.Host.Total()-host, n.Disk-100*host)
+				if was, ok := least[x.way()]; !ok || lacks < was {
+					least[x.way()] = lacks
+				}
+				if x.Fits() && (len(f.Fits) == 0 || order(x, f.Fits[0]) < 0) {
+					t.Errorf("%d bytes: %v is better than what fit found", memory, x.Sets)
+				}
+				if !x.Fits() && host == 0 && x.Config.Zero.Offload.Any() {
+					t.Errorf("%v without host memory", x.Sets)
+				}
+			}
+			for _, x := range f.Others {
+				if lacks := x.over(); lacks != least[x.way()] {
+					t.Errorf("%v lacks %d bytes, another of its way %d", x.Sets, lacks, least[x.way()])
+				}
+			}
+			for _, x := range slices.Concat(f.Fits, f.Others) {
+				needs, err := build.DryRun(configtest.Fitted(t, append([]string{"zero.stage=1"}, x.Sets...)...))
+				if needs != x.Needs || err != nil || !x.Rehearsed {
+					t.Errorf("%v: needs %+v (%v), fit says %+v", x.Sets, needs, err, x.Needs)
+				}
+				fits := needs.Device.Total() <= memory && needs.Host.Total() <= host && needs.Disk <= 100*host
+				if fits != slices.Contains(f.Fits, x) {
+					t.Errorf("%v of %d bytes in %d: fits %v", x.Sets, needs.Device.Total(), memory, !fits)
+				}
+			}
+			if n := len(f.Fits) + len(f.Others); n < 8 || n > 2*listed {
+				t.Errorf("%d answers", n)
+			}
+		}
+	}
+}
+
+// Closed forms and rehearsals agree on all the search can try, which panics if
+// they do not, also with checkpoints, on other ranks and for a Llama.
+func TestClosedFormsAreRehearsed(t *testing.T) {
+	for _, sets := range [][]string{
+		{"checkpoint.every=5", "precision=fp32"},
+		{"checkpoint.every=5", "checkpoint.async=false", "precision=fp16"},
+		{"model.family=llama", "model.kv_heads=1", "optimizer.type=lion"},
+		{"model.family=llama", "model.tied=true", "precision=fp32", "parallel.shard=2", "parallel.replicate=2"},
+	} {
+		c := configtest.Fitted(t, sets...)
+		l := Limits{Ranks: c.Parallel.Ranks, Memory: 1 << 21, Host: 1 << 40, Disk: 1 << 40, Rates: here}
+		for i, x := range newSearch(c, l).all {
+			if i%23 == 0 {
+				if err := x.rehearse(); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	}
+}
+
+// So they do for any depth of prefetch, number of blocks and of micro-batches,
+// with an embedding that has a turn and one that has none.
+func TestTurnsAreRehearsed(t *testing.T) {
+	for _, tied := range []string{"true", "false"} {
+		for layers := 1; layers <= 5; layers++ {
+			for prefetch := range 8 {
+				for accumulate := 1; accumulate <= 4; accumulate++ {
+					for stage := 1; stage <= 3; stage++ {
+						c := configtest.Fitted(t, "model.family=llama", "model.tied="+tied, fmt.Sprint("model.layers=", layers), fmt.Sprint("zero.prefetch=", prefetch),
+							fmt.Sprint("train.accumulate=", accumulate), "train.micro_batch=1", "train.batch=null", fmt.Sprint("zero.stage=", stage))
+						if err := bare(c, Limits{Ranks: 4, Rates: here}).choice(c).rehearse(); err != nil {
+							t.Error(err)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// The ranks there are need not be the job's: the sequences of a step stay if
+// they can.
+func TestFitOnOtherRanks(t *testing.T) {
+	for _, test := range []struct{ ranks, batch, perRank int }{{8, 16, 2}, {2, 16, 8}, {3, 12, 4}, {16, 16, 1}, {32, 128, 4}} {
+		f, err := Search(configtest.Fitted(t), Limits{Ranks: test.ranks, Memory: 1 << 30, GPU: true, Rates: here})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, x := range append(f.Fits, f.Job) {
+			tr := x.Config.Train
+			if tr.Batch != test.batch || tr.MicroBatch*tr.Accumulate != test.perRank || tr.MicroBatch*tr.Accumulate*x.Config.Parallel.Ranks != tr.Batch {
+				t.Errorf("%d ranks: %+v", test.ranks, tr)
+			}
+		}
+	}
+}
+
+// The largest that fits does, and one more does not.
+func TestLargest(t *testing.T) {
+	if cpu.Separate {
+		t.Skip("what crosses takes host memory of every job there, and these machines have none")
+	}
+	for _, family := range []string{"gpt2", "llama"} {
+		for _, of := range Quantities {
+			c := configtest.Fitted(t, "model.family="+family)
+			l := Limits{Ranks: 4, Memory: 8 << 20, Rates: here}
+			r, err := FindLargest(c, of, l)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, a := range []*Answer{r.As, r.Any} {
+				if a == nil || !a.Choice.Fits() || !a.Choice.Rehearsed {
+					t.Fatalf("%s: %+v", of, a)
+				}
+			}
+			if r.Any.Value < r.As.Value {
+				t.Errorf("%s: %d with any settings, %d with the job's", of, r.Any.Value, r.As.Value)
+			}
+			grown := map[string]func(*config.Config, int) (*config.Config, string){"model": grownModel, "seq": grownContext, "micro_batch": grownMicroBatch}[of]
+			if more, _ := grown(c, r.As.Value+1); bare(more, l).choice(more).Fits() {
+				t.Errorf("%s: %d fits too", of, r.As.Value+1)
+			}
+			if none, err := FindLargest(c, of, Limits{Ranks: 4, Memory: 1000, Rates: here}); err != nil || none.As != nil || none.Any != nil {
+				t.Errorf("%s in 1000 bytes: %+v, %v", of, none, err)
+			}
+		}
+	}
+	if _, err := FindLargest(configtest.Fitted(t), "head", Limits{Ranks: 4, Memory: 1, Rates: here}); err == nil || !input.IsInput(err) {
+		t.Errorf("the largest head: %v", err)
+	}
+}
+
+// A job over its budget is refused with its largest categories and settings
+// that fit, which do.
+func TestOverBudget(t *testing.T) {
+	c := configtest.Fitted(t, "zero.stage=0", "parallel.memory=100GB")
+	needs, err := build.DryRun(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := budget(c, needs); err != nil {
+		t.Errorf("a job within its budget: %v", err)
+	}
+	c.Parallel.Memory = needs.Device.Total() * 2 / 3
+	err = budget(c, needs)
+	if err == nil || !input.IsInput(err) {
+		t.Fatalf("a job over its budget: %v", err)
+	}
+	for _, want := range []string{"--set parallel.memory=100GB: parallel.memory: ", show.ByteSize(needs.Device.Total()), show.ByteSize(c.Parallel.Memory), " activations", "what fits: --set "} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("no %q in: %v", want, err)
+		}
+	}
+	few := 100 // sets of what fits and changes least
+	for _, x := range newSearch(c, Limits{Ranks: 4, Memory: c.Parallel.Memory, Host: 1 << 40, Rates: here}).all {
+		if x.Fits() {
+			few = min(few, len(x.Sets))
+		}
+	}
+	_, ways, _ := strings.Cut(err.Error(), "what fits: ")
+	if first, _, _ := strings.Cut(ways, ", or "); strings.Count(first, "--set") != few {
+		t.Errorf("the first way is %s, but %d sets will do", first, few)
+	}
+	for _, way := range strings.Split(ways, ", or ") {
+		way, _, _ = strings.Cut(way, " (")
+		sets := append([]string{"zero.stage=0"}, strings.Split(strings.TrimPrefix(way, "--set "), " --set ")...)
+		if got, err := build.DryRun(configtest.Fitted(t, sets...)); err != nil || got.Device.Total() > c.Parallel.Memory {
+			t.Errorf("%s: %d bytes, budget %d: %v", way, got.Device.Total(), c.Parallel.Memory, err)
+		}
+	}
+	c.Parallel.Memory = 100_000
+	if err := budget(c, needs); err == nil || !strings.Contains(err.Error(), "no other settings fit, the least is ") {
+		t.Errorf("a budget nothing fits: %v", err)
+	}
+}
+
+// A job whose ranks together need more than there is is refused, with what there
+// is and settings that fit in it, which do. All ranks count, and what they hold
+// on the host.
+func TestMoreThanThereIs(t *testing.T) {
+	for _, sets := range [][]string{{"zero.stage=0"}, {"zero.stage=2", "zero.offload.optimizer=host"}} {
+		c := configtest.Fitted(t, sets...)
+		f, err := build.DryRun(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		each := f.Device.Total() + f.Host.Total()
+		enough := machine.Memory{Free: 4 * each, Total: 4 * each, Limit: "this machine"}
+		if err := affords(c, f, enough); err != nil {
+			t.Errorf("%v: enough is refused: %v", sets, err)
+		}
+		little := machine.Memory{Free: 4*each*2/3 + 3, Total: 8 * each, Limit: "the control group x"}
+		err = affords(c, f, little)
+		if err == nil || !input.IsInput(err) {
+			t.Fatalf("%v: more than there is: %v", sets, err)
+		}
+		for _, want := range []string{": parallel.memory: 4 ranks need ", show.ByteSize(4 * each), show.ByteSize(each) + " each: ", "; but the control group x has " + show.ByteSize(little.Free) + " free; what fits: --set "} {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%v: no %q in: %v", sets, want, err)
+			}
+		}
+		_, ways, _ := strings.Cut(err.Error(), "what fits: ")
+		for _, way := range strings.Split(ways, ", or ") {
+			way, _, _ = strings.Cut(way, " (")
+			all := append(slices.Clone(sets), strings.Split(strings.TrimPrefix(way, "--set "), " --set ")...)
+			if got, err := build.DryRun(configtest.Fitted(t, all...)); err != nil || 4*(got.Device.Total()+got.Host.Total()) > little.Free {
+				t.Errorf("%s: %d bytes each, %d are free for four: %v", way, got.Device.Total()+got.Host.Total(), little.Free, err)
+			}
+		}
+		c.Parallel.Memory = 2 * each
+		if err := affords(c, f, little); err != nil {
+			t.Errorf("%v: what is named and will be there: %v", sets, err)
+		}
+		if err := affords(c, f, machine.Memory{Free: each, Total: 2 * each, Limit: "this machine"}); err == nil || !strings.Contains(err.Error(), "; but this machine has "+show.ByteSize(2*each)+" in all; ") {
+			t.Errorf("%v: what is named and can never be there: %v", sets, err)
+		}
+		if err := affords(c, f, machine.Memory{}); err != nil {
+			t.Errorf("%v: a system that tells nothing: %v", sets, err)
+		}
+	}
+	c := configtest.Fitted(t)
+	c.Parallel.Ranks = 1 << 16
+	if err := affords(c, build.Footprint{Disk: 1}, machine.Memory{Free: 1}); err != nil {
+		t.Error(err)
+	}
+	if Product(1<<50, 1<<16) != math.MaxInt64 || Product(3, 4) != 12 {
+		t.Error("a product")
+	}
+}
+
+func TestParseSize(t *testing.T) {
+	for s, want := range map[string]int64{"80GiB": 80 << 30, "80GB": 80e9, "1.5 MiB": 3 << 19, "7B": 7, "4TB": 4e12, "2kB": 2000} {
+		if n, err := config.ParseSize(s); err != nil || n != want {
+			t.Errorf("%s is %d, %v", s, n, err)
+		}
+	}
+	for _, s := range []string{"80", "80G", "GiB", "-1GiB", "x80GiB", "1e30TB", ""} {
+		if n, err := config.ParseSize(s); err == nil {
+			t.Errorf("%q is %d", s, n)
+		}
+	}
+}
+
+// What is outside our allocator is a range, and less of it without peers.
+func TestOutside(t *testing.T) {
+	var last int64
+	for _, sets := range [][]string{{"parallel.ranks=1"}, {"parallel.ranks=4"}, {"parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2"}} {
+		c := configtest.Fitted(t, append(sets, "train.batch=null")...)
+		low, high := plan.Sum(plan.Outside(c, plan.Machine{GPU: true}))
+		if low >= high || high <= last {
+			t.Errorf("%v: %d to %d bytes", sets, low, high)
+		}
+		last = high
+		if list := plan.Outside(c, plan.Machine{}); len(list) > 0 {
+			t.Errorf("on this machine: %v", list)
+		}
+	}
+}
+
+// What binds is the largest category of what there is too little of.
+func TestBinding(t *testing.T) {
+	c := &Choice{limits: Limits{Memory: 10, Host: 10, Disk: 10}}
+	binds := func(want string) {
+		t.Helper()
+		if got, _ := c.Binding(); got != want {
+			t.Errorf("%s binds, want %s", got, want)
+		}
+	}
+	c.Needs.Device[device.Gathered], c.Needs.Device[device.States] = 5, 7
+	binds("optimizer")
+	c.Needs.Host[device.Grads], c.Needs.Host[device.Params] = 11, 3
+	binds("grads in host memory")
+	c.Needs.Disk = 100
+	binds("the file on disk")
+}
+
+// counter counts the operations of matrix products and attention.
+type counter struct {
+	dry.Queue
+	flops float64
+}
+
+func (q *counter) MatMul(_, a, b device.Mat, _ device.Buffer, _ bool) {
+	rows, k := a.Dims()
+	_, cols := b.Dims()
+	q.flops += 2 * float64(rows) * float64(k) * float64(cols)
+}
+
+// attention is two products of the lower half of T × T scores a head.
+func attention(a device.Attn) float64 { return 2 * float64(a.B*a.H*a.D) * float64(a.T) * float64(a.T) }
+
+func (q *counter) Attention(_ device.Mat, _ device.Buffer, _, _, _ device.Mat, a device.Attn) {
+	q.flops += attention(a)
+}
+
+func (q *counter) AttentionGrad(_, _, _ device.Mat, _ device.Buffer, _, _ device.Mat, _ device.Buffer, _, _, _ device.Mat, a device.Attn) {
+	q.flops += 2 * attention(a) // the least, with the scores computed again it is half as much more
+}
+
+// copies counts the bytes of copies.
+type copies struct {
+	dry.Queue
+	bytes *int64
+}
+
+func (q copies) Copy(dst, _ device.Buffer) { *q.bytes += int64(dst.Bytes()) }
+
+// The work and the traffic a choice is weighed by are those of the schedule.
+func TestCostCountsTheSchedule(t *testing.T) {
+	for _, sets := range [][]string{
+		{"zero.stage=0", "train.loss_chunk=100"},
+		{"zero.stage=3", "zero.recompute=block", "zero.prefetch=2", "train.micro_batch=1"},
+		{"zero.stage=3", "model.family=llama", "model.kv_heads=1", "zero.recompute=block"},
+		{"zero.stage=1", "zero.offload.optimizer=host", "model.family=llama"},
+		{"zero.stage=2", "zero.offload.optimizer=host", "train.micro_batch=1"},
+		{"zero.stage=3", "zero.offload.optimizer=host", "zero.offload.parameters=host", "train.micro_batch=2"},
+		{"zero.stage=3", "zero.offload.parameters=host", "precision=fp32", "zero.prefetch=0"},
+		{"zero.stage=3", "zero.offload.optimizer=host", "precision=fp32", "model.family=llama", "model.tied=true"},
+	} {
+		c := configtest.Fitted(t, sets...)
+		m := c.Model.Network()
+		cost := sim.CostOf(c, m, sim.UnitSizes(m), here)
+		q, moved := &counter{}, int64(0)
+		f, err := build.DryRun(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, _, _, err := build.Rehearsal(c, f.Arena, build.Seams{}, func(z *zero.Config) {
+			z.Compute = q
+			if c.Zero.Offload.Any() {
+				z.Offload.ToHost, z.Offload.ToDevice = copies{bytes: &moved}, copies{bytes: &moved}
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Rehearse()
+		if cost.Flops != q.flops {
+			t.Errorf("%v: %g operations, the schedule has %g", sets, cost.Flops, q.flops)
+		}
+		if cost.Moved != moved {
+			t.Errorf("%v: %d bytes to and from host memory, the schedule moves %d", sets, cost.Moved, moved)
+		}
+		c.Zero.Recompute = "none"
+		if without := sim.CostOf(c, m, sim.UnitSizes(m), here); cost.Flops-without.Flops != cost.Again {
+			t.Errorf("%v: %g operations again, but %g less without", sets, cost.Again, cost.Flops-without.Flops)
+		}
+	}
+}
+
+// Communication is hidden behind computing, as far as there is computing in the
+// micro-batches it belongs to, and not at all without prefetch.
+func TestExposed(t *testing.T) {
+	for _, test := range []struct {
+		sets            []string
+		compute, expose float64 // seconds where all that is sent takes one
+	}{
+		{[]string{"zero.stage=0", "zero.prefetch=0", "train.micro_batch=2"}, 10, 1},
+		{[]string{"zero.stage=0", "train.micro_batch=2"}, 10, 0},
+		{[]string{"zero.stage=0", "train.micro_batch=2"}, 1, 0.5}, // the last of two micro-batches
+		{[]string{"zero.stage=0", "train.micro_batch=4"}, 0.75, 0.25},
+		{[]string{"zero.stage=3", "zero.prefetch=0"}, 10, 1},
+		{[]string{"zero.stage=3", "model.family=llama"}, 10, 0},
+		{[]string{"zero.stage=3", "model.family=llama"}, 0.75, 0.25},
+		{[]string{"zero.stage=3", "model.family=llama", "train.micro_batch=1"}, 0.25, 0.75},
+	} {
+		c := configtest.Fitted(t, append(test.sets, "optimizer.type=sgd")...)
+		m := c.Model.Network()
+		work := sim.CostOf(c, m, sim.UnitSizes(m), sim.Rates{Flops: 1, Link: 1, Host: 1, Memory: 1, Disk: 1})
+		cost := sim.CostOf(c, m, sim.UnitSizes(m), sim.Rates{Flops: work.Flops / test.compute, Link: float64(work.Sent), Host: 1, Memory: 1, Disk: 1})
+		if math.Abs(cost.Compute-test.compute) > 1e-9 || math.Abs(cost.Exposed-test.expose) > 1e-9 {
+			t.Errorf("%v: %.4f seconds computing and %.4f waiting, want %.4f and %.4f", test.sets, cost.Compute, cost.Exposed, test.compute, test.expose)
+		}
+	}
+}
+
+// An update of what is offloaded takes as long as the slowest of its ways: to
+// the host and back, the host's kernel, the disk.
+func TestUpdateOfOffloaded(t *testing.T) {
+	for _, test := range []struct {
+		sets  []string
+		rates sim.Rates
+		want  float64 // bytes of the slowest, of an element of the shards
+	}{
+		{[]string{"zero.offload.optimizer=host"}, sim.Rates{Host: 1, Memory: 1e9}, (4 + 2) / 2.},
+		{[]string{"zero.offload.optimizer=host"}, sim.Rates{Host: 1e9, Memory: 1}, 4 + 2*12 + 2},
+		{[]string{"zero.offload.optimizer=host", "optimizer.type=lion"}, sim.Rates{Host: 1e9, Memory: 1}, 4 + 2*8 + 2},
+		{[]string{"zero.offload.optimizer=disk", "zero.offload.path=."}, sim.Rates{Host: 1e9, Memory: 1e9, Disk: 1}, 2 * 12},
+	} {
+		c := configtest.Fitted(t, append(test.sets, "zero.stage=2")...)
+		units := sim.UnitSizes(c.Model.Network())
+		var n int64
+		for _, u := range units {
+			n += sim.Part(c, u)
+		}
+		test.rates.Flops, test.rates.Link, test.rates.Disk = 1, 1, max(test.rates.Disk, 1e-9)
+		cost := sim.CostOf(c, c.Model.Network(), units, test.rates)
+		if got := cost.Update / float64(n); math.Abs(got-test.want) > 1e-9 {
+			t.Errorf("%v: %g seconds an element, want %g", test.sets, got, test.want)
+		}
+		if disk := c.Zero.Offload.Disk(); disk && cost.Disk != 24*n || !disk && cost.Disk != 0 {
+			t.Errorf("%v: %d bytes to and from the disk", test.sets, cost.Disk)
+		}
+	}
+}
+
+// A batch with very many divisors is searched by few sizes of micro-batches, of
+// which none is far from another, the job's own among them.
+func TestMicroBatches(t *testing.T) {
+	for n := 1; n <= 2000; n++ {
+		var want []int
+		for i := 1; i <= n; i++ {
+			if n%i == 0 {
+				want = append(want, i)
+			}
+		}
+		if got := divisors(n); !slices.Equal(got, want) {
+			t.Fatalf("divisors of %d: %v", n, got)
+		}
+		if got := microBatches(n, 1); len(want) <= fitMicros && !slices.Equal(got, want) {
+			t.Errorf("sizes for %d: %v", n, got)
+		}
+	}
+	const many = 735134400 // has 1344 divisors
+	for _, own := range []int{1, 7, 9, 11, many / 3} {
+		got := microBatches(many, own)
+		if len(got) > fitMicros || !slices.Contains(got, own) || got[len(got)-1] != many {
+			t.Errorf("own %d: %v", own, got)
+		}
+		for i, n := range got {
+			if many%n != 0 || i > 0 && (n <= got[i-1] || n > 4*got[i-1]) {
+				t.Errorf("own %d: %v", own, got)
+			}
+		}
+	}
+}
+
+// What is beyond the limits of a search is refused, and named; planning goes on.
+func TestUnsearchable(t *testing.T) {
+	c := configtest.Fitted(t, "model.layers=1001")
+	l := Limits{Ranks: 4, Memory: 1 << 40, Rates: here}
+	_, fit := Search(c, l)
+	_, largest := FindLargest(c, "seq", l)
+	for _, err := range []error{fit, largest} {
+		if err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), "--set model.layers=1001: 1001 layers: settings are searched for models of at most 1000") {
+			t.Errorf("%v", err)
+		}
+	}
+	if _, err := plan.New(c, plan.Machine{}); err != nil {
+		t.Error(err)
+	}
+	c.Parallel.Memory = 1 << 20
+	needs, err := build.DryRun(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := budget(c, needs); err == nil || !strings.Contains(err.Error(), "want more memory") {
+		t.Errorf("%v", err)
+	}
+	r, err := FindLargest(configtest.Fitted(t, "model.width=4096"), "model", Limits{Ranks: 4, Memory: 1 << 55, Rates: here})
+	if err != nil || !strings.Contains(r.Any.Title, "larger ones are not searched") {
+		t.Errorf("%+v, %v", r, err)
+	}
+}

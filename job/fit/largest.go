@@ -1,0 +1,170 @@
+package fit
+
+import (
+	"fmt"
+	"io"
+	"slices"
+
+	"zeroth/input"
+	"zeroth/job/config"
+	"zeroth/job/hf"
+	"zeroth/job/show"
+)
+
+// Quantities are what Largest can be asked for.
+var Quantities = []string{"model", "seq", "micro_batch"}
+
+// Largest is the answer to what is the largest of something that fits: with
+// the job's own settings, and with whichever settings fit.
+type Largest struct {
+	Of     string  `json:"of"`
+	As     *Answer `json:"as_set"` // nil: nothing does
+	Any    *Answer `json:"any"`    // nil: nothing does
+	Limits Limits  `json:"limits"`
+}
+
+// Answer is a quantity and a choice that holds it.
+type Answer struct {
+	Value  int     `json:"value"` // heads, tokens or sequences
+	Title  string  `json:"title"`
+	Choice *Choice `json:"choice"`
+}
+
+// FindLargest searches for the largest model of the job's proportions, sequence or
+// micro-batch that fits. Of a model, the heads stay as wide as they are, and
+// width, hidden layer and layers grow together.
+func FindLargest(c *config.Config, of string, l Limits) (*Largest, error) {
+	grown := map[string]func(*config.Config, int) (*config.Config, string){"model": grownModel, "seq": grownContext, "micro_batch": grownMicroBatch}[of]
+	if grown == nil {
+		return nil, input.BadInput(fmt.Errorf("--largest %s; want %s", of, show.Either(Quantities)))
+	}
+	if err := searchable(c); err != nil {
+		return nil, err
+	}
+	job := on(c, l.Ranks)
+	answer := func(best func(*config.Config) *Choice) *Answer {
+		n := bisect(func(n int) bool { x, _ := grown(job, n); return x != nil && best(x).Fits() })
+		if n == 0 {
+			return nil
+		}
+		x, title := grown(job, n)
+		if more, _ := grown(job, n+1); more == nil {
+			title += ", larger ones are not searched"
+		}
+		return &Answer{n, title, best(x)}
+	}
+	r := &Largest{Of: of, Limits: l}
+	r.As = answer(func(x *config.Config) *Choice { return bare(x, l).choice(x) })
+	r.Any = answer(func(x *config.Config) *Choice {
+		s := bare(x, l)
+		s.undivided = of == "micro_batch"
+		s.run()
+		return slices.MinFunc(s.all, byFit)
+	})
+	for _, a := range []*Answer{r.As, r.Any} {
+		if a == nil {
+			continue
+		}
+		if err := a.Choice.rehearse(); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+func byFit(a, b *Choice) int {
+	if better(a, b) {
+		return -1
+	}
+	return 1
+}
+
+// bisect is the largest n of which ok holds; 0 if it holds of none. What holds of
+// n must hold of all below.
+func bisect(ok func(int) bool) int {
+	if !ok(1) {
+		return 0
+	}
+	lo, hi := 1, 2
+	for ok(hi) {
+		lo, hi = hi, 2*hi
+	}
+	for hi-lo > 1 {
+		if mid := (lo + hi) / 2; ok(mid) {
+			lo = mid
+		} else {
+			hi = mid
+		}
+	}
+	return lo
+}
+
+// counts says whether what the job needs can be counted.
+func counts(c *config.Config) bool {
+	wrong, _ := config.Countable(c)
+	return wrong == ""
+}
+
+// grownModel is the job with a model of n groups of heads: as many query heads
+// as share keys and values in the job's model, or one.
+func grownModel(c *config.Config, n int) (*config.Config, string) {
+	x, m := *c, c.Model
+	group := 1
+	if m.Family == "llama" {
+		group = m.Heads / m.KVHeads
+		x.Model.KVHeads = n
+		x.Model.FFN = (m.FFN*n*group/m.Heads + 63) / 64 * 64
+	}
+	x.Model.From, x.Model.Heads = "", n*group
+	x.Model.Width = m.Width / m.Heads * x.Model.Heads
+	x.Model.Layers = max(1, (m.Layers*x.Model.Heads+m.Heads/2)/m.Heads)
+	if x.Model.Width > hf.Most || x.Model.FFN > 4*hf.Most || x.Model.Layers > fitLayers || !counts(&x) {
+		return nil, ""
+	}
+	return &x, fmt.Sprintf("%s: %d layers, width %d, %d heads", title(x.Model), x.Model.Layers, x.Model.Width, x.Model.Heads)
+}
+
+// grownContext is the job with sequences of n times 64 tokens.
+func grownContext(c *config.Config, n int) (*config.Config, string) {
+	x := *c
+	x.Model.Context = 64 * n
+	if c.Model.From != "" && c.Model.Family == "gpt2" && x.Model.Context > max(c.Model.Context, c.Model.Longest) {
+		return nil, "" // it has no positions for more
+	}
+	if x.Model.Context > hf.Most || !counts(&x) {
+		return nil, ""
+	}
+	return &x, fmt.Sprintf("sequences of %s tokens", show.Grouped(int64(x.Model.Context)))
+}
+
+// grownMicroBatch is the job with micro-batches of n sequences, one a step.
+func grownMicroBatch(c *config.Config, n int) (*config.Config, string) {
+	x := *c
+	x.Train.MicroBatch, x.Train.Accumulate, x.Train.Batch = n, 1, n*c.Parallel.Ranks
+	if !counts(&x) {
+		return nil, ""
+	}
+	return &x, fmt.Sprintf("micro-batches of %d sequences", n)
+}
+
+// Print writes the answer for people.
+func (r *Largest) Print(out io.Writer) error {
+	t := show.Columns{Align: "lll"}
+	for _, a := range []struct {
+		how string
+		*Answer
+	}{{"with the job's settings", r.As}, {"with any", r.Any}} {
+		if a.Answer == nil {
+			t.Add(a.how, "nothing fits", "")
+			continue
+		}
+		low, _ := a.Choice.Free()
+		words := fmt.Sprintf("%s allocated, %s free", show.ByteSize(a.Choice.Needs.Device.Total()), show.ByteSize(low))
+		t.Add(a.how, a.Title, words)
+		for _, s := range a.Choice.Sets {
+			t.Add("", "", "--set "+s)
+		}
+	}
+	_, err := fmt.Fprintf(out, "the largest %s on %d ranks of %s\n%v", r.Of, r.Limits.Ranks, show.BothUnits(r.Limits.Memory), &t)
+	return err
+}

@@ -1,0 +1,93 @@
+package fit
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"zeroth/device"
+	"zeroth/job/config"
+	"zeroth/job/plan"
+	"zeroth/job/testjob"
+)
+
+// What is at a limit is taken and what is over it refused, at a key that can
+// mend it.
+func TestLimitsOfProducts(t *testing.T) {
+	testjob.InFolder(t, testjob.Least)
+	wide := "model={layers: %d, width: 1048576, heads: 1, vocab: 256, context: %d}"
+	for _, c := range []struct{ fits, over, key, want string }{
+		{"model.layers=10000", "model.layers=10001", "model.layers", "10001 is more than 10000; want a whole number from 1 to 10000, such as 6"},
+		{"train.batch=1073741824", "train.batch=1073741828", "train.batch", "1073741828 is more than 1073741824"},
+		{"train={micro_batch: 65536, accumulate: 4096}", "train={micro_batch: 65536, accumulate: 4097}", "train.micro_batch", "1074003968 sequences a step are more than 1073741824; want less"},
+		{fmt.Sprintf(wide, 1, 256), fmt.Sprintf(wide, 2, 256), "model.layers", "2.64e+13 parameters are more than 1.76e+13; want less"},
+		{"train={steps: 1000000000, batch: 16777216}", "train={steps: 1000000000, batch: 33554432}", "train.steps", "8.59e+18 tokens in all steps are more than 4.61e+18"},
+		{"train={micro_batch: 262144, loss_chunk: 1024}", "train={micro_batch: 262148, loss_chunk: 1024}", "train.loss_chunk", "65537 chunks of train.loss_chunk tokens in a micro-batch are more than 65536"},
+	} {
+		if _, err := config.Load("job.yaml", []string{c.fits}); err != nil {
+			t.Errorf("%s: %v", c.fits, err)
+		}
+		_, err := config.Load("job.yaml", []string{c.over})
+		if want := "--set " + c.over + ": " + c.key + ": " + c.want; err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("got %v\nwant %s", err, want)
+		}
+	}
+	for _, c := range []struct {
+		sets []string
+		want string
+	}{
+		{[]string{"model.width=524288", "model.heads=1", "model.layers=5", "train.batch=8388608"}, "parameters × sequences a rank takes in a step are more than 1.44e+17"},
+		{[]string{"model.context=1048576", "train.batch=16777216", "train.micro_batch=16", "model.layers=1000"}, "elements that pass through a rank's layers in a step are more than 1.8e+16"},
+		{[]string{"model.width=524288", "model.heads=1", "model.layers=5", "parallel.ranks=128", "zero.offload.optimizer=host"}, "pieces of 2^20 elements that are offloaded of a rank are more than 65536"},
+	} {
+		if _, err := config.Load("job.yaml", c.sets); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v: %v", c.sets, err)
+		}
+	}
+}
+
+// At the limits no number of a plan or a search overflows: all are positive, and
+// the closed forms agree with the dry run.
+func TestNothingOverflows(t *testing.T) {
+	for _, sets := range [][]string{
+		{"model={layers: 1, width: 1048576, heads: 1048576, context: 1048576}", "train={micro_batch: 32, loss_chunk: 1048576}", "parallel.ranks=1"},
+		{"model={layers: 10000, width: 4096, heads: 1, context: 1048576}", "train={micro_batch: 64, loss_chunk: 1048576}", "parallel.ranks=2"},
+		{"model={layers: 2, width: 524288, heads: 1}", "train={micro_batch: 2, accumulate: 4096}", "parallel.ranks=65536"},
+		{"model={layers: 1, width: 524288, heads: 1, vocab: 1048576}", "train={micro_batch: 1, accumulate: 4096}", "parallel.ranks=128", "precision=fp32", "zero={offload: {optimizer: disk, parameters: disk, path: .}}"},
+		{"model={family: llama, layers: 1, width: 1048576, ffn: 4100000, heads: 2}", "train.micro_batch=4096", "parallel.ranks=8", "zero.stage=1"},
+	} {
+		c, err := config.Draft("", sets)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := plan.New(c, plan.Machine{GPU: true, Memory: config.MostMemory})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p.Sent < 0 || p.Parameters < 0 || p.Padding < 0 || p.Disk < 0 || p.Allocated.Total() <= 0 || p.Host.Total() < 0 {
+			t.Errorf("%v: %+v", sets, p)
+		}
+		for use := range device.Uses {
+			if p.Allocated[use] < 0 || p.Host[use] < 0 {
+				t.Errorf("%v: %v %d, %d on the host", sets, use, p.Allocated[use], p.Host[use])
+			}
+		}
+		for _, m := range p.Timeline {
+			if total := m.InUse.Total(); total < 0 || total > p.Allocated.Total() {
+				t.Errorf("%v: %s: %d", sets, m.Name, total)
+			}
+		}
+		l := Limits{Ranks: c.Parallel.Ranks, Memory: config.MostMemory, Host: config.MostMemory, Disk: config.MostMemory, GPU: true, Rates: here}
+		if x := bare(c, l).choice(c); x.rehearse() != nil || x.Cost.Sent < 0 || x.Cost.Moved < 0 || x.Cost.Disk < 0 || !(x.Cost.Seconds() > 0) {
+			t.Errorf("%v: %+v", sets, x)
+		}
+		if searchable(c) != nil || testing.Short() {
+			continue
+		}
+		for _, x := range newSearch(c, l).all {
+			if x.Cost.Sent < 0 || x.Cost.Moved < 0 || x.Cost.Disk < 0 || x.Needs.Device.Total() <= 0 || x.Needs.Host.Total() < 0 || x.Needs.Disk < 0 {
+				t.Errorf("%v: %v: %+v, %+v", sets, x.Sets, x.Needs, x.Cost)
+			}
+		}
+	}
+}

@@ -1,0 +1,140 @@
+package fit
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"zeroth/device"
+	"zeroth/input"
+	"zeroth/job/build"
+	"zeroth/job/config"
+	"zeroth/job/machine"
+	"zeroth/job/plan"
+	"zeroth/job/show"
+	"zeroth/job/sim"
+)
+
+// here is what a rank of this machine does, by order of magnitude: enough to
+// put one setting before another.
+var here = sim.Rates{Flops: 1e11, Link: 5e9, Host: 5e9, Memory: 1e10, Disk: 1e9}
+
+// Affordable is what each rank will allocate, if there is as much.
+func Affordable(c *config.Config, s build.Seams) (build.Footprint, error) {
+	plan, err := build.DryRunWith(c, s, build.FewMicro)
+	if err != nil {
+		return plan, err
+	}
+	return plan, cmp.Or(budget(c, plan), affords(c, plan, machine.Machine()))
+}
+
+// PlanHere is the plan of a job whose ranks are this machine's and share its
+// memory: where there is too little, it says what training would say.
+func PlanHere(c *config.Config, m plan.Machine) (*plan.Plan, error) {
+	p, err := plan.New(c, m)
+	if err != nil {
+		return nil, err
+	}
+	f := build.Footprint{Device: p.Allocated, Host: p.Host, Disk: p.Disk}
+	p.Lacks = cmp.Or(budget(c, f), affords(c, f, machine.Machine()))
+	return p, nil
+}
+
+// OpenAffordable opens the ranks of a job, if there is the memory they need.
+func OpenAffordable(c *config.Config, s build.Seams) ([]*build.Rank, error) {
+	plan, err := Affordable(c, s)
+	if err != nil {
+		return nil, err
+	}
+	return build.OpenPlanned(c, plan, s)
+}
+
+// budget refuses a job whose ranks need more than parallel.memory, before
+// anything is allocated: with the categories that take most, and the settings
+// nearest to the job's that fit.
+func budget(c *config.Config, f build.Footprint) error {
+	budget, needs := c.Parallel.Memory, f.Device.Total()
+	if budget == 0 || needs <= budget {
+		return nil
+	}
+	return tooMuch(c, fmt.Sprintf("a budget of %s a rank, but a rank needs %s: %s; %s", show.ByteSize(budget), show.ByteSize(needs), largestUses(f.Device),
+		nearby(c, budget, (*Choice).over, build.Footprint.DeviceTotal)))
+}
+
+// affords refuses a job whose ranks together need more memory than there is
+// free. Who names a size in parallel.memory knows better what will be free: then
+// what counts is all there is.
+func affords(c *config.Config, f build.Footprint, m machine.Memory) error {
+	has, where := m.Free, m.Limit+" has %s free"
+	if c.Parallel.Memory > 0 {
+		has, where = m.Total, m.Limit+" has %s in all"
+	}
+	ranks := int64(c.Parallel.Ranks)
+	if has == 0 || f.Memory() <= has/ranks {
+		return nil
+	}
+	over := func(x *Choice) int64 { return x.Needs.Memory() - has/ranks }
+	return tooMuch(c, fmt.Sprintf("%d ranks need %s, %s each: %s; but "+where+"; %s", ranks, show.ByteSize(Product(f.Memory(), ranks)), show.ByteSize(f.Memory()), largestUses(f.Both()),
+		show.ByteSize(has), nearby(c, has/ranks, over, build.Footprint.Memory)))
+}
+
+func tooMuch(c *config.Config, wrong string) error {
+	return input.BadInput(fmt.Errorf("%v: parallel.memory: %s", c.Place("parallel.memory"), wrong))
+}
+
+// Product is a times b, or the most there is.
+func Product(a, b int64) int64 {
+	if a > math.MaxInt64/b {
+		return math.MaxInt64
+	}
+	return a * b
+}
+
+// largestUses are the categories that take nine tenths of what is allocated.
+func largestUses(b device.Bytes) string {
+	uses := make([]device.Use, 0, device.Uses)
+	for use := range device.Uses {
+		uses = append(uses, use)
+	}
+	slices.SortStableFunc(uses, func(x, y device.Use) int { return cmp.Compare(b[y], b[x]) })
+	var words []string
+	var sum int64
+	for _, use := range uses {
+		if sum*10 >= b.Total()*9 {
+			break
+		}
+		sum += b[use]
+		words = append(words, fmt.Sprintf("%s %v", show.ByteSize(b[use]), use))
+	}
+	return strings.Join(words, ", ")
+}
+
+// nearby are up to three ways to set the job that fit: those that change least,
+// of these the fastest. Over is by how much a choice does not, and needs what it
+// is held against. Host memory has no bound of its own.
+func nearby(c *config.Config, budget int64, over func(*Choice) int64, needs func(build.Footprint) int64) string {
+	const lessOrMore = "want more memory, another number of ranks, a smaller model or shorter sequences"
+	if searchable(c) != nil {
+		return lessOrMore
+	}
+	all := newSearch(c, Limits{Ranks: c.Parallel.Ranks, Memory: budget, Host: math.MaxInt64, Rates: here}).all
+	least := slices.MinFunc(all, func(a, b *Choice) int { return cmp.Compare(over(a), over(b)) })
+	if over(least) > 0 {
+		return fmt.Sprintf("no other settings fit, the least is %s with --set %s; %s", show.ByteSize(needs(least.Needs)), strings.Join(least.Sets, " --set "), lessOrMore)
+	}
+	fits := slices.DeleteFunc(all, func(x *Choice) bool { return over(x) > 0 || len(x.Sets) == 0 })
+	slices.SortStableFunc(fits, func(a, b *Choice) int {
+		return cmp.Or(cmp.Compare(len(a.Sets), len(b.Sets)), cmp.Compare(a.Cost.Seconds(), b.Cost.Seconds()))
+	})
+	var ways []string
+	seen := map[string]bool{}
+	for _, x := range fits {
+		if key, _, _ := strings.Cut(x.Sets[0], "="); !seen[key] && len(ways) < 3 {
+			seen[key] = true
+			ways = append(ways, fmt.Sprintf("--set %s (%s)", strings.Join(x.Sets, " --set "), show.ByteSize(needs(x.Needs))))
+		}
+	}
+	return "what fits: " + strings.Join(ways, ", or ")
+}

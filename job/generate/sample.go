@@ -1,0 +1,317 @@
+package generate
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+
+	"zeroth/collective"
+	"zeroth/data"
+	"zeroth/device"
+	"zeroth/device/cpu"
+	"zeroth/device/dry"
+	"zeroth/fsdp"
+	"zeroth/input"
+	"zeroth/job/config"
+	"zeroth/job/hf"
+	"zeroth/job/state"
+	"zeroth/nn"
+	"zeroth/shard"
+	"zeroth/zero"
+)
+
+// SampleOptions say what to write and from which model.
+type SampleOptions struct {
+	Run         string // a run folder, or a Hugging Face folder
+	Tokenizer   string // "bytes", "gpt2" or a folder; empty: the one of the model's folder
+	Prompt      string
+	Tokens      int     // to write, at most
+	Temperature float64 // 0 always takes the likeliest token
+	TopK        int     // choose among the k likeliest; 0 is all
+	Seed        uint64
+
+	Note func(string) // told what a user may not expect; nil: nobody is
+}
+
+// Sample writes the prompt and what the model makes of it to w, token by token,
+// until there are as many as asked for or one of them ends the text.
+func Sample(ctx context.Context, o SampleOptions, w io.Writer) error {
+	if o.Note == nil {
+		o.Note = func(string) {}
+	}
+	folder := o.Run
+	if _, err := os.Stat(filepath.Join(folder, state.ModelDir)); err == nil {
+		folder = filepath.Join(folder, state.ModelDir)
+	}
+	m, err := hf.ReadModelConfig(folder)
+	if err != nil {
+		return input.BadInput(fmt.Errorf("--run %s: %w; want the folder of a run that has written its model, or a Hugging Face folder", o.Run, err))
+	}
+	tok, err := TokenizerOf(o, folder, m.Vocab)
+	if err != nil {
+		return err
+	}
+	ids, err := config.Encode(tok, o.Prompt, m.Vocab)
+	if err != nil {
+		return err
+	}
+	if len(ids) > m.Context {
+		o.Note(fmt.Sprintf("the prompt has %d tokens, and the model reads at most %d: it goes on from the last %d", len(ids), m.Context, m.Context))
+	}
+	ends := endsOfText(folder, tok)
+	if o.Tokens < m.Context { // memory for no more than is read
+		m.Context, m.Longest = min(m.Context, len(ids)+o.Tokens), m.Context
+	}
+	g, err := NewGenerator(folder, m)
+	if err != nil {
+		return err
+	}
+	defer g.Close()
+	if _, err := io.WriteString(w, o.Prompt); err != nil {
+		return err
+	}
+	s := sampler{o, g, tok, ends}
+	return s.goOn(ctx, ids, w)
+}
+
+// sampler is what continues a text.
+type sampler struct {
+	SampleOptions
+	*Generator
+	tok  data.Tokenizer
+	ends []int32 // tokens that end it
+}
+
+// goOn writes the text of the tokens that follow ids.
+func (o sampler) goOn(ctx context.Context, ids []int32, w io.Writer) error {
+	rng := rand.New(rand.NewPCG(o.Seed, 0))
+	for n := range o.Tokens {
+		if err := ctx.Err(); err != nil {
+			return context.Cause(ctx)
+		}
+		ids = append(ids[:0], ids[max(0, len(ids)-o.ids.Host.N):]...)
+		logits, err := o.Next(ids)
+		if err != nil {
+			return err
+		}
+		logits = logits[:min(len(logits), o.tok.Vocab())]
+		if i := slices.IndexFunc(logits, func(x float32) bool { return x != x || math.IsInf(float64(x), 0) }); i >= 0 {
+			return fmt.Errorf("the model's output for token %d is %v: its parameters are no longer numbers one can compute with", i, logits[i])
+		}
+		id := choose(logits, o.Temperature, o.TopK, rng)
+		if slices.Contains(o.ends, id) {
+			o.Note(fmt.Sprintf("the text ends after %d of %d tokens, by token %d %q", n, o.Tokens, id, o.tok.Decode([]int32{id})))
+			return nil
+		}
+		ids = append(ids, id)
+		if _, err := w.Write(o.tok.Decode([]int32{id})); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// endsOfText are the tokens that end a text: eos_token_id of config.json and of
+// generation_config.json in a model's folder, a number or a list, and what the
+// tokenizer puts between documents.
+func endsOfText(folder string, tok data.Tokenizer) (ends []int32) {
+	for _, name := range []string{"config.json", "generation_config.json"} {
+		var c struct {
+			EOS json.RawMessage `json:"eos_token_id"`
+		}
+		raw, err := input.Read(filepath.Join(folder, name), 1<<20)
+		if err != nil || json.Unmarshal(raw, &c) != nil {
+			continue // there is none, or it says nothing of this
+		}
+		var one int32
+		var list []int32
+		if json.Unmarshal(c.EOS, &one) == nil && string(c.EOS) != "null" {
+			ends = append(ends, one)
+		} else if json.Unmarshal(c.EOS, &list) == nil {
+			ends = append(ends, list...)
+		}
+	}
+	if s := tok.Separator(); s >= 0 {
+		ends = append(ends, s)
+	}
+	return ends
+}
+
+// choose draws a token from softmax(logits/temperature) over the top k.
+func choose(logits []float32, temperature float64, k int, rng *rand.Rand) int32 {
+	if temperature == 0 {
+		best := 0
+		for i, x := range logits {
+			if x > logits[best] {
+				best = i
+			}
+		}
+		return int32(best)
+	}
+	order := make([]int32, len(logits))
+	for i := range order {
+		order[i] = int32(i)
+	}
+	slices.SortFunc(order, func(a, b int32) int { return cmp.Or(cmp.Compare(logits[b], logits[a]), cmp.Compare(a, b)) })
+	if k > 0 && k < len(order) {
+		order = order[:k]
+	}
+	weights, sum := make([]float64, len(order)), 0.0
+	for i, id := range order {
+		weights[i] = math.Exp(float64(logits[id]-logits[order[0]]) / temperature)
+		sum += weights[i]
+	}
+	x := rng.Float64() * sum
+	for i, w := range weights {
+		if x -= w; x < 0 {
+			return order[i]
+		}
+	}
+	return order[len(order)-1]
+}
+
+// Generator runs a model forward on this machine, on one rank, in float32. It
+// computes a token's queries, keys and values once, as long as those before it
+// stay where they are.
+type Generator struct {
+	dev    *cpu.Device
+	host   *cpu.Device  // dev, where the host may address its memory
+	queues []*cpu.Queue // compute, comm
+	runner *fsdp.Runner
+	Batch  nn.Batch
+	held   []func()      // give back what is allocated
+	ids    device.Window // (Context) int32: those that batch.Cache is of
+	known  int           // of ids, from the first
+	logits device.Window // (Vocab) float32
+}
+
+func NewGenerator(folder string, m hf.Model) (*Generator, error) {
+	r, err := hf.OpenModel(folder, m)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	if err := r.SameHead(m); err != nil {
+		return nil, err
+	}
+	g := &Generator{dev: cpu.New(runtime.GOMAXPROCS(0))}
+	if g.host = g.dev; cpu.Separate {
+		g.host = cpu.NewHost(1)
+	}
+	g.queues = []*cpu.Queue{g.dev.NewQueue("compute"), g.dev.NewQueue("comm")}
+	err = g.allocate(m)
+	if err == nil {
+		err = g.open(m, (&hf.Weights{From: r}).Fill)
+	}
+	if err != nil {
+		g.Close()
+		return nil, err
+	}
+	return g, nil
+}
+
+// allocate takes memory for token ids, logits and the cache.
+func (g *Generator) allocate(m hf.Model) error {
+	var errs []error
+	window := func(t device.DType, n int, use device.Use) device.Window {
+		w, err := device.OpenWindow(g.dev, g.host, t, n, use)
+		errs = append(errs, err)
+		if err == nil {
+			g.held = append(g.held, func() { device.FreeWindow(g.dev, g.host, w) })
+		}
+		return w
+	}
+	g.ids, g.logits = window(device.I32, m.Context, device.Inputs), window(device.F32, m.Vocab, device.Stats)
+	g.Batch = nn.Batch{B: 1, T: m.Context, Compute: device.F32, Input: g.ids.Device, Logits: g.logits.Device}
+	net := m.Network()
+	for range net.Blocks {
+		b, err := g.dev.Alloc(device.F32, m.Context*net.QKV, device.Activations)
+		errs = append(errs, err)
+		if err == nil {
+			g.held = append(g.held, func() { g.dev.Free(b) })
+		}
+		g.Batch.Cache = append(g.Batch.Cache, b)
+	}
+	return errors.Join(errs...)
+}
+
+// open builds the forward-only runner, with an arena of the size a dry one
+// has used, and sets its parameters.
+func (g *Generator) open(m hf.Model, fill func(zero.Part, []float32) error) error {
+	cfg := fsdp.Config{
+		Device: &dry.Device{}, Compute: dry.Queue{}, Comm: dry.Queue{},
+		Model: m.Network(), Policy: zero.Stage(0).Policy(0, false), ArenaSize: math.MaxInt / 2,
+	}
+	alone := func(string) fsdp.Groups { // nobody to exchange with
+		return fsdp.Groups{Shard: collective.Dry{Of: 1}, Replica: collective.Dry{Of: 1}}
+	}
+	cfg.Units = fsdp.LayOut(cfg.Model, cfg.Policy, alone)
+	rehearsal, err := fsdp.New(cfg)
+	if err != nil {
+		return err
+	}
+	rehearsal.Forward(&g.Batch, false)
+	cfg.ArenaSize = rehearsal.ArenaPeak()
+	cfg.Units = fsdp.LayOut(cfg.Model, cfg.Policy, alone)
+	cfg.Device, cfg.Compute, cfg.Comm = g.dev, g.queues[0], g.queues[1]
+	if g.runner, err = fsdp.New(cfg); err != nil {
+		return err
+	}
+	for _, u := range g.runner.Units {
+		for _, p := range u.Layout.Params {
+			part := zero.Part{Param: p, Kind: zero.Master, At: shard.Range{Hi: p.Numel()}}
+			w := device.Onto(u.Param.Slice(p.At.Lo, p.At.Hi), func(n int) device.Buffer { return device.OfF32(make([]float32, n)) })
+			if err := fill(part, w.Host.F32()); err != nil {
+				return err
+			}
+			w.Send(g.queues[0])
+			if err := g.queues[0].Wait(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Next is the logits of the token after ids, or after the last Context of
+// them. It is overwritten by the next call.
+func (g *Generator) Next(ids []int32) ([]float32, error) {
+	ids = ids[max(0, len(ids)-g.ids.Host.N):]
+	seen, b, q := g.ids.Host.I32(), &g.Batch, g.queues[0]
+	known := 0 // positions at which nothing changes; the last is computed in any case
+	for known < min(g.known, len(ids)-1) && ids[known] == seen[known] {
+		known++
+	}
+	g.known = copy(seen, ids)
+	g.ids.Send(q)
+	b.Past, b.T, b.Input = known, len(ids)-known, g.ids.Device.Slice(known, len(ids))
+	b.At = b.T - 1
+	g.runner.Forward(b, false)
+	g.logits.Fetch(q)
+	return g.logits.Host.F32(), q.Wait()
+}
+
+func (g *Generator) Close() {
+	for _, q := range g.queues {
+		q.Close()
+	}
+	if g.runner != nil {
+		g.runner.Free()
+	}
+	for _, free := range g.held {
+		free()
+	}
+	g.dev.Close()
+	if g.host != g.dev {
+		g.host.Close()
+	}
+}

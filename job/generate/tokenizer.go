@@ -1,0 +1,62 @@
+package generate
+
+import (
+	"fmt"
+	"path/filepath"
+
+	"zeroth/data"
+	"zeroth/input"
+	"zeroth/job/config"
+)
+
+// TokenizerOf is the tokenizer of a model in a folder: the one that is asked
+// for, or the one recorded there. Without either it is what the job of the run
+// says, which runs did not record before, or the one whose size the vocabulary
+// has, which is then said.
+func TokenizerOf(o SampleOptions, folder string, vocab int) (data.Tokenizer, error) {
+	const advice = "name it with --tokenizer bytes, gpt2 or a folder"
+	if o.Tokenizer != "" {
+		t, err := data.NewTokenizer(o.Tokenizer)
+		if err != nil {
+			return nil, input.BadInput(fmt.Errorf("--tokenizer: %w", err))
+		}
+		return t, nil
+	}
+	if len(data.TokenizerFiles(folder)) > 0 {
+		t, err := data.NewTokenizer(folder)
+		if err != nil {
+			return nil, input.BadInput(fmt.Errorf("the tokenizer of %w; or %s", err, advice))
+		}
+		return t, nil
+	}
+	if job := filepath.Join(o.Run, "job.yaml"); input.Exists(job) {
+		return tokenizerOfJob(job, vocab, advice, o.Note)
+	}
+	for _, name := range []string{"bytes", "gpt2"} {
+		if t, err := data.NewTokenizer(name); err == nil && t.Vocab() == vocab {
+			o.Note(fmt.Sprintf("%s has no tokenizer; %s is taken, whose %d tokens the model has. If it is another, %s", folder, name, vocab, advice))
+			return t, nil
+		}
+	}
+	return nil, input.BadInput(fmt.Errorf("%s has no tokenizer, and none here has the %d tokens of its model; %s", folder, vocab, advice))
+}
+
+// tokenizerOfJob is the tokenizer of a run that did not record it. Its job says
+// gpt2 of all token files, which is only believed of a vocabulary of that size.
+func tokenizerOfJob(job string, vocab int, advice string, note func(string)) (data.Tokenizer, error) {
+	name, tokens, err := config.LoadTokenizer(job)
+	switch {
+	case err != nil:
+		return nil, err
+	case name == "":
+		return nil, input.BadInput(fmt.Errorf("%s: the tokenizer of its token files is not known; %s", job, advice))
+	case tokens && name == "gpt2" && !config.Gpt2Sized(vocab):
+		return nil, input.BadInput(fmt.Errorf("%s: its token files are not of GPT-2's vocabulary: the model has %d tokens; %s", job, vocab, advice))
+	}
+	t, err := data.NewTokenizer(name)
+	if err != nil {
+		return nil, input.BadInput(fmt.Errorf("%s: %w; the run has no copy of its tokenizer: %s", job, err, advice))
+	}
+	note(fmt.Sprintf("the run did not record its tokenizer; %.100q is taken, as %s has it", name, job))
+	return t, nil
+}

@@ -1,0 +1,281 @@
+package hf
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"zeroth/input"
+	"zeroth/job/testjob"
+)
+
+// gpt2JSON is config.json of openai-community/gpt2, shortened by generation settings.
+const gpt2JSON = `{"activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1,
+"bos_token_id": 50256, "embd_pdrop": 0.1, "eos_token_id": 50256, "initializer_range": 0.02, "layer_norm_epsilon": 1e-05,
+"model_type": "gpt2", "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "resid_pdrop": 0.1, "vocab_size": 50257}`
+
+var gpt2Small = Model{Family: "gpt2", Layers: 12, Heads: 12, Width: 768, Context: 1024, Vocab: 50257, NormEps: 1e-5}
+
+func TestModelConfigOfGPT2(t *testing.T) {
+	for _, raw := range []string{gpt2JSON, `{"model_type": "gpt2"}`, `{"model_type": "gpt2", "n_inner": null, "tie_word_embeddings": true}`} {
+		got, err := parseModelConfig([]byte(raw))
+		if d := cmp.Diff(gpt2Small, got); err != nil || d != "" {
+			t.Errorf("%s: %v %s", raw, err, d)
+		}
+	}
+}
+
+func TestModelConfigReadsBack(t *testing.T) {
+	dir := t.TempDir()
+	for _, want := range []Model{gpt2Small, {Family: "gpt2", Layers: 1, Heads: 3, Width: 9, Context: 7, Vocab: 256, NormEps: 1e-6}} {
+		if err := WriteModelConfig(dir, want); err != nil {
+			t.Fatal(err)
+		}
+		got, err := ReadModelConfig(dir)
+		if d := cmp.Diff(want, got); err != nil || d != "" {
+			t.Errorf("%v %s", err, d)
+		}
+	}
+}
+
+// What others read in it: keys and values GPT2Config knows.
+func TestModelConfigKeys(t *testing.T) {
+	dir := t.TempDir()
+	if err := WriteModelConfig(dir, gpt2Small); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(dir + "/config.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got map[string]any
+	if err := json.Unmarshal(raw, &got); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]any{
+		"model_type": "gpt2", "architectures": []any{"GPT2LMHeadModel"}, "vocab_size": 50257.0, "n_positions": 1024.0, "n_embd": 768.0,
+		"n_layer": 12.0, "n_head": 12.0, "n_inner": nil, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "tie_word_embeddings": true,
+		"scale_attn_weights": true, "scale_attn_by_inverse_layer_idx": false, "add_cross_attention": false, "initializer_range": 0.02,
+		"bos_token_id": 50256.0, "eos_token_id": 50256.0, "torch_dtype": "float32", "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0,
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+	if err := WriteModelConfig(dir+"/gone", gpt2Small); err == nil {
+		t.Error("wrote into a folder that is not there")
+	}
+}
+
+// refused fails unless a config of the family with some keys is refused for the
+// reason wanted, or one that begins so.
+func refused(t *testing.T, family string, keys map[string]string) {
+	t.Helper()
+	for in, want := range keys {
+		raw := fmt.Sprintf(`{"model_type": %q, %s}`, family, in)
+		if _, err := parseModelConfig([]byte(raw)); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%s: %v; want %s", raw, err, want)
+		}
+	}
+}
+
+func TestModelConfigRefusals(t *testing.T) {
+	refused(t, "bert", map[string]string{`"n_layer": 0`: `model_type "bert" is not supported; want gpt2, llama or qwen2`})
+	refused(t, "gpt2", map[string]string{
+		`"n_layer": 0`:             "n_layer 0 is out of range",
+		`"torch_dtype": 32`:        "torch_dtype 32 is not a string",
+		`"dtype": {"": "float32"}`: `dtype {"":"float32"} is not a string`,
+		`"n_layer": -1`:            "n_layer -1 is out of range",
+		`"n_layer": 10001`:         "10001 layers are more than 10000",
+		`"n_layer": null`:          "n_layer null is not a whole number",
+		`"n_layer": 2.5`:           "n_layer 2.5 is not a whole number",
+		`"n_layer": "two"`:         `n_layer "two" is not a whole number`,
+		`"n_layer": 1e40`:          "n_layer 1e40 is not a whole number",
+		`"n_layer": [12]`:          "n_layer [12] is not a whole number",
+		`"n_layer": "\u202e` + strings.Repeat("x", 199) + `"`: `n_layer "\u202e` + strings.Repeat("x", 93) + `... is not a whole number`,
+		`"vocab_size": 99999999`:                              "vocab_size 99999999 is out of range",
+		`"n_head": 5`:                                         "n_head 5 does not divide n_embd 768",
+		`"n_head": 12, "num_attention_heads": 6`:              "n_head 12 and num_attention_heads 6 differ: keep the one that the model was trained with",
+		`"num_hidden_layers": 0`:                              "num_hidden_layers 0 is out of range",
+		`"n_inner": 100`:                                      "n_inner 100 is not supported; want 4 × n_embd = 3072",
+		`"activation_function": "relu"`:                       `activation_function "relu" is not supported; want gelu_new`,
+		`"layer_norm_epsilon": 0`:                             "layer_norm_epsilon 0 is out of range",
+		`"tie_word_embeddings": false`:                        "tie_word_embeddings false is not supported",
+		`"scale_attn_weights": false`:                         "scale_attn_weights false is not supported",
+		`"scale_attn_by_inverse_layer_idx": true`:             "scale_attn_by_inverse_layer_idx true is not supported",
+		`"add_cross_attention": true`:                         "add_cross_attention true is not supported",
+		`"is_causal": false`:                                  "is_causal false is not supported; want true, or no such key",
+		`"per_layer_config": {"0": {"n_head": 6}}`:            `per_layer_config {"0":{"n_head":6}} is not supported; want null or {}, or no such key`,
+		`"quantization_config": {"bits": 4}`:                  `quantization_config {"bits":4} is not supported; want null, or no such key`,
+		`"is_causal": null`:                                   "is_causal null is not supported",
+		`"is_encoder_decoder": true`:                          "is_encoder_decoder true is not supported",
+		`"pruned_heads": {"0": [1]}`:                          `pruned_heads {"0":[1]} is not supported`,
+		`"architectures": ["GPT2ForSequenceClassification"]`:  `architectures "GPT2ForSequenceClassification" is not supported; want GPT2LMHeadModel`,
+		`"architectures": "GPT2LMHeadModel"`:                  `architectures "GPT2LMHeadModel" is not a list of strings`,
+		`"auto_map": {"AutoModelForCausalLM": "a.B"}`:         `auto_map names code that computes this model (AutoModelForCausalLM "a.B"), which is not run here`,
+		`"attn_pdrop": -0.1`:                                  "attn_pdrop -0.1 is out of range",
+		`"eos_token_id": "x"`:                                 `eos_token_id "x" is neither a token's number nor a list of them`,
+		`"n_layer": 0, "n_head": 5, "is_causal": false`:       "n_layer 0 is out of range; n_head 5 does not divide n_embd 768; is_causal false is not supported",
+	})
+	for raw, want := range map[string]string{
+		`{}`:                             `model_type "" is not supported; want gpt2, llama or qwen2`,
+		`{"model_type": 2}`:              `model_type 2 is not a string`,
+		`[]`:                             `not a model's config: [] where an object should be`,
+		`null`:                           `not a model's config: null where an object should be`,
+		"{\n\"model_type\":\n\"gpt2\",}": `not a model's config: line 3: `,
+		`{"model_type": "gpt2"} 5`:       `not a model's config: line 1: invalid character '5' after top-level value`,
+		`{"model_type": "gpt2", "n_head": 4, "n_head": 2}`:                 `not a model's config: key "n_head" is there twice`,
+		`{"model_type": "gpt2", "a": [{"b": 1, "b": 2}]}`:                  `not a model's config: key "b" is there twice`,
+		`{"a": ` + strings.Repeat("[", 64) + strings.Repeat("]", 64) + `}`: `not a model's config: more than 64 arrays and objects in each other`,
+		"\xef\xbb\xbf{}":                `not a model's config: it begins with a byte order mark`,
+		"{\"model_type\": \"gpt\xff\"}": `not a model's config: it is not UTF-8`,
+		"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n": "not a model's config: it is a Git LFS pointer, not the file itself: fetch that with `git lfs pull`",
+	} {
+		if _, err := parseModelConfig([]byte(raw)); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%s: %v; want %s", raw, err, want)
+		}
+	}
+	_, err := ReadModelConfig("gone")
+	if err == nil || err.Error() != "gone/config.json cannot be read: no such file or directory" || !input.IsInput(err) {
+		t.Errorf("a folder that is not there: %v", err)
+	}
+}
+
+// GPT2Config takes the names that other families use, too.
+func TestGPT2Aliases(t *testing.T) {
+	got, notes, err := ReadModel([]byte(`{"model_type": "gpt2", "num_hidden_layers": 3, "num_attention_heads": 2, "n_head": 2, "hidden_size": 8,
+		"max_position_embeddings": 16, "attn_pdrop": 0, "embd_pdrop": 0, "resid_pdrop": 0.0, "pad_token_id": -7}`))
+	want := Model{Family: "gpt2", Layers: 3, Heads: 2, Width: 8, Context: 16, Vocab: 50257, NormEps: 1e-5} // pad_token_id means nothing to GPT-2
+	if d := cmp.Diff(want, got); err != nil || d != "" || len(notes) > 0 {
+		t.Errorf("%v %s %q", err, d, notes)
+	}
+}
+
+// What is not refused and yet not as somebody may think is said.
+func TestModelConfigNotes(t *testing.T) {
+	none := `"attn_pdrop": 0, "embd_pdrop": 0, "resid_pdrop": 0`
+	for raw, want := range map[string]string{
+		`"model_type": "gpt2"`: "config.json has dropout (attn_pdrop 0.1, embd_pdrop 0.1, resid_pdrop 0.1): this trains without",
+		`"model_type": "gpt2", "attn_pdrop": 0.25, "embd_pdrop": 0, "resid_pdrop": 0.0`: "config.json has dropout (attn_pdrop 0.25): this trains without",
+		`"model_type": "gpt2", "reorder_and_upcast_attn": true, ` + none:                "config.json has reorder_and_upcast_attn: attention sums in float32 here in any case",
+		`"model_type": "llama", "attention_dropout": 0.1`:                               "config.json has dropout (attention_dropout 0.1): this trains without",
+		`"model_type": "llama", "attention_dropout": null`:                              "",
+		`"model_type": "llama", "NUM_HIDDEN_LAYERS": 3, "x\u0007y": {}`:                 "config.json has unknown keys, which change nothing here: NUM_HIDDEN_LAYERS, x\\ay",
+	} {
+		_, notes, err := ReadModel([]byte("{" + raw + "}"))
+		if err != nil || strings.Join(notes, "|") != want {
+			t.Errorf("%s: %v %q, want %q", raw, err, notes, want)
+		}
+	}
+}
+
+// Every key that transformers writes for the families is known, in two
+// generations of it; and what it writes by default is the model it makes by
+// default.
+func TestKeysOfTransformers(t *testing.T) {
+	raw, err := os.ReadFile("testdata/transformers-configs.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var versions map[string]map[string]json.RawMessage
+	if err := json.Unmarshal(raw, &versions); err != nil || len(versions) != 2 {
+		t.Fatal(len(versions), err)
+	}
+	for version, families := range versions {
+		for family, config := range families {
+			got, notes, err := ReadModel(config)
+			want, _, wrong := ReadModel(fmt.Appendf(nil, `{"model_type": %q}`, family))
+			got.BOS, got.EOS, want.BOS, want.EOS = "", "", "", "" // a key that is not there is not the class's default of these
+			if d := cmp.Diff(want, got); err != nil || wrong != nil || d != "" {
+				t.Errorf("%s %s: %v %v %s", version, family, err, wrong, d)
+			}
+			for _, note := range notes {
+				if !strings.Contains(note, "dropout") {
+					t.Errorf("%s %s: %s", version, family, note)
+				}
+			}
+		}
+	}
+}
+
+// The tokens that begin and end a text are those the model came with, also a
+// list of them, or those that only generation_config.json has.
+func TestTokensOfTextsAreKept(t *testing.T) {
+	const llama = `"model_type": "llama", "vocab_size": 300, "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8`
+	for _, c := range []struct{ config, generation, bos, eos string }{
+		{`{` + llama + `, "bos_token_id": 1, "eos_token_id": [2, 7]}`, ``, `1`, `[2,7]`},
+		{`{` + llama + `, "bos_token_id": 1}`, `{"bos_token_id": 5, "eos_token_id": [3, 4]}`, `1`, `[3,4]`},
+		{`{` + llama + `}`, `{"eos_token_id": "x"}`, `null`, `null`},
+		{`{"model_type": "gpt2", "vocab_size": 300, "bos_token_id": 0, "eos_token_id": 299}`, ``, `0`, `299`},
+		{`{"model_type": "gpt2"}`, `{"bos_token_id": 50256, "eos_token_id": 50256}`, `50256`, `50256`},
+		{`{"model_type": "gpt2", "vocab_size": 300}`, ``, `null`, `null`},
+	} {
+		dir, out := t.TempDir(), t.TempDir()
+		if err := os.WriteFile(dir+"/config.json", []byte(c.config), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		if c.generation != "" {
+			if err := os.WriteFile(dir+"/generation_config.json", []byte(c.generation), 0o666); err != nil {
+				t.Fatal(err)
+			}
+		}
+		m, err := ReadModelConfig(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := WriteModelConfig(out, m); err != nil {
+			t.Fatal(err)
+		}
+		var got struct {
+			BOS json.RawMessage `json:"bos_token_id"`
+			EOS json.RawMessage `json:"eos_token_id"`
+		}
+		raw, err := os.ReadFile(out + "/config.json")
+		if err == nil {
+			err = json.Unmarshal(raw, &got)
+		}
+		flat := strings.NewReplacer(" ", "", "\n", "")
+		if bos, eos := flat.Replace(string(got.BOS)), flat.Replace(string(got.EOS)); err != nil || bos != c.bos || eos != c.eos {
+			t.Errorf("%s %s: written bos %s, eos %s (%v)", c.config, c.generation, bos, eos, err)
+		}
+	}
+}
+
+// The page about models names every key that is read or refused, and every file
+// that is carried.
+func TestModelPage(t *testing.T) {
+	raw, err := os.ReadFile("../../docs/models.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := slices.Concat(slices.Collect(maps.Keys(neutral)), carriedNames)
+	for family := range classNames {
+		o, err := ReadObject(fmt.Appendf(nil, `{"model_type": %q, "rope_scaling": {"type": "llama3"}}`, family))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := o.model(); err == nil && family != "gpt2" {
+			t.Errorf("%s: a llama3 without numbers was read", family)
+		}
+		names = append(names, slices.Collect(maps.Keys(o.asked))...)
+	}
+	for _, name := range names {
+		if !strings.Contains(string(raw), "`"+name+"`") {
+			t.Errorf("docs/models.md has no `%s`", name)
+		}
+	}
+}
+
+// A config.json has a size, which is found before it is read.
+func TestModelConfigHasALimit(t *testing.T) {
+	dir := t.TempDir()
+	testjob.Write(t, dir+"/config.json", strings.Repeat(" ", maxJSON+1))
+	if _, err := ReadModelConfig(dir); err == nil || !input.IsInput(err) || !strings.HasSuffix(err.Error(), "config.json cannot be read: it is larger than the 2097152 bytes that are read of such a file") {
+		t.Errorf("%v", err)
+	}
+}

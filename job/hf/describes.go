@@ -1,0 +1,41 @@
+package hf
+
+import (
+	"fmt"
+	"slices"
+
+	"zeroth/checkpoint"
+)
+
+// Describes is the model of a config.json, which must be that of the parameters
+// of a checkpoint.
+func Describes(config []byte, ck *checkpoint.Checkpoint) (Model, error) {
+	m, err := parseModelConfig(config)
+	if err != nil {
+		return m, err
+	}
+	masters := 0
+	for _, t := range ck.Tensors {
+		if t.Kind != checkpoint.Master {
+			continue
+		}
+		masters++
+		if !t.DType.Float() {
+			return m, fmt.Errorf("%v is %s, which is no type of a parameter", t, t.DType)
+		}
+	}
+	if m.Layers > masters {
+		return m, fmt.Errorf("it has %d layers, there are %d parameters", m.Layers, masters)
+	}
+	params := Parameters(m.Network())
+	for _, p := range params {
+		t, ok := ck.Tensor(p.Name, checkpoint.Master)
+		if !ok || !slices.Equal(t.Shape, p.Shape) {
+			return m, fmt.Errorf("it has a parameter %s of shape %v, the checkpoint has shape %v", p.Name, p.Shape, t.Shape)
+		}
+	}
+	if len(params) != masters {
+		return m, fmt.Errorf("it has %d parameters, the checkpoint %d", len(params), masters)
+	}
+	return m, nil
+}

@@ -1,0 +1,37 @@
+package hf
+
+import (
+	"strings"
+	"testing"
+	"unicode"
+
+	"zeroth/checkpoint"
+)
+
+// Whatever a config.json has, it is read or refused in a few printable words;
+// and what is read is the same model again after an export.
+func FuzzModelConfig(f *testing.F) {
+	for _, raw := range []string{gpt2JSON, llama31JSON, qwen2JSON, newJSON, `{"model_type": "gpt2", "num_attention_heads": 3, "n_head": 3}`,
+		`{"model_type": "llama", "pad_token_id": -1, "architectures": ["LlamaModel"], "auto_map": {"AutoTokenizer": "a"}, "dtype": null}`} {
+		f.Add([]byte(raw))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		m, notes, err := ReadModel(raw)
+		said := strings.Join(notes, " ")
+		if err != nil {
+			said += err.Error()
+		}
+		if len(said) > 1<<14 || strings.ContainsFunc(said, func(r rune) bool { return !unicode.IsPrint(r) }) {
+			t.Errorf("%d bytes of %q", len(said), said)
+		}
+		if err != nil {
+			return
+		}
+		if m.Width%m.Heads != 0 || m.Family == "llama" && (m.Heads%m.KVHeads != 0 || m.Padded && (m.Pad < 0 || m.Pad >= m.Vocab)) {
+			t.Errorf("read %+v", m)
+		}
+		if again, _, err := ReadModel(ExportedConfig(raw, checkpoint.BF16)); err != nil || again != m {
+			t.Errorf("%s is %+v, exported and read again %+v (%v)", raw, m, again, err)
+		}
+	})
+}

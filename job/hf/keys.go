@@ -1,0 +1,169 @@
+package hf
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"zeroth/job/show"
+)
+
+// A key of config.json is read, or it is in one of the tables below, or it is
+// none that transformers' class of the family reads: then a run says so.
+//
+// The tables were made from transformers 4.51.3 and 5.23.0, configurations and
+// models of the three families, and from the keys by which related families
+// change what a block computes.
+
+// neutral are keys that change what is computed, each with the values, in JSON,
+// that do not. Any other value is refused.
+var neutral = map[string][]string{
+	// transformers' own.
+	"is_causal":                       {"true"}, // else, also with null, each position sees the later ones
+	"per_layer_config":                {"null", "{}"},
+	"quantization_config":             {"null"},
+	"compression_config":              {"null"},
+	"quantization":                    {"null"},
+	"pruned_heads":                    {"null", "{}"},
+	"is_encoder_decoder":              {"false", "null"},
+	"add_cross_attention":             {"false", "null"},
+	"cross_attention_hidden_size":     {"null"},
+	"use_sliding_window":              {"false", "null"},
+	"sliding_window":                  {"null"}, // of a class that has no use_sliding_window; generation obeys it
+	"attention_chunk_size":            {"null"},
+	"use_bidirectional_attention":     {"false", "null"},
+	"attention_bias":                  {"false", "null"},
+	"mlp_bias":                        {"false", "null"},
+	"scale_attn_weights":              {"true"},
+	"partial_rotary_factor":           {"1", "null"},
+	"mlp_layer_types":                 {"null", "[]"},
+	"fusion_config":                   {"null"},
+	"scale_attn_by_inverse_layer_idx": {"false"},
+	// Of families that are Llama but for this.
+	"rotary_pct":              {"1", "null"},
+	"rope_interleaved":        {"false", "null"},
+	"no_rope_layers":          {"null", "[]"},
+	"no_rope_layer_interval":  {"null", "0"},
+	"qk_norm":                 {"false", "null"},
+	"use_qk_norm":             {"false", "null"},
+	"qk_layernorm":            {"false", "null"},
+	"clip_qkv":                {"null"},
+	"qkv_bias":                {"false", "null"},
+	"attn_logit_softcapping":  {"null"},
+	"final_logit_softcapping": {"null"},
+	"query_pre_attn_scalar":   {"null"},
+	"attention_multiplier":    {"null"},
+	"embedding_multiplier":    {"1", "null"},
+	"residual_multiplier":     {"1", "null"},
+	"logits_scaling":          {"1", "null"},
+	"logit_scale":             {"1", "null"},
+	"alibi":                   {"false", "null"},
+	"parallel_attn":           {"false", "null"},
+	"use_parallel_residual":   {"false", "null"},
+	"num_experts":             {"0", "null"},
+	"num_local_experts":       {"0", "null"},
+	"n_routed_experts":        {"0", "null"},
+}
+
+// harmless are keys of every family that decide nothing about a loss or its
+// gradient: outputs to return, labels of other heads, generation, bookkeeping.
+var harmless = words(`
+	_attn_implementation _attn_implementation_autoset _attn_implementation_internal _commit_hash
+	_experts_implementation _experts_implementation_internal _flash_attn_2_enabled _name_or_path
+	attn_implementation begin_suppress_tokens bad_words_ids chunk_size_feed_forward decoder_start_token_id
+	diversity_penalty do_sample early_stopping encoder_no_repeat_ngram_size experts_implementation
+	exponential_decay_length_penalty finetuning_task forced_bos_token_id forced_eos_token_id gradient_checkpointing
+	id2label initializer_range is_decoder keys_to_ignore_at_inference label2id length_penalty max_length min_length
+	name_or_path neftune_noise_alpha no_repeat_ngram_size num_beam_groups num_beams num_labels num_return_sequences
+	output_attentions output_hidden_states output_past output_scores prefix pretraining_tp problem_type
+	remove_invalid_values repetition_penalty return_dict return_dict_in_generate sep_token_id suppress_tokens
+	task_specific_params temperature tf_legacy_loss transformers.js_config tie_encoder_decoder tie_last_hidden_states tokenizer_class top_k top_p
+	torchscript transformers_version typical_p unsloth_fixed unsloth_version use_bfloat16 use_cache
+	use_return_dict xla_device`)
+
+// own are more of them in one family.
+var own = map[string]map[string]bool{
+	"gpt2": words(`n_ctx pad_token_id summary_activation summary_first_dropout summary_proj_to_labels summary_type
+		summary_use_proj predict_special_tokens`),
+	"llama": words(`max_sequence_length max_window_layers original_max_position_embeddings`),                    // of its rotary positions, if they are scaled
+	"qwen2": words(`attention_bias max_window_layers original_max_position_embeddings qkv_bias sliding_window`), // its biases are fixed; windows need use_sliding_window
+}
+
+func words(s string) map[string]bool {
+	set := map[string]bool{}
+	for _, word := range strings.Fields(s) {
+		set[word] = true
+	}
+	return set
+}
+
+// leftOver goes through the keys that the family did not read, and returns those
+// that nobody knows.
+func (o *object) leftOver(family string) (unknown []string) {
+	o.classes(family)
+	o.remoteCode()
+	for _, key := range o.rest() {
+		values, decides := neutral[key]
+		switch {
+		case own[family][key] || harmless[key]:
+		case !decides:
+			unknown = append(unknown, show.Brief(key))
+		case !slices.ContainsFunc(values, func(v string) bool { return alike([]byte(v), o.raw(key)) }):
+			o.refuse("%s %s is not supported; want %s, or no such key", key, shown(o.raw(key)), show.Either(values))
+		}
+	}
+	return unknown
+}
+
+// classNames are the classes whose parameters are a family's: the causal
+// language model, and the same without its output layer.
+var classNames = map[string][2]string{
+	"gpt2":  {"GPT2LMHeadModel", "GPT2Model"},
+	"llama": {"LlamaForCausalLM", "LlamaModel"},
+	"qwen2": {"Qwen2ForCausalLM", "Qwen2Model"},
+}
+
+// classes refuses a model of another class than the family's language model,
+// such as a classifier.
+func (o *object) classes(family string) {
+	names := classNames[family]
+	for _, class := range maybe[[]string](o, "architectures", nil) {
+		if !strings.EqualFold(class, names[0]) && !strings.EqualFold(class, names[1]) {
+			o.refuse("architectures \"%s\" is not supported; want %s", show.Brief(class), names[0])
+		}
+	}
+}
+
+// remoteCode refuses a model that comes with code of its own to compute it. A
+// tokenizer's does not matter.
+func (o *object) remoteCode() {
+	code := o.object("auto_map")
+	if code == nil {
+		return
+	}
+	for _, class := range slices.Sorted(maps.Keys(code.values)) {
+		if class != "AutoTokenizer" {
+			o.refuse("auto_map names code that computes this model (%s %s), which is not run here", show.Brief(class), shown(code.values[class]))
+		}
+	}
+}
+
+// dropout says which dropout a model's config asks for. The keys are those of
+// its class, with their defaults.
+func (o *object) dropout(otherwise float64, keys ...string) (notes []string) {
+	var found []string
+	for _, key := range keys {
+		p := maybe(o, key, otherwise)
+		if p < 0 || p >= 1 {
+			o.refuse("%s %v is out of range", key, p)
+		}
+		if p > 0 {
+			found = append(found, fmt.Sprintf("%s %v", key, p))
+		}
+	}
+	if len(found) == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("config.json has dropout (%s): this trains without", strings.Join(found, ", "))}
+}

@@ -1,0 +1,200 @@
+package hf
+
+import (
+	"encoding/json"
+	"os"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"zeroth/device"
+)
+
+// config.json of published models, shortened by generation settings.
+const (
+	llama31JSON = `{"architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 128000,
+"eos_token_id": 128001, "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 14336,
+"max_position_embeddings": 131072, "mlp_bias": false, "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 32,
+"num_key_value_heads": 8, "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": {"factor": 8.0, "low_freq_factor": 1.0,
+"high_freq_factor": 4.0, "original_max_position_embeddings": 8192, "rope_type": "llama3"}, "rope_theta": 500000.0,
+"tie_word_embeddings": false, "torch_dtype": "bfloat16", "use_cache": true, "vocab_size": 128256}`
+	qwen2JSON = `{"architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0, "hidden_act": "silu", "hidden_size": 896,
+"intermediate_size": 4864, "max_position_embeddings": 131072, "max_window_layers": 24, "model_type": "qwen2", "num_attention_heads": 14,
+"num_hidden_layers": 24, "num_key_value_heads": 2, "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "sliding_window": 131072,
+"tie_word_embeddings": true, "torch_dtype": "bfloat16", "use_sliding_window": false, "vocab_size": 151936}`
+	// As transformers 5 writes it.
+	newJSON = `{"model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+"num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 64, "vocab_size": 99, "rms_norm_eps": 1e-05, "dtype": "float32",
+"rope_parameters": {"factor": 4.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 16,
+"rope_theta": 1234.5, "rope_type": "llama3"}, "tie_word_embeddings": true}`
+)
+
+var (
+	llama31 = Model{Family: "llama", Layers: 32, Heads: 32, KVHeads: 8, Width: 4096, FFN: 14336, Context: 131072, Vocab: 128256, NormEps: 1e-5,
+		BOS: "128000", EOS: "128001", Theta: 500000, Scaling: device.RopeScaling{Factor: 8, Low: 1, High: 4, Context: 8192}}
+	qwen2 = Model{Family: "llama", Layers: 24, Heads: 14, KVHeads: 2, Width: 896, FFN: 4864, Context: 131072, Vocab: 151936, NormEps: 1e-6,
+		Theta: 1e6, Tied: true, Bias: true}
+)
+
+func TestModelConfigOfLlama(t *testing.T) {
+	for raw, want := range map[string]Model{
+		llama31JSON: llama31,
+		qwen2JSON:   qwen2,
+		newJSON: {Family: "llama", Layers: 2, Heads: 4, KVHeads: 2, Width: 64, FFN: 96, Context: 64, Vocab: 99, NormEps: 1e-5,
+			Theta: 1234.5, Scaling: device.RopeScaling{Factor: 4, Low: 1, High: 4, Context: 16}, Tied: true},
+		// The classes' defaults.
+		`{"model_type": "llama"}`: {Family: "llama", Layers: 32, Heads: 32, KVHeads: 32, Width: 4096, FFN: 11008, Context: 2048, Vocab: 32000, NormEps: 1e-6, Theta: 10000},
+		`{"model_type": "qwen2", "rope_scaling": null}`: {Family: "llama", Layers: 32, Heads: 32, KVHeads: 32, Width: 4096, FFN: 22016, Context: 32768,
+			Vocab: 151936, NormEps: 1e-6, Theta: 10000, Bias: true},
+		`{"model_type": "llama", "num_attention_heads": 64, "rope_scaling": {"type": "default"}}`: {Family: "llama", Layers: 32, Heads: 64, KVHeads: 64, Width: 4096,
+			FFN: 11008, Context: 2048, Vocab: 32000, NormEps: 1e-6, Theta: 10000},
+	} {
+		got, err := parseModelConfig([]byte(raw))
+		if d := cmp.Diff(want, got); err != nil || d != "" {
+			t.Errorf("%s: %v %s", raw, err, d)
+		}
+	}
+}
+
+func TestLlamaConfigReadsBack(t *testing.T) {
+	dir, short := t.TempDir(), llama31
+	short.Context, short.Longest = 512, 131072 // trained on shorter sequences; the model takes long ones all the same
+	for _, c := range []struct{ in, out Model }{{llama31, llama31}, {qwen2, qwen2}, {short, llama31}} {
+		if err := WriteModelConfig(dir, c.in); err != nil {
+			t.Fatal(err)
+		}
+		got, err := ReadModelConfig(dir)
+		if d := cmp.Diff(c.out, got); err != nil || d != "" {
+			t.Errorf("%v %s", err, d)
+		}
+	}
+}
+
+// What others read in it: keys and values LlamaConfig and Qwen2Config know.
+func TestLlamaConfigKeys(t *testing.T) {
+	for _, c := range []struct {
+		m    Model
+		want map[string]any
+	}{
+		{llama31, map[string]any{
+			"model_type": "llama", "architectures": []any{"LlamaForCausalLM"}, "vocab_size": 128256.0, "max_position_embeddings": 131072.0,
+			"hidden_size": 4096.0, "intermediate_size": 14336.0, "num_hidden_layers": 32.0, "num_attention_heads": 32.0, "num_key_value_heads": 8.0,
+			"hidden_act": "silu", "rms_norm_eps": 1e-5, "tie_word_embeddings": false, "rope_theta": 500000.0, "attention_bias": false, "mlp_bias": false,
+			"rope_scaling": map[string]any{"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+				"original_max_position_embeddings": 8192.0},
+			"initializer_range": 0.02, "bos_token_id": 128000.0, "eos_token_id": 128001.0, "torch_dtype": "float32",
+		}},
+		{qwen2, map[string]any{
+			"model_type": "qwen2", "architectures": []any{"Qwen2ForCausalLM"}, "vocab_size": 151936.0, "max_position_embeddings": 131072.0,
+			"hidden_size": 896.0, "intermediate_size": 4864.0, "num_hidden_layers": 24.0, "num_attention_heads": 14.0, "num_key_value_heads": 2.0,
+			"hidden_act": "silu", "rms_norm_eps": 1e-6, "tie_word_embeddings": true, "rope_theta": 1e6, "rope_scaling": nil, "use_sliding_window": false,
+			"initializer_range": 0.02, "bos_token_id": nil, "eos_token_id": nil, "torch_dtype": "float32",
+		}},
+	} {
+		dir := t.TempDir()
+		if err := WriteModelConfig(dir, c.m); err != nil {
+			t.Fatal(err)
+		}
+		raw, err := os.ReadFile(dir + "/config.json")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got map[string]any
+		if err := json.Unmarshal(raw, &got); err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(c.want, got); d != "" {
+			t.Error(d)
+		}
+	}
+}
+
+func TestLlamaConfigRefusals(t *testing.T) {
+	const differ = "differ: keep the one that the model was trained with"
+	refused(t, "llama", map[string]string{
+		`"num_hidden_layers": 0`:                  "num_hidden_layers 0 is out of range",
+		`"hidden_size": "wide"`:                   `hidden_size "wide" is not a whole number`,
+		`"num_key_value_heads": 0`:                "num_key_value_heads 0 is out of range",
+		`"intermediate_size": -1`:                 "intermediate_size -1 is out of range",
+		`"num_attention_heads": 5`:                "num_attention_heads 5 does not divide hidden_size 4096",
+		`"hidden_size": 96`:                       "hidden_size 96 / num_attention_heads 32 is odd; rotary positions turn pairs",
+		`"num_key_value_heads": 5`:                "num_key_value_heads 5 does not divide num_attention_heads 32",
+		`"head_dim": 64`:                          "head_dim 64 is not supported; want hidden_size / num_attention_heads = 128",
+		`"rms_norm_eps": 0`:                       "rms_norm_eps 0 is out of range",
+		`"hidden_act": "gelu"`:                    `hidden_act "gelu" is not supported; want silu`,
+		`"attention_bias": true`:                  "attention_bias true is not supported; want false or null, or no such key",
+		`"mlp_bias": true`:                        "mlp_bias true is not supported; want false or null, or no such key",
+		`"use_sliding_window": true`:              "use_sliding_window true is not supported; want false or null, or no such key",
+		`"sliding_window": 4096`:                  "sliding_window 4096 is not supported; want null, or no such key",
+		`"attention_chunk_size": 8192`:            "attention_chunk_size 8192 is not supported; want null, or no such key",
+		`"layer_types": ["full_attention"]`:       "layer_types is of 1 layers, num_hidden_layers is 32",
+		`"layer_types": "full_attention"`:         `layer_types "full_attention" is not a list of strings`,
+		`"partial_rotary_factor": 0.5`:            "partial_rotary_factor 0.5 is not supported; want 1 or null, or no such key",
+		`"attention_dropout": 1.5`:                "attention_dropout 1.5 is out of range",
+		`"attention_dropout": "much"`:             `attention_dropout "much" is not a number`,
+		`"tie_word_embeddings": null`:             "tie_word_embeddings null is not true or false",
+		`"tie_word_embeddings": 1`:                "tie_word_embeddings 1 is not true or false",
+		`"pad_token_id": 32000`:                   "pad_token_id 32000 is not in a vocabulary of 32000",
+		`"pad_token_id": -32001`:                  "pad_token_id -32001 is not in a vocabulary of 32000",
+		`"pad_token_id": [0]`:                     "pad_token_id [0] is not a whole number",
+		`"pad_token_id": 1.5`:                     "pad_token_id 1.5 is not a whole number",
+		`"num_local_experts": 8`:                  "num_local_experts 8 is not supported; want 0 or null, or no such key",
+		`"architectures": ["MistralForCausalLM"]`: `architectures "MistralForCausalLM" is not supported; want LlamaForCausalLM`,
+		`"architectures": ["LlamaForCausalLM", "LlamaForSequenceClassification"]`: `architectures "LlamaForSequenceClassification" is not supported; want LlamaForCausalLM`,
+
+		`"rope_theta": 0`:     "rope_theta 0 is out of range",
+		`"rope_theta": null`:  "rope_theta null is not a number",
+		`"rope_theta": 1e999`: "rope_theta 1e999 is not a number",
+		`"rope_scaling": {"type": "linear", "factor": 2}`:                                 `rope_type "linear" is not supported; want default or llama3`,
+		`"rope_scaling": "linear"`:                                                        `rope_scaling "linear" is not an object`,
+		`"rope_parameters": {"rope_type": "yarn", "rope_theta": 1}`:                       `rope_type "yarn" is not supported; want default or llama3`,
+		`"rope_parameters": {"full_attention": {"rope_theta": 7}}`:                        `rope_parameters.full_attention {"rope_theta":7} is not supported with this rope_type`,
+		`"rope_scaling": {"rope_type": "default", "factor": 2}`:                           "rope_scaling.factor 2 is not supported with this rope_type",
+		`"rope_scaling": {"rope_type": "default", "type": "linear"}`:                      `rope_scaling.rope_type "default" and rope_scaling.type "linear" ` + differ,
+		`"rope_parameters": {"partial_rotary_factor": 0.5}`:                               "rope_parameters.partial_rotary_factor 0.5 is not supported; want 1",
+		`"rope_theta": 5, "rope_parameters": {"rope_theta": 7}`:                           "rope_theta 5 and rope_parameters.rope_theta 7 " + differ,
+		`"rope_scaling": {"type": "default"}, "rope_parameters": {"rope_theta": 7}`:       "rope_scaling and rope_parameters say different things: keep ",
+		`"rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4}`:      "rope_type llama3 with factor 8, low_freq_factor 4, high_freq_factor 0, original_max_position_embeddings 0; want ",
+		`"rope_parameters": {"rope_type": "llama3", "factor": 0.5, "low_freq_factor": 1}`: "rope_type llama3 with factor 0.5, ",
+		`"original_max_position_embeddings": 512, "rope_scaling": {"type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 256}`: "original_max_position_embeddings 512 and rope_scaling.original_max_position_embeddings 256 " + differ,
+	})
+	refused(t, "qwen2", map[string]string{
+		`"use_sliding_window": true, "sliding_window": 4096`:           "use_sliding_window true is not supported; want false or null, or no such key",
+		`"layer_types": ["sliding_attention"], "num_hidden_layers": 1`: `layer_types with "sliding_attention" is not supported; want full_attention`,
+		`"num_attention_heads": 16`:                                    "num_key_value_heads 32 does not divide num_attention_heads 16", // 32 is Qwen2Config's default
+	})
+}
+
+// What is accepted is read as transformers reads it: the values here are those
+// of its configurations and of the frequencies in its models.
+func TestLlamaConfigReadings(t *testing.T) {
+	const three = `"factor": 8, "low_freq_factor": 1, "high_freq_factor": 4`
+	of := func(context int) device.RopeScaling {
+		return device.RopeScaling{Factor: 8, Low: 1, High: 4, Context: context}
+	}
+	for keys, want := range map[string]func(m *Model){
+		`"rope_theta": 7, "rope_parameters": {"rope_theta": 7, "rope_type": "default"}`:                                    func(m *Model) { m.Theta = 7 },
+		`"rope_theta": null, "rope_parameters": {"rope_theta": 7}`:                                                         func(m *Model) { m.Theta = 7 },
+		`"rope_theta": 7, "rope_scaling": null, "rope_parameters": null`:                                                   func(m *Model) { m.Theta = 7 },
+		`"rope_theta": 7, "rope_scaling": {}, "rope_parameters": {"partial_rotary_factor": 1.0}`:                           func(m *Model) { m.Theta = 7 },
+		`"rope_scaling": {"rope_type": "llama3", "type": "llama3", ` + three + `}, "original_max_position_embeddings": 64`: func(m *Model) { m.Scaling = of(64) },
+		`"rope_scaling": {"type": "llama3", ` + three + `, "original_max_position_embeddings": 64}, "original_max_position_embeddings": 64,
+		 "rope_parameters": {"rope_type": "llama3", "rope_theta": 10000, ` + three + `, "original_max_position_embeddings": 64}`: func(m *Model) { m.Scaling = of(64) },
+		`"original_max_position_embeddings": 64`:            func(*Model) {}, // not scaled
+		`"pad_token_id": 0`:                                 func(m *Model) { m.Padded = true },
+		`"pad_token_id": -1`:                                func(m *Model) { m.Padded, m.Pad = true, 31999 },
+		`"pad_token_id": null, "num_key_value_heads": null`: func(*Model) {},
+		`"is_causal": true, "quantization_config": null, "attention_bias": false, "partial_rotary_factor": 1.0, "pruned_heads": {}`: func(*Model) {},
+		`"architectures": ["LLaMAForCausalLM"], "auto_map": {"AutoTokenizer": ["a.py", null]}`:                                      func(*Model) {},
+	} {
+		w := Model{Family: "llama", Layers: 32, Heads: 32, KVHeads: 32, Width: 4096, FFN: 11008, Context: 2048, Vocab: 32000, NormEps: 1e-6, Theta: 10000}
+		want(&w)
+		got, notes, err := ReadModel([]byte(`{"model_type": "llama", ` + keys + `}`))
+		if d := cmp.Diff(w, got); err != nil || d != "" || len(notes) > 0 {
+			t.Errorf("%s: %v %s %q", keys, err, d, notes)
+		}
+	}
+	if m, err := parseModelConfig([]byte(`{"model_type": "qwen2", "attention_bias": false, "pad_token_id": 9}`)); err != nil || !m.Bias || m.Pad != 9 {
+		t.Errorf("a Qwen2, which has its biases whatever it says: %+v, %v", m, err)
+	}
+}

@@ -1,0 +1,67 @@
+package hf
+
+import (
+	"fmt"
+	"math"
+
+	"zeroth/device"
+	"zeroth/nn"
+)
+
+// Model is the shape of the network. A family has no use for the fields of
+// another, which are zero.
+type Model struct {
+	From    string // folder with config.json and model.safetensors to start from; empty: fresh parameters
+	Family  string // "gpt2" or "llama"
+	Layers  int
+	Heads   int // divides Width
+	Width   int // elements of the residual stream
+	Context int // tokens of a sequence
+	Longest int // tokens of the longest sequence From was made for; 0: Context
+	Vocab   int // different tokens
+	NormEps float64
+	BOS     string // bos_token_id of From's config.json, as there; empty: it has none, or the family's own
+	EOS     string // eos_token_id, alike; it may be a list
+
+	// Llama's.
+	KVHeads int // heads of keys and values; divides Heads
+	FFN     int // width of the hidden layer
+	Theta   float64
+	Scaling device.RopeScaling
+	Tied    bool // the output layer is the token embedding
+	Bias    bool // queries, keys and values have biases, as in Qwen2
+	Padded  bool // the embedding of token Pad is not trained, but as output layer
+	Pad     int
+}
+
+// Network is the model the fields describe.
+func (m Model) Network() *nn.Model {
+	context, eps := max(m.Context, m.Longest), float32(m.NormEps)
+	switch m.Family {
+	case "gpt2":
+		return nn.GPT2{Layers: m.Layers, Heads: m.Heads, Width: m.Width, Context: context, Vocab: m.Vocab, Eps: eps}.Model()
+	case "llama":
+		return nn.Llama{
+			Layers: m.Layers, Width: m.Width, Context: context, Vocab: m.Vocab, Heads: m.Heads, KV: m.KVHeads, FFN: m.FFN,
+			Eps: eps, Theta: m.Theta, Scaling: m.Scaling, Tied: m.Tied, Bias: m.Bias, Padded: m.Padded, Pad: m.Pad,
+		}.Model()
+	}
+	panic(fmt.Sprintf("job: a model of family %q", m.Family))
+}
+
+// LlamaKeys are the keys of the model section that only Llama has.
+var LlamaKeys = []string{"kv_heads", "ffn", "rope_theta", "tied"}
+
+// HeadsFit tells whether a width can be cut into heads, which Llama's positions
+// want to be of even width.
+func (m Model) HeadsFit(heads int) bool {
+	return m.Width%heads == 0 && (m.Family != "llama" || m.Width/heads%2 == 0)
+}
+
+// Limits of a model.
+const (
+	Most       = 1 << 20 // of every count that has no other bound
+	MostLayers = 10_000
+)
+
+func Positive(x float64) bool { return x > 0 && !math.IsInf(x, 0) }

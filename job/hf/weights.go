@@ -1,0 +1,59 @@
+package hf
+
+import (
+	"context"
+	"strings"
+
+	"zeroth/checkpoint/safetensors"
+	"zeroth/nn"
+	"zeroth/shard"
+	"zeroth/zero"
+)
+
+// Weights is where a job's initial parameters come from: a folder of
+// safetensors, or, with none, their initial distributions.
+type Weights struct {
+	Seed uint64
+	From *ModelTensors
+}
+
+func (w *Weights) Close() {
+	if w.From != nil {
+		_ = w.From.Close() // only read from
+	}
+}
+
+// Fill is a source of initial master parameters for zero.Trainer.Fill.
+func (w *Weights) Fill(p zero.Part, dst []float32) error {
+	if w.From == nil {
+		nn.Fill(w.Seed, p.Param, p.At, dst)
+		return nil
+	}
+	return w.From.ReadF32(w.From.Names[p.Param.Name], p.At.Lo, p.At.Hi, dst)
+}
+
+// Check reads the values of a folder's parameters before anything is begun with
+// them.
+func (w *Weights) Check(ctx context.Context, m Model) error {
+	if w.From == nil {
+		return nil
+	}
+	return w.From.Check(ctx, m)
+}
+
+// stored is a parameter's name in a file: folders of a model without its head,
+// as Hugging Face's own of GPT-2, leave out the leading "transformer." or "model.".
+func stored(r *safetensors.Reader, name string) string {
+	if _, ok := r.Tensor(name); !ok {
+		return strings.TrimPrefix(strings.TrimPrefix(name, "transformer."), "model.")
+	}
+	return name
+}
+
+// Parameters are all parameters of a model, each once.
+func Parameters(m *nn.Model) (params []shard.Param) {
+	for _, u := range m.Units() {
+		params = append(params, u.Params...)
+	}
+	return params
+}

@@ -1,0 +1,23 @@
+package hf
+
+import (
+	"testing"
+
+	"zeroth/nn"
+)
+
+// Every parameter is listed once, though units are used twice.
+func TestParameters(t *testing.T) {
+	g := nn.GPT2{Layers: 2, Heads: 2, Width: 8, Context: 8, Vocab: 32}
+	n, names := 0, map[string]bool{}
+	for _, p := range Parameters(g.Model()) {
+		if names[p.Name] {
+			t.Errorf("%s twice", p.Name)
+		}
+		names[p.Name] = true
+		n += p.Numel()
+	}
+	if want := (32+8)*8 + 2*8 + 2*(12*8*8+13*8); n != want {
+		t.Errorf("%d elements, want %d", n, want)
+	}
+}

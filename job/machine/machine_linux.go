@@ -1,0 +1,126 @@
+package machine
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Resident is the most of the process's memory that was resident so far, and
+// what of it now is mapped from files, in bytes; 0 if the system does not tell.
+// See proc_pid_status(5).
+func Resident() (peak, files int64) {
+	status := counts("/proc/self/status")
+	return status["VmHWM"] << 10, status["RssFile"] << 10
+}
+
+// Machine is the memory this process may take, by its system and by the control
+// groups it is in. See proc_meminfo(5) and cgroups(7).
+func Machine() Memory { return memoryIn("/") }
+
+// memoryIn reads the files below a folder: the root, or that of a test.
+func memoryIn(root string) Memory {
+	m := Memory{Limit: "this machine"}
+	info := counts(filepath.Join(root, "proc/meminfo"))
+	m.Free, m.Total = info["MemAvailable"]<<10, info["MemTotal"]<<10
+	for _, g := range groupsIn(root) {
+		g.bound(&m)
+	}
+	if m.Total > 0 {
+		m.Total += info["SwapTotal"] << 10
+	}
+	return m
+}
+
+// memoryGroup is a control group, of version 1 or 2, as the files of its folder
+// tell.
+type memoryGroup struct {
+	folder, limit, used string
+	cached              []string // of memory.stat: page cache that gives way
+}
+
+// groupsIn are the control groups that bound the process's memory: its own and
+// those above it. In a container that sees only its own files its path may be
+// the host's; then the top is its own.
+func groupsIn(root string) (all []memoryGroup) {
+	raw, err := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
+	if err != nil {
+		return nil
+	}
+	for line := range strings.Lines(string(raw)) {
+		id, rest, _ := strings.Cut(strings.TrimSpace(line), ":")
+		controllers, path, _ := strings.Cut(rest, ":")
+		switch {
+		case slices.Contains(strings.Split(controllers, ","), "memory"):
+			g := memoryGroup{"", "memory.limit_in_bytes", "memory.usage_in_bytes", []string{"total_active_file", "total_inactive_file"}}
+			all = append(all, g.upFrom(filepath.Join(root, "sys/fs/cgroup/memory"), path)...)
+		case id == "0" && controllers == "":
+			g := memoryGroup{"", "memory.max", "memory.current", []string{"active_file", "inactive_file"}}
+			all = append(all, g.upFrom(filepath.Join(root, "sys/fs/cgroup"), path)...)
+			all = append(all, g.upFrom(filepath.Join(root, "sys/fs/cgroup/unified"), path)...)
+		}
+	}
+	return all
+}
+
+// upFrom are the group of a path and those above it, as far as they have files.
+func (g memoryGroup) upFrom(mount, path string) (all []memoryGroup) {
+	for path = filepath.Clean("/" + path); ; path = filepath.Dir(path) {
+		g.folder = filepath.Join(mount, path)
+		if _, err := os.Stat(filepath.Join(g.folder, g.limit)); err == nil {
+			all = append(all, g)
+		}
+		if path == "/" {
+			return all
+		}
+	}
+}
+
+// bound lowers m to what the group leaves.
+func (g memoryGroup) bound(m *Memory) {
+	limit, ok := number64(filepath.Join(g.folder, g.limit))
+	used, known := number64(filepath.Join(g.folder, g.used))
+	if !ok || !known {
+		return // "max"
+	}
+	stat := counts(filepath.Join(g.folder, "memory.stat"))
+	for _, key := range g.cached {
+		used -= stat[key]
+	}
+	if free := max(limit-max(used, 0), 1); m.Free == 0 || free < m.Free {
+		m.Free, m.Limit = free, "the control group "+g.folder
+	}
+	if m.Total == 0 || limit < m.Total {
+		m.Total = limit
+	}
+}
+
+// number64 is the number a file consists of.
+func number64(path string) (n int64, ok bool) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return 0, false
+	}
+	n, err = strconv.ParseInt(strings.TrimSpace(string(raw)), 10, 64)
+	return n, err == nil
+}
+
+// counts are the lines of a file that are a word and a number, with a unit or
+// without.
+func counts(path string) map[string]int64 {
+	all := map[string]int64{}
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return all
+	}
+	for line := range strings.Lines(string(raw)) {
+		if words := strings.Fields(line); len(words) >= 2 {
+			if n, err := strconv.ParseInt(words[1], 10, 64); err == nil {
+				all[strings.TrimSuffix(words[0], ":")] = n
+			}
+		}
+	}
+	return all
+}

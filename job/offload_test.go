@@ -1,0 +1,44 @@
+package job
+
+import (
+	"os"
+	"slices"
+	"testing"
+
+	"zeroth/job/build"
+	"zeroth/job/config/configtest"
+	"zeroth/job/show"
+	"zeroth/job/testjob"
+)
+
+// The header says what is offloaded, and how much of it is where; files that
+// dead runs have left are removed, and that is said.
+func TestOffloadIsReported(t *testing.T) {
+	testjob.InTinyFolder(t)
+	if err := os.Mkdir("disk", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	testjob.Write(t, "disk/zeroth-beef-rank-0.offload", "")
+	h := &heard{}
+	c := configtest.MustLoad(t, "train.steps=1", "zero.offload={optimizer: disk, parameters: host, path: disk, ratio: 0.5}")
+	if err := Train(t.Context(), c, "run", h); err != nil {
+		t.Fatal(err)
+	}
+	plan, err := build.DryRun(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if h.header.HostPerRank != plan.Host.Total() || h.header.DiskPerRank != plan.Disk || plan.Disk == 0 || h.header.MemoryPerRank != plan.Device.Total() {
+		t.Errorf("header %+v, plan %+v", h.header, plan)
+	}
+	row := h.header.Rows()[len(h.header.Rows())-2]
+	if want := "0.5 of the optimizer on disk, parameters on host: " + show.ByteSize(plan.Host.Total()) + " on the host, " + show.ByteSize(plan.Disk) + " on disk a rank"; row != [2]string{"offload", want} {
+		t.Errorf("row %q, want %q", row, want)
+	}
+	if want := "removed what a dead run has left: disk/zeroth-beef-rank-0.offload (never used)"; !slices.Contains(h.notes, want) {
+		t.Errorf("notes %q, want %q", h.notes, want)
+	}
+	if left, err := os.ReadDir("disk"); err != nil || len(left) > 0 {
+		t.Errorf("%v is left on the disk (%v)", left, err)
+	}
+}

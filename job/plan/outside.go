@@ -1,0 +1,49 @@
+package plan
+
+import "zeroth/job/config"
+
+// Estimate is memory that is not our allocator's to know, as others have
+// measured it: between Low and High bytes.
+type Estimate struct {
+	Name      string `json:"name"`
+	Low       int64  `json:"low"`
+	High      int64  `json:"high"`
+	Source    string `json:"source"`
+	ChangedBy string `json:"changed_by,omitempty"`
+}
+
+// Outside estimates what a rank's device holds besides what the plan allocates.
+// A GPU has its context and the buffers of communicators; our arenas have no
+// slack, and freed memory does not exist.
+func Outside(c *config.Config, m Machine) []Estimate {
+	if !m.GPU {
+		return nil
+	}
+	const mb = 1e6
+	list := []Estimate{
+		{Name: "CUDA context and kernels", Low: 300 * mb, High: 1000 * mb, Source: "pytorch issues 107667 and 28394: 0.3 GB with lazy loading, to 1 GB"},
+		{Name: "cuBLAS work space", Low: 4 << 20, High: 32 << 20, Source: "llm.c: 32 MiB on Hopper"},
+	}
+	mesh := config.Mesh(c)
+	var groups int64
+	for _, ranks := range []int{mesh.World(), mesh.Shard, mesh.Replicate} {
+		if ranks > 1 {
+			groups++
+		}
+	}
+	if groups > 0 {
+		list = append(list, Estimate{
+			Name: "communicator buffers", Low: 500 * mb * min(groups, 2), High: 1600 * mb * groups,
+			Source: "nccl issues 964, 864, 1685 and 2363: 0.5 to 1.6 GB each", ChangedBy: "parallel.replicate 1 needs fewer groups",
+		})
+	}
+	return list
+}
+
+// Range is the sum of estimates, in bytes.
+func Sum(list []Estimate) (low, high int64) {
+	for _, e := range list {
+		low, high = low+e.Low, high+e.High
+	}
+	return low, high
+}

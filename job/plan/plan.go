@@ -1,0 +1,215 @@
+package plan
+
+import (
+	"fmt"
+
+	"zeroth/device"
+	"zeroth/job/build"
+	"zeroth/job/config"
+	"zeroth/job/show"
+	"zeroth/job/sim"
+	"zeroth/zero"
+)
+
+// Category is what a rank's memory is used for: as device.Use has it, with the
+// arena of activations told apart.
+type Category uint8
+
+const (
+	Params Category = iota
+	GatheredUnits
+	Gradients
+	UnitGradients
+	MasterCopy
+	OptimizerStates
+	SavedActivations
+	Recomputed
+	Logits
+	WorkSpace
+	KernelSpace
+	TokenIDs
+	Statistics
+	OffloadStaging
+	CheckpointStaging
+	Categories // number of categories
+)
+
+// Amounts is a number of bytes in each category.
+type Amounts [Categories]int64
+
+// Total is the sum over the categories.
+func (a *Amounts) Total() (n int64) {
+	for _, x := range a {
+		n += x
+	}
+	return n
+}
+
+// category is a category's name for programs, its name for people, the
+// allocation it is part of, and what to change to change it.
+type category struct {
+	name, title string
+	use         device.Use
+	knob        string
+}
+
+var categories = [Categories]category{
+	Params:            {"params", "parameters", device.Params, "zero.stage 3 shards them; parallel.shard, precision"},
+	GatheredUnits:     {"gathered", "gathered units", device.Gathered, "zero.prefetch, precision"},
+	Gradients:         {"grads", "sharded gradients", device.Grads, "parallel.shard"},
+	UnitGradients:     {"unit_grads", "gradients of whole units", device.UnitGrads, "zero.stage 2 shards them; zero.prefetch"},
+	MasterCopy:        {"master", "float32 master copy", device.Master, "zero.stage 1 shards it; parallel.shard, precision"},
+	OptimizerStates:   {"optimizer", "optimizer states", device.States, "zero.stage 1 shards them; parallel.shard, optimizer.type"},
+	SavedActivations:  {"saved_activations", "saved activations", device.Activations, "train.micro_batch, model.context, zero.recompute"},
+	Recomputed:        {"recomputed", "recompute working set", device.Activations, "train.micro_batch, model.context"},
+	Logits:            {"logits", "logits", device.Activations, "train.loss_chunk"},
+	WorkSpace:         {"work", "work space of modules", device.Activations, "train.micro_batch, model.context"},
+	KernelSpace:       {"kernels", "work space of kernels", device.Workspace, "the machine's processors for each rank"},
+	TokenIDs:          {"inputs", "token ids", device.Inputs, "train.micro_batch"},
+	Statistics:        {"stats", "losses and norms", device.Stats, "train.micro_batch, parallel.ranks"},
+	OffloadStaging:    {"offload_staging", "offload staging", device.Staging, "zero.offload"},
+	CheckpointStaging: {"checkpoint_staging", "checkpoint staging", device.Snapshot, "checkpoint.async"},
+}
+
+func (c Category) String() string { return categories[c].name }
+
+// MarshalText makes a category a key of JSON.
+func (c Category) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
+
+// atRest is what is in use between steps: what has a value that the next step
+// reads. Work space of kernels, staging and the like, of which no event tells,
+// are always in use.
+func atRest(allocated device.Bytes) (a Amounts) {
+	for c, x := range categories {
+		switch x.use {
+		case device.Activations, device.Gathered, device.Grads, device.UnitGrads:
+		default:
+			a[c] = allocated[x.use]
+		}
+	}
+	return a
+}
+
+// Phase is what happens at an event of a step.
+type Phase string
+
+// The phases, in the words of the schedule's labels where it has some.
+const (
+	gathering   Phase = "all-gather"
+	forward     Phase = "forward"
+	recomputing Phase = "recompute"
+	backward    Phase = "backward"
+	reducing    Phase = "reduce-scatter"
+	replicating Phase = "all-reduce"
+	norming     Phase = "norm"
+	updating    Phase = "update"
+)
+
+// Moment is the highest instant of an event.
+type Moment struct {
+	Phase Phase
+	Unit  string
+	Micro int    // the micro-batch, from 0; -1 after all of them
+	Name  string // for people: "backward of h.31, before its reduce-scatter"
+	InUse Amounts
+
+	module int // index of the module that is called; -1 if none is
+}
+
+// Plan is what one rank of a job allocates and, event by event, uses of it.
+type Plan struct {
+	Config     *config.Config
+	Machine    Machine
+	Model      string // "GPT-2 10.7M"
+	Parameters int64
+	Allocated  device.Bytes // before step 1 and for good: what the device must have
+	Host       device.Bytes // of what is offloaded, in host memory
+	Disk       int64        // bytes of what is offloaded, on disk
+	Padding    int64        // bytes of Allocated without a meaning, on the rank that has most
+	AtRest     Amounts      // in use between steps
+	Peak       *Moment      // the highest, one of Timeline
+	Timeline   []*Moment    // in the order of issue; of many micro-batches the first two and the last
+	Sent       int64        // bytes a rank sends in a step, around rings
+	Outside    []Estimate   // of what is not in Allocated
+	Forecast   *sim.Result  // of a step's time; nil where none was asked for
+	Measured   *Measured    // of a run; nil where there was none
+
+	Lacks error // the job does not fit, as training it would say, or nil
+}
+
+// Machine is what a job is planned for.
+type Machine struct {
+	GPU    bool  // ranks are GPUs, whose kernels' work space is not the CPU's
+	Memory int64 // bytes a rank's device has; 0: what parallel.memory says
+}
+
+// New is a dry run of a step of the job on a device that only counts. It reads
+// no data and allocates no memory.
+func New(c *config.Config, m Machine) (*Plan, error) { return plan(c, m, build.FewMicro) }
+
+// plan is Plan by a dry run of at most so many micro-batches, three or more.
+func plan(c *config.Config, m Machine, micros int) (*Plan, error) {
+	if m.Memory == 0 {
+		m.Memory = c.Parallel.Memory
+	}
+	f, err := build.DryRunWith(c, build.Seams{}, micros)
+	if err != nil {
+		return nil, err
+	}
+	var w *Watch
+	t, _, _, err := build.Rehearsal(build.Micros(c, micros), f.Arena, build.Seams{}, func(z *zero.Config) { w = NewWatch(z) })
+	if err != nil {
+		return nil, err
+	}
+	p := &Plan{Config: c, Machine: m, Allocated: f.Device, Host: f.Host, Disk: f.Disk}
+	if m.GPU {
+		p.Allocated[device.Workspace] = 0
+	}
+	w.Begin(t.Units(), p.Allocated)
+	t.Rehearse()
+	w.extend(c.Train.Accumulate)
+	p.AtRest, p.Timeline, p.Sent = atRest(p.Allocated), w.Moments, w.sent
+	for _, u := range t.Units() {
+		p.Parameters += int64(u.Layout.Numel())
+	}
+	p.Model = fmt.Sprintf("%s %s", build.Trainer(c).Model.Name, show.Compact(float64(p.Parameters)))
+	p.Padding, p.Outside = padding(c, t), Outside(c, m)
+	for _, m := range p.Timeline {
+		m.Name = w.Name(m)
+		if p.Peak == nil || m.InUse.Total() > p.Peak.InUse.Total() {
+			p.Peak = m
+		}
+	}
+	return p, nil
+}
+
+// padding is the bytes at the end of units that belong to no parameter. They
+// are in the last shards.
+func padding(c *config.Config, t *zero.Trainer) (bytes int64) {
+	p := int64(c.Precision.Size())
+	for _, u := range t.Units() {
+		pad := int64(u.Layout.Len() - u.Layout.Numel())
+		last := min(pad, int64(u.Layout.ShardLen()))
+		params, grads, states := p*last, 4*last, 4*int64(len(build.Rule(c.Optimizer).States()))
+		if c.Precision != device.F32 || u.ParamAway {
+			states += 4
+		}
+		if u.ParamAway {
+			params = 0
+		}
+		if u.GradAway {
+			grads, states = 0, 0
+		}
+		if u.Whole() {
+			params = p * pad
+		}
+		if c.Zero.Stage < 2 {
+			grads = 4 * pad
+		}
+		bytes += params + grads + states*last
+	}
+	return bytes
+}
+
+// Use is the allocation a category is part of.
+func (c Category) Use() device.Use { return categories[c].use }

@@ -1,0 +1,240 @@
+package plan
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+
+	"zeroth/device"
+	"zeroth/input"
+	"zeroth/job/config"
+	"zeroth/job/show"
+	"zeroth/job/sim"
+)
+
+// Row is a line of the plan's table, in bytes.
+type Row struct {
+	Category  Category `json:"-"` // the last one, for the arena
+	Name      string   `json:"category"`
+	Title     string   `json:"title"`
+	Allocated *int64   `json:"allocated,omitempty"` // nil: part of the arena, the row above it
+	AtRest    int64    `json:"at_rest"`             // in use between steps
+	AtPeak    int64    `json:"at_peak"`             // in use at the plan's peak instant
+	ChangedBy string   `json:"changed_by,omitempty"`
+}
+
+// Rows are the plan's table. Activations are allocated as one arena; what is in
+// it at each instant are the rows after its own.
+func (p *Plan) Rows() (rows []Row) {
+	for c := range Categories {
+		x := categories[c]
+		row := Row{Category: c, Name: x.name, Title: x.title, AtRest: p.AtRest[c], AtPeak: p.Peak.InUse[c], ChangedBy: x.knob}
+		if c == Params {
+			row.Title = "parameters, " + p.whole(3)
+		}
+		if x.use != device.Activations {
+			bytes := p.Allocated[x.use]
+			row.Allocated = &bytes
+		}
+		if c == SavedActivations {
+			rows = append(rows, p.arena())
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// whole says how parameters rest.
+func (p *Plan) whole(stage int) string {
+	if p.Config.Zero.Stage < stage || config.Mesh(p.Config).Shard == 1 {
+		return "whole"
+	}
+	return "sharded"
+}
+
+func (p *Plan) arena() Row {
+	bytes, row := p.Allocated[device.Activations], Row{Category: Categories, Name: "activations", Title: "arena of activations"}
+	row.Allocated = &bytes
+	for c := SavedActivations; c <= WorkSpace; c++ {
+		row.AtPeak += p.Peak.InUse[c]
+	}
+	return row
+}
+
+// Print writes the plan for people. Totals have both units.
+func (p *Plan) Print(out io.Writer) error {
+	var b strings.Builder
+	for _, row := range p.header() {
+		fmt.Fprintf(&b, "%-7s %s\n", row[0], row[1])
+	}
+	t := show.Columns{Align: "lrrrl"}
+	t.Add("bytes a rank", "allocated", "at rest", "at the peak", "changed by")
+	for _, l := range p.lines() {
+		if l[1] == "" && l[2] != "" {
+			l[0] = "  " + l[0]
+		}
+		t.Add(l[:]...)
+	}
+	fmt.Fprintf(&b, "\n%v\n", &t)
+	for _, line := range p.footer() {
+		fmt.Fprintln(&b, line)
+	}
+	_, err := io.WriteString(out, b.String())
+	return err
+}
+
+// lines are the table's rows in words, as far as there is something to tell.
+// Those of the arena's parts have nothing allocated.
+func (p *Plan) lines() (lines [][5]string) {
+	for _, r := range p.Rows() {
+		switch {
+		case r.Allocated == nil && p.highest(r.Category) > 0:
+			lines = append(lines, [5]string{r.Title, "", show.ByteSize(r.AtRest), show.ByteSize(r.AtPeak), r.ChangedBy})
+		case r.Allocated != nil && *r.Allocated > 0:
+			lines = append(lines, [5]string{r.Title, show.ByteSize(*r.Allocated), show.ByteSize(r.AtRest), show.ByteSize(r.AtPeak), r.ChangedBy})
+		}
+	}
+	return append(lines,
+		[5]string{"total", show.ByteSize(p.Allocated.Total()), show.ByteSize(p.AtRest.Total()), show.ByteSize(p.Peak.InUse.Total())},
+		[5]string{"of which padding", show.ByteSize(p.Padding)})
+}
+
+// footer is what the table comes to.
+func (p *Plan) footer() []string {
+	total := p.Allocated.Total()
+	lines := []string{
+		"peak    " + p.Peak.Name,
+		"needs   " + show.BothUnits(total) + " of a rank's device, all of it allocated before step 1",
+	}
+	if host := p.Host.Total(); host > 0 {
+		lines = append(lines, fmt.Sprintf("host    %s of host memory a rank: %s", show.BothUnits(host), amounts(p.Host)))
+	}
+	if p.Disk > 0 {
+		lines = append(lines, fmt.Sprintf("disk    %s a rank", show.BothUnits(p.Disk)))
+	}
+	low, high := Sum(p.Outside)
+	for _, e := range p.Outside {
+		lines = append(lines, fmt.Sprintf("outside %s: estimated %s to %s (%s)", e.Name, show.ByteSize(e.Low), show.ByteSize(e.High), e.Source))
+	}
+	if m := p.Measured; m != nil {
+		lines = append(lines, m.line(p))
+	}
+	if p.Forecast != nil {
+		lines = append(lines, p.Forecast.Lines()...)
+	}
+	if p.Machine.Memory == 0 && p.Lacks != nil {
+		lines = append(lines, "here    "+p.verdict())
+	}
+	if m := p.Machine.Memory; m > 0 {
+		verdict := p.verdict()
+		switch {
+		case high == 0:
+			lines = append(lines, fmt.Sprintf("%-7s %s: %s", "device", show.BothUnits(m), verdict))
+		default:
+			lines = append(lines, fmt.Sprintf("%-7s %s, which leaves %s to %s: %s", "device", show.BothUnits(m), show.ByteSize(m-total-high), show.ByteSize(m-total-low), verdict))
+		}
+	}
+	return lines
+}
+
+// amounts are bytes by category, in words.
+func amounts(b device.Bytes) string {
+	var parts []string
+	for use, n := range b {
+		if n > 0 {
+			parts = append(parts, fmt.Sprintf("%s %v", show.ByteSize(n), device.Use(use)))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// misfit is the verdict that is an error.
+const misfit = "does not fit"
+
+// Fits is an error, the user's to mend, if the device has not enough whatever is
+// outside. Where nobody said how much it has, all fits that this machine has the
+// memory for, if it is the one.
+func (p *Plan) Fits() error {
+	if p.Lacks != nil || p.verdict() != misfit {
+		return p.Lacks
+	}
+	low, _ := Sum(p.Outside)
+	return input.BadInput(fmt.Errorf("the job does not fit: a rank needs %s and its device has %s; 'zeroth fit' lists settings that do",
+		show.BothUnits(p.Allocated.Total()+low), show.BothUnits(p.Machine.Memory)))
+}
+
+// verdict says whether the device has enough, in a word or two; empty where
+// nobody said how much it has.
+func (p *Plan) verdict() string {
+	low, high := Sum(p.Outside)
+	switch free := p.Machine.Memory - p.Allocated.Total(); {
+	case p.Lacks != nil:
+		return misfit
+	case p.Machine.Memory == 0:
+		return ""
+	case free >= high:
+		return "fits"
+	case free >= low:
+		return "fits if what is outside is small"
+	}
+	return misfit
+}
+
+// highest is the most bytes of a category at any event.
+func (p *Plan) highest(c Category) (n int64) {
+	for _, m := range p.Timeline {
+		n = max(n, m.InUse[c])
+	}
+	return n
+}
+
+// header is what is planned: a word and what it is.
+func (p *Plan) header() [][2]string {
+	c, mesh := p.Config, config.Mesh(p.Config)
+	ranks := fmt.Sprintf("%d, stage %d, %s", mesh.World(), c.Zero.Stage, c.Precision)
+	if c.Zero.Stage > 0 {
+		ranks = fmt.Sprintf("%d = shard %d × replicate %d, stage %d, %s", mesh.World(), mesh.Shard, mesh.Replicate, c.Zero.Stage, c.Precision)
+	}
+	return [][2]string{
+		{"model", fmt.Sprintf("%s, %s parameters", p.Model, show.Grouped(p.Parameters))},
+		{"ranks", ranks},
+		{"batch", fmt.Sprintf("%d sequences of %s tokens a step: micro-batches of %d × accumulate %d × %d ranks",
+			c.Train.Batch, show.Grouped(int64(c.Model.Context)), c.Train.MicroBatch, c.Train.Accumulate, c.Parallel.Ranks)},
+	}
+}
+
+// MarshalJSON is the plan for programs: bytes are whole numbers.
+func (p *Plan) MarshalJSON() ([]byte, error) {
+	c, mesh := p.Config, config.Mesh(p.Config)
+	return json.Marshal(struct {
+		Model      string      `json:"model"`
+		Parameters int64       `json:"parameters"`
+		Ranks      int         `json:"ranks"`
+		Shard      int         `json:"shard"`
+		Replicate  int         `json:"replicate"`
+		Stage      int         `json:"stage"`
+		Precision  string      `json:"precision"`
+		Recompute  string      `json:"recompute"`
+		MicroBatch int         `json:"micro_batch"`
+		Accumulate int         `json:"accumulate"`
+		Context    int         `json:"context"`
+		Allocated  int64       `json:"allocated"`
+		AtRest     int64       `json:"at_rest"`
+		AtPeak     int64       `json:"at_peak"`
+		Peak       string      `json:"peak"`
+		Padding    int64       `json:"padding"`
+		Categories []Row       `json:"categories"`
+		Outside    []Estimate  `json:"outside,omitempty"`
+		Memory     int64       `json:"memory,omitempty"`
+		Verdict    string      `json:"verdict,omitempty"`
+		Host       int64       `json:"host,omitempty"`
+		Disk       int64       `json:"disk,omitempty"`
+		Sent       int64       `json:"sent_bytes_a_step"`
+		Forecast   *sim.Result `json:"forecast,omitempty"`
+	}{
+		p.Model, p.Parameters, mesh.World(), mesh.Shard, mesh.Replicate, c.Zero.Stage, c.Precision.String(), c.Zero.Recompute,
+		c.Train.MicroBatch, c.Train.Accumulate, c.Model.Context,
+		p.Allocated.Total(), p.AtRest.Total(), p.Peak.InUse.Total(), p.Peak.Name, p.Padding, p.Rows(), p.Outside, p.Machine.Memory, p.verdict(), p.Host.Total(), p.Disk, p.Sent, p.Forecast,
+	})
+}

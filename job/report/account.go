@@ -1,0 +1,156 @@
+package report
+
+import (
+	"encoding/json"
+	"fmt"
+	"runtime"
+	"strings"
+
+	"zeroth/device"
+	"zeroth/job/build"
+	"zeroth/job/config"
+	"zeroth/job/machine"
+	"zeroth/job/show"
+)
+
+// Account is what the ranks of this process hold, beside what was planned, and
+// what the process takes in all.
+type Account struct {
+	Step    int // after which
+	Planned build.Footprint
+	Ranks   []Held
+	Process Process
+}
+
+// Held is what the allocators of one rank have given out.
+type Held struct {
+	Device, Host device.Usage
+	Disk         int64 // bytes of its file
+}
+
+// Process is a process's memory as its system and its runtime count it, bytes.
+type Process struct {
+	Peak  int64 // the most that was resident so far; 0 where the system does not tell
+	Files int64 // resident now of what is mapped from files: the program itself, and data
+	Go    int64 // what Go's runtime has from the system now: its heap, stacks and the like
+}
+
+// NewAccount is what the ranks hold now.
+func NewAccount(c *config.Config, step int, ranks []*build.Rank) (*Account, error) {
+	f, err := build.DryRun(c)
+	a := &Account{Step: step, Planned: f, Process: process()}
+	for _, r := range ranks {
+		h := Held{Device: r.Device.Usage(), Disk: r.Trainer.DiskBytes()}
+		if r.Host != nil {
+			h.Host = r.Host.Usage()
+		}
+		a.Ranks = append(a.Ranks, h)
+	}
+	return a, err
+}
+
+// process asks the system and the runtime.
+func process() Process {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	p := Process{Go: int64(m.Sys - m.HeapReleased)}
+	p.Peak, p.Files = machine.Resident()
+	return p
+}
+
+// Held is the sum over the ranks, bytes of memory at their peaks.
+func (a *Account) Held() (n int64) {
+	for _, r := range a.Ranks {
+		n += r.Device.Peak.Total() + r.Host.Peak.Total()
+	}
+	return n
+}
+
+// Unattributed is what is resident beyond what the ranks hold: Go's runtime, the
+// program, its data, and whatever leaks. It is 0 where ranks hold memory that
+// nothing was written to yet, and more of it than all that is.
+func (a *Account) Unattributed() int64 { return max(0, a.Process.Peak-a.Held()) }
+
+// Surplus is, for each category in which a rank holds other than what was
+// planned for it, how much more.
+func (a *Account) Surplus() (words []string) {
+	for rank, r := range a.Ranks {
+		for use := range device.Uses {
+			if d := r.Device.Peak[use] - a.Planned.Device[use]; d != 0 {
+				words = append(words, fmt.Sprintf("rank %d holds %+d bytes of %v", rank, d, use))
+			}
+			if d := r.Host.Peak[use] - a.Planned.Host[use]; d != 0 {
+				words = append(words, fmt.Sprintf("rank %d holds %+d bytes of %v in host memory", rank, d, use))
+			}
+		}
+		if d := r.Disk - a.Planned.Disk; d != 0 {
+			words = append(words, fmt.Sprintf("rank %d holds %+d bytes on disk", rank, d))
+		}
+	}
+	return words
+}
+
+// String is the account in words, for the end of a run.
+func (a *Account) String() string {
+	each := a.Planned.Device.Total() + a.Planned.Host.Total()
+	s := fmt.Sprintf("memory: %s a rank, as planned to the byte", show.ByteSize(each))
+	if more := a.Surplus(); len(more) > 0 {
+		s = fmt.Sprintf("memory: %s a rank planned, but %s", show.ByteSize(each), strings.Join(more, ", "))
+	}
+	if a.Process.Peak == 0 {
+		return s
+	}
+	return s + fmt.Sprintf("; the process peaked at %s: %s of its ranks, %s unattributed (Go's runtime has %s, mapped files %s)",
+		show.ByteSize(a.Process.Peak), show.ByteSize(a.Held()), show.ByteSize(a.Unattributed()), show.ByteSize(a.Process.Go), show.ByteSize(a.Process.Files))
+}
+
+// MarshalJSON is a line of metrics.jsonl.
+func (a *Account) MarshalJSON() ([]byte, error) {
+	type rank struct {
+		Live     map[string]int64 `json:"live"`
+		Peak     map[string]int64 `json:"peak"`
+		HostLive map[string]int64 `json:"host_live,omitempty"`
+		HostPeak map[string]int64 `json:"host_peak,omitempty"`
+		Disk     int64            `json:"disk,omitempty"`
+	}
+	type plan struct {
+		Device map[string]int64 `json:"device"`
+		Host   map[string]int64 `json:"host,omitempty"`
+		Disk   int64            `json:"disk,omitempty"`
+	}
+	type whole struct {
+		Peak         int64 `json:"peak_rss"`
+		Held         int64 `json:"held_by_ranks"`
+		Unattributed int64 `json:"unattributed"`
+		Go           int64 `json:"go_runtime"`
+		Files        int64 `json:"mapped_files"`
+	}
+	var ranks []rank
+	for _, r := range a.Ranks {
+		ranks = append(ranks, rank{byName(r.Device.Live), byName(r.Device.Peak), byName(r.Host.Live), byName(r.Host.Peak), r.Disk})
+	}
+	type memory struct {
+		Planned plan   `json:"planned"`
+		Ranks   []rank `json:"ranks"`
+		Process *whole `json:"process,omitempty"`
+	}
+	m := memory{plan{byName(a.Planned.Device), byName(a.Planned.Host), a.Planned.Disk}, ranks, nil}
+	if p := a.Process; p.Peak > 0 {
+		m.Process = &whole{p.Peak, a.Held(), a.Unattributed(), p.Go, p.Files}
+	}
+	return json.Marshal(struct {
+		Step   int    `json:"step"`
+		Memory memory `json:"memory"`
+	}{a.Step, m})
+}
+
+// byName are the categories that have something.
+func byName(b device.Bytes) map[string]int64 {
+	m := map[string]int64{}
+	for use, n := range b {
+		if n != 0 {
+			m[device.Use(use).String()] = n
+		}
+	}
+	return m
+}

@@ -1,0 +1,131 @@
+package report
+
+import (
+	"encoding/json"
+	"runtime"
+	"strings"
+	"testing"
+
+	"zeroth/device"
+	"zeroth/job/build"
+	"zeroth/job/config/configtest"
+)
+
+// accounted are the ranks of a small job, and how to take their account.
+func accounted(t *testing.T) ([]*build.Rank, func() *Account) {
+	t.Helper()
+	c := configtest.Fitted(t, "zero.offload.optimizer=host")
+	ranks, err := build.Open(c, build.Seams{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { build.CloseAll(ranks) })
+	return ranks, func() *Account {
+		t.Helper()
+		a, err := NewAccount(c, 3, ranks)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+}
+
+// What a rank holds that was not planned is told, by rank and category, on the
+// device and in host memory.
+func TestSurplusIsTold(t *testing.T) {
+	ranks, account := accounted(t)
+	if more := account().Surplus(); len(more) > 0 {
+		t.Errorf("as planned, but %v", more)
+	}
+	before := account().Held()
+	leak, err := ranks[1].Device.Alloc(device.F32, 1000, device.Staging)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaked, err := ranks[2].Host.Alloc(device.F32, 10, device.Grads)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := account()
+	want := "rank 1 holds +4000 bytes of offload_staging, rank 2 holds +40 bytes of grads in host memory"
+	if got := strings.Join(a.Surplus(), ", "); got != want || !strings.Contains(a.String(), "planned, but "+want) {
+		t.Errorf("got %s\nof %s", got, a)
+	}
+	if got := a.Held() - before; got != 4040 {
+		t.Errorf("the ranks hold %d bytes more, want 4040", got)
+	}
+	ranks[1].Device.Free(leak)
+	ranks[2].Host.Free(leaked)
+}
+
+// A leak outside of the ranks' allocators is not attributed to anything.
+func TestLeakIsUnattributed(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("the system does not tell what is resident")
+	}
+	_, account := accounted(t)
+	before := account()
+	const leak = 200 << 20 // enough to raise the peak whatever other tests have held
+	kept := make([]byte, leak)
+	for i := 0; i < len(kept); i += 4096 {
+		kept[i] = 1
+	}
+	after := account()
+	runtime.KeepAlive(kept)
+	if got := after.Unattributed() - before.Unattributed(); got < leak/2 || got > 6*leak { // the race detector keeps notes on what is touched
+		t.Errorf("%d MiB leaked, %d MiB more unattributed", leak>>20, got>>20)
+	}
+	if after.Process.Go-before.Process.Go < leak/2 || after.Process.Files <= 0 {
+		t.Errorf("process %+v, before %+v", after.Process, before.Process)
+	}
+}
+
+// The line of metrics.jsonl adds up.
+func TestAccountLine(t *testing.T) {
+	_, account := accounted(t)
+	a := account()
+	a.Process = Process{Peak: a.Held() + 7, Go: 5, Files: 3}
+	raw, err := json.Marshal(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var line struct {
+		Step   int
+		Memory struct {
+			Planned struct{ Device, Host map[string]int64 }
+			Ranks   []struct {
+				Live, Peak map[string]int64
+				HostPeak   map[string]int64 `json:"host_peak"`
+			}
+			Process map[string]int64
+		}
+	}
+	if err := json.Unmarshal(raw, &line); err != nil {
+		t.Fatal(err)
+	}
+	if line.Step != 3 || len(line.Memory.Ranks) != 4 || line.Memory.Process["unattributed"] != 7 || line.Memory.Process["peak_rss"] != a.Process.Peak {
+		t.Errorf("%s", raw)
+	}
+	for _, r := range line.Memory.Ranks {
+		for use := range device.Uses {
+			name := use.String()
+			if r.Peak[name] != line.Memory.Planned.Device[name] || r.Live[name] != r.Peak[name] || r.HostPeak[name] != line.Memory.Planned.Host[name] {
+				t.Errorf("%s: %s", name, raw)
+			}
+		}
+	}
+	if a.Process = (Process{}); strings.Contains(a.String(), "unattributed") {
+		t.Errorf("of a system that does not tell: %s", a)
+	}
+}
+
+// Memory that ranks hold and nothing was written to is not resident: then
+// nothing is unattributed, and no number is below nothing.
+func TestUnattributedIsNeverNegative(t *testing.T) {
+	a := &Account{Step: 3, Ranks: []Held{{}}, Process: Process{Peak: 1 << 20, Go: 1 << 19}}
+	a.Ranks[0].Device.Peak[0], a.Planned.Device[0] = 1<<30, 1<<30
+	raw, err := json.Marshal(a)
+	if got := a.String() + string(raw); err != nil || strings.Contains(got, "-") || !strings.Contains(got, ", 0 B unattributed") || !strings.Contains(got, `"unattributed":0,`) {
+		t.Errorf("%v\n%s", err, got)
+	}
+}

@@ -1,0 +1,119 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/vbauerster/mpb/v8"
+	"github.com/vbauerster/mpb/v8/decor"
+	"golang.org/x/term"
+
+	"zeroth/job/show"
+)
+
+// Bytes tells people how far work over many bytes is: as a bar on a terminal,
+// elsewhere in a line every few seconds.
+type Bytes struct {
+	w     io.Writer
+	verb  string
+	total int64
+	begin time.Time
+	p     *mpb.Progress // nil without a bar
+	bar   *mpb.Bar
+
+	mu   sync.Mutex // of the fields below
+	done int64
+	next time.Time // of the next line
+}
+
+// linePace is the time between lines, and before the first.
+const linePace = 2 * time.Second
+
+// NewBytes begins work that goes over so many bytes and is called by a verb:
+// "verify".
+func NewBytes(out io.Writer, verb string, total int64) *Bytes {
+	if terminal(out) {
+		return newBytesBar(out, verb, total)
+	}
+	return newBytes(out, verb, total)
+}
+
+// terminal tells whether out can have a bar.
+func terminal(out io.Writer) bool {
+	f, ok := out.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb"
+}
+
+func newBytes(out io.Writer, verb string, total int64) *Bytes {
+	now := time.Now()
+	return &Bytes{w: out, verb: verb, total: total, begin: now, next: now.Add(linePace)}
+}
+
+func newBytesBar(out io.Writer, verb string, total int64) *Bytes {
+	b := newBytes(out, verb, total)
+	b.p = mpb.New(mpb.WithOutput(out), mpb.WithAutoRefresh())
+	b.bar = b.p.New(total, mpb.BarStyle(), mpb.BarWidth(30),
+		mpb.PrependDecorators(decor.Any(func(s decor.Statistics) string { return b.verb + " " + b.far(s.Current) })),
+		mpb.AppendDecorators(decor.Any(func(s decor.Statistics) string { return b.speed(s.Current) })))
+	return b
+}
+
+// far is how much is done, of how much.
+func (b *Bytes) far(done int64) string {
+	return fmt.Sprintf("%s / %s", DecimalSize(done), DecimalSize(b.total))
+}
+
+func (b *Bytes) speed(done int64) string {
+	return fmt.Sprintf("%.2f GB/s", float64(done)/1e9/max(time.Since(b.begin).Seconds(), 1e-6))
+}
+
+// Add notes that so many more bytes are done. Any goroutine may call it.
+func (b *Bytes) Add(n int64) {
+	if b.bar != nil {
+		b.bar.IncrInt64(n)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.done += n
+	if now := time.Now(); b.bar == nil && now.After(b.next) {
+		b.next = now.Add(linePace)
+		fmt.Fprintf(b.w, "%s: %s, %s\n", b.verb, b.far(b.done), b.speed(b.done))
+	}
+}
+
+// Close takes the bar away and says what was done in which time, for a line
+// about the end: "1.5 GB in 2.0s, 0.75 GB/s".
+func (b *Bytes) Close() string {
+	if b.bar != nil {
+		b.bar.Abort(true)
+		b.p.Wait()
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	took := time.Since(b.begin)
+	words := show.Span(took.Seconds())
+	if took < time.Second {
+		words = took.Round(time.Millisecond).String()
+	}
+	return fmt.Sprintf("%s in %s, %s", DecimalSize(b.done), words, b.speed(b.done))
+}
+
+// DecimalSize is bytes in units of 1000, as disks are sold and filled.
+func DecimalSize(n int64) string {
+	if n < 1000 {
+		return fmt.Sprintf("%d B", n)
+	}
+	x, units := float64(n)/1000, []string{"kB", "MB", "GB", "TB"}
+	for x >= 999.95 && len(units) > 1 {
+		x, units = x/1000, units[1:]
+	}
+	return fmt.Sprintf("%.1f %s", x, units[0])
+}
+
+// Age is how long ago something was, as people say it.
+func Age(t time.Time) string {
+	return show.Span(max(0, time.Since(t).Seconds()))
+}

@@ -1,0 +1,336 @@
+package report
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"slices"
+	"strconv"
+)
+
+// Metrics is metrics.jsonl: a line of JSON for every step and evaluation.
+//
+//	{"step":1,"loss":5.54,"lr":3e-5,"grad_norm":2.1,"tokens":4096,"tokens_per_second":8000,"step_seconds":0.512,"skipped":0}
+//	{"step":50,"val_loss":2.71}
+//	{"step":1,"memory":{"planned":{...},"ranks":[...],"process":{"peak_rss":...,"held_by_ranks":...,"unattributed":...}}}
+//
+// The lines of memory are bytes; there is one before that of the first step and
+// one at the end, when all else is written.
+//
+// Numbers have the fewest digits that read back as the same float64, so also
+// as the same float32. A value that is no finite number is null. Each line
+// reaches the file in one write.
+type Metrics struct {
+	file *os.File
+	line []byte
+	err  error // the first
+}
+
+// OpenMetrics appends to a metrics file, made if it is not there.
+func OpenMetrics(path string) (*Metrics, error) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("metrics: %w", err)
+	}
+	return &Metrics{file: f}, nil
+}
+
+// Start implements Observer; the header is no line of the file.
+func (m *Metrics) Start(Header) {}
+
+// Step writes the line of a step.
+func (m *Metrics) Step(s Step) {
+	m.line = append(m.line[:0], `{"step":`...)
+	m.line = strconv.AppendInt(m.line, int64(s.Step), 10)
+	m.real("loss", s.Loss)
+	m.real("lr", s.LR)
+	m.real("grad_norm", s.GradNorm)
+	m.whole("tokens", s.Tokens)
+	m.real("tokens_per_second", s.TokensPerSecond)
+	m.real("step_seconds", s.StepSeconds)
+	m.whole("skipped", int64(s.Skipped))
+	m.flush()
+}
+
+// Eval writes the line of an evaluation.
+func (m *Metrics) Eval(e Eval) {
+	m.line = append(m.line[:0], `{"step":`...)
+	m.line = strconv.AppendInt(m.line, int64(e.Step), 10)
+	m.real("val_loss", e.ValLoss)
+	m.flush()
+}
+
+// Memory writes an account of the process's memory.
+func (m *Metrics) Memory(a *Account) {
+	line, err := json.Marshal(a)
+	if err != nil {
+		panic("job: metrics: " + err.Error()) // whole numbers and names
+	}
+	m.line = append(m.line[:0], line[:len(line)-1]...)
+	m.flush()
+}
+
+// Note implements Observer; notes are for people.
+func (m *Metrics) Note(string) {}
+
+// Done implements Observer; Close ends the file.
+func (m *Metrics) Done(Summary) {}
+
+func (m *Metrics) name(key string) {
+	m.line = append(m.line, `,"`...)
+	m.line = append(m.line, key...)
+	m.line = append(m.line, `":`...)
+}
+
+func (m *Metrics) whole(key string, n int64) {
+	m.name(key)
+	m.line = strconv.AppendInt(m.line, n, 10)
+}
+
+func (m *Metrics) real(key string, x float64) {
+	m.name(key)
+	if math.IsNaN(x) || math.IsInf(x, 0) {
+		m.line = append(m.line, "null"...)
+		return
+	}
+	m.line = strconv.AppendFloat(m.line, x, 'g', -1, 64)
+}
+
+func (m *Metrics) flush() {
+	if m.err != nil {
+		return
+	}
+	m.line = append(m.line, '}', '\n')
+	if _, err := m.file.Write(m.line); err != nil {
+		m.err = fmt.Errorf("metrics: %w", err)
+	}
+}
+
+// Err is the first write that failed; nothing is written after it.
+func (m *Metrics) Err() error { return m.err }
+
+// Close closes the file and returns the first error of its life.
+func (m *Metrics) Close() error {
+	if err := m.file.Close(); err != nil && m.err == nil {
+		m.err = fmt.Errorf("metrics: %w", err)
+	}
+	return m.err
+}
+
+// ReadMetrics reads the steps and evaluations Metrics wrote; null becomes NaN. A last line without
+// its line feed, left by a process that was killed, is not there. A line that
+// cannot be read is an error.
+func ReadMetrics(path string) ([]Step, []Eval, error) {
+	l, err := ReadLog(path)
+	if err == nil && l.Damage != nil {
+		err = l.Damage
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	return l.Steps, l.Evals, nil
+}
+
+// longestLine is the most bytes of a line of a step or an evaluation. Those of
+// memory, which nothing reads again, may be longer.
+const longestLine = 1 << 16
+
+// metricsLog is what can be read of a metrics file.
+type metricsLog struct {
+	Steps  []Step
+	Evals  []Eval
+	Ended  int   // the step at which a run had written all it makes, if nothing came after; else 0
+	Lost   int   // lines that cannot be read
+	Damage error // the first of them, and why
+}
+
+// LacksEval tells whether a log, which may be nil, ends with a step after which
+// there was no evaluation.
+func (l *metricsLog) LacksEval(step int) bool {
+	return l != nil && slices.ContainsFunc(l.Steps, func(s Step) bool { return s.Step == step }) &&
+		!slices.ContainsFunc(l.Evals, func(e Eval) bool { return e.Step == step })
+}
+
+func ReadLog(path string) (*metricsLog, error) {
+	info, err := os.Stat(path)
+	if err == nil && !info.Mode().IsRegular() {
+		return &metricsLog{Lost: 1, Damage: fmt.Errorf("metrics: %s is no regular file", path)}, nil
+	}
+	var f *os.File
+	if err == nil {
+		f, err = os.Open(path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("metrics: %w", err)
+	}
+	defer f.Close()
+	l, in := &metricsLog{}, bufio.NewReaderSize(f, longestLine)
+	for n := 1; ; n++ {
+		line, err := nextLine(in)
+		if errors.Is(err, io.EOF) {
+			return l, nil
+		}
+		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
+			return nil, fmt.Errorf("metrics: %w", err)
+		}
+		if bytes.Contains(line, []byte(`"memory":`)) {
+			_, _ = fmt.Sscanf(string(line[:min(len(line), 40)]), `{"step":%d,"memory"`, &l.Ended)
+			continue
+		}
+		l.Ended = 0
+		if err == nil {
+			err = l.add(line)
+		} else {
+			err = fmt.Errorf("longer than %d bytes", longestLine)
+		}
+		if err != nil {
+			l.Lost++
+			l.Damage = cmp.Or(l.Damage, fmt.Errorf("metrics: %s:%d: %w", path, n, err))
+		}
+	}
+}
+
+// nextLine is the next line, valid until the next call; of one that is too long
+// its beginning and bufio.ErrBufferFull.
+func nextLine(in *bufio.Reader) ([]byte, error) {
+	line, err := in.ReadSlice('\n')
+	if !errors.Is(err, bufio.ErrBufferFull) {
+		return line, err
+	}
+	line = bytes.Clone(line)
+	for errors.Is(err, bufio.ErrBufferFull) {
+		_, err = in.ReadSlice('\n')
+	}
+	if err == nil {
+		err = bufio.ErrBufferFull
+	}
+	return line, err
+}
+
+// add takes a line.
+func (l *metricsLog) add(line []byte) error {
+	s, e, err := parseMetric(line)
+	switch {
+	case err != nil:
+		return err
+	case e != nil:
+		l.Evals = append(l.Evals, *e)
+	default:
+		l.Steps = append(l.Steps, s)
+	}
+	return nil
+}
+
+// TrimMetrics drops the lines after a step from a metrics file, if there is
+// one, those of a process's memory, and what a killed process left unfinished. The file is replaced whole.
+// A file with lines that cannot be read is set aside under another name, which
+// is told, and those that can be go on.
+func TrimMetrics(path string, step int, told func(string)) error {
+	l, err := ReadLog(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	short := path + ".new"
+	if err := os.Remove(short); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("metrics: %w", err)
+	}
+	m, err := OpenMetrics(short)
+	if err != nil {
+		return err
+	}
+	m.upTo(step, l.Steps, l.Evals)
+	if err := m.Close(); err != nil {
+		return err
+	}
+	if l.Damage != nil {
+		aside, err := setAside(path)
+		if err != nil {
+			return fmt.Errorf("%w; it cannot be set aside: %w", l.Damage, err)
+		}
+		told(fmt.Sprintf("%v: %d lines cannot be read; the file is set aside as %s, and the lines that can be go on", l.Damage, l.Lost, aside))
+	}
+	return os.Rename(short, path)
+}
+
+// setAside gives a file a name that is free, and returns it. The file keeps its
+// own name too where it can, so that there is one at every instant.
+func setAside(path string) (string, error) {
+	for n := 1; ; n++ {
+		aside := fmt.Sprintf("%s.damaged-%d", path, n)
+		if _, err := os.Lstat(aside); errors.Is(err, os.ErrNotExist) {
+			if os.Link(path, aside) == nil {
+				return aside, nil
+			}
+			return aside, os.Rename(path, aside)
+		} else if err != nil {
+			return "", err
+		}
+	}
+}
+
+// upTo writes the steps and evaluations up to a step, each evaluation after its
+// step.
+func (m *Metrics) upTo(step int, steps []Step, evals []Eval) {
+	for _, s := range steps {
+		for len(evals) > 0 && evals[0].Step < s.Step {
+			m.evalUpTo(step, evals[0])
+			evals = evals[1:]
+		}
+		if s.Step <= step {
+			m.Step(s)
+		}
+	}
+	for _, e := range evals {
+		m.evalUpTo(step, e)
+	}
+}
+
+func (m *Metrics) evalUpTo(step int, e Eval) {
+	if e.Step <= step {
+		m.Eval(e)
+	}
+}
+
+// parseMetric reads a line: an evaluation if it has a val_loss, else a step.
+func parseMetric(line []byte) (Step, *Eval, error) {
+	nan := math.NaN()
+	s := Step{Loss: nan, LR: nan, GradNorm: nan, TokensPerSecond: nan, StepSeconds: nan}
+	raw := struct {
+		Step            *int     `json:"step"`
+		Loss            *float64 `json:"loss"`
+		LR              *float64 `json:"lr"`
+		GradNorm        *float64 `json:"grad_norm"`
+		Tokens          *int64   `json:"tokens"`
+		TokensPerSecond *float64 `json:"tokens_per_second"`
+		StepSeconds     *float64 `json:"step_seconds"`
+		Skipped         *int     `json:"skipped"`
+		ValLoss         *float64 `json:"val_loss"`
+	}{Step: &s.Step, Loss: &s.Loss, LR: &s.LR, GradNorm: &s.GradNorm, Tokens: &s.Tokens,
+		TokensPerSecond: &s.TokensPerSecond, StepSeconds: &s.StepSeconds, Skipped: &s.Skipped}
+	if err := json.Unmarshal(line, &raw); err != nil {
+		return Step{}, nil, err
+	}
+	if s.Step < 1 {
+		return Step{}, nil, errors.New("there is no step in it")
+	}
+	if bytes.Contains(line, []byte(`"val_loss"`)) {
+		return Step{}, &Eval{Step: s.Step, ValLoss: or(raw.ValLoss, nan)}, nil
+	}
+	return s, nil, nil
+}
+
+func or[T any](p *T, otherwise T) T {
+	if p == nil {
+		return otherwise
+	}
+	return *p
+}

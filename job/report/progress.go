@@ -1,0 +1,191 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"sync"
+
+	"github.com/vbauerster/mpb/v8"
+	"github.com/vbauerster/mpb/v8/decor"
+	"golang.org/x/term"
+
+	"zeroth/job/show"
+)
+
+// Progress is an Observer for people. Close ends what it draws, also when a
+// run ends without Done; it may be called twice.
+type Progress interface {
+	Observer
+	Close()
+}
+
+// NewProgress draws a bar if out is a terminal that can, and writes lines
+// otherwise. NO_COLOR (no-color.org) is respected.
+func NewProgress(out io.Writer) Progress {
+	if f, ok := out.(*os.File); ok && term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb" {
+		return NewBar(f, os.Getenv("NO_COLOR") == "")
+	}
+	return NewLines(out)
+}
+
+// Lines writes plain lines, for pipes and logs: the header, a step about every
+// second but at most some 200 of a run, evaluations, the end.
+type Lines struct {
+	mu      sync.Mutex
+	w       io.Writer
+	steps   int
+	pace    pace
+	seconds float64 // of steps since the last line
+	last    int     // step of the last line
+}
+
+// NewLines writes to w.
+func NewLines(w io.Writer) *Lines { return &Lines{w: w} }
+
+func (l *Lines) line(format string, args ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	fmt.Fprintln(l.w, show.OnScreen(fmt.Appendf(nil, format, args...)))
+}
+
+// Start writes the header.
+func (l *Lines) Start(h Header) {
+	l.steps = h.Steps
+	for _, r := range h.Rows() {
+		l.line("%-7s %s", r[0], r[1])
+	}
+}
+
+// Step writes a line if the last one is old enough.
+func (l *Lines) Step(s Step) {
+	l.pace.add(s.StepSeconds)
+	l.seconds += s.StepSeconds
+	due := l.seconds >= 1 && s.Step-l.last >= l.steps/200
+	if !due && l.last > 0 && s.Step < l.steps {
+		return
+	}
+	l.seconds, l.last = 0, s.Step
+	l.line("step %d/%d  %s", s.Step, l.steps, s.status(l.pace.eta(l.steps-s.Step), 200))
+}
+
+// Eval writes a line.
+func (l *Lines) Eval(e Eval) { l.line("step %d/%d  validation loss %.4f", e.Step, l.steps, e.ValLoss) }
+
+// Note writes a line.
+func (l *Lines) Note(s string) { l.line("%s", s) }
+
+// Done writes the end.
+func (l *Lines) Done(s Summary) {
+	for _, line := range s.Lines() {
+		l.line("%s", line)
+	}
+}
+
+// Close implements Progress; every line is complete already.
+func (l *Lines) Close() {}
+
+// Bar draws a progress bar on a terminal, with evaluations and notes above it.
+type Bar struct {
+	w     io.Writer
+	color bool
+
+	mu    sync.Mutex // guards what follows: the bar is drawn on its own goroutine
+	p     *mpb.Progress
+	bar   *mpb.Bar
+	steps int
+	step  Step
+	pace  pace
+}
+
+// NewBar draws on w, a terminal.
+func NewBar(w io.Writer, color bool) *Bar { return &Bar{w: w, color: color} }
+
+func (b *Bar) paint(code, s string) string {
+	if !b.color {
+		return s
+	}
+	return "\x1b[" + code + "m" + s + "\x1b[0m"
+}
+
+// Start writes the header and starts to draw.
+func (b *Bar) Start(h Header) {
+	for _, r := range h.Rows() {
+		fmt.Fprintf(b.w, "%s %s\n", b.paint("36", fmt.Sprintf("%-7s", r[0])), show.OnScreen([]byte(r[1])))
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.steps = h.Steps
+	b.p = mpb.New(mpb.WithOutput(b.w), mpb.WithAutoRefresh())
+	b.bar = b.p.New(int64(h.Steps), mpb.BarStyle(),
+		mpb.BarWidth(30),
+		mpb.PrependDecorators(decor.CountersNoUnit("step %d/%d")),
+		mpb.AppendDecorators(decor.Any(b.status)))
+}
+
+// status is what stands behind the bar, in what is left of the line.
+func (b *Bar) status(s decor.Statistics) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.step.Step == 0 {
+		return "first step"
+	}
+	const bar = 32 // columns of the bar and its spaces
+	return b.step.status(b.pace.eta(b.steps-b.step.Step), s.AvailableWidth-bar)
+}
+
+// running is the container while it draws, else nil.
+func (b *Bar) running() (*mpb.Progress, *mpb.Bar) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.p, b.bar
+}
+
+// Step moves the bar.
+func (b *Bar) Step(s Step) {
+	b.mu.Lock()
+	b.step = s
+	b.pace.add(s.StepSeconds)
+	b.mu.Unlock()
+	if _, bar := b.running(); bar != nil {
+		bar.SetCurrent(int64(s.Step))
+	}
+}
+
+// Eval writes a line above the bar.
+func (b *Bar) Eval(e Eval) {
+	b.Note(fmt.Sprintf("step %d: validation loss %.4f", e.Step, e.ValLoss))
+}
+
+// Note writes a line above the bar.
+func (b *Bar) Note(s string) {
+	s = show.OnScreen([]byte(s))
+	p, _ := b.running()
+	if p != nil {
+		if _, err := p.Write([]byte(s + "\n")); err == nil {
+			return
+		}
+	}
+	fmt.Fprintln(b.w, s)
+}
+
+// Done ends the bar and writes the end.
+func (b *Bar) Done(s Summary) {
+	b.Close()
+	for _, line := range s.Lines() {
+		fmt.Fprintln(b.w, show.OnScreen([]byte(line)))
+	}
+}
+
+// Close leaves the bar as it is, on a line of its own.
+func (b *Bar) Close() {
+	p, bar := b.running()
+	if p == nil {
+		return
+	}
+	bar.Abort(false)
+	p.Wait()
+	b.mu.Lock()
+	b.p, b.bar = nil, nil
+	b.mu.Unlock()
+}

@@ -1,0 +1,198 @@
+package report
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"zeroth/job/show"
+	"zeroth/job/sim"
+)
+
+// Header is what a run is, known before its first step.
+type Header struct {
+	Model         string // "GPT-2 10.7M"
+	Parameters    int64
+	Ranks         int
+	Shard         int
+	Replicate     int
+	Stage         int
+	Precision     string
+	GlobalBatch   int // sequences a step
+	TokensPerStep int
+	Steps         int
+	DataTokens    int64 // to train on
+	Out           string
+	MemoryPerRank int64  // bytes
+	HostPerRank   int64  // bytes of what is offloaded, in host memory
+	DiskPerRank   int64  // bytes of what is offloaded, on disk
+	Offload       string // what is, in words; empty for nothing
+}
+
+// Step is one update, as a line of metrics.jsonl has it.
+type Step struct {
+	Step            int     // from 1
+	Loss            float64 // nats per token, mean over the global batch
+	LR              float64
+	GradNorm        float64 // of the whole gradient, before clipping
+	Tokens          int64   // trained on so far, this step included
+	TokensPerSecond float64
+	StepSeconds     float64
+	Skipped         int // steps skipped so far because a gradient was not finite
+}
+
+// Eval is a validation loss after a step.
+type Eval struct {
+	Step    int
+	ValLoss float64 // nats per token
+}
+
+// Summary is how a run ended.
+type Summary struct {
+	Steps         int     // done, those of the runs before included
+	Loss          float64 // NaN if there was no step
+	ValLoss       float64 // the last one; NaN if there was none
+	Tokens        int64
+	Seconds       float64
+	MemoryPerRank int64        // bytes, the peak of the rank with the highest
+	Memory        *Account     // at the end; nil if the run failed
+	Out           string       // the run folder
+	Stopped       bool         // before the last step, because it was asked to
+	Sample        string       // prompt and text; empty if the job asks for none
+	Trace         sim.Exposure // without steps if none were traced
+}
+
+// Observer hears how a run goes. Start comes first, Done last; the loop calls
+// all but Note from one goroutine. Note, a line for people, may come from any.
+type Observer interface {
+	Start(Header)
+	Step(Step)
+	Eval(Eval)
+	Note(string)
+	Done(Summary)
+}
+
+// Observers pass everything on to each of them, in order.
+type Observers []Observer
+
+func (os Observers) Start(h Header) {
+	for _, o := range os {
+		o.Start(h)
+	}
+}
+
+func (os Observers) Step(s Step) {
+	for _, o := range os {
+		o.Step(s)
+	}
+}
+
+func (os Observers) Eval(e Eval) {
+	for _, o := range os {
+		o.Eval(e)
+	}
+}
+
+func (os Observers) Note(line string) {
+	for _, o := range os {
+		o.Note(line)
+	}
+}
+
+func (os Observers) Done(s Summary) {
+	for _, o := range os {
+		o.Done(s)
+	}
+}
+
+// pace is how long a step takes, an average that forgets slowly.
+type pace struct{ seconds float64 }
+
+func (p *pace) add(seconds float64) {
+	if p.seconds == 0 {
+		p.seconds = seconds
+	}
+	p.seconds += 0.1 * (seconds - p.seconds)
+}
+
+// eta is the time the steps that are left will take.
+func (p *pace) eta(left int) time.Duration {
+	return time.Duration(p.seconds * float64(left) * float64(time.Second))
+}
+
+// Rows are the header's lines: a word and what it is.
+func (h Header) Rows() [][2]string {
+	ranks := fmt.Sprintf("%d, stage %d, %s", h.Ranks, h.Stage, h.Precision)
+	if h.Replicate > 1 {
+		ranks = fmt.Sprintf("%d = shard %d × replicate %d, stage %d, %s", h.Ranks, h.Shard, h.Replicate, h.Stage, h.Precision)
+	}
+	rows := [][2]string{
+		{"model", fmt.Sprintf("%s, %s parameters", h.Model, show.Grouped(h.Parameters))},
+		{"ranks", ranks},
+		{"batch", fmt.Sprintf("%d sequences, %s tokens a step, %s steps", h.GlobalBatch, show.Grouped(int64(h.TokensPerStep)), show.Grouped(int64(h.Steps)))},
+		{"data", show.Grouped(h.DataTokens) + " tokens"},
+	}
+	if h.MemoryPerRank > 0 {
+		rows = append(rows, [2]string{"memory", show.ByteSize(h.MemoryPerRank) + " a rank"})
+	}
+	if h.Offload != "" {
+		away := show.ByteSize(h.HostPerRank) + " on the host"
+		if h.DiskPerRank > 0 {
+			away += ", " + show.ByteSize(h.DiskPerRank) + " on disk"
+		}
+		rows = append(rows, [2]string{"offload", h.Offload + ": " + away + " a rank"})
+	}
+	return append(rows, [2]string{"out", h.Out})
+}
+
+// Lines are the end of a run in words.
+func (s Summary) Lines() []string {
+	verb := "done:"
+	if s.Stopped {
+		verb = "stopped after"
+	}
+	out := fmt.Sprintf("%s %s steps, %s tokens in %s", verb, show.Grouped(int64(s.Steps)), show.Grouped(s.Tokens), show.Span(s.Seconds))
+	if !math.IsNaN(s.Loss) {
+		out += fmt.Sprintf(", loss %.4f", s.Loss)
+	}
+	if !math.IsNaN(s.ValLoss) {
+		out += fmt.Sprintf(", validation loss %.4f", s.ValLoss)
+	}
+	if s.MemoryPerRank > 0 {
+		out += fmt.Sprintf(", peak %s a rank", show.ByteSize(s.MemoryPerRank))
+	}
+	lines := []string{out, "kept in " + s.Out}
+	if s.Memory != nil {
+		lines = append(lines, s.Memory.String())
+	}
+	if s.Trace.Steps > 0 {
+		lines = append(lines, s.Trace.Line())
+	}
+	if s.Sample != "" {
+		lines = append(lines, "", s.Sample)
+	}
+	return lines
+}
+
+// status is a step in words, as many as fit into width columns; the most
+// telling come first.
+func (s Step) status(eta time.Duration, width int) string {
+	words := []string{
+		fmt.Sprintf("loss %.4f", s.Loss),
+		show.Compact(s.TokensPerSecond) + " tokens/s",
+		"ETA " + show.Span(eta.Seconds()),
+		fmt.Sprintf("lr %.2e", s.LR),
+		fmt.Sprintf("norm %.3f", s.GradNorm),
+	}
+	if s.Skipped > 0 {
+		words = append(words, fmt.Sprintf("skipped %d", s.Skipped))
+	}
+	line := words[0]
+	for _, w := range words[1:] {
+		if len(line)+2+len(w) > width {
+			break
+		}
+		line += "  " + w
+	}
+	return line
+}

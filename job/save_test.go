@@ -1,0 +1,93 @@
+package job
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	"zeroth/checkpoint"
+	"zeroth/checkpoint/vfs"
+	"zeroth/job/build"
+	"zeroth/job/config/configtest"
+	"zeroth/job/report"
+	"zeroth/job/state"
+	"zeroth/job/testjob"
+	"zeroth/shard"
+)
+
+// Checkpoints that cannot be deleted end the run, or are told of where the job
+// says so, at the next save or at the end.
+func TestRetentionThatFails(t *testing.T) {
+	testjob.InFolder(t, testjob.Least)
+	for _, onError := range []string{"stop", "continue"} {
+		c := configtest.MustLoad(t, "checkpoint.dir=ckpt", "checkpoint.on_error="+onError)
+		other, err := checkpoint.Begin("ckpt", 1, checkpoint.Options{}) // holds the lock
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := &state.Saver{C: c, Rank: &build.Rank{}, Kept: make(chan error, 1)}
+		s.Kept <- s.Retain(nil)
+		var out bytes.Buffer
+		l := &loop{c: c, rank: &build.Rank{}, saver: s, rec: &recorder{Observers: report.Observers{report.NewLines(&out)}}}
+		err = l.settled()
+		if stop := onError == "stop"; errors.Is(err, vfs.ErrLocked) != stop || strings.Contains(out.String(), "old checkpoints stay: prune ckpt: ") == stop {
+			t.Errorf("on_error %s: %v\n%s", onError, err, &out)
+		}
+		if err := l.settled(); err != nil {
+			t.Errorf("told twice: %v", err)
+		}
+		if s.Retain(errors.New("no save")) != nil {
+			t.Error("retention after a save that failed")
+		}
+		other.Abort()
+	}
+}
+
+// An old checkpoint with something in it that is not of the run stays, which the
+// run says once, and goes on.
+func TestRetentionLeavesWhatIsNotOurs(t *testing.T) {
+	testjob.InFolder(t, testjob.Least)
+	c := configtest.MustLoad(t, "checkpoint.dir=ckpt", "checkpoint.keep=1", "checkpoint.on_error=stop")
+	save := func(step int64) {
+		s, err := checkpoint.Begin("ckpt", step, checkpoint.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := s.Writer(0)
+		if err := w.Put(checkpoint.Tensor{Name: "w", Kind: "master", DType: checkpoint.F32, Shape: []int{1}}, shard.Range{Hi: 1}, make([]byte, 4), nil); err != nil {
+			t.Fatal(err)
+		}
+		p, err := w.Finish()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Commit(checkpoint.Commit{Parts: []checkpoint.Part{p}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var out bytes.Buffer
+	s := &state.Saver{C: c, Rank: &build.Rank{}, Told: map[string]bool{}}
+	l := &loop{c: c, rank: &build.Rank{}, saver: s, rec: &recorder{Observers: report.Observers{report.NewLines(&out)}}}
+	for step := range int64(4) {
+		save(step + 1)
+		if step == 0 {
+			if err := os.WriteFile("ckpt/step-00000001/notes", nil, 0o666); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.Kept = make(chan error, 1)
+		s.Kept <- s.Retain(nil)
+		if err := l.settled(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	list, err := checkpoint.List("ckpt")
+	if err != nil || len(list) != 2 || list[0].Step != 1 || list[1].Step != 4 {
+		t.Errorf("%+v, %v", list, err)
+	}
+	if told := strings.Count(out.String(), `old checkpoint step-00000001 stays: it has "notes" in it`); told != 1 {
+		t.Errorf("told %d times\n%s", told, &out)
+	}
+}

@@ -1,0 +1,125 @@
+package show
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Grouped is 1234567 as 1,234,567.
+func Grouped(n int64) string {
+	s := strconv.FormatInt(n, 10)
+	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+// Compact is 12345 as 12.3k.
+func Compact(x float64) string {
+	switch {
+	case x >= 1e9:
+		return fmt.Sprintf("%.1fG", x/1e9)
+	case x >= 1e6:
+		return fmt.Sprintf("%.1fM", x/1e6)
+	case x >= 1e3:
+		return fmt.Sprintf("%.1fk", x/1e3)
+	}
+	return fmt.Sprintf("%.0f", x)
+}
+
+// ByteSize is bytes in units of 1024.
+func ByteSize(n int64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	x, i := float64(n), 0
+	for ; math.Abs(x) >= 1024 && i < len(units)-1; i++ {
+		x /= 1024
+	}
+	if i == 0 {
+		return fmt.Sprintf("%d B", n)
+	}
+	return fmt.Sprintf("%.1f %s", x, units[i])
+}
+
+// Span is a length of time as people say it: 4.2s, 3m05s, 2h10m.
+func Span(seconds float64) string {
+	d := time.Duration(seconds * float64(time.Second)).Round(time.Second)
+	switch {
+	case seconds < 10:
+		return fmt.Sprintf("%.1fs", seconds)
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm%02ds", int(d.Minutes()), int(d.Seconds())%60)
+	}
+	return fmt.Sprintf("%dh%02dm", int(d.Hours()), int(d.Minutes())%60)
+}
+
+// Seconds is a time in the unit that suits it.
+func Seconds(s float64) string {
+	switch {
+	case s < 1e-3:
+		return fmt.Sprintf("%.0f µs", 1e6*s)
+	case s < 1:
+		return fmt.Sprintf("%.1f ms", 1e3*s)
+	}
+	return fmt.Sprintf("%.2f s", s)
+}
+
+// Brief is the beginning of a text that came from a file, in characters that
+// print.
+func Brief(s string) string { return Printable(Cut(strings.ToValidUTF8(s, "\uFFFD"), 100)) }
+
+// BothUnits is bytes in units of 1024 and of 1000, which are easily confused.
+func BothUnits(n int64) string { return fmt.Sprintf("%s (%s)", ByteSize(n), DecimalSize(n)) }
+
+// DecimalSize is bytes in units of 1000.
+func DecimalSize(n int64) string {
+	units := []string{"B", "kB", "MB", "GB", "TB"}
+	x, i := float64(n), 0
+	for ; math.Abs(x) >= 1000 && i < len(units)-1; i++ {
+		x /= 1000
+	}
+	if i == 0 {
+		return fmt.Sprintf("%d B", n)
+	}
+	return fmt.Sprintf("%.2f %s", x, units[i])
+}
+
+// Printable is s in one line, with what does not print written as Go does: \n,
+// \x1b, \u200b.
+func Printable(s string) string {
+	var b strings.Builder
+	for _, r := range s {
+		if unicode.IsPrint(r) {
+			b.WriteRune(r)
+		} else {
+			b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
+		}
+	}
+	return b.String()
+}
+
+// Either is "a, b or c".
+func Either(names []string) string {
+	last := len(names) - 1
+	if last == 0 {
+		return names[0]
+	}
+	return strings.Join(names[:last], ", ") + " or " + names[last]
+}
+
+// Cut is s, or its first runes in so many bytes and three dots.
+func Cut(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	for !utf8.RuneStart(s[most]) {
+		most--
+	}
+	return s[:most] + "..."
+}

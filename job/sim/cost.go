@@ -1,0 +1,241 @@
+package sim
+
+import (
+	"cmp"
+	"slices"
+
+	"zeroth/fsdp"
+	"zeroth/job/build"
+	"zeroth/job/config"
+	"zeroth/nn"
+	"zeroth/zero"
+)
+
+// Rates are what a rank can do in a second, to weigh work against traffic. The
+// last three are a rank's share of what its machine has.
+type Rates struct {
+	Flops  float64 `json:"flops"`       // floating-point operations that products of matrices come to
+	Link   float64 `json:"link"`        // bytes sent to other ranks of a shard group, and received at the same time
+	Apart  float64 `json:"link_apart"`  // the same to replicas; 0: as Link
+	Host   float64 `json:"host_link"`   // bytes between device and host memory, each way
+	Memory float64 `json:"host_memory"` // bytes the host's kernels read and write
+	Disk   float64 `json:"disk"`        // bytes to or from the disk
+}
+
+// Cost is what a step of one rank takes.
+type Cost struct {
+	Flops   float64 `json:"flops"`
+	Again   float64 `json:"recompute_flops"` // those that recomputing activations takes, in Flops too
+	Sent    int64   `json:"sent_bytes"`      // to other ranks
+	Moved   int64   `json:"moved_bytes"`     // between device and host memory, both ways
+	Disk    int64   `json:"disk_bytes"`      // to and from the disk
+	Compute float64 `json:"compute_seconds"`
+	Exposed float64 `json:"exposed_seconds"` // communication that no computing hides
+	Update  float64 `json:"update_seconds"`  // of what is offloaded
+}
+
+// Seconds is how long the step takes.
+func (c Cost) Seconds() float64 { return c.Compute + c.Exposed + c.Update }
+
+// CostOf counts the work of a step and divides it by the rates. With Ψ the
+// parameters of matrix products and, of L layers of width C, positions that
+// attend to T/2 others on average, a token takes 2Ψ + 2LTC operations forward,
+// twice that backward, and recomputing the blocks' share of the first again.
+// What is sent in a micro-batch is hidden behind its computing, as far as that
+// goes, if units are gathered ahead.
+func CostOf(c *config.Config, m *nn.Model, units []zero.UnitSize, r Rates) Cost {
+	return Weigh(c, Matmuls(m), TrafficOf(c, units), r)
+}
+
+// Weigh is cost of what has been counted.
+func Weigh(c *config.Config, p Products, moves Traffic, r Rates) (cost Cost) {
+	t := c.Train
+	tokens := float64(t.MicroBatch) * float64(c.Model.Context)
+	attention := 2 * float64(c.Model.Layers) * float64(c.Model.Context) * float64(c.Model.Width)
+	micro := 3 * tokens * (2*(p.blocks+p.ends) + attention)
+	if c.Zero.Recompute == "block" {
+		again := tokens * (2*p.blocks + attention)
+		micro += again
+		cost.Again = again * float64(t.Accumulate)
+	}
+	cost.Flops = micro * float64(t.Accumulate)
+	cost.Compute = cost.Flops / r.Flops
+	each := moves.each.over(t.Accumulate)
+	cost.Sent = moves.apart + moves.once + each
+	sending := float64(moves.once)/r.Link + float64(moves.apart)/cmp.Or(r.Apart, r.Link)
+	traffic := float64(each)/r.Link + Moved(c, moves, r, &cost) // of all micro-batches
+	if c.Zero.Prefetch == 0 {
+		cost.Exposed = sending + traffic
+		return cost
+	}
+	cost.Exposed = max(0, traffic-cost.Compute)
+	hidden := max(0, cost.Compute-traffic) / float64(t.Accumulate) // the micro-batch that sends what is sent once
+	cost.Exposed += max(0, sending-hidden)
+	return cost
+}
+
+// Moved counts what passes between the device, the host and the disk, and what
+// waits for it. Of each element of a shard with p bytes of a parameter and K
+// vectors of state that are updated on the host, the gradient (4) goes there,
+// at stages 2 and 3 after every micro-batch, before which the sum so far is
+// brought back, and the parameter (p) comes back if it rests on the device. The
+// host's kernel reads 4 + 4 + 4K and writes p + 4 + 4K, and the disk, if that is
+// where they rest, reads and writes 4 + 4K. A parameter that rests elsewhere is
+// fetched for every gather. The result is the seconds that takes.
+func Moved(c *config.Config, moves Traffic, r Rates, cost *Cost) (fetching float64) {
+	o, p, K := c.Zero.Offload, int64(c.Precision.Size()), int64(len(build.Rule(c.Optimizer).States()))
+	shards, away, fetched := moves.shards, moves.away, moves.fetched.over(c.Train.Accumulate)
+	cost.Moved = fetched
+	if o.Parameters == "disk" {
+		cost.Disk = fetched + away
+	}
+	fetching = max(float64(fetched)/r.Host, float64(cost.Disk)/r.Disk)
+	if o.Optimizer == "none" {
+		cost.Moved += away // new values
+		return fetching
+	}
+	grads := int64(o.Ratio * float64(shards))
+	across := grads
+	if c.Zero.Stage > 1 {
+		across *= int64(2*c.Train.Accumulate - 1)
+	}
+	across += grads/4*p - int64(o.Ratio*float64(away))
+	states := grads * (1 + K)
+	seconds := []float64{float64(across) / 2 / r.Host, float64(grads+2*states+grads/4*p) / r.Memory}
+	if o.Optimizer == "disk" {
+		cost.Disk += 2 * states
+		seconds = append(seconds, float64(2*states)/r.Disk)
+	}
+	cost.Moved += across
+	cost.Update = slices.Max(seconds)
+	return fetching
+}
+
+// Products are the parameters of the products of matrices in the blocks, and in
+// the output layer. Looking up an embedding is none.
+type Products struct{ blocks, ends float64 }
+
+func Matmuls(m *nn.Model) (p Products) {
+	for _, mod := range m.Modules[1 : len(m.Modules)-1] {
+		for _, x := range mod.Params() {
+			if len(x.Shape) == 2 {
+				p.blocks += float64(x.Numel())
+			}
+		}
+	}
+	p.ends = float64(m.Vocab) * float64(m.Width)
+	return p
+}
+
+// gathers are how often each unit is gathered in a step: once if it stays whole,
+// else for every pass that reads it, less where it is still in its slot when
+// passes turn around. Micro-batches after the first are alike.
+func gathers(c *config.Config, units []zero.UnitSize, micros int) []int64 {
+	p, times := zero.Stage(c.Zero.Stage).Policy(c.Zero.Prefetch, false), make([]int64, len(units))
+	var turn []int
+	for i, u := range units {
+		times[i] = 1
+		if !p.KeepParams && !u.Shared {
+			times[i] = 0
+			turn = append(turn, i)
+		}
+	}
+	lookup := len(turn) > 0 && units[turn[0]].Lookup
+	slots := p.ParamSlots()
+	in := make([]int, slots)
+	for i := range in {
+		in[i] = -1
+	}
+	pass := func(k int, times int64) (gathered int64) { // of the unit whose turn is k
+		slot := k
+		if lookup {
+			slot = k - 1
+			if k == 0 {
+				slot = max(0, len(turn)-2)
+			}
+		}
+		if in[slot%slots] == k {
+			return 0
+		}
+		in[slot%slots] = k
+		return times
+	}
+	for _, alike := range []int64{1, int64(micros) - 1} {
+		for k, u := range turn {
+			times[u] += pass(k, alike)
+		}
+		for k := len(turn) - 1; k >= 0; k-- {
+			if k > 0 || !lookup {
+				times[turn[k]] += pass(k, alike)
+			}
+		}
+	}
+	return times
+}
+
+// Traffic is what a rank's step moves, in bytes, whatever the size of its
+// micro-batches.
+type Traffic struct {
+	apart   int64   // sent to replicas,
+	once    int64   // and inside the shard group once in a step,
+	each    repeats // and there in micro-batches
+	shards  int64   // float32 of all shards
+	away    int64   // parameters that rest elsewhere,
+	fetched repeats // and their fetches
+}
+
+// repeats is something of the first micro-batch, and of each that follows.
+type repeats struct{ first, more int64 }
+
+// over is its sum over so many micro-batches.
+func (r repeats) over(micros int) int64 { return r.first + int64(micros-1)*r.more }
+
+func (r *repeats) add(first, more int64) { r.first, r.more = r.first+first, r.more+more }
+
+// TrafficOf counts what of the units goes around rings and, offloaded, to and fro.
+func TrafficOf(c *config.Config, units []zero.UnitSize) (t Traffic) {
+	mesh, p := config.Mesh(c), zero.Stage(c.Zero.Stage).Policy(c.Zero.Prefetch, false)
+	S, R, e := int64(mesh.Shard), int64(mesh.Replicate), int64(c.Precision.Size())
+	first, two := gathers(c, units, 1), gathers(c, units, 2)
+	for i, u := range units {
+		n := Part(c, u)
+		gathers, more := first[i], two[i]-first[i]
+		gather, reduce := e*n*(S-1), 4*n*(S-1)
+		t.apart += 2 * (4 * n / R * (R - 1))
+		if p.KeepParams || u.Shared {
+			t.once += gathers * gather
+		} else {
+			t.each.add(gathers*gather, more*gather)
+		}
+		if p.KeepGrads {
+			t.once += reduce
+		} else {
+			t.each.add(reduce, reduce)
+		}
+		t.shards += 4 * n
+		if c.Zero.Offload.Parameters != "none" && !u.Shared {
+			t.away += e * n
+			t.fetched.add(gathers*e*n, more*e*n)
+		}
+	}
+	return t
+}
+
+// UnitSizes are a model's units, in order of first use.
+func UnitSizes(m *nn.Model) (sizes []zero.UnitSize) {
+	for _, u := range m.Units() {
+		n := 0
+		for _, p := range u.Params {
+			n += p.Numel()
+		}
+		sizes = append(sizes, zero.UnitSize{Numel: n, Shared: u.First != u.Last, Lookup: u.First == 0 && m.Lookup})
+	}
+	return sizes
+}
+
+// Part is the elements of a unit's shard.
+func Part(c *config.Config, u zero.UnitSize) int64 {
+	mesh := config.Mesh(c)
+	step := mesh.World() * fsdp.Align
+	return int64((u.Numel + step - 1) / step * fsdp.Align * mesh.Replicate)
+}

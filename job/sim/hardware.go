@@ -1,0 +1,292 @@
+package sim
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"zeroth/device"
+	"zeroth/input"
+	"zeroth/job/config"
+	"zeroth/job/hf"
+	"zeroth/job/show"
+)
+
+// Hardware is what the machines of a forecast do in a second. Rates are what
+// large pieces of work reach, not what a data sheet has.
+type Hardware struct {
+	Name       string             `json:"name"`
+	Source     string             `json:"source,omitempty"`      // of the figures
+	Flops      map[string]float64 `json:"flops"`                 // by precision: operations that products of matrices come to
+	Attention  float64            `json:"attention,omitempty"`   // the same of attention; 0: as products
+	Peak       map[string]float64 `json:"peak,omitempty"`        // by precision: what utilisation is a share of; else flops is
+	Memory     float64            `json:"memory"`                // bytes a device's kernels read and write
+	Launch     float64            `json:"launch"`                // seconds a kernel takes at least
+	Links      []Link             `json:"links"`                 // from the nearest ranks to the farthest
+	HostLink   float64            `json:"host_link,omitempty"`   // bytes between a device and its host, each way
+	HostMemory float64            `json:"host_memory,omitempty"` // bytes a rank's share of the host's processors reads and writes
+	Disk       float64            `json:"disk,omitempty"`        // bytes a rank's share of the disks reads, or writes
+}
+
+// Link joins ranks. Those within Ranks of each other reach each other by it or
+// by a nearer one.
+type Link struct {
+	Ranks     int     `json:"ranks"`     // 0, of the last: any number
+	Bandwidth float64 `json:"bandwidth"` // bytes a rank sends in a second, and receives at the same time
+	Latency   float64 `json:"latency"`   // seconds from a rank to the next
+}
+
+// Presets are machines of which others have measured products, attention, copies
+// and NVLink. The rest is assumed: of links between machines the line rate less a
+// tenth, for each GPU an eighth of 200 GB/s of host memory and of 12 GB/s of disk.
+var Presets = []Hardware{
+	{
+		Name:   "h100",
+		Source: "8 H100 SXM a machine: products at 650 TFLOP/s, FlashAttention 2 at 280 and NVLink at 370 of 450 GB/s as measured by others; 400 Gb/s of network a GPU, its host and its disks assumed",
+		Flops:  map[string]float64{"bf16": 650e12, "fp16": 650e12, "fp32": 50e12}, Attention: 280e12,
+		Peak:   map[string]float64{"bf16": 989e12, "fp16": 989e12, "fp32": 67e12},
+		Memory: 2.8e12, Launch: 4e-6,
+		Links:    []Link{{8, 370e9, 5e-6}, {0, 45e9, 15e-6}},
+		HostLink: 50e9, HostMemory: 25e9, Disk: 1.5e9,
+	},
+	{
+		Name:   "h200",
+		Source: "8 H200 SXM a machine: products at 780 TFLOP/s and copies at 4.3 TB/s as measured, the rest as h100",
+		Flops:  map[string]float64{"bf16": 780e12, "fp16": 780e12, "fp32": 50e12}, Attention: 280e12,
+		Peak:   map[string]float64{"bf16": 989e12, "fp16": 989e12, "fp32": 67e12},
+		Memory: 4.3e12, Launch: 4e-6,
+		Links:    []Link{{8, 370e9, 5e-6}, {0, 45e9, 15e-6}},
+		HostLink: 50e9, HostMemory: 25e9, Disk: 1.5e9,
+	},
+}
+
+// HardwareNames are what OpenHardware knows without a file.
+func HardwareNames() (names []string) {
+	for _, h := range Presets {
+		names = append(names, h.Name)
+	}
+	return names
+}
+
+// Limits of a file that describes a machine.
+const (
+	hardwareBytes = 64 << 10
+	hardwareLinks = 16
+	mostRate      = 1e24 // operations or bytes a second
+	mostDelay     = 1000 // seconds
+)
+
+// OpenHardware is a machine by its name, or as a file of JSON describes it.
+func OpenHardware(name string) (*Hardware, error) {
+	for _, h := range Presets {
+		if h.Name == name {
+			return &h, nil
+		}
+	}
+	text, err := input.Read(name, hardwareBytes)
+	if err != nil {
+		return nil, input.BadInput(fmt.Errorf("%w; want here, a file, or one of %s", err, strings.Join(HardwareNames(), ", ")))
+	}
+	h := &Hardware{Name: name}
+	if _, err = hf.ReadObject(text); err == nil { // one, with each key once
+		d := json.NewDecoder(bytes.NewReader(text))
+		d.DisallowUnknownFields()
+		err = d.Decode(h)
+	}
+	if err == nil {
+		err = h.check()
+	}
+	if err != nil {
+		return nil, input.BadInput(fmt.Errorf("%s: %w", name, err))
+	}
+	return h, nil
+}
+
+// check refuses all that makes no sense, at once.
+func (h *Hardware) check() error {
+	var errs []error
+	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	for what, text := range map[string]string{"name": h.Name, "source": h.Source} {
+		if show.Printable(text) != text {
+			wrong("%s: %q has characters that do not print", what, show.Cut(text, 80))
+		}
+	}
+	if len(h.Flops) == 0 {
+		wrong(`flops is missing; want operations a second by precision, such as {"bf16": 6.5e14}`)
+	}
+	for _, rates := range []map[string]float64{h.Flops, h.Peak} {
+		for name, x := range rates {
+			if !slices.Contains(precisionsNamed, name) || !rate(x) {
+				wrong("%q: %v operations a second; want %s, from 1 to %v", show.Cut(name, 80), x, show.Either(precisionsNamed), mostRate)
+			}
+		}
+	}
+	if !rate(h.Memory) {
+		wrong("memory: %v bytes a second; want from 1 to %v", h.Memory, mostRate)
+	}
+	for name, x := range map[string]float64{"attention": h.Attention, "host_link": h.HostLink, "host_memory": h.HostMemory, "disk": h.Disk} {
+		if x != 0 && !rate(x) {
+			wrong("%s: %v a second; want 0, or from 1 to %v", name, x, mostRate)
+		}
+	}
+	if !delay(h.Launch) {
+		wrong("launch: %v; want from 0 to %v seconds", h.Launch, mostDelay)
+	}
+	if n := len(h.Links); n > hardwareLinks {
+		wrong("links: %d of them; want at most %d", n, hardwareLinks)
+	}
+	for i, l := range h.Links[:min(hardwareLinks, len(h.Links))] {
+		last := i+1 == len(h.Links)
+		if !rate(l.Bandwidth) || !delay(l.Latency) {
+			wrong("links[%d]: %v bytes a second and %v seconds; want from 1 to %v, and from 0 to %v", i, l.Bandwidth, l.Latency, mostRate, mostDelay)
+		}
+		if l.Ranks < 0 || l.Ranks == 0 && !last || i > 0 && l.Ranks != 0 && l.Ranks <= h.Links[i-1].Ranks {
+			wrong("links[%d]: ranks %d; want more than that of the link before, and 0 for the last alone", i, l.Ranks)
+		}
+	}
+	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+	if more := len(errs) - config.ProblemsShown; more > 0 {
+		errs = append(errs[:config.ProblemsShown], fmt.Errorf("and %d more", more))
+	}
+	return errors.Join(errs...)
+}
+
+// rate tells whether so much a second can be reckoned with, and delay so many
+// seconds.
+func rate(x float64) bool  { return x >= 1 && x <= mostRate }
+func delay(x float64) bool { return x >= 0 && x <= mostDelay }
+
+var precisionsNamed = []string{"fp32", "bf16", "fp16"}
+
+// peak is what a rank's utilisation is a share of.
+func (h *Hardware) peak(t device.DType) float64 {
+	if x := h.Peak[t.String()]; x > 0 {
+		return x
+	}
+	return h.Flops[t.String()]
+}
+
+// Serves is an error if the hardware does not say what a forecast of the job
+// needs, with something offloaded to the host or to disks.
+func (h *Hardware) Serves(c *config.Config, host, disk bool) error {
+	var errs []error
+	if h.Flops[c.Precision.String()] == 0 {
+		errs = append(errs, fmt.Errorf("%s says nothing of products in %v", h.Name, c.Precision))
+	}
+	if n := len(h.Links); c.Parallel.Ranks > 1 && (n == 0 || h.Links[n-1].Ranks != 0 && h.Links[n-1].Ranks < c.Parallel.Ranks) {
+		errs = append(errs, fmt.Errorf("%s has no link that joins %d ranks", h.Name, c.Parallel.Ranks))
+	}
+	if host && (h.HostLink == 0 || h.HostMemory == 0) {
+		errs = append(errs, fmt.Errorf("%s needs host_link and host_memory for what is offloaded", h.Name))
+	}
+	if disk && h.Disk == 0 {
+		errs = append(errs, fmt.Errorf("%s needs disk for what is offloaded to it", h.Name))
+	}
+	return errors.Join(errs...)
+}
+
+// price is the seconds a kernel takes. One on the device takes the longer of its
+// arithmetic and its traffic; on the host there is traffic alone. A collective
+// moves the rank's own part, if it is not in place, while others travel.
+func (h *Hardware) price(queue string, k Kernel, w Work) float64 {
+	switch {
+	case k.Group.Size > 0 && k.Form == Apart:
+		return max(h.ring(k, w.Bytes), 2*w.Bytes/float64(k.Group.Size)/h.Memory)
+	case k.Group.Size > 0:
+		return h.ring(k, w.Bytes)
+	case queue == "to host" || queue == "to device":
+		return w.Bytes / 2 / h.HostLink
+	case queue == "host":
+		return w.Bytes / h.HostMemory
+	case k.Op == "do":
+		return 0
+	}
+	rate := h.Flops[k.In.String()]
+	if strings.HasPrefix(k.Op, "attention") && h.Attention > 0 {
+		rate = h.Attention
+	}
+	t := w.Bytes / h.Memory
+	if rate > 0 {
+		t = max(t, w.Flops/rate)
+	}
+	return max(h.Launch, t)
+}
+
+// Bus is the bytes a rank of a group sends in a second around rings.
+func (h *Hardware) Bus(g Group) float64 {
+	const bytes = 1 << 40
+	if g.Size == 1 {
+		return h.Links[0].Bandwidth // nothing is sent
+	}
+	return bytes * float64(g.Size-1) / float64(g.Size) / h.ring(Kernel{Group: g}, bytes)
+}
+
+// Rates are what closed forms weigh work with.
+func (h *Hardware) Rates(t device.DType) Rates {
+	r := Rates{Flops: h.Flops[t.String()], Host: h.HostLink, Memory: h.HostMemory, Disk: h.Disk}
+	if len(h.Links) > 0 {
+		r.Link = h.Links[len(h.Links)-1].Bandwidth
+	}
+	return r
+}
+
+// ring is the seconds in which the parts of a buffer go around a ring of ranks:
+// each but one of its parts passes every rank. Where ranks of a group are
+// neighbours on one link, as many rings enter and leave them over the next one.
+// Latencies are those of a ring of such neighbourhoods after one in each.
+func (h *Hardware) ring(k Kernel, bytes float64) float64 {
+	n, stride := k.Group.Size, k.Group.Stride
+	if n == 1 {
+		return 0
+	}
+	rate, hops, near := 0.0, 0.0, 1 // near: ranks of the group joined so far
+	for _, l := range h.Links {
+		reach := n
+		if l.Ranks > 0 {
+			reach = min(n, max(1, l.Ranks/stride))
+		}
+		if reach == near {
+			continue
+		}
+		if r := l.Bandwidth * float64(near); rate == 0 || r < rate {
+			rate = r
+		}
+		hops += l.Latency * float64((reach+near-1)/near-1)
+		near = reach
+	}
+	return bytes*float64(n-1)/float64(n)/rate + hops
+}
+
+// Summary is the hardware in a line.
+func (h *Hardware) Summary() string {
+	var words []string
+	for _, t := range precisionsNamed {
+		if x := h.Flops[t]; x > 0 {
+			words = append(words, fmt.Sprintf("%.4g %s operations a second", x, t))
+		}
+	}
+	words = append(words, show.DecimalSize(int64(h.Memory))+"/s of memory")
+	for _, l := range h.Links {
+		to := "to all"
+		if l.Ranks > 0 {
+			to = fmt.Sprintf("to %d", l.Ranks)
+		}
+		words = append(words, fmt.Sprintf("%s/s %s", show.DecimalSize(int64(l.Bandwidth)), to))
+	}
+	return strings.Join(words, ", ")
+}
+
+// ReplayLimits are those of a machine's file and of what is replayed.
+func ReplayLimits() [][2]any {
+	return [][2]any{
+		{"file that describes a machine", fmt.Sprintf("%d bytes", hardwareBytes)},
+		{"its links", hardwareLinks},
+		{"its rates, from 1 a second", mostRate},
+		{"its delays", fmt.Sprintf("%d seconds", mostDelay)},
+		{"tasks in the steps that a forecast replays", config.MostTasks},
+		{"seconds these steps take", MostForecast},
+	}
+}

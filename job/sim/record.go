@@ -1,0 +1,370 @@
+package sim
+
+import (
+	"zeroth/collective"
+	"zeroth/device"
+	"zeroth/fsdp"
+	"zeroth/job/build"
+	"zeroth/optim"
+	"zeroth/zero"
+)
+
+// ops are all kernels that a trainer issues on any of its queues.
+type ops interface {
+	fsdp.Compute
+	zero.Compute
+	zero.Update
+	optim.Ops
+	collective.LocalQueue
+}
+
+// Kernel is a piece of work by all that its time depends on.
+type Kernel struct {
+	Op      string
+	In, Out device.DType
+	M, N, K int   // of a product; else elements, or rows and columns
+	Form    uint8 // of a product, or a collective
+	Group   Group // of a collective
+}
+
+// Group is the ranks of a collective: so many, each so far from the next.
+type Group struct{ Size, Stride int }
+
+// Work is what a kernel does: operations of products, and bytes it reads and
+// writes once each.
+type Work struct {
+	Flops, Bytes float64
+}
+
+// task is an entry of a queue: a kernel, or waiting for a task of another queue.
+type task struct {
+	Kernel int32 // in recording.kernels; -1: waits
+	on     int32 // for this queue
+	until  int32 // until so many of its tasks are done
+	host   int32 // index of the last of recording.waits before it was issued; -1 if there is none
+	label  string
+}
+
+// Recording is what a rank issues, queue by queue.
+type Recording struct {
+	Queues  []*recordedQueue
+	Kernels []Kernel
+	Work    []Work
+	index   map[Kernel]int32
+	waits   []hostWait
+	ends    []int // of each step, the last of waits
+}
+
+// hostWait is the host waiting for a queue to have done so many tasks: what is
+// issued later begins later.
+type hostWait struct{ queue, until int32 }
+
+func newRecording() *Recording { return &Recording{index: map[Kernel]int32{}} }
+
+// tasks is how many the queues have together.
+func (l *Recording) tasks() (n int) {
+	for _, q := range l.Queues {
+		n += len(q.Tasks)
+	}
+	return n
+}
+
+// recordedQueue is a queue that writes down what is issued on it and passes it on.
+type recordedQueue struct {
+	ops   // where the work goes
+	to    *Recording
+	Name  string
+	at    int32
+	label string
+	Tasks []task
+	Spans [][2]uint64 // of a task, its place among those of the queue the work goes to; kept if keep
+	Keep  bool
+}
+
+// queue puts a recordedQueue before a queue. All of a rank's work must go through
+// recorders, from one goroutine.
+func (l *Recording) queue(name string, to ops) *recordedQueue {
+	r := &recordedQueue{ops: to, to: l, Name: name, at: int32(len(l.Queues))}
+	l.Queues = append(l.Queues, r)
+	return r
+}
+
+func (r *recordedQueue) add(t task) {
+	t.host, t.label = int32(len(r.to.waits))-1, r.label
+	r.Tasks = append(r.Tasks, t)
+}
+
+// kernel notes a kernel, which pass issues.
+func (r *recordedQueue) kernel(k Kernel, w Work, pass func()) {
+	i, ok := r.to.index[k]
+	if !ok {
+		i = int32(len(r.to.Kernels))
+		r.to.index[k] = i
+		r.to.Kernels, r.to.Work = append(r.to.Kernels, k), append(r.to.Work, w)
+	}
+	r.add(task{Kernel: i})
+	from := r.ops.Mark().Seq
+	pass()
+	if r.Keep {
+		r.Spans = append(r.Spans, [2]uint64{from, r.ops.Mark().Seq})
+	}
+}
+
+// recordedEvent is a recordedQueue's event: where the work goes has its own.
+type recordedEvent struct {
+	of   *recordedQueue
+	real device.Event
+}
+
+// Await implements device.Fence: the host waits for so many of the queue's tasks.
+func (e recordedEvent) Await(seq uint64) error {
+	l := e.of.to
+	l.waits = append(l.waits, hostWait{e.of.at, int32(seq)})
+	return e.real.Await()
+}
+
+// Mark implements device.Queue.
+func (r *recordedQueue) Mark() device.Event {
+	return device.Event{On: recordedEvent{r, r.ops.Mark()}, Seq: uint64(len(r.Tasks))}
+}
+
+// After implements device.Queue.
+func (r *recordedQueue) After(e device.Event) {
+	if x, ok := e.On.(recordedEvent); ok {
+		if r.add(task{Kernel: -1, on: x.of.at, until: int32(e.Seq)}); r.Keep {
+			r.Spans = append(r.Spans, [2]uint64{})
+		}
+		e = x.real
+	}
+	r.ops.After(e)
+}
+
+// Wait implements device.Queue.
+func (r *recordedQueue) Wait() error {
+	r.to.waits = append(r.to.waits, hostWait{r.at, int32(len(r.Tasks))})
+	return r.ops.Wait()
+}
+
+// Label implements device.Queue.
+func (r *recordedQueue) Label(what string) {
+	r.label = what
+	r.ops.Label(what)
+}
+
+// Do implements device.Queue.
+func (r *recordedQueue) Do(f func() error) { r.Call("do", f) }
+
+// Call notes work of the host by its name.
+func (r *recordedQueue) Call(name string, f func() error) {
+	r.kernel(Kernel{Op: name}, Work{}, func() { r.ops.Call(name, f) })
+}
+
+// passes are kernels that go over memory: each operand is read or written once,
+// and those of twice both.
+func (r *recordedQueue) pass(op string, rows, cols int, out device.Buffer, twice []device.Buffer, once []device.Buffer, issue func()) {
+	w := Work{Bytes: float64(out.Bytes())}
+	k := Kernel{Op: op, M: rows, N: cols, Out: out.Type, In: out.Type}
+	for i, b := range once {
+		w.Bytes += float64(b.Bytes())
+		if i == 0 {
+			k.In = b.Type
+		}
+	}
+	for _, b := range twice {
+		w.Bytes += 2 * float64(b.Bytes())
+	}
+	r.kernel(k, w, issue)
+}
+
+type bufs = []device.Buffer
+
+func (r *recordedQueue) Copy(dst, src device.Buffer) {
+	r.pass("copy", dst.N, 1, dst, nil, bufs{src}, func() { r.ops.Copy(dst, src) })
+}
+
+func (r *recordedQueue) Zero(b device.Buffer) {
+	r.pass("zero", b.N, 1, b, nil, nil, func() { r.ops.Zero(b) })
+}
+
+func (r *recordedQueue) Cast(dst, src device.Buffer) {
+	r.pass("cast", dst.N, 1, dst, nil, bufs{src}, func() { r.ops.Cast(dst, src) })
+}
+
+func (r *recordedQueue) AddTo(y, a, b device.Buffer) {
+	r.pass("add", y.N, 1, y, nil, bufs{a, b}, func() { r.ops.AddTo(y, a, b) })
+}
+
+func (r *recordedQueue) Gelu(y, x device.Buffer) {
+	r.pass("gelu", y.N, 1, y, nil, bufs{x}, func() { r.ops.Gelu(y, x) })
+}
+
+func (r *recordedQueue) GeluGrad(dx, x, dy device.Buffer) {
+	r.pass("gelu gradient", dx.N, 1, dx, nil, bufs{x, dy}, func() { r.ops.GeluGrad(dx, x, dy) })
+}
+
+func (r *recordedQueue) SwiGLU(y, gate, up device.Buffer) {
+	r.pass("swiglu", y.N, 1, y, nil, bufs{gate, up}, func() { r.ops.SwiGLU(y, gate, up) })
+}
+
+func (r *recordedQueue) SwiGLUGrad(dgate, dup, dy, gate, up device.Buffer) {
+	r.pass("swiglu gradient", dy.N, 1, dgate, nil, bufs{dup, dy, gate, up}, func() { r.ops.SwiGLUGrad(dgate, dup, dy, gate, up) })
+}
+
+func (r *recordedQueue) Rope(x device.Mat, p device.Rope, inverse bool) {
+	r.pass("rope", x.Rows, x.Cols, device.Buffer{Type: x.Buf.Type}, bufs{dense(x)}, nil, func() { r.ops.Rope(x, p, inverse) })
+}
+
+func (r *recordedQueue) SumRows(db device.Buffer, dy device.Mat) {
+	r.pass("sum of rows", dy.Rows, dy.Cols, db, nil, bufs{dense(dy)}, func() { r.ops.SumRows(db, dy) })
+}
+
+func (r *recordedQueue) Sum(sum, x device.Buffer) {
+	r.pass("sum", x.N, 1, sum, nil, bufs{x}, func() { r.ops.Sum(sum, x) })
+}
+
+func (r *recordedQueue) SumSquares(acc, x device.Buffer) {
+	r.pass("sum of squares", x.N, 1, device.Buffer{}, nil, bufs{x}, func() { r.ops.SumSquares(acc, x) })
+}
+
+func (r *recordedQueue) Embed(y, wte, wpe device.Mat, ids device.Buffer, T int) {
+	r.pass("embedding", y.Rows, y.Cols, dense(y), nil, bufs{dense(y), ids}, func() { r.ops.Embed(y, wte, wpe, ids, T) })
+}
+
+func (r *recordedQueue) EmbedGrad(dwte, dwpe, dy device.Mat, ids device.Buffer, T int, add bool) {
+	out := dense(dwte) // zeroed, unless added to
+	if add {
+		out = device.Buffer{Type: device.F32}
+	}
+	k := "embedding gradient"
+	if add {
+		k = "embedding gradient, added"
+	}
+	r.pass(k, dy.Rows, dwte.Rows, out, nil, bufs{dense(dy), ids, dense(dy)}, func() { r.ops.EmbedGrad(dwte, dwpe, dy, ids, T, add) })
+}
+
+func (r *recordedQueue) CrossEntropy(loss device.Buffer, logits device.Mat, target device.Buffer) {
+	r.pass("cross entropy", logits.Rows, logits.Cols, loss, nil, bufs{dense(logits)}, func() { r.ops.CrossEntropy(loss, logits, target) })
+}
+
+func (r *recordedQueue) CrossEntropyGrad(loss device.Buffer, logits device.Mat, target device.Buffer, scale float32) {
+	r.pass("cross entropy gradient", logits.Rows, logits.Cols, loss, bufs{dense(logits)}, nil, func() { r.ops.CrossEntropyGrad(loss, logits, target, scale) })
+}
+
+func (r *recordedQueue) LayerNorm(y device.Mat, mean, rstd device.Buffer, x device.Mat, w, b device.Buffer, eps float32) {
+	r.pass("layer norm", y.Rows, y.Cols, dense(y), nil, bufs{dense(x)}, func() { r.ops.LayerNorm(y, mean, rstd, x, w, b, eps) })
+}
+
+func (r *recordedQueue) LayerNormGrad(dx device.Mat, dw, db device.Buffer, dy, x device.Mat, w, mean, rstd device.Buffer, add bool) {
+	r.pass("layer norm gradient", dx.Rows, dx.Cols, dense(dx), nil, bufs{dense(dy), dense(x), dense(dy), dense(x)}, func() { r.ops.LayerNormGrad(dx, dw, db, dy, x, w, mean, rstd, add) })
+}
+
+func (r *recordedQueue) RMSNorm(y device.Mat, rstd device.Buffer, x device.Mat, w device.Buffer, eps float32) {
+	r.pass("rms norm", y.Rows, y.Cols, dense(y), nil, bufs{dense(x)}, func() { r.ops.RMSNorm(y, rstd, x, w, eps) })
+}
+
+func (r *recordedQueue) RMSNormGrad(dx device.Mat, dw device.Buffer, dy, x device.Mat, w, rstd device.Buffer, add bool) {
+	r.pass("rms norm gradient", dx.Rows, dx.Cols, dense(dx), nil, bufs{dense(dy), dense(x), dense(dy), dense(x)}, func() { r.ops.RMSNormGrad(dx, dw, dy, x, w, rstd, add) })
+}
+
+func (r *recordedQueue) AdamW(w, p, g, m, v device.Buffer, a device.AdamW) {
+	r.pass("adamw", w.N, 1, p, bufs{w, m, v}, bufs{g}, func() { r.ops.AdamW(w, p, g, m, v, a) })
+}
+
+func (r *recordedQueue) SGD(w, p, g, m device.Buffer, a device.SGD) {
+	r.pass("sgd", w.N, 1, p, bufs{w, m}, bufs{g}, func() { r.ops.SGD(w, p, g, m, a) })
+}
+
+func (r *recordedQueue) Lion(w, p, g, m device.Buffer, a device.Lion) {
+	r.pass("lion", w.N, 1, p, bufs{w, m}, bufs{g}, func() { r.ops.Lion(w, p, g, m, a) })
+}
+
+// dense is a matrix's elements, without the gaps between its rows.
+func dense(m device.Mat) device.Buffer { return device.Buffer{Type: m.Buf.Type, N: m.Rows * m.Cols} }
+
+func (r *recordedQueue) MatMul(c, a, b device.Mat, bias device.Buffer, add bool) {
+	m, n := c.Dims()
+	_, k := a.Dims()
+	out := dense(c)
+	w := Work{2 * float64(m) * float64(n) * float64(k), float64(out.Bytes() + dense(a).Bytes() + dense(b).Bytes())}
+	form := bit(a.Trans, 1) | bit(b.Trans, 2) | bit(add, 4) | bit(bias.N > 0, 8)
+	if add {
+		w.Bytes += float64(out.Bytes())
+	}
+	r.kernel(Kernel{Op: "matmul", In: a.Buf.Type, Out: out.Type, M: m, N: n, K: k, Form: form}, w, func() { r.ops.MatMul(c, a, b, bias, add) })
+}
+
+func bit(is bool, b uint8) uint8 {
+	if is {
+		return b
+	}
+	return 0
+}
+
+// attend is an attention over so many sequences and positions; of what a query
+// sees, each product takes 2 operations an element.
+func attend(op string, t device.DType, a device.Attn, products, passes float64) (Kernel, Work) {
+	pairs := float64(a.B*a.H) * float64(a.T) * float64(a.T+1) / 2
+	all := float64(a.B*a.T*a.D) * float64(2*a.H+2*a.KV) * float64(t.Size())
+	return Kernel{Op: op, In: t, Out: t, M: a.B * a.H, N: a.T, K: a.D}, Work{2 * products * pairs * float64(a.D), passes * all}
+}
+
+func (r *recordedQueue) Attention(o device.Mat, lse device.Buffer, q, k, v device.Mat, a device.Attn) {
+	what, w := attend("attention", o.Buf.Type, a, 2, 1)
+	r.kernel(what, w, func() { r.ops.Attention(o, lse, q, k, v, a) })
+}
+
+func (r *recordedQueue) AttentionGrad(dq, dk, dv device.Mat, delta device.Buffer, do, o device.Mat, lse device.Buffer, q, k, v device.Mat, a device.Attn) {
+	what, w := attend("attention gradient", o.Buf.Type, a, 5, 2)
+	r.kernel(what, w, func() { r.ops.AttentionGrad(dq, dk, dv, delta, do, o, lse, q, k, v, a) })
+}
+
+// recordedGroup is a group whose operations are written down.
+type recordedGroup struct {
+	collective.Group
+	stride int // from one of its ranks to the next
+}
+
+// AllGather implements collective.Group.
+func (g recordedGroup) AllGather(q device.Queue, whole, own device.Buffer) {
+	g.record(q, "all-gather", whole, own, func(to device.Queue) { g.Group.AllGather(to, whole, own) })
+}
+
+// ReduceScatter implements collective.Group.
+func (g recordedGroup) ReduceScatter(q device.Queue, own, whole device.Buffer) {
+	g.record(q, "reduce-scatter", whole, own, func(to device.Queue) { g.Group.ReduceScatter(to, own, whole) })
+}
+
+// Apart is the form of a collective whose own part is not in place: it is of
+// another use, by which it is told on devices that only count too.
+const Apart = 1
+
+func (g recordedGroup) record(q device.Queue, op string, whole, own device.Buffer, issue func(device.Queue)) {
+	r := q.(*recordedQueue)
+	k := Kernel{Op: op, In: whole.Type, Out: whole.Type, N: whole.N, Group: Group{g.Size(), g.stride}}
+	if own.Use != whole.Use {
+		k.Form = Apart
+	}
+	r.kernel(k, Work{Bytes: float64(whole.Bytes())}, func() { issue(r.ops) })
+}
+
+// RecordAll puts recorders before all a trainer works with. The first queue is
+// compute, the second comm.
+func RecordAll(z *zero.Config) *Recording {
+	l := newRecording()
+	put := func(name string, q any) *recordedQueue { return l.queue(name, q.(ops)) }
+	compute := put(build.Queues[0], z.Compute)
+	comm, update := put(build.Queues[1], z.Comm), put(build.Queues[2], z.Update)
+	z.Compute, z.Comm, z.Update = compute, comm, update
+	o := &z.Offload
+	if z.HostUpdate != nil {
+		z.HostUpdate = put(build.HostQueues[0], z.HostUpdate)
+		o.ToHost, o.ToDevice = put(build.HostQueues[1], o.ToHost), put(build.HostQueues[2], o.ToDevice)
+	}
+	if o.Read != nil {
+		o.Read, o.Write = put(build.DiskQueues[0], o.Read), put(build.DiskQueues[1], o.Write)
+	}
+	z.Groups.World = recordedGroup{z.Groups.World, 1}
+	z.Groups.Shard = recordedGroup{z.Groups.Shard, 1}
+	z.Groups.Replica = recordedGroup{z.Groups.Replica, z.Groups.Shard.Size()}
+	return l
+}

@@ -1,0 +1,220 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+
+	"zeroth/input"
+	"zeroth/job/build"
+	"zeroth/job/config"
+	"zeroth/job/show"
+	"zeroth/zero"
+)
+
+// Result is how long a step of a job will take, found by replaying what its
+// queues do in a dry run at the speed of some hardware.
+type Result struct {
+	Hardware string  `json:"hardware"`
+	Source   string  `json:"source,omitempty"`
+	Ranks    int     `json:"ranks"`
+	Seconds  float64 `json:"step_seconds"`
+	Compute  float64 `json:"compute_seconds"`               // of a step, in which the compute queue is at work
+	Exposed  float64 `json:"exposed_communication_seconds"` // in which the comm queue is and the compute queue is not
+	Offload  float64 `json:"exposed_offload_seconds"`       // in which only what copies, reads, writes and updates what is offloaded is
+	Tokens   float64 `json:"tokens_per_second"`             // of all ranks
+	Flops    float64 `json:"model_flops"`                   // of a rank in a step, without what is recomputed
+	Used     float64 `json:"utilisation"`                   // MFU: Flops a second, as a share of the peak
+
+	Trace *Trace         // of a rank, of a step or some
+	Of    *config.Config // whose steps these are: with fewer micro-batches, where there are many
+}
+
+// Pricing is what a replay asks of hardware.
+type Pricing struct {
+	Name, Source string
+	Price        func(queue string, k Kernel, w Work) float64 // seconds on processors of its own
+	Wants        func(queue string) float64                   // processors
+	There        float64                                      // for each rank
+	Peak         float64                                      // operations a second of a rank
+}
+
+// Pricing is a device for each rank. What is not its own kernels takes none of
+// it.
+func (h *Hardware) Pricing(c *config.Config) Pricing {
+	wants := func(queue string) float64 {
+		if queue == build.Queues[0] || queue == build.Queues[2] {
+			return 1
+		}
+		return 0
+	}
+	return Pricing{h.Name, h.Source, h.price, wants, 1, h.peak(c.Precision)}
+}
+
+// Simulate replays the job on hardware that someone describes.
+func Simulate(c *config.Config, h *Hardware) (*Result, error) {
+	if err := h.Serves(c, c.Zero.Offload.Any(), c.Zero.Offload.Disk()); err != nil {
+		return nil, input.BadInput(err)
+	}
+	p := h.Pricing(c)
+	if c.Zero.Offload.Disk() {
+		bytes, err := DiskBytes(c)
+		if err != nil {
+			return nil, err
+		}
+		p.Price = h.DiskPrice(bytes)
+	}
+	return SimulateWith(c, p)
+}
+
+// DiskPrice is price with so many bytes for each read and write of the disk.
+func (h *Hardware) DiskPrice(bytes float64) func(string, Kernel, Work) float64 {
+	return func(queue string, k Kernel, w Work) float64 {
+		if slices.Contains(build.DiskQueues[:], queue) {
+			return bytes / h.Disk
+		}
+		return h.price(queue, k, w)
+	}
+}
+
+// DiskBytes is what a read or a write of a step has on average.
+func DiskBytes(c *config.Config) (float64, error) {
+	var cost Cost
+	_ = Moved(c, TrafficOf(c, UnitSizes(c.Model.Network())), Rates{Host: 1, Memory: 1, Disk: 1}, &cost)
+	n, err := Transfers(c, build.FewMicro)
+	if more := c.Train.Accumulate - build.FewMicro; more > 0 && err == nil {
+		var less int
+		less, err = Transfers(c, build.FewMicro-1)
+		n += more * (n - less)
+	}
+	return float64(cost.Disk) / float64(n), err
+}
+
+// Transfers is how many reads and writes of the disk a step of at most so many
+// micro-batches has.
+func Transfers(c *config.Config, micros int) (n int, err error) {
+	l, err := Recorded(build.Micros(c, micros), 1)
+	if err != nil {
+		return 0, err
+	}
+	for _, q := range l.Queues {
+		for _, t := range q.Tasks {
+			if slices.Contains(build.DiskQueues[:], q.Name) && t.Kernel >= 0 && l.Kernels[t.Kernel].Op == "do" {
+				n++
+			}
+		}
+	}
+	return n, nil
+}
+
+// MostForecast is the most seconds a replay counts in whole nanoseconds.
+const MostForecast = 1e9
+
+// Replayed is how many steps a forecast replays. The first begins with nothing
+// gathered and nothing to update behind it.
+const Replayed = 3
+
+// Recorded is what some steps of the job's first rank issue.
+func Recorded(c *config.Config, steps int) (*Recording, error) {
+	f, err := build.DryRun(c)
+	if err != nil {
+		return nil, err
+	}
+	var l *Recording
+	t, _, _, err := build.Rehearsal(c, f.Arena, build.Seams{}, func(z *zero.Config) { l = RecordAll(z) })
+	if err != nil {
+		return nil, err
+	}
+	for range steps {
+		t.Rehearse()
+		if n := steps * l.tasks(); len(l.ends) == 0 && n > config.MostTasks {
+			return nil, input.BadInput(fmt.Errorf("%d steps have %d tasks, of at most %d that are replayed; want fewer layers, larger chunks of the loss or less offloaded", steps, n, config.MostTasks))
+		}
+		l.ends = append(l.ends, len(l.waits)-1)
+	}
+	return l, nil
+}
+
+// fewReplayed is how many micro-batches are replayed; of more, each takes as long
+// as the last of these, which like the one before it waits for a buffer of ids.
+const fewReplayed = 4
+
+func SimulateWith(c *config.Config, p Pricing) (*Result, error) {
+	if c.Train.Accumulate <= fewReplayed {
+		return ReplayAll(c, p)
+	}
+	var few [2]*Result
+	for i := range few {
+		f, err := ReplayAll(build.Micros(c, fewReplayed-i), p)
+		if err != nil {
+			return nil, err
+		}
+		few[i] = f
+	}
+	f, more := few[0], float64(c.Train.Accumulate-fewReplayed)
+	for _, s := range []struct{ all, less *float64 }{
+		{&f.Seconds, &few[1].Seconds}, {&f.Compute, &few[1].Compute}, {&f.Exposed, &few[1].Exposed}, {&f.Offload, &few[1].Offload}, {&f.Flops, &few[1].Flops},
+	} {
+		*s.all += more * (*s.all - *s.less)
+	}
+	f.rate(c, p)
+	return f, nil
+}
+
+func ReplayAll(c *config.Config, p Pricing) (*Result, error) {
+	l, err := Recorded(c, Replayed)
+	if err != nil {
+		return nil, err
+	}
+	r := &replay{Recording: l, there: p.There}
+	for _, q := range l.Queues {
+		r.wants = append(r.wants, p.Wants(q.Name))
+		for i, k := range l.Kernels {
+			r.seconds = append(r.seconds, p.Price(q.Name, k, l.Work[i]))
+		}
+	}
+	tracks, waited := r.run()
+	if !(r.now < MostForecast) {
+		return nil, input.BadInput(fmt.Errorf("%d steps on %s would take %.3g seconds, of at most %.3g; want faster hardware or a smaller job", Replayed, p.Name, r.now, MostForecast))
+	}
+	steps := &Track{name: "step", spans: make([]ran, len(l.ends))}
+	from := 0.0
+	for i, wait := range l.ends {
+		end := waited[wait]
+		steps.add(ran{"", fmt.Sprint("step ", i+1), int64(1e9 * from), int64(1e9 * end)})
+		from = end
+	}
+	f := &Result{Hardware: p.Name, Source: p.Source, Ranks: c.Parallel.Ranks, Of: c, Trace: &Trace{ranks: [][]*Track{append(tracks, steps)}}}
+	e := f.Trace.Exposure()
+	f.Seconds, f.Compute, f.Exposed, f.Offload = e.Seconds, e.Compute, e.Exposed, e.Offload
+	m := c.Model.Network()
+	cost := CostOf(c, m, UnitSizes(m), Rates{Flops: 1, Link: 1, Host: 1, Memory: 1, Disk: 1})
+	f.Flops = cost.Flops - cost.Again
+	f.rate(c, p)
+	return f, nil
+}
+
+// rate is what the seconds come to.
+func (f *Result) rate(c *config.Config, p Pricing) {
+	f.Tokens = float64(c.Train.MicroBatch*c.Train.Accumulate*c.Model.Context*c.Parallel.Ranks) / f.Seconds
+	f.Used = 0
+	if p.Peak > 0 {
+		f.Used = f.Flops / f.Seconds / p.Peak
+	}
+}
+
+// Lines are the forecast in words.
+func (f *Result) Lines() []string {
+	line := fmt.Sprintf("step    %s on %s: computing %s, communication not hidden %s (%.1f %%)", show.Seconds(f.Seconds), f.Hardware, show.Seconds(f.Compute), show.Seconds(f.Exposed), 100*f.Exposed/f.Seconds)
+	if f.Offload > 0 {
+		line += fmt.Sprintf(", offload not hidden %s (%.1f %%)", show.Seconds(f.Offload), 100*f.Offload/f.Seconds)
+	}
+	rate := fmt.Sprintf("speed   %s tokens a second, %s a rank", show.Grouped(int64(f.Tokens)), show.Grouped(int64(f.Tokens/float64(f.Ranks))))
+	if f.Used > 0 {
+		rate += fmt.Sprintf("; the model's arithmetic is %.1f %% of the peak", 100*f.Used)
+	}
+	lines := []string{line, rate}
+	if f.Source != "" {
+		lines = append(lines, "rates   "+f.Source)
+	}
+	return lines
+}

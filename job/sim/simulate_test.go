@@ -1,0 +1,301 @@
+package sim
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"zeroth/collective"
+	"zeroth/device"
+	"zeroth/device/cpu"
+	"zeroth/input"
+	"zeroth/job/build"
+	"zeroth/job/config"
+	"zeroth/job/config/configtest"
+)
+
+// paced is a group whose operations take their time on a clock.
+type paced struct {
+	collective.Group
+	gather, reduce time.Duration
+}
+
+func (g paced) AllGather(q device.Queue, whole, own device.Buffer) {
+	q.Do(func() error { time.Sleep(g.gather); return nil })
+	g.Group.AllGather(q, whole, own)
+}
+
+func (g paced) ReduceScatter(q device.Queue, own, whole device.Buffer) {
+	q.Do(func() error { time.Sleep(g.reduce); return nil })
+	g.Group.ReduceScatter(q, own, whole)
+}
+
+// lengths is how long some of the work takes; all else takes no time.
+type lengths struct{ forward, backward, gather, reduce, apart, norm time.Duration }
+
+// clocked is how long the third step of the real schedule takes when its work
+// takes as long as p says, on a clock that moves only when everybody waits.
+func clocked(t *testing.T, c *config.Config, p lengths) (took time.Duration) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		ranks, err := build.Open(c, build.Seams{Wrap: func(_ int, g collective.Ranks) collective.Ranks {
+			g.Shard = paced{g.Shard, p.gather, p.reduce}
+			g.Replica = paced{g.Replica, p.apart, p.apart}
+			return g
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer build.CloseAll(ranks)
+		for _, r := range ranks {
+			for _, q := range r.Queues {
+				q.Trace(func(s cpu.Span) { time.Sleep(p.of(s.Task)) })
+			}
+		}
+		var ends [Replayed]time.Time
+		err = build.Together(ranks, func(r *build.Rank) error {
+			for i := range ends {
+				if _, err := r.Trainer.Step(func(_ int, input, target []int32) error { return nil }, 1e-4); err != nil {
+					return err
+				}
+				if r.Rank == 0 {
+					ends[i] = time.Now()
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		took = ends[2].Sub(ends[1])
+	})
+	return took
+}
+
+// of is how long a kernel takes.
+func (p lengths) of(op string) time.Duration {
+	switch op {
+	case "attention":
+		return p.forward
+	case "attention gradient":
+		return p.backward
+	case "sum of squares": // of updates ranks have different numbers, as the pieces of parameters fall
+		return p.norm
+	}
+	return 0
+}
+
+// A forecast is the time that the real schedule takes on a clock, to the
+// nanosecond that the clock has, whatever is slow: so the replay waits for what
+// a run waits for and for nothing else.
+func TestForecastIsTheScheduleOnAClock(t *testing.T) {
+	const ms = time.Millisecond
+	each := []lengths{
+		{30 * ms, 70 * ms, 20 * ms, 20 * ms, 5 * ms, 3 * ms},
+		{30 * ms, 70 * ms, 45 * ms, 90 * ms, 30 * ms, 20 * ms},
+		{10 * ms, 10 * ms, 100 * ms, 10 * ms, 1 * ms, 0},
+		{10 * ms, 10 * ms, 10 * ms, 200 * ms, 1 * ms, 50 * ms},
+	}
+	for stage := range 4 {
+		for _, sets := range [][]string{
+			{"parallel.ranks=2"},
+			{"parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2", "zero.prefetch=0"},
+			{"parallel.ranks=2", "zero.prefetch=2", "zero.recompute=block"},
+			{"parallel.ranks=2", "model.family=llama", "model.kv_heads=1"},
+		} {
+			if stage == 0 {
+				sets = append(sets, "parallel.shard=-1", "parallel.replicate=1")
+			}
+			for _, accumulate := range []int{1, 5} {
+				for i, p := range each {
+					c := configtest.Fitted(t, append(sets, fmt.Sprintf("zero.stage=%d", stage), fmt.Sprintf("train.accumulate=%d", accumulate), "train.micro_batch=1", "train.batch=null")...)
+					mesh := config.Mesh(c)
+					f, err := SimulateWith(c, Pricing{There: 1, Wants: func(string) float64 { return 0 }, Price: func(_ string, k Kernel, _ Work) float64 {
+						switch {
+						case k.Op == "all-gather" && k.In == device.I64: // the statistics
+							return 0
+						case k.Group == Group{mesh.Replicate, mesh.Shard} && k.Group != Group{mesh.Shard, 1}:
+							return p.apart.Seconds()
+						case k.Op == "all-gather":
+							return p.gather.Seconds()
+						case k.Op == "reduce-scatter":
+							return p.reduce.Seconds()
+						}
+						return p.of(k.Op).Seconds()
+					}})
+					if err != nil {
+						t.Fatal(err)
+					}
+					if want := clocked(t, c, p).Seconds(); math.Abs(f.Seconds-want) > 1e-6 {
+						t.Errorf("stage %d, %v, %d micro-batches, lengths %d: a step takes %v, forecast are %v", stage, sets, accumulate, i, want, f.Seconds)
+					}
+				}
+			}
+		}
+	}
+}
+
+// told is a recording in which queue a runs two kernels and queue b one that
+// waits for the first, and the host waits for b before it issues the last on a.
+func told() *Recording {
+	l := newRecording()
+	for _, q := range []string{"a", "b"} {
+		l.Queues = append(l.Queues, &recordedQueue{Name: q})
+	}
+	l.Kernels = make([]Kernel, 4)
+	l.Queues[0].Tasks = []task{{Kernel: 0, host: -1}, {Kernel: 1, host: -1}, {Kernel: 3, host: 0}}
+	l.Queues[1].Tasks = []task{{Kernel: -1, on: 0, until: 1, host: -1}, {Kernel: 2, host: -1}}
+	l.waits = []hostWait{{1, 2}}
+	return l
+}
+
+// Tasks that want more processors than there are take as much longer.
+func TestReplaySharesProcessors(t *testing.T) {
+	seconds := []float64{1, 2, 4, 3, 1, 2, 4, 3}
+	for _, test := range []struct {
+		there float64
+		wants []float64
+		want  float64 // the host's wait ends; the last task takes 3 after it if alone
+	}{
+		{2, []float64{1, 1}, 5},
+		{1, []float64{1, 1}, 7},   // from 1 on both at half: a done at 5, b has 2 left
+		{1, []float64{0, 1}, 5},   // a wants none
+		{0.5, []float64{0, 1}, 9}, // b alone wants twice what there is
+	} {
+		r := &replay{Recording: told(), seconds: seconds, wants: test.wants, there: test.there}
+		tracks, ends := r.run()
+		a := tracks[0].All()
+		if math.Abs(ends[0]-test.want) > 1e-9 || len(a) != 3 || a[2].Start != int64(1e9*test.want) {
+			t.Errorf("%+v: the host's wait ended at %v, the last task began at %v", test, ends[0], a[len(a)-1].Start)
+		}
+	}
+}
+
+// Rings by hand: 8 neighbours at 100 a second, beyond them 10.
+func TestRing(t *testing.T) {
+	h := &Hardware{Links: []Link{{8, 100, 1}, {0, 10, 5}}}
+	for _, test := range []struct {
+		size, stride int
+		want         float64
+	}{
+		{1, 1, 0},
+		{2, 1, 1000./2/100 + 1},
+		{8, 1, 1000*7/8./100 + 7},
+		{16, 1, 1000*15/16./80 + 7 + 5},   // 8 rings enter and leave each machine
+		{64, 1, 1000*63/64./80 + 7 + 7*5}, // likewise
+		{2, 8, 1000./2/10 + 5},            // one of each machine
+		{4, 4, 1000*3/4./20 + 1 + 5},      // two of each machine
+		{1024, 1, 1000*1023/1024./80 + 7 + 127*5},
+	} {
+		got := h.ring(Kernel{Group: Group{test.size, test.stride}}, 1000)
+		if math.Abs(got-test.want) > 1e-9 {
+			t.Errorf("%d ranks, each %d from the next: %v, want %v", test.size, test.stride, got, test.want)
+		}
+	}
+}
+
+// A kernel takes the longer of its arithmetic and its traffic.
+func TestPrices(t *testing.T) {
+	h := &Hardware{Flops: map[string]float64{"bf16": 100}, Attention: 50, Memory: 10, Launch: 0.5, HostLink: 4, HostMemory: 2, Links: []Link{{0, 100, 0}}}
+	mm, at := Kernel{Op: "matmul", In: device.BF16}, Kernel{Op: "attention gradient", In: device.BF16}
+	for _, test := range []struct {
+		queue string
+		k     Kernel
+		w     Work
+		want  float64
+	}{
+		{"compute", mm, Work{1000, 10}, 10}, {"compute", mm, Work{1000, 200}, 20}, {"compute", mm, Work{1, 1}, 0.5}, {"compute", at, Work{1000, 10}, 20},
+		{"update", Kernel{Op: "adamw"}, Work{0, 100}, 10}, {"host", Kernel{Op: "adamw"}, Work{0, 100}, 50}, {"to host", Kernel{Op: "copy"}, Work{0, 80}, 10},
+		// 2 ranks send half of it; what is apart is copied meanwhile, and alone without others.
+		{"comm", Kernel{Group: Group{2, 1}}, Work{0, 1000}, 5}, {"comm", Kernel{Group: Group{2, 1}, Form: Apart}, Work{0, 1000}, 100},
+		{"comm", Kernel{Group: Group{2, 1}, Form: Apart}, Work{0, 10}, 1}, {"comm", Kernel{Group: Group{1, 1}}, Work{0, 1000}, 0},
+		{"comm", Kernel{Group: Group{1, 1}, Form: Apart}, Work{0, 1000}, 200},
+	} {
+		if got := h.price(test.queue, test.k, test.w); got != test.want {
+			t.Errorf("%+v takes %v", test, got)
+		}
+	}
+}
+
+// A rank's own part is apart where units share slots: a shard that is gathered,
+// a gradient that is reduced.
+func TestRecordedApart(t *testing.T) {
+	for sets, want := range map[string][2]bool{ // of parameters gathered, of gradients reduced
+		"zero.stage=3": {true, true}, "zero.stage=2": {false, true}, "zero.stage=1": {false, false},
+	} {
+		l, err := Recorded(configtest.Fitted(t, sets, "parallel.ranks=2"), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got [2]bool
+		for _, k := range l.Kernels {
+			if k.Form == Apart {
+				got[0], got[1] = got[0] || k.Op == "all-gather", got[1] || k.Op == "reduce-scatter"
+			}
+		}
+		if got != want {
+			t.Errorf("%s: gathers and reductions apart %v, want %v", sets, got, want)
+		}
+	}
+}
+
+// What is wrong with a description of hardware is told, all at once.
+func TestHardwareFile(t *testing.T) {
+	write := func(text string) string {
+		path := filepath.Join(t.TempDir(), "m.json")
+		if err := os.WriteFile(path, []byte(text), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	h, err := OpenHardware(write(`{"flops": {"fp32": 1e12}, "memory": 1e11, "launch": 0, "links": [{"ranks": 0, "bandwidth": 1e9, "latency": 1e-5}]}`))
+	if err != nil || h.Flops["fp32"] != 1e12 || h.Links[0].Bandwidth != 1e9 {
+		t.Fatalf("%+v, %v", h, err)
+	}
+	if _, err := Simulate(configtest.Fitted(t, "precision=bf16"), h); err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), "says nothing of products in bf16") {
+		t.Errorf("a precision that is not there: %v", err)
+	}
+	var many strings.Builder
+	for i := range 1000 {
+		fmt.Fprintf(&many, `"%d": 1,`, i)
+	}
+	for text, want := range map[string][]string{
+		`{"flop": {}}`: {`unknown field "flop"`},
+		`{"flops": {"fp8": 1, "bf16": -1}, "memory": 0, "disk": -1, "links": [{"ranks": 0, "bandwidth": 0, "latency": 0}, {"ranks": 8, "bandwidth": 1, "latency": -1}]}`: {
+			`"fp8": 1 operations`, `"bf16": -1 operations`, "memory: 0 bytes", "disk: -1", "links[0]: 0 bytes", "links[1]: 1 bytes", "links[0]: ranks 0"},
+		`{"memory": 1, "memory": 2}`:                 {`key "memory" is there twice`},
+		`{"memory": 1} {}`:                           {"after top-level value"},
+		`{"name": "\u001b[31m", "source": "\u202e"}`: {`name: "\x1b[31m" has characters that do not print`, `source: "\u202e"`},
+		`{"flops": {"bf16": 1e-9, "\u001b": 1}, "memory": 1e25, "launch": 1001, "disk": 0.5}`: {
+			`"bf16": 1e-09 operations a second; want fp32, bf16 or fp16, from 1 to 1e+24`, `"\x1b": 1`, "memory: 1e+25", "launch: 1001", "disk: 0.5"},
+		`{"links": [` + strings.Repeat(`{"ranks": 0},`, 50) + `{"ranks": 0}]}`: {"links: 51 of them; want at most 16"},
+		`{"flops": {` + many.String() + `"x": 1}}`:                             {"and 952 more"},
+		`{"memory": 1` + strings.Repeat(" ", hardwareBytes) + `}`:              {"larger than the 65536 bytes"},
+		strings.Repeat("[", hardwareBytes):                                     {"more than 64 arrays and objects in each other"},
+	} {
+		_, err := OpenHardware(write(text))
+		for _, w := range want {
+			if err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), w) {
+				t.Errorf("%.100s: %.300v, want %q", text, err, w)
+			}
+		}
+	}
+	slow := Presets[0]
+	slow.Name, slow.Memory = "slow", 1
+	if _, err := Simulate(configtest.Fitted(t, "model.width=4096", "model.context=1024"), &slow); err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), "want faster hardware") {
+		t.Errorf("a step of years: %v", err)
+	}
+	if _, err := OpenHardware("h900"); err == nil || !strings.Contains(err.Error(), "h100") {
+		t.Errorf("a machine nobody knows: %v", err)
+	}
+	for _, name := range HardwareNames() {
+		if h, err := OpenHardware(name); err != nil || h.check() != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -1,0 +1,320 @@
+package sim
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"zeroth/collective"
+	"zeroth/device/cpu"
+	"zeroth/job/build"
+)
+
+// Trace records what the queues of every rank do: the last tracedSpans tasks
+// of each, in memory that is taken at once. Write writes it for viewers of
+// Chrome's trace format (ui.perfetto.dev): a process for each rank, a thread for
+// each queue and one for the steps, and
+// counters of the memory in use, by category.
+type Trace struct {
+	origin time.Time
+	ranks  [][]*Track  // by rank: its queues, compute and comm first, then the steps
+	Memory MemoryInUse // nil: it is not shown
+}
+
+// MemoryInUse tells what was in use on a rank while its queues did what is traced. A
+// plan does.
+type MemoryInUse interface {
+	// counters are the names of what is counted and how much there was of each.
+	Counters(tracks []*Track) (names []string, list []Usage)
+}
+
+// Usage is what is in use from an instant on.
+type Usage struct {
+	At    int64   // nanoseconds since Trace.origin
+	Bytes []int64 // one a name
+}
+
+// tracedSpans is how many tasks of a queue are kept, 48 bytes each: about a
+// hundred steps of a model of ten layers.
+const tracedSpans = 1 << 15
+
+// Track is what one queue did. It is the queue's goroutine's until the queue is
+// idle.
+type Track struct {
+	name  string
+	spans []ran // a ring
+	n     int   // recorded so far
+}
+
+// ran is a task, in nanoseconds since Trace.origin.
+type ran struct {
+	Label, task string
+	Start, End  int64
+}
+
+func (t *Track) add(s ran) {
+	t.spans[t.n%len(t.spans)] = s
+	t.n++
+}
+
+// All is what is kept, oldest first.
+func (t *Track) All() []ran {
+	if t.n <= len(t.spans) {
+		return t.spans[:t.n]
+	}
+	at := t.n % len(t.spans)
+	return slices.Concat(t.spans[at:], t.spans[:at])
+}
+
+// NewTrace is a trace without spans; see WithTrace.
+func NewTrace() *Trace { return &Trace{origin: time.Now()} }
+
+type traceKey struct{}
+
+// WithTrace makes Train and Resume record their steps in t.
+func WithTrace(ctx context.Context, t *Trace) context.Context {
+	return context.WithValue(ctx, traceKey{}, t)
+}
+
+// TraceOf is the context's trace; nil if there is none.
+func TraceOf(ctx context.Context) *Trace {
+	t, _ := ctx.Value(traceKey{}).(*Trace)
+	return t
+}
+
+// Attach starts to record the queues of all ranks, which are idle.
+func (t *Trace) Attach(ranks []*build.Rank, memory MemoryInUse) {
+	if t == nil {
+		return
+	}
+	t.Memory = memory
+	for _, r := range ranks {
+		var tracks []*Track
+		for _, q := range r.Queues {
+			k := &Track{name: q.Name(), spans: make([]ran, tracedSpans)}
+			tracks = append(tracks, k)
+			q.Trace(func(s cpu.Span) {
+				k.add(ran{s.Label, s.Task, int64(s.Start.Sub(t.origin)), int64(s.End.Sub(t.origin))})
+			})
+		}
+		t.ranks = append(t.ranks, append(tracks, &Track{name: "step", spans: make([]ran, tracedSpans)}))
+	}
+}
+
+// Step records a step of a rank, which a rank alone does.
+func (t *Trace) Step(rank, n int, start, end time.Time) {
+	if t == nil {
+		return
+	}
+	tracks := t.ranks[rank]
+	tracks[len(tracks)-1].add(ran{"", "step " + strconv.Itoa(n), int64(start.Sub(t.origin)), int64(end.Sub(t.origin))})
+}
+
+// Detach waits until the queues are idle and stops recording. Their errors are
+// for others to report.
+func (t *Trace) Detach(ranks []*build.Rank) {
+	if t == nil {
+		return
+	}
+	for _, r := range ranks {
+		for _, q := range r.Queues {
+			_ = q.Wait()
+			q.Trace(nil)
+		}
+	}
+}
+
+// Exposure is how a rank's steps divide, each part a mean over ranks and over
+// the steps that the trace still holds whole. On a machine with fewer
+// processors than busy queues, a task's time includes that of waiting for a
+// processor.
+type Exposure struct {
+	Steps   int     // of each rank
+	Seconds float64 // of a step
+	Compute float64 // of it, in which the compute queue ran something
+	Exposed float64 // in which the comm queue ran something and the compute queue did not
+	Peers   float64 // of that, in which it waited for other ranks
+	Offload float64 // in which only the host and what copies, reads and writes what is offloaded ran something
+}
+
+// Exposure looks at steps after the first, in which everything is touched for
+// the first time, if there are any.
+func (t *Trace) Exposure() (e Exposure) {
+	if t == nil {
+		return e
+	}
+	steps := 0
+	for _, tracks := range t.ranks {
+		compute, comm := tracks[0].All(), tracks[1].All()
+		since := int64(0)
+		for _, k := range tracks[:len(tracks)-1] {
+			since = max(since, kept(k))
+		}
+		own := tracks[len(tracks)-1].All()
+		if len(own) > 1 {
+			own = own[1:]
+		}
+		for _, s := range own {
+			if s.Start < since {
+				continue
+			}
+			steps++
+			computing, moving := busy(compute, s), busy(comm, s)
+			e.Seconds += float64(s.End - s.Start)
+			e.Compute += float64(measure(computing))
+			e.Exposed += float64(measure(moving) - overlap(moving, computing))
+			waiting := slices.DeleteFunc(slices.Clone(moving), func(r ran) bool { return r.task != collective.Waiting })
+			e.Peers += float64(measure(waiting) - overlap(waiting, computing))
+			all := union(computing, moving)
+			seen := measure(all)
+			for _, k := range tracks[:len(tracks)-1] {
+				if !slices.Contains(build.Queues[:], k.name) {
+					all = union(all, busy(k.All(), s))
+				}
+			}
+			e.Offload += float64(measure(all) - seen)
+		}
+	}
+	if steps == 0 {
+		return Exposure{}
+	}
+	scale := 1e-9 / float64(steps)
+	return Exposure{steps / len(t.ranks), e.Seconds * scale, e.Compute * scale, e.Exposed * scale, e.Peers * scale, e.Offload * scale}
+}
+
+// kept is the time from which on a track's spans are all there.
+func kept(t *Track) int64 {
+	if t.n <= len(t.spans) {
+		return 0
+	}
+	return t.spans[t.n%len(t.spans)].End
+}
+
+// busy is the parts of spans, which follow each other, that lie in window
+// and are not waits.
+func busy(spans []ran, window ran) (out []ran) {
+	for _, s := range spans {
+		s.Start, s.End = max(s.Start, window.Start), min(s.End, window.End)
+		if s.Start < s.End && s.task != "wait" {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// measure is the total length of spans that do not overlap.
+func measure(spans []ran) (n int64) {
+	for _, s := range spans {
+		n += s.End - s.Start
+	}
+	return n
+}
+
+// overlap is the time in which something of both ran, each of spans that
+// follow each other.
+func overlap(a, b []ran) (n int64) {
+	for len(a) > 0 && len(b) > 0 {
+		n += max(0, min(a[0].End, b[0].End)-max(a[0].Start, b[0].Start))
+		if a[0].End < b[0].End {
+			a = a[1:]
+		} else {
+			b = b[1:]
+		}
+	}
+	return n
+}
+
+// union is the time in which something of either ran, as spans that follow each
+// other.
+func union(a, b []ran) (out []ran) {
+	for len(a) > 0 || len(b) > 0 {
+		if len(a) == 0 || len(b) > 0 && b[0].Start < a[0].Start {
+			a, b = b, a
+		}
+		s := a[0]
+		a = a[1:]
+		if n := len(out); n > 0 && s.Start <= out[n-1].End {
+			out[n-1].End = max(out[n-1].End, s.End)
+		} else {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// Line is the exposure in words.
+func (e Exposure) Line() string {
+	ms := func(s float64) string { return fmt.Sprintf("%.1f ms", 1e3*s) }
+	peers, offload := "", ""
+	if e.Peers > 0 {
+		peers = fmt.Sprintf(", %s of it waiting for other ranks", ms(e.Peers))
+	}
+	if e.Offload > 0 {
+		offload = fmt.Sprintf("offload not hidden %s (%.1f %%), ", ms(e.Offload), 100*e.Offload/e.Seconds)
+	}
+	return fmt.Sprintf("a step of %s: computing %s, communication not hidden %s (%.1f %%%s), %sneither %s (over %d steps)",
+		ms(e.Seconds), ms(e.Compute), ms(e.Exposed), 100*e.Exposed/e.Seconds, peers, offload, ms(e.Seconds-e.Compute-e.Exposed-e.Offload), e.Steps)
+}
+
+// Write writes what is kept. Times are in microseconds.
+func (t *Trace) Write(w io.Writer) error {
+	b := bufio.NewWriter(w)
+	b.WriteString(`{"displayTimeUnit":"ms","traceEvents":[`)
+	sep := "\n"
+	event := func(format string, args ...any) {
+		b.WriteString(sep)
+		fmt.Fprintf(b, format, args...)
+		sep = ",\n"
+	}
+	for rank, tracks := range t.ranks {
+		event(`{"name":"process_name","ph":"M","pid":%d,"args":{"name":"rank %d"}}`, rank, rank)
+		for i, k := range tracks {
+			tid := (i + 1) % len(tracks) // the steps first
+			event(`{"name":"thread_name","ph":"M","pid":%d,"tid":%d,"args":{"name":%q}}`, rank, tid, k.name)
+			for _, s := range k.All() {
+				event(`{"name":%q,"cat":%q,"ph":"X","pid":%d,"tid":%d,"ts":%.3f,"dur":%.3f,"args":{"for":%q}}`,
+					s.task, k.name, rank, tid, float64(s.Start)/1e3, float64(s.End-s.Start)/1e3, s.Label)
+			}
+		}
+	}
+	for rank, tracks := range t.ranks {
+		t.writeMemory(event, rank, tracks)
+	}
+	b.WriteString("\n]}\n")
+	return b.Flush()
+}
+
+// writeMemory writes what is in use on a rank as counters.
+func (t *Trace) writeMemory(event func(format string, args ...any), rank int, tracks []*Track) {
+	if t.Memory == nil {
+		return
+	}
+	names, list := t.Memory.Counters(tracks)
+	for _, u := range list {
+		var args []string
+		for i, name := range names {
+			args = append(args, fmt.Sprintf("%q:%d", name, u.Bytes[i]))
+		}
+		event(`{"name":"memory in use","ph":"C","pid":%d,"ts":%.3f,"args":{%s}}`, rank, float64(u.At)/1e3, strings.Join(args, ","))
+	}
+}
+
+// Groups are runs of spans in window with the same label, each as one span.
+func Groups(spans []ran, window ran) (list []ran) {
+	for _, s := range spans {
+		if s.End <= window.Start || s.Start >= window.End || s.Label == "" {
+			continue
+		}
+		if n := len(list); n > 0 && list[n-1].Label == s.Label {
+			list[n-1].End = s.End
+			continue
+		}
+		list = append(list, s)
+	}
+	return list
+}

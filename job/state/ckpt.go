@@ -1,0 +1,130 @@
+package state
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"zeroth/checkpoint"
+	"zeroth/input"
+	"zeroth/job/config"
+	"zeroth/job/show"
+)
+
+// FindCheckpoints is the folder of checkpoints that a user means by a path:
+// that folder, or the folder of a run which has made some.
+func FindCheckpoints(path string) (string, error) {
+	st, err := os.Stat(path)
+	if err != nil {
+		return "", input.BadInput(fmt.Errorf("%s cannot be read: %w", path, input.Cause(err)))
+	}
+	if !st.IsDir() {
+		return "", input.BadInput(fmt.Errorf("%s is a file; want a folder of checkpoints or a run folder", path))
+	}
+	list, err := checkpoint.List(path)
+	if err != nil {
+		return "", err
+	}
+	if len(list) > 0 {
+		return path, nil
+	}
+	for _, dir := range []string{filepath.Join(path, CheckpointFolder), checkpointDir(filepath.Join(path, "job.yaml"))} {
+		if dir != "" && input.Exists(dir) {
+			return dir, nil
+		}
+	}
+	return "", input.BadInput(fmt.Errorf("%s has no checkpoints; want a checkpoint's folder, a folder of them, or the folder of a run that made some (checkpoint.every)", path))
+}
+
+// CheckpointFolder is where in a run folder its checkpoints are, unless the
+// job says otherwise.
+const CheckpointFolder = "ckpt"
+
+// checkpointDir is checkpoint.dir of a job file, or "". What else is wrong
+// with the file does not matter here.
+func checkpointDir(file string) string {
+	root, problems := config.ReadFile(file)
+	if problems.Fatal() {
+		return ""
+	}
+	r := config.NewReader(file, root)
+	r.Read()
+	return r.Config.Checkpoint.Dir
+}
+
+// Holds says in a word or two what a folder of a run has that is whole: its
+// name and, of checkpoints, the newest step. It is empty for nothing.
+func Holds(folder string) string {
+	name := filepath.Base(folder)
+	if list, err := checkpoint.List(folder); err == nil {
+		if e, ok := checkpoint.Newest(list); ok {
+			return fmt.Sprintf("%s (up to step %d)", name, e.Step)
+		}
+	}
+	if m, err := OpenModelFolder(folder); err == nil {
+		_ = m.Close() // only read from
+		return name
+	}
+	return ""
+}
+
+// FindCheckpoint is the checkpoint that a user means by a path: its own
+// folder, or the newest commit of a folder of checkpoints or of a run. That
+// may be a damaged one.
+func FindCheckpoint(path string) (checkpoint.Entry, error) {
+	if e, ok := checkpoint.Stat(path); ok {
+		if e.Status > checkpoint.Damaged {
+			return e, input.BadInput(fmt.Errorf("%s: %s", path, e.Why))
+		}
+		return e, nil
+	}
+	root, err := FindCheckpoints(path)
+	if err != nil {
+		return checkpoint.Entry{}, err
+	}
+	list, err := checkpoint.List(root)
+	if err != nil {
+		return checkpoint.Entry{}, err
+	}
+	e, ok := checkpoint.Newest(list)
+	if !ok {
+		return e, input.BadInput(fmt.Errorf("%s has no checkpoint that was committed", root))
+	}
+	return e, nil
+}
+
+// OpenCheckpoint opens what FindCheckpoint finds. A damaged one is an error,
+// which says which older one could be named.
+func OpenCheckpoint(path string) (*checkpoint.Checkpoint, error) {
+	e, err := FindCheckpoint(path)
+	if err != nil {
+		return nil, err
+	}
+	if e.Path == path {
+		return checkpoint.Open(path)
+	}
+	return checkpoint.Find(filepath.Dir(e.Path), "latest")
+}
+
+// Fact is something to know about a checkpoint: a word and what it is.
+type Fact [2]string
+
+// Facts are what state.json of a checkpoint tells people.
+func Facts(ck *checkpoint.Checkpoint) ([]Fact, error) {
+	p, err := ReadProgress(ck)
+	if err != nil {
+		return nil, err
+	}
+	if !p.Trained() {
+		return []Fact{{"trained", "not yet: an imported model"}, {"written by", checkpoint.Plain(p.Version)}}, nil
+	}
+	facts := []Fact{
+		{"trained", fmt.Sprintf("%s steps, %s tokens, %d skipped", show.Grouped(int64(p.Step)), show.Grouped(p.Tokens), p.Skipped)},
+		{"data", fmt.Sprintf("fingerprint %s, seed %d, %s samples read", checkpoint.Plain(p.Data[:min(12, len(p.Data))]), p.Seed, show.Grouped(p.Samples))},
+		{"written by", checkpoint.Plain(p.Version)},
+	}
+	if err := p.GoesOnFrom(ck); err != nil {
+		facts = append(facts, Fact{"no resume", "state.json: " + checkpoint.Plain(err.Error())})
+	}
+	return facts, nil
+}

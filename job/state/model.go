@@ -1,0 +1,114 @@
+package state
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"zeroth/checkpoint"
+	"zeroth/input"
+	"zeroth/job/hf"
+)
+
+// ExportModel writes the parameters of a checkpoint as a Hugging Face folder:
+// safetensors and config.json. After an error, ctx's too, it has neither.
+func ExportModel(ctx context.Context, ck *checkpoint.Checkpoint, folder string, e checkpoint.Export) error {
+	p, err := ReadProgress(ck)
+	if err != nil {
+		return err
+	}
+	if len(p.Model) == 0 {
+		return input.BadInput(fmt.Errorf("%s does not say which model it is of: state.json has no model, from which to write config.json", ck.Path))
+	}
+	if _, err := hf.Describes(p.Model, ck); err != nil {
+		return input.BadInput(fmt.Errorf("%s: state.json's model is not that of its parameters: %w", ck.Path, err))
+	}
+	kept, err := hf.CarriedBy(ck, p.Model)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(folder, 0o777); err != nil {
+		return err
+	}
+	err = kept.Write(folder, hf.ExportedConfig(p.Model, e.DType))
+	if err == nil {
+		err = ck.Export(ctx, folder, e)
+	}
+	if err != nil {
+		kept.Remove(folder)
+	}
+	return err
+}
+
+// ModelFolder is a Hugging Face folder, open to be imported.
+type ModelFolder struct {
+	Bytes int64    // of the parameters as float32
+	Unfit []string // tensors that are no parameters of the model, such as the output layer if it is the embedding
+	Notes []string // what to know about its config.json
+
+	model   hf.Model
+	Carried hf.Carried
+	src     *hf.ModelTensors
+}
+
+// OpenModelFolder opens a folder and checks that it has the whole model that
+// its config.json describes.
+func OpenModelFolder(folder string) (*ModelFolder, error) {
+	m, kept, err := hf.ReadConfig(folder)
+	if err != nil {
+		return nil, err
+	}
+	src, err := hf.OpenModel(folder, m)
+	if err != nil {
+		return nil, err
+	}
+	if err := kept.ReadFiles(folder); err != nil {
+		return nil, errors.Join(input.BadInput(err), src.Close())
+	}
+	f := &ModelFolder{Unfit: src.Spare, Notes: kept.Notes, model: m, Carried: kept, src: src}
+	for _, p := range hf.Parameters(m.Network()) {
+		f.Bytes += 4 * int64(p.Numel())
+	}
+	return f, nil
+}
+
+// Close closes the files.
+func (f *ModelFolder) Close() error { return f.src.Close() }
+
+// Import makes a checkpoint of step 0 in a folder of checkpoints, without
+// optimizer state, and returns its folder. A job of that model which resumes
+// from it begins its training there. After an error there is no checkpoint.
+func (f *ModelFolder) Import(ctx context.Context, root string, progressed func(add int64)) (string, error) {
+	if err := f.src.Check(ctx, f.model); err != nil {
+		return "", err
+	}
+	names := map[string]string{} // of parameters, by their names in the folder
+	for to, from := range f.src.Names {
+		names[from] = to
+	}
+	im := checkpoint.Import{
+		State:    hf.MustJSON(Progress{Model: f.Carried.Config, Version: Version()}),
+		Files:    f.Carried.Files,
+		Name:     func(name string) (string, bool) { to, ok := names[name]; return to, ok },
+		Progress: progressed,
+	}
+	return im.Import(ctx, f.src.Reader, root)
+}
+
+// ModelOf is the model that a checkpoint says it is of, which its tensors are;
+// nil if it does not say.
+func ModelOf(ck *checkpoint.Checkpoint, p Progress) (*hf.Model, error) {
+	if len(p.Model) == 0 {
+		return nil, nil
+	}
+	m, err := hf.Describes(p.Model, ck)
+	if err != nil {
+		return nil, fmt.Errorf("%s: state.json's model is not that of its parameters: %w", ck.Path, err)
+	}
+	return &m, nil
+}
+
+// ModelDir is where in a run folder the final parameters are, in Hugging
+// Face's files.
+const ModelDir = "model"

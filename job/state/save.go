@@ -1,0 +1,332 @@
+package state
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"zeroth/checkpoint"
+	"zeroth/checkpoint/safetensors"
+	"zeroth/checkpoint/vfs"
+	"zeroth/collective"
+	"zeroth/device"
+	"zeroth/device/cpu"
+	"zeroth/job/build"
+	"zeroth/job/config"
+	"zeroth/job/hf"
+	"zeroth/job/show"
+	"zeroth/zero"
+)
+
+// Saver makes the checkpoints of one rank, together with those of the others.
+// A save copies the rank's share of the state into staging memory and writes it
+// from there, or from where it rests if that is memory and training waits. With async the staging memory holds all of it and the copy is
+// made beside the next step, ahead of its update, so that the training loop
+// waits for next to nothing; without, it is small and used over and over.
+type Saver struct {
+	C     *config.Config
+	Rank  *build.Rank
+	group collective.Group // of saves alone: training's collectives go on beside them
+	queue *cpu.Queue
+	room  staging
+	tuner *checkpoint.Tuner
+	Fsys  vfs.FS            // nil: the machine's
+	hold  *checkpoint.Hold  // of the folder of checkpoints; nil: each save takes its own
+	step  int               // of the save in flight
+	done  chan Saved        // capacity 1: the save in flight sends its end; nil if there is none
+	Kept  chan error        // capacity 1: the retention in progress sends its end; nil if there is none
+	left  []checkpoint.Left // by the last retention; its own until it has ended
+	Told  map[string]bool   // names of folders of which stays has told
+}
+
+// Saved is how a save ended.
+type Saved struct {
+	Step    int
+	path    string
+	Err     error
+	Blocked time.Duration // the training loop waited
+	Copied  time.Duration // until its state was in staging memory, beside training; 0 without
+	took    time.Duration // from its begin
+}
+
+// OpenSavers makes a saver of each rank, closed with it; they are nil for a job
+// that makes no checkpoints.
+func OpenSavers(c *config.Config, ranks []*build.Rank, s build.Seams) ([]*Saver, error) {
+	savers := make([]*Saver, len(ranks))
+	if !build.Saves(c) {
+		return savers, nil
+	}
+	groups, tuner := collective.NewLocal(len(ranks)), &checkpoint.Tuner{}
+	for i, r := range ranks {
+		var err error
+		if savers[i], err = newSaver(c, r, groups[i], tuner, s); err != nil {
+			return nil, fmt.Errorf("rank %d: %w", r.Rank, err)
+		}
+		r.AtClose(savers[i].close)
+	}
+	return savers, nil
+}
+
+func newSaver(c *config.Config, r *build.Rank, g collective.Group, tuner *checkpoint.Tuner, seams build.Seams) (*Saver, error) {
+	buf, err := r.HostMemory().Alloc(device.F32, build.Staged(c, r.Trainer), device.Snapshot)
+	if err != nil {
+		return nil, err
+	}
+	s := &Saver{C: c, Rank: r, group: collective.Watch(g, c.Parallel.Timeout), queue: r.Device.NewQueue("save"), tuner: tuner,
+		Fsys: seams.Saves, hold: seams.Hold, Told: map[string]bool{}}
+	s.room.buf = buf
+	s.room.halved = !c.Checkpoint.Async && buf.N < build.StateLen(c, r.Trainer)
+	return s, nil
+}
+
+// Save begins a checkpoint of the state as it is at this step boundary; end
+// says how it ended. No other save may be in flight, nor retention. Without
+// async it is written when save returns.
+func (s *Saver) Save(p Progress, metrics map[string]float64) error {
+	begin := time.Now()
+	var took time.Duration
+	put := func(w *checkpoint.Writer) error {
+		return s.Rank.Trainer.EachAll(s.room.take, putter(w, &s.room), putter(w, nil)) // nothing changes while training waits
+	}
+	if s.C.Checkpoint.Async {
+		parts, copied := s.Rank.Trainer.Snapshot(s.room.take)
+		put = func(w *checkpoint.Writer) error {
+			if err := copied(); err != nil {
+				return err
+			}
+			took = time.Since(begin)
+			return putAll(parts, putter(w, nil))
+		}
+	}
+	blocked := time.Since(begin)
+	done, kept := make(chan Saved, 1), make(chan error, 1)
+	s.done, s.Kept, s.step = done, kept, p.Step
+	write := func() error {
+		path, err := s.write(p, metrics, put)
+		done <- Saved{p.Step, path, err, blocked, took, time.Since(begin)}
+		return err
+	}
+	if s.C.Checkpoint.Async {
+		go func() { kept <- s.Retain(write()) }() // ends before tidy returns
+		return nil
+	}
+	err := write()
+	go func() { kept <- s.Retain(err) }() // likewise: deleting takes as long as a good part of writing
+	return nil
+}
+
+// Retain deletes the checkpoints that are not to be kept, after a save that
+// ended with err.
+func (s *Saver) Retain(err error) error {
+	if err != nil || s.Rank.Rank != 0 {
+		return nil
+	}
+	var gone checkpoint.Pruned
+	if s.hold != nil {
+		gone, err = s.hold.Prune(s.C.Checkpoint.Keep)
+	} else {
+		gone, err = checkpoint.Prune(s.C.Checkpoint.Dir, s.C.Checkpoint.Keep)
+	}
+	s.left = gone.Left
+	return err
+}
+
+// Stays is what the retention that tidy has waited for left as it is, each
+// folder once in a run.
+func (s *Saver) Stays() (news []checkpoint.Left) {
+	for _, x := range s.left {
+		if !s.Told[x.Name] {
+			news = append(news, x)
+			s.Told[x.Name] = true
+		}
+	}
+	s.left = nil
+	return news
+}
+
+// Tidy waits until the retention after the last save, which end has told of,
+// is done.
+func (s *Saver) Tidy() error {
+	if s.Kept == nil {
+		return nil
+	}
+	err := <-s.Kept
+	s.Kept = nil
+	return err
+}
+
+func putAll(parts []zero.Staged, to func(zero.Part, []float32) error) error {
+	for _, p := range parts {
+		if err := to(p.Part, p.Data); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// End is how the save in flight ended; nil if there is none, or if it goes on
+// and wait is not set.
+func (s *Saver) End(wait bool) *Saved {
+	if s.done == nil || !wait && len(s.done) == 0 {
+		return nil
+	}
+	end := <-s.done
+	if !s.C.Checkpoint.Async {
+		end.Blocked = end.took
+	}
+	s.done = nil
+	s.room.reset()
+	return &end
+}
+
+// String is the end of a save in words.
+func (e Saved) String() string {
+	if e.Err != nil {
+		return fmt.Sprintf("checkpoint of step %d failed: %v", e.Step, e.Err)
+	}
+	return fmt.Sprintf("checkpoint %s written in %s, training waited %s", e.path, show.Span(e.took.Seconds()), e.Blocked.Round(100*time.Microsecond))
+}
+
+// putter hands parts to a checkpoint's writer, which gives them back to the
+// room they are in when they are written; nil takes none back.
+func putter(w *checkpoint.Writer, room *staging) func(zero.Part, []float32) error {
+	return func(p zero.Part, data []float32) error {
+		t := checkpoint.Tensor{Name: p.Param.Name, Kind: p.Kind, DType: checkpoint.F32, Shape: p.Param.Shape}
+		raw, ok := safetensors.Bytes(data)
+		if !ok {
+			raw = make([]byte, 4*len(data))
+			safetensors.Encode(raw, data, checkpoint.F32)
+		}
+		if room == nil {
+			return w.Put(t, p.At, raw, nil)
+		}
+		return w.Put(t, p.At, raw, room.giver())
+	}
+}
+
+func (s *Saver) write(p Progress, metrics map[string]float64, put func(*checkpoint.Writer) error) (string, error) {
+	gather := func(mine []byte) ([][]byte, error) { return collective.GatherBytes(s.group, s.queue, mine) }
+	together := checkpoint.Rank{Rank: s.Rank.Rank, World: s.group.Size(), Gather: gather}
+	opt := checkpoint.Options{FS: s.Fsys, Hold: s.hold, Compress: s.C.Checkpoint.Compression(), Tuner: s.tuner, Expect: Expects(s.C, s.Rank.Trainer.Kinds())}
+	all := func(w *checkpoint.Writer) error { return errors.Join(s.attach(w), put(w)) }
+	return together.Together(s.C.Checkpoint.Dir, int64(p.Step), opt, all, func() (checkpoint.Commit, error) {
+		state, err := json.MarshalIndent(p, "", "  ")
+		tensors := Tensors(s.C, s.Rank.Trainer.Kinds())
+		for _, f := range s.C.Carried.Files {
+			tensors = append(tensors, f.Tensor())
+		}
+		return checkpoint.Commit{Tensors: tensors, State: state, Metrics: metrics}, err
+	})
+}
+
+// attach puts the files that go with the model, which the first rank does.
+func (s *Saver) attach(w *checkpoint.Writer) error {
+	if s.Rank.Rank != 0 {
+		return nil
+	}
+	for _, f := range s.C.Carried.Files {
+		if err := w.Attach(f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Expects is the bytes that a checkpoint takes, about: those of all state, or
+// where it may be compressed what the newest one has, if that is less.
+func Expects(c *config.Config, kinds []string) (n int64) {
+	for _, t := range Tensors(c, kinds) {
+		n += t.Bytes()
+	}
+	for _, f := range c.Carried.Files {
+		n += int64(len(f.Data))
+	}
+	compress := c.Checkpoint.Compression()
+	if compress == checkpoint.Never {
+		return n
+	}
+	list, _ := checkpoint.List(c.Checkpoint.Dir) // what cannot be read the save itself finds
+	if e, ok := checkpoint.Newest(list); ok {
+		return min(n, e.Bytes)
+	}
+	if compress == checkpoint.Always {
+		return 0
+	}
+	return n
+}
+
+// Tensors are all that a checkpoint of the job has.
+func Tensors(c *config.Config, kinds []string) (all []checkpoint.Tensor) {
+	for _, p := range hf.Parameters(c.Model.Network()) {
+		for _, kind := range kinds {
+			all = append(all, checkpoint.Tensor{Name: p.Name, Kind: kind, DType: checkpoint.F32, Shape: p.Shape})
+		}
+	}
+	return all
+}
+
+// FinishSaves waits for the save that all ranks had in flight when a run failed:
+// its state is in staging memory, so that nothing of what failed can reach it.
+// Where a rank had not begun it, it cannot end.
+func FinishSaves(savers []*Saver, tell func(Saved)) {
+	for _, s := range savers {
+		if s == nil || s.done == nil || s.step != savers[0].step {
+			return
+		}
+	}
+	for _, s := range savers {
+		if end := s.End(true); s.Rank.Rank == 0 {
+			tell(*end)
+		}
+	}
+}
+
+// close ends the saver. A save in flight, which nobody has waited for, fails
+// unless all its parts are written.
+func (s *Saver) close() {
+	_ = s.group.Close() // in-process groups cannot fail to close
+	s.End(true)
+	_ = s.Tidy() // the loop that ended well has heard of it
+	s.queue.Close()
+	s.Rank.HostMemory().Free(s.room.buf)
+}
+
+// staging is memory that parts are copied into and written from. It is used
+// from its start to its end, or, where it is small, by halves: one is filled
+// while the other is written.
+type staging struct {
+	buf    device.Buffer // float32
+	halved bool
+	used   int               // elements from the start of buf
+	half   int               // 0 or 1
+	out    [2]sync.WaitGroup // parts of each half that are not given back
+}
+
+// take is room for n elements, at most a half. It waits until there is some.
+func (s *staging) take(n int) []float32 {
+	end := s.buf.N
+	if s.halved && s.half == 0 {
+		end /= 2
+	}
+	if s.used+n > end {
+		if !s.halved {
+			panic(fmt.Sprintf("job: %d elements to stage, room for %d", s.used+n, s.buf.N))
+		}
+		s.half = 1 - s.half
+		s.out[s.half].Wait()
+		s.used = s.half * (s.buf.N / 2)
+	}
+	s.used += n
+	s.out[s.half].Add(1)
+	return s.buf.Slice(s.used-n, s.used).F32()
+}
+
+// giver gives a part back: the last one taken, where there are halves.
+func (s *staging) giver() func() { return s.out[s.half].Done }
+
+// reset takes back all parts, whether given back or not: nobody reads them.
+func (s *staging) reset() {
+	s.used, s.half, s.out = 0, 0, [2]sync.WaitGroup{}
+}

@@ -1,0 +1,134 @@
+package state
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"zeroth/checkpoint"
+	"zeroth/job/hf"
+	"zeroth/optim"
+)
+
+// Progress is what a run needs to go on, beside its tensors: state.json of a
+// checkpoint.
+type Progress struct {
+	Step    int             `json:"step"`    // steps done
+	Updates int             `json:"updates"` // of them, those that were not skipped
+	Skipped int             `json:"skipped"`
+	Samples int64           `json:"samples"` // of the training order, read so far
+	Tokens  int64           `json:"tokens"`
+	Scale   optim.LossScale `json:"loss_scale"`
+	Seed    uint64          `json:"seed"`
+	Data    string          `json:"data"`            // fingerprint; empty in an imported model
+	Context int             `json:"context"`         // tokens of a sample
+	Config  string          `json:"config"`          // the job, in YAML
+	Model   json.RawMessage `json:"model,omitempty"` // config.json
+	Version string          `json:"version"`         // of the program
+}
+
+// What a state.json can have at most.
+const (
+	MaxState    = 4 << 20 // bytes
+	maxStep     = 1 << 40
+	maxPosition = 1 << 60 // samples and tokens: far from overflow also in the steps to come
+)
+
+// Trained is false for an imported model, with which a run begins at step 0.
+func (p *Progress) Trained() bool { return p.Data != "" }
+
+// ReadProgress reads state.json, which the checkpoint of another program need
+// not have. Its numbers are not checked: that is for who goes on from them.
+func ReadProgress(ck *checkpoint.Checkpoint) (p Progress, err error) {
+	if len(ck.State) == 0 {
+		return p, nil
+	}
+	if p, err = ParseProgress(ck.State); err != nil {
+		return p, fmt.Errorf("%s: state.json: %w", ck.Path, err)
+	}
+	return p, nil
+}
+
+// GoesOnFrom is what keeps a run from going on from a checkpoint whose
+// state.json this is.
+func (p *Progress) GoesOnFrom(ck *checkpoint.Checkpoint) error {
+	if len(ck.State) == 0 && ck.Step > 0 {
+		return errors.New("it is empty, so that nothing tells where in its data training was; start a new run from the parameters with `zeroth ckpt export` and model.from")
+	}
+	if err := p.Check(); err != nil {
+		return err
+	}
+	if int64(p.Step) != ck.Step {
+		return fmt.Errorf("it is of step %d, the manifest of step %d", p.Step, ck.Step)
+	}
+	if !p.Trained() && hasStates(ck) {
+		return errors.New("it tells of no training, but there is optimizer state")
+	}
+	return nil
+}
+
+// hasStates tells whether a checkpoint has any optimizer's state.
+func hasStates(ck *checkpoint.Checkpoint) bool {
+	kinds := append(optim.AdamW{}.States(), optim.SGD{Momentum: 1}.States()...)
+	return slices.ContainsFunc(ck.Tensors, func(t checkpoint.Tensor) bool { return slices.Contains(kinds, t.Kind) })
+}
+
+// ParseProgress reads an object with numbers where there should be numbers.
+func ParseProgress(raw []byte) (p Progress, err error) {
+	if len(raw) > MaxState {
+		return p, fmt.Errorf("%d bytes, at most %d expected", len(raw), MaxState)
+	}
+	if !isObject(raw) {
+		return p, fmt.Errorf("%.40q is no JSON object", raw)
+	}
+	err = json.Unmarshal(raw, &p)
+	return p, err
+}
+
+// isObject tells whether something is a JSON object; null is none.
+func isObject(raw []byte) bool {
+	var all map[string]json.RawMessage
+	return json.Unmarshal(raw, &all) == nil && all != nil
+}
+
+// Check takes what a run or an import can have written, and nothing else: what
+// goes on from it need not look at its numbers again.
+func (p *Progress) Check() error {
+	for _, x := range []struct {
+		name    string
+		is, top int64
+	}{
+		{"step", int64(p.Step), maxStep}, {"updates", int64(p.Updates), int64(p.Step)}, {"skipped", int64(p.Skipped), int64(p.Step)},
+		{"samples", p.Samples, maxPosition}, {"tokens", p.Tokens, maxPosition}, {"context", int64(p.Context), hf.Most},
+	} {
+		if x.is < 0 || x.is > x.top {
+			return fmt.Errorf("%s is %d; want 0 to %d", x.name, x.is, x.top)
+		}
+	}
+	switch {
+	case p.Updates+p.Skipped != p.Step:
+		return fmt.Errorf("%d updates and %d skipped make no %d steps", p.Updates, p.Skipped, p.Step)
+	case p.Samples < int64(p.Step) || p.Tokens < p.Samples:
+		return fmt.Errorf("%d samples and %d tokens in %d steps", p.Samples, p.Tokens, p.Step)
+	case !p.Trained() && p.Tokens > 0:
+		return fmt.Errorf("%d tokens of no data", p.Tokens)
+	case p.Trained() && p.Context == 0:
+		return errors.New("samples of no tokens")
+	case len(p.Model) > 0 && !isObject(p.Model):
+		return fmt.Errorf("model is %.40q; want an object", p.Model)
+	case p.Trained():
+		return checkScale(p.Scale)
+	}
+	return nil
+}
+
+// checkScale is what is wrong with a loss scale.
+func checkScale(s optim.LossScale) error {
+	dynamic := s.Min > 0 && s.Scale >= s.Min && s.Window > 0 && 0 < s.Left && s.Left <= s.Hysteresis && 0 <= s.Clean && s.Clean < s.Window
+	if !(s.Scale > 0) || math.IsInf(s.Scale, 0) || s.Dynamic && !dynamic {
+		return fmt.Errorf("a loss scale of %+v", s)
+	}
+	return nil
+}

@@ -1,0 +1,33 @@
+package testjob
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+type WriterFunc func([]byte) (int, error)
+
+func (f WriterFunc) Write(b []byte) (int, error) { return f(b) }
+
+// Soon is what f returns, which may take ten seconds.
+func Soon(t *testing.T, f func() error) error {
+	t.Helper()
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(10 * time.Second):
+		t.Fatal("it waits")
+		return nil
+	}
+}
+
+// Spelt is a byte as vocab.json has it.
+func Spelt(b byte) string {
+	if b == '\n' {
+		return "Ċ"
+	}
+	return strings.ReplaceAll(string(rune(b)), " ", "Ġ")
+}
