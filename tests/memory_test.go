@@ -11,6 +11,7 @@ import (
 	"zeroth/device/cpu"
 	"zeroth/job/build"
 	"zeroth/job/config"
+	"zeroth/job/state"
 	"zeroth/nn"
 	"zeroth/offload"
 	"zeroth/shard"
@@ -181,6 +182,9 @@ func TestSaverIsPlanned(t *testing.T) {
 		}
 		ranks, err := build.Open(c, build.Seams{})
 		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := state.OpenSavers(c, ranks, build.Seams{}); err != nil {
 			t.Fatal(err)
 		}
 		for _, r := range ranks {

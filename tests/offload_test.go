@@ -17,6 +17,7 @@ import (
 	"zeroth/input"
 	"zeroth/job/build"
 	"zeroth/job/config"
+	"zeroth/job/fit"
 	"zeroth/offload"
 )
 
@@ -122,7 +123,7 @@ func TestTrainsUnderABudget(t *testing.T) {
 	states := plan.Device[device.Params] + plan.Device[device.Grads] + plan.Device[device.Master] + plan.Device[device.States]
 	budget := states / 4
 	memory := fmt.Sprintf("parallel.memory=%dB", budget)
-	_, err = build.Open(cfg(t, append(shape, memory)...), build.Seams{})
+	_, err = fit.OpenAffordable(cfg(t, append(shape, memory)...), build.Seams{})
 	if err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), "parallel.memory: a budget of ") || !strings.Contains(err.Error(), " optimizer") || !strings.Contains(err.Error(), "zero.offload") {
 		t.Errorf("a plan over the budget: %v", err)
 	}
@@ -131,7 +132,7 @@ func TestTrainsUnderABudget(t *testing.T) {
 		{"zero.offload.optimizer=host", "zero.offload.parameters=host"},
 		{"zero.offload.optimizer=disk", "zero.offload.parameters=disk", "zero.offload.path=" + t.TempDir()},
 	} {
-		ranks, err := build.Open(cfg(t, append(append(shape, memory), way...)...), build.Seams{Tile: 2048})
+		ranks, err := fit.OpenAffordable(cfg(t, append(append(shape, memory), way...)...), build.Seams{Tile: 2048})
 		if err != nil {
 			t.Fatal(err)
 		}
