@@ -48,7 +48,7 @@ func TestLlamaLogitsArePyTorchs(t *testing.T) {
 		}
 		l := nn.Llama{Layers: m.Layers, Heads: m.Heads, KV: m.KVHeads, Width: m.Width, FFN: m.FFN, Context: m.Context, Vocab: m.Vocab,
 			Eps: float32(m.NormEps), Theta: m.Theta, Scaling: m.Scaling, Tied: m.Tied, Bias: m.Bias}
-		sameLogits(t, l.Model(), folder, filepath.Join(folder, tokens), e)
+		sameLogits(t, l.Model(), folder, filepath.Join(hfModels, tokens), e)
 	})
 }
 
@@ -60,7 +60,7 @@ func TestLlamaExportIsTheImport(t *testing.T) {
 // the loss it has on those tokens, and is exported as the model it was, rows of
 // positions that were never used included.
 func TestShorterSequences(t *testing.T) {
-	for _, folder := range []string{filepath.Join(folder, "tiny"), filepath.Join(hfLlama, "llama")} {
+	for _, folder := range []string{filepath.Join(hfModels, "tiny"), filepath.Join(hfLlama, "llama")} {
 		c := mustHFConfig(t, folder, "tokens.bin", "model.context=16", "train.batch=24", "parallel.ranks=2", "train.steps=1", "optimizer.lr=1e-300")
 		out := t.TempDir()
 		if err := job.Train(context.Background(), c, out, report.Observers{}); err != nil {

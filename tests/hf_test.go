@@ -32,7 +32,7 @@ import (
 // them in float64; make.py there makes and describes them. Every step trains on
 // all windows of the token file, so the order in which they come, and which rank
 // reads which, changes nothing but the order of sums.
-const folder = "testdata/hf"
+const hfModels = "testdata/hf"
 
 type expected struct {
 	Tiny computed
@@ -59,7 +59,7 @@ type tensor struct {
 
 func expectations(t *testing.T) (e expected) {
 	t.Helper()
-	raw, err := os.ReadFile(filepath.Join(folder, "expect.json"))
+	raw, err := os.ReadFile(filepath.Join(hfModels, "expect.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +73,7 @@ func expectations(t *testing.T) (e expected) {
 func hfConfig(t *testing.T, from, tokens string, sets ...string) (*config.Config, error) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "job.yaml")
-	text := fmt.Sprintf("model: {from: %q}\ndata: {tokens: [%q], validation: 0}\n", from, filepath.Join(folder, tokens))
+	text := fmt.Sprintf("model: {from: %q}\ndata: {tokens: [%q], validation: 0}\n", from, filepath.Join(hfModels, tokens))
 	if err := os.WriteFile(file, []byte(text), 0o666); err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +150,7 @@ var topologies = [][]string{
 // which is well below how far PyTorch's own float32 is from its float64 (2e-7
 // in losses and norms and 1.3e-5 in an element, see expect.json).
 func TestTrajectoryIsPyTorchs(t *testing.T) {
-	sameTrajectory(t, filepath.Join(folder, "tiny"), "tokens.bin", expectations(t).Tiny)
+	sameTrajectory(t, filepath.Join(hfModels, "tiny"), "tokens.bin", expectations(t).Tiny)
 }
 
 // sameTrajectory trains from a folder in all topologies.
@@ -208,7 +208,7 @@ func TestLowPrecisionFollowsPyTorch(t *testing.T) {
 	for precision, tol := range map[string]float64{"bf16": 1e-3, "fp16": 1e-4} {
 		t.Run(precision, func(t *testing.T) {
 			t.Parallel()
-			steps, _ := runJob(t, mustHFConfig(t, filepath.Join(folder, "tiny"), "tokens.bin", "parallel.ranks=2", "precision="+precision))
+			steps, _ := runJob(t, mustHFConfig(t, filepath.Join(hfModels, "tiny"), "tokens.bin", "parallel.ranks=2", "precision="+precision))
 			if len(steps) != len(e.AdamW.Losses) {
 				t.Fatalf("%d steps, want %d", len(steps), len(e.AdamW.Losses))
 			}
@@ -225,7 +225,7 @@ func TestLowPrecisionFollowsPyTorch(t *testing.T) {
 // TestGradientsArePyTorchs compares one step's gradients, which momentum is
 // after the first step of SGD.
 func TestGradientsArePyTorchs(t *testing.T) {
-	sameGradients(t, filepath.Join(folder, "tiny"), "tokens.bin", expectations(t).Tiny)
+	sameGradients(t, filepath.Join(hfModels, "tiny"), "tokens.bin", expectations(t).Tiny)
 }
 
 // sameGradients takes a step from a folder in all topologies.
@@ -307,12 +307,12 @@ func tokenIDs(t *testing.T, file string) (ids []int32) {
 // TestLogitsArePyTorchs runs the model on one window and compares the logits
 // of a position, which are of order 1.
 func TestLogitsArePyTorchs(t *testing.T) {
-	m, err := hf.ReadModelConfig(filepath.Join(folder, "tiny"))
+	m, err := hf.ReadModelConfig(filepath.Join(hfModels, "tiny"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	g := nn.GPT2{Layers: m.Layers, Heads: m.Heads, Width: m.Width, Context: m.Context, Vocab: m.Vocab, Eps: float32(m.NormEps)}
-	sameLogits(t, g.Model(), filepath.Join(folder, "tiny"), filepath.Join(folder, "tokens.bin"), expectations(t).Tiny)
+	sameLogits(t, g.Model(), filepath.Join(hfModels, "tiny"), filepath.Join(hfModels, "tokens.bin"), expectations(t).Tiny)
 }
 
 // sameLogits runs a folder's model.
@@ -360,7 +360,7 @@ func logits(t *testing.T, m *nn.Model, weights map[string][]float32, ids []int32
 // TestExportIsTheImport: what one step of no length leaves is, to the bit, what
 // it started from, under the same names, and describes the same model.
 func TestExportIsTheImport(t *testing.T) {
-	sameExport(t, filepath.Join(folder, "tiny"), "tokens.bin")
+	sameExport(t, filepath.Join(hfModels, "tiny"), "tokens.bin")
 }
 
 // sameExport goes through all topologies.
@@ -424,10 +424,10 @@ func rawModel(t *testing.T, folder string) map[string][]byte {
 func TestOtherFolders(t *testing.T) {
 	want := expectations(t).Bare
 	for _, folder := range []string{"bare", "parts"} {
-		c := mustHFConfig(t, filepath.Join(folder, folder), "bare.bin", "parallel.ranks=3", "train.steps=1", "optimizer.lr=1e-300")
+		c := mustHFConfig(t, filepath.Join(hfModels, folder), "bare.bin", "parallel.ranks=3", "train.steps=1", "optimizer.lr=1e-300")
 		steps, end := runJob(t, c)
 		within(t, folder+": the loss", steps[0].Loss, want, 1e-7)
-		parts := readModel(t, filepath.Join(folder, "parts"))
+		parts := readModel(t, filepath.Join(hfModels, "parts"))
 		if len(end) != len(parts) {
 			t.Errorf("%s: %d tensors exported, want %d", folder, len(end), len(parts))
 		}
@@ -487,8 +487,8 @@ func TestRefusedFolders(t *testing.T) {
 func variant(t *testing.T, key, value, drop string) string {
 	t.Helper()
 	folder := t.TempDir()
-	changeConfig(t, filepath.Join(folder, "tiny"), folder, key, value)
-	rewrite(t, filepath.Join(folder, "tiny"), folder, drop)
+	changeConfig(t, filepath.Join(hfModels, "tiny"), folder, key, value)
+	rewrite(t, filepath.Join(hfModels, "tiny"), folder, drop)
 	return folder
 }
 
