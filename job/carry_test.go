@@ -123,7 +123,7 @@ func TestCarriedTokenizer(t *testing.T) {
 			testjob.WriteVocabulary(t, from, 300)
 		}
 		obs := &heard{}
-		if err := Train(t.Context(), configtest.MustLoad(t, append(strings.Fields(c.sets), "model.from="+from)...), name, obs); err != nil {
+		if err := Run(t.Context(), configtest.MustLoad(t, append(strings.Fields(c.sets), "model.from="+from)...), Options{Out: name, Observer: obs}); err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}

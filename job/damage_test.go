@@ -51,7 +51,7 @@ func TestDamagedMetrics(t *testing.T) {
 		}},
 	} {
 		out := fmt.Sprint("run", i)
-		if err := Train(t.Context(), configtest.MustLoad(t, "checkpoint.every=5", "checkpoint.save_on_exit=false"), out, &heard{}); err != nil {
+		if err := Run(t.Context(), configtest.MustLoad(t, "checkpoint.every=5", "checkpoint.save_on_exit=false"), Options{Out: out, Observer: &heard{}}); err != nil {
 			t.Fatal(err)
 		}
 		path := out + "/metrics.jsonl"
@@ -62,7 +62,7 @@ func TestDamagedMetrics(t *testing.T) {
 		raw = c.do(raw)
 		testjob.Write(t, path, string(raw))
 		h := &heard{}
-		if err := Resume(t.Context(), configtest.MustLoad(t, "checkpoint.every=5"), out, "latest", h); err != nil {
+		if err := Run(t.Context(), configtest.MustLoad(t, "checkpoint.every=5"), Options{Out: out, Resume: "latest", Observer: h}); err != nil {
 			t.Errorf("%s: %v", c.name, err)
 			continue
 		}
@@ -89,7 +89,7 @@ func TestDamagedMetrics(t *testing.T) {
 	if err := os.Mkdir("run0/metrics.jsonl", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := Resume(t.Context(), configtest.MustLoad(t, "train.steps=9", "checkpoint.every=5"), "run0", "latest", &heard{}); err != nil || !input.Exists("run0/metrics.jsonl.damaged-2") {
+	if err := Run(t.Context(), configtest.MustLoad(t, "train.steps=9", "checkpoint.every=5"), Options{Out: "run0", Resume: "latest", Observer: &heard{}}); err != nil || !input.Exists("run0/metrics.jsonl.damaged-2") {
 		t.Errorf("a folder in the file's place: %v", err)
 	}
 }
@@ -109,7 +109,7 @@ func TestMetricsDamagedMeanwhile(t *testing.T) {
 		}
 		testjob.Write(t, "run/metrics.jsonl", strings.Replace(string(raw), `{"step":2,`, `#"step":2,`, 1))
 	}}
-	if err := Train(t.Context(), configtest.MustLoad(t), "run", h); err != nil || !input.Exists("run/loss.svg") {
+	if err := Run(t.Context(), configtest.MustLoad(t), Options{Out: "run", Observer: h}); err != nil || !input.Exists("run/loss.svg") {
 		t.Fatal(err)
 	}
 	if told := strings.Join(h.notes, "\n"); !strings.Contains(told, "cannot be read and are not drawn") {

@@ -20,7 +20,7 @@ import (
 // written trains nothing: it fills a job's ranks and exports their parameters.
 func written(t *testing.T, c *config.Config, folder string) {
 	t.Helper()
-	ranks, err := build.Open(c, build.Seams{})
+	ranks, err := build.Open(c, build.Hooks{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +110,7 @@ func TestFolderThatDoesNotFit(t *testing.T) {
 	}
 	testjob.Write(t, "job.yaml", "data: {text: [a.txt]}\nmodel:\n  from: hf\n")
 	c := configtest.MustLoad(t, "train.batch=4000", "data.tokenizer=bytes")
-	err = Train(t.Context(), c, "run", &heard{})
+	err = Run(t.Context(), c, Options{Out: "run", Observer: &heard{}})
 	lines := strings.Split(fmt.Sprint(err), "\n")
 	if len(lines) != 2 || !strings.HasPrefix(lines[0], "job.yaml:1:14: data.text: ") ||
 		lines[1] != "job.yaml:3:9: model.from: hf does not hold the model its config.json describes: transformer.h.0.mlp.c_fc.weight has shape [32 8], config.json says [8 32]; transformer.ln_f.bias is missing" {

@@ -108,7 +108,7 @@ func TestFoldersAreOneRuns(t *testing.T) {
 // with checkpoints of another run, which retention would delete.
 func TestFolderOfCheckpoints(t *testing.T) {
 	testjob.InTinyFolder(t)
-	if err := Train(t.Context(), configtest.MustLoad(t, "checkpoint.every=7"), "old", &heard{}); err != nil {
+	if err := Run(t.Context(), configtest.MustLoad(t, "checkpoint.every=7"), Options{Out: "old", Observer: &heard{}}); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ dir, want string }{
@@ -118,7 +118,7 @@ func TestFolderOfCheckpoints(t *testing.T) {
 		{"old/ckpt", "checkpoint.dir: old/ckpt has checkpoints of another run, up to step 7; want a new folder, or --resume to go on from one of them"},
 	} {
 		h := &heard{}
-		err := Train(t.Context(), configtest.MustLoad(t, "checkpoint.every=1", "checkpoint.on_error=continue", "checkpoint.dir="+c.dir), "run", h)
+		err := Run(t.Context(), configtest.MustLoad(t, "checkpoint.every=1", "checkpoint.on_error=continue", "checkpoint.dir="+c.dir), Options{Out: "run", Observer: h})
 		if !input.IsInput(err) || !strings.Contains(err.Error(), c.want) || len(h.steps) > 0 || input.Exists("run") {
 			t.Errorf("%s: %v\nwant %s", c.dir, err, c.want)
 		}
@@ -132,11 +132,11 @@ func TestFolderOfCheckpoints(t *testing.T) {
 // A run that made no checkpoints is not begun anew over its parameters.
 func TestNothingToResume(t *testing.T) {
 	testjob.InTinyFolder(t)
-	if err := Train(t.Context(), configtest.MustLoad(t), "run", &heard{}); err != nil {
+	if err := Run(t.Context(), configtest.MustLoad(t), Options{Out: "run", Observer: &heard{}}); err != nil {
 		t.Fatal(err)
 	}
 	want := "--resume latest: there is no checkpoint to go on from, and step 0 would write over the parameters in run/model: "
-	if err := Resume(t.Context(), configtest.MustLoad(t), "run", "latest", &heard{}); !input.IsInput(err) || !strings.HasPrefix(err.Error(), want) {
+	if err := Run(t.Context(), configtest.MustLoad(t), Options{Out: "run", Resume: "latest", Observer: &heard{}}); !input.IsInput(err) || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -147,7 +147,7 @@ func TestCheckpointsThatChangeMeanwhile(t *testing.T) {
 	trainedRun(t)
 	for _, which := range []string{"latest", "7", "run/ckpt/step-00000007"} {
 		c := configtest.MustLoad(t, "checkpoint.dir=run/ckpt", "train.steps=8", "checkpoint.every=100")
-		r := &run{out: "run", which: which, obs: &heard{}}
+		r := &run{Options: Options{Out: "run", Resume: which, Observer: &heard{}}}
 		if err := r.begin(c, "run/ckpt"); err != nil {
 			t.Fatal(err)
 		}
@@ -168,7 +168,7 @@ func TestCheckpointsThatChangeMeanwhile(t *testing.T) {
 		}
 		r.start.close()
 	}
-	r := &run{out: "new", which: "latest", obs: &heard{}}
+	r := &run{Options: Options{Out: "new", Resume: "latest", Observer: &heard{}}}
 	if err := r.begin(configtest.MustLoad(t, "train.steps=8", "checkpoint.every=100"), "run/none"); err != nil || r.unchanged() != nil {
 		t.Errorf("none yet: %v, %v", err, r.unchanged())
 	}
@@ -184,7 +184,7 @@ func TestFolderToOffloadTo(t *testing.T) {
 	if _, err := os.Stat("/proc/self"); err != nil {
 		t.Skip("no folder here is closed to root")
 	}
-	err := Train(t.Context(), configtest.MustLoad(t, "zero.offload={optimizer: disk, path: /proc}"), "run", &heard{})
+	err := Run(t.Context(), configtest.MustLoad(t, "zero.offload={optimizer: disk, path: /proc}"), Options{Out: "run", Observer: &heard{}})
 	if want := "zero.offload.path: /proc: nothing can be written there: "; !input.IsInput(err) || !strings.Contains(err.Error(), want) || input.Exists("run") {
 		t.Errorf("got %v\nwant %s", err, want)
 	}
@@ -199,12 +199,12 @@ func TestTwoRunsOffloadToOneFolder(t *testing.T) {
 	sets := []string{"zero.offload={optimizer: disk, parameters: disk, path: disk}", "train.steps=5"}
 	outer := &heard{onStep: func(s report.Step) {
 		if s.Step == 3 {
-			if err := Train(t.Context(), configtest.MustLoad(t, sets...), "inner", &heard{}); err != nil {
+			if err := Run(t.Context(), configtest.MustLoad(t, sets...), Options{Out: "inner", Observer: &heard{}}); err != nil {
 				t.Error(err)
 			}
 		}
 	}}
-	if err := Train(t.Context(), configtest.MustLoad(t, sets...), "outer", outer); err != nil {
+	if err := Run(t.Context(), configtest.MustLoad(t, sets...), Options{Out: "outer", Observer: outer}); err != nil {
 		t.Fatal(err)
 	}
 	a, err := os.ReadFile("inner/model/model.safetensors")

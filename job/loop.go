@@ -36,6 +36,8 @@ type loop struct {
 	looked   bool  // at validation data, since the last step
 	kept     int   // the step last saved in checkpoint.dir; -1 if there is none, or that save failed
 	metrics  map[string]float64
+	trace    *sim.Trace   // may be nil
+	timeline *Observation // may be nil
 }
 
 func newLoop(c *config.Config, r *build.Rank, s *state.Saver, set *data.Set, b *beginning, rec *recorder) *loop {
@@ -67,17 +69,16 @@ func (l *loop) run(ctx context.Context) (stopped bool, err error) {
 	for l.at < l.c.Train.Steps && !stopped {
 		t.WantStop = ctx.Err() != nil
 		lr := l.schedule.At(t.Updates)
-		seen := observationOf(ctx)
-		seen.begin(l)
+		l.timeline.begin(l)
 		stats, err := t.Step(l.fill, lr)
 		if err != nil {
 			return false, err
 		}
 		l.advance()
-		seen.end(l)
+		l.timeline.end(l)
 		l.looked = false
 		now := time.Now()
-		sim.TraceOf(ctx).Step(l.rank.Rank, l.at, last, now)
+		l.trace.Step(l.rank.Rank, l.at, last, now)
 		if err := l.report(stats, lr, now.Sub(last)); err != nil {
 			return false, err
 		}

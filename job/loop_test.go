@@ -54,7 +54,7 @@ func TestTrain(t *testing.T) {
 	testjob.InTinyFolder(t)
 	c := configtest.MustLoad(t, "sample={prompt: 'line ', tokens: 5}")
 	h := &heard{}
-	if err := Train(t.Context(), c, "run", h); err != nil {
+	if err := Run(t.Context(), c, Options{Out: "run", Observer: h}); err != nil {
 		t.Fatal(err)
 	}
 	schedule := build.Schedule(c)
@@ -103,7 +103,7 @@ func TestHeader(t *testing.T) {
 	testjob.InTinyFolder(t)
 	h := &heard{}
 	c := configtest.MustLoad(t, "parallel={ranks: 4, replicate: 2}", "train.steps=1")
-	if err := Train(t.Context(), c, "run", h); err != nil {
+	if err := Run(t.Context(), c, Options{Out: "run", Observer: h}); err != nil {
 		t.Fatal(err)
 	}
 	plan, err := build.DryRun(c)
@@ -137,7 +137,7 @@ func TestStop(t *testing.T) {
 			}
 		}}
 		out := fmt.Sprintf("run%d", c.at)
-		if err := Train(ctx, configtest.MustLoad(t, "train.steps=1000", "sample.tokens=5", "parallel.ranks=3"), out, h); !stoppedBy(err, reason, len(h.steps)) {
+		if err := Run(ctx, configtest.MustLoad(t, "train.steps=1000", "sample.tokens=5", "parallel.ranks=3"), Options{Out: out, Observer: h}); !stoppedBy(err, reason, len(h.steps)) {
 			t.Errorf("error %v, want %v after step %d", err, reason, len(h.steps))
 		}
 		if n := len(h.steps); n < c.at || n > c.atMost {
@@ -173,7 +173,7 @@ func TestStopAtTheEnd(t *testing.T) {
 			stop()
 		}
 	}}
-	if err := Train(ctx, configtest.MustLoad(t), "run", h); err != nil {
+	if err := Run(ctx, configtest.MustLoad(t), Options{Out: "run", Observer: h}); err != nil {
 		t.Error(err)
 	}
 	if len(h.sums) != 1 || h.sums[0].Stopped || h.sums[0].Steps != 7 {
@@ -188,7 +188,7 @@ func TestStopWhileReading(t *testing.T) {
 	ctx, stop := context.WithCancelCause(t.Context())
 	stop(reason)
 	h := &heard{}
-	if err := Train(ctx, configtest.MustLoad(t), "run", h); !stoppedBy(err, reason, 0) || input.Exists("run") || len(h.sums) > 0 {
+	if err := Run(ctx, configtest.MustLoad(t), Options{Out: "run", Observer: h}); !stoppedBy(err, reason, 0) || input.Exists("run") || len(h.sums) > 0 {
 		t.Errorf("error %v, want %v; summary %v", err, reason, h.sums)
 	}
 }
@@ -203,7 +203,7 @@ func TestTrainCannotWrite(t *testing.T) {
 			t.Fatal(err)
 		}
 		h := &heard{}
-		err := Resume(t.Context(), c, name+".run", "latest", h)
+		err := Run(t.Context(), c, Options{Out: name + ".run", Resume: "latest", Observer: h})
 		if err == nil || input.IsInput(err) || !strings.Contains(err.Error(), name) || len(h.sums) > 0 {
 			t.Errorf("%s: %v, %v", name, err, h.sums)
 		}
@@ -211,7 +211,7 @@ func TestTrainCannotWrite(t *testing.T) {
 			t.Errorf("%s: %d steps are kept", name, len(steps))
 		}
 	}
-	if err := Train(t.Context(), c, "a.txt/run", &heard{}); !input.IsInput(err) || !strings.HasPrefix(err.Error(), "--out: ") {
+	if err := Run(t.Context(), c, Options{Out: "a.txt/run", Observer: &heard{}}); !input.IsInput(err) || !strings.HasPrefix(err.Error(), "--out: ") {
 		t.Errorf("a run folder in a file: %v", err)
 	}
 }
@@ -295,7 +295,7 @@ func TestTrainingSamples(t *testing.T) {
 // Of the errors of all ranks the one that is no consequence is returned.
 func TestTogether(t *testing.T) {
 	testjob.InTinyFolder(t)
-	ranks, err := build.Open(configtest.MustLoad(t, "parallel.ranks=3"), build.Seams{})
+	ranks, err := build.Open(configtest.MustLoad(t, "parallel.ranks=3"), build.Hooks{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -346,7 +346,7 @@ func TestValidationLossIsNoNumber(t *testing.T) {
 	testjob.InTinyFolder(t)
 	h := &heard{}
 	c := configtest.MustLoad(t, "train.steps=1", "train.eval_every=1", "optimizer.lr=1e30", "schedule={type: constant, warmup: 0}", "checkpoint={every: 1, keep: {best: val_loss, last: 2}}", "precision=fp32")
-	if err := Train(t.Context(), c, "run", h); err != nil {
+	if err := Run(t.Context(), c, Options{Out: "run", Observer: h}); err != nil {
 		t.Fatal(err)
 	}
 	if told := strings.Join(h.notes, "\n"); !strings.Contains(told, "the validation loss after step 1 is NaN: training has left the range of numbers; lower optimizer.lr") {
@@ -361,7 +361,7 @@ func TestValidationLossIsNoNumber(t *testing.T) {
 	if _, ok := ck.Metrics["val_loss"]; ok || ck.Metrics["loss"] == 0 {
 		t.Errorf("metrics of the checkpoint: %v", ck.Metrics)
 	}
-	err = Resume(t.Context(), configtest.MustLoad(t, "train.steps=2", "checkpoint.every=1"), "run", "latest", h)
+	err = Run(t.Context(), configtest.MustLoad(t, "train.steps=2", "checkpoint.every=1"), Options{Out: "run", Resume: "latest", Observer: h})
 	if err == nil || !strings.Contains(err.Error(), "lower the learning rate") {
 		t.Errorf("the next step: %v", err)
 	}

@@ -1,7 +1,6 @@
 package job
 
 import (
-	"context"
 	"fmt"
 
 	"zeroth/job/config"
@@ -10,7 +9,8 @@ import (
 )
 
 // Observation watches a run as a plan is made. After the run Plan is its plan
-// with what was measured.
+// with what was measured, of its first step that no evaluation comes before: one
+// finds units where that left them, which no plan of a step has.
 type Observation struct {
 	Plan *plan.Plan
 
@@ -18,25 +18,16 @@ type Observation struct {
 	got plan.Measured
 }
 
-type observationKey struct{}
-
-// WithObservation makes Train and Resume fill in o, of their first step that no
-// evaluation comes before: one finds units where that left them, which no plan of
-// a step has.
-func WithObservation(ctx context.Context, o *Observation) context.Context {
-	return context.WithValue(ctx, observationKey{}, o)
-}
-
-// observationOf is the context's; nil if there is none.
-func observationOf(ctx context.Context) *Observation {
-	o, _ := ctx.Value(observationKey{}).(*Observation)
-	return o
-}
-
-// dress puts a watch between the first rank and its devices.
-func (o *Observation) dress(rank int, z *zero.Config) {
-	if o != nil && rank == 0 {
-		o.w = plan.NewWatch(z)
+// wrap puts a watch between the first rank and its devices, within what a test
+// hook puts there; next may be nil.
+func (o *Observation) wrap(next func(rank int, z *zero.Config)) func(rank int, z *zero.Config) {
+	return func(rank int, z *zero.Config) {
+		if next != nil {
+			next(rank, z)
+		}
+		if o != nil && rank == 0 {
+			o.w = plan.NewWatch(z)
+		}
 	}
 }
 

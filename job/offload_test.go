@@ -21,7 +21,7 @@ func TestOffloadIsReported(t *testing.T) {
 	testjob.Write(t, "disk/zeroth-beef-rank-0.offload", "")
 	h := &heard{}
 	c := configtest.MustLoad(t, "train.steps=1", "zero.offload={optimizer: disk, parameters: host, path: disk, ratio: 0.5}")
-	if err := Train(t.Context(), c, "run", h); err != nil {
+	if err := Run(t.Context(), c, Options{Out: "run", Observer: h}); err != nil {
 		t.Fatal(err)
 	}
 	plan, err := build.DryRun(c)

@@ -25,7 +25,7 @@ import (
 // trainedRun trains the tiny job into run, with a checkpoint at its end.
 func trainedRun(t *testing.T, sets ...string) {
 	t.Helper()
-	if err := Train(t.Context(), configtest.MustLoad(t, append([]string{"checkpoint.every=100", "checkpoint.save_on_exit=true"}, sets...)...), "run", &heard{}); err != nil {
+	if err := Run(t.Context(), configtest.MustLoad(t, append([]string{"checkpoint.every=100", "checkpoint.save_on_exit=true"}, sets...)...), Options{Out: "run", Observer: &heard{}}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -60,7 +60,7 @@ func TestResumeOfAFinishedRun(t *testing.T) {
 	before := listing(t, "run")
 	for _, steps := range []string{"7", "5"} {
 		h := &heard{}
-		if err := Resume(t.Context(), configtest.MustLoad(t, "checkpoint.every=100", "train.steps="+steps), "run", "latest", h); err != nil {
+		if err := Run(t.Context(), configtest.MustLoad(t, "checkpoint.every=100", "train.steps="+steps), Options{Out: "run", Resume: "latest", Observer: h}); err != nil {
 			t.Fatal(err)
 		}
 		want := []string{fmt.Sprintf("nothing to do: step 7 of %s is done and kept in run/ckpt/step-00000007; a larger train.steps goes on from it", steps)}
@@ -72,7 +72,7 @@ func TestResumeOfAFinishedRun(t *testing.T) {
 		}
 	}
 	h := &heard{}
-	if err := Resume(t.Context(), configtest.MustLoad(t, "checkpoint.every=100", "train.steps=9"), "run", "latest", h); err != nil || len(h.steps) != 2 {
+	if err := Run(t.Context(), configtest.MustLoad(t, "checkpoint.every=100", "train.steps=9"), Options{Out: "run", Resume: "latest", Observer: h}); err != nil || len(h.steps) != 2 {
 		t.Errorf("a larger train.steps: %v, %d steps", err, len(h.steps))
 	}
 }
@@ -90,7 +90,7 @@ func TestResumeOfARunWithoutItsParameters(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := &heard{}
-	if err := Resume(t.Context(), configtest.MustLoad(t, "checkpoint.every=100"), "run", "latest", h); err != nil {
+	if err := Run(t.Context(), configtest.MustLoad(t, "checkpoint.every=100"), Options{Out: "run", Resume: "latest", Observer: h}); err != nil {
 		t.Fatal(err)
 	}
 	if again, err := os.ReadFile("run/model/model.safetensors"); err != nil || string(again) != string(raw) {
@@ -108,7 +108,7 @@ func TestResumeOfARunWithoutItsParameters(t *testing.T) {
 		t.Errorf("told %s", told)
 	}
 	before := listing(t, "run")
-	if err := Resume(t.Context(), configtest.MustLoad(t, "checkpoint.every=100"), "run", "latest", h); err != nil || !reflect.DeepEqual(listing(t, "run"), before) {
+	if err := Run(t.Context(), configtest.MustLoad(t, "checkpoint.every=100"), Options{Out: "run", Resume: "latest", Observer: h}); err != nil || !reflect.DeepEqual(listing(t, "run"), before) {
 		t.Errorf("now it is finished: %v", err)
 	}
 }
@@ -129,7 +129,7 @@ func TestResumeComparesTheModel(t *testing.T) {
 
 	c := configtest.MustLoad(t, "model.layers=1", "train.steps=4", "checkpoint.every=100") // what it does not say has other defaults
 	h := &heard{}
-	if err := Resume(t.Context(), c, "run", "latest", h); err != nil {
+	if err := Run(t.Context(), c, Options{Out: "run", Resume: "latest", Observer: h}); err != nil {
 		t.Fatal(err)
 	}
 	if !strings.HasPrefix(h.header.Model, "Llama ") {
@@ -150,7 +150,7 @@ func TestResumeComparesTheModel(t *testing.T) {
 
 	_, err = os.Stat("run/job.yaml")
 	before := listing(t, "run")
-	err = Resume(t.Context(), configtest.MustLoad(t, append(llama, "model.layers=1", "model.heads=2", "model.kv_heads=2", "model.rope_theta=6000", "model.tied=false", "model.context=4", "model.vocab=300")...), "run", "latest", h)
+	err = Run(t.Context(), configtest.MustLoad(t, append(llama, "model.layers=1", "model.heads=2", "model.kv_heads=2", "model.rope_theta=6000", "model.tied=false", "model.context=4", "model.vocab=300")...), Options{Out: "run", Resume: "latest", Observer: h})
 	for _, want := range []string{"--resume latest: run/ckpt/step-00000004 does not fit the job:\n", "\n  model.heads is 4 in it, 2 in the job (--set model.heads=2)", "\n  model.kv_heads is 1 in it, 2 in the job", "\n  model.rope_theta is 5000 in it, 6000 in the job",
 		"\n  model.tied is true in it, false in the job", "\n  model.context is 8 in it, 4 in the job", "\n  model.vocab is 256 in it, 300 in the job"} {
 		if !input.IsInput(err) || !strings.Contains(err.Error(), want) {
@@ -170,19 +170,19 @@ func TestResumeComparesTheModel(t *testing.T) {
 		{`"rope_scaling": null`, `"rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 8192}`, "the scaling of rotary positions is {0 0 0 0} in it, {8 1 4 8192} in the job"},
 	} {
 		testjob.Write(t, "folder/config.json", regexp.MustCompile(c.old).ReplaceAllString(string(raw), c.new))
-		err := Resume(t.Context(), configtest.MustLoad(t, "model=null", "model.from=folder"), "run", "latest", h)
+		err := Run(t.Context(), configtest.MustLoad(t, "model=null", "model.from=folder"), Options{Out: "run", Resume: "latest", Observer: h})
 		if !input.IsInput(err) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("got %v\nwant %s", err, c.want)
 		}
 	}
 	testjob.Write(t, "folder/config.json", string(raw))
-	if err := Resume(t.Context(), configtest.MustLoad(t, "model=null", "model.from=folder", "train.steps=5", "checkpoint.every=100"), "run", "latest", h); err != nil {
+	if err := Run(t.Context(), configtest.MustLoad(t, "model=null", "model.from=folder", "train.steps=5", "checkpoint.every=100"), Options{Out: "run", Resume: "latest", Observer: h}); err != nil {
 		t.Errorf("the same model from a folder: %v", err)
 	}
 	if err := os.RemoveAll("folder"); err != nil {
 		t.Fatal(err)
 	}
-	if err := Resume(t.Context(), configtest.MustLoad(t, "train.steps=6", "checkpoint.every=100"), "run", "latest", h); err != nil {
+	if err := Run(t.Context(), configtest.MustLoad(t, "train.steps=6", "checkpoint.every=100"), Options{Out: "run", Resume: "latest", Observer: h}); err != nil {
 		t.Errorf("the folder it came from is gone: %v", err)
 	}
 	if text, err := os.ReadFile("run/job.yaml"); err != nil || !strings.Contains(string(text), "from: \"folder\"") {
@@ -266,10 +266,10 @@ func TestResumeOfOlderCheckpoints(t *testing.T) {
 				delete(s, key)
 			}
 		})
-		if err := Resume(t.Context(), configtest.MustLoad(t, "train.steps=8"), t.TempDir(), "old/step-00000007", h); err != nil || len(h.steps) != 1 {
+		if err := Run(t.Context(), configtest.MustLoad(t, "train.steps=8"), Options{Out: t.TempDir(), Resume: "old/step-00000007", Observer: h}); err != nil || len(h.steps) != 1 {
 			t.Errorf("without %v: %v, %d steps", without, err, len(h.steps))
 		}
-		if err := Resume(t.Context(), configtest.MustLoad(t, "train.steps=8", "model.width=16"), t.TempDir(), "old/step-00000007", h); !input.IsInput(err) {
+		if err := Run(t.Context(), configtest.MustLoad(t, "train.steps=8", "model.width=16"), Options{Out: t.TempDir(), Resume: "old/step-00000007", Observer: h}); !input.IsInput(err) {
 			t.Errorf("without %v: another model: %v", without, err)
 		}
 	}
@@ -327,7 +327,7 @@ func TestObservedAfterAnEvaluation(t *testing.T) {
 	}
 	testjob.Write(t, "run/metrics.jsonl", regexp.MustCompile(`\{"step":3,"val_loss".*\n`).ReplaceAllString(string(raw), ""))
 	o, h := &Observation{}, &heard{}
-	if err := Resume(WithObservation(t.Context(), o), configtest.MustLoad(t, "train.steps=5", "model.layers=3"), "run", "latest", h); err != nil {
+	if err := Run(t.Context(), configtest.MustLoad(t, "train.steps=5", "model.layers=3"), Options{Out: "run", Resume: "latest", Observer: h, Timeline: o}); err != nil {
 		t.Fatal(err)
 	}
 	if len(h.evals) == 0 || h.evals[0].Step != 3 || o.Plan == nil || o.Plan.Measured.Step != 5 {

@@ -24,33 +24,39 @@ import (
 	"zeroth/job/state"
 )
 
-// Train runs a job and writes its run folder: job.yaml, metrics.jsonl,
-// loss.svg, the final parameters in model/, and checkpoints if the job asks
-// for them. When ctx is cancelled all ranks stop after the step they are in,
-// what there is is written, and the error is a *Stopped.
-func Train(ctx context.Context, c *config.Config, out string, obs report.Observer) error {
-	return Resume(ctx, c, out, "", obs)
+// Options are what a run is given beside its job.
+type Options struct {
+	Out string // the run folder: new or empty, or the one that Resume goes on in
+
+	// Resume is the checkpoint to go on from: "latest", which where there is none
+	// yet begins at step 0 and says so, a step, or a checkpoint's folder; empty to
+	// begin. In the folder of the run that made it metrics.jsonl goes on after the
+	// checkpoint's step.
+	Resume string
+
+	Observer report.Observer // hears what happens; nil: nobody does
+	Trace    *sim.Trace      // receives what the queues of every rank did; may be nil
+	Timeline *Observation    // receives the memory in use in the first step; may be nil
+	Hooks    build.Hooks     // of tests
 }
 
-// Resume is Train that goes on from a checkpoint: "latest", which where there
-// is none yet begins at step 0 and says so, a step, or a checkpoint's folder.
-// The run folder may be that of the run which made it: then metrics.jsonl goes
-// on after the checkpoint's step.
-func Resume(ctx context.Context, c *config.Config, out, which string, obs report.Observer) error {
-	return ResumeWith(ctx, c, out, which, obs, build.Seams{})
-}
-
-// ResumeWith is Resume with what a test puts between the job and the world.
-func ResumeWith(ctx context.Context, c *config.Config, out, which string, obs report.Observer, s build.Seams) error {
-	r := &run{out: out, which: which, obs: obs, seams: s}
-	dir := cmp.Or(c.Checkpoint.Dir, filepath.Join(out, state.CheckpointFolder))
+// Run runs a job and writes its run folder: job.yaml, metrics.jsonl, loss.svg,
+// the final parameters in model/, and checkpoints if the job asks for them. When
+// ctx is cancelled all ranks stop after the step they are in, what there is is
+// written, and the error is a *Stopped.
+func Run(ctx context.Context, c *config.Config, o Options) error {
+	if o.Observer == nil {
+		o.Observer = report.Observers{}
+	}
+	r := &run{Options: o}
+	dir := cmp.Or(c.Checkpoint.Dir, filepath.Join(r.Out, state.CheckpointFolder))
 	err := r.begin(c, dir)
 	if err != nil {
 		return err
 	}
 	defer r.start.close()
 	if r.finished() {
-		obs.Note(fmt.Sprintf("nothing to do: step %d of %d is done and kept in %s; a larger train.steps goes on from it", r.steps, r.c.Train.Steps, r.start.from.Path))
+		r.Observer.Note(fmt.Sprintf("nothing to do: step %d of %d is done and kept in %s; a larger train.steps goes on from it", r.steps, r.c.Train.Steps, r.start.from.Path))
 		return nil
 	}
 	err = r.do(ctx)
@@ -81,15 +87,12 @@ func (s *Stopped) Error() string {
 
 func (s *Stopped) Unwrap() error { return s.cause }
 
-// run is one call of Resume.
+// run is one call of Run.
 type run struct {
+	Options
 	c     *config.Config // with its checkpoint.dir
 	file  []byte         // job.yaml: the job as it can be run again, in another folder
-	out   string
-	which string // what to go on from; empty: nothing
 	start *beginning
-	obs   report.Observer
-	seams build.Seams
 	steps int // done, those of the runs before included
 }
 
@@ -107,7 +110,7 @@ func (r *run) stopped(why error) error {
 func (r *run) begin(c *config.Config, dir string) (err error) {
 	here := *c
 	here.Checkpoint.Dir = dir
-	next, start, err := begin(&here, r.which)
+	next, start, err := begin(&here, r.Resume)
 	if err != nil {
 		return err
 	}
@@ -115,9 +118,9 @@ func (r *run) begin(c *config.Config, dir string) (err error) {
 	given.Checkpoint.Dir = c.Checkpoint.Dir
 	r.c, r.file, r.start, r.steps = next, given.YAML(), start, start.Step
 	next.Checkpoint.Dir = dir
-	model := filepath.Join(r.out, state.ModelDir)
-	if r.which != "" && start.from == nil && input.Exists(filepath.Join(model, "model.safetensors")) {
-		return input.BadInput(fmt.Errorf("--resume %s: there is no checkpoint to go on from, and step 0 would write over the parameters in %s: name a new folder with --out, or start from them with model.from", r.which, model))
+	model := filepath.Join(r.Out, state.ModelDir)
+	if r.Resume != "" && start.from == nil && input.Exists(filepath.Join(model, "model.safetensors")) {
+		return input.BadInput(fmt.Errorf("--resume %s: there is no checkpoint to go on from, and step 0 would write over the parameters in %s: name a new folder with --out, or start from them with model.from", r.Resume, model))
 	}
 	return nil
 }
@@ -126,10 +129,10 @@ func (r *run) begin(c *config.Config, dir string) (err error) {
 // step is done, the checkpoint of it is the run's own, and all was written after.
 func (r *run) finished() bool {
 	from := r.start.from
-	if from == nil || r.steps < r.c.Train.Steps || !same(filepath.Dir(from.Path), r.c.Checkpoint.Dir) || !input.Exists(filepath.Join(r.out, state.ModelDir, "model.safetensors")) {
+	if from == nil || r.steps < r.c.Train.Steps || !same(filepath.Dir(from.Path), r.c.Checkpoint.Dir) || !input.Exists(filepath.Join(r.Out, state.ModelDir, "model.safetensors")) {
 		return false
 	}
-	l, err := report.ReadLog(filepath.Join(r.out, "metrics.jsonl"))
+	l, err := report.ReadLog(filepath.Join(r.Out, "metrics.jsonl"))
 	return err == nil && l.Ended == r.steps
 }
 
@@ -141,11 +144,11 @@ func (r *run) do(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	r.greet()
-	plan, err := fit.Affordable(c, r.seams)
+	plan, err := fit.Affordable(c, r.Hooks)
 	if err != nil {
 		return err
 	}
-	f, err := lockFolders(c, r.out, r.which == "", r.seams.Saves)
+	f, err := lockFolders(c, r.Out, r.Resume == "", r.Hooks.Saves)
 	if err != nil {
 		return err
 	}
@@ -158,14 +161,14 @@ func (r *run) do(ctx context.Context) error {
 	if err := r.unchanged(); err != nil {
 		return err
 	}
-	set, weights, err := openInputs(c, ctx, plan, r.start.from != nil, r.obs)
+	set, weights, err := openInputs(c, ctx, plan, r.start.from != nil, r.Observer)
 	if err != nil {
 		return err
 	}
 	defer set.Close()
 	defer weights.Close()
 	r.start.weights = weights
-	if err := goesOn(c, r.start.from, r.which, set.Fingerprint); err != nil {
+	if err := goesOn(c, r.start.from, r.Resume, set.Fingerprint); err != nil {
 		return err
 	}
 	if err := inherit(c, r.start); err != nil {
@@ -186,17 +189,17 @@ func (r *run) do(ctx context.Context) error {
 	if r.start.from != nil && ctx.Err() != nil {
 		return context.Cause(ctx) // nothing is lost, and reading state may take long
 	}
-	seen := observationOf(ctx)
-	r.seams.Dress, r.seams.Hold = seen.dress, f.hold
-	if ranks, err = build.OpenPlanned(c, plan, r.seams); err != nil {
+	hooks := r.Hooks
+	hooks.WrapTrainer, hooks.Hold = r.Timeline.wrap(hooks.WrapTrainer), f.hold
+	if ranks, err = build.OpenPlanned(c, plan, hooks); err != nil {
 		return err
 	}
 	defer build.CloseAll(ranks)
-	savers, err := state.OpenSavers(c, ranks, r.seams)
+	savers, err := state.OpenSavers(c, ranks, hooks)
 	if err != nil {
 		return err
 	}
-	if err := room(c, savers[0], r.obs); err != nil {
+	if err := room(c, savers[0], r.Observer); err != nil {
 		return err
 	}
 	return r.with(ctx, ranks, savers, set)
@@ -205,40 +208,40 @@ func (r *run) do(ctx context.Context) error {
 // unchanged is an error if what the run starts from is no longer what it was
 // asked for: another run has saved before this one had the folder.
 func (r *run) unchanged() error {
-	if r.which == "" {
+	if r.Resume == "" {
 		return nil
 	}
-	path, err := checkpoint.Resolve(r.c.Checkpoint.Dir, r.which)
+	path, err := checkpoint.Resolve(r.c.Checkpoint.Dir, r.Resume)
 	from := r.start.from
 	if from == nil && errors.Is(err, checkpoint.ErrNone) || from != nil && err == nil && path == from.Path {
 		return nil
 	}
-	return fmt.Errorf("--resume %s: the checkpoints in %s have changed meanwhile: give the command again", r.which, r.c.Checkpoint.Dir)
+	return fmt.Errorf("--resume %s: the checkpoints in %s have changed meanwhile: give the command again", r.Resume, r.c.Checkpoint.Dir)
 }
 
 // greet says where the run starts.
 func (r *run) greet() {
 	switch from := r.start.from; {
-	case r.which != "" && from == nil:
-		r.obs.Note(fmt.Sprintf("no checkpoint in %s yet: starting at step 0", r.c.Checkpoint.Dir))
+	case r.Resume != "" && from == nil:
+		r.Observer.Note(fmt.Sprintf("no checkpoint in %s yet: starting at step 0", r.c.Checkpoint.Dir))
 	case from != nil:
-		r.obs.Note(fmt.Sprintf("resuming from %s, step %d", from.Path, r.steps))
+		r.Observer.Note(fmt.Sprintf("resuming from %s, step %d", from.Path, r.steps))
 	}
 	for _, line := range r.start.news {
-		r.obs.Note(line)
+		r.Observer.Note(line)
 	}
 }
 
 // with trains on ranks that are open, and writes what there is at the end.
 func (r *run) with(ctx context.Context, ranks []*build.Rank, savers []*state.Saver, set *data.Set) error {
 	c := r.c
-	rec, err := record(r.out, r.file, r.which == "", r.start.Step, r.obs)
+	rec, err := record(r.Out, r.file, r.Resume == "", r.start.Step, r.Observer)
 	if err != nil {
 		return err
 	}
 	rec.sum.Tokens = r.start.Tokens
 	rec.account = func(step int) (*report.Account, error) { return report.NewAccount(c, step, ranks) }
-	rec.Start(header(c, set, r.out, ranks))
+	rec.Start(header(c, set, r.Out, ranks))
 	for _, note := range slices.Concat(c.Notes, c.Carried.Notes, set.Notes) {
 		rec.Note(note)
 	}
@@ -247,25 +250,24 @@ func (r *run) with(ctx context.Context, ranks []*build.Rank, savers []*state.Sav
 			rec.Note("removed what a dead run has left: " + file)
 		}
 	}
-	trace, seen := sim.TraceOf(ctx), observationOf(ctx)
-	if trace != nil {
+	if r.Trace != nil {
 		p, err := plan.New(c, plan.Machine{})
 		if err != nil {
 			return err
 		}
-		trace.Attach(ranks, p)
+		r.Trace.Attach(ranks, p)
 	}
-	stopped, err := train(c, ctx, ranks, savers, set, r.start, rec)
+	stopped, err := r.train(ctx, ranks, savers, set, rec)
 	r.steps = rec.sum.Steps
-	trace.Detach(ranks)
+	r.Trace.Detach(ranks)
 	if err != nil && !anyLost(ranks) {
 		state.FinishSaves(savers, func(end state.Saved) { rec.Note(end.String()) })
 	}
 	if err == nil {
-		err = seen.compare(c)
+		err = r.Timeline.compare(c)
 	}
 	if err == nil {
-		err = export(c, ranks, filepath.Join(r.out, state.ModelDir))
+		err = export(c, ranks, filepath.Join(r.Out, state.ModelDir))
 	}
 	if err == nil {
 		rec.sum.Memory, err = rec.memory(rec.sum.Steps)
@@ -274,13 +276,13 @@ func (r *run) with(ctx context.Context, ranks []*build.Rank, savers []*state.Sav
 		return err
 	}
 	if !stopped {
-		rec.sum.Sample, err = sampleAtEnd(c, ctx, r.out, rec.Note)
+		rec.sum.Sample, err = sampleAtEnd(c, ctx, r.Out, rec.Note)
 	}
 	if err != nil && ctx.Err() != nil { // all is written; only the text was cut short
 		rec.Note("the sample was not finished: " + context.Cause(ctx).Error())
 		err = nil
 	}
-	rec.sum.Stopped, rec.sum.MemoryPerRank, rec.sum.Trace = stopped, peak(ranks), trace.Exposure()
+	rec.sum.Stopped, rec.sum.MemoryPerRank, rec.sum.Trace = stopped, peak(ranks), r.Trace.Exposure()
 	rec.Done(rec.sum)
 	if stopped {
 		return context.Cause(ctx)
@@ -335,13 +337,15 @@ func openWeights(c *config.Config) (*hf.Weights, error) {
 }
 
 // train sets the initial state and runs the loop on every rank.
-func train(c *config.Config, ctx context.Context, ranks []*build.Rank, savers []*state.Saver, set *data.Set, b *beginning, rec *recorder) (stopped bool, err error) {
-	err = build.Together(ranks, func(r *build.Rank) error {
-		if err := b.set(r.Trainer, len(ranks)); err != nil {
+func (r *run) train(ctx context.Context, ranks []*build.Rank, savers []*state.Saver, set *data.Set, rec *recorder) (stopped bool, err error) {
+	err = build.Together(ranks, func(rank *build.Rank) error {
+		if err := r.start.set(rank.Trainer, len(ranks)); err != nil {
 			return err
 		}
-		s, err := newLoop(c, r, savers[r.Rank], set, b, rec).run(ctx)
-		if r.Rank == 0 {
+		l := newLoop(r.c, rank, savers[rank.Rank], set, r.start, rec)
+		l.trace, l.timeline = r.Trace, r.Timeline
+		s, err := l.run(ctx)
+		if rank.Rank == 0 {
 			stopped = s
 		}
 		return err

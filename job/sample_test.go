@@ -23,7 +23,7 @@ import (
 func trained(t *testing.T, sets ...string) {
 	t.Helper()
 	testjob.InTinyFolder(t)
-	if err := Train(t.Context(), configtest.MustLoad(t, append([]string{"train.steps=3"}, sets...)...), "run", &heard{}); err != nil {
+	if err := Run(t.Context(), configtest.MustLoad(t, append([]string{"train.steps=3"}, sets...)...), Options{Out: "run", Observer: &heard{}}); err != nil {
 		t.Fatal(err)
 	}
 }

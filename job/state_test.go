@@ -83,7 +83,7 @@ func TestForgedState(t *testing.T) {
 	} {
 		withState(t, ck, "forged", state)
 		h := &heard{}
-		err := Resume(t.Context(), configtest.MustLoad(t, "train.steps=9"), t.TempDir(), "forged/step-00000007", h)
+		err := Run(t.Context(), configtest.MustLoad(t, "train.steps=9"), Options{Out: t.TempDir(), Resume: "forged/step-00000007", Observer: h})
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "state.json") || len(h.steps) > 0 {
 			t.Errorf("%.200s\ngot  %v\nwant %s", state, err, want)
 		}
@@ -92,11 +92,11 @@ func TestForgedState(t *testing.T) {
 		}
 	}
 	withState(t, ck, "fine", dynamic)
-	if err := Resume(t.Context(), configtest.MustLoad(t, "train.steps=9", "precision=fp16"), t.TempDir(), "fine/step-00000007", &heard{}); err != nil {
+	if err := Run(t.Context(), configtest.MustLoad(t, "train.steps=9", "precision=fp16"), Options{Out: t.TempDir(), Resume: "fine/step-00000007", Observer: &heard{}}); err != nil {
 		t.Error(err)
 	}
 	withState(t, ck, "empty", "")
-	if err := Resume(t.Context(), configtest.MustLoad(t, "train.steps=9"), t.TempDir(), "empty/step-00000007", &heard{}); err == nil || !strings.Contains(err.Error(), "state.json: it is empty, so that nothing tells where in its data training was") {
+	if err := Run(t.Context(), configtest.MustLoad(t, "train.steps=9"), Options{Out: t.TempDir(), Resume: "empty/step-00000007", Observer: &heard{}}); err == nil || !strings.Contains(err.Error(), "state.json: it is empty, so that nothing tells where in its data training was") {
 		t.Errorf("without a state: %v", err)
 	}
 }

@@ -34,7 +34,7 @@ func sampleWith(t *testing.T, o generate.SampleOptions) (text string, notes []st
 func TestRunsKeepTheirTokenizer(t *testing.T) {
 	testjob.InTinyFolder(t)
 	testjob.WriteVocabulary(t, "own", 300)
-	if err := Train(t.Context(), configtest.MustLoad(t, "train.steps=3", "data.tokenizer=gpt2", "data.vocab=own"), "run", &heard{}); err != nil {
+	if err := Run(t.Context(), configtest.MustLoad(t, "train.steps=3", "data.tokenizer=gpt2", "data.vocab=own"), Options{Out: "run", Observer: &heard{}}); err != nil {
 		t.Fatal(err)
 	}
 	o := generate.SampleOptions{Run: "run", Prompt: "line 1", Tokens: 20, Temperature: 1, Seed: 5}
@@ -229,7 +229,7 @@ func TestTokensOfAType(t *testing.T) {
 	for _, sets := range [][]string{{"data.tokens=[small.bin]"}, {"data.tokens=[wide.bin]", "data.dtype=int64"}} {
 		h := &heard{}
 		out := filepath.Join(t.TempDir(), "run")
-		if err := Train(t.Context(), configtest.MustLoad(t, append(sets, "data.text=", "model.vocab=256", "train.steps=2", "data.tokenizer=bytes")...), out, h); err != nil {
+		if err := Run(t.Context(), configtest.MustLoad(t, append(sets, "data.text=", "model.vocab=256", "train.steps=2", "data.tokenizer=bytes")...), Options{Out: out, Observer: h}); err != nil {
 			t.Fatal(err)
 		}
 		losses = append(losses, h.steps[1].Loss)

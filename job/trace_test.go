@@ -1,7 +1,6 @@
 package job
 
 import (
-	"context"
 	"encoding/csv"
 	"encoding/json"
 	"errors"
@@ -13,10 +12,12 @@ import (
 	"strings"
 	"testing"
 
+	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/plan"
 	"zeroth/job/report"
 	"zeroth/job/sim"
+	"zeroth/zero"
 )
 
 // A run's trace has every rank's queues, what they did for which unit, and the
@@ -37,12 +38,13 @@ func TestTraceOfARun(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		tr, ctx := sim.NewTrace(), context.Background()
+		tr, o := sim.NewTrace(), Options{Out: filepath.Join(dir, fmt.Sprint(traced))}
 		if traced {
-			ctx = sim.WithTrace(ctx, tr)
+			o.Trace = tr
 		}
 		var out strings.Builder
-		if err := Train(ctx, c, filepath.Join(dir, fmt.Sprint(traced)), report.NewLines(&out)); err != nil {
+		o.Observer = report.NewLines(&out)
+		if err := Run(t.Context(), c, o); err != nil {
 			t.Fatal(err)
 		}
 		if strings.Contains(out.String(), "communication not hidden") != traced || traced && !strings.Contains(out.String(), "(over 3 steps)") {
@@ -81,7 +83,7 @@ func TestCounters(t *testing.T) {
 			t.Fatal(err)
 		}
 		tr := sim.NewTrace()
-		if err := Train(sim.WithTrace(t.Context(), tr), c, filepath.Join(dir, fmt.Sprint(i)), report.Observers{}); err != nil {
+		if err := Run(t.Context(), c, Options{Out: filepath.Join(dir, fmt.Sprint(i)), Trace: tr}); err != nil {
 			t.Fatal(err)
 		}
 		checkCounters(t, tr.Write, c, 2, 4)
@@ -171,9 +173,13 @@ func TestMeasuredIsPlanned(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		o := &Observation{}
-		if err := Train(WithObservation(t.Context(), o), c, filepath.Join(dir, fmt.Sprint(i)), report.Observers{}); err != nil {
+		o, wrapped := &Observation{}, 0
+		hook := func(int, *zero.Config) { wrapped++ }
+		if err := Run(t.Context(), c, Options{Out: filepath.Join(dir, fmt.Sprint(i)), Timeline: o, Hooks: build.Hooks{WrapTrainer: hook}}); err != nil {
 			t.Fatal(err)
+		}
+		if wrapped != c.Parallel.Ranks {
+			t.Errorf("a test hook saw %d of %d ranks", wrapped, c.Parallel.Ranks)
 		}
 		m := o.Plan.Measured
 		if m == nil || m.Step != 1 || m.Allocated != o.Plan.Allocated || len(m.Timeline) != len(o.Plan.Timeline) {

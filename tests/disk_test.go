@@ -26,7 +26,8 @@ import (
 // watching calls step after each step of a run, from rank 0, and hears its
 // notes.
 type watching struct {
-	silent
+	report.Observers // none
+
 	step  func(int)
 	notes []string
 }
@@ -90,7 +91,7 @@ func TestDiskFailsMidStep(t *testing.T) {
 				return nil
 			}}
 			w := &watching{step: func(s int) { armed.Store(s >= 4) }}
-			err := job.ResumeWith(context.Background(), job1(dir, disk), out, "", w, build.Seams{Files: files, Tile: 200})
+			err := job.Run(context.Background(), job1(dir, disk), job.Options{Out: out, Observer: w, Hooks: build.Hooks{Files: files, Tile: 200}})
 			if err == nil || !errors.Is(err, c.err) {
 				t.Fatalf("error %v", err)
 			}
@@ -102,7 +103,7 @@ func TestDiskFailsMidStep(t *testing.T) {
 				t.Errorf("%v is left on the disk (%v)", left, err)
 			}
 			intact(t, dir, whole)
-			if err := job.Resume(context.Background(), job1(dir, disk), out, "latest", silent{}); err != nil {
+			if err := job.Run(context.Background(), job1(dir, disk), job.Options{Out: out, Resume: "latest"}); err != nil {
 				t.Fatal(err)
 			}
 			if digest(t, dir, "6") != digest(t, whole, "6") {
@@ -133,12 +134,12 @@ func TestDiskVanishes(t *testing.T) {
 			t.Error(err)
 		}
 	}}
-	err := job.Resume(context.Background(), sets(dir, disk), out, "", w)
+	err := job.Run(context.Background(), sets(dir, disk), job.Options{Out: out, Observer: w})
 	if err == nil || !strings.Contains(err.Error(), disk+"/zeroth-") || !regexp.MustCompile(`unit \S+: optimizer state: \S+: (read \d+ bytes at offset \d+: the file ends|the \d+ bytes at offset \d+ have checksum)`).MatchString(err.Error()) {
 		t.Errorf("error %v", err)
 	}
 	intact(t, dir, whole)
-	if err := job.Resume(context.Background(), sets(dir, disk), out, "latest", silent{}); err != nil {
+	if err := job.Run(context.Background(), sets(dir, disk), job.Options{Out: out, Resume: "latest"}); err != nil {
 		t.Fatal(err)
 	}
 	if digest(t, dir, "6") != digest(t, whole, "6") {
@@ -180,7 +181,7 @@ func TestNoRoomForCheckpoints(t *testing.T) {
 				}
 				step.Store(int64(s))
 			}}
-			err := job.ResumeWith(context.Background(), c, t.TempDir(), "", w, build.Seams{Saves: fsys})
+			err := job.Run(context.Background(), c, job.Options{Out: t.TempDir(), Observer: w, Hooks: build.Hooks{Saves: fsys}})
 			want := regexp.MustCompile(`begin save of step \d in \S+: the disk has no room: it takes \d+ bytes, 1000 are free`)
 			told := strings.Join(w.notes, "\n")
 			if policy == "stop" && (err == nil || !want.MatchString(err.Error())) || policy == "continue" && (err != nil || !want.MatchString(told)) {
@@ -194,7 +195,7 @@ func TestNoRoomForCheckpoints(t *testing.T) {
 			free = 1000
 			step.Store(0)
 			w = &watching{step: func(s int) { step.Store(int64(s)) }}
-			err = job.ResumeWith(context.Background(), c, t.TempDir(), "latest", w, build.Seams{Saves: fsys})
+			err = job.Run(context.Background(), c, job.Options{Out: t.TempDir(), Resume: "latest", Observer: w, Hooks: build.Hooks{Saves: fsys}})
 			want = regexp.MustCompile(`a checkpoint takes \S+ \S+, ` + regexp.QuoteMeta(dir) + ` has 1000 B free: `)
 			told = strings.Join(w.notes, "\n")
 			if policy == "stop" && (err == nil || !want.MatchString(err.Error()) || step.Load() > 0) || policy == "continue" && (err != nil || !want.MatchString(told)) {

@@ -63,7 +63,7 @@ func TestShorterSequences(t *testing.T) {
 	for _, folder := range []string{filepath.Join(hfModels, "tiny"), filepath.Join(hfLlama, "llama")} {
 		c := mustHFConfig(t, folder, "tokens.bin", "model.context=16", "train.batch=24", "parallel.ranks=2", "train.steps=1", "optimizer.lr=1e-300")
 		out := t.TempDir()
-		if err := job.Train(context.Background(), c, out, report.Observers{}); err != nil {
+		if err := job.Run(context.Background(), c, job.Options{Out: out}); err != nil {
 			t.Fatal(err)
 		}
 		sameFolders(t, filepath.Join(out, "model"), folder)

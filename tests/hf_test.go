@@ -94,7 +94,7 @@ func mustHFConfig(t *testing.T, from, tokens string, sets ...string) *config.Con
 func runJob(t *testing.T, c *config.Config) ([]report.Step, map[string][]float32) {
 	t.Helper()
 	out := t.TempDir()
-	if err := job.Train(context.Background(), c, out, report.Observers{}); err != nil {
+	if err := job.Run(context.Background(), c, job.Options{Out: out}); err != nil {
 		t.Fatal(err)
 	}
 	steps, _, err := report.ReadMetrics(filepath.Join(out, "metrics.jsonl"))
@@ -255,7 +255,7 @@ func gradients(t *testing.T, c *config.Config) (loss float64, state map[string][
 	t.Helper()
 	weights := readModel(t, c.Model.From)
 	ids := tokenIDs(t, c.Data.Tokens[0])
-	ranks, err := build.Open(c, build.Seams{})
+	ranks, err := build.Open(c, build.Hooks{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -370,7 +370,7 @@ func sameExport(t *testing.T, folder, tokens string) {
 			t.Parallel()
 			c := mustHFConfig(t, folder, tokens, append(sets, "train.steps=1", "optimizer.lr=1e-300")...)
 			out := t.TempDir()
-			if err := job.Train(context.Background(), c, out, report.Observers{}); err != nil {
+			if err := job.Run(context.Background(), c, job.Options{Out: out}); err != nil {
 				t.Fatal(err)
 			}
 			sameFolders(t, filepath.Join(out, "model"), folder)
@@ -467,7 +467,7 @@ func TestRefusedFolders(t *testing.T) {
 			out := filepath.Join(t.TempDir(), "run")
 			cfg, err := hfConfig(t, folder, "tokens.bin", "parallel.ranks=1", "data.tokenizer=bytes")
 			if err == nil {
-				err = job.Train(context.Background(), cfg, out, report.Observers{})
+				err = job.Run(context.Background(), cfg, job.Options{Out: out})
 				if !input.IsInput(err) {
 					t.Errorf("%v is not called the user's error", err)
 				}

@@ -111,7 +111,7 @@ func TestAllocatedIsPlannedIsFormula(t *testing.T) {
 			}
 			plan, arena := f.Device, f.Arena
 			sameBytes(t, "planned", plan, formula(c, 0).Bytes())
-			ranks, err := build.Open(c, build.Seams{})
+			ranks, err := build.Open(c, build.Hooks{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -148,8 +148,8 @@ func TestOffloadedIsPlannedIsFormula(t *testing.T) {
 
 func offloadedIsPlanned(t *testing.T, way string, c *config.Config, tile int) {
 	t.Helper()
-	want, seams := formula(c, tile), build.Seams{Tile: tile}
-	ranks, err := build.Open(c, seams)
+	want, hooks := formula(c, tile), build.Hooks{Tile: tile}
+	ranks, err := build.Open(c, hooks)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +166,7 @@ func offloadedIsPlanned(t *testing.T, way string, c *config.Config, tile int) {
 		}
 	}
 	if tile > 0 {
-		return // Footprint has no seams
+		return // Footprint has no hooks
 	}
 	if f, err := build.DryRun(c); err != nil || f.Device != want.Bytes() || f.Host != want.Host() || f.Disk != want.Disk() {
 		t.Errorf("%s: planned %+v (%v), want %v, %v and %d", way, f, err, want.Bytes(), want.Host(), want.Disk())
@@ -181,11 +181,11 @@ func TestSaverIsPlanned(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ranks, err := build.Open(c, build.Seams{})
+		ranks, err := build.Open(c, build.Hooks{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := state.OpenSavers(c, ranks, build.Seams{}); err != nil {
+		if _, err := state.OpenSavers(c, ranks, build.Hooks{}); err != nil {
 			t.Fatal(err)
 		}
 		for _, r := range ranks {
@@ -198,7 +198,7 @@ func TestSaverIsPlanned(t *testing.T) {
 // What New allocated is given back.
 func TestCloseFreesEverything(t *testing.T) {
 	c := cfg(t, "parallel.ranks=3", "zero.stage=3", "zero.offload.optimizer=disk", "zero.offload.parameters=host", "zero.offload.path="+t.TempDir())
-	ranks, err := build.Open(c, build.Seams{})
+	ranks, err := build.Open(c, build.Hooks{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -245,7 +245,7 @@ func TestStepAllocatesNothing(t *testing.T) {
 		{"model.family=llama", "model.kv_heads=1", "zero.stage=3", "precision=bf16", "train.accumulate=2"},
 	} {
 		c := cfg(t, append(sets, "parallel.ranks=2")...)
-		ranks, err := build.Open(c, build.Seams{Tile: 200})
+		ranks, err := build.Open(c, build.Hooks{Tile: 200})
 		if err != nil {
 			t.Fatal(err)
 		}

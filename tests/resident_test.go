@@ -12,7 +12,6 @@ import (
 
 	"zeroth/job"
 	"zeroth/job/config"
-	"zeroth/job/report"
 )
 
 // trainsHere names the job that a process of this test's binary trains.
@@ -29,7 +28,7 @@ func TestTrainsForAnother(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := job.Train(t.Context(), c, filepath.Join(filepath.Dir(file), "run"), report.Observers{}); err != nil {
+	if err := job.Run(t.Context(), c, job.Options{Out: filepath.Join(filepath.Dir(file), "run")}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -38,20 +38,11 @@ func saving(t *testing.T, dir string, sets ...string) *config.Config {
 func run(t *testing.T, c *config.Config, which string) string {
 	t.Helper()
 	out := t.TempDir()
-	if err := job.Resume(context.Background(), c, out, which, silent{}); err != nil {
+	if err := job.Run(context.Background(), c, job.Options{Out: out, Resume: which}); err != nil {
 		t.Fatal(err)
 	}
 	return out
 }
-
-// silent observes nothing.
-type silent struct{}
-
-func (silent) Start(report.Header) {}
-func (silent) Step(report.Step)    {}
-func (silent) Eval(report.Eval)    {}
-func (silent) Note(string)         {}
-func (silent) Done(report.Summary) {}
 
 // digest is that of all tensors of the checkpoint of a step, however they are
 // cut into files.
@@ -195,11 +186,11 @@ func TestResumeInTheSameFolder(t *testing.T) {
 	out := t.TempDir()
 	sets := []string{"parallel.ranks=2", "checkpoint.save_on_exit=false"}
 	c := saving(t, filepath.Join(out, "ckpt"), append(sets, "train.steps=5", "schedule.type=constant")...)
-	if err := job.Resume(context.Background(), c, out, "latest", silent{}); err != nil { // there is none: begins at step 0
+	if err := job.Run(context.Background(), c, job.Options{Out: out, Resume: "latest"}); err != nil { // there is none: begins at step 0
 		t.Fatal(err)
 	}
 	c = saving(t, filepath.Join(out, "ckpt"), append(sets, "schedule.type=constant")...)
-	if err := job.Resume(context.Background(), c, out, "latest", silent{}); err != nil {
+	if err := job.Run(context.Background(), c, job.Options{Out: out, Resume: "latest"}); err != nil {
 		t.Fatal(err)
 	}
 	whole := run(t, saving(t, t.TempDir(), append(sets, "schedule.type=constant")...), "")
@@ -223,11 +214,11 @@ func TestResumeOfAStoppedRun(t *testing.T) {
 		}}
 		var stopped *job.Stopped
 		c := saving(t, filepath.Join(out, "ckpt"), "parallel.ranks=2")
-		if err := job.Resume(ctx, c, out, "latest", w); stop < 5 && (!errors.As(err, &stopped) || stopped.Step != stop+1) {
+		if err := job.Run(ctx, c, job.Options{Out: out, Resume: "latest", Observer: w}); stop < 5 && (!errors.As(err, &stopped) || stopped.Step != stop+1) {
 			t.Fatalf("stopped at step %d: %v", stop, err)
 		}
 		cancel()
-		if err := job.Resume(context.Background(), c, out, "latest", silent{}); err != nil {
+		if err := job.Run(context.Background(), c, job.Options{Out: out, Resume: "latest"}); err != nil {
 			t.Fatal(err)
 		}
 		if got, want := losses(t, out, 0), losses(t, whole, 0); !slices.Equal(got, want) {
@@ -249,13 +240,13 @@ func TestResumeRefusals(t *testing.T) {
 		{"train.seed=2", "it was trained with train.seed 1, the job says 2"},
 		{"model.context=6", "model.context is 7 in it, 6 in the job (--set model.context=6)"},
 	} {
-		err := job.Resume(context.Background(), saving(t, dir, c.set), t.TempDir(), "latest", silent{})
+		err := job.Run(context.Background(), saving(t, dir, c.set), job.Options{Out: t.TempDir(), Resume: "latest"})
 		if err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", c.set, err, c.want)
 		}
 	}
 	for which, want := range map[string]string{"7": "step 7: no checkpoint (have ", "nowhere": "not a checkpoint's folder"} {
-		err := job.Resume(context.Background(), saving(t, dir), t.TempDir(), which, silent{})
+		err := job.Run(context.Background(), saving(t, dir), job.Options{Out: t.TempDir(), Resume: which})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("--resume %s: %v, want %q", which, err, want)
 		}
@@ -274,13 +265,13 @@ func TestSaveThatFails(t *testing.T) {
 	}}
 	for _, async := range []string{"true", "false"} {
 		c := saving(t, t.TempDir(), "checkpoint.async="+async)
-		err := job.ResumeWith(context.Background(), c, t.TempDir(), "", silent{}, build.Seams{Saves: full})
+		err := job.Run(context.Background(), c, job.Options{Out: t.TempDir(), Hooks: build.Hooks{Saves: full}})
 		if err == nil || !strings.Contains(err.Error(), "checkpoint of step 3: save: rank 0: ") {
 			t.Errorf("async %s: error %v", async, err)
 		}
 		c = saving(t, t.TempDir(), "checkpoint.async="+async, "checkpoint.on_error=continue")
 		out := t.TempDir()
-		if err := job.ResumeWith(context.Background(), c, out, "", silent{}, build.Seams{Saves: full}); err != nil {
+		if err := job.Run(context.Background(), c, job.Options{Out: out, Hooks: build.Hooks{Saves: full}}); err != nil {
 			t.Errorf("async %s, on_error continue: %v", async, err)
 		}
 		if n := len(losses(t, out, 5)); n == 0 {
@@ -292,7 +283,7 @@ func TestSaveThatFails(t *testing.T) {
 				stop()
 			}
 		}}
-		err = job.ResumeWith(ctx, c, t.TempDir(), "", w, build.Seams{Saves: full})
+		err = job.Run(ctx, c, job.Options{Out: t.TempDir(), Observer: w, Hooks: build.Hooks{Saves: full}})
 		var stopped *job.Stopped
 		if !errors.As(err, &stopped) || stopped.Checkpoint != "" || stopped.Step < 4 {
 			t.Errorf("async %s, stopped: %v", async, err)
@@ -312,7 +303,7 @@ func TestSaveIsTriedAgain(t *testing.T) {
 		}}
 		dir := t.TempDir()
 		c := saving(t, dir, "checkpoint.every=6", "checkpoint.async="+async, "checkpoint.on_error=continue")
-		if err := job.ResumeWith(context.Background(), c, t.TempDir(), "", silent{}, build.Seams{Saves: once}); err != nil {
+		if err := job.Run(context.Background(), c, job.Options{Out: t.TempDir(), Hooks: build.Hooks{Saves: once}}); err != nil {
 			t.Errorf("async %s: %v", async, err)
 		}
 		if _, err := checkpoint.Resolve(dir, "6"); err != nil || !failed.Load() {
@@ -426,7 +417,7 @@ func TestSavesBesideTrainingKeepTheirStep(t *testing.T) {
 			if slices.Contains(way, "zero.offload.optimizer=disk") {
 				sets = append(sets, "zero.offload.path="+t.TempDir())
 			}
-			err := job.ResumeWith(context.Background(), saving(t, dirs[i], sets...), t.TempDir(), "", silent{}, build.Seams{Tile: 200})
+			err := job.Run(context.Background(), saving(t, dirs[i], sets...), job.Options{Out: t.TempDir(), Hooks: build.Hooks{Tile: 200}})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -71,7 +71,7 @@ func train(t *testing.T, c *config.Config, wrap func(int, collective.Ranks) coll
 // trainAs is train on ranks that something is done to before.
 func trainAs(t *testing.T, c *config.Config, wrap func(int, collective.Ranks) collective.Ranks, prepare func(*build.Rank)) outcome {
 	t.Helper()
-	ranks, err := build.Open(c, build.Seams{Wrap: wrap})
+	ranks, err := build.Open(c, build.Hooks{WrapGroups: wrap})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,7 +21,7 @@ import (
 // onRanks opens a job, sets fresh parameters, and runs f on every rank.
 func onRanks(t *testing.T, c *config.Config, f func(*build.Rank) error) error {
 	t.Helper()
-	ranks, err := build.Open(c, build.Seams{})
+	ranks, err := build.Open(c, build.Hooks{})
 	if err != nil {
 		t.Fatal(err)
 	}

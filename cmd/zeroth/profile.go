@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -25,9 +24,10 @@ func (p *probes) flags(f *pflag.FlagSet) {
 	f.StringVar(&p.trace, "trace", "", "write what the queues of every rank did, and the memory in use by category, to a `file` that ui.perfetto.dev opens, the last 32768 tasks of each, and say how much communication was not hidden")
 }
 
-// start begins what is asked for. The files are made at once, so that one that
-// cannot be is known before the first step; stop writes and closes them.
-func (p *probes) start(ctx context.Context) (_ context.Context, stop func() error, err error) {
+// start begins what is asked for, and has run tell it. The files are made at once,
+// so that one that cannot be is known before the first step; stop writes and
+// closes them.
+func (p *probes) start(run *job.Options) (stop func() error, err error) {
 	var ends []func() error
 	stop = func() error {
 		var errs []error
@@ -39,10 +39,10 @@ func (p *probes) start(ctx context.Context) (_ context.Context, stop func() erro
 	if p.cpuProfile != "" {
 		f, err := create("cpuprofile", p.cpuProfile)
 		if err != nil {
-			return ctx, stop, err
+			return stop, err
 		}
 		if err := pprof.StartCPUProfile(f); err != nil {
-			return ctx, stop, errors.Join(fmt.Errorf("--cpuprofile: %w", err), f.Close())
+			return stop, errors.Join(fmt.Errorf("--cpuprofile: %w", err), f.Close())
 		}
 		ends = append(ends, func() error {
 			pprof.StopCPUProfile()
@@ -52,10 +52,10 @@ func (p *probes) start(ctx context.Context) (_ context.Context, stop func() erro
 	if p.timeline != "" {
 		write, err := timelineWriter(p.timeline)
 		if err != nil {
-			return ctx, stop, err
+			return stop, err
 		}
 		o := &job.Observation{}
-		ctx = job.WithObservation(ctx, o)
+		run.Timeline = o
 		ends = append(ends, func() error {
 			if o.Plan == nil {
 				return nil // the run did not come to it
@@ -66,13 +66,13 @@ func (p *probes) start(ctx context.Context) (_ context.Context, stop func() erro
 	if p.trace != "" {
 		f, err := create("trace", p.trace)
 		if err != nil {
-			return ctx, stop, err
+			return stop, err
 		}
 		t := sim.NewTrace()
-		ctx = sim.WithTrace(ctx, t)
+		run.Trace = t
 		ends = append(ends, func() error { return errors.Join(t.Write(f), f.Close()) })
 	}
-	return ctx, stop, nil
+	return stop, nil
 }
 
 // timelineWriter writes a plan in the format of the file's extension.

@@ -52,9 +52,10 @@ the keys of a job file.`,
 				progress.Note("stopping at the end of this step; Ctrl-C once more quits at once")
 			})
 			defer release()
-			ctx, stop, err := look.start(ctx)
+			o := job.Options{Out: out, Resume: resume, Observer: progress}
+			stop, err := look.start(&o)
 			if err == nil {
-				err = a.runTraining(ctx, args[0], sets, out, resume, progress)
+				err = a.runTraining(ctx, args[0], sets, o)
 			}
 			return cmp.Or(err, stop())
 		}),
@@ -98,29 +99,29 @@ func must(err error) {
 	}
 }
 
-func (a *app) runTraining(ctx context.Context, file string, sets []string, out, resume string, progress report.Progress) error {
+func (a *app) runTraining(ctx context.Context, file string, sets []string, o job.Options) error {
 	c, err := config.Load(file, sets)
 	if err != nil {
 		return err
 	}
-	if resume == "latest" && out == "" && c.Checkpoint.Dir == "" {
+	if o.Resume == "latest" && o.Out == "" && c.Checkpoint.Dir == "" {
 		return input.BadInput(errors.New("--resume latest: where are the checkpoints? Give --out with the run folder, or checkpoint.dir in the job file"))
 	}
-	if out == "" {
-		out = defaultFolder(file, time.Now())
+	if o.Out == "" {
+		o.Out = defaultFolder(file, time.Now())
 	}
-	err = job.Resume(ctx, c, out, resume, progress)
+	err = job.Run(ctx, c, o)
 	var stopped *job.Stopped
 	var by signalled
 	switch {
 	case err == nil || input.IsInput(err) || errors.Is(err, vfs.ErrLocked):
 		return err
 	case !errors.As(err, &stopped):
-		return fmt.Errorf("%w\n%s", err, left(out))
+		return fmt.Errorf("%w\n%s", err, left(o.Out))
 	case errors.As(err, &by) && by.Signal != os.Interrupt && stopped.Checkpoint != "":
 		return fmt.Errorf("%w: %w", errSaved, err)
 	case errors.As(err, &by) && by.Signal != os.Interrupt:
-		return fmt.Errorf("%w\n%s", err, left(out))
+		return fmt.Errorf("%w\n%s", err, left(o.Out))
 	}
 	return errStopped
 }

@@ -47,7 +47,7 @@ func record(file string, sets []string) (best []span, err error) {
 	if err != nil {
 		return nil, err
 	}
-	ranks, err := build.Open(c, build.Seams{})
+	ranks, err := build.Open(c, build.Hooks{})
 	if err != nil {
 		return nil, err
 	}

@@ -108,7 +108,7 @@ func (h *Here) measureKernels(c *config.Config) error {
 	}()
 	for range copies {
 		m := &measuring{}
-		if m.ranks, err = fit.OpenAffordable(x, build.Seams{Workers: h.workers, Dress: m.dress}); err != nil {
+		if m.ranks, err = fit.OpenAffordable(x, build.Hooks{Workers: h.workers, WrapTrainer: m.wrap}); err != nil {
 			return err
 		}
 		all = append(all, m)
@@ -153,7 +153,7 @@ type measuring struct {
 	first []uint64 // by queue: the place of the first span
 }
 
-func (m *measuring) dress(_ int, z *zero.Config) {
+func (m *measuring) wrap(_ int, z *zero.Config) {
 	m.log = sim.RecordAll(z)
 	for _, q := range m.log.Queues {
 		q.Keep = true

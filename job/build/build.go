@@ -84,7 +84,7 @@ func (f Footprint) Plus(g Footprint, times int) Footprint {
 }
 
 // DryRun is learnt by a dry run of a step on devices that only count.
-func DryRun(c *config.Config) (Footprint, error) { return DryRunWith(c, Seams{}, FewMicro) }
+func DryRun(c *config.Config) (Footprint, error) { return DryRunWith(c, Hooks{}, FewMicro) }
 
 // FewMicro is how many micro-batches of a step a dry run has at most: the first,
 // one of those between, which are all alike, and the last.
@@ -99,12 +99,12 @@ func Micros(c *config.Config, n int) *config.Config {
 
 // DryRunWith is Footprint by a dry run of at most so many micro-batches, three or
 // more.
-func DryRunWith(c *config.Config, s Seams, micros int) (f Footprint, err error) {
+func DryRunWith(c *config.Config, h Hooks, micros int) (f Footprint, err error) {
 	x := Micros(c, micros)
-	if f, err = Rehearse(x, math.MaxInt/2, s); err != nil {
+	if f, err = Rehearse(x, math.MaxInt/2, h); err != nil {
 		return f, err
 	}
-	return Rehearse(x, f.Arena, s)
+	return Rehearse(x, f.Arena, h)
 }
 
 // Workers is how many of the machine's processors a rank's kernels are split
@@ -153,8 +153,8 @@ func HostWorkspace(c *config.Config) int64 {
 
 // Rehearse runs a step with an arena of the given size. The footprint's Arena
 // is how much of it was used.
-func Rehearse(c *config.Config, arena int, s Seams) (f Footprint, err error) {
-	t, dev, host, err := Rehearsal(c, arena, s, func(*zero.Config) {})
+func Rehearse(c *config.Config, arena int, h Hooks) (f Footprint, err error) {
+	t, dev, host, err := Rehearsal(c, arena, h, func(*zero.Config) {})
 	if err != nil {
 		return f, err
 	}
@@ -163,9 +163,9 @@ func Rehearse(c *config.Config, arena int, s Seams) (f Footprint, err error) {
 }
 
 // Rehearsal is the first rank on a device that only counts, and a host that
-// does, with all allocated that a run allocates. Dress may put something
+// does, with all allocated that a run allocates. wrap may put something
 // between it and what it is built from.
-func Rehearsal(c *config.Config, arena int, s Seams, dress func(*zero.Config)) (t *zero.Trainer, dev, host *dry.Device, err error) {
+func Rehearsal(c *config.Config, arena int, h Hooks, wrap func(*zero.Config)) (t *zero.Trainer, dev, host *dry.Device, err error) {
 	mesh := config.Mesh(c)
 	dev, host = &dry.Device{Host: !cpu.Separate}, &dry.Device{Host: true}
 	z := Trainer(c)
@@ -174,7 +174,7 @@ func Rehearsal(c *config.Config, arena int, s Seams, dress func(*zero.Config)) (
 		World: collective.Dry{Of: mesh.World()}, Shard: collective.Dry{Of: mesh.Shard}, Replica: collective.Dry{Of: mesh.Replicate},
 	}
 	z.Offload, z.ArenaSize = c.Zero.Offload.Config(), arena
-	z.Offload.Tile = s.Tile
+	z.Offload.Tile = h.Tile
 	offloads := c.Zero.Offload.Any()
 	if !HostApart(c) {
 		z.Host = dev
@@ -185,7 +185,7 @@ func Rehearsal(c *config.Config, arena int, s Seams, dress func(*zero.Config)) (
 		z.Offload.ToHost, z.Offload.ToDevice, z.Offload.Read, z.Offload.Write = q, q, q, q
 	}
 	hostMemory := z.Host
-	dress(&z)
+	wrap(&z)
 	if t, err = zero.New(z); err != nil {
 		return nil, nil, nil, err
 	}
@@ -225,31 +225,32 @@ type Rank struct {
 	Lost    atomic.Bool // Together has left it behind
 }
 
-// Seams are where a test may stand between a job and the world.
-type Seams struct {
-	Wrap  func(rank int, g collective.Ranks) collective.Ranks // fault or delay wrappers around a rank's groups; may be nil
-	Files offload.Files                                       // the disk; nil is the machine's
-	Tile  int                                                 // most elements offloaded at a time; 0 is offload's choice
-	Saves vfs.FS                                              // where checkpoints are written; nil is the machine's
+// Hooks are test hooks: wrappers and stand-ins for what a rank is built from. The
+// zero value is the machine as it is.
+type Hooks struct {
+	WrapGroups func(rank int, g collective.Ranks) collective.Ranks // fault or delay wrappers around a rank's groups; may be nil
+	Files      offload.Files                                       // the disk; nil is the machine's
+	Tile       int                                                 // most elements offloaded at a time; 0 is offload's choice
+	Saves      vfs.FS                                              // where checkpoints are written; nil is the machine's
 
-	Dress   func(rank int, z *zero.Config) // puts something between a rank's trainer and what it is built from; may be nil
-	Workers int                            // of a rank's kernels; 0 is the rank's share of the processors
-	Hold    *checkpoint.Hold               // of the folder of checkpoints; nil: each save takes its own
+	WrapTrainer func(rank int, z *zero.Config) // puts wrappers around what a rank's trainer is built from; may be nil
+	Workers     int                            // of a rank's kernels; 0 is the rank's share of the processors
+	Hold        *checkpoint.Hold               // of the folder of checkpoints; nil: each save takes its own
 }
 
 // Open builds every rank of the job, with parameters not yet set.
-func Open(c *config.Config, s Seams) ([]*Rank, error) {
-	plan, err := DryRunWith(c, s, FewMicro)
+func Open(c *config.Config, h Hooks) ([]*Rank, error) {
+	plan, err := DryRunWith(c, h, FewMicro)
 	if err != nil {
 		return nil, err
 	}
-	return OpenPlanned(c, plan, s)
+	return OpenPlanned(c, plan, h)
 }
 
 // OpenPlanned builds the ranks of a plan.
-func OpenPlanned(c *config.Config, plan Footprint, s Seams) ([]*Rank, error) {
-	if s.Files == nil {
-		s.Files = offload.OS{}
+func OpenPlanned(c *config.Config, plan Footprint, h Hooks) ([]*Rank, error) {
+	if h.Files == nil {
+		h.Files = offload.OS{}
 	}
 	run := fmt.Sprintf("%08x", rand.Uint32())
 	var ranks []*Rank
@@ -257,13 +258,13 @@ func OpenPlanned(c *config.Config, plan Footprint, s Seams) ([]*Rank, error) {
 		g.World = collective.Watch(g.World, c.Parallel.Timeout)
 		g.Shard = collective.Watch(g.Shard, c.Parallel.Timeout)
 		g.Replica = collective.Watch(g.Replica, c.Parallel.Timeout)
-		if s.Wrap != nil {
-			g = s.Wrap(r, g)
+		if h.WrapGroups != nil {
+			g = h.WrapGroups(r, g)
 		}
-		rank, err := newRank(c, r, g, cmp.Or(s.Workers, Workers(c)))
+		rank, err := newRank(c, r, g, cmp.Or(h.Workers, Workers(c)))
 		ranks = append(ranks, rank)
 		if err == nil {
-			err = rank.open(c, plan.Arena, run, s)
+			err = rank.open(c, plan.Arena, run, h)
 		}
 		if err != nil {
 			CloseAll(ranks)
@@ -302,21 +303,21 @@ func newRank(c *config.Config, r int, g collective.Ranks, workers int) (*Rank, e
 	return rank, nil
 }
 
-func (r *Rank) open(c *config.Config, arena int, run string, s Seams) (err error) {
+func (r *Rank) open(c *config.Config, arena int, run string, h Hooks) (err error) {
 	z, q := Trainer(c), r.Queues
 	z.Device, z.Host, z.Compute, z.Comm, z.Update = r.Device, r.HostMemory(), q[0], q[1], q[2]
 	z.Groups, z.Offload, z.ArenaSize = r.Groups, c.Zero.Offload.Config(), arena
 	o := &z.Offload
 	if c.Zero.Offload.Any() {
 		z.HostUpdate = q[3]
-		o.ToHost, o.ToDevice, o.Tile = q[4], q[5], s.Tile
+		o.ToHost, o.ToDevice, o.Tile = q[4], q[5], h.Tile
 	}
 	if c.Zero.Offload.Disk() {
 		o.Read, o.Write = q[6], q[7]
-		o.Scratch = offload.Scratch{Files: s.Files, Dir: c.Zero.Offload.Path, Run: run, Rank: r.Rank, Timeout: c.Parallel.Timeout / 2}
+		o.Scratch = offload.Scratch{Files: h.Files, Dir: c.Zero.Offload.Path, Run: run, Rank: r.Rank, Timeout: c.Parallel.Timeout / 2}
 	}
-	if s.Dress != nil {
-		s.Dress(r.Rank, &z)
+	if h.WrapTrainer != nil {
+		h.WrapTrainer(r.Rank, &z)
 	}
 	r.Trainer, err = zero.New(z)
 	return err

@@ -360,7 +360,7 @@ func TestCostCountsTheSchedule(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, _, _, err := build.Rehearsal(c, f.Arena, build.Seams{}, func(z *zero.Config) {
+		r, _, _, err := build.Rehearsal(c, f.Arena, build.Hooks{}, func(z *zero.Config) {
 			z.Compute = q
 			if c.Zero.Offload.Any() {
 				z.Offload.ToHost, z.Offload.ToDevice = copies{bytes: &moved}, copies{bytes: &moved}

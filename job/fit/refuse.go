@@ -22,8 +22,8 @@ import (
 var here = sim.Rates{Flops: 1e11, Link: 5e9, Host: 5e9, Memory: 1e10, Disk: 1e9}
 
 // Affordable is what each rank will allocate, if there is as much.
-func Affordable(c *config.Config, s build.Seams) (build.Footprint, error) {
-	plan, err := build.DryRunWith(c, s, build.FewMicro)
+func Affordable(c *config.Config, h build.Hooks) (build.Footprint, error) {
+	plan, err := build.DryRunWith(c, h, build.FewMicro)
 	if err != nil {
 		return plan, err
 	}
@@ -43,12 +43,12 @@ func PlanHere(c *config.Config, m plan.Machine) (*plan.Plan, error) {
 }
 
 // OpenAffordable opens the ranks of a job, if there is the memory they need.
-func OpenAffordable(c *config.Config, s build.Seams) ([]*build.Rank, error) {
-	plan, err := Affordable(c, s)
+func OpenAffordable(c *config.Config, h build.Hooks) ([]*build.Rank, error) {
+	plan, err := Affordable(c, h)
 	if err != nil {
 		return nil, err
 	}
-	return build.OpenPlanned(c, plan, s)
+	return build.OpenPlanned(c, plan, h)
 }
 
 // budget refuses a job whose ranks need more than parallel.memory, before

@@ -120,7 +120,7 @@ func Recorded(c *config.Config, steps int) (*Recording, error) {
 		return nil, err
 	}
 	var l *Recording
-	t, _, _, err := build.Rehearsal(c, f.Arena, build.Seams{}, func(z *zero.Config) { l = RecordAll(z) })
+	t, _, _, err := build.Rehearsal(c, f.Arena, build.Hooks{}, func(z *zero.Config) { l = RecordAll(z) })
 	if err != nil {
 		return nil, err
 	}

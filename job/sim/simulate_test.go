@@ -43,7 +43,7 @@ type lengths struct{ forward, backward, gather, reduce, apart, norm time.Duratio
 func clocked(t *testing.T, c *config.Config, p lengths) (took time.Duration) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		ranks, err := build.Open(c, build.Seams{Wrap: func(_ int, g collective.Ranks) collective.Ranks {
+		ranks, err := build.Open(c, build.Hooks{WrapGroups: func(_ int, g collective.Ranks) collective.Ranks {
 			g.Shard = paced{g.Shard, p.gather, p.reduce}
 			g.Replica = paced{g.Replica, p.apart, p.apart}
 			return g

@@ -2,7 +2,6 @@ package sim
 
 import (
 	"bufio"
-	"context"
 	"fmt"
 	"io"
 	"slices"
@@ -71,21 +70,8 @@ func (t *Track) All() []ran {
 	return slices.Concat(t.spans[at:], t.spans[:at])
 }
 
-// NewTrace is a trace without spans; see WithTrace.
+// NewTrace is a trace without spans, for the options of a run.
 func NewTrace() *Trace { return &Trace{origin: time.Now()} }
-
-type traceKey struct{}
-
-// WithTrace makes Train and Resume record their steps in t.
-func WithTrace(ctx context.Context, t *Trace) context.Context {
-	return context.WithValue(ctx, traceKey{}, t)
-}
-
-// TraceOf is the context's trace; nil if there is none.
-func TraceOf(ctx context.Context) *Trace {
-	t, _ := ctx.Value(traceKey{}).(*Trace)
-	return t
-}
 
 // Attach starts to record the queues of all ranks, which are idle.
 func (t *Trace) Attach(ranks []*build.Rank, memory MemoryInUse) {

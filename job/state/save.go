@@ -53,7 +53,7 @@ type Saved struct {
 
 // OpenSavers makes a saver of each rank, closed with it; they are nil for a job
 // that makes no checkpoints.
-func OpenSavers(c *config.Config, ranks []*build.Rank, s build.Seams) ([]*Saver, error) {
+func OpenSavers(c *config.Config, ranks []*build.Rank, hooks build.Hooks) ([]*Saver, error) {
 	savers := make([]*Saver, len(ranks))
 	if !build.Saves(c) {
 		return savers, nil
@@ -61,7 +61,7 @@ func OpenSavers(c *config.Config, ranks []*build.Rank, s build.Seams) ([]*Saver,
 	groups, tuner := collective.NewLocal(len(ranks)), &checkpoint.Tuner{}
 	for i, r := range ranks {
 		var err error
-		if savers[i], err = newSaver(c, r, groups[i], tuner, s); err != nil {
+		if savers[i], err = newSaver(c, r, groups[i], tuner, hooks); err != nil {
 			return nil, fmt.Errorf("rank %d: %w", r.Rank, err)
 		}
 		r.AtClose(savers[i].close)
@@ -69,13 +69,13 @@ func OpenSavers(c *config.Config, ranks []*build.Rank, s build.Seams) ([]*Saver,
 	return savers, nil
 }
 
-func newSaver(c *config.Config, r *build.Rank, g collective.Group, tuner *checkpoint.Tuner, seams build.Seams) (*Saver, error) {
+func newSaver(c *config.Config, r *build.Rank, g collective.Group, tuner *checkpoint.Tuner, hooks build.Hooks) (*Saver, error) {
 	buf, err := r.HostMemory().Alloc(device.F32, build.Staged(c, r.Trainer), device.Snapshot)
 	if err != nil {
 		return nil, err
 	}
 	s := &Saver{C: c, Rank: r, group: collective.Watch(g, c.Parallel.Timeout), queue: r.Device.NewQueue("save"), tuner: tuner,
-		Fsys: seams.Saves, hold: seams.Hold, Told: map[string]bool{}}
+		Fsys: hooks.Saves, hold: hooks.Hold, Told: map[string]bool{}}
 	s.room.buf = buf
 	s.room.halved = !c.Checkpoint.Async && buf.N < build.StateLen(c, r.Trainer)
 	return s, nil
