@@ -19,7 +19,8 @@ type tally struct {
 	kinds     map[string]map[string]int
 	processes int
 	slowest   time.Duration
-	largest   int64 // bytes resident
+	largest   int64     // bytes resident
+	which     [2]string // the slowest's command and the largest's, with their case
 }
 
 var (
@@ -47,11 +48,16 @@ func (c *tally) ended(kind, outcome string) {
 
 func (c *tally) failed(kind string) { c.ended(kind, "FAILED") }
 
-func (c *tally) process(e ended) {
+func (c *tally) process(e ended, command string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.processes++
-	c.slowest, c.largest = max(c.slowest, e.took), max(c.largest, e.rss)
+	if e.took > c.slowest {
+		c.slowest, c.which[0] = e.took, command
+	}
+	if e.rss > c.largest {
+		c.largest, c.which[1] = e.rss, command
+	}
 }
 
 // cases is the number of cases of a kind: each has an outcome, and one more if
@@ -97,7 +103,7 @@ func report(w io.Writer, page string) error {
 	}
 	for _, test := range slices.Sorted(maps.Keys(tallies)) {
 		table := tallies[test].table()
-		fmt.Fprintf(w, "%s, seed %d\n\n%s\n", test, *seed, table)
+		fmt.Fprintf(w, "%s, seed %d\n\n%s\nslowest: %s\nlargest: %s\n\n", test, *seed, table, tallies[test].which[0], tallies[test].which[1])
 		begin, end := "<!-- "+test+" -->\n", "<!-- end "+test+" -->\n"
 		before, rest, ok := strings.Cut(text, begin)
 		_, after, closed := strings.Cut(rest, end)
