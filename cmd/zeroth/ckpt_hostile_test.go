@@ -170,6 +170,23 @@ func TestExportOfAnotherModel(t *testing.T) {
 	}
 }
 
+// A state.json of some megabytes cannot become gigabytes of indentation.
+func TestInspectOfHugeState(t *testing.T) {
+	trained(t)
+	const deep = 9000
+	path := forged(t, last, "f", `{"a": [`+strings.Repeat(strings.Repeat("[", deep)+strings.Repeat("]", deep)+",", 100)+`1]}`)
+	_, errs := zeroth(t, 1, "ckpt", "inspect", path, "--json")
+	matches(t, errs, `state.json has values within values, more than 16 deep`)
+	path = forged(t, last, "h", `{"a": [`+strings.Repeat("0,", 1<<22)+`0]}`)
+	_, errs = zeroth(t, 1, "ckpt", "inspect", path, "--json")
+	matches(t, errs, `state.json has \d+ bytes, at most 4194304 expected`)
+	path = forged(t, last, "g", `{"a": `+strings.Repeat("[", 15)+strings.Repeat("]", 15)+`}`)
+	out, _ := zeroth(t, 0, "ckpt", "inspect", path, "--json")
+	if !json.Valid([]byte(out)) {
+		t.Errorf("no JSON:\n%s", out)
+	}
+}
+
 // What stands in a checkpoint reaches the terminal as text.
 func TestOutputIsEscaped(t *testing.T) {
 	inFolder(t)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -94,10 +95,14 @@ func (a *app) ckptInspect() *cobra.Command {
 			return err
 		}
 		defer ck.Close()
-		if asJSON {
-			return a.writeJSON(inspected(ck))
+		if !asJSON {
+			return a.inspect(ck)
 		}
-		return a.inspect(ck)
+		out, err := inspected(ck)
+		if err != nil {
+			return err
+		}
+		return a.writeJSON(out)
 	})
 	cmd.Long = `Show what a checkpoint has: its tensors with kind (master is the parameter, the
 others are the optimizer's), type and shape, and which rank wrote which elements
@@ -189,8 +194,41 @@ type (
 	}
 )
 
-func inspected(ck *checkpoint.Checkpoint) inspection {
+// What a state.json may have to be shown: bytes, and values one in the other,
+// each of which indents all that is in it.
+const (
+	longest = 4 << 20
+	deepest = 16
+)
+
+// depth is how many objects and lists of a JSON text are one in the other, or
+// more than deepest.
+func depth(raw []byte) (most int) {
+	d, now := json.NewDecoder(bytes.NewReader(raw)), 0
+	for most <= deepest {
+		t, err := d.Token()
+		if err != nil {
+			break
+		}
+		switch t {
+		case json.Delim('{'), json.Delim('['):
+			now++
+			most = max(most, now)
+		case json.Delim('}'), json.Delim(']'):
+			now--
+		}
+	}
+	return most
+}
+
+func inspected(ck *checkpoint.Checkpoint) (inspection, error) {
 	out := inspection{ck.Path, ck.Step, ck.Seq, ck.Created, ck.Writers(), ck.Bytes(), ck.Metrics, nil, []inspectedTensor{}}
+	if n := len(ck.State); n > longest {
+		return out, fmt.Errorf("%s: state.json has %d bytes, at most %d expected", ck.Path, n, longest)
+	}
+	if depth(ck.State) > deepest {
+		return out, fmt.Errorf("%s: state.json has values within values, more than %d deep", ck.Path, deepest)
+	}
 	if json.Valid(ck.State) {
 		out.State = ck.State
 	}
@@ -201,5 +239,5 @@ func inspected(ck *checkpoint.Checkpoint) inspection {
 		}
 		out.Tensors = append(out.Tensors, t)
 	}
-	return out
+	return out, nil
 }

@@ -25,9 +25,10 @@ var (
 	record   = flag.String("record", "", "write the counts into the tables of a `page`")
 
 	mutations = flag.Int("mutations", 1200, "damaged checkpoints")
-	kills     = flag.Int("kills", 240, "kills of a run")
-	signals   = flag.Int("signals", 240, "signals to a run")
+	kills     = flag.Int("kills", 320, "times a run is to be killed; some are done before")
+	signals   = flag.Int("signals", 320, "times a run is asked to stop")
 	jobs      = flag.Int("jobs", 6000, "odd job files and command lines")
+	fuzzing   = flag.Duration("fuzzing", 0, "of each fuzz target")
 	forged    = flag.Int("forged", 1000, "forged headers, manifests and configurations")
 )
 
@@ -57,6 +58,11 @@ func campaign(m *testing.M) int {
 			fmt.Fprintln(os.Stderr, "the program does not build:", err)
 			return 1
 		}
+	}
+	help, err := exec.Command(program, "help", "job").Output()
+	if keys = listKeys(string(help)); err != nil || len(keys) < 40 {
+		fmt.Fprintf(os.Stderr, "help job lists the keys %q: %v\n", keys, err)
+		return 1
 	}
 	code := m.Run()
 	if err := report(os.Stdout, *record); err != nil {
@@ -125,7 +131,7 @@ func (x *trial) close() {
 		os.RemoveAll(base)
 		return
 	}
-	x.counts.failed(x.kind)
+	x.counts.count(x.kind, failure, 1)
 	where := ""
 	if *keep {
 		where = "\nleft in " + x.dir

@@ -32,6 +32,13 @@ type forger struct {
 var forgeries = []forgery{
 	{"manifest", func(f *forger) ended { return f.checkpoint("MANIFEST.json", f.forgeFile) }},
 	{"part file", func(f *forger) ended { return f.checkpoint("part-00000.json", f.forgeFile) }},
+	{"megabytes in a file", func(f *forger) ended {
+		return f.checkpoint(pick(f.rng, []string{"MANIFEST.json", "part-00000.json", "state.json"}), f.forgeLength)
+	}},
+	{"megabytes in a model's file", func(f *forger) ended {
+		return f.model(pick(f.rng, []string{"config.json", "generation_config.json"}), f.forgeLength)
+	}},
+	{"many tensors in a header", func(f *forger) ended { return f.model("model.safetensors", f.forgeTensors) }},
 	{"extents of a part file", func(f *forger) ended { return f.checkpoint("part-00001.json", f.forgeExtents) }},
 	{"state.json", func(f *forger) ended { return f.checkpoint("state.json", f.forgeFile) }},
 	{"positions in state.json", func(f *forger) ended { return f.positions() }},
@@ -101,6 +108,34 @@ func (f *forger) forgeFile(path string) {
 	v := parseJSON(f.trial, f.read(path))
 	forge(f.rng, v)
 	f.told(path, v.String())
+}
+
+// forgeLength puts many small values in the place of one, up to 64 MB of them.
+func (f *forger) forgeLength(path string) {
+	v := parseJSON(f.trial, f.read(path))
+	n, small := 1<<(16+f.rng.IntN(11)), pick(f.rng, []string{"{}", "[]", "0", `""`, "null", `{"name":"a"}`, strings.Repeat("[", 900) + strings.Repeat("]", 900)})
+	list := "[" + strings.Repeat(small+",", n/(len(small)+1)) + small + "]"
+	if f.rng.IntN(4) == 0 {
+		list = `"` + strings.Repeat("x", n) + `"`
+	}
+	nodes := v.all()
+	pick(f.rng, nodes[1:]).set(list)
+	f.told(path, v.String())
+}
+
+// forgeTensors adds many tensors without elements to a safetensors file, up to
+// half a million, with a header of up to 60 MB.
+func (f *forger) forgeTensors(path string) {
+	b := f.read(path)
+	n := 8 + binary.LittleEndian.Uint64(b)
+	header := strings.TrimSuffix(strings.TrimSpace(string(b[8:n])), "}")
+	var more strings.Builder
+	kind := pick(f.rng, []string{`"F32"`, `"F8_E4M3"`, `"BOOL"`, `"X"`, `5`})
+	for i := range 1 << (10 + f.rng.IntN(10)) {
+		fmt.Fprintf(&more, `,"transformer.h.%d.attn.bias%s":{"dtype":%s,"shape":[0],"data_offsets":[0,0]}`, i, pick(f.rng, []string{"", ".x"}), kind)
+	}
+	header += more.String() + "}"
+	f.told(path, string(binary.LittleEndian.AppendUint64(nil, uint64(len(header))))+header+string(b[n:]))
 }
 
 // told writes a forged file and a word about it.

@@ -161,7 +161,7 @@ func (x *trial) judge(e ended, args []string, codes ...int) {
 			x.Errorf("%s: the output has %s", command(args), raw)
 		}
 	}
-	x.counts.process(e)
+	x.counts.process(e, x.Name()+": "+command(args))
 }
 
 func (x *trial) note(e ended, args []string) {

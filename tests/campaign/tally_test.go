@@ -16,11 +16,20 @@ import (
 // tally counts the cases of a test by kind and outcome.
 type tally struct {
 	mu        sync.Mutex
-	kinds     map[string]map[string]int
+	kinds     map[string]*row
 	processes int
 	slowest   time.Duration
-	largest   int64 // bytes resident
+	largest   int64     // bytes resident
+	which     [2]string // the slowest's command and the largest's, with their case
 }
+
+// row is the cases of a kind.
+type row struct {
+	cases int
+	how   map[string]int // how they ended, and what else is counted
+}
+
+const failure = "FAILED"
 
 var (
 	talliesMu sync.Mutex
@@ -31,58 +40,68 @@ func tallyOf(test string) *tally {
 	talliesMu.Lock()
 	defer talliesMu.Unlock()
 	if tallies[test] == nil {
-		tallies[test] = &tally{kinds: map[string]map[string]int{}}
+		tallies[test] = &tally{kinds: map[string]*row{}}
 	}
 	return tallies[test]
 }
 
-func (c *tally) ended(kind, outcome string) {
+// ended counts a case, and how it ended.
+func (c *tally) ended(kind, how string) {
+	c.count(kind, how, 1)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.kinds[kind].cases++
+}
+
+// count counts anything else of a kind of case.
+func (c *tally) count(kind, what string, n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.kinds[kind] == nil {
-		c.kinds[kind] = map[string]int{}
+		c.kinds[kind] = &row{how: map[string]int{}}
 	}
-	c.kinds[kind][outcome]++
+	c.kinds[kind].how[what] += n
 }
 
-func (c *tally) failed(kind string) { c.ended(kind, "FAILED") }
-
-func (c *tally) process(e ended) {
+func (c *tally) process(e ended, command string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.processes++
-	c.slowest, c.largest = max(c.slowest, e.took), max(c.largest, e.rss)
-}
-
-// cases is the number of cases of a kind: each has an outcome, and one more if
-// it failed.
-func cases(outcomes map[string]int) (n int) {
-	for outcome, times := range outcomes {
-		if outcome != "FAILED" {
-			n += times
-		}
+	if e.took > c.slowest {
+		c.slowest, c.which[0] = e.took, command
 	}
-	return n
+	if e.rss > c.largest {
+		c.largest, c.which[1] = e.rss, command
+	}
 }
 
 // table is the counts in Markdown.
 func (c *tally) table() string {
 	var b strings.Builder
 	fmt.Fprint(&b, "| kind | cases | how they ended |\n|---|---:|---|\n")
-	all, failures := 0, 0
+	sum := row{how: map[string]int{}}
 	for _, kind := range slices.Sorted(maps.Keys(c.kinds)) {
-		outcomes := c.kinds[kind]
-		var how []string
-		for _, o := range slices.Sorted(maps.Keys(outcomes)) {
-			how = append(how, fmt.Sprintf("%s %d", o, outcomes[o]))
+		r := c.kinds[kind]
+		fmt.Fprintf(&b, "| %s | %d | %s |\n", kind, r.cases, r)
+		sum.cases += r.cases
+		for how, n := range r.how {
+			sum.how[how] += n
 		}
-		n := cases(outcomes)
-		all, failures = all+n, failures+outcomes["FAILED"]
-		fmt.Fprintf(&b, "| %s | %d | %s |\n", kind, n, strings.Join(how, ", "))
 	}
-	fmt.Fprintf(&b, "| all | %d | failures: %d |\n\n", all, failures)
-	fmt.Fprintf(&b, "%d processes; the slowest took %.1f s, the largest was seen with %d MB resident.\n", c.processes, c.slowest.Seconds(), c.largest/1e6)
+	sum.how[failure] += 0
+	fmt.Fprintf(&b, "| **all** | %d | %s |\n", sum.cases, sum)
+	if c.processes > 0 {
+		fmt.Fprintf(&b, "\n%d processes; the slowest took %.1f s, the largest was seen with %d MB resident.\n", c.processes, c.slowest.Seconds(), c.largest/1e6)
+	}
 	return b.String()
+}
+
+func (r row) String() string {
+	var all []string
+	for _, how := range slices.Sorted(maps.Keys(r.how)) {
+		all = append(all, fmt.Sprintf("%s: %d", how, r.how[how]))
+	}
+	return strings.Join(all, "; ")
 }
 
 // report prints the tables, and writes those that a page has places for.
@@ -97,7 +116,7 @@ func report(w io.Writer, page string) error {
 	}
 	for _, test := range slices.Sorted(maps.Keys(tallies)) {
 		table := tallies[test].table()
-		fmt.Fprintf(w, "%s, seed %d\n\n%s\n", test, *seed, table)
+		fmt.Fprintf(w, "%s, seed %d\n\n%s\nslowest: %s\nlargest: %s\n\n", test, *seed, table, tallies[test].which[0], tallies[test].which[1])
 		begin, end := "<!-- "+test+" -->\n", "<!-- end "+test+" -->\n"
 		before, rest, ok := strings.Cut(text, begin)
 		_, after, closed := strings.Cut(rest, end)

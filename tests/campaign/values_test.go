@@ -5,11 +5,23 @@ package campaign
 import (
 	"fmt"
 	"math/rand/v2"
+	"regexp"
 	"slices"
 	"strings"
-
-	"zeroth/job"
 )
+
+// keys are all of a job file, as the program lists them.
+var keys []string
+
+var keyLine = regexp.MustCompile(`(?m)^([a-z_]+(?:\.[a-z_]+)*) {2,}\S`)
+
+func listKeys(help string) (keys []string) {
+	_, list, _ := strings.Cut(help, "Keys, defaults, meanings:")
+	for _, m := range keyLine.FindAllStringSubmatch(list, -1) {
+		keys = append(keys, m[1])
+	}
+	return keys
+}
 
 // texts are the keys that take any text, so that no word is wrong for them.
 var texts = []string{"model.from", "data.text", "data.tokens", "data.vocab", "zero.offload.path", "checkpoint.dir", "sample.prompt"}
@@ -48,7 +60,7 @@ func (s setting) String() string { return s.key + "=" + s.value }
 
 // absurd draws a setting; tame keeps it from being a long run.
 func absurd(rng *rand.Rand, tame bool) setting {
-	key := pick(rng, job.Keys())
+	key := pick(rng, keys)
 	switch {
 	case rng.IntN(20) == 0: // a key there is not
 		return setting{strangeKey(rng, key), pick(rng, odd), false}
@@ -82,7 +94,7 @@ func small(rng *rand.Rand) (pairs [][2]string) {
 		"schedule.type": {"cosine", "constant"}, "schedule.warmup": {"0", "1"}, "checkpoint.every": {"0", "1"}, "checkpoint.keep": {"1", "{last: 2}"}, "checkpoint.async": {"true", "false"},
 		"sample.prompt": {"the", `"a \"b\" c"`}, "sample.tokens": {"0"}, "data.text": {"[text.txt]", `["text.txt"]`},
 	}
-	for _, key := range job.Keys() {
+	for _, key := range keys {
 		always := slices.Contains(long, key) || key == "data.text"
 		if v, ok := good[key]; ok && (always || rng.IntN(2) == 0) {
 			pairs = append(pairs, [2]string{key, pick(rng, v)})
