@@ -31,7 +31,8 @@ var configFields = strings.Fields(`
 	Schedule.Type Schedule.Warmup Schedule.MinLR
 	Checkpoint.Every Checkpoint.Dir Checkpoint.Keep.Last Checkpoint.Keep.Every Checkpoint.Keep.Best
 	Checkpoint.Async Checkpoint.Compress Checkpoint.SaveOnExit Checkpoint.OnError
-	Sample.Prompt Sample.Tokens Sample.Temperature Sample.TopK Sample.Seed`)
+	Sample.Prompt Sample.Tokens Sample.Temperature Sample.TopK Sample.Seed
+	Notes Carried.Config Carried.Notes Carried.Files OtherModel`) // the last line is no keys, but what reading a job finds out
 
 var configKeys = strings.Fields(`
 	model.from model.family model.layers model.heads model.kv_heads model.width model.ffn model.context model.vocab model.rope_theta model.tied
