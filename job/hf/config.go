@@ -46,14 +46,6 @@ func mustJSONLine(list []int) []byte {
 	return b
 }
 
-// known is a token id that a model came with, or what is written without one.
-func known(id string, otherwise json.RawMessage) json.RawMessage {
-	if id == "" {
-		return otherwise
-	}
-	return json.RawMessage(id)
-}
-
 // generationTokens fills in what config.json does not say of the tokens that
 // begin and end a text, from generation_config.json if there is one.
 func (m *Model) generationTokens(folder string) {
