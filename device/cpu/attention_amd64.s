@@ -2,346 +2,110 @@
 
 #include "textflag.h"
 
-DATA attnConstants<>+0(SB)/4, $0xff800000
-DATA attnConstants<>+4(SB)/4, $0xff800000
-DATA attnConstants<>+8(SB)/4, $0xff800000
-DATA attnConstants<>+12(SB)/4, $0xff800000
-DATA attnConstants<>+16(SB)/4, $0xff800000
-DATA attnConstants<>+20(SB)/4, $0xff800000
-DATA attnConstants<>+24(SB)/4, $0xff800000
-DATA attnConstants<>+28(SB)/4, $0xff800000
-DATA attnConstants<>+32(SB)/4, $0xff800000
-DATA attnConstants<>+36(SB)/4, $0xff800000
-DATA attnConstants<>+40(SB)/4, $0xff800000
-DATA attnConstants<>+44(SB)/4, $0xff800000
-DATA attnConstants<>+48(SB)/4, $0xff800000
-DATA attnConstants<>+52(SB)/4, $0xff800000
-DATA attnConstants<>+56(SB)/4, $0xff800000
-DATA attnConstants<>+60(SB)/4, $0xff800000
-DATA attnConstants<>+64(SB)/4, $0x3f800000
-DATA attnConstants<>+68(SB)/4, $0x3f800000
-DATA attnConstants<>+72(SB)/4, $0x3f800000
-DATA attnConstants<>+76(SB)/4, $0x3f800000
-DATA attnConstants<>+80(SB)/4, $0x3f800000
-DATA attnConstants<>+84(SB)/4, $0x3f800000
-DATA attnConstants<>+88(SB)/4, $0x3f800000
-DATA attnConstants<>+92(SB)/4, $0x3f800000
-DATA attnConstants<>+96(SB)/4, $0x3f800000
-DATA attnConstants<>+100(SB)/4, $0x3f800000
-DATA attnConstants<>+104(SB)/4, $0x3f800000
-DATA attnConstants<>+108(SB)/4, $0x3f800000
-DATA attnConstants<>+112(SB)/4, $0x3f800000
-DATA attnConstants<>+116(SB)/4, $0x3f800000
-DATA attnConstants<>+120(SB)/4, $0x3f800000
-DATA attnConstants<>+124(SB)/4, $0x3f800000
-DATA attnConstants<>+128(SB)/4, $0xc2aea8f6
-DATA attnConstants<>+132(SB)/4, $0xc2aea8f6
-DATA attnConstants<>+136(SB)/4, $0xc2aea8f6
-DATA attnConstants<>+140(SB)/4, $0xc2aea8f6
-DATA attnConstants<>+144(SB)/4, $0xc2aea8f6
-DATA attnConstants<>+148(SB)/4, $0xc2aea8f6
-DATA attnConstants<>+152(SB)/4, $0xc2aea8f6
-DATA attnConstants<>+156(SB)/4, $0xc2aea8f6
-DATA attnConstants<>+160(SB)/4, $0xc2aea8f6
-DATA attnConstants<>+164(SB)/4, $0xc2aea8f6
-DATA attnConstants<>+168(SB)/4, $0xc2aea8f6
-DATA attnConstants<>+172(SB)/4, $0xc2aea8f6
-DATA attnConstants<>+176(SB)/4, $0xc2aea8f6
-DATA attnConstants<>+180(SB)/4, $0xc2aea8f6
-DATA attnConstants<>+184(SB)/4, $0xc2aea8f6
-DATA attnConstants<>+188(SB)/4, $0xc2aea8f6
-DATA attnConstants<>+192(SB)/4, $0x42b10000
-DATA attnConstants<>+196(SB)/4, $0x42b10000
-DATA attnConstants<>+200(SB)/4, $0x42b10000
-DATA attnConstants<>+204(SB)/4, $0x42b10000
-DATA attnConstants<>+208(SB)/4, $0x42b10000
-DATA attnConstants<>+212(SB)/4, $0x42b10000
-DATA attnConstants<>+216(SB)/4, $0x42b10000
-DATA attnConstants<>+220(SB)/4, $0x42b10000
-DATA attnConstants<>+224(SB)/4, $0x42b10000
-DATA attnConstants<>+228(SB)/4, $0x42b10000
-DATA attnConstants<>+232(SB)/4, $0x42b10000
-DATA attnConstants<>+236(SB)/4, $0x42b10000
-DATA attnConstants<>+240(SB)/4, $0x42b10000
-DATA attnConstants<>+244(SB)/4, $0x42b10000
-DATA attnConstants<>+248(SB)/4, $0x42b10000
-DATA attnConstants<>+252(SB)/4, $0x42b10000
-DATA attnConstants<>+256(SB)/4, $0x3fb8aa3b
-DATA attnConstants<>+260(SB)/4, $0x3fb8aa3b
-DATA attnConstants<>+264(SB)/4, $0x3fb8aa3b
-DATA attnConstants<>+268(SB)/4, $0x3fb8aa3b
-DATA attnConstants<>+272(SB)/4, $0x3fb8aa3b
-DATA attnConstants<>+276(SB)/4, $0x3fb8aa3b
-DATA attnConstants<>+280(SB)/4, $0x3fb8aa3b
-DATA attnConstants<>+284(SB)/4, $0x3fb8aa3b
-DATA attnConstants<>+288(SB)/4, $0x3fb8aa3b
-DATA attnConstants<>+292(SB)/4, $0x3fb8aa3b
-DATA attnConstants<>+296(SB)/4, $0x3fb8aa3b
-DATA attnConstants<>+300(SB)/4, $0x3fb8aa3b
-DATA attnConstants<>+304(SB)/4, $0x3fb8aa3b
-DATA attnConstants<>+308(SB)/4, $0x3fb8aa3b
-DATA attnConstants<>+312(SB)/4, $0x3fb8aa3b
-DATA attnConstants<>+316(SB)/4, $0x3fb8aa3b
-DATA attnConstants<>+320(SB)/4, $0x3f318000
-DATA attnConstants<>+324(SB)/4, $0x3f318000
-DATA attnConstants<>+328(SB)/4, $0x3f318000
-DATA attnConstants<>+332(SB)/4, $0x3f318000
-DATA attnConstants<>+336(SB)/4, $0x3f318000
-DATA attnConstants<>+340(SB)/4, $0x3f318000
-DATA attnConstants<>+344(SB)/4, $0x3f318000
-DATA attnConstants<>+348(SB)/4, $0x3f318000
-DATA attnConstants<>+352(SB)/4, $0x3f318000
-DATA attnConstants<>+356(SB)/4, $0x3f318000
-DATA attnConstants<>+360(SB)/4, $0x3f318000
-DATA attnConstants<>+364(SB)/4, $0x3f318000
-DATA attnConstants<>+368(SB)/4, $0x3f318000
-DATA attnConstants<>+372(SB)/4, $0x3f318000
-DATA attnConstants<>+376(SB)/4, $0x3f318000
-DATA attnConstants<>+380(SB)/4, $0x3f318000
-DATA attnConstants<>+384(SB)/4, $0xb95e8083
-DATA attnConstants<>+388(SB)/4, $0xb95e8083
-DATA attnConstants<>+392(SB)/4, $0xb95e8083
-DATA attnConstants<>+396(SB)/4, $0xb95e8083
-DATA attnConstants<>+400(SB)/4, $0xb95e8083
-DATA attnConstants<>+404(SB)/4, $0xb95e8083
-DATA attnConstants<>+408(SB)/4, $0xb95e8083
-DATA attnConstants<>+412(SB)/4, $0xb95e8083
-DATA attnConstants<>+416(SB)/4, $0xb95e8083
-DATA attnConstants<>+420(SB)/4, $0xb95e8083
-DATA attnConstants<>+424(SB)/4, $0xb95e8083
-DATA attnConstants<>+428(SB)/4, $0xb95e8083
-DATA attnConstants<>+432(SB)/4, $0xb95e8083
-DATA attnConstants<>+436(SB)/4, $0xb95e8083
-DATA attnConstants<>+440(SB)/4, $0xb95e8083
-DATA attnConstants<>+444(SB)/4, $0xb95e8083
-DATA attnConstants<>+448(SB)/4, $0x4b400000
-DATA attnConstants<>+452(SB)/4, $0x4b400000
-DATA attnConstants<>+456(SB)/4, $0x4b400000
-DATA attnConstants<>+460(SB)/4, $0x4b400000
-DATA attnConstants<>+464(SB)/4, $0x4b400000
-DATA attnConstants<>+468(SB)/4, $0x4b400000
-DATA attnConstants<>+472(SB)/4, $0x4b400000
-DATA attnConstants<>+476(SB)/4, $0x4b400000
-DATA attnConstants<>+480(SB)/4, $0x4b400000
-DATA attnConstants<>+484(SB)/4, $0x4b400000
-DATA attnConstants<>+488(SB)/4, $0x4b400000
-DATA attnConstants<>+492(SB)/4, $0x4b400000
-DATA attnConstants<>+496(SB)/4, $0x4b400000
-DATA attnConstants<>+500(SB)/4, $0x4b400000
-DATA attnConstants<>+504(SB)/4, $0x4b400000
-DATA attnConstants<>+508(SB)/4, $0x4b400000
-DATA attnConstants<>+512(SB)/4, $0x39506967
-DATA attnConstants<>+516(SB)/4, $0x39506967
-DATA attnConstants<>+520(SB)/4, $0x39506967
-DATA attnConstants<>+524(SB)/4, $0x39506967
-DATA attnConstants<>+528(SB)/4, $0x39506967
-DATA attnConstants<>+532(SB)/4, $0x39506967
-DATA attnConstants<>+536(SB)/4, $0x39506967
-DATA attnConstants<>+540(SB)/4, $0x39506967
-DATA attnConstants<>+544(SB)/4, $0x39506967
-DATA attnConstants<>+548(SB)/4, $0x39506967
-DATA attnConstants<>+552(SB)/4, $0x39506967
-DATA attnConstants<>+556(SB)/4, $0x39506967
-DATA attnConstants<>+560(SB)/4, $0x39506967
-DATA attnConstants<>+564(SB)/4, $0x39506967
-DATA attnConstants<>+568(SB)/4, $0x39506967
-DATA attnConstants<>+572(SB)/4, $0x39506967
-DATA attnConstants<>+576(SB)/4, $0x3ab743ce
-DATA attnConstants<>+580(SB)/4, $0x3ab743ce
-DATA attnConstants<>+584(SB)/4, $0x3ab743ce
-DATA attnConstants<>+588(SB)/4, $0x3ab743ce
-DATA attnConstants<>+592(SB)/4, $0x3ab743ce
-DATA attnConstants<>+596(SB)/4, $0x3ab743ce
-DATA attnConstants<>+600(SB)/4, $0x3ab743ce
-DATA attnConstants<>+604(SB)/4, $0x3ab743ce
-DATA attnConstants<>+608(SB)/4, $0x3ab743ce
-DATA attnConstants<>+612(SB)/4, $0x3ab743ce
-DATA attnConstants<>+616(SB)/4, $0x3ab743ce
-DATA attnConstants<>+620(SB)/4, $0x3ab743ce
-DATA attnConstants<>+624(SB)/4, $0x3ab743ce
-DATA attnConstants<>+628(SB)/4, $0x3ab743ce
-DATA attnConstants<>+632(SB)/4, $0x3ab743ce
-DATA attnConstants<>+636(SB)/4, $0x3ab743ce
-DATA attnConstants<>+640(SB)/4, $0x3c088908
-DATA attnConstants<>+644(SB)/4, $0x3c088908
-DATA attnConstants<>+648(SB)/4, $0x3c088908
-DATA attnConstants<>+652(SB)/4, $0x3c088908
-DATA attnConstants<>+656(SB)/4, $0x3c088908
-DATA attnConstants<>+660(SB)/4, $0x3c088908
-DATA attnConstants<>+664(SB)/4, $0x3c088908
-DATA attnConstants<>+668(SB)/4, $0x3c088908
-DATA attnConstants<>+672(SB)/4, $0x3c088908
-DATA attnConstants<>+676(SB)/4, $0x3c088908
-DATA attnConstants<>+680(SB)/4, $0x3c088908
-DATA attnConstants<>+684(SB)/4, $0x3c088908
-DATA attnConstants<>+688(SB)/4, $0x3c088908
-DATA attnConstants<>+692(SB)/4, $0x3c088908
-DATA attnConstants<>+696(SB)/4, $0x3c088908
-DATA attnConstants<>+700(SB)/4, $0x3c088908
-DATA attnConstants<>+704(SB)/4, $0x3d2aa9c1
-DATA attnConstants<>+708(SB)/4, $0x3d2aa9c1
-DATA attnConstants<>+712(SB)/4, $0x3d2aa9c1
-DATA attnConstants<>+716(SB)/4, $0x3d2aa9c1
-DATA attnConstants<>+720(SB)/4, $0x3d2aa9c1
-DATA attnConstants<>+724(SB)/4, $0x3d2aa9c1
-DATA attnConstants<>+728(SB)/4, $0x3d2aa9c1
-DATA attnConstants<>+732(SB)/4, $0x3d2aa9c1
-DATA attnConstants<>+736(SB)/4, $0x3d2aa9c1
-DATA attnConstants<>+740(SB)/4, $0x3d2aa9c1
-DATA attnConstants<>+744(SB)/4, $0x3d2aa9c1
-DATA attnConstants<>+748(SB)/4, $0x3d2aa9c1
-DATA attnConstants<>+752(SB)/4, $0x3d2aa9c1
-DATA attnConstants<>+756(SB)/4, $0x3d2aa9c1
-DATA attnConstants<>+760(SB)/4, $0x3d2aa9c1
-DATA attnConstants<>+764(SB)/4, $0x3d2aa9c1
-DATA attnConstants<>+768(SB)/4, $0x3e2aaaaa
-DATA attnConstants<>+772(SB)/4, $0x3e2aaaaa
-DATA attnConstants<>+776(SB)/4, $0x3e2aaaaa
-DATA attnConstants<>+780(SB)/4, $0x3e2aaaaa
-DATA attnConstants<>+784(SB)/4, $0x3e2aaaaa
-DATA attnConstants<>+788(SB)/4, $0x3e2aaaaa
-DATA attnConstants<>+792(SB)/4, $0x3e2aaaaa
-DATA attnConstants<>+796(SB)/4, $0x3e2aaaaa
-DATA attnConstants<>+800(SB)/4, $0x3e2aaaaa
-DATA attnConstants<>+804(SB)/4, $0x3e2aaaaa
-DATA attnConstants<>+808(SB)/4, $0x3e2aaaaa
-DATA attnConstants<>+812(SB)/4, $0x3e2aaaaa
-DATA attnConstants<>+816(SB)/4, $0x3e2aaaaa
-DATA attnConstants<>+820(SB)/4, $0x3e2aaaaa
-DATA attnConstants<>+824(SB)/4, $0x3e2aaaaa
-DATA attnConstants<>+828(SB)/4, $0x3e2aaaaa
-DATA attnConstants<>+832(SB)/4, $0x3f000000
-DATA attnConstants<>+836(SB)/4, $0x3f000000
-DATA attnConstants<>+840(SB)/4, $0x3f000000
-DATA attnConstants<>+844(SB)/4, $0x3f000000
-DATA attnConstants<>+848(SB)/4, $0x3f000000
-DATA attnConstants<>+852(SB)/4, $0x3f000000
-DATA attnConstants<>+856(SB)/4, $0x3f000000
-DATA attnConstants<>+860(SB)/4, $0x3f000000
-DATA attnConstants<>+864(SB)/4, $0x3f000000
-DATA attnConstants<>+868(SB)/4, $0x3f000000
-DATA attnConstants<>+872(SB)/4, $0x3f000000
-DATA attnConstants<>+876(SB)/4, $0x3f000000
-DATA attnConstants<>+880(SB)/4, $0x3f000000
-DATA attnConstants<>+884(SB)/4, $0x3f000000
-DATA attnConstants<>+888(SB)/4, $0x3f000000
-DATA attnConstants<>+892(SB)/4, $0x3f000000
-DATA attnConstants<>+896(SB)/4, $0x00000001
-DATA attnConstants<>+900(SB)/4, $0x00000001
-DATA attnConstants<>+904(SB)/4, $0x00000001
-DATA attnConstants<>+908(SB)/4, $0x00000001
-DATA attnConstants<>+912(SB)/4, $0x00000001
-DATA attnConstants<>+916(SB)/4, $0x00000001
-DATA attnConstants<>+920(SB)/4, $0x00000001
-DATA attnConstants<>+924(SB)/4, $0x00000001
-DATA attnConstants<>+928(SB)/4, $0x00000001
-DATA attnConstants<>+932(SB)/4, $0x00000001
-DATA attnConstants<>+936(SB)/4, $0x00000001
-DATA attnConstants<>+940(SB)/4, $0x00000001
-DATA attnConstants<>+944(SB)/4, $0x00000001
-DATA attnConstants<>+948(SB)/4, $0x00000001
-DATA attnConstants<>+952(SB)/4, $0x00000001
-DATA attnConstants<>+956(SB)/4, $0x00000001
-DATA attnConstants<>+960(SB)/4, $0x00007fff
-DATA attnConstants<>+964(SB)/4, $0x00007fff
-DATA attnConstants<>+968(SB)/4, $0x00007fff
-DATA attnConstants<>+972(SB)/4, $0x00007fff
-DATA attnConstants<>+976(SB)/4, $0x00007fff
-DATA attnConstants<>+980(SB)/4, $0x00007fff
-DATA attnConstants<>+984(SB)/4, $0x00007fff
-DATA attnConstants<>+988(SB)/4, $0x00007fff
-DATA attnConstants<>+992(SB)/4, $0x00007fff
-DATA attnConstants<>+996(SB)/4, $0x00007fff
-DATA attnConstants<>+1000(SB)/4, $0x00007fff
-DATA attnConstants<>+1004(SB)/4, $0x00007fff
-DATA attnConstants<>+1008(SB)/4, $0x00007fff
-DATA attnConstants<>+1012(SB)/4, $0x00007fff
-DATA attnConstants<>+1016(SB)/4, $0x00007fff
-DATA attnConstants<>+1020(SB)/4, $0x00007fff
-DATA attnConstants<>+1024(SB)/4, $0x00400000
-DATA attnConstants<>+1028(SB)/4, $0x00400000
-DATA attnConstants<>+1032(SB)/4, $0x00400000
-DATA attnConstants<>+1036(SB)/4, $0x00400000
-DATA attnConstants<>+1040(SB)/4, $0x00400000
-DATA attnConstants<>+1044(SB)/4, $0x00400000
-DATA attnConstants<>+1048(SB)/4, $0x00400000
-DATA attnConstants<>+1052(SB)/4, $0x00400000
-DATA attnConstants<>+1056(SB)/4, $0x00400000
-DATA attnConstants<>+1060(SB)/4, $0x00400000
-DATA attnConstants<>+1064(SB)/4, $0x00400000
-DATA attnConstants<>+1068(SB)/4, $0x00400000
-DATA attnConstants<>+1072(SB)/4, $0x00400000
-DATA attnConstants<>+1076(SB)/4, $0x00400000
-DATA attnConstants<>+1080(SB)/4, $0x00400000
-DATA attnConstants<>+1084(SB)/4, $0x00400000
-GLOBL attnConstants<>(SB), RODATA|NOPTR, $1088
+DATA attnConstants<>+0(SB)/8, $0xff800000ff800000
+DATA attnConstants<>+8(SB)/8, $0xff800000ff800000
+DATA attnConstants<>+16(SB)/8, $0xff800000ff800000
+DATA attnConstants<>+24(SB)/8, $0xff800000ff800000
+DATA attnConstants<>+32(SB)/8, $0x3f8000003f800000
+DATA attnConstants<>+40(SB)/8, $0x3f8000003f800000
+DATA attnConstants<>+48(SB)/8, $0x3f8000003f800000
+DATA attnConstants<>+56(SB)/8, $0x3f8000003f800000
+DATA attnConstants<>+64(SB)/8, $0xc2aea8f6c2aea8f6
+DATA attnConstants<>+72(SB)/8, $0xc2aea8f6c2aea8f6
+DATA attnConstants<>+80(SB)/8, $0xc2aea8f6c2aea8f6
+DATA attnConstants<>+88(SB)/8, $0xc2aea8f6c2aea8f6
+DATA attnConstants<>+96(SB)/8, $0x42b1000042b10000
+DATA attnConstants<>+104(SB)/8, $0x42b1000042b10000
+DATA attnConstants<>+112(SB)/8, $0x42b1000042b10000
+DATA attnConstants<>+120(SB)/8, $0x42b1000042b10000
+DATA attnConstants<>+128(SB)/8, $0x3fb8aa3b3fb8aa3b
+DATA attnConstants<>+136(SB)/8, $0x3fb8aa3b3fb8aa3b
+DATA attnConstants<>+144(SB)/8, $0x3fb8aa3b3fb8aa3b
+DATA attnConstants<>+152(SB)/8, $0x3fb8aa3b3fb8aa3b
+DATA attnConstants<>+160(SB)/8, $0x3f3180003f318000
+DATA attnConstants<>+168(SB)/8, $0x3f3180003f318000
+DATA attnConstants<>+176(SB)/8, $0x3f3180003f318000
+DATA attnConstants<>+184(SB)/8, $0x3f3180003f318000
+DATA attnConstants<>+192(SB)/8, $0xb95e8083b95e8083
+DATA attnConstants<>+200(SB)/8, $0xb95e8083b95e8083
+DATA attnConstants<>+208(SB)/8, $0xb95e8083b95e8083
+DATA attnConstants<>+216(SB)/8, $0xb95e8083b95e8083
+DATA attnConstants<>+224(SB)/8, $0x4b4000004b400000
+DATA attnConstants<>+232(SB)/8, $0x4b4000004b400000
+DATA attnConstants<>+240(SB)/8, $0x4b4000004b400000
+DATA attnConstants<>+248(SB)/8, $0x4b4000004b400000
+DATA attnConstants<>+256(SB)/8, $0x3950696739506967
+DATA attnConstants<>+264(SB)/8, $0x3950696739506967
+DATA attnConstants<>+272(SB)/8, $0x3950696739506967
+DATA attnConstants<>+280(SB)/8, $0x3950696739506967
+DATA attnConstants<>+288(SB)/8, $0x3ab743ce3ab743ce
+DATA attnConstants<>+296(SB)/8, $0x3ab743ce3ab743ce
+DATA attnConstants<>+304(SB)/8, $0x3ab743ce3ab743ce
+DATA attnConstants<>+312(SB)/8, $0x3ab743ce3ab743ce
+DATA attnConstants<>+320(SB)/8, $0x3c0889083c088908
+DATA attnConstants<>+328(SB)/8, $0x3c0889083c088908
+DATA attnConstants<>+336(SB)/8, $0x3c0889083c088908
+DATA attnConstants<>+344(SB)/8, $0x3c0889083c088908
+DATA attnConstants<>+352(SB)/8, $0x3d2aa9c13d2aa9c1
+DATA attnConstants<>+360(SB)/8, $0x3d2aa9c13d2aa9c1
+DATA attnConstants<>+368(SB)/8, $0x3d2aa9c13d2aa9c1
+DATA attnConstants<>+376(SB)/8, $0x3d2aa9c13d2aa9c1
+DATA attnConstants<>+384(SB)/8, $0x3e2aaaaa3e2aaaaa
+DATA attnConstants<>+392(SB)/8, $0x3e2aaaaa3e2aaaaa
+DATA attnConstants<>+400(SB)/8, $0x3e2aaaaa3e2aaaaa
+DATA attnConstants<>+408(SB)/8, $0x3e2aaaaa3e2aaaaa
+DATA attnConstants<>+416(SB)/8, $0x3f0000003f000000
+DATA attnConstants<>+424(SB)/8, $0x3f0000003f000000
+DATA attnConstants<>+432(SB)/8, $0x3f0000003f000000
+DATA attnConstants<>+440(SB)/8, $0x3f0000003f000000
+DATA attnConstants<>+448(SB)/8, $0x0000000100000001
+DATA attnConstants<>+456(SB)/8, $0x0000000100000001
+DATA attnConstants<>+464(SB)/8, $0x0000000100000001
+DATA attnConstants<>+472(SB)/8, $0x0000000100000001
+DATA attnConstants<>+480(SB)/8, $0x00007fff00007fff
+DATA attnConstants<>+488(SB)/8, $0x00007fff00007fff
+DATA attnConstants<>+496(SB)/8, $0x00007fff00007fff
+DATA attnConstants<>+504(SB)/8, $0x00007fff00007fff
+DATA attnConstants<>+512(SB)/8, $0x0040000000400000
+DATA attnConstants<>+520(SB)/8, $0x0040000000400000
+DATA attnConstants<>+528(SB)/8, $0x0040000000400000
+DATA attnConstants<>+536(SB)/8, $0x0040000000400000
+GLOBL attnConstants<>(SB), RODATA|NOPTR, $544
 
-DATA attnSeen<>+0(SB)/4, $0x7f800000
-DATA attnSeen<>+4(SB)/4, $0x7f800000
-DATA attnSeen<>+8(SB)/4, $0x7f800000
-DATA attnSeen<>+12(SB)/4, $0x7f800000
-DATA attnSeen<>+16(SB)/4, $0x7f800000
-DATA attnSeen<>+20(SB)/4, $0x7f800000
-DATA attnSeen<>+24(SB)/4, $0x7f800000
-DATA attnSeen<>+28(SB)/4, $0x7f800000
-DATA attnSeen<>+32(SB)/4, $0x7f800000
-DATA attnSeen<>+36(SB)/4, $0x7f800000
-DATA attnSeen<>+40(SB)/4, $0x7f800000
-DATA attnSeen<>+44(SB)/4, $0x7f800000
-DATA attnSeen<>+48(SB)/4, $0x7f800000
-DATA attnSeen<>+52(SB)/4, $0x7f800000
-DATA attnSeen<>+56(SB)/4, $0x7f800000
-DATA attnSeen<>+60(SB)/4, $0x7f800000
-DATA attnSeen<>+64(SB)/4, $0xff800000
-DATA attnSeen<>+68(SB)/4, $0xff800000
-DATA attnSeen<>+72(SB)/4, $0xff800000
-DATA attnSeen<>+76(SB)/4, $0xff800000
-DATA attnSeen<>+80(SB)/4, $0xff800000
-DATA attnSeen<>+84(SB)/4, $0xff800000
-DATA attnSeen<>+88(SB)/4, $0xff800000
-DATA attnSeen<>+92(SB)/4, $0xff800000
-DATA attnSeen<>+96(SB)/4, $0xff800000
-DATA attnSeen<>+100(SB)/4, $0xff800000
-DATA attnSeen<>+104(SB)/4, $0xff800000
-DATA attnSeen<>+108(SB)/4, $0xff800000
-DATA attnSeen<>+112(SB)/4, $0xff800000
-DATA attnSeen<>+116(SB)/4, $0xff800000
-DATA attnSeen<>+120(SB)/4, $0xff800000
-DATA attnSeen<>+124(SB)/4, $0xff800000
+DATA attnSeen<>+0(SB)/8, $0x7f8000007f800000
+DATA attnSeen<>+8(SB)/8, $0x7f8000007f800000
+DATA attnSeen<>+16(SB)/8, $0x7f8000007f800000
+DATA attnSeen<>+24(SB)/8, $0x7f8000007f800000
+DATA attnSeen<>+32(SB)/8, $0x7f8000007f800000
+DATA attnSeen<>+40(SB)/8, $0x7f8000007f800000
+DATA attnSeen<>+48(SB)/8, $0x7f8000007f800000
+DATA attnSeen<>+56(SB)/8, $0x7f8000007f800000
+DATA attnSeen<>+64(SB)/8, $0xff800000ff800000
+DATA attnSeen<>+72(SB)/8, $0xff800000ff800000
+DATA attnSeen<>+80(SB)/8, $0xff800000ff800000
+DATA attnSeen<>+88(SB)/8, $0xff800000ff800000
+DATA attnSeen<>+96(SB)/8, $0xff800000ff800000
+DATA attnSeen<>+104(SB)/8, $0xff800000ff800000
+DATA attnSeen<>+112(SB)/8, $0xff800000ff800000
+DATA attnSeen<>+120(SB)/8, $0xff800000ff800000
 GLOBL attnSeen<>(SB), RODATA|NOPTR, $128
 
-DATA attnOnes<>+0(SB)/4, $0xffffffff
-DATA attnOnes<>+4(SB)/4, $0xffffffff
-DATA attnOnes<>+8(SB)/4, $0xffffffff
-DATA attnOnes<>+12(SB)/4, $0xffffffff
-DATA attnOnes<>+16(SB)/4, $0xffffffff
-DATA attnOnes<>+20(SB)/4, $0xffffffff
-DATA attnOnes<>+24(SB)/4, $0xffffffff
-DATA attnOnes<>+28(SB)/4, $0xffffffff
-DATA attnOnes<>+32(SB)/4, $0xffffffff
-DATA attnOnes<>+36(SB)/4, $0xffffffff
-DATA attnOnes<>+40(SB)/4, $0xffffffff
-DATA attnOnes<>+44(SB)/4, $0xffffffff
-DATA attnOnes<>+48(SB)/4, $0xffffffff
-DATA attnOnes<>+52(SB)/4, $0xffffffff
-DATA attnOnes<>+56(SB)/4, $0xffffffff
-DATA attnOnes<>+60(SB)/4, $0xffffffff
-DATA attnOnes<>+64(SB)/4, $0x00000000
-DATA attnOnes<>+68(SB)/4, $0x00000000
-DATA attnOnes<>+72(SB)/4, $0x00000000
-DATA attnOnes<>+76(SB)/4, $0x00000000
-DATA attnOnes<>+80(SB)/4, $0x00000000
-DATA attnOnes<>+84(SB)/4, $0x00000000
-DATA attnOnes<>+88(SB)/4, $0x00000000
-DATA attnOnes<>+92(SB)/4, $0x00000000
-DATA attnOnes<>+96(SB)/4, $0x00000000
-DATA attnOnes<>+100(SB)/4, $0x00000000
-DATA attnOnes<>+104(SB)/4, $0x00000000
-DATA attnOnes<>+108(SB)/4, $0x00000000
-DATA attnOnes<>+112(SB)/4, $0x00000000
-DATA attnOnes<>+116(SB)/4, $0x00000000
-DATA attnOnes<>+120(SB)/4, $0x00000000
-DATA attnOnes<>+124(SB)/4, $0x00000000
+DATA attnOnes<>+0(SB)/8, $0xffffffffffffffff
+DATA attnOnes<>+8(SB)/8, $0xffffffffffffffff
+DATA attnOnes<>+16(SB)/8, $0xffffffffffffffff
+DATA attnOnes<>+24(SB)/8, $0xffffffffffffffff
+DATA attnOnes<>+32(SB)/8, $0xffffffffffffffff
+DATA attnOnes<>+40(SB)/8, $0xffffffffffffffff
+DATA attnOnes<>+48(SB)/8, $0xffffffffffffffff
+DATA attnOnes<>+56(SB)/8, $0xffffffffffffffff
+DATA attnOnes<>+64(SB)/8, $0x0000000000000000
+DATA attnOnes<>+72(SB)/8, $0x0000000000000000
+DATA attnOnes<>+80(SB)/8, $0x0000000000000000
+DATA attnOnes<>+88(SB)/8, $0x0000000000000000
+DATA attnOnes<>+96(SB)/8, $0x0000000000000000
+DATA attnOnes<>+104(SB)/8, $0x0000000000000000
+DATA attnOnes<>+112(SB)/8, $0x0000000000000000
+DATA attnOnes<>+120(SB)/8, $0x0000000000000000
 GLOBL attnOnes<>(SB), RODATA|NOPTR, $128
 
 // func strip1xAVX512(k int, a *byte, b *byte, c *byte, ai int, ak int, ldb int, ldc int, add int)
@@ -638,22 +402,22 @@ max:
 	VMOVSS            X0, (R8)
 	VBROADCASTSS      X0, Z0
 	VSUBPS            Z0, Z2, Z2
-	VBROADCASTSS      attnConstants<>+448(SB), Z4
-	VFMADD231PS.BCST  attnConstants<>+256(SB), Z2, Z4
-	VSUBPS.BCST       attnConstants<>+448(SB), Z4, Z3
-	VCMPPS.BCST       $0x05, attnConstants<>+128(SB), Z2, K1
-	VFNMADD231PS.BCST attnConstants<>+320(SB), Z3, Z2
-	VFNMADD231PS.BCST attnConstants<>+384(SB), Z3, Z2
-	VBROADCASTSS      attnConstants<>+512(SB), Z3
-	VFMADD213PS.BCST  attnConstants<>+576(SB), Z2, Z3
-	VFMADD213PS.BCST  attnConstants<>+640(SB), Z2, Z3
-	VFMADD213PS.BCST  attnConstants<>+704(SB), Z2, Z3
-	VFMADD213PS.BCST  attnConstants<>+768(SB), Z2, Z3
-	VFMADD213PS.BCST  attnConstants<>+832(SB), Z2, Z3
-	VFMADD213PS.BCST  attnConstants<>+64(SB), Z2, Z3
-	VFMADD213PS.BCST  attnConstants<>+64(SB), Z2, Z3
+	VBROADCASTSS      attnConstants<>+224(SB), Z4
+	VFMADD231PS.BCST  attnConstants<>+128(SB), Z2, Z4
+	VSUBPS.BCST       attnConstants<>+224(SB), Z4, Z3
+	VCMPPS.BCST       $0x05, attnConstants<>+64(SB), Z2, K1
+	VFNMADD231PS.BCST attnConstants<>+160(SB), Z3, Z2
+	VFNMADD231PS.BCST attnConstants<>+192(SB), Z3, Z2
+	VBROADCASTSS      attnConstants<>+256(SB), Z3
+	VFMADD213PS.BCST  attnConstants<>+288(SB), Z2, Z3
+	VFMADD213PS.BCST  attnConstants<>+320(SB), Z2, Z3
+	VFMADD213PS.BCST  attnConstants<>+352(SB), Z2, Z3
+	VFMADD213PS.BCST  attnConstants<>+384(SB), Z2, Z3
+	VFMADD213PS.BCST  attnConstants<>+416(SB), Z2, Z3
+	VFMADD213PS.BCST  attnConstants<>+32(SB), Z2, Z3
+	VFMADD213PS.BCST  attnConstants<>+32(SB), Z2, Z3
 	VPSLLD            $0x17, Z4, Z4
-	VPADDD.BCST       attnConstants<>+64(SB), Z4, Z4
+	VPADDD.BCST       attnConstants<>+32(SB), Z4, Z4
 	VMULPS.Z          Z4, Z3, K1, Z2
 	VMOVSS            X2, (R10)
 	VMULPS            (R9), Z2, Z2
@@ -663,22 +427,22 @@ max:
 exp:
 	VMOVUPS           (R11), Z3
 	VSUBPS            Z0, Z3, Z3
-	VBROADCASTSS      attnConstants<>+448(SB), Z5
-	VFMADD231PS.BCST  attnConstants<>+256(SB), Z3, Z5
-	VSUBPS.BCST       attnConstants<>+448(SB), Z5, Z4
-	VCMPPS.BCST       $0x05, attnConstants<>+128(SB), Z3, K1
-	VFNMADD231PS.BCST attnConstants<>+320(SB), Z4, Z3
-	VFNMADD231PS.BCST attnConstants<>+384(SB), Z4, Z3
-	VBROADCASTSS      attnConstants<>+512(SB), Z4
-	VFMADD213PS.BCST  attnConstants<>+576(SB), Z3, Z4
-	VFMADD213PS.BCST  attnConstants<>+640(SB), Z3, Z4
-	VFMADD213PS.BCST  attnConstants<>+704(SB), Z3, Z4
-	VFMADD213PS.BCST  attnConstants<>+768(SB), Z3, Z4
-	VFMADD213PS.BCST  attnConstants<>+832(SB), Z3, Z4
-	VFMADD213PS.BCST  attnConstants<>+64(SB), Z3, Z4
-	VFMADD213PS.BCST  attnConstants<>+64(SB), Z3, Z4
+	VBROADCASTSS      attnConstants<>+224(SB), Z5
+	VFMADD231PS.BCST  attnConstants<>+128(SB), Z3, Z5
+	VSUBPS.BCST       attnConstants<>+224(SB), Z5, Z4
+	VCMPPS.BCST       $0x05, attnConstants<>+64(SB), Z3, K1
+	VFNMADD231PS.BCST attnConstants<>+160(SB), Z4, Z3
+	VFNMADD231PS.BCST attnConstants<>+192(SB), Z4, Z3
+	VBROADCASTSS      attnConstants<>+256(SB), Z4
+	VFMADD213PS.BCST  attnConstants<>+288(SB), Z3, Z4
+	VFMADD213PS.BCST  attnConstants<>+320(SB), Z3, Z4
+	VFMADD213PS.BCST  attnConstants<>+352(SB), Z3, Z4
+	VFMADD213PS.BCST  attnConstants<>+384(SB), Z3, Z4
+	VFMADD213PS.BCST  attnConstants<>+416(SB), Z3, Z4
+	VFMADD213PS.BCST  attnConstants<>+32(SB), Z3, Z4
+	VFMADD213PS.BCST  attnConstants<>+32(SB), Z3, Z4
 	VPSLLD            $0x17, Z5, Z5
-	VPADDD.BCST       attnConstants<>+64(SB), Z5, Z5
+	VPADDD.BCST       attnConstants<>+32(SB), Z5, Z5
 	VMULPS.Z          Z5, Z4, K1, Z3
 	VADDPS            Z3, Z2, Z2
 	VMOVUPS           Z3, (R11)
@@ -756,24 +520,24 @@ whole:
 exp:
 	VMOVUPS           (AX)(R11*4), Z3
 	VSUBPS            Z0, Z3, Z3
-	VBROADCASTSS      attnConstants<>+192(SB), Z4
+	VBROADCASTSS      attnConstants<>+96(SB), Z4
 	VMINPS            Z3, Z4, Z3
-	VBROADCASTSS      attnConstants<>+448(SB), Z5
-	VFMADD231PS.BCST  attnConstants<>+256(SB), Z3, Z5
-	VSUBPS.BCST       attnConstants<>+448(SB), Z5, Z4
-	VCMPPS.BCST       $0x05, attnConstants<>+128(SB), Z3, K1
-	VFNMADD231PS.BCST attnConstants<>+320(SB), Z4, Z3
-	VFNMADD231PS.BCST attnConstants<>+384(SB), Z4, Z3
-	VBROADCASTSS      attnConstants<>+512(SB), Z4
-	VFMADD213PS.BCST  attnConstants<>+576(SB), Z3, Z4
-	VFMADD213PS.BCST  attnConstants<>+640(SB), Z3, Z4
-	VFMADD213PS.BCST  attnConstants<>+704(SB), Z3, Z4
-	VFMADD213PS.BCST  attnConstants<>+768(SB), Z3, Z4
-	VFMADD213PS.BCST  attnConstants<>+832(SB), Z3, Z4
-	VFMADD213PS.BCST  attnConstants<>+64(SB), Z3, Z4
-	VFMADD213PS.BCST  attnConstants<>+64(SB), Z3, Z4
+	VBROADCASTSS      attnConstants<>+224(SB), Z5
+	VFMADD231PS.BCST  attnConstants<>+128(SB), Z3, Z5
+	VSUBPS.BCST       attnConstants<>+224(SB), Z5, Z4
+	VCMPPS.BCST       $0x05, attnConstants<>+64(SB), Z3, K1
+	VFNMADD231PS.BCST attnConstants<>+160(SB), Z4, Z3
+	VFNMADD231PS.BCST attnConstants<>+192(SB), Z4, Z3
+	VBROADCASTSS      attnConstants<>+256(SB), Z4
+	VFMADD213PS.BCST  attnConstants<>+288(SB), Z3, Z4
+	VFMADD213PS.BCST  attnConstants<>+320(SB), Z3, Z4
+	VFMADD213PS.BCST  attnConstants<>+352(SB), Z3, Z4
+	VFMADD213PS.BCST  attnConstants<>+384(SB), Z3, Z4
+	VFMADD213PS.BCST  attnConstants<>+416(SB), Z3, Z4
+	VFMADD213PS.BCST  attnConstants<>+32(SB), Z3, Z4
+	VFMADD213PS.BCST  attnConstants<>+32(SB), Z3, Z4
 	VPSLLD            $0x17, Z5, Z5
-	VPADDD.BCST       attnConstants<>+64(SB), Z5, Z5
+	VPADDD.BCST       attnConstants<>+32(SB), Z5, Z5
 	VMULPS.Z          Z5, Z4, K1, Z3
 	VMOVUPS           (CX)(R11*4), Z4
 	VSUBPS            Z2, Z4, Z4
@@ -939,11 +703,11 @@ loop:
 	VMOVUPS     (CX)(R8*4), Z1
 	VMULPS      Z1, Z0, Z1
 	VPSRLD      $0x10, Z1, Z2
-	VPANDD.BCST attnConstants<>+896(SB), Z2, Z2
-	VPADDD.BCST attnConstants<>+960(SB), Z2, Z2
+	VPANDD.BCST attnConstants<>+448(SB), Z2, Z2
+	VPADDD.BCST attnConstants<>+480(SB), Z2, Z2
 	VCMPPS      $0x03, Z1, Z1, K1
 	VPADDD      Z1, Z2, Z2
-	VPORD.BCST  attnConstants<>+1024(SB), Z1, K1, Z2
+	VPORD.BCST  attnConstants<>+512(SB), Z1, K1, Z2
 	VPSRLD      $0x10, Z2, Z2
 	VPMOVDW     Z2, Y2
 	VMOVDQU     Y2, (AX)(R8*2)
@@ -1256,22 +1020,22 @@ max:
 	VMOVSS       X0, (R8)
 	VBROADCASTSS X0, Y0
 	VSUBPS       Y0, Y1, Y1
-	VMOVUPS      attnConstants<>+448(SB), Y3
-	VFMADD231PS  attnConstants<>+256(SB), Y1, Y3
-	VSUBPS       attnConstants<>+448(SB), Y3, Y2
-	VCMPPS       $0x05, attnConstants<>+128(SB), Y1, Y4
-	VFNMADD231PS attnConstants<>+320(SB), Y2, Y1
-	VFNMADD231PS attnConstants<>+384(SB), Y2, Y1
-	VMOVUPS      attnConstants<>+512(SB), Y2
-	VFMADD213PS  attnConstants<>+576(SB), Y1, Y2
-	VFMADD213PS  attnConstants<>+640(SB), Y1, Y2
-	VFMADD213PS  attnConstants<>+704(SB), Y1, Y2
-	VFMADD213PS  attnConstants<>+768(SB), Y1, Y2
-	VFMADD213PS  attnConstants<>+832(SB), Y1, Y2
-	VFMADD213PS  attnConstants<>+64(SB), Y1, Y2
-	VFMADD213PS  attnConstants<>+64(SB), Y1, Y2
+	VMOVUPS      attnConstants<>+224(SB), Y3
+	VFMADD231PS  attnConstants<>+128(SB), Y1, Y3
+	VSUBPS       attnConstants<>+224(SB), Y3, Y2
+	VCMPPS       $0x05, attnConstants<>+64(SB), Y1, Y4
+	VFNMADD231PS attnConstants<>+160(SB), Y2, Y1
+	VFNMADD231PS attnConstants<>+192(SB), Y2, Y1
+	VMOVUPS      attnConstants<>+256(SB), Y2
+	VFMADD213PS  attnConstants<>+288(SB), Y1, Y2
+	VFMADD213PS  attnConstants<>+320(SB), Y1, Y2
+	VFMADD213PS  attnConstants<>+352(SB), Y1, Y2
+	VFMADD213PS  attnConstants<>+384(SB), Y1, Y2
+	VFMADD213PS  attnConstants<>+416(SB), Y1, Y2
+	VFMADD213PS  attnConstants<>+32(SB), Y1, Y2
+	VFMADD213PS  attnConstants<>+32(SB), Y1, Y2
 	VPSLLD       $0x17, Y3, Y3
-	VPADDD       attnConstants<>+64(SB), Y3, Y3
+	VPADDD       attnConstants<>+32(SB), Y3, Y3
 	VMULPS       Y3, Y2, Y1
 	VANDPS       Y4, Y1, Y1
 	VMOVSS       X1, (R10)
@@ -1282,22 +1046,22 @@ max:
 exp:
 	VMOVUPS      (R11), Y2
 	VSUBPS       Y0, Y2, Y2
-	VMOVUPS      attnConstants<>+448(SB), Y4
-	VFMADD231PS  attnConstants<>+256(SB), Y2, Y4
-	VSUBPS       attnConstants<>+448(SB), Y4, Y3
-	VCMPPS       $0x05, attnConstants<>+128(SB), Y2, Y5
-	VFNMADD231PS attnConstants<>+320(SB), Y3, Y2
-	VFNMADD231PS attnConstants<>+384(SB), Y3, Y2
-	VMOVUPS      attnConstants<>+512(SB), Y3
-	VFMADD213PS  attnConstants<>+576(SB), Y2, Y3
-	VFMADD213PS  attnConstants<>+640(SB), Y2, Y3
-	VFMADD213PS  attnConstants<>+704(SB), Y2, Y3
-	VFMADD213PS  attnConstants<>+768(SB), Y2, Y3
-	VFMADD213PS  attnConstants<>+832(SB), Y2, Y3
-	VFMADD213PS  attnConstants<>+64(SB), Y2, Y3
-	VFMADD213PS  attnConstants<>+64(SB), Y2, Y3
+	VMOVUPS      attnConstants<>+224(SB), Y4
+	VFMADD231PS  attnConstants<>+128(SB), Y2, Y4
+	VSUBPS       attnConstants<>+224(SB), Y4, Y3
+	VCMPPS       $0x05, attnConstants<>+64(SB), Y2, Y5
+	VFNMADD231PS attnConstants<>+160(SB), Y3, Y2
+	VFNMADD231PS attnConstants<>+192(SB), Y3, Y2
+	VMOVUPS      attnConstants<>+256(SB), Y3
+	VFMADD213PS  attnConstants<>+288(SB), Y2, Y3
+	VFMADD213PS  attnConstants<>+320(SB), Y2, Y3
+	VFMADD213PS  attnConstants<>+352(SB), Y2, Y3
+	VFMADD213PS  attnConstants<>+384(SB), Y2, Y3
+	VFMADD213PS  attnConstants<>+416(SB), Y2, Y3
+	VFMADD213PS  attnConstants<>+32(SB), Y2, Y3
+	VFMADD213PS  attnConstants<>+32(SB), Y2, Y3
 	VPSLLD       $0x17, Y4, Y4
-	VPADDD       attnConstants<>+64(SB), Y4, Y4
+	VPADDD       attnConstants<>+32(SB), Y4, Y4
 	VMULPS       Y4, Y3, Y2
 	VANDPS       Y5, Y2, Y2
 	VADDPS       Y2, Y1, Y1
@@ -1376,24 +1140,24 @@ whole:
 exp:
 	VMOVUPS      (AX)(R11*4), Y2
 	VSUBPS       Y0, Y2, Y2
-	VMOVUPS      attnConstants<>+192(SB), Y3
+	VMOVUPS      attnConstants<>+96(SB), Y3
 	VMINPS       Y2, Y3, Y2
-	VMOVUPS      attnConstants<>+448(SB), Y4
-	VFMADD231PS  attnConstants<>+256(SB), Y2, Y4
-	VSUBPS       attnConstants<>+448(SB), Y4, Y3
-	VCMPPS       $0x05, attnConstants<>+128(SB), Y2, Y5
-	VFNMADD231PS attnConstants<>+320(SB), Y3, Y2
-	VFNMADD231PS attnConstants<>+384(SB), Y3, Y2
-	VMOVUPS      attnConstants<>+512(SB), Y3
-	VFMADD213PS  attnConstants<>+576(SB), Y2, Y3
-	VFMADD213PS  attnConstants<>+640(SB), Y2, Y3
-	VFMADD213PS  attnConstants<>+704(SB), Y2, Y3
-	VFMADD213PS  attnConstants<>+768(SB), Y2, Y3
-	VFMADD213PS  attnConstants<>+832(SB), Y2, Y3
-	VFMADD213PS  attnConstants<>+64(SB), Y2, Y3
-	VFMADD213PS  attnConstants<>+64(SB), Y2, Y3
+	VMOVUPS      attnConstants<>+224(SB), Y4
+	VFMADD231PS  attnConstants<>+128(SB), Y2, Y4
+	VSUBPS       attnConstants<>+224(SB), Y4, Y3
+	VCMPPS       $0x05, attnConstants<>+64(SB), Y2, Y5
+	VFNMADD231PS attnConstants<>+160(SB), Y3, Y2
+	VFNMADD231PS attnConstants<>+192(SB), Y3, Y2
+	VMOVUPS      attnConstants<>+256(SB), Y3
+	VFMADD213PS  attnConstants<>+288(SB), Y2, Y3
+	VFMADD213PS  attnConstants<>+320(SB), Y2, Y3
+	VFMADD213PS  attnConstants<>+352(SB), Y2, Y3
+	VFMADD213PS  attnConstants<>+384(SB), Y2, Y3
+	VFMADD213PS  attnConstants<>+416(SB), Y2, Y3
+	VFMADD213PS  attnConstants<>+32(SB), Y2, Y3
+	VFMADD213PS  attnConstants<>+32(SB), Y2, Y3
 	VPSLLD       $0x17, Y4, Y4
-	VPADDD       attnConstants<>+64(SB), Y4, Y4
+	VPADDD       attnConstants<>+32(SB), Y4, Y4
 	VMULPS       Y4, Y3, Y2
 	VANDPS       Y5, Y2, Y2
 	VMOVUPS      (CX)(R11*4), Y3
@@ -1562,11 +1326,11 @@ loop:
 	VMOVUPS      (CX)(R8*4), Y1
 	VMULPS       Y1, Y0, Y1
 	VPSRLD       $0x10, Y1, Y2
-	VPAND        attnConstants<>+896(SB), Y2, Y2
-	VPADDD       attnConstants<>+960(SB), Y2, Y2
+	VPAND        attnConstants<>+448(SB), Y2, Y2
+	VPADDD       attnConstants<>+480(SB), Y2, Y2
 	VCMPPS       $0x03, Y1, Y1, Y3
 	VPADDD       Y1, Y2, Y2
-	VPOR         attnConstants<>+1024(SB), Y1, Y1
+	VPOR         attnConstants<>+512(SB), Y1, Y1
 	VBLENDVPS    Y3, Y1, Y2, Y2
 	VPSRLD       $0x10, Y2, Y2
 	VEXTRACTI128 $0x01, Y2, X1

@@ -44,11 +44,12 @@ type tileShape struct {
 	keyPanel   int // floats of a panel of 32 keys by W
 	across     int // rows of a panel that has D for its columns
 	acrossEach int // floats of it
+	row        *tileRow
 }
 
-func newTileShape(D, across int) tileShape {
+func newTileShape(w *worker, D, across int) tileShape {
 	W := padded(D, 32)
-	return tileShape{use: true, isa: bestBF16, D: D, W: W, words: W / 2, keyPanel: W / 2 * 32, across: across, acrossEach: across / 2 * 32}
+	return tileShape{use: true, isa: bestBF16, D: D, W: W, words: W / 2, keyPanel: W / 2 * 32, across: across, acrossEach: across / 2 * 32, row: &w.args.row}
 }
 
 // acrossAll is the floats of the panels that hold across rows of W columns.
@@ -90,7 +91,10 @@ func (s *tileShape) multiply(c []float32, ld int, a, b []float32, words, panel, 
 		how = addOld
 	}
 	A := floatPtr(a, 0)
-	s.isa.row[device.F32](words, A, tilesOfA.row, tilesOfA.step, A, floatPtr(b, 0), 4*panel, nil, floatPtr(c, 0), ld, n, how, nil)
+	r := s.row
+	r.k, r.a, r.row, r.step, r.next = words, A, tilesOfA.row, tilesOfA.step, A
+	r.b, r.panel, r.c, r.ld, r.n, r.add = floatPtr(b, 0), 4*panel, floatPtr(c, 0), ld, n, how
+	s.isa.row[device.F32](r)
 }
 
 // tileForward is a worker's packed operands.
@@ -101,7 +105,7 @@ type tileForward struct {
 }
 
 func (f *attnForward) useTiles(w *worker) {
-	s := newTileShape(f.t.attn.D, keyBlock)
+	s := newTileShape(w, f.t.attn.D, keyBlock)
 	keys := padded(f.t.attn.Keys(), keyBlock)
 	k, v := keys/32*s.keyPanel, keys/keyBlock*s.acrossAll()
 	mem := w.floats(k + v + queryBlock*(s.words+s.W) + 32*keyBlock/2 + queryBlock*(keyBlock+2+f.isa.lanes))
@@ -153,7 +157,7 @@ type tileBackward struct {
 
 func (f *attnBackward) useTiles(w *worker) {
 	const square = gradBlock * gradBlock
-	s := newTileShape(f.t.attn.D, gradBlock)
+	s := newTileShape(w, f.t.attn.D, gradBlock)
 	T := padded(f.t.attn.T, gradBlock)
 	whole, panels, blocks, part := T*s.W, T/32*s.keyPanel, T/gradBlock*s.acrossAll(), gradBlock*s.W
 	mem := w.floats(2*whole + 2*panels + blocks + 3*part + 2*gradBlock*s.words + 2*s.acrossAll() + 2*square + 3*square/2)

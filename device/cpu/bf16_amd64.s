@@ -2,7292 +2,17 @@
 
 #include "textflag.h"
 
-// func tileDotx1(k int, a *byte, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
+// func tileDot(t *tile)
 // Requires: AVX, AVX512F, BMI2
-TEXT ·tileDotx1(SB), NOSPLIT, $0-64
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   b+16(FP), DX
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	SUBQ   $0x04, AX
-	JLT    tailin
-
-main:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VMOVUPS      128(DX), Z28
-	VMOVUPS      192(DX), Z29
-	VBROADCASTSS 56(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VMOVUPS      256(DX), Z28
-	VMOVUPS      320(DX), Z29
-	VBROADCASTSS 112(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VMOVUPS      384(DX), Z28
-	VMOVUPS      448(DX), Z29
-	VBROADCASTSS 168(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	ADDQ         $0x000000e0, CX
-	ADDQ         $0x00000200, DX
-	SUBQ         $0x04, AX
-	JGE          main
-
-tailin:
-	ADDQ $0x04, AX
-	JZ   done
-
-tail:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	ADDQ         $0x00000038, CX
-	ADDQ         $0x00000080, DX
-	DECQ         AX
-	JNZ          tail
-
-done:
-	MOVQ    cols+56(FP), AX
-	MOVQ    $-1, CX
-	BZHIQ   AX, CX, CX
-	KMOVW   CX, K1
-	SHRQ    $0x10, CX
-	KMOVW   CX, K2
-	MOVQ    base+24(FP), AX
-	MOVQ    c+40(FP), CX
-	MOVQ    ldb+32(FP), DX
-	SHLQ    $0x02, DX
-	MOVQ    ldc+48(FP), DX
-	SHLQ    $0x02, DX
-	VADDPS  (AX), Z0, K1, Z0
-	VADDPS  64(AX), Z1, K2, Z1
-	VMOVUPS Z0, K1, (CX)
-	VMOVUPS Z1, K2, 64(CX)
-	VZEROUPPER
-	RET
-
-// func tileDotx2(k int, a *byte, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
-// Requires: AVX, AVX512F, BMI2
-TEXT ·tileDotx2(SB), NOSPLIT, $0-64
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   b+16(FP), DX
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	SUBQ   $0x04, AX
-	JLT    tailin
-
-main:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 4(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VMOVUPS      128(DX), Z28
-	VMOVUPS      192(DX), Z29
-	VBROADCASTSS 56(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 60(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VMOVUPS      256(DX), Z28
-	VMOVUPS      320(DX), Z29
-	VBROADCASTSS 112(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 116(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VMOVUPS      384(DX), Z28
-	VMOVUPS      448(DX), Z29
-	VBROADCASTSS 168(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 172(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	ADDQ         $0x000000e0, CX
-	ADDQ         $0x00000200, DX
-	SUBQ         $0x04, AX
-	JGE          main
-
-tailin:
-	ADDQ $0x04, AX
-	JZ   done
-
-tail:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 4(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	ADDQ         $0x00000038, CX
-	ADDQ         $0x00000080, DX
-	DECQ         AX
-	JNZ          tail
-
-done:
-	MOVQ    cols+56(FP), AX
-	MOVQ    $-1, CX
-	BZHIQ   AX, CX, CX
-	KMOVW   CX, K1
-	SHRQ    $0x10, CX
-	KMOVW   CX, K2
-	MOVQ    base+24(FP), AX
-	MOVQ    c+40(FP), CX
-	MOVQ    ldb+32(FP), DX
-	SHLQ    $0x02, DX
-	MOVQ    ldc+48(FP), BX
-	SHLQ    $0x02, BX
-	VADDPS  (AX), Z0, K1, Z0
-	VADDPS  64(AX), Z1, K2, Z1
-	VMOVUPS Z0, K1, (CX)
-	VMOVUPS Z1, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z2, K1, Z2
-	VADDPS  64(AX), Z3, K2, Z3
-	VMOVUPS Z2, K1, (CX)
-	VMOVUPS Z3, K2, 64(CX)
-	VZEROUPPER
-	RET
-
-// func tileDotx3(k int, a *byte, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
-// Requires: AVX, AVX512F, BMI2
-TEXT ·tileDotx3(SB), NOSPLIT, $0-64
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   b+16(FP), DX
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	VPXORD Z4, Z4, Z4
-	VPXORD Z5, Z5, Z5
-	SUBQ   $0x04, AX
-	JLT    tailin
-
-main:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 4(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 8(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VMOVUPS      128(DX), Z28
-	VMOVUPS      192(DX), Z29
-	VBROADCASTSS 56(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 60(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 64(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VMOVUPS      256(DX), Z28
-	VMOVUPS      320(DX), Z29
-	VBROADCASTSS 112(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 116(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 120(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VMOVUPS      384(DX), Z28
-	VMOVUPS      448(DX), Z29
-	VBROADCASTSS 168(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 172(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 176(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	ADDQ         $0x000000e0, CX
-	ADDQ         $0x00000200, DX
-	SUBQ         $0x04, AX
-	JGE          main
-
-tailin:
-	ADDQ $0x04, AX
-	JZ   done
-
-tail:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 4(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 8(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	ADDQ         $0x00000038, CX
-	ADDQ         $0x00000080, DX
-	DECQ         AX
-	JNZ          tail
-
-done:
-	MOVQ    cols+56(FP), AX
-	MOVQ    $-1, CX
-	BZHIQ   AX, CX, CX
-	KMOVW   CX, K1
-	SHRQ    $0x10, CX
-	KMOVW   CX, K2
-	MOVQ    base+24(FP), AX
-	MOVQ    c+40(FP), CX
-	MOVQ    ldb+32(FP), DX
-	SHLQ    $0x02, DX
-	MOVQ    ldc+48(FP), BX
-	SHLQ    $0x02, BX
-	VADDPS  (AX), Z0, K1, Z0
-	VADDPS  64(AX), Z1, K2, Z1
-	VMOVUPS Z0, K1, (CX)
-	VMOVUPS Z1, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z2, K1, Z2
-	VADDPS  64(AX), Z3, K2, Z3
-	VMOVUPS Z2, K1, (CX)
-	VMOVUPS Z3, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z4, K1, Z4
-	VADDPS  64(AX), Z5, K2, Z5
-	VMOVUPS Z4, K1, (CX)
-	VMOVUPS Z5, K2, 64(CX)
-	VZEROUPPER
-	RET
-
-// func tileDotx4(k int, a *byte, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
-// Requires: AVX, AVX512F, BMI2
-TEXT ·tileDotx4(SB), NOSPLIT, $0-64
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   b+16(FP), DX
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	VPXORD Z4, Z4, Z4
-	VPXORD Z5, Z5, Z5
-	VPXORD Z6, Z6, Z6
-	VPXORD Z7, Z7, Z7
-	SUBQ   $0x04, AX
-	JLT    tailin
-
-main:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 4(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 8(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 12(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VMOVUPS      128(DX), Z28
-	VMOVUPS      192(DX), Z29
-	VBROADCASTSS 56(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 60(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 64(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 68(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VMOVUPS      256(DX), Z28
-	VMOVUPS      320(DX), Z29
-	VBROADCASTSS 112(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 116(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 120(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 124(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VMOVUPS      384(DX), Z28
-	VMOVUPS      448(DX), Z29
-	VBROADCASTSS 168(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 172(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 176(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 180(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	ADDQ         $0x000000e0, CX
-	ADDQ         $0x00000200, DX
-	SUBQ         $0x04, AX
-	JGE          main
-
-tailin:
-	ADDQ $0x04, AX
-	JZ   done
-
-tail:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 4(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 8(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 12(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	ADDQ         $0x00000038, CX
-	ADDQ         $0x00000080, DX
-	DECQ         AX
-	JNZ          tail
-
-done:
-	MOVQ    cols+56(FP), AX
-	MOVQ    $-1, CX
-	BZHIQ   AX, CX, CX
-	KMOVW   CX, K1
-	SHRQ    $0x10, CX
-	KMOVW   CX, K2
-	MOVQ    base+24(FP), AX
-	MOVQ    c+40(FP), CX
-	MOVQ    ldb+32(FP), DX
-	SHLQ    $0x02, DX
-	MOVQ    ldc+48(FP), BX
-	SHLQ    $0x02, BX
-	VADDPS  (AX), Z0, K1, Z0
-	VADDPS  64(AX), Z1, K2, Z1
-	VMOVUPS Z0, K1, (CX)
-	VMOVUPS Z1, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z2, K1, Z2
-	VADDPS  64(AX), Z3, K2, Z3
-	VMOVUPS Z2, K1, (CX)
-	VMOVUPS Z3, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z4, K1, Z4
-	VADDPS  64(AX), Z5, K2, Z5
-	VMOVUPS Z4, K1, (CX)
-	VMOVUPS Z5, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z6, K1, Z6
-	VADDPS  64(AX), Z7, K2, Z7
-	VMOVUPS Z6, K1, (CX)
-	VMOVUPS Z7, K2, 64(CX)
-	VZEROUPPER
-	RET
-
-// func tileDotx5(k int, a *byte, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
-// Requires: AVX, AVX512F, BMI2
-TEXT ·tileDotx5(SB), NOSPLIT, $0-64
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   b+16(FP), DX
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	VPXORD Z4, Z4, Z4
-	VPXORD Z5, Z5, Z5
-	VPXORD Z6, Z6, Z6
-	VPXORD Z7, Z7, Z7
-	VPXORD Z8, Z8, Z8
-	VPXORD Z9, Z9, Z9
-	SUBQ   $0x04, AX
-	JLT    tailin
-
-main:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 4(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 8(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 12(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 16(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VMOVUPS      128(DX), Z28
-	VMOVUPS      192(DX), Z29
-	VBROADCASTSS 56(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 60(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 64(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 68(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 72(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VMOVUPS      256(DX), Z28
-	VMOVUPS      320(DX), Z29
-	VBROADCASTSS 112(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 116(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 120(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 124(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 128(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VMOVUPS      384(DX), Z28
-	VMOVUPS      448(DX), Z29
-	VBROADCASTSS 168(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 172(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 176(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 180(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 184(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	ADDQ         $0x000000e0, CX
-	ADDQ         $0x00000200, DX
-	SUBQ         $0x04, AX
-	JGE          main
-
-tailin:
-	ADDQ $0x04, AX
-	JZ   done
-
-tail:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 4(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 8(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 12(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 16(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	ADDQ         $0x00000038, CX
-	ADDQ         $0x00000080, DX
-	DECQ         AX
-	JNZ          tail
-
-done:
-	MOVQ    cols+56(FP), AX
-	MOVQ    $-1, CX
-	BZHIQ   AX, CX, CX
-	KMOVW   CX, K1
-	SHRQ    $0x10, CX
-	KMOVW   CX, K2
-	MOVQ    base+24(FP), AX
-	MOVQ    c+40(FP), CX
-	MOVQ    ldb+32(FP), DX
-	SHLQ    $0x02, DX
-	MOVQ    ldc+48(FP), BX
-	SHLQ    $0x02, BX
-	VADDPS  (AX), Z0, K1, Z0
-	VADDPS  64(AX), Z1, K2, Z1
-	VMOVUPS Z0, K1, (CX)
-	VMOVUPS Z1, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z2, K1, Z2
-	VADDPS  64(AX), Z3, K2, Z3
-	VMOVUPS Z2, K1, (CX)
-	VMOVUPS Z3, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z4, K1, Z4
-	VADDPS  64(AX), Z5, K2, Z5
-	VMOVUPS Z4, K1, (CX)
-	VMOVUPS Z5, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z6, K1, Z6
-	VADDPS  64(AX), Z7, K2, Z7
-	VMOVUPS Z6, K1, (CX)
-	VMOVUPS Z7, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z8, K1, Z8
-	VADDPS  64(AX), Z9, K2, Z9
-	VMOVUPS Z8, K1, (CX)
-	VMOVUPS Z9, K2, 64(CX)
-	VZEROUPPER
-	RET
-
-// func tileDotx6(k int, a *byte, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
-// Requires: AVX, AVX512F, BMI2
-TEXT ·tileDotx6(SB), NOSPLIT, $0-64
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   b+16(FP), DX
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	VPXORD Z4, Z4, Z4
-	VPXORD Z5, Z5, Z5
-	VPXORD Z6, Z6, Z6
-	VPXORD Z7, Z7, Z7
-	VPXORD Z8, Z8, Z8
-	VPXORD Z9, Z9, Z9
-	VPXORD Z10, Z10, Z10
-	VPXORD Z11, Z11, Z11
-	SUBQ   $0x04, AX
-	JLT    tailin
-
-main:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 4(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 8(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 12(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 16(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 20(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VMOVUPS      128(DX), Z28
-	VMOVUPS      192(DX), Z29
-	VBROADCASTSS 56(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 60(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 64(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 68(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 72(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 76(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VMOVUPS      256(DX), Z28
-	VMOVUPS      320(DX), Z29
-	VBROADCASTSS 112(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 116(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 120(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 124(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 128(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 132(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VMOVUPS      384(DX), Z28
-	VMOVUPS      448(DX), Z29
-	VBROADCASTSS 168(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 172(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 176(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 180(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 184(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 188(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	ADDQ         $0x000000e0, CX
-	ADDQ         $0x00000200, DX
-	SUBQ         $0x04, AX
-	JGE          main
-
-tailin:
-	ADDQ $0x04, AX
-	JZ   done
-
-tail:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 4(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 8(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 12(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 16(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 20(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	ADDQ         $0x00000038, CX
-	ADDQ         $0x00000080, DX
-	DECQ         AX
-	JNZ          tail
-
-done:
-	MOVQ    cols+56(FP), AX
-	MOVQ    $-1, CX
-	BZHIQ   AX, CX, CX
-	KMOVW   CX, K1
-	SHRQ    $0x10, CX
-	KMOVW   CX, K2
-	MOVQ    base+24(FP), AX
-	MOVQ    c+40(FP), CX
-	MOVQ    ldb+32(FP), DX
-	SHLQ    $0x02, DX
-	MOVQ    ldc+48(FP), BX
-	SHLQ    $0x02, BX
-	VADDPS  (AX), Z0, K1, Z0
-	VADDPS  64(AX), Z1, K2, Z1
-	VMOVUPS Z0, K1, (CX)
-	VMOVUPS Z1, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z2, K1, Z2
-	VADDPS  64(AX), Z3, K2, Z3
-	VMOVUPS Z2, K1, (CX)
-	VMOVUPS Z3, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z4, K1, Z4
-	VADDPS  64(AX), Z5, K2, Z5
-	VMOVUPS Z4, K1, (CX)
-	VMOVUPS Z5, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z6, K1, Z6
-	VADDPS  64(AX), Z7, K2, Z7
-	VMOVUPS Z6, K1, (CX)
-	VMOVUPS Z7, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z8, K1, Z8
-	VADDPS  64(AX), Z9, K2, Z9
-	VMOVUPS Z8, K1, (CX)
-	VMOVUPS Z9, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z10, K1, Z10
-	VADDPS  64(AX), Z11, K2, Z11
-	VMOVUPS Z10, K1, (CX)
-	VMOVUPS Z11, K2, 64(CX)
-	VZEROUPPER
-	RET
-
-// func tileDotx7(k int, a *byte, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
-// Requires: AVX, AVX512F, BMI2
-TEXT ·tileDotx7(SB), NOSPLIT, $0-64
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   b+16(FP), DX
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	VPXORD Z4, Z4, Z4
-	VPXORD Z5, Z5, Z5
-	VPXORD Z6, Z6, Z6
-	VPXORD Z7, Z7, Z7
-	VPXORD Z8, Z8, Z8
-	VPXORD Z9, Z9, Z9
-	VPXORD Z10, Z10, Z10
-	VPXORD Z11, Z11, Z11
-	VPXORD Z12, Z12, Z12
-	VPXORD Z13, Z13, Z13
-	SUBQ   $0x04, AX
-	JLT    tailin
-
-main:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 4(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 8(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 12(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 16(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 20(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 24(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VMOVUPS      128(DX), Z28
-	VMOVUPS      192(DX), Z29
-	VBROADCASTSS 56(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 60(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 64(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 68(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 72(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 76(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 80(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VMOVUPS      256(DX), Z28
-	VMOVUPS      320(DX), Z29
-	VBROADCASTSS 112(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 116(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 120(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 124(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 128(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 132(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 136(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VMOVUPS      384(DX), Z28
-	VMOVUPS      448(DX), Z29
-	VBROADCASTSS 168(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 172(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 176(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 180(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 184(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 188(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 192(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	ADDQ         $0x000000e0, CX
-	ADDQ         $0x00000200, DX
-	SUBQ         $0x04, AX
-	JGE          main
-
-tailin:
-	ADDQ $0x04, AX
-	JZ   done
-
-tail:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 4(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 8(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 12(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 16(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 20(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 24(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	ADDQ         $0x00000038, CX
-	ADDQ         $0x00000080, DX
-	DECQ         AX
-	JNZ          tail
-
-done:
-	MOVQ    cols+56(FP), AX
-	MOVQ    $-1, CX
-	BZHIQ   AX, CX, CX
-	KMOVW   CX, K1
-	SHRQ    $0x10, CX
-	KMOVW   CX, K2
-	MOVQ    base+24(FP), AX
-	MOVQ    c+40(FP), CX
-	MOVQ    ldb+32(FP), DX
-	SHLQ    $0x02, DX
-	MOVQ    ldc+48(FP), BX
-	SHLQ    $0x02, BX
-	VADDPS  (AX), Z0, K1, Z0
-	VADDPS  64(AX), Z1, K2, Z1
-	VMOVUPS Z0, K1, (CX)
-	VMOVUPS Z1, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z2, K1, Z2
-	VADDPS  64(AX), Z3, K2, Z3
-	VMOVUPS Z2, K1, (CX)
-	VMOVUPS Z3, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z4, K1, Z4
-	VADDPS  64(AX), Z5, K2, Z5
-	VMOVUPS Z4, K1, (CX)
-	VMOVUPS Z5, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z6, K1, Z6
-	VADDPS  64(AX), Z7, K2, Z7
-	VMOVUPS Z6, K1, (CX)
-	VMOVUPS Z7, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z8, K1, Z8
-	VADDPS  64(AX), Z9, K2, Z9
-	VMOVUPS Z8, K1, (CX)
-	VMOVUPS Z9, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z10, K1, Z10
-	VADDPS  64(AX), Z11, K2, Z11
-	VMOVUPS Z10, K1, (CX)
-	VMOVUPS Z11, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z12, K1, Z12
-	VADDPS  64(AX), Z13, K2, Z13
-	VMOVUPS Z12, K1, (CX)
-	VMOVUPS Z13, K2, 64(CX)
-	VZEROUPPER
-	RET
-
-// func tileDotx8(k int, a *byte, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
-// Requires: AVX, AVX512F, BMI2
-TEXT ·tileDotx8(SB), NOSPLIT, $0-64
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   b+16(FP), DX
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	VPXORD Z4, Z4, Z4
-	VPXORD Z5, Z5, Z5
-	VPXORD Z6, Z6, Z6
-	VPXORD Z7, Z7, Z7
-	VPXORD Z8, Z8, Z8
-	VPXORD Z9, Z9, Z9
-	VPXORD Z10, Z10, Z10
-	VPXORD Z11, Z11, Z11
-	VPXORD Z12, Z12, Z12
-	VPXORD Z13, Z13, Z13
-	VPXORD Z14, Z14, Z14
-	VPXORD Z15, Z15, Z15
-	SUBQ   $0x04, AX
-	JLT    tailin
-
-main:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 4(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 8(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 12(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 16(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 20(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 24(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 28(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VMOVUPS      128(DX), Z28
-	VMOVUPS      192(DX), Z29
-	VBROADCASTSS 56(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 60(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 64(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 68(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 72(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 76(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 80(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 84(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VMOVUPS      256(DX), Z28
-	VMOVUPS      320(DX), Z29
-	VBROADCASTSS 112(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 116(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 120(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 124(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 128(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 132(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 136(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 140(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VMOVUPS      384(DX), Z28
-	VMOVUPS      448(DX), Z29
-	VBROADCASTSS 168(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 172(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 176(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 180(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 184(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 188(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 192(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 196(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	ADDQ         $0x000000e0, CX
-	ADDQ         $0x00000200, DX
-	SUBQ         $0x04, AX
-	JGE          main
-
-tailin:
-	ADDQ $0x04, AX
-	JZ   done
-
-tail:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 4(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 8(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 12(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 16(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 20(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 24(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 28(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	ADDQ         $0x00000038, CX
-	ADDQ         $0x00000080, DX
-	DECQ         AX
-	JNZ          tail
-
-done:
-	MOVQ    cols+56(FP), AX
-	MOVQ    $-1, CX
-	BZHIQ   AX, CX, CX
-	KMOVW   CX, K1
-	SHRQ    $0x10, CX
-	KMOVW   CX, K2
-	MOVQ    base+24(FP), AX
-	MOVQ    c+40(FP), CX
-	MOVQ    ldb+32(FP), DX
-	SHLQ    $0x02, DX
-	MOVQ    ldc+48(FP), BX
-	SHLQ    $0x02, BX
-	VADDPS  (AX), Z0, K1, Z0
-	VADDPS  64(AX), Z1, K2, Z1
-	VMOVUPS Z0, K1, (CX)
-	VMOVUPS Z1, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z2, K1, Z2
-	VADDPS  64(AX), Z3, K2, Z3
-	VMOVUPS Z2, K1, (CX)
-	VMOVUPS Z3, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z4, K1, Z4
-	VADDPS  64(AX), Z5, K2, Z5
-	VMOVUPS Z4, K1, (CX)
-	VMOVUPS Z5, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z6, K1, Z6
-	VADDPS  64(AX), Z7, K2, Z7
-	VMOVUPS Z6, K1, (CX)
-	VMOVUPS Z7, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z8, K1, Z8
-	VADDPS  64(AX), Z9, K2, Z9
-	VMOVUPS Z8, K1, (CX)
-	VMOVUPS Z9, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z10, K1, Z10
-	VADDPS  64(AX), Z11, K2, Z11
-	VMOVUPS Z10, K1, (CX)
-	VMOVUPS Z11, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z12, K1, Z12
-	VADDPS  64(AX), Z13, K2, Z13
-	VMOVUPS Z12, K1, (CX)
-	VMOVUPS Z13, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z14, K1, Z14
-	VADDPS  64(AX), Z15, K2, Z15
-	VMOVUPS Z14, K1, (CX)
-	VMOVUPS Z15, K2, 64(CX)
-	VZEROUPPER
-	RET
-
-// func tileDotx9(k int, a *byte, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
-// Requires: AVX, AVX512F, BMI2
-TEXT ·tileDotx9(SB), NOSPLIT, $0-64
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   b+16(FP), DX
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	VPXORD Z4, Z4, Z4
-	VPXORD Z5, Z5, Z5
-	VPXORD Z6, Z6, Z6
-	VPXORD Z7, Z7, Z7
-	VPXORD Z8, Z8, Z8
-	VPXORD Z9, Z9, Z9
-	VPXORD Z10, Z10, Z10
-	VPXORD Z11, Z11, Z11
-	VPXORD Z12, Z12, Z12
-	VPXORD Z13, Z13, Z13
-	VPXORD Z14, Z14, Z14
-	VPXORD Z15, Z15, Z15
-	VPXORD Z16, Z16, Z16
-	VPXORD Z17, Z17, Z17
-	SUBQ   $0x04, AX
-	JLT    tailin
-
-main:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 4(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 8(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 12(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 16(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 20(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 24(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 28(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 32(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VMOVUPS      128(DX), Z28
-	VMOVUPS      192(DX), Z29
-	VBROADCASTSS 56(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 60(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 64(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 68(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 72(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 76(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 80(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 84(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 88(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VMOVUPS      256(DX), Z28
-	VMOVUPS      320(DX), Z29
-	VBROADCASTSS 112(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 116(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 120(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 124(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 128(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 132(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 136(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 140(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 144(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VMOVUPS      384(DX), Z28
-	VMOVUPS      448(DX), Z29
-	VBROADCASTSS 168(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 172(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 176(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 180(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 184(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 188(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 192(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 196(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 200(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	ADDQ         $0x000000e0, CX
-	ADDQ         $0x00000200, DX
-	SUBQ         $0x04, AX
-	JGE          main
-
-tailin:
-	ADDQ $0x04, AX
-	JZ   done
-
-tail:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 4(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 8(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 12(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 16(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 20(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 24(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 28(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 32(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	ADDQ         $0x00000038, CX
-	ADDQ         $0x00000080, DX
-	DECQ         AX
-	JNZ          tail
-
-done:
-	MOVQ    cols+56(FP), AX
-	MOVQ    $-1, CX
-	BZHIQ   AX, CX, CX
-	KMOVW   CX, K1
-	SHRQ    $0x10, CX
-	KMOVW   CX, K2
-	MOVQ    base+24(FP), AX
-	MOVQ    c+40(FP), CX
-	MOVQ    ldb+32(FP), DX
-	SHLQ    $0x02, DX
-	MOVQ    ldc+48(FP), BX
-	SHLQ    $0x02, BX
-	VADDPS  (AX), Z0, K1, Z0
-	VADDPS  64(AX), Z1, K2, Z1
-	VMOVUPS Z0, K1, (CX)
-	VMOVUPS Z1, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z2, K1, Z2
-	VADDPS  64(AX), Z3, K2, Z3
-	VMOVUPS Z2, K1, (CX)
-	VMOVUPS Z3, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z4, K1, Z4
-	VADDPS  64(AX), Z5, K2, Z5
-	VMOVUPS Z4, K1, (CX)
-	VMOVUPS Z5, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z6, K1, Z6
-	VADDPS  64(AX), Z7, K2, Z7
-	VMOVUPS Z6, K1, (CX)
-	VMOVUPS Z7, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z8, K1, Z8
-	VADDPS  64(AX), Z9, K2, Z9
-	VMOVUPS Z8, K1, (CX)
-	VMOVUPS Z9, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z10, K1, Z10
-	VADDPS  64(AX), Z11, K2, Z11
-	VMOVUPS Z10, K1, (CX)
-	VMOVUPS Z11, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z12, K1, Z12
-	VADDPS  64(AX), Z13, K2, Z13
-	VMOVUPS Z12, K1, (CX)
-	VMOVUPS Z13, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z14, K1, Z14
-	VADDPS  64(AX), Z15, K2, Z15
-	VMOVUPS Z14, K1, (CX)
-	VMOVUPS Z15, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z16, K1, Z16
-	VADDPS  64(AX), Z17, K2, Z17
-	VMOVUPS Z16, K1, (CX)
-	VMOVUPS Z17, K2, 64(CX)
-	VZEROUPPER
-	RET
-
-// func tileDotx10(k int, a *byte, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
-// Requires: AVX, AVX512F, BMI2
-TEXT ·tileDotx10(SB), NOSPLIT, $0-64
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   b+16(FP), DX
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	VPXORD Z4, Z4, Z4
-	VPXORD Z5, Z5, Z5
-	VPXORD Z6, Z6, Z6
-	VPXORD Z7, Z7, Z7
-	VPXORD Z8, Z8, Z8
-	VPXORD Z9, Z9, Z9
-	VPXORD Z10, Z10, Z10
-	VPXORD Z11, Z11, Z11
-	VPXORD Z12, Z12, Z12
-	VPXORD Z13, Z13, Z13
-	VPXORD Z14, Z14, Z14
-	VPXORD Z15, Z15, Z15
-	VPXORD Z16, Z16, Z16
-	VPXORD Z17, Z17, Z17
-	VPXORD Z18, Z18, Z18
-	VPXORD Z19, Z19, Z19
-	SUBQ   $0x04, AX
-	JLT    tailin
-
-main:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 4(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 8(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 12(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 16(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 20(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 24(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 28(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 32(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 36(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VMOVUPS      128(DX), Z28
-	VMOVUPS      192(DX), Z29
-	VBROADCASTSS 56(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 60(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 64(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 68(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 72(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 76(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 80(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 84(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 88(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 92(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VMOVUPS      256(DX), Z28
-	VMOVUPS      320(DX), Z29
-	VBROADCASTSS 112(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 116(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 120(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 124(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 128(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 132(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 136(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 140(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 144(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 148(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VMOVUPS      384(DX), Z28
-	VMOVUPS      448(DX), Z29
-	VBROADCASTSS 168(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 172(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 176(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 180(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 184(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 188(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 192(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 196(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 200(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 204(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	ADDQ         $0x000000e0, CX
-	ADDQ         $0x00000200, DX
-	SUBQ         $0x04, AX
-	JGE          main
-
-tailin:
-	ADDQ $0x04, AX
-	JZ   done
-
-tail:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 4(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 8(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 12(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 16(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 20(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 24(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 28(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 32(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 36(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	ADDQ         $0x00000038, CX
-	ADDQ         $0x00000080, DX
-	DECQ         AX
-	JNZ          tail
-
-done:
-	MOVQ    cols+56(FP), AX
-	MOVQ    $-1, CX
-	BZHIQ   AX, CX, CX
-	KMOVW   CX, K1
-	SHRQ    $0x10, CX
-	KMOVW   CX, K2
-	MOVQ    base+24(FP), AX
-	MOVQ    c+40(FP), CX
-	MOVQ    ldb+32(FP), DX
-	SHLQ    $0x02, DX
-	MOVQ    ldc+48(FP), BX
-	SHLQ    $0x02, BX
-	VADDPS  (AX), Z0, K1, Z0
-	VADDPS  64(AX), Z1, K2, Z1
-	VMOVUPS Z0, K1, (CX)
-	VMOVUPS Z1, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z2, K1, Z2
-	VADDPS  64(AX), Z3, K2, Z3
-	VMOVUPS Z2, K1, (CX)
-	VMOVUPS Z3, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z4, K1, Z4
-	VADDPS  64(AX), Z5, K2, Z5
-	VMOVUPS Z4, K1, (CX)
-	VMOVUPS Z5, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z6, K1, Z6
-	VADDPS  64(AX), Z7, K2, Z7
-	VMOVUPS Z6, K1, (CX)
-	VMOVUPS Z7, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z8, K1, Z8
-	VADDPS  64(AX), Z9, K2, Z9
-	VMOVUPS Z8, K1, (CX)
-	VMOVUPS Z9, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z10, K1, Z10
-	VADDPS  64(AX), Z11, K2, Z11
-	VMOVUPS Z10, K1, (CX)
-	VMOVUPS Z11, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z12, K1, Z12
-	VADDPS  64(AX), Z13, K2, Z13
-	VMOVUPS Z12, K1, (CX)
-	VMOVUPS Z13, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z14, K1, Z14
-	VADDPS  64(AX), Z15, K2, Z15
-	VMOVUPS Z14, K1, (CX)
-	VMOVUPS Z15, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z16, K1, Z16
-	VADDPS  64(AX), Z17, K2, Z17
-	VMOVUPS Z16, K1, (CX)
-	VMOVUPS Z17, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z18, K1, Z18
-	VADDPS  64(AX), Z19, K2, Z19
-	VMOVUPS Z18, K1, (CX)
-	VMOVUPS Z19, K2, 64(CX)
-	VZEROUPPER
-	RET
-
-// func tileDotx11(k int, a *byte, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
-// Requires: AVX, AVX512F, BMI2
-TEXT ·tileDotx11(SB), NOSPLIT, $0-64
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   b+16(FP), DX
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	VPXORD Z4, Z4, Z4
-	VPXORD Z5, Z5, Z5
-	VPXORD Z6, Z6, Z6
-	VPXORD Z7, Z7, Z7
-	VPXORD Z8, Z8, Z8
-	VPXORD Z9, Z9, Z9
-	VPXORD Z10, Z10, Z10
-	VPXORD Z11, Z11, Z11
-	VPXORD Z12, Z12, Z12
-	VPXORD Z13, Z13, Z13
-	VPXORD Z14, Z14, Z14
-	VPXORD Z15, Z15, Z15
-	VPXORD Z16, Z16, Z16
-	VPXORD Z17, Z17, Z17
-	VPXORD Z18, Z18, Z18
-	VPXORD Z19, Z19, Z19
-	VPXORD Z20, Z20, Z20
-	VPXORD Z21, Z21, Z21
-	SUBQ   $0x04, AX
-	JLT    tailin
-
-main:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 4(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 8(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 12(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 16(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 20(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 24(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 28(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 32(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 36(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 40(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VMOVUPS      128(DX), Z28
-	VMOVUPS      192(DX), Z29
-	VBROADCASTSS 56(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 60(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 64(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 68(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 72(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 76(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 80(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 84(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 88(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 92(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 96(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VMOVUPS      256(DX), Z28
-	VMOVUPS      320(DX), Z29
-	VBROADCASTSS 112(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 116(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 120(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 124(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 128(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 132(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 136(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 140(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 144(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 148(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 152(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VMOVUPS      384(DX), Z28
-	VMOVUPS      448(DX), Z29
-	VBROADCASTSS 168(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 172(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 176(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 180(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 184(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 188(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 192(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 196(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 200(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 204(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 208(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	ADDQ         $0x000000e0, CX
-	ADDQ         $0x00000200, DX
-	SUBQ         $0x04, AX
-	JGE          main
-
-tailin:
-	ADDQ $0x04, AX
-	JZ   done
-
-tail:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 4(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 8(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 12(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 16(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 20(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 24(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 28(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 32(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 36(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 40(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	ADDQ         $0x00000038, CX
-	ADDQ         $0x00000080, DX
-	DECQ         AX
-	JNZ          tail
-
-done:
-	MOVQ    cols+56(FP), AX
-	MOVQ    $-1, CX
-	BZHIQ   AX, CX, CX
-	KMOVW   CX, K1
-	SHRQ    $0x10, CX
-	KMOVW   CX, K2
-	MOVQ    base+24(FP), AX
-	MOVQ    c+40(FP), CX
-	MOVQ    ldb+32(FP), DX
-	SHLQ    $0x02, DX
-	MOVQ    ldc+48(FP), BX
-	SHLQ    $0x02, BX
-	VADDPS  (AX), Z0, K1, Z0
-	VADDPS  64(AX), Z1, K2, Z1
-	VMOVUPS Z0, K1, (CX)
-	VMOVUPS Z1, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z2, K1, Z2
-	VADDPS  64(AX), Z3, K2, Z3
-	VMOVUPS Z2, K1, (CX)
-	VMOVUPS Z3, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z4, K1, Z4
-	VADDPS  64(AX), Z5, K2, Z5
-	VMOVUPS Z4, K1, (CX)
-	VMOVUPS Z5, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z6, K1, Z6
-	VADDPS  64(AX), Z7, K2, Z7
-	VMOVUPS Z6, K1, (CX)
-	VMOVUPS Z7, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z8, K1, Z8
-	VADDPS  64(AX), Z9, K2, Z9
-	VMOVUPS Z8, K1, (CX)
-	VMOVUPS Z9, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z10, K1, Z10
-	VADDPS  64(AX), Z11, K2, Z11
-	VMOVUPS Z10, K1, (CX)
-	VMOVUPS Z11, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z12, K1, Z12
-	VADDPS  64(AX), Z13, K2, Z13
-	VMOVUPS Z12, K1, (CX)
-	VMOVUPS Z13, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z14, K1, Z14
-	VADDPS  64(AX), Z15, K2, Z15
-	VMOVUPS Z14, K1, (CX)
-	VMOVUPS Z15, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z16, K1, Z16
-	VADDPS  64(AX), Z17, K2, Z17
-	VMOVUPS Z16, K1, (CX)
-	VMOVUPS Z17, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z18, K1, Z18
-	VADDPS  64(AX), Z19, K2, Z19
-	VMOVUPS Z18, K1, (CX)
-	VMOVUPS Z19, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z20, K1, Z20
-	VADDPS  64(AX), Z21, K2, Z21
-	VMOVUPS Z20, K1, (CX)
-	VMOVUPS Z21, K2, 64(CX)
-	VZEROUPPER
-	RET
-
-// func tileDotx12(k int, a *byte, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
-// Requires: AVX, AVX512F, BMI2
-TEXT ·tileDotx12(SB), NOSPLIT, $0-64
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   b+16(FP), DX
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	VPXORD Z4, Z4, Z4
-	VPXORD Z5, Z5, Z5
-	VPXORD Z6, Z6, Z6
-	VPXORD Z7, Z7, Z7
-	VPXORD Z8, Z8, Z8
-	VPXORD Z9, Z9, Z9
-	VPXORD Z10, Z10, Z10
-	VPXORD Z11, Z11, Z11
-	VPXORD Z12, Z12, Z12
-	VPXORD Z13, Z13, Z13
-	VPXORD Z14, Z14, Z14
-	VPXORD Z15, Z15, Z15
-	VPXORD Z16, Z16, Z16
-	VPXORD Z17, Z17, Z17
-	VPXORD Z18, Z18, Z18
-	VPXORD Z19, Z19, Z19
-	VPXORD Z20, Z20, Z20
-	VPXORD Z21, Z21, Z21
-	VPXORD Z22, Z22, Z22
-	VPXORD Z23, Z23, Z23
-	SUBQ   $0x04, AX
-	JLT    tailin
-
-main:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 4(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 8(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 12(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 16(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 20(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 24(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 28(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 32(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 36(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 40(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 44(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VMOVUPS      128(DX), Z28
-	VMOVUPS      192(DX), Z29
-	VBROADCASTSS 56(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 60(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 64(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 68(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 72(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 76(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 80(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 84(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 88(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 92(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 96(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 100(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VMOVUPS      256(DX), Z28
-	VMOVUPS      320(DX), Z29
-	VBROADCASTSS 112(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 116(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 120(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 124(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 128(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 132(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 136(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 140(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 144(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 148(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 152(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 156(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VMOVUPS      384(DX), Z28
-	VMOVUPS      448(DX), Z29
-	VBROADCASTSS 168(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 172(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 176(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 180(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 184(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 188(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 192(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 196(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 200(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 204(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 208(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 212(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	ADDQ         $0x000000e0, CX
-	ADDQ         $0x00000200, DX
-	SUBQ         $0x04, AX
-	JGE          main
-
-tailin:
-	ADDQ $0x04, AX
-	JZ   done
-
-tail:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 4(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 8(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 12(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 16(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 20(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 24(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 28(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 32(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 36(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 40(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 44(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	ADDQ         $0x00000038, CX
-	ADDQ         $0x00000080, DX
-	DECQ         AX
-	JNZ          tail
-
-done:
-	MOVQ    cols+56(FP), AX
-	MOVQ    $-1, CX
-	BZHIQ   AX, CX, CX
-	KMOVW   CX, K1
-	SHRQ    $0x10, CX
-	KMOVW   CX, K2
-	MOVQ    base+24(FP), AX
-	MOVQ    c+40(FP), CX
-	MOVQ    ldb+32(FP), DX
-	SHLQ    $0x02, DX
-	MOVQ    ldc+48(FP), BX
-	SHLQ    $0x02, BX
-	VADDPS  (AX), Z0, K1, Z0
-	VADDPS  64(AX), Z1, K2, Z1
-	VMOVUPS Z0, K1, (CX)
-	VMOVUPS Z1, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z2, K1, Z2
-	VADDPS  64(AX), Z3, K2, Z3
-	VMOVUPS Z2, K1, (CX)
-	VMOVUPS Z3, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z4, K1, Z4
-	VADDPS  64(AX), Z5, K2, Z5
-	VMOVUPS Z4, K1, (CX)
-	VMOVUPS Z5, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z6, K1, Z6
-	VADDPS  64(AX), Z7, K2, Z7
-	VMOVUPS Z6, K1, (CX)
-	VMOVUPS Z7, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z8, K1, Z8
-	VADDPS  64(AX), Z9, K2, Z9
-	VMOVUPS Z8, K1, (CX)
-	VMOVUPS Z9, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z10, K1, Z10
-	VADDPS  64(AX), Z11, K2, Z11
-	VMOVUPS Z10, K1, (CX)
-	VMOVUPS Z11, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z12, K1, Z12
-	VADDPS  64(AX), Z13, K2, Z13
-	VMOVUPS Z12, K1, (CX)
-	VMOVUPS Z13, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z14, K1, Z14
-	VADDPS  64(AX), Z15, K2, Z15
-	VMOVUPS Z14, K1, (CX)
-	VMOVUPS Z15, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z16, K1, Z16
-	VADDPS  64(AX), Z17, K2, Z17
-	VMOVUPS Z16, K1, (CX)
-	VMOVUPS Z17, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z18, K1, Z18
-	VADDPS  64(AX), Z19, K2, Z19
-	VMOVUPS Z18, K1, (CX)
-	VMOVUPS Z19, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z20, K1, Z20
-	VADDPS  64(AX), Z21, K2, Z21
-	VMOVUPS Z20, K1, (CX)
-	VMOVUPS Z21, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z22, K1, Z22
-	VADDPS  64(AX), Z23, K2, Z23
-	VMOVUPS Z22, K1, (CX)
-	VMOVUPS Z23, K2, 64(CX)
-	VZEROUPPER
-	RET
-
-// func tileDotx13(k int, a *byte, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
-// Requires: AVX, AVX512F, BMI2
-TEXT ·tileDotx13(SB), NOSPLIT, $0-64
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   b+16(FP), DX
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	VPXORD Z4, Z4, Z4
-	VPXORD Z5, Z5, Z5
-	VPXORD Z6, Z6, Z6
-	VPXORD Z7, Z7, Z7
-	VPXORD Z8, Z8, Z8
-	VPXORD Z9, Z9, Z9
-	VPXORD Z10, Z10, Z10
-	VPXORD Z11, Z11, Z11
-	VPXORD Z12, Z12, Z12
-	VPXORD Z13, Z13, Z13
-	VPXORD Z14, Z14, Z14
-	VPXORD Z15, Z15, Z15
-	VPXORD Z16, Z16, Z16
-	VPXORD Z17, Z17, Z17
-	VPXORD Z18, Z18, Z18
-	VPXORD Z19, Z19, Z19
-	VPXORD Z20, Z20, Z20
-	VPXORD Z21, Z21, Z21
-	VPXORD Z22, Z22, Z22
-	VPXORD Z23, Z23, Z23
-	VPXORD Z24, Z24, Z24
-	VPXORD Z25, Z25, Z25
-	SUBQ   $0x04, AX
-	JLT    tailin
-
-main:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 4(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 8(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 12(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 16(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 20(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 24(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 28(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 32(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 36(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 40(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 44(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 48(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VMOVUPS      128(DX), Z28
-	VMOVUPS      192(DX), Z29
-	VBROADCASTSS 56(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 60(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 64(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 68(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 72(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 76(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 80(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 84(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 88(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 92(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 96(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 100(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 104(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VMOVUPS      256(DX), Z28
-	VMOVUPS      320(DX), Z29
-	VBROADCASTSS 112(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 116(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 120(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 124(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 128(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 132(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 136(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 140(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 144(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 148(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 152(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 156(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 160(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VMOVUPS      384(DX), Z28
-	VMOVUPS      448(DX), Z29
-	VBROADCASTSS 168(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 172(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 176(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 180(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 184(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 188(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 192(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 196(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 200(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 204(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 208(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 212(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 216(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	ADDQ         $0x000000e0, CX
-	ADDQ         $0x00000200, DX
-	SUBQ         $0x04, AX
-	JGE          main
-
-tailin:
-	ADDQ $0x04, AX
-	JZ   done
-
-tail:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 4(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 8(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 12(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 16(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 20(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 24(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 28(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 32(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	VBROADCASTSS 36(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
-	VBROADCASTSS 40(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
-	VBROADCASTSS 44(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
-	VBROADCASTSS 48(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
-	ADDQ         $0x00000038, CX
-	ADDQ         $0x00000080, DX
-	DECQ         AX
-	JNZ          tail
-
-done:
-	MOVQ    cols+56(FP), AX
-	MOVQ    $-1, CX
-	BZHIQ   AX, CX, CX
-	KMOVW   CX, K1
-	SHRQ    $0x10, CX
-	KMOVW   CX, K2
-	MOVQ    base+24(FP), AX
-	MOVQ    c+40(FP), CX
-	MOVQ    ldb+32(FP), DX
-	SHLQ    $0x02, DX
-	MOVQ    ldc+48(FP), BX
-	SHLQ    $0x02, BX
-	VADDPS  (AX), Z0, K1, Z0
-	VADDPS  64(AX), Z1, K2, Z1
-	VMOVUPS Z0, K1, (CX)
-	VMOVUPS Z1, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z2, K1, Z2
-	VADDPS  64(AX), Z3, K2, Z3
-	VMOVUPS Z2, K1, (CX)
-	VMOVUPS Z3, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z4, K1, Z4
-	VADDPS  64(AX), Z5, K2, Z5
-	VMOVUPS Z4, K1, (CX)
-	VMOVUPS Z5, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z6, K1, Z6
-	VADDPS  64(AX), Z7, K2, Z7
-	VMOVUPS Z6, K1, (CX)
-	VMOVUPS Z7, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z8, K1, Z8
-	VADDPS  64(AX), Z9, K2, Z9
-	VMOVUPS Z8, K1, (CX)
-	VMOVUPS Z9, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z10, K1, Z10
-	VADDPS  64(AX), Z11, K2, Z11
-	VMOVUPS Z10, K1, (CX)
-	VMOVUPS Z11, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z12, K1, Z12
-	VADDPS  64(AX), Z13, K2, Z13
-	VMOVUPS Z12, K1, (CX)
-	VMOVUPS Z13, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z14, K1, Z14
-	VADDPS  64(AX), Z15, K2, Z15
-	VMOVUPS Z14, K1, (CX)
-	VMOVUPS Z15, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z16, K1, Z16
-	VADDPS  64(AX), Z17, K2, Z17
-	VMOVUPS Z16, K1, (CX)
-	VMOVUPS Z17, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z18, K1, Z18
-	VADDPS  64(AX), Z19, K2, Z19
-	VMOVUPS Z18, K1, (CX)
-	VMOVUPS Z19, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z20, K1, Z20
-	VADDPS  64(AX), Z21, K2, Z21
-	VMOVUPS Z20, K1, (CX)
-	VMOVUPS Z21, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z22, K1, Z22
-	VADDPS  64(AX), Z23, K2, Z23
-	VMOVUPS Z22, K1, (CX)
-	VMOVUPS Z23, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    BX, CX
-	VADDPS  (AX), Z24, K1, Z24
-	VADDPS  64(AX), Z25, K2, Z25
-	VMOVUPS Z24, K1, (CX)
-	VMOVUPS Z25, K2, 64(CX)
-	VZEROUPPER
-	RET
-
-// func tileDotx14(k int, a *byte, b *byte, base *byte, ldb int, c *byte, ldc int, cols int)
-// Requires: AVX, AVX512F, BMI2
-TEXT ·tileDotx14(SB), NOSPLIT, $0-64
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   b+16(FP), DX
+TEXT ·tileDot(SB), NOSPLIT, $0-8
+	MOVQ   t+0(FP), AX
+	MOVQ   (AX), AX
+	MOVQ   t+0(FP), CX
+	MOVQ   8(CX), CX
+	MOVQ   t+0(FP), DX
+	MOVQ   16(DX), DX
+	MOVQ   t+0(FP), BX
+	MOVQ   56(BX), BX
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -7316,6 +41,8 @@ TEXT ·tileDotx14(SB), NOSPLIT, $0-64
 	VPXORD Z25, Z25, Z25
 	VPXORD Z26, Z26, Z26
 	VPXORD Z27, Z27, Z27
+	CMPQ   BX, $0x0e
+	JNE    fewer
 	SUBQ   $0x04, AX
 	JLT    tailin
 
@@ -7323,739 +50,291 @@ main:
 	VMOVUPS      (DX), Z28
 	VMOVUPS      64(DX), Z29
 	VBROADCASTSS (CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
+	LONG         $0x400e9262
+	WORD         $0xc452
+	LONG         $0x400e9262
+	WORD         $0xcd52
 	VBROADCASTSS 4(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
+	LONG         $0x400e9262
+	WORD         $0xd452
+	LONG         $0x400e9262
+	WORD         $0xdd52
 	VBROADCASTSS 8(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
+	LONG         $0x400e9262
+	WORD         $0xe452
+	LONG         $0x400e9262
+	WORD         $0xed52
 	VBROADCASTSS 12(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
+	LONG         $0x400e9262
+	WORD         $0xf452
+	LONG         $0x400e9262
+	WORD         $0xfd52
 	VBROADCASTSS 16(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
+	LONG         $0x400e1262
+	WORD         $0xc452
+	LONG         $0x400e1262
+	WORD         $0xcd52
 	VBROADCASTSS 20(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
+	LONG         $0x400e1262
+	WORD         $0xd452
+	LONG         $0x400e1262
+	WORD         $0xdd52
 	VBROADCASTSS 24(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
+	LONG         $0x400e1262
+	WORD         $0xe452
+	LONG         $0x400e1262
+	WORD         $0xed52
 	VBROADCASTSS 28(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
+	LONG         $0x400e1262
+	WORD         $0xf452
+	LONG         $0x400e1262
+	WORD         $0xfd52
 	VBROADCASTSS 32(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
+	LONG         $0x400e8262
+	WORD         $0xc452
+	LONG         $0x400e8262
+	WORD         $0xcd52
 	VBROADCASTSS 36(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
+	LONG         $0x400e8262
+	WORD         $0xd452
+	LONG         $0x400e8262
+	WORD         $0xdd52
 	VBROADCASTSS 40(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
+	LONG         $0x400e8262
+	WORD         $0xe452
+	LONG         $0x400e8262
+	WORD         $0xed52
 	VBROADCASTSS 44(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
+	LONG         $0x400e8262
+	WORD         $0xf452
+	LONG         $0x400e8262
+	WORD         $0xfd52
 	VBROADCASTSS 48(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
+	LONG         $0x400e0262
+	WORD         $0xc452
+	LONG         $0x400e0262
+	WORD         $0xcd52
 	VBROADCASTSS 52(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
+	LONG         $0x400e0262
+	WORD         $0xd452
+	LONG         $0x400e0262
+	WORD         $0xdd52
 	VMOVUPS      128(DX), Z28
 	VMOVUPS      192(DX), Z29
 	VBROADCASTSS 56(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
+	LONG         $0x400e9262
+	WORD         $0xc452
+	LONG         $0x400e9262
+	WORD         $0xcd52
 	VBROADCASTSS 60(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
+	LONG         $0x400e9262
+	WORD         $0xd452
+	LONG         $0x400e9262
+	WORD         $0xdd52
 	VBROADCASTSS 64(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
+	LONG         $0x400e9262
+	WORD         $0xe452
+	LONG         $0x400e9262
+	WORD         $0xed52
 	VBROADCASTSS 68(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
+	LONG         $0x400e9262
+	WORD         $0xf452
+	LONG         $0x400e9262
+	WORD         $0xfd52
 	VBROADCASTSS 72(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
+	LONG         $0x400e1262
+	WORD         $0xc452
+	LONG         $0x400e1262
+	WORD         $0xcd52
 	VBROADCASTSS 76(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
+	LONG         $0x400e1262
+	WORD         $0xd452
+	LONG         $0x400e1262
+	WORD         $0xdd52
 	VBROADCASTSS 80(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
+	LONG         $0x400e1262
+	WORD         $0xe452
+	LONG         $0x400e1262
+	WORD         $0xed52
 	VBROADCASTSS 84(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
+	LONG         $0x400e1262
+	WORD         $0xf452
+	LONG         $0x400e1262
+	WORD         $0xfd52
 	VBROADCASTSS 88(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
+	LONG         $0x400e8262
+	WORD         $0xc452
+	LONG         $0x400e8262
+	WORD         $0xcd52
 	VBROADCASTSS 92(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
+	LONG         $0x400e8262
+	WORD         $0xd452
+	LONG         $0x400e8262
+	WORD         $0xdd52
 	VBROADCASTSS 96(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
+	LONG         $0x400e8262
+	WORD         $0xe452
+	LONG         $0x400e8262
+	WORD         $0xed52
 	VBROADCASTSS 100(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
+	LONG         $0x400e8262
+	WORD         $0xf452
+	LONG         $0x400e8262
+	WORD         $0xfd52
 	VBROADCASTSS 104(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
+	LONG         $0x400e0262
+	WORD         $0xc452
+	LONG         $0x400e0262
+	WORD         $0xcd52
 	VBROADCASTSS 108(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
+	LONG         $0x400e0262
+	WORD         $0xd452
+	LONG         $0x400e0262
+	WORD         $0xdd52
 	VMOVUPS      256(DX), Z28
 	VMOVUPS      320(DX), Z29
 	VBROADCASTSS 112(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
+	LONG         $0x400e9262
+	WORD         $0xc452
+	LONG         $0x400e9262
+	WORD         $0xcd52
 	VBROADCASTSS 116(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
+	LONG         $0x400e9262
+	WORD         $0xd452
+	LONG         $0x400e9262
+	WORD         $0xdd52
 	VBROADCASTSS 120(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
+	LONG         $0x400e9262
+	WORD         $0xe452
+	LONG         $0x400e9262
+	WORD         $0xed52
 	VBROADCASTSS 124(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
+	LONG         $0x400e9262
+	WORD         $0xf452
+	LONG         $0x400e9262
+	WORD         $0xfd52
 	VBROADCASTSS 128(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
+	LONG         $0x400e1262
+	WORD         $0xc452
+	LONG         $0x400e1262
+	WORD         $0xcd52
 	VBROADCASTSS 132(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
+	LONG         $0x400e1262
+	WORD         $0xd452
+	LONG         $0x400e1262
+	WORD         $0xdd52
 	VBROADCASTSS 136(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
+	LONG         $0x400e1262
+	WORD         $0xe452
+	LONG         $0x400e1262
+	WORD         $0xed52
 	VBROADCASTSS 140(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
+	LONG         $0x400e1262
+	WORD         $0xf452
+	LONG         $0x400e1262
+	WORD         $0xfd52
 	VBROADCASTSS 144(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
+	LONG         $0x400e8262
+	WORD         $0xc452
+	LONG         $0x400e8262
+	WORD         $0xcd52
 	VBROADCASTSS 148(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
+	LONG         $0x400e8262
+	WORD         $0xd452
+	LONG         $0x400e8262
+	WORD         $0xdd52
 	VBROADCASTSS 152(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
+	LONG         $0x400e8262
+	WORD         $0xe452
+	LONG         $0x400e8262
+	WORD         $0xed52
 	VBROADCASTSS 156(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
+	LONG         $0x400e8262
+	WORD         $0xf452
+	LONG         $0x400e8262
+	WORD         $0xfd52
 	VBROADCASTSS 160(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
+	LONG         $0x400e0262
+	WORD         $0xc452
+	LONG         $0x400e0262
+	WORD         $0xcd52
 	VBROADCASTSS 164(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
+	LONG         $0x400e0262
+	WORD         $0xd452
+	LONG         $0x400e0262
+	WORD         $0xdd52
 	VMOVUPS      384(DX), Z28
 	VMOVUPS      448(DX), Z29
 	VBROADCASTSS 168(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
+	LONG         $0x400e9262
+	WORD         $0xc452
+	LONG         $0x400e9262
+	WORD         $0xcd52
 	VBROADCASTSS 172(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
+	LONG         $0x400e9262
+	WORD         $0xd452
+	LONG         $0x400e9262
+	WORD         $0xdd52
 	VBROADCASTSS 176(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
+	LONG         $0x400e9262
+	WORD         $0xe452
+	LONG         $0x400e9262
+	WORD         $0xed52
 	VBROADCASTSS 180(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
+	LONG         $0x400e9262
+	WORD         $0xf452
+	LONG         $0x400e9262
+	WORD         $0xfd52
 	VBROADCASTSS 184(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
+	LONG         $0x400e1262
+	WORD         $0xc452
+	LONG         $0x400e1262
+	WORD         $0xcd52
 	VBROADCASTSS 188(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
+	LONG         $0x400e1262
+	WORD         $0xd452
+	LONG         $0x400e1262
+	WORD         $0xdd52
 	VBROADCASTSS 192(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
+	LONG         $0x400e1262
+	WORD         $0xe452
+	LONG         $0x400e1262
+	WORD         $0xed52
 	VBROADCASTSS 196(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
+	LONG         $0x400e1262
+	WORD         $0xf452
+	LONG         $0x400e1262
+	WORD         $0xfd52
 	VBROADCASTSS 200(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
+	LONG         $0x400e8262
+	WORD         $0xc452
+	LONG         $0x400e8262
+	WORD         $0xcd52
 	VBROADCASTSS 204(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
+	LONG         $0x400e8262
+	WORD         $0xd452
+	LONG         $0x400e8262
+	WORD         $0xdd52
 	VBROADCASTSS 208(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
+	LONG         $0x400e8262
+	WORD         $0xe452
+	LONG         $0x400e8262
+	WORD         $0xed52
 	VBROADCASTSS 212(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
+	LONG         $0x400e8262
+	WORD         $0xf452
+	LONG         $0x400e8262
+	WORD         $0xfd52
 	VBROADCASTSS 216(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
+	LONG         $0x400e0262
+	WORD         $0xc452
+	LONG         $0x400e0262
+	WORD         $0xcd52
 	VBROADCASTSS 220(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
+	LONG         $0x400e0262
+	WORD         $0xd452
+	LONG         $0x400e0262
+	WORD         $0xdd52
 	ADDQ         $0x000000e0, CX
 	ADDQ         $0x00000200, DX
 	SUBQ         $0x04, AX
@@ -8069,287 +348,318 @@ tail:
 	VMOVUPS      (DX), Z28
 	VMOVUPS      64(DX), Z29
 	VBROADCASTSS (CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
+	LONG         $0x400e9262
+	WORD         $0xc452
+	LONG         $0x400e9262
+	WORD         $0xcd52
 	VBROADCASTSS 4(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
+	LONG         $0x400e9262
+	WORD         $0xd452
+	LONG         $0x400e9262
+	WORD         $0xdd52
 	VBROADCASTSS 8(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
+	LONG         $0x400e9262
+	WORD         $0xe452
+	LONG         $0x400e9262
+	WORD         $0xed52
 	VBROADCASTSS 12(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x92
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
+	LONG         $0x400e9262
+	WORD         $0xf452
+	LONG         $0x400e9262
+	WORD         $0xfd52
 	VBROADCASTSS 16(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
+	LONG         $0x400e1262
+	WORD         $0xc452
+	LONG         $0x400e1262
+	WORD         $0xcd52
 	VBROADCASTSS 20(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
+	LONG         $0x400e1262
+	WORD         $0xd452
+	LONG         $0x400e1262
+	WORD         $0xdd52
 	VBROADCASTSS 24(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
+	LONG         $0x400e1262
+	WORD         $0xe452
+	LONG         $0x400e1262
+	WORD         $0xed52
 	VBROADCASTSS 28(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x12
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
+	LONG         $0x400e1262
+	WORD         $0xf452
+	LONG         $0x400e1262
+	WORD         $0xfd52
 	VBROADCASTSS 32(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
+	LONG         $0x400e8262
+	WORD         $0xc452
+	LONG         $0x400e8262
+	WORD         $0xcd52
 	VBROADCASTSS 36(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
+	LONG         $0x400e8262
+	WORD         $0xd452
+	LONG         $0x400e8262
+	WORD         $0xdd52
 	VBROADCASTSS 40(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xe4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xed
+	LONG         $0x400e8262
+	WORD         $0xe452
+	LONG         $0x400e8262
+	WORD         $0xed52
 	VBROADCASTSS 44(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xf4
-	BYTE         $0x62
-	BYTE         $0x82
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xfd
+	LONG         $0x400e8262
+	WORD         $0xf452
+	LONG         $0x400e8262
+	WORD         $0xfd52
 	VBROADCASTSS 48(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xc4
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xcd
+	LONG         $0x400e0262
+	WORD         $0xc452
+	LONG         $0x400e0262
+	WORD         $0xcd52
 	VBROADCASTSS 52(CX), Z30
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xd4
-	BYTE         $0x62
-	BYTE         $0x02
-	BYTE         $0x0e
-	BYTE         $0x40
-	BYTE         $0x52
-	BYTE         $0xdd
+	LONG         $0x400e0262
+	WORD         $0xd452
+	LONG         $0x400e0262
+	WORD         $0xdd52
 	ADDQ         $0x00000038, CX
 	ADDQ         $0x00000080, DX
 	DECQ         AX
 	JNZ          tail
 
 done:
-	MOVQ    cols+56(FP), AX
+	JMP summed
+
+fewer:
+	TESTQ AX, AX
+	JZ    summed
+
+word:
+	VMOVUPS      (DX), Z28
+	VMOVUPS      64(DX), Z29
+	VBROADCASTSS (CX), Z30
+	LONG         $0x400e9262
+	WORD         $0xc452
+	LONG         $0x400e9262
+	WORD         $0xcd52
+	CMPQ         BX, $0x01
+	JEQ          next
+	VBROADCASTSS 4(CX), Z30
+	LONG         $0x400e9262
+	WORD         $0xd452
+	LONG         $0x400e9262
+	WORD         $0xdd52
+	CMPQ         BX, $0x02
+	JEQ          next
+	VBROADCASTSS 8(CX), Z30
+	LONG         $0x400e9262
+	WORD         $0xe452
+	LONG         $0x400e9262
+	WORD         $0xed52
+	CMPQ         BX, $0x03
+	JEQ          next
+	VBROADCASTSS 12(CX), Z30
+	LONG         $0x400e9262
+	WORD         $0xf452
+	LONG         $0x400e9262
+	WORD         $0xfd52
+	CMPQ         BX, $0x04
+	JEQ          next
+	VBROADCASTSS 16(CX), Z30
+	LONG         $0x400e1262
+	WORD         $0xc452
+	LONG         $0x400e1262
+	WORD         $0xcd52
+	CMPQ         BX, $0x05
+	JEQ          next
+	VBROADCASTSS 20(CX), Z30
+	LONG         $0x400e1262
+	WORD         $0xd452
+	LONG         $0x400e1262
+	WORD         $0xdd52
+	CMPQ         BX, $0x06
+	JEQ          next
+	VBROADCASTSS 24(CX), Z30
+	LONG         $0x400e1262
+	WORD         $0xe452
+	LONG         $0x400e1262
+	WORD         $0xed52
+	CMPQ         BX, $0x07
+	JEQ          next
+	VBROADCASTSS 28(CX), Z30
+	LONG         $0x400e1262
+	WORD         $0xf452
+	LONG         $0x400e1262
+	WORD         $0xfd52
+	CMPQ         BX, $0x08
+	JEQ          next
+	VBROADCASTSS 32(CX), Z30
+	LONG         $0x400e8262
+	WORD         $0xc452
+	LONG         $0x400e8262
+	WORD         $0xcd52
+	CMPQ         BX, $0x09
+	JEQ          next
+	VBROADCASTSS 36(CX), Z30
+	LONG         $0x400e8262
+	WORD         $0xd452
+	LONG         $0x400e8262
+	WORD         $0xdd52
+	CMPQ         BX, $0x0a
+	JEQ          next
+	VBROADCASTSS 40(CX), Z30
+	LONG         $0x400e8262
+	WORD         $0xe452
+	LONG         $0x400e8262
+	WORD         $0xed52
+	CMPQ         BX, $0x0b
+	JEQ          next
+	VBROADCASTSS 44(CX), Z30
+	LONG         $0x400e8262
+	WORD         $0xf452
+	LONG         $0x400e8262
+	WORD         $0xfd52
+	CMPQ         BX, $0x0c
+	JEQ          next
+	VBROADCASTSS 48(CX), Z30
+	LONG         $0x400e0262
+	WORD         $0xc452
+	LONG         $0x400e0262
+	WORD         $0xcd52
+	CMPQ         BX, $0x0d
+	JEQ          next
+
+next:
+	ADDQ $0x00000038, CX
+	ADDQ $0x00000080, DX
+	DECQ AX
+	JNZ  word
+
+summed:
+	MOVQ    t+0(FP), AX
+	MOVQ    64(AX), AX
 	MOVQ    $-1, CX
 	BZHIQ   AX, CX, CX
 	KMOVW   CX, K1
 	SHRQ    $0x10, CX
 	KMOVW   CX, K2
-	MOVQ    base+24(FP), AX
-	MOVQ    c+40(FP), CX
-	MOVQ    ldb+32(FP), DX
+	MOVQ    t+0(FP), AX
+	MOVQ    24(AX), AX
+	MOVQ    t+0(FP), CX
+	MOVQ    40(CX), CX
+	MOVQ    t+0(FP), DX
+	MOVQ    32(DX), DX
 	SHLQ    $0x02, DX
-	MOVQ    ldc+48(FP), BX
-	SHLQ    $0x02, BX
+	MOVQ    t+0(FP), SI
+	MOVQ    48(SI), SI
+	SHLQ    $0x02, SI
 	VADDPS  (AX), Z0, K1, Z0
 	VADDPS  64(AX), Z1, K2, Z1
 	VMOVUPS Z0, K1, (CX)
 	VMOVUPS Z1, K2, 64(CX)
+	CMPQ    BX, $0x01
+	JEQ     stored
 	ADDQ    DX, AX
-	ADDQ    BX, CX
+	ADDQ    SI, CX
 	VADDPS  (AX), Z2, K1, Z2
 	VADDPS  64(AX), Z3, K2, Z3
 	VMOVUPS Z2, K1, (CX)
 	VMOVUPS Z3, K2, 64(CX)
+	CMPQ    BX, $0x02
+	JEQ     stored
 	ADDQ    DX, AX
-	ADDQ    BX, CX
+	ADDQ    SI, CX
 	VADDPS  (AX), Z4, K1, Z4
 	VADDPS  64(AX), Z5, K2, Z5
 	VMOVUPS Z4, K1, (CX)
 	VMOVUPS Z5, K2, 64(CX)
+	CMPQ    BX, $0x03
+	JEQ     stored
 	ADDQ    DX, AX
-	ADDQ    BX, CX
+	ADDQ    SI, CX
 	VADDPS  (AX), Z6, K1, Z6
 	VADDPS  64(AX), Z7, K2, Z7
 	VMOVUPS Z6, K1, (CX)
 	VMOVUPS Z7, K2, 64(CX)
+	CMPQ    BX, $0x04
+	JEQ     stored
 	ADDQ    DX, AX
-	ADDQ    BX, CX
+	ADDQ    SI, CX
 	VADDPS  (AX), Z8, K1, Z8
 	VADDPS  64(AX), Z9, K2, Z9
 	VMOVUPS Z8, K1, (CX)
 	VMOVUPS Z9, K2, 64(CX)
+	CMPQ    BX, $0x05
+	JEQ     stored
 	ADDQ    DX, AX
-	ADDQ    BX, CX
+	ADDQ    SI, CX
 	VADDPS  (AX), Z10, K1, Z10
 	VADDPS  64(AX), Z11, K2, Z11
 	VMOVUPS Z10, K1, (CX)
 	VMOVUPS Z11, K2, 64(CX)
+	CMPQ    BX, $0x06
+	JEQ     stored
 	ADDQ    DX, AX
-	ADDQ    BX, CX
+	ADDQ    SI, CX
 	VADDPS  (AX), Z12, K1, Z12
 	VADDPS  64(AX), Z13, K2, Z13
 	VMOVUPS Z12, K1, (CX)
 	VMOVUPS Z13, K2, 64(CX)
+	CMPQ    BX, $0x07
+	JEQ     stored
 	ADDQ    DX, AX
-	ADDQ    BX, CX
+	ADDQ    SI, CX
 	VADDPS  (AX), Z14, K1, Z14
 	VADDPS  64(AX), Z15, K2, Z15
 	VMOVUPS Z14, K1, (CX)
 	VMOVUPS Z15, K2, 64(CX)
+	CMPQ    BX, $0x08
+	JEQ     stored
 	ADDQ    DX, AX
-	ADDQ    BX, CX
+	ADDQ    SI, CX
 	VADDPS  (AX), Z16, K1, Z16
 	VADDPS  64(AX), Z17, K2, Z17
 	VMOVUPS Z16, K1, (CX)
 	VMOVUPS Z17, K2, 64(CX)
+	CMPQ    BX, $0x09
+	JEQ     stored
 	ADDQ    DX, AX
-	ADDQ    BX, CX
+	ADDQ    SI, CX
 	VADDPS  (AX), Z18, K1, Z18
 	VADDPS  64(AX), Z19, K2, Z19
 	VMOVUPS Z18, K1, (CX)
 	VMOVUPS Z19, K2, 64(CX)
+	CMPQ    BX, $0x0a
+	JEQ     stored
 	ADDQ    DX, AX
-	ADDQ    BX, CX
+	ADDQ    SI, CX
 	VADDPS  (AX), Z20, K1, Z20
 	VADDPS  64(AX), Z21, K2, Z21
 	VMOVUPS Z20, K1, (CX)
 	VMOVUPS Z21, K2, 64(CX)
+	CMPQ    BX, $0x0b
+	JEQ     stored
 	ADDQ    DX, AX
-	ADDQ    BX, CX
+	ADDQ    SI, CX
 	VADDPS  (AX), Z22, K1, Z22
 	VADDPS  64(AX), Z23, K2, Z23
 	VMOVUPS Z22, K1, (CX)
 	VMOVUPS Z23, K2, 64(CX)
+	CMPQ    BX, $0x0c
+	JEQ     stored
 	ADDQ    DX, AX
-	ADDQ    BX, CX
+	ADDQ    SI, CX
 	VADDPS  (AX), Z24, K1, Z24
 	VADDPS  64(AX), Z25, K2, Z25
 	VMOVUPS Z24, K1, (CX)
 	VMOVUPS Z25, K2, 64(CX)
+	CMPQ    BX, $0x0d
+	JEQ     stored
 	ADDQ    DX, AX
-	ADDQ    BX, CX
+	ADDQ    SI, CX
 	VADDPS  (AX), Z26, K1, Z26
 	VADDPS  64(AX), Z27, K2, Z27
 	VMOVUPS Z26, K1, (CX)
 	VMOVUPS Z27, K2, 64(CX)
+	ADDQ    DX, AX
+	ADDQ    SI, CX
+
+stored:
 	VZEROUPPER
 	RET
 
@@ -8681,138 +991,70 @@ done:
 	VZEROUPPER
 	RET
 
-DATA tileConfig<>+0(SB)/1, $0x01
-DATA tileConfig<>+1(SB)/1, $0x00
-DATA tileConfig<>+2(SB)/1, $0x00
-DATA tileConfig<>+3(SB)/1, $0x00
-DATA tileConfig<>+4(SB)/1, $0x00
-DATA tileConfig<>+5(SB)/1, $0x00
-DATA tileConfig<>+6(SB)/1, $0x00
-DATA tileConfig<>+7(SB)/1, $0x00
-DATA tileConfig<>+8(SB)/1, $0x00
-DATA tileConfig<>+9(SB)/1, $0x00
-DATA tileConfig<>+10(SB)/1, $0x00
-DATA tileConfig<>+11(SB)/1, $0x00
-DATA tileConfig<>+12(SB)/1, $0x00
-DATA tileConfig<>+13(SB)/1, $0x00
-DATA tileConfig<>+14(SB)/1, $0x00
-DATA tileConfig<>+15(SB)/1, $0x00
-DATA tileConfig<>+16(SB)/1, $0x40
-DATA tileConfig<>+17(SB)/1, $0x00
-DATA tileConfig<>+18(SB)/1, $0x40
-DATA tileConfig<>+19(SB)/1, $0x00
-DATA tileConfig<>+20(SB)/1, $0x40
-DATA tileConfig<>+21(SB)/1, $0x00
-DATA tileConfig<>+22(SB)/1, $0x40
-DATA tileConfig<>+23(SB)/1, $0x00
-DATA tileConfig<>+24(SB)/1, $0x40
-DATA tileConfig<>+25(SB)/1, $0x00
-DATA tileConfig<>+26(SB)/1, $0x40
-DATA tileConfig<>+27(SB)/1, $0x00
-DATA tileConfig<>+28(SB)/1, $0x40
-DATA tileConfig<>+29(SB)/1, $0x00
-DATA tileConfig<>+30(SB)/1, $0x40
-DATA tileConfig<>+31(SB)/1, $0x00
-DATA tileConfig<>+32(SB)/1, $0x00
-DATA tileConfig<>+33(SB)/1, $0x00
-DATA tileConfig<>+34(SB)/1, $0x00
-DATA tileConfig<>+35(SB)/1, $0x00
-DATA tileConfig<>+36(SB)/1, $0x00
-DATA tileConfig<>+37(SB)/1, $0x00
-DATA tileConfig<>+38(SB)/1, $0x00
-DATA tileConfig<>+39(SB)/1, $0x00
-DATA tileConfig<>+40(SB)/1, $0x00
-DATA tileConfig<>+41(SB)/1, $0x00
-DATA tileConfig<>+42(SB)/1, $0x00
-DATA tileConfig<>+43(SB)/1, $0x00
-DATA tileConfig<>+44(SB)/1, $0x00
-DATA tileConfig<>+45(SB)/1, $0x00
-DATA tileConfig<>+46(SB)/1, $0x00
-DATA tileConfig<>+47(SB)/1, $0x00
-DATA tileConfig<>+48(SB)/1, $0x10
-DATA tileConfig<>+49(SB)/1, $0x10
-DATA tileConfig<>+50(SB)/1, $0x10
-DATA tileConfig<>+51(SB)/1, $0x10
-DATA tileConfig<>+52(SB)/1, $0x10
-DATA tileConfig<>+53(SB)/1, $0x10
-DATA tileConfig<>+54(SB)/1, $0x10
-DATA tileConfig<>+55(SB)/1, $0x10
-DATA tileConfig<>+56(SB)/1, $0x00
-DATA tileConfig<>+57(SB)/1, $0x00
-DATA tileConfig<>+58(SB)/1, $0x00
-DATA tileConfig<>+59(SB)/1, $0x00
-DATA tileConfig<>+60(SB)/1, $0x00
-DATA tileConfig<>+61(SB)/1, $0x00
-DATA tileConfig<>+62(SB)/1, $0x00
-DATA tileConfig<>+63(SB)/1, $0x00
+DATA tileConfig<>+0(SB)/8, $0x0000000000000001
+DATA tileConfig<>+8(SB)/8, $0x0000000000000000
+DATA tileConfig<>+16(SB)/8, $0x0040004000400040
+DATA tileConfig<>+24(SB)/8, $0x0040004000400040
+DATA tileConfig<>+32(SB)/8, $0x0000000000000000
+DATA tileConfig<>+40(SB)/8, $0x0000000000000000
+DATA tileConfig<>+48(SB)/8, $0x1010101010101010
+DATA tileConfig<>+56(SB)/8, $0x0000000000000000
 GLOBL tileConfig<>(SB), RODATA|NOPTR, $64
 
-DATA roundingBF16<>+0(SB)/4, $0x00000001
-DATA roundingBF16<>+4(SB)/4, $0x00000001
-DATA roundingBF16<>+8(SB)/4, $0x00000001
-DATA roundingBF16<>+12(SB)/4, $0x00000001
-DATA roundingBF16<>+16(SB)/4, $0x00000001
-DATA roundingBF16<>+20(SB)/4, $0x00000001
-DATA roundingBF16<>+24(SB)/4, $0x00000001
-DATA roundingBF16<>+28(SB)/4, $0x00000001
-DATA roundingBF16<>+32(SB)/4, $0x00000001
-DATA roundingBF16<>+36(SB)/4, $0x00000001
-DATA roundingBF16<>+40(SB)/4, $0x00000001
-DATA roundingBF16<>+44(SB)/4, $0x00000001
-DATA roundingBF16<>+48(SB)/4, $0x00000001
-DATA roundingBF16<>+52(SB)/4, $0x00000001
-DATA roundingBF16<>+56(SB)/4, $0x00000001
-DATA roundingBF16<>+60(SB)/4, $0x00000001
-DATA roundingBF16<>+64(SB)/4, $0x00007fff
-DATA roundingBF16<>+68(SB)/4, $0x00007fff
-DATA roundingBF16<>+72(SB)/4, $0x00007fff
-DATA roundingBF16<>+76(SB)/4, $0x00007fff
-DATA roundingBF16<>+80(SB)/4, $0x00007fff
-DATA roundingBF16<>+84(SB)/4, $0x00007fff
-DATA roundingBF16<>+88(SB)/4, $0x00007fff
-DATA roundingBF16<>+92(SB)/4, $0x00007fff
-DATA roundingBF16<>+96(SB)/4, $0x00007fff
-DATA roundingBF16<>+100(SB)/4, $0x00007fff
-DATA roundingBF16<>+104(SB)/4, $0x00007fff
-DATA roundingBF16<>+108(SB)/4, $0x00007fff
-DATA roundingBF16<>+112(SB)/4, $0x00007fff
-DATA roundingBF16<>+116(SB)/4, $0x00007fff
-DATA roundingBF16<>+120(SB)/4, $0x00007fff
-DATA roundingBF16<>+124(SB)/4, $0x00007fff
-DATA roundingBF16<>+128(SB)/4, $0x00400000
-DATA roundingBF16<>+132(SB)/4, $0x00400000
-DATA roundingBF16<>+136(SB)/4, $0x00400000
-DATA roundingBF16<>+140(SB)/4, $0x00400000
-DATA roundingBF16<>+144(SB)/4, $0x00400000
-DATA roundingBF16<>+148(SB)/4, $0x00400000
-DATA roundingBF16<>+152(SB)/4, $0x00400000
-DATA roundingBF16<>+156(SB)/4, $0x00400000
-DATA roundingBF16<>+160(SB)/4, $0x00400000
-DATA roundingBF16<>+164(SB)/4, $0x00400000
-DATA roundingBF16<>+168(SB)/4, $0x00400000
-DATA roundingBF16<>+172(SB)/4, $0x00400000
-DATA roundingBF16<>+176(SB)/4, $0x00400000
-DATA roundingBF16<>+180(SB)/4, $0x00400000
-DATA roundingBF16<>+184(SB)/4, $0x00400000
-DATA roundingBF16<>+188(SB)/4, $0x00400000
-GLOBL roundingBF16<>(SB), RODATA|NOPTR, $192
+DATA roundingBF16<>+0(SB)/8, $0x0000000100000001
+DATA roundingBF16<>+8(SB)/8, $0x0000000100000001
+DATA roundingBF16<>+16(SB)/8, $0x0000000100000001
+DATA roundingBF16<>+24(SB)/8, $0x0000000100000001
+DATA roundingBF16<>+32(SB)/8, $0x00007fff00007fff
+DATA roundingBF16<>+40(SB)/8, $0x00007fff00007fff
+DATA roundingBF16<>+48(SB)/8, $0x00007fff00007fff
+DATA roundingBF16<>+56(SB)/8, $0x00007fff00007fff
+DATA roundingBF16<>+64(SB)/8, $0x0040000000400000
+DATA roundingBF16<>+72(SB)/8, $0x0040000000400000
+DATA roundingBF16<>+80(SB)/8, $0x0040000000400000
+DATA roundingBF16<>+88(SB)/8, $0x0040000000400000
+GLOBL roundingBF16<>(SB), RODATA|NOPTR, $96
 
-// func amxRowF32(k int, a *byte, row int, step int, next *byte, b *byte, panel int, bias *byte, c *byte, ld int, n int, add int, stage *byte)
+// func amxRowF32(r *tileRow)
 // Requires: AVX, MMX+
-TEXT ·amxRowF32(SB), NOSPLIT, $0-104
+TEXT ·amxRowF32(SB), NOSPLIT, $104-8
+	MOVQ r+0(FP), AX
+	MOVQ (AX), CX
+	MOVQ CX, (SP)
+	MOVQ 8(AX), CX
+	MOVQ CX, 8(SP)
+	MOVQ 16(AX), CX
+	MOVQ CX, 16(SP)
+	MOVQ 24(AX), CX
+	MOVQ CX, 24(SP)
+	MOVQ 32(AX), CX
+	MOVQ CX, 32(SP)
+	MOVQ 40(AX), CX
+	MOVQ CX, 40(SP)
+	MOVQ 48(AX), CX
+	MOVQ CX, 48(SP)
+	MOVQ 56(AX), CX
+	MOVQ CX, 56(SP)
+	MOVQ 64(AX), CX
+	MOVQ CX, 64(SP)
+	MOVQ 72(AX), CX
+	MOVQ CX, 72(SP)
+	MOVQ 80(AX), CX
+	MOVQ CX, 80(SP)
+	MOVQ 88(AX), CX
+	MOVQ CX, 88(SP)
+	MOVQ 96(AX), CX
+	MOVQ CX, 96(SP)
 	LEAQ tileConfig<>+0(SB), R8
-	BYTE $0xc4
-	BYTE $0xc2
-	BYTE $0x78
-	BYTE $0x49
+	LONG $0x4978c2c4
 	BYTE $0x00
-	MOVQ c+64(FP), DI
-	MOVQ ld+72(FP), R9
+	MOVQ 64(SP), DI
+	MOVQ 72(SP), R9
 	MOVQ $0x00000080, BX
 	SHLQ $0x02, R9
 
 tile:
-	MOVQ  add+88(FP), CX
+	MOVQ  88(SP), CX
 	TESTQ $0x00000002, CX
 	JNZ   nothing
 	TESTQ CX, CX
@@ -8820,132 +1062,64 @@ tile:
 	MOVQ  R9, R10
 	SHLQ  $0x04, R10
 	ADDQ  DI, R10
-	BYTE  $0xc4
-	BYTE  $0xa2
-	BYTE  $0x7b
-	BYTE  $0x4b
-	BYTE  $0x84
-	BYTE  $0x0f
-	BYTE  $0x00
-	BYTE  $0x00
-	BYTE  $0x00
-	BYTE  $0x00
-	BYTE  $0xc4
-	BYTE  $0xa2
-	BYTE  $0x7b
-	BYTE  $0x4b
-	BYTE  $0x8c
-	BYTE  $0x0f
-	BYTE  $0x40
-	BYTE  $0x00
-	BYTE  $0x00
-	BYTE  $0x00
-	BYTE  $0xc4
-	BYTE  $0x82
-	BYTE  $0x7b
-	BYTE  $0x4b
-	BYTE  $0x94
-	BYTE  $0x0a
-	BYTE  $0x00
-	BYTE  $0x00
-	BYTE  $0x00
-	BYTE  $0x00
-	BYTE  $0xc4
-	BYTE  $0x82
-	BYTE  $0x7b
-	BYTE  $0x4b
-	BYTE  $0x9c
-	BYTE  $0x0a
-	BYTE  $0x40
-	BYTE  $0x00
-	BYTE  $0x00
-	BYTE  $0x00
+	LONG  $0x4b7ba2c4
+	LONG  $0x00000f84
+	WORD  $0x0000
+	LONG  $0x4b7ba2c4
+	LONG  $0x00400f8c
+	WORD  $0x0000
+	LONG  $0x4b7b82c4
+	LONG  $0x00000a94
+	WORD  $0x0000
+	LONG  $0x4b7b82c4
+	LONG  $0x00400a9c
+	WORD  $0x0000
 	JMP   begun
 
 bias:
-	MOVQ bias+56(FP), DX
+	MOVQ 56(SP), DX
 	XORQ CX, CX
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0x84
-	BYTE $0x0a
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0x8c
-	BYTE $0x0a
-	BYTE $0x40
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0x94
-	BYTE $0x0a
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0x9c
-	BYTE $0x0a
-	BYTE $0x40
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	SUBQ $-128, bias+56(FP)
+	LONG $0x4b7be2c4
+	LONG $0x00000a84
+	WORD $0x0000
+	LONG $0x4b7be2c4
+	LONG $0x00400a8c
+	WORD $0x0000
+	LONG $0x4b7be2c4
+	LONG $0x00000a94
+	WORD $0x0000
+	LONG $0x4b7be2c4
+	LONG $0x00400a9c
+	WORD $0x0000
+	SUBQ $-128, 56(SP)
 	JMP  begun
 
 nothing:
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x7b
-	BYTE $0x49
+	LONG $0x497be2c4
 	BYTE $0xc0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x7b
-	BYTE $0x49
+	LONG $0x497be2c4
 	BYTE $0xc8
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x7b
-	BYTE $0x49
+	LONG $0x497be2c4
 	BYTE $0xd0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x7b
-	BYTE $0x49
+	LONG $0x497be2c4
 	BYTE $0xd8
 
 begun:
-	MOVQ row+16(FP), CX
+	MOVQ 16(SP), CX
 	MOVQ CX, R12
 	SHLQ $0x04, R12
 	LEAQ (CX)(CX*2), R13
-	MOVQ next+32(FP), R8
+	MOVQ 32(SP), R8
 	LEAQ (R8)(CX*4), R10
-	MOVQ R10, next+32(FP)
-	MOVQ a+8(FP), SI
-	MOVQ b+40(FP), DX
+	MOVQ R10, 32(SP)
+	MOVQ 8(SP), SI
+	MOVQ 40(SP), DX
 	MOVQ DX, R10
-	ADDQ panel+48(FP), R10
-	MOVQ R10, b+40(FP)
+	ADDQ 48(SP), R10
+	MOVQ R10, 40(SP)
 	MOVQ DI, R15
 	SUBQ $-128, R15
-	MOVQ k+0(FP), R11
+	MOVQ (SP), R11
 	CMPQ R11, $0x00000080
 	JLE  few
 	MOVQ $0x00000080, R11
@@ -8956,122 +1130,58 @@ few:
 
 early:
 	LEAQ       (SI)(R12*1), R10
+	LONG       $0x4b7be2c4
+	LONG       $0x00000ea4
+	WORD       $0x0000
+	LONG       $0x4b7be2c4
+	LONG       $0x00001ab4
+	WORD       $0x0000
+	LONG       $0x4b7be2c4
+	LONG       $0x00401abc
+	WORD       $0x0000
+	LONG       $0x4b7bc2c4
+	LONG       $0x00000aac
+	WORD       $0x0000
+	LONG       $0x5c4ae2c4
 	BYTE       $0xc4
-	BYTE       $0xe2
-	BYTE       $0x7b
-	BYTE       $0x4b
-	BYTE       $0xa4
-	BYTE       $0x0e
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0xc4
-	BYTE       $0xe2
-	BYTE       $0x7b
-	BYTE       $0x4b
-	BYTE       $0xb4
-	BYTE       $0x1a
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0xc4
-	BYTE       $0xe2
-	BYTE       $0x7b
-	BYTE       $0x4b
-	BYTE       $0xbc
-	BYTE       $0x1a
-	BYTE       $0x40
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0xc4
-	BYTE       $0xc2
-	BYTE       $0x7b
-	BYTE       $0x4b
-	BYTE       $0xac
-	BYTE       $0x0a
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0xc4
-	BYTE       $0xe2
-	BYTE       $0x4a
-	BYTE       $0x5c
-	BYTE       $0xc4
-	BYTE       $0xc4
-	BYTE       $0xe2
-	BYTE       $0x42
-	BYTE       $0x5c
+	LONG       $0x5c42e2c4
 	BYTE       $0xcc
-	BYTE       $0xc4
-	BYTE       $0xe2
-	BYTE       $0x4a
-	BYTE       $0x5c
+	LONG       $0x5c4ae2c4
 	BYTE       $0xd5
-	BYTE       $0xc4
-	BYTE       $0xe2
-	BYTE       $0x42
-	BYTE       $0x5c
+	LONG       $0x5c42e2c4
 	BYTE       $0xdd
 	PREFETCHT1 (R8)
 	PREFETCHT1 (R8)(CX*1)
 	PREFETCHT1 (R8)(CX*2)
 	PREFETCHT1 (R8)(R13*1)
-	ADDQ       step+24(FP), R8
-	BYTE       $0x41
-	BYTE       $0x0f
-	BYTE       $0x0d
-	BYTE       $0x4f
+	ADDQ       24(SP), R8
+	LONG       $0x4f0d0f41
 	BYTE       $0x00
-	BYTE       $0x41
-	BYTE       $0x0f
-	BYTE       $0x0d
-	BYTE       $0x4f
+	LONG       $0x4f0d0f41
 	BYTE       $0x40
 	ADDQ       R9, R15
-	BYTE       $0x41
-	BYTE       $0x0f
-	BYTE       $0x0d
-	BYTE       $0x4f
+	LONG       $0x4f0d0f41
 	BYTE       $0x00
-	BYTE       $0x41
-	BYTE       $0x0f
-	BYTE       $0x0d
-	BYTE       $0x4f
+	LONG       $0x4f0d0f41
 	BYTE       $0x40
 	ADDQ       R9, R15
-	BYTE       $0x41
-	BYTE       $0x0f
-	BYTE       $0x0d
-	BYTE       $0x4f
+	LONG       $0x4f0d0f41
 	BYTE       $0x00
-	BYTE       $0x41
-	BYTE       $0x0f
-	BYTE       $0x0d
-	BYTE       $0x4f
+	LONG       $0x4f0d0f41
 	BYTE       $0x40
 	ADDQ       R9, R15
-	BYTE       $0x41
-	BYTE       $0x0f
-	BYTE       $0x0d
-	BYTE       $0x4f
+	LONG       $0x4f0d0f41
 	BYTE       $0x00
-	BYTE       $0x41
-	BYTE       $0x0f
-	BYTE       $0x0d
-	BYTE       $0x4f
+	LONG       $0x4f0d0f41
 	BYTE       $0x40
 	ADDQ       R9, R15
-	ADDQ       step+24(FP), SI
+	ADDQ       24(SP), SI
 	ADDQ       $0x00000800, DX
 	SUBQ       $0x10, R11
 	JNZ        early
 
 earlydone:
-	MOVQ  k+0(FP), R11
+	MOVQ  (SP), R11
 	SUBQ  $0x00000080, R11
 	JLE   multiplied
 	TESTQ R11, R11
@@ -9079,72 +1189,32 @@ earlydone:
 
 late:
 	LEAQ       (SI)(R12*1), R10
+	LONG       $0x4b7be2c4
+	LONG       $0x00000ea4
+	WORD       $0x0000
+	LONG       $0x4b7be2c4
+	LONG       $0x00001ab4
+	WORD       $0x0000
+	LONG       $0x4b7be2c4
+	LONG       $0x00401abc
+	WORD       $0x0000
+	LONG       $0x4b7bc2c4
+	LONG       $0x00000aac
+	WORD       $0x0000
+	LONG       $0x5c4ae2c4
 	BYTE       $0xc4
-	BYTE       $0xe2
-	BYTE       $0x7b
-	BYTE       $0x4b
-	BYTE       $0xa4
-	BYTE       $0x0e
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0xc4
-	BYTE       $0xe2
-	BYTE       $0x7b
-	BYTE       $0x4b
-	BYTE       $0xb4
-	BYTE       $0x1a
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0xc4
-	BYTE       $0xe2
-	BYTE       $0x7b
-	BYTE       $0x4b
-	BYTE       $0xbc
-	BYTE       $0x1a
-	BYTE       $0x40
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0xc4
-	BYTE       $0xc2
-	BYTE       $0x7b
-	BYTE       $0x4b
-	BYTE       $0xac
-	BYTE       $0x0a
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0xc4
-	BYTE       $0xe2
-	BYTE       $0x4a
-	BYTE       $0x5c
-	BYTE       $0xc4
-	BYTE       $0xc4
-	BYTE       $0xe2
-	BYTE       $0x42
-	BYTE       $0x5c
+	LONG       $0x5c42e2c4
 	BYTE       $0xcc
-	BYTE       $0xc4
-	BYTE       $0xe2
-	BYTE       $0x4a
-	BYTE       $0x5c
+	LONG       $0x5c4ae2c4
 	BYTE       $0xd5
-	BYTE       $0xc4
-	BYTE       $0xe2
-	BYTE       $0x42
-	BYTE       $0x5c
+	LONG       $0x5c42e2c4
 	BYTE       $0xdd
 	PREFETCHT1 (R8)
 	PREFETCHT1 (R8)(CX*1)
 	PREFETCHT1 (R8)(CX*2)
 	PREFETCHT1 (R8)(R13*1)
-	ADDQ       step+24(FP), R8
-	ADDQ       step+24(FP), SI
+	ADDQ       24(SP), R8
+	ADDQ       24(SP), SI
 	ADDQ       $0x00000800, DX
 	SUBQ       $0x10, R11
 	JNZ        late
@@ -9154,164 +1224,117 @@ multiplied:
 	MOVQ R9, R10
 	SHLQ $0x04, R10
 	ADDQ DI, R10
-	BYTE $0xc4
-	BYTE $0xa2
-	BYTE $0x7a
-	BYTE $0x4b
-	BYTE $0x84
-	BYTE $0x0f
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0xc4
-	BYTE $0xa2
-	BYTE $0x7a
-	BYTE $0x4b
-	BYTE $0x8c
-	BYTE $0x0f
-	BYTE $0x40
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0xc4
-	BYTE $0x82
-	BYTE $0x7a
-	BYTE $0x4b
-	BYTE $0x94
-	BYTE $0x0a
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0xc4
-	BYTE $0x82
-	BYTE $0x7a
-	BYTE $0x4b
-	BYTE $0x9c
-	BYTE $0x0a
-	BYTE $0x40
-	BYTE $0x00
-	BYTE $0x00
-	BYTE $0x00
+	LONG $0x4b7aa2c4
+	LONG $0x00000f84
+	WORD $0x0000
+	LONG $0x4b7aa2c4
+	LONG $0x00400f8c
+	WORD $0x0000
+	LONG $0x4b7a82c4
+	LONG $0x00000a94
+	WORD $0x0000
+	LONG $0x4b7a82c4
+	LONG $0x00400a9c
+	WORD $0x0000
 	SUBQ $-128, DI
-	DECQ n+80(FP)
+	DECQ 80(SP)
 	JNZ  tile
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x78
-	BYTE $0x49
+	LONG $0x4978e2c4
 	BYTE $0xc0
 	VZEROUPPER
 	RET
 
-// func amxRowBF16(k int, a *byte, row int, step int, next *byte, b *byte, panel int, bias *byte, c *byte, ld int, n int, add int, stage *byte)
+// func amxRowBF16(r *tileRow)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·amxRowBF16(SB), NOSPLIT, $0-104
+TEXT ·amxRowBF16(SB), NOSPLIT, $104-8
+	MOVQ r+0(FP), AX
+	MOVQ (AX), CX
+	MOVQ CX, (SP)
+	MOVQ 8(AX), CX
+	MOVQ CX, 8(SP)
+	MOVQ 16(AX), CX
+	MOVQ CX, 16(SP)
+	MOVQ 24(AX), CX
+	MOVQ CX, 24(SP)
+	MOVQ 32(AX), CX
+	MOVQ CX, 32(SP)
+	MOVQ 40(AX), CX
+	MOVQ CX, 40(SP)
+	MOVQ 48(AX), CX
+	MOVQ CX, 48(SP)
+	MOVQ 56(AX), CX
+	MOVQ CX, 56(SP)
+	MOVQ 64(AX), CX
+	MOVQ CX, 64(SP)
+	MOVQ 72(AX), CX
+	MOVQ CX, 72(SP)
+	MOVQ 80(AX), CX
+	MOVQ CX, 80(SP)
+	MOVQ 88(AX), CX
+	MOVQ CX, 88(SP)
+	MOVQ 96(AX), CX
+	MOVQ CX, 96(SP)
 	LEAQ tileConfig<>+0(SB), R8
-	BYTE $0xc4
-	BYTE $0xc2
-	BYTE $0x78
-	BYTE $0x49
+	LONG $0x4978c2c4
 	BYTE $0x00
-	MOVQ c+64(FP), DI
-	MOVQ ld+72(FP), R9
+	MOVQ 64(SP), DI
+	MOVQ 72(SP), R9
 	MOVQ $0x00000080, BX
 	ADDQ R9, R9
-	MOVQ stage+96(FP), R14
+	MOVQ 96(SP), R14
 	XORQ AX, AX
 
 tile:
-	MOVQ  add+88(FP), CX
+	MOVQ  88(SP), CX
 	TESTQ $0x00000002, CX
 	JNZ   nothing
-	MOVQ  bias+56(FP), DX
+	MOVQ  56(SP), DX
 	XORQ  CX, CX
-	BYTE  $0xc4
-	BYTE  $0xe2
-	BYTE  $0x7b
-	BYTE  $0x4b
-	BYTE  $0x84
-	BYTE  $0x0a
-	BYTE  $0x00
-	BYTE  $0x00
-	BYTE  $0x00
-	BYTE  $0x00
-	BYTE  $0xc4
-	BYTE  $0xe2
-	BYTE  $0x7b
-	BYTE  $0x4b
-	BYTE  $0x8c
-	BYTE  $0x0a
-	BYTE  $0x40
-	BYTE  $0x00
-	BYTE  $0x00
-	BYTE  $0x00
-	BYTE  $0xc4
-	BYTE  $0xe2
-	BYTE  $0x7b
-	BYTE  $0x4b
-	BYTE  $0x94
-	BYTE  $0x0a
-	BYTE  $0x00
-	BYTE  $0x00
-	BYTE  $0x00
-	BYTE  $0x00
-	BYTE  $0xc4
-	BYTE  $0xe2
-	BYTE  $0x7b
-	BYTE  $0x4b
-	BYTE  $0x9c
-	BYTE  $0x0a
-	BYTE  $0x40
-	BYTE  $0x00
-	BYTE  $0x00
-	BYTE  $0x00
-	SUBQ  $-128, bias+56(FP)
+	LONG  $0x4b7be2c4
+	LONG  $0x00000a84
+	WORD  $0x0000
+	LONG  $0x4b7be2c4
+	LONG  $0x00400a8c
+	WORD  $0x0000
+	LONG  $0x4b7be2c4
+	LONG  $0x00000a94
+	WORD  $0x0000
+	LONG  $0x4b7be2c4
+	LONG  $0x00400a9c
+	WORD  $0x0000
+	SUBQ  $-128, 56(SP)
 	JMP   begun
 
 nothing:
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x7b
-	BYTE $0x49
+	LONG $0x497be2c4
 	BYTE $0xc0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x7b
-	BYTE $0x49
+	LONG $0x497be2c4
 	BYTE $0xc8
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x7b
-	BYTE $0x49
+	LONG $0x497be2c4
 	BYTE $0xd0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x7b
-	BYTE $0x49
+	LONG $0x497be2c4
 	BYTE $0xd8
 
 begun:
-	MOVQ  row+16(FP), CX
+	MOVQ  16(SP), CX
 	MOVQ  CX, R12
 	SHLQ  $0x04, R12
 	LEAQ  (CX)(CX*2), R13
-	MOVQ  next+32(FP), R8
+	MOVQ  32(SP), R8
 	LEAQ  (R8)(CX*4), R10
-	MOVQ  R10, next+32(FP)
-	MOVQ  a+8(FP), SI
-	MOVQ  b+40(FP), DX
+	MOVQ  R10, 32(SP)
+	MOVQ  8(SP), SI
+	MOVQ  40(SP), DX
 	MOVQ  DX, R10
-	ADDQ  panel+48(FP), R10
-	MOVQ  R10, b+40(FP)
+	ADDQ  48(SP), R10
+	MOVQ  R10, 40(SP)
 	MOVQ  DI, R15
 	TESTQ AX, AX
 	JZ    first
 	ADDQ  $0x40, R15
 
 first:
-	MOVQ k+0(FP), R11
+	MOVQ (SP), R11
 	CMPQ R11, $0x00000080
 	JLE  few
 	MOVQ $0x00000080, R11
@@ -9322,102 +1345,50 @@ few:
 
 early:
 	LEAQ       (SI)(R12*1), R10
+	LONG       $0x4b7be2c4
+	LONG       $0x00000ea4
+	WORD       $0x0000
+	LONG       $0x4b7be2c4
+	LONG       $0x00001ab4
+	WORD       $0x0000
+	LONG       $0x4b7be2c4
+	LONG       $0x00401abc
+	WORD       $0x0000
+	LONG       $0x4b7bc2c4
+	LONG       $0x00000aac
+	WORD       $0x0000
+	LONG       $0x5c4ae2c4
 	BYTE       $0xc4
-	BYTE       $0xe2
-	BYTE       $0x7b
-	BYTE       $0x4b
-	BYTE       $0xa4
-	BYTE       $0x0e
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0xc4
-	BYTE       $0xe2
-	BYTE       $0x7b
-	BYTE       $0x4b
-	BYTE       $0xb4
-	BYTE       $0x1a
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0xc4
-	BYTE       $0xe2
-	BYTE       $0x7b
-	BYTE       $0x4b
-	BYTE       $0xbc
-	BYTE       $0x1a
-	BYTE       $0x40
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0xc4
-	BYTE       $0xc2
-	BYTE       $0x7b
-	BYTE       $0x4b
-	BYTE       $0xac
-	BYTE       $0x0a
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0xc4
-	BYTE       $0xe2
-	BYTE       $0x4a
-	BYTE       $0x5c
-	BYTE       $0xc4
-	BYTE       $0xc4
-	BYTE       $0xe2
-	BYTE       $0x42
-	BYTE       $0x5c
+	LONG       $0x5c42e2c4
 	BYTE       $0xcc
-	BYTE       $0xc4
-	BYTE       $0xe2
-	BYTE       $0x4a
-	BYTE       $0x5c
+	LONG       $0x5c4ae2c4
 	BYTE       $0xd5
-	BYTE       $0xc4
-	BYTE       $0xe2
-	BYTE       $0x42
-	BYTE       $0x5c
+	LONG       $0x5c42e2c4
 	BYTE       $0xdd
 	PREFETCHT1 (R8)
 	PREFETCHT1 (R8)(CX*1)
 	PREFETCHT1 (R8)(CX*2)
 	PREFETCHT1 (R8)(R13*1)
-	ADDQ       step+24(FP), R8
-	BYTE       $0x41
-	BYTE       $0x0f
-	BYTE       $0x0d
-	BYTE       $0x4f
+	ADDQ       24(SP), R8
+	LONG       $0x4f0d0f41
 	BYTE       $0x00
 	ADDQ       R9, R15
-	BYTE       $0x41
-	BYTE       $0x0f
-	BYTE       $0x0d
-	BYTE       $0x4f
+	LONG       $0x4f0d0f41
 	BYTE       $0x00
 	ADDQ       R9, R15
-	BYTE       $0x41
-	BYTE       $0x0f
-	BYTE       $0x0d
-	BYTE       $0x4f
+	LONG       $0x4f0d0f41
 	BYTE       $0x00
 	ADDQ       R9, R15
-	BYTE       $0x41
-	BYTE       $0x0f
-	BYTE       $0x0d
-	BYTE       $0x4f
+	LONG       $0x4f0d0f41
 	BYTE       $0x00
 	ADDQ       R9, R15
-	ADDQ       step+24(FP), SI
+	ADDQ       24(SP), SI
 	ADDQ       $0x00000800, DX
 	SUBQ       $0x10, R11
 	JNZ        early
 
 earlydone:
-	MOVQ  k+0(FP), R11
+	MOVQ  (SP), R11
 	SUBQ  $0x00000080, R11
 	JLE   multiplied
 	TESTQ R11, R11
@@ -9425,72 +1396,32 @@ earlydone:
 
 late:
 	LEAQ       (SI)(R12*1), R10
+	LONG       $0x4b7be2c4
+	LONG       $0x00000ea4
+	WORD       $0x0000
+	LONG       $0x4b7be2c4
+	LONG       $0x00001ab4
+	WORD       $0x0000
+	LONG       $0x4b7be2c4
+	LONG       $0x00401abc
+	WORD       $0x0000
+	LONG       $0x4b7bc2c4
+	LONG       $0x00000aac
+	WORD       $0x0000
+	LONG       $0x5c4ae2c4
 	BYTE       $0xc4
-	BYTE       $0xe2
-	BYTE       $0x7b
-	BYTE       $0x4b
-	BYTE       $0xa4
-	BYTE       $0x0e
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0xc4
-	BYTE       $0xe2
-	BYTE       $0x7b
-	BYTE       $0x4b
-	BYTE       $0xb4
-	BYTE       $0x1a
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0xc4
-	BYTE       $0xe2
-	BYTE       $0x7b
-	BYTE       $0x4b
-	BYTE       $0xbc
-	BYTE       $0x1a
-	BYTE       $0x40
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0xc4
-	BYTE       $0xc2
-	BYTE       $0x7b
-	BYTE       $0x4b
-	BYTE       $0xac
-	BYTE       $0x0a
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0x00
-	BYTE       $0xc4
-	BYTE       $0xe2
-	BYTE       $0x4a
-	BYTE       $0x5c
-	BYTE       $0xc4
-	BYTE       $0xc4
-	BYTE       $0xe2
-	BYTE       $0x42
-	BYTE       $0x5c
+	LONG       $0x5c42e2c4
 	BYTE       $0xcc
-	BYTE       $0xc4
-	BYTE       $0xe2
-	BYTE       $0x4a
-	BYTE       $0x5c
+	LONG       $0x5c4ae2c4
 	BYTE       $0xd5
-	BYTE       $0xc4
-	BYTE       $0xe2
-	BYTE       $0x42
-	BYTE       $0x5c
+	LONG       $0x5c42e2c4
 	BYTE       $0xdd
 	PREFETCHT1 (R8)
 	PREFETCHT1 (R8)(CX*1)
 	PREFETCHT1 (R8)(CX*2)
 	PREFETCHT1 (R8)(R13*1)
-	ADDQ       step+24(FP), R8
-	ADDQ       step+24(FP), SI
+	ADDQ       24(SP), R8
+	ADDQ       24(SP), SI
 	ADDQ       $0x00000800, DX
 	SUBQ       $0x10, R11
 	JNZ        late
@@ -9501,7 +1432,7 @@ multiplied:
 	JZ    none
 	MOVQ  AX, SI
 	MOVQ  DI, DX
-	MOVQ  add+88(FP), CX
+	MOVQ  88(SP), CX
 	TESTQ $0x00000001, CX
 	JNZ   beforeadd
 	MOVQ  $0x00000020, CX
@@ -9509,12 +1440,8 @@ multiplied:
 before:
 	VMOVUPS (SI), Z0
 	VMOVUPS 64(SI), Z1
-	BYTE    $0x62
-	BYTE    $0xf2
-	BYTE    $0x77
-	BYTE    $0x48
-	BYTE    $0x72
-	BYTE    $0xc0
+	LONG    $0x4877f262
+	WORD    $0xc072
 	VMOVUPS Z0, (DX)
 	ADDQ    R9, DX
 	SUBQ    $-128, SI
@@ -9531,10 +1458,10 @@ beforerow:
 	VADDPS      (SI), Z0, Z0
 	VPSRLD      $0x10, Z0, Z1
 	VPANDD.BCST roundingBF16<>+0(SB), Z1, Z1
-	VPADDD.BCST roundingBF16<>+64(SB), Z1, Z1
+	VPADDD.BCST roundingBF16<>+32(SB), Z1, Z1
 	VCMPPS      $0x03, Z0, Z0, K1
 	VPADDD      Z0, Z1, Z1
-	VPORD.BCST  roundingBF16<>+128(SB), Z0, K1, Z1
+	VPORD.BCST  roundingBF16<>+64(SB), Z0, K1, Z1
 	VPSRLD      $0x10, Z1, Z1
 	VPMOVDW     Z1, Y1
 	VMOVDQU     Y1, (DX)
@@ -9543,10 +1470,10 @@ beforerow:
 	VADDPS      64(SI), Z0, Z0
 	VPSRLD      $0x10, Z0, Z1
 	VPANDD.BCST roundingBF16<>+0(SB), Z1, Z1
-	VPADDD.BCST roundingBF16<>+64(SB), Z1, Z1
+	VPADDD.BCST roundingBF16<>+32(SB), Z1, Z1
 	VCMPPS      $0x03, Z0, Z0, K1
 	VPADDD      Z0, Z1, Z1
-	VPORD.BCST  roundingBF16<>+128(SB), Z0, K1, Z1
+	VPORD.BCST  roundingBF16<>+64(SB), Z0, K1, Z1
 	VPSRLD      $0x10, Z1, Z1
 	VPMOVDW     Z1, Y1
 	VMOVDQU     Y1, 32(DX)
@@ -9563,52 +1490,24 @@ none:
 	LEAQ 4096(R14), AX
 
 store:
-	BYTE  $0xc4
-	BYTE  $0xc2
-	BYTE  $0x7a
-	BYTE  $0x4b
-	BYTE  $0x84
-	BYTE  $0x1e
-	BYTE  $0x00
-	BYTE  $0x00
-	BYTE  $0x00
-	BYTE  $0x00
-	BYTE  $0xc4
-	BYTE  $0xc2
-	BYTE  $0x7a
-	BYTE  $0x4b
-	BYTE  $0x8c
-	BYTE  $0x1e
-	BYTE  $0x40
-	BYTE  $0x00
-	BYTE  $0x00
-	BYTE  $0x00
-	BYTE  $0xc4
-	BYTE  $0xc2
-	BYTE  $0x7a
-	BYTE  $0x4b
-	BYTE  $0x94
-	BYTE  $0x1e
-	BYTE  $0x00
-	BYTE  $0x08
-	BYTE  $0x00
-	BYTE  $0x00
-	BYTE  $0xc4
-	BYTE  $0xc2
-	BYTE  $0x7a
-	BYTE  $0x4b
-	BYTE  $0x9c
-	BYTE  $0x1e
-	BYTE  $0x40
-	BYTE  $0x08
-	BYTE  $0x00
-	BYTE  $0x00
+	LONG  $0x4b7ac2c4
+	LONG  $0x00001e84
+	WORD  $0x0000
+	LONG  $0x4b7ac2c4
+	LONG  $0x00401e8c
+	WORD  $0x0000
+	LONG  $0x4b7ac2c4
+	LONG  $0x08001e94
+	WORD  $0x0000
+	LONG  $0x4b7ac2c4
+	LONG  $0x08401e9c
+	WORD  $0x0000
 	XCHGQ R14, AX
-	DECQ  n+80(FP)
+	DECQ  80(SP)
 	JNZ   tile
 	MOVQ  AX, SI
 	MOVQ  DI, DX
-	MOVQ  add+88(FP), CX
+	MOVQ  88(SP), CX
 	TESTQ $0x00000001, CX
 	JNZ   endadd
 	MOVQ  $0x00000020, CX
@@ -9616,12 +1515,8 @@ store:
 end:
 	VMOVUPS (SI), Z0
 	VMOVUPS 64(SI), Z1
-	BYTE    $0x62
-	BYTE    $0xf2
-	BYTE    $0x77
-	BYTE    $0x48
-	BYTE    $0x72
-	BYTE    $0xc0
+	LONG    $0x4877f262
+	WORD    $0xc072
 	VMOVUPS Z0, (DX)
 	ADDQ    R9, DX
 	SUBQ    $-128, SI
@@ -9638,10 +1533,10 @@ endrow:
 	VADDPS      (SI), Z0, Z0
 	VPSRLD      $0x10, Z0, Z1
 	VPANDD.BCST roundingBF16<>+0(SB), Z1, Z1
-	VPADDD.BCST roundingBF16<>+64(SB), Z1, Z1
+	VPADDD.BCST roundingBF16<>+32(SB), Z1, Z1
 	VCMPPS      $0x03, Z0, Z0, K1
 	VPADDD      Z0, Z1, Z1
-	VPORD.BCST  roundingBF16<>+128(SB), Z0, K1, Z1
+	VPORD.BCST  roundingBF16<>+64(SB), Z0, K1, Z1
 	VPSRLD      $0x10, Z1, Z1
 	VPMOVDW     Z1, Y1
 	VMOVDQU     Y1, (DX)
@@ -9650,10 +1545,10 @@ endrow:
 	VADDPS      64(SI), Z0, Z0
 	VPSRLD      $0x10, Z0, Z1
 	VPANDD.BCST roundingBF16<>+0(SB), Z1, Z1
-	VPADDD.BCST roundingBF16<>+64(SB), Z1, Z1
+	VPADDD.BCST roundingBF16<>+32(SB), Z1, Z1
 	VCMPPS      $0x03, Z0, Z0, K1
 	VPADDD      Z0, Z1, Z1
-	VPORD.BCST  roundingBF16<>+128(SB), Z0, K1, Z1
+	VPORD.BCST  roundingBF16<>+64(SB), Z0, K1, Z1
 	VPSRLD      $0x10, Z1, Z1
 	VPMOVDW     Z1, Y1
 	VMOVDQU     Y1, 32(DX)
@@ -9663,10 +1558,7 @@ endrow:
 	JNZ         endrow
 
 enddone:
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x78
-	BYTE $0x49
+	LONG $0x4978e2c4
 	BYTE $0xc0
 	VZEROUPPER
 	RET
@@ -10011,42 +1903,26 @@ block:
 rows:
 	VMOVUPS (SI), Z0
 	VMOVUPS 64(SI), Z1
-	BYTE    $0x62
-	BYTE    $0xf2
-	BYTE    $0x77
-	BYTE    $0x48
-	BYTE    $0x72
-	BYTE    $0xc0
+	LONG    $0x4877f262
+	WORD    $0xc072
 	VMOVUPS Z0, (AX)
 	ADDQ    DX, SI
 	VMOVUPS (SI), Z2
 	VMOVUPS 64(SI), Z3
-	BYTE    $0x62
-	BYTE    $0xf2
-	BYTE    $0x67
-	BYTE    $0x48
-	BYTE    $0x72
-	BYTE    $0xd2
+	LONG    $0x4867f262
+	WORD    $0xd272
 	VMOVUPS Z2, 64(AX)
 	ADDQ    DX, SI
 	VMOVUPS (SI), Z4
 	VMOVUPS 64(SI), Z5
-	BYTE    $0x62
-	BYTE    $0xf2
-	BYTE    $0x57
-	BYTE    $0x48
-	BYTE    $0x72
-	BYTE    $0xe4
+	LONG    $0x4857f262
+	WORD    $0xe472
 	VMOVUPS Z4, 128(AX)
 	ADDQ    DX, SI
 	VMOVUPS (SI), Z6
 	VMOVUPS 64(SI), Z7
-	BYTE    $0x62
-	BYTE    $0xf2
-	BYTE    $0x47
-	BYTE    $0x48
-	BYTE    $0x72
-	BYTE    $0xf6
+	LONG    $0x4847f262
+	WORD    $0xf672
 	VMOVUPS Z6, 192(AX)
 	ADDQ    DX, SI
 	ADDQ    $0x00000100, AX

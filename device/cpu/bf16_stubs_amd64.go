@@ -4,75 +4,10 @@ package cpu
 
 import "unsafe"
 
-// tileDotx1 is a tileFunc of 1 rows by 32 columns, of pairs of bf16.
+// tileDot is a tileFunc of 14 rows by 32 columns, of pairs of bf16.
 //
 //go:noescape
-func tileDotx1(k int, a unsafe.Pointer, b unsafe.Pointer, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc int, cols int)
-
-// tileDotx2 is a tileFunc of 2 rows by 32 columns, of pairs of bf16.
-//
-//go:noescape
-func tileDotx2(k int, a unsafe.Pointer, b unsafe.Pointer, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc int, cols int)
-
-// tileDotx3 is a tileFunc of 3 rows by 32 columns, of pairs of bf16.
-//
-//go:noescape
-func tileDotx3(k int, a unsafe.Pointer, b unsafe.Pointer, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc int, cols int)
-
-// tileDotx4 is a tileFunc of 4 rows by 32 columns, of pairs of bf16.
-//
-//go:noescape
-func tileDotx4(k int, a unsafe.Pointer, b unsafe.Pointer, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc int, cols int)
-
-// tileDotx5 is a tileFunc of 5 rows by 32 columns, of pairs of bf16.
-//
-//go:noescape
-func tileDotx5(k int, a unsafe.Pointer, b unsafe.Pointer, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc int, cols int)
-
-// tileDotx6 is a tileFunc of 6 rows by 32 columns, of pairs of bf16.
-//
-//go:noescape
-func tileDotx6(k int, a unsafe.Pointer, b unsafe.Pointer, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc int, cols int)
-
-// tileDotx7 is a tileFunc of 7 rows by 32 columns, of pairs of bf16.
-//
-//go:noescape
-func tileDotx7(k int, a unsafe.Pointer, b unsafe.Pointer, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc int, cols int)
-
-// tileDotx8 is a tileFunc of 8 rows by 32 columns, of pairs of bf16.
-//
-//go:noescape
-func tileDotx8(k int, a unsafe.Pointer, b unsafe.Pointer, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc int, cols int)
-
-// tileDotx9 is a tileFunc of 9 rows by 32 columns, of pairs of bf16.
-//
-//go:noescape
-func tileDotx9(k int, a unsafe.Pointer, b unsafe.Pointer, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc int, cols int)
-
-// tileDotx10 is a tileFunc of 10 rows by 32 columns, of pairs of bf16.
-//
-//go:noescape
-func tileDotx10(k int, a unsafe.Pointer, b unsafe.Pointer, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc int, cols int)
-
-// tileDotx11 is a tileFunc of 11 rows by 32 columns, of pairs of bf16.
-//
-//go:noescape
-func tileDotx11(k int, a unsafe.Pointer, b unsafe.Pointer, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc int, cols int)
-
-// tileDotx12 is a tileFunc of 12 rows by 32 columns, of pairs of bf16.
-//
-//go:noescape
-func tileDotx12(k int, a unsafe.Pointer, b unsafe.Pointer, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc int, cols int)
-
-// tileDotx13 is a tileFunc of 13 rows by 32 columns, of pairs of bf16.
-//
-//go:noescape
-func tileDotx13(k int, a unsafe.Pointer, b unsafe.Pointer, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc int, cols int)
-
-// tileDotx14 is a tileFunc of 14 rows by 32 columns, of pairs of bf16.
-//
-//go:noescape
-func tileDotx14(k int, a unsafe.Pointer, b unsafe.Pointer, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc int, cols int)
+func tileDot(t *tile)
 
 // copyPairs is a sideFunc of panels of 32 lanes of bf16, two of k in a word.
 //
@@ -87,12 +22,12 @@ func transPairs(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int
 // amxRowF32 is a rowFunc of float32.
 //
 //go:noescape
-func amxRowF32(k int, a unsafe.Pointer, row int, step int, next unsafe.Pointer, b unsafe.Pointer, panel int, bias unsafe.Pointer, c unsafe.Pointer, ld int, n int, add int, stage unsafe.Pointer)
+func amxRowF32(r *tileRow)
 
 // amxRowBF16 is a rowFunc of bf16.
 //
 //go:noescape
-func amxRowBF16(k int, a unsafe.Pointer, row int, step int, next unsafe.Pointer, b unsafe.Pointer, panel int, bias unsafe.Pointer, c unsafe.Pointer, ld int, n int, add int, stage unsafe.Pointer)
+func amxRowBF16(r *tileRow)
 
 // amxRows packs at most 32 rows of k bf16 into tiles; stride does not matter.
 //

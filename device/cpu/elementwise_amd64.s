@@ -2,647 +2,167 @@
 
 #include "textflag.h"
 
-DATA eachConstants<>+0(SB)/4, $0x3f800000
-DATA eachConstants<>+4(SB)/4, $0x3f800000
-DATA eachConstants<>+8(SB)/4, $0x3f800000
-DATA eachConstants<>+12(SB)/4, $0x3f800000
-DATA eachConstants<>+16(SB)/4, $0x3f800000
-DATA eachConstants<>+20(SB)/4, $0x3f800000
-DATA eachConstants<>+24(SB)/4, $0x3f800000
-DATA eachConstants<>+28(SB)/4, $0x3f800000
-DATA eachConstants<>+32(SB)/4, $0x3f800000
-DATA eachConstants<>+36(SB)/4, $0x3f800000
-DATA eachConstants<>+40(SB)/4, $0x3f800000
-DATA eachConstants<>+44(SB)/4, $0x3f800000
-DATA eachConstants<>+48(SB)/4, $0x3f800000
-DATA eachConstants<>+52(SB)/4, $0x3f800000
-DATA eachConstants<>+56(SB)/4, $0x3f800000
-DATA eachConstants<>+60(SB)/4, $0x3f800000
-DATA eachConstants<>+64(SB)/4, $0xc2aea8f6
-DATA eachConstants<>+68(SB)/4, $0xc2aea8f6
-DATA eachConstants<>+72(SB)/4, $0xc2aea8f6
-DATA eachConstants<>+76(SB)/4, $0xc2aea8f6
-DATA eachConstants<>+80(SB)/4, $0xc2aea8f6
-DATA eachConstants<>+84(SB)/4, $0xc2aea8f6
-DATA eachConstants<>+88(SB)/4, $0xc2aea8f6
-DATA eachConstants<>+92(SB)/4, $0xc2aea8f6
-DATA eachConstants<>+96(SB)/4, $0xc2aea8f6
-DATA eachConstants<>+100(SB)/4, $0xc2aea8f6
-DATA eachConstants<>+104(SB)/4, $0xc2aea8f6
-DATA eachConstants<>+108(SB)/4, $0xc2aea8f6
-DATA eachConstants<>+112(SB)/4, $0xc2aea8f6
-DATA eachConstants<>+116(SB)/4, $0xc2aea8f6
-DATA eachConstants<>+120(SB)/4, $0xc2aea8f6
-DATA eachConstants<>+124(SB)/4, $0xc2aea8f6
-DATA eachConstants<>+128(SB)/4, $0x42b10000
-DATA eachConstants<>+132(SB)/4, $0x42b10000
-DATA eachConstants<>+136(SB)/4, $0x42b10000
-DATA eachConstants<>+140(SB)/4, $0x42b10000
-DATA eachConstants<>+144(SB)/4, $0x42b10000
-DATA eachConstants<>+148(SB)/4, $0x42b10000
-DATA eachConstants<>+152(SB)/4, $0x42b10000
-DATA eachConstants<>+156(SB)/4, $0x42b10000
-DATA eachConstants<>+160(SB)/4, $0x42b10000
-DATA eachConstants<>+164(SB)/4, $0x42b10000
-DATA eachConstants<>+168(SB)/4, $0x42b10000
-DATA eachConstants<>+172(SB)/4, $0x42b10000
-DATA eachConstants<>+176(SB)/4, $0x42b10000
-DATA eachConstants<>+180(SB)/4, $0x42b10000
-DATA eachConstants<>+184(SB)/4, $0x42b10000
-DATA eachConstants<>+188(SB)/4, $0x42b10000
-DATA eachConstants<>+192(SB)/4, $0x3fb8aa3b
-DATA eachConstants<>+196(SB)/4, $0x3fb8aa3b
-DATA eachConstants<>+200(SB)/4, $0x3fb8aa3b
-DATA eachConstants<>+204(SB)/4, $0x3fb8aa3b
-DATA eachConstants<>+208(SB)/4, $0x3fb8aa3b
-DATA eachConstants<>+212(SB)/4, $0x3fb8aa3b
-DATA eachConstants<>+216(SB)/4, $0x3fb8aa3b
-DATA eachConstants<>+220(SB)/4, $0x3fb8aa3b
-DATA eachConstants<>+224(SB)/4, $0x3fb8aa3b
-DATA eachConstants<>+228(SB)/4, $0x3fb8aa3b
-DATA eachConstants<>+232(SB)/4, $0x3fb8aa3b
-DATA eachConstants<>+236(SB)/4, $0x3fb8aa3b
-DATA eachConstants<>+240(SB)/4, $0x3fb8aa3b
-DATA eachConstants<>+244(SB)/4, $0x3fb8aa3b
-DATA eachConstants<>+248(SB)/4, $0x3fb8aa3b
-DATA eachConstants<>+252(SB)/4, $0x3fb8aa3b
-DATA eachConstants<>+256(SB)/4, $0x3f318000
-DATA eachConstants<>+260(SB)/4, $0x3f318000
-DATA eachConstants<>+264(SB)/4, $0x3f318000
-DATA eachConstants<>+268(SB)/4, $0x3f318000
-DATA eachConstants<>+272(SB)/4, $0x3f318000
-DATA eachConstants<>+276(SB)/4, $0x3f318000
-DATA eachConstants<>+280(SB)/4, $0x3f318000
-DATA eachConstants<>+284(SB)/4, $0x3f318000
-DATA eachConstants<>+288(SB)/4, $0x3f318000
-DATA eachConstants<>+292(SB)/4, $0x3f318000
-DATA eachConstants<>+296(SB)/4, $0x3f318000
-DATA eachConstants<>+300(SB)/4, $0x3f318000
-DATA eachConstants<>+304(SB)/4, $0x3f318000
-DATA eachConstants<>+308(SB)/4, $0x3f318000
-DATA eachConstants<>+312(SB)/4, $0x3f318000
-DATA eachConstants<>+316(SB)/4, $0x3f318000
-DATA eachConstants<>+320(SB)/4, $0xb95e8083
-DATA eachConstants<>+324(SB)/4, $0xb95e8083
-DATA eachConstants<>+328(SB)/4, $0xb95e8083
-DATA eachConstants<>+332(SB)/4, $0xb95e8083
-DATA eachConstants<>+336(SB)/4, $0xb95e8083
-DATA eachConstants<>+340(SB)/4, $0xb95e8083
-DATA eachConstants<>+344(SB)/4, $0xb95e8083
-DATA eachConstants<>+348(SB)/4, $0xb95e8083
-DATA eachConstants<>+352(SB)/4, $0xb95e8083
-DATA eachConstants<>+356(SB)/4, $0xb95e8083
-DATA eachConstants<>+360(SB)/4, $0xb95e8083
-DATA eachConstants<>+364(SB)/4, $0xb95e8083
-DATA eachConstants<>+368(SB)/4, $0xb95e8083
-DATA eachConstants<>+372(SB)/4, $0xb95e8083
-DATA eachConstants<>+376(SB)/4, $0xb95e8083
-DATA eachConstants<>+380(SB)/4, $0xb95e8083
-DATA eachConstants<>+384(SB)/4, $0x4b400000
-DATA eachConstants<>+388(SB)/4, $0x4b400000
-DATA eachConstants<>+392(SB)/4, $0x4b400000
-DATA eachConstants<>+396(SB)/4, $0x4b400000
-DATA eachConstants<>+400(SB)/4, $0x4b400000
-DATA eachConstants<>+404(SB)/4, $0x4b400000
-DATA eachConstants<>+408(SB)/4, $0x4b400000
-DATA eachConstants<>+412(SB)/4, $0x4b400000
-DATA eachConstants<>+416(SB)/4, $0x4b400000
-DATA eachConstants<>+420(SB)/4, $0x4b400000
-DATA eachConstants<>+424(SB)/4, $0x4b400000
-DATA eachConstants<>+428(SB)/4, $0x4b400000
-DATA eachConstants<>+432(SB)/4, $0x4b400000
-DATA eachConstants<>+436(SB)/4, $0x4b400000
-DATA eachConstants<>+440(SB)/4, $0x4b400000
-DATA eachConstants<>+444(SB)/4, $0x4b400000
-DATA eachConstants<>+448(SB)/4, $0x39506967
-DATA eachConstants<>+452(SB)/4, $0x39506967
-DATA eachConstants<>+456(SB)/4, $0x39506967
-DATA eachConstants<>+460(SB)/4, $0x39506967
-DATA eachConstants<>+464(SB)/4, $0x39506967
-DATA eachConstants<>+468(SB)/4, $0x39506967
-DATA eachConstants<>+472(SB)/4, $0x39506967
-DATA eachConstants<>+476(SB)/4, $0x39506967
-DATA eachConstants<>+480(SB)/4, $0x39506967
-DATA eachConstants<>+484(SB)/4, $0x39506967
-DATA eachConstants<>+488(SB)/4, $0x39506967
-DATA eachConstants<>+492(SB)/4, $0x39506967
-DATA eachConstants<>+496(SB)/4, $0x39506967
-DATA eachConstants<>+500(SB)/4, $0x39506967
-DATA eachConstants<>+504(SB)/4, $0x39506967
-DATA eachConstants<>+508(SB)/4, $0x39506967
-DATA eachConstants<>+512(SB)/4, $0x3ab743ce
-DATA eachConstants<>+516(SB)/4, $0x3ab743ce
-DATA eachConstants<>+520(SB)/4, $0x3ab743ce
-DATA eachConstants<>+524(SB)/4, $0x3ab743ce
-DATA eachConstants<>+528(SB)/4, $0x3ab743ce
-DATA eachConstants<>+532(SB)/4, $0x3ab743ce
-DATA eachConstants<>+536(SB)/4, $0x3ab743ce
-DATA eachConstants<>+540(SB)/4, $0x3ab743ce
-DATA eachConstants<>+544(SB)/4, $0x3ab743ce
-DATA eachConstants<>+548(SB)/4, $0x3ab743ce
-DATA eachConstants<>+552(SB)/4, $0x3ab743ce
-DATA eachConstants<>+556(SB)/4, $0x3ab743ce
-DATA eachConstants<>+560(SB)/4, $0x3ab743ce
-DATA eachConstants<>+564(SB)/4, $0x3ab743ce
-DATA eachConstants<>+568(SB)/4, $0x3ab743ce
-DATA eachConstants<>+572(SB)/4, $0x3ab743ce
-DATA eachConstants<>+576(SB)/4, $0x3c088908
-DATA eachConstants<>+580(SB)/4, $0x3c088908
-DATA eachConstants<>+584(SB)/4, $0x3c088908
-DATA eachConstants<>+588(SB)/4, $0x3c088908
-DATA eachConstants<>+592(SB)/4, $0x3c088908
-DATA eachConstants<>+596(SB)/4, $0x3c088908
-DATA eachConstants<>+600(SB)/4, $0x3c088908
-DATA eachConstants<>+604(SB)/4, $0x3c088908
-DATA eachConstants<>+608(SB)/4, $0x3c088908
-DATA eachConstants<>+612(SB)/4, $0x3c088908
-DATA eachConstants<>+616(SB)/4, $0x3c088908
-DATA eachConstants<>+620(SB)/4, $0x3c088908
-DATA eachConstants<>+624(SB)/4, $0x3c088908
-DATA eachConstants<>+628(SB)/4, $0x3c088908
-DATA eachConstants<>+632(SB)/4, $0x3c088908
-DATA eachConstants<>+636(SB)/4, $0x3c088908
-DATA eachConstants<>+640(SB)/4, $0x3d2aa9c1
-DATA eachConstants<>+644(SB)/4, $0x3d2aa9c1
-DATA eachConstants<>+648(SB)/4, $0x3d2aa9c1
-DATA eachConstants<>+652(SB)/4, $0x3d2aa9c1
-DATA eachConstants<>+656(SB)/4, $0x3d2aa9c1
-DATA eachConstants<>+660(SB)/4, $0x3d2aa9c1
-DATA eachConstants<>+664(SB)/4, $0x3d2aa9c1
-DATA eachConstants<>+668(SB)/4, $0x3d2aa9c1
-DATA eachConstants<>+672(SB)/4, $0x3d2aa9c1
-DATA eachConstants<>+676(SB)/4, $0x3d2aa9c1
-DATA eachConstants<>+680(SB)/4, $0x3d2aa9c1
-DATA eachConstants<>+684(SB)/4, $0x3d2aa9c1
-DATA eachConstants<>+688(SB)/4, $0x3d2aa9c1
-DATA eachConstants<>+692(SB)/4, $0x3d2aa9c1
-DATA eachConstants<>+696(SB)/4, $0x3d2aa9c1
-DATA eachConstants<>+700(SB)/4, $0x3d2aa9c1
-DATA eachConstants<>+704(SB)/4, $0x3e2aaaaa
-DATA eachConstants<>+708(SB)/4, $0x3e2aaaaa
-DATA eachConstants<>+712(SB)/4, $0x3e2aaaaa
-DATA eachConstants<>+716(SB)/4, $0x3e2aaaaa
-DATA eachConstants<>+720(SB)/4, $0x3e2aaaaa
-DATA eachConstants<>+724(SB)/4, $0x3e2aaaaa
-DATA eachConstants<>+728(SB)/4, $0x3e2aaaaa
-DATA eachConstants<>+732(SB)/4, $0x3e2aaaaa
-DATA eachConstants<>+736(SB)/4, $0x3e2aaaaa
-DATA eachConstants<>+740(SB)/4, $0x3e2aaaaa
-DATA eachConstants<>+744(SB)/4, $0x3e2aaaaa
-DATA eachConstants<>+748(SB)/4, $0x3e2aaaaa
-DATA eachConstants<>+752(SB)/4, $0x3e2aaaaa
-DATA eachConstants<>+756(SB)/4, $0x3e2aaaaa
-DATA eachConstants<>+760(SB)/4, $0x3e2aaaaa
-DATA eachConstants<>+764(SB)/4, $0x3e2aaaaa
-DATA eachConstants<>+768(SB)/4, $0x3f000000
-DATA eachConstants<>+772(SB)/4, $0x3f000000
-DATA eachConstants<>+776(SB)/4, $0x3f000000
-DATA eachConstants<>+780(SB)/4, $0x3f000000
-DATA eachConstants<>+784(SB)/4, $0x3f000000
-DATA eachConstants<>+788(SB)/4, $0x3f000000
-DATA eachConstants<>+792(SB)/4, $0x3f000000
-DATA eachConstants<>+796(SB)/4, $0x3f000000
-DATA eachConstants<>+800(SB)/4, $0x3f000000
-DATA eachConstants<>+804(SB)/4, $0x3f000000
-DATA eachConstants<>+808(SB)/4, $0x3f000000
-DATA eachConstants<>+812(SB)/4, $0x3f000000
-DATA eachConstants<>+816(SB)/4, $0x3f000000
-DATA eachConstants<>+820(SB)/4, $0x3f000000
-DATA eachConstants<>+824(SB)/4, $0x3f000000
-DATA eachConstants<>+828(SB)/4, $0x3f000000
-DATA eachConstants<>+832(SB)/4, $0x00000001
-DATA eachConstants<>+836(SB)/4, $0x00000001
-DATA eachConstants<>+840(SB)/4, $0x00000001
-DATA eachConstants<>+844(SB)/4, $0x00000001
-DATA eachConstants<>+848(SB)/4, $0x00000001
-DATA eachConstants<>+852(SB)/4, $0x00000001
-DATA eachConstants<>+856(SB)/4, $0x00000001
-DATA eachConstants<>+860(SB)/4, $0x00000001
-DATA eachConstants<>+864(SB)/4, $0x00000001
-DATA eachConstants<>+868(SB)/4, $0x00000001
-DATA eachConstants<>+872(SB)/4, $0x00000001
-DATA eachConstants<>+876(SB)/4, $0x00000001
-DATA eachConstants<>+880(SB)/4, $0x00000001
-DATA eachConstants<>+884(SB)/4, $0x00000001
-DATA eachConstants<>+888(SB)/4, $0x00000001
-DATA eachConstants<>+892(SB)/4, $0x00000001
-DATA eachConstants<>+896(SB)/4, $0x00007fff
-DATA eachConstants<>+900(SB)/4, $0x00007fff
-DATA eachConstants<>+904(SB)/4, $0x00007fff
-DATA eachConstants<>+908(SB)/4, $0x00007fff
-DATA eachConstants<>+912(SB)/4, $0x00007fff
-DATA eachConstants<>+916(SB)/4, $0x00007fff
-DATA eachConstants<>+920(SB)/4, $0x00007fff
-DATA eachConstants<>+924(SB)/4, $0x00007fff
-DATA eachConstants<>+928(SB)/4, $0x00007fff
-DATA eachConstants<>+932(SB)/4, $0x00007fff
-DATA eachConstants<>+936(SB)/4, $0x00007fff
-DATA eachConstants<>+940(SB)/4, $0x00007fff
-DATA eachConstants<>+944(SB)/4, $0x00007fff
-DATA eachConstants<>+948(SB)/4, $0x00007fff
-DATA eachConstants<>+952(SB)/4, $0x00007fff
-DATA eachConstants<>+956(SB)/4, $0x00007fff
-DATA eachConstants<>+960(SB)/4, $0x00400000
-DATA eachConstants<>+964(SB)/4, $0x00400000
-DATA eachConstants<>+968(SB)/4, $0x00400000
-DATA eachConstants<>+972(SB)/4, $0x00400000
-DATA eachConstants<>+976(SB)/4, $0x00400000
-DATA eachConstants<>+980(SB)/4, $0x00400000
-DATA eachConstants<>+984(SB)/4, $0x00400000
-DATA eachConstants<>+988(SB)/4, $0x00400000
-DATA eachConstants<>+992(SB)/4, $0x00400000
-DATA eachConstants<>+996(SB)/4, $0x00400000
-DATA eachConstants<>+1000(SB)/4, $0x00400000
-DATA eachConstants<>+1004(SB)/4, $0x00400000
-DATA eachConstants<>+1008(SB)/4, $0x00400000
-DATA eachConstants<>+1012(SB)/4, $0x00400000
-DATA eachConstants<>+1016(SB)/4, $0x00400000
-DATA eachConstants<>+1020(SB)/4, $0x00400000
-DATA eachConstants<>+1024(SB)/4, $0x40000000
-DATA eachConstants<>+1028(SB)/4, $0x40000000
-DATA eachConstants<>+1032(SB)/4, $0x40000000
-DATA eachConstants<>+1036(SB)/4, $0x40000000
-DATA eachConstants<>+1040(SB)/4, $0x40000000
-DATA eachConstants<>+1044(SB)/4, $0x40000000
-DATA eachConstants<>+1048(SB)/4, $0x40000000
-DATA eachConstants<>+1052(SB)/4, $0x40000000
-DATA eachConstants<>+1056(SB)/4, $0x40000000
-DATA eachConstants<>+1060(SB)/4, $0x40000000
-DATA eachConstants<>+1064(SB)/4, $0x40000000
-DATA eachConstants<>+1068(SB)/4, $0x40000000
-DATA eachConstants<>+1072(SB)/4, $0x40000000
-DATA eachConstants<>+1076(SB)/4, $0x40000000
-DATA eachConstants<>+1080(SB)/4, $0x40000000
-DATA eachConstants<>+1084(SB)/4, $0x40000000
-DATA eachConstants<>+1088(SB)/4, $0x3f317219
-DATA eachConstants<>+1092(SB)/4, $0x3f317219
-DATA eachConstants<>+1096(SB)/4, $0x3f317219
-DATA eachConstants<>+1100(SB)/4, $0x3f317219
-DATA eachConstants<>+1104(SB)/4, $0x3f317219
-DATA eachConstants<>+1108(SB)/4, $0x3f317219
-DATA eachConstants<>+1112(SB)/4, $0x3f317219
-DATA eachConstants<>+1116(SB)/4, $0x3f317219
-DATA eachConstants<>+1120(SB)/4, $0x3f317219
-DATA eachConstants<>+1124(SB)/4, $0x3f317219
-DATA eachConstants<>+1128(SB)/4, $0x3f317219
-DATA eachConstants<>+1132(SB)/4, $0x3f317219
-DATA eachConstants<>+1136(SB)/4, $0x3f317219
-DATA eachConstants<>+1140(SB)/4, $0x3f317219
-DATA eachConstants<>+1144(SB)/4, $0x3f317219
-DATA eachConstants<>+1148(SB)/4, $0x3f317219
-DATA eachConstants<>+1152(SB)/4, $0x3e75fdf1
-DATA eachConstants<>+1156(SB)/4, $0x3e75fdf1
-DATA eachConstants<>+1160(SB)/4, $0x3e75fdf1
-DATA eachConstants<>+1164(SB)/4, $0x3e75fdf1
-DATA eachConstants<>+1168(SB)/4, $0x3e75fdf1
-DATA eachConstants<>+1172(SB)/4, $0x3e75fdf1
-DATA eachConstants<>+1176(SB)/4, $0x3e75fdf1
-DATA eachConstants<>+1180(SB)/4, $0x3e75fdf1
-DATA eachConstants<>+1184(SB)/4, $0x3e75fdf1
-DATA eachConstants<>+1188(SB)/4, $0x3e75fdf1
-DATA eachConstants<>+1192(SB)/4, $0x3e75fdf1
-DATA eachConstants<>+1196(SB)/4, $0x3e75fdf1
-DATA eachConstants<>+1200(SB)/4, $0x3e75fdf1
-DATA eachConstants<>+1204(SB)/4, $0x3e75fdf1
-DATA eachConstants<>+1208(SB)/4, $0x3e75fdf1
-DATA eachConstants<>+1212(SB)/4, $0x3e75fdf1
-DATA eachConstants<>+1216(SB)/4, $0x3d635739
-DATA eachConstants<>+1220(SB)/4, $0x3d635739
-DATA eachConstants<>+1224(SB)/4, $0x3d635739
-DATA eachConstants<>+1228(SB)/4, $0x3d635739
-DATA eachConstants<>+1232(SB)/4, $0x3d635739
-DATA eachConstants<>+1236(SB)/4, $0x3d635739
-DATA eachConstants<>+1240(SB)/4, $0x3d635739
-DATA eachConstants<>+1244(SB)/4, $0x3d635739
-DATA eachConstants<>+1248(SB)/4, $0x3d635739
-DATA eachConstants<>+1252(SB)/4, $0x3d635739
-DATA eachConstants<>+1256(SB)/4, $0x3d635739
-DATA eachConstants<>+1260(SB)/4, $0x3d635739
-DATA eachConstants<>+1264(SB)/4, $0x3d635739
-DATA eachConstants<>+1268(SB)/4, $0x3d635739
-DATA eachConstants<>+1272(SB)/4, $0x3d635739
-DATA eachConstants<>+1276(SB)/4, $0x3d635739
-DATA eachConstants<>+1280(SB)/4, $0x3c1d9387
-DATA eachConstants<>+1284(SB)/4, $0x3c1d9387
-DATA eachConstants<>+1288(SB)/4, $0x3c1d9387
-DATA eachConstants<>+1292(SB)/4, $0x3c1d9387
-DATA eachConstants<>+1296(SB)/4, $0x3c1d9387
-DATA eachConstants<>+1300(SB)/4, $0x3c1d9387
-DATA eachConstants<>+1304(SB)/4, $0x3c1d9387
-DATA eachConstants<>+1308(SB)/4, $0x3c1d9387
-DATA eachConstants<>+1312(SB)/4, $0x3c1d9387
-DATA eachConstants<>+1316(SB)/4, $0x3c1d9387
-DATA eachConstants<>+1320(SB)/4, $0x3c1d9387
-DATA eachConstants<>+1324(SB)/4, $0x3c1d9387
-DATA eachConstants<>+1328(SB)/4, $0x3c1d9387
-DATA eachConstants<>+1332(SB)/4, $0x3c1d9387
-DATA eachConstants<>+1336(SB)/4, $0x3c1d9387
-DATA eachConstants<>+1340(SB)/4, $0x3c1d9387
-DATA eachConstants<>+1344(SB)/4, $0x3aafb93b
-DATA eachConstants<>+1348(SB)/4, $0x3aafb93b
-DATA eachConstants<>+1352(SB)/4, $0x3aafb93b
-DATA eachConstants<>+1356(SB)/4, $0x3aafb93b
-DATA eachConstants<>+1360(SB)/4, $0x3aafb93b
-DATA eachConstants<>+1364(SB)/4, $0x3aafb93b
-DATA eachConstants<>+1368(SB)/4, $0x3aafb93b
-DATA eachConstants<>+1372(SB)/4, $0x3aafb93b
-DATA eachConstants<>+1376(SB)/4, $0x3aafb93b
-DATA eachConstants<>+1380(SB)/4, $0x3aafb93b
-DATA eachConstants<>+1384(SB)/4, $0x3aafb93b
-DATA eachConstants<>+1388(SB)/4, $0x3aafb93b
-DATA eachConstants<>+1392(SB)/4, $0x3aafb93b
-DATA eachConstants<>+1396(SB)/4, $0x3aafb93b
-DATA eachConstants<>+1400(SB)/4, $0x3aafb93b
-DATA eachConstants<>+1404(SB)/4, $0x3aafb93b
-DATA eachConstants<>+1408(SB)/4, $0x392385a5
-DATA eachConstants<>+1412(SB)/4, $0x392385a5
-DATA eachConstants<>+1416(SB)/4, $0x392385a5
-DATA eachConstants<>+1420(SB)/4, $0x392385a5
-DATA eachConstants<>+1424(SB)/4, $0x392385a5
-DATA eachConstants<>+1428(SB)/4, $0x392385a5
-DATA eachConstants<>+1432(SB)/4, $0x392385a5
-DATA eachConstants<>+1436(SB)/4, $0x392385a5
-DATA eachConstants<>+1440(SB)/4, $0x392385a5
-DATA eachConstants<>+1444(SB)/4, $0x392385a5
-DATA eachConstants<>+1448(SB)/4, $0x392385a5
-DATA eachConstants<>+1452(SB)/4, $0x392385a5
-DATA eachConstants<>+1456(SB)/4, $0x392385a5
-DATA eachConstants<>+1460(SB)/4, $0x392385a5
-DATA eachConstants<>+1464(SB)/4, $0x392385a5
-DATA eachConstants<>+1468(SB)/4, $0x392385a5
-DATA eachConstants<>+1472(SB)/4, $0x3f316fe5
-DATA eachConstants<>+1476(SB)/4, $0x3f316fe5
-DATA eachConstants<>+1480(SB)/4, $0x3f316fe5
-DATA eachConstants<>+1484(SB)/4, $0x3f316fe5
-DATA eachConstants<>+1488(SB)/4, $0x3f316fe5
-DATA eachConstants<>+1492(SB)/4, $0x3f316fe5
-DATA eachConstants<>+1496(SB)/4, $0x3f316fe5
-DATA eachConstants<>+1500(SB)/4, $0x3f316fe5
-DATA eachConstants<>+1504(SB)/4, $0x3f316fe5
-DATA eachConstants<>+1508(SB)/4, $0x3f316fe5
-DATA eachConstants<>+1512(SB)/4, $0x3f316fe5
-DATA eachConstants<>+1516(SB)/4, $0x3f316fe5
-DATA eachConstants<>+1520(SB)/4, $0x3f316fe5
-DATA eachConstants<>+1524(SB)/4, $0x3f316fe5
-DATA eachConstants<>+1528(SB)/4, $0x3f316fe5
-DATA eachConstants<>+1532(SB)/4, $0x3f316fe5
-DATA eachConstants<>+1536(SB)/4, $0x3e75f8da
-DATA eachConstants<>+1540(SB)/4, $0x3e75f8da
-DATA eachConstants<>+1544(SB)/4, $0x3e75f8da
-DATA eachConstants<>+1548(SB)/4, $0x3e75f8da
-DATA eachConstants<>+1552(SB)/4, $0x3e75f8da
-DATA eachConstants<>+1556(SB)/4, $0x3e75f8da
-DATA eachConstants<>+1560(SB)/4, $0x3e75f8da
-DATA eachConstants<>+1564(SB)/4, $0x3e75f8da
-DATA eachConstants<>+1568(SB)/4, $0x3e75f8da
-DATA eachConstants<>+1572(SB)/4, $0x3e75f8da
-DATA eachConstants<>+1576(SB)/4, $0x3e75f8da
-DATA eachConstants<>+1580(SB)/4, $0x3e75f8da
-DATA eachConstants<>+1584(SB)/4, $0x3e75f8da
-DATA eachConstants<>+1588(SB)/4, $0x3e75f8da
-DATA eachConstants<>+1592(SB)/4, $0x3e75f8da
-DATA eachConstants<>+1596(SB)/4, $0x3e75f8da
-DATA eachConstants<>+1600(SB)/4, $0x3d654804
-DATA eachConstants<>+1604(SB)/4, $0x3d654804
-DATA eachConstants<>+1608(SB)/4, $0x3d654804
-DATA eachConstants<>+1612(SB)/4, $0x3d654804
-DATA eachConstants<>+1616(SB)/4, $0x3d654804
-DATA eachConstants<>+1620(SB)/4, $0x3d654804
-DATA eachConstants<>+1624(SB)/4, $0x3d654804
-DATA eachConstants<>+1628(SB)/4, $0x3d654804
-DATA eachConstants<>+1632(SB)/4, $0x3d654804
-DATA eachConstants<>+1636(SB)/4, $0x3d654804
-DATA eachConstants<>+1640(SB)/4, $0x3d654804
-DATA eachConstants<>+1644(SB)/4, $0x3d654804
-DATA eachConstants<>+1648(SB)/4, $0x3d654804
-DATA eachConstants<>+1652(SB)/4, $0x3d654804
-DATA eachConstants<>+1656(SB)/4, $0x3d654804
-DATA eachConstants<>+1660(SB)/4, $0x3d654804
-DATA eachConstants<>+1664(SB)/4, $0x3c204882
-DATA eachConstants<>+1668(SB)/4, $0x3c204882
-DATA eachConstants<>+1672(SB)/4, $0x3c204882
-DATA eachConstants<>+1676(SB)/4, $0x3c204882
-DATA eachConstants<>+1680(SB)/4, $0x3c204882
-DATA eachConstants<>+1684(SB)/4, $0x3c204882
-DATA eachConstants<>+1688(SB)/4, $0x3c204882
-DATA eachConstants<>+1692(SB)/4, $0x3c204882
-DATA eachConstants<>+1696(SB)/4, $0x3c204882
-DATA eachConstants<>+1700(SB)/4, $0x3c204882
-DATA eachConstants<>+1704(SB)/4, $0x3c204882
-DATA eachConstants<>+1708(SB)/4, $0x3c204882
-DATA eachConstants<>+1712(SB)/4, $0x3c204882
-DATA eachConstants<>+1716(SB)/4, $0x3c204882
-DATA eachConstants<>+1720(SB)/4, $0x3c204882
-DATA eachConstants<>+1724(SB)/4, $0x3c204882
-DATA eachConstants<>+1728(SB)/4, $0xffff0000
-DATA eachConstants<>+1732(SB)/4, $0xffff0000
-DATA eachConstants<>+1736(SB)/4, $0xffff0000
-DATA eachConstants<>+1740(SB)/4, $0xffff0000
-DATA eachConstants<>+1744(SB)/4, $0xffff0000
-DATA eachConstants<>+1748(SB)/4, $0xffff0000
-DATA eachConstants<>+1752(SB)/4, $0xffff0000
-DATA eachConstants<>+1756(SB)/4, $0xffff0000
-DATA eachConstants<>+1760(SB)/4, $0xffff0000
-DATA eachConstants<>+1764(SB)/4, $0xffff0000
-DATA eachConstants<>+1768(SB)/4, $0xffff0000
-DATA eachConstants<>+1772(SB)/4, $0xffff0000
-DATA eachConstants<>+1776(SB)/4, $0xffff0000
-DATA eachConstants<>+1780(SB)/4, $0xffff0000
-DATA eachConstants<>+1784(SB)/4, $0xffff0000
-DATA eachConstants<>+1788(SB)/4, $0xffff0000
-DATA eachConstants<>+1792(SB)/4, $0x00010000
-DATA eachConstants<>+1796(SB)/4, $0x00010000
-DATA eachConstants<>+1800(SB)/4, $0x00010000
-DATA eachConstants<>+1804(SB)/4, $0x00010000
-DATA eachConstants<>+1808(SB)/4, $0x00010000
-DATA eachConstants<>+1812(SB)/4, $0x00010000
-DATA eachConstants<>+1816(SB)/4, $0x00010000
-DATA eachConstants<>+1820(SB)/4, $0x00010000
-DATA eachConstants<>+1824(SB)/4, $0x00010000
-DATA eachConstants<>+1828(SB)/4, $0x00010000
-DATA eachConstants<>+1832(SB)/4, $0x00010000
-DATA eachConstants<>+1836(SB)/4, $0x00010000
-DATA eachConstants<>+1840(SB)/4, $0x00010000
-DATA eachConstants<>+1844(SB)/4, $0x00010000
-DATA eachConstants<>+1848(SB)/4, $0x00010000
-DATA eachConstants<>+1852(SB)/4, $0x00010000
-DATA eachConstants<>+1856(SB)/4, $0xc0135761
-DATA eachConstants<>+1860(SB)/4, $0xc0135761
-DATA eachConstants<>+1864(SB)/4, $0xc0135761
-DATA eachConstants<>+1868(SB)/4, $0xc0135761
-DATA eachConstants<>+1872(SB)/4, $0xc0135761
-DATA eachConstants<>+1876(SB)/4, $0xc0135761
-DATA eachConstants<>+1880(SB)/4, $0xc0135761
-DATA eachConstants<>+1884(SB)/4, $0xc0135761
-DATA eachConstants<>+1888(SB)/4, $0xc0135761
-DATA eachConstants<>+1892(SB)/4, $0xc0135761
-DATA eachConstants<>+1896(SB)/4, $0xc0135761
-DATA eachConstants<>+1900(SB)/4, $0xc0135761
-DATA eachConstants<>+1904(SB)/4, $0xc0135761
-DATA eachConstants<>+1908(SB)/4, $0xc0135761
-DATA eachConstants<>+1912(SB)/4, $0xc0135761
-DATA eachConstants<>+1916(SB)/4, $0xc0135761
-DATA eachConstants<>+1920(SB)/4, $0xbdd2d3e8
-DATA eachConstants<>+1924(SB)/4, $0xbdd2d3e8
-DATA eachConstants<>+1928(SB)/4, $0xbdd2d3e8
-DATA eachConstants<>+1932(SB)/4, $0xbdd2d3e8
-DATA eachConstants<>+1936(SB)/4, $0xbdd2d3e8
-DATA eachConstants<>+1940(SB)/4, $0xbdd2d3e8
-DATA eachConstants<>+1944(SB)/4, $0xbdd2d3e8
-DATA eachConstants<>+1948(SB)/4, $0xbdd2d3e8
-DATA eachConstants<>+1952(SB)/4, $0xbdd2d3e8
-DATA eachConstants<>+1956(SB)/4, $0xbdd2d3e8
-DATA eachConstants<>+1960(SB)/4, $0xbdd2d3e8
-DATA eachConstants<>+1964(SB)/4, $0xbdd2d3e8
-DATA eachConstants<>+1968(SB)/4, $0xbdd2d3e8
-DATA eachConstants<>+1972(SB)/4, $0xbdd2d3e8
-DATA eachConstants<>+1976(SB)/4, $0xbdd2d3e8
-DATA eachConstants<>+1980(SB)/4, $0xbdd2d3e8
-DATA eachConstants<>+1984(SB)/4, $0x3fcc422a
-DATA eachConstants<>+1988(SB)/4, $0x3fcc422a
-DATA eachConstants<>+1992(SB)/4, $0x3fcc422a
-DATA eachConstants<>+1996(SB)/4, $0x3fcc422a
-DATA eachConstants<>+2000(SB)/4, $0x3fcc422a
-DATA eachConstants<>+2004(SB)/4, $0x3fcc422a
-DATA eachConstants<>+2008(SB)/4, $0x3fcc422a
-DATA eachConstants<>+2012(SB)/4, $0x3fcc422a
-DATA eachConstants<>+2016(SB)/4, $0x3fcc422a
-DATA eachConstants<>+2020(SB)/4, $0x3fcc422a
-DATA eachConstants<>+2024(SB)/4, $0x3fcc422a
-DATA eachConstants<>+2028(SB)/4, $0x3fcc422a
-DATA eachConstants<>+2032(SB)/4, $0x3fcc422a
-DATA eachConstants<>+2036(SB)/4, $0x3fcc422a
-DATA eachConstants<>+2040(SB)/4, $0x3fcc422a
-DATA eachConstants<>+2044(SB)/4, $0x3fcc422a
-DATA eachConstants<>+2048(SB)/4, $0x3e5b33b6
-DATA eachConstants<>+2052(SB)/4, $0x3e5b33b6
-DATA eachConstants<>+2056(SB)/4, $0x3e5b33b6
-DATA eachConstants<>+2060(SB)/4, $0x3e5b33b6
-DATA eachConstants<>+2064(SB)/4, $0x3e5b33b6
-DATA eachConstants<>+2068(SB)/4, $0x3e5b33b6
-DATA eachConstants<>+2072(SB)/4, $0x3e5b33b6
-DATA eachConstants<>+2076(SB)/4, $0x3e5b33b6
-DATA eachConstants<>+2080(SB)/4, $0x3e5b33b6
-DATA eachConstants<>+2084(SB)/4, $0x3e5b33b6
-DATA eachConstants<>+2088(SB)/4, $0x3e5b33b6
-DATA eachConstants<>+2092(SB)/4, $0x3e5b33b6
-DATA eachConstants<>+2096(SB)/4, $0x3e5b33b6
-DATA eachConstants<>+2100(SB)/4, $0x3e5b33b6
-DATA eachConstants<>+2104(SB)/4, $0x3e5b33b6
-DATA eachConstants<>+2108(SB)/4, $0x3e5b33b6
-DATA eachConstants<>+2112(SB)/4, $0x41180000
-DATA eachConstants<>+2116(SB)/4, $0x41180000
-DATA eachConstants<>+2120(SB)/4, $0x41180000
-DATA eachConstants<>+2124(SB)/4, $0x41180000
-DATA eachConstants<>+2128(SB)/4, $0x41180000
-DATA eachConstants<>+2132(SB)/4, $0x41180000
-DATA eachConstants<>+2136(SB)/4, $0x41180000
-DATA eachConstants<>+2140(SB)/4, $0x41180000
-DATA eachConstants<>+2144(SB)/4, $0x41180000
-DATA eachConstants<>+2148(SB)/4, $0x41180000
-DATA eachConstants<>+2152(SB)/4, $0x41180000
-DATA eachConstants<>+2156(SB)/4, $0x41180000
-DATA eachConstants<>+2160(SB)/4, $0x41180000
-DATA eachConstants<>+2164(SB)/4, $0x41180000
-DATA eachConstants<>+2168(SB)/4, $0x41180000
-DATA eachConstants<>+2172(SB)/4, $0x41180000
-DATA eachConstants<>+2176(SB)/4, $0xc1180000
-DATA eachConstants<>+2180(SB)/4, $0xc1180000
-DATA eachConstants<>+2184(SB)/4, $0xc1180000
-DATA eachConstants<>+2188(SB)/4, $0xc1180000
-DATA eachConstants<>+2192(SB)/4, $0xc1180000
-DATA eachConstants<>+2196(SB)/4, $0xc1180000
-DATA eachConstants<>+2200(SB)/4, $0xc1180000
-DATA eachConstants<>+2204(SB)/4, $0xc1180000
-DATA eachConstants<>+2208(SB)/4, $0xc1180000
-DATA eachConstants<>+2212(SB)/4, $0xc1180000
-DATA eachConstants<>+2216(SB)/4, $0xc1180000
-DATA eachConstants<>+2220(SB)/4, $0xc1180000
-DATA eachConstants<>+2224(SB)/4, $0xc1180000
-DATA eachConstants<>+2228(SB)/4, $0xc1180000
-DATA eachConstants<>+2232(SB)/4, $0xc1180000
-DATA eachConstants<>+2236(SB)/4, $0xc1180000
-DATA eachConstants<>+2240(SB)/4, $0x42a00000
-DATA eachConstants<>+2244(SB)/4, $0x42a00000
-DATA eachConstants<>+2248(SB)/4, $0x42a00000
-DATA eachConstants<>+2252(SB)/4, $0x42a00000
-DATA eachConstants<>+2256(SB)/4, $0x42a00000
-DATA eachConstants<>+2260(SB)/4, $0x42a00000
-DATA eachConstants<>+2264(SB)/4, $0x42a00000
-DATA eachConstants<>+2268(SB)/4, $0x42a00000
-DATA eachConstants<>+2272(SB)/4, $0x42a00000
-DATA eachConstants<>+2276(SB)/4, $0x42a00000
-DATA eachConstants<>+2280(SB)/4, $0x42a00000
-DATA eachConstants<>+2284(SB)/4, $0x42a00000
-DATA eachConstants<>+2288(SB)/4, $0x42a00000
-DATA eachConstants<>+2292(SB)/4, $0x42a00000
-DATA eachConstants<>+2296(SB)/4, $0x42a00000
-DATA eachConstants<>+2300(SB)/4, $0x42a00000
-DATA eachConstants<>+2304(SB)/4, $0xc2a00000
-DATA eachConstants<>+2308(SB)/4, $0xc2a00000
-DATA eachConstants<>+2312(SB)/4, $0xc2a00000
-DATA eachConstants<>+2316(SB)/4, $0xc2a00000
-DATA eachConstants<>+2320(SB)/4, $0xc2a00000
-DATA eachConstants<>+2324(SB)/4, $0xc2a00000
-DATA eachConstants<>+2328(SB)/4, $0xc2a00000
-DATA eachConstants<>+2332(SB)/4, $0xc2a00000
-DATA eachConstants<>+2336(SB)/4, $0xc2a00000
-DATA eachConstants<>+2340(SB)/4, $0xc2a00000
-DATA eachConstants<>+2344(SB)/4, $0xc2a00000
-DATA eachConstants<>+2348(SB)/4, $0xc2a00000
-DATA eachConstants<>+2352(SB)/4, $0xc2a00000
-DATA eachConstants<>+2356(SB)/4, $0xc2a00000
-DATA eachConstants<>+2360(SB)/4, $0xc2a00000
-DATA eachConstants<>+2364(SB)/4, $0xc2a00000
-DATA eachConstants<>+2368(SB)/4, $0xbfb8aa3b
-DATA eachConstants<>+2372(SB)/4, $0xbfb8aa3b
-DATA eachConstants<>+2376(SB)/4, $0xbfb8aa3b
-DATA eachConstants<>+2380(SB)/4, $0xbfb8aa3b
-DATA eachConstants<>+2384(SB)/4, $0xbfb8aa3b
-DATA eachConstants<>+2388(SB)/4, $0xbfb8aa3b
-DATA eachConstants<>+2392(SB)/4, $0xbfb8aa3b
-DATA eachConstants<>+2396(SB)/4, $0xbfb8aa3b
-DATA eachConstants<>+2400(SB)/4, $0xbfb8aa3b
-DATA eachConstants<>+2404(SB)/4, $0xbfb8aa3b
-DATA eachConstants<>+2408(SB)/4, $0xbfb8aa3b
-DATA eachConstants<>+2412(SB)/4, $0xbfb8aa3b
-DATA eachConstants<>+2416(SB)/4, $0xbfb8aa3b
-DATA eachConstants<>+2420(SB)/4, $0xbfb8aa3b
-DATA eachConstants<>+2424(SB)/4, $0xbfb8aa3b
-DATA eachConstants<>+2428(SB)/4, $0xbfb8aa3b
-DATA eachConstants<>+2432(SB)/4, $0xb2a57060
-DATA eachConstants<>+2436(SB)/4, $0xb2a57060
-DATA eachConstants<>+2440(SB)/4, $0xb2a57060
-DATA eachConstants<>+2444(SB)/4, $0xb2a57060
-DATA eachConstants<>+2448(SB)/4, $0xb2a57060
-DATA eachConstants<>+2452(SB)/4, $0xb2a57060
-DATA eachConstants<>+2456(SB)/4, $0xb2a57060
-DATA eachConstants<>+2460(SB)/4, $0xb2a57060
-DATA eachConstants<>+2464(SB)/4, $0xb2a57060
-DATA eachConstants<>+2468(SB)/4, $0xb2a57060
-DATA eachConstants<>+2472(SB)/4, $0xb2a57060
-DATA eachConstants<>+2476(SB)/4, $0xb2a57060
-DATA eachConstants<>+2480(SB)/4, $0xb2a57060
-DATA eachConstants<>+2484(SB)/4, $0xb2a57060
-DATA eachConstants<>+2488(SB)/4, $0xb2a57060
-DATA eachConstants<>+2492(SB)/4, $0xb2a57060
-DATA eachConstants<>+2496(SB)/4, $0xff800000
-DATA eachConstants<>+2500(SB)/4, $0xff800000
-DATA eachConstants<>+2504(SB)/4, $0xff800000
-DATA eachConstants<>+2508(SB)/4, $0xff800000
-DATA eachConstants<>+2512(SB)/4, $0xff800000
-DATA eachConstants<>+2516(SB)/4, $0xff800000
-DATA eachConstants<>+2520(SB)/4, $0xff800000
-DATA eachConstants<>+2524(SB)/4, $0xff800000
-DATA eachConstants<>+2528(SB)/4, $0xff800000
-DATA eachConstants<>+2532(SB)/4, $0xff800000
-DATA eachConstants<>+2536(SB)/4, $0xff800000
-DATA eachConstants<>+2540(SB)/4, $0xff800000
-DATA eachConstants<>+2544(SB)/4, $0xff800000
-DATA eachConstants<>+2548(SB)/4, $0xff800000
-DATA eachConstants<>+2552(SB)/4, $0xff800000
-DATA eachConstants<>+2556(SB)/4, $0xff800000
-GLOBL eachConstants<>(SB), RODATA|NOPTR, $2560
+DATA eachConstants<>+0(SB)/8, $0x3f8000003f800000
+DATA eachConstants<>+8(SB)/8, $0x3f8000003f800000
+DATA eachConstants<>+16(SB)/8, $0x3f8000003f800000
+DATA eachConstants<>+24(SB)/8, $0x3f8000003f800000
+DATA eachConstants<>+32(SB)/8, $0xc2aea8f6c2aea8f6
+DATA eachConstants<>+40(SB)/8, $0xc2aea8f6c2aea8f6
+DATA eachConstants<>+48(SB)/8, $0xc2aea8f6c2aea8f6
+DATA eachConstants<>+56(SB)/8, $0xc2aea8f6c2aea8f6
+DATA eachConstants<>+64(SB)/8, $0x42b1000042b10000
+DATA eachConstants<>+72(SB)/8, $0x42b1000042b10000
+DATA eachConstants<>+80(SB)/8, $0x42b1000042b10000
+DATA eachConstants<>+88(SB)/8, $0x42b1000042b10000
+DATA eachConstants<>+96(SB)/8, $0x3fb8aa3b3fb8aa3b
+DATA eachConstants<>+104(SB)/8, $0x3fb8aa3b3fb8aa3b
+DATA eachConstants<>+112(SB)/8, $0x3fb8aa3b3fb8aa3b
+DATA eachConstants<>+120(SB)/8, $0x3fb8aa3b3fb8aa3b
+DATA eachConstants<>+128(SB)/8, $0x3f3180003f318000
+DATA eachConstants<>+136(SB)/8, $0x3f3180003f318000
+DATA eachConstants<>+144(SB)/8, $0x3f3180003f318000
+DATA eachConstants<>+152(SB)/8, $0x3f3180003f318000
+DATA eachConstants<>+160(SB)/8, $0xb95e8083b95e8083
+DATA eachConstants<>+168(SB)/8, $0xb95e8083b95e8083
+DATA eachConstants<>+176(SB)/8, $0xb95e8083b95e8083
+DATA eachConstants<>+184(SB)/8, $0xb95e8083b95e8083
+DATA eachConstants<>+192(SB)/8, $0x4b4000004b400000
+DATA eachConstants<>+200(SB)/8, $0x4b4000004b400000
+DATA eachConstants<>+208(SB)/8, $0x4b4000004b400000
+DATA eachConstants<>+216(SB)/8, $0x4b4000004b400000
+DATA eachConstants<>+224(SB)/8, $0x3950696739506967
+DATA eachConstants<>+232(SB)/8, $0x3950696739506967
+DATA eachConstants<>+240(SB)/8, $0x3950696739506967
+DATA eachConstants<>+248(SB)/8, $0x3950696739506967
+DATA eachConstants<>+256(SB)/8, $0x3ab743ce3ab743ce
+DATA eachConstants<>+264(SB)/8, $0x3ab743ce3ab743ce
+DATA eachConstants<>+272(SB)/8, $0x3ab743ce3ab743ce
+DATA eachConstants<>+280(SB)/8, $0x3ab743ce3ab743ce
+DATA eachConstants<>+288(SB)/8, $0x3c0889083c088908
+DATA eachConstants<>+296(SB)/8, $0x3c0889083c088908
+DATA eachConstants<>+304(SB)/8, $0x3c0889083c088908
+DATA eachConstants<>+312(SB)/8, $0x3c0889083c088908
+DATA eachConstants<>+320(SB)/8, $0x3d2aa9c13d2aa9c1
+DATA eachConstants<>+328(SB)/8, $0x3d2aa9c13d2aa9c1
+DATA eachConstants<>+336(SB)/8, $0x3d2aa9c13d2aa9c1
+DATA eachConstants<>+344(SB)/8, $0x3d2aa9c13d2aa9c1
+DATA eachConstants<>+352(SB)/8, $0x3e2aaaaa3e2aaaaa
+DATA eachConstants<>+360(SB)/8, $0x3e2aaaaa3e2aaaaa
+DATA eachConstants<>+368(SB)/8, $0x3e2aaaaa3e2aaaaa
+DATA eachConstants<>+376(SB)/8, $0x3e2aaaaa3e2aaaaa
+DATA eachConstants<>+384(SB)/8, $0x3f0000003f000000
+DATA eachConstants<>+392(SB)/8, $0x3f0000003f000000
+DATA eachConstants<>+400(SB)/8, $0x3f0000003f000000
+DATA eachConstants<>+408(SB)/8, $0x3f0000003f000000
+DATA eachConstants<>+416(SB)/8, $0x0000000100000001
+DATA eachConstants<>+424(SB)/8, $0x0000000100000001
+DATA eachConstants<>+432(SB)/8, $0x0000000100000001
+DATA eachConstants<>+440(SB)/8, $0x0000000100000001
+DATA eachConstants<>+448(SB)/8, $0x00007fff00007fff
+DATA eachConstants<>+456(SB)/8, $0x00007fff00007fff
+DATA eachConstants<>+464(SB)/8, $0x00007fff00007fff
+DATA eachConstants<>+472(SB)/8, $0x00007fff00007fff
+DATA eachConstants<>+480(SB)/8, $0x0040000000400000
+DATA eachConstants<>+488(SB)/8, $0x0040000000400000
+DATA eachConstants<>+496(SB)/8, $0x0040000000400000
+DATA eachConstants<>+504(SB)/8, $0x0040000000400000
+DATA eachConstants<>+512(SB)/8, $0x4000000040000000
+DATA eachConstants<>+520(SB)/8, $0x4000000040000000
+DATA eachConstants<>+528(SB)/8, $0x4000000040000000
+DATA eachConstants<>+536(SB)/8, $0x4000000040000000
+DATA eachConstants<>+544(SB)/8, $0x3f3172193f317219
+DATA eachConstants<>+552(SB)/8, $0x3f3172193f317219
+DATA eachConstants<>+560(SB)/8, $0x3f3172193f317219
+DATA eachConstants<>+568(SB)/8, $0x3f3172193f317219
+DATA eachConstants<>+576(SB)/8, $0x3e75fdf13e75fdf1
+DATA eachConstants<>+584(SB)/8, $0x3e75fdf13e75fdf1
+DATA eachConstants<>+592(SB)/8, $0x3e75fdf13e75fdf1
+DATA eachConstants<>+600(SB)/8, $0x3e75fdf13e75fdf1
+DATA eachConstants<>+608(SB)/8, $0x3d6357393d635739
+DATA eachConstants<>+616(SB)/8, $0x3d6357393d635739
+DATA eachConstants<>+624(SB)/8, $0x3d6357393d635739
+DATA eachConstants<>+632(SB)/8, $0x3d6357393d635739
+DATA eachConstants<>+640(SB)/8, $0x3c1d93873c1d9387
+DATA eachConstants<>+648(SB)/8, $0x3c1d93873c1d9387
+DATA eachConstants<>+656(SB)/8, $0x3c1d93873c1d9387
+DATA eachConstants<>+664(SB)/8, $0x3c1d93873c1d9387
+DATA eachConstants<>+672(SB)/8, $0x3aafb93b3aafb93b
+DATA eachConstants<>+680(SB)/8, $0x3aafb93b3aafb93b
+DATA eachConstants<>+688(SB)/8, $0x3aafb93b3aafb93b
+DATA eachConstants<>+696(SB)/8, $0x3aafb93b3aafb93b
+DATA eachConstants<>+704(SB)/8, $0x392385a5392385a5
+DATA eachConstants<>+712(SB)/8, $0x392385a5392385a5
+DATA eachConstants<>+720(SB)/8, $0x392385a5392385a5
+DATA eachConstants<>+728(SB)/8, $0x392385a5392385a5
+DATA eachConstants<>+736(SB)/8, $0x3f316fe53f316fe5
+DATA eachConstants<>+744(SB)/8, $0x3f316fe53f316fe5
+DATA eachConstants<>+752(SB)/8, $0x3f316fe53f316fe5
+DATA eachConstants<>+760(SB)/8, $0x3f316fe53f316fe5
+DATA eachConstants<>+768(SB)/8, $0x3e75f8da3e75f8da
+DATA eachConstants<>+776(SB)/8, $0x3e75f8da3e75f8da
+DATA eachConstants<>+784(SB)/8, $0x3e75f8da3e75f8da
+DATA eachConstants<>+792(SB)/8, $0x3e75f8da3e75f8da
+DATA eachConstants<>+800(SB)/8, $0x3d6548043d654804
+DATA eachConstants<>+808(SB)/8, $0x3d6548043d654804
+DATA eachConstants<>+816(SB)/8, $0x3d6548043d654804
+DATA eachConstants<>+824(SB)/8, $0x3d6548043d654804
+DATA eachConstants<>+832(SB)/8, $0x3c2048823c204882
+DATA eachConstants<>+840(SB)/8, $0x3c2048823c204882
+DATA eachConstants<>+848(SB)/8, $0x3c2048823c204882
+DATA eachConstants<>+856(SB)/8, $0x3c2048823c204882
+DATA eachConstants<>+864(SB)/8, $0xffff0000ffff0000
+DATA eachConstants<>+872(SB)/8, $0xffff0000ffff0000
+DATA eachConstants<>+880(SB)/8, $0xffff0000ffff0000
+DATA eachConstants<>+888(SB)/8, $0xffff0000ffff0000
+DATA eachConstants<>+896(SB)/8, $0x0001000000010000
+DATA eachConstants<>+904(SB)/8, $0x0001000000010000
+DATA eachConstants<>+912(SB)/8, $0x0001000000010000
+DATA eachConstants<>+920(SB)/8, $0x0001000000010000
+DATA eachConstants<>+928(SB)/8, $0xc0135761c0135761
+DATA eachConstants<>+936(SB)/8, $0xc0135761c0135761
+DATA eachConstants<>+944(SB)/8, $0xc0135761c0135761
+DATA eachConstants<>+952(SB)/8, $0xc0135761c0135761
+DATA eachConstants<>+960(SB)/8, $0xbdd2d3e8bdd2d3e8
+DATA eachConstants<>+968(SB)/8, $0xbdd2d3e8bdd2d3e8
+DATA eachConstants<>+976(SB)/8, $0xbdd2d3e8bdd2d3e8
+DATA eachConstants<>+984(SB)/8, $0xbdd2d3e8bdd2d3e8
+DATA eachConstants<>+992(SB)/8, $0x3fcc422a3fcc422a
+DATA eachConstants<>+1000(SB)/8, $0x3fcc422a3fcc422a
+DATA eachConstants<>+1008(SB)/8, $0x3fcc422a3fcc422a
+DATA eachConstants<>+1016(SB)/8, $0x3fcc422a3fcc422a
+DATA eachConstants<>+1024(SB)/8, $0x3e5b33b63e5b33b6
+DATA eachConstants<>+1032(SB)/8, $0x3e5b33b63e5b33b6
+DATA eachConstants<>+1040(SB)/8, $0x3e5b33b63e5b33b6
+DATA eachConstants<>+1048(SB)/8, $0x3e5b33b63e5b33b6
+DATA eachConstants<>+1056(SB)/8, $0x4118000041180000
+DATA eachConstants<>+1064(SB)/8, $0x4118000041180000
+DATA eachConstants<>+1072(SB)/8, $0x4118000041180000
+DATA eachConstants<>+1080(SB)/8, $0x4118000041180000
+DATA eachConstants<>+1088(SB)/8, $0xc1180000c1180000
+DATA eachConstants<>+1096(SB)/8, $0xc1180000c1180000
+DATA eachConstants<>+1104(SB)/8, $0xc1180000c1180000
+DATA eachConstants<>+1112(SB)/8, $0xc1180000c1180000
+DATA eachConstants<>+1120(SB)/8, $0x42a0000042a00000
+DATA eachConstants<>+1128(SB)/8, $0x42a0000042a00000
+DATA eachConstants<>+1136(SB)/8, $0x42a0000042a00000
+DATA eachConstants<>+1144(SB)/8, $0x42a0000042a00000
+DATA eachConstants<>+1152(SB)/8, $0xc2a00000c2a00000
+DATA eachConstants<>+1160(SB)/8, $0xc2a00000c2a00000
+DATA eachConstants<>+1168(SB)/8, $0xc2a00000c2a00000
+DATA eachConstants<>+1176(SB)/8, $0xc2a00000c2a00000
+DATA eachConstants<>+1184(SB)/8, $0xbfb8aa3bbfb8aa3b
+DATA eachConstants<>+1192(SB)/8, $0xbfb8aa3bbfb8aa3b
+DATA eachConstants<>+1200(SB)/8, $0xbfb8aa3bbfb8aa3b
+DATA eachConstants<>+1208(SB)/8, $0xbfb8aa3bbfb8aa3b
+DATA eachConstants<>+1216(SB)/8, $0xb2a57060b2a57060
+DATA eachConstants<>+1224(SB)/8, $0xb2a57060b2a57060
+DATA eachConstants<>+1232(SB)/8, $0xb2a57060b2a57060
+DATA eachConstants<>+1240(SB)/8, $0xb2a57060b2a57060
+DATA eachConstants<>+1248(SB)/8, $0xff800000ff800000
+DATA eachConstants<>+1256(SB)/8, $0xff800000ff800000
+DATA eachConstants<>+1264(SB)/8, $0xff800000ff800000
+DATA eachConstants<>+1272(SB)/8, $0xff800000ff800000
+GLOBL eachConstants<>(SB), RODATA|NOPTR, $1280
 
 // func geluF32AVX512(y *byte, a *byte, b *byte, n int, s float32)
 // Requires: AVX, AVX512DQ, AVX512F
@@ -662,18 +182,18 @@ many:
 	VMOVUPS           64(CX)(BX*4), Z4
 	VMOVUPS           128(CX)(BX*4), Z8
 	VMOVUPS           192(CX)(BX*4), Z12
-	VBROADCASTSS      eachConstants<>+2176(SB), Z1
-	VBROADCASTSS      eachConstants<>+2176(SB), Z2
-	VBROADCASTSS      eachConstants<>+2176(SB), Z3
-	VBROADCASTSS      eachConstants<>+2176(SB), Z5
+	VBROADCASTSS      eachConstants<>+1088(SB), Z1
+	VBROADCASTSS      eachConstants<>+1088(SB), Z2
+	VBROADCASTSS      eachConstants<>+1088(SB), Z3
+	VBROADCASTSS      eachConstants<>+1088(SB), Z5
 	VMAXPS            Z0, Z1, Z0
 	VMAXPS            Z4, Z2, Z4
 	VMAXPS            Z8, Z3, Z8
 	VMAXPS            Z12, Z5, Z12
-	VBROADCASTSS      eachConstants<>+2112(SB), Z1
-	VBROADCASTSS      eachConstants<>+2112(SB), Z5
-	VBROADCASTSS      eachConstants<>+2112(SB), Z3
-	VBROADCASTSS      eachConstants<>+2112(SB), Z2
+	VBROADCASTSS      eachConstants<>+1056(SB), Z1
+	VBROADCASTSS      eachConstants<>+1056(SB), Z5
+	VBROADCASTSS      eachConstants<>+1056(SB), Z3
+	VBROADCASTSS      eachConstants<>+1056(SB), Z2
 	VMINPS            Z0, Z1, Z1
 	VMINPS            Z4, Z5, Z5
 	VMINPS            Z8, Z3, Z9
@@ -682,14 +202,14 @@ many:
 	VMULPS            Z5, Z5, Z6
 	VMULPS            Z9, Z9, Z10
 	VMULPS            Z13, Z13, Z14
-	VBROADCASTSS      eachConstants<>+1920(SB), Z3
-	VBROADCASTSS      eachConstants<>+1920(SB), Z7
-	VBROADCASTSS      eachConstants<>+1920(SB), Z11
-	VBROADCASTSS      eachConstants<>+1920(SB), Z15
-	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z6, Z7
-	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z10, Z11
-	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z14, Z15
+	VBROADCASTSS      eachConstants<>+960(SB), Z3
+	VBROADCASTSS      eachConstants<>+960(SB), Z7
+	VBROADCASTSS      eachConstants<>+960(SB), Z11
+	VBROADCASTSS      eachConstants<>+960(SB), Z15
+	VFMADD213PS.BCST  eachConstants<>+928(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+928(SB), Z6, Z7
+	VFMADD213PS.BCST  eachConstants<>+928(SB), Z10, Z11
+	VFMADD213PS.BCST  eachConstants<>+928(SB), Z14, Z15
 	VMULPS            Z1, Z3, Z3
 	VMULPS            Z5, Z7, Z7
 	VMULPS            Z9, Z11, Z11
@@ -702,30 +222,30 @@ many:
 	VSUBPS            Z5, Z7, Z7
 	VSUBPS            Z9, Z11, Z11
 	VSUBPS            Z13, Z15, Z15
-	VBROADCASTSS      eachConstants<>+1408(SB), Z2
-	VBROADCASTSS      eachConstants<>+1408(SB), Z6
-	VBROADCASTSS      eachConstants<>+1408(SB), Z10
-	VBROADCASTSS      eachConstants<>+1408(SB), Z14
-	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z1, Z2
-	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z9, Z10
-	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z13, Z14
-	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z1, Z2
-	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z9, Z10
-	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z13, Z14
-	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z1, Z2
-	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z9, Z10
-	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z13, Z14
-	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z1, Z2
-	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z9, Z10
-	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z13, Z14
-	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z1, Z2
-	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z9, Z10
-	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z13, Z14
+	VBROADCASTSS      eachConstants<>+704(SB), Z2
+	VBROADCASTSS      eachConstants<>+704(SB), Z6
+	VBROADCASTSS      eachConstants<>+704(SB), Z10
+	VBROADCASTSS      eachConstants<>+704(SB), Z14
+	VFMADD213PS.BCST  eachConstants<>+672(SB), Z1, Z2
+	VFMADD213PS.BCST  eachConstants<>+672(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+672(SB), Z9, Z10
+	VFMADD213PS.BCST  eachConstants<>+672(SB), Z13, Z14
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z1, Z2
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z9, Z10
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z13, Z14
+	VFMADD213PS.BCST  eachConstants<>+608(SB), Z1, Z2
+	VFMADD213PS.BCST  eachConstants<>+608(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+608(SB), Z9, Z10
+	VFMADD213PS.BCST  eachConstants<>+608(SB), Z13, Z14
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z1, Z2
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z9, Z10
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z13, Z14
+	VFMADD213PS.BCST  eachConstants<>+544(SB), Z1, Z2
+	VFMADD213PS.BCST  eachConstants<>+544(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+544(SB), Z9, Z10
+	VFMADD213PS.BCST  eachConstants<>+544(SB), Z13, Z14
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z1, Z2
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z9, Z10
@@ -742,10 +262,10 @@ many:
 	VRCP14PS          Z2, Z6
 	VRCP14PS          Z3, Z7
 	VRCP14PS          Z9, Z10
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z5, Z1
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z6, Z2
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z7, Z3
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z10, Z9
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z5, Z1
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z6, Z2
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z7, Z3
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z10, Z9
 	VMULPS            Z1, Z5, Z5
 	VMULPS            Z2, Z6, Z6
 	VMULPS            Z3, Z7, Z7
@@ -768,27 +288,27 @@ few:
 
 loop:
 	VMOVUPS           (CX)(BX*4), Z0
-	VBROADCASTSS      eachConstants<>+2176(SB), Z1
+	VBROADCASTSS      eachConstants<>+1088(SB), Z1
 	VMAXPS            Z0, Z1, Z0
-	VBROADCASTSS      eachConstants<>+2112(SB), Z1
+	VBROADCASTSS      eachConstants<>+1056(SB), Z1
 	VMINPS            Z0, Z1, Z1
 	VMULPS            Z1, Z1, Z2
-	VBROADCASTSS      eachConstants<>+1920(SB), Z3
-	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z2, Z3
+	VBROADCASTSS      eachConstants<>+960(SB), Z3
+	VFMADD213PS.BCST  eachConstants<>+928(SB), Z2, Z3
 	VMULPS            Z1, Z3, Z3
 	VREDUCEPS         $0x08, Z3, Z1
 	VSUBPS            Z1, Z3, Z3
-	VBROADCASTSS      eachConstants<>+1408(SB), Z2
-	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z1, Z2
-	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z1, Z2
-	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z1, Z2
-	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z1, Z2
-	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z1, Z2
+	VBROADCASTSS      eachConstants<>+704(SB), Z2
+	VFMADD213PS.BCST  eachConstants<>+672(SB), Z1, Z2
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z1, Z2
+	VFMADD213PS.BCST  eachConstants<>+608(SB), Z1, Z2
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z1, Z2
+	VFMADD213PS.BCST  eachConstants<>+544(SB), Z1, Z2
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z1, Z2
 	VSCALEFPS         Z3, Z2, Z2
 	VADDPS.BCST       eachConstants<>+0(SB), Z2, Z1
 	VRCP14PS          Z1, Z2
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z2, Z1
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z2, Z1
 	VMULPS            Z1, Z2, Z2
 	VMULPS            Z2, Z0, Z0
 	VMOVDQU32         Z0, (AX)(BX*4)
@@ -822,22 +342,22 @@ many:
 	VMOVUPS           64(DX)(SI*4), Z7
 	VMOVUPS           128(DX)(SI*4), Z13
 	VMOVUPS           192(DX)(SI*4), Z19
-	VBROADCASTSS      eachConstants<>+2048(SB), Z3
-	VBROADCASTSS      eachConstants<>+2048(SB), Z9
-	VBROADCASTSS      eachConstants<>+2048(SB), Z15
-	VBROADCASTSS      eachConstants<>+2048(SB), Z21
-	VBROADCASTSS      eachConstants<>+2112(SB), Z2
-	VBROADCASTSS      eachConstants<>+2112(SB), Z4
-	VBROADCASTSS      eachConstants<>+2112(SB), Z5
-	VBROADCASTSS      eachConstants<>+2112(SB), Z8
+	VBROADCASTSS      eachConstants<>+1024(SB), Z3
+	VBROADCASTSS      eachConstants<>+1024(SB), Z9
+	VBROADCASTSS      eachConstants<>+1024(SB), Z15
+	VBROADCASTSS      eachConstants<>+1024(SB), Z21
+	VBROADCASTSS      eachConstants<>+1056(SB), Z2
+	VBROADCASTSS      eachConstants<>+1056(SB), Z4
+	VBROADCASTSS      eachConstants<>+1056(SB), Z5
+	VBROADCASTSS      eachConstants<>+1056(SB), Z8
 	VMINPS            Z0, Z2, Z0
 	VMINPS            Z6, Z4, Z6
 	VMINPS            Z12, Z5, Z12
 	VMINPS            Z18, Z8, Z18
-	VBROADCASTSS      eachConstants<>+2176(SB), Z2
-	VBROADCASTSS      eachConstants<>+2176(SB), Z4
-	VBROADCASTSS      eachConstants<>+2176(SB), Z5
-	VBROADCASTSS      eachConstants<>+2176(SB), Z8
+	VBROADCASTSS      eachConstants<>+1088(SB), Z2
+	VBROADCASTSS      eachConstants<>+1088(SB), Z4
+	VBROADCASTSS      eachConstants<>+1088(SB), Z5
+	VBROADCASTSS      eachConstants<>+1088(SB), Z8
 	VMAXPS            Z0, Z2, Z0
 	VMAXPS            Z6, Z4, Z6
 	VMAXPS            Z12, Z5, Z12
@@ -846,14 +366,14 @@ many:
 	VMULPS            Z6, Z6, Z8
 	VMULPS            Z12, Z12, Z14
 	VMULPS            Z18, Z18, Z20
-	VBROADCASTSS      eachConstants<>+1920(SB), Z4
-	VBROADCASTSS      eachConstants<>+1920(SB), Z10
-	VBROADCASTSS      eachConstants<>+1920(SB), Z16
-	VBROADCASTSS      eachConstants<>+1920(SB), Z22
-	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z2, Z4
-	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z8, Z10
-	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z14, Z16
-	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z20, Z22
+	VBROADCASTSS      eachConstants<>+960(SB), Z4
+	VBROADCASTSS      eachConstants<>+960(SB), Z10
+	VBROADCASTSS      eachConstants<>+960(SB), Z16
+	VBROADCASTSS      eachConstants<>+960(SB), Z22
+	VFMADD213PS.BCST  eachConstants<>+928(SB), Z2, Z4
+	VFMADD213PS.BCST  eachConstants<>+928(SB), Z8, Z10
+	VFMADD213PS.BCST  eachConstants<>+928(SB), Z14, Z16
+	VFMADD213PS.BCST  eachConstants<>+928(SB), Z20, Z22
 	VMULPS            Z0, Z4, Z4
 	VMULPS            Z6, Z10, Z10
 	VMULPS            Z12, Z16, Z16
@@ -866,38 +386,38 @@ many:
 	VSUBPS            Z11, Z10, Z10
 	VSUBPS            Z17, Z16, Z16
 	VSUBPS            Z23, Z22, Z22
-	VFMADD213PS.BCST  eachConstants<>+1984(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+1984(SB), Z8, Z9
-	VFMADD213PS.BCST  eachConstants<>+1984(SB), Z14, Z15
-	VFMADD213PS.BCST  eachConstants<>+1984(SB), Z20, Z21
+	VFMADD213PS.BCST  eachConstants<>+992(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+992(SB), Z8, Z9
+	VFMADD213PS.BCST  eachConstants<>+992(SB), Z14, Z15
+	VFMADD213PS.BCST  eachConstants<>+992(SB), Z20, Z21
 	VMULPS            Z0, Z3, Z3
 	VMULPS            Z6, Z9, Z9
 	VMULPS            Z12, Z15, Z15
 	VMULPS            Z18, Z21, Z21
-	VBROADCASTSS      eachConstants<>+1408(SB), Z0
-	VBROADCASTSS      eachConstants<>+1408(SB), Z2
-	VBROADCASTSS      eachConstants<>+1408(SB), Z6
-	VBROADCASTSS      eachConstants<>+1408(SB), Z8
-	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z5, Z0
-	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z11, Z2
-	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z17, Z6
-	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z23, Z8
-	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z5, Z0
-	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z11, Z2
-	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z17, Z6
-	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z23, Z8
-	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z5, Z0
-	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z11, Z2
-	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z17, Z6
-	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z23, Z8
-	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z5, Z0
-	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z11, Z2
-	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z17, Z6
-	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z23, Z8
-	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z5, Z0
-	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z11, Z2
-	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z17, Z6
-	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z23, Z8
+	VBROADCASTSS      eachConstants<>+704(SB), Z0
+	VBROADCASTSS      eachConstants<>+704(SB), Z2
+	VBROADCASTSS      eachConstants<>+704(SB), Z6
+	VBROADCASTSS      eachConstants<>+704(SB), Z8
+	VFMADD213PS.BCST  eachConstants<>+672(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+672(SB), Z11, Z2
+	VFMADD213PS.BCST  eachConstants<>+672(SB), Z17, Z6
+	VFMADD213PS.BCST  eachConstants<>+672(SB), Z23, Z8
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z11, Z2
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z17, Z6
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z23, Z8
+	VFMADD213PS.BCST  eachConstants<>+608(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+608(SB), Z11, Z2
+	VFMADD213PS.BCST  eachConstants<>+608(SB), Z17, Z6
+	VFMADD213PS.BCST  eachConstants<>+608(SB), Z23, Z8
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z11, Z2
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z17, Z6
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z23, Z8
+	VFMADD213PS.BCST  eachConstants<>+544(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+544(SB), Z11, Z2
+	VFMADD213PS.BCST  eachConstants<>+544(SB), Z17, Z6
+	VFMADD213PS.BCST  eachConstants<>+544(SB), Z23, Z8
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z0
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z11, Z2
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z17, Z6
@@ -914,10 +434,10 @@ many:
 	VRCP14PS          Z10, Z11
 	VRCP14PS          Z12, Z14
 	VRCP14PS          Z16, Z17
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z5, Z4
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z11, Z10
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z14, Z12
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z17, Z16
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z5, Z4
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z11, Z10
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z14, Z12
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z17, Z16
 	VMULPS            Z4, Z5, Z5
 	VMULPS            Z10, Z11, Z11
 	VMULPS            Z12, Z14, Z14
@@ -953,30 +473,30 @@ few:
 loop:
 	VMOVUPS           (CX)(SI*4), Z0
 	VMOVUPS           (DX)(SI*4), Z1
-	VBROADCASTSS      eachConstants<>+2048(SB), Z3
-	VBROADCASTSS      eachConstants<>+2112(SB), Z2
+	VBROADCASTSS      eachConstants<>+1024(SB), Z3
+	VBROADCASTSS      eachConstants<>+1056(SB), Z2
 	VMINPS            Z0, Z2, Z0
-	VBROADCASTSS      eachConstants<>+2176(SB), Z2
+	VBROADCASTSS      eachConstants<>+1088(SB), Z2
 	VMAXPS            Z0, Z2, Z0
 	VMULPS            Z0, Z0, Z2
-	VBROADCASTSS      eachConstants<>+1920(SB), Z4
-	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z2, Z4
+	VBROADCASTSS      eachConstants<>+960(SB), Z4
+	VFMADD213PS.BCST  eachConstants<>+928(SB), Z2, Z4
 	VMULPS            Z0, Z4, Z4
 	VREDUCEPS         $0x08, Z4, Z5
 	VSUBPS            Z5, Z4, Z4
-	VFMADD213PS.BCST  eachConstants<>+1984(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+992(SB), Z2, Z3
 	VMULPS            Z0, Z3, Z3
-	VBROADCASTSS      eachConstants<>+1408(SB), Z0
-	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z5, Z0
-	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z5, Z0
-	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z5, Z0
-	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z5, Z0
-	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z5, Z0
+	VBROADCASTSS      eachConstants<>+704(SB), Z0
+	VFMADD213PS.BCST  eachConstants<>+672(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+608(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+544(SB), Z5, Z0
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z0
 	VSCALEFPS         Z4, Z0, Z0
 	VADDPS.BCST       eachConstants<>+0(SB), Z0, Z2
 	VRCP14PS          Z2, Z4
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z4, Z2
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z4, Z2
 	VMULPS            Z2, Z4, Z4
 	VMULPS            Z4, Z0, Z0
 	VMULPS            Z0, Z3, Z3
@@ -1162,26 +682,26 @@ many:
 	VMOVUPS           64(DX)(SI*4), Z6
 	VMOVUPS           128(DX)(SI*4), Z11
 	VMOVUPS           192(DX)(SI*4), Z16
-	VBROADCASTSS      eachConstants<>+2304(SB), Z2
-	VBROADCASTSS      eachConstants<>+2304(SB), Z3
-	VBROADCASTSS      eachConstants<>+2304(SB), Z4
-	VBROADCASTSS      eachConstants<>+2304(SB), Z7
+	VBROADCASTSS      eachConstants<>+1152(SB), Z2
+	VBROADCASTSS      eachConstants<>+1152(SB), Z3
+	VBROADCASTSS      eachConstants<>+1152(SB), Z4
+	VBROADCASTSS      eachConstants<>+1152(SB), Z7
 	VMAXPS            Z0, Z2, Z0
 	VMAXPS            Z5, Z3, Z5
 	VMAXPS            Z10, Z4, Z10
 	VMAXPS            Z15, Z7, Z15
-	VBROADCASTSS      eachConstants<>+2240(SB), Z2
-	VBROADCASTSS      eachConstants<>+2240(SB), Z7
-	VBROADCASTSS      eachConstants<>+2240(SB), Z4
-	VBROADCASTSS      eachConstants<>+2240(SB), Z3
+	VBROADCASTSS      eachConstants<>+1120(SB), Z2
+	VBROADCASTSS      eachConstants<>+1120(SB), Z7
+	VBROADCASTSS      eachConstants<>+1120(SB), Z4
+	VBROADCASTSS      eachConstants<>+1120(SB), Z3
 	VMINPS            Z0, Z2, Z2
 	VMINPS            Z5, Z7, Z7
 	VMINPS            Z10, Z4, Z12
 	VMINPS            Z15, Z3, Z17
-	VMULPS.BCST       eachConstants<>+2368(SB), Z2, Z3
-	VMULPS.BCST       eachConstants<>+2368(SB), Z7, Z8
-	VMULPS.BCST       eachConstants<>+2368(SB), Z12, Z13
-	VMULPS.BCST       eachConstants<>+2368(SB), Z17, Z18
+	VMULPS.BCST       eachConstants<>+1184(SB), Z2, Z3
+	VMULPS.BCST       eachConstants<>+1184(SB), Z7, Z8
+	VMULPS.BCST       eachConstants<>+1184(SB), Z12, Z13
+	VMULPS.BCST       eachConstants<>+1184(SB), Z17, Z18
 	VREDUCEPS         $0x08, Z3, Z4
 	VREDUCEPS         $0x08, Z8, Z9
 	VREDUCEPS         $0x08, Z13, Z14
@@ -1190,42 +710,42 @@ many:
 	VSUBPS            Z9, Z8, Z8
 	VSUBPS            Z14, Z13, Z13
 	VSUBPS            Z19, Z18, Z18
-	VBROADCASTSS      eachConstants<>+2368(SB), Z4
-	VBROADCASTSS      eachConstants<>+2368(SB), Z9
-	VBROADCASTSS      eachConstants<>+2368(SB), Z14
-	VBROADCASTSS      eachConstants<>+2368(SB), Z19
+	VBROADCASTSS      eachConstants<>+1184(SB), Z4
+	VBROADCASTSS      eachConstants<>+1184(SB), Z9
+	VBROADCASTSS      eachConstants<>+1184(SB), Z14
+	VBROADCASTSS      eachConstants<>+1184(SB), Z19
 	VFMSUB213PS       Z3, Z2, Z4
 	VFMSUB213PS       Z8, Z7, Z9
 	VFMSUB213PS       Z13, Z12, Z14
 	VFMSUB213PS       Z18, Z17, Z19
-	VFMADD231PS.BCST  eachConstants<>+2432(SB), Z2, Z4
-	VFMADD231PS.BCST  eachConstants<>+2432(SB), Z7, Z9
-	VFMADD231PS.BCST  eachConstants<>+2432(SB), Z12, Z14
-	VFMADD231PS.BCST  eachConstants<>+2432(SB), Z17, Z19
-	VBROADCASTSS      eachConstants<>+1408(SB), Z2
-	VBROADCASTSS      eachConstants<>+1408(SB), Z7
-	VBROADCASTSS      eachConstants<>+1408(SB), Z12
-	VBROADCASTSS      eachConstants<>+1408(SB), Z17
-	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z4, Z2
-	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z9, Z7
-	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z14, Z12
-	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z19, Z17
-	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z4, Z2
-	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z9, Z7
-	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z14, Z12
-	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z19, Z17
-	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z4, Z2
-	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z9, Z7
-	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z14, Z12
-	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z19, Z17
-	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z4, Z2
-	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z9, Z7
-	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z14, Z12
-	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z19, Z17
-	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z4, Z2
-	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z9, Z7
-	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z14, Z12
-	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z19, Z17
+	VFMADD231PS.BCST  eachConstants<>+1216(SB), Z2, Z4
+	VFMADD231PS.BCST  eachConstants<>+1216(SB), Z7, Z9
+	VFMADD231PS.BCST  eachConstants<>+1216(SB), Z12, Z14
+	VFMADD231PS.BCST  eachConstants<>+1216(SB), Z17, Z19
+	VBROADCASTSS      eachConstants<>+704(SB), Z2
+	VBROADCASTSS      eachConstants<>+704(SB), Z7
+	VBROADCASTSS      eachConstants<>+704(SB), Z12
+	VBROADCASTSS      eachConstants<>+704(SB), Z17
+	VFMADD213PS.BCST  eachConstants<>+672(SB), Z4, Z2
+	VFMADD213PS.BCST  eachConstants<>+672(SB), Z9, Z7
+	VFMADD213PS.BCST  eachConstants<>+672(SB), Z14, Z12
+	VFMADD213PS.BCST  eachConstants<>+672(SB), Z19, Z17
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z4, Z2
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z9, Z7
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z14, Z12
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z19, Z17
+	VFMADD213PS.BCST  eachConstants<>+608(SB), Z4, Z2
+	VFMADD213PS.BCST  eachConstants<>+608(SB), Z9, Z7
+	VFMADD213PS.BCST  eachConstants<>+608(SB), Z14, Z12
+	VFMADD213PS.BCST  eachConstants<>+608(SB), Z19, Z17
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z4, Z2
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z9, Z7
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z14, Z12
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z19, Z17
+	VFMADD213PS.BCST  eachConstants<>+544(SB), Z4, Z2
+	VFMADD213PS.BCST  eachConstants<>+544(SB), Z9, Z7
+	VFMADD213PS.BCST  eachConstants<>+544(SB), Z14, Z12
+	VFMADD213PS.BCST  eachConstants<>+544(SB), Z19, Z17
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z4, Z2
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z9, Z7
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z14, Z12
@@ -1242,10 +762,10 @@ many:
 	VRCP14PS          Z3, Z8
 	VRCP14PS          Z4, Z9
 	VRCP14PS          Z12, Z13
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z7, Z2
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z8, Z3
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z9, Z4
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z13, Z12
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z7, Z2
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z8, Z3
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z9, Z4
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z13, Z12
 	VMULPS            Z2, Z7, Z7
 	VMULPS            Z3, Z8, Z8
 	VMULPS            Z4, Z9, Z9
@@ -1273,27 +793,27 @@ few:
 loop:
 	VMOVUPS           (CX)(SI*4), Z0
 	VMOVUPS           (DX)(SI*4), Z1
-	VBROADCASTSS      eachConstants<>+2304(SB), Z2
+	VBROADCASTSS      eachConstants<>+1152(SB), Z2
 	VMAXPS            Z0, Z2, Z0
-	VBROADCASTSS      eachConstants<>+2240(SB), Z2
+	VBROADCASTSS      eachConstants<>+1120(SB), Z2
 	VMINPS            Z0, Z2, Z2
-	VMULPS.BCST       eachConstants<>+2368(SB), Z2, Z3
+	VMULPS.BCST       eachConstants<>+1184(SB), Z2, Z3
 	VREDUCEPS         $0x08, Z3, Z4
 	VSUBPS            Z4, Z3, Z3
-	VBROADCASTSS      eachConstants<>+2368(SB), Z4
+	VBROADCASTSS      eachConstants<>+1184(SB), Z4
 	VFMSUB213PS       Z3, Z2, Z4
-	VFMADD231PS.BCST  eachConstants<>+2432(SB), Z2, Z4
-	VBROADCASTSS      eachConstants<>+1408(SB), Z2
-	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z4, Z2
-	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z4, Z2
-	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z4, Z2
-	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z4, Z2
-	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z4, Z2
+	VFMADD231PS.BCST  eachConstants<>+1216(SB), Z2, Z4
+	VBROADCASTSS      eachConstants<>+704(SB), Z2
+	VFMADD213PS.BCST  eachConstants<>+672(SB), Z4, Z2
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z4, Z2
+	VFMADD213PS.BCST  eachConstants<>+608(SB), Z4, Z2
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z4, Z2
+	VFMADD213PS.BCST  eachConstants<>+544(SB), Z4, Z2
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z4, Z2
 	VSCALEFPS         Z3, Z2, Z2
 	VADDPS.BCST       eachConstants<>+0(SB), Z2, Z2
 	VRCP14PS          Z2, Z3
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z3, Z2
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z3, Z2
 	VMULPS            Z2, Z3, Z3
 	VMULPS            Z3, Z0, Z0
 	VMULPS            Z1, Z0, Z0
@@ -1333,26 +853,26 @@ many:
 	VMOVUPS           64(SI)(R8*4), Z8
 	VMOVUPS           128(SI)(R8*4), Z14
 	VMOVUPS           192(SI)(R8*4), Z20
-	VBROADCASTSS      eachConstants<>+2304(SB), Z3
-	VBROADCASTSS      eachConstants<>+2304(SB), Z4
-	VBROADCASTSS      eachConstants<>+2304(SB), Z5
-	VBROADCASTSS      eachConstants<>+2304(SB), Z9
+	VBROADCASTSS      eachConstants<>+1152(SB), Z3
+	VBROADCASTSS      eachConstants<>+1152(SB), Z4
+	VBROADCASTSS      eachConstants<>+1152(SB), Z5
+	VBROADCASTSS      eachConstants<>+1152(SB), Z9
 	VMAXPS            Z0, Z3, Z0
 	VMAXPS            Z6, Z4, Z6
 	VMAXPS            Z12, Z5, Z12
 	VMAXPS            Z18, Z9, Z18
-	VBROADCASTSS      eachConstants<>+2240(SB), Z3
-	VBROADCASTSS      eachConstants<>+2240(SB), Z9
-	VBROADCASTSS      eachConstants<>+2240(SB), Z5
-	VBROADCASTSS      eachConstants<>+2240(SB), Z4
+	VBROADCASTSS      eachConstants<>+1120(SB), Z3
+	VBROADCASTSS      eachConstants<>+1120(SB), Z9
+	VBROADCASTSS      eachConstants<>+1120(SB), Z5
+	VBROADCASTSS      eachConstants<>+1120(SB), Z4
 	VMINPS            Z0, Z3, Z3
 	VMINPS            Z6, Z9, Z9
 	VMINPS            Z12, Z5, Z15
 	VMINPS            Z18, Z4, Z21
-	VMULPS.BCST       eachConstants<>+2368(SB), Z3, Z4
-	VMULPS.BCST       eachConstants<>+2368(SB), Z9, Z10
-	VMULPS.BCST       eachConstants<>+2368(SB), Z15, Z16
-	VMULPS.BCST       eachConstants<>+2368(SB), Z21, Z22
+	VMULPS.BCST       eachConstants<>+1184(SB), Z3, Z4
+	VMULPS.BCST       eachConstants<>+1184(SB), Z9, Z10
+	VMULPS.BCST       eachConstants<>+1184(SB), Z15, Z16
+	VMULPS.BCST       eachConstants<>+1184(SB), Z21, Z22
 	VREDUCEPS         $0x08, Z4, Z5
 	VREDUCEPS         $0x08, Z10, Z11
 	VREDUCEPS         $0x08, Z16, Z17
@@ -1361,42 +881,42 @@ many:
 	VSUBPS            Z11, Z10, Z10
 	VSUBPS            Z17, Z16, Z16
 	VSUBPS            Z23, Z22, Z22
-	VBROADCASTSS      eachConstants<>+2368(SB), Z5
-	VBROADCASTSS      eachConstants<>+2368(SB), Z17
-	VBROADCASTSS      eachConstants<>+2368(SB), Z24
-	VBROADCASTSS      eachConstants<>+2368(SB), Z26
+	VBROADCASTSS      eachConstants<>+1184(SB), Z5
+	VBROADCASTSS      eachConstants<>+1184(SB), Z17
+	VBROADCASTSS      eachConstants<>+1184(SB), Z24
+	VBROADCASTSS      eachConstants<>+1184(SB), Z26
 	VFMSUB213PS       Z4, Z3, Z5
 	VFMSUB213PS       Z10, Z9, Z17
 	VFMSUB213PS       Z16, Z15, Z24
 	VFMSUB213PS       Z22, Z21, Z26
-	VFMADD231PS.BCST  eachConstants<>+2432(SB), Z3, Z5
-	VFMADD231PS.BCST  eachConstants<>+2432(SB), Z9, Z17
-	VFMADD231PS.BCST  eachConstants<>+2432(SB), Z15, Z24
-	VFMADD231PS.BCST  eachConstants<>+2432(SB), Z21, Z26
-	VBROADCASTSS      eachConstants<>+1408(SB), Z11
-	VBROADCASTSS      eachConstants<>+1408(SB), Z23
-	VBROADCASTSS      eachConstants<>+1408(SB), Z25
-	VBROADCASTSS      eachConstants<>+1408(SB), Z27
-	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z5, Z11
-	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z17, Z23
-	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z24, Z25
-	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z26, Z27
-	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z5, Z11
-	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z17, Z23
-	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z24, Z25
-	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z26, Z27
-	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z5, Z11
-	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z17, Z23
-	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z24, Z25
-	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z26, Z27
-	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z5, Z11
-	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z17, Z23
-	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z24, Z25
-	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z26, Z27
-	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z5, Z11
-	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z17, Z23
-	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z24, Z25
-	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z26, Z27
+	VFMADD231PS.BCST  eachConstants<>+1216(SB), Z3, Z5
+	VFMADD231PS.BCST  eachConstants<>+1216(SB), Z9, Z17
+	VFMADD231PS.BCST  eachConstants<>+1216(SB), Z15, Z24
+	VFMADD231PS.BCST  eachConstants<>+1216(SB), Z21, Z26
+	VBROADCASTSS      eachConstants<>+704(SB), Z11
+	VBROADCASTSS      eachConstants<>+704(SB), Z23
+	VBROADCASTSS      eachConstants<>+704(SB), Z25
+	VBROADCASTSS      eachConstants<>+704(SB), Z27
+	VFMADD213PS.BCST  eachConstants<>+672(SB), Z5, Z11
+	VFMADD213PS.BCST  eachConstants<>+672(SB), Z17, Z23
+	VFMADD213PS.BCST  eachConstants<>+672(SB), Z24, Z25
+	VFMADD213PS.BCST  eachConstants<>+672(SB), Z26, Z27
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z5, Z11
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z17, Z23
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z24, Z25
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z26, Z27
+	VFMADD213PS.BCST  eachConstants<>+608(SB), Z5, Z11
+	VFMADD213PS.BCST  eachConstants<>+608(SB), Z17, Z23
+	VFMADD213PS.BCST  eachConstants<>+608(SB), Z24, Z25
+	VFMADD213PS.BCST  eachConstants<>+608(SB), Z26, Z27
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z5, Z11
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z17, Z23
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z24, Z25
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z26, Z27
+	VFMADD213PS.BCST  eachConstants<>+544(SB), Z5, Z11
+	VFMADD213PS.BCST  eachConstants<>+544(SB), Z17, Z23
+	VFMADD213PS.BCST  eachConstants<>+544(SB), Z24, Z25
+	VFMADD213PS.BCST  eachConstants<>+544(SB), Z26, Z27
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z11
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z17, Z23
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z24, Z25
@@ -1413,10 +933,10 @@ many:
 	VRCP14PS          Z10, Z16
 	VRCP14PS          Z17, Z22
 	VRCP14PS          Z24, Z26
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z5, Z4
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z16, Z10
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z22, Z17
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z26, Z24
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z5, Z4
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z16, Z10
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z22, Z17
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z26, Z24
 	VMULPS            Z4, Z5, Z5
 	VMULPS            Z10, Z16, Z16
 	VMULPS            Z17, Z22, Z22
@@ -1469,27 +989,27 @@ loop:
 	VMOVUPS           (BX)(R8*4), Z0
 	VMOVUPS           (DX)(R8*4), Z1
 	VMOVUPS           (SI)(R8*4), Z2
-	VBROADCASTSS      eachConstants<>+2304(SB), Z3
+	VBROADCASTSS      eachConstants<>+1152(SB), Z3
 	VMAXPS            Z0, Z3, Z0
-	VBROADCASTSS      eachConstants<>+2240(SB), Z3
+	VBROADCASTSS      eachConstants<>+1120(SB), Z3
 	VMINPS            Z0, Z3, Z3
-	VMULPS.BCST       eachConstants<>+2368(SB), Z3, Z4
+	VMULPS.BCST       eachConstants<>+1184(SB), Z3, Z4
 	VREDUCEPS         $0x08, Z4, Z5
 	VSUBPS            Z5, Z4, Z4
-	VBROADCASTSS      eachConstants<>+2368(SB), Z5
+	VBROADCASTSS      eachConstants<>+1184(SB), Z5
 	VFMSUB213PS       Z4, Z3, Z5
-	VFMADD231PS.BCST  eachConstants<>+2432(SB), Z3, Z5
-	VBROADCASTSS      eachConstants<>+1408(SB), Z6
-	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z5, Z6
+	VFMADD231PS.BCST  eachConstants<>+1216(SB), Z3, Z5
+	VBROADCASTSS      eachConstants<>+704(SB), Z6
+	VFMADD213PS.BCST  eachConstants<>+672(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+608(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+544(SB), Z5, Z6
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
 	VSCALEFPS         Z4, Z6, Z6
 	VADDPS.BCST       eachConstants<>+0(SB), Z6, Z4
 	VRCP14PS          Z4, Z5
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z5, Z4
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z5, Z4
 	VMULPS            Z4, Z5, Z5
 	VMULPS            Z5, Z0, Z0
 	VMULPS            Z1, Z0, Z0
@@ -1513,8 +1033,8 @@ done:
 TEXT ·largestF32AVX512(SB), NOSPLIT, $0-20
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
-	VBROADCASTSS eachConstants<>+2496(SB), Z0
-	VBROADCASTSS eachConstants<>+2496(SB), Z1
+	VBROADCASTSS eachConstants<>+1248(SB), Z0
+	VBROADCASTSS eachConstants<>+1248(SB), Z1
 	XORQ         DX, DX
 
 loop:
@@ -1555,30 +1075,30 @@ many:
 	VMOVUPS           64(AX)(DX*4), Z5
 	VSUBPS            Z0, Z2, Z2
 	VSUBPS            Z0, Z5, Z5
-	VBROADCASTSS      eachConstants<>+384(SB), Z4
-	VBROADCASTSS      eachConstants<>+384(SB), Z7
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z4
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z5, Z7
-	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z3
-	VSUBPS.BCST       eachConstants<>+384(SB), Z7, Z6
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z5, K2
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z3, Z2
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z6, Z5
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z3, Z2
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z6, Z5
-	VBROADCASTSS      eachConstants<>+448(SB), Z3
-	VBROADCASTSS      eachConstants<>+448(SB), Z6
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z5, Z6
+	VBROADCASTSS      eachConstants<>+192(SB), Z4
+	VBROADCASTSS      eachConstants<>+192(SB), Z7
+	VFMADD231PS.BCST  eachConstants<>+96(SB), Z2, Z4
+	VFMADD231PS.BCST  eachConstants<>+96(SB), Z5, Z7
+	VSUBPS.BCST       eachConstants<>+192(SB), Z4, Z3
+	VSUBPS.BCST       eachConstants<>+192(SB), Z7, Z6
+	VCMPPS.BCST       $0x05, eachConstants<>+32(SB), Z2, K1
+	VCMPPS.BCST       $0x05, eachConstants<>+32(SB), Z5, K2
+	VFNMADD231PS.BCST eachConstants<>+128(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+128(SB), Z6, Z5
+	VFNMADD231PS.BCST eachConstants<>+160(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+160(SB), Z6, Z5
+	VBROADCASTSS      eachConstants<>+224(SB), Z3
+	VBROADCASTSS      eachConstants<>+224(SB), Z6
+	VFMADD213PS.BCST  eachConstants<>+256(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+256(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+288(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+288(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+320(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+320(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+352(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+352(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+384(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+384(SB), Z5, Z6
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
@@ -1603,18 +1123,18 @@ loop:
 	PREFETCHT0        16384(AX)(DX*4)
 	VMOVUPS           (AX)(DX*4), Z2
 	VSUBPS            Z0, Z2, Z2
-	VBROADCASTSS      eachConstants<>+384(SB), Z4
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z4
-	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z3
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z3, Z2
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z3, Z2
-	VBROADCASTSS      eachConstants<>+448(SB), Z3
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z3
+	VBROADCASTSS      eachConstants<>+192(SB), Z4
+	VFMADD231PS.BCST  eachConstants<>+96(SB), Z2, Z4
+	VSUBPS.BCST       eachConstants<>+192(SB), Z4, Z3
+	VCMPPS.BCST       $0x05, eachConstants<>+32(SB), Z2, K1
+	VFNMADD231PS.BCST eachConstants<>+128(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+160(SB), Z3, Z2
+	VBROADCASTSS      eachConstants<>+224(SB), Z3
+	VFMADD213PS.BCST  eachConstants<>+256(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+288(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+320(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+352(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+384(SB), Z2, Z3
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
 	VPSLLD            $0x17, Z4, Z4
@@ -1655,30 +1175,30 @@ many:
 	VMOVUPS           64(AX)(DX*4), Z5
 	VSUBPS            Z0, Z2, Z2
 	VSUBPS            Z0, Z5, Z5
-	VBROADCASTSS      eachConstants<>+384(SB), Z4
-	VBROADCASTSS      eachConstants<>+384(SB), Z7
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z4
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z5, Z7
-	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z3
-	VSUBPS.BCST       eachConstants<>+384(SB), Z7, Z6
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z5, K2
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z3, Z2
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z6, Z5
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z3, Z2
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z6, Z5
-	VBROADCASTSS      eachConstants<>+448(SB), Z3
-	VBROADCASTSS      eachConstants<>+448(SB), Z6
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z5, Z6
+	VBROADCASTSS      eachConstants<>+192(SB), Z4
+	VBROADCASTSS      eachConstants<>+192(SB), Z7
+	VFMADD231PS.BCST  eachConstants<>+96(SB), Z2, Z4
+	VFMADD231PS.BCST  eachConstants<>+96(SB), Z5, Z7
+	VSUBPS.BCST       eachConstants<>+192(SB), Z4, Z3
+	VSUBPS.BCST       eachConstants<>+192(SB), Z7, Z6
+	VCMPPS.BCST       $0x05, eachConstants<>+32(SB), Z2, K1
+	VCMPPS.BCST       $0x05, eachConstants<>+32(SB), Z5, K2
+	VFNMADD231PS.BCST eachConstants<>+128(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+128(SB), Z6, Z5
+	VFNMADD231PS.BCST eachConstants<>+160(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+160(SB), Z6, Z5
+	VBROADCASTSS      eachConstants<>+224(SB), Z3
+	VBROADCASTSS      eachConstants<>+224(SB), Z6
+	VFMADD213PS.BCST  eachConstants<>+256(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+256(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+288(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+288(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+320(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+320(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+352(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+352(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+384(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+384(SB), Z5, Z6
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
@@ -1704,18 +1224,18 @@ few:
 loop:
 	VMOVUPS           (AX)(DX*4), Z2
 	VSUBPS            Z0, Z2, Z2
-	VBROADCASTSS      eachConstants<>+384(SB), Z4
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z4
-	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z3
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z3, Z2
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z3, Z2
-	VBROADCASTSS      eachConstants<>+448(SB), Z3
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z3
+	VBROADCASTSS      eachConstants<>+192(SB), Z4
+	VFMADD231PS.BCST  eachConstants<>+96(SB), Z2, Z4
+	VSUBPS.BCST       eachConstants<>+192(SB), Z4, Z3
+	VCMPPS.BCST       $0x05, eachConstants<>+32(SB), Z2, K1
+	VFNMADD231PS.BCST eachConstants<>+128(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+160(SB), Z3, Z2
+	VBROADCASTSS      eachConstants<>+224(SB), Z3
+	VFMADD213PS.BCST  eachConstants<>+256(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+288(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+320(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+352(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+384(SB), Z2, Z3
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
 	VPSLLD            $0x17, Z4, Z4
@@ -1783,40 +1303,40 @@ TEXT ·geluBF16AVX512(SB), NOSPLIT, $0-36
 many:
 	VPSLLD            $0x10, (CX)(BX*2), Z0
 	VPSLLD            $0x10, 64(CX)(BX*2), Z7
-	VBROADCASTSS      eachConstants<>+1728(SB), Z4
-	VBROADCASTSS      eachConstants<>+1728(SB), Z11
-	VBROADCASTSS      eachConstants<>+2176(SB), Z1
-	VBROADCASTSS      eachConstants<>+2176(SB), Z2
+	VBROADCASTSS      eachConstants<>+864(SB), Z4
+	VBROADCASTSS      eachConstants<>+864(SB), Z11
+	VBROADCASTSS      eachConstants<>+1088(SB), Z1
+	VBROADCASTSS      eachConstants<>+1088(SB), Z2
 	VPANDD            (CX)(BX*2), Z4, Z4
 	VPANDD            64(CX)(BX*2), Z11, Z11
 	VMAXPS            Z0, Z1, Z0
 	VMAXPS            Z7, Z2, Z7
-	VBROADCASTSS      eachConstants<>+2176(SB), Z3
-	VBROADCASTSS      eachConstants<>+2176(SB), Z5
-	VBROADCASTSS      eachConstants<>+2112(SB), Z1
-	VBROADCASTSS      eachConstants<>+2112(SB), Z2
+	VBROADCASTSS      eachConstants<>+1088(SB), Z3
+	VBROADCASTSS      eachConstants<>+1088(SB), Z5
+	VBROADCASTSS      eachConstants<>+1056(SB), Z1
+	VBROADCASTSS      eachConstants<>+1056(SB), Z2
 	VMAXPS            Z4, Z3, Z4
 	VMAXPS            Z11, Z5, Z11
 	VMINPS            Z0, Z1, Z1
 	VMINPS            Z7, Z2, Z8
-	VBROADCASTSS      eachConstants<>+2112(SB), Z5
-	VBROADCASTSS      eachConstants<>+2112(SB), Z3
+	VBROADCASTSS      eachConstants<>+1056(SB), Z5
+	VBROADCASTSS      eachConstants<>+1056(SB), Z3
 	VMULPS            Z1, Z1, Z2
 	VMULPS            Z8, Z8, Z9
 	VMINPS            Z4, Z5, Z5
 	VMINPS            Z11, Z3, Z12
-	VBROADCASTSS      eachConstants<>+1920(SB), Z3
-	VBROADCASTSS      eachConstants<>+1920(SB), Z10
+	VBROADCASTSS      eachConstants<>+960(SB), Z3
+	VBROADCASTSS      eachConstants<>+960(SB), Z10
 	VMULPS            Z5, Z5, Z6
 	VMULPS            Z12, Z12, Z13
-	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z9, Z10
-	VBROADCASTSS      eachConstants<>+1920(SB), Z2
-	VBROADCASTSS      eachConstants<>+1920(SB), Z9
+	VFMADD213PS.BCST  eachConstants<>+928(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+928(SB), Z9, Z10
+	VBROADCASTSS      eachConstants<>+960(SB), Z2
+	VBROADCASTSS      eachConstants<>+960(SB), Z9
 	VMULPS            Z1, Z3, Z3
 	VMULPS            Z8, Z10, Z10
-	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z6, Z2
-	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z13, Z9
+	VFMADD213PS.BCST  eachConstants<>+928(SB), Z6, Z2
+	VFMADD213PS.BCST  eachConstants<>+928(SB), Z13, Z9
 	VREDUCEPS         $0x08, Z3, Z1
 	VREDUCEPS         $0x08, Z10, Z6
 	VMULPS            Z5, Z2, Z2
@@ -1825,26 +1345,26 @@ many:
 	VSUBPS            Z6, Z10, Z10
 	VREDUCEPS         $0x08, Z2, Z8
 	VREDUCEPS         $0x08, Z9, Z14
-	VBROADCASTSS      eachConstants<>+1664(SB), Z5
-	VBROADCASTSS      eachConstants<>+1664(SB), Z13
+	VBROADCASTSS      eachConstants<>+832(SB), Z5
+	VBROADCASTSS      eachConstants<>+832(SB), Z13
 	VSUBPS            Z8, Z2, Z2
 	VSUBPS            Z14, Z9, Z9
-	VFMADD213PS.BCST  eachConstants<>+1600(SB), Z1, Z5
-	VFMADD213PS.BCST  eachConstants<>+1600(SB), Z6, Z13
-	VBROADCASTSS      eachConstants<>+1664(SB), Z12
-	VBROADCASTSS      eachConstants<>+1664(SB), Z15
-	VFMADD213PS.BCST  eachConstants<>+1536(SB), Z1, Z5
-	VFMADD213PS.BCST  eachConstants<>+1536(SB), Z6, Z13
-	VFMADD213PS.BCST  eachConstants<>+1600(SB), Z8, Z12
-	VFMADD213PS.BCST  eachConstants<>+1600(SB), Z14, Z15
-	VFMADD213PS.BCST  eachConstants<>+1472(SB), Z1, Z5
-	VFMADD213PS.BCST  eachConstants<>+1472(SB), Z6, Z13
-	VFMADD213PS.BCST  eachConstants<>+1536(SB), Z8, Z12
-	VFMADD213PS.BCST  eachConstants<>+1536(SB), Z14, Z15
+	VFMADD213PS.BCST  eachConstants<>+800(SB), Z1, Z5
+	VFMADD213PS.BCST  eachConstants<>+800(SB), Z6, Z13
+	VBROADCASTSS      eachConstants<>+832(SB), Z12
+	VBROADCASTSS      eachConstants<>+832(SB), Z15
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z1, Z5
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z6, Z13
+	VFMADD213PS.BCST  eachConstants<>+800(SB), Z8, Z12
+	VFMADD213PS.BCST  eachConstants<>+800(SB), Z14, Z15
+	VFMADD213PS.BCST  eachConstants<>+736(SB), Z1, Z5
+	VFMADD213PS.BCST  eachConstants<>+736(SB), Z6, Z13
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z8, Z12
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z14, Z15
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z1, Z5
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z6, Z13
-	VFMADD213PS.BCST  eachConstants<>+1472(SB), Z8, Z12
-	VFMADD213PS.BCST  eachConstants<>+1472(SB), Z14, Z15
+	VFMADD213PS.BCST  eachConstants<>+736(SB), Z8, Z12
+	VFMADD213PS.BCST  eachConstants<>+736(SB), Z14, Z15
 	VSCALEFPS         Z3, Z5, Z5
 	VSCALEFPS         Z10, Z13, Z13
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z8, Z12
@@ -1857,36 +1377,36 @@ many:
 	VRCP14PS          Z3, Z5
 	VADDPS.BCST       eachConstants<>+0(SB), Z12, Z6
 	VADDPS.BCST       eachConstants<>+0(SB), Z15, Z9
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z2, Z1
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z5, Z3
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z2, Z1
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z5, Z3
 	VRCP14PS          Z6, Z8
 	VRCP14PS          Z9, Z10
 	VMULPS            Z1, Z2, Z2
 	VMULPS            Z3, Z5, Z5
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z8, Z6
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z10, Z9
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z8, Z6
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z10, Z9
 	VMULPS            Z2, Z0, Z0
 	VMULPS            Z5, Z7, Z7
 	VMULPS            Z6, Z8, Z8
 	VMULPS            Z9, Z10, Z10
-	VPTESTMD.BCST     eachConstants<>+1792(SB), Z0, K1
-	VPTESTMD.BCST     eachConstants<>+1792(SB), Z7, K3
+	VPTESTMD.BCST     eachConstants<>+896(SB), Z0, K1
+	VPTESTMD.BCST     eachConstants<>+896(SB), Z7, K3
 	VMULPS            Z8, Z4, Z4
 	VMULPS            Z10, Z11, Z11
-	VPADDD.BCST       eachConstants<>+896(SB), Z0, Z0
-	VPADDD.BCST       eachConstants<>+896(SB), Z7, Z1
-	VPTESTMD.BCST     eachConstants<>+1792(SB), Z4, K2
-	VPTESTMD.BCST     eachConstants<>+1792(SB), Z11, K4
-	VPADDD.BCST       eachConstants<>+832(SB), Z0, K1, Z0
-	VPADDD.BCST       eachConstants<>+832(SB), Z1, K3, Z1
-	VPADDD.BCST       eachConstants<>+896(SB), Z4, Z2
-	VPADDD.BCST       eachConstants<>+896(SB), Z11, Z3
+	VPADDD.BCST       eachConstants<>+448(SB), Z0, Z0
+	VPADDD.BCST       eachConstants<>+448(SB), Z7, Z1
+	VPTESTMD.BCST     eachConstants<>+896(SB), Z4, K2
+	VPTESTMD.BCST     eachConstants<>+896(SB), Z11, K4
+	VPADDD.BCST       eachConstants<>+416(SB), Z0, K1, Z0
+	VPADDD.BCST       eachConstants<>+416(SB), Z1, K3, Z1
+	VPADDD.BCST       eachConstants<>+448(SB), Z4, Z2
+	VPADDD.BCST       eachConstants<>+448(SB), Z11, Z3
 	VPSRLD            $0x10, Z0, Z0
 	VPSRLD            $0x10, Z1, Z1
-	VPADDD.BCST       eachConstants<>+832(SB), Z2, K2, Z2
-	VPADDD.BCST       eachConstants<>+832(SB), Z3, K4, Z3
-	VPTERNLOGD.BCST   $0xf8, eachConstants<>+1728(SB), Z2, Z0
-	VPTERNLOGD.BCST   $0xf8, eachConstants<>+1728(SB), Z3, Z1
+	VPADDD.BCST       eachConstants<>+416(SB), Z2, K2, Z2
+	VPADDD.BCST       eachConstants<>+416(SB), Z3, K4, Z3
+	VPTERNLOGD.BCST   $0xf8, eachConstants<>+864(SB), Z2, Z0
+	VPTERNLOGD.BCST   $0xf8, eachConstants<>+864(SB), Z3, Z1
 	VMOVDQU32         Z0, (AX)(BX*2)
 	VMOVDQU32         Z1, 64(AX)(BX*2)
 	ADDQ              $0x00000040, BX
@@ -1900,33 +1420,33 @@ few:
 loop:
 	VPMOVZXWD         (CX)(BX*2), Z0
 	VPSLLD            $0x10, Z0, Z0
-	VBROADCASTSS      eachConstants<>+2176(SB), Z1
+	VBROADCASTSS      eachConstants<>+1088(SB), Z1
 	VMAXPS            Z0, Z1, Z0
-	VBROADCASTSS      eachConstants<>+2112(SB), Z1
+	VBROADCASTSS      eachConstants<>+1056(SB), Z1
 	VMINPS            Z0, Z1, Z1
 	VMULPS            Z1, Z1, Z2
-	VBROADCASTSS      eachConstants<>+1920(SB), Z3
-	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z2, Z3
+	VBROADCASTSS      eachConstants<>+960(SB), Z3
+	VFMADD213PS.BCST  eachConstants<>+928(SB), Z2, Z3
 	VMULPS            Z1, Z3, Z3
 	VREDUCEPS         $0x08, Z3, Z1
 	VSUBPS            Z1, Z3, Z3
-	VBROADCASTSS      eachConstants<>+1664(SB), Z2
-	VFMADD213PS.BCST  eachConstants<>+1600(SB), Z1, Z2
-	VFMADD213PS.BCST  eachConstants<>+1536(SB), Z1, Z2
-	VFMADD213PS.BCST  eachConstants<>+1472(SB), Z1, Z2
+	VBROADCASTSS      eachConstants<>+832(SB), Z2
+	VFMADD213PS.BCST  eachConstants<>+800(SB), Z1, Z2
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z1, Z2
+	VFMADD213PS.BCST  eachConstants<>+736(SB), Z1, Z2
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z1, Z2
 	VSCALEFPS         Z3, Z2, Z2
 	VADDPS.BCST       eachConstants<>+0(SB), Z2, Z1
 	VRCP14PS          Z1, Z2
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z2, Z1
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z2, Z1
 	VMULPS            Z1, Z2, Z2
 	VMULPS            Z2, Z0, Z0
 	VPSRLD            $0x10, Z0, Z1
-	VPANDD.BCST       eachConstants<>+832(SB), Z1, Z1
-	VPADDD.BCST       eachConstants<>+896(SB), Z1, Z1
+	VPANDD.BCST       eachConstants<>+416(SB), Z1, Z1
+	VPADDD.BCST       eachConstants<>+448(SB), Z1, Z1
 	VCMPPS            $0x03, Z0, Z0, K1
 	VPADDD            Z0, Z1, Z1
-	VPORD.BCST        eachConstants<>+960(SB), Z0, K1, Z1
+	VPORD.BCST        eachConstants<>+480(SB), Z0, K1, Z1
 	VPSRLD            $0x10, Z1, Z1
 	VPMOVDW           Z1, Y1
 	VMOVDQU           Y1, (AX)(BX*2)
@@ -1954,88 +1474,88 @@ TEXT ·geluGradBF16AVX512(SB), NOSPLIT, $0-36
 many:
 	VPSLLD            $0x10, (CX)(SI*2), Z0
 	VPSLLD            $0x10, 64(CX)(SI*2), Z11
-	VBROADCASTSS      eachConstants<>+1728(SB), Z6
-	VBROADCASTSS      eachConstants<>+1728(SB), Z17
+	VBROADCASTSS      eachConstants<>+864(SB), Z6
+	VBROADCASTSS      eachConstants<>+864(SB), Z17
 	VPSLLD            $0x10, (DX)(SI*2), Z1
 	VPSLLD            $0x10, 64(DX)(SI*2), Z12
 	VPANDD            (CX)(SI*2), Z6, Z6
 	VPANDD            64(CX)(SI*2), Z17, Z17
-	VBROADCASTSS      eachConstants<>+2048(SB), Z3
-	VBROADCASTSS      eachConstants<>+2048(SB), Z14
-	VBROADCASTSS      eachConstants<>+1728(SB), Z7
-	VBROADCASTSS      eachConstants<>+1728(SB), Z18
-	VBROADCASTSS      eachConstants<>+2112(SB), Z2
-	VBROADCASTSS      eachConstants<>+2112(SB), Z4
+	VBROADCASTSS      eachConstants<>+1024(SB), Z3
+	VBROADCASTSS      eachConstants<>+1024(SB), Z14
+	VBROADCASTSS      eachConstants<>+864(SB), Z7
+	VBROADCASTSS      eachConstants<>+864(SB), Z18
+	VBROADCASTSS      eachConstants<>+1056(SB), Z2
+	VBROADCASTSS      eachConstants<>+1056(SB), Z4
 	VPANDD            (DX)(SI*2), Z7, Z7
 	VPANDD            64(DX)(SI*2), Z18, Z18
 	VMINPS            Z0, Z2, Z0
 	VMINPS            Z11, Z4, Z11
-	VBROADCASTSS      eachConstants<>+2048(SB), Z9
-	VBROADCASTSS      eachConstants<>+2048(SB), Z20
-	VBROADCASTSS      eachConstants<>+2176(SB), Z2
-	VBROADCASTSS      eachConstants<>+2176(SB), Z5
-	VBROADCASTSS      eachConstants<>+2112(SB), Z4
-	VBROADCASTSS      eachConstants<>+2112(SB), Z8
+	VBROADCASTSS      eachConstants<>+1024(SB), Z9
+	VBROADCASTSS      eachConstants<>+1024(SB), Z20
+	VBROADCASTSS      eachConstants<>+1088(SB), Z2
+	VBROADCASTSS      eachConstants<>+1088(SB), Z5
+	VBROADCASTSS      eachConstants<>+1056(SB), Z4
+	VBROADCASTSS      eachConstants<>+1056(SB), Z8
 	VMAXPS            Z0, Z2, Z0
 	VMAXPS            Z11, Z5, Z11
 	VMINPS            Z6, Z4, Z6
 	VMINPS            Z17, Z8, Z17
 	VMULPS            Z0, Z0, Z2
 	VMULPS            Z11, Z11, Z13
-	VBROADCASTSS      eachConstants<>+2176(SB), Z5
-	VBROADCASTSS      eachConstants<>+2176(SB), Z8
-	VBROADCASTSS      eachConstants<>+1920(SB), Z4
-	VBROADCASTSS      eachConstants<>+1920(SB), Z15
+	VBROADCASTSS      eachConstants<>+1088(SB), Z5
+	VBROADCASTSS      eachConstants<>+1088(SB), Z8
+	VBROADCASTSS      eachConstants<>+960(SB), Z4
+	VBROADCASTSS      eachConstants<>+960(SB), Z15
 	VMAXPS            Z6, Z5, Z6
 	VMAXPS            Z17, Z8, Z17
-	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z2, Z4
-	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z13, Z15
+	VFMADD213PS.BCST  eachConstants<>+928(SB), Z2, Z4
+	VFMADD213PS.BCST  eachConstants<>+928(SB), Z13, Z15
 	VMULPS            Z6, Z6, Z8
 	VMULPS            Z17, Z17, Z19
 	VMULPS            Z0, Z4, Z4
 	VMULPS            Z11, Z15, Z15
-	VBROADCASTSS      eachConstants<>+1920(SB), Z10
-	VBROADCASTSS      eachConstants<>+1920(SB), Z21
+	VBROADCASTSS      eachConstants<>+960(SB), Z10
+	VBROADCASTSS      eachConstants<>+960(SB), Z21
 	VREDUCEPS         $0x08, Z4, Z5
 	VREDUCEPS         $0x08, Z15, Z16
-	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z8, Z10
-	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z19, Z21
+	VFMADD213PS.BCST  eachConstants<>+928(SB), Z8, Z10
+	VFMADD213PS.BCST  eachConstants<>+928(SB), Z19, Z21
 	VSUBPS            Z5, Z4, Z4
 	VSUBPS            Z16, Z15, Z15
 	VMULPS            Z6, Z10, Z10
 	VMULPS            Z17, Z21, Z21
-	VFMADD213PS.BCST  eachConstants<>+1984(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+1984(SB), Z13, Z14
+	VFMADD213PS.BCST  eachConstants<>+992(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+992(SB), Z13, Z14
 	VREDUCEPS         $0x08, Z10, Z2
 	VREDUCEPS         $0x08, Z21, Z13
 	VMULPS            Z0, Z3, Z3
 	VMULPS            Z11, Z14, Z14
 	VSUBPS            Z2, Z10, Z10
 	VSUBPS            Z13, Z21, Z21
-	VBROADCASTSS      eachConstants<>+1664(SB), Z0
-	VBROADCASTSS      eachConstants<>+1664(SB), Z11
-	VFMADD213PS.BCST  eachConstants<>+1984(SB), Z8, Z9
-	VFMADD213PS.BCST  eachConstants<>+1984(SB), Z19, Z20
-	VFMADD213PS.BCST  eachConstants<>+1600(SB), Z5, Z0
-	VFMADD213PS.BCST  eachConstants<>+1600(SB), Z16, Z11
+	VBROADCASTSS      eachConstants<>+832(SB), Z0
+	VBROADCASTSS      eachConstants<>+832(SB), Z11
+	VFMADD213PS.BCST  eachConstants<>+992(SB), Z8, Z9
+	VFMADD213PS.BCST  eachConstants<>+992(SB), Z19, Z20
+	VFMADD213PS.BCST  eachConstants<>+800(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+800(SB), Z16, Z11
 	VMULPS            Z6, Z9, Z9
 	VMULPS            Z17, Z20, Z20
-	VFMADD213PS.BCST  eachConstants<>+1536(SB), Z5, Z0
-	VFMADD213PS.BCST  eachConstants<>+1536(SB), Z16, Z11
-	VBROADCASTSS      eachConstants<>+1664(SB), Z6
-	VBROADCASTSS      eachConstants<>+1664(SB), Z8
-	VFMADD213PS.BCST  eachConstants<>+1472(SB), Z5, Z0
-	VFMADD213PS.BCST  eachConstants<>+1472(SB), Z16, Z11
-	VFMADD213PS.BCST  eachConstants<>+1600(SB), Z2, Z6
-	VFMADD213PS.BCST  eachConstants<>+1600(SB), Z13, Z8
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z16, Z11
+	VBROADCASTSS      eachConstants<>+832(SB), Z6
+	VBROADCASTSS      eachConstants<>+832(SB), Z8
+	VFMADD213PS.BCST  eachConstants<>+736(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+736(SB), Z16, Z11
+	VFMADD213PS.BCST  eachConstants<>+800(SB), Z2, Z6
+	VFMADD213PS.BCST  eachConstants<>+800(SB), Z13, Z8
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z0
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z16, Z11
-	VFMADD213PS.BCST  eachConstants<>+1536(SB), Z2, Z6
-	VFMADD213PS.BCST  eachConstants<>+1536(SB), Z13, Z8
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z6
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z13, Z8
 	VSCALEFPS         Z4, Z0, Z0
 	VSCALEFPS         Z15, Z11, Z11
-	VFMADD213PS.BCST  eachConstants<>+1472(SB), Z2, Z6
-	VFMADD213PS.BCST  eachConstants<>+1472(SB), Z13, Z8
+	VFMADD213PS.BCST  eachConstants<>+736(SB), Z2, Z6
+	VFMADD213PS.BCST  eachConstants<>+736(SB), Z13, Z8
 	VADDPS.BCST       eachConstants<>+0(SB), Z0, Z4
 	VADDPS.BCST       eachConstants<>+0(SB), Z11, Z5
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z6
@@ -2044,8 +1564,8 @@ many:
 	VRCP14PS          Z5, Z13
 	VSCALEFPS         Z10, Z6, Z6
 	VSCALEFPS         Z21, Z8, Z8
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z2, Z4
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z13, Z5
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z2, Z4
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z13, Z5
 	VADDPS.BCST       eachConstants<>+0(SB), Z6, Z10
 	VADDPS.BCST       eachConstants<>+0(SB), Z8, Z15
 	VMULPS            Z4, Z2, Z2
@@ -2054,8 +1574,8 @@ many:
 	VRCP14PS          Z15, Z5
 	VMULPS            Z2, Z0, Z0
 	VMULPS            Z13, Z11, Z11
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z4, Z10
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z5, Z15
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z4, Z10
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z5, Z15
 	VMULPS            Z0, Z3, Z3
 	VMULPS            Z11, Z14, Z14
 	VMULPS            Z10, Z4, Z4
@@ -2068,26 +1588,26 @@ many:
 	VMULPS            Z12, Z13, Z13
 	VMULPS            Z6, Z9, Z9
 	VMULPS            Z8, Z20, Z20
-	VPTESTMD.BCST     eachConstants<>+1792(SB), Z2, K1
-	VPTESTMD.BCST     eachConstants<>+1792(SB), Z13, K2
+	VPTESTMD.BCST     eachConstants<>+896(SB), Z2, K1
+	VPTESTMD.BCST     eachConstants<>+896(SB), Z13, K2
 	VFMADD231PS       Z9, Z4, Z4
 	VFMADD231PS       Z20, Z5, Z5
-	VPADDD.BCST       eachConstants<>+896(SB), Z2, Z0
-	VPADDD.BCST       eachConstants<>+896(SB), Z13, Z1
+	VPADDD.BCST       eachConstants<>+448(SB), Z2, Z0
+	VPADDD.BCST       eachConstants<>+448(SB), Z13, Z1
 	VMULPS            Z7, Z4, Z4
 	VMULPS            Z18, Z5, Z5
-	VPADDD.BCST       eachConstants<>+832(SB), Z0, K1, Z0
-	VPADDD.BCST       eachConstants<>+832(SB), Z1, K2, Z1
-	VPTESTMD.BCST     eachConstants<>+1792(SB), Z4, K1
-	VPTESTMD.BCST     eachConstants<>+1792(SB), Z5, K2
+	VPADDD.BCST       eachConstants<>+416(SB), Z0, K1, Z0
+	VPADDD.BCST       eachConstants<>+416(SB), Z1, K2, Z1
+	VPTESTMD.BCST     eachConstants<>+896(SB), Z4, K1
+	VPTESTMD.BCST     eachConstants<>+896(SB), Z5, K2
 	VPSRLD            $0x10, Z0, Z0
 	VPSRLD            $0x10, Z1, Z1
-	VPADDD.BCST       eachConstants<>+896(SB), Z4, Z2
-	VPADDD.BCST       eachConstants<>+896(SB), Z5, Z3
-	VPADDD.BCST       eachConstants<>+832(SB), Z2, K1, Z2
-	VPADDD.BCST       eachConstants<>+832(SB), Z3, K2, Z3
-	VPTERNLOGD.BCST   $0xf8, eachConstants<>+1728(SB), Z2, Z0
-	VPTERNLOGD.BCST   $0xf8, eachConstants<>+1728(SB), Z3, Z1
+	VPADDD.BCST       eachConstants<>+448(SB), Z4, Z2
+	VPADDD.BCST       eachConstants<>+448(SB), Z5, Z3
+	VPADDD.BCST       eachConstants<>+416(SB), Z2, K1, Z2
+	VPADDD.BCST       eachConstants<>+416(SB), Z3, K2, Z3
+	VPTERNLOGD.BCST   $0xf8, eachConstants<>+864(SB), Z2, Z0
+	VPTERNLOGD.BCST   $0xf8, eachConstants<>+864(SB), Z3, Z1
 	VMOVDQU32         Z0, (AX)(SI*2)
 	VMOVDQU32         Z1, 64(AX)(SI*2)
 	ADDQ              $0x00000040, SI
@@ -2103,39 +1623,39 @@ loop:
 	VPSLLD            $0x10, Z0, Z0
 	VPMOVZXWD         (DX)(SI*2), Z1
 	VPSLLD            $0x10, Z1, Z1
-	VBROADCASTSS      eachConstants<>+2048(SB), Z3
-	VBROADCASTSS      eachConstants<>+2112(SB), Z2
+	VBROADCASTSS      eachConstants<>+1024(SB), Z3
+	VBROADCASTSS      eachConstants<>+1056(SB), Z2
 	VMINPS            Z0, Z2, Z0
-	VBROADCASTSS      eachConstants<>+2176(SB), Z2
+	VBROADCASTSS      eachConstants<>+1088(SB), Z2
 	VMAXPS            Z0, Z2, Z0
 	VMULPS            Z0, Z0, Z2
-	VBROADCASTSS      eachConstants<>+1920(SB), Z4
-	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z2, Z4
+	VBROADCASTSS      eachConstants<>+960(SB), Z4
+	VFMADD213PS.BCST  eachConstants<>+928(SB), Z2, Z4
 	VMULPS            Z0, Z4, Z4
 	VREDUCEPS         $0x08, Z4, Z5
 	VSUBPS            Z5, Z4, Z4
-	VFMADD213PS.BCST  eachConstants<>+1984(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+992(SB), Z2, Z3
 	VMULPS            Z0, Z3, Z3
-	VBROADCASTSS      eachConstants<>+1664(SB), Z0
-	VFMADD213PS.BCST  eachConstants<>+1600(SB), Z5, Z0
-	VFMADD213PS.BCST  eachConstants<>+1536(SB), Z5, Z0
-	VFMADD213PS.BCST  eachConstants<>+1472(SB), Z5, Z0
+	VBROADCASTSS      eachConstants<>+832(SB), Z0
+	VFMADD213PS.BCST  eachConstants<>+800(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+736(SB), Z5, Z0
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z0
 	VSCALEFPS         Z4, Z0, Z0
 	VADDPS.BCST       eachConstants<>+0(SB), Z0, Z2
 	VRCP14PS          Z2, Z4
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z4, Z2
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z4, Z2
 	VMULPS            Z2, Z4, Z4
 	VMULPS            Z4, Z0, Z0
 	VMULPS            Z0, Z3, Z3
 	VFMADD231PS       Z3, Z4, Z4
 	VMULPS            Z1, Z4, Z4
 	VPSRLD            $0x10, Z4, Z0
-	VPANDD.BCST       eachConstants<>+832(SB), Z0, Z0
-	VPADDD.BCST       eachConstants<>+896(SB), Z0, Z0
+	VPANDD.BCST       eachConstants<>+416(SB), Z0, Z0
+	VPADDD.BCST       eachConstants<>+448(SB), Z0, Z0
 	VCMPPS            $0x03, Z4, Z4, K1
 	VPADDD            Z4, Z0, Z0
-	VPORD.BCST        eachConstants<>+960(SB), Z4, K1, Z0
+	VPORD.BCST        eachConstants<>+480(SB), Z4, K1, Z0
 	VPSRLD            $0x10, Z0, Z0
 	VPMOVDW           Z0, Y0
 	VMOVDQU           Y0, (AX)(SI*2)
@@ -2177,14 +1697,14 @@ many:
 	VPSRLD      $0x10, Z3, Z4
 	VPSRLD      $0x10, Z5, Z6
 	VPSRLD      $0x10, Z7, Z8
-	VPANDD.BCST eachConstants<>+832(SB), Z2, Z2
-	VPANDD.BCST eachConstants<>+832(SB), Z4, Z4
-	VPANDD.BCST eachConstants<>+832(SB), Z6, Z6
-	VPANDD.BCST eachConstants<>+832(SB), Z8, Z8
-	VPADDD.BCST eachConstants<>+896(SB), Z2, Z2
-	VPADDD.BCST eachConstants<>+896(SB), Z4, Z4
-	VPADDD.BCST eachConstants<>+896(SB), Z6, Z6
-	VPADDD.BCST eachConstants<>+896(SB), Z8, Z8
+	VPANDD.BCST eachConstants<>+416(SB), Z2, Z2
+	VPANDD.BCST eachConstants<>+416(SB), Z4, Z4
+	VPANDD.BCST eachConstants<>+416(SB), Z6, Z6
+	VPANDD.BCST eachConstants<>+416(SB), Z8, Z8
+	VPADDD.BCST eachConstants<>+448(SB), Z2, Z2
+	VPADDD.BCST eachConstants<>+448(SB), Z4, Z4
+	VPADDD.BCST eachConstants<>+448(SB), Z6, Z6
+	VPADDD.BCST eachConstants<>+448(SB), Z8, Z8
 	VCMPPS      $0x03, Z1, Z1, K1
 	VCMPPS      $0x03, Z3, Z3, K2
 	VCMPPS      $0x03, Z5, Z5, K3
@@ -2193,10 +1713,10 @@ many:
 	VPADDD      Z3, Z4, Z4
 	VPADDD      Z5, Z6, Z6
 	VPADDD      Z7, Z8, Z8
-	VPORD.BCST  eachConstants<>+960(SB), Z1, K1, Z2
-	VPORD.BCST  eachConstants<>+960(SB), Z3, K2, Z4
-	VPORD.BCST  eachConstants<>+960(SB), Z5, K3, Z6
-	VPORD.BCST  eachConstants<>+960(SB), Z7, K4, Z8
+	VPORD.BCST  eachConstants<>+480(SB), Z1, K1, Z2
+	VPORD.BCST  eachConstants<>+480(SB), Z3, K2, Z4
+	VPORD.BCST  eachConstants<>+480(SB), Z5, K3, Z6
+	VPORD.BCST  eachConstants<>+480(SB), Z7, K4, Z8
 	VPSRLD      $0x10, Z2, Z2
 	VPSRLD      $0x10, Z4, Z4
 	VPSRLD      $0x10, Z6, Z6
@@ -2222,11 +1742,11 @@ loop:
 	VPSLLD      $0x10, Z1, Z1
 	VMULPS      Z1, Z0, Z1
 	VPSRLD      $0x10, Z1, Z2
-	VPANDD.BCST eachConstants<>+832(SB), Z2, Z2
-	VPADDD.BCST eachConstants<>+896(SB), Z2, Z2
+	VPANDD.BCST eachConstants<>+416(SB), Z2, Z2
+	VPADDD.BCST eachConstants<>+448(SB), Z2, Z2
 	VCMPPS      $0x03, Z1, Z1, K1
 	VPADDD      Z1, Z2, Z2
-	VPORD.BCST  eachConstants<>+960(SB), Z1, K1, Z2
+	VPORD.BCST  eachConstants<>+480(SB), Z1, K1, Z2
 	VPSRLD      $0x10, Z2, Z2
 	VPMOVDW     Z2, Y2
 	VMOVDQU     Y2, (AX)(BX*2)
@@ -2254,36 +1774,36 @@ TEXT ·addBF16AVX512(SB), NOSPLIT, $0-36
 many:
 	VPSLLD          $0x10, (CX)(SI*2), Z0
 	VPSLLD          $0x10, 64(CX)(SI*2), Z3
-	VBROADCASTSS    eachConstants<>+1728(SB), Z2
-	VBROADCASTSS    eachConstants<>+1728(SB), Z5
+	VBROADCASTSS    eachConstants<>+864(SB), Z2
+	VBROADCASTSS    eachConstants<>+864(SB), Z5
 	VPSLLD          $0x10, (DX)(SI*2), Z1
 	VPSLLD          $0x10, 64(DX)(SI*2), Z4
 	VPANDD          (CX)(SI*2), Z2, Z2
 	VPANDD          64(CX)(SI*2), Z5, Z5
 	VADDPS          Z1, Z0, Z0
 	VADDPS          Z4, Z3, Z3
-	VBROADCASTSS    eachConstants<>+1728(SB), Z1
-	VBROADCASTSS    eachConstants<>+1728(SB), Z4
-	VPTESTMD.BCST   eachConstants<>+1792(SB), Z0, K1
-	VPTESTMD.BCST   eachConstants<>+1792(SB), Z3, K2
+	VBROADCASTSS    eachConstants<>+864(SB), Z1
+	VBROADCASTSS    eachConstants<>+864(SB), Z4
+	VPTESTMD.BCST   eachConstants<>+896(SB), Z0, K1
+	VPTESTMD.BCST   eachConstants<>+896(SB), Z3, K2
 	VPANDD          (DX)(SI*2), Z1, Z1
 	VPANDD          64(DX)(SI*2), Z4, Z4
-	VPADDD.BCST     eachConstants<>+896(SB), Z0, Z0
-	VPADDD.BCST     eachConstants<>+896(SB), Z3, Z3
+	VPADDD.BCST     eachConstants<>+448(SB), Z0, Z0
+	VPADDD.BCST     eachConstants<>+448(SB), Z3, Z3
 	VADDPS          Z1, Z2, Z2
 	VADDPS          Z4, Z5, Z5
-	VPADDD.BCST     eachConstants<>+832(SB), Z0, K1, Z0
-	VPADDD.BCST     eachConstants<>+832(SB), Z3, K2, Z3
-	VPTESTMD.BCST   eachConstants<>+1792(SB), Z2, K1
-	VPTESTMD.BCST   eachConstants<>+1792(SB), Z5, K2
+	VPADDD.BCST     eachConstants<>+416(SB), Z0, K1, Z0
+	VPADDD.BCST     eachConstants<>+416(SB), Z3, K2, Z3
+	VPTESTMD.BCST   eachConstants<>+896(SB), Z2, K1
+	VPTESTMD.BCST   eachConstants<>+896(SB), Z5, K2
 	VPSRLD          $0x10, Z0, Z0
 	VPSRLD          $0x10, Z3, Z3
-	VPADDD.BCST     eachConstants<>+896(SB), Z2, Z1
-	VPADDD.BCST     eachConstants<>+896(SB), Z5, Z2
-	VPADDD.BCST     eachConstants<>+832(SB), Z1, K1, Z1
-	VPADDD.BCST     eachConstants<>+832(SB), Z2, K2, Z2
-	VPTERNLOGD.BCST $0xf8, eachConstants<>+1728(SB), Z1, Z0
-	VPTERNLOGD.BCST $0xf8, eachConstants<>+1728(SB), Z2, Z3
+	VPADDD.BCST     eachConstants<>+448(SB), Z2, Z1
+	VPADDD.BCST     eachConstants<>+448(SB), Z5, Z2
+	VPADDD.BCST     eachConstants<>+416(SB), Z1, K1, Z1
+	VPADDD.BCST     eachConstants<>+416(SB), Z2, K2, Z2
+	VPTERNLOGD.BCST $0xf8, eachConstants<>+864(SB), Z1, Z0
+	VPTERNLOGD.BCST $0xf8, eachConstants<>+864(SB), Z2, Z3
 	VMOVDQU32       Z0, (AX)(SI*2)
 	VMOVDQU32       Z3, 64(AX)(SI*2)
 	ADDQ            $0x00000040, SI
@@ -2301,11 +1821,11 @@ loop:
 	VPSLLD      $0x10, Z1, Z1
 	VADDPS      Z1, Z0, Z0
 	VPSRLD      $0x10, Z0, Z1
-	VPANDD.BCST eachConstants<>+832(SB), Z1, Z1
-	VPADDD.BCST eachConstants<>+896(SB), Z1, Z1
+	VPANDD.BCST eachConstants<>+416(SB), Z1, Z1
+	VPADDD.BCST eachConstants<>+448(SB), Z1, Z1
 	VCMPPS      $0x03, Z0, Z0, K1
 	VPADDD      Z0, Z1, Z1
-	VPORD.BCST  eachConstants<>+960(SB), Z0, K1, Z1
+	VPORD.BCST  eachConstants<>+480(SB), Z0, K1, Z1
 	VPSRLD      $0x10, Z1, Z1
 	VPMOVDW     Z1, Y1
 	VMOVDQU     Y1, (AX)(SI*2)
@@ -2333,36 +1853,36 @@ TEXT ·addStreamBF16AVX512(SB), NOSPLIT, $0-36
 many:
 	VPSLLD          $0x10, (CX)(SI*2), Z0
 	VPSLLD          $0x10, 64(CX)(SI*2), Z3
-	VBROADCASTSS    eachConstants<>+1728(SB), Z2
-	VBROADCASTSS    eachConstants<>+1728(SB), Z5
+	VBROADCASTSS    eachConstants<>+864(SB), Z2
+	VBROADCASTSS    eachConstants<>+864(SB), Z5
 	VPSLLD          $0x10, (DX)(SI*2), Z1
 	VPSLLD          $0x10, 64(DX)(SI*2), Z4
 	VPANDD          (CX)(SI*2), Z2, Z2
 	VPANDD          64(CX)(SI*2), Z5, Z5
 	VADDPS          Z1, Z0, Z0
 	VADDPS          Z4, Z3, Z3
-	VBROADCASTSS    eachConstants<>+1728(SB), Z1
-	VBROADCASTSS    eachConstants<>+1728(SB), Z4
-	VPTESTMD.BCST   eachConstants<>+1792(SB), Z0, K1
-	VPTESTMD.BCST   eachConstants<>+1792(SB), Z3, K2
+	VBROADCASTSS    eachConstants<>+864(SB), Z1
+	VBROADCASTSS    eachConstants<>+864(SB), Z4
+	VPTESTMD.BCST   eachConstants<>+896(SB), Z0, K1
+	VPTESTMD.BCST   eachConstants<>+896(SB), Z3, K2
 	VPANDD          (DX)(SI*2), Z1, Z1
 	VPANDD          64(DX)(SI*2), Z4, Z4
-	VPADDD.BCST     eachConstants<>+896(SB), Z0, Z0
-	VPADDD.BCST     eachConstants<>+896(SB), Z3, Z3
+	VPADDD.BCST     eachConstants<>+448(SB), Z0, Z0
+	VPADDD.BCST     eachConstants<>+448(SB), Z3, Z3
 	VADDPS          Z1, Z2, Z2
 	VADDPS          Z4, Z5, Z5
-	VPADDD.BCST     eachConstants<>+832(SB), Z0, K1, Z0
-	VPADDD.BCST     eachConstants<>+832(SB), Z3, K2, Z3
-	VPTESTMD.BCST   eachConstants<>+1792(SB), Z2, K1
-	VPTESTMD.BCST   eachConstants<>+1792(SB), Z5, K2
+	VPADDD.BCST     eachConstants<>+416(SB), Z0, K1, Z0
+	VPADDD.BCST     eachConstants<>+416(SB), Z3, K2, Z3
+	VPTESTMD.BCST   eachConstants<>+896(SB), Z2, K1
+	VPTESTMD.BCST   eachConstants<>+896(SB), Z5, K2
 	VPSRLD          $0x10, Z0, Z0
 	VPSRLD          $0x10, Z3, Z3
-	VPADDD.BCST     eachConstants<>+896(SB), Z2, Z1
-	VPADDD.BCST     eachConstants<>+896(SB), Z5, Z2
-	VPADDD.BCST     eachConstants<>+832(SB), Z1, K1, Z1
-	VPADDD.BCST     eachConstants<>+832(SB), Z2, K2, Z2
-	VPTERNLOGD.BCST $0xf8, eachConstants<>+1728(SB), Z1, Z0
-	VPTERNLOGD.BCST $0xf8, eachConstants<>+1728(SB), Z2, Z3
+	VPADDD.BCST     eachConstants<>+448(SB), Z2, Z1
+	VPADDD.BCST     eachConstants<>+448(SB), Z5, Z2
+	VPADDD.BCST     eachConstants<>+416(SB), Z1, K1, Z1
+	VPADDD.BCST     eachConstants<>+416(SB), Z2, K2, Z2
+	VPTERNLOGD.BCST $0xf8, eachConstants<>+864(SB), Z1, Z0
+	VPTERNLOGD.BCST $0xf8, eachConstants<>+864(SB), Z2, Z3
 	VMOVNTDQ        Z0, (AX)(SI*2)
 	VMOVNTDQ        Z3, 64(AX)(SI*2)
 	ADDQ            $0x00000040, SI
@@ -2380,11 +1900,11 @@ loop:
 	VPSLLD      $0x10, Z1, Z1
 	VADDPS      Z1, Z0, Z0
 	VPSRLD      $0x10, Z0, Z1
-	VPANDD.BCST eachConstants<>+832(SB), Z1, Z1
-	VPADDD.BCST eachConstants<>+896(SB), Z1, Z1
+	VPANDD.BCST eachConstants<>+416(SB), Z1, Z1
+	VPADDD.BCST eachConstants<>+448(SB), Z1, Z1
 	VCMPPS      $0x03, Z0, Z0, K1
 	VPADDD      Z0, Z1, Z1
-	VPORD.BCST  eachConstants<>+960(SB), Z0, K1, Z1
+	VPORD.BCST  eachConstants<>+480(SB), Z0, K1, Z1
 	VPSRLD      $0x10, Z1, Z1
 	VPMOVDW     Z1, Y1
 	VMOVNTDQ    Y1, (AX)(SI*2)
@@ -2469,64 +1989,64 @@ TEXT ·swigluBF16AVX512(SB), NOSPLIT, $0-36
 many:
 	VPSLLD            $0x10, (CX)(SI*2), Z0
 	VPSLLD            $0x10, 64(CX)(SI*2), Z6
-	VBROADCASTSS      eachConstants<>+1728(SB), Z3
-	VBROADCASTSS      eachConstants<>+1728(SB), Z9
+	VBROADCASTSS      eachConstants<>+864(SB), Z3
+	VBROADCASTSS      eachConstants<>+864(SB), Z9
 	VPSLLD            $0x10, (DX)(SI*2), Z1
 	VPSLLD            $0x10, 64(DX)(SI*2), Z7
 	VPANDD            (CX)(SI*2), Z3, Z3
 	VPANDD            64(CX)(SI*2), Z9, Z9
-	VBROADCASTSS      eachConstants<>+2304(SB), Z2
-	VBROADCASTSS      eachConstants<>+2304(SB), Z5
-	VBROADCASTSS      eachConstants<>+1728(SB), Z4
-	VBROADCASTSS      eachConstants<>+1728(SB), Z10
+	VBROADCASTSS      eachConstants<>+1152(SB), Z2
+	VBROADCASTSS      eachConstants<>+1152(SB), Z5
+	VBROADCASTSS      eachConstants<>+864(SB), Z4
+	VBROADCASTSS      eachConstants<>+864(SB), Z10
 	VMAXPS            Z0, Z2, Z0
 	VMAXPS            Z6, Z5, Z6
 	VPANDD            (DX)(SI*2), Z4, Z4
 	VPANDD            64(DX)(SI*2), Z10, Z10
-	VBROADCASTSS      eachConstants<>+2240(SB), Z2
-	VBROADCASTSS      eachConstants<>+2240(SB), Z8
-	VBROADCASTSS      eachConstants<>+2304(SB), Z5
-	VBROADCASTSS      eachConstants<>+2304(SB), Z11
+	VBROADCASTSS      eachConstants<>+1120(SB), Z2
+	VBROADCASTSS      eachConstants<>+1120(SB), Z8
+	VBROADCASTSS      eachConstants<>+1152(SB), Z5
+	VBROADCASTSS      eachConstants<>+1152(SB), Z11
 	VMINPS            Z0, Z2, Z2
 	VMINPS            Z6, Z8, Z8
 	VMAXPS            Z3, Z5, Z3
 	VMAXPS            Z9, Z11, Z9
-	VMULPS.BCST       eachConstants<>+2368(SB), Z2, Z2
-	VMULPS.BCST       eachConstants<>+2368(SB), Z8, Z14
-	VBROADCASTSS      eachConstants<>+2240(SB), Z11
-	VBROADCASTSS      eachConstants<>+2240(SB), Z8
+	VMULPS.BCST       eachConstants<>+1184(SB), Z2, Z2
+	VMULPS.BCST       eachConstants<>+1184(SB), Z8, Z14
+	VBROADCASTSS      eachConstants<>+1120(SB), Z11
+	VBROADCASTSS      eachConstants<>+1120(SB), Z8
 	VREDUCEPS         $0x08, Z2, Z5
 	VREDUCEPS         $0x08, Z14, Z15
 	VMINPS            Z3, Z11, Z11
 	VMINPS            Z9, Z8, Z8
 	VSUBPS            Z5, Z2, Z2
 	VSUBPS            Z15, Z14, Z14
-	VMULPS.BCST       eachConstants<>+2368(SB), Z11, Z11
-	VMULPS.BCST       eachConstants<>+2368(SB), Z8, Z17
-	VBROADCASTSS      eachConstants<>+1664(SB), Z8
-	VBROADCASTSS      eachConstants<>+1664(SB), Z16
+	VMULPS.BCST       eachConstants<>+1184(SB), Z11, Z11
+	VMULPS.BCST       eachConstants<>+1184(SB), Z8, Z17
+	VBROADCASTSS      eachConstants<>+832(SB), Z8
+	VBROADCASTSS      eachConstants<>+832(SB), Z16
 	VREDUCEPS         $0x08, Z11, Z12
 	VREDUCEPS         $0x08, Z17, Z18
-	VFMADD213PS.BCST  eachConstants<>+1600(SB), Z5, Z8
-	VFMADD213PS.BCST  eachConstants<>+1600(SB), Z15, Z16
+	VFMADD213PS.BCST  eachConstants<>+800(SB), Z5, Z8
+	VFMADD213PS.BCST  eachConstants<>+800(SB), Z15, Z16
 	VSUBPS            Z12, Z11, Z11
 	VSUBPS            Z18, Z17, Z17
-	VFMADD213PS.BCST  eachConstants<>+1536(SB), Z5, Z8
-	VFMADD213PS.BCST  eachConstants<>+1536(SB), Z15, Z16
-	VBROADCASTSS      eachConstants<>+1664(SB), Z13
-	VBROADCASTSS      eachConstants<>+1664(SB), Z19
-	VFMADD213PS.BCST  eachConstants<>+1472(SB), Z5, Z8
-	VFMADD213PS.BCST  eachConstants<>+1472(SB), Z15, Z16
-	VFMADD213PS.BCST  eachConstants<>+1600(SB), Z12, Z13
-	VFMADD213PS.BCST  eachConstants<>+1600(SB), Z18, Z19
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z5, Z8
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z15, Z16
+	VBROADCASTSS      eachConstants<>+832(SB), Z13
+	VBROADCASTSS      eachConstants<>+832(SB), Z19
+	VFMADD213PS.BCST  eachConstants<>+736(SB), Z5, Z8
+	VFMADD213PS.BCST  eachConstants<>+736(SB), Z15, Z16
+	VFMADD213PS.BCST  eachConstants<>+800(SB), Z12, Z13
+	VFMADD213PS.BCST  eachConstants<>+800(SB), Z18, Z19
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z8
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z15, Z16
-	VFMADD213PS.BCST  eachConstants<>+1536(SB), Z12, Z13
-	VFMADD213PS.BCST  eachConstants<>+1536(SB), Z18, Z19
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z12, Z13
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z18, Z19
 	VSCALEFPS         Z2, Z8, Z8
 	VSCALEFPS         Z14, Z16, Z16
-	VFMADD213PS.BCST  eachConstants<>+1472(SB), Z12, Z13
-	VFMADD213PS.BCST  eachConstants<>+1472(SB), Z18, Z19
+	VFMADD213PS.BCST  eachConstants<>+736(SB), Z12, Z13
+	VFMADD213PS.BCST  eachConstants<>+736(SB), Z18, Z19
 	VADDPS.BCST       eachConstants<>+0(SB), Z8, Z2
 	VADDPS.BCST       eachConstants<>+0(SB), Z16, Z5
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z12, Z13
@@ -2535,8 +2055,8 @@ many:
 	VRCP14PS          Z5, Z12
 	VSCALEFPS         Z11, Z13, Z13
 	VSCALEFPS         Z17, Z19, Z19
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z8, Z2
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z12, Z5
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z8, Z2
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z12, Z5
 	VADDPS.BCST       eachConstants<>+0(SB), Z13, Z11
 	VADDPS.BCST       eachConstants<>+0(SB), Z19, Z13
 	VMULPS            Z2, Z8, Z8
@@ -2545,32 +2065,32 @@ many:
 	VRCP14PS          Z13, Z5
 	VMULPS            Z8, Z0, Z0
 	VMULPS            Z12, Z6, Z6
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z2, Z11
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z5, Z13
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z2, Z11
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z5, Z13
 	VMULPS            Z1, Z0, Z0
 	VMULPS            Z7, Z6, Z6
 	VMULPS            Z11, Z2, Z2
 	VMULPS            Z13, Z5, Z5
-	VPTESTMD.BCST     eachConstants<>+1792(SB), Z0, K1
-	VPTESTMD.BCST     eachConstants<>+1792(SB), Z6, K2
+	VPTESTMD.BCST     eachConstants<>+896(SB), Z0, K1
+	VPTESTMD.BCST     eachConstants<>+896(SB), Z6, K2
 	VMULPS            Z2, Z3, Z3
 	VMULPS            Z5, Z9, Z9
-	VPADDD.BCST       eachConstants<>+896(SB), Z0, Z0
-	VPADDD.BCST       eachConstants<>+896(SB), Z6, Z1
+	VPADDD.BCST       eachConstants<>+448(SB), Z0, Z0
+	VPADDD.BCST       eachConstants<>+448(SB), Z6, Z1
 	VMULPS            Z4, Z3, Z3
 	VMULPS            Z10, Z9, Z9
-	VPADDD.BCST       eachConstants<>+832(SB), Z0, K1, Z0
-	VPADDD.BCST       eachConstants<>+832(SB), Z1, K2, Z1
-	VPTESTMD.BCST     eachConstants<>+1792(SB), Z3, K1
-	VPTESTMD.BCST     eachConstants<>+1792(SB), Z9, K2
+	VPADDD.BCST       eachConstants<>+416(SB), Z0, K1, Z0
+	VPADDD.BCST       eachConstants<>+416(SB), Z1, K2, Z1
+	VPTESTMD.BCST     eachConstants<>+896(SB), Z3, K1
+	VPTESTMD.BCST     eachConstants<>+896(SB), Z9, K2
 	VPSRLD            $0x10, Z0, Z0
 	VPSRLD            $0x10, Z1, Z1
-	VPADDD.BCST       eachConstants<>+896(SB), Z3, Z2
-	VPADDD.BCST       eachConstants<>+896(SB), Z9, Z3
-	VPADDD.BCST       eachConstants<>+832(SB), Z2, K1, Z2
-	VPADDD.BCST       eachConstants<>+832(SB), Z3, K2, Z3
-	VPTERNLOGD.BCST   $0xf8, eachConstants<>+1728(SB), Z2, Z0
-	VPTERNLOGD.BCST   $0xf8, eachConstants<>+1728(SB), Z3, Z1
+	VPADDD.BCST       eachConstants<>+448(SB), Z3, Z2
+	VPADDD.BCST       eachConstants<>+448(SB), Z9, Z3
+	VPADDD.BCST       eachConstants<>+416(SB), Z2, K1, Z2
+	VPADDD.BCST       eachConstants<>+416(SB), Z3, K2, Z3
+	VPTERNLOGD.BCST   $0xf8, eachConstants<>+864(SB), Z2, Z0
+	VPTERNLOGD.BCST   $0xf8, eachConstants<>+864(SB), Z3, Z1
 	VMOVDQU32         Z0, (AX)(SI*2)
 	VMOVDQU32         Z1, 64(AX)(SI*2)
 	ADDQ              $0x00000040, SI
@@ -2586,31 +2106,31 @@ loop:
 	VPSLLD            $0x10, Z0, Z0
 	VPMOVZXWD         (DX)(SI*2), Z1
 	VPSLLD            $0x10, Z1, Z1
-	VBROADCASTSS      eachConstants<>+2304(SB), Z2
+	VBROADCASTSS      eachConstants<>+1152(SB), Z2
 	VMAXPS            Z0, Z2, Z0
-	VBROADCASTSS      eachConstants<>+2240(SB), Z2
+	VBROADCASTSS      eachConstants<>+1120(SB), Z2
 	VMINPS            Z0, Z2, Z2
-	VMULPS.BCST       eachConstants<>+2368(SB), Z2, Z2
+	VMULPS.BCST       eachConstants<>+1184(SB), Z2, Z2
 	VREDUCEPS         $0x08, Z2, Z3
 	VSUBPS            Z3, Z2, Z2
-	VBROADCASTSS      eachConstants<>+1664(SB), Z4
-	VFMADD213PS.BCST  eachConstants<>+1600(SB), Z3, Z4
-	VFMADD213PS.BCST  eachConstants<>+1536(SB), Z3, Z4
-	VFMADD213PS.BCST  eachConstants<>+1472(SB), Z3, Z4
+	VBROADCASTSS      eachConstants<>+832(SB), Z4
+	VFMADD213PS.BCST  eachConstants<>+800(SB), Z3, Z4
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z3, Z4
+	VFMADD213PS.BCST  eachConstants<>+736(SB), Z3, Z4
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z3, Z4
 	VSCALEFPS         Z2, Z4, Z4
 	VADDPS.BCST       eachConstants<>+0(SB), Z4, Z2
 	VRCP14PS          Z2, Z3
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z3, Z2
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z3, Z2
 	VMULPS            Z2, Z3, Z3
 	VMULPS            Z3, Z0, Z0
 	VMULPS            Z1, Z0, Z0
 	VPSRLD            $0x10, Z0, Z1
-	VPANDD.BCST       eachConstants<>+832(SB), Z1, Z1
-	VPADDD.BCST       eachConstants<>+896(SB), Z1, Z1
+	VPANDD.BCST       eachConstants<>+416(SB), Z1, Z1
+	VPADDD.BCST       eachConstants<>+448(SB), Z1, Z1
 	VCMPPS            $0x03, Z0, Z0, K1
 	VPADDD            Z0, Z1, Z1
-	VPORD.BCST        eachConstants<>+960(SB), Z0, K1, Z1
+	VPORD.BCST        eachConstants<>+480(SB), Z0, K1, Z1
 	VPSRLD            $0x10, Z1, Z1
 	VPMOVDW           Z1, Y1
 	VMOVDQU           Y1, (AX)(SI*2)
@@ -2639,78 +2159,78 @@ TEXT ·swigluGradBF16AVX512(SB), NOSPLIT, $0-48
 many:
 	VPSLLD            $0x10, (BX)(R8*2), Z0
 	VPSLLD            $0x10, 64(BX)(R8*2), Z14
-	VBROADCASTSS      eachConstants<>+1728(SB), Z7
-	VBROADCASTSS      eachConstants<>+1728(SB), Z21
+	VBROADCASTSS      eachConstants<>+864(SB), Z7
+	VBROADCASTSS      eachConstants<>+864(SB), Z21
 	VPSLLD            $0x10, (DX)(R8*2), Z1
 	VPSLLD            $0x10, 64(DX)(R8*2), Z15
 	VPANDD            (BX)(R8*2), Z7, Z7
 	VPANDD            64(BX)(R8*2), Z21, Z21
 	VPSLLD            $0x10, (SI)(R8*2), Z2
 	VPSLLD            $0x10, 64(SI)(R8*2), Z16
-	VBROADCASTSS      eachConstants<>+1728(SB), Z8
-	VBROADCASTSS      eachConstants<>+1728(SB), Z22
-	VBROADCASTSS      eachConstants<>+2304(SB), Z3
-	VBROADCASTSS      eachConstants<>+2304(SB), Z4
+	VBROADCASTSS      eachConstants<>+864(SB), Z8
+	VBROADCASTSS      eachConstants<>+864(SB), Z22
+	VBROADCASTSS      eachConstants<>+1152(SB), Z3
+	VBROADCASTSS      eachConstants<>+1152(SB), Z4
 	VPANDD            (DX)(R8*2), Z8, Z8
 	VPANDD            64(DX)(R8*2), Z22, Z22
 	VMAXPS            Z0, Z3, Z0
 	VMAXPS            Z14, Z4, Z14
-	VBROADCASTSS      eachConstants<>+1728(SB), Z9
-	VBROADCASTSS      eachConstants<>+1728(SB), Z23
-	VBROADCASTSS      eachConstants<>+2240(SB), Z3
-	VBROADCASTSS      eachConstants<>+2240(SB), Z4
+	VBROADCASTSS      eachConstants<>+864(SB), Z9
+	VBROADCASTSS      eachConstants<>+864(SB), Z23
+	VBROADCASTSS      eachConstants<>+1120(SB), Z3
+	VBROADCASTSS      eachConstants<>+1120(SB), Z4
 	VPANDD            (SI)(R8*2), Z9, Z9
 	VPANDD            64(SI)(R8*2), Z23, Z23
 	VMINPS            Z0, Z3, Z3
 	VMINPS            Z14, Z4, Z17
-	VBROADCASTSS      eachConstants<>+2304(SB), Z5
-	VBROADCASTSS      eachConstants<>+2304(SB), Z6
-	VMULPS.BCST       eachConstants<>+2368(SB), Z3, Z4
-	VMULPS.BCST       eachConstants<>+2368(SB), Z17, Z18
+	VBROADCASTSS      eachConstants<>+1152(SB), Z5
+	VBROADCASTSS      eachConstants<>+1152(SB), Z6
+	VMULPS.BCST       eachConstants<>+1184(SB), Z3, Z4
+	VMULPS.BCST       eachConstants<>+1184(SB), Z17, Z18
 	VMAXPS            Z7, Z5, Z7
 	VMAXPS            Z21, Z6, Z21
 	VREDUCEPS         $0x08, Z4, Z5
 	VREDUCEPS         $0x08, Z18, Z19
-	VBROADCASTSS      eachConstants<>+2240(SB), Z10
-	VBROADCASTSS      eachConstants<>+2240(SB), Z6
+	VBROADCASTSS      eachConstants<>+1120(SB), Z10
+	VBROADCASTSS      eachConstants<>+1120(SB), Z6
 	VSUBPS            Z5, Z4, Z4
 	VSUBPS            Z19, Z18, Z18
 	VMINPS            Z7, Z10, Z10
 	VMINPS            Z21, Z6, Z24
-	VBROADCASTSS      eachConstants<>+1664(SB), Z6
-	VBROADCASTSS      eachConstants<>+1664(SB), Z20
-	VMULPS.BCST       eachConstants<>+2368(SB), Z10, Z11
-	VMULPS.BCST       eachConstants<>+2368(SB), Z24, Z25
-	VFMADD213PS.BCST  eachConstants<>+1600(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+1600(SB), Z19, Z20
+	VBROADCASTSS      eachConstants<>+832(SB), Z6
+	VBROADCASTSS      eachConstants<>+832(SB), Z20
+	VMULPS.BCST       eachConstants<>+1184(SB), Z10, Z11
+	VMULPS.BCST       eachConstants<>+1184(SB), Z24, Z25
+	VFMADD213PS.BCST  eachConstants<>+800(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+800(SB), Z19, Z20
 	VREDUCEPS         $0x08, Z11, Z12
 	VREDUCEPS         $0x08, Z25, Z26
-	VFMADD213PS.BCST  eachConstants<>+1536(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+1536(SB), Z19, Z20
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z19, Z20
 	VSUBPS            Z12, Z11, Z11
 	VSUBPS            Z26, Z25, Z25
-	VFMADD213PS.BCST  eachConstants<>+1472(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+1472(SB), Z19, Z20
-	VBROADCASTSS      eachConstants<>+1664(SB), Z13
-	VBROADCASTSS      eachConstants<>+1664(SB), Z27
+	VFMADD213PS.BCST  eachConstants<>+736(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+736(SB), Z19, Z20
+	VBROADCASTSS      eachConstants<>+832(SB), Z13
+	VBROADCASTSS      eachConstants<>+832(SB), Z27
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z19, Z20
-	VFMADD213PS.BCST  eachConstants<>+1600(SB), Z12, Z13
-	VFMADD213PS.BCST  eachConstants<>+1600(SB), Z26, Z27
+	VFMADD213PS.BCST  eachConstants<>+800(SB), Z12, Z13
+	VFMADD213PS.BCST  eachConstants<>+800(SB), Z26, Z27
 	VSCALEFPS         Z4, Z6, Z6
 	VSCALEFPS         Z18, Z20, Z20
-	VFMADD213PS.BCST  eachConstants<>+1536(SB), Z12, Z13
-	VFMADD213PS.BCST  eachConstants<>+1536(SB), Z26, Z27
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z12, Z13
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z26, Z27
 	VADDPS.BCST       eachConstants<>+0(SB), Z6, Z4
 	VADDPS.BCST       eachConstants<>+0(SB), Z20, Z18
-	VFMADD213PS.BCST  eachConstants<>+1472(SB), Z12, Z13
-	VFMADD213PS.BCST  eachConstants<>+1472(SB), Z26, Z27
+	VFMADD213PS.BCST  eachConstants<>+736(SB), Z12, Z13
+	VFMADD213PS.BCST  eachConstants<>+736(SB), Z26, Z27
 	VRCP14PS          Z4, Z5
 	VRCP14PS          Z18, Z19
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z12, Z13
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z26, Z27
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z5, Z4
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z19, Z18
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z5, Z4
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z19, Z18
 	VSCALEFPS         Z11, Z13, Z13
 	VSCALEFPS         Z25, Z27, Z27
 	VMULPS            Z4, Z5, Z5
@@ -2723,32 +2243,32 @@ many:
 	VRCP14PS          Z12, Z18
 	VMULPS            Z1, Z0, Z0
 	VMULPS            Z15, Z14, Z14
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z11, Z4
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z18, Z12
-	VPTESTMD.BCST     eachConstants<>+1792(SB), Z0, K1
-	VPTESTMD.BCST     eachConstants<>+1792(SB), Z14, K2
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z11, Z4
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z18, Z12
+	VPTESTMD.BCST     eachConstants<>+896(SB), Z0, K1
+	VPTESTMD.BCST     eachConstants<>+896(SB), Z14, K2
 	VMULPS            Z4, Z11, Z11
 	VMULPS            Z12, Z18, Z18
-	VPADDD.BCST       eachConstants<>+896(SB), Z0, Z0
-	VPADDD.BCST       eachConstants<>+896(SB), Z14, Z4
+	VPADDD.BCST       eachConstants<>+448(SB), Z0, Z0
+	VPADDD.BCST       eachConstants<>+448(SB), Z14, Z4
 	VMULPS            Z11, Z7, Z7
 	VMULPS            Z18, Z21, Z21
-	VPADDD.BCST       eachConstants<>+832(SB), Z0, K1, Z0
-	VPADDD.BCST       eachConstants<>+832(SB), Z4, K2, Z4
+	VPADDD.BCST       eachConstants<>+416(SB), Z0, K1, Z0
+	VPADDD.BCST       eachConstants<>+416(SB), Z4, K2, Z4
 	VMULPS            Z8, Z7, Z7
 	VMULPS            Z22, Z21, Z21
 	VPSRLD            $0x10, Z0, Z0
 	VPSRLD            $0x10, Z4, Z4
-	VPTESTMD.BCST     eachConstants<>+1792(SB), Z7, K1
-	VPTESTMD.BCST     eachConstants<>+1792(SB), Z21, K2
+	VPTESTMD.BCST     eachConstants<>+896(SB), Z7, K1
+	VPTESTMD.BCST     eachConstants<>+896(SB), Z21, K2
 	VMULPS            Z5, Z6, Z6
 	VMULPS            Z19, Z20, Z20
-	VPADDD.BCST       eachConstants<>+896(SB), Z7, Z7
-	VPADDD.BCST       eachConstants<>+896(SB), Z21, Z12
+	VPADDD.BCST       eachConstants<>+448(SB), Z7, Z7
+	VPADDD.BCST       eachConstants<>+448(SB), Z21, Z12
 	VMULPS            Z6, Z3, Z3
 	VMULPS            Z20, Z17, Z17
-	VPADDD.BCST       eachConstants<>+832(SB), Z7, K1, Z7
-	VPADDD.BCST       eachConstants<>+832(SB), Z12, K2, Z12
+	VPADDD.BCST       eachConstants<>+416(SB), Z7, K1, Z7
+	VPADDD.BCST       eachConstants<>+416(SB), Z12, K2, Z12
 	VFMADD231PS       Z3, Z5, Z5
 	VFMADD231PS       Z17, Z19, Z19
 	VMULPS            Z11, Z13, Z13
@@ -2761,30 +2281,30 @@ many:
 	VMULPS            Z15, Z19, Z19
 	VFMADD231PS       Z10, Z11, Z11
 	VFMADD231PS       Z24, Z18, Z18
-	VPTESTMD.BCST     eachConstants<>+1792(SB), Z5, K1
-	VPTESTMD.BCST     eachConstants<>+1792(SB), Z19, K2
+	VPTESTMD.BCST     eachConstants<>+896(SB), Z5, K1
+	VPTESTMD.BCST     eachConstants<>+896(SB), Z19, K2
 	VMULPS            Z9, Z8, Z8
 	VMULPS            Z23, Z22, Z22
-	VPADDD.BCST       eachConstants<>+896(SB), Z5, Z1
-	VPADDD.BCST       eachConstants<>+896(SB), Z19, Z2
+	VPADDD.BCST       eachConstants<>+448(SB), Z5, Z1
+	VPADDD.BCST       eachConstants<>+448(SB), Z19, Z2
 	VMULPS            Z8, Z11, Z11
 	VMULPS            Z22, Z18, Z18
-	VPADDD.BCST       eachConstants<>+832(SB), Z1, K1, Z1
-	VPADDD.BCST       eachConstants<>+832(SB), Z2, K2, Z2
-	VPTESTMD.BCST     eachConstants<>+1792(SB), Z11, K1
-	VPTESTMD.BCST     eachConstants<>+1792(SB), Z18, K2
+	VPADDD.BCST       eachConstants<>+416(SB), Z1, K1, Z1
+	VPADDD.BCST       eachConstants<>+416(SB), Z2, K2, Z2
+	VPTESTMD.BCST     eachConstants<>+896(SB), Z11, K1
+	VPTESTMD.BCST     eachConstants<>+896(SB), Z18, K2
 	VPSRLD            $0x10, Z1, Z1
 	VPSRLD            $0x10, Z2, Z2
-	VPADDD.BCST       eachConstants<>+896(SB), Z11, Z3
-	VPADDD.BCST       eachConstants<>+896(SB), Z18, Z5
-	VPADDD.BCST       eachConstants<>+832(SB), Z3, K1, Z3
-	VPADDD.BCST       eachConstants<>+832(SB), Z5, K2, Z5
-	VPTERNLOGD.BCST   $0xf8, eachConstants<>+1728(SB), Z7, Z0
-	VPTERNLOGD.BCST   $0xf8, eachConstants<>+1728(SB), Z12, Z4
+	VPADDD.BCST       eachConstants<>+448(SB), Z11, Z3
+	VPADDD.BCST       eachConstants<>+448(SB), Z18, Z5
+	VPADDD.BCST       eachConstants<>+416(SB), Z3, K1, Z3
+	VPADDD.BCST       eachConstants<>+416(SB), Z5, K2, Z5
+	VPTERNLOGD.BCST   $0xf8, eachConstants<>+864(SB), Z7, Z0
+	VPTERNLOGD.BCST   $0xf8, eachConstants<>+864(SB), Z12, Z4
 	VMOVDQU32         Z0, (CX)(R8*2)
 	VMOVDQU32         Z4, 64(CX)(R8*2)
-	VPTERNLOGD.BCST   $0xf8, eachConstants<>+1728(SB), Z3, Z1
-	VPTERNLOGD.BCST   $0xf8, eachConstants<>+1728(SB), Z5, Z2
+	VPTERNLOGD.BCST   $0xf8, eachConstants<>+864(SB), Z3, Z1
+	VPTERNLOGD.BCST   $0xf8, eachConstants<>+864(SB), Z5, Z2
 	VMOVDQU32         Z1, (AX)(R8*2)
 	VMOVDQU32         Z2, 64(AX)(R8*2)
 	ADDQ              $0x00000040, R8
@@ -2802,31 +2322,31 @@ loop:
 	VPSLLD            $0x10, Z1, Z1
 	VPMOVZXWD         (SI)(R8*2), Z2
 	VPSLLD            $0x10, Z2, Z2
-	VBROADCASTSS      eachConstants<>+2304(SB), Z3
+	VBROADCASTSS      eachConstants<>+1152(SB), Z3
 	VMAXPS            Z0, Z3, Z0
-	VBROADCASTSS      eachConstants<>+2240(SB), Z3
+	VBROADCASTSS      eachConstants<>+1120(SB), Z3
 	VMINPS            Z0, Z3, Z3
-	VMULPS.BCST       eachConstants<>+2368(SB), Z3, Z4
+	VMULPS.BCST       eachConstants<>+1184(SB), Z3, Z4
 	VREDUCEPS         $0x08, Z4, Z5
 	VSUBPS            Z5, Z4, Z4
-	VBROADCASTSS      eachConstants<>+1664(SB), Z6
-	VFMADD213PS.BCST  eachConstants<>+1600(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+1536(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+1472(SB), Z5, Z6
+	VBROADCASTSS      eachConstants<>+832(SB), Z6
+	VFMADD213PS.BCST  eachConstants<>+800(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+768(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+736(SB), Z5, Z6
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
 	VSCALEFPS         Z4, Z6, Z6
 	VADDPS.BCST       eachConstants<>+0(SB), Z6, Z4
 	VRCP14PS          Z4, Z5
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z5, Z4
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z5, Z4
 	VMULPS            Z4, Z5, Z5
 	VMULPS            Z5, Z0, Z0
 	VMULPS            Z1, Z0, Z0
 	VPSRLD            $0x10, Z0, Z4
-	VPANDD.BCST       eachConstants<>+832(SB), Z4, Z4
-	VPADDD.BCST       eachConstants<>+896(SB), Z4, Z4
+	VPANDD.BCST       eachConstants<>+416(SB), Z4, Z4
+	VPADDD.BCST       eachConstants<>+448(SB), Z4, Z4
 	VCMPPS            $0x03, Z0, Z0, K1
 	VPADDD            Z0, Z4, Z4
-	VPORD.BCST        eachConstants<>+960(SB), Z0, K1, Z4
+	VPORD.BCST        eachConstants<>+480(SB), Z0, K1, Z4
 	VPSRLD            $0x10, Z4, Z4
 	VPMOVDW           Z4, Y4
 	VMOVDQU           Y4, (CX)(R8*2)
@@ -2836,11 +2356,11 @@ loop:
 	VMULPS            Z2, Z1, Z1
 	VMULPS            Z1, Z5, Z5
 	VPSRLD            $0x10, Z5, Z0
-	VPANDD.BCST       eachConstants<>+832(SB), Z0, Z0
-	VPADDD.BCST       eachConstants<>+896(SB), Z0, Z0
+	VPANDD.BCST       eachConstants<>+416(SB), Z0, Z0
+	VPADDD.BCST       eachConstants<>+448(SB), Z0, Z0
 	VCMPPS            $0x03, Z5, Z5, K1
 	VPADDD            Z5, Z0, Z0
-	VPORD.BCST        eachConstants<>+960(SB), Z5, K1, Z0
+	VPORD.BCST        eachConstants<>+480(SB), Z5, K1, Z0
 	VPSRLD            $0x10, Z0, Z0
 	VPMOVDW           Z0, Y0
 	VMOVDQU           Y0, (AX)(R8*2)
@@ -2857,8 +2377,8 @@ done:
 TEXT ·largestBF16AVX512(SB), NOSPLIT, $0-20
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
-	VBROADCASTSS eachConstants<>+2496(SB), Z0
-	VBROADCASTSS eachConstants<>+2496(SB), Z1
+	VBROADCASTSS eachConstants<>+1248(SB), Z0
+	VBROADCASTSS eachConstants<>+1248(SB), Z1
 	XORQ         DX, DX
 
 loop:
@@ -2902,30 +2422,30 @@ many:
 	VPSLLD            $0x10, Z5, Z5
 	VSUBPS            Z0, Z2, Z2
 	VSUBPS            Z0, Z5, Z5
-	VBROADCASTSS      eachConstants<>+384(SB), Z4
-	VBROADCASTSS      eachConstants<>+384(SB), Z7
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z4
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z5, Z7
-	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z3
-	VSUBPS.BCST       eachConstants<>+384(SB), Z7, Z6
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z5, K2
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z3, Z2
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z6, Z5
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z3, Z2
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z6, Z5
-	VBROADCASTSS      eachConstants<>+448(SB), Z3
-	VBROADCASTSS      eachConstants<>+448(SB), Z6
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z5, Z6
+	VBROADCASTSS      eachConstants<>+192(SB), Z4
+	VBROADCASTSS      eachConstants<>+192(SB), Z7
+	VFMADD231PS.BCST  eachConstants<>+96(SB), Z2, Z4
+	VFMADD231PS.BCST  eachConstants<>+96(SB), Z5, Z7
+	VSUBPS.BCST       eachConstants<>+192(SB), Z4, Z3
+	VSUBPS.BCST       eachConstants<>+192(SB), Z7, Z6
+	VCMPPS.BCST       $0x05, eachConstants<>+32(SB), Z2, K1
+	VCMPPS.BCST       $0x05, eachConstants<>+32(SB), Z5, K2
+	VFNMADD231PS.BCST eachConstants<>+128(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+128(SB), Z6, Z5
+	VFNMADD231PS.BCST eachConstants<>+160(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+160(SB), Z6, Z5
+	VBROADCASTSS      eachConstants<>+224(SB), Z3
+	VBROADCASTSS      eachConstants<>+224(SB), Z6
+	VFMADD213PS.BCST  eachConstants<>+256(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+256(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+288(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+288(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+320(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+320(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+352(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+352(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+384(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+384(SB), Z5, Z6
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
@@ -2951,18 +2471,18 @@ loop:
 	VPMOVZXWD         (AX)(DX*2), Z2
 	VPSLLD            $0x10, Z2, Z2
 	VSUBPS            Z0, Z2, Z2
-	VBROADCASTSS      eachConstants<>+384(SB), Z4
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z4
-	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z3
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z3, Z2
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z3, Z2
-	VBROADCASTSS      eachConstants<>+448(SB), Z3
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z3
+	VBROADCASTSS      eachConstants<>+192(SB), Z4
+	VFMADD231PS.BCST  eachConstants<>+96(SB), Z2, Z4
+	VSUBPS.BCST       eachConstants<>+192(SB), Z4, Z3
+	VCMPPS.BCST       $0x05, eachConstants<>+32(SB), Z2, K1
+	VFNMADD231PS.BCST eachConstants<>+128(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+160(SB), Z3, Z2
+	VBROADCASTSS      eachConstants<>+224(SB), Z3
+	VFMADD213PS.BCST  eachConstants<>+256(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+288(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+320(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+352(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+384(SB), Z2, Z3
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
 	VPSLLD            $0x17, Z4, Z4
@@ -3005,30 +2525,30 @@ many:
 	VPSLLD            $0x10, Z5, Z5
 	VSUBPS            Z0, Z2, Z2
 	VSUBPS            Z0, Z5, Z5
-	VBROADCASTSS      eachConstants<>+384(SB), Z4
-	VBROADCASTSS      eachConstants<>+384(SB), Z7
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z4
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z5, Z7
-	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z3
-	VSUBPS.BCST       eachConstants<>+384(SB), Z7, Z6
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z5, K2
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z3, Z2
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z6, Z5
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z3, Z2
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z6, Z5
-	VBROADCASTSS      eachConstants<>+448(SB), Z3
-	VBROADCASTSS      eachConstants<>+448(SB), Z6
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z5, Z6
+	VBROADCASTSS      eachConstants<>+192(SB), Z4
+	VBROADCASTSS      eachConstants<>+192(SB), Z7
+	VFMADD231PS.BCST  eachConstants<>+96(SB), Z2, Z4
+	VFMADD231PS.BCST  eachConstants<>+96(SB), Z5, Z7
+	VSUBPS.BCST       eachConstants<>+192(SB), Z4, Z3
+	VSUBPS.BCST       eachConstants<>+192(SB), Z7, Z6
+	VCMPPS.BCST       $0x05, eachConstants<>+32(SB), Z2, K1
+	VCMPPS.BCST       $0x05, eachConstants<>+32(SB), Z5, K2
+	VFNMADD231PS.BCST eachConstants<>+128(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+128(SB), Z6, Z5
+	VFNMADD231PS.BCST eachConstants<>+160(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+160(SB), Z6, Z5
+	VBROADCASTSS      eachConstants<>+224(SB), Z3
+	VBROADCASTSS      eachConstants<>+224(SB), Z6
+	VFMADD213PS.BCST  eachConstants<>+256(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+256(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+288(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+288(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+320(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+320(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+352(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+352(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+384(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+384(SB), Z5, Z6
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
@@ -3043,16 +2563,16 @@ many:
 	VMULPS            Z5, Z1, Z5
 	VPSRLD            $0x10, Z2, Z3
 	VPSRLD            $0x10, Z5, Z4
-	VPANDD.BCST       eachConstants<>+832(SB), Z3, Z3
-	VPANDD.BCST       eachConstants<>+832(SB), Z4, Z4
-	VPADDD.BCST       eachConstants<>+896(SB), Z3, Z3
-	VPADDD.BCST       eachConstants<>+896(SB), Z4, Z4
+	VPANDD.BCST       eachConstants<>+416(SB), Z3, Z3
+	VPANDD.BCST       eachConstants<>+416(SB), Z4, Z4
+	VPADDD.BCST       eachConstants<>+448(SB), Z3, Z3
+	VPADDD.BCST       eachConstants<>+448(SB), Z4, Z4
 	VCMPPS            $0x03, Z2, Z2, K1
 	VCMPPS            $0x03, Z5, Z5, K2
 	VPADDD            Z2, Z3, Z3
 	VPADDD            Z5, Z4, Z4
-	VPORD.BCST        eachConstants<>+960(SB), Z2, K1, Z3
-	VPORD.BCST        eachConstants<>+960(SB), Z5, K2, Z4
+	VPORD.BCST        eachConstants<>+480(SB), Z2, K1, Z3
+	VPORD.BCST        eachConstants<>+480(SB), Z5, K2, Z4
 	VPSRLD            $0x10, Z3, Z3
 	VPSRLD            $0x10, Z4, Z4
 	VPMOVDW           Z3, Y3
@@ -3071,18 +2591,18 @@ loop:
 	VPMOVZXWD         (AX)(DX*2), Z2
 	VPSLLD            $0x10, Z2, Z2
 	VSUBPS            Z0, Z2, Z2
-	VBROADCASTSS      eachConstants<>+384(SB), Z4
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z4
-	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z3
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z3, Z2
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z3, Z2
-	VBROADCASTSS      eachConstants<>+448(SB), Z3
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z3
+	VBROADCASTSS      eachConstants<>+192(SB), Z4
+	VFMADD231PS.BCST  eachConstants<>+96(SB), Z2, Z4
+	VSUBPS.BCST       eachConstants<>+192(SB), Z4, Z3
+	VCMPPS.BCST       $0x05, eachConstants<>+32(SB), Z2, K1
+	VFNMADD231PS.BCST eachConstants<>+128(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+160(SB), Z3, Z2
+	VBROADCASTSS      eachConstants<>+224(SB), Z3
+	VFMADD213PS.BCST  eachConstants<>+256(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+288(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+320(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+352(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+384(SB), Z2, Z3
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
 	VPSLLD            $0x17, Z4, Z4
@@ -3090,11 +2610,11 @@ loop:
 	VMULPS.Z          Z4, Z3, K1, Z2
 	VMULPS            Z2, Z1, Z2
 	VPSRLD            $0x10, Z2, Z3
-	VPANDD.BCST       eachConstants<>+832(SB), Z3, Z3
-	VPADDD.BCST       eachConstants<>+896(SB), Z3, Z3
+	VPANDD.BCST       eachConstants<>+416(SB), Z3, Z3
+	VPADDD.BCST       eachConstants<>+448(SB), Z3, Z3
 	VCMPPS            $0x03, Z2, Z2, K1
 	VPADDD            Z2, Z3, Z3
-	VPORD.BCST        eachConstants<>+960(SB), Z2, K1, Z3
+	VPORD.BCST        eachConstants<>+480(SB), Z2, K1, Z3
 	VPSRLD            $0x10, Z3, Z3
 	VPMOVDW           Z3, Y3
 	VMOVDQU           Y3, (AX)(DX*2)
@@ -3134,20 +2654,20 @@ loop:
 	VSUBPS      Z3, Z1, Z1
 	VADDPS      Z4, Z2, Z2
 	VPSRLD      $0x10, Z1, Z3
-	VPANDD.BCST eachConstants<>+832(SB), Z3, Z3
-	VPADDD.BCST eachConstants<>+896(SB), Z3, Z3
+	VPANDD.BCST eachConstants<>+416(SB), Z3, Z3
+	VPADDD.BCST eachConstants<>+448(SB), Z3, Z3
 	VCMPPS      $0x03, Z1, Z1, K1
 	VPADDD      Z1, Z3, Z3
-	VPORD.BCST  eachConstants<>+960(SB), Z1, K1, Z3
+	VPORD.BCST  eachConstants<>+480(SB), Z1, K1, Z3
 	VPSRLD      $0x10, Z3, Z3
 	VPMOVDW     Z3, Y3
 	VMOVDQU     Y3, (AX)(DI*2)
 	VPSRLD      $0x10, Z2, Z1
-	VPANDD.BCST eachConstants<>+832(SB), Z1, Z1
-	VPADDD.BCST eachConstants<>+896(SB), Z1, Z1
+	VPANDD.BCST eachConstants<>+416(SB), Z1, Z1
+	VPADDD.BCST eachConstants<>+448(SB), Z1, Z1
 	VCMPPS      $0x03, Z2, Z2, K1
 	VPADDD      Z2, Z1, Z1
-	VPORD.BCST  eachConstants<>+960(SB), Z2, K1, Z1
+	VPORD.BCST  eachConstants<>+480(SB), Z2, K1, Z1
 	VPSRLD      $0x10, Z1, Z1
 	VPMOVDW     Z1, Y1
 	VMOVDQU     Y1, (R8)(DI*2)
@@ -3178,18 +2698,18 @@ many:
 	VCVTPH2PS         32(CX)(BX*2), Z4
 	VCVTPH2PS         64(CX)(BX*2), Z8
 	VCVTPH2PS         96(CX)(BX*2), Z12
-	VBROADCASTSS      eachConstants<>+2176(SB), Z1
-	VBROADCASTSS      eachConstants<>+2176(SB), Z2
-	VBROADCASTSS      eachConstants<>+2176(SB), Z3
-	VBROADCASTSS      eachConstants<>+2176(SB), Z5
+	VBROADCASTSS      eachConstants<>+1088(SB), Z1
+	VBROADCASTSS      eachConstants<>+1088(SB), Z2
+	VBROADCASTSS      eachConstants<>+1088(SB), Z3
+	VBROADCASTSS      eachConstants<>+1088(SB), Z5
 	VMAXPS            Z0, Z1, Z0
 	VMAXPS            Z4, Z2, Z4
 	VMAXPS            Z8, Z3, Z8
 	VMAXPS            Z12, Z5, Z12
-	VBROADCASTSS      eachConstants<>+2112(SB), Z1
-	VBROADCASTSS      eachConstants<>+2112(SB), Z5
-	VBROADCASTSS      eachConstants<>+2112(SB), Z3
-	VBROADCASTSS      eachConstants<>+2112(SB), Z2
+	VBROADCASTSS      eachConstants<>+1056(SB), Z1
+	VBROADCASTSS      eachConstants<>+1056(SB), Z5
+	VBROADCASTSS      eachConstants<>+1056(SB), Z3
+	VBROADCASTSS      eachConstants<>+1056(SB), Z2
 	VMINPS            Z0, Z1, Z1
 	VMINPS            Z4, Z5, Z5
 	VMINPS            Z8, Z3, Z9
@@ -3198,14 +2718,14 @@ many:
 	VMULPS            Z5, Z5, Z6
 	VMULPS            Z9, Z9, Z10
 	VMULPS            Z13, Z13, Z14
-	VBROADCASTSS      eachConstants<>+1920(SB), Z3
-	VBROADCASTSS      eachConstants<>+1920(SB), Z7
-	VBROADCASTSS      eachConstants<>+1920(SB), Z11
-	VBROADCASTSS      eachConstants<>+1920(SB), Z15
-	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z6, Z7
-	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z10, Z11
-	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z14, Z15
+	VBROADCASTSS      eachConstants<>+960(SB), Z3
+	VBROADCASTSS      eachConstants<>+960(SB), Z7
+	VBROADCASTSS      eachConstants<>+960(SB), Z11
+	VBROADCASTSS      eachConstants<>+960(SB), Z15
+	VFMADD213PS.BCST  eachConstants<>+928(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+928(SB), Z6, Z7
+	VFMADD213PS.BCST  eachConstants<>+928(SB), Z10, Z11
+	VFMADD213PS.BCST  eachConstants<>+928(SB), Z14, Z15
 	VMULPS            Z1, Z3, Z3
 	VMULPS            Z5, Z7, Z7
 	VMULPS            Z9, Z11, Z11
@@ -3218,30 +2738,30 @@ many:
 	VSUBPS            Z5, Z7, Z7
 	VSUBPS            Z9, Z11, Z11
 	VSUBPS            Z13, Z15, Z15
-	VBROADCASTSS      eachConstants<>+1408(SB), Z2
-	VBROADCASTSS      eachConstants<>+1408(SB), Z6
-	VBROADCASTSS      eachConstants<>+1408(SB), Z10
-	VBROADCASTSS      eachConstants<>+1408(SB), Z14
-	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z1, Z2
-	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z9, Z10
-	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z13, Z14
-	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z1, Z2
-	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z9, Z10
-	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z13, Z14
-	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z1, Z2
-	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z9, Z10
-	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z13, Z14
-	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z1, Z2
-	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z9, Z10
-	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z13, Z14
-	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z1, Z2
-	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z9, Z10
-	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z13, Z14
+	VBROADCASTSS      eachConstants<>+704(SB), Z2
+	VBROADCASTSS      eachConstants<>+704(SB), Z6
+	VBROADCASTSS      eachConstants<>+704(SB), Z10
+	VBROADCASTSS      eachConstants<>+704(SB), Z14
+	VFMADD213PS.BCST  eachConstants<>+672(SB), Z1, Z2
+	VFMADD213PS.BCST  eachConstants<>+672(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+672(SB), Z9, Z10
+	VFMADD213PS.BCST  eachConstants<>+672(SB), Z13, Z14
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z1, Z2
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z9, Z10
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z13, Z14
+	VFMADD213PS.BCST  eachConstants<>+608(SB), Z1, Z2
+	VFMADD213PS.BCST  eachConstants<>+608(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+608(SB), Z9, Z10
+	VFMADD213PS.BCST  eachConstants<>+608(SB), Z13, Z14
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z1, Z2
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z9, Z10
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z13, Z14
+	VFMADD213PS.BCST  eachConstants<>+544(SB), Z1, Z2
+	VFMADD213PS.BCST  eachConstants<>+544(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+544(SB), Z9, Z10
+	VFMADD213PS.BCST  eachConstants<>+544(SB), Z13, Z14
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z1, Z2
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z9, Z10
@@ -3258,10 +2778,10 @@ many:
 	VRCP14PS          Z2, Z6
 	VRCP14PS          Z3, Z7
 	VRCP14PS          Z9, Z10
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z5, Z1
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z6, Z2
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z7, Z3
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z10, Z9
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z5, Z1
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z6, Z2
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z7, Z3
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z10, Z9
 	VMULPS            Z1, Z5, Z5
 	VMULPS            Z2, Z6, Z6
 	VMULPS            Z3, Z7, Z7
@@ -3288,27 +2808,27 @@ few:
 
 loop:
 	VCVTPH2PS         (CX)(BX*2), Z0
-	VBROADCASTSS      eachConstants<>+2176(SB), Z1
+	VBROADCASTSS      eachConstants<>+1088(SB), Z1
 	VMAXPS            Z0, Z1, Z0
-	VBROADCASTSS      eachConstants<>+2112(SB), Z1
+	VBROADCASTSS      eachConstants<>+1056(SB), Z1
 	VMINPS            Z0, Z1, Z1
 	VMULPS            Z1, Z1, Z2
-	VBROADCASTSS      eachConstants<>+1920(SB), Z3
-	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z2, Z3
+	VBROADCASTSS      eachConstants<>+960(SB), Z3
+	VFMADD213PS.BCST  eachConstants<>+928(SB), Z2, Z3
 	VMULPS            Z1, Z3, Z3
 	VREDUCEPS         $0x08, Z3, Z1
 	VSUBPS            Z1, Z3, Z3
-	VBROADCASTSS      eachConstants<>+1408(SB), Z2
-	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z1, Z2
-	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z1, Z2
-	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z1, Z2
-	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z1, Z2
-	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z1, Z2
+	VBROADCASTSS      eachConstants<>+704(SB), Z2
+	VFMADD213PS.BCST  eachConstants<>+672(SB), Z1, Z2
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z1, Z2
+	VFMADD213PS.BCST  eachConstants<>+608(SB), Z1, Z2
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z1, Z2
+	VFMADD213PS.BCST  eachConstants<>+544(SB), Z1, Z2
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z1, Z2
 	VSCALEFPS         Z3, Z2, Z2
 	VADDPS.BCST       eachConstants<>+0(SB), Z2, Z1
 	VRCP14PS          Z1, Z2
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z2, Z1
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z2, Z1
 	VMULPS            Z1, Z2, Z2
 	VMULPS            Z2, Z0, Z0
 	VCVTPS2PH         $0x00, Z0, Y0
@@ -3343,22 +2863,22 @@ many:
 	VCVTPH2PS         32(DX)(SI*2), Z7
 	VCVTPH2PS         64(DX)(SI*2), Z13
 	VCVTPH2PS         96(DX)(SI*2), Z19
-	VBROADCASTSS      eachConstants<>+2048(SB), Z3
-	VBROADCASTSS      eachConstants<>+2048(SB), Z9
-	VBROADCASTSS      eachConstants<>+2048(SB), Z15
-	VBROADCASTSS      eachConstants<>+2048(SB), Z21
-	VBROADCASTSS      eachConstants<>+2112(SB), Z2
-	VBROADCASTSS      eachConstants<>+2112(SB), Z4
-	VBROADCASTSS      eachConstants<>+2112(SB), Z5
-	VBROADCASTSS      eachConstants<>+2112(SB), Z8
+	VBROADCASTSS      eachConstants<>+1024(SB), Z3
+	VBROADCASTSS      eachConstants<>+1024(SB), Z9
+	VBROADCASTSS      eachConstants<>+1024(SB), Z15
+	VBROADCASTSS      eachConstants<>+1024(SB), Z21
+	VBROADCASTSS      eachConstants<>+1056(SB), Z2
+	VBROADCASTSS      eachConstants<>+1056(SB), Z4
+	VBROADCASTSS      eachConstants<>+1056(SB), Z5
+	VBROADCASTSS      eachConstants<>+1056(SB), Z8
 	VMINPS            Z0, Z2, Z0
 	VMINPS            Z6, Z4, Z6
 	VMINPS            Z12, Z5, Z12
 	VMINPS            Z18, Z8, Z18
-	VBROADCASTSS      eachConstants<>+2176(SB), Z2
-	VBROADCASTSS      eachConstants<>+2176(SB), Z4
-	VBROADCASTSS      eachConstants<>+2176(SB), Z5
-	VBROADCASTSS      eachConstants<>+2176(SB), Z8
+	VBROADCASTSS      eachConstants<>+1088(SB), Z2
+	VBROADCASTSS      eachConstants<>+1088(SB), Z4
+	VBROADCASTSS      eachConstants<>+1088(SB), Z5
+	VBROADCASTSS      eachConstants<>+1088(SB), Z8
 	VMAXPS            Z0, Z2, Z0
 	VMAXPS            Z6, Z4, Z6
 	VMAXPS            Z12, Z5, Z12
@@ -3367,14 +2887,14 @@ many:
 	VMULPS            Z6, Z6, Z8
 	VMULPS            Z12, Z12, Z14
 	VMULPS            Z18, Z18, Z20
-	VBROADCASTSS      eachConstants<>+1920(SB), Z4
-	VBROADCASTSS      eachConstants<>+1920(SB), Z10
-	VBROADCASTSS      eachConstants<>+1920(SB), Z16
-	VBROADCASTSS      eachConstants<>+1920(SB), Z22
-	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z2, Z4
-	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z8, Z10
-	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z14, Z16
-	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z20, Z22
+	VBROADCASTSS      eachConstants<>+960(SB), Z4
+	VBROADCASTSS      eachConstants<>+960(SB), Z10
+	VBROADCASTSS      eachConstants<>+960(SB), Z16
+	VBROADCASTSS      eachConstants<>+960(SB), Z22
+	VFMADD213PS.BCST  eachConstants<>+928(SB), Z2, Z4
+	VFMADD213PS.BCST  eachConstants<>+928(SB), Z8, Z10
+	VFMADD213PS.BCST  eachConstants<>+928(SB), Z14, Z16
+	VFMADD213PS.BCST  eachConstants<>+928(SB), Z20, Z22
 	VMULPS            Z0, Z4, Z4
 	VMULPS            Z6, Z10, Z10
 	VMULPS            Z12, Z16, Z16
@@ -3387,38 +2907,38 @@ many:
 	VSUBPS            Z11, Z10, Z10
 	VSUBPS            Z17, Z16, Z16
 	VSUBPS            Z23, Z22, Z22
-	VFMADD213PS.BCST  eachConstants<>+1984(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+1984(SB), Z8, Z9
-	VFMADD213PS.BCST  eachConstants<>+1984(SB), Z14, Z15
-	VFMADD213PS.BCST  eachConstants<>+1984(SB), Z20, Z21
+	VFMADD213PS.BCST  eachConstants<>+992(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+992(SB), Z8, Z9
+	VFMADD213PS.BCST  eachConstants<>+992(SB), Z14, Z15
+	VFMADD213PS.BCST  eachConstants<>+992(SB), Z20, Z21
 	VMULPS            Z0, Z3, Z3
 	VMULPS            Z6, Z9, Z9
 	VMULPS            Z12, Z15, Z15
 	VMULPS            Z18, Z21, Z21
-	VBROADCASTSS      eachConstants<>+1408(SB), Z0
-	VBROADCASTSS      eachConstants<>+1408(SB), Z2
-	VBROADCASTSS      eachConstants<>+1408(SB), Z6
-	VBROADCASTSS      eachConstants<>+1408(SB), Z8
-	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z5, Z0
-	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z11, Z2
-	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z17, Z6
-	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z23, Z8
-	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z5, Z0
-	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z11, Z2
-	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z17, Z6
-	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z23, Z8
-	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z5, Z0
-	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z11, Z2
-	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z17, Z6
-	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z23, Z8
-	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z5, Z0
-	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z11, Z2
-	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z17, Z6
-	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z23, Z8
-	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z5, Z0
-	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z11, Z2
-	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z17, Z6
-	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z23, Z8
+	VBROADCASTSS      eachConstants<>+704(SB), Z0
+	VBROADCASTSS      eachConstants<>+704(SB), Z2
+	VBROADCASTSS      eachConstants<>+704(SB), Z6
+	VBROADCASTSS      eachConstants<>+704(SB), Z8
+	VFMADD213PS.BCST  eachConstants<>+672(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+672(SB), Z11, Z2
+	VFMADD213PS.BCST  eachConstants<>+672(SB), Z17, Z6
+	VFMADD213PS.BCST  eachConstants<>+672(SB), Z23, Z8
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z11, Z2
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z17, Z6
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z23, Z8
+	VFMADD213PS.BCST  eachConstants<>+608(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+608(SB), Z11, Z2
+	VFMADD213PS.BCST  eachConstants<>+608(SB), Z17, Z6
+	VFMADD213PS.BCST  eachConstants<>+608(SB), Z23, Z8
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z11, Z2
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z17, Z6
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z23, Z8
+	VFMADD213PS.BCST  eachConstants<>+544(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+544(SB), Z11, Z2
+	VFMADD213PS.BCST  eachConstants<>+544(SB), Z17, Z6
+	VFMADD213PS.BCST  eachConstants<>+544(SB), Z23, Z8
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z0
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z11, Z2
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z17, Z6
@@ -3435,10 +2955,10 @@ many:
 	VRCP14PS          Z10, Z11
 	VRCP14PS          Z12, Z14
 	VRCP14PS          Z16, Z17
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z5, Z4
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z11, Z10
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z14, Z12
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z17, Z16
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z5, Z4
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z11, Z10
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z14, Z12
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z17, Z16
 	VMULPS            Z4, Z5, Z5
 	VMULPS            Z10, Z11, Z11
 	VMULPS            Z12, Z14, Z14
@@ -3478,30 +2998,30 @@ few:
 loop:
 	VCVTPH2PS         (CX)(SI*2), Z0
 	VCVTPH2PS         (DX)(SI*2), Z1
-	VBROADCASTSS      eachConstants<>+2048(SB), Z3
-	VBROADCASTSS      eachConstants<>+2112(SB), Z2
+	VBROADCASTSS      eachConstants<>+1024(SB), Z3
+	VBROADCASTSS      eachConstants<>+1056(SB), Z2
 	VMINPS            Z0, Z2, Z0
-	VBROADCASTSS      eachConstants<>+2176(SB), Z2
+	VBROADCASTSS      eachConstants<>+1088(SB), Z2
 	VMAXPS            Z0, Z2, Z0
 	VMULPS            Z0, Z0, Z2
-	VBROADCASTSS      eachConstants<>+1920(SB), Z4
-	VFMADD213PS.BCST  eachConstants<>+1856(SB), Z2, Z4
+	VBROADCASTSS      eachConstants<>+960(SB), Z4
+	VFMADD213PS.BCST  eachConstants<>+928(SB), Z2, Z4
 	VMULPS            Z0, Z4, Z4
 	VREDUCEPS         $0x08, Z4, Z5
 	VSUBPS            Z5, Z4, Z4
-	VFMADD213PS.BCST  eachConstants<>+1984(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+992(SB), Z2, Z3
 	VMULPS            Z0, Z3, Z3
-	VBROADCASTSS      eachConstants<>+1408(SB), Z0
-	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z5, Z0
-	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z5, Z0
-	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z5, Z0
-	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z5, Z0
-	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z5, Z0
+	VBROADCASTSS      eachConstants<>+704(SB), Z0
+	VFMADD213PS.BCST  eachConstants<>+672(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+608(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z5, Z0
+	VFMADD213PS.BCST  eachConstants<>+544(SB), Z5, Z0
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z0
 	VSCALEFPS         Z4, Z0, Z0
 	VADDPS.BCST       eachConstants<>+0(SB), Z0, Z2
 	VRCP14PS          Z2, Z4
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z4, Z2
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z4, Z2
 	VMULPS            Z2, Z4, Z4
 	VMULPS            Z4, Z0, Z0
 	VMULPS            Z0, Z3, Z3
@@ -3754,26 +3274,26 @@ many:
 	VCVTPH2PS         32(DX)(SI*2), Z6
 	VCVTPH2PS         64(DX)(SI*2), Z11
 	VCVTPH2PS         96(DX)(SI*2), Z16
-	VBROADCASTSS      eachConstants<>+2304(SB), Z2
-	VBROADCASTSS      eachConstants<>+2304(SB), Z3
-	VBROADCASTSS      eachConstants<>+2304(SB), Z4
-	VBROADCASTSS      eachConstants<>+2304(SB), Z7
+	VBROADCASTSS      eachConstants<>+1152(SB), Z2
+	VBROADCASTSS      eachConstants<>+1152(SB), Z3
+	VBROADCASTSS      eachConstants<>+1152(SB), Z4
+	VBROADCASTSS      eachConstants<>+1152(SB), Z7
 	VMAXPS            Z0, Z2, Z0
 	VMAXPS            Z5, Z3, Z5
 	VMAXPS            Z10, Z4, Z10
 	VMAXPS            Z15, Z7, Z15
-	VBROADCASTSS      eachConstants<>+2240(SB), Z2
-	VBROADCASTSS      eachConstants<>+2240(SB), Z7
-	VBROADCASTSS      eachConstants<>+2240(SB), Z4
-	VBROADCASTSS      eachConstants<>+2240(SB), Z3
+	VBROADCASTSS      eachConstants<>+1120(SB), Z2
+	VBROADCASTSS      eachConstants<>+1120(SB), Z7
+	VBROADCASTSS      eachConstants<>+1120(SB), Z4
+	VBROADCASTSS      eachConstants<>+1120(SB), Z3
 	VMINPS            Z0, Z2, Z2
 	VMINPS            Z5, Z7, Z7
 	VMINPS            Z10, Z4, Z12
 	VMINPS            Z15, Z3, Z17
-	VMULPS.BCST       eachConstants<>+2368(SB), Z2, Z3
-	VMULPS.BCST       eachConstants<>+2368(SB), Z7, Z8
-	VMULPS.BCST       eachConstants<>+2368(SB), Z12, Z13
-	VMULPS.BCST       eachConstants<>+2368(SB), Z17, Z18
+	VMULPS.BCST       eachConstants<>+1184(SB), Z2, Z3
+	VMULPS.BCST       eachConstants<>+1184(SB), Z7, Z8
+	VMULPS.BCST       eachConstants<>+1184(SB), Z12, Z13
+	VMULPS.BCST       eachConstants<>+1184(SB), Z17, Z18
 	VREDUCEPS         $0x08, Z3, Z4
 	VREDUCEPS         $0x08, Z8, Z9
 	VREDUCEPS         $0x08, Z13, Z14
@@ -3782,42 +3302,42 @@ many:
 	VSUBPS            Z9, Z8, Z8
 	VSUBPS            Z14, Z13, Z13
 	VSUBPS            Z19, Z18, Z18
-	VBROADCASTSS      eachConstants<>+2368(SB), Z4
-	VBROADCASTSS      eachConstants<>+2368(SB), Z9
-	VBROADCASTSS      eachConstants<>+2368(SB), Z14
-	VBROADCASTSS      eachConstants<>+2368(SB), Z19
+	VBROADCASTSS      eachConstants<>+1184(SB), Z4
+	VBROADCASTSS      eachConstants<>+1184(SB), Z9
+	VBROADCASTSS      eachConstants<>+1184(SB), Z14
+	VBROADCASTSS      eachConstants<>+1184(SB), Z19
 	VFMSUB213PS       Z3, Z2, Z4
 	VFMSUB213PS       Z8, Z7, Z9
 	VFMSUB213PS       Z13, Z12, Z14
 	VFMSUB213PS       Z18, Z17, Z19
-	VFMADD231PS.BCST  eachConstants<>+2432(SB), Z2, Z4
-	VFMADD231PS.BCST  eachConstants<>+2432(SB), Z7, Z9
-	VFMADD231PS.BCST  eachConstants<>+2432(SB), Z12, Z14
-	VFMADD231PS.BCST  eachConstants<>+2432(SB), Z17, Z19
-	VBROADCASTSS      eachConstants<>+1408(SB), Z2
-	VBROADCASTSS      eachConstants<>+1408(SB), Z7
-	VBROADCASTSS      eachConstants<>+1408(SB), Z12
-	VBROADCASTSS      eachConstants<>+1408(SB), Z17
-	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z4, Z2
-	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z9, Z7
-	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z14, Z12
-	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z19, Z17
-	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z4, Z2
-	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z9, Z7
-	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z14, Z12
-	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z19, Z17
-	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z4, Z2
-	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z9, Z7
-	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z14, Z12
-	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z19, Z17
-	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z4, Z2
-	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z9, Z7
-	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z14, Z12
-	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z19, Z17
-	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z4, Z2
-	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z9, Z7
-	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z14, Z12
-	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z19, Z17
+	VFMADD231PS.BCST  eachConstants<>+1216(SB), Z2, Z4
+	VFMADD231PS.BCST  eachConstants<>+1216(SB), Z7, Z9
+	VFMADD231PS.BCST  eachConstants<>+1216(SB), Z12, Z14
+	VFMADD231PS.BCST  eachConstants<>+1216(SB), Z17, Z19
+	VBROADCASTSS      eachConstants<>+704(SB), Z2
+	VBROADCASTSS      eachConstants<>+704(SB), Z7
+	VBROADCASTSS      eachConstants<>+704(SB), Z12
+	VBROADCASTSS      eachConstants<>+704(SB), Z17
+	VFMADD213PS.BCST  eachConstants<>+672(SB), Z4, Z2
+	VFMADD213PS.BCST  eachConstants<>+672(SB), Z9, Z7
+	VFMADD213PS.BCST  eachConstants<>+672(SB), Z14, Z12
+	VFMADD213PS.BCST  eachConstants<>+672(SB), Z19, Z17
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z4, Z2
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z9, Z7
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z14, Z12
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z19, Z17
+	VFMADD213PS.BCST  eachConstants<>+608(SB), Z4, Z2
+	VFMADD213PS.BCST  eachConstants<>+608(SB), Z9, Z7
+	VFMADD213PS.BCST  eachConstants<>+608(SB), Z14, Z12
+	VFMADD213PS.BCST  eachConstants<>+608(SB), Z19, Z17
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z4, Z2
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z9, Z7
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z14, Z12
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z19, Z17
+	VFMADD213PS.BCST  eachConstants<>+544(SB), Z4, Z2
+	VFMADD213PS.BCST  eachConstants<>+544(SB), Z9, Z7
+	VFMADD213PS.BCST  eachConstants<>+544(SB), Z14, Z12
+	VFMADD213PS.BCST  eachConstants<>+544(SB), Z19, Z17
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z4, Z2
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z9, Z7
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z14, Z12
@@ -3834,10 +3354,10 @@ many:
 	VRCP14PS          Z3, Z8
 	VRCP14PS          Z4, Z9
 	VRCP14PS          Z12, Z13
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z7, Z2
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z8, Z3
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z9, Z4
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z13, Z12
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z7, Z2
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z8, Z3
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z9, Z4
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z13, Z12
 	VMULPS            Z2, Z7, Z7
 	VMULPS            Z3, Z8, Z8
 	VMULPS            Z4, Z9, Z9
@@ -3869,27 +3389,27 @@ few:
 loop:
 	VCVTPH2PS         (CX)(SI*2), Z0
 	VCVTPH2PS         (DX)(SI*2), Z1
-	VBROADCASTSS      eachConstants<>+2304(SB), Z2
+	VBROADCASTSS      eachConstants<>+1152(SB), Z2
 	VMAXPS            Z0, Z2, Z0
-	VBROADCASTSS      eachConstants<>+2240(SB), Z2
+	VBROADCASTSS      eachConstants<>+1120(SB), Z2
 	VMINPS            Z0, Z2, Z2
-	VMULPS.BCST       eachConstants<>+2368(SB), Z2, Z3
+	VMULPS.BCST       eachConstants<>+1184(SB), Z2, Z3
 	VREDUCEPS         $0x08, Z3, Z4
 	VSUBPS            Z4, Z3, Z3
-	VBROADCASTSS      eachConstants<>+2368(SB), Z4
+	VBROADCASTSS      eachConstants<>+1184(SB), Z4
 	VFMSUB213PS       Z3, Z2, Z4
-	VFMADD231PS.BCST  eachConstants<>+2432(SB), Z2, Z4
-	VBROADCASTSS      eachConstants<>+1408(SB), Z2
-	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z4, Z2
-	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z4, Z2
-	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z4, Z2
-	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z4, Z2
-	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z4, Z2
+	VFMADD231PS.BCST  eachConstants<>+1216(SB), Z2, Z4
+	VBROADCASTSS      eachConstants<>+704(SB), Z2
+	VFMADD213PS.BCST  eachConstants<>+672(SB), Z4, Z2
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z4, Z2
+	VFMADD213PS.BCST  eachConstants<>+608(SB), Z4, Z2
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z4, Z2
+	VFMADD213PS.BCST  eachConstants<>+544(SB), Z4, Z2
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z4, Z2
 	VSCALEFPS         Z3, Z2, Z2
 	VADDPS.BCST       eachConstants<>+0(SB), Z2, Z2
 	VRCP14PS          Z2, Z3
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z3, Z2
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z3, Z2
 	VMULPS            Z2, Z3, Z3
 	VMULPS            Z3, Z0, Z0
 	VMULPS            Z1, Z0, Z0
@@ -3930,26 +3450,26 @@ many:
 	VCVTPH2PS         32(SI)(R8*2), Z8
 	VCVTPH2PS         64(SI)(R8*2), Z14
 	VCVTPH2PS         96(SI)(R8*2), Z20
-	VBROADCASTSS      eachConstants<>+2304(SB), Z3
-	VBROADCASTSS      eachConstants<>+2304(SB), Z4
-	VBROADCASTSS      eachConstants<>+2304(SB), Z5
-	VBROADCASTSS      eachConstants<>+2304(SB), Z9
+	VBROADCASTSS      eachConstants<>+1152(SB), Z3
+	VBROADCASTSS      eachConstants<>+1152(SB), Z4
+	VBROADCASTSS      eachConstants<>+1152(SB), Z5
+	VBROADCASTSS      eachConstants<>+1152(SB), Z9
 	VMAXPS            Z0, Z3, Z0
 	VMAXPS            Z6, Z4, Z6
 	VMAXPS            Z12, Z5, Z12
 	VMAXPS            Z18, Z9, Z18
-	VBROADCASTSS      eachConstants<>+2240(SB), Z3
-	VBROADCASTSS      eachConstants<>+2240(SB), Z9
-	VBROADCASTSS      eachConstants<>+2240(SB), Z5
-	VBROADCASTSS      eachConstants<>+2240(SB), Z4
+	VBROADCASTSS      eachConstants<>+1120(SB), Z3
+	VBROADCASTSS      eachConstants<>+1120(SB), Z9
+	VBROADCASTSS      eachConstants<>+1120(SB), Z5
+	VBROADCASTSS      eachConstants<>+1120(SB), Z4
 	VMINPS            Z0, Z3, Z3
 	VMINPS            Z6, Z9, Z9
 	VMINPS            Z12, Z5, Z15
 	VMINPS            Z18, Z4, Z21
-	VMULPS.BCST       eachConstants<>+2368(SB), Z3, Z4
-	VMULPS.BCST       eachConstants<>+2368(SB), Z9, Z10
-	VMULPS.BCST       eachConstants<>+2368(SB), Z15, Z16
-	VMULPS.BCST       eachConstants<>+2368(SB), Z21, Z22
+	VMULPS.BCST       eachConstants<>+1184(SB), Z3, Z4
+	VMULPS.BCST       eachConstants<>+1184(SB), Z9, Z10
+	VMULPS.BCST       eachConstants<>+1184(SB), Z15, Z16
+	VMULPS.BCST       eachConstants<>+1184(SB), Z21, Z22
 	VREDUCEPS         $0x08, Z4, Z5
 	VREDUCEPS         $0x08, Z10, Z11
 	VREDUCEPS         $0x08, Z16, Z17
@@ -3958,42 +3478,42 @@ many:
 	VSUBPS            Z11, Z10, Z10
 	VSUBPS            Z17, Z16, Z16
 	VSUBPS            Z23, Z22, Z22
-	VBROADCASTSS      eachConstants<>+2368(SB), Z5
-	VBROADCASTSS      eachConstants<>+2368(SB), Z17
-	VBROADCASTSS      eachConstants<>+2368(SB), Z24
-	VBROADCASTSS      eachConstants<>+2368(SB), Z26
+	VBROADCASTSS      eachConstants<>+1184(SB), Z5
+	VBROADCASTSS      eachConstants<>+1184(SB), Z17
+	VBROADCASTSS      eachConstants<>+1184(SB), Z24
+	VBROADCASTSS      eachConstants<>+1184(SB), Z26
 	VFMSUB213PS       Z4, Z3, Z5
 	VFMSUB213PS       Z10, Z9, Z17
 	VFMSUB213PS       Z16, Z15, Z24
 	VFMSUB213PS       Z22, Z21, Z26
-	VFMADD231PS.BCST  eachConstants<>+2432(SB), Z3, Z5
-	VFMADD231PS.BCST  eachConstants<>+2432(SB), Z9, Z17
-	VFMADD231PS.BCST  eachConstants<>+2432(SB), Z15, Z24
-	VFMADD231PS.BCST  eachConstants<>+2432(SB), Z21, Z26
-	VBROADCASTSS      eachConstants<>+1408(SB), Z11
-	VBROADCASTSS      eachConstants<>+1408(SB), Z23
-	VBROADCASTSS      eachConstants<>+1408(SB), Z25
-	VBROADCASTSS      eachConstants<>+1408(SB), Z27
-	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z5, Z11
-	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z17, Z23
-	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z24, Z25
-	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z26, Z27
-	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z5, Z11
-	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z17, Z23
-	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z24, Z25
-	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z26, Z27
-	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z5, Z11
-	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z17, Z23
-	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z24, Z25
-	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z26, Z27
-	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z5, Z11
-	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z17, Z23
-	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z24, Z25
-	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z26, Z27
-	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z5, Z11
-	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z17, Z23
-	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z24, Z25
-	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z26, Z27
+	VFMADD231PS.BCST  eachConstants<>+1216(SB), Z3, Z5
+	VFMADD231PS.BCST  eachConstants<>+1216(SB), Z9, Z17
+	VFMADD231PS.BCST  eachConstants<>+1216(SB), Z15, Z24
+	VFMADD231PS.BCST  eachConstants<>+1216(SB), Z21, Z26
+	VBROADCASTSS      eachConstants<>+704(SB), Z11
+	VBROADCASTSS      eachConstants<>+704(SB), Z23
+	VBROADCASTSS      eachConstants<>+704(SB), Z25
+	VBROADCASTSS      eachConstants<>+704(SB), Z27
+	VFMADD213PS.BCST  eachConstants<>+672(SB), Z5, Z11
+	VFMADD213PS.BCST  eachConstants<>+672(SB), Z17, Z23
+	VFMADD213PS.BCST  eachConstants<>+672(SB), Z24, Z25
+	VFMADD213PS.BCST  eachConstants<>+672(SB), Z26, Z27
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z5, Z11
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z17, Z23
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z24, Z25
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z26, Z27
+	VFMADD213PS.BCST  eachConstants<>+608(SB), Z5, Z11
+	VFMADD213PS.BCST  eachConstants<>+608(SB), Z17, Z23
+	VFMADD213PS.BCST  eachConstants<>+608(SB), Z24, Z25
+	VFMADD213PS.BCST  eachConstants<>+608(SB), Z26, Z27
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z5, Z11
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z17, Z23
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z24, Z25
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z26, Z27
+	VFMADD213PS.BCST  eachConstants<>+544(SB), Z5, Z11
+	VFMADD213PS.BCST  eachConstants<>+544(SB), Z17, Z23
+	VFMADD213PS.BCST  eachConstants<>+544(SB), Z24, Z25
+	VFMADD213PS.BCST  eachConstants<>+544(SB), Z26, Z27
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z11
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z17, Z23
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z24, Z25
@@ -4010,10 +3530,10 @@ many:
 	VRCP14PS          Z10, Z16
 	VRCP14PS          Z17, Z22
 	VRCP14PS          Z24, Z26
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z5, Z4
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z16, Z10
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z22, Z17
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z26, Z24
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z5, Z4
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z16, Z10
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z22, Z17
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z26, Z24
 	VMULPS            Z4, Z5, Z5
 	VMULPS            Z10, Z16, Z16
 	VMULPS            Z17, Z22, Z22
@@ -4074,27 +3594,27 @@ loop:
 	VCVTPH2PS         (BX)(R8*2), Z0
 	VCVTPH2PS         (DX)(R8*2), Z1
 	VCVTPH2PS         (SI)(R8*2), Z2
-	VBROADCASTSS      eachConstants<>+2304(SB), Z3
+	VBROADCASTSS      eachConstants<>+1152(SB), Z3
 	VMAXPS            Z0, Z3, Z0
-	VBROADCASTSS      eachConstants<>+2240(SB), Z3
+	VBROADCASTSS      eachConstants<>+1120(SB), Z3
 	VMINPS            Z0, Z3, Z3
-	VMULPS.BCST       eachConstants<>+2368(SB), Z3, Z4
+	VMULPS.BCST       eachConstants<>+1184(SB), Z3, Z4
 	VREDUCEPS         $0x08, Z4, Z5
 	VSUBPS            Z5, Z4, Z4
-	VBROADCASTSS      eachConstants<>+2368(SB), Z5
+	VBROADCASTSS      eachConstants<>+1184(SB), Z5
 	VFMSUB213PS       Z4, Z3, Z5
-	VFMADD231PS.BCST  eachConstants<>+2432(SB), Z3, Z5
-	VBROADCASTSS      eachConstants<>+1408(SB), Z6
-	VFMADD213PS.BCST  eachConstants<>+1344(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+1280(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+1216(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+1152(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+1088(SB), Z5, Z6
+	VFMADD231PS.BCST  eachConstants<>+1216(SB), Z3, Z5
+	VBROADCASTSS      eachConstants<>+704(SB), Z6
+	VFMADD213PS.BCST  eachConstants<>+672(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+640(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+608(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+576(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+544(SB), Z5, Z6
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
 	VSCALEFPS         Z4, Z6, Z6
 	VADDPS.BCST       eachConstants<>+0(SB), Z6, Z4
 	VRCP14PS          Z4, Z5
-	VFNMADD213PS.BCST eachConstants<>+1024(SB), Z5, Z4
+	VFNMADD213PS.BCST eachConstants<>+512(SB), Z5, Z4
 	VMULPS            Z4, Z5, Z5
 	VMULPS            Z5, Z0, Z0
 	VMULPS            Z1, Z0, Z0
@@ -4120,8 +3640,8 @@ done:
 TEXT ·largestF16AVX512(SB), NOSPLIT, $0-20
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
-	VBROADCASTSS eachConstants<>+2496(SB), Z0
-	VBROADCASTSS eachConstants<>+2496(SB), Z1
+	VBROADCASTSS eachConstants<>+1248(SB), Z0
+	VBROADCASTSS eachConstants<>+1248(SB), Z1
 	XORQ         DX, DX
 
 loop:
@@ -4162,30 +3682,30 @@ many:
 	VCVTPH2PS         32(AX)(DX*2), Z5
 	VSUBPS            Z0, Z2, Z2
 	VSUBPS            Z0, Z5, Z5
-	VBROADCASTSS      eachConstants<>+384(SB), Z4
-	VBROADCASTSS      eachConstants<>+384(SB), Z7
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z4
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z5, Z7
-	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z3
-	VSUBPS.BCST       eachConstants<>+384(SB), Z7, Z6
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z5, K2
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z3, Z2
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z6, Z5
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z3, Z2
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z6, Z5
-	VBROADCASTSS      eachConstants<>+448(SB), Z3
-	VBROADCASTSS      eachConstants<>+448(SB), Z6
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z5, Z6
+	VBROADCASTSS      eachConstants<>+192(SB), Z4
+	VBROADCASTSS      eachConstants<>+192(SB), Z7
+	VFMADD231PS.BCST  eachConstants<>+96(SB), Z2, Z4
+	VFMADD231PS.BCST  eachConstants<>+96(SB), Z5, Z7
+	VSUBPS.BCST       eachConstants<>+192(SB), Z4, Z3
+	VSUBPS.BCST       eachConstants<>+192(SB), Z7, Z6
+	VCMPPS.BCST       $0x05, eachConstants<>+32(SB), Z2, K1
+	VCMPPS.BCST       $0x05, eachConstants<>+32(SB), Z5, K2
+	VFNMADD231PS.BCST eachConstants<>+128(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+128(SB), Z6, Z5
+	VFNMADD231PS.BCST eachConstants<>+160(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+160(SB), Z6, Z5
+	VBROADCASTSS      eachConstants<>+224(SB), Z3
+	VBROADCASTSS      eachConstants<>+224(SB), Z6
+	VFMADD213PS.BCST  eachConstants<>+256(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+256(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+288(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+288(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+320(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+320(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+352(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+352(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+384(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+384(SB), Z5, Z6
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
@@ -4210,18 +3730,18 @@ loop:
 	PREFETCHT0        8192(AX)(DX*2)
 	VCVTPH2PS         (AX)(DX*2), Z2
 	VSUBPS            Z0, Z2, Z2
-	VBROADCASTSS      eachConstants<>+384(SB), Z4
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z4
-	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z3
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z3, Z2
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z3, Z2
-	VBROADCASTSS      eachConstants<>+448(SB), Z3
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z3
+	VBROADCASTSS      eachConstants<>+192(SB), Z4
+	VFMADD231PS.BCST  eachConstants<>+96(SB), Z2, Z4
+	VSUBPS.BCST       eachConstants<>+192(SB), Z4, Z3
+	VCMPPS.BCST       $0x05, eachConstants<>+32(SB), Z2, K1
+	VFNMADD231PS.BCST eachConstants<>+128(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+160(SB), Z3, Z2
+	VBROADCASTSS      eachConstants<>+224(SB), Z3
+	VFMADD213PS.BCST  eachConstants<>+256(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+288(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+320(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+352(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+384(SB), Z2, Z3
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
 	VPSLLD            $0x17, Z4, Z4
@@ -4262,30 +3782,30 @@ many:
 	VCVTPH2PS         32(AX)(DX*2), Z5
 	VSUBPS            Z0, Z2, Z2
 	VSUBPS            Z0, Z5, Z5
-	VBROADCASTSS      eachConstants<>+384(SB), Z4
-	VBROADCASTSS      eachConstants<>+384(SB), Z7
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z4
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z5, Z7
-	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z3
-	VSUBPS.BCST       eachConstants<>+384(SB), Z7, Z6
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z5, K2
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z3, Z2
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z6, Z5
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z3, Z2
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z6, Z5
-	VBROADCASTSS      eachConstants<>+448(SB), Z3
-	VBROADCASTSS      eachConstants<>+448(SB), Z6
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z5, Z6
+	VBROADCASTSS      eachConstants<>+192(SB), Z4
+	VBROADCASTSS      eachConstants<>+192(SB), Z7
+	VFMADD231PS.BCST  eachConstants<>+96(SB), Z2, Z4
+	VFMADD231PS.BCST  eachConstants<>+96(SB), Z5, Z7
+	VSUBPS.BCST       eachConstants<>+192(SB), Z4, Z3
+	VSUBPS.BCST       eachConstants<>+192(SB), Z7, Z6
+	VCMPPS.BCST       $0x05, eachConstants<>+32(SB), Z2, K1
+	VCMPPS.BCST       $0x05, eachConstants<>+32(SB), Z5, K2
+	VFNMADD231PS.BCST eachConstants<>+128(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+128(SB), Z6, Z5
+	VFNMADD231PS.BCST eachConstants<>+160(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+160(SB), Z6, Z5
+	VBROADCASTSS      eachConstants<>+224(SB), Z3
+	VBROADCASTSS      eachConstants<>+224(SB), Z6
+	VFMADD213PS.BCST  eachConstants<>+256(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+256(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+288(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+288(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+320(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+320(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+352(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+352(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+384(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+384(SB), Z5, Z6
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
@@ -4313,18 +3833,18 @@ few:
 loop:
 	VCVTPH2PS         (AX)(DX*2), Z2
 	VSUBPS            Z0, Z2, Z2
-	VBROADCASTSS      eachConstants<>+384(SB), Z4
-	VFMADD231PS.BCST  eachConstants<>+192(SB), Z2, Z4
-	VSUBPS.BCST       eachConstants<>+384(SB), Z4, Z3
-	VCMPPS.BCST       $0x05, eachConstants<>+64(SB), Z2, K1
-	VFNMADD231PS.BCST eachConstants<>+256(SB), Z3, Z2
-	VFNMADD231PS.BCST eachConstants<>+320(SB), Z3, Z2
-	VBROADCASTSS      eachConstants<>+448(SB), Z3
-	VFMADD213PS.BCST  eachConstants<>+512(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+576(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+640(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+704(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+768(SB), Z2, Z3
+	VBROADCASTSS      eachConstants<>+192(SB), Z4
+	VFMADD231PS.BCST  eachConstants<>+96(SB), Z2, Z4
+	VSUBPS.BCST       eachConstants<>+192(SB), Z4, Z3
+	VCMPPS.BCST       $0x05, eachConstants<>+32(SB), Z2, K1
+	VFNMADD231PS.BCST eachConstants<>+128(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+160(SB), Z3, Z2
+	VBROADCASTSS      eachConstants<>+224(SB), Z3
+	VFMADD213PS.BCST  eachConstants<>+256(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+288(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+320(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+352(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+384(SB), Z2, Z3
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
 	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
 	VPSLLD            $0x17, Z4, Z4
@@ -4391,22 +3911,22 @@ TEXT ·geluF32AVX2(SB), NOSPLIT, $0-36
 
 loop:
 	VMOVUPS     (CX)(BX*4), Y0
-	VMOVUPS     eachConstants<>+2176(SB), Y1
+	VMOVUPS     eachConstants<>+1088(SB), Y1
 	VMAXPS      Y0, Y1, Y0
-	VMOVUPS     eachConstants<>+2112(SB), Y1
+	VMOVUPS     eachConstants<>+1056(SB), Y1
 	VMINPS      Y0, Y1, Y1
 	VMULPS      Y1, Y1, Y2
-	VMOVUPS     eachConstants<>+1920(SB), Y3
-	VFMADD213PS eachConstants<>+1856(SB), Y2, Y3
+	VMOVUPS     eachConstants<>+960(SB), Y3
+	VFMADD213PS eachConstants<>+928(SB), Y2, Y3
 	VMULPS      Y1, Y3, Y3
 	VROUNDPS    $0x08, Y3, Y1
 	VSUBPS      Y1, Y3, Y3
-	VMOVUPS     eachConstants<>+1408(SB), Y2
-	VFMADD213PS eachConstants<>+1344(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+1280(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+1216(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+1152(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+1088(SB), Y3, Y2
+	VMOVUPS     eachConstants<>+704(SB), Y2
+	VFMADD213PS eachConstants<>+672(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+640(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+608(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+576(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+544(SB), Y3, Y2
 	VFMADD213PS eachConstants<>+0(SB), Y3, Y2
 	VCVTPS2DQ   Y1, Y1
 	VPSLLD      $0x17, Y1, Y1
@@ -4417,22 +3937,22 @@ loop:
 	VMULPS      Y1, Y0, Y0
 	VMOVDQU     Y0, (AX)(BX*4)
 	VMOVUPS     32(CX)(BX*4), Y0
-	VMOVUPS     eachConstants<>+2176(SB), Y1
+	VMOVUPS     eachConstants<>+1088(SB), Y1
 	VMAXPS      Y0, Y1, Y0
-	VMOVUPS     eachConstants<>+2112(SB), Y1
+	VMOVUPS     eachConstants<>+1056(SB), Y1
 	VMINPS      Y0, Y1, Y1
 	VMULPS      Y1, Y1, Y2
-	VMOVUPS     eachConstants<>+1920(SB), Y3
-	VFMADD213PS eachConstants<>+1856(SB), Y2, Y3
+	VMOVUPS     eachConstants<>+960(SB), Y3
+	VFMADD213PS eachConstants<>+928(SB), Y2, Y3
 	VMULPS      Y1, Y3, Y3
 	VROUNDPS    $0x08, Y3, Y1
 	VSUBPS      Y1, Y3, Y3
-	VMOVUPS     eachConstants<>+1408(SB), Y2
-	VFMADD213PS eachConstants<>+1344(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+1280(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+1216(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+1152(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+1088(SB), Y3, Y2
+	VMOVUPS     eachConstants<>+704(SB), Y2
+	VFMADD213PS eachConstants<>+672(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+640(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+608(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+576(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+544(SB), Y3, Y2
 	VFMADD213PS eachConstants<>+0(SB), Y3, Y2
 	VCVTPS2DQ   Y1, Y1
 	VPSLLD      $0x17, Y1, Y1
@@ -4461,25 +3981,25 @@ TEXT ·geluGradF32AVX2(SB), NOSPLIT, $0-36
 loop:
 	VMOVUPS     (CX)(SI*4), Y0
 	VMOVUPS     (DX)(SI*4), Y1
-	VMOVUPS     eachConstants<>+2048(SB), Y3
-	VMOVUPS     eachConstants<>+2112(SB), Y2
+	VMOVUPS     eachConstants<>+1024(SB), Y3
+	VMOVUPS     eachConstants<>+1056(SB), Y2
 	VMINPS      Y0, Y2, Y0
-	VMOVUPS     eachConstants<>+2176(SB), Y2
+	VMOVUPS     eachConstants<>+1088(SB), Y2
 	VMAXPS      Y0, Y2, Y0
 	VMULPS      Y0, Y0, Y2
-	VMOVUPS     eachConstants<>+1920(SB), Y4
-	VFMADD213PS eachConstants<>+1856(SB), Y2, Y4
+	VMOVUPS     eachConstants<>+960(SB), Y4
+	VFMADD213PS eachConstants<>+928(SB), Y2, Y4
 	VMULPS      Y0, Y4, Y4
 	VROUNDPS    $0x08, Y4, Y5
 	VSUBPS      Y5, Y4, Y4
-	VFMADD213PS eachConstants<>+1984(SB), Y2, Y3
+	VFMADD213PS eachConstants<>+992(SB), Y2, Y3
 	VMULPS      Y0, Y3, Y3
-	VMOVUPS     eachConstants<>+1408(SB), Y0
-	VFMADD213PS eachConstants<>+1344(SB), Y4, Y0
-	VFMADD213PS eachConstants<>+1280(SB), Y4, Y0
-	VFMADD213PS eachConstants<>+1216(SB), Y4, Y0
-	VFMADD213PS eachConstants<>+1152(SB), Y4, Y0
-	VFMADD213PS eachConstants<>+1088(SB), Y4, Y0
+	VMOVUPS     eachConstants<>+704(SB), Y0
+	VFMADD213PS eachConstants<>+672(SB), Y4, Y0
+	VFMADD213PS eachConstants<>+640(SB), Y4, Y0
+	VFMADD213PS eachConstants<>+608(SB), Y4, Y0
+	VFMADD213PS eachConstants<>+576(SB), Y4, Y0
+	VFMADD213PS eachConstants<>+544(SB), Y4, Y0
 	VFMADD213PS eachConstants<>+0(SB), Y4, Y0
 	VCVTPS2DQ   Y5, Y5
 	VPSLLD      $0x17, Y5, Y5
@@ -4494,25 +4014,25 @@ loop:
 	VMOVDQU     Y2, (AX)(SI*4)
 	VMOVUPS     32(CX)(SI*4), Y0
 	VMOVUPS     32(DX)(SI*4), Y1
-	VMOVUPS     eachConstants<>+2048(SB), Y3
-	VMOVUPS     eachConstants<>+2112(SB), Y2
+	VMOVUPS     eachConstants<>+1024(SB), Y3
+	VMOVUPS     eachConstants<>+1056(SB), Y2
 	VMINPS      Y0, Y2, Y0
-	VMOVUPS     eachConstants<>+2176(SB), Y2
+	VMOVUPS     eachConstants<>+1088(SB), Y2
 	VMAXPS      Y0, Y2, Y0
 	VMULPS      Y0, Y0, Y2
-	VMOVUPS     eachConstants<>+1920(SB), Y4
-	VFMADD213PS eachConstants<>+1856(SB), Y2, Y4
+	VMOVUPS     eachConstants<>+960(SB), Y4
+	VFMADD213PS eachConstants<>+928(SB), Y2, Y4
 	VMULPS      Y0, Y4, Y4
 	VROUNDPS    $0x08, Y4, Y5
 	VSUBPS      Y5, Y4, Y4
-	VFMADD213PS eachConstants<>+1984(SB), Y2, Y3
+	VFMADD213PS eachConstants<>+992(SB), Y2, Y3
 	VMULPS      Y0, Y3, Y3
-	VMOVUPS     eachConstants<>+1408(SB), Y0
-	VFMADD213PS eachConstants<>+1344(SB), Y4, Y0
-	VFMADD213PS eachConstants<>+1280(SB), Y4, Y0
-	VFMADD213PS eachConstants<>+1216(SB), Y4, Y0
-	VFMADD213PS eachConstants<>+1152(SB), Y4, Y0
-	VFMADD213PS eachConstants<>+1088(SB), Y4, Y0
+	VMOVUPS     eachConstants<>+704(SB), Y0
+	VFMADD213PS eachConstants<>+672(SB), Y4, Y0
+	VFMADD213PS eachConstants<>+640(SB), Y4, Y0
+	VFMADD213PS eachConstants<>+608(SB), Y4, Y0
+	VFMADD213PS eachConstants<>+576(SB), Y4, Y0
+	VFMADD213PS eachConstants<>+544(SB), Y4, Y0
 	VFMADD213PS eachConstants<>+0(SB), Y4, Y0
 	VCVTPS2DQ   Y5, Y5
 	VPSLLD      $0x17, Y5, Y5
@@ -4618,22 +4138,22 @@ TEXT ·swigluF32AVX2(SB), NOSPLIT, $0-36
 loop:
 	VMOVUPS     (CX)(SI*4), Y0
 	VMOVUPS     (DX)(SI*4), Y1
-	VMOVUPS     eachConstants<>+2304(SB), Y2
+	VMOVUPS     eachConstants<>+1152(SB), Y2
 	VMAXPS      Y0, Y2, Y0
-	VMOVUPS     eachConstants<>+2240(SB), Y2
+	VMOVUPS     eachConstants<>+1120(SB), Y2
 	VMINPS      Y0, Y2, Y2
-	VMULPS      eachConstants<>+2368(SB), Y2, Y3
+	VMULPS      eachConstants<>+1184(SB), Y2, Y3
 	VROUNDPS    $0x08, Y3, Y4
 	VSUBPS      Y4, Y3, Y3
-	VMOVUPS     eachConstants<>+2368(SB), Y3
+	VMOVUPS     eachConstants<>+1184(SB), Y3
 	VFMSUB213PS Y4, Y2, Y3
-	VFMADD231PS eachConstants<>+2432(SB), Y2, Y3
-	VMOVUPS     eachConstants<>+1408(SB), Y2
-	VFMADD213PS eachConstants<>+1344(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+1280(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+1216(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+1152(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+1088(SB), Y3, Y2
+	VFMADD231PS eachConstants<>+1216(SB), Y2, Y3
+	VMOVUPS     eachConstants<>+704(SB), Y2
+	VFMADD213PS eachConstants<>+672(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+640(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+608(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+576(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+544(SB), Y3, Y2
 	VFMADD213PS eachConstants<>+0(SB), Y3, Y2
 	VCVTPS2DQ   Y4, Y4
 	VPSLLD      $0x17, Y4, Y4
@@ -4646,22 +4166,22 @@ loop:
 	VMOVDQU     Y0, (AX)(SI*4)
 	VMOVUPS     32(CX)(SI*4), Y0
 	VMOVUPS     32(DX)(SI*4), Y1
-	VMOVUPS     eachConstants<>+2304(SB), Y2
+	VMOVUPS     eachConstants<>+1152(SB), Y2
 	VMAXPS      Y0, Y2, Y0
-	VMOVUPS     eachConstants<>+2240(SB), Y2
+	VMOVUPS     eachConstants<>+1120(SB), Y2
 	VMINPS      Y0, Y2, Y2
-	VMULPS      eachConstants<>+2368(SB), Y2, Y3
+	VMULPS      eachConstants<>+1184(SB), Y2, Y3
 	VROUNDPS    $0x08, Y3, Y4
 	VSUBPS      Y4, Y3, Y3
-	VMOVUPS     eachConstants<>+2368(SB), Y3
+	VMOVUPS     eachConstants<>+1184(SB), Y3
 	VFMSUB213PS Y4, Y2, Y3
-	VFMADD231PS eachConstants<>+2432(SB), Y2, Y3
-	VMOVUPS     eachConstants<>+1408(SB), Y2
-	VFMADD213PS eachConstants<>+1344(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+1280(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+1216(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+1152(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+1088(SB), Y3, Y2
+	VFMADD231PS eachConstants<>+1216(SB), Y2, Y3
+	VMOVUPS     eachConstants<>+704(SB), Y2
+	VFMADD213PS eachConstants<>+672(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+640(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+608(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+576(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+544(SB), Y3, Y2
 	VFMADD213PS eachConstants<>+0(SB), Y3, Y2
 	VCVTPS2DQ   Y4, Y4
 	VPSLLD      $0x17, Y4, Y4
@@ -4693,22 +4213,22 @@ loop:
 	VMOVUPS     (BX)(R8*4), Y0
 	VMOVUPS     (DX)(R8*4), Y1
 	VMOVUPS     (SI)(R8*4), Y2
-	VMOVUPS     eachConstants<>+2304(SB), Y3
+	VMOVUPS     eachConstants<>+1152(SB), Y3
 	VMAXPS      Y0, Y3, Y0
-	VMOVUPS     eachConstants<>+2240(SB), Y3
+	VMOVUPS     eachConstants<>+1120(SB), Y3
 	VMINPS      Y0, Y3, Y3
-	VMULPS      eachConstants<>+2368(SB), Y3, Y4
+	VMULPS      eachConstants<>+1184(SB), Y3, Y4
 	VROUNDPS    $0x08, Y4, Y5
 	VSUBPS      Y5, Y4, Y4
-	VMOVUPS     eachConstants<>+2368(SB), Y4
+	VMOVUPS     eachConstants<>+1184(SB), Y4
 	VFMSUB213PS Y5, Y3, Y4
-	VFMADD231PS eachConstants<>+2432(SB), Y3, Y4
-	VMOVUPS     eachConstants<>+1408(SB), Y6
-	VFMADD213PS eachConstants<>+1344(SB), Y4, Y6
-	VFMADD213PS eachConstants<>+1280(SB), Y4, Y6
-	VFMADD213PS eachConstants<>+1216(SB), Y4, Y6
-	VFMADD213PS eachConstants<>+1152(SB), Y4, Y6
-	VFMADD213PS eachConstants<>+1088(SB), Y4, Y6
+	VFMADD231PS eachConstants<>+1216(SB), Y3, Y4
+	VMOVUPS     eachConstants<>+704(SB), Y6
+	VFMADD213PS eachConstants<>+672(SB), Y4, Y6
+	VFMADD213PS eachConstants<>+640(SB), Y4, Y6
+	VFMADD213PS eachConstants<>+608(SB), Y4, Y6
+	VFMADD213PS eachConstants<>+576(SB), Y4, Y6
+	VFMADD213PS eachConstants<>+544(SB), Y4, Y6
 	VFMADD213PS eachConstants<>+0(SB), Y4, Y6
 	VCVTPS2DQ   Y5, Y5
 	VPSLLD      $0x17, Y5, Y5
@@ -4728,22 +4248,22 @@ loop:
 	VMOVUPS     32(BX)(R8*4), Y0
 	VMOVUPS     32(DX)(R8*4), Y1
 	VMOVUPS     32(SI)(R8*4), Y2
-	VMOVUPS     eachConstants<>+2304(SB), Y3
+	VMOVUPS     eachConstants<>+1152(SB), Y3
 	VMAXPS      Y0, Y3, Y0
-	VMOVUPS     eachConstants<>+2240(SB), Y3
+	VMOVUPS     eachConstants<>+1120(SB), Y3
 	VMINPS      Y0, Y3, Y3
-	VMULPS      eachConstants<>+2368(SB), Y3, Y4
+	VMULPS      eachConstants<>+1184(SB), Y3, Y4
 	VROUNDPS    $0x08, Y4, Y5
 	VSUBPS      Y5, Y4, Y4
-	VMOVUPS     eachConstants<>+2368(SB), Y4
+	VMOVUPS     eachConstants<>+1184(SB), Y4
 	VFMSUB213PS Y5, Y3, Y4
-	VFMADD231PS eachConstants<>+2432(SB), Y3, Y4
-	VMOVUPS     eachConstants<>+1408(SB), Y6
-	VFMADD213PS eachConstants<>+1344(SB), Y4, Y6
-	VFMADD213PS eachConstants<>+1280(SB), Y4, Y6
-	VFMADD213PS eachConstants<>+1216(SB), Y4, Y6
-	VFMADD213PS eachConstants<>+1152(SB), Y4, Y6
-	VFMADD213PS eachConstants<>+1088(SB), Y4, Y6
+	VFMADD231PS eachConstants<>+1216(SB), Y3, Y4
+	VMOVUPS     eachConstants<>+704(SB), Y6
+	VFMADD213PS eachConstants<>+672(SB), Y4, Y6
+	VFMADD213PS eachConstants<>+640(SB), Y4, Y6
+	VFMADD213PS eachConstants<>+608(SB), Y4, Y6
+	VFMADD213PS eachConstants<>+576(SB), Y4, Y6
+	VFMADD213PS eachConstants<>+544(SB), Y4, Y6
 	VFMADD213PS eachConstants<>+0(SB), Y4, Y6
 	VCVTPS2DQ   Y5, Y5
 	VPSLLD      $0x17, Y5, Y5
@@ -4771,8 +4291,8 @@ loop:
 TEXT ·largestF32AVX2(SB), NOSPLIT, $0-20
 	MOVQ    x+0(FP), AX
 	MOVQ    n+8(FP), CX
-	VMOVUPS eachConstants<>+2496(SB), Y0
-	VMOVUPS eachConstants<>+2496(SB), Y1
+	VMOVUPS eachConstants<>+1248(SB), Y0
+	VMOVUPS eachConstants<>+1248(SB), Y1
 	XORQ    DX, DX
 
 loop:
@@ -4808,18 +4328,18 @@ loop:
 	PREFETCHT0   16384(AX)(DX*4)
 	VMOVUPS      (AX)(DX*4), Y3
 	VSUBPS       Y0, Y3, Y3
-	VMOVUPS      eachConstants<>+384(SB), Y5
-	VFMADD231PS  eachConstants<>+192(SB), Y3, Y5
-	VSUBPS       eachConstants<>+384(SB), Y5, Y4
-	VCMPPS       $0x05, eachConstants<>+64(SB), Y3, Y6
-	VFNMADD231PS eachConstants<>+256(SB), Y4, Y3
-	VFNMADD231PS eachConstants<>+320(SB), Y4, Y3
-	VMOVUPS      eachConstants<>+448(SB), Y4
-	VFMADD213PS  eachConstants<>+512(SB), Y3, Y4
-	VFMADD213PS  eachConstants<>+576(SB), Y3, Y4
-	VFMADD213PS  eachConstants<>+640(SB), Y3, Y4
-	VFMADD213PS  eachConstants<>+704(SB), Y3, Y4
-	VFMADD213PS  eachConstants<>+768(SB), Y3, Y4
+	VMOVUPS      eachConstants<>+192(SB), Y5
+	VFMADD231PS  eachConstants<>+96(SB), Y3, Y5
+	VSUBPS       eachConstants<>+192(SB), Y5, Y4
+	VCMPPS       $0x05, eachConstants<>+32(SB), Y3, Y6
+	VFNMADD231PS eachConstants<>+128(SB), Y4, Y3
+	VFNMADD231PS eachConstants<>+160(SB), Y4, Y3
+	VMOVUPS      eachConstants<>+224(SB), Y4
+	VFMADD213PS  eachConstants<>+256(SB), Y3, Y4
+	VFMADD213PS  eachConstants<>+288(SB), Y3, Y4
+	VFMADD213PS  eachConstants<>+320(SB), Y3, Y4
+	VFMADD213PS  eachConstants<>+352(SB), Y3, Y4
+	VFMADD213PS  eachConstants<>+384(SB), Y3, Y4
 	VFMADD213PS  eachConstants<>+0(SB), Y3, Y4
 	VFMADD213PS  eachConstants<>+0(SB), Y3, Y4
 	VPSLLD       $0x17, Y5, Y5
@@ -4830,18 +4350,18 @@ loop:
 	PREFETCHT0   16416(AX)(DX*4)
 	VMOVUPS      32(AX)(DX*4), Y3
 	VSUBPS       Y0, Y3, Y3
-	VMOVUPS      eachConstants<>+384(SB), Y5
-	VFMADD231PS  eachConstants<>+192(SB), Y3, Y5
-	VSUBPS       eachConstants<>+384(SB), Y5, Y4
-	VCMPPS       $0x05, eachConstants<>+64(SB), Y3, Y6
-	VFNMADD231PS eachConstants<>+256(SB), Y4, Y3
-	VFNMADD231PS eachConstants<>+320(SB), Y4, Y3
-	VMOVUPS      eachConstants<>+448(SB), Y4
-	VFMADD213PS  eachConstants<>+512(SB), Y3, Y4
-	VFMADD213PS  eachConstants<>+576(SB), Y3, Y4
-	VFMADD213PS  eachConstants<>+640(SB), Y3, Y4
-	VFMADD213PS  eachConstants<>+704(SB), Y3, Y4
-	VFMADD213PS  eachConstants<>+768(SB), Y3, Y4
+	VMOVUPS      eachConstants<>+192(SB), Y5
+	VFMADD231PS  eachConstants<>+96(SB), Y3, Y5
+	VSUBPS       eachConstants<>+192(SB), Y5, Y4
+	VCMPPS       $0x05, eachConstants<>+32(SB), Y3, Y6
+	VFNMADD231PS eachConstants<>+128(SB), Y4, Y3
+	VFNMADD231PS eachConstants<>+160(SB), Y4, Y3
+	VMOVUPS      eachConstants<>+224(SB), Y4
+	VFMADD213PS  eachConstants<>+256(SB), Y3, Y4
+	VFMADD213PS  eachConstants<>+288(SB), Y3, Y4
+	VFMADD213PS  eachConstants<>+320(SB), Y3, Y4
+	VFMADD213PS  eachConstants<>+352(SB), Y3, Y4
+	VFMADD213PS  eachConstants<>+384(SB), Y3, Y4
 	VFMADD213PS  eachConstants<>+0(SB), Y3, Y4
 	VFMADD213PS  eachConstants<>+0(SB), Y3, Y4
 	VPSLLD       $0x17, Y5, Y5
@@ -4875,18 +4395,18 @@ TEXT ·softmaxF32AVX2(SB), NOSPLIT, $0-24
 loop:
 	VMOVUPS      (AX)(DX*4), Y2
 	VSUBPS       Y0, Y2, Y2
-	VMOVUPS      eachConstants<>+384(SB), Y4
-	VFMADD231PS  eachConstants<>+192(SB), Y2, Y4
-	VSUBPS       eachConstants<>+384(SB), Y4, Y3
-	VCMPPS       $0x05, eachConstants<>+64(SB), Y2, Y5
-	VFNMADD231PS eachConstants<>+256(SB), Y3, Y2
-	VFNMADD231PS eachConstants<>+320(SB), Y3, Y2
-	VMOVUPS      eachConstants<>+448(SB), Y3
-	VFMADD213PS  eachConstants<>+512(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+576(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+640(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+704(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+768(SB), Y2, Y3
+	VMOVUPS      eachConstants<>+192(SB), Y4
+	VFMADD231PS  eachConstants<>+96(SB), Y2, Y4
+	VSUBPS       eachConstants<>+192(SB), Y4, Y3
+	VCMPPS       $0x05, eachConstants<>+32(SB), Y2, Y5
+	VFNMADD231PS eachConstants<>+128(SB), Y3, Y2
+	VFNMADD231PS eachConstants<>+160(SB), Y3, Y2
+	VMOVUPS      eachConstants<>+224(SB), Y3
+	VFMADD213PS  eachConstants<>+256(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+288(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+320(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+352(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+384(SB), Y2, Y3
 	VFMADD213PS  eachConstants<>+0(SB), Y2, Y3
 	VFMADD213PS  eachConstants<>+0(SB), Y2, Y3
 	VPSLLD       $0x17, Y4, Y4
@@ -4897,18 +4417,18 @@ loop:
 	VMOVDQU      Y2, (AX)(DX*4)
 	VMOVUPS      32(AX)(DX*4), Y2
 	VSUBPS       Y0, Y2, Y2
-	VMOVUPS      eachConstants<>+384(SB), Y4
-	VFMADD231PS  eachConstants<>+192(SB), Y2, Y4
-	VSUBPS       eachConstants<>+384(SB), Y4, Y3
-	VCMPPS       $0x05, eachConstants<>+64(SB), Y2, Y5
-	VFNMADD231PS eachConstants<>+256(SB), Y3, Y2
-	VFNMADD231PS eachConstants<>+320(SB), Y3, Y2
-	VMOVUPS      eachConstants<>+448(SB), Y3
-	VFMADD213PS  eachConstants<>+512(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+576(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+640(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+704(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+768(SB), Y2, Y3
+	VMOVUPS      eachConstants<>+192(SB), Y4
+	VFMADD231PS  eachConstants<>+96(SB), Y2, Y4
+	VSUBPS       eachConstants<>+192(SB), Y4, Y3
+	VCMPPS       $0x05, eachConstants<>+32(SB), Y2, Y5
+	VFNMADD231PS eachConstants<>+128(SB), Y3, Y2
+	VFNMADD231PS eachConstants<>+160(SB), Y3, Y2
+	VMOVUPS      eachConstants<>+224(SB), Y3
+	VFMADD213PS  eachConstants<>+256(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+288(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+320(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+352(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+384(SB), Y2, Y3
 	VFMADD213PS  eachConstants<>+0(SB), Y2, Y3
 	VFMADD213PS  eachConstants<>+0(SB), Y2, Y3
 	VPSLLD       $0x17, Y4, Y4
@@ -4984,20 +4504,20 @@ TEXT ·geluBF16AVX2(SB), NOSPLIT, $0-36
 loop:
 	VPMOVZXWD    (CX)(BX*2), Y0
 	VPSLLD       $0x10, Y0, Y0
-	VMOVUPS      eachConstants<>+2176(SB), Y1
+	VMOVUPS      eachConstants<>+1088(SB), Y1
 	VMAXPS       Y0, Y1, Y0
-	VMOVUPS      eachConstants<>+2112(SB), Y1
+	VMOVUPS      eachConstants<>+1056(SB), Y1
 	VMINPS       Y0, Y1, Y1
 	VMULPS       Y1, Y1, Y2
-	VMOVUPS      eachConstants<>+1920(SB), Y3
-	VFMADD213PS  eachConstants<>+1856(SB), Y2, Y3
+	VMOVUPS      eachConstants<>+960(SB), Y3
+	VFMADD213PS  eachConstants<>+928(SB), Y2, Y3
 	VMULPS       Y1, Y3, Y3
 	VROUNDPS     $0x08, Y3, Y1
 	VSUBPS       Y1, Y3, Y3
-	VMOVUPS      eachConstants<>+1664(SB), Y2
-	VFMADD213PS  eachConstants<>+1600(SB), Y3, Y2
-	VFMADD213PS  eachConstants<>+1536(SB), Y3, Y2
-	VFMADD213PS  eachConstants<>+1472(SB), Y3, Y2
+	VMOVUPS      eachConstants<>+832(SB), Y2
+	VFMADD213PS  eachConstants<>+800(SB), Y3, Y2
+	VFMADD213PS  eachConstants<>+768(SB), Y3, Y2
+	VFMADD213PS  eachConstants<>+736(SB), Y3, Y2
 	VFMADD213PS  eachConstants<>+0(SB), Y3, Y2
 	VCVTPS2DQ    Y1, Y1
 	VPSLLD       $0x17, Y1, Y1
@@ -5007,11 +4527,11 @@ loop:
 	VDIVPS       Y1, Y2, Y1
 	VMULPS       Y1, Y0, Y0
 	VPSRLD       $0x10, Y0, Y1
-	VPAND        eachConstants<>+832(SB), Y1, Y1
-	VPADDD       eachConstants<>+896(SB), Y1, Y1
+	VPAND        eachConstants<>+416(SB), Y1, Y1
+	VPADDD       eachConstants<>+448(SB), Y1, Y1
 	VCMPPS       $0x03, Y0, Y0, Y2
 	VPADDD       Y0, Y1, Y1
-	VPOR         eachConstants<>+960(SB), Y0, Y0
+	VPOR         eachConstants<>+480(SB), Y0, Y0
 	VBLENDVPS    Y2, Y0, Y1, Y1
 	VPSRLD       $0x10, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
@@ -5019,20 +4539,20 @@ loop:
 	VMOVDQU      X1, (AX)(BX*2)
 	VPMOVZXWD    16(CX)(BX*2), Y0
 	VPSLLD       $0x10, Y0, Y0
-	VMOVUPS      eachConstants<>+2176(SB), Y1
+	VMOVUPS      eachConstants<>+1088(SB), Y1
 	VMAXPS       Y0, Y1, Y0
-	VMOVUPS      eachConstants<>+2112(SB), Y1
+	VMOVUPS      eachConstants<>+1056(SB), Y1
 	VMINPS       Y0, Y1, Y1
 	VMULPS       Y1, Y1, Y2
-	VMOVUPS      eachConstants<>+1920(SB), Y3
-	VFMADD213PS  eachConstants<>+1856(SB), Y2, Y3
+	VMOVUPS      eachConstants<>+960(SB), Y3
+	VFMADD213PS  eachConstants<>+928(SB), Y2, Y3
 	VMULPS       Y1, Y3, Y3
 	VROUNDPS     $0x08, Y3, Y1
 	VSUBPS       Y1, Y3, Y3
-	VMOVUPS      eachConstants<>+1664(SB), Y2
-	VFMADD213PS  eachConstants<>+1600(SB), Y3, Y2
-	VFMADD213PS  eachConstants<>+1536(SB), Y3, Y2
-	VFMADD213PS  eachConstants<>+1472(SB), Y3, Y2
+	VMOVUPS      eachConstants<>+832(SB), Y2
+	VFMADD213PS  eachConstants<>+800(SB), Y3, Y2
+	VFMADD213PS  eachConstants<>+768(SB), Y3, Y2
+	VFMADD213PS  eachConstants<>+736(SB), Y3, Y2
 	VFMADD213PS  eachConstants<>+0(SB), Y3, Y2
 	VCVTPS2DQ    Y1, Y1
 	VPSLLD       $0x17, Y1, Y1
@@ -5042,11 +4562,11 @@ loop:
 	VDIVPS       Y1, Y2, Y1
 	VMULPS       Y1, Y0, Y0
 	VPSRLD       $0x10, Y0, Y1
-	VPAND        eachConstants<>+832(SB), Y1, Y1
-	VPADDD       eachConstants<>+896(SB), Y1, Y1
+	VPAND        eachConstants<>+416(SB), Y1, Y1
+	VPADDD       eachConstants<>+448(SB), Y1, Y1
 	VCMPPS       $0x03, Y0, Y0, Y2
 	VPADDD       Y0, Y1, Y1
-	VPOR         eachConstants<>+960(SB), Y0, Y0
+	VPOR         eachConstants<>+480(SB), Y0, Y0
 	VBLENDVPS    Y2, Y0, Y1, Y1
 	VPSRLD       $0x10, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
@@ -5073,23 +4593,23 @@ loop:
 	VPSLLD       $0x10, Y0, Y0
 	VPMOVZXWD    (DX)(SI*2), Y1
 	VPSLLD       $0x10, Y1, Y1
-	VMOVUPS      eachConstants<>+2048(SB), Y3
-	VMOVUPS      eachConstants<>+2112(SB), Y2
+	VMOVUPS      eachConstants<>+1024(SB), Y3
+	VMOVUPS      eachConstants<>+1056(SB), Y2
 	VMINPS       Y0, Y2, Y0
-	VMOVUPS      eachConstants<>+2176(SB), Y2
+	VMOVUPS      eachConstants<>+1088(SB), Y2
 	VMAXPS       Y0, Y2, Y0
 	VMULPS       Y0, Y0, Y2
-	VMOVUPS      eachConstants<>+1920(SB), Y4
-	VFMADD213PS  eachConstants<>+1856(SB), Y2, Y4
+	VMOVUPS      eachConstants<>+960(SB), Y4
+	VFMADD213PS  eachConstants<>+928(SB), Y2, Y4
 	VMULPS       Y0, Y4, Y4
 	VROUNDPS     $0x08, Y4, Y5
 	VSUBPS       Y5, Y4, Y4
-	VFMADD213PS  eachConstants<>+1984(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+992(SB), Y2, Y3
 	VMULPS       Y0, Y3, Y3
-	VMOVUPS      eachConstants<>+1664(SB), Y0
-	VFMADD213PS  eachConstants<>+1600(SB), Y4, Y0
-	VFMADD213PS  eachConstants<>+1536(SB), Y4, Y0
-	VFMADD213PS  eachConstants<>+1472(SB), Y4, Y0
+	VMOVUPS      eachConstants<>+832(SB), Y0
+	VFMADD213PS  eachConstants<>+800(SB), Y4, Y0
+	VFMADD213PS  eachConstants<>+768(SB), Y4, Y0
+	VFMADD213PS  eachConstants<>+736(SB), Y4, Y0
 	VFMADD213PS  eachConstants<>+0(SB), Y4, Y0
 	VCVTPS2DQ    Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
@@ -5102,11 +4622,11 @@ loop:
 	VFMADD231PS  Y3, Y2, Y2
 	VMULPS       Y1, Y2, Y2
 	VPSRLD       $0x10, Y2, Y0
-	VPAND        eachConstants<>+832(SB), Y0, Y0
-	VPADDD       eachConstants<>+896(SB), Y0, Y0
+	VPAND        eachConstants<>+416(SB), Y0, Y0
+	VPADDD       eachConstants<>+448(SB), Y0, Y0
 	VCMPPS       $0x03, Y2, Y2, Y1
 	VPADDD       Y2, Y0, Y0
-	VPOR         eachConstants<>+960(SB), Y2, Y2
+	VPOR         eachConstants<>+480(SB), Y2, Y2
 	VBLENDVPS    Y1, Y2, Y0, Y0
 	VPSRLD       $0x10, Y0, Y0
 	VEXTRACTI128 $0x01, Y0, X2
@@ -5116,23 +4636,23 @@ loop:
 	VPSLLD       $0x10, Y0, Y0
 	VPMOVZXWD    16(DX)(SI*2), Y1
 	VPSLLD       $0x10, Y1, Y1
-	VMOVUPS      eachConstants<>+2048(SB), Y3
-	VMOVUPS      eachConstants<>+2112(SB), Y2
+	VMOVUPS      eachConstants<>+1024(SB), Y3
+	VMOVUPS      eachConstants<>+1056(SB), Y2
 	VMINPS       Y0, Y2, Y0
-	VMOVUPS      eachConstants<>+2176(SB), Y2
+	VMOVUPS      eachConstants<>+1088(SB), Y2
 	VMAXPS       Y0, Y2, Y0
 	VMULPS       Y0, Y0, Y2
-	VMOVUPS      eachConstants<>+1920(SB), Y4
-	VFMADD213PS  eachConstants<>+1856(SB), Y2, Y4
+	VMOVUPS      eachConstants<>+960(SB), Y4
+	VFMADD213PS  eachConstants<>+928(SB), Y2, Y4
 	VMULPS       Y0, Y4, Y4
 	VROUNDPS     $0x08, Y4, Y5
 	VSUBPS       Y5, Y4, Y4
-	VFMADD213PS  eachConstants<>+1984(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+992(SB), Y2, Y3
 	VMULPS       Y0, Y3, Y3
-	VMOVUPS      eachConstants<>+1664(SB), Y0
-	VFMADD213PS  eachConstants<>+1600(SB), Y4, Y0
-	VFMADD213PS  eachConstants<>+1536(SB), Y4, Y0
-	VFMADD213PS  eachConstants<>+1472(SB), Y4, Y0
+	VMOVUPS      eachConstants<>+832(SB), Y0
+	VFMADD213PS  eachConstants<>+800(SB), Y4, Y0
+	VFMADD213PS  eachConstants<>+768(SB), Y4, Y0
+	VFMADD213PS  eachConstants<>+736(SB), Y4, Y0
 	VFMADD213PS  eachConstants<>+0(SB), Y4, Y0
 	VCVTPS2DQ    Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
@@ -5145,11 +4665,11 @@ loop:
 	VFMADD231PS  Y3, Y2, Y2
 	VMULPS       Y1, Y2, Y2
 	VPSRLD       $0x10, Y2, Y0
-	VPAND        eachConstants<>+832(SB), Y0, Y0
-	VPADDD       eachConstants<>+896(SB), Y0, Y0
+	VPAND        eachConstants<>+416(SB), Y0, Y0
+	VPADDD       eachConstants<>+448(SB), Y0, Y0
 	VCMPPS       $0x03, Y2, Y2, Y1
 	VPADDD       Y2, Y0, Y0
-	VPOR         eachConstants<>+960(SB), Y2, Y2
+	VPOR         eachConstants<>+480(SB), Y2, Y2
 	VBLENDVPS    Y1, Y2, Y0, Y0
 	VPSRLD       $0x10, Y0, Y0
 	VEXTRACTI128 $0x01, Y0, X2
@@ -5176,11 +4696,11 @@ loop:
 	VPSLLD       $0x10, Y1, Y1
 	VMULPS       Y1, Y0, Y1
 	VPSRLD       $0x10, Y1, Y2
-	VPAND        eachConstants<>+832(SB), Y2, Y2
-	VPADDD       eachConstants<>+896(SB), Y2, Y2
+	VPAND        eachConstants<>+416(SB), Y2, Y2
+	VPADDD       eachConstants<>+448(SB), Y2, Y2
 	VCMPPS       $0x03, Y1, Y1, Y3
 	VPADDD       Y1, Y2, Y2
-	VPOR         eachConstants<>+960(SB), Y1, Y1
+	VPOR         eachConstants<>+480(SB), Y1, Y1
 	VBLENDVPS    Y3, Y1, Y2, Y2
 	VPSRLD       $0x10, Y2, Y2
 	VEXTRACTI128 $0x01, Y2, X1
@@ -5190,11 +4710,11 @@ loop:
 	VPSLLD       $0x10, Y1, Y1
 	VMULPS       Y1, Y0, Y1
 	VPSRLD       $0x10, Y1, Y2
-	VPAND        eachConstants<>+832(SB), Y2, Y2
-	VPADDD       eachConstants<>+896(SB), Y2, Y2
+	VPAND        eachConstants<>+416(SB), Y2, Y2
+	VPADDD       eachConstants<>+448(SB), Y2, Y2
 	VCMPPS       $0x03, Y1, Y1, Y3
 	VPADDD       Y1, Y2, Y2
-	VPOR         eachConstants<>+960(SB), Y1, Y1
+	VPOR         eachConstants<>+480(SB), Y1, Y1
 	VBLENDVPS    Y3, Y1, Y2, Y2
 	VPSRLD       $0x10, Y2, Y2
 	VEXTRACTI128 $0x01, Y2, X1
@@ -5223,11 +4743,11 @@ loop:
 	VPSLLD       $0x10, Y1, Y1
 	VADDPS       Y1, Y0, Y0
 	VPSRLD       $0x10, Y0, Y1
-	VPAND        eachConstants<>+832(SB), Y1, Y1
-	VPADDD       eachConstants<>+896(SB), Y1, Y1
+	VPAND        eachConstants<>+416(SB), Y1, Y1
+	VPADDD       eachConstants<>+448(SB), Y1, Y1
 	VCMPPS       $0x03, Y0, Y0, Y2
 	VPADDD       Y0, Y1, Y1
-	VPOR         eachConstants<>+960(SB), Y0, Y0
+	VPOR         eachConstants<>+480(SB), Y0, Y0
 	VBLENDVPS    Y2, Y0, Y1, Y1
 	VPSRLD       $0x10, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
@@ -5239,11 +4759,11 @@ loop:
 	VPSLLD       $0x10, Y1, Y1
 	VADDPS       Y1, Y0, Y0
 	VPSRLD       $0x10, Y0, Y1
-	VPAND        eachConstants<>+832(SB), Y1, Y1
-	VPADDD       eachConstants<>+896(SB), Y1, Y1
+	VPAND        eachConstants<>+416(SB), Y1, Y1
+	VPADDD       eachConstants<>+448(SB), Y1, Y1
 	VCMPPS       $0x03, Y0, Y0, Y2
 	VPADDD       Y0, Y1, Y1
-	VPOR         eachConstants<>+960(SB), Y0, Y0
+	VPOR         eachConstants<>+480(SB), Y0, Y0
 	VBLENDVPS    Y2, Y0, Y1, Y1
 	VPSRLD       $0x10, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
@@ -5272,11 +4792,11 @@ loop:
 	VPSLLD       $0x10, Y1, Y1
 	VADDPS       Y1, Y0, Y0
 	VPSRLD       $0x10, Y0, Y1
-	VPAND        eachConstants<>+832(SB), Y1, Y1
-	VPADDD       eachConstants<>+896(SB), Y1, Y1
+	VPAND        eachConstants<>+416(SB), Y1, Y1
+	VPADDD       eachConstants<>+448(SB), Y1, Y1
 	VCMPPS       $0x03, Y0, Y0, Y2
 	VPADDD       Y0, Y1, Y1
-	VPOR         eachConstants<>+960(SB), Y0, Y0
+	VPOR         eachConstants<>+480(SB), Y0, Y0
 	VBLENDVPS    Y2, Y0, Y1, Y1
 	VPSRLD       $0x10, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
@@ -5288,11 +4808,11 @@ loop:
 	VPSLLD       $0x10, Y1, Y1
 	VADDPS       Y1, Y0, Y0
 	VPSRLD       $0x10, Y0, Y1
-	VPAND        eachConstants<>+832(SB), Y1, Y1
-	VPADDD       eachConstants<>+896(SB), Y1, Y1
+	VPAND        eachConstants<>+416(SB), Y1, Y1
+	VPADDD       eachConstants<>+448(SB), Y1, Y1
 	VCMPPS       $0x03, Y0, Y0, Y2
 	VPADDD       Y0, Y1, Y1
-	VPOR         eachConstants<>+960(SB), Y0, Y0
+	VPOR         eachConstants<>+480(SB), Y0, Y0
 	VBLENDVPS    Y2, Y0, Y1, Y1
 	VPSRLD       $0x10, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
@@ -5347,17 +4867,17 @@ loop:
 	VPSLLD       $0x10, Y0, Y0
 	VPMOVZXWD    (DX)(SI*2), Y1
 	VPSLLD       $0x10, Y1, Y1
-	VMOVUPS      eachConstants<>+2304(SB), Y2
+	VMOVUPS      eachConstants<>+1152(SB), Y2
 	VMAXPS       Y0, Y2, Y0
-	VMOVUPS      eachConstants<>+2240(SB), Y2
+	VMOVUPS      eachConstants<>+1120(SB), Y2
 	VMINPS       Y0, Y2, Y2
-	VMULPS       eachConstants<>+2368(SB), Y2, Y2
+	VMULPS       eachConstants<>+1184(SB), Y2, Y2
 	VROUNDPS     $0x08, Y2, Y3
 	VSUBPS       Y3, Y2, Y2
-	VMOVUPS      eachConstants<>+1664(SB), Y4
-	VFMADD213PS  eachConstants<>+1600(SB), Y2, Y4
-	VFMADD213PS  eachConstants<>+1536(SB), Y2, Y4
-	VFMADD213PS  eachConstants<>+1472(SB), Y2, Y4
+	VMOVUPS      eachConstants<>+832(SB), Y4
+	VFMADD213PS  eachConstants<>+800(SB), Y2, Y4
+	VFMADD213PS  eachConstants<>+768(SB), Y2, Y4
+	VFMADD213PS  eachConstants<>+736(SB), Y2, Y4
 	VFMADD213PS  eachConstants<>+0(SB), Y2, Y4
 	VCVTPS2DQ    Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
@@ -5368,11 +4888,11 @@ loop:
 	VMULPS       Y2, Y0, Y0
 	VMULPS       Y1, Y0, Y0
 	VPSRLD       $0x10, Y0, Y1
-	VPAND        eachConstants<>+832(SB), Y1, Y1
-	VPADDD       eachConstants<>+896(SB), Y1, Y1
+	VPAND        eachConstants<>+416(SB), Y1, Y1
+	VPADDD       eachConstants<>+448(SB), Y1, Y1
 	VCMPPS       $0x03, Y0, Y0, Y2
 	VPADDD       Y0, Y1, Y1
-	VPOR         eachConstants<>+960(SB), Y0, Y0
+	VPOR         eachConstants<>+480(SB), Y0, Y0
 	VBLENDVPS    Y2, Y0, Y1, Y1
 	VPSRLD       $0x10, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
@@ -5382,17 +4902,17 @@ loop:
 	VPSLLD       $0x10, Y0, Y0
 	VPMOVZXWD    16(DX)(SI*2), Y1
 	VPSLLD       $0x10, Y1, Y1
-	VMOVUPS      eachConstants<>+2304(SB), Y2
+	VMOVUPS      eachConstants<>+1152(SB), Y2
 	VMAXPS       Y0, Y2, Y0
-	VMOVUPS      eachConstants<>+2240(SB), Y2
+	VMOVUPS      eachConstants<>+1120(SB), Y2
 	VMINPS       Y0, Y2, Y2
-	VMULPS       eachConstants<>+2368(SB), Y2, Y2
+	VMULPS       eachConstants<>+1184(SB), Y2, Y2
 	VROUNDPS     $0x08, Y2, Y3
 	VSUBPS       Y3, Y2, Y2
-	VMOVUPS      eachConstants<>+1664(SB), Y4
-	VFMADD213PS  eachConstants<>+1600(SB), Y2, Y4
-	VFMADD213PS  eachConstants<>+1536(SB), Y2, Y4
-	VFMADD213PS  eachConstants<>+1472(SB), Y2, Y4
+	VMOVUPS      eachConstants<>+832(SB), Y4
+	VFMADD213PS  eachConstants<>+800(SB), Y2, Y4
+	VFMADD213PS  eachConstants<>+768(SB), Y2, Y4
+	VFMADD213PS  eachConstants<>+736(SB), Y2, Y4
 	VFMADD213PS  eachConstants<>+0(SB), Y2, Y4
 	VCVTPS2DQ    Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
@@ -5403,11 +4923,11 @@ loop:
 	VMULPS       Y2, Y0, Y0
 	VMULPS       Y1, Y0, Y0
 	VPSRLD       $0x10, Y0, Y1
-	VPAND        eachConstants<>+832(SB), Y1, Y1
-	VPADDD       eachConstants<>+896(SB), Y1, Y1
+	VPAND        eachConstants<>+416(SB), Y1, Y1
+	VPADDD       eachConstants<>+448(SB), Y1, Y1
 	VCMPPS       $0x03, Y0, Y0, Y2
 	VPADDD       Y0, Y1, Y1
-	VPOR         eachConstants<>+960(SB), Y0, Y0
+	VPOR         eachConstants<>+480(SB), Y0, Y0
 	VBLENDVPS    Y2, Y0, Y1, Y1
 	VPSRLD       $0x10, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
@@ -5437,17 +4957,17 @@ loop:
 	VPSLLD       $0x10, Y1, Y1
 	VPMOVZXWD    (SI)(R8*2), Y2
 	VPSLLD       $0x10, Y2, Y2
-	VMOVUPS      eachConstants<>+2304(SB), Y3
+	VMOVUPS      eachConstants<>+1152(SB), Y3
 	VMAXPS       Y0, Y3, Y0
-	VMOVUPS      eachConstants<>+2240(SB), Y3
+	VMOVUPS      eachConstants<>+1120(SB), Y3
 	VMINPS       Y0, Y3, Y3
-	VMULPS       eachConstants<>+2368(SB), Y3, Y4
+	VMULPS       eachConstants<>+1184(SB), Y3, Y4
 	VROUNDPS     $0x08, Y4, Y5
 	VSUBPS       Y5, Y4, Y4
-	VMOVUPS      eachConstants<>+1664(SB), Y6
-	VFMADD213PS  eachConstants<>+1600(SB), Y4, Y6
-	VFMADD213PS  eachConstants<>+1536(SB), Y4, Y6
-	VFMADD213PS  eachConstants<>+1472(SB), Y4, Y6
+	VMOVUPS      eachConstants<>+832(SB), Y6
+	VFMADD213PS  eachConstants<>+800(SB), Y4, Y6
+	VFMADD213PS  eachConstants<>+768(SB), Y4, Y6
+	VFMADD213PS  eachConstants<>+736(SB), Y4, Y6
 	VFMADD213PS  eachConstants<>+0(SB), Y4, Y6
 	VCVTPS2DQ    Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
@@ -5458,11 +4978,11 @@ loop:
 	VMULPS       Y4, Y0, Y0
 	VMULPS       Y1, Y0, Y0
 	VPSRLD       $0x10, Y0, Y5
-	VPAND        eachConstants<>+832(SB), Y5, Y5
-	VPADDD       eachConstants<>+896(SB), Y5, Y5
+	VPAND        eachConstants<>+416(SB), Y5, Y5
+	VPADDD       eachConstants<>+448(SB), Y5, Y5
 	VCMPPS       $0x03, Y0, Y0, Y7
 	VPADDD       Y0, Y5, Y5
-	VPOR         eachConstants<>+960(SB), Y0, Y0
+	VPOR         eachConstants<>+480(SB), Y0, Y0
 	VBLENDVPS    Y7, Y0, Y5, Y5
 	VPSRLD       $0x10, Y5, Y5
 	VEXTRACTI128 $0x01, Y5, X0
@@ -5474,11 +4994,11 @@ loop:
 	VMULPS       Y2, Y1, Y1
 	VMULPS       Y1, Y4, Y4
 	VPSRLD       $0x10, Y4, Y0
-	VPAND        eachConstants<>+832(SB), Y0, Y0
-	VPADDD       eachConstants<>+896(SB), Y0, Y0
+	VPAND        eachConstants<>+416(SB), Y0, Y0
+	VPADDD       eachConstants<>+448(SB), Y0, Y0
 	VCMPPS       $0x03, Y4, Y4, Y1
 	VPADDD       Y4, Y0, Y0
-	VPOR         eachConstants<>+960(SB), Y4, Y2
+	VPOR         eachConstants<>+480(SB), Y4, Y2
 	VBLENDVPS    Y1, Y2, Y0, Y0
 	VPSRLD       $0x10, Y0, Y0
 	VEXTRACTI128 $0x01, Y0, X2
@@ -5490,17 +5010,17 @@ loop:
 	VPSLLD       $0x10, Y1, Y1
 	VPMOVZXWD    16(SI)(R8*2), Y2
 	VPSLLD       $0x10, Y2, Y2
-	VMOVUPS      eachConstants<>+2304(SB), Y3
+	VMOVUPS      eachConstants<>+1152(SB), Y3
 	VMAXPS       Y0, Y3, Y0
-	VMOVUPS      eachConstants<>+2240(SB), Y3
+	VMOVUPS      eachConstants<>+1120(SB), Y3
 	VMINPS       Y0, Y3, Y3
-	VMULPS       eachConstants<>+2368(SB), Y3, Y4
+	VMULPS       eachConstants<>+1184(SB), Y3, Y4
 	VROUNDPS     $0x08, Y4, Y5
 	VSUBPS       Y5, Y4, Y4
-	VMOVUPS      eachConstants<>+1664(SB), Y6
-	VFMADD213PS  eachConstants<>+1600(SB), Y4, Y6
-	VFMADD213PS  eachConstants<>+1536(SB), Y4, Y6
-	VFMADD213PS  eachConstants<>+1472(SB), Y4, Y6
+	VMOVUPS      eachConstants<>+832(SB), Y6
+	VFMADD213PS  eachConstants<>+800(SB), Y4, Y6
+	VFMADD213PS  eachConstants<>+768(SB), Y4, Y6
+	VFMADD213PS  eachConstants<>+736(SB), Y4, Y6
 	VFMADD213PS  eachConstants<>+0(SB), Y4, Y6
 	VCVTPS2DQ    Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
@@ -5511,11 +5031,11 @@ loop:
 	VMULPS       Y4, Y0, Y0
 	VMULPS       Y1, Y0, Y0
 	VPSRLD       $0x10, Y0, Y5
-	VPAND        eachConstants<>+832(SB), Y5, Y5
-	VPADDD       eachConstants<>+896(SB), Y5, Y5
+	VPAND        eachConstants<>+416(SB), Y5, Y5
+	VPADDD       eachConstants<>+448(SB), Y5, Y5
 	VCMPPS       $0x03, Y0, Y0, Y7
 	VPADDD       Y0, Y5, Y5
-	VPOR         eachConstants<>+960(SB), Y0, Y0
+	VPOR         eachConstants<>+480(SB), Y0, Y0
 	VBLENDVPS    Y7, Y0, Y5, Y5
 	VPSRLD       $0x10, Y5, Y5
 	VEXTRACTI128 $0x01, Y5, X0
@@ -5527,11 +5047,11 @@ loop:
 	VMULPS       Y2, Y1, Y1
 	VMULPS       Y1, Y4, Y4
 	VPSRLD       $0x10, Y4, Y0
-	VPAND        eachConstants<>+832(SB), Y0, Y0
-	VPADDD       eachConstants<>+896(SB), Y0, Y0
+	VPAND        eachConstants<>+416(SB), Y0, Y0
+	VPADDD       eachConstants<>+448(SB), Y0, Y0
 	VCMPPS       $0x03, Y4, Y4, Y1
 	VPADDD       Y4, Y0, Y0
-	VPOR         eachConstants<>+960(SB), Y4, Y2
+	VPOR         eachConstants<>+480(SB), Y4, Y2
 	VBLENDVPS    Y1, Y2, Y0, Y0
 	VPSRLD       $0x10, Y0, Y0
 	VEXTRACTI128 $0x01, Y0, X2
@@ -5548,8 +5068,8 @@ loop:
 TEXT ·largestBF16AVX2(SB), NOSPLIT, $0-20
 	MOVQ    x+0(FP), AX
 	MOVQ    n+8(FP), CX
-	VMOVUPS eachConstants<>+2496(SB), Y0
-	VMOVUPS eachConstants<>+2496(SB), Y1
+	VMOVUPS eachConstants<>+1248(SB), Y0
+	VMOVUPS eachConstants<>+1248(SB), Y1
 	XORQ    DX, DX
 
 loop:
@@ -5588,18 +5108,18 @@ loop:
 	VPMOVZXWD    (AX)(DX*2), Y3
 	VPSLLD       $0x10, Y3, Y3
 	VSUBPS       Y0, Y3, Y3
-	VMOVUPS      eachConstants<>+384(SB), Y5
-	VFMADD231PS  eachConstants<>+192(SB), Y3, Y5
-	VSUBPS       eachConstants<>+384(SB), Y5, Y4
-	VCMPPS       $0x05, eachConstants<>+64(SB), Y3, Y6
-	VFNMADD231PS eachConstants<>+256(SB), Y4, Y3
-	VFNMADD231PS eachConstants<>+320(SB), Y4, Y3
-	VMOVUPS      eachConstants<>+448(SB), Y4
-	VFMADD213PS  eachConstants<>+512(SB), Y3, Y4
-	VFMADD213PS  eachConstants<>+576(SB), Y3, Y4
-	VFMADD213PS  eachConstants<>+640(SB), Y3, Y4
-	VFMADD213PS  eachConstants<>+704(SB), Y3, Y4
-	VFMADD213PS  eachConstants<>+768(SB), Y3, Y4
+	VMOVUPS      eachConstants<>+192(SB), Y5
+	VFMADD231PS  eachConstants<>+96(SB), Y3, Y5
+	VSUBPS       eachConstants<>+192(SB), Y5, Y4
+	VCMPPS       $0x05, eachConstants<>+32(SB), Y3, Y6
+	VFNMADD231PS eachConstants<>+128(SB), Y4, Y3
+	VFNMADD231PS eachConstants<>+160(SB), Y4, Y3
+	VMOVUPS      eachConstants<>+224(SB), Y4
+	VFMADD213PS  eachConstants<>+256(SB), Y3, Y4
+	VFMADD213PS  eachConstants<>+288(SB), Y3, Y4
+	VFMADD213PS  eachConstants<>+320(SB), Y3, Y4
+	VFMADD213PS  eachConstants<>+352(SB), Y3, Y4
+	VFMADD213PS  eachConstants<>+384(SB), Y3, Y4
 	VFMADD213PS  eachConstants<>+0(SB), Y3, Y4
 	VFMADD213PS  eachConstants<>+0(SB), Y3, Y4
 	VPSLLD       $0x17, Y5, Y5
@@ -5611,18 +5131,18 @@ loop:
 	VPMOVZXWD    16(AX)(DX*2), Y3
 	VPSLLD       $0x10, Y3, Y3
 	VSUBPS       Y0, Y3, Y3
-	VMOVUPS      eachConstants<>+384(SB), Y5
-	VFMADD231PS  eachConstants<>+192(SB), Y3, Y5
-	VSUBPS       eachConstants<>+384(SB), Y5, Y4
-	VCMPPS       $0x05, eachConstants<>+64(SB), Y3, Y6
-	VFNMADD231PS eachConstants<>+256(SB), Y4, Y3
-	VFNMADD231PS eachConstants<>+320(SB), Y4, Y3
-	VMOVUPS      eachConstants<>+448(SB), Y4
-	VFMADD213PS  eachConstants<>+512(SB), Y3, Y4
-	VFMADD213PS  eachConstants<>+576(SB), Y3, Y4
-	VFMADD213PS  eachConstants<>+640(SB), Y3, Y4
-	VFMADD213PS  eachConstants<>+704(SB), Y3, Y4
-	VFMADD213PS  eachConstants<>+768(SB), Y3, Y4
+	VMOVUPS      eachConstants<>+192(SB), Y5
+	VFMADD231PS  eachConstants<>+96(SB), Y3, Y5
+	VSUBPS       eachConstants<>+192(SB), Y5, Y4
+	VCMPPS       $0x05, eachConstants<>+32(SB), Y3, Y6
+	VFNMADD231PS eachConstants<>+128(SB), Y4, Y3
+	VFNMADD231PS eachConstants<>+160(SB), Y4, Y3
+	VMOVUPS      eachConstants<>+224(SB), Y4
+	VFMADD213PS  eachConstants<>+256(SB), Y3, Y4
+	VFMADD213PS  eachConstants<>+288(SB), Y3, Y4
+	VFMADD213PS  eachConstants<>+320(SB), Y3, Y4
+	VFMADD213PS  eachConstants<>+352(SB), Y3, Y4
+	VFMADD213PS  eachConstants<>+384(SB), Y3, Y4
 	VFMADD213PS  eachConstants<>+0(SB), Y3, Y4
 	VFMADD213PS  eachConstants<>+0(SB), Y3, Y4
 	VPSLLD       $0x17, Y5, Y5
@@ -5657,18 +5177,18 @@ loop:
 	VPMOVZXWD    (AX)(DX*2), Y2
 	VPSLLD       $0x10, Y2, Y2
 	VSUBPS       Y0, Y2, Y2
-	VMOVUPS      eachConstants<>+384(SB), Y4
-	VFMADD231PS  eachConstants<>+192(SB), Y2, Y4
-	VSUBPS       eachConstants<>+384(SB), Y4, Y3
-	VCMPPS       $0x05, eachConstants<>+64(SB), Y2, Y5
-	VFNMADD231PS eachConstants<>+256(SB), Y3, Y2
-	VFNMADD231PS eachConstants<>+320(SB), Y3, Y2
-	VMOVUPS      eachConstants<>+448(SB), Y3
-	VFMADD213PS  eachConstants<>+512(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+576(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+640(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+704(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+768(SB), Y2, Y3
+	VMOVUPS      eachConstants<>+192(SB), Y4
+	VFMADD231PS  eachConstants<>+96(SB), Y2, Y4
+	VSUBPS       eachConstants<>+192(SB), Y4, Y3
+	VCMPPS       $0x05, eachConstants<>+32(SB), Y2, Y5
+	VFNMADD231PS eachConstants<>+128(SB), Y3, Y2
+	VFNMADD231PS eachConstants<>+160(SB), Y3, Y2
+	VMOVUPS      eachConstants<>+224(SB), Y3
+	VFMADD213PS  eachConstants<>+256(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+288(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+320(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+352(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+384(SB), Y2, Y3
 	VFMADD213PS  eachConstants<>+0(SB), Y2, Y3
 	VFMADD213PS  eachConstants<>+0(SB), Y2, Y3
 	VPSLLD       $0x17, Y4, Y4
@@ -5677,11 +5197,11 @@ loop:
 	VANDPS       Y5, Y2, Y2
 	VMULPS       Y2, Y1, Y2
 	VPSRLD       $0x10, Y2, Y3
-	VPAND        eachConstants<>+832(SB), Y3, Y3
-	VPADDD       eachConstants<>+896(SB), Y3, Y3
+	VPAND        eachConstants<>+416(SB), Y3, Y3
+	VPADDD       eachConstants<>+448(SB), Y3, Y3
 	VCMPPS       $0x03, Y2, Y2, Y4
 	VPADDD       Y2, Y3, Y3
-	VPOR         eachConstants<>+960(SB), Y2, Y2
+	VPOR         eachConstants<>+480(SB), Y2, Y2
 	VBLENDVPS    Y4, Y2, Y3, Y3
 	VPSRLD       $0x10, Y3, Y3
 	VEXTRACTI128 $0x01, Y3, X2
@@ -5690,18 +5210,18 @@ loop:
 	VPMOVZXWD    16(AX)(DX*2), Y2
 	VPSLLD       $0x10, Y2, Y2
 	VSUBPS       Y0, Y2, Y2
-	VMOVUPS      eachConstants<>+384(SB), Y4
-	VFMADD231PS  eachConstants<>+192(SB), Y2, Y4
-	VSUBPS       eachConstants<>+384(SB), Y4, Y3
-	VCMPPS       $0x05, eachConstants<>+64(SB), Y2, Y5
-	VFNMADD231PS eachConstants<>+256(SB), Y3, Y2
-	VFNMADD231PS eachConstants<>+320(SB), Y3, Y2
-	VMOVUPS      eachConstants<>+448(SB), Y3
-	VFMADD213PS  eachConstants<>+512(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+576(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+640(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+704(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+768(SB), Y2, Y3
+	VMOVUPS      eachConstants<>+192(SB), Y4
+	VFMADD231PS  eachConstants<>+96(SB), Y2, Y4
+	VSUBPS       eachConstants<>+192(SB), Y4, Y3
+	VCMPPS       $0x05, eachConstants<>+32(SB), Y2, Y5
+	VFNMADD231PS eachConstants<>+128(SB), Y3, Y2
+	VFNMADD231PS eachConstants<>+160(SB), Y3, Y2
+	VMOVUPS      eachConstants<>+224(SB), Y3
+	VFMADD213PS  eachConstants<>+256(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+288(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+320(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+352(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+384(SB), Y2, Y3
 	VFMADD213PS  eachConstants<>+0(SB), Y2, Y3
 	VFMADD213PS  eachConstants<>+0(SB), Y2, Y3
 	VPSLLD       $0x17, Y4, Y4
@@ -5710,11 +5230,11 @@ loop:
 	VANDPS       Y5, Y2, Y2
 	VMULPS       Y2, Y1, Y2
 	VPSRLD       $0x10, Y2, Y3
-	VPAND        eachConstants<>+832(SB), Y3, Y3
-	VPADDD       eachConstants<>+896(SB), Y3, Y3
+	VPAND        eachConstants<>+416(SB), Y3, Y3
+	VPADDD       eachConstants<>+448(SB), Y3, Y3
 	VCMPPS       $0x03, Y2, Y2, Y4
 	VPADDD       Y2, Y3, Y3
-	VPOR         eachConstants<>+960(SB), Y2, Y2
+	VPOR         eachConstants<>+480(SB), Y2, Y2
 	VBLENDVPS    Y4, Y2, Y3, Y3
 	VPSRLD       $0x10, Y3, Y3
 	VEXTRACTI128 $0x01, Y3, X2
@@ -5754,22 +5274,22 @@ loop:
 	VSUBPS       Y3, Y1, Y1
 	VADDPS       Y4, Y2, Y2
 	VPSRLD       $0x10, Y1, Y3
-	VPAND        eachConstants<>+832(SB), Y3, Y3
-	VPADDD       eachConstants<>+896(SB), Y3, Y3
+	VPAND        eachConstants<>+416(SB), Y3, Y3
+	VPADDD       eachConstants<>+448(SB), Y3, Y3
 	VCMPPS       $0x03, Y1, Y1, Y4
 	VPADDD       Y1, Y3, Y3
-	VPOR         eachConstants<>+960(SB), Y1, Y1
+	VPOR         eachConstants<>+480(SB), Y1, Y1
 	VBLENDVPS    Y4, Y1, Y3, Y3
 	VPSRLD       $0x10, Y3, Y3
 	VEXTRACTI128 $0x01, Y3, X1
 	VPACKUSDW    X1, X3, X3
 	VMOVDQU      X3, (AX)(DI*2)
 	VPSRLD       $0x10, Y2, Y1
-	VPAND        eachConstants<>+832(SB), Y1, Y1
-	VPADDD       eachConstants<>+896(SB), Y1, Y1
+	VPAND        eachConstants<>+416(SB), Y1, Y1
+	VPADDD       eachConstants<>+448(SB), Y1, Y1
 	VCMPPS       $0x03, Y2, Y2, Y3
 	VPADDD       Y2, Y1, Y1
-	VPOR         eachConstants<>+960(SB), Y2, Y2
+	VPOR         eachConstants<>+480(SB), Y2, Y2
 	VBLENDVPS    Y3, Y2, Y1, Y1
 	VPSRLD       $0x10, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X2
@@ -5788,22 +5308,22 @@ loop:
 	VSUBPS       Y3, Y1, Y1
 	VADDPS       Y4, Y2, Y2
 	VPSRLD       $0x10, Y1, Y3
-	VPAND        eachConstants<>+832(SB), Y3, Y3
-	VPADDD       eachConstants<>+896(SB), Y3, Y3
+	VPAND        eachConstants<>+416(SB), Y3, Y3
+	VPADDD       eachConstants<>+448(SB), Y3, Y3
 	VCMPPS       $0x03, Y1, Y1, Y4
 	VPADDD       Y1, Y3, Y3
-	VPOR         eachConstants<>+960(SB), Y1, Y1
+	VPOR         eachConstants<>+480(SB), Y1, Y1
 	VBLENDVPS    Y4, Y1, Y3, Y3
 	VPSRLD       $0x10, Y3, Y3
 	VEXTRACTI128 $0x01, Y3, X1
 	VPACKUSDW    X1, X3, X3
 	VMOVDQU      X3, 16(AX)(DI*2)
 	VPSRLD       $0x10, Y2, Y1
-	VPAND        eachConstants<>+832(SB), Y1, Y1
-	VPADDD       eachConstants<>+896(SB), Y1, Y1
+	VPAND        eachConstants<>+416(SB), Y1, Y1
+	VPADDD       eachConstants<>+448(SB), Y1, Y1
 	VCMPPS       $0x03, Y2, Y2, Y3
 	VPADDD       Y2, Y1, Y1
-	VPOR         eachConstants<>+960(SB), Y2, Y2
+	VPOR         eachConstants<>+480(SB), Y2, Y2
 	VBLENDVPS    Y3, Y2, Y1, Y1
 	VPSRLD       $0x10, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X2
@@ -5830,22 +5350,22 @@ TEXT ·geluF16AVX2(SB), NOSPLIT, $0-36
 
 loop:
 	VCVTPH2PS   (CX)(BX*2), Y0
-	VMOVUPS     eachConstants<>+2176(SB), Y1
+	VMOVUPS     eachConstants<>+1088(SB), Y1
 	VMAXPS      Y0, Y1, Y0
-	VMOVUPS     eachConstants<>+2112(SB), Y1
+	VMOVUPS     eachConstants<>+1056(SB), Y1
 	VMINPS      Y0, Y1, Y1
 	VMULPS      Y1, Y1, Y2
-	VMOVUPS     eachConstants<>+1920(SB), Y3
-	VFMADD213PS eachConstants<>+1856(SB), Y2, Y3
+	VMOVUPS     eachConstants<>+960(SB), Y3
+	VFMADD213PS eachConstants<>+928(SB), Y2, Y3
 	VMULPS      Y1, Y3, Y3
 	VROUNDPS    $0x08, Y3, Y1
 	VSUBPS      Y1, Y3, Y3
-	VMOVUPS     eachConstants<>+1408(SB), Y2
-	VFMADD213PS eachConstants<>+1344(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+1280(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+1216(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+1152(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+1088(SB), Y3, Y2
+	VMOVUPS     eachConstants<>+704(SB), Y2
+	VFMADD213PS eachConstants<>+672(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+640(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+608(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+576(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+544(SB), Y3, Y2
 	VFMADD213PS eachConstants<>+0(SB), Y3, Y2
 	VCVTPS2DQ   Y1, Y1
 	VPSLLD      $0x17, Y1, Y1
@@ -5857,22 +5377,22 @@ loop:
 	VCVTPS2PH   $0x00, Y0, X0
 	VMOVDQU     X0, (AX)(BX*2)
 	VCVTPH2PS   16(CX)(BX*2), Y0
-	VMOVUPS     eachConstants<>+2176(SB), Y1
+	VMOVUPS     eachConstants<>+1088(SB), Y1
 	VMAXPS      Y0, Y1, Y0
-	VMOVUPS     eachConstants<>+2112(SB), Y1
+	VMOVUPS     eachConstants<>+1056(SB), Y1
 	VMINPS      Y0, Y1, Y1
 	VMULPS      Y1, Y1, Y2
-	VMOVUPS     eachConstants<>+1920(SB), Y3
-	VFMADD213PS eachConstants<>+1856(SB), Y2, Y3
+	VMOVUPS     eachConstants<>+960(SB), Y3
+	VFMADD213PS eachConstants<>+928(SB), Y2, Y3
 	VMULPS      Y1, Y3, Y3
 	VROUNDPS    $0x08, Y3, Y1
 	VSUBPS      Y1, Y3, Y3
-	VMOVUPS     eachConstants<>+1408(SB), Y2
-	VFMADD213PS eachConstants<>+1344(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+1280(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+1216(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+1152(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+1088(SB), Y3, Y2
+	VMOVUPS     eachConstants<>+704(SB), Y2
+	VFMADD213PS eachConstants<>+672(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+640(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+608(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+576(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+544(SB), Y3, Y2
 	VFMADD213PS eachConstants<>+0(SB), Y3, Y2
 	VCVTPS2DQ   Y1, Y1
 	VPSLLD      $0x17, Y1, Y1
@@ -5902,25 +5422,25 @@ TEXT ·geluGradF16AVX2(SB), NOSPLIT, $0-36
 loop:
 	VCVTPH2PS   (CX)(SI*2), Y0
 	VCVTPH2PS   (DX)(SI*2), Y1
-	VMOVUPS     eachConstants<>+2048(SB), Y3
-	VMOVUPS     eachConstants<>+2112(SB), Y2
+	VMOVUPS     eachConstants<>+1024(SB), Y3
+	VMOVUPS     eachConstants<>+1056(SB), Y2
 	VMINPS      Y0, Y2, Y0
-	VMOVUPS     eachConstants<>+2176(SB), Y2
+	VMOVUPS     eachConstants<>+1088(SB), Y2
 	VMAXPS      Y0, Y2, Y0
 	VMULPS      Y0, Y0, Y2
-	VMOVUPS     eachConstants<>+1920(SB), Y4
-	VFMADD213PS eachConstants<>+1856(SB), Y2, Y4
+	VMOVUPS     eachConstants<>+960(SB), Y4
+	VFMADD213PS eachConstants<>+928(SB), Y2, Y4
 	VMULPS      Y0, Y4, Y4
 	VROUNDPS    $0x08, Y4, Y5
 	VSUBPS      Y5, Y4, Y4
-	VFMADD213PS eachConstants<>+1984(SB), Y2, Y3
+	VFMADD213PS eachConstants<>+992(SB), Y2, Y3
 	VMULPS      Y0, Y3, Y3
-	VMOVUPS     eachConstants<>+1408(SB), Y0
-	VFMADD213PS eachConstants<>+1344(SB), Y4, Y0
-	VFMADD213PS eachConstants<>+1280(SB), Y4, Y0
-	VFMADD213PS eachConstants<>+1216(SB), Y4, Y0
-	VFMADD213PS eachConstants<>+1152(SB), Y4, Y0
-	VFMADD213PS eachConstants<>+1088(SB), Y4, Y0
+	VMOVUPS     eachConstants<>+704(SB), Y0
+	VFMADD213PS eachConstants<>+672(SB), Y4, Y0
+	VFMADD213PS eachConstants<>+640(SB), Y4, Y0
+	VFMADD213PS eachConstants<>+608(SB), Y4, Y0
+	VFMADD213PS eachConstants<>+576(SB), Y4, Y0
+	VFMADD213PS eachConstants<>+544(SB), Y4, Y0
 	VFMADD213PS eachConstants<>+0(SB), Y4, Y0
 	VCVTPS2DQ   Y5, Y5
 	VPSLLD      $0x17, Y5, Y5
@@ -5936,25 +5456,25 @@ loop:
 	VMOVDQU     X0, (AX)(SI*2)
 	VCVTPH2PS   16(CX)(SI*2), Y0
 	VCVTPH2PS   16(DX)(SI*2), Y1
-	VMOVUPS     eachConstants<>+2048(SB), Y3
-	VMOVUPS     eachConstants<>+2112(SB), Y2
+	VMOVUPS     eachConstants<>+1024(SB), Y3
+	VMOVUPS     eachConstants<>+1056(SB), Y2
 	VMINPS      Y0, Y2, Y0
-	VMOVUPS     eachConstants<>+2176(SB), Y2
+	VMOVUPS     eachConstants<>+1088(SB), Y2
 	VMAXPS      Y0, Y2, Y0
 	VMULPS      Y0, Y0, Y2
-	VMOVUPS     eachConstants<>+1920(SB), Y4
-	VFMADD213PS eachConstants<>+1856(SB), Y2, Y4
+	VMOVUPS     eachConstants<>+960(SB), Y4
+	VFMADD213PS eachConstants<>+928(SB), Y2, Y4
 	VMULPS      Y0, Y4, Y4
 	VROUNDPS    $0x08, Y4, Y5
 	VSUBPS      Y5, Y4, Y4
-	VFMADD213PS eachConstants<>+1984(SB), Y2, Y3
+	VFMADD213PS eachConstants<>+992(SB), Y2, Y3
 	VMULPS      Y0, Y3, Y3
-	VMOVUPS     eachConstants<>+1408(SB), Y0
-	VFMADD213PS eachConstants<>+1344(SB), Y4, Y0
-	VFMADD213PS eachConstants<>+1280(SB), Y4, Y0
-	VFMADD213PS eachConstants<>+1216(SB), Y4, Y0
-	VFMADD213PS eachConstants<>+1152(SB), Y4, Y0
-	VFMADD213PS eachConstants<>+1088(SB), Y4, Y0
+	VMOVUPS     eachConstants<>+704(SB), Y0
+	VFMADD213PS eachConstants<>+672(SB), Y4, Y0
+	VFMADD213PS eachConstants<>+640(SB), Y4, Y0
+	VFMADD213PS eachConstants<>+608(SB), Y4, Y0
+	VFMADD213PS eachConstants<>+576(SB), Y4, Y0
+	VFMADD213PS eachConstants<>+544(SB), Y4, Y0
 	VFMADD213PS eachConstants<>+0(SB), Y4, Y0
 	VCVTPS2DQ   Y5, Y5
 	VPSLLD      $0x17, Y5, Y5
@@ -6092,22 +5612,22 @@ TEXT ·swigluF16AVX2(SB), NOSPLIT, $0-36
 loop:
 	VCVTPH2PS   (CX)(SI*2), Y0
 	VCVTPH2PS   (DX)(SI*2), Y1
-	VMOVUPS     eachConstants<>+2304(SB), Y2
+	VMOVUPS     eachConstants<>+1152(SB), Y2
 	VMAXPS      Y0, Y2, Y0
-	VMOVUPS     eachConstants<>+2240(SB), Y2
+	VMOVUPS     eachConstants<>+1120(SB), Y2
 	VMINPS      Y0, Y2, Y2
-	VMULPS      eachConstants<>+2368(SB), Y2, Y3
+	VMULPS      eachConstants<>+1184(SB), Y2, Y3
 	VROUNDPS    $0x08, Y3, Y4
 	VSUBPS      Y4, Y3, Y3
-	VMOVUPS     eachConstants<>+2368(SB), Y3
+	VMOVUPS     eachConstants<>+1184(SB), Y3
 	VFMSUB213PS Y4, Y2, Y3
-	VFMADD231PS eachConstants<>+2432(SB), Y2, Y3
-	VMOVUPS     eachConstants<>+1408(SB), Y2
-	VFMADD213PS eachConstants<>+1344(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+1280(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+1216(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+1152(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+1088(SB), Y3, Y2
+	VFMADD231PS eachConstants<>+1216(SB), Y2, Y3
+	VMOVUPS     eachConstants<>+704(SB), Y2
+	VFMADD213PS eachConstants<>+672(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+640(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+608(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+576(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+544(SB), Y3, Y2
 	VFMADD213PS eachConstants<>+0(SB), Y3, Y2
 	VCVTPS2DQ   Y4, Y4
 	VPSLLD      $0x17, Y4, Y4
@@ -6121,22 +5641,22 @@ loop:
 	VMOVDQU     X0, (AX)(SI*2)
 	VCVTPH2PS   16(CX)(SI*2), Y0
 	VCVTPH2PS   16(DX)(SI*2), Y1
-	VMOVUPS     eachConstants<>+2304(SB), Y2
+	VMOVUPS     eachConstants<>+1152(SB), Y2
 	VMAXPS      Y0, Y2, Y0
-	VMOVUPS     eachConstants<>+2240(SB), Y2
+	VMOVUPS     eachConstants<>+1120(SB), Y2
 	VMINPS      Y0, Y2, Y2
-	VMULPS      eachConstants<>+2368(SB), Y2, Y3
+	VMULPS      eachConstants<>+1184(SB), Y2, Y3
 	VROUNDPS    $0x08, Y3, Y4
 	VSUBPS      Y4, Y3, Y3
-	VMOVUPS     eachConstants<>+2368(SB), Y3
+	VMOVUPS     eachConstants<>+1184(SB), Y3
 	VFMSUB213PS Y4, Y2, Y3
-	VFMADD231PS eachConstants<>+2432(SB), Y2, Y3
-	VMOVUPS     eachConstants<>+1408(SB), Y2
-	VFMADD213PS eachConstants<>+1344(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+1280(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+1216(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+1152(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+1088(SB), Y3, Y2
+	VFMADD231PS eachConstants<>+1216(SB), Y2, Y3
+	VMOVUPS     eachConstants<>+704(SB), Y2
+	VFMADD213PS eachConstants<>+672(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+640(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+608(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+576(SB), Y3, Y2
+	VFMADD213PS eachConstants<>+544(SB), Y3, Y2
 	VFMADD213PS eachConstants<>+0(SB), Y3, Y2
 	VCVTPS2DQ   Y4, Y4
 	VPSLLD      $0x17, Y4, Y4
@@ -6169,22 +5689,22 @@ loop:
 	VCVTPH2PS   (BX)(R8*2), Y0
 	VCVTPH2PS   (DX)(R8*2), Y1
 	VCVTPH2PS   (SI)(R8*2), Y2
-	VMOVUPS     eachConstants<>+2304(SB), Y3
+	VMOVUPS     eachConstants<>+1152(SB), Y3
 	VMAXPS      Y0, Y3, Y0
-	VMOVUPS     eachConstants<>+2240(SB), Y3
+	VMOVUPS     eachConstants<>+1120(SB), Y3
 	VMINPS      Y0, Y3, Y3
-	VMULPS      eachConstants<>+2368(SB), Y3, Y4
+	VMULPS      eachConstants<>+1184(SB), Y3, Y4
 	VROUNDPS    $0x08, Y4, Y5
 	VSUBPS      Y5, Y4, Y4
-	VMOVUPS     eachConstants<>+2368(SB), Y4
+	VMOVUPS     eachConstants<>+1184(SB), Y4
 	VFMSUB213PS Y5, Y3, Y4
-	VFMADD231PS eachConstants<>+2432(SB), Y3, Y4
-	VMOVUPS     eachConstants<>+1408(SB), Y6
-	VFMADD213PS eachConstants<>+1344(SB), Y4, Y6
-	VFMADD213PS eachConstants<>+1280(SB), Y4, Y6
-	VFMADD213PS eachConstants<>+1216(SB), Y4, Y6
-	VFMADD213PS eachConstants<>+1152(SB), Y4, Y6
-	VFMADD213PS eachConstants<>+1088(SB), Y4, Y6
+	VFMADD231PS eachConstants<>+1216(SB), Y3, Y4
+	VMOVUPS     eachConstants<>+704(SB), Y6
+	VFMADD213PS eachConstants<>+672(SB), Y4, Y6
+	VFMADD213PS eachConstants<>+640(SB), Y4, Y6
+	VFMADD213PS eachConstants<>+608(SB), Y4, Y6
+	VFMADD213PS eachConstants<>+576(SB), Y4, Y6
+	VFMADD213PS eachConstants<>+544(SB), Y4, Y6
 	VFMADD213PS eachConstants<>+0(SB), Y4, Y6
 	VCVTPS2DQ   Y5, Y5
 	VPSLLD      $0x17, Y5, Y5
@@ -6206,22 +5726,22 @@ loop:
 	VCVTPH2PS   16(BX)(R8*2), Y0
 	VCVTPH2PS   16(DX)(R8*2), Y1
 	VCVTPH2PS   16(SI)(R8*2), Y2
-	VMOVUPS     eachConstants<>+2304(SB), Y3
+	VMOVUPS     eachConstants<>+1152(SB), Y3
 	VMAXPS      Y0, Y3, Y0
-	VMOVUPS     eachConstants<>+2240(SB), Y3
+	VMOVUPS     eachConstants<>+1120(SB), Y3
 	VMINPS      Y0, Y3, Y3
-	VMULPS      eachConstants<>+2368(SB), Y3, Y4
+	VMULPS      eachConstants<>+1184(SB), Y3, Y4
 	VROUNDPS    $0x08, Y4, Y5
 	VSUBPS      Y5, Y4, Y4
-	VMOVUPS     eachConstants<>+2368(SB), Y4
+	VMOVUPS     eachConstants<>+1184(SB), Y4
 	VFMSUB213PS Y5, Y3, Y4
-	VFMADD231PS eachConstants<>+2432(SB), Y3, Y4
-	VMOVUPS     eachConstants<>+1408(SB), Y6
-	VFMADD213PS eachConstants<>+1344(SB), Y4, Y6
-	VFMADD213PS eachConstants<>+1280(SB), Y4, Y6
-	VFMADD213PS eachConstants<>+1216(SB), Y4, Y6
-	VFMADD213PS eachConstants<>+1152(SB), Y4, Y6
-	VFMADD213PS eachConstants<>+1088(SB), Y4, Y6
+	VFMADD231PS eachConstants<>+1216(SB), Y3, Y4
+	VMOVUPS     eachConstants<>+704(SB), Y6
+	VFMADD213PS eachConstants<>+672(SB), Y4, Y6
+	VFMADD213PS eachConstants<>+640(SB), Y4, Y6
+	VFMADD213PS eachConstants<>+608(SB), Y4, Y6
+	VFMADD213PS eachConstants<>+576(SB), Y4, Y6
+	VFMADD213PS eachConstants<>+544(SB), Y4, Y6
 	VFMADD213PS eachConstants<>+0(SB), Y4, Y6
 	VCVTPS2DQ   Y5, Y5
 	VPSLLD      $0x17, Y5, Y5
@@ -6251,8 +5771,8 @@ loop:
 TEXT ·largestF16AVX2(SB), NOSPLIT, $0-20
 	MOVQ    x+0(FP), AX
 	MOVQ    n+8(FP), CX
-	VMOVUPS eachConstants<>+2496(SB), Y0
-	VMOVUPS eachConstants<>+2496(SB), Y1
+	VMOVUPS eachConstants<>+1248(SB), Y0
+	VMOVUPS eachConstants<>+1248(SB), Y1
 	XORQ    DX, DX
 
 loop:
@@ -6288,18 +5808,18 @@ loop:
 	PREFETCHT0   8192(AX)(DX*2)
 	VCVTPH2PS    (AX)(DX*2), Y3
 	VSUBPS       Y0, Y3, Y3
-	VMOVUPS      eachConstants<>+384(SB), Y5
-	VFMADD231PS  eachConstants<>+192(SB), Y3, Y5
-	VSUBPS       eachConstants<>+384(SB), Y5, Y4
-	VCMPPS       $0x05, eachConstants<>+64(SB), Y3, Y6
-	VFNMADD231PS eachConstants<>+256(SB), Y4, Y3
-	VFNMADD231PS eachConstants<>+320(SB), Y4, Y3
-	VMOVUPS      eachConstants<>+448(SB), Y4
-	VFMADD213PS  eachConstants<>+512(SB), Y3, Y4
-	VFMADD213PS  eachConstants<>+576(SB), Y3, Y4
-	VFMADD213PS  eachConstants<>+640(SB), Y3, Y4
-	VFMADD213PS  eachConstants<>+704(SB), Y3, Y4
-	VFMADD213PS  eachConstants<>+768(SB), Y3, Y4
+	VMOVUPS      eachConstants<>+192(SB), Y5
+	VFMADD231PS  eachConstants<>+96(SB), Y3, Y5
+	VSUBPS       eachConstants<>+192(SB), Y5, Y4
+	VCMPPS       $0x05, eachConstants<>+32(SB), Y3, Y6
+	VFNMADD231PS eachConstants<>+128(SB), Y4, Y3
+	VFNMADD231PS eachConstants<>+160(SB), Y4, Y3
+	VMOVUPS      eachConstants<>+224(SB), Y4
+	VFMADD213PS  eachConstants<>+256(SB), Y3, Y4
+	VFMADD213PS  eachConstants<>+288(SB), Y3, Y4
+	VFMADD213PS  eachConstants<>+320(SB), Y3, Y4
+	VFMADD213PS  eachConstants<>+352(SB), Y3, Y4
+	VFMADD213PS  eachConstants<>+384(SB), Y3, Y4
 	VFMADD213PS  eachConstants<>+0(SB), Y3, Y4
 	VFMADD213PS  eachConstants<>+0(SB), Y3, Y4
 	VPSLLD       $0x17, Y5, Y5
@@ -6310,18 +5830,18 @@ loop:
 	PREFETCHT0   8208(AX)(DX*2)
 	VCVTPH2PS    16(AX)(DX*2), Y3
 	VSUBPS       Y0, Y3, Y3
-	VMOVUPS      eachConstants<>+384(SB), Y5
-	VFMADD231PS  eachConstants<>+192(SB), Y3, Y5
-	VSUBPS       eachConstants<>+384(SB), Y5, Y4
-	VCMPPS       $0x05, eachConstants<>+64(SB), Y3, Y6
-	VFNMADD231PS eachConstants<>+256(SB), Y4, Y3
-	VFNMADD231PS eachConstants<>+320(SB), Y4, Y3
-	VMOVUPS      eachConstants<>+448(SB), Y4
-	VFMADD213PS  eachConstants<>+512(SB), Y3, Y4
-	VFMADD213PS  eachConstants<>+576(SB), Y3, Y4
-	VFMADD213PS  eachConstants<>+640(SB), Y3, Y4
-	VFMADD213PS  eachConstants<>+704(SB), Y3, Y4
-	VFMADD213PS  eachConstants<>+768(SB), Y3, Y4
+	VMOVUPS      eachConstants<>+192(SB), Y5
+	VFMADD231PS  eachConstants<>+96(SB), Y3, Y5
+	VSUBPS       eachConstants<>+192(SB), Y5, Y4
+	VCMPPS       $0x05, eachConstants<>+32(SB), Y3, Y6
+	VFNMADD231PS eachConstants<>+128(SB), Y4, Y3
+	VFNMADD231PS eachConstants<>+160(SB), Y4, Y3
+	VMOVUPS      eachConstants<>+224(SB), Y4
+	VFMADD213PS  eachConstants<>+256(SB), Y3, Y4
+	VFMADD213PS  eachConstants<>+288(SB), Y3, Y4
+	VFMADD213PS  eachConstants<>+320(SB), Y3, Y4
+	VFMADD213PS  eachConstants<>+352(SB), Y3, Y4
+	VFMADD213PS  eachConstants<>+384(SB), Y3, Y4
 	VFMADD213PS  eachConstants<>+0(SB), Y3, Y4
 	VFMADD213PS  eachConstants<>+0(SB), Y3, Y4
 	VPSLLD       $0x17, Y5, Y5
@@ -6355,18 +5875,18 @@ TEXT ·softmaxF16AVX2(SB), NOSPLIT, $0-24
 loop:
 	VCVTPH2PS    (AX)(DX*2), Y2
 	VSUBPS       Y0, Y2, Y2
-	VMOVUPS      eachConstants<>+384(SB), Y4
-	VFMADD231PS  eachConstants<>+192(SB), Y2, Y4
-	VSUBPS       eachConstants<>+384(SB), Y4, Y3
-	VCMPPS       $0x05, eachConstants<>+64(SB), Y2, Y5
-	VFNMADD231PS eachConstants<>+256(SB), Y3, Y2
-	VFNMADD231PS eachConstants<>+320(SB), Y3, Y2
-	VMOVUPS      eachConstants<>+448(SB), Y3
-	VFMADD213PS  eachConstants<>+512(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+576(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+640(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+704(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+768(SB), Y2, Y3
+	VMOVUPS      eachConstants<>+192(SB), Y4
+	VFMADD231PS  eachConstants<>+96(SB), Y2, Y4
+	VSUBPS       eachConstants<>+192(SB), Y4, Y3
+	VCMPPS       $0x05, eachConstants<>+32(SB), Y2, Y5
+	VFNMADD231PS eachConstants<>+128(SB), Y3, Y2
+	VFNMADD231PS eachConstants<>+160(SB), Y3, Y2
+	VMOVUPS      eachConstants<>+224(SB), Y3
+	VFMADD213PS  eachConstants<>+256(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+288(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+320(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+352(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+384(SB), Y2, Y3
 	VFMADD213PS  eachConstants<>+0(SB), Y2, Y3
 	VFMADD213PS  eachConstants<>+0(SB), Y2, Y3
 	VPSLLD       $0x17, Y4, Y4
@@ -6378,18 +5898,18 @@ loop:
 	VMOVDQU      X2, (AX)(DX*2)
 	VCVTPH2PS    16(AX)(DX*2), Y2
 	VSUBPS       Y0, Y2, Y2
-	VMOVUPS      eachConstants<>+384(SB), Y4
-	VFMADD231PS  eachConstants<>+192(SB), Y2, Y4
-	VSUBPS       eachConstants<>+384(SB), Y4, Y3
-	VCMPPS       $0x05, eachConstants<>+64(SB), Y2, Y5
-	VFNMADD231PS eachConstants<>+256(SB), Y3, Y2
-	VFNMADD231PS eachConstants<>+320(SB), Y3, Y2
-	VMOVUPS      eachConstants<>+448(SB), Y3
-	VFMADD213PS  eachConstants<>+512(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+576(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+640(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+704(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+768(SB), Y2, Y3
+	VMOVUPS      eachConstants<>+192(SB), Y4
+	VFMADD231PS  eachConstants<>+96(SB), Y2, Y4
+	VSUBPS       eachConstants<>+192(SB), Y4, Y3
+	VCMPPS       $0x05, eachConstants<>+32(SB), Y2, Y5
+	VFNMADD231PS eachConstants<>+128(SB), Y3, Y2
+	VFNMADD231PS eachConstants<>+160(SB), Y3, Y2
+	VMOVUPS      eachConstants<>+224(SB), Y3
+	VFMADD213PS  eachConstants<>+256(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+288(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+320(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+352(SB), Y2, Y3
+	VFMADD213PS  eachConstants<>+384(SB), Y2, Y3
 	VFMADD213PS  eachConstants<>+0(SB), Y2, Y3
 	VFMADD213PS  eachConstants<>+0(SB), Y2, Y3
 	VPSLLD       $0x17, Y4, Y4
@@ -6461,35 +5981,19 @@ DATA squareConstants<>+0(SB)/8, $0x0000000000000040
 DATA squareConstants<>+8(SB)/8, $0x0000000000000040
 DATA squareConstants<>+16(SB)/8, $0x0000000000000040
 DATA squareConstants<>+24(SB)/8, $0x0000000000000040
-DATA squareConstants<>+32(SB)/8, $0x0000000000000040
-DATA squareConstants<>+40(SB)/8, $0x0000000000000040
-DATA squareConstants<>+48(SB)/8, $0x0000000000000040
-DATA squareConstants<>+56(SB)/8, $0x0000000000000040
-DATA squareConstants<>+64(SB)/8, $0x00000000ffffffff
-DATA squareConstants<>+72(SB)/8, $0x00000000ffffffff
-DATA squareConstants<>+80(SB)/8, $0x00000000ffffffff
-DATA squareConstants<>+88(SB)/8, $0x00000000ffffffff
-DATA squareConstants<>+96(SB)/8, $0x00000000ffffffff
-DATA squareConstants<>+104(SB)/8, $0x00000000ffffffff
-DATA squareConstants<>+112(SB)/8, $0x00000000ffffffff
-DATA squareConstants<>+120(SB)/8, $0x00000000ffffffff
-DATA squareConstants<>+128(SB)/8, $0x000fffffffffffff
-DATA squareConstants<>+136(SB)/8, $0x000fffffffffffff
-DATA squareConstants<>+144(SB)/8, $0x000fffffffffffff
-DATA squareConstants<>+152(SB)/8, $0x000fffffffffffff
-DATA squareConstants<>+160(SB)/8, $0x000fffffffffffff
-DATA squareConstants<>+168(SB)/8, $0x000fffffffffffff
-DATA squareConstants<>+176(SB)/8, $0x000fffffffffffff
-DATA squareConstants<>+184(SB)/8, $0x000fffffffffffff
-DATA squareConstants<>+192(SB)/8, $0x0010000000000000
-DATA squareConstants<>+200(SB)/8, $0x0010000000000000
-DATA squareConstants<>+208(SB)/8, $0x0010000000000000
-DATA squareConstants<>+216(SB)/8, $0x0010000000000000
-DATA squareConstants<>+224(SB)/8, $0x0010000000000000
-DATA squareConstants<>+232(SB)/8, $0x0010000000000000
-DATA squareConstants<>+240(SB)/8, $0x0010000000000000
-DATA squareConstants<>+248(SB)/8, $0x0010000000000000
-GLOBL squareConstants<>(SB), RODATA|NOPTR, $256
+DATA squareConstants<>+32(SB)/8, $0x00000000ffffffff
+DATA squareConstants<>+40(SB)/8, $0x00000000ffffffff
+DATA squareConstants<>+48(SB)/8, $0x00000000ffffffff
+DATA squareConstants<>+56(SB)/8, $0x00000000ffffffff
+DATA squareConstants<>+64(SB)/8, $0x000fffffffffffff
+DATA squareConstants<>+72(SB)/8, $0x000fffffffffffff
+DATA squareConstants<>+80(SB)/8, $0x000fffffffffffff
+DATA squareConstants<>+88(SB)/8, $0x000fffffffffffff
+DATA squareConstants<>+96(SB)/8, $0x0010000000000000
+DATA squareConstants<>+104(SB)/8, $0x0010000000000000
+DATA squareConstants<>+112(SB)/8, $0x0010000000000000
+DATA squareConstants<>+120(SB)/8, $0x0010000000000000
+GLOBL squareConstants<>(SB), RODATA|NOPTR, $128
 
 // func sumSquaresAVX512(odd *byte, x *byte, blocks int, window *byte, base int) int
 // Requires: AVX, AVX512DQ, AVX512F, CMOV, MMX+
@@ -6702,8 +6206,8 @@ group:
 	KMOVB        K1, R10
 	TESTL        R10, R10
 	CMOVQNE      R9, AX
-	VPANDQ.BCST  squareConstants<>+128(SB), Z0, Z2
-	VPORQ.BCST   squareConstants<>+192(SB), Z2, Z2
+	VPANDQ.BCST  squareConstants<>+64(SB), Z0, Z2
+	VPORQ.BCST   squareConstants<>+96(SB), Z2, Z2
 	KNOTB        K1, K1
 	VMOVDQU64.Z  Z2, K1, Z2
 	VBROADCASTSD squareConstants<>+0(SB), Z3
@@ -6713,7 +6217,7 @@ group:
 	VPSLLVQ      Z1, Z2, Z2
 	VPSRLQ       $0x20, Z2, Z3
 	VPADDQ       Z3, Z11, Z11
-	VPANDQ.BCST  squareConstants<>+64(SB), Z2, Z2
+	VPANDQ.BCST  squareConstants<>+32(SB), Z2, Z2
 	VPADDQ       Z2, Z10, Z10
 	ADDQ         $0x00000100, CX
 	ADDQ         $0x00000100, DI
@@ -6960,8 +6464,8 @@ group:
 	VMOVMSKPD   Y4, R10
 	CMPL        R10, $0x0f
 	CMOVQNE     R9, AX
-	VPAND       squareConstants<>+128(SB), Y0, Y2
-	VPOR        squareConstants<>+192(SB), Y2, Y2
+	VPAND       squareConstants<>+64(SB), Y0, Y2
+	VPOR        squareConstants<>+96(SB), Y2, Y2
 	VPAND       Y4, Y2, Y2
 	VMOVUPS     squareConstants<>+0(SB), Y3
 	VPSUBQ      Y1, Y3, Y3
@@ -6970,7 +6474,7 @@ group:
 	VPSLLVQ     Y1, Y2, Y2
 	VPSRLQ      $0x20, Y2, Y3
 	VPADDQ      Y3, Y11, Y11
-	VPAND       squareConstants<>+64(SB), Y2, Y2
+	VPAND       squareConstants<>+32(SB), Y2, Y2
 	VPADDQ      Y2, Y10, Y10
 	ADDQ        $0x00000100, CX
 	ADDQ        $0x00000100, DI

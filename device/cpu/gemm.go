@@ -192,13 +192,15 @@ func (g *gemm) last() bool  { return g.p1 == g.k }
 // columnPanels is the number of panels of nr columns in the block.
 func (g *gemm) columnPanels() int { return ceil(g.j1-g.j0, g.isa.nr) }
 
-// panelRow is the first row of panel p. Panels share the rows evenly, unless
-// tiles are whole.
+// panelRow is the first row of panel p. All have mr rows but the last, or, unless
+// tiles are whole, the last two, which share theirs evenly: a tile of a few rows
+// waits for its own sums.
 func (g *gemm) panelRow(p int) int {
-	if g.isa.row != nil {
-		return min(g.i1, g.i0+p*g.isa.mr)
+	row := g.i0 + p*g.isa.mr
+	if p > 0 && p == g.panels-1 && g.isa.row == nil {
+		row -= (row + g.isa.mr - g.i1) / 2
 	}
-	return g.i0 + p*(g.i1-g.i0)/g.panels
+	return min(g.i1, row)
 }
 
 // share sets the pieces of work that workers take, two each or more; it never
@@ -300,99 +302,127 @@ func (g *gemm) total(i int) sums {
 	return sums{}
 }
 
-// rowPanel computes row panel p by column panels [s0, s1), which are packed.
+// rowPanel computes row panel p by column panels [s0, s1), which are packed:
+//
+//	       nr      nr    rest
+//	   +-------+-------+----+
+//	mr | whole | whole | cut|   panel p; the last panel of a block may have
+//	   +-------+-------+----+   fewer rows, and then all its tiles are cut
+//	     s0      ..     s1-1
+//
+// An instruction set with a rowFunc computes the whole tiles of the panel in one
+// go; others, and what is cut, go tile by tile.
 func (g *gemm) rowPanel(mem gemmScratch, p, s0, s1 int) {
-	i, nr := g.panelRow(p), g.isa.nr
-	rows, k := g.panelRow(p+1)-i, g.wordsOf(g.p1-g.p0)
-	a, total := g.rowsOf(p), g.total(i)
 	s := s0
-	if rows == g.isa.mr && g.isa.row != nil {
-		s += g.wholeTiles(mem, total, p, k, s0, s1)
+	if g.isa.row != nil && g.panelRow(p)+g.isa.mr <= g.i1 {
+		s += g.wholeTiles(mem, p, s0, s1)
 	}
+	t, a, total := &mem.args.tile, g.rowsOf(p), g.total(g.panelRow(p))
+	t.k, t.a, t.rows = g.wordsOf(g.p1-g.p0), a.p, g.panelRow(p+1)-g.panelRow(p)
 	for ; s < s1; s++ {
-		j := g.j0 + s*nr
-		cols := min(nr, g.j1-j)
-		base, ldb := mem.biasOf((s-s0)*nr), 0
-		c, ldc := unsafe.Pointer(&mem.tile[0]), nr
-		if total.p != nil {
-			c, ldc = total.at(j), total.ld
-		}
-		if !g.first() || g.add && g.direct() {
-			base, ldb = c, ldc
-		}
-		g.tile(mem, k, a, unsafe.Pointer(&mem.b[(s-s0)*g.panelLen()]), base, ldb, c, ldc, rows, cols)
+		t.b = unsafe.Pointer(&mem.b[(s-s0)*g.panelLen()])
+		g.place(mem, t, total, s, s-s0)
+		g.compute(mem, t, a)
 		if g.last() {
-			g.finish(mem, s-s0, c, ldc, i, j, rows, cols)
+			g.finish(mem, t, p, s, s-s0)
 		}
 	}
 }
 
-// tile computes a tile of any number of rows and columns as a tileFunc does. An
-// instruction set that only has whole ones does it in the worker's memory.
-func (g *gemm) tile(mem gemmScratch, k int, a rowsOfA, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc, rows, cols int) {
-	mr, nr := g.isa.mr, g.isa.nr
+// place sets where the sums of the tile of column panel s, the nth of its group,
+// begin and where they go: to the total of its row panel, or, where there is none,
+// to the worker's memory. They begin with what is there, or with the bias.
+func (g *gemm) place(mem gemmScratch, t *tile, total sums, s, n int) {
+	j, nr := g.j0+s*g.isa.nr, g.isa.nr
+	t.cols = min(nr, g.j1-j)
+	t.c, t.ldc = unsafe.Pointer(&mem.tile[0]), nr
+	if total.p != nil {
+		t.c, t.ldc = total.at(j), total.ld
+	}
+	t.base, t.ldb = mem.biasOf(n*nr), 0
+	if g.addsOld() {
+		t.base, t.ldb = t.c, t.ldc
+	}
+}
+
+// addsOld is whether sums begin with what is where they go.
+func (g *gemm) addsOld() bool { return !g.first() || g.add && g.direct() }
+
+// compute computes a tile of some rows of A. An instruction set that only has
+// whole ones does it in the worker's memory.
+func (g *gemm) compute(mem gemmScratch, t *tile, a rowsOfA) {
 	if g.isa.row == nil {
-		g.isa.tile[rows](k, a.p, b, base, ldb, c, ldc, cols)
+		g.isa.tile(t)
 		return
 	}
-	t := unsafe.Pointer(&mem.tile[mr*nr])
-	g.isa.move(t, nr, base, ldb, rows, cols)
-	g.isa.row[device.F32](k, a.p, a.row, a.step, a.p, b, 0, nil, t, nr, 1, addOld, nil)
-	g.isa.move(c, ldc, t, nr, rows, cols)
+	nr, r := g.isa.nr, &mem.args.row
+	whole := unsafe.Pointer(&mem.tile[g.isa.mr*nr])
+	g.isa.move(whole, nr, t.base, t.ldb, t.rows, t.cols)
+	r.k, r.a, r.row, r.step, r.next = t.k, a.p, a.row, a.step, a.p
+	r.b, r.c, r.ld, r.n, r.add = t.b, whole, nr, 1, addOld
+	g.isa.row[device.F32](r)
+	g.isa.move(t.c, t.ldc, whole, nr, t.rows, t.cols)
 }
 
 // wholeTiles computes the tiles of row panel p that lie whole in C in one go,
 // where the instruction set can, and returns how many these are.
-func (g *gemm) wholeTiles(mem gemmScratch, total sums, p, k, s0, s1 int) int {
-	n, nr := s1-s0, g.isa.nr
+func (g *gemm) wholeTiles(mem gemmScratch, p, s0, s1 int) int {
+	nr, n := g.isa.nr, s1-s0
 	if g.j0+s1*nr > g.j1 {
 		n--
 	}
+	i, j := g.panelRow(p), g.j0+s0*nr
+	a, total := g.rowsOf(p), g.total(i)
 	if n == 0 || total.p == nil && g.c.Buf.Type != device.BF16 {
 		return 0
 	}
-	i, j := g.panelRow(p), g.j0+s0*nr
-	a, next := g.rowsOf(p), g.rowsOf((p+1)%g.panels)
-	b, panel, bias, add := unsafe.Pointer(&mem.b[0]), 4*g.panelLen(), mem.biasOf(0), 0
+	r := &mem.args.row
+	r.k, r.a, r.row, r.step, r.next = g.wordsOf(g.p1-g.p0), a.p, a.row, a.step, g.rowsOf((p+1)%g.panels).p
+	r.b, r.panel, r.bias, r.n, r.add = unsafe.Pointer(&mem.b[0]), 4*g.panelLen(), mem.biasOf(0), n, 0
 	if g.bias.N == 0 {
-		add = addNone
+		r.add = addNone
 	}
 	if total.p == nil { // rounded on the way out of registers
 		if g.add {
-			add |= addOld
+			r.add |= addOld
 		}
-		c := g.c.Buf.Slice(i*g.c.Ld+j, g.c.Buf.N)
-		g.isa.row[device.BF16](k, a.p, a.row, a.step, next.p, b, panel, bias, c.Ptr, g.c.Ld, n, add, unsafe.Pointer(&mem.tile[0]))
+		r.c, r.ld = g.c.Buf.Slice(i*g.c.Ld+j, g.c.Buf.N).Ptr, g.c.Ld
+		r.stage = unsafe.Pointer(&mem.tile[0])
+		g.isa.row[device.BF16](r)
 		return n
 	}
-	if !g.first() || g.add && g.direct() {
-		add = addOld
+	if g.addsOld() {
+		r.add = addOld
 	}
-	g.isa.row[device.F32](k, a.p, a.row, a.step, next.p, b, panel, bias, total.at(j), total.ld, n, add, nil)
-	for s := 0; s < n && g.last(); s++ {
-		g.finish(mem, s, total.at(j+s*nr), total.ld, i, j+s*nr, g.isa.mr, nr)
+	r.c, r.ld = total.at(j), total.ld
+	g.isa.row[device.F32](r)
+	t := &mem.args.tile
+	t.rows = g.isa.mr
+	for s := s0; s < s0+n && g.last(); s++ {
+		g.place(mem, t, total, s, s-s0)
+		g.finish(mem, t, p, s, s-s0)
 	}
 	return n
 }
 
-// finish makes of a tile of sums the result at (i, j): to sums in C itself that
-// began with the old C it adds the bias, if there is one; others it rounds, with
-// the old C if that is added. The tile is in column panel s of the group.
-func (g *gemm) finish(mem gemmScratch, s int, p unsafe.Pointer, ld, i, j, rows, cols int) {
+// finish makes of a tile of sums the result: to sums in C itself that began with
+// the old C it adds the bias, if there is one; others it rounds, with the old C if
+// that is added. The tile is where place put it.
+func (g *gemm) finish(mem gemmScratch, t *tile, p, s, n int) {
 	nr := g.isa.nr
 	if g.direct() {
 		if g.add && g.bias.N != 0 {
-			addRows(p, ld, mem.biasOf(s*nr), 0, rows, cols)
+			addRows(t.c, t.ldc, mem.biasOf(n*nr), 0, t.rows, t.cols)
 		}
 		return
 	}
-	c := g.c.Buf.Slice(i*g.c.Ld+j, g.c.Buf.N)
+	c := g.c.Buf.Slice(g.panelRow(p)*g.c.Ld+g.j0+s*nr, g.c.Buf.N)
 	if g.add {
 		old := unsafe.Pointer(&mem.tile[g.isa.mr*nr])
-		g.isa.widen(old, nr, c, g.c.Ld, rows, cols)
-		addRows(p, ld, old, nr, rows, cols)
+		g.isa.widen(old, nr, c, g.c.Ld, t.rows, t.cols)
+		addRows(t.c, t.ldc, old, nr, t.rows, t.cols)
 	}
-	g.isa.round(c, g.c.Ld, p, ld, rows, cols)
+	g.isa.round(c, g.c.Ld, t.c, t.ldc, t.rows, t.cols)
 }
 
 // addRows adds rows of cols floats to others; ldx and ldy are from one row to the

@@ -12,7 +12,7 @@ import (
 var avx2 = isa{
 	name: "avx2", mr: 6, nr: 16, kc: kcF32, pair: 1, unit: 1,
 	a: pack256, b: pack256,
-	tile: []tileFunc{nil, tile256x1, tile256x2, tile256x3, tile256x4, tile256x5, tile256x6},
+	tile: tile256,
 	peak: Peak{Name: "fp32 avx2", ops: 48 * 2 * 8, loop: fmaLoop256},
 }
 
@@ -22,8 +22,7 @@ var pack256 = packing{side: [3]sideFunc{copy256F32}, apart: [3]apartFunc{trans25
 var avx512 = isa{
 	name: "avx512", mr: 14, nr: 32, kc: kcF32, pair: 1, unit: 1,
 	a: pack512, b: pack512,
-	tile: []tileFunc{nil, tile512x1, tile512x2, tile512x3, tile512x4, tile512x5, tile512x6, tile512x7,
-		tile512x8, tile512x9, tile512x10, tile512x11, tile512x12, tile512x13, tile512x14},
+	tile:  tile512,
 	moves: &moves512,
 	peak:  Peak{Name: "fp32 avx512", ops: 48 * 2 * 16, loop: fmaLoop512},
 }
@@ -44,8 +43,7 @@ var moves512 = moves{
 var avx512bf16 = isa{
 	name: "avx512_bf16", mr: 14, nr: 32, kc: 2 * kcF32, pair: 2, unit: 1,
 	a: packPairs, b: packPairs,
-	tile: []tileFunc{nil, tileDotx1, tileDotx2, tileDotx3, tileDotx4, tileDotx5, tileDotx6, tileDotx7,
-		tileDotx8, tileDotx9, tileDotx10, tileDotx11, tileDotx12, tileDotx13, tileDotx14},
+	tile:  tileDot,
 	moves: &moves512,
 	peak:  Peak{Name: "bf16 avx512", ops: 48 * 2 * 32, loop: dotLoop},
 }

@@ -11,7 +11,7 @@ import (
 var neon = isa{
 	name: "neon", mr: 8, nr: 12, kc: kcF32, pair: 1, unit: 1,
 	a: packNEON, b: packNEON,
-	tile:  []tileFunc{nil, tileNEONx1, tileNEONx2, tileNEONx3, tileNEONx4, tileNEONx5, tileNEONx6, tileNEONx7, tileNEONx8},
+	tile:  tileNEON,
 	moves: &movesNEON,
 	peak:  Peak{Name: "fp32 neon", ops: 48 * 2 * 4, loop: fmaLoopNEON},
 }

@@ -10,1467 +10,16 @@ DATA gemmLanes<>+32(SB)/8, $0x0040000000400000
 DATA gemmLanes<>+40(SB)/8, $0x0040000000400000
 GLOBL gemmLanes<>(SB), RODATA|NOPTR, $48
 
-// func tileNEONx1(k int, a, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc, cols int)
-TEXT ·tileNEONx1(SB), NOSPLIT, $48-64
-	MOVD k+0(FP), R0
-	MOVD a+8(FP), R1
-	MOVD b+16(FP), R2
-	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
-	WORD $0x6e211c21 // eor v1.16b, v1.16b, v1.16b
-	WORD $0x6e221c42 // eor v2.16b, v2.16b, v2.16b
-	SUBS $4, R0
-	BLT done2
-while1:
-	FLDPQ 0(R1), (F3, F4)
-	FLDPQ 0(R2), (F5, F6)
-	FMOVQ 32(R2), F7
-	WORD $0x4f8310a0 // fmla v0.4s, v5.4s, v3.s[0]
-	WORD $0x4f8310c1 // fmla v1.4s, v6.4s, v3.s[0]
-	WORD $0x4f8310e2 // fmla v2.4s, v7.4s, v3.s[0]
-	FLDPQ 32(R1), (F3, F4)
-	FLDPQ 48(R2), (F5, F6)
-	FMOVQ 80(R2), F7
-	WORD $0x4f8310a0 // fmla v0.4s, v5.4s, v3.s[0]
-	WORD $0x4f8310c1 // fmla v1.4s, v6.4s, v3.s[0]
-	WORD $0x4f8310e2 // fmla v2.4s, v7.4s, v3.s[0]
-	FLDPQ 64(R1), (F3, F4)
-	FLDPQ 96(R2), (F5, F6)
-	FMOVQ 128(R2), F7
-	WORD $0x4f8310a0 // fmla v0.4s, v5.4s, v3.s[0]
-	WORD $0x4f8310c1 // fmla v1.4s, v6.4s, v3.s[0]
-	WORD $0x4f8310e2 // fmla v2.4s, v7.4s, v3.s[0]
-	FLDPQ 96(R1), (F3, F4)
-	FLDPQ 144(R2), (F5, F6)
-	FMOVQ 176(R2), F7
-	WORD $0x4f8310a0 // fmla v0.4s, v5.4s, v3.s[0]
-	WORD $0x4f8310c1 // fmla v1.4s, v6.4s, v3.s[0]
-	WORD $0x4f8310e2 // fmla v2.4s, v7.4s, v3.s[0]
-	ADD $128, R1
-	ADD $192, R2
-	SUBS $4, R0
-	BGE while1
-done2:
-	ADD $4, R0
-	SUBS $1, R0
-	BLT done4
-while3:
-	FLDPQ 0(R1), (F3, F4)
-	FLDPQ 0(R2), (F5, F6)
-	FMOVQ 32(R2), F7
-	WORD $0x4f8310a0 // fmla v0.4s, v5.4s, v3.s[0]
-	WORD $0x4f8310c1 // fmla v1.4s, v6.4s, v3.s[0]
-	WORD $0x4f8310e2 // fmla v2.4s, v7.4s, v3.s[0]
-	ADD $32, R1
-	ADD $48, R2
-	SUBS $1, R0
-	BGE while3
-done4:
-	ADD $1, R0
-	MOVD base+24(FP), R3
-	MOVD c+40(FP), R4
-	MOVD cols+56(FP), R5
-	MOVD ldb+32(FP), R6
-	MOVD ldc+48(FP), R7
-	LSL $2, R6
-	LSL $2, R7
-	CMP $12, R5
-	BLT partial
-	FLDPQ (R3), (F5, F6)
-	FMOVQ 32(R3), F7
-	WORD $0x4e25d400 // fadd v0.4s, v0.4s, v5.4s
-	WORD $0x4e26d421 // fadd v1.4s, v1.4s, v6.4s
-	WORD $0x4e27d442 // fadd v2.4s, v2.4s, v7.4s
-	FSTPQ (F0, F1), (R4)
-	FMOVQ F2, 32(R4)
-	RET
-partial:
-	MOVD $row-48(SP), R8
-	FSTPQ (F0, F1), (R8)
-	FMOVQ F2, 32(R8)
-	MOVD ZR, R9
-column5:
-	FMOVS (R8)(R9<<2), F3
-	FMOVS (R3)(R9<<2), F5
-	FADDS F5, F3
-	FMOVS F3, (R4)(R9<<2)
-	ADD $1, R9
-	CMP R5, R9
-	BLT column5
-	RET
-
-// func tileNEONx2(k int, a, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc, cols int)
-TEXT ·tileNEONx2(SB), NOSPLIT, $48-64
-	MOVD k+0(FP), R0
-	MOVD a+8(FP), R1
-	MOVD b+16(FP), R2
-	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
-	WORD $0x6e211c21 // eor v1.16b, v1.16b, v1.16b
-	WORD $0x6e221c42 // eor v2.16b, v2.16b, v2.16b
-	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
-	WORD $0x6e241c84 // eor v4.16b, v4.16b, v4.16b
-	WORD $0x6e251ca5 // eor v5.16b, v5.16b, v5.16b
-	SUBS $4, R0
-	BLT done2
-while1:
-	FLDPQ 0(R1), (F6, F7)
-	FLDPQ 0(R2), (F8, F9)
-	FMOVQ 32(R2), F10
-	WORD $0x4f861100 // fmla v0.4s, v8.4s, v6.s[0]
-	WORD $0x4f861121 // fmla v1.4s, v9.4s, v6.s[0]
-	WORD $0x4f861142 // fmla v2.4s, v10.4s, v6.s[0]
-	WORD $0x4fa61103 // fmla v3.4s, v8.4s, v6.s[1]
-	WORD $0x4fa61124 // fmla v4.4s, v9.4s, v6.s[1]
-	WORD $0x4fa61145 // fmla v5.4s, v10.4s, v6.s[1]
-	FLDPQ 32(R1), (F6, F7)
-	FLDPQ 48(R2), (F8, F9)
-	FMOVQ 80(R2), F10
-	WORD $0x4f861100 // fmla v0.4s, v8.4s, v6.s[0]
-	WORD $0x4f861121 // fmla v1.4s, v9.4s, v6.s[0]
-	WORD $0x4f861142 // fmla v2.4s, v10.4s, v6.s[0]
-	WORD $0x4fa61103 // fmla v3.4s, v8.4s, v6.s[1]
-	WORD $0x4fa61124 // fmla v4.4s, v9.4s, v6.s[1]
-	WORD $0x4fa61145 // fmla v5.4s, v10.4s, v6.s[1]
-	FLDPQ 64(R1), (F6, F7)
-	FLDPQ 96(R2), (F8, F9)
-	FMOVQ 128(R2), F10
-	WORD $0x4f861100 // fmla v0.4s, v8.4s, v6.s[0]
-	WORD $0x4f861121 // fmla v1.4s, v9.4s, v6.s[0]
-	WORD $0x4f861142 // fmla v2.4s, v10.4s, v6.s[0]
-	WORD $0x4fa61103 // fmla v3.4s, v8.4s, v6.s[1]
-	WORD $0x4fa61124 // fmla v4.4s, v9.4s, v6.s[1]
-	WORD $0x4fa61145 // fmla v5.4s, v10.4s, v6.s[1]
-	FLDPQ 96(R1), (F6, F7)
-	FLDPQ 144(R2), (F8, F9)
-	FMOVQ 176(R2), F10
-	WORD $0x4f861100 // fmla v0.4s, v8.4s, v6.s[0]
-	WORD $0x4f861121 // fmla v1.4s, v9.4s, v6.s[0]
-	WORD $0x4f861142 // fmla v2.4s, v10.4s, v6.s[0]
-	WORD $0x4fa61103 // fmla v3.4s, v8.4s, v6.s[1]
-	WORD $0x4fa61124 // fmla v4.4s, v9.4s, v6.s[1]
-	WORD $0x4fa61145 // fmla v5.4s, v10.4s, v6.s[1]
-	ADD $128, R1
-	ADD $192, R2
-	SUBS $4, R0
-	BGE while1
-done2:
-	ADD $4, R0
-	SUBS $1, R0
-	BLT done4
-while3:
-	FLDPQ 0(R1), (F6, F7)
-	FLDPQ 0(R2), (F8, F9)
-	FMOVQ 32(R2), F10
-	WORD $0x4f861100 // fmla v0.4s, v8.4s, v6.s[0]
-	WORD $0x4f861121 // fmla v1.4s, v9.4s, v6.s[0]
-	WORD $0x4f861142 // fmla v2.4s, v10.4s, v6.s[0]
-	WORD $0x4fa61103 // fmla v3.4s, v8.4s, v6.s[1]
-	WORD $0x4fa61124 // fmla v4.4s, v9.4s, v6.s[1]
-	WORD $0x4fa61145 // fmla v5.4s, v10.4s, v6.s[1]
-	ADD $32, R1
-	ADD $48, R2
-	SUBS $1, R0
-	BGE while3
-done4:
-	ADD $1, R0
-	MOVD base+24(FP), R3
-	MOVD c+40(FP), R4
-	MOVD cols+56(FP), R5
-	MOVD ldb+32(FP), R6
-	MOVD ldc+48(FP), R7
-	LSL $2, R6
-	LSL $2, R7
-	CMP $12, R5
-	BLT partial
-	FLDPQ (R3), (F8, F9)
-	FMOVQ 32(R3), F10
-	WORD $0x4e28d400 // fadd v0.4s, v0.4s, v8.4s
-	WORD $0x4e29d421 // fadd v1.4s, v1.4s, v9.4s
-	WORD $0x4e2ad442 // fadd v2.4s, v2.4s, v10.4s
-	FSTPQ (F0, F1), (R4)
-	FMOVQ F2, 32(R4)
-	ADD R6, R3
-	ADD R7, R4
-	FLDPQ (R3), (F8, F9)
-	FMOVQ 32(R3), F10
-	WORD $0x4e28d463 // fadd v3.4s, v3.4s, v8.4s
-	WORD $0x4e29d484 // fadd v4.4s, v4.4s, v9.4s
-	WORD $0x4e2ad4a5 // fadd v5.4s, v5.4s, v10.4s
-	FSTPQ (F3, F4), (R4)
-	FMOVQ F5, 32(R4)
-	RET
-partial:
-	MOVD $row-48(SP), R8
-	FSTPQ (F0, F1), (R8)
-	FMOVQ F2, 32(R8)
-	MOVD ZR, R9
-column5:
-	FMOVS (R8)(R9<<2), F6
-	FMOVS (R3)(R9<<2), F8
-	FADDS F8, F6
-	FMOVS F6, (R4)(R9<<2)
-	ADD $1, R9
-	CMP R5, R9
-	BLT column5
-	ADD R6, R3
-	ADD R7, R4
-	FSTPQ (F3, F4), (R8)
-	FMOVQ F5, 32(R8)
-	MOVD ZR, R9
-column6:
-	FMOVS (R8)(R9<<2), F6
-	FMOVS (R3)(R9<<2), F8
-	FADDS F8, F6
-	FMOVS F6, (R4)(R9<<2)
-	ADD $1, R9
-	CMP R5, R9
-	BLT column6
-	RET
-
-// func tileNEONx3(k int, a, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc, cols int)
-TEXT ·tileNEONx3(SB), NOSPLIT, $48-64
-	MOVD k+0(FP), R0
-	MOVD a+8(FP), R1
-	MOVD b+16(FP), R2
-	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
-	WORD $0x6e211c21 // eor v1.16b, v1.16b, v1.16b
-	WORD $0x6e221c42 // eor v2.16b, v2.16b, v2.16b
-	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
-	WORD $0x6e241c84 // eor v4.16b, v4.16b, v4.16b
-	WORD $0x6e251ca5 // eor v5.16b, v5.16b, v5.16b
-	WORD $0x6e261cc6 // eor v6.16b, v6.16b, v6.16b
-	WORD $0x6e271ce7 // eor v7.16b, v7.16b, v7.16b
-	WORD $0x6e281d08 // eor v8.16b, v8.16b, v8.16b
-	SUBS $4, R0
-	BLT done2
-while1:
-	FLDPQ 0(R1), (F9, F10)
-	FLDPQ 0(R2), (F11, F12)
-	FMOVQ 32(R2), F13
-	WORD $0x4f891160 // fmla v0.4s, v11.4s, v9.s[0]
-	WORD $0x4f891181 // fmla v1.4s, v12.4s, v9.s[0]
-	WORD $0x4f8911a2 // fmla v2.4s, v13.4s, v9.s[0]
-	WORD $0x4fa91163 // fmla v3.4s, v11.4s, v9.s[1]
-	WORD $0x4fa91184 // fmla v4.4s, v12.4s, v9.s[1]
-	WORD $0x4fa911a5 // fmla v5.4s, v13.4s, v9.s[1]
-	WORD $0x4f891966 // fmla v6.4s, v11.4s, v9.s[2]
-	WORD $0x4f891987 // fmla v7.4s, v12.4s, v9.s[2]
-	WORD $0x4f8919a8 // fmla v8.4s, v13.4s, v9.s[2]
-	FLDPQ 32(R1), (F9, F10)
-	FLDPQ 48(R2), (F11, F12)
-	FMOVQ 80(R2), F13
-	WORD $0x4f891160 // fmla v0.4s, v11.4s, v9.s[0]
-	WORD $0x4f891181 // fmla v1.4s, v12.4s, v9.s[0]
-	WORD $0x4f8911a2 // fmla v2.4s, v13.4s, v9.s[0]
-	WORD $0x4fa91163 // fmla v3.4s, v11.4s, v9.s[1]
-	WORD $0x4fa91184 // fmla v4.4s, v12.4s, v9.s[1]
-	WORD $0x4fa911a5 // fmla v5.4s, v13.4s, v9.s[1]
-	WORD $0x4f891966 // fmla v6.4s, v11.4s, v9.s[2]
-	WORD $0x4f891987 // fmla v7.4s, v12.4s, v9.s[2]
-	WORD $0x4f8919a8 // fmla v8.4s, v13.4s, v9.s[2]
-	FLDPQ 64(R1), (F9, F10)
-	FLDPQ 96(R2), (F11, F12)
-	FMOVQ 128(R2), F13
-	WORD $0x4f891160 // fmla v0.4s, v11.4s, v9.s[0]
-	WORD $0x4f891181 // fmla v1.4s, v12.4s, v9.s[0]
-	WORD $0x4f8911a2 // fmla v2.4s, v13.4s, v9.s[0]
-	WORD $0x4fa91163 // fmla v3.4s, v11.4s, v9.s[1]
-	WORD $0x4fa91184 // fmla v4.4s, v12.4s, v9.s[1]
-	WORD $0x4fa911a5 // fmla v5.4s, v13.4s, v9.s[1]
-	WORD $0x4f891966 // fmla v6.4s, v11.4s, v9.s[2]
-	WORD $0x4f891987 // fmla v7.4s, v12.4s, v9.s[2]
-	WORD $0x4f8919a8 // fmla v8.4s, v13.4s, v9.s[2]
-	FLDPQ 96(R1), (F9, F10)
-	FLDPQ 144(R2), (F11, F12)
-	FMOVQ 176(R2), F13
-	WORD $0x4f891160 // fmla v0.4s, v11.4s, v9.s[0]
-	WORD $0x4f891181 // fmla v1.4s, v12.4s, v9.s[0]
-	WORD $0x4f8911a2 // fmla v2.4s, v13.4s, v9.s[0]
-	WORD $0x4fa91163 // fmla v3.4s, v11.4s, v9.s[1]
-	WORD $0x4fa91184 // fmla v4.4s, v12.4s, v9.s[1]
-	WORD $0x4fa911a5 // fmla v5.4s, v13.4s, v9.s[1]
-	WORD $0x4f891966 // fmla v6.4s, v11.4s, v9.s[2]
-	WORD $0x4f891987 // fmla v7.4s, v12.4s, v9.s[2]
-	WORD $0x4f8919a8 // fmla v8.4s, v13.4s, v9.s[2]
-	ADD $128, R1
-	ADD $192, R2
-	SUBS $4, R0
-	BGE while1
-done2:
-	ADD $4, R0
-	SUBS $1, R0
-	BLT done4
-while3:
-	FLDPQ 0(R1), (F9, F10)
-	FLDPQ 0(R2), (F11, F12)
-	FMOVQ 32(R2), F13
-	WORD $0x4f891160 // fmla v0.4s, v11.4s, v9.s[0]
-	WORD $0x4f891181 // fmla v1.4s, v12.4s, v9.s[0]
-	WORD $0x4f8911a2 // fmla v2.4s, v13.4s, v9.s[0]
-	WORD $0x4fa91163 // fmla v3.4s, v11.4s, v9.s[1]
-	WORD $0x4fa91184 // fmla v4.4s, v12.4s, v9.s[1]
-	WORD $0x4fa911a5 // fmla v5.4s, v13.4s, v9.s[1]
-	WORD $0x4f891966 // fmla v6.4s, v11.4s, v9.s[2]
-	WORD $0x4f891987 // fmla v7.4s, v12.4s, v9.s[2]
-	WORD $0x4f8919a8 // fmla v8.4s, v13.4s, v9.s[2]
-	ADD $32, R1
-	ADD $48, R2
-	SUBS $1, R0
-	BGE while3
-done4:
-	ADD $1, R0
-	MOVD base+24(FP), R3
-	MOVD c+40(FP), R4
-	MOVD cols+56(FP), R5
-	MOVD ldb+32(FP), R6
-	MOVD ldc+48(FP), R7
-	LSL $2, R6
-	LSL $2, R7
-	CMP $12, R5
-	BLT partial
-	FLDPQ (R3), (F11, F12)
-	FMOVQ 32(R3), F13
-	WORD $0x4e2bd400 // fadd v0.4s, v0.4s, v11.4s
-	WORD $0x4e2cd421 // fadd v1.4s, v1.4s, v12.4s
-	WORD $0x4e2dd442 // fadd v2.4s, v2.4s, v13.4s
-	FSTPQ (F0, F1), (R4)
-	FMOVQ F2, 32(R4)
-	ADD R6, R3
-	ADD R7, R4
-	FLDPQ (R3), (F11, F12)
-	FMOVQ 32(R3), F13
-	WORD $0x4e2bd463 // fadd v3.4s, v3.4s, v11.4s
-	WORD $0x4e2cd484 // fadd v4.4s, v4.4s, v12.4s
-	WORD $0x4e2dd4a5 // fadd v5.4s, v5.4s, v13.4s
-	FSTPQ (F3, F4), (R4)
-	FMOVQ F5, 32(R4)
-	ADD R6, R3
-	ADD R7, R4
-	FLDPQ (R3), (F11, F12)
-	FMOVQ 32(R3), F13
-	WORD $0x4e2bd4c6 // fadd v6.4s, v6.4s, v11.4s
-	WORD $0x4e2cd4e7 // fadd v7.4s, v7.4s, v12.4s
-	WORD $0x4e2dd508 // fadd v8.4s, v8.4s, v13.4s
-	FSTPQ (F6, F7), (R4)
-	FMOVQ F8, 32(R4)
-	RET
-partial:
-	MOVD $row-48(SP), R8
-	FSTPQ (F0, F1), (R8)
-	FMOVQ F2, 32(R8)
-	MOVD ZR, R9
-column5:
-	FMOVS (R8)(R9<<2), F9
-	FMOVS (R3)(R9<<2), F11
-	FADDS F11, F9
-	FMOVS F9, (R4)(R9<<2)
-	ADD $1, R9
-	CMP R5, R9
-	BLT column5
-	ADD R6, R3
-	ADD R7, R4
-	FSTPQ (F3, F4), (R8)
-	FMOVQ F5, 32(R8)
-	MOVD ZR, R9
-column6:
-	FMOVS (R8)(R9<<2), F9
-	FMOVS (R3)(R9<<2), F11
-	FADDS F11, F9
-	FMOVS F9, (R4)(R9<<2)
-	ADD $1, R9
-	CMP R5, R9
-	BLT column6
-	ADD R6, R3
-	ADD R7, R4
-	FSTPQ (F6, F7), (R8)
-	FMOVQ F8, 32(R8)
-	MOVD ZR, R9
-column7:
-	FMOVS (R8)(R9<<2), F9
-	FMOVS (R3)(R9<<2), F11
-	FADDS F11, F9
-	FMOVS F9, (R4)(R9<<2)
-	ADD $1, R9
-	CMP R5, R9
-	BLT column7
-	RET
-
-// func tileNEONx4(k int, a, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc, cols int)
-TEXT ·tileNEONx4(SB), NOSPLIT, $48-64
-	MOVD k+0(FP), R0
-	MOVD a+8(FP), R1
-	MOVD b+16(FP), R2
-	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
-	WORD $0x6e211c21 // eor v1.16b, v1.16b, v1.16b
-	WORD $0x6e221c42 // eor v2.16b, v2.16b, v2.16b
-	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
-	WORD $0x6e241c84 // eor v4.16b, v4.16b, v4.16b
-	WORD $0x6e251ca5 // eor v5.16b, v5.16b, v5.16b
-	WORD $0x6e261cc6 // eor v6.16b, v6.16b, v6.16b
-	WORD $0x6e271ce7 // eor v7.16b, v7.16b, v7.16b
-	WORD $0x6e281d08 // eor v8.16b, v8.16b, v8.16b
-	WORD $0x6e291d29 // eor v9.16b, v9.16b, v9.16b
-	WORD $0x6e2a1d4a // eor v10.16b, v10.16b, v10.16b
-	WORD $0x6e2b1d6b // eor v11.16b, v11.16b, v11.16b
-	SUBS $4, R0
-	BLT done2
-while1:
-	FLDPQ 0(R1), (F12, F13)
-	FLDPQ 0(R2), (F14, F15)
-	FMOVQ 32(R2), F16
-	WORD $0x4f8c11c0 // fmla v0.4s, v14.4s, v12.s[0]
-	WORD $0x4f8c11e1 // fmla v1.4s, v15.4s, v12.s[0]
-	WORD $0x4f8c1202 // fmla v2.4s, v16.4s, v12.s[0]
-	WORD $0x4fac11c3 // fmla v3.4s, v14.4s, v12.s[1]
-	WORD $0x4fac11e4 // fmla v4.4s, v15.4s, v12.s[1]
-	WORD $0x4fac1205 // fmla v5.4s, v16.4s, v12.s[1]
-	WORD $0x4f8c19c6 // fmla v6.4s, v14.4s, v12.s[2]
-	WORD $0x4f8c19e7 // fmla v7.4s, v15.4s, v12.s[2]
-	WORD $0x4f8c1a08 // fmla v8.4s, v16.4s, v12.s[2]
-	WORD $0x4fac19c9 // fmla v9.4s, v14.4s, v12.s[3]
-	WORD $0x4fac19ea // fmla v10.4s, v15.4s, v12.s[3]
-	WORD $0x4fac1a0b // fmla v11.4s, v16.4s, v12.s[3]
-	FLDPQ 32(R1), (F12, F13)
-	FLDPQ 48(R2), (F14, F15)
-	FMOVQ 80(R2), F16
-	WORD $0x4f8c11c0 // fmla v0.4s, v14.4s, v12.s[0]
-	WORD $0x4f8c11e1 // fmla v1.4s, v15.4s, v12.s[0]
-	WORD $0x4f8c1202 // fmla v2.4s, v16.4s, v12.s[0]
-	WORD $0x4fac11c3 // fmla v3.4s, v14.4s, v12.s[1]
-	WORD $0x4fac11e4 // fmla v4.4s, v15.4s, v12.s[1]
-	WORD $0x4fac1205 // fmla v5.4s, v16.4s, v12.s[1]
-	WORD $0x4f8c19c6 // fmla v6.4s, v14.4s, v12.s[2]
-	WORD $0x4f8c19e7 // fmla v7.4s, v15.4s, v12.s[2]
-	WORD $0x4f8c1a08 // fmla v8.4s, v16.4s, v12.s[2]
-	WORD $0x4fac19c9 // fmla v9.4s, v14.4s, v12.s[3]
-	WORD $0x4fac19ea // fmla v10.4s, v15.4s, v12.s[3]
-	WORD $0x4fac1a0b // fmla v11.4s, v16.4s, v12.s[3]
-	FLDPQ 64(R1), (F12, F13)
-	FLDPQ 96(R2), (F14, F15)
-	FMOVQ 128(R2), F16
-	WORD $0x4f8c11c0 // fmla v0.4s, v14.4s, v12.s[0]
-	WORD $0x4f8c11e1 // fmla v1.4s, v15.4s, v12.s[0]
-	WORD $0x4f8c1202 // fmla v2.4s, v16.4s, v12.s[0]
-	WORD $0x4fac11c3 // fmla v3.4s, v14.4s, v12.s[1]
-	WORD $0x4fac11e4 // fmla v4.4s, v15.4s, v12.s[1]
-	WORD $0x4fac1205 // fmla v5.4s, v16.4s, v12.s[1]
-	WORD $0x4f8c19c6 // fmla v6.4s, v14.4s, v12.s[2]
-	WORD $0x4f8c19e7 // fmla v7.4s, v15.4s, v12.s[2]
-	WORD $0x4f8c1a08 // fmla v8.4s, v16.4s, v12.s[2]
-	WORD $0x4fac19c9 // fmla v9.4s, v14.4s, v12.s[3]
-	WORD $0x4fac19ea // fmla v10.4s, v15.4s, v12.s[3]
-	WORD $0x4fac1a0b // fmla v11.4s, v16.4s, v12.s[3]
-	FLDPQ 96(R1), (F12, F13)
-	FLDPQ 144(R2), (F14, F15)
-	FMOVQ 176(R2), F16
-	WORD $0x4f8c11c0 // fmla v0.4s, v14.4s, v12.s[0]
-	WORD $0x4f8c11e1 // fmla v1.4s, v15.4s, v12.s[0]
-	WORD $0x4f8c1202 // fmla v2.4s, v16.4s, v12.s[0]
-	WORD $0x4fac11c3 // fmla v3.4s, v14.4s, v12.s[1]
-	WORD $0x4fac11e4 // fmla v4.4s, v15.4s, v12.s[1]
-	WORD $0x4fac1205 // fmla v5.4s, v16.4s, v12.s[1]
-	WORD $0x4f8c19c6 // fmla v6.4s, v14.4s, v12.s[2]
-	WORD $0x4f8c19e7 // fmla v7.4s, v15.4s, v12.s[2]
-	WORD $0x4f8c1a08 // fmla v8.4s, v16.4s, v12.s[2]
-	WORD $0x4fac19c9 // fmla v9.4s, v14.4s, v12.s[3]
-	WORD $0x4fac19ea // fmla v10.4s, v15.4s, v12.s[3]
-	WORD $0x4fac1a0b // fmla v11.4s, v16.4s, v12.s[3]
-	ADD $128, R1
-	ADD $192, R2
-	SUBS $4, R0
-	BGE while1
-done2:
-	ADD $4, R0
-	SUBS $1, R0
-	BLT done4
-while3:
-	FLDPQ 0(R1), (F12, F13)
-	FLDPQ 0(R2), (F14, F15)
-	FMOVQ 32(R2), F16
-	WORD $0x4f8c11c0 // fmla v0.4s, v14.4s, v12.s[0]
-	WORD $0x4f8c11e1 // fmla v1.4s, v15.4s, v12.s[0]
-	WORD $0x4f8c1202 // fmla v2.4s, v16.4s, v12.s[0]
-	WORD $0x4fac11c3 // fmla v3.4s, v14.4s, v12.s[1]
-	WORD $0x4fac11e4 // fmla v4.4s, v15.4s, v12.s[1]
-	WORD $0x4fac1205 // fmla v5.4s, v16.4s, v12.s[1]
-	WORD $0x4f8c19c6 // fmla v6.4s, v14.4s, v12.s[2]
-	WORD $0x4f8c19e7 // fmla v7.4s, v15.4s, v12.s[2]
-	WORD $0x4f8c1a08 // fmla v8.4s, v16.4s, v12.s[2]
-	WORD $0x4fac19c9 // fmla v9.4s, v14.4s, v12.s[3]
-	WORD $0x4fac19ea // fmla v10.4s, v15.4s, v12.s[3]
-	WORD $0x4fac1a0b // fmla v11.4s, v16.4s, v12.s[3]
-	ADD $32, R1
-	ADD $48, R2
-	SUBS $1, R0
-	BGE while3
-done4:
-	ADD $1, R0
-	MOVD base+24(FP), R3
-	MOVD c+40(FP), R4
-	MOVD cols+56(FP), R5
-	MOVD ldb+32(FP), R6
-	MOVD ldc+48(FP), R7
-	LSL $2, R6
-	LSL $2, R7
-	CMP $12, R5
-	BLT partial
-	FLDPQ (R3), (F14, F15)
-	FMOVQ 32(R3), F16
-	WORD $0x4e2ed400 // fadd v0.4s, v0.4s, v14.4s
-	WORD $0x4e2fd421 // fadd v1.4s, v1.4s, v15.4s
-	WORD $0x4e30d442 // fadd v2.4s, v2.4s, v16.4s
-	FSTPQ (F0, F1), (R4)
-	FMOVQ F2, 32(R4)
-	ADD R6, R3
-	ADD R7, R4
-	FLDPQ (R3), (F14, F15)
-	FMOVQ 32(R3), F16
-	WORD $0x4e2ed463 // fadd v3.4s, v3.4s, v14.4s
-	WORD $0x4e2fd484 // fadd v4.4s, v4.4s, v15.4s
-	WORD $0x4e30d4a5 // fadd v5.4s, v5.4s, v16.4s
-	FSTPQ (F3, F4), (R4)
-	FMOVQ F5, 32(R4)
-	ADD R6, R3
-	ADD R7, R4
-	FLDPQ (R3), (F14, F15)
-	FMOVQ 32(R3), F16
-	WORD $0x4e2ed4c6 // fadd v6.4s, v6.4s, v14.4s
-	WORD $0x4e2fd4e7 // fadd v7.4s, v7.4s, v15.4s
-	WORD $0x4e30d508 // fadd v8.4s, v8.4s, v16.4s
-	FSTPQ (F6, F7), (R4)
-	FMOVQ F8, 32(R4)
-	ADD R6, R3
-	ADD R7, R4
-	FLDPQ (R3), (F14, F15)
-	FMOVQ 32(R3), F16
-	WORD $0x4e2ed529 // fadd v9.4s, v9.4s, v14.4s
-	WORD $0x4e2fd54a // fadd v10.4s, v10.4s, v15.4s
-	WORD $0x4e30d56b // fadd v11.4s, v11.4s, v16.4s
-	FSTPQ (F9, F10), (R4)
-	FMOVQ F11, 32(R4)
-	RET
-partial:
-	MOVD $row-48(SP), R8
-	FSTPQ (F0, F1), (R8)
-	FMOVQ F2, 32(R8)
-	MOVD ZR, R9
-column5:
-	FMOVS (R8)(R9<<2), F12
-	FMOVS (R3)(R9<<2), F14
-	FADDS F14, F12
-	FMOVS F12, (R4)(R9<<2)
-	ADD $1, R9
-	CMP R5, R9
-	BLT column5
-	ADD R6, R3
-	ADD R7, R4
-	FSTPQ (F3, F4), (R8)
-	FMOVQ F5, 32(R8)
-	MOVD ZR, R9
-column6:
-	FMOVS (R8)(R9<<2), F12
-	FMOVS (R3)(R9<<2), F14
-	FADDS F14, F12
-	FMOVS F12, (R4)(R9<<2)
-	ADD $1, R9
-	CMP R5, R9
-	BLT column6
-	ADD R6, R3
-	ADD R7, R4
-	FSTPQ (F6, F7), (R8)
-	FMOVQ F8, 32(R8)
-	MOVD ZR, R9
-column7:
-	FMOVS (R8)(R9<<2), F12
-	FMOVS (R3)(R9<<2), F14
-	FADDS F14, F12
-	FMOVS F12, (R4)(R9<<2)
-	ADD $1, R9
-	CMP R5, R9
-	BLT column7
-	ADD R6, R3
-	ADD R7, R4
-	FSTPQ (F9, F10), (R8)
-	FMOVQ F11, 32(R8)
-	MOVD ZR, R9
-column8:
-	FMOVS (R8)(R9<<2), F12
-	FMOVS (R3)(R9<<2), F14
-	FADDS F14, F12
-	FMOVS F12, (R4)(R9<<2)
-	ADD $1, R9
-	CMP R5, R9
-	BLT column8
-	RET
-
-// func tileNEONx5(k int, a, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc, cols int)
-TEXT ·tileNEONx5(SB), NOSPLIT, $48-64
-	MOVD k+0(FP), R0
-	MOVD a+8(FP), R1
-	MOVD b+16(FP), R2
-	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
-	WORD $0x6e211c21 // eor v1.16b, v1.16b, v1.16b
-	WORD $0x6e221c42 // eor v2.16b, v2.16b, v2.16b
-	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
-	WORD $0x6e241c84 // eor v4.16b, v4.16b, v4.16b
-	WORD $0x6e251ca5 // eor v5.16b, v5.16b, v5.16b
-	WORD $0x6e261cc6 // eor v6.16b, v6.16b, v6.16b
-	WORD $0x6e271ce7 // eor v7.16b, v7.16b, v7.16b
-	WORD $0x6e281d08 // eor v8.16b, v8.16b, v8.16b
-	WORD $0x6e291d29 // eor v9.16b, v9.16b, v9.16b
-	WORD $0x6e2a1d4a // eor v10.16b, v10.16b, v10.16b
-	WORD $0x6e2b1d6b // eor v11.16b, v11.16b, v11.16b
-	WORD $0x6e2c1d8c // eor v12.16b, v12.16b, v12.16b
-	WORD $0x6e2d1dad // eor v13.16b, v13.16b, v13.16b
-	WORD $0x6e2e1dce // eor v14.16b, v14.16b, v14.16b
-	SUBS $4, R0
-	BLT done2
-while1:
-	FLDPQ 0(R1), (F15, F16)
-	FLDPQ 0(R2), (F17, F18)
-	FMOVQ 32(R2), F19
-	WORD $0x4f8f1220 // fmla v0.4s, v17.4s, v15.s[0]
-	WORD $0x4f8f1241 // fmla v1.4s, v18.4s, v15.s[0]
-	WORD $0x4f8f1262 // fmla v2.4s, v19.4s, v15.s[0]
-	WORD $0x4faf1223 // fmla v3.4s, v17.4s, v15.s[1]
-	WORD $0x4faf1244 // fmla v4.4s, v18.4s, v15.s[1]
-	WORD $0x4faf1265 // fmla v5.4s, v19.4s, v15.s[1]
-	WORD $0x4f8f1a26 // fmla v6.4s, v17.4s, v15.s[2]
-	WORD $0x4f8f1a47 // fmla v7.4s, v18.4s, v15.s[2]
-	WORD $0x4f8f1a68 // fmla v8.4s, v19.4s, v15.s[2]
-	WORD $0x4faf1a29 // fmla v9.4s, v17.4s, v15.s[3]
-	WORD $0x4faf1a4a // fmla v10.4s, v18.4s, v15.s[3]
-	WORD $0x4faf1a6b // fmla v11.4s, v19.4s, v15.s[3]
-	WORD $0x4f90122c // fmla v12.4s, v17.4s, v16.s[0]
-	WORD $0x4f90124d // fmla v13.4s, v18.4s, v16.s[0]
-	WORD $0x4f90126e // fmla v14.4s, v19.4s, v16.s[0]
-	FLDPQ 32(R1), (F15, F16)
-	FLDPQ 48(R2), (F17, F18)
-	FMOVQ 80(R2), F19
-	WORD $0x4f8f1220 // fmla v0.4s, v17.4s, v15.s[0]
-	WORD $0x4f8f1241 // fmla v1.4s, v18.4s, v15.s[0]
-	WORD $0x4f8f1262 // fmla v2.4s, v19.4s, v15.s[0]
-	WORD $0x4faf1223 // fmla v3.4s, v17.4s, v15.s[1]
-	WORD $0x4faf1244 // fmla v4.4s, v18.4s, v15.s[1]
-	WORD $0x4faf1265 // fmla v5.4s, v19.4s, v15.s[1]
-	WORD $0x4f8f1a26 // fmla v6.4s, v17.4s, v15.s[2]
-	WORD $0x4f8f1a47 // fmla v7.4s, v18.4s, v15.s[2]
-	WORD $0x4f8f1a68 // fmla v8.4s, v19.4s, v15.s[2]
-	WORD $0x4faf1a29 // fmla v9.4s, v17.4s, v15.s[3]
-	WORD $0x4faf1a4a // fmla v10.4s, v18.4s, v15.s[3]
-	WORD $0x4faf1a6b // fmla v11.4s, v19.4s, v15.s[3]
-	WORD $0x4f90122c // fmla v12.4s, v17.4s, v16.s[0]
-	WORD $0x4f90124d // fmla v13.4s, v18.4s, v16.s[0]
-	WORD $0x4f90126e // fmla v14.4s, v19.4s, v16.s[0]
-	FLDPQ 64(R1), (F15, F16)
-	FLDPQ 96(R2), (F17, F18)
-	FMOVQ 128(R2), F19
-	WORD $0x4f8f1220 // fmla v0.4s, v17.4s, v15.s[0]
-	WORD $0x4f8f1241 // fmla v1.4s, v18.4s, v15.s[0]
-	WORD $0x4f8f1262 // fmla v2.4s, v19.4s, v15.s[0]
-	WORD $0x4faf1223 // fmla v3.4s, v17.4s, v15.s[1]
-	WORD $0x4faf1244 // fmla v4.4s, v18.4s, v15.s[1]
-	WORD $0x4faf1265 // fmla v5.4s, v19.4s, v15.s[1]
-	WORD $0x4f8f1a26 // fmla v6.4s, v17.4s, v15.s[2]
-	WORD $0x4f8f1a47 // fmla v7.4s, v18.4s, v15.s[2]
-	WORD $0x4f8f1a68 // fmla v8.4s, v19.4s, v15.s[2]
-	WORD $0x4faf1a29 // fmla v9.4s, v17.4s, v15.s[3]
-	WORD $0x4faf1a4a // fmla v10.4s, v18.4s, v15.s[3]
-	WORD $0x4faf1a6b // fmla v11.4s, v19.4s, v15.s[3]
-	WORD $0x4f90122c // fmla v12.4s, v17.4s, v16.s[0]
-	WORD $0x4f90124d // fmla v13.4s, v18.4s, v16.s[0]
-	WORD $0x4f90126e // fmla v14.4s, v19.4s, v16.s[0]
-	FLDPQ 96(R1), (F15, F16)
-	FLDPQ 144(R2), (F17, F18)
-	FMOVQ 176(R2), F19
-	WORD $0x4f8f1220 // fmla v0.4s, v17.4s, v15.s[0]
-	WORD $0x4f8f1241 // fmla v1.4s, v18.4s, v15.s[0]
-	WORD $0x4f8f1262 // fmla v2.4s, v19.4s, v15.s[0]
-	WORD $0x4faf1223 // fmla v3.4s, v17.4s, v15.s[1]
-	WORD $0x4faf1244 // fmla v4.4s, v18.4s, v15.s[1]
-	WORD $0x4faf1265 // fmla v5.4s, v19.4s, v15.s[1]
-	WORD $0x4f8f1a26 // fmla v6.4s, v17.4s, v15.s[2]
-	WORD $0x4f8f1a47 // fmla v7.4s, v18.4s, v15.s[2]
-	WORD $0x4f8f1a68 // fmla v8.4s, v19.4s, v15.s[2]
-	WORD $0x4faf1a29 // fmla v9.4s, v17.4s, v15.s[3]
-	WORD $0x4faf1a4a // fmla v10.4s, v18.4s, v15.s[3]
-	WORD $0x4faf1a6b // fmla v11.4s, v19.4s, v15.s[3]
-	WORD $0x4f90122c // fmla v12.4s, v17.4s, v16.s[0]
-	WORD $0x4f90124d // fmla v13.4s, v18.4s, v16.s[0]
-	WORD $0x4f90126e // fmla v14.4s, v19.4s, v16.s[0]
-	ADD $128, R1
-	ADD $192, R2
-	SUBS $4, R0
-	BGE while1
-done2:
-	ADD $4, R0
-	SUBS $1, R0
-	BLT done4
-while3:
-	FLDPQ 0(R1), (F15, F16)
-	FLDPQ 0(R2), (F17, F18)
-	FMOVQ 32(R2), F19
-	WORD $0x4f8f1220 // fmla v0.4s, v17.4s, v15.s[0]
-	WORD $0x4f8f1241 // fmla v1.4s, v18.4s, v15.s[0]
-	WORD $0x4f8f1262 // fmla v2.4s, v19.4s, v15.s[0]
-	WORD $0x4faf1223 // fmla v3.4s, v17.4s, v15.s[1]
-	WORD $0x4faf1244 // fmla v4.4s, v18.4s, v15.s[1]
-	WORD $0x4faf1265 // fmla v5.4s, v19.4s, v15.s[1]
-	WORD $0x4f8f1a26 // fmla v6.4s, v17.4s, v15.s[2]
-	WORD $0x4f8f1a47 // fmla v7.4s, v18.4s, v15.s[2]
-	WORD $0x4f8f1a68 // fmla v8.4s, v19.4s, v15.s[2]
-	WORD $0x4faf1a29 // fmla v9.4s, v17.4s, v15.s[3]
-	WORD $0x4faf1a4a // fmla v10.4s, v18.4s, v15.s[3]
-	WORD $0x4faf1a6b // fmla v11.4s, v19.4s, v15.s[3]
-	WORD $0x4f90122c // fmla v12.4s, v17.4s, v16.s[0]
-	WORD $0x4f90124d // fmla v13.4s, v18.4s, v16.s[0]
-	WORD $0x4f90126e // fmla v14.4s, v19.4s, v16.s[0]
-	ADD $32, R1
-	ADD $48, R2
-	SUBS $1, R0
-	BGE while3
-done4:
-	ADD $1, R0
-	MOVD base+24(FP), R3
-	MOVD c+40(FP), R4
-	MOVD cols+56(FP), R5
-	MOVD ldb+32(FP), R6
-	MOVD ldc+48(FP), R7
-	LSL $2, R6
-	LSL $2, R7
-	CMP $12, R5
-	BLT partial
-	FLDPQ (R3), (F17, F18)
-	FMOVQ 32(R3), F19
-	WORD $0x4e31d400 // fadd v0.4s, v0.4s, v17.4s
-	WORD $0x4e32d421 // fadd v1.4s, v1.4s, v18.4s
-	WORD $0x4e33d442 // fadd v2.4s, v2.4s, v19.4s
-	FSTPQ (F0, F1), (R4)
-	FMOVQ F2, 32(R4)
-	ADD R6, R3
-	ADD R7, R4
-	FLDPQ (R3), (F17, F18)
-	FMOVQ 32(R3), F19
-	WORD $0x4e31d463 // fadd v3.4s, v3.4s, v17.4s
-	WORD $0x4e32d484 // fadd v4.4s, v4.4s, v18.4s
-	WORD $0x4e33d4a5 // fadd v5.4s, v5.4s, v19.4s
-	FSTPQ (F3, F4), (R4)
-	FMOVQ F5, 32(R4)
-	ADD R6, R3
-	ADD R7, R4
-	FLDPQ (R3), (F17, F18)
-	FMOVQ 32(R3), F19
-	WORD $0x4e31d4c6 // fadd v6.4s, v6.4s, v17.4s
-	WORD $0x4e32d4e7 // fadd v7.4s, v7.4s, v18.4s
-	WORD $0x4e33d508 // fadd v8.4s, v8.4s, v19.4s
-	FSTPQ (F6, F7), (R4)
-	FMOVQ F8, 32(R4)
-	ADD R6, R3
-	ADD R7, R4
-	FLDPQ (R3), (F17, F18)
-	FMOVQ 32(R3), F19
-	WORD $0x4e31d529 // fadd v9.4s, v9.4s, v17.4s
-	WORD $0x4e32d54a // fadd v10.4s, v10.4s, v18.4s
-	WORD $0x4e33d56b // fadd v11.4s, v11.4s, v19.4s
-	FSTPQ (F9, F10), (R4)
-	FMOVQ F11, 32(R4)
-	ADD R6, R3
-	ADD R7, R4
-	FLDPQ (R3), (F17, F18)
-	FMOVQ 32(R3), F19
-	WORD $0x4e31d58c // fadd v12.4s, v12.4s, v17.4s
-	WORD $0x4e32d5ad // fadd v13.4s, v13.4s, v18.4s
-	WORD $0x4e33d5ce // fadd v14.4s, v14.4s, v19.4s
-	FSTPQ (F12, F13), (R4)
-	FMOVQ F14, 32(R4)
-	RET
-partial:
-	MOVD $row-48(SP), R8
-	FSTPQ (F0, F1), (R8)
-	FMOVQ F2, 32(R8)
-	MOVD ZR, R9
-column5:
-	FMOVS (R8)(R9<<2), F15
-	FMOVS (R3)(R9<<2), F17
-	FADDS F17, F15
-	FMOVS F15, (R4)(R9<<2)
-	ADD $1, R9
-	CMP R5, R9
-	BLT column5
-	ADD R6, R3
-	ADD R7, R4
-	FSTPQ (F3, F4), (R8)
-	FMOVQ F5, 32(R8)
-	MOVD ZR, R9
-column6:
-	FMOVS (R8)(R9<<2), F15
-	FMOVS (R3)(R9<<2), F17
-	FADDS F17, F15
-	FMOVS F15, (R4)(R9<<2)
-	ADD $1, R9
-	CMP R5, R9
-	BLT column6
-	ADD R6, R3
-	ADD R7, R4
-	FSTPQ (F6, F7), (R8)
-	FMOVQ F8, 32(R8)
-	MOVD ZR, R9
-column7:
-	FMOVS (R8)(R9<<2), F15
-	FMOVS (R3)(R9<<2), F17
-	FADDS F17, F15
-	FMOVS F15, (R4)(R9<<2)
-	ADD $1, R9
-	CMP R5, R9
-	BLT column7
-	ADD R6, R3
-	ADD R7, R4
-	FSTPQ (F9, F10), (R8)
-	FMOVQ F11, 32(R8)
-	MOVD ZR, R9
-column8:
-	FMOVS (R8)(R9<<2), F15
-	FMOVS (R3)(R9<<2), F17
-	FADDS F17, F15
-	FMOVS F15, (R4)(R9<<2)
-	ADD $1, R9
-	CMP R5, R9
-	BLT column8
-	ADD R6, R3
-	ADD R7, R4
-	FSTPQ (F12, F13), (R8)
-	FMOVQ F14, 32(R8)
-	MOVD ZR, R9
-column9:
-	FMOVS (R8)(R9<<2), F15
-	FMOVS (R3)(R9<<2), F17
-	FADDS F17, F15
-	FMOVS F15, (R4)(R9<<2)
-	ADD $1, R9
-	CMP R5, R9
-	BLT column9
-	RET
-
-// func tileNEONx6(k int, a, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc, cols int)
-TEXT ·tileNEONx6(SB), NOSPLIT, $48-64
-	MOVD k+0(FP), R0
-	MOVD a+8(FP), R1
-	MOVD b+16(FP), R2
-	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
-	WORD $0x6e211c21 // eor v1.16b, v1.16b, v1.16b
-	WORD $0x6e221c42 // eor v2.16b, v2.16b, v2.16b
-	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
-	WORD $0x6e241c84 // eor v4.16b, v4.16b, v4.16b
-	WORD $0x6e251ca5 // eor v5.16b, v5.16b, v5.16b
-	WORD $0x6e261cc6 // eor v6.16b, v6.16b, v6.16b
-	WORD $0x6e271ce7 // eor v7.16b, v7.16b, v7.16b
-	WORD $0x6e281d08 // eor v8.16b, v8.16b, v8.16b
-	WORD $0x6e291d29 // eor v9.16b, v9.16b, v9.16b
-	WORD $0x6e2a1d4a // eor v10.16b, v10.16b, v10.16b
-	WORD $0x6e2b1d6b // eor v11.16b, v11.16b, v11.16b
-	WORD $0x6e2c1d8c // eor v12.16b, v12.16b, v12.16b
-	WORD $0x6e2d1dad // eor v13.16b, v13.16b, v13.16b
-	WORD $0x6e2e1dce // eor v14.16b, v14.16b, v14.16b
-	WORD $0x6e2f1def // eor v15.16b, v15.16b, v15.16b
-	WORD $0x6e301e10 // eor v16.16b, v16.16b, v16.16b
-	WORD $0x6e311e31 // eor v17.16b, v17.16b, v17.16b
-	SUBS $4, R0
-	BLT done2
-while1:
-	FLDPQ 0(R1), (F18, F19)
-	FLDPQ 0(R2), (F20, F21)
-	FMOVQ 32(R2), F22
-	WORD $0x4f921280 // fmla v0.4s, v20.4s, v18.s[0]
-	WORD $0x4f9212a1 // fmla v1.4s, v21.4s, v18.s[0]
-	WORD $0x4f9212c2 // fmla v2.4s, v22.4s, v18.s[0]
-	WORD $0x4fb21283 // fmla v3.4s, v20.4s, v18.s[1]
-	WORD $0x4fb212a4 // fmla v4.4s, v21.4s, v18.s[1]
-	WORD $0x4fb212c5 // fmla v5.4s, v22.4s, v18.s[1]
-	WORD $0x4f921a86 // fmla v6.4s, v20.4s, v18.s[2]
-	WORD $0x4f921aa7 // fmla v7.4s, v21.4s, v18.s[2]
-	WORD $0x4f921ac8 // fmla v8.4s, v22.4s, v18.s[2]
-	WORD $0x4fb21a89 // fmla v9.4s, v20.4s, v18.s[3]
-	WORD $0x4fb21aaa // fmla v10.4s, v21.4s, v18.s[3]
-	WORD $0x4fb21acb // fmla v11.4s, v22.4s, v18.s[3]
-	WORD $0x4f93128c // fmla v12.4s, v20.4s, v19.s[0]
-	WORD $0x4f9312ad // fmla v13.4s, v21.4s, v19.s[0]
-	WORD $0x4f9312ce // fmla v14.4s, v22.4s, v19.s[0]
-	WORD $0x4fb3128f // fmla v15.4s, v20.4s, v19.s[1]
-	WORD $0x4fb312b0 // fmla v16.4s, v21.4s, v19.s[1]
-	WORD $0x4fb312d1 // fmla v17.4s, v22.4s, v19.s[1]
-	FLDPQ 32(R1), (F18, F19)
-	FLDPQ 48(R2), (F20, F21)
-	FMOVQ 80(R2), F22
-	WORD $0x4f921280 // fmla v0.4s, v20.4s, v18.s[0]
-	WORD $0x4f9212a1 // fmla v1.4s, v21.4s, v18.s[0]
-	WORD $0x4f9212c2 // fmla v2.4s, v22.4s, v18.s[0]
-	WORD $0x4fb21283 // fmla v3.4s, v20.4s, v18.s[1]
-	WORD $0x4fb212a4 // fmla v4.4s, v21.4s, v18.s[1]
-	WORD $0x4fb212c5 // fmla v5.4s, v22.4s, v18.s[1]
-	WORD $0x4f921a86 // fmla v6.4s, v20.4s, v18.s[2]
-	WORD $0x4f921aa7 // fmla v7.4s, v21.4s, v18.s[2]
-	WORD $0x4f921ac8 // fmla v8.4s, v22.4s, v18.s[2]
-	WORD $0x4fb21a89 // fmla v9.4s, v20.4s, v18.s[3]
-	WORD $0x4fb21aaa // fmla v10.4s, v21.4s, v18.s[3]
-	WORD $0x4fb21acb // fmla v11.4s, v22.4s, v18.s[3]
-	WORD $0x4f93128c // fmla v12.4s, v20.4s, v19.s[0]
-	WORD $0x4f9312ad // fmla v13.4s, v21.4s, v19.s[0]
-	WORD $0x4f9312ce // fmla v14.4s, v22.4s, v19.s[0]
-	WORD $0x4fb3128f // fmla v15.4s, v20.4s, v19.s[1]
-	WORD $0x4fb312b0 // fmla v16.4s, v21.4s, v19.s[1]
-	WORD $0x4fb312d1 // fmla v17.4s, v22.4s, v19.s[1]
-	FLDPQ 64(R1), (F18, F19)
-	FLDPQ 96(R2), (F20, F21)
-	FMOVQ 128(R2), F22
-	WORD $0x4f921280 // fmla v0.4s, v20.4s, v18.s[0]
-	WORD $0x4f9212a1 // fmla v1.4s, v21.4s, v18.s[0]
-	WORD $0x4f9212c2 // fmla v2.4s, v22.4s, v18.s[0]
-	WORD $0x4fb21283 // fmla v3.4s, v20.4s, v18.s[1]
-	WORD $0x4fb212a4 // fmla v4.4s, v21.4s, v18.s[1]
-	WORD $0x4fb212c5 // fmla v5.4s, v22.4s, v18.s[1]
-	WORD $0x4f921a86 // fmla v6.4s, v20.4s, v18.s[2]
-	WORD $0x4f921aa7 // fmla v7.4s, v21.4s, v18.s[2]
-	WORD $0x4f921ac8 // fmla v8.4s, v22.4s, v18.s[2]
-	WORD $0x4fb21a89 // fmla v9.4s, v20.4s, v18.s[3]
-	WORD $0x4fb21aaa // fmla v10.4s, v21.4s, v18.s[3]
-	WORD $0x4fb21acb // fmla v11.4s, v22.4s, v18.s[3]
-	WORD $0x4f93128c // fmla v12.4s, v20.4s, v19.s[0]
-	WORD $0x4f9312ad // fmla v13.4s, v21.4s, v19.s[0]
-	WORD $0x4f9312ce // fmla v14.4s, v22.4s, v19.s[0]
-	WORD $0x4fb3128f // fmla v15.4s, v20.4s, v19.s[1]
-	WORD $0x4fb312b0 // fmla v16.4s, v21.4s, v19.s[1]
-	WORD $0x4fb312d1 // fmla v17.4s, v22.4s, v19.s[1]
-	FLDPQ 96(R1), (F18, F19)
-	FLDPQ 144(R2), (F20, F21)
-	FMOVQ 176(R2), F22
-	WORD $0x4f921280 // fmla v0.4s, v20.4s, v18.s[0]
-	WORD $0x4f9212a1 // fmla v1.4s, v21.4s, v18.s[0]
-	WORD $0x4f9212c2 // fmla v2.4s, v22.4s, v18.s[0]
-	WORD $0x4fb21283 // fmla v3.4s, v20.4s, v18.s[1]
-	WORD $0x4fb212a4 // fmla v4.4s, v21.4s, v18.s[1]
-	WORD $0x4fb212c5 // fmla v5.4s, v22.4s, v18.s[1]
-	WORD $0x4f921a86 // fmla v6.4s, v20.4s, v18.s[2]
-	WORD $0x4f921aa7 // fmla v7.4s, v21.4s, v18.s[2]
-	WORD $0x4f921ac8 // fmla v8.4s, v22.4s, v18.s[2]
-	WORD $0x4fb21a89 // fmla v9.4s, v20.4s, v18.s[3]
-	WORD $0x4fb21aaa // fmla v10.4s, v21.4s, v18.s[3]
-	WORD $0x4fb21acb // fmla v11.4s, v22.4s, v18.s[3]
-	WORD $0x4f93128c // fmla v12.4s, v20.4s, v19.s[0]
-	WORD $0x4f9312ad // fmla v13.4s, v21.4s, v19.s[0]
-	WORD $0x4f9312ce // fmla v14.4s, v22.4s, v19.s[0]
-	WORD $0x4fb3128f // fmla v15.4s, v20.4s, v19.s[1]
-	WORD $0x4fb312b0 // fmla v16.4s, v21.4s, v19.s[1]
-	WORD $0x4fb312d1 // fmla v17.4s, v22.4s, v19.s[1]
-	ADD $128, R1
-	ADD $192, R2
-	SUBS $4, R0
-	BGE while1
-done2:
-	ADD $4, R0
-	SUBS $1, R0
-	BLT done4
-while3:
-	FLDPQ 0(R1), (F18, F19)
-	FLDPQ 0(R2), (F20, F21)
-	FMOVQ 32(R2), F22
-	WORD $0x4f921280 // fmla v0.4s, v20.4s, v18.s[0]
-	WORD $0x4f9212a1 // fmla v1.4s, v21.4s, v18.s[0]
-	WORD $0x4f9212c2 // fmla v2.4s, v22.4s, v18.s[0]
-	WORD $0x4fb21283 // fmla v3.4s, v20.4s, v18.s[1]
-	WORD $0x4fb212a4 // fmla v4.4s, v21.4s, v18.s[1]
-	WORD $0x4fb212c5 // fmla v5.4s, v22.4s, v18.s[1]
-	WORD $0x4f921a86 // fmla v6.4s, v20.4s, v18.s[2]
-	WORD $0x4f921aa7 // fmla v7.4s, v21.4s, v18.s[2]
-	WORD $0x4f921ac8 // fmla v8.4s, v22.4s, v18.s[2]
-	WORD $0x4fb21a89 // fmla v9.4s, v20.4s, v18.s[3]
-	WORD $0x4fb21aaa // fmla v10.4s, v21.4s, v18.s[3]
-	WORD $0x4fb21acb // fmla v11.4s, v22.4s, v18.s[3]
-	WORD $0x4f93128c // fmla v12.4s, v20.4s, v19.s[0]
-	WORD $0x4f9312ad // fmla v13.4s, v21.4s, v19.s[0]
-	WORD $0x4f9312ce // fmla v14.4s, v22.4s, v19.s[0]
-	WORD $0x4fb3128f // fmla v15.4s, v20.4s, v19.s[1]
-	WORD $0x4fb312b0 // fmla v16.4s, v21.4s, v19.s[1]
-	WORD $0x4fb312d1 // fmla v17.4s, v22.4s, v19.s[1]
-	ADD $32, R1
-	ADD $48, R2
-	SUBS $1, R0
-	BGE while3
-done4:
-	ADD $1, R0
-	MOVD base+24(FP), R3
-	MOVD c+40(FP), R4
-	MOVD cols+56(FP), R5
-	MOVD ldb+32(FP), R6
-	MOVD ldc+48(FP), R7
-	LSL $2, R6
-	LSL $2, R7
-	CMP $12, R5
-	BLT partial
-	FLDPQ (R3), (F20, F21)
-	FMOVQ 32(R3), F22
-	WORD $0x4e34d400 // fadd v0.4s, v0.4s, v20.4s
-	WORD $0x4e35d421 // fadd v1.4s, v1.4s, v21.4s
-	WORD $0x4e36d442 // fadd v2.4s, v2.4s, v22.4s
-	FSTPQ (F0, F1), (R4)
-	FMOVQ F2, 32(R4)
-	ADD R6, R3
-	ADD R7, R4
-	FLDPQ (R3), (F20, F21)
-	FMOVQ 32(R3), F22
-	WORD $0x4e34d463 // fadd v3.4s, v3.4s, v20.4s
-	WORD $0x4e35d484 // fadd v4.4s, v4.4s, v21.4s
-	WORD $0x4e36d4a5 // fadd v5.4s, v5.4s, v22.4s
-	FSTPQ (F3, F4), (R4)
-	FMOVQ F5, 32(R4)
-	ADD R6, R3
-	ADD R7, R4
-	FLDPQ (R3), (F20, F21)
-	FMOVQ 32(R3), F22
-	WORD $0x4e34d4c6 // fadd v6.4s, v6.4s, v20.4s
-	WORD $0x4e35d4e7 // fadd v7.4s, v7.4s, v21.4s
-	WORD $0x4e36d508 // fadd v8.4s, v8.4s, v22.4s
-	FSTPQ (F6, F7), (R4)
-	FMOVQ F8, 32(R4)
-	ADD R6, R3
-	ADD R7, R4
-	FLDPQ (R3), (F20, F21)
-	FMOVQ 32(R3), F22
-	WORD $0x4e34d529 // fadd v9.4s, v9.4s, v20.4s
-	WORD $0x4e35d54a // fadd v10.4s, v10.4s, v21.4s
-	WORD $0x4e36d56b // fadd v11.4s, v11.4s, v22.4s
-	FSTPQ (F9, F10), (R4)
-	FMOVQ F11, 32(R4)
-	ADD R6, R3
-	ADD R7, R4
-	FLDPQ (R3), (F20, F21)
-	FMOVQ 32(R3), F22
-	WORD $0x4e34d58c // fadd v12.4s, v12.4s, v20.4s
-	WORD $0x4e35d5ad // fadd v13.4s, v13.4s, v21.4s
-	WORD $0x4e36d5ce // fadd v14.4s, v14.4s, v22.4s
-	FSTPQ (F12, F13), (R4)
-	FMOVQ F14, 32(R4)
-	ADD R6, R3
-	ADD R7, R4
-	FLDPQ (R3), (F20, F21)
-	FMOVQ 32(R3), F22
-	WORD $0x4e34d5ef // fadd v15.4s, v15.4s, v20.4s
-	WORD $0x4e35d610 // fadd v16.4s, v16.4s, v21.4s
-	WORD $0x4e36d631 // fadd v17.4s, v17.4s, v22.4s
-	FSTPQ (F15, F16), (R4)
-	FMOVQ F17, 32(R4)
-	RET
-partial:
-	MOVD $row-48(SP), R8
-	FSTPQ (F0, F1), (R8)
-	FMOVQ F2, 32(R8)
-	MOVD ZR, R9
-column5:
-	FMOVS (R8)(R9<<2), F18
-	FMOVS (R3)(R9<<2), F20
-	FADDS F20, F18
-	FMOVS F18, (R4)(R9<<2)
-	ADD $1, R9
-	CMP R5, R9
-	BLT column5
-	ADD R6, R3
-	ADD R7, R4
-	FSTPQ (F3, F4), (R8)
-	FMOVQ F5, 32(R8)
-	MOVD ZR, R9
-column6:
-	FMOVS (R8)(R9<<2), F18
-	FMOVS (R3)(R9<<2), F20
-	FADDS F20, F18
-	FMOVS F18, (R4)(R9<<2)
-	ADD $1, R9
-	CMP R5, R9
-	BLT column6
-	ADD R6, R3
-	ADD R7, R4
-	FSTPQ (F6, F7), (R8)
-	FMOVQ F8, 32(R8)
-	MOVD ZR, R9
-column7:
-	FMOVS (R8)(R9<<2), F18
-	FMOVS (R3)(R9<<2), F20
-	FADDS F20, F18
-	FMOVS F18, (R4)(R9<<2)
-	ADD $1, R9
-	CMP R5, R9
-	BLT column7
-	ADD R6, R3
-	ADD R7, R4
-	FSTPQ (F9, F10), (R8)
-	FMOVQ F11, 32(R8)
-	MOVD ZR, R9
-column8:
-	FMOVS (R8)(R9<<2), F18
-	FMOVS (R3)(R9<<2), F20
-	FADDS F20, F18
-	FMOVS F18, (R4)(R9<<2)
-	ADD $1, R9
-	CMP R5, R9
-	BLT column8
-	ADD R6, R3
-	ADD R7, R4
-	FSTPQ (F12, F13), (R8)
-	FMOVQ F14, 32(R8)
-	MOVD ZR, R9
-column9:
-	FMOVS (R8)(R9<<2), F18
-	FMOVS (R3)(R9<<2), F20
-	FADDS F20, F18
-	FMOVS F18, (R4)(R9<<2)
-	ADD $1, R9
-	CMP R5, R9
-	BLT column9
-	ADD R6, R3
-	ADD R7, R4
-	FSTPQ (F15, F16), (R8)
-	FMOVQ F17, 32(R8)
-	MOVD ZR, R9
-column10:
-	FMOVS (R8)(R9<<2), F18
-	FMOVS (R3)(R9<<2), F20
-	FADDS F20, F18
-	FMOVS F18, (R4)(R9<<2)
-	ADD $1, R9
-	CMP R5, R9
-	BLT column10
-	RET
-
-// func tileNEONx7(k int, a, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc, cols int)
-TEXT ·tileNEONx7(SB), NOSPLIT, $48-64
-	MOVD k+0(FP), R0
-	MOVD a+8(FP), R1
-	MOVD b+16(FP), R2
-	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
-	WORD $0x6e211c21 // eor v1.16b, v1.16b, v1.16b
-	WORD $0x6e221c42 // eor v2.16b, v2.16b, v2.16b
-	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
-	WORD $0x6e241c84 // eor v4.16b, v4.16b, v4.16b
-	WORD $0x6e251ca5 // eor v5.16b, v5.16b, v5.16b
-	WORD $0x6e261cc6 // eor v6.16b, v6.16b, v6.16b
-	WORD $0x6e271ce7 // eor v7.16b, v7.16b, v7.16b
-	WORD $0x6e281d08 // eor v8.16b, v8.16b, v8.16b
-	WORD $0x6e291d29 // eor v9.16b, v9.16b, v9.16b
-	WORD $0x6e2a1d4a // eor v10.16b, v10.16b, v10.16b
-	WORD $0x6e2b1d6b // eor v11.16b, v11.16b, v11.16b
-	WORD $0x6e2c1d8c // eor v12.16b, v12.16b, v12.16b
-	WORD $0x6e2d1dad // eor v13.16b, v13.16b, v13.16b
-	WORD $0x6e2e1dce // eor v14.16b, v14.16b, v14.16b
-	WORD $0x6e2f1def // eor v15.16b, v15.16b, v15.16b
-	WORD $0x6e301e10 // eor v16.16b, v16.16b, v16.16b
-	WORD $0x6e311e31 // eor v17.16b, v17.16b, v17.16b
-	WORD $0x6e321e52 // eor v18.16b, v18.16b, v18.16b
-	WORD $0x6e331e73 // eor v19.16b, v19.16b, v19.16b
-	WORD $0x6e341e94 // eor v20.16b, v20.16b, v20.16b
-	SUBS $4, R0
-	BLT done2
-while1:
-	FLDPQ 0(R1), (F21, F22)
-	FLDPQ 0(R2), (F23, F24)
-	FMOVQ 32(R2), F25
-	WORD $0x4f9512e0 // fmla v0.4s, v23.4s, v21.s[0]
-	WORD $0x4f951301 // fmla v1.4s, v24.4s, v21.s[0]
-	WORD $0x4f951322 // fmla v2.4s, v25.4s, v21.s[0]
-	WORD $0x4fb512e3 // fmla v3.4s, v23.4s, v21.s[1]
-	WORD $0x4fb51304 // fmla v4.4s, v24.4s, v21.s[1]
-	WORD $0x4fb51325 // fmla v5.4s, v25.4s, v21.s[1]
-	WORD $0x4f951ae6 // fmla v6.4s, v23.4s, v21.s[2]
-	WORD $0x4f951b07 // fmla v7.4s, v24.4s, v21.s[2]
-	WORD $0x4f951b28 // fmla v8.4s, v25.4s, v21.s[2]
-	WORD $0x4fb51ae9 // fmla v9.4s, v23.4s, v21.s[3]
-	WORD $0x4fb51b0a // fmla v10.4s, v24.4s, v21.s[3]
-	WORD $0x4fb51b2b // fmla v11.4s, v25.4s, v21.s[3]
-	WORD $0x4f9612ec // fmla v12.4s, v23.4s, v22.s[0]
-	WORD $0x4f96130d // fmla v13.4s, v24.4s, v22.s[0]
-	WORD $0x4f96132e // fmla v14.4s, v25.4s, v22.s[0]
-	WORD $0x4fb612ef // fmla v15.4s, v23.4s, v22.s[1]
-	WORD $0x4fb61310 // fmla v16.4s, v24.4s, v22.s[1]
-	WORD $0x4fb61331 // fmla v17.4s, v25.4s, v22.s[1]
-	WORD $0x4f961af2 // fmla v18.4s, v23.4s, v22.s[2]
-	WORD $0x4f961b13 // fmla v19.4s, v24.4s, v22.s[2]
-	WORD $0x4f961b34 // fmla v20.4s, v25.4s, v22.s[2]
-	FLDPQ 32(R1), (F21, F22)
-	FLDPQ 48(R2), (F23, F24)
-	FMOVQ 80(R2), F25
-	WORD $0x4f9512e0 // fmla v0.4s, v23.4s, v21.s[0]
-	WORD $0x4f951301 // fmla v1.4s, v24.4s, v21.s[0]
-	WORD $0x4f951322 // fmla v2.4s, v25.4s, v21.s[0]
-	WORD $0x4fb512e3 // fmla v3.4s, v23.4s, v21.s[1]
-	WORD $0x4fb51304 // fmla v4.4s, v24.4s, v21.s[1]
-	WORD $0x4fb51325 // fmla v5.4s, v25.4s, v21.s[1]
-	WORD $0x4f951ae6 // fmla v6.4s, v23.4s, v21.s[2]
-	WORD $0x4f951b07 // fmla v7.4s, v24.4s, v21.s[2]
-	WORD $0x4f951b28 // fmla v8.4s, v25.4s, v21.s[2]
-	WORD $0x4fb51ae9 // fmla v9.4s, v23.4s, v21.s[3]
-	WORD $0x4fb51b0a // fmla v10.4s, v24.4s, v21.s[3]
-	WORD $0x4fb51b2b // fmla v11.4s, v25.4s, v21.s[3]
-	WORD $0x4f9612ec // fmla v12.4s, v23.4s, v22.s[0]
-	WORD $0x4f96130d // fmla v13.4s, v24.4s, v22.s[0]
-	WORD $0x4f96132e // fmla v14.4s, v25.4s, v22.s[0]
-	WORD $0x4fb612ef // fmla v15.4s, v23.4s, v22.s[1]
-	WORD $0x4fb61310 // fmla v16.4s, v24.4s, v22.s[1]
-	WORD $0x4fb61331 // fmla v17.4s, v25.4s, v22.s[1]
-	WORD $0x4f961af2 // fmla v18.4s, v23.4s, v22.s[2]
-	WORD $0x4f961b13 // fmla v19.4s, v24.4s, v22.s[2]
-	WORD $0x4f961b34 // fmla v20.4s, v25.4s, v22.s[2]
-	FLDPQ 64(R1), (F21, F22)
-	FLDPQ 96(R2), (F23, F24)
-	FMOVQ 128(R2), F25
-	WORD $0x4f9512e0 // fmla v0.4s, v23.4s, v21.s[0]
-	WORD $0x4f951301 // fmla v1.4s, v24.4s, v21.s[0]
-	WORD $0x4f951322 // fmla v2.4s, v25.4s, v21.s[0]
-	WORD $0x4fb512e3 // fmla v3.4s, v23.4s, v21.s[1]
-	WORD $0x4fb51304 // fmla v4.4s, v24.4s, v21.s[1]
-	WORD $0x4fb51325 // fmla v5.4s, v25.4s, v21.s[1]
-	WORD $0x4f951ae6 // fmla v6.4s, v23.4s, v21.s[2]
-	WORD $0x4f951b07 // fmla v7.4s, v24.4s, v21.s[2]
-	WORD $0x4f951b28 // fmla v8.4s, v25.4s, v21.s[2]
-	WORD $0x4fb51ae9 // fmla v9.4s, v23.4s, v21.s[3]
-	WORD $0x4fb51b0a // fmla v10.4s, v24.4s, v21.s[3]
-	WORD $0x4fb51b2b // fmla v11.4s, v25.4s, v21.s[3]
-	WORD $0x4f9612ec // fmla v12.4s, v23.4s, v22.s[0]
-	WORD $0x4f96130d // fmla v13.4s, v24.4s, v22.s[0]
-	WORD $0x4f96132e // fmla v14.4s, v25.4s, v22.s[0]
-	WORD $0x4fb612ef // fmla v15.4s, v23.4s, v22.s[1]
-	WORD $0x4fb61310 // fmla v16.4s, v24.4s, v22.s[1]
-	WORD $0x4fb61331 // fmla v17.4s, v25.4s, v22.s[1]
-	WORD $0x4f961af2 // fmla v18.4s, v23.4s, v22.s[2]
-	WORD $0x4f961b13 // fmla v19.4s, v24.4s, v22.s[2]
-	WORD $0x4f961b34 // fmla v20.4s, v25.4s, v22.s[2]
-	FLDPQ 96(R1), (F21, F22)
-	FLDPQ 144(R2), (F23, F24)
-	FMOVQ 176(R2), F25
-	WORD $0x4f9512e0 // fmla v0.4s, v23.4s, v21.s[0]
-	WORD $0x4f951301 // fmla v1.4s, v24.4s, v21.s[0]
-	WORD $0x4f951322 // fmla v2.4s, v25.4s, v21.s[0]
-	WORD $0x4fb512e3 // fmla v3.4s, v23.4s, v21.s[1]
-	WORD $0x4fb51304 // fmla v4.4s, v24.4s, v21.s[1]
-	WORD $0x4fb51325 // fmla v5.4s, v25.4s, v21.s[1]
-	WORD $0x4f951ae6 // fmla v6.4s, v23.4s, v21.s[2]
-	WORD $0x4f951b07 // fmla v7.4s, v24.4s, v21.s[2]
-	WORD $0x4f951b28 // fmla v8.4s, v25.4s, v21.s[2]
-	WORD $0x4fb51ae9 // fmla v9.4s, v23.4s, v21.s[3]
-	WORD $0x4fb51b0a // fmla v10.4s, v24.4s, v21.s[3]
-	WORD $0x4fb51b2b // fmla v11.4s, v25.4s, v21.s[3]
-	WORD $0x4f9612ec // fmla v12.4s, v23.4s, v22.s[0]
-	WORD $0x4f96130d // fmla v13.4s, v24.4s, v22.s[0]
-	WORD $0x4f96132e // fmla v14.4s, v25.4s, v22.s[0]
-	WORD $0x4fb612ef // fmla v15.4s, v23.4s, v22.s[1]
-	WORD $0x4fb61310 // fmla v16.4s, v24.4s, v22.s[1]
-	WORD $0x4fb61331 // fmla v17.4s, v25.4s, v22.s[1]
-	WORD $0x4f961af2 // fmla v18.4s, v23.4s, v22.s[2]
-	WORD $0x4f961b13 // fmla v19.4s, v24.4s, v22.s[2]
-	WORD $0x4f961b34 // fmla v20.4s, v25.4s, v22.s[2]
-	ADD $128, R1
-	ADD $192, R2
-	SUBS $4, R0
-	BGE while1
-done2:
-	ADD $4, R0
-	SUBS $1, R0
-	BLT done4
-while3:
-	FLDPQ 0(R1), (F21, F22)
-	FLDPQ 0(R2), (F23, F24)
-	FMOVQ 32(R2), F25
-	WORD $0x4f9512e0 // fmla v0.4s, v23.4s, v21.s[0]
-	WORD $0x4f951301 // fmla v1.4s, v24.4s, v21.s[0]
-	WORD $0x4f951322 // fmla v2.4s, v25.4s, v21.s[0]
-	WORD $0x4fb512e3 // fmla v3.4s, v23.4s, v21.s[1]
-	WORD $0x4fb51304 // fmla v4.4s, v24.4s, v21.s[1]
-	WORD $0x4fb51325 // fmla v5.4s, v25.4s, v21.s[1]
-	WORD $0x4f951ae6 // fmla v6.4s, v23.4s, v21.s[2]
-	WORD $0x4f951b07 // fmla v7.4s, v24.4s, v21.s[2]
-	WORD $0x4f951b28 // fmla v8.4s, v25.4s, v21.s[2]
-	WORD $0x4fb51ae9 // fmla v9.4s, v23.4s, v21.s[3]
-	WORD $0x4fb51b0a // fmla v10.4s, v24.4s, v21.s[3]
-	WORD $0x4fb51b2b // fmla v11.4s, v25.4s, v21.s[3]
-	WORD $0x4f9612ec // fmla v12.4s, v23.4s, v22.s[0]
-	WORD $0x4f96130d // fmla v13.4s, v24.4s, v22.s[0]
-	WORD $0x4f96132e // fmla v14.4s, v25.4s, v22.s[0]
-	WORD $0x4fb612ef // fmla v15.4s, v23.4s, v22.s[1]
-	WORD $0x4fb61310 // fmla v16.4s, v24.4s, v22.s[1]
-	WORD $0x4fb61331 // fmla v17.4s, v25.4s, v22.s[1]
-	WORD $0x4f961af2 // fmla v18.4s, v23.4s, v22.s[2]
-	WORD $0x4f961b13 // fmla v19.4s, v24.4s, v22.s[2]
-	WORD $0x4f961b34 // fmla v20.4s, v25.4s, v22.s[2]
-	ADD $32, R1
-	ADD $48, R2
-	SUBS $1, R0
-	BGE while3
-done4:
-	ADD $1, R0
-	MOVD base+24(FP), R3
-	MOVD c+40(FP), R4
-	MOVD cols+56(FP), R5
-	MOVD ldb+32(FP), R6
-	MOVD ldc+48(FP), R7
-	LSL $2, R6
-	LSL $2, R7
-	CMP $12, R5
-	BLT partial
-	FLDPQ (R3), (F23, F24)
-	FMOVQ 32(R3), F25
-	WORD $0x4e37d400 // fadd v0.4s, v0.4s, v23.4s
-	WORD $0x4e38d421 // fadd v1.4s, v1.4s, v24.4s
-	WORD $0x4e39d442 // fadd v2.4s, v2.4s, v25.4s
-	FSTPQ (F0, F1), (R4)
-	FMOVQ F2, 32(R4)
-	ADD R6, R3
-	ADD R7, R4
-	FLDPQ (R3), (F23, F24)
-	FMOVQ 32(R3), F25
-	WORD $0x4e37d463 // fadd v3.4s, v3.4s, v23.4s
-	WORD $0x4e38d484 // fadd v4.4s, v4.4s, v24.4s
-	WORD $0x4e39d4a5 // fadd v5.4s, v5.4s, v25.4s
-	FSTPQ (F3, F4), (R4)
-	FMOVQ F5, 32(R4)
-	ADD R6, R3
-	ADD R7, R4
-	FLDPQ (R3), (F23, F24)
-	FMOVQ 32(R3), F25
-	WORD $0x4e37d4c6 // fadd v6.4s, v6.4s, v23.4s
-	WORD $0x4e38d4e7 // fadd v7.4s, v7.4s, v24.4s
-	WORD $0x4e39d508 // fadd v8.4s, v8.4s, v25.4s
-	FSTPQ (F6, F7), (R4)
-	FMOVQ F8, 32(R4)
-	ADD R6, R3
-	ADD R7, R4
-	FLDPQ (R3), (F23, F24)
-	FMOVQ 32(R3), F25
-	WORD $0x4e37d529 // fadd v9.4s, v9.4s, v23.4s
-	WORD $0x4e38d54a // fadd v10.4s, v10.4s, v24.4s
-	WORD $0x4e39d56b // fadd v11.4s, v11.4s, v25.4s
-	FSTPQ (F9, F10), (R4)
-	FMOVQ F11, 32(R4)
-	ADD R6, R3
-	ADD R7, R4
-	FLDPQ (R3), (F23, F24)
-	FMOVQ 32(R3), F25
-	WORD $0x4e37d58c // fadd v12.4s, v12.4s, v23.4s
-	WORD $0x4e38d5ad // fadd v13.4s, v13.4s, v24.4s
-	WORD $0x4e39d5ce // fadd v14.4s, v14.4s, v25.4s
-	FSTPQ (F12, F13), (R4)
-	FMOVQ F14, 32(R4)
-	ADD R6, R3
-	ADD R7, R4
-	FLDPQ (R3), (F23, F24)
-	FMOVQ 32(R3), F25
-	WORD $0x4e37d5ef // fadd v15.4s, v15.4s, v23.4s
-	WORD $0x4e38d610 // fadd v16.4s, v16.4s, v24.4s
-	WORD $0x4e39d631 // fadd v17.4s, v17.4s, v25.4s
-	FSTPQ (F15, F16), (R4)
-	FMOVQ F17, 32(R4)
-	ADD R6, R3
-	ADD R7, R4
-	FLDPQ (R3), (F23, F24)
-	FMOVQ 32(R3), F25
-	WORD $0x4e37d652 // fadd v18.4s, v18.4s, v23.4s
-	WORD $0x4e38d673 // fadd v19.4s, v19.4s, v24.4s
-	WORD $0x4e39d694 // fadd v20.4s, v20.4s, v25.4s
-	FSTPQ (F18, F19), (R4)
-	FMOVQ F20, 32(R4)
-	RET
-partial:
-	MOVD $row-48(SP), R8
-	FSTPQ (F0, F1), (R8)
-	FMOVQ F2, 32(R8)
-	MOVD ZR, R9
-column5:
-	FMOVS (R8)(R9<<2), F21
-	FMOVS (R3)(R9<<2), F23
-	FADDS F23, F21
-	FMOVS F21, (R4)(R9<<2)
-	ADD $1, R9
-	CMP R5, R9
-	BLT column5
-	ADD R6, R3
-	ADD R7, R4
-	FSTPQ (F3, F4), (R8)
-	FMOVQ F5, 32(R8)
-	MOVD ZR, R9
-column6:
-	FMOVS (R8)(R9<<2), F21
-	FMOVS (R3)(R9<<2), F23
-	FADDS F23, F21
-	FMOVS F21, (R4)(R9<<2)
-	ADD $1, R9
-	CMP R5, R9
-	BLT column6
-	ADD R6, R3
-	ADD R7, R4
-	FSTPQ (F6, F7), (R8)
-	FMOVQ F8, 32(R8)
-	MOVD ZR, R9
-column7:
-	FMOVS (R8)(R9<<2), F21
-	FMOVS (R3)(R9<<2), F23
-	FADDS F23, F21
-	FMOVS F21, (R4)(R9<<2)
-	ADD $1, R9
-	CMP R5, R9
-	BLT column7
-	ADD R6, R3
-	ADD R7, R4
-	FSTPQ (F9, F10), (R8)
-	FMOVQ F11, 32(R8)
-	MOVD ZR, R9
-column8:
-	FMOVS (R8)(R9<<2), F21
-	FMOVS (R3)(R9<<2), F23
-	FADDS F23, F21
-	FMOVS F21, (R4)(R9<<2)
-	ADD $1, R9
-	CMP R5, R9
-	BLT column8
-	ADD R6, R3
-	ADD R7, R4
-	FSTPQ (F12, F13), (R8)
-	FMOVQ F14, 32(R8)
-	MOVD ZR, R9
-column9:
-	FMOVS (R8)(R9<<2), F21
-	FMOVS (R3)(R9<<2), F23
-	FADDS F23, F21
-	FMOVS F21, (R4)(R9<<2)
-	ADD $1, R9
-	CMP R5, R9
-	BLT column9
-	ADD R6, R3
-	ADD R7, R4
-	FSTPQ (F15, F16), (R8)
-	FMOVQ F17, 32(R8)
-	MOVD ZR, R9
-column10:
-	FMOVS (R8)(R9<<2), F21
-	FMOVS (R3)(R9<<2), F23
-	FADDS F23, F21
-	FMOVS F21, (R4)(R9<<2)
-	ADD $1, R9
-	CMP R5, R9
-	BLT column10
-	ADD R6, R3
-	ADD R7, R4
-	FSTPQ (F18, F19), (R8)
-	FMOVQ F20, 32(R8)
-	MOVD ZR, R9
-column11:
-	FMOVS (R8)(R9<<2), F21
-	FMOVS (R3)(R9<<2), F23
-	FADDS F23, F21
-	FMOVS F21, (R4)(R9<<2)
-	ADD $1, R9
-	CMP R5, R9
-	BLT column11
-	RET
-
-// func tileNEONx8(k int, a, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc, cols int)
-TEXT ·tileNEONx8(SB), NOSPLIT, $48-64
-	MOVD k+0(FP), R0
-	MOVD a+8(FP), R1
-	MOVD b+16(FP), R2
+// func tileNEON(t *tile)
+TEXT ·tileNEON(SB), NOSPLIT, $48-8
+	MOVD t+0(FP), R0
+	MOVD 0(R0), R0
+	MOVD t+0(FP), R1
+	MOVD 8(R1), R1
+	MOVD t+0(FP), R2
+	MOVD 16(R2), R2
+	MOVD t+0(FP), R3
+	MOVD 56(R3), R3
 	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
 	WORD $0x6e211c21 // eor v1.16b, v1.16b, v1.16b
 	WORD $0x6e221c42 // eor v2.16b, v2.16b, v2.16b
@@ -1495,6 +44,8 @@ TEXT ·tileNEONx8(SB), NOSPLIT, $48-64
 	WORD $0x6e351eb5 // eor v21.16b, v21.16b, v21.16b
 	WORD $0x6e361ed6 // eor v22.16b, v22.16b, v22.16b
 	WORD $0x6e371ef7 // eor v23.16b, v23.16b, v23.16b
+	CMP $8, R3
+	BNE fewer
 	SUBS $4, R0
 	BLT done2
 while1:
@@ -1648,190 +199,278 @@ while3:
 	BGE while3
 done4:
 	ADD $1, R0
-	MOVD base+24(FP), R3
-	MOVD c+40(FP), R4
-	MOVD cols+56(FP), R5
-	MOVD ldb+32(FP), R6
-	MOVD ldc+48(FP), R7
-	LSL $2, R6
+	B summed
+fewer:
+	SUBS $1, R0
+	BLT done6
+while5:
+	FLDPQ 0(R1), (F24, F25)
+	FLDPQ 0(R2), (F26, F27)
+	FMOVQ 32(R2), F28
+	WORD $0x4f981340 // fmla v0.4s, v26.4s, v24.s[0]
+	WORD $0x4f981361 // fmla v1.4s, v27.4s, v24.s[0]
+	WORD $0x4f981382 // fmla v2.4s, v28.4s, v24.s[0]
+	CMP $1, R3
+	BEQ next
+	WORD $0x4fb81343 // fmla v3.4s, v26.4s, v24.s[1]
+	WORD $0x4fb81364 // fmla v4.4s, v27.4s, v24.s[1]
+	WORD $0x4fb81385 // fmla v5.4s, v28.4s, v24.s[1]
+	CMP $2, R3
+	BEQ next
+	WORD $0x4f981b46 // fmla v6.4s, v26.4s, v24.s[2]
+	WORD $0x4f981b67 // fmla v7.4s, v27.4s, v24.s[2]
+	WORD $0x4f981b88 // fmla v8.4s, v28.4s, v24.s[2]
+	CMP $3, R3
+	BEQ next
+	WORD $0x4fb81b49 // fmla v9.4s, v26.4s, v24.s[3]
+	WORD $0x4fb81b6a // fmla v10.4s, v27.4s, v24.s[3]
+	WORD $0x4fb81b8b // fmla v11.4s, v28.4s, v24.s[3]
+	CMP $4, R3
+	BEQ next
+	WORD $0x4f99134c // fmla v12.4s, v26.4s, v25.s[0]
+	WORD $0x4f99136d // fmla v13.4s, v27.4s, v25.s[0]
+	WORD $0x4f99138e // fmla v14.4s, v28.4s, v25.s[0]
+	CMP $5, R3
+	BEQ next
+	WORD $0x4fb9134f // fmla v15.4s, v26.4s, v25.s[1]
+	WORD $0x4fb91370 // fmla v16.4s, v27.4s, v25.s[1]
+	WORD $0x4fb91391 // fmla v17.4s, v28.4s, v25.s[1]
+	CMP $6, R3
+	BEQ next
+	WORD $0x4f991b52 // fmla v18.4s, v26.4s, v25.s[2]
+	WORD $0x4f991b73 // fmla v19.4s, v27.4s, v25.s[2]
+	WORD $0x4f991b94 // fmla v20.4s, v28.4s, v25.s[2]
+	CMP $7, R3
+	BEQ next
+	WORD $0x4fb91b55 // fmla v21.4s, v26.4s, v25.s[3]
+	WORD $0x4fb91b76 // fmla v22.4s, v27.4s, v25.s[3]
+	WORD $0x4fb91b97 // fmla v23.4s, v28.4s, v25.s[3]
+next:
+	ADD $32, R1
+	ADD $48, R2
+	SUBS $1, R0
+	BGE while5
+done6:
+	ADD $1, R0
+summed:
+	MOVD t+0(FP), R4
+	MOVD 24(R4), R4
+	MOVD t+0(FP), R5
+	MOVD 40(R5), R5
+	MOVD t+0(FP), R6
+	MOVD 64(R6), R6
+	MOVD t+0(FP), R7
+	MOVD 32(R7), R7
+	MOVD t+0(FP), R8
+	MOVD 48(R8), R8
 	LSL $2, R7
-	CMP $12, R5
+	LSL $2, R8
+	CMP $12, R6
 	BLT partial
-	FLDPQ (R3), (F26, F27)
-	FMOVQ 32(R3), F28
+	FLDPQ (R4), (F26, F27)
+	FMOVQ 32(R4), F28
 	WORD $0x4e3ad400 // fadd v0.4s, v0.4s, v26.4s
 	WORD $0x4e3bd421 // fadd v1.4s, v1.4s, v27.4s
 	WORD $0x4e3cd442 // fadd v2.4s, v2.4s, v28.4s
-	FSTPQ (F0, F1), (R4)
-	FMOVQ F2, 32(R4)
-	ADD R6, R3
+	FSTPQ (F0, F1), (R5)
+	FMOVQ F2, 32(R5)
+	CMP $1, R3
+	BEQ stored
 	ADD R7, R4
-	FLDPQ (R3), (F26, F27)
-	FMOVQ 32(R3), F28
+	ADD R8, R5
+	FLDPQ (R4), (F26, F27)
+	FMOVQ 32(R4), F28
 	WORD $0x4e3ad463 // fadd v3.4s, v3.4s, v26.4s
 	WORD $0x4e3bd484 // fadd v4.4s, v4.4s, v27.4s
 	WORD $0x4e3cd4a5 // fadd v5.4s, v5.4s, v28.4s
-	FSTPQ (F3, F4), (R4)
-	FMOVQ F5, 32(R4)
-	ADD R6, R3
+	FSTPQ (F3, F4), (R5)
+	FMOVQ F5, 32(R5)
+	CMP $2, R3
+	BEQ stored
 	ADD R7, R4
-	FLDPQ (R3), (F26, F27)
-	FMOVQ 32(R3), F28
+	ADD R8, R5
+	FLDPQ (R4), (F26, F27)
+	FMOVQ 32(R4), F28
 	WORD $0x4e3ad4c6 // fadd v6.4s, v6.4s, v26.4s
 	WORD $0x4e3bd4e7 // fadd v7.4s, v7.4s, v27.4s
 	WORD $0x4e3cd508 // fadd v8.4s, v8.4s, v28.4s
-	FSTPQ (F6, F7), (R4)
-	FMOVQ F8, 32(R4)
-	ADD R6, R3
+	FSTPQ (F6, F7), (R5)
+	FMOVQ F8, 32(R5)
+	CMP $3, R3
+	BEQ stored
 	ADD R7, R4
-	FLDPQ (R3), (F26, F27)
-	FMOVQ 32(R3), F28
+	ADD R8, R5
+	FLDPQ (R4), (F26, F27)
+	FMOVQ 32(R4), F28
 	WORD $0x4e3ad529 // fadd v9.4s, v9.4s, v26.4s
 	WORD $0x4e3bd54a // fadd v10.4s, v10.4s, v27.4s
 	WORD $0x4e3cd56b // fadd v11.4s, v11.4s, v28.4s
-	FSTPQ (F9, F10), (R4)
-	FMOVQ F11, 32(R4)
-	ADD R6, R3
+	FSTPQ (F9, F10), (R5)
+	FMOVQ F11, 32(R5)
+	CMP $4, R3
+	BEQ stored
 	ADD R7, R4
-	FLDPQ (R3), (F26, F27)
-	FMOVQ 32(R3), F28
+	ADD R8, R5
+	FLDPQ (R4), (F26, F27)
+	FMOVQ 32(R4), F28
 	WORD $0x4e3ad58c // fadd v12.4s, v12.4s, v26.4s
 	WORD $0x4e3bd5ad // fadd v13.4s, v13.4s, v27.4s
 	WORD $0x4e3cd5ce // fadd v14.4s, v14.4s, v28.4s
-	FSTPQ (F12, F13), (R4)
-	FMOVQ F14, 32(R4)
-	ADD R6, R3
+	FSTPQ (F12, F13), (R5)
+	FMOVQ F14, 32(R5)
+	CMP $5, R3
+	BEQ stored
 	ADD R7, R4
-	FLDPQ (R3), (F26, F27)
-	FMOVQ 32(R3), F28
+	ADD R8, R5
+	FLDPQ (R4), (F26, F27)
+	FMOVQ 32(R4), F28
 	WORD $0x4e3ad5ef // fadd v15.4s, v15.4s, v26.4s
 	WORD $0x4e3bd610 // fadd v16.4s, v16.4s, v27.4s
 	WORD $0x4e3cd631 // fadd v17.4s, v17.4s, v28.4s
-	FSTPQ (F15, F16), (R4)
-	FMOVQ F17, 32(R4)
-	ADD R6, R3
+	FSTPQ (F15, F16), (R5)
+	FMOVQ F17, 32(R5)
+	CMP $6, R3
+	BEQ stored
 	ADD R7, R4
-	FLDPQ (R3), (F26, F27)
-	FMOVQ 32(R3), F28
+	ADD R8, R5
+	FLDPQ (R4), (F26, F27)
+	FMOVQ 32(R4), F28
 	WORD $0x4e3ad652 // fadd v18.4s, v18.4s, v26.4s
 	WORD $0x4e3bd673 // fadd v19.4s, v19.4s, v27.4s
 	WORD $0x4e3cd694 // fadd v20.4s, v20.4s, v28.4s
-	FSTPQ (F18, F19), (R4)
-	FMOVQ F20, 32(R4)
-	ADD R6, R3
+	FSTPQ (F18, F19), (R5)
+	FMOVQ F20, 32(R5)
+	CMP $7, R3
+	BEQ stored
 	ADD R7, R4
-	FLDPQ (R3), (F26, F27)
-	FMOVQ 32(R3), F28
+	ADD R8, R5
+	FLDPQ (R4), (F26, F27)
+	FMOVQ 32(R4), F28
 	WORD $0x4e3ad6b5 // fadd v21.4s, v21.4s, v26.4s
 	WORD $0x4e3bd6d6 // fadd v22.4s, v22.4s, v27.4s
 	WORD $0x4e3cd6f7 // fadd v23.4s, v23.4s, v28.4s
-	FSTPQ (F21, F22), (R4)
-	FMOVQ F23, 32(R4)
+	FSTPQ (F21, F22), (R5)
+	FMOVQ F23, 32(R5)
 	RET
 partial:
-	MOVD $row-48(SP), R8
-	FSTPQ (F0, F1), (R8)
-	FMOVQ F2, 32(R8)
-	MOVD ZR, R9
-column5:
-	FMOVS (R8)(R9<<2), F24
-	FMOVS (R3)(R9<<2), F26
-	FADDS F26, F24
-	FMOVS F24, (R4)(R9<<2)
-	ADD $1, R9
-	CMP R5, R9
-	BLT column5
-	ADD R6, R3
-	ADD R7, R4
-	FSTPQ (F3, F4), (R8)
-	FMOVQ F5, 32(R8)
-	MOVD ZR, R9
-column6:
-	FMOVS (R8)(R9<<2), F24
-	FMOVS (R3)(R9<<2), F26
-	FADDS F26, F24
-	FMOVS F24, (R4)(R9<<2)
-	ADD $1, R9
-	CMP R5, R9
-	BLT column6
-	ADD R6, R3
-	ADD R7, R4
-	FSTPQ (F6, F7), (R8)
-	FMOVQ F8, 32(R8)
-	MOVD ZR, R9
+	MOVD $row-48(SP), R9
+	FSTPQ (F0, F1), (R9)
+	FMOVQ F2, 32(R9)
+	MOVD ZR, R10
 column7:
-	FMOVS (R8)(R9<<2), F24
-	FMOVS (R3)(R9<<2), F26
+	FMOVS (R9)(R10<<2), F24
+	FMOVS (R4)(R10<<2), F26
 	FADDS F26, F24
-	FMOVS F24, (R4)(R9<<2)
-	ADD $1, R9
-	CMP R5, R9
+	FMOVS F24, (R5)(R10<<2)
+	ADD $1, R10
+	CMP R6, R10
 	BLT column7
-	ADD R6, R3
+	CMP $1, R3
+	BEQ stored
 	ADD R7, R4
-	FSTPQ (F9, F10), (R8)
-	FMOVQ F11, 32(R8)
-	MOVD ZR, R9
+	ADD R8, R5
+	FSTPQ (F3, F4), (R9)
+	FMOVQ F5, 32(R9)
+	MOVD ZR, R10
 column8:
-	FMOVS (R8)(R9<<2), F24
-	FMOVS (R3)(R9<<2), F26
+	FMOVS (R9)(R10<<2), F24
+	FMOVS (R4)(R10<<2), F26
 	FADDS F26, F24
-	FMOVS F24, (R4)(R9<<2)
-	ADD $1, R9
-	CMP R5, R9
+	FMOVS F24, (R5)(R10<<2)
+	ADD $1, R10
+	CMP R6, R10
 	BLT column8
-	ADD R6, R3
+	CMP $2, R3
+	BEQ stored
 	ADD R7, R4
-	FSTPQ (F12, F13), (R8)
-	FMOVQ F14, 32(R8)
-	MOVD ZR, R9
+	ADD R8, R5
+	FSTPQ (F6, F7), (R9)
+	FMOVQ F8, 32(R9)
+	MOVD ZR, R10
 column9:
-	FMOVS (R8)(R9<<2), F24
-	FMOVS (R3)(R9<<2), F26
+	FMOVS (R9)(R10<<2), F24
+	FMOVS (R4)(R10<<2), F26
 	FADDS F26, F24
-	FMOVS F24, (R4)(R9<<2)
-	ADD $1, R9
-	CMP R5, R9
+	FMOVS F24, (R5)(R10<<2)
+	ADD $1, R10
+	CMP R6, R10
 	BLT column9
-	ADD R6, R3
+	CMP $3, R3
+	BEQ stored
 	ADD R7, R4
-	FSTPQ (F15, F16), (R8)
-	FMOVQ F17, 32(R8)
-	MOVD ZR, R9
+	ADD R8, R5
+	FSTPQ (F9, F10), (R9)
+	FMOVQ F11, 32(R9)
+	MOVD ZR, R10
 column10:
-	FMOVS (R8)(R9<<2), F24
-	FMOVS (R3)(R9<<2), F26
+	FMOVS (R9)(R10<<2), F24
+	FMOVS (R4)(R10<<2), F26
 	FADDS F26, F24
-	FMOVS F24, (R4)(R9<<2)
-	ADD $1, R9
-	CMP R5, R9
+	FMOVS F24, (R5)(R10<<2)
+	ADD $1, R10
+	CMP R6, R10
 	BLT column10
-	ADD R6, R3
+	CMP $4, R3
+	BEQ stored
 	ADD R7, R4
-	FSTPQ (F18, F19), (R8)
-	FMOVQ F20, 32(R8)
-	MOVD ZR, R9
+	ADD R8, R5
+	FSTPQ (F12, F13), (R9)
+	FMOVQ F14, 32(R9)
+	MOVD ZR, R10
 column11:
-	FMOVS (R8)(R9<<2), F24
-	FMOVS (R3)(R9<<2), F26
+	FMOVS (R9)(R10<<2), F24
+	FMOVS (R4)(R10<<2), F26
 	FADDS F26, F24
-	FMOVS F24, (R4)(R9<<2)
-	ADD $1, R9
-	CMP R5, R9
+	FMOVS F24, (R5)(R10<<2)
+	ADD $1, R10
+	CMP R6, R10
 	BLT column11
-	ADD R6, R3
+	CMP $5, R3
+	BEQ stored
 	ADD R7, R4
-	FSTPQ (F21, F22), (R8)
-	FMOVQ F23, 32(R8)
-	MOVD ZR, R9
+	ADD R8, R5
+	FSTPQ (F15, F16), (R9)
+	FMOVQ F17, 32(R9)
+	MOVD ZR, R10
 column12:
-	FMOVS (R8)(R9<<2), F24
-	FMOVS (R3)(R9<<2), F26
+	FMOVS (R9)(R10<<2), F24
+	FMOVS (R4)(R10<<2), F26
 	FADDS F26, F24
-	FMOVS F24, (R4)(R9<<2)
-	ADD $1, R9
-	CMP R5, R9
+	FMOVS F24, (R5)(R10<<2)
+	ADD $1, R10
+	CMP R6, R10
 	BLT column12
+	CMP $6, R3
+	BEQ stored
+	ADD R7, R4
+	ADD R8, R5
+	FSTPQ (F18, F19), (R9)
+	FMOVQ F20, 32(R9)
+	MOVD ZR, R10
+column13:
+	FMOVS (R9)(R10<<2), F24
+	FMOVS (R4)(R10<<2), F26
+	FADDS F26, F24
+	FMOVS F24, (R5)(R10<<2)
+	ADD $1, R10
+	CMP R6, R10
+	BLT column13
+	CMP $7, R3
+	BEQ stored
+	ADD R7, R4
+	ADD R8, R5
+	FSTPQ (F21, F22), (R9)
+	FMOVQ F23, 32(R9)
+	MOVD ZR, R10
+column14:
+	FMOVS (R9)(R10<<2), F24
+	FMOVS (R4)(R10<<2), F26
+	FADDS F26, F24
+	FMOVS F24, (R5)(R10<<2)
+	ADD $1, R10
+	CMP R6, R10
+	BLT column14
+stored:
 	RET
 
 // func moveFromF32NEON(dst, src unsafe.Pointer, ldd, lds, rows, cols int)

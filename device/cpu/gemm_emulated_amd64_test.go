@@ -46,24 +46,24 @@ func emulatedStart(bias unsafe.Pointer, t, add int) unsafe.Pointer {
 	return unsafe.Add(bias, 128*t)
 }
 
-func emulateRowF32(k int, a unsafe.Pointer, row, step int, _, b unsafe.Pointer, panel int, bias, c unsafe.Pointer, ld, n, add int, _ unsafe.Pointer) {
-	for t := range n {
-		to := unsafe.Add(c, 128*t)
-		base, ldb := to, ld
-		if add&addOld == 0 {
-			base, ldb = emulatedStart(bias, t, add), 0
+func emulateRowF32(r *tileRow) {
+	for t := range r.n {
+		to := unsafe.Add(r.c, 128*t)
+		base, ldb := to, r.ld
+		if r.add&addOld == 0 {
+			base, ldb = emulatedStart(r.bias, t, r.add), 0
 		}
-		emulateAMX(k, a, row, step, unsafe.Add(b, t*panel), base, ldb, to, ld)
+		emulateAMX(r.k, r.a, r.row, r.step, unsafe.Add(r.b, t*r.panel), base, ldb, to, r.ld)
 	}
 }
 
-func emulateRowBF16(k int, a unsafe.Pointer, row, step int, _, b unsafe.Pointer, panel int, bias, c unsafe.Pointer, ld, n, add int, stage unsafe.Pointer) {
-	tile := floatsAt(stage, 32*32)
-	for t := range n {
-		emulateAMX(k, a, row, step, unsafe.Add(b, t*panel), emulatedStart(bias, t, add), 0, stage, 32)
+func emulateRowBF16(r *tileRow) {
+	tile := floatsAt(r.stage, 32*32)
+	for t := range r.n {
+		emulateAMX(r.k, r.a, r.row, r.step, unsafe.Add(r.b, t*r.panel), emulatedStart(r.bias, t, r.add), 0, r.stage, 32)
 		for i := range 32 {
-			out := rawBuffer(device.BF16, unsafe.Add(c, 2*i*ld+64*t), 32)
-			if add&addOld != 0 {
+			out := rawBuffer(device.BF16, unsafe.Add(r.c, 2*i*r.ld+64*t), 32)
+			if r.add&addOld != 0 {
 				var old [32]float32
 				load(old[:], out)
 				for j, x := range old {

@@ -15,9 +15,9 @@ type isa struct {
 	pair   int // elements of k in a word: 1, or 2 if both operands must be bf16
 	unit   int // words of k that a panel is filled up to with zeros
 	a, b   packing
-	tile   []tileFunc // by number of rows, 1..mr
-	moves  *moves     // nil: in Go
-	row    []rowFunc  // of C of F32 and of BF16, if it has these instead of tile
+	tile   tileFunc
+	moves  *moves    // nil: in Go
+	row    []rowFunc // of C of F32 and of BF16, if it has these instead of tile
 	// narrow packs 32 rows of k floats, a multiple of 32, ld apart, as a panel of
 	// A of bf16; subnormals may become zero. nil if row is.
 	narrow func(dst, src unsafe.Pointer, ld, k int)
@@ -46,8 +46,8 @@ type sideFunc func(dst, src unsafe.Pointer, ld, k, width, stride, panel int)
 type apartFunc func(dst, src unsafe.Pointer, ld, k, width, stride int)
 
 // tileFunc sets c[i*ldc+j] = base[i*ldb+j] + sum over p < k of a[p*mr+i] *
-// b[p*nr+j] for j < cols; k in words, strides in floats.
-type tileFunc func(k int, a, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc, cols int)
+// b[p*nr+j] for i < rows and j < cols.
+type tileFunc func(t *tile)
 
 // rowFunc computes n whole tiles side by side, from mr rows of A and n panels of
 // B that are panel bytes apart. Words p to p+unit of row i of A begin at a + i*row
@@ -55,7 +55,7 @@ type tileFunc func(k int, a, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, 
 // With addOld sums of float32 begin with the old C, and to sums of bf16 it is
 // added before they are rounded. Meanwhile it fetches the rows of A at next.
 // stage is room for two tiles.
-type rowFunc func(k int, a unsafe.Pointer, row, step int, next, b unsafe.Pointer, panel int, bias, c unsafe.Pointer, ld, n, add int, stage unsafe.Pointer)
+type rowFunc func(r *tileRow)
 
 // What add of a rowFunc may have set.
 const (
@@ -69,6 +69,7 @@ type gemmScratch struct {
 	b    []float32 // packed panels of B
 	bias []float32 // of their columns, zero if there is none
 	wide []float32 // room for a panel that is widened before it is packed
+	args *callArgs
 }
 
 func (m *gemmScratch) biasOf(j int) unsafe.Pointer { return unsafe.Pointer(&m.bias[j]) }
@@ -77,7 +78,7 @@ func (m *gemmScratch) biasOf(j int) unsafe.Pointer { return unsafe.Pointer(&m.bi
 func (g *gemm) memory(w *worker) gemmScratch {
 	tile, b, bias, wide := 2*g.isa.mr*g.isa.nr, g.groupPanels()*g.panelLen()+edge, g.groupPanels()*g.isa.nr, g.widened()
 	s := w.floats(tile + b + bias + wide)
-	return gemmScratch{take(&s, tile), take(&s, b), take(&s, bias), s}
+	return gemmScratch{take(&s, tile), take(&s, b), take(&s, bias), s, &w.args}
 }
 
 // widened is the elements of a panel that has to be widened first.

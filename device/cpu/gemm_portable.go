@@ -6,7 +6,7 @@ import "unsafe"
 var portable = isa{
 	name: "portable", mr: 4, nr: 4, kc: kcF32, pair: 1, unit: 1,
 	a: packGo, b: packGo,
-	tile: []tileFunc{nil, tileGo(1), tileGo(2), tileGo(3), tileGo(4)},
+	tile: tileGo,
 	peak: Peak{Name: "fp32 Go", ops: 16 * 2, loop: fmaGo},
 }
 
@@ -33,16 +33,14 @@ func transGo(dst, src unsafe.Pointer, ld, k, width, stride int) {
 	}
 }
 
-// tileGo is a 4 by 4 tile of which the first rows are stored.
-func tileGo(rows int) tileFunc {
-	return func(k int, a, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc, cols int) {
-		sum := dot4x4(unsafe.Slice((*[4]float32)(a), k), unsafe.Slice((*[4]float32)(b), k))
-		from := unsafe.Slice((*float32)(base), (rows-1)*ldb+cols)
-		to := unsafe.Slice((*float32)(c), (rows-1)*ldc+cols)
-		for i := range rows {
-			for j := range cols {
-				to[i*ldc+j] = from[i*ldb+j] + sum[i][j]
-			}
+// tileGo computes 4 by 4 elements and stores those there are.
+func tileGo(t *tile) {
+	sum := dot4x4(unsafe.Slice((*[4]float32)(t.a), t.k), unsafe.Slice((*[4]float32)(t.b), t.k))
+	from := unsafe.Slice((*float32)(t.base), (t.rows-1)*t.ldb+t.cols)
+	to := unsafe.Slice((*float32)(t.c), (t.rows-1)*t.ldc+t.cols)
+	for i := range t.rows {
+		for j := range t.cols {
+			to[i*t.ldc+j] = from[i*t.ldb+j] + sum[i][j]
 		}
 	}
 }

@@ -4,105 +4,15 @@ package cpu
 
 import "unsafe"
 
-// tile512x1 is a tileFunc of 1 rows by 32 columns, of float32.
+// tile512 is a tileFunc of 14 rows by 32 columns, of float32.
 //
 //go:noescape
-func tile512x1(k int, a unsafe.Pointer, b unsafe.Pointer, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc int, cols int)
+func tile512(t *tile)
 
-// tile512x2 is a tileFunc of 2 rows by 32 columns, of float32.
+// tile256 is a tileFunc of 6 rows by 16 columns.
 //
 //go:noescape
-func tile512x2(k int, a unsafe.Pointer, b unsafe.Pointer, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc int, cols int)
-
-// tile512x3 is a tileFunc of 3 rows by 32 columns, of float32.
-//
-//go:noescape
-func tile512x3(k int, a unsafe.Pointer, b unsafe.Pointer, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc int, cols int)
-
-// tile512x4 is a tileFunc of 4 rows by 32 columns, of float32.
-//
-//go:noescape
-func tile512x4(k int, a unsafe.Pointer, b unsafe.Pointer, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc int, cols int)
-
-// tile512x5 is a tileFunc of 5 rows by 32 columns, of float32.
-//
-//go:noescape
-func tile512x5(k int, a unsafe.Pointer, b unsafe.Pointer, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc int, cols int)
-
-// tile512x6 is a tileFunc of 6 rows by 32 columns, of float32.
-//
-//go:noescape
-func tile512x6(k int, a unsafe.Pointer, b unsafe.Pointer, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc int, cols int)
-
-// tile512x7 is a tileFunc of 7 rows by 32 columns, of float32.
-//
-//go:noescape
-func tile512x7(k int, a unsafe.Pointer, b unsafe.Pointer, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc int, cols int)
-
-// tile512x8 is a tileFunc of 8 rows by 32 columns, of float32.
-//
-//go:noescape
-func tile512x8(k int, a unsafe.Pointer, b unsafe.Pointer, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc int, cols int)
-
-// tile512x9 is a tileFunc of 9 rows by 32 columns, of float32.
-//
-//go:noescape
-func tile512x9(k int, a unsafe.Pointer, b unsafe.Pointer, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc int, cols int)
-
-// tile512x10 is a tileFunc of 10 rows by 32 columns, of float32.
-//
-//go:noescape
-func tile512x10(k int, a unsafe.Pointer, b unsafe.Pointer, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc int, cols int)
-
-// tile512x11 is a tileFunc of 11 rows by 32 columns, of float32.
-//
-//go:noescape
-func tile512x11(k int, a unsafe.Pointer, b unsafe.Pointer, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc int, cols int)
-
-// tile512x12 is a tileFunc of 12 rows by 32 columns, of float32.
-//
-//go:noescape
-func tile512x12(k int, a unsafe.Pointer, b unsafe.Pointer, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc int, cols int)
-
-// tile512x13 is a tileFunc of 13 rows by 32 columns, of float32.
-//
-//go:noescape
-func tile512x13(k int, a unsafe.Pointer, b unsafe.Pointer, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc int, cols int)
-
-// tile512x14 is a tileFunc of 14 rows by 32 columns, of float32.
-//
-//go:noescape
-func tile512x14(k int, a unsafe.Pointer, b unsafe.Pointer, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc int, cols int)
-
-// tile256x1 is a tileFunc of 1 rows by 16 columns.
-//
-//go:noescape
-func tile256x1(k int, a unsafe.Pointer, b unsafe.Pointer, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc int, cols int)
-
-// tile256x2 is a tileFunc of 2 rows by 16 columns.
-//
-//go:noescape
-func tile256x2(k int, a unsafe.Pointer, b unsafe.Pointer, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc int, cols int)
-
-// tile256x3 is a tileFunc of 3 rows by 16 columns.
-//
-//go:noescape
-func tile256x3(k int, a unsafe.Pointer, b unsafe.Pointer, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc int, cols int)
-
-// tile256x4 is a tileFunc of 4 rows by 16 columns.
-//
-//go:noescape
-func tile256x4(k int, a unsafe.Pointer, b unsafe.Pointer, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc int, cols int)
-
-// tile256x5 is a tileFunc of 5 rows by 16 columns.
-//
-//go:noescape
-func tile256x5(k int, a unsafe.Pointer, b unsafe.Pointer, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc int, cols int)
-
-// tile256x6 is a tileFunc of 6 rows by 16 columns.
-//
-//go:noescape
-func tile256x6(k int, a unsafe.Pointer, b unsafe.Pointer, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc int, cols int)
+func tile256(t *tile)
 
 // copy512F32 is a sideFunc of panels of 32 lanes.
 //

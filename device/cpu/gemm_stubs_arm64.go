@@ -4,45 +4,10 @@ package cpu
 
 import "unsafe"
 
-// tileNEONx1 is a tileFunc of 1 rows by 12 columns of panels of 8 rows.
+// tileNEON is a tileFunc of 8 rows by 12 columns.
 //
 //go:noescape
-func tileNEONx1(k int, a, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc, cols int)
-
-// tileNEONx2 is a tileFunc of 2 rows by 12 columns of panels of 8 rows.
-//
-//go:noescape
-func tileNEONx2(k int, a, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc, cols int)
-
-// tileNEONx3 is a tileFunc of 3 rows by 12 columns of panels of 8 rows.
-//
-//go:noescape
-func tileNEONx3(k int, a, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc, cols int)
-
-// tileNEONx4 is a tileFunc of 4 rows by 12 columns of panels of 8 rows.
-//
-//go:noescape
-func tileNEONx4(k int, a, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc, cols int)
-
-// tileNEONx5 is a tileFunc of 5 rows by 12 columns of panels of 8 rows.
-//
-//go:noescape
-func tileNEONx5(k int, a, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc, cols int)
-
-// tileNEONx6 is a tileFunc of 6 rows by 12 columns of panels of 8 rows.
-//
-//go:noescape
-func tileNEONx6(k int, a, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc, cols int)
-
-// tileNEONx7 is a tileFunc of 7 rows by 12 columns of panels of 8 rows.
-//
-//go:noescape
-func tileNEONx7(k int, a, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc, cols int)
-
-// tileNEONx8 is a tileFunc of 8 rows by 12 columns of panels of 8 rows.
-//
-//go:noescape
-func tileNEONx8(k int, a, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc, cols int)
+func tileNEON(t *tile)
 
 // moveFromF32NEON is a moveFunc.
 //

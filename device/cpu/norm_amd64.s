@@ -2,55 +2,19 @@
 
 #include "textflag.h"
 
-DATA normConstants<>+0(SB)/4, $0x00000001
-DATA normConstants<>+4(SB)/4, $0x00000001
-DATA normConstants<>+8(SB)/4, $0x00000001
-DATA normConstants<>+12(SB)/4, $0x00000001
-DATA normConstants<>+16(SB)/4, $0x00000001
-DATA normConstants<>+20(SB)/4, $0x00000001
-DATA normConstants<>+24(SB)/4, $0x00000001
-DATA normConstants<>+28(SB)/4, $0x00000001
-DATA normConstants<>+32(SB)/4, $0x00000001
-DATA normConstants<>+36(SB)/4, $0x00000001
-DATA normConstants<>+40(SB)/4, $0x00000001
-DATA normConstants<>+44(SB)/4, $0x00000001
-DATA normConstants<>+48(SB)/4, $0x00000001
-DATA normConstants<>+52(SB)/4, $0x00000001
-DATA normConstants<>+56(SB)/4, $0x00000001
-DATA normConstants<>+60(SB)/4, $0x00000001
-DATA normConstants<>+64(SB)/4, $0x00007fff
-DATA normConstants<>+68(SB)/4, $0x00007fff
-DATA normConstants<>+72(SB)/4, $0x00007fff
-DATA normConstants<>+76(SB)/4, $0x00007fff
-DATA normConstants<>+80(SB)/4, $0x00007fff
-DATA normConstants<>+84(SB)/4, $0x00007fff
-DATA normConstants<>+88(SB)/4, $0x00007fff
-DATA normConstants<>+92(SB)/4, $0x00007fff
-DATA normConstants<>+96(SB)/4, $0x00007fff
-DATA normConstants<>+100(SB)/4, $0x00007fff
-DATA normConstants<>+104(SB)/4, $0x00007fff
-DATA normConstants<>+108(SB)/4, $0x00007fff
-DATA normConstants<>+112(SB)/4, $0x00007fff
-DATA normConstants<>+116(SB)/4, $0x00007fff
-DATA normConstants<>+120(SB)/4, $0x00007fff
-DATA normConstants<>+124(SB)/4, $0x00007fff
-DATA normConstants<>+128(SB)/4, $0x00400000
-DATA normConstants<>+132(SB)/4, $0x00400000
-DATA normConstants<>+136(SB)/4, $0x00400000
-DATA normConstants<>+140(SB)/4, $0x00400000
-DATA normConstants<>+144(SB)/4, $0x00400000
-DATA normConstants<>+148(SB)/4, $0x00400000
-DATA normConstants<>+152(SB)/4, $0x00400000
-DATA normConstants<>+156(SB)/4, $0x00400000
-DATA normConstants<>+160(SB)/4, $0x00400000
-DATA normConstants<>+164(SB)/4, $0x00400000
-DATA normConstants<>+168(SB)/4, $0x00400000
-DATA normConstants<>+172(SB)/4, $0x00400000
-DATA normConstants<>+176(SB)/4, $0x00400000
-DATA normConstants<>+180(SB)/4, $0x00400000
-DATA normConstants<>+184(SB)/4, $0x00400000
-DATA normConstants<>+188(SB)/4, $0x00400000
-GLOBL normConstants<>(SB), RODATA|NOPTR, $192
+DATA normConstants<>+0(SB)/8, $0x0000000100000001
+DATA normConstants<>+8(SB)/8, $0x0000000100000001
+DATA normConstants<>+16(SB)/8, $0x0000000100000001
+DATA normConstants<>+24(SB)/8, $0x0000000100000001
+DATA normConstants<>+32(SB)/8, $0x00007fff00007fff
+DATA normConstants<>+40(SB)/8, $0x00007fff00007fff
+DATA normConstants<>+48(SB)/8, $0x00007fff00007fff
+DATA normConstants<>+56(SB)/8, $0x00007fff00007fff
+DATA normConstants<>+64(SB)/8, $0x0040000000400000
+DATA normConstants<>+72(SB)/8, $0x0040000000400000
+DATA normConstants<>+80(SB)/8, $0x0040000000400000
+DATA normConstants<>+88(SB)/8, $0x0040000000400000
+GLOBL normConstants<>(SB), RODATA|NOPTR, $96
 
 // func rowSumF32AVX512(x *byte, n int) float32
 // Requires: AVX, AVX512F
@@ -614,10 +578,10 @@ loop:
 	VFMADD231PS (DX)(DI*4), Z2, Z3
 	VPSRLD      $0x10, Z3, Z2
 	VPANDD.BCST normConstants<>+0(SB), Z2, Z2
-	VPADDD.BCST normConstants<>+64(SB), Z2, Z2
+	VPADDD.BCST normConstants<>+32(SB), Z2, Z2
 	VCMPPS      $0x03, Z3, Z3, K1
 	VPADDD      Z3, Z2, Z2
-	VPORD.BCST  normConstants<>+128(SB), Z3, K1, Z2
+	VPORD.BCST  normConstants<>+64(SB), Z3, K1, Z2
 	VPSRLD      $0x10, Z2, Z2
 	VPMOVDW     Z2, Y2
 	VMOVDQU     Y2, (AX)(DI*2)
@@ -764,10 +728,10 @@ set:
 	VMULPS       Z1, Z4, Z4
 	VPSRLD       $0x10, Z4, Z5
 	VPANDD.BCST  normConstants<>+0(SB), Z5, Z5
-	VPADDD.BCST  normConstants<>+64(SB), Z5, Z5
+	VPADDD.BCST  normConstants<>+32(SB), Z5, Z5
 	VCMPPS       $0x03, Z4, Z4, K1
 	VPADDD       Z4, Z5, Z5
-	VPORD.BCST   normConstants<>+128(SB), Z4, K1, Z5
+	VPORD.BCST   normConstants<>+64(SB), Z4, K1, Z5
 	VPSRLD       $0x10, Z5, Z5
 	VPMOVDW      Z5, Y5
 	VMOVDQU      Y5, (AX)(R8*2)
@@ -793,10 +757,10 @@ add:
 	VFMADD213PS  Z5, Z1, Z4
 	VPSRLD       $0x10, Z4, Z5
 	VPANDD.BCST  normConstants<>+0(SB), Z5, Z5
-	VPADDD.BCST  normConstants<>+64(SB), Z5, Z5
+	VPADDD.BCST  normConstants<>+32(SB), Z5, Z5
 	VCMPPS       $0x03, Z4, Z4, K1
 	VPADDD       Z4, Z5, Z5
-	VPORD.BCST   normConstants<>+128(SB), Z4, K1, Z5
+	VPORD.BCST   normConstants<>+64(SB), Z4, K1, Z5
 	VPSRLD       $0x10, Z5, Z5
 	VPMOVDW      Z5, Y5
 	VMOVDQU      Y5, (AX)(R8*2)
@@ -2006,10 +1970,10 @@ loop:
 	VFMADD231PS  (DX)(DI*4), Y2, Y3
 	VPSRLD       $0x10, Y3, Y2
 	VPAND        normConstants<>+0(SB), Y2, Y2
-	VPADDD       normConstants<>+64(SB), Y2, Y2
+	VPADDD       normConstants<>+32(SB), Y2, Y2
 	VCMPPS       $0x03, Y3, Y3, Y4
 	VPADDD       Y3, Y2, Y2
-	VPOR         normConstants<>+128(SB), Y3, Y3
+	VPOR         normConstants<>+64(SB), Y3, Y3
 	VBLENDVPS    Y4, Y3, Y2, Y2
 	VPSRLD       $0x10, Y2, Y2
 	VEXTRACTI128 $0x01, Y2, X3
@@ -2024,10 +1988,10 @@ loop:
 	VFMADD231PS  32(DX)(DI*4), Y2, Y3
 	VPSRLD       $0x10, Y3, Y2
 	VPAND        normConstants<>+0(SB), Y2, Y2
-	VPADDD       normConstants<>+64(SB), Y2, Y2
+	VPADDD       normConstants<>+32(SB), Y2, Y2
 	VCMPPS       $0x03, Y3, Y3, Y4
 	VPADDD       Y3, Y2, Y2
-	VPOR         normConstants<>+128(SB), Y3, Y3
+	VPOR         normConstants<>+64(SB), Y3, Y3
 	VBLENDVPS    Y4, Y3, Y2, Y2
 	VPSRLD       $0x10, Y2, Y2
 	VEXTRACTI128 $0x01, Y2, X3
@@ -2212,10 +2176,10 @@ set:
 	VMULPS       Y1, Y4, Y4
 	VPSRLD       $0x10, Y4, Y5
 	VPAND        normConstants<>+0(SB), Y5, Y5
-	VPADDD       normConstants<>+64(SB), Y5, Y5
+	VPADDD       normConstants<>+32(SB), Y5, Y5
 	VCMPPS       $0x03, Y4, Y4, Y6
 	VPADDD       Y4, Y5, Y5
-	VPOR         normConstants<>+128(SB), Y4, Y4
+	VPOR         normConstants<>+64(SB), Y4, Y4
 	VBLENDVPS    Y6, Y4, Y5, Y5
 	VPSRLD       $0x10, Y5, Y5
 	VEXTRACTI128 $0x01, Y5, X4
@@ -2234,10 +2198,10 @@ set:
 	VMULPS       Y1, Y4, Y4
 	VPSRLD       $0x10, Y4, Y5
 	VPAND        normConstants<>+0(SB), Y5, Y5
-	VPADDD       normConstants<>+64(SB), Y5, Y5
+	VPADDD       normConstants<>+32(SB), Y5, Y5
 	VCMPPS       $0x03, Y4, Y4, Y6
 	VPADDD       Y4, Y5, Y5
-	VPOR         normConstants<>+128(SB), Y4, Y4
+	VPOR         normConstants<>+64(SB), Y4, Y4
 	VBLENDVPS    Y6, Y4, Y5, Y5
 	VPSRLD       $0x10, Y5, Y5
 	VEXTRACTI128 $0x01, Y5, X4
@@ -2265,10 +2229,10 @@ add:
 	VFMADD213PS  Y5, Y1, Y4
 	VPSRLD       $0x10, Y4, Y5
 	VPAND        normConstants<>+0(SB), Y5, Y5
-	VPADDD       normConstants<>+64(SB), Y5, Y5
+	VPADDD       normConstants<>+32(SB), Y5, Y5
 	VCMPPS       $0x03, Y4, Y4, Y6
 	VPADDD       Y4, Y5, Y5
-	VPOR         normConstants<>+128(SB), Y4, Y4
+	VPOR         normConstants<>+64(SB), Y4, Y4
 	VBLENDVPS    Y6, Y4, Y5, Y5
 	VPSRLD       $0x10, Y5, Y5
 	VEXTRACTI128 $0x01, Y5, X4
@@ -2289,10 +2253,10 @@ add:
 	VFMADD213PS  Y5, Y1, Y4
 	VPSRLD       $0x10, Y4, Y5
 	VPAND        normConstants<>+0(SB), Y5, Y5
-	VPADDD       normConstants<>+64(SB), Y5, Y5
+	VPADDD       normConstants<>+32(SB), Y5, Y5
 	VCMPPS       $0x03, Y4, Y4, Y6
 	VPADDD       Y4, Y5, Y5
-	VPOR         normConstants<>+128(SB), Y4, Y4
+	VPOR         normConstants<>+64(SB), Y4, Y4
 	VBLENDVPS    Y6, Y4, Y5, Y5
 	VPSRLD       $0x10, Y5, Y5
 	VEXTRACTI128 $0x01, Y5, X4

@@ -2,87 +2,27 @@
 
 #include "textflag.h"
 
-DATA ruleConstants<>+0(SB)/4, $0x80000000
-DATA ruleConstants<>+4(SB)/4, $0x80000000
-DATA ruleConstants<>+8(SB)/4, $0x80000000
-DATA ruleConstants<>+12(SB)/4, $0x80000000
-DATA ruleConstants<>+16(SB)/4, $0x80000000
-DATA ruleConstants<>+20(SB)/4, $0x80000000
-DATA ruleConstants<>+24(SB)/4, $0x80000000
-DATA ruleConstants<>+28(SB)/4, $0x80000000
-DATA ruleConstants<>+32(SB)/4, $0x80000000
-DATA ruleConstants<>+36(SB)/4, $0x80000000
-DATA ruleConstants<>+40(SB)/4, $0x80000000
-DATA ruleConstants<>+44(SB)/4, $0x80000000
-DATA ruleConstants<>+48(SB)/4, $0x80000000
-DATA ruleConstants<>+52(SB)/4, $0x80000000
-DATA ruleConstants<>+56(SB)/4, $0x80000000
-DATA ruleConstants<>+60(SB)/4, $0x80000000
-DATA ruleConstants<>+64(SB)/4, $0x3f800000
-DATA ruleConstants<>+68(SB)/4, $0x3f800000
-DATA ruleConstants<>+72(SB)/4, $0x3f800000
-DATA ruleConstants<>+76(SB)/4, $0x3f800000
-DATA ruleConstants<>+80(SB)/4, $0x3f800000
-DATA ruleConstants<>+84(SB)/4, $0x3f800000
-DATA ruleConstants<>+88(SB)/4, $0x3f800000
-DATA ruleConstants<>+92(SB)/4, $0x3f800000
-DATA ruleConstants<>+96(SB)/4, $0x3f800000
-DATA ruleConstants<>+100(SB)/4, $0x3f800000
-DATA ruleConstants<>+104(SB)/4, $0x3f800000
-DATA ruleConstants<>+108(SB)/4, $0x3f800000
-DATA ruleConstants<>+112(SB)/4, $0x3f800000
-DATA ruleConstants<>+116(SB)/4, $0x3f800000
-DATA ruleConstants<>+120(SB)/4, $0x3f800000
-DATA ruleConstants<>+124(SB)/4, $0x3f800000
-DATA ruleConstants<>+128(SB)/4, $0x00000001
-DATA ruleConstants<>+132(SB)/4, $0x00000001
-DATA ruleConstants<>+136(SB)/4, $0x00000001
-DATA ruleConstants<>+140(SB)/4, $0x00000001
-DATA ruleConstants<>+144(SB)/4, $0x00000001
-DATA ruleConstants<>+148(SB)/4, $0x00000001
-DATA ruleConstants<>+152(SB)/4, $0x00000001
-DATA ruleConstants<>+156(SB)/4, $0x00000001
-DATA ruleConstants<>+160(SB)/4, $0x00000001
-DATA ruleConstants<>+164(SB)/4, $0x00000001
-DATA ruleConstants<>+168(SB)/4, $0x00000001
-DATA ruleConstants<>+172(SB)/4, $0x00000001
-DATA ruleConstants<>+176(SB)/4, $0x00000001
-DATA ruleConstants<>+180(SB)/4, $0x00000001
-DATA ruleConstants<>+184(SB)/4, $0x00000001
-DATA ruleConstants<>+188(SB)/4, $0x00000001
-DATA ruleConstants<>+192(SB)/4, $0x00007fff
-DATA ruleConstants<>+196(SB)/4, $0x00007fff
-DATA ruleConstants<>+200(SB)/4, $0x00007fff
-DATA ruleConstants<>+204(SB)/4, $0x00007fff
-DATA ruleConstants<>+208(SB)/4, $0x00007fff
-DATA ruleConstants<>+212(SB)/4, $0x00007fff
-DATA ruleConstants<>+216(SB)/4, $0x00007fff
-DATA ruleConstants<>+220(SB)/4, $0x00007fff
-DATA ruleConstants<>+224(SB)/4, $0x00007fff
-DATA ruleConstants<>+228(SB)/4, $0x00007fff
-DATA ruleConstants<>+232(SB)/4, $0x00007fff
-DATA ruleConstants<>+236(SB)/4, $0x00007fff
-DATA ruleConstants<>+240(SB)/4, $0x00007fff
-DATA ruleConstants<>+244(SB)/4, $0x00007fff
-DATA ruleConstants<>+248(SB)/4, $0x00007fff
-DATA ruleConstants<>+252(SB)/4, $0x00007fff
-DATA ruleConstants<>+256(SB)/4, $0x00400000
-DATA ruleConstants<>+260(SB)/4, $0x00400000
-DATA ruleConstants<>+264(SB)/4, $0x00400000
-DATA ruleConstants<>+268(SB)/4, $0x00400000
-DATA ruleConstants<>+272(SB)/4, $0x00400000
-DATA ruleConstants<>+276(SB)/4, $0x00400000
-DATA ruleConstants<>+280(SB)/4, $0x00400000
-DATA ruleConstants<>+284(SB)/4, $0x00400000
-DATA ruleConstants<>+288(SB)/4, $0x00400000
-DATA ruleConstants<>+292(SB)/4, $0x00400000
-DATA ruleConstants<>+296(SB)/4, $0x00400000
-DATA ruleConstants<>+300(SB)/4, $0x00400000
-DATA ruleConstants<>+304(SB)/4, $0x00400000
-DATA ruleConstants<>+308(SB)/4, $0x00400000
-DATA ruleConstants<>+312(SB)/4, $0x00400000
-DATA ruleConstants<>+316(SB)/4, $0x00400000
-GLOBL ruleConstants<>(SB), RODATA|NOPTR, $320
+DATA ruleConstants<>+0(SB)/8, $0x8000000080000000
+DATA ruleConstants<>+8(SB)/8, $0x8000000080000000
+DATA ruleConstants<>+16(SB)/8, $0x8000000080000000
+DATA ruleConstants<>+24(SB)/8, $0x8000000080000000
+DATA ruleConstants<>+32(SB)/8, $0x3f8000003f800000
+DATA ruleConstants<>+40(SB)/8, $0x3f8000003f800000
+DATA ruleConstants<>+48(SB)/8, $0x3f8000003f800000
+DATA ruleConstants<>+56(SB)/8, $0x3f8000003f800000
+DATA ruleConstants<>+64(SB)/8, $0x0000000100000001
+DATA ruleConstants<>+72(SB)/8, $0x0000000100000001
+DATA ruleConstants<>+80(SB)/8, $0x0000000100000001
+DATA ruleConstants<>+88(SB)/8, $0x0000000100000001
+DATA ruleConstants<>+96(SB)/8, $0x00007fff00007fff
+DATA ruleConstants<>+104(SB)/8, $0x00007fff00007fff
+DATA ruleConstants<>+112(SB)/8, $0x00007fff00007fff
+DATA ruleConstants<>+120(SB)/8, $0x00007fff00007fff
+DATA ruleConstants<>+128(SB)/8, $0x0040000000400000
+DATA ruleConstants<>+136(SB)/8, $0x0040000000400000
+DATA ruleConstants<>+144(SB)/8, $0x0040000000400000
+DATA ruleConstants<>+152(SB)/8, $0x0040000000400000
+GLOBL ruleConstants<>(SB), RODATA|NOPTR, $160
 
 // func adamWF32AVX512(w *byte, p *byte, dw *byte, m *byte, v *byte, k *byte, n int)
 // Requires: AVX, AVX512F, MMX+
@@ -329,7 +269,7 @@ loop:
 	VADDPS      Z1, Z2, Z2
 	VPXORD      Z3, Z3, Z3
 	VANDPS.BCST ruleConstants<>+0(SB), Z4, Z1
-	VORPS.BCST  ruleConstants<>+64(SB), Z1, Z1
+	VORPS.BCST  ruleConstants<>+32(SB), Z1, Z1
 	VCMPPS      $0x08, Z3, Z4, K1
 	VMOVAPS     Z4, K1, Z1
 	VMULPS      320(SI), Z0, Z0
@@ -386,11 +326,11 @@ loop:
 	VMOVDQU32   Z1, (BX)(R9*4)
 	VMOVDQU32   Z0, (AX)(R9*4)
 	VPSRLD      $0x10, Z0, Z1
-	VPANDD.BCST ruleConstants<>+128(SB), Z1, Z1
-	VPADDD.BCST ruleConstants<>+192(SB), Z1, Z1
+	VPANDD.BCST ruleConstants<>+64(SB), Z1, Z1
+	VPADDD.BCST ruleConstants<>+96(SB), Z1, Z1
 	VCMPPS      $0x03, Z0, Z0, K1
 	VPADDD      Z0, Z1, Z1
-	VPORD.BCST  ruleConstants<>+256(SB), Z0, K1, Z1
+	VPORD.BCST  ruleConstants<>+128(SB), Z0, K1, Z1
 	VPSRLD      $0x10, Z1, Z1
 	VPMOVDW     Z1, Y1
 	VMOVDQU     Y1, (SI)(R9*2)
@@ -427,11 +367,11 @@ page:
 	VSUBPS      Z1, Z0, Z0
 	VMOVDQU32   Z0, (AX)(DI*4)
 	VPSRLD      $0x10, Z0, Z1
-	VPANDD.BCST ruleConstants<>+128(SB), Z1, Z1
-	VPADDD.BCST ruleConstants<>+192(SB), Z1, Z1
+	VPANDD.BCST ruleConstants<>+64(SB), Z1, Z1
+	VPADDD.BCST ruleConstants<>+96(SB), Z1, Z1
 	VCMPPS      $0x03, Z0, Z0, K1
 	VPADDD      Z0, Z1, Z1
-	VPORD.BCST  ruleConstants<>+256(SB), Z0, K1, Z1
+	VPORD.BCST  ruleConstants<>+128(SB), Z0, K1, Z1
 	VPSRLD      $0x10, Z1, Z1
 	VPMOVDW     Z1, Y1
 	VMOVDQU     Y1, (DX)(DI*2)
@@ -446,11 +386,11 @@ page:
 	VSUBPS      Z1, Z0, Z0
 	VMOVDQU32   Z0, 64(AX)(DI*4)
 	VPSRLD      $0x10, Z0, Z1
-	VPANDD.BCST ruleConstants<>+128(SB), Z1, Z1
-	VPADDD.BCST ruleConstants<>+192(SB), Z1, Z1
+	VPANDD.BCST ruleConstants<>+64(SB), Z1, Z1
+	VPADDD.BCST ruleConstants<>+96(SB), Z1, Z1
 	VCMPPS      $0x03, Z0, Z0, K1
 	VPADDD      Z0, Z1, Z1
-	VPORD.BCST  ruleConstants<>+256(SB), Z0, K1, Z1
+	VPORD.BCST  ruleConstants<>+128(SB), Z0, K1, Z1
 	VPSRLD      $0x10, Z1, Z1
 	VPMOVDW     Z1, Y1
 	VMOVDQU     Y1, 32(DX)(DI*2)
@@ -465,11 +405,11 @@ page:
 	VSUBPS      Z1, Z0, Z0
 	VMOVDQU32   Z0, 4096(AX)(DI*4)
 	VPSRLD      $0x10, Z0, Z1
-	VPANDD.BCST ruleConstants<>+128(SB), Z1, Z1
-	VPADDD.BCST ruleConstants<>+192(SB), Z1, Z1
+	VPANDD.BCST ruleConstants<>+64(SB), Z1, Z1
+	VPADDD.BCST ruleConstants<>+96(SB), Z1, Z1
 	VCMPPS      $0x03, Z0, Z0, K1
 	VPADDD      Z0, Z1, Z1
-	VPORD.BCST  ruleConstants<>+256(SB), Z0, K1, Z1
+	VPORD.BCST  ruleConstants<>+128(SB), Z0, K1, Z1
 	VPSRLD      $0x10, Z1, Z1
 	VPMOVDW     Z1, Y1
 	VMOVDQU     Y1, 2048(DX)(DI*2)
@@ -484,11 +424,11 @@ page:
 	VSUBPS      Z1, Z0, Z0
 	VMOVDQU32   Z0, 4160(AX)(DI*4)
 	VPSRLD      $0x10, Z0, Z1
-	VPANDD.BCST ruleConstants<>+128(SB), Z1, Z1
-	VPADDD.BCST ruleConstants<>+192(SB), Z1, Z1
+	VPANDD.BCST ruleConstants<>+64(SB), Z1, Z1
+	VPADDD.BCST ruleConstants<>+96(SB), Z1, Z1
 	VCMPPS      $0x03, Z0, Z0, K1
 	VPADDD      Z0, Z1, Z1
-	VPORD.BCST  ruleConstants<>+256(SB), Z0, K1, Z1
+	VPORD.BCST  ruleConstants<>+128(SB), Z0, K1, Z1
 	VPSRLD      $0x10, Z1, Z1
 	VPMOVDW     Z1, Y1
 	VMOVDQU     Y1, 2080(DX)(DI*2)
@@ -503,11 +443,11 @@ page:
 	VSUBPS      Z1, Z0, Z0
 	VMOVDQU32   Z0, 8192(AX)(DI*4)
 	VPSRLD      $0x10, Z0, Z1
-	VPANDD.BCST ruleConstants<>+128(SB), Z1, Z1
-	VPADDD.BCST ruleConstants<>+192(SB), Z1, Z1
+	VPANDD.BCST ruleConstants<>+64(SB), Z1, Z1
+	VPADDD.BCST ruleConstants<>+96(SB), Z1, Z1
 	VCMPPS      $0x03, Z0, Z0, K1
 	VPADDD      Z0, Z1, Z1
-	VPORD.BCST  ruleConstants<>+256(SB), Z0, K1, Z1
+	VPORD.BCST  ruleConstants<>+128(SB), Z0, K1, Z1
 	VPSRLD      $0x10, Z1, Z1
 	VPMOVDW     Z1, Y1
 	VMOVDQU     Y1, 4096(DX)(DI*2)
@@ -522,11 +462,11 @@ page:
 	VSUBPS      Z1, Z0, Z0
 	VMOVDQU32   Z0, 8256(AX)(DI*4)
 	VPSRLD      $0x10, Z0, Z1
-	VPANDD.BCST ruleConstants<>+128(SB), Z1, Z1
-	VPADDD.BCST ruleConstants<>+192(SB), Z1, Z1
+	VPANDD.BCST ruleConstants<>+64(SB), Z1, Z1
+	VPADDD.BCST ruleConstants<>+96(SB), Z1, Z1
 	VCMPPS      $0x03, Z0, Z0, K1
 	VPADDD      Z0, Z1, Z1
-	VPORD.BCST  ruleConstants<>+256(SB), Z0, K1, Z1
+	VPORD.BCST  ruleConstants<>+128(SB), Z0, K1, Z1
 	VPSRLD      $0x10, Z1, Z1
 	VPMOVDW     Z1, Y1
 	VMOVDQU     Y1, 4128(DX)(DI*2)
@@ -541,11 +481,11 @@ page:
 	VSUBPS      Z1, Z0, Z0
 	VMOVDQU32   Z0, 12288(AX)(DI*4)
 	VPSRLD      $0x10, Z0, Z1
-	VPANDD.BCST ruleConstants<>+128(SB), Z1, Z1
-	VPADDD.BCST ruleConstants<>+192(SB), Z1, Z1
+	VPANDD.BCST ruleConstants<>+64(SB), Z1, Z1
+	VPADDD.BCST ruleConstants<>+96(SB), Z1, Z1
 	VCMPPS      $0x03, Z0, Z0, K1
 	VPADDD      Z0, Z1, Z1
-	VPORD.BCST  ruleConstants<>+256(SB), Z0, K1, Z1
+	VPORD.BCST  ruleConstants<>+128(SB), Z0, K1, Z1
 	VPSRLD      $0x10, Z1, Z1
 	VPMOVDW     Z1, Y1
 	VMOVDQU     Y1, 6144(DX)(DI*2)
@@ -560,11 +500,11 @@ page:
 	VSUBPS      Z1, Z0, Z0
 	VMOVDQU32   Z0, 12352(AX)(DI*4)
 	VPSRLD      $0x10, Z0, Z1
-	VPANDD.BCST ruleConstants<>+128(SB), Z1, Z1
-	VPADDD.BCST ruleConstants<>+192(SB), Z1, Z1
+	VPANDD.BCST ruleConstants<>+64(SB), Z1, Z1
+	VPADDD.BCST ruleConstants<>+96(SB), Z1, Z1
 	VCMPPS      $0x03, Z0, Z0, K1
 	VPADDD      Z0, Z1, Z1
-	VPORD.BCST  ruleConstants<>+256(SB), Z0, K1, Z1
+	VPORD.BCST  ruleConstants<>+128(SB), Z0, K1, Z1
 	VPSRLD      $0x10, Z1, Z1
 	VPMOVDW     Z1, Y1
 	VMOVDQU     Y1, 6176(DX)(DI*2)
@@ -592,11 +532,11 @@ loop:
 	VSUBPS      Z1, Z0, Z0
 	VMOVDQU32   Z0, (AX)(DI*4)
 	VPSRLD      $0x10, Z0, Z1
-	VPANDD.BCST ruleConstants<>+128(SB), Z1, Z1
-	VPADDD.BCST ruleConstants<>+192(SB), Z1, Z1
+	VPANDD.BCST ruleConstants<>+64(SB), Z1, Z1
+	VPADDD.BCST ruleConstants<>+96(SB), Z1, Z1
 	VCMPPS      $0x03, Z0, Z0, K1
 	VPADDD      Z0, Z1, Z1
-	VPORD.BCST  ruleConstants<>+256(SB), Z0, K1, Z1
+	VPORD.BCST  ruleConstants<>+128(SB), Z0, K1, Z1
 	VPSRLD      $0x10, Z1, Z1
 	VPMOVDW     Z1, Y1
 	VMOVDQU     Y1, (DX)(DI*2)
@@ -636,11 +576,11 @@ loop:
 	VMOVDQU32   Z2, (DX)(R8*4)
 	VMOVDQU32   Z0, (AX)(R8*4)
 	VPSRLD      $0x10, Z0, Z1
-	VPANDD.BCST ruleConstants<>+128(SB), Z1, Z1
-	VPADDD.BCST ruleConstants<>+192(SB), Z1, Z1
+	VPANDD.BCST ruleConstants<>+64(SB), Z1, Z1
+	VPADDD.BCST ruleConstants<>+96(SB), Z1, Z1
 	VCMPPS      $0x03, Z0, Z0, K1
 	VPADDD      Z0, Z1, Z1
-	VPORD.BCST  ruleConstants<>+256(SB), Z0, K1, Z1
+	VPORD.BCST  ruleConstants<>+128(SB), Z0, K1, Z1
 	VPSRLD      $0x10, Z1, Z1
 	VPMOVDW     Z1, Y1
 	VMOVDQU     Y1, (BX)(R8*2)
@@ -677,7 +617,7 @@ loop:
 	VADDPS      Z1, Z2, Z2
 	VPXORD      Z3, Z3, Z3
 	VANDPS.BCST ruleConstants<>+0(SB), Z4, Z1
-	VORPS.BCST  ruleConstants<>+64(SB), Z1, Z1
+	VORPS.BCST  ruleConstants<>+32(SB), Z1, Z1
 	VCMPPS      $0x08, Z3, Z4, K1
 	VMOVAPS     Z4, K1, Z1
 	VMULPS      320(SI), Z0, Z0
@@ -686,11 +626,11 @@ loop:
 	VMOVDQU32   Z2, (DX)(R8*4)
 	VMOVDQU32   Z0, (AX)(R8*4)
 	VPSRLD      $0x10, Z0, Z1
-	VPANDD.BCST ruleConstants<>+128(SB), Z1, Z1
-	VPADDD.BCST ruleConstants<>+192(SB), Z1, Z1
+	VPANDD.BCST ruleConstants<>+64(SB), Z1, Z1
+	VPADDD.BCST ruleConstants<>+96(SB), Z1, Z1
 	VCMPPS      $0x03, Z0, Z0, K1
 	VPADDD      Z0, Z1, Z1
-	VPORD.BCST  ruleConstants<>+256(SB), Z0, K1, Z1
+	VPORD.BCST  ruleConstants<>+128(SB), Z0, K1, Z1
 	VPSRLD      $0x10, Z1, Z1
 	VPMOVDW     Z1, Y1
 	VMOVDQU     Y1, (BX)(R8*2)
@@ -956,7 +896,7 @@ loop:
 	VADDPS      Z1, Z2, Z2
 	VPXORD      Z3, Z3, Z3
 	VANDPS.BCST ruleConstants<>+0(SB), Z4, Z1
-	VORPS.BCST  ruleConstants<>+64(SB), Z1, Z1
+	VORPS.BCST  ruleConstants<>+32(SB), Z1, Z1
 	VCMPPS      $0x08, Z3, Z4, K1
 	VMOVAPS     Z4, K1, Z1
 	VMULPS      320(SI), Z0, Z0
@@ -1206,7 +1146,7 @@ loop:
 	VADDPS      Z1, Z2, Z2
 	VPXORD      Z3, Z3, Z3
 	VANDPS.BCST ruleConstants<>+0(SB), Z4, Z1
-	VORPS.BCST  ruleConstants<>+64(SB), Z1, Z1
+	VORPS.BCST  ruleConstants<>+32(SB), Z1, Z1
 	VCMPPS      $0x08, Z3, Z4, K1
 	VMOVAPS     Z4, K1, Z1
 	VMULPS      320(BX), Z0, Z0
@@ -1584,7 +1524,7 @@ loop:
 	VADDPS     Y1, Y2, Y2
 	VXORPS     Y4, Y4, Y4
 	VANDPS     ruleConstants<>+0(SB), Y3, Y1
-	VORPS      ruleConstants<>+64(SB), Y1, Y1
+	VORPS      ruleConstants<>+32(SB), Y1, Y1
 	VCMPPS     $0x08, Y4, Y3, Y4
 	VBLENDVPS  Y4, Y3, Y1, Y1
 	VMULPS     320(SI), Y0, Y0
@@ -1605,7 +1545,7 @@ loop:
 	VADDPS     Y1, Y2, Y2
 	VXORPS     Y4, Y4, Y4
 	VANDPS     ruleConstants<>+0(SB), Y3, Y1
-	VORPS      ruleConstants<>+64(SB), Y1, Y1
+	VORPS      ruleConstants<>+32(SB), Y1, Y1
 	VCMPPS     $0x08, Y4, Y3, Y4
 	VBLENDVPS  Y4, Y3, Y1, Y1
 	VMULPS     320(SI), Y0, Y0
@@ -1662,11 +1602,11 @@ loop:
 	VMOVDQU      Y1, (BX)(R9*4)
 	VMOVDQU      Y0, (AX)(R9*4)
 	VPSRLD       $0x10, Y0, Y1
-	VPAND        ruleConstants<>+128(SB), Y1, Y1
-	VPADDD       ruleConstants<>+192(SB), Y1, Y1
+	VPAND        ruleConstants<>+64(SB), Y1, Y1
+	VPADDD       ruleConstants<>+96(SB), Y1, Y1
 	VCMPPS       $0x03, Y0, Y0, Y2
 	VPADDD       Y0, Y1, Y1
-	VPOR         ruleConstants<>+256(SB), Y0, Y0
+	VPOR         ruleConstants<>+128(SB), Y0, Y0
 	VBLENDVPS    Y2, Y0, Y1, Y1
 	VPSRLD       $0x10, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
@@ -1697,11 +1637,11 @@ loop:
 	VMOVDQU      Y1, 32(BX)(R9*4)
 	VMOVDQU      Y0, 32(AX)(R9*4)
 	VPSRLD       $0x10, Y0, Y1
-	VPAND        ruleConstants<>+128(SB), Y1, Y1
-	VPADDD       ruleConstants<>+192(SB), Y1, Y1
+	VPAND        ruleConstants<>+64(SB), Y1, Y1
+	VPADDD       ruleConstants<>+96(SB), Y1, Y1
 	VCMPPS       $0x03, Y0, Y0, Y2
 	VPADDD       Y0, Y1, Y1
-	VPOR         ruleConstants<>+256(SB), Y0, Y0
+	VPOR         ruleConstants<>+128(SB), Y0, Y0
 	VBLENDVPS    Y2, Y0, Y1, Y1
 	VPSRLD       $0x10, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
@@ -1740,11 +1680,11 @@ page:
 	VSUBPS       Y1, Y0, Y0
 	VMOVDQU      Y0, (AX)(DI*4)
 	VPSRLD       $0x10, Y0, Y1
-	VPAND        ruleConstants<>+128(SB), Y1, Y1
-	VPADDD       ruleConstants<>+192(SB), Y1, Y1
+	VPAND        ruleConstants<>+64(SB), Y1, Y1
+	VPADDD       ruleConstants<>+96(SB), Y1, Y1
 	VCMPPS       $0x03, Y0, Y0, Y2
 	VPADDD       Y0, Y1, Y1
-	VPOR         ruleConstants<>+256(SB), Y0, Y0
+	VPOR         ruleConstants<>+128(SB), Y0, Y0
 	VBLENDVPS    Y2, Y0, Y1, Y1
 	VPSRLD       $0x10, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
@@ -1759,11 +1699,11 @@ page:
 	VSUBPS       Y1, Y0, Y0
 	VMOVDQU      Y0, 32(AX)(DI*4)
 	VPSRLD       $0x10, Y0, Y1
-	VPAND        ruleConstants<>+128(SB), Y1, Y1
-	VPADDD       ruleConstants<>+192(SB), Y1, Y1
+	VPAND        ruleConstants<>+64(SB), Y1, Y1
+	VPADDD       ruleConstants<>+96(SB), Y1, Y1
 	VCMPPS       $0x03, Y0, Y0, Y2
 	VPADDD       Y0, Y1, Y1
-	VPOR         ruleConstants<>+256(SB), Y0, Y0
+	VPOR         ruleConstants<>+128(SB), Y0, Y0
 	VBLENDVPS    Y2, Y0, Y1, Y1
 	VPSRLD       $0x10, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
@@ -1780,11 +1720,11 @@ page:
 	VSUBPS       Y1, Y0, Y0
 	VMOVDQU      Y0, 64(AX)(DI*4)
 	VPSRLD       $0x10, Y0, Y1
-	VPAND        ruleConstants<>+128(SB), Y1, Y1
-	VPADDD       ruleConstants<>+192(SB), Y1, Y1
+	VPAND        ruleConstants<>+64(SB), Y1, Y1
+	VPADDD       ruleConstants<>+96(SB), Y1, Y1
 	VCMPPS       $0x03, Y0, Y0, Y2
 	VPADDD       Y0, Y1, Y1
-	VPOR         ruleConstants<>+256(SB), Y0, Y0
+	VPOR         ruleConstants<>+128(SB), Y0, Y0
 	VBLENDVPS    Y2, Y0, Y1, Y1
 	VPSRLD       $0x10, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
@@ -1799,11 +1739,11 @@ page:
 	VSUBPS       Y1, Y0, Y0
 	VMOVDQU      Y0, 96(AX)(DI*4)
 	VPSRLD       $0x10, Y0, Y1
-	VPAND        ruleConstants<>+128(SB), Y1, Y1
-	VPADDD       ruleConstants<>+192(SB), Y1, Y1
+	VPAND        ruleConstants<>+64(SB), Y1, Y1
+	VPADDD       ruleConstants<>+96(SB), Y1, Y1
 	VCMPPS       $0x03, Y0, Y0, Y2
 	VPADDD       Y0, Y1, Y1
-	VPOR         ruleConstants<>+256(SB), Y0, Y0
+	VPOR         ruleConstants<>+128(SB), Y0, Y0
 	VBLENDVPS    Y2, Y0, Y1, Y1
 	VPSRLD       $0x10, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
@@ -1820,11 +1760,11 @@ page:
 	VSUBPS       Y1, Y0, Y0
 	VMOVDQU      Y0, 4096(AX)(DI*4)
 	VPSRLD       $0x10, Y0, Y1
-	VPAND        ruleConstants<>+128(SB), Y1, Y1
-	VPADDD       ruleConstants<>+192(SB), Y1, Y1
+	VPAND        ruleConstants<>+64(SB), Y1, Y1
+	VPADDD       ruleConstants<>+96(SB), Y1, Y1
 	VCMPPS       $0x03, Y0, Y0, Y2
 	VPADDD       Y0, Y1, Y1
-	VPOR         ruleConstants<>+256(SB), Y0, Y0
+	VPOR         ruleConstants<>+128(SB), Y0, Y0
 	VBLENDVPS    Y2, Y0, Y1, Y1
 	VPSRLD       $0x10, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
@@ -1839,11 +1779,11 @@ page:
 	VSUBPS       Y1, Y0, Y0
 	VMOVDQU      Y0, 4128(AX)(DI*4)
 	VPSRLD       $0x10, Y0, Y1
-	VPAND        ruleConstants<>+128(SB), Y1, Y1
-	VPADDD       ruleConstants<>+192(SB), Y1, Y1
+	VPAND        ruleConstants<>+64(SB), Y1, Y1
+	VPADDD       ruleConstants<>+96(SB), Y1, Y1
 	VCMPPS       $0x03, Y0, Y0, Y2
 	VPADDD       Y0, Y1, Y1
-	VPOR         ruleConstants<>+256(SB), Y0, Y0
+	VPOR         ruleConstants<>+128(SB), Y0, Y0
 	VBLENDVPS    Y2, Y0, Y1, Y1
 	VPSRLD       $0x10, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
@@ -1860,11 +1800,11 @@ page:
 	VSUBPS       Y1, Y0, Y0
 	VMOVDQU      Y0, 4160(AX)(DI*4)
 	VPSRLD       $0x10, Y0, Y1
-	VPAND        ruleConstants<>+128(SB), Y1, Y1
-	VPADDD       ruleConstants<>+192(SB), Y1, Y1
+	VPAND        ruleConstants<>+64(SB), Y1, Y1
+	VPADDD       ruleConstants<>+96(SB), Y1, Y1
 	VCMPPS       $0x03, Y0, Y0, Y2
 	VPADDD       Y0, Y1, Y1
-	VPOR         ruleConstants<>+256(SB), Y0, Y0
+	VPOR         ruleConstants<>+128(SB), Y0, Y0
 	VBLENDVPS    Y2, Y0, Y1, Y1
 	VPSRLD       $0x10, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
@@ -1879,11 +1819,11 @@ page:
 	VSUBPS       Y1, Y0, Y0
 	VMOVDQU      Y0, 4192(AX)(DI*4)
 	VPSRLD       $0x10, Y0, Y1
-	VPAND        ruleConstants<>+128(SB), Y1, Y1
-	VPADDD       ruleConstants<>+192(SB), Y1, Y1
+	VPAND        ruleConstants<>+64(SB), Y1, Y1
+	VPADDD       ruleConstants<>+96(SB), Y1, Y1
 	VCMPPS       $0x03, Y0, Y0, Y2
 	VPADDD       Y0, Y1, Y1
-	VPOR         ruleConstants<>+256(SB), Y0, Y0
+	VPOR         ruleConstants<>+128(SB), Y0, Y0
 	VBLENDVPS    Y2, Y0, Y1, Y1
 	VPSRLD       $0x10, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
@@ -1900,11 +1840,11 @@ page:
 	VSUBPS       Y1, Y0, Y0
 	VMOVDQU      Y0, 8192(AX)(DI*4)
 	VPSRLD       $0x10, Y0, Y1
-	VPAND        ruleConstants<>+128(SB), Y1, Y1
-	VPADDD       ruleConstants<>+192(SB), Y1, Y1
+	VPAND        ruleConstants<>+64(SB), Y1, Y1
+	VPADDD       ruleConstants<>+96(SB), Y1, Y1
 	VCMPPS       $0x03, Y0, Y0, Y2
 	VPADDD       Y0, Y1, Y1
-	VPOR         ruleConstants<>+256(SB), Y0, Y0
+	VPOR         ruleConstants<>+128(SB), Y0, Y0
 	VBLENDVPS    Y2, Y0, Y1, Y1
 	VPSRLD       $0x10, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
@@ -1919,11 +1859,11 @@ page:
 	VSUBPS       Y1, Y0, Y0
 	VMOVDQU      Y0, 8224(AX)(DI*4)
 	VPSRLD       $0x10, Y0, Y1
-	VPAND        ruleConstants<>+128(SB), Y1, Y1
-	VPADDD       ruleConstants<>+192(SB), Y1, Y1
+	VPAND        ruleConstants<>+64(SB), Y1, Y1
+	VPADDD       ruleConstants<>+96(SB), Y1, Y1
 	VCMPPS       $0x03, Y0, Y0, Y2
 	VPADDD       Y0, Y1, Y1
-	VPOR         ruleConstants<>+256(SB), Y0, Y0
+	VPOR         ruleConstants<>+128(SB), Y0, Y0
 	VBLENDVPS    Y2, Y0, Y1, Y1
 	VPSRLD       $0x10, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
@@ -1940,11 +1880,11 @@ page:
 	VSUBPS       Y1, Y0, Y0
 	VMOVDQU      Y0, 8256(AX)(DI*4)
 	VPSRLD       $0x10, Y0, Y1
-	VPAND        ruleConstants<>+128(SB), Y1, Y1
-	VPADDD       ruleConstants<>+192(SB), Y1, Y1
+	VPAND        ruleConstants<>+64(SB), Y1, Y1
+	VPADDD       ruleConstants<>+96(SB), Y1, Y1
 	VCMPPS       $0x03, Y0, Y0, Y2
 	VPADDD       Y0, Y1, Y1
-	VPOR         ruleConstants<>+256(SB), Y0, Y0
+	VPOR         ruleConstants<>+128(SB), Y0, Y0
 	VBLENDVPS    Y2, Y0, Y1, Y1
 	VPSRLD       $0x10, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
@@ -1959,11 +1899,11 @@ page:
 	VSUBPS       Y1, Y0, Y0
 	VMOVDQU      Y0, 8288(AX)(DI*4)
 	VPSRLD       $0x10, Y0, Y1
-	VPAND        ruleConstants<>+128(SB), Y1, Y1
-	VPADDD       ruleConstants<>+192(SB), Y1, Y1
+	VPAND        ruleConstants<>+64(SB), Y1, Y1
+	VPADDD       ruleConstants<>+96(SB), Y1, Y1
 	VCMPPS       $0x03, Y0, Y0, Y2
 	VPADDD       Y0, Y1, Y1
-	VPOR         ruleConstants<>+256(SB), Y0, Y0
+	VPOR         ruleConstants<>+128(SB), Y0, Y0
 	VBLENDVPS    Y2, Y0, Y1, Y1
 	VPSRLD       $0x10, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
@@ -1980,11 +1920,11 @@ page:
 	VSUBPS       Y1, Y0, Y0
 	VMOVDQU      Y0, 12288(AX)(DI*4)
 	VPSRLD       $0x10, Y0, Y1
-	VPAND        ruleConstants<>+128(SB), Y1, Y1
-	VPADDD       ruleConstants<>+192(SB), Y1, Y1
+	VPAND        ruleConstants<>+64(SB), Y1, Y1
+	VPADDD       ruleConstants<>+96(SB), Y1, Y1
 	VCMPPS       $0x03, Y0, Y0, Y2
 	VPADDD       Y0, Y1, Y1
-	VPOR         ruleConstants<>+256(SB), Y0, Y0
+	VPOR         ruleConstants<>+128(SB), Y0, Y0
 	VBLENDVPS    Y2, Y0, Y1, Y1
 	VPSRLD       $0x10, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
@@ -1999,11 +1939,11 @@ page:
 	VSUBPS       Y1, Y0, Y0
 	VMOVDQU      Y0, 12320(AX)(DI*4)
 	VPSRLD       $0x10, Y0, Y1
-	VPAND        ruleConstants<>+128(SB), Y1, Y1
-	VPADDD       ruleConstants<>+192(SB), Y1, Y1
+	VPAND        ruleConstants<>+64(SB), Y1, Y1
+	VPADDD       ruleConstants<>+96(SB), Y1, Y1
 	VCMPPS       $0x03, Y0, Y0, Y2
 	VPADDD       Y0, Y1, Y1
-	VPOR         ruleConstants<>+256(SB), Y0, Y0
+	VPOR         ruleConstants<>+128(SB), Y0, Y0
 	VBLENDVPS    Y2, Y0, Y1, Y1
 	VPSRLD       $0x10, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
@@ -2020,11 +1960,11 @@ page:
 	VSUBPS       Y1, Y0, Y0
 	VMOVDQU      Y0, 12352(AX)(DI*4)
 	VPSRLD       $0x10, Y0, Y1
-	VPAND        ruleConstants<>+128(SB), Y1, Y1
-	VPADDD       ruleConstants<>+192(SB), Y1, Y1
+	VPAND        ruleConstants<>+64(SB), Y1, Y1
+	VPADDD       ruleConstants<>+96(SB), Y1, Y1
 	VCMPPS       $0x03, Y0, Y0, Y2
 	VPADDD       Y0, Y1, Y1
-	VPOR         ruleConstants<>+256(SB), Y0, Y0
+	VPOR         ruleConstants<>+128(SB), Y0, Y0
 	VBLENDVPS    Y2, Y0, Y1, Y1
 	VPSRLD       $0x10, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
@@ -2039,11 +1979,11 @@ page:
 	VSUBPS       Y1, Y0, Y0
 	VMOVDQU      Y0, 12384(AX)(DI*4)
 	VPSRLD       $0x10, Y0, Y1
-	VPAND        ruleConstants<>+128(SB), Y1, Y1
-	VPADDD       ruleConstants<>+192(SB), Y1, Y1
+	VPAND        ruleConstants<>+64(SB), Y1, Y1
+	VPADDD       ruleConstants<>+96(SB), Y1, Y1
 	VCMPPS       $0x03, Y0, Y0, Y2
 	VPADDD       Y0, Y1, Y1
-	VPOR         ruleConstants<>+256(SB), Y0, Y0
+	VPOR         ruleConstants<>+128(SB), Y0, Y0
 	VBLENDVPS    Y2, Y0, Y1, Y1
 	VPSRLD       $0x10, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
@@ -2073,11 +2013,11 @@ loop:
 	VSUBPS       Y1, Y0, Y0
 	VMOVDQU      Y0, (AX)(DI*4)
 	VPSRLD       $0x10, Y0, Y1
-	VPAND        ruleConstants<>+128(SB), Y1, Y1
-	VPADDD       ruleConstants<>+192(SB), Y1, Y1
+	VPAND        ruleConstants<>+64(SB), Y1, Y1
+	VPADDD       ruleConstants<>+96(SB), Y1, Y1
 	VCMPPS       $0x03, Y0, Y0, Y2
 	VPADDD       Y0, Y1, Y1
-	VPOR         ruleConstants<>+256(SB), Y0, Y0
+	VPOR         ruleConstants<>+128(SB), Y0, Y0
 	VBLENDVPS    Y2, Y0, Y1, Y1
 	VPSRLD       $0x10, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
@@ -2092,11 +2032,11 @@ loop:
 	VSUBPS       Y1, Y0, Y0
 	VMOVDQU      Y0, 32(AX)(DI*4)
 	VPSRLD       $0x10, Y0, Y1
-	VPAND        ruleConstants<>+128(SB), Y1, Y1
-	VPADDD       ruleConstants<>+192(SB), Y1, Y1
+	VPAND        ruleConstants<>+64(SB), Y1, Y1
+	VPADDD       ruleConstants<>+96(SB), Y1, Y1
 	VCMPPS       $0x03, Y0, Y0, Y2
 	VPADDD       Y0, Y1, Y1
-	VPOR         ruleConstants<>+256(SB), Y0, Y0
+	VPOR         ruleConstants<>+128(SB), Y0, Y0
 	VBLENDVPS    Y2, Y0, Y1, Y1
 	VPSRLD       $0x10, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
@@ -2138,11 +2078,11 @@ loop:
 	VMOVDQU      Y2, (DX)(R8*4)
 	VMOVDQU      Y0, (AX)(R8*4)
 	VPSRLD       $0x10, Y0, Y1
-	VPAND        ruleConstants<>+128(SB), Y1, Y1
-	VPADDD       ruleConstants<>+192(SB), Y1, Y1
+	VPAND        ruleConstants<>+64(SB), Y1, Y1
+	VPADDD       ruleConstants<>+96(SB), Y1, Y1
 	VCMPPS       $0x03, Y0, Y0, Y2
 	VPADDD       Y0, Y1, Y1
-	VPOR         ruleConstants<>+256(SB), Y0, Y0
+	VPOR         ruleConstants<>+128(SB), Y0, Y0
 	VBLENDVPS    Y2, Y0, Y1, Y1
 	VPSRLD       $0x10, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
@@ -2161,11 +2101,11 @@ loop:
 	VMOVDQU      Y2, 32(DX)(R8*4)
 	VMOVDQU      Y0, 32(AX)(R8*4)
 	VPSRLD       $0x10, Y0, Y1
-	VPAND        ruleConstants<>+128(SB), Y1, Y1
-	VPADDD       ruleConstants<>+192(SB), Y1, Y1
+	VPAND        ruleConstants<>+64(SB), Y1, Y1
+	VPADDD       ruleConstants<>+96(SB), Y1, Y1
 	VCMPPS       $0x03, Y0, Y0, Y2
 	VPADDD       Y0, Y1, Y1
-	VPOR         ruleConstants<>+256(SB), Y0, Y0
+	VPOR         ruleConstants<>+128(SB), Y0, Y0
 	VBLENDVPS    Y2, Y0, Y1, Y1
 	VPSRLD       $0x10, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
@@ -2204,7 +2144,7 @@ loop:
 	VADDPS       Y1, Y2, Y2
 	VXORPS       Y4, Y4, Y4
 	VANDPS       ruleConstants<>+0(SB), Y3, Y1
-	VORPS        ruleConstants<>+64(SB), Y1, Y1
+	VORPS        ruleConstants<>+32(SB), Y1, Y1
 	VCMPPS       $0x08, Y4, Y3, Y4
 	VBLENDVPS    Y4, Y3, Y1, Y1
 	VMULPS       320(SI), Y0, Y0
@@ -2213,11 +2153,11 @@ loop:
 	VMOVDQU      Y2, (DX)(R8*4)
 	VMOVDQU      Y0, (AX)(R8*4)
 	VPSRLD       $0x10, Y0, Y1
-	VPAND        ruleConstants<>+128(SB), Y1, Y1
-	VPADDD       ruleConstants<>+192(SB), Y1, Y1
+	VPAND        ruleConstants<>+64(SB), Y1, Y1
+	VPADDD       ruleConstants<>+96(SB), Y1, Y1
 	VCMPPS       $0x03, Y0, Y0, Y2
 	VPADDD       Y0, Y1, Y1
-	VPOR         ruleConstants<>+256(SB), Y0, Y0
+	VPOR         ruleConstants<>+128(SB), Y0, Y0
 	VBLENDVPS    Y2, Y0, Y1, Y1
 	VPSRLD       $0x10, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
@@ -2235,7 +2175,7 @@ loop:
 	VADDPS       Y1, Y2, Y2
 	VXORPS       Y4, Y4, Y4
 	VANDPS       ruleConstants<>+0(SB), Y3, Y1
-	VORPS        ruleConstants<>+64(SB), Y1, Y1
+	VORPS        ruleConstants<>+32(SB), Y1, Y1
 	VCMPPS       $0x08, Y4, Y3, Y4
 	VBLENDVPS    Y4, Y3, Y1, Y1
 	VMULPS       320(SI), Y0, Y0
@@ -2244,11 +2184,11 @@ loop:
 	VMOVDQU      Y2, 32(DX)(R8*4)
 	VMOVDQU      Y0, 32(AX)(R8*4)
 	VPSRLD       $0x10, Y0, Y1
-	VPAND        ruleConstants<>+128(SB), Y1, Y1
-	VPADDD       ruleConstants<>+192(SB), Y1, Y1
+	VPAND        ruleConstants<>+64(SB), Y1, Y1
+	VPADDD       ruleConstants<>+96(SB), Y1, Y1
 	VCMPPS       $0x03, Y0, Y0, Y2
 	VPADDD       Y0, Y1, Y1
-	VPOR         ruleConstants<>+256(SB), Y0, Y0
+	VPOR         ruleConstants<>+128(SB), Y0, Y0
 	VBLENDVPS    Y2, Y0, Y1, Y1
 	VPSRLD       $0x10, Y1, Y1
 	VEXTRACTI128 $0x01, Y1, X0
@@ -2646,7 +2586,7 @@ loop:
 	VADDPS     Y1, Y2, Y2
 	VXORPS     Y4, Y4, Y4
 	VANDPS     ruleConstants<>+0(SB), Y3, Y1
-	VORPS      ruleConstants<>+64(SB), Y1, Y1
+	VORPS      ruleConstants<>+32(SB), Y1, Y1
 	VCMPPS     $0x08, Y4, Y3, Y4
 	VBLENDVPS  Y4, Y3, Y1, Y1
 	VMULPS     320(SI), Y0, Y0
@@ -2668,7 +2608,7 @@ loop:
 	VADDPS     Y1, Y2, Y2
 	VXORPS     Y4, Y4, Y4
 	VANDPS     ruleConstants<>+0(SB), Y3, Y1
-	VORPS      ruleConstants<>+64(SB), Y1, Y1
+	VORPS      ruleConstants<>+32(SB), Y1, Y1
 	VCMPPS     $0x08, Y4, Y3, Y4
 	VBLENDVPS  Y4, Y3, Y1, Y1
 	VMULPS     320(SI), Y0, Y0
@@ -3026,7 +2966,7 @@ loop:
 	VADDPS     Y1, Y2, Y2
 	VXORPS     Y4, Y4, Y4
 	VANDPS     ruleConstants<>+0(SB), Y3, Y1
-	VORPS      ruleConstants<>+64(SB), Y1, Y1
+	VORPS      ruleConstants<>+32(SB), Y1, Y1
 	VCMPPS     $0x08, Y4, Y3, Y4
 	VBLENDVPS  Y4, Y3, Y1, Y1
 	VMULPS     320(BX), Y0, Y0
@@ -3046,7 +2986,7 @@ loop:
 	VADDPS     Y1, Y2, Y2
 	VXORPS     Y4, Y4, Y4
 	VANDPS     ruleConstants<>+0(SB), Y3, Y1
-	VORPS      ruleConstants<>+64(SB), Y1, Y1
+	VORPS      ruleConstants<>+32(SB), Y1, Y1
 	VCMPPS     $0x08, Y4, Y3, Y4
 	VBLENDVPS  Y4, Y3, Y1, Y1
 	VMULPS     320(BX), Y0, Y0

@@ -2,55 +2,19 @@
 
 #include "textflag.h"
 
-DATA sumsConstants<>+0(SB)/4, $0x00000001
-DATA sumsConstants<>+4(SB)/4, $0x00000001
-DATA sumsConstants<>+8(SB)/4, $0x00000001
-DATA sumsConstants<>+12(SB)/4, $0x00000001
-DATA sumsConstants<>+16(SB)/4, $0x00000001
-DATA sumsConstants<>+20(SB)/4, $0x00000001
-DATA sumsConstants<>+24(SB)/4, $0x00000001
-DATA sumsConstants<>+28(SB)/4, $0x00000001
-DATA sumsConstants<>+32(SB)/4, $0x00000001
-DATA sumsConstants<>+36(SB)/4, $0x00000001
-DATA sumsConstants<>+40(SB)/4, $0x00000001
-DATA sumsConstants<>+44(SB)/4, $0x00000001
-DATA sumsConstants<>+48(SB)/4, $0x00000001
-DATA sumsConstants<>+52(SB)/4, $0x00000001
-DATA sumsConstants<>+56(SB)/4, $0x00000001
-DATA sumsConstants<>+60(SB)/4, $0x00000001
-DATA sumsConstants<>+64(SB)/4, $0x00007fff
-DATA sumsConstants<>+68(SB)/4, $0x00007fff
-DATA sumsConstants<>+72(SB)/4, $0x00007fff
-DATA sumsConstants<>+76(SB)/4, $0x00007fff
-DATA sumsConstants<>+80(SB)/4, $0x00007fff
-DATA sumsConstants<>+84(SB)/4, $0x00007fff
-DATA sumsConstants<>+88(SB)/4, $0x00007fff
-DATA sumsConstants<>+92(SB)/4, $0x00007fff
-DATA sumsConstants<>+96(SB)/4, $0x00007fff
-DATA sumsConstants<>+100(SB)/4, $0x00007fff
-DATA sumsConstants<>+104(SB)/4, $0x00007fff
-DATA sumsConstants<>+108(SB)/4, $0x00007fff
-DATA sumsConstants<>+112(SB)/4, $0x00007fff
-DATA sumsConstants<>+116(SB)/4, $0x00007fff
-DATA sumsConstants<>+120(SB)/4, $0x00007fff
-DATA sumsConstants<>+124(SB)/4, $0x00007fff
-DATA sumsConstants<>+128(SB)/4, $0x00400000
-DATA sumsConstants<>+132(SB)/4, $0x00400000
-DATA sumsConstants<>+136(SB)/4, $0x00400000
-DATA sumsConstants<>+140(SB)/4, $0x00400000
-DATA sumsConstants<>+144(SB)/4, $0x00400000
-DATA sumsConstants<>+148(SB)/4, $0x00400000
-DATA sumsConstants<>+152(SB)/4, $0x00400000
-DATA sumsConstants<>+156(SB)/4, $0x00400000
-DATA sumsConstants<>+160(SB)/4, $0x00400000
-DATA sumsConstants<>+164(SB)/4, $0x00400000
-DATA sumsConstants<>+168(SB)/4, $0x00400000
-DATA sumsConstants<>+172(SB)/4, $0x00400000
-DATA sumsConstants<>+176(SB)/4, $0x00400000
-DATA sumsConstants<>+180(SB)/4, $0x00400000
-DATA sumsConstants<>+184(SB)/4, $0x00400000
-DATA sumsConstants<>+188(SB)/4, $0x00400000
-GLOBL sumsConstants<>(SB), RODATA|NOPTR, $192
+DATA sumsConstants<>+0(SB)/8, $0x0000000100000001
+DATA sumsConstants<>+8(SB)/8, $0x0000000100000001
+DATA sumsConstants<>+16(SB)/8, $0x0000000100000001
+DATA sumsConstants<>+24(SB)/8, $0x0000000100000001
+DATA sumsConstants<>+32(SB)/8, $0x00007fff00007fff
+DATA sumsConstants<>+40(SB)/8, $0x00007fff00007fff
+DATA sumsConstants<>+48(SB)/8, $0x00007fff00007fff
+DATA sumsConstants<>+56(SB)/8, $0x00007fff00007fff
+DATA sumsConstants<>+64(SB)/8, $0x0040000000400000
+DATA sumsConstants<>+72(SB)/8, $0x0040000000400000
+DATA sumsConstants<>+80(SB)/8, $0x0040000000400000
+DATA sumsConstants<>+88(SB)/8, $0x0040000000400000
+GLOBL sumsConstants<>(SB), RODATA|NOPTR, $96
 
 // func addUpF32AVX512(dst *byte, src *byte, apart int, count int, at int, n int)
 // Requires: AVX, AVX512F
@@ -322,37 +286,37 @@ manySource:
 manyStore:
 	VPSRLD      $0x10, Z0, Z4
 	VPANDD.BCST sumsConstants<>+0(SB), Z4, Z4
-	VPADDD.BCST sumsConstants<>+64(SB), Z4, Z4
+	VPADDD.BCST sumsConstants<>+32(SB), Z4, Z4
 	VCMPPS      $0x03, Z0, Z0, K1
 	VPADDD      Z0, Z4, Z4
-	VPORD.BCST  sumsConstants<>+128(SB), Z0, K1, Z4
+	VPORD.BCST  sumsConstants<>+64(SB), Z0, K1, Z4
 	VPSRLD      $0x10, Z4, Z4
 	VPMOVDW     Z4, Y4
 	VMOVDQU     Y4, (AX)(SI*1)
 	VPSRLD      $0x10, Z1, Z0
 	VPANDD.BCST sumsConstants<>+0(SB), Z0, Z0
-	VPADDD.BCST sumsConstants<>+64(SB), Z0, Z0
+	VPADDD.BCST sumsConstants<>+32(SB), Z0, Z0
 	VCMPPS      $0x03, Z1, Z1, K1
 	VPADDD      Z1, Z0, Z0
-	VPORD.BCST  sumsConstants<>+128(SB), Z1, K1, Z0
+	VPORD.BCST  sumsConstants<>+64(SB), Z1, K1, Z0
 	VPSRLD      $0x10, Z0, Z0
 	VPMOVDW     Z0, Y0
 	VMOVDQU     Y0, 32(AX)(SI*1)
 	VPSRLD      $0x10, Z2, Z0
 	VPANDD.BCST sumsConstants<>+0(SB), Z0, Z0
-	VPADDD.BCST sumsConstants<>+64(SB), Z0, Z0
+	VPADDD.BCST sumsConstants<>+32(SB), Z0, Z0
 	VCMPPS      $0x03, Z2, Z2, K1
 	VPADDD      Z2, Z0, Z0
-	VPORD.BCST  sumsConstants<>+128(SB), Z2, K1, Z0
+	VPORD.BCST  sumsConstants<>+64(SB), Z2, K1, Z0
 	VPSRLD      $0x10, Z0, Z0
 	VPMOVDW     Z0, Y0
 	VMOVDQU     Y0, 64(AX)(SI*1)
 	VPSRLD      $0x10, Z3, Z0
 	VPANDD.BCST sumsConstants<>+0(SB), Z0, Z0
-	VPADDD.BCST sumsConstants<>+64(SB), Z0, Z0
+	VPADDD.BCST sumsConstants<>+32(SB), Z0, Z0
 	VCMPPS      $0x03, Z3, Z3, K1
 	VPADDD      Z3, Z0, Z0
-	VPORD.BCST  sumsConstants<>+128(SB), Z3, K1, Z0
+	VPORD.BCST  sumsConstants<>+64(SB), Z3, K1, Z0
 	VPSRLD      $0x10, Z0, Z0
 	VPMOVDW     Z0, Y0
 	VMOVDQU     Y0, 96(AX)(SI*1)
@@ -385,10 +349,10 @@ sixteenSource:
 sixteenStore:
 	VPSRLD      $0x10, Z0, Z1
 	VPANDD.BCST sumsConstants<>+0(SB), Z1, Z1
-	VPADDD.BCST sumsConstants<>+64(SB), Z1, Z1
+	VPADDD.BCST sumsConstants<>+32(SB), Z1, Z1
 	VCMPPS      $0x03, Z0, Z0, K1
 	VPADDD      Z0, Z1, Z1
-	VPORD.BCST  sumsConstants<>+128(SB), Z0, K1, Z1
+	VPORD.BCST  sumsConstants<>+64(SB), Z0, K1, Z1
 	VPSRLD      $0x10, Z1, Z1
 	VPMOVDW     Z1, Y1
 	VMOVDQU     Y1, (AX)(SI*1)
@@ -483,73 +447,73 @@ lineSource:
 lineStore:
 	VPSRLD      $0x10, Z0, Z8
 	VPANDD.BCST sumsConstants<>+0(SB), Z8, Z8
-	VPADDD.BCST sumsConstants<>+64(SB), Z8, Z8
+	VPADDD.BCST sumsConstants<>+32(SB), Z8, Z8
 	VCMPPS      $0x03, Z0, Z0, K1
 	VPADDD      Z0, Z8, Z8
-	VPORD.BCST  sumsConstants<>+128(SB), Z0, K1, Z8
+	VPORD.BCST  sumsConstants<>+64(SB), Z0, K1, Z8
 	VPSRLD      $0x10, Z8, Z8
 	VPMOVDW     Z8, Y8
 	VMOVNTDQ    Y8, (AX)(SI*1)
 	VPSRLD      $0x10, Z1, Z0
 	VPANDD.BCST sumsConstants<>+0(SB), Z0, Z0
-	VPADDD.BCST sumsConstants<>+64(SB), Z0, Z0
+	VPADDD.BCST sumsConstants<>+32(SB), Z0, Z0
 	VCMPPS      $0x03, Z1, Z1, K1
 	VPADDD      Z1, Z0, Z0
-	VPORD.BCST  sumsConstants<>+128(SB), Z1, K1, Z0
+	VPORD.BCST  sumsConstants<>+64(SB), Z1, K1, Z0
 	VPSRLD      $0x10, Z0, Z0
 	VPMOVDW     Z0, Y0
 	VMOVNTDQ    Y0, 32(AX)(SI*1)
 	VPSRLD      $0x10, Z2, Z0
 	VPANDD.BCST sumsConstants<>+0(SB), Z0, Z0
-	VPADDD.BCST sumsConstants<>+64(SB), Z0, Z0
+	VPADDD.BCST sumsConstants<>+32(SB), Z0, Z0
 	VCMPPS      $0x03, Z2, Z2, K1
 	VPADDD      Z2, Z0, Z0
-	VPORD.BCST  sumsConstants<>+128(SB), Z2, K1, Z0
+	VPORD.BCST  sumsConstants<>+64(SB), Z2, K1, Z0
 	VPSRLD      $0x10, Z0, Z0
 	VPMOVDW     Z0, Y0
 	VMOVNTDQ    Y0, 64(AX)(SI*1)
 	VPSRLD      $0x10, Z3, Z0
 	VPANDD.BCST sumsConstants<>+0(SB), Z0, Z0
-	VPADDD.BCST sumsConstants<>+64(SB), Z0, Z0
+	VPADDD.BCST sumsConstants<>+32(SB), Z0, Z0
 	VCMPPS      $0x03, Z3, Z3, K1
 	VPADDD      Z3, Z0, Z0
-	VPORD.BCST  sumsConstants<>+128(SB), Z3, K1, Z0
+	VPORD.BCST  sumsConstants<>+64(SB), Z3, K1, Z0
 	VPSRLD      $0x10, Z0, Z0
 	VPMOVDW     Z0, Y0
 	VMOVNTDQ    Y0, 96(AX)(SI*1)
 	VPSRLD      $0x10, Z4, Z0
 	VPANDD.BCST sumsConstants<>+0(SB), Z0, Z0
-	VPADDD.BCST sumsConstants<>+64(SB), Z0, Z0
+	VPADDD.BCST sumsConstants<>+32(SB), Z0, Z0
 	VCMPPS      $0x03, Z4, Z4, K1
 	VPADDD      Z4, Z0, Z0
-	VPORD.BCST  sumsConstants<>+128(SB), Z4, K1, Z0
+	VPORD.BCST  sumsConstants<>+64(SB), Z4, K1, Z0
 	VPSRLD      $0x10, Z0, Z0
 	VPMOVDW     Z0, Y0
 	VMOVNTDQ    Y0, 4096(AX)(SI*1)
 	VPSRLD      $0x10, Z5, Z0
 	VPANDD.BCST sumsConstants<>+0(SB), Z0, Z0
-	VPADDD.BCST sumsConstants<>+64(SB), Z0, Z0
+	VPADDD.BCST sumsConstants<>+32(SB), Z0, Z0
 	VCMPPS      $0x03, Z5, Z5, K1
 	VPADDD      Z5, Z0, Z0
-	VPORD.BCST  sumsConstants<>+128(SB), Z5, K1, Z0
+	VPORD.BCST  sumsConstants<>+64(SB), Z5, K1, Z0
 	VPSRLD      $0x10, Z0, Z0
 	VPMOVDW     Z0, Y0
 	VMOVNTDQ    Y0, 4128(AX)(SI*1)
 	VPSRLD      $0x10, Z6, Z0
 	VPANDD.BCST sumsConstants<>+0(SB), Z0, Z0
-	VPADDD.BCST sumsConstants<>+64(SB), Z0, Z0
+	VPADDD.BCST sumsConstants<>+32(SB), Z0, Z0
 	VCMPPS      $0x03, Z6, Z6, K1
 	VPADDD      Z6, Z0, Z0
-	VPORD.BCST  sumsConstants<>+128(SB), Z6, K1, Z0
+	VPORD.BCST  sumsConstants<>+64(SB), Z6, K1, Z0
 	VPSRLD      $0x10, Z0, Z0
 	VPMOVDW     Z0, Y0
 	VMOVNTDQ    Y0, 4160(AX)(SI*1)
 	VPSRLD      $0x10, Z7, Z0
 	VPANDD.BCST sumsConstants<>+0(SB), Z0, Z0
-	VPADDD.BCST sumsConstants<>+64(SB), Z0, Z0
+	VPADDD.BCST sumsConstants<>+32(SB), Z0, Z0
 	VCMPPS      $0x03, Z7, Z7, K1
 	VPADDD      Z7, Z0, Z0
-	VPORD.BCST  sumsConstants<>+128(SB), Z7, K1, Z0
+	VPORD.BCST  sumsConstants<>+64(SB), Z7, K1, Z0
 	VPSRLD      $0x10, Z0, Z0
 	VPMOVDW     Z0, Y0
 	VMOVNTDQ    Y0, 4192(AX)(SI*1)
@@ -601,37 +565,37 @@ manySource:
 manyStore:
 	VPSRLD      $0x10, Z0, Z4
 	VPANDD.BCST sumsConstants<>+0(SB), Z4, Z4
-	VPADDD.BCST sumsConstants<>+64(SB), Z4, Z4
+	VPADDD.BCST sumsConstants<>+32(SB), Z4, Z4
 	VCMPPS      $0x03, Z0, Z0, K1
 	VPADDD      Z0, Z4, Z4
-	VPORD.BCST  sumsConstants<>+128(SB), Z0, K1, Z4
+	VPORD.BCST  sumsConstants<>+64(SB), Z0, K1, Z4
 	VPSRLD      $0x10, Z4, Z4
 	VPMOVDW     Z4, Y4
 	VMOVNTDQ    Y4, (AX)(SI*1)
 	VPSRLD      $0x10, Z1, Z0
 	VPANDD.BCST sumsConstants<>+0(SB), Z0, Z0
-	VPADDD.BCST sumsConstants<>+64(SB), Z0, Z0
+	VPADDD.BCST sumsConstants<>+32(SB), Z0, Z0
 	VCMPPS      $0x03, Z1, Z1, K1
 	VPADDD      Z1, Z0, Z0
-	VPORD.BCST  sumsConstants<>+128(SB), Z1, K1, Z0
+	VPORD.BCST  sumsConstants<>+64(SB), Z1, K1, Z0
 	VPSRLD      $0x10, Z0, Z0
 	VPMOVDW     Z0, Y0
 	VMOVNTDQ    Y0, 32(AX)(SI*1)
 	VPSRLD      $0x10, Z2, Z0
 	VPANDD.BCST sumsConstants<>+0(SB), Z0, Z0
-	VPADDD.BCST sumsConstants<>+64(SB), Z0, Z0
+	VPADDD.BCST sumsConstants<>+32(SB), Z0, Z0
 	VCMPPS      $0x03, Z2, Z2, K1
 	VPADDD      Z2, Z0, Z0
-	VPORD.BCST  sumsConstants<>+128(SB), Z2, K1, Z0
+	VPORD.BCST  sumsConstants<>+64(SB), Z2, K1, Z0
 	VPSRLD      $0x10, Z0, Z0
 	VPMOVDW     Z0, Y0
 	VMOVNTDQ    Y0, 64(AX)(SI*1)
 	VPSRLD      $0x10, Z3, Z0
 	VPANDD.BCST sumsConstants<>+0(SB), Z0, Z0
-	VPADDD.BCST sumsConstants<>+64(SB), Z0, Z0
+	VPADDD.BCST sumsConstants<>+32(SB), Z0, Z0
 	VCMPPS      $0x03, Z3, Z3, K1
 	VPADDD      Z3, Z0, Z0
-	VPORD.BCST  sumsConstants<>+128(SB), Z3, K1, Z0
+	VPORD.BCST  sumsConstants<>+64(SB), Z3, K1, Z0
 	VPSRLD      $0x10, Z0, Z0
 	VPMOVDW     Z0, Y0
 	VMOVNTDQ    Y0, 96(AX)(SI*1)
@@ -664,10 +628,10 @@ sixteenSource:
 sixteenStore:
 	VPSRLD      $0x10, Z0, Z1
 	VPANDD.BCST sumsConstants<>+0(SB), Z1, Z1
-	VPADDD.BCST sumsConstants<>+64(SB), Z1, Z1
+	VPADDD.BCST sumsConstants<>+32(SB), Z1, Z1
 	VCMPPS      $0x03, Z0, Z0, K1
 	VPADDD      Z0, Z1, Z1
-	VPORD.BCST  sumsConstants<>+128(SB), Z0, K1, Z1
+	VPORD.BCST  sumsConstants<>+64(SB), Z0, K1, Z1
 	VPSRLD      $0x10, Z1, Z1
 	VPMOVDW     Z1, Y1
 	VMOVNTDQ    Y1, (AX)(SI*1)
@@ -1238,10 +1202,10 @@ manySource:
 manyStore:
 	VPSRLD       $0x10, Y0, Y8
 	VPAND        sumsConstants<>+0(SB), Y8, Y8
-	VPADDD       sumsConstants<>+64(SB), Y8, Y8
+	VPADDD       sumsConstants<>+32(SB), Y8, Y8
 	VCMPPS       $0x03, Y0, Y0, Y9
 	VPADDD       Y0, Y8, Y8
-	VPOR         sumsConstants<>+128(SB), Y0, Y0
+	VPOR         sumsConstants<>+64(SB), Y0, Y0
 	VBLENDVPS    Y9, Y0, Y8, Y8
 	VPSRLD       $0x10, Y8, Y8
 	VEXTRACTI128 $0x01, Y8, X0
@@ -1249,10 +1213,10 @@ manyStore:
 	VMOVDQU      X8, (AX)(SI*1)
 	VPSRLD       $0x10, Y1, Y0
 	VPAND        sumsConstants<>+0(SB), Y0, Y0
-	VPADDD       sumsConstants<>+64(SB), Y0, Y0
+	VPADDD       sumsConstants<>+32(SB), Y0, Y0
 	VCMPPS       $0x03, Y1, Y1, Y8
 	VPADDD       Y1, Y0, Y0
-	VPOR         sumsConstants<>+128(SB), Y1, Y1
+	VPOR         sumsConstants<>+64(SB), Y1, Y1
 	VBLENDVPS    Y8, Y1, Y0, Y0
 	VPSRLD       $0x10, Y0, Y0
 	VEXTRACTI128 $0x01, Y0, X1
@@ -1260,10 +1224,10 @@ manyStore:
 	VMOVDQU      X0, 16(AX)(SI*1)
 	VPSRLD       $0x10, Y2, Y0
 	VPAND        sumsConstants<>+0(SB), Y0, Y0
-	VPADDD       sumsConstants<>+64(SB), Y0, Y0
+	VPADDD       sumsConstants<>+32(SB), Y0, Y0
 	VCMPPS       $0x03, Y2, Y2, Y1
 	VPADDD       Y2, Y0, Y0
-	VPOR         sumsConstants<>+128(SB), Y2, Y2
+	VPOR         sumsConstants<>+64(SB), Y2, Y2
 	VBLENDVPS    Y1, Y2, Y0, Y0
 	VPSRLD       $0x10, Y0, Y0
 	VEXTRACTI128 $0x01, Y0, X2
@@ -1271,10 +1235,10 @@ manyStore:
 	VMOVDQU      X0, 32(AX)(SI*1)
 	VPSRLD       $0x10, Y3, Y0
 	VPAND        sumsConstants<>+0(SB), Y0, Y0
-	VPADDD       sumsConstants<>+64(SB), Y0, Y0
+	VPADDD       sumsConstants<>+32(SB), Y0, Y0
 	VCMPPS       $0x03, Y3, Y3, Y1
 	VPADDD       Y3, Y0, Y0
-	VPOR         sumsConstants<>+128(SB), Y3, Y2
+	VPOR         sumsConstants<>+64(SB), Y3, Y2
 	VBLENDVPS    Y1, Y2, Y0, Y0
 	VPSRLD       $0x10, Y0, Y0
 	VEXTRACTI128 $0x01, Y0, X2
@@ -1282,10 +1246,10 @@ manyStore:
 	VMOVDQU      X0, 48(AX)(SI*1)
 	VPSRLD       $0x10, Y4, Y0
 	VPAND        sumsConstants<>+0(SB), Y0, Y0
-	VPADDD       sumsConstants<>+64(SB), Y0, Y0
+	VPADDD       sumsConstants<>+32(SB), Y0, Y0
 	VCMPPS       $0x03, Y4, Y4, Y1
 	VPADDD       Y4, Y0, Y0
-	VPOR         sumsConstants<>+128(SB), Y4, Y2
+	VPOR         sumsConstants<>+64(SB), Y4, Y2
 	VBLENDVPS    Y1, Y2, Y0, Y0
 	VPSRLD       $0x10, Y0, Y0
 	VEXTRACTI128 $0x01, Y0, X2
@@ -1293,10 +1257,10 @@ manyStore:
 	VMOVDQU      X0, 64(AX)(SI*1)
 	VPSRLD       $0x10, Y5, Y0
 	VPAND        sumsConstants<>+0(SB), Y0, Y0
-	VPADDD       sumsConstants<>+64(SB), Y0, Y0
+	VPADDD       sumsConstants<>+32(SB), Y0, Y0
 	VCMPPS       $0x03, Y5, Y5, Y1
 	VPADDD       Y5, Y0, Y0
-	VPOR         sumsConstants<>+128(SB), Y5, Y2
+	VPOR         sumsConstants<>+64(SB), Y5, Y2
 	VBLENDVPS    Y1, Y2, Y0, Y0
 	VPSRLD       $0x10, Y0, Y0
 	VEXTRACTI128 $0x01, Y0, X2
@@ -1304,10 +1268,10 @@ manyStore:
 	VMOVDQU      X0, 80(AX)(SI*1)
 	VPSRLD       $0x10, Y6, Y0
 	VPAND        sumsConstants<>+0(SB), Y0, Y0
-	VPADDD       sumsConstants<>+64(SB), Y0, Y0
+	VPADDD       sumsConstants<>+32(SB), Y0, Y0
 	VCMPPS       $0x03, Y6, Y6, Y1
 	VPADDD       Y6, Y0, Y0
-	VPOR         sumsConstants<>+128(SB), Y6, Y2
+	VPOR         sumsConstants<>+64(SB), Y6, Y2
 	VBLENDVPS    Y1, Y2, Y0, Y0
 	VPSRLD       $0x10, Y0, Y0
 	VEXTRACTI128 $0x01, Y0, X2
@@ -1315,10 +1279,10 @@ manyStore:
 	VMOVDQU      X0, 96(AX)(SI*1)
 	VPSRLD       $0x10, Y7, Y0
 	VPAND        sumsConstants<>+0(SB), Y0, Y0
-	VPADDD       sumsConstants<>+64(SB), Y0, Y0
+	VPADDD       sumsConstants<>+32(SB), Y0, Y0
 	VCMPPS       $0x03, Y7, Y7, Y1
 	VPADDD       Y7, Y0, Y0
-	VPOR         sumsConstants<>+128(SB), Y7, Y2
+	VPOR         sumsConstants<>+64(SB), Y7, Y2
 	VBLENDVPS    Y1, Y2, Y0, Y0
 	VPSRLD       $0x10, Y0, Y0
 	VEXTRACTI128 $0x01, Y0, X2
@@ -1358,10 +1322,10 @@ sixteenSource:
 sixteenStore:
 	VPSRLD       $0x10, Y0, Y2
 	VPAND        sumsConstants<>+0(SB), Y2, Y2
-	VPADDD       sumsConstants<>+64(SB), Y2, Y2
+	VPADDD       sumsConstants<>+32(SB), Y2, Y2
 	VCMPPS       $0x03, Y0, Y0, Y3
 	VPADDD       Y0, Y2, Y2
-	VPOR         sumsConstants<>+128(SB), Y0, Y0
+	VPOR         sumsConstants<>+64(SB), Y0, Y0
 	VBLENDVPS    Y3, Y0, Y2, Y2
 	VPSRLD       $0x10, Y2, Y2
 	VEXTRACTI128 $0x01, Y2, X0
@@ -1369,10 +1333,10 @@ sixteenStore:
 	VMOVDQU      X2, (AX)(SI*1)
 	VPSRLD       $0x10, Y1, Y0
 	VPAND        sumsConstants<>+0(SB), Y0, Y0
-	VPADDD       sumsConstants<>+64(SB), Y0, Y0
+	VPADDD       sumsConstants<>+32(SB), Y0, Y0
 	VCMPPS       $0x03, Y1, Y1, Y2
 	VPADDD       Y1, Y0, Y0
-	VPOR         sumsConstants<>+128(SB), Y1, Y1
+	VPOR         sumsConstants<>+64(SB), Y1, Y1
 	VBLENDVPS    Y2, Y1, Y0, Y0
 	VPSRLD       $0x10, Y0, Y0
 	VEXTRACTI128 $0x01, Y0, X1
@@ -1465,10 +1429,10 @@ lineSource:
 lineStore:
 	VPSRLD       $0x10, Y0, Y8
 	VPAND        sumsConstants<>+0(SB), Y8, Y8
-	VPADDD       sumsConstants<>+64(SB), Y8, Y8
+	VPADDD       sumsConstants<>+32(SB), Y8, Y8
 	VCMPPS       $0x03, Y0, Y0, Y9
 	VPADDD       Y0, Y8, Y8
-	VPOR         sumsConstants<>+128(SB), Y0, Y0
+	VPOR         sumsConstants<>+64(SB), Y0, Y0
 	VBLENDVPS    Y9, Y0, Y8, Y8
 	VPSRLD       $0x10, Y8, Y8
 	VEXTRACTI128 $0x01, Y8, X0
@@ -1476,10 +1440,10 @@ lineStore:
 	VMOVNTDQ     X8, (AX)(SI*1)
 	VPSRLD       $0x10, Y1, Y0
 	VPAND        sumsConstants<>+0(SB), Y0, Y0
-	VPADDD       sumsConstants<>+64(SB), Y0, Y0
+	VPADDD       sumsConstants<>+32(SB), Y0, Y0
 	VCMPPS       $0x03, Y1, Y1, Y8
 	VPADDD       Y1, Y0, Y0
-	VPOR         sumsConstants<>+128(SB), Y1, Y1
+	VPOR         sumsConstants<>+64(SB), Y1, Y1
 	VBLENDVPS    Y8, Y1, Y0, Y0
 	VPSRLD       $0x10, Y0, Y0
 	VEXTRACTI128 $0x01, Y0, X1
@@ -1487,10 +1451,10 @@ lineStore:
 	VMOVNTDQ     X0, 16(AX)(SI*1)
 	VPSRLD       $0x10, Y2, Y0
 	VPAND        sumsConstants<>+0(SB), Y0, Y0
-	VPADDD       sumsConstants<>+64(SB), Y0, Y0
+	VPADDD       sumsConstants<>+32(SB), Y0, Y0
 	VCMPPS       $0x03, Y2, Y2, Y1
 	VPADDD       Y2, Y0, Y0
-	VPOR         sumsConstants<>+128(SB), Y2, Y2
+	VPOR         sumsConstants<>+64(SB), Y2, Y2
 	VBLENDVPS    Y1, Y2, Y0, Y0
 	VPSRLD       $0x10, Y0, Y0
 	VEXTRACTI128 $0x01, Y0, X2
@@ -1498,10 +1462,10 @@ lineStore:
 	VMOVNTDQ     X0, 32(AX)(SI*1)
 	VPSRLD       $0x10, Y3, Y0
 	VPAND        sumsConstants<>+0(SB), Y0, Y0
-	VPADDD       sumsConstants<>+64(SB), Y0, Y0
+	VPADDD       sumsConstants<>+32(SB), Y0, Y0
 	VCMPPS       $0x03, Y3, Y3, Y1
 	VPADDD       Y3, Y0, Y0
-	VPOR         sumsConstants<>+128(SB), Y3, Y2
+	VPOR         sumsConstants<>+64(SB), Y3, Y2
 	VBLENDVPS    Y1, Y2, Y0, Y0
 	VPSRLD       $0x10, Y0, Y0
 	VEXTRACTI128 $0x01, Y0, X2
@@ -1509,10 +1473,10 @@ lineStore:
 	VMOVNTDQ     X0, 48(AX)(SI*1)
 	VPSRLD       $0x10, Y4, Y0
 	VPAND        sumsConstants<>+0(SB), Y0, Y0
-	VPADDD       sumsConstants<>+64(SB), Y0, Y0
+	VPADDD       sumsConstants<>+32(SB), Y0, Y0
 	VCMPPS       $0x03, Y4, Y4, Y1
 	VPADDD       Y4, Y0, Y0
-	VPOR         sumsConstants<>+128(SB), Y4, Y2
+	VPOR         sumsConstants<>+64(SB), Y4, Y2
 	VBLENDVPS    Y1, Y2, Y0, Y0
 	VPSRLD       $0x10, Y0, Y0
 	VEXTRACTI128 $0x01, Y0, X2
@@ -1520,10 +1484,10 @@ lineStore:
 	VMOVNTDQ     X0, 4096(AX)(SI*1)
 	VPSRLD       $0x10, Y5, Y0
 	VPAND        sumsConstants<>+0(SB), Y0, Y0
-	VPADDD       sumsConstants<>+64(SB), Y0, Y0
+	VPADDD       sumsConstants<>+32(SB), Y0, Y0
 	VCMPPS       $0x03, Y5, Y5, Y1
 	VPADDD       Y5, Y0, Y0
-	VPOR         sumsConstants<>+128(SB), Y5, Y2
+	VPOR         sumsConstants<>+64(SB), Y5, Y2
 	VBLENDVPS    Y1, Y2, Y0, Y0
 	VPSRLD       $0x10, Y0, Y0
 	VEXTRACTI128 $0x01, Y0, X2
@@ -1531,10 +1495,10 @@ lineStore:
 	VMOVNTDQ     X0, 4112(AX)(SI*1)
 	VPSRLD       $0x10, Y6, Y0
 	VPAND        sumsConstants<>+0(SB), Y0, Y0
-	VPADDD       sumsConstants<>+64(SB), Y0, Y0
+	VPADDD       sumsConstants<>+32(SB), Y0, Y0
 	VCMPPS       $0x03, Y6, Y6, Y1
 	VPADDD       Y6, Y0, Y0
-	VPOR         sumsConstants<>+128(SB), Y6, Y2
+	VPOR         sumsConstants<>+64(SB), Y6, Y2
 	VBLENDVPS    Y1, Y2, Y0, Y0
 	VPSRLD       $0x10, Y0, Y0
 	VEXTRACTI128 $0x01, Y0, X2
@@ -1542,10 +1506,10 @@ lineStore:
 	VMOVNTDQ     X0, 4128(AX)(SI*1)
 	VPSRLD       $0x10, Y7, Y0
 	VPAND        sumsConstants<>+0(SB), Y0, Y0
-	VPADDD       sumsConstants<>+64(SB), Y0, Y0
+	VPADDD       sumsConstants<>+32(SB), Y0, Y0
 	VCMPPS       $0x03, Y7, Y7, Y1
 	VPADDD       Y7, Y0, Y0
-	VPOR         sumsConstants<>+128(SB), Y7, Y2
+	VPOR         sumsConstants<>+64(SB), Y7, Y2
 	VBLENDVPS    Y1, Y2, Y0, Y0
 	VPSRLD       $0x10, Y0, Y0
 	VEXTRACTI128 $0x01, Y0, X2
@@ -1619,10 +1583,10 @@ manySource:
 manyStore:
 	VPSRLD       $0x10, Y0, Y8
 	VPAND        sumsConstants<>+0(SB), Y8, Y8
-	VPADDD       sumsConstants<>+64(SB), Y8, Y8
+	VPADDD       sumsConstants<>+32(SB), Y8, Y8
 	VCMPPS       $0x03, Y0, Y0, Y9
 	VPADDD       Y0, Y8, Y8
-	VPOR         sumsConstants<>+128(SB), Y0, Y0
+	VPOR         sumsConstants<>+64(SB), Y0, Y0
 	VBLENDVPS    Y9, Y0, Y8, Y8
 	VPSRLD       $0x10, Y8, Y8
 	VEXTRACTI128 $0x01, Y8, X0
@@ -1630,10 +1594,10 @@ manyStore:
 	VMOVNTDQ     X8, (AX)(SI*1)
 	VPSRLD       $0x10, Y1, Y0
 	VPAND        sumsConstants<>+0(SB), Y0, Y0
-	VPADDD       sumsConstants<>+64(SB), Y0, Y0
+	VPADDD       sumsConstants<>+32(SB), Y0, Y0
 	VCMPPS       $0x03, Y1, Y1, Y8
 	VPADDD       Y1, Y0, Y0
-	VPOR         sumsConstants<>+128(SB), Y1, Y1
+	VPOR         sumsConstants<>+64(SB), Y1, Y1
 	VBLENDVPS    Y8, Y1, Y0, Y0
 	VPSRLD       $0x10, Y0, Y0
 	VEXTRACTI128 $0x01, Y0, X1
@@ -1641,10 +1605,10 @@ manyStore:
 	VMOVNTDQ     X0, 16(AX)(SI*1)
 	VPSRLD       $0x10, Y2, Y0
 	VPAND        sumsConstants<>+0(SB), Y0, Y0
-	VPADDD       sumsConstants<>+64(SB), Y0, Y0
+	VPADDD       sumsConstants<>+32(SB), Y0, Y0
 	VCMPPS       $0x03, Y2, Y2, Y1
 	VPADDD       Y2, Y0, Y0
-	VPOR         sumsConstants<>+128(SB), Y2, Y2
+	VPOR         sumsConstants<>+64(SB), Y2, Y2
 	VBLENDVPS    Y1, Y2, Y0, Y0
 	VPSRLD       $0x10, Y0, Y0
 	VEXTRACTI128 $0x01, Y0, X2
@@ -1652,10 +1616,10 @@ manyStore:
 	VMOVNTDQ     X0, 32(AX)(SI*1)
 	VPSRLD       $0x10, Y3, Y0
 	VPAND        sumsConstants<>+0(SB), Y0, Y0
-	VPADDD       sumsConstants<>+64(SB), Y0, Y0
+	VPADDD       sumsConstants<>+32(SB), Y0, Y0
 	VCMPPS       $0x03, Y3, Y3, Y1
 	VPADDD       Y3, Y0, Y0
-	VPOR         sumsConstants<>+128(SB), Y3, Y2
+	VPOR         sumsConstants<>+64(SB), Y3, Y2
 	VBLENDVPS    Y1, Y2, Y0, Y0
 	VPSRLD       $0x10, Y0, Y0
 	VEXTRACTI128 $0x01, Y0, X2
@@ -1663,10 +1627,10 @@ manyStore:
 	VMOVNTDQ     X0, 48(AX)(SI*1)
 	VPSRLD       $0x10, Y4, Y0
 	VPAND        sumsConstants<>+0(SB), Y0, Y0
-	VPADDD       sumsConstants<>+64(SB), Y0, Y0
+	VPADDD       sumsConstants<>+32(SB), Y0, Y0
 	VCMPPS       $0x03, Y4, Y4, Y1
 	VPADDD       Y4, Y0, Y0
-	VPOR         sumsConstants<>+128(SB), Y4, Y2
+	VPOR         sumsConstants<>+64(SB), Y4, Y2
 	VBLENDVPS    Y1, Y2, Y0, Y0
 	VPSRLD       $0x10, Y0, Y0
 	VEXTRACTI128 $0x01, Y0, X2
@@ -1674,10 +1638,10 @@ manyStore:
 	VMOVNTDQ     X0, 64(AX)(SI*1)
 	VPSRLD       $0x10, Y5, Y0
 	VPAND        sumsConstants<>+0(SB), Y0, Y0
-	VPADDD       sumsConstants<>+64(SB), Y0, Y0
+	VPADDD       sumsConstants<>+32(SB), Y0, Y0
 	VCMPPS       $0x03, Y5, Y5, Y1
 	VPADDD       Y5, Y0, Y0
-	VPOR         sumsConstants<>+128(SB), Y5, Y2
+	VPOR         sumsConstants<>+64(SB), Y5, Y2
 	VBLENDVPS    Y1, Y2, Y0, Y0
 	VPSRLD       $0x10, Y0, Y0
 	VEXTRACTI128 $0x01, Y0, X2
@@ -1685,10 +1649,10 @@ manyStore:
 	VMOVNTDQ     X0, 80(AX)(SI*1)
 	VPSRLD       $0x10, Y6, Y0
 	VPAND        sumsConstants<>+0(SB), Y0, Y0
-	VPADDD       sumsConstants<>+64(SB), Y0, Y0
+	VPADDD       sumsConstants<>+32(SB), Y0, Y0
 	VCMPPS       $0x03, Y6, Y6, Y1
 	VPADDD       Y6, Y0, Y0
-	VPOR         sumsConstants<>+128(SB), Y6, Y2
+	VPOR         sumsConstants<>+64(SB), Y6, Y2
 	VBLENDVPS    Y1, Y2, Y0, Y0
 	VPSRLD       $0x10, Y0, Y0
 	VEXTRACTI128 $0x01, Y0, X2
@@ -1696,10 +1660,10 @@ manyStore:
 	VMOVNTDQ     X0, 96(AX)(SI*1)
 	VPSRLD       $0x10, Y7, Y0
 	VPAND        sumsConstants<>+0(SB), Y0, Y0
-	VPADDD       sumsConstants<>+64(SB), Y0, Y0
+	VPADDD       sumsConstants<>+32(SB), Y0, Y0
 	VCMPPS       $0x03, Y7, Y7, Y1
 	VPADDD       Y7, Y0, Y0
-	VPOR         sumsConstants<>+128(SB), Y7, Y2
+	VPOR         sumsConstants<>+64(SB), Y7, Y2
 	VBLENDVPS    Y1, Y2, Y0, Y0
 	VPSRLD       $0x10, Y0, Y0
 	VEXTRACTI128 $0x01, Y0, X2
@@ -1739,10 +1703,10 @@ sixteenSource:
 sixteenStore:
 	VPSRLD       $0x10, Y0, Y2
 	VPAND        sumsConstants<>+0(SB), Y2, Y2
-	VPADDD       sumsConstants<>+64(SB), Y2, Y2
+	VPADDD       sumsConstants<>+32(SB), Y2, Y2
 	VCMPPS       $0x03, Y0, Y0, Y3
 	VPADDD       Y0, Y2, Y2
-	VPOR         sumsConstants<>+128(SB), Y0, Y0
+	VPOR         sumsConstants<>+64(SB), Y0, Y0
 	VBLENDVPS    Y3, Y0, Y2, Y2
 	VPSRLD       $0x10, Y2, Y2
 	VEXTRACTI128 $0x01, Y2, X0
@@ -1750,10 +1714,10 @@ sixteenStore:
 	VMOVNTDQ     X2, (AX)(SI*1)
 	VPSRLD       $0x10, Y1, Y0
 	VPAND        sumsConstants<>+0(SB), Y0, Y0
-	VPADDD       sumsConstants<>+64(SB), Y0, Y0
+	VPADDD       sumsConstants<>+32(SB), Y0, Y0
 	VCMPPS       $0x03, Y1, Y1, Y2
 	VPADDD       Y1, Y0, Y0
-	VPOR         sumsConstants<>+128(SB), Y1, Y1
+	VPOR         sumsConstants<>+64(SB), Y1, Y1
 	VBLENDVPS    Y2, Y1, Y0, Y0
 	VPSRLD       $0x10, Y0, Y0
 	VEXTRACTI128 $0x01, Y0, X1

@@ -110,6 +110,7 @@ type worker struct {
 	scratch []float32      // of mem
 	ends    [5][16]float32 // the last elements of arrays, filled up to a vector
 	window  squareWindow
+	args    callArgs
 	packed  columnGroup // what a product's last piece left in scratch, while it is computed
 }
 

@@ -36,9 +36,9 @@ func attention(c *build.Context) {
 func declareWindow(c *build.Context, name string, seen, unseen uint32) {
 	c.StaticGlobal(name)
 	c.DataAttributes(attr.RODATA | attr.NOPTR)
-	for i, bits := range [2]uint32{seen, unseen} {
-		for lane := range 16 {
-			c.AddDatum(64*i+4*lane, operand.U32(bits))
+	for i, bits := range [2]uint64{uint64(seen), uint64(unseen)} {
+		for pair := range 8 {
+			c.AddDatum(64*i+8*pair, operand.U64(bits<<32|bits))
 		}
 	}
 }
@@ -147,7 +147,7 @@ func clearRest(c *build.Context, w width, vectors, end reg.GPVirtual, rows ...re
 	c.JLT(operand.LabelRef("clear"))
 }
 
-func soften(c *build.Context, w width, t *lanes16) {
+func soften(c *build.Context, w width, t *constants) {
 	name := "soften" + w.suffix
 	text(c, name, "func(s *byte, ld, rows, n, most, end int, m, l, shrink *byte)", name+" is a softenFunc.")
 	s, ld, rows := load64(c, "s"), times4(c, load64(c, "ld")), load64(c, "rows")
@@ -204,7 +204,7 @@ func soften(c *build.Context, w width, t *lanes16) {
 	c.RET()
 }
 
-func slope(c *build.Context, w width, t *lanes16) {
+func slope(c *build.Context, w width, t *constants) {
 	name := "slope" + w.suffix
 	text(c, name, "func(p, ds *byte, ld, rows, n, most, end int, lse, delta *byte)", name+" is a slopeFunc.")
 	p, ds, ld, rows := load64(c, "p"), load64(c, "ds"), times4(c, load64(c, "ld")), load64(c, "rows")
@@ -292,7 +292,7 @@ func dotRow(c *build.Context, w width) {
 	c.RET()
 }
 
-func scaledRows(c *build.Context, w width, t *lanes16, name string, from, to elem) {
+func scaledRows(c *build.Context, w width, t *constants, name string, from, to elem) {
 	text(c, name, "func(dst, src *byte, ldd, lds, rows, n int, by float32)", name+" is a rowsFunc.")
 	dst, src := load64(c, "dst"), load64(c, "src")
 	ldd, lds := load64(c, "ldd"), load64(c, "lds")

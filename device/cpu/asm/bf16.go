@@ -1,6 +1,8 @@
 package main
 
 import (
+	"encoding/binary"
+
 	"github.com/mmcloughlin/avo/attr"
 	"github.com/mmcloughlin/avo/build"
 	"github.com/mmcloughlin/avo/ir"
@@ -11,9 +13,7 @@ import (
 // bf16 writes products of bf16 operands: by vdpbf16ps and by AMX, for which
 // Go's assembler has no names. The encodings are checked by main_test.go.
 func bf16(c *build.Context) {
-	for rows := 1; rows <= rows512; rows++ {
-		tile512(c, rows, "tileDot", "pairs of bf16", func(b, x, acc reg.VecPhysical) { emit(c, vdpbf16ps(acc, x, b)) })
-	}
+	tile512(c, "tileDot", "pairs of bf16", func(b, x, acc reg.VecPhysical) { emit(c, vdpbf16ps(acc, x, b)) })
 	copyPairs(c)
 	transPairs(c)
 	declareTileConfig(c)
@@ -26,9 +26,18 @@ func bf16(c *build.Context) {
 	cpuVendor(c)
 }
 
+// emit writes an instruction by its bytes, as many in a line as Go's assembler takes.
 func emit(c *build.Context, code []byte) {
-	for _, b := range code {
-		c.Instruction(&ir.Instruction{Opcode: "BYTE", Operands: []operand.Op{operand.U8(b)}})
+	for len(code) > 0 {
+		n, op, bits := 1, "BYTE", operand.Op(operand.U8(code[0]))
+		switch {
+		case len(code) >= 4:
+			n, op, bits = 4, "LONG", operand.U32(binary.LittleEndian.Uint32(code))
+		case len(code) >= 2:
+			n, op, bits = 2, "WORD", operand.U16(binary.LittleEndian.Uint16(code))
+		}
+		c.Instruction(&ir.Instruction{Opcode: op, Operands: []operand.Op{bits}})
+		code = code[n:]
 	}
 }
 
@@ -146,7 +155,7 @@ func transPairs(c *build.Context) {
 }
 
 // roundingBF16 are the constants of narrowBF16.
-var roundingBF16 *lanes16
+var roundingBF16 *constants
 
 var tileConfig = operand.Mem{Symbol: operand.NewStaticSymbol("tileConfig"), Base: reg.StaticBase}
 
@@ -160,8 +169,8 @@ func declareTileConfig(c *build.Context) {
 		config[16+2*t] = 64 // bytes of a row, uint16
 		config[48+t] = 16   // rows
 	}
-	for i, b := range config {
-		c.AddDatum(i, operand.U8(b))
+	for i := 0; i < len(config); i += 8 {
+		c.AddDatum(i, operand.U64(binary.LittleEndian.Uint64(config[i:])))
 	}
 }
 
@@ -180,8 +189,7 @@ func moveSums(c *build.Context, move func(tile, base, index byte, disp int32) []
 // rows of A at RSI, RCX bytes apart and the second half R12 bytes on, and of a panel
 // of B at RDX, rows RBX = 128 bytes apart. What meanwhile does is done every 16 words; it
 // may change R10.
-func tileProducts(c *build.Context, label string, meanwhile func()) {
-	step := paramMem(c, "step")
+func tileProducts(c *build.Context, label string, step operand.Mem, meanwhile func()) {
 	c.TESTQ(reg.R11, reg.R11)
 	c.JZ(operand.LabelRef(label + "done"))
 	c.Label(label)
@@ -202,15 +210,6 @@ func tileProducts(c *build.Context, label string, meanwhile func()) {
 	c.Label(label + "done")
 }
 
-// paramMem is a parameter where the caller left it.
-func paramMem(c *build.Context, name string) operand.Mem {
-	p, err := c.Param(name).Resolve()
-	if err != nil {
-		panic(err)
-	}
-	return p.Addr
-}
-
 // What the parameter add of a rowFunc may have set; see gemm_pack.go.
 const (
 	addOld  = 1
@@ -228,23 +227,23 @@ func amxRow(c *build.Context, name string, round bool) {
 	if round {
 		out = "bf16"
 	}
-	text(c, name, "func(k int, a *byte, row, step int, next, b *byte, panel int, bias, c *byte, ld, n, add int, stage *byte)",
-		name+" is a rowFunc of "+out+".")
+	text(c, name, "func(r *tileRow)", name+" is a rowFunc of "+out+".")
 	last, dst, ahead, ld, triple, stage, lines := reg.RAX, reg.RDI, reg.R8, reg.R9, reg.R13, reg.R14, reg.R15
+	arg := wordsOf(c, "r", "tileRow", reg.RAX, reg.RCX)
 	c.LEAQ(tileConfig, reg.R8)
 	emit(c, ldtilecfgR8)
-	c.Load(c.Param("c"), dst)
-	c.Load(c.Param("ld"), ld)
+	c.MOVQ(arg("c"), dst)
+	c.MOVQ(arg("ld"), ld)
 	c.MOVQ(operand.U32(128), reg.RBX)
 	if round {
 		c.ADDQ(ld, ld)
-		c.Load(c.Param("stage"), stage)
+		c.MOVQ(arg("stage"), stage)
 		c.XORQ(last, last) // of the tile before, if there is one
 	} else {
 		c.SHLQ(operand.U8(2), ld)
 	}
 	c.Label("tile")
-	c.Load(c.Param("add"), reg.RCX)
+	c.MOVQ(arg("add"), reg.RCX)
 	c.TESTQ(operand.U32(addNone), reg.RCX)
 	c.JNZ(operand.LabelRef("nothing"))
 	if !round {
@@ -254,36 +253,36 @@ func amxRow(c *build.Context, name string, round bool) {
 		c.JMP(operand.LabelRef("begun"))
 		c.Label("bias")
 	}
-	c.Load(c.Param("bias"), reg.RDX)
+	c.MOVQ(arg("bias"), reg.RDX)
 	c.XORQ(reg.RCX, reg.RCX)
 	for t := range byte(4) {
 		emit(c, tileLoad(t, rdx, rcx, 64*int32(t&1)))
 	}
-	c.SUBQ(operand.I8(-128), paramMem(c, "bias"))
+	c.SUBQ(operand.I8(-128), arg("bias"))
 	c.JMP(operand.LabelRef("begun"))
 	c.Label("nothing")
 	for t := range byte(4) {
 		emit(c, tilezero(t))
 	}
 	c.Label("begun")
-	c.Load(c.Param("row"), reg.RCX)
+	c.MOVQ(arg("row"), reg.RCX)
 	c.MOVQ(reg.RCX, reg.R12)
 	c.SHLQ(operand.U8(4), reg.R12)
 	c.LEAQ(operand.Mem{Base: reg.RCX, Index: reg.RCX, Scale: 2}, triple)
-	c.Load(c.Param("next"), ahead)
+	c.MOVQ(arg("next"), ahead)
 	c.LEAQ(operand.Mem{Base: ahead, Index: reg.RCX, Scale: 4}, reg.R10)
-	c.MOVQ(reg.R10, paramMem(c, "next"))
-	c.Load(c.Param("a"), reg.RSI)
-	c.Load(c.Param("b"), reg.RDX)
+	c.MOVQ(reg.R10, arg("next"))
+	c.MOVQ(arg("a"), reg.RSI)
+	c.MOVQ(arg("b"), reg.RDX)
 	c.MOVQ(reg.RDX, reg.R10)
-	c.ADDQ(paramMem(c, "panel"), reg.R10)
-	c.MOVQ(reg.R10, paramMem(c, "b"))
+	c.ADDQ(arg("panel"), reg.R10)
+	c.MOVQ(reg.R10, arg("b"))
 	fetchA := func() {
 		for _, row := range []operand.Mem{at(ahead, 0), {Base: ahead, Index: reg.RCX, Scale: 1},
 			{Base: ahead, Index: reg.RCX, Scale: 2}, {Base: ahead, Index: triple, Scale: 1}} {
 			c.PREFETCHT1(row)
 		}
-		c.ADDQ(paramMem(c, "step"), ahead)
+		c.ADDQ(arg("step"), ahead)
 	}
 	// With the first 8 × 16 words come the lines of C, four rows at a time: the
 	// tile's own if it is rounded later on, else the next tile's.
@@ -297,12 +296,12 @@ func amxRow(c *build.Context, name string, round bool) {
 		c.SUBQ(operand.I8(-128), lines)
 	}
 	const early = 8 * 16
-	c.Load(c.Param("k"), reg.R11)
+	c.MOVQ(arg("k"), reg.R11)
 	c.CMPQ(reg.R11, operand.U32(early))
 	c.JLE(operand.LabelRef("few"))
 	c.MOVQ(operand.U32(early), reg.R11)
 	c.Label("few")
-	tileProducts(c, "early", func() {
+	tileProducts(c, "early", arg("step"), func() {
 		fetchA()
 		for range 4 {
 			emit(c, prefetchW(r15, 0))
@@ -312,15 +311,15 @@ func amxRow(c *build.Context, name string, round bool) {
 			c.ADDQ(ld, lines)
 		}
 	})
-	c.Load(c.Param("k"), reg.R11)
+	c.MOVQ(arg("k"), reg.R11)
 	c.SUBQ(operand.U32(early), reg.R11)
 	c.JLE(operand.LabelRef("multiplied"))
-	tileProducts(c, "late", fetchA)
+	tileProducts(c, "late", arg("step"), fetchA)
 	c.Label("multiplied")
 	if round {
 		c.TESTQ(last, last)
 		c.JZ(operand.LabelRef("none"))
-		narrowTile(c, "before", last, dst, ld)
+		narrowTile(c, "before", last, dst, ld, arg("add"))
 		c.ADDQ(operand.U8(64), dst)
 		c.JMP(operand.LabelRef("store"))
 		c.Label("none")
@@ -334,10 +333,10 @@ func amxRow(c *build.Context, name string, round bool) {
 		moveSums(c, tileStore)
 		c.SUBQ(operand.I8(-128), dst)
 	}
-	c.DECQ(paramMem(c, "n"))
+	c.DECQ(arg("n"))
 	c.JNZ(operand.LabelRef("tile"))
 	if round {
-		narrowTile(c, "end", last, dst, ld)
+		narrowTile(c, "end", last, dst, ld, arg("add"))
 	}
 	emit(c, tilerelease)
 	c.VZEROUPPER()
@@ -348,7 +347,7 @@ func amxRow(c *build.Context, name string, round bool) {
 // there if the parameter add is set; it changes RSI, RDX and RCX. Without that,
 // what the tile units give has no subnormals, which vcvtne2ps2bf16 would take
 // for zero.
-func narrowTile(c *build.Context, label string, src, dst, ld reg.Register) {
+func narrowTile(c *build.Context, label string, src, dst, ld reg.Register, add operand.Mem) {
 	row := func(name string, body func()) {
 		c.MOVQ(operand.U32(32), reg.RCX)
 		c.Label(name)
@@ -360,7 +359,7 @@ func narrowTile(c *build.Context, label string, src, dst, ld reg.Register) {
 	}
 	c.MOVQ(src, reg.RSI)
 	c.MOVQ(dst, reg.RDX)
-	c.Load(c.Param("add"), reg.RCX)
+	c.MOVQ(add, reg.RCX)
 	c.TESTQ(operand.U32(addOld), reg.RCX)
 	c.JNZ(operand.LabelRef(label + "add"))
 	row(label, func() {

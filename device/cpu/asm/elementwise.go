@@ -54,9 +54,9 @@ func elementwise(c *build.Context) {
 
 // body turns the elements of the sources, and the number s, into those of the
 // destination, to be rounded to ey.
-type body func(c *build.Context, w width, t *lanes16, ey elem, x []reg.VecVirtual, s reg.VecVirtual) reg.VecVirtual
+type body func(c *build.Context, w width, t *constants, ey elem, x []reg.VecVirtual, s reg.VecVirtual) reg.VecVirtual
 
-func each(c *build.Context, w width, t *lanes16, name string, ey, ea, eb elem, sources int, stream, halves bool, f body) {
+func each(c *build.Context, w width, t *constants, name string, ey, ea, eb elem, sources int, stream, halves bool, f body) {
 	name += w.suffix
 	text(c, name, "func(y, a, b *byte, n int, s float32)", name+" is an eachFunc.")
 	y, a, b, n := load64(c, "y"), load64(c, "a"), load64(c, "b"), load64(c, "n")
@@ -85,7 +85,7 @@ type (
 
 // walk has step work on n elements, a positive multiple of 16: on AVX-512 on four
 // vectors in turns, which if all arrays are bf16 are the halves of words.
-func walk(c *build.Context, w width, t *lanes16, at, n reg.GPVirtual, stream, halves bool, step func(get getVec, put putVec)) {
+func walk(c *build.Context, w width, t *constants, at, n reg.GPVirtual, stream, halves bool, step func(get getVec, put putVec)) {
 	one := func(i int) {
 		step(func(e elem, from reg.GPVirtual) reg.VecVirtual { return e.widen(c, w, e.mem(from, at, i)) },
 			func(v reg.VecVirtual, e elem, to reg.GPVirtual) { e.narrow(c, w, t, v, e.mem(to, at, i), stream) })
@@ -105,7 +105,7 @@ var halfConstants = []constant{{"high", 0xffff0000}, {"last", 0x10000}}
 // lanes. Rounding adds half a unit, less one where the last kept bit is even. It
 // need not look for NaN: one that comes from bf16 has zeros there, which nothing
 // is carried from.
-func byHalves(c *build.Context, w width, t *lanes16, at reg.GPVirtual, i int, stream bool, step func(get getVec, put putVec)) {
+func byHalves(c *build.Context, w width, t *constants, at reg.GPVirtual, i int, stream bool, step func(get getVec, put putVec)) {
 	var rounded [2][]reg.VecVirtual
 	var dst []operand.Mem
 	inTurns(c, 2, func(upper int) {
@@ -166,26 +166,26 @@ func address(of gotypes.Component) operand.Mem {
 	return b.Addr
 }
 
-func times(c *build.Context, _ width, _ *lanes16, _ elem, x []reg.VecVirtual, s reg.VecVirtual) reg.VecVirtual {
+func times(c *build.Context, _ width, _ *constants, _ elem, x []reg.VecVirtual, s reg.VecVirtual) reg.VecVirtual {
 	c.VMULPS(x[0], s, x[0])
 	return x[0]
 }
 
-func plus(c *build.Context, _ width, _ *lanes16, _ elem, x []reg.VecVirtual, _ reg.VecVirtual) reg.VecVirtual {
+func plus(c *build.Context, _ width, _ *constants, _ elem, x []reg.VecVirtual, _ reg.VecVirtual) reg.VecVirtual {
 	c.VADDPS(x[1], x[0], x[0])
 	return x[0]
 }
 
 // geluPower is the power of two in gelu, as logistic takes it, of x and its
 // square. e^(-2u) is 2^z, and z is rounded as often as u would be.
-func geluPower(c *build.Context, w width, t *lanes16, x, square reg.VecVirtual) (n, f reg.VecVirtual) {
+func geluPower(c *build.Context, w width, t *constants, x, square reg.VecVirtual) (n, f reg.VecVirtual) {
 	z := t.get(c, w, "geluZx")
 	c.VFMADD213PS(t.mem("geluZ"), square, z)
 	c.VMULPS(x, z, z)
 	return split(c, w, z)
 }
 
-func gelu(c *build.Context, w width, t *lanes16, e elem, in []reg.VecVirtual, _ reg.VecVirtual) reg.VecVirtual {
+func gelu(c *build.Context, w width, t *constants, e elem, in []reg.VecVirtual, _ reg.VecVirtual) reg.VecVirtual {
 	x, at, square := in[0], w.vec(c), w.vec(c)
 	c.VMAXPS(x, t.get(c, w, "-flat"), x) // x second: NaN stays
 	c.VMINPS(x, t.get(c, w, "flat"), at)
@@ -196,7 +196,7 @@ func gelu(c *build.Context, w width, t *lanes16, e elem, in []reg.VecVirtual, _ 
 	return x
 }
 
-func geluGrad(c *build.Context, w width, t *lanes16, e elem, in []reg.VecVirtual, _ reg.VecVirtual) reg.VecVirtual {
+func geluGrad(c *build.Context, w width, t *constants, e elem, in []reg.VecVirtual, _ reg.VecVirtual) reg.VecVirtual {
 	x, dy, square, slope := in[0], in[1], w.vec(c), t.get(c, w, "6ux")
 	c.VMINPS(x, t.get(c, w, "flat"), x) // x second: NaN stays
 	c.VMAXPS(x, t.get(c, w, "-flat"), x)
@@ -215,7 +215,7 @@ func geluGrad(c *build.Context, w width, t *lanes16, e elem, in []reg.VecVirtual
 // siluPower is the power of two in silu, e^-x = 2^z, as logistic takes it, of an x
 // between its ends. For more than bf16, f is exact but for its own rounding, where
 // the product's would weigh with the size of x.
-func siluPower(c *build.Context, w width, t *lanes16, x reg.VecVirtual, e elem) (n, f reg.VecVirtual) {
+func siluPower(c *build.Context, w width, t *constants, x reg.VecVirtual, e elem) (n, f reg.VecVirtual) {
 	z := w.vec(c)
 	c.VMULPS(t.mem("siluZ"), x, z)
 	n, f = split(c, w, z)
@@ -227,7 +227,7 @@ func siluPower(c *build.Context, w width, t *lanes16, x reg.VecVirtual, e elem) 
 	return n, f
 }
 
-func swiglu(c *build.Context, w width, t *lanes16, e elem, x []reg.VecVirtual, _ reg.VecVirtual) reg.VecVirtual {
+func swiglu(c *build.Context, w width, t *constants, e elem, x []reg.VecVirtual, _ reg.VecVirtual) reg.VecVirtual {
 	gate, up, at := x[0], x[1], w.vec(c)
 	c.VMAXPS(gate, t.get(c, w, "-silu"), gate) // gate second: NaN stays
 	c.VMINPS(gate, t.get(c, w, "silu"), at)
@@ -238,7 +238,7 @@ func swiglu(c *build.Context, w width, t *lanes16, e elem, x []reg.VecVirtual, _
 	return gate
 }
 
-func swigluGrad(c *build.Context, w width, t *lanes16, e elem) {
+func swigluGrad(c *build.Context, w width, t *constants, e elem) {
 	name := "swigluGrad" + e.name + w.suffix
 	text(c, name, "func(dgate, dup, dy, gate, up *byte, n int)", name+" is a swigluGradFunc.")
 	dgate, dup, dy, gate, up := load64(c, "dgate"), load64(c, "dup"), load64(c, "dy"), load64(c, "gate"), load64(c, "up")
@@ -263,7 +263,7 @@ func swigluGrad(c *build.Context, w width, t *lanes16, e elem) {
 	c.RET()
 }
 
-func largest(c *build.Context, w width, t *lanes16, e elem) {
+func largest(c *build.Context, w width, t *constants, e elem) {
 	name := "largest" + e.name + w.suffix
 	text(c, name, "func(x *byte, n int) float32", name+" is the maximum of n elements, a multiple of 16.")
 	x, n, at := load64(c, "x"), load64(c, "n"), c.GP64()
@@ -284,7 +284,7 @@ func largest(c *build.Context, w width, t *lanes16, e elem) {
 	c.RET()
 }
 
-func expSum(c *build.Context, w width, t *lanes16, e elem) {
+func expSum(c *build.Context, w width, t *constants, e elem) {
 	name := "expSum" + e.name + w.suffix
 	text(c, name, "func(x *byte, n int, top float32) float32", name+" is the sum of exp(x-top) of n elements, a multiple of 16.")
 	x, n, at, top := load64(c, "x"), load64(c, "n"), c.GP64(), broadcastParam(c, w, "top")
@@ -307,7 +307,7 @@ func expSum(c *build.Context, w width, t *lanes16, e elem) {
 	c.RET()
 }
 
-func softmax(c *build.Context, w width, t *lanes16, e elem) {
+func softmax(c *build.Context, w width, t *constants, e elem) {
 	name := "softmax" + e.name + w.suffix
 	text(c, name, "func(x *byte, n int, top, r float32)", name+" sets n elements, a multiple of 16, to r*exp(x-top).")
 	x, n, at := load64(c, "x"), load64(c, "n"), c.GP64()
@@ -325,7 +325,7 @@ func softmax(c *build.Context, w width, t *lanes16, e elem) {
 }
 
 // rope multiplies and adds in two roundings, as rope.go does.
-func rope(c *build.Context, w width, t *lanes16, e elem) {
+func rope(c *build.Context, w width, t *constants, e elem) {
 	name := "rope" + e.name + w.suffix
 	text(c, name, "func(x, cos, sin *byte, half, heads int, sign float32)", name+" is a ropeFunc.")
 	x, cos, sin, half, heads := load64(c, "x"), load64(c, "cos"), load64(c, "sin"), load64(c, "half"), load64(c, "heads")
@@ -365,7 +365,7 @@ func rope(c *build.Context, w width, t *lanes16, e elem) {
 // A sum m * 2^e, of an integer m < 2^53, that has its last bit in the window is
 // added to it as the halves of the lower 64 bits of m * 2^(e - window's begin),
 // and what is above; others are left to the caller, among zeros.
-func sumSquares(c *build.Context, w width, t *lanes16) {
+func sumSquares(c *build.Context, w width, t *constants) {
 	name := "sumSquares" + w.suffix
 	text(c, name, "func(odd, x *byte, blocks int, window *byte, base int) int",
 		name+" adds the sums of the squares of blocks of 64 floats to a window, or leaves them in odd; see squareWindow.")
@@ -443,10 +443,10 @@ func sumSquares(c *build.Context, w width, t *lanes16) {
 type squareWindow struct {
 	sums [3]reg.VecVirtual
 	base reg.VecVirtual
-	t    *lanes16
+	t    *constants
 }
 
-func newSquareWindow(c *build.Context, w width, t *lanes16) *squareWindow {
+func newSquareWindow(c *build.Context, w width, t *constants) *squareWindow {
 	s := &squareWindow{base: w.vec(c), t: t}
 	r := load64(c, "base")
 	c.VMOVQ(r, s.base.AsX())

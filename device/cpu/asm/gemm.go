@@ -18,12 +18,8 @@ var sources = []struct {
 
 func gemm(c *build.Context) {
 	declareOnes(c)
-	for rows := 1; rows <= rows512; rows++ {
-		tile512(c, rows, "tile512", "float32", func(b, x, acc reg.VecPhysical) { c.VFMADD231PS(b, x, acc) })
-	}
-	for rows := 1; rows <= rows256; rows++ {
-		tile256(c, rows)
-	}
+	tile512(c, "tile512", "float32", func(b, x, acc reg.VecPhysical) { c.VFMADD231PS(b, x, acc) })
+	tile256(c)
 	for _, s := range sources {
 		copy512(c, s.name, s.size)
 		trans512(c, s.name, s.size)
@@ -38,7 +34,7 @@ func gemm(c *build.Context) {
 func text(c *build.Context, name, signature, doc string) {
 	c.Function(name)
 	c.Attributes(attr.NOSPLIT)
-	c.SignatureExpr(signature)
+	c.Signature(parsed(signature))
 	c.Doc(doc)
 	c.Pragma("noescape")
 }
@@ -53,11 +49,9 @@ func times4(c *build.Context, r reg.GPVirtual) reg.GPVirtual {
 
 func load64(c *build.Context, name string) reg.GPVirtual {
 	r := c.GP64()
-	c.Load(c.Param(name), r)
+	c.Load(param(c, name, r), r)
 	return r
 }
-
-const tileSignature = "func(k int, a, b, base *byte, ldb int, c *byte, ldc, cols int)"
 
 const unroll = 4 // words of k in the inner loop
 
@@ -95,39 +89,75 @@ const (
 
 // tile512 writes a tileFunc in which mul adds the products of the words in
 // registers b and x to register acc: floats, or pairs of bf16.
-func tile512(c *build.Context, rows int, prefix, what string, mul func(b, x, acc reg.VecPhysical)) {
-	name := fmt.Sprintf("%sx%d", prefix, rows)
-	text(c, name, tileSignature, fmt.Sprintf("%s is a tileFunc of %d rows by 32 columns, of %s.", name, rows, what))
-	k, a, b := load64(c, "k"), load64(c, "a"), load64(c, "b")
+func tile512(c *build.Context, name, what string, mul func(b, x, acc reg.VecPhysical)) {
+	text(c, name, "func(t *tile)", fmt.Sprintf("%s is a tileFunc of %d rows by 32 columns, of %s.", name, rows512, what))
+	k, a, b, rows := load64(c, "t.k"), load64(c, "t.a"), load64(c, "t.b"), load64(c, "t.rows")
 	acc := func(i, j int) reg.VecPhysical { return zmm[2*i+j] }
-	for _, z := range zmm[:2*rows] {
+	for _, z := range zmm[:2*rows512] {
 		c.VPXORD(z, z, z)
 	}
 	b0, b1, x := zmm[28], zmm[29], zmm[30]
-	sumLoop(c, k, a, b, 4*rows512, 128, func(u int) {
+	tileSums(c, rows512, rows, k, a, b, 128, func(u int) {
 		c.VMOVUPS(at(b, u*128), b0)
 		c.VMOVUPS(at(b, u*128+64), b1)
-		for i := range rows {
-			c.VBROADCASTSS(at(a, (u*rows512+i)*4), x)
-			mul(b0, x, acc(i, 0))
-			mul(b1, x, acc(i, 1))
-		}
+	}, func(u, i int) {
+		c.VBROADCASTSS(at(a, (u*rows512+i)*4), x)
+		mul(b0, x, acc(i, 0))
+		mul(b1, x, acc(i, 1))
 	})
-	m0, m1 := masks32(c, load64(c, "cols"))
-	base, dst := load64(c, "base"), load64(c, "c")
-	ldb, ldc := times4(c, load64(c, "ldb")), times4(c, load64(c, "ldc"))
-	for i := range rows {
+	m0, m1 := masks32(c, load64(c, "t.cols"))
+	base, dst := load64(c, "t.base"), load64(c, "t.c")
+	ldb, ldc := times4(c, load64(c, "t.ldb")), times4(c, load64(c, "t.ldc"))
+	for i := range rows512 {
 		c.VADDPS(at(base, 0), acc(i, 0), m0, acc(i, 0))
 		c.VADDPS(at(base, 64), acc(i, 1), m1, acc(i, 1))
 		c.VMOVUPS(acc(i, 0), m0, at(dst, 0))
 		c.VMOVUPS(acc(i, 1), m1, at(dst, 64))
-		if i < rows-1 {
-			c.ADDQ(ldb, base)
-			c.ADDQ(ldc, dst)
-		}
+		untilRow(c, "stored", rows512, rows, i)
+		c.ADDQ(ldb, base)
+		c.ADDQ(ldc, dst)
 	}
+	c.Label("stored")
 	c.VZEROUPPER()
 	c.RET()
+}
+
+// tileSums is the inner loop of a tile of at most most rows: columns loads a word
+// of B, bStep bytes, and row adds its products with that of one row of A. A tile
+// of fewer rows, the last of a block, looks after each of them whether it has more.
+func tileSums(c *build.Context, most int, rows, k, a, b reg.GPVirtual, bStep int, columns func(u int), row func(u, i int)) {
+	c.CMPQ(rows, operand.U8(uint8(most)))
+	c.JNE(operand.LabelRef("fewer"))
+	sumLoop(c, k, a, b, 4*most, bStep, func(u int) {
+		columns(u)
+		for i := range most {
+			row(u, i)
+		}
+	})
+	c.JMP(operand.LabelRef("summed"))
+	c.Label("fewer")
+	c.TESTQ(k, k)
+	c.JZ(operand.LabelRef("summed"))
+	c.Label("word")
+	columns(0)
+	for i := range most - 1 {
+		row(0, i)
+		untilRow(c, "next", most, rows, i)
+	}
+	c.Label("next")
+	c.ADDQ(operand.U32(uint32(4*most)), a)
+	c.ADDQ(operand.U32(uint32(bStep)), b)
+	c.DECQ(k)
+	c.JNZ(operand.LabelRef("word"))
+	c.Label("summed")
+}
+
+// untilRow goes to done if row i of at most most is the last.
+func untilRow(c *build.Context, done string, most int, rows reg.GPVirtual, i int) {
+	if i < most-1 {
+		c.CMPQ(rows, operand.U8(uint8(i+1)))
+		c.JEQ(operand.LabelRef(done))
+	}
 }
 
 // zmm are the registers of a 512-bit tile: the encodings of bf16 instructions need their numbers.
@@ -147,11 +177,10 @@ func masks32(c *build.Context, n reg.GPVirtual) (lo, hi reg.OpmaskVirtual) {
 	return lo, hi
 }
 
-func tile256(c *build.Context, rows int) {
-	name := fmt.Sprintf("tile256x%d", rows)
-	text(c, name, tileSignature, fmt.Sprintf("%s is a tileFunc of %d rows by 16 columns.", name, rows))
-	k, a, b := load64(c, "k"), load64(c, "a"), load64(c, "b")
-	acc := make([][2]reg.VecVirtual, rows)
+func tile256(c *build.Context) {
+	text(c, "tile256", "func(t *tile)", fmt.Sprintf("tile256 is a tileFunc of %d rows by 16 columns.", rows256))
+	k, a, b, rows := load64(c, "t.k"), load64(c, "t.a"), load64(c, "t.b"), load64(c, "t.rows")
+	var acc [rows256][2]reg.VecVirtual
 	for i := range acc {
 		for j := range acc[i] {
 			acc[i][j] = c.YMM()
@@ -159,31 +188,30 @@ func tile256(c *build.Context, rows int) {
 		}
 	}
 	b0, b1, x := c.YMM(), c.YMM(), c.YMM()
-	sumLoop(c, k, a, b, 4*rows256, 64, func(u int) {
+	tileSums(c, rows256, rows, k, a, b, 64, func(u int) {
 		c.VMOVUPS(at(b, u*64), b0)
 		c.VMOVUPS(at(b, u*64+32), b1)
-		for i := range acc {
-			c.VBROADCASTSS(at(a, (u*rows256+i)*4), x)
-			c.VFMADD231PS(b0, x, acc[i][0])
-			c.VFMADD231PS(b1, x, acc[i][1])
-		}
+	}, func(u, i int) {
+		c.VBROADCASTSS(at(a, (u*rows256+i)*4), x)
+		c.VFMADD231PS(b0, x, acc[i][0])
+		c.VFMADD231PS(b1, x, acc[i][1])
 	})
-	cols, base, dst := load64(c, "cols"), load64(c, "base"), load64(c, "c")
-	ldb, ldc := times4(c, load64(c, "ldb")), times4(c, load64(c, "ldc"))
+	cols, base, dst := load64(c, "t.cols"), load64(c, "t.base"), load64(c, "t.c")
+	ldb, ldc := times4(c, load64(c, "t.ldb")), times4(c, load64(c, "t.ldc"))
 	c.CMPQ(cols, operand.U8(16))
 	c.JLT(operand.LabelRef("partial"))
-	store := func(row func(i int)) {
+	store := func(done string, row func(i int)) {
 		for i := range acc {
 			row(i)
-			if i < rows-1 {
-				c.ADDQ(ldb, base)
-				c.ADDQ(ldc, dst)
-			}
+			untilRow(c, done, rows256, rows, i)
+			c.ADDQ(ldb, base)
+			c.ADDQ(ldc, dst)
 		}
+		c.Label(done)
 		c.VZEROUPPER()
 		c.RET()
 	}
-	store(func(i int) {
+	store("stored", func(i int) {
 		for j := range 2 {
 			c.VADDPS(at(base, 32*j), acc[i][j], acc[i][j])
 			c.VMOVUPS(acc[i][j], at(dst, 32*j))
@@ -191,7 +219,7 @@ func tile256(c *build.Context, rows int) {
 	})
 	c.Label("partial")
 	m := masks16(c, cols)
-	store(func(i int) {
+	store("storedPart", func(i int) {
 		for j := range 2 {
 			c.VMASKMOVPS(at(base, 32*j), m[j], x)
 			c.VADDPS(x, acc[i][j], acc[i][j])
@@ -222,12 +250,12 @@ var ones = operand.Mem{Symbol: operand.NewStaticSymbol("ones"), Base: reg.Static
 func declareOnes(c *build.Context) {
 	c.StaticGlobal(ones.Symbol.Name)
 	c.DataAttributes(attr.RODATA | attr.NOPTR)
-	for i := range 32 {
-		bits := operand.U32(0)
-		if i < 16 {
-			bits = 0xffffffff
+	for i := range 16 {
+		bits := operand.U64(0)
+		if i < 8 {
+			bits = 1<<64 - 1
 		}
-		c.AddDatum(4*i, bits)
+		c.AddDatum(8*i, bits)
 	}
 }
 

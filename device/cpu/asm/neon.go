@@ -3,8 +3,8 @@ package main
 import (
 	"bytes"
 	"fmt"
-	"go/ast"
-	"go/parser"
+	"go/token"
+	"go/types"
 	"strings"
 )
 
@@ -78,19 +78,23 @@ func (file *neonFile) constants(list ...constant) {
 type fn struct {
 	*neonFile
 	params map[string]int // offsets
-	v      vreg           // the first that is free
+	types  map[string]types.Type
+	v      vreg // the first that is free
 	free   []gp
 	table  gp // address of the constants
 	labels int
 }
+
+// pointer is the register a number goes by if it is a field of a struct.
+const pointer gp = 26
 
 const stackBytes = 48 // of a function that asks for memory of its own
 
 // function writes a function; the signature is that of its declaration in Go.
 // stack is the bytes of memory of its own, 0 or 48.
 func (file *neonFile) function(name, signature, doc string, stack int, body func(f *fn)) {
-	f := &fn{neonFile: file, params: map[string]int{}, table: -1,
-		free: []gp{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 19, 20, 21, 22, 23, 24, 25, 26}}
+	f := &fn{neonFile: file, params: map[string]int{}, types: map[string]types.Type{}, table: -1,
+		free: []gp{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 19, 20, 21, 22, 23, 24, 25}}
 	bytes := f.layout(signature)
 	fmt.Fprintf(&file.stubs, "\n// %s\n//\n//go:noescape\nfunc %s%s\n", doc, name, strings.TrimPrefix(signature, "func"))
 	fmt.Fprintf(&file.code, "\n// func %s%s\nTEXT ·%s(SB), NOSPLIT, $%d-%d\n", name, strings.TrimPrefix(signature, "func"), name, stack, bytes)
@@ -100,27 +104,24 @@ func (file *neonFile) function(name, signature, doc string, stack int, body func
 
 // layout finds where parameters and the result lie, and how many bytes they take.
 func (f *fn) layout(signature string) (bytes int) {
-	x, err := parser.ParseExpr(signature)
+	s, err := types.Eval(token.NewFileSet(), argStructs, token.NoPos, strings.ReplaceAll(signature, "unsafe.Pointer", "*byte"))
 	if err != nil {
-		panic(err)
+		panic(fmt.Sprintf("%s: %v", signature, err))
 	}
-	place := func(name string, kind ast.Expr) {
-		size := 8
-		if id, ok := kind.(*ast.Ident); ok && id.Name == "float32" {
-			size = 4
-		}
+	sizes := types.SizesFor("gc", "arm64")
+	place := func(name string, t types.Type) {
+		size := int(sizes.Sizeof(t))
 		f.params[name] = ceilTo(bytes, size)
 		bytes = f.params[name] + size
 	}
-	t := x.(*ast.FuncType)
-	for _, p := range t.Params.List {
-		for _, name := range p.Names {
-			place(name.Name, p.Type)
-		}
+	of := s.Type.(*types.Signature)
+	for v := range of.Params().Variables() {
+		place(v.Name(), v.Type())
+		f.types[v.Name()] = v.Type()
 	}
-	if t.Results != nil {
+	if of.Results().Len() > 0 {
 		bytes = ceilTo(bytes, 8)
-		place("ret", t.Results.List[0].Type)
+		place("ret", of.Results().At(0).Type())
 	}
 	return bytes
 }
@@ -174,25 +175,42 @@ func (f *fn) scope(body func()) {
 	f.v = before
 }
 
-func (f *fn) param(name string) string {
-	at, ok := f.params[name]
-	if !ok {
+// param is a parameter, or with a dot a field of the struct that one points to,
+// whose address is then loaded into r.
+func (f *fn) param(name string, r gp) string {
+	of, field, ok := strings.Cut(name, ".")
+	at, known := f.params[of]
+	if !known {
 		panic("no parameter " + name)
 	}
-	return fmt.Sprintf("%s+%d(FP)", name, at)
+	place := fmt.Sprintf("%s+%d(FP)", of, at)
+	if !ok {
+		return place
+	}
+	f.emit("MOVD %s, %v", place, r)
+	fields := f.types[of].Underlying().(*types.Pointer).Elem().Underlying().(*types.Struct)
+	offset := 0
+	for v := range fields.Fields() {
+		size := int(types.SizesFor("gc", "arm64").Sizeof(v.Type()))
+		if offset = ceilTo(offset, size); v.Name() == field {
+			return fmt.Sprintf("%d(%v)", offset, r)
+		}
+		offset += size
+	}
+	panic("no field " + name)
 }
 
 // word loads a pointer or an int.
 func (f *fn) word(name string) gp {
 	r := f.gp()
-	f.emit("MOVD %s, %v", f.param(name), r)
+	f.emit("MOVD %s, %v", f.param(name, r), r)
 	return r
 }
 
 // number loads a float32 into every lane.
 func (f *fn) number(name string) vec {
 	v := f.vec(1)
-	f.emit("FMOVS %s, %s", f.param(name), v[0].f())
+	f.emit("FMOVS %s, %s", f.param(name, pointer), v[0].f())
 	f.spread(v[0], v[0])
 	return v
 }
@@ -206,7 +224,7 @@ func (f *fn) every(d vreg, base gp) {
 	f.spread(d, d)
 }
 
-func (f *fn) returns(v vreg) { f.emit("FMOVS %s, %s", v.f(), f.param("ret")) }
+func (f *fn) returns(v vreg) { f.emit("FMOVS %s, %s", v.f(), f.param("ret", 0)) }
 
 // use loads a constant into every register of d.
 func (f *fn) use(name string, d vec) {

@@ -11,9 +11,7 @@ const (
 // its sums.
 func neonGemm(file *neonFile) {
 	file.constants(roundConstants...)
-	for rows := 1; rows <= neonRows; rows++ {
-		neonTile(file, rows)
-	}
+	neonTile(file)
 	for _, e := range elems {
 		neonMove(file, "moveFrom"+e.name+"NEON", e, f32)
 		if e != f32 {
@@ -23,49 +21,70 @@ func neonGemm(file *neonFile) {
 	}
 }
 
-// neonTile has a register of sums for each row and four columns; panels of A have
-// eight floats for each k whatever the number of rows.
-func neonTile(file *neonFile, rows int) {
-	name := fmt.Sprintf("tileNEONx%d", rows)
-	doc := fmt.Sprintf("%s is a tileFunc of %d rows by %d columns of panels of %d rows.", name, rows, neonColumns, neonRows)
-	file.function(name, "func(k int, a, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc, cols int)", doc, stackBytes, func(f *fn) {
+// neonTile has a register of sums for each row and four columns. A tile of fewer
+// rows, the last of a block, looks after each of them whether it has more.
+func neonTile(file *neonFile) {
+	doc := fmt.Sprintf("tileNEON is a tileFunc of %d rows by %d columns.", neonRows, neonColumns)
+	file.function("tileNEON", "func(t *tile)", doc, stackBytes, func(f *fn) {
 		const vectors = neonColumns / 4
-		k, a, b := f.word("k"), f.word("a"), f.word("b")
-		sums := make([]vec, rows)
+		k, a, b, rows := f.word("t.k"), f.word("t.a"), f.word("t.b"), f.word("t.rows")
+		var sums [neonRows]vec
 		for i := range sums {
 			sums[i] = f.vec(vectors)
 			f.zero(sums[i])
 		}
 		x, y := f.vec(2), f.vec(vectors)
-		step := func(u int) {
+		load := func(u int) {
 			f.emit("FLDPQ %d(%v), (%s, %s)", 32*u, a, x[0].f(), x[1].f())
 			f.emit("FLDPQ %d(%v), (%s, %s)", 48*u, b, y[0].f(), y[1].f())
 			f.emit("FMOVQ %d(%v), %s", 48*u+32, b, y[2].f())
-			for i, row := range sums {
-				for j := range row {
-					f.do(fmlaLane(row[j], y[j], x[i/4], i%4))
-				}
+		}
+		multiply := func(i int) {
+			for j, s := range sums[i] {
+				f.do(fmlaLane(s, y[j], x[i/4], i%4))
 			}
 		}
-		f.while(k, unroll, func() {
-			for u := range unroll {
-				step(u)
+		untilRow := func(done string, i int) {
+			if i < neonRows-1 {
+				f.emit("CMP $%d, %v", i+1, rows)
+				f.emit("BEQ %s", done)
 			}
-			f.step(32*unroll, a)
-			f.step(48*unroll, b)
-		})
+		}
+		f.emit("CMP $%d, %v", neonRows, rows)
+		f.emit("BNE fewer")
+		all := func(words int) {
+			for u := range words {
+				load(u)
+				for i := range sums {
+					multiply(i)
+				}
+			}
+			f.step(32*words, a)
+			f.step(48*words, b)
+		}
+		f.while(k, unroll, func() { all(unroll) })
+		f.while(k, 1, func() { all(1) })
+		f.emit("B summed")
+		f.here("fewer")
 		f.while(k, 1, func() {
-			step(0)
+			load(0)
+			for i := range sums {
+				multiply(i)
+				untilRow("next", i)
+			}
+			f.here("next")
 			f.step(32, a)
 			f.step(48, b)
 		})
-		base, dst, cols := f.word("base"), f.word("c"), f.word("cols")
-		ldb, ldc := f.word("ldb"), f.word("ldc")
+		f.here("summed")
+		base, dst, cols := f.word("t.base"), f.word("t.c"), f.word("t.cols")
+		ldb, ldc := f.word("t.ldb"), f.word("t.ldc")
 		f32.bytes(f, ldb, ldc)
 		store := func(row func(s vec)) {
 			for i, s := range sums {
 				row(s)
-				if i < rows-1 {
+				untilRow("stored", i)
+				if i < neonRows-1 {
 					f.emit("ADD %v, %v", ldb, base)
 					f.emit("ADD %v, %v", ldc, dst)
 				}
@@ -98,6 +117,7 @@ func neonTile(file *neonFile, rows int) {
 			f.emit("CMP %v, %v", cols, j)
 			f.emit("BLT %s", column)
 		})
+		f.here("stored")
 	})
 }
 

@@ -481,6 +481,6 @@ func neonSumSquares(file *neonFile) {
 			f.step(8, odd)
 			f.step(256, x)
 		})
-		f.emit("MOVD %v, %s", blocks, f.param("ret"))
+		f.emit("MOVD %v, %s", blocks, f.param("ret", 0))
 	})
 }

@@ -95,7 +95,7 @@ func rowSquares(c *build.Context, w width, e elem) {
 	c.RET()
 }
 
-func normRow(c *build.Context, w width, t *lanes16, e elem) {
+func normRow(c *build.Context, w width, t *constants, e elem) {
 	name := "normRow" + e.name + w.suffix
 	text(c, name, "func(y, x, w, b *byte, n int, m, r float32)", name+" sets y to (x-m)*r*w + b.")
 	y, x, weight, bias := load64(c, "y"), load64(c, "x"), load64(c, "w"), load64(c, "b")
@@ -145,7 +145,7 @@ func normSums(c *build.Context, w width, e elem) {
 	c.RET()
 }
 
-func normGrad(c *build.Context, w width, t *lanes16, e elem) {
+func normGrad(c *build.Context, w width, t *constants, e elem) {
 	name := "normGrad" + e.name + w.suffix
 	text(c, name, "func(dx, dy, x, w *byte, n int, m, r, avg, gn float32, add int)",
 		name+" sets dx to r*(dy*w - avg - (x-m)*gn), plus the old dx if add is not 0.")

@@ -29,7 +29,7 @@ func optim(c *build.Context) {
 type ruleStep struct {
 	c          *build.Context
 	w          width
-	t          *lanes16
+	t          *constants
 	k          reg.GPVirtual // the rule's constants, 16 lanes each
 	x, g, m, v reg.VecVirtual
 }
@@ -47,7 +47,7 @@ func (s *ruleStep) plus(x, y reg.VecVirtual) reg.VecVirtual {
 	return x
 }
 
-func rule(c *build.Context, w width, t *lanes16, name string, p elem, pages int, hasM, hasV bool, step func(s *ruleStep)) {
+func rule(c *build.Context, w width, t *constants, name string, p elem, pages int, hasM, hasV bool, step func(s *ruleStep)) {
 	name += p.name + w.suffix
 	text(c, name, "func(w, p, dw, m, v, k *byte, n int)", name+" is a ruleFunc.")
 	arrays := map[string]reg.GPVirtual{"w": load64(c, "w"), "g": load64(c, "dw")}

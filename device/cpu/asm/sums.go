@@ -24,7 +24,7 @@ const pagedSources = 7
 // addUp goes by steps of 64 elements, whose sums stay in registers while the
 // sources pass by, and then of 16; past the caches, before that, by steps of some
 // lines of several pages.
-func addUp(c *build.Context, w width, t *lanes16, e elem, stream bool) {
+func addUp(c *build.Context, w width, t *constants, e elem, stream bool) {
 	name := "addUp" + e.name + w.suffix
 	if stream {
 		name += "Stream"

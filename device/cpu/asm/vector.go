@@ -20,14 +20,14 @@ var widths = []width{{"AVX512", 16}, {"AVX2", 8}}
 // bytes is the size of a vector.
 func (w width) bytes() int { return 4 * w.lanes }
 
-// lanes16 is a static table of constants, each in 16 lanes, so that any
-// instruction of either width takes it from memory.
-type lanes16 struct {
+// constants is a static table of them, each in the eight lanes that an instruction of AVX2
+// takes from memory; one of AVX-512 spreads the first, see broadcastConstants.
+type constants struct {
 	symbol operand.Symbol
 	at     map[string]int
 }
 
-// constant is a name and its 32 bits in every lane.
+// constant is a name and the 32 bits of every lane.
 type constant struct {
 	name string
 	bits uint32
@@ -35,34 +35,34 @@ type constant struct {
 
 func float(name string, x float64) constant { return constant{name, math.Float32bits(float32(x))} }
 
-func declare(c *build.Context, name string, list ...constant) *lanes16 {
-	t := &lanes16{operand.NewStaticSymbol(name), map[string]int{}}
+func declare(c *build.Context, name string, list ...constant) *constants {
+	t := &constants{operand.NewStaticSymbol(name), map[string]int{}}
 	c.StaticGlobal(name)
 	c.DataAttributes(attr.RODATA | attr.NOPTR)
 	for i, k := range list {
-		t.at[k.name] = 64 * i
-		for lane := range 16 {
-			c.AddDatum(64*i+4*lane, operand.U32(k.bits))
+		t.at[k.name] = 32 * i
+		for pair := range 4 {
+			c.AddDatum(32*i+8*pair, operand.U64(uint64(k.bits)<<32|uint64(k.bits)))
 		}
 	}
 	return t
 }
 
-// declare64 is a table of constants of 64 bits, each in 8 lanes.
-func declare64(c *build.Context, name string, list map[string]uint64) *lanes16 {
-	t := &lanes16{operand.NewStaticSymbol(name), map[string]int{}}
+// declare64 is a table of constants of 64 bits, each in four lanes.
+func declare64(c *build.Context, name string, list map[string]uint64) *constants {
+	t := &constants{operand.NewStaticSymbol(name), map[string]int{}}
 	c.StaticGlobal(name)
 	c.DataAttributes(attr.RODATA | attr.NOPTR)
 	for i, k := range slices.Sorted(maps.Keys(list)) {
-		t.at[k] = 64 * i
-		for lane := range 8 {
-			c.AddDatum(64*i+8*lane, operand.U64(list[k]))
+		t.at[k] = 32 * i
+		for lane := range 4 {
+			c.AddDatum(32*i+8*lane, operand.U64(list[k]))
 		}
 	}
 	return t
 }
 
-func (t *lanes16) mem(name string) operand.Mem {
+func (t *constants) mem(name string) operand.Mem {
 	at, ok := t.at[name]
 	if !ok {
 		panic("no constant " + name)
@@ -71,8 +71,7 @@ func (t *lanes16) mem(name string) operand.Mem {
 }
 
 // broadcastConstants has instructions of AVX-512 spread the first lane of what
-// they take from these tables. The linker aligns a table to 32 bytes, and half
-// the time a load of 64 from it would span two cache lines.
+// they take from these tables, whose lanes are as many as AVX2's.
 func broadcastConstants(file *ir.File) {
 	for _, f := range file.Functions() {
 		for _, i := range f.Instructions() {
@@ -104,7 +103,7 @@ const squareConstants = "squareConstants"
 var alike = []string{"eachConstants", "ruleConstants", "normConstants", "sumsConstants", "attnConstants", "roundingBF16", squareConstants}
 
 // get loads a constant.
-func (t *lanes16) get(c *build.Context, w width, name string) reg.VecVirtual {
+func (t *constants) get(c *build.Context, w width, name string) reg.VecVirtual {
 	v := w.vec(c)
 	c.VMOVUPS(t.mem(name), v)
 	return v
@@ -138,7 +137,7 @@ var expConstants = []constant{
 // exp turns x into e^x: exp32 with multiply-adds, and with infinity from 88.38
 // on, where the power of two alone leaves the range. With big unset, x must be
 // at most 88. NaN stays NaN.
-func exp(c *build.Context, w width, t *lanes16, x reg.VecVirtual, big bool) {
+func exp(c *build.Context, w width, t *constants, x reg.VecVirtual, big bool) {
 	if big {
 		top := t.get(c, w, "expTop")
 		c.VMINPS(x, top, x) // NaN: the first of the operands as written
@@ -257,7 +256,7 @@ var logisticConstants = []constant{float("2", 2),
 
 // logistic is s = 1/(1+2^z) and the power, of z = n + f, n an integer between -126
 // and 126 and |f| <= 1/2, for a result that is rounded to e. NaN stays NaN.
-func logistic(c *build.Context, w width, t *lanes16, n, f reg.VecVirtual, e elem) (s, power reg.VecVirtual) {
+func logistic(c *build.Context, w width, t *constants, n, f reg.VecVirtual, e elem) (s, power reg.VecVirtual) {
 	terms := []string{"long6", "long5", "long4", "long3", "long2", "long1", "1"}
 	if e == bf16s {
 		terms = []string{"short4", "short3", "short2", "short1", "1"}
@@ -328,7 +327,7 @@ func (e elem) widen(c *build.Context, w width, src operand.Mem) reg.VecVirtual {
 }
 
 // narrow stores v rounded to elements; t has roundConstants.
-func (e elem) narrow(c *build.Context, w width, t *lanes16, v reg.VecVirtual, dst operand.Mem, stream bool) {
+func (e elem) narrow(c *build.Context, w width, t *constants, v reg.VecVirtual, dst operand.Mem, stream bool) {
 	var r reg.Register = v
 	switch e {
 	case bf16s:

@@ -1,0 +1,39 @@
+package cpu
+
+import "unsafe"
+
+// The arguments of functions in assembly that have many; they get a pointer. The
+// generator reads this file. A worker has one of each, so that nothing is
+// allocated, and is filled in field by field: a struct that is copied is read in
+// wider pieces than it was just written in, which waits until all stores before
+// it, those of the last tile among them, have reached the cache.
+
+// tile is a tile of C: rows by cols elements, at most mr by nr of the
+// instruction set. k is in words, strides in floats. See tileFunc.
+type tile struct {
+	k          int
+	a, b, base unsafe.Pointer
+	ldb        int
+	c          unsafe.Pointer
+	ldc        int
+	rows, cols int
+}
+
+// tileRow is n whole tiles side by side; see rowFunc.
+type tileRow struct {
+	k         int            // words
+	a         unsafe.Pointer // mr rows
+	row, step int            // bytes from a row to the next, and from unit words of k to the next
+	next, b   unsafe.Pointer // the rows of A of the next call; n panels of B
+	panel     int            // bytes from a panel of B to the next
+	bias, c   unsafe.Pointer
+	ld, n     int // elements from a row of C to the next; tiles
+	add       int
+	stage     unsafe.Pointer // room for two tiles
+}
+
+// callArgs is a worker's.
+type callArgs struct {
+	tile tile
+	row  tileRow
+}
