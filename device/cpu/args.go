@@ -32,8 +32,17 @@ type tileRow struct {
 	stage     unsafe.Pointer // room for two tiles
 }
 
+// rule is n elements, a positive multiple of 16, of what an update rule works on;
+// see ruleFunc. What it does not have is nil.
+type rule struct {
+	w, p, g, m, v unsafe.Pointer
+	k             unsafe.Pointer // constants, 16 times each
+	n, kind       int            // of elements; device.DType of p: F32, BF16 or F16
+}
+
 // callArgs is a worker's.
 type callArgs struct {
 	tile tile
 	row  tileRow
+	rule rule
 }

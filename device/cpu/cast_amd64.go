@@ -12,7 +12,7 @@ var castAVX2 = castISA{
 var castAVX512 = castISA{
 	name:   "avx512",
 	plain:  [castKinds]castFunc{bf16ToF32AVX512, f16ToF32AVX512, f32ToBF16AVX512, f32ToF16AVX512},
-	stream: [castKinds]castFunc{bf16ToF32AVX512Stream, f16ToF32AVX512Stream, f32ToBF16AVX512Stream, f32ToF16AVX512Stream},
+	stream: [castKinds]castFunc{bf16ToF32AVX512Stream, f16ToF32AVX2Stream, f32ToBF16AVX512Stream, f32ToF16AVX2Stream},
 	copy:   copyStream,
 }
 

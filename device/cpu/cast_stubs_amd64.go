@@ -29,16 +29,6 @@ func f32ToBF16AVX512(dst unsafe.Pointer, src unsafe.Pointer, n int)
 //go:noescape
 func bf16ToF32AVX512Stream(dst unsafe.Pointer, src unsafe.Pointer, n int)
 
-// f16ToF32AVX512Stream converts n elements, a multiple of 16.
-//
-//go:noescape
-func f16ToF32AVX512Stream(dst unsafe.Pointer, src unsafe.Pointer, n int)
-
-// f32ToF16AVX512Stream converts n elements, a multiple of 16.
-//
-//go:noescape
-func f32ToF16AVX512Stream(dst unsafe.Pointer, src unsafe.Pointer, n int)
-
 // f32ToBF16AVX512Stream converts n elements, a multiple of 16.
 //
 //go:noescape

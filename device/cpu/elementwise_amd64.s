@@ -511,52 +511,6 @@ done:
 	VZEROUPPER
 	RET
 
-// func scaleF32AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F
-TEXT ·scaleF32AVX512(SB), NOSPLIT, $0-36
-	MOVQ         y+0(FP), AX
-	MOVQ         a+8(FP), CX
-	MOVQ         b+16(FP), DX
-	MOVQ         n+24(FP), DX
-	VBROADCASTSS s+32(FP), Z0
-	XORQ         BX, BX
-	MOVQ         DX, SI
-	SUBQ         $0x00000040, SI
-	JLT          few
-
-many:
-	VMOVUPS   (CX)(BX*4), Z1
-	VMOVUPS   64(CX)(BX*4), Z2
-	VMOVUPS   128(CX)(BX*4), Z3
-	VMOVUPS   192(CX)(BX*4), Z4
-	VMULPS    Z1, Z0, Z1
-	VMULPS    Z2, Z0, Z2
-	VMULPS    Z3, Z0, Z3
-	VMULPS    Z4, Z0, Z4
-	VMOVDQU32 Z1, (AX)(BX*4)
-	VMOVDQU32 Z2, 64(AX)(BX*4)
-	VMOVDQU32 Z3, 128(AX)(BX*4)
-	VMOVDQU32 Z4, 192(AX)(BX*4)
-	ADDQ      $0x00000040, BX
-	CMPQ      BX, SI
-	JLE       many
-
-few:
-	CMPQ BX, DX
-	JGE  done
-
-loop:
-	VMOVUPS   (CX)(BX*4), Z1
-	VMULPS    Z1, Z0, Z1
-	VMOVDQU32 Z1, (AX)(BX*4)
-	ADDQ      $0x10, BX
-	CMPQ      BX, DX
-	JLT       loop
-
-done:
-	VZEROUPPER
-	RET
-
 // func addF32AVX512(y *byte, a *byte, b *byte, n int, s float32)
 // Requires: AVX, AVX512F
 TEXT ·addF32AVX512(SB), NOSPLIT, $0-36
@@ -605,58 +559,6 @@ loop:
 	JLT       loop
 
 done:
-	VZEROUPPER
-	RET
-
-// func addStreamF32AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F, MMX+
-TEXT ·addStreamF32AVX512(SB), NOSPLIT, $0-36
-	MOVQ         y+0(FP), AX
-	MOVQ         a+8(FP), CX
-	MOVQ         b+16(FP), DX
-	MOVQ         n+24(FP), BX
-	VBROADCASTSS s+32(FP), Z0
-	XORQ         SI, SI
-	MOVQ         BX, DI
-	SUBQ         $0x00000040, DI
-	JLT          few
-
-many:
-	VMOVUPS  (CX)(SI*4), Z0
-	VMOVUPS  64(CX)(SI*4), Z2
-	VMOVUPS  128(CX)(SI*4), Z4
-	VMOVUPS  192(CX)(SI*4), Z6
-	VMOVUPS  (DX)(SI*4), Z1
-	VMOVUPS  64(DX)(SI*4), Z3
-	VMOVUPS  128(DX)(SI*4), Z5
-	VMOVUPS  192(DX)(SI*4), Z7
-	VADDPS   Z1, Z0, Z0
-	VADDPS   Z3, Z2, Z2
-	VADDPS   Z5, Z4, Z4
-	VADDPS   Z7, Z6, Z6
-	VMOVNTDQ Z0, (AX)(SI*4)
-	VMOVNTDQ Z2, 64(AX)(SI*4)
-	VMOVNTDQ Z4, 128(AX)(SI*4)
-	VMOVNTDQ Z6, 192(AX)(SI*4)
-	ADDQ     $0x00000040, SI
-	CMPQ     SI, DI
-	JLE      many
-
-few:
-	CMPQ SI, BX
-	JGE  done
-
-loop:
-	VMOVUPS  (CX)(SI*4), Z0
-	VMOVUPS  (DX)(SI*4), Z1
-	VADDPS   Z1, Z0, Z0
-	VMOVNTDQ Z0, (AX)(SI*4)
-	ADDQ     $0x10, SI
-	CMPQ     SI, BX
-	JLT      loop
-
-done:
-	SFENCE
 	VZEROUPPER
 	RET
 
@@ -1025,265 +927,6 @@ loop:
 	JLT               loop
 
 done:
-	VZEROUPPER
-	RET
-
-// func largestF32AVX512(x *byte, n int) float32
-// Requires: AVX, AVX512F
-TEXT ·largestF32AVX512(SB), NOSPLIT, $0-20
-	MOVQ         x+0(FP), AX
-	MOVQ         n+8(FP), CX
-	VBROADCASTSS eachConstants<>+1248(SB), Z0
-	VBROADCASTSS eachConstants<>+1248(SB), Z1
-	XORQ         DX, DX
-
-loop:
-	VMOVUPS       (AX)(DX*4), Z1
-	VMAXPS        Z0, Z1, Z0
-	ADDQ          $0x10, DX
-	CMPQ          DX, CX
-	JLT           loop
-	VEXTRACTF64X4 $0x01, Z0, Y1
-	VMAXPS        Y1, Y0, Y0
-	VEXTRACTF128  $0x01, Y0, X1
-	VMAXPS        X1, X0, X0
-	VPERMILPS     $0x4e, X0, X1
-	VMAXPS        X1, X0, X0
-	VPERMILPS     $0xb1, X0, X1
-	VMAXPS        X1, X0, X0
-	VMOVSS        X0, ret+16(FP)
-	VZEROUPPER
-	RET
-
-// func expSumF32AVX512(x *byte, n int, top float32) float32
-// Requires: AVX, AVX512F, MMX+
-TEXT ·expSumF32AVX512(SB), NOSPLIT, $0-28
-	MOVQ         x+0(FP), AX
-	MOVQ         n+8(FP), CX
-	VBROADCASTSS top+16(FP), Z0
-	VPXORD       Z1, Z1, Z1
-	VPXORD       Z2, Z2, Z2
-	XORQ         DX, DX
-	MOVQ         CX, BX
-	SUBQ         $0x00000020, BX
-	JLT          few
-
-many:
-	PREFETCHT0        16384(AX)(DX*4)
-	PREFETCHT0        16448(AX)(DX*4)
-	VMOVUPS           (AX)(DX*4), Z2
-	VMOVUPS           64(AX)(DX*4), Z5
-	VSUBPS            Z0, Z2, Z2
-	VSUBPS            Z0, Z5, Z5
-	VBROADCASTSS      eachConstants<>+192(SB), Z4
-	VBROADCASTSS      eachConstants<>+192(SB), Z7
-	VFMADD231PS.BCST  eachConstants<>+96(SB), Z2, Z4
-	VFMADD231PS.BCST  eachConstants<>+96(SB), Z5, Z7
-	VSUBPS.BCST       eachConstants<>+192(SB), Z4, Z3
-	VSUBPS.BCST       eachConstants<>+192(SB), Z7, Z6
-	VCMPPS.BCST       $0x05, eachConstants<>+32(SB), Z2, K1
-	VCMPPS.BCST       $0x05, eachConstants<>+32(SB), Z5, K2
-	VFNMADD231PS.BCST eachConstants<>+128(SB), Z3, Z2
-	VFNMADD231PS.BCST eachConstants<>+128(SB), Z6, Z5
-	VFNMADD231PS.BCST eachConstants<>+160(SB), Z3, Z2
-	VFNMADD231PS.BCST eachConstants<>+160(SB), Z6, Z5
-	VBROADCASTSS      eachConstants<>+224(SB), Z3
-	VBROADCASTSS      eachConstants<>+224(SB), Z6
-	VFMADD213PS.BCST  eachConstants<>+256(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+256(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+288(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+288(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+320(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+320(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+352(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+352(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+384(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+384(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
-	VPSLLD            $0x17, Z4, Z4
-	VPSLLD            $0x17, Z7, Z7
-	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
-	VPADDD.BCST       eachConstants<>+0(SB), Z7, Z7
-	VMULPS.Z          Z4, Z3, K1, Z2
-	VMULPS.Z          Z7, Z6, K2, Z5
-	VADDPS            Z2, Z1, Z1
-	VADDPS            Z5, Z1, Z1
-	ADDQ              $0x00000020, DX
-	CMPQ              DX, BX
-	JLE               many
-
-few:
-	CMPQ DX, CX
-	JGE  done
-
-loop:
-	PREFETCHT0        16384(AX)(DX*4)
-	VMOVUPS           (AX)(DX*4), Z2
-	VSUBPS            Z0, Z2, Z2
-	VBROADCASTSS      eachConstants<>+192(SB), Z4
-	VFMADD231PS.BCST  eachConstants<>+96(SB), Z2, Z4
-	VSUBPS.BCST       eachConstants<>+192(SB), Z4, Z3
-	VCMPPS.BCST       $0x05, eachConstants<>+32(SB), Z2, K1
-	VFNMADD231PS.BCST eachConstants<>+128(SB), Z3, Z2
-	VFNMADD231PS.BCST eachConstants<>+160(SB), Z3, Z2
-	VBROADCASTSS      eachConstants<>+224(SB), Z3
-	VFMADD213PS.BCST  eachConstants<>+256(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+288(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+320(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+352(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+384(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
-	VPSLLD            $0x17, Z4, Z4
-	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
-	VMULPS.Z          Z4, Z3, K1, Z2
-	VADDPS            Z2, Z1, Z1
-	ADDQ              $0x10, DX
-	CMPQ              DX, CX
-	JLT               loop
-
-done:
-	VEXTRACTF64X4 $0x01, Z1, Y0
-	VADDPS        Y0, Y1, Y1
-	VEXTRACTF128  $0x01, Y1, X0
-	VADDPS        X0, X1, X1
-	VPERMILPS     $0x4e, X1, X0
-	VADDPS        X0, X1, X1
-	VPERMILPS     $0xb1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSS        X1, ret+24(FP)
-	VZEROUPPER
-	RET
-
-// func softmaxF32AVX512(x *byte, n int, top float32, r float32)
-// Requires: AVX, AVX512F
-TEXT ·softmaxF32AVX512(SB), NOSPLIT, $0-24
-	MOVQ         x+0(FP), AX
-	MOVQ         n+8(FP), CX
-	VBROADCASTSS top+16(FP), Z0
-	VBROADCASTSS r+20(FP), Z1
-	XORQ         DX, DX
-	MOVQ         CX, BX
-	SUBQ         $0x00000020, BX
-	JLT          few
-
-many:
-	VMOVUPS           (AX)(DX*4), Z2
-	VMOVUPS           64(AX)(DX*4), Z5
-	VSUBPS            Z0, Z2, Z2
-	VSUBPS            Z0, Z5, Z5
-	VBROADCASTSS      eachConstants<>+192(SB), Z4
-	VBROADCASTSS      eachConstants<>+192(SB), Z7
-	VFMADD231PS.BCST  eachConstants<>+96(SB), Z2, Z4
-	VFMADD231PS.BCST  eachConstants<>+96(SB), Z5, Z7
-	VSUBPS.BCST       eachConstants<>+192(SB), Z4, Z3
-	VSUBPS.BCST       eachConstants<>+192(SB), Z7, Z6
-	VCMPPS.BCST       $0x05, eachConstants<>+32(SB), Z2, K1
-	VCMPPS.BCST       $0x05, eachConstants<>+32(SB), Z5, K2
-	VFNMADD231PS.BCST eachConstants<>+128(SB), Z3, Z2
-	VFNMADD231PS.BCST eachConstants<>+128(SB), Z6, Z5
-	VFNMADD231PS.BCST eachConstants<>+160(SB), Z3, Z2
-	VFNMADD231PS.BCST eachConstants<>+160(SB), Z6, Z5
-	VBROADCASTSS      eachConstants<>+224(SB), Z3
-	VBROADCASTSS      eachConstants<>+224(SB), Z6
-	VFMADD213PS.BCST  eachConstants<>+256(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+256(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+288(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+288(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+320(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+320(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+352(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+352(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+384(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+384(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
-	VPSLLD            $0x17, Z4, Z4
-	VPSLLD            $0x17, Z7, Z7
-	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
-	VPADDD.BCST       eachConstants<>+0(SB), Z7, Z7
-	VMULPS.Z          Z4, Z3, K1, Z2
-	VMULPS.Z          Z7, Z6, K2, Z5
-	VMULPS            Z2, Z1, Z2
-	VMULPS            Z5, Z1, Z5
-	VMOVDQU32         Z2, (AX)(DX*4)
-	VMOVDQU32         Z5, 64(AX)(DX*4)
-	ADDQ              $0x00000020, DX
-	CMPQ              DX, BX
-	JLE               many
-
-few:
-	CMPQ DX, CX
-	JGE  done
-
-loop:
-	VMOVUPS           (AX)(DX*4), Z2
-	VSUBPS            Z0, Z2, Z2
-	VBROADCASTSS      eachConstants<>+192(SB), Z4
-	VFMADD231PS.BCST  eachConstants<>+96(SB), Z2, Z4
-	VSUBPS.BCST       eachConstants<>+192(SB), Z4, Z3
-	VCMPPS.BCST       $0x05, eachConstants<>+32(SB), Z2, K1
-	VFNMADD231PS.BCST eachConstants<>+128(SB), Z3, Z2
-	VFNMADD231PS.BCST eachConstants<>+160(SB), Z3, Z2
-	VBROADCASTSS      eachConstants<>+224(SB), Z3
-	VFMADD213PS.BCST  eachConstants<>+256(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+288(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+320(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+352(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+384(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
-	VPSLLD            $0x17, Z4, Z4
-	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
-	VMULPS.Z          Z4, Z3, K1, Z2
-	VMULPS            Z2, Z1, Z2
-	VMOVDQU32         Z2, (AX)(DX*4)
-	ADDQ              $0x10, DX
-	CMPQ              DX, CX
-	JLT               loop
-
-done:
-	VZEROUPPER
-	RET
-
-// func ropeF32AVX512(x *byte, cos *byte, sin *byte, half int, heads int, sign float32)
-// Requires: AVX, AVX512F
-TEXT ·ropeF32AVX512(SB), NOSPLIT, $0-44
-	MOVQ         x+0(FP), AX
-	MOVQ         cos+8(FP), CX
-	MOVQ         sin+16(FP), DX
-	MOVQ         half+24(FP), BX
-	MOVQ         heads+32(FP), SI
-	VBROADCASTSS sign+40(FP), Z0
-
-head:
-	LEAQ (AX)(BX*4), R8
-	XORQ DI, DI
-
-loop:
-	VMOVUPS   (AX)(DI*4), Z1
-	VMOVUPS   (R8)(DI*4), Z2
-	VMULPS    (DX)(DI*4), Z0, Z3
-	VMOVUPS   (CX)(DI*4), Z5
-	VMULPS    Z3, Z1, Z4
-	VMULPS    Z3, Z2, Z3
-	VMULPS    Z5, Z1, Z1
-	VMULPS    Z5, Z2, Z2
-	VSUBPS    Z3, Z1, Z1
-	VADDPS    Z4, Z2, Z2
-	VMOVDQU32 Z1, (AX)(DI*4)
-	VMOVDQU32 Z2, (R8)(DI*4)
-	ADDQ      $0x10, DI
-	CMPQ      DI, BX
-	JLT       loop
-	LEAQ      (R8)(BX*4), AX
-	DECQ      SI
-	JNZ       head
 	VZEROUPPER
 	RET
 
@@ -1667,97 +1310,6 @@ done:
 	VZEROUPPER
 	RET
 
-// func scaleBF16AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F
-TEXT ·scaleBF16AVX512(SB), NOSPLIT, $0-36
-	MOVQ         y+0(FP), AX
-	MOVQ         a+8(FP), CX
-	MOVQ         b+16(FP), DX
-	MOVQ         n+24(FP), DX
-	VBROADCASTSS s+32(FP), Z0
-	XORQ         BX, BX
-	MOVQ         DX, SI
-	SUBQ         $0x00000040, SI
-	JLT          few
-
-many:
-	VPMOVZXWD   (CX)(BX*2), Z1
-	VPMOVZXWD   32(CX)(BX*2), Z3
-	VPMOVZXWD   64(CX)(BX*2), Z5
-	VPMOVZXWD   96(CX)(BX*2), Z7
-	VPSLLD      $0x10, Z1, Z1
-	VPSLLD      $0x10, Z3, Z3
-	VPSLLD      $0x10, Z5, Z5
-	VPSLLD      $0x10, Z7, Z7
-	VMULPS      Z1, Z0, Z1
-	VMULPS      Z3, Z0, Z3
-	VMULPS      Z5, Z0, Z5
-	VMULPS      Z7, Z0, Z7
-	VPSRLD      $0x10, Z1, Z2
-	VPSRLD      $0x10, Z3, Z4
-	VPSRLD      $0x10, Z5, Z6
-	VPSRLD      $0x10, Z7, Z8
-	VPANDD.BCST eachConstants<>+416(SB), Z2, Z2
-	VPANDD.BCST eachConstants<>+416(SB), Z4, Z4
-	VPANDD.BCST eachConstants<>+416(SB), Z6, Z6
-	VPANDD.BCST eachConstants<>+416(SB), Z8, Z8
-	VPADDD.BCST eachConstants<>+448(SB), Z2, Z2
-	VPADDD.BCST eachConstants<>+448(SB), Z4, Z4
-	VPADDD.BCST eachConstants<>+448(SB), Z6, Z6
-	VPADDD.BCST eachConstants<>+448(SB), Z8, Z8
-	VCMPPS      $0x03, Z1, Z1, K1
-	VCMPPS      $0x03, Z3, Z3, K2
-	VCMPPS      $0x03, Z5, Z5, K3
-	VCMPPS      $0x03, Z7, Z7, K4
-	VPADDD      Z1, Z2, Z2
-	VPADDD      Z3, Z4, Z4
-	VPADDD      Z5, Z6, Z6
-	VPADDD      Z7, Z8, Z8
-	VPORD.BCST  eachConstants<>+480(SB), Z1, K1, Z2
-	VPORD.BCST  eachConstants<>+480(SB), Z3, K2, Z4
-	VPORD.BCST  eachConstants<>+480(SB), Z5, K3, Z6
-	VPORD.BCST  eachConstants<>+480(SB), Z7, K4, Z8
-	VPSRLD      $0x10, Z2, Z2
-	VPSRLD      $0x10, Z4, Z4
-	VPSRLD      $0x10, Z6, Z6
-	VPSRLD      $0x10, Z8, Z8
-	VPMOVDW     Z2, Y2
-	VPMOVDW     Z4, Y4
-	VPMOVDW     Z6, Y6
-	VPMOVDW     Z8, Y8
-	VMOVDQU     Y2, (AX)(BX*2)
-	VMOVDQU     Y4, 32(AX)(BX*2)
-	VMOVDQU     Y6, 64(AX)(BX*2)
-	VMOVDQU     Y8, 96(AX)(BX*2)
-	ADDQ        $0x00000040, BX
-	CMPQ        BX, SI
-	JLE         many
-
-few:
-	CMPQ BX, DX
-	JGE  done
-
-loop:
-	VPMOVZXWD   (CX)(BX*2), Z1
-	VPSLLD      $0x10, Z1, Z1
-	VMULPS      Z1, Z0, Z1
-	VPSRLD      $0x10, Z1, Z2
-	VPANDD.BCST eachConstants<>+416(SB), Z2, Z2
-	VPADDD.BCST eachConstants<>+448(SB), Z2, Z2
-	VCMPPS      $0x03, Z1, Z1, K1
-	VPADDD      Z1, Z2, Z2
-	VPORD.BCST  eachConstants<>+480(SB), Z1, K1, Z2
-	VPSRLD      $0x10, Z2, Z2
-	VPMOVDW     Z2, Y2
-	VMOVDQU     Y2, (AX)(BX*2)
-	ADDQ        $0x10, BX
-	CMPQ        BX, DX
-	JLT         loop
-
-done:
-	VZEROUPPER
-	RET
-
 // func addBF16AVX512(y *byte, a *byte, b *byte, n int, s float32)
 // Requires: AVX, AVX512F
 TEXT ·addBF16AVX512(SB), NOSPLIT, $0-36
@@ -1834,86 +1386,6 @@ loop:
 	JLT         loop
 
 done:
-	VZEROUPPER
-	RET
-
-// func addStreamBF16AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F, MMX+
-TEXT ·addStreamBF16AVX512(SB), NOSPLIT, $0-36
-	MOVQ         y+0(FP), AX
-	MOVQ         a+8(FP), CX
-	MOVQ         b+16(FP), DX
-	MOVQ         n+24(FP), BX
-	VBROADCASTSS s+32(FP), Z0
-	XORQ         SI, SI
-	MOVQ         BX, DI
-	SUBQ         $0x00000040, DI
-	JLT          few
-
-many:
-	VPSLLD          $0x10, (CX)(SI*2), Z0
-	VPSLLD          $0x10, 64(CX)(SI*2), Z3
-	VBROADCASTSS    eachConstants<>+864(SB), Z2
-	VBROADCASTSS    eachConstants<>+864(SB), Z5
-	VPSLLD          $0x10, (DX)(SI*2), Z1
-	VPSLLD          $0x10, 64(DX)(SI*2), Z4
-	VPANDD          (CX)(SI*2), Z2, Z2
-	VPANDD          64(CX)(SI*2), Z5, Z5
-	VADDPS          Z1, Z0, Z0
-	VADDPS          Z4, Z3, Z3
-	VBROADCASTSS    eachConstants<>+864(SB), Z1
-	VBROADCASTSS    eachConstants<>+864(SB), Z4
-	VPTESTMD.BCST   eachConstants<>+896(SB), Z0, K1
-	VPTESTMD.BCST   eachConstants<>+896(SB), Z3, K2
-	VPANDD          (DX)(SI*2), Z1, Z1
-	VPANDD          64(DX)(SI*2), Z4, Z4
-	VPADDD.BCST     eachConstants<>+448(SB), Z0, Z0
-	VPADDD.BCST     eachConstants<>+448(SB), Z3, Z3
-	VADDPS          Z1, Z2, Z2
-	VADDPS          Z4, Z5, Z5
-	VPADDD.BCST     eachConstants<>+416(SB), Z0, K1, Z0
-	VPADDD.BCST     eachConstants<>+416(SB), Z3, K2, Z3
-	VPTESTMD.BCST   eachConstants<>+896(SB), Z2, K1
-	VPTESTMD.BCST   eachConstants<>+896(SB), Z5, K2
-	VPSRLD          $0x10, Z0, Z0
-	VPSRLD          $0x10, Z3, Z3
-	VPADDD.BCST     eachConstants<>+448(SB), Z2, Z1
-	VPADDD.BCST     eachConstants<>+448(SB), Z5, Z2
-	VPADDD.BCST     eachConstants<>+416(SB), Z1, K1, Z1
-	VPADDD.BCST     eachConstants<>+416(SB), Z2, K2, Z2
-	VPTERNLOGD.BCST $0xf8, eachConstants<>+864(SB), Z1, Z0
-	VPTERNLOGD.BCST $0xf8, eachConstants<>+864(SB), Z2, Z3
-	VMOVNTDQ        Z0, (AX)(SI*2)
-	VMOVNTDQ        Z3, 64(AX)(SI*2)
-	ADDQ            $0x00000040, SI
-	CMPQ            SI, DI
-	JLE             many
-
-few:
-	CMPQ SI, BX
-	JGE  done
-
-loop:
-	VPMOVZXWD   (CX)(SI*2), Z0
-	VPSLLD      $0x10, Z0, Z0
-	VPMOVZXWD   (DX)(SI*2), Z1
-	VPSLLD      $0x10, Z1, Z1
-	VADDPS      Z1, Z0, Z0
-	VPSRLD      $0x10, Z0, Z1
-	VPANDD.BCST eachConstants<>+416(SB), Z1, Z1
-	VPADDD.BCST eachConstants<>+448(SB), Z1, Z1
-	VCMPPS      $0x03, Z0, Z0, K1
-	VPADDD      Z0, Z1, Z1
-	VPORD.BCST  eachConstants<>+480(SB), Z0, K1, Z1
-	VPSRLD      $0x10, Z1, Z1
-	VPMOVDW     Z1, Y1
-	VMOVNTDQ    Y1, (AX)(SI*2)
-	ADDQ        $0x10, SI
-	CMPQ        SI, BX
-	JLT         loop
-
-done:
-	SFENCE
 	VZEROUPPER
 	RET
 
@@ -2372,314 +1844,6 @@ done:
 	VZEROUPPER
 	RET
 
-// func largestBF16AVX512(x *byte, n int) float32
-// Requires: AVX, AVX512F
-TEXT ·largestBF16AVX512(SB), NOSPLIT, $0-20
-	MOVQ         x+0(FP), AX
-	MOVQ         n+8(FP), CX
-	VBROADCASTSS eachConstants<>+1248(SB), Z0
-	VBROADCASTSS eachConstants<>+1248(SB), Z1
-	XORQ         DX, DX
-
-loop:
-	VPMOVZXWD     (AX)(DX*2), Z1
-	VPSLLD        $0x10, Z1, Z1
-	VMAXPS        Z0, Z1, Z0
-	ADDQ          $0x10, DX
-	CMPQ          DX, CX
-	JLT           loop
-	VEXTRACTF64X4 $0x01, Z0, Y1
-	VMAXPS        Y1, Y0, Y0
-	VEXTRACTF128  $0x01, Y0, X1
-	VMAXPS        X1, X0, X0
-	VPERMILPS     $0x4e, X0, X1
-	VMAXPS        X1, X0, X0
-	VPERMILPS     $0xb1, X0, X1
-	VMAXPS        X1, X0, X0
-	VMOVSS        X0, ret+16(FP)
-	VZEROUPPER
-	RET
-
-// func expSumBF16AVX512(x *byte, n int, top float32) float32
-// Requires: AVX, AVX512F, MMX+
-TEXT ·expSumBF16AVX512(SB), NOSPLIT, $0-28
-	MOVQ         x+0(FP), AX
-	MOVQ         n+8(FP), CX
-	VBROADCASTSS top+16(FP), Z0
-	VPXORD       Z1, Z1, Z1
-	VPXORD       Z2, Z2, Z2
-	XORQ         DX, DX
-	MOVQ         CX, BX
-	SUBQ         $0x00000020, BX
-	JLT          few
-
-many:
-	PREFETCHT0        8192(AX)(DX*2)
-	PREFETCHT0        8224(AX)(DX*2)
-	VPMOVZXWD         (AX)(DX*2), Z2
-	VPMOVZXWD         32(AX)(DX*2), Z5
-	VPSLLD            $0x10, Z2, Z2
-	VPSLLD            $0x10, Z5, Z5
-	VSUBPS            Z0, Z2, Z2
-	VSUBPS            Z0, Z5, Z5
-	VBROADCASTSS      eachConstants<>+192(SB), Z4
-	VBROADCASTSS      eachConstants<>+192(SB), Z7
-	VFMADD231PS.BCST  eachConstants<>+96(SB), Z2, Z4
-	VFMADD231PS.BCST  eachConstants<>+96(SB), Z5, Z7
-	VSUBPS.BCST       eachConstants<>+192(SB), Z4, Z3
-	VSUBPS.BCST       eachConstants<>+192(SB), Z7, Z6
-	VCMPPS.BCST       $0x05, eachConstants<>+32(SB), Z2, K1
-	VCMPPS.BCST       $0x05, eachConstants<>+32(SB), Z5, K2
-	VFNMADD231PS.BCST eachConstants<>+128(SB), Z3, Z2
-	VFNMADD231PS.BCST eachConstants<>+128(SB), Z6, Z5
-	VFNMADD231PS.BCST eachConstants<>+160(SB), Z3, Z2
-	VFNMADD231PS.BCST eachConstants<>+160(SB), Z6, Z5
-	VBROADCASTSS      eachConstants<>+224(SB), Z3
-	VBROADCASTSS      eachConstants<>+224(SB), Z6
-	VFMADD213PS.BCST  eachConstants<>+256(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+256(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+288(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+288(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+320(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+320(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+352(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+352(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+384(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+384(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
-	VPSLLD            $0x17, Z4, Z4
-	VPSLLD            $0x17, Z7, Z7
-	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
-	VPADDD.BCST       eachConstants<>+0(SB), Z7, Z7
-	VMULPS.Z          Z4, Z3, K1, Z2
-	VMULPS.Z          Z7, Z6, K2, Z5
-	VADDPS            Z2, Z1, Z1
-	VADDPS            Z5, Z1, Z1
-	ADDQ              $0x00000020, DX
-	CMPQ              DX, BX
-	JLE               many
-
-few:
-	CMPQ DX, CX
-	JGE  done
-
-loop:
-	PREFETCHT0        8192(AX)(DX*2)
-	VPMOVZXWD         (AX)(DX*2), Z2
-	VPSLLD            $0x10, Z2, Z2
-	VSUBPS            Z0, Z2, Z2
-	VBROADCASTSS      eachConstants<>+192(SB), Z4
-	VFMADD231PS.BCST  eachConstants<>+96(SB), Z2, Z4
-	VSUBPS.BCST       eachConstants<>+192(SB), Z4, Z3
-	VCMPPS.BCST       $0x05, eachConstants<>+32(SB), Z2, K1
-	VFNMADD231PS.BCST eachConstants<>+128(SB), Z3, Z2
-	VFNMADD231PS.BCST eachConstants<>+160(SB), Z3, Z2
-	VBROADCASTSS      eachConstants<>+224(SB), Z3
-	VFMADD213PS.BCST  eachConstants<>+256(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+288(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+320(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+352(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+384(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
-	VPSLLD            $0x17, Z4, Z4
-	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
-	VMULPS.Z          Z4, Z3, K1, Z2
-	VADDPS            Z2, Z1, Z1
-	ADDQ              $0x10, DX
-	CMPQ              DX, CX
-	JLT               loop
-
-done:
-	VEXTRACTF64X4 $0x01, Z1, Y0
-	VADDPS        Y0, Y1, Y1
-	VEXTRACTF128  $0x01, Y1, X0
-	VADDPS        X0, X1, X1
-	VPERMILPS     $0x4e, X1, X0
-	VADDPS        X0, X1, X1
-	VPERMILPS     $0xb1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSS        X1, ret+24(FP)
-	VZEROUPPER
-	RET
-
-// func softmaxBF16AVX512(x *byte, n int, top float32, r float32)
-// Requires: AVX, AVX512F
-TEXT ·softmaxBF16AVX512(SB), NOSPLIT, $0-24
-	MOVQ         x+0(FP), AX
-	MOVQ         n+8(FP), CX
-	VBROADCASTSS top+16(FP), Z0
-	VBROADCASTSS r+20(FP), Z1
-	XORQ         DX, DX
-	MOVQ         CX, BX
-	SUBQ         $0x00000020, BX
-	JLT          few
-
-many:
-	VPMOVZXWD         (AX)(DX*2), Z2
-	VPMOVZXWD         32(AX)(DX*2), Z5
-	VPSLLD            $0x10, Z2, Z2
-	VPSLLD            $0x10, Z5, Z5
-	VSUBPS            Z0, Z2, Z2
-	VSUBPS            Z0, Z5, Z5
-	VBROADCASTSS      eachConstants<>+192(SB), Z4
-	VBROADCASTSS      eachConstants<>+192(SB), Z7
-	VFMADD231PS.BCST  eachConstants<>+96(SB), Z2, Z4
-	VFMADD231PS.BCST  eachConstants<>+96(SB), Z5, Z7
-	VSUBPS.BCST       eachConstants<>+192(SB), Z4, Z3
-	VSUBPS.BCST       eachConstants<>+192(SB), Z7, Z6
-	VCMPPS.BCST       $0x05, eachConstants<>+32(SB), Z2, K1
-	VCMPPS.BCST       $0x05, eachConstants<>+32(SB), Z5, K2
-	VFNMADD231PS.BCST eachConstants<>+128(SB), Z3, Z2
-	VFNMADD231PS.BCST eachConstants<>+128(SB), Z6, Z5
-	VFNMADD231PS.BCST eachConstants<>+160(SB), Z3, Z2
-	VFNMADD231PS.BCST eachConstants<>+160(SB), Z6, Z5
-	VBROADCASTSS      eachConstants<>+224(SB), Z3
-	VBROADCASTSS      eachConstants<>+224(SB), Z6
-	VFMADD213PS.BCST  eachConstants<>+256(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+256(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+288(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+288(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+320(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+320(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+352(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+352(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+384(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+384(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
-	VPSLLD            $0x17, Z4, Z4
-	VPSLLD            $0x17, Z7, Z7
-	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
-	VPADDD.BCST       eachConstants<>+0(SB), Z7, Z7
-	VMULPS.Z          Z4, Z3, K1, Z2
-	VMULPS.Z          Z7, Z6, K2, Z5
-	VMULPS            Z2, Z1, Z2
-	VMULPS            Z5, Z1, Z5
-	VPSRLD            $0x10, Z2, Z3
-	VPSRLD            $0x10, Z5, Z4
-	VPANDD.BCST       eachConstants<>+416(SB), Z3, Z3
-	VPANDD.BCST       eachConstants<>+416(SB), Z4, Z4
-	VPADDD.BCST       eachConstants<>+448(SB), Z3, Z3
-	VPADDD.BCST       eachConstants<>+448(SB), Z4, Z4
-	VCMPPS            $0x03, Z2, Z2, K1
-	VCMPPS            $0x03, Z5, Z5, K2
-	VPADDD            Z2, Z3, Z3
-	VPADDD            Z5, Z4, Z4
-	VPORD.BCST        eachConstants<>+480(SB), Z2, K1, Z3
-	VPORD.BCST        eachConstants<>+480(SB), Z5, K2, Z4
-	VPSRLD            $0x10, Z3, Z3
-	VPSRLD            $0x10, Z4, Z4
-	VPMOVDW           Z3, Y3
-	VPMOVDW           Z4, Y4
-	VMOVDQU           Y3, (AX)(DX*2)
-	VMOVDQU           Y4, 32(AX)(DX*2)
-	ADDQ              $0x00000020, DX
-	CMPQ              DX, BX
-	JLE               many
-
-few:
-	CMPQ DX, CX
-	JGE  done
-
-loop:
-	VPMOVZXWD         (AX)(DX*2), Z2
-	VPSLLD            $0x10, Z2, Z2
-	VSUBPS            Z0, Z2, Z2
-	VBROADCASTSS      eachConstants<>+192(SB), Z4
-	VFMADD231PS.BCST  eachConstants<>+96(SB), Z2, Z4
-	VSUBPS.BCST       eachConstants<>+192(SB), Z4, Z3
-	VCMPPS.BCST       $0x05, eachConstants<>+32(SB), Z2, K1
-	VFNMADD231PS.BCST eachConstants<>+128(SB), Z3, Z2
-	VFNMADD231PS.BCST eachConstants<>+160(SB), Z3, Z2
-	VBROADCASTSS      eachConstants<>+224(SB), Z3
-	VFMADD213PS.BCST  eachConstants<>+256(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+288(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+320(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+352(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+384(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
-	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
-	VPSLLD            $0x17, Z4, Z4
-	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
-	VMULPS.Z          Z4, Z3, K1, Z2
-	VMULPS            Z2, Z1, Z2
-	VPSRLD            $0x10, Z2, Z3
-	VPANDD.BCST       eachConstants<>+416(SB), Z3, Z3
-	VPADDD.BCST       eachConstants<>+448(SB), Z3, Z3
-	VCMPPS            $0x03, Z2, Z2, K1
-	VPADDD            Z2, Z3, Z3
-	VPORD.BCST        eachConstants<>+480(SB), Z2, K1, Z3
-	VPSRLD            $0x10, Z3, Z3
-	VPMOVDW           Z3, Y3
-	VMOVDQU           Y3, (AX)(DX*2)
-	ADDQ              $0x10, DX
-	CMPQ              DX, CX
-	JLT               loop
-
-done:
-	VZEROUPPER
-	RET
-
-// func ropeBF16AVX512(x *byte, cos *byte, sin *byte, half int, heads int, sign float32)
-// Requires: AVX, AVX512F
-TEXT ·ropeBF16AVX512(SB), NOSPLIT, $0-44
-	MOVQ         x+0(FP), AX
-	MOVQ         cos+8(FP), CX
-	MOVQ         sin+16(FP), DX
-	MOVQ         half+24(FP), BX
-	MOVQ         heads+32(FP), SI
-	VBROADCASTSS sign+40(FP), Z0
-
-head:
-	LEAQ (AX)(BX*2), R8
-	XORQ DI, DI
-
-loop:
-	VPMOVZXWD   (AX)(DI*2), Z1
-	VPSLLD      $0x10, Z1, Z1
-	VPMOVZXWD   (R8)(DI*2), Z2
-	VPSLLD      $0x10, Z2, Z2
-	VMULPS      (DX)(DI*4), Z0, Z3
-	VMOVUPS     (CX)(DI*4), Z5
-	VMULPS      Z3, Z1, Z4
-	VMULPS      Z3, Z2, Z3
-	VMULPS      Z5, Z1, Z1
-	VMULPS      Z5, Z2, Z2
-	VSUBPS      Z3, Z1, Z1
-	VADDPS      Z4, Z2, Z2
-	VPSRLD      $0x10, Z1, Z3
-	VPANDD.BCST eachConstants<>+416(SB), Z3, Z3
-	VPADDD.BCST eachConstants<>+448(SB), Z3, Z3
-	VCMPPS      $0x03, Z1, Z1, K1
-	VPADDD      Z1, Z3, Z3
-	VPORD.BCST  eachConstants<>+480(SB), Z1, K1, Z3
-	VPSRLD      $0x10, Z3, Z3
-	VPMOVDW     Z3, Y3
-	VMOVDQU     Y3, (AX)(DI*2)
-	VPSRLD      $0x10, Z2, Z1
-	VPANDD.BCST eachConstants<>+416(SB), Z1, Z1
-	VPADDD.BCST eachConstants<>+448(SB), Z1, Z1
-	VCMPPS      $0x03, Z2, Z2, K1
-	VPADDD      Z2, Z1, Z1
-	VPORD.BCST  eachConstants<>+480(SB), Z2, K1, Z1
-	VPSRLD      $0x10, Z1, Z1
-	VPMOVDW     Z1, Y1
-	VMOVDQU     Y1, (R8)(DI*2)
-	ADDQ        $0x10, DI
-	CMPQ        DI, BX
-	JLT         loop
-	LEAQ        (R8)(BX*2), AX
-	DECQ        SI
-	JNZ         head
-	VZEROUPPER
-	RET
-
 // func geluF16AVX512(y *byte, a *byte, b *byte, n int, s float32)
 // Requires: AVX, AVX512DQ, AVX512F
 TEXT ·geluF16AVX512(SB), NOSPLIT, $0-36
@@ -3037,57 +2201,6 @@ done:
 	VZEROUPPER
 	RET
 
-// func scaleF16AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F
-TEXT ·scaleF16AVX512(SB), NOSPLIT, $0-36
-	MOVQ         y+0(FP), AX
-	MOVQ         a+8(FP), CX
-	MOVQ         b+16(FP), DX
-	MOVQ         n+24(FP), DX
-	VBROADCASTSS s+32(FP), Z0
-	XORQ         BX, BX
-	MOVQ         DX, SI
-	SUBQ         $0x00000040, SI
-	JLT          few
-
-many:
-	VCVTPH2PS (CX)(BX*2), Z1
-	VCVTPH2PS 32(CX)(BX*2), Z2
-	VCVTPH2PS 64(CX)(BX*2), Z3
-	VCVTPH2PS 96(CX)(BX*2), Z4
-	VMULPS    Z1, Z0, Z1
-	VMULPS    Z2, Z0, Z2
-	VMULPS    Z3, Z0, Z3
-	VMULPS    Z4, Z0, Z4
-	VCVTPS2PH $0x00, Z1, Y1
-	VCVTPS2PH $0x00, Z2, Y2
-	VCVTPS2PH $0x00, Z3, Y3
-	VCVTPS2PH $0x00, Z4, Y4
-	VMOVDQU   Y1, (AX)(BX*2)
-	VMOVDQU   Y2, 32(AX)(BX*2)
-	VMOVDQU   Y3, 64(AX)(BX*2)
-	VMOVDQU   Y4, 96(AX)(BX*2)
-	ADDQ      $0x00000040, BX
-	CMPQ      BX, SI
-	JLE       many
-
-few:
-	CMPQ BX, DX
-	JGE  done
-
-loop:
-	VCVTPH2PS (CX)(BX*2), Z1
-	VMULPS    Z1, Z0, Z1
-	VCVTPS2PH $0x00, Z1, Y1
-	VMOVDQU   Y1, (AX)(BX*2)
-	ADDQ      $0x10, BX
-	CMPQ      BX, DX
-	JLT       loop
-
-done:
-	VZEROUPPER
-	RET
-
 // func addF16AVX512(y *byte, a *byte, b *byte, n int, s float32)
 // Requires: AVX, AVX512F
 TEXT ·addF16AVX512(SB), NOSPLIT, $0-36
@@ -3141,63 +2254,6 @@ loop:
 	JLT       loop
 
 done:
-	VZEROUPPER
-	RET
-
-// func addStreamF16AVX512(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX512F, MMX+
-TEXT ·addStreamF16AVX512(SB), NOSPLIT, $0-36
-	MOVQ         y+0(FP), AX
-	MOVQ         a+8(FP), CX
-	MOVQ         b+16(FP), DX
-	MOVQ         n+24(FP), BX
-	VBROADCASTSS s+32(FP), Z0
-	XORQ         SI, SI
-	MOVQ         BX, DI
-	SUBQ         $0x00000040, DI
-	JLT          few
-
-many:
-	VCVTPH2PS (CX)(SI*2), Z0
-	VCVTPH2PS 32(CX)(SI*2), Z2
-	VCVTPH2PS 64(CX)(SI*2), Z4
-	VCVTPH2PS 96(CX)(SI*2), Z6
-	VCVTPH2PS (DX)(SI*2), Z1
-	VCVTPH2PS 32(DX)(SI*2), Z3
-	VCVTPH2PS 64(DX)(SI*2), Z5
-	VCVTPH2PS 96(DX)(SI*2), Z7
-	VADDPS    Z1, Z0, Z0
-	VADDPS    Z3, Z2, Z2
-	VADDPS    Z5, Z4, Z4
-	VADDPS    Z7, Z6, Z6
-	VCVTPS2PH $0x00, Z0, Y0
-	VCVTPS2PH $0x00, Z2, Y1
-	VCVTPS2PH $0x00, Z4, Y2
-	VCVTPS2PH $0x00, Z6, Y3
-	VMOVNTDQ  Y0, (AX)(SI*2)
-	VMOVNTDQ  Y1, 32(AX)(SI*2)
-	VMOVNTDQ  Y2, 64(AX)(SI*2)
-	VMOVNTDQ  Y3, 96(AX)(SI*2)
-	ADDQ      $0x00000040, SI
-	CMPQ      SI, DI
-	JLE       many
-
-few:
-	CMPQ SI, BX
-	JGE  done
-
-loop:
-	VCVTPH2PS (CX)(SI*2), Z0
-	VCVTPH2PS (DX)(SI*2), Z1
-	VADDPS    Z1, Z0, Z0
-	VCVTPS2PH $0x00, Z0, Y0
-	VMOVNTDQ  Y0, (AX)(SI*2)
-	ADDQ      $0x10, SI
-	CMPQ      SI, BX
-	JLT       loop
-
-done:
-	SFENCE
 	VZEROUPPER
 	RET
 
@@ -3635,9 +2691,107 @@ done:
 	VZEROUPPER
 	RET
 
-// func largestF16AVX512(x *byte, n int) float32
+// func scaleF32AVX512(y *byte, a *byte, b *byte, n int, s float32)
 // Requires: AVX, AVX512F
-TEXT ·largestF16AVX512(SB), NOSPLIT, $0-20
+TEXT ·scaleF32AVX512(SB), NOSPLIT, $0-36
+	MOVQ         y+0(FP), AX
+	MOVQ         a+8(FP), CX
+	MOVQ         b+16(FP), DX
+	MOVQ         n+24(FP), DX
+	VBROADCASTSS s+32(FP), Z0
+	XORQ         BX, BX
+	MOVQ         DX, SI
+	SUBQ         $0x00000040, SI
+	JLT          few
+
+many:
+	VMOVUPS   (CX)(BX*4), Z1
+	VMOVUPS   64(CX)(BX*4), Z2
+	VMOVUPS   128(CX)(BX*4), Z3
+	VMOVUPS   192(CX)(BX*4), Z4
+	VMULPS    Z1, Z0, Z1
+	VMULPS    Z2, Z0, Z2
+	VMULPS    Z3, Z0, Z3
+	VMULPS    Z4, Z0, Z4
+	VMOVDQU32 Z1, (AX)(BX*4)
+	VMOVDQU32 Z2, 64(AX)(BX*4)
+	VMOVDQU32 Z3, 128(AX)(BX*4)
+	VMOVDQU32 Z4, 192(AX)(BX*4)
+	ADDQ      $0x00000040, BX
+	CMPQ      BX, SI
+	JLE       many
+
+few:
+	CMPQ BX, DX
+	JGE  done
+
+loop:
+	VMOVUPS   (CX)(BX*4), Z1
+	VMULPS    Z1, Z0, Z1
+	VMOVDQU32 Z1, (AX)(BX*4)
+	ADDQ      $0x10, BX
+	CMPQ      BX, DX
+	JLT       loop
+
+done:
+	VZEROUPPER
+	RET
+
+// func addStreamF32AVX512(y *byte, a *byte, b *byte, n int, s float32)
+// Requires: AVX, AVX512F, MMX+
+TEXT ·addStreamF32AVX512(SB), NOSPLIT, $0-36
+	MOVQ         y+0(FP), AX
+	MOVQ         a+8(FP), CX
+	MOVQ         b+16(FP), DX
+	MOVQ         n+24(FP), BX
+	VBROADCASTSS s+32(FP), Z0
+	XORQ         SI, SI
+	MOVQ         BX, DI
+	SUBQ         $0x00000040, DI
+	JLT          few
+
+many:
+	VMOVUPS  (CX)(SI*4), Z0
+	VMOVUPS  64(CX)(SI*4), Z2
+	VMOVUPS  128(CX)(SI*4), Z4
+	VMOVUPS  192(CX)(SI*4), Z6
+	VMOVUPS  (DX)(SI*4), Z1
+	VMOVUPS  64(DX)(SI*4), Z3
+	VMOVUPS  128(DX)(SI*4), Z5
+	VMOVUPS  192(DX)(SI*4), Z7
+	VADDPS   Z1, Z0, Z0
+	VADDPS   Z3, Z2, Z2
+	VADDPS   Z5, Z4, Z4
+	VADDPS   Z7, Z6, Z6
+	VMOVNTDQ Z0, (AX)(SI*4)
+	VMOVNTDQ Z2, 64(AX)(SI*4)
+	VMOVNTDQ Z4, 128(AX)(SI*4)
+	VMOVNTDQ Z6, 192(AX)(SI*4)
+	ADDQ     $0x00000040, SI
+	CMPQ     SI, DI
+	JLE      many
+
+few:
+	CMPQ SI, BX
+	JGE  done
+
+loop:
+	VMOVUPS  (CX)(SI*4), Z0
+	VMOVUPS  (DX)(SI*4), Z1
+	VADDPS   Z1, Z0, Z0
+	VMOVNTDQ Z0, (AX)(SI*4)
+	ADDQ     $0x10, SI
+	CMPQ     SI, BX
+	JLT      loop
+
+done:
+	SFENCE
+	VZEROUPPER
+	RET
+
+// func largestF32AVX512(x *byte, n int) float32
+// Requires: AVX, AVX512F
+TEXT ·largestF32AVX512(SB), NOSPLIT, $0-20
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
 	VBROADCASTSS eachConstants<>+1248(SB), Z0
@@ -3645,7 +2799,7 @@ TEXT ·largestF16AVX512(SB), NOSPLIT, $0-20
 	XORQ         DX, DX
 
 loop:
-	VCVTPH2PS     (AX)(DX*2), Z1
+	VMOVUPS       (AX)(DX*4), Z1
 	VMAXPS        Z0, Z1, Z0
 	ADDQ          $0x10, DX
 	CMPQ          DX, CX
@@ -3662,9 +2816,404 @@ loop:
 	VZEROUPPER
 	RET
 
-// func expSumF16AVX512(x *byte, n int, top float32) float32
+// func expSumF32AVX512(x *byte, n int, top float32) float32
 // Requires: AVX, AVX512F, MMX+
-TEXT ·expSumF16AVX512(SB), NOSPLIT, $0-28
+TEXT ·expSumF32AVX512(SB), NOSPLIT, $0-28
+	MOVQ         x+0(FP), AX
+	MOVQ         n+8(FP), CX
+	VBROADCASTSS top+16(FP), Z0
+	VPXORD       Z1, Z1, Z1
+	VPXORD       Z2, Z2, Z2
+	XORQ         DX, DX
+	MOVQ         CX, BX
+	SUBQ         $0x00000020, BX
+	JLT          few
+
+many:
+	PREFETCHT0        16384(AX)(DX*4)
+	PREFETCHT0        16448(AX)(DX*4)
+	VMOVUPS           (AX)(DX*4), Z2
+	VMOVUPS           64(AX)(DX*4), Z5
+	VSUBPS            Z0, Z2, Z2
+	VSUBPS            Z0, Z5, Z5
+	VBROADCASTSS      eachConstants<>+192(SB), Z4
+	VBROADCASTSS      eachConstants<>+192(SB), Z7
+	VFMADD231PS.BCST  eachConstants<>+96(SB), Z2, Z4
+	VFMADD231PS.BCST  eachConstants<>+96(SB), Z5, Z7
+	VSUBPS.BCST       eachConstants<>+192(SB), Z4, Z3
+	VSUBPS.BCST       eachConstants<>+192(SB), Z7, Z6
+	VCMPPS.BCST       $0x05, eachConstants<>+32(SB), Z2, K1
+	VCMPPS.BCST       $0x05, eachConstants<>+32(SB), Z5, K2
+	VFNMADD231PS.BCST eachConstants<>+128(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+128(SB), Z6, Z5
+	VFNMADD231PS.BCST eachConstants<>+160(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+160(SB), Z6, Z5
+	VBROADCASTSS      eachConstants<>+224(SB), Z3
+	VBROADCASTSS      eachConstants<>+224(SB), Z6
+	VFMADD213PS.BCST  eachConstants<>+256(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+256(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+288(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+288(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+320(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+320(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+352(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+352(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+384(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+384(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
+	VPSLLD            $0x17, Z4, Z4
+	VPSLLD            $0x17, Z7, Z7
+	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
+	VPADDD.BCST       eachConstants<>+0(SB), Z7, Z7
+	VMULPS.Z          Z4, Z3, K1, Z2
+	VMULPS.Z          Z7, Z6, K2, Z5
+	VADDPS            Z2, Z1, Z1
+	VADDPS            Z5, Z1, Z1
+	ADDQ              $0x00000020, DX
+	CMPQ              DX, BX
+	JLE               many
+
+few:
+	CMPQ DX, CX
+	JGE  done
+
+loop:
+	PREFETCHT0        16384(AX)(DX*4)
+	VMOVUPS           (AX)(DX*4), Z2
+	VSUBPS            Z0, Z2, Z2
+	VBROADCASTSS      eachConstants<>+192(SB), Z4
+	VFMADD231PS.BCST  eachConstants<>+96(SB), Z2, Z4
+	VSUBPS.BCST       eachConstants<>+192(SB), Z4, Z3
+	VCMPPS.BCST       $0x05, eachConstants<>+32(SB), Z2, K1
+	VFNMADD231PS.BCST eachConstants<>+128(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+160(SB), Z3, Z2
+	VBROADCASTSS      eachConstants<>+224(SB), Z3
+	VFMADD213PS.BCST  eachConstants<>+256(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+288(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+320(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+352(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+384(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VPSLLD            $0x17, Z4, Z4
+	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
+	VMULPS.Z          Z4, Z3, K1, Z2
+	VADDPS            Z2, Z1, Z1
+	ADDQ              $0x10, DX
+	CMPQ              DX, CX
+	JLT               loop
+
+done:
+	VEXTRACTF64X4 $0x01, Z1, Y0
+	VADDPS        Y0, Y1, Y1
+	VEXTRACTF128  $0x01, Y1, X0
+	VADDPS        X0, X1, X1
+	VPERMILPS     $0x4e, X1, X0
+	VADDPS        X0, X1, X1
+	VPERMILPS     $0xb1, X1, X0
+	VADDPS        X0, X1, X1
+	VMOVSS        X1, ret+24(FP)
+	VZEROUPPER
+	RET
+
+// func softmaxF32AVX512(x *byte, n int, top float32, r float32)
+// Requires: AVX, AVX512F
+TEXT ·softmaxF32AVX512(SB), NOSPLIT, $0-24
+	MOVQ         x+0(FP), AX
+	MOVQ         n+8(FP), CX
+	VBROADCASTSS top+16(FP), Z0
+	VBROADCASTSS r+20(FP), Z1
+	XORQ         DX, DX
+	MOVQ         CX, BX
+	SUBQ         $0x00000020, BX
+	JLT          few
+
+many:
+	VMOVUPS           (AX)(DX*4), Z2
+	VMOVUPS           64(AX)(DX*4), Z5
+	VSUBPS            Z0, Z2, Z2
+	VSUBPS            Z0, Z5, Z5
+	VBROADCASTSS      eachConstants<>+192(SB), Z4
+	VBROADCASTSS      eachConstants<>+192(SB), Z7
+	VFMADD231PS.BCST  eachConstants<>+96(SB), Z2, Z4
+	VFMADD231PS.BCST  eachConstants<>+96(SB), Z5, Z7
+	VSUBPS.BCST       eachConstants<>+192(SB), Z4, Z3
+	VSUBPS.BCST       eachConstants<>+192(SB), Z7, Z6
+	VCMPPS.BCST       $0x05, eachConstants<>+32(SB), Z2, K1
+	VCMPPS.BCST       $0x05, eachConstants<>+32(SB), Z5, K2
+	VFNMADD231PS.BCST eachConstants<>+128(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+128(SB), Z6, Z5
+	VFNMADD231PS.BCST eachConstants<>+160(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+160(SB), Z6, Z5
+	VBROADCASTSS      eachConstants<>+224(SB), Z3
+	VBROADCASTSS      eachConstants<>+224(SB), Z6
+	VFMADD213PS.BCST  eachConstants<>+256(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+256(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+288(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+288(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+320(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+320(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+352(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+352(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+384(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+384(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
+	VPSLLD            $0x17, Z4, Z4
+	VPSLLD            $0x17, Z7, Z7
+	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
+	VPADDD.BCST       eachConstants<>+0(SB), Z7, Z7
+	VMULPS.Z          Z4, Z3, K1, Z2
+	VMULPS.Z          Z7, Z6, K2, Z5
+	VMULPS            Z2, Z1, Z2
+	VMULPS            Z5, Z1, Z5
+	VMOVDQU32         Z2, (AX)(DX*4)
+	VMOVDQU32         Z5, 64(AX)(DX*4)
+	ADDQ              $0x00000020, DX
+	CMPQ              DX, BX
+	JLE               many
+
+few:
+	CMPQ DX, CX
+	JGE  done
+
+loop:
+	VMOVUPS           (AX)(DX*4), Z2
+	VSUBPS            Z0, Z2, Z2
+	VBROADCASTSS      eachConstants<>+192(SB), Z4
+	VFMADD231PS.BCST  eachConstants<>+96(SB), Z2, Z4
+	VSUBPS.BCST       eachConstants<>+192(SB), Z4, Z3
+	VCMPPS.BCST       $0x05, eachConstants<>+32(SB), Z2, K1
+	VFNMADD231PS.BCST eachConstants<>+128(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+160(SB), Z3, Z2
+	VBROADCASTSS      eachConstants<>+224(SB), Z3
+	VFMADD213PS.BCST  eachConstants<>+256(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+288(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+320(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+352(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+384(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VPSLLD            $0x17, Z4, Z4
+	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
+	VMULPS.Z          Z4, Z3, K1, Z2
+	VMULPS            Z2, Z1, Z2
+	VMOVDQU32         Z2, (AX)(DX*4)
+	ADDQ              $0x10, DX
+	CMPQ              DX, CX
+	JLT               loop
+
+done:
+	VZEROUPPER
+	RET
+
+// func scaleBF16AVX512(y *byte, a *byte, b *byte, n int, s float32)
+// Requires: AVX, AVX512F
+TEXT ·scaleBF16AVX512(SB), NOSPLIT, $0-36
+	MOVQ         y+0(FP), AX
+	MOVQ         a+8(FP), CX
+	MOVQ         b+16(FP), DX
+	MOVQ         n+24(FP), DX
+	VBROADCASTSS s+32(FP), Z0
+	XORQ         BX, BX
+	MOVQ         DX, SI
+	SUBQ         $0x00000040, SI
+	JLT          few
+
+many:
+	VPMOVZXWD   (CX)(BX*2), Z1
+	VPMOVZXWD   32(CX)(BX*2), Z3
+	VPMOVZXWD   64(CX)(BX*2), Z5
+	VPMOVZXWD   96(CX)(BX*2), Z7
+	VPSLLD      $0x10, Z1, Z1
+	VPSLLD      $0x10, Z3, Z3
+	VPSLLD      $0x10, Z5, Z5
+	VPSLLD      $0x10, Z7, Z7
+	VMULPS      Z1, Z0, Z1
+	VMULPS      Z3, Z0, Z3
+	VMULPS      Z5, Z0, Z5
+	VMULPS      Z7, Z0, Z7
+	VPSRLD      $0x10, Z1, Z2
+	VPSRLD      $0x10, Z3, Z4
+	VPSRLD      $0x10, Z5, Z6
+	VPSRLD      $0x10, Z7, Z8
+	VPANDD.BCST eachConstants<>+416(SB), Z2, Z2
+	VPANDD.BCST eachConstants<>+416(SB), Z4, Z4
+	VPANDD.BCST eachConstants<>+416(SB), Z6, Z6
+	VPANDD.BCST eachConstants<>+416(SB), Z8, Z8
+	VPADDD.BCST eachConstants<>+448(SB), Z2, Z2
+	VPADDD.BCST eachConstants<>+448(SB), Z4, Z4
+	VPADDD.BCST eachConstants<>+448(SB), Z6, Z6
+	VPADDD.BCST eachConstants<>+448(SB), Z8, Z8
+	VCMPPS      $0x03, Z1, Z1, K1
+	VCMPPS      $0x03, Z3, Z3, K2
+	VCMPPS      $0x03, Z5, Z5, K3
+	VCMPPS      $0x03, Z7, Z7, K4
+	VPADDD      Z1, Z2, Z2
+	VPADDD      Z3, Z4, Z4
+	VPADDD      Z5, Z6, Z6
+	VPADDD      Z7, Z8, Z8
+	VPORD.BCST  eachConstants<>+480(SB), Z1, K1, Z2
+	VPORD.BCST  eachConstants<>+480(SB), Z3, K2, Z4
+	VPORD.BCST  eachConstants<>+480(SB), Z5, K3, Z6
+	VPORD.BCST  eachConstants<>+480(SB), Z7, K4, Z8
+	VPSRLD      $0x10, Z2, Z2
+	VPSRLD      $0x10, Z4, Z4
+	VPSRLD      $0x10, Z6, Z6
+	VPSRLD      $0x10, Z8, Z8
+	VPMOVDW     Z2, Y2
+	VPMOVDW     Z4, Y4
+	VPMOVDW     Z6, Y6
+	VPMOVDW     Z8, Y8
+	VMOVDQU     Y2, (AX)(BX*2)
+	VMOVDQU     Y4, 32(AX)(BX*2)
+	VMOVDQU     Y6, 64(AX)(BX*2)
+	VMOVDQU     Y8, 96(AX)(BX*2)
+	ADDQ        $0x00000040, BX
+	CMPQ        BX, SI
+	JLE         many
+
+few:
+	CMPQ BX, DX
+	JGE  done
+
+loop:
+	VPMOVZXWD   (CX)(BX*2), Z1
+	VPSLLD      $0x10, Z1, Z1
+	VMULPS      Z1, Z0, Z1
+	VPSRLD      $0x10, Z1, Z2
+	VPANDD.BCST eachConstants<>+416(SB), Z2, Z2
+	VPADDD.BCST eachConstants<>+448(SB), Z2, Z2
+	VCMPPS      $0x03, Z1, Z1, K1
+	VPADDD      Z1, Z2, Z2
+	VPORD.BCST  eachConstants<>+480(SB), Z1, K1, Z2
+	VPSRLD      $0x10, Z2, Z2
+	VPMOVDW     Z2, Y2
+	VMOVDQU     Y2, (AX)(BX*2)
+	ADDQ        $0x10, BX
+	CMPQ        BX, DX
+	JLT         loop
+
+done:
+	VZEROUPPER
+	RET
+
+// func addStreamBF16AVX512(y *byte, a *byte, b *byte, n int, s float32)
+// Requires: AVX, AVX512F, MMX+
+TEXT ·addStreamBF16AVX512(SB), NOSPLIT, $0-36
+	MOVQ         y+0(FP), AX
+	MOVQ         a+8(FP), CX
+	MOVQ         b+16(FP), DX
+	MOVQ         n+24(FP), BX
+	VBROADCASTSS s+32(FP), Z0
+	XORQ         SI, SI
+	MOVQ         BX, DI
+	SUBQ         $0x00000040, DI
+	JLT          few
+
+many:
+	VPSLLD          $0x10, (CX)(SI*2), Z0
+	VPSLLD          $0x10, 64(CX)(SI*2), Z3
+	VBROADCASTSS    eachConstants<>+864(SB), Z2
+	VBROADCASTSS    eachConstants<>+864(SB), Z5
+	VPSLLD          $0x10, (DX)(SI*2), Z1
+	VPSLLD          $0x10, 64(DX)(SI*2), Z4
+	VPANDD          (CX)(SI*2), Z2, Z2
+	VPANDD          64(CX)(SI*2), Z5, Z5
+	VADDPS          Z1, Z0, Z0
+	VADDPS          Z4, Z3, Z3
+	VBROADCASTSS    eachConstants<>+864(SB), Z1
+	VBROADCASTSS    eachConstants<>+864(SB), Z4
+	VPTESTMD.BCST   eachConstants<>+896(SB), Z0, K1
+	VPTESTMD.BCST   eachConstants<>+896(SB), Z3, K2
+	VPANDD          (DX)(SI*2), Z1, Z1
+	VPANDD          64(DX)(SI*2), Z4, Z4
+	VPADDD.BCST     eachConstants<>+448(SB), Z0, Z0
+	VPADDD.BCST     eachConstants<>+448(SB), Z3, Z3
+	VADDPS          Z1, Z2, Z2
+	VADDPS          Z4, Z5, Z5
+	VPADDD.BCST     eachConstants<>+416(SB), Z0, K1, Z0
+	VPADDD.BCST     eachConstants<>+416(SB), Z3, K2, Z3
+	VPTESTMD.BCST   eachConstants<>+896(SB), Z2, K1
+	VPTESTMD.BCST   eachConstants<>+896(SB), Z5, K2
+	VPSRLD          $0x10, Z0, Z0
+	VPSRLD          $0x10, Z3, Z3
+	VPADDD.BCST     eachConstants<>+448(SB), Z2, Z1
+	VPADDD.BCST     eachConstants<>+448(SB), Z5, Z2
+	VPADDD.BCST     eachConstants<>+416(SB), Z1, K1, Z1
+	VPADDD.BCST     eachConstants<>+416(SB), Z2, K2, Z2
+	VPTERNLOGD.BCST $0xf8, eachConstants<>+864(SB), Z1, Z0
+	VPTERNLOGD.BCST $0xf8, eachConstants<>+864(SB), Z2, Z3
+	VMOVNTDQ        Z0, (AX)(SI*2)
+	VMOVNTDQ        Z3, 64(AX)(SI*2)
+	ADDQ            $0x00000040, SI
+	CMPQ            SI, DI
+	JLE             many
+
+few:
+	CMPQ SI, BX
+	JGE  done
+
+loop:
+	VPMOVZXWD   (CX)(SI*2), Z0
+	VPSLLD      $0x10, Z0, Z0
+	VPMOVZXWD   (DX)(SI*2), Z1
+	VPSLLD      $0x10, Z1, Z1
+	VADDPS      Z1, Z0, Z0
+	VPSRLD      $0x10, Z0, Z1
+	VPANDD.BCST eachConstants<>+416(SB), Z1, Z1
+	VPADDD.BCST eachConstants<>+448(SB), Z1, Z1
+	VCMPPS      $0x03, Z0, Z0, K1
+	VPADDD      Z0, Z1, Z1
+	VPORD.BCST  eachConstants<>+480(SB), Z0, K1, Z1
+	VPSRLD      $0x10, Z1, Z1
+	VPMOVDW     Z1, Y1
+	VMOVNTDQ    Y1, (AX)(SI*2)
+	ADDQ        $0x10, SI
+	CMPQ        SI, BX
+	JLT         loop
+
+done:
+	SFENCE
+	VZEROUPPER
+	RET
+
+// func largestBF16AVX512(x *byte, n int) float32
+// Requires: AVX, AVX512F
+TEXT ·largestBF16AVX512(SB), NOSPLIT, $0-20
+	MOVQ         x+0(FP), AX
+	MOVQ         n+8(FP), CX
+	VBROADCASTSS eachConstants<>+1248(SB), Z0
+	VBROADCASTSS eachConstants<>+1248(SB), Z1
+	XORQ         DX, DX
+
+loop:
+	VPMOVZXWD     (AX)(DX*2), Z1
+	VPSLLD        $0x10, Z1, Z1
+	VMAXPS        Z0, Z1, Z0
+	ADDQ          $0x10, DX
+	CMPQ          DX, CX
+	JLT           loop
+	VEXTRACTF64X4 $0x01, Z0, Y1
+	VMAXPS        Y1, Y0, Y0
+	VEXTRACTF128  $0x01, Y0, X1
+	VMAXPS        X1, X0, X0
+	VPERMILPS     $0x4e, X0, X1
+	VMAXPS        X1, X0, X0
+	VPERMILPS     $0xb1, X0, X1
+	VMAXPS        X1, X0, X0
+	VMOVSS        X0, ret+16(FP)
+	VZEROUPPER
+	RET
+
+// func expSumBF16AVX512(x *byte, n int, top float32) float32
+// Requires: AVX, AVX512F, MMX+
+TEXT ·expSumBF16AVX512(SB), NOSPLIT, $0-28
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
 	VBROADCASTSS top+16(FP), Z0
@@ -3678,8 +3227,10 @@ TEXT ·expSumF16AVX512(SB), NOSPLIT, $0-28
 many:
 	PREFETCHT0        8192(AX)(DX*2)
 	PREFETCHT0        8224(AX)(DX*2)
-	VCVTPH2PS         (AX)(DX*2), Z2
-	VCVTPH2PS         32(AX)(DX*2), Z5
+	VPMOVZXWD         (AX)(DX*2), Z2
+	VPMOVZXWD         32(AX)(DX*2), Z5
+	VPSLLD            $0x10, Z2, Z2
+	VPSLLD            $0x10, Z5, Z5
 	VSUBPS            Z0, Z2, Z2
 	VSUBPS            Z0, Z5, Z5
 	VBROADCASTSS      eachConstants<>+192(SB), Z4
@@ -3728,7 +3279,8 @@ few:
 
 loop:
 	PREFETCHT0        8192(AX)(DX*2)
-	VCVTPH2PS         (AX)(DX*2), Z2
+	VPMOVZXWD         (AX)(DX*2), Z2
+	VPSLLD            $0x10, Z2, Z2
 	VSUBPS            Z0, Z2, Z2
 	VBROADCASTSS      eachConstants<>+192(SB), Z4
 	VFMADD231PS.BCST  eachConstants<>+96(SB), Z2, Z4
@@ -3765,9 +3317,9 @@ done:
 	VZEROUPPER
 	RET
 
-// func softmaxF16AVX512(x *byte, n int, top float32, r float32)
+// func softmaxBF16AVX512(x *byte, n int, top float32, r float32)
 // Requires: AVX, AVX512F
-TEXT ·softmaxF16AVX512(SB), NOSPLIT, $0-24
+TEXT ·softmaxBF16AVX512(SB), NOSPLIT, $0-24
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
 	VBROADCASTSS top+16(FP), Z0
@@ -3778,8 +3330,10 @@ TEXT ·softmaxF16AVX512(SB), NOSPLIT, $0-24
 	JLT          few
 
 many:
-	VCVTPH2PS         (AX)(DX*2), Z2
-	VCVTPH2PS         32(AX)(DX*2), Z5
+	VPMOVZXWD         (AX)(DX*2), Z2
+	VPMOVZXWD         32(AX)(DX*2), Z5
+	VPSLLD            $0x10, Z2, Z2
+	VPSLLD            $0x10, Z5, Z5
 	VSUBPS            Z0, Z2, Z2
 	VSUBPS            Z0, Z5, Z5
 	VBROADCASTSS      eachConstants<>+192(SB), Z4
@@ -3818,10 +3372,24 @@ many:
 	VMULPS.Z          Z7, Z6, K2, Z5
 	VMULPS            Z2, Z1, Z2
 	VMULPS            Z5, Z1, Z5
-	VCVTPS2PH         $0x00, Z2, Y2
-	VCVTPS2PH         $0x00, Z5, Y3
-	VMOVDQU           Y2, (AX)(DX*2)
-	VMOVDQU           Y3, 32(AX)(DX*2)
+	VPSRLD            $0x10, Z2, Z3
+	VPSRLD            $0x10, Z5, Z4
+	VPANDD.BCST       eachConstants<>+416(SB), Z3, Z3
+	VPANDD.BCST       eachConstants<>+416(SB), Z4, Z4
+	VPADDD.BCST       eachConstants<>+448(SB), Z3, Z3
+	VPADDD.BCST       eachConstants<>+448(SB), Z4, Z4
+	VCMPPS            $0x03, Z2, Z2, K1
+	VCMPPS            $0x03, Z5, Z5, K2
+	VPADDD            Z2, Z3, Z3
+	VPADDD            Z5, Z4, Z4
+	VPORD.BCST        eachConstants<>+480(SB), Z2, K1, Z3
+	VPORD.BCST        eachConstants<>+480(SB), Z5, K2, Z4
+	VPSRLD            $0x10, Z3, Z3
+	VPSRLD            $0x10, Z4, Z4
+	VPMOVDW           Z3, Y3
+	VPMOVDW           Z4, Y4
+	VMOVDQU           Y3, (AX)(DX*2)
+	VMOVDQU           Y4, 32(AX)(DX*2)
 	ADDQ              $0x00000020, DX
 	CMPQ              DX, BX
 	JLE               many
@@ -3831,7 +3399,8 @@ few:
 	JGE  done
 
 loop:
-	VCVTPH2PS         (AX)(DX*2), Z2
+	VPMOVZXWD         (AX)(DX*2), Z2
+	VPSLLD            $0x10, Z2, Z2
 	VSUBPS            Z0, Z2, Z2
 	VBROADCASTSS      eachConstants<>+192(SB), Z4
 	VFMADD231PS.BCST  eachConstants<>+96(SB), Z2, Z4
@@ -3851,8 +3420,15 @@ loop:
 	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
 	VMULPS.Z          Z4, Z3, K1, Z2
 	VMULPS            Z2, Z1, Z2
-	VCVTPS2PH         $0x00, Z2, Y2
-	VMOVDQU           Y2, (AX)(DX*2)
+	VPSRLD            $0x10, Z2, Z3
+	VPANDD.BCST       eachConstants<>+416(SB), Z3, Z3
+	VPADDD.BCST       eachConstants<>+448(SB), Z3, Z3
+	VCMPPS            $0x03, Z2, Z2, K1
+	VPADDD            Z2, Z3, Z3
+	VPORD.BCST        eachConstants<>+480(SB), Z2, K1, Z3
+	VPSRLD            $0x10, Z3, Z3
+	VPMOVDW           Z3, Y3
+	VMOVDQU           Y3, (AX)(DX*2)
 	ADDQ              $0x10, DX
 	CMPQ              DX, CX
 	JLT               loop
@@ -3861,9 +3437,45 @@ done:
 	VZEROUPPER
 	RET
 
-// func ropeF16AVX512(x *byte, cos *byte, sin *byte, half int, heads int, sign float32)
+// func ropeF32AVX512(x *byte, cos *byte, sin *byte, half int, heads int, sign float32)
 // Requires: AVX, AVX512F
-TEXT ·ropeF16AVX512(SB), NOSPLIT, $0-44
+TEXT ·ropeF32AVX512(SB), NOSPLIT, $0-44
+	MOVQ         x+0(FP), AX
+	MOVQ         cos+8(FP), CX
+	MOVQ         sin+16(FP), DX
+	MOVQ         half+24(FP), BX
+	MOVQ         heads+32(FP), SI
+	VBROADCASTSS sign+40(FP), Z0
+
+head:
+	LEAQ (AX)(BX*4), R8
+	XORQ DI, DI
+
+loop:
+	VMOVUPS   (AX)(DI*4), Z1
+	VMOVUPS   (R8)(DI*4), Z2
+	VMULPS    (DX)(DI*4), Z0, Z3
+	VMOVUPS   (CX)(DI*4), Z5
+	VMULPS    Z3, Z1, Z4
+	VMULPS    Z3, Z2, Z3
+	VMULPS    Z5, Z1, Z1
+	VMULPS    Z5, Z2, Z2
+	VSUBPS    Z3, Z1, Z1
+	VADDPS    Z4, Z2, Z2
+	VMOVDQU32 Z1, (AX)(DI*4)
+	VMOVDQU32 Z2, (R8)(DI*4)
+	ADDQ      $0x10, DI
+	CMPQ      DI, BX
+	JLT       loop
+	LEAQ      (R8)(BX*4), AX
+	DECQ      SI
+	JNZ       head
+	VZEROUPPER
+	RET
+
+// func ropeBF16AVX512(x *byte, cos *byte, sin *byte, half int, heads int, sign float32)
+// Requires: AVX, AVX512F
+TEXT ·ropeBF16AVX512(SB), NOSPLIT, $0-44
 	MOVQ         x+0(FP), AX
 	MOVQ         cos+8(FP), CX
 	MOVQ         sin+16(FP), DX
@@ -3876,26 +3488,42 @@ head:
 	XORQ DI, DI
 
 loop:
-	VCVTPH2PS (AX)(DI*2), Z1
-	VCVTPH2PS (R8)(DI*2), Z2
-	VMULPS    (DX)(DI*4), Z0, Z3
-	VMOVUPS   (CX)(DI*4), Z5
-	VMULPS    Z3, Z1, Z4
-	VMULPS    Z3, Z2, Z3
-	VMULPS    Z5, Z1, Z1
-	VMULPS    Z5, Z2, Z2
-	VSUBPS    Z3, Z1, Z1
-	VADDPS    Z4, Z2, Z2
-	VCVTPS2PH $0x00, Z1, Y1
-	VMOVDQU   Y1, (AX)(DI*2)
-	VCVTPS2PH $0x00, Z2, Y1
-	VMOVDQU   Y1, (R8)(DI*2)
-	ADDQ      $0x10, DI
-	CMPQ      DI, BX
-	JLT       loop
-	LEAQ      (R8)(BX*2), AX
-	DECQ      SI
-	JNZ       head
+	VPMOVZXWD   (AX)(DI*2), Z1
+	VPSLLD      $0x10, Z1, Z1
+	VPMOVZXWD   (R8)(DI*2), Z2
+	VPSLLD      $0x10, Z2, Z2
+	VMULPS      (DX)(DI*4), Z0, Z3
+	VMOVUPS     (CX)(DI*4), Z5
+	VMULPS      Z3, Z1, Z4
+	VMULPS      Z3, Z2, Z3
+	VMULPS      Z5, Z1, Z1
+	VMULPS      Z5, Z2, Z2
+	VSUBPS      Z3, Z1, Z1
+	VADDPS      Z4, Z2, Z2
+	VPSRLD      $0x10, Z1, Z3
+	VPANDD.BCST eachConstants<>+416(SB), Z3, Z3
+	VPADDD.BCST eachConstants<>+448(SB), Z3, Z3
+	VCMPPS      $0x03, Z1, Z1, K1
+	VPADDD      Z1, Z3, Z3
+	VPORD.BCST  eachConstants<>+480(SB), Z1, K1, Z3
+	VPSRLD      $0x10, Z3, Z3
+	VPMOVDW     Z3, Y3
+	VMOVDQU     Y3, (AX)(DI*2)
+	VPSRLD      $0x10, Z2, Z1
+	VPANDD.BCST eachConstants<>+416(SB), Z1, Z1
+	VPADDD.BCST eachConstants<>+448(SB), Z1, Z1
+	VCMPPS      $0x03, Z2, Z2, K1
+	VPADDD      Z2, Z1, Z1
+	VPORD.BCST  eachConstants<>+480(SB), Z2, K1, Z1
+	VPSRLD      $0x10, Z1, Z1
+	VPMOVDW     Z1, Y1
+	VMOVDQU     Y1, (R8)(DI*2)
+	ADDQ        $0x10, DI
+	CMPQ        DI, BX
+	JLT         loop
+	LEAQ        (R8)(BX*2), AX
+	DECQ        SI
+	JNZ         head
 	VZEROUPPER
 	RET
 
@@ -4051,29 +3679,6 @@ loop:
 	VZEROUPPER
 	RET
 
-// func scaleF32AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX
-TEXT ·scaleF32AVX2(SB), NOSPLIT, $0-36
-	MOVQ         y+0(FP), AX
-	MOVQ         a+8(FP), CX
-	MOVQ         b+16(FP), DX
-	MOVQ         n+24(FP), DX
-	VBROADCASTSS s+32(FP), Y0
-	XORQ         BX, BX
-
-loop:
-	VMOVUPS (CX)(BX*4), Y1
-	VMULPS  Y1, Y0, Y1
-	VMOVDQU Y1, (AX)(BX*4)
-	VMOVUPS 32(CX)(BX*4), Y1
-	VMULPS  Y1, Y0, Y1
-	VMOVDQU Y1, 32(AX)(BX*4)
-	ADDQ    $0x10, BX
-	CMPQ    BX, DX
-	JLT     loop
-	VZEROUPPER
-	RET
-
 // func addF32AVX2(y *byte, a *byte, b *byte, n int, s float32)
 // Requires: AVX
 TEXT ·addF32AVX2(SB), NOSPLIT, $0-36
@@ -4096,32 +3701,6 @@ loop:
 	ADDQ    $0x10, SI
 	CMPQ    SI, BX
 	JLT     loop
-	VZEROUPPER
-	RET
-
-// func addStreamF32AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, MMX+
-TEXT ·addStreamF32AVX2(SB), NOSPLIT, $0-36
-	MOVQ         y+0(FP), AX
-	MOVQ         a+8(FP), CX
-	MOVQ         b+16(FP), DX
-	MOVQ         n+24(FP), BX
-	VBROADCASTSS s+32(FP), Y0
-	XORQ         SI, SI
-
-loop:
-	VMOVUPS  (CX)(SI*4), Y0
-	VMOVUPS  (DX)(SI*4), Y1
-	VADDPS   Y1, Y0, Y0
-	VMOVNTDQ Y0, (AX)(SI*4)
-	VMOVUPS  32(CX)(SI*4), Y0
-	VMOVUPS  32(DX)(SI*4), Y1
-	VADDPS   Y1, Y0, Y0
-	VMOVNTDQ Y0, 32(AX)(SI*4)
-	ADDQ     $0x10, SI
-	CMPQ     SI, BX
-	JLT      loop
-	SFENCE
 	VZEROUPPER
 	RET
 
@@ -4283,211 +3862,6 @@ loop:
 	ADDQ        $0x10, R8
 	CMPQ        R8, DI
 	JLT         loop
-	VZEROUPPER
-	RET
-
-// func largestF32AVX2(x *byte, n int) float32
-// Requires: AVX
-TEXT ·largestF32AVX2(SB), NOSPLIT, $0-20
-	MOVQ    x+0(FP), AX
-	MOVQ    n+8(FP), CX
-	VMOVUPS eachConstants<>+1248(SB), Y0
-	VMOVUPS eachConstants<>+1248(SB), Y1
-	XORQ    DX, DX
-
-loop:
-	VMOVUPS      (AX)(DX*4), Y2
-	VMAXPS       Y0, Y2, Y0
-	VMOVUPS      32(AX)(DX*4), Y2
-	VMAXPS       Y1, Y2, Y1
-	ADDQ         $0x10, DX
-	CMPQ         DX, CX
-	JLT          loop
-	VMAXPS       Y1, Y0, Y0
-	VEXTRACTF128 $0x01, Y0, X1
-	VMAXPS       X1, X0, X0
-	VPERMILPS    $0x4e, X0, X1
-	VMAXPS       X1, X0, X0
-	VPERMILPS    $0xb1, X0, X1
-	VMAXPS       X1, X0, X0
-	VMOVSS       X0, ret+16(FP)
-	VZEROUPPER
-	RET
-
-// func expSumF32AVX2(x *byte, n int, top float32) float32
-// Requires: AVX, AVX2, FMA3, MMX+
-TEXT ·expSumF32AVX2(SB), NOSPLIT, $0-28
-	MOVQ         x+0(FP), AX
-	MOVQ         n+8(FP), CX
-	VBROADCASTSS top+16(FP), Y0
-	VXORPS       Y1, Y1, Y1
-	VXORPS       Y2, Y2, Y2
-	XORQ         DX, DX
-
-loop:
-	PREFETCHT0   16384(AX)(DX*4)
-	VMOVUPS      (AX)(DX*4), Y3
-	VSUBPS       Y0, Y3, Y3
-	VMOVUPS      eachConstants<>+192(SB), Y5
-	VFMADD231PS  eachConstants<>+96(SB), Y3, Y5
-	VSUBPS       eachConstants<>+192(SB), Y5, Y4
-	VCMPPS       $0x05, eachConstants<>+32(SB), Y3, Y6
-	VFNMADD231PS eachConstants<>+128(SB), Y4, Y3
-	VFNMADD231PS eachConstants<>+160(SB), Y4, Y3
-	VMOVUPS      eachConstants<>+224(SB), Y4
-	VFMADD213PS  eachConstants<>+256(SB), Y3, Y4
-	VFMADD213PS  eachConstants<>+288(SB), Y3, Y4
-	VFMADD213PS  eachConstants<>+320(SB), Y3, Y4
-	VFMADD213PS  eachConstants<>+352(SB), Y3, Y4
-	VFMADD213PS  eachConstants<>+384(SB), Y3, Y4
-	VFMADD213PS  eachConstants<>+0(SB), Y3, Y4
-	VFMADD213PS  eachConstants<>+0(SB), Y3, Y4
-	VPSLLD       $0x17, Y5, Y5
-	VPADDD       eachConstants<>+0(SB), Y5, Y5
-	VMULPS       Y5, Y4, Y3
-	VANDPS       Y6, Y3, Y3
-	VADDPS       Y3, Y1, Y1
-	PREFETCHT0   16416(AX)(DX*4)
-	VMOVUPS      32(AX)(DX*4), Y3
-	VSUBPS       Y0, Y3, Y3
-	VMOVUPS      eachConstants<>+192(SB), Y5
-	VFMADD231PS  eachConstants<>+96(SB), Y3, Y5
-	VSUBPS       eachConstants<>+192(SB), Y5, Y4
-	VCMPPS       $0x05, eachConstants<>+32(SB), Y3, Y6
-	VFNMADD231PS eachConstants<>+128(SB), Y4, Y3
-	VFNMADD231PS eachConstants<>+160(SB), Y4, Y3
-	VMOVUPS      eachConstants<>+224(SB), Y4
-	VFMADD213PS  eachConstants<>+256(SB), Y3, Y4
-	VFMADD213PS  eachConstants<>+288(SB), Y3, Y4
-	VFMADD213PS  eachConstants<>+320(SB), Y3, Y4
-	VFMADD213PS  eachConstants<>+352(SB), Y3, Y4
-	VFMADD213PS  eachConstants<>+384(SB), Y3, Y4
-	VFMADD213PS  eachConstants<>+0(SB), Y3, Y4
-	VFMADD213PS  eachConstants<>+0(SB), Y3, Y4
-	VPSLLD       $0x17, Y5, Y5
-	VPADDD       eachConstants<>+0(SB), Y5, Y5
-	VMULPS       Y5, Y4, Y3
-	VANDPS       Y6, Y3, Y3
-	VADDPS       Y3, Y2, Y2
-	ADDQ         $0x10, DX
-	CMPQ         DX, CX
-	JLT          loop
-	VADDPS       Y2, Y1, Y1
-	VEXTRACTF128 $0x01, Y1, X0
-	VADDPS       X0, X1, X1
-	VPERMILPS    $0x4e, X1, X0
-	VADDPS       X0, X1, X1
-	VPERMILPS    $0xb1, X1, X0
-	VADDPS       X0, X1, X1
-	VMOVSS       X1, ret+24(FP)
-	VZEROUPPER
-	RET
-
-// func softmaxF32AVX2(x *byte, n int, top float32, r float32)
-// Requires: AVX, AVX2, FMA3
-TEXT ·softmaxF32AVX2(SB), NOSPLIT, $0-24
-	MOVQ         x+0(FP), AX
-	MOVQ         n+8(FP), CX
-	VBROADCASTSS top+16(FP), Y0
-	VBROADCASTSS r+20(FP), Y1
-	XORQ         DX, DX
-
-loop:
-	VMOVUPS      (AX)(DX*4), Y2
-	VSUBPS       Y0, Y2, Y2
-	VMOVUPS      eachConstants<>+192(SB), Y4
-	VFMADD231PS  eachConstants<>+96(SB), Y2, Y4
-	VSUBPS       eachConstants<>+192(SB), Y4, Y3
-	VCMPPS       $0x05, eachConstants<>+32(SB), Y2, Y5
-	VFNMADD231PS eachConstants<>+128(SB), Y3, Y2
-	VFNMADD231PS eachConstants<>+160(SB), Y3, Y2
-	VMOVUPS      eachConstants<>+224(SB), Y3
-	VFMADD213PS  eachConstants<>+256(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+288(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+320(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+352(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+384(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+0(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+0(SB), Y2, Y3
-	VPSLLD       $0x17, Y4, Y4
-	VPADDD       eachConstants<>+0(SB), Y4, Y4
-	VMULPS       Y4, Y3, Y2
-	VANDPS       Y5, Y2, Y2
-	VMULPS       Y2, Y1, Y2
-	VMOVDQU      Y2, (AX)(DX*4)
-	VMOVUPS      32(AX)(DX*4), Y2
-	VSUBPS       Y0, Y2, Y2
-	VMOVUPS      eachConstants<>+192(SB), Y4
-	VFMADD231PS  eachConstants<>+96(SB), Y2, Y4
-	VSUBPS       eachConstants<>+192(SB), Y4, Y3
-	VCMPPS       $0x05, eachConstants<>+32(SB), Y2, Y5
-	VFNMADD231PS eachConstants<>+128(SB), Y3, Y2
-	VFNMADD231PS eachConstants<>+160(SB), Y3, Y2
-	VMOVUPS      eachConstants<>+224(SB), Y3
-	VFMADD213PS  eachConstants<>+256(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+288(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+320(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+352(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+384(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+0(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+0(SB), Y2, Y3
-	VPSLLD       $0x17, Y4, Y4
-	VPADDD       eachConstants<>+0(SB), Y4, Y4
-	VMULPS       Y4, Y3, Y2
-	VANDPS       Y5, Y2, Y2
-	VMULPS       Y2, Y1, Y2
-	VMOVDQU      Y2, 32(AX)(DX*4)
-	ADDQ         $0x10, DX
-	CMPQ         DX, CX
-	JLT          loop
-	VZEROUPPER
-	RET
-
-// func ropeF32AVX2(x *byte, cos *byte, sin *byte, half int, heads int, sign float32)
-// Requires: AVX
-TEXT ·ropeF32AVX2(SB), NOSPLIT, $0-44
-	MOVQ         x+0(FP), AX
-	MOVQ         cos+8(FP), CX
-	MOVQ         sin+16(FP), DX
-	MOVQ         half+24(FP), BX
-	MOVQ         heads+32(FP), SI
-	VBROADCASTSS sign+40(FP), Y0
-
-head:
-	LEAQ (AX)(BX*4), R8
-	XORQ DI, DI
-
-loop:
-	VMOVUPS (AX)(DI*4), Y1
-	VMOVUPS (R8)(DI*4), Y2
-	VMULPS  (DX)(DI*4), Y0, Y3
-	VMOVUPS (CX)(DI*4), Y5
-	VMULPS  Y3, Y1, Y4
-	VMULPS  Y3, Y2, Y3
-	VMULPS  Y5, Y1, Y1
-	VMULPS  Y5, Y2, Y2
-	VSUBPS  Y3, Y1, Y1
-	VADDPS  Y4, Y2, Y2
-	VMOVDQU Y1, (AX)(DI*4)
-	VMOVDQU Y2, (R8)(DI*4)
-	VMOVUPS 32(AX)(DI*4), Y1
-	VMOVUPS 32(R8)(DI*4), Y2
-	VMULPS  32(DX)(DI*4), Y0, Y3
-	VMOVUPS 32(CX)(DI*4), Y5
-	VMULPS  Y3, Y1, Y4
-	VMULPS  Y3, Y2, Y3
-	VMULPS  Y5, Y1, Y1
-	VMULPS  Y5, Y2, Y2
-	VSUBPS  Y3, Y1, Y1
-	VADDPS  Y4, Y2, Y2
-	VMOVDQU Y1, 32(AX)(DI*4)
-	VMOVDQU Y2, 32(R8)(DI*4)
-	ADDQ    $0x10, DI
-	CMPQ    DI, BX
-	JLT     loop
-	LEAQ    (R8)(BX*4), AX
-	DECQ    SI
-	JNZ     head
 	VZEROUPPER
 	RET
 
@@ -4681,51 +4055,6 @@ loop:
 	VZEROUPPER
 	RET
 
-// func scaleBF16AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX2
-TEXT ·scaleBF16AVX2(SB), NOSPLIT, $0-36
-	MOVQ         y+0(FP), AX
-	MOVQ         a+8(FP), CX
-	MOVQ         b+16(FP), DX
-	MOVQ         n+24(FP), DX
-	VBROADCASTSS s+32(FP), Y0
-	XORQ         BX, BX
-
-loop:
-	VPMOVZXWD    (CX)(BX*2), Y1
-	VPSLLD       $0x10, Y1, Y1
-	VMULPS       Y1, Y0, Y1
-	VPSRLD       $0x10, Y1, Y2
-	VPAND        eachConstants<>+416(SB), Y2, Y2
-	VPADDD       eachConstants<>+448(SB), Y2, Y2
-	VCMPPS       $0x03, Y1, Y1, Y3
-	VPADDD       Y1, Y2, Y2
-	VPOR         eachConstants<>+480(SB), Y1, Y1
-	VBLENDVPS    Y3, Y1, Y2, Y2
-	VPSRLD       $0x10, Y2, Y2
-	VEXTRACTI128 $0x01, Y2, X1
-	VPACKUSDW    X1, X2, X2
-	VMOVDQU      X2, (AX)(BX*2)
-	VPMOVZXWD    16(CX)(BX*2), Y1
-	VPSLLD       $0x10, Y1, Y1
-	VMULPS       Y1, Y0, Y1
-	VPSRLD       $0x10, Y1, Y2
-	VPAND        eachConstants<>+416(SB), Y2, Y2
-	VPADDD       eachConstants<>+448(SB), Y2, Y2
-	VCMPPS       $0x03, Y1, Y1, Y3
-	VPADDD       Y1, Y2, Y2
-	VPOR         eachConstants<>+480(SB), Y1, Y1
-	VBLENDVPS    Y3, Y1, Y2, Y2
-	VPSRLD       $0x10, Y2, Y2
-	VEXTRACTI128 $0x01, Y2, X1
-	VPACKUSDW    X1, X2, X2
-	VMOVDQU      X2, 16(AX)(BX*2)
-	ADDQ         $0x10, BX
-	CMPQ         BX, DX
-	JLT          loop
-	VZEROUPPER
-	RET
-
 // func addBF16AVX2(y *byte, a *byte, b *byte, n int, s float32)
 // Requires: AVX, AVX2
 TEXT ·addBF16AVX2(SB), NOSPLIT, $0-36
@@ -4772,56 +4101,6 @@ loop:
 	ADDQ         $0x10, SI
 	CMPQ         SI, BX
 	JLT          loop
-	VZEROUPPER
-	RET
-
-// func addStreamBF16AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX2, MMX+
-TEXT ·addStreamBF16AVX2(SB), NOSPLIT, $0-36
-	MOVQ         y+0(FP), AX
-	MOVQ         a+8(FP), CX
-	MOVQ         b+16(FP), DX
-	MOVQ         n+24(FP), BX
-	VBROADCASTSS s+32(FP), Y0
-	XORQ         SI, SI
-
-loop:
-	VPMOVZXWD    (CX)(SI*2), Y0
-	VPSLLD       $0x10, Y0, Y0
-	VPMOVZXWD    (DX)(SI*2), Y1
-	VPSLLD       $0x10, Y1, Y1
-	VADDPS       Y1, Y0, Y0
-	VPSRLD       $0x10, Y0, Y1
-	VPAND        eachConstants<>+416(SB), Y1, Y1
-	VPADDD       eachConstants<>+448(SB), Y1, Y1
-	VCMPPS       $0x03, Y0, Y0, Y2
-	VPADDD       Y0, Y1, Y1
-	VPOR         eachConstants<>+480(SB), Y0, Y0
-	VBLENDVPS    Y2, Y0, Y1, Y1
-	VPSRLD       $0x10, Y1, Y1
-	VEXTRACTI128 $0x01, Y1, X0
-	VPACKUSDW    X0, X1, X1
-	VMOVNTDQ     X1, (AX)(SI*2)
-	VPMOVZXWD    16(CX)(SI*2), Y0
-	VPSLLD       $0x10, Y0, Y0
-	VPMOVZXWD    16(DX)(SI*2), Y1
-	VPSLLD       $0x10, Y1, Y1
-	VADDPS       Y1, Y0, Y0
-	VPSRLD       $0x10, Y0, Y1
-	VPAND        eachConstants<>+416(SB), Y1, Y1
-	VPADDD       eachConstants<>+448(SB), Y1, Y1
-	VCMPPS       $0x03, Y0, Y0, Y2
-	VPADDD       Y0, Y1, Y1
-	VPOR         eachConstants<>+480(SB), Y0, Y0
-	VBLENDVPS    Y2, Y0, Y1, Y1
-	VPSRLD       $0x10, Y1, Y1
-	VEXTRACTI128 $0x01, Y1, X0
-	VPACKUSDW    X0, X1, X1
-	VMOVNTDQ     X1, 16(AX)(SI*2)
-	ADDQ         $0x10, SI
-	CMPQ         SI, BX
-	JLT          loop
-	SFENCE
 	VZEROUPPER
 	RET
 
@@ -5063,9 +4342,58 @@ loop:
 	VZEROUPPER
 	RET
 
-// func largestBF16AVX2(x *byte, n int) float32
-// Requires: AVX, AVX2
-TEXT ·largestBF16AVX2(SB), NOSPLIT, $0-20
+// func scaleF32AVX2(y *byte, a *byte, b *byte, n int, s float32)
+// Requires: AVX
+TEXT ·scaleF32AVX2(SB), NOSPLIT, $0-36
+	MOVQ         y+0(FP), AX
+	MOVQ         a+8(FP), CX
+	MOVQ         b+16(FP), DX
+	MOVQ         n+24(FP), DX
+	VBROADCASTSS s+32(FP), Y0
+	XORQ         BX, BX
+
+loop:
+	VMOVUPS (CX)(BX*4), Y1
+	VMULPS  Y1, Y0, Y1
+	VMOVDQU Y1, (AX)(BX*4)
+	VMOVUPS 32(CX)(BX*4), Y1
+	VMULPS  Y1, Y0, Y1
+	VMOVDQU Y1, 32(AX)(BX*4)
+	ADDQ    $0x10, BX
+	CMPQ    BX, DX
+	JLT     loop
+	VZEROUPPER
+	RET
+
+// func addStreamF32AVX2(y *byte, a *byte, b *byte, n int, s float32)
+// Requires: AVX, MMX+
+TEXT ·addStreamF32AVX2(SB), NOSPLIT, $0-36
+	MOVQ         y+0(FP), AX
+	MOVQ         a+8(FP), CX
+	MOVQ         b+16(FP), DX
+	MOVQ         n+24(FP), BX
+	VBROADCASTSS s+32(FP), Y0
+	XORQ         SI, SI
+
+loop:
+	VMOVUPS  (CX)(SI*4), Y0
+	VMOVUPS  (DX)(SI*4), Y1
+	VADDPS   Y1, Y0, Y0
+	VMOVNTDQ Y0, (AX)(SI*4)
+	VMOVUPS  32(CX)(SI*4), Y0
+	VMOVUPS  32(DX)(SI*4), Y1
+	VADDPS   Y1, Y0, Y0
+	VMOVNTDQ Y0, 32(AX)(SI*4)
+	ADDQ     $0x10, SI
+	CMPQ     SI, BX
+	JLT      loop
+	SFENCE
+	VZEROUPPER
+	RET
+
+// func largestF32AVX2(x *byte, n int) float32
+// Requires: AVX
+TEXT ·largestF32AVX2(SB), NOSPLIT, $0-20
 	MOVQ    x+0(FP), AX
 	MOVQ    n+8(FP), CX
 	VMOVUPS eachConstants<>+1248(SB), Y0
@@ -5073,11 +4401,9 @@ TEXT ·largestBF16AVX2(SB), NOSPLIT, $0-20
 	XORQ    DX, DX
 
 loop:
-	VPMOVZXWD    (AX)(DX*2), Y2
-	VPSLLD       $0x10, Y2, Y2
+	VMOVUPS      (AX)(DX*4), Y2
 	VMAXPS       Y0, Y2, Y0
-	VPMOVZXWD    16(AX)(DX*2), Y2
-	VPSLLD       $0x10, Y2, Y2
+	VMOVUPS      32(AX)(DX*4), Y2
 	VMAXPS       Y1, Y2, Y1
 	ADDQ         $0x10, DX
 	CMPQ         DX, CX
@@ -5093,9 +4419,9 @@ loop:
 	VZEROUPPER
 	RET
 
-// func expSumBF16AVX2(x *byte, n int, top float32) float32
+// func expSumF32AVX2(x *byte, n int, top float32) float32
 // Requires: AVX, AVX2, FMA3, MMX+
-TEXT ·expSumBF16AVX2(SB), NOSPLIT, $0-28
+TEXT ·expSumF32AVX2(SB), NOSPLIT, $0-28
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
 	VBROADCASTSS top+16(FP), Y0
@@ -5104,9 +4430,8 @@ TEXT ·expSumBF16AVX2(SB), NOSPLIT, $0-28
 	XORQ         DX, DX
 
 loop:
-	PREFETCHT0   8192(AX)(DX*2)
-	VPMOVZXWD    (AX)(DX*2), Y3
-	VPSLLD       $0x10, Y3, Y3
+	PREFETCHT0   16384(AX)(DX*4)
+	VMOVUPS      (AX)(DX*4), Y3
 	VSUBPS       Y0, Y3, Y3
 	VMOVUPS      eachConstants<>+192(SB), Y5
 	VFMADD231PS  eachConstants<>+96(SB), Y3, Y5
@@ -5127,9 +4452,8 @@ loop:
 	VMULPS       Y5, Y4, Y3
 	VANDPS       Y6, Y3, Y3
 	VADDPS       Y3, Y1, Y1
-	PREFETCHT0   8208(AX)(DX*2)
-	VPMOVZXWD    16(AX)(DX*2), Y3
-	VPSLLD       $0x10, Y3, Y3
+	PREFETCHT0   16416(AX)(DX*4)
+	VMOVUPS      32(AX)(DX*4), Y3
 	VSUBPS       Y0, Y3, Y3
 	VMOVUPS      eachConstants<>+192(SB), Y5
 	VFMADD231PS  eachConstants<>+96(SB), Y3, Y5
@@ -5164,9 +4488,9 @@ loop:
 	VZEROUPPER
 	RET
 
-// func softmaxBF16AVX2(x *byte, n int, top float32, r float32)
+// func softmaxF32AVX2(x *byte, n int, top float32, r float32)
 // Requires: AVX, AVX2, FMA3
-TEXT ·softmaxBF16AVX2(SB), NOSPLIT, $0-24
+TEXT ·softmaxF32AVX2(SB), NOSPLIT, $0-24
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
 	VBROADCASTSS top+16(FP), Y0
@@ -5174,8 +4498,7 @@ TEXT ·softmaxBF16AVX2(SB), NOSPLIT, $0-24
 	XORQ         DX, DX
 
 loop:
-	VPMOVZXWD    (AX)(DX*2), Y2
-	VPSLLD       $0x10, Y2, Y2
+	VMOVUPS      (AX)(DX*4), Y2
 	VSUBPS       Y0, Y2, Y2
 	VMOVUPS      eachConstants<>+192(SB), Y4
 	VFMADD231PS  eachConstants<>+96(SB), Y2, Y4
@@ -5196,19 +4519,8 @@ loop:
 	VMULPS       Y4, Y3, Y2
 	VANDPS       Y5, Y2, Y2
 	VMULPS       Y2, Y1, Y2
-	VPSRLD       $0x10, Y2, Y3
-	VPAND        eachConstants<>+416(SB), Y3, Y3
-	VPADDD       eachConstants<>+448(SB), Y3, Y3
-	VCMPPS       $0x03, Y2, Y2, Y4
-	VPADDD       Y2, Y3, Y3
-	VPOR         eachConstants<>+480(SB), Y2, Y2
-	VBLENDVPS    Y4, Y2, Y3, Y3
-	VPSRLD       $0x10, Y3, Y3
-	VEXTRACTI128 $0x01, Y3, X2
-	VPACKUSDW    X2, X3, X3
-	VMOVDQU      X3, (AX)(DX*2)
-	VPMOVZXWD    16(AX)(DX*2), Y2
-	VPSLLD       $0x10, Y2, Y2
+	VMOVDQU      Y2, (AX)(DX*4)
+	VMOVUPS      32(AX)(DX*4), Y2
 	VSUBPS       Y0, Y2, Y2
 	VMOVUPS      eachConstants<>+192(SB), Y4
 	VFMADD231PS  eachConstants<>+96(SB), Y2, Y4
@@ -5229,20 +4541,58 @@ loop:
 	VMULPS       Y4, Y3, Y2
 	VANDPS       Y5, Y2, Y2
 	VMULPS       Y2, Y1, Y2
-	VPSRLD       $0x10, Y2, Y3
-	VPAND        eachConstants<>+416(SB), Y3, Y3
-	VPADDD       eachConstants<>+448(SB), Y3, Y3
-	VCMPPS       $0x03, Y2, Y2, Y4
-	VPADDD       Y2, Y3, Y3
-	VPOR         eachConstants<>+480(SB), Y2, Y2
-	VBLENDVPS    Y4, Y2, Y3, Y3
-	VPSRLD       $0x10, Y3, Y3
-	VEXTRACTI128 $0x01, Y3, X2
-	VPACKUSDW    X2, X3, X3
-	VMOVDQU      X3, 16(AX)(DX*2)
+	VMOVDQU      Y2, 32(AX)(DX*4)
 	ADDQ         $0x10, DX
 	CMPQ         DX, CX
 	JLT          loop
+	VZEROUPPER
+	RET
+
+// func ropeF32AVX2(x *byte, cos *byte, sin *byte, half int, heads int, sign float32)
+// Requires: AVX
+TEXT ·ropeF32AVX2(SB), NOSPLIT, $0-44
+	MOVQ         x+0(FP), AX
+	MOVQ         cos+8(FP), CX
+	MOVQ         sin+16(FP), DX
+	MOVQ         half+24(FP), BX
+	MOVQ         heads+32(FP), SI
+	VBROADCASTSS sign+40(FP), Y0
+
+head:
+	LEAQ (AX)(BX*4), R8
+	XORQ DI, DI
+
+loop:
+	VMOVUPS (AX)(DI*4), Y1
+	VMOVUPS (R8)(DI*4), Y2
+	VMULPS  (DX)(DI*4), Y0, Y3
+	VMOVUPS (CX)(DI*4), Y5
+	VMULPS  Y3, Y1, Y4
+	VMULPS  Y3, Y2, Y3
+	VMULPS  Y5, Y1, Y1
+	VMULPS  Y5, Y2, Y2
+	VSUBPS  Y3, Y1, Y1
+	VADDPS  Y4, Y2, Y2
+	VMOVDQU Y1, (AX)(DI*4)
+	VMOVDQU Y2, (R8)(DI*4)
+	VMOVUPS 32(AX)(DI*4), Y1
+	VMOVUPS 32(R8)(DI*4), Y2
+	VMULPS  32(DX)(DI*4), Y0, Y3
+	VMOVUPS 32(CX)(DI*4), Y5
+	VMULPS  Y3, Y1, Y4
+	VMULPS  Y3, Y2, Y3
+	VMULPS  Y5, Y1, Y1
+	VMULPS  Y5, Y2, Y2
+	VSUBPS  Y3, Y1, Y1
+	VADDPS  Y4, Y2, Y2
+	VMOVDQU Y1, 32(AX)(DI*4)
+	VMOVDQU Y2, 32(R8)(DI*4)
+	ADDQ    $0x10, DI
+	CMPQ    DI, BX
+	JLT     loop
+	LEAQ    (R8)(BX*4), AX
+	DECQ    SI
+	JNZ     head
 	VZEROUPPER
 	RET
 
@@ -5338,162 +4688,6 @@ loop:
 	VZEROUPPER
 	RET
 
-// func geluF16AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX2, F16C, FMA3
-TEXT ·geluF16AVX2(SB), NOSPLIT, $0-36
-	MOVQ         y+0(FP), AX
-	MOVQ         a+8(FP), CX
-	MOVQ         b+16(FP), DX
-	MOVQ         n+24(FP), DX
-	VBROADCASTSS s+32(FP), Y0
-	XORQ         BX, BX
-
-loop:
-	VCVTPH2PS   (CX)(BX*2), Y0
-	VMOVUPS     eachConstants<>+1088(SB), Y1
-	VMAXPS      Y0, Y1, Y0
-	VMOVUPS     eachConstants<>+1056(SB), Y1
-	VMINPS      Y0, Y1, Y1
-	VMULPS      Y1, Y1, Y2
-	VMOVUPS     eachConstants<>+960(SB), Y3
-	VFMADD213PS eachConstants<>+928(SB), Y2, Y3
-	VMULPS      Y1, Y3, Y3
-	VROUNDPS    $0x08, Y3, Y1
-	VSUBPS      Y1, Y3, Y3
-	VMOVUPS     eachConstants<>+704(SB), Y2
-	VFMADD213PS eachConstants<>+672(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+640(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+608(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+576(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+544(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+0(SB), Y3, Y2
-	VCVTPS2DQ   Y1, Y1
-	VPSLLD      $0x17, Y1, Y1
-	VPADDD      Y1, Y2, Y2
-	VADDPS      eachConstants<>+0(SB), Y2, Y1
-	VMOVUPS     eachConstants<>+0(SB), Y2
-	VDIVPS      Y1, Y2, Y1
-	VMULPS      Y1, Y0, Y0
-	VCVTPS2PH   $0x00, Y0, X0
-	VMOVDQU     X0, (AX)(BX*2)
-	VCVTPH2PS   16(CX)(BX*2), Y0
-	VMOVUPS     eachConstants<>+1088(SB), Y1
-	VMAXPS      Y0, Y1, Y0
-	VMOVUPS     eachConstants<>+1056(SB), Y1
-	VMINPS      Y0, Y1, Y1
-	VMULPS      Y1, Y1, Y2
-	VMOVUPS     eachConstants<>+960(SB), Y3
-	VFMADD213PS eachConstants<>+928(SB), Y2, Y3
-	VMULPS      Y1, Y3, Y3
-	VROUNDPS    $0x08, Y3, Y1
-	VSUBPS      Y1, Y3, Y3
-	VMOVUPS     eachConstants<>+704(SB), Y2
-	VFMADD213PS eachConstants<>+672(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+640(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+608(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+576(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+544(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+0(SB), Y3, Y2
-	VCVTPS2DQ   Y1, Y1
-	VPSLLD      $0x17, Y1, Y1
-	VPADDD      Y1, Y2, Y2
-	VADDPS      eachConstants<>+0(SB), Y2, Y1
-	VMOVUPS     eachConstants<>+0(SB), Y2
-	VDIVPS      Y1, Y2, Y1
-	VMULPS      Y1, Y0, Y0
-	VCVTPS2PH   $0x00, Y0, X0
-	VMOVDQU     X0, 16(AX)(BX*2)
-	ADDQ        $0x10, BX
-	CMPQ        BX, DX
-	JLT         loop
-	VZEROUPPER
-	RET
-
-// func geluGradF16AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX2, F16C, FMA3
-TEXT ·geluGradF16AVX2(SB), NOSPLIT, $0-36
-	MOVQ         y+0(FP), AX
-	MOVQ         a+8(FP), CX
-	MOVQ         b+16(FP), DX
-	MOVQ         n+24(FP), BX
-	VBROADCASTSS s+32(FP), Y0
-	XORQ         SI, SI
-
-loop:
-	VCVTPH2PS   (CX)(SI*2), Y0
-	VCVTPH2PS   (DX)(SI*2), Y1
-	VMOVUPS     eachConstants<>+1024(SB), Y3
-	VMOVUPS     eachConstants<>+1056(SB), Y2
-	VMINPS      Y0, Y2, Y0
-	VMOVUPS     eachConstants<>+1088(SB), Y2
-	VMAXPS      Y0, Y2, Y0
-	VMULPS      Y0, Y0, Y2
-	VMOVUPS     eachConstants<>+960(SB), Y4
-	VFMADD213PS eachConstants<>+928(SB), Y2, Y4
-	VMULPS      Y0, Y4, Y4
-	VROUNDPS    $0x08, Y4, Y5
-	VSUBPS      Y5, Y4, Y4
-	VFMADD213PS eachConstants<>+992(SB), Y2, Y3
-	VMULPS      Y0, Y3, Y3
-	VMOVUPS     eachConstants<>+704(SB), Y0
-	VFMADD213PS eachConstants<>+672(SB), Y4, Y0
-	VFMADD213PS eachConstants<>+640(SB), Y4, Y0
-	VFMADD213PS eachConstants<>+608(SB), Y4, Y0
-	VFMADD213PS eachConstants<>+576(SB), Y4, Y0
-	VFMADD213PS eachConstants<>+544(SB), Y4, Y0
-	VFMADD213PS eachConstants<>+0(SB), Y4, Y0
-	VCVTPS2DQ   Y5, Y5
-	VPSLLD      $0x17, Y5, Y5
-	VPADDD      Y5, Y0, Y0
-	VADDPS      eachConstants<>+0(SB), Y0, Y2
-	VMOVUPS     eachConstants<>+0(SB), Y4
-	VDIVPS      Y2, Y4, Y2
-	VMULPS      Y2, Y0, Y0
-	VMULPS      Y0, Y3, Y3
-	VFMADD231PS Y3, Y2, Y2
-	VMULPS      Y1, Y2, Y2
-	VCVTPS2PH   $0x00, Y2, X0
-	VMOVDQU     X0, (AX)(SI*2)
-	VCVTPH2PS   16(CX)(SI*2), Y0
-	VCVTPH2PS   16(DX)(SI*2), Y1
-	VMOVUPS     eachConstants<>+1024(SB), Y3
-	VMOVUPS     eachConstants<>+1056(SB), Y2
-	VMINPS      Y0, Y2, Y0
-	VMOVUPS     eachConstants<>+1088(SB), Y2
-	VMAXPS      Y0, Y2, Y0
-	VMULPS      Y0, Y0, Y2
-	VMOVUPS     eachConstants<>+960(SB), Y4
-	VFMADD213PS eachConstants<>+928(SB), Y2, Y4
-	VMULPS      Y0, Y4, Y4
-	VROUNDPS    $0x08, Y4, Y5
-	VSUBPS      Y5, Y4, Y4
-	VFMADD213PS eachConstants<>+992(SB), Y2, Y3
-	VMULPS      Y0, Y3, Y3
-	VMOVUPS     eachConstants<>+704(SB), Y0
-	VFMADD213PS eachConstants<>+672(SB), Y4, Y0
-	VFMADD213PS eachConstants<>+640(SB), Y4, Y0
-	VFMADD213PS eachConstants<>+608(SB), Y4, Y0
-	VFMADD213PS eachConstants<>+576(SB), Y4, Y0
-	VFMADD213PS eachConstants<>+544(SB), Y4, Y0
-	VFMADD213PS eachConstants<>+0(SB), Y4, Y0
-	VCVTPS2DQ   Y5, Y5
-	VPSLLD      $0x17, Y5, Y5
-	VPADDD      Y5, Y0, Y0
-	VADDPS      eachConstants<>+0(SB), Y0, Y2
-	VMOVUPS     eachConstants<>+0(SB), Y4
-	VDIVPS      Y2, Y4, Y2
-	VMULPS      Y2, Y0, Y0
-	VMULPS      Y0, Y3, Y3
-	VFMADD231PS Y3, Y2, Y2
-	VMULPS      Y1, Y2, Y2
-	VCVTPS2PH   $0x00, Y2, X0
-	VMOVDQU     X0, 16(AX)(SI*2)
-	ADDQ        $0x10, SI
-	CMPQ        SI, BX
-	JLT         loop
-	VZEROUPPER
-	RET
-
 // func scaleF16AVX2(y *byte, a *byte, b *byte, n int, s float32)
 // Requires: AVX, F16C
 TEXT ·scaleF16AVX2(SB), NOSPLIT, $0-36
@@ -5516,412 +4710,6 @@ loop:
 	ADDQ      $0x10, BX
 	CMPQ      BX, DX
 	JLT       loop
-	VZEROUPPER
-	RET
-
-// func addF16AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, F16C
-TEXT ·addF16AVX2(SB), NOSPLIT, $0-36
-	MOVQ         y+0(FP), AX
-	MOVQ         a+8(FP), CX
-	MOVQ         b+16(FP), DX
-	MOVQ         n+24(FP), BX
-	VBROADCASTSS s+32(FP), Y0
-	XORQ         SI, SI
-
-loop:
-	VCVTPH2PS (CX)(SI*2), Y0
-	VCVTPH2PS (DX)(SI*2), Y1
-	VADDPS    Y1, Y0, Y0
-	VCVTPS2PH $0x00, Y0, X0
-	VMOVDQU   X0, (AX)(SI*2)
-	VCVTPH2PS 16(CX)(SI*2), Y0
-	VCVTPH2PS 16(DX)(SI*2), Y1
-	VADDPS    Y1, Y0, Y0
-	VCVTPS2PH $0x00, Y0, X0
-	VMOVDQU   X0, 16(AX)(SI*2)
-	ADDQ      $0x10, SI
-	CMPQ      SI, BX
-	JLT       loop
-	VZEROUPPER
-	RET
-
-// func addStreamF16AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, F16C, MMX+
-TEXT ·addStreamF16AVX2(SB), NOSPLIT, $0-36
-	MOVQ         y+0(FP), AX
-	MOVQ         a+8(FP), CX
-	MOVQ         b+16(FP), DX
-	MOVQ         n+24(FP), BX
-	VBROADCASTSS s+32(FP), Y0
-	XORQ         SI, SI
-
-loop:
-	VCVTPH2PS (CX)(SI*2), Y0
-	VCVTPH2PS (DX)(SI*2), Y1
-	VADDPS    Y1, Y0, Y0
-	VCVTPS2PH $0x00, Y0, X0
-	VMOVNTDQ  X0, (AX)(SI*2)
-	VCVTPH2PS 16(CX)(SI*2), Y0
-	VCVTPH2PS 16(DX)(SI*2), Y1
-	VADDPS    Y1, Y0, Y0
-	VCVTPS2PH $0x00, Y0, X0
-	VMOVNTDQ  X0, 16(AX)(SI*2)
-	ADDQ      $0x10, SI
-	CMPQ      SI, BX
-	JLT       loop
-	SFENCE
-	VZEROUPPER
-	RET
-
-// func addF32F16AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, F16C
-TEXT ·addF32F16AVX2(SB), NOSPLIT, $0-36
-	MOVQ         y+0(FP), AX
-	MOVQ         a+8(FP), CX
-	MOVQ         b+16(FP), DX
-	MOVQ         n+24(FP), BX
-	VBROADCASTSS s+32(FP), Y0
-	XORQ         SI, SI
-
-loop:
-	VMOVUPS   (CX)(SI*4), Y0
-	VCVTPH2PS (DX)(SI*2), Y1
-	VADDPS    Y1, Y0, Y0
-	VMOVDQU   Y0, (AX)(SI*4)
-	VMOVUPS   32(CX)(SI*4), Y0
-	VCVTPH2PS 16(DX)(SI*2), Y1
-	VADDPS    Y1, Y0, Y0
-	VMOVDQU   Y0, 32(AX)(SI*4)
-	ADDQ      $0x10, SI
-	CMPQ      SI, BX
-	JLT       loop
-	VZEROUPPER
-	RET
-
-// func swigluF16AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, AVX2, F16C, FMA3
-TEXT ·swigluF16AVX2(SB), NOSPLIT, $0-36
-	MOVQ         y+0(FP), AX
-	MOVQ         a+8(FP), CX
-	MOVQ         b+16(FP), DX
-	MOVQ         n+24(FP), BX
-	VBROADCASTSS s+32(FP), Y0
-	XORQ         SI, SI
-
-loop:
-	VCVTPH2PS   (CX)(SI*2), Y0
-	VCVTPH2PS   (DX)(SI*2), Y1
-	VMOVUPS     eachConstants<>+1152(SB), Y2
-	VMAXPS      Y0, Y2, Y0
-	VMOVUPS     eachConstants<>+1120(SB), Y2
-	VMINPS      Y0, Y2, Y2
-	VMULPS      eachConstants<>+1184(SB), Y2, Y3
-	VROUNDPS    $0x08, Y3, Y4
-	VSUBPS      Y4, Y3, Y3
-	VMOVUPS     eachConstants<>+1184(SB), Y3
-	VFMSUB213PS Y4, Y2, Y3
-	VFMADD231PS eachConstants<>+1216(SB), Y2, Y3
-	VMOVUPS     eachConstants<>+704(SB), Y2
-	VFMADD213PS eachConstants<>+672(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+640(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+608(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+576(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+544(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+0(SB), Y3, Y2
-	VCVTPS2DQ   Y4, Y4
-	VPSLLD      $0x17, Y4, Y4
-	VPADDD      Y4, Y2, Y2
-	VADDPS      eachConstants<>+0(SB), Y2, Y2
-	VMOVUPS     eachConstants<>+0(SB), Y3
-	VDIVPS      Y2, Y3, Y2
-	VMULPS      Y2, Y0, Y0
-	VMULPS      Y1, Y0, Y0
-	VCVTPS2PH   $0x00, Y0, X0
-	VMOVDQU     X0, (AX)(SI*2)
-	VCVTPH2PS   16(CX)(SI*2), Y0
-	VCVTPH2PS   16(DX)(SI*2), Y1
-	VMOVUPS     eachConstants<>+1152(SB), Y2
-	VMAXPS      Y0, Y2, Y0
-	VMOVUPS     eachConstants<>+1120(SB), Y2
-	VMINPS      Y0, Y2, Y2
-	VMULPS      eachConstants<>+1184(SB), Y2, Y3
-	VROUNDPS    $0x08, Y3, Y4
-	VSUBPS      Y4, Y3, Y3
-	VMOVUPS     eachConstants<>+1184(SB), Y3
-	VFMSUB213PS Y4, Y2, Y3
-	VFMADD231PS eachConstants<>+1216(SB), Y2, Y3
-	VMOVUPS     eachConstants<>+704(SB), Y2
-	VFMADD213PS eachConstants<>+672(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+640(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+608(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+576(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+544(SB), Y3, Y2
-	VFMADD213PS eachConstants<>+0(SB), Y3, Y2
-	VCVTPS2DQ   Y4, Y4
-	VPSLLD      $0x17, Y4, Y4
-	VPADDD      Y4, Y2, Y2
-	VADDPS      eachConstants<>+0(SB), Y2, Y2
-	VMOVUPS     eachConstants<>+0(SB), Y3
-	VDIVPS      Y2, Y3, Y2
-	VMULPS      Y2, Y0, Y0
-	VMULPS      Y1, Y0, Y0
-	VCVTPS2PH   $0x00, Y0, X0
-	VMOVDQU     X0, 16(AX)(SI*2)
-	ADDQ        $0x10, SI
-	CMPQ        SI, BX
-	JLT         loop
-	VZEROUPPER
-	RET
-
-// func swigluGradF16AVX2(dgate *byte, dup *byte, dy *byte, gate *byte, up *byte, n int)
-// Requires: AVX, AVX2, F16C, FMA3
-TEXT ·swigluGradF16AVX2(SB), NOSPLIT, $0-48
-	MOVQ dgate+0(FP), AX
-	MOVQ dup+8(FP), CX
-	MOVQ dy+16(FP), DX
-	MOVQ gate+24(FP), BX
-	MOVQ up+32(FP), SI
-	MOVQ n+40(FP), DI
-	XORQ R8, R8
-
-loop:
-	VCVTPH2PS   (BX)(R8*2), Y0
-	VCVTPH2PS   (DX)(R8*2), Y1
-	VCVTPH2PS   (SI)(R8*2), Y2
-	VMOVUPS     eachConstants<>+1152(SB), Y3
-	VMAXPS      Y0, Y3, Y0
-	VMOVUPS     eachConstants<>+1120(SB), Y3
-	VMINPS      Y0, Y3, Y3
-	VMULPS      eachConstants<>+1184(SB), Y3, Y4
-	VROUNDPS    $0x08, Y4, Y5
-	VSUBPS      Y5, Y4, Y4
-	VMOVUPS     eachConstants<>+1184(SB), Y4
-	VFMSUB213PS Y5, Y3, Y4
-	VFMADD231PS eachConstants<>+1216(SB), Y3, Y4
-	VMOVUPS     eachConstants<>+704(SB), Y6
-	VFMADD213PS eachConstants<>+672(SB), Y4, Y6
-	VFMADD213PS eachConstants<>+640(SB), Y4, Y6
-	VFMADD213PS eachConstants<>+608(SB), Y4, Y6
-	VFMADD213PS eachConstants<>+576(SB), Y4, Y6
-	VFMADD213PS eachConstants<>+544(SB), Y4, Y6
-	VFMADD213PS eachConstants<>+0(SB), Y4, Y6
-	VCVTPS2DQ   Y5, Y5
-	VPSLLD      $0x17, Y5, Y5
-	VPADDD      Y5, Y6, Y6
-	VADDPS      eachConstants<>+0(SB), Y6, Y4
-	VMOVUPS     eachConstants<>+0(SB), Y5
-	VDIVPS      Y4, Y5, Y4
-	VMULPS      Y4, Y0, Y0
-	VMULPS      Y1, Y0, Y0
-	VCVTPS2PH   $0x00, Y0, X0
-	VMOVDQU     X0, (CX)(R8*2)
-	VMULPS      Y4, Y6, Y6
-	VMULPS      Y6, Y3, Y3
-	VFMADD231PS Y3, Y4, Y4
-	VMULPS      Y2, Y1, Y1
-	VMULPS      Y1, Y4, Y4
-	VCVTPS2PH   $0x00, Y4, X0
-	VMOVDQU     X0, (AX)(R8*2)
-	VCVTPH2PS   16(BX)(R8*2), Y0
-	VCVTPH2PS   16(DX)(R8*2), Y1
-	VCVTPH2PS   16(SI)(R8*2), Y2
-	VMOVUPS     eachConstants<>+1152(SB), Y3
-	VMAXPS      Y0, Y3, Y0
-	VMOVUPS     eachConstants<>+1120(SB), Y3
-	VMINPS      Y0, Y3, Y3
-	VMULPS      eachConstants<>+1184(SB), Y3, Y4
-	VROUNDPS    $0x08, Y4, Y5
-	VSUBPS      Y5, Y4, Y4
-	VMOVUPS     eachConstants<>+1184(SB), Y4
-	VFMSUB213PS Y5, Y3, Y4
-	VFMADD231PS eachConstants<>+1216(SB), Y3, Y4
-	VMOVUPS     eachConstants<>+704(SB), Y6
-	VFMADD213PS eachConstants<>+672(SB), Y4, Y6
-	VFMADD213PS eachConstants<>+640(SB), Y4, Y6
-	VFMADD213PS eachConstants<>+608(SB), Y4, Y6
-	VFMADD213PS eachConstants<>+576(SB), Y4, Y6
-	VFMADD213PS eachConstants<>+544(SB), Y4, Y6
-	VFMADD213PS eachConstants<>+0(SB), Y4, Y6
-	VCVTPS2DQ   Y5, Y5
-	VPSLLD      $0x17, Y5, Y5
-	VPADDD      Y5, Y6, Y6
-	VADDPS      eachConstants<>+0(SB), Y6, Y4
-	VMOVUPS     eachConstants<>+0(SB), Y5
-	VDIVPS      Y4, Y5, Y4
-	VMULPS      Y4, Y0, Y0
-	VMULPS      Y1, Y0, Y0
-	VCVTPS2PH   $0x00, Y0, X0
-	VMOVDQU     X0, 16(CX)(R8*2)
-	VMULPS      Y4, Y6, Y6
-	VMULPS      Y6, Y3, Y3
-	VFMADD231PS Y3, Y4, Y4
-	VMULPS      Y2, Y1, Y1
-	VMULPS      Y1, Y4, Y4
-	VCVTPS2PH   $0x00, Y4, X0
-	VMOVDQU     X0, 16(AX)(R8*2)
-	ADDQ        $0x10, R8
-	CMPQ        R8, DI
-	JLT         loop
-	VZEROUPPER
-	RET
-
-// func largestF16AVX2(x *byte, n int) float32
-// Requires: AVX, F16C
-TEXT ·largestF16AVX2(SB), NOSPLIT, $0-20
-	MOVQ    x+0(FP), AX
-	MOVQ    n+8(FP), CX
-	VMOVUPS eachConstants<>+1248(SB), Y0
-	VMOVUPS eachConstants<>+1248(SB), Y1
-	XORQ    DX, DX
-
-loop:
-	VCVTPH2PS    (AX)(DX*2), Y2
-	VMAXPS       Y0, Y2, Y0
-	VCVTPH2PS    16(AX)(DX*2), Y2
-	VMAXPS       Y1, Y2, Y1
-	ADDQ         $0x10, DX
-	CMPQ         DX, CX
-	JLT          loop
-	VMAXPS       Y1, Y0, Y0
-	VEXTRACTF128 $0x01, Y0, X1
-	VMAXPS       X1, X0, X0
-	VPERMILPS    $0x4e, X0, X1
-	VMAXPS       X1, X0, X0
-	VPERMILPS    $0xb1, X0, X1
-	VMAXPS       X1, X0, X0
-	VMOVSS       X0, ret+16(FP)
-	VZEROUPPER
-	RET
-
-// func expSumF16AVX2(x *byte, n int, top float32) float32
-// Requires: AVX, AVX2, F16C, FMA3, MMX+
-TEXT ·expSumF16AVX2(SB), NOSPLIT, $0-28
-	MOVQ         x+0(FP), AX
-	MOVQ         n+8(FP), CX
-	VBROADCASTSS top+16(FP), Y0
-	VXORPS       Y1, Y1, Y1
-	VXORPS       Y2, Y2, Y2
-	XORQ         DX, DX
-
-loop:
-	PREFETCHT0   8192(AX)(DX*2)
-	VCVTPH2PS    (AX)(DX*2), Y3
-	VSUBPS       Y0, Y3, Y3
-	VMOVUPS      eachConstants<>+192(SB), Y5
-	VFMADD231PS  eachConstants<>+96(SB), Y3, Y5
-	VSUBPS       eachConstants<>+192(SB), Y5, Y4
-	VCMPPS       $0x05, eachConstants<>+32(SB), Y3, Y6
-	VFNMADD231PS eachConstants<>+128(SB), Y4, Y3
-	VFNMADD231PS eachConstants<>+160(SB), Y4, Y3
-	VMOVUPS      eachConstants<>+224(SB), Y4
-	VFMADD213PS  eachConstants<>+256(SB), Y3, Y4
-	VFMADD213PS  eachConstants<>+288(SB), Y3, Y4
-	VFMADD213PS  eachConstants<>+320(SB), Y3, Y4
-	VFMADD213PS  eachConstants<>+352(SB), Y3, Y4
-	VFMADD213PS  eachConstants<>+384(SB), Y3, Y4
-	VFMADD213PS  eachConstants<>+0(SB), Y3, Y4
-	VFMADD213PS  eachConstants<>+0(SB), Y3, Y4
-	VPSLLD       $0x17, Y5, Y5
-	VPADDD       eachConstants<>+0(SB), Y5, Y5
-	VMULPS       Y5, Y4, Y3
-	VANDPS       Y6, Y3, Y3
-	VADDPS       Y3, Y1, Y1
-	PREFETCHT0   8208(AX)(DX*2)
-	VCVTPH2PS    16(AX)(DX*2), Y3
-	VSUBPS       Y0, Y3, Y3
-	VMOVUPS      eachConstants<>+192(SB), Y5
-	VFMADD231PS  eachConstants<>+96(SB), Y3, Y5
-	VSUBPS       eachConstants<>+192(SB), Y5, Y4
-	VCMPPS       $0x05, eachConstants<>+32(SB), Y3, Y6
-	VFNMADD231PS eachConstants<>+128(SB), Y4, Y3
-	VFNMADD231PS eachConstants<>+160(SB), Y4, Y3
-	VMOVUPS      eachConstants<>+224(SB), Y4
-	VFMADD213PS  eachConstants<>+256(SB), Y3, Y4
-	VFMADD213PS  eachConstants<>+288(SB), Y3, Y4
-	VFMADD213PS  eachConstants<>+320(SB), Y3, Y4
-	VFMADD213PS  eachConstants<>+352(SB), Y3, Y4
-	VFMADD213PS  eachConstants<>+384(SB), Y3, Y4
-	VFMADD213PS  eachConstants<>+0(SB), Y3, Y4
-	VFMADD213PS  eachConstants<>+0(SB), Y3, Y4
-	VPSLLD       $0x17, Y5, Y5
-	VPADDD       eachConstants<>+0(SB), Y5, Y5
-	VMULPS       Y5, Y4, Y3
-	VANDPS       Y6, Y3, Y3
-	VADDPS       Y3, Y2, Y2
-	ADDQ         $0x10, DX
-	CMPQ         DX, CX
-	JLT          loop
-	VADDPS       Y2, Y1, Y1
-	VEXTRACTF128 $0x01, Y1, X0
-	VADDPS       X0, X1, X1
-	VPERMILPS    $0x4e, X1, X0
-	VADDPS       X0, X1, X1
-	VPERMILPS    $0xb1, X1, X0
-	VADDPS       X0, X1, X1
-	VMOVSS       X1, ret+24(FP)
-	VZEROUPPER
-	RET
-
-// func softmaxF16AVX2(x *byte, n int, top float32, r float32)
-// Requires: AVX, AVX2, F16C, FMA3
-TEXT ·softmaxF16AVX2(SB), NOSPLIT, $0-24
-	MOVQ         x+0(FP), AX
-	MOVQ         n+8(FP), CX
-	VBROADCASTSS top+16(FP), Y0
-	VBROADCASTSS r+20(FP), Y1
-	XORQ         DX, DX
-
-loop:
-	VCVTPH2PS    (AX)(DX*2), Y2
-	VSUBPS       Y0, Y2, Y2
-	VMOVUPS      eachConstants<>+192(SB), Y4
-	VFMADD231PS  eachConstants<>+96(SB), Y2, Y4
-	VSUBPS       eachConstants<>+192(SB), Y4, Y3
-	VCMPPS       $0x05, eachConstants<>+32(SB), Y2, Y5
-	VFNMADD231PS eachConstants<>+128(SB), Y3, Y2
-	VFNMADD231PS eachConstants<>+160(SB), Y3, Y2
-	VMOVUPS      eachConstants<>+224(SB), Y3
-	VFMADD213PS  eachConstants<>+256(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+288(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+320(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+352(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+384(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+0(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+0(SB), Y2, Y3
-	VPSLLD       $0x17, Y4, Y4
-	VPADDD       eachConstants<>+0(SB), Y4, Y4
-	VMULPS       Y4, Y3, Y2
-	VANDPS       Y5, Y2, Y2
-	VMULPS       Y2, Y1, Y2
-	VCVTPS2PH    $0x00, Y2, X2
-	VMOVDQU      X2, (AX)(DX*2)
-	VCVTPH2PS    16(AX)(DX*2), Y2
-	VSUBPS       Y0, Y2, Y2
-	VMOVUPS      eachConstants<>+192(SB), Y4
-	VFMADD231PS  eachConstants<>+96(SB), Y2, Y4
-	VSUBPS       eachConstants<>+192(SB), Y4, Y3
-	VCMPPS       $0x05, eachConstants<>+32(SB), Y2, Y5
-	VFNMADD231PS eachConstants<>+128(SB), Y3, Y2
-	VFNMADD231PS eachConstants<>+160(SB), Y3, Y2
-	VMOVUPS      eachConstants<>+224(SB), Y3
-	VFMADD213PS  eachConstants<>+256(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+288(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+320(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+352(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+384(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+0(SB), Y2, Y3
-	VFMADD213PS  eachConstants<>+0(SB), Y2, Y3
-	VPSLLD       $0x17, Y4, Y4
-	VPADDD       eachConstants<>+0(SB), Y4, Y4
-	VMULPS       Y4, Y3, Y2
-	VANDPS       Y5, Y2, Y2
-	VMULPS       Y2, Y1, Y2
-	VCVTPS2PH    $0x00, Y2, X2
-	VMOVDQU      X2, 16(AX)(DX*2)
-	ADDQ         $0x10, DX
-	CMPQ         DX, CX
-	JLT          loop
 	VZEROUPPER
 	RET
 

@@ -54,6 +54,94 @@ DATA elementwiseLanes<>+384(SB)/8, $0xff800000ff800000
 DATA elementwiseLanes<>+392(SB)/8, $0xff800000ff800000
 GLOBL elementwiseLanes<>(SB), RODATA|NOPTR, $400
 
+// func scaleF32NEON(y, a, b unsafe.Pointer, n int, s float32)
+TEXT ·scaleF32NEON(SB), NOSPLIT, $0-36
+	MOVD y+0(FP), R0
+	MOVD a+8(FP), R1
+	MOVD b+16(FP), R2
+	MOVD n+24(FP), R3
+	FMOVS s+32(FP), F0
+	VDUP V0.S[0], V0.S4
+loop1:
+	FLDPQ 0(R1), (F1, F2)
+	ADD $32, R1
+	WORD $0x6e20dc21 // fmul v1.4s, v1.4s, v0.4s
+	WORD $0x6e20dc42 // fmul v2.4s, v2.4s, v0.4s
+	FSTPQ (F1, F2), 0(R0)
+	ADD $32, R0
+	SUBS $8, R3
+	BNE loop1
+	RET
+
+// func addF32NEON(y, a, b unsafe.Pointer, n int, s float32)
+TEXT ·addF32NEON(SB), NOSPLIT, $0-36
+	MOVD y+0(FP), R0
+	MOVD a+8(FP), R1
+	MOVD b+16(FP), R2
+	MOVD n+24(FP), R3
+	FMOVS s+32(FP), F0
+	VDUP V0.S[0], V0.S4
+loop1:
+	FLDPQ 0(R1), (F1, F2)
+	ADD $32, R1
+	FLDPQ 0(R2), (F3, F4)
+	ADD $32, R2
+	WORD $0x4e23d421 // fadd v1.4s, v1.4s, v3.4s
+	WORD $0x4e24d442 // fadd v2.4s, v2.4s, v4.4s
+	FSTPQ (F1, F2), 0(R0)
+	ADD $32, R0
+	SUBS $8, R3
+	BNE loop1
+	RET
+
+// func ropeF32NEON(x, cos, sin unsafe.Pointer, half, heads int, sign float32)
+TEXT ·ropeF32NEON(SB), NOSPLIT, $0-44
+	MOVD x+0(FP), R0
+	MOVD cos+8(FP), R1
+	MOVD sin+16(FP), R2
+	MOVD half+24(FP), R3
+	MOVD heads+32(FP), R4
+	FMOVS sign+40(FP), F0
+	VDUP V0.S[0], V0.S4
+	MOVD R3, R9
+	LSL $2, R9
+loop1:
+	ADD R9, R0, R5
+	MOVD R1, R6
+	MOVD R2, R7
+	MOVD R3, R8
+loop2:
+	FLDPQ 0(R0), (F1, F2)
+	FLDPQ 0(R5), (F3, F4)
+	FLDPQ 0(R7), (F5, F6)
+	FLDPQ 0(R6), (F7, F8)
+	WORD $0x6e20dca5 // fmul v5.4s, v5.4s, v0.4s
+	WORD $0x6e20dcc6 // fmul v6.4s, v6.4s, v0.4s
+	WORD $0x6e25dc29 // fmul v9.4s, v1.4s, v5.4s
+	WORD $0x6e26dc4a // fmul v10.4s, v2.4s, v6.4s
+	WORD $0x6e25dc65 // fmul v5.4s, v3.4s, v5.4s
+	WORD $0x6e26dc86 // fmul v6.4s, v4.4s, v6.4s
+	WORD $0x6e27dc21 // fmul v1.4s, v1.4s, v7.4s
+	WORD $0x6e28dc42 // fmul v2.4s, v2.4s, v8.4s
+	WORD $0x6e27dc63 // fmul v3.4s, v3.4s, v7.4s
+	WORD $0x6e28dc84 // fmul v4.4s, v4.4s, v8.4s
+	WORD $0x4ea5d421 // fsub v1.4s, v1.4s, v5.4s
+	WORD $0x4ea6d442 // fsub v2.4s, v2.4s, v6.4s
+	WORD $0x4e29d463 // fadd v3.4s, v3.4s, v9.4s
+	WORD $0x4e2ad484 // fadd v4.4s, v4.4s, v10.4s
+	FSTPQ (F1, F2), 0(R0)
+	FSTPQ (F3, F4), 0(R5)
+	ADD $32, R0
+	ADD $32, R5
+	ADD $32, R7
+	ADD $32, R6
+	SUBS $8, R8
+	BNE loop2
+	MOVD R5, R0
+	SUBS $1, R4
+	BNE loop1
+	RET
+
 // func geluF32NEON(y, a, b unsafe.Pointer, n int, s float32)
 TEXT ·geluF32NEON(SB), NOSPLIT, $0-36
 	MOVD y+0(FP), R0
@@ -254,46 +342,6 @@ loop1:
 	WORD $0x6e37ddad // fmul v13.4s, v13.4s, v23.4s
 	WORD $0x6e38ddce // fmul v14.4s, v14.4s, v24.4s
 	FSTPQ (F13, F14), 0(R0)
-	ADD $32, R0
-	SUBS $8, R3
-	BNE loop1
-	RET
-
-// func scaleF32NEON(y, a, b unsafe.Pointer, n int, s float32)
-TEXT ·scaleF32NEON(SB), NOSPLIT, $0-36
-	MOVD y+0(FP), R0
-	MOVD a+8(FP), R1
-	MOVD b+16(FP), R2
-	MOVD n+24(FP), R3
-	FMOVS s+32(FP), F0
-	VDUP V0.S[0], V0.S4
-loop1:
-	FLDPQ 0(R1), (F1, F2)
-	ADD $32, R1
-	WORD $0x6e20dc21 // fmul v1.4s, v1.4s, v0.4s
-	WORD $0x6e20dc42 // fmul v2.4s, v2.4s, v0.4s
-	FSTPQ (F1, F2), 0(R0)
-	ADD $32, R0
-	SUBS $8, R3
-	BNE loop1
-	RET
-
-// func addF32NEON(y, a, b unsafe.Pointer, n int, s float32)
-TEXT ·addF32NEON(SB), NOSPLIT, $0-36
-	MOVD y+0(FP), R0
-	MOVD a+8(FP), R1
-	MOVD b+16(FP), R2
-	MOVD n+24(FP), R3
-	FMOVS s+32(FP), F0
-	VDUP V0.S[0], V0.S4
-loop1:
-	FLDPQ 0(R1), (F1, F2)
-	ADD $32, R1
-	FLDPQ 0(R2), (F3, F4)
-	ADD $32, R2
-	WORD $0x4e23d421 // fadd v1.4s, v1.4s, v3.4s
-	WORD $0x4e24d442 // fadd v2.4s, v2.4s, v4.4s
-	FSTPQ (F1, F2), 0(R0)
 	ADD $32, R0
 	SUBS $8, R3
 	BNE loop1
@@ -738,50 +786,195 @@ loop1:
 	BNE loop1
 	RET
 
-// func ropeF32NEON(x, cos, sin unsafe.Pointer, half, heads int, sign float32)
-TEXT ·ropeF32NEON(SB), NOSPLIT, $0-44
+// func scaleBF16NEON(y, a, b unsafe.Pointer, n int, s float32)
+TEXT ·scaleBF16NEON(SB), NOSPLIT, $0-36
+	MOVD y+0(FP), R0
+	MOVD a+8(FP), R1
+	MOVD b+16(FP), R2
+	MOVD n+24(FP), R3
+	MOVD $elementwiseLanes<>(SB), R4
+	FMOVQ 208(R4), F0
+	FMOVQ 224(R4), F1
+	FMOVQ 240(R4), F2
+	FMOVS s+32(FP), F3
+	VDUP V3.S[0], V3.S4
+loop1:
+	FMOVQ 0(R1), F5
+	WORD $0x2e6138a4 // shll v4.4s, v5.4h, #16
+	WORD $0x6e6138a5 // shll2 v5.4s, v5.8h, #16
+	ADD $16, R1
+	WORD $0x6e23dc84 // fmul v4.4s, v4.4s, v3.4s
+	WORD $0x6e23dca5 // fmul v5.4s, v5.4s, v3.4s
+	WORD $0x6f300486 // ushr v6.4s, v4.4s, #16
+	WORD $0x6f3004a7 // ushr v7.4s, v5.4s, #16
+	WORD $0x4e201cc6 // and v6.16b, v6.16b, v0.16b
+	WORD $0x4e201ce7 // and v7.16b, v7.16b, v0.16b
+	WORD $0x4ea184c6 // add v6.4s, v6.4s, v1.4s
+	WORD $0x4ea184e7 // add v7.4s, v7.4s, v1.4s
+	WORD $0x4ea484c6 // add v6.4s, v6.4s, v4.4s
+	WORD $0x4ea584e7 // add v7.4s, v7.4s, v5.4s
+	WORD $0x4ea21c88 // orr v8.16b, v4.16b, v2.16b
+	WORD $0x4e24e489 // fcmeq v9.4s, v4.4s, v4.4s
+	WORD $0x6ee91d06 // bif v6.16b, v8.16b, v9.16b
+	WORD $0x4ea21ca8 // orr v8.16b, v5.16b, v2.16b
+	WORD $0x4e25e4a9 // fcmeq v9.4s, v5.4s, v5.4s
+	WORD $0x6ee91d07 // bif v7.16b, v8.16b, v9.16b
+	WORD $0x4e4758c6 // uzp2 v6.8h, v6.8h, v7.8h
+	FMOVQ F6, 0(R0)
+	ADD $16, R0
+	SUBS $8, R3
+	BNE loop1
+	RET
+
+// func addBF16NEON(y, a, b unsafe.Pointer, n int, s float32)
+TEXT ·addBF16NEON(SB), NOSPLIT, $0-36
+	MOVD y+0(FP), R0
+	MOVD a+8(FP), R1
+	MOVD b+16(FP), R2
+	MOVD n+24(FP), R3
+	MOVD $elementwiseLanes<>(SB), R4
+	FMOVQ 208(R4), F0
+	FMOVQ 224(R4), F1
+	FMOVQ 240(R4), F2
+	FMOVS s+32(FP), F3
+	VDUP V3.S[0], V3.S4
+loop1:
+	FMOVQ 0(R1), F5
+	WORD $0x2e6138a4 // shll v4.4s, v5.4h, #16
+	WORD $0x6e6138a5 // shll2 v5.4s, v5.8h, #16
+	ADD $16, R1
+	FMOVQ 0(R2), F7
+	WORD $0x2e6138e6 // shll v6.4s, v7.4h, #16
+	WORD $0x6e6138e7 // shll2 v7.4s, v7.8h, #16
+	ADD $16, R2
+	WORD $0x4e26d484 // fadd v4.4s, v4.4s, v6.4s
+	WORD $0x4e27d4a5 // fadd v5.4s, v5.4s, v7.4s
+	WORD $0x6f300486 // ushr v6.4s, v4.4s, #16
+	WORD $0x6f3004a7 // ushr v7.4s, v5.4s, #16
+	WORD $0x4e201cc6 // and v6.16b, v6.16b, v0.16b
+	WORD $0x4e201ce7 // and v7.16b, v7.16b, v0.16b
+	WORD $0x4ea184c6 // add v6.4s, v6.4s, v1.4s
+	WORD $0x4ea184e7 // add v7.4s, v7.4s, v1.4s
+	WORD $0x4ea484c6 // add v6.4s, v6.4s, v4.4s
+	WORD $0x4ea584e7 // add v7.4s, v7.4s, v5.4s
+	WORD $0x4ea21c88 // orr v8.16b, v4.16b, v2.16b
+	WORD $0x4e24e489 // fcmeq v9.4s, v4.4s, v4.4s
+	WORD $0x6ee91d06 // bif v6.16b, v8.16b, v9.16b
+	WORD $0x4ea21ca8 // orr v8.16b, v5.16b, v2.16b
+	WORD $0x4e25e4a9 // fcmeq v9.4s, v5.4s, v5.4s
+	WORD $0x6ee91d07 // bif v7.16b, v8.16b, v9.16b
+	WORD $0x4e4758c6 // uzp2 v6.8h, v6.8h, v7.8h
+	FMOVQ F6, 0(R0)
+	ADD $16, R0
+	SUBS $8, R3
+	BNE loop1
+	RET
+
+// func addF32BF16NEON(y, a, b unsafe.Pointer, n int, s float32)
+TEXT ·addF32BF16NEON(SB), NOSPLIT, $0-36
+	MOVD y+0(FP), R0
+	MOVD a+8(FP), R1
+	MOVD b+16(FP), R2
+	MOVD n+24(FP), R3
+	FMOVS s+32(FP), F0
+	VDUP V0.S[0], V0.S4
+loop1:
+	FLDPQ 0(R1), (F1, F2)
+	ADD $32, R1
+	FMOVQ 0(R2), F4
+	WORD $0x2e613883 // shll v3.4s, v4.4h, #16
+	WORD $0x6e613884 // shll2 v4.4s, v4.8h, #16
+	ADD $16, R2
+	WORD $0x4e23d421 // fadd v1.4s, v1.4s, v3.4s
+	WORD $0x4e24d442 // fadd v2.4s, v2.4s, v4.4s
+	FSTPQ (F1, F2), 0(R0)
+	ADD $32, R0
+	SUBS $8, R3
+	BNE loop1
+	RET
+
+// func ropeBF16NEON(x, cos, sin unsafe.Pointer, half, heads int, sign float32)
+TEXT ·ropeBF16NEON(SB), NOSPLIT, $0-44
 	MOVD x+0(FP), R0
 	MOVD cos+8(FP), R1
 	MOVD sin+16(FP), R2
 	MOVD half+24(FP), R3
 	MOVD heads+32(FP), R4
-	FMOVS sign+40(FP), F0
-	VDUP V0.S[0], V0.S4
-	MOVD R3, R9
-	LSL $2, R9
+	MOVD $elementwiseLanes<>(SB), R5
+	FMOVQ 208(R5), F0
+	FMOVQ 224(R5), F1
+	FMOVQ 240(R5), F2
+	FMOVS sign+40(FP), F3
+	VDUP V3.S[0], V3.S4
+	MOVD R3, R10
+	LSL $1, R10
 loop1:
-	ADD R9, R0, R5
-	MOVD R1, R6
-	MOVD R2, R7
-	MOVD R3, R8
+	ADD R10, R0, R6
+	MOVD R1, R7
+	MOVD R2, R8
+	MOVD R3, R9
 loop2:
-	FLDPQ 0(R0), (F1, F2)
-	FLDPQ 0(R5), (F3, F4)
-	FLDPQ 0(R7), (F5, F6)
-	FLDPQ 0(R6), (F7, F8)
-	WORD $0x6e20dca5 // fmul v5.4s, v5.4s, v0.4s
-	WORD $0x6e20dcc6 // fmul v6.4s, v6.4s, v0.4s
-	WORD $0x6e25dc29 // fmul v9.4s, v1.4s, v5.4s
-	WORD $0x6e26dc4a // fmul v10.4s, v2.4s, v6.4s
-	WORD $0x6e25dc65 // fmul v5.4s, v3.4s, v5.4s
-	WORD $0x6e26dc86 // fmul v6.4s, v4.4s, v6.4s
-	WORD $0x6e27dc21 // fmul v1.4s, v1.4s, v7.4s
-	WORD $0x6e28dc42 // fmul v2.4s, v2.4s, v8.4s
-	WORD $0x6e27dc63 // fmul v3.4s, v3.4s, v7.4s
-	WORD $0x6e28dc84 // fmul v4.4s, v4.4s, v8.4s
-	WORD $0x4ea5d421 // fsub v1.4s, v1.4s, v5.4s
-	WORD $0x4ea6d442 // fsub v2.4s, v2.4s, v6.4s
-	WORD $0x4e29d463 // fadd v3.4s, v3.4s, v9.4s
-	WORD $0x4e2ad484 // fadd v4.4s, v4.4s, v10.4s
-	FSTPQ (F1, F2), 0(R0)
-	FSTPQ (F3, F4), 0(R5)
-	ADD $32, R0
-	ADD $32, R5
+	FMOVQ 0(R0), F5
+	WORD $0x2e6138a4 // shll v4.4s, v5.4h, #16
+	WORD $0x6e6138a5 // shll2 v5.4s, v5.8h, #16
+	FMOVQ 0(R6), F7
+	WORD $0x2e6138e6 // shll v6.4s, v7.4h, #16
+	WORD $0x6e6138e7 // shll2 v7.4s, v7.8h, #16
+	FLDPQ 0(R8), (F8, F9)
+	FLDPQ 0(R7), (F10, F11)
+	WORD $0x6e23dd08 // fmul v8.4s, v8.4s, v3.4s
+	WORD $0x6e23dd29 // fmul v9.4s, v9.4s, v3.4s
+	WORD $0x6e28dc8c // fmul v12.4s, v4.4s, v8.4s
+	WORD $0x6e29dcad // fmul v13.4s, v5.4s, v9.4s
+	WORD $0x6e28dcc8 // fmul v8.4s, v6.4s, v8.4s
+	WORD $0x6e29dce9 // fmul v9.4s, v7.4s, v9.4s
+	WORD $0x6e2adc84 // fmul v4.4s, v4.4s, v10.4s
+	WORD $0x6e2bdca5 // fmul v5.4s, v5.4s, v11.4s
+	WORD $0x6e2adcc6 // fmul v6.4s, v6.4s, v10.4s
+	WORD $0x6e2bdce7 // fmul v7.4s, v7.4s, v11.4s
+	WORD $0x4ea8d484 // fsub v4.4s, v4.4s, v8.4s
+	WORD $0x4ea9d4a5 // fsub v5.4s, v5.4s, v9.4s
+	WORD $0x4e2cd4c6 // fadd v6.4s, v6.4s, v12.4s
+	WORD $0x4e2dd4e7 // fadd v7.4s, v7.4s, v13.4s
+	WORD $0x6f30048e // ushr v14.4s, v4.4s, #16
+	WORD $0x6f3004af // ushr v15.4s, v5.4s, #16
+	WORD $0x4e201dce // and v14.16b, v14.16b, v0.16b
+	WORD $0x4e201def // and v15.16b, v15.16b, v0.16b
+	WORD $0x4ea185ce // add v14.4s, v14.4s, v1.4s
+	WORD $0x4ea185ef // add v15.4s, v15.4s, v1.4s
+	WORD $0x4ea485ce // add v14.4s, v14.4s, v4.4s
+	WORD $0x4ea585ef // add v15.4s, v15.4s, v5.4s
+	WORD $0x4ea21c90 // orr v16.16b, v4.16b, v2.16b
+	WORD $0x4e24e491 // fcmeq v17.4s, v4.4s, v4.4s
+	WORD $0x6ef11e0e // bif v14.16b, v16.16b, v17.16b
+	WORD $0x4ea21cb0 // orr v16.16b, v5.16b, v2.16b
+	WORD $0x4e25e4b1 // fcmeq v17.4s, v5.4s, v5.4s
+	WORD $0x6ef11e0f // bif v15.16b, v16.16b, v17.16b
+	WORD $0x4e4f59ce // uzp2 v14.8h, v14.8h, v15.8h
+	FMOVQ F14, 0(R0)
+	WORD $0x6f3004ce // ushr v14.4s, v6.4s, #16
+	WORD $0x6f3004ef // ushr v15.4s, v7.4s, #16
+	WORD $0x4e201dce // and v14.16b, v14.16b, v0.16b
+	WORD $0x4e201def // and v15.16b, v15.16b, v0.16b
+	WORD $0x4ea185ce // add v14.4s, v14.4s, v1.4s
+	WORD $0x4ea185ef // add v15.4s, v15.4s, v1.4s
+	WORD $0x4ea685ce // add v14.4s, v14.4s, v6.4s
+	WORD $0x4ea785ef // add v15.4s, v15.4s, v7.4s
+	WORD $0x4ea21cd0 // orr v16.16b, v6.16b, v2.16b
+	WORD $0x4e26e4d1 // fcmeq v17.4s, v6.4s, v6.4s
+	WORD $0x6ef11e0e // bif v14.16b, v16.16b, v17.16b
+	WORD $0x4ea21cf0 // orr v16.16b, v7.16b, v2.16b
+	WORD $0x4e27e4f1 // fcmeq v17.4s, v7.4s, v7.4s
+	WORD $0x6ef11e0f // bif v15.16b, v16.16b, v17.16b
+	WORD $0x4e4f59ce // uzp2 v14.8h, v14.8h, v15.8h
+	FMOVQ F14, 0(R6)
+	ADD $16, R0
+	ADD $16, R6
+	ADD $32, R8
 	ADD $32, R7
-	ADD $32, R6
-	SUBS $8, R8
+	SUBS $8, R9
 	BNE loop2
-	MOVD R5, R0
+	MOVD R6, R0
 	SUBS $1, R4
 	BNE loop1
 	RET
@@ -1029,113 +1222,6 @@ loop1:
 	WORD $0x4e535a52 // uzp2 v18.8h, v18.8h, v19.8h
 	FMOVQ F18, 0(R0)
 	ADD $16, R0
-	SUBS $8, R3
-	BNE loop1
-	RET
-
-// func scaleBF16NEON(y, a, b unsafe.Pointer, n int, s float32)
-TEXT ·scaleBF16NEON(SB), NOSPLIT, $0-36
-	MOVD y+0(FP), R0
-	MOVD a+8(FP), R1
-	MOVD b+16(FP), R2
-	MOVD n+24(FP), R3
-	MOVD $elementwiseLanes<>(SB), R4
-	FMOVQ 208(R4), F0
-	FMOVQ 224(R4), F1
-	FMOVQ 240(R4), F2
-	FMOVS s+32(FP), F3
-	VDUP V3.S[0], V3.S4
-loop1:
-	FMOVQ 0(R1), F5
-	WORD $0x2e6138a4 // shll v4.4s, v5.4h, #16
-	WORD $0x6e6138a5 // shll2 v5.4s, v5.8h, #16
-	ADD $16, R1
-	WORD $0x6e23dc84 // fmul v4.4s, v4.4s, v3.4s
-	WORD $0x6e23dca5 // fmul v5.4s, v5.4s, v3.4s
-	WORD $0x6f300486 // ushr v6.4s, v4.4s, #16
-	WORD $0x6f3004a7 // ushr v7.4s, v5.4s, #16
-	WORD $0x4e201cc6 // and v6.16b, v6.16b, v0.16b
-	WORD $0x4e201ce7 // and v7.16b, v7.16b, v0.16b
-	WORD $0x4ea184c6 // add v6.4s, v6.4s, v1.4s
-	WORD $0x4ea184e7 // add v7.4s, v7.4s, v1.4s
-	WORD $0x4ea484c6 // add v6.4s, v6.4s, v4.4s
-	WORD $0x4ea584e7 // add v7.4s, v7.4s, v5.4s
-	WORD $0x4ea21c88 // orr v8.16b, v4.16b, v2.16b
-	WORD $0x4e24e489 // fcmeq v9.4s, v4.4s, v4.4s
-	WORD $0x6ee91d06 // bif v6.16b, v8.16b, v9.16b
-	WORD $0x4ea21ca8 // orr v8.16b, v5.16b, v2.16b
-	WORD $0x4e25e4a9 // fcmeq v9.4s, v5.4s, v5.4s
-	WORD $0x6ee91d07 // bif v7.16b, v8.16b, v9.16b
-	WORD $0x4e4758c6 // uzp2 v6.8h, v6.8h, v7.8h
-	FMOVQ F6, 0(R0)
-	ADD $16, R0
-	SUBS $8, R3
-	BNE loop1
-	RET
-
-// func addBF16NEON(y, a, b unsafe.Pointer, n int, s float32)
-TEXT ·addBF16NEON(SB), NOSPLIT, $0-36
-	MOVD y+0(FP), R0
-	MOVD a+8(FP), R1
-	MOVD b+16(FP), R2
-	MOVD n+24(FP), R3
-	MOVD $elementwiseLanes<>(SB), R4
-	FMOVQ 208(R4), F0
-	FMOVQ 224(R4), F1
-	FMOVQ 240(R4), F2
-	FMOVS s+32(FP), F3
-	VDUP V3.S[0], V3.S4
-loop1:
-	FMOVQ 0(R1), F5
-	WORD $0x2e6138a4 // shll v4.4s, v5.4h, #16
-	WORD $0x6e6138a5 // shll2 v5.4s, v5.8h, #16
-	ADD $16, R1
-	FMOVQ 0(R2), F7
-	WORD $0x2e6138e6 // shll v6.4s, v7.4h, #16
-	WORD $0x6e6138e7 // shll2 v7.4s, v7.8h, #16
-	ADD $16, R2
-	WORD $0x4e26d484 // fadd v4.4s, v4.4s, v6.4s
-	WORD $0x4e27d4a5 // fadd v5.4s, v5.4s, v7.4s
-	WORD $0x6f300486 // ushr v6.4s, v4.4s, #16
-	WORD $0x6f3004a7 // ushr v7.4s, v5.4s, #16
-	WORD $0x4e201cc6 // and v6.16b, v6.16b, v0.16b
-	WORD $0x4e201ce7 // and v7.16b, v7.16b, v0.16b
-	WORD $0x4ea184c6 // add v6.4s, v6.4s, v1.4s
-	WORD $0x4ea184e7 // add v7.4s, v7.4s, v1.4s
-	WORD $0x4ea484c6 // add v6.4s, v6.4s, v4.4s
-	WORD $0x4ea584e7 // add v7.4s, v7.4s, v5.4s
-	WORD $0x4ea21c88 // orr v8.16b, v4.16b, v2.16b
-	WORD $0x4e24e489 // fcmeq v9.4s, v4.4s, v4.4s
-	WORD $0x6ee91d06 // bif v6.16b, v8.16b, v9.16b
-	WORD $0x4ea21ca8 // orr v8.16b, v5.16b, v2.16b
-	WORD $0x4e25e4a9 // fcmeq v9.4s, v5.4s, v5.4s
-	WORD $0x6ee91d07 // bif v7.16b, v8.16b, v9.16b
-	WORD $0x4e4758c6 // uzp2 v6.8h, v6.8h, v7.8h
-	FMOVQ F6, 0(R0)
-	ADD $16, R0
-	SUBS $8, R3
-	BNE loop1
-	RET
-
-// func addF32BF16NEON(y, a, b unsafe.Pointer, n int, s float32)
-TEXT ·addF32BF16NEON(SB), NOSPLIT, $0-36
-	MOVD y+0(FP), R0
-	MOVD a+8(FP), R1
-	MOVD b+16(FP), R2
-	MOVD n+24(FP), R3
-	FMOVS s+32(FP), F0
-	VDUP V0.S[0], V0.S4
-loop1:
-	FLDPQ 0(R1), (F1, F2)
-	ADD $32, R1
-	FMOVQ 0(R2), F4
-	WORD $0x2e613883 // shll v3.4s, v4.4h, #16
-	WORD $0x6e613884 // shll2 v4.4s, v4.8h, #16
-	ADD $16, R2
-	WORD $0x4e23d421 // fadd v1.4s, v1.4s, v3.4s
-	WORD $0x4e24d442 // fadd v2.4s, v2.4s, v4.4s
-	FSTPQ (F1, F2), 0(R0)
-	ADD $32, R0
 	SUBS $8, R3
 	BNE loop1
 	RET
@@ -1668,307 +1754,6 @@ loop1:
 	BNE loop1
 	RET
 
-// func ropeBF16NEON(x, cos, sin unsafe.Pointer, half, heads int, sign float32)
-TEXT ·ropeBF16NEON(SB), NOSPLIT, $0-44
-	MOVD x+0(FP), R0
-	MOVD cos+8(FP), R1
-	MOVD sin+16(FP), R2
-	MOVD half+24(FP), R3
-	MOVD heads+32(FP), R4
-	MOVD $elementwiseLanes<>(SB), R5
-	FMOVQ 208(R5), F0
-	FMOVQ 224(R5), F1
-	FMOVQ 240(R5), F2
-	FMOVS sign+40(FP), F3
-	VDUP V3.S[0], V3.S4
-	MOVD R3, R10
-	LSL $1, R10
-loop1:
-	ADD R10, R0, R6
-	MOVD R1, R7
-	MOVD R2, R8
-	MOVD R3, R9
-loop2:
-	FMOVQ 0(R0), F5
-	WORD $0x2e6138a4 // shll v4.4s, v5.4h, #16
-	WORD $0x6e6138a5 // shll2 v5.4s, v5.8h, #16
-	FMOVQ 0(R6), F7
-	WORD $0x2e6138e6 // shll v6.4s, v7.4h, #16
-	WORD $0x6e6138e7 // shll2 v7.4s, v7.8h, #16
-	FLDPQ 0(R8), (F8, F9)
-	FLDPQ 0(R7), (F10, F11)
-	WORD $0x6e23dd08 // fmul v8.4s, v8.4s, v3.4s
-	WORD $0x6e23dd29 // fmul v9.4s, v9.4s, v3.4s
-	WORD $0x6e28dc8c // fmul v12.4s, v4.4s, v8.4s
-	WORD $0x6e29dcad // fmul v13.4s, v5.4s, v9.4s
-	WORD $0x6e28dcc8 // fmul v8.4s, v6.4s, v8.4s
-	WORD $0x6e29dce9 // fmul v9.4s, v7.4s, v9.4s
-	WORD $0x6e2adc84 // fmul v4.4s, v4.4s, v10.4s
-	WORD $0x6e2bdca5 // fmul v5.4s, v5.4s, v11.4s
-	WORD $0x6e2adcc6 // fmul v6.4s, v6.4s, v10.4s
-	WORD $0x6e2bdce7 // fmul v7.4s, v7.4s, v11.4s
-	WORD $0x4ea8d484 // fsub v4.4s, v4.4s, v8.4s
-	WORD $0x4ea9d4a5 // fsub v5.4s, v5.4s, v9.4s
-	WORD $0x4e2cd4c6 // fadd v6.4s, v6.4s, v12.4s
-	WORD $0x4e2dd4e7 // fadd v7.4s, v7.4s, v13.4s
-	WORD $0x6f30048e // ushr v14.4s, v4.4s, #16
-	WORD $0x6f3004af // ushr v15.4s, v5.4s, #16
-	WORD $0x4e201dce // and v14.16b, v14.16b, v0.16b
-	WORD $0x4e201def // and v15.16b, v15.16b, v0.16b
-	WORD $0x4ea185ce // add v14.4s, v14.4s, v1.4s
-	WORD $0x4ea185ef // add v15.4s, v15.4s, v1.4s
-	WORD $0x4ea485ce // add v14.4s, v14.4s, v4.4s
-	WORD $0x4ea585ef // add v15.4s, v15.4s, v5.4s
-	WORD $0x4ea21c90 // orr v16.16b, v4.16b, v2.16b
-	WORD $0x4e24e491 // fcmeq v17.4s, v4.4s, v4.4s
-	WORD $0x6ef11e0e // bif v14.16b, v16.16b, v17.16b
-	WORD $0x4ea21cb0 // orr v16.16b, v5.16b, v2.16b
-	WORD $0x4e25e4b1 // fcmeq v17.4s, v5.4s, v5.4s
-	WORD $0x6ef11e0f // bif v15.16b, v16.16b, v17.16b
-	WORD $0x4e4f59ce // uzp2 v14.8h, v14.8h, v15.8h
-	FMOVQ F14, 0(R0)
-	WORD $0x6f3004ce // ushr v14.4s, v6.4s, #16
-	WORD $0x6f3004ef // ushr v15.4s, v7.4s, #16
-	WORD $0x4e201dce // and v14.16b, v14.16b, v0.16b
-	WORD $0x4e201def // and v15.16b, v15.16b, v0.16b
-	WORD $0x4ea185ce // add v14.4s, v14.4s, v1.4s
-	WORD $0x4ea185ef // add v15.4s, v15.4s, v1.4s
-	WORD $0x4ea685ce // add v14.4s, v14.4s, v6.4s
-	WORD $0x4ea785ef // add v15.4s, v15.4s, v7.4s
-	WORD $0x4ea21cd0 // orr v16.16b, v6.16b, v2.16b
-	WORD $0x4e26e4d1 // fcmeq v17.4s, v6.4s, v6.4s
-	WORD $0x6ef11e0e // bif v14.16b, v16.16b, v17.16b
-	WORD $0x4ea21cf0 // orr v16.16b, v7.16b, v2.16b
-	WORD $0x4e27e4f1 // fcmeq v17.4s, v7.4s, v7.4s
-	WORD $0x6ef11e0f // bif v15.16b, v16.16b, v17.16b
-	WORD $0x4e4f59ce // uzp2 v14.8h, v14.8h, v15.8h
-	FMOVQ F14, 0(R6)
-	ADD $16, R0
-	ADD $16, R6
-	ADD $32, R8
-	ADD $32, R7
-	SUBS $8, R9
-	BNE loop2
-	MOVD R6, R0
-	SUBS $1, R4
-	BNE loop1
-	RET
-
-// func geluF16NEON(y, a, b unsafe.Pointer, n int, s float32)
-TEXT ·geluF16NEON(SB), NOSPLIT, $0-36
-	MOVD y+0(FP), R0
-	MOVD a+8(FP), R1
-	MOVD b+16(FP), R2
-	MOVD n+24(FP), R3
-	MOVD $elementwiseLanes<>(SB), R4
-	FMOVQ 272(R4), F0
-	FMOVQ 0(R4), F1
-	FMOVQ 16(R4), F2
-	FMOVQ 32(R4), F3
-	FMOVQ 48(R4), F4
-	FMOVQ 64(R4), F5
-	FMOVQ 80(R4), F6
-	FMOVQ 96(R4), F7
-	FMOVQ 112(R4), F8
-	FMOVS s+32(FP), F9
-	VDUP V9.S[0], V9.S4
-loop1:
-	FMOVQ 0(R1), F11
-	WORD $0x0e21796a // fcvtl v10.4s, v11.4h
-	WORD $0x4e21796b // fcvtl2 v11.4s, v11.8h
-	ADD $16, R1
-	WORD $0x6e2add4c // fmul v12.4s, v10.4s, v10.4s
-	WORD $0x6e2bdd6d // fmul v13.4s, v11.4s, v11.4s
-	FMOVQ 256(R4), F14
-	FMOVQ 256(R4), F15
-	WORD $0x4e2ccc0e // fmla v14.4s, v0.4s, v12.4s
-	WORD $0x4e2dcc0f // fmla v15.4s, v0.4s, v13.4s
-	WORD $0x6e2addce // fmul v14.4s, v14.4s, v10.4s
-	WORD $0x6e2bddef // fmul v15.4s, v15.4s, v11.4s
-	WORD $0x4ea3f5ce // fmin v14.4s, v14.4s, v3.4s
-	WORD $0x4ea3f5ef // fmin v15.4s, v15.4s, v3.4s
-	FMOVQ 96(R4), F16
-	FMOVQ 96(R4), F17
-	WORD $0x4e24cdd0 // fmla v16.4s, v14.4s, v4.4s
-	WORD $0x4e24cdf1 // fmla v17.4s, v15.4s, v4.4s
-	WORD $0x4ea7d612 // fsub v18.4s, v16.4s, v7.4s
-	WORD $0x4ea7d633 // fsub v19.4s, v17.4s, v7.4s
-	WORD $0x6eaee456 // fcmgt v22.4s, v2.4s, v14.4s
-	WORD $0x6eafe457 // fcmgt v23.4s, v2.4s, v15.4s
-	WORD $0x4ea5ce4e // fmls v14.4s, v18.4s, v5.4s
-	WORD $0x4ea5ce6f // fmls v15.4s, v19.4s, v5.4s
-	WORD $0x4ea6ce4e // fmls v14.4s, v18.4s, v6.4s
-	WORD $0x4ea6ce6f // fmls v15.4s, v19.4s, v6.4s
-	FMOVQ 128(R4), F20
-	FMOVQ 128(R4), F21
-	WORD $0x4e2ecd14 // fmla v20.4s, v8.4s, v14.4s
-	WORD $0x4e2fcd15 // fmla v21.4s, v8.4s, v15.4s
-	FMOVQ 144(R4), F18
-	FMOVQ 144(R4), F19
-	WORD $0x4e2ece92 // fmla v18.4s, v20.4s, v14.4s
-	WORD $0x4e2fceb3 // fmla v19.4s, v21.4s, v15.4s
-	FMOVQ 160(R4), F20
-	FMOVQ 160(R4), F21
-	WORD $0x4e2ece54 // fmla v20.4s, v18.4s, v14.4s
-	WORD $0x4e2fce75 // fmla v21.4s, v19.4s, v15.4s
-	FMOVQ 176(R4), F18
-	FMOVQ 176(R4), F19
-	WORD $0x4e2ece92 // fmla v18.4s, v20.4s, v14.4s
-	WORD $0x4e2fceb3 // fmla v19.4s, v21.4s, v15.4s
-	FMOVQ 192(R4), F20
-	FMOVQ 192(R4), F21
-	WORD $0x4e2ece54 // fmla v20.4s, v18.4s, v14.4s
-	WORD $0x4e2fce75 // fmla v21.4s, v19.4s, v15.4s
-	FMOVQ 0(R4), F18
-	FMOVQ 0(R4), F19
-	WORD $0x4e2ece92 // fmla v18.4s, v20.4s, v14.4s
-	WORD $0x4e2fceb3 // fmla v19.4s, v21.4s, v15.4s
-	FMOVQ 0(R4), F20
-	FMOVQ 0(R4), F21
-	WORD $0x4e2ece54 // fmla v20.4s, v18.4s, v14.4s
-	WORD $0x4e2fce75 // fmla v21.4s, v19.4s, v15.4s
-	WORD $0x4f375610 // shl v16.4s, v16.4s, #23
-	WORD $0x4f375631 // shl v17.4s, v17.4s, #23
-	WORD $0x4ea18610 // add v16.4s, v16.4s, v1.4s
-	WORD $0x4ea18631 // add v17.4s, v17.4s, v1.4s
-	WORD $0x6e34de0e // fmul v14.4s, v16.4s, v20.4s
-	WORD $0x6e35de2f // fmul v15.4s, v17.4s, v21.4s
-	WORD $0x4e761dce // bic v14.16b, v14.16b, v22.16b
-	WORD $0x4e771def // bic v15.16b, v15.16b, v23.16b
-	WORD $0x4e21d5ce // fadd v14.4s, v14.4s, v1.4s
-	WORD $0x4e21d5ef // fadd v15.4s, v15.4s, v1.4s
-	WORD $0x6e2efd4a // fdiv v10.4s, v10.4s, v14.4s
-	WORD $0x6e2ffd6b // fdiv v11.4s, v11.4s, v15.4s
-	WORD $0x0e21694c // fcvtn v12.4h, v10.4s
-	WORD $0x4e21696c // fcvtn2 v12.8h, v11.4s
-	FMOVQ F12, 0(R0)
-	ADD $16, R0
-	SUBS $8, R3
-	BNE loop1
-	RET
-
-// func geluGradF16NEON(y, a, b unsafe.Pointer, n int, s float32)
-TEXT ·geluGradF16NEON(SB), NOSPLIT, $0-36
-	MOVD y+0(FP), R0
-	MOVD a+8(FP), R1
-	MOVD b+16(FP), R2
-	MOVD n+24(FP), R3
-	MOVD $elementwiseLanes<>(SB), R4
-	FMOVQ 304(R4), F0
-	FMOVQ 320(R4), F1
-	FMOVQ 336(R4), F2
-	FMOVQ 272(R4), F3
-	FMOVQ 0(R4), F4
-	FMOVQ 16(R4), F5
-	FMOVQ 32(R4), F6
-	FMOVQ 48(R4), F7
-	FMOVQ 64(R4), F8
-	FMOVQ 80(R4), F9
-	FMOVQ 96(R4), F10
-	FMOVQ 112(R4), F11
-	FMOVS s+32(FP), F12
-	VDUP V12.S[0], V12.S4
-loop1:
-	FMOVQ 0(R1), F14
-	WORD $0x0e2179cd // fcvtl v13.4s, v14.4h
-	WORD $0x4e2179ce // fcvtl2 v14.4s, v14.8h
-	ADD $16, R1
-	WORD $0x4ea1f5ad // fmin v13.4s, v13.4s, v1.4s
-	WORD $0x4ea1f5ce // fmin v14.4s, v14.4s, v1.4s
-	WORD $0x4e22f5ad // fmax v13.4s, v13.4s, v2.4s
-	WORD $0x4e22f5ce // fmax v14.4s, v14.4s, v2.4s
-	WORD $0x6e2dddaf // fmul v15.4s, v13.4s, v13.4s
-	WORD $0x6e2eddd0 // fmul v16.4s, v14.4s, v14.4s
-	FMOVQ 256(R4), F17
-	FMOVQ 256(R4), F18
-	WORD $0x4e2fcc71 // fmla v17.4s, v3.4s, v15.4s
-	WORD $0x4e30cc72 // fmla v18.4s, v3.4s, v16.4s
-	WORD $0x6e2dde31 // fmul v17.4s, v17.4s, v13.4s
-	WORD $0x6e2ede52 // fmul v18.4s, v18.4s, v14.4s
-	WORD $0x4ea6f631 // fmin v17.4s, v17.4s, v6.4s
-	WORD $0x4ea6f652 // fmin v18.4s, v18.4s, v6.4s
-	FMOVQ 96(R4), F19
-	FMOVQ 96(R4), F20
-	WORD $0x4e27ce33 // fmla v19.4s, v17.4s, v7.4s
-	WORD $0x4e27ce54 // fmla v20.4s, v18.4s, v7.4s
-	WORD $0x4eaad675 // fsub v21.4s, v19.4s, v10.4s
-	WORD $0x4eaad696 // fsub v22.4s, v20.4s, v10.4s
-	WORD $0x6eb1e4b9 // fcmgt v25.4s, v5.4s, v17.4s
-	WORD $0x6eb2e4ba // fcmgt v26.4s, v5.4s, v18.4s
-	WORD $0x4ea8ceb1 // fmls v17.4s, v21.4s, v8.4s
-	WORD $0x4ea8ced2 // fmls v18.4s, v22.4s, v8.4s
-	WORD $0x4ea9ceb1 // fmls v17.4s, v21.4s, v9.4s
-	WORD $0x4ea9ced2 // fmls v18.4s, v22.4s, v9.4s
-	FMOVQ 128(R4), F23
-	FMOVQ 128(R4), F24
-	WORD $0x4e31cd77 // fmla v23.4s, v11.4s, v17.4s
-	WORD $0x4e32cd78 // fmla v24.4s, v11.4s, v18.4s
-	FMOVQ 144(R4), F21
-	FMOVQ 144(R4), F22
-	WORD $0x4e31cef5 // fmla v21.4s, v23.4s, v17.4s
-	WORD $0x4e32cf16 // fmla v22.4s, v24.4s, v18.4s
-	FMOVQ 160(R4), F23
-	FMOVQ 160(R4), F24
-	WORD $0x4e31ceb7 // fmla v23.4s, v21.4s, v17.4s
-	WORD $0x4e32ced8 // fmla v24.4s, v22.4s, v18.4s
-	FMOVQ 176(R4), F21
-	FMOVQ 176(R4), F22
-	WORD $0x4e31cef5 // fmla v21.4s, v23.4s, v17.4s
-	WORD $0x4e32cf16 // fmla v22.4s, v24.4s, v18.4s
-	FMOVQ 192(R4), F23
-	FMOVQ 192(R4), F24
-	WORD $0x4e31ceb7 // fmla v23.4s, v21.4s, v17.4s
-	WORD $0x4e32ced8 // fmla v24.4s, v22.4s, v18.4s
-	FMOVQ 0(R4), F21
-	FMOVQ 0(R4), F22
-	WORD $0x4e31cef5 // fmla v21.4s, v23.4s, v17.4s
-	WORD $0x4e32cf16 // fmla v22.4s, v24.4s, v18.4s
-	FMOVQ 0(R4), F23
-	FMOVQ 0(R4), F24
-	WORD $0x4e31ceb7 // fmla v23.4s, v21.4s, v17.4s
-	WORD $0x4e32ced8 // fmla v24.4s, v22.4s, v18.4s
-	WORD $0x4f375673 // shl v19.4s, v19.4s, #23
-	WORD $0x4f375694 // shl v20.4s, v20.4s, #23
-	WORD $0x4ea48673 // add v19.4s, v19.4s, v4.4s
-	WORD $0x4ea48694 // add v20.4s, v20.4s, v4.4s
-	WORD $0x6e37de71 // fmul v17.4s, v19.4s, v23.4s
-	WORD $0x6e38de92 // fmul v18.4s, v20.4s, v24.4s
-	WORD $0x4e791e31 // bic v17.16b, v17.16b, v25.16b
-	WORD $0x4e7a1e52 // bic v18.16b, v18.16b, v26.16b
-	WORD $0x4e24d633 // fadd v19.4s, v17.4s, v4.4s
-	WORD $0x4e24d654 // fadd v20.4s, v18.4s, v4.4s
-	WORD $0x6e33fc93 // fdiv v19.4s, v4.4s, v19.4s
-	WORD $0x6e34fc94 // fdiv v20.4s, v4.4s, v20.4s
-	WORD $0x4eaf1df5 // orr v21.16b, v15.16b, v15.16b
-	WORD $0x4eb01e16 // orr v22.16b, v16.16b, v16.16b
-	FMOVQ 288(R4), F15
-	FMOVQ 288(R4), F16
-	WORD $0x4e35cc0f // fmla v15.4s, v0.4s, v21.4s
-	WORD $0x4e36cc10 // fmla v16.4s, v0.4s, v22.4s
-	WORD $0x6e33de31 // fmul v17.4s, v17.4s, v19.4s
-	WORD $0x6e34de52 // fmul v18.4s, v18.4s, v20.4s
-	WORD $0x6e2dde31 // fmul v17.4s, v17.4s, v13.4s
-	WORD $0x6e2ede52 // fmul v18.4s, v18.4s, v14.4s
-	FMOVQ 0(R4), F13
-	FMOVQ 0(R4), F14
-	WORD $0x4e31cded // fmla v13.4s, v15.4s, v17.4s
-	WORD $0x4e32ce0e // fmla v14.4s, v16.4s, v18.4s
-	WORD $0x6e33ddad // fmul v13.4s, v13.4s, v19.4s
-	WORD $0x6e34ddce // fmul v14.4s, v14.4s, v20.4s
-	FMOVQ 0(R2), F24
-	WORD $0x0e217b17 // fcvtl v23.4s, v24.4h
-	WORD $0x4e217b18 // fcvtl2 v24.4s, v24.8h
-	ADD $16, R2
-	WORD $0x6e37ddad // fmul v13.4s, v13.4s, v23.4s
-	WORD $0x6e38ddce // fmul v14.4s, v14.4s, v24.4s
-	WORD $0x0e2169af // fcvtn v15.4h, v13.4s
-	WORD $0x4e2169cf // fcvtn2 v15.8h, v14.4s
-	FMOVQ F15, 0(R0)
-	ADD $16, R0
-	SUBS $8, R3
-	BNE loop1
-	RET
-
 // func scaleF16NEON(y, a, b unsafe.Pointer, n int, s float32)
 TEXT ·scaleF16NEON(SB), NOSPLIT, $0-36
 	MOVD y+0(FP), R0
@@ -2039,473 +1824,6 @@ loop1:
 	FSTPQ (F1, F2), 0(R0)
 	ADD $32, R0
 	SUBS $8, R3
-	BNE loop1
-	RET
-
-// func swigluF16NEON(y, a, b unsafe.Pointer, n int, s float32)
-TEXT ·swigluF16NEON(SB), NOSPLIT, $0-36
-	MOVD y+0(FP), R0
-	MOVD a+8(FP), R1
-	MOVD b+16(FP), R2
-	MOVD n+24(FP), R3
-	MOVD $elementwiseLanes<>(SB), R4
-	FMOVQ 0(R4), F0
-	FMOVQ 16(R4), F1
-	FMOVQ 32(R4), F2
-	FMOVQ 48(R4), F3
-	FMOVQ 64(R4), F4
-	FMOVQ 80(R4), F5
-	FMOVQ 96(R4), F6
-	FMOVQ 112(R4), F7
-	FMOVS s+32(FP), F8
-	VDUP V8.S[0], V8.S4
-loop1:
-	FMOVQ 0(R1), F10
-	WORD $0x0e217949 // fcvtl v9.4s, v10.4h
-	WORD $0x4e21794a // fcvtl2 v10.4s, v10.8h
-	ADD $16, R1
-	WORD $0x6ea0f92b // fneg v11.4s, v9.4s
-	WORD $0x6ea0f94c // fneg v12.4s, v10.4s
-	WORD $0x4ea2f56b // fmin v11.4s, v11.4s, v2.4s
-	WORD $0x4ea2f58c // fmin v12.4s, v12.4s, v2.4s
-	FMOVQ 96(R4), F13
-	FMOVQ 96(R4), F14
-	WORD $0x4e23cd6d // fmla v13.4s, v11.4s, v3.4s
-	WORD $0x4e23cd8e // fmla v14.4s, v12.4s, v3.4s
-	WORD $0x4ea6d5af // fsub v15.4s, v13.4s, v6.4s
-	WORD $0x4ea6d5d0 // fsub v16.4s, v14.4s, v6.4s
-	WORD $0x6eabe433 // fcmgt v19.4s, v1.4s, v11.4s
-	WORD $0x6eace434 // fcmgt v20.4s, v1.4s, v12.4s
-	WORD $0x4ea4cdeb // fmls v11.4s, v15.4s, v4.4s
-	WORD $0x4ea4ce0c // fmls v12.4s, v16.4s, v4.4s
-	WORD $0x4ea5cdeb // fmls v11.4s, v15.4s, v5.4s
-	WORD $0x4ea5ce0c // fmls v12.4s, v16.4s, v5.4s
-	FMOVQ 128(R4), F17
-	FMOVQ 128(R4), F18
-	WORD $0x4e2bccf1 // fmla v17.4s, v7.4s, v11.4s
-	WORD $0x4e2cccf2 // fmla v18.4s, v7.4s, v12.4s
-	FMOVQ 144(R4), F15
-	FMOVQ 144(R4), F16
-	WORD $0x4e2bce2f // fmla v15.4s, v17.4s, v11.4s
-	WORD $0x4e2cce50 // fmla v16.4s, v18.4s, v12.4s
-	FMOVQ 160(R4), F17
-	FMOVQ 160(R4), F18
-	WORD $0x4e2bcdf1 // fmla v17.4s, v15.4s, v11.4s
-	WORD $0x4e2cce12 // fmla v18.4s, v16.4s, v12.4s
-	FMOVQ 176(R4), F15
-	FMOVQ 176(R4), F16
-	WORD $0x4e2bce2f // fmla v15.4s, v17.4s, v11.4s
-	WORD $0x4e2cce50 // fmla v16.4s, v18.4s, v12.4s
-	FMOVQ 192(R4), F17
-	FMOVQ 192(R4), F18
-	WORD $0x4e2bcdf1 // fmla v17.4s, v15.4s, v11.4s
-	WORD $0x4e2cce12 // fmla v18.4s, v16.4s, v12.4s
-	FMOVQ 0(R4), F15
-	FMOVQ 0(R4), F16
-	WORD $0x4e2bce2f // fmla v15.4s, v17.4s, v11.4s
-	WORD $0x4e2cce50 // fmla v16.4s, v18.4s, v12.4s
-	FMOVQ 0(R4), F17
-	FMOVQ 0(R4), F18
-	WORD $0x4e2bcdf1 // fmla v17.4s, v15.4s, v11.4s
-	WORD $0x4e2cce12 // fmla v18.4s, v16.4s, v12.4s
-	WORD $0x4f3755ad // shl v13.4s, v13.4s, #23
-	WORD $0x4f3755ce // shl v14.4s, v14.4s, #23
-	WORD $0x4ea085ad // add v13.4s, v13.4s, v0.4s
-	WORD $0x4ea085ce // add v14.4s, v14.4s, v0.4s
-	WORD $0x6e31ddab // fmul v11.4s, v13.4s, v17.4s
-	WORD $0x6e32ddcc // fmul v12.4s, v14.4s, v18.4s
-	WORD $0x4e731d6b // bic v11.16b, v11.16b, v19.16b
-	WORD $0x4e741d8c // bic v12.16b, v12.16b, v20.16b
-	WORD $0x4e20d56b // fadd v11.4s, v11.4s, v0.4s
-	WORD $0x4e20d58c // fadd v12.4s, v12.4s, v0.4s
-	WORD $0x6e2bfd29 // fdiv v9.4s, v9.4s, v11.4s
-	WORD $0x6e2cfd4a // fdiv v10.4s, v10.4s, v12.4s
-	FMOVQ 0(R2), F14
-	WORD $0x0e2179cd // fcvtl v13.4s, v14.4h
-	WORD $0x4e2179ce // fcvtl2 v14.4s, v14.8h
-	ADD $16, R2
-	WORD $0x6e2ddd29 // fmul v9.4s, v9.4s, v13.4s
-	WORD $0x6e2edd4a // fmul v10.4s, v10.4s, v14.4s
-	WORD $0x0e21692b // fcvtn v11.4h, v9.4s
-	WORD $0x4e21694b // fcvtn2 v11.8h, v10.4s
-	FMOVQ F11, 0(R0)
-	ADD $16, R0
-	SUBS $8, R3
-	BNE loop1
-	RET
-
-// func swigluGradF16NEON(dgate, dup, dy, gate, up unsafe.Pointer, n int)
-TEXT ·swigluGradF16NEON(SB), NOSPLIT, $0-48
-	MOVD dgate+0(FP), R0
-	MOVD dup+8(FP), R1
-	MOVD dy+16(FP), R2
-	MOVD gate+24(FP), R3
-	MOVD up+32(FP), R4
-	MOVD n+40(FP), R5
-	MOVD $elementwiseLanes<>(SB), R6
-	FMOVQ 0(R6), F0
-	FMOVQ 16(R6), F1
-	FMOVQ 32(R6), F2
-	FMOVQ 48(R6), F3
-	FMOVQ 64(R6), F4
-	FMOVQ 80(R6), F5
-	FMOVQ 96(R6), F6
-	FMOVQ 112(R6), F7
-	FMOVQ 352(R6), F8
-	FMOVQ 368(R6), F9
-loop1:
-	FMOVQ 0(R3), F11
-	WORD $0x0e21796a // fcvtl v10.4s, v11.4h
-	WORD $0x4e21796b // fcvtl2 v11.4s, v11.8h
-	WORD $0x4e29f54a // fmax v10.4s, v10.4s, v9.4s
-	WORD $0x4e29f56b // fmax v11.4s, v11.4s, v9.4s
-	WORD $0x4ea8f54c // fmin v12.4s, v10.4s, v8.4s
-	WORD $0x4ea8f56d // fmin v13.4s, v11.4s, v8.4s
-	WORD $0x6ea0f98e // fneg v14.4s, v12.4s
-	WORD $0x6ea0f9af // fneg v15.4s, v13.4s
-	FMOVQ 96(R6), F18
-	FMOVQ 96(R6), F19
-	WORD $0x4e23cdd2 // fmla v18.4s, v14.4s, v3.4s
-	WORD $0x4e23cdf3 // fmla v19.4s, v15.4s, v3.4s
-	WORD $0x4ea6d654 // fsub v20.4s, v18.4s, v6.4s
-	WORD $0x4ea6d675 // fsub v21.4s, v19.4s, v6.4s
-	WORD $0x6eaee438 // fcmgt v24.4s, v1.4s, v14.4s
-	WORD $0x6eafe439 // fcmgt v25.4s, v1.4s, v15.4s
-	WORD $0x4ea4ce8e // fmls v14.4s, v20.4s, v4.4s
-	WORD $0x4ea4ceaf // fmls v15.4s, v21.4s, v4.4s
-	WORD $0x4ea5ce8e // fmls v14.4s, v20.4s, v5.4s
-	WORD $0x4ea5ceaf // fmls v15.4s, v21.4s, v5.4s
-	FMOVQ 128(R6), F22
-	FMOVQ 128(R6), F23
-	WORD $0x4e2eccf6 // fmla v22.4s, v7.4s, v14.4s
-	WORD $0x4e2fccf7 // fmla v23.4s, v7.4s, v15.4s
-	FMOVQ 144(R6), F20
-	FMOVQ 144(R6), F21
-	WORD $0x4e2eced4 // fmla v20.4s, v22.4s, v14.4s
-	WORD $0x4e2fcef5 // fmla v21.4s, v23.4s, v15.4s
-	FMOVQ 160(R6), F22
-	FMOVQ 160(R6), F23
-	WORD $0x4e2ece96 // fmla v22.4s, v20.4s, v14.4s
-	WORD $0x4e2fceb7 // fmla v23.4s, v21.4s, v15.4s
-	FMOVQ 176(R6), F20
-	FMOVQ 176(R6), F21
-	WORD $0x4e2eced4 // fmla v20.4s, v22.4s, v14.4s
-	WORD $0x4e2fcef5 // fmla v21.4s, v23.4s, v15.4s
-	FMOVQ 192(R6), F22
-	FMOVQ 192(R6), F23
-	WORD $0x4e2ece96 // fmla v22.4s, v20.4s, v14.4s
-	WORD $0x4e2fceb7 // fmla v23.4s, v21.4s, v15.4s
-	FMOVQ 0(R6), F20
-	FMOVQ 0(R6), F21
-	WORD $0x4e2eced4 // fmla v20.4s, v22.4s, v14.4s
-	WORD $0x4e2fcef5 // fmla v21.4s, v23.4s, v15.4s
-	FMOVQ 0(R6), F22
-	FMOVQ 0(R6), F23
-	WORD $0x4e2ece96 // fmla v22.4s, v20.4s, v14.4s
-	WORD $0x4e2fceb7 // fmla v23.4s, v21.4s, v15.4s
-	WORD $0x4f375652 // shl v18.4s, v18.4s, #23
-	WORD $0x4f375673 // shl v19.4s, v19.4s, #23
-	WORD $0x4ea08652 // add v18.4s, v18.4s, v0.4s
-	WORD $0x4ea08673 // add v19.4s, v19.4s, v0.4s
-	WORD $0x6e36de4e // fmul v14.4s, v18.4s, v22.4s
-	WORD $0x6e37de6f // fmul v15.4s, v19.4s, v23.4s
-	WORD $0x4e781dce // bic v14.16b, v14.16b, v24.16b
-	WORD $0x4e791def // bic v15.16b, v15.16b, v25.16b
-	WORD $0x4e20d5d0 // fadd v16.4s, v14.4s, v0.4s
-	WORD $0x4e20d5f1 // fadd v17.4s, v15.4s, v0.4s
-	WORD $0x6e30fc10 // fdiv v16.4s, v0.4s, v16.4s
-	WORD $0x6e31fc11 // fdiv v17.4s, v0.4s, v17.4s
-	WORD $0x6e30dd4a // fmul v10.4s, v10.4s, v16.4s
-	WORD $0x6e31dd6b // fmul v11.4s, v11.4s, v17.4s
-	FMOVQ 0(R2), F19
-	WORD $0x0e217a72 // fcvtl v18.4s, v19.4h
-	WORD $0x4e217a73 // fcvtl2 v19.4s, v19.8h
-	FMOVQ 0(R4), F21
-	WORD $0x0e217ab4 // fcvtl v20.4s, v21.4h
-	WORD $0x4e217ab5 // fcvtl2 v21.4s, v21.8h
-	WORD $0x6e32dd4a // fmul v10.4s, v10.4s, v18.4s
-	WORD $0x6e33dd6b // fmul v11.4s, v11.4s, v19.4s
-	WORD $0x6e34de52 // fmul v18.4s, v18.4s, v20.4s
-	WORD $0x6e35de73 // fmul v19.4s, v19.4s, v21.4s
-	WORD $0x0e216956 // fcvtn v22.4h, v10.4s
-	WORD $0x4e216976 // fcvtn2 v22.8h, v11.4s
-	FMOVQ F22, 0(R1)
-	WORD $0x6e30ddce // fmul v14.4s, v14.4s, v16.4s
-	WORD $0x6e31ddef // fmul v15.4s, v15.4s, v17.4s
-	FMOVQ 0(R6), F10
-	FMOVQ 0(R6), F11
-	WORD $0x4e2ccdca // fmla v10.4s, v14.4s, v12.4s
-	WORD $0x4e2dcdeb // fmla v11.4s, v15.4s, v13.4s
-	WORD $0x6e30dd4a // fmul v10.4s, v10.4s, v16.4s
-	WORD $0x6e31dd6b // fmul v11.4s, v11.4s, v17.4s
-	WORD $0x6e32dd4a // fmul v10.4s, v10.4s, v18.4s
-	WORD $0x6e33dd6b // fmul v11.4s, v11.4s, v19.4s
-	WORD $0x0e216956 // fcvtn v22.4h, v10.4s
-	WORD $0x4e216976 // fcvtn2 v22.8h, v11.4s
-	FMOVQ F22, 0(R0)
-	ADD $16, R0
-	ADD $16, R1
-	ADD $16, R2
-	ADD $16, R3
-	ADD $16, R4
-	SUBS $8, R5
-	BNE loop1
-	RET
-
-// func largestF16NEON(x unsafe.Pointer, n int) float32
-TEXT ·largestF16NEON(SB), NOSPLIT, $0-20
-	MOVD x+0(FP), R0
-	MOVD n+8(FP), R1
-	MOVD $elementwiseLanes<>(SB), R2
-	FMOVQ 384(R2), F0
-	FMOVQ 384(R2), F1
-	FMOVQ 384(R2), F2
-	FMOVQ 384(R2), F3
-	FMOVQ 384(R2), F4
-loop1:
-	FMOVQ 0(R0), F6
-	WORD $0x0e2178c5 // fcvtl v5.4s, v6.4h
-	WORD $0x4e2178c6 // fcvtl2 v6.4s, v6.8h
-	FMOVQ 16(R0), F8
-	WORD $0x0e217907 // fcvtl v7.4s, v8.4h
-	WORD $0x4e217908 // fcvtl2 v8.4s, v8.8h
-	WORD $0x6ea1e4a9 // fcmgt v9.4s, v5.4s, v1.4s
-	WORD $0x6ea2e4ca // fcmgt v10.4s, v6.4s, v2.4s
-	WORD $0x6ea3e4eb // fcmgt v11.4s, v7.4s, v3.4s
-	WORD $0x6ea4e50c // fcmgt v12.4s, v8.4s, v4.4s
-	WORD $0x6ea91ca1 // bit v1.16b, v5.16b, v9.16b
-	WORD $0x6eaa1cc2 // bit v2.16b, v6.16b, v10.16b
-	WORD $0x6eab1ce3 // bit v3.16b, v7.16b, v11.16b
-	WORD $0x6eac1d04 // bit v4.16b, v8.16b, v12.16b
-	ADD $32, R0
-	SUBS $16, R1
-	BNE loop1
-	WORD $0x4e23f421 // fmax v1.4s, v1.4s, v3.4s
-	WORD $0x4e24f442 // fmax v2.4s, v2.4s, v4.4s
-	WORD $0x4e22f421 // fmax v1.4s, v1.4s, v2.4s
-	WORD $0x6e30f821 // fmaxv s1, v1.4s
-	FMOVS F1, ret+16(FP)
-	RET
-
-// func expSumF16NEON(x unsafe.Pointer, n int, top float32) float32
-TEXT ·expSumF16NEON(SB), NOSPLIT, $0-28
-	MOVD x+0(FP), R0
-	MOVD n+8(FP), R1
-	MOVD $elementwiseLanes<>(SB), R2
-	FMOVQ 0(R2), F0
-	FMOVQ 16(R2), F1
-	FMOVQ 32(R2), F2
-	FMOVQ 48(R2), F3
-	FMOVQ 64(R2), F4
-	FMOVQ 80(R2), F5
-	FMOVQ 96(R2), F6
-	FMOVQ 112(R2), F7
-	FMOVS top+16(FP), F8
-	VDUP V8.S[0], V8.S4
-	WORD $0x6e291d29 // eor v9.16b, v9.16b, v9.16b
-	WORD $0x6e2a1d4a // eor v10.16b, v10.16b, v10.16b
-	WORD $0x6e2b1d6b // eor v11.16b, v11.16b, v11.16b
-	WORD $0x6e2c1d8c // eor v12.16b, v12.16b, v12.16b
-loop1:
-	FMOVQ 0(R0), F14
-	WORD $0x0e2179cd // fcvtl v13.4s, v14.4h
-	WORD $0x4e2179ce // fcvtl2 v14.4s, v14.8h
-	WORD $0x4ea8d5ad // fsub v13.4s, v13.4s, v8.4s
-	WORD $0x4ea8d5ce // fsub v14.4s, v14.4s, v8.4s
-	FMOVQ 96(R2), F15
-	FMOVQ 96(R2), F16
-	WORD $0x4e23cdaf // fmla v15.4s, v13.4s, v3.4s
-	WORD $0x4e23cdd0 // fmla v16.4s, v14.4s, v3.4s
-	WORD $0x4ea6d5f1 // fsub v17.4s, v15.4s, v6.4s
-	WORD $0x4ea6d612 // fsub v18.4s, v16.4s, v6.4s
-	WORD $0x6eade435 // fcmgt v21.4s, v1.4s, v13.4s
-	WORD $0x6eaee436 // fcmgt v22.4s, v1.4s, v14.4s
-	WORD $0x4ea4ce2d // fmls v13.4s, v17.4s, v4.4s
-	WORD $0x4ea4ce4e // fmls v14.4s, v18.4s, v4.4s
-	WORD $0x4ea5ce2d // fmls v13.4s, v17.4s, v5.4s
-	WORD $0x4ea5ce4e // fmls v14.4s, v18.4s, v5.4s
-	FMOVQ 128(R2), F19
-	FMOVQ 128(R2), F20
-	WORD $0x4e2dccf3 // fmla v19.4s, v7.4s, v13.4s
-	WORD $0x4e2eccf4 // fmla v20.4s, v7.4s, v14.4s
-	FMOVQ 144(R2), F17
-	FMOVQ 144(R2), F18
-	WORD $0x4e2dce71 // fmla v17.4s, v19.4s, v13.4s
-	WORD $0x4e2ece92 // fmla v18.4s, v20.4s, v14.4s
-	FMOVQ 160(R2), F19
-	FMOVQ 160(R2), F20
-	WORD $0x4e2dce33 // fmla v19.4s, v17.4s, v13.4s
-	WORD $0x4e2ece54 // fmla v20.4s, v18.4s, v14.4s
-	FMOVQ 176(R2), F17
-	FMOVQ 176(R2), F18
-	WORD $0x4e2dce71 // fmla v17.4s, v19.4s, v13.4s
-	WORD $0x4e2ece92 // fmla v18.4s, v20.4s, v14.4s
-	FMOVQ 192(R2), F19
-	FMOVQ 192(R2), F20
-	WORD $0x4e2dce33 // fmla v19.4s, v17.4s, v13.4s
-	WORD $0x4e2ece54 // fmla v20.4s, v18.4s, v14.4s
-	FMOVQ 0(R2), F17
-	FMOVQ 0(R2), F18
-	WORD $0x4e2dce71 // fmla v17.4s, v19.4s, v13.4s
-	WORD $0x4e2ece92 // fmla v18.4s, v20.4s, v14.4s
-	FMOVQ 0(R2), F19
-	FMOVQ 0(R2), F20
-	WORD $0x4e2dce33 // fmla v19.4s, v17.4s, v13.4s
-	WORD $0x4e2ece54 // fmla v20.4s, v18.4s, v14.4s
-	WORD $0x4f3755ef // shl v15.4s, v15.4s, #23
-	WORD $0x4f375610 // shl v16.4s, v16.4s, #23
-	WORD $0x4ea085ef // add v15.4s, v15.4s, v0.4s
-	WORD $0x4ea08610 // add v16.4s, v16.4s, v0.4s
-	WORD $0x6e33dded // fmul v13.4s, v15.4s, v19.4s
-	WORD $0x6e34de0e // fmul v14.4s, v16.4s, v20.4s
-	WORD $0x4e751dad // bic v13.16b, v13.16b, v21.16b
-	WORD $0x4e761dce // bic v14.16b, v14.16b, v22.16b
-	WORD $0x4e2dd529 // fadd v9.4s, v9.4s, v13.4s
-	WORD $0x4e2ed54a // fadd v10.4s, v10.4s, v14.4s
-	FMOVQ 16(R0), F14
-	WORD $0x0e2179cd // fcvtl v13.4s, v14.4h
-	WORD $0x4e2179ce // fcvtl2 v14.4s, v14.8h
-	WORD $0x4ea8d5ad // fsub v13.4s, v13.4s, v8.4s
-	WORD $0x4ea8d5ce // fsub v14.4s, v14.4s, v8.4s
-	FMOVQ 96(R2), F15
-	FMOVQ 96(R2), F16
-	WORD $0x4e23cdaf // fmla v15.4s, v13.4s, v3.4s
-	WORD $0x4e23cdd0 // fmla v16.4s, v14.4s, v3.4s
-	WORD $0x4ea6d5f1 // fsub v17.4s, v15.4s, v6.4s
-	WORD $0x4ea6d612 // fsub v18.4s, v16.4s, v6.4s
-	WORD $0x6eade435 // fcmgt v21.4s, v1.4s, v13.4s
-	WORD $0x6eaee436 // fcmgt v22.4s, v1.4s, v14.4s
-	WORD $0x4ea4ce2d // fmls v13.4s, v17.4s, v4.4s
-	WORD $0x4ea4ce4e // fmls v14.4s, v18.4s, v4.4s
-	WORD $0x4ea5ce2d // fmls v13.4s, v17.4s, v5.4s
-	WORD $0x4ea5ce4e // fmls v14.4s, v18.4s, v5.4s
-	FMOVQ 128(R2), F19
-	FMOVQ 128(R2), F20
-	WORD $0x4e2dccf3 // fmla v19.4s, v7.4s, v13.4s
-	WORD $0x4e2eccf4 // fmla v20.4s, v7.4s, v14.4s
-	FMOVQ 144(R2), F17
-	FMOVQ 144(R2), F18
-	WORD $0x4e2dce71 // fmla v17.4s, v19.4s, v13.4s
-	WORD $0x4e2ece92 // fmla v18.4s, v20.4s, v14.4s
-	FMOVQ 160(R2), F19
-	FMOVQ 160(R2), F20
-	WORD $0x4e2dce33 // fmla v19.4s, v17.4s, v13.4s
-	WORD $0x4e2ece54 // fmla v20.4s, v18.4s, v14.4s
-	FMOVQ 176(R2), F17
-	FMOVQ 176(R2), F18
-	WORD $0x4e2dce71 // fmla v17.4s, v19.4s, v13.4s
-	WORD $0x4e2ece92 // fmla v18.4s, v20.4s, v14.4s
-	FMOVQ 192(R2), F19
-	FMOVQ 192(R2), F20
-	WORD $0x4e2dce33 // fmla v19.4s, v17.4s, v13.4s
-	WORD $0x4e2ece54 // fmla v20.4s, v18.4s, v14.4s
-	FMOVQ 0(R2), F17
-	FMOVQ 0(R2), F18
-	WORD $0x4e2dce71 // fmla v17.4s, v19.4s, v13.4s
-	WORD $0x4e2ece92 // fmla v18.4s, v20.4s, v14.4s
-	FMOVQ 0(R2), F19
-	FMOVQ 0(R2), F20
-	WORD $0x4e2dce33 // fmla v19.4s, v17.4s, v13.4s
-	WORD $0x4e2ece54 // fmla v20.4s, v18.4s, v14.4s
-	WORD $0x4f3755ef // shl v15.4s, v15.4s, #23
-	WORD $0x4f375610 // shl v16.4s, v16.4s, #23
-	WORD $0x4ea085ef // add v15.4s, v15.4s, v0.4s
-	WORD $0x4ea08610 // add v16.4s, v16.4s, v0.4s
-	WORD $0x6e33dded // fmul v13.4s, v15.4s, v19.4s
-	WORD $0x6e34de0e // fmul v14.4s, v16.4s, v20.4s
-	WORD $0x4e751dad // bic v13.16b, v13.16b, v21.16b
-	WORD $0x4e761dce // bic v14.16b, v14.16b, v22.16b
-	WORD $0x4e2dd56b // fadd v11.4s, v11.4s, v13.4s
-	WORD $0x4e2ed58c // fadd v12.4s, v12.4s, v14.4s
-	ADD $32, R0
-	SUBS $16, R1
-	BNE loop1
-	WORD $0x4e2bd529 // fadd v9.4s, v9.4s, v11.4s
-	WORD $0x4e2cd54a // fadd v10.4s, v10.4s, v12.4s
-	WORD $0x4e2ad529 // fadd v9.4s, v9.4s, v10.4s
-	WORD $0x6e29d529 // faddp v9.4s, v9.4s, v9.4s
-	WORD $0x6e29d529 // faddp v9.4s, v9.4s, v9.4s
-	FMOVS F9, ret+24(FP)
-	RET
-
-// func softmaxF16NEON(x unsafe.Pointer, n int, top, r float32)
-TEXT ·softmaxF16NEON(SB), NOSPLIT, $0-24
-	MOVD x+0(FP), R0
-	MOVD n+8(FP), R1
-	MOVD $elementwiseLanes<>(SB), R2
-	FMOVQ 0(R2), F0
-	FMOVQ 16(R2), F1
-	FMOVQ 32(R2), F2
-	FMOVQ 48(R2), F3
-	FMOVQ 64(R2), F4
-	FMOVQ 80(R2), F5
-	FMOVQ 96(R2), F6
-	FMOVQ 112(R2), F7
-	FMOVS top+16(FP), F8
-	VDUP V8.S[0], V8.S4
-	FMOVS r+20(FP), F9
-	VDUP V9.S[0], V9.S4
-loop1:
-	FMOVQ 0(R0), F11
-	WORD $0x0e21796a // fcvtl v10.4s, v11.4h
-	WORD $0x4e21796b // fcvtl2 v11.4s, v11.8h
-	WORD $0x4ea8d54a // fsub v10.4s, v10.4s, v8.4s
-	WORD $0x4ea8d56b // fsub v11.4s, v11.4s, v8.4s
-	FMOVQ 96(R2), F12
-	FMOVQ 96(R2), F13
-	WORD $0x4e23cd4c // fmla v12.4s, v10.4s, v3.4s
-	WORD $0x4e23cd6d // fmla v13.4s, v11.4s, v3.4s
-	WORD $0x4ea6d58e // fsub v14.4s, v12.4s, v6.4s
-	WORD $0x4ea6d5af // fsub v15.4s, v13.4s, v6.4s
-	WORD $0x6eaae432 // fcmgt v18.4s, v1.4s, v10.4s
-	WORD $0x6eabe433 // fcmgt v19.4s, v1.4s, v11.4s
-	WORD $0x4ea4cdca // fmls v10.4s, v14.4s, v4.4s
-	WORD $0x4ea4cdeb // fmls v11.4s, v15.4s, v4.4s
-	WORD $0x4ea5cdca // fmls v10.4s, v14.4s, v5.4s
-	WORD $0x4ea5cdeb // fmls v11.4s, v15.4s, v5.4s
-	FMOVQ 128(R2), F16
-	FMOVQ 128(R2), F17
-	WORD $0x4e2accf0 // fmla v16.4s, v7.4s, v10.4s
-	WORD $0x4e2bccf1 // fmla v17.4s, v7.4s, v11.4s
-	FMOVQ 144(R2), F14
-	FMOVQ 144(R2), F15
-	WORD $0x4e2ace0e // fmla v14.4s, v16.4s, v10.4s
-	WORD $0x4e2bce2f // fmla v15.4s, v17.4s, v11.4s
-	FMOVQ 160(R2), F16
-	FMOVQ 160(R2), F17
-	WORD $0x4e2acdd0 // fmla v16.4s, v14.4s, v10.4s
-	WORD $0x4e2bcdf1 // fmla v17.4s, v15.4s, v11.4s
-	FMOVQ 176(R2), F14
-	FMOVQ 176(R2), F15
-	WORD $0x4e2ace0e // fmla v14.4s, v16.4s, v10.4s
-	WORD $0x4e2bce2f // fmla v15.4s, v17.4s, v11.4s
-	FMOVQ 192(R2), F16
-	FMOVQ 192(R2), F17
-	WORD $0x4e2acdd0 // fmla v16.4s, v14.4s, v10.4s
-	WORD $0x4e2bcdf1 // fmla v17.4s, v15.4s, v11.4s
-	FMOVQ 0(R2), F14
-	FMOVQ 0(R2), F15
-	WORD $0x4e2ace0e // fmla v14.4s, v16.4s, v10.4s
-	WORD $0x4e2bce2f // fmla v15.4s, v17.4s, v11.4s
-	FMOVQ 0(R2), F16
-	FMOVQ 0(R2), F17
-	WORD $0x4e2acdd0 // fmla v16.4s, v14.4s, v10.4s
-	WORD $0x4e2bcdf1 // fmla v17.4s, v15.4s, v11.4s
-	WORD $0x4f37558c // shl v12.4s, v12.4s, #23
-	WORD $0x4f3755ad // shl v13.4s, v13.4s, #23
-	WORD $0x4ea0858c // add v12.4s, v12.4s, v0.4s
-	WORD $0x4ea085ad // add v13.4s, v13.4s, v0.4s
-	WORD $0x6e30dd8a // fmul v10.4s, v12.4s, v16.4s
-	WORD $0x6e31ddab // fmul v11.4s, v13.4s, v17.4s
-	WORD $0x4e721d4a // bic v10.16b, v10.16b, v18.16b
-	WORD $0x4e731d6b // bic v11.16b, v11.16b, v19.16b
-	WORD $0x6e29dd4a // fmul v10.4s, v10.4s, v9.4s
-	WORD $0x6e29dd6b // fmul v11.4s, v11.4s, v9.4s
-	WORD $0x0e21694c // fcvtn v12.4h, v10.4s
-	WORD $0x4e21696c // fcvtn2 v12.8h, v11.4s
-	FMOVQ F12, 0(R0)
-	ADD $16, R0
-	SUBS $8, R1
 	BNE loop1
 	RET
 

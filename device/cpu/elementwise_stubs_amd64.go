@@ -14,20 +14,10 @@ func geluF32AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, 
 //go:noescape
 func geluGradF32AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
 
-// scaleF32AVX512 is an eachFunc.
-//
-//go:noescape
-func scaleF32AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
-
 // addF32AVX512 is an eachFunc.
 //
 //go:noescape
 func addF32AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
-
-// addStreamF32AVX512 is an eachFunc.
-//
-//go:noescape
-func addStreamF32AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
 
 // swigluF32AVX512 is an eachFunc.
 //
@@ -39,26 +29,6 @@ func swigluF32AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int
 //go:noescape
 func swigluGradF32AVX512(dgate unsafe.Pointer, dup unsafe.Pointer, dy unsafe.Pointer, gate unsafe.Pointer, up unsafe.Pointer, n int)
 
-// largestF32AVX512 is the maximum of n elements, a multiple of 16.
-//
-//go:noescape
-func largestF32AVX512(x unsafe.Pointer, n int) float32
-
-// expSumF32AVX512 is the sum of exp(x-top) of n elements, a multiple of 16.
-//
-//go:noescape
-func expSumF32AVX512(x unsafe.Pointer, n int, top float32) float32
-
-// softmaxF32AVX512 sets n elements, a multiple of 16, to r*exp(x-top).
-//
-//go:noescape
-func softmaxF32AVX512(x unsafe.Pointer, n int, top float32, r float32)
-
-// ropeF32AVX512 is a ropeFunc.
-//
-//go:noescape
-func ropeF32AVX512(x unsafe.Pointer, cos unsafe.Pointer, sin unsafe.Pointer, half int, heads int, sign float32)
-
 // geluBF16AVX512 is an eachFunc.
 //
 //go:noescape
@@ -69,20 +39,10 @@ func geluBF16AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int,
 //go:noescape
 func geluGradBF16AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
 
-// scaleBF16AVX512 is an eachFunc.
-//
-//go:noescape
-func scaleBF16AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
-
 // addBF16AVX512 is an eachFunc.
 //
 //go:noescape
 func addBF16AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
-
-// addStreamBF16AVX512 is an eachFunc.
-//
-//go:noescape
-func addStreamBF16AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
 
 // addF32BF16AVX512 is an eachFunc.
 //
@@ -99,26 +59,6 @@ func swigluBF16AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n in
 //go:noescape
 func swigluGradBF16AVX512(dgate unsafe.Pointer, dup unsafe.Pointer, dy unsafe.Pointer, gate unsafe.Pointer, up unsafe.Pointer, n int)
 
-// largestBF16AVX512 is the maximum of n elements, a multiple of 16.
-//
-//go:noescape
-func largestBF16AVX512(x unsafe.Pointer, n int) float32
-
-// expSumBF16AVX512 is the sum of exp(x-top) of n elements, a multiple of 16.
-//
-//go:noescape
-func expSumBF16AVX512(x unsafe.Pointer, n int, top float32) float32
-
-// softmaxBF16AVX512 sets n elements, a multiple of 16, to r*exp(x-top).
-//
-//go:noescape
-func softmaxBF16AVX512(x unsafe.Pointer, n int, top float32, r float32)
-
-// ropeBF16AVX512 is a ropeFunc.
-//
-//go:noescape
-func ropeBF16AVX512(x unsafe.Pointer, cos unsafe.Pointer, sin unsafe.Pointer, half int, heads int, sign float32)
-
 // geluF16AVX512 is an eachFunc.
 //
 //go:noescape
@@ -129,20 +69,10 @@ func geluF16AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, 
 //go:noescape
 func geluGradF16AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
 
-// scaleF16AVX512 is an eachFunc.
-//
-//go:noescape
-func scaleF16AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
-
 // addF16AVX512 is an eachFunc.
 //
 //go:noescape
 func addF16AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
-
-// addStreamF16AVX512 is an eachFunc.
-//
-//go:noescape
-func addStreamF16AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
 
 // addF32F16AVX512 is an eachFunc.
 //
@@ -159,25 +89,65 @@ func swigluF16AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int
 //go:noescape
 func swigluGradF16AVX512(dgate unsafe.Pointer, dup unsafe.Pointer, dy unsafe.Pointer, gate unsafe.Pointer, up unsafe.Pointer, n int)
 
-// largestF16AVX512 is the maximum of n elements, a multiple of 16.
+// scaleF32AVX512 is an eachFunc.
 //
 //go:noescape
-func largestF16AVX512(x unsafe.Pointer, n int) float32
+func scaleF32AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
 
-// expSumF16AVX512 is the sum of exp(x-top) of n elements, a multiple of 16.
+// addStreamF32AVX512 is an eachFunc.
 //
 //go:noescape
-func expSumF16AVX512(x unsafe.Pointer, n int, top float32) float32
+func addStreamF32AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
 
-// softmaxF16AVX512 sets n elements, a multiple of 16, to r*exp(x-top).
+// largestF32AVX512 is the maximum of n elements, a multiple of 16.
 //
 //go:noescape
-func softmaxF16AVX512(x unsafe.Pointer, n int, top float32, r float32)
+func largestF32AVX512(x unsafe.Pointer, n int) float32
 
-// ropeF16AVX512 is a ropeFunc.
+// expSumF32AVX512 is the sum of exp(x-top) of n elements, a multiple of 16.
 //
 //go:noescape
-func ropeF16AVX512(x unsafe.Pointer, cos unsafe.Pointer, sin unsafe.Pointer, half int, heads int, sign float32)
+func expSumF32AVX512(x unsafe.Pointer, n int, top float32) float32
+
+// softmaxF32AVX512 sets n elements, a multiple of 16, to r*exp(x-top).
+//
+//go:noescape
+func softmaxF32AVX512(x unsafe.Pointer, n int, top float32, r float32)
+
+// scaleBF16AVX512 is an eachFunc.
+//
+//go:noescape
+func scaleBF16AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
+
+// addStreamBF16AVX512 is an eachFunc.
+//
+//go:noescape
+func addStreamBF16AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
+
+// largestBF16AVX512 is the maximum of n elements, a multiple of 16.
+//
+//go:noescape
+func largestBF16AVX512(x unsafe.Pointer, n int) float32
+
+// expSumBF16AVX512 is the sum of exp(x-top) of n elements, a multiple of 16.
+//
+//go:noescape
+func expSumBF16AVX512(x unsafe.Pointer, n int, top float32) float32
+
+// softmaxBF16AVX512 sets n elements, a multiple of 16, to r*exp(x-top).
+//
+//go:noescape
+func softmaxBF16AVX512(x unsafe.Pointer, n int, top float32, r float32)
+
+// ropeF32AVX512 is a ropeFunc.
+//
+//go:noescape
+func ropeF32AVX512(x unsafe.Pointer, cos unsafe.Pointer, sin unsafe.Pointer, half int, heads int, sign float32)
+
+// ropeBF16AVX512 is a ropeFunc.
+//
+//go:noescape
+func ropeBF16AVX512(x unsafe.Pointer, cos unsafe.Pointer, sin unsafe.Pointer, half int, heads int, sign float32)
 
 // geluF32AVX2 is an eachFunc.
 //
@@ -189,20 +159,10 @@ func geluF32AVX2(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s 
 //go:noescape
 func geluGradF32AVX2(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
 
-// scaleF32AVX2 is an eachFunc.
-//
-//go:noescape
-func scaleF32AVX2(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
-
 // addF32AVX2 is an eachFunc.
 //
 //go:noescape
 func addF32AVX2(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
-
-// addStreamF32AVX2 is an eachFunc.
-//
-//go:noescape
-func addStreamF32AVX2(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
 
 // swigluF32AVX2 is an eachFunc.
 //
@@ -213,6 +173,46 @@ func swigluF32AVX2(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, 
 //
 //go:noescape
 func swigluGradF32AVX2(dgate unsafe.Pointer, dup unsafe.Pointer, dy unsafe.Pointer, gate unsafe.Pointer, up unsafe.Pointer, n int)
+
+// geluBF16AVX2 is an eachFunc.
+//
+//go:noescape
+func geluBF16AVX2(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
+
+// geluGradBF16AVX2 is an eachFunc.
+//
+//go:noescape
+func geluGradBF16AVX2(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
+
+// addBF16AVX2 is an eachFunc.
+//
+//go:noescape
+func addBF16AVX2(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
+
+// addF32BF16AVX2 is an eachFunc.
+//
+//go:noescape
+func addF32BF16AVX2(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
+
+// swigluBF16AVX2 is an eachFunc.
+//
+//go:noescape
+func swigluBF16AVX2(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
+
+// swigluGradBF16AVX2 is a swigluGradFunc.
+//
+//go:noescape
+func swigluGradBF16AVX2(dgate unsafe.Pointer, dup unsafe.Pointer, dy unsafe.Pointer, gate unsafe.Pointer, up unsafe.Pointer, n int)
+
+// scaleF32AVX2 is an eachFunc.
+//
+//go:noescape
+func scaleF32AVX2(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
+
+// addStreamF32AVX2 is an eachFunc.
+//
+//go:noescape
+func addStreamF32AVX2(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
 
 // largestF32AVX2 is the maximum of n elements, a multiple of 16.
 //
@@ -234,120 +234,15 @@ func softmaxF32AVX2(x unsafe.Pointer, n int, top float32, r float32)
 //go:noescape
 func ropeF32AVX2(x unsafe.Pointer, cos unsafe.Pointer, sin unsafe.Pointer, half int, heads int, sign float32)
 
-// geluBF16AVX2 is an eachFunc.
-//
-//go:noescape
-func geluBF16AVX2(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
-
-// geluGradBF16AVX2 is an eachFunc.
-//
-//go:noescape
-func geluGradBF16AVX2(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
-
-// scaleBF16AVX2 is an eachFunc.
-//
-//go:noescape
-func scaleBF16AVX2(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
-
-// addBF16AVX2 is an eachFunc.
-//
-//go:noescape
-func addBF16AVX2(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
-
-// addStreamBF16AVX2 is an eachFunc.
-//
-//go:noescape
-func addStreamBF16AVX2(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
-
-// addF32BF16AVX2 is an eachFunc.
-//
-//go:noescape
-func addF32BF16AVX2(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
-
-// swigluBF16AVX2 is an eachFunc.
-//
-//go:noescape
-func swigluBF16AVX2(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
-
-// swigluGradBF16AVX2 is a swigluGradFunc.
-//
-//go:noescape
-func swigluGradBF16AVX2(dgate unsafe.Pointer, dup unsafe.Pointer, dy unsafe.Pointer, gate unsafe.Pointer, up unsafe.Pointer, n int)
-
-// largestBF16AVX2 is the maximum of n elements, a multiple of 16.
-//
-//go:noescape
-func largestBF16AVX2(x unsafe.Pointer, n int) float32
-
-// expSumBF16AVX2 is the sum of exp(x-top) of n elements, a multiple of 16.
-//
-//go:noescape
-func expSumBF16AVX2(x unsafe.Pointer, n int, top float32) float32
-
-// softmaxBF16AVX2 sets n elements, a multiple of 16, to r*exp(x-top).
-//
-//go:noescape
-func softmaxBF16AVX2(x unsafe.Pointer, n int, top float32, r float32)
-
 // ropeBF16AVX2 is a ropeFunc.
 //
 //go:noescape
 func ropeBF16AVX2(x unsafe.Pointer, cos unsafe.Pointer, sin unsafe.Pointer, half int, heads int, sign float32)
 
-// geluF16AVX2 is an eachFunc.
-//
-//go:noescape
-func geluF16AVX2(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
-
-// geluGradF16AVX2 is an eachFunc.
-//
-//go:noescape
-func geluGradF16AVX2(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
-
 // scaleF16AVX2 is an eachFunc.
 //
 //go:noescape
 func scaleF16AVX2(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
-
-// addF16AVX2 is an eachFunc.
-//
-//go:noescape
-func addF16AVX2(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
-
-// addStreamF16AVX2 is an eachFunc.
-//
-//go:noescape
-func addStreamF16AVX2(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
-
-// addF32F16AVX2 is an eachFunc.
-//
-//go:noescape
-func addF32F16AVX2(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
-
-// swigluF16AVX2 is an eachFunc.
-//
-//go:noescape
-func swigluF16AVX2(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
-
-// swigluGradF16AVX2 is a swigluGradFunc.
-//
-//go:noescape
-func swigluGradF16AVX2(dgate unsafe.Pointer, dup unsafe.Pointer, dy unsafe.Pointer, gate unsafe.Pointer, up unsafe.Pointer, n int)
-
-// largestF16AVX2 is the maximum of n elements, a multiple of 16.
-//
-//go:noescape
-func largestF16AVX2(x unsafe.Pointer, n int) float32
-
-// expSumF16AVX2 is the sum of exp(x-top) of n elements, a multiple of 16.
-//
-//go:noescape
-func expSumF16AVX2(x unsafe.Pointer, n int, top float32) float32
-
-// softmaxF16AVX2 sets n elements, a multiple of 16, to r*exp(x-top).
-//
-//go:noescape
-func softmaxF16AVX2(x unsafe.Pointer, n int, top float32, r float32)
 
 // ropeF16AVX2 is a ropeFunc.
 //

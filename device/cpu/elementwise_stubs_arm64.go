@@ -4,16 +4,6 @@ package cpu
 
 import "unsafe"
 
-// geluF32NEON is an eachFunc.
-//
-//go:noescape
-func geluF32NEON(y, a, b unsafe.Pointer, n int, s float32)
-
-// geluGradF32NEON is an eachFunc.
-//
-//go:noescape
-func geluGradF32NEON(y, a, b unsafe.Pointer, n int, s float32)
-
 // scaleF32NEON is an eachFunc.
 //
 //go:noescape
@@ -23,6 +13,21 @@ func scaleF32NEON(y, a, b unsafe.Pointer, n int, s float32)
 //
 //go:noescape
 func addF32NEON(y, a, b unsafe.Pointer, n int, s float32)
+
+// ropeF32NEON is a ropeFunc.
+//
+//go:noescape
+func ropeF32NEON(x, cos, sin unsafe.Pointer, half, heads int, sign float32)
+
+// geluF32NEON is an eachFunc.
+//
+//go:noescape
+func geluF32NEON(y, a, b unsafe.Pointer, n int, s float32)
+
+// geluGradF32NEON is an eachFunc.
+//
+//go:noescape
+func geluGradF32NEON(y, a, b unsafe.Pointer, n int, s float32)
 
 // swigluF32NEON is an eachFunc.
 //
@@ -49,21 +54,6 @@ func expSumF32NEON(x unsafe.Pointer, n int, top float32) float32
 //go:noescape
 func softmaxF32NEON(x unsafe.Pointer, n int, top, r float32)
 
-// ropeF32NEON is a ropeFunc.
-//
-//go:noescape
-func ropeF32NEON(x, cos, sin unsafe.Pointer, half, heads int, sign float32)
-
-// geluBF16NEON is an eachFunc.
-//
-//go:noescape
-func geluBF16NEON(y, a, b unsafe.Pointer, n int, s float32)
-
-// geluGradBF16NEON is an eachFunc.
-//
-//go:noescape
-func geluGradBF16NEON(y, a, b unsafe.Pointer, n int, s float32)
-
 // scaleBF16NEON is an eachFunc.
 //
 //go:noescape
@@ -78,6 +68,21 @@ func addBF16NEON(y, a, b unsafe.Pointer, n int, s float32)
 //
 //go:noescape
 func addF32BF16NEON(y, a, b unsafe.Pointer, n int, s float32)
+
+// ropeBF16NEON is a ropeFunc.
+//
+//go:noescape
+func ropeBF16NEON(x, cos, sin unsafe.Pointer, half, heads int, sign float32)
+
+// geluBF16NEON is an eachFunc.
+//
+//go:noescape
+func geluBF16NEON(y, a, b unsafe.Pointer, n int, s float32)
+
+// geluGradBF16NEON is an eachFunc.
+//
+//go:noescape
+func geluGradBF16NEON(y, a, b unsafe.Pointer, n int, s float32)
 
 // swigluBF16NEON is an eachFunc.
 //
@@ -104,21 +109,6 @@ func expSumBF16NEON(x unsafe.Pointer, n int, top float32) float32
 //go:noescape
 func softmaxBF16NEON(x unsafe.Pointer, n int, top, r float32)
 
-// ropeBF16NEON is a ropeFunc.
-//
-//go:noescape
-func ropeBF16NEON(x, cos, sin unsafe.Pointer, half, heads int, sign float32)
-
-// geluF16NEON is an eachFunc.
-//
-//go:noescape
-func geluF16NEON(y, a, b unsafe.Pointer, n int, s float32)
-
-// geluGradF16NEON is an eachFunc.
-//
-//go:noescape
-func geluGradF16NEON(y, a, b unsafe.Pointer, n int, s float32)
-
 // scaleF16NEON is an eachFunc.
 //
 //go:noescape
@@ -133,31 +123,6 @@ func addF16NEON(y, a, b unsafe.Pointer, n int, s float32)
 //
 //go:noescape
 func addF32F16NEON(y, a, b unsafe.Pointer, n int, s float32)
-
-// swigluF16NEON is an eachFunc.
-//
-//go:noescape
-func swigluF16NEON(y, a, b unsafe.Pointer, n int, s float32)
-
-// swigluGradF16NEON is a swigluGradFunc.
-//
-//go:noescape
-func swigluGradF16NEON(dgate, dup, dy, gate, up unsafe.Pointer, n int)
-
-// largestF16NEON is the maximum of n elements, a multiple of 16, NaN left out.
-//
-//go:noescape
-func largestF16NEON(x unsafe.Pointer, n int) float32
-
-// expSumF16NEON is the sum of exp(x-top) of n elements, a multiple of 16.
-//
-//go:noescape
-func expSumF16NEON(x unsafe.Pointer, n int, top float32) float32
-
-// softmaxF16NEON sets n elements, a multiple of 16, to r*exp(x-top).
-//
-//go:noescape
-func softmaxF16NEON(x unsafe.Pointer, n int, top, r float32)
 
 // ropeF16NEON is a ropeFunc.
 //

@@ -259,7 +259,7 @@ func (g *gemm) pieces(w *worker, lo, hi int) {
 			w.packed = now
 		}
 		for p := part * g.panels / g.splits; p < (part+1)*g.panels/g.splits; p++ {
-			g.rowPanel(mem, p, s0, s1)
+			g.rowPanel(&mem, p, s0, s1)
 		}
 	}
 }
@@ -312,7 +312,7 @@ func (g *gemm) total(i int) sums {
 //
 // An instruction set with a rowFunc computes the whole tiles of the panel in one
 // go; others, and what is cut, go tile by tile.
-func (g *gemm) rowPanel(mem gemmScratch, p, s0, s1 int) {
+func (g *gemm) rowPanel(mem *gemmScratch, p, s0, s1 int) {
 	s := s0
 	if g.isa.row != nil && g.panelRow(p)+g.isa.mr <= g.i1 {
 		s += g.wholeTiles(mem, p, s0, s1)
@@ -322,7 +322,11 @@ func (g *gemm) rowPanel(mem gemmScratch, p, s0, s1 int) {
 	for ; s < s1; s++ {
 		t.b = unsafe.Pointer(&mem.b[(s-s0)*g.panelLen()])
 		g.place(mem, t, total, s, s-s0)
-		g.compute(mem, t, a)
+		if g.isa.row == nil {
+			g.isa.tile(t)
+		} else {
+			g.tileByRow(mem, t, a)
+		}
 		if g.last() {
 			g.finish(mem, t, p, s, s-s0)
 		}
@@ -332,7 +336,7 @@ func (g *gemm) rowPanel(mem gemmScratch, p, s0, s1 int) {
 // place sets where the sums of the tile of column panel s, the nth of its group,
 // begin and where they go: to the total of its row panel, or, where there is none,
 // to the worker's memory. They begin with what is there, or with the bias.
-func (g *gemm) place(mem gemmScratch, t *tile, total sums, s, n int) {
+func (g *gemm) place(mem *gemmScratch, t *tile, total sums, s, n int) {
 	j, nr := g.j0+s*g.isa.nr, g.isa.nr
 	t.cols = min(nr, g.j1-j)
 	t.c, t.ldc = unsafe.Pointer(&mem.tile[0]), nr
@@ -348,13 +352,9 @@ func (g *gemm) place(mem gemmScratch, t *tile, total sums, s, n int) {
 // addsOld is whether sums begin with what is where they go.
 func (g *gemm) addsOld() bool { return !g.first() || g.add && g.direct() }
 
-// compute computes a tile of some rows of A. An instruction set that only has
-// whole ones does it in the worker's memory.
-func (g *gemm) compute(mem gemmScratch, t *tile, a rowsOfA) {
-	if g.isa.row == nil {
-		g.isa.tile(t)
-		return
-	}
+// tileByRow computes a tile of some rows of A in the worker's memory, for a
+// rowFunc has only whole ones.
+func (g *gemm) tileByRow(mem *gemmScratch, t *tile, a rowsOfA) {
 	nr, r := g.isa.nr, &mem.args.row
 	whole := unsafe.Pointer(&mem.tile[g.isa.mr*nr])
 	g.isa.move(whole, nr, t.base, t.ldb, t.rows, t.cols)
@@ -366,7 +366,7 @@ func (g *gemm) compute(mem gemmScratch, t *tile, a rowsOfA) {
 
 // wholeTiles computes the tiles of row panel p that lie whole in C in one go,
 // where the instruction set can, and returns how many these are.
-func (g *gemm) wholeTiles(mem gemmScratch, p, s0, s1 int) int {
+func (g *gemm) wholeTiles(mem *gemmScratch, p, s0, s1 int) int {
 	nr, n := g.isa.nr, s1-s0
 	if g.j0+s1*nr > g.j1 {
 		n--
@@ -408,7 +408,7 @@ func (g *gemm) wholeTiles(mem gemmScratch, p, s0, s1 int) int {
 // finish makes of a tile of sums the result: to sums in C itself that began with
 // the old C it adds the bias, if there is one; others it rounds, with the old C if
 // that is added. The tile is where place put it.
-func (g *gemm) finish(mem gemmScratch, t *tile, p, s, n int) {
+func (g *gemm) finish(mem *gemmScratch, t *tile, p, s, n int) {
 	nr := g.isa.nr
 	if g.direct() {
 		if g.add && g.bias.N != 0 {

@@ -255,7 +255,7 @@ func byHand(g gemm, w *worker, pack func(g *gemm, mem *gemmScratch, s0, s1 int))
 			s0, s1 := i*columns/g.groups, (i+1)*columns/g.groups
 			pack(&g, &mem, s0, s1)
 			for p := range g.panels {
-				g.rowPanel(mem, p, s0, s1)
+				g.rowPanel(&mem, p, s0, s1)
 			}
 		}
 	}

@@ -16,6 +16,132 @@ DATA normConstants<>+80(SB)/8, $0x0040000000400000
 DATA normConstants<>+88(SB)/8, $0x0040000000400000
 GLOBL normConstants<>(SB), RODATA|NOPTR, $96
 
+// func sumColumnsF32AVX512(sum *byte, x *byte, ld int, rows int)
+// Requires: AVX, AVX512F, MMX+
+TEXT ·sumColumnsF32AVX512(SB), NOSPLIT, $0-32
+	MOVQ   sum+0(FP), AX
+	MOVQ   x+8(FP), CX
+	MOVQ   ld+16(FP), DX
+	MOVQ   rows+24(FP), BX
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	ADDQ   DX, DX
+	ADDQ   DX, DX
+
+row:
+	PREFETCHT0 (CX)(DX*8)
+	PREFETCHT0 64(CX)(DX*8)
+	PREFETCHT0 128(CX)(DX*8)
+	PREFETCHT0 192(CX)(DX*8)
+	VMOVUPS    (CX), Z4
+	VADDPS     Z4, Z0, Z0
+	VMOVUPS    64(CX), Z4
+	VADDPS     Z4, Z1, Z1
+	VMOVUPS    128(CX), Z4
+	VADDPS     Z4, Z2, Z2
+	VMOVUPS    192(CX), Z4
+	VADDPS     Z4, Z3, Z3
+	ADDQ       DX, CX
+	DECQ       BX
+	JNZ        row
+	VADDPS     (AX), Z0, Z0
+	VMOVUPS    Z0, (AX)
+	VADDPS     64(AX), Z1, Z1
+	VMOVUPS    Z1, 64(AX)
+	VADDPS     128(AX), Z2, Z2
+	VMOVUPS    Z2, 128(AX)
+	VADDPS     192(AX), Z3, Z3
+	VMOVUPS    Z3, 192(AX)
+	VZEROUPPER
+	RET
+
+// func normColumnsF32AVX512(dw *byte, db *byte, dy *byte, x *byte, lddy int, ldx int, rows int, mean *byte, rstd *byte)
+// Requires: AVX, AVX512F, MMX+
+TEXT ·normColumnsF32AVX512(SB), NOSPLIT, $0-72
+	MOVQ   dw+0(FP), AX
+	MOVQ   db+8(FP), CX
+	MOVQ   dy+16(FP), DX
+	MOVQ   x+24(FP), BX
+	MOVQ   lddy+32(FP), SI
+	MOVQ   ldx+40(FP), DI
+	MOVQ   rows+48(FP), R8
+	MOVQ   mean+56(FP), R9
+	MOVQ   rstd+64(FP), R10
+	ADDQ   SI, SI
+	ADDQ   SI, SI
+	ADDQ   DI, DI
+	ADDQ   DI, DI
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+
+row:
+	VBROADCASTSS (R9), Z8
+	VBROADCASTSS (R10), Z9
+	PREFETCHT0   (DX)(SI*8)
+	PREFETCHT0   64(DX)(SI*8)
+	PREFETCHT0   128(DX)(SI*8)
+	PREFETCHT0   192(DX)(SI*8)
+	PREFETCHT0   (BX)(DI*8)
+	PREFETCHT0   64(BX)(DI*8)
+	PREFETCHT0   128(BX)(DI*8)
+	PREFETCHT0   192(BX)(DI*8)
+	VMOVUPS      (DX), Z10
+	VMOVUPS      (BX), Z11
+	VSUBPS       Z8, Z11, Z11
+	VMULPS       Z9, Z11, Z11
+	VADDPS       Z10, Z4, Z4
+	VFMADD231PS  Z10, Z11, Z0
+	VMOVUPS      64(DX), Z10
+	VMOVUPS      64(BX), Z11
+	VSUBPS       Z8, Z11, Z11
+	VMULPS       Z9, Z11, Z11
+	VADDPS       Z10, Z5, Z5
+	VFMADD231PS  Z10, Z11, Z1
+	VMOVUPS      128(DX), Z10
+	VMOVUPS      128(BX), Z11
+	VSUBPS       Z8, Z11, Z11
+	VMULPS       Z9, Z11, Z11
+	VADDPS       Z10, Z6, Z6
+	VFMADD231PS  Z10, Z11, Z2
+	VMOVUPS      192(DX), Z10
+	VMOVUPS      192(BX), Z11
+	VSUBPS       Z8, Z11, Z11
+	VMULPS       Z9, Z11, Z11
+	VADDPS       Z10, Z7, Z7
+	VFMADD231PS  Z10, Z11, Z3
+	ADDQ         SI, DX
+	ADDQ         DI, BX
+	ADDQ         $0x04, R9
+	ADDQ         $0x04, R10
+	DECQ         R8
+	JNZ          row
+	VADDPS       (AX), Z0, Z0
+	VMOVUPS      Z0, (AX)
+	VADDPS       64(AX), Z1, Z1
+	VMOVUPS      Z1, 64(AX)
+	VADDPS       128(AX), Z2, Z2
+	VMOVUPS      Z2, 128(AX)
+	VADDPS       192(AX), Z3, Z3
+	VMOVUPS      Z3, 192(AX)
+	VADDPS       (CX), Z4, Z4
+	VMOVUPS      Z4, (CX)
+	VADDPS       64(CX), Z5, Z5
+	VMOVUPS      Z5, 64(CX)
+	VADDPS       128(CX), Z6, Z6
+	VMOVUPS      Z6, 128(CX)
+	VADDPS       192(CX), Z7, Z7
+	VMOVUPS      Z7, 192(CX)
+	VZEROUPPER
+	RET
+
 // func rowSumF32AVX512(x *byte, n int) float32
 // Requires: AVX, AVX512F
 TEXT ·rowSumF32AVX512(SB), NOSPLIT, $0-20
@@ -305,9 +431,9 @@ add:
 	VZEROUPPER
 	RET
 
-// func sumColumnsF32AVX512(sum *byte, x *byte, ld int, rows int)
+// func sumColumnsBF16AVX512(sum *byte, x *byte, ld int, rows int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·sumColumnsF32AVX512(SB), NOSPLIT, $0-32
+TEXT ·sumColumnsBF16AVX512(SB), NOSPLIT, $0-32
 	MOVQ   sum+0(FP), AX
 	MOVQ   x+8(FP), CX
 	MOVQ   ld+16(FP), DX
@@ -317,20 +443,21 @@ TEXT ·sumColumnsF32AVX512(SB), NOSPLIT, $0-32
 	VPXORD Z2, Z2, Z2
 	VPXORD Z3, Z3, Z3
 	ADDQ   DX, DX
-	ADDQ   DX, DX
 
 row:
 	PREFETCHT0 (CX)(DX*8)
 	PREFETCHT0 64(CX)(DX*8)
-	PREFETCHT0 128(CX)(DX*8)
-	PREFETCHT0 192(CX)(DX*8)
-	VMOVUPS    (CX), Z4
+	VPMOVZXWD  (CX), Z4
+	VPSLLD     $0x10, Z4, Z4
 	VADDPS     Z4, Z0, Z0
-	VMOVUPS    64(CX), Z4
+	VPMOVZXWD  32(CX), Z4
+	VPSLLD     $0x10, Z4, Z4
 	VADDPS     Z4, Z1, Z1
-	VMOVUPS    128(CX), Z4
+	VPMOVZXWD  64(CX), Z4
+	VPSLLD     $0x10, Z4, Z4
 	VADDPS     Z4, Z2, Z2
-	VMOVUPS    192(CX), Z4
+	VPMOVZXWD  96(CX), Z4
+	VPSLLD     $0x10, Z4, Z4
 	VADDPS     Z4, Z3, Z3
 	ADDQ       DX, CX
 	DECQ       BX
@@ -346,9 +473,9 @@ row:
 	VZEROUPPER
 	RET
 
-// func normColumnsF32AVX512(dw *byte, db *byte, dy *byte, x *byte, lddy int, ldx int, rows int, mean *byte, rstd *byte)
+// func normColumnsBF16AVX512(dw *byte, db *byte, dy *byte, x *byte, lddy int, ldx int, rows int, mean *byte, rstd *byte)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·normColumnsF32AVX512(SB), NOSPLIT, $0-72
+TEXT ·normColumnsBF16AVX512(SB), NOSPLIT, $0-72
 	MOVQ   dw+0(FP), AX
 	MOVQ   db+8(FP), CX
 	MOVQ   dy+16(FP), DX
@@ -359,8 +486,6 @@ TEXT ·normColumnsF32AVX512(SB), NOSPLIT, $0-72
 	MOVQ   mean+56(FP), R9
 	MOVQ   rstd+64(FP), R10
 	ADDQ   SI, SI
-	ADDQ   SI, SI
-	ADDQ   DI, DI
 	ADDQ   DI, DI
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
@@ -376,32 +501,36 @@ row:
 	VBROADCASTSS (R10), Z9
 	PREFETCHT0   (DX)(SI*8)
 	PREFETCHT0   64(DX)(SI*8)
-	PREFETCHT0   128(DX)(SI*8)
-	PREFETCHT0   192(DX)(SI*8)
 	PREFETCHT0   (BX)(DI*8)
 	PREFETCHT0   64(BX)(DI*8)
-	PREFETCHT0   128(BX)(DI*8)
-	PREFETCHT0   192(BX)(DI*8)
-	VMOVUPS      (DX), Z10
-	VMOVUPS      (BX), Z11
+	VPMOVZXWD    (DX), Z10
+	VPSLLD       $0x10, Z10, Z10
+	VPMOVZXWD    (BX), Z11
+	VPSLLD       $0x10, Z11, Z11
 	VSUBPS       Z8, Z11, Z11
 	VMULPS       Z9, Z11, Z11
 	VADDPS       Z10, Z4, Z4
 	VFMADD231PS  Z10, Z11, Z0
-	VMOVUPS      64(DX), Z10
-	VMOVUPS      64(BX), Z11
+	VPMOVZXWD    32(DX), Z10
+	VPSLLD       $0x10, Z10, Z10
+	VPMOVZXWD    32(BX), Z11
+	VPSLLD       $0x10, Z11, Z11
 	VSUBPS       Z8, Z11, Z11
 	VMULPS       Z9, Z11, Z11
 	VADDPS       Z10, Z5, Z5
 	VFMADD231PS  Z10, Z11, Z1
-	VMOVUPS      128(DX), Z10
-	VMOVUPS      128(BX), Z11
+	VPMOVZXWD    64(DX), Z10
+	VPSLLD       $0x10, Z10, Z10
+	VPMOVZXWD    64(BX), Z11
+	VPSLLD       $0x10, Z11, Z11
 	VSUBPS       Z8, Z11, Z11
 	VMULPS       Z9, Z11, Z11
 	VADDPS       Z10, Z6, Z6
 	VFMADD231PS  Z10, Z11, Z2
-	VMOVUPS      192(DX), Z10
-	VMOVUPS      192(BX), Z11
+	VPMOVZXWD    96(DX), Z10
+	VPSLLD       $0x10, Z10, Z10
+	VPMOVZXWD    96(BX), Z11
+	VPSLLD       $0x10, Z11, Z11
 	VSUBPS       Z8, Z11, Z11
 	VMULPS       Z9, Z11, Z11
 	VADDPS       Z10, Z7, Z7
@@ -770,9 +899,9 @@ add:
 	VZEROUPPER
 	RET
 
-// func sumColumnsBF16AVX512(sum *byte, x *byte, ld int, rows int)
+// func sumColumnsF16AVX512(sum *byte, x *byte, ld int, rows int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·sumColumnsBF16AVX512(SB), NOSPLIT, $0-32
+TEXT ·sumColumnsF16AVX512(SB), NOSPLIT, $0-32
 	MOVQ   sum+0(FP), AX
 	MOVQ   x+8(FP), CX
 	MOVQ   ld+16(FP), DX
@@ -786,17 +915,13 @@ TEXT ·sumColumnsBF16AVX512(SB), NOSPLIT, $0-32
 row:
 	PREFETCHT0 (CX)(DX*8)
 	PREFETCHT0 64(CX)(DX*8)
-	VPMOVZXWD  (CX), Z4
-	VPSLLD     $0x10, Z4, Z4
+	VCVTPH2PS  (CX), Z4
 	VADDPS     Z4, Z0, Z0
-	VPMOVZXWD  32(CX), Z4
-	VPSLLD     $0x10, Z4, Z4
+	VCVTPH2PS  32(CX), Z4
 	VADDPS     Z4, Z1, Z1
-	VPMOVZXWD  64(CX), Z4
-	VPSLLD     $0x10, Z4, Z4
+	VCVTPH2PS  64(CX), Z4
 	VADDPS     Z4, Z2, Z2
-	VPMOVZXWD  96(CX), Z4
-	VPSLLD     $0x10, Z4, Z4
+	VCVTPH2PS  96(CX), Z4
 	VADDPS     Z4, Z3, Z3
 	ADDQ       DX, CX
 	DECQ       BX
@@ -812,9 +937,9 @@ row:
 	VZEROUPPER
 	RET
 
-// func normColumnsBF16AVX512(dw *byte, db *byte, dy *byte, x *byte, lddy int, ldx int, rows int, mean *byte, rstd *byte)
+// func normColumnsF16AVX512(dw *byte, db *byte, dy *byte, x *byte, lddy int, ldx int, rows int, mean *byte, rstd *byte)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·normColumnsBF16AVX512(SB), NOSPLIT, $0-72
+TEXT ·normColumnsF16AVX512(SB), NOSPLIT, $0-72
 	MOVQ   dw+0(FP), AX
 	MOVQ   db+8(FP), CX
 	MOVQ   dy+16(FP), DX
@@ -842,34 +967,26 @@ row:
 	PREFETCHT0   64(DX)(SI*8)
 	PREFETCHT0   (BX)(DI*8)
 	PREFETCHT0   64(BX)(DI*8)
-	VPMOVZXWD    (DX), Z10
-	VPSLLD       $0x10, Z10, Z10
-	VPMOVZXWD    (BX), Z11
-	VPSLLD       $0x10, Z11, Z11
+	VCVTPH2PS    (DX), Z10
+	VCVTPH2PS    (BX), Z11
 	VSUBPS       Z8, Z11, Z11
 	VMULPS       Z9, Z11, Z11
 	VADDPS       Z10, Z4, Z4
 	VFMADD231PS  Z10, Z11, Z0
-	VPMOVZXWD    32(DX), Z10
-	VPSLLD       $0x10, Z10, Z10
-	VPMOVZXWD    32(BX), Z11
-	VPSLLD       $0x10, Z11, Z11
+	VCVTPH2PS    32(DX), Z10
+	VCVTPH2PS    32(BX), Z11
 	VSUBPS       Z8, Z11, Z11
 	VMULPS       Z9, Z11, Z11
 	VADDPS       Z10, Z5, Z5
 	VFMADD231PS  Z10, Z11, Z1
-	VPMOVZXWD    64(DX), Z10
-	VPSLLD       $0x10, Z10, Z10
-	VPMOVZXWD    64(BX), Z11
-	VPSLLD       $0x10, Z11, Z11
+	VCVTPH2PS    64(DX), Z10
+	VCVTPH2PS    64(BX), Z11
 	VSUBPS       Z8, Z11, Z11
 	VMULPS       Z9, Z11, Z11
 	VADDPS       Z10, Z6, Z6
 	VFMADD231PS  Z10, Z11, Z2
-	VPMOVZXWD    96(DX), Z10
-	VPSLLD       $0x10, Z10, Z10
-	VPMOVZXWD    96(BX), Z11
-	VPSLLD       $0x10, Z11, Z11
+	VCVTPH2PS    96(DX), Z10
+	VCVTPH2PS    96(BX), Z11
 	VSUBPS       Z8, Z11, Z11
 	VMULPS       Z9, Z11, Z11
 	VADDPS       Z10, Z7, Z7
@@ -1191,47 +1308,48 @@ add:
 	VZEROUPPER
 	RET
 
-// func sumColumnsF16AVX512(sum *byte, x *byte, ld int, rows int)
-// Requires: AVX, AVX512F, MMX+
-TEXT ·sumColumnsF16AVX512(SB), NOSPLIT, $0-32
+// func sumColumnsF32AVX2(sum *byte, x *byte, ld int, rows int)
+// Requires: AVX, MMX+
+TEXT ·sumColumnsF32AVX2(SB), NOSPLIT, $0-32
 	MOVQ   sum+0(FP), AX
 	MOVQ   x+8(FP), CX
 	MOVQ   ld+16(FP), DX
 	MOVQ   rows+24(FP), BX
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	ADDQ   DX, DX
 	ADDQ   DX, DX
 
 row:
 	PREFETCHT0 (CX)(DX*8)
 	PREFETCHT0 64(CX)(DX*8)
-	VCVTPH2PS  (CX), Z4
-	VADDPS     Z4, Z0, Z0
-	VCVTPH2PS  32(CX), Z4
-	VADDPS     Z4, Z1, Z1
-	VCVTPH2PS  64(CX), Z4
-	VADDPS     Z4, Z2, Z2
-	VCVTPH2PS  96(CX), Z4
-	VADDPS     Z4, Z3, Z3
+	VMOVUPS    (CX), Y4
+	VADDPS     Y4, Y0, Y0
+	VMOVUPS    32(CX), Y4
+	VADDPS     Y4, Y1, Y1
+	VMOVUPS    64(CX), Y4
+	VADDPS     Y4, Y2, Y2
+	VMOVUPS    96(CX), Y4
+	VADDPS     Y4, Y3, Y3
 	ADDQ       DX, CX
 	DECQ       BX
 	JNZ        row
-	VADDPS     (AX), Z0, Z0
-	VMOVUPS    Z0, (AX)
-	VADDPS     64(AX), Z1, Z1
-	VMOVUPS    Z1, 64(AX)
-	VADDPS     128(AX), Z2, Z2
-	VMOVUPS    Z2, 128(AX)
-	VADDPS     192(AX), Z3, Z3
-	VMOVUPS    Z3, 192(AX)
+	VADDPS     (AX), Y0, Y0
+	VMOVUPS    Y0, (AX)
+	VADDPS     32(AX), Y1, Y1
+	VMOVUPS    Y1, 32(AX)
+	VADDPS     64(AX), Y2, Y2
+	VMOVUPS    Y2, 64(AX)
+	VADDPS     96(AX), Y3, Y3
+	VMOVUPS    Y3, 96(AX)
 	VZEROUPPER
 	RET
 
-// func normColumnsF16AVX512(dw *byte, db *byte, dy *byte, x *byte, lddy int, ldx int, rows int, mean *byte, rstd *byte)
-// Requires: AVX, AVX512F, MMX+
-TEXT ·normColumnsF16AVX512(SB), NOSPLIT, $0-72
+// func normColumnsF32AVX2(dw *byte, db *byte, dy *byte, x *byte, lddy int, ldx int, rows int, mean *byte, rstd *byte)
+// Requires: AVX, FMA3, MMX+
+TEXT ·normColumnsF32AVX2(SB), NOSPLIT, $0-72
 	MOVQ   dw+0(FP), AX
 	MOVQ   db+8(FP), CX
 	MOVQ   dy+16(FP), DX
@@ -1242,69 +1360,71 @@ TEXT ·normColumnsF16AVX512(SB), NOSPLIT, $0-72
 	MOVQ   mean+56(FP), R9
 	MOVQ   rstd+64(FP), R10
 	ADDQ   SI, SI
+	ADDQ   SI, SI
 	ADDQ   DI, DI
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	VPXORD Z4, Z4, Z4
-	VPXORD Z5, Z5, Z5
-	VPXORD Z6, Z6, Z6
-	VPXORD Z7, Z7, Z7
+	ADDQ   DI, DI
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
 
 row:
-	VBROADCASTSS (R9), Z8
-	VBROADCASTSS (R10), Z9
+	VBROADCASTSS (R9), Y8
+	VBROADCASTSS (R10), Y9
 	PREFETCHT0   (DX)(SI*8)
 	PREFETCHT0   64(DX)(SI*8)
 	PREFETCHT0   (BX)(DI*8)
 	PREFETCHT0   64(BX)(DI*8)
-	VCVTPH2PS    (DX), Z10
-	VCVTPH2PS    (BX), Z11
-	VSUBPS       Z8, Z11, Z11
-	VMULPS       Z9, Z11, Z11
-	VADDPS       Z10, Z4, Z4
-	VFMADD231PS  Z10, Z11, Z0
-	VCVTPH2PS    32(DX), Z10
-	VCVTPH2PS    32(BX), Z11
-	VSUBPS       Z8, Z11, Z11
-	VMULPS       Z9, Z11, Z11
-	VADDPS       Z10, Z5, Z5
-	VFMADD231PS  Z10, Z11, Z1
-	VCVTPH2PS    64(DX), Z10
-	VCVTPH2PS    64(BX), Z11
-	VSUBPS       Z8, Z11, Z11
-	VMULPS       Z9, Z11, Z11
-	VADDPS       Z10, Z6, Z6
-	VFMADD231PS  Z10, Z11, Z2
-	VCVTPH2PS    96(DX), Z10
-	VCVTPH2PS    96(BX), Z11
-	VSUBPS       Z8, Z11, Z11
-	VMULPS       Z9, Z11, Z11
-	VADDPS       Z10, Z7, Z7
-	VFMADD231PS  Z10, Z11, Z3
+	VMOVUPS      (DX), Y10
+	VMOVUPS      (BX), Y11
+	VSUBPS       Y8, Y11, Y11
+	VMULPS       Y9, Y11, Y11
+	VADDPS       Y10, Y4, Y4
+	VFMADD231PS  Y10, Y11, Y0
+	VMOVUPS      32(DX), Y10
+	VMOVUPS      32(BX), Y11
+	VSUBPS       Y8, Y11, Y11
+	VMULPS       Y9, Y11, Y11
+	VADDPS       Y10, Y5, Y5
+	VFMADD231PS  Y10, Y11, Y1
+	VMOVUPS      64(DX), Y10
+	VMOVUPS      64(BX), Y11
+	VSUBPS       Y8, Y11, Y11
+	VMULPS       Y9, Y11, Y11
+	VADDPS       Y10, Y6, Y6
+	VFMADD231PS  Y10, Y11, Y2
+	VMOVUPS      96(DX), Y10
+	VMOVUPS      96(BX), Y11
+	VSUBPS       Y8, Y11, Y11
+	VMULPS       Y9, Y11, Y11
+	VADDPS       Y10, Y7, Y7
+	VFMADD231PS  Y10, Y11, Y3
 	ADDQ         SI, DX
 	ADDQ         DI, BX
 	ADDQ         $0x04, R9
 	ADDQ         $0x04, R10
 	DECQ         R8
 	JNZ          row
-	VADDPS       (AX), Z0, Z0
-	VMOVUPS      Z0, (AX)
-	VADDPS       64(AX), Z1, Z1
-	VMOVUPS      Z1, 64(AX)
-	VADDPS       128(AX), Z2, Z2
-	VMOVUPS      Z2, 128(AX)
-	VADDPS       192(AX), Z3, Z3
-	VMOVUPS      Z3, 192(AX)
-	VADDPS       (CX), Z4, Z4
-	VMOVUPS      Z4, (CX)
-	VADDPS       64(CX), Z5, Z5
-	VMOVUPS      Z5, 64(CX)
-	VADDPS       128(CX), Z6, Z6
-	VMOVUPS      Z6, 128(CX)
-	VADDPS       192(CX), Z7, Z7
-	VMOVUPS      Z7, 192(CX)
+	VADDPS       (AX), Y0, Y0
+	VMOVUPS      Y0, (AX)
+	VADDPS       32(AX), Y1, Y1
+	VMOVUPS      Y1, 32(AX)
+	VADDPS       64(AX), Y2, Y2
+	VMOVUPS      Y2, 64(AX)
+	VADDPS       96(AX), Y3, Y3
+	VMOVUPS      Y3, 96(AX)
+	VADDPS       (CX), Y4, Y4
+	VMOVUPS      Y4, (CX)
+	VADDPS       32(CX), Y5, Y5
+	VMOVUPS      Y5, 32(CX)
+	VADDPS       64(CX), Y6, Y6
+	VMOVUPS      Y6, 64(CX)
+	VADDPS       96(CX), Y7, Y7
+	VMOVUPS      Y7, 96(CX)
 	VZEROUPPER
 	RET
 
@@ -1672,602 +1792,6 @@ add:
 	VZEROUPPER
 	RET
 
-// func sumColumnsF32AVX2(sum *byte, x *byte, ld int, rows int)
-// Requires: AVX, MMX+
-TEXT ·sumColumnsF32AVX2(SB), NOSPLIT, $0-32
-	MOVQ   sum+0(FP), AX
-	MOVQ   x+8(FP), CX
-	MOVQ   ld+16(FP), DX
-	MOVQ   rows+24(FP), BX
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	ADDQ   DX, DX
-	ADDQ   DX, DX
-
-row:
-	PREFETCHT0 (CX)(DX*8)
-	PREFETCHT0 64(CX)(DX*8)
-	VMOVUPS    (CX), Y4
-	VADDPS     Y4, Y0, Y0
-	VMOVUPS    32(CX), Y4
-	VADDPS     Y4, Y1, Y1
-	VMOVUPS    64(CX), Y4
-	VADDPS     Y4, Y2, Y2
-	VMOVUPS    96(CX), Y4
-	VADDPS     Y4, Y3, Y3
-	ADDQ       DX, CX
-	DECQ       BX
-	JNZ        row
-	VADDPS     (AX), Y0, Y0
-	VMOVUPS    Y0, (AX)
-	VADDPS     32(AX), Y1, Y1
-	VMOVUPS    Y1, 32(AX)
-	VADDPS     64(AX), Y2, Y2
-	VMOVUPS    Y2, 64(AX)
-	VADDPS     96(AX), Y3, Y3
-	VMOVUPS    Y3, 96(AX)
-	VZEROUPPER
-	RET
-
-// func normColumnsF32AVX2(dw *byte, db *byte, dy *byte, x *byte, lddy int, ldx int, rows int, mean *byte, rstd *byte)
-// Requires: AVX, FMA3, MMX+
-TEXT ·normColumnsF32AVX2(SB), NOSPLIT, $0-72
-	MOVQ   dw+0(FP), AX
-	MOVQ   db+8(FP), CX
-	MOVQ   dy+16(FP), DX
-	MOVQ   x+24(FP), BX
-	MOVQ   lddy+32(FP), SI
-	MOVQ   ldx+40(FP), DI
-	MOVQ   rows+48(FP), R8
-	MOVQ   mean+56(FP), R9
-	MOVQ   rstd+64(FP), R10
-	ADDQ   SI, SI
-	ADDQ   SI, SI
-	ADDQ   DI, DI
-	ADDQ   DI, DI
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
-
-row:
-	VBROADCASTSS (R9), Y8
-	VBROADCASTSS (R10), Y9
-	PREFETCHT0   (DX)(SI*8)
-	PREFETCHT0   64(DX)(SI*8)
-	PREFETCHT0   (BX)(DI*8)
-	PREFETCHT0   64(BX)(DI*8)
-	VMOVUPS      (DX), Y10
-	VMOVUPS      (BX), Y11
-	VSUBPS       Y8, Y11, Y11
-	VMULPS       Y9, Y11, Y11
-	VADDPS       Y10, Y4, Y4
-	VFMADD231PS  Y10, Y11, Y0
-	VMOVUPS      32(DX), Y10
-	VMOVUPS      32(BX), Y11
-	VSUBPS       Y8, Y11, Y11
-	VMULPS       Y9, Y11, Y11
-	VADDPS       Y10, Y5, Y5
-	VFMADD231PS  Y10, Y11, Y1
-	VMOVUPS      64(DX), Y10
-	VMOVUPS      64(BX), Y11
-	VSUBPS       Y8, Y11, Y11
-	VMULPS       Y9, Y11, Y11
-	VADDPS       Y10, Y6, Y6
-	VFMADD231PS  Y10, Y11, Y2
-	VMOVUPS      96(DX), Y10
-	VMOVUPS      96(BX), Y11
-	VSUBPS       Y8, Y11, Y11
-	VMULPS       Y9, Y11, Y11
-	VADDPS       Y10, Y7, Y7
-	VFMADD231PS  Y10, Y11, Y3
-	ADDQ         SI, DX
-	ADDQ         DI, BX
-	ADDQ         $0x04, R9
-	ADDQ         $0x04, R10
-	DECQ         R8
-	JNZ          row
-	VADDPS       (AX), Y0, Y0
-	VMOVUPS      Y0, (AX)
-	VADDPS       32(AX), Y1, Y1
-	VMOVUPS      Y1, 32(AX)
-	VADDPS       64(AX), Y2, Y2
-	VMOVUPS      Y2, 64(AX)
-	VADDPS       96(AX), Y3, Y3
-	VMOVUPS      Y3, 96(AX)
-	VADDPS       (CX), Y4, Y4
-	VMOVUPS      Y4, (CX)
-	VADDPS       32(CX), Y5, Y5
-	VMOVUPS      Y5, 32(CX)
-	VADDPS       64(CX), Y6, Y6
-	VMOVUPS      Y6, 64(CX)
-	VADDPS       96(CX), Y7, Y7
-	VMOVUPS      Y7, 96(CX)
-	VZEROUPPER
-	RET
-
-// func rowSumBF16AVX2(x *byte, n int) float32
-// Requires: AVX, AVX2
-TEXT ·rowSumBF16AVX2(SB), NOSPLIT, $0-20
-	MOVQ   x+0(FP), AX
-	MOVQ   n+8(FP), CX
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	XORQ   DX, DX
-	MOVQ   CX, BX
-	ANDQ   $-64, BX
-	JZ     few
-
-many:
-	VPMOVZXWD (AX)(DX*2), Y4
-	VPSLLD    $0x10, Y4, Y4
-	VADDPS    Y4, Y0, Y0
-	VPMOVZXWD 16(AX)(DX*2), Y4
-	VPSLLD    $0x10, Y4, Y4
-	VADDPS    Y4, Y1, Y1
-	VPMOVZXWD 32(AX)(DX*2), Y4
-	VPSLLD    $0x10, Y4, Y4
-	VADDPS    Y4, Y2, Y2
-	VPMOVZXWD 48(AX)(DX*2), Y4
-	VPSLLD    $0x10, Y4, Y4
-	VADDPS    Y4, Y3, Y3
-	VPMOVZXWD 64(AX)(DX*2), Y4
-	VPSLLD    $0x10, Y4, Y4
-	VADDPS    Y4, Y0, Y0
-	VPMOVZXWD 80(AX)(DX*2), Y4
-	VPSLLD    $0x10, Y4, Y4
-	VADDPS    Y4, Y1, Y1
-	VPMOVZXWD 96(AX)(DX*2), Y4
-	VPSLLD    $0x10, Y4, Y4
-	VADDPS    Y4, Y2, Y2
-	VPMOVZXWD 112(AX)(DX*2), Y4
-	VPSLLD    $0x10, Y4, Y4
-	VADDPS    Y4, Y3, Y3
-	ADDQ      $0x40, DX
-	CMPQ      DX, BX
-	JLT       many
-
-few:
-	CMPQ DX, CX
-	JGE  done
-
-loop:
-	VPMOVZXWD (AX)(DX*2), Y4
-	VPSLLD    $0x10, Y4, Y4
-	VADDPS    Y4, Y0, Y0
-	VPMOVZXWD 16(AX)(DX*2), Y4
-	VPSLLD    $0x10, Y4, Y4
-	VADDPS    Y4, Y1, Y1
-	ADDQ      $0x10, DX
-	CMPQ      DX, CX
-	JLT       loop
-
-done:
-	VADDPS       Y1, Y0, Y0
-	VADDPS       Y3, Y2, Y2
-	VADDPS       Y2, Y0, Y0
-	VEXTRACTF128 $0x01, Y0, X1
-	VADDPS       X1, X0, X0
-	VPERMILPS    $0x4e, X0, X1
-	VADDPS       X1, X0, X0
-	VPERMILPS    $0xb1, X0, X1
-	VADDPS       X1, X0, X0
-	VMOVSS       X0, ret+16(FP)
-	VZEROUPPER
-	RET
-
-// func rowSquaresBF16AVX2(x *byte, n int, m float32) float32
-// Requires: AVX, AVX2, FMA3
-TEXT ·rowSquaresBF16AVX2(SB), NOSPLIT, $0-28
-	MOVQ         x+0(FP), AX
-	MOVQ         n+8(FP), CX
-	VBROADCASTSS m+16(FP), Y0
-	VXORPS       Y1, Y1, Y1
-	VXORPS       Y2, Y2, Y2
-	VXORPS       Y3, Y3, Y3
-	VXORPS       Y4, Y4, Y4
-	XORQ         DX, DX
-	MOVQ         CX, BX
-	ANDQ         $-64, BX
-	JZ           few
-
-many:
-	VPMOVZXWD   (AX)(DX*2), Y5
-	VPSLLD      $0x10, Y5, Y5
-	VSUBPS      Y0, Y5, Y5
-	VFMADD231PS Y5, Y5, Y1
-	VPMOVZXWD   16(AX)(DX*2), Y5
-	VPSLLD      $0x10, Y5, Y5
-	VSUBPS      Y0, Y5, Y5
-	VFMADD231PS Y5, Y5, Y2
-	VPMOVZXWD   32(AX)(DX*2), Y5
-	VPSLLD      $0x10, Y5, Y5
-	VSUBPS      Y0, Y5, Y5
-	VFMADD231PS Y5, Y5, Y3
-	VPMOVZXWD   48(AX)(DX*2), Y5
-	VPSLLD      $0x10, Y5, Y5
-	VSUBPS      Y0, Y5, Y5
-	VFMADD231PS Y5, Y5, Y4
-	VPMOVZXWD   64(AX)(DX*2), Y5
-	VPSLLD      $0x10, Y5, Y5
-	VSUBPS      Y0, Y5, Y5
-	VFMADD231PS Y5, Y5, Y1
-	VPMOVZXWD   80(AX)(DX*2), Y5
-	VPSLLD      $0x10, Y5, Y5
-	VSUBPS      Y0, Y5, Y5
-	VFMADD231PS Y5, Y5, Y2
-	VPMOVZXWD   96(AX)(DX*2), Y5
-	VPSLLD      $0x10, Y5, Y5
-	VSUBPS      Y0, Y5, Y5
-	VFMADD231PS Y5, Y5, Y3
-	VPMOVZXWD   112(AX)(DX*2), Y5
-	VPSLLD      $0x10, Y5, Y5
-	VSUBPS      Y0, Y5, Y5
-	VFMADD231PS Y5, Y5, Y4
-	ADDQ        $0x40, DX
-	CMPQ        DX, BX
-	JLT         many
-
-few:
-	CMPQ DX, CX
-	JGE  done
-
-loop:
-	VPMOVZXWD   (AX)(DX*2), Y5
-	VPSLLD      $0x10, Y5, Y5
-	VSUBPS      Y0, Y5, Y5
-	VFMADD231PS Y5, Y5, Y1
-	VPMOVZXWD   16(AX)(DX*2), Y5
-	VPSLLD      $0x10, Y5, Y5
-	VSUBPS      Y0, Y5, Y5
-	VFMADD231PS Y5, Y5, Y2
-	ADDQ        $0x10, DX
-	CMPQ        DX, CX
-	JLT         loop
-
-done:
-	VADDPS       Y2, Y1, Y1
-	VADDPS       Y4, Y3, Y3
-	VADDPS       Y3, Y1, Y1
-	VEXTRACTF128 $0x01, Y1, X0
-	VADDPS       X0, X1, X1
-	VPERMILPS    $0x4e, X1, X0
-	VADDPS       X0, X1, X1
-	VPERMILPS    $0xb1, X1, X0
-	VADDPS       X0, X1, X1
-	VMOVSS       X1, ret+24(FP)
-	VZEROUPPER
-	RET
-
-// func normRowBF16AVX2(y *byte, x *byte, w *byte, b *byte, n int, m float32, r float32)
-// Requires: AVX, AVX2, FMA3, MMX+
-TEXT ·normRowBF16AVX2(SB), NOSPLIT, $0-48
-	MOVQ         y+0(FP), AX
-	MOVQ         x+8(FP), CX
-	MOVQ         w+16(FP), DX
-	MOVQ         b+24(FP), BX
-	MOVQ         n+32(FP), SI
-	VBROADCASTSS m+40(FP), Y0
-	VBROADCASTSS r+44(FP), Y1
-	LEAQ         (CX)(SI*2), R8
-	XORQ         DI, DI
-
-loop:
-	PREFETCHT0   (R8)(DI*2)
-	VPMOVZXWD    (CX)(DI*2), Y2
-	VPSLLD       $0x10, Y2, Y2
-	VSUBPS       Y0, Y2, Y2
-	VMULPS       Y1, Y2, Y2
-	VMOVUPS      (BX)(DI*4), Y3
-	VFMADD231PS  (DX)(DI*4), Y2, Y3
-	VPSRLD       $0x10, Y3, Y2
-	VPAND        normConstants<>+0(SB), Y2, Y2
-	VPADDD       normConstants<>+32(SB), Y2, Y2
-	VCMPPS       $0x03, Y3, Y3, Y4
-	VPADDD       Y3, Y2, Y2
-	VPOR         normConstants<>+64(SB), Y3, Y3
-	VBLENDVPS    Y4, Y3, Y2, Y2
-	VPSRLD       $0x10, Y2, Y2
-	VEXTRACTI128 $0x01, Y2, X3
-	VPACKUSDW    X3, X2, X2
-	VMOVDQU      X2, (AX)(DI*2)
-	PREFETCHT0   16(R8)(DI*2)
-	VPMOVZXWD    16(CX)(DI*2), Y2
-	VPSLLD       $0x10, Y2, Y2
-	VSUBPS       Y0, Y2, Y2
-	VMULPS       Y1, Y2, Y2
-	VMOVUPS      32(BX)(DI*4), Y3
-	VFMADD231PS  32(DX)(DI*4), Y2, Y3
-	VPSRLD       $0x10, Y3, Y2
-	VPAND        normConstants<>+0(SB), Y2, Y2
-	VPADDD       normConstants<>+32(SB), Y2, Y2
-	VCMPPS       $0x03, Y3, Y3, Y4
-	VPADDD       Y3, Y2, Y2
-	VPOR         normConstants<>+64(SB), Y3, Y3
-	VBLENDVPS    Y4, Y3, Y2, Y2
-	VPSRLD       $0x10, Y2, Y2
-	VEXTRACTI128 $0x01, Y2, X3
-	VPACKUSDW    X3, X2, X2
-	VMOVDQU      X2, 16(AX)(DI*2)
-	ADDQ         $0x10, DI
-	CMPQ         DI, SI
-	JLT          loop
-	VZEROUPPER
-	RET
-
-// func normSumsBF16AVX2(sums *byte, dy *byte, x *byte, w *byte, n int, m float32)
-// Requires: AVX, AVX2, FMA3
-TEXT ·normSumsBF16AVX2(SB), NOSPLIT, $0-44
-	MOVQ         dy+8(FP), AX
-	MOVQ         x+16(FP), CX
-	MOVQ         w+24(FP), DX
-	MOVQ         n+32(FP), BX
-	VBROADCASTSS m+40(FP), Y0
-	VXORPS       Y1, Y1, Y1
-	VXORPS       Y2, Y2, Y2
-	VXORPS       Y3, Y3, Y3
-	VXORPS       Y4, Y4, Y4
-	VXORPS       Y5, Y5, Y5
-	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VXORPS       Y8, Y8, Y8
-	XORQ         SI, SI
-	MOVQ         BX, DI
-	ANDQ         $-64, DI
-	JZ           few
-
-many:
-	VPMOVZXWD   (AX)(SI*2), Y9
-	VPSLLD      $0x10, Y9, Y9
-	VPMOVZXWD   (CX)(SI*2), Y10
-	VPSLLD      $0x10, Y10, Y10
-	VMULPS      (DX)(SI*4), Y9, Y9
-	VSUBPS      Y0, Y10, Y10
-	VADDPS      Y9, Y1, Y1
-	VFMADD231PS Y9, Y10, Y5
-	VPMOVZXWD   16(AX)(SI*2), Y9
-	VPSLLD      $0x10, Y9, Y9
-	VPMOVZXWD   16(CX)(SI*2), Y10
-	VPSLLD      $0x10, Y10, Y10
-	VMULPS      32(DX)(SI*4), Y9, Y9
-	VSUBPS      Y0, Y10, Y10
-	VADDPS      Y9, Y2, Y2
-	VFMADD231PS Y9, Y10, Y6
-	VPMOVZXWD   32(AX)(SI*2), Y9
-	VPSLLD      $0x10, Y9, Y9
-	VPMOVZXWD   32(CX)(SI*2), Y10
-	VPSLLD      $0x10, Y10, Y10
-	VMULPS      64(DX)(SI*4), Y9, Y9
-	VSUBPS      Y0, Y10, Y10
-	VADDPS      Y9, Y3, Y3
-	VFMADD231PS Y9, Y10, Y7
-	VPMOVZXWD   48(AX)(SI*2), Y9
-	VPSLLD      $0x10, Y9, Y9
-	VPMOVZXWD   48(CX)(SI*2), Y10
-	VPSLLD      $0x10, Y10, Y10
-	VMULPS      96(DX)(SI*4), Y9, Y9
-	VSUBPS      Y0, Y10, Y10
-	VADDPS      Y9, Y4, Y4
-	VFMADD231PS Y9, Y10, Y8
-	VPMOVZXWD   64(AX)(SI*2), Y9
-	VPSLLD      $0x10, Y9, Y9
-	VPMOVZXWD   64(CX)(SI*2), Y10
-	VPSLLD      $0x10, Y10, Y10
-	VMULPS      128(DX)(SI*4), Y9, Y9
-	VSUBPS      Y0, Y10, Y10
-	VADDPS      Y9, Y1, Y1
-	VFMADD231PS Y9, Y10, Y5
-	VPMOVZXWD   80(AX)(SI*2), Y9
-	VPSLLD      $0x10, Y9, Y9
-	VPMOVZXWD   80(CX)(SI*2), Y10
-	VPSLLD      $0x10, Y10, Y10
-	VMULPS      160(DX)(SI*4), Y9, Y9
-	VSUBPS      Y0, Y10, Y10
-	VADDPS      Y9, Y2, Y2
-	VFMADD231PS Y9, Y10, Y6
-	VPMOVZXWD   96(AX)(SI*2), Y9
-	VPSLLD      $0x10, Y9, Y9
-	VPMOVZXWD   96(CX)(SI*2), Y10
-	VPSLLD      $0x10, Y10, Y10
-	VMULPS      192(DX)(SI*4), Y9, Y9
-	VSUBPS      Y0, Y10, Y10
-	VADDPS      Y9, Y3, Y3
-	VFMADD231PS Y9, Y10, Y7
-	VPMOVZXWD   112(AX)(SI*2), Y9
-	VPSLLD      $0x10, Y9, Y9
-	VPMOVZXWD   112(CX)(SI*2), Y10
-	VPSLLD      $0x10, Y10, Y10
-	VMULPS      224(DX)(SI*4), Y9, Y9
-	VSUBPS      Y0, Y10, Y10
-	VADDPS      Y9, Y4, Y4
-	VFMADD231PS Y9, Y10, Y8
-	ADDQ        $0x40, SI
-	CMPQ        SI, DI
-	JLT         many
-
-few:
-	CMPQ SI, BX
-	JGE  done
-
-loop:
-	VPMOVZXWD   (AX)(SI*2), Y9
-	VPSLLD      $0x10, Y9, Y9
-	VPMOVZXWD   (CX)(SI*2), Y10
-	VPSLLD      $0x10, Y10, Y10
-	VMULPS      (DX)(SI*4), Y9, Y9
-	VSUBPS      Y0, Y10, Y10
-	VADDPS      Y9, Y1, Y1
-	VFMADD231PS Y9, Y10, Y5
-	VPMOVZXWD   16(AX)(SI*2), Y9
-	VPSLLD      $0x10, Y9, Y9
-	VPMOVZXWD   16(CX)(SI*2), Y10
-	VPSLLD      $0x10, Y10, Y10
-	VMULPS      32(DX)(SI*4), Y9, Y9
-	VSUBPS      Y0, Y10, Y10
-	VADDPS      Y9, Y2, Y2
-	VFMADD231PS Y9, Y10, Y6
-	ADDQ        $0x10, SI
-	CMPQ        SI, BX
-	JLT         loop
-
-done:
-	MOVQ         sums+0(FP), AX
-	VADDPS       Y2, Y1, Y1
-	VADDPS       Y4, Y3, Y3
-	VADDPS       Y3, Y1, Y1
-	VEXTRACTF128 $0x01, Y1, X0
-	VADDPS       X0, X1, X1
-	VPERMILPS    $0x4e, X1, X0
-	VADDPS       X0, X1, X1
-	VPERMILPS    $0xb1, X1, X0
-	VADDPS       X0, X1, X1
-	VMOVSS       X1, (AX)
-	VADDPS       Y6, Y5, Y5
-	VADDPS       Y8, Y7, Y7
-	VADDPS       Y7, Y5, Y5
-	VEXTRACTF128 $0x01, Y5, X0
-	VADDPS       X0, X5, X5
-	VPERMILPS    $0x4e, X5, X0
-	VADDPS       X0, X5, X5
-	VPERMILPS    $0xb1, X5, X0
-	VADDPS       X0, X5, X5
-	VMOVSS       X5, 4(AX)
-	VZEROUPPER
-	RET
-
-// func normGradBF16AVX2(dx *byte, dy *byte, x *byte, w *byte, n int, m float32, r float32, avg float32, gn float32, add int)
-// Requires: AVX, AVX2, FMA3, MMX+
-TEXT ·normGradBF16AVX2(SB), NOSPLIT, $0-64
-	MOVQ         dx+0(FP), AX
-	MOVQ         dy+8(FP), CX
-	MOVQ         x+16(FP), DX
-	MOVQ         w+24(FP), BX
-	MOVQ         n+32(FP), SI
-	MOVQ         add+56(FP), DI
-	VBROADCASTSS m+40(FP), Y0
-	VBROADCASTSS r+44(FP), Y1
-	VBROADCASTSS avg+48(FP), Y2
-	VBROADCASTSS gn+52(FP), Y3
-	LEAQ         (CX)(SI*2), R9
-	LEAQ         (DX)(SI*2), R10
-	XORQ         R8, R8
-	TESTQ        DI, DI
-	JNZ          add
-
-set:
-	PREFETCHT0   (R9)(R8*2)
-	PREFETCHT0   (R10)(R8*2)
-	VPMOVZXWD    (CX)(R8*2), Y4
-	VPSLLD       $0x10, Y4, Y4
-	VPMOVZXWD    (DX)(R8*2), Y5
-	VPSLLD       $0x10, Y5, Y5
-	VMULPS       (BX)(R8*4), Y4, Y4
-	VSUBPS       Y2, Y4, Y4
-	VSUBPS       Y0, Y5, Y5
-	VFNMADD231PS Y5, Y3, Y4
-	VMULPS       Y1, Y4, Y4
-	VPSRLD       $0x10, Y4, Y5
-	VPAND        normConstants<>+0(SB), Y5, Y5
-	VPADDD       normConstants<>+32(SB), Y5, Y5
-	VCMPPS       $0x03, Y4, Y4, Y6
-	VPADDD       Y4, Y5, Y5
-	VPOR         normConstants<>+64(SB), Y4, Y4
-	VBLENDVPS    Y6, Y4, Y5, Y5
-	VPSRLD       $0x10, Y5, Y5
-	VEXTRACTI128 $0x01, Y5, X4
-	VPACKUSDW    X4, X5, X5
-	VMOVDQU      X5, (AX)(R8*2)
-	PREFETCHT0   16(R9)(R8*2)
-	PREFETCHT0   16(R10)(R8*2)
-	VPMOVZXWD    16(CX)(R8*2), Y4
-	VPSLLD       $0x10, Y4, Y4
-	VPMOVZXWD    16(DX)(R8*2), Y5
-	VPSLLD       $0x10, Y5, Y5
-	VMULPS       32(BX)(R8*4), Y4, Y4
-	VSUBPS       Y2, Y4, Y4
-	VSUBPS       Y0, Y5, Y5
-	VFNMADD231PS Y5, Y3, Y4
-	VMULPS       Y1, Y4, Y4
-	VPSRLD       $0x10, Y4, Y5
-	VPAND        normConstants<>+0(SB), Y5, Y5
-	VPADDD       normConstants<>+32(SB), Y5, Y5
-	VCMPPS       $0x03, Y4, Y4, Y6
-	VPADDD       Y4, Y5, Y5
-	VPOR         normConstants<>+64(SB), Y4, Y4
-	VBLENDVPS    Y6, Y4, Y5, Y5
-	VPSRLD       $0x10, Y5, Y5
-	VEXTRACTI128 $0x01, Y5, X4
-	VPACKUSDW    X4, X5, X5
-	VMOVDQU      X5, 16(AX)(R8*2)
-	ADDQ         $0x10, R8
-	CMPQ         R8, SI
-	JLT          set
-	VZEROUPPER
-	RET
-
-add:
-	PREFETCHT0   (R9)(R8*2)
-	PREFETCHT0   (R10)(R8*2)
-	VPMOVZXWD    (CX)(R8*2), Y4
-	VPSLLD       $0x10, Y4, Y4
-	VPMOVZXWD    (DX)(R8*2), Y5
-	VPSLLD       $0x10, Y5, Y5
-	VMULPS       (BX)(R8*4), Y4, Y4
-	VSUBPS       Y2, Y4, Y4
-	VSUBPS       Y0, Y5, Y5
-	VFNMADD231PS Y5, Y3, Y4
-	VPMOVZXWD    (AX)(R8*2), Y5
-	VPSLLD       $0x10, Y5, Y5
-	VFMADD213PS  Y5, Y1, Y4
-	VPSRLD       $0x10, Y4, Y5
-	VPAND        normConstants<>+0(SB), Y5, Y5
-	VPADDD       normConstants<>+32(SB), Y5, Y5
-	VCMPPS       $0x03, Y4, Y4, Y6
-	VPADDD       Y4, Y5, Y5
-	VPOR         normConstants<>+64(SB), Y4, Y4
-	VBLENDVPS    Y6, Y4, Y5, Y5
-	VPSRLD       $0x10, Y5, Y5
-	VEXTRACTI128 $0x01, Y5, X4
-	VPACKUSDW    X4, X5, X5
-	VMOVDQU      X5, (AX)(R8*2)
-	PREFETCHT0   16(R9)(R8*2)
-	PREFETCHT0   16(R10)(R8*2)
-	VPMOVZXWD    16(CX)(R8*2), Y4
-	VPSLLD       $0x10, Y4, Y4
-	VPMOVZXWD    16(DX)(R8*2), Y5
-	VPSLLD       $0x10, Y5, Y5
-	VMULPS       32(BX)(R8*4), Y4, Y4
-	VSUBPS       Y2, Y4, Y4
-	VSUBPS       Y0, Y5, Y5
-	VFNMADD231PS Y5, Y3, Y4
-	VPMOVZXWD    16(AX)(R8*2), Y5
-	VPSLLD       $0x10, Y5, Y5
-	VFMADD213PS  Y5, Y1, Y4
-	VPSRLD       $0x10, Y4, Y5
-	VPAND        normConstants<>+0(SB), Y5, Y5
-	VPADDD       normConstants<>+32(SB), Y5, Y5
-	VCMPPS       $0x03, Y4, Y4, Y6
-	VPADDD       Y4, Y5, Y5
-	VPOR         normConstants<>+64(SB), Y4, Y4
-	VBLENDVPS    Y6, Y4, Y5, Y5
-	VPSRLD       $0x10, Y5, Y5
-	VEXTRACTI128 $0x01, Y5, X4
-	VPACKUSDW    X4, X5, X5
-	VMOVDQU      X5, 16(AX)(R8*2)
-	ADDQ         $0x10, R8
-	CMPQ         R8, SI
-	JLT          add
-	VZEROUPPER
-	RET
-
 // func sumColumnsBF16AVX2(sum *byte, x *byte, ld int, rows int)
 // Requires: AVX, AVX2, MMX+
 TEXT ·sumColumnsBF16AVX2(SB), NOSPLIT, $0-32
@@ -2391,376 +1915,6 @@ row:
 	VMOVUPS      Y6, 64(CX)
 	VADDPS       96(CX), Y7, Y7
 	VMOVUPS      Y7, 96(CX)
-	VZEROUPPER
-	RET
-
-// func rowSumF16AVX2(x *byte, n int) float32
-// Requires: AVX, F16C
-TEXT ·rowSumF16AVX2(SB), NOSPLIT, $0-20
-	MOVQ   x+0(FP), AX
-	MOVQ   n+8(FP), CX
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	XORQ   DX, DX
-	MOVQ   CX, BX
-	ANDQ   $-64, BX
-	JZ     few
-
-many:
-	VCVTPH2PS (AX)(DX*2), Y4
-	VADDPS    Y4, Y0, Y0
-	VCVTPH2PS 16(AX)(DX*2), Y4
-	VADDPS    Y4, Y1, Y1
-	VCVTPH2PS 32(AX)(DX*2), Y4
-	VADDPS    Y4, Y2, Y2
-	VCVTPH2PS 48(AX)(DX*2), Y4
-	VADDPS    Y4, Y3, Y3
-	VCVTPH2PS 64(AX)(DX*2), Y4
-	VADDPS    Y4, Y0, Y0
-	VCVTPH2PS 80(AX)(DX*2), Y4
-	VADDPS    Y4, Y1, Y1
-	VCVTPH2PS 96(AX)(DX*2), Y4
-	VADDPS    Y4, Y2, Y2
-	VCVTPH2PS 112(AX)(DX*2), Y4
-	VADDPS    Y4, Y3, Y3
-	ADDQ      $0x40, DX
-	CMPQ      DX, BX
-	JLT       many
-
-few:
-	CMPQ DX, CX
-	JGE  done
-
-loop:
-	VCVTPH2PS (AX)(DX*2), Y4
-	VADDPS    Y4, Y0, Y0
-	VCVTPH2PS 16(AX)(DX*2), Y4
-	VADDPS    Y4, Y1, Y1
-	ADDQ      $0x10, DX
-	CMPQ      DX, CX
-	JLT       loop
-
-done:
-	VADDPS       Y1, Y0, Y0
-	VADDPS       Y3, Y2, Y2
-	VADDPS       Y2, Y0, Y0
-	VEXTRACTF128 $0x01, Y0, X1
-	VADDPS       X1, X0, X0
-	VPERMILPS    $0x4e, X0, X1
-	VADDPS       X1, X0, X0
-	VPERMILPS    $0xb1, X0, X1
-	VADDPS       X1, X0, X0
-	VMOVSS       X0, ret+16(FP)
-	VZEROUPPER
-	RET
-
-// func rowSquaresF16AVX2(x *byte, n int, m float32) float32
-// Requires: AVX, F16C, FMA3
-TEXT ·rowSquaresF16AVX2(SB), NOSPLIT, $0-28
-	MOVQ         x+0(FP), AX
-	MOVQ         n+8(FP), CX
-	VBROADCASTSS m+16(FP), Y0
-	VXORPS       Y1, Y1, Y1
-	VXORPS       Y2, Y2, Y2
-	VXORPS       Y3, Y3, Y3
-	VXORPS       Y4, Y4, Y4
-	XORQ         DX, DX
-	MOVQ         CX, BX
-	ANDQ         $-64, BX
-	JZ           few
-
-many:
-	VCVTPH2PS   (AX)(DX*2), Y5
-	VSUBPS      Y0, Y5, Y5
-	VFMADD231PS Y5, Y5, Y1
-	VCVTPH2PS   16(AX)(DX*2), Y5
-	VSUBPS      Y0, Y5, Y5
-	VFMADD231PS Y5, Y5, Y2
-	VCVTPH2PS   32(AX)(DX*2), Y5
-	VSUBPS      Y0, Y5, Y5
-	VFMADD231PS Y5, Y5, Y3
-	VCVTPH2PS   48(AX)(DX*2), Y5
-	VSUBPS      Y0, Y5, Y5
-	VFMADD231PS Y5, Y5, Y4
-	VCVTPH2PS   64(AX)(DX*2), Y5
-	VSUBPS      Y0, Y5, Y5
-	VFMADD231PS Y5, Y5, Y1
-	VCVTPH2PS   80(AX)(DX*2), Y5
-	VSUBPS      Y0, Y5, Y5
-	VFMADD231PS Y5, Y5, Y2
-	VCVTPH2PS   96(AX)(DX*2), Y5
-	VSUBPS      Y0, Y5, Y5
-	VFMADD231PS Y5, Y5, Y3
-	VCVTPH2PS   112(AX)(DX*2), Y5
-	VSUBPS      Y0, Y5, Y5
-	VFMADD231PS Y5, Y5, Y4
-	ADDQ        $0x40, DX
-	CMPQ        DX, BX
-	JLT         many
-
-few:
-	CMPQ DX, CX
-	JGE  done
-
-loop:
-	VCVTPH2PS   (AX)(DX*2), Y5
-	VSUBPS      Y0, Y5, Y5
-	VFMADD231PS Y5, Y5, Y1
-	VCVTPH2PS   16(AX)(DX*2), Y5
-	VSUBPS      Y0, Y5, Y5
-	VFMADD231PS Y5, Y5, Y2
-	ADDQ        $0x10, DX
-	CMPQ        DX, CX
-	JLT         loop
-
-done:
-	VADDPS       Y2, Y1, Y1
-	VADDPS       Y4, Y3, Y3
-	VADDPS       Y3, Y1, Y1
-	VEXTRACTF128 $0x01, Y1, X0
-	VADDPS       X0, X1, X1
-	VPERMILPS    $0x4e, X1, X0
-	VADDPS       X0, X1, X1
-	VPERMILPS    $0xb1, X1, X0
-	VADDPS       X0, X1, X1
-	VMOVSS       X1, ret+24(FP)
-	VZEROUPPER
-	RET
-
-// func normRowF16AVX2(y *byte, x *byte, w *byte, b *byte, n int, m float32, r float32)
-// Requires: AVX, F16C, FMA3, MMX+
-TEXT ·normRowF16AVX2(SB), NOSPLIT, $0-48
-	MOVQ         y+0(FP), AX
-	MOVQ         x+8(FP), CX
-	MOVQ         w+16(FP), DX
-	MOVQ         b+24(FP), BX
-	MOVQ         n+32(FP), SI
-	VBROADCASTSS m+40(FP), Y0
-	VBROADCASTSS r+44(FP), Y1
-	LEAQ         (CX)(SI*2), R8
-	XORQ         DI, DI
-
-loop:
-	PREFETCHT0  (R8)(DI*2)
-	VCVTPH2PS   (CX)(DI*2), Y2
-	VSUBPS      Y0, Y2, Y2
-	VMULPS      Y1, Y2, Y2
-	VMOVUPS     (BX)(DI*4), Y3
-	VFMADD231PS (DX)(DI*4), Y2, Y3
-	VCVTPS2PH   $0x00, Y3, X2
-	VMOVDQU     X2, (AX)(DI*2)
-	PREFETCHT0  16(R8)(DI*2)
-	VCVTPH2PS   16(CX)(DI*2), Y2
-	VSUBPS      Y0, Y2, Y2
-	VMULPS      Y1, Y2, Y2
-	VMOVUPS     32(BX)(DI*4), Y3
-	VFMADD231PS 32(DX)(DI*4), Y2, Y3
-	VCVTPS2PH   $0x00, Y3, X2
-	VMOVDQU     X2, 16(AX)(DI*2)
-	ADDQ        $0x10, DI
-	CMPQ        DI, SI
-	JLT         loop
-	VZEROUPPER
-	RET
-
-// func normSumsF16AVX2(sums *byte, dy *byte, x *byte, w *byte, n int, m float32)
-// Requires: AVX, F16C, FMA3
-TEXT ·normSumsF16AVX2(SB), NOSPLIT, $0-44
-	MOVQ         dy+8(FP), AX
-	MOVQ         x+16(FP), CX
-	MOVQ         w+24(FP), DX
-	MOVQ         n+32(FP), BX
-	VBROADCASTSS m+40(FP), Y0
-	VXORPS       Y1, Y1, Y1
-	VXORPS       Y2, Y2, Y2
-	VXORPS       Y3, Y3, Y3
-	VXORPS       Y4, Y4, Y4
-	VXORPS       Y5, Y5, Y5
-	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VXORPS       Y8, Y8, Y8
-	XORQ         SI, SI
-	MOVQ         BX, DI
-	ANDQ         $-64, DI
-	JZ           few
-
-many:
-	VCVTPH2PS   (AX)(SI*2), Y9
-	VCVTPH2PS   (CX)(SI*2), Y10
-	VMULPS      (DX)(SI*4), Y9, Y9
-	VSUBPS      Y0, Y10, Y10
-	VADDPS      Y9, Y1, Y1
-	VFMADD231PS Y9, Y10, Y5
-	VCVTPH2PS   16(AX)(SI*2), Y9
-	VCVTPH2PS   16(CX)(SI*2), Y10
-	VMULPS      32(DX)(SI*4), Y9, Y9
-	VSUBPS      Y0, Y10, Y10
-	VADDPS      Y9, Y2, Y2
-	VFMADD231PS Y9, Y10, Y6
-	VCVTPH2PS   32(AX)(SI*2), Y9
-	VCVTPH2PS   32(CX)(SI*2), Y10
-	VMULPS      64(DX)(SI*4), Y9, Y9
-	VSUBPS      Y0, Y10, Y10
-	VADDPS      Y9, Y3, Y3
-	VFMADD231PS Y9, Y10, Y7
-	VCVTPH2PS   48(AX)(SI*2), Y9
-	VCVTPH2PS   48(CX)(SI*2), Y10
-	VMULPS      96(DX)(SI*4), Y9, Y9
-	VSUBPS      Y0, Y10, Y10
-	VADDPS      Y9, Y4, Y4
-	VFMADD231PS Y9, Y10, Y8
-	VCVTPH2PS   64(AX)(SI*2), Y9
-	VCVTPH2PS   64(CX)(SI*2), Y10
-	VMULPS      128(DX)(SI*4), Y9, Y9
-	VSUBPS      Y0, Y10, Y10
-	VADDPS      Y9, Y1, Y1
-	VFMADD231PS Y9, Y10, Y5
-	VCVTPH2PS   80(AX)(SI*2), Y9
-	VCVTPH2PS   80(CX)(SI*2), Y10
-	VMULPS      160(DX)(SI*4), Y9, Y9
-	VSUBPS      Y0, Y10, Y10
-	VADDPS      Y9, Y2, Y2
-	VFMADD231PS Y9, Y10, Y6
-	VCVTPH2PS   96(AX)(SI*2), Y9
-	VCVTPH2PS   96(CX)(SI*2), Y10
-	VMULPS      192(DX)(SI*4), Y9, Y9
-	VSUBPS      Y0, Y10, Y10
-	VADDPS      Y9, Y3, Y3
-	VFMADD231PS Y9, Y10, Y7
-	VCVTPH2PS   112(AX)(SI*2), Y9
-	VCVTPH2PS   112(CX)(SI*2), Y10
-	VMULPS      224(DX)(SI*4), Y9, Y9
-	VSUBPS      Y0, Y10, Y10
-	VADDPS      Y9, Y4, Y4
-	VFMADD231PS Y9, Y10, Y8
-	ADDQ        $0x40, SI
-	CMPQ        SI, DI
-	JLT         many
-
-few:
-	CMPQ SI, BX
-	JGE  done
-
-loop:
-	VCVTPH2PS   (AX)(SI*2), Y9
-	VCVTPH2PS   (CX)(SI*2), Y10
-	VMULPS      (DX)(SI*4), Y9, Y9
-	VSUBPS      Y0, Y10, Y10
-	VADDPS      Y9, Y1, Y1
-	VFMADD231PS Y9, Y10, Y5
-	VCVTPH2PS   16(AX)(SI*2), Y9
-	VCVTPH2PS   16(CX)(SI*2), Y10
-	VMULPS      32(DX)(SI*4), Y9, Y9
-	VSUBPS      Y0, Y10, Y10
-	VADDPS      Y9, Y2, Y2
-	VFMADD231PS Y9, Y10, Y6
-	ADDQ        $0x10, SI
-	CMPQ        SI, BX
-	JLT         loop
-
-done:
-	MOVQ         sums+0(FP), AX
-	VADDPS       Y2, Y1, Y1
-	VADDPS       Y4, Y3, Y3
-	VADDPS       Y3, Y1, Y1
-	VEXTRACTF128 $0x01, Y1, X0
-	VADDPS       X0, X1, X1
-	VPERMILPS    $0x4e, X1, X0
-	VADDPS       X0, X1, X1
-	VPERMILPS    $0xb1, X1, X0
-	VADDPS       X0, X1, X1
-	VMOVSS       X1, (AX)
-	VADDPS       Y6, Y5, Y5
-	VADDPS       Y8, Y7, Y7
-	VADDPS       Y7, Y5, Y5
-	VEXTRACTF128 $0x01, Y5, X0
-	VADDPS       X0, X5, X5
-	VPERMILPS    $0x4e, X5, X0
-	VADDPS       X0, X5, X5
-	VPERMILPS    $0xb1, X5, X0
-	VADDPS       X0, X5, X5
-	VMOVSS       X5, 4(AX)
-	VZEROUPPER
-	RET
-
-// func normGradF16AVX2(dx *byte, dy *byte, x *byte, w *byte, n int, m float32, r float32, avg float32, gn float32, add int)
-// Requires: AVX, F16C, FMA3, MMX+
-TEXT ·normGradF16AVX2(SB), NOSPLIT, $0-64
-	MOVQ         dx+0(FP), AX
-	MOVQ         dy+8(FP), CX
-	MOVQ         x+16(FP), DX
-	MOVQ         w+24(FP), BX
-	MOVQ         n+32(FP), SI
-	MOVQ         add+56(FP), DI
-	VBROADCASTSS m+40(FP), Y0
-	VBROADCASTSS r+44(FP), Y1
-	VBROADCASTSS avg+48(FP), Y2
-	VBROADCASTSS gn+52(FP), Y3
-	LEAQ         (CX)(SI*2), R9
-	LEAQ         (DX)(SI*2), R10
-	XORQ         R8, R8
-	TESTQ        DI, DI
-	JNZ          add
-
-set:
-	PREFETCHT0   (R9)(R8*2)
-	PREFETCHT0   (R10)(R8*2)
-	VCVTPH2PS    (CX)(R8*2), Y4
-	VCVTPH2PS    (DX)(R8*2), Y5
-	VMULPS       (BX)(R8*4), Y4, Y4
-	VSUBPS       Y2, Y4, Y4
-	VSUBPS       Y0, Y5, Y5
-	VFNMADD231PS Y5, Y3, Y4
-	VMULPS       Y1, Y4, Y4
-	VCVTPS2PH    $0x00, Y4, X4
-	VMOVDQU      X4, (AX)(R8*2)
-	PREFETCHT0   16(R9)(R8*2)
-	PREFETCHT0   16(R10)(R8*2)
-	VCVTPH2PS    16(CX)(R8*2), Y4
-	VCVTPH2PS    16(DX)(R8*2), Y5
-	VMULPS       32(BX)(R8*4), Y4, Y4
-	VSUBPS       Y2, Y4, Y4
-	VSUBPS       Y0, Y5, Y5
-	VFNMADD231PS Y5, Y3, Y4
-	VMULPS       Y1, Y4, Y4
-	VCVTPS2PH    $0x00, Y4, X4
-	VMOVDQU      X4, 16(AX)(R8*2)
-	ADDQ         $0x10, R8
-	CMPQ         R8, SI
-	JLT          set
-	VZEROUPPER
-	RET
-
-add:
-	PREFETCHT0   (R9)(R8*2)
-	PREFETCHT0   (R10)(R8*2)
-	VCVTPH2PS    (CX)(R8*2), Y4
-	VCVTPH2PS    (DX)(R8*2), Y5
-	VMULPS       (BX)(R8*4), Y4, Y4
-	VSUBPS       Y2, Y4, Y4
-	VSUBPS       Y0, Y5, Y5
-	VFNMADD231PS Y5, Y3, Y4
-	VCVTPH2PS    (AX)(R8*2), Y5
-	VFMADD213PS  Y5, Y1, Y4
-	VCVTPS2PH    $0x00, Y4, X4
-	VMOVDQU      X4, (AX)(R8*2)
-	PREFETCHT0   16(R9)(R8*2)
-	PREFETCHT0   16(R10)(R8*2)
-	VCVTPH2PS    16(CX)(R8*2), Y4
-	VCVTPH2PS    16(DX)(R8*2), Y5
-	VMULPS       32(BX)(R8*4), Y4, Y4
-	VSUBPS       Y2, Y4, Y4
-	VSUBPS       Y0, Y5, Y5
-	VFNMADD231PS Y5, Y3, Y4
-	VCVTPH2PS    16(AX)(R8*2), Y5
-	VFMADD213PS  Y5, Y1, Y4
-	VCVTPS2PH    $0x00, Y4, X4
-	VMOVDQU      X4, 16(AX)(R8*2)
-	ADDQ         $0x10, R8
-	CMPQ         R8, SI
-	JLT          add
 	VZEROUPPER
 	RET
 

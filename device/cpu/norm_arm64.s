@@ -10,6 +10,169 @@ DATA normLanes<>+32(SB)/8, $0x0040000000400000
 DATA normLanes<>+40(SB)/8, $0x0040000000400000
 GLOBL normLanes<>(SB), RODATA|NOPTR, $48
 
+// func sumColumnsF32NEON(sum, x unsafe.Pointer, ld, rows int)
+TEXT ·sumColumnsF32NEON(SB), NOSPLIT, $0-32
+	MOVD sum+0(FP), R0
+	MOVD x+8(FP), R1
+	MOVD ld+16(FP), R2
+	MOVD rows+24(FP), R3
+	LSL $2, R2
+	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
+	WORD $0x6e211c21 // eor v1.16b, v1.16b, v1.16b
+	WORD $0x6e221c42 // eor v2.16b, v2.16b, v2.16b
+	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
+	WORD $0x6e241c84 // eor v4.16b, v4.16b, v4.16b
+	WORD $0x6e251ca5 // eor v5.16b, v5.16b, v5.16b
+	WORD $0x6e261cc6 // eor v6.16b, v6.16b, v6.16b
+	WORD $0x6e271ce7 // eor v7.16b, v7.16b, v7.16b
+loop1:
+	FLDPQ 0(R1), (F8, F9)
+	FLDPQ 32(R1), (F10, F11)
+	FLDPQ 64(R1), (F12, F13)
+	FLDPQ 96(R1), (F14, F15)
+	WORD $0x4e28d400 // fadd v0.4s, v0.4s, v8.4s
+	WORD $0x4e29d421 // fadd v1.4s, v1.4s, v9.4s
+	WORD $0x4e2ad442 // fadd v2.4s, v2.4s, v10.4s
+	WORD $0x4e2bd463 // fadd v3.4s, v3.4s, v11.4s
+	WORD $0x4e2cd484 // fadd v4.4s, v4.4s, v12.4s
+	WORD $0x4e2dd4a5 // fadd v5.4s, v5.4s, v13.4s
+	WORD $0x4e2ed4c6 // fadd v6.4s, v6.4s, v14.4s
+	WORD $0x4e2fd4e7 // fadd v7.4s, v7.4s, v15.4s
+	ADD R2, R1
+	SUBS $1, R3
+	BNE loop1
+	FLDPQ 0(R0), (F8, F9)
+	FLDPQ 32(R0), (F10, F11)
+	FLDPQ 64(R0), (F12, F13)
+	FLDPQ 96(R0), (F14, F15)
+	WORD $0x4e20d508 // fadd v8.4s, v8.4s, v0.4s
+	WORD $0x4e21d529 // fadd v9.4s, v9.4s, v1.4s
+	WORD $0x4e22d54a // fadd v10.4s, v10.4s, v2.4s
+	WORD $0x4e23d56b // fadd v11.4s, v11.4s, v3.4s
+	WORD $0x4e24d58c // fadd v12.4s, v12.4s, v4.4s
+	WORD $0x4e25d5ad // fadd v13.4s, v13.4s, v5.4s
+	WORD $0x4e26d5ce // fadd v14.4s, v14.4s, v6.4s
+	WORD $0x4e27d5ef // fadd v15.4s, v15.4s, v7.4s
+	FSTPQ (F8, F9), 0(R0)
+	FSTPQ (F10, F11), 32(R0)
+	FSTPQ (F12, F13), 64(R0)
+	FSTPQ (F14, F15), 96(R0)
+	RET
+
+// func normColumnsF32NEON(dw, db, dy, x unsafe.Pointer, lddy, ldx, rows int, mean, rstd unsafe.Pointer)
+TEXT ·normColumnsF32NEON(SB), NOSPLIT, $0-72
+	MOVD dw+0(FP), R0
+	MOVD db+8(FP), R1
+	MOVD dy+16(FP), R2
+	MOVD x+24(FP), R3
+	MOVD lddy+32(FP), R4
+	MOVD ldx+40(FP), R5
+	MOVD rows+48(FP), R6
+	MOVD mean+56(FP), R7
+	MOVD rstd+64(FP), R8
+	LSL $2, R4
+	LSL $2, R5
+	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
+	WORD $0x6e211c21 // eor v1.16b, v1.16b, v1.16b
+	WORD $0x6e221c42 // eor v2.16b, v2.16b, v2.16b
+	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
+	WORD $0x6e241c84 // eor v4.16b, v4.16b, v4.16b
+	WORD $0x6e251ca5 // eor v5.16b, v5.16b, v5.16b
+	WORD $0x6e261cc6 // eor v6.16b, v6.16b, v6.16b
+	WORD $0x6e271ce7 // eor v7.16b, v7.16b, v7.16b
+	WORD $0x6e281d08 // eor v8.16b, v8.16b, v8.16b
+	WORD $0x6e291d29 // eor v9.16b, v9.16b, v9.16b
+	WORD $0x6e2a1d4a // eor v10.16b, v10.16b, v10.16b
+	WORD $0x6e2b1d6b // eor v11.16b, v11.16b, v11.16b
+	WORD $0x6e2c1d8c // eor v12.16b, v12.16b, v12.16b
+	WORD $0x6e2d1dad // eor v13.16b, v13.16b, v13.16b
+	WORD $0x6e2e1dce // eor v14.16b, v14.16b, v14.16b
+	WORD $0x6e2f1def // eor v15.16b, v15.16b, v15.16b
+loop1:
+	FMOVS (R7), F16
+	VDUP V16.S[0], V16.S4
+	FMOVS (R8), F17
+	VDUP V17.S[0], V17.S4
+	FLDPQ 0(R2), (F18, F19)
+	FLDPQ 32(R2), (F20, F21)
+	FLDPQ 0(R3), (F22, F23)
+	FLDPQ 32(R3), (F24, F25)
+	WORD $0x4eb0d6d6 // fsub v22.4s, v22.4s, v16.4s
+	WORD $0x4eb0d6f7 // fsub v23.4s, v23.4s, v16.4s
+	WORD $0x4eb0d718 // fsub v24.4s, v24.4s, v16.4s
+	WORD $0x4eb0d739 // fsub v25.4s, v25.4s, v16.4s
+	WORD $0x6e31ded6 // fmul v22.4s, v22.4s, v17.4s
+	WORD $0x6e31def7 // fmul v23.4s, v23.4s, v17.4s
+	WORD $0x6e31df18 // fmul v24.4s, v24.4s, v17.4s
+	WORD $0x6e31df39 // fmul v25.4s, v25.4s, v17.4s
+	WORD $0x4e32d508 // fadd v8.4s, v8.4s, v18.4s
+	WORD $0x4e33d529 // fadd v9.4s, v9.4s, v19.4s
+	WORD $0x4e34d54a // fadd v10.4s, v10.4s, v20.4s
+	WORD $0x4e35d56b // fadd v11.4s, v11.4s, v21.4s
+	WORD $0x4e36ce40 // fmla v0.4s, v18.4s, v22.4s
+	WORD $0x4e37ce61 // fmla v1.4s, v19.4s, v23.4s
+	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
+	WORD $0x4e39cea3 // fmla v3.4s, v21.4s, v25.4s
+	FLDPQ 64(R2), (F18, F19)
+	FLDPQ 96(R2), (F20, F21)
+	FLDPQ 64(R3), (F22, F23)
+	FLDPQ 96(R3), (F24, F25)
+	WORD $0x4eb0d6d6 // fsub v22.4s, v22.4s, v16.4s
+	WORD $0x4eb0d6f7 // fsub v23.4s, v23.4s, v16.4s
+	WORD $0x4eb0d718 // fsub v24.4s, v24.4s, v16.4s
+	WORD $0x4eb0d739 // fsub v25.4s, v25.4s, v16.4s
+	WORD $0x6e31ded6 // fmul v22.4s, v22.4s, v17.4s
+	WORD $0x6e31def7 // fmul v23.4s, v23.4s, v17.4s
+	WORD $0x6e31df18 // fmul v24.4s, v24.4s, v17.4s
+	WORD $0x6e31df39 // fmul v25.4s, v25.4s, v17.4s
+	WORD $0x4e32d58c // fadd v12.4s, v12.4s, v18.4s
+	WORD $0x4e33d5ad // fadd v13.4s, v13.4s, v19.4s
+	WORD $0x4e34d5ce // fadd v14.4s, v14.4s, v20.4s
+	WORD $0x4e35d5ef // fadd v15.4s, v15.4s, v21.4s
+	WORD $0x4e36ce44 // fmla v4.4s, v18.4s, v22.4s
+	WORD $0x4e37ce65 // fmla v5.4s, v19.4s, v23.4s
+	WORD $0x4e38ce86 // fmla v6.4s, v20.4s, v24.4s
+	WORD $0x4e39cea7 // fmla v7.4s, v21.4s, v25.4s
+	ADD R4, R2
+	ADD R5, R3
+	ADD $4, R7
+	ADD $4, R8
+	SUBS $1, R6
+	BNE loop1
+	FLDPQ 0(R0), (F16, F17)
+	FLDPQ 32(R0), (F18, F19)
+	FLDPQ 64(R0), (F20, F21)
+	FLDPQ 96(R0), (F22, F23)
+	WORD $0x4e20d610 // fadd v16.4s, v16.4s, v0.4s
+	WORD $0x4e21d631 // fadd v17.4s, v17.4s, v1.4s
+	WORD $0x4e22d652 // fadd v18.4s, v18.4s, v2.4s
+	WORD $0x4e23d673 // fadd v19.4s, v19.4s, v3.4s
+	WORD $0x4e24d694 // fadd v20.4s, v20.4s, v4.4s
+	WORD $0x4e25d6b5 // fadd v21.4s, v21.4s, v5.4s
+	WORD $0x4e26d6d6 // fadd v22.4s, v22.4s, v6.4s
+	WORD $0x4e27d6f7 // fadd v23.4s, v23.4s, v7.4s
+	FSTPQ (F16, F17), 0(R0)
+	FSTPQ (F18, F19), 32(R0)
+	FSTPQ (F20, F21), 64(R0)
+	FSTPQ (F22, F23), 96(R0)
+	FLDPQ 0(R1), (F16, F17)
+	FLDPQ 32(R1), (F18, F19)
+	FLDPQ 64(R1), (F20, F21)
+	FLDPQ 96(R1), (F22, F23)
+	WORD $0x4e28d610 // fadd v16.4s, v16.4s, v8.4s
+	WORD $0x4e29d631 // fadd v17.4s, v17.4s, v9.4s
+	WORD $0x4e2ad652 // fadd v18.4s, v18.4s, v10.4s
+	WORD $0x4e2bd673 // fadd v19.4s, v19.4s, v11.4s
+	WORD $0x4e2cd694 // fadd v20.4s, v20.4s, v12.4s
+	WORD $0x4e2dd6b5 // fadd v21.4s, v21.4s, v13.4s
+	WORD $0x4e2ed6d6 // fadd v22.4s, v22.4s, v14.4s
+	WORD $0x4e2fd6f7 // fadd v23.4s, v23.4s, v15.4s
+	FSTPQ (F16, F17), 0(R1)
+	FSTPQ (F18, F19), 32(R1)
+	FSTPQ (F20, F21), 64(R1)
+	FSTPQ (F22, F23), 96(R1)
+	RET
+
 // func rowSumF32NEON(x unsafe.Pointer, n int) float32
 TEXT ·rowSumF32NEON(SB), NOSPLIT, $0-20
 	MOVD x+0(FP), R0
@@ -231,13 +394,13 @@ loop2:
 	BNE loop2
 	RET
 
-// func sumColumnsF32NEON(sum, x unsafe.Pointer, ld, rows int)
-TEXT ·sumColumnsF32NEON(SB), NOSPLIT, $0-32
+// func sumColumnsBF16NEON(sum, x unsafe.Pointer, ld, rows int)
+TEXT ·sumColumnsBF16NEON(SB), NOSPLIT, $0-32
 	MOVD sum+0(FP), R0
 	MOVD x+8(FP), R1
 	MOVD ld+16(FP), R2
 	MOVD rows+24(FP), R3
-	LSL $2, R2
+	LSL $1, R2
 	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
 	WORD $0x6e211c21 // eor v1.16b, v1.16b, v1.16b
 	WORD $0x6e221c42 // eor v2.16b, v2.16b, v2.16b
@@ -247,10 +410,18 @@ TEXT ·sumColumnsF32NEON(SB), NOSPLIT, $0-32
 	WORD $0x6e261cc6 // eor v6.16b, v6.16b, v6.16b
 	WORD $0x6e271ce7 // eor v7.16b, v7.16b, v7.16b
 loop1:
-	FLDPQ 0(R1), (F8, F9)
-	FLDPQ 32(R1), (F10, F11)
-	FLDPQ 64(R1), (F12, F13)
-	FLDPQ 96(R1), (F14, F15)
+	FMOVQ 0(R1), F9
+	WORD $0x2e613928 // shll v8.4s, v9.4h, #16
+	WORD $0x6e613929 // shll2 v9.4s, v9.8h, #16
+	FMOVQ 16(R1), F11
+	WORD $0x2e61396a // shll v10.4s, v11.4h, #16
+	WORD $0x6e61396b // shll2 v11.4s, v11.8h, #16
+	FMOVQ 32(R1), F13
+	WORD $0x2e6139ac // shll v12.4s, v13.4h, #16
+	WORD $0x6e6139ad // shll2 v13.4s, v13.8h, #16
+	FMOVQ 48(R1), F15
+	WORD $0x2e6139ee // shll v14.4s, v15.4h, #16
+	WORD $0x6e6139ef // shll2 v15.4s, v15.8h, #16
 	WORD $0x4e28d400 // fadd v0.4s, v0.4s, v8.4s
 	WORD $0x4e29d421 // fadd v1.4s, v1.4s, v9.4s
 	WORD $0x4e2ad442 // fadd v2.4s, v2.4s, v10.4s
@@ -280,8 +451,8 @@ loop1:
 	FSTPQ (F14, F15), 96(R0)
 	RET
 
-// func normColumnsF32NEON(dw, db, dy, x unsafe.Pointer, lddy, ldx, rows int, mean, rstd unsafe.Pointer)
-TEXT ·normColumnsF32NEON(SB), NOSPLIT, $0-72
+// func normColumnsBF16NEON(dw, db, dy, x unsafe.Pointer, lddy, ldx, rows int, mean, rstd unsafe.Pointer)
+TEXT ·normColumnsBF16NEON(SB), NOSPLIT, $0-72
 	MOVD dw+0(FP), R0
 	MOVD db+8(FP), R1
 	MOVD dy+16(FP), R2
@@ -291,8 +462,8 @@ TEXT ·normColumnsF32NEON(SB), NOSPLIT, $0-72
 	MOVD rows+48(FP), R6
 	MOVD mean+56(FP), R7
 	MOVD rstd+64(FP), R8
-	LSL $2, R4
-	LSL $2, R5
+	LSL $1, R4
+	LSL $1, R5
 	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
 	WORD $0x6e211c21 // eor v1.16b, v1.16b, v1.16b
 	WORD $0x6e221c42 // eor v2.16b, v2.16b, v2.16b
@@ -314,10 +485,18 @@ loop1:
 	VDUP V16.S[0], V16.S4
 	FMOVS (R8), F17
 	VDUP V17.S[0], V17.S4
-	FLDPQ 0(R2), (F18, F19)
-	FLDPQ 32(R2), (F20, F21)
-	FLDPQ 0(R3), (F22, F23)
-	FLDPQ 32(R3), (F24, F25)
+	FMOVQ 0(R2), F19
+	WORD $0x2e613a72 // shll v18.4s, v19.4h, #16
+	WORD $0x6e613a73 // shll2 v19.4s, v19.8h, #16
+	FMOVQ 16(R2), F21
+	WORD $0x2e613ab4 // shll v20.4s, v21.4h, #16
+	WORD $0x6e613ab5 // shll2 v21.4s, v21.8h, #16
+	FMOVQ 0(R3), F23
+	WORD $0x2e613af6 // shll v22.4s, v23.4h, #16
+	WORD $0x6e613af7 // shll2 v23.4s, v23.8h, #16
+	FMOVQ 16(R3), F25
+	WORD $0x2e613b38 // shll v24.4s, v25.4h, #16
+	WORD $0x6e613b39 // shll2 v25.4s, v25.8h, #16
 	WORD $0x4eb0d6d6 // fsub v22.4s, v22.4s, v16.4s
 	WORD $0x4eb0d6f7 // fsub v23.4s, v23.4s, v16.4s
 	WORD $0x4eb0d718 // fsub v24.4s, v24.4s, v16.4s
@@ -334,10 +513,18 @@ loop1:
 	WORD $0x4e37ce61 // fmla v1.4s, v19.4s, v23.4s
 	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
 	WORD $0x4e39cea3 // fmla v3.4s, v21.4s, v25.4s
-	FLDPQ 64(R2), (F18, F19)
-	FLDPQ 96(R2), (F20, F21)
-	FLDPQ 64(R3), (F22, F23)
-	FLDPQ 96(R3), (F24, F25)
+	FMOVQ 32(R2), F19
+	WORD $0x2e613a72 // shll v18.4s, v19.4h, #16
+	WORD $0x6e613a73 // shll2 v19.4s, v19.8h, #16
+	FMOVQ 48(R2), F21
+	WORD $0x2e613ab4 // shll v20.4s, v21.4h, #16
+	WORD $0x6e613ab5 // shll2 v21.4s, v21.8h, #16
+	FMOVQ 32(R3), F23
+	WORD $0x2e613af6 // shll v22.4s, v23.4h, #16
+	WORD $0x6e613af7 // shll2 v23.4s, v23.8h, #16
+	FMOVQ 48(R3), F25
+	WORD $0x2e613b38 // shll v24.4s, v25.4h, #16
+	WORD $0x6e613b39 // shll2 v25.4s, v25.8h, #16
 	WORD $0x4eb0d6d6 // fsub v22.4s, v22.4s, v16.4s
 	WORD $0x4eb0d6f7 // fsub v23.4s, v23.4s, v16.4s
 	WORD $0x4eb0d718 // fsub v24.4s, v24.4s, v16.4s
@@ -705,452 +892,6 @@ loop2:
 	WORD $0x6ef21e30 // bif v16.16b, v17.16b, v18.16b
 	WORD $0x4e5059ef // uzp2 v15.8h, v15.8h, v16.8h
 	FMOVQ F15, 0(R0)
-	ADD $16, R0
-	ADD $16, R1
-	ADD $16, R2
-	ADD $32, R3
-	SUBS $8, R4
-	BNE loop2
-	RET
-
-// func sumColumnsBF16NEON(sum, x unsafe.Pointer, ld, rows int)
-TEXT ·sumColumnsBF16NEON(SB), NOSPLIT, $0-32
-	MOVD sum+0(FP), R0
-	MOVD x+8(FP), R1
-	MOVD ld+16(FP), R2
-	MOVD rows+24(FP), R3
-	LSL $1, R2
-	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
-	WORD $0x6e211c21 // eor v1.16b, v1.16b, v1.16b
-	WORD $0x6e221c42 // eor v2.16b, v2.16b, v2.16b
-	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
-	WORD $0x6e241c84 // eor v4.16b, v4.16b, v4.16b
-	WORD $0x6e251ca5 // eor v5.16b, v5.16b, v5.16b
-	WORD $0x6e261cc6 // eor v6.16b, v6.16b, v6.16b
-	WORD $0x6e271ce7 // eor v7.16b, v7.16b, v7.16b
-loop1:
-	FMOVQ 0(R1), F9
-	WORD $0x2e613928 // shll v8.4s, v9.4h, #16
-	WORD $0x6e613929 // shll2 v9.4s, v9.8h, #16
-	FMOVQ 16(R1), F11
-	WORD $0x2e61396a // shll v10.4s, v11.4h, #16
-	WORD $0x6e61396b // shll2 v11.4s, v11.8h, #16
-	FMOVQ 32(R1), F13
-	WORD $0x2e6139ac // shll v12.4s, v13.4h, #16
-	WORD $0x6e6139ad // shll2 v13.4s, v13.8h, #16
-	FMOVQ 48(R1), F15
-	WORD $0x2e6139ee // shll v14.4s, v15.4h, #16
-	WORD $0x6e6139ef // shll2 v15.4s, v15.8h, #16
-	WORD $0x4e28d400 // fadd v0.4s, v0.4s, v8.4s
-	WORD $0x4e29d421 // fadd v1.4s, v1.4s, v9.4s
-	WORD $0x4e2ad442 // fadd v2.4s, v2.4s, v10.4s
-	WORD $0x4e2bd463 // fadd v3.4s, v3.4s, v11.4s
-	WORD $0x4e2cd484 // fadd v4.4s, v4.4s, v12.4s
-	WORD $0x4e2dd4a5 // fadd v5.4s, v5.4s, v13.4s
-	WORD $0x4e2ed4c6 // fadd v6.4s, v6.4s, v14.4s
-	WORD $0x4e2fd4e7 // fadd v7.4s, v7.4s, v15.4s
-	ADD R2, R1
-	SUBS $1, R3
-	BNE loop1
-	FLDPQ 0(R0), (F8, F9)
-	FLDPQ 32(R0), (F10, F11)
-	FLDPQ 64(R0), (F12, F13)
-	FLDPQ 96(R0), (F14, F15)
-	WORD $0x4e20d508 // fadd v8.4s, v8.4s, v0.4s
-	WORD $0x4e21d529 // fadd v9.4s, v9.4s, v1.4s
-	WORD $0x4e22d54a // fadd v10.4s, v10.4s, v2.4s
-	WORD $0x4e23d56b // fadd v11.4s, v11.4s, v3.4s
-	WORD $0x4e24d58c // fadd v12.4s, v12.4s, v4.4s
-	WORD $0x4e25d5ad // fadd v13.4s, v13.4s, v5.4s
-	WORD $0x4e26d5ce // fadd v14.4s, v14.4s, v6.4s
-	WORD $0x4e27d5ef // fadd v15.4s, v15.4s, v7.4s
-	FSTPQ (F8, F9), 0(R0)
-	FSTPQ (F10, F11), 32(R0)
-	FSTPQ (F12, F13), 64(R0)
-	FSTPQ (F14, F15), 96(R0)
-	RET
-
-// func normColumnsBF16NEON(dw, db, dy, x unsafe.Pointer, lddy, ldx, rows int, mean, rstd unsafe.Pointer)
-TEXT ·normColumnsBF16NEON(SB), NOSPLIT, $0-72
-	MOVD dw+0(FP), R0
-	MOVD db+8(FP), R1
-	MOVD dy+16(FP), R2
-	MOVD x+24(FP), R3
-	MOVD lddy+32(FP), R4
-	MOVD ldx+40(FP), R5
-	MOVD rows+48(FP), R6
-	MOVD mean+56(FP), R7
-	MOVD rstd+64(FP), R8
-	LSL $1, R4
-	LSL $1, R5
-	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
-	WORD $0x6e211c21 // eor v1.16b, v1.16b, v1.16b
-	WORD $0x6e221c42 // eor v2.16b, v2.16b, v2.16b
-	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
-	WORD $0x6e241c84 // eor v4.16b, v4.16b, v4.16b
-	WORD $0x6e251ca5 // eor v5.16b, v5.16b, v5.16b
-	WORD $0x6e261cc6 // eor v6.16b, v6.16b, v6.16b
-	WORD $0x6e271ce7 // eor v7.16b, v7.16b, v7.16b
-	WORD $0x6e281d08 // eor v8.16b, v8.16b, v8.16b
-	WORD $0x6e291d29 // eor v9.16b, v9.16b, v9.16b
-	WORD $0x6e2a1d4a // eor v10.16b, v10.16b, v10.16b
-	WORD $0x6e2b1d6b // eor v11.16b, v11.16b, v11.16b
-	WORD $0x6e2c1d8c // eor v12.16b, v12.16b, v12.16b
-	WORD $0x6e2d1dad // eor v13.16b, v13.16b, v13.16b
-	WORD $0x6e2e1dce // eor v14.16b, v14.16b, v14.16b
-	WORD $0x6e2f1def // eor v15.16b, v15.16b, v15.16b
-loop1:
-	FMOVS (R7), F16
-	VDUP V16.S[0], V16.S4
-	FMOVS (R8), F17
-	VDUP V17.S[0], V17.S4
-	FMOVQ 0(R2), F19
-	WORD $0x2e613a72 // shll v18.4s, v19.4h, #16
-	WORD $0x6e613a73 // shll2 v19.4s, v19.8h, #16
-	FMOVQ 16(R2), F21
-	WORD $0x2e613ab4 // shll v20.4s, v21.4h, #16
-	WORD $0x6e613ab5 // shll2 v21.4s, v21.8h, #16
-	FMOVQ 0(R3), F23
-	WORD $0x2e613af6 // shll v22.4s, v23.4h, #16
-	WORD $0x6e613af7 // shll2 v23.4s, v23.8h, #16
-	FMOVQ 16(R3), F25
-	WORD $0x2e613b38 // shll v24.4s, v25.4h, #16
-	WORD $0x6e613b39 // shll2 v25.4s, v25.8h, #16
-	WORD $0x4eb0d6d6 // fsub v22.4s, v22.4s, v16.4s
-	WORD $0x4eb0d6f7 // fsub v23.4s, v23.4s, v16.4s
-	WORD $0x4eb0d718 // fsub v24.4s, v24.4s, v16.4s
-	WORD $0x4eb0d739 // fsub v25.4s, v25.4s, v16.4s
-	WORD $0x6e31ded6 // fmul v22.4s, v22.4s, v17.4s
-	WORD $0x6e31def7 // fmul v23.4s, v23.4s, v17.4s
-	WORD $0x6e31df18 // fmul v24.4s, v24.4s, v17.4s
-	WORD $0x6e31df39 // fmul v25.4s, v25.4s, v17.4s
-	WORD $0x4e32d508 // fadd v8.4s, v8.4s, v18.4s
-	WORD $0x4e33d529 // fadd v9.4s, v9.4s, v19.4s
-	WORD $0x4e34d54a // fadd v10.4s, v10.4s, v20.4s
-	WORD $0x4e35d56b // fadd v11.4s, v11.4s, v21.4s
-	WORD $0x4e36ce40 // fmla v0.4s, v18.4s, v22.4s
-	WORD $0x4e37ce61 // fmla v1.4s, v19.4s, v23.4s
-	WORD $0x4e38ce82 // fmla v2.4s, v20.4s, v24.4s
-	WORD $0x4e39cea3 // fmla v3.4s, v21.4s, v25.4s
-	FMOVQ 32(R2), F19
-	WORD $0x2e613a72 // shll v18.4s, v19.4h, #16
-	WORD $0x6e613a73 // shll2 v19.4s, v19.8h, #16
-	FMOVQ 48(R2), F21
-	WORD $0x2e613ab4 // shll v20.4s, v21.4h, #16
-	WORD $0x6e613ab5 // shll2 v21.4s, v21.8h, #16
-	FMOVQ 32(R3), F23
-	WORD $0x2e613af6 // shll v22.4s, v23.4h, #16
-	WORD $0x6e613af7 // shll2 v23.4s, v23.8h, #16
-	FMOVQ 48(R3), F25
-	WORD $0x2e613b38 // shll v24.4s, v25.4h, #16
-	WORD $0x6e613b39 // shll2 v25.4s, v25.8h, #16
-	WORD $0x4eb0d6d6 // fsub v22.4s, v22.4s, v16.4s
-	WORD $0x4eb0d6f7 // fsub v23.4s, v23.4s, v16.4s
-	WORD $0x4eb0d718 // fsub v24.4s, v24.4s, v16.4s
-	WORD $0x4eb0d739 // fsub v25.4s, v25.4s, v16.4s
-	WORD $0x6e31ded6 // fmul v22.4s, v22.4s, v17.4s
-	WORD $0x6e31def7 // fmul v23.4s, v23.4s, v17.4s
-	WORD $0x6e31df18 // fmul v24.4s, v24.4s, v17.4s
-	WORD $0x6e31df39 // fmul v25.4s, v25.4s, v17.4s
-	WORD $0x4e32d58c // fadd v12.4s, v12.4s, v18.4s
-	WORD $0x4e33d5ad // fadd v13.4s, v13.4s, v19.4s
-	WORD $0x4e34d5ce // fadd v14.4s, v14.4s, v20.4s
-	WORD $0x4e35d5ef // fadd v15.4s, v15.4s, v21.4s
-	WORD $0x4e36ce44 // fmla v4.4s, v18.4s, v22.4s
-	WORD $0x4e37ce65 // fmla v5.4s, v19.4s, v23.4s
-	WORD $0x4e38ce86 // fmla v6.4s, v20.4s, v24.4s
-	WORD $0x4e39cea7 // fmla v7.4s, v21.4s, v25.4s
-	ADD R4, R2
-	ADD R5, R3
-	ADD $4, R7
-	ADD $4, R8
-	SUBS $1, R6
-	BNE loop1
-	FLDPQ 0(R0), (F16, F17)
-	FLDPQ 32(R0), (F18, F19)
-	FLDPQ 64(R0), (F20, F21)
-	FLDPQ 96(R0), (F22, F23)
-	WORD $0x4e20d610 // fadd v16.4s, v16.4s, v0.4s
-	WORD $0x4e21d631 // fadd v17.4s, v17.4s, v1.4s
-	WORD $0x4e22d652 // fadd v18.4s, v18.4s, v2.4s
-	WORD $0x4e23d673 // fadd v19.4s, v19.4s, v3.4s
-	WORD $0x4e24d694 // fadd v20.4s, v20.4s, v4.4s
-	WORD $0x4e25d6b5 // fadd v21.4s, v21.4s, v5.4s
-	WORD $0x4e26d6d6 // fadd v22.4s, v22.4s, v6.4s
-	WORD $0x4e27d6f7 // fadd v23.4s, v23.4s, v7.4s
-	FSTPQ (F16, F17), 0(R0)
-	FSTPQ (F18, F19), 32(R0)
-	FSTPQ (F20, F21), 64(R0)
-	FSTPQ (F22, F23), 96(R0)
-	FLDPQ 0(R1), (F16, F17)
-	FLDPQ 32(R1), (F18, F19)
-	FLDPQ 64(R1), (F20, F21)
-	FLDPQ 96(R1), (F22, F23)
-	WORD $0x4e28d610 // fadd v16.4s, v16.4s, v8.4s
-	WORD $0x4e29d631 // fadd v17.4s, v17.4s, v9.4s
-	WORD $0x4e2ad652 // fadd v18.4s, v18.4s, v10.4s
-	WORD $0x4e2bd673 // fadd v19.4s, v19.4s, v11.4s
-	WORD $0x4e2cd694 // fadd v20.4s, v20.4s, v12.4s
-	WORD $0x4e2dd6b5 // fadd v21.4s, v21.4s, v13.4s
-	WORD $0x4e2ed6d6 // fadd v22.4s, v22.4s, v14.4s
-	WORD $0x4e2fd6f7 // fadd v23.4s, v23.4s, v15.4s
-	FSTPQ (F16, F17), 0(R1)
-	FSTPQ (F18, F19), 32(R1)
-	FSTPQ (F20, F21), 64(R1)
-	FSTPQ (F22, F23), 96(R1)
-	RET
-
-// func rowSumF16NEON(x unsafe.Pointer, n int) float32
-TEXT ·rowSumF16NEON(SB), NOSPLIT, $0-20
-	MOVD x+0(FP), R0
-	MOVD n+8(FP), R1
-	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
-	WORD $0x6e211c21 // eor v1.16b, v1.16b, v1.16b
-	WORD $0x6e221c42 // eor v2.16b, v2.16b, v2.16b
-	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
-loop1:
-	FMOVQ 0(R0), F5
-	WORD $0x0e2178a4 // fcvtl v4.4s, v5.4h
-	WORD $0x4e2178a5 // fcvtl2 v5.4s, v5.8h
-	FMOVQ 16(R0), F7
-	WORD $0x0e2178e6 // fcvtl v6.4s, v7.4h
-	WORD $0x4e2178e7 // fcvtl2 v7.4s, v7.8h
-	WORD $0x4e24d400 // fadd v0.4s, v0.4s, v4.4s
-	WORD $0x4e25d421 // fadd v1.4s, v1.4s, v5.4s
-	WORD $0x4e26d442 // fadd v2.4s, v2.4s, v6.4s
-	WORD $0x4e27d463 // fadd v3.4s, v3.4s, v7.4s
-	ADD $32, R0
-	SUBS $16, R1
-	BNE loop1
-	WORD $0x4e22d400 // fadd v0.4s, v0.4s, v2.4s
-	WORD $0x4e23d421 // fadd v1.4s, v1.4s, v3.4s
-	WORD $0x4e21d400 // fadd v0.4s, v0.4s, v1.4s
-	WORD $0x6e20d400 // faddp v0.4s, v0.4s, v0.4s
-	WORD $0x6e20d400 // faddp v0.4s, v0.4s, v0.4s
-	FMOVS F0, ret+16(FP)
-	RET
-
-// func rowSquaresF16NEON(x unsafe.Pointer, n int, m float32) float32
-TEXT ·rowSquaresF16NEON(SB), NOSPLIT, $0-28
-	MOVD x+0(FP), R0
-	MOVD n+8(FP), R1
-	FMOVS m+16(FP), F0
-	VDUP V0.S[0], V0.S4
-	WORD $0x6e211c21 // eor v1.16b, v1.16b, v1.16b
-	WORD $0x6e221c42 // eor v2.16b, v2.16b, v2.16b
-	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
-	WORD $0x6e241c84 // eor v4.16b, v4.16b, v4.16b
-loop1:
-	FMOVQ 0(R0), F6
-	WORD $0x0e2178c5 // fcvtl v5.4s, v6.4h
-	WORD $0x4e2178c6 // fcvtl2 v6.4s, v6.8h
-	FMOVQ 16(R0), F8
-	WORD $0x0e217907 // fcvtl v7.4s, v8.4h
-	WORD $0x4e217908 // fcvtl2 v8.4s, v8.8h
-	WORD $0x4ea0d4a5 // fsub v5.4s, v5.4s, v0.4s
-	WORD $0x4ea0d4c6 // fsub v6.4s, v6.4s, v0.4s
-	WORD $0x4ea0d4e7 // fsub v7.4s, v7.4s, v0.4s
-	WORD $0x4ea0d508 // fsub v8.4s, v8.4s, v0.4s
-	WORD $0x4e25cca1 // fmla v1.4s, v5.4s, v5.4s
-	WORD $0x4e26ccc2 // fmla v2.4s, v6.4s, v6.4s
-	WORD $0x4e27cce3 // fmla v3.4s, v7.4s, v7.4s
-	WORD $0x4e28cd04 // fmla v4.4s, v8.4s, v8.4s
-	ADD $32, R0
-	SUBS $16, R1
-	BNE loop1
-	WORD $0x4e23d421 // fadd v1.4s, v1.4s, v3.4s
-	WORD $0x4e24d442 // fadd v2.4s, v2.4s, v4.4s
-	WORD $0x4e22d421 // fadd v1.4s, v1.4s, v2.4s
-	WORD $0x6e21d421 // faddp v1.4s, v1.4s, v1.4s
-	WORD $0x6e21d421 // faddp v1.4s, v1.4s, v1.4s
-	FMOVS F1, ret+24(FP)
-	RET
-
-// func normRowF16NEON(y, x, w, b unsafe.Pointer, n int, m, r float32)
-TEXT ·normRowF16NEON(SB), NOSPLIT, $0-48
-	MOVD y+0(FP), R0
-	MOVD x+8(FP), R1
-	MOVD w+16(FP), R2
-	MOVD b+24(FP), R3
-	MOVD n+32(FP), R4
-	FMOVS m+40(FP), F0
-	VDUP V0.S[0], V0.S4
-	FMOVS r+44(FP), F1
-	VDUP V1.S[0], V1.S4
-loop1:
-	FMOVQ 0(R1), F3
-	WORD $0x0e217862 // fcvtl v2.4s, v3.4h
-	WORD $0x4e217863 // fcvtl2 v3.4s, v3.8h
-	FMOVQ 16(R1), F5
-	WORD $0x0e2178a4 // fcvtl v4.4s, v5.4h
-	WORD $0x4e2178a5 // fcvtl2 v5.4s, v5.8h
-	FLDPQ 0(R2), (F6, F7)
-	FLDPQ 32(R2), (F8, F9)
-	FLDPQ 0(R3), (F10, F11)
-	FLDPQ 32(R3), (F12, F13)
-	WORD $0x4ea0d442 // fsub v2.4s, v2.4s, v0.4s
-	WORD $0x4ea0d463 // fsub v3.4s, v3.4s, v0.4s
-	WORD $0x4ea0d484 // fsub v4.4s, v4.4s, v0.4s
-	WORD $0x4ea0d4a5 // fsub v5.4s, v5.4s, v0.4s
-	WORD $0x6e21dc42 // fmul v2.4s, v2.4s, v1.4s
-	WORD $0x6e21dc63 // fmul v3.4s, v3.4s, v1.4s
-	WORD $0x6e21dc84 // fmul v4.4s, v4.4s, v1.4s
-	WORD $0x6e21dca5 // fmul v5.4s, v5.4s, v1.4s
-	WORD $0x4e26cc4a // fmla v10.4s, v2.4s, v6.4s
-	WORD $0x4e27cc6b // fmla v11.4s, v3.4s, v7.4s
-	WORD $0x4e28cc8c // fmla v12.4s, v4.4s, v8.4s
-	WORD $0x4e29ccad // fmla v13.4s, v5.4s, v9.4s
-	WORD $0x0e21694e // fcvtn v14.4h, v10.4s
-	WORD $0x4e21696e // fcvtn2 v14.8h, v11.4s
-	FMOVQ F14, 0(R0)
-	WORD $0x0e21698e // fcvtn v14.4h, v12.4s
-	WORD $0x4e2169ae // fcvtn2 v14.8h, v13.4s
-	FMOVQ F14, 16(R0)
-	ADD $32, R1
-	ADD $32, R0
-	ADD $64, R2
-	ADD $64, R3
-	SUBS $16, R4
-	BNE loop1
-	RET
-
-// func normSumsF16NEON(sums, dy, x, w unsafe.Pointer, n int, m float32)
-TEXT ·normSumsF16NEON(SB), NOSPLIT, $0-44
-	MOVD sums+0(FP), R0
-	MOVD dy+8(FP), R1
-	MOVD x+16(FP), R2
-	MOVD w+24(FP), R3
-	MOVD n+32(FP), R4
-	FMOVS m+40(FP), F0
-	VDUP V0.S[0], V0.S4
-	WORD $0x6e211c21 // eor v1.16b, v1.16b, v1.16b
-	WORD $0x6e221c42 // eor v2.16b, v2.16b, v2.16b
-	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
-	WORD $0x6e241c84 // eor v4.16b, v4.16b, v4.16b
-	WORD $0x6e251ca5 // eor v5.16b, v5.16b, v5.16b
-	WORD $0x6e261cc6 // eor v6.16b, v6.16b, v6.16b
-	WORD $0x6e271ce7 // eor v7.16b, v7.16b, v7.16b
-	WORD $0x6e281d08 // eor v8.16b, v8.16b, v8.16b
-loop1:
-	FMOVQ 0(R1), F10
-	WORD $0x0e217949 // fcvtl v9.4s, v10.4h
-	WORD $0x4e21794a // fcvtl2 v10.4s, v10.8h
-	FMOVQ 16(R1), F12
-	WORD $0x0e21798b // fcvtl v11.4s, v12.4h
-	WORD $0x4e21798c // fcvtl2 v12.4s, v12.8h
-	FMOVQ 0(R2), F14
-	WORD $0x0e2179cd // fcvtl v13.4s, v14.4h
-	WORD $0x4e2179ce // fcvtl2 v14.4s, v14.8h
-	FMOVQ 16(R2), F16
-	WORD $0x0e217a0f // fcvtl v15.4s, v16.4h
-	WORD $0x4e217a10 // fcvtl2 v16.4s, v16.8h
-	FLDPQ 0(R3), (F17, F18)
-	FLDPQ 32(R3), (F19, F20)
-	WORD $0x6e31dd29 // fmul v9.4s, v9.4s, v17.4s
-	WORD $0x6e32dd4a // fmul v10.4s, v10.4s, v18.4s
-	WORD $0x6e33dd6b // fmul v11.4s, v11.4s, v19.4s
-	WORD $0x6e34dd8c // fmul v12.4s, v12.4s, v20.4s
-	WORD $0x4ea0d5ad // fsub v13.4s, v13.4s, v0.4s
-	WORD $0x4ea0d5ce // fsub v14.4s, v14.4s, v0.4s
-	WORD $0x4ea0d5ef // fsub v15.4s, v15.4s, v0.4s
-	WORD $0x4ea0d610 // fsub v16.4s, v16.4s, v0.4s
-	WORD $0x4e29d421 // fadd v1.4s, v1.4s, v9.4s
-	WORD $0x4e2ad442 // fadd v2.4s, v2.4s, v10.4s
-	WORD $0x4e2bd463 // fadd v3.4s, v3.4s, v11.4s
-	WORD $0x4e2cd484 // fadd v4.4s, v4.4s, v12.4s
-	WORD $0x4e2dcd25 // fmla v5.4s, v9.4s, v13.4s
-	WORD $0x4e2ecd46 // fmla v6.4s, v10.4s, v14.4s
-	WORD $0x4e2fcd67 // fmla v7.4s, v11.4s, v15.4s
-	WORD $0x4e30cd88 // fmla v8.4s, v12.4s, v16.4s
-	ADD $32, R1
-	ADD $32, R2
-	ADD $64, R3
-	SUBS $16, R4
-	BNE loop1
-	WORD $0x4e23d421 // fadd v1.4s, v1.4s, v3.4s
-	WORD $0x4e24d442 // fadd v2.4s, v2.4s, v4.4s
-	WORD $0x4e22d421 // fadd v1.4s, v1.4s, v2.4s
-	WORD $0x6e21d421 // faddp v1.4s, v1.4s, v1.4s
-	WORD $0x6e21d421 // faddp v1.4s, v1.4s, v1.4s
-	FMOVS F1, 0(R0)
-	WORD $0x4e27d4a5 // fadd v5.4s, v5.4s, v7.4s
-	WORD $0x4e28d4c6 // fadd v6.4s, v6.4s, v8.4s
-	WORD $0x4e26d4a5 // fadd v5.4s, v5.4s, v6.4s
-	WORD $0x6e25d4a5 // faddp v5.4s, v5.4s, v5.4s
-	WORD $0x6e25d4a5 // faddp v5.4s, v5.4s, v5.4s
-	FMOVS F5, 4(R0)
-	RET
-
-// func normGradF16NEON(dx, dy, x, w unsafe.Pointer, n int, m, r, avg, gn float32, add int)
-TEXT ·normGradF16NEON(SB), NOSPLIT, $0-64
-	MOVD dx+0(FP), R0
-	MOVD dy+8(FP), R1
-	MOVD x+16(FP), R2
-	MOVD w+24(FP), R3
-	MOVD n+32(FP), R4
-	FMOVS m+40(FP), F0
-	VDUP V0.S[0], V0.S4
-	FMOVS r+44(FP), F1
-	VDUP V1.S[0], V1.S4
-	FMOVS avg+48(FP), F2
-	VDUP V2.S[0], V2.S4
-	FMOVS gn+52(FP), F3
-	VDUP V3.S[0], V3.S4
-	MOVD add+56(FP), R5
-	CBNZ R5, add
-loop1:
-	FMOVQ 0(R1), F5
-	WORD $0x0e2178a4 // fcvtl v4.4s, v5.4h
-	WORD $0x4e2178a5 // fcvtl2 v5.4s, v5.8h
-	FMOVQ 0(R2), F7
-	WORD $0x0e2178e6 // fcvtl v6.4s, v7.4h
-	WORD $0x4e2178e7 // fcvtl2 v7.4s, v7.8h
-	FLDPQ 0(R3), (F8, F9)
-	WORD $0x6e28dc84 // fmul v4.4s, v4.4s, v8.4s
-	WORD $0x6e29dca5 // fmul v5.4s, v5.4s, v9.4s
-	WORD $0x4ea2d484 // fsub v4.4s, v4.4s, v2.4s
-	WORD $0x4ea2d4a5 // fsub v5.4s, v5.4s, v2.4s
-	WORD $0x4ea0d4c6 // fsub v6.4s, v6.4s, v0.4s
-	WORD $0x4ea0d4e7 // fsub v7.4s, v7.4s, v0.4s
-	WORD $0x4ea3ccc4 // fmls v4.4s, v6.4s, v3.4s
-	WORD $0x4ea3cce5 // fmls v5.4s, v7.4s, v3.4s
-	WORD $0x6e21dc84 // fmul v4.4s, v4.4s, v1.4s
-	WORD $0x6e21dca5 // fmul v5.4s, v5.4s, v1.4s
-	WORD $0x0e21688a // fcvtn v10.4h, v4.4s
-	WORD $0x4e2168aa // fcvtn2 v10.8h, v5.4s
-	FMOVQ F10, 0(R0)
-	ADD $16, R0
-	ADD $16, R1
-	ADD $16, R2
-	ADD $32, R3
-	SUBS $8, R4
-	BNE loop1
-	RET
-add:
-loop2:
-	FMOVQ 0(R1), F5
-	WORD $0x0e2178a4 // fcvtl v4.4s, v5.4h
-	WORD $0x4e2178a5 // fcvtl2 v5.4s, v5.8h
-	FMOVQ 0(R2), F7
-	WORD $0x0e2178e6 // fcvtl v6.4s, v7.4h
-	WORD $0x4e2178e7 // fcvtl2 v7.4s, v7.8h
-	FLDPQ 0(R3), (F8, F9)
-	WORD $0x6e28dc84 // fmul v4.4s, v4.4s, v8.4s
-	WORD $0x6e29dca5 // fmul v5.4s, v5.4s, v9.4s
-	WORD $0x4ea2d484 // fsub v4.4s, v4.4s, v2.4s
-	WORD $0x4ea2d4a5 // fsub v5.4s, v5.4s, v2.4s
-	WORD $0x4ea0d4c6 // fsub v6.4s, v6.4s, v0.4s
-	WORD $0x4ea0d4e7 // fsub v7.4s, v7.4s, v0.4s
-	WORD $0x4ea3ccc4 // fmls v4.4s, v6.4s, v3.4s
-	WORD $0x4ea3cce5 // fmls v5.4s, v7.4s, v3.4s
-	FMOVQ 0(R0), F11
-	WORD $0x0e21796a // fcvtl v10.4s, v11.4h
-	WORD $0x4e21796b // fcvtl2 v11.4s, v11.8h
-	WORD $0x4e21cc8a // fmla v10.4s, v4.4s, v1.4s
-	WORD $0x4e21ccab // fmla v11.4s, v5.4s, v1.4s
-	WORD $0x0e21694c // fcvtn v12.4h, v10.4s
-	WORD $0x4e21696c // fcvtn2 v12.8h, v11.4s
-	FMOVQ F12, 0(R0)
 	ADD $16, R0
 	ADD $16, R1
 	ADD $16, R2

@@ -4,6 +4,16 @@ package cpu
 
 import "unsafe"
 
+// sumColumnsF32AVX512 adds rows of four vectors, ld elements apart, to sum.
+//
+//go:noescape
+func sumColumnsF32AVX512(sum unsafe.Pointer, x unsafe.Pointer, ld int, rows int)
+
+// normColumnsF32AVX512 adds the sums over rows, of four vectors each, of dy*(x-mean)*rstd to dw and of dy to db.
+//
+//go:noescape
+func normColumnsF32AVX512(dw unsafe.Pointer, db unsafe.Pointer, dy unsafe.Pointer, x unsafe.Pointer, lddy int, ldx int, rows int, mean unsafe.Pointer, rstd unsafe.Pointer)
+
 // rowSumF32AVX512 is the sum of n elements.
 //
 //go:noescape
@@ -29,15 +39,15 @@ func normSumsF32AVX512(sums unsafe.Pointer, dy unsafe.Pointer, x unsafe.Pointer,
 //go:noescape
 func normGradF32AVX512(dx unsafe.Pointer, dy unsafe.Pointer, x unsafe.Pointer, w unsafe.Pointer, n int, m float32, r float32, avg float32, gn float32, add int)
 
-// sumColumnsF32AVX512 adds rows of four vectors, ld elements apart, to sum.
+// sumColumnsBF16AVX512 adds rows of four vectors, ld elements apart, to sum.
 //
 //go:noescape
-func sumColumnsF32AVX512(sum unsafe.Pointer, x unsafe.Pointer, ld int, rows int)
+func sumColumnsBF16AVX512(sum unsafe.Pointer, x unsafe.Pointer, ld int, rows int)
 
-// normColumnsF32AVX512 adds the sums over rows, of four vectors each, of dy*(x-mean)*rstd to dw and of dy to db.
+// normColumnsBF16AVX512 adds the sums over rows, of four vectors each, of dy*(x-mean)*rstd to dw and of dy to db.
 //
 //go:noescape
-func normColumnsF32AVX512(dw unsafe.Pointer, db unsafe.Pointer, dy unsafe.Pointer, x unsafe.Pointer, lddy int, ldx int, rows int, mean unsafe.Pointer, rstd unsafe.Pointer)
+func normColumnsBF16AVX512(dw unsafe.Pointer, db unsafe.Pointer, dy unsafe.Pointer, x unsafe.Pointer, lddy int, ldx int, rows int, mean unsafe.Pointer, rstd unsafe.Pointer)
 
 // rowSumBF16AVX512 is the sum of n elements.
 //
@@ -64,15 +74,15 @@ func normSumsBF16AVX512(sums unsafe.Pointer, dy unsafe.Pointer, x unsafe.Pointer
 //go:noescape
 func normGradBF16AVX512(dx unsafe.Pointer, dy unsafe.Pointer, x unsafe.Pointer, w unsafe.Pointer, n int, m float32, r float32, avg float32, gn float32, add int)
 
-// sumColumnsBF16AVX512 adds rows of four vectors, ld elements apart, to sum.
+// sumColumnsF16AVX512 adds rows of four vectors, ld elements apart, to sum.
 //
 //go:noescape
-func sumColumnsBF16AVX512(sum unsafe.Pointer, x unsafe.Pointer, ld int, rows int)
+func sumColumnsF16AVX512(sum unsafe.Pointer, x unsafe.Pointer, ld int, rows int)
 
-// normColumnsBF16AVX512 adds the sums over rows, of four vectors each, of dy*(x-mean)*rstd to dw and of dy to db.
+// normColumnsF16AVX512 adds the sums over rows, of four vectors each, of dy*(x-mean)*rstd to dw and of dy to db.
 //
 //go:noescape
-func normColumnsBF16AVX512(dw unsafe.Pointer, db unsafe.Pointer, dy unsafe.Pointer, x unsafe.Pointer, lddy int, ldx int, rows int, mean unsafe.Pointer, rstd unsafe.Pointer)
+func normColumnsF16AVX512(dw unsafe.Pointer, db unsafe.Pointer, dy unsafe.Pointer, x unsafe.Pointer, lddy int, ldx int, rows int, mean unsafe.Pointer, rstd unsafe.Pointer)
 
 // rowSumF16AVX512 is the sum of n elements.
 //
@@ -99,15 +109,15 @@ func normSumsF16AVX512(sums unsafe.Pointer, dy unsafe.Pointer, x unsafe.Pointer,
 //go:noescape
 func normGradF16AVX512(dx unsafe.Pointer, dy unsafe.Pointer, x unsafe.Pointer, w unsafe.Pointer, n int, m float32, r float32, avg float32, gn float32, add int)
 
-// sumColumnsF16AVX512 adds rows of four vectors, ld elements apart, to sum.
+// sumColumnsF32AVX2 adds rows of four vectors, ld elements apart, to sum.
 //
 //go:noescape
-func sumColumnsF16AVX512(sum unsafe.Pointer, x unsafe.Pointer, ld int, rows int)
+func sumColumnsF32AVX2(sum unsafe.Pointer, x unsafe.Pointer, ld int, rows int)
 
-// normColumnsF16AVX512 adds the sums over rows, of four vectors each, of dy*(x-mean)*rstd to dw and of dy to db.
+// normColumnsF32AVX2 adds the sums over rows, of four vectors each, of dy*(x-mean)*rstd to dw and of dy to db.
 //
 //go:noescape
-func normColumnsF16AVX512(dw unsafe.Pointer, db unsafe.Pointer, dy unsafe.Pointer, x unsafe.Pointer, lddy int, ldx int, rows int, mean unsafe.Pointer, rstd unsafe.Pointer)
+func normColumnsF32AVX2(dw unsafe.Pointer, db unsafe.Pointer, dy unsafe.Pointer, x unsafe.Pointer, lddy int, ldx int, rows int, mean unsafe.Pointer, rstd unsafe.Pointer)
 
 // rowSumF32AVX2 is the sum of n elements.
 //
@@ -134,41 +144,6 @@ func normSumsF32AVX2(sums unsafe.Pointer, dy unsafe.Pointer, x unsafe.Pointer, w
 //go:noescape
 func normGradF32AVX2(dx unsafe.Pointer, dy unsafe.Pointer, x unsafe.Pointer, w unsafe.Pointer, n int, m float32, r float32, avg float32, gn float32, add int)
 
-// sumColumnsF32AVX2 adds rows of four vectors, ld elements apart, to sum.
-//
-//go:noescape
-func sumColumnsF32AVX2(sum unsafe.Pointer, x unsafe.Pointer, ld int, rows int)
-
-// normColumnsF32AVX2 adds the sums over rows, of four vectors each, of dy*(x-mean)*rstd to dw and of dy to db.
-//
-//go:noescape
-func normColumnsF32AVX2(dw unsafe.Pointer, db unsafe.Pointer, dy unsafe.Pointer, x unsafe.Pointer, lddy int, ldx int, rows int, mean unsafe.Pointer, rstd unsafe.Pointer)
-
-// rowSumBF16AVX2 is the sum of n elements.
-//
-//go:noescape
-func rowSumBF16AVX2(x unsafe.Pointer, n int) float32
-
-// rowSquaresBF16AVX2 is the sum of (x-m)^2 over n elements.
-//
-//go:noescape
-func rowSquaresBF16AVX2(x unsafe.Pointer, n int, m float32) float32
-
-// normRowBF16AVX2 sets y to (x-m)*r*w + b.
-//
-//go:noescape
-func normRowBF16AVX2(y unsafe.Pointer, x unsafe.Pointer, w unsafe.Pointer, b unsafe.Pointer, n int, m float32, r float32)
-
-// normSumsBF16AVX2 sets two floats to the sums of dy*w and of dy*w*(x-m).
-//
-//go:noescape
-func normSumsBF16AVX2(sums unsafe.Pointer, dy unsafe.Pointer, x unsafe.Pointer, w unsafe.Pointer, n int, m float32)
-
-// normGradBF16AVX2 sets dx to r*(dy*w - avg - (x-m)*gn), plus the old dx if add is not 0.
-//
-//go:noescape
-func normGradBF16AVX2(dx unsafe.Pointer, dy unsafe.Pointer, x unsafe.Pointer, w unsafe.Pointer, n int, m float32, r float32, avg float32, gn float32, add int)
-
 // sumColumnsBF16AVX2 adds rows of four vectors, ld elements apart, to sum.
 //
 //go:noescape
@@ -178,31 +153,6 @@ func sumColumnsBF16AVX2(sum unsafe.Pointer, x unsafe.Pointer, ld int, rows int)
 //
 //go:noescape
 func normColumnsBF16AVX2(dw unsafe.Pointer, db unsafe.Pointer, dy unsafe.Pointer, x unsafe.Pointer, lddy int, ldx int, rows int, mean unsafe.Pointer, rstd unsafe.Pointer)
-
-// rowSumF16AVX2 is the sum of n elements.
-//
-//go:noescape
-func rowSumF16AVX2(x unsafe.Pointer, n int) float32
-
-// rowSquaresF16AVX2 is the sum of (x-m)^2 over n elements.
-//
-//go:noescape
-func rowSquaresF16AVX2(x unsafe.Pointer, n int, m float32) float32
-
-// normRowF16AVX2 sets y to (x-m)*r*w + b.
-//
-//go:noescape
-func normRowF16AVX2(y unsafe.Pointer, x unsafe.Pointer, w unsafe.Pointer, b unsafe.Pointer, n int, m float32, r float32)
-
-// normSumsF16AVX2 sets two floats to the sums of dy*w and of dy*w*(x-m).
-//
-//go:noescape
-func normSumsF16AVX2(sums unsafe.Pointer, dy unsafe.Pointer, x unsafe.Pointer, w unsafe.Pointer, n int, m float32)
-
-// normGradF16AVX2 sets dx to r*(dy*w - avg - (x-m)*gn), plus the old dx if add is not 0.
-//
-//go:noescape
-func normGradF16AVX2(dx unsafe.Pointer, dy unsafe.Pointer, x unsafe.Pointer, w unsafe.Pointer, n int, m float32, r float32, avg float32, gn float32, add int)
 
 // sumColumnsF16AVX2 adds rows of four vectors, ld elements apart, to sum.
 //

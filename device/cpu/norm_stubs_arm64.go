@@ -4,6 +4,16 @@ package cpu
 
 import "unsafe"
 
+// sumColumnsF32NEON adds rows of 32 elements, ld elements apart, to sum.
+//
+//go:noescape
+func sumColumnsF32NEON(sum, x unsafe.Pointer, ld, rows int)
+
+// normColumnsF32NEON adds the sums over rows, of 32 elements each, of dy*(x-mean)*rstd to dw and of dy to db.
+//
+//go:noescape
+func normColumnsF32NEON(dw, db, dy, x unsafe.Pointer, lddy, ldx, rows int, mean, rstd unsafe.Pointer)
+
 // rowSumF32NEON is the sum of n elements.
 //
 //go:noescape
@@ -29,15 +39,15 @@ func normSumsF32NEON(sums, dy, x, w unsafe.Pointer, n int, m float32)
 //go:noescape
 func normGradF32NEON(dx, dy, x, w unsafe.Pointer, n int, m, r, avg, gn float32, add int)
 
-// sumColumnsF32NEON adds rows of 32 elements, ld elements apart, to sum.
+// sumColumnsBF16NEON adds rows of 32 elements, ld elements apart, to sum.
 //
 //go:noescape
-func sumColumnsF32NEON(sum, x unsafe.Pointer, ld, rows int)
+func sumColumnsBF16NEON(sum, x unsafe.Pointer, ld, rows int)
 
-// normColumnsF32NEON adds the sums over rows, of 32 elements each, of dy*(x-mean)*rstd to dw and of dy to db.
+// normColumnsBF16NEON adds the sums over rows, of 32 elements each, of dy*(x-mean)*rstd to dw and of dy to db.
 //
 //go:noescape
-func normColumnsF32NEON(dw, db, dy, x unsafe.Pointer, lddy, ldx, rows int, mean, rstd unsafe.Pointer)
+func normColumnsBF16NEON(dw, db, dy, x unsafe.Pointer, lddy, ldx, rows int, mean, rstd unsafe.Pointer)
 
 // rowSumBF16NEON is the sum of n elements.
 //
@@ -63,41 +73,6 @@ func normSumsBF16NEON(sums, dy, x, w unsafe.Pointer, n int, m float32)
 //
 //go:noescape
 func normGradBF16NEON(dx, dy, x, w unsafe.Pointer, n int, m, r, avg, gn float32, add int)
-
-// sumColumnsBF16NEON adds rows of 32 elements, ld elements apart, to sum.
-//
-//go:noescape
-func sumColumnsBF16NEON(sum, x unsafe.Pointer, ld, rows int)
-
-// normColumnsBF16NEON adds the sums over rows, of 32 elements each, of dy*(x-mean)*rstd to dw and of dy to db.
-//
-//go:noescape
-func normColumnsBF16NEON(dw, db, dy, x unsafe.Pointer, lddy, ldx, rows int, mean, rstd unsafe.Pointer)
-
-// rowSumF16NEON is the sum of n elements.
-//
-//go:noescape
-func rowSumF16NEON(x unsafe.Pointer, n int) float32
-
-// rowSquaresF16NEON is the sum of (x-m)^2 over n elements.
-//
-//go:noescape
-func rowSquaresF16NEON(x unsafe.Pointer, n int, m float32) float32
-
-// normRowF16NEON sets y to (x-m)*r*w + b.
-//
-//go:noescape
-func normRowF16NEON(y, x, w, b unsafe.Pointer, n int, m, r float32)
-
-// normSumsF16NEON sets two floats to the sums of dy*w and of dy*w*(x-m).
-//
-//go:noescape
-func normSumsF16NEON(sums, dy, x, w unsafe.Pointer, n int, m float32)
-
-// normGradF16NEON sets dx to r*(dy*w - avg - (x-m)*gn), plus the old dx if add is not 0.
-//
-//go:noescape
-func normGradF16NEON(dx, dy, x, w unsafe.Pointer, n int, m, r, avg, gn float32, add int)
 
 // sumColumnsF16NEON adds rows of 32 elements, ld elements apart, to sum.
 //

@@ -7,46 +7,46 @@ import (
 	"zeroth/device"
 )
 
-// ruleISA is the update rules, by the type of p: F32, BF16, F16, or none. All
-// of them multiply and add in two roundings, and divide and take roots as
-// IEEE 754 has it, so that a rule's bits are the same on every machine and
-// however a vector is cut.
-type ruleISA struct{ adamW, sgd, momentum, lion [4]ruleFunc }
+// ruleISA is the update rules. All of them multiply and add in two roundings, and
+// divide and take roots as IEEE 754 has it, so that a rule's bits are the same on
+// every machine and however a vector is cut.
+type ruleISA struct{ adamW, sgd, momentum, lion ruleFunc }
 
-const noParam = 3
-
-// ruleFunc updates n elements, a positive multiple of 16: the float32 arrays w,
-// m and v from g. p receives w rounded to its type. k is the rule's constants
-// (16 times each, see adamW, sgd, momentum and lion). Not all have m, v and p.
-type ruleFunc func(w, p, g, m, v, k unsafe.Pointer, n int)
+// ruleFunc updates the float32 arrays w, m and v from g; p receives w rounded to
+// its type. The constants are those of adamW, sgd, momentum and lion.
+type ruleFunc func(r *rule)
 
 // update issues a rule over the blocks of w (master copy), g (gradient) and
 // the states, all float32 and of equal length; p, if not empty, receives w
 // rounded to its type. A state may be empty where the rule allows it.
-func (q *Queue) update(t *task, f *[4]ruleFunc, w, p, g, m, v device.Buffer) {
+func (q *Queue) update(t *task, f ruleFunc, w, p, g, m, v device.Buffer) {
 	wantLen(t.name, g, device.F32, w.N)
 	wantLen(t.name, w, device.F32, g.N)
-	t.rule = f[noParam]
 	if p.N != 0 {
 		wantVec(t.name, p, w.N)
-		t.rule = f[p.Type]
 	}
+	t.rule = f
 	t.b[0], t.b[1], t.b[2], t.b[3], t.b[4] = w, p, g, m, v
 	q.kernel(t, runRule, blocks(w.N), pieceWork/blockLen)
 }
 
 func runRule(t *task, w *worker, lo, hi int) {
-	k := t.spread(w)
+	r := &w.args.rule
+	r.k, r.kind = t.spread(w), int(t.b[1].Type)
 	end := min(hi*blockLen, t.b[0].N)
 	for at := lo * blockLen; at < end; at += eachAtOnce * blockLen {
 		n := min(eachAtOnce*blockLen, end-at)
 		if whole := n &^ 15; whole > 0 {
-			t.rule(t.from(0, at), t.from(1, at), t.from(2, at), t.from(3, at), t.from(4, at), k, whole)
+			r.w, r.p, r.g, r.m, r.v = t.from(0, at), t.from(1, at), t.from(2, at), t.from(3, at), t.from(4, at)
+			r.n = whole
+			t.rule(r)
 		}
 		if n%16 != 0 {
 			t.toEnds(w, at+n&^15, n%16)
 			e := &w.ends
-			t.rule(unsafe.Pointer(&e[0]), unsafe.Pointer(&e[1]), unsafe.Pointer(&e[2]), unsafe.Pointer(&e[3]), unsafe.Pointer(&e[4]), k, 16)
+			r.w, r.p, r.g = unsafe.Pointer(&e[0]), unsafe.Pointer(&e[1]), unsafe.Pointer(&e[2])
+			r.m, r.v, r.n = unsafe.Pointer(&e[3]), unsafe.Pointer(&e[4]), 16
+			t.rule(r)
 			t.fromEnds(w, at+n&^15, n%16, 5)
 		}
 	}
@@ -93,23 +93,20 @@ func (t *task) spread(w *worker) unsafe.Pointer {
 	return unsafe.Pointer(&mem[0])
 }
 
-// rulesGo is a portable rule for each type of p; k is every 16th constant.
-func rulesGo(rule func(w, g, m, v []float32, k []float32)) (f [4]ruleFunc) {
-	for i := range f {
-		f[i] = func(w, p, g, m, v, k unsafe.Pointer, n int) {
-			floats := func(p unsafe.Pointer) []float32 {
-				if p == nil {
-					return nil
-				}
-				return floatsAt(p, n)
+// ruleGo is a portable rule; k is every 16th constant.
+func ruleGo(update func(w, g, m, v []float32, k []float32)) ruleFunc {
+	return func(r *rule) {
+		floats := func(p unsafe.Pointer) []float32 {
+			if p == nil {
+				return nil
 			}
-			rule(floats(w), floats(g), floats(m), floats(v), floatsAt(k, 16*len(args{}.k)))
-			if i != noParam {
-				store(rawBuffer(device.DType(i), p, n), floats(w))
-			}
+			return floatsAt(p, r.n)
+		}
+		update(floats(r.w), floats(r.g), floats(r.m), floats(r.v), floatsAt(r.k, 16*len(args{}.k)))
+		if r.p != nil {
+			store(rawBuffer(device.DType(r.kind), r.p, r.n), floats(r.w))
 		}
 	}
-	return f
 }
 
 // AdamW is one step of Adam with decoupled decay; see device.AdamW.
@@ -118,7 +115,7 @@ func (q *Queue) AdamW(w, p, g, m, v device.Buffer, a device.AdamW) {
 	wantLen("adamw", v, device.F32, w.N)
 	t := q.issue("adamw")
 	t.k = [10]float32{a.GradScale, a.L2, a.Beta1, 1 - a.Beta1, a.Beta2, 1 - a.Beta2, a.Shrink, a.Step, a.RootC2, a.Eps}
-	q.update(t, &bestVec.adamW, w, p, g, m, v)
+	q.update(t, bestVec.adamW, w, p, g, m, v)
 }
 
 // The conversions to float32 keep the compiler from fusing products and sums.
@@ -138,10 +135,10 @@ func adamW(w, g, m, v []float32, k []float32) {
 // SGD is one step of stochastic gradient descent; see device.SGD. Without
 // momentum m may be empty.
 func (q *Queue) SGD(w, p, g, m device.Buffer, a device.SGD) {
-	f := &bestVec.sgd
+	f := bestVec.sgd
 	if m.N != 0 || a.Momentum != 0 {
 		wantLen("sgd", m, device.F32, w.N)
-		f = &bestVec.momentum
+		f = bestVec.momentum
 	}
 	t := q.issue("sgd")
 	t.k = [10]float32{a.GradScale, a.Decay, a.LR, a.Momentum}
@@ -171,7 +168,7 @@ func (q *Queue) Lion(w, p, g, m device.Buffer, a device.Lion) {
 	wantLen("lion", m, device.F32, w.N)
 	t := q.issue("lion")
 	t.k = [10]float32{a.GradScale, a.Beta1, 1 - a.Beta1, a.Beta2, 1 - a.Beta2, a.Shrink, a.LR}
-	q.update(t, &bestVec.lion, w, p, g, m, device.Buffer{})
+	q.update(t, bestVec.lion, w, p, g, m, device.Buffer{})
 }
 
 func lion(w, g, m, _ []float32, k []float32) {

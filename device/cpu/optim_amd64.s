@@ -24,276 +24,275 @@ DATA ruleConstants<>+144(SB)/8, $0x0040000000400000
 DATA ruleConstants<>+152(SB)/8, $0x0040000000400000
 GLOBL ruleConstants<>(SB), RODATA|NOPTR, $160
 
-// func adamWF32AVX512(w *byte, p *byte, dw *byte, m *byte, v *byte, k *byte, n int)
+// func adamWAVX512(r *rule)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·adamWF32AVX512(SB), NOSPLIT, $0-56
-	MOVQ w+0(FP), AX
-	MOVQ dw+16(FP), CX
-	MOVQ m+24(FP), DX
-	MOVQ v+32(FP), BX
-	MOVQ p+8(FP), SI
-	MOVQ k+40(FP), DI
-	MOVQ n+48(FP), R8
-	XORQ R9, R9
+TEXT ·adamWAVX512(SB), NOSPLIT, $0-8
+	MOVQ r+0(FP), AX
+	MOVQ (AX), AX
+	MOVQ r+0(FP), CX
+	MOVQ 16(CX), CX
+	MOVQ r+0(FP), DX
+	MOVQ 24(DX), DX
+	MOVQ r+0(FP), BX
+	MOVQ 32(BX), BX
+	MOVQ r+0(FP), SI
+	MOVQ 8(SI), SI
+	MOVQ r+0(FP), DI
+	MOVQ 56(DI), DI
+	MOVQ r+0(FP), R8
+	MOVQ 40(R8), R8
+	MOVQ r+0(FP), R9
+	MOVQ 48(R9), R9
+	XORQ R10, R10
 
 loop:
-	PREFETCHT0 1024(AX)(R9*4)
-	VMOVUPS    (AX)(R9*4), Z0
-	PREFETCHT0 1024(CX)(R9*4)
-	VMOVUPS    (CX)(R9*4), Z1
-	PREFETCHT0 1024(DX)(R9*4)
-	VMOVUPS    (DX)(R9*4), Z2
-	PREFETCHT0 1024(BX)(R9*4)
-	VMOVUPS    (BX)(R9*4), Z3
-	VMULPS     (DI), Z1, Z1
-	VMULPS     64(DI), Z0, Z4
-	VADDPS     Z4, Z1, Z1
-	VMULPS     128(DI), Z2, Z2
-	VMULPS     192(DI), Z1, Z4
-	VADDPS     Z4, Z2, Z2
-	VMULPS     320(DI), Z1, Z4
-	VMULPS     Z1, Z4, Z4
-	VMULPS     256(DI), Z3, Z1
-	VADDPS     Z4, Z1, Z1
-	VSQRTPS    Z1, Z3
-	VMULPS     512(DI), Z3, Z3
-	VADDPS     576(DI), Z3, Z3
-	VMULPS     448(DI), Z2, Z4
-	VDIVPS     Z3, Z4, Z4
-	VMULPS     384(DI), Z0, Z0
-	VSUBPS     Z4, Z0, Z0
-	VMOVDQU32  Z2, (DX)(R9*4)
-	VMOVDQU32  Z1, (BX)(R9*4)
-	VMOVDQU32  Z0, (AX)(R9*4)
-	VMOVDQU32  Z0, (SI)(R9*4)
-	ADDQ       $0x00000010, R9
-	SUBQ       $0x10, R8
-	JNZ        loop
+	PREFETCHT0  1024(AX)(R10*4)
+	VMOVUPS     (AX)(R10*4), Z0
+	PREFETCHT0  1024(CX)(R10*4)
+	VMOVUPS     (CX)(R10*4), Z1
+	PREFETCHT0  1024(DX)(R10*4)
+	VMOVUPS     (DX)(R10*4), Z2
+	PREFETCHT0  1024(BX)(R10*4)
+	VMOVUPS     (BX)(R10*4), Z3
+	VMULPS      (R8), Z1, Z1
+	VMULPS      64(R8), Z0, Z4
+	VADDPS      Z4, Z1, Z1
+	VMULPS      128(R8), Z2, Z2
+	VMULPS      192(R8), Z1, Z4
+	VADDPS      Z4, Z2, Z2
+	VMULPS      320(R8), Z1, Z4
+	VMULPS      Z1, Z4, Z4
+	VMULPS      256(R8), Z3, Z1
+	VADDPS      Z4, Z1, Z1
+	VSQRTPS     Z1, Z3
+	VMULPS      512(R8), Z3, Z3
+	VADDPS      576(R8), Z3, Z3
+	VMULPS      448(R8), Z2, Z4
+	VDIVPS      Z3, Z4, Z4
+	VMULPS      384(R8), Z0, Z0
+	VSUBPS      Z4, Z0, Z0
+	VMOVDQU32   Z2, (DX)(R10*4)
+	VMOVDQU32   Z1, (BX)(R10*4)
+	VMOVDQU32   Z0, (AX)(R10*4)
+	TESTQ       SI, SI
+	JZ          next
+	CMPQ        DI, $0x01
+	JNE         notBF16
+	VPSRLD      $0x10, Z0, Z1
+	VPANDD.BCST ruleConstants<>+64(SB), Z1, Z1
+	VPADDD.BCST ruleConstants<>+96(SB), Z1, Z1
+	VCMPPS      $0x03, Z0, Z0, K1
+	VPADDD      Z0, Z1, Z1
+	VPORD.BCST  ruleConstants<>+128(SB), Z0, K1, Z1
+	VPSRLD      $0x10, Z1, Z1
+	VPMOVDW     Z1, Y1
+	VMOVDQU     Y1, (SI)(R10*2)
+	JMP         next
+
+notBF16:
+	CMPQ      DI, $0x02
+	JNE       notF16
+	VCVTPS2PH $0x00, Z0, Y0
+	VMOVDQU   Y0, (SI)(R10*2)
+	JMP       next
+
+notF16:
+	CMPQ      DI, $0x00
+	JNE       notF32
+	VMOVDQU32 Z0, (SI)(R10*4)
+	JMP       next
+
+notF32:
+next:
+	ADDQ $0x00000010, R10
+	SUBQ $0x10, R9
+	JNZ  loop
 	VZEROUPPER
 	RET
 
-// func sgdF32AVX512(w *byte, p *byte, dw *byte, m *byte, v *byte, k *byte, n int)
+// func sgdAVX512(r *rule)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·sgdF32AVX512(SB), NOSPLIT, $0-56
-	MOVQ w+0(FP), AX
-	MOVQ dw+16(FP), CX
-	MOVQ p+8(FP), DX
-	MOVQ k+40(FP), BX
-	MOVQ n+48(FP), SI
-	XORQ DI, DI
-	CMPQ SI, $0x00001000
-	JLT  rest
+TEXT ·sgdAVX512(SB), NOSPLIT, $0-8
+	MOVQ  r+0(FP), AX
+	MOVQ  (AX), AX
+	MOVQ  r+0(FP), CX
+	MOVQ  16(CX), CX
+	MOVQ  r+0(FP), DX
+	MOVQ  8(DX), DX
+	MOVQ  r+0(FP), BX
+	MOVQ  56(BX), BX
+	MOVQ  r+0(FP), SI
+	MOVQ  40(SI), SI
+	MOVQ  r+0(FP), DI
+	MOVQ  48(DI), DI
+	XORQ  R8, R8
+	TESTQ DX, DX
+	JNZ   loop
+	CMPQ  DI, $0x00001000
+	JLT   rest
 
 pages:
-	MOVQ $0x00000020, R8
+	MOVQ $0x00000020, R9
 
 page:
-	PREFETCHT0 128(AX)(DI*4)
-	VMOVUPS    (AX)(DI*4), Z0
-	PREFETCHT0 128(CX)(DI*4)
-	VMOVUPS    (CX)(DI*4), Z1
-	VMULPS     (BX), Z1, Z1
-	VMULPS     64(BX), Z0, Z2
+	PREFETCHT0 128(AX)(R8*4)
+	VMOVUPS    (AX)(R8*4), Z0
+	PREFETCHT0 128(CX)(R8*4)
+	VMOVUPS    (CX)(R8*4), Z1
+	VMULPS     (SI), Z1, Z1
+	VMULPS     64(SI), Z0, Z2
 	VADDPS     Z2, Z1, Z1
-	VMULPS     128(BX), Z1, Z1
+	VMULPS     128(SI), Z1, Z1
 	VSUBPS     Z1, Z0, Z0
-	VMOVDQU32  Z0, (AX)(DI*4)
-	VMOVDQU32  Z0, (DX)(DI*4)
-	PREFETCHT0 192(AX)(DI*4)
-	VMOVUPS    64(AX)(DI*4), Z0
-	PREFETCHT0 192(CX)(DI*4)
-	VMOVUPS    64(CX)(DI*4), Z1
-	VMULPS     (BX), Z1, Z1
-	VMULPS     64(BX), Z0, Z2
+	VMOVDQU32  Z0, (AX)(R8*4)
+	PREFETCHT0 192(AX)(R8*4)
+	VMOVUPS    64(AX)(R8*4), Z0
+	PREFETCHT0 192(CX)(R8*4)
+	VMOVUPS    64(CX)(R8*4), Z1
+	VMULPS     (SI), Z1, Z1
+	VMULPS     64(SI), Z0, Z2
 	VADDPS     Z2, Z1, Z1
-	VMULPS     128(BX), Z1, Z1
+	VMULPS     128(SI), Z1, Z1
 	VSUBPS     Z1, Z0, Z0
-	VMOVDQU32  Z0, 64(AX)(DI*4)
-	VMOVDQU32  Z0, 64(DX)(DI*4)
-	PREFETCHT0 4224(AX)(DI*4)
-	VMOVUPS    4096(AX)(DI*4), Z0
-	PREFETCHT0 4224(CX)(DI*4)
-	VMOVUPS    4096(CX)(DI*4), Z1
-	VMULPS     (BX), Z1, Z1
-	VMULPS     64(BX), Z0, Z2
+	VMOVDQU32  Z0, 64(AX)(R8*4)
+	PREFETCHT0 4224(AX)(R8*4)
+	VMOVUPS    4096(AX)(R8*4), Z0
+	PREFETCHT0 4224(CX)(R8*4)
+	VMOVUPS    4096(CX)(R8*4), Z1
+	VMULPS     (SI), Z1, Z1
+	VMULPS     64(SI), Z0, Z2
 	VADDPS     Z2, Z1, Z1
-	VMULPS     128(BX), Z1, Z1
+	VMULPS     128(SI), Z1, Z1
 	VSUBPS     Z1, Z0, Z0
-	VMOVDQU32  Z0, 4096(AX)(DI*4)
-	VMOVDQU32  Z0, 4096(DX)(DI*4)
-	PREFETCHT0 4288(AX)(DI*4)
-	VMOVUPS    4160(AX)(DI*4), Z0
-	PREFETCHT0 4288(CX)(DI*4)
-	VMOVUPS    4160(CX)(DI*4), Z1
-	VMULPS     (BX), Z1, Z1
-	VMULPS     64(BX), Z0, Z2
+	VMOVDQU32  Z0, 4096(AX)(R8*4)
+	PREFETCHT0 4288(AX)(R8*4)
+	VMOVUPS    4160(AX)(R8*4), Z0
+	PREFETCHT0 4288(CX)(R8*4)
+	VMOVUPS    4160(CX)(R8*4), Z1
+	VMULPS     (SI), Z1, Z1
+	VMULPS     64(SI), Z0, Z2
 	VADDPS     Z2, Z1, Z1
-	VMULPS     128(BX), Z1, Z1
+	VMULPS     128(SI), Z1, Z1
 	VSUBPS     Z1, Z0, Z0
-	VMOVDQU32  Z0, 4160(AX)(DI*4)
-	VMOVDQU32  Z0, 4160(DX)(DI*4)
-	PREFETCHT0 8320(AX)(DI*4)
-	VMOVUPS    8192(AX)(DI*4), Z0
-	PREFETCHT0 8320(CX)(DI*4)
-	VMOVUPS    8192(CX)(DI*4), Z1
-	VMULPS     (BX), Z1, Z1
-	VMULPS     64(BX), Z0, Z2
+	VMOVDQU32  Z0, 4160(AX)(R8*4)
+	PREFETCHT0 8320(AX)(R8*4)
+	VMOVUPS    8192(AX)(R8*4), Z0
+	PREFETCHT0 8320(CX)(R8*4)
+	VMOVUPS    8192(CX)(R8*4), Z1
+	VMULPS     (SI), Z1, Z1
+	VMULPS     64(SI), Z0, Z2
 	VADDPS     Z2, Z1, Z1
-	VMULPS     128(BX), Z1, Z1
+	VMULPS     128(SI), Z1, Z1
 	VSUBPS     Z1, Z0, Z0
-	VMOVDQU32  Z0, 8192(AX)(DI*4)
-	VMOVDQU32  Z0, 8192(DX)(DI*4)
-	PREFETCHT0 8384(AX)(DI*4)
-	VMOVUPS    8256(AX)(DI*4), Z0
-	PREFETCHT0 8384(CX)(DI*4)
-	VMOVUPS    8256(CX)(DI*4), Z1
-	VMULPS     (BX), Z1, Z1
-	VMULPS     64(BX), Z0, Z2
+	VMOVDQU32  Z0, 8192(AX)(R8*4)
+	PREFETCHT0 8384(AX)(R8*4)
+	VMOVUPS    8256(AX)(R8*4), Z0
+	PREFETCHT0 8384(CX)(R8*4)
+	VMOVUPS    8256(CX)(R8*4), Z1
+	VMULPS     (SI), Z1, Z1
+	VMULPS     64(SI), Z0, Z2
 	VADDPS     Z2, Z1, Z1
-	VMULPS     128(BX), Z1, Z1
+	VMULPS     128(SI), Z1, Z1
 	VSUBPS     Z1, Z0, Z0
-	VMOVDQU32  Z0, 8256(AX)(DI*4)
-	VMOVDQU32  Z0, 8256(DX)(DI*4)
-	PREFETCHT0 12416(AX)(DI*4)
-	VMOVUPS    12288(AX)(DI*4), Z0
-	PREFETCHT0 12416(CX)(DI*4)
-	VMOVUPS    12288(CX)(DI*4), Z1
-	VMULPS     (BX), Z1, Z1
-	VMULPS     64(BX), Z0, Z2
+	VMOVDQU32  Z0, 8256(AX)(R8*4)
+	PREFETCHT0 12416(AX)(R8*4)
+	VMOVUPS    12288(AX)(R8*4), Z0
+	PREFETCHT0 12416(CX)(R8*4)
+	VMOVUPS    12288(CX)(R8*4), Z1
+	VMULPS     (SI), Z1, Z1
+	VMULPS     64(SI), Z0, Z2
 	VADDPS     Z2, Z1, Z1
-	VMULPS     128(BX), Z1, Z1
+	VMULPS     128(SI), Z1, Z1
 	VSUBPS     Z1, Z0, Z0
-	VMOVDQU32  Z0, 12288(AX)(DI*4)
-	VMOVDQU32  Z0, 12288(DX)(DI*4)
-	PREFETCHT0 12480(AX)(DI*4)
-	VMOVUPS    12352(AX)(DI*4), Z0
-	PREFETCHT0 12480(CX)(DI*4)
-	VMOVUPS    12352(CX)(DI*4), Z1
-	VMULPS     (BX), Z1, Z1
-	VMULPS     64(BX), Z0, Z2
+	VMOVDQU32  Z0, 12288(AX)(R8*4)
+	PREFETCHT0 12480(AX)(R8*4)
+	VMOVUPS    12352(AX)(R8*4), Z0
+	PREFETCHT0 12480(CX)(R8*4)
+	VMOVUPS    12352(CX)(R8*4), Z1
+	VMULPS     (SI), Z1, Z1
+	VMULPS     64(SI), Z0, Z2
 	VADDPS     Z2, Z1, Z1
-	VMULPS     128(BX), Z1, Z1
+	VMULPS     128(SI), Z1, Z1
 	VSUBPS     Z1, Z0, Z0
-	VMOVDQU32  Z0, 12352(AX)(DI*4)
-	VMOVDQU32  Z0, 12352(DX)(DI*4)
-	ADDQ       $0x00000020, DI
-	DECQ       R8
+	VMOVDQU32  Z0, 12352(AX)(R8*4)
+	ADDQ       $0x00000020, R8
+	DECQ       R9
 	JNZ        page
-	ADDQ       $0x00000c00, DI
-	SUBQ       $0x00001000, SI
-	CMPQ       SI, $0x00001000
+	ADDQ       $0x00000c00, R8
+	SUBQ       $0x00001000, DI
+	CMPQ       DI, $0x00001000
 	JGE        pages
 
 rest:
-	TESTQ SI, SI
+	TESTQ DI, DI
 	JZ    done
-
-loop:
-	PREFETCHT0 1024(AX)(DI*4)
-	VMOVUPS    (AX)(DI*4), Z0
-	PREFETCHT0 1024(CX)(DI*4)
-	VMOVUPS    (CX)(DI*4), Z1
-	VMULPS     (BX), Z1, Z1
-	VMULPS     64(BX), Z0, Z2
-	VADDPS     Z2, Z1, Z1
-	VMULPS     128(BX), Z1, Z1
-	VSUBPS     Z1, Z0, Z0
-	VMOVDQU32  Z0, (AX)(DI*4)
-	VMOVDQU32  Z0, (DX)(DI*4)
-	ADDQ       $0x00000010, DI
-	SUBQ       $0x10, SI
-	JNZ        loop
-
-done:
-	VZEROUPPER
-	RET
-
-// func momentumF32AVX512(w *byte, p *byte, dw *byte, m *byte, v *byte, k *byte, n int)
-// Requires: AVX, AVX512F, MMX+
-TEXT ·momentumF32AVX512(SB), NOSPLIT, $0-56
-	MOVQ w+0(FP), AX
-	MOVQ dw+16(FP), CX
-	MOVQ m+24(FP), DX
-	MOVQ p+8(FP), BX
-	MOVQ k+40(FP), SI
-	MOVQ n+48(FP), DI
-	XORQ R8, R8
-
-loop:
-	PREFETCHT0 1024(AX)(R8*4)
-	VMOVUPS    (AX)(R8*4), Z0
-	PREFETCHT0 1024(CX)(R8*4)
-	VMOVUPS    (CX)(R8*4), Z1
-	PREFETCHT0 1024(DX)(R8*4)
-	VMOVUPS    (DX)(R8*4), Z2
-	VMULPS     (SI), Z1, Z1
-	VMULPS     64(SI), Z0, Z3
-	VADDPS     Z3, Z1, Z1
-	VMULPS     192(SI), Z2, Z2
-	VADDPS     Z1, Z2, Z2
-	VMULPS     128(SI), Z2, Z1
-	VSUBPS     Z1, Z0, Z0
-	VMOVDQU32  Z2, (DX)(R8*4)
-	VMOVDQU32  Z0, (AX)(R8*4)
-	VMOVDQU32  Z0, (BX)(R8*4)
-	ADDQ       $0x00000010, R8
-	SUBQ       $0x10, DI
-	JNZ        loop
-	VZEROUPPER
-	RET
-
-// func lionF32AVX512(w *byte, p *byte, dw *byte, m *byte, v *byte, k *byte, n int)
-// Requires: AVX, AVX512DQ, AVX512F, MMX+
-TEXT ·lionF32AVX512(SB), NOSPLIT, $0-56
-	MOVQ w+0(FP), AX
-	MOVQ dw+16(FP), CX
-	MOVQ m+24(FP), DX
-	MOVQ p+8(FP), BX
-	MOVQ k+40(FP), SI
-	MOVQ n+48(FP), DI
-	XORQ R8, R8
 
 loop:
 	PREFETCHT0  1024(AX)(R8*4)
 	VMOVUPS     (AX)(R8*4), Z0
 	PREFETCHT0  1024(CX)(R8*4)
 	VMOVUPS     (CX)(R8*4), Z1
-	PREFETCHT0  1024(DX)(R8*4)
-	VMOVUPS     (DX)(R8*4), Z2
 	VMULPS      (SI), Z1, Z1
-	VMULPS      64(SI), Z2, Z4
-	VMULPS      128(SI), Z1, Z5
-	VADDPS      Z5, Z4, Z4
-	VMULPS      192(SI), Z2, Z2
-	VMULPS      256(SI), Z1, Z1
-	VADDPS      Z1, Z2, Z2
-	VPXORD      Z3, Z3, Z3
-	VANDPS.BCST ruleConstants<>+0(SB), Z4, Z1
-	VORPS.BCST  ruleConstants<>+32(SB), Z1, Z1
-	VCMPPS      $0x08, Z3, Z4, K1
-	VMOVAPS     Z4, K1, Z1
-	VMULPS      320(SI), Z0, Z0
-	VMULPS      384(SI), Z1, Z1
+	VMULPS      64(SI), Z0, Z2
+	VADDPS      Z2, Z1, Z1
+	VMULPS      128(SI), Z1, Z1
 	VSUBPS      Z1, Z0, Z0
-	VMOVDQU32   Z2, (DX)(R8*4)
 	VMOVDQU32   Z0, (AX)(R8*4)
-	VMOVDQU32   Z0, (BX)(R8*4)
-	ADDQ        $0x00000010, R8
-	SUBQ        $0x10, DI
-	JNZ         loop
+	TESTQ       DX, DX
+	JZ          next
+	CMPQ        BX, $0x01
+	JNE         notBF16
+	VPSRLD      $0x10, Z0, Z1
+	VPANDD.BCST ruleConstants<>+64(SB), Z1, Z1
+	VPADDD.BCST ruleConstants<>+96(SB), Z1, Z1
+	VCMPPS      $0x03, Z0, Z0, K1
+	VPADDD      Z0, Z1, Z1
+	VPORD.BCST  ruleConstants<>+128(SB), Z0, K1, Z1
+	VPSRLD      $0x10, Z1, Z1
+	VPMOVDW     Z1, Y1
+	VMOVDQU     Y1, (DX)(R8*2)
+	JMP         next
+
+notBF16:
+	CMPQ      BX, $0x02
+	JNE       notF16
+	VCVTPS2PH $0x00, Z0, Y0
+	VMOVDQU   Y0, (DX)(R8*2)
+	JMP       next
+
+notF16:
+	CMPQ      BX, $0x00
+	JNE       notF32
+	VMOVDQU32 Z0, (DX)(R8*4)
+	JMP       next
+
+notF32:
+next:
+	ADDQ $0x00000010, R8
+	SUBQ $0x10, DI
+	JNZ  loop
+
+done:
 	VZEROUPPER
 	RET
 
-// func adamWBF16AVX512(w *byte, p *byte, dw *byte, m *byte, v *byte, k *byte, n int)
+// func momentumAVX512(r *rule)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·adamWBF16AVX512(SB), NOSPLIT, $0-56
-	MOVQ w+0(FP), AX
-	MOVQ dw+16(FP), CX
-	MOVQ m+24(FP), DX
-	MOVQ v+32(FP), BX
-	MOVQ p+8(FP), SI
-	MOVQ k+40(FP), DI
-	MOVQ n+48(FP), R8
+TEXT ·momentumAVX512(SB), NOSPLIT, $0-8
+	MOVQ r+0(FP), AX
+	MOVQ (AX), AX
+	MOVQ r+0(FP), CX
+	MOVQ 16(CX), CX
+	MOVQ r+0(FP), DX
+	MOVQ 24(DX), DX
+	MOVQ r+0(FP), BX
+	MOVQ 8(BX), BX
+	MOVQ r+0(FP), SI
+	MOVQ 56(SI), SI
+	MOVQ r+0(FP), DI
+	MOVQ 40(DI), DI
+	MOVQ r+0(FP), R8
+	MOVQ 48(R8), R8
 	XORQ R9, R9
 
 loop:
@@ -303,278 +302,19 @@ loop:
 	VMOVUPS     (CX)(R9*4), Z1
 	PREFETCHT0  1024(DX)(R9*4)
 	VMOVUPS     (DX)(R9*4), Z2
-	PREFETCHT0  1024(BX)(R9*4)
-	VMOVUPS     (BX)(R9*4), Z3
 	VMULPS      (DI), Z1, Z1
-	VMULPS      64(DI), Z0, Z4
-	VADDPS      Z4, Z1, Z1
-	VMULPS      128(DI), Z2, Z2
-	VMULPS      192(DI), Z1, Z4
-	VADDPS      Z4, Z2, Z2
-	VMULPS      320(DI), Z1, Z4
-	VMULPS      Z1, Z4, Z4
-	VMULPS      256(DI), Z3, Z1
-	VADDPS      Z4, Z1, Z1
-	VSQRTPS     Z1, Z3
-	VMULPS      512(DI), Z3, Z3
-	VADDPS      576(DI), Z3, Z3
-	VMULPS      448(DI), Z2, Z4
-	VDIVPS      Z3, Z4, Z4
-	VMULPS      384(DI), Z0, Z0
-	VSUBPS      Z4, Z0, Z0
-	VMOVDQU32   Z2, (DX)(R9*4)
-	VMOVDQU32   Z1, (BX)(R9*4)
-	VMOVDQU32   Z0, (AX)(R9*4)
-	VPSRLD      $0x10, Z0, Z1
-	VPANDD.BCST ruleConstants<>+64(SB), Z1, Z1
-	VPADDD.BCST ruleConstants<>+96(SB), Z1, Z1
-	VCMPPS      $0x03, Z0, Z0, K1
-	VPADDD      Z0, Z1, Z1
-	VPORD.BCST  ruleConstants<>+128(SB), Z0, K1, Z1
-	VPSRLD      $0x10, Z1, Z1
-	VPMOVDW     Z1, Y1
-	VMOVDQU     Y1, (SI)(R9*2)
-	ADDQ        $0x00000010, R9
-	SUBQ        $0x10, R8
-	JNZ         loop
-	VZEROUPPER
-	RET
-
-// func sgdBF16AVX512(w *byte, p *byte, dw *byte, m *byte, v *byte, k *byte, n int)
-// Requires: AVX, AVX512F, MMX+
-TEXT ·sgdBF16AVX512(SB), NOSPLIT, $0-56
-	MOVQ w+0(FP), AX
-	MOVQ dw+16(FP), CX
-	MOVQ p+8(FP), DX
-	MOVQ k+40(FP), BX
-	MOVQ n+48(FP), SI
-	XORQ DI, DI
-	CMPQ SI, $0x00001000
-	JLT  rest
-
-pages:
-	MOVQ $0x00000020, R8
-
-page:
-	PREFETCHT0  128(AX)(DI*4)
-	VMOVUPS     (AX)(DI*4), Z0
-	PREFETCHT0  128(CX)(DI*4)
-	VMOVUPS     (CX)(DI*4), Z1
-	VMULPS      (BX), Z1, Z1
-	VMULPS      64(BX), Z0, Z2
-	VADDPS      Z2, Z1, Z1
-	VMULPS      128(BX), Z1, Z1
-	VSUBPS      Z1, Z0, Z0
-	VMOVDQU32   Z0, (AX)(DI*4)
-	VPSRLD      $0x10, Z0, Z1
-	VPANDD.BCST ruleConstants<>+64(SB), Z1, Z1
-	VPADDD.BCST ruleConstants<>+96(SB), Z1, Z1
-	VCMPPS      $0x03, Z0, Z0, K1
-	VPADDD      Z0, Z1, Z1
-	VPORD.BCST  ruleConstants<>+128(SB), Z0, K1, Z1
-	VPSRLD      $0x10, Z1, Z1
-	VPMOVDW     Z1, Y1
-	VMOVDQU     Y1, (DX)(DI*2)
-	PREFETCHT0  192(AX)(DI*4)
-	VMOVUPS     64(AX)(DI*4), Z0
-	PREFETCHT0  192(CX)(DI*4)
-	VMOVUPS     64(CX)(DI*4), Z1
-	VMULPS      (BX), Z1, Z1
-	VMULPS      64(BX), Z0, Z2
-	VADDPS      Z2, Z1, Z1
-	VMULPS      128(BX), Z1, Z1
-	VSUBPS      Z1, Z0, Z0
-	VMOVDQU32   Z0, 64(AX)(DI*4)
-	VPSRLD      $0x10, Z0, Z1
-	VPANDD.BCST ruleConstants<>+64(SB), Z1, Z1
-	VPADDD.BCST ruleConstants<>+96(SB), Z1, Z1
-	VCMPPS      $0x03, Z0, Z0, K1
-	VPADDD      Z0, Z1, Z1
-	VPORD.BCST  ruleConstants<>+128(SB), Z0, K1, Z1
-	VPSRLD      $0x10, Z1, Z1
-	VPMOVDW     Z1, Y1
-	VMOVDQU     Y1, 32(DX)(DI*2)
-	PREFETCHT0  4224(AX)(DI*4)
-	VMOVUPS     4096(AX)(DI*4), Z0
-	PREFETCHT0  4224(CX)(DI*4)
-	VMOVUPS     4096(CX)(DI*4), Z1
-	VMULPS      (BX), Z1, Z1
-	VMULPS      64(BX), Z0, Z2
-	VADDPS      Z2, Z1, Z1
-	VMULPS      128(BX), Z1, Z1
-	VSUBPS      Z1, Z0, Z0
-	VMOVDQU32   Z0, 4096(AX)(DI*4)
-	VPSRLD      $0x10, Z0, Z1
-	VPANDD.BCST ruleConstants<>+64(SB), Z1, Z1
-	VPADDD.BCST ruleConstants<>+96(SB), Z1, Z1
-	VCMPPS      $0x03, Z0, Z0, K1
-	VPADDD      Z0, Z1, Z1
-	VPORD.BCST  ruleConstants<>+128(SB), Z0, K1, Z1
-	VPSRLD      $0x10, Z1, Z1
-	VPMOVDW     Z1, Y1
-	VMOVDQU     Y1, 2048(DX)(DI*2)
-	PREFETCHT0  4288(AX)(DI*4)
-	VMOVUPS     4160(AX)(DI*4), Z0
-	PREFETCHT0  4288(CX)(DI*4)
-	VMOVUPS     4160(CX)(DI*4), Z1
-	VMULPS      (BX), Z1, Z1
-	VMULPS      64(BX), Z0, Z2
-	VADDPS      Z2, Z1, Z1
-	VMULPS      128(BX), Z1, Z1
-	VSUBPS      Z1, Z0, Z0
-	VMOVDQU32   Z0, 4160(AX)(DI*4)
-	VPSRLD      $0x10, Z0, Z1
-	VPANDD.BCST ruleConstants<>+64(SB), Z1, Z1
-	VPADDD.BCST ruleConstants<>+96(SB), Z1, Z1
-	VCMPPS      $0x03, Z0, Z0, K1
-	VPADDD      Z0, Z1, Z1
-	VPORD.BCST  ruleConstants<>+128(SB), Z0, K1, Z1
-	VPSRLD      $0x10, Z1, Z1
-	VPMOVDW     Z1, Y1
-	VMOVDQU     Y1, 2080(DX)(DI*2)
-	PREFETCHT0  8320(AX)(DI*4)
-	VMOVUPS     8192(AX)(DI*4), Z0
-	PREFETCHT0  8320(CX)(DI*4)
-	VMOVUPS     8192(CX)(DI*4), Z1
-	VMULPS      (BX), Z1, Z1
-	VMULPS      64(BX), Z0, Z2
-	VADDPS      Z2, Z1, Z1
-	VMULPS      128(BX), Z1, Z1
-	VSUBPS      Z1, Z0, Z0
-	VMOVDQU32   Z0, 8192(AX)(DI*4)
-	VPSRLD      $0x10, Z0, Z1
-	VPANDD.BCST ruleConstants<>+64(SB), Z1, Z1
-	VPADDD.BCST ruleConstants<>+96(SB), Z1, Z1
-	VCMPPS      $0x03, Z0, Z0, K1
-	VPADDD      Z0, Z1, Z1
-	VPORD.BCST  ruleConstants<>+128(SB), Z0, K1, Z1
-	VPSRLD      $0x10, Z1, Z1
-	VPMOVDW     Z1, Y1
-	VMOVDQU     Y1, 4096(DX)(DI*2)
-	PREFETCHT0  8384(AX)(DI*4)
-	VMOVUPS     8256(AX)(DI*4), Z0
-	PREFETCHT0  8384(CX)(DI*4)
-	VMOVUPS     8256(CX)(DI*4), Z1
-	VMULPS      (BX), Z1, Z1
-	VMULPS      64(BX), Z0, Z2
-	VADDPS      Z2, Z1, Z1
-	VMULPS      128(BX), Z1, Z1
-	VSUBPS      Z1, Z0, Z0
-	VMOVDQU32   Z0, 8256(AX)(DI*4)
-	VPSRLD      $0x10, Z0, Z1
-	VPANDD.BCST ruleConstants<>+64(SB), Z1, Z1
-	VPADDD.BCST ruleConstants<>+96(SB), Z1, Z1
-	VCMPPS      $0x03, Z0, Z0, K1
-	VPADDD      Z0, Z1, Z1
-	VPORD.BCST  ruleConstants<>+128(SB), Z0, K1, Z1
-	VPSRLD      $0x10, Z1, Z1
-	VPMOVDW     Z1, Y1
-	VMOVDQU     Y1, 4128(DX)(DI*2)
-	PREFETCHT0  12416(AX)(DI*4)
-	VMOVUPS     12288(AX)(DI*4), Z0
-	PREFETCHT0  12416(CX)(DI*4)
-	VMOVUPS     12288(CX)(DI*4), Z1
-	VMULPS      (BX), Z1, Z1
-	VMULPS      64(BX), Z0, Z2
-	VADDPS      Z2, Z1, Z1
-	VMULPS      128(BX), Z1, Z1
-	VSUBPS      Z1, Z0, Z0
-	VMOVDQU32   Z0, 12288(AX)(DI*4)
-	VPSRLD      $0x10, Z0, Z1
-	VPANDD.BCST ruleConstants<>+64(SB), Z1, Z1
-	VPADDD.BCST ruleConstants<>+96(SB), Z1, Z1
-	VCMPPS      $0x03, Z0, Z0, K1
-	VPADDD      Z0, Z1, Z1
-	VPORD.BCST  ruleConstants<>+128(SB), Z0, K1, Z1
-	VPSRLD      $0x10, Z1, Z1
-	VPMOVDW     Z1, Y1
-	VMOVDQU     Y1, 6144(DX)(DI*2)
-	PREFETCHT0  12480(AX)(DI*4)
-	VMOVUPS     12352(AX)(DI*4), Z0
-	PREFETCHT0  12480(CX)(DI*4)
-	VMOVUPS     12352(CX)(DI*4), Z1
-	VMULPS      (BX), Z1, Z1
-	VMULPS      64(BX), Z0, Z2
-	VADDPS      Z2, Z1, Z1
-	VMULPS      128(BX), Z1, Z1
-	VSUBPS      Z1, Z0, Z0
-	VMOVDQU32   Z0, 12352(AX)(DI*4)
-	VPSRLD      $0x10, Z0, Z1
-	VPANDD.BCST ruleConstants<>+64(SB), Z1, Z1
-	VPADDD.BCST ruleConstants<>+96(SB), Z1, Z1
-	VCMPPS      $0x03, Z0, Z0, K1
-	VPADDD      Z0, Z1, Z1
-	VPORD.BCST  ruleConstants<>+128(SB), Z0, K1, Z1
-	VPSRLD      $0x10, Z1, Z1
-	VPMOVDW     Z1, Y1
-	VMOVDQU     Y1, 6176(DX)(DI*2)
-	ADDQ        $0x00000020, DI
-	DECQ        R8
-	JNZ         page
-	ADDQ        $0x00000c00, DI
-	SUBQ        $0x00001000, SI
-	CMPQ        SI, $0x00001000
-	JGE         pages
-
-rest:
-	TESTQ SI, SI
-	JZ    done
-
-loop:
-	PREFETCHT0  1024(AX)(DI*4)
-	VMOVUPS     (AX)(DI*4), Z0
-	PREFETCHT0  1024(CX)(DI*4)
-	VMOVUPS     (CX)(DI*4), Z1
-	VMULPS      (BX), Z1, Z1
-	VMULPS      64(BX), Z0, Z2
-	VADDPS      Z2, Z1, Z1
-	VMULPS      128(BX), Z1, Z1
-	VSUBPS      Z1, Z0, Z0
-	VMOVDQU32   Z0, (AX)(DI*4)
-	VPSRLD      $0x10, Z0, Z1
-	VPANDD.BCST ruleConstants<>+64(SB), Z1, Z1
-	VPADDD.BCST ruleConstants<>+96(SB), Z1, Z1
-	VCMPPS      $0x03, Z0, Z0, K1
-	VPADDD      Z0, Z1, Z1
-	VPORD.BCST  ruleConstants<>+128(SB), Z0, K1, Z1
-	VPSRLD      $0x10, Z1, Z1
-	VPMOVDW     Z1, Y1
-	VMOVDQU     Y1, (DX)(DI*2)
-	ADDQ        $0x00000010, DI
-	SUBQ        $0x10, SI
-	JNZ         loop
-
-done:
-	VZEROUPPER
-	RET
-
-// func momentumBF16AVX512(w *byte, p *byte, dw *byte, m *byte, v *byte, k *byte, n int)
-// Requires: AVX, AVX512F, MMX+
-TEXT ·momentumBF16AVX512(SB), NOSPLIT, $0-56
-	MOVQ w+0(FP), AX
-	MOVQ dw+16(FP), CX
-	MOVQ m+24(FP), DX
-	MOVQ p+8(FP), BX
-	MOVQ k+40(FP), SI
-	MOVQ n+48(FP), DI
-	XORQ R8, R8
-
-loop:
-	PREFETCHT0  1024(AX)(R8*4)
-	VMOVUPS     (AX)(R8*4), Z0
-	PREFETCHT0  1024(CX)(R8*4)
-	VMOVUPS     (CX)(R8*4), Z1
-	PREFETCHT0  1024(DX)(R8*4)
-	VMOVUPS     (DX)(R8*4), Z2
-	VMULPS      (SI), Z1, Z1
-	VMULPS      64(SI), Z0, Z3
+	VMULPS      64(DI), Z0, Z3
 	VADDPS      Z3, Z1, Z1
-	VMULPS      192(SI), Z2, Z2
+	VMULPS      192(DI), Z2, Z2
 	VADDPS      Z1, Z2, Z2
-	VMULPS      128(SI), Z2, Z1
+	VMULPS      128(DI), Z2, Z1
 	VSUBPS      Z1, Z0, Z0
-	VMOVDQU32   Z2, (DX)(R8*4)
-	VMOVDQU32   Z0, (AX)(R8*4)
+	VMOVDQU32   Z2, (DX)(R9*4)
+	VMOVDQU32   Z0, (AX)(R9*4)
+	TESTQ       BX, BX
+	JZ          next
+	CMPQ        SI, $0x01
+	JNE         notBF16
 	VPSRLD      $0x10, Z0, Z1
 	VPANDD.BCST ruleConstants<>+64(SB), Z1, Z1
 	VPADDD.BCST ruleConstants<>+96(SB), Z1, Z1
@@ -583,48 +323,77 @@ loop:
 	VPORD.BCST  ruleConstants<>+128(SB), Z0, K1, Z1
 	VPSRLD      $0x10, Z1, Z1
 	VPMOVDW     Z1, Y1
-	VMOVDQU     Y1, (BX)(R8*2)
-	ADDQ        $0x00000010, R8
-	SUBQ        $0x10, DI
-	JNZ         loop
+	VMOVDQU     Y1, (BX)(R9*2)
+	JMP         next
+
+notBF16:
+	CMPQ      SI, $0x02
+	JNE       notF16
+	VCVTPS2PH $0x00, Z0, Y0
+	VMOVDQU   Y0, (BX)(R9*2)
+	JMP       next
+
+notF16:
+	CMPQ      SI, $0x00
+	JNE       notF32
+	VMOVDQU32 Z0, (BX)(R9*4)
+	JMP       next
+
+notF32:
+next:
+	ADDQ $0x00000010, R9
+	SUBQ $0x10, R8
+	JNZ  loop
 	VZEROUPPER
 	RET
 
-// func lionBF16AVX512(w *byte, p *byte, dw *byte, m *byte, v *byte, k *byte, n int)
+// func lionAVX512(r *rule)
 // Requires: AVX, AVX512DQ, AVX512F, MMX+
-TEXT ·lionBF16AVX512(SB), NOSPLIT, $0-56
-	MOVQ w+0(FP), AX
-	MOVQ dw+16(FP), CX
-	MOVQ m+24(FP), DX
-	MOVQ p+8(FP), BX
-	MOVQ k+40(FP), SI
-	MOVQ n+48(FP), DI
-	XORQ R8, R8
+TEXT ·lionAVX512(SB), NOSPLIT, $0-8
+	MOVQ r+0(FP), AX
+	MOVQ (AX), AX
+	MOVQ r+0(FP), CX
+	MOVQ 16(CX), CX
+	MOVQ r+0(FP), DX
+	MOVQ 24(DX), DX
+	MOVQ r+0(FP), BX
+	MOVQ 8(BX), BX
+	MOVQ r+0(FP), SI
+	MOVQ 56(SI), SI
+	MOVQ r+0(FP), DI
+	MOVQ 40(DI), DI
+	MOVQ r+0(FP), R8
+	MOVQ 48(R8), R8
+	XORQ R9, R9
 
 loop:
-	PREFETCHT0  1024(AX)(R8*4)
-	VMOVUPS     (AX)(R8*4), Z0
-	PREFETCHT0  1024(CX)(R8*4)
-	VMOVUPS     (CX)(R8*4), Z1
-	PREFETCHT0  1024(DX)(R8*4)
-	VMOVUPS     (DX)(R8*4), Z2
-	VMULPS      (SI), Z1, Z1
-	VMULPS      64(SI), Z2, Z4
-	VMULPS      128(SI), Z1, Z5
+	PREFETCHT0  1024(AX)(R9*4)
+	VMOVUPS     (AX)(R9*4), Z0
+	PREFETCHT0  1024(CX)(R9*4)
+	VMOVUPS     (CX)(R9*4), Z1
+	PREFETCHT0  1024(DX)(R9*4)
+	VMOVUPS     (DX)(R9*4), Z2
+	VMULPS      (DI), Z1, Z1
+	VMULPS      64(DI), Z2, Z4
+	VMULPS      128(DI), Z1, Z5
 	VADDPS      Z5, Z4, Z4
-	VMULPS      192(SI), Z2, Z2
-	VMULPS      256(SI), Z1, Z1
+	VMULPS      192(DI), Z2, Z2
+	VMULPS      256(DI), Z1, Z1
 	VADDPS      Z1, Z2, Z2
 	VPXORD      Z3, Z3, Z3
 	VANDPS.BCST ruleConstants<>+0(SB), Z4, Z1
 	VORPS.BCST  ruleConstants<>+32(SB), Z1, Z1
 	VCMPPS      $0x08, Z3, Z4, K1
 	VMOVAPS     Z4, K1, Z1
-	VMULPS      320(SI), Z0, Z0
-	VMULPS      384(SI), Z1, Z1
+	VMULPS      320(DI), Z0, Z0
+	VMULPS      384(DI), Z1, Z1
 	VSUBPS      Z1, Z0, Z0
-	VMOVDQU32   Z2, (DX)(R8*4)
-	VMOVDQU32   Z0, (AX)(R8*4)
+	VMOVDQU32   Z2, (DX)(R9*4)
+	VMOVDQU32   Z0, (AX)(R9*4)
+	TESTQ       BX, BX
+	JZ          next
+	CMPQ        SI, $0x01
+	JNE         notBF16
 	VPSRLD      $0x10, Z0, Z1
 	VPANDD.BCST ruleConstants<>+64(SB), Z1, Z1
 	VPADDD.BCST ruleConstants<>+96(SB), Z1, Z1
@@ -633,943 +402,427 @@ loop:
 	VPORD.BCST  ruleConstants<>+128(SB), Z0, K1, Z1
 	VPSRLD      $0x10, Z1, Z1
 	VPMOVDW     Z1, Y1
-	VMOVDQU     Y1, (BX)(R8*2)
-	ADDQ        $0x00000010, R8
-	SUBQ        $0x10, DI
-	JNZ         loop
+	VMOVDQU     Y1, (BX)(R9*2)
+	JMP         next
+
+notBF16:
+	CMPQ      SI, $0x02
+	JNE       notF16
+	VCVTPS2PH $0x00, Z0, Y0
+	VMOVDQU   Y0, (BX)(R9*2)
+	JMP       next
+
+notF16:
+	CMPQ      SI, $0x00
+	JNE       notF32
+	VMOVDQU32 Z0, (BX)(R9*4)
+	JMP       next
+
+notF32:
+next:
+	ADDQ $0x00000010, R9
+	SUBQ $0x10, R8
+	JNZ  loop
 	VZEROUPPER
 	RET
 
-// func adamWF16AVX512(w *byte, p *byte, dw *byte, m *byte, v *byte, k *byte, n int)
-// Requires: AVX, AVX512F, MMX+
-TEXT ·adamWF16AVX512(SB), NOSPLIT, $0-56
-	MOVQ w+0(FP), AX
-	MOVQ dw+16(FP), CX
-	MOVQ m+24(FP), DX
-	MOVQ v+32(FP), BX
-	MOVQ p+8(FP), SI
-	MOVQ k+40(FP), DI
-	MOVQ n+48(FP), R8
-	XORQ R9, R9
+// func adamWAVX2(r *rule)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·adamWAVX2(SB), NOSPLIT, $0-8
+	MOVQ r+0(FP), AX
+	MOVQ (AX), AX
+	MOVQ r+0(FP), CX
+	MOVQ 16(CX), CX
+	MOVQ r+0(FP), DX
+	MOVQ 24(DX), DX
+	MOVQ r+0(FP), BX
+	MOVQ 32(BX), BX
+	MOVQ r+0(FP), SI
+	MOVQ 8(SI), SI
+	MOVQ r+0(FP), DI
+	MOVQ 56(DI), DI
+	MOVQ r+0(FP), R8
+	MOVQ 40(R8), R8
+	MOVQ r+0(FP), R9
+	MOVQ 48(R9), R9
+	XORQ R10, R10
 
 loop:
-	PREFETCHT0 1024(AX)(R9*4)
-	VMOVUPS    (AX)(R9*4), Z0
-	PREFETCHT0 1024(CX)(R9*4)
-	VMOVUPS    (CX)(R9*4), Z1
-	PREFETCHT0 1024(DX)(R9*4)
-	VMOVUPS    (DX)(R9*4), Z2
-	PREFETCHT0 1024(BX)(R9*4)
-	VMOVUPS    (BX)(R9*4), Z3
-	VMULPS     (DI), Z1, Z1
-	VMULPS     64(DI), Z0, Z4
-	VADDPS     Z4, Z1, Z1
-	VMULPS     128(DI), Z2, Z2
-	VMULPS     192(DI), Z1, Z4
-	VADDPS     Z4, Z2, Z2
-	VMULPS     320(DI), Z1, Z4
-	VMULPS     Z1, Z4, Z4
-	VMULPS     256(DI), Z3, Z1
-	VADDPS     Z4, Z1, Z1
-	VSQRTPS    Z1, Z3
-	VMULPS     512(DI), Z3, Z3
-	VADDPS     576(DI), Z3, Z3
-	VMULPS     448(DI), Z2, Z4
-	VDIVPS     Z3, Z4, Z4
-	VMULPS     384(DI), Z0, Z0
-	VSUBPS     Z4, Z0, Z0
-	VMOVDQU32  Z2, (DX)(R9*4)
-	VMOVDQU32  Z1, (BX)(R9*4)
-	VMOVDQU32  Z0, (AX)(R9*4)
-	VCVTPS2PH  $0x00, Z0, Y0
-	VMOVDQU    Y0, (SI)(R9*2)
-	ADDQ       $0x00000010, R9
-	SUBQ       $0x10, R8
-	JNZ        loop
+	PREFETCHT0   1024(AX)(R10*4)
+	VMOVUPS      (AX)(R10*4), Y0
+	PREFETCHT0   1024(CX)(R10*4)
+	VMOVUPS      (CX)(R10*4), Y1
+	PREFETCHT0   1024(DX)(R10*4)
+	VMOVUPS      (DX)(R10*4), Y2
+	PREFETCHT0   1024(BX)(R10*4)
+	VMOVUPS      (BX)(R10*4), Y3
+	VMULPS       (R8), Y1, Y1
+	VMULPS       64(R8), Y0, Y4
+	VADDPS       Y4, Y1, Y1
+	VMULPS       128(R8), Y2, Y2
+	VMULPS       192(R8), Y1, Y4
+	VADDPS       Y4, Y2, Y2
+	VMULPS       320(R8), Y1, Y4
+	VMULPS       Y1, Y4, Y4
+	VMULPS       256(R8), Y3, Y1
+	VADDPS       Y4, Y1, Y1
+	VSQRTPS      Y1, Y3
+	VMULPS       512(R8), Y3, Y3
+	VADDPS       576(R8), Y3, Y3
+	VMULPS       448(R8), Y2, Y4
+	VDIVPS       Y3, Y4, Y4
+	VMULPS       384(R8), Y0, Y0
+	VSUBPS       Y4, Y0, Y0
+	VMOVDQU      Y2, (DX)(R10*4)
+	VMOVDQU      Y1, (BX)(R10*4)
+	VMOVDQU      Y0, (AX)(R10*4)
+	VMOVUPS      32(AX)(R10*4), Y1
+	VMOVUPS      32(CX)(R10*4), Y2
+	VMOVUPS      32(DX)(R10*4), Y3
+	VMOVUPS      32(BX)(R10*4), Y4
+	VMULPS       (R8), Y2, Y2
+	VMULPS       64(R8), Y1, Y5
+	VADDPS       Y5, Y2, Y2
+	VMULPS       128(R8), Y3, Y3
+	VMULPS       192(R8), Y2, Y5
+	VADDPS       Y5, Y3, Y3
+	VMULPS       320(R8), Y2, Y5
+	VMULPS       Y2, Y5, Y5
+	VMULPS       256(R8), Y4, Y2
+	VADDPS       Y5, Y2, Y2
+	VSQRTPS      Y2, Y4
+	VMULPS       512(R8), Y4, Y4
+	VADDPS       576(R8), Y4, Y4
+	VMULPS       448(R8), Y3, Y5
+	VDIVPS       Y4, Y5, Y5
+	VMULPS       384(R8), Y1, Y1
+	VSUBPS       Y5, Y1, Y1
+	VMOVDQU      Y3, 32(DX)(R10*4)
+	VMOVDQU      Y2, 32(BX)(R10*4)
+	VMOVDQU      Y1, 32(AX)(R10*4)
+	TESTQ        SI, SI
+	JZ           next
+	CMPQ         DI, $0x01
+	JNE          notBF16
+	VPSRLD       $0x10, Y0, Y2
+	VPAND        ruleConstants<>+64(SB), Y2, Y2
+	VPADDD       ruleConstants<>+96(SB), Y2, Y2
+	VCMPPS       $0x03, Y0, Y0, Y3
+	VPADDD       Y0, Y2, Y2
+	VPOR         ruleConstants<>+128(SB), Y0, Y0
+	VBLENDVPS    Y3, Y0, Y2, Y2
+	VPSRLD       $0x10, Y2, Y2
+	VEXTRACTI128 $0x01, Y2, X0
+	VPACKUSDW    X0, X2, X2
+	VMOVDQU      X2, (SI)(R10*2)
+	VPSRLD       $0x10, Y1, Y0
+	VPAND        ruleConstants<>+64(SB), Y0, Y0
+	VPADDD       ruleConstants<>+96(SB), Y0, Y0
+	VCMPPS       $0x03, Y1, Y1, Y2
+	VPADDD       Y1, Y0, Y0
+	VPOR         ruleConstants<>+128(SB), Y1, Y1
+	VBLENDVPS    Y2, Y1, Y0, Y0
+	VPSRLD       $0x10, Y0, Y0
+	VEXTRACTI128 $0x01, Y0, X1
+	VPACKUSDW    X1, X0, X0
+	VMOVDQU      X0, 16(SI)(R10*2)
+	JMP          next
+
+notBF16:
+	CMPQ      DI, $0x02
+	JNE       notF16
+	VCVTPS2PH $0x00, Y0, X0
+	VMOVDQU   X0, (SI)(R10*2)
+	VCVTPS2PH $0x00, Y1, X0
+	VMOVDQU   X0, 16(SI)(R10*2)
+	JMP       next
+
+notF16:
+	CMPQ    DI, $0x00
+	JNE     notF32
+	VMOVDQU Y0, (SI)(R10*4)
+	VMOVDQU Y1, 32(SI)(R10*4)
+	JMP     next
+
+notF32:
+next:
+	ADDQ $0x00000010, R10
+	SUBQ $0x10, R9
+	JNZ  loop
 	VZEROUPPER
 	RET
 
-// func sgdF16AVX512(w *byte, p *byte, dw *byte, m *byte, v *byte, k *byte, n int)
-// Requires: AVX, AVX512F, MMX+
-TEXT ·sgdF16AVX512(SB), NOSPLIT, $0-56
-	MOVQ w+0(FP), AX
-	MOVQ dw+16(FP), CX
-	MOVQ p+8(FP), DX
-	MOVQ k+40(FP), BX
-	MOVQ n+48(FP), SI
-	XORQ DI, DI
-	CMPQ SI, $0x00001000
-	JLT  rest
+// func sgdAVX2(r *rule)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·sgdAVX2(SB), NOSPLIT, $0-8
+	MOVQ  r+0(FP), AX
+	MOVQ  (AX), AX
+	MOVQ  r+0(FP), CX
+	MOVQ  16(CX), CX
+	MOVQ  r+0(FP), DX
+	MOVQ  8(DX), DX
+	MOVQ  r+0(FP), BX
+	MOVQ  56(BX), BX
+	MOVQ  r+0(FP), SI
+	MOVQ  40(SI), SI
+	MOVQ  r+0(FP), DI
+	MOVQ  48(DI), DI
+	XORQ  R8, R8
+	TESTQ DX, DX
+	JNZ   loop
+	CMPQ  DI, $0x00001000
+	JLT   rest
 
 pages:
-	MOVQ $0x00000020, R8
+	MOVQ $0x00000020, R9
 
 page:
-	PREFETCHT0 128(AX)(DI*4)
-	VMOVUPS    (AX)(DI*4), Z0
-	PREFETCHT0 128(CX)(DI*4)
-	VMOVUPS    (CX)(DI*4), Z1
-	VMULPS     (BX), Z1, Z1
-	VMULPS     64(BX), Z0, Z2
-	VADDPS     Z2, Z1, Z1
-	VMULPS     128(BX), Z1, Z1
-	VSUBPS     Z1, Z0, Z0
-	VMOVDQU32  Z0, (AX)(DI*4)
-	VCVTPS2PH  $0x00, Z0, Y0
-	VMOVDQU    Y0, (DX)(DI*2)
-	PREFETCHT0 192(AX)(DI*4)
-	VMOVUPS    64(AX)(DI*4), Z0
-	PREFETCHT0 192(CX)(DI*4)
-	VMOVUPS    64(CX)(DI*4), Z1
-	VMULPS     (BX), Z1, Z1
-	VMULPS     64(BX), Z0, Z2
-	VADDPS     Z2, Z1, Z1
-	VMULPS     128(BX), Z1, Z1
-	VSUBPS     Z1, Z0, Z0
-	VMOVDQU32  Z0, 64(AX)(DI*4)
-	VCVTPS2PH  $0x00, Z0, Y0
-	VMOVDQU    Y0, 32(DX)(DI*2)
-	PREFETCHT0 4224(AX)(DI*4)
-	VMOVUPS    4096(AX)(DI*4), Z0
-	PREFETCHT0 4224(CX)(DI*4)
-	VMOVUPS    4096(CX)(DI*4), Z1
-	VMULPS     (BX), Z1, Z1
-	VMULPS     64(BX), Z0, Z2
-	VADDPS     Z2, Z1, Z1
-	VMULPS     128(BX), Z1, Z1
-	VSUBPS     Z1, Z0, Z0
-	VMOVDQU32  Z0, 4096(AX)(DI*4)
-	VCVTPS2PH  $0x00, Z0, Y0
-	VMOVDQU    Y0, 2048(DX)(DI*2)
-	PREFETCHT0 4288(AX)(DI*4)
-	VMOVUPS    4160(AX)(DI*4), Z0
-	PREFETCHT0 4288(CX)(DI*4)
-	VMOVUPS    4160(CX)(DI*4), Z1
-	VMULPS     (BX), Z1, Z1
-	VMULPS     64(BX), Z0, Z2
-	VADDPS     Z2, Z1, Z1
-	VMULPS     128(BX), Z1, Z1
-	VSUBPS     Z1, Z0, Z0
-	VMOVDQU32  Z0, 4160(AX)(DI*4)
-	VCVTPS2PH  $0x00, Z0, Y0
-	VMOVDQU    Y0, 2080(DX)(DI*2)
-	PREFETCHT0 8320(AX)(DI*4)
-	VMOVUPS    8192(AX)(DI*4), Z0
-	PREFETCHT0 8320(CX)(DI*4)
-	VMOVUPS    8192(CX)(DI*4), Z1
-	VMULPS     (BX), Z1, Z1
-	VMULPS     64(BX), Z0, Z2
-	VADDPS     Z2, Z1, Z1
-	VMULPS     128(BX), Z1, Z1
-	VSUBPS     Z1, Z0, Z0
-	VMOVDQU32  Z0, 8192(AX)(DI*4)
-	VCVTPS2PH  $0x00, Z0, Y0
-	VMOVDQU    Y0, 4096(DX)(DI*2)
-	PREFETCHT0 8384(AX)(DI*4)
-	VMOVUPS    8256(AX)(DI*4), Z0
-	PREFETCHT0 8384(CX)(DI*4)
-	VMOVUPS    8256(CX)(DI*4), Z1
-	VMULPS     (BX), Z1, Z1
-	VMULPS     64(BX), Z0, Z2
-	VADDPS     Z2, Z1, Z1
-	VMULPS     128(BX), Z1, Z1
-	VSUBPS     Z1, Z0, Z0
-	VMOVDQU32  Z0, 8256(AX)(DI*4)
-	VCVTPS2PH  $0x00, Z0, Y0
-	VMOVDQU    Y0, 4128(DX)(DI*2)
-	PREFETCHT0 12416(AX)(DI*4)
-	VMOVUPS    12288(AX)(DI*4), Z0
-	PREFETCHT0 12416(CX)(DI*4)
-	VMOVUPS    12288(CX)(DI*4), Z1
-	VMULPS     (BX), Z1, Z1
-	VMULPS     64(BX), Z0, Z2
-	VADDPS     Z2, Z1, Z1
-	VMULPS     128(BX), Z1, Z1
-	VSUBPS     Z1, Z0, Z0
-	VMOVDQU32  Z0, 12288(AX)(DI*4)
-	VCVTPS2PH  $0x00, Z0, Y0
-	VMOVDQU    Y0, 6144(DX)(DI*2)
-	PREFETCHT0 12480(AX)(DI*4)
-	VMOVUPS    12352(AX)(DI*4), Z0
-	PREFETCHT0 12480(CX)(DI*4)
-	VMOVUPS    12352(CX)(DI*4), Z1
-	VMULPS     (BX), Z1, Z1
-	VMULPS     64(BX), Z0, Z2
-	VADDPS     Z2, Z1, Z1
-	VMULPS     128(BX), Z1, Z1
-	VSUBPS     Z1, Z0, Z0
-	VMOVDQU32  Z0, 12352(AX)(DI*4)
-	VCVTPS2PH  $0x00, Z0, Y0
-	VMOVDQU    Y0, 6176(DX)(DI*2)
-	ADDQ       $0x00000020, DI
-	DECQ       R8
-	JNZ        page
-	ADDQ       $0x00000c00, DI
-	SUBQ       $0x00001000, SI
-	CMPQ       SI, $0x00001000
-	JGE        pages
-
-rest:
-	TESTQ SI, SI
-	JZ    done
-
-loop:
-	PREFETCHT0 1024(AX)(DI*4)
-	VMOVUPS    (AX)(DI*4), Z0
-	PREFETCHT0 1024(CX)(DI*4)
-	VMOVUPS    (CX)(DI*4), Z1
-	VMULPS     (BX), Z1, Z1
-	VMULPS     64(BX), Z0, Z2
-	VADDPS     Z2, Z1, Z1
-	VMULPS     128(BX), Z1, Z1
-	VSUBPS     Z1, Z0, Z0
-	VMOVDQU32  Z0, (AX)(DI*4)
-	VCVTPS2PH  $0x00, Z0, Y0
-	VMOVDQU    Y0, (DX)(DI*2)
-	ADDQ       $0x00000010, DI
-	SUBQ       $0x10, SI
-	JNZ        loop
-
-done:
-	VZEROUPPER
-	RET
-
-// func momentumF16AVX512(w *byte, p *byte, dw *byte, m *byte, v *byte, k *byte, n int)
-// Requires: AVX, AVX512F, MMX+
-TEXT ·momentumF16AVX512(SB), NOSPLIT, $0-56
-	MOVQ w+0(FP), AX
-	MOVQ dw+16(FP), CX
-	MOVQ m+24(FP), DX
-	MOVQ p+8(FP), BX
-	MOVQ k+40(FP), SI
-	MOVQ n+48(FP), DI
-	XORQ R8, R8
-
-loop:
-	PREFETCHT0 1024(AX)(R8*4)
-	VMOVUPS    (AX)(R8*4), Z0
-	PREFETCHT0 1024(CX)(R8*4)
-	VMOVUPS    (CX)(R8*4), Z1
-	PREFETCHT0 1024(DX)(R8*4)
-	VMOVUPS    (DX)(R8*4), Z2
-	VMULPS     (SI), Z1, Z1
-	VMULPS     64(SI), Z0, Z3
-	VADDPS     Z3, Z1, Z1
-	VMULPS     192(SI), Z2, Z2
-	VADDPS     Z1, Z2, Z2
-	VMULPS     128(SI), Z2, Z1
-	VSUBPS     Z1, Z0, Z0
-	VMOVDQU32  Z2, (DX)(R8*4)
-	VMOVDQU32  Z0, (AX)(R8*4)
-	VCVTPS2PH  $0x00, Z0, Y0
-	VMOVDQU    Y0, (BX)(R8*2)
-	ADDQ       $0x00000010, R8
-	SUBQ       $0x10, DI
-	JNZ        loop
-	VZEROUPPER
-	RET
-
-// func lionF16AVX512(w *byte, p *byte, dw *byte, m *byte, v *byte, k *byte, n int)
-// Requires: AVX, AVX512DQ, AVX512F, MMX+
-TEXT ·lionF16AVX512(SB), NOSPLIT, $0-56
-	MOVQ w+0(FP), AX
-	MOVQ dw+16(FP), CX
-	MOVQ m+24(FP), DX
-	MOVQ p+8(FP), BX
-	MOVQ k+40(FP), SI
-	MOVQ n+48(FP), DI
-	XORQ R8, R8
-
-loop:
-	PREFETCHT0  1024(AX)(R8*4)
-	VMOVUPS     (AX)(R8*4), Z0
-	PREFETCHT0  1024(CX)(R8*4)
-	VMOVUPS     (CX)(R8*4), Z1
-	PREFETCHT0  1024(DX)(R8*4)
-	VMOVUPS     (DX)(R8*4), Z2
-	VMULPS      (SI), Z1, Z1
-	VMULPS      64(SI), Z2, Z4
-	VMULPS      128(SI), Z1, Z5
-	VADDPS      Z5, Z4, Z4
-	VMULPS      192(SI), Z2, Z2
-	VMULPS      256(SI), Z1, Z1
-	VADDPS      Z1, Z2, Z2
-	VPXORD      Z3, Z3, Z3
-	VANDPS.BCST ruleConstants<>+0(SB), Z4, Z1
-	VORPS.BCST  ruleConstants<>+32(SB), Z1, Z1
-	VCMPPS      $0x08, Z3, Z4, K1
-	VMOVAPS     Z4, K1, Z1
-	VMULPS      320(SI), Z0, Z0
-	VMULPS      384(SI), Z1, Z1
-	VSUBPS      Z1, Z0, Z0
-	VMOVDQU32   Z2, (DX)(R8*4)
-	VMOVDQU32   Z0, (AX)(R8*4)
-	VCVTPS2PH   $0x00, Z0, Y0
-	VMOVDQU     Y0, (BX)(R8*2)
-	ADDQ        $0x00000010, R8
-	SUBQ        $0x10, DI
-	JNZ         loop
-	VZEROUPPER
-	RET
-
-// func adamWAVX512(w *byte, p *byte, dw *byte, m *byte, v *byte, k *byte, n int)
-// Requires: AVX, AVX512F, MMX+
-TEXT ·adamWAVX512(SB), NOSPLIT, $0-56
-	MOVQ w+0(FP), AX
-	MOVQ dw+16(FP), CX
-	MOVQ m+24(FP), DX
-	MOVQ v+32(FP), BX
-	MOVQ p+8(FP), SI
-	MOVQ k+40(FP), SI
-	MOVQ n+48(FP), DI
-	XORQ R8, R8
-
-loop:
-	PREFETCHT0 1024(AX)(R8*4)
-	VMOVUPS    (AX)(R8*4), Z0
-	PREFETCHT0 1024(CX)(R8*4)
-	VMOVUPS    (CX)(R8*4), Z1
-	PREFETCHT0 1024(DX)(R8*4)
-	VMOVUPS    (DX)(R8*4), Z2
-	PREFETCHT0 1024(BX)(R8*4)
-	VMOVUPS    (BX)(R8*4), Z3
-	VMULPS     (SI), Z1, Z1
-	VMULPS     64(SI), Z0, Z4
-	VADDPS     Z4, Z1, Z1
-	VMULPS     128(SI), Z2, Z2
-	VMULPS     192(SI), Z1, Z4
-	VADDPS     Z4, Z2, Z2
-	VMULPS     320(SI), Z1, Z4
-	VMULPS     Z1, Z4, Z4
-	VMULPS     256(SI), Z3, Z1
-	VADDPS     Z4, Z1, Z1
-	VSQRTPS    Z1, Z3
-	VMULPS     512(SI), Z3, Z3
-	VADDPS     576(SI), Z3, Z3
-	VMULPS     448(SI), Z2, Z4
-	VDIVPS     Z3, Z4, Z4
-	VMULPS     384(SI), Z0, Z0
-	VSUBPS     Z4, Z0, Z0
-	VMOVDQU32  Z2, (DX)(R8*4)
-	VMOVDQU32  Z1, (BX)(R8*4)
-	VMOVDQU32  Z0, (AX)(R8*4)
-	ADDQ       $0x00000010, R8
-	SUBQ       $0x10, DI
-	JNZ        loop
-	VZEROUPPER
-	RET
-
-// func sgdAVX512(w *byte, p *byte, dw *byte, m *byte, v *byte, k *byte, n int)
-// Requires: AVX, AVX512F, MMX+
-TEXT ·sgdAVX512(SB), NOSPLIT, $0-56
-	MOVQ w+0(FP), AX
-	MOVQ dw+16(FP), CX
-	MOVQ p+8(FP), DX
-	MOVQ k+40(FP), DX
-	MOVQ n+48(FP), BX
-	XORQ SI, SI
-	CMPQ BX, $0x00001000
-	JLT  rest
-
-pages:
-	MOVQ $0x00000020, DI
-
-page:
-	PREFETCHT0 128(AX)(SI*4)
-	VMOVUPS    (AX)(SI*4), Z0
-	PREFETCHT0 128(CX)(SI*4)
-	VMOVUPS    (CX)(SI*4), Z1
-	VMULPS     (DX), Z1, Z1
-	VMULPS     64(DX), Z0, Z2
-	VADDPS     Z2, Z1, Z1
-	VMULPS     128(DX), Z1, Z1
-	VSUBPS     Z1, Z0, Z0
-	VMOVDQU32  Z0, (AX)(SI*4)
-	PREFETCHT0 192(AX)(SI*4)
-	VMOVUPS    64(AX)(SI*4), Z0
-	PREFETCHT0 192(CX)(SI*4)
-	VMOVUPS    64(CX)(SI*4), Z1
-	VMULPS     (DX), Z1, Z1
-	VMULPS     64(DX), Z0, Z2
-	VADDPS     Z2, Z1, Z1
-	VMULPS     128(DX), Z1, Z1
-	VSUBPS     Z1, Z0, Z0
-	VMOVDQU32  Z0, 64(AX)(SI*4)
-	PREFETCHT0 4224(AX)(SI*4)
-	VMOVUPS    4096(AX)(SI*4), Z0
-	PREFETCHT0 4224(CX)(SI*4)
-	VMOVUPS    4096(CX)(SI*4), Z1
-	VMULPS     (DX), Z1, Z1
-	VMULPS     64(DX), Z0, Z2
-	VADDPS     Z2, Z1, Z1
-	VMULPS     128(DX), Z1, Z1
-	VSUBPS     Z1, Z0, Z0
-	VMOVDQU32  Z0, 4096(AX)(SI*4)
-	PREFETCHT0 4288(AX)(SI*4)
-	VMOVUPS    4160(AX)(SI*4), Z0
-	PREFETCHT0 4288(CX)(SI*4)
-	VMOVUPS    4160(CX)(SI*4), Z1
-	VMULPS     (DX), Z1, Z1
-	VMULPS     64(DX), Z0, Z2
-	VADDPS     Z2, Z1, Z1
-	VMULPS     128(DX), Z1, Z1
-	VSUBPS     Z1, Z0, Z0
-	VMOVDQU32  Z0, 4160(AX)(SI*4)
-	PREFETCHT0 8320(AX)(SI*4)
-	VMOVUPS    8192(AX)(SI*4), Z0
-	PREFETCHT0 8320(CX)(SI*4)
-	VMOVUPS    8192(CX)(SI*4), Z1
-	VMULPS     (DX), Z1, Z1
-	VMULPS     64(DX), Z0, Z2
-	VADDPS     Z2, Z1, Z1
-	VMULPS     128(DX), Z1, Z1
-	VSUBPS     Z1, Z0, Z0
-	VMOVDQU32  Z0, 8192(AX)(SI*4)
-	PREFETCHT0 8384(AX)(SI*4)
-	VMOVUPS    8256(AX)(SI*4), Z0
-	PREFETCHT0 8384(CX)(SI*4)
-	VMOVUPS    8256(CX)(SI*4), Z1
-	VMULPS     (DX), Z1, Z1
-	VMULPS     64(DX), Z0, Z2
-	VADDPS     Z2, Z1, Z1
-	VMULPS     128(DX), Z1, Z1
-	VSUBPS     Z1, Z0, Z0
-	VMOVDQU32  Z0, 8256(AX)(SI*4)
-	PREFETCHT0 12416(AX)(SI*4)
-	VMOVUPS    12288(AX)(SI*4), Z0
-	PREFETCHT0 12416(CX)(SI*4)
-	VMOVUPS    12288(CX)(SI*4), Z1
-	VMULPS     (DX), Z1, Z1
-	VMULPS     64(DX), Z0, Z2
-	VADDPS     Z2, Z1, Z1
-	VMULPS     128(DX), Z1, Z1
-	VSUBPS     Z1, Z0, Z0
-	VMOVDQU32  Z0, 12288(AX)(SI*4)
-	PREFETCHT0 12480(AX)(SI*4)
-	VMOVUPS    12352(AX)(SI*4), Z0
-	PREFETCHT0 12480(CX)(SI*4)
-	VMOVUPS    12352(CX)(SI*4), Z1
-	VMULPS     (DX), Z1, Z1
-	VMULPS     64(DX), Z0, Z2
-	VADDPS     Z2, Z1, Z1
-	VMULPS     128(DX), Z1, Z1
-	VSUBPS     Z1, Z0, Z0
-	VMOVDQU32  Z0, 12352(AX)(SI*4)
-	ADDQ       $0x00000020, SI
-	DECQ       DI
-	JNZ        page
-	ADDQ       $0x00000c00, SI
-	SUBQ       $0x00001000, BX
-	CMPQ       BX, $0x00001000
-	JGE        pages
-
-rest:
-	TESTQ BX, BX
-	JZ    done
-
-loop:
-	PREFETCHT0 1024(AX)(SI*4)
-	VMOVUPS    (AX)(SI*4), Z0
-	PREFETCHT0 1024(CX)(SI*4)
-	VMOVUPS    (CX)(SI*4), Z1
-	VMULPS     (DX), Z1, Z1
-	VMULPS     64(DX), Z0, Z2
-	VADDPS     Z2, Z1, Z1
-	VMULPS     128(DX), Z1, Z1
-	VSUBPS     Z1, Z0, Z0
-	VMOVDQU32  Z0, (AX)(SI*4)
-	ADDQ       $0x00000010, SI
-	SUBQ       $0x10, BX
-	JNZ        loop
-
-done:
-	VZEROUPPER
-	RET
-
-// func momentumAVX512(w *byte, p *byte, dw *byte, m *byte, v *byte, k *byte, n int)
-// Requires: AVX, AVX512F, MMX+
-TEXT ·momentumAVX512(SB), NOSPLIT, $0-56
-	MOVQ w+0(FP), AX
-	MOVQ dw+16(FP), CX
-	MOVQ m+24(FP), DX
-	MOVQ p+8(FP), BX
-	MOVQ k+40(FP), BX
-	MOVQ n+48(FP), SI
-	XORQ DI, DI
-
-loop:
-	PREFETCHT0 1024(AX)(DI*4)
-	VMOVUPS    (AX)(DI*4), Z0
-	PREFETCHT0 1024(CX)(DI*4)
-	VMOVUPS    (CX)(DI*4), Z1
-	PREFETCHT0 1024(DX)(DI*4)
-	VMOVUPS    (DX)(DI*4), Z2
-	VMULPS     (BX), Z1, Z1
-	VMULPS     64(BX), Z0, Z3
-	VADDPS     Z3, Z1, Z1
-	VMULPS     192(BX), Z2, Z2
-	VADDPS     Z1, Z2, Z2
-	VMULPS     128(BX), Z2, Z1
-	VSUBPS     Z1, Z0, Z0
-	VMOVDQU32  Z2, (DX)(DI*4)
-	VMOVDQU32  Z0, (AX)(DI*4)
-	ADDQ       $0x00000010, DI
-	SUBQ       $0x10, SI
-	JNZ        loop
-	VZEROUPPER
-	RET
-
-// func lionAVX512(w *byte, p *byte, dw *byte, m *byte, v *byte, k *byte, n int)
-// Requires: AVX, AVX512DQ, AVX512F, MMX+
-TEXT ·lionAVX512(SB), NOSPLIT, $0-56
-	MOVQ w+0(FP), AX
-	MOVQ dw+16(FP), CX
-	MOVQ m+24(FP), DX
-	MOVQ p+8(FP), BX
-	MOVQ k+40(FP), BX
-	MOVQ n+48(FP), SI
-	XORQ DI, DI
-
-loop:
-	PREFETCHT0  1024(AX)(DI*4)
-	VMOVUPS     (AX)(DI*4), Z0
-	PREFETCHT0  1024(CX)(DI*4)
-	VMOVUPS     (CX)(DI*4), Z1
-	PREFETCHT0  1024(DX)(DI*4)
-	VMOVUPS     (DX)(DI*4), Z2
-	VMULPS      (BX), Z1, Z1
-	VMULPS      64(BX), Z2, Z4
-	VMULPS      128(BX), Z1, Z5
-	VADDPS      Z5, Z4, Z4
-	VMULPS      192(BX), Z2, Z2
-	VMULPS      256(BX), Z1, Z1
-	VADDPS      Z1, Z2, Z2
-	VPXORD      Z3, Z3, Z3
-	VANDPS.BCST ruleConstants<>+0(SB), Z4, Z1
-	VORPS.BCST  ruleConstants<>+32(SB), Z1, Z1
-	VCMPPS      $0x08, Z3, Z4, K1
-	VMOVAPS     Z4, K1, Z1
-	VMULPS      320(BX), Z0, Z0
-	VMULPS      384(BX), Z1, Z1
-	VSUBPS      Z1, Z0, Z0
-	VMOVDQU32   Z2, (DX)(DI*4)
-	VMOVDQU32   Z0, (AX)(DI*4)
-	ADDQ        $0x00000010, DI
-	SUBQ        $0x10, SI
-	JNZ         loop
-	VZEROUPPER
-	RET
-
-// func adamWF32AVX2(w *byte, p *byte, dw *byte, m *byte, v *byte, k *byte, n int)
-// Requires: AVX, MMX+
-TEXT ·adamWF32AVX2(SB), NOSPLIT, $0-56
-	MOVQ w+0(FP), AX
-	MOVQ dw+16(FP), CX
-	MOVQ m+24(FP), DX
-	MOVQ v+32(FP), BX
-	MOVQ p+8(FP), SI
-	MOVQ k+40(FP), DI
-	MOVQ n+48(FP), R8
-	XORQ R9, R9
-
-loop:
-	PREFETCHT0 1024(AX)(R9*4)
-	VMOVUPS    (AX)(R9*4), Y0
-	PREFETCHT0 1024(CX)(R9*4)
-	VMOVUPS    (CX)(R9*4), Y1
-	PREFETCHT0 1024(DX)(R9*4)
-	VMOVUPS    (DX)(R9*4), Y2
-	PREFETCHT0 1024(BX)(R9*4)
-	VMOVUPS    (BX)(R9*4), Y3
-	VMULPS     (DI), Y1, Y1
-	VMULPS     64(DI), Y0, Y4
-	VADDPS     Y4, Y1, Y1
-	VMULPS     128(DI), Y2, Y2
-	VMULPS     192(DI), Y1, Y4
-	VADDPS     Y4, Y2, Y2
-	VMULPS     320(DI), Y1, Y4
-	VMULPS     Y1, Y4, Y4
-	VMULPS     256(DI), Y3, Y1
-	VADDPS     Y4, Y1, Y1
-	VSQRTPS    Y1, Y3
-	VMULPS     512(DI), Y3, Y3
-	VADDPS     576(DI), Y3, Y3
-	VMULPS     448(DI), Y2, Y4
-	VDIVPS     Y3, Y4, Y4
-	VMULPS     384(DI), Y0, Y0
-	VSUBPS     Y4, Y0, Y0
-	VMOVDQU    Y2, (DX)(R9*4)
-	VMOVDQU    Y1, (BX)(R9*4)
-	VMOVDQU    Y0, (AX)(R9*4)
-	VMOVDQU    Y0, (SI)(R9*4)
-	VMOVUPS    32(AX)(R9*4), Y0
-	VMOVUPS    32(CX)(R9*4), Y1
-	VMOVUPS    32(DX)(R9*4), Y2
-	VMOVUPS    32(BX)(R9*4), Y3
-	VMULPS     (DI), Y1, Y1
-	VMULPS     64(DI), Y0, Y4
-	VADDPS     Y4, Y1, Y1
-	VMULPS     128(DI), Y2, Y2
-	VMULPS     192(DI), Y1, Y4
-	VADDPS     Y4, Y2, Y2
-	VMULPS     320(DI), Y1, Y4
-	VMULPS     Y1, Y4, Y4
-	VMULPS     256(DI), Y3, Y1
-	VADDPS     Y4, Y1, Y1
-	VSQRTPS    Y1, Y3
-	VMULPS     512(DI), Y3, Y3
-	VADDPS     576(DI), Y3, Y3
-	VMULPS     448(DI), Y2, Y4
-	VDIVPS     Y3, Y4, Y4
-	VMULPS     384(DI), Y0, Y0
-	VSUBPS     Y4, Y0, Y0
-	VMOVDQU    Y2, 32(DX)(R9*4)
-	VMOVDQU    Y1, 32(BX)(R9*4)
-	VMOVDQU    Y0, 32(AX)(R9*4)
-	VMOVDQU    Y0, 32(SI)(R9*4)
-	ADDQ       $0x00000010, R9
-	SUBQ       $0x10, R8
-	JNZ        loop
-	VZEROUPPER
-	RET
-
-// func sgdF32AVX2(w *byte, p *byte, dw *byte, m *byte, v *byte, k *byte, n int)
-// Requires: AVX, MMX+
-TEXT ·sgdF32AVX2(SB), NOSPLIT, $0-56
-	MOVQ w+0(FP), AX
-	MOVQ dw+16(FP), CX
-	MOVQ p+8(FP), DX
-	MOVQ k+40(FP), BX
-	MOVQ n+48(FP), SI
-	XORQ DI, DI
-	CMPQ SI, $0x00001000
-	JLT  rest
-
-pages:
-	MOVQ $0x00000020, R8
-
-page:
-	PREFETCHT0 128(AX)(DI*4)
-	VMOVUPS    (AX)(DI*4), Y0
-	PREFETCHT0 128(CX)(DI*4)
-	VMOVUPS    (CX)(DI*4), Y1
-	VMULPS     (BX), Y1, Y1
-	VMULPS     64(BX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(BX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, (AX)(DI*4)
-	VMOVDQU    Y0, (DX)(DI*4)
-	VMOVUPS    32(AX)(DI*4), Y0
-	VMOVUPS    32(CX)(DI*4), Y1
-	VMULPS     (BX), Y1, Y1
-	VMULPS     64(BX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(BX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 32(AX)(DI*4)
-	VMOVDQU    Y0, 32(DX)(DI*4)
-	PREFETCHT0 192(AX)(DI*4)
-	VMOVUPS    64(AX)(DI*4), Y0
-	PREFETCHT0 192(CX)(DI*4)
-	VMOVUPS    64(CX)(DI*4), Y1
-	VMULPS     (BX), Y1, Y1
-	VMULPS     64(BX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(BX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 64(AX)(DI*4)
-	VMOVDQU    Y0, 64(DX)(DI*4)
-	VMOVUPS    96(AX)(DI*4), Y0
-	VMOVUPS    96(CX)(DI*4), Y1
-	VMULPS     (BX), Y1, Y1
-	VMULPS     64(BX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(BX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 96(AX)(DI*4)
-	VMOVDQU    Y0, 96(DX)(DI*4)
-	PREFETCHT0 4224(AX)(DI*4)
-	VMOVUPS    4096(AX)(DI*4), Y0
-	PREFETCHT0 4224(CX)(DI*4)
-	VMOVUPS    4096(CX)(DI*4), Y1
-	VMULPS     (BX), Y1, Y1
-	VMULPS     64(BX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(BX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 4096(AX)(DI*4)
-	VMOVDQU    Y0, 4096(DX)(DI*4)
-	VMOVUPS    4128(AX)(DI*4), Y0
-	VMOVUPS    4128(CX)(DI*4), Y1
-	VMULPS     (BX), Y1, Y1
-	VMULPS     64(BX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(BX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 4128(AX)(DI*4)
-	VMOVDQU    Y0, 4128(DX)(DI*4)
-	PREFETCHT0 4288(AX)(DI*4)
-	VMOVUPS    4160(AX)(DI*4), Y0
-	PREFETCHT0 4288(CX)(DI*4)
-	VMOVUPS    4160(CX)(DI*4), Y1
-	VMULPS     (BX), Y1, Y1
-	VMULPS     64(BX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(BX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 4160(AX)(DI*4)
-	VMOVDQU    Y0, 4160(DX)(DI*4)
-	VMOVUPS    4192(AX)(DI*4), Y0
-	VMOVUPS    4192(CX)(DI*4), Y1
-	VMULPS     (BX), Y1, Y1
-	VMULPS     64(BX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(BX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 4192(AX)(DI*4)
-	VMOVDQU    Y0, 4192(DX)(DI*4)
-	PREFETCHT0 8320(AX)(DI*4)
-	VMOVUPS    8192(AX)(DI*4), Y0
-	PREFETCHT0 8320(CX)(DI*4)
-	VMOVUPS    8192(CX)(DI*4), Y1
-	VMULPS     (BX), Y1, Y1
-	VMULPS     64(BX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(BX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 8192(AX)(DI*4)
-	VMOVDQU    Y0, 8192(DX)(DI*4)
-	VMOVUPS    8224(AX)(DI*4), Y0
-	VMOVUPS    8224(CX)(DI*4), Y1
-	VMULPS     (BX), Y1, Y1
-	VMULPS     64(BX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(BX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 8224(AX)(DI*4)
-	VMOVDQU    Y0, 8224(DX)(DI*4)
-	PREFETCHT0 8384(AX)(DI*4)
-	VMOVUPS    8256(AX)(DI*4), Y0
-	PREFETCHT0 8384(CX)(DI*4)
-	VMOVUPS    8256(CX)(DI*4), Y1
-	VMULPS     (BX), Y1, Y1
-	VMULPS     64(BX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(BX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 8256(AX)(DI*4)
-	VMOVDQU    Y0, 8256(DX)(DI*4)
-	VMOVUPS    8288(AX)(DI*4), Y0
-	VMOVUPS    8288(CX)(DI*4), Y1
-	VMULPS     (BX), Y1, Y1
-	VMULPS     64(BX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(BX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 8288(AX)(DI*4)
-	VMOVDQU    Y0, 8288(DX)(DI*4)
-	PREFETCHT0 12416(AX)(DI*4)
-	VMOVUPS    12288(AX)(DI*4), Y0
-	PREFETCHT0 12416(CX)(DI*4)
-	VMOVUPS    12288(CX)(DI*4), Y1
-	VMULPS     (BX), Y1, Y1
-	VMULPS     64(BX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(BX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 12288(AX)(DI*4)
-	VMOVDQU    Y0, 12288(DX)(DI*4)
-	VMOVUPS    12320(AX)(DI*4), Y0
-	VMOVUPS    12320(CX)(DI*4), Y1
-	VMULPS     (BX), Y1, Y1
-	VMULPS     64(BX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(BX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 12320(AX)(DI*4)
-	VMOVDQU    Y0, 12320(DX)(DI*4)
-	PREFETCHT0 12480(AX)(DI*4)
-	VMOVUPS    12352(AX)(DI*4), Y0
-	PREFETCHT0 12480(CX)(DI*4)
-	VMOVUPS    12352(CX)(DI*4), Y1
-	VMULPS     (BX), Y1, Y1
-	VMULPS     64(BX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(BX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 12352(AX)(DI*4)
-	VMOVDQU    Y0, 12352(DX)(DI*4)
-	VMOVUPS    12384(AX)(DI*4), Y0
-	VMOVUPS    12384(CX)(DI*4), Y1
-	VMULPS     (BX), Y1, Y1
-	VMULPS     64(BX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(BX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 12384(AX)(DI*4)
-	VMOVDQU    Y0, 12384(DX)(DI*4)
-	ADDQ       $0x00000020, DI
-	DECQ       R8
-	JNZ        page
-	ADDQ       $0x00000c00, DI
-	SUBQ       $0x00001000, SI
-	CMPQ       SI, $0x00001000
-	JGE        pages
-
-rest:
-	TESTQ SI, SI
-	JZ    done
-
-loop:
-	PREFETCHT0 1024(AX)(DI*4)
-	VMOVUPS    (AX)(DI*4), Y0
-	PREFETCHT0 1024(CX)(DI*4)
-	VMOVUPS    (CX)(DI*4), Y1
-	VMULPS     (BX), Y1, Y1
-	VMULPS     64(BX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(BX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, (AX)(DI*4)
-	VMOVDQU    Y0, (DX)(DI*4)
-	VMOVUPS    32(AX)(DI*4), Y0
-	VMOVUPS    32(CX)(DI*4), Y1
-	VMULPS     (BX), Y1, Y1
-	VMULPS     64(BX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(BX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 32(AX)(DI*4)
-	VMOVDQU    Y0, 32(DX)(DI*4)
-	ADDQ       $0x00000010, DI
-	SUBQ       $0x10, SI
-	JNZ        loop
-
-done:
-	VZEROUPPER
-	RET
-
-// func momentumF32AVX2(w *byte, p *byte, dw *byte, m *byte, v *byte, k *byte, n int)
-// Requires: AVX, MMX+
-TEXT ·momentumF32AVX2(SB), NOSPLIT, $0-56
-	MOVQ w+0(FP), AX
-	MOVQ dw+16(FP), CX
-	MOVQ m+24(FP), DX
-	MOVQ p+8(FP), BX
-	MOVQ k+40(FP), SI
-	MOVQ n+48(FP), DI
-	XORQ R8, R8
-
-loop:
-	PREFETCHT0 1024(AX)(R8*4)
+	PREFETCHT0 128(AX)(R8*4)
 	VMOVUPS    (AX)(R8*4), Y0
-	PREFETCHT0 1024(CX)(R8*4)
+	PREFETCHT0 128(CX)(R8*4)
 	VMOVUPS    (CX)(R8*4), Y1
-	PREFETCHT0 1024(DX)(R8*4)
-	VMOVUPS    (DX)(R8*4), Y2
 	VMULPS     (SI), Y1, Y1
-	VMULPS     64(SI), Y0, Y3
-	VADDPS     Y3, Y1, Y1
-	VMULPS     192(SI), Y2, Y2
-	VADDPS     Y1, Y2, Y2
-	VMULPS     128(SI), Y2, Y1
+	VMULPS     64(SI), Y0, Y2
+	VADDPS     Y2, Y1, Y1
+	VMULPS     128(SI), Y1, Y1
 	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y2, (DX)(R8*4)
 	VMOVDQU    Y0, (AX)(R8*4)
-	VMOVDQU    Y0, (BX)(R8*4)
 	VMOVUPS    32(AX)(R8*4), Y0
 	VMOVUPS    32(CX)(R8*4), Y1
-	VMOVUPS    32(DX)(R8*4), Y2
 	VMULPS     (SI), Y1, Y1
-	VMULPS     64(SI), Y0, Y3
-	VADDPS     Y3, Y1, Y1
-	VMULPS     192(SI), Y2, Y2
-	VADDPS     Y1, Y2, Y2
-	VMULPS     128(SI), Y2, Y1
+	VMULPS     64(SI), Y0, Y2
+	VADDPS     Y2, Y1, Y1
+	VMULPS     128(SI), Y1, Y1
 	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y2, 32(DX)(R8*4)
 	VMOVDQU    Y0, 32(AX)(R8*4)
-	VMOVDQU    Y0, 32(BX)(R8*4)
-	ADDQ       $0x00000010, R8
-	SUBQ       $0x10, DI
-	JNZ        loop
-	VZEROUPPER
-	RET
+	PREFETCHT0 192(AX)(R8*4)
+	VMOVUPS    64(AX)(R8*4), Y0
+	PREFETCHT0 192(CX)(R8*4)
+	VMOVUPS    64(CX)(R8*4), Y1
+	VMULPS     (SI), Y1, Y1
+	VMULPS     64(SI), Y0, Y2
+	VADDPS     Y2, Y1, Y1
+	VMULPS     128(SI), Y1, Y1
+	VSUBPS     Y1, Y0, Y0
+	VMOVDQU    Y0, 64(AX)(R8*4)
+	VMOVUPS    96(AX)(R8*4), Y0
+	VMOVUPS    96(CX)(R8*4), Y1
+	VMULPS     (SI), Y1, Y1
+	VMULPS     64(SI), Y0, Y2
+	VADDPS     Y2, Y1, Y1
+	VMULPS     128(SI), Y1, Y1
+	VSUBPS     Y1, Y0, Y0
+	VMOVDQU    Y0, 96(AX)(R8*4)
+	PREFETCHT0 4224(AX)(R8*4)
+	VMOVUPS    4096(AX)(R8*4), Y0
+	PREFETCHT0 4224(CX)(R8*4)
+	VMOVUPS    4096(CX)(R8*4), Y1
+	VMULPS     (SI), Y1, Y1
+	VMULPS     64(SI), Y0, Y2
+	VADDPS     Y2, Y1, Y1
+	VMULPS     128(SI), Y1, Y1
+	VSUBPS     Y1, Y0, Y0
+	VMOVDQU    Y0, 4096(AX)(R8*4)
+	VMOVUPS    4128(AX)(R8*4), Y0
+	VMOVUPS    4128(CX)(R8*4), Y1
+	VMULPS     (SI), Y1, Y1
+	VMULPS     64(SI), Y0, Y2
+	VADDPS     Y2, Y1, Y1
+	VMULPS     128(SI), Y1, Y1
+	VSUBPS     Y1, Y0, Y0
+	VMOVDQU    Y0, 4128(AX)(R8*4)
+	PREFETCHT0 4288(AX)(R8*4)
+	VMOVUPS    4160(AX)(R8*4), Y0
+	PREFETCHT0 4288(CX)(R8*4)
+	VMOVUPS    4160(CX)(R8*4), Y1
+	VMULPS     (SI), Y1, Y1
+	VMULPS     64(SI), Y0, Y2
+	VADDPS     Y2, Y1, Y1
+	VMULPS     128(SI), Y1, Y1
+	VSUBPS     Y1, Y0, Y0
+	VMOVDQU    Y0, 4160(AX)(R8*4)
+	VMOVUPS    4192(AX)(R8*4), Y0
+	VMOVUPS    4192(CX)(R8*4), Y1
+	VMULPS     (SI), Y1, Y1
+	VMULPS     64(SI), Y0, Y2
+	VADDPS     Y2, Y1, Y1
+	VMULPS     128(SI), Y1, Y1
+	VSUBPS     Y1, Y0, Y0
+	VMOVDQU    Y0, 4192(AX)(R8*4)
+	PREFETCHT0 8320(AX)(R8*4)
+	VMOVUPS    8192(AX)(R8*4), Y0
+	PREFETCHT0 8320(CX)(R8*4)
+	VMOVUPS    8192(CX)(R8*4), Y1
+	VMULPS     (SI), Y1, Y1
+	VMULPS     64(SI), Y0, Y2
+	VADDPS     Y2, Y1, Y1
+	VMULPS     128(SI), Y1, Y1
+	VSUBPS     Y1, Y0, Y0
+	VMOVDQU    Y0, 8192(AX)(R8*4)
+	VMOVUPS    8224(AX)(R8*4), Y0
+	VMOVUPS    8224(CX)(R8*4), Y1
+	VMULPS     (SI), Y1, Y1
+	VMULPS     64(SI), Y0, Y2
+	VADDPS     Y2, Y1, Y1
+	VMULPS     128(SI), Y1, Y1
+	VSUBPS     Y1, Y0, Y0
+	VMOVDQU    Y0, 8224(AX)(R8*4)
+	PREFETCHT0 8384(AX)(R8*4)
+	VMOVUPS    8256(AX)(R8*4), Y0
+	PREFETCHT0 8384(CX)(R8*4)
+	VMOVUPS    8256(CX)(R8*4), Y1
+	VMULPS     (SI), Y1, Y1
+	VMULPS     64(SI), Y0, Y2
+	VADDPS     Y2, Y1, Y1
+	VMULPS     128(SI), Y1, Y1
+	VSUBPS     Y1, Y0, Y0
+	VMOVDQU    Y0, 8256(AX)(R8*4)
+	VMOVUPS    8288(AX)(R8*4), Y0
+	VMOVUPS    8288(CX)(R8*4), Y1
+	VMULPS     (SI), Y1, Y1
+	VMULPS     64(SI), Y0, Y2
+	VADDPS     Y2, Y1, Y1
+	VMULPS     128(SI), Y1, Y1
+	VSUBPS     Y1, Y0, Y0
+	VMOVDQU    Y0, 8288(AX)(R8*4)
+	PREFETCHT0 12416(AX)(R8*4)
+	VMOVUPS    12288(AX)(R8*4), Y0
+	PREFETCHT0 12416(CX)(R8*4)
+	VMOVUPS    12288(CX)(R8*4), Y1
+	VMULPS     (SI), Y1, Y1
+	VMULPS     64(SI), Y0, Y2
+	VADDPS     Y2, Y1, Y1
+	VMULPS     128(SI), Y1, Y1
+	VSUBPS     Y1, Y0, Y0
+	VMOVDQU    Y0, 12288(AX)(R8*4)
+	VMOVUPS    12320(AX)(R8*4), Y0
+	VMOVUPS    12320(CX)(R8*4), Y1
+	VMULPS     (SI), Y1, Y1
+	VMULPS     64(SI), Y0, Y2
+	VADDPS     Y2, Y1, Y1
+	VMULPS     128(SI), Y1, Y1
+	VSUBPS     Y1, Y0, Y0
+	VMOVDQU    Y0, 12320(AX)(R8*4)
+	PREFETCHT0 12480(AX)(R8*4)
+	VMOVUPS    12352(AX)(R8*4), Y0
+	PREFETCHT0 12480(CX)(R8*4)
+	VMOVUPS    12352(CX)(R8*4), Y1
+	VMULPS     (SI), Y1, Y1
+	VMULPS     64(SI), Y0, Y2
+	VADDPS     Y2, Y1, Y1
+	VMULPS     128(SI), Y1, Y1
+	VSUBPS     Y1, Y0, Y0
+	VMOVDQU    Y0, 12352(AX)(R8*4)
+	VMOVUPS    12384(AX)(R8*4), Y0
+	VMOVUPS    12384(CX)(R8*4), Y1
+	VMULPS     (SI), Y1, Y1
+	VMULPS     64(SI), Y0, Y2
+	VADDPS     Y2, Y1, Y1
+	VMULPS     128(SI), Y1, Y1
+	VSUBPS     Y1, Y0, Y0
+	VMOVDQU    Y0, 12384(AX)(R8*4)
+	ADDQ       $0x00000020, R8
+	DECQ       R9
+	JNZ        page
+	ADDQ       $0x00000c00, R8
+	SUBQ       $0x00001000, DI
+	CMPQ       DI, $0x00001000
+	JGE        pages
 
-// func lionF32AVX2(w *byte, p *byte, dw *byte, m *byte, v *byte, k *byte, n int)
-// Requires: AVX, MMX+
-TEXT ·lionF32AVX2(SB), NOSPLIT, $0-56
-	MOVQ w+0(FP), AX
-	MOVQ dw+16(FP), CX
-	MOVQ m+24(FP), DX
-	MOVQ p+8(FP), BX
-	MOVQ k+40(FP), SI
-	MOVQ n+48(FP), DI
-	XORQ R8, R8
+rest:
+	TESTQ DI, DI
+	JZ    done
 
 loop:
-	PREFETCHT0 1024(AX)(R8*4)
-	VMOVUPS    (AX)(R8*4), Y0
-	PREFETCHT0 1024(CX)(R8*4)
-	VMOVUPS    (CX)(R8*4), Y1
-	PREFETCHT0 1024(DX)(R8*4)
-	VMOVUPS    (DX)(R8*4), Y2
-	VMULPS     (SI), Y1, Y1
-	VMULPS     64(SI), Y2, Y3
-	VMULPS     128(SI), Y1, Y4
-	VADDPS     Y4, Y3, Y3
-	VMULPS     192(SI), Y2, Y2
-	VMULPS     256(SI), Y1, Y1
-	VADDPS     Y1, Y2, Y2
-	VXORPS     Y4, Y4, Y4
-	VANDPS     ruleConstants<>+0(SB), Y3, Y1
-	VORPS      ruleConstants<>+32(SB), Y1, Y1
-	VCMPPS     $0x08, Y4, Y3, Y4
-	VBLENDVPS  Y4, Y3, Y1, Y1
-	VMULPS     320(SI), Y0, Y0
-	VMULPS     384(SI), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y2, (DX)(R8*4)
-	VMOVDQU    Y0, (AX)(R8*4)
-	VMOVDQU    Y0, (BX)(R8*4)
-	VMOVUPS    32(AX)(R8*4), Y0
-	VMOVUPS    32(CX)(R8*4), Y1
-	VMOVUPS    32(DX)(R8*4), Y2
-	VMULPS     (SI), Y1, Y1
-	VMULPS     64(SI), Y2, Y3
-	VMULPS     128(SI), Y1, Y4
-	VADDPS     Y4, Y3, Y3
-	VMULPS     192(SI), Y2, Y2
-	VMULPS     256(SI), Y1, Y1
-	VADDPS     Y1, Y2, Y2
-	VXORPS     Y4, Y4, Y4
-	VANDPS     ruleConstants<>+0(SB), Y3, Y1
-	VORPS      ruleConstants<>+32(SB), Y1, Y1
-	VCMPPS     $0x08, Y4, Y3, Y4
-	VBLENDVPS  Y4, Y3, Y1, Y1
-	VMULPS     320(SI), Y0, Y0
-	VMULPS     384(SI), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y2, 32(DX)(R8*4)
-	VMOVDQU    Y0, 32(AX)(R8*4)
-	VMOVDQU    Y0, 32(BX)(R8*4)
-	ADDQ       $0x00000010, R8
-	SUBQ       $0x10, DI
-	JNZ        loop
+	PREFETCHT0   1024(AX)(R8*4)
+	VMOVUPS      (AX)(R8*4), Y0
+	PREFETCHT0   1024(CX)(R8*4)
+	VMOVUPS      (CX)(R8*4), Y1
+	VMULPS       (SI), Y1, Y1
+	VMULPS       64(SI), Y0, Y2
+	VADDPS       Y2, Y1, Y1
+	VMULPS       128(SI), Y1, Y1
+	VSUBPS       Y1, Y0, Y0
+	VMOVDQU      Y0, (AX)(R8*4)
+	VMOVUPS      32(AX)(R8*4), Y1
+	VMOVUPS      32(CX)(R8*4), Y2
+	VMULPS       (SI), Y2, Y2
+	VMULPS       64(SI), Y1, Y3
+	VADDPS       Y3, Y2, Y2
+	VMULPS       128(SI), Y2, Y2
+	VSUBPS       Y2, Y1, Y1
+	VMOVDQU      Y1, 32(AX)(R8*4)
+	TESTQ        DX, DX
+	JZ           next
+	CMPQ         BX, $0x01
+	JNE          notBF16
+	VPSRLD       $0x10, Y0, Y2
+	VPAND        ruleConstants<>+64(SB), Y2, Y2
+	VPADDD       ruleConstants<>+96(SB), Y2, Y2
+	VCMPPS       $0x03, Y0, Y0, Y3
+	VPADDD       Y0, Y2, Y2
+	VPOR         ruleConstants<>+128(SB), Y0, Y0
+	VBLENDVPS    Y3, Y0, Y2, Y2
+	VPSRLD       $0x10, Y2, Y2
+	VEXTRACTI128 $0x01, Y2, X0
+	VPACKUSDW    X0, X2, X2
+	VMOVDQU      X2, (DX)(R8*2)
+	VPSRLD       $0x10, Y1, Y0
+	VPAND        ruleConstants<>+64(SB), Y0, Y0
+	VPADDD       ruleConstants<>+96(SB), Y0, Y0
+	VCMPPS       $0x03, Y1, Y1, Y2
+	VPADDD       Y1, Y0, Y0
+	VPOR         ruleConstants<>+128(SB), Y1, Y1
+	VBLENDVPS    Y2, Y1, Y0, Y0
+	VPSRLD       $0x10, Y0, Y0
+	VEXTRACTI128 $0x01, Y0, X1
+	VPACKUSDW    X1, X0, X0
+	VMOVDQU      X0, 16(DX)(R8*2)
+	JMP          next
+
+notBF16:
+	CMPQ      BX, $0x02
+	JNE       notF16
+	VCVTPS2PH $0x00, Y0, X0
+	VMOVDQU   X0, (DX)(R8*2)
+	VCVTPS2PH $0x00, Y1, X0
+	VMOVDQU   X0, 16(DX)(R8*2)
+	JMP       next
+
+notF16:
+	CMPQ    BX, $0x00
+	JNE     notF32
+	VMOVDQU Y0, (DX)(R8*4)
+	VMOVDQU Y1, 32(DX)(R8*4)
+	JMP     next
+
+notF32:
+next:
+	ADDQ $0x00000010, R8
+	SUBQ $0x10, DI
+	JNZ  loop
+
+done:
 	VZEROUPPER
 	RET
 
-// func adamWBF16AVX2(w *byte, p *byte, dw *byte, m *byte, v *byte, k *byte, n int)
-// Requires: AVX, AVX2, MMX+
-TEXT ·adamWBF16AVX2(SB), NOSPLIT, $0-56
-	MOVQ w+0(FP), AX
-	MOVQ dw+16(FP), CX
-	MOVQ m+24(FP), DX
-	MOVQ v+32(FP), BX
-	MOVQ p+8(FP), SI
-	MOVQ k+40(FP), DI
-	MOVQ n+48(FP), R8
+// func momentumAVX2(r *rule)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·momentumAVX2(SB), NOSPLIT, $0-8
+	MOVQ r+0(FP), AX
+	MOVQ (AX), AX
+	MOVQ r+0(FP), CX
+	MOVQ 16(CX), CX
+	MOVQ r+0(FP), DX
+	MOVQ 24(DX), DX
+	MOVQ r+0(FP), BX
+	MOVQ 8(BX), BX
+	MOVQ r+0(FP), SI
+	MOVQ 56(SI), SI
+	MOVQ r+0(FP), DI
+	MOVQ 40(DI), DI
+	MOVQ r+0(FP), R8
+	MOVQ 48(R8), R8
 	XORQ R9, R9
 
 loop:
@@ -1579,1423 +832,190 @@ loop:
 	VMOVUPS      (CX)(R9*4), Y1
 	PREFETCHT0   1024(DX)(R9*4)
 	VMOVUPS      (DX)(R9*4), Y2
-	PREFETCHT0   1024(BX)(R9*4)
-	VMOVUPS      (BX)(R9*4), Y3
 	VMULPS       (DI), Y1, Y1
-	VMULPS       64(DI), Y0, Y4
-	VADDPS       Y4, Y1, Y1
-	VMULPS       128(DI), Y2, Y2
-	VMULPS       192(DI), Y1, Y4
-	VADDPS       Y4, Y2, Y2
-	VMULPS       320(DI), Y1, Y4
-	VMULPS       Y1, Y4, Y4
-	VMULPS       256(DI), Y3, Y1
-	VADDPS       Y4, Y1, Y1
-	VSQRTPS      Y1, Y3
-	VMULPS       512(DI), Y3, Y3
-	VADDPS       576(DI), Y3, Y3
-	VMULPS       448(DI), Y2, Y4
-	VDIVPS       Y3, Y4, Y4
-	VMULPS       384(DI), Y0, Y0
-	VSUBPS       Y4, Y0, Y0
+	VMULPS       64(DI), Y0, Y3
+	VADDPS       Y3, Y1, Y1
+	VMULPS       192(DI), Y2, Y2
+	VADDPS       Y1, Y2, Y2
+	VMULPS       128(DI), Y2, Y1
+	VSUBPS       Y1, Y0, Y0
 	VMOVDQU      Y2, (DX)(R9*4)
-	VMOVDQU      Y1, (BX)(R9*4)
 	VMOVDQU      Y0, (AX)(R9*4)
-	VPSRLD       $0x10, Y0, Y1
-	VPAND        ruleConstants<>+64(SB), Y1, Y1
-	VPADDD       ruleConstants<>+96(SB), Y1, Y1
-	VCMPPS       $0x03, Y0, Y0, Y2
-	VPADDD       Y0, Y1, Y1
-	VPOR         ruleConstants<>+128(SB), Y0, Y0
-	VBLENDVPS    Y2, Y0, Y1, Y1
-	VPSRLD       $0x10, Y1, Y1
-	VEXTRACTI128 $0x01, Y1, X0
-	VPACKUSDW    X0, X1, X1
-	VMOVDQU      X1, (SI)(R9*2)
-	VMOVUPS      32(AX)(R9*4), Y0
-	VMOVUPS      32(CX)(R9*4), Y1
-	VMOVUPS      32(DX)(R9*4), Y2
-	VMOVUPS      32(BX)(R9*4), Y3
-	VMULPS       (DI), Y1, Y1
-	VMULPS       64(DI), Y0, Y4
-	VADDPS       Y4, Y1, Y1
-	VMULPS       128(DI), Y2, Y2
-	VMULPS       192(DI), Y1, Y4
+	VMOVUPS      32(AX)(R9*4), Y1
+	VMOVUPS      32(CX)(R9*4), Y2
+	VMOVUPS      32(DX)(R9*4), Y3
+	VMULPS       (DI), Y2, Y2
+	VMULPS       64(DI), Y1, Y4
 	VADDPS       Y4, Y2, Y2
-	VMULPS       320(DI), Y1, Y4
-	VMULPS       Y1, Y4, Y4
-	VMULPS       256(DI), Y3, Y1
-	VADDPS       Y4, Y1, Y1
-	VSQRTPS      Y1, Y3
-	VMULPS       512(DI), Y3, Y3
-	VADDPS       576(DI), Y3, Y3
-	VMULPS       448(DI), Y2, Y4
-	VDIVPS       Y3, Y4, Y4
-	VMULPS       384(DI), Y0, Y0
-	VSUBPS       Y4, Y0, Y0
-	VMOVDQU      Y2, 32(DX)(R9*4)
-	VMOVDQU      Y1, 32(BX)(R9*4)
-	VMOVDQU      Y0, 32(AX)(R9*4)
-	VPSRLD       $0x10, Y0, Y1
-	VPAND        ruleConstants<>+64(SB), Y1, Y1
-	VPADDD       ruleConstants<>+96(SB), Y1, Y1
-	VCMPPS       $0x03, Y0, Y0, Y2
-	VPADDD       Y0, Y1, Y1
+	VMULPS       192(DI), Y3, Y3
+	VADDPS       Y2, Y3, Y3
+	VMULPS       128(DI), Y3, Y2
+	VSUBPS       Y2, Y1, Y1
+	VMOVDQU      Y3, 32(DX)(R9*4)
+	VMOVDQU      Y1, 32(AX)(R9*4)
+	TESTQ        BX, BX
+	JZ           next
+	CMPQ         SI, $0x01
+	JNE          notBF16
+	VPSRLD       $0x10, Y0, Y2
+	VPAND        ruleConstants<>+64(SB), Y2, Y2
+	VPADDD       ruleConstants<>+96(SB), Y2, Y2
+	VCMPPS       $0x03, Y0, Y0, Y3
+	VPADDD       Y0, Y2, Y2
 	VPOR         ruleConstants<>+128(SB), Y0, Y0
-	VBLENDVPS    Y2, Y0, Y1, Y1
-	VPSRLD       $0x10, Y1, Y1
-	VEXTRACTI128 $0x01, Y1, X0
-	VPACKUSDW    X0, X1, X1
-	VMOVDQU      X1, 16(SI)(R9*2)
-	ADDQ         $0x00000010, R9
-	SUBQ         $0x10, R8
-	JNZ          loop
+	VBLENDVPS    Y3, Y0, Y2, Y2
+	VPSRLD       $0x10, Y2, Y2
+	VEXTRACTI128 $0x01, Y2, X0
+	VPACKUSDW    X0, X2, X2
+	VMOVDQU      X2, (BX)(R9*2)
+	VPSRLD       $0x10, Y1, Y0
+	VPAND        ruleConstants<>+64(SB), Y0, Y0
+	VPADDD       ruleConstants<>+96(SB), Y0, Y0
+	VCMPPS       $0x03, Y1, Y1, Y2
+	VPADDD       Y1, Y0, Y0
+	VPOR         ruleConstants<>+128(SB), Y1, Y1
+	VBLENDVPS    Y2, Y1, Y0, Y0
+	VPSRLD       $0x10, Y0, Y0
+	VEXTRACTI128 $0x01, Y0, X1
+	VPACKUSDW    X1, X0, X0
+	VMOVDQU      X0, 16(BX)(R9*2)
+	JMP          next
+
+notBF16:
+	CMPQ      SI, $0x02
+	JNE       notF16
+	VCVTPS2PH $0x00, Y0, X0
+	VMOVDQU   X0, (BX)(R9*2)
+	VCVTPS2PH $0x00, Y1, X0
+	VMOVDQU   X0, 16(BX)(R9*2)
+	JMP       next
+
+notF16:
+	CMPQ    SI, $0x00
+	JNE     notF32
+	VMOVDQU Y0, (BX)(R9*4)
+	VMOVDQU Y1, 32(BX)(R9*4)
+	JMP     next
+
+notF32:
+next:
+	ADDQ $0x00000010, R9
+	SUBQ $0x10, R8
+	JNZ  loop
 	VZEROUPPER
 	RET
 
-// func sgdBF16AVX2(w *byte, p *byte, dw *byte, m *byte, v *byte, k *byte, n int)
-// Requires: AVX, AVX2, MMX+
-TEXT ·sgdBF16AVX2(SB), NOSPLIT, $0-56
-	MOVQ w+0(FP), AX
-	MOVQ dw+16(FP), CX
-	MOVQ p+8(FP), DX
-	MOVQ k+40(FP), BX
-	MOVQ n+48(FP), SI
-	XORQ DI, DI
-	CMPQ SI, $0x00001000
-	JLT  rest
-
-pages:
-	MOVQ $0x00000020, R8
-
-page:
-	PREFETCHT0   128(AX)(DI*4)
-	VMOVUPS      (AX)(DI*4), Y0
-	PREFETCHT0   128(CX)(DI*4)
-	VMOVUPS      (CX)(DI*4), Y1
-	VMULPS       (BX), Y1, Y1
-	VMULPS       64(BX), Y0, Y2
-	VADDPS       Y2, Y1, Y1
-	VMULPS       128(BX), Y1, Y1
-	VSUBPS       Y1, Y0, Y0
-	VMOVDQU      Y0, (AX)(DI*4)
-	VPSRLD       $0x10, Y0, Y1
-	VPAND        ruleConstants<>+64(SB), Y1, Y1
-	VPADDD       ruleConstants<>+96(SB), Y1, Y1
-	VCMPPS       $0x03, Y0, Y0, Y2
-	VPADDD       Y0, Y1, Y1
-	VPOR         ruleConstants<>+128(SB), Y0, Y0
-	VBLENDVPS    Y2, Y0, Y1, Y1
-	VPSRLD       $0x10, Y1, Y1
-	VEXTRACTI128 $0x01, Y1, X0
-	VPACKUSDW    X0, X1, X1
-	VMOVDQU      X1, (DX)(DI*2)
-	VMOVUPS      32(AX)(DI*4), Y0
-	VMOVUPS      32(CX)(DI*4), Y1
-	VMULPS       (BX), Y1, Y1
-	VMULPS       64(BX), Y0, Y2
-	VADDPS       Y2, Y1, Y1
-	VMULPS       128(BX), Y1, Y1
-	VSUBPS       Y1, Y0, Y0
-	VMOVDQU      Y0, 32(AX)(DI*4)
-	VPSRLD       $0x10, Y0, Y1
-	VPAND        ruleConstants<>+64(SB), Y1, Y1
-	VPADDD       ruleConstants<>+96(SB), Y1, Y1
-	VCMPPS       $0x03, Y0, Y0, Y2
-	VPADDD       Y0, Y1, Y1
-	VPOR         ruleConstants<>+128(SB), Y0, Y0
-	VBLENDVPS    Y2, Y0, Y1, Y1
-	VPSRLD       $0x10, Y1, Y1
-	VEXTRACTI128 $0x01, Y1, X0
-	VPACKUSDW    X0, X1, X1
-	VMOVDQU      X1, 16(DX)(DI*2)
-	PREFETCHT0   192(AX)(DI*4)
-	VMOVUPS      64(AX)(DI*4), Y0
-	PREFETCHT0   192(CX)(DI*4)
-	VMOVUPS      64(CX)(DI*4), Y1
-	VMULPS       (BX), Y1, Y1
-	VMULPS       64(BX), Y0, Y2
-	VADDPS       Y2, Y1, Y1
-	VMULPS       128(BX), Y1, Y1
-	VSUBPS       Y1, Y0, Y0
-	VMOVDQU      Y0, 64(AX)(DI*4)
-	VPSRLD       $0x10, Y0, Y1
-	VPAND        ruleConstants<>+64(SB), Y1, Y1
-	VPADDD       ruleConstants<>+96(SB), Y1, Y1
-	VCMPPS       $0x03, Y0, Y0, Y2
-	VPADDD       Y0, Y1, Y1
-	VPOR         ruleConstants<>+128(SB), Y0, Y0
-	VBLENDVPS    Y2, Y0, Y1, Y1
-	VPSRLD       $0x10, Y1, Y1
-	VEXTRACTI128 $0x01, Y1, X0
-	VPACKUSDW    X0, X1, X1
-	VMOVDQU      X1, 32(DX)(DI*2)
-	VMOVUPS      96(AX)(DI*4), Y0
-	VMOVUPS      96(CX)(DI*4), Y1
-	VMULPS       (BX), Y1, Y1
-	VMULPS       64(BX), Y0, Y2
-	VADDPS       Y2, Y1, Y1
-	VMULPS       128(BX), Y1, Y1
-	VSUBPS       Y1, Y0, Y0
-	VMOVDQU      Y0, 96(AX)(DI*4)
-	VPSRLD       $0x10, Y0, Y1
-	VPAND        ruleConstants<>+64(SB), Y1, Y1
-	VPADDD       ruleConstants<>+96(SB), Y1, Y1
-	VCMPPS       $0x03, Y0, Y0, Y2
-	VPADDD       Y0, Y1, Y1
-	VPOR         ruleConstants<>+128(SB), Y0, Y0
-	VBLENDVPS    Y2, Y0, Y1, Y1
-	VPSRLD       $0x10, Y1, Y1
-	VEXTRACTI128 $0x01, Y1, X0
-	VPACKUSDW    X0, X1, X1
-	VMOVDQU      X1, 48(DX)(DI*2)
-	PREFETCHT0   4224(AX)(DI*4)
-	VMOVUPS      4096(AX)(DI*4), Y0
-	PREFETCHT0   4224(CX)(DI*4)
-	VMOVUPS      4096(CX)(DI*4), Y1
-	VMULPS       (BX), Y1, Y1
-	VMULPS       64(BX), Y0, Y2
-	VADDPS       Y2, Y1, Y1
-	VMULPS       128(BX), Y1, Y1
-	VSUBPS       Y1, Y0, Y0
-	VMOVDQU      Y0, 4096(AX)(DI*4)
-	VPSRLD       $0x10, Y0, Y1
-	VPAND        ruleConstants<>+64(SB), Y1, Y1
-	VPADDD       ruleConstants<>+96(SB), Y1, Y1
-	VCMPPS       $0x03, Y0, Y0, Y2
-	VPADDD       Y0, Y1, Y1
-	VPOR         ruleConstants<>+128(SB), Y0, Y0
-	VBLENDVPS    Y2, Y0, Y1, Y1
-	VPSRLD       $0x10, Y1, Y1
-	VEXTRACTI128 $0x01, Y1, X0
-	VPACKUSDW    X0, X1, X1
-	VMOVDQU      X1, 2048(DX)(DI*2)
-	VMOVUPS      4128(AX)(DI*4), Y0
-	VMOVUPS      4128(CX)(DI*4), Y1
-	VMULPS       (BX), Y1, Y1
-	VMULPS       64(BX), Y0, Y2
-	VADDPS       Y2, Y1, Y1
-	VMULPS       128(BX), Y1, Y1
-	VSUBPS       Y1, Y0, Y0
-	VMOVDQU      Y0, 4128(AX)(DI*4)
-	VPSRLD       $0x10, Y0, Y1
-	VPAND        ruleConstants<>+64(SB), Y1, Y1
-	VPADDD       ruleConstants<>+96(SB), Y1, Y1
-	VCMPPS       $0x03, Y0, Y0, Y2
-	VPADDD       Y0, Y1, Y1
-	VPOR         ruleConstants<>+128(SB), Y0, Y0
-	VBLENDVPS    Y2, Y0, Y1, Y1
-	VPSRLD       $0x10, Y1, Y1
-	VEXTRACTI128 $0x01, Y1, X0
-	VPACKUSDW    X0, X1, X1
-	VMOVDQU      X1, 2064(DX)(DI*2)
-	PREFETCHT0   4288(AX)(DI*4)
-	VMOVUPS      4160(AX)(DI*4), Y0
-	PREFETCHT0   4288(CX)(DI*4)
-	VMOVUPS      4160(CX)(DI*4), Y1
-	VMULPS       (BX), Y1, Y1
-	VMULPS       64(BX), Y0, Y2
-	VADDPS       Y2, Y1, Y1
-	VMULPS       128(BX), Y1, Y1
-	VSUBPS       Y1, Y0, Y0
-	VMOVDQU      Y0, 4160(AX)(DI*4)
-	VPSRLD       $0x10, Y0, Y1
-	VPAND        ruleConstants<>+64(SB), Y1, Y1
-	VPADDD       ruleConstants<>+96(SB), Y1, Y1
-	VCMPPS       $0x03, Y0, Y0, Y2
-	VPADDD       Y0, Y1, Y1
-	VPOR         ruleConstants<>+128(SB), Y0, Y0
-	VBLENDVPS    Y2, Y0, Y1, Y1
-	VPSRLD       $0x10, Y1, Y1
-	VEXTRACTI128 $0x01, Y1, X0
-	VPACKUSDW    X0, X1, X1
-	VMOVDQU      X1, 2080(DX)(DI*2)
-	VMOVUPS      4192(AX)(DI*4), Y0
-	VMOVUPS      4192(CX)(DI*4), Y1
-	VMULPS       (BX), Y1, Y1
-	VMULPS       64(BX), Y0, Y2
-	VADDPS       Y2, Y1, Y1
-	VMULPS       128(BX), Y1, Y1
-	VSUBPS       Y1, Y0, Y0
-	VMOVDQU      Y0, 4192(AX)(DI*4)
-	VPSRLD       $0x10, Y0, Y1
-	VPAND        ruleConstants<>+64(SB), Y1, Y1
-	VPADDD       ruleConstants<>+96(SB), Y1, Y1
-	VCMPPS       $0x03, Y0, Y0, Y2
-	VPADDD       Y0, Y1, Y1
-	VPOR         ruleConstants<>+128(SB), Y0, Y0
-	VBLENDVPS    Y2, Y0, Y1, Y1
-	VPSRLD       $0x10, Y1, Y1
-	VEXTRACTI128 $0x01, Y1, X0
-	VPACKUSDW    X0, X1, X1
-	VMOVDQU      X1, 2096(DX)(DI*2)
-	PREFETCHT0   8320(AX)(DI*4)
-	VMOVUPS      8192(AX)(DI*4), Y0
-	PREFETCHT0   8320(CX)(DI*4)
-	VMOVUPS      8192(CX)(DI*4), Y1
-	VMULPS       (BX), Y1, Y1
-	VMULPS       64(BX), Y0, Y2
-	VADDPS       Y2, Y1, Y1
-	VMULPS       128(BX), Y1, Y1
-	VSUBPS       Y1, Y0, Y0
-	VMOVDQU      Y0, 8192(AX)(DI*4)
-	VPSRLD       $0x10, Y0, Y1
-	VPAND        ruleConstants<>+64(SB), Y1, Y1
-	VPADDD       ruleConstants<>+96(SB), Y1, Y1
-	VCMPPS       $0x03, Y0, Y0, Y2
-	VPADDD       Y0, Y1, Y1
-	VPOR         ruleConstants<>+128(SB), Y0, Y0
-	VBLENDVPS    Y2, Y0, Y1, Y1
-	VPSRLD       $0x10, Y1, Y1
-	VEXTRACTI128 $0x01, Y1, X0
-	VPACKUSDW    X0, X1, X1
-	VMOVDQU      X1, 4096(DX)(DI*2)
-	VMOVUPS      8224(AX)(DI*4), Y0
-	VMOVUPS      8224(CX)(DI*4), Y1
-	VMULPS       (BX), Y1, Y1
-	VMULPS       64(BX), Y0, Y2
-	VADDPS       Y2, Y1, Y1
-	VMULPS       128(BX), Y1, Y1
-	VSUBPS       Y1, Y0, Y0
-	VMOVDQU      Y0, 8224(AX)(DI*4)
-	VPSRLD       $0x10, Y0, Y1
-	VPAND        ruleConstants<>+64(SB), Y1, Y1
-	VPADDD       ruleConstants<>+96(SB), Y1, Y1
-	VCMPPS       $0x03, Y0, Y0, Y2
-	VPADDD       Y0, Y1, Y1
-	VPOR         ruleConstants<>+128(SB), Y0, Y0
-	VBLENDVPS    Y2, Y0, Y1, Y1
-	VPSRLD       $0x10, Y1, Y1
-	VEXTRACTI128 $0x01, Y1, X0
-	VPACKUSDW    X0, X1, X1
-	VMOVDQU      X1, 4112(DX)(DI*2)
-	PREFETCHT0   8384(AX)(DI*4)
-	VMOVUPS      8256(AX)(DI*4), Y0
-	PREFETCHT0   8384(CX)(DI*4)
-	VMOVUPS      8256(CX)(DI*4), Y1
-	VMULPS       (BX), Y1, Y1
-	VMULPS       64(BX), Y0, Y2
-	VADDPS       Y2, Y1, Y1
-	VMULPS       128(BX), Y1, Y1
-	VSUBPS       Y1, Y0, Y0
-	VMOVDQU      Y0, 8256(AX)(DI*4)
-	VPSRLD       $0x10, Y0, Y1
-	VPAND        ruleConstants<>+64(SB), Y1, Y1
-	VPADDD       ruleConstants<>+96(SB), Y1, Y1
-	VCMPPS       $0x03, Y0, Y0, Y2
-	VPADDD       Y0, Y1, Y1
-	VPOR         ruleConstants<>+128(SB), Y0, Y0
-	VBLENDVPS    Y2, Y0, Y1, Y1
-	VPSRLD       $0x10, Y1, Y1
-	VEXTRACTI128 $0x01, Y1, X0
-	VPACKUSDW    X0, X1, X1
-	VMOVDQU      X1, 4128(DX)(DI*2)
-	VMOVUPS      8288(AX)(DI*4), Y0
-	VMOVUPS      8288(CX)(DI*4), Y1
-	VMULPS       (BX), Y1, Y1
-	VMULPS       64(BX), Y0, Y2
-	VADDPS       Y2, Y1, Y1
-	VMULPS       128(BX), Y1, Y1
-	VSUBPS       Y1, Y0, Y0
-	VMOVDQU      Y0, 8288(AX)(DI*4)
-	VPSRLD       $0x10, Y0, Y1
-	VPAND        ruleConstants<>+64(SB), Y1, Y1
-	VPADDD       ruleConstants<>+96(SB), Y1, Y1
-	VCMPPS       $0x03, Y0, Y0, Y2
-	VPADDD       Y0, Y1, Y1
-	VPOR         ruleConstants<>+128(SB), Y0, Y0
-	VBLENDVPS    Y2, Y0, Y1, Y1
-	VPSRLD       $0x10, Y1, Y1
-	VEXTRACTI128 $0x01, Y1, X0
-	VPACKUSDW    X0, X1, X1
-	VMOVDQU      X1, 4144(DX)(DI*2)
-	PREFETCHT0   12416(AX)(DI*4)
-	VMOVUPS      12288(AX)(DI*4), Y0
-	PREFETCHT0   12416(CX)(DI*4)
-	VMOVUPS      12288(CX)(DI*4), Y1
-	VMULPS       (BX), Y1, Y1
-	VMULPS       64(BX), Y0, Y2
-	VADDPS       Y2, Y1, Y1
-	VMULPS       128(BX), Y1, Y1
-	VSUBPS       Y1, Y0, Y0
-	VMOVDQU      Y0, 12288(AX)(DI*4)
-	VPSRLD       $0x10, Y0, Y1
-	VPAND        ruleConstants<>+64(SB), Y1, Y1
-	VPADDD       ruleConstants<>+96(SB), Y1, Y1
-	VCMPPS       $0x03, Y0, Y0, Y2
-	VPADDD       Y0, Y1, Y1
-	VPOR         ruleConstants<>+128(SB), Y0, Y0
-	VBLENDVPS    Y2, Y0, Y1, Y1
-	VPSRLD       $0x10, Y1, Y1
-	VEXTRACTI128 $0x01, Y1, X0
-	VPACKUSDW    X0, X1, X1
-	VMOVDQU      X1, 6144(DX)(DI*2)
-	VMOVUPS      12320(AX)(DI*4), Y0
-	VMOVUPS      12320(CX)(DI*4), Y1
-	VMULPS       (BX), Y1, Y1
-	VMULPS       64(BX), Y0, Y2
-	VADDPS       Y2, Y1, Y1
-	VMULPS       128(BX), Y1, Y1
-	VSUBPS       Y1, Y0, Y0
-	VMOVDQU      Y0, 12320(AX)(DI*4)
-	VPSRLD       $0x10, Y0, Y1
-	VPAND        ruleConstants<>+64(SB), Y1, Y1
-	VPADDD       ruleConstants<>+96(SB), Y1, Y1
-	VCMPPS       $0x03, Y0, Y0, Y2
-	VPADDD       Y0, Y1, Y1
-	VPOR         ruleConstants<>+128(SB), Y0, Y0
-	VBLENDVPS    Y2, Y0, Y1, Y1
-	VPSRLD       $0x10, Y1, Y1
-	VEXTRACTI128 $0x01, Y1, X0
-	VPACKUSDW    X0, X1, X1
-	VMOVDQU      X1, 6160(DX)(DI*2)
-	PREFETCHT0   12480(AX)(DI*4)
-	VMOVUPS      12352(AX)(DI*4), Y0
-	PREFETCHT0   12480(CX)(DI*4)
-	VMOVUPS      12352(CX)(DI*4), Y1
-	VMULPS       (BX), Y1, Y1
-	VMULPS       64(BX), Y0, Y2
-	VADDPS       Y2, Y1, Y1
-	VMULPS       128(BX), Y1, Y1
-	VSUBPS       Y1, Y0, Y0
-	VMOVDQU      Y0, 12352(AX)(DI*4)
-	VPSRLD       $0x10, Y0, Y1
-	VPAND        ruleConstants<>+64(SB), Y1, Y1
-	VPADDD       ruleConstants<>+96(SB), Y1, Y1
-	VCMPPS       $0x03, Y0, Y0, Y2
-	VPADDD       Y0, Y1, Y1
-	VPOR         ruleConstants<>+128(SB), Y0, Y0
-	VBLENDVPS    Y2, Y0, Y1, Y1
-	VPSRLD       $0x10, Y1, Y1
-	VEXTRACTI128 $0x01, Y1, X0
-	VPACKUSDW    X0, X1, X1
-	VMOVDQU      X1, 6176(DX)(DI*2)
-	VMOVUPS      12384(AX)(DI*4), Y0
-	VMOVUPS      12384(CX)(DI*4), Y1
-	VMULPS       (BX), Y1, Y1
-	VMULPS       64(BX), Y0, Y2
-	VADDPS       Y2, Y1, Y1
-	VMULPS       128(BX), Y1, Y1
-	VSUBPS       Y1, Y0, Y0
-	VMOVDQU      Y0, 12384(AX)(DI*4)
-	VPSRLD       $0x10, Y0, Y1
-	VPAND        ruleConstants<>+64(SB), Y1, Y1
-	VPADDD       ruleConstants<>+96(SB), Y1, Y1
-	VCMPPS       $0x03, Y0, Y0, Y2
-	VPADDD       Y0, Y1, Y1
-	VPOR         ruleConstants<>+128(SB), Y0, Y0
-	VBLENDVPS    Y2, Y0, Y1, Y1
-	VPSRLD       $0x10, Y1, Y1
-	VEXTRACTI128 $0x01, Y1, X0
-	VPACKUSDW    X0, X1, X1
-	VMOVDQU      X1, 6192(DX)(DI*2)
-	ADDQ         $0x00000020, DI
-	DECQ         R8
-	JNZ          page
-	ADDQ         $0x00000c00, DI
-	SUBQ         $0x00001000, SI
-	CMPQ         SI, $0x00001000
-	JGE          pages
-
-rest:
-	TESTQ SI, SI
-	JZ    done
-
-loop:
-	PREFETCHT0   1024(AX)(DI*4)
-	VMOVUPS      (AX)(DI*4), Y0
-	PREFETCHT0   1024(CX)(DI*4)
-	VMOVUPS      (CX)(DI*4), Y1
-	VMULPS       (BX), Y1, Y1
-	VMULPS       64(BX), Y0, Y2
-	VADDPS       Y2, Y1, Y1
-	VMULPS       128(BX), Y1, Y1
-	VSUBPS       Y1, Y0, Y0
-	VMOVDQU      Y0, (AX)(DI*4)
-	VPSRLD       $0x10, Y0, Y1
-	VPAND        ruleConstants<>+64(SB), Y1, Y1
-	VPADDD       ruleConstants<>+96(SB), Y1, Y1
-	VCMPPS       $0x03, Y0, Y0, Y2
-	VPADDD       Y0, Y1, Y1
-	VPOR         ruleConstants<>+128(SB), Y0, Y0
-	VBLENDVPS    Y2, Y0, Y1, Y1
-	VPSRLD       $0x10, Y1, Y1
-	VEXTRACTI128 $0x01, Y1, X0
-	VPACKUSDW    X0, X1, X1
-	VMOVDQU      X1, (DX)(DI*2)
-	VMOVUPS      32(AX)(DI*4), Y0
-	VMOVUPS      32(CX)(DI*4), Y1
-	VMULPS       (BX), Y1, Y1
-	VMULPS       64(BX), Y0, Y2
-	VADDPS       Y2, Y1, Y1
-	VMULPS       128(BX), Y1, Y1
-	VSUBPS       Y1, Y0, Y0
-	VMOVDQU      Y0, 32(AX)(DI*4)
-	VPSRLD       $0x10, Y0, Y1
-	VPAND        ruleConstants<>+64(SB), Y1, Y1
-	VPADDD       ruleConstants<>+96(SB), Y1, Y1
-	VCMPPS       $0x03, Y0, Y0, Y2
-	VPADDD       Y0, Y1, Y1
-	VPOR         ruleConstants<>+128(SB), Y0, Y0
-	VBLENDVPS    Y2, Y0, Y1, Y1
-	VPSRLD       $0x10, Y1, Y1
-	VEXTRACTI128 $0x01, Y1, X0
-	VPACKUSDW    X0, X1, X1
-	VMOVDQU      X1, 16(DX)(DI*2)
-	ADDQ         $0x00000010, DI
-	SUBQ         $0x10, SI
-	JNZ          loop
-
-done:
-	VZEROUPPER
-	RET
-
-// func momentumBF16AVX2(w *byte, p *byte, dw *byte, m *byte, v *byte, k *byte, n int)
-// Requires: AVX, AVX2, MMX+
-TEXT ·momentumBF16AVX2(SB), NOSPLIT, $0-56
-	MOVQ w+0(FP), AX
-	MOVQ dw+16(FP), CX
-	MOVQ m+24(FP), DX
-	MOVQ p+8(FP), BX
-	MOVQ k+40(FP), SI
-	MOVQ n+48(FP), DI
-	XORQ R8, R8
-
-loop:
-	PREFETCHT0   1024(AX)(R8*4)
-	VMOVUPS      (AX)(R8*4), Y0
-	PREFETCHT0   1024(CX)(R8*4)
-	VMOVUPS      (CX)(R8*4), Y1
-	PREFETCHT0   1024(DX)(R8*4)
-	VMOVUPS      (DX)(R8*4), Y2
-	VMULPS       (SI), Y1, Y1
-	VMULPS       64(SI), Y0, Y3
-	VADDPS       Y3, Y1, Y1
-	VMULPS       192(SI), Y2, Y2
-	VADDPS       Y1, Y2, Y2
-	VMULPS       128(SI), Y2, Y1
-	VSUBPS       Y1, Y0, Y0
-	VMOVDQU      Y2, (DX)(R8*4)
-	VMOVDQU      Y0, (AX)(R8*4)
-	VPSRLD       $0x10, Y0, Y1
-	VPAND        ruleConstants<>+64(SB), Y1, Y1
-	VPADDD       ruleConstants<>+96(SB), Y1, Y1
-	VCMPPS       $0x03, Y0, Y0, Y2
-	VPADDD       Y0, Y1, Y1
-	VPOR         ruleConstants<>+128(SB), Y0, Y0
-	VBLENDVPS    Y2, Y0, Y1, Y1
-	VPSRLD       $0x10, Y1, Y1
-	VEXTRACTI128 $0x01, Y1, X0
-	VPACKUSDW    X0, X1, X1
-	VMOVDQU      X1, (BX)(R8*2)
-	VMOVUPS      32(AX)(R8*4), Y0
-	VMOVUPS      32(CX)(R8*4), Y1
-	VMOVUPS      32(DX)(R8*4), Y2
-	VMULPS       (SI), Y1, Y1
-	VMULPS       64(SI), Y0, Y3
-	VADDPS       Y3, Y1, Y1
-	VMULPS       192(SI), Y2, Y2
-	VADDPS       Y1, Y2, Y2
-	VMULPS       128(SI), Y2, Y1
-	VSUBPS       Y1, Y0, Y0
-	VMOVDQU      Y2, 32(DX)(R8*4)
-	VMOVDQU      Y0, 32(AX)(R8*4)
-	VPSRLD       $0x10, Y0, Y1
-	VPAND        ruleConstants<>+64(SB), Y1, Y1
-	VPADDD       ruleConstants<>+96(SB), Y1, Y1
-	VCMPPS       $0x03, Y0, Y0, Y2
-	VPADDD       Y0, Y1, Y1
-	VPOR         ruleConstants<>+128(SB), Y0, Y0
-	VBLENDVPS    Y2, Y0, Y1, Y1
-	VPSRLD       $0x10, Y1, Y1
-	VEXTRACTI128 $0x01, Y1, X0
-	VPACKUSDW    X0, X1, X1
-	VMOVDQU      X1, 16(BX)(R8*2)
-	ADDQ         $0x00000010, R8
-	SUBQ         $0x10, DI
-	JNZ          loop
-	VZEROUPPER
-	RET
-
-// func lionBF16AVX2(w *byte, p *byte, dw *byte, m *byte, v *byte, k *byte, n int)
-// Requires: AVX, AVX2, MMX+
-TEXT ·lionBF16AVX2(SB), NOSPLIT, $0-56
-	MOVQ w+0(FP), AX
-	MOVQ dw+16(FP), CX
-	MOVQ m+24(FP), DX
-	MOVQ p+8(FP), BX
-	MOVQ k+40(FP), SI
-	MOVQ n+48(FP), DI
-	XORQ R8, R8
-
-loop:
-	PREFETCHT0   1024(AX)(R8*4)
-	VMOVUPS      (AX)(R8*4), Y0
-	PREFETCHT0   1024(CX)(R8*4)
-	VMOVUPS      (CX)(R8*4), Y1
-	PREFETCHT0   1024(DX)(R8*4)
-	VMOVUPS      (DX)(R8*4), Y2
-	VMULPS       (SI), Y1, Y1
-	VMULPS       64(SI), Y2, Y3
-	VMULPS       128(SI), Y1, Y4
-	VADDPS       Y4, Y3, Y3
-	VMULPS       192(SI), Y2, Y2
-	VMULPS       256(SI), Y1, Y1
-	VADDPS       Y1, Y2, Y2
-	VXORPS       Y4, Y4, Y4
-	VANDPS       ruleConstants<>+0(SB), Y3, Y1
-	VORPS        ruleConstants<>+32(SB), Y1, Y1
-	VCMPPS       $0x08, Y4, Y3, Y4
-	VBLENDVPS    Y4, Y3, Y1, Y1
-	VMULPS       320(SI), Y0, Y0
-	VMULPS       384(SI), Y1, Y1
-	VSUBPS       Y1, Y0, Y0
-	VMOVDQU      Y2, (DX)(R8*4)
-	VMOVDQU      Y0, (AX)(R8*4)
-	VPSRLD       $0x10, Y0, Y1
-	VPAND        ruleConstants<>+64(SB), Y1, Y1
-	VPADDD       ruleConstants<>+96(SB), Y1, Y1
-	VCMPPS       $0x03, Y0, Y0, Y2
-	VPADDD       Y0, Y1, Y1
-	VPOR         ruleConstants<>+128(SB), Y0, Y0
-	VBLENDVPS    Y2, Y0, Y1, Y1
-	VPSRLD       $0x10, Y1, Y1
-	VEXTRACTI128 $0x01, Y1, X0
-	VPACKUSDW    X0, X1, X1
-	VMOVDQU      X1, (BX)(R8*2)
-	VMOVUPS      32(AX)(R8*4), Y0
-	VMOVUPS      32(CX)(R8*4), Y1
-	VMOVUPS      32(DX)(R8*4), Y2
-	VMULPS       (SI), Y1, Y1
-	VMULPS       64(SI), Y2, Y3
-	VMULPS       128(SI), Y1, Y4
-	VADDPS       Y4, Y3, Y3
-	VMULPS       192(SI), Y2, Y2
-	VMULPS       256(SI), Y1, Y1
-	VADDPS       Y1, Y2, Y2
-	VXORPS       Y4, Y4, Y4
-	VANDPS       ruleConstants<>+0(SB), Y3, Y1
-	VORPS        ruleConstants<>+32(SB), Y1, Y1
-	VCMPPS       $0x08, Y4, Y3, Y4
-	VBLENDVPS    Y4, Y3, Y1, Y1
-	VMULPS       320(SI), Y0, Y0
-	VMULPS       384(SI), Y1, Y1
-	VSUBPS       Y1, Y0, Y0
-	VMOVDQU      Y2, 32(DX)(R8*4)
-	VMOVDQU      Y0, 32(AX)(R8*4)
-	VPSRLD       $0x10, Y0, Y1
-	VPAND        ruleConstants<>+64(SB), Y1, Y1
-	VPADDD       ruleConstants<>+96(SB), Y1, Y1
-	VCMPPS       $0x03, Y0, Y0, Y2
-	VPADDD       Y0, Y1, Y1
-	VPOR         ruleConstants<>+128(SB), Y0, Y0
-	VBLENDVPS    Y2, Y0, Y1, Y1
-	VPSRLD       $0x10, Y1, Y1
-	VEXTRACTI128 $0x01, Y1, X0
-	VPACKUSDW    X0, X1, X1
-	VMOVDQU      X1, 16(BX)(R8*2)
-	ADDQ         $0x00000010, R8
-	SUBQ         $0x10, DI
-	JNZ          loop
-	VZEROUPPER
-	RET
-
-// func adamWF16AVX2(w *byte, p *byte, dw *byte, m *byte, v *byte, k *byte, n int)
-// Requires: AVX, F16C, MMX+
-TEXT ·adamWF16AVX2(SB), NOSPLIT, $0-56
-	MOVQ w+0(FP), AX
-	MOVQ dw+16(FP), CX
-	MOVQ m+24(FP), DX
-	MOVQ v+32(FP), BX
-	MOVQ p+8(FP), SI
-	MOVQ k+40(FP), DI
-	MOVQ n+48(FP), R8
+// func lionAVX2(r *rule)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·lionAVX2(SB), NOSPLIT, $0-8
+	MOVQ r+0(FP), AX
+	MOVQ (AX), AX
+	MOVQ r+0(FP), CX
+	MOVQ 16(CX), CX
+	MOVQ r+0(FP), DX
+	MOVQ 24(DX), DX
+	MOVQ r+0(FP), BX
+	MOVQ 8(BX), BX
+	MOVQ r+0(FP), SI
+	MOVQ 56(SI), SI
+	MOVQ r+0(FP), DI
+	MOVQ 40(DI), DI
+	MOVQ r+0(FP), R8
+	MOVQ 48(R8), R8
 	XORQ R9, R9
 
 loop:
-	PREFETCHT0 1024(AX)(R9*4)
-	VMOVUPS    (AX)(R9*4), Y0
-	PREFETCHT0 1024(CX)(R9*4)
-	VMOVUPS    (CX)(R9*4), Y1
-	PREFETCHT0 1024(DX)(R9*4)
-	VMOVUPS    (DX)(R9*4), Y2
-	PREFETCHT0 1024(BX)(R9*4)
-	VMOVUPS    (BX)(R9*4), Y3
-	VMULPS     (DI), Y1, Y1
-	VMULPS     64(DI), Y0, Y4
-	VADDPS     Y4, Y1, Y1
-	VMULPS     128(DI), Y2, Y2
-	VMULPS     192(DI), Y1, Y4
-	VADDPS     Y4, Y2, Y2
-	VMULPS     320(DI), Y1, Y4
-	VMULPS     Y1, Y4, Y4
-	VMULPS     256(DI), Y3, Y1
-	VADDPS     Y4, Y1, Y1
-	VSQRTPS    Y1, Y3
-	VMULPS     512(DI), Y3, Y3
-	VADDPS     576(DI), Y3, Y3
-	VMULPS     448(DI), Y2, Y4
-	VDIVPS     Y3, Y4, Y4
-	VMULPS     384(DI), Y0, Y0
-	VSUBPS     Y4, Y0, Y0
-	VMOVDQU    Y2, (DX)(R9*4)
-	VMOVDQU    Y1, (BX)(R9*4)
-	VMOVDQU    Y0, (AX)(R9*4)
-	VCVTPS2PH  $0x00, Y0, X0
-	VMOVDQU    X0, (SI)(R9*2)
-	VMOVUPS    32(AX)(R9*4), Y0
-	VMOVUPS    32(CX)(R9*4), Y1
-	VMOVUPS    32(DX)(R9*4), Y2
-	VMOVUPS    32(BX)(R9*4), Y3
-	VMULPS     (DI), Y1, Y1
-	VMULPS     64(DI), Y0, Y4
-	VADDPS     Y4, Y1, Y1
-	VMULPS     128(DI), Y2, Y2
-	VMULPS     192(DI), Y1, Y4
-	VADDPS     Y4, Y2, Y2
-	VMULPS     320(DI), Y1, Y4
-	VMULPS     Y1, Y4, Y4
-	VMULPS     256(DI), Y3, Y1
-	VADDPS     Y4, Y1, Y1
-	VSQRTPS    Y1, Y3
-	VMULPS     512(DI), Y3, Y3
-	VADDPS     576(DI), Y3, Y3
-	VMULPS     448(DI), Y2, Y4
-	VDIVPS     Y3, Y4, Y4
-	VMULPS     384(DI), Y0, Y0
-	VSUBPS     Y4, Y0, Y0
-	VMOVDQU    Y2, 32(DX)(R9*4)
-	VMOVDQU    Y1, 32(BX)(R9*4)
-	VMOVDQU    Y0, 32(AX)(R9*4)
-	VCVTPS2PH  $0x00, Y0, X0
-	VMOVDQU    X0, 16(SI)(R9*2)
-	ADDQ       $0x00000010, R9
-	SUBQ       $0x10, R8
-	JNZ        loop
-	VZEROUPPER
-	RET
+	PREFETCHT0   1024(AX)(R9*4)
+	VMOVUPS      (AX)(R9*4), Y0
+	PREFETCHT0   1024(CX)(R9*4)
+	VMOVUPS      (CX)(R9*4), Y1
+	PREFETCHT0   1024(DX)(R9*4)
+	VMOVUPS      (DX)(R9*4), Y2
+	VMULPS       (DI), Y1, Y1
+	VMULPS       64(DI), Y2, Y3
+	VMULPS       128(DI), Y1, Y4
+	VADDPS       Y4, Y3, Y3
+	VMULPS       192(DI), Y2, Y2
+	VMULPS       256(DI), Y1, Y1
+	VADDPS       Y1, Y2, Y2
+	VXORPS       Y4, Y4, Y4
+	VANDPS       ruleConstants<>+0(SB), Y3, Y1
+	VORPS        ruleConstants<>+32(SB), Y1, Y1
+	VCMPPS       $0x08, Y4, Y3, Y4
+	VBLENDVPS    Y4, Y3, Y1, Y1
+	VMULPS       320(DI), Y0, Y0
+	VMULPS       384(DI), Y1, Y1
+	VSUBPS       Y1, Y0, Y0
+	VMOVDQU      Y2, (DX)(R9*4)
+	VMOVDQU      Y0, (AX)(R9*4)
+	VMOVUPS      32(AX)(R9*4), Y1
+	VMOVUPS      32(CX)(R9*4), Y2
+	VMOVUPS      32(DX)(R9*4), Y3
+	VMULPS       (DI), Y2, Y2
+	VMULPS       64(DI), Y3, Y4
+	VMULPS       128(DI), Y2, Y5
+	VADDPS       Y5, Y4, Y4
+	VMULPS       192(DI), Y3, Y3
+	VMULPS       256(DI), Y2, Y2
+	VADDPS       Y2, Y3, Y3
+	VXORPS       Y5, Y5, Y5
+	VANDPS       ruleConstants<>+0(SB), Y4, Y2
+	VORPS        ruleConstants<>+32(SB), Y2, Y2
+	VCMPPS       $0x08, Y5, Y4, Y5
+	VBLENDVPS    Y5, Y4, Y2, Y2
+	VMULPS       320(DI), Y1, Y1
+	VMULPS       384(DI), Y2, Y2
+	VSUBPS       Y2, Y1, Y1
+	VMOVDQU      Y3, 32(DX)(R9*4)
+	VMOVDQU      Y1, 32(AX)(R9*4)
+	TESTQ        BX, BX
+	JZ           next
+	CMPQ         SI, $0x01
+	JNE          notBF16
+	VPSRLD       $0x10, Y0, Y2
+	VPAND        ruleConstants<>+64(SB), Y2, Y2
+	VPADDD       ruleConstants<>+96(SB), Y2, Y2
+	VCMPPS       $0x03, Y0, Y0, Y3
+	VPADDD       Y0, Y2, Y2
+	VPOR         ruleConstants<>+128(SB), Y0, Y0
+	VBLENDVPS    Y3, Y0, Y2, Y2
+	VPSRLD       $0x10, Y2, Y2
+	VEXTRACTI128 $0x01, Y2, X0
+	VPACKUSDW    X0, X2, X2
+	VMOVDQU      X2, (BX)(R9*2)
+	VPSRLD       $0x10, Y1, Y0
+	VPAND        ruleConstants<>+64(SB), Y0, Y0
+	VPADDD       ruleConstants<>+96(SB), Y0, Y0
+	VCMPPS       $0x03, Y1, Y1, Y2
+	VPADDD       Y1, Y0, Y0
+	VPOR         ruleConstants<>+128(SB), Y1, Y1
+	VBLENDVPS    Y2, Y1, Y0, Y0
+	VPSRLD       $0x10, Y0, Y0
+	VEXTRACTI128 $0x01, Y0, X1
+	VPACKUSDW    X1, X0, X0
+	VMOVDQU      X0, 16(BX)(R9*2)
+	JMP          next
 
-// func sgdF16AVX2(w *byte, p *byte, dw *byte, m *byte, v *byte, k *byte, n int)
-// Requires: AVX, F16C, MMX+
-TEXT ·sgdF16AVX2(SB), NOSPLIT, $0-56
-	MOVQ w+0(FP), AX
-	MOVQ dw+16(FP), CX
-	MOVQ p+8(FP), DX
-	MOVQ k+40(FP), BX
-	MOVQ n+48(FP), SI
-	XORQ DI, DI
-	CMPQ SI, $0x00001000
-	JLT  rest
+notBF16:
+	CMPQ      SI, $0x02
+	JNE       notF16
+	VCVTPS2PH $0x00, Y0, X0
+	VMOVDQU   X0, (BX)(R9*2)
+	VCVTPS2PH $0x00, Y1, X0
+	VMOVDQU   X0, 16(BX)(R9*2)
+	JMP       next
 
-pages:
-	MOVQ $0x00000020, R8
+notF16:
+	CMPQ    SI, $0x00
+	JNE     notF32
+	VMOVDQU Y0, (BX)(R9*4)
+	VMOVDQU Y1, 32(BX)(R9*4)
+	JMP     next
 
-page:
-	PREFETCHT0 128(AX)(DI*4)
-	VMOVUPS    (AX)(DI*4), Y0
-	PREFETCHT0 128(CX)(DI*4)
-	VMOVUPS    (CX)(DI*4), Y1
-	VMULPS     (BX), Y1, Y1
-	VMULPS     64(BX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(BX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, (AX)(DI*4)
-	VCVTPS2PH  $0x00, Y0, X0
-	VMOVDQU    X0, (DX)(DI*2)
-	VMOVUPS    32(AX)(DI*4), Y0
-	VMOVUPS    32(CX)(DI*4), Y1
-	VMULPS     (BX), Y1, Y1
-	VMULPS     64(BX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(BX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 32(AX)(DI*4)
-	VCVTPS2PH  $0x00, Y0, X0
-	VMOVDQU    X0, 16(DX)(DI*2)
-	PREFETCHT0 192(AX)(DI*4)
-	VMOVUPS    64(AX)(DI*4), Y0
-	PREFETCHT0 192(CX)(DI*4)
-	VMOVUPS    64(CX)(DI*4), Y1
-	VMULPS     (BX), Y1, Y1
-	VMULPS     64(BX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(BX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 64(AX)(DI*4)
-	VCVTPS2PH  $0x00, Y0, X0
-	VMOVDQU    X0, 32(DX)(DI*2)
-	VMOVUPS    96(AX)(DI*4), Y0
-	VMOVUPS    96(CX)(DI*4), Y1
-	VMULPS     (BX), Y1, Y1
-	VMULPS     64(BX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(BX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 96(AX)(DI*4)
-	VCVTPS2PH  $0x00, Y0, X0
-	VMOVDQU    X0, 48(DX)(DI*2)
-	PREFETCHT0 4224(AX)(DI*4)
-	VMOVUPS    4096(AX)(DI*4), Y0
-	PREFETCHT0 4224(CX)(DI*4)
-	VMOVUPS    4096(CX)(DI*4), Y1
-	VMULPS     (BX), Y1, Y1
-	VMULPS     64(BX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(BX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 4096(AX)(DI*4)
-	VCVTPS2PH  $0x00, Y0, X0
-	VMOVDQU    X0, 2048(DX)(DI*2)
-	VMOVUPS    4128(AX)(DI*4), Y0
-	VMOVUPS    4128(CX)(DI*4), Y1
-	VMULPS     (BX), Y1, Y1
-	VMULPS     64(BX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(BX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 4128(AX)(DI*4)
-	VCVTPS2PH  $0x00, Y0, X0
-	VMOVDQU    X0, 2064(DX)(DI*2)
-	PREFETCHT0 4288(AX)(DI*4)
-	VMOVUPS    4160(AX)(DI*4), Y0
-	PREFETCHT0 4288(CX)(DI*4)
-	VMOVUPS    4160(CX)(DI*4), Y1
-	VMULPS     (BX), Y1, Y1
-	VMULPS     64(BX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(BX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 4160(AX)(DI*4)
-	VCVTPS2PH  $0x00, Y0, X0
-	VMOVDQU    X0, 2080(DX)(DI*2)
-	VMOVUPS    4192(AX)(DI*4), Y0
-	VMOVUPS    4192(CX)(DI*4), Y1
-	VMULPS     (BX), Y1, Y1
-	VMULPS     64(BX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(BX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 4192(AX)(DI*4)
-	VCVTPS2PH  $0x00, Y0, X0
-	VMOVDQU    X0, 2096(DX)(DI*2)
-	PREFETCHT0 8320(AX)(DI*4)
-	VMOVUPS    8192(AX)(DI*4), Y0
-	PREFETCHT0 8320(CX)(DI*4)
-	VMOVUPS    8192(CX)(DI*4), Y1
-	VMULPS     (BX), Y1, Y1
-	VMULPS     64(BX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(BX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 8192(AX)(DI*4)
-	VCVTPS2PH  $0x00, Y0, X0
-	VMOVDQU    X0, 4096(DX)(DI*2)
-	VMOVUPS    8224(AX)(DI*4), Y0
-	VMOVUPS    8224(CX)(DI*4), Y1
-	VMULPS     (BX), Y1, Y1
-	VMULPS     64(BX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(BX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 8224(AX)(DI*4)
-	VCVTPS2PH  $0x00, Y0, X0
-	VMOVDQU    X0, 4112(DX)(DI*2)
-	PREFETCHT0 8384(AX)(DI*4)
-	VMOVUPS    8256(AX)(DI*4), Y0
-	PREFETCHT0 8384(CX)(DI*4)
-	VMOVUPS    8256(CX)(DI*4), Y1
-	VMULPS     (BX), Y1, Y1
-	VMULPS     64(BX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(BX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 8256(AX)(DI*4)
-	VCVTPS2PH  $0x00, Y0, X0
-	VMOVDQU    X0, 4128(DX)(DI*2)
-	VMOVUPS    8288(AX)(DI*4), Y0
-	VMOVUPS    8288(CX)(DI*4), Y1
-	VMULPS     (BX), Y1, Y1
-	VMULPS     64(BX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(BX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 8288(AX)(DI*4)
-	VCVTPS2PH  $0x00, Y0, X0
-	VMOVDQU    X0, 4144(DX)(DI*2)
-	PREFETCHT0 12416(AX)(DI*4)
-	VMOVUPS    12288(AX)(DI*4), Y0
-	PREFETCHT0 12416(CX)(DI*4)
-	VMOVUPS    12288(CX)(DI*4), Y1
-	VMULPS     (BX), Y1, Y1
-	VMULPS     64(BX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(BX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 12288(AX)(DI*4)
-	VCVTPS2PH  $0x00, Y0, X0
-	VMOVDQU    X0, 6144(DX)(DI*2)
-	VMOVUPS    12320(AX)(DI*4), Y0
-	VMOVUPS    12320(CX)(DI*4), Y1
-	VMULPS     (BX), Y1, Y1
-	VMULPS     64(BX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(BX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 12320(AX)(DI*4)
-	VCVTPS2PH  $0x00, Y0, X0
-	VMOVDQU    X0, 6160(DX)(DI*2)
-	PREFETCHT0 12480(AX)(DI*4)
-	VMOVUPS    12352(AX)(DI*4), Y0
-	PREFETCHT0 12480(CX)(DI*4)
-	VMOVUPS    12352(CX)(DI*4), Y1
-	VMULPS     (BX), Y1, Y1
-	VMULPS     64(BX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(BX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 12352(AX)(DI*4)
-	VCVTPS2PH  $0x00, Y0, X0
-	VMOVDQU    X0, 6176(DX)(DI*2)
-	VMOVUPS    12384(AX)(DI*4), Y0
-	VMOVUPS    12384(CX)(DI*4), Y1
-	VMULPS     (BX), Y1, Y1
-	VMULPS     64(BX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(BX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 12384(AX)(DI*4)
-	VCVTPS2PH  $0x00, Y0, X0
-	VMOVDQU    X0, 6192(DX)(DI*2)
-	ADDQ       $0x00000020, DI
-	DECQ       R8
-	JNZ        page
-	ADDQ       $0x00000c00, DI
-	SUBQ       $0x00001000, SI
-	CMPQ       SI, $0x00001000
-	JGE        pages
-
-rest:
-	TESTQ SI, SI
-	JZ    done
-
-loop:
-	PREFETCHT0 1024(AX)(DI*4)
-	VMOVUPS    (AX)(DI*4), Y0
-	PREFETCHT0 1024(CX)(DI*4)
-	VMOVUPS    (CX)(DI*4), Y1
-	VMULPS     (BX), Y1, Y1
-	VMULPS     64(BX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(BX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, (AX)(DI*4)
-	VCVTPS2PH  $0x00, Y0, X0
-	VMOVDQU    X0, (DX)(DI*2)
-	VMOVUPS    32(AX)(DI*4), Y0
-	VMOVUPS    32(CX)(DI*4), Y1
-	VMULPS     (BX), Y1, Y1
-	VMULPS     64(BX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(BX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 32(AX)(DI*4)
-	VCVTPS2PH  $0x00, Y0, X0
-	VMOVDQU    X0, 16(DX)(DI*2)
-	ADDQ       $0x00000010, DI
-	SUBQ       $0x10, SI
-	JNZ        loop
-
-done:
-	VZEROUPPER
-	RET
-
-// func momentumF16AVX2(w *byte, p *byte, dw *byte, m *byte, v *byte, k *byte, n int)
-// Requires: AVX, F16C, MMX+
-TEXT ·momentumF16AVX2(SB), NOSPLIT, $0-56
-	MOVQ w+0(FP), AX
-	MOVQ dw+16(FP), CX
-	MOVQ m+24(FP), DX
-	MOVQ p+8(FP), BX
-	MOVQ k+40(FP), SI
-	MOVQ n+48(FP), DI
-	XORQ R8, R8
-
-loop:
-	PREFETCHT0 1024(AX)(R8*4)
-	VMOVUPS    (AX)(R8*4), Y0
-	PREFETCHT0 1024(CX)(R8*4)
-	VMOVUPS    (CX)(R8*4), Y1
-	PREFETCHT0 1024(DX)(R8*4)
-	VMOVUPS    (DX)(R8*4), Y2
-	VMULPS     (SI), Y1, Y1
-	VMULPS     64(SI), Y0, Y3
-	VADDPS     Y3, Y1, Y1
-	VMULPS     192(SI), Y2, Y2
-	VADDPS     Y1, Y2, Y2
-	VMULPS     128(SI), Y2, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y2, (DX)(R8*4)
-	VMOVDQU    Y0, (AX)(R8*4)
-	VCVTPS2PH  $0x00, Y0, X0
-	VMOVDQU    X0, (BX)(R8*2)
-	VMOVUPS    32(AX)(R8*4), Y0
-	VMOVUPS    32(CX)(R8*4), Y1
-	VMOVUPS    32(DX)(R8*4), Y2
-	VMULPS     (SI), Y1, Y1
-	VMULPS     64(SI), Y0, Y3
-	VADDPS     Y3, Y1, Y1
-	VMULPS     192(SI), Y2, Y2
-	VADDPS     Y1, Y2, Y2
-	VMULPS     128(SI), Y2, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y2, 32(DX)(R8*4)
-	VMOVDQU    Y0, 32(AX)(R8*4)
-	VCVTPS2PH  $0x00, Y0, X0
-	VMOVDQU    X0, 16(BX)(R8*2)
-	ADDQ       $0x00000010, R8
-	SUBQ       $0x10, DI
-	JNZ        loop
-	VZEROUPPER
-	RET
-
-// func lionF16AVX2(w *byte, p *byte, dw *byte, m *byte, v *byte, k *byte, n int)
-// Requires: AVX, F16C, MMX+
-TEXT ·lionF16AVX2(SB), NOSPLIT, $0-56
-	MOVQ w+0(FP), AX
-	MOVQ dw+16(FP), CX
-	MOVQ m+24(FP), DX
-	MOVQ p+8(FP), BX
-	MOVQ k+40(FP), SI
-	MOVQ n+48(FP), DI
-	XORQ R8, R8
-
-loop:
-	PREFETCHT0 1024(AX)(R8*4)
-	VMOVUPS    (AX)(R8*4), Y0
-	PREFETCHT0 1024(CX)(R8*4)
-	VMOVUPS    (CX)(R8*4), Y1
-	PREFETCHT0 1024(DX)(R8*4)
-	VMOVUPS    (DX)(R8*4), Y2
-	VMULPS     (SI), Y1, Y1
-	VMULPS     64(SI), Y2, Y3
-	VMULPS     128(SI), Y1, Y4
-	VADDPS     Y4, Y3, Y3
-	VMULPS     192(SI), Y2, Y2
-	VMULPS     256(SI), Y1, Y1
-	VADDPS     Y1, Y2, Y2
-	VXORPS     Y4, Y4, Y4
-	VANDPS     ruleConstants<>+0(SB), Y3, Y1
-	VORPS      ruleConstants<>+32(SB), Y1, Y1
-	VCMPPS     $0x08, Y4, Y3, Y4
-	VBLENDVPS  Y4, Y3, Y1, Y1
-	VMULPS     320(SI), Y0, Y0
-	VMULPS     384(SI), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y2, (DX)(R8*4)
-	VMOVDQU    Y0, (AX)(R8*4)
-	VCVTPS2PH  $0x00, Y0, X0
-	VMOVDQU    X0, (BX)(R8*2)
-	VMOVUPS    32(AX)(R8*4), Y0
-	VMOVUPS    32(CX)(R8*4), Y1
-	VMOVUPS    32(DX)(R8*4), Y2
-	VMULPS     (SI), Y1, Y1
-	VMULPS     64(SI), Y2, Y3
-	VMULPS     128(SI), Y1, Y4
-	VADDPS     Y4, Y3, Y3
-	VMULPS     192(SI), Y2, Y2
-	VMULPS     256(SI), Y1, Y1
-	VADDPS     Y1, Y2, Y2
-	VXORPS     Y4, Y4, Y4
-	VANDPS     ruleConstants<>+0(SB), Y3, Y1
-	VORPS      ruleConstants<>+32(SB), Y1, Y1
-	VCMPPS     $0x08, Y4, Y3, Y4
-	VBLENDVPS  Y4, Y3, Y1, Y1
-	VMULPS     320(SI), Y0, Y0
-	VMULPS     384(SI), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y2, 32(DX)(R8*4)
-	VMOVDQU    Y0, 32(AX)(R8*4)
-	VCVTPS2PH  $0x00, Y0, X0
-	VMOVDQU    X0, 16(BX)(R8*2)
-	ADDQ       $0x00000010, R8
-	SUBQ       $0x10, DI
-	JNZ        loop
-	VZEROUPPER
-	RET
-
-// func adamWAVX2(w *byte, p *byte, dw *byte, m *byte, v *byte, k *byte, n int)
-// Requires: AVX, MMX+
-TEXT ·adamWAVX2(SB), NOSPLIT, $0-56
-	MOVQ w+0(FP), AX
-	MOVQ dw+16(FP), CX
-	MOVQ m+24(FP), DX
-	MOVQ v+32(FP), BX
-	MOVQ p+8(FP), SI
-	MOVQ k+40(FP), SI
-	MOVQ n+48(FP), DI
-	XORQ R8, R8
-
-loop:
-	PREFETCHT0 1024(AX)(R8*4)
-	VMOVUPS    (AX)(R8*4), Y0
-	PREFETCHT0 1024(CX)(R8*4)
-	VMOVUPS    (CX)(R8*4), Y1
-	PREFETCHT0 1024(DX)(R8*4)
-	VMOVUPS    (DX)(R8*4), Y2
-	PREFETCHT0 1024(BX)(R8*4)
-	VMOVUPS    (BX)(R8*4), Y3
-	VMULPS     (SI), Y1, Y1
-	VMULPS     64(SI), Y0, Y4
-	VADDPS     Y4, Y1, Y1
-	VMULPS     128(SI), Y2, Y2
-	VMULPS     192(SI), Y1, Y4
-	VADDPS     Y4, Y2, Y2
-	VMULPS     320(SI), Y1, Y4
-	VMULPS     Y1, Y4, Y4
-	VMULPS     256(SI), Y3, Y1
-	VADDPS     Y4, Y1, Y1
-	VSQRTPS    Y1, Y3
-	VMULPS     512(SI), Y3, Y3
-	VADDPS     576(SI), Y3, Y3
-	VMULPS     448(SI), Y2, Y4
-	VDIVPS     Y3, Y4, Y4
-	VMULPS     384(SI), Y0, Y0
-	VSUBPS     Y4, Y0, Y0
-	VMOVDQU    Y2, (DX)(R8*4)
-	VMOVDQU    Y1, (BX)(R8*4)
-	VMOVDQU    Y0, (AX)(R8*4)
-	VMOVUPS    32(AX)(R8*4), Y0
-	VMOVUPS    32(CX)(R8*4), Y1
-	VMOVUPS    32(DX)(R8*4), Y2
-	VMOVUPS    32(BX)(R8*4), Y3
-	VMULPS     (SI), Y1, Y1
-	VMULPS     64(SI), Y0, Y4
-	VADDPS     Y4, Y1, Y1
-	VMULPS     128(SI), Y2, Y2
-	VMULPS     192(SI), Y1, Y4
-	VADDPS     Y4, Y2, Y2
-	VMULPS     320(SI), Y1, Y4
-	VMULPS     Y1, Y4, Y4
-	VMULPS     256(SI), Y3, Y1
-	VADDPS     Y4, Y1, Y1
-	VSQRTPS    Y1, Y3
-	VMULPS     512(SI), Y3, Y3
-	VADDPS     576(SI), Y3, Y3
-	VMULPS     448(SI), Y2, Y4
-	VDIVPS     Y3, Y4, Y4
-	VMULPS     384(SI), Y0, Y0
-	VSUBPS     Y4, Y0, Y0
-	VMOVDQU    Y2, 32(DX)(R8*4)
-	VMOVDQU    Y1, 32(BX)(R8*4)
-	VMOVDQU    Y0, 32(AX)(R8*4)
-	ADDQ       $0x00000010, R8
-	SUBQ       $0x10, DI
-	JNZ        loop
-	VZEROUPPER
-	RET
-
-// func sgdAVX2(w *byte, p *byte, dw *byte, m *byte, v *byte, k *byte, n int)
-// Requires: AVX, MMX+
-TEXT ·sgdAVX2(SB), NOSPLIT, $0-56
-	MOVQ w+0(FP), AX
-	MOVQ dw+16(FP), CX
-	MOVQ p+8(FP), DX
-	MOVQ k+40(FP), DX
-	MOVQ n+48(FP), BX
-	XORQ SI, SI
-	CMPQ BX, $0x00001000
-	JLT  rest
-
-pages:
-	MOVQ $0x00000020, DI
-
-page:
-	PREFETCHT0 128(AX)(SI*4)
-	VMOVUPS    (AX)(SI*4), Y0
-	PREFETCHT0 128(CX)(SI*4)
-	VMOVUPS    (CX)(SI*4), Y1
-	VMULPS     (DX), Y1, Y1
-	VMULPS     64(DX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(DX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, (AX)(SI*4)
-	VMOVUPS    32(AX)(SI*4), Y0
-	VMOVUPS    32(CX)(SI*4), Y1
-	VMULPS     (DX), Y1, Y1
-	VMULPS     64(DX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(DX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 32(AX)(SI*4)
-	PREFETCHT0 192(AX)(SI*4)
-	VMOVUPS    64(AX)(SI*4), Y0
-	PREFETCHT0 192(CX)(SI*4)
-	VMOVUPS    64(CX)(SI*4), Y1
-	VMULPS     (DX), Y1, Y1
-	VMULPS     64(DX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(DX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 64(AX)(SI*4)
-	VMOVUPS    96(AX)(SI*4), Y0
-	VMOVUPS    96(CX)(SI*4), Y1
-	VMULPS     (DX), Y1, Y1
-	VMULPS     64(DX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(DX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 96(AX)(SI*4)
-	PREFETCHT0 4224(AX)(SI*4)
-	VMOVUPS    4096(AX)(SI*4), Y0
-	PREFETCHT0 4224(CX)(SI*4)
-	VMOVUPS    4096(CX)(SI*4), Y1
-	VMULPS     (DX), Y1, Y1
-	VMULPS     64(DX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(DX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 4096(AX)(SI*4)
-	VMOVUPS    4128(AX)(SI*4), Y0
-	VMOVUPS    4128(CX)(SI*4), Y1
-	VMULPS     (DX), Y1, Y1
-	VMULPS     64(DX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(DX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 4128(AX)(SI*4)
-	PREFETCHT0 4288(AX)(SI*4)
-	VMOVUPS    4160(AX)(SI*4), Y0
-	PREFETCHT0 4288(CX)(SI*4)
-	VMOVUPS    4160(CX)(SI*4), Y1
-	VMULPS     (DX), Y1, Y1
-	VMULPS     64(DX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(DX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 4160(AX)(SI*4)
-	VMOVUPS    4192(AX)(SI*4), Y0
-	VMOVUPS    4192(CX)(SI*4), Y1
-	VMULPS     (DX), Y1, Y1
-	VMULPS     64(DX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(DX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 4192(AX)(SI*4)
-	PREFETCHT0 8320(AX)(SI*4)
-	VMOVUPS    8192(AX)(SI*4), Y0
-	PREFETCHT0 8320(CX)(SI*4)
-	VMOVUPS    8192(CX)(SI*4), Y1
-	VMULPS     (DX), Y1, Y1
-	VMULPS     64(DX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(DX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 8192(AX)(SI*4)
-	VMOVUPS    8224(AX)(SI*4), Y0
-	VMOVUPS    8224(CX)(SI*4), Y1
-	VMULPS     (DX), Y1, Y1
-	VMULPS     64(DX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(DX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 8224(AX)(SI*4)
-	PREFETCHT0 8384(AX)(SI*4)
-	VMOVUPS    8256(AX)(SI*4), Y0
-	PREFETCHT0 8384(CX)(SI*4)
-	VMOVUPS    8256(CX)(SI*4), Y1
-	VMULPS     (DX), Y1, Y1
-	VMULPS     64(DX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(DX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 8256(AX)(SI*4)
-	VMOVUPS    8288(AX)(SI*4), Y0
-	VMOVUPS    8288(CX)(SI*4), Y1
-	VMULPS     (DX), Y1, Y1
-	VMULPS     64(DX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(DX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 8288(AX)(SI*4)
-	PREFETCHT0 12416(AX)(SI*4)
-	VMOVUPS    12288(AX)(SI*4), Y0
-	PREFETCHT0 12416(CX)(SI*4)
-	VMOVUPS    12288(CX)(SI*4), Y1
-	VMULPS     (DX), Y1, Y1
-	VMULPS     64(DX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(DX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 12288(AX)(SI*4)
-	VMOVUPS    12320(AX)(SI*4), Y0
-	VMOVUPS    12320(CX)(SI*4), Y1
-	VMULPS     (DX), Y1, Y1
-	VMULPS     64(DX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(DX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 12320(AX)(SI*4)
-	PREFETCHT0 12480(AX)(SI*4)
-	VMOVUPS    12352(AX)(SI*4), Y0
-	PREFETCHT0 12480(CX)(SI*4)
-	VMOVUPS    12352(CX)(SI*4), Y1
-	VMULPS     (DX), Y1, Y1
-	VMULPS     64(DX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(DX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 12352(AX)(SI*4)
-	VMOVUPS    12384(AX)(SI*4), Y0
-	VMOVUPS    12384(CX)(SI*4), Y1
-	VMULPS     (DX), Y1, Y1
-	VMULPS     64(DX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(DX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 12384(AX)(SI*4)
-	ADDQ       $0x00000020, SI
-	DECQ       DI
-	JNZ        page
-	ADDQ       $0x00000c00, SI
-	SUBQ       $0x00001000, BX
-	CMPQ       BX, $0x00001000
-	JGE        pages
-
-rest:
-	TESTQ BX, BX
-	JZ    done
-
-loop:
-	PREFETCHT0 1024(AX)(SI*4)
-	VMOVUPS    (AX)(SI*4), Y0
-	PREFETCHT0 1024(CX)(SI*4)
-	VMOVUPS    (CX)(SI*4), Y1
-	VMULPS     (DX), Y1, Y1
-	VMULPS     64(DX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(DX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, (AX)(SI*4)
-	VMOVUPS    32(AX)(SI*4), Y0
-	VMOVUPS    32(CX)(SI*4), Y1
-	VMULPS     (DX), Y1, Y1
-	VMULPS     64(DX), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(DX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 32(AX)(SI*4)
-	ADDQ       $0x00000010, SI
-	SUBQ       $0x10, BX
-	JNZ        loop
-
-done:
-	VZEROUPPER
-	RET
-
-// func momentumAVX2(w *byte, p *byte, dw *byte, m *byte, v *byte, k *byte, n int)
-// Requires: AVX, MMX+
-TEXT ·momentumAVX2(SB), NOSPLIT, $0-56
-	MOVQ w+0(FP), AX
-	MOVQ dw+16(FP), CX
-	MOVQ m+24(FP), DX
-	MOVQ p+8(FP), BX
-	MOVQ k+40(FP), BX
-	MOVQ n+48(FP), SI
-	XORQ DI, DI
-
-loop:
-	PREFETCHT0 1024(AX)(DI*4)
-	VMOVUPS    (AX)(DI*4), Y0
-	PREFETCHT0 1024(CX)(DI*4)
-	VMOVUPS    (CX)(DI*4), Y1
-	PREFETCHT0 1024(DX)(DI*4)
-	VMOVUPS    (DX)(DI*4), Y2
-	VMULPS     (BX), Y1, Y1
-	VMULPS     64(BX), Y0, Y3
-	VADDPS     Y3, Y1, Y1
-	VMULPS     192(BX), Y2, Y2
-	VADDPS     Y1, Y2, Y2
-	VMULPS     128(BX), Y2, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y2, (DX)(DI*4)
-	VMOVDQU    Y0, (AX)(DI*4)
-	VMOVUPS    32(AX)(DI*4), Y0
-	VMOVUPS    32(CX)(DI*4), Y1
-	VMOVUPS    32(DX)(DI*4), Y2
-	VMULPS     (BX), Y1, Y1
-	VMULPS     64(BX), Y0, Y3
-	VADDPS     Y3, Y1, Y1
-	VMULPS     192(BX), Y2, Y2
-	VADDPS     Y1, Y2, Y2
-	VMULPS     128(BX), Y2, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y2, 32(DX)(DI*4)
-	VMOVDQU    Y0, 32(AX)(DI*4)
-	ADDQ       $0x00000010, DI
-	SUBQ       $0x10, SI
-	JNZ        loop
-	VZEROUPPER
-	RET
-
-// func lionAVX2(w *byte, p *byte, dw *byte, m *byte, v *byte, k *byte, n int)
-// Requires: AVX, MMX+
-TEXT ·lionAVX2(SB), NOSPLIT, $0-56
-	MOVQ w+0(FP), AX
-	MOVQ dw+16(FP), CX
-	MOVQ m+24(FP), DX
-	MOVQ p+8(FP), BX
-	MOVQ k+40(FP), BX
-	MOVQ n+48(FP), SI
-	XORQ DI, DI
-
-loop:
-	PREFETCHT0 1024(AX)(DI*4)
-	VMOVUPS    (AX)(DI*4), Y0
-	PREFETCHT0 1024(CX)(DI*4)
-	VMOVUPS    (CX)(DI*4), Y1
-	PREFETCHT0 1024(DX)(DI*4)
-	VMOVUPS    (DX)(DI*4), Y2
-	VMULPS     (BX), Y1, Y1
-	VMULPS     64(BX), Y2, Y3
-	VMULPS     128(BX), Y1, Y4
-	VADDPS     Y4, Y3, Y3
-	VMULPS     192(BX), Y2, Y2
-	VMULPS     256(BX), Y1, Y1
-	VADDPS     Y1, Y2, Y2
-	VXORPS     Y4, Y4, Y4
-	VANDPS     ruleConstants<>+0(SB), Y3, Y1
-	VORPS      ruleConstants<>+32(SB), Y1, Y1
-	VCMPPS     $0x08, Y4, Y3, Y4
-	VBLENDVPS  Y4, Y3, Y1, Y1
-	VMULPS     320(BX), Y0, Y0
-	VMULPS     384(BX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y2, (DX)(DI*4)
-	VMOVDQU    Y0, (AX)(DI*4)
-	VMOVUPS    32(AX)(DI*4), Y0
-	VMOVUPS    32(CX)(DI*4), Y1
-	VMOVUPS    32(DX)(DI*4), Y2
-	VMULPS     (BX), Y1, Y1
-	VMULPS     64(BX), Y2, Y3
-	VMULPS     128(BX), Y1, Y4
-	VADDPS     Y4, Y3, Y3
-	VMULPS     192(BX), Y2, Y2
-	VMULPS     256(BX), Y1, Y1
-	VADDPS     Y1, Y2, Y2
-	VXORPS     Y4, Y4, Y4
-	VANDPS     ruleConstants<>+0(SB), Y3, Y1
-	VORPS      ruleConstants<>+32(SB), Y1, Y1
-	VCMPPS     $0x08, Y4, Y3, Y4
-	VBLENDVPS  Y4, Y3, Y1, Y1
-	VMULPS     320(BX), Y0, Y0
-	VMULPS     384(BX), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y2, 32(DX)(DI*4)
-	VMOVDQU    Y0, 32(AX)(DI*4)
-	ADDQ       $0x00000010, DI
-	SUBQ       $0x10, SI
-	JNZ        loop
+notF32:
+next:
+	ADDQ $0x00000010, R9
+	SUBQ $0x10, R8
+	JNZ  loop
 	VZEROUPPER
 	RET

@@ -14,14 +14,28 @@ DATA optimLanes<>+64(SB)/8, $0x0040000000400000
 DATA optimLanes<>+72(SB)/8, $0x0040000000400000
 GLOBL optimLanes<>(SB), RODATA|NOPTR, $80
 
-// func adamWF32NEON(w, p, dw, m, v, k unsafe.Pointer, n int)
-TEXT ·adamWF32NEON(SB), NOSPLIT, $0-56
-	MOVD w+0(FP), R0
-	MOVD dw+16(FP), R1
-	MOVD n+48(FP), R2
-	MOVD k+40(FP), R3
-	MOVD m+24(FP), R4
-	MOVD v+32(FP), R5
+// func adamWNEON(r *rule)
+TEXT ·adamWNEON(SB), NOSPLIT, $0-8
+	MOVD r+0(FP), R0
+	MOVD 0(R0), R0
+	MOVD r+0(FP), R1
+	MOVD 16(R1), R1
+	MOVD r+0(FP), R2
+	MOVD 48(R2), R2
+	MOVD r+0(FP), R3
+	MOVD 40(R3), R3
+	MOVD r+0(FP), R4
+	MOVD 8(R4), R4
+	MOVD r+0(FP), R5
+	MOVD 56(R5), R5
+	MOVD r+0(FP), R6
+	MOVD 24(R6), R6
+	MOVD r+0(FP), R7
+	MOVD 32(R7), R7
+	MOVD $optimLanes<>(SB), R8
+	FMOVQ 32(R8), F10
+	FMOVQ 48(R8), F11
+	FMOVQ 64(R8), F12
 	FMOVQ 0(R3), F0
 	FMOVQ 64(R3), F1
 	FMOVQ 128(R3), F2
@@ -32,224 +46,11 @@ TEXT ·adamWF32NEON(SB), NOSPLIT, $0-56
 	FMOVQ 448(R3), F7
 	FMOVQ 512(R3), F8
 	FMOVQ 576(R3), F9
-	MOVD p+8(FP), R6
-loop1:
-	FLDPQ 0(R0), (F10, F11)
-	FLDPQ 0(R1), (F12, F13)
-	FLDPQ 0(R4), (F14, F15)
-	FLDPQ 0(R5), (F16, F17)
-	WORD $0x6e21dd56 // fmul v22.4s, v10.4s, v1.4s
-	WORD $0x6e21dd77 // fmul v23.4s, v11.4s, v1.4s
-	WORD $0x6e20dd8c // fmul v12.4s, v12.4s, v0.4s
-	WORD $0x6e20ddad // fmul v13.4s, v13.4s, v0.4s
-	WORD $0x4e36d58c // fadd v12.4s, v12.4s, v22.4s
-	WORD $0x4e37d5ad // fadd v13.4s, v13.4s, v23.4s
-	WORD $0x6e23dd96 // fmul v22.4s, v12.4s, v3.4s
-	WORD $0x6e23ddb7 // fmul v23.4s, v13.4s, v3.4s
-	WORD $0x6e22ddce // fmul v14.4s, v14.4s, v2.4s
-	WORD $0x6e22ddef // fmul v15.4s, v15.4s, v2.4s
-	WORD $0x4e36d5ce // fadd v14.4s, v14.4s, v22.4s
-	WORD $0x4e37d5ef // fadd v15.4s, v15.4s, v23.4s
-	WORD $0x6e25dd92 // fmul v18.4s, v12.4s, v5.4s
-	WORD $0x6e25ddb3 // fmul v19.4s, v13.4s, v5.4s
-	WORD $0x6e2cde52 // fmul v18.4s, v18.4s, v12.4s
-	WORD $0x6e2dde73 // fmul v19.4s, v19.4s, v13.4s
-	WORD $0x6e24de10 // fmul v16.4s, v16.4s, v4.4s
-	WORD $0x6e24de31 // fmul v17.4s, v17.4s, v4.4s
-	WORD $0x4e32d610 // fadd v16.4s, v16.4s, v18.4s
-	WORD $0x4e33d631 // fadd v17.4s, v17.4s, v19.4s
-	WORD $0x6ea1fa12 // fsqrt v18.4s, v16.4s
-	WORD $0x6ea1fa33 // fsqrt v19.4s, v17.4s
-	WORD $0x6e28de52 // fmul v18.4s, v18.4s, v8.4s
-	WORD $0x6e28de73 // fmul v19.4s, v19.4s, v8.4s
-	WORD $0x4e29d652 // fadd v18.4s, v18.4s, v9.4s
-	WORD $0x4e29d673 // fadd v19.4s, v19.4s, v9.4s
-	WORD $0x6e27ddd4 // fmul v20.4s, v14.4s, v7.4s
-	WORD $0x6e27ddf5 // fmul v21.4s, v15.4s, v7.4s
-	WORD $0x6e32fe94 // fdiv v20.4s, v20.4s, v18.4s
-	WORD $0x6e33feb5 // fdiv v21.4s, v21.4s, v19.4s
-	WORD $0x6e26dd4a // fmul v10.4s, v10.4s, v6.4s
-	WORD $0x6e26dd6b // fmul v11.4s, v11.4s, v6.4s
-	WORD $0x4eb4d54a // fsub v10.4s, v10.4s, v20.4s
-	WORD $0x4eb5d56b // fsub v11.4s, v11.4s, v21.4s
-	ADD $32, R1
-	FSTPQ (F14, F15), 0(R4)
-	ADD $32, R4
-	FSTPQ (F16, F17), 0(R5)
-	ADD $32, R5
-	FSTPQ (F10, F11), 0(R0)
-	ADD $32, R0
-	FSTPQ (F10, F11), 0(R6)
-	ADD $32, R6
-	SUBS $8, R2
-	BNE loop1
-	RET
-
-// func sgdF32NEON(w, p, dw, m, v, k unsafe.Pointer, n int)
-TEXT ·sgdF32NEON(SB), NOSPLIT, $0-56
-	MOVD w+0(FP), R0
-	MOVD dw+16(FP), R1
-	MOVD n+48(FP), R2
-	MOVD k+40(FP), R3
-	FMOVQ 0(R3), F0
-	FMOVQ 64(R3), F1
-	FMOVQ 128(R3), F2
-	MOVD p+8(FP), R4
-loop1:
-	FLDPQ 0(R0), (F3, F4)
-	FLDPQ 0(R1), (F5, F6)
-	WORD $0x6e21dc67 // fmul v7.4s, v3.4s, v1.4s
-	WORD $0x6e21dc88 // fmul v8.4s, v4.4s, v1.4s
-	WORD $0x6e20dca5 // fmul v5.4s, v5.4s, v0.4s
-	WORD $0x6e20dcc6 // fmul v6.4s, v6.4s, v0.4s
-	WORD $0x4e27d4a5 // fadd v5.4s, v5.4s, v7.4s
-	WORD $0x4e28d4c6 // fadd v6.4s, v6.4s, v8.4s
-	WORD $0x6e22dca7 // fmul v7.4s, v5.4s, v2.4s
-	WORD $0x6e22dcc8 // fmul v8.4s, v6.4s, v2.4s
-	WORD $0x4ea7d463 // fsub v3.4s, v3.4s, v7.4s
-	WORD $0x4ea8d484 // fsub v4.4s, v4.4s, v8.4s
-	ADD $32, R1
-	FSTPQ (F3, F4), 0(R0)
-	ADD $32, R0
-	FSTPQ (F3, F4), 0(R4)
-	ADD $32, R4
-	SUBS $8, R2
-	BNE loop1
-	RET
-
-// func momentumF32NEON(w, p, dw, m, v, k unsafe.Pointer, n int)
-TEXT ·momentumF32NEON(SB), NOSPLIT, $0-56
-	MOVD w+0(FP), R0
-	MOVD dw+16(FP), R1
-	MOVD n+48(FP), R2
-	MOVD k+40(FP), R3
-	MOVD m+24(FP), R4
-	FMOVQ 0(R3), F0
-	FMOVQ 64(R3), F1
-	FMOVQ 128(R3), F2
-	FMOVQ 192(R3), F3
-	MOVD p+8(FP), R5
-loop1:
-	FLDPQ 0(R0), (F4, F5)
-	FLDPQ 0(R1), (F6, F7)
-	FLDPQ 0(R4), (F8, F9)
-	WORD $0x6e21dc8a // fmul v10.4s, v4.4s, v1.4s
-	WORD $0x6e21dcab // fmul v11.4s, v5.4s, v1.4s
-	WORD $0x6e20dcc6 // fmul v6.4s, v6.4s, v0.4s
-	WORD $0x6e20dce7 // fmul v7.4s, v7.4s, v0.4s
-	WORD $0x4e2ad4c6 // fadd v6.4s, v6.4s, v10.4s
-	WORD $0x4e2bd4e7 // fadd v7.4s, v7.4s, v11.4s
-	WORD $0x6e23dd08 // fmul v8.4s, v8.4s, v3.4s
-	WORD $0x6e23dd29 // fmul v9.4s, v9.4s, v3.4s
-	WORD $0x4e26d508 // fadd v8.4s, v8.4s, v6.4s
-	WORD $0x4e27d529 // fadd v9.4s, v9.4s, v7.4s
-	WORD $0x6e22dd0a // fmul v10.4s, v8.4s, v2.4s
-	WORD $0x6e22dd2b // fmul v11.4s, v9.4s, v2.4s
-	WORD $0x4eaad484 // fsub v4.4s, v4.4s, v10.4s
-	WORD $0x4eabd4a5 // fsub v5.4s, v5.4s, v11.4s
-	ADD $32, R1
-	FSTPQ (F8, F9), 0(R4)
-	ADD $32, R4
-	FSTPQ (F4, F5), 0(R0)
-	ADD $32, R0
-	FSTPQ (F4, F5), 0(R5)
-	ADD $32, R5
-	SUBS $8, R2
-	BNE loop1
-	RET
-
-// func lionF32NEON(w, p, dw, m, v, k unsafe.Pointer, n int)
-TEXT ·lionF32NEON(SB), NOSPLIT, $0-56
-	MOVD w+0(FP), R0
-	MOVD dw+16(FP), R1
-	MOVD n+48(FP), R2
-	MOVD k+40(FP), R3
-	MOVD m+24(FP), R4
-	MOVD $optimLanes<>(SB), R5
-	FMOVQ 0(R5), F7
-	FMOVQ 16(R5), F8
-	FMOVQ 0(R3), F0
-	FMOVQ 64(R3), F1
-	FMOVQ 128(R3), F2
-	FMOVQ 192(R3), F3
-	FMOVQ 256(R3), F4
-	FMOVQ 320(R3), F5
-	FMOVQ 384(R3), F6
-	MOVD p+8(FP), R6
-loop1:
-	FLDPQ 0(R0), (F9, F10)
-	FLDPQ 0(R1), (F11, F12)
-	FLDPQ 0(R4), (F13, F14)
-	WORD $0x6e20dd6b // fmul v11.4s, v11.4s, v0.4s
-	WORD $0x6e20dd8c // fmul v12.4s, v12.4s, v0.4s
-	WORD $0x4ead1daf // orr v15.16b, v13.16b, v13.16b
-	WORD $0x4eae1dd0 // orr v16.16b, v14.16b, v14.16b
-	WORD $0x6e22dd76 // fmul v22.4s, v11.4s, v2.4s
-	WORD $0x6e22dd97 // fmul v23.4s, v12.4s, v2.4s
-	WORD $0x6e21ddef // fmul v15.4s, v15.4s, v1.4s
-	WORD $0x6e21de10 // fmul v16.4s, v16.4s, v1.4s
-	WORD $0x4e36d5ef // fadd v15.4s, v15.4s, v22.4s
-	WORD $0x4e37d610 // fadd v16.4s, v16.4s, v23.4s
-	WORD $0x6e24dd76 // fmul v22.4s, v11.4s, v4.4s
-	WORD $0x6e24dd97 // fmul v23.4s, v12.4s, v4.4s
-	WORD $0x6e23ddad // fmul v13.4s, v13.4s, v3.4s
-	WORD $0x6e23ddce // fmul v14.4s, v14.4s, v3.4s
-	WORD $0x4e36d5ad // fadd v13.4s, v13.4s, v22.4s
-	WORD $0x4e37d5ce // fadd v14.4s, v14.4s, v23.4s
-	WORD $0x6e351eb5 // eor v21.16b, v21.16b, v21.16b
-	WORD $0x4e271df1 // and v17.16b, v15.16b, v7.16b
-	WORD $0x4e271e12 // and v18.16b, v16.16b, v7.16b
-	WORD $0x4ea81e31 // orr v17.16b, v17.16b, v8.16b
-	WORD $0x4ea81e52 // orr v18.16b, v18.16b, v8.16b
-	WORD $0x6eb5edf3 // facgt v19.4s, v15.4s, v21.4s
-	WORD $0x6eb5ee14 // facgt v20.4s, v16.4s, v21.4s
-	WORD $0x6ef31df1 // bif v17.16b, v15.16b, v19.16b
-	WORD $0x6ef41e12 // bif v18.16b, v16.16b, v20.16b
-	WORD $0x6e25dd29 // fmul v9.4s, v9.4s, v5.4s
-	WORD $0x6e25dd4a // fmul v10.4s, v10.4s, v5.4s
-	WORD $0x6e26de36 // fmul v22.4s, v17.4s, v6.4s
-	WORD $0x6e26de57 // fmul v23.4s, v18.4s, v6.4s
-	WORD $0x4eb6d529 // fsub v9.4s, v9.4s, v22.4s
-	WORD $0x4eb7d54a // fsub v10.4s, v10.4s, v23.4s
-	ADD $32, R1
-	FSTPQ (F13, F14), 0(R4)
-	ADD $32, R4
-	FSTPQ (F9, F10), 0(R0)
-	ADD $32, R0
-	FSTPQ (F9, F10), 0(R6)
-	ADD $32, R6
-	SUBS $8, R2
-	BNE loop1
-	RET
-
-// func adamWBF16NEON(w, p, dw, m, v, k unsafe.Pointer, n int)
-TEXT ·adamWBF16NEON(SB), NOSPLIT, $0-56
-	MOVD w+0(FP), R0
-	MOVD dw+16(FP), R1
-	MOVD n+48(FP), R2
-	MOVD k+40(FP), R3
-	MOVD m+24(FP), R4
-	MOVD v+32(FP), R5
-	MOVD $optimLanes<>(SB), R6
-	FMOVQ 32(R6), F10
-	FMOVQ 48(R6), F11
-	FMOVQ 64(R6), F12
-	FMOVQ 0(R3), F0
-	FMOVQ 64(R3), F1
-	FMOVQ 128(R3), F2
-	FMOVQ 192(R3), F3
-	FMOVQ 256(R3), F4
-	FMOVQ 320(R3), F5
-	FMOVQ 384(R3), F6
-	FMOVQ 448(R3), F7
-	FMOVQ 512(R3), F8
-	FMOVQ 576(R3), F9
-	MOVD p+8(FP), R7
 loop1:
 	FLDPQ 0(R0), (F13, F14)
 	FLDPQ 0(R1), (F15, F16)
-	FLDPQ 0(R4), (F17, F18)
-	FLDPQ 0(R5), (F19, F20)
+	FLDPQ 0(R6), (F17, F18)
+	FLDPQ 0(R7), (F19, F20)
 	WORD $0x6e21ddb9 // fmul v25.4s, v13.4s, v1.4s
 	WORD $0x6e21ddda // fmul v26.4s, v14.4s, v1.4s
 	WORD $0x6e20ddef // fmul v15.4s, v15.4s, v0.4s
@@ -285,12 +86,15 @@ loop1:
 	WORD $0x4eb7d5ad // fsub v13.4s, v13.4s, v23.4s
 	WORD $0x4eb8d5ce // fsub v14.4s, v14.4s, v24.4s
 	ADD $32, R1
-	FSTPQ (F17, F18), 0(R4)
-	ADD $32, R4
-	FSTPQ (F19, F20), 0(R5)
-	ADD $32, R5
+	FSTPQ (F17, F18), 0(R6)
+	ADD $32, R6
+	FSTPQ (F19, F20), 0(R7)
+	ADD $32, R7
 	FSTPQ (F13, F14), 0(R0)
 	ADD $32, R0
+	CBZ R4, next
+	CMP $1, R5
+	BNE notBF16
 	WORD $0x6f3005b5 // ushr v21.4s, v13.4s, #16
 	WORD $0x6f3005d6 // ushr v22.4s, v14.4s, #16
 	WORD $0x4e2a1eb5 // and v21.16b, v21.16b, v10.16b
@@ -306,26 +110,50 @@ loop1:
 	WORD $0x4e2ee5d8 // fcmeq v24.4s, v14.4s, v14.4s
 	WORD $0x6ef81ef6 // bif v22.16b, v23.16b, v24.16b
 	WORD $0x4e565ab5 // uzp2 v21.8h, v21.8h, v22.8h
-	FMOVQ F21, 0(R7)
-	ADD $16, R7
+	FMOVQ F21, 0(R4)
+	ADD $16, R4
+	B next
+notBF16:
+	CMP $2, R5
+	BNE notF16
+	WORD $0x0e2169b5 // fcvtn v21.4h, v13.4s
+	WORD $0x4e2169d5 // fcvtn2 v21.8h, v14.4s
+	FMOVQ F21, 0(R4)
+	ADD $16, R4
+	B next
+notF16:
+	CMP $0, R5
+	BNE notF32
+	FSTPQ (F13, F14), 0(R4)
+	ADD $32, R4
+	B next
+notF32:
+next:
 	SUBS $8, R2
 	BNE loop1
 	RET
 
-// func sgdBF16NEON(w, p, dw, m, v, k unsafe.Pointer, n int)
-TEXT ·sgdBF16NEON(SB), NOSPLIT, $0-56
-	MOVD w+0(FP), R0
-	MOVD dw+16(FP), R1
-	MOVD n+48(FP), R2
-	MOVD k+40(FP), R3
-	MOVD $optimLanes<>(SB), R4
-	FMOVQ 32(R4), F3
-	FMOVQ 48(R4), F4
-	FMOVQ 64(R4), F5
+// func sgdNEON(r *rule)
+TEXT ·sgdNEON(SB), NOSPLIT, $0-8
+	MOVD r+0(FP), R0
+	MOVD 0(R0), R0
+	MOVD r+0(FP), R1
+	MOVD 16(R1), R1
+	MOVD r+0(FP), R2
+	MOVD 48(R2), R2
+	MOVD r+0(FP), R3
+	MOVD 40(R3), R3
+	MOVD r+0(FP), R4
+	MOVD 8(R4), R4
+	MOVD r+0(FP), R5
+	MOVD 56(R5), R5
+	MOVD $optimLanes<>(SB), R6
+	FMOVQ 32(R6), F3
+	FMOVQ 48(R6), F4
+	FMOVQ 64(R6), F5
 	FMOVQ 0(R3), F0
 	FMOVQ 64(R3), F1
 	FMOVQ 128(R3), F2
-	MOVD p+8(FP), R5
 loop1:
 	FLDPQ 0(R0), (F6, F7)
 	FLDPQ 0(R1), (F8, F9)
@@ -342,6 +170,9 @@ loop1:
 	ADD $32, R1
 	FSTPQ (F6, F7), 0(R0)
 	ADD $32, R0
+	CBZ R4, next
+	CMP $1, R5
+	BNE notBF16
 	WORD $0x6f3004ca // ushr v10.4s, v6.4s, #16
 	WORD $0x6f3004eb // ushr v11.4s, v7.4s, #16
 	WORD $0x4e231d4a // and v10.16b, v10.16b, v3.16b
@@ -357,32 +188,57 @@ loop1:
 	WORD $0x4e27e4ed // fcmeq v13.4s, v7.4s, v7.4s
 	WORD $0x6eed1d8b // bif v11.16b, v12.16b, v13.16b
 	WORD $0x4e4b594a // uzp2 v10.8h, v10.8h, v11.8h
-	FMOVQ F10, 0(R5)
-	ADD $16, R5
+	FMOVQ F10, 0(R4)
+	ADD $16, R4
+	B next
+notBF16:
+	CMP $2, R5
+	BNE notF16
+	WORD $0x0e2168ca // fcvtn v10.4h, v6.4s
+	WORD $0x4e2168ea // fcvtn2 v10.8h, v7.4s
+	FMOVQ F10, 0(R4)
+	ADD $16, R4
+	B next
+notF16:
+	CMP $0, R5
+	BNE notF32
+	FSTPQ (F6, F7), 0(R4)
+	ADD $32, R4
+	B next
+notF32:
+next:
 	SUBS $8, R2
 	BNE loop1
 	RET
 
-// func momentumBF16NEON(w, p, dw, m, v, k unsafe.Pointer, n int)
-TEXT ·momentumBF16NEON(SB), NOSPLIT, $0-56
-	MOVD w+0(FP), R0
-	MOVD dw+16(FP), R1
-	MOVD n+48(FP), R2
-	MOVD k+40(FP), R3
-	MOVD m+24(FP), R4
-	MOVD $optimLanes<>(SB), R5
-	FMOVQ 32(R5), F4
-	FMOVQ 48(R5), F5
-	FMOVQ 64(R5), F6
+// func momentumNEON(r *rule)
+TEXT ·momentumNEON(SB), NOSPLIT, $0-8
+	MOVD r+0(FP), R0
+	MOVD 0(R0), R0
+	MOVD r+0(FP), R1
+	MOVD 16(R1), R1
+	MOVD r+0(FP), R2
+	MOVD 48(R2), R2
+	MOVD r+0(FP), R3
+	MOVD 40(R3), R3
+	MOVD r+0(FP), R4
+	MOVD 8(R4), R4
+	MOVD r+0(FP), R5
+	MOVD 56(R5), R5
+	MOVD r+0(FP), R6
+	MOVD 24(R6), R6
+	MOVD $optimLanes<>(SB), R7
+	FMOVQ 32(R7), F4
+	FMOVQ 48(R7), F5
+	FMOVQ 64(R7), F6
 	FMOVQ 0(R3), F0
 	FMOVQ 64(R3), F1
 	FMOVQ 128(R3), F2
 	FMOVQ 192(R3), F3
-	MOVD p+8(FP), R6
 loop1:
 	FLDPQ 0(R0), (F7, F8)
 	FLDPQ 0(R1), (F9, F10)
-	FLDPQ 0(R4), (F11, F12)
+	FLDPQ 0(R6), (F11, F12)
 	WORD $0x6e21dced // fmul v13.4s, v7.4s, v1.4s
 	WORD $0x6e21dd0e // fmul v14.4s, v8.4s, v1.4s
 	WORD $0x6e20dd29 // fmul v9.4s, v9.4s, v0.4s
@@ -398,10 +254,13 @@ loop1:
 	WORD $0x4eadd4e7 // fsub v7.4s, v7.4s, v13.4s
 	WORD $0x4eaed508 // fsub v8.4s, v8.4s, v14.4s
 	ADD $32, R1
-	FSTPQ (F11, F12), 0(R4)
-	ADD $32, R4
+	FSTPQ (F11, F12), 0(R6)
+	ADD $32, R6
 	FSTPQ (F7, F8), 0(R0)
 	ADD $32, R0
+	CBZ R4, next
+	CMP $1, R5
+	BNE notBF16
 	WORD $0x6f3004ed // ushr v13.4s, v7.4s, #16
 	WORD $0x6f30050e // ushr v14.4s, v8.4s, #16
 	WORD $0x4e241dad // and v13.16b, v13.16b, v4.16b
@@ -417,25 +276,51 @@ loop1:
 	WORD $0x4e28e510 // fcmeq v16.4s, v8.4s, v8.4s
 	WORD $0x6ef01dee // bif v14.16b, v15.16b, v16.16b
 	WORD $0x4e4e59ad // uzp2 v13.8h, v13.8h, v14.8h
-	FMOVQ F13, 0(R6)
-	ADD $16, R6
+	FMOVQ F13, 0(R4)
+	ADD $16, R4
+	B next
+notBF16:
+	CMP $2, R5
+	BNE notF16
+	WORD $0x0e2168ed // fcvtn v13.4h, v7.4s
+	WORD $0x4e21690d // fcvtn2 v13.8h, v8.4s
+	FMOVQ F13, 0(R4)
+	ADD $16, R4
+	B next
+notF16:
+	CMP $0, R5
+	BNE notF32
+	FSTPQ (F7, F8), 0(R4)
+	ADD $32, R4
+	B next
+notF32:
+next:
 	SUBS $8, R2
 	BNE loop1
 	RET
 
-// func lionBF16NEON(w, p, dw, m, v, k unsafe.Pointer, n int)
-TEXT ·lionBF16NEON(SB), NOSPLIT, $0-56
-	MOVD w+0(FP), R0
-	MOVD dw+16(FP), R1
-	MOVD n+48(FP), R2
-	MOVD k+40(FP), R3
-	MOVD m+24(FP), R4
-	MOVD $optimLanes<>(SB), R5
-	FMOVQ 32(R5), F7
-	FMOVQ 48(R5), F8
-	FMOVQ 64(R5), F9
-	FMOVQ 0(R5), F10
-	FMOVQ 16(R5), F11
+// func lionNEON(r *rule)
+TEXT ·lionNEON(SB), NOSPLIT, $0-8
+	MOVD r+0(FP), R0
+	MOVD 0(R0), R0
+	MOVD r+0(FP), R1
+	MOVD 16(R1), R1
+	MOVD r+0(FP), R2
+	MOVD 48(R2), R2
+	MOVD r+0(FP), R3
+	MOVD 40(R3), R3
+	MOVD r+0(FP), R4
+	MOVD 8(R4), R4
+	MOVD r+0(FP), R5
+	MOVD 56(R5), R5
+	MOVD r+0(FP), R6
+	MOVD 24(R6), R6
+	MOVD $optimLanes<>(SB), R7
+	FMOVQ 32(R7), F7
+	FMOVQ 48(R7), F8
+	FMOVQ 64(R7), F9
+	FMOVQ 0(R7), F10
+	FMOVQ 16(R7), F11
 	FMOVQ 0(R3), F0
 	FMOVQ 64(R3), F1
 	FMOVQ 128(R3), F2
@@ -443,11 +328,10 @@ TEXT ·lionBF16NEON(SB), NOSPLIT, $0-56
 	FMOVQ 256(R3), F4
 	FMOVQ 320(R3), F5
 	FMOVQ 384(R3), F6
-	MOVD p+8(FP), R6
 loop1:
 	FLDPQ 0(R0), (F12, F13)
 	FLDPQ 0(R1), (F14, F15)
-	FLDPQ 0(R4), (F16, F17)
+	FLDPQ 0(R6), (F16, F17)
 	WORD $0x6e20ddce // fmul v14.4s, v14.4s, v0.4s
 	WORD $0x6e20ddef // fmul v15.4s, v15.4s, v0.4s
 	WORD $0x4eb01e12 // orr v18.16b, v16.16b, v16.16b
@@ -480,10 +364,13 @@ loop1:
 	WORD $0x4eb9d58c // fsub v12.4s, v12.4s, v25.4s
 	WORD $0x4ebad5ad // fsub v13.4s, v13.4s, v26.4s
 	ADD $32, R1
-	FSTPQ (F16, F17), 0(R4)
-	ADD $32, R4
+	FSTPQ (F16, F17), 0(R6)
+	ADD $32, R6
 	FSTPQ (F12, F13), 0(R0)
 	ADD $32, R0
+	CBZ R4, next
+	CMP $1, R5
+	BNE notBF16
 	WORD $0x6f300592 // ushr v18.4s, v12.4s, #16
 	WORD $0x6f3005b3 // ushr v19.4s, v13.4s, #16
 	WORD $0x4e271e52 // and v18.16b, v18.16b, v7.16b
@@ -499,420 +386,25 @@ loop1:
 	WORD $0x4e2de5b5 // fcmeq v21.4s, v13.4s, v13.4s
 	WORD $0x6ef51e93 // bif v19.16b, v20.16b, v21.16b
 	WORD $0x4e535a52 // uzp2 v18.8h, v18.8h, v19.8h
-	FMOVQ F18, 0(R6)
-	ADD $16, R6
-	SUBS $8, R2
-	BNE loop1
-	RET
-
-// func adamWF16NEON(w, p, dw, m, v, k unsafe.Pointer, n int)
-TEXT ·adamWF16NEON(SB), NOSPLIT, $0-56
-	MOVD w+0(FP), R0
-	MOVD dw+16(FP), R1
-	MOVD n+48(FP), R2
-	MOVD k+40(FP), R3
-	MOVD m+24(FP), R4
-	MOVD v+32(FP), R5
-	FMOVQ 0(R3), F0
-	FMOVQ 64(R3), F1
-	FMOVQ 128(R3), F2
-	FMOVQ 192(R3), F3
-	FMOVQ 256(R3), F4
-	FMOVQ 320(R3), F5
-	FMOVQ 384(R3), F6
-	FMOVQ 448(R3), F7
-	FMOVQ 512(R3), F8
-	FMOVQ 576(R3), F9
-	MOVD p+8(FP), R6
-loop1:
-	FLDPQ 0(R0), (F10, F11)
-	FLDPQ 0(R1), (F12, F13)
-	FLDPQ 0(R4), (F14, F15)
-	FLDPQ 0(R5), (F16, F17)
-	WORD $0x6e21dd56 // fmul v22.4s, v10.4s, v1.4s
-	WORD $0x6e21dd77 // fmul v23.4s, v11.4s, v1.4s
-	WORD $0x6e20dd8c // fmul v12.4s, v12.4s, v0.4s
-	WORD $0x6e20ddad // fmul v13.4s, v13.4s, v0.4s
-	WORD $0x4e36d58c // fadd v12.4s, v12.4s, v22.4s
-	WORD $0x4e37d5ad // fadd v13.4s, v13.4s, v23.4s
-	WORD $0x6e23dd96 // fmul v22.4s, v12.4s, v3.4s
-	WORD $0x6e23ddb7 // fmul v23.4s, v13.4s, v3.4s
-	WORD $0x6e22ddce // fmul v14.4s, v14.4s, v2.4s
-	WORD $0x6e22ddef // fmul v15.4s, v15.4s, v2.4s
-	WORD $0x4e36d5ce // fadd v14.4s, v14.4s, v22.4s
-	WORD $0x4e37d5ef // fadd v15.4s, v15.4s, v23.4s
-	WORD $0x6e25dd92 // fmul v18.4s, v12.4s, v5.4s
-	WORD $0x6e25ddb3 // fmul v19.4s, v13.4s, v5.4s
-	WORD $0x6e2cde52 // fmul v18.4s, v18.4s, v12.4s
-	WORD $0x6e2dde73 // fmul v19.4s, v19.4s, v13.4s
-	WORD $0x6e24de10 // fmul v16.4s, v16.4s, v4.4s
-	WORD $0x6e24de31 // fmul v17.4s, v17.4s, v4.4s
-	WORD $0x4e32d610 // fadd v16.4s, v16.4s, v18.4s
-	WORD $0x4e33d631 // fadd v17.4s, v17.4s, v19.4s
-	WORD $0x6ea1fa12 // fsqrt v18.4s, v16.4s
-	WORD $0x6ea1fa33 // fsqrt v19.4s, v17.4s
-	WORD $0x6e28de52 // fmul v18.4s, v18.4s, v8.4s
-	WORD $0x6e28de73 // fmul v19.4s, v19.4s, v8.4s
-	WORD $0x4e29d652 // fadd v18.4s, v18.4s, v9.4s
-	WORD $0x4e29d673 // fadd v19.4s, v19.4s, v9.4s
-	WORD $0x6e27ddd4 // fmul v20.4s, v14.4s, v7.4s
-	WORD $0x6e27ddf5 // fmul v21.4s, v15.4s, v7.4s
-	WORD $0x6e32fe94 // fdiv v20.4s, v20.4s, v18.4s
-	WORD $0x6e33feb5 // fdiv v21.4s, v21.4s, v19.4s
-	WORD $0x6e26dd4a // fmul v10.4s, v10.4s, v6.4s
-	WORD $0x6e26dd6b // fmul v11.4s, v11.4s, v6.4s
-	WORD $0x4eb4d54a // fsub v10.4s, v10.4s, v20.4s
-	WORD $0x4eb5d56b // fsub v11.4s, v11.4s, v21.4s
-	ADD $32, R1
-	FSTPQ (F14, F15), 0(R4)
-	ADD $32, R4
-	FSTPQ (F16, F17), 0(R5)
-	ADD $32, R5
-	FSTPQ (F10, F11), 0(R0)
-	ADD $32, R0
-	WORD $0x0e216952 // fcvtn v18.4h, v10.4s
-	WORD $0x4e216972 // fcvtn2 v18.8h, v11.4s
-	FMOVQ F18, 0(R6)
-	ADD $16, R6
-	SUBS $8, R2
-	BNE loop1
-	RET
-
-// func sgdF16NEON(w, p, dw, m, v, k unsafe.Pointer, n int)
-TEXT ·sgdF16NEON(SB), NOSPLIT, $0-56
-	MOVD w+0(FP), R0
-	MOVD dw+16(FP), R1
-	MOVD n+48(FP), R2
-	MOVD k+40(FP), R3
-	FMOVQ 0(R3), F0
-	FMOVQ 64(R3), F1
-	FMOVQ 128(R3), F2
-	MOVD p+8(FP), R4
-loop1:
-	FLDPQ 0(R0), (F3, F4)
-	FLDPQ 0(R1), (F5, F6)
-	WORD $0x6e21dc67 // fmul v7.4s, v3.4s, v1.4s
-	WORD $0x6e21dc88 // fmul v8.4s, v4.4s, v1.4s
-	WORD $0x6e20dca5 // fmul v5.4s, v5.4s, v0.4s
-	WORD $0x6e20dcc6 // fmul v6.4s, v6.4s, v0.4s
-	WORD $0x4e27d4a5 // fadd v5.4s, v5.4s, v7.4s
-	WORD $0x4e28d4c6 // fadd v6.4s, v6.4s, v8.4s
-	WORD $0x6e22dca7 // fmul v7.4s, v5.4s, v2.4s
-	WORD $0x6e22dcc8 // fmul v8.4s, v6.4s, v2.4s
-	WORD $0x4ea7d463 // fsub v3.4s, v3.4s, v7.4s
-	WORD $0x4ea8d484 // fsub v4.4s, v4.4s, v8.4s
-	ADD $32, R1
-	FSTPQ (F3, F4), 0(R0)
-	ADD $32, R0
-	WORD $0x0e216867 // fcvtn v7.4h, v3.4s
-	WORD $0x4e216887 // fcvtn2 v7.8h, v4.4s
-	FMOVQ F7, 0(R4)
+	FMOVQ F18, 0(R4)
 	ADD $16, R4
-	SUBS $8, R2
-	BNE loop1
-	RET
-
-// func momentumF16NEON(w, p, dw, m, v, k unsafe.Pointer, n int)
-TEXT ·momentumF16NEON(SB), NOSPLIT, $0-56
-	MOVD w+0(FP), R0
-	MOVD dw+16(FP), R1
-	MOVD n+48(FP), R2
-	MOVD k+40(FP), R3
-	MOVD m+24(FP), R4
-	FMOVQ 0(R3), F0
-	FMOVQ 64(R3), F1
-	FMOVQ 128(R3), F2
-	FMOVQ 192(R3), F3
-	MOVD p+8(FP), R5
-loop1:
-	FLDPQ 0(R0), (F4, F5)
-	FLDPQ 0(R1), (F6, F7)
-	FLDPQ 0(R4), (F8, F9)
-	WORD $0x6e21dc8a // fmul v10.4s, v4.4s, v1.4s
-	WORD $0x6e21dcab // fmul v11.4s, v5.4s, v1.4s
-	WORD $0x6e20dcc6 // fmul v6.4s, v6.4s, v0.4s
-	WORD $0x6e20dce7 // fmul v7.4s, v7.4s, v0.4s
-	WORD $0x4e2ad4c6 // fadd v6.4s, v6.4s, v10.4s
-	WORD $0x4e2bd4e7 // fadd v7.4s, v7.4s, v11.4s
-	WORD $0x6e23dd08 // fmul v8.4s, v8.4s, v3.4s
-	WORD $0x6e23dd29 // fmul v9.4s, v9.4s, v3.4s
-	WORD $0x4e26d508 // fadd v8.4s, v8.4s, v6.4s
-	WORD $0x4e27d529 // fadd v9.4s, v9.4s, v7.4s
-	WORD $0x6e22dd0a // fmul v10.4s, v8.4s, v2.4s
-	WORD $0x6e22dd2b // fmul v11.4s, v9.4s, v2.4s
-	WORD $0x4eaad484 // fsub v4.4s, v4.4s, v10.4s
-	WORD $0x4eabd4a5 // fsub v5.4s, v5.4s, v11.4s
-	ADD $32, R1
-	FSTPQ (F8, F9), 0(R4)
+	B next
+notBF16:
+	CMP $2, R5
+	BNE notF16
+	WORD $0x0e216992 // fcvtn v18.4h, v12.4s
+	WORD $0x4e2169b2 // fcvtn2 v18.8h, v13.4s
+	FMOVQ F18, 0(R4)
+	ADD $16, R4
+	B next
+notF16:
+	CMP $0, R5
+	BNE notF32
+	FSTPQ (F12, F13), 0(R4)
 	ADD $32, R4
-	FSTPQ (F4, F5), 0(R0)
-	ADD $32, R0
-	WORD $0x0e21688a // fcvtn v10.4h, v4.4s
-	WORD $0x4e2168aa // fcvtn2 v10.8h, v5.4s
-	FMOVQ F10, 0(R5)
-	ADD $16, R5
-	SUBS $8, R2
-	BNE loop1
-	RET
-
-// func lionF16NEON(w, p, dw, m, v, k unsafe.Pointer, n int)
-TEXT ·lionF16NEON(SB), NOSPLIT, $0-56
-	MOVD w+0(FP), R0
-	MOVD dw+16(FP), R1
-	MOVD n+48(FP), R2
-	MOVD k+40(FP), R3
-	MOVD m+24(FP), R4
-	MOVD $optimLanes<>(SB), R5
-	FMOVQ 0(R5), F7
-	FMOVQ 16(R5), F8
-	FMOVQ 0(R3), F0
-	FMOVQ 64(R3), F1
-	FMOVQ 128(R3), F2
-	FMOVQ 192(R3), F3
-	FMOVQ 256(R3), F4
-	FMOVQ 320(R3), F5
-	FMOVQ 384(R3), F6
-	MOVD p+8(FP), R6
-loop1:
-	FLDPQ 0(R0), (F9, F10)
-	FLDPQ 0(R1), (F11, F12)
-	FLDPQ 0(R4), (F13, F14)
-	WORD $0x6e20dd6b // fmul v11.4s, v11.4s, v0.4s
-	WORD $0x6e20dd8c // fmul v12.4s, v12.4s, v0.4s
-	WORD $0x4ead1daf // orr v15.16b, v13.16b, v13.16b
-	WORD $0x4eae1dd0 // orr v16.16b, v14.16b, v14.16b
-	WORD $0x6e22dd76 // fmul v22.4s, v11.4s, v2.4s
-	WORD $0x6e22dd97 // fmul v23.4s, v12.4s, v2.4s
-	WORD $0x6e21ddef // fmul v15.4s, v15.4s, v1.4s
-	WORD $0x6e21de10 // fmul v16.4s, v16.4s, v1.4s
-	WORD $0x4e36d5ef // fadd v15.4s, v15.4s, v22.4s
-	WORD $0x4e37d610 // fadd v16.4s, v16.4s, v23.4s
-	WORD $0x6e24dd76 // fmul v22.4s, v11.4s, v4.4s
-	WORD $0x6e24dd97 // fmul v23.4s, v12.4s, v4.4s
-	WORD $0x6e23ddad // fmul v13.4s, v13.4s, v3.4s
-	WORD $0x6e23ddce // fmul v14.4s, v14.4s, v3.4s
-	WORD $0x4e36d5ad // fadd v13.4s, v13.4s, v22.4s
-	WORD $0x4e37d5ce // fadd v14.4s, v14.4s, v23.4s
-	WORD $0x6e351eb5 // eor v21.16b, v21.16b, v21.16b
-	WORD $0x4e271df1 // and v17.16b, v15.16b, v7.16b
-	WORD $0x4e271e12 // and v18.16b, v16.16b, v7.16b
-	WORD $0x4ea81e31 // orr v17.16b, v17.16b, v8.16b
-	WORD $0x4ea81e52 // orr v18.16b, v18.16b, v8.16b
-	WORD $0x6eb5edf3 // facgt v19.4s, v15.4s, v21.4s
-	WORD $0x6eb5ee14 // facgt v20.4s, v16.4s, v21.4s
-	WORD $0x6ef31df1 // bif v17.16b, v15.16b, v19.16b
-	WORD $0x6ef41e12 // bif v18.16b, v16.16b, v20.16b
-	WORD $0x6e25dd29 // fmul v9.4s, v9.4s, v5.4s
-	WORD $0x6e25dd4a // fmul v10.4s, v10.4s, v5.4s
-	WORD $0x6e26de36 // fmul v22.4s, v17.4s, v6.4s
-	WORD $0x6e26de57 // fmul v23.4s, v18.4s, v6.4s
-	WORD $0x4eb6d529 // fsub v9.4s, v9.4s, v22.4s
-	WORD $0x4eb7d54a // fsub v10.4s, v10.4s, v23.4s
-	ADD $32, R1
-	FSTPQ (F13, F14), 0(R4)
-	ADD $32, R4
-	FSTPQ (F9, F10), 0(R0)
-	ADD $32, R0
-	WORD $0x0e21692f // fcvtn v15.4h, v9.4s
-	WORD $0x4e21694f // fcvtn2 v15.8h, v10.4s
-	FMOVQ F15, 0(R6)
-	ADD $16, R6
-	SUBS $8, R2
-	BNE loop1
-	RET
-
-// func adamWNEON(w, p, dw, m, v, k unsafe.Pointer, n int)
-TEXT ·adamWNEON(SB), NOSPLIT, $0-56
-	MOVD w+0(FP), R0
-	MOVD dw+16(FP), R1
-	MOVD n+48(FP), R2
-	MOVD k+40(FP), R3
-	MOVD m+24(FP), R4
-	MOVD v+32(FP), R5
-	FMOVQ 0(R3), F0
-	FMOVQ 64(R3), F1
-	FMOVQ 128(R3), F2
-	FMOVQ 192(R3), F3
-	FMOVQ 256(R3), F4
-	FMOVQ 320(R3), F5
-	FMOVQ 384(R3), F6
-	FMOVQ 448(R3), F7
-	FMOVQ 512(R3), F8
-	FMOVQ 576(R3), F9
-loop1:
-	FLDPQ 0(R0), (F10, F11)
-	FLDPQ 0(R1), (F12, F13)
-	FLDPQ 0(R4), (F14, F15)
-	FLDPQ 0(R5), (F16, F17)
-	WORD $0x6e21dd56 // fmul v22.4s, v10.4s, v1.4s
-	WORD $0x6e21dd77 // fmul v23.4s, v11.4s, v1.4s
-	WORD $0x6e20dd8c // fmul v12.4s, v12.4s, v0.4s
-	WORD $0x6e20ddad // fmul v13.4s, v13.4s, v0.4s
-	WORD $0x4e36d58c // fadd v12.4s, v12.4s, v22.4s
-	WORD $0x4e37d5ad // fadd v13.4s, v13.4s, v23.4s
-	WORD $0x6e23dd96 // fmul v22.4s, v12.4s, v3.4s
-	WORD $0x6e23ddb7 // fmul v23.4s, v13.4s, v3.4s
-	WORD $0x6e22ddce // fmul v14.4s, v14.4s, v2.4s
-	WORD $0x6e22ddef // fmul v15.4s, v15.4s, v2.4s
-	WORD $0x4e36d5ce // fadd v14.4s, v14.4s, v22.4s
-	WORD $0x4e37d5ef // fadd v15.4s, v15.4s, v23.4s
-	WORD $0x6e25dd92 // fmul v18.4s, v12.4s, v5.4s
-	WORD $0x6e25ddb3 // fmul v19.4s, v13.4s, v5.4s
-	WORD $0x6e2cde52 // fmul v18.4s, v18.4s, v12.4s
-	WORD $0x6e2dde73 // fmul v19.4s, v19.4s, v13.4s
-	WORD $0x6e24de10 // fmul v16.4s, v16.4s, v4.4s
-	WORD $0x6e24de31 // fmul v17.4s, v17.4s, v4.4s
-	WORD $0x4e32d610 // fadd v16.4s, v16.4s, v18.4s
-	WORD $0x4e33d631 // fadd v17.4s, v17.4s, v19.4s
-	WORD $0x6ea1fa12 // fsqrt v18.4s, v16.4s
-	WORD $0x6ea1fa33 // fsqrt v19.4s, v17.4s
-	WORD $0x6e28de52 // fmul v18.4s, v18.4s, v8.4s
-	WORD $0x6e28de73 // fmul v19.4s, v19.4s, v8.4s
-	WORD $0x4e29d652 // fadd v18.4s, v18.4s, v9.4s
-	WORD $0x4e29d673 // fadd v19.4s, v19.4s, v9.4s
-	WORD $0x6e27ddd4 // fmul v20.4s, v14.4s, v7.4s
-	WORD $0x6e27ddf5 // fmul v21.4s, v15.4s, v7.4s
-	WORD $0x6e32fe94 // fdiv v20.4s, v20.4s, v18.4s
-	WORD $0x6e33feb5 // fdiv v21.4s, v21.4s, v19.4s
-	WORD $0x6e26dd4a // fmul v10.4s, v10.4s, v6.4s
-	WORD $0x6e26dd6b // fmul v11.4s, v11.4s, v6.4s
-	WORD $0x4eb4d54a // fsub v10.4s, v10.4s, v20.4s
-	WORD $0x4eb5d56b // fsub v11.4s, v11.4s, v21.4s
-	ADD $32, R1
-	FSTPQ (F14, F15), 0(R4)
-	ADD $32, R4
-	FSTPQ (F16, F17), 0(R5)
-	ADD $32, R5
-	FSTPQ (F10, F11), 0(R0)
-	ADD $32, R0
-	SUBS $8, R2
-	BNE loop1
-	RET
-
-// func sgdNEON(w, p, dw, m, v, k unsafe.Pointer, n int)
-TEXT ·sgdNEON(SB), NOSPLIT, $0-56
-	MOVD w+0(FP), R0
-	MOVD dw+16(FP), R1
-	MOVD n+48(FP), R2
-	MOVD k+40(FP), R3
-	FMOVQ 0(R3), F0
-	FMOVQ 64(R3), F1
-	FMOVQ 128(R3), F2
-loop1:
-	FLDPQ 0(R0), (F3, F4)
-	FLDPQ 0(R1), (F5, F6)
-	WORD $0x6e21dc67 // fmul v7.4s, v3.4s, v1.4s
-	WORD $0x6e21dc88 // fmul v8.4s, v4.4s, v1.4s
-	WORD $0x6e20dca5 // fmul v5.4s, v5.4s, v0.4s
-	WORD $0x6e20dcc6 // fmul v6.4s, v6.4s, v0.4s
-	WORD $0x4e27d4a5 // fadd v5.4s, v5.4s, v7.4s
-	WORD $0x4e28d4c6 // fadd v6.4s, v6.4s, v8.4s
-	WORD $0x6e22dca7 // fmul v7.4s, v5.4s, v2.4s
-	WORD $0x6e22dcc8 // fmul v8.4s, v6.4s, v2.4s
-	WORD $0x4ea7d463 // fsub v3.4s, v3.4s, v7.4s
-	WORD $0x4ea8d484 // fsub v4.4s, v4.4s, v8.4s
-	ADD $32, R1
-	FSTPQ (F3, F4), 0(R0)
-	ADD $32, R0
-	SUBS $8, R2
-	BNE loop1
-	RET
-
-// func momentumNEON(w, p, dw, m, v, k unsafe.Pointer, n int)
-TEXT ·momentumNEON(SB), NOSPLIT, $0-56
-	MOVD w+0(FP), R0
-	MOVD dw+16(FP), R1
-	MOVD n+48(FP), R2
-	MOVD k+40(FP), R3
-	MOVD m+24(FP), R4
-	FMOVQ 0(R3), F0
-	FMOVQ 64(R3), F1
-	FMOVQ 128(R3), F2
-	FMOVQ 192(R3), F3
-loop1:
-	FLDPQ 0(R0), (F4, F5)
-	FLDPQ 0(R1), (F6, F7)
-	FLDPQ 0(R4), (F8, F9)
-	WORD $0x6e21dc8a // fmul v10.4s, v4.4s, v1.4s
-	WORD $0x6e21dcab // fmul v11.4s, v5.4s, v1.4s
-	WORD $0x6e20dcc6 // fmul v6.4s, v6.4s, v0.4s
-	WORD $0x6e20dce7 // fmul v7.4s, v7.4s, v0.4s
-	WORD $0x4e2ad4c6 // fadd v6.4s, v6.4s, v10.4s
-	WORD $0x4e2bd4e7 // fadd v7.4s, v7.4s, v11.4s
-	WORD $0x6e23dd08 // fmul v8.4s, v8.4s, v3.4s
-	WORD $0x6e23dd29 // fmul v9.4s, v9.4s, v3.4s
-	WORD $0x4e26d508 // fadd v8.4s, v8.4s, v6.4s
-	WORD $0x4e27d529 // fadd v9.4s, v9.4s, v7.4s
-	WORD $0x6e22dd0a // fmul v10.4s, v8.4s, v2.4s
-	WORD $0x6e22dd2b // fmul v11.4s, v9.4s, v2.4s
-	WORD $0x4eaad484 // fsub v4.4s, v4.4s, v10.4s
-	WORD $0x4eabd4a5 // fsub v5.4s, v5.4s, v11.4s
-	ADD $32, R1
-	FSTPQ (F8, F9), 0(R4)
-	ADD $32, R4
-	FSTPQ (F4, F5), 0(R0)
-	ADD $32, R0
-	SUBS $8, R2
-	BNE loop1
-	RET
-
-// func lionNEON(w, p, dw, m, v, k unsafe.Pointer, n int)
-TEXT ·lionNEON(SB), NOSPLIT, $0-56
-	MOVD w+0(FP), R0
-	MOVD dw+16(FP), R1
-	MOVD n+48(FP), R2
-	MOVD k+40(FP), R3
-	MOVD m+24(FP), R4
-	MOVD $optimLanes<>(SB), R5
-	FMOVQ 0(R5), F7
-	FMOVQ 16(R5), F8
-	FMOVQ 0(R3), F0
-	FMOVQ 64(R3), F1
-	FMOVQ 128(R3), F2
-	FMOVQ 192(R3), F3
-	FMOVQ 256(R3), F4
-	FMOVQ 320(R3), F5
-	FMOVQ 384(R3), F6
-loop1:
-	FLDPQ 0(R0), (F9, F10)
-	FLDPQ 0(R1), (F11, F12)
-	FLDPQ 0(R4), (F13, F14)
-	WORD $0x6e20dd6b // fmul v11.4s, v11.4s, v0.4s
-	WORD $0x6e20dd8c // fmul v12.4s, v12.4s, v0.4s
-	WORD $0x4ead1daf // orr v15.16b, v13.16b, v13.16b
-	WORD $0x4eae1dd0 // orr v16.16b, v14.16b, v14.16b
-	WORD $0x6e22dd76 // fmul v22.4s, v11.4s, v2.4s
-	WORD $0x6e22dd97 // fmul v23.4s, v12.4s, v2.4s
-	WORD $0x6e21ddef // fmul v15.4s, v15.4s, v1.4s
-	WORD $0x6e21de10 // fmul v16.4s, v16.4s, v1.4s
-	WORD $0x4e36d5ef // fadd v15.4s, v15.4s, v22.4s
-	WORD $0x4e37d610 // fadd v16.4s, v16.4s, v23.4s
-	WORD $0x6e24dd76 // fmul v22.4s, v11.4s, v4.4s
-	WORD $0x6e24dd97 // fmul v23.4s, v12.4s, v4.4s
-	WORD $0x6e23ddad // fmul v13.4s, v13.4s, v3.4s
-	WORD $0x6e23ddce // fmul v14.4s, v14.4s, v3.4s
-	WORD $0x4e36d5ad // fadd v13.4s, v13.4s, v22.4s
-	WORD $0x4e37d5ce // fadd v14.4s, v14.4s, v23.4s
-	WORD $0x6e351eb5 // eor v21.16b, v21.16b, v21.16b
-	WORD $0x4e271df1 // and v17.16b, v15.16b, v7.16b
-	WORD $0x4e271e12 // and v18.16b, v16.16b, v7.16b
-	WORD $0x4ea81e31 // orr v17.16b, v17.16b, v8.16b
-	WORD $0x4ea81e52 // orr v18.16b, v18.16b, v8.16b
-	WORD $0x6eb5edf3 // facgt v19.4s, v15.4s, v21.4s
-	WORD $0x6eb5ee14 // facgt v20.4s, v16.4s, v21.4s
-	WORD $0x6ef31df1 // bif v17.16b, v15.16b, v19.16b
-	WORD $0x6ef41e12 // bif v18.16b, v16.16b, v20.16b
-	WORD $0x6e25dd29 // fmul v9.4s, v9.4s, v5.4s
-	WORD $0x6e25dd4a // fmul v10.4s, v10.4s, v5.4s
-	WORD $0x6e26de36 // fmul v22.4s, v17.4s, v6.4s
-	WORD $0x6e26de57 // fmul v23.4s, v18.4s, v6.4s
-	WORD $0x4eb6d529 // fsub v9.4s, v9.4s, v22.4s
-	WORD $0x4eb7d54a // fsub v10.4s, v10.4s, v23.4s
-	ADD $32, R1
-	FSTPQ (F13, F14), 0(R4)
-	ADD $32, R4
-	FSTPQ (F9, F10), 0(R0)
-	ADD $32, R0
+	B next
+notF32:
+next:
 	SUBS $8, R2
 	BNE loop1
 	RET

@@ -2,164 +2,42 @@
 
 package cpu
 
-import "unsafe"
-
-// adamWF32AVX512 is a ruleFunc.
-//
-//go:noescape
-func adamWF32AVX512(w unsafe.Pointer, p unsafe.Pointer, dw unsafe.Pointer, m unsafe.Pointer, v unsafe.Pointer, k unsafe.Pointer, n int)
-
-// sgdF32AVX512 is a ruleFunc.
-//
-//go:noescape
-func sgdF32AVX512(w unsafe.Pointer, p unsafe.Pointer, dw unsafe.Pointer, m unsafe.Pointer, v unsafe.Pointer, k unsafe.Pointer, n int)
-
-// momentumF32AVX512 is a ruleFunc.
-//
-//go:noescape
-func momentumF32AVX512(w unsafe.Pointer, p unsafe.Pointer, dw unsafe.Pointer, m unsafe.Pointer, v unsafe.Pointer, k unsafe.Pointer, n int)
-
-// lionF32AVX512 is a ruleFunc.
-//
-//go:noescape
-func lionF32AVX512(w unsafe.Pointer, p unsafe.Pointer, dw unsafe.Pointer, m unsafe.Pointer, v unsafe.Pointer, k unsafe.Pointer, n int)
-
-// adamWBF16AVX512 is a ruleFunc.
-//
-//go:noescape
-func adamWBF16AVX512(w unsafe.Pointer, p unsafe.Pointer, dw unsafe.Pointer, m unsafe.Pointer, v unsafe.Pointer, k unsafe.Pointer, n int)
-
-// sgdBF16AVX512 is a ruleFunc.
-//
-//go:noescape
-func sgdBF16AVX512(w unsafe.Pointer, p unsafe.Pointer, dw unsafe.Pointer, m unsafe.Pointer, v unsafe.Pointer, k unsafe.Pointer, n int)
-
-// momentumBF16AVX512 is a ruleFunc.
-//
-//go:noescape
-func momentumBF16AVX512(w unsafe.Pointer, p unsafe.Pointer, dw unsafe.Pointer, m unsafe.Pointer, v unsafe.Pointer, k unsafe.Pointer, n int)
-
-// lionBF16AVX512 is a ruleFunc.
-//
-//go:noescape
-func lionBF16AVX512(w unsafe.Pointer, p unsafe.Pointer, dw unsafe.Pointer, m unsafe.Pointer, v unsafe.Pointer, k unsafe.Pointer, n int)
-
-// adamWF16AVX512 is a ruleFunc.
-//
-//go:noescape
-func adamWF16AVX512(w unsafe.Pointer, p unsafe.Pointer, dw unsafe.Pointer, m unsafe.Pointer, v unsafe.Pointer, k unsafe.Pointer, n int)
-
-// sgdF16AVX512 is a ruleFunc.
-//
-//go:noescape
-func sgdF16AVX512(w unsafe.Pointer, p unsafe.Pointer, dw unsafe.Pointer, m unsafe.Pointer, v unsafe.Pointer, k unsafe.Pointer, n int)
-
-// momentumF16AVX512 is a ruleFunc.
-//
-//go:noescape
-func momentumF16AVX512(w unsafe.Pointer, p unsafe.Pointer, dw unsafe.Pointer, m unsafe.Pointer, v unsafe.Pointer, k unsafe.Pointer, n int)
-
-// lionF16AVX512 is a ruleFunc.
-//
-//go:noescape
-func lionF16AVX512(w unsafe.Pointer, p unsafe.Pointer, dw unsafe.Pointer, m unsafe.Pointer, v unsafe.Pointer, k unsafe.Pointer, n int)
-
 // adamWAVX512 is a ruleFunc.
 //
 //go:noescape
-func adamWAVX512(w unsafe.Pointer, p unsafe.Pointer, dw unsafe.Pointer, m unsafe.Pointer, v unsafe.Pointer, k unsafe.Pointer, n int)
+func adamWAVX512(r *rule)
 
 // sgdAVX512 is a ruleFunc.
 //
 //go:noescape
-func sgdAVX512(w unsafe.Pointer, p unsafe.Pointer, dw unsafe.Pointer, m unsafe.Pointer, v unsafe.Pointer, k unsafe.Pointer, n int)
+func sgdAVX512(r *rule)
 
 // momentumAVX512 is a ruleFunc.
 //
 //go:noescape
-func momentumAVX512(w unsafe.Pointer, p unsafe.Pointer, dw unsafe.Pointer, m unsafe.Pointer, v unsafe.Pointer, k unsafe.Pointer, n int)
+func momentumAVX512(r *rule)
 
 // lionAVX512 is a ruleFunc.
 //
 //go:noescape
-func lionAVX512(w unsafe.Pointer, p unsafe.Pointer, dw unsafe.Pointer, m unsafe.Pointer, v unsafe.Pointer, k unsafe.Pointer, n int)
-
-// adamWF32AVX2 is a ruleFunc.
-//
-//go:noescape
-func adamWF32AVX2(w unsafe.Pointer, p unsafe.Pointer, dw unsafe.Pointer, m unsafe.Pointer, v unsafe.Pointer, k unsafe.Pointer, n int)
-
-// sgdF32AVX2 is a ruleFunc.
-//
-//go:noescape
-func sgdF32AVX2(w unsafe.Pointer, p unsafe.Pointer, dw unsafe.Pointer, m unsafe.Pointer, v unsafe.Pointer, k unsafe.Pointer, n int)
-
-// momentumF32AVX2 is a ruleFunc.
-//
-//go:noescape
-func momentumF32AVX2(w unsafe.Pointer, p unsafe.Pointer, dw unsafe.Pointer, m unsafe.Pointer, v unsafe.Pointer, k unsafe.Pointer, n int)
-
-// lionF32AVX2 is a ruleFunc.
-//
-//go:noescape
-func lionF32AVX2(w unsafe.Pointer, p unsafe.Pointer, dw unsafe.Pointer, m unsafe.Pointer, v unsafe.Pointer, k unsafe.Pointer, n int)
-
-// adamWBF16AVX2 is a ruleFunc.
-//
-//go:noescape
-func adamWBF16AVX2(w unsafe.Pointer, p unsafe.Pointer, dw unsafe.Pointer, m unsafe.Pointer, v unsafe.Pointer, k unsafe.Pointer, n int)
-
-// sgdBF16AVX2 is a ruleFunc.
-//
-//go:noescape
-func sgdBF16AVX2(w unsafe.Pointer, p unsafe.Pointer, dw unsafe.Pointer, m unsafe.Pointer, v unsafe.Pointer, k unsafe.Pointer, n int)
-
-// momentumBF16AVX2 is a ruleFunc.
-//
-//go:noescape
-func momentumBF16AVX2(w unsafe.Pointer, p unsafe.Pointer, dw unsafe.Pointer, m unsafe.Pointer, v unsafe.Pointer, k unsafe.Pointer, n int)
-
-// lionBF16AVX2 is a ruleFunc.
-//
-//go:noescape
-func lionBF16AVX2(w unsafe.Pointer, p unsafe.Pointer, dw unsafe.Pointer, m unsafe.Pointer, v unsafe.Pointer, k unsafe.Pointer, n int)
-
-// adamWF16AVX2 is a ruleFunc.
-//
-//go:noescape
-func adamWF16AVX2(w unsafe.Pointer, p unsafe.Pointer, dw unsafe.Pointer, m unsafe.Pointer, v unsafe.Pointer, k unsafe.Pointer, n int)
-
-// sgdF16AVX2 is a ruleFunc.
-//
-//go:noescape
-func sgdF16AVX2(w unsafe.Pointer, p unsafe.Pointer, dw unsafe.Pointer, m unsafe.Pointer, v unsafe.Pointer, k unsafe.Pointer, n int)
-
-// momentumF16AVX2 is a ruleFunc.
-//
-//go:noescape
-func momentumF16AVX2(w unsafe.Pointer, p unsafe.Pointer, dw unsafe.Pointer, m unsafe.Pointer, v unsafe.Pointer, k unsafe.Pointer, n int)
-
-// lionF16AVX2 is a ruleFunc.
-//
-//go:noescape
-func lionF16AVX2(w unsafe.Pointer, p unsafe.Pointer, dw unsafe.Pointer, m unsafe.Pointer, v unsafe.Pointer, k unsafe.Pointer, n int)
+func lionAVX512(r *rule)
 
 // adamWAVX2 is a ruleFunc.
 //
 //go:noescape
-func adamWAVX2(w unsafe.Pointer, p unsafe.Pointer, dw unsafe.Pointer, m unsafe.Pointer, v unsafe.Pointer, k unsafe.Pointer, n int)
+func adamWAVX2(r *rule)
 
 // sgdAVX2 is a ruleFunc.
 //
 //go:noescape
-func sgdAVX2(w unsafe.Pointer, p unsafe.Pointer, dw unsafe.Pointer, m unsafe.Pointer, v unsafe.Pointer, k unsafe.Pointer, n int)
+func sgdAVX2(r *rule)
 
 // momentumAVX2 is a ruleFunc.
 //
 //go:noescape
-func momentumAVX2(w unsafe.Pointer, p unsafe.Pointer, dw unsafe.Pointer, m unsafe.Pointer, v unsafe.Pointer, k unsafe.Pointer, n int)
+func momentumAVX2(r *rule)
 
 // lionAVX2 is a ruleFunc.
 //
 //go:noescape
-func lionAVX2(w unsafe.Pointer, p unsafe.Pointer, dw unsafe.Pointer, m unsafe.Pointer, v unsafe.Pointer, k unsafe.Pointer, n int)
+func lionAVX2(r *rule)

@@ -2,84 +2,22 @@
 
 package cpu
 
-import "unsafe"
-
-// adamWF32NEON is a ruleFunc.
-//
-//go:noescape
-func adamWF32NEON(w, p, dw, m, v, k unsafe.Pointer, n int)
-
-// sgdF32NEON is a ruleFunc.
-//
-//go:noescape
-func sgdF32NEON(w, p, dw, m, v, k unsafe.Pointer, n int)
-
-// momentumF32NEON is a ruleFunc.
-//
-//go:noescape
-func momentumF32NEON(w, p, dw, m, v, k unsafe.Pointer, n int)
-
-// lionF32NEON is a ruleFunc.
-//
-//go:noescape
-func lionF32NEON(w, p, dw, m, v, k unsafe.Pointer, n int)
-
-// adamWBF16NEON is a ruleFunc.
-//
-//go:noescape
-func adamWBF16NEON(w, p, dw, m, v, k unsafe.Pointer, n int)
-
-// sgdBF16NEON is a ruleFunc.
-//
-//go:noescape
-func sgdBF16NEON(w, p, dw, m, v, k unsafe.Pointer, n int)
-
-// momentumBF16NEON is a ruleFunc.
-//
-//go:noescape
-func momentumBF16NEON(w, p, dw, m, v, k unsafe.Pointer, n int)
-
-// lionBF16NEON is a ruleFunc.
-//
-//go:noescape
-func lionBF16NEON(w, p, dw, m, v, k unsafe.Pointer, n int)
-
-// adamWF16NEON is a ruleFunc.
-//
-//go:noescape
-func adamWF16NEON(w, p, dw, m, v, k unsafe.Pointer, n int)
-
-// sgdF16NEON is a ruleFunc.
-//
-//go:noescape
-func sgdF16NEON(w, p, dw, m, v, k unsafe.Pointer, n int)
-
-// momentumF16NEON is a ruleFunc.
-//
-//go:noescape
-func momentumF16NEON(w, p, dw, m, v, k unsafe.Pointer, n int)
-
-// lionF16NEON is a ruleFunc.
-//
-//go:noescape
-func lionF16NEON(w, p, dw, m, v, k unsafe.Pointer, n int)
-
 // adamWNEON is a ruleFunc.
 //
 //go:noescape
-func adamWNEON(w, p, dw, m, v, k unsafe.Pointer, n int)
+func adamWNEON(r *rule)
 
 // sgdNEON is a ruleFunc.
 //
 //go:noescape
-func sgdNEON(w, p, dw, m, v, k unsafe.Pointer, n int)
+func sgdNEON(r *rule)
 
 // momentumNEON is a ruleFunc.
 //
 //go:noescape
-func momentumNEON(w, p, dw, m, v, k unsafe.Pointer, n int)
+func momentumNEON(r *rule)
 
 // lionNEON is a ruleFunc.
 //
 //go:noescape
-func lionNEON(w, p, dw, m, v, k unsafe.Pointer, n int)
+func lionNEON(r *rule)

@@ -90,6 +90,217 @@ done:
 	VZEROUPPER
 	RET
 
+// func addUpBF16AVX512(dst *byte, src *byte, apart int, count int, at int, n int)
+// Requires: AVX, AVX512F
+TEXT ·addUpBF16AVX512(SB), NOSPLIT, $0-48
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ apart+16(FP), DX
+	MOVQ n+40(FP), BX
+	MOVQ at+32(FP), SI
+	MOVQ count+24(FP), DI
+	DECQ DI
+	ADDQ SI, SI
+	SUBQ $0x40, BX
+	JLT  few
+
+many:
+	MOVQ      (CX), R8
+	VPMOVZXWD (R8)(SI*1), Z0
+	VPSLLD    $0x10, Z0, Z0
+	VPMOVZXWD 32(R8)(SI*1), Z1
+	VPSLLD    $0x10, Z1, Z1
+	VPMOVZXWD 64(R8)(SI*1), Z2
+	VPSLLD    $0x10, Z2, Z2
+	VPMOVZXWD 96(R8)(SI*1), Z3
+	VPSLLD    $0x10, Z3, Z3
+	MOVQ      CX, R9
+	MOVQ      DI, R10
+	TESTQ     R10, R10
+	JZ        manyStore
+
+manySource:
+	ADDQ      DX, R9
+	MOVQ      (R9), R8
+	VPMOVZXWD (R8)(SI*1), Z4
+	VPSLLD    $0x10, Z4, Z4
+	VADDPS    Z4, Z0, Z0
+	VPMOVZXWD 32(R8)(SI*1), Z4
+	VPSLLD    $0x10, Z4, Z4
+	VADDPS    Z4, Z1, Z1
+	VPMOVZXWD 64(R8)(SI*1), Z4
+	VPSLLD    $0x10, Z4, Z4
+	VADDPS    Z4, Z2, Z2
+	VPMOVZXWD 96(R8)(SI*1), Z4
+	VPSLLD    $0x10, Z4, Z4
+	VADDPS    Z4, Z3, Z3
+	DECQ      R10
+	JNZ       manySource
+
+manyStore:
+	VPSRLD      $0x10, Z0, Z4
+	VPANDD.BCST sumsConstants<>+0(SB), Z4, Z4
+	VPADDD.BCST sumsConstants<>+32(SB), Z4, Z4
+	VCMPPS      $0x03, Z0, Z0, K1
+	VPADDD      Z0, Z4, Z4
+	VPORD.BCST  sumsConstants<>+64(SB), Z0, K1, Z4
+	VPSRLD      $0x10, Z4, Z4
+	VPMOVDW     Z4, Y4
+	VMOVDQU     Y4, (AX)(SI*1)
+	VPSRLD      $0x10, Z1, Z0
+	VPANDD.BCST sumsConstants<>+0(SB), Z0, Z0
+	VPADDD.BCST sumsConstants<>+32(SB), Z0, Z0
+	VCMPPS      $0x03, Z1, Z1, K1
+	VPADDD      Z1, Z0, Z0
+	VPORD.BCST  sumsConstants<>+64(SB), Z1, K1, Z0
+	VPSRLD      $0x10, Z0, Z0
+	VPMOVDW     Z0, Y0
+	VMOVDQU     Y0, 32(AX)(SI*1)
+	VPSRLD      $0x10, Z2, Z0
+	VPANDD.BCST sumsConstants<>+0(SB), Z0, Z0
+	VPADDD.BCST sumsConstants<>+32(SB), Z0, Z0
+	VCMPPS      $0x03, Z2, Z2, K1
+	VPADDD      Z2, Z0, Z0
+	VPORD.BCST  sumsConstants<>+64(SB), Z2, K1, Z0
+	VPSRLD      $0x10, Z0, Z0
+	VPMOVDW     Z0, Y0
+	VMOVDQU     Y0, 64(AX)(SI*1)
+	VPSRLD      $0x10, Z3, Z0
+	VPANDD.BCST sumsConstants<>+0(SB), Z0, Z0
+	VPADDD.BCST sumsConstants<>+32(SB), Z0, Z0
+	VCMPPS      $0x03, Z3, Z3, K1
+	VPADDD      Z3, Z0, Z0
+	VPORD.BCST  sumsConstants<>+64(SB), Z3, K1, Z0
+	VPSRLD      $0x10, Z0, Z0
+	VPMOVDW     Z0, Y0
+	VMOVDQU     Y0, 96(AX)(SI*1)
+	ADDQ        $0x00000080, SI
+	SUBQ        $0x40, BX
+	JGE         many
+
+few:
+	ADDQ $0x40, BX
+	JZ   done
+
+sixteen:
+	MOVQ      (CX), R8
+	VPMOVZXWD (R8)(SI*1), Z0
+	VPSLLD    $0x10, Z0, Z0
+	MOVQ      CX, R9
+	MOVQ      DI, R10
+	TESTQ     R10, R10
+	JZ        sixteenStore
+
+sixteenSource:
+	ADDQ      DX, R9
+	MOVQ      (R9), R8
+	VPMOVZXWD (R8)(SI*1), Z1
+	VPSLLD    $0x10, Z1, Z1
+	VADDPS    Z1, Z0, Z0
+	DECQ      R10
+	JNZ       sixteenSource
+
+sixteenStore:
+	VPSRLD      $0x10, Z0, Z1
+	VPANDD.BCST sumsConstants<>+0(SB), Z1, Z1
+	VPADDD.BCST sumsConstants<>+32(SB), Z1, Z1
+	VCMPPS      $0x03, Z0, Z0, K1
+	VPADDD      Z0, Z1, Z1
+	VPORD.BCST  sumsConstants<>+64(SB), Z0, K1, Z1
+	VPSRLD      $0x10, Z1, Z1
+	VPMOVDW     Z1, Y1
+	VMOVDQU     Y1, (AX)(SI*1)
+	ADDQ        $0x00000020, SI
+	SUBQ        $0x10, BX
+	JNZ         sixteen
+
+done:
+	VZEROUPPER
+	RET
+
+// func addUpF16AVX512(dst *byte, src *byte, apart int, count int, at int, n int)
+// Requires: AVX, AVX512F
+TEXT ·addUpF16AVX512(SB), NOSPLIT, $0-48
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ apart+16(FP), DX
+	MOVQ n+40(FP), BX
+	MOVQ at+32(FP), SI
+	MOVQ count+24(FP), DI
+	DECQ DI
+	ADDQ SI, SI
+	SUBQ $0x40, BX
+	JLT  few
+
+many:
+	MOVQ      (CX), R8
+	VCVTPH2PS (R8)(SI*1), Z0
+	VCVTPH2PS 32(R8)(SI*1), Z1
+	VCVTPH2PS 64(R8)(SI*1), Z2
+	VCVTPH2PS 96(R8)(SI*1), Z3
+	MOVQ      CX, R9
+	MOVQ      DI, R10
+	TESTQ     R10, R10
+	JZ        manyStore
+
+manySource:
+	ADDQ      DX, R9
+	MOVQ      (R9), R8
+	VCVTPH2PS (R8)(SI*1), Z4
+	VADDPS    Z4, Z0, Z0
+	VCVTPH2PS 32(R8)(SI*1), Z4
+	VADDPS    Z4, Z1, Z1
+	VCVTPH2PS 64(R8)(SI*1), Z4
+	VADDPS    Z4, Z2, Z2
+	VCVTPH2PS 96(R8)(SI*1), Z4
+	VADDPS    Z4, Z3, Z3
+	DECQ      R10
+	JNZ       manySource
+
+manyStore:
+	VCVTPS2PH $0x00, Z0, Y0
+	VMOVDQU   Y0, (AX)(SI*1)
+	VCVTPS2PH $0x00, Z1, Y0
+	VMOVDQU   Y0, 32(AX)(SI*1)
+	VCVTPS2PH $0x00, Z2, Y0
+	VMOVDQU   Y0, 64(AX)(SI*1)
+	VCVTPS2PH $0x00, Z3, Y0
+	VMOVDQU   Y0, 96(AX)(SI*1)
+	ADDQ      $0x00000080, SI
+	SUBQ      $0x40, BX
+	JGE       many
+
+few:
+	ADDQ $0x40, BX
+	JZ   done
+
+sixteen:
+	MOVQ      (CX), R8
+	VCVTPH2PS (R8)(SI*1), Z0
+	MOVQ      CX, R9
+	MOVQ      DI, R10
+	TESTQ     R10, R10
+	JZ        sixteenStore
+
+sixteenSource:
+	ADDQ      DX, R9
+	MOVQ      (R9), R8
+	VCVTPH2PS (R8)(SI*1), Z1
+	VADDPS    Z1, Z0, Z0
+	DECQ      R10
+	JNZ       sixteenSource
+
+sixteenStore:
+	VCVTPS2PH $0x00, Z0, Y0
+	VMOVDQU   Y0, (AX)(SI*1)
+	ADDQ      $0x00000020, SI
+	SUBQ      $0x10, BX
+	JNZ       sixteen
+
+done:
+	VZEROUPPER
+	RET
+
 // func addUpF32AVX512Stream(dst *byte, src *byte, apart int, count int, at int, n int)
 // Requires: AVX, AVX512F, MMX+
 TEXT ·addUpF32AVX512Stream(SB), NOSPLIT, $0-48
@@ -233,134 +444,6 @@ sixteenStore:
 
 done:
 	SFENCE
-	VZEROUPPER
-	RET
-
-// func addUpBF16AVX512(dst *byte, src *byte, apart int, count int, at int, n int)
-// Requires: AVX, AVX512F
-TEXT ·addUpBF16AVX512(SB), NOSPLIT, $0-48
-	MOVQ dst+0(FP), AX
-	MOVQ src+8(FP), CX
-	MOVQ apart+16(FP), DX
-	MOVQ n+40(FP), BX
-	MOVQ at+32(FP), SI
-	MOVQ count+24(FP), DI
-	DECQ DI
-	ADDQ SI, SI
-	SUBQ $0x40, BX
-	JLT  few
-
-many:
-	MOVQ      (CX), R8
-	VPMOVZXWD (R8)(SI*1), Z0
-	VPSLLD    $0x10, Z0, Z0
-	VPMOVZXWD 32(R8)(SI*1), Z1
-	VPSLLD    $0x10, Z1, Z1
-	VPMOVZXWD 64(R8)(SI*1), Z2
-	VPSLLD    $0x10, Z2, Z2
-	VPMOVZXWD 96(R8)(SI*1), Z3
-	VPSLLD    $0x10, Z3, Z3
-	MOVQ      CX, R9
-	MOVQ      DI, R10
-	TESTQ     R10, R10
-	JZ        manyStore
-
-manySource:
-	ADDQ      DX, R9
-	MOVQ      (R9), R8
-	VPMOVZXWD (R8)(SI*1), Z4
-	VPSLLD    $0x10, Z4, Z4
-	VADDPS    Z4, Z0, Z0
-	VPMOVZXWD 32(R8)(SI*1), Z4
-	VPSLLD    $0x10, Z4, Z4
-	VADDPS    Z4, Z1, Z1
-	VPMOVZXWD 64(R8)(SI*1), Z4
-	VPSLLD    $0x10, Z4, Z4
-	VADDPS    Z4, Z2, Z2
-	VPMOVZXWD 96(R8)(SI*1), Z4
-	VPSLLD    $0x10, Z4, Z4
-	VADDPS    Z4, Z3, Z3
-	DECQ      R10
-	JNZ       manySource
-
-manyStore:
-	VPSRLD      $0x10, Z0, Z4
-	VPANDD.BCST sumsConstants<>+0(SB), Z4, Z4
-	VPADDD.BCST sumsConstants<>+32(SB), Z4, Z4
-	VCMPPS      $0x03, Z0, Z0, K1
-	VPADDD      Z0, Z4, Z4
-	VPORD.BCST  sumsConstants<>+64(SB), Z0, K1, Z4
-	VPSRLD      $0x10, Z4, Z4
-	VPMOVDW     Z4, Y4
-	VMOVDQU     Y4, (AX)(SI*1)
-	VPSRLD      $0x10, Z1, Z0
-	VPANDD.BCST sumsConstants<>+0(SB), Z0, Z0
-	VPADDD.BCST sumsConstants<>+32(SB), Z0, Z0
-	VCMPPS      $0x03, Z1, Z1, K1
-	VPADDD      Z1, Z0, Z0
-	VPORD.BCST  sumsConstants<>+64(SB), Z1, K1, Z0
-	VPSRLD      $0x10, Z0, Z0
-	VPMOVDW     Z0, Y0
-	VMOVDQU     Y0, 32(AX)(SI*1)
-	VPSRLD      $0x10, Z2, Z0
-	VPANDD.BCST sumsConstants<>+0(SB), Z0, Z0
-	VPADDD.BCST sumsConstants<>+32(SB), Z0, Z0
-	VCMPPS      $0x03, Z2, Z2, K1
-	VPADDD      Z2, Z0, Z0
-	VPORD.BCST  sumsConstants<>+64(SB), Z2, K1, Z0
-	VPSRLD      $0x10, Z0, Z0
-	VPMOVDW     Z0, Y0
-	VMOVDQU     Y0, 64(AX)(SI*1)
-	VPSRLD      $0x10, Z3, Z0
-	VPANDD.BCST sumsConstants<>+0(SB), Z0, Z0
-	VPADDD.BCST sumsConstants<>+32(SB), Z0, Z0
-	VCMPPS      $0x03, Z3, Z3, K1
-	VPADDD      Z3, Z0, Z0
-	VPORD.BCST  sumsConstants<>+64(SB), Z3, K1, Z0
-	VPSRLD      $0x10, Z0, Z0
-	VPMOVDW     Z0, Y0
-	VMOVDQU     Y0, 96(AX)(SI*1)
-	ADDQ        $0x00000080, SI
-	SUBQ        $0x40, BX
-	JGE         many
-
-few:
-	ADDQ $0x40, BX
-	JZ   done
-
-sixteen:
-	MOVQ      (CX), R8
-	VPMOVZXWD (R8)(SI*1), Z0
-	VPSLLD    $0x10, Z0, Z0
-	MOVQ      CX, R9
-	MOVQ      DI, R10
-	TESTQ     R10, R10
-	JZ        sixteenStore
-
-sixteenSource:
-	ADDQ      DX, R9
-	MOVQ      (R9), R8
-	VPMOVZXWD (R8)(SI*1), Z1
-	VPSLLD    $0x10, Z1, Z1
-	VADDPS    Z1, Z0, Z0
-	DECQ      R10
-	JNZ       sixteenSource
-
-sixteenStore:
-	VPSRLD      $0x10, Z0, Z1
-	VPANDD.BCST sumsConstants<>+0(SB), Z1, Z1
-	VPADDD.BCST sumsConstants<>+32(SB), Z1, Z1
-	VCMPPS      $0x03, Z0, Z0, K1
-	VPADDD      Z0, Z1, Z1
-	VPORD.BCST  sumsConstants<>+64(SB), Z0, K1, Z1
-	VPSRLD      $0x10, Z1, Z1
-	VPMOVDW     Z1, Y1
-	VMOVDQU     Y1, (AX)(SI*1)
-	ADDQ        $0x00000020, SI
-	SUBQ        $0x10, BX
-	JNZ         sixteen
-
-done:
 	VZEROUPPER
 	RET
 
@@ -644,252 +727,6 @@ done:
 	VZEROUPPER
 	RET
 
-// func addUpF16AVX512(dst *byte, src *byte, apart int, count int, at int, n int)
-// Requires: AVX, AVX512F
-TEXT ·addUpF16AVX512(SB), NOSPLIT, $0-48
-	MOVQ dst+0(FP), AX
-	MOVQ src+8(FP), CX
-	MOVQ apart+16(FP), DX
-	MOVQ n+40(FP), BX
-	MOVQ at+32(FP), SI
-	MOVQ count+24(FP), DI
-	DECQ DI
-	ADDQ SI, SI
-	SUBQ $0x40, BX
-	JLT  few
-
-many:
-	MOVQ      (CX), R8
-	VCVTPH2PS (R8)(SI*1), Z0
-	VCVTPH2PS 32(R8)(SI*1), Z1
-	VCVTPH2PS 64(R8)(SI*1), Z2
-	VCVTPH2PS 96(R8)(SI*1), Z3
-	MOVQ      CX, R9
-	MOVQ      DI, R10
-	TESTQ     R10, R10
-	JZ        manyStore
-
-manySource:
-	ADDQ      DX, R9
-	MOVQ      (R9), R8
-	VCVTPH2PS (R8)(SI*1), Z4
-	VADDPS    Z4, Z0, Z0
-	VCVTPH2PS 32(R8)(SI*1), Z4
-	VADDPS    Z4, Z1, Z1
-	VCVTPH2PS 64(R8)(SI*1), Z4
-	VADDPS    Z4, Z2, Z2
-	VCVTPH2PS 96(R8)(SI*1), Z4
-	VADDPS    Z4, Z3, Z3
-	DECQ      R10
-	JNZ       manySource
-
-manyStore:
-	VCVTPS2PH $0x00, Z0, Y0
-	VMOVDQU   Y0, (AX)(SI*1)
-	VCVTPS2PH $0x00, Z1, Y0
-	VMOVDQU   Y0, 32(AX)(SI*1)
-	VCVTPS2PH $0x00, Z2, Y0
-	VMOVDQU   Y0, 64(AX)(SI*1)
-	VCVTPS2PH $0x00, Z3, Y0
-	VMOVDQU   Y0, 96(AX)(SI*1)
-	ADDQ      $0x00000080, SI
-	SUBQ      $0x40, BX
-	JGE       many
-
-few:
-	ADDQ $0x40, BX
-	JZ   done
-
-sixteen:
-	MOVQ      (CX), R8
-	VCVTPH2PS (R8)(SI*1), Z0
-	MOVQ      CX, R9
-	MOVQ      DI, R10
-	TESTQ     R10, R10
-	JZ        sixteenStore
-
-sixteenSource:
-	ADDQ      DX, R9
-	MOVQ      (R9), R8
-	VCVTPH2PS (R8)(SI*1), Z1
-	VADDPS    Z1, Z0, Z0
-	DECQ      R10
-	JNZ       sixteenSource
-
-sixteenStore:
-	VCVTPS2PH $0x00, Z0, Y0
-	VMOVDQU   Y0, (AX)(SI*1)
-	ADDQ      $0x00000020, SI
-	SUBQ      $0x10, BX
-	JNZ       sixteen
-
-done:
-	VZEROUPPER
-	RET
-
-// func addUpF16AVX512Stream(dst *byte, src *byte, apart int, count int, at int, n int)
-// Requires: AVX, AVX512F, MMX+
-TEXT ·addUpF16AVX512Stream(SB), NOSPLIT, $0-48
-	MOVQ dst+0(FP), AX
-	MOVQ src+8(FP), CX
-	MOVQ apart+16(FP), DX
-	MOVQ n+40(FP), BX
-	MOVQ at+32(FP), SI
-	MOVQ count+24(FP), DI
-	DECQ DI
-	ADDQ SI, SI
-	CMPQ DI, $0x06
-	JGE  rest
-	CMPQ BX, $0x00001000
-	JLT  rest
-
-pages:
-	MOVQ $0x00000020, R8
-
-page:
-	MOVQ       (CX), R9
-	PREFETCHT0 128(R9)(SI*1)
-	VCVTPH2PS  (R9)(SI*1), Z0
-	VCVTPH2PS  32(R9)(SI*1), Z1
-	PREFETCHT0 192(R9)(SI*1)
-	VCVTPH2PS  64(R9)(SI*1), Z2
-	VCVTPH2PS  96(R9)(SI*1), Z3
-	PREFETCHT0 4224(R9)(SI*1)
-	VCVTPH2PS  4096(R9)(SI*1), Z4
-	VCVTPH2PS  4128(R9)(SI*1), Z5
-	PREFETCHT0 4288(R9)(SI*1)
-	VCVTPH2PS  4160(R9)(SI*1), Z6
-	VCVTPH2PS  4192(R9)(SI*1), Z7
-	MOVQ       CX, R10
-	MOVQ       DI, R11
-	TESTQ      R11, R11
-	JZ         lineStore
-
-lineSource:
-	ADDQ       DX, R10
-	MOVQ       (R10), R9
-	PREFETCHT0 128(R9)(SI*1)
-	VCVTPH2PS  (R9)(SI*1), Z8
-	VADDPS     Z8, Z0, Z0
-	VCVTPH2PS  32(R9)(SI*1), Z8
-	VADDPS     Z8, Z1, Z1
-	PREFETCHT0 192(R9)(SI*1)
-	VCVTPH2PS  64(R9)(SI*1), Z8
-	VADDPS     Z8, Z2, Z2
-	VCVTPH2PS  96(R9)(SI*1), Z8
-	VADDPS     Z8, Z3, Z3
-	PREFETCHT0 4224(R9)(SI*1)
-	VCVTPH2PS  4096(R9)(SI*1), Z8
-	VADDPS     Z8, Z4, Z4
-	VCVTPH2PS  4128(R9)(SI*1), Z8
-	VADDPS     Z8, Z5, Z5
-	PREFETCHT0 4288(R9)(SI*1)
-	VCVTPH2PS  4160(R9)(SI*1), Z8
-	VADDPS     Z8, Z6, Z6
-	VCVTPH2PS  4192(R9)(SI*1), Z8
-	VADDPS     Z8, Z7, Z7
-	DECQ       R11
-	JNZ        lineSource
-
-lineStore:
-	VCVTPS2PH $0x00, Z0, Y0
-	VMOVNTDQ  Y0, (AX)(SI*1)
-	VCVTPS2PH $0x00, Z1, Y0
-	VMOVNTDQ  Y0, 32(AX)(SI*1)
-	VCVTPS2PH $0x00, Z2, Y0
-	VMOVNTDQ  Y0, 64(AX)(SI*1)
-	VCVTPS2PH $0x00, Z3, Y0
-	VMOVNTDQ  Y0, 96(AX)(SI*1)
-	VCVTPS2PH $0x00, Z4, Y0
-	VMOVNTDQ  Y0, 4096(AX)(SI*1)
-	VCVTPS2PH $0x00, Z5, Y0
-	VMOVNTDQ  Y0, 4128(AX)(SI*1)
-	VCVTPS2PH $0x00, Z6, Y0
-	VMOVNTDQ  Y0, 4160(AX)(SI*1)
-	VCVTPS2PH $0x00, Z7, Y0
-	VMOVNTDQ  Y0, 4192(AX)(SI*1)
-	ADDQ      $0x00000080, SI
-	DECQ      R8
-	JNZ       page
-	ADDQ      $0x00001000, SI
-	SUBQ      $0x00001000, BX
-	CMPQ      BX, $0x00001000
-	JGE       pages
-
-rest:
-	SUBQ $0x40, BX
-	JLT  few
-
-many:
-	MOVQ      (CX), R8
-	VCVTPH2PS (R8)(SI*1), Z0
-	VCVTPH2PS 32(R8)(SI*1), Z1
-	VCVTPH2PS 64(R8)(SI*1), Z2
-	VCVTPH2PS 96(R8)(SI*1), Z3
-	MOVQ      CX, R9
-	MOVQ      DI, R10
-	TESTQ     R10, R10
-	JZ        manyStore
-
-manySource:
-	ADDQ      DX, R9
-	MOVQ      (R9), R8
-	VCVTPH2PS (R8)(SI*1), Z4
-	VADDPS    Z4, Z0, Z0
-	VCVTPH2PS 32(R8)(SI*1), Z4
-	VADDPS    Z4, Z1, Z1
-	VCVTPH2PS 64(R8)(SI*1), Z4
-	VADDPS    Z4, Z2, Z2
-	VCVTPH2PS 96(R8)(SI*1), Z4
-	VADDPS    Z4, Z3, Z3
-	DECQ      R10
-	JNZ       manySource
-
-manyStore:
-	VCVTPS2PH $0x00, Z0, Y0
-	VMOVNTDQ  Y0, (AX)(SI*1)
-	VCVTPS2PH $0x00, Z1, Y0
-	VMOVNTDQ  Y0, 32(AX)(SI*1)
-	VCVTPS2PH $0x00, Z2, Y0
-	VMOVNTDQ  Y0, 64(AX)(SI*1)
-	VCVTPS2PH $0x00, Z3, Y0
-	VMOVNTDQ  Y0, 96(AX)(SI*1)
-	ADDQ      $0x00000080, SI
-	SUBQ      $0x40, BX
-	JGE       many
-
-few:
-	ADDQ $0x40, BX
-	JZ   done
-
-sixteen:
-	MOVQ      (CX), R8
-	VCVTPH2PS (R8)(SI*1), Z0
-	MOVQ      CX, R9
-	MOVQ      DI, R10
-	TESTQ     R10, R10
-	JZ        sixteenStore
-
-sixteenSource:
-	ADDQ      DX, R9
-	MOVQ      (R9), R8
-	VCVTPH2PS (R8)(SI*1), Z1
-	VADDPS    Z1, Z0, Z0
-	DECQ      R10
-	JNZ       sixteenSource
-
-sixteenStore:
-	VCVTPS2PH $0x00, Z0, Y0
-	VMOVNTDQ  Y0, (AX)(SI*1)
-	ADDQ      $0x00000020, SI
-	SUBQ      $0x10, BX
-	JNZ       sixteen
-
-done:
-	SFENCE
-	VZEROUPPER
-	RET
-
 // func addUpF32AVX2(dst *byte, src *byte, apart int, count int, at int, n int)
 // Requires: AVX
 TEXT ·addUpF32AVX2(SB), NOSPLIT, $0-48
@@ -976,159 +813,6 @@ sixteenStore:
 	JNZ     sixteen
 
 done:
-	VZEROUPPER
-	RET
-
-// func addUpF32AVX2Stream(dst *byte, src *byte, apart int, count int, at int, n int)
-// Requires: AVX, MMX+
-TEXT ·addUpF32AVX2Stream(SB), NOSPLIT, $0-48
-	MOVQ dst+0(FP), AX
-	MOVQ src+8(FP), CX
-	MOVQ apart+16(FP), DX
-	MOVQ n+40(FP), BX
-	MOVQ at+32(FP), SI
-	MOVQ count+24(FP), DI
-	DECQ DI
-	ADDQ SI, SI
-	ADDQ SI, SI
-	CMPQ DI, $0x06
-	JGE  rest
-	CMPQ BX, $0x00001000
-	JLT  rest
-
-pages:
-	MOVQ $0x00000040, R8
-
-page:
-	MOVQ       (CX), R9
-	PREFETCHT0 64(R9)(SI*1)
-	VMOVUPS    (R9)(SI*1), Y0
-	VMOVUPS    32(R9)(SI*1), Y1
-	PREFETCHT0 4160(R9)(SI*1)
-	VMOVUPS    4096(R9)(SI*1), Y2
-	VMOVUPS    4128(R9)(SI*1), Y3
-	PREFETCHT0 8256(R9)(SI*1)
-	VMOVUPS    8192(R9)(SI*1), Y4
-	VMOVUPS    8224(R9)(SI*1), Y5
-	PREFETCHT0 12352(R9)(SI*1)
-	VMOVUPS    12288(R9)(SI*1), Y6
-	VMOVUPS    12320(R9)(SI*1), Y7
-	MOVQ       CX, R10
-	MOVQ       DI, R11
-	TESTQ      R11, R11
-	JZ         lineStore
-
-lineSource:
-	ADDQ       DX, R10
-	MOVQ       (R10), R9
-	PREFETCHT0 64(R9)(SI*1)
-	VADDPS     (R9)(SI*1), Y0, Y0
-	VADDPS     32(R9)(SI*1), Y1, Y1
-	PREFETCHT0 4160(R9)(SI*1)
-	VADDPS     4096(R9)(SI*1), Y2, Y2
-	VADDPS     4128(R9)(SI*1), Y3, Y3
-	PREFETCHT0 8256(R9)(SI*1)
-	VADDPS     8192(R9)(SI*1), Y4, Y4
-	VADDPS     8224(R9)(SI*1), Y5, Y5
-	PREFETCHT0 12352(R9)(SI*1)
-	VADDPS     12288(R9)(SI*1), Y6, Y6
-	VADDPS     12320(R9)(SI*1), Y7, Y7
-	DECQ       R11
-	JNZ        lineSource
-
-lineStore:
-	VMOVNTDQ Y0, (AX)(SI*1)
-	VMOVNTDQ Y1, 32(AX)(SI*1)
-	VMOVNTDQ Y2, 4096(AX)(SI*1)
-	VMOVNTDQ Y3, 4128(AX)(SI*1)
-	VMOVNTDQ Y4, 8192(AX)(SI*1)
-	VMOVNTDQ Y5, 8224(AX)(SI*1)
-	VMOVNTDQ Y6, 12288(AX)(SI*1)
-	VMOVNTDQ Y7, 12320(AX)(SI*1)
-	ADDQ     $0x00000040, SI
-	DECQ     R8
-	JNZ      page
-	ADDQ     $0x00003000, SI
-	SUBQ     $0x00001000, BX
-	CMPQ     BX, $0x00001000
-	JGE      pages
-
-rest:
-	SUBQ $0x40, BX
-	JLT  few
-
-many:
-	MOVQ    (CX), R8
-	VMOVUPS (R8)(SI*1), Y0
-	VMOVUPS 32(R8)(SI*1), Y1
-	VMOVUPS 64(R8)(SI*1), Y2
-	VMOVUPS 96(R8)(SI*1), Y3
-	VMOVUPS 128(R8)(SI*1), Y4
-	VMOVUPS 160(R8)(SI*1), Y5
-	VMOVUPS 192(R8)(SI*1), Y6
-	VMOVUPS 224(R8)(SI*1), Y7
-	MOVQ    CX, R9
-	MOVQ    DI, R10
-	TESTQ   R10, R10
-	JZ      manyStore
-
-manySource:
-	ADDQ   DX, R9
-	MOVQ   (R9), R8
-	VADDPS (R8)(SI*1), Y0, Y0
-	VADDPS 32(R8)(SI*1), Y1, Y1
-	VADDPS 64(R8)(SI*1), Y2, Y2
-	VADDPS 96(R8)(SI*1), Y3, Y3
-	VADDPS 128(R8)(SI*1), Y4, Y4
-	VADDPS 160(R8)(SI*1), Y5, Y5
-	VADDPS 192(R8)(SI*1), Y6, Y6
-	VADDPS 224(R8)(SI*1), Y7, Y7
-	DECQ   R10
-	JNZ    manySource
-
-manyStore:
-	VMOVNTDQ Y0, (AX)(SI*1)
-	VMOVNTDQ Y1, 32(AX)(SI*1)
-	VMOVNTDQ Y2, 64(AX)(SI*1)
-	VMOVNTDQ Y3, 96(AX)(SI*1)
-	VMOVNTDQ Y4, 128(AX)(SI*1)
-	VMOVNTDQ Y5, 160(AX)(SI*1)
-	VMOVNTDQ Y6, 192(AX)(SI*1)
-	VMOVNTDQ Y7, 224(AX)(SI*1)
-	ADDQ     $0x00000100, SI
-	SUBQ     $0x40, BX
-	JGE      many
-
-few:
-	ADDQ $0x40, BX
-	JZ   done
-
-sixteen:
-	MOVQ    (CX), R8
-	VMOVUPS (R8)(SI*1), Y0
-	VMOVUPS 32(R8)(SI*1), Y1
-	MOVQ    CX, R9
-	MOVQ    DI, R10
-	TESTQ   R10, R10
-	JZ      sixteenStore
-
-sixteenSource:
-	ADDQ   DX, R9
-	MOVQ   (R9), R8
-	VADDPS (R8)(SI*1), Y0, Y0
-	VADDPS 32(R8)(SI*1), Y1, Y1
-	DECQ   R10
-	JNZ    sixteenSource
-
-sixteenStore:
-	VMOVNTDQ Y0, (AX)(SI*1)
-	VMOVNTDQ Y1, 32(AX)(SI*1)
-	ADDQ     $0x00000040, SI
-	SUBQ     $0x10, BX
-	JNZ      sixteen
-
-done:
-	SFENCE
 	VZEROUPPER
 	RET
 
@@ -1350,388 +1034,6 @@ done:
 	VZEROUPPER
 	RET
 
-// func addUpBF16AVX2Stream(dst *byte, src *byte, apart int, count int, at int, n int)
-// Requires: AVX, AVX2, MMX+
-TEXT ·addUpBF16AVX2Stream(SB), NOSPLIT, $0-48
-	MOVQ dst+0(FP), AX
-	MOVQ src+8(FP), CX
-	MOVQ apart+16(FP), DX
-	MOVQ n+40(FP), BX
-	MOVQ at+32(FP), SI
-	MOVQ count+24(FP), DI
-	DECQ DI
-	ADDQ SI, SI
-	CMPQ DI, $0x06
-	JGE  rest
-	CMPQ BX, $0x00001000
-	JLT  rest
-
-pages:
-	MOVQ $0x00000040, R8
-
-page:
-	MOVQ       (CX), R9
-	PREFETCHT0 64(R9)(SI*1)
-	VPMOVZXWD  (R9)(SI*1), Y0
-	VPSLLD     $0x10, Y0, Y0
-	VPMOVZXWD  16(R9)(SI*1), Y1
-	VPSLLD     $0x10, Y1, Y1
-	VPMOVZXWD  32(R9)(SI*1), Y2
-	VPSLLD     $0x10, Y2, Y2
-	VPMOVZXWD  48(R9)(SI*1), Y3
-	VPSLLD     $0x10, Y3, Y3
-	PREFETCHT0 4160(R9)(SI*1)
-	VPMOVZXWD  4096(R9)(SI*1), Y4
-	VPSLLD     $0x10, Y4, Y4
-	VPMOVZXWD  4112(R9)(SI*1), Y5
-	VPSLLD     $0x10, Y5, Y5
-	VPMOVZXWD  4128(R9)(SI*1), Y6
-	VPSLLD     $0x10, Y6, Y6
-	VPMOVZXWD  4144(R9)(SI*1), Y7
-	VPSLLD     $0x10, Y7, Y7
-	MOVQ       CX, R10
-	MOVQ       DI, R11
-	TESTQ      R11, R11
-	JZ         lineStore
-
-lineSource:
-	ADDQ       DX, R10
-	MOVQ       (R10), R9
-	PREFETCHT0 64(R9)(SI*1)
-	VPMOVZXWD  (R9)(SI*1), Y8
-	VPSLLD     $0x10, Y8, Y8
-	VADDPS     Y8, Y0, Y0
-	VPMOVZXWD  16(R9)(SI*1), Y8
-	VPSLLD     $0x10, Y8, Y8
-	VADDPS     Y8, Y1, Y1
-	VPMOVZXWD  32(R9)(SI*1), Y8
-	VPSLLD     $0x10, Y8, Y8
-	VADDPS     Y8, Y2, Y2
-	VPMOVZXWD  48(R9)(SI*1), Y8
-	VPSLLD     $0x10, Y8, Y8
-	VADDPS     Y8, Y3, Y3
-	PREFETCHT0 4160(R9)(SI*1)
-	VPMOVZXWD  4096(R9)(SI*1), Y8
-	VPSLLD     $0x10, Y8, Y8
-	VADDPS     Y8, Y4, Y4
-	VPMOVZXWD  4112(R9)(SI*1), Y8
-	VPSLLD     $0x10, Y8, Y8
-	VADDPS     Y8, Y5, Y5
-	VPMOVZXWD  4128(R9)(SI*1), Y8
-	VPSLLD     $0x10, Y8, Y8
-	VADDPS     Y8, Y6, Y6
-	VPMOVZXWD  4144(R9)(SI*1), Y8
-	VPSLLD     $0x10, Y8, Y8
-	VADDPS     Y8, Y7, Y7
-	DECQ       R11
-	JNZ        lineSource
-
-lineStore:
-	VPSRLD       $0x10, Y0, Y8
-	VPAND        sumsConstants<>+0(SB), Y8, Y8
-	VPADDD       sumsConstants<>+32(SB), Y8, Y8
-	VCMPPS       $0x03, Y0, Y0, Y9
-	VPADDD       Y0, Y8, Y8
-	VPOR         sumsConstants<>+64(SB), Y0, Y0
-	VBLENDVPS    Y9, Y0, Y8, Y8
-	VPSRLD       $0x10, Y8, Y8
-	VEXTRACTI128 $0x01, Y8, X0
-	VPACKUSDW    X0, X8, X8
-	VMOVNTDQ     X8, (AX)(SI*1)
-	VPSRLD       $0x10, Y1, Y0
-	VPAND        sumsConstants<>+0(SB), Y0, Y0
-	VPADDD       sumsConstants<>+32(SB), Y0, Y0
-	VCMPPS       $0x03, Y1, Y1, Y8
-	VPADDD       Y1, Y0, Y0
-	VPOR         sumsConstants<>+64(SB), Y1, Y1
-	VBLENDVPS    Y8, Y1, Y0, Y0
-	VPSRLD       $0x10, Y0, Y0
-	VEXTRACTI128 $0x01, Y0, X1
-	VPACKUSDW    X1, X0, X0
-	VMOVNTDQ     X0, 16(AX)(SI*1)
-	VPSRLD       $0x10, Y2, Y0
-	VPAND        sumsConstants<>+0(SB), Y0, Y0
-	VPADDD       sumsConstants<>+32(SB), Y0, Y0
-	VCMPPS       $0x03, Y2, Y2, Y1
-	VPADDD       Y2, Y0, Y0
-	VPOR         sumsConstants<>+64(SB), Y2, Y2
-	VBLENDVPS    Y1, Y2, Y0, Y0
-	VPSRLD       $0x10, Y0, Y0
-	VEXTRACTI128 $0x01, Y0, X2
-	VPACKUSDW    X2, X0, X0
-	VMOVNTDQ     X0, 32(AX)(SI*1)
-	VPSRLD       $0x10, Y3, Y0
-	VPAND        sumsConstants<>+0(SB), Y0, Y0
-	VPADDD       sumsConstants<>+32(SB), Y0, Y0
-	VCMPPS       $0x03, Y3, Y3, Y1
-	VPADDD       Y3, Y0, Y0
-	VPOR         sumsConstants<>+64(SB), Y3, Y2
-	VBLENDVPS    Y1, Y2, Y0, Y0
-	VPSRLD       $0x10, Y0, Y0
-	VEXTRACTI128 $0x01, Y0, X2
-	VPACKUSDW    X2, X0, X0
-	VMOVNTDQ     X0, 48(AX)(SI*1)
-	VPSRLD       $0x10, Y4, Y0
-	VPAND        sumsConstants<>+0(SB), Y0, Y0
-	VPADDD       sumsConstants<>+32(SB), Y0, Y0
-	VCMPPS       $0x03, Y4, Y4, Y1
-	VPADDD       Y4, Y0, Y0
-	VPOR         sumsConstants<>+64(SB), Y4, Y2
-	VBLENDVPS    Y1, Y2, Y0, Y0
-	VPSRLD       $0x10, Y0, Y0
-	VEXTRACTI128 $0x01, Y0, X2
-	VPACKUSDW    X2, X0, X0
-	VMOVNTDQ     X0, 4096(AX)(SI*1)
-	VPSRLD       $0x10, Y5, Y0
-	VPAND        sumsConstants<>+0(SB), Y0, Y0
-	VPADDD       sumsConstants<>+32(SB), Y0, Y0
-	VCMPPS       $0x03, Y5, Y5, Y1
-	VPADDD       Y5, Y0, Y0
-	VPOR         sumsConstants<>+64(SB), Y5, Y2
-	VBLENDVPS    Y1, Y2, Y0, Y0
-	VPSRLD       $0x10, Y0, Y0
-	VEXTRACTI128 $0x01, Y0, X2
-	VPACKUSDW    X2, X0, X0
-	VMOVNTDQ     X0, 4112(AX)(SI*1)
-	VPSRLD       $0x10, Y6, Y0
-	VPAND        sumsConstants<>+0(SB), Y0, Y0
-	VPADDD       sumsConstants<>+32(SB), Y0, Y0
-	VCMPPS       $0x03, Y6, Y6, Y1
-	VPADDD       Y6, Y0, Y0
-	VPOR         sumsConstants<>+64(SB), Y6, Y2
-	VBLENDVPS    Y1, Y2, Y0, Y0
-	VPSRLD       $0x10, Y0, Y0
-	VEXTRACTI128 $0x01, Y0, X2
-	VPACKUSDW    X2, X0, X0
-	VMOVNTDQ     X0, 4128(AX)(SI*1)
-	VPSRLD       $0x10, Y7, Y0
-	VPAND        sumsConstants<>+0(SB), Y0, Y0
-	VPADDD       sumsConstants<>+32(SB), Y0, Y0
-	VCMPPS       $0x03, Y7, Y7, Y1
-	VPADDD       Y7, Y0, Y0
-	VPOR         sumsConstants<>+64(SB), Y7, Y2
-	VBLENDVPS    Y1, Y2, Y0, Y0
-	VPSRLD       $0x10, Y0, Y0
-	VEXTRACTI128 $0x01, Y0, X2
-	VPACKUSDW    X2, X0, X0
-	VMOVNTDQ     X0, 4144(AX)(SI*1)
-	ADDQ         $0x00000040, SI
-	DECQ         R8
-	JNZ          page
-	ADDQ         $0x00001000, SI
-	SUBQ         $0x00001000, BX
-	CMPQ         BX, $0x00001000
-	JGE          pages
-
-rest:
-	SUBQ $0x40, BX
-	JLT  few
-
-many:
-	MOVQ      (CX), R8
-	VPMOVZXWD (R8)(SI*1), Y0
-	VPSLLD    $0x10, Y0, Y0
-	VPMOVZXWD 16(R8)(SI*1), Y1
-	VPSLLD    $0x10, Y1, Y1
-	VPMOVZXWD 32(R8)(SI*1), Y2
-	VPSLLD    $0x10, Y2, Y2
-	VPMOVZXWD 48(R8)(SI*1), Y3
-	VPSLLD    $0x10, Y3, Y3
-	VPMOVZXWD 64(R8)(SI*1), Y4
-	VPSLLD    $0x10, Y4, Y4
-	VPMOVZXWD 80(R8)(SI*1), Y5
-	VPSLLD    $0x10, Y5, Y5
-	VPMOVZXWD 96(R8)(SI*1), Y6
-	VPSLLD    $0x10, Y6, Y6
-	VPMOVZXWD 112(R8)(SI*1), Y7
-	VPSLLD    $0x10, Y7, Y7
-	MOVQ      CX, R9
-	MOVQ      DI, R10
-	TESTQ     R10, R10
-	JZ        manyStore
-
-manySource:
-	ADDQ      DX, R9
-	MOVQ      (R9), R8
-	VPMOVZXWD (R8)(SI*1), Y8
-	VPSLLD    $0x10, Y8, Y8
-	VADDPS    Y8, Y0, Y0
-	VPMOVZXWD 16(R8)(SI*1), Y8
-	VPSLLD    $0x10, Y8, Y8
-	VADDPS    Y8, Y1, Y1
-	VPMOVZXWD 32(R8)(SI*1), Y8
-	VPSLLD    $0x10, Y8, Y8
-	VADDPS    Y8, Y2, Y2
-	VPMOVZXWD 48(R8)(SI*1), Y8
-	VPSLLD    $0x10, Y8, Y8
-	VADDPS    Y8, Y3, Y3
-	VPMOVZXWD 64(R8)(SI*1), Y8
-	VPSLLD    $0x10, Y8, Y8
-	VADDPS    Y8, Y4, Y4
-	VPMOVZXWD 80(R8)(SI*1), Y8
-	VPSLLD    $0x10, Y8, Y8
-	VADDPS    Y8, Y5, Y5
-	VPMOVZXWD 96(R8)(SI*1), Y8
-	VPSLLD    $0x10, Y8, Y8
-	VADDPS    Y8, Y6, Y6
-	VPMOVZXWD 112(R8)(SI*1), Y8
-	VPSLLD    $0x10, Y8, Y8
-	VADDPS    Y8, Y7, Y7
-	DECQ      R10
-	JNZ       manySource
-
-manyStore:
-	VPSRLD       $0x10, Y0, Y8
-	VPAND        sumsConstants<>+0(SB), Y8, Y8
-	VPADDD       sumsConstants<>+32(SB), Y8, Y8
-	VCMPPS       $0x03, Y0, Y0, Y9
-	VPADDD       Y0, Y8, Y8
-	VPOR         sumsConstants<>+64(SB), Y0, Y0
-	VBLENDVPS    Y9, Y0, Y8, Y8
-	VPSRLD       $0x10, Y8, Y8
-	VEXTRACTI128 $0x01, Y8, X0
-	VPACKUSDW    X0, X8, X8
-	VMOVNTDQ     X8, (AX)(SI*1)
-	VPSRLD       $0x10, Y1, Y0
-	VPAND        sumsConstants<>+0(SB), Y0, Y0
-	VPADDD       sumsConstants<>+32(SB), Y0, Y0
-	VCMPPS       $0x03, Y1, Y1, Y8
-	VPADDD       Y1, Y0, Y0
-	VPOR         sumsConstants<>+64(SB), Y1, Y1
-	VBLENDVPS    Y8, Y1, Y0, Y0
-	VPSRLD       $0x10, Y0, Y0
-	VEXTRACTI128 $0x01, Y0, X1
-	VPACKUSDW    X1, X0, X0
-	VMOVNTDQ     X0, 16(AX)(SI*1)
-	VPSRLD       $0x10, Y2, Y0
-	VPAND        sumsConstants<>+0(SB), Y0, Y0
-	VPADDD       sumsConstants<>+32(SB), Y0, Y0
-	VCMPPS       $0x03, Y2, Y2, Y1
-	VPADDD       Y2, Y0, Y0
-	VPOR         sumsConstants<>+64(SB), Y2, Y2
-	VBLENDVPS    Y1, Y2, Y0, Y0
-	VPSRLD       $0x10, Y0, Y0
-	VEXTRACTI128 $0x01, Y0, X2
-	VPACKUSDW    X2, X0, X0
-	VMOVNTDQ     X0, 32(AX)(SI*1)
-	VPSRLD       $0x10, Y3, Y0
-	VPAND        sumsConstants<>+0(SB), Y0, Y0
-	VPADDD       sumsConstants<>+32(SB), Y0, Y0
-	VCMPPS       $0x03, Y3, Y3, Y1
-	VPADDD       Y3, Y0, Y0
-	VPOR         sumsConstants<>+64(SB), Y3, Y2
-	VBLENDVPS    Y1, Y2, Y0, Y0
-	VPSRLD       $0x10, Y0, Y0
-	VEXTRACTI128 $0x01, Y0, X2
-	VPACKUSDW    X2, X0, X0
-	VMOVNTDQ     X0, 48(AX)(SI*1)
-	VPSRLD       $0x10, Y4, Y0
-	VPAND        sumsConstants<>+0(SB), Y0, Y0
-	VPADDD       sumsConstants<>+32(SB), Y0, Y0
-	VCMPPS       $0x03, Y4, Y4, Y1
-	VPADDD       Y4, Y0, Y0
-	VPOR         sumsConstants<>+64(SB), Y4, Y2
-	VBLENDVPS    Y1, Y2, Y0, Y0
-	VPSRLD       $0x10, Y0, Y0
-	VEXTRACTI128 $0x01, Y0, X2
-	VPACKUSDW    X2, X0, X0
-	VMOVNTDQ     X0, 64(AX)(SI*1)
-	VPSRLD       $0x10, Y5, Y0
-	VPAND        sumsConstants<>+0(SB), Y0, Y0
-	VPADDD       sumsConstants<>+32(SB), Y0, Y0
-	VCMPPS       $0x03, Y5, Y5, Y1
-	VPADDD       Y5, Y0, Y0
-	VPOR         sumsConstants<>+64(SB), Y5, Y2
-	VBLENDVPS    Y1, Y2, Y0, Y0
-	VPSRLD       $0x10, Y0, Y0
-	VEXTRACTI128 $0x01, Y0, X2
-	VPACKUSDW    X2, X0, X0
-	VMOVNTDQ     X0, 80(AX)(SI*1)
-	VPSRLD       $0x10, Y6, Y0
-	VPAND        sumsConstants<>+0(SB), Y0, Y0
-	VPADDD       sumsConstants<>+32(SB), Y0, Y0
-	VCMPPS       $0x03, Y6, Y6, Y1
-	VPADDD       Y6, Y0, Y0
-	VPOR         sumsConstants<>+64(SB), Y6, Y2
-	VBLENDVPS    Y1, Y2, Y0, Y0
-	VPSRLD       $0x10, Y0, Y0
-	VEXTRACTI128 $0x01, Y0, X2
-	VPACKUSDW    X2, X0, X0
-	VMOVNTDQ     X0, 96(AX)(SI*1)
-	VPSRLD       $0x10, Y7, Y0
-	VPAND        sumsConstants<>+0(SB), Y0, Y0
-	VPADDD       sumsConstants<>+32(SB), Y0, Y0
-	VCMPPS       $0x03, Y7, Y7, Y1
-	VPADDD       Y7, Y0, Y0
-	VPOR         sumsConstants<>+64(SB), Y7, Y2
-	VBLENDVPS    Y1, Y2, Y0, Y0
-	VPSRLD       $0x10, Y0, Y0
-	VEXTRACTI128 $0x01, Y0, X2
-	VPACKUSDW    X2, X0, X0
-	VMOVNTDQ     X0, 112(AX)(SI*1)
-	ADDQ         $0x00000080, SI
-	SUBQ         $0x40, BX
-	JGE          many
-
-few:
-	ADDQ $0x40, BX
-	JZ   done
-
-sixteen:
-	MOVQ      (CX), R8
-	VPMOVZXWD (R8)(SI*1), Y0
-	VPSLLD    $0x10, Y0, Y0
-	VPMOVZXWD 16(R8)(SI*1), Y1
-	VPSLLD    $0x10, Y1, Y1
-	MOVQ      CX, R9
-	MOVQ      DI, R10
-	TESTQ     R10, R10
-	JZ        sixteenStore
-
-sixteenSource:
-	ADDQ      DX, R9
-	MOVQ      (R9), R8
-	VPMOVZXWD (R8)(SI*1), Y2
-	VPSLLD    $0x10, Y2, Y2
-	VADDPS    Y2, Y0, Y0
-	VPMOVZXWD 16(R8)(SI*1), Y2
-	VPSLLD    $0x10, Y2, Y2
-	VADDPS    Y2, Y1, Y1
-	DECQ      R10
-	JNZ       sixteenSource
-
-sixteenStore:
-	VPSRLD       $0x10, Y0, Y2
-	VPAND        sumsConstants<>+0(SB), Y2, Y2
-	VPADDD       sumsConstants<>+32(SB), Y2, Y2
-	VCMPPS       $0x03, Y0, Y0, Y3
-	VPADDD       Y0, Y2, Y2
-	VPOR         sumsConstants<>+64(SB), Y0, Y0
-	VBLENDVPS    Y3, Y0, Y2, Y2
-	VPSRLD       $0x10, Y2, Y2
-	VEXTRACTI128 $0x01, Y2, X0
-	VPACKUSDW    X0, X2, X2
-	VMOVNTDQ     X2, (AX)(SI*1)
-	VPSRLD       $0x10, Y1, Y0
-	VPAND        sumsConstants<>+0(SB), Y0, Y0
-	VPADDD       sumsConstants<>+32(SB), Y0, Y0
-	VCMPPS       $0x03, Y1, Y1, Y2
-	VPADDD       Y1, Y0, Y0
-	VPOR         sumsConstants<>+64(SB), Y1, Y1
-	VBLENDVPS    Y2, Y1, Y0, Y0
-	VPSRLD       $0x10, Y0, Y0
-	VEXTRACTI128 $0x01, Y0, X1
-	VPACKUSDW    X1, X0, X0
-	VMOVNTDQ     X0, 16(AX)(SI*1)
-	ADDQ         $0x00000020, SI
-	SUBQ         $0x10, BX
-	JNZ          sixteen
-
-done:
-	SFENCE
-	VZEROUPPER
-	RET
-
 // func addUpF16AVX2(dst *byte, src *byte, apart int, count int, at int, n int)
 // Requires: AVX, F16C
 TEXT ·addUpF16AVX2(SB), NOSPLIT, $0-48
@@ -1840,9 +1142,9 @@ done:
 	VZEROUPPER
 	RET
 
-// func addUpF16AVX2Stream(dst *byte, src *byte, apart int, count int, at int, n int)
-// Requires: AVX, F16C, MMX+
-TEXT ·addUpF16AVX2Stream(SB), NOSPLIT, $0-48
+// func addUpF32AVX2Stream(dst *byte, src *byte, apart int, count int, at int, n int)
+// Requires: AVX, MMX+
+TEXT ·addUpF32AVX2Stream(SB), NOSPLIT, $0-48
 	MOVQ dst+0(FP), AX
 	MOVQ src+8(FP), CX
 	MOVQ apart+16(FP), DX
@@ -1850,6 +1152,7 @@ TEXT ·addUpF16AVX2Stream(SB), NOSPLIT, $0-48
 	MOVQ at+32(FP), SI
 	MOVQ count+24(FP), DI
 	DECQ DI
+	ADDQ SI, SI
 	ADDQ SI, SI
 	CMPQ DI, $0x06
 	JGE  rest
@@ -1862,15 +1165,17 @@ pages:
 page:
 	MOVQ       (CX), R9
 	PREFETCHT0 64(R9)(SI*1)
-	VCVTPH2PS  (R9)(SI*1), Y0
-	VCVTPH2PS  16(R9)(SI*1), Y1
-	VCVTPH2PS  32(R9)(SI*1), Y2
-	VCVTPH2PS  48(R9)(SI*1), Y3
+	VMOVUPS    (R9)(SI*1), Y0
+	VMOVUPS    32(R9)(SI*1), Y1
 	PREFETCHT0 4160(R9)(SI*1)
-	VCVTPH2PS  4096(R9)(SI*1), Y4
-	VCVTPH2PS  4112(R9)(SI*1), Y5
-	VCVTPH2PS  4128(R9)(SI*1), Y6
-	VCVTPH2PS  4144(R9)(SI*1), Y7
+	VMOVUPS    4096(R9)(SI*1), Y2
+	VMOVUPS    4128(R9)(SI*1), Y3
+	PREFETCHT0 8256(R9)(SI*1)
+	VMOVUPS    8192(R9)(SI*1), Y4
+	VMOVUPS    8224(R9)(SI*1), Y5
+	PREFETCHT0 12352(R9)(SI*1)
+	VMOVUPS    12288(R9)(SI*1), Y6
+	VMOVUPS    12320(R9)(SI*1), Y7
 	MOVQ       CX, R10
 	MOVQ       DI, R11
 	TESTQ      R11, R11
@@ -1880,144 +1185,110 @@ lineSource:
 	ADDQ       DX, R10
 	MOVQ       (R10), R9
 	PREFETCHT0 64(R9)(SI*1)
-	VCVTPH2PS  (R9)(SI*1), Y8
-	VADDPS     Y8, Y0, Y0
-	VCVTPH2PS  16(R9)(SI*1), Y8
-	VADDPS     Y8, Y1, Y1
-	VCVTPH2PS  32(R9)(SI*1), Y8
-	VADDPS     Y8, Y2, Y2
-	VCVTPH2PS  48(R9)(SI*1), Y8
-	VADDPS     Y8, Y3, Y3
+	VADDPS     (R9)(SI*1), Y0, Y0
+	VADDPS     32(R9)(SI*1), Y1, Y1
 	PREFETCHT0 4160(R9)(SI*1)
-	VCVTPH2PS  4096(R9)(SI*1), Y8
-	VADDPS     Y8, Y4, Y4
-	VCVTPH2PS  4112(R9)(SI*1), Y8
-	VADDPS     Y8, Y5, Y5
-	VCVTPH2PS  4128(R9)(SI*1), Y8
-	VADDPS     Y8, Y6, Y6
-	VCVTPH2PS  4144(R9)(SI*1), Y8
-	VADDPS     Y8, Y7, Y7
+	VADDPS     4096(R9)(SI*1), Y2, Y2
+	VADDPS     4128(R9)(SI*1), Y3, Y3
+	PREFETCHT0 8256(R9)(SI*1)
+	VADDPS     8192(R9)(SI*1), Y4, Y4
+	VADDPS     8224(R9)(SI*1), Y5, Y5
+	PREFETCHT0 12352(R9)(SI*1)
+	VADDPS     12288(R9)(SI*1), Y6, Y6
+	VADDPS     12320(R9)(SI*1), Y7, Y7
 	DECQ       R11
 	JNZ        lineSource
 
 lineStore:
-	VCVTPS2PH $0x00, Y0, X0
-	VMOVNTDQ  X0, (AX)(SI*1)
-	VCVTPS2PH $0x00, Y1, X0
-	VMOVNTDQ  X0, 16(AX)(SI*1)
-	VCVTPS2PH $0x00, Y2, X0
-	VMOVNTDQ  X0, 32(AX)(SI*1)
-	VCVTPS2PH $0x00, Y3, X0
-	VMOVNTDQ  X0, 48(AX)(SI*1)
-	VCVTPS2PH $0x00, Y4, X0
-	VMOVNTDQ  X0, 4096(AX)(SI*1)
-	VCVTPS2PH $0x00, Y5, X0
-	VMOVNTDQ  X0, 4112(AX)(SI*1)
-	VCVTPS2PH $0x00, Y6, X0
-	VMOVNTDQ  X0, 4128(AX)(SI*1)
-	VCVTPS2PH $0x00, Y7, X0
-	VMOVNTDQ  X0, 4144(AX)(SI*1)
-	ADDQ      $0x00000040, SI
-	DECQ      R8
-	JNZ       page
-	ADDQ      $0x00001000, SI
-	SUBQ      $0x00001000, BX
-	CMPQ      BX, $0x00001000
-	JGE       pages
+	VMOVNTDQ Y0, (AX)(SI*1)
+	VMOVNTDQ Y1, 32(AX)(SI*1)
+	VMOVNTDQ Y2, 4096(AX)(SI*1)
+	VMOVNTDQ Y3, 4128(AX)(SI*1)
+	VMOVNTDQ Y4, 8192(AX)(SI*1)
+	VMOVNTDQ Y5, 8224(AX)(SI*1)
+	VMOVNTDQ Y6, 12288(AX)(SI*1)
+	VMOVNTDQ Y7, 12320(AX)(SI*1)
+	ADDQ     $0x00000040, SI
+	DECQ     R8
+	JNZ      page
+	ADDQ     $0x00003000, SI
+	SUBQ     $0x00001000, BX
+	CMPQ     BX, $0x00001000
+	JGE      pages
 
 rest:
 	SUBQ $0x40, BX
 	JLT  few
 
 many:
-	MOVQ      (CX), R8
-	VCVTPH2PS (R8)(SI*1), Y0
-	VCVTPH2PS 16(R8)(SI*1), Y1
-	VCVTPH2PS 32(R8)(SI*1), Y2
-	VCVTPH2PS 48(R8)(SI*1), Y3
-	VCVTPH2PS 64(R8)(SI*1), Y4
-	VCVTPH2PS 80(R8)(SI*1), Y5
-	VCVTPH2PS 96(R8)(SI*1), Y6
-	VCVTPH2PS 112(R8)(SI*1), Y7
-	MOVQ      CX, R9
-	MOVQ      DI, R10
-	TESTQ     R10, R10
-	JZ        manyStore
+	MOVQ    (CX), R8
+	VMOVUPS (R8)(SI*1), Y0
+	VMOVUPS 32(R8)(SI*1), Y1
+	VMOVUPS 64(R8)(SI*1), Y2
+	VMOVUPS 96(R8)(SI*1), Y3
+	VMOVUPS 128(R8)(SI*1), Y4
+	VMOVUPS 160(R8)(SI*1), Y5
+	VMOVUPS 192(R8)(SI*1), Y6
+	VMOVUPS 224(R8)(SI*1), Y7
+	MOVQ    CX, R9
+	MOVQ    DI, R10
+	TESTQ   R10, R10
+	JZ      manyStore
 
 manySource:
-	ADDQ      DX, R9
-	MOVQ      (R9), R8
-	VCVTPH2PS (R8)(SI*1), Y8
-	VADDPS    Y8, Y0, Y0
-	VCVTPH2PS 16(R8)(SI*1), Y8
-	VADDPS    Y8, Y1, Y1
-	VCVTPH2PS 32(R8)(SI*1), Y8
-	VADDPS    Y8, Y2, Y2
-	VCVTPH2PS 48(R8)(SI*1), Y8
-	VADDPS    Y8, Y3, Y3
-	VCVTPH2PS 64(R8)(SI*1), Y8
-	VADDPS    Y8, Y4, Y4
-	VCVTPH2PS 80(R8)(SI*1), Y8
-	VADDPS    Y8, Y5, Y5
-	VCVTPH2PS 96(R8)(SI*1), Y8
-	VADDPS    Y8, Y6, Y6
-	VCVTPH2PS 112(R8)(SI*1), Y8
-	VADDPS    Y8, Y7, Y7
-	DECQ      R10
-	JNZ       manySource
+	ADDQ   DX, R9
+	MOVQ   (R9), R8
+	VADDPS (R8)(SI*1), Y0, Y0
+	VADDPS 32(R8)(SI*1), Y1, Y1
+	VADDPS 64(R8)(SI*1), Y2, Y2
+	VADDPS 96(R8)(SI*1), Y3, Y3
+	VADDPS 128(R8)(SI*1), Y4, Y4
+	VADDPS 160(R8)(SI*1), Y5, Y5
+	VADDPS 192(R8)(SI*1), Y6, Y6
+	VADDPS 224(R8)(SI*1), Y7, Y7
+	DECQ   R10
+	JNZ    manySource
 
 manyStore:
-	VCVTPS2PH $0x00, Y0, X0
-	VMOVNTDQ  X0, (AX)(SI*1)
-	VCVTPS2PH $0x00, Y1, X0
-	VMOVNTDQ  X0, 16(AX)(SI*1)
-	VCVTPS2PH $0x00, Y2, X0
-	VMOVNTDQ  X0, 32(AX)(SI*1)
-	VCVTPS2PH $0x00, Y3, X0
-	VMOVNTDQ  X0, 48(AX)(SI*1)
-	VCVTPS2PH $0x00, Y4, X0
-	VMOVNTDQ  X0, 64(AX)(SI*1)
-	VCVTPS2PH $0x00, Y5, X0
-	VMOVNTDQ  X0, 80(AX)(SI*1)
-	VCVTPS2PH $0x00, Y6, X0
-	VMOVNTDQ  X0, 96(AX)(SI*1)
-	VCVTPS2PH $0x00, Y7, X0
-	VMOVNTDQ  X0, 112(AX)(SI*1)
-	ADDQ      $0x00000080, SI
-	SUBQ      $0x40, BX
-	JGE       many
+	VMOVNTDQ Y0, (AX)(SI*1)
+	VMOVNTDQ Y1, 32(AX)(SI*1)
+	VMOVNTDQ Y2, 64(AX)(SI*1)
+	VMOVNTDQ Y3, 96(AX)(SI*1)
+	VMOVNTDQ Y4, 128(AX)(SI*1)
+	VMOVNTDQ Y5, 160(AX)(SI*1)
+	VMOVNTDQ Y6, 192(AX)(SI*1)
+	VMOVNTDQ Y7, 224(AX)(SI*1)
+	ADDQ     $0x00000100, SI
+	SUBQ     $0x40, BX
+	JGE      many
 
 few:
 	ADDQ $0x40, BX
 	JZ   done
 
 sixteen:
-	MOVQ      (CX), R8
-	VCVTPH2PS (R8)(SI*1), Y0
-	VCVTPH2PS 16(R8)(SI*1), Y1
-	MOVQ      CX, R9
-	MOVQ      DI, R10
-	TESTQ     R10, R10
-	JZ        sixteenStore
+	MOVQ    (CX), R8
+	VMOVUPS (R8)(SI*1), Y0
+	VMOVUPS 32(R8)(SI*1), Y1
+	MOVQ    CX, R9
+	MOVQ    DI, R10
+	TESTQ   R10, R10
+	JZ      sixteenStore
 
 sixteenSource:
-	ADDQ      DX, R9
-	MOVQ      (R9), R8
-	VCVTPH2PS (R8)(SI*1), Y2
-	VADDPS    Y2, Y0, Y0
-	VCVTPH2PS 16(R8)(SI*1), Y2
-	VADDPS    Y2, Y1, Y1
-	DECQ      R10
-	JNZ       sixteenSource
+	ADDQ   DX, R9
+	MOVQ   (R9), R8
+	VADDPS (R8)(SI*1), Y0, Y0
+	VADDPS 32(R8)(SI*1), Y1, Y1
+	DECQ   R10
+	JNZ    sixteenSource
 
 sixteenStore:
-	VCVTPS2PH $0x00, Y0, X0
-	VMOVNTDQ  X0, (AX)(SI*1)
-	VCVTPS2PH $0x00, Y1, X0
-	VMOVNTDQ  X0, 16(AX)(SI*1)
-	ADDQ      $0x00000020, SI
-	SUBQ      $0x10, BX
-	JNZ       sixteen
+	VMOVNTDQ Y0, (AX)(SI*1)
+	VMOVNTDQ Y1, 32(AX)(SI*1)
+	ADDQ     $0x00000040, SI
+	SUBQ     $0x10, BX
+	JNZ      sixteen
 
 done:
 	SFENCE

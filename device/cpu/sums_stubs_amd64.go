@@ -9,57 +9,42 @@ import "unsafe"
 //go:noescape
 func addUpF32AVX512(dst unsafe.Pointer, src unsafe.Pointer, apart int, count int, at int, n int)
 
-// addUpF32AVX512Stream is an addUpFunc.
-//
-//go:noescape
-func addUpF32AVX512Stream(dst unsafe.Pointer, src unsafe.Pointer, apart int, count int, at int, n int)
-
 // addUpBF16AVX512 is an addUpFunc.
 //
 //go:noescape
 func addUpBF16AVX512(dst unsafe.Pointer, src unsafe.Pointer, apart int, count int, at int, n int)
-
-// addUpBF16AVX512Stream is an addUpFunc.
-//
-//go:noescape
-func addUpBF16AVX512Stream(dst unsafe.Pointer, src unsafe.Pointer, apart int, count int, at int, n int)
 
 // addUpF16AVX512 is an addUpFunc.
 //
 //go:noescape
 func addUpF16AVX512(dst unsafe.Pointer, src unsafe.Pointer, apart int, count int, at int, n int)
 
-// addUpF16AVX512Stream is an addUpFunc.
+// addUpF32AVX512Stream is an addUpFunc.
 //
 //go:noescape
-func addUpF16AVX512Stream(dst unsafe.Pointer, src unsafe.Pointer, apart int, count int, at int, n int)
+func addUpF32AVX512Stream(dst unsafe.Pointer, src unsafe.Pointer, apart int, count int, at int, n int)
+
+// addUpBF16AVX512Stream is an addUpFunc.
+//
+//go:noescape
+func addUpBF16AVX512Stream(dst unsafe.Pointer, src unsafe.Pointer, apart int, count int, at int, n int)
 
 // addUpF32AVX2 is an addUpFunc.
 //
 //go:noescape
 func addUpF32AVX2(dst unsafe.Pointer, src unsafe.Pointer, apart int, count int, at int, n int)
 
-// addUpF32AVX2Stream is an addUpFunc.
-//
-//go:noescape
-func addUpF32AVX2Stream(dst unsafe.Pointer, src unsafe.Pointer, apart int, count int, at int, n int)
-
 // addUpBF16AVX2 is an addUpFunc.
 //
 //go:noescape
 func addUpBF16AVX2(dst unsafe.Pointer, src unsafe.Pointer, apart int, count int, at int, n int)
-
-// addUpBF16AVX2Stream is an addUpFunc.
-//
-//go:noescape
-func addUpBF16AVX2Stream(dst unsafe.Pointer, src unsafe.Pointer, apart int, count int, at int, n int)
 
 // addUpF16AVX2 is an addUpFunc.
 //
 //go:noescape
 func addUpF16AVX2(dst unsafe.Pointer, src unsafe.Pointer, apart int, count int, at int, n int)
 
-// addUpF16AVX2Stream is an addUpFunc.
+// addUpF32AVX2Stream is an addUpFunc.
 //
 //go:noescape
-func addUpF16AVX2Stream(dst unsafe.Pointer, src unsafe.Pointer, apart int, count int, at int, n int)
+func addUpF32AVX2Stream(dst unsafe.Pointer, src unsafe.Pointer, apart int, count int, at int, n int)

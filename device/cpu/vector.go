@@ -91,7 +91,7 @@ var portableVec = vecISA{
 		load:   [3]rowsFunc{loadGo(device.F32), loadGo(device.BF16), loadGo(device.F16)},
 		store:  [3]rowsFunc{storeGo(device.F32), storeGo(device.BF16), storeGo(device.F16)},
 		soften: softenGo, slope: slopeGo, scale: scaleGo, dot: dotGo, trans: transposeGo},
-	ruleISA: ruleISA{adamW: rulesGo(adamW), sgd: rulesGo(sgd), momentum: rulesGo(momentum), lion: rulesGo(lion)},
+	ruleISA: ruleISA{adamW: ruleGo(adamW), sgd: ruleGo(sgd), momentum: ruleGo(momentum), lion: ruleGo(lion)},
 	normISA: normGo,
 	eachISA: eachISA{
 		gelu:       [3]eachFunc{eachGo(func(a, _, _ float32) float32 { return gelu(a) })},

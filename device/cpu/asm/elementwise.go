@@ -28,28 +28,53 @@ func elementwise(c *build.Context) {
 		float("flat", geluFlat), float("-flat", -geluFlat), float("silu", siluFlat), float("-silu", -siluFlat),
 		float("siluZ", -math.Log2E), float("siluLow", float64(float32(math.Log2E))-math.Log2E), float("-inf", negInf)})...)
 	for _, w := range widths {
-		for _, e := range elems {
+		for _, e := range computed(w) {
 			halves := e == bf16s
 			each(c, w, t, "gelu"+e.name, e, e, e, 1, false, halves, gelu)
 			each(c, w, t, "geluGrad"+e.name, e, e, e, 2, false, halves, geluGrad)
-			each(c, w, t, "scale"+e.name, e, e, e, 1, false, false, times) // s may be any NaN
 			each(c, w, t, "add"+e.name, e, e, e, 2, false, halves, plus)
-			each(c, w, t, "addStream"+e.name, e, e, e, 2, true, halves, plus)
 			if e != f32 {
 				each(c, w, t, "addF32"+e.name, f32, f32, e, 2, false, false, plus)
 			}
 			each(c, w, t, "swiglu"+e.name, e, e, e, 2, false, halves, swiglu)
 			swigluGrad(c, w, t, e)
+		}
+		for _, e := range rowwise(w) {
+			each(c, w, t, "scale"+e.name, e, e, e, 1, false, false, times) // s may be any NaN
+			each(c, w, t, "addStream"+e.name, e, e, e, 2, true, e == bf16s, plus)
 			largest(c, w, t, e)
 			expSum(c, w, t, e)
 			softmax(c, w, t, e)
-			rope(c, w, t, e)
 		}
+		rope(c, w, t, f32)
+		rope(c, w, t, bf16s)
 	}
+	each(c, widths[1], t, "scaleF16", f16s, f16s, f16s, 1, false, false, times)
+	rope(c, widths[1], t, f16s)
 	squares := declare64(c, squareConstants, map[string]uint64{"64": 64, "mantissa": 1<<52 - 1, "one": 1 << 52, "low": 1<<32 - 1})
 	for _, w := range widths {
 		sumSquares(c, w, squares)
 	}
+}
+
+// What has functions of its own: 16-bit types mostly of one width. The rest is
+// converted to float32 and back, which gives the same bits, and where it does not,
+// for AVX2 rounds products of bf16 later, stays.
+
+// computed is the types of what computes much: all on AVX-512.
+func computed(w width) []elem {
+	if w == widths[0] {
+		return elems
+	}
+	return []elem{f32, bf16s}
+}
+
+// rowwise is the types of the rest: no fp16, which is rare, and no bf16 on AVX2.
+func rowwise(w width) []elem {
+	if w == widths[0] {
+		return []elem{f32, bf16s}
+	}
+	return []elem{f32}
 }
 
 // body turns the elements of the sources, and the number s, into those of the

@@ -80,7 +80,9 @@ func generateAMD64(base string, body func(*build.Context)) error {
 	}
 	// avo knows no unsafe.Pointer without loading the package it writes for.
 	stubs = bytes.ReplaceAll(stubs, []byte("*byte"), []byte("unsafe.Pointer"))
-	stubs = bytes.Replace(stubs, []byte("package cpu\n"), []byte("package cpu\n\nimport \"unsafe\"\n"), 1)
+	if bytes.Contains(stubs, []byte("unsafe.Pointer")) {
+		stubs = bytes.Replace(stubs, []byte("package cpu\n"), []byte("package cpu\n\nimport \"unsafe\"\n"), 1)
+	}
 	return write(base, "amd64", text, stubs)
 }
 

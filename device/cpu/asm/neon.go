@@ -61,7 +61,11 @@ func (file *neonFile) assembly() []byte {
 }
 
 func (file *neonFile) declarations() []byte {
-	return append([]byte(neonHead+"package cpu\n\nimport \"unsafe\"\n"), file.stubs.Bytes()...)
+	head := neonHead + "package cpu\n"
+	if bytes.Contains(file.stubs.Bytes(), []byte("unsafe.Pointer")) {
+		head += "\nimport \"unsafe\"\n"
+	}
+	return append([]byte(head), file.stubs.Bytes()...)
 }
 
 // constants adds to the table.

@@ -7,13 +7,16 @@ import "fmt"
 func neonNorm(file *neonFile) {
 	file.constants(roundConstants...)
 	for _, e := range elems {
+		neonSumColumns(file, e)
+		neonNormColumns(file, e)
+		if e == f16s {
+			continue // is converted, a row at a time
+		}
 		neonRowSum(file, e)
 		neonRowSquares(file, e)
 		neonNormRow(file, e)
 		neonNormSums(file, e)
 		neonNormGrad(file, e)
-		neonSumColumns(file, e)
-		neonNormColumns(file, e)
 	}
 }
 

@@ -76,12 +76,10 @@ func neonAddUp(file *neonFile, e elem) {
 // neonOptim writes the update rules, which multiply and add in two roundings.
 func neonOptim(file *neonFile) {
 	file.constants(ruleConstants...)
-	for _, p := range append(elems, elem{}) {
-		neonRule(file, "adamW", p, true, true, 10, (*neonStep).adamW)
-		neonRule(file, "sgd", p, false, false, 3, (*neonStep).sgd)
-		neonRule(file, "momentum", p, true, false, 4, (*neonStep).momentum)
-		neonRule(file, "lion", p, true, false, 7, (*neonStep).lion, "sign", "1")
-	}
+	neonRule(file, "adamW", true, true, 10, (*neonStep).adamW)
+	neonRule(file, "sgd", false, false, 3, (*neonStep).sgd)
+	neonRule(file, "momentum", true, false, 4, (*neonStep).momentum)
+	neonRule(file, "lion", true, false, 7, (*neonStep).lion, "sign", "1")
 }
 
 // neonStep is eight elements of a rule; k is the rule's constants.
@@ -92,23 +90,21 @@ type neonStep struct {
 	x, g, m, v vec
 }
 
-func neonRule(file *neonFile, name string, p elem, hasM, hasV bool, constants int, step func(s *neonStep), names ...string) {
-	name += p.name + "NEON"
-	file.function(name, "func(w, p, dw, m, v, k unsafe.Pointer, n int)", name+" is a ruleFunc.", 0, func(f *fn) {
-		w, g, n, table := f.word("w"), f.word("dw"), f.word("n"), f.word("k")
-		var m, v, dst gp
+func neonRule(file *neonFile, name string, hasM, hasV bool, constants int, step func(s *neonStep), names ...string) {
+	name += "NEON"
+	file.function(name, "func(r *rule)", name+" is a ruleFunc.", 0, func(f *fn) {
+		w, g, n, table := f.word("r.w"), f.word("r.g"), f.word("r.n"), f.word("r.k")
+		dst, kind := f.word("r.p"), f.word("r.kind")
+		var m, v gp
 		if hasM {
-			m = f.word("m")
+			m = f.word("r.m")
 		}
 		if hasV {
-			v = f.word("v")
+			v = f.word("r.v")
 		}
-		s := &neonStep{fn: f, k: f.vec(constants), held: f.hold(append(p.rounding(), names...)...)}
+		s := &neonStep{fn: f, k: f.vec(constants), held: f.hold(append(bf16s.rounding(), names...)...)}
 		for i, k := range s.k {
 			f.emit("FMOVQ %d(%v), %s", 64*i, table, k.f())
-		}
-		if p.size != 0 {
-			dst = f.word("p")
 		}
 		f.loop(n, 8, func() {
 			s.x, s.g = f.vec(2), f.vec(2)
@@ -134,10 +130,16 @@ func neonRule(file *neonFile, name string, p elem, hasM, hasV bool, constants in
 			}
 			f32.write(f, nil, s.x, w, 0)
 			f.step(32, w)
-			if p.size != 0 {
+			f.emit("CBZ %v, next", dst)
+			for _, p := range []elem{bf16s, f16s, f32} {
+				f.emit("CMP $%d, %v", p.kind(), kind)
+				f.emit("BNE not%s", p.name)
 				p.write(f, s.held, s.x, dst, 0)
 				f.step(8*p.size, dst)
+				f.emit("B next")
+				f.here("not" + p.name)
 			}
+			f.here("next")
 		})
 	})
 }
@@ -219,19 +221,22 @@ var neonEachConstants = slices.Concat(expConstants, roundConstants, []constant{
 func neonElementwise(file *neonFile) {
 	file.constants(neonEachConstants...)
 	for _, e := range elems {
-		neonEach(file, "gelu"+e.name, e, e, e, geluNames, (*fn).gelu)
-		neonEach(file, "geluGrad"+e.name, e, e, e, geluGradNames, (*fn).geluGrad)
 		neonEach(file, "scale"+e.name, e, e, e, nil, (*fn).times)
 		neonEach(file, "add"+e.name, e, e, e, nil, (*fn).plus)
 		if e != f32 {
 			neonEach(file, "addF32"+e.name, f32, f32, e, nil, (*fn).plus)
 		}
+		neonRope(file, e)
+		if e == f16s { // which is computed in float32
+			continue
+		}
+		neonEach(file, "gelu"+e.name, e, e, e, geluNames, (*fn).gelu)
+		neonEach(file, "geluGrad"+e.name, e, e, e, geluGradNames, (*fn).geluGrad)
 		neonEach(file, "swiglu"+e.name, e, e, e, expNames, (*fn).swiglu)
 		neonSwigluGrad(file, e)
 		neonLargest(file, e)
 		neonExpSum(file, e)
 		neonSoftmax(file, e)
-		neonRope(file, e)
 	}
 	neonSumSquares(file)
 }

@@ -12,13 +12,16 @@ func norm(c *build.Context) {
 	t := declare(c, "normConstants", roundConstants...)
 	for _, w := range widths {
 		for _, e := range elems {
+			sumColumns(c, w, e)
+			normColumns(c, w, e)
+			if w == widths[1] && e != f32 {
+				continue // is converted, a row at a time
+			}
 			rowSum(c, w, e)
 			rowSquares(c, w, e)
 			normRow(c, w, t, e)
 			normSums(c, w, e)
 			normGrad(c, w, t, e)
-			sumColumns(c, w, e)
-			normColumns(c, w, e)
 		}
 	}
 }

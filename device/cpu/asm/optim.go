@@ -16,12 +16,10 @@ var ruleConstants = append([]constant{{"sign", 1 << 31}, float("1", 1)}, roundCo
 func optim(c *build.Context) {
 	t := declare(c, "ruleConstants", ruleConstants...)
 	for _, w := range widths {
-		for _, p := range append(elems, elem{}) {
-			rule(c, w, t, "adamW", p, 1, true, true, adamW)
-			rule(c, w, t, "sgd", p, pagesOfEach, false, false, sgd)
-			rule(c, w, t, "momentum", p, 1, true, false, momentum)
-			rule(c, w, t, "lion", p, 1, true, false, lion)
-		}
+		rule(c, w, t, "adamW", 1, true, true, adamW)
+		rule(c, w, t, "sgd", pagesOfEach, false, false, sgd)
+		rule(c, w, t, "momentum", 1, true, false, momentum)
+		rule(c, w, t, "lion", 1, true, false, lion)
 	}
 }
 
@@ -47,21 +45,22 @@ func (s *ruleStep) plus(x, y reg.VecVirtual) reg.VecVirtual {
 	return x
 }
 
-func rule(c *build.Context, w width, t *constants, name string, p elem, pages int, hasM, hasV bool, step func(s *ruleStep)) {
-	name += p.name + w.suffix
-	text(c, name, "func(w, p, dw, m, v, k *byte, n int)", name+" is a ruleFunc.")
-	arrays := map[string]reg.GPVirtual{"w": load64(c, "w"), "g": load64(c, "dw")}
+// rule writes a ruleFunc. What is no copy in another type goes by pages.
+func rule(c *build.Context, w width, t *constants, name string, pages int, hasM, hasV bool, step func(s *ruleStep)) {
+	name += w.suffix
+	text(c, name, "func(r *rule)", name+" is a ruleFunc.")
+	arrays := map[string]reg.GPVirtual{"w": load64(c, "r.w"), "g": load64(c, "r.g")}
 	if hasM {
-		arrays["m"] = load64(c, "m")
+		arrays["m"] = load64(c, "r.m")
 	}
 	if hasV {
-		arrays["v"] = load64(c, "v")
+		arrays["v"] = load64(c, "r.v")
 	}
-	dst := load64(c, "p")
-	s := &ruleStep{c: c, w: w, t: t, k: load64(c, "k")}
-	n, i := load64(c, "n"), c.GP64()
+	dst, kind := load64(c, "r.p"), load64(c, "r.kind")
+	s := &ruleStep{c: c, w: w, t: t, k: load64(c, "r.k")}
+	n, i := load64(c, "r.n"), c.GP64()
 	c.XORQ(i, i)
-	run := func(from, elements, ahead int) {
+	run := func(from, elements, ahead int) (x []reg.VecVirtual) {
 		for lane := from; lane < from+elements; lane += w.lanes {
 			get := func(a string) reg.VecVirtual {
 				base, ok := arrays[a]
@@ -83,19 +82,32 @@ func rule(c *build.Context, w width, t *constants, name string, p elem, pages in
 				put(s.v, "v")
 			}
 			put(s.x, "w")
-			if p.size != 0 {
-				p.narrow(c, w, t, s.x, p.mem(dst, i, lane), false)
-			}
+			x = append(x, s.x)
 		}
+		return x
 	}
 	on := func(elements int) { c.ADDQ(operand.U32(uint32(elements)), i) }
 	if pages > 1 {
+		c.TESTQ(dst, dst)
+		c.JNZ(operand.LabelRef("loop"))
 		byPages(c, n, pages, pageLen, 16*pageLines, func(from, elements int) { run(from, elements, elements) }, on)
 		c.TESTQ(n, n)
 		c.JZ(operand.LabelRef("done"))
 	}
 	c.Label("loop")
-	run(0, 16, ahead)
+	x := run(0, 16, ahead)
+	c.TESTQ(dst, dst)
+	c.JZ(operand.LabelRef("next"))
+	for _, e := range []elem{bf16s, f16s, f32} {
+		c.CMPQ(kind, operand.U8(uint8(e.kind())))
+		c.JNE(operand.LabelRef("not" + e.name))
+		for j, v := range x {
+			e.narrow(c, w, t, v, e.mem(dst, i, j*w.lanes), false)
+		}
+		c.JMP(operand.LabelRef("next"))
+		c.Label("not" + e.name)
+	}
+	c.Label("next")
 	on(16)
 	c.SUBQ(operand.U8(16), n)
 	c.JNZ(operand.LabelRef("loop"))

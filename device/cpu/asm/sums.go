@@ -12,6 +12,8 @@ func sums(c *build.Context) {
 	for _, w := range widths {
 		for _, e := range elems {
 			addUp(c, w, t, e, false)
+		}
+		for _, e := range rowwise(w) {
 			addUp(c, w, t, e, true)
 		}
 	}

@@ -308,6 +308,9 @@ var (
 	f16s  = elem{"F16", 2}
 )
 
+// kind is the number that package device has for the type.
+func (e elem) kind() int { return slices.Index(elems, e) }
+
 // roundConstants are those of narrowBF16.
 var roundConstants = []constant{{"bit", 1}, {"half", 0x7fff}, {"quiet", 0x400000}}
 
