@@ -40,9 +40,53 @@ type rule struct {
 	n, kind       int            // of elements; device.DType of p: F32, BF16 or F16
 }
 
+// microTile is a tile of a product of attention; see microFunc.
+type microTile struct {
+	k                     int
+	a, b, c               unsafe.Pointer
+	ai, ak, ldb, ldc, add int
+}
+
+// softmaxRows is rows of scores; see onlineSoftmaxFunc.
+type softmaxRows struct {
+	s            unsafe.Pointer
+	ld, rows     int
+	n, most, end int // elements the first row sees; any row at most; are set at least
+	m, l, shrink unsafe.Pointer
+}
+
+// softmaxGradRows is rows of scores and of their gradients; see softmaxGradFunc.
+type softmaxGradRows struct {
+	p, ds        unsafe.Pointer
+	ld, rows     int
+	n, most, end int // as in softmaxRows
+	lse, delta   unsafe.Pointer
+}
+
+// normGradRow is a row of n elements, a positive multiple of 16; see normGradFunc.
+type normGradRow struct {
+	dx, dy, x, w unsafe.Pointer
+	n            int
+	m, r, g, gn  float32
+	add          int
+}
+
+// columnGrads is rows of some columns; see normColumnsFunc.
+type columnGrads struct {
+	dw, db, dy, x   unsafe.Pointer
+	lddy, ldx, rows int
+	mean, rstd      unsafe.Pointer
+}
+
 // callArgs is a worker's.
 type callArgs struct {
 	tile tile
 	row  tileRow
 	rule rule
+
+	micro       microTile
+	softmax     softmaxRows
+	softmaxGrad softmaxGradRows
+	normGrad    normGradRow
+	columns     columnGrads
 }

@@ -11,20 +11,20 @@ import (
 // positions, so that all it touches at a time is in cache, and keeps for each
 // query the largest score so far and the sum of exponentials relative to it
 // (Milakov and Gimelshein, arXiv 1805.02867; Dao et al., arXiv 2205.14135).
-// Nothing is computed for keys after the last query of a strip of a few rows;
-// within the strip, what a query does not see is zeroed.
+// Nothing is computed for keys after the last query of a tile of a few rows;
+// within the tile, what a query does not see is zeroed.
 //
 // Letters: B sequences, T positions, H query heads, KV key and value heads, D
 // head width, Dp that width padded to whole vectors, Q, K, V, O their
 // matrices, S scores, P probabilities, M and L the running maximum and sum.
 //
-// Block borders lie at multiples of every strip and vector, and each of them is
+// Block borders lie at multiples of every tile and vector, and each of them is
 // computed whole, so bits depend on the instruction set alone.
 //
 // Where everything is bf16 and tiles of bf16 are multiplied by hardware, so are
 // the products of attention; see attention_tiles.go.
 const (
-	queryBlock = 64  // positions; a multiple of every strip
+	queryBlock = 64  // positions; a multiple of every tile's rows
 	keyBlock   = 128 // positions, forward; a multiple of queryBlock
 	gradBlock  = 64  // query and key positions, backward
 	rowUnit    = 16  // elements that rows in work space are padded to
@@ -113,23 +113,31 @@ func (s *attnISA) panels(dst, rows []float32, ld, n, k int) {
 
 // scores sets c (nq, nk), rows ldc apart, to a·b for what queries see: a is
 // rows of k elements, ld apart, b panels. The first query sees the first n keys.
-func (s *attnISA) scores(c []float32, ldc int, a []float32, ld int, b []float32, nq, nk, n, k int) {
+// t is the caller's, as of all that call assembly.
+func (s *attnISA) scores(t *microTile, c []float32, ldc int, a []float32, ld int, b []float32, nq, nk, n, k int) {
 	width := 2 * s.lanes
+	t.k, t.ai, t.ak, t.ldb, t.ldc, t.add = k, ld, 1, width, ldc, 0
 	for j := 0; j < nk; j += width {
+		t.b = floatPtr(b, j*k)
 		for i := max(0, j-n+1) / s.rows * s.rows; i < nq; i += s.rows {
+			t.a, t.c = floatPtr(a, i*ld), floatPtr(c, i*ldc+j)
 			see := min(nk, n+i+s.rows-1) - j
-			s.strip[min(2, ceil(see, s.lanes))](k, floatPtr(a, i*ld), floatPtr(b, j*k), floatPtr(c, i*ldc+j), ld, 1, width, ldc, 0)
+			s.micro[min(2, ceil(see, s.lanes))](t)
 		}
 	}
 }
 
-// mix sets c (nq, n), or adds to it, to p·b for what queries see: p (nq, nk) is
-// rows ldp apart, b (nk, n) and c rows ld apart.
-func (s *attnISA) mix(c, p []float32, ldp int, b []float32, ld, nq, nk, see, n, add int) {
+// pvProduct sets c (nq, n), or adds to it, to p·b for what queries see: p (nq, nk)
+// is rows ldp apart, b (nk, n) and c rows ld apart. It is probabilities by values
+// and, backward, the gradients of scores by keys.
+func (s *attnISA) pvProduct(t *microTile, c, p []float32, ldp int, b []float32, ld, nq, nk, see, n, add int) {
+	t.ai, t.ak, t.ldb, t.ldc, t.add = ldp, 1, ld, ld, add
 	for j := 0; j < n; j += 2 * s.lanes {
-		strip := s.strip[min(2, ceil(n-j, s.lanes))]
+		micro := s.micro[min(2, ceil(n-j, s.lanes))]
+		t.b = floatPtr(b, j)
 		for i := 0; i < nq; i += s.rows {
-			strip(min(nk, see+i+s.rows-1), floatPtr(p, i*ldp), floatPtr(b, j), floatPtr(c, i*ld+j), ldp, 1, ld, ld, add)
+			t.k, t.a, t.c = min(nk, see+i+s.rows-1), floatPtr(p, i*ldp), floatPtr(c, i*ld+j)
+			micro(t)
 		}
 	}
 }
@@ -155,6 +163,7 @@ func runAttention(t *task, w *worker, lo, hi int) {
 // attnForward is the work space of one worker.
 type attnForward struct {
 	t            *task
+	args         *callArgs
 	isa          *vecISA
 	Dp           int
 	Q, O         []float32 // (queryBlock, Dp); Q times Scale
@@ -169,7 +178,7 @@ type attnForward struct {
 
 func newAttnForward(t *task, w *worker) attnForward {
 	a := &t.attn
-	f := attnForward{t: t, isa: bestVec, Dp: padded(a.D, rowUnit), head: -1}
+	f := attnForward{t: t, args: &w.args, isa: bestVec, Dp: padded(a.D, rowUnit), head: -1}
 	if tilesFor(t.m[:4]) {
 		f.useTiles(w)
 		return f
@@ -237,15 +246,18 @@ func (f *attnForward) keys(q0, k0, nq int) {
 	if f.tiles.use {
 		f.tiles.scores(f, k0, nq, nk, see)
 	} else {
-		isa.scores(f.S, keyBlock, f.Q, f.Dp, f.Kt[k0*a.D:], nq, nk, see, a.D)
+		isa.scores(&f.args.micro, f.S, keyBlock, f.Q, f.Dp, f.Kt[k0*a.D:], nq, nk, see, a.D)
 	}
+	r := &f.args.softmax
+	r.ld, r.most = keyBlock, nk
 	for i := 0; i < nq; i += isa.rows {
 		end := min(nk, see+i+isa.rows-1)
 		if f.tiles.use {
 			end = 32 * tilesSeen(i, nk, see)
 		}
-		isa.soften(floatPtr(f.S, i*keyBlock), keyBlock, min(isa.rows, nq-i), see+i, nk, end,
-			floatPtr(f.M, i), floatPtr(f.L, i*isa.lanes), floatPtr(f.shrink, i))
+		r.s, r.rows, r.n, r.end = floatPtr(f.S, i*keyBlock), min(isa.rows, nq-i), see+i, end
+		r.m, r.l, r.shrink = floatPtr(f.M, i), floatPtr(f.L, i*isa.lanes), floatPtr(f.shrink, i)
+		isa.online(r)
 	}
 	if k0 > 0 {
 		add = 1
@@ -256,8 +268,8 @@ func (f *attnForward) keys(q0, k0, nq int) {
 		}
 	}
 	if f.tiles.use {
-		f.tiles.mix(f, k0, nq, nk, see, add)
+		f.tiles.pvProduct(f, k0, nq, nk, see, add)
 		return
 	}
-	isa.mix(f.O, f.S, keyBlock, f.V[k0*f.Dp:], f.Dp, nq, nk, see, f.Dp, add)
+	isa.pvProduct(&f.args.micro, f.O, f.S, keyBlock, f.V[k0*f.Dp:], f.Dp, nq, nk, see, f.Dp, add)
 }

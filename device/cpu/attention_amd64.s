@@ -108,20 +108,28 @@ DATA attnOnes<>+112(SB)/8, $0x0000000000000000
 DATA attnOnes<>+120(SB)/8, $0x0000000000000000
 GLOBL attnOnes<>(SB), RODATA|NOPTR, $128
 
-// func strip1xAVX512(k int, a *byte, b *byte, c *byte, ai int, ak int, ldb int, ldc int, add int)
+// func micro1xAVX512(t *microTile)
 // Requires: AVX, AVX512F
-TEXT ·strip1xAVX512(SB), NOSPLIT, $0-72
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   b+16(FP), DX
-	MOVQ   c+24(FP), BX
-	MOVQ   ai+32(FP), SI
+TEXT ·micro1xAVX512(SB), NOSPLIT, $0-8
+	MOVQ   t+0(FP), AX
+	MOVQ   (AX), AX
+	MOVQ   t+0(FP), CX
+	MOVQ   8(CX), CX
+	MOVQ   t+0(FP), DX
+	MOVQ   16(DX), DX
+	MOVQ   t+0(FP), BX
+	MOVQ   24(BX), BX
+	MOVQ   t+0(FP), SI
+	MOVQ   32(SI), SI
 	SHLQ   $0x02, SI
-	MOVQ   ak+40(FP), DI
+	MOVQ   t+0(FP), DI
+	MOVQ   40(DI), DI
 	SHLQ   $0x02, DI
-	MOVQ   ldb+48(FP), R8
+	MOVQ   t+0(FP), R8
+	MOVQ   48(R8), R8
 	SHLQ   $0x02, R8
-	MOVQ   ldc+56(FP), R9
+	MOVQ   t+0(FP), R9
+	MOVQ   56(R9), R9
 	SHLQ   $0x02, R9
 	LEAQ   (SI)(SI*2), R10
 	LEAQ   (CX)(R10*1), R11
@@ -157,7 +165,8 @@ loop:
 	ADDQ         DI, R11
 	DECQ         AX
 	JNZ          loop
-	MOVQ         add+64(FP), AX
+	MOVQ         t+0(FP), AX
+	MOVQ         64(AX), AX
 	TESTQ        AX, AX
 	JZ           set
 	VADDPS       (BX), Z0, Z0
@@ -207,20 +216,28 @@ set:
 	VZEROUPPER
 	RET
 
-// func strip2xAVX512(k int, a *byte, b *byte, c *byte, ai int, ak int, ldb int, ldc int, add int)
+// func micro2xAVX512(t *microTile)
 // Requires: AVX, AVX512F
-TEXT ·strip2xAVX512(SB), NOSPLIT, $0-72
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   b+16(FP), DX
-	MOVQ   c+24(FP), BX
-	MOVQ   ai+32(FP), SI
+TEXT ·micro2xAVX512(SB), NOSPLIT, $0-8
+	MOVQ   t+0(FP), AX
+	MOVQ   (AX), AX
+	MOVQ   t+0(FP), CX
+	MOVQ   8(CX), CX
+	MOVQ   t+0(FP), DX
+	MOVQ   16(DX), DX
+	MOVQ   t+0(FP), BX
+	MOVQ   24(BX), BX
+	MOVQ   t+0(FP), SI
+	MOVQ   32(SI), SI
 	SHLQ   $0x02, SI
-	MOVQ   ak+40(FP), DI
+	MOVQ   t+0(FP), DI
+	MOVQ   40(DI), DI
 	SHLQ   $0x02, DI
-	MOVQ   ldb+48(FP), R8
+	MOVQ   t+0(FP), R8
+	MOVQ   48(R8), R8
 	SHLQ   $0x02, R8
-	MOVQ   ldc+56(FP), R9
+	MOVQ   t+0(FP), R9
+	MOVQ   56(R9), R9
 	SHLQ   $0x02, R9
 	LEAQ   (SI)(SI*2), R10
 	LEAQ   (CX)(R10*1), R11
@@ -273,7 +290,8 @@ loop:
 	ADDQ         DI, R11
 	DECQ         AX
 	JNZ          loop
-	MOVQ         add+64(FP), AX
+	MOVQ         t+0(FP), AX
+	MOVQ         64(AX), AX
 	TESTQ        AX, AX
 	JZ           set
 	VADDPS       (BX), Z0, Z0
@@ -347,19 +365,28 @@ set:
 	VZEROUPPER
 	RET
 
-// func softenAVX512(s *byte, ld int, rows int, n int, most int, end int, m *byte, l *byte, shrink *byte)
+// func onlineSoftmaxAVX512(r *softmaxRows)
 // Requires: AVX, AVX512F, CMOV
-TEXT ·softenAVX512(SB), NOSPLIT, $0-72
-	MOVQ s+0(FP), AX
-	MOVQ ld+8(FP), CX
+TEXT ·onlineSoftmaxAVX512(SB), NOSPLIT, $0-8
+	MOVQ r+0(FP), AX
+	MOVQ (AX), AX
+	MOVQ r+0(FP), CX
+	MOVQ 8(CX), CX
 	SHLQ $0x02, CX
-	MOVQ rows+16(FP), DX
-	MOVQ n+24(FP), BX
-	MOVQ most+32(FP), SI
-	MOVQ end+40(FP), DI
-	MOVQ m+48(FP), R8
-	MOVQ l+56(FP), R9
-	MOVQ shrink+64(FP), R10
+	MOVQ r+0(FP), DX
+	MOVQ 16(DX), DX
+	MOVQ r+0(FP), BX
+	MOVQ 24(BX), BX
+	MOVQ r+0(FP), SI
+	MOVQ 32(SI), SI
+	MOVQ r+0(FP), DI
+	MOVQ 40(DI), DI
+	MOVQ r+0(FP), R8
+	MOVQ 48(R8), R8
+	MOVQ r+0(FP), R9
+	MOVQ 56(R9), R9
+	MOVQ r+0(FP), R10
+	MOVQ 64(R10), R10
 
 row:
 	MOVQ    SI, R11
@@ -472,19 +499,28 @@ cleared:
 	VZEROUPPER
 	RET
 
-// func slopeAVX512(p *byte, ds *byte, ld int, rows int, n int, most int, end int, lse *byte, delta *byte)
+// func softmaxGradAVX512(r *softmaxGradRows)
 // Requires: AVX, AVX512DQ, AVX512F, CMOV
-TEXT ·slopeAVX512(SB), NOSPLIT, $0-72
-	MOVQ p+0(FP), AX
-	MOVQ ds+8(FP), CX
-	MOVQ ld+16(FP), DX
+TEXT ·softmaxGradAVX512(SB), NOSPLIT, $0-8
+	MOVQ r+0(FP), AX
+	MOVQ (AX), AX
+	MOVQ r+0(FP), CX
+	MOVQ 8(CX), CX
+	MOVQ r+0(FP), DX
+	MOVQ 16(DX), DX
 	SHLQ $0x02, DX
-	MOVQ rows+24(FP), BX
-	MOVQ n+32(FP), SI
-	MOVQ most+40(FP), DI
-	MOVQ end+48(FP), R8
-	MOVQ lse+56(FP), R9
-	MOVQ delta+64(FP), R10
+	MOVQ r+0(FP), BX
+	MOVQ 24(BX), BX
+	MOVQ r+0(FP), SI
+	MOVQ 32(SI), SI
+	MOVQ r+0(FP), DI
+	MOVQ 40(DI), DI
+	MOVQ r+0(FP), R8
+	MOVQ 48(R8), R8
+	MOVQ r+0(FP), R9
+	MOVQ 56(R9), R9
+	MOVQ r+0(FP), R10
+	MOVQ 64(R10), R10
 
 row:
 	MOVQ    DI, R11
@@ -812,20 +848,28 @@ loop:
 	VZEROUPPER
 	RET
 
-// func strip1xAVX2(k int, a *byte, b *byte, c *byte, ai int, ak int, ldb int, ldc int, add int)
+// func micro1xAVX2(t *microTile)
 // Requires: AVX, FMA3
-TEXT ·strip1xAVX2(SB), NOSPLIT, $0-72
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   b+16(FP), DX
-	MOVQ   c+24(FP), BX
-	MOVQ   ai+32(FP), SI
+TEXT ·micro1xAVX2(SB), NOSPLIT, $0-8
+	MOVQ   t+0(FP), AX
+	MOVQ   (AX), AX
+	MOVQ   t+0(FP), CX
+	MOVQ   8(CX), CX
+	MOVQ   t+0(FP), DX
+	MOVQ   16(DX), DX
+	MOVQ   t+0(FP), BX
+	MOVQ   24(BX), BX
+	MOVQ   t+0(FP), SI
+	MOVQ   32(SI), SI
 	SHLQ   $0x02, SI
-	MOVQ   ak+40(FP), DI
+	MOVQ   t+0(FP), DI
+	MOVQ   40(DI), DI
 	SHLQ   $0x02, DI
-	MOVQ   ldb+48(FP), R8
+	MOVQ   t+0(FP), R8
+	MOVQ   48(R8), R8
 	SHLQ   $0x02, R8
-	MOVQ   ldc+56(FP), R9
+	MOVQ   t+0(FP), R9
+	MOVQ   56(R9), R9
 	SHLQ   $0x02, R9
 	LEAQ   (SI)(SI*2), R10
 	LEAQ   (CX)(R10*1), R10
@@ -849,7 +893,8 @@ loop:
 	ADDQ         DI, R10
 	DECQ         AX
 	JNZ          loop
-	MOVQ         add+64(FP), AX
+	MOVQ         t+0(FP), AX
+	MOVQ         64(AX), AX
 	TESTQ        AX, AX
 	JZ           set
 	VADDPS       (BX), Y0, Y0
@@ -879,20 +924,28 @@ set:
 	VZEROUPPER
 	RET
 
-// func strip2xAVX2(k int, a *byte, b *byte, c *byte, ai int, ak int, ldb int, ldc int, add int)
+// func micro2xAVX2(t *microTile)
 // Requires: AVX, FMA3
-TEXT ·strip2xAVX2(SB), NOSPLIT, $0-72
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   b+16(FP), DX
-	MOVQ   c+24(FP), BX
-	MOVQ   ai+32(FP), SI
+TEXT ·micro2xAVX2(SB), NOSPLIT, $0-8
+	MOVQ   t+0(FP), AX
+	MOVQ   (AX), AX
+	MOVQ   t+0(FP), CX
+	MOVQ   8(CX), CX
+	MOVQ   t+0(FP), DX
+	MOVQ   16(DX), DX
+	MOVQ   t+0(FP), BX
+	MOVQ   24(BX), BX
+	MOVQ   t+0(FP), SI
+	MOVQ   32(SI), SI
 	SHLQ   $0x02, SI
-	MOVQ   ak+40(FP), DI
+	MOVQ   t+0(FP), DI
+	MOVQ   40(DI), DI
 	SHLQ   $0x02, DI
-	MOVQ   ldb+48(FP), R8
+	MOVQ   t+0(FP), R8
+	MOVQ   48(R8), R8
 	SHLQ   $0x02, R8
-	MOVQ   ldc+56(FP), R9
+	MOVQ   t+0(FP), R9
+	MOVQ   56(R9), R9
 	SHLQ   $0x02, R9
 	LEAQ   (SI)(SI*2), R10
 	LEAQ   (CX)(R10*1), R10
@@ -925,7 +978,8 @@ loop:
 	ADDQ         DI, R10
 	DECQ         AX
 	JNZ          loop
-	MOVQ         add+64(FP), AX
+	MOVQ         t+0(FP), AX
+	MOVQ         64(AX), AX
 	TESTQ        AX, AX
 	JZ           set
 	VADDPS       (BX), Y0, Y0
@@ -967,19 +1021,28 @@ set:
 	VZEROUPPER
 	RET
 
-// func softenAVX2(s *byte, ld int, rows int, n int, most int, end int, m *byte, l *byte, shrink *byte)
+// func onlineSoftmaxAVX2(r *softmaxRows)
 // Requires: AVX, AVX2, CMOV, FMA3
-TEXT ·softenAVX2(SB), NOSPLIT, $0-72
-	MOVQ s+0(FP), AX
-	MOVQ ld+8(FP), CX
+TEXT ·onlineSoftmaxAVX2(SB), NOSPLIT, $0-8
+	MOVQ r+0(FP), AX
+	MOVQ (AX), AX
+	MOVQ r+0(FP), CX
+	MOVQ 8(CX), CX
 	SHLQ $0x02, CX
-	MOVQ rows+16(FP), DX
-	MOVQ n+24(FP), BX
-	MOVQ most+32(FP), SI
-	MOVQ end+40(FP), DI
-	MOVQ m+48(FP), R8
-	MOVQ l+56(FP), R9
-	MOVQ shrink+64(FP), R10
+	MOVQ r+0(FP), DX
+	MOVQ 16(DX), DX
+	MOVQ r+0(FP), BX
+	MOVQ 24(BX), BX
+	MOVQ r+0(FP), SI
+	MOVQ 32(SI), SI
+	MOVQ r+0(FP), DI
+	MOVQ 40(DI), DI
+	MOVQ r+0(FP), R8
+	MOVQ 48(R8), R8
+	MOVQ r+0(FP), R9
+	MOVQ 56(R9), R9
+	MOVQ r+0(FP), R10
+	MOVQ 64(R10), R10
 
 row:
 	MOVQ    SI, R11
@@ -1092,19 +1155,28 @@ cleared:
 	VZEROUPPER
 	RET
 
-// func slopeAVX2(p *byte, ds *byte, ld int, rows int, n int, most int, end int, lse *byte, delta *byte)
+// func softmaxGradAVX2(r *softmaxGradRows)
 // Requires: AVX, AVX2, CMOV, FMA3
-TEXT ·slopeAVX2(SB), NOSPLIT, $0-72
-	MOVQ p+0(FP), AX
-	MOVQ ds+8(FP), CX
-	MOVQ ld+16(FP), DX
+TEXT ·softmaxGradAVX2(SB), NOSPLIT, $0-8
+	MOVQ r+0(FP), AX
+	MOVQ (AX), AX
+	MOVQ r+0(FP), CX
+	MOVQ 8(CX), CX
+	MOVQ r+0(FP), DX
+	MOVQ 16(DX), DX
 	SHLQ $0x02, DX
-	MOVQ rows+24(FP), BX
-	MOVQ n+32(FP), SI
-	MOVQ most+40(FP), DI
-	MOVQ end+48(FP), R8
-	MOVQ lse+56(FP), R9
-	MOVQ delta+64(FP), R10
+	MOVQ r+0(FP), BX
+	MOVQ 24(BX), BX
+	MOVQ r+0(FP), SI
+	MOVQ 32(SI), SI
+	MOVQ r+0(FP), DI
+	MOVQ 40(DI), DI
+	MOVQ r+0(FP), R8
+	MOVQ 48(R8), R8
+	MOVQ r+0(FP), R9
+	MOVQ 56(R9), R9
+	MOVQ r+0(FP), R10
+	MOVQ 64(R10), R10
 
 row:
 	MOVQ    DI, R11

@@ -38,21 +38,30 @@ DATA attentionLanes<>+256(SB)/8, $0x0040000000400000
 DATA attentionLanes<>+264(SB)/8, $0x0040000000400000
 GLOBL attentionLanes<>(SB), RODATA|NOPTR, $272
 
-// func strip1xNEON(k int, a, b, c unsafe.Pointer, ai, ak, ldb, ldc, add int)
-TEXT ·strip1xNEON(SB), NOSPLIT, $0-72
-	MOVD k+0(FP), R0
-	MOVD b+16(FP), R1
-	MOVD c+24(FP), R2
-	MOVD ai+32(FP), R3
-	MOVD ak+40(FP), R4
-	MOVD ldb+48(FP), R5
-	MOVD ldc+56(FP), R6
-	MOVD add+64(FP), R7
+// func micro1xNEON(t *microTile)
+TEXT ·micro1xNEON(SB), NOSPLIT, $0-8
+	MOVD t+0(FP), R0
+	MOVD 0(R0), R0
+	MOVD t+0(FP), R1
+	MOVD 16(R1), R1
+	MOVD t+0(FP), R2
+	MOVD 24(R2), R2
+	MOVD t+0(FP), R3
+	MOVD 32(R3), R3
+	MOVD t+0(FP), R4
+	MOVD 40(R4), R4
+	MOVD t+0(FP), R5
+	MOVD 48(R5), R5
+	MOVD t+0(FP), R6
+	MOVD 56(R6), R6
+	MOVD t+0(FP), R7
+	MOVD 64(R7), R7
 	LSL $2, R3
 	LSL $2, R4
 	LSL $2, R5
 	LSL $2, R6
-	MOVD a+8(FP), R8
+	MOVD t+0(FP), R8
+	MOVD 8(R8), R8
 	ADD R3, R8, R9
 	ADD R3, R9, R10
 	ADD R3, R10, R11
@@ -116,21 +125,30 @@ add:
 	ADD R6, R2
 	RET
 
-// func strip2xNEON(k int, a, b, c unsafe.Pointer, ai, ak, ldb, ldc, add int)
-TEXT ·strip2xNEON(SB), NOSPLIT, $0-72
-	MOVD k+0(FP), R0
-	MOVD b+16(FP), R1
-	MOVD c+24(FP), R2
-	MOVD ai+32(FP), R3
-	MOVD ak+40(FP), R4
-	MOVD ldb+48(FP), R5
-	MOVD ldc+56(FP), R6
-	MOVD add+64(FP), R7
+// func micro2xNEON(t *microTile)
+TEXT ·micro2xNEON(SB), NOSPLIT, $0-8
+	MOVD t+0(FP), R0
+	MOVD 0(R0), R0
+	MOVD t+0(FP), R1
+	MOVD 16(R1), R1
+	MOVD t+0(FP), R2
+	MOVD 24(R2), R2
+	MOVD t+0(FP), R3
+	MOVD 32(R3), R3
+	MOVD t+0(FP), R4
+	MOVD 40(R4), R4
+	MOVD t+0(FP), R5
+	MOVD 48(R5), R5
+	MOVD t+0(FP), R6
+	MOVD 56(R6), R6
+	MOVD t+0(FP), R7
+	MOVD 64(R7), R7
 	LSL $2, R3
 	LSL $2, R4
 	LSL $2, R5
 	LSL $2, R6
-	MOVD a+8(FP), R8
+	MOVD t+0(FP), R8
+	MOVD 8(R8), R8
 	ADD R3, R8, R9
 	ADD R3, R9, R10
 	ADD R3, R10, R11
@@ -231,17 +249,26 @@ add:
 	ADD R6, R2
 	RET
 
-// func softenNEON(s unsafe.Pointer, ld, rows, n, most, end int, m, l, shrink unsafe.Pointer)
-TEXT ·softenNEON(SB), NOSPLIT, $0-72
-	MOVD s+0(FP), R0
-	MOVD ld+8(FP), R1
-	MOVD rows+16(FP), R2
-	MOVD n+24(FP), R3
-	MOVD most+32(FP), R4
-	MOVD end+40(FP), R5
-	MOVD m+48(FP), R6
-	MOVD l+56(FP), R7
-	MOVD shrink+64(FP), R8
+// func onlineSoftmaxNEON(r *softmaxRows)
+TEXT ·onlineSoftmaxNEON(SB), NOSPLIT, $0-8
+	MOVD r+0(FP), R0
+	MOVD 0(R0), R0
+	MOVD r+0(FP), R1
+	MOVD 8(R1), R1
+	MOVD r+0(FP), R2
+	MOVD 16(R2), R2
+	MOVD r+0(FP), R3
+	MOVD 24(R3), R3
+	MOVD r+0(FP), R4
+	MOVD 32(R4), R4
+	MOVD r+0(FP), R5
+	MOVD 40(R5), R5
+	MOVD r+0(FP), R6
+	MOVD 48(R6), R6
+	MOVD r+0(FP), R7
+	MOVD 56(R7), R7
+	MOVD r+0(FP), R8
+	MOVD 64(R8), R8
 	LSL $2, R1
 	MOVD $attentionLanes<>(SB), R12
 	FMOVQ 0(R12), F0
@@ -390,17 +417,26 @@ cleared7:
 	BNE loop1
 	RET
 
-// func slopeNEON(p, ds unsafe.Pointer, ld, rows, n, most, end int, lse, delta unsafe.Pointer)
-TEXT ·slopeNEON(SB), NOSPLIT, $0-72
-	MOVD p+0(FP), R0
-	MOVD ds+8(FP), R1
-	MOVD ld+16(FP), R2
-	MOVD rows+24(FP), R3
-	MOVD n+32(FP), R4
-	MOVD most+40(FP), R5
-	MOVD end+48(FP), R6
-	MOVD lse+56(FP), R7
-	MOVD delta+64(FP), R8
+// func softmaxGradNEON(r *softmaxGradRows)
+TEXT ·softmaxGradNEON(SB), NOSPLIT, $0-8
+	MOVD r+0(FP), R0
+	MOVD 0(R0), R0
+	MOVD r+0(FP), R1
+	MOVD 8(R1), R1
+	MOVD r+0(FP), R2
+	MOVD 16(R2), R2
+	MOVD r+0(FP), R3
+	MOVD 24(R3), R3
+	MOVD r+0(FP), R4
+	MOVD 32(R4), R4
+	MOVD r+0(FP), R5
+	MOVD 40(R5), R5
+	MOVD r+0(FP), R6
+	MOVD 48(R6), R6
+	MOVD r+0(FP), R7
+	MOVD 56(R7), R7
+	MOVD r+0(FP), R8
+	MOVD 64(R8), R8
 	LSL $2, R2
 	MOVD $attentionLanes<>(SB), R13
 	FMOVQ 0(R13), F0

@@ -34,6 +34,7 @@ func (q *Queue) AttentionGrad(dq, dk, dv device.Mat, delta device.Buffer, do, o 
 // packed once, and a block of queries.
 type attnBackward struct {
 	t            *task
+	args         *callArgs
 	isa          *vecISA
 	Dp           int
 	K, dK, dV    []float32 // (T, Dp)
@@ -50,7 +51,7 @@ type attnBackward struct {
 
 func runAttentionGrad(t *task, w *worker, lo, hi int) {
 	a := &t.attn
-	f := attnBackward{t: t, isa: bestVec, Dp: padded(a.D, rowUnit), delta: t.b[0].F32(), lse: t.b[1].F32()}
+	f := attnBackward{t: t, args: &w.args, isa: bestVec, Dp: padded(a.D, rowUnit), delta: t.b[0].F32(), lse: t.b[1].F32()}
 	if tilesFor(t.m[:]) {
 		f.useTiles(w)
 	} else {
@@ -130,16 +131,19 @@ func (f *attnBackward) pair(row, q0, k0, nq, nk int) {
 	if f.tiles.use {
 		f.tiles.scores(f, k0, nq, nk, see)
 	} else {
-		isa.scores(f.P, gradBlock, f.Q, Dp, f.Kt[k0*a.D:], nq, nk, see, a.D)
-		isa.scores(f.dS, gradBlock, f.dO, Dp, f.Vt[k0*a.D:], nq, nk, see, a.D)
+		isa.scores(&f.args.micro, f.P, gradBlock, f.Q, Dp, f.Kt[k0*a.D:], nq, nk, see, a.D)
+		isa.scores(&f.args.micro, f.dS, gradBlock, f.dO, Dp, f.Vt[k0*a.D:], nq, nk, see, a.D)
 	}
+	r := &f.args.softmaxGrad
+	r.ld, r.most = gradBlock, nk
 	for i := 0; i < nq; i += isa.rows {
 		end := min(nk, see+i+isa.rows-1)
 		if f.tiles.use {
 			end = gradBlock
 		}
-		isa.slope(floatPtr(f.P, i*gradBlock), floatPtr(f.dS, i*gradBlock), gradBlock, min(isa.rows, nq-i), see+i, nk,
-			end, floatPtr(f.lse, row+i), floatPtr(f.delta, row+i))
+		r.p, r.ds, r.rows, r.n, r.end = floatPtr(f.P, i*gradBlock), floatPtr(f.dS, i*gradBlock), min(isa.rows, nq-i), see+i, end
+		r.lse, r.delta = floatPtr(f.lse, row+i), floatPtr(f.delta, row+i)
+		isa.softmaxGrad(r)
 	}
 	add, addQ := f.add, 1
 	if q0 > k0 {
@@ -154,18 +158,21 @@ func (f *attnBackward) pair(row, q0, k0, nq, nk int) {
 	}
 	f.spread(f.dV[k0*Dp:], f.P, f.dO, nq, nk, see, add)
 	f.spread(f.dK[k0*Dp:], f.dS, f.Q, nq, nk, see, add)
-	isa.mix(f.dQ, f.dS, gradBlock, f.K[k0*Dp:], Dp, nq, nk, see, Dp, addQ)
+	isa.pvProduct(&f.args.micro, f.dQ, f.dS, gradBlock, f.K[k0*Dp:], Dp, nq, nk, see, Dp, addQ)
 }
 
 // spread sets c (nk, Dp), or adds to it, to the transpose of p (nq, nk) times
 // b (nq, Dp), for the queries that see a key.
 func (f *attnBackward) spread(c, p, b []float32, nq, nk, see, add int) {
-	isa, Dp := f.isa, f.Dp
+	isa, Dp, t := f.isa, f.Dp, &f.args.micro
+	t.ai, t.ak, t.ldb, t.ldc, t.add = 1, gradBlock, Dp, Dp, add
 	for j := 0; j < Dp; j += 2 * isa.lanes {
-		strip := isa.strip[min(2, ceil(Dp-j, isa.lanes))]
+		micro := isa.micro[min(2, ceil(Dp-j, isa.lanes))]
 		for i := 0; i < nk; i += isa.rows {
 			from := max(0, i-see+1) // the first query that sees key i
-			strip(nq-from, floatPtr(p, from*gradBlock+i), floatPtr(b, from*Dp+j), floatPtr(c, i*Dp+j), 1, gradBlock, Dp, Dp, add)
+			t.k, t.a = nq-from, floatPtr(p, from*gradBlock+i)
+			t.b, t.c = floatPtr(b, from*Dp+j), floatPtr(c, i*Dp+j)
+			micro(t)
 		}
 	}
 }

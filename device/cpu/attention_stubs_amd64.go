@@ -4,25 +4,25 @@ package cpu
 
 import "unsafe"
 
-// strip1xAVX512 is a stripFunc of 8 rows by 16 columns.
+// micro1xAVX512 is a microFunc of 8 rows by 16 columns.
 //
 //go:noescape
-func strip1xAVX512(k int, a unsafe.Pointer, b unsafe.Pointer, c unsafe.Pointer, ai int, ak int, ldb int, ldc int, add int)
+func micro1xAVX512(t *microTile)
 
-// strip2xAVX512 is a stripFunc of 8 rows by 32 columns.
+// micro2xAVX512 is a microFunc of 8 rows by 32 columns.
 //
 //go:noescape
-func strip2xAVX512(k int, a unsafe.Pointer, b unsafe.Pointer, c unsafe.Pointer, ai int, ak int, ldb int, ldc int, add int)
+func micro2xAVX512(t *microTile)
 
-// softenAVX512 is a softenFunc.
+// onlineSoftmaxAVX512 is an onlineSoftmaxFunc.
 //
 //go:noescape
-func softenAVX512(s unsafe.Pointer, ld int, rows int, n int, most int, end int, m unsafe.Pointer, l unsafe.Pointer, shrink unsafe.Pointer)
+func onlineSoftmaxAVX512(r *softmaxRows)
 
-// slopeAVX512 is a slopeFunc.
+// softmaxGradAVX512 is a softmaxGradFunc.
 //
 //go:noescape
-func slopeAVX512(p unsafe.Pointer, ds unsafe.Pointer, ld int, rows int, n int, most int, end int, lse unsafe.Pointer, delta unsafe.Pointer)
+func softmaxGradAVX512(r *softmaxGradRows)
 
 // scaleRowAVX512 multiplies n floats, a multiple of 16, by a number.
 //
@@ -64,25 +64,25 @@ func storeF16AVX512(dst unsafe.Pointer, src unsafe.Pointer, ldd int, lds int, ro
 //go:noescape
 func dotRowAVX512(x unsafe.Pointer, y unsafe.Pointer, n int) float32
 
-// strip1xAVX2 is a stripFunc of 4 rows by 8 columns.
+// micro1xAVX2 is a microFunc of 4 rows by 8 columns.
 //
 //go:noescape
-func strip1xAVX2(k int, a unsafe.Pointer, b unsafe.Pointer, c unsafe.Pointer, ai int, ak int, ldb int, ldc int, add int)
+func micro1xAVX2(t *microTile)
 
-// strip2xAVX2 is a stripFunc of 4 rows by 16 columns.
+// micro2xAVX2 is a microFunc of 4 rows by 16 columns.
 //
 //go:noescape
-func strip2xAVX2(k int, a unsafe.Pointer, b unsafe.Pointer, c unsafe.Pointer, ai int, ak int, ldb int, ldc int, add int)
+func micro2xAVX2(t *microTile)
 
-// softenAVX2 is a softenFunc.
+// onlineSoftmaxAVX2 is an onlineSoftmaxFunc.
 //
 //go:noescape
-func softenAVX2(s unsafe.Pointer, ld int, rows int, n int, most int, end int, m unsafe.Pointer, l unsafe.Pointer, shrink unsafe.Pointer)
+func onlineSoftmaxAVX2(r *softmaxRows)
 
-// slopeAVX2 is a slopeFunc.
+// softmaxGradAVX2 is a softmaxGradFunc.
 //
 //go:noescape
-func slopeAVX2(p unsafe.Pointer, ds unsafe.Pointer, ld int, rows int, n int, most int, end int, lse unsafe.Pointer, delta unsafe.Pointer)
+func softmaxGradAVX2(r *softmaxGradRows)
 
 // scaleRowAVX2 multiplies n floats, a multiple of 16, by a number.
 //

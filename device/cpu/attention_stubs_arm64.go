@@ -4,25 +4,25 @@ package cpu
 
 import "unsafe"
 
-// strip1xNEON is a stripFunc of 4 rows by 8 columns.
+// micro1xNEON is a microFunc of 4 rows by 8 columns.
 //
 //go:noescape
-func strip1xNEON(k int, a, b, c unsafe.Pointer, ai, ak, ldb, ldc, add int)
+func micro1xNEON(t *microTile)
 
-// strip2xNEON is a stripFunc of 4 rows by 16 columns.
+// micro2xNEON is a microFunc of 4 rows by 16 columns.
 //
 //go:noescape
-func strip2xNEON(k int, a, b, c unsafe.Pointer, ai, ak, ldb, ldc, add int)
+func micro2xNEON(t *microTile)
 
-// softenNEON is a softenFunc.
+// onlineSoftmaxNEON is an onlineSoftmaxFunc.
 //
 //go:noescape
-func softenNEON(s unsafe.Pointer, ld, rows, n, most, end int, m, l, shrink unsafe.Pointer)
+func onlineSoftmaxNEON(r *softmaxRows)
 
-// slopeNEON is a slopeFunc.
+// softmaxGradNEON is a softmaxGradFunc.
 //
 //go:noescape
-func slopeNEON(p, ds unsafe.Pointer, ld, rows, n, most, end int, lse, delta unsafe.Pointer)
+func softmaxGradNEON(r *softmaxGradRows)
 
 // scaleRowNEON multiplies n floats, a multiple of 16, by a number.
 //

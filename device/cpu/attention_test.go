@@ -340,9 +340,9 @@ func TestAttentionRefuses(t *testing.T) {
 	}
 }
 
-// TestStrips holds strips to their contract: also those that add, and of shapes
+// TestMicrokernel holds the microkernel to its contract: also where it adds, and for shapes
 // that blocks of attention do not have on every instruction set.
-func TestStrips(t *testing.T) {
+func TestMicrokernel(t *testing.T) {
 	withVec(t, func(t *testing.T) {
 		rng := rand.New(rand.NewPCG(21, 22))
 		for vectors := 1; vectors <= 2; vectors++ {
@@ -365,7 +365,7 @@ func TestStrips(t *testing.T) {
 							want[i*cols+j] = sum
 						}
 					}
-					bestVec.strip[vectors](k, a.Buf.Ptr, b.Buf.Ptr, c.Buf.Ptr, ai, ak, b.Ld, c.Ld, add)
+					bestVec.micro[vectors](&microTile{k: k, a: a.Buf.Ptr, b: b.Buf.Ptr, c: c.Buf.Ptr, ai: ai, ak: ak, ldb: b.Ld, ldc: c.Ld, add: add})
 					near(t, fmt.Sprintf("%d vectors, k %d, add %d", vectors, k, add), c, want, 1e-6)
 					c.checkGuards(t)
 				}
@@ -374,8 +374,8 @@ func TestStrips(t *testing.T) {
 	})
 }
 
-// TestSlopeHidesWhatIsNotSeen: a row's elements that it does not see become 0.
-func TestSlopeHidesWhatIsNotSeen(t *testing.T) {
+// TestSoftmaxGradHidesWhatIsNotSeen: a row's elements that it does not see become 0.
+func TestSoftmaxGradHidesWhatIsNotSeen(t *testing.T) {
 	withVec(t, func(t *testing.T) {
 		rows, ld := bestVec.rows, 64
 		for n := 1; n <= 40; n++ {
@@ -386,7 +386,7 @@ func TestSlopeHidesWhatIsNotSeen(t *testing.T) {
 			ds.fill(func(i int) float64 { return float64(i % 5) })
 			lse := newVec(device.F32, rows).fill(func(i int) float64 { return float64(3 + i) })
 			delta := newVec(device.F32, rows).fill(func(i int) float64 { return float64(i) / 2 })
-			bestVec.slope(p.Buf.Ptr, ds.Buf.Ptr, ld, rows, n, most, end, lse.Buf.Ptr, delta.Buf.Ptr)
+			bestVec.softmaxGrad(&softmaxGradRows{p: p.Buf.Ptr, ds: ds.Buf.Ptr, ld: ld, rows: rows, n: n, most: most, end: end, lse: lse.Buf.Ptr, delta: delta.Buf.Ptr})
 			ps, dss := p.values(), ds.values()
 			for i := range rows {
 				for j := range end {

@@ -58,7 +58,7 @@ func (s *tileShape) acrossAll() int { return s.W / 32 * s.acrossEach }
 // rows packs n rows of D as panels of A.
 func (s *tileShape) rows(dst []float32, m *device.Mat, row, col, n int) {
 	for i := 0; i < n; i += 32 {
-		s.isa.a.apart[device.BF16](floatPtr(dst, i*s.words), rowAt(m, row+i, col), m.Ld, s.D, min(32, n-i), 32)
+		s.isa.a.trans[device.BF16](floatPtr(dst, i*s.words), rowAt(m, row+i, col), m.Ld, s.D, min(32, n-i), 32)
 	}
 }
 
@@ -68,7 +68,7 @@ func (s *tileShape) columns(dst []float32, m *device.Mat, row, col, n int) {
 		panel := dst[j/32*s.keyPanel:][:s.keyPanel]
 		clear(panel[ceil(s.D, 2)*32:])
 		for i := j; i < min(n, j+32); i += 16 {
-			s.isa.b.apart[device.BF16](floatPtr(panel, i-j), rowAt(m, row+i, col), m.Ld, s.D, min(16, n-i), 32)
+			s.isa.b.trans[device.BF16](floatPtr(panel, i-j), rowAt(m, row+i, col), m.Ld, s.D, min(16, n-i), 32)
 		}
 	}
 }
@@ -78,7 +78,7 @@ func (s *tileShape) columns(dst []float32, m *device.Mat, row, col, n int) {
 func (s *tileShape) below(dst []float32, m *device.Mat, row, col, n int) {
 	for j := 0; j < s.W; j += 32 {
 		panel := dst[j/32*s.acrossEach:][:s.acrossEach]
-		s.isa.b.side[device.BF16](floatPtr(panel, 0), rowAt(m, row, col+j), m.Ld, n, min(32, s.D-j), 32, s.acrossEach)
+		s.isa.b.copy[device.BF16](floatPtr(panel, 0), rowAt(m, row, col+j), m.Ld, n, min(32, s.D-j), 32, s.acrossEach)
 		clear(panel[ceil(n, 2)*32:])
 	}
 }
@@ -134,8 +134,8 @@ func (x *tileForward) scores(f *attnForward, k0, nq, nk, see int) {
 	}
 }
 
-// mix sets O to S times the values from k0 on, or adds it.
-func (x *tileForward) mix(f *attnForward, k0, nq, nk, see, add int) {
+// pvProduct sets O to S times the values from k0 on, or adds it.
+func (x *tileForward) pvProduct(f *attnForward, k0, nq, nk, see, add int) {
 	for i := 0; i < nq; i += 32 {
 		n := tilesSeen(i, nk, see)
 		x.isa.narrow(floatPtr(x.P, 0), floatPtr(f.S, i*keyBlock), keyBlock, 32*n)
@@ -221,7 +221,7 @@ func (x *tileBackward) spread(c, p, b []float32, add int) {
 	store(half, p[:gradBlock*gradBlock])
 	for j := 0; j < gradBlock; j += 32 {
 		panel := x.turned[j*gradBlock/2:]
-		x.isa.a.side[device.BF16](floatPtr(panel, 0), half.Slice(j, half.N).Ptr, gradBlock, gradBlock, 32, 32, 0)
+		x.isa.a.copy[device.BF16](floatPtr(panel, 0), half.Slice(j, half.N).Ptr, gradBlock, gradBlock, 32, 32, 0)
 		x.multiply(c[j*x.W:], x.W, panel, b, gradBlock/2, x.acrossEach, x.W/32, add)
 	}
 }

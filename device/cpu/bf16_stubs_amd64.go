@@ -9,12 +9,12 @@ import "unsafe"
 //go:noescape
 func tileDot(t *tile)
 
-// copyPairs is a sideFunc of panels of 32 lanes of bf16, two of k in a word.
+// copyPairs is a packCopyFunc of panels of 32 lanes of bf16, two of k in a word.
 //
 //go:noescape
 func copyPairs(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int, panel int)
 
-// transPairs is an apartFunc of at most 16 lanes of bf16 that lie apart, two of k in a word.
+// transPairs is a packTransFunc of at most 16 lanes of bf16, transposed, two of k in a word.
 //
 //go:noescape
 func transPairs(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int)

@@ -16,10 +16,10 @@ import (
 	"zeroth/device"
 )
 
-// Device is one rank's share of the machine: an account of its memory, a crew
+// Device is one rank's share of the machine: an account of its memory, a worker pool
 // of workers that its queues share, and their work space.
 type Device struct {
-	crew     *crew
+	pool     *pool
 	products products
 	turns    turns
 	scratch  int  // floats that Reserve promised each worker
@@ -42,11 +42,11 @@ func NewHost(workers int) *Device { return newDevice(workers, true) }
 func newDevice(workers int, host bool) *Device {
 	d := &Device{host: host, held: map[unsafe.Pointer][]byte{}}
 	d.products.dev, d.turns.dev = d, d
-	helpers := make([]*worker, max(0, workers-1))
-	for i := range helpers {
-		helpers[i] = &worker{dev: d}
+	others := make([]*worker, max(0, workers-1))
+	for i := range others {
+		others[i] = &worker{dev: d}
 	}
-	d.crew = newCrew(helpers)
+	d.pool = newPool(others)
 	return d
 }
 
@@ -119,11 +119,11 @@ func (d *Device) Usage() device.Usage {
 // Close ends the device's workers and gives back their work space; its queues
 // must be closed before.
 func (d *Device) Close() {
-	d.crew.close()
-	for _, h := range d.crew.helpers {
+	d.pool.close()
+	for _, h := range d.pool.workers {
 		d.Free(h.w.mem)
 	}
 	d.Free(d.products.packed)
-	d.Free(d.products.strip)
+	d.Free(d.products.acc)
 	d.Free(d.turns.mem)
 }

@@ -86,7 +86,7 @@ func TestExpSum(t *testing.T) {
 	}
 }
 
-// TestVectorExpWithinItsBound: exp as vectors compute it, through slope.
+// TestVectorExpWithinItsBound: exp as vectors compute it, through the gradient of softmax.
 func TestVectorExpWithinItsBound(t *testing.T) {
 	withVec(t, func(t *testing.T) {
 		const n = 512
@@ -99,7 +99,7 @@ func TestVectorExpWithinItsBound(t *testing.T) {
 				in[i] = math.Float32frombits(from + uint32(i)*step)
 				x[i], ds[i] = in[i], 1
 			}
-			bestVec.slope(floatPtr(x, 0), floatPtr(ds, 0), n, 1, n, n, n, unsafe.Pointer(&zero), unsafe.Pointer(&zero))
+			bestVec.softmaxGrad(&softmaxGradRows{p: floatPtr(x, 0), ds: floatPtr(ds, 0), ld: n, rows: 1, n: n, most: n, end: n, lse: unsafe.Pointer(&zero), delta: unsafe.Pointer(&zero)})
 			for i, v := range in {
 				switch got := x[i]; {
 				case v != v:

@@ -33,7 +33,7 @@ const (
 	groupMax = 256     // columns a worker packs at a time
 	groupAll = 1 << 18 // words of them
 	aMax     = 3 << 19 // words of the packed block of A
-	stripMax = 2 << 20 // elements of the float32 strip behind such a C
+	accMax   = 2 << 20 // elements of the float32 sums behind such a C
 	edge     = 16      // words a packing routine may write past its panel
 )
 
@@ -57,7 +57,7 @@ func runGemm(t *task, q *Queue) {
 	mem.mu.Lock()
 	defer mem.mu.Unlock()
 	mem.need(g)
-	g.workers = len(q.crew.helpers) + 1
+	g.workers = len(q.pool.workers) + 1
 	if g.m*g.n*g.k <= wholeMax {
 		g.workers = 1
 	}
@@ -87,7 +87,7 @@ type gemm struct {
 	kc      int  // elements of k in a block, but the last
 	words   int  // length of a packed lane of such a block
 
-	j0, j1 int // columns of C and B; all of them unless C needs a strip
+	j0, j1 int // columns of C and B; all of them unless C needs an accumulator
 	i0, i1 int // rows of C and A
 	p0, p1 int // the k block
 	panels int // of rows
@@ -96,7 +96,7 @@ type gemm struct {
 	block          uint64 // its number among the device's
 
 	packed []float32 // panels of the block of A
-	strip  []float32 // rows i0..i1 by columns j0..j1 in float32, if C is of another type and k has several blocks
+	acc    []float32 // rows i0..i1 by columns j0..j1 in float32, if C is of another type and k has several blocks
 }
 
 func newGemm(c, a, b device.Mat, bias device.Buffer, add bool) gemm {
@@ -137,7 +137,7 @@ func ceil(a, b int) int { return (a + b - 1) / b }
 
 // nc is the number of columns computed before going on to the next rows.
 func (g *gemm) nc() int {
-	if g.stripped() {
+	if g.accumulates() {
 		return cut(g.n, ncMax, g.isa.nr)
 	}
 	return g.n
@@ -146,8 +146,8 @@ func (g *gemm) nc() int {
 // direct is whether tiles are written to C itself.
 func (g *gemm) direct() bool { return g.c.Buf.Type == device.F32 }
 
-// stripped is whether sums wait in a strip for the next block of k.
-func (g *gemm) stripped() bool { return !g.direct() && g.k > g.kc }
+// accumulates is whether sums wait in an accumulator for the next block of k.
+func (g *gemm) accumulates() bool { return !g.direct() && g.k > g.kc }
 
 // blockRows is the number of rows of a block of A, of whole panels.
 func (g *gemm) blockRows() int {
@@ -155,8 +155,8 @@ func (g *gemm) blockRows() int {
 	if g.inPlace {
 		panels = ceil(g.m, g.isa.mr)
 	}
-	if g.stripped() {
-		panels = min(panels, stripMax/g.nc()/g.isa.mr)
+	if g.accumulates() {
+		panels = min(panels, accMax/g.nc()/g.isa.mr)
 	}
 	return max(1, panels) * g.isa.mr
 }
@@ -291,13 +291,13 @@ type sums struct {
 func (s sums) at(j int) unsafe.Pointer { return unsafe.Add(s.p, (j-s.j0)*4) }
 
 // total is where the blocks of k add up for the rows from i on: in C, in the
-// strip, or, with one block and a C of another type, nowhere: p is nil.
+// accumulator, or, with one block and a C of another type, nowhere: p is nil.
 func (g *gemm) total(i int) sums {
 	switch {
 	case g.direct():
 		return sums{g.c.Buf.Slice(i*g.c.Ld, g.c.Buf.N).Ptr, g.c.Ld, 0}
-	case g.stripped():
-		return sums{unsafe.Pointer(&g.strip[(i-g.i0)*g.nc()]), g.nc(), g.j0}
+	case g.accumulates():
+		return sums{unsafe.Pointer(&g.acc[(i-g.i0)*g.nc()]), g.nc(), g.j0}
 	}
 	return sums{}
 }

@@ -16,7 +16,7 @@ var avx2 = isa{
 	peak: Peak{Name: "fp32 avx2", ops: 48 * 2 * 8, loop: fmaLoop256},
 }
 
-var pack256 = packing{side: [3]sideFunc{copy256F32}, apart: [3]apartFunc{trans256F32}, apartLanes: 8}
+var pack256 = packing{copy: [3]packCopyFunc{copy256F32}, trans: [3]packTransFunc{trans256F32}, transLanes: 8}
 
 // avx512 has tiles of 14 by 32: 28 registers of sums, 2 of B, 1 of A.
 var avx512 = isa{
@@ -28,9 +28,9 @@ var avx512 = isa{
 }
 
 var pack512 = packing{
-	side:       [3]sideFunc{copy512F32, copy512BF16, copy512F16},
-	apart:      [3]apartFunc{trans512F32, trans512BF16, trans512F16},
-	apartLanes: 16,
+	copy:       [3]packCopyFunc{copy512F32, copy512BF16, copy512F16},
+	trans:      [3]packTransFunc{trans512F32, trans512BF16, trans512F16},
+	transLanes: 16,
 }
 
 var moves512 = moves{
@@ -48,13 +48,13 @@ var avx512bf16 = isa{
 	peak:  Peak{Name: "bf16 avx512", ops: 48 * 2 * 32, loop: dotLoop},
 }
 
-var packPairs = packing{side: [3]sideFunc{device.BF16: copyPairs}, apart: [3]apartFunc{device.BF16: transPairs}, apartLanes: 16}
+var packPairs = packing{copy: [3]packCopyFunc{device.BF16: copyPairs}, trans: [3]packTransFunc{device.BF16: transPairs}, transLanes: 16}
 
 // amx has tiles of 32 by 32: four tile registers of sums, two of A, two of B.
 // Every processor that has it has the bf16 instructions of AVX-512.
 var amx = isa{
 	name: "amx", mr: 32, nr: 32, kc: kcBF16, pair: 2, unit: 16,
-	a: packing{side: [3]sideFunc{device.BF16: amxColumns}, apart: [3]apartFunc{device.BF16: amxRows}, apartLanes: 32, tiles: true},
+	a: packing{copy: [3]packCopyFunc{device.BF16: amxColumns}, trans: [3]packTransFunc{device.BF16: amxRows}, transLanes: 32, tiles: true},
 	b: packPairs, moves: &moves512,
 	row: []rowFunc{device.F32: amxRowF32, device.BF16: amxRowBF16}, narrow: amxNarrow,
 	peak: Peak{Name: "bf16 amx", ops: 16 * 2 * 16 * 16 * 32, loop: tileLoop},

@@ -17,9 +17,9 @@ var neon = isa{
 }
 
 var packNEON = packing{
-	side:       [3]sideFunc{sideBy(moveFromF32NEON, device.F32), sideBy(moveFromBF16NEON, device.BF16), sideBy(moveFromF16NEON, device.F16)},
-	apart:      [3]apartFunc{transF32NEON, transBF16NEON, transF16NEON},
-	apartLanes: 4,
+	copy:       [3]packCopyFunc{copiesBy(moveFromF32NEON, device.F32), copiesBy(moveFromBF16NEON, device.BF16), copiesBy(moveFromF16NEON, device.F16)},
+	trans:      [3]packTransFunc{transF32NEON, transBF16NEON, transF16NEON},
+	transLanes: 4,
 }
 
 var movesNEON = moves{
@@ -27,10 +27,10 @@ var movesNEON = moves{
 	from: [3]moveFunc{moveFromF32NEON, moveFromBF16NEON, moveFromF16NEON},
 }
 
-// sideBy packs elements of a type that lie side by side as move copies rows. Of
+// copiesBy packs elements of a type that lie side by side as move copies rows. Of
 // a few rows all panels take their part before the next: what is next to it in
 // memory is fetched with it.
-func sideBy(move moveFunc, t device.DType) sideFunc {
+func copiesBy(move moveFunc, t device.DType) packCopyFunc {
 	const few = 32
 	return func(dst, src unsafe.Pointer, ld, k, width, stride, panel int) {
 		for p := 0; p < k; p += few {

@@ -27,23 +27,23 @@ type isa struct {
 // packing is how panels are packed, by type of the source: F32, BF16, F16. A
 // type without an entry is widened to float32 first.
 type packing struct {
-	side       [3]sideFunc
-	apart      [3]apartFunc
-	apartLanes int // at most in a call
+	copy       [3]packCopyFunc
+	trans      [3]packTransFunc
+	transLanes int // at most in a call
 	// tiles: the panel is in tiles of AMX and filled up with zeros by its routines.
 	tiles bool
 }
 
-// sideFunc packs lanes that lie side by side: lane i of panel s, which begins
+// packCopyFunc packs lanes that are neighbours in memory, by copying: lane i of panel s, which begins
 // panel words after the one before, is column s*stride+i of the source, and
 // becomes dst[s*panel+p*stride+i] = src[p*ld+s*stride+i], p < k. It goes through
 // rows in order and may also write what follows a row of dst, up to edge words.
 // k and width >= 1; ld is in elements of the source, stride and panel in words.
 // More than one panel has a stride of its instruction set's lanes.
-type sideFunc func(dst, src unsafe.Pointer, ld, k, width, stride, panel int)
+type packCopyFunc func(dst, src unsafe.Pointer, ld, k, width, stride, panel int)
 
-// apartFunc packs lanes that lie ld apart: dst[p*stride+i] becomes src[i*ld+p].
-type apartFunc func(dst, src unsafe.Pointer, ld, k, width, stride int)
+// packTransFunc packs lanes that are ld elements from each other, by transposing: dst[p*stride+i] becomes src[i*ld+p].
+type packTransFunc func(dst, src unsafe.Pointer, ld, k, width, stride int)
 
 // tileFunc sets c[i*ldc+j] = base[i*ldb+j] + sum over p < k of a[p*mr+i] *
 // b[p*nr+j] for i < rows and j < cols.
@@ -84,7 +84,7 @@ func (g *gemm) memory(w *worker) gemmScratch {
 // widened is the elements of a panel that has to be widened first.
 func (g *gemm) widened() int {
 	needs := func(how *packing, x device.Mat, side bool) bool {
-		return !side && native(&how.apart, x.Buf.Type) == nil
+		return !side && native(&how.trans, x.Buf.Type) == nil
 	}
 	if needs(&g.isa.a, g.a, g.a.Trans) || needs(&g.isa.b, g.b, !g.b.Trans) {
 		return max(g.isa.mr, g.isa.nr) * g.kc
@@ -123,12 +123,12 @@ func (g *gemm) pack(mem gemmScratch, how *packing, dst []float32, lanes, panel i
 		return
 	}
 	if side {
-		g.packSide(how, dst, lanes, panel, x, lane, width)
+		g.packCopy(how, dst, lanes, panel, x, lane, width)
 	}
 	for i := 0; i < width; i += lanes {
 		to := dst[i/lanes*panel:]
 		if !side {
-			g.packApart(mem, how, to, lanes, x, lane+i, min(lanes, width-i))
+			g.packTrans(mem, how, to, lanes, x, lane+i, min(lanes, width-i))
 		}
 		if !how.tiles {
 			clear(to[ceil(k, g.isa.pair)*lanes : g.wordsOf(k)*lanes])
@@ -137,30 +137,30 @@ func (g *gemm) pack(mem gemmScratch, how *packing, dst []float32, lanes, panel i
 }
 
 // native is the routine of fs for a type, or nil.
-func native[F sideFunc | apartFunc](fs *[3]F, t device.DType) F {
+func native[F packCopyFunc | packTransFunc](fs *[3]F, t device.DType) F {
 	if t > device.F16 {
 		return nil
 	}
 	return fs[t]
 }
 
-func (g *gemm) packApart(mem gemmScratch, how *packing, dst []float32, lanes int, x device.Mat, lane, width int) {
+func (g *gemm) packTrans(mem gemmScratch, how *packing, dst []float32, lanes int, x device.Mat, lane, width int) {
 	k := g.p1 - g.p0
 	src, ld := x.Buf.Slice(lane*x.Ld+g.p0, x.Buf.N), x.Ld
-	f := native(&how.apart, src.Type)
+	f := native(&how.trans, src.Type)
 	if f == nil {
 		for i := range width {
 			load(mem.wide[i*k:][:k], src.Slice(i*ld, i*ld+k))
 		}
-		f, src, ld = how.apart[device.F32], device.OfF32(mem.wide), k
+		f, src, ld = how.trans[device.F32], device.OfF32(mem.wide), k
 	}
-	for i := 0; i < width; i += how.apartLanes {
-		f(unsafe.Pointer(&dst[i]), src.Slice(i*ld, src.N).Ptr, ld, k, min(how.apartLanes, width-i), lanes)
+	for i := 0; i < width; i += how.transLanes {
+		f(unsafe.Pointer(&dst[i]), src.Slice(i*ld, src.N).Ptr, ld, k, min(how.transLanes, width-i), lanes)
 	}
 }
 
-func (g *gemm) packSide(how *packing, dst []float32, lanes, panel int, x device.Mat, lane, width int) {
-	if f := native(&how.side, x.Buf.Type); f != nil {
+func (g *gemm) packCopy(how *packing, dst []float32, lanes, panel int, x device.Mat, lane, width int) {
+	if f := native(&how.copy, x.Buf.Type); f != nil {
 		f(unsafe.Pointer(&dst[0]), x.Buf.Slice(g.p0*x.Ld+lane, x.Buf.N).Ptr, x.Ld, g.p1-g.p0, width, lanes, panel)
 		return
 	}

@@ -10,7 +10,7 @@ var portable = isa{
 	peak: Peak{Name: "fp32 Go", ops: 16 * 2, loop: fmaGo},
 }
 
-var packGo = packing{side: [3]sideFunc{copyGo}, apart: [3]apartFunc{transGo}, apartLanes: 4}
+var packGo = packing{copy: [3]packCopyFunc{copyGo}, trans: [3]packTransFunc{transGo}, transLanes: 4}
 
 func copyGo(dst, src unsafe.Pointer, ld, k, width, stride, panel int) {
 	s := unsafe.Slice((*float32)(src), (k-1)*ld+width)

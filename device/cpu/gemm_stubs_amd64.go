@@ -14,32 +14,32 @@ func tile512(t *tile)
 //go:noescape
 func tile256(t *tile)
 
-// copy512F32 is a sideFunc of panels of 32 lanes.
+// copy512F32 is a packCopyFunc of panels of 32 lanes.
 //
 //go:noescape
 func copy512F32(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int, panel int)
 
-// trans512F32 is an apartFunc of at most 16 lanes that lie apart.
+// trans512F32 is a packTransFunc of at most 16 lanes, transposed.
 //
 //go:noescape
 func trans512F32(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int)
 
-// copy512BF16 is a sideFunc of panels of 32 lanes.
+// copy512BF16 is a packCopyFunc of panels of 32 lanes.
 //
 //go:noescape
 func copy512BF16(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int, panel int)
 
-// trans512BF16 is an apartFunc of at most 16 lanes that lie apart.
+// trans512BF16 is a packTransFunc of at most 16 lanes, transposed.
 //
 //go:noescape
 func trans512BF16(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int)
 
-// copy512F16 is a sideFunc of panels of 32 lanes.
+// copy512F16 is a packCopyFunc of panels of 32 lanes.
 //
 //go:noescape
 func copy512F16(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int, panel int)
 
-// trans512F16 is an apartFunc of at most 16 lanes that lie apart.
+// trans512F16 is a packTransFunc of at most 16 lanes, transposed.
 //
 //go:noescape
 func trans512F16(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int)
@@ -69,12 +69,12 @@ func moveToBF16(dst unsafe.Pointer, src unsafe.Pointer, ldd int, lds int, rows i
 //go:noescape
 func moveToF16(dst unsafe.Pointer, src unsafe.Pointer, ldd int, lds int, rows int, cols int)
 
-// copy256F32 is a sideFunc of panels of 16 lanes.
+// copy256F32 is a packCopyFunc of panels of 16 lanes.
 //
 //go:noescape
 func copy256F32(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int, panel int)
 
-// trans256F32 is an apartFunc of at most 8 lanes that lie apart.
+// trans256F32 is a packTransFunc of at most 8 lanes, transposed.
 //
 //go:noescape
 func trans256F32(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int)

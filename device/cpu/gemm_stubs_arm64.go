@@ -14,7 +14,7 @@ func tileNEON(t *tile)
 //go:noescape
 func moveFromF32NEON(dst, src unsafe.Pointer, ldd, lds, rows, cols int)
 
-// transF32NEON is an apartFunc of at most 4 lanes; it always writes 4.
+// transF32NEON is a packTransFunc of at most 4 lanes; it always writes 4.
 //
 //go:noescape
 func transF32NEON(dst, src unsafe.Pointer, ld, k, width, stride int)
@@ -29,7 +29,7 @@ func moveFromBF16NEON(dst, src unsafe.Pointer, ldd, lds, rows, cols int)
 //go:noescape
 func moveToBF16NEON(dst, src unsafe.Pointer, ldd, lds, rows, cols int)
 
-// transBF16NEON is an apartFunc of at most 4 lanes; it always writes 4.
+// transBF16NEON is a packTransFunc of at most 4 lanes; it always writes 4.
 //
 //go:noescape
 func transBF16NEON(dst, src unsafe.Pointer, ld, k, width, stride int)
@@ -44,7 +44,7 @@ func moveFromF16NEON(dst, src unsafe.Pointer, ldd, lds, rows, cols int)
 //go:noescape
 func moveToF16NEON(dst, src unsafe.Pointer, ldd, lds, rows, cols int)
 
-// transF16NEON is an apartFunc of at most 4 lanes; it always writes 4.
+// transF16NEON is a packTransFunc of at most 4 lanes; it always writes 4.
 //
 //go:noescape
 func transF16NEON(dst, src unsafe.Pointer, ld, k, width, stride int)

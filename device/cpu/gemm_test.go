@@ -216,7 +216,7 @@ func longK() int {
 	return bestISA.kc + 3
 }
 
-// The k loop is broken into blocks, and sums of a 16-bit c live in a strip between them.
+// The k loop is broken into blocks, and sums of a 16-bit c wait in an accumulator between them.
 func TestMatMulManyBlocksOfK(t *testing.T) {
 	withISA(t, func(t *testing.T) {
 		q := testQueue(t, 2)
@@ -238,14 +238,14 @@ func TestMatMulManyBlocksOfK(t *testing.T) {
 }
 
 // Several blocks of rows and groups of columns, and blocks of columns for the
-// strip: samples are checked.
+// accumulator: samples are checked.
 func TestMatMulManyBlocks(t *testing.T) {
 	q := testQueue(t, 2)
 	rng := rand.New(rand.NewPCG(9, 10))
 	for _, ct := range []device.DType{device.F32, device.BF16} {
 		m, n, k := aMax/264+40, 2*groupMax+5, kcF32+9
 		if ct != device.F32 {
-			m, n = stripMax/ncMax+40, ncMax+5
+			m, n = accMax/ncMax+40, ncMax+5
 		}
 		if bestISA == &portable || testing.Short() {
 			m, n, k = 230, groupMax+5, 20

@@ -85,7 +85,7 @@ func (k *againstC) elements() int { return loopBytes / (4*k.floats + 2*k.halves)
 // addUpOn is addUp by parts, as many as the device has workers.
 func addUpOn(q *Queue, x []device.Buffer) {
 	q.Do(func() error {
-		workers := len(q.crew.helpers) + 1
+		workers := len(q.pool.workers) + 1
 		together(workers, func(i int) {
 			n := x[0].N / 4096
 			var part []device.Buffer

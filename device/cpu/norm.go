@@ -118,7 +118,7 @@ func (q *Queue) LayerNormGrad(dx device.Mat, dw, db device.Buffer, dy, x device.
 	t := q.issue("layer norm gradient of w, b") // first: dx may be dy
 	t.m[0], t.m[1] = dy, x
 	t.b[0], t.b[1], t.b[2], t.b[3] = dw, db, mean, rstd
-	q.kernel(t, runLayerNormGradW, strips(x.Cols), rowGrain(x.Rows*stripLen))
+	q.kernel(t, runLayerNormGradW, chunks(x.Cols), rowGrain(x.Rows*chunkCols))
 
 	t = q.issue("layer norm gradient of x")
 	t.m[0], t.m[1], t.m[2] = dx, dy, x
@@ -127,10 +127,10 @@ func (q *Queue) LayerNormGrad(dx device.Mat, dw, db device.Buffer, dy, x device.
 	q.kernel(t, runLayerNormGradX, x.Rows, rowGrain(x.Cols))
 }
 
-// runLayerNormGradW sums down strips of columns; see sum.go.
+// runLayerNormGradW sums down chunks of columns; see sum.go.
 func runLayerNormGradW(t *task, work *worker, lo, hi int) {
 	c := newNormColumns(work, &t.m[0], &t.m[1])
-	c.strips(lo, hi, t.b[0].F32(), t.b[1].F32(), t.b[2].F32(), t.b[3].F32())
+	c.chunks(lo, hi, t.b[0].F32(), t.b[1].F32(), t.b[2].F32(), t.b[3].F32())
 }
 
 // normColumns is a worker's sums down the columns of dy and x.
@@ -141,10 +141,11 @@ type normColumns struct {
 	sumW, sumB     []float32 // (columns)
 	blockD, blockX []float32 // (groupLen, columns)
 	zeros          []float32 // (groupLen)
+	args           *columnGrads
 }
 
 func newNormColumns(work *worker, dy, x *device.Mat) normColumns {
-	c := normColumns{isa: &bestVec.normISA, dy: dy, x: x}
+	c := normColumns{isa: &bestVec.normISA, dy: dy, x: x, args: &work.args.columns}
 	c.direct = dy.Buf.Type == x.Buf.Type && c.isa.normColumns[x.Buf.Type] != nil
 	columns := c.isa.columns
 	mem := work.floats((2*groupLen+2)*columns + groupLen)
@@ -155,11 +156,11 @@ func newNormColumns(work *worker, dy, x *device.Mat) normColumns {
 	return c
 }
 
-// strips sets strips [lo, hi) of dw to the sums of dy*(x-mean)*rstd, and of db to
+// chunks sets chunks [lo, hi) of dw to the sums of dy*(x-mean)*rstd, and of db to
 // those of dy. db nil is not wanted, mean nil is zeros.
-func (c *normColumns) strips(lo, hi int, dw, db, mean, rstd []float32) {
+func (c *normColumns) chunks(lo, hi int, dw, db, mean, rstd []float32) {
 	columns := c.isa.columns
-	at, c1 := lo*stripLen, min(hi*stripLen, c.x.Cols)
+	at, c1 := lo*chunkCols, min(hi*chunkCols, c.x.Cols)
 	if c.direct {
 		at = c.whole(at, c1, dw, db, mean, rstd)
 	}
@@ -176,7 +177,11 @@ func (c *normColumns) strips(lo, hi int, dw, db, mean, rstd []float32) {
 			}
 			d, ldd, kind := columnBlock(c.blockD, c.dy, r, at, rows, n, columns, c.direct)
 			x, ldx, _ := columnBlock(c.blockX, c.x, r, at, rows, n, columns, c.direct)
-			c.isa.normColumns[kind](floatPtr(sumW, 0), floatPtr(sumB, 0), d, x, ldd, ldx, rows, floatPtr(means, 0), floatPtr(rstd, r))
+			a := c.args
+			a.dw, a.db, a.dy, a.x = floatPtr(sumW, 0), floatPtr(sumB, 0), d, x
+			a.lddy, a.ldx, a.rows = ldd, ldx, rows
+			a.mean, a.rstd = floatPtr(means, 0), floatPtr(rstd, r)
+			c.isa.normColumns[kind](a)
 		}
 		copy(dw[at:at+n], sumW)
 		if db != nil {
@@ -195,17 +200,20 @@ func (c *normColumns) whole(at, end int, dw, db, mean, rstd []float32) int {
 		clear(db[at:end])
 	}
 	for r := 0; r < x.Rows; r += groupLen {
-		means := c.zeros
+		a, means := c.args, c.zeros
 		if mean != nil {
 			means = mean[r:]
 		}
+		a.lddy, a.ldx, a.rows = dy.Ld, x.Ld, min(groupLen, x.Rows-r)
+		a.mean, a.rstd = floatPtr(means, 0), floatPtr(rstd, r)
 		for col := at; col < end; col += columns {
-			sumB := floatPtr(c.sumB, 0)
+			a.dw, a.db = floatPtr(dw, col), floatPtr(c.sumB, 0)
 			if db != nil {
-				sumB = floatPtr(db, col)
+				a.db = floatPtr(db, col)
 			}
-			d, xs := dy.Buf.Slice(r*dy.Ld+col, dy.Buf.N), x.Buf.Slice(r*x.Ld+col, x.Buf.N)
-			c.isa.normColumns[d.Type](floatPtr(dw, col), sumB, d.Ptr, xs.Ptr, dy.Ld, x.Ld, min(groupLen, x.Rows-r), floatPtr(means, 0), floatPtr(rstd, r))
+			a.dy = dy.Buf.Slice(r*dy.Ld+col, dy.Buf.N).Ptr
+			a.x = x.Buf.Slice(r*x.Ld+col, x.Buf.N).Ptr
+			c.isa.normColumns[dy.Buf.Type](a)
 		}
 	}
 	return end
@@ -219,14 +227,15 @@ func runLayerNormGradX(t *task, work *worker, lo, hi int) {
 // have no mean and whose gradient none taken off.
 func runNormGrad(t *task, work *worker, lo, hi int, mean, rstd []float32) {
 	dxm, dym, xm, n := &t.m[0], &t.m[1], &t.m[2], t.m[2].Cols
-	np, add := padded(n, rowUnit), 0
-	if t.add {
-		add = 1
-	}
+	np, a := padded(n, rowUnit), &work.args.normGrad
 	mem := work.floats(4*np + 2)
 	w, sums := take(&mem, np), take(&mem, 2)
 	load(w[:n], t.b[0])
 	clear(w[n:])
+	a.w, a.n, a.add = floatPtr(w, 0), np, 0
+	if t.add {
+		a.add = 1
+	}
 	rows := normRows{isa: &bestVec.normISA, n: n, np: np, direct: directRows(n, dxm, dym, xm)}
 	for i := lo; i < hi; i++ {
 		dy, kind := rows.read(mem, dym, i)
@@ -234,16 +243,17 @@ func runNormGrad(t *task, work *worker, lo, hi int, mean, rstd []float32) {
 		if t.add {
 			rows.read(mem[2*np:], dxm, i)
 		}
-		var m, g float32
+		a.m, a.g, a.r = 0, 0, rstd[i]
 		if mean != nil {
-			m = mean[i]
+			a.m = mean[i]
 		}
-		r := rstd[i]
-		rows.isa.sums[kind](floatPtr(sums, 0), dy, x, floatPtr(w, 0), np, m)
+		rows.isa.sums[kind](floatPtr(sums, 0), dy, x, a.w, np, a.m)
 		if mean != nil {
-			g = sums[0] / float32(n)
+			a.g = sums[0] / float32(n)
 		}
-		rows.isa.grad[kind](rows.room(mem[2*np:], dxm, i), dy, x, floatPtr(w, 0), np, m, r, g, sums[1]*r/float32(n)*r, add)
+		a.gn = sums[1] * a.r / float32(n) * a.r
+		a.dx, a.dy, a.x = rows.room(mem[2*np:], dxm, i), dy, x
+		rows.isa.grad[kind](a)
 		rows.write(dxm, i, mem[2*np:])
 	}
 }

@@ -57,18 +57,27 @@ row:
 	VZEROUPPER
 	RET
 
-// func normColumnsF32AVX512(dw *byte, db *byte, dy *byte, x *byte, lddy int, ldx int, rows int, mean *byte, rstd *byte)
+// func normColumnsF32AVX512(a *columnGrads)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·normColumnsF32AVX512(SB), NOSPLIT, $0-72
-	MOVQ   dw+0(FP), AX
-	MOVQ   db+8(FP), CX
-	MOVQ   dy+16(FP), DX
-	MOVQ   x+24(FP), BX
-	MOVQ   lddy+32(FP), SI
-	MOVQ   ldx+40(FP), DI
-	MOVQ   rows+48(FP), R8
-	MOVQ   mean+56(FP), R9
-	MOVQ   rstd+64(FP), R10
+TEXT ·normColumnsF32AVX512(SB), NOSPLIT, $0-8
+	MOVQ   a+0(FP), AX
+	MOVQ   (AX), AX
+	MOVQ   a+0(FP), CX
+	MOVQ   8(CX), CX
+	MOVQ   a+0(FP), DX
+	MOVQ   16(DX), DX
+	MOVQ   a+0(FP), BX
+	MOVQ   24(BX), BX
+	MOVQ   a+0(FP), SI
+	MOVQ   32(SI), SI
+	MOVQ   a+0(FP), DI
+	MOVQ   40(DI), DI
+	MOVQ   a+0(FP), R8
+	MOVQ   48(R8), R8
+	MOVQ   a+0(FP), R9
+	MOVQ   56(R9), R9
+	MOVQ   a+0(FP), R10
+	MOVQ   64(R10), R10
 	ADDQ   SI, SI
 	ADDQ   SI, SI
 	ADDQ   DI, DI
@@ -377,19 +386,29 @@ done:
 	VZEROUPPER
 	RET
 
-// func normGradF32AVX512(dx *byte, dy *byte, x *byte, w *byte, n int, m float32, r float32, avg float32, gn float32, add int)
+// func normGradF32AVX512(a *normGradRow)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·normGradF32AVX512(SB), NOSPLIT, $0-64
-	MOVQ         dx+0(FP), AX
-	MOVQ         dy+8(FP), CX
-	MOVQ         x+16(FP), DX
-	MOVQ         w+24(FP), BX
-	MOVQ         n+32(FP), SI
-	MOVQ         add+56(FP), DI
-	VBROADCASTSS m+40(FP), Z0
-	VBROADCASTSS r+44(FP), Z1
-	VBROADCASTSS avg+48(FP), Z2
-	VBROADCASTSS gn+52(FP), Z3
+TEXT ·normGradF32AVX512(SB), NOSPLIT, $0-8
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), AX
+	MOVQ         a+0(FP), CX
+	MOVQ         8(CX), CX
+	MOVQ         a+0(FP), DX
+	MOVQ         16(DX), DX
+	MOVQ         a+0(FP), BX
+	MOVQ         24(BX), BX
+	MOVQ         a+0(FP), SI
+	MOVQ         32(SI), SI
+	MOVQ         a+0(FP), DI
+	MOVQ         56(DI), DI
+	MOVQ         a+0(FP), R8
+	VBROADCASTSS 40(R8), Z0
+	MOVQ         a+0(FP), R8
+	VBROADCASTSS 44(R8), Z1
+	MOVQ         a+0(FP), R8
+	VBROADCASTSS 48(R8), Z2
+	MOVQ         a+0(FP), R8
+	VBROADCASTSS 52(R8), Z3
 	LEAQ         (CX)(SI*4), R9
 	LEAQ         (DX)(SI*4), R10
 	XORQ         R8, R8
@@ -473,18 +492,27 @@ row:
 	VZEROUPPER
 	RET
 
-// func normColumnsBF16AVX512(dw *byte, db *byte, dy *byte, x *byte, lddy int, ldx int, rows int, mean *byte, rstd *byte)
+// func normColumnsBF16AVX512(a *columnGrads)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·normColumnsBF16AVX512(SB), NOSPLIT, $0-72
-	MOVQ   dw+0(FP), AX
-	MOVQ   db+8(FP), CX
-	MOVQ   dy+16(FP), DX
-	MOVQ   x+24(FP), BX
-	MOVQ   lddy+32(FP), SI
-	MOVQ   ldx+40(FP), DI
-	MOVQ   rows+48(FP), R8
-	MOVQ   mean+56(FP), R9
-	MOVQ   rstd+64(FP), R10
+TEXT ·normColumnsBF16AVX512(SB), NOSPLIT, $0-8
+	MOVQ   a+0(FP), AX
+	MOVQ   (AX), AX
+	MOVQ   a+0(FP), CX
+	MOVQ   8(CX), CX
+	MOVQ   a+0(FP), DX
+	MOVQ   16(DX), DX
+	MOVQ   a+0(FP), BX
+	MOVQ   24(BX), BX
+	MOVQ   a+0(FP), SI
+	MOVQ   32(SI), SI
+	MOVQ   a+0(FP), DI
+	MOVQ   40(DI), DI
+	MOVQ   a+0(FP), R8
+	MOVQ   48(R8), R8
+	MOVQ   a+0(FP), R9
+	MOVQ   56(R9), R9
+	MOVQ   a+0(FP), R10
+	MOVQ   64(R10), R10
 	ADDQ   SI, SI
 	ADDQ   DI, DI
 	VPXORD Z0, Z0, Z0
@@ -824,19 +852,29 @@ done:
 	VZEROUPPER
 	RET
 
-// func normGradBF16AVX512(dx *byte, dy *byte, x *byte, w *byte, n int, m float32, r float32, avg float32, gn float32, add int)
+// func normGradBF16AVX512(a *normGradRow)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·normGradBF16AVX512(SB), NOSPLIT, $0-64
-	MOVQ         dx+0(FP), AX
-	MOVQ         dy+8(FP), CX
-	MOVQ         x+16(FP), DX
-	MOVQ         w+24(FP), BX
-	MOVQ         n+32(FP), SI
-	MOVQ         add+56(FP), DI
-	VBROADCASTSS m+40(FP), Z0
-	VBROADCASTSS r+44(FP), Z1
-	VBROADCASTSS avg+48(FP), Z2
-	VBROADCASTSS gn+52(FP), Z3
+TEXT ·normGradBF16AVX512(SB), NOSPLIT, $0-8
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), AX
+	MOVQ         a+0(FP), CX
+	MOVQ         8(CX), CX
+	MOVQ         a+0(FP), DX
+	MOVQ         16(DX), DX
+	MOVQ         a+0(FP), BX
+	MOVQ         24(BX), BX
+	MOVQ         a+0(FP), SI
+	MOVQ         32(SI), SI
+	MOVQ         a+0(FP), DI
+	MOVQ         56(DI), DI
+	MOVQ         a+0(FP), R8
+	VBROADCASTSS 40(R8), Z0
+	MOVQ         a+0(FP), R8
+	VBROADCASTSS 44(R8), Z1
+	MOVQ         a+0(FP), R8
+	VBROADCASTSS 48(R8), Z2
+	MOVQ         a+0(FP), R8
+	VBROADCASTSS 52(R8), Z3
 	LEAQ         (CX)(SI*2), R9
 	LEAQ         (DX)(SI*2), R10
 	XORQ         R8, R8
@@ -937,18 +975,27 @@ row:
 	VZEROUPPER
 	RET
 
-// func normColumnsF16AVX512(dw *byte, db *byte, dy *byte, x *byte, lddy int, ldx int, rows int, mean *byte, rstd *byte)
+// func normColumnsF16AVX512(a *columnGrads)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·normColumnsF16AVX512(SB), NOSPLIT, $0-72
-	MOVQ   dw+0(FP), AX
-	MOVQ   db+8(FP), CX
-	MOVQ   dy+16(FP), DX
-	MOVQ   x+24(FP), BX
-	MOVQ   lddy+32(FP), SI
-	MOVQ   ldx+40(FP), DI
-	MOVQ   rows+48(FP), R8
-	MOVQ   mean+56(FP), R9
-	MOVQ   rstd+64(FP), R10
+TEXT ·normColumnsF16AVX512(SB), NOSPLIT, $0-8
+	MOVQ   a+0(FP), AX
+	MOVQ   (AX), AX
+	MOVQ   a+0(FP), CX
+	MOVQ   8(CX), CX
+	MOVQ   a+0(FP), DX
+	MOVQ   16(DX), DX
+	MOVQ   a+0(FP), BX
+	MOVQ   24(BX), BX
+	MOVQ   a+0(FP), SI
+	MOVQ   32(SI), SI
+	MOVQ   a+0(FP), DI
+	MOVQ   40(DI), DI
+	MOVQ   a+0(FP), R8
+	MOVQ   48(R8), R8
+	MOVQ   a+0(FP), R9
+	MOVQ   56(R9), R9
+	MOVQ   a+0(FP), R10
+	MOVQ   64(R10), R10
 	ADDQ   SI, SI
 	ADDQ   DI, DI
 	VPXORD Z0, Z0, Z0
@@ -1252,19 +1299,29 @@ done:
 	VZEROUPPER
 	RET
 
-// func normGradF16AVX512(dx *byte, dy *byte, x *byte, w *byte, n int, m float32, r float32, avg float32, gn float32, add int)
+// func normGradF16AVX512(a *normGradRow)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·normGradF16AVX512(SB), NOSPLIT, $0-64
-	MOVQ         dx+0(FP), AX
-	MOVQ         dy+8(FP), CX
-	MOVQ         x+16(FP), DX
-	MOVQ         w+24(FP), BX
-	MOVQ         n+32(FP), SI
-	MOVQ         add+56(FP), DI
-	VBROADCASTSS m+40(FP), Z0
-	VBROADCASTSS r+44(FP), Z1
-	VBROADCASTSS avg+48(FP), Z2
-	VBROADCASTSS gn+52(FP), Z3
+TEXT ·normGradF16AVX512(SB), NOSPLIT, $0-8
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), AX
+	MOVQ         a+0(FP), CX
+	MOVQ         8(CX), CX
+	MOVQ         a+0(FP), DX
+	MOVQ         16(DX), DX
+	MOVQ         a+0(FP), BX
+	MOVQ         24(BX), BX
+	MOVQ         a+0(FP), SI
+	MOVQ         32(SI), SI
+	MOVQ         a+0(FP), DI
+	MOVQ         56(DI), DI
+	MOVQ         a+0(FP), R8
+	VBROADCASTSS 40(R8), Z0
+	MOVQ         a+0(FP), R8
+	VBROADCASTSS 44(R8), Z1
+	MOVQ         a+0(FP), R8
+	VBROADCASTSS 48(R8), Z2
+	MOVQ         a+0(FP), R8
+	VBROADCASTSS 52(R8), Z3
 	LEAQ         (CX)(SI*2), R9
 	LEAQ         (DX)(SI*2), R10
 	XORQ         R8, R8
@@ -1347,18 +1404,27 @@ row:
 	VZEROUPPER
 	RET
 
-// func normColumnsF32AVX2(dw *byte, db *byte, dy *byte, x *byte, lddy int, ldx int, rows int, mean *byte, rstd *byte)
+// func normColumnsF32AVX2(a *columnGrads)
 // Requires: AVX, FMA3, MMX+
-TEXT ·normColumnsF32AVX2(SB), NOSPLIT, $0-72
-	MOVQ   dw+0(FP), AX
-	MOVQ   db+8(FP), CX
-	MOVQ   dy+16(FP), DX
-	MOVQ   x+24(FP), BX
-	MOVQ   lddy+32(FP), SI
-	MOVQ   ldx+40(FP), DI
-	MOVQ   rows+48(FP), R8
-	MOVQ   mean+56(FP), R9
-	MOVQ   rstd+64(FP), R10
+TEXT ·normColumnsF32AVX2(SB), NOSPLIT, $0-8
+	MOVQ   a+0(FP), AX
+	MOVQ   (AX), AX
+	MOVQ   a+0(FP), CX
+	MOVQ   8(CX), CX
+	MOVQ   a+0(FP), DX
+	MOVQ   16(DX), DX
+	MOVQ   a+0(FP), BX
+	MOVQ   24(BX), BX
+	MOVQ   a+0(FP), SI
+	MOVQ   32(SI), SI
+	MOVQ   a+0(FP), DI
+	MOVQ   40(DI), DI
+	MOVQ   a+0(FP), R8
+	MOVQ   48(R8), R8
+	MOVQ   a+0(FP), R9
+	MOVQ   56(R9), R9
+	MOVQ   a+0(FP), R10
+	MOVQ   64(R10), R10
 	ADDQ   SI, SI
 	ADDQ   SI, SI
 	ADDQ   DI, DI
@@ -1717,19 +1783,29 @@ done:
 	VZEROUPPER
 	RET
 
-// func normGradF32AVX2(dx *byte, dy *byte, x *byte, w *byte, n int, m float32, r float32, avg float32, gn float32, add int)
+// func normGradF32AVX2(a *normGradRow)
 // Requires: AVX, FMA3, MMX+
-TEXT ·normGradF32AVX2(SB), NOSPLIT, $0-64
-	MOVQ         dx+0(FP), AX
-	MOVQ         dy+8(FP), CX
-	MOVQ         x+16(FP), DX
-	MOVQ         w+24(FP), BX
-	MOVQ         n+32(FP), SI
-	MOVQ         add+56(FP), DI
-	VBROADCASTSS m+40(FP), Y0
-	VBROADCASTSS r+44(FP), Y1
-	VBROADCASTSS avg+48(FP), Y2
-	VBROADCASTSS gn+52(FP), Y3
+TEXT ·normGradF32AVX2(SB), NOSPLIT, $0-8
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), AX
+	MOVQ         a+0(FP), CX
+	MOVQ         8(CX), CX
+	MOVQ         a+0(FP), DX
+	MOVQ         16(DX), DX
+	MOVQ         a+0(FP), BX
+	MOVQ         24(BX), BX
+	MOVQ         a+0(FP), SI
+	MOVQ         32(SI), SI
+	MOVQ         a+0(FP), DI
+	MOVQ         56(DI), DI
+	MOVQ         a+0(FP), R8
+	VBROADCASTSS 40(R8), Y0
+	MOVQ         a+0(FP), R8
+	VBROADCASTSS 44(R8), Y1
+	MOVQ         a+0(FP), R8
+	VBROADCASTSS 48(R8), Y2
+	MOVQ         a+0(FP), R8
+	VBROADCASTSS 52(R8), Y3
 	LEAQ         (CX)(SI*4), R9
 	LEAQ         (DX)(SI*4), R10
 	XORQ         R8, R8
@@ -1833,18 +1909,27 @@ row:
 	VZEROUPPER
 	RET
 
-// func normColumnsBF16AVX2(dw *byte, db *byte, dy *byte, x *byte, lddy int, ldx int, rows int, mean *byte, rstd *byte)
+// func normColumnsBF16AVX2(a *columnGrads)
 // Requires: AVX, AVX2, FMA3, MMX+
-TEXT ·normColumnsBF16AVX2(SB), NOSPLIT, $0-72
-	MOVQ   dw+0(FP), AX
-	MOVQ   db+8(FP), CX
-	MOVQ   dy+16(FP), DX
-	MOVQ   x+24(FP), BX
-	MOVQ   lddy+32(FP), SI
-	MOVQ   ldx+40(FP), DI
-	MOVQ   rows+48(FP), R8
-	MOVQ   mean+56(FP), R9
-	MOVQ   rstd+64(FP), R10
+TEXT ·normColumnsBF16AVX2(SB), NOSPLIT, $0-8
+	MOVQ   a+0(FP), AX
+	MOVQ   (AX), AX
+	MOVQ   a+0(FP), CX
+	MOVQ   8(CX), CX
+	MOVQ   a+0(FP), DX
+	MOVQ   16(DX), DX
+	MOVQ   a+0(FP), BX
+	MOVQ   24(BX), BX
+	MOVQ   a+0(FP), SI
+	MOVQ   32(SI), SI
+	MOVQ   a+0(FP), DI
+	MOVQ   40(DI), DI
+	MOVQ   a+0(FP), R8
+	MOVQ   48(R8), R8
+	MOVQ   a+0(FP), R9
+	MOVQ   56(R9), R9
+	MOVQ   a+0(FP), R10
+	MOVQ   64(R10), R10
 	ADDQ   SI, SI
 	ADDQ   DI, DI
 	VXORPS Y0, Y0, Y0
@@ -1955,18 +2040,27 @@ row:
 	VZEROUPPER
 	RET
 
-// func normColumnsF16AVX2(dw *byte, db *byte, dy *byte, x *byte, lddy int, ldx int, rows int, mean *byte, rstd *byte)
+// func normColumnsF16AVX2(a *columnGrads)
 // Requires: AVX, F16C, FMA3, MMX+
-TEXT ·normColumnsF16AVX2(SB), NOSPLIT, $0-72
-	MOVQ   dw+0(FP), AX
-	MOVQ   db+8(FP), CX
-	MOVQ   dy+16(FP), DX
-	MOVQ   x+24(FP), BX
-	MOVQ   lddy+32(FP), SI
-	MOVQ   ldx+40(FP), DI
-	MOVQ   rows+48(FP), R8
-	MOVQ   mean+56(FP), R9
-	MOVQ   rstd+64(FP), R10
+TEXT ·normColumnsF16AVX2(SB), NOSPLIT, $0-8
+	MOVQ   a+0(FP), AX
+	MOVQ   (AX), AX
+	MOVQ   a+0(FP), CX
+	MOVQ   8(CX), CX
+	MOVQ   a+0(FP), DX
+	MOVQ   16(DX), DX
+	MOVQ   a+0(FP), BX
+	MOVQ   24(BX), BX
+	MOVQ   a+0(FP), SI
+	MOVQ   32(SI), SI
+	MOVQ   a+0(FP), DI
+	MOVQ   40(DI), DI
+	MOVQ   a+0(FP), R8
+	MOVQ   48(R8), R8
+	MOVQ   a+0(FP), R9
+	MOVQ   56(R9), R9
+	MOVQ   a+0(FP), R10
+	MOVQ   64(R10), R10
 	ADDQ   SI, SI
 	ADDQ   DI, DI
 	VXORPS Y0, Y0, Y0

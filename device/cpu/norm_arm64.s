@@ -59,17 +59,26 @@ loop1:
 	FSTPQ (F14, F15), 96(R0)
 	RET
 
-// func normColumnsF32NEON(dw, db, dy, x unsafe.Pointer, lddy, ldx, rows int, mean, rstd unsafe.Pointer)
-TEXT ·normColumnsF32NEON(SB), NOSPLIT, $0-72
-	MOVD dw+0(FP), R0
-	MOVD db+8(FP), R1
-	MOVD dy+16(FP), R2
-	MOVD x+24(FP), R3
-	MOVD lddy+32(FP), R4
-	MOVD ldx+40(FP), R5
-	MOVD rows+48(FP), R6
-	MOVD mean+56(FP), R7
-	MOVD rstd+64(FP), R8
+// func normColumnsF32NEON(a *columnGrads)
+TEXT ·normColumnsF32NEON(SB), NOSPLIT, $0-8
+	MOVD a+0(FP), R0
+	MOVD 0(R0), R0
+	MOVD a+0(FP), R1
+	MOVD 8(R1), R1
+	MOVD a+0(FP), R2
+	MOVD 16(R2), R2
+	MOVD a+0(FP), R3
+	MOVD 24(R3), R3
+	MOVD a+0(FP), R4
+	MOVD 32(R4), R4
+	MOVD a+0(FP), R5
+	MOVD 40(R5), R5
+	MOVD a+0(FP), R6
+	MOVD 48(R6), R6
+	MOVD a+0(FP), R7
+	MOVD 56(R7), R7
+	MOVD a+0(FP), R8
+	MOVD 64(R8), R8
 	LSL $2, R4
 	LSL $2, R5
 	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
@@ -330,22 +339,32 @@ loop1:
 	FMOVS F5, 4(R0)
 	RET
 
-// func normGradF32NEON(dx, dy, x, w unsafe.Pointer, n int, m, r, avg, gn float32, add int)
-TEXT ·normGradF32NEON(SB), NOSPLIT, $0-64
-	MOVD dx+0(FP), R0
-	MOVD dy+8(FP), R1
-	MOVD x+16(FP), R2
-	MOVD w+24(FP), R3
-	MOVD n+32(FP), R4
-	FMOVS m+40(FP), F0
+// func normGradF32NEON(a *normGradRow)
+TEXT ·normGradF32NEON(SB), NOSPLIT, $0-8
+	MOVD a+0(FP), R0
+	MOVD 0(R0), R0
+	MOVD a+0(FP), R1
+	MOVD 8(R1), R1
+	MOVD a+0(FP), R2
+	MOVD 16(R2), R2
+	MOVD a+0(FP), R3
+	MOVD 24(R3), R3
+	MOVD a+0(FP), R4
+	MOVD 32(R4), R4
+	MOVD a+0(FP), R26
+	FMOVS 40(R26), F0
 	VDUP V0.S[0], V0.S4
-	FMOVS r+44(FP), F1
+	MOVD a+0(FP), R26
+	FMOVS 44(R26), F1
 	VDUP V1.S[0], V1.S4
-	FMOVS avg+48(FP), F2
+	MOVD a+0(FP), R26
+	FMOVS 48(R26), F2
 	VDUP V2.S[0], V2.S4
-	FMOVS gn+52(FP), F3
+	MOVD a+0(FP), R26
+	FMOVS 52(R26), F3
 	VDUP V3.S[0], V3.S4
-	MOVD add+56(FP), R5
+	MOVD a+0(FP), R5
+	MOVD 56(R5), R5
 	CBNZ R5, add
 loop1:
 	FLDPQ 0(R1), (F4, F5)
@@ -451,17 +470,26 @@ loop1:
 	FSTPQ (F14, F15), 96(R0)
 	RET
 
-// func normColumnsBF16NEON(dw, db, dy, x unsafe.Pointer, lddy, ldx, rows int, mean, rstd unsafe.Pointer)
-TEXT ·normColumnsBF16NEON(SB), NOSPLIT, $0-72
-	MOVD dw+0(FP), R0
-	MOVD db+8(FP), R1
-	MOVD dy+16(FP), R2
-	MOVD x+24(FP), R3
-	MOVD lddy+32(FP), R4
-	MOVD ldx+40(FP), R5
-	MOVD rows+48(FP), R6
-	MOVD mean+56(FP), R7
-	MOVD rstd+64(FP), R8
+// func normColumnsBF16NEON(a *columnGrads)
+TEXT ·normColumnsBF16NEON(SB), NOSPLIT, $0-8
+	MOVD a+0(FP), R0
+	MOVD 0(R0), R0
+	MOVD a+0(FP), R1
+	MOVD 8(R1), R1
+	MOVD a+0(FP), R2
+	MOVD 16(R2), R2
+	MOVD a+0(FP), R3
+	MOVD 24(R3), R3
+	MOVD a+0(FP), R4
+	MOVD 32(R4), R4
+	MOVD a+0(FP), R5
+	MOVD 40(R5), R5
+	MOVD a+0(FP), R6
+	MOVD 48(R6), R6
+	MOVD a+0(FP), R7
+	MOVD 56(R7), R7
+	MOVD a+0(FP), R8
+	MOVD 64(R8), R8
 	LSL $1, R4
 	LSL $1, R5
 	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
@@ -792,26 +820,36 @@ loop1:
 	FMOVS F5, 4(R0)
 	RET
 
-// func normGradBF16NEON(dx, dy, x, w unsafe.Pointer, n int, m, r, avg, gn float32, add int)
-TEXT ·normGradBF16NEON(SB), NOSPLIT, $0-64
-	MOVD dx+0(FP), R0
-	MOVD dy+8(FP), R1
-	MOVD x+16(FP), R2
-	MOVD w+24(FP), R3
-	MOVD n+32(FP), R4
+// func normGradBF16NEON(a *normGradRow)
+TEXT ·normGradBF16NEON(SB), NOSPLIT, $0-8
+	MOVD a+0(FP), R0
+	MOVD 0(R0), R0
+	MOVD a+0(FP), R1
+	MOVD 8(R1), R1
+	MOVD a+0(FP), R2
+	MOVD 16(R2), R2
+	MOVD a+0(FP), R3
+	MOVD 24(R3), R3
+	MOVD a+0(FP), R4
+	MOVD 32(R4), R4
 	MOVD $normLanes<>(SB), R5
 	FMOVQ 0(R5), F0
 	FMOVQ 16(R5), F1
 	FMOVQ 32(R5), F2
-	FMOVS m+40(FP), F3
+	MOVD a+0(FP), R26
+	FMOVS 40(R26), F3
 	VDUP V3.S[0], V3.S4
-	FMOVS r+44(FP), F4
+	MOVD a+0(FP), R26
+	FMOVS 44(R26), F4
 	VDUP V4.S[0], V4.S4
-	FMOVS avg+48(FP), F5
+	MOVD a+0(FP), R26
+	FMOVS 48(R26), F5
 	VDUP V5.S[0], V5.S4
-	FMOVS gn+52(FP), F6
+	MOVD a+0(FP), R26
+	FMOVS 52(R26), F6
 	VDUP V6.S[0], V6.S4
-	MOVD add+56(FP), R6
+	MOVD a+0(FP), R6
+	MOVD 56(R6), R6
 	CBNZ R6, add
 loop1:
 	FMOVQ 0(R1), F8
@@ -957,17 +995,26 @@ loop1:
 	FSTPQ (F14, F15), 96(R0)
 	RET
 
-// func normColumnsF16NEON(dw, db, dy, x unsafe.Pointer, lddy, ldx, rows int, mean, rstd unsafe.Pointer)
-TEXT ·normColumnsF16NEON(SB), NOSPLIT, $0-72
-	MOVD dw+0(FP), R0
-	MOVD db+8(FP), R1
-	MOVD dy+16(FP), R2
-	MOVD x+24(FP), R3
-	MOVD lddy+32(FP), R4
-	MOVD ldx+40(FP), R5
-	MOVD rows+48(FP), R6
-	MOVD mean+56(FP), R7
-	MOVD rstd+64(FP), R8
+// func normColumnsF16NEON(a *columnGrads)
+TEXT ·normColumnsF16NEON(SB), NOSPLIT, $0-8
+	MOVD a+0(FP), R0
+	MOVD 0(R0), R0
+	MOVD a+0(FP), R1
+	MOVD 8(R1), R1
+	MOVD a+0(FP), R2
+	MOVD 16(R2), R2
+	MOVD a+0(FP), R3
+	MOVD 24(R3), R3
+	MOVD a+0(FP), R4
+	MOVD 32(R4), R4
+	MOVD a+0(FP), R5
+	MOVD 40(R5), R5
+	MOVD a+0(FP), R6
+	MOVD 48(R6), R6
+	MOVD a+0(FP), R7
+	MOVD 56(R7), R7
+	MOVD a+0(FP), R8
+	MOVD 64(R8), R8
 	LSL $1, R4
 	LSL $1, R5
 	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b

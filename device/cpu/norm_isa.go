@@ -25,11 +25,11 @@ type (
 	// normSumsFunc sets sums[0] and sums[1] to the sums of dy*w and dy*w*(x-m).
 	normSumsFunc func(sums, dy, x, w unsafe.Pointer, n int, m float32)
 	// normGradFunc sets dx = r*(dy*w - g - (x-m)*gn), plus the old dx if add is not 0.
-	normGradFunc func(dx, dy, x, w unsafe.Pointer, n int, m, r, g, gn float32, add int)
+	normGradFunc func(a *normGradRow)
 	// sumColumnsFunc adds to sum the sum of rows, ld elements apart, taken in order.
 	sumColumnsFunc func(sum, x unsafe.Pointer, ld, rows int)
 	// normColumnsFunc adds to dw the sum over rows of dy*(x-mean)*rstd, and to db that of dy.
-	normColumnsFunc func(dw, db, dy, x unsafe.Pointer, lddy, ldx, rows int, mean, rstd unsafe.Pointer)
+	normColumnsFunc func(a *columnGrads)
 )
 
 const columnsGo = 16
@@ -83,11 +83,11 @@ func normSumsGo(sums, dy, x, w unsafe.Pointer, n int, m float32) {
 	s[0], s[1] = g[0]+g[1], gx[0]+gx[1]
 }
 
-func normGradGo(dx, dy, x, w unsafe.Pointer, n int, m, r, g, gn float32, add int) {
-	dxs, dys, xs, ws := floatsAt(dx, n), floatsAt(dy, n), floatsAt(x, n), floatsAt(w, n)
+func normGradGo(a *normGradRow) {
+	dxs, dys, xs, ws := floatsAt(a.dx, a.n), floatsAt(a.dy, a.n), floatsAt(a.x, a.n), floatsAt(a.w, a.n)
 	for j := range dxs {
-		d := r * (float32(dys[j]*ws[j]) - g - (xs[j]-m)*gn) // rounded, as in normSumsGo: one column has no gradient
-		if add != 0 {
+		d := a.r * (float32(dys[j]*ws[j]) - a.g - (xs[j]-a.m)*a.gn) // rounded, as in normSumsGo: one column has no gradient
+		if a.add != 0 {
 			d += dxs[j]
 		}
 		dxs[j] = d
@@ -106,18 +106,18 @@ func sumColumnsGo(sum, x unsafe.Pointer, ld, rows int) {
 	}
 }
 
-func normColumnsGo(dw, db, dy, x unsafe.Pointer, lddy, ldx, rows int, mean, rstd unsafe.Pointer) {
+func normColumnsGo(a *columnGrads) {
 	var w, b [columnsGo]float32
-	for i := range rows {
-		m, r := floatsAt(mean, rows)[i], floatsAt(rstd, rows)[i]
-		xs := floatsAt(unsafe.Add(x, 4*i*ldx), columnsGo)
-		for j, d := range floatsAt(unsafe.Add(dy, 4*i*lddy), columnsGo) {
+	for i := range a.rows {
+		m, r := floatsAt(a.mean, a.rows)[i], floatsAt(a.rstd, a.rows)[i]
+		xs := floatsAt(unsafe.Add(a.x, 4*i*a.ldx), columnsGo)
+		for j, d := range floatsAt(unsafe.Add(a.dy, 4*i*a.lddy), columnsGo) {
 			b[j] += d
 			w[j] += d * ((xs[j] - m) * r)
 		}
 	}
 	for j := range w {
-		floatsAt(dw, columnsGo)[j] += w[j]
-		floatsAt(db, columnsGo)[j] += b[j]
+		floatsAt(a.dw, columnsGo)[j] += w[j]
+		floatsAt(a.db, columnsGo)[j] += b[j]
 	}
 }

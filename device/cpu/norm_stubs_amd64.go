@@ -12,7 +12,7 @@ func sumColumnsF32AVX512(sum unsafe.Pointer, x unsafe.Pointer, ld int, rows int)
 // normColumnsF32AVX512 adds the sums over rows, of four vectors each, of dy*(x-mean)*rstd to dw and of dy to db.
 //
 //go:noescape
-func normColumnsF32AVX512(dw unsafe.Pointer, db unsafe.Pointer, dy unsafe.Pointer, x unsafe.Pointer, lddy int, ldx int, rows int, mean unsafe.Pointer, rstd unsafe.Pointer)
+func normColumnsF32AVX512(a *columnGrads)
 
 // rowSumF32AVX512 is the sum of n elements.
 //
@@ -34,10 +34,10 @@ func normRowF32AVX512(y unsafe.Pointer, x unsafe.Pointer, w unsafe.Pointer, b un
 //go:noescape
 func normSumsF32AVX512(sums unsafe.Pointer, dy unsafe.Pointer, x unsafe.Pointer, w unsafe.Pointer, n int, m float32)
 
-// normGradF32AVX512 sets dx to r*(dy*w - avg - (x-m)*gn), plus the old dx if add is not 0.
+// normGradF32AVX512 sets dx to r*(dy*w - g - (x-m)*gn), plus the old dx if add is not 0.
 //
 //go:noescape
-func normGradF32AVX512(dx unsafe.Pointer, dy unsafe.Pointer, x unsafe.Pointer, w unsafe.Pointer, n int, m float32, r float32, avg float32, gn float32, add int)
+func normGradF32AVX512(a *normGradRow)
 
 // sumColumnsBF16AVX512 adds rows of four vectors, ld elements apart, to sum.
 //
@@ -47,7 +47,7 @@ func sumColumnsBF16AVX512(sum unsafe.Pointer, x unsafe.Pointer, ld int, rows int
 // normColumnsBF16AVX512 adds the sums over rows, of four vectors each, of dy*(x-mean)*rstd to dw and of dy to db.
 //
 //go:noescape
-func normColumnsBF16AVX512(dw unsafe.Pointer, db unsafe.Pointer, dy unsafe.Pointer, x unsafe.Pointer, lddy int, ldx int, rows int, mean unsafe.Pointer, rstd unsafe.Pointer)
+func normColumnsBF16AVX512(a *columnGrads)
 
 // rowSumBF16AVX512 is the sum of n elements.
 //
@@ -69,10 +69,10 @@ func normRowBF16AVX512(y unsafe.Pointer, x unsafe.Pointer, w unsafe.Pointer, b u
 //go:noescape
 func normSumsBF16AVX512(sums unsafe.Pointer, dy unsafe.Pointer, x unsafe.Pointer, w unsafe.Pointer, n int, m float32)
 
-// normGradBF16AVX512 sets dx to r*(dy*w - avg - (x-m)*gn), plus the old dx if add is not 0.
+// normGradBF16AVX512 sets dx to r*(dy*w - g - (x-m)*gn), plus the old dx if add is not 0.
 //
 //go:noescape
-func normGradBF16AVX512(dx unsafe.Pointer, dy unsafe.Pointer, x unsafe.Pointer, w unsafe.Pointer, n int, m float32, r float32, avg float32, gn float32, add int)
+func normGradBF16AVX512(a *normGradRow)
 
 // sumColumnsF16AVX512 adds rows of four vectors, ld elements apart, to sum.
 //
@@ -82,7 +82,7 @@ func sumColumnsF16AVX512(sum unsafe.Pointer, x unsafe.Pointer, ld int, rows int)
 // normColumnsF16AVX512 adds the sums over rows, of four vectors each, of dy*(x-mean)*rstd to dw and of dy to db.
 //
 //go:noescape
-func normColumnsF16AVX512(dw unsafe.Pointer, db unsafe.Pointer, dy unsafe.Pointer, x unsafe.Pointer, lddy int, ldx int, rows int, mean unsafe.Pointer, rstd unsafe.Pointer)
+func normColumnsF16AVX512(a *columnGrads)
 
 // rowSumF16AVX512 is the sum of n elements.
 //
@@ -104,10 +104,10 @@ func normRowF16AVX512(y unsafe.Pointer, x unsafe.Pointer, w unsafe.Pointer, b un
 //go:noescape
 func normSumsF16AVX512(sums unsafe.Pointer, dy unsafe.Pointer, x unsafe.Pointer, w unsafe.Pointer, n int, m float32)
 
-// normGradF16AVX512 sets dx to r*(dy*w - avg - (x-m)*gn), plus the old dx if add is not 0.
+// normGradF16AVX512 sets dx to r*(dy*w - g - (x-m)*gn), plus the old dx if add is not 0.
 //
 //go:noescape
-func normGradF16AVX512(dx unsafe.Pointer, dy unsafe.Pointer, x unsafe.Pointer, w unsafe.Pointer, n int, m float32, r float32, avg float32, gn float32, add int)
+func normGradF16AVX512(a *normGradRow)
 
 // sumColumnsF32AVX2 adds rows of four vectors, ld elements apart, to sum.
 //
@@ -117,7 +117,7 @@ func sumColumnsF32AVX2(sum unsafe.Pointer, x unsafe.Pointer, ld int, rows int)
 // normColumnsF32AVX2 adds the sums over rows, of four vectors each, of dy*(x-mean)*rstd to dw and of dy to db.
 //
 //go:noescape
-func normColumnsF32AVX2(dw unsafe.Pointer, db unsafe.Pointer, dy unsafe.Pointer, x unsafe.Pointer, lddy int, ldx int, rows int, mean unsafe.Pointer, rstd unsafe.Pointer)
+func normColumnsF32AVX2(a *columnGrads)
 
 // rowSumF32AVX2 is the sum of n elements.
 //
@@ -139,10 +139,10 @@ func normRowF32AVX2(y unsafe.Pointer, x unsafe.Pointer, w unsafe.Pointer, b unsa
 //go:noescape
 func normSumsF32AVX2(sums unsafe.Pointer, dy unsafe.Pointer, x unsafe.Pointer, w unsafe.Pointer, n int, m float32)
 
-// normGradF32AVX2 sets dx to r*(dy*w - avg - (x-m)*gn), plus the old dx if add is not 0.
+// normGradF32AVX2 sets dx to r*(dy*w - g - (x-m)*gn), plus the old dx if add is not 0.
 //
 //go:noescape
-func normGradF32AVX2(dx unsafe.Pointer, dy unsafe.Pointer, x unsafe.Pointer, w unsafe.Pointer, n int, m float32, r float32, avg float32, gn float32, add int)
+func normGradF32AVX2(a *normGradRow)
 
 // sumColumnsBF16AVX2 adds rows of four vectors, ld elements apart, to sum.
 //
@@ -152,7 +152,7 @@ func sumColumnsBF16AVX2(sum unsafe.Pointer, x unsafe.Pointer, ld int, rows int)
 // normColumnsBF16AVX2 adds the sums over rows, of four vectors each, of dy*(x-mean)*rstd to dw and of dy to db.
 //
 //go:noescape
-func normColumnsBF16AVX2(dw unsafe.Pointer, db unsafe.Pointer, dy unsafe.Pointer, x unsafe.Pointer, lddy int, ldx int, rows int, mean unsafe.Pointer, rstd unsafe.Pointer)
+func normColumnsBF16AVX2(a *columnGrads)
 
 // sumColumnsF16AVX2 adds rows of four vectors, ld elements apart, to sum.
 //
@@ -162,4 +162,4 @@ func sumColumnsF16AVX2(sum unsafe.Pointer, x unsafe.Pointer, ld int, rows int)
 // normColumnsF16AVX2 adds the sums over rows, of four vectors each, of dy*(x-mean)*rstd to dw and of dy to db.
 //
 //go:noescape
-func normColumnsF16AVX2(dw unsafe.Pointer, db unsafe.Pointer, dy unsafe.Pointer, x unsafe.Pointer, lddy int, ldx int, rows int, mean unsafe.Pointer, rstd unsafe.Pointer)
+func normColumnsF16AVX2(a *columnGrads)

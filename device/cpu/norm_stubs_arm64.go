@@ -12,7 +12,7 @@ func sumColumnsF32NEON(sum, x unsafe.Pointer, ld, rows int)
 // normColumnsF32NEON adds the sums over rows, of 32 elements each, of dy*(x-mean)*rstd to dw and of dy to db.
 //
 //go:noescape
-func normColumnsF32NEON(dw, db, dy, x unsafe.Pointer, lddy, ldx, rows int, mean, rstd unsafe.Pointer)
+func normColumnsF32NEON(a *columnGrads)
 
 // rowSumF32NEON is the sum of n elements.
 //
@@ -34,10 +34,10 @@ func normRowF32NEON(y, x, w, b unsafe.Pointer, n int, m, r float32)
 //go:noescape
 func normSumsF32NEON(sums, dy, x, w unsafe.Pointer, n int, m float32)
 
-// normGradF32NEON sets dx to r*(dy*w - avg - (x-m)*gn), plus the old dx if add is not 0.
+// normGradF32NEON sets dx to r*(dy*w - g - (x-m)*gn), plus the old dx if add is not 0.
 //
 //go:noescape
-func normGradF32NEON(dx, dy, x, w unsafe.Pointer, n int, m, r, avg, gn float32, add int)
+func normGradF32NEON(a *normGradRow)
 
 // sumColumnsBF16NEON adds rows of 32 elements, ld elements apart, to sum.
 //
@@ -47,7 +47,7 @@ func sumColumnsBF16NEON(sum, x unsafe.Pointer, ld, rows int)
 // normColumnsBF16NEON adds the sums over rows, of 32 elements each, of dy*(x-mean)*rstd to dw and of dy to db.
 //
 //go:noescape
-func normColumnsBF16NEON(dw, db, dy, x unsafe.Pointer, lddy, ldx, rows int, mean, rstd unsafe.Pointer)
+func normColumnsBF16NEON(a *columnGrads)
 
 // rowSumBF16NEON is the sum of n elements.
 //
@@ -69,10 +69,10 @@ func normRowBF16NEON(y, x, w, b unsafe.Pointer, n int, m, r float32)
 //go:noescape
 func normSumsBF16NEON(sums, dy, x, w unsafe.Pointer, n int, m float32)
 
-// normGradBF16NEON sets dx to r*(dy*w - avg - (x-m)*gn), plus the old dx if add is not 0.
+// normGradBF16NEON sets dx to r*(dy*w - g - (x-m)*gn), plus the old dx if add is not 0.
 //
 //go:noescape
-func normGradBF16NEON(dx, dy, x, w unsafe.Pointer, n int, m, r, avg, gn float32, add int)
+func normGradBF16NEON(a *normGradRow)
 
 // sumColumnsF16NEON adds rows of 32 elements, ld elements apart, to sum.
 //
@@ -82,4 +82,4 @@ func sumColumnsF16NEON(sum, x unsafe.Pointer, ld, rows int)
 // normColumnsF16NEON adds the sums over rows, of 32 elements each, of dy*(x-mean)*rstd to dw and of dy to db.
 //
 //go:noescape
-func normColumnsF16NEON(dw, db, dy, x unsafe.Pointer, lddy, ldx, rows int, mean, rstd unsafe.Pointer)
+func normColumnsF16NEON(a *columnGrads)

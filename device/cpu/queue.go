@@ -50,7 +50,7 @@ type args struct {
 type Queue struct {
 	name     string
 	w        *worker
-	crew     *crew
+	pool     *pool
 	products *products
 	turns    *turns
 
@@ -86,7 +86,7 @@ type Span struct {
 // NewQueue starts a queue; Close ends it. Where its work space cannot be had,
 // that is the error of all work on it.
 func (d *Device) NewQueue(name string) *Queue {
-	q := &Queue{name: name, w: &worker{dev: d}, crew: d.crew, products: &d.products, turns: &d.turns, ended: make(chan struct{}), wanted: math.MaxUint64}
+	q := &Queue{name: name, w: &worker{dev: d}, pool: d.pool, products: &d.products, turns: &d.turns, ended: make(chan struct{}), wanted: math.MaxUint64}
 	q.more.L, q.reach.L = &q.mu, &q.mu
 	q.err = q.w.grow(d.scratch)
 	go q.serve()
@@ -150,12 +150,12 @@ func (q *Queue) kernel(t *task, run runFunc, n, grain int) {
 	q.commit()
 }
 
-// phase runs n pieces of a task of several phases, on the crew if workers is
+// phase runs n pieces of a task of several phases, on the pool if workers is
 // more than 1, and returns when they are done.
 func (q *Queue) phase(t *task, run runFunc, n, grain, workers int) {
 	t.run, t.n, t.grain = run, n, grain
 	if workers > 1 {
-		q.crew.split(t, q.w)
+		q.pool.split(t, q.w)
 	} else {
 		run(t, q.w, 0, n)
 	}
@@ -209,7 +209,7 @@ func (q *Queue) do(t *task) error {
 	case t.phases != nil:
 		t.phases(t, q)
 	case t.n > 0:
-		q.crew.split(t, q.w)
+		q.pool.split(t, q.w)
 	}
 	return nil
 }

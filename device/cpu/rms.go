@@ -57,7 +57,7 @@ func (q *Queue) RMSNormGrad(dx device.Mat, dw device.Buffer, dy, x device.Mat, w
 	t := q.issue("rms norm gradient of w") // first: dx may be dy
 	t.m[0], t.m[1] = dy, x
 	t.b[0], t.b[1] = dw, rstd
-	q.kernel(t, runRMSNormGradW, strips(x.Cols), rowGrain(x.Rows*stripLen))
+	q.kernel(t, runRMSNormGradW, chunks(x.Cols), rowGrain(x.Rows*chunkCols))
 
 	t = q.issue("rms norm gradient of x")
 	t.m[0], t.m[1], t.m[2] = dx, dy, x
@@ -66,10 +66,10 @@ func (q *Queue) RMSNormGrad(dx device.Mat, dw device.Buffer, dy, x device.Mat, w
 	q.kernel(t, runRMSNormGradX, x.Rows, rowGrain(x.Cols))
 }
 
-// runRMSNormGradW sums down strips of columns; see sum.go.
+// runRMSNormGradW sums down chunks of columns; see sum.go.
 func runRMSNormGradW(t *task, work *worker, lo, hi int) {
 	c := newNormColumns(work, &t.m[0], &t.m[1])
-	c.strips(lo, hi, t.b[0].F32(), nil, nil, t.b[1].F32())
+	c.chunks(lo, hi, t.b[0].F32(), nil, nil, t.b[1].F32())
 }
 
 func runRMSNormGradX(t *task, work *worker, lo, hi int) {

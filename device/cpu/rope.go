@@ -71,7 +71,7 @@ func (q *Queue) Rope(x device.Mat, r device.Rope, inverse bool) {
 
 // ropePhases fills the table if need be, and then turns rows.
 func ropePhases(t *task, q *Queue) {
-	table, r, workers := q.turns, t.rope, len(q.crew.helpers)+1
+	table, r, workers := q.turns, t.rope, len(q.pool.workers)+1
 	if t.m[0].Rows == 0 {
 		return
 	}

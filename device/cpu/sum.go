@@ -7,15 +7,15 @@ import (
 	"zeroth/device"
 )
 
-// Sums down the columns of a matrix go by strips of stripLen columns. Rows are
+// Sums down the columns of a matrix go by chunks of chunkCols columns. Rows are
 // added in groups of groupLen whose sums are then added up: always the same
 // order, and more accurate in float32 than one long chain.
 const (
-	stripLen = 64 // a multiple of every normISA's columns
-	groupLen = 64
+	chunkCols = 64 // a multiple of every normISA's columns
+	groupLen  = 64
 )
 
-func strips(cols int) int { return ceil(cols, stripLen) }
+func chunks(cols int) int { return ceil(cols, chunkCols) }
 
 // columnSums is where n sums are added up: sum itself, cleared, or mem if
 // functions would write more columns than it has.
@@ -47,14 +47,14 @@ func (q *Queue) SumRows(db device.Buffer, dy device.Mat) {
 	wantLen("sum of rows", db, device.F32, dy.Cols)
 	t := q.issue("sum of rows")
 	t.b[0], t.m[0] = db, dy
-	q.kernel(t, runSumRows, strips(dy.Cols), rowGrain(dy.Rows*stripLen))
+	q.kernel(t, runSumRows, chunks(dy.Cols), rowGrain(dy.Rows*chunkCols))
 }
 
 func runSumRows(t *task, w *worker, lo, hi int) {
 	dy, db, isa := &t.m[0], t.b[0].F32(), &bestVec.normISA
 	columns, direct := isa.columns, isa.sumColumns[dy.Buf.Type] != nil
 	mem := w.floats((groupLen + 1) * columns)
-	c, c1 := lo*stripLen, min(hi*stripLen, dy.Cols)
+	c, c1 := lo*chunkCols, min(hi*chunkCols, dy.Cols)
 	if direct { // whole rows of a group, as they lie in memory
 		whole := c + (c1-c)/columns*columns
 		clear(db[c:whole])

@@ -19,13 +19,13 @@ type vecISA struct {
 	sumISA
 }
 
-// attnISA is the parts of attention. A strip is rows query or key positions,
-// lanes the elements of a vector.
+// attnISA is the parts of attention. A tile of the microkernel is rows query or
+// key positions, lanes the elements of a vector.
 type attnISA struct {
 	rows, lanes int
-	strip       [3]stripFunc // by number of vectors, 1 or 2
-	soften      softenFunc
-	slope       slopeFunc
+	micro       [3]microFunc // by number of vectors, 1 or 2
+	online      onlineSoftmaxFunc
+	softmaxGrad softmaxGradFunc
 	load, store [3]rowsFunc                                 // from F32, BF16, F16 to float32 and back
 	scale       func(x unsafe.Pointer, n int, by float32)   // x[:n] *= by
 	dot         func(x, y unsafe.Pointer, n int) float32    // of x[:n] and y[:n]
@@ -58,26 +58,26 @@ type eachFunc func(y, a, b unsafe.Pointer, n int, s float32)
 // n elements, a positive multiple of 16; each may be one of the others.
 type swigluGradFunc func(dgate, dup, dy, gate, up unsafe.Pointer, n int)
 
-// stripFunc sets c[i*ldc+j] to the sum over p < k of a[i*ai+p*ak] * b[p*ldb+j],
-// taken in order of p, for a strip of i and vectors of j, plus the old c if add
-// is not 0; k >= 1.
-type stripFunc func(k int, a, b, c unsafe.Pointer, ai, ak, ldb, ldc, add int)
+// microFunc sets c[i*ldc+j] to the sum over p < k of a[i*ai+p*ak] * b[p*ldb+j],
+// taken in order of p, for rows of i and vectors of j, plus the old c if add is
+// not 0; k >= 1.
+type microFunc func(t *microTile)
 
 // rowsFunc copies rows of n elements, a positive multiple of 16, between work
 // space and a matrix, multiplied by a number; ldd and lds are elements between
 // rows.
 type rowsFunc func(dst, src unsafe.Pointer, ldd, lds, rows, n int, by float32)
 
-// softenFunc turns scores into exponentials. Row i, s[i*ld:], sees the first
-// min(n+i, most) >= 1 elements. m[i] becomes the larger of itself and the
+// onlineSoftmaxFunc turns scores into exponentials. Row i, s[i*ld:], sees the
+// first min(n+i, most) >= 1 elements. m[i] becomes the larger of itself and the
 // scores seen, shrink[i] = exp(old m[i] - m[i]), and each score exp(score -
 // m[i]); elements not seen become 0, up to end at least. l is lanes partial
 // sums a row: they are multiplied by shrink[i] and the exponentials added.
-type softenFunc func(s unsafe.Pointer, ld, rows, n, most, end int, m, l, shrink unsafe.Pointer)
+type onlineSoftmaxFunc func(r *softmaxRows)
 
-// slopeFunc turns scores p into probabilities exp(p - lse[i]) and ds into
-// p*(ds - delta[i]); what row i does not see becomes 0, as in softenFunc.
-type slopeFunc func(p, ds unsafe.Pointer, ld, rows, n, most, end int, lse, delta unsafe.Pointer)
+// softmaxGradFunc turns scores p into probabilities exp(p - lse[i]) and ds into
+// p*(ds - delta[i]); what row i does not see becomes 0, as in onlineSoftmaxFunc.
+type softmaxGradFunc func(r *softmaxGradRows)
 
 // bestVec is what kernels run on; tests set it to others of vecISAs.
 var bestVec = vecISAs[len(vecISAs)-1]
@@ -87,10 +87,10 @@ var vecISAs = append([]*vecISA{&portableVec}, nativeVecs()...)
 
 var portableVec = vecISA{
 	name: "portable",
-	attnISA: attnISA{rows: 4, lanes: 8, strip: [3]stripFunc{nil, stripGo(8), stripGo(16)},
+	attnISA: attnISA{rows: 4, lanes: 8, micro: [3]microFunc{nil, microGo(8), microGo(16)},
 		load:   [3]rowsFunc{loadGo(device.F32), loadGo(device.BF16), loadGo(device.F16)},
 		store:  [3]rowsFunc{storeGo(device.F32), storeGo(device.BF16), storeGo(device.F16)},
-		soften: softenGo, slope: slopeGo, scale: scaleGo, dot: dotGo, trans: transposeGo},
+		online: onlineSoftmaxGo, softmaxGrad: softmaxGradGo, scale: scaleGo, dot: dotGo, trans: transposeGo},
 	ruleISA: ruleISA{adamW: ruleGo(adamW), sgd: ruleGo(sgd), momentum: ruleGo(momentum), lion: ruleGo(lion)},
 	normISA: normGo,
 	eachISA: eachISA{
@@ -115,18 +115,18 @@ func floatPtr(x []float32, i int) unsafe.Pointer {
 	return unsafe.Add(unsafe.Pointer(unsafe.SliceData(x)), 4*i)
 }
 
-// stripGo is a strip of 4 rows by cols columns, two columns at a time.
-func stripGo(cols int) stripFunc {
-	return func(k int, a, b, c unsafe.Pointer, ai, ak, ldb, ldc, add int) {
-		as, bs := floatsAt(a, 3*ai+(k-1)*ak+1), floatsAt(b, (k-1)*ldb+cols)
-		cs := floatsAt(c, 3*ldc+cols)
-		if add == 0 {
+// microGo is 4 rows by cols columns, two columns at a time.
+func microGo(cols int) microFunc {
+	return func(t *microTile) {
+		as, bs := floatsAt(t.a, 3*t.ai+(t.k-1)*t.ak+1), floatsAt(t.b, (t.k-1)*t.ldb+cols)
+		cs := floatsAt(t.c, 3*t.ldc+cols)
+		if t.add == 0 {
 			for i := range 4 {
-				clear(cs[i*ldc:][:cols])
+				clear(cs[i*t.ldc:][:cols])
 			}
 		}
 		for j := 0; j < cols; j += 2 {
-			tile4x2(cs[j:], ldc, as, ai, ak, bs[j:], ldb, k)
+			tile4x2(cs[j:], t.ldc, as, t.ai, t.ak, bs[j:], t.ldb, t.k)
 		}
 	}
 }
@@ -159,13 +159,13 @@ func tile4x2(c []float32, ldc int, a []float32, ai, ak int, b []float32, ldb, k 
 	c[3*ldc+1] += s31
 }
 
-// softenGo keeps the whole sum in the first of a row's partial sums.
-func softenGo(s unsafe.Pointer, ld, rows, n, most, end int, m, l, shrink unsafe.Pointer) {
+// onlineSoftmaxGo keeps the whole sum in the first of a row's partial sums.
+func onlineSoftmaxGo(r *softmaxRows) {
 	const lanes = 8
-	ms, ls, shrinks := floatsAt(m, rows), floatsAt(l, rows*lanes), floatsAt(shrink, rows)
-	for i := range rows {
-		row := floatsAt(unsafe.Add(s, 4*i*ld), end)
-		see := min(n+i, most)
+	ms, ls, shrinks := floatsAt(r.m, r.rows), floatsAt(r.l, r.rows*lanes), floatsAt(r.shrink, r.rows)
+	for i := range r.rows {
+		row := floatsAt(unsafe.Add(r.s, 4*i*r.ld), r.end)
+		see := min(r.n+i, r.most)
 		top := max(ms[i], largest(row[:see]))
 		shrinks[i] = exp32(ms[i] - top)
 		ms[i] = top
@@ -174,11 +174,11 @@ func softenGo(s unsafe.Pointer, ld, rows, n, most, end int, m, l, shrink unsafe.
 	}
 }
 
-func slopeGo(p, ds unsafe.Pointer, ld, rows, n, most, end int, lse, delta unsafe.Pointer) {
-	lses, deltas := floatsAt(lse, rows), floatsAt(delta, rows)
-	for i := range rows {
-		ps, dss := floatsAt(unsafe.Add(p, 4*i*ld), end), floatsAt(unsafe.Add(ds, 4*i*ld), end)
-		see := min(n+i, most)
+func softmaxGradGo(r *softmaxGradRows) {
+	lses, deltas := floatsAt(r.lse, r.rows), floatsAt(r.delta, r.rows)
+	for i := range r.rows {
+		ps, dss := floatsAt(unsafe.Add(r.p, 4*i*r.ld), r.end), floatsAt(unsafe.Add(r.ds, 4*i*r.ld), r.end)
+		see := min(r.n+i, r.most)
 		for j, x := range ps[:see] {
 			ps[j] = exp32(x - lses[i])
 			dss[j] = ps[j] * (dss[j] - deltas[i])

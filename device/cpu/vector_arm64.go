@@ -6,10 +6,10 @@ import "unsafe"
 // block by block, and all of them left to the caller.
 var vecNEON = vecISA{
 	name: "neon",
-	attnISA: attnISA{rows: 4, lanes: 8, strip: [3]stripFunc{nil, strip1xNEON, strip2xNEON},
+	attnISA: attnISA{rows: 4, lanes: 8, micro: [3]microFunc{nil, micro1xNEON, micro2xNEON},
 		load:   [3]rowsFunc{loadF32NEON, loadBF16NEON, loadF16NEON},
 		store:  [3]rowsFunc{storeF32NEON, storeBF16NEON, storeF16NEON},
-		soften: softenNEON, slope: slopeNEON, scale: scaleRowNEON, dot: dotRowNEON, trans: transposeNEON},
+		online: onlineSoftmaxNEON, softmaxGrad: softmaxGradNEON, scale: scaleRowNEON, dot: dotRowNEON, trans: transposeNEON},
 	ruleISA: ruleISA{adamW: adamWNEON, sgd: sgdNEON, momentum: momentumNEON, lion: lionNEON},
 	normISA: normISA{
 		columns: 32,

@@ -29,8 +29,8 @@ type Sizes struct {
 // Workspace is the bytes that a device of so many workers and queues takes for
 // kernels of the given sizes.
 func Workspace(workers, queues int, s Sizes) int64 {
-	packed, strip := s.products()
-	return 4 * int64(packed+strip+s.turns()+(workers-1+queues)*s.scratch())
+	packed, acc := s.products()
+	return 4 * int64(packed+acc+s.turns()+(workers-1+queues)*s.scratch())
 }
 
 // turns is the floats of the table of rotary positions.
@@ -61,16 +61,16 @@ func attnScratch(a device.Attn) int {
 
 // products is the floats of the device's blocks: a block of A, and of C where
 // that is not float32 and has several blocks of k.
-func (s Sizes) products() (packed, strip int) {
+func (s Sizes) products() (packed, acc int) {
 	if s == (Sizes{}) {
 		return 0, 0
 	}
 	most := s.longest()
 	packed = min(aMax, (most+31)*s.words()+ceil(most, 4)*edge)
 	if s.Type != device.F32 && most > kcF32 {
-		strip = min(stripMax, min(ncMax, ceil(most, 32)*32)*most)
+		acc = min(accMax, min(ncMax, ceil(most, 32)*32)*most)
 	}
-	return packed, strip
+	return packed, acc
 }
 
 // longest is the longest side a product may have.
@@ -90,12 +90,12 @@ func (s Sizes) words() int {
 // NewQueue.
 func (d *Device) Reserve(s Sizes) error {
 	d.scratch = s.scratch()
-	packed, strip := s.products()
-	err := d.products.grow(packed, strip)
+	packed, acc := s.products()
+	err := d.products.grow(packed, acc)
 	if err == nil {
 		err = d.turns.grow(s.turns())
 	}
-	for _, h := range d.crew.helpers {
+	for _, h := range d.pool.workers {
 		if err == nil {
 			err = h.w.grow(d.scratch)
 		}
@@ -143,41 +143,41 @@ func (d *Device) regrow(b device.Buffer, n int) (device.Buffer, error) {
 
 // products is the memory a device has for matrix products, one at a time.
 type products struct {
-	mu            sync.Mutex // held while a product is computed
-	dev           *Device
-	packed, strip device.Buffer
-	blocks        uint64 // that were computed
+	mu          sync.Mutex // held while a product is computed
+	dev         *Device
+	packed, acc device.Buffer
+	blocks      uint64 // that were computed
 }
 
 // need gives g its blocks.
 func (p *products) need(g *gemm) {
 	rows := min(g.m, g.blockRows())
-	packed, strip := 0, 0
+	packed, acc := 0, 0
 	if !g.inPlace {
 		packed = ceil(rows, g.isa.mr) * g.slot()
 	}
-	if g.stripped() {
-		strip = rows * g.nc()
+	if g.accumulates() {
+		acc = rows * g.nc()
 	}
-	if err := p.grow(packed, strip); err != nil {
+	if err := p.grow(packed, acc); err != nil {
 		panic(fmt.Sprintf("cpu: a product's work space: %v", err))
 	}
 	if packed > 0 {
 		g.packed = p.packed.F32()
 	}
-	if strip > 0 {
-		g.strip = p.strip.F32()
+	if acc > 0 {
+		g.acc = p.acc.F32()
 	}
 }
 
-func (p *products) grow(packed, strip int) (err error) {
+func (p *products) grow(packed, acc int) (err error) {
 	if p.packed.N < packed {
 		if p.packed, err = p.dev.regrow(p.packed, packed); err != nil {
 			return err
 		}
 	}
-	if p.strip.N < strip {
-		p.strip, err = p.dev.regrow(p.strip, strip)
+	if p.acc.N < acc {
+		p.acc, err = p.dev.regrow(p.acc, acc)
 	}
 	return err
 }

@@ -19,10 +19,10 @@ func attention(c *build.Context) {
 	declareWindow(c, "attnOnes", 0xffffffff, 0)
 	for _, w := range widths {
 		for vectors := 1; vectors <= 2; vectors++ {
-			strip(c, w, vectors)
+			micro(c, w, vectors)
 		}
-		soften(c, w, k)
-		slope(c, w, k)
+		onlineSoftmax(c, w, k)
+		softmaxGrad(c, w, k)
 		scaleRow(c, w)
 		for _, e := range []elem{f32, bf16s, f16s} {
 			scaledRows(c, w, k, "load"+e.name+w.suffix, e, f32)
@@ -53,16 +53,14 @@ func window(c *build.Context, name string, n reg.GPVirtual) reg.GPVirtual {
 	return p
 }
 
-const stripSignature = "func(k int, a, b, c *byte, ai, ak, ldb, ldc, add int)"
-
-// strip is a tile of rows by vectors: eight rows on AVX-512, four on AVX2.
-func strip(c *build.Context, w width, vectors int) {
+// micro is a tile of rows by vectors: eight rows on AVX-512, four on AVX2.
+func micro(c *build.Context, w width, vectors int) {
 	rows := w.lanes / 2
-	name := fmt.Sprintf("strip%dx%s", vectors, w.suffix)
-	text(c, name, stripSignature, fmt.Sprintf("%s is a stripFunc of %d rows by %d columns.", name, rows, vectors*w.lanes))
-	k, a, b, dst := load64(c, "k"), load64(c, "a"), load64(c, "b"), load64(c, "c")
-	ai, ak := times4(c, load64(c, "ai")), times4(c, load64(c, "ak"))
-	ldb, ldc := times4(c, load64(c, "ldb")), times4(c, load64(c, "ldc"))
+	name := fmt.Sprintf("micro%dx%s", vectors, w.suffix)
+	text(c, name, "func(t *microTile)", fmt.Sprintf("%s is a microFunc of %d rows by %d columns.", name, rows, vectors*w.lanes))
+	k, a, b, dst := load64(c, "t.k"), load64(c, "t.a"), load64(c, "t.b"), load64(c, "t.c")
+	ai, ak := times4(c, load64(c, "t.ai")), times4(c, load64(c, "t.ak"))
+	ldb, ldc := times4(c, load64(c, "t.ldb")), times4(c, load64(c, "t.ldc"))
 	third, a3 := c.GP64(), c.GP64() // 3 ai; a + 3 ai
 	c.LEAQ(operand.Mem{Base: ai, Index: ai, Scale: 2}, third)
 	c.LEAQ(operand.Mem{Base: a, Index: third, Scale: 1}, a3)
@@ -103,7 +101,7 @@ func strip(c *build.Context, w width, vectors int) {
 		c.VZEROUPPER()
 		c.RET()
 	}
-	add := load64(c, "add")
+	add := load64(c, "t.add")
 	c.TESTQ(add, add)
 	c.JZ(operand.LabelRef("set"))
 	store(true)
@@ -147,12 +145,12 @@ func clearRest(c *build.Context, w width, vectors, end reg.GPVirtual, rows ...re
 	c.JLT(operand.LabelRef("clear"))
 }
 
-func soften(c *build.Context, w width, t *constants) {
-	name := "soften" + w.suffix
-	text(c, name, "func(s *byte, ld, rows, n, most, end int, m, l, shrink *byte)", name+" is a softenFunc.")
-	s, ld, rows := load64(c, "s"), times4(c, load64(c, "ld")), load64(c, "rows")
-	n, most, end := load64(c, "n"), load64(c, "most"), load64(c, "end")
-	m, l, shrink := load64(c, "m"), load64(c, "l"), load64(c, "shrink")
+func onlineSoftmax(c *build.Context, w width, t *constants) {
+	name := "onlineSoftmax" + w.suffix
+	text(c, name, "func(r *softmaxRows)", name+" is an onlineSoftmaxFunc.")
+	s, ld, rows := load64(c, "r.s"), times4(c, load64(c, "r.ld")), load64(c, "r.rows")
+	n, most, end := load64(c, "r.n"), load64(c, "r.most"), load64(c, "r.end")
+	m, l, shrink := load64(c, "r.m"), load64(c, "r.l"), load64(c, "r.shrink")
 	c.Label("row")
 	vectors := seen(c, w, n, most, func(lane, left reg.GPVirtual) {
 		x, from := w.vec(c), operand.Mem{Base: s, Index: lane, Scale: 4}
@@ -204,12 +202,12 @@ func soften(c *build.Context, w width, t *constants) {
 	c.RET()
 }
 
-func slope(c *build.Context, w width, t *constants) {
-	name := "slope" + w.suffix
-	text(c, name, "func(p, ds *byte, ld, rows, n, most, end int, lse, delta *byte)", name+" is a slopeFunc.")
-	p, ds, ld, rows := load64(c, "p"), load64(c, "ds"), times4(c, load64(c, "ld")), load64(c, "rows")
-	n, most, end := load64(c, "n"), load64(c, "most"), load64(c, "end")
-	lse, delta := load64(c, "lse"), load64(c, "delta")
+func softmaxGrad(c *build.Context, w width, t *constants) {
+	name := "softmaxGrad" + w.suffix
+	text(c, name, "func(r *softmaxGradRows)", name+" is a softmaxGradFunc.")
+	p, ds, ld, rows := load64(c, "r.p"), load64(c, "r.ds"), times4(c, load64(c, "r.ld")), load64(c, "r.rows")
+	n, most, end := load64(c, "r.n"), load64(c, "r.most"), load64(c, "r.end")
+	lse, delta := load64(c, "r.lse"), load64(c, "r.delta")
 	c.Label("row")
 	vectors := seen(c, w, n, most, func(lane, left reg.GPVirtual) {
 		x, d := w.vec(c), w.vec(c)

@@ -117,7 +117,7 @@ func copyPairs(c *build.Context) {
 		c.VPORD(hi, lo, lo)
 		c.VMOVDQU32(lo, at(dst, 64*j))
 	}
-	copySide(c, "copyPairs", "panels of 32 lanes of bf16, two of k in a word", copying{lanes: 32, size: 2, pair: 2,
+	packCopies(c, "copyPairs", "panels of 32 lanes of bf16, two of k in a word", copying{lanes: 32, size: 2, pair: 2,
 		setMasks: func(width reg.GPVirtual) {
 			all, second = allLanes(c), allLanes(c)
 			masks[0], masks[1] = masks32(c, width)
@@ -141,7 +141,7 @@ func copyPairs(c *build.Context) {
 }
 
 func transPairs(c *build.Context) {
-	text(c, "transPairs", apartSignature, "transPairs is an apartFunc of at most 16 lanes of bf16 that lie apart, two of k in a word.")
+	text(c, "transPairs", transSignature, "transPairs is a packTransFunc of at most 16 lanes of bf16, transposed, two of k in a word.")
 	var x, y [16]reg.VecVirtual
 	for i := range x {
 		x[i], y[i] = c.ZMM(), c.ZMM()
@@ -390,7 +390,7 @@ func narrowTile(c *build.Context, label string, src, dst, ld reg.Register, add o
 // What is missing of k is zero.
 
 func amxRows(c *build.Context) {
-	text(c, "amxRows", apartSignature, "amxRows packs at most 32 rows of k bf16 into tiles; stride does not matter.")
+	text(c, "amxRows", transSignature, "amxRows packs at most 32 rows of k bf16 into tiles; stride does not matter.")
 	dst, src, k := load64(c, "dst"), load64(c, "src"), load64(c, "k")
 	ld, width := load64(c, "ld"), load64(c, "width")
 	scale(c, ld, 2)
@@ -444,7 +444,7 @@ func amxNarrow(c *build.Context) {
 }
 
 func amxColumns(c *build.Context) {
-	text(c, "amxColumns", sideSignature, "amxColumns packs at most 32 columns of k bf16 into the rows of tiles; stride and panel do not matter.")
+	text(c, "amxColumns", copySignature, "amxColumns packs at most 32 columns of k bf16 into the rows of tiles; stride and panel do not matter.")
 	dst, src, width := load64(c, "dst"), load64(c, "src"), load64(c, "width")
 	ld := load64(c, "ld")
 	scale(c, ld, 2)

@@ -178,7 +178,7 @@ func next16(c *build.Context, at, n reg.GPVirtual) {
 // Store take for a float is of SSE, which waits for the upper halves of registers
 // some hundred cycles once they are in use.
 func broadcastParam(c *build.Context, w width, name string) reg.VecVirtual {
-	return broadcast(c, w, address(c.Param(name)))
+	return broadcast(c, w, address(param(c, name, c.GP64())))
 }
 
 func returnFloat(c *build.Context, v reg.VecVirtual) { c.VMOVSS(v.AsX(), address(c.ReturnIndex(0))) }

@@ -260,8 +260,8 @@ func declareOnes(c *build.Context) {
 }
 
 const (
-	sideSignature  = "func(dst, src *byte, ld, k, width, stride, panel int)"
-	apartSignature = "func(dst, src *byte, ld, k, width, stride int)"
+	copySignature  = "func(dst, src *byte, ld, k, width, stride, panel int)"
+	transSignature = "func(dst, src *byte, ld, k, width, stride int)"
 )
 
 // widen512 loads lanes under a mask as float32.
@@ -277,7 +277,7 @@ func widen512(c *build.Context, source string, src operand.Op, mask reg.Register
 	}
 }
 
-// copying is what a sideFunc does with a row of words: those of a whole panel,
+// copying is what a packCopyFunc does with a row of words: those of a whole panel,
 // and those of the last one, of more than half of the lanes or not.
 type copying struct {
 	lanes, size, pair   int
@@ -286,10 +286,10 @@ type copying struct {
 	whole, wide, narrow func(src, ld, dst reg.GPVirtual)
 }
 
-// copySide writes a sideFunc. It goes along the rows of the source, and what is
+// packCopies writes a packCopyFunc. It goes along the rows of the source, and what is
 // eight rows of words on is fetched meanwhile.
-func copySide(c *build.Context, name, doc string, do copying) {
-	text(c, name, sideSignature, name+" is a sideFunc of "+doc+".")
+func packCopies(c *build.Context, name, doc string, do copying) {
+	text(c, name, copySignature, name+" is a packCopyFunc of "+doc+".")
 	dst, src, k := load64(c, "dst"), load64(c, "src"), load64(c, "k")
 	ld, stride, panel := load64(c, "ld"), times4(c, load64(c, "stride")), times4(c, load64(c, "panel"))
 	panels, rest := load64(c, "width"), c.GP64()
@@ -355,7 +355,7 @@ func copy512(c *build.Context, source string, size int) {
 		widen512(c, source, at(src, 16*size*j), mask, z)
 		c.VMOVUPS(z, at(dst, 64*j))
 	}
-	copySide(c, "copy512"+source, "panels of 32 lanes", copying{lanes: 32, size: size, pair: 1,
+	packCopies(c, "copy512"+source, "panels of 32 lanes", copying{lanes: 32, size: size, pair: 1,
 		setMasks: func(width reg.GPVirtual) {
 			all = allLanes(c)
 			masks[0], masks[1] = masks32(c, width)
@@ -415,7 +415,7 @@ func transLoop(c *build.Context, n, size, pair int, setMask func(k reg.GPVirtual
 
 func trans512(c *build.Context, source string, size int) {
 	name := "trans512" + source
-	text(c, name, apartSignature, name+" is an apartFunc of at most 16 lanes that lie apart.")
+	text(c, name, transSignature, name+" is a packTransFunc of at most 16 lanes, transposed.")
 	var x, y [16]reg.VecVirtual
 	for i := range x {
 		x[i], y[i] = c.ZMM(), c.ZMM()
@@ -516,7 +516,7 @@ func copy256(c *build.Context) {
 		c.VMASKMOVPS(at(src, 32*j), m[j], y)
 		c.VMOVUPS(y, at(dst, 32*j))
 	}
-	copySide(c, "copy256F32", "panels of 16 lanes", copying{lanes: 16, size: 4, pair: 1,
+	packCopies(c, "copy256F32", "panels of 16 lanes", copying{lanes: 16, size: 4, pair: 1,
 		setMasks: func(width reg.GPVirtual) { m = masks16(c, width) },
 		whole: func(src, _, dst reg.GPVirtual) {
 			for j := range 2 {
@@ -530,7 +530,7 @@ func copy256(c *build.Context) {
 }
 
 func trans256(c *build.Context) {
-	text(c, "trans256F32", apartSignature, "trans256F32 is an apartFunc of at most 8 lanes that lie apart.")
+	text(c, "trans256F32", transSignature, "trans256F32 is a packTransFunc of at most 8 lanes, transposed.")
 	var x [8]reg.VecVirtual
 	for i := range x {
 		x[i] = c.YMM()

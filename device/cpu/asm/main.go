@@ -28,7 +28,7 @@ var files = []struct {
 }{
 	{"gemm", gemm, neonGemm}, {"cast", cast, neonCast}, {"bf16", bf16, nil}, {"attention", attention, neonAttention},
 	{"elementwise", elementwise, neonElementwise}, {"optim", optim, neonOptim}, {"norm", norm, neonNorm}, {"sums", sums, neonSums},
-	{"limits", limits, neonLimits},
+	{"roofline", roofline, neonRoofline},
 }
 
 func main() {

@@ -155,11 +155,11 @@ func neonMove(file *neonFile, name string, from, to elem) {
 	})
 }
 
-// neonTranspose writes an apartFunc of four lanes, by blocks of four
+// neonTranspose writes a packTransFunc of four lanes, by blocks of four
 // of k. For lanes that are missing it packs the first again.
 func neonTranspose(file *neonFile, e elem) {
 	name := "trans" + e.name + "NEON"
-	doc := name + " is an apartFunc of at most 4 lanes; it always writes 4."
+	doc := name + " is a packTransFunc of at most 4 lanes; it always writes 4."
 	file.function(name, "func(dst, src unsafe.Pointer, ld, k, width, stride int)", doc, 0, func(f *fn) {
 		dst, ld, k := f.word("dst"), f.word("ld"), f.word("k")
 		width, stride := f.word("width"), f.word("stride")

@@ -98,11 +98,11 @@ func neonNormSums(file *neonFile, e elem) {
 
 func neonNormGrad(file *neonFile, e elem) {
 	name := "normGrad" + e.name + "NEON"
-	doc := name + " sets dx to r*(dy*w - avg - (x-m)*gn), plus the old dx if add is not 0."
-	file.function(name, "func(dx, dy, x, w unsafe.Pointer, n int, m, r, avg, gn float32, add int)", doc, 0, func(f *fn) {
-		dx, dy, x, w, n := f.word("dx"), f.word("dy"), f.word("x"), f.word("w"), f.word("n")
+	doc := name + " sets dx to r*(dy*w - g - (x-m)*gn), plus the old dx if add is not 0."
+	file.function(name, "func(a *normGradRow)", doc, 0, func(f *fn) {
+		dx, dy, x, w, n := f.word("a.dx"), f.word("a.dy"), f.word("a.x"), f.word("a.w"), f.word("a.n")
 		k := f.hold(e.rounding()...)
-		m, r, g, gn := f.number("m"), f.number("r"), f.number("avg"), f.number("gn")
+		m, r, g, gn := f.number("a.m"), f.number("a.r"), f.number("a.g"), f.number("a.gn")
 		pass := func(add bool) {
 			f.loop(n, 8, func() {
 				d, v, weight := f.vec(2), f.vec(2), f.vec(2)
@@ -126,7 +126,7 @@ func neonNormGrad(file *neonFile, e elem) {
 				f.step(32, w)
 			})
 		}
-		f.emit("CBNZ %v, add", f.word("add"))
+		f.emit("CBNZ %v, add", f.word("a.add"))
 		pass(false)
 		f.emit("RET")
 		f.here("add")
@@ -167,10 +167,10 @@ func (f *fn) addTo(p gp, v vec) {
 func neonNormColumns(file *neonFile, e elem) {
 	name := "normColumns" + e.name + "NEON"
 	doc := fmt.Sprintf("%s adds the sums over rows, of %d elements each, of dy*(x-mean)*rstd to dw and of dy to db.", name, neonAcross)
-	file.function(name, "func(dw, db, dy, x unsafe.Pointer, lddy, ldx, rows int, mean, rstd unsafe.Pointer)", doc, 0, func(f *fn) {
-		dw, db, dy, x := f.word("dw"), f.word("db"), f.word("dy"), f.word("x")
-		lddy, ldx, rows := f.word("lddy"), f.word("ldx"), f.word("rows")
-		mean, rstd := f.word("mean"), f.word("rstd")
+	file.function(name, "func(a *columnGrads)", doc, 0, func(f *fn) {
+		dw, db, dy, x := f.word("a.dw"), f.word("a.db"), f.word("a.dy"), f.word("a.x")
+		lddy, ldx, rows := f.word("a.lddy"), f.word("a.ldx"), f.word("a.rows")
+		mean, rstd := f.word("a.mean"), f.word("a.rstd")
 		e.bytes(f, lddy, ldx)
 		partW, partB := f.vec(neonAcross/4), f.vec(neonAcross/4)
 		f.zero(partW)
@@ -206,10 +206,10 @@ const neonLanes = 8
 func neonAttention(file *neonFile) {
 	file.constants(attnConstants...)
 	for vectors := 1; vectors <= 2; vectors++ {
-		neonStrip(file, vectors)
+		neonMicro(file, vectors)
 	}
-	neonSoften(file)
-	neonSlope(file)
+	neonOnlineSoftmax(file)
+	neonSoftmaxGrad(file)
 	neonScaleRow(file)
 	neonDotRow(file)
 	for _, e := range elems {
@@ -218,16 +218,16 @@ func neonAttention(file *neonFile) {
 	}
 }
 
-// neonStrip is four rows by one or two vectors.
-func neonStrip(file *neonFile, vectors int) {
+// neonMicro is four rows by one or two vectors.
+func neonMicro(file *neonFile, vectors int) {
 	const rows = 4
-	name := fmt.Sprintf("strip%dxNEON", vectors)
-	doc := fmt.Sprintf("%s is a stripFunc of %d rows by %d columns.", name, rows, vectors*neonLanes)
-	file.function(name, "func(k int, a, b, c unsafe.Pointer, ai, ak, ldb, ldc, add int)", doc, 0, func(f *fn) {
-		k, b, c := f.word("k"), f.word("b"), f.word("c")
-		ai, ak, ldb, ldc, add := f.word("ai"), f.word("ak"), f.word("ldb"), f.word("ldc"), f.word("add")
+	name := fmt.Sprintf("micro%dxNEON", vectors)
+	doc := fmt.Sprintf("%s is a microFunc of %d rows by %d columns.", name, rows, vectors*neonLanes)
+	file.function(name, "func(t *microTile)", doc, 0, func(f *fn) {
+		k, b, c := f.word("t.k"), f.word("t.b"), f.word("t.c")
+		ai, ak, ldb, ldc, add := f.word("t.ai"), f.word("t.ak"), f.word("t.ldb"), f.word("t.ldc"), f.word("t.add")
 		f32.bytes(f, ai, ak, ldb, ldc)
-		a := [rows]gp{f.word("a")}
+		a := [rows]gp{f.word("t.a")}
 		for i := 1; i < rows; i++ {
 			a[i] = f.gp()
 			f.emit("ADD %v, %v, %v", ai, a[i-1], a[i])
@@ -304,10 +304,10 @@ func (f *fn) clearRest(at, end gp, rows ...gp) {
 	f.here(done)
 }
 
-func neonSoften(file *neonFile) {
-	file.function("softenNEON", "func(s unsafe.Pointer, ld, rows, n, most, end int, m, l, shrink unsafe.Pointer)", "softenNEON is a softenFunc.", 0, func(f *fn) {
-		s, ld, rows, n, most, end := f.word("s"), f.word("ld"), f.word("rows"), f.word("n"), f.word("most"), f.word("end")
-		m, l, shrink, count, p, left := f.word("m"), f.word("l"), f.word("shrink"), f.gp(), f.gp(), f.gp()
+func neonOnlineSoftmax(file *neonFile) {
+	file.function("onlineSoftmaxNEON", "func(r *softmaxRows)", "onlineSoftmaxNEON is an onlineSoftmaxFunc.", 0, func(f *fn) {
+		s, ld, rows, n, most, end := f.word("r.s"), f.word("r.ld"), f.word("r.rows"), f.word("r.n"), f.word("r.most"), f.word("r.end")
+		m, l, shrink, count, p, left := f.word("r.m"), f.word("r.l"), f.word("r.shrink"), f.gp(), f.gp(), f.gp()
 		f32.bytes(f, ld)
 		k := f.hold(append([]string{"-inf"}, expNames...)...)
 		f.loop(rows, 1, func() {
@@ -353,11 +353,11 @@ func neonSoften(file *neonFile) {
 	})
 }
 
-func neonSlope(file *neonFile) {
-	file.function("slopeNEON", "func(p, ds unsafe.Pointer, ld, rows, n, most, end int, lse, delta unsafe.Pointer)", "slopeNEON is a slopeFunc.", 0, func(f *fn) {
-		p, ds, ld, rows := f.word("p"), f.word("ds"), f.word("ld"), f.word("rows")
-		n, most, end := f.word("n"), f.word("most"), f.word("end")
-		lse, delta, count, left := f.word("lse"), f.word("delta"), f.gp(), f.gp()
+func neonSoftmaxGrad(file *neonFile) {
+	file.function("softmaxGradNEON", "func(r *softmaxGradRows)", "softmaxGradNEON is a softmaxGradFunc.", 0, func(f *fn) {
+		p, ds, ld, rows := f.word("r.p"), f.word("r.ds"), f.word("r.ld"), f.word("r.rows")
+		n, most, end := f.word("r.n"), f.word("r.most"), f.word("r.end")
+		lse, delta, count, left := f.word("r.lse"), f.word("r.delta"), f.gp(), f.gp()
 		pAt, dsAt := f.gp(), f.gp()
 		f32.bytes(f, ld)
 		k := f.hold(append([]string{"-inf"}, expNames...)...)

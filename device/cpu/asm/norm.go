@@ -150,11 +150,11 @@ func normSums(c *build.Context, w width, e elem) {
 
 func normGrad(c *build.Context, w width, t *constants, e elem) {
 	name := "normGrad" + e.name + w.suffix
-	text(c, name, "func(dx, dy, x, w *byte, n int, m, r, avg, gn float32, add int)",
-		name+" sets dx to r*(dy*w - avg - (x-m)*gn), plus the old dx if add is not 0.")
-	dx, dy, x, weight := load64(c, "dx"), load64(c, "dy"), load64(c, "x"), load64(c, "w")
-	n, add, at := load64(c, "n"), load64(c, "add"), c.GP64()
-	m, r, g, gn := broadcastParam(c, w, "m"), broadcastParam(c, w, "r"), broadcastParam(c, w, "avg"), broadcastParam(c, w, "gn")
+	text(c, name, "func(a *normGradRow)",
+		name+" sets dx to r*(dy*w - g - (x-m)*gn), plus the old dx if add is not 0.")
+	dx, dy, x, weight := load64(c, "a.dx"), load64(c, "a.dy"), load64(c, "a.x"), load64(c, "a.w")
+	n, add, at := load64(c, "a.n"), load64(c, "a.add"), c.GP64()
+	m, r, g, gn := broadcastParam(c, w, "a.m"), broadcastParam(c, w, "a.r"), broadcastParam(c, w, "a.g"), broadcastParam(c, w, "a.gn")
 	nextD, nextX := nextRow(c, dy, n, e), nextRow(c, x, n, e)
 	c.XORQ(at, at)
 	c.TESTQ(add, add)
@@ -230,11 +230,11 @@ func sumColumns(c *build.Context, w width, e elem) {
 
 func normColumns(c *build.Context, w width, e elem) {
 	name := "normColumns" + e.name + w.suffix
-	text(c, name, "func(dw, db, dy, x *byte, lddy, ldx, rows int, mean, rstd *byte)",
+	text(c, name, "func(a *columnGrads)",
 		name+" adds the sums over rows, of four vectors each, of dy*(x-mean)*rstd to dw and of dy to db.")
-	dw, db, dy, x := load64(c, "dw"), load64(c, "db"), load64(c, "dy"), load64(c, "x")
-	lddy, ldx, rows := load64(c, "lddy"), load64(c, "ldx"), load64(c, "rows")
-	mean, rstd := load64(c, "mean"), load64(c, "rstd")
+	dw, db, dy, x := load64(c, "a.dw"), load64(c, "a.db"), load64(c, "a.dy"), load64(c, "a.x")
+	lddy, ldx, rows := load64(c, "a.lddy"), load64(c, "a.ldx"), load64(c, "a.rows")
+	mean, rstd := load64(c, "a.mean"), load64(c, "a.rstd")
 	scale(c, lddy, e.size)
 	scale(c, ldx, e.size)
 	partW, partB := zeros(c, w), zeros(c, w)

@@ -1,7 +1,7 @@
 package main
 
-// neonLimits writes what the machine's own limits are measured with.
-func neonLimits(file *neonFile) {
+// neonRoofline writes what the machine's own limits are measured with.
+func neonRoofline(file *neonFile) {
 	neonPeak(file)
 	neonPlusHalf(file, "triad", "func(dst, a, b unsafe.Pointer, n int)", "triad sets dst = a + b/2: n floats, a multiple of 16.", "dst", "a", "b")
 	neonPlusHalf(file, "update", "func(x, a unsafe.Pointer, n int)", "update adds a/2 to x: n floats, a multiple of 16.", "x", "x", "a")

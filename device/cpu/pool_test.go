@@ -20,7 +20,7 @@ func countTask(n, grain int) (*task, []atomic.Int32) {
 	}}, counts
 }
 
-// Every piece is run once and is done when split returns, whether the helpers
+// Every piece is run once and is done when split returns, whether the workers
 // spin, are parked, or are about to park.
 func TestCrewRunsEveryPieceOnce(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
@@ -30,7 +30,7 @@ func TestCrewRunsEveryPieceOnce(t *testing.T) {
 		rng := rand.New(rand.NewPCG(1, uint64(workers)))
 		for range 300 {
 			tk, counts := countTask(1+rng.IntN(50), 1+rng.IntN(4))
-			d.crew.split(tk, own)
+			d.pool.split(tk, own)
 			for i := range counts {
 				if got := counts[i].Load(); got != 1 {
 					t.Fatalf("%d workers: piece %d of %d run %d times", workers, i, tk.n, got)
@@ -44,7 +44,7 @@ func TestCrewRunsEveryPieceOnce(t *testing.T) {
 	}
 }
 
-// Two queues may split kernels at the same time; one of them has the crew.
+// Two queues may split kernels at the same time; one of them has the pool.
 func TestCrewIsShared(t *testing.T) {
 	d := NewHost(3)
 	defer d.Close()
@@ -54,7 +54,7 @@ func TestCrewIsShared(t *testing.T) {
 			own := &worker{dev: d}
 			for range 300 {
 				tk, counts := countTask(20, 1)
-				d.crew.split(tk, own)
+				d.pool.split(tk, own)
 				for i := range counts {
 					if got := counts[i].Load(); got != 1 {
 						t.Errorf("piece %d run %d times", i, got)
@@ -69,11 +69,11 @@ func TestCrewIsShared(t *testing.T) {
 
 // Helpers that are called and do not come are not waited for.
 func TestCrewSendsLateHelpersBack(t *testing.T) {
-	c := &crew{done: make(chan struct{}, 1)}
+	c := &pool{done: make(chan struct{}, 1)}
 	for range 2 { // whose goroutines never look
-		c.helpers = append(c.helpers, &helper{wake: make(chan struct{}, 1)})
+		c.workers = append(c.workers, &poolWorker{wake: make(chan struct{}, 1)})
 	}
-	c.helpers[1].state.Store(parked)
+	c.workers[1].state.Store(parked)
 	tk, counts := countTask(10, 1)
 	c.split(tk, &worker{})
 	for i := range counts {
@@ -81,24 +81,24 @@ func TestCrewSendsLateHelpersBack(t *testing.T) {
 			t.Errorf("piece %d run %d times", i, counts[i].Load())
 		}
 	}
-	for i, h := range c.helpers {
+	for i, h := range c.workers {
 		if s := h.state.Load(); s != idle {
-			t.Errorf("helper %d is in state %d, want %d", i, s, idle)
+			t.Errorf("worker %d is in state %d, want %d", i, s, idle)
 		}
 	}
-	if len(c.helpers[1].wake) != 1 {
-		t.Error("the parked helper was not woken")
+	if len(c.workers[1].wake) != 1 {
+		t.Error("the parked worker was not woken")
 	}
 }
 
-// A helper without work parks, so that an idle device costs nothing.
+// A worker without work parks, so that an idle device costs nothing.
 func TestCrewParks(t *testing.T) {
 	d := NewHost(2)
 	defer d.Close()
-	h := d.crew.helpers[0]
+	h := d.pool.workers[0]
 	for deadline := time.Now().Add(10 * time.Second); h.state.Load() != parked; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("the helper is in state %d after 10 s", h.state.Load())
+			t.Fatalf("the worker is in state %d after 10 s", h.state.Load())
 		}
 	}
 }
@@ -109,21 +109,21 @@ func TestCrewSpinsOnlyWithProcessorsToSpare(t *testing.T) {
 		spin(func() bool { n++; return false })
 		return n
 	}
-	before := crewed.Load()
-	defer crewed.Store(before)
-	crewed.Store(1 << 30)
+	before := pooled.Load()
+	defer pooled.Store(before)
+	pooled.Store(1 << 30)
 	if n := looks(); n != 1 {
 		t.Errorf("%d looks with more workers than processors, want 1", n)
 	}
-	crewed.Store(0)
+	pooled.Store(0)
 	if n := looks(); n < 2 {
 		t.Errorf("%d looks with processors to spare", n)
 	}
 }
 
-// BenchmarkCrew is what splitting an empty kernel costs, with helpers that spin
-// and, after a rest, with helpers that are parked.
-func BenchmarkCrew(b *testing.B) {
+// BenchmarkPool is what splitting an empty kernel costs, with workers that spin
+// and, after a rest, with workers that are parked.
+func BenchmarkPool(b *testing.B) {
 	for name, rest := range map[string]time.Duration{"spinning": 0, "parked": 4 * spinTime} {
 		b.Run(name, func(b *testing.B) {
 			d := NewHost(2)
@@ -134,7 +134,7 @@ func BenchmarkCrew(b *testing.B) {
 			for b.Loop() {
 				time.Sleep(rest)
 				start := time.Now()
-				d.crew.split(tk, own)
+				d.pool.split(tk, own)
 				inside += time.Since(start)
 			}
 			b.ReportMetric(float64(inside.Nanoseconds())/float64(b.N), "ns/split")

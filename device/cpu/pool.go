@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// A crew is the helpers that the queues of a device share: goroutines beside
+// pool is the workers that the queues of a device share: goroutines beside
 // the queue's own that live as long as the device. One kernel at a time has
-// the crew; a queue that finds it taken runs its kernel alone.
+// the pool; a queue that finds it taken runs its kernel alone.
 //
 // Between two kernels of a step lie microseconds, and waking a parked goroutine
-// takes tens of them. So a helper that has run out of work looks out for more
+// takes tens of them. So a worker that has run out of work looks out for more
 // for spinTime before it parks, and a queue that has finished its share looks
-// out for its helpers' end likewise. They look out only where every worker of
+// out for its workers' end likewise. They look out only where every worker of
 // the process can have a processor of its own: ranks that share processors
 // would keep each other from working.
 //
@@ -22,12 +22,12 @@ import (
 // faster (BenchmarkMatMul, 2 workers, 128 to 1536 in each direction), parking
 // them cost more, and two processes would bind theirs to the same ones.
 //
-// A helper that is called and has not come when the rest of the work is done
-// is sent back: a late helper never makes a kernel later.
-type crew struct {
+// A worker that is called and has not come when the rest of the work is done
+// is sent back: a late worker never makes a kernel later.
+type pool struct {
 	mu      sync.Mutex // held while a kernel is split
-	helpers []*helper
-	gone    sync.WaitGroup // helper goroutines
+	workers []*poolWorker
+	gone    sync.WaitGroup // worker goroutines
 
 	job  *task
 	next atomic.Int64 // first piece nobody has taken
@@ -43,15 +43,15 @@ type crew struct {
 // costs about as much.
 const spinTime = 50 * time.Microsecond
 
-// crewed is the number of workers, queues included, of all devices that have
-// helpers.
-var crewed atomic.Int64
+// pooled is the number of workers, queues included, of all devices that have
+// workers.
+var pooled atomic.Int64
 
 // mayspin is whether every worker of the process has a processor.
-func mayspin() bool { return crewed.Load() <= int64(runtime.GOMAXPROCS(0)) }
+func mayspin() bool { return pooled.Load() <= int64(runtime.GOMAXPROCS(0)) }
 
-// The states of a helper. Called and quitting are set by others, which send on
-// wake if they find it parked; running and parked by the helper.
+// The states of a worker. Called and quitting are set by others, which send on
+// wake if they find it parked; running and parked by the worker.
 const (
 	idle     = iota // looks out for a call, or is about to
 	parked          // sleeps until something comes from wake
@@ -60,58 +60,58 @@ const (
 	quitting        // the device closes
 )
 
-// helper is a worker of a crew.
-type helper struct {
+// poolWorker is a goroutine of a pool.
+type poolWorker struct {
 	w     *worker
 	state atomic.Int32
 	wake  chan struct{} // (1)
 }
 
-func newCrew(workers []*worker) *crew {
-	c := &crew{done: make(chan struct{}, 1)}
+func newPool(workers []*worker) *pool {
+	p := &pool{done: make(chan struct{}, 1)}
 	for _, w := range workers {
-		h := &helper{w: w, wake: make(chan struct{}, 1)}
-		c.helpers = append(c.helpers, h)
-		c.gone.Go(func() { c.help(h) })
+		h := &poolWorker{w: w, wake: make(chan struct{}, 1)}
+		p.workers = append(p.workers, h)
+		p.gone.Go(func() { p.work(h) })
 	}
-	crewed.Add(c.size())
-	return c
+	pooled.Add(p.size())
+	return p
 }
 
 // size is the number of workers that look out for each other.
-func (c *crew) size() int64 {
-	if len(c.helpers) == 0 {
+func (p *pool) size() int64 {
+	if len(p.workers) == 0 {
 		return 0
 	}
-	return int64(len(c.helpers) + 1)
+	return int64(len(p.workers) + 1)
 }
 
-func (c *crew) close() {
-	crewed.Add(-c.size())
-	for _, h := range c.helpers {
+func (p *pool) close() {
+	pooled.Add(-p.size())
+	for _, h := range p.workers {
 		h.tell(quitting)
 	}
-	c.gone.Wait()
+	p.gone.Wait()
 }
 
-func (c *crew) help(h *helper) {
+func (p *pool) work(h *poolWorker) {
 	for h.await() {
-		c.take(h.w)
+		p.take(h.w)
 		h.state.CompareAndSwap(running, idle)
-		c.leave()
+		p.leave()
 	}
 }
 
-// tell gives a helper that is not at work a new state.
-func (h *helper) tell(state int32) {
+// tell gives a worker that is not at work a new state.
+func (h *poolWorker) tell(state int32) {
 	if h.state.Swap(state) == parked {
 		h.wake <- struct{}{}
 	}
 }
 
-// await returns true when the helper is called and now runs, false when it is
+// await returns true when the worker is called and now runs, false when it is
 // to quit.
-func (h *helper) await() bool {
+func (h *poolWorker) await() bool {
 	for {
 		spin(func() bool { return h.state.Load() != idle })
 		switch {
@@ -146,58 +146,58 @@ func spin(until func() bool) {
 }
 
 // take runs pieces of the current kernel until none is left.
-func (c *crew) take(w *worker) {
-	t, n := c.job, int64(c.job.n)
+func (p *pool) take(w *worker) {
+	t, n := p.job, int64(p.job.n)
 	for {
-		lo := c.next.Add(c.each) - c.each
+		lo := p.next.Add(p.each) - p.each
 		if lo >= n {
 			return
 		}
-		t.run(t, w, int(lo), int(min(lo+c.each, n)))
+		t.run(t, w, int(lo), int(min(lo+p.each, n)))
 	}
 }
 
 // leave notes that a worker is done with the kernel.
-func (c *crew) leave() {
-	if c.left.Add(-1) == 0 && c.parked.CompareAndSwap(true, false) {
-		c.done <- struct{}{}
+func (p *pool) leave() {
+	if p.left.Add(-1) == 0 && p.parked.CompareAndSwap(true, false) {
+		p.done <- struct{}{}
 	}
 }
 
-// split runs all pieces of t, on the caller and as many helpers as its grain
+// split runs all pieces of t, on the caller and as many workers as its grain
 // makes worthwhile, and returns when they are done.
-func (c *crew) split(t *task, w *worker) {
-	n := min(len(c.helpers), t.n/t.grain-1)
-	if n < 1 || !c.mu.TryLock() {
+func (p *pool) split(t *task, w *worker) {
+	n := min(len(p.workers), t.n/t.grain-1)
+	if n < 1 || !p.mu.TryLock() {
 		t.run(t, w, 0, t.n)
 		return
 	}
-	defer c.mu.Unlock()
-	c.job = t
-	c.next.Store(0)
-	c.each = int64(max(t.grain, t.n/(4*(n+1))))
-	c.left.Store(int32(n + 1))
-	for _, h := range c.helpers[:n] {
+	defer p.mu.Unlock()
+	p.job = t
+	p.next.Store(0)
+	p.each = int64(max(t.grain, t.n/(4*(n+1))))
+	p.left.Store(int32(n + 1))
+	for _, h := range p.workers[:n] {
 		h.tell(called)
 	}
-	c.take(w)
-	for _, h := range c.helpers[:n] {
+	p.take(w)
+	for _, h := range p.workers[:n] {
 		if h.state.CompareAndSwap(called, idle) {
-			c.leave()
+			p.leave()
 		}
 	}
-	c.leave()
-	c.await()
+	p.leave()
+	p.await()
 }
 
 // await returns when all workers are done with the kernel.
-func (c *crew) await() {
-	spin(func() bool { return c.left.Load() == 0 })
-	for c.left.Load() != 0 {
-		c.parked.Store(true)
-		if c.left.Load() == 0 && c.parked.CompareAndSwap(true, false) {
+func (p *pool) await() {
+	spin(func() bool { return p.left.Load() == 0 })
+	for p.left.Load() != 0 {
+		p.parked.Store(true)
+		if p.left.Load() == 0 && p.parked.CompareAndSwap(true, false) {
 			return
 		}
-		<-c.done // perhaps from a worker that was late with the last kernel's end: then once more
+		<-p.done // perhaps from a worker that was late with the last kernel's end: then once more
 	}
 }

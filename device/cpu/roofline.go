@@ -6,7 +6,7 @@ import (
 	"unsafe"
 )
 
-// The machine's own limits: what kernels are measured against. Nothing here
+// The machine's roofline: the limits that kernels are measured against. Nothing here
 // knows what a kernel is.
 
 // Peak is arithmetic that touches no memory: the most multiply-adds the

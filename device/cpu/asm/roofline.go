@@ -8,9 +8,9 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// limits writes what the machine's own limits are measured with, and the pause
+// roofline writes what the machine's own limits, its roofline, are measured with, and the pause
 // of a worker that looks out for work.
-func limits(c *build.Context) {
+func roofline(c *build.Context) {
 	declareTileConfig(c)
 	dotLoop(c)
 	tileLoop(c)
