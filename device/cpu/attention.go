@@ -151,7 +151,7 @@ func queryBlocks(a *device.Attn) int {
 }
 
 // runAttention computes query blocks: piece ((b*H)+h)*blocks + block.
-func runAttention(t *task, w *worker, lo, hi int) {
+func runAttention(t *args, w *worker, lo, hi int) {
 	a, n := &t.attn, queryBlocks(&t.attn)
 	f := newAttnForward(t, w)
 	for i := lo; i < hi; i++ {
@@ -162,7 +162,7 @@ func runAttention(t *task, w *worker, lo, hi int) {
 
 // attnForward is the work space of one worker.
 type attnForward struct {
-	t            *task
+	t            *args
 	args         *callArgs
 	isa          *vecISA
 	Dp           int
@@ -176,7 +176,7 @@ type attnForward struct {
 	tiles tileForward // if in use, what takes the place of Q, V and Kt
 }
 
-func newAttnForward(t *task, w *worker) attnForward {
+func newAttnForward(t *args, w *worker) attnForward {
 	a := &t.attn
 	f := attnForward{t: t, args: &w.args, isa: bestVec, Dp: padded(a.D, rowUnit), head: -1}
 	if tilesFor(t.m[:4]) {

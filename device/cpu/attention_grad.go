@@ -33,7 +33,7 @@ func (q *Queue) AttentionGrad(dq, dk, dv device.Mat, delta device.Buffer, do, o 
 // attnBackward is the work space of one worker: keys and values of a head,
 // packed once, and a block of queries.
 type attnBackward struct {
-	t            *task
+	t            *args
 	args         *callArgs
 	isa          *vecISA
 	Dp           int
@@ -49,7 +49,7 @@ type attnBackward struct {
 	tiles tileBackward // if in use, what takes the place of K, Kt, Vt and products
 }
 
-func runAttentionGrad(t *task, w *worker, lo, hi int) {
+func runAttentionGrad(t *args, w *worker, lo, hi int) {
 	a := &t.attn
 	f := attnBackward{t: t, args: &w.args, isa: bestVec, Dp: padded(a.D, rowUnit), delta: t.b[0].F32(), lse: t.b[1].F32()}
 	if tilesFor(t.m[:]) {

@@ -118,12 +118,12 @@ func (f *attnForward) useTiles(w *worker) {
 
 // pack packs nk keys and values from position k0 of the sequence that begins
 // at row first.
-func (x *tileForward) pack(t *task, first, col, k0, nk int) {
+func (x *tileForward) pack(t *args, first, col, k0, nk int) {
 	x.columns(x.K[k0/32*x.keyPanel:], &t.m[2], first+k0, col, nk)
 	x.below(x.V[k0/keyBlock*x.acrossAll():], &t.m[3], first+k0, col, nk)
 }
 
-func (x *tileForward) queries(t *task, row, col, n int) { x.rows(x.Q, &t.m[1], row, col, n) }
+func (x *tileForward) queries(t *args, row, col, n int) { x.rows(x.Q, &t.m[1], row, col, n) }
 
 // scores sets S for keys from k0 on, as far as anything of a tile is seen.
 func (x *tileForward) scores(f *attnForward, k0, nq, nk, see int) {

@@ -33,7 +33,7 @@ func mustFloat(op string, t device.DType) {
 	}
 }
 
-func runCast(t *task, _ *worker, lo, hi int) {
+func runCast(t *args, _ *worker, lo, hi int) {
 	dst, src := t.b[0].Slice(lo, hi), t.b[1].Slice(lo, hi)
 	stream := t.b[0].Bytes() >= streamMin
 	switch {

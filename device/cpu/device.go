@@ -21,7 +21,7 @@ import (
 type Device struct {
 	pool     *pool
 	products products
-	turns    turns
+	turns    rotary
 	scratch  int  // floats that Reserve promised each worker
 	host     bool // its memory is the host's own
 
@@ -42,9 +42,9 @@ func NewHost(workers int) *Device { return newDevice(workers, true) }
 func newDevice(workers int, host bool) *Device {
 	d := &Device{host: host, held: map[unsafe.Pointer][]byte{}}
 	d.products.dev, d.turns.dev = d, d
-	others := make([]*worker, max(0, workers-1))
+	others := make([]*workspace, max(0, workers-1))
 	for i := range others {
-		others[i] = &worker{dev: d}
+		others[i] = newWorkspace(d)
 	}
 	d.pool = newPool(others)
 	return d

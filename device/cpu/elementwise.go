@@ -14,7 +14,7 @@ func (q *Queue) Zero(b device.Buffer) {
 	q.kernel(t, runZero, b.Bytes(), copyGrain)
 }
 
-func runZero(t *task, _ *worker, lo, hi int) { clear(t.b[0].Raw()[lo:hi]) }
+func runZero(t *args, _ *worker, lo, hi int) { clear(t.b[0].Raw()[lo:hi]) }
 
 // elementwise issues one of eachISA's kernels on the elements of y, a and b,
 // each of any float type.
@@ -29,7 +29,7 @@ func (q *Queue) elementwise(name string, f *[3]eachFunc, y, a, b device.Buffer, 
 const eachAtOnce = 16
 
 // runEach works on blocks [lo, hi).
-func runEach(t *task, w *worker, lo, hi int) {
+func runEach(t *args, w *worker, lo, hi int) {
 	y, a, b := t.b[0], t.b[1], t.b[2]
 	f, last := t.directly()
 	end := min(hi*blockLen, y.N)
@@ -51,7 +51,7 @@ func runEach(t *task, w *worker, lo, hi int) {
 
 // directly is the function for the types of the operands, nil if there is
 // none, and the one for a last vector that is not aligned.
-func (t *task) directly() (f, last eachFunc) {
+func (t *args) directly() (f, last eachFunc) {
 	y, a, b := t.b[0], t.b[1], t.b[2]
 	adding := t.each == &bestVec.add
 	if adding {

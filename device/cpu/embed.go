@@ -29,7 +29,7 @@ func wantPositions(op string, wpe device.Mat, n, T int) {
 	}
 }
 
-func runEmbed(t *task, w *worker, lo, hi int) {
+func runEmbed(t *args, w *worker, lo, hi int) {
 	ym, wte, wpe, n := &t.m[0], &t.m[1], &t.m[2], t.m[0].Cols
 	ids := t.b[0].I32()
 	for i := lo; i < hi; i++ {
@@ -73,7 +73,7 @@ func (q *Queue) EmbedGrad(dwte, dwpe, dy device.Mat, ids device.Buffer, T int, a
 }
 
 // runEmbedGrad fills rows [lo, hi) of dwte: it looks through all ids for its own.
-func runEmbedGrad(t *task, w *worker, lo, hi int) {
+func runEmbedGrad(t *args, w *worker, lo, hi int) {
 	dwte, dy, n := &t.m[0], &t.m[1], t.m[1].Cols
 	for v := lo; v < hi && !t.add; v++ {
 		clear(rowOf(dwte, v, n).F32())
@@ -87,7 +87,7 @@ func runEmbedGrad(t *task, w *worker, lo, hi int) {
 }
 
 // runPositionGrad fills rows [lo, hi) of dwpe.
-func runPositionGrad(t *task, w *worker, lo, hi int) {
+func runPositionGrad(t *args, w *worker, lo, hi int) {
 	dwpe, dy, n, T := &t.m[0], &t.m[1], t.m[1].Cols, t.i[0]
 	for p := lo; p < hi; p++ {
 		sum := rowOf(dwpe, p, n)

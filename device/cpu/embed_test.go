@@ -82,6 +82,6 @@ func TestEmbedRefuses(t *testing.T) {
 	for _, id := range []int32{-1, 10} {
 		ids.I32()[0] = id
 		tk := &task{args: args{m: [8]device.Mat{y, wte}, b: [9]device.Buffer{ids}, i: [4]int{3}}}
-		mustPanic(t, "an id outside the vocabulary", func() { runEmbed(tk, testQueue(t, 1).w, 0, 1) })
+		mustPanic(t, "an id outside the vocabulary", func() { runEmbed(&tk.args, &testQueue(t, 1).w.worker, 0, 1) })
 	}
 }

@@ -239,8 +239,8 @@ func (g *gemm) slot() int { return g.words*g.isa.mr + edge }
 // panelLen is the length of a packed panel of B.
 func (g *gemm) panelLen() int { return g.words * g.isa.nr }
 
-func runPack(t *task, w *worker, lo, hi int)  { t.gemm.packA(t.gemm.memory(w), lo, hi) }
-func runTiles(t *task, w *worker, lo, hi int) { t.gemm.pieces(w, lo, hi) }
+func runPack(t *args, w *worker, lo, hi int)  { t.gemm.packA(t.gemm.memory(w), lo, hi) }
+func runTiles(t *args, w *worker, lo, hi int) { t.gemm.pieces(w, lo, hi) }
 
 // columnGroup is a group of columns of a block.
 type columnGroup struct {

@@ -307,13 +307,13 @@ func BenchmarkPackedWeights(b *testing.B) {
 							g := newGemm(p.c.Mat, p.a, p.b, device.Buffer{}, false)
 							q.products.need(&g)
 							again := func(pack func(g *gemm, mem *gemmScratch, s0, s1 int)) func() {
-								return func() { byHand(g, q.w, pack) }
+								return func() { byHand(g, &q.w.worker, pack) }
 							}
 							plain = append(plain, again(packInProduct))
 							if s.form == "TN" {
 								kept = append(kept, again(packInProduct))
 							} else {
-								kept = append(kept, again(keepPacked(g, q.w)))
+								kept = append(kept, again(keepPacked(g, &q.w.worker)))
 							}
 							ops += 2 * float64(s.m) * float64(s.n) * float64(s.k)
 						}

@@ -23,7 +23,7 @@ func (q *Queue) CrossEntropyGrad(loss device.Buffer, logits device.Mat, target d
 	q.crossEntropy("cross-entropy gradient", runCrossEntropyGrad, loss, logits, target, scale)
 }
 
-func (q *Queue) crossEntropy(op string, run func(*task, *worker, int, int), loss device.Buffer, logits device.Mat, target device.Buffer, scale float32) {
+func (q *Queue) crossEntropy(op string, run runFunc, loss device.Buffer, logits device.Mat, target device.Buffer, scale float32) {
 	wantMat(op, logits, logits.Rows, logits.Cols)
 	wantLen(op, loss, device.F32, logits.Rows)
 	wantLen(op, target, device.I32, logits.Rows)
@@ -32,7 +32,7 @@ func (q *Queue) crossEntropy(op string, run func(*task, *worker, int, int), loss
 	q.kernel(t, run, logits.Rows, rowGrain(4*logits.Cols))
 }
 
-func runCrossEntropy(t *task, w *worker, lo, hi int) {
+func runCrossEntropy(t *args, w *worker, lo, hi int) {
 	m, loss, target := &t.m[0], t.b[0].F32(), t.b[1].I32()
 	for i := lo; i < hi; i++ {
 		loss[i] = 0
@@ -43,7 +43,7 @@ func runCrossEntropy(t *task, w *worker, lo, hi int) {
 	}
 }
 
-func runCrossEntropyGrad(t *task, w *worker, lo, hi int) {
+func runCrossEntropyGrad(t *args, w *worker, lo, hi int) {
 	m, loss, target := &t.m[0], t.b[0].F32(), t.b[1].I32()
 	for i := lo; i < hi; i++ {
 		row := m.Buf.Slice(i*m.Ld, i*m.Ld+m.Cols)

@@ -24,7 +24,7 @@ func (q *Queue) LayerNorm(y device.Mat, mean, rstd device.Buffer, x device.Mat, 
 	q.kernel(t, runLayerNorm, x.Rows, rowGrain(x.Cols))
 }
 
-func runLayerNorm(t *task, work *worker, lo, hi int) {
+func runLayerNorm(t *args, work *worker, lo, hi int) {
 	ym, xm, n := &t.m[0], &t.m[1], t.m[1].Cols
 	mean, rstd := t.b[0].F32(), t.b[1].F32()
 	np := padded(n, rowUnit)
@@ -128,7 +128,7 @@ func (q *Queue) LayerNormGrad(dx device.Mat, dw, db device.Buffer, dy, x device.
 }
 
 // runLayerNormGradW sums down chunks of columns; see sum.go.
-func runLayerNormGradW(t *task, work *worker, lo, hi int) {
+func runLayerNormGradW(t *args, work *worker, lo, hi int) {
 	c := newNormColumns(work, &t.m[0], &t.m[1])
 	c.chunks(lo, hi, t.b[0].F32(), t.b[1].F32(), t.b[2].F32(), t.b[3].F32())
 }
@@ -219,13 +219,13 @@ func (c *normColumns) whole(at, end int, dw, db, mean, rstd []float32) int {
 	return end
 }
 
-func runLayerNormGradX(t *task, work *worker, lo, hi int) {
+func runLayerNormGradX(t *args, work *worker, lo, hi int) {
 	runNormGrad(t, work, lo, hi, t.b[1].F32(), t.b[2].F32())
 }
 
 // runNormGrad is dx of rows [lo, hi); mean nil stands for RMSNorm, whose rows
 // have no mean and whose gradient none taken off.
-func runNormGrad(t *task, work *worker, lo, hi int, mean, rstd []float32) {
+func runNormGrad(t *args, work *worker, lo, hi int, mean, rstd []float32) {
 	dxm, dym, xm, n := &t.m[0], &t.m[1], &t.m[2], t.m[2].Cols
 	np, a := padded(n, rowUnit), &work.args.normGrad
 	mem := work.floats(4*np + 2)

@@ -30,7 +30,7 @@ func (q *Queue) update(t *task, f ruleFunc, w, p, g, m, v device.Buffer) {
 	q.kernel(t, runRule, blocks(w.N), pieceWork/blockLen)
 }
 
-func runRule(t *task, w *worker, lo, hi int) {
+func runRule(t *args, w *worker, lo, hi int) {
 	r := &w.args.rule
 	r.k, r.kind = t.spread(w), int(t.b[1].Type)
 	end := min(hi*blockLen, t.b[0].N)
@@ -53,7 +53,7 @@ func runRule(t *task, w *worker, lo, hi int) {
 }
 
 // from is the address of element i of operand o, nil if it is empty.
-func (t *task) from(o, i int) unsafe.Pointer {
+func (t *args) from(o, i int) unsafe.Pointer {
 	if t.b[o].N == 0 {
 		return nil
 	}
@@ -62,20 +62,20 @@ func (t *task) from(o, i int) unsafe.Pointer {
 
 // toEnds copies the n < 16 elements from at on of five operands into the worker's
 // ends, a vector each, and fromEnds those of the first so many back.
-func (t *task) toEnds(w *worker, at, n int) {
+func (t *args) toEnds(w *worker, at, n int) {
 	for o := range w.ends {
 		copy(w.end(o), t.part(o, at, n))
 	}
 }
 
-func (t *task) fromEnds(w *worker, at, n, results int) {
+func (t *args) fromEnds(w *worker, at, n, results int) {
 	for o := range results {
 		copy(t.part(o, at, n), w.end(o))
 	}
 }
 
 // part is the bytes of n elements from at on of operand o, none if it is empty.
-func (t *task) part(o, at, n int) []byte {
+func (t *args) part(o, at, n int) []byte {
 	if t.b[o].N == 0 {
 		return nil
 	}
@@ -83,7 +83,7 @@ func (t *task) part(o, at, n int) []byte {
 }
 
 // spread is the rule's constants, 16 times each, in scratch.
-func (t *task) spread(w *worker) unsafe.Pointer {
+func (t *args) spread(w *worker) unsafe.Pointer {
 	mem := w.floats(16 * len(t.k))
 	for i, k := range t.k {
 		for j := range 16 {

@@ -62,12 +62,12 @@ const (
 
 // poolWorker is a goroutine of a pool.
 type poolWorker struct {
-	w     *worker
+	w     *workspace
 	state atomic.Int32
 	wake  chan struct{} // (1)
 }
 
-func newPool(workers []*worker) *pool {
+func newPool(workers []*workspace) *pool {
 	p := &pool{done: make(chan struct{}, 1)}
 	for _, w := range workers {
 		h := &poolWorker{w: w, wake: make(chan struct{}, 1)}
@@ -146,14 +146,14 @@ func spin(until func() bool) {
 }
 
 // take runs pieces of the current kernel until none is left.
-func (p *pool) take(w *worker) {
+func (p *pool) take(w *workspace) {
 	t, n := p.job, int64(p.job.n)
 	for {
 		lo := p.next.Add(p.each) - p.each
 		if lo >= n {
 			return
 		}
-		t.run(t, w, int(lo), int(min(lo+p.each, n)))
+		t.run(&t.args, &w.worker, int(lo), int(min(lo+p.each, n)))
 	}
 }
 
@@ -166,10 +166,10 @@ func (p *pool) leave() {
 
 // split runs all pieces of t, on the caller and as many workers as its grain
 // makes worthwhile, and returns when they are done.
-func (p *pool) split(t *task, w *worker) {
+func (p *pool) split(t *task, w *workspace) {
 	n := min(len(p.workers), t.n/t.grain-1)
 	if n < 1 || !p.mu.TryLock() {
-		t.run(t, w, 0, t.n)
+		t.run(&t.args, &w.worker, 0, t.n)
 		return
 	}
 	defer p.mu.Unlock()

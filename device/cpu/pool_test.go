@@ -13,7 +13,7 @@ import (
 // countTask is a task of n pieces that counts how often each is run.
 func countTask(n, grain int) (*task, []atomic.Int32) {
 	counts := make([]atomic.Int32, n)
-	return &task{n: n, grain: grain, run: func(_ *task, _ *worker, lo, hi int) {
+	return &task{n: n, grain: grain, run: func(_ *args, _ *worker, lo, hi int) {
 		for i := lo; i < hi; i++ {
 			counts[i].Add(1)
 		}
@@ -26,7 +26,7 @@ func TestCrewRunsEveryPieceOnce(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	for _, workers := range []int{1, 2, 3, 7} {
 		d := NewHost(workers)
-		own := &worker{dev: d}
+		own := newWorkspace(d)
 		rng := rand.New(rand.NewPCG(1, uint64(workers)))
 		for range 300 {
 			tk, counts := countTask(1+rng.IntN(50), 1+rng.IntN(4))
@@ -51,7 +51,7 @@ func TestCrewIsShared(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 2 {
 		wg.Go(func() {
-			own := &worker{dev: d}
+			own := newWorkspace(d)
 			for range 300 {
 				tk, counts := countTask(20, 1)
 				d.pool.split(tk, own)
@@ -75,7 +75,7 @@ func TestCrewSendsLateHelpersBack(t *testing.T) {
 	}
 	c.workers[1].state.Store(parked)
 	tk, counts := countTask(10, 1)
-	c.split(tk, &worker{})
+	c.split(tk, &workspace{})
 	for i := range counts {
 		if counts[i].Load() != 1 {
 			t.Errorf("piece %d run %d times", i, counts[i].Load())
@@ -128,7 +128,7 @@ func BenchmarkPool(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			d := NewHost(2)
 			defer d.Close()
-			own := &worker{dev: d}
+			own := newWorkspace(d)
 			tk := &task{n: 2, grain: 1, run: func(*task, *worker, int, int) {}}
 			var inside time.Duration
 			for b.Loop() {

@@ -28,7 +28,7 @@ type task struct {
 }
 
 // runFunc computes pieces [lo, hi) of a kernel.
-type runFunc func(t *task, w *worker, lo, hi int)
+type runFunc func(t *args, w *worker, lo, hi int)
 
 // args are a kernel's arguments by value; each kernel names the ones it uses.
 type args struct {
@@ -49,10 +49,10 @@ type args struct {
 // Queue is a goroutine that runs tasks in order.
 type Queue struct {
 	name     string
-	w        *worker
+	w        *workspace
 	pool     *pool
 	products *products
-	turns    *turns
+	turns    *rotary
 
 	mu     sync.Mutex
 	more   sync.Cond // a task was issued, or the queue closed
@@ -86,7 +86,7 @@ type Span struct {
 // NewQueue starts a queue; Close ends it. Where its work space cannot be had,
 // that is the error of all work on it.
 func (d *Device) NewQueue(name string) *Queue {
-	q := &Queue{name: name, w: &worker{dev: d}, pool: d.pool, products: &d.products, turns: &d.turns, ended: make(chan struct{}), wanted: math.MaxUint64}
+	q := &Queue{name: name, w: newWorkspace(d), pool: d.pool, products: &d.products, turns: &d.turns, ended: make(chan struct{}), wanted: math.MaxUint64}
 	q.more.L, q.reach.L = &q.mu, &q.mu
 	q.err = q.w.grow(d.scratch)
 	go q.serve()
@@ -157,7 +157,7 @@ func (q *Queue) phase(t *task, run runFunc, n, grain, workers int) {
 	if workers > 1 {
 		q.pool.split(t, q.w)
 	} else {
-		run(t, q.w, 0, n)
+		run(&t.args, &q.w.worker, 0, n)
 	}
 }
 
@@ -291,8 +291,8 @@ const (
 	copyGrain = 1 << 18 // bytes
 )
 
-func runCopy(t *task, _ *worker, lo, hi int) {
-	copyBytes(t.b[0].Raw()[lo:hi], t.b[1].Raw()[lo:hi], t.n >= streamMin)
+func runCopy(t *args, _ *worker, lo, hi int) {
+	copyBytes(t.b[0].Raw()[lo:hi], t.b[1].Raw()[lo:hi], t.b[0].Bytes() >= streamMin)
 }
 
 // CopyAll copies each src[i] to dst[i], of equal type and length, on one worker;
@@ -305,7 +305,7 @@ func (q *Queue) CopyAll(name string, dst, src []device.Buffer) {
 	q.kernel(t, runCopyAll, 1, 1)
 }
 
-func runCopyAll(t *task, _ *worker, _, _ int) {
+func runCopyAll(t *args, _ *worker, _, _ int) {
 	whole := 0 // decides whether they go past the caches
 	for _, b := range t.many[0] {
 		whole += b.Bytes()
@@ -330,7 +330,7 @@ func (q *Queue) SumAll(name string, dst, src []device.Buffer) {
 	q.kernel(t, runSumAll, 1, 1)
 }
 
-func runSumAll(t *task, _ *worker, _, _ int) {
+func runSumAll(t *args, _ *worker, _, _ int) {
 	for _, bufs := range t.many {
 		for i := range bufs {
 			bufs[i].Host = true

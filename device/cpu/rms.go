@@ -22,7 +22,7 @@ func (q *Queue) RMSNorm(y device.Mat, rstd device.Buffer, x device.Mat, w device
 }
 
 // The rows are those of layer norm with no mean and no bias.
-func runRMSNorm(t *task, work *worker, lo, hi int) {
+func runRMSNorm(t *args, work *worker, lo, hi int) {
 	ym, xm, n := &t.m[0], &t.m[1], t.m[1].Cols
 	np, rstd := padded(n, rowUnit), t.b[0].F32()
 	mem := work.floats(4 * np)
@@ -67,11 +67,11 @@ func (q *Queue) RMSNormGrad(dx device.Mat, dw device.Buffer, dy, x device.Mat, w
 }
 
 // runRMSNormGradW sums down chunks of columns; see sum.go.
-func runRMSNormGradW(t *task, work *worker, lo, hi int) {
+func runRMSNormGradW(t *args, work *worker, lo, hi int) {
 	c := newNormColumns(work, &t.m[0], &t.m[1])
 	c.chunks(lo, hi, t.b[0].F32(), nil, nil, t.b[1].F32())
 }
 
-func runRMSNormGradX(t *task, work *worker, lo, hi int) {
+func runRMSNormGradX(t *args, work *worker, lo, hi int) {
 	runNormGrad(t, work, lo, hi, nil, t.b[1].F32())
 }

@@ -18,14 +18,11 @@ const ropePairs = 64
 // sign is 1, or -1 to turn back.
 type ropeFunc func(x, cos, sin unsafe.Pointer, half, heads int, sign float32)
 
-// turns is a device's table of the cosines and sines of angles: row t, of D
-// floats, has those of position t, D/2 cosines and then the sines. It is filled
-// when positions are first turned, or turned otherwise than the last time.
+// turns is a table of the cosines and sines of angles: row t, of D floats, has
+// those of position t, D/2 cosines and then the sines.
 type turns struct {
-	mu   sync.Mutex // held while positions are turned
-	dev  *Device
-	mem  device.Buffer
-	rope device.Rope // of the first rope.T rows
+	table []float32
+	rope  device.Rope // of the first rope.T rows
 }
 
 // has is whether the table is good for r: an angle does not depend on how many
@@ -36,10 +33,21 @@ func (t *turns) has(r device.Rope) bool {
 	return same == r && r.Past+r.T <= t.rope.T
 }
 
-func (t *turns) grow(n int) (err error) {
+// rotary is a device's turns, filled when positions are first turned, or turned
+// otherwise than the last time.
+type rotary struct {
+	turns
+	mu  sync.Mutex // held while positions are turned
+	dev *Device
+	mem device.Buffer
+}
+
+func (t *rotary) grow(n int) (err error) {
 	if t.mem.N < n {
 		t.rope = device.Rope{}
-		t.mem, err = t.dev.regrow(t.mem, n)
+		if t.mem, err = t.dev.regrow(t.mem, n); err == nil {
+			t.table = t.mem.F32()
+		}
 	}
 	return err
 }
@@ -47,7 +55,7 @@ func (t *turns) grow(n int) (err error) {
 // row is the cosines and sines of a position.
 func (t *turns) row(at int) (cos, sin []float32) {
 	D := t.rope.D
-	row := t.mem.F32()[at*D : (at+1)*D]
+	row := t.table[at*D : (at+1)*D]
 	return row[:D/2], row[D/2:]
 }
 
@@ -91,8 +99,8 @@ func ropePhases(t *task, q *Queue) {
 }
 
 // runAngles fills rows [lo, hi) of the table.
-func runAngles(t *task, w *worker, lo, hi int) {
-	table := &w.dev.turns
+func runAngles(t *args, w *worker, lo, hi int) {
+	table := w.turns
 	r := &table.rope
 	for j := range r.D / 2 {
 		f := r.Freq(j)
@@ -105,12 +113,12 @@ func runAngles(t *task, w *worker, lo, hi int) {
 }
 
 // runRope turns all heads of rows [lo, hi).
-func runRope(t *task, w *worker, lo, hi int) {
+func runRope(t *args, w *worker, lo, hi int) {
 	m, r, sign := &t.m[0], &t.rope, t.f[0]
 	f := bestVec.rope[m.Buf.Type]
 	mem := w.floats(2 * ropePairs)
 	for row := lo; row < hi; row++ {
-		cos, sin := w.dev.turns.row(r.Past + row%r.T)
+		cos, sin := w.turns.row(r.Past + row%r.T)
 		if f != nil && r.D%32 == 0 {
 			f(rowOf(m, row, m.Cols).Ptr, floatPtr(cos, 0), floatPtr(sin, 0), r.D/2, m.Cols/r.D, sign)
 			continue

@@ -50,7 +50,7 @@ func (q *Queue) SumRows(db device.Buffer, dy device.Mat) {
 	q.kernel(t, runSumRows, chunks(dy.Cols), rowGrain(dy.Rows*chunkCols))
 }
 
-func runSumRows(t *task, w *worker, lo, hi int) {
+func runSumRows(t *args, w *worker, lo, hi int) {
 	dy, db, isa := &t.m[0], t.b[0].F32(), &bestVec.normISA
 	columns, direct := isa.columns, isa.sumColumns[dy.Buf.Type] != nil
 	mem := w.floats((groupLen + 1) * columns)
@@ -122,7 +122,7 @@ func lastBlock(x []float32) (b [device.ExactBlock]float32) {
 	return b
 }
 
-func runSum(t *task, _ *worker, lo, hi int) {
+func runSum(t *args, _ *worker, lo, hi int) {
 	var sum device.Exact
 	x := blockRange(t.b[1], lo, hi)
 	for ; len(x) >= device.ExactBlock; x = x[device.ExactBlock:] {
@@ -142,7 +142,7 @@ const squaresAtOnce = 128
 // 0 and what is not finite are left to the caller, one by one.
 type squareWindow [3][8]uint64
 
-func runSumSquares(t *task, w *worker, lo, hi int) {
+func runSumSquares(t *args, w *worker, lo, hi int) {
 	var sum device.Exact
 	window := &w.window
 	odd := unsafe.Slice((*float64)(unsafe.Pointer(&w.floats(2 * squaresAtOnce)[0])), squaresAtOnce)

@@ -45,7 +45,7 @@ func (q *Queue) SwiGLUGrad(dgate, dup, dy, gate, up device.Buffer) {
 	q.kernel(t, runSwiGLUGrad, blocks(dy.N), pieceWork/blockLen)
 }
 
-func runSwiGLUGrad(t *task, w *worker, lo, hi int) {
+func runSwiGLUGrad(t *args, w *worker, lo, hi int) {
 	direct := bestVec.swigluGrad[t.b[0].Type]
 	for _, b := range t.b[:5] {
 		if b.Type != t.b[0].Type {
@@ -72,7 +72,7 @@ func runSwiGLUGrad(t *task, w *worker, lo, hi int) {
 }
 
 // swigluGrad converts the operands of the n elements from at on.
-func (t *task) swigluGrad(w *worker, at, n int) {
+func (t *args) swigluGrad(w *worker, at, n int) {
 	mem, np := w.floats(5*blockLen), padded(n, 16)
 	var x [5][]float32
 	for i := range x {

@@ -105,9 +105,9 @@ func (d *Device) Reserve(s Sizes) error {
 
 // worker is the private memory of one goroutine that runs pieces of kernels.
 type worker struct {
-	dev     *Device
-	mem     device.Buffer
-	scratch []float32      // of mem
+	scratch []float32
+	more    func(n int)    // makes scratch n floats or more
+	turns   *turns         // its device's
 	ends    [5][16]float32 // the last elements of arrays, filled up to a vector
 	window  squareWindow
 	args    callArgs
@@ -118,17 +118,33 @@ type worker struct {
 // are undefined.
 func (w *worker) floats(n int) []float32 {
 	if len(w.scratch) < n {
-		if err := w.grow(n); err != nil {
-			panic(fmt.Sprintf("cpu: a kernel's work space: %v", err))
-		}
+		w.more(n)
 	}
 	return w.scratch[:n]
 }
 
-func (w *worker) grow(n int) (err error) {
-	w.mem, err = w.dev.regrow(w.mem, n)
+// workspace is a worker with the memory behind its scratch.
+type workspace struct {
+	worker
+	dev *Device
+	mem device.Buffer
+}
+
+func newWorkspace(d *Device) *workspace {
+	s := &workspace{dev: d}
+	s.turns = &d.turns.turns
+	s.more = func(n int) {
+		if err := s.grow(n); err != nil {
+			panic(fmt.Sprintf("cpu: a kernel's work space: %v", err))
+		}
+	}
+	return s
+}
+
+func (s *workspace) grow(n int) (err error) {
+	s.mem, err = s.dev.regrow(s.mem, n)
 	if err == nil && n > 0 {
-		w.scratch = w.mem.F32()
+		s.scratch = s.mem.F32()
 	}
 	return err
 }
