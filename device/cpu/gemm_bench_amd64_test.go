@@ -14,16 +14,9 @@ import (
 
 // peakRate is the rate of a register-only multiply-add loop of about a
 // millisecond on the given number of goroutines, in operations a second.
-func peakRate(workers int) float64 {
-	const n = 60000
-	var all sync.WaitGroup
-	start := time.Now()
-	for range workers {
-		all.Go(func() { peakLoop(n) })
-	}
-	all.Wait()
-	return float64(workers) * peakLoopOps * n / time.Since(start).Seconds()
-}
+func peakRate(workers int) float64 { return fp32Peak().Rate(workers) }
+
+var fp32Peak = sync.OnceValue(PeakF32)
 
 // gated runs f until enough samples lie between two peak loops that reached
 // 0.93 of the best; it returns the medians of f's seconds and of seconds × peak,
@@ -109,16 +102,6 @@ func BenchmarkMatMulTypes(b *testing.B) {
 			}
 		})
 	}
-}
-
-const peakLoopOps = 48 * 2 * 16
-
-func peakLoop(n int) {
-	if bestISA == &avx512 {
-		fmaLoop512(n)
-		return
-	}
-	fmaLoop256(2 * n)
 }
 
 func (x *inTurn) report(b *testing.B, other string) {

@@ -4,5 +4,5 @@ package cpu
 
 import "runtime"
 
-// pause gives others a chance; n is of no use here.
-func pause(int) { runtime.Gosched() }
+// Pause gives others a chance; n is of no use here.
+func Pause(int) { runtime.Gosched() }

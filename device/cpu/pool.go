@@ -137,7 +137,7 @@ func spin(until func() bool) {
 	start := time.Now()
 	for i := 0; i < spinRounds && time.Since(start) < spinTime; i++ {
 		for range 16 {
-			pause(8)
+			Pause(8)
 			if until() {
 				return
 			}

@@ -22,7 +22,7 @@ func countTask(n, grain int) (*task, []atomic.Int32) {
 
 // Every piece is run once and is done when split returns, whether the workers
 // spin, are parked, or are about to park.
-func TestCrewRunsEveryPieceOnce(t *testing.T) {
+func TestPoolRunsEveryPieceOnce(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	for _, workers := range []int{1, 2, 3, 7} {
 		d := NewHost(workers)
@@ -45,7 +45,7 @@ func TestCrewRunsEveryPieceOnce(t *testing.T) {
 }
 
 // Two queues may split kernels at the same time; one of them has the pool.
-func TestCrewIsShared(t *testing.T) {
+func TestPoolIsShared(t *testing.T) {
 	d := NewHost(3)
 	defer d.Close()
 	var wg sync.WaitGroup
@@ -68,7 +68,7 @@ func TestCrewIsShared(t *testing.T) {
 }
 
 // Helpers that are called and do not come are not waited for.
-func TestCrewSendsLateHelpersBack(t *testing.T) {
+func TestPoolSendsLateHelpersBack(t *testing.T) {
 	c := &pool{done: make(chan struct{}, 1)}
 	for range 2 { // whose goroutines never look
 		c.workers = append(c.workers, &poolWorker{wake: make(chan struct{}, 1)})
@@ -92,7 +92,7 @@ func TestCrewSendsLateHelpersBack(t *testing.T) {
 }
 
 // A worker without work parks, so that an idle device costs nothing.
-func TestCrewParks(t *testing.T) {
+func TestPoolParks(t *testing.T) {
 	d := NewHost(2)
 	defer d.Close()
 	h := d.pool.workers[0]
@@ -104,7 +104,7 @@ func TestCrewParks(t *testing.T) {
 }
 
 // Workers look out for work only where each has a processor.
-func TestCrewSpinsOnlyWithProcessorsToSpare(t *testing.T) {
+func TestPoolSpinsOnlyWithProcessorsToSpare(t *testing.T) {
 	looks := func() (n int) {
 		spin(func() bool { n++; return false })
 		return n
@@ -129,7 +129,7 @@ func BenchmarkPool(b *testing.B) {
 			d := NewHost(2)
 			defer d.Close()
 			own := newWorkspace(d)
-			tk := &task{n: 2, grain: 1, run: func(*task, *worker, int, int) {}}
+			tk := &task{n: 2, grain: 1, run: func(*args, *worker, int, int) {}}
 			var inside time.Duration
 			for b.Loop() {
 				time.Sleep(rest)

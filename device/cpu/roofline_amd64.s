@@ -651,8 +651,8 @@ line:
 	VZEROUPPER
 	RET
 
-// func pause(n int)
-TEXT ·pause(SB), NOSPLIT, $0-8
+// func Pause(n int)
+TEXT ·Pause(SB), NOSPLIT, $0-8
 	MOVQ n+0(FP), AX
 
 loop:

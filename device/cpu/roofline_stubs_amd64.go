@@ -34,7 +34,7 @@ func update(x unsafe.Pointer, a unsafe.Pointer, n int)
 //go:noescape
 func readAll(x unsafe.Pointer, pages int) float32
 
-// pause waits n times as long as the processor thinks good between two looks at memory.
+// Pause waits n times as long as the processor thinks good between two looks at memory.
 //
 //go:noescape
-func pause(n int)
+func Pause(n int)

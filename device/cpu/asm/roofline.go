@@ -168,7 +168,7 @@ func everyLane(c *build.Context, bits uint32) reg.VecVirtual {
 }
 
 func pause(c *build.Context) {
-	text(c, "pause", "func(n int)", "pause waits n times as long as the processor thinks good between two looks at memory.")
+	text(c, "Pause", "func(n int)", "Pause waits n times as long as the processor thinks good between two looks at memory.")
 	n := load64(c, "n")
 	loop(c, n, func() { c.PAUSE() })
 	c.RET()
