@@ -1,11 +1,15 @@
-// Package cpu is the device contract on host memory: a goroutine for each
-// queue, workers that share a kernel's rows, and the kernels themselves.
+// Package cpu is the device contract on host memory: a goroutine for each queue,
+// workers that share a kernel's pieces, and methods that hand kernels to them.
+// What a kernel computes is in package kernel.
 //
 // A kernel call writes a task into the queue's ring and returns. A task is a
 // static function over a range of independent pieces of work and its
 // arguments by value, so issuing one allocates nothing. Which worker computes
 // a piece, and how many workers there are, never changes a bit of the result:
 // a piece is always computed whole, in one order.
+//
+// Begin with Queue.issue and Queue.do in queue.go, then pool.split; a method as
+// short as any is Queue.Gelu.
 package cpu
 
 import (

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"zeroth/device/cpu/kernel"
 )
 
 // pool is the workers that the queues of a device share: goroutines beside
@@ -137,7 +138,7 @@ func spin(until func() bool) {
 	start := time.Now()
 	for i := 0; i < spinRounds && time.Since(start) < spinTime; i++ {
 		for range 16 {
-			Pause(8)
+			kernel.Pause(8)
 			if until() {
 				return
 			}
@@ -153,7 +154,7 @@ func (p *pool) take(w *workspace) {
 		if lo >= n {
 			return
 		}
-		t.run(&t.args, &w.worker, int(lo), int(min(lo+p.each, n)))
+		t.run(&t.Args, &w.Worker, int(lo), int(min(lo+p.each, n)))
 	}
 }
 
@@ -169,7 +170,7 @@ func (p *pool) leave() {
 func (p *pool) split(t *task, w *workspace) {
 	n := min(len(p.workers), t.n/t.grain-1)
 	if n < 1 || !p.mu.TryLock() {
-		t.run(&t.args, &w.worker, 0, t.n)
+		t.run(&t.Args, &w.Worker, 0, t.n)
 		return
 	}
 	defer p.mu.Unlock()

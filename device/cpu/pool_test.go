@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"zeroth/device/cpu/kernel"
 
 	"go.uber.org/goleak"
 )
@@ -13,7 +14,7 @@ import (
 // countTask is a task of n pieces that counts how often each is run.
 func countTask(n, grain int) (*task, []atomic.Int32) {
 	counts := make([]atomic.Int32, n)
-	return &task{n: n, grain: grain, run: func(_ *args, _ *worker, lo, hi int) {
+	return &task{n: n, grain: grain, run: func(_ *kernel.Args, _ *kernel.Worker, lo, hi int) {
 		for i := lo; i < hi; i++ {
 			counts[i].Add(1)
 		}
@@ -129,7 +130,7 @@ func BenchmarkPool(b *testing.B) {
 			d := NewHost(2)
 			defer d.Close()
 			own := newWorkspace(d)
-			tk := &task{n: 2, grain: 1, run: func(*args, *worker, int, int) {}}
+			tk := &task{n: 2, grain: 1, run: func(*kernel.Args, *kernel.Worker, int, int) {}}
 			var inside time.Duration
 			for b.Loop() {
 				time.Sleep(rest)

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"zeroth/device"
+	"zeroth/device/cpu/kernel"
 )
 
 // Kernels need memory of their own: every worker for the pieces it has at
@@ -44,10 +45,10 @@ func (s Sizes) turns() int {
 // scratch is the floats a worker needs at most.
 func (s Sizes) scratch() int {
 	if s == (Sizes{}) {
-		return max(2*squaresAtOnce, 16*len(args{}.k))
+		return max(2*kernel.SquaresAtOnce, 16*len(kernel.Args{}.K))
 	}
 	most := s.longest()
-	gemm := min(min(groupMax, ceil(most, 32)*32)*(1+s.words()), groupAll+groupMax) + edge + 2*32*32 + 32*min(kcF32, ceil(most, 8)*8)
+	gemm := min(min(kernel.GroupMax, kernel.Ceil(most, 32)*32)*(1+s.words()), kernel.GroupAll+kernel.GroupMax) + kernel.Edge + 2*32*32 + 32*min(kernel.KcF32, kernel.Ceil(most, 8)*8)
 	return max(gemm, 5*s.Width, s.Vocab, attnScratch(s.Attn))
 }
 
@@ -55,7 +56,7 @@ func (s Sizes) scratch() int {
 // (T, D), some blocks of positions by D, some of positions by positions, all
 // rounded up to whole registers.
 func attnScratch(a device.Attn) int {
-	T, D := ceil(a.T, 64)*64, ceil(a.D, 32)*32
+	T, D := kernel.Ceil(a.T, 64)*64, kernel.Ceil(a.D, 32)*32
 	return 5*T*D + 8*64*D + 4*64*64
 }
 
@@ -66,9 +67,9 @@ func (s Sizes) products() (packed, acc int) {
 		return 0, 0
 	}
 	most := s.longest()
-	packed = min(aMax, (most+31)*s.words()+ceil(most, 4)*edge)
-	if s.Type != device.F32 && most > kcF32 {
-		acc = min(accMax, min(ncMax, ceil(most, 32)*32)*most)
+	packed = min(kernel.AMax, (most+31)*s.words()+kernel.Ceil(most, 4)*kernel.Edge)
+	if s.Type != device.F32 && most > kernel.KcF32 {
+		acc = min(kernel.AccMax, min(kernel.NcMax, kernel.Ceil(most, 32)*32)*most)
 	}
 	return packed, acc
 }
@@ -79,9 +80,9 @@ func (s Sizes) longest() int { return max(s.Widest, s.Rows) }
 // words is the words of k in a block of a product at most, whatever the
 // instruction set, so that a plan does not depend on where it is made.
 func (s Sizes) words() int {
-	n := min(kcF32, ceil(s.longest(), 8)*8)
+	n := min(kernel.KcF32, kernel.Ceil(s.longest(), 8)*8)
 	if s.Type == device.BF16 {
-		n = max(n, min(kcBF16/2, ceil(s.longest(), 32)*16))
+		n = max(n, min(kernel.KcBF16/2, kernel.Ceil(s.longest(), 32)*16))
 	}
 	return n
 }
@@ -103,37 +104,17 @@ func (d *Device) Reserve(s Sizes) error {
 	return err
 }
 
-// worker is the private memory of one goroutine that runs pieces of kernels.
-type worker struct {
-	scratch []float32
-	more    func(n int)    // makes scratch n floats or more
-	turns   *turns         // its device's
-	ends    [5][16]float32 // the last elements of arrays, filled up to a vector
-	window  squareWindow
-	args    callArgs
-	packed  columnGroup // what a product's last piece left in scratch, while it is computed
-}
-
-// floats is work space of n elements, valid until the next call; its contents
-// are undefined.
-func (w *worker) floats(n int) []float32 {
-	if len(w.scratch) < n {
-		w.more(n)
-	}
-	return w.scratch[:n]
-}
-
 // workspace is a worker with the memory behind its scratch.
 type workspace struct {
-	worker
+	kernel.Worker
 	dev *Device
 	mem device.Buffer
 }
 
 func newWorkspace(d *Device) *workspace {
 	s := &workspace{dev: d}
-	s.turns = &d.turns.turns
-	s.more = func(n int) {
+	s.Turns = &d.turns.Turns
+	s.More = func(n int) {
 		if err := s.grow(n); err != nil {
 			panic(fmt.Sprintf("cpu: a kernel's work space: %v", err))
 		}
@@ -144,7 +125,7 @@ func newWorkspace(d *Device) *workspace {
 func (s *workspace) grow(n int) (err error) {
 	s.mem, err = s.dev.regrow(s.mem, n)
 	if err == nil && n > 0 {
-		s.scratch = s.mem.F32()
+		s.Scratch = s.mem.F32()
 	}
 	return err
 }
@@ -166,23 +147,23 @@ type products struct {
 }
 
 // need gives g its blocks.
-func (p *products) need(g *gemm) {
-	rows := min(g.m, g.blockRows())
+func (p *products) need(g *kernel.Gemm) {
+	rows := min(g.M, g.BlockRows())
 	packed, acc := 0, 0
-	if !g.inPlace {
-		packed = ceil(rows, g.isa.mr) * g.slot()
+	if !g.InPlace {
+		packed = kernel.Ceil(rows, g.ISA.MR) * g.Slot()
 	}
-	if g.accumulates() {
-		acc = rows * g.nc()
+	if g.Accumulates() {
+		acc = rows * g.Nc()
 	}
 	if err := p.grow(packed, acc); err != nil {
 		panic(fmt.Sprintf("cpu: a product's work space: %v", err))
 	}
 	if packed > 0 {
-		g.packed = p.packed.F32()
+		g.Packed = p.packed.F32()
 	}
 	if acc > 0 {
-		g.acc = p.acc.F32()
+		g.Acc = p.acc.F32()
 	}
 }
 
