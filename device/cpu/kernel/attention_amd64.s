@@ -111,28 +111,21 @@ GLOBL attnOnes<>(SB), RODATA|NOPTR, $128
 // func micro1xAVX512(t *MicroTile)
 // Requires: AVX, AVX512F
 TEXT ·micro1xAVX512(SB), NOSPLIT, $0-8
-	MOVQ   t+0(FP), AX
-	MOVQ   (AX), AX
 	MOVQ   t+0(FP), CX
-	MOVQ   8(CX), CX
-	MOVQ   t+0(FP), DX
-	MOVQ   16(DX), DX
-	MOVQ   t+0(FP), BX
-	MOVQ   24(BX), BX
-	MOVQ   t+0(FP), SI
-	MOVQ   32(SI), SI
-	SHLQ   $0x02, SI
-	MOVQ   t+0(FP), DI
-	MOVQ   40(DI), DI
+	MOVQ   (CX), AX
+	MOVQ   8(CX), DX
+	MOVQ   16(CX), BX
+	MOVQ   24(CX), SI
+	MOVQ   32(CX), DI
 	SHLQ   $0x02, DI
-	MOVQ   t+0(FP), R8
-	MOVQ   48(R8), R8
+	MOVQ   40(CX), R8
 	SHLQ   $0x02, R8
-	MOVQ   t+0(FP), R9
-	MOVQ   56(R9), R9
+	MOVQ   48(CX), R9
 	SHLQ   $0x02, R9
-	LEAQ   (SI)(SI*2), R10
-	LEAQ   (CX)(R10*1), R11
+	MOVQ   56(CX), R10
+	SHLQ   $0x02, R10
+	LEAQ   (DI)(DI*2), R11
+	LEAQ   (DX)(R11*1), R12
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -143,104 +136,96 @@ TEXT ·micro1xAVX512(SB), NOSPLIT, $0-8
 	VPXORD Z7, Z7, Z7
 
 loop:
-	VMOVUPS      (DX), Z9
-	VBROADCASTSS (CX), Z8
+	VMOVUPS      (BX), Z9
+	VBROADCASTSS (DX), Z8
 	VFMADD231PS  Z9, Z8, Z0
-	VBROADCASTSS (CX)(SI*1), Z8
+	VBROADCASTSS (DX)(DI*1), Z8
 	VFMADD231PS  Z9, Z8, Z1
-	VBROADCASTSS (CX)(SI*2), Z8
+	VBROADCASTSS (DX)(DI*2), Z8
 	VFMADD231PS  Z9, Z8, Z2
-	VBROADCASTSS (R11), Z8
+	VBROADCASTSS (R12), Z8
 	VFMADD231PS  Z9, Z8, Z3
-	VBROADCASTSS (CX)(SI*4), Z8
+	VBROADCASTSS (DX)(DI*4), Z8
 	VFMADD231PS  Z9, Z8, Z4
-	VBROADCASTSS (R11)(SI*2), Z8
+	VBROADCASTSS (R12)(DI*2), Z8
 	VFMADD231PS  Z9, Z8, Z5
-	VBROADCASTSS (CX)(R10*2), Z8
+	VBROADCASTSS (DX)(R11*2), Z8
 	VFMADD231PS  Z9, Z8, Z6
-	VBROADCASTSS (R11)(SI*4), Z8
+	VBROADCASTSS (R12)(DI*4), Z8
 	VFMADD231PS  Z9, Z8, Z7
+	ADDQ         R9, BX
 	ADDQ         R8, DX
-	ADDQ         DI, CX
-	ADDQ         DI, R11
+	ADDQ         R8, R12
 	DECQ         AX
 	JNZ          loop
-	MOVQ         t+0(FP), AX
-	MOVQ         64(AX), AX
+	MOVQ         64(CX), AX
 	TESTQ        AX, AX
 	JZ           set
-	VADDPS       (BX), Z0, Z0
-	VMOVUPS      Z0, (BX)
-	ADDQ         R9, BX
-	VADDPS       (BX), Z1, Z1
-	VMOVUPS      Z1, (BX)
-	ADDQ         R9, BX
-	VADDPS       (BX), Z2, Z2
-	VMOVUPS      Z2, (BX)
-	ADDQ         R9, BX
-	VADDPS       (BX), Z3, Z3
-	VMOVUPS      Z3, (BX)
-	ADDQ         R9, BX
-	VADDPS       (BX), Z4, Z4
-	VMOVUPS      Z4, (BX)
-	ADDQ         R9, BX
-	VADDPS       (BX), Z5, Z5
-	VMOVUPS      Z5, (BX)
-	ADDQ         R9, BX
-	VADDPS       (BX), Z6, Z6
-	VMOVUPS      Z6, (BX)
-	ADDQ         R9, BX
-	VADDPS       (BX), Z7, Z7
-	VMOVUPS      Z7, (BX)
-	ADDQ         R9, BX
+	VADDPS       (SI), Z0, Z0
+	VMOVUPS      Z0, (SI)
+	ADDQ         R10, SI
+	VADDPS       (SI), Z1, Z1
+	VMOVUPS      Z1, (SI)
+	ADDQ         R10, SI
+	VADDPS       (SI), Z2, Z2
+	VMOVUPS      Z2, (SI)
+	ADDQ         R10, SI
+	VADDPS       (SI), Z3, Z3
+	VMOVUPS      Z3, (SI)
+	ADDQ         R10, SI
+	VADDPS       (SI), Z4, Z4
+	VMOVUPS      Z4, (SI)
+	ADDQ         R10, SI
+	VADDPS       (SI), Z5, Z5
+	VMOVUPS      Z5, (SI)
+	ADDQ         R10, SI
+	VADDPS       (SI), Z6, Z6
+	VMOVUPS      Z6, (SI)
+	ADDQ         R10, SI
+	VADDPS       (SI), Z7, Z7
+	VMOVUPS      Z7, (SI)
+	ADDQ         R10, SI
 	VZEROUPPER
 	RET
 
 set:
-	VMOVUPS Z0, (BX)
-	ADDQ    R9, BX
-	VMOVUPS Z1, (BX)
-	ADDQ    R9, BX
-	VMOVUPS Z2, (BX)
-	ADDQ    R9, BX
-	VMOVUPS Z3, (BX)
-	ADDQ    R9, BX
-	VMOVUPS Z4, (BX)
-	ADDQ    R9, BX
-	VMOVUPS Z5, (BX)
-	ADDQ    R9, BX
-	VMOVUPS Z6, (BX)
-	ADDQ    R9, BX
-	VMOVUPS Z7, (BX)
-	ADDQ    R9, BX
+	VMOVUPS Z0, (SI)
+	ADDQ    R10, SI
+	VMOVUPS Z1, (SI)
+	ADDQ    R10, SI
+	VMOVUPS Z2, (SI)
+	ADDQ    R10, SI
+	VMOVUPS Z3, (SI)
+	ADDQ    R10, SI
+	VMOVUPS Z4, (SI)
+	ADDQ    R10, SI
+	VMOVUPS Z5, (SI)
+	ADDQ    R10, SI
+	VMOVUPS Z6, (SI)
+	ADDQ    R10, SI
+	VMOVUPS Z7, (SI)
+	ADDQ    R10, SI
 	VZEROUPPER
 	RET
 
 // func micro2xAVX512(t *MicroTile)
 // Requires: AVX, AVX512F
 TEXT ·micro2xAVX512(SB), NOSPLIT, $0-8
-	MOVQ   t+0(FP), AX
-	MOVQ   (AX), AX
 	MOVQ   t+0(FP), CX
-	MOVQ   8(CX), CX
-	MOVQ   t+0(FP), DX
-	MOVQ   16(DX), DX
-	MOVQ   t+0(FP), BX
-	MOVQ   24(BX), BX
-	MOVQ   t+0(FP), SI
-	MOVQ   32(SI), SI
-	SHLQ   $0x02, SI
-	MOVQ   t+0(FP), DI
-	MOVQ   40(DI), DI
+	MOVQ   (CX), AX
+	MOVQ   8(CX), DX
+	MOVQ   16(CX), BX
+	MOVQ   24(CX), SI
+	MOVQ   32(CX), DI
 	SHLQ   $0x02, DI
-	MOVQ   t+0(FP), R8
-	MOVQ   48(R8), R8
+	MOVQ   40(CX), R8
 	SHLQ   $0x02, R8
-	MOVQ   t+0(FP), R9
-	MOVQ   56(R9), R9
+	MOVQ   48(CX), R9
 	SHLQ   $0x02, R9
-	LEAQ   (SI)(SI*2), R10
-	LEAQ   (CX)(R10*1), R11
+	MOVQ   56(CX), R10
+	SHLQ   $0x02, R10
+	LEAQ   (DI)(DI*2), R11
+	LEAQ   (DX)(R11*1), R12
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -259,139 +244,130 @@ TEXT ·micro2xAVX512(SB), NOSPLIT, $0-8
 	VPXORD Z15, Z15, Z15
 
 loop:
-	VMOVUPS      (DX), Z17
-	VMOVUPS      64(DX), Z18
-	VBROADCASTSS (CX), Z16
+	VMOVUPS      (BX), Z17
+	VMOVUPS      64(BX), Z18
+	VBROADCASTSS (DX), Z16
 	VFMADD231PS  Z17, Z16, Z0
 	VFMADD231PS  Z18, Z16, Z1
-	VBROADCASTSS (CX)(SI*1), Z16
+	VBROADCASTSS (DX)(DI*1), Z16
 	VFMADD231PS  Z17, Z16, Z2
 	VFMADD231PS  Z18, Z16, Z3
-	VBROADCASTSS (CX)(SI*2), Z16
+	VBROADCASTSS (DX)(DI*2), Z16
 	VFMADD231PS  Z17, Z16, Z4
 	VFMADD231PS  Z18, Z16, Z5
-	VBROADCASTSS (R11), Z16
+	VBROADCASTSS (R12), Z16
 	VFMADD231PS  Z17, Z16, Z6
 	VFMADD231PS  Z18, Z16, Z7
-	VBROADCASTSS (CX)(SI*4), Z16
+	VBROADCASTSS (DX)(DI*4), Z16
 	VFMADD231PS  Z17, Z16, Z8
 	VFMADD231PS  Z18, Z16, Z9
-	VBROADCASTSS (R11)(SI*2), Z16
+	VBROADCASTSS (R12)(DI*2), Z16
 	VFMADD231PS  Z17, Z16, Z10
 	VFMADD231PS  Z18, Z16, Z11
-	VBROADCASTSS (CX)(R10*2), Z16
+	VBROADCASTSS (DX)(R11*2), Z16
 	VFMADD231PS  Z17, Z16, Z12
 	VFMADD231PS  Z18, Z16, Z13
-	VBROADCASTSS (R11)(SI*4), Z16
+	VBROADCASTSS (R12)(DI*4), Z16
 	VFMADD231PS  Z17, Z16, Z14
 	VFMADD231PS  Z18, Z16, Z15
+	ADDQ         R9, BX
 	ADDQ         R8, DX
-	ADDQ         DI, CX
-	ADDQ         DI, R11
+	ADDQ         R8, R12
 	DECQ         AX
 	JNZ          loop
-	MOVQ         t+0(FP), AX
-	MOVQ         64(AX), AX
+	MOVQ         64(CX), AX
 	TESTQ        AX, AX
 	JZ           set
-	VADDPS       (BX), Z0, Z0
-	VMOVUPS      Z0, (BX)
-	VADDPS       64(BX), Z1, Z1
-	VMOVUPS      Z1, 64(BX)
-	ADDQ         R9, BX
-	VADDPS       (BX), Z2, Z2
-	VMOVUPS      Z2, (BX)
-	VADDPS       64(BX), Z3, Z3
-	VMOVUPS      Z3, 64(BX)
-	ADDQ         R9, BX
-	VADDPS       (BX), Z4, Z4
-	VMOVUPS      Z4, (BX)
-	VADDPS       64(BX), Z5, Z5
-	VMOVUPS      Z5, 64(BX)
-	ADDQ         R9, BX
-	VADDPS       (BX), Z6, Z6
-	VMOVUPS      Z6, (BX)
-	VADDPS       64(BX), Z7, Z7
-	VMOVUPS      Z7, 64(BX)
-	ADDQ         R9, BX
-	VADDPS       (BX), Z8, Z8
-	VMOVUPS      Z8, (BX)
-	VADDPS       64(BX), Z9, Z9
-	VMOVUPS      Z9, 64(BX)
-	ADDQ         R9, BX
-	VADDPS       (BX), Z10, Z10
-	VMOVUPS      Z10, (BX)
-	VADDPS       64(BX), Z11, Z11
-	VMOVUPS      Z11, 64(BX)
-	ADDQ         R9, BX
-	VADDPS       (BX), Z12, Z12
-	VMOVUPS      Z12, (BX)
-	VADDPS       64(BX), Z13, Z13
-	VMOVUPS      Z13, 64(BX)
-	ADDQ         R9, BX
-	VADDPS       (BX), Z14, Z14
-	VMOVUPS      Z14, (BX)
-	VADDPS       64(BX), Z15, Z15
-	VMOVUPS      Z15, 64(BX)
-	ADDQ         R9, BX
+	VADDPS       (SI), Z0, Z0
+	VMOVUPS      Z0, (SI)
+	VADDPS       64(SI), Z1, Z1
+	VMOVUPS      Z1, 64(SI)
+	ADDQ         R10, SI
+	VADDPS       (SI), Z2, Z2
+	VMOVUPS      Z2, (SI)
+	VADDPS       64(SI), Z3, Z3
+	VMOVUPS      Z3, 64(SI)
+	ADDQ         R10, SI
+	VADDPS       (SI), Z4, Z4
+	VMOVUPS      Z4, (SI)
+	VADDPS       64(SI), Z5, Z5
+	VMOVUPS      Z5, 64(SI)
+	ADDQ         R10, SI
+	VADDPS       (SI), Z6, Z6
+	VMOVUPS      Z6, (SI)
+	VADDPS       64(SI), Z7, Z7
+	VMOVUPS      Z7, 64(SI)
+	ADDQ         R10, SI
+	VADDPS       (SI), Z8, Z8
+	VMOVUPS      Z8, (SI)
+	VADDPS       64(SI), Z9, Z9
+	VMOVUPS      Z9, 64(SI)
+	ADDQ         R10, SI
+	VADDPS       (SI), Z10, Z10
+	VMOVUPS      Z10, (SI)
+	VADDPS       64(SI), Z11, Z11
+	VMOVUPS      Z11, 64(SI)
+	ADDQ         R10, SI
+	VADDPS       (SI), Z12, Z12
+	VMOVUPS      Z12, (SI)
+	VADDPS       64(SI), Z13, Z13
+	VMOVUPS      Z13, 64(SI)
+	ADDQ         R10, SI
+	VADDPS       (SI), Z14, Z14
+	VMOVUPS      Z14, (SI)
+	VADDPS       64(SI), Z15, Z15
+	VMOVUPS      Z15, 64(SI)
+	ADDQ         R10, SI
 	VZEROUPPER
 	RET
 
 set:
-	VMOVUPS Z0, (BX)
-	VMOVUPS Z1, 64(BX)
-	ADDQ    R9, BX
-	VMOVUPS Z2, (BX)
-	VMOVUPS Z3, 64(BX)
-	ADDQ    R9, BX
-	VMOVUPS Z4, (BX)
-	VMOVUPS Z5, 64(BX)
-	ADDQ    R9, BX
-	VMOVUPS Z6, (BX)
-	VMOVUPS Z7, 64(BX)
-	ADDQ    R9, BX
-	VMOVUPS Z8, (BX)
-	VMOVUPS Z9, 64(BX)
-	ADDQ    R9, BX
-	VMOVUPS Z10, (BX)
-	VMOVUPS Z11, 64(BX)
-	ADDQ    R9, BX
-	VMOVUPS Z12, (BX)
-	VMOVUPS Z13, 64(BX)
-	ADDQ    R9, BX
-	VMOVUPS Z14, (BX)
-	VMOVUPS Z15, 64(BX)
-	ADDQ    R9, BX
+	VMOVUPS Z0, (SI)
+	VMOVUPS Z1, 64(SI)
+	ADDQ    R10, SI
+	VMOVUPS Z2, (SI)
+	VMOVUPS Z3, 64(SI)
+	ADDQ    R10, SI
+	VMOVUPS Z4, (SI)
+	VMOVUPS Z5, 64(SI)
+	ADDQ    R10, SI
+	VMOVUPS Z6, (SI)
+	VMOVUPS Z7, 64(SI)
+	ADDQ    R10, SI
+	VMOVUPS Z8, (SI)
+	VMOVUPS Z9, 64(SI)
+	ADDQ    R10, SI
+	VMOVUPS Z10, (SI)
+	VMOVUPS Z11, 64(SI)
+	ADDQ    R10, SI
+	VMOVUPS Z12, (SI)
+	VMOVUPS Z13, 64(SI)
+	ADDQ    R10, SI
+	VMOVUPS Z14, (SI)
+	VMOVUPS Z15, 64(SI)
+	ADDQ    R10, SI
 	VZEROUPPER
 	RET
 
 // func onlineSoftmaxAVX512(r *SoftmaxRows)
 // Requires: AVX, AVX512F, CMOV
 TEXT ·onlineSoftmaxAVX512(SB), NOSPLIT, $0-8
-	MOVQ r+0(FP), AX
-	MOVQ (AX), AX
 	MOVQ r+0(FP), CX
-	MOVQ 8(CX), CX
-	SHLQ $0x02, CX
-	MOVQ r+0(FP), DX
-	MOVQ 16(DX), DX
-	MOVQ r+0(FP), BX
-	MOVQ 24(BX), BX
-	MOVQ r+0(FP), SI
-	MOVQ 32(SI), SI
-	MOVQ r+0(FP), DI
-	MOVQ 40(DI), DI
-	MOVQ r+0(FP), R8
-	MOVQ 48(R8), R8
-	MOVQ r+0(FP), R9
-	MOVQ 56(R9), R9
-	MOVQ r+0(FP), R10
-	MOVQ 64(R10), R10
+	MOVQ (CX), AX
+	MOVQ 8(CX), DX
+	SHLQ $0x02, DX
+	MOVQ 16(CX), BX
+	MOVQ 24(CX), SI
+	MOVQ 32(CX), DI
+	MOVQ 40(CX), R8
+	MOVQ 48(CX), R9
+	MOVQ 56(CX), R10
+	MOVQ 64(CX), CX
 
 row:
-	MOVQ    SI, R11
-	CMPQ    BX, SI
-	CMOVQLT BX, R11
+	MOVQ    DI, R11
+	CMPQ    SI, DI
+	CMOVQLT SI, R11
 	MOVQ    R11, R13
 	ADDQ    $0x0f, R13
 	SHRQ    $0x04, R13
@@ -424,9 +400,9 @@ max:
 	VMAXPS            X2, X0, X0
 	VPERMILPS         $0xb1, X0, X2
 	VMAXPS            X2, X0, X0
-	VBROADCASTSS      (R8), Z2
+	VBROADCASTSS      (R9), Z2
 	VMAXSS            X2, X0, X0
-	VMOVSS            X0, (R8)
+	VMOVSS            X0, (R9)
 	VBROADCASTSS      X0, Z0
 	VSUBPS            Z0, Z2, Z2
 	VBROADCASTSS      attnConstants<>+224(SB), Z4
@@ -446,8 +422,8 @@ max:
 	VPSLLD            $0x17, Z4, Z4
 	VPADDD.BCST       attnConstants<>+32(SB), Z4, Z4
 	VMULPS.Z          Z4, Z3, K1, Z2
-	VMOVSS            X2, (R10)
-	VMULPS            (R9), Z2, Z2
+	VMOVSS            X2, (CX)
+	VMULPS            (R10), Z2, Z2
 	MOVQ              AX, R11
 	MOVQ              R13, R12
 
@@ -476,7 +452,7 @@ exp:
 	ADDQ              $0x40, R11
 	DECQ              R12
 	JNZ               exp
-	VMOVUPS           Z2, (R9)
+	VMOVUPS           Z2, (R10)
 	VPXORD            Z1, Z1, Z1
 	MOVQ              R13, R11
 	SHLQ              $0x04, R11
@@ -487,14 +463,14 @@ clear:
 	ADDQ    $0x10, R11
 
 cleared:
-	CMPQ R11, DI
+	CMPQ R11, R8
 	JLT  clear
-	ADDQ CX, AX
-	ADDQ $0x04, R8
-	ADDQ $0x04, R10
-	ADDQ $0x40, R9
-	INCQ BX
-	DECQ DX
+	ADDQ DX, AX
+	ADDQ $0x04, R9
+	ADDQ $0x04, CX
+	ADDQ $0x40, R10
+	INCQ SI
+	DECQ BX
 	JNZ  row
 	VZEROUPPER
 	RET
@@ -502,30 +478,22 @@ cleared:
 // func softmaxGradAVX512(r *SoftmaxGradRows)
 // Requires: AVX, AVX512DQ, AVX512F, CMOV
 TEXT ·softmaxGradAVX512(SB), NOSPLIT, $0-8
-	MOVQ r+0(FP), AX
-	MOVQ (AX), AX
 	MOVQ r+0(FP), CX
-	MOVQ 8(CX), CX
-	MOVQ r+0(FP), DX
-	MOVQ 16(DX), DX
-	SHLQ $0x02, DX
-	MOVQ r+0(FP), BX
-	MOVQ 24(BX), BX
-	MOVQ r+0(FP), SI
-	MOVQ 32(SI), SI
-	MOVQ r+0(FP), DI
-	MOVQ 40(DI), DI
-	MOVQ r+0(FP), R8
-	MOVQ 48(R8), R8
-	MOVQ r+0(FP), R9
-	MOVQ 56(R9), R9
-	MOVQ r+0(FP), R10
-	MOVQ 64(R10), R10
+	MOVQ (CX), AX
+	MOVQ 8(CX), DX
+	MOVQ 16(CX), BX
+	SHLQ $0x02, BX
+	MOVQ 24(CX), SI
+	MOVQ 32(CX), DI
+	MOVQ 40(CX), R8
+	MOVQ 48(CX), R9
+	MOVQ 56(CX), R10
+	MOVQ 64(CX), CX
 
 row:
-	MOVQ    DI, R11
-	CMPQ    SI, DI
-	CMOVQLT SI, R11
+	MOVQ    R8, R11
+	CMPQ    DI, R8
+	CMOVQLT DI, R11
 	MOVQ    R11, R13
 	ADDQ    $0x0f, R13
 	SHRQ    $0x04, R13
@@ -540,18 +508,18 @@ row:
 	SUBQ    R15, R14
 	VMINPS  (R14), Z0, Z0
 	VMOVUPS Z0, (AX)(R11*4)
-	VMOVUPS (CX)(R11*4), Z0
+	VMOVUPS (DX)(R11*4), Z0
 	LEAQ    attnOnes<>+64(SB), R14
 	SHLQ    $0x02, R12
 	SUBQ    R12, R14
 	VANDPS  (R14), Z0, Z0
-	VMOVUPS Z0, (CX)(R11*4)
+	VMOVUPS Z0, (DX)(R11*4)
 
 whole:
 	XORQ         R11, R11
 	MOVQ         R13, R12
-	VBROADCASTSS (R9), Z0
-	VBROADCASTSS (R10), Z2
+	VBROADCASTSS (R10), Z0
+	VBROADCASTSS (CX), Z2
 
 exp:
 	VMOVUPS           (AX)(R11*4), Z3
@@ -575,11 +543,11 @@ exp:
 	VPSLLD            $0x17, Z5, Z5
 	VPADDD.BCST       attnConstants<>+32(SB), Z5, Z5
 	VMULPS.Z          Z5, Z4, K1, Z3
-	VMOVUPS           (CX)(R11*4), Z4
+	VMOVUPS           (DX)(R11*4), Z4
 	VSUBPS            Z2, Z4, Z4
 	VMULPS            Z3, Z4, Z4
 	VMOVUPS           Z3, (AX)(R11*4)
-	VMOVUPS           Z4, (CX)(R11*4)
+	VMOVUPS           Z4, (DX)(R11*4)
 	ADDQ              $0x10, R11
 	DECQ              R12
 	JNZ               exp
@@ -590,18 +558,18 @@ exp:
 
 clear:
 	VMOVUPS Z1, (AX)(R11*4)
-	VMOVUPS Z1, (CX)(R11*4)
+	VMOVUPS Z1, (DX)(R11*4)
 	ADDQ    $0x10, R11
 
 cleared:
-	CMPQ R11, R8
+	CMPQ R11, R9
 	JLT  clear
-	ADDQ DX, AX
-	ADDQ DX, CX
-	ADDQ $0x04, R9
+	ADDQ BX, AX
+	ADDQ BX, DX
 	ADDQ $0x04, R10
-	INCQ SI
-	DECQ BX
+	ADDQ $0x04, CX
+	INCQ DI
+	DECQ SI
 	JNZ  row
 	VZEROUPPER
 	RET
@@ -851,104 +819,89 @@ loop:
 // func micro1xAVX2(t *MicroTile)
 // Requires: AVX, FMA3
 TEXT ·micro1xAVX2(SB), NOSPLIT, $0-8
-	MOVQ   t+0(FP), AX
-	MOVQ   (AX), AX
 	MOVQ   t+0(FP), CX
-	MOVQ   8(CX), CX
-	MOVQ   t+0(FP), DX
-	MOVQ   16(DX), DX
-	MOVQ   t+0(FP), BX
-	MOVQ   24(BX), BX
-	MOVQ   t+0(FP), SI
-	MOVQ   32(SI), SI
-	SHLQ   $0x02, SI
-	MOVQ   t+0(FP), DI
-	MOVQ   40(DI), DI
+	MOVQ   (CX), AX
+	MOVQ   8(CX), DX
+	MOVQ   16(CX), BX
+	MOVQ   24(CX), SI
+	MOVQ   32(CX), DI
 	SHLQ   $0x02, DI
-	MOVQ   t+0(FP), R8
-	MOVQ   48(R8), R8
+	MOVQ   40(CX), R8
 	SHLQ   $0x02, R8
-	MOVQ   t+0(FP), R9
-	MOVQ   56(R9), R9
+	MOVQ   48(CX), R9
 	SHLQ   $0x02, R9
-	LEAQ   (SI)(SI*2), R10
-	LEAQ   (CX)(R10*1), R10
+	MOVQ   56(CX), R10
+	SHLQ   $0x02, R10
+	LEAQ   (DI)(DI*2), R11
+	LEAQ   (DX)(R11*1), R11
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
 
 loop:
-	VMOVUPS      (DX), Y5
-	VBROADCASTSS (CX), Y4
+	VMOVUPS      (BX), Y5
+	VBROADCASTSS (DX), Y4
 	VFMADD231PS  Y5, Y4, Y0
-	VBROADCASTSS (CX)(SI*1), Y4
+	VBROADCASTSS (DX)(DI*1), Y4
 	VFMADD231PS  Y5, Y4, Y1
-	VBROADCASTSS (CX)(SI*2), Y4
+	VBROADCASTSS (DX)(DI*2), Y4
 	VFMADD231PS  Y5, Y4, Y2
-	VBROADCASTSS (R10), Y4
+	VBROADCASTSS (R11), Y4
 	VFMADD231PS  Y5, Y4, Y3
+	ADDQ         R9, BX
 	ADDQ         R8, DX
-	ADDQ         DI, CX
-	ADDQ         DI, R10
+	ADDQ         R8, R11
 	DECQ         AX
 	JNZ          loop
-	MOVQ         t+0(FP), AX
-	MOVQ         64(AX), AX
+	MOVQ         64(CX), AX
 	TESTQ        AX, AX
 	JZ           set
-	VADDPS       (BX), Y0, Y0
-	VMOVUPS      Y0, (BX)
-	ADDQ         R9, BX
-	VADDPS       (BX), Y1, Y1
-	VMOVUPS      Y1, (BX)
-	ADDQ         R9, BX
-	VADDPS       (BX), Y2, Y2
-	VMOVUPS      Y2, (BX)
-	ADDQ         R9, BX
-	VADDPS       (BX), Y3, Y3
-	VMOVUPS      Y3, (BX)
-	ADDQ         R9, BX
+	VADDPS       (SI), Y0, Y0
+	VMOVUPS      Y0, (SI)
+	ADDQ         R10, SI
+	VADDPS       (SI), Y1, Y1
+	VMOVUPS      Y1, (SI)
+	ADDQ         R10, SI
+	VADDPS       (SI), Y2, Y2
+	VMOVUPS      Y2, (SI)
+	ADDQ         R10, SI
+	VADDPS       (SI), Y3, Y3
+	VMOVUPS      Y3, (SI)
+	ADDQ         R10, SI
 	VZEROUPPER
 	RET
 
 set:
-	VMOVUPS Y0, (BX)
-	ADDQ    R9, BX
-	VMOVUPS Y1, (BX)
-	ADDQ    R9, BX
-	VMOVUPS Y2, (BX)
-	ADDQ    R9, BX
-	VMOVUPS Y3, (BX)
-	ADDQ    R9, BX
+	VMOVUPS Y0, (SI)
+	ADDQ    R10, SI
+	VMOVUPS Y1, (SI)
+	ADDQ    R10, SI
+	VMOVUPS Y2, (SI)
+	ADDQ    R10, SI
+	VMOVUPS Y3, (SI)
+	ADDQ    R10, SI
 	VZEROUPPER
 	RET
 
 // func micro2xAVX2(t *MicroTile)
 // Requires: AVX, FMA3
 TEXT ·micro2xAVX2(SB), NOSPLIT, $0-8
-	MOVQ   t+0(FP), AX
-	MOVQ   (AX), AX
 	MOVQ   t+0(FP), CX
-	MOVQ   8(CX), CX
-	MOVQ   t+0(FP), DX
-	MOVQ   16(DX), DX
-	MOVQ   t+0(FP), BX
-	MOVQ   24(BX), BX
-	MOVQ   t+0(FP), SI
-	MOVQ   32(SI), SI
-	SHLQ   $0x02, SI
-	MOVQ   t+0(FP), DI
-	MOVQ   40(DI), DI
+	MOVQ   (CX), AX
+	MOVQ   8(CX), DX
+	MOVQ   16(CX), BX
+	MOVQ   24(CX), SI
+	MOVQ   32(CX), DI
 	SHLQ   $0x02, DI
-	MOVQ   t+0(FP), R8
-	MOVQ   48(R8), R8
+	MOVQ   40(CX), R8
 	SHLQ   $0x02, R8
-	MOVQ   t+0(FP), R9
-	MOVQ   56(R9), R9
+	MOVQ   48(CX), R9
 	SHLQ   $0x02, R9
-	LEAQ   (SI)(SI*2), R10
-	LEAQ   (CX)(R10*1), R10
+	MOVQ   56(CX), R10
+	SHLQ   $0x02, R10
+	LEAQ   (DI)(DI*2), R11
+	LEAQ   (DX)(R11*1), R11
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -959,95 +912,86 @@ TEXT ·micro2xAVX2(SB), NOSPLIT, $0-8
 	VXORPS Y7, Y7, Y7
 
 loop:
-	VMOVUPS      (DX), Y9
-	VMOVUPS      32(DX), Y10
-	VBROADCASTSS (CX), Y8
+	VMOVUPS      (BX), Y9
+	VMOVUPS      32(BX), Y10
+	VBROADCASTSS (DX), Y8
 	VFMADD231PS  Y9, Y8, Y0
 	VFMADD231PS  Y10, Y8, Y1
-	VBROADCASTSS (CX)(SI*1), Y8
+	VBROADCASTSS (DX)(DI*1), Y8
 	VFMADD231PS  Y9, Y8, Y2
 	VFMADD231PS  Y10, Y8, Y3
-	VBROADCASTSS (CX)(SI*2), Y8
+	VBROADCASTSS (DX)(DI*2), Y8
 	VFMADD231PS  Y9, Y8, Y4
 	VFMADD231PS  Y10, Y8, Y5
-	VBROADCASTSS (R10), Y8
+	VBROADCASTSS (R11), Y8
 	VFMADD231PS  Y9, Y8, Y6
 	VFMADD231PS  Y10, Y8, Y7
+	ADDQ         R9, BX
 	ADDQ         R8, DX
-	ADDQ         DI, CX
-	ADDQ         DI, R10
+	ADDQ         R8, R11
 	DECQ         AX
 	JNZ          loop
-	MOVQ         t+0(FP), AX
-	MOVQ         64(AX), AX
+	MOVQ         64(CX), AX
 	TESTQ        AX, AX
 	JZ           set
-	VADDPS       (BX), Y0, Y0
-	VMOVUPS      Y0, (BX)
-	VADDPS       32(BX), Y1, Y1
-	VMOVUPS      Y1, 32(BX)
-	ADDQ         R9, BX
-	VADDPS       (BX), Y2, Y2
-	VMOVUPS      Y2, (BX)
-	VADDPS       32(BX), Y3, Y3
-	VMOVUPS      Y3, 32(BX)
-	ADDQ         R9, BX
-	VADDPS       (BX), Y4, Y4
-	VMOVUPS      Y4, (BX)
-	VADDPS       32(BX), Y5, Y5
-	VMOVUPS      Y5, 32(BX)
-	ADDQ         R9, BX
-	VADDPS       (BX), Y6, Y6
-	VMOVUPS      Y6, (BX)
-	VADDPS       32(BX), Y7, Y7
-	VMOVUPS      Y7, 32(BX)
-	ADDQ         R9, BX
+	VADDPS       (SI), Y0, Y0
+	VMOVUPS      Y0, (SI)
+	VADDPS       32(SI), Y1, Y1
+	VMOVUPS      Y1, 32(SI)
+	ADDQ         R10, SI
+	VADDPS       (SI), Y2, Y2
+	VMOVUPS      Y2, (SI)
+	VADDPS       32(SI), Y3, Y3
+	VMOVUPS      Y3, 32(SI)
+	ADDQ         R10, SI
+	VADDPS       (SI), Y4, Y4
+	VMOVUPS      Y4, (SI)
+	VADDPS       32(SI), Y5, Y5
+	VMOVUPS      Y5, 32(SI)
+	ADDQ         R10, SI
+	VADDPS       (SI), Y6, Y6
+	VMOVUPS      Y6, (SI)
+	VADDPS       32(SI), Y7, Y7
+	VMOVUPS      Y7, 32(SI)
+	ADDQ         R10, SI
 	VZEROUPPER
 	RET
 
 set:
-	VMOVUPS Y0, (BX)
-	VMOVUPS Y1, 32(BX)
-	ADDQ    R9, BX
-	VMOVUPS Y2, (BX)
-	VMOVUPS Y3, 32(BX)
-	ADDQ    R9, BX
-	VMOVUPS Y4, (BX)
-	VMOVUPS Y5, 32(BX)
-	ADDQ    R9, BX
-	VMOVUPS Y6, (BX)
-	VMOVUPS Y7, 32(BX)
-	ADDQ    R9, BX
+	VMOVUPS Y0, (SI)
+	VMOVUPS Y1, 32(SI)
+	ADDQ    R10, SI
+	VMOVUPS Y2, (SI)
+	VMOVUPS Y3, 32(SI)
+	ADDQ    R10, SI
+	VMOVUPS Y4, (SI)
+	VMOVUPS Y5, 32(SI)
+	ADDQ    R10, SI
+	VMOVUPS Y6, (SI)
+	VMOVUPS Y7, 32(SI)
+	ADDQ    R10, SI
 	VZEROUPPER
 	RET
 
 // func onlineSoftmaxAVX2(r *SoftmaxRows)
 // Requires: AVX, AVX2, CMOV, FMA3
 TEXT ·onlineSoftmaxAVX2(SB), NOSPLIT, $0-8
-	MOVQ r+0(FP), AX
-	MOVQ (AX), AX
 	MOVQ r+0(FP), CX
-	MOVQ 8(CX), CX
-	SHLQ $0x02, CX
-	MOVQ r+0(FP), DX
-	MOVQ 16(DX), DX
-	MOVQ r+0(FP), BX
-	MOVQ 24(BX), BX
-	MOVQ r+0(FP), SI
-	MOVQ 32(SI), SI
-	MOVQ r+0(FP), DI
-	MOVQ 40(DI), DI
-	MOVQ r+0(FP), R8
-	MOVQ 48(R8), R8
-	MOVQ r+0(FP), R9
-	MOVQ 56(R9), R9
-	MOVQ r+0(FP), R10
-	MOVQ 64(R10), R10
+	MOVQ (CX), AX
+	MOVQ 8(CX), DX
+	SHLQ $0x02, DX
+	MOVQ 16(CX), BX
+	MOVQ 24(CX), SI
+	MOVQ 32(CX), DI
+	MOVQ 40(CX), R8
+	MOVQ 48(CX), R9
+	MOVQ 56(CX), R10
+	MOVQ 64(CX), CX
 
 row:
-	MOVQ    SI, R11
-	CMPQ    BX, SI
-	CMOVQLT BX, R11
+	MOVQ    DI, R11
+	CMPQ    SI, DI
+	CMOVQLT SI, R11
 	MOVQ    R11, R13
 	ADDQ    $0x07, R13
 	SHRQ    $0x03, R13
@@ -1078,9 +1022,9 @@ max:
 	VMAXPS       X1, X0, X0
 	VPERMILPS    $0xb1, X0, X1
 	VMAXPS       X1, X0, X0
-	VBROADCASTSS (R8), Y1
+	VBROADCASTSS (R9), Y1
 	VMAXSS       X1, X0, X0
-	VMOVSS       X0, (R8)
+	VMOVSS       X0, (R9)
 	VBROADCASTSS X0, Y0
 	VSUBPS       Y0, Y1, Y1
 	VMOVUPS      attnConstants<>+224(SB), Y3
@@ -1101,8 +1045,8 @@ max:
 	VPADDD       attnConstants<>+32(SB), Y3, Y3
 	VMULPS       Y3, Y2, Y1
 	VANDPS       Y4, Y1, Y1
-	VMOVSS       X1, (R10)
-	VMULPS       (R9), Y1, Y1
+	VMOVSS       X1, (CX)
+	VMULPS       (R10), Y1, Y1
 	MOVQ         AX, R11
 	MOVQ         R13, R12
 
@@ -1132,7 +1076,7 @@ exp:
 	ADDQ         $0x20, R11
 	DECQ         R12
 	JNZ          exp
-	VMOVUPS      Y1, (R9)
+	VMOVUPS      Y1, (R10)
 	VXORPS       Y0, Y0, Y0
 	MOVQ         R13, R11
 	SHLQ         $0x03, R11
@@ -1143,14 +1087,14 @@ clear:
 	ADDQ    $0x08, R11
 
 cleared:
-	CMPQ R11, DI
+	CMPQ R11, R8
 	JLT  clear
-	ADDQ CX, AX
-	ADDQ $0x04, R8
-	ADDQ $0x04, R10
-	ADDQ $0x20, R9
-	INCQ BX
-	DECQ DX
+	ADDQ DX, AX
+	ADDQ $0x04, R9
+	ADDQ $0x04, CX
+	ADDQ $0x20, R10
+	INCQ SI
+	DECQ BX
 	JNZ  row
 	VZEROUPPER
 	RET
@@ -1158,30 +1102,22 @@ cleared:
 // func softmaxGradAVX2(r *SoftmaxGradRows)
 // Requires: AVX, AVX2, CMOV, FMA3
 TEXT ·softmaxGradAVX2(SB), NOSPLIT, $0-8
-	MOVQ r+0(FP), AX
-	MOVQ (AX), AX
 	MOVQ r+0(FP), CX
-	MOVQ 8(CX), CX
-	MOVQ r+0(FP), DX
-	MOVQ 16(DX), DX
-	SHLQ $0x02, DX
-	MOVQ r+0(FP), BX
-	MOVQ 24(BX), BX
-	MOVQ r+0(FP), SI
-	MOVQ 32(SI), SI
-	MOVQ r+0(FP), DI
-	MOVQ 40(DI), DI
-	MOVQ r+0(FP), R8
-	MOVQ 48(R8), R8
-	MOVQ r+0(FP), R9
-	MOVQ 56(R9), R9
-	MOVQ r+0(FP), R10
-	MOVQ 64(R10), R10
+	MOVQ (CX), AX
+	MOVQ 8(CX), DX
+	MOVQ 16(CX), BX
+	SHLQ $0x02, BX
+	MOVQ 24(CX), SI
+	MOVQ 32(CX), DI
+	MOVQ 40(CX), R8
+	MOVQ 48(CX), R9
+	MOVQ 56(CX), R10
+	MOVQ 64(CX), CX
 
 row:
-	MOVQ    DI, R11
-	CMPQ    SI, DI
-	CMOVQLT SI, R11
+	MOVQ    R8, R11
+	CMPQ    DI, R8
+	CMOVQLT DI, R11
 	MOVQ    R11, R13
 	ADDQ    $0x07, R13
 	SHRQ    $0x03, R13
@@ -1196,18 +1132,18 @@ row:
 	SUBQ    R15, R14
 	VMINPS  (R14), Y0, Y0
 	VMOVUPS Y0, (AX)(R11*4)
-	VMOVUPS (CX)(R11*4), Y0
+	VMOVUPS (DX)(R11*4), Y0
 	LEAQ    attnOnes<>+64(SB), R14
 	SHLQ    $0x02, R12
 	SUBQ    R12, R14
 	VANDPS  (R14), Y0, Y0
-	VMOVUPS Y0, (CX)(R11*4)
+	VMOVUPS Y0, (DX)(R11*4)
 
 whole:
 	XORQ         R11, R11
 	MOVQ         R13, R12
-	VBROADCASTSS (R9), Y0
-	VBROADCASTSS (R10), Y1
+	VBROADCASTSS (R10), Y0
+	VBROADCASTSS (CX), Y1
 
 exp:
 	VMOVUPS      (AX)(R11*4), Y2
@@ -1232,11 +1168,11 @@ exp:
 	VPADDD       attnConstants<>+32(SB), Y4, Y4
 	VMULPS       Y4, Y3, Y2
 	VANDPS       Y5, Y2, Y2
-	VMOVUPS      (CX)(R11*4), Y3
+	VMOVUPS      (DX)(R11*4), Y3
 	VSUBPS       Y1, Y3, Y3
 	VMULPS       Y2, Y3, Y3
 	VMOVUPS      Y2, (AX)(R11*4)
-	VMOVUPS      Y3, (CX)(R11*4)
+	VMOVUPS      Y3, (DX)(R11*4)
 	ADDQ         $0x08, R11
 	DECQ         R12
 	JNZ          exp
@@ -1247,18 +1183,18 @@ exp:
 
 clear:
 	VMOVUPS Y0, (AX)(R11*4)
-	VMOVUPS Y0, (CX)(R11*4)
+	VMOVUPS Y0, (DX)(R11*4)
 	ADDQ    $0x08, R11
 
 cleared:
-	CMPQ R11, R8
+	CMPQ R11, R9
 	JLT  clear
-	ADDQ DX, AX
-	ADDQ DX, CX
-	ADDQ $0x04, R9
+	ADDQ BX, AX
+	ADDQ BX, DX
 	ADDQ $0x04, R10
-	INCQ SI
-	DECQ BX
+	ADDQ $0x04, CX
+	INCQ DI
+	DECQ SI
 	JNZ  row
 	VZEROUPPER
 	RET

@@ -5,14 +5,11 @@
 // func tileDot(t *Tile)
 // Requires: AVX, AVX512F, BMI2
 TEXT ·tileDot(SB), NOSPLIT, $0-8
-	MOVQ   t+0(FP), AX
-	MOVQ   (AX), AX
 	MOVQ   t+0(FP), CX
-	MOVQ   8(CX), CX
-	MOVQ   t+0(FP), DX
-	MOVQ   16(DX), DX
-	MOVQ   t+0(FP), BX
-	MOVQ   56(BX), BX
+	MOVQ   (CX), AX
+	MOVQ   8(CX), DX
+	MOVQ   16(CX), BX
+	MOVQ   56(CX), SI
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -41,302 +38,302 @@ TEXT ·tileDot(SB), NOSPLIT, $0-8
 	VPXORD Z25, Z25, Z25
 	VPXORD Z26, Z26, Z26
 	VPXORD Z27, Z27, Z27
-	CMPQ   BX, $0x0e
+	CMPQ   SI, $0x0e
 	JNE    fewer
 	SUBQ   $0x04, AX
 	JLT    tailin
 
 main:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
+	VMOVUPS      (BX), Z28
+	VMOVUPS      64(BX), Z29
+	VBROADCASTSS (DX), Z30
 	LONG         $0x400e9262
 	WORD         $0xc452
 	LONG         $0x400e9262
 	WORD         $0xcd52
-	VBROADCASTSS 4(CX), Z30
+	VBROADCASTSS 4(DX), Z30
 	LONG         $0x400e9262
 	WORD         $0xd452
 	LONG         $0x400e9262
 	WORD         $0xdd52
-	VBROADCASTSS 8(CX), Z30
+	VBROADCASTSS 8(DX), Z30
 	LONG         $0x400e9262
 	WORD         $0xe452
 	LONG         $0x400e9262
 	WORD         $0xed52
-	VBROADCASTSS 12(CX), Z30
+	VBROADCASTSS 12(DX), Z30
 	LONG         $0x400e9262
 	WORD         $0xf452
 	LONG         $0x400e9262
 	WORD         $0xfd52
-	VBROADCASTSS 16(CX), Z30
+	VBROADCASTSS 16(DX), Z30
 	LONG         $0x400e1262
 	WORD         $0xc452
 	LONG         $0x400e1262
 	WORD         $0xcd52
-	VBROADCASTSS 20(CX), Z30
+	VBROADCASTSS 20(DX), Z30
 	LONG         $0x400e1262
 	WORD         $0xd452
 	LONG         $0x400e1262
 	WORD         $0xdd52
-	VBROADCASTSS 24(CX), Z30
+	VBROADCASTSS 24(DX), Z30
 	LONG         $0x400e1262
 	WORD         $0xe452
 	LONG         $0x400e1262
 	WORD         $0xed52
-	VBROADCASTSS 28(CX), Z30
+	VBROADCASTSS 28(DX), Z30
 	LONG         $0x400e1262
 	WORD         $0xf452
 	LONG         $0x400e1262
 	WORD         $0xfd52
-	VBROADCASTSS 32(CX), Z30
+	VBROADCASTSS 32(DX), Z30
 	LONG         $0x400e8262
 	WORD         $0xc452
 	LONG         $0x400e8262
 	WORD         $0xcd52
-	VBROADCASTSS 36(CX), Z30
+	VBROADCASTSS 36(DX), Z30
 	LONG         $0x400e8262
 	WORD         $0xd452
 	LONG         $0x400e8262
 	WORD         $0xdd52
-	VBROADCASTSS 40(CX), Z30
+	VBROADCASTSS 40(DX), Z30
 	LONG         $0x400e8262
 	WORD         $0xe452
 	LONG         $0x400e8262
 	WORD         $0xed52
-	VBROADCASTSS 44(CX), Z30
+	VBROADCASTSS 44(DX), Z30
 	LONG         $0x400e8262
 	WORD         $0xf452
 	LONG         $0x400e8262
 	WORD         $0xfd52
-	VBROADCASTSS 48(CX), Z30
+	VBROADCASTSS 48(DX), Z30
 	LONG         $0x400e0262
 	WORD         $0xc452
 	LONG         $0x400e0262
 	WORD         $0xcd52
-	VBROADCASTSS 52(CX), Z30
+	VBROADCASTSS 52(DX), Z30
 	LONG         $0x400e0262
 	WORD         $0xd452
 	LONG         $0x400e0262
 	WORD         $0xdd52
-	VMOVUPS      128(DX), Z28
-	VMOVUPS      192(DX), Z29
-	VBROADCASTSS 56(CX), Z30
+	VMOVUPS      128(BX), Z28
+	VMOVUPS      192(BX), Z29
+	VBROADCASTSS 56(DX), Z30
 	LONG         $0x400e9262
 	WORD         $0xc452
 	LONG         $0x400e9262
 	WORD         $0xcd52
-	VBROADCASTSS 60(CX), Z30
+	VBROADCASTSS 60(DX), Z30
 	LONG         $0x400e9262
 	WORD         $0xd452
 	LONG         $0x400e9262
 	WORD         $0xdd52
-	VBROADCASTSS 64(CX), Z30
+	VBROADCASTSS 64(DX), Z30
 	LONG         $0x400e9262
 	WORD         $0xe452
 	LONG         $0x400e9262
 	WORD         $0xed52
-	VBROADCASTSS 68(CX), Z30
+	VBROADCASTSS 68(DX), Z30
 	LONG         $0x400e9262
 	WORD         $0xf452
 	LONG         $0x400e9262
 	WORD         $0xfd52
-	VBROADCASTSS 72(CX), Z30
+	VBROADCASTSS 72(DX), Z30
 	LONG         $0x400e1262
 	WORD         $0xc452
 	LONG         $0x400e1262
 	WORD         $0xcd52
-	VBROADCASTSS 76(CX), Z30
+	VBROADCASTSS 76(DX), Z30
 	LONG         $0x400e1262
 	WORD         $0xd452
 	LONG         $0x400e1262
 	WORD         $0xdd52
-	VBROADCASTSS 80(CX), Z30
+	VBROADCASTSS 80(DX), Z30
 	LONG         $0x400e1262
 	WORD         $0xe452
 	LONG         $0x400e1262
 	WORD         $0xed52
-	VBROADCASTSS 84(CX), Z30
+	VBROADCASTSS 84(DX), Z30
 	LONG         $0x400e1262
 	WORD         $0xf452
 	LONG         $0x400e1262
 	WORD         $0xfd52
-	VBROADCASTSS 88(CX), Z30
+	VBROADCASTSS 88(DX), Z30
 	LONG         $0x400e8262
 	WORD         $0xc452
 	LONG         $0x400e8262
 	WORD         $0xcd52
-	VBROADCASTSS 92(CX), Z30
+	VBROADCASTSS 92(DX), Z30
 	LONG         $0x400e8262
 	WORD         $0xd452
 	LONG         $0x400e8262
 	WORD         $0xdd52
-	VBROADCASTSS 96(CX), Z30
+	VBROADCASTSS 96(DX), Z30
 	LONG         $0x400e8262
 	WORD         $0xe452
 	LONG         $0x400e8262
 	WORD         $0xed52
-	VBROADCASTSS 100(CX), Z30
+	VBROADCASTSS 100(DX), Z30
 	LONG         $0x400e8262
 	WORD         $0xf452
 	LONG         $0x400e8262
 	WORD         $0xfd52
-	VBROADCASTSS 104(CX), Z30
+	VBROADCASTSS 104(DX), Z30
 	LONG         $0x400e0262
 	WORD         $0xc452
 	LONG         $0x400e0262
 	WORD         $0xcd52
-	VBROADCASTSS 108(CX), Z30
+	VBROADCASTSS 108(DX), Z30
 	LONG         $0x400e0262
 	WORD         $0xd452
 	LONG         $0x400e0262
 	WORD         $0xdd52
-	VMOVUPS      256(DX), Z28
-	VMOVUPS      320(DX), Z29
-	VBROADCASTSS 112(CX), Z30
+	VMOVUPS      256(BX), Z28
+	VMOVUPS      320(BX), Z29
+	VBROADCASTSS 112(DX), Z30
 	LONG         $0x400e9262
 	WORD         $0xc452
 	LONG         $0x400e9262
 	WORD         $0xcd52
-	VBROADCASTSS 116(CX), Z30
+	VBROADCASTSS 116(DX), Z30
 	LONG         $0x400e9262
 	WORD         $0xd452
 	LONG         $0x400e9262
 	WORD         $0xdd52
-	VBROADCASTSS 120(CX), Z30
+	VBROADCASTSS 120(DX), Z30
 	LONG         $0x400e9262
 	WORD         $0xe452
 	LONG         $0x400e9262
 	WORD         $0xed52
-	VBROADCASTSS 124(CX), Z30
+	VBROADCASTSS 124(DX), Z30
 	LONG         $0x400e9262
 	WORD         $0xf452
 	LONG         $0x400e9262
 	WORD         $0xfd52
-	VBROADCASTSS 128(CX), Z30
+	VBROADCASTSS 128(DX), Z30
 	LONG         $0x400e1262
 	WORD         $0xc452
 	LONG         $0x400e1262
 	WORD         $0xcd52
-	VBROADCASTSS 132(CX), Z30
+	VBROADCASTSS 132(DX), Z30
 	LONG         $0x400e1262
 	WORD         $0xd452
 	LONG         $0x400e1262
 	WORD         $0xdd52
-	VBROADCASTSS 136(CX), Z30
+	VBROADCASTSS 136(DX), Z30
 	LONG         $0x400e1262
 	WORD         $0xe452
 	LONG         $0x400e1262
 	WORD         $0xed52
-	VBROADCASTSS 140(CX), Z30
+	VBROADCASTSS 140(DX), Z30
 	LONG         $0x400e1262
 	WORD         $0xf452
 	LONG         $0x400e1262
 	WORD         $0xfd52
-	VBROADCASTSS 144(CX), Z30
+	VBROADCASTSS 144(DX), Z30
 	LONG         $0x400e8262
 	WORD         $0xc452
 	LONG         $0x400e8262
 	WORD         $0xcd52
-	VBROADCASTSS 148(CX), Z30
+	VBROADCASTSS 148(DX), Z30
 	LONG         $0x400e8262
 	WORD         $0xd452
 	LONG         $0x400e8262
 	WORD         $0xdd52
-	VBROADCASTSS 152(CX), Z30
+	VBROADCASTSS 152(DX), Z30
 	LONG         $0x400e8262
 	WORD         $0xe452
 	LONG         $0x400e8262
 	WORD         $0xed52
-	VBROADCASTSS 156(CX), Z30
+	VBROADCASTSS 156(DX), Z30
 	LONG         $0x400e8262
 	WORD         $0xf452
 	LONG         $0x400e8262
 	WORD         $0xfd52
-	VBROADCASTSS 160(CX), Z30
+	VBROADCASTSS 160(DX), Z30
 	LONG         $0x400e0262
 	WORD         $0xc452
 	LONG         $0x400e0262
 	WORD         $0xcd52
-	VBROADCASTSS 164(CX), Z30
+	VBROADCASTSS 164(DX), Z30
 	LONG         $0x400e0262
 	WORD         $0xd452
 	LONG         $0x400e0262
 	WORD         $0xdd52
-	VMOVUPS      384(DX), Z28
-	VMOVUPS      448(DX), Z29
-	VBROADCASTSS 168(CX), Z30
+	VMOVUPS      384(BX), Z28
+	VMOVUPS      448(BX), Z29
+	VBROADCASTSS 168(DX), Z30
 	LONG         $0x400e9262
 	WORD         $0xc452
 	LONG         $0x400e9262
 	WORD         $0xcd52
-	VBROADCASTSS 172(CX), Z30
+	VBROADCASTSS 172(DX), Z30
 	LONG         $0x400e9262
 	WORD         $0xd452
 	LONG         $0x400e9262
 	WORD         $0xdd52
-	VBROADCASTSS 176(CX), Z30
+	VBROADCASTSS 176(DX), Z30
 	LONG         $0x400e9262
 	WORD         $0xe452
 	LONG         $0x400e9262
 	WORD         $0xed52
-	VBROADCASTSS 180(CX), Z30
+	VBROADCASTSS 180(DX), Z30
 	LONG         $0x400e9262
 	WORD         $0xf452
 	LONG         $0x400e9262
 	WORD         $0xfd52
-	VBROADCASTSS 184(CX), Z30
+	VBROADCASTSS 184(DX), Z30
 	LONG         $0x400e1262
 	WORD         $0xc452
 	LONG         $0x400e1262
 	WORD         $0xcd52
-	VBROADCASTSS 188(CX), Z30
+	VBROADCASTSS 188(DX), Z30
 	LONG         $0x400e1262
 	WORD         $0xd452
 	LONG         $0x400e1262
 	WORD         $0xdd52
-	VBROADCASTSS 192(CX), Z30
+	VBROADCASTSS 192(DX), Z30
 	LONG         $0x400e1262
 	WORD         $0xe452
 	LONG         $0x400e1262
 	WORD         $0xed52
-	VBROADCASTSS 196(CX), Z30
+	VBROADCASTSS 196(DX), Z30
 	LONG         $0x400e1262
 	WORD         $0xf452
 	LONG         $0x400e1262
 	WORD         $0xfd52
-	VBROADCASTSS 200(CX), Z30
+	VBROADCASTSS 200(DX), Z30
 	LONG         $0x400e8262
 	WORD         $0xc452
 	LONG         $0x400e8262
 	WORD         $0xcd52
-	VBROADCASTSS 204(CX), Z30
+	VBROADCASTSS 204(DX), Z30
 	LONG         $0x400e8262
 	WORD         $0xd452
 	LONG         $0x400e8262
 	WORD         $0xdd52
-	VBROADCASTSS 208(CX), Z30
+	VBROADCASTSS 208(DX), Z30
 	LONG         $0x400e8262
 	WORD         $0xe452
 	LONG         $0x400e8262
 	WORD         $0xed52
-	VBROADCASTSS 212(CX), Z30
+	VBROADCASTSS 212(DX), Z30
 	LONG         $0x400e8262
 	WORD         $0xf452
 	LONG         $0x400e8262
 	WORD         $0xfd52
-	VBROADCASTSS 216(CX), Z30
+	VBROADCASTSS 216(DX), Z30
 	LONG         $0x400e0262
 	WORD         $0xc452
 	LONG         $0x400e0262
 	WORD         $0xcd52
-	VBROADCASTSS 220(CX), Z30
+	VBROADCASTSS 220(DX), Z30
 	LONG         $0x400e0262
 	WORD         $0xd452
 	LONG         $0x400e0262
 	WORD         $0xdd52
-	ADDQ         $0x000000e0, CX
-	ADDQ         $0x00000200, DX
+	ADDQ         $0x000000e0, DX
+	ADDQ         $0x00000200, BX
 	SUBQ         $0x04, AX
 	JGE          main
 
@@ -345,80 +342,80 @@ tailin:
 	JZ   done
 
 tail:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
+	VMOVUPS      (BX), Z28
+	VMOVUPS      64(BX), Z29
+	VBROADCASTSS (DX), Z30
 	LONG         $0x400e9262
 	WORD         $0xc452
 	LONG         $0x400e9262
 	WORD         $0xcd52
-	VBROADCASTSS 4(CX), Z30
+	VBROADCASTSS 4(DX), Z30
 	LONG         $0x400e9262
 	WORD         $0xd452
 	LONG         $0x400e9262
 	WORD         $0xdd52
-	VBROADCASTSS 8(CX), Z30
+	VBROADCASTSS 8(DX), Z30
 	LONG         $0x400e9262
 	WORD         $0xe452
 	LONG         $0x400e9262
 	WORD         $0xed52
-	VBROADCASTSS 12(CX), Z30
+	VBROADCASTSS 12(DX), Z30
 	LONG         $0x400e9262
 	WORD         $0xf452
 	LONG         $0x400e9262
 	WORD         $0xfd52
-	VBROADCASTSS 16(CX), Z30
+	VBROADCASTSS 16(DX), Z30
 	LONG         $0x400e1262
 	WORD         $0xc452
 	LONG         $0x400e1262
 	WORD         $0xcd52
-	VBROADCASTSS 20(CX), Z30
+	VBROADCASTSS 20(DX), Z30
 	LONG         $0x400e1262
 	WORD         $0xd452
 	LONG         $0x400e1262
 	WORD         $0xdd52
-	VBROADCASTSS 24(CX), Z30
+	VBROADCASTSS 24(DX), Z30
 	LONG         $0x400e1262
 	WORD         $0xe452
 	LONG         $0x400e1262
 	WORD         $0xed52
-	VBROADCASTSS 28(CX), Z30
+	VBROADCASTSS 28(DX), Z30
 	LONG         $0x400e1262
 	WORD         $0xf452
 	LONG         $0x400e1262
 	WORD         $0xfd52
-	VBROADCASTSS 32(CX), Z30
+	VBROADCASTSS 32(DX), Z30
 	LONG         $0x400e8262
 	WORD         $0xc452
 	LONG         $0x400e8262
 	WORD         $0xcd52
-	VBROADCASTSS 36(CX), Z30
+	VBROADCASTSS 36(DX), Z30
 	LONG         $0x400e8262
 	WORD         $0xd452
 	LONG         $0x400e8262
 	WORD         $0xdd52
-	VBROADCASTSS 40(CX), Z30
+	VBROADCASTSS 40(DX), Z30
 	LONG         $0x400e8262
 	WORD         $0xe452
 	LONG         $0x400e8262
 	WORD         $0xed52
-	VBROADCASTSS 44(CX), Z30
+	VBROADCASTSS 44(DX), Z30
 	LONG         $0x400e8262
 	WORD         $0xf452
 	LONG         $0x400e8262
 	WORD         $0xfd52
-	VBROADCASTSS 48(CX), Z30
+	VBROADCASTSS 48(DX), Z30
 	LONG         $0x400e0262
 	WORD         $0xc452
 	LONG         $0x400e0262
 	WORD         $0xcd52
-	VBROADCASTSS 52(CX), Z30
+	VBROADCASTSS 52(DX), Z30
 	LONG         $0x400e0262
 	WORD         $0xd452
 	LONG         $0x400e0262
 	WORD         $0xdd52
-	ADDQ         $0x00000038, CX
-	ADDQ         $0x00000080, DX
+	ADDQ         $0x00000038, DX
+	ADDQ         $0x00000080, BX
 	DECQ         AX
 	JNZ          tail
 
@@ -430,234 +427,229 @@ fewer:
 	JZ    summed
 
 word:
-	VMOVUPS      (DX), Z28
-	VMOVUPS      64(DX), Z29
-	VBROADCASTSS (CX), Z30
+	VMOVUPS      (BX), Z28
+	VMOVUPS      64(BX), Z29
+	VBROADCASTSS (DX), Z30
 	LONG         $0x400e9262
 	WORD         $0xc452
 	LONG         $0x400e9262
 	WORD         $0xcd52
-	CMPQ         BX, $0x01
+	CMPQ         SI, $0x01
 	JEQ          next
-	VBROADCASTSS 4(CX), Z30
+	VBROADCASTSS 4(DX), Z30
 	LONG         $0x400e9262
 	WORD         $0xd452
 	LONG         $0x400e9262
 	WORD         $0xdd52
-	CMPQ         BX, $0x02
+	CMPQ         SI, $0x02
 	JEQ          next
-	VBROADCASTSS 8(CX), Z30
+	VBROADCASTSS 8(DX), Z30
 	LONG         $0x400e9262
 	WORD         $0xe452
 	LONG         $0x400e9262
 	WORD         $0xed52
-	CMPQ         BX, $0x03
+	CMPQ         SI, $0x03
 	JEQ          next
-	VBROADCASTSS 12(CX), Z30
+	VBROADCASTSS 12(DX), Z30
 	LONG         $0x400e9262
 	WORD         $0xf452
 	LONG         $0x400e9262
 	WORD         $0xfd52
-	CMPQ         BX, $0x04
+	CMPQ         SI, $0x04
 	JEQ          next
-	VBROADCASTSS 16(CX), Z30
+	VBROADCASTSS 16(DX), Z30
 	LONG         $0x400e1262
 	WORD         $0xc452
 	LONG         $0x400e1262
 	WORD         $0xcd52
-	CMPQ         BX, $0x05
+	CMPQ         SI, $0x05
 	JEQ          next
-	VBROADCASTSS 20(CX), Z30
+	VBROADCASTSS 20(DX), Z30
 	LONG         $0x400e1262
 	WORD         $0xd452
 	LONG         $0x400e1262
 	WORD         $0xdd52
-	CMPQ         BX, $0x06
+	CMPQ         SI, $0x06
 	JEQ          next
-	VBROADCASTSS 24(CX), Z30
+	VBROADCASTSS 24(DX), Z30
 	LONG         $0x400e1262
 	WORD         $0xe452
 	LONG         $0x400e1262
 	WORD         $0xed52
-	CMPQ         BX, $0x07
+	CMPQ         SI, $0x07
 	JEQ          next
-	VBROADCASTSS 28(CX), Z30
+	VBROADCASTSS 28(DX), Z30
 	LONG         $0x400e1262
 	WORD         $0xf452
 	LONG         $0x400e1262
 	WORD         $0xfd52
-	CMPQ         BX, $0x08
+	CMPQ         SI, $0x08
 	JEQ          next
-	VBROADCASTSS 32(CX), Z30
+	VBROADCASTSS 32(DX), Z30
 	LONG         $0x400e8262
 	WORD         $0xc452
 	LONG         $0x400e8262
 	WORD         $0xcd52
-	CMPQ         BX, $0x09
+	CMPQ         SI, $0x09
 	JEQ          next
-	VBROADCASTSS 36(CX), Z30
+	VBROADCASTSS 36(DX), Z30
 	LONG         $0x400e8262
 	WORD         $0xd452
 	LONG         $0x400e8262
 	WORD         $0xdd52
-	CMPQ         BX, $0x0a
+	CMPQ         SI, $0x0a
 	JEQ          next
-	VBROADCASTSS 40(CX), Z30
+	VBROADCASTSS 40(DX), Z30
 	LONG         $0x400e8262
 	WORD         $0xe452
 	LONG         $0x400e8262
 	WORD         $0xed52
-	CMPQ         BX, $0x0b
+	CMPQ         SI, $0x0b
 	JEQ          next
-	VBROADCASTSS 44(CX), Z30
+	VBROADCASTSS 44(DX), Z30
 	LONG         $0x400e8262
 	WORD         $0xf452
 	LONG         $0x400e8262
 	WORD         $0xfd52
-	CMPQ         BX, $0x0c
+	CMPQ         SI, $0x0c
 	JEQ          next
-	VBROADCASTSS 48(CX), Z30
+	VBROADCASTSS 48(DX), Z30
 	LONG         $0x400e0262
 	WORD         $0xc452
 	LONG         $0x400e0262
 	WORD         $0xcd52
-	CMPQ         BX, $0x0d
+	CMPQ         SI, $0x0d
 	JEQ          next
 
 next:
-	ADDQ $0x00000038, CX
-	ADDQ $0x00000080, DX
+	ADDQ $0x00000038, DX
+	ADDQ $0x00000080, BX
 	DECQ AX
 	JNZ  word
 
 summed:
-	MOVQ    t+0(FP), AX
-	MOVQ    64(AX), AX
-	MOVQ    $-1, CX
-	BZHIQ   AX, CX, CX
-	KMOVW   CX, K1
-	SHRQ    $0x10, CX
-	KMOVW   CX, K2
-	MOVQ    t+0(FP), AX
-	MOVQ    24(AX), AX
-	MOVQ    t+0(FP), CX
-	MOVQ    40(CX), CX
-	MOVQ    t+0(FP), DX
-	MOVQ    32(DX), DX
-	SHLQ    $0x02, DX
-	MOVQ    t+0(FP), SI
-	MOVQ    48(SI), SI
-	SHLQ    $0x02, SI
+	MOVQ    64(CX), AX
+	MOVQ    $-1, DX
+	BZHIQ   AX, DX, DX
+	KMOVW   DX, K1
+	SHRQ    $0x10, DX
+	KMOVW   DX, K2
+	MOVQ    24(CX), AX
+	MOVQ    40(CX), DX
+	MOVQ    32(CX), BX
+	SHLQ    $0x02, BX
+	MOVQ    48(CX), CX
+	SHLQ    $0x02, CX
 	VADDPS  (AX), Z0, K1, Z0
 	VADDPS  64(AX), Z1, K2, Z1
-	VMOVUPS Z0, K1, (CX)
-	VMOVUPS Z1, K2, 64(CX)
-	CMPQ    BX, $0x01
+	VMOVUPS Z0, K1, (DX)
+	VMOVUPS Z1, K2, 64(DX)
+	CMPQ    SI, $0x01
 	JEQ     stored
-	ADDQ    DX, AX
-	ADDQ    SI, CX
+	ADDQ    BX, AX
+	ADDQ    CX, DX
 	VADDPS  (AX), Z2, K1, Z2
 	VADDPS  64(AX), Z3, K2, Z3
-	VMOVUPS Z2, K1, (CX)
-	VMOVUPS Z3, K2, 64(CX)
-	CMPQ    BX, $0x02
+	VMOVUPS Z2, K1, (DX)
+	VMOVUPS Z3, K2, 64(DX)
+	CMPQ    SI, $0x02
 	JEQ     stored
-	ADDQ    DX, AX
-	ADDQ    SI, CX
+	ADDQ    BX, AX
+	ADDQ    CX, DX
 	VADDPS  (AX), Z4, K1, Z4
 	VADDPS  64(AX), Z5, K2, Z5
-	VMOVUPS Z4, K1, (CX)
-	VMOVUPS Z5, K2, 64(CX)
-	CMPQ    BX, $0x03
+	VMOVUPS Z4, K1, (DX)
+	VMOVUPS Z5, K2, 64(DX)
+	CMPQ    SI, $0x03
 	JEQ     stored
-	ADDQ    DX, AX
-	ADDQ    SI, CX
+	ADDQ    BX, AX
+	ADDQ    CX, DX
 	VADDPS  (AX), Z6, K1, Z6
 	VADDPS  64(AX), Z7, K2, Z7
-	VMOVUPS Z6, K1, (CX)
-	VMOVUPS Z7, K2, 64(CX)
-	CMPQ    BX, $0x04
+	VMOVUPS Z6, K1, (DX)
+	VMOVUPS Z7, K2, 64(DX)
+	CMPQ    SI, $0x04
 	JEQ     stored
-	ADDQ    DX, AX
-	ADDQ    SI, CX
+	ADDQ    BX, AX
+	ADDQ    CX, DX
 	VADDPS  (AX), Z8, K1, Z8
 	VADDPS  64(AX), Z9, K2, Z9
-	VMOVUPS Z8, K1, (CX)
-	VMOVUPS Z9, K2, 64(CX)
-	CMPQ    BX, $0x05
+	VMOVUPS Z8, K1, (DX)
+	VMOVUPS Z9, K2, 64(DX)
+	CMPQ    SI, $0x05
 	JEQ     stored
-	ADDQ    DX, AX
-	ADDQ    SI, CX
+	ADDQ    BX, AX
+	ADDQ    CX, DX
 	VADDPS  (AX), Z10, K1, Z10
 	VADDPS  64(AX), Z11, K2, Z11
-	VMOVUPS Z10, K1, (CX)
-	VMOVUPS Z11, K2, 64(CX)
-	CMPQ    BX, $0x06
+	VMOVUPS Z10, K1, (DX)
+	VMOVUPS Z11, K2, 64(DX)
+	CMPQ    SI, $0x06
 	JEQ     stored
-	ADDQ    DX, AX
-	ADDQ    SI, CX
+	ADDQ    BX, AX
+	ADDQ    CX, DX
 	VADDPS  (AX), Z12, K1, Z12
 	VADDPS  64(AX), Z13, K2, Z13
-	VMOVUPS Z12, K1, (CX)
-	VMOVUPS Z13, K2, 64(CX)
-	CMPQ    BX, $0x07
+	VMOVUPS Z12, K1, (DX)
+	VMOVUPS Z13, K2, 64(DX)
+	CMPQ    SI, $0x07
 	JEQ     stored
-	ADDQ    DX, AX
-	ADDQ    SI, CX
+	ADDQ    BX, AX
+	ADDQ    CX, DX
 	VADDPS  (AX), Z14, K1, Z14
 	VADDPS  64(AX), Z15, K2, Z15
-	VMOVUPS Z14, K1, (CX)
-	VMOVUPS Z15, K2, 64(CX)
-	CMPQ    BX, $0x08
+	VMOVUPS Z14, K1, (DX)
+	VMOVUPS Z15, K2, 64(DX)
+	CMPQ    SI, $0x08
 	JEQ     stored
-	ADDQ    DX, AX
-	ADDQ    SI, CX
+	ADDQ    BX, AX
+	ADDQ    CX, DX
 	VADDPS  (AX), Z16, K1, Z16
 	VADDPS  64(AX), Z17, K2, Z17
-	VMOVUPS Z16, K1, (CX)
-	VMOVUPS Z17, K2, 64(CX)
-	CMPQ    BX, $0x09
+	VMOVUPS Z16, K1, (DX)
+	VMOVUPS Z17, K2, 64(DX)
+	CMPQ    SI, $0x09
 	JEQ     stored
-	ADDQ    DX, AX
-	ADDQ    SI, CX
+	ADDQ    BX, AX
+	ADDQ    CX, DX
 	VADDPS  (AX), Z18, K1, Z18
 	VADDPS  64(AX), Z19, K2, Z19
-	VMOVUPS Z18, K1, (CX)
-	VMOVUPS Z19, K2, 64(CX)
-	CMPQ    BX, $0x0a
+	VMOVUPS Z18, K1, (DX)
+	VMOVUPS Z19, K2, 64(DX)
+	CMPQ    SI, $0x0a
 	JEQ     stored
-	ADDQ    DX, AX
-	ADDQ    SI, CX
+	ADDQ    BX, AX
+	ADDQ    CX, DX
 	VADDPS  (AX), Z20, K1, Z20
 	VADDPS  64(AX), Z21, K2, Z21
-	VMOVUPS Z20, K1, (CX)
-	VMOVUPS Z21, K2, 64(CX)
-	CMPQ    BX, $0x0b
+	VMOVUPS Z20, K1, (DX)
+	VMOVUPS Z21, K2, 64(DX)
+	CMPQ    SI, $0x0b
 	JEQ     stored
-	ADDQ    DX, AX
-	ADDQ    SI, CX
+	ADDQ    BX, AX
+	ADDQ    CX, DX
 	VADDPS  (AX), Z22, K1, Z22
 	VADDPS  64(AX), Z23, K2, Z23
-	VMOVUPS Z22, K1, (CX)
-	VMOVUPS Z23, K2, 64(CX)
-	CMPQ    BX, $0x0c
+	VMOVUPS Z22, K1, (DX)
+	VMOVUPS Z23, K2, 64(DX)
+	CMPQ    SI, $0x0c
 	JEQ     stored
-	ADDQ    DX, AX
-	ADDQ    SI, CX
+	ADDQ    BX, AX
+	ADDQ    CX, DX
 	VADDPS  (AX), Z24, K1, Z24
 	VADDPS  64(AX), Z25, K2, Z25
-	VMOVUPS Z24, K1, (CX)
-	VMOVUPS Z25, K2, 64(CX)
-	CMPQ    BX, $0x0d
+	VMOVUPS Z24, K1, (DX)
+	VMOVUPS Z25, K2, 64(DX)
+	CMPQ    SI, $0x0d
 	JEQ     stored
-	ADDQ    DX, AX
-	ADDQ    SI, CX
+	ADDQ    BX, AX
+	ADDQ    CX, DX
 	VADDPS  (AX), Z26, K1, Z26
 	VADDPS  64(AX), Z27, K2, Z27
-	VMOVUPS Z26, K1, (CX)
-	VMOVUPS Z27, K2, 64(CX)
-	ADDQ    DX, AX
-	ADDQ    SI, CX
+	VMOVUPS Z26, K1, (DX)
+	VMOVUPS Z27, K2, 64(DX)
+	ADDQ    BX, AX
+	ADDQ    CX, DX
 
 stored:
 	VZEROUPPER

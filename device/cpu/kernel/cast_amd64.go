@@ -5,14 +5,14 @@ import "golang.org/x/sys/cpu"
 var castAVX2 = CastISA{
 	Name:   "avx2",
 	Plain:  [CastKinds]CastFunc{bf16ToF32AVX2, f16ToF32AVX2, f32ToBF16AVX2, f32ToF16AVX2},
-	Stream: [CastKinds]CastFunc{bf16ToF32AVX2Stream, f16ToF32AVX2Stream, f32ToBF16AVX2Stream, f32ToF16AVX2Stream},
+	Stream: [CastKinds]CastFunc{bf16ToF32AVX2Stream, f16ToF32AVX2, f32ToBF16AVX2Stream, f32ToF16AVX2},
 	copy:   copyStream,
 }
 
 var castAVX512 = CastISA{
 	Name:   "avx512",
 	Plain:  [CastKinds]CastFunc{bf16ToF32AVX512, f16ToF32AVX512, f32ToBF16AVX512, f32ToF16AVX512},
-	Stream: [CastKinds]CastFunc{bf16ToF32AVX512Stream, f16ToF32AVX2Stream, f32ToBF16AVX512Stream, f32ToF16AVX2Stream},
+	Stream: [CastKinds]CastFunc{bf16ToF32AVX512Stream, f16ToF32AVX512Stream, f32ToBF16AVX512Stream, f32ToF16AVX512Stream},
 	copy:   copyStream,
 }
 

@@ -29,6 +29,16 @@ func f32ToBF16AVX512(dst unsafe.Pointer, src unsafe.Pointer, n int)
 //go:noescape
 func bf16ToF32AVX512Stream(dst unsafe.Pointer, src unsafe.Pointer, n int)
 
+// f16ToF32AVX512Stream converts n elements, a multiple of 16.
+//
+//go:noescape
+func f16ToF32AVX512Stream(dst unsafe.Pointer, src unsafe.Pointer, n int)
+
+// f32ToF16AVX512Stream converts n elements, a multiple of 16.
+//
+//go:noescape
+func f32ToF16AVX512Stream(dst unsafe.Pointer, src unsafe.Pointer, n int)
+
 // f32ToBF16AVX512Stream converts n elements, a multiple of 16.
 //
 //go:noescape
@@ -58,16 +68,6 @@ func f32ToBF16AVX2(dst unsafe.Pointer, src unsafe.Pointer, n int)
 //
 //go:noescape
 func bf16ToF32AVX2Stream(dst unsafe.Pointer, src unsafe.Pointer, n int)
-
-// f16ToF32AVX2Stream converts n elements, a multiple of 16.
-//
-//go:noescape
-func f16ToF32AVX2Stream(dst unsafe.Pointer, src unsafe.Pointer, n int)
-
-// f32ToF16AVX2Stream converts n elements, a multiple of 16.
-//
-//go:noescape
-func f32ToF16AVX2Stream(dst unsafe.Pointer, src unsafe.Pointer, n int)
 
 // f32ToBF16AVX2Stream converts n elements, a multiple of 16.
 //

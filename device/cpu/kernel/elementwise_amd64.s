@@ -3437,6 +3437,340 @@ done:
 	VZEROUPPER
 	RET
 
+// func scaleF16AVX512(y *byte, a *byte, b *byte, n int, s float32)
+// Requires: AVX, AVX512F
+TEXT ·scaleF16AVX512(SB), NOSPLIT, $0-36
+	MOVQ         y+0(FP), AX
+	MOVQ         a+8(FP), CX
+	MOVQ         b+16(FP), DX
+	MOVQ         n+24(FP), DX
+	VBROADCASTSS s+32(FP), Z0
+	XORQ         BX, BX
+	MOVQ         DX, SI
+	SUBQ         $0x00000040, SI
+	JLT          few
+
+many:
+	VCVTPH2PS (CX)(BX*2), Z1
+	VCVTPH2PS 32(CX)(BX*2), Z2
+	VCVTPH2PS 64(CX)(BX*2), Z3
+	VCVTPH2PS 96(CX)(BX*2), Z4
+	VMULPS    Z1, Z0, Z1
+	VMULPS    Z2, Z0, Z2
+	VMULPS    Z3, Z0, Z3
+	VMULPS    Z4, Z0, Z4
+	VCVTPS2PH $0x00, Z1, Y1
+	VCVTPS2PH $0x00, Z2, Y2
+	VCVTPS2PH $0x00, Z3, Y3
+	VCVTPS2PH $0x00, Z4, Y4
+	VMOVDQU   Y1, (AX)(BX*2)
+	VMOVDQU   Y2, 32(AX)(BX*2)
+	VMOVDQU   Y3, 64(AX)(BX*2)
+	VMOVDQU   Y4, 96(AX)(BX*2)
+	ADDQ      $0x00000040, BX
+	CMPQ      BX, SI
+	JLE       many
+
+few:
+	CMPQ BX, DX
+	JGE  done
+
+loop:
+	VCVTPH2PS (CX)(BX*2), Z1
+	VMULPS    Z1, Z0, Z1
+	VCVTPS2PH $0x00, Z1, Y1
+	VMOVDQU   Y1, (AX)(BX*2)
+	ADDQ      $0x10, BX
+	CMPQ      BX, DX
+	JLT       loop
+
+done:
+	VZEROUPPER
+	RET
+
+// func addStreamF16AVX512(y *byte, a *byte, b *byte, n int, s float32)
+// Requires: AVX, AVX512F, MMX+
+TEXT ·addStreamF16AVX512(SB), NOSPLIT, $0-36
+	MOVQ         y+0(FP), AX
+	MOVQ         a+8(FP), CX
+	MOVQ         b+16(FP), DX
+	MOVQ         n+24(FP), BX
+	VBROADCASTSS s+32(FP), Z0
+	XORQ         SI, SI
+	MOVQ         BX, DI
+	SUBQ         $0x00000040, DI
+	JLT          few
+
+many:
+	VCVTPH2PS (CX)(SI*2), Z0
+	VCVTPH2PS 32(CX)(SI*2), Z2
+	VCVTPH2PS 64(CX)(SI*2), Z4
+	VCVTPH2PS 96(CX)(SI*2), Z6
+	VCVTPH2PS (DX)(SI*2), Z1
+	VCVTPH2PS 32(DX)(SI*2), Z3
+	VCVTPH2PS 64(DX)(SI*2), Z5
+	VCVTPH2PS 96(DX)(SI*2), Z7
+	VADDPS    Z1, Z0, Z0
+	VADDPS    Z3, Z2, Z2
+	VADDPS    Z5, Z4, Z4
+	VADDPS    Z7, Z6, Z6
+	VCVTPS2PH $0x00, Z0, Y0
+	VCVTPS2PH $0x00, Z2, Y1
+	VCVTPS2PH $0x00, Z4, Y2
+	VCVTPS2PH $0x00, Z6, Y3
+	VMOVNTDQ  Y0, (AX)(SI*2)
+	VMOVNTDQ  Y1, 32(AX)(SI*2)
+	VMOVNTDQ  Y2, 64(AX)(SI*2)
+	VMOVNTDQ  Y3, 96(AX)(SI*2)
+	ADDQ      $0x00000040, SI
+	CMPQ      SI, DI
+	JLE       many
+
+few:
+	CMPQ SI, BX
+	JGE  done
+
+loop:
+	VCVTPH2PS (CX)(SI*2), Z0
+	VCVTPH2PS (DX)(SI*2), Z1
+	VADDPS    Z1, Z0, Z0
+	VCVTPS2PH $0x00, Z0, Y0
+	VMOVNTDQ  Y0, (AX)(SI*2)
+	ADDQ      $0x10, SI
+	CMPQ      SI, BX
+	JLT       loop
+
+done:
+	SFENCE
+	VZEROUPPER
+	RET
+
+// func largestF16AVX512(x *byte, n int) float32
+// Requires: AVX, AVX512F
+TEXT ·largestF16AVX512(SB), NOSPLIT, $0-20
+	MOVQ         x+0(FP), AX
+	MOVQ         n+8(FP), CX
+	VBROADCASTSS eachConstants<>+1248(SB), Z0
+	VBROADCASTSS eachConstants<>+1248(SB), Z1
+	XORQ         DX, DX
+
+loop:
+	VCVTPH2PS     (AX)(DX*2), Z1
+	VMAXPS        Z0, Z1, Z0
+	ADDQ          $0x10, DX
+	CMPQ          DX, CX
+	JLT           loop
+	VEXTRACTF64X4 $0x01, Z0, Y1
+	VMAXPS        Y1, Y0, Y0
+	VEXTRACTF128  $0x01, Y0, X1
+	VMAXPS        X1, X0, X0
+	VPERMILPS     $0x4e, X0, X1
+	VMAXPS        X1, X0, X0
+	VPERMILPS     $0xb1, X0, X1
+	VMAXPS        X1, X0, X0
+	VMOVSS        X0, ret+16(FP)
+	VZEROUPPER
+	RET
+
+// func expSumF16AVX512(x *byte, n int, top float32) float32
+// Requires: AVX, AVX512F, MMX+
+TEXT ·expSumF16AVX512(SB), NOSPLIT, $0-28
+	MOVQ         x+0(FP), AX
+	MOVQ         n+8(FP), CX
+	VBROADCASTSS top+16(FP), Z0
+	VPXORD       Z1, Z1, Z1
+	VPXORD       Z2, Z2, Z2
+	XORQ         DX, DX
+	MOVQ         CX, BX
+	SUBQ         $0x00000020, BX
+	JLT          few
+
+many:
+	PREFETCHT0        8192(AX)(DX*2)
+	PREFETCHT0        8224(AX)(DX*2)
+	VCVTPH2PS         (AX)(DX*2), Z2
+	VCVTPH2PS         32(AX)(DX*2), Z5
+	VSUBPS            Z0, Z2, Z2
+	VSUBPS            Z0, Z5, Z5
+	VBROADCASTSS      eachConstants<>+192(SB), Z4
+	VBROADCASTSS      eachConstants<>+192(SB), Z7
+	VFMADD231PS.BCST  eachConstants<>+96(SB), Z2, Z4
+	VFMADD231PS.BCST  eachConstants<>+96(SB), Z5, Z7
+	VSUBPS.BCST       eachConstants<>+192(SB), Z4, Z3
+	VSUBPS.BCST       eachConstants<>+192(SB), Z7, Z6
+	VCMPPS.BCST       $0x05, eachConstants<>+32(SB), Z2, K1
+	VCMPPS.BCST       $0x05, eachConstants<>+32(SB), Z5, K2
+	VFNMADD231PS.BCST eachConstants<>+128(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+128(SB), Z6, Z5
+	VFNMADD231PS.BCST eachConstants<>+160(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+160(SB), Z6, Z5
+	VBROADCASTSS      eachConstants<>+224(SB), Z3
+	VBROADCASTSS      eachConstants<>+224(SB), Z6
+	VFMADD213PS.BCST  eachConstants<>+256(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+256(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+288(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+288(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+320(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+320(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+352(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+352(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+384(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+384(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
+	VPSLLD            $0x17, Z4, Z4
+	VPSLLD            $0x17, Z7, Z7
+	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
+	VPADDD.BCST       eachConstants<>+0(SB), Z7, Z7
+	VMULPS.Z          Z4, Z3, K1, Z2
+	VMULPS.Z          Z7, Z6, K2, Z5
+	VADDPS            Z2, Z1, Z1
+	VADDPS            Z5, Z1, Z1
+	ADDQ              $0x00000020, DX
+	CMPQ              DX, BX
+	JLE               many
+
+few:
+	CMPQ DX, CX
+	JGE  done
+
+loop:
+	PREFETCHT0        8192(AX)(DX*2)
+	VCVTPH2PS         (AX)(DX*2), Z2
+	VSUBPS            Z0, Z2, Z2
+	VBROADCASTSS      eachConstants<>+192(SB), Z4
+	VFMADD231PS.BCST  eachConstants<>+96(SB), Z2, Z4
+	VSUBPS.BCST       eachConstants<>+192(SB), Z4, Z3
+	VCMPPS.BCST       $0x05, eachConstants<>+32(SB), Z2, K1
+	VFNMADD231PS.BCST eachConstants<>+128(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+160(SB), Z3, Z2
+	VBROADCASTSS      eachConstants<>+224(SB), Z3
+	VFMADD213PS.BCST  eachConstants<>+256(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+288(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+320(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+352(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+384(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VPSLLD            $0x17, Z4, Z4
+	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
+	VMULPS.Z          Z4, Z3, K1, Z2
+	VADDPS            Z2, Z1, Z1
+	ADDQ              $0x10, DX
+	CMPQ              DX, CX
+	JLT               loop
+
+done:
+	VEXTRACTF64X4 $0x01, Z1, Y0
+	VADDPS        Y0, Y1, Y1
+	VEXTRACTF128  $0x01, Y1, X0
+	VADDPS        X0, X1, X1
+	VPERMILPS     $0x4e, X1, X0
+	VADDPS        X0, X1, X1
+	VPERMILPS     $0xb1, X1, X0
+	VADDPS        X0, X1, X1
+	VMOVSS        X1, ret+24(FP)
+	VZEROUPPER
+	RET
+
+// func softmaxF16AVX512(x *byte, n int, top float32, r float32)
+// Requires: AVX, AVX512F
+TEXT ·softmaxF16AVX512(SB), NOSPLIT, $0-24
+	MOVQ         x+0(FP), AX
+	MOVQ         n+8(FP), CX
+	VBROADCASTSS top+16(FP), Z0
+	VBROADCASTSS r+20(FP), Z1
+	XORQ         DX, DX
+	MOVQ         CX, BX
+	SUBQ         $0x00000020, BX
+	JLT          few
+
+many:
+	VCVTPH2PS         (AX)(DX*2), Z2
+	VCVTPH2PS         32(AX)(DX*2), Z5
+	VSUBPS            Z0, Z2, Z2
+	VSUBPS            Z0, Z5, Z5
+	VBROADCASTSS      eachConstants<>+192(SB), Z4
+	VBROADCASTSS      eachConstants<>+192(SB), Z7
+	VFMADD231PS.BCST  eachConstants<>+96(SB), Z2, Z4
+	VFMADD231PS.BCST  eachConstants<>+96(SB), Z5, Z7
+	VSUBPS.BCST       eachConstants<>+192(SB), Z4, Z3
+	VSUBPS.BCST       eachConstants<>+192(SB), Z7, Z6
+	VCMPPS.BCST       $0x05, eachConstants<>+32(SB), Z2, K1
+	VCMPPS.BCST       $0x05, eachConstants<>+32(SB), Z5, K2
+	VFNMADD231PS.BCST eachConstants<>+128(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+128(SB), Z6, Z5
+	VFNMADD231PS.BCST eachConstants<>+160(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+160(SB), Z6, Z5
+	VBROADCASTSS      eachConstants<>+224(SB), Z3
+	VBROADCASTSS      eachConstants<>+224(SB), Z6
+	VFMADD213PS.BCST  eachConstants<>+256(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+256(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+288(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+288(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+320(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+320(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+352(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+352(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+384(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+384(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z5, Z6
+	VPSLLD            $0x17, Z4, Z4
+	VPSLLD            $0x17, Z7, Z7
+	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
+	VPADDD.BCST       eachConstants<>+0(SB), Z7, Z7
+	VMULPS.Z          Z4, Z3, K1, Z2
+	VMULPS.Z          Z7, Z6, K2, Z5
+	VMULPS            Z2, Z1, Z2
+	VMULPS            Z5, Z1, Z5
+	VCVTPS2PH         $0x00, Z2, Y2
+	VCVTPS2PH         $0x00, Z5, Y3
+	VMOVDQU           Y2, (AX)(DX*2)
+	VMOVDQU           Y3, 32(AX)(DX*2)
+	ADDQ              $0x00000020, DX
+	CMPQ              DX, BX
+	JLE               many
+
+few:
+	CMPQ DX, CX
+	JGE  done
+
+loop:
+	VCVTPH2PS         (AX)(DX*2), Z2
+	VSUBPS            Z0, Z2, Z2
+	VBROADCASTSS      eachConstants<>+192(SB), Z4
+	VFMADD231PS.BCST  eachConstants<>+96(SB), Z2, Z4
+	VSUBPS.BCST       eachConstants<>+192(SB), Z4, Z3
+	VCMPPS.BCST       $0x05, eachConstants<>+32(SB), Z2, K1
+	VFNMADD231PS.BCST eachConstants<>+128(SB), Z3, Z2
+	VFNMADD231PS.BCST eachConstants<>+160(SB), Z3, Z2
+	VBROADCASTSS      eachConstants<>+224(SB), Z3
+	VFMADD213PS.BCST  eachConstants<>+256(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+288(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+320(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+352(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+384(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VFMADD213PS.BCST  eachConstants<>+0(SB), Z2, Z3
+	VPSLLD            $0x17, Z4, Z4
+	VPADDD.BCST       eachConstants<>+0(SB), Z4, Z4
+	VMULPS.Z          Z4, Z3, K1, Z2
+	VMULPS            Z2, Z1, Z2
+	VCVTPS2PH         $0x00, Z2, Y2
+	VMOVDQU           Y2, (AX)(DX*2)
+	ADDQ              $0x10, DX
+	CMPQ              DX, CX
+	JLT               loop
+
+done:
+	VZEROUPPER
+	RET
+
 // func ropeF32AVX512(x *byte, cos *byte, sin *byte, half int, heads int, sign float32)
 // Requires: AVX, AVX512F
 TEXT ·ropeF32AVX512(SB), NOSPLIT, $0-44
@@ -4685,31 +5019,6 @@ loop:
 	LEAQ         (R8)(BX*2), AX
 	DECQ         SI
 	JNZ          head
-	VZEROUPPER
-	RET
-
-// func scaleF16AVX2(y *byte, a *byte, b *byte, n int, s float32)
-// Requires: AVX, F16C
-TEXT ·scaleF16AVX2(SB), NOSPLIT, $0-36
-	MOVQ         y+0(FP), AX
-	MOVQ         a+8(FP), CX
-	MOVQ         b+16(FP), DX
-	MOVQ         n+24(FP), DX
-	VBROADCASTSS s+32(FP), Y0
-	XORQ         BX, BX
-
-loop:
-	VCVTPH2PS (CX)(BX*2), Y1
-	VMULPS    Y1, Y0, Y1
-	VCVTPS2PH $0x00, Y1, X1
-	VMOVDQU   X1, (AX)(BX*2)
-	VCVTPH2PS 16(CX)(BX*2), Y1
-	VMULPS    Y1, Y0, Y1
-	VCVTPS2PH $0x00, Y1, X1
-	VMOVDQU   X1, 16(AX)(BX*2)
-	ADDQ      $0x10, BX
-	CMPQ      BX, DX
-	JLT       loop
 	VZEROUPPER
 	RET
 

@@ -139,6 +139,31 @@ func expSumBF16AVX512(x unsafe.Pointer, n int, top float32) float32
 //go:noescape
 func softmaxBF16AVX512(x unsafe.Pointer, n int, top float32, r float32)
 
+// scaleF16AVX512 is an EachFunc.
+//
+//go:noescape
+func scaleF16AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
+
+// addStreamF16AVX512 is an EachFunc.
+//
+//go:noescape
+func addStreamF16AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
+
+// largestF16AVX512 is the maximum of n elements, a multiple of 16.
+//
+//go:noescape
+func largestF16AVX512(x unsafe.Pointer, n int) float32
+
+// expSumF16AVX512 is the sum of exp(x-top) of n elements, a multiple of 16.
+//
+//go:noescape
+func expSumF16AVX512(x unsafe.Pointer, n int, top float32) float32
+
+// softmaxF16AVX512 sets n elements, a multiple of 16, to r*exp(x-top).
+//
+//go:noescape
+func softmaxF16AVX512(x unsafe.Pointer, n int, top float32, r float32)
+
 // ropeF32AVX512 is a ropeFunc.
 //
 //go:noescape
@@ -238,11 +263,6 @@ func ropeF32AVX2(x unsafe.Pointer, cos unsafe.Pointer, sin unsafe.Pointer, half 
 //
 //go:noescape
 func ropeBF16AVX2(x unsafe.Pointer, cos unsafe.Pointer, sin unsafe.Pointer, half int, heads int, sign float32)
-
-// scaleF16AVX2 is an EachFunc.
-//
-//go:noescape
-func scaleF16AVX2(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
 
 // ropeF16AVX2 is a ropeFunc.
 //

@@ -60,28 +60,20 @@ row:
 // func normColumnsF32AVX512(a *ColumnGrads)
 // Requires: AVX, AVX512F, MMX+
 TEXT ·normColumnsF32AVX512(SB), NOSPLIT, $0-8
-	MOVQ   a+0(FP), AX
-	MOVQ   (AX), AX
 	MOVQ   a+0(FP), CX
-	MOVQ   8(CX), CX
-	MOVQ   a+0(FP), DX
-	MOVQ   16(DX), DX
-	MOVQ   a+0(FP), BX
-	MOVQ   24(BX), BX
-	MOVQ   a+0(FP), SI
-	MOVQ   32(SI), SI
-	MOVQ   a+0(FP), DI
-	MOVQ   40(DI), DI
-	MOVQ   a+0(FP), R8
-	MOVQ   48(R8), R8
-	MOVQ   a+0(FP), R9
-	MOVQ   56(R9), R9
-	MOVQ   a+0(FP), R10
-	MOVQ   64(R10), R10
-	ADDQ   SI, SI
-	ADDQ   SI, SI
+	MOVQ   (CX), AX
+	MOVQ   8(CX), DX
+	MOVQ   16(CX), BX
+	MOVQ   24(CX), SI
+	MOVQ   32(CX), DI
+	MOVQ   40(CX), R8
+	MOVQ   48(CX), R9
+	MOVQ   56(CX), R10
+	MOVQ   64(CX), CX
 	ADDQ   DI, DI
 	ADDQ   DI, DI
+	ADDQ   R8, R8
+	ADDQ   R8, R8
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -92,45 +84,45 @@ TEXT ·normColumnsF32AVX512(SB), NOSPLIT, $0-8
 	VPXORD Z7, Z7, Z7
 
 row:
-	VBROADCASTSS (R9), Z8
-	VBROADCASTSS (R10), Z9
-	PREFETCHT0   (DX)(SI*8)
-	PREFETCHT0   64(DX)(SI*8)
-	PREFETCHT0   128(DX)(SI*8)
-	PREFETCHT0   192(DX)(SI*8)
+	VBROADCASTSS (R10), Z8
+	VBROADCASTSS (CX), Z9
 	PREFETCHT0   (BX)(DI*8)
 	PREFETCHT0   64(BX)(DI*8)
 	PREFETCHT0   128(BX)(DI*8)
 	PREFETCHT0   192(BX)(DI*8)
-	VMOVUPS      (DX), Z10
-	VMOVUPS      (BX), Z11
+	PREFETCHT0   (SI)(R8*8)
+	PREFETCHT0   64(SI)(R8*8)
+	PREFETCHT0   128(SI)(R8*8)
+	PREFETCHT0   192(SI)(R8*8)
+	VMOVUPS      (BX), Z10
+	VMOVUPS      (SI), Z11
 	VSUBPS       Z8, Z11, Z11
 	VMULPS       Z9, Z11, Z11
 	VADDPS       Z10, Z4, Z4
 	VFMADD231PS  Z10, Z11, Z0
-	VMOVUPS      64(DX), Z10
-	VMOVUPS      64(BX), Z11
+	VMOVUPS      64(BX), Z10
+	VMOVUPS      64(SI), Z11
 	VSUBPS       Z8, Z11, Z11
 	VMULPS       Z9, Z11, Z11
 	VADDPS       Z10, Z5, Z5
 	VFMADD231PS  Z10, Z11, Z1
-	VMOVUPS      128(DX), Z10
-	VMOVUPS      128(BX), Z11
+	VMOVUPS      128(BX), Z10
+	VMOVUPS      128(SI), Z11
 	VSUBPS       Z8, Z11, Z11
 	VMULPS       Z9, Z11, Z11
 	VADDPS       Z10, Z6, Z6
 	VFMADD231PS  Z10, Z11, Z2
-	VMOVUPS      192(DX), Z10
-	VMOVUPS      192(BX), Z11
+	VMOVUPS      192(BX), Z10
+	VMOVUPS      192(SI), Z11
 	VSUBPS       Z8, Z11, Z11
 	VMULPS       Z9, Z11, Z11
 	VADDPS       Z10, Z7, Z7
 	VFMADD231PS  Z10, Z11, Z3
-	ADDQ         SI, DX
 	ADDQ         DI, BX
-	ADDQ         $0x04, R9
+	ADDQ         R8, SI
 	ADDQ         $0x04, R10
-	DECQ         R8
+	ADDQ         $0x04, CX
+	DECQ         R9
 	JNZ          row
 	VADDPS       (AX), Z0, Z0
 	VMOVUPS      Z0, (AX)
@@ -140,14 +132,14 @@ row:
 	VMOVUPS      Z2, 128(AX)
 	VADDPS       192(AX), Z3, Z3
 	VMOVUPS      Z3, 192(AX)
-	VADDPS       (CX), Z4, Z4
-	VMOVUPS      Z4, (CX)
-	VADDPS       64(CX), Z5, Z5
-	VMOVUPS      Z5, 64(CX)
-	VADDPS       128(CX), Z6, Z6
-	VMOVUPS      Z6, 128(CX)
-	VADDPS       192(CX), Z7, Z7
-	VMOVUPS      Z7, 192(CX)
+	VADDPS       (DX), Z4, Z4
+	VMOVUPS      Z4, (DX)
+	VADDPS       64(DX), Z5, Z5
+	VMOVUPS      Z5, 64(DX)
+	VADDPS       128(DX), Z6, Z6
+	VMOVUPS      Z6, 128(DX)
+	VADDPS       192(DX), Z7, Z7
+	VMOVUPS      Z7, 192(DX)
 	VZEROUPPER
 	RET
 
@@ -389,63 +381,54 @@ done:
 // func normGradF32AVX512(a *NormGradRow)
 // Requires: AVX, AVX512F, MMX+
 TEXT ·normGradF32AVX512(SB), NOSPLIT, $0-8
-	MOVQ         a+0(FP), AX
-	MOVQ         (AX), AX
 	MOVQ         a+0(FP), CX
-	MOVQ         8(CX), CX
-	MOVQ         a+0(FP), DX
-	MOVQ         16(DX), DX
-	MOVQ         a+0(FP), BX
-	MOVQ         24(BX), BX
-	MOVQ         a+0(FP), SI
-	MOVQ         32(SI), SI
-	MOVQ         a+0(FP), DI
-	MOVQ         56(DI), DI
-	MOVQ         a+0(FP), R8
-	VBROADCASTSS 40(R8), Z0
-	MOVQ         a+0(FP), R8
-	VBROADCASTSS 44(R8), Z1
-	MOVQ         a+0(FP), R8
-	VBROADCASTSS 48(R8), Z2
-	MOVQ         a+0(FP), R8
-	VBROADCASTSS 52(R8), Z3
-	LEAQ         (CX)(SI*4), R9
-	LEAQ         (DX)(SI*4), R10
-	XORQ         R8, R8
-	TESTQ        DI, DI
+	MOVQ         (CX), AX
+	MOVQ         8(CX), DX
+	MOVQ         16(CX), BX
+	MOVQ         24(CX), SI
+	MOVQ         32(CX), DI
+	MOVQ         56(CX), R8
+	VBROADCASTSS 40(CX), Z0
+	VBROADCASTSS 44(CX), Z1
+	VBROADCASTSS 48(CX), Z2
+	VBROADCASTSS 52(CX), Z3
+	LEAQ         (DX)(DI*4), R9
+	LEAQ         (BX)(DI*4), R10
+	XORQ         CX, CX
+	TESTQ        R8, R8
 	JNZ          add
 
 set:
-	PREFETCHT0   (R9)(R8*4)
-	PREFETCHT0   (R10)(R8*4)
-	VMOVUPS      (CX)(R8*4), Z4
-	VMOVUPS      (DX)(R8*4), Z5
-	VMULPS       (BX)(R8*4), Z4, Z4
+	PREFETCHT0   (R9)(CX*4)
+	PREFETCHT0   (R10)(CX*4)
+	VMOVUPS      (DX)(CX*4), Z4
+	VMOVUPS      (BX)(CX*4), Z5
+	VMULPS       (SI)(CX*4), Z4, Z4
 	VSUBPS       Z2, Z4, Z4
 	VSUBPS       Z0, Z5, Z5
 	VFNMADD231PS Z5, Z3, Z4
 	VMULPS       Z1, Z4, Z4
-	VMOVDQU32    Z4, (AX)(R8*4)
-	ADDQ         $0x10, R8
-	CMPQ         R8, SI
+	VMOVDQU32    Z4, (AX)(CX*4)
+	ADDQ         $0x10, CX
+	CMPQ         CX, DI
 	JLT          set
 	VZEROUPPER
 	RET
 
 add:
-	PREFETCHT0   (R9)(R8*4)
-	PREFETCHT0   (R10)(R8*4)
-	VMOVUPS      (CX)(R8*4), Z4
-	VMOVUPS      (DX)(R8*4), Z5
-	VMULPS       (BX)(R8*4), Z4, Z4
+	PREFETCHT0   (R9)(CX*4)
+	PREFETCHT0   (R10)(CX*4)
+	VMOVUPS      (DX)(CX*4), Z4
+	VMOVUPS      (BX)(CX*4), Z5
+	VMULPS       (SI)(CX*4), Z4, Z4
 	VSUBPS       Z2, Z4, Z4
 	VSUBPS       Z0, Z5, Z5
 	VFNMADD231PS Z5, Z3, Z4
-	VMOVUPS      (AX)(R8*4), Z5
+	VMOVUPS      (AX)(CX*4), Z5
 	VFMADD213PS  Z5, Z1, Z4
-	VMOVDQU32    Z4, (AX)(R8*4)
-	ADDQ         $0x10, R8
-	CMPQ         R8, SI
+	VMOVDQU32    Z4, (AX)(CX*4)
+	ADDQ         $0x10, CX
+	CMPQ         CX, DI
 	JLT          add
 	VZEROUPPER
 	RET
@@ -495,26 +478,18 @@ row:
 // func normColumnsBF16AVX512(a *ColumnGrads)
 // Requires: AVX, AVX512F, MMX+
 TEXT ·normColumnsBF16AVX512(SB), NOSPLIT, $0-8
-	MOVQ   a+0(FP), AX
-	MOVQ   (AX), AX
 	MOVQ   a+0(FP), CX
-	MOVQ   8(CX), CX
-	MOVQ   a+0(FP), DX
-	MOVQ   16(DX), DX
-	MOVQ   a+0(FP), BX
-	MOVQ   24(BX), BX
-	MOVQ   a+0(FP), SI
-	MOVQ   32(SI), SI
-	MOVQ   a+0(FP), DI
-	MOVQ   40(DI), DI
-	MOVQ   a+0(FP), R8
-	MOVQ   48(R8), R8
-	MOVQ   a+0(FP), R9
-	MOVQ   56(R9), R9
-	MOVQ   a+0(FP), R10
-	MOVQ   64(R10), R10
-	ADDQ   SI, SI
+	MOVQ   (CX), AX
+	MOVQ   8(CX), DX
+	MOVQ   16(CX), BX
+	MOVQ   24(CX), SI
+	MOVQ   32(CX), DI
+	MOVQ   40(CX), R8
+	MOVQ   48(CX), R9
+	MOVQ   56(CX), R10
+	MOVQ   64(CX), CX
 	ADDQ   DI, DI
+	ADDQ   R8, R8
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -525,49 +500,49 @@ TEXT ·normColumnsBF16AVX512(SB), NOSPLIT, $0-8
 	VPXORD Z7, Z7, Z7
 
 row:
-	VBROADCASTSS (R9), Z8
-	VBROADCASTSS (R10), Z9
-	PREFETCHT0   (DX)(SI*8)
-	PREFETCHT0   64(DX)(SI*8)
+	VBROADCASTSS (R10), Z8
+	VBROADCASTSS (CX), Z9
 	PREFETCHT0   (BX)(DI*8)
 	PREFETCHT0   64(BX)(DI*8)
-	VPMOVZXWD    (DX), Z10
+	PREFETCHT0   (SI)(R8*8)
+	PREFETCHT0   64(SI)(R8*8)
+	VPMOVZXWD    (BX), Z10
 	VPSLLD       $0x10, Z10, Z10
-	VPMOVZXWD    (BX), Z11
+	VPMOVZXWD    (SI), Z11
 	VPSLLD       $0x10, Z11, Z11
 	VSUBPS       Z8, Z11, Z11
 	VMULPS       Z9, Z11, Z11
 	VADDPS       Z10, Z4, Z4
 	VFMADD231PS  Z10, Z11, Z0
-	VPMOVZXWD    32(DX), Z10
+	VPMOVZXWD    32(BX), Z10
 	VPSLLD       $0x10, Z10, Z10
-	VPMOVZXWD    32(BX), Z11
+	VPMOVZXWD    32(SI), Z11
 	VPSLLD       $0x10, Z11, Z11
 	VSUBPS       Z8, Z11, Z11
 	VMULPS       Z9, Z11, Z11
 	VADDPS       Z10, Z5, Z5
 	VFMADD231PS  Z10, Z11, Z1
-	VPMOVZXWD    64(DX), Z10
+	VPMOVZXWD    64(BX), Z10
 	VPSLLD       $0x10, Z10, Z10
-	VPMOVZXWD    64(BX), Z11
+	VPMOVZXWD    64(SI), Z11
 	VPSLLD       $0x10, Z11, Z11
 	VSUBPS       Z8, Z11, Z11
 	VMULPS       Z9, Z11, Z11
 	VADDPS       Z10, Z6, Z6
 	VFMADD231PS  Z10, Z11, Z2
-	VPMOVZXWD    96(DX), Z10
+	VPMOVZXWD    96(BX), Z10
 	VPSLLD       $0x10, Z10, Z10
-	VPMOVZXWD    96(BX), Z11
+	VPMOVZXWD    96(SI), Z11
 	VPSLLD       $0x10, Z11, Z11
 	VSUBPS       Z8, Z11, Z11
 	VMULPS       Z9, Z11, Z11
 	VADDPS       Z10, Z7, Z7
 	VFMADD231PS  Z10, Z11, Z3
-	ADDQ         SI, DX
 	ADDQ         DI, BX
-	ADDQ         $0x04, R9
+	ADDQ         R8, SI
 	ADDQ         $0x04, R10
-	DECQ         R8
+	ADDQ         $0x04, CX
+	DECQ         R9
 	JNZ          row
 	VADDPS       (AX), Z0, Z0
 	VMOVUPS      Z0, (AX)
@@ -577,14 +552,14 @@ row:
 	VMOVUPS      Z2, 128(AX)
 	VADDPS       192(AX), Z3, Z3
 	VMOVUPS      Z3, 192(AX)
-	VADDPS       (CX), Z4, Z4
-	VMOVUPS      Z4, (CX)
-	VADDPS       64(CX), Z5, Z5
-	VMOVUPS      Z5, 64(CX)
-	VADDPS       128(CX), Z6, Z6
-	VMOVUPS      Z6, 128(CX)
-	VADDPS       192(CX), Z7, Z7
-	VMOVUPS      Z7, 192(CX)
+	VADDPS       (DX), Z4, Z4
+	VMOVUPS      Z4, (DX)
+	VADDPS       64(DX), Z5, Z5
+	VMOVUPS      Z5, 64(DX)
+	VADDPS       128(DX), Z6, Z6
+	VMOVUPS      Z6, 128(DX)
+	VADDPS       192(DX), Z7, Z7
+	VMOVUPS      Z7, 192(DX)
 	VZEROUPPER
 	RET
 
@@ -855,40 +830,31 @@ done:
 // func normGradBF16AVX512(a *NormGradRow)
 // Requires: AVX, AVX512F, MMX+
 TEXT ·normGradBF16AVX512(SB), NOSPLIT, $0-8
-	MOVQ         a+0(FP), AX
-	MOVQ         (AX), AX
 	MOVQ         a+0(FP), CX
-	MOVQ         8(CX), CX
-	MOVQ         a+0(FP), DX
-	MOVQ         16(DX), DX
-	MOVQ         a+0(FP), BX
-	MOVQ         24(BX), BX
-	MOVQ         a+0(FP), SI
-	MOVQ         32(SI), SI
-	MOVQ         a+0(FP), DI
-	MOVQ         56(DI), DI
-	MOVQ         a+0(FP), R8
-	VBROADCASTSS 40(R8), Z0
-	MOVQ         a+0(FP), R8
-	VBROADCASTSS 44(R8), Z1
-	MOVQ         a+0(FP), R8
-	VBROADCASTSS 48(R8), Z2
-	MOVQ         a+0(FP), R8
-	VBROADCASTSS 52(R8), Z3
-	LEAQ         (CX)(SI*2), R9
-	LEAQ         (DX)(SI*2), R10
-	XORQ         R8, R8
-	TESTQ        DI, DI
+	MOVQ         (CX), AX
+	MOVQ         8(CX), DX
+	MOVQ         16(CX), BX
+	MOVQ         24(CX), SI
+	MOVQ         32(CX), DI
+	MOVQ         56(CX), R8
+	VBROADCASTSS 40(CX), Z0
+	VBROADCASTSS 44(CX), Z1
+	VBROADCASTSS 48(CX), Z2
+	VBROADCASTSS 52(CX), Z3
+	LEAQ         (DX)(DI*2), R9
+	LEAQ         (BX)(DI*2), R10
+	XORQ         CX, CX
+	TESTQ        R8, R8
 	JNZ          add
 
 set:
-	PREFETCHT0   (R9)(R8*2)
-	PREFETCHT0   (R10)(R8*2)
-	VPMOVZXWD    (CX)(R8*2), Z4
+	PREFETCHT0   (R9)(CX*2)
+	PREFETCHT0   (R10)(CX*2)
+	VPMOVZXWD    (DX)(CX*2), Z4
 	VPSLLD       $0x10, Z4, Z4
-	VPMOVZXWD    (DX)(R8*2), Z5
+	VPMOVZXWD    (BX)(CX*2), Z5
 	VPSLLD       $0x10, Z5, Z5
-	VMULPS       (BX)(R8*4), Z4, Z4
+	VMULPS       (SI)(CX*4), Z4, Z4
 	VSUBPS       Z2, Z4, Z4
 	VSUBPS       Z0, Z5, Z5
 	VFNMADD231PS Z5, Z3, Z4
@@ -901,25 +867,25 @@ set:
 	VPORD.BCST   normConstants<>+64(SB), Z4, K1, Z5
 	VPSRLD       $0x10, Z5, Z5
 	VPMOVDW      Z5, Y5
-	VMOVDQU      Y5, (AX)(R8*2)
-	ADDQ         $0x10, R8
-	CMPQ         R8, SI
+	VMOVDQU      Y5, (AX)(CX*2)
+	ADDQ         $0x10, CX
+	CMPQ         CX, DI
 	JLT          set
 	VZEROUPPER
 	RET
 
 add:
-	PREFETCHT0   (R9)(R8*2)
-	PREFETCHT0   (R10)(R8*2)
-	VPMOVZXWD    (CX)(R8*2), Z4
+	PREFETCHT0   (R9)(CX*2)
+	PREFETCHT0   (R10)(CX*2)
+	VPMOVZXWD    (DX)(CX*2), Z4
 	VPSLLD       $0x10, Z4, Z4
-	VPMOVZXWD    (DX)(R8*2), Z5
+	VPMOVZXWD    (BX)(CX*2), Z5
 	VPSLLD       $0x10, Z5, Z5
-	VMULPS       (BX)(R8*4), Z4, Z4
+	VMULPS       (SI)(CX*4), Z4, Z4
 	VSUBPS       Z2, Z4, Z4
 	VSUBPS       Z0, Z5, Z5
 	VFNMADD231PS Z5, Z3, Z4
-	VPMOVZXWD    (AX)(R8*2), Z5
+	VPMOVZXWD    (AX)(CX*2), Z5
 	VPSLLD       $0x10, Z5, Z5
 	VFMADD213PS  Z5, Z1, Z4
 	VPSRLD       $0x10, Z4, Z5
@@ -930,9 +896,9 @@ add:
 	VPORD.BCST   normConstants<>+64(SB), Z4, K1, Z5
 	VPSRLD       $0x10, Z5, Z5
 	VPMOVDW      Z5, Y5
-	VMOVDQU      Y5, (AX)(R8*2)
-	ADDQ         $0x10, R8
-	CMPQ         R8, SI
+	VMOVDQU      Y5, (AX)(CX*2)
+	ADDQ         $0x10, CX
+	CMPQ         CX, DI
 	JLT          add
 	VZEROUPPER
 	RET
@@ -978,26 +944,18 @@ row:
 // func normColumnsF16AVX512(a *ColumnGrads)
 // Requires: AVX, AVX512F, MMX+
 TEXT ·normColumnsF16AVX512(SB), NOSPLIT, $0-8
-	MOVQ   a+0(FP), AX
-	MOVQ   (AX), AX
 	MOVQ   a+0(FP), CX
-	MOVQ   8(CX), CX
-	MOVQ   a+0(FP), DX
-	MOVQ   16(DX), DX
-	MOVQ   a+0(FP), BX
-	MOVQ   24(BX), BX
-	MOVQ   a+0(FP), SI
-	MOVQ   32(SI), SI
-	MOVQ   a+0(FP), DI
-	MOVQ   40(DI), DI
-	MOVQ   a+0(FP), R8
-	MOVQ   48(R8), R8
-	MOVQ   a+0(FP), R9
-	MOVQ   56(R9), R9
-	MOVQ   a+0(FP), R10
-	MOVQ   64(R10), R10
-	ADDQ   SI, SI
+	MOVQ   (CX), AX
+	MOVQ   8(CX), DX
+	MOVQ   16(CX), BX
+	MOVQ   24(CX), SI
+	MOVQ   32(CX), DI
+	MOVQ   40(CX), R8
+	MOVQ   48(CX), R9
+	MOVQ   56(CX), R10
+	MOVQ   64(CX), CX
 	ADDQ   DI, DI
+	ADDQ   R8, R8
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -1008,41 +966,41 @@ TEXT ·normColumnsF16AVX512(SB), NOSPLIT, $0-8
 	VPXORD Z7, Z7, Z7
 
 row:
-	VBROADCASTSS (R9), Z8
-	VBROADCASTSS (R10), Z9
-	PREFETCHT0   (DX)(SI*8)
-	PREFETCHT0   64(DX)(SI*8)
+	VBROADCASTSS (R10), Z8
+	VBROADCASTSS (CX), Z9
 	PREFETCHT0   (BX)(DI*8)
 	PREFETCHT0   64(BX)(DI*8)
-	VCVTPH2PS    (DX), Z10
-	VCVTPH2PS    (BX), Z11
+	PREFETCHT0   (SI)(R8*8)
+	PREFETCHT0   64(SI)(R8*8)
+	VCVTPH2PS    (BX), Z10
+	VCVTPH2PS    (SI), Z11
 	VSUBPS       Z8, Z11, Z11
 	VMULPS       Z9, Z11, Z11
 	VADDPS       Z10, Z4, Z4
 	VFMADD231PS  Z10, Z11, Z0
-	VCVTPH2PS    32(DX), Z10
-	VCVTPH2PS    32(BX), Z11
+	VCVTPH2PS    32(BX), Z10
+	VCVTPH2PS    32(SI), Z11
 	VSUBPS       Z8, Z11, Z11
 	VMULPS       Z9, Z11, Z11
 	VADDPS       Z10, Z5, Z5
 	VFMADD231PS  Z10, Z11, Z1
-	VCVTPH2PS    64(DX), Z10
-	VCVTPH2PS    64(BX), Z11
+	VCVTPH2PS    64(BX), Z10
+	VCVTPH2PS    64(SI), Z11
 	VSUBPS       Z8, Z11, Z11
 	VMULPS       Z9, Z11, Z11
 	VADDPS       Z10, Z6, Z6
 	VFMADD231PS  Z10, Z11, Z2
-	VCVTPH2PS    96(DX), Z10
-	VCVTPH2PS    96(BX), Z11
+	VCVTPH2PS    96(BX), Z10
+	VCVTPH2PS    96(SI), Z11
 	VSUBPS       Z8, Z11, Z11
 	VMULPS       Z9, Z11, Z11
 	VADDPS       Z10, Z7, Z7
 	VFMADD231PS  Z10, Z11, Z3
-	ADDQ         SI, DX
 	ADDQ         DI, BX
-	ADDQ         $0x04, R9
+	ADDQ         R8, SI
 	ADDQ         $0x04, R10
-	DECQ         R8
+	ADDQ         $0x04, CX
+	DECQ         R9
 	JNZ          row
 	VADDPS       (AX), Z0, Z0
 	VMOVUPS      Z0, (AX)
@@ -1052,14 +1010,14 @@ row:
 	VMOVUPS      Z2, 128(AX)
 	VADDPS       192(AX), Z3, Z3
 	VMOVUPS      Z3, 192(AX)
-	VADDPS       (CX), Z4, Z4
-	VMOVUPS      Z4, (CX)
-	VADDPS       64(CX), Z5, Z5
-	VMOVUPS      Z5, 64(CX)
-	VADDPS       128(CX), Z6, Z6
-	VMOVUPS      Z6, 128(CX)
-	VADDPS       192(CX), Z7, Z7
-	VMOVUPS      Z7, 192(CX)
+	VADDPS       (DX), Z4, Z4
+	VMOVUPS      Z4, (DX)
+	VADDPS       64(DX), Z5, Z5
+	VMOVUPS      Z5, 64(DX)
+	VADDPS       128(DX), Z6, Z6
+	VMOVUPS      Z6, 128(DX)
+	VADDPS       192(DX), Z7, Z7
+	VMOVUPS      Z7, 192(DX)
 	VZEROUPPER
 	RET
 
@@ -1302,65 +1260,56 @@ done:
 // func normGradF16AVX512(a *NormGradRow)
 // Requires: AVX, AVX512F, MMX+
 TEXT ·normGradF16AVX512(SB), NOSPLIT, $0-8
-	MOVQ         a+0(FP), AX
-	MOVQ         (AX), AX
 	MOVQ         a+0(FP), CX
-	MOVQ         8(CX), CX
-	MOVQ         a+0(FP), DX
-	MOVQ         16(DX), DX
-	MOVQ         a+0(FP), BX
-	MOVQ         24(BX), BX
-	MOVQ         a+0(FP), SI
-	MOVQ         32(SI), SI
-	MOVQ         a+0(FP), DI
-	MOVQ         56(DI), DI
-	MOVQ         a+0(FP), R8
-	VBROADCASTSS 40(R8), Z0
-	MOVQ         a+0(FP), R8
-	VBROADCASTSS 44(R8), Z1
-	MOVQ         a+0(FP), R8
-	VBROADCASTSS 48(R8), Z2
-	MOVQ         a+0(FP), R8
-	VBROADCASTSS 52(R8), Z3
-	LEAQ         (CX)(SI*2), R9
-	LEAQ         (DX)(SI*2), R10
-	XORQ         R8, R8
-	TESTQ        DI, DI
+	MOVQ         (CX), AX
+	MOVQ         8(CX), DX
+	MOVQ         16(CX), BX
+	MOVQ         24(CX), SI
+	MOVQ         32(CX), DI
+	MOVQ         56(CX), R8
+	VBROADCASTSS 40(CX), Z0
+	VBROADCASTSS 44(CX), Z1
+	VBROADCASTSS 48(CX), Z2
+	VBROADCASTSS 52(CX), Z3
+	LEAQ         (DX)(DI*2), R9
+	LEAQ         (BX)(DI*2), R10
+	XORQ         CX, CX
+	TESTQ        R8, R8
 	JNZ          add
 
 set:
-	PREFETCHT0   (R9)(R8*2)
-	PREFETCHT0   (R10)(R8*2)
-	VCVTPH2PS    (CX)(R8*2), Z4
-	VCVTPH2PS    (DX)(R8*2), Z5
-	VMULPS       (BX)(R8*4), Z4, Z4
+	PREFETCHT0   (R9)(CX*2)
+	PREFETCHT0   (R10)(CX*2)
+	VCVTPH2PS    (DX)(CX*2), Z4
+	VCVTPH2PS    (BX)(CX*2), Z5
+	VMULPS       (SI)(CX*4), Z4, Z4
 	VSUBPS       Z2, Z4, Z4
 	VSUBPS       Z0, Z5, Z5
 	VFNMADD231PS Z5, Z3, Z4
 	VMULPS       Z1, Z4, Z4
 	VCVTPS2PH    $0x00, Z4, Y4
-	VMOVDQU      Y4, (AX)(R8*2)
-	ADDQ         $0x10, R8
-	CMPQ         R8, SI
+	VMOVDQU      Y4, (AX)(CX*2)
+	ADDQ         $0x10, CX
+	CMPQ         CX, DI
 	JLT          set
 	VZEROUPPER
 	RET
 
 add:
-	PREFETCHT0   (R9)(R8*2)
-	PREFETCHT0   (R10)(R8*2)
-	VCVTPH2PS    (CX)(R8*2), Z4
-	VCVTPH2PS    (DX)(R8*2), Z5
-	VMULPS       (BX)(R8*4), Z4, Z4
+	PREFETCHT0   (R9)(CX*2)
+	PREFETCHT0   (R10)(CX*2)
+	VCVTPH2PS    (DX)(CX*2), Z4
+	VCVTPH2PS    (BX)(CX*2), Z5
+	VMULPS       (SI)(CX*4), Z4, Z4
 	VSUBPS       Z2, Z4, Z4
 	VSUBPS       Z0, Z5, Z5
 	VFNMADD231PS Z5, Z3, Z4
-	VCVTPH2PS    (AX)(R8*2), Z5
+	VCVTPH2PS    (AX)(CX*2), Z5
 	VFMADD213PS  Z5, Z1, Z4
 	VCVTPS2PH    $0x00, Z4, Y4
-	VMOVDQU      Y4, (AX)(R8*2)
-	ADDQ         $0x10, R8
-	CMPQ         R8, SI
+	VMOVDQU      Y4, (AX)(CX*2)
+	ADDQ         $0x10, CX
+	CMPQ         CX, DI
 	JLT          add
 	VZEROUPPER
 	RET
@@ -1407,28 +1356,20 @@ row:
 // func normColumnsF32AVX2(a *ColumnGrads)
 // Requires: AVX, FMA3, MMX+
 TEXT ·normColumnsF32AVX2(SB), NOSPLIT, $0-8
-	MOVQ   a+0(FP), AX
-	MOVQ   (AX), AX
 	MOVQ   a+0(FP), CX
-	MOVQ   8(CX), CX
-	MOVQ   a+0(FP), DX
-	MOVQ   16(DX), DX
-	MOVQ   a+0(FP), BX
-	MOVQ   24(BX), BX
-	MOVQ   a+0(FP), SI
-	MOVQ   32(SI), SI
-	MOVQ   a+0(FP), DI
-	MOVQ   40(DI), DI
-	MOVQ   a+0(FP), R8
-	MOVQ   48(R8), R8
-	MOVQ   a+0(FP), R9
-	MOVQ   56(R9), R9
-	MOVQ   a+0(FP), R10
-	MOVQ   64(R10), R10
-	ADDQ   SI, SI
-	ADDQ   SI, SI
+	MOVQ   (CX), AX
+	MOVQ   8(CX), DX
+	MOVQ   16(CX), BX
+	MOVQ   24(CX), SI
+	MOVQ   32(CX), DI
+	MOVQ   40(CX), R8
+	MOVQ   48(CX), R9
+	MOVQ   56(CX), R10
+	MOVQ   64(CX), CX
 	ADDQ   DI, DI
 	ADDQ   DI, DI
+	ADDQ   R8, R8
+	ADDQ   R8, R8
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -1439,41 +1380,41 @@ TEXT ·normColumnsF32AVX2(SB), NOSPLIT, $0-8
 	VXORPS Y7, Y7, Y7
 
 row:
-	VBROADCASTSS (R9), Y8
-	VBROADCASTSS (R10), Y9
-	PREFETCHT0   (DX)(SI*8)
-	PREFETCHT0   64(DX)(SI*8)
+	VBROADCASTSS (R10), Y8
+	VBROADCASTSS (CX), Y9
 	PREFETCHT0   (BX)(DI*8)
 	PREFETCHT0   64(BX)(DI*8)
-	VMOVUPS      (DX), Y10
-	VMOVUPS      (BX), Y11
+	PREFETCHT0   (SI)(R8*8)
+	PREFETCHT0   64(SI)(R8*8)
+	VMOVUPS      (BX), Y10
+	VMOVUPS      (SI), Y11
 	VSUBPS       Y8, Y11, Y11
 	VMULPS       Y9, Y11, Y11
 	VADDPS       Y10, Y4, Y4
 	VFMADD231PS  Y10, Y11, Y0
-	VMOVUPS      32(DX), Y10
-	VMOVUPS      32(BX), Y11
+	VMOVUPS      32(BX), Y10
+	VMOVUPS      32(SI), Y11
 	VSUBPS       Y8, Y11, Y11
 	VMULPS       Y9, Y11, Y11
 	VADDPS       Y10, Y5, Y5
 	VFMADD231PS  Y10, Y11, Y1
-	VMOVUPS      64(DX), Y10
-	VMOVUPS      64(BX), Y11
+	VMOVUPS      64(BX), Y10
+	VMOVUPS      64(SI), Y11
 	VSUBPS       Y8, Y11, Y11
 	VMULPS       Y9, Y11, Y11
 	VADDPS       Y10, Y6, Y6
 	VFMADD231PS  Y10, Y11, Y2
-	VMOVUPS      96(DX), Y10
-	VMOVUPS      96(BX), Y11
+	VMOVUPS      96(BX), Y10
+	VMOVUPS      96(SI), Y11
 	VSUBPS       Y8, Y11, Y11
 	VMULPS       Y9, Y11, Y11
 	VADDPS       Y10, Y7, Y7
 	VFMADD231PS  Y10, Y11, Y3
-	ADDQ         SI, DX
 	ADDQ         DI, BX
-	ADDQ         $0x04, R9
+	ADDQ         R8, SI
 	ADDQ         $0x04, R10
-	DECQ         R8
+	ADDQ         $0x04, CX
+	DECQ         R9
 	JNZ          row
 	VADDPS       (AX), Y0, Y0
 	VMOVUPS      Y0, (AX)
@@ -1483,14 +1424,14 @@ row:
 	VMOVUPS      Y2, 64(AX)
 	VADDPS       96(AX), Y3, Y3
 	VMOVUPS      Y3, 96(AX)
-	VADDPS       (CX), Y4, Y4
-	VMOVUPS      Y4, (CX)
-	VADDPS       32(CX), Y5, Y5
-	VMOVUPS      Y5, 32(CX)
-	VADDPS       64(CX), Y6, Y6
-	VMOVUPS      Y6, 64(CX)
-	VADDPS       96(CX), Y7, Y7
-	VMOVUPS      Y7, 96(CX)
+	VADDPS       (DX), Y4, Y4
+	VMOVUPS      Y4, (DX)
+	VADDPS       32(DX), Y5, Y5
+	VMOVUPS      Y5, 32(DX)
+	VADDPS       64(DX), Y6, Y6
+	VMOVUPS      Y6, 64(DX)
+	VADDPS       96(DX), Y7, Y7
+	VMOVUPS      Y7, 96(DX)
 	VZEROUPPER
 	RET
 
@@ -1786,84 +1727,75 @@ done:
 // func normGradF32AVX2(a *NormGradRow)
 // Requires: AVX, FMA3, MMX+
 TEXT ·normGradF32AVX2(SB), NOSPLIT, $0-8
-	MOVQ         a+0(FP), AX
-	MOVQ         (AX), AX
 	MOVQ         a+0(FP), CX
-	MOVQ         8(CX), CX
-	MOVQ         a+0(FP), DX
-	MOVQ         16(DX), DX
-	MOVQ         a+0(FP), BX
-	MOVQ         24(BX), BX
-	MOVQ         a+0(FP), SI
-	MOVQ         32(SI), SI
-	MOVQ         a+0(FP), DI
-	MOVQ         56(DI), DI
-	MOVQ         a+0(FP), R8
-	VBROADCASTSS 40(R8), Y0
-	MOVQ         a+0(FP), R8
-	VBROADCASTSS 44(R8), Y1
-	MOVQ         a+0(FP), R8
-	VBROADCASTSS 48(R8), Y2
-	MOVQ         a+0(FP), R8
-	VBROADCASTSS 52(R8), Y3
-	LEAQ         (CX)(SI*4), R9
-	LEAQ         (DX)(SI*4), R10
-	XORQ         R8, R8
-	TESTQ        DI, DI
+	MOVQ         (CX), AX
+	MOVQ         8(CX), DX
+	MOVQ         16(CX), BX
+	MOVQ         24(CX), SI
+	MOVQ         32(CX), DI
+	MOVQ         56(CX), R8
+	VBROADCASTSS 40(CX), Y0
+	VBROADCASTSS 44(CX), Y1
+	VBROADCASTSS 48(CX), Y2
+	VBROADCASTSS 52(CX), Y3
+	LEAQ         (DX)(DI*4), R9
+	LEAQ         (BX)(DI*4), R10
+	XORQ         CX, CX
+	TESTQ        R8, R8
 	JNZ          add
 
 set:
-	PREFETCHT0   (R9)(R8*4)
-	PREFETCHT0   (R10)(R8*4)
-	VMOVUPS      (CX)(R8*4), Y4
-	VMOVUPS      (DX)(R8*4), Y5
-	VMULPS       (BX)(R8*4), Y4, Y4
+	PREFETCHT0   (R9)(CX*4)
+	PREFETCHT0   (R10)(CX*4)
+	VMOVUPS      (DX)(CX*4), Y4
+	VMOVUPS      (BX)(CX*4), Y5
+	VMULPS       (SI)(CX*4), Y4, Y4
 	VSUBPS       Y2, Y4, Y4
 	VSUBPS       Y0, Y5, Y5
 	VFNMADD231PS Y5, Y3, Y4
 	VMULPS       Y1, Y4, Y4
-	VMOVDQU      Y4, (AX)(R8*4)
-	PREFETCHT0   32(R9)(R8*4)
-	PREFETCHT0   32(R10)(R8*4)
-	VMOVUPS      32(CX)(R8*4), Y4
-	VMOVUPS      32(DX)(R8*4), Y5
-	VMULPS       32(BX)(R8*4), Y4, Y4
+	VMOVDQU      Y4, (AX)(CX*4)
+	PREFETCHT0   32(R9)(CX*4)
+	PREFETCHT0   32(R10)(CX*4)
+	VMOVUPS      32(DX)(CX*4), Y4
+	VMOVUPS      32(BX)(CX*4), Y5
+	VMULPS       32(SI)(CX*4), Y4, Y4
 	VSUBPS       Y2, Y4, Y4
 	VSUBPS       Y0, Y5, Y5
 	VFNMADD231PS Y5, Y3, Y4
 	VMULPS       Y1, Y4, Y4
-	VMOVDQU      Y4, 32(AX)(R8*4)
-	ADDQ         $0x10, R8
-	CMPQ         R8, SI
+	VMOVDQU      Y4, 32(AX)(CX*4)
+	ADDQ         $0x10, CX
+	CMPQ         CX, DI
 	JLT          set
 	VZEROUPPER
 	RET
 
 add:
-	PREFETCHT0   (R9)(R8*4)
-	PREFETCHT0   (R10)(R8*4)
-	VMOVUPS      (CX)(R8*4), Y4
-	VMOVUPS      (DX)(R8*4), Y5
-	VMULPS       (BX)(R8*4), Y4, Y4
+	PREFETCHT0   (R9)(CX*4)
+	PREFETCHT0   (R10)(CX*4)
+	VMOVUPS      (DX)(CX*4), Y4
+	VMOVUPS      (BX)(CX*4), Y5
+	VMULPS       (SI)(CX*4), Y4, Y4
 	VSUBPS       Y2, Y4, Y4
 	VSUBPS       Y0, Y5, Y5
 	VFNMADD231PS Y5, Y3, Y4
-	VMOVUPS      (AX)(R8*4), Y5
+	VMOVUPS      (AX)(CX*4), Y5
 	VFMADD213PS  Y5, Y1, Y4
-	VMOVDQU      Y4, (AX)(R8*4)
-	PREFETCHT0   32(R9)(R8*4)
-	PREFETCHT0   32(R10)(R8*4)
-	VMOVUPS      32(CX)(R8*4), Y4
-	VMOVUPS      32(DX)(R8*4), Y5
-	VMULPS       32(BX)(R8*4), Y4, Y4
+	VMOVDQU      Y4, (AX)(CX*4)
+	PREFETCHT0   32(R9)(CX*4)
+	PREFETCHT0   32(R10)(CX*4)
+	VMOVUPS      32(DX)(CX*4), Y4
+	VMOVUPS      32(BX)(CX*4), Y5
+	VMULPS       32(SI)(CX*4), Y4, Y4
 	VSUBPS       Y2, Y4, Y4
 	VSUBPS       Y0, Y5, Y5
 	VFNMADD231PS Y5, Y3, Y4
-	VMOVUPS      32(AX)(R8*4), Y5
+	VMOVUPS      32(AX)(CX*4), Y5
 	VFMADD213PS  Y5, Y1, Y4
-	VMOVDQU      Y4, 32(AX)(R8*4)
-	ADDQ         $0x10, R8
-	CMPQ         R8, SI
+	VMOVDQU      Y4, 32(AX)(CX*4)
+	ADDQ         $0x10, CX
+	CMPQ         CX, DI
 	JLT          add
 	VZEROUPPER
 	RET
@@ -1912,26 +1844,18 @@ row:
 // func normColumnsBF16AVX2(a *ColumnGrads)
 // Requires: AVX, AVX2, FMA3, MMX+
 TEXT ·normColumnsBF16AVX2(SB), NOSPLIT, $0-8
-	MOVQ   a+0(FP), AX
-	MOVQ   (AX), AX
 	MOVQ   a+0(FP), CX
-	MOVQ   8(CX), CX
-	MOVQ   a+0(FP), DX
-	MOVQ   16(DX), DX
-	MOVQ   a+0(FP), BX
-	MOVQ   24(BX), BX
-	MOVQ   a+0(FP), SI
-	MOVQ   32(SI), SI
-	MOVQ   a+0(FP), DI
-	MOVQ   40(DI), DI
-	MOVQ   a+0(FP), R8
-	MOVQ   48(R8), R8
-	MOVQ   a+0(FP), R9
-	MOVQ   56(R9), R9
-	MOVQ   a+0(FP), R10
-	MOVQ   64(R10), R10
-	ADDQ   SI, SI
+	MOVQ   (CX), AX
+	MOVQ   8(CX), DX
+	MOVQ   16(CX), BX
+	MOVQ   24(CX), SI
+	MOVQ   32(CX), DI
+	MOVQ   40(CX), R8
+	MOVQ   48(CX), R9
+	MOVQ   56(CX), R10
+	MOVQ   64(CX), CX
 	ADDQ   DI, DI
+	ADDQ   R8, R8
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -1942,47 +1866,47 @@ TEXT ·normColumnsBF16AVX2(SB), NOSPLIT, $0-8
 	VXORPS Y7, Y7, Y7
 
 row:
-	VBROADCASTSS (R9), Y8
-	VBROADCASTSS (R10), Y9
-	PREFETCHT0   (DX)(SI*8)
+	VBROADCASTSS (R10), Y8
+	VBROADCASTSS (CX), Y9
 	PREFETCHT0   (BX)(DI*8)
-	VPMOVZXWD    (DX), Y10
+	PREFETCHT0   (SI)(R8*8)
+	VPMOVZXWD    (BX), Y10
 	VPSLLD       $0x10, Y10, Y10
-	VPMOVZXWD    (BX), Y11
+	VPMOVZXWD    (SI), Y11
 	VPSLLD       $0x10, Y11, Y11
 	VSUBPS       Y8, Y11, Y11
 	VMULPS       Y9, Y11, Y11
 	VADDPS       Y10, Y4, Y4
 	VFMADD231PS  Y10, Y11, Y0
-	VPMOVZXWD    16(DX), Y10
+	VPMOVZXWD    16(BX), Y10
 	VPSLLD       $0x10, Y10, Y10
-	VPMOVZXWD    16(BX), Y11
+	VPMOVZXWD    16(SI), Y11
 	VPSLLD       $0x10, Y11, Y11
 	VSUBPS       Y8, Y11, Y11
 	VMULPS       Y9, Y11, Y11
 	VADDPS       Y10, Y5, Y5
 	VFMADD231PS  Y10, Y11, Y1
-	VPMOVZXWD    32(DX), Y10
+	VPMOVZXWD    32(BX), Y10
 	VPSLLD       $0x10, Y10, Y10
-	VPMOVZXWD    32(BX), Y11
+	VPMOVZXWD    32(SI), Y11
 	VPSLLD       $0x10, Y11, Y11
 	VSUBPS       Y8, Y11, Y11
 	VMULPS       Y9, Y11, Y11
 	VADDPS       Y10, Y6, Y6
 	VFMADD231PS  Y10, Y11, Y2
-	VPMOVZXWD    48(DX), Y10
+	VPMOVZXWD    48(BX), Y10
 	VPSLLD       $0x10, Y10, Y10
-	VPMOVZXWD    48(BX), Y11
+	VPMOVZXWD    48(SI), Y11
 	VPSLLD       $0x10, Y11, Y11
 	VSUBPS       Y8, Y11, Y11
 	VMULPS       Y9, Y11, Y11
 	VADDPS       Y10, Y7, Y7
 	VFMADD231PS  Y10, Y11, Y3
-	ADDQ         SI, DX
 	ADDQ         DI, BX
-	ADDQ         $0x04, R9
+	ADDQ         R8, SI
 	ADDQ         $0x04, R10
-	DECQ         R8
+	ADDQ         $0x04, CX
+	DECQ         R9
 	JNZ          row
 	VADDPS       (AX), Y0, Y0
 	VMOVUPS      Y0, (AX)
@@ -1992,14 +1916,14 @@ row:
 	VMOVUPS      Y2, 64(AX)
 	VADDPS       96(AX), Y3, Y3
 	VMOVUPS      Y3, 96(AX)
-	VADDPS       (CX), Y4, Y4
-	VMOVUPS      Y4, (CX)
-	VADDPS       32(CX), Y5, Y5
-	VMOVUPS      Y5, 32(CX)
-	VADDPS       64(CX), Y6, Y6
-	VMOVUPS      Y6, 64(CX)
-	VADDPS       96(CX), Y7, Y7
-	VMOVUPS      Y7, 96(CX)
+	VADDPS       (DX), Y4, Y4
+	VMOVUPS      Y4, (DX)
+	VADDPS       32(DX), Y5, Y5
+	VMOVUPS      Y5, 32(DX)
+	VADDPS       64(DX), Y6, Y6
+	VMOVUPS      Y6, 64(DX)
+	VADDPS       96(DX), Y7, Y7
+	VMOVUPS      Y7, 96(DX)
 	VZEROUPPER
 	RET
 
@@ -2043,26 +1967,18 @@ row:
 // func normColumnsF16AVX2(a *ColumnGrads)
 // Requires: AVX, F16C, FMA3, MMX+
 TEXT ·normColumnsF16AVX2(SB), NOSPLIT, $0-8
-	MOVQ   a+0(FP), AX
-	MOVQ   (AX), AX
 	MOVQ   a+0(FP), CX
-	MOVQ   8(CX), CX
-	MOVQ   a+0(FP), DX
-	MOVQ   16(DX), DX
-	MOVQ   a+0(FP), BX
-	MOVQ   24(BX), BX
-	MOVQ   a+0(FP), SI
-	MOVQ   32(SI), SI
-	MOVQ   a+0(FP), DI
-	MOVQ   40(DI), DI
-	MOVQ   a+0(FP), R8
-	MOVQ   48(R8), R8
-	MOVQ   a+0(FP), R9
-	MOVQ   56(R9), R9
-	MOVQ   a+0(FP), R10
-	MOVQ   64(R10), R10
-	ADDQ   SI, SI
+	MOVQ   (CX), AX
+	MOVQ   8(CX), DX
+	MOVQ   16(CX), BX
+	MOVQ   24(CX), SI
+	MOVQ   32(CX), DI
+	MOVQ   40(CX), R8
+	MOVQ   48(CX), R9
+	MOVQ   56(CX), R10
+	MOVQ   64(CX), CX
 	ADDQ   DI, DI
+	ADDQ   R8, R8
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -2073,39 +1989,39 @@ TEXT ·normColumnsF16AVX2(SB), NOSPLIT, $0-8
 	VXORPS Y7, Y7, Y7
 
 row:
-	VBROADCASTSS (R9), Y8
-	VBROADCASTSS (R10), Y9
-	PREFETCHT0   (DX)(SI*8)
+	VBROADCASTSS (R10), Y8
+	VBROADCASTSS (CX), Y9
 	PREFETCHT0   (BX)(DI*8)
-	VCVTPH2PS    (DX), Y10
-	VCVTPH2PS    (BX), Y11
+	PREFETCHT0   (SI)(R8*8)
+	VCVTPH2PS    (BX), Y10
+	VCVTPH2PS    (SI), Y11
 	VSUBPS       Y8, Y11, Y11
 	VMULPS       Y9, Y11, Y11
 	VADDPS       Y10, Y4, Y4
 	VFMADD231PS  Y10, Y11, Y0
-	VCVTPH2PS    16(DX), Y10
-	VCVTPH2PS    16(BX), Y11
+	VCVTPH2PS    16(BX), Y10
+	VCVTPH2PS    16(SI), Y11
 	VSUBPS       Y8, Y11, Y11
 	VMULPS       Y9, Y11, Y11
 	VADDPS       Y10, Y5, Y5
 	VFMADD231PS  Y10, Y11, Y1
-	VCVTPH2PS    32(DX), Y10
-	VCVTPH2PS    32(BX), Y11
+	VCVTPH2PS    32(BX), Y10
+	VCVTPH2PS    32(SI), Y11
 	VSUBPS       Y8, Y11, Y11
 	VMULPS       Y9, Y11, Y11
 	VADDPS       Y10, Y6, Y6
 	VFMADD231PS  Y10, Y11, Y2
-	VCVTPH2PS    48(DX), Y10
-	VCVTPH2PS    48(BX), Y11
+	VCVTPH2PS    48(BX), Y10
+	VCVTPH2PS    48(SI), Y11
 	VSUBPS       Y8, Y11, Y11
 	VMULPS       Y9, Y11, Y11
 	VADDPS       Y10, Y7, Y7
 	VFMADD231PS  Y10, Y11, Y3
-	ADDQ         SI, DX
 	ADDQ         DI, BX
-	ADDQ         $0x04, R9
+	ADDQ         R8, SI
 	ADDQ         $0x04, R10
-	DECQ         R8
+	ADDQ         $0x04, CX
+	DECQ         R9
 	JNZ          row
 	VADDPS       (AX), Y0, Y0
 	VMOVUPS      Y0, (AX)
@@ -2115,13 +2031,13 @@ row:
 	VMOVUPS      Y2, 64(AX)
 	VADDPS       96(AX), Y3, Y3
 	VMOVUPS      Y3, 96(AX)
-	VADDPS       (CX), Y4, Y4
-	VMOVUPS      Y4, (CX)
-	VADDPS       32(CX), Y5, Y5
-	VMOVUPS      Y5, 32(CX)
-	VADDPS       64(CX), Y6, Y6
-	VMOVUPS      Y6, 64(CX)
-	VADDPS       96(CX), Y7, Y7
-	VMOVUPS      Y7, 96(CX)
+	VADDPS       (DX), Y4, Y4
+	VMOVUPS      Y4, (DX)
+	VADDPS       32(DX), Y5, Y5
+	VMOVUPS      Y5, 32(DX)
+	VADDPS       64(DX), Y6, Y6
+	VMOVUPS      Y6, 64(DX)
+	VADDPS       96(DX), Y7, Y7
+	VMOVUPS      Y7, 96(DX)
 	VZEROUPPER
 	RET

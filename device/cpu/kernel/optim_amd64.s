@@ -27,53 +27,272 @@ GLOBL ruleConstants<>(SB), RODATA|NOPTR, $160
 // func adamWAVX512(r *Rule)
 // Requires: AVX, AVX512F, MMX+
 TEXT ·adamWAVX512(SB), NOSPLIT, $0-8
-	MOVQ r+0(FP), AX
-	MOVQ (AX), AX
 	MOVQ r+0(FP), CX
-	MOVQ 16(CX), CX
-	MOVQ r+0(FP), DX
-	MOVQ 24(DX), DX
-	MOVQ r+0(FP), BX
-	MOVQ 32(BX), BX
-	MOVQ r+0(FP), SI
-	MOVQ 8(SI), SI
-	MOVQ r+0(FP), DI
-	MOVQ 56(DI), DI
-	MOVQ r+0(FP), R8
-	MOVQ 40(R8), R8
-	MOVQ r+0(FP), R9
-	MOVQ 48(R9), R9
+	MOVQ (CX), AX
+	MOVQ 16(CX), DX
+	MOVQ 24(CX), BX
+	MOVQ 32(CX), SI
+	MOVQ 8(CX), DI
+	MOVQ 56(CX), R8
+	MOVQ 40(CX), R9
+	MOVQ 48(CX), CX
 	XORQ R10, R10
 
 loop:
 	PREFETCHT0  1024(AX)(R10*4)
 	VMOVUPS     (AX)(R10*4), Z0
-	PREFETCHT0  1024(CX)(R10*4)
-	VMOVUPS     (CX)(R10*4), Z1
 	PREFETCHT0  1024(DX)(R10*4)
-	VMOVUPS     (DX)(R10*4), Z2
+	VMOVUPS     (DX)(R10*4), Z1
 	PREFETCHT0  1024(BX)(R10*4)
-	VMOVUPS     (BX)(R10*4), Z3
-	VMULPS      (R8), Z1, Z1
-	VMULPS      64(R8), Z0, Z4
+	VMOVUPS     (BX)(R10*4), Z2
+	PREFETCHT0  1024(SI)(R10*4)
+	VMOVUPS     (SI)(R10*4), Z3
+	VMULPS      (R9), Z1, Z1
+	VMULPS      64(R9), Z0, Z4
 	VADDPS      Z4, Z1, Z1
-	VMULPS      128(R8), Z2, Z2
-	VMULPS      192(R8), Z1, Z4
+	VMULPS      128(R9), Z2, Z2
+	VMULPS      192(R9), Z1, Z4
 	VADDPS      Z4, Z2, Z2
-	VMULPS      320(R8), Z1, Z4
+	VMULPS      320(R9), Z1, Z4
 	VMULPS      Z1, Z4, Z4
-	VMULPS      256(R8), Z3, Z1
+	VMULPS      256(R9), Z3, Z1
 	VADDPS      Z4, Z1, Z1
 	VSQRTPS     Z1, Z3
-	VMULPS      512(R8), Z3, Z3
-	VADDPS      576(R8), Z3, Z3
-	VMULPS      448(R8), Z2, Z4
+	VMULPS      512(R9), Z3, Z3
+	VADDPS      576(R9), Z3, Z3
+	VMULPS      448(R9), Z2, Z4
 	VDIVPS      Z3, Z4, Z4
-	VMULPS      384(R8), Z0, Z0
+	VMULPS      384(R9), Z0, Z0
 	VSUBPS      Z4, Z0, Z0
-	VMOVDQU32   Z2, (DX)(R10*4)
-	VMOVDQU32   Z1, (BX)(R10*4)
+	VMOVDQU32   Z2, (BX)(R10*4)
+	VMOVDQU32   Z1, (SI)(R10*4)
 	VMOVDQU32   Z0, (AX)(R10*4)
+	TESTQ       DI, DI
+	JZ          next
+	CMPQ        R8, $0x01
+	JNE         notBF16
+	VPSRLD      $0x10, Z0, Z1
+	VPANDD.BCST ruleConstants<>+64(SB), Z1, Z1
+	VPADDD.BCST ruleConstants<>+96(SB), Z1, Z1
+	VCMPPS      $0x03, Z0, Z0, K1
+	VPADDD      Z0, Z1, Z1
+	VPORD.BCST  ruleConstants<>+128(SB), Z0, K1, Z1
+	VPSRLD      $0x10, Z1, Z1
+	VPMOVDW     Z1, Y1
+	VMOVDQU     Y1, (DI)(R10*2)
+	JMP         next
+
+notBF16:
+	CMPQ      R8, $0x02
+	JNE       notF16
+	VCVTPS2PH $0x00, Z0, Y0
+	VMOVDQU   Y0, (DI)(R10*2)
+	JMP       next
+
+notF16:
+	CMPQ      R8, $0x00
+	JNE       notF32
+	VMOVDQU32 Z0, (DI)(R10*4)
+	JMP       next
+
+notF32:
+next:
+	ADDQ $0x00000010, R10
+	SUBQ $0x10, CX
+	JNZ  loop
+	VZEROUPPER
+	RET
+
+// func sgdAVX512(r *Rule)
+// Requires: AVX, AVX512F, MMX+
+TEXT ·sgdAVX512(SB), NOSPLIT, $0-8
+	MOVQ  r+0(FP), CX
+	MOVQ  (CX), AX
+	MOVQ  16(CX), DX
+	MOVQ  8(CX), BX
+	MOVQ  56(CX), SI
+	MOVQ  40(CX), DI
+	MOVQ  48(CX), CX
+	XORQ  R8, R8
+	TESTQ BX, BX
+	JNZ   loop
+	CMPQ  CX, $0x00001000
+	JLT   rest
+
+pages:
+	MOVQ $0x00000020, R9
+
+page:
+	PREFETCHT0 128(AX)(R8*4)
+	VMOVUPS    (AX)(R8*4), Z0
+	PREFETCHT0 128(DX)(R8*4)
+	VMOVUPS    (DX)(R8*4), Z1
+	VMULPS     (DI), Z1, Z1
+	VMULPS     64(DI), Z0, Z2
+	VADDPS     Z2, Z1, Z1
+	VMULPS     128(DI), Z1, Z1
+	VSUBPS     Z1, Z0, Z0
+	VMOVDQU32  Z0, (AX)(R8*4)
+	PREFETCHT0 192(AX)(R8*4)
+	VMOVUPS    64(AX)(R8*4), Z0
+	PREFETCHT0 192(DX)(R8*4)
+	VMOVUPS    64(DX)(R8*4), Z1
+	VMULPS     (DI), Z1, Z1
+	VMULPS     64(DI), Z0, Z2
+	VADDPS     Z2, Z1, Z1
+	VMULPS     128(DI), Z1, Z1
+	VSUBPS     Z1, Z0, Z0
+	VMOVDQU32  Z0, 64(AX)(R8*4)
+	PREFETCHT0 4224(AX)(R8*4)
+	VMOVUPS    4096(AX)(R8*4), Z0
+	PREFETCHT0 4224(DX)(R8*4)
+	VMOVUPS    4096(DX)(R8*4), Z1
+	VMULPS     (DI), Z1, Z1
+	VMULPS     64(DI), Z0, Z2
+	VADDPS     Z2, Z1, Z1
+	VMULPS     128(DI), Z1, Z1
+	VSUBPS     Z1, Z0, Z0
+	VMOVDQU32  Z0, 4096(AX)(R8*4)
+	PREFETCHT0 4288(AX)(R8*4)
+	VMOVUPS    4160(AX)(R8*4), Z0
+	PREFETCHT0 4288(DX)(R8*4)
+	VMOVUPS    4160(DX)(R8*4), Z1
+	VMULPS     (DI), Z1, Z1
+	VMULPS     64(DI), Z0, Z2
+	VADDPS     Z2, Z1, Z1
+	VMULPS     128(DI), Z1, Z1
+	VSUBPS     Z1, Z0, Z0
+	VMOVDQU32  Z0, 4160(AX)(R8*4)
+	PREFETCHT0 8320(AX)(R8*4)
+	VMOVUPS    8192(AX)(R8*4), Z0
+	PREFETCHT0 8320(DX)(R8*4)
+	VMOVUPS    8192(DX)(R8*4), Z1
+	VMULPS     (DI), Z1, Z1
+	VMULPS     64(DI), Z0, Z2
+	VADDPS     Z2, Z1, Z1
+	VMULPS     128(DI), Z1, Z1
+	VSUBPS     Z1, Z0, Z0
+	VMOVDQU32  Z0, 8192(AX)(R8*4)
+	PREFETCHT0 8384(AX)(R8*4)
+	VMOVUPS    8256(AX)(R8*4), Z0
+	PREFETCHT0 8384(DX)(R8*4)
+	VMOVUPS    8256(DX)(R8*4), Z1
+	VMULPS     (DI), Z1, Z1
+	VMULPS     64(DI), Z0, Z2
+	VADDPS     Z2, Z1, Z1
+	VMULPS     128(DI), Z1, Z1
+	VSUBPS     Z1, Z0, Z0
+	VMOVDQU32  Z0, 8256(AX)(R8*4)
+	PREFETCHT0 12416(AX)(R8*4)
+	VMOVUPS    12288(AX)(R8*4), Z0
+	PREFETCHT0 12416(DX)(R8*4)
+	VMOVUPS    12288(DX)(R8*4), Z1
+	VMULPS     (DI), Z1, Z1
+	VMULPS     64(DI), Z0, Z2
+	VADDPS     Z2, Z1, Z1
+	VMULPS     128(DI), Z1, Z1
+	VSUBPS     Z1, Z0, Z0
+	VMOVDQU32  Z0, 12288(AX)(R8*4)
+	PREFETCHT0 12480(AX)(R8*4)
+	VMOVUPS    12352(AX)(R8*4), Z0
+	PREFETCHT0 12480(DX)(R8*4)
+	VMOVUPS    12352(DX)(R8*4), Z1
+	VMULPS     (DI), Z1, Z1
+	VMULPS     64(DI), Z0, Z2
+	VADDPS     Z2, Z1, Z1
+	VMULPS     128(DI), Z1, Z1
+	VSUBPS     Z1, Z0, Z0
+	VMOVDQU32  Z0, 12352(AX)(R8*4)
+	ADDQ       $0x00000020, R8
+	DECQ       R9
+	JNZ        page
+	ADDQ       $0x00000c00, R8
+	SUBQ       $0x00001000, CX
+	CMPQ       CX, $0x00001000
+	JGE        pages
+
+rest:
+	TESTQ CX, CX
+	JZ    done
+
+loop:
+	PREFETCHT0  1024(AX)(R8*4)
+	VMOVUPS     (AX)(R8*4), Z0
+	PREFETCHT0  1024(DX)(R8*4)
+	VMOVUPS     (DX)(R8*4), Z1
+	VMULPS      (DI), Z1, Z1
+	VMULPS      64(DI), Z0, Z2
+	VADDPS      Z2, Z1, Z1
+	VMULPS      128(DI), Z1, Z1
+	VSUBPS      Z1, Z0, Z0
+	VMOVDQU32   Z0, (AX)(R8*4)
+	TESTQ       BX, BX
+	JZ          next
+	CMPQ        SI, $0x01
+	JNE         notBF16
+	VPSRLD      $0x10, Z0, Z1
+	VPANDD.BCST ruleConstants<>+64(SB), Z1, Z1
+	VPADDD.BCST ruleConstants<>+96(SB), Z1, Z1
+	VCMPPS      $0x03, Z0, Z0, K1
+	VPADDD      Z0, Z1, Z1
+	VPORD.BCST  ruleConstants<>+128(SB), Z0, K1, Z1
+	VPSRLD      $0x10, Z1, Z1
+	VPMOVDW     Z1, Y1
+	VMOVDQU     Y1, (BX)(R8*2)
+	JMP         next
+
+notBF16:
+	CMPQ      SI, $0x02
+	JNE       notF16
+	VCVTPS2PH $0x00, Z0, Y0
+	VMOVDQU   Y0, (BX)(R8*2)
+	JMP       next
+
+notF16:
+	CMPQ      SI, $0x00
+	JNE       notF32
+	VMOVDQU32 Z0, (BX)(R8*4)
+	JMP       next
+
+notF32:
+next:
+	ADDQ $0x00000010, R8
+	SUBQ $0x10, CX
+	JNZ  loop
+
+done:
+	VZEROUPPER
+	RET
+
+// func momentumAVX512(r *Rule)
+// Requires: AVX, AVX512F, MMX+
+TEXT ·momentumAVX512(SB), NOSPLIT, $0-8
+	MOVQ r+0(FP), CX
+	MOVQ (CX), AX
+	MOVQ 16(CX), DX
+	MOVQ 24(CX), BX
+	MOVQ 8(CX), SI
+	MOVQ 56(CX), DI
+	MOVQ 40(CX), R8
+	MOVQ 48(CX), CX
+	XORQ R9, R9
+
+loop:
+	PREFETCHT0  1024(AX)(R9*4)
+	VMOVUPS     (AX)(R9*4), Z0
+	PREFETCHT0  1024(DX)(R9*4)
+	VMOVUPS     (DX)(R9*4), Z1
+	PREFETCHT0  1024(BX)(R9*4)
+	VMOVUPS     (BX)(R9*4), Z2
+	VMULPS      (R8), Z1, Z1
+	VMULPS      64(R8), Z0, Z3
+	VADDPS      Z3, Z1, Z1
+	VMULPS      192(R8), Z2, Z2
+	VADDPS      Z1, Z2, Z2
+	VMULPS      128(R8), Z2, Z1
+	VSUBPS      Z1, Z0, Z0
+	VMOVDQU32   Z2, (BX)(R9*4)
+	VMOVDQU32   Z0, (AX)(R9*4)
 	TESTQ       SI, SI
 	JZ          next
 	CMPQ        DI, $0x01
@@ -86,263 +305,26 @@ loop:
 	VPORD.BCST  ruleConstants<>+128(SB), Z0, K1, Z1
 	VPSRLD      $0x10, Z1, Z1
 	VPMOVDW     Z1, Y1
-	VMOVDQU     Y1, (SI)(R10*2)
+	VMOVDQU     Y1, (SI)(R9*2)
 	JMP         next
 
 notBF16:
 	CMPQ      DI, $0x02
 	JNE       notF16
 	VCVTPS2PH $0x00, Z0, Y0
-	VMOVDQU   Y0, (SI)(R10*2)
+	VMOVDQU   Y0, (SI)(R9*2)
 	JMP       next
 
 notF16:
 	CMPQ      DI, $0x00
 	JNE       notF32
-	VMOVDQU32 Z0, (SI)(R10*4)
-	JMP       next
-
-notF32:
-next:
-	ADDQ $0x00000010, R10
-	SUBQ $0x10, R9
-	JNZ  loop
-	VZEROUPPER
-	RET
-
-// func sgdAVX512(r *Rule)
-// Requires: AVX, AVX512F, MMX+
-TEXT ·sgdAVX512(SB), NOSPLIT, $0-8
-	MOVQ  r+0(FP), AX
-	MOVQ  (AX), AX
-	MOVQ  r+0(FP), CX
-	MOVQ  16(CX), CX
-	MOVQ  r+0(FP), DX
-	MOVQ  8(DX), DX
-	MOVQ  r+0(FP), BX
-	MOVQ  56(BX), BX
-	MOVQ  r+0(FP), SI
-	MOVQ  40(SI), SI
-	MOVQ  r+0(FP), DI
-	MOVQ  48(DI), DI
-	XORQ  R8, R8
-	TESTQ DX, DX
-	JNZ   loop
-	CMPQ  DI, $0x00001000
-	JLT   rest
-
-pages:
-	MOVQ $0x00000020, R9
-
-page:
-	PREFETCHT0 128(AX)(R8*4)
-	VMOVUPS    (AX)(R8*4), Z0
-	PREFETCHT0 128(CX)(R8*4)
-	VMOVUPS    (CX)(R8*4), Z1
-	VMULPS     (SI), Z1, Z1
-	VMULPS     64(SI), Z0, Z2
-	VADDPS     Z2, Z1, Z1
-	VMULPS     128(SI), Z1, Z1
-	VSUBPS     Z1, Z0, Z0
-	VMOVDQU32  Z0, (AX)(R8*4)
-	PREFETCHT0 192(AX)(R8*4)
-	VMOVUPS    64(AX)(R8*4), Z0
-	PREFETCHT0 192(CX)(R8*4)
-	VMOVUPS    64(CX)(R8*4), Z1
-	VMULPS     (SI), Z1, Z1
-	VMULPS     64(SI), Z0, Z2
-	VADDPS     Z2, Z1, Z1
-	VMULPS     128(SI), Z1, Z1
-	VSUBPS     Z1, Z0, Z0
-	VMOVDQU32  Z0, 64(AX)(R8*4)
-	PREFETCHT0 4224(AX)(R8*4)
-	VMOVUPS    4096(AX)(R8*4), Z0
-	PREFETCHT0 4224(CX)(R8*4)
-	VMOVUPS    4096(CX)(R8*4), Z1
-	VMULPS     (SI), Z1, Z1
-	VMULPS     64(SI), Z0, Z2
-	VADDPS     Z2, Z1, Z1
-	VMULPS     128(SI), Z1, Z1
-	VSUBPS     Z1, Z0, Z0
-	VMOVDQU32  Z0, 4096(AX)(R8*4)
-	PREFETCHT0 4288(AX)(R8*4)
-	VMOVUPS    4160(AX)(R8*4), Z0
-	PREFETCHT0 4288(CX)(R8*4)
-	VMOVUPS    4160(CX)(R8*4), Z1
-	VMULPS     (SI), Z1, Z1
-	VMULPS     64(SI), Z0, Z2
-	VADDPS     Z2, Z1, Z1
-	VMULPS     128(SI), Z1, Z1
-	VSUBPS     Z1, Z0, Z0
-	VMOVDQU32  Z0, 4160(AX)(R8*4)
-	PREFETCHT0 8320(AX)(R8*4)
-	VMOVUPS    8192(AX)(R8*4), Z0
-	PREFETCHT0 8320(CX)(R8*4)
-	VMOVUPS    8192(CX)(R8*4), Z1
-	VMULPS     (SI), Z1, Z1
-	VMULPS     64(SI), Z0, Z2
-	VADDPS     Z2, Z1, Z1
-	VMULPS     128(SI), Z1, Z1
-	VSUBPS     Z1, Z0, Z0
-	VMOVDQU32  Z0, 8192(AX)(R8*4)
-	PREFETCHT0 8384(AX)(R8*4)
-	VMOVUPS    8256(AX)(R8*4), Z0
-	PREFETCHT0 8384(CX)(R8*4)
-	VMOVUPS    8256(CX)(R8*4), Z1
-	VMULPS     (SI), Z1, Z1
-	VMULPS     64(SI), Z0, Z2
-	VADDPS     Z2, Z1, Z1
-	VMULPS     128(SI), Z1, Z1
-	VSUBPS     Z1, Z0, Z0
-	VMOVDQU32  Z0, 8256(AX)(R8*4)
-	PREFETCHT0 12416(AX)(R8*4)
-	VMOVUPS    12288(AX)(R8*4), Z0
-	PREFETCHT0 12416(CX)(R8*4)
-	VMOVUPS    12288(CX)(R8*4), Z1
-	VMULPS     (SI), Z1, Z1
-	VMULPS     64(SI), Z0, Z2
-	VADDPS     Z2, Z1, Z1
-	VMULPS     128(SI), Z1, Z1
-	VSUBPS     Z1, Z0, Z0
-	VMOVDQU32  Z0, 12288(AX)(R8*4)
-	PREFETCHT0 12480(AX)(R8*4)
-	VMOVUPS    12352(AX)(R8*4), Z0
-	PREFETCHT0 12480(CX)(R8*4)
-	VMOVUPS    12352(CX)(R8*4), Z1
-	VMULPS     (SI), Z1, Z1
-	VMULPS     64(SI), Z0, Z2
-	VADDPS     Z2, Z1, Z1
-	VMULPS     128(SI), Z1, Z1
-	VSUBPS     Z1, Z0, Z0
-	VMOVDQU32  Z0, 12352(AX)(R8*4)
-	ADDQ       $0x00000020, R8
-	DECQ       R9
-	JNZ        page
-	ADDQ       $0x00000c00, R8
-	SUBQ       $0x00001000, DI
-	CMPQ       DI, $0x00001000
-	JGE        pages
-
-rest:
-	TESTQ DI, DI
-	JZ    done
-
-loop:
-	PREFETCHT0  1024(AX)(R8*4)
-	VMOVUPS     (AX)(R8*4), Z0
-	PREFETCHT0  1024(CX)(R8*4)
-	VMOVUPS     (CX)(R8*4), Z1
-	VMULPS      (SI), Z1, Z1
-	VMULPS      64(SI), Z0, Z2
-	VADDPS      Z2, Z1, Z1
-	VMULPS      128(SI), Z1, Z1
-	VSUBPS      Z1, Z0, Z0
-	VMOVDQU32   Z0, (AX)(R8*4)
-	TESTQ       DX, DX
-	JZ          next
-	CMPQ        BX, $0x01
-	JNE         notBF16
-	VPSRLD      $0x10, Z0, Z1
-	VPANDD.BCST ruleConstants<>+64(SB), Z1, Z1
-	VPADDD.BCST ruleConstants<>+96(SB), Z1, Z1
-	VCMPPS      $0x03, Z0, Z0, K1
-	VPADDD      Z0, Z1, Z1
-	VPORD.BCST  ruleConstants<>+128(SB), Z0, K1, Z1
-	VPSRLD      $0x10, Z1, Z1
-	VPMOVDW     Z1, Y1
-	VMOVDQU     Y1, (DX)(R8*2)
-	JMP         next
-
-notBF16:
-	CMPQ      BX, $0x02
-	JNE       notF16
-	VCVTPS2PH $0x00, Z0, Y0
-	VMOVDQU   Y0, (DX)(R8*2)
-	JMP       next
-
-notF16:
-	CMPQ      BX, $0x00
-	JNE       notF32
-	VMOVDQU32 Z0, (DX)(R8*4)
-	JMP       next
-
-notF32:
-next:
-	ADDQ $0x00000010, R8
-	SUBQ $0x10, DI
-	JNZ  loop
-
-done:
-	VZEROUPPER
-	RET
-
-// func momentumAVX512(r *Rule)
-// Requires: AVX, AVX512F, MMX+
-TEXT ·momentumAVX512(SB), NOSPLIT, $0-8
-	MOVQ r+0(FP), AX
-	MOVQ (AX), AX
-	MOVQ r+0(FP), CX
-	MOVQ 16(CX), CX
-	MOVQ r+0(FP), DX
-	MOVQ 24(DX), DX
-	MOVQ r+0(FP), BX
-	MOVQ 8(BX), BX
-	MOVQ r+0(FP), SI
-	MOVQ 56(SI), SI
-	MOVQ r+0(FP), DI
-	MOVQ 40(DI), DI
-	MOVQ r+0(FP), R8
-	MOVQ 48(R8), R8
-	XORQ R9, R9
-
-loop:
-	PREFETCHT0  1024(AX)(R9*4)
-	VMOVUPS     (AX)(R9*4), Z0
-	PREFETCHT0  1024(CX)(R9*4)
-	VMOVUPS     (CX)(R9*4), Z1
-	PREFETCHT0  1024(DX)(R9*4)
-	VMOVUPS     (DX)(R9*4), Z2
-	VMULPS      (DI), Z1, Z1
-	VMULPS      64(DI), Z0, Z3
-	VADDPS      Z3, Z1, Z1
-	VMULPS      192(DI), Z2, Z2
-	VADDPS      Z1, Z2, Z2
-	VMULPS      128(DI), Z2, Z1
-	VSUBPS      Z1, Z0, Z0
-	VMOVDQU32   Z2, (DX)(R9*4)
-	VMOVDQU32   Z0, (AX)(R9*4)
-	TESTQ       BX, BX
-	JZ          next
-	CMPQ        SI, $0x01
-	JNE         notBF16
-	VPSRLD      $0x10, Z0, Z1
-	VPANDD.BCST ruleConstants<>+64(SB), Z1, Z1
-	VPADDD.BCST ruleConstants<>+96(SB), Z1, Z1
-	VCMPPS      $0x03, Z0, Z0, K1
-	VPADDD      Z0, Z1, Z1
-	VPORD.BCST  ruleConstants<>+128(SB), Z0, K1, Z1
-	VPSRLD      $0x10, Z1, Z1
-	VPMOVDW     Z1, Y1
-	VMOVDQU     Y1, (BX)(R9*2)
-	JMP         next
-
-notBF16:
-	CMPQ      SI, $0x02
-	JNE       notF16
-	VCVTPS2PH $0x00, Z0, Y0
-	VMOVDQU   Y0, (BX)(R9*2)
-	JMP       next
-
-notF16:
-	CMPQ      SI, $0x00
-	JNE       notF32
-	VMOVDQU32 Z0, (BX)(R9*4)
+	VMOVDQU32 Z0, (SI)(R9*4)
 	JMP       next
 
 notF32:
 next:
 	ADDQ $0x00000010, R9
-	SUBQ $0x10, R8
+	SUBQ $0x10, CX
 	JNZ  loop
 	VZEROUPPER
 	RET
@@ -350,49 +332,43 @@ next:
 // func lionAVX512(r *Rule)
 // Requires: AVX, AVX512DQ, AVX512F, MMX+
 TEXT ·lionAVX512(SB), NOSPLIT, $0-8
-	MOVQ r+0(FP), AX
-	MOVQ (AX), AX
 	MOVQ r+0(FP), CX
-	MOVQ 16(CX), CX
-	MOVQ r+0(FP), DX
-	MOVQ 24(DX), DX
-	MOVQ r+0(FP), BX
-	MOVQ 8(BX), BX
-	MOVQ r+0(FP), SI
-	MOVQ 56(SI), SI
-	MOVQ r+0(FP), DI
-	MOVQ 40(DI), DI
-	MOVQ r+0(FP), R8
-	MOVQ 48(R8), R8
+	MOVQ (CX), AX
+	MOVQ 16(CX), DX
+	MOVQ 24(CX), BX
+	MOVQ 8(CX), SI
+	MOVQ 56(CX), DI
+	MOVQ 40(CX), R8
+	MOVQ 48(CX), CX
 	XORQ R9, R9
 
 loop:
 	PREFETCHT0  1024(AX)(R9*4)
 	VMOVUPS     (AX)(R9*4), Z0
-	PREFETCHT0  1024(CX)(R9*4)
-	VMOVUPS     (CX)(R9*4), Z1
 	PREFETCHT0  1024(DX)(R9*4)
-	VMOVUPS     (DX)(R9*4), Z2
-	VMULPS      (DI), Z1, Z1
-	VMULPS      64(DI), Z2, Z4
-	VMULPS      128(DI), Z1, Z5
+	VMOVUPS     (DX)(R9*4), Z1
+	PREFETCHT0  1024(BX)(R9*4)
+	VMOVUPS     (BX)(R9*4), Z2
+	VMULPS      (R8), Z1, Z1
+	VMULPS      64(R8), Z2, Z4
+	VMULPS      128(R8), Z1, Z5
 	VADDPS      Z5, Z4, Z4
-	VMULPS      192(DI), Z2, Z2
-	VMULPS      256(DI), Z1, Z1
+	VMULPS      192(R8), Z2, Z2
+	VMULPS      256(R8), Z1, Z1
 	VADDPS      Z1, Z2, Z2
 	VPXORD      Z3, Z3, Z3
 	VANDPS.BCST ruleConstants<>+0(SB), Z4, Z1
 	VORPS.BCST  ruleConstants<>+32(SB), Z1, Z1
 	VCMPPS      $0x08, Z3, Z4, K1
 	VMOVAPS     Z4, K1, Z1
-	VMULPS      320(DI), Z0, Z0
-	VMULPS      384(DI), Z1, Z1
+	VMULPS      320(R8), Z0, Z0
+	VMULPS      384(R8), Z1, Z1
 	VSUBPS      Z1, Z0, Z0
-	VMOVDQU32   Z2, (DX)(R9*4)
+	VMOVDQU32   Z2, (BX)(R9*4)
 	VMOVDQU32   Z0, (AX)(R9*4)
-	TESTQ       BX, BX
+	TESTQ       SI, SI
 	JZ          next
-	CMPQ        SI, $0x01
+	CMPQ        DI, $0x01
 	JNE         notBF16
 	VPSRLD      $0x10, Z0, Z1
 	VPANDD.BCST ruleConstants<>+64(SB), Z1, Z1
@@ -402,26 +378,26 @@ loop:
 	VPORD.BCST  ruleConstants<>+128(SB), Z0, K1, Z1
 	VPSRLD      $0x10, Z1, Z1
 	VPMOVDW     Z1, Y1
-	VMOVDQU     Y1, (BX)(R9*2)
+	VMOVDQU     Y1, (SI)(R9*2)
 	JMP         next
 
 notBF16:
-	CMPQ      SI, $0x02
+	CMPQ      DI, $0x02
 	JNE       notF16
 	VCVTPS2PH $0x00, Z0, Y0
-	VMOVDQU   Y0, (BX)(R9*2)
+	VMOVDQU   Y0, (SI)(R9*2)
 	JMP       next
 
 notF16:
-	CMPQ      SI, $0x00
+	CMPQ      DI, $0x00
 	JNE       notF32
-	VMOVDQU32 Z0, (BX)(R9*4)
+	VMOVDQU32 Z0, (SI)(R9*4)
 	JMP       next
 
 notF32:
 next:
 	ADDQ $0x00000010, R9
-	SUBQ $0x10, R8
+	SUBQ $0x10, CX
 	JNZ  loop
 	VZEROUPPER
 	RET
@@ -429,77 +405,412 @@ next:
 // func adamWAVX2(r *Rule)
 // Requires: AVX, AVX2, F16C, MMX+
 TEXT ·adamWAVX2(SB), NOSPLIT, $0-8
-	MOVQ r+0(FP), AX
-	MOVQ (AX), AX
 	MOVQ r+0(FP), CX
-	MOVQ 16(CX), CX
-	MOVQ r+0(FP), DX
-	MOVQ 24(DX), DX
-	MOVQ r+0(FP), BX
-	MOVQ 32(BX), BX
-	MOVQ r+0(FP), SI
-	MOVQ 8(SI), SI
-	MOVQ r+0(FP), DI
-	MOVQ 56(DI), DI
-	MOVQ r+0(FP), R8
-	MOVQ 40(R8), R8
-	MOVQ r+0(FP), R9
-	MOVQ 48(R9), R9
+	MOVQ (CX), AX
+	MOVQ 16(CX), DX
+	MOVQ 24(CX), BX
+	MOVQ 32(CX), SI
+	MOVQ 8(CX), DI
+	MOVQ 56(CX), R8
+	MOVQ 40(CX), R9
+	MOVQ 48(CX), CX
 	XORQ R10, R10
 
 loop:
 	PREFETCHT0   1024(AX)(R10*4)
 	VMOVUPS      (AX)(R10*4), Y0
-	PREFETCHT0   1024(CX)(R10*4)
-	VMOVUPS      (CX)(R10*4), Y1
 	PREFETCHT0   1024(DX)(R10*4)
-	VMOVUPS      (DX)(R10*4), Y2
+	VMOVUPS      (DX)(R10*4), Y1
 	PREFETCHT0   1024(BX)(R10*4)
-	VMOVUPS      (BX)(R10*4), Y3
-	VMULPS       (R8), Y1, Y1
-	VMULPS       64(R8), Y0, Y4
+	VMOVUPS      (BX)(R10*4), Y2
+	PREFETCHT0   1024(SI)(R10*4)
+	VMOVUPS      (SI)(R10*4), Y3
+	VMULPS       (R9), Y1, Y1
+	VMULPS       64(R9), Y0, Y4
 	VADDPS       Y4, Y1, Y1
-	VMULPS       128(R8), Y2, Y2
-	VMULPS       192(R8), Y1, Y4
+	VMULPS       128(R9), Y2, Y2
+	VMULPS       192(R9), Y1, Y4
 	VADDPS       Y4, Y2, Y2
-	VMULPS       320(R8), Y1, Y4
+	VMULPS       320(R9), Y1, Y4
 	VMULPS       Y1, Y4, Y4
-	VMULPS       256(R8), Y3, Y1
+	VMULPS       256(R9), Y3, Y1
 	VADDPS       Y4, Y1, Y1
 	VSQRTPS      Y1, Y3
-	VMULPS       512(R8), Y3, Y3
-	VADDPS       576(R8), Y3, Y3
-	VMULPS       448(R8), Y2, Y4
+	VMULPS       512(R9), Y3, Y3
+	VADDPS       576(R9), Y3, Y3
+	VMULPS       448(R9), Y2, Y4
 	VDIVPS       Y3, Y4, Y4
-	VMULPS       384(R8), Y0, Y0
+	VMULPS       384(R9), Y0, Y0
 	VSUBPS       Y4, Y0, Y0
-	VMOVDQU      Y2, (DX)(R10*4)
-	VMOVDQU      Y1, (BX)(R10*4)
+	VMOVDQU      Y2, (BX)(R10*4)
+	VMOVDQU      Y1, (SI)(R10*4)
 	VMOVDQU      Y0, (AX)(R10*4)
 	VMOVUPS      32(AX)(R10*4), Y1
-	VMOVUPS      32(CX)(R10*4), Y2
-	VMOVUPS      32(DX)(R10*4), Y3
-	VMOVUPS      32(BX)(R10*4), Y4
-	VMULPS       (R8), Y2, Y2
-	VMULPS       64(R8), Y1, Y5
+	VMOVUPS      32(DX)(R10*4), Y2
+	VMOVUPS      32(BX)(R10*4), Y3
+	VMOVUPS      32(SI)(R10*4), Y4
+	VMULPS       (R9), Y2, Y2
+	VMULPS       64(R9), Y1, Y5
 	VADDPS       Y5, Y2, Y2
-	VMULPS       128(R8), Y3, Y3
-	VMULPS       192(R8), Y2, Y5
+	VMULPS       128(R9), Y3, Y3
+	VMULPS       192(R9), Y2, Y5
 	VADDPS       Y5, Y3, Y3
-	VMULPS       320(R8), Y2, Y5
+	VMULPS       320(R9), Y2, Y5
 	VMULPS       Y2, Y5, Y5
-	VMULPS       256(R8), Y4, Y2
+	VMULPS       256(R9), Y4, Y2
 	VADDPS       Y5, Y2, Y2
 	VSQRTPS      Y2, Y4
-	VMULPS       512(R8), Y4, Y4
-	VADDPS       576(R8), Y4, Y4
-	VMULPS       448(R8), Y3, Y5
+	VMULPS       512(R9), Y4, Y4
+	VADDPS       576(R9), Y4, Y4
+	VMULPS       448(R9), Y3, Y5
 	VDIVPS       Y4, Y5, Y5
-	VMULPS       384(R8), Y1, Y1
+	VMULPS       384(R9), Y1, Y1
 	VSUBPS       Y5, Y1, Y1
-	VMOVDQU      Y3, 32(DX)(R10*4)
-	VMOVDQU      Y2, 32(BX)(R10*4)
+	VMOVDQU      Y3, 32(BX)(R10*4)
+	VMOVDQU      Y2, 32(SI)(R10*4)
 	VMOVDQU      Y1, 32(AX)(R10*4)
+	TESTQ        DI, DI
+	JZ           next
+	CMPQ         R8, $0x01
+	JNE          notBF16
+	VPSRLD       $0x10, Y0, Y2
+	VPAND        ruleConstants<>+64(SB), Y2, Y2
+	VPADDD       ruleConstants<>+96(SB), Y2, Y2
+	VCMPPS       $0x03, Y0, Y0, Y3
+	VPADDD       Y0, Y2, Y2
+	VPOR         ruleConstants<>+128(SB), Y0, Y0
+	VBLENDVPS    Y3, Y0, Y2, Y2
+	VPSRLD       $0x10, Y2, Y2
+	VEXTRACTI128 $0x01, Y2, X0
+	VPACKUSDW    X0, X2, X2
+	VMOVDQU      X2, (DI)(R10*2)
+	VPSRLD       $0x10, Y1, Y0
+	VPAND        ruleConstants<>+64(SB), Y0, Y0
+	VPADDD       ruleConstants<>+96(SB), Y0, Y0
+	VCMPPS       $0x03, Y1, Y1, Y2
+	VPADDD       Y1, Y0, Y0
+	VPOR         ruleConstants<>+128(SB), Y1, Y1
+	VBLENDVPS    Y2, Y1, Y0, Y0
+	VPSRLD       $0x10, Y0, Y0
+	VEXTRACTI128 $0x01, Y0, X1
+	VPACKUSDW    X1, X0, X0
+	VMOVDQU      X0, 16(DI)(R10*2)
+	JMP          next
+
+notBF16:
+	CMPQ      R8, $0x02
+	JNE       notF16
+	VCVTPS2PH $0x00, Y0, X0
+	VMOVDQU   X0, (DI)(R10*2)
+	VCVTPS2PH $0x00, Y1, X0
+	VMOVDQU   X0, 16(DI)(R10*2)
+	JMP       next
+
+notF16:
+	CMPQ    R8, $0x00
+	JNE     notF32
+	VMOVDQU Y0, (DI)(R10*4)
+	VMOVDQU Y1, 32(DI)(R10*4)
+	JMP     next
+
+notF32:
+next:
+	ADDQ $0x00000010, R10
+	SUBQ $0x10, CX
+	JNZ  loop
+	VZEROUPPER
+	RET
+
+// func sgdAVX2(r *Rule)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·sgdAVX2(SB), NOSPLIT, $0-8
+	MOVQ  r+0(FP), CX
+	MOVQ  (CX), AX
+	MOVQ  16(CX), DX
+	MOVQ  8(CX), BX
+	MOVQ  56(CX), SI
+	MOVQ  40(CX), DI
+	MOVQ  48(CX), CX
+	XORQ  R8, R8
+	TESTQ BX, BX
+	JNZ   loop
+	CMPQ  CX, $0x00001000
+	JLT   rest
+
+pages:
+	MOVQ $0x00000020, R9
+
+page:
+	PREFETCHT0 128(AX)(R8*4)
+	VMOVUPS    (AX)(R8*4), Y0
+	PREFETCHT0 128(DX)(R8*4)
+	VMOVUPS    (DX)(R8*4), Y1
+	VMULPS     (DI), Y1, Y1
+	VMULPS     64(DI), Y0, Y2
+	VADDPS     Y2, Y1, Y1
+	VMULPS     128(DI), Y1, Y1
+	VSUBPS     Y1, Y0, Y0
+	VMOVDQU    Y0, (AX)(R8*4)
+	VMOVUPS    32(AX)(R8*4), Y0
+	VMOVUPS    32(DX)(R8*4), Y1
+	VMULPS     (DI), Y1, Y1
+	VMULPS     64(DI), Y0, Y2
+	VADDPS     Y2, Y1, Y1
+	VMULPS     128(DI), Y1, Y1
+	VSUBPS     Y1, Y0, Y0
+	VMOVDQU    Y0, 32(AX)(R8*4)
+	PREFETCHT0 192(AX)(R8*4)
+	VMOVUPS    64(AX)(R8*4), Y0
+	PREFETCHT0 192(DX)(R8*4)
+	VMOVUPS    64(DX)(R8*4), Y1
+	VMULPS     (DI), Y1, Y1
+	VMULPS     64(DI), Y0, Y2
+	VADDPS     Y2, Y1, Y1
+	VMULPS     128(DI), Y1, Y1
+	VSUBPS     Y1, Y0, Y0
+	VMOVDQU    Y0, 64(AX)(R8*4)
+	VMOVUPS    96(AX)(R8*4), Y0
+	VMOVUPS    96(DX)(R8*4), Y1
+	VMULPS     (DI), Y1, Y1
+	VMULPS     64(DI), Y0, Y2
+	VADDPS     Y2, Y1, Y1
+	VMULPS     128(DI), Y1, Y1
+	VSUBPS     Y1, Y0, Y0
+	VMOVDQU    Y0, 96(AX)(R8*4)
+	PREFETCHT0 4224(AX)(R8*4)
+	VMOVUPS    4096(AX)(R8*4), Y0
+	PREFETCHT0 4224(DX)(R8*4)
+	VMOVUPS    4096(DX)(R8*4), Y1
+	VMULPS     (DI), Y1, Y1
+	VMULPS     64(DI), Y0, Y2
+	VADDPS     Y2, Y1, Y1
+	VMULPS     128(DI), Y1, Y1
+	VSUBPS     Y1, Y0, Y0
+	VMOVDQU    Y0, 4096(AX)(R8*4)
+	VMOVUPS    4128(AX)(R8*4), Y0
+	VMOVUPS    4128(DX)(R8*4), Y1
+	VMULPS     (DI), Y1, Y1
+	VMULPS     64(DI), Y0, Y2
+	VADDPS     Y2, Y1, Y1
+	VMULPS     128(DI), Y1, Y1
+	VSUBPS     Y1, Y0, Y0
+	VMOVDQU    Y0, 4128(AX)(R8*4)
+	PREFETCHT0 4288(AX)(R8*4)
+	VMOVUPS    4160(AX)(R8*4), Y0
+	PREFETCHT0 4288(DX)(R8*4)
+	VMOVUPS    4160(DX)(R8*4), Y1
+	VMULPS     (DI), Y1, Y1
+	VMULPS     64(DI), Y0, Y2
+	VADDPS     Y2, Y1, Y1
+	VMULPS     128(DI), Y1, Y1
+	VSUBPS     Y1, Y0, Y0
+	VMOVDQU    Y0, 4160(AX)(R8*4)
+	VMOVUPS    4192(AX)(R8*4), Y0
+	VMOVUPS    4192(DX)(R8*4), Y1
+	VMULPS     (DI), Y1, Y1
+	VMULPS     64(DI), Y0, Y2
+	VADDPS     Y2, Y1, Y1
+	VMULPS     128(DI), Y1, Y1
+	VSUBPS     Y1, Y0, Y0
+	VMOVDQU    Y0, 4192(AX)(R8*4)
+	PREFETCHT0 8320(AX)(R8*4)
+	VMOVUPS    8192(AX)(R8*4), Y0
+	PREFETCHT0 8320(DX)(R8*4)
+	VMOVUPS    8192(DX)(R8*4), Y1
+	VMULPS     (DI), Y1, Y1
+	VMULPS     64(DI), Y0, Y2
+	VADDPS     Y2, Y1, Y1
+	VMULPS     128(DI), Y1, Y1
+	VSUBPS     Y1, Y0, Y0
+	VMOVDQU    Y0, 8192(AX)(R8*4)
+	VMOVUPS    8224(AX)(R8*4), Y0
+	VMOVUPS    8224(DX)(R8*4), Y1
+	VMULPS     (DI), Y1, Y1
+	VMULPS     64(DI), Y0, Y2
+	VADDPS     Y2, Y1, Y1
+	VMULPS     128(DI), Y1, Y1
+	VSUBPS     Y1, Y0, Y0
+	VMOVDQU    Y0, 8224(AX)(R8*4)
+	PREFETCHT0 8384(AX)(R8*4)
+	VMOVUPS    8256(AX)(R8*4), Y0
+	PREFETCHT0 8384(DX)(R8*4)
+	VMOVUPS    8256(DX)(R8*4), Y1
+	VMULPS     (DI), Y1, Y1
+	VMULPS     64(DI), Y0, Y2
+	VADDPS     Y2, Y1, Y1
+	VMULPS     128(DI), Y1, Y1
+	VSUBPS     Y1, Y0, Y0
+	VMOVDQU    Y0, 8256(AX)(R8*4)
+	VMOVUPS    8288(AX)(R8*4), Y0
+	VMOVUPS    8288(DX)(R8*4), Y1
+	VMULPS     (DI), Y1, Y1
+	VMULPS     64(DI), Y0, Y2
+	VADDPS     Y2, Y1, Y1
+	VMULPS     128(DI), Y1, Y1
+	VSUBPS     Y1, Y0, Y0
+	VMOVDQU    Y0, 8288(AX)(R8*4)
+	PREFETCHT0 12416(AX)(R8*4)
+	VMOVUPS    12288(AX)(R8*4), Y0
+	PREFETCHT0 12416(DX)(R8*4)
+	VMOVUPS    12288(DX)(R8*4), Y1
+	VMULPS     (DI), Y1, Y1
+	VMULPS     64(DI), Y0, Y2
+	VADDPS     Y2, Y1, Y1
+	VMULPS     128(DI), Y1, Y1
+	VSUBPS     Y1, Y0, Y0
+	VMOVDQU    Y0, 12288(AX)(R8*4)
+	VMOVUPS    12320(AX)(R8*4), Y0
+	VMOVUPS    12320(DX)(R8*4), Y1
+	VMULPS     (DI), Y1, Y1
+	VMULPS     64(DI), Y0, Y2
+	VADDPS     Y2, Y1, Y1
+	VMULPS     128(DI), Y1, Y1
+	VSUBPS     Y1, Y0, Y0
+	VMOVDQU    Y0, 12320(AX)(R8*4)
+	PREFETCHT0 12480(AX)(R8*4)
+	VMOVUPS    12352(AX)(R8*4), Y0
+	PREFETCHT0 12480(DX)(R8*4)
+	VMOVUPS    12352(DX)(R8*4), Y1
+	VMULPS     (DI), Y1, Y1
+	VMULPS     64(DI), Y0, Y2
+	VADDPS     Y2, Y1, Y1
+	VMULPS     128(DI), Y1, Y1
+	VSUBPS     Y1, Y0, Y0
+	VMOVDQU    Y0, 12352(AX)(R8*4)
+	VMOVUPS    12384(AX)(R8*4), Y0
+	VMOVUPS    12384(DX)(R8*4), Y1
+	VMULPS     (DI), Y1, Y1
+	VMULPS     64(DI), Y0, Y2
+	VADDPS     Y2, Y1, Y1
+	VMULPS     128(DI), Y1, Y1
+	VSUBPS     Y1, Y0, Y0
+	VMOVDQU    Y0, 12384(AX)(R8*4)
+	ADDQ       $0x00000020, R8
+	DECQ       R9
+	JNZ        page
+	ADDQ       $0x00000c00, R8
+	SUBQ       $0x00001000, CX
+	CMPQ       CX, $0x00001000
+	JGE        pages
+
+rest:
+	TESTQ CX, CX
+	JZ    done
+
+loop:
+	PREFETCHT0   1024(AX)(R8*4)
+	VMOVUPS      (AX)(R8*4), Y0
+	PREFETCHT0   1024(DX)(R8*4)
+	VMOVUPS      (DX)(R8*4), Y1
+	VMULPS       (DI), Y1, Y1
+	VMULPS       64(DI), Y0, Y2
+	VADDPS       Y2, Y1, Y1
+	VMULPS       128(DI), Y1, Y1
+	VSUBPS       Y1, Y0, Y0
+	VMOVDQU      Y0, (AX)(R8*4)
+	VMOVUPS      32(AX)(R8*4), Y1
+	VMOVUPS      32(DX)(R8*4), Y2
+	VMULPS       (DI), Y2, Y2
+	VMULPS       64(DI), Y1, Y3
+	VADDPS       Y3, Y2, Y2
+	VMULPS       128(DI), Y2, Y2
+	VSUBPS       Y2, Y1, Y1
+	VMOVDQU      Y1, 32(AX)(R8*4)
+	TESTQ        BX, BX
+	JZ           next
+	CMPQ         SI, $0x01
+	JNE          notBF16
+	VPSRLD       $0x10, Y0, Y2
+	VPAND        ruleConstants<>+64(SB), Y2, Y2
+	VPADDD       ruleConstants<>+96(SB), Y2, Y2
+	VCMPPS       $0x03, Y0, Y0, Y3
+	VPADDD       Y0, Y2, Y2
+	VPOR         ruleConstants<>+128(SB), Y0, Y0
+	VBLENDVPS    Y3, Y0, Y2, Y2
+	VPSRLD       $0x10, Y2, Y2
+	VEXTRACTI128 $0x01, Y2, X0
+	VPACKUSDW    X0, X2, X2
+	VMOVDQU      X2, (BX)(R8*2)
+	VPSRLD       $0x10, Y1, Y0
+	VPAND        ruleConstants<>+64(SB), Y0, Y0
+	VPADDD       ruleConstants<>+96(SB), Y0, Y0
+	VCMPPS       $0x03, Y1, Y1, Y2
+	VPADDD       Y1, Y0, Y0
+	VPOR         ruleConstants<>+128(SB), Y1, Y1
+	VBLENDVPS    Y2, Y1, Y0, Y0
+	VPSRLD       $0x10, Y0, Y0
+	VEXTRACTI128 $0x01, Y0, X1
+	VPACKUSDW    X1, X0, X0
+	VMOVDQU      X0, 16(BX)(R8*2)
+	JMP          next
+
+notBF16:
+	CMPQ      SI, $0x02
+	JNE       notF16
+	VCVTPS2PH $0x00, Y0, X0
+	VMOVDQU   X0, (BX)(R8*2)
+	VCVTPS2PH $0x00, Y1, X0
+	VMOVDQU   X0, 16(BX)(R8*2)
+	JMP       next
+
+notF16:
+	CMPQ    SI, $0x00
+	JNE     notF32
+	VMOVDQU Y0, (BX)(R8*4)
+	VMOVDQU Y1, 32(BX)(R8*4)
+	JMP     next
+
+notF32:
+next:
+	ADDQ $0x00000010, R8
+	SUBQ $0x10, CX
+	JNZ  loop
+
+done:
+	VZEROUPPER
+	RET
+
+// func momentumAVX2(r *Rule)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·momentumAVX2(SB), NOSPLIT, $0-8
+	MOVQ r+0(FP), CX
+	MOVQ (CX), AX
+	MOVQ 16(CX), DX
+	MOVQ 24(CX), BX
+	MOVQ 8(CX), SI
+	MOVQ 56(CX), DI
+	MOVQ 40(CX), R8
+	MOVQ 48(CX), CX
+	XORQ R9, R9
+
+loop:
+	PREFETCHT0   1024(AX)(R9*4)
+	VMOVUPS      (AX)(R9*4), Y0
+	PREFETCHT0   1024(DX)(R9*4)
+	VMOVUPS      (DX)(R9*4), Y1
+	PREFETCHT0   1024(BX)(R9*4)
+	VMOVUPS      (BX)(R9*4), Y2
+	VMULPS       (R8), Y1, Y1
+	VMULPS       64(R8), Y0, Y3
+	VADDPS       Y3, Y1, Y1
+	VMULPS       192(R8), Y2, Y2
+	VADDPS       Y1, Y2, Y2
+	VMULPS       128(R8), Y2, Y1
+	VSUBPS       Y1, Y0, Y0
+	VMOVDQU      Y2, (BX)(R9*4)
+	VMOVDQU      Y0, (AX)(R9*4)
+	VMOVUPS      32(AX)(R9*4), Y1
+	VMOVUPS      32(DX)(R9*4), Y2
+	VMOVUPS      32(BX)(R9*4), Y3
+	VMULPS       (R8), Y2, Y2
+	VMULPS       64(R8), Y1, Y4
+	VADDPS       Y4, Y2, Y2
+	VMULPS       192(R8), Y3, Y3
+	VADDPS       Y2, Y3, Y3
+	VMULPS       128(R8), Y3, Y2
+	VSUBPS       Y2, Y1, Y1
+	VMOVDQU      Y3, 32(BX)(R9*4)
+	VMOVDQU      Y1, 32(AX)(R9*4)
 	TESTQ        SI, SI
 	JZ           next
 	CMPQ         DI, $0x01
@@ -514,7 +825,7 @@ loop:
 	VPSRLD       $0x10, Y2, Y2
 	VEXTRACTI128 $0x01, Y2, X0
 	VPACKUSDW    X0, X2, X2
-	VMOVDQU      X2, (SI)(R10*2)
+	VMOVDQU      X2, (SI)(R9*2)
 	VPSRLD       $0x10, Y1, Y0
 	VPAND        ruleConstants<>+64(SB), Y0, Y0
 	VPADDD       ruleConstants<>+96(SB), Y0, Y0
@@ -525,382 +836,29 @@ loop:
 	VPSRLD       $0x10, Y0, Y0
 	VEXTRACTI128 $0x01, Y0, X1
 	VPACKUSDW    X1, X0, X0
-	VMOVDQU      X0, 16(SI)(R10*2)
+	VMOVDQU      X0, 16(SI)(R9*2)
 	JMP          next
 
 notBF16:
 	CMPQ      DI, $0x02
 	JNE       notF16
 	VCVTPS2PH $0x00, Y0, X0
-	VMOVDQU   X0, (SI)(R10*2)
+	VMOVDQU   X0, (SI)(R9*2)
 	VCVTPS2PH $0x00, Y1, X0
-	VMOVDQU   X0, 16(SI)(R10*2)
+	VMOVDQU   X0, 16(SI)(R9*2)
 	JMP       next
 
 notF16:
 	CMPQ    DI, $0x00
 	JNE     notF32
-	VMOVDQU Y0, (SI)(R10*4)
-	VMOVDQU Y1, 32(SI)(R10*4)
-	JMP     next
-
-notF32:
-next:
-	ADDQ $0x00000010, R10
-	SUBQ $0x10, R9
-	JNZ  loop
-	VZEROUPPER
-	RET
-
-// func sgdAVX2(r *Rule)
-// Requires: AVX, AVX2, F16C, MMX+
-TEXT ·sgdAVX2(SB), NOSPLIT, $0-8
-	MOVQ  r+0(FP), AX
-	MOVQ  (AX), AX
-	MOVQ  r+0(FP), CX
-	MOVQ  16(CX), CX
-	MOVQ  r+0(FP), DX
-	MOVQ  8(DX), DX
-	MOVQ  r+0(FP), BX
-	MOVQ  56(BX), BX
-	MOVQ  r+0(FP), SI
-	MOVQ  40(SI), SI
-	MOVQ  r+0(FP), DI
-	MOVQ  48(DI), DI
-	XORQ  R8, R8
-	TESTQ DX, DX
-	JNZ   loop
-	CMPQ  DI, $0x00001000
-	JLT   rest
-
-pages:
-	MOVQ $0x00000020, R9
-
-page:
-	PREFETCHT0 128(AX)(R8*4)
-	VMOVUPS    (AX)(R8*4), Y0
-	PREFETCHT0 128(CX)(R8*4)
-	VMOVUPS    (CX)(R8*4), Y1
-	VMULPS     (SI), Y1, Y1
-	VMULPS     64(SI), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(SI), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, (AX)(R8*4)
-	VMOVUPS    32(AX)(R8*4), Y0
-	VMOVUPS    32(CX)(R8*4), Y1
-	VMULPS     (SI), Y1, Y1
-	VMULPS     64(SI), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(SI), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 32(AX)(R8*4)
-	PREFETCHT0 192(AX)(R8*4)
-	VMOVUPS    64(AX)(R8*4), Y0
-	PREFETCHT0 192(CX)(R8*4)
-	VMOVUPS    64(CX)(R8*4), Y1
-	VMULPS     (SI), Y1, Y1
-	VMULPS     64(SI), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(SI), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 64(AX)(R8*4)
-	VMOVUPS    96(AX)(R8*4), Y0
-	VMOVUPS    96(CX)(R8*4), Y1
-	VMULPS     (SI), Y1, Y1
-	VMULPS     64(SI), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(SI), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 96(AX)(R8*4)
-	PREFETCHT0 4224(AX)(R8*4)
-	VMOVUPS    4096(AX)(R8*4), Y0
-	PREFETCHT0 4224(CX)(R8*4)
-	VMOVUPS    4096(CX)(R8*4), Y1
-	VMULPS     (SI), Y1, Y1
-	VMULPS     64(SI), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(SI), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 4096(AX)(R8*4)
-	VMOVUPS    4128(AX)(R8*4), Y0
-	VMOVUPS    4128(CX)(R8*4), Y1
-	VMULPS     (SI), Y1, Y1
-	VMULPS     64(SI), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(SI), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 4128(AX)(R8*4)
-	PREFETCHT0 4288(AX)(R8*4)
-	VMOVUPS    4160(AX)(R8*4), Y0
-	PREFETCHT0 4288(CX)(R8*4)
-	VMOVUPS    4160(CX)(R8*4), Y1
-	VMULPS     (SI), Y1, Y1
-	VMULPS     64(SI), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(SI), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 4160(AX)(R8*4)
-	VMOVUPS    4192(AX)(R8*4), Y0
-	VMOVUPS    4192(CX)(R8*4), Y1
-	VMULPS     (SI), Y1, Y1
-	VMULPS     64(SI), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(SI), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 4192(AX)(R8*4)
-	PREFETCHT0 8320(AX)(R8*4)
-	VMOVUPS    8192(AX)(R8*4), Y0
-	PREFETCHT0 8320(CX)(R8*4)
-	VMOVUPS    8192(CX)(R8*4), Y1
-	VMULPS     (SI), Y1, Y1
-	VMULPS     64(SI), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(SI), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 8192(AX)(R8*4)
-	VMOVUPS    8224(AX)(R8*4), Y0
-	VMOVUPS    8224(CX)(R8*4), Y1
-	VMULPS     (SI), Y1, Y1
-	VMULPS     64(SI), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(SI), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 8224(AX)(R8*4)
-	PREFETCHT0 8384(AX)(R8*4)
-	VMOVUPS    8256(AX)(R8*4), Y0
-	PREFETCHT0 8384(CX)(R8*4)
-	VMOVUPS    8256(CX)(R8*4), Y1
-	VMULPS     (SI), Y1, Y1
-	VMULPS     64(SI), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(SI), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 8256(AX)(R8*4)
-	VMOVUPS    8288(AX)(R8*4), Y0
-	VMOVUPS    8288(CX)(R8*4), Y1
-	VMULPS     (SI), Y1, Y1
-	VMULPS     64(SI), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(SI), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 8288(AX)(R8*4)
-	PREFETCHT0 12416(AX)(R8*4)
-	VMOVUPS    12288(AX)(R8*4), Y0
-	PREFETCHT0 12416(CX)(R8*4)
-	VMOVUPS    12288(CX)(R8*4), Y1
-	VMULPS     (SI), Y1, Y1
-	VMULPS     64(SI), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(SI), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 12288(AX)(R8*4)
-	VMOVUPS    12320(AX)(R8*4), Y0
-	VMOVUPS    12320(CX)(R8*4), Y1
-	VMULPS     (SI), Y1, Y1
-	VMULPS     64(SI), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(SI), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 12320(AX)(R8*4)
-	PREFETCHT0 12480(AX)(R8*4)
-	VMOVUPS    12352(AX)(R8*4), Y0
-	PREFETCHT0 12480(CX)(R8*4)
-	VMOVUPS    12352(CX)(R8*4), Y1
-	VMULPS     (SI), Y1, Y1
-	VMULPS     64(SI), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(SI), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 12352(AX)(R8*4)
-	VMOVUPS    12384(AX)(R8*4), Y0
-	VMOVUPS    12384(CX)(R8*4), Y1
-	VMULPS     (SI), Y1, Y1
-	VMULPS     64(SI), Y0, Y2
-	VADDPS     Y2, Y1, Y1
-	VMULPS     128(SI), Y1, Y1
-	VSUBPS     Y1, Y0, Y0
-	VMOVDQU    Y0, 12384(AX)(R8*4)
-	ADDQ       $0x00000020, R8
-	DECQ       R9
-	JNZ        page
-	ADDQ       $0x00000c00, R8
-	SUBQ       $0x00001000, DI
-	CMPQ       DI, $0x00001000
-	JGE        pages
-
-rest:
-	TESTQ DI, DI
-	JZ    done
-
-loop:
-	PREFETCHT0   1024(AX)(R8*4)
-	VMOVUPS      (AX)(R8*4), Y0
-	PREFETCHT0   1024(CX)(R8*4)
-	VMOVUPS      (CX)(R8*4), Y1
-	VMULPS       (SI), Y1, Y1
-	VMULPS       64(SI), Y0, Y2
-	VADDPS       Y2, Y1, Y1
-	VMULPS       128(SI), Y1, Y1
-	VSUBPS       Y1, Y0, Y0
-	VMOVDQU      Y0, (AX)(R8*4)
-	VMOVUPS      32(AX)(R8*4), Y1
-	VMOVUPS      32(CX)(R8*4), Y2
-	VMULPS       (SI), Y2, Y2
-	VMULPS       64(SI), Y1, Y3
-	VADDPS       Y3, Y2, Y2
-	VMULPS       128(SI), Y2, Y2
-	VSUBPS       Y2, Y1, Y1
-	VMOVDQU      Y1, 32(AX)(R8*4)
-	TESTQ        DX, DX
-	JZ           next
-	CMPQ         BX, $0x01
-	JNE          notBF16
-	VPSRLD       $0x10, Y0, Y2
-	VPAND        ruleConstants<>+64(SB), Y2, Y2
-	VPADDD       ruleConstants<>+96(SB), Y2, Y2
-	VCMPPS       $0x03, Y0, Y0, Y3
-	VPADDD       Y0, Y2, Y2
-	VPOR         ruleConstants<>+128(SB), Y0, Y0
-	VBLENDVPS    Y3, Y0, Y2, Y2
-	VPSRLD       $0x10, Y2, Y2
-	VEXTRACTI128 $0x01, Y2, X0
-	VPACKUSDW    X0, X2, X2
-	VMOVDQU      X2, (DX)(R8*2)
-	VPSRLD       $0x10, Y1, Y0
-	VPAND        ruleConstants<>+64(SB), Y0, Y0
-	VPADDD       ruleConstants<>+96(SB), Y0, Y0
-	VCMPPS       $0x03, Y1, Y1, Y2
-	VPADDD       Y1, Y0, Y0
-	VPOR         ruleConstants<>+128(SB), Y1, Y1
-	VBLENDVPS    Y2, Y1, Y0, Y0
-	VPSRLD       $0x10, Y0, Y0
-	VEXTRACTI128 $0x01, Y0, X1
-	VPACKUSDW    X1, X0, X0
-	VMOVDQU      X0, 16(DX)(R8*2)
-	JMP          next
-
-notBF16:
-	CMPQ      BX, $0x02
-	JNE       notF16
-	VCVTPS2PH $0x00, Y0, X0
-	VMOVDQU   X0, (DX)(R8*2)
-	VCVTPS2PH $0x00, Y1, X0
-	VMOVDQU   X0, 16(DX)(R8*2)
-	JMP       next
-
-notF16:
-	CMPQ    BX, $0x00
-	JNE     notF32
-	VMOVDQU Y0, (DX)(R8*4)
-	VMOVDQU Y1, 32(DX)(R8*4)
-	JMP     next
-
-notF32:
-next:
-	ADDQ $0x00000010, R8
-	SUBQ $0x10, DI
-	JNZ  loop
-
-done:
-	VZEROUPPER
-	RET
-
-// func momentumAVX2(r *Rule)
-// Requires: AVX, AVX2, F16C, MMX+
-TEXT ·momentumAVX2(SB), NOSPLIT, $0-8
-	MOVQ r+0(FP), AX
-	MOVQ (AX), AX
-	MOVQ r+0(FP), CX
-	MOVQ 16(CX), CX
-	MOVQ r+0(FP), DX
-	MOVQ 24(DX), DX
-	MOVQ r+0(FP), BX
-	MOVQ 8(BX), BX
-	MOVQ r+0(FP), SI
-	MOVQ 56(SI), SI
-	MOVQ r+0(FP), DI
-	MOVQ 40(DI), DI
-	MOVQ r+0(FP), R8
-	MOVQ 48(R8), R8
-	XORQ R9, R9
-
-loop:
-	PREFETCHT0   1024(AX)(R9*4)
-	VMOVUPS      (AX)(R9*4), Y0
-	PREFETCHT0   1024(CX)(R9*4)
-	VMOVUPS      (CX)(R9*4), Y1
-	PREFETCHT0   1024(DX)(R9*4)
-	VMOVUPS      (DX)(R9*4), Y2
-	VMULPS       (DI), Y1, Y1
-	VMULPS       64(DI), Y0, Y3
-	VADDPS       Y3, Y1, Y1
-	VMULPS       192(DI), Y2, Y2
-	VADDPS       Y1, Y2, Y2
-	VMULPS       128(DI), Y2, Y1
-	VSUBPS       Y1, Y0, Y0
-	VMOVDQU      Y2, (DX)(R9*4)
-	VMOVDQU      Y0, (AX)(R9*4)
-	VMOVUPS      32(AX)(R9*4), Y1
-	VMOVUPS      32(CX)(R9*4), Y2
-	VMOVUPS      32(DX)(R9*4), Y3
-	VMULPS       (DI), Y2, Y2
-	VMULPS       64(DI), Y1, Y4
-	VADDPS       Y4, Y2, Y2
-	VMULPS       192(DI), Y3, Y3
-	VADDPS       Y2, Y3, Y3
-	VMULPS       128(DI), Y3, Y2
-	VSUBPS       Y2, Y1, Y1
-	VMOVDQU      Y3, 32(DX)(R9*4)
-	VMOVDQU      Y1, 32(AX)(R9*4)
-	TESTQ        BX, BX
-	JZ           next
-	CMPQ         SI, $0x01
-	JNE          notBF16
-	VPSRLD       $0x10, Y0, Y2
-	VPAND        ruleConstants<>+64(SB), Y2, Y2
-	VPADDD       ruleConstants<>+96(SB), Y2, Y2
-	VCMPPS       $0x03, Y0, Y0, Y3
-	VPADDD       Y0, Y2, Y2
-	VPOR         ruleConstants<>+128(SB), Y0, Y0
-	VBLENDVPS    Y3, Y0, Y2, Y2
-	VPSRLD       $0x10, Y2, Y2
-	VEXTRACTI128 $0x01, Y2, X0
-	VPACKUSDW    X0, X2, X2
-	VMOVDQU      X2, (BX)(R9*2)
-	VPSRLD       $0x10, Y1, Y0
-	VPAND        ruleConstants<>+64(SB), Y0, Y0
-	VPADDD       ruleConstants<>+96(SB), Y0, Y0
-	VCMPPS       $0x03, Y1, Y1, Y2
-	VPADDD       Y1, Y0, Y0
-	VPOR         ruleConstants<>+128(SB), Y1, Y1
-	VBLENDVPS    Y2, Y1, Y0, Y0
-	VPSRLD       $0x10, Y0, Y0
-	VEXTRACTI128 $0x01, Y0, X1
-	VPACKUSDW    X1, X0, X0
-	VMOVDQU      X0, 16(BX)(R9*2)
-	JMP          next
-
-notBF16:
-	CMPQ      SI, $0x02
-	JNE       notF16
-	VCVTPS2PH $0x00, Y0, X0
-	VMOVDQU   X0, (BX)(R9*2)
-	VCVTPS2PH $0x00, Y1, X0
-	VMOVDQU   X0, 16(BX)(R9*2)
-	JMP       next
-
-notF16:
-	CMPQ    SI, $0x00
-	JNE     notF32
-	VMOVDQU Y0, (BX)(R9*4)
-	VMOVDQU Y1, 32(BX)(R9*4)
+	VMOVDQU Y0, (SI)(R9*4)
+	VMOVDQU Y1, 32(SI)(R9*4)
 	JMP     next
 
 notF32:
 next:
 	ADDQ $0x00000010, R9
-	SUBQ $0x10, R8
+	SUBQ $0x10, CX
 	JNZ  loop
 	VZEROUPPER
 	RET
@@ -908,69 +866,63 @@ next:
 // func lionAVX2(r *Rule)
 // Requires: AVX, AVX2, F16C, MMX+
 TEXT ·lionAVX2(SB), NOSPLIT, $0-8
-	MOVQ r+0(FP), AX
-	MOVQ (AX), AX
 	MOVQ r+0(FP), CX
-	MOVQ 16(CX), CX
-	MOVQ r+0(FP), DX
-	MOVQ 24(DX), DX
-	MOVQ r+0(FP), BX
-	MOVQ 8(BX), BX
-	MOVQ r+0(FP), SI
-	MOVQ 56(SI), SI
-	MOVQ r+0(FP), DI
-	MOVQ 40(DI), DI
-	MOVQ r+0(FP), R8
-	MOVQ 48(R8), R8
+	MOVQ (CX), AX
+	MOVQ 16(CX), DX
+	MOVQ 24(CX), BX
+	MOVQ 8(CX), SI
+	MOVQ 56(CX), DI
+	MOVQ 40(CX), R8
+	MOVQ 48(CX), CX
 	XORQ R9, R9
 
 loop:
 	PREFETCHT0   1024(AX)(R9*4)
 	VMOVUPS      (AX)(R9*4), Y0
-	PREFETCHT0   1024(CX)(R9*4)
-	VMOVUPS      (CX)(R9*4), Y1
 	PREFETCHT0   1024(DX)(R9*4)
-	VMOVUPS      (DX)(R9*4), Y2
-	VMULPS       (DI), Y1, Y1
-	VMULPS       64(DI), Y2, Y3
-	VMULPS       128(DI), Y1, Y4
+	VMOVUPS      (DX)(R9*4), Y1
+	PREFETCHT0   1024(BX)(R9*4)
+	VMOVUPS      (BX)(R9*4), Y2
+	VMULPS       (R8), Y1, Y1
+	VMULPS       64(R8), Y2, Y3
+	VMULPS       128(R8), Y1, Y4
 	VADDPS       Y4, Y3, Y3
-	VMULPS       192(DI), Y2, Y2
-	VMULPS       256(DI), Y1, Y1
+	VMULPS       192(R8), Y2, Y2
+	VMULPS       256(R8), Y1, Y1
 	VADDPS       Y1, Y2, Y2
 	VXORPS       Y4, Y4, Y4
 	VANDPS       ruleConstants<>+0(SB), Y3, Y1
 	VORPS        ruleConstants<>+32(SB), Y1, Y1
 	VCMPPS       $0x08, Y4, Y3, Y4
 	VBLENDVPS    Y4, Y3, Y1, Y1
-	VMULPS       320(DI), Y0, Y0
-	VMULPS       384(DI), Y1, Y1
+	VMULPS       320(R8), Y0, Y0
+	VMULPS       384(R8), Y1, Y1
 	VSUBPS       Y1, Y0, Y0
-	VMOVDQU      Y2, (DX)(R9*4)
+	VMOVDQU      Y2, (BX)(R9*4)
 	VMOVDQU      Y0, (AX)(R9*4)
 	VMOVUPS      32(AX)(R9*4), Y1
-	VMOVUPS      32(CX)(R9*4), Y2
-	VMOVUPS      32(DX)(R9*4), Y3
-	VMULPS       (DI), Y2, Y2
-	VMULPS       64(DI), Y3, Y4
-	VMULPS       128(DI), Y2, Y5
+	VMOVUPS      32(DX)(R9*4), Y2
+	VMOVUPS      32(BX)(R9*4), Y3
+	VMULPS       (R8), Y2, Y2
+	VMULPS       64(R8), Y3, Y4
+	VMULPS       128(R8), Y2, Y5
 	VADDPS       Y5, Y4, Y4
-	VMULPS       192(DI), Y3, Y3
-	VMULPS       256(DI), Y2, Y2
+	VMULPS       192(R8), Y3, Y3
+	VMULPS       256(R8), Y2, Y2
 	VADDPS       Y2, Y3, Y3
 	VXORPS       Y5, Y5, Y5
 	VANDPS       ruleConstants<>+0(SB), Y4, Y2
 	VORPS        ruleConstants<>+32(SB), Y2, Y2
 	VCMPPS       $0x08, Y5, Y4, Y5
 	VBLENDVPS    Y5, Y4, Y2, Y2
-	VMULPS       320(DI), Y1, Y1
-	VMULPS       384(DI), Y2, Y2
+	VMULPS       320(R8), Y1, Y1
+	VMULPS       384(R8), Y2, Y2
 	VSUBPS       Y2, Y1, Y1
-	VMOVDQU      Y3, 32(DX)(R9*4)
+	VMOVDQU      Y3, 32(BX)(R9*4)
 	VMOVDQU      Y1, 32(AX)(R9*4)
-	TESTQ        BX, BX
+	TESTQ        SI, SI
 	JZ           next
-	CMPQ         SI, $0x01
+	CMPQ         DI, $0x01
 	JNE          notBF16
 	VPSRLD       $0x10, Y0, Y2
 	VPAND        ruleConstants<>+64(SB), Y2, Y2
@@ -982,7 +934,7 @@ loop:
 	VPSRLD       $0x10, Y2, Y2
 	VEXTRACTI128 $0x01, Y2, X0
 	VPACKUSDW    X0, X2, X2
-	VMOVDQU      X2, (BX)(R9*2)
+	VMOVDQU      X2, (SI)(R9*2)
 	VPSRLD       $0x10, Y1, Y0
 	VPAND        ruleConstants<>+64(SB), Y0, Y0
 	VPADDD       ruleConstants<>+96(SB), Y0, Y0
@@ -993,29 +945,29 @@ loop:
 	VPSRLD       $0x10, Y0, Y0
 	VEXTRACTI128 $0x01, Y0, X1
 	VPACKUSDW    X1, X0, X0
-	VMOVDQU      X0, 16(BX)(R9*2)
+	VMOVDQU      X0, 16(SI)(R9*2)
 	JMP          next
 
 notBF16:
-	CMPQ      SI, $0x02
+	CMPQ      DI, $0x02
 	JNE       notF16
 	VCVTPS2PH $0x00, Y0, X0
-	VMOVDQU   X0, (BX)(R9*2)
+	VMOVDQU   X0, (SI)(R9*2)
 	VCVTPS2PH $0x00, Y1, X0
-	VMOVDQU   X0, 16(BX)(R9*2)
+	VMOVDQU   X0, 16(SI)(R9*2)
 	JMP       next
 
 notF16:
-	CMPQ    SI, $0x00
+	CMPQ    DI, $0x00
 	JNE     notF32
-	VMOVDQU Y0, (BX)(R9*4)
-	VMOVDQU Y1, 32(BX)(R9*4)
+	VMOVDQU Y0, (SI)(R9*4)
+	VMOVDQU Y1, 32(SI)(R9*4)
 	JMP     next
 
 notF32:
 next:
 	ADDQ $0x00000010, R9
-	SUBQ $0x10, R8
+	SUBQ $0x10, CX
 	JNZ  loop
 	VZEROUPPER
 	RET

@@ -13,7 +13,7 @@ func cast(c *build.Context) {
 	for _, w := range widths {
 		for _, stream := range []bool{false, true} {
 			castLoop(c, w, stream, "bf16ToF32", 2, 4, bf16ToF32)
-			if !stream || w == widths[1] { // past the caches memory decides
+			if !stream || w == widths[0] { // there is no other width of what is rare
 				castLoop(c, w, stream, "f16ToF32", 2, 4, f16ToF32)
 				castLoop(c, w, stream, "f32ToF16", 4, 2, f32ToF16)
 			}
@@ -83,11 +83,7 @@ func castLoop(c *build.Context, w width, stream bool, name string, in, out int, 
 		c.ADDQ(operand.U32(uint32(elements*out)), dst)
 	}
 	if stream {
-		pages := pagesAtOnce
-		if name == "f32ToBF16AVX2Stream" { // of the longest code; it computes more than it waits
-			pages = pagesOfEach
-		}
-		byPages(c, n, pages, pageBytes/in, pageLines*64/in, run, on)
+		byPages(c, n, pagesAtOnce, pageBytes/in, pageLines*64/in, run, on)
 	}
 	c.SUBQ(operand.U8(64), n)
 	c.JLT(operand.LabelRef("few"))

@@ -49,19 +49,18 @@ func elementwise(c *build.Context) {
 		rope(c, w, t, f32)
 		rope(c, w, t, bf16s)
 	}
-	each(c, widths[1], t, "scaleF16", f16s, f16s, f16s, 1, false, false, times)
-	rope(c, widths[1], t, f16s)
+	rope(c, widths[1], t, f16s) // for both widths
 	squares := declare64(c, squareConstants, map[string]uint64{"64": 64, "mantissa": 1<<52 - 1, "one": 1 << 52, "low": 1<<32 - 1})
 	for _, w := range widths {
 		sumSquares(c, w, squares)
 	}
 }
 
-// What has functions of its own: 16-bit types mostly of one width. The rest is
-// converted to float32 and back, which gives the same bits, and where it does not,
-// for AVX2 rounds products of bf16 later, stays.
+// What has functions of its own. The rest is converted to float32 and back, which
+// gives the same bits.
 
-// computed is the types of what computes much: all on AVX-512.
+// computed is the types of what computes much. On AVX2, bf16 stays where products
+// of bf16 are shorter than float32's.
 func computed(w width) []elem {
 	if w == widths[0] {
 		return elems
@@ -69,10 +68,10 @@ func computed(w width) []elem {
 	return []elem{f32, bf16s}
 }
 
-// rowwise is the types of the rest: no fp16, which is rare, and no bf16 on AVX2.
+// rowwise is the types of the rest.
 func rowwise(w width) []elem {
 	if w == widths[0] {
-		return []elem{f32, bf16s}
+		return elems
 	}
 	return []elem{f32}
 }
@@ -178,7 +177,7 @@ func next16(c *build.Context, at, n reg.GPVirtual) {
 // Store take for a float is of SSE, which waits for the upper halves of registers
 // some hundred cycles once they are in use.
 func broadcastParam(c *build.Context, w width, name string) reg.VecVirtual {
-	return broadcast(c, w, address(param(c, name, c.GP64())))
+	return broadcast(c, w, address(param(c, name)))
 }
 
 func returnFloat(c *build.Context, v reg.VecVirtual) { c.VMOVSS(v.AsX(), address(c.ReturnIndex(0))) }

@@ -32,6 +32,7 @@ func gemm(c *build.Context) {
 }
 
 func text(c *build.Context, name, signature, doc string) {
+	clear(pointers)
 	c.Function(name)
 	c.Attributes(attr.NOSPLIT)
 	c.Signature(parsed(signature))
@@ -49,7 +50,7 @@ func times4(c *build.Context, r reg.GPVirtual) reg.GPVirtual {
 
 func load64(c *build.Context, name string) reg.GPVirtual {
 	r := c.GP64()
-	c.Load(param(c, name, r), r)
+	c.Load(param(c, name), r)
 	return r
 }
 

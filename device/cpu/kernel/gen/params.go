@@ -50,15 +50,23 @@ func parsed(signature string) *gotypes.Signature {
 }
 
 // param is a parameter, or with a dot a field of the struct that one points to,
-// whose address is then loaded into r.
-func param(c *build.Context, name string, r reg.Register) gotypes.Component {
+// whose address stays in a register.
+func param(c *build.Context, name string) gotypes.Component {
 	of, field, ok := strings.Cut(name, ".")
 	if !ok {
 		return c.Param(name)
 	}
-	c.Load(c.Param(of), r)
+	r, ok := pointers[of]
+	if !ok {
+		r = c.GP64()
+		c.Load(c.Param(of), r)
+		pointers[of] = r
+	}
 	return c.Param(of).Dereference(r).Field(exported(field))
 }
+
+// pointers are the registers of a function's structs.
+var pointers = map[string]reg.GPVirtual{}
 
 // wordsOf copies a struct of words that a parameter points to into the function's
 // own memory, by way of two registers, and gives the place of a field.
