@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"zeroth/device"
+	"zeroth/device/cpu/kernel"
 )
 
 // AttentionGrad overwrites dq, dk and dv with the gradients of Attention. With
@@ -17,155 +18,15 @@ import (
 // float32 is work space.
 func (q *Queue) AttentionGrad(dq, dk, dv device.Mat, delta device.Buffer, do, o device.Mat, lse device.Buffer, qm, k, v device.Mat, a device.Attn) {
 	const op = "attention gradient"
-	wantAttn(op, &a, lse)
-	wantLen(op, delta, device.F32, lse.N)
+	kernel.WantAttn(op, &a, lse)
+	kernel.WantLen(op, delta, device.F32, lse.N)
 	if a.Past > 0 {
 		panic(fmt.Sprintf("cpu: %s of positions after %d others", op, a.Past))
 	}
-	attnRows(op, &a, a.T, a.H, &dq, &do, &o, &qm)
-	attnRows(op, &a, a.T, a.KV, &dk, &dv, &k, &v)
+	kernel.AttnRows(op, &a, a.T, a.H, &dq, &do, &o, &qm)
+	kernel.AttnRows(op, &a, a.T, a.KV, &dk, &dv, &k, &v)
 	t := q.issue(op)
-	t.m = [8]device.Mat{dq, dk, dv, do, o, qm, k, v}
-	t.b[0], t.b[1], t.attn = delta, lse, a
-	q.kernel(t, runAttentionGrad, a.B*a.KV, 1)
-}
-
-// attnBackward is the work space of one worker: keys and values of a head,
-// packed once, and a block of queries.
-type attnBackward struct {
-	t            *task
-	isa          *vecISA
-	Dp           int
-	K, dK, dV    []float32 // (T, Dp)
-	Kt, Vt       []float32 // panels of 2 lanes keys
-	Q, dO, dQ    []float32 // (gradBlock, Dp); Q times Scale, dQ without
-	P, dS        []float32 // (gradBlock, gradBlock)
-	delta, lse   []float32 // (B, H, T)
-	first        int       // row of the sequence's first position
-	head, shared int       // first column of the query head and of its key head
-	add          int       // 1 if dK and dV have parts of another query head already
-
-	tiles tileBackward // if in use, what takes the place of K, Kt, Vt and products
-}
-
-func runAttentionGrad(t *task, w *worker, lo, hi int) {
-	a := &t.attn
-	f := attnBackward{t: t, isa: bestVec, Dp: padded(a.D, rowUnit), delta: t.b[0].F32(), lse: t.b[1].F32()}
-	if tilesFor(t.m[:]) {
-		f.useTiles(w)
-	} else {
-		T := padded(a.T, gradBlock)
-		whole, panels, part, square := T*f.Dp, T*a.D, gradBlock*f.Dp, gradBlock*gradBlock
-		mem := w.floats(3*whole + 2*panels + 3*part + 2*square + edge)
-		f.K, f.dK, f.dV = take(&mem, whole), take(&mem, whole), take(&mem, whole)
-		f.Q, f.dO, f.dQ = take(&mem, part), take(&mem, part), take(&mem, part)
-		f.P, f.dS = take(&mem, square), take(&mem, square)
-		f.Kt, f.Vt = take(&mem, panels), take(&mem, panels)
-	}
-	for i := lo; i < hi; i++ {
-		f.keyHead(i/a.KV, i%a.KV)
-	}
-}
-
-// keyHead computes key head kv of sequence b and the query heads that use it.
-func (f *attnBackward) keyHead(b, kv int) {
-	a, t, share := &f.t.attn, f.t, f.t.attn.H/f.t.attn.KV
-	f.first, f.shared, f.add = b*a.T, kv*a.D, 0
-	scale := float32(1) // of dK, which tiles leave without
-	if f.tiles.use {
-		f.tiles.pack(f)
-		scale = a.Scale
-	} else {
-		f.pack()
-	}
-	for h := kv * share; h < (kv+1)*share; h++ {
-		f.head = h * a.D
-		for q0 := 0; q0 < a.T; q0 += gradBlock {
-			f.queries((b*a.H+h)*a.T, q0, min(gradBlock, a.T-q0))
-		}
-		f.add = 1
-	}
-	f.isa.storeRows(&t.m[1], f.first, f.shared, f.dK, f.Dp, a.T, a.D, scale)
-	f.isa.storeRows(&t.m[2], f.first, f.shared, f.dV, f.Dp, a.T, a.D, 1)
-}
-
-// pack makes the head's keys and values ready.
-func (f *attnBackward) pack() {
-	a := &f.t.attn
-	for k0 := 0; k0 < a.T; k0 += gradBlock {
-		nk, K := min(gradBlock, a.T-k0), f.K[k0*f.Dp:]
-		f.isa.loadRows(K, f.Dp, &f.t.m[7], f.first+k0, f.shared, nk, a.D, 1)
-		f.isa.panels(f.Vt[k0*a.D:], K, f.Dp, nk, a.D)
-		f.isa.loadRows(K, f.Dp, &f.t.m[6], f.first+k0, f.shared, nk, a.D, 1)
-		f.isa.panels(f.Kt[k0*a.D:], K, f.Dp, nk, a.D)
-	}
-}
-
-// queries computes dq of nq queries from q0 on and what they add to dK and dV;
-// stat is where the head's rows begin in delta and lse.
-func (f *attnBackward) queries(stat, q0, nq int) {
-	a, isa, Dp := &f.t.attn, f.isa, f.Dp
-	isa.loadRows(f.Q, Dp, &f.t.m[4], f.first+q0, f.head, nq, a.D, 1)
-	isa.loadRows(f.dO, Dp, &f.t.m[3], f.first+q0, f.head, nq, a.D, 1)
-	for i := range nq { // Q has o for now
-		clear(f.Q[i*Dp+a.D : (i+1)*Dp])
-		clear(f.dO[i*Dp+a.D : (i+1)*Dp])
-		f.delta[stat+q0+i] = isa.dot(floatPtr(f.Q, i*Dp), floatPtr(f.dO, i*Dp), Dp)
-	}
-	if f.tiles.use {
-		f.tiles.queries(f, f.first+q0, nq)
-	} else {
-		isa.loadRows(f.Q, Dp, &f.t.m[5], f.first+q0, f.head, nq, a.D, a.Scale)
-	}
-	for k0 := 0; k0 <= q0; k0 += gradBlock {
-		f.pair(stat+q0, q0, k0, nq, min(gradBlock, a.T-k0))
-	}
-	isa.storeRows(&f.t.m[0], f.first+q0, f.head, f.dQ, Dp, nq, a.D, a.Scale)
-}
-
-// pair adds what nq queries from q0 on and nk keys from k0 on have to do with
-// each other; row is the first query's in delta and lse.
-func (f *attnBackward) pair(row, q0, k0, nq, nk int) {
-	a, isa, Dp, see := &f.t.attn, f.isa, f.Dp, q0-k0+1
-	if f.tiles.use {
-		f.tiles.scores(f, k0, nq, nk, see)
-	} else {
-		isa.scores(f.P, gradBlock, f.Q, Dp, f.Kt[k0*a.D:], nq, nk, see, a.D)
-		isa.scores(f.dS, gradBlock, f.dO, Dp, f.Vt[k0*a.D:], nq, nk, see, a.D)
-	}
-	for i := 0; i < nq; i += isa.rows {
-		end := min(nk, see+i+isa.rows-1)
-		if f.tiles.use {
-			end = gradBlock
-		}
-		isa.slope(floatPtr(f.P, i*gradBlock), floatPtr(f.dS, i*gradBlock), gradBlock, min(isa.rows, nq-i), see+i, nk,
-			end, floatPtr(f.lse, row+i), floatPtr(f.delta, row+i))
-	}
-	add, addQ := f.add, 1
-	if q0 > k0 {
-		add = 1
-	}
-	if k0 == 0 {
-		addQ = 0
-	}
-	if f.tiles.use {
-		f.tiles.gradients(f, k0, nq, add, addQ)
-		return
-	}
-	f.spread(f.dV[k0*Dp:], f.P, f.dO, nq, nk, see, add)
-	f.spread(f.dK[k0*Dp:], f.dS, f.Q, nq, nk, see, add)
-	isa.mix(f.dQ, f.dS, gradBlock, f.K[k0*Dp:], Dp, nq, nk, see, Dp, addQ)
-}
-
-// spread sets c (nk, Dp), or adds to it, to the transpose of p (nq, nk) times
-// b (nq, Dp), for the queries that see a key.
-func (f *attnBackward) spread(c, p, b []float32, nq, nk, see, add int) {
-	isa, Dp := f.isa, f.Dp
-	for j := 0; j < Dp; j += 2 * isa.lanes {
-		strip := isa.strip[min(2, ceil(Dp-j, isa.lanes))]
-		for i := 0; i < nk; i += isa.rows {
-			from := max(0, i-see+1) // the first query that sees key i
-			strip(nq-from, floatPtr(p, from*gradBlock+i), floatPtr(b, from*Dp+j), floatPtr(c, i*Dp+j), 1, gradBlock, Dp, Dp, add)
-		}
-	}
+	t.M = [8]device.Mat{dq, dk, dv, do, o, qm, k, v}
+	t.B[0], t.B[1], t.Attn = delta, lse, a
+	q.kernel(t, kernel.RunAttentionGrad, a.B*a.KV, 1)
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"zeroth/device"
+	"zeroth/device/cpu/kernel"
 )
 
 // attn64 is attention by its definition, on dense matrices: q, o (B*T, H*D)
@@ -125,11 +126,11 @@ var attnShapes = []device.Attn{
 
 // withVec runs f with each instruction set this machine has, without tiles.
 func withVec(t *testing.T, f func(t *testing.T)) {
-	defer func(old *vecISA, tiles *isa) { bestVec, bestBF16 = old, tiles }(bestVec, bestBF16)
-	bestBF16 = nil
-	for _, s := range vecISAs {
-		bestVec = s
-		t.Run(s.name, f)
+	defer func(old *kernel.VecISA, tiles *kernel.ISA) { kernel.BestVec, kernel.BestBF16 = old, tiles }(kernel.BestVec, kernel.BestBF16)
+	kernel.BestBF16 = nil
+	for _, s := range kernel.VecISAs {
+		kernel.BestVec = s
+		t.Run(s.Name, f)
 	}
 }
 
@@ -145,10 +146,10 @@ func TestAttention(t *testing.T) {
 
 // withTiles runs f with each kind of tiles of bf16.
 func withTiles(t *testing.T, f func(t *testing.T)) {
-	defer func(old *isa) { bestBF16 = old }(bestBF16)
-	for _, s := range append(bf16ISAs[1:], emulatedBF16()...) {
-		if bestBF16 = s; s.narrow != nil {
-			t.Run(s.name, f)
+	defer func(old *kernel.ISA) { kernel.BestBF16 = old }(kernel.BestBF16)
+	for _, s := range append(kernel.BF16ISAs[1:], emulatedBF16()...) {
+		if kernel.BestBF16 = s; s.Narrow != nil {
+			t.Run(s.Name, f)
 		}
 	}
 }
@@ -340,15 +341,15 @@ func TestAttentionRefuses(t *testing.T) {
 	}
 }
 
-// TestStrips holds strips to their contract: also those that add, and of shapes
+// TestMicrokernel holds the microkernel to its contract: also where it adds, and for shapes
 // that blocks of attention do not have on every instruction set.
-func TestStrips(t *testing.T) {
+func TestMicrokernel(t *testing.T) {
 	withVec(t, func(t *testing.T) {
 		rng := rand.New(rand.NewPCG(21, 22))
 		for vectors := 1; vectors <= 2; vectors++ {
 			for _, k := range []int{1, 2, 7, 40} {
 				for _, add := range []int{0, 1} {
-					rows, cols := bestVec.rows, vectors*bestVec.lanes
+					rows, cols := kernel.BestVec.Rows, vectors*kernel.BestVec.Lanes
 					a, b := newGuarded(device.F32, rows, k, 0).normal(rng, 0, 1), newMat(device.F32, k, cols).normal(rng, 0, 1)
 					c := newMat(device.F32, rows, cols).normal(rng, 0, 1)
 					as, bs, want := a.values(), b.values(), c.values()
@@ -365,7 +366,7 @@ func TestStrips(t *testing.T) {
 							want[i*cols+j] = sum
 						}
 					}
-					bestVec.strip[vectors](k, a.Buf.Ptr, b.Buf.Ptr, c.Buf.Ptr, ai, ak, b.Ld, c.Ld, add)
+					kernel.BestVec.Micro[vectors](&kernel.MicroTile{K: k, A: a.Buf.Ptr, B: b.Buf.Ptr, C: c.Buf.Ptr, Ai: ai, Ak: ak, Ldb: b.Ld, Ldc: c.Ld, Add: add})
 					near(t, fmt.Sprintf("%d vectors, k %d, add %d", vectors, k, add), c, want, 1e-6)
 					c.checkGuards(t)
 				}
@@ -374,10 +375,10 @@ func TestStrips(t *testing.T) {
 	})
 }
 
-// TestSlopeHidesWhatIsNotSeen: a row's elements that it does not see become 0.
-func TestSlopeHidesWhatIsNotSeen(t *testing.T) {
+// TestSoftmaxGradHidesWhatIsNotSeen: a row's elements that it does not see become 0.
+func TestSoftmaxGradHidesWhatIsNotSeen(t *testing.T) {
 	withVec(t, func(t *testing.T) {
-		rows, ld := bestVec.rows, 64
+		rows, ld := kernel.BestVec.Rows, 64
 		for n := 1; n <= 40; n++ {
 			most := 40
 			end := min(most, n+rows-1)
@@ -386,7 +387,7 @@ func TestSlopeHidesWhatIsNotSeen(t *testing.T) {
 			ds.fill(func(i int) float64 { return float64(i % 5) })
 			lse := newVec(device.F32, rows).fill(func(i int) float64 { return float64(3 + i) })
 			delta := newVec(device.F32, rows).fill(func(i int) float64 { return float64(i) / 2 })
-			bestVec.slope(p.Buf.Ptr, ds.Buf.Ptr, ld, rows, n, most, end, lse.Buf.Ptr, delta.Buf.Ptr)
+			kernel.BestVec.SoftmaxGrad(&kernel.SoftmaxGradRows{P: p.Buf.Ptr, Ds: ds.Buf.Ptr, Ld: ld, Rows: rows, N: n, Most: most, End: end, Lse: lse.Buf.Ptr, Delta: delta.Buf.Ptr})
 			ps, dss := p.values(), ds.values()
 			for i := range rows {
 				for j := range end {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"zeroth/device"
+	"zeroth/device/cpu/kernel"
 )
 
 var floats = []device.DType{device.F32, device.BF16, device.F16, device.F64}
@@ -179,7 +180,7 @@ func TestCastSplitAmongWorkers(t *testing.T) {
 	defer d.Close()
 	q := d.NewQueue("test")
 	defer q.Close()
-	const n = 5*castGrain + 7
+	const n = 5*kernel.CastGrain + 7
 	a, b := hostBuffer(device.F32, n), hostBuffer(device.BF16, n)
 	for i := range n {
 		a.F32()[i] = float32(i) / 3
@@ -214,27 +215,27 @@ func TestCastAssemblyGivesThePortableBits(t *testing.T) {
 	for i := range narrow {
 		narrow[i] = uint16(i)
 	}
-	for _, c := range castISAs[1:] {
-		for k := range castKinds {
+	for _, c := range kernel.CastISAs[1:] {
+		for k := range kernel.CastKinds {
 			for _, n := range []int{16, 48, 64, 80, 1 << 16, 1 << 17} {
-				for _, f := range []castFunc{c.plain[k], c.stream[k]} {
-					if k == widenBF16 || k == widenF16 {
+				for _, f := range []kernel.CastFunc{c.Plain[k], c.Stream[k]} {
+					if k == kernel.WidenBF16 || k == kernel.WidenF16 {
 						n = min(n, 1<<16)
 						got, want := alignedBuffer(device.F32, n+16), make([]float32, n)
-						f(got.Ptr, sliceAt(narrow), n)
-						if k == widenBF16 {
-							bf16ToF32Go(want, narrow[:n])
+						f(got.Ptr, kernel.SliceAt(narrow), n)
+						if k == kernel.WidenBF16 {
+							kernel.Bf16ToF32Go(want, narrow[:n])
 						} else {
-							f16ToF32Go(want, narrow[:n])
+							kernel.F16ToF32Go(want, narrow[:n])
 						}
 						sameBytes(t, got, device.OfF32(want))
 					} else {
 						got, want := alignedBuffer(device.BF16, n+16), make([]uint16, n)
-						f(got.Ptr, sliceAt(wide), n)
-						if k == roundBF16 {
-							f32ToBF16Go(want, wide[:n])
+						f(got.Ptr, kernel.SliceAt(wide), n)
+						if k == kernel.RoundBF16 {
+							kernel.F32ToBF16Go(want, wide[:n])
 						} else {
-							f32ToF16Go(want, wide[:n])
+							kernel.F32ToF16Go(want, wide[:n])
 						}
 						sameBytes(t, got, device.OfU16(device.BF16, want))
 					}
@@ -247,7 +248,7 @@ func TestCastAssemblyGivesThePortableBits(t *testing.T) {
 // alignedBuffer is n zeroed elements aligned to 64 bytes.
 func alignedBuffer(t device.DType, n int) device.Buffer {
 	b := hostBuffer(t, n+64)
-	skip, _ := untilAligned(b.Ptr, t.Size())
+	skip, _ := kernel.UntilAligned(b.Ptr, t.Size())
 	return b.Slice(skip, skip+n)
 }
 
@@ -266,12 +267,12 @@ func sameBytes(t *testing.T, got, want device.Buffer) {
 
 // Outputs too large for the caches are stored past them; the results are the same.
 func TestCastAndCopyOfManyElements(t *testing.T) {
-	defer func(old *castISA) { bestCasts = old }(bestCasts)
+	defer func(old *kernel.CastISA) { kernel.BestCasts = old }(kernel.BestCasts)
 	d := NewHost(3)
 	defer d.Close()
 	q := d.NewQueue("test")
 	defer q.Close()
-	const n = streamMin/2 + 1234
+	const n = kernel.StreamMin/2 + 1234
 	src := hostBuffer(device.F32, n)
 	for i := range src.F32() {
 		src.F32()[i] = float32(i%8191) / 37
@@ -280,8 +281,8 @@ func TestCastAndCopyOfManyElements(t *testing.T) {
 		for _, skip := range []int{0, 3} {
 			there, back := hostBuffer(to, n), hostBuffer(device.F32, n)
 			var want []byte
-			for _, c := range castISAs {
-				bestCasts = c
+			for _, c := range kernel.CastISAs {
+				kernel.BestCasts = c
 				clear(there.Raw())
 				q.Cast(there.Slice(skip, n-5), src.Slice(skip, n-5))
 				q.Cast(back, there)
@@ -292,7 +293,7 @@ func TestCastAndCopyOfManyElements(t *testing.T) {
 				if got := append(append([]byte(nil), there.Raw()...), back.Raw()...); want == nil {
 					want = got
 				} else if string(got) != string(want) {
-					t.Fatalf("%v from %d: %s differs from the portable code", to, skip, c.name)
+					t.Fatalf("%v from %d: %s differs from the portable code", to, skip, c.Name)
 				}
 			}
 		}

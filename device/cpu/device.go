@@ -1,11 +1,15 @@
-// Package cpu is the device contract on host memory: a goroutine for each
-// queue, workers that share a kernel's rows, and the kernels themselves.
+// Package cpu is the device contract on host memory: a goroutine for each queue,
+// workers that share a kernel's pieces, and methods that hand kernels to them.
+// What a kernel computes is in package kernel.
 //
 // A kernel call writes a task into the queue's ring and returns. A task is a
 // static function over a range of independent pieces of work and its
 // arguments by value, so issuing one allocates nothing. Which worker computes
 // a piece, and how many workers there are, never changes a bit of the result:
 // a piece is always computed whole, in one order.
+//
+// Begin with Queue.issue and Queue.do in queue.go, then pool.split; a method as
+// short as any is Queue.Gelu.
 package cpu
 
 import (
@@ -16,12 +20,12 @@ import (
 	"zeroth/device"
 )
 
-// Device is one rank's share of the machine: an account of its memory, a crew
+// Device is one rank's share of the machine: an account of its memory, a worker pool
 // of workers that its queues share, and their work space.
 type Device struct {
-	crew     *crew
+	pool     *pool
 	products products
-	turns    turns
+	turns    rotary
 	scratch  int  // floats that Reserve promised each worker
 	host     bool // its memory is the host's own
 
@@ -42,11 +46,11 @@ func NewHost(workers int) *Device { return newDevice(workers, true) }
 func newDevice(workers int, host bool) *Device {
 	d := &Device{host: host, held: map[unsafe.Pointer][]byte{}}
 	d.products.dev, d.turns.dev = d, d
-	helpers := make([]*worker, max(0, workers-1))
-	for i := range helpers {
-		helpers[i] = &worker{dev: d}
+	others := make([]*workspace, max(0, workers-1))
+	for i := range others {
+		others[i] = newWorkspace(d)
 	}
-	d.crew = newCrew(helpers)
+	d.pool = newPool(others)
 	return d
 }
 
@@ -119,11 +123,11 @@ func (d *Device) Usage() device.Usage {
 // Close ends the device's workers and gives back their work space; its queues
 // must be closed before.
 func (d *Device) Close() {
-	d.crew.close()
-	for _, h := range d.crew.helpers {
+	d.pool.close()
+	for _, h := range d.pool.workers {
 		d.Free(h.w.mem)
 	}
 	d.Free(d.products.packed)
-	d.Free(d.products.strip)
+	d.Free(d.products.acc)
 	d.Free(d.turns.mem)
 }

@@ -8,9 +8,10 @@ import (
 	"testing"
 
 	"zeroth/device"
+	"zeroth/device/cpu/kernel"
 )
 
-const oddLen = 5*pieceWork + 357 // elements: enough for five workers, with a short last block
+const oddLen = 5*kernel.PieceWork + 357 // elements: enough for five workers, with a short last block
 
 func TestZero(t *testing.T) {
 	for _, dt := range []device.DType{device.F32, device.BF16, device.F16, device.F64, device.I32} {
@@ -40,7 +41,7 @@ func TestAddTo(t *testing.T) {
 }
 
 func addTo(t *testing.T, ty, ta, tb device.DType) {
-	n := 2*pieceWork + 77
+	n := 2*kernel.PieceWork + 77
 	var a, b *guarded
 	out := onWorkers(t, func(q *Queue) []*guarded {
 		rng := rand.New(rand.NewPCG(1, 2))
@@ -102,12 +103,12 @@ func TestScale(t *testing.T) {
 }
 
 func gelu64(x float64) float64 {
-	return x / 2 * (1 + math.Tanh(geluU*(x+geluX*x*x*x)))
+	return x / 2 * (1 + math.Tanh(kernel.GeluU*(x+kernel.GeluX*x*x*x)))
 }
 
 func geluSlope64(x float64) float64 {
-	th := math.Tanh(geluU * (x + geluX*x*x*x))
-	return (1+th)/2 + x/2*(1-th*th)*geluU*(1+3*geluX*x*x)
+	th := math.Tanh(kernel.GeluU * (x + kernel.GeluX*x*x*x))
+	return (1+th)/2 + x/2*(1-th*th)*kernel.GeluU*(1+3*kernel.GeluX*x*x)
 }
 
 func TestGelu(t *testing.T) {
@@ -156,15 +157,15 @@ func TestGeluGrad(t *testing.T) {
 
 func TestGeluFarOut(t *testing.T) {
 	for _, x := range []float32{8, 9.4, 9.6, 12, 30, 1e3, 1e10, 1e20, 3e38} {
-		if y, d := gelu(x), geluSlope(x); y != x || d != 1 {
+		if y, d := kernel.Gelu(x), kernel.GeluSlope(x); y != x || d != 1 {
 			t.Errorf("gelu(%g) = %g with slope %g, want %g, 1", x, y, d, x)
 		}
-		if y, d := gelu(-x), geluSlope(-x); math.Abs(float64(y)) > 2e-14 || math.Abs(float64(d)) > 1e-12 {
+		if y, d := kernel.Gelu(-x), kernel.GeluSlope(-x); math.Abs(float64(y)) > 2e-14 || math.Abs(float64(d)) > 1e-12 {
 			t.Errorf("gelu(%g) = %g with slope %g, want 0, 0", -x, y, d)
 		}
 	}
 	nan := float32(math.NaN())
-	if y, d := gelu(nan), geluSlope(nan); y == y || d == d {
+	if y, d := kernel.Gelu(nan), kernel.GeluSlope(nan); y == y || d == d {
 		t.Errorf("gelu(NaN) = %g with slope %g", y, d)
 	}
 }
@@ -213,7 +214,7 @@ func TestAddToPastTheCaches(t *testing.T) {
 			defer d.Close()
 			q := d.NewQueue("test")
 			defer q.Close()
-			n := streamMin/dt.Size() + 3*blockLen + 77
+			n := kernel.StreamMin/dt.Size() + 3*kernel.BlockLen + 77
 			var o [3]device.Buffer
 			for i := range o {
 				b, err := d.Alloc(dt, n, device.Stats)
@@ -227,13 +228,13 @@ func TestAddToPastTheCaches(t *testing.T) {
 			for i := range x {
 				x[i] = float32(i % 119)
 			}
-			store(o[1], x)
-			store(o[2], x)
+			kernel.Store(o[1], x)
+			kernel.Store(o[2], x)
 			q.AddTo(o[0], o[1], o[2])
 			if err := q.Wait(); err != nil {
 				t.Fatal(err)
 			}
-			load(x, o[0])
+			kernel.Load(x, o[0])
 			for i, v := range x {
 				if v != float32(2*(i%119)) {
 					t.Fatalf("element %d is %g, want %d", i, v, 2*(i%119))

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"zeroth/device"
+	"zeroth/device/cpu/kernel"
 )
 
 // randomIDs is n token ids; the last of the vocabulary never occurs.
@@ -81,7 +82,7 @@ func TestEmbedRefuses(t *testing.T) {
 	mustPanic(t, "T of 0", func() { q.EmbedGrad(wte, none, y, ids, 0, false) })
 	for _, id := range []int32{-1, 10} {
 		ids.I32()[0] = id
-		tk := &task{args: args{m: [8]device.Mat{y, wte}, b: [9]device.Buffer{ids}, i: [4]int{3}}}
-		mustPanic(t, "an id outside the vocabulary", func() { runEmbed(tk, testQueue(t, 1).w, 0, 1) })
+		tk := &task{Args: kernel.Args{M: [8]device.Mat{y, wte}, B: [5]device.Buffer{ids}, T: 3}}
+		mustPanic(t, "an id outside the vocabulary", func() { kernel.RunEmbed(&tk.Args, &testQueue(t, 1).w.Worker, 0, 1) })
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"math"
 	"testing"
 	"unsafe"
+	"zeroth/device/cpu/kernel"
 )
 
 // ulps is the distance of got from want in units of float32's last place at want.
@@ -17,13 +18,13 @@ func TestExpWithinItsBound(t *testing.T) {
 	for u := uint64(0); u < 1<<32; u += 1009 { // every kind of float32
 		x := math.Float32frombits(uint32(u))
 		want := math.Exp(float64(x))
-		got := exp32(x)
+		got := kernel.Exp32(x)
 		switch {
 		case x != x:
 			if got == got {
 				t.Fatalf("exp of the NaN %#x is %g", u, got)
 			}
-		case x < expMin:
+		case x < kernel.ExpMin:
 			if got != 0 {
 				t.Fatalf("exp(%g) = %g, want 0", x, got)
 			}
@@ -40,7 +41,7 @@ func TestExpWithinItsBound(t *testing.T) {
 	for i := range 1 << 21 { // densely where softmax and gelu are
 		x := float32(i) * (-90.0 / (1 << 21))
 		for _, x := range [2]float32{x, -x} {
-			if e := ulps(exp32(x), math.Exp(float64(x))); x >= expMin && x < expMax && !(e <= worst) {
+			if e := ulps(kernel.Exp32(x), math.Exp(float64(x))); x >= kernel.ExpMin && x < kernel.ExpMax && !(e <= worst) {
 				worst, at = e, x
 			}
 		}
@@ -52,14 +53,14 @@ func TestExpWithinItsBound(t *testing.T) {
 }
 
 func TestExpAtItsEdges(t *testing.T) {
-	edges := map[float32]float32{0: 1, expMax: float32(math.Exp(float64(float32(expMax)))), math.Nextafter32(expMax, 100): inf, inf: inf, -inf: 0}
+	edges := map[float32]float32{0: 1, kernel.ExpMax: float32(math.Exp(float64(float32(kernel.ExpMax)))), math.Nextafter32(kernel.ExpMax, 100): kernel.Inf, kernel.Inf: kernel.Inf, -kernel.Inf: 0}
 	for x, want := range edges {
-		if got := exp32(x); math.Abs(float64(got/want-1)) > 1e-7 && got != want {
+		if got := kernel.Exp32(x); math.Abs(float64(got/want-1)) > 1e-7 && got != want {
 			t.Errorf("exp(%.9g) = %g, want %g", x, got, want)
 		}
 	}
 	for _, u := range []uint32{0x7fc00000, 0x7fc00001, 0x7f800001, 0xffffffff} {
-		if got := exp32(math.Float32frombits(u)); got == got {
+		if got := kernel.Exp32(math.Float32frombits(u)); got == got {
 			t.Errorf("exp of the NaN %#x is %g", u, got)
 		}
 	}
@@ -69,7 +70,7 @@ func TestExpSum(t *testing.T) {
 	x := []float32{1, 2, -3, 2.5}
 	dst := make([]float32, 5)
 	dst[4] = guardValue
-	sum := expSum(dst, x, largest(x))
+	sum := kernel.ExpSum(dst, x, kernel.Largest(x))
 	var want float64
 	for i, v := range x {
 		e := math.Exp(float64(v) - 2.5)
@@ -81,12 +82,12 @@ func TestExpSum(t *testing.T) {
 	if math.Abs(float64(sum)-want) > 3e-7 || dst[4] != guardValue {
 		t.Errorf("sum %g, want %g; element after the end %g", sum, want, dst[4])
 	}
-	if got := largest([]float32{-3, float32(math.NaN()), -2}); got != -2 {
+	if got := kernel.Largest([]float32{-3, float32(math.NaN()), -2}); got != -2 {
 		t.Errorf("largest is %g, want -2", got)
 	}
 }
 
-// TestVectorExpWithinItsBound: exp as vectors compute it, through slope.
+// TestVectorExpWithinItsBound: exp as vectors compute it, through the gradient of softmax.
 func TestVectorExpWithinItsBound(t *testing.T) {
 	withVec(t, func(t *testing.T) {
 		const n = 512
@@ -99,14 +100,14 @@ func TestVectorExpWithinItsBound(t *testing.T) {
 				in[i] = math.Float32frombits(from + uint32(i)*step)
 				x[i], ds[i] = in[i], 1
 			}
-			bestVec.slope(floatPtr(x, 0), floatPtr(ds, 0), n, 1, n, n, n, unsafe.Pointer(&zero), unsafe.Pointer(&zero))
+			kernel.BestVec.SoftmaxGrad(&kernel.SoftmaxGradRows{P: kernel.FloatPtr(x, 0), Ds: kernel.FloatPtr(ds, 0), Ld: n, Rows: 1, N: n, Most: n, End: n, Lse: unsafe.Pointer(&zero), Delta: unsafe.Pointer(&zero)})
 			for i, v := range in {
 				switch got := x[i]; {
 				case v != v:
 					if got == got {
 						t.Fatalf("exp of the NaN %#x is %g", math.Float32bits(v), got)
 					}
-				case v < expMin:
+				case v < kernel.ExpMin:
 					if got != 0 {
 						t.Fatalf("exp(%g) = %g, want 0", v, got)
 					}

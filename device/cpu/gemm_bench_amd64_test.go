@@ -10,20 +10,14 @@ import (
 	"time"
 
 	"zeroth/device"
+	"zeroth/device/cpu/kernel"
 )
 
 // peakRate is the rate of a register-only multiply-add loop of about a
 // millisecond on the given number of goroutines, in operations a second.
-func peakRate(workers int) float64 {
-	const n = 60000
-	var all sync.WaitGroup
-	start := time.Now()
-	for range workers {
-		all.Go(func() { peakLoop(n) })
-	}
-	all.Wait()
-	return float64(workers) * peakLoopOps * n / time.Since(start).Seconds()
-}
+func peakRate(workers int) float64 { return fp32Peak().Rate(workers) }
+
+var fp32Peak = sync.OnceValue(kernel.PeakF32)
 
 // gated runs f until enough samples lie between two peak loops that reached
 // 0.93 of the best; it returns the medians of f's seconds and of seconds × peak,
@@ -111,16 +105,6 @@ func BenchmarkMatMulTypes(b *testing.B) {
 	}
 }
 
-const peakLoopOps = 48 * 2 * 16
-
-func peakLoop(n int) {
-	if bestISA == &avx512 {
-		fmaLoop512(n)
-		return
-	}
-	fmaLoop256(2 * n)
-}
-
 func (x *inTurn) report(b *testing.B, other string) {
 	b.ReportMetric(x.rate/1e9, "GF/s")
 	b.ReportMetric(x.rate/x.peak, "of-fp32-peak")
@@ -177,7 +161,7 @@ func (s benchShape) flat(t device.DType) *product {
 			wide.F32()[i] = rng.Float32() - 0.5
 		}
 		b := hostBuffer(t, rows*cols)
-		store(b, wide.F32())
+		kernel.Store(b, wide.F32())
 		m := device.Matrix(b, rows, cols)
 		if trans {
 			m = m.T()
@@ -242,37 +226,37 @@ func inTurns(workers int, seconds time.Duration, ops float64, f, g func(reps int
 
 // byHand computes g on one worker as runGemm does. Before the tiles of a group of
 // columns it calls pack, which leaves the group's panels in the memory.
-func byHand(g gemm, w *worker, pack func(g *gemm, mem *gemmScratch, s0, s1 int)) {
-	g.workers = 1
-	g.ends()
-	for more := true; more; more = g.next() {
-		mem := g.memory(w)
-		if !g.inPlace {
-			g.packA(mem, 0, g.panels)
+func byHand(g kernel.Gemm, w *kernel.Worker, pack func(g *kernel.Gemm, mem *kernel.GemmScratch, s0, s1 int)) {
+	g.Workers = 1
+	g.Ends()
+	for more := true; more; more = g.Next() {
+		mem := g.Memory(w)
+		if !g.InPlace {
+			g.PackA(mem, 0, g.Panels)
 		}
-		columns := g.columnPanels()
-		for i := range g.groups {
-			s0, s1 := i*columns/g.groups, (i+1)*columns/g.groups
+		columns := g.ColumnPanels()
+		for i := range g.Groups {
+			s0, s1 := i*columns/g.Groups, (i+1)*columns/g.Groups
 			pack(&g, &mem, s0, s1)
-			for p := range g.panels {
-				g.rowPanel(mem, p, s0, s1)
+			for p := range g.Panels {
+				g.RowPanel(&mem, p, s0, s1)
 			}
 		}
 	}
 }
 
-func packInProduct(g *gemm, mem *gemmScratch, s0, s1 int) { g.packB(*mem, s0, s1) }
+func packInProduct(g *kernel.Gemm, mem *kernel.GemmScratch, s0, s1 int) { g.PackB(*mem, s0, s1) }
 
 // keepPacked packs B of g and returns what takes the place of packing it again.
-func keepPacked(g gemm, w *worker) func(g *gemm, mem *gemmScratch, s0, s1 int) {
+func keepPacked(g kernel.Gemm, w *kernel.Worker) func(g *kernel.Gemm, mem *kernel.GemmScratch, s0, s1 int) {
 	var kept [][]float32
-	byHand(g, w, func(g *gemm, mem *gemmScratch, s0, s1 int) {
-		g.packB(*mem, s0, s1)
-		kept = append(kept, slices.Clone(mem.b))
+	byHand(g, w, func(g *kernel.Gemm, mem *kernel.GemmScratch, s0, s1 int) {
+		g.PackB(*mem, s0, s1)
+		kept = append(kept, slices.Clone(mem.B))
 	})
 	next := 0
-	return func(_ *gemm, mem *gemmScratch, _, _ int) {
-		mem.b = kept[next%len(kept)]
+	return func(_ *kernel.Gemm, mem *kernel.GemmScratch, _, _ int) {
+		mem.B = kept[next%len(kept)]
 		next++
 	}
 }
@@ -304,16 +288,16 @@ func BenchmarkPackedWeights(b *testing.B) {
 						plain, kept, ops = nil, nil, 0
 						for _, s := range shapes {
 							p := s.flat(t)
-							g := newGemm(p.c.Mat, p.a, p.b, device.Buffer{}, false)
+							g := kernel.NewGemm(p.c.Mat, p.a, p.b, device.Buffer{}, false)
 							q.products.need(&g)
-							again := func(pack func(g *gemm, mem *gemmScratch, s0, s1 int)) func() {
-								return func() { byHand(g, q.w, pack) }
+							again := func(pack func(g *kernel.Gemm, mem *kernel.GemmScratch, s0, s1 int)) func() {
+								return func() { byHand(g, &q.w.Worker, pack) }
 							}
 							plain = append(plain, again(packInProduct))
 							if s.form == "TN" {
 								kept = append(kept, again(packInProduct))
 							} else {
-								kept = append(kept, again(keepPacked(g, q.w)))
+								kept = append(kept, again(keepPacked(g, &q.w.Worker)))
 							}
 							ops += 2 * float64(s.m) * float64(s.n) * float64(s.k)
 						}

@@ -5,18 +5,19 @@ import (
 	"unsafe"
 
 	"zeroth/device"
+	"zeroth/device/cpu/kernel"
 )
 
 // emulatedBF16 is AMX with its tile instructions replaced by Go: it tests the
 // packing and the edges on machines that have AVX-512 but no AMX.
-func emulatedBF16() []*isa {
-	if !hasAVX512() {
+func emulatedBF16() []*kernel.ISA {
+	if !kernel.HasAVX512() {
 		return nil
 	}
-	e := amx
-	e.name, e.kc = "amx emulated", kcF32 // k is short, for this is slow
-	e.row, e.narrow = []rowFunc{device.F32: emulateRowF32, device.BF16: emulateRowBF16}, emulateNarrow
-	return []*isa{&e}
+	e := kernel.AMX
+	e.Name, e.KC = "amx emulated", kernel.KcF32 // k is short, for this is slow
+	e.Row, e.Narrow = []kernel.RowFunc{device.F32: emulateRowF32, device.BF16: emulateRowBF16}, emulateNarrow
+	return []*kernel.ISA{&e}
 }
 
 func emulateAMX(k int, a unsafe.Pointer, rowStep, step int, b, base unsafe.Pointer, ldb int, c unsafe.Pointer, ldc int) {
@@ -40,37 +41,37 @@ func emulateAMX(k int, a unsafe.Pointer, rowStep, step int, b, base unsafe.Point
 
 // emulatedStart is what the sums of tile t begin with.
 func emulatedStart(bias unsafe.Pointer, t, add int) unsafe.Pointer {
-	if add&addNone != 0 {
+	if add&kernel.AddNone != 0 {
 		return unsafe.Pointer(&[32]float32{})
 	}
 	return unsafe.Add(bias, 128*t)
 }
 
-func emulateRowF32(k int, a unsafe.Pointer, row, step int, _, b unsafe.Pointer, panel int, bias, c unsafe.Pointer, ld, n, add int, _ unsafe.Pointer) {
-	for t := range n {
-		to := unsafe.Add(c, 128*t)
-		base, ldb := to, ld
-		if add&addOld == 0 {
-			base, ldb = emulatedStart(bias, t, add), 0
+func emulateRowF32(r *kernel.TileRow) {
+	for t := range r.N {
+		to := unsafe.Add(r.C, 128*t)
+		base, ldb := to, r.Ld
+		if r.Add&kernel.AddOld == 0 {
+			base, ldb = emulatedStart(r.Bias, t, r.Add), 0
 		}
-		emulateAMX(k, a, row, step, unsafe.Add(b, t*panel), base, ldb, to, ld)
+		emulateAMX(r.K, r.A, r.Row, r.Step, unsafe.Add(r.B, t*r.Panel), base, ldb, to, r.Ld)
 	}
 }
 
-func emulateRowBF16(k int, a unsafe.Pointer, row, step int, _, b unsafe.Pointer, panel int, bias, c unsafe.Pointer, ld, n, add int, stage unsafe.Pointer) {
-	tile := floatsAt(stage, 32*32)
-	for t := range n {
-		emulateAMX(k, a, row, step, unsafe.Add(b, t*panel), emulatedStart(bias, t, add), 0, stage, 32)
+func emulateRowBF16(r *kernel.TileRow) {
+	tile := kernel.FloatsAt(r.Stage, 32*32)
+	for t := range r.N {
+		emulateAMX(r.K, r.A, r.Row, r.Step, unsafe.Add(r.B, t*r.Panel), emulatedStart(r.Bias, t, r.Add), 0, r.Stage, 32)
 		for i := range 32 {
-			out := rawBuffer(device.BF16, unsafe.Add(c, 2*i*ld+64*t), 32)
-			if add&addOld != 0 {
+			out := kernel.RawBuffer(device.BF16, unsafe.Add(r.C, 2*i*r.Ld+64*t), 32)
+			if r.Add&kernel.AddOld != 0 {
 				var old [32]float32
-				load(old[:], out)
+				kernel.Load(old[:], out)
 				for j, x := range old {
 					tile[32*i+j] += x
 				}
 			}
-			store(out, tile[32*i:][:32])
+			kernel.Store(out, tile[32*i:][:32])
 		}
 	}
 }
@@ -78,7 +79,7 @@ func emulateRowBF16(k int, a unsafe.Pointer, row, step int, _, b unsafe.Pointer,
 func emulateNarrow(dst, src unsafe.Pointer, ld, k int) {
 	for p := 0; p < k; p += 32 {
 		for i := range 32 {
-			store(rawBuffer(device.BF16, unsafe.Add(dst, 64*(p+i)), 32), floatsAt(unsafe.Add(src, 4*(i*ld+p)), 32))
+			kernel.Store(kernel.RawBuffer(device.BF16, unsafe.Add(dst, 64*(p+i)), 32), kernel.FloatsAt(unsafe.Add(src, 4*(i*ld+p)), 32))
 		}
 	}
 }

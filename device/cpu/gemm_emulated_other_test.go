@@ -2,4 +2,6 @@
 
 package cpu
 
-func emulatedBF16() []*isa { return nil }
+import "zeroth/device/cpu/kernel"
+
+func emulatedBF16() []*kernel.ISA { return nil }

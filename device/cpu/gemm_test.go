@@ -9,18 +9,19 @@ import (
 	"testing"
 
 	"zeroth/device"
+	"zeroth/device/cpu/kernel"
 )
 
 // withISA runs f with each instruction set this machine has.
 func withISA(t *testing.T, f func(t *testing.T)) {
-	defer func(old, old16 *isa) { bestISA, bestBF16 = old, old16 }(bestISA, bestBF16)
-	for _, s := range isas {
-		bestISA, bestBF16 = s, nil
-		t.Run(s.name, f)
+	defer func(old, old16 *kernel.ISA) { kernel.BestISA, kernel.BestBF16 = old, old16 }(kernel.BestISA, kernel.BestBF16)
+	for _, s := range kernel.ISAs {
+		kernel.BestISA, kernel.BestBF16 = s, nil
+		t.Run(s.Name, f)
 	}
-	for _, s := range append(bf16ISAs[1:], emulatedBF16()...) {
-		bestBF16 = s
-		t.Run(s.name, f)
+	for _, s := range append(kernel.BF16ISAs[1:], emulatedBF16()...) {
+		kernel.BestBF16 = s
+		t.Run(s.Name, f)
 	}
 }
 
@@ -49,7 +50,7 @@ func newView(rng *rand.Rand, t device.DType, rows, cols, gap int) view {
 		for j := range row {
 			row[j] = float32(rng.NormFloat64())
 		}
-		store(m.Buf.Slice(i*ld, i*ld+cols), row)
+		kernel.Store(m.Buf.Slice(i*ld, i*ld+cols), row)
 	}
 	return view{m, b}
 }
@@ -180,7 +181,7 @@ func TestMatMulFormsAndSizes(t *testing.T) {
 		q := testQueue(t, 1)
 		rng := rand.New(rand.NewPCG(3, 4))
 		types := allF32
-		if bestBF16 != nil {
+		if kernel.BestBF16 != nil {
 			types = [4]device.DType{device.F32, device.BF16, device.BF16}
 		}
 		for i, s := range sizes {
@@ -210,13 +211,13 @@ func TestMatMulEveryTypeOfEveryOperand(t *testing.T) {
 
 // longK is a k of two blocks and a bit.
 func longK() int {
-	if bestBF16 != nil {
-		return bestBF16.kc + 3
+	if kernel.BestBF16 != nil {
+		return kernel.BestBF16.KC + 3
 	}
-	return bestISA.kc + 3
+	return kernel.BestISA.KC + 3
 }
 
-// The k loop is broken into blocks, and sums of a 16-bit c live in a strip between them.
+// The k loop is broken into blocks, and sums of a 16-bit c wait in an accumulator between them.
 func TestMatMulManyBlocksOfK(t *testing.T) {
 	withISA(t, func(t *testing.T) {
 		q := testQueue(t, 2)
@@ -224,7 +225,7 @@ func TestMatMulManyBlocksOfK(t *testing.T) {
 		for i, ct := range floats {
 			for form := range 4 {
 				types := [4]device.DType{ct, floats[form], floats[i]}
-				if bestBF16 != nil {
+				if kernel.BestBF16 != nil {
 					types[1], types[2] = device.BF16, device.BF16
 				}
 				for _, size := range [][2]int{{34, 3}, {64, 32}} {
@@ -238,17 +239,17 @@ func TestMatMulManyBlocksOfK(t *testing.T) {
 }
 
 // Several blocks of rows and groups of columns, and blocks of columns for the
-// strip: samples are checked.
+// accumulator: samples are checked.
 func TestMatMulManyBlocks(t *testing.T) {
 	q := testQueue(t, 2)
 	rng := rand.New(rand.NewPCG(9, 10))
 	for _, ct := range []device.DType{device.F32, device.BF16} {
-		m, n, k := aMax/264+40, 2*groupMax+5, kcF32+9
+		m, n, k := kernel.AMax/264+40, 2*kernel.GroupMax+5, kernel.KcF32+9
 		if ct != device.F32 {
-			m, n = stripMax/ncMax+40, ncMax+5
+			m, n = kernel.AccMax/kernel.NcMax+40, kernel.NcMax+5
 		}
-		if bestISA == &portable || testing.Short() {
-			m, n, k = 230, groupMax+5, 20
+		if kernel.BestISA == &kernel.Portable || testing.Short() {
+			m, n, k = 230, kernel.GroupMax+5, 20
 		}
 		p := newProduct(rng, m, n, k, [4]device.DType{ct}, false, true, true, true, 1)
 		p.run(t, q)
@@ -279,7 +280,7 @@ func TestMatMulBitsDependOnNothingElse(t *testing.T) {
 				m, k = 128, k/32*32
 			}
 			types := [4]device.DType{ct}
-			if bestBF16 != nil {
+			if kernel.BestBF16 != nil {
 				types[1], types[2] = device.BF16, device.BF16
 			}
 			p := newProduct(rng, m, n, k, types, false, true, true, add, 1)
@@ -313,18 +314,18 @@ func TestMatMulBitsDependOnNothingElse(t *testing.T) {
 // What is not portable adds up a block of k by multiply-adds that round once, in
 // order, and then blocks: the same bits by AVX2, AVX-512 and NEON.
 func TestMatMulBitsAreThoseOfMultiplyAddsInOrder(t *testing.T) {
-	defer func(old *isa) { bestISA = old }(bestISA)
+	defer func(old *kernel.ISA) { kernel.BestISA = old }(kernel.BestISA)
 	q := testQueue(t, 1)
-	for _, s := range isas[1:] {
-		bestISA = s
+	for _, s := range kernel.ISAs[1:] {
+		kernel.BestISA = s
 		for form := range 4 {
 			rng := rand.New(rand.NewPCG(15, 16))
-			p := newProduct(rng, 45, 71, kcF32+33, [4]device.DType{device.F32, device.F32, device.BF16}, form&1 != 0, form&2 != 0, true, false, 1)
+			p := newProduct(rng, 45, 71, kernel.KcF32+33, [4]device.DType{device.F32, device.F32, device.BF16}, form&1 != 0, form&2 != 0, true, false, 1)
 			p.run(t, q)
 			for i := range p.m {
 				for j := range p.n {
 					if got, want := float32(value(p.c.Buf, i*p.c.Ld+j)), p.inOrder(i, j); got != want {
-						t.Fatalf("%s, form %d: (%d, %d) is %x, want %x", s.name, form, i, j, got, want)
+						t.Fatalf("%s, form %d: (%d, %d) is %x, want %x", s.Name, form, i, j, got, want)
 					}
 				}
 			}
@@ -334,7 +335,7 @@ func TestMatMulBitsAreThoseOfMultiplyAddsInOrder(t *testing.T) {
 
 // inOrder is element (i, j) of a product of float32 with a bias.
 func (p *product) inOrder(i, j int) float32 {
-	c, kc := float32(value(p.bias, j)), cut(p.k, kcF32, 8)
+	c, kc := float32(value(p.bias, j)), kernel.Cut(p.k, kernel.KcF32, 8)
 	for lo := 0; lo < p.k; lo += kc {
 		var sum float32
 		for x := lo; x < min(p.k, lo+kc); x++ {
@@ -370,7 +371,7 @@ func TestMatMulAllocatesNothing(t *testing.T) {
 		q := testQueue(t, workers)
 		rng := rand.New(rand.NewPCG(13, 14))
 		for _, ct := range []device.DType{device.F32, device.BF16} {
-			p := newProduct(rng, 120, 130, kcF32+100, [4]device.DType{ct, device.BF16, device.F16}, true, true, true, true, 0)
+			p := newProduct(rng, 120, 130, kernel.KcF32+100, [4]device.DType{ct, device.BF16, device.F16}, true, true, true, true, 0)
 			p.run(t, q)
 			if got := testing.AllocsPerRun(5, func() { p.run(t, q) }); got != 0 {
 				t.Errorf("%d workers, %v: %v allocations a product", workers, ct, got)
@@ -410,14 +411,14 @@ func TestMatMulRefusesWhatItCannotDo(t *testing.T) {
 func TestMatMulKeepsItsBitsUnderCollection(t *testing.T) {
 	withISA(t, func(t *testing.T) {
 		products := 150
-		if testing.Short() || bestISA == &portable {
+		if testing.Short() || kernel.BestISA == &kernel.Portable {
 			products = 15
 		}
-		if bestBF16 != nil && strings.HasSuffix(bestBF16.name, "emulated") {
+		if kernel.BestBF16 != nil && strings.HasSuffix(kernel.BestBF16.Name, "emulated") {
 			products = 2
 		}
 		types := allF32
-		if bestBF16 != nil {
+		if kernel.BestBF16 != nil {
 			types = [4]device.DType{device.BF16, device.BF16, device.BF16}
 		}
 		stop, collected := make(chan struct{}), make(chan int)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"zeroth/device"
+	"zeroth/device/cpu/kernel"
 )
 
 // loopBytes is what all arrays of a pass take together.
@@ -82,17 +83,17 @@ type againstC struct {
 
 func (k *againstC) elements() int { return loopBytes / (4*k.floats + 2*k.halves) / 4096 * 4096 }
 
-// addUpOn is addUp by parts, as many as the device has workers.
+// addUpOn is AddUp by parts, as many as the device has workers.
 func addUpOn(q *Queue, x []device.Buffer) {
 	q.Do(func() error {
-		workers := len(q.crew.helpers) + 1
-		together(workers, func(i int) {
+		workers := len(q.pool.workers) + 1
+		kernel.Together(workers, func(i int) {
 			n := x[0].N / 4096
 			var part []device.Buffer
 			for _, b := range x {
 				part = append(part, b.Slice(i*n/workers*4096, (i+1)*n/workers*4096))
 			}
-			addUp(part[0], part[1:])
+			kernel.AddUp(part[0], part[1:])
 		})
 		return nil
 	})
@@ -126,7 +127,7 @@ var kernelsInC = []againstC{
 //
 //	go test ./device/cpu -run '^$' -bench AgainstC -benchtime 9x
 func BenchmarkAgainstC(b *testing.B) {
-	c, peak := startC(b), PeakF32()
+	c, peak := startC(b), kernel.PeakF32()
 	for _, workers := range slices.Compact([]int{1, min(2, runtime.GOMAXPROCS(0))}) {
 		d := NewHost(workers)
 		b.Cleanup(d.Close)
@@ -147,18 +148,18 @@ func BenchmarkAgainstC(b *testing.B) {
 }
 
 // compare runs the rounds.
-func (k *againstC) compare(b *testing.B, c *inC, q *Queue, workers int, mem device.Buffer, peak Peak) {
+func (k *againstC) compare(b *testing.B, c *inC, q *Queue, workers int, mem device.Buffer, peak kernel.Peak) {
 	n := k.elements()
 	var x []device.Buffer
 	for i := range k.floats {
 		x = append(x, mem.Slice(i*n, (i+1)*n))
 	}
 	for range k.halves {
-		x = append(x, rawBuffer(device.BF16, mem.Slice(k.floats*n, mem.N).Ptr, n))
+		x = append(x, kernel.RawBuffer(device.BF16, mem.Slice(k.floats*n, mem.N).Ptr, n))
 	}
-	streams := Streams()
-	limit := streams[slices.IndexFunc(streams, func(s Stream) bool { return s.Name == k.limit })]
-	third := loopBytes / 12 / streamUnit * streamUnit
+	streams := kernel.Streams()
+	limit := streams[slices.IndexFunc(streams, func(s kernel.Stream) bool { return s.Name == k.limit })]
+	third := loopBytes / 12 / kernel.StreamUnit * kernel.StreamUnit
 	measure := func(f func()) float64 {
 		start := time.Now()
 		f()

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"zeroth/device"
+	"zeroth/device/cpu/kernel"
 )
 
 // crossEntropy64 is the losses of the rows of logits and scale times their gradient.
@@ -13,7 +14,7 @@ func crossEntropy64(logits []float64, target []float64, scale float64) (loss, gr
 	cols := len(logits) / max(1, len(target))
 	grad = make([]float64, len(logits))
 	for i, tgt := range target {
-		if tgt == Ignored {
+		if tgt == kernel.Ignored {
 			loss = append(loss, 0)
 			continue
 		}
@@ -36,14 +37,14 @@ func lossCase(dt device.DType, rows, cols int) (logits, target *guarded) {
 	logits = newMat(dt, rows, cols).normal(rng, 3, 4)
 	target = newVec(device.I32, rows).fill(func(i int) float64 {
 		if i%7 == 3 {
-			return Ignored
+			return kernel.Ignored
 		}
 		return float64(rng.IntN(cols))
 	})
 	return logits, target
 }
 
-var lossShapes = [][2]int{{1, 1}, {2, 3}, {61, 1301}, {9, 256}, {2, 2*logitsChunk + 5}}
+var lossShapes = [][2]int{{1, 1}, {2, 3}, {61, 1301}, {9, 256}, {2, 2*kernel.LogitsChunk + 5}}
 
 func TestCrossEntropy(t *testing.T) {
 	withVec(t, func(t *testing.T) {
@@ -98,7 +99,7 @@ func TestCrossEntropyOfHugeAndIgnoredLogits(t *testing.T) {
 		x := []float64{1e38, -1e38, 3e38, -200, 0, 200, nan, nan, nan}
 		q := queueOf(t, 1)
 		logits := newMat(device.F32, 3, 3).fill(func(i int) float64 { return x[i] })
-		target := newVec(device.I32, 3).fill(func(i int) float64 { return []float64{2, 0, Ignored}[i] })
+		target := newVec(device.I32, 3).fill(func(i int) float64 { return []float64{2, 0, kernel.Ignored}[i] })
 		loss := newVec(device.F32, 3)
 		q.CrossEntropyGrad(loss.Buf, logits.Mat, target.Buf, 2)
 		if err := q.Wait(); err != nil {
@@ -133,6 +134,6 @@ func TestCrossEntropyRefuses(t *testing.T) {
 	mustPanic(t, "a loss too few", func() { q.CrossEntropy(loss.Slice(0, 2), logits, target) })
 	mustPanic(t, "a target too few", func() { q.CrossEntropyGrad(loss, logits, target.Slice(0, 2), 1) })
 	for _, id := range []int{-2, 4} {
-		mustPanic(t, "a target outside the vocabulary", func() { wantTarget(id, 0, 4) })
+		mustPanic(t, "a target outside the vocabulary", func() { kernel.WantTarget(id, 0, 4) })
 	}
 }

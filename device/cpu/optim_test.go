@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"zeroth/device"
+	"zeroth/device/cpu/kernel"
 )
 
 // ruleValues are normals that every ruleCase is cut from.
@@ -135,7 +136,7 @@ func TestLion(t *testing.T) {
 			near(t, "m", out[1], m, 3e-7)
 			checkParam(t, out[2], out[0])
 		}
-		if nan := float32(math.NaN()); sign(nan) == sign(nan) {
+		if nan := float32(math.NaN()); kernel.Sign(nan) == kernel.Sign(nan) {
 			t.Error("the sign of NaN is a number")
 		}
 	})
@@ -144,7 +145,7 @@ func TestLion(t *testing.T) {
 // TestRulesGiveEqualBitsUnderAnySplit cuts a vector at odd places, and finds
 // the same bits on every instruction set.
 func TestRulesGiveEqualBitsUnderAnySplit(t *testing.T) {
-	const n = 3*blockLen + 211
+	const n = 3*kernel.BlockLen + 211
 	rules := map[string]func(q *Queue, w, p, g, m, v device.Buffer){
 		"adamw": func(q *Queue, w, p, g, m, v device.Buffer) {
 			q.AdamW(w, p, g, m, v, device.AdamW{GradScale: 0.3, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Shrink: 0.99, Step: 0.01, RootC2: 1.7})
@@ -180,7 +181,7 @@ func runRules(t *testing.T, n int, rule func(q *Queue, w, p, g, m, v device.Buff
 	for i := range 40 { // no direction, and none that is a number
 		m.Buf.F32()[i], g.Buf.F32()[i] = 0, 0
 	}
-	g.Buf.F32()[39] = inf
+	g.Buf.F32()[39] = kernel.Inf
 	p := newVec(device.BF16, n)
 	q := queueOf(t, 2)
 	lo := 0

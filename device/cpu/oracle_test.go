@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"zeroth/device"
+	"zeroth/device/cpu/kernel"
 )
 
 // The kernels' tests run each kernel on operands that lie in guarded memory
@@ -63,7 +64,7 @@ func (o *guarded) fill(f func(i int) float64) *guarded {
 			}
 		}
 		if o.Buf.Type != device.I32 {
-			store(part, row)
+			kernel.Store(part, row)
 		}
 	}
 	return o
@@ -113,8 +114,8 @@ func (o *guarded) checkGuards(t *testing.T) {
 func queueOf(t testing.TB, workers int) *Queue {
 	d := NewHost(workers)
 	q := d.NewQueue("test")
-	for i := range q.w.floats(1 << 15) {
-		q.w.scratch[i] = float32(math.NaN())
+	for i := range q.w.Floats(1 << 15) {
+		q.w.Scratch[i] = float32(math.NaN())
 	}
 	t.Cleanup(func() { q.Close(); d.Close() })
 	return q

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"zeroth/device"
+	"zeroth/device/cpu/kernel"
 )
 
 // ringLen bounds how far the host runs ahead of a queue.
@@ -17,42 +18,23 @@ const ringLen = 256
 // wait for.
 type task struct {
 	name   string
-	label  string  // what the caller is about: "unit h.3"
-	run    runFunc // pieces [lo, hi)
-	n      int     // pieces
-	grain  int     // pieces worth handing to another worker
+	label  string         // what the caller is about: "unit h.3"
+	run    kernel.RunFunc // pieces [lo, hi)
+	n      int            // pieces
+	grain  int            // pieces worth handing to another worker
 	phases func(t *task, q *Queue)
 	fn     func() error
 	after  device.Event
-	args
-}
-
-// runFunc computes pieces [lo, hi) of a kernel.
-type runFunc func(t *task, w *worker, lo, hi int)
-
-// args are a kernel's arguments by value; each kernel names the ones it uses.
-type args struct {
-	b    [9]device.Buffer
-	m    [8]device.Mat
-	i    [4]int
-	f    [2]float32
-	add  bool
-	attn device.Attn
-	rope device.Rope
-	gemm gemm
-	each *[3]eachFunc
-	rule ruleFunc
-	k    [10]float32 // constants of rule
-	many [2][]device.Buffer
+	kernel.Args
 }
 
 // Queue is a goroutine that runs tasks in order.
 type Queue struct {
 	name     string
-	w        *worker
-	crew     *crew
+	w        *workspace
+	pool     *pool
 	products *products
-	turns    *turns
+	turns    *rotary
 
 	mu     sync.Mutex
 	more   sync.Cond // a task was issued, or the queue closed
@@ -86,7 +68,7 @@ type Span struct {
 // NewQueue starts a queue; Close ends it. Where its work space cannot be had,
 // that is the error of all work on it.
 func (d *Device) NewQueue(name string) *Queue {
-	q := &Queue{name: name, w: &worker{dev: d}, crew: d.crew, products: &d.products, turns: &d.turns, ended: make(chan struct{}), wanted: math.MaxUint64}
+	q := &Queue{name: name, w: newWorkspace(d), pool: d.pool, products: &d.products, turns: &d.turns, ended: make(chan struct{}), wanted: math.MaxUint64}
 	q.more.L, q.reach.L = &q.mu, &q.mu
 	q.err = q.w.grow(d.scratch)
 	go q.serve()
@@ -108,7 +90,7 @@ func (q *Queue) Close() {
 	q.mu.Unlock()
 	<-q.ended
 	q.w.dev.Free(q.w.mem)
-	q.w.mem, q.w.scratch = device.Buffer{}, nil
+	q.w.mem, q.w.Scratch = device.Buffer{}, nil
 }
 
 // issue claims the next ring entry for name. If the ring is full it blocks until
@@ -128,7 +110,7 @@ func (q *Queue) issue(name string) *task {
 	t.name, t.label, t.run, t.n, t.grain = name, q.label, nil, 0, 1
 	t.phases, t.fn, t.after = nil, nil, device.Event{}
 	if Separate {
-		t.args = args{} // what an earlier task left is not this one's to reach
+		t.Args = kernel.Args{} // what an earlier task left is not this one's to reach
 	}
 	return t
 }
@@ -145,19 +127,19 @@ func (q *Queue) commit() {
 
 // kernel commits t as n pieces of work of which no fewer than grain are worth
 // another worker.
-func (q *Queue) kernel(t *task, run runFunc, n, grain int) {
+func (q *Queue) kernel(t *task, run kernel.RunFunc, n, grain int) {
 	t.run, t.n, t.grain = run, n, max(1, grain)
 	q.commit()
 }
 
-// phase runs n pieces of a task of several phases, on the crew if workers is
+// phase runs n pieces of a task of several phases, on the pool if workers is
 // more than 1, and returns when they are done.
-func (q *Queue) phase(t *task, run runFunc, n, grain, workers int) {
+func (q *Queue) phase(t *task, run kernel.RunFunc, n, grain, workers int) {
 	t.run, t.n, t.grain = run, n, grain
 	if workers > 1 {
-		q.crew.split(t, q.w)
+		q.pool.split(t, q.w)
 	} else {
-		run(t, q.w, 0, n)
+		run(&t.Args, &q.w.Worker, 0, n)
 	}
 }
 
@@ -209,7 +191,7 @@ func (q *Queue) do(t *task) error {
 	case t.phases != nil:
 		t.phases(t, q)
 	case t.n > 0:
-		q.crew.split(t, q.w)
+		q.pool.split(t, q.w)
 	}
 	return nil
 }
@@ -282,8 +264,8 @@ func (q *Queue) Copy(dst, src device.Buffer) {
 		panic(fmt.Sprintf("cpu: copy of %d %v to %d %v", src.N, src.Type, dst.N, dst.Type))
 	}
 	t := q.issue(copying)
-	t.b[0], t.b[1] = dst, src
-	q.kernel(t, runCopy, dst.Bytes(), copyGrain)
+	t.B[0], t.B[1] = dst, src
+	q.kernel(t, kernel.RunCopy, dst.Bytes(), copyGrain)
 }
 
 const (
@@ -291,50 +273,21 @@ const (
 	copyGrain = 1 << 18 // bytes
 )
 
-func runCopy(t *task, _ *worker, lo, hi int) {
-	copyBytes(t.b[0].Raw()[lo:hi], t.b[1].Raw()[lo:hi], t.n >= streamMin)
-}
-
 // CopyAll copies each src[i] to dst[i], of equal type and length, on one worker;
 // traces call it by the name. Where the two are the same memory there is nothing
 // to do, else they do not overlap. The slices are read when it runs, so a host
 // function issued before may set their elements.
 func (q *Queue) CopyAll(name string, dst, src []device.Buffer) {
 	t := q.issue(name)
-	t.many = [2][]device.Buffer{dst, src}
-	q.kernel(t, runCopyAll, 1, 1)
+	t.Many = [2][]device.Buffer{dst, src}
+	q.kernel(t, kernel.RunCopyAll, 1, 1)
 }
 
-func runCopyAll(t *task, _ *worker, _, _ int) {
-	whole := 0 // decides whether they go past the caches
-	for _, b := range t.many[0] {
-		whole += b.Bytes()
-	}
-	for i, dst := range t.many[0] {
-		src := t.many[1][i]
-		if dst.Type != src.Type || dst.N != src.N {
-			panic(fmt.Sprintf("cpu: copy of %d %v to %d %v", src.N, src.Type, dst.N, dst.Type))
-		}
-		if dst.Ptr != src.Ptr {
-			copyBytes(raw(dst), raw(src), whole >= streamMin)
-		}
-	}
-}
-
-// SumAll sets dst, of one element, to the sum of the sources, by addUp and on one
+// SumAll sets dst, of one element, to the sum of the sources, by AddUp and on one
 // worker; traces call it by the name. As in CopyAll, the slices are read when it
 // runs. Sources may be other devices' memory.
 func (q *Queue) SumAll(name string, dst, src []device.Buffer) {
 	t := q.issue(name)
-	t.many = [2][]device.Buffer{dst, src}
-	q.kernel(t, runSumAll, 1, 1)
-}
-
-func runSumAll(t *task, _ *worker, _, _ int) {
-	for _, bufs := range t.many {
-		for i := range bufs {
-			bufs[i].Host = true
-		}
-	}
-	addUp(t.many[0][0], t.many[1])
+	t.Many = [2][]device.Buffer{dst, src}
+	q.kernel(t, kernel.RunSumAll, 1, 1)
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"zeroth/device"
+	"zeroth/device/cpu/kernel"
 )
 
 // rope64 turns x, (B*T, cols), as complex numbers: the pair (j, j+D/2) of a head
@@ -68,7 +69,7 @@ func TestRopeHasTheSameBitsOnEveryInstructionSet(t *testing.T) {
 				want, sign := x.values(), float32(1-2*(i%2))
 				one := hostBuffer(dt, 1)
 				rounded := func(v float32) float64 {
-					store(one, []float32{v})
+					kernel.Store(one, []float32{v})
 					return value(one, 0)
 				}
 				for at := range want {

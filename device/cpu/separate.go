@@ -10,14 +10,14 @@ import (
 // is separate. They must be the queue's own device's: only a copy goes from one
 // memory to another.
 func (q *Queue) address(t *task) {
-	for i := range t.b {
-		q.addressBuffer(t, &t.b[i])
+	for i := range t.B {
+		q.addressBuffer(t, &t.B[i])
 	}
-	for i := range t.m {
-		q.addressBuffer(t, &t.m[i].Buf)
+	for i := range t.M {
+		q.addressBuffer(t, &t.M[i].Buf)
 	}
-	g := &t.gemm
-	for _, b := range []*device.Buffer{&g.c.Buf, &g.a.Buf, &g.b.Buf, &g.bias} {
+	g := &t.Gemm
+	for _, b := range []*device.Buffer{&g.C.Buf, &g.A.Buf, &g.B.Buf, &g.Bias} {
 		q.addressBuffer(t, b)
 	}
 }
@@ -30,10 +30,4 @@ func (q *Queue) addressBuffer(t *task, b *device.Buffer) {
 		panic(fmt.Sprintf("cpu: %s for %q on queue %s of memory that is not its device's", t.name, t.label, q.name))
 	}
 	b.Host = true
-}
-
-// raw is the bytes of a buffer, for a kernel.
-func raw(b device.Buffer) []byte {
-	b.Host = true
-	return b.Raw()
 }

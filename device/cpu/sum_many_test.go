@@ -9,9 +9,10 @@ import (
 	"testing"
 
 	"zeroth/device"
+	"zeroth/device/cpu/kernel"
 )
 
-// sumTypes are the types that addUp adds.
+// sumTypes are the types that AddUp adds.
 var sumTypes = []device.DType{device.F32, device.BF16, device.F16, device.F64}
 
 // oddNumbers are n numbers of a type of all magnitudes, with infinities and NaN
@@ -34,7 +35,7 @@ func oddNumbers(rng *rand.Rand, t device.DType, n int) device.Buffer {
 		return wide
 	}
 	b := hostBuffer(t, n)
-	castThroughF32(b, wide)
+	kernel.CastThroughF32(b, wide)
 	return b
 }
 
@@ -54,7 +55,7 @@ func sumOracle(t device.DType, src []device.Buffer) device.Buffer {
 		for _, b := range src[1:] {
 			sum += float32(value(b, i))
 		}
-		store(out.Slice(i, i+1), []float32{sum})
+		kernel.Store(out.Slice(i, i+1), []float32{sum})
 	}
 	return out
 }
@@ -63,7 +64,7 @@ func TestAddUp(t *testing.T) {
 	withVec(t, func(t *testing.T) {
 		for _, dt := range sumTypes {
 			for _, count := range []int{1, 2, 3, 4, 8, 19} {
-				for _, n := range []int{0, 1, 15, 16, 63, 64, 177, addAtOnce + 83} {
+				for _, n := range []int{0, 1, 15, 16, 63, 64, 177, kernel.AddAtOnce + 83} {
 					t.Run(fmt.Sprint(dt, " ", count, "x", n), func(t *testing.T) { checkAddUp(t, dt, count, n) })
 				}
 			}
@@ -80,11 +81,11 @@ func checkAddUp(t *testing.T, dt device.DType, count, n int) {
 	}
 	want := sumOracle(dt, src)
 	apart := newVec(dt, n)
-	addUp(apart.Buf, src)
+	kernel.AddUp(apart.Buf, src)
 	apart.checkGuards(t)
 	sameNumbers(t, "apart", apart.Buf, want)
 	own := src[rng.IntN(count)]
-	addUp(own, src)
+	kernel.AddUp(own, src)
 	sameNumbers(t, "in place", own, want)
 }
 
@@ -106,7 +107,7 @@ func TestAddUpPastTheCaches(t *testing.T) {
 	defer d.Close()
 	withVec(t, func(t *testing.T) {
 		for _, dt := range []device.DType{device.F32, device.BF16, device.F16} {
-			n := streamMin/dt.Size() + 75
+			n := kernel.StreamMin/dt.Size() + 75
 			dst, err := d.Alloc(dt, n, device.States)
 			if err != nil {
 				t.Fatal(err)
@@ -121,8 +122,8 @@ func TestAddUpPastTheCaches(t *testing.T) {
 			}
 			for _, count := range []int{1, 2, 3, 8} {
 				many := slices.Repeat(src, 4)[:count]
-				addUp(dst, many)
-				addUp(src[0], many)
+				kernel.AddUp(dst, many)
+				kernel.AddUp(src[0], many)
 				if !bytes.Equal(dst.Raw(), src[0].Raw()) {
 					t.Errorf("%v: other bits past the caches, of %d", dt, count)
 				}
@@ -133,11 +134,11 @@ func TestAddUpPastTheCaches(t *testing.T) {
 
 func TestAddUpRefuses(t *testing.T) {
 	f := device.OfF32(make([]float32, 3))
-	mustPanic(t, "no source", func() { addUp(f, nil) })
-	mustPanic(t, "another length", func() { addUp(f, []device.Buffer{f, f.Slice(0, 2)}) })
-	mustPanic(t, "another type", func() { addUp(f, []device.Buffer{f, device.OfI32(make([]int32, 3))}) })
+	mustPanic(t, "no source", func() { kernel.AddUp(f, nil) })
+	mustPanic(t, "another length", func() { kernel.AddUp(f, []device.Buffer{f, f.Slice(0, 2)}) })
+	mustPanic(t, "another type", func() { kernel.AddUp(f, []device.Buffer{f, device.OfI32(make([]int32, 3))}) })
 	mustPanic(t, "integers", func() {
 		i := device.OfI32(make([]int32, 3))
-		addUp(i, []device.Buffer{i})
+		kernel.AddUp(i, []device.Buffer{i})
 	})
 }

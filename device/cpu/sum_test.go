@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"zeroth/device"
+	"zeroth/device/cpu/kernel"
 )
 
 func TestSumRows(t *testing.T) {
@@ -93,7 +94,7 @@ func summed(t *testing.T, q *Queue, kernel string, x device.Buffer, shard int) (
 
 func TestExactSumsDoNotDependOnWorkersOrShards(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
-	n := 7*pieceWork + 33
+	n := 7*kernel.PieceWork + 33
 	x := newVec(device.F32, n).fill(func(int) float64 { return rng.NormFloat64() * math.Exp(8*rng.NormFloat64()) })
 	for name, k := range exactKernels {
 		want := summed(t, queueOf(t, 1), name, x.Buf, n)
@@ -129,7 +130,7 @@ func TestExactSumsAreThoseOfTheirBlocks(t *testing.T) {
 		func(int) float32 { return math.Float32frombits(rng.Uint32() & 0x807fffff) }, // subnormal
 		func(int) float32 { return math.MaxFloat32 },
 		func(i int) float32 { return float32(math.Ldexp(rng.Float64(), i/block%250-125)) },
-		func(i int) float32 { return float32(math.Ldexp(rng.Float64(), i/(block*squaresAtOnce)*40-120)) },
+		func(i int) float32 { return float32(math.Ldexp(rng.Float64(), i/(block*kernel.SquaresAtOnce)*40-120)) },
 		func(i int) float32 { return float32(i / block % 3) },
 	}
 	for k, kind := range kinds {
@@ -138,7 +139,7 @@ func TestExactSumsAreThoseOfTheirBlocks(t *testing.T) {
 			for i := range x {
 				switch x[i] = kind(i); rng.IntN(2000) {
 				case 0:
-					x[i] = inf
+					x[i] = kernel.Inf
 				case 1:
 					x[i] = float32(math.NaN())
 				default:
@@ -147,11 +148,11 @@ func TestExactSumsAreThoseOfTheirBlocks(t *testing.T) {
 					}
 				}
 			}
-			for name, kernel := range exactKernels {
+			for name, of := range exactKernels {
 				var want device.Exact
 				for lo := 0; lo < n; lo += block {
-					b := lastBlock(x[lo:min(lo+block, n)])
-					want.Add(kernel.block(&b))
+					b := kernel.LastBlock(x[lo:min(lo+block, n)])
+					want.Add(of.block(&b))
 				}
 				want.Carry()
 				withVec(t, func(t *testing.T) {
@@ -185,7 +186,7 @@ func TestSumSquaresSetsAsideWhatIsNotFinite(t *testing.T) {
 	for i := range x {
 		x[i] = 1
 	}
-	x[5], x[6], x[70*device.ExactBlock], x[199*device.ExactBlock+63] = inf, -inf, float32(math.NaN()), -inf
+	x[5], x[6], x[70*device.ExactBlock], x[199*device.ExactBlock+63] = kernel.Inf, -kernel.Inf, float32(math.NaN()), -kernel.Inf
 	acc := summed(t, q, "sum of squares", device.OfF32(x), len(x))
 	if n := acc.NotFinite(); n != 3 {
 		t.Errorf("%d blocks not finite, want 3", n)

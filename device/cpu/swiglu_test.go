@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"zeroth/device"
+	"zeroth/device/cpu/kernel"
 )
 
 func silu64(x float64) float64 { return x / (1 + math.Exp(-x)) }
@@ -75,17 +76,17 @@ func TestSwiGLUGrad(t *testing.T) {
 
 func TestSiluFarOut(t *testing.T) {
 	for _, x := range []float32{30, 79, 81, 90, 1e3, 1e20, 3e38} {
-		y, d := siluSlope(x)
-		if silu(x) != x || y != x || math.Abs(float64(d)-1) > 1e-6 {
-			t.Errorf("silu(%g) = %g, %g with slope %g, want %g, 1", x, silu(x), y, d, x)
+		y, d := kernel.SiluSlope(x)
+		if kernel.Silu(x) != x || y != x || math.Abs(float64(d)-1) > 1e-6 {
+			t.Errorf("silu(%g) = %g, %g with slope %g, want %g, 1", x, kernel.Silu(x), y, d, x)
 		}
-		y, d = siluSlope(-x)
-		if math.Abs(float64(silu(-x))) > 3e-12 || math.Abs(float64(y)) > 3e-12 || math.Abs(float64(d)) > 3e-12 {
-			t.Errorf("silu(%g) = %g, %g with slope %g, want 0, 0", -x, silu(-x), y, d)
+		y, d = kernel.SiluSlope(-x)
+		if math.Abs(float64(kernel.Silu(-x))) > 3e-12 || math.Abs(float64(y)) > 3e-12 || math.Abs(float64(d)) > 3e-12 {
+			t.Errorf("silu(%g) = %g, %g with slope %g, want 0, 0", -x, kernel.Silu(-x), y, d)
 		}
 	}
 	nan := float32(math.NaN())
-	if y, d := siluSlope(nan); silu(nan) == silu(nan) || y == y || d == d {
+	if y, d := kernel.SiluSlope(nan); kernel.Silu(nan) == kernel.Silu(nan) || y == y || d == d {
 		t.Errorf("silu(NaN) = %g with slope %g", y, d)
 	}
 }

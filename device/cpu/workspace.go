@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"zeroth/device"
+	"zeroth/device/cpu/kernel"
 )
 
 // Kernels need memory of their own: every worker for the pieces it has at
@@ -29,8 +30,8 @@ type Sizes struct {
 // Workspace is the bytes that a device of so many workers and queues takes for
 // kernels of the given sizes.
 func Workspace(workers, queues int, s Sizes) int64 {
-	packed, strip := s.products()
-	return 4 * int64(packed+strip+s.turns()+(workers-1+queues)*s.scratch())
+	packed, acc := s.products()
+	return 4 * int64(packed+acc+s.turns()+(workers-1+queues)*s.scratch())
 }
 
 // turns is the floats of the table of rotary positions.
@@ -44,10 +45,10 @@ func (s Sizes) turns() int {
 // scratch is the floats a worker needs at most.
 func (s Sizes) scratch() int {
 	if s == (Sizes{}) {
-		return max(2*squaresAtOnce, 16*len(args{}.k))
+		return max(2*kernel.SquaresAtOnce, 16*len(kernel.Args{}.K))
 	}
 	most := s.longest()
-	gemm := min(min(groupMax, ceil(most, 32)*32)*(1+s.words()), groupAll+groupMax) + edge + 2*32*32 + 32*min(kcF32, ceil(most, 8)*8)
+	gemm := min(min(kernel.GroupMax, kernel.Ceil(most, 32)*32)*(1+s.words()), kernel.GroupAll+kernel.GroupMax) + kernel.Edge + 2*32*32 + 32*min(kernel.KcF32, kernel.Ceil(most, 8)*8)
 	return max(gemm, 5*s.Width, s.Vocab, attnScratch(s.Attn))
 }
 
@@ -55,22 +56,22 @@ func (s Sizes) scratch() int {
 // (T, D), some blocks of positions by D, some of positions by positions, all
 // rounded up to whole registers.
 func attnScratch(a device.Attn) int {
-	T, D := ceil(a.T, 64)*64, ceil(a.D, 32)*32
+	T, D := kernel.Ceil(a.T, 64)*64, kernel.Ceil(a.D, 32)*32
 	return 5*T*D + 8*64*D + 4*64*64
 }
 
 // products is the floats of the device's blocks: a block of A, and of C where
 // that is not float32 and has several blocks of k.
-func (s Sizes) products() (packed, strip int) {
+func (s Sizes) products() (packed, acc int) {
 	if s == (Sizes{}) {
 		return 0, 0
 	}
 	most := s.longest()
-	packed = min(aMax, (most+31)*s.words()+ceil(most, 4)*edge)
-	if s.Type != device.F32 && most > kcF32 {
-		strip = min(stripMax, min(ncMax, ceil(most, 32)*32)*most)
+	packed = min(kernel.AMax, (most+31)*s.words()+kernel.Ceil(most, 4)*kernel.Edge)
+	if s.Type != device.F32 && most > kernel.KcF32 {
+		acc = min(kernel.AccMax, min(kernel.NcMax, kernel.Ceil(most, 32)*32)*most)
 	}
-	return packed, strip
+	return packed, acc
 }
 
 // longest is the longest side a product may have.
@@ -79,9 +80,9 @@ func (s Sizes) longest() int { return max(s.Widest, s.Rows) }
 // words is the words of k in a block of a product at most, whatever the
 // instruction set, so that a plan does not depend on where it is made.
 func (s Sizes) words() int {
-	n := min(kcF32, ceil(s.longest(), 8)*8)
+	n := min(kernel.KcF32, kernel.Ceil(s.longest(), 8)*8)
 	if s.Type == device.BF16 {
-		n = max(n, min(kcBF16/2, ceil(s.longest(), 32)*16))
+		n = max(n, min(kernel.KcBF16/2, kernel.Ceil(s.longest(), 32)*16))
 	}
 	return n
 }
@@ -90,12 +91,12 @@ func (s Sizes) words() int {
 // NewQueue.
 func (d *Device) Reserve(s Sizes) error {
 	d.scratch = s.scratch()
-	packed, strip := s.products()
-	err := d.products.grow(packed, strip)
+	packed, acc := s.products()
+	err := d.products.grow(packed, acc)
 	if err == nil {
 		err = d.turns.grow(s.turns())
 	}
-	for _, h := range d.crew.helpers {
+	for _, h := range d.pool.workers {
 		if err == nil {
 			err = h.w.grow(d.scratch)
 		}
@@ -103,31 +104,28 @@ func (d *Device) Reserve(s Sizes) error {
 	return err
 }
 
-// worker is the private memory of one goroutine that runs pieces of kernels.
-type worker struct {
-	dev     *Device
-	mem     device.Buffer
-	scratch []float32      // of mem
-	ends    [5][16]float32 // the last elements of arrays, filled up to a vector
-	window  squareWindow
-	packed  columnGroup // what a product's last piece left in scratch, while it is computed
+// workspace is a worker with the memory behind its scratch.
+type workspace struct {
+	kernel.Worker
+	dev *Device
+	mem device.Buffer
 }
 
-// floats is work space of n elements, valid until the next call; its contents
-// are undefined.
-func (w *worker) floats(n int) []float32 {
-	if len(w.scratch) < n {
-		if err := w.grow(n); err != nil {
+func newWorkspace(d *Device) *workspace {
+	s := &workspace{dev: d}
+	s.Turns = &d.turns.Turns
+	s.More = func(n int) {
+		if err := s.grow(n); err != nil {
 			panic(fmt.Sprintf("cpu: a kernel's work space: %v", err))
 		}
 	}
-	return w.scratch[:n]
+	return s
 }
 
-func (w *worker) grow(n int) (err error) {
-	w.mem, err = w.dev.regrow(w.mem, n)
+func (s *workspace) grow(n int) (err error) {
+	s.mem, err = s.dev.regrow(s.mem, n)
 	if err == nil && n > 0 {
-		w.scratch = w.mem.F32()
+		s.Scratch = s.mem.F32()
 	}
 	return err
 }
@@ -142,41 +140,41 @@ func (d *Device) regrow(b device.Buffer, n int) (device.Buffer, error) {
 
 // products is the memory a device has for matrix products, one at a time.
 type products struct {
-	mu            sync.Mutex // held while a product is computed
-	dev           *Device
-	packed, strip device.Buffer
-	blocks        uint64 // that were computed
+	mu          sync.Mutex // held while a product is computed
+	dev         *Device
+	packed, acc device.Buffer
+	blocks      uint64 // that were computed
 }
 
 // need gives g its blocks.
-func (p *products) need(g *gemm) {
-	rows := min(g.m, g.blockRows())
-	packed, strip := 0, 0
-	if !g.inPlace {
-		packed = ceil(rows, g.isa.mr) * g.slot()
+func (p *products) need(g *kernel.Gemm) {
+	rows := min(g.M, g.BlockRows())
+	packed, acc := 0, 0
+	if !g.InPlace {
+		packed = kernel.Ceil(rows, g.ISA.MR) * g.Slot()
 	}
-	if g.stripped() {
-		strip = rows * g.nc()
+	if g.Accumulates() {
+		acc = rows * g.Nc()
 	}
-	if err := p.grow(packed, strip); err != nil {
+	if err := p.grow(packed, acc); err != nil {
 		panic(fmt.Sprintf("cpu: a product's work space: %v", err))
 	}
 	if packed > 0 {
-		g.packed = p.packed.F32()
+		g.Packed = p.packed.F32()
 	}
-	if strip > 0 {
-		g.strip = p.strip.F32()
+	if acc > 0 {
+		g.Acc = p.acc.F32()
 	}
 }
 
-func (p *products) grow(packed, strip int) (err error) {
+func (p *products) grow(packed, acc int) (err error) {
 	if p.packed.N < packed {
 		if p.packed, err = p.dev.regrow(p.packed, packed); err != nil {
 			return err
 		}
 	}
-	if p.strip.N < strip {
-		p.strip, err = p.dev.regrow(p.strip, strip)
+	if p.acc.N < acc {
+		p.acc, err = p.dev.regrow(p.acc, acc)
 	}
 	return err
 }

@@ -66,7 +66,7 @@ func TestWorkspaceGrows(t *testing.T) {
 	if got := d.Usage().Live[device.Workspace]; got != 0 {
 		t.Errorf("%d bytes before the first kernel", got)
 	}
-	if got := len(q.w.floats(1000)); got != 1000 || d.Usage().Live[device.Workspace] != 4000 {
+	if got := len(q.w.Floats(1000)); got != 1000 || d.Usage().Live[device.Workspace] != 4000 {
 		t.Errorf("%d floats, %d bytes accounted", got, d.Usage().Live[device.Workspace])
 	}
 	q.Close()

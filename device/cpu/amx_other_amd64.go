@@ -1,6 +1,0 @@
-//go:build !linux
-
-package cpu
-
-// permitAMX: other systems are not asked, because nothing here could test it.
-func permitAMX() bool { return false }

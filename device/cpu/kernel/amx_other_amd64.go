@@ -1,0 +1,6 @@
+//go:build !linux
+
+package kernel
+
+// permitAMX: other systems are not asked, because nothing here could test it.
+func permitAMX() bool { return false }

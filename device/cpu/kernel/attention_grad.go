@@ -1,0 +1,148 @@
+package kernel
+
+// attnBackward is the work space of one worker: keys and values of a head,
+// packed once, and a block of queries.
+type attnBackward struct {
+	t            *Args
+	args         *callArgs
+	isa          *VecISA
+	Dp           int
+	K, dK, dV    []float32 // (T, Dp)
+	Kt, Vt       []float32 // panels of 2 lanes keys
+	Q, dO, dQ    []float32 // (gradBlock, Dp); Q times Scale, dQ without
+	P, dS        []float32 // (gradBlock, gradBlock)
+	delta, lse   []float32 // (B, H, T)
+	first        int       // row of the sequence's first position
+	head, shared int       // first column of the query head and of its key head
+	add          int       // 1 if dK and dV have parts of another query head already
+
+	tiles tileBackward // if in use, what takes the place of K, Kt, Vt and products
+}
+
+func RunAttentionGrad(t *Args, w *Worker, lo, hi int) {
+	a := &t.Attn
+	f := attnBackward{t: t, args: &w.args, isa: BestVec, Dp: padded(a.D, rowUnit), delta: t.B[0].F32(), lse: t.B[1].F32()}
+	if tilesFor(t.M[:]) {
+		f.useTiles(w)
+	} else {
+		T := padded(a.T, gradBlock)
+		whole, panels, part, square := T*f.Dp, T*a.D, gradBlock*f.Dp, gradBlock*gradBlock
+		mem := w.Floats(3*whole + 2*panels + 3*part + 2*square + Edge)
+		f.K, f.dK, f.dV = take(&mem, whole), take(&mem, whole), take(&mem, whole)
+		f.Q, f.dO, f.dQ = take(&mem, part), take(&mem, part), take(&mem, part)
+		f.P, f.dS = take(&mem, square), take(&mem, square)
+		f.Kt, f.Vt = take(&mem, panels), take(&mem, panels)
+	}
+	for i := lo; i < hi; i++ {
+		f.keyHead(i/a.KV, i%a.KV)
+	}
+}
+
+// keyHead computes key head kv of sequence b and the query heads that use it.
+func (f *attnBackward) keyHead(b, kv int) {
+	a, t, share := &f.t.Attn, f.t, f.t.Attn.H/f.t.Attn.KV
+	f.first, f.shared, f.add = b*a.T, kv*a.D, 0
+	scale := float32(1) // of dK, which tiles leave without
+	if f.tiles.use {
+		f.tiles.pack(f)
+		scale = a.Scale
+	} else {
+		f.pack()
+	}
+	for h := kv * share; h < (kv+1)*share; h++ {
+		f.head = h * a.D
+		for q0 := 0; q0 < a.T; q0 += gradBlock {
+			f.queries((b*a.H+h)*a.T, q0, min(gradBlock, a.T-q0))
+		}
+		f.add = 1
+	}
+	f.isa.storeRows(&t.M[1], f.first, f.shared, f.dK, f.Dp, a.T, a.D, scale)
+	f.isa.storeRows(&t.M[2], f.first, f.shared, f.dV, f.Dp, a.T, a.D, 1)
+}
+
+// pack makes the head's keys and values ready.
+func (f *attnBackward) pack() {
+	a := &f.t.Attn
+	for k0 := 0; k0 < a.T; k0 += gradBlock {
+		nk, K := min(gradBlock, a.T-k0), f.K[k0*f.Dp:]
+		f.isa.loadRows(K, f.Dp, &f.t.M[7], f.first+k0, f.shared, nk, a.D, 1)
+		f.isa.panels(f.Vt[k0*a.D:], K, f.Dp, nk, a.D)
+		f.isa.loadRows(K, f.Dp, &f.t.M[6], f.first+k0, f.shared, nk, a.D, 1)
+		f.isa.panels(f.Kt[k0*a.D:], K, f.Dp, nk, a.D)
+	}
+}
+
+// queries computes dq of nq queries from q0 on and what they add to dK and dV;
+// stat is where the head's rows begin in delta and lse.
+func (f *attnBackward) queries(stat, q0, nq int) {
+	a, isa, Dp := &f.t.Attn, f.isa, f.Dp
+	isa.loadRows(f.Q, Dp, &f.t.M[4], f.first+q0, f.head, nq, a.D, 1)
+	isa.loadRows(f.dO, Dp, &f.t.M[3], f.first+q0, f.head, nq, a.D, 1)
+	for i := range nq { // Q has o for now
+		clear(f.Q[i*Dp+a.D : (i+1)*Dp])
+		clear(f.dO[i*Dp+a.D : (i+1)*Dp])
+		f.delta[stat+q0+i] = isa.dot(FloatPtr(f.Q, i*Dp), FloatPtr(f.dO, i*Dp), Dp)
+	}
+	if f.tiles.use {
+		f.tiles.queries(f, f.first+q0, nq)
+	} else {
+		isa.loadRows(f.Q, Dp, &f.t.M[5], f.first+q0, f.head, nq, a.D, a.Scale)
+	}
+	for k0 := 0; k0 <= q0; k0 += gradBlock {
+		f.pair(stat+q0, q0, k0, nq, min(gradBlock, a.T-k0))
+	}
+	isa.storeRows(&f.t.M[0], f.first+q0, f.head, f.dQ, Dp, nq, a.D, a.Scale)
+}
+
+// pair adds what nq queries from q0 on and nk keys from k0 on have to do with
+// each other; row is the first query's in delta and lse.
+func (f *attnBackward) pair(row, q0, k0, nq, nk int) {
+	a, isa, Dp, see := &f.t.Attn, f.isa, f.Dp, q0-k0+1
+	if f.tiles.use {
+		f.tiles.scores(f, k0, nq, nk, see)
+	} else {
+		isa.scores(&f.args.micro, f.P, gradBlock, f.Q, Dp, f.Kt[k0*a.D:], nq, nk, see, a.D)
+		isa.scores(&f.args.micro, f.dS, gradBlock, f.dO, Dp, f.Vt[k0*a.D:], nq, nk, see, a.D)
+	}
+	r := &f.args.softmaxGrad
+	r.Ld, r.Most = gradBlock, nk
+	for i := 0; i < nq; i += isa.Rows {
+		end := min(nk, see+i+isa.Rows-1)
+		if f.tiles.use {
+			end = gradBlock
+		}
+		r.P, r.Ds, r.Rows, r.N, r.End = FloatPtr(f.P, i*gradBlock), FloatPtr(f.dS, i*gradBlock), min(isa.Rows, nq-i), see+i, end
+		r.Lse, r.Delta = FloatPtr(f.lse, row+i), FloatPtr(f.delta, row+i)
+		isa.SoftmaxGrad(r)
+	}
+	add, addQ := f.add, 1
+	if q0 > k0 {
+		add = 1
+	}
+	if k0 == 0 {
+		addQ = 0
+	}
+	if f.tiles.use {
+		f.tiles.gradients(f, k0, nq, add, addQ)
+		return
+	}
+	f.spread(f.dV[k0*Dp:], f.P, f.dO, nq, nk, see, add)
+	f.spread(f.dK[k0*Dp:], f.dS, f.Q, nq, nk, see, add)
+	isa.pvProduct(&f.args.micro, f.dQ, f.dS, gradBlock, f.K[k0*Dp:], Dp, nq, nk, see, Dp, addQ)
+}
+
+// spread sets c (nk, Dp), or adds to it, to the transpose of p (nq, nk) times
+// b (nq, Dp), for the queries that see a key.
+func (f *attnBackward) spread(c, p, b []float32, nq, nk, see, add int) {
+	isa, Dp, t := f.isa, f.Dp, &f.args.micro
+	t.Ai, t.Ak, t.Ldb, t.Ldc, t.Add = 1, gradBlock, Dp, Dp, add
+	for j := 0; j < Dp; j += 2 * isa.Lanes {
+		micro := isa.Micro[min(2, Ceil(Dp-j, isa.Lanes))]
+		for i := 0; i < nk; i += isa.Rows {
+			from := max(0, i-see+1) // the first query that sees key i
+			t.K, t.A = nq-from, FloatPtr(p, from*gradBlock+i)
+			t.B, t.C = FloatPtr(b, from*Dp+j), FloatPtr(c, i*Dp+j)
+			micro(t)
+		}
+	}
+}

@@ -1,0 +1,84 @@
+package kernel
+
+import (
+	"fmt"
+
+	"zeroth/device"
+)
+
+// RunFunc computes pieces [lo, hi) of a kernel.
+type RunFunc func(t *Args, w *Worker, lo, hi int)
+
+// Args are a kernel's arguments by value; each kernel names the ones it uses:
+//
+//	                  B                         M                            others
+//	elementwise       y, a, b                                                F: number, Each
+//	SwiGLU gradient   dgate, dup, dy, gate, up
+//	update rule       w, p, g, m, v                                          K, Rule
+//	norm              mean, rstd, w, b          y, x                         F: eps
+//	  its gradient    w, mean, rstd             dx, dy, x                    Add
+//	  of its weights  dw, db, mean, rstd        dy, x
+//	RMS norm          as norm without mean, b and db
+//	embedding         ids                       y, wte, wpe                  T
+//	  its gradients   ids                       dwte or dwpe, dy             T, Add
+//	loss              loss, target              logits                       F: scale
+//	attention         lse                       o, q, k, v                   Attn
+//	  its gradient    delta, lse                dq, dk, dv, do, o, q, k, v   Attn
+//	rotary positions                            x                            Rope, F: 1, or -1 back
+//	sum of rows       db                        dy
+//	sum, of squares   accumulator, x
+//	copy, cast        dst, src
+//	copy, sum of many                                                        Many: dst, src
+//	product                                                                  Gemm
+type Args struct {
+	B    [5]device.Buffer
+	M    [8]device.Mat
+	T    int // positions of a sequence
+	F    float32
+	Add  bool // to what is there
+	Attn device.Attn
+	Rope device.Rope
+	Gemm Gemm
+	Each *[3]EachFunc
+	Rule RuleFunc
+	K    [10]float32 // constants of Rule
+	Many [2][]device.Buffer
+}
+
+// RunCopy copies bytes [lo, hi).
+func RunCopy(t *Args, _ *Worker, lo, hi int) {
+	copyBytes(t.B[0].Raw()[lo:hi], t.B[1].Raw()[lo:hi], t.B[0].Bytes() >= StreamMin)
+}
+
+// RunCopyAll copies each of the sources, on one worker.
+func RunCopyAll(t *Args, _ *Worker, _, _ int) {
+	whole := 0 // decides whether they go past the caches
+	for _, b := range t.Many[0] {
+		whole += b.Bytes()
+	}
+	for i, dst := range t.Many[0] {
+		src := t.Many[1][i]
+		if dst.Type != src.Type || dst.N != src.N {
+			panic(fmt.Sprintf("cpu: copy of %d %v to %d %v", src.N, src.Type, dst.N, dst.Type))
+		}
+		if dst.Ptr != src.Ptr {
+			copyBytes(raw(dst), raw(src), whole >= StreamMin)
+		}
+	}
+}
+
+// RunSumAll adds up the sources, on one worker.
+func RunSumAll(t *Args, _ *Worker, _, _ int) {
+	for _, bufs := range t.Many {
+		for i := range bufs {
+			bufs[i].Host = true
+		}
+	}
+	AddUp(t.Many[0][0], t.Many[1])
+}
+
+// raw is the bytes of a buffer, for a kernel.
+func raw(b device.Buffer) []byte {
+	b.Host = true
+	return b.Raw()
+}

@@ -1,0 +1,203 @@
+package kernel
+
+import (
+	"fmt"
+	"math"
+
+	"zeroth/device"
+)
+
+// CastGrain is the number of elements worth another worker.
+const CastGrain = 1 << 15
+
+// castBlock is the number of elements converted at a time when the way from
+// one type to another leads through float32.
+const castBlock = 512
+
+func MustFloat(op string, t device.DType) {
+	if t == device.I32 {
+		panic(fmt.Sprintf("cpu: %s of %v elements", op, t))
+	}
+}
+
+func RunCast(t *Args, _ *Worker, lo, hi int) {
+	dst, src := t.B[0].Slice(lo, hi), t.B[1].Slice(lo, hi)
+	stream := t.B[0].Bytes() >= StreamMin
+	switch {
+	case dst.Type == src.Type:
+		copyBytes(dst.Raw(), src.Raw(), stream)
+	case dst.Type != device.F32 && src.Type != device.F32:
+		CastThroughF32(dst, src)
+	default:
+		n := 0
+		if stream {
+			n = castStream(dst, src)
+		}
+		castF32(dst.Slice(n, dst.N), src.Slice(n, src.N))
+	}
+}
+
+// castF32 is for pairs of which one type is float32.
+func castF32(dst, src device.Buffer) {
+	if dst.Type == device.F32 {
+		Load(dst.F32(), src)
+	} else {
+		Store(dst, src.F32())
+	}
+}
+
+// CastThroughF32 is for the pairs that have no conversion of their own.
+func CastThroughF32(dst, src device.Buffer) {
+	var mem [castBlock]float32
+	for lo := 0; lo < dst.N; lo += castBlock {
+		hi := min(lo+castBlock, dst.N)
+		block := mem[:hi-lo]
+		if src.Type == device.F64 {
+			roundToOdd(block, src.Slice(lo, hi).F64())
+		} else {
+			Load(block, src.Slice(lo, hi))
+		}
+		Store(dst.Slice(lo, hi), block)
+	}
+}
+
+// Load sets dst to the elements of src in float32; len(dst) = src.N.
+func Load(dst []float32, src device.Buffer) {
+	switch src.Type {
+	case device.F32:
+		copy(dst, src.F32())
+	case device.BF16:
+		bf16ToF32(dst, src.U16())
+	case device.F16:
+		f16ToF32(dst, src.U16())
+	case device.F64:
+		for i, x := range src.F64() {
+			dst[i] = float32(x)
+		}
+	default:
+		panic(fmt.Sprintf("cpu: %v elements loaded as float32", src.Type))
+	}
+}
+
+// Store sets the elements of dst to src, rounded to nearest even; dst.N = len(src).
+func Store(dst device.Buffer, src []float32) {
+	switch dst.Type {
+	case device.F32:
+		copy(dst.F32(), src)
+	case device.BF16:
+		f32ToBF16(dst.U16(), src)
+	case device.F16:
+		f32ToF16(dst.U16(), src)
+	case device.F64:
+		wide := dst.F64()
+		for i, x := range src {
+			wide[i] = float64(x)
+		}
+	default:
+		panic(fmt.Sprintf("cpu: float32 stored as %v elements", dst.Type))
+	}
+}
+
+// roundToOdd sets dst to src cut to float32, with the last bit set wherever the
+// cut lost something. Rounding that again to 16 bits gives what rounding src
+// once would (Boldo and Melquiond, "When double rounding is odd", 2005).
+func roundToOdd(dst []float32, src []float64) {
+	for i, x := range src {
+		f := float32(x)
+		if u := math.Float32bits(f); float64(f) != x && x == x {
+			if math.Abs(float64(f)) > math.Abs(x) {
+				u-- // towards zero
+			}
+			f = math.Float32frombits(u | 1)
+		}
+		dst[i] = f
+	}
+}
+
+// bf16ToF32 widens; exact, the bits of a NaN included.
+func bf16ToF32(dst []float32, src []uint16) {
+	dst = dst[:len(src)]
+	n := castFast(WidenBF16, SliceAt(dst), SliceAt(src), len(src))
+	Bf16ToF32Go(dst[n:], src[n:])
+}
+
+// f32ToBF16 rounds to nearest even; a NaN becomes quiet and keeps its upper bits.
+func f32ToBF16(dst []uint16, src []float32) {
+	dst = dst[:len(src)]
+	n := castFast(RoundBF16, SliceAt(dst), SliceAt(src), len(src))
+	F32ToBF16Go(dst[n:], src[n:])
+}
+
+// f16ToF32 widens; exact, except that a signalling NaN becomes quiet.
+func f16ToF32(dst []float32, src []uint16) {
+	dst = dst[:len(src)]
+	n := castFast(WidenF16, SliceAt(dst), SliceAt(src), len(src))
+	F16ToF32Go(dst[n:], src[n:])
+}
+
+// f32ToF16 rounds to nearest even, into subnormals and infinity where the
+// range demands; a NaN becomes quiet and keeps its upper bits.
+func f32ToF16(dst []uint16, src []float32) {
+	dst = dst[:len(src)]
+	n := castFast(roundF16, SliceAt(dst), SliceAt(src), len(src))
+	F32ToF16Go(dst[n:], src[n:])
+}
+
+func Bf16ToF32Go(dst []float32, src []uint16) {
+	for i, h := range src {
+		dst[i] = math.Float32frombits(uint32(h) << 16)
+	}
+}
+
+func F32ToBF16Go(dst []uint16, src []float32) {
+	for i, x := range src {
+		u := math.Float32bits(x)
+		if u&0x7fffffff > 0x7f800000 {
+			dst[i] = uint16(u>>16) | 0x40
+		} else {
+			dst[i] = uint16((u + 0x7fff + u>>16&1) >> 16)
+		}
+	}
+}
+
+func F16ToF32Go(dst []float32, src []uint16) {
+	for i, h := range src {
+		sign, a := uint32(h&0x8000)<<16, uint32(h&0x7fff)
+		var u uint32
+		switch {
+		case a > 0x7c00: // NaN
+			u = 0x7fc00000 | a<<13
+		case a == 0x7c00: // infinity
+			u = 0x7f800000
+		case a < 0x0400: // subnormal: a units of 2^-24
+			u = math.Float32bits(float32(a) * (1.0 / (1 << 24)))
+		default: // the exponent's bias grows from 15 to 127
+			u = a<<13 + 112<<23
+		}
+		dst[i] = math.Float32frombits(sign | u)
+	}
+}
+
+func F32ToF16Go(dst []uint16, src []float32) {
+	const (
+		inf    = 0x7f800000
+		past   = (127 + 16) << 23 // 2^16
+		normal = (127 - 14) << 23 // 2^-14, the smallest normal binary16
+	)
+	for i, x := range src {
+		u := math.Float32bits(x)
+		sign, a := uint16(u>>16)&0x8000, u&0x7fffffff
+		var h uint16
+		switch {
+		case a > inf:
+			h = 0x7e00 | uint16(a>>13)&0x3ff
+		case a >= past:
+			h = 0x7c00
+		case a >= normal: // a carry goes on into the exponent, up to infinity
+			h = uint16((a + 0xfff + a>>13&1 - 112<<23) >> 13)
+		default: // 0.5 has a last place of 2^-24, the unit of subnormals
+			h = uint16(math.Float32bits(math.Float32frombits(a)+0.5) - 0x3f000000)
+		}
+		dst[i] = sign | h
+	}
+}

@@ -1,0 +1,99 @@
+package kernel
+
+import (
+	"unsafe"
+
+	"zeroth/device"
+)
+
+// StreamMin is the size of an output, in bytes, from which stores go past the
+// caches: it would not stay there until it is read, and a store that does not
+// first fetch the line halves the traffic.
+const StreamMin = 8 << 20
+
+// castKind is a conversion that may be in assembly.
+type castKind int
+
+const (
+	WidenBF16 castKind = iota
+	WidenF16
+	RoundBF16
+	roundF16
+	CastKinds
+)
+
+// CastFunc converts n elements, a positive multiple of 16, or copies n bytes,
+// a positive multiple of 64.
+type CastFunc func(dst, src unsafe.Pointer, n int)
+
+// CastISA is what one instruction set contributes; every entry gives the bits
+// of the portable functions. Streaming ones want dst aligned to 64 bytes.
+type CastISA struct {
+	Name          string
+	Plain, Stream [CastKinds]CastFunc
+	copy          CastFunc
+}
+
+// BestCasts is nil where everything is portable; tests set it to others of CastISAs.
+var BestCasts = CastISAs[len(CastISAs)-1]
+
+// CastISAs are the instruction sets this machine can run, the fastest last.
+var CastISAs = append([]*CastISA{nil}, nativeCasts()...)
+
+func SliceAt[T any](s []T) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(s)) }
+
+// castFast converts the first elements by assembly and returns how many.
+func castFast(k castKind, dst, src unsafe.Pointer, n int) int {
+	if BestCasts == nil || n < 16 {
+		return 0
+	}
+	BestCasts.Plain[k](dst, src, n&^15)
+	return n &^ 15
+}
+
+// castStream converts the first elements of src with stores past the caches
+// and returns how many.
+func castStream(dst, src device.Buffer) int {
+	k, ok := kindOf(dst.Type, src.Type)
+	head, ok2 := UntilAligned(dst.Ptr, dst.Type.Size())
+	if !ok || !ok2 || BestCasts == nil || dst.N < head+16 {
+		return 0
+	}
+	castF32(dst.Slice(0, head), src.Slice(0, head))
+	n := (dst.N - head) &^ 15
+	BestCasts.Stream[k](dst.Slice(head, dst.N).Ptr, src.Slice(head, src.N).Ptr, n)
+	return head + n
+}
+
+func kindOf(dst, src device.DType) (castKind, bool) {
+	switch {
+	case dst == device.F32 && src == device.BF16:
+		return WidenBF16, true
+	case dst == device.F32 && src == device.F16:
+		return WidenF16, true
+	case dst == device.BF16 && src == device.F32:
+		return RoundBF16, true
+	case dst == device.F16 && src == device.F32:
+		return roundF16, true
+	}
+	return 0, false
+}
+
+// UntilAligned is the number of elements before p is a multiple of 64 bytes, if it ever is.
+func UntilAligned(p unsafe.Pointer, size int) (elements int, ok bool) {
+	bytes := int(-uintptr(p) & 63)
+	return bytes / size, bytes%size == 0
+}
+
+// copyBytes copies src to dst, which do not overlap, past the caches if stream is set.
+func copyBytes(dst, src []byte, stream bool) {
+	if stream && BestCasts != nil {
+		head, _ := UntilAligned(SliceAt(dst), 1)
+		if n := (len(dst) - head) &^ 63; n > 0 {
+			copy(dst[:head], src)
+			BestCasts.copy(unsafe.Pointer(&dst[head]), unsafe.Pointer(&src[head]), n)
+			dst, src = dst[head+n:], src[head+n:]
+		}
+	}
+	copy(dst, src)
+}

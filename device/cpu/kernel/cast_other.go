@@ -1,0 +1,6 @@
+//go:build !amd64 && !arm64
+
+package kernel
+
+// nativeCasts: only amd64 and arm64 have assembly.
+func nativeCasts() []*CastISA { return nil }

@@ -1,0 +1,139 @@
+package kernel
+
+import (
+	"fmt"
+	"unsafe"
+
+	"zeroth/device"
+)
+
+func RunZero(t *Args, _ *Worker, lo, hi int) { clear(t.B[0].Raw()[lo:hi]) }
+
+// eachAtOnce is the number of blocks given to one call of assembly, which
+// cannot be interrupted while it runs.
+const eachAtOnce = 16
+
+// RunEach works on blocks [lo, hi).
+func RunEach(t *Args, w *Worker, lo, hi int) {
+	y, a, b := t.B[0], t.B[1], t.B[2]
+	f, last := t.directly()
+	end := min(hi*BlockLen, y.N)
+	for at := lo * BlockLen; at < end; {
+		n := min(BlockLen, end-at)
+		if f != nil {
+			n = min(eachAtOnce*BlockLen, end-at)
+			w.each(f, last, y.Slice(at, at+n), a.Slice(at, at+n), b.Slice(at, at+n), t.F)
+		} else {
+			mem := w.Floats(3 * BlockLen)
+			x, z := floatsOf(mem, a, at, n), floatsOf(mem[BlockLen:], b, at, n)
+			to := room(mem[2*BlockLen:], y, at, n)
+			w.each(last, last, device.OfF32(to), device.OfF32(x), device.OfF32(z), t.F)
+			keep(y, at, to)
+		}
+		at += n
+	}
+}
+
+// directly is the function for the types of the operands, nil if there is
+// none, and the one for a last vector that is not aligned.
+func (t *Args) directly() (f, last EachFunc) {
+	y, a, b := t.B[0], t.B[1], t.B[2]
+	adding := t.Each == &BestVec.Add
+	if adding {
+		f = adder(y.Type, a.Type, b.Type)
+	} else if y.Type == a.Type && y.Type == b.Type {
+		f = t.Each[y.Type]
+	}
+	if f == nil {
+		return nil, t.Each[device.F32]
+	}
+	last = f
+	apart := y.Ptr != a.Ptr && y.Ptr != b.Ptr
+	if stream := BestVec.addStream[y.Type]; adding && y.Type == a.Type && y.Type == b.Type && apart &&
+		y.Bytes() >= StreamMin && uintptr(y.Ptr)%64 == 0 && stream != nil {
+		f = stream
+	}
+	return f, last
+}
+
+// adder is the function that adds elements of two types to a third, nil if
+// there is none.
+func adder(y, a, b device.DType) EachFunc {
+	switch {
+	case y == a && y == b:
+		return BestVec.Add[y]
+	case y == device.F32 && a == device.F32:
+		return BestVec.addF32[b]
+	}
+	return nil
+}
+
+// addRow sets y = a + b, all of one length; y may be a.
+func (w *Worker) addRow(y, a, b device.Buffer) {
+	if f := adder(y.Type, a.Type, b.Type); f != nil {
+		w.each(f, f, y, a, b, 0)
+		return
+	}
+	mem := w.Floats(3 * y.N)
+	x, z := floatsOf(mem, a, 0, y.N), floatsOf(mem[y.N:], b, 0, y.N)
+	to, f := room(mem[2*y.N:], y, 0, y.N), BestVec.Add[device.F32]
+	w.each(f, f, device.OfF32(to), device.OfF32(x), device.OfF32(z), 0)
+	keep(y, 0, to)
+}
+
+// each calls f on buffers of one length; what is left after whole vectors is
+// copied into a vector of its own for last, so that every element goes through
+// the same arithmetic.
+func (w *Worker) each(f, last EachFunc, y, a, b device.Buffer, s float32) {
+	n := y.N &^ 15
+	if n > 0 {
+		f(y.Ptr, a.Ptr, b.Ptr, n, s)
+	}
+	if n < y.N {
+		copy(w.end(1), a.Slice(n, a.N).Raw())
+		copy(w.end(2), b.Slice(n, b.N).Raw())
+		last(unsafe.Pointer(&w.ends[0]), unsafe.Pointer(&w.ends[1]), unsafe.Pointer(&w.ends[2]), 16, s)
+		copy(y.Slice(n, y.N).Raw(), w.end(0))
+	}
+}
+
+// end is the bytes of an end.
+func (w *Worker) end(i int) []byte { return (*[64]byte)(unsafe.Pointer(&w.ends[i]))[:] }
+
+// WantSame panics unless all operands have a float type and one length.
+func WantSame(op string, y, a, b device.Buffer) {
+	WantFloat(op, y)
+	WantFloat(op, a)
+	WantFloat(op, b)
+	if y.N != a.N || y.N != b.N {
+		panic(fmt.Sprintf("cpu: %s of %d, %d and %d elements", op, y.N, a.N, b.N))
+	}
+}
+
+// The tanh approximation of GELU (Hendrycks and Gimpel, arXiv 1606.08415) is
+//
+//	x/2 (1 + tanh u) = x s(2u),  s(z) = 1/(1 + e^-z),  u = GeluU (x + GeluX x^3),
+//
+// which needs one exponential and loses no digits where x is negative.
+const (
+	GeluU = 0.7978845608028654 // sqrt(2/pi)
+	GeluX = 0.044715
+)
+
+func Gelu(x float32) float32 { return x / (1 + Exp32(-2*GeluU*(x+GeluX*x*x*x))) }
+
+// GeluSlope is the derivative of gelu: s + x s (1-s) 2u'. Beyond geluFlat it
+// is 0 or 1 to float32, and there its factors would overflow.
+func GeluSlope(x float32) float32 {
+	if x > geluFlat {
+		x = geluFlat
+	}
+	if x < -geluFlat {
+		x = -geluFlat
+	}
+	e := Exp32(-2 * GeluU * (x + GeluX*x*x*x))
+	s := 1 / (1 + e)
+	return s * (1 + x*(e*s)*(2*GeluU*(1+3*GeluX*x*x)))
+}
+
+const geluFlat = 9.5 // e^(2u) is 4e33 here

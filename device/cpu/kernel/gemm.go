@@ -1,0 +1,402 @@
+package kernel
+
+import (
+	"fmt"
+	"unsafe"
+
+	"zeroth/device"
+)
+
+// Matrix multiplication after Goto and van de Geijn, "Anatomy of
+// High-Performance Matrix Multiplication" (2008), and BLIS, with the roles of
+// the operands exchanged.
+//
+// Letters: C (m, n) = A (m, k) · B (k, n). k is cut into blocks. For each the
+// workers first pack A into panels of mr rows that they share (in the device's
+// memory); AMX reads rows of A where they lie instead, if they lie whole and one
+// after the other. Then each takes groups of columns of B, packs them into panels
+// of nr columns of its own, which stay in its cache, and multiplies panel by
+// panel: a tile of mr by nr sums stays in registers while the inner loop runs
+// down k. So what is packed of B, mostly weights, never leaves the cache of who
+// packed it, C is written a few rows at a time, and workers wait for each other
+// only between blocks of k.
+//
+// One element of C is one chain of multiply-adds in the order of k, broken
+// only at the borders of k blocks, which depend on k alone. So its bits
+// depend neither on the number of workers nor on the other rows and columns.
+// Sums are float32; a C of another type is rounded once, at the end.
+
+const (
+	KcF32    = 512     // k of a block of float32
+	KcBF16   = 4096    // of bf16 by AMX, at most
+	NcMax    = 3072    // columns of a block if C is not float32 and k has several blocks
+	GroupMax = 256     // columns a worker packs at a time
+	GroupAll = 1 << 18 // words of them
+	AMax     = 3 << 19 // words of the packed block of A
+	AccMax   = 2 << 20 // elements of the float32 sums behind such a C
+	Edge     = 16      // words a packing routine may write past its panel
+)
+
+// WholeMax is the number of multiply-adds below which waking a worker does not pay.
+const WholeMax = 1 << 20
+
+// Gemm is one product and the block of it that is being computed.
+type Gemm struct {
+	ISA     *ISA
+	C, A, B device.Mat
+	Bias    device.Buffer
+	add     bool
+	M, N, K int
+	Workers int
+	InPlace bool // rows of A are read where they lie, not packed
+	kc      int  // elements of k in a block, but the last
+	words   int  // length of a packed lane of such a block
+
+	j0, j1 int // columns of C and B; all of them unless C needs an accumulator
+	i0, i1 int // rows of C and A
+	p0, p1 int // the k block
+	Panels int // of rows
+
+	Groups, Splits int    // pieces of work: groups of columns by parts of the rows
+	Block          uint64 // its number among the device's
+
+	Packed []float32 // panels of the block of A
+	Acc    []float32 // rows i0..i1 by columns j0..j1 in float32, if C is of another type and k has several blocks
+}
+
+func NewGemm(c, a, b device.Mat, bias device.Buffer, add bool) Gemm {
+	m, k := a.Dims()
+	kb, n := b.Dims()
+	if cm, cn := c.Dims(); c.Trans || k != kb || cm != m || cn != n {
+		panic(fmt.Sprintf("cpu: matmul of (%d, %d) = (%d, %d) by (%d, %d), result transposed: %v", cm, cn, m, k, kb, n, c.Trans))
+	}
+	if bias.N != 0 && bias.N != n {
+		panic(fmt.Sprintf("cpu: matmul with a bias of %d elements for %d columns", bias.N, n))
+	}
+	for _, x := range [...]device.Mat{c, a, b} {
+		MustFloat("matmul", x.Buf.Type)
+		if x.Rows*x.Cols != 0 && (x.Ld < x.Cols || (x.Rows-1)*x.Ld+x.Cols > x.Buf.N) {
+			panic(fmt.Sprintf("cpu: matmul of a matrix (%d, %d) with rows %d apart in %d elements", x.Rows, x.Cols, x.Ld, x.Buf.N))
+		}
+	}
+	best := BestISA
+	if BestBF16 != nil && a.Buf.Type == device.BF16 && b.Buf.Type == device.BF16 {
+		best = BestBF16
+	}
+	g := Gemm{ISA: best, C: c, A: a, B: b, Bias: bias, add: add, M: m, N: n, K: k}
+	unit := best.pair * best.unit
+	g.kc = Cut(k, best.KC, max(8, unit))
+	g.words = g.wordsOf(g.kc)
+	g.InPlace = best.Row != nil && !a.Trans && k > 0 && k%unit == 0 && m%best.MR == 0
+	return g
+}
+
+// Cut is the length of the pieces, a multiple of unit, that cut n into as few
+// equal pieces of at most most elements as possible.
+func Cut(n, most, unit int) int {
+	pieces := max(1, Ceil(n, most))
+	return max(unit, Ceil(Ceil(n, pieces), unit)*unit)
+}
+
+func Ceil(a, b int) int { return (a + b - 1) / b }
+
+// Nc is the number of columns computed before going on to the next rows.
+func (g *Gemm) Nc() int {
+	if g.Accumulates() {
+		return Cut(g.N, NcMax, g.ISA.nr)
+	}
+	return g.N
+}
+
+// direct is whether tiles are written to C itself.
+func (g *Gemm) direct() bool { return g.C.Buf.Type == device.F32 }
+
+// Accumulates is whether sums wait in an accumulator for the next block of k.
+func (g *Gemm) Accumulates() bool { return !g.direct() && g.K > g.kc }
+
+// BlockRows is the number of rows of a block of A, of whole panels.
+func (g *Gemm) BlockRows() int {
+	panels := AMax / g.Slot()
+	if g.InPlace {
+		panels = Ceil(g.M, g.ISA.MR)
+	}
+	if g.Accumulates() {
+		panels = min(panels, AccMax/g.Nc()/g.ISA.MR)
+	}
+	return max(1, panels) * g.ISA.MR
+}
+
+// Ends sets where the block that begins at (i0, j0), at p0 in k, ends, and what
+// workers take of it. A product begins at 0; the blocks of k come innermost.
+func (g *Gemm) Ends() {
+	g.j1 = min(g.N, g.j0+g.Nc())
+	g.i1 = min(g.M, g.i0+g.BlockRows())
+	g.p1 = min(g.K, g.p0+g.kc)
+	g.Panels = Ceil(g.i1-g.i0, g.ISA.MR)
+	g.share()
+}
+
+// Next goes on to the next block and reports whether there is one.
+func (g *Gemm) Next() bool {
+	if g.p0 = g.p1; g.p0 >= g.K {
+		g.p0 = 0
+		if g.i0 = g.i1; g.i0 >= g.M {
+			g.i0 = 0
+			if g.j0 = g.j1; g.j0 >= g.N {
+				return false
+			}
+		}
+	}
+	g.Ends()
+	return true
+}
+
+func (g *Gemm) first() bool { return g.p0 == 0 }
+func (g *Gemm) last() bool  { return g.p1 == g.K }
+
+// ColumnPanels is the number of panels of nr columns in the block.
+func (g *Gemm) ColumnPanels() int { return Ceil(g.j1-g.j0, g.ISA.nr) }
+
+// panelRow is the first row of panel p. All have mr rows but the last, or, unless
+// tiles are whole, the last two, which share theirs evenly: a tile of a few rows
+// waits for its own sums.
+func (g *Gemm) panelRow(p int) int {
+	row := g.i0 + p*g.ISA.MR
+	if p > 0 && p == g.Panels-1 && g.ISA.Row == nil {
+		row -= (row + g.ISA.MR - g.i1) / 2
+	}
+	return min(g.i1, row)
+}
+
+// share sets the pieces of work that workers take, two each or more; it never
+// changes what is computed. Whoever takes a piece packs its group of columns, so
+// rows are parted only where there are few columns: rows of fewer than four
+// tiles would cost more than packing twice.
+func (g *Gemm) share() {
+	columns, most := g.ColumnPanels(), max(1, min(GroupMax, GroupAll/g.words)/g.ISA.nr)
+	g.Groups, g.Splits = Ceil(columns, most), 1
+	if g.Workers == 1 {
+		return
+	}
+	if wide := min(2*g.Workers, columns/4/g.Workers*g.Workers); wide > 0 {
+		g.Groups = max(wide, Ceil(g.Groups, g.Workers)*g.Workers)
+	}
+	g.Splits = max(1, min(g.Panels/2, Ceil(2*g.Workers, g.Groups)))
+}
+
+// piece is the group and the part of the rows that are piece p. As many groups
+// as there are workers come side by side, so that as long as workers are equally
+// fast each stays with a group.
+func (g *Gemm) piece(p int) (group, part int) {
+	first := p / (g.Workers * g.Splits) * g.Workers
+	beside := min(g.Workers, g.Groups-first)
+	p -= first * g.Splits
+	return first + p%beside, p / beside
+}
+
+// groupPanels is the number of panels of the largest group.
+func (g *Gemm) groupPanels() int { return Ceil(g.ColumnPanels(), g.Groups) }
+
+// Slot is from one packed panel of A to the next: workers pack them at the same
+// time, so none may write into its neighbour's.
+func (g *Gemm) Slot() int { return g.words*g.ISA.MR + Edge }
+
+// panelLen is the length of a packed panel of B.
+func (g *Gemm) panelLen() int { return g.words * g.ISA.nr }
+
+func RunPack(t *Args, w *Worker, lo, hi int)  { t.Gemm.PackA(t.Gemm.Memory(w), lo, hi) }
+func RunTiles(t *Args, w *Worker, lo, hi int) { t.Gemm.pieces(w, lo, hi) }
+
+// columnGroup is a group of columns of a block.
+type columnGroup struct {
+	block uint64
+	group int
+}
+
+// pieces computes pieces [lo, hi) of the block.
+func (g *Gemm) pieces(w *Worker, lo, hi int) {
+	columns, mem := g.ColumnPanels(), g.Memory(w)
+	for piece := lo; piece < hi; piece++ {
+		group, part := g.piece(piece)
+		s0, s1 := group*columns/g.Groups, (group+1)*columns/g.Groups
+		if now := (columnGroup{g.Block, group}); w.packed != now {
+			g.PackB(mem, s0, s1)
+			w.packed = now
+		}
+		for p := part * g.Panels / g.Splits; p < (part+1)*g.Panels/g.Splits; p++ {
+			g.RowPanel(&mem, p, s0, s1)
+		}
+	}
+}
+
+// rowsOfA are mr rows of the block of A for a RowFunc.
+type rowsOfA struct {
+	p         unsafe.Pointer
+	row, step int
+}
+
+// tilesOfA are its steps where A is packed in tiles of AMX.
+var tilesOfA = rowsOfA{row: 64, step: 2048}
+
+// rowsOf is row panel p of the block.
+func (g *Gemm) rowsOf(p int) rowsOfA {
+	if g.InPlace {
+		at := g.panelRow(p)*g.A.Ld + g.p0
+		return rowsOfA{g.A.Buf.Slice(at, g.A.Buf.N).Ptr, g.A.Ld * g.A.Buf.Type.Size(), 4 * g.ISA.unit}
+	}
+	return rowsOfA{unsafe.Pointer(&g.Packed[p*g.Slot()]), tilesOfA.row, tilesOfA.step}
+}
+
+// sums is where tiles are summed: element (0, j) of a row panel is at p[j-j0].
+type sums struct {
+	p      unsafe.Pointer
+	ld, j0 int
+}
+
+func (s sums) at(j int) unsafe.Pointer { return unsafe.Add(s.p, (j-s.j0)*4) }
+
+// total is where the blocks of k add up for the rows from i on: in C, in the
+// accumulator, or, with one block and a C of another type, nowhere: p is nil.
+func (g *Gemm) total(i int) sums {
+	switch {
+	case g.direct():
+		return sums{g.C.Buf.Slice(i*g.C.Ld, g.C.Buf.N).Ptr, g.C.Ld, 0}
+	case g.Accumulates():
+		return sums{unsafe.Pointer(&g.Acc[(i-g.i0)*g.Nc()]), g.Nc(), g.j0}
+	}
+	return sums{}
+}
+
+// RowPanel computes row panel p by column panels [s0, s1), which are packed:
+//
+//	       nr      nr    rest
+//	   +-------+-------+----+
+//	mr | whole | whole | cut|   panel p; the last panel of a block may have
+//	   +-------+-------+----+   fewer rows, and then all its tiles are cut
+//	     s0      ..     s1-1
+//
+// An instruction set with a RowFunc computes the whole tiles of the panel in one
+// go; others, and what is cut, go tile by tile.
+func (g *Gemm) RowPanel(mem *GemmScratch, p, s0, s1 int) {
+	s := s0
+	if g.ISA.Row != nil && g.panelRow(p)+g.ISA.MR <= g.i1 {
+		s += g.wholeTiles(mem, p, s0, s1)
+	}
+	t, a, total := &mem.args.tile, g.rowsOf(p), g.total(g.panelRow(p))
+	t.K, t.A, t.Rows = g.wordsOf(g.p1-g.p0), a.p, g.panelRow(p+1)-g.panelRow(p)
+	for ; s < s1; s++ {
+		t.B = unsafe.Pointer(&mem.B[(s-s0)*g.panelLen()])
+		g.place(mem, t, total, s, s-s0)
+		if g.ISA.Row == nil {
+			g.ISA.tile(t)
+		} else {
+			g.tileByRow(mem, t, a)
+		}
+		if g.last() {
+			g.finish(mem, t, p, s, s-s0)
+		}
+	}
+}
+
+// place sets where the sums of the tile of column panel s, the nth of its group,
+// begin and where they go: to the total of its row panel, or, where there is none,
+// to the worker's memory. They begin with what is there, or with the bias.
+func (g *Gemm) place(mem *GemmScratch, t *Tile, total sums, s, n int) {
+	j, nr := g.j0+s*g.ISA.nr, g.ISA.nr
+	t.Cols = min(nr, g.j1-j)
+	t.C, t.Ldc = unsafe.Pointer(&mem.tile[0]), nr
+	if total.p != nil {
+		t.C, t.Ldc = total.at(j), total.ld
+	}
+	t.Base, t.Ldb = mem.biasOf(n*nr), 0
+	if g.addsOld() {
+		t.Base, t.Ldb = t.C, t.Ldc
+	}
+}
+
+// addsOld is whether sums begin with what is where they go.
+func (g *Gemm) addsOld() bool { return !g.first() || g.add && g.direct() }
+
+// tileByRow computes a tile of some rows of A in the worker's memory, for a
+// RowFunc has only whole ones.
+func (g *Gemm) tileByRow(mem *GemmScratch, t *Tile, a rowsOfA) {
+	nr, r := g.ISA.nr, &mem.args.row
+	whole := unsafe.Pointer(&mem.tile[g.ISA.MR*nr])
+	g.ISA.move(whole, nr, t.Base, t.Ldb, t.Rows, t.Cols)
+	r.K, r.A, r.Row, r.Step, r.Next = t.K, a.p, a.row, a.step, a.p
+	r.B, r.C, r.Ld, r.N, r.Add = t.B, whole, nr, 1, AddOld
+	g.ISA.Row[device.F32](r)
+	g.ISA.move(t.C, t.Ldc, whole, nr, t.Rows, t.Cols)
+}
+
+// wholeTiles computes the tiles of row panel p that lie whole in C in one go,
+// where the instruction set can, and returns how many these are.
+func (g *Gemm) wholeTiles(mem *GemmScratch, p, s0, s1 int) int {
+	nr, n := g.ISA.nr, s1-s0
+	if g.j0+s1*nr > g.j1 {
+		n--
+	}
+	i, j := g.panelRow(p), g.j0+s0*nr
+	a, total := g.rowsOf(p), g.total(i)
+	if n == 0 || total.p == nil && g.C.Buf.Type != device.BF16 {
+		return 0
+	}
+	r := &mem.args.row
+	r.K, r.A, r.Row, r.Step, r.Next = g.wordsOf(g.p1-g.p0), a.p, a.row, a.step, g.rowsOf((p+1)%g.Panels).p
+	r.B, r.Panel, r.Bias, r.N, r.Add = unsafe.Pointer(&mem.B[0]), 4*g.panelLen(), mem.biasOf(0), n, 0
+	if g.Bias.N == 0 {
+		r.Add = AddNone
+	}
+	if total.p == nil { // rounded on the way out of registers
+		if g.add {
+			r.Add |= AddOld
+		}
+		r.C, r.Ld = g.C.Buf.Slice(i*g.C.Ld+j, g.C.Buf.N).Ptr, g.C.Ld
+		r.Stage = unsafe.Pointer(&mem.tile[0])
+		g.ISA.Row[device.BF16](r)
+		return n
+	}
+	if g.addsOld() {
+		r.Add = AddOld
+	}
+	r.C, r.Ld = total.at(j), total.ld
+	g.ISA.Row[device.F32](r)
+	t := &mem.args.tile
+	t.Rows = g.ISA.MR
+	for s := s0; s < s0+n && g.last(); s++ {
+		g.place(mem, t, total, s, s-s0)
+		g.finish(mem, t, p, s, s-s0)
+	}
+	return n
+}
+
+// finish makes of a tile of sums the result: to sums in C itself that began with
+// the old C it adds the bias, if there is one; others it rounds, with the old C if
+// that is added. The tile is where place put it.
+func (g *Gemm) finish(mem *GemmScratch, t *Tile, p, s, n int) {
+	nr := g.ISA.nr
+	if g.direct() {
+		if g.add && g.Bias.N != 0 {
+			addRows(t.C, t.Ldc, mem.biasOf(n*nr), 0, t.Rows, t.Cols)
+		}
+		return
+	}
+	c := g.C.Buf.Slice(g.panelRow(p)*g.C.Ld+g.j0+s*nr, g.C.Buf.N)
+	if g.add {
+		old := unsafe.Pointer(&mem.tile[g.ISA.MR*nr])
+		g.ISA.widen(old, nr, c, g.C.Ld, t.Rows, t.Cols)
+		addRows(t.C, t.Ldc, old, nr, t.Rows, t.Cols)
+	}
+	g.ISA.round(c, g.C.Ld, t.C, t.Ldc, t.Rows, t.Cols)
+}
+
+// addRows adds rows of cols floats to others; ldx and ldy are from one row to the
+// next, 0 for one row to be added to all.
+func addRows(x unsafe.Pointer, ldx int, y unsafe.Pointer, ldy, rows, cols int) {
+	for i := range rows {
+		to, from := FloatsAt(unsafe.Add(x, 4*i*ldx), cols), FloatsAt(unsafe.Add(y, 4*i*ldy), cols)
+		for j, v := range from {
+			to[j] += v
+		}
+	}
+}

@@ -1,0 +1,174 @@
+package kernel
+
+import (
+	"unsafe"
+
+	"zeroth/device"
+)
+
+// ISA is what one instruction set contributes to a product. A panel is packed
+// in words of 32 bits: a float32, or two neighbours in k as bf16.
+type ISA struct {
+	Name   string
+	MR, nr int
+	KC     int // elements of k in a block
+	pair   int // elements of k in a word: 1, or 2 if both operands must be bf16
+	unit   int // words of k that a panel is filled up to with zeros
+	a, b   packing
+	tile   tileFunc
+	moves  *moves    // nil: in Go
+	Row    []RowFunc // of C of F32 and of BF16, if it has these instead of tile
+	// Narrow packs 32 rows of k floats, a multiple of 32, ld apart, as a panel of
+	// A of bf16; subnormals may become zero. nil if row is.
+	Narrow func(dst, src unsafe.Pointer, ld, k int)
+	peak   Peak // of multiply-adds, however long
+}
+
+// packing is how panels are packed, by type of the source: F32, BF16, F16. A
+// type without an entry is widened to float32 first.
+type packing struct {
+	copy       [3]packCopyFunc
+	trans      [3]packTransFunc
+	transLanes int // at most in a call
+	// tiles: the panel is in tiles of AMX and filled up with zeros by its routines.
+	tiles bool
+}
+
+// packCopyFunc packs lanes that are neighbours in memory, by copying: lane i of panel s, which begins
+// panel words after the one before, is column s*stride+i of the source, and
+// becomes dst[s*panel+p*stride+i] = src[p*ld+s*stride+i], p < k. It goes through
+// rows in order and may also write what follows a row of dst, up to edge words.
+// k and width >= 1; ld is in elements of the source, stride and panel in words.
+// More than one panel has a stride of its instruction set's lanes.
+type packCopyFunc func(dst, src unsafe.Pointer, ld, k, width, stride, panel int)
+
+// packTransFunc packs lanes that are ld elements from each other, by transposing: dst[p*stride+i] becomes src[i*ld+p].
+type packTransFunc func(dst, src unsafe.Pointer, ld, k, width, stride int)
+
+// tileFunc sets c[i*ldc+j] = base[i*ldb+j] + sum over p < k of a[p*mr+i] *
+// b[p*nr+j] for i < rows and j < cols.
+type tileFunc func(t *Tile)
+
+// RowFunc computes n whole tiles side by side, from mr rows of A and n panels of
+// B that are panel bytes apart. Words p to p+unit of row i of A begin at a + i*row
+// + p/unit*step bytes. Sums begin with the bias, or with nothing with AddNone.
+// With AddOld sums of float32 begin with the old C, and to sums of bf16 it is
+// added before they are rounded. Meanwhile it fetches the rows of A at next.
+// stage is room for two tiles.
+type RowFunc func(r *TileRow)
+
+// What add of a RowFunc may have set.
+const (
+	AddOld  = 1
+	AddNone = 2
+)
+
+// GemmScratch is a worker's share of its scratch memory.
+type GemmScratch struct {
+	tile []float32 // two tiles on their way to C
+	B    []float32 // packed panels of B
+	bias []float32 // of their columns, zero if there is none
+	wide []float32 // room for a panel that is widened before it is packed
+	args *callArgs
+}
+
+func (m *GemmScratch) biasOf(j int) unsafe.Pointer { return unsafe.Pointer(&m.bias[j]) }
+
+// Memory is the worker's work space; asking again gives the same.
+func (g *Gemm) Memory(w *Worker) GemmScratch {
+	tile, b, bias, wide := 2*g.ISA.MR*g.ISA.nr, g.groupPanels()*g.panelLen()+Edge, g.groupPanels()*g.ISA.nr, g.widened()
+	s := w.Floats(tile + b + bias + wide)
+	return GemmScratch{take(&s, tile), take(&s, b), take(&s, bias), s, &w.args}
+}
+
+// widened is the elements of a panel that has to be widened first.
+func (g *Gemm) widened() int {
+	needs := func(how *packing, x device.Mat, side bool) bool {
+		return !side && native(&how.trans, x.Buf.Type) == nil
+	}
+	if needs(&g.ISA.a, g.A, g.A.Trans) || needs(&g.ISA.b, g.B, !g.B.Trans) {
+		return max(g.ISA.MR, g.ISA.nr) * g.kc
+	}
+	return 0
+}
+
+// PackB packs column panels [lo, hi) of the block of B and of the bias into the
+// worker's memory.
+func (g *Gemm) PackB(mem GemmScratch, lo, hi int) {
+	nr := g.ISA.nr
+	j, width := g.j0+lo*nr, min(hi*nr, g.j1-g.j0)-lo*nr
+	clear(mem.bias)
+	if g.Bias.N != 0 {
+		Load(mem.bias[:width], g.Bias.Slice(j, j+width))
+	}
+	g.pack(mem, &g.ISA.b, mem.B, nr, g.panelLen(), g.B, !g.B.Trans, j, width)
+}
+
+// PackA packs row panels [lo, hi) of the block of A.
+func (g *Gemm) PackA(mem GemmScratch, lo, hi int) {
+	for p := lo; p < hi; p++ {
+		i := g.panelRow(p)
+		g.pack(mem, &g.ISA.a, g.Packed[p*g.Slot():], g.ISA.MR, g.Slot(), g.A, g.A.Trans, i, g.panelRow(p+1)-i)
+	}
+}
+
+func (g *Gemm) wordsOf(k int) int { return Ceil(Ceil(k, g.ISA.pair), g.ISA.unit) * g.ISA.unit }
+
+// pack packs lanes [lane, lane+width) of x, for the block's k, into panels of so
+// many lanes, panel words apart. The lanes are columns as stored if side is set,
+// else rows. What is missing of the last words is zero.
+func (g *Gemm) pack(mem GemmScratch, how *packing, dst []float32, lanes, panel int, x device.Mat, side bool, lane, width int) {
+	k := g.p1 - g.p0
+	if k == 0 {
+		return
+	}
+	if side {
+		g.packCopy(how, dst, lanes, panel, x, lane, width)
+	}
+	for i := 0; i < width; i += lanes {
+		to := dst[i/lanes*panel:]
+		if !side {
+			g.packTrans(mem, how, to, lanes, x, lane+i, min(lanes, width-i))
+		}
+		if !how.tiles {
+			clear(to[Ceil(k, g.ISA.pair)*lanes : g.wordsOf(k)*lanes])
+		}
+	}
+}
+
+// native is the routine of fs for a type, or nil.
+func native[F packCopyFunc | packTransFunc](fs *[3]F, t device.DType) F {
+	if t > device.F16 {
+		return nil
+	}
+	return fs[t]
+}
+
+func (g *Gemm) packTrans(mem GemmScratch, how *packing, dst []float32, lanes int, x device.Mat, lane, width int) {
+	k := g.p1 - g.p0
+	src, ld := x.Buf.Slice(lane*x.Ld+g.p0, x.Buf.N), x.Ld
+	f := native(&how.trans, src.Type)
+	if f == nil {
+		for i := range width {
+			Load(mem.wide[i*k:][:k], src.Slice(i*ld, i*ld+k))
+		}
+		f, src, ld = how.trans[device.F32], device.OfF32(mem.wide), k
+	}
+	for i := 0; i < width; i += how.transLanes {
+		f(unsafe.Pointer(&dst[i]), src.Slice(i*ld, src.N).Ptr, ld, k, min(how.transLanes, width-i), lanes)
+	}
+}
+
+func (g *Gemm) packCopy(how *packing, dst []float32, lanes, panel int, x device.Mat, lane, width int) {
+	if f := native(&how.copy, x.Buf.Type); f != nil {
+		f(unsafe.Pointer(&dst[0]), x.Buf.Slice(g.p0*x.Ld+lane, x.Buf.N).Ptr, x.Ld, g.p1-g.p0, width, lanes, panel)
+		return
+	}
+	for p := range g.p1 - g.p0 {
+		row := x.Buf.Slice((g.p0+p)*x.Ld+lane, x.Buf.N)
+		for i := 0; i < width; i += lanes {
+			n := min(lanes, width-i)
+			Load(dst[i/lanes*panel+p*lanes:][:n], row.Slice(i, i+n))
+		}
+	}
+}

@@ -1,0 +1,138 @@
+package kernel
+
+import (
+	"fmt"
+	"math"
+	"unsafe"
+
+	"zeroth/device"
+)
+
+// Ignored is the target of a position that has no loss and no gradient.
+const Ignored = -1
+
+func RunCrossEntropy(t *Args, w *Worker, lo, hi int) {
+	m, loss, target := &t.M[0], t.B[0].F32(), t.B[1].I32()
+	for i := lo; i < hi; i++ {
+		loss[i] = 0
+		if target[i] != Ignored {
+			x := logitsOf(w, m, i)
+			loss[i] = x.loss(WantTarget(int(target[i]), i, m.Cols))
+		}
+	}
+}
+
+func RunCrossEntropyGrad(t *Args, w *Worker, lo, hi int) {
+	m, loss, target := &t.M[0], t.B[0].F32(), t.B[1].I32()
+	for i := lo; i < hi; i++ {
+		row := m.Buf.Slice(i*m.Ld, i*m.Ld+m.Cols)
+		if target[i] == Ignored {
+			loss[i] = 0
+			clear(row.Raw())
+			continue
+		}
+		x, at := logitsOf(w, m, i), WantTarget(int(target[i]), i, m.Cols)
+		loss[i] = x.loss(at)
+		x.gradient(at, t.F)
+		if x.row.Type != m.Buf.Type {
+			Store(row, x.row.F32())
+		}
+	}
+}
+
+// logits is a row of them, in memory or converted in a worker's scratch, with
+// the largest and the sum of exponentials relative to it.
+type logits struct {
+	w   *Worker
+	row device.Buffer
+	top float32
+	sum float64
+}
+
+// LogitsChunk is the number of logits looked at at a time: they stay in cache
+// between the search for the largest and the sum, which is float32 within the
+// chunk and float64 beyond.
+const LogitsChunk = 4096
+
+func logitsOf(w *Worker, m *device.Mat, i int) logits {
+	x := logits{w: w, row: m.Buf.Slice(i*m.Ld, i*m.Ld+m.Cols), top: negInf}
+	if BestVec.softmax[x.row.Type] == nil {
+		x.row = device.OfF32(floatsOf(w.Floats(m.Cols), m.Buf, i*m.Ld, m.Cols))
+	}
+	for c := 0; c < m.Cols; c += LogitsChunk {
+		x.more(x.row.Slice(c, min(c+LogitsChunk, m.Cols)))
+	}
+	return x
+}
+
+// more goes on to the next chunk: the sum so far is brought to the new largest.
+func (x *logits) more(chunk device.Buffer) {
+	whole, end := x.cut(chunk)
+	top, t := x.top, chunk.Type
+	if whole.N > 0 {
+		top = max(top, BestVec.largest[t](whole.Ptr, whole.N))
+	}
+	if end != nil {
+		top = max(top, BestVec.largest[t](end, 16))
+	}
+	x.sum *= float64(Exp32(x.top - top))
+	x.top = top
+	if whole.N > 0 {
+		x.sum += float64(BestVec.expSum[t](whole.Ptr, whole.N, top))
+	}
+	if end != nil {
+		x.sum += float64(BestVec.expSum[t](end, 16, top))
+	}
+}
+
+// cut is the whole vectors of x and, if elements are left, a vector of those
+// filled up with -Inf.
+func (x *logits) cut(chunk device.Buffer) (whole device.Buffer, end unsafe.Pointer) {
+	n := chunk.N &^ 15
+	if n < chunk.N {
+		fill := RawBuffer(chunk.Type, unsafe.Pointer(&x.w.ends[0]), 16)
+		for i := range x.w.ends[1] {
+			x.w.ends[1][i] = negInf
+		}
+		Store(fill, x.w.ends[1][:])
+		copy(x.w.end(0), chunk.Slice(n, chunk.N).Raw())
+		end = fill.Ptr
+	}
+	return chunk.Slice(0, n), end
+}
+
+// at is logit i.
+func (x *logits) at(i int) float32 {
+	v := x.w.ends[2][:1]
+	Load(v, x.row.Slice(i, i+1))
+	return v[0]
+}
+
+func (x *logits) loss(target int) float32 {
+	return float32(math.Log(x.sum) + float64(x.top) - float64(x.at(target)))
+}
+
+// gradient turns the logits into scale*(softmax - onehot(target)).
+func (x *logits) gradient(target int, scale float32) {
+	r, t := float32(float64(scale)/x.sum), x.row.Type
+	own := Exp32(x.at(target)-x.top)*r - scale
+	whole, end := x.cut(x.row)
+	if end != nil {
+		BestVec.softmax[t](end, 16, x.top, r)
+		copy(x.row.Slice(whole.N, x.row.N).Raw(), x.w.end(0))
+	}
+	for c := 0; c < whole.N; c += LogitsChunk {
+		part := whole.Slice(c, min(c+LogitsChunk, whole.N))
+		BestVec.softmax[t](part.Ptr, part.N, x.top, r)
+	}
+	x.w.ends[2][0] = own
+	Store(x.row.Slice(target, target+1), x.w.ends[2][:1])
+}
+
+// WantTarget is the target, which must be an index of the n logits of row i.
+func WantTarget(target, i, n int) int {
+	if target < 0 || target >= n {
+		panic(fmt.Sprintf("cpu: cross-entropy: target %d at %d, %d logits", target, i, n))
+	}
+	return target
+}

@@ -1,0 +1,213 @@
+package kernel
+
+import (
+	"math"
+	"unsafe"
+
+	"zeroth/device"
+)
+
+func RunLayerNorm(t *Args, work *Worker, lo, hi int) {
+	ym, xm, n := &t.M[0], &t.M[1], t.M[1].Cols
+	mean, rstd := t.B[0].F32(), t.B[1].F32()
+	np := padded(n, rowUnit)
+	mem := work.Floats(4 * np)
+	w, b := take(&mem, np), take(&mem, np)
+	Load(w[:n], t.B[2])
+	Load(b[:n], t.B[3])
+	rows := normRows{isa: &BestVec.normISA, n: n, np: np, direct: directRows(n, ym, xm)}
+	for i := lo; i < hi; i++ {
+		x, kind := rows.read(mem, xm, i)
+		m := rows.isa.sum[kind](x, np) / float32(n)
+		if !rows.direct {
+			fill(mem[n:np], m)
+		}
+		r := float32(1 / math.Sqrt(float64(rows.isa.squares[kind](x, np, m)/float32(n)+t.F)))
+		mean[i], rstd[i] = m, r
+		y := rows.room(mem[np:], ym, i)
+		rows.isa.norm[kind](y, x, FloatPtr(w, 0), FloatPtr(b, 0), np, m, r)
+		rows.write(ym, i, mem[np:])
+	}
+}
+
+// directRows is whether functions work on the rows of matrices where they lie:
+// of one type that the instruction set reads, n elements a whole number of
+// vectors.
+func directRows(n int, ms ...*device.Mat) bool {
+	kind := ms[0].Buf.Type
+	for _, m := range ms {
+		if m.Buf.Type != kind {
+			return false
+		}
+	}
+	return n%rowUnit == 0 && BestVec.norm[kind] != nil
+}
+
+// normRows is how rows of n elements are read and written: in place if direct
+// is set, else by way of np float32, the last of them 0.
+type normRows struct {
+	isa    *normISA
+	n, np  int
+	direct bool
+}
+
+func (rows *normRows) read(mem []float32, m *device.Mat, i int) (unsafe.Pointer, device.DType) {
+	row := rowOf(m, i, rows.n)
+	if rows.direct {
+		return row.Ptr, row.Type
+	}
+	Load(mem[:rows.n], row)
+	clear(mem[rows.n:rows.np])
+	return unsafe.Pointer(&mem[0]), device.F32
+}
+
+// room is where the row is computed, and write puts it where it belongs.
+func (rows *normRows) room(mem []float32, m *device.Mat, i int) unsafe.Pointer {
+	if rows.direct {
+		return rowOf(m, i, rows.n).Ptr
+	}
+	return unsafe.Pointer(&mem[0])
+}
+
+func (rows *normRows) write(m *device.Mat, i int, mem []float32) {
+	if !rows.direct {
+		Store(rowOf(m, i, rows.n), mem[:rows.n])
+	}
+}
+
+func fill(x []float32, v float32) {
+	for i := range x {
+		x[i] = v
+	}
+}
+
+// RunLayerNormGradW sums down chunks of columns; see sum.go.
+func RunLayerNormGradW(t *Args, work *Worker, lo, hi int) {
+	c := newNormColumns(work, &t.M[0], &t.M[1])
+	c.chunks(lo, hi, t.B[0].F32(), t.B[1].F32(), t.B[2].F32(), t.B[3].F32())
+}
+
+// normColumns is a worker's sums down the columns of dy and x.
+type normColumns struct {
+	isa            *normISA
+	dy, x          *device.Mat
+	direct         bool
+	sumW, sumB     []float32 // (columns)
+	blockD, blockX []float32 // (groupLen, columns)
+	zeros          []float32 // (groupLen)
+	args           *ColumnGrads
+}
+
+func newNormColumns(work *Worker, dy, x *device.Mat) normColumns {
+	c := normColumns{isa: &BestVec.normISA, dy: dy, x: x, args: &work.args.columns}
+	c.direct = dy.Buf.Type == x.Buf.Type && c.isa.normColumns[x.Buf.Type] != nil
+	columns := c.isa.columns
+	mem := work.Floats((2*groupLen+2)*columns + groupLen)
+	c.sumW, c.sumB = take(&mem, columns), take(&mem, columns)
+	c.blockD, c.blockX = take(&mem, groupLen*columns), take(&mem, groupLen*columns)
+	c.zeros = take(&mem, groupLen)
+	clear(c.zeros)
+	return c
+}
+
+// chunks sets chunks [lo, hi) of dw to the sums of dy*(x-mean)*rstd, and of db to
+// those of dy. db nil is not wanted, mean nil is zeros.
+func (c *normColumns) chunks(lo, hi int, dw, db, mean, rstd []float32) {
+	columns := c.isa.columns
+	at, c1 := lo*ChunkCols, min(hi*ChunkCols, c.x.Cols)
+	if c.direct {
+		at = c.whole(at, c1, dw, db, mean, rstd)
+	}
+	for ; at < c1; at += columns {
+		n := min(columns, c1-at)
+		sumW, sumB := columnSums(c.sumW, dw[at:at+n], columns), c.sumB
+		if db != nil {
+			sumB = columnSums(c.sumB, db[at:at+n], columns)
+		}
+		for r := 0; r < c.x.Rows; r += groupLen {
+			rows, means := min(groupLen, c.x.Rows-r), c.zeros
+			if mean != nil {
+				means = mean[r:]
+			}
+			d, ldd, kind := columnBlock(c.blockD, c.dy, r, at, rows, n, columns, c.direct)
+			x, ldx, _ := columnBlock(c.blockX, c.x, r, at, rows, n, columns, c.direct)
+			a := c.args
+			a.Dw, a.Db, a.Dy, a.X = FloatPtr(sumW, 0), FloatPtr(sumB, 0), d, x
+			a.Lddy, a.Ldx, a.Rows = ldd, ldx, rows
+			a.Mean, a.Rstd = FloatPtr(means, 0), FloatPtr(rstd, r)
+			c.isa.normColumns[kind](a)
+		}
+		copy(dw[at:at+n], sumW)
+		if db != nil {
+			copy(db[at:at+n], sumB)
+		}
+	}
+}
+
+// whole does so for columns from at on, as many as go without a rest, and returns
+// where that ends: whole rows of a group, as they lie in memory.
+func (c *normColumns) whole(at, end int, dw, db, mean, rstd []float32) int {
+	columns, x, dy := c.isa.columns, c.x, c.dy
+	end = at + (end-at)/columns*columns
+	clear(dw[at:end])
+	if db != nil {
+		clear(db[at:end])
+	}
+	for r := 0; r < x.Rows; r += groupLen {
+		a, means := c.args, c.zeros
+		if mean != nil {
+			means = mean[r:]
+		}
+		a.Lddy, a.Ldx, a.Rows = dy.Ld, x.Ld, min(groupLen, x.Rows-r)
+		a.Mean, a.Rstd = FloatPtr(means, 0), FloatPtr(rstd, r)
+		for col := at; col < end; col += columns {
+			a.Dw, a.Db = FloatPtr(dw, col), FloatPtr(c.sumB, 0)
+			if db != nil {
+				a.Db = FloatPtr(db, col)
+			}
+			a.Dy = dy.Buf.Slice(r*dy.Ld+col, dy.Buf.N).Ptr
+			a.X = x.Buf.Slice(r*x.Ld+col, x.Buf.N).Ptr
+			c.isa.normColumns[dy.Buf.Type](a)
+		}
+	}
+	return end
+}
+
+func RunLayerNormGradX(t *Args, work *Worker, lo, hi int) {
+	runNormGrad(t, work, lo, hi, t.B[1].F32(), t.B[2].F32())
+}
+
+// runNormGrad is dx of rows [lo, hi); mean nil stands for RMSNorm, whose rows
+// have no mean and whose gradient none taken off.
+func runNormGrad(t *Args, work *Worker, lo, hi int, mean, rstd []float32) {
+	dxm, dym, xm, n := &t.M[0], &t.M[1], &t.M[2], t.M[2].Cols
+	np, a := padded(n, rowUnit), &work.args.normGrad
+	mem := work.Floats(4*np + 2)
+	w, sums := take(&mem, np), take(&mem, 2)
+	Load(w[:n], t.B[0])
+	clear(w[n:])
+	a.W, a.N, a.Add = FloatPtr(w, 0), np, 0
+	if t.Add {
+		a.Add = 1
+	}
+	rows := normRows{isa: &BestVec.normISA, n: n, np: np, direct: directRows(n, dxm, dym, xm)}
+	for i := lo; i < hi; i++ {
+		dy, kind := rows.read(mem, dym, i)
+		x, _ := rows.read(mem[np:], xm, i)
+		if t.Add {
+			rows.read(mem[2*np:], dxm, i)
+		}
+		a.M, a.G, a.R = 0, 0, rstd[i]
+		if mean != nil {
+			a.M = mean[i]
+		}
+		rows.isa.sums[kind](FloatPtr(sums, 0), dy, x, a.W, np, a.M)
+		if mean != nil {
+			a.G = sums[0] / float32(n)
+		}
+		a.Gn = sums[1] * a.R / float32(n) * a.R
+		a.Dx, a.Dy, a.X = rows.room(mem[2*np:], dxm, i), dy, x
+		rows.isa.grad[kind](a)
+		rows.write(dxm, i, mem[2*np:])
+	}
+}

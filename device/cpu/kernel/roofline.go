@@ -1,0 +1,115 @@
+package kernel
+
+import (
+	"sync"
+	"time"
+	"unsafe"
+)
+
+// The machine's roofline: the limits that kernels are measured against. Nothing here
+// knows what a kernel is.
+
+// Peak is arithmetic that touches no memory: the most multiply-adds the
+// machine does. It is also what tells whether somebody else has the processor.
+type Peak struct {
+	Name string // "fp32 avx512"
+	ops  float64
+	loop func(n int)
+	n    int // about a tenth of a millisecond: assembly is not interrupted
+}
+
+// Rate is operations a second, two a multiply-add, on so many goroutines for
+// about a millisecond.
+func (p Peak) Rate(workers int) float64 {
+	const times = 10
+	start := time.Now()
+	Together(workers, func(int) {
+		for range times {
+			p.loop(p.n)
+		}
+	})
+	return float64(workers) * times * p.ops * float64(p.n) / time.Since(start).Seconds()
+}
+
+// Together runs f on so many goroutines, the caller's among them.
+func Together(workers int, f func(worker int)) {
+	var wg sync.WaitGroup
+	for w := 1; w < workers; w++ {
+		wg.Go(func() { f(w) })
+	}
+	f(0)
+	wg.Wait()
+}
+
+// PeakF32 is multiply-adds of float32.
+func PeakF32() Peak { return peakOf(BestISA.peak) }
+
+// PeakBF16 is multiply-adds of bf16 into float32, where the machine has them.
+func PeakBF16() (p Peak, ok bool) {
+	if BestBF16 == nil {
+		return Peak{}, false
+	}
+	return peakOf(BestBF16.peak), true
+}
+
+// peakOf sets how long the loop is.
+func peakOf(p Peak) Peak {
+	const long = 100 * time.Microsecond
+	best := time.Hour
+	for range 5 {
+		start := time.Now()
+		p.loop(1000)
+		best = min(best, time.Since(start))
+	}
+	p.n = max(1, int(1000*long/max(best, time.Nanosecond)))
+	return p
+}
+
+// Stream is a pass over memory that is as fast as the machine can.
+type Stream struct {
+	Name  string // "copy"
+	Bytes int    // read and written for each float
+	Piece func(dst, a, b []float32)
+}
+
+// Streams are a copy and a sum of two that write past the caches, a change in
+// place, as an optimizer's of its state, one by what another array says, as of
+// parameters by gradients, and reading alone.
+func Streams() []Stream {
+	return []Stream{{"copy", 8, streamCopy}, {"triad", 12, streamTriad}, {"in place", 8, streamRewrite},
+		{"update", 12, streamUpdate}, {"read", 4, streamRead}}
+}
+
+// StreamLen is a length, in floats, for which a pass leaves the caches behind:
+// there are processors with 100 MiB and more of them.
+const StreamLen = 64 << 20
+
+const StreamUnit = 1 << 16
+
+// Pass runs over dst, a and b, of one length, a multiple of 65536 floats, on so
+// many goroutines.
+func (s Stream) Pass(workers int, dst, a, b []float32) {
+	const unit = StreamUnit
+	n := len(a)
+	Together(workers, func(w int) {
+		lo, hi := w*n/workers/unit*unit, (w+1)*n/workers/unit*unit
+		for at := lo; at < hi; at += unit {
+			s.Piece(dst[at:at+unit], a[at:at+unit], b[at:at+unit])
+		}
+	})
+}
+
+func streamCopy(dst, a, _ []float32) {
+	bytes := func(x []float32) []byte { return unsafe.Slice((*byte)(SliceAt(x)), 4*len(x)) }
+	copyBytes(bytes(dst), bytes(a), true)
+}
+
+// Instructions names the instruction sets products run on: of float32 and, if
+// it is another, of bf16.
+func Instructions() (f32, bf16 string) {
+	f32, bf16 = BestISA.Name, BestISA.Name
+	if BestBF16 != nil {
+		bf16 = BestBF16.Name
+	}
+	return f32, bf16
+}

@@ -1,0 +1,44 @@
+package kernel
+
+import (
+	"math"
+	"sync/atomic"
+)
+
+// The limits of a machine without assembly are those of Go.
+
+// SinkGo keeps the loop's results alive.
+var SinkGo atomic.Uint32
+
+// FmaGo does 16 n independent multiply-adds.
+func FmaGo(n int) {
+	a0, a1, a2, a3, a4, a5, a6, a7 := float32(0), float32(0), float32(0), float32(0), float32(0), float32(0), float32(0), float32(0)
+	for i := range 2 * n {
+		x := float32(i & 1)
+		a0, a1, a2, a3 = a0+x*x, a1+x*x, a2+x*x, a3+x*x
+		a4, a5, a6, a7 = a4+x*x, a5+x*x, a6+x*x, a7+x*x
+	}
+	SinkGo.Store(math.Float32bits(a0 + a1 + a2 + a3 + a4 + a5 + a6 + a7))
+}
+
+func TriadGo(dst, a, b []float32) {
+	a, b = a[:len(dst)], b[:len(dst)]
+	for i := range dst {
+		dst[i] = a[i] + b[i]/2
+	}
+}
+
+func RewriteGo(x []float32) {
+	for i := range x {
+		x[i] = -x[i]
+	}
+}
+
+func UpdateGo(x, a []float32) {
+	a = a[:len(x)]
+	for i := range x {
+		x[i] += a[i] / 2
+	}
+}
+
+func readGo(x []float32) { SinkGo.Store(math.Float32bits(sum4(x))) }

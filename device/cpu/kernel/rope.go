@@ -1,0 +1,88 @@
+package kernel
+
+import (
+	"math"
+	"unsafe"
+
+	"zeroth/device"
+)
+
+// ropePairs is the number of pairs of a head that are turned at a time in Go.
+const ropePairs = 64
+
+// ropeFunc turns heads heads of 2*half elements each, one behind the other at x,
+// by the cosines and sines of half pairs; half is a positive multiple of 16.
+// sign is 1, or -1 to turn back.
+type ropeFunc func(x, cos, sin unsafe.Pointer, half, heads int, sign float32)
+
+// Turns is a table of the cosines and sines of angles: row t, of D floats, has
+// those of position t, D/2 cosines and then the sines.
+type Turns struct {
+	Table []float32
+	Rope  device.Rope // of the first rope.T rows
+}
+
+// Has is whether the table is good for r: an angle does not depend on how many
+// positions there are.
+func (t *Turns) Has(r device.Rope) bool {
+	same := t.Rope
+	same.T, same.Past = r.T, r.Past
+	return same == r && r.Past+r.T <= t.Rope.T
+}
+
+// row is the cosines and sines of a position.
+func (t *Turns) row(at int) (cos, sin []float32) {
+	D := t.Rope.D
+	row := t.Table[at*D : (at+1)*D]
+	return row[:D/2], row[D/2:]
+}
+
+// RunAngles fills rows [lo, hi) of the table.
+func RunAngles(t *Args, w *Worker, lo, hi int) {
+	table := w.Turns
+	r := &table.Rope
+	for j := range r.D / 2 {
+		f := r.Freq(j)
+		for at := lo; at < hi; at++ {
+			s, c := math.Sincos(float64(at) * f)
+			cos, sin := table.row(at)
+			cos[j], sin[j] = float32(c), float32(s)
+		}
+	}
+}
+
+// RunRope turns all heads of rows [lo, hi).
+func RunRope(t *Args, w *Worker, lo, hi int) {
+	m, r, sign := &t.M[0], &t.Rope, t.F
+	f := BestVec.rope[m.Buf.Type]
+	mem := w.Floats(2 * ropePairs)
+	for row := lo; row < hi; row++ {
+		cos, sin := w.Turns.row(r.Past + row%r.T)
+		if f != nil && r.D%32 == 0 {
+			f(rowOf(m, row, m.Cols).Ptr, FloatPtr(cos, 0), FloatPtr(sin, 0), r.D/2, m.Cols/r.D, sign)
+			continue
+		}
+		for j := 0; j < r.D/2; j += ropePairs {
+			n := min(ropePairs, r.D/2-j)
+			turnHeads(m, row, j, r.D, mem, cos[j:j+n], sin[j:j+n], sign)
+		}
+	}
+}
+
+// turnHeads turns pairs j0 and on, as many as there are sines, of every head of
+// width D in a row.
+func turnHeads(m *device.Mat, row, j0, D int, mem, cos, sin []float32, sign float32) {
+	n := len(sin)
+	cos = cos[:n]
+	for at := row*m.Ld + j0; at < row*m.Ld+m.Cols; at += D {
+		x, y := floatsOf(mem, m.Buf, at, n), floatsOf(mem[ropePairs:], m.Buf, at+D/2, n)
+		y = y[:n]
+		for j, a := range x {
+			b, c, s := y[j], cos[j], sign*sin[j]
+			// The conversions keep the compiler from fusing products and sums.
+			x[j], y[j] = float32(a*c)-float32(b*s), float32(b*c)+float32(a*s)
+		}
+		keep(m.Buf, at, x)
+		keep(m.Buf, at+D/2, y)
+	}
+}

@@ -1,0 +1,85 @@
+package kernel
+
+import (
+	"fmt"
+
+	"zeroth/device"
+)
+
+// Kernels compute in float32 on runs of consecutive elements: floatsOf gives the
+// run as float32, room the place to compute a result in, keep puts it into
+// memory. Where memory is float32 all three are the memory itself.
+
+// floatsOf is elements [at, at+n) of b as float32, to be read: the memory itself,
+// or a conversion in buf (at least n).
+func floatsOf(buf []float32, b device.Buffer, at, n int) []float32 {
+	part := b.Slice(at, at+n)
+	if b.Type == device.F32 {
+		return part.F32()
+	}
+	Load(buf[:n], part)
+	return buf[:n]
+}
+
+// room is where elements [at, at+n) of b are to be written before keep: the
+// memory itself, or buf (at least n).
+func room(buf []float32, b device.Buffer, at, n int) []float32 {
+	if b.Type == device.F32 {
+		return b.Slice(at, at+n).F32()
+	}
+	return buf[:n]
+}
+
+// keep rounds x, which came from room, into the elements of b from at on.
+func keep(b device.Buffer, at int, x []float32) {
+	if b.Type != device.F32 {
+		Store(b.Slice(at, at+len(x)), x)
+	}
+}
+
+// BlockLen is the number of elements an elementwise kernel works on at a time;
+// its pieces are blocks, so that conversions fit in a little scratch.
+const BlockLen = 1024
+
+// PieceWork is the number of cheap element operations that are worth another
+// worker, whose waking takes some microseconds.
+const PieceWork = 1 << 14
+
+func Blocks(n int) int { return (n + BlockLen - 1) / BlockLen }
+
+// RowGrain is the number of rows of n elements worth another worker.
+func RowGrain(n int) int { return PieceWork/max(1, n) + 1 }
+
+// WantFloat panics unless b has a float type that kernels compute in.
+func WantFloat(op string, b device.Buffer) {
+	if b.Type > device.F16 {
+		panic(fmt.Sprintf("cpu: %s: %v elements, want fp32, bf16 or fp16", op, b.Type))
+	}
+}
+
+// WantLen panics unless b has n elements of type t.
+func WantLen(op string, b device.Buffer, t device.DType, n int) {
+	if b.Type != t || b.N != n {
+		panic(fmt.Sprintf("cpu: %s: %d elements of %v, want %d of %v", op, b.N, b.Type, n, t))
+	}
+}
+
+// WantVec panics unless b has n elements of a float type.
+func WantVec(op string, b device.Buffer, n int) {
+	WantFloat(op, b)
+	if b.N != n {
+		panic(fmt.Sprintf("cpu: %s: vector of %d elements, want %d", op, b.N, n))
+	}
+}
+
+// WantMat panics unless m is a (rows, cols) matrix of a float type, not
+// transposed, whose elements are all in its buffer.
+func WantMat(op string, m device.Mat, rows, cols int) {
+	WantFloat(op, m.Buf)
+	if m.Trans || m.Rows != rows || m.Cols != cols {
+		panic(fmt.Sprintf("cpu: %s: matrix (%d, %d), transposed: %v, want (%d, %d)", op, m.Rows, m.Cols, m.Trans, rows, cols))
+	}
+	if m.Ld < cols || rows > 0 && (rows-1)*m.Ld+cols > m.Buf.N {
+		panic(fmt.Sprintf("cpu: %s: %d rows of %d, %d apart, in %d elements", op, rows, cols, m.Ld, m.Buf.N))
+	}
+}

@@ -1,0 +1,135 @@
+package kernel
+
+import (
+	"sync/atomic"
+	"unsafe"
+
+	"zeroth/device"
+)
+
+// Sums down the columns of a matrix go by chunks of ChunkCols columns. Rows are
+// added in groups of groupLen whose sums are then added up: always the same
+// order, and more accurate in float32 than one long chain.
+const (
+	ChunkCols = 64 // a multiple of every normISA's columns
+	groupLen  = 64
+)
+
+func Chunks(cols int) int { return Ceil(cols, ChunkCols) }
+
+// columnSums is where n sums are added up: sum itself, cleared, or mem if
+// functions would write more columns than it has.
+func columnSums(mem, sum []float32, columns int) []float32 {
+	if len(sum) < columns {
+		sum = mem[:columns]
+	}
+	clear(sum)
+	return sum
+}
+
+// columnBlock is elements (row, col) to (row+rows, col+n) of m for a function
+// over columns columns: in place if direct is set and n is columns, else
+// converted into mem (rows, columns).
+func columnBlock(mem []float32, m *device.Mat, row, col, rows, n, columns int, direct bool) (at unsafe.Pointer, ld int, kind device.DType) {
+	if direct && n == columns {
+		return m.Buf.Slice(row*m.Ld+col, m.Buf.N).Ptr, m.Ld, m.Buf.Type
+	}
+	for i := range rows {
+		from := (row+i)*m.Ld + col
+		Load(mem[i*columns:][:n], m.Buf.Slice(from, from+n))
+	}
+	return unsafe.Pointer(&mem[0]), columns, device.F32
+}
+
+func RunSumRows(t *Args, w *Worker, lo, hi int) {
+	dy, db, isa := &t.M[0], t.B[0].F32(), &BestVec.normISA
+	columns, direct := isa.columns, isa.sumColumns[dy.Buf.Type] != nil
+	mem := w.Floats((groupLen + 1) * columns)
+	c, c1 := lo*ChunkCols, min(hi*ChunkCols, dy.Cols)
+	if direct { // whole rows of a group, as they lie in memory
+		whole := c + (c1-c)/columns*columns
+		clear(db[c:whole])
+		for r := 0; r < dy.Rows; r += groupLen {
+			for at := c; at < whole; at += columns {
+				x := dy.Buf.Slice(r*dy.Ld+at, dy.Buf.N)
+				isa.sumColumns[x.Type](FloatPtr(db, at), x.Ptr, dy.Ld, min(groupLen, dy.Rows-r))
+			}
+		}
+		c = whole
+	}
+	for ; c < c1; c += columns {
+		n := min(columns, c1-c)
+		sum := columnSums(mem, db[c:c+n], columns)
+		for r := 0; r < dy.Rows; r += groupLen {
+			rows := min(groupLen, dy.Rows-r)
+			x, ld, kind := columnBlock(mem[columns:], dy, r, c, rows, n, columns, direct)
+			isa.sumColumns[kind](FloatPtr(sum, 0), x, ld, rows)
+		}
+		copy(db[c:c+n], sum)
+	}
+}
+
+// addShared adds a worker's part of a sum to the accumulator it shares with others.
+func addShared(acc device.Buffer, own *device.Exact) {
+	own.Carry()
+	to := device.ExactAt(acc, 0)
+	for i, x := range own {
+		if x != 0 {
+			atomic.AddInt64(&to[i], x)
+		}
+	}
+}
+
+// blockRange is the elements of blocks [lo, hi).
+func blockRange(x device.Buffer, lo, hi int) []float32 {
+	return x.F32()[lo*device.ExactBlock : min(hi*device.ExactBlock, x.N)]
+}
+
+// LastBlock is what is left of a vector, filled up with zeros.
+func LastBlock(x []float32) (b [device.ExactBlock]float32) {
+	copy(b[:], x)
+	return b
+}
+
+func RunSum(t *Args, _ *Worker, lo, hi int) {
+	var sum device.Exact
+	x := blockRange(t.B[1], lo, hi)
+	for ; len(x) >= device.ExactBlock; x = x[device.ExactBlock:] {
+		sum.Add(device.BlockSum((*[device.ExactBlock]float32)(x)))
+	}
+	last := LastBlock(x)
+	sum.Add(device.BlockSum(&last))
+	addShared(t.B[0], &sum)
+}
+
+// SquaresAtOnce is the number of blocks given to one call of assembly.
+const SquaresAtOnce = 128
+
+// squareWindow is where one call of assembly adds most sums of blocks: a number
+// of 117 bits and more in units of 2^32^limb of a device.Exact, that is, the sum
+// over its lanes of [0][l] + [1][l]*2^32 + [2][l]*2^64. Sums that begin outside,
+// 0 and what is not finite are left to the caller, one by one.
+type squareWindow [3][8]uint64
+
+func RunSumSquares(t *Args, w *Worker, lo, hi int) {
+	var sum device.Exact
+	window := &w.window
+	odd := unsafe.Slice((*float64)(unsafe.Pointer(&w.Floats(2 * SquaresAtOnce)[0])), SquaresAtOnce)
+	limb := 0
+	x := blockRange(t.B[1], lo, hi)
+	for len(x) >= device.ExactBlock {
+		n := min(SquaresAtOnce, len(x)/device.ExactBlock)
+		left := BestVec.sumSquares(unsafe.Pointer(&odd[0]), FloatPtr(x, 0), n, unsafe.Pointer(window), device.ExactExponent(limb))
+		sum.AddLanes(limb, (*[3][8]uint64)(window))
+		for _, s := range odd[:left] {
+			sum.Add(s)
+			if s != 0 {
+				limb = device.ExactLimb(s)
+			}
+		}
+		x = x[n*device.ExactBlock:]
+	}
+	last := LastBlock(x)
+	sum.Add(device.BlockSquares(&last))
+	addShared(t.B[0], &sum)
+}

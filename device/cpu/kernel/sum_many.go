@@ -1,0 +1,137 @@
+package kernel
+
+import (
+	"fmt"
+	"unsafe"
+
+	"zeroth/device"
+)
+
+// addUpFunc sets elements [at, at+n) of dst to the sum of count sources, in
+// their order; n is a positive multiple of 16. src is where the address of the
+// first source is, the next are apart bytes from each other. dst may be one of
+// them.
+type addUpFunc func(dst, src unsafe.Pointer, apart, count, at, n int)
+
+// sumISA is what one instruction set contributes to AddUp, for F32, BF16 and
+// F16; addStream writes past the caches, to a dst that is aligned to 64 bytes.
+type sumISA struct{ addUp, addUpStream [3]addUpFunc }
+
+// AddAtOnce is the number of elements summed by one call of assembly.
+const AddAtOnce = 1 << 14
+
+// AddUp sets dst to the sum of the sources, of one type and length, on the
+// caller's goroutine: element by element, in the sources' order, and in
+// float32, rounded once to the type; F64 in float64. dst may be one of the
+// sources, or else overlaps none. Its bits are the same on every machine.
+func AddUp(dst device.Buffer, src []device.Buffer) {
+	for _, b := range src {
+		if b.Type != dst.Type || b.N != dst.N {
+			panic(fmt.Sprintf("cpu: sum of %d %v into %d %v", b.N, b.Type, dst.N, dst.Type))
+		}
+	}
+	switch {
+	case dst.Type > device.F16 && dst.Type != device.F64:
+		panic(fmt.Sprintf("cpu: sum of %v elements", dst.Type))
+	case len(src) == 0:
+		panic("cpu: sum of no sources")
+	}
+	done := 0
+	if dst.Type <= device.F16 && BestVec.addUp[dst.Type] != nil {
+		done = addUpFast(dst, src)
+	}
+	for lo := done; lo < dst.N; lo += addBlock {
+		addUpGo(dst, src, lo, min(lo+addBlock, dst.N))
+	}
+}
+
+// addUpFast sums the first elements by assembly and returns how many.
+func addUpFast(dst device.Buffer, src []device.Buffer) int {
+	f := BestVec.addUp[dst.Type]
+	if dst.Bytes() >= StreamMin && uintptr(dst.Ptr)%64 == 0 && !amongst(src, dst) {
+		f = BestVec.addUpStream[dst.Type]
+	}
+	n := dst.N &^ 15
+	for at := 0; at < n; at += AddAtOnce {
+		f(dst.Ptr, unsafe.Pointer(&src[0].Ptr), int(unsafe.Sizeof(src[0])), len(src), at, min(AddAtOnce, n-at))
+	}
+	return n
+}
+
+// amongst is whether b is one of the sources: then its lines are in cache when
+// its sums are stored.
+func amongst(src []device.Buffer, b device.Buffer) bool {
+	for _, s := range src {
+		if s.Ptr == b.Ptr {
+			return true
+		}
+	}
+	return false
+}
+
+// addBlock is the number of elements summed at a time in Go: their sums stay in
+// the first-level cache while the sources stream by.
+const addBlock = 1024
+
+// addUpGo sums elements [lo, hi).
+func addUpGo(dst device.Buffer, src []device.Buffer, lo, hi int) {
+	switch {
+	case dst.Type == device.F32:
+		var acc [addBlock]float32
+		addBlocks(dst, src, lo, hi, acc[:hi-lo], device.Buffer.F32)
+	case dst.Type == device.F64:
+		var acc [addBlock]float64
+		addBlocks(dst, src, lo, hi, acc[:hi-lo], device.Buffer.F64)
+	default:
+		var acc, part [addBlock]float32
+		sum, x := acc[:hi-lo], part[:hi-lo]
+		widenGo(sum, src[0].Slice(lo, hi))
+		for _, b := range src[1:] {
+			widenGo(x, b.Slice(lo, hi))
+			addInto(sum, sum, x)
+		}
+		roundGo(dst.Slice(lo, hi), sum)
+	}
+}
+
+// widenGo and roundGo convert from and to 16 bits as load and store do, and let
+// their operands stay on the stack.
+func widenGo(dst []float32, b device.Buffer) {
+	if b.Type == device.BF16 {
+		Bf16ToF32Go(dst, b.U16())
+	} else {
+		F16ToF32Go(dst, b.U16())
+	}
+}
+
+func roundGo(b device.Buffer, src []float32) {
+	if b.Type == device.BF16 {
+		F32ToBF16Go(b.U16(), src)
+	} else {
+		F32ToF16Go(b.U16(), src)
+	}
+}
+
+// addBlocks keeps partial sums in acc and puts the last into dst.
+func addBlocks[T float32 | float64](dst device.Buffer, src []device.Buffer, lo, hi int, acc []T, view func(device.Buffer) []T) {
+	part := view(src[0])[lo:hi]
+	for i, b := range src[1:] {
+		to := acc
+		if i == len(src)-2 {
+			to = view(dst)[lo:hi]
+		}
+		addInto(to, part, view(b)[lo:hi])
+		part = to
+	}
+	if len(src) == 1 {
+		copy(view(dst)[lo:hi], part)
+	}
+}
+
+// addInto sets dst = a + b, of equal length.
+func addInto[T float32 | float64](dst, a, b []T) {
+	a, b = a[:len(dst)], b[:len(dst)] // no bounds checks below; unrolling is slower
+	for i := range dst {
+		dst[i] = a[i] + b[i]
+	}
+}

@@ -1,0 +1,6 @@
+//go:build !amd64 && !arm64
+
+package kernel
+
+// nativeVecs: only amd64 and arm64 have assembly.
+func nativeVecs() []*VecISA { return nil }

@@ -1,0 +1,73 @@
+package cpu
+
+import (
+	"math"
+	"testing"
+	"zeroth/device/cpu/kernel"
+)
+
+// The loops do what their names say, or their rates would say nothing.
+func TestStreams(t *testing.T) {
+	for _, s := range kernel.Streams() {
+		const n = 1 << 13
+		dst, a, b := make([]float32, n), make([]float32, n), make([]float32, n)
+		for i := range a {
+			dst[i], a[i], b[i] = float32(-i), float32(i), float32(4*i)
+		}
+		want := map[string]float32{"copy": 1, "triad": 3, "in place": 1, "update": -0.5, "read": -1}[s.Name]
+		s.Piece(dst, a, b)
+		if sum := math.Float32frombits(kernel.SinkGo.Load()); s.Name == "read" && math.Abs(float64(sum)/(n*(n-1)/2)-1) > 1e-3 {
+			t.Errorf("read %g, want %d", sum, n*(n-1)/2)
+		}
+		for i := range dst {
+			if dst[i] != want*float32(i) {
+				t.Fatalf("%s: element %d is %g, want %g", s.Name, i, dst[i], want*float32(i))
+			}
+		}
+	}
+}
+
+// A pass reaches every element, whatever the number of workers.
+func TestStreamPass(t *testing.T) {
+	for _, workers := range []int{1, 3} {
+		reached := make([]float32, 5*kernel.StreamUnit)
+		s := kernel.Stream{Piece: func(dst, _, _ []float32) {
+			for i := range dst {
+				dst[i]++
+			}
+		}}
+		s.Pass(workers, reached, reached, reached)
+		for i, n := range reached {
+			if n != 1 {
+				t.Fatalf("%d workers: element %d was reached %g times", workers, i, n)
+			}
+		}
+	}
+}
+
+// Peaks are rates that a processor can have, and the one of bf16 is the higher.
+func TestPeaks(t *testing.T) {
+	best := func(p kernel.Peak) (rate float64) { // of several: the processor may be somebody else's now and then
+		for range 20 {
+			rate = max(rate, p.Rate(1))
+		}
+		return rate
+	}
+	f32 := best(kernel.PeakF32())
+	if f32 < 1e8 || f32 > 1e12 {
+		t.Errorf("%s: %g operations a second", kernel.PeakF32().Name, f32)
+	}
+	if p, ok := kernel.PeakBF16(); ok {
+		if r := best(p); r < f32/2 || r > 1e14 {
+			t.Errorf("%s: %g operations a second, float32 %g", p.Name, r, f32)
+		}
+	}
+	kernel.FmaGo(10)
+	dst, a := []float32{1, 2}, []float32{3, 4}
+	kernel.TriadGo(dst, a, a)
+	kernel.RewriteGo(dst)
+	kernel.UpdateGo(dst, a)
+	if dst[0] != -3 || dst[1] != -4 {
+		t.Errorf("the portable loops give %v", dst)
+	}
+}
