@@ -30,7 +30,6 @@ type oddity struct {
 // odds is a trial of an odd input.
 type odds struct {
 	*trial
-	args []string // of the command, for messages
 }
 
 var oddities = []oddity{
