@@ -24,9 +24,8 @@ checkpoint: {every: 3}
 `
 
 // A network of the caller's trains to the same losses at all stages (of one
-// micro-batch a step, as any), its final
-// parameters have no config.json, and a job without it does not go on from its
-// checkpoint.
+// micro-batch a step, as any), its final parameters have no config.json, and a job
+// without it does not go on from its checkpoint.
 func TestGivenNetwork(t *testing.T) {
 	testjob.InFolder(t, tiny)
 	testjob.Write(t, "a.txt", strings.Repeat("to be, or not to be; ", 100))
@@ -82,5 +81,15 @@ func TestGivenNetworkFits(t *testing.T) {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("%q is not in %v", part, err)
 		}
+	}
+}
+
+// Where memory is short, no other settings are searched for a network that the
+// closed forms do not know.
+func TestGivenNetworkIsNotSearched(t *testing.T) {
+	testjob.InFolder(t, tiny)
+	err := job.Run(t.Context(), mixed("job.yaml", "parallel.memory=100kB"), job.Options{Out: "run"})
+	if !input.IsInput(err) || !strings.Contains(err.Error(), "want more memory, another number of ranks") || strings.Contains(err.Error(), "settings fit") || input.Exists("run") {
+		t.Errorf("error %v", err)
 	}
 }
