@@ -12,7 +12,6 @@ import (
 	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/generate"
-	"zeroth/job/hf"
 	"zeroth/job/show"
 	"zeroth/zero"
 )
@@ -21,7 +20,7 @@ import (
 // After an error there is no model in it, or the one of before.
 func export(c *config.Config, ranks []*build.Rank, folder string) (err error) {
 	var specs []safetensors.Spec
-	for _, p := range hf.Parameters(c.Model.Network()) {
+	for _, p := range config.Parameters(c) {
 		specs = append(specs, safetensors.Spec{Name: p.Name, DType: safetensors.F32, Shape: p.Shape})
 	}
 	made := Missing(folder)

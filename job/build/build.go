@@ -17,7 +17,6 @@ import (
 	"zeroth/device/cpu"
 	"zeroth/device/dry"
 	"zeroth/job/config"
-	"zeroth/job/hf"
 	"zeroth/offload"
 	"zeroth/optim"
 	"zeroth/zero"
@@ -57,7 +56,7 @@ func Trainer(c *config.Config) zero.Config {
 	stage := zero.Stage(c.Zero.Stage)
 	return zero.Config{
 		Mesh:  config.Mesh(c),
-		Model: c.Model.Network(), DType: c.Precision,
+		Model: config.Network(c), DType: c.Precision,
 		Policy: stage.Policy(c.Zero.Prefetch, c.Zero.Recompute == "block"),
 		Micro:  c.Train.Accumulate, B: c.Train.MicroBatch, T: c.Model.Context, Chunk: c.Train.LossChunk,
 		Rule: Rule(c.Optimizer), Clip: c.Train.Clip, Scale: lossScale(c),
@@ -121,7 +120,7 @@ func sizes(c *config.Config) cpu.Sizes {
 		Type: c.Precision, Rows: c.Train.MicroBatch * m.Context, Width: m.Width, Vocab: m.Vocab,
 		Attn: device.Attn{T: m.Context, D: m.Width / m.Heads}, Rope: m.Family == "llama",
 	}
-	for _, p := range hf.Parameters(m.Network()) {
+	for _, p := range config.Parameters(c) {
 		s.Widest = max(s.Widest, slices.Max(p.Shape))
 	}
 	return s

@@ -6,6 +6,7 @@ import (
 	"zeroth/data"
 	"zeroth/device"
 	"zeroth/job/hf"
+	"zeroth/nn"
 	"zeroth/shard"
 	"zeroth/zero"
 )
@@ -28,6 +29,7 @@ type Config struct {
 
 	Notes      []string         // what a user may not expect of it
 	Carried    hf.Carried       // of the folder that the model came from; while it runs
+	network    *nn.Model        // of the caller; nil: that of Model
 	file       string           // that the job was read from
 	root       *node            // what it and the sets say, not to be changed
 	OtherModel []string         // how what the job says of the model differs from the checkpoint it goes on from

@@ -72,8 +72,11 @@ func (r *reader) modelFrom() {
 }
 
 // ModelJSON is config.json of the job's model with parameters in float32: that
-// of the folder it came from, if it came from one.
+// of the folder it came from, if it came from one; nil of a network of the caller.
 func (c *Config) ModelJSON() []byte {
+	if c.network != nil {
+		return nil
+	}
 	if c.Carried.Config == nil {
 		return c.Model.ConfigJSON()
 	}

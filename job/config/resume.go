@@ -111,6 +111,7 @@ func (c *Config) Continued(was *Config, model *hf.Model, trained int, at string)
 		put(root, key, n)
 	}
 	r := NewReader(c.file, root)
+	r.Config.network = c.network
 	if model != nil {
 		r.was = &wasModel{Model: *model, trained: trained}
 		if was != nil {

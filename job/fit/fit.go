@@ -2,6 +2,7 @@ package fit
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math/bits"
 	"slices"
@@ -136,6 +137,9 @@ func Search(c *config.Config, l Limits) (*Result, error) {
 // searchable is an error for a model with more layers than many dry runs are made
 // of.
 func searchable(c *config.Config) error {
+	if config.Given(c) {
+		return input.BadInput(errors.New("settings are searched for models of a job file, not for a given network; plan says what one setting needs"))
+	}
 	if n := c.Model.Layers; n > fitLayers {
 		return input.BadInput(fmt.Errorf("%v: %d layers: settings are searched for models of at most %d; plan says what one setting needs", c.Place("model.layers"), n, fitLayers))
 	}
@@ -206,7 +210,7 @@ type search struct {
 // bare is a search that has tried nothing yet.
 func bare(c *config.Config, l Limits) *search {
 	job := on(c, l.Ranks)
-	m := job.Model.Network()
+	m := config.Network(job)
 	return &search{limits: l, job: job, units: sim.UnitSizes(m), work: map[int]int64{}, kept: map[unitKey]*ofUnits{}, products: sim.Matmuls(m)}
 }
 

@@ -92,6 +92,9 @@ func (c Carried) Write(folder string, config []byte) error {
 	if err := c.writeFiles(folder); err != nil {
 		return err
 	}
+	if config == nil {
+		return nil
+	}
 	return replace(filepath.Join(folder, "config.json"), config)
 }
 

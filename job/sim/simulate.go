@@ -79,7 +79,7 @@ func (h *Hardware) DiskPrice(bytes float64) func(string, Kernel, Work) float64 {
 // DiskBytes is what a read or a write of a step has on average.
 func DiskBytes(c *config.Config) (float64, error) {
 	var cost Cost
-	_ = Moved(c, TrafficOf(c, UnitSizes(c.Model.Network())), Rates{Host: 1, Memory: 1, Disk: 1}, &cost)
+	_ = Moved(c, TrafficOf(c, UnitSizes(config.Network(c))), Rates{Host: 1, Memory: 1, Disk: 1}, &cost)
 	n, err := Transfers(c, build.FewMicro)
 	if more := c.Train.Accumulate - build.FewMicro; more > 0 && err == nil {
 		var less int
@@ -186,7 +186,7 @@ func ReplayAll(c *config.Config, p Pricing) (*Result, error) {
 	f := &Result{Hardware: p.Name, Source: p.Source, Ranks: c.Parallel.Ranks, Of: c, Trace: &Trace{ranks: [][]*Track{append(tracks, steps)}}}
 	e := f.Trace.Exposure()
 	f.Seconds, f.Compute, f.Exposed, f.Offload = e.Seconds, e.Compute, e.Exposed, e.Offload
-	m := c.Model.Network()
+	m := config.Network(c)
 	cost := CostOf(c, m, UnitSizes(m), Rates{Flops: 1, Link: 1, Host: 1, Memory: 1, Disk: 1})
 	f.Flops = cost.Flops - cost.Again
 	f.rate(c, p)

@@ -15,7 +15,6 @@ import (
 	"zeroth/device/cpu"
 	"zeroth/job/build"
 	"zeroth/job/config"
-	"zeroth/job/hf"
 	"zeroth/job/show"
 	"zeroth/zero"
 )
@@ -259,7 +258,7 @@ func Expects(c *config.Config, kinds []string) (n int64) {
 
 // Tensors are all that a checkpoint of the job has.
 func Tensors(c *config.Config, kinds []string) (all []checkpoint.Tensor) {
-	for _, p := range hf.Parameters(c.Model.Network()) {
+	for _, p := range config.Parameters(c) {
 		for _, kind := range kinds {
 			all = append(all, checkpoint.Tensor{Name: p.Name, Kind: kind, DType: checkpoint.F32, Shape: p.Shape})
 		}

@@ -1,0 +1,59 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+
+	"zeroth/input"
+	"zeroth/job/hf"
+	"zeroth/nn"
+	"zeroth/shard"
+)
+
+// WithNetwork is the job with a network of the caller's, which every rank uses:
+// modules keep nothing between calls. It must fit the job's model section, from
+// which come the width of the residual stream, its heads, the context and the
+// vocabulary; blocks that turn queries and keys want the family llama. No config.json
+// describes it: checkpoints and the final parameters have none, and are read by
+// jobs with the same network.
+func WithNetwork(c *Config, m *nn.Model) (*Config, error) {
+	var errs []error
+	wrong := func(key string, has, want int) {
+		errs = append(errs, fmt.Errorf("%v: %s is %d, of the given network %d", c.Place(key), key, want, has))
+	}
+	if m.Width != c.Model.Width {
+		wrong("model.width", m.Width, c.Model.Width)
+	}
+	if m.Vocab != c.Model.Vocab {
+		wrong("model.vocab", m.Vocab, c.Model.Vocab)
+	}
+	if m.Context < c.Model.Context {
+		wrong("model.context", m.Context, c.Model.Context)
+	}
+	if c.Model.From != "" {
+		errs = append(errs, fmt.Errorf("%v: model.from: the parameters of a given network begin fresh", c.Place("model.from")))
+	}
+	if c.Sample.Tokens > 0 {
+		errs = append(errs, fmt.Errorf("%v: sample.tokens: samples are of models with a config.json, a given network has none", c.Place("sample.tokens")))
+	}
+	if len(errs) > 0 {
+		return nil, input.BadInput(errors.Join(errs...))
+	}
+	x := *c
+	x.network = m
+	return &x, nil
+}
+
+// Given says whether the network is the caller's, not the model section's.
+func Given(c *Config) bool { return c.network != nil }
+
+// Network is what the job trains.
+func Network(c *Config) *nn.Model {
+	if c.network != nil {
+		return c.network
+	}
+	return c.Model.Network()
+}
+
+// Parameters are all that the job trains, in the order of the network's units.
+func Parameters(c *Config) []shard.Param { return hf.Parameters(Network(c)) }

@@ -1,0 +1,95 @@
+package job_test
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"zeroth/input"
+	"zeroth/job"
+	"zeroth/job/config"
+	"zeroth/job/report"
+	"zeroth/job/testjob"
+)
+
+const tiny = `
+data: {text: [a.txt]}
+model: {layers: 2, heads: 2, width: 16, context: 8}
+train: {steps: 3, micro_batch: 1, batch: 2}
+parallel: {ranks: 2}
+precision: fp32
+checkpoint: {every: 3}
+`
+
+// A network of the caller's trains to the same losses at all stages (of one
+// micro-batch a step, as any), its final parameters have no config.json, and a job
+// without it does not go on from its checkpoint.
+func TestGivenNetwork(t *testing.T) {
+	testjob.InFolder(t, tiny)
+	testjob.Write(t, "a.txt", strings.Repeat("to be, or not to be; ", 100))
+	var want []float64
+	for stage := range 4 {
+		out := fmt.Sprint("run", stage)
+		if err := job.Run(t.Context(), mixed("job.yaml", fmt.Sprint("zero.stage=", stage)), job.Options{Out: out}); err != nil {
+			t.Fatal(err)
+		}
+		steps, _, err := report.ReadMetrics(filepath.Join(out, "metrics.jsonl"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var losses []float64
+		for _, s := range steps {
+			losses = append(losses, s.Loss)
+		}
+		if want == nil {
+			want = losses
+		}
+		if len(losses) != 3 || !slices.Equal(losses, want) {
+			t.Errorf("losses at stage %d are %v, at stage 0 %v", stage, losses, want)
+		}
+		if input.Exists(filepath.Join(out, "model", "config.json")) || !input.Exists(filepath.Join(out, "model", "model.safetensors")) {
+			t.Error("the final parameters are not there, or with a config.json of another model")
+		}
+	}
+	c, err := config.Load("job.yaml", []string{"train.steps=4"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = job.Run(t.Context(), c, job.Options{Out: "run3", Resume: "latest"})
+	if !input.IsInput(err) || !strings.Contains(err.Error(), "mix.weight is in it and not in the job's model") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// A network that the model section does not describe is refused, with all that is wrong.
+func TestGivenNetworkFits(t *testing.T) {
+	testjob.InFolder(t, tiny)
+	c, err := config.Load("job.yaml", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	net := c.Model.Network()
+	net.Width, net.Vocab, net.Context = 8, 300, 4
+	c.Model.From, c.Sample.Tokens = "folder", 5
+	_, err = config.WithNetwork(c, net)
+	if !input.IsInput(err) {
+		t.Fatalf("error %v", err)
+	}
+	for _, part := range []string{"model.width is 16, of the given network 8", "model.vocab is 256, of the given network 300", "model.context is 8, of the given network 4", "model.from: ", "sample.tokens: "} {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("%q is not in %v", part, err)
+		}
+	}
+}
+
+// Where memory is short, no other settings are searched for a network that the
+// closed forms do not know.
+func TestGivenNetworkIsNotSearched(t *testing.T) {
+	testjob.InFolder(t, tiny)
+	err := job.Run(t.Context(), mixed("job.yaml", "parallel.memory=100kB"), job.Options{Out: "run"})
+	if !input.IsInput(err) || !strings.Contains(err.Error(), "want more memory, another number of ranks") || strings.Contains(err.Error(), "settings fit") || input.Exists("run") {
+		t.Errorf("error %v", err)
+	}
+}
