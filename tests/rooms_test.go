@@ -2,7 +2,9 @@ package tests
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
+	"go/ast"
 	"go/parser"
 	"go/token"
 	"os"
@@ -100,5 +102,72 @@ func TestRoomsAreJudged(t *testing.T) {
 		if got := c.room.faults(); len(got) > 0 != c.fails {
 			t.Errorf("%+v: %v", c.room, got)
 		}
+	}
+}
+
+// undocumented are the exported functions, methods and types of a file without a
+// comment that begins with their names.
+func undocumented(f *ast.File) (out []string) {
+	check := func(name *ast.Ident, doc string) {
+		if name.IsExported() && !strings.HasPrefix(doc, name.Name) {
+			out = append(out, name.Name)
+		}
+	}
+	for _, d := range f.Decls {
+		switch d := d.(type) {
+		case *ast.FuncDecl:
+			if !known[d.Name.Name] && (d.Recv == nil || ast.IsExported(receiver(d))) {
+				check(d.Name, d.Doc.Text())
+			}
+		case *ast.GenDecl:
+			for _, s := range d.Specs {
+				if s, ok := s.(*ast.TypeSpec); ok {
+					check(s.Name, cmp.Or(s.Doc.Text(), d.Doc.Text()))
+				}
+			}
+		}
+	}
+	return out
+}
+
+// known are methods that the language's own interfaces explain.
+var known = map[string]bool{"String": true, "Error": true, "Unwrap": true}
+
+// receiver is the name of the type that a method is of.
+func receiver(d *ast.FuncDecl) string {
+	t := d.Recv.List[0].Type
+	if s, ok := t.(*ast.StarExpr); ok {
+		t = s.X
+	}
+	id, _ := t.(*ast.Ident)
+	return fmt.Sprint(id)
+}
+
+// What rooms under job export says what it is.
+func TestExportedNamesAreExplained(t *testing.T) {
+	for name := range places {
+		if name != "job" && name != "input" && !strings.HasPrefix(name, "job/") {
+			continue
+		}
+		files, err := filepath.Glob(filepath.Join("..", name, "*.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			if strings.HasSuffix(file, "_test.go") {
+				continue
+			}
+			f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, x := range undocumented(f) {
+				t.Errorf("%s: %s has no comment that begins with its name", file, x)
+			}
+		}
+	}
+	f, err := parser.ParseFile(token.NewFileSet(), "", "package a\n// B is.\nfunc B() {}\n// B is.\nfunc C() {}\ntype D int\nfunc (d *D) E() {}\n", parser.ParseComments)
+	if got := fmt.Sprint(undocumented(f)); err != nil || got != "[C D E]" {
+		t.Errorf("undocumented: %s, %v", got, err)
 	}
 }
