@@ -65,7 +65,7 @@ func sampleAtEnd(c *config.Config, ctx context.Context, out string, note func(st
 	}
 	var text bytes.Buffer
 	s := c.Sample
-	err := generate.Sample(ctx, generate.SampleOptions{
+	err := generate.Sample(ctx, generate.Options{
 		Run: out, Tokenizer: config.Tokenizer(c), Prompt: s.Prompt, Tokens: s.Tokens, Temperature: s.Temperature, TopK: s.TopK, Seed: s.Seed, Note: note,
 	}, &text)
 	return show.OnScreen(text.Bytes()), err

@@ -28,7 +28,7 @@ func trained(t *testing.T, sets ...string) {
 	}
 }
 
-func sampled(t *testing.T, o generate.SampleOptions) string {
+func sampled(t *testing.T, o generate.Options) string {
 	t.Helper()
 	var b bytes.Buffer
 	if err := generate.Sample(t.Context(), o, &b); err != nil {
@@ -42,7 +42,7 @@ func sampled(t *testing.T, o generate.SampleOptions) string {
 func TestSample(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	trained(t)
-	o := generate.SampleOptions{Run: "run", Prompt: "line 1", Tokens: 30, Temperature: 1, Seed: 5}
+	o := generate.Options{Run: "run", Prompt: "line 1", Tokens: 30, Temperature: 1, Seed: 5}
 	want := sampled(t, o)
 	if !strings.HasPrefix(want, "line 1") || len(want) != len("line 1")+30 {
 		t.Errorf("%d bytes: %q", len(want), want)
@@ -110,7 +110,7 @@ func TestGeneratorKeepsWhatItKnows(t *testing.T) {
 func TestSampleOnlyTokens(t *testing.T) {
 	trained(t, "model.vocab=5000")
 	for seed := range uint64(3) {
-		text := sampled(t, generate.SampleOptions{Run: "run", Prompt: "\n", Tokens: 20, Temperature: 100, Seed: seed})
+		text := sampled(t, generate.Options{Run: "run", Prompt: "\n", Tokens: 20, Temperature: 100, Seed: seed})
 		if len(text) != 21 {
 			t.Errorf("20 tokens are %d bytes: %q", len(text)-1, text)
 		}
@@ -127,7 +127,7 @@ func TestSampleStops(t *testing.T) {
 		}
 		return len(b), nil
 	})
-	if err := generate.Sample(ctx, generate.SampleOptions{Run: "run", Prompt: "line", Tokens: 1 << 40}, w); err != reason {
+	if err := generate.Sample(ctx, generate.Options{Run: "run", Prompt: "line", Tokens: 1 << 40}, w); err != reason {
 		t.Errorf("got %v, want %v", err, reason)
 	}
 	full := errors.New("full")
@@ -138,7 +138,7 @@ func TestSampleStops(t *testing.T) {
 			}
 			return len(b), nil
 		})
-		if err := generate.Sample(t.Context(), generate.SampleOptions{Run: "run", Prompt: "line", Tokens: 3}, w); err != full {
+		if err := generate.Sample(t.Context(), generate.Options{Run: "run", Prompt: "line", Tokens: 3}, w); err != full {
 			t.Errorf("got %v, want %v", err, full)
 		}
 	}
@@ -153,7 +153,7 @@ func TestSampleOfNothing(t *testing.T) {
 		"gone": "--run gone: gone/config.json cannot be read: no such file or directory; want the folder of a run that has written its model, or a Hugging Face folder",
 		"run":  "safetensors: run/model: has neither model.safetensors nor model.safetensors.index.json",
 	} {
-		err := generate.Sample(t.Context(), generate.SampleOptions{Run: run, Prompt: "a", Tokens: 1}, io.Discard)
+		err := generate.Sample(t.Context(), generate.Options{Run: run, Prompt: "a", Tokens: 1}, io.Discard)
 		if err == nil || err.Error() != want || !input.IsInput(err) {
 			t.Errorf("%s: %v\nwant %s", run, err, want)
 		}

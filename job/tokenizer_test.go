@@ -21,7 +21,7 @@ import (
 )
 
 // notes collects what a sample has to say.
-func sampleWith(t *testing.T, o generate.SampleOptions) (text string, notes []string, err error) {
+func sampleWith(t *testing.T, o generate.Options) (text string, notes []string, err error) {
 	t.Helper()
 	var b bytes.Buffer
 	o.Note = func(s string) { notes = append(notes, s) }
@@ -37,7 +37,7 @@ func TestRunsKeepTheirTokenizer(t *testing.T) {
 	if err := Run(t.Context(), configtest.MustLoad(t, "train.steps=3", "data.tokenizer=gpt2", "data.vocab=own"), Options{Out: "run", Observer: &heard{}}); err != nil {
 		t.Fatal(err)
 	}
-	o := generate.SampleOptions{Run: "run", Prompt: "line 1", Tokens: 20, Temperature: 1, Seed: 5}
+	o := generate.Options{Run: "run", Prompt: "line 1", Tokens: 20, Temperature: 1, Seed: 5}
 	want, notes, err := sampleWith(t, o)
 	if err != nil || notes != nil || !strings.HasPrefix(want, "line 1") {
 		t.Fatalf("%q, notes %q, %v", want, notes, err)
@@ -107,7 +107,7 @@ func TestTokenizerOf(t *testing.T) {
 		{"none", "", 97, 0, "", "none has no tokenizer, and none here has the 97 tokens of its model; " + advice},
 	} {
 		note := ""
-		o := generate.SampleOptions{Run: strings.TrimSuffix(c.folder, "/model"), Tokenizer: c.tokenizer, Note: func(s string) { note += s }}
+		o := generate.Options{Run: strings.TrimSuffix(c.folder, "/model"), Tokenizer: c.tokenizer, Note: func(s string) { note += s }}
 		tok, err := generate.TokenizerOf(o, c.folder, c.vocab)
 		switch {
 		case c.err != "":
@@ -124,7 +124,7 @@ func TestTokenizerOf(t *testing.T) {
 // that one ends.
 func TestSampleEnds(t *testing.T) {
 	trained(t)
-	o := generate.SampleOptions{Run: "run", Prompt: "line 1", Tokens: 30, Temperature: 1, Seed: 5}
+	o := generate.Options{Run: "run", Prompt: "line 1", Tokens: 30, Temperature: 1, Seed: 5}
 	whole, notes, err := sampleWith(t, o)
 	if err != nil || notes != nil {
 		t.Fatalf("notes %q, %v", notes, err)
@@ -161,11 +161,11 @@ func TestSampleEnds(t *testing.T) {
 
 func TestSampleSaysWhatItCuts(t *testing.T) {
 	trained(t)
-	_, notes, err := sampleWith(t, generate.SampleOptions{Run: "run", Prompt: "many bytes before", Tokens: 3})
+	_, notes, err := sampleWith(t, generate.Options{Run: "run", Prompt: "many bytes before", Tokens: 3})
 	if want := []string{"the prompt has 17 tokens, and the model reads at most 8: it goes on from the last 8"}; err != nil || !slices.Equal(notes, want) {
 		t.Errorf("notes %q, %v", notes, err)
 	}
-	if _, notes, err = sampleWith(t, generate.SampleOptions{Run: "run", Prompt: "8 bytes.", Tokens: 3, TopK: 1 << 40}); err != nil || notes != nil {
+	if _, notes, err = sampleWith(t, generate.Options{Run: "run", Prompt: "8 bytes.", Tokens: 3, TopK: 1 << 40}); err != nil || notes != nil {
 		t.Errorf("notes %q, %v", notes, err)
 	}
 }
@@ -182,7 +182,7 @@ func TestSampleOfNaN(t *testing.T) {
 		binary.LittleEndian.PutUint32(raw[at:], math.Float32bits(float32(math.NaN())))
 	}
 	testjob.Write(t, path, string(raw))
-	if err := generate.Sample(t.Context(), generate.SampleOptions{Run: "run", Prompt: "line", Tokens: 3}, io.Discard); err == nil || !strings.Contains(err.Error(), "NaN") {
+	if err := generate.Sample(t.Context(), generate.Options{Run: "run", Prompt: "line", Tokens: 3}, io.Discard); err == nil || !strings.Contains(err.Error(), "NaN") {
 		t.Errorf("%v", err)
 	}
 }

@@ -1,5 +1,3 @@
-// Package tests holds what spans packages: promises of the project that no
-// single package can keep.
 package tests
 
 import (

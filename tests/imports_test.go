@@ -17,22 +17,44 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// levels is the table of DESIGN.md: a package imports only lower levels. A
-// folder that is not named has the row of the nearest folder above it.
-var levels = map[string]int{
-	"device": 0, "shard": 0, "input": 0,
-	"device/cpu/kernel": 1,
-	"device/cpu":        2, "device/dry": 2, "device/cuda": 2, "checkpoint": 2, "data": 2,
-	"nn": 3, "collective": 3, "optim": 3, "offload": 3,
-	"fsdp":  4,
-	"zero":  5,
-	"job":   6,
-	"cmd":   7,
-	"tests": 8,
-	"docs":  8,
+// table is that of DESIGN.md from the ground up, a row for every package. A
+// package imports packages of lower lines, and of its own line those that an
+// arrow leads to.
+var table = [][]string{
+	{"input", "device", "shard", "data → input", "job/machine", "job/show", "job/testjob"},
+	{"device/cpu → device/cpu/kernel", "device/dry", "device/cpu/kernel", "device/cpu/kernel/gen", "checkpoint → checkpoint/safetensors checkpoint/scan checkpoint/vfs",
+		"checkpoint/safetensors → checkpoint/scan checkpoint/vfs", "checkpoint/scan", "checkpoint/vfs"},
+	{"nn", "collective", "collective/conformance → collective", "optim", "offload"},
+	{"fsdp"},
+	{"zero"},
+	{"job/hf", "job/config → job/hf", "job/config/configtest → job/config"},
+	{"job/build", "job/state → job/build"},
+	{"job/sim", "job/plan → job/sim", "job/fit → job/plan job/sim", "job/report → job/sim"},
+	{"job/generate", "job/bench", "job → job/generate"},
+	{"cmd/zeroth"},
+	{"tests", "tests/campaign", "docs/schedule"},
 }
 
-// foreign is what else must not enter a room.
+// place is where a package stands in the table.
+type place struct {
+	line   int
+	arrows []string // to packages of the same line
+}
+
+var places = readTable(table)
+
+func readTable(table [][]string) map[string]place {
+	all := map[string]place{}
+	for line, rows := range table {
+		for _, row := range rows {
+			name, to, _ := strings.Cut(row, " → ")
+			all[name] = place{line, strings.Fields(to)}
+		}
+	}
+	return all
+}
+
+// foreign is what else must not enter a room, or the rooms below its folder.
 var foreign = map[string][]string{
 	"shard": {"errors", "os", "sync", "unsafe"},
 	"nn":    {"os"},
@@ -42,28 +64,30 @@ var foreign = map[string][]string{
 	"job":   {"os/signal", "flag", "github.com/spf13/pflag", "github.com/spf13/cobra"},
 }
 
+// forTests are packages that only tests import, and each other.
+var forTests = []string{"job/testjob", "job/config/configtest", "collective/conformance"}
+
 // empty are names that say nothing about what is inside.
 var empty = []string{"util", "utils", "common", "helper", "helpers", "types", "misc"}
 
 const module = "zeroth/"
 
-// row is the table's entry a folder belongs to; "" if there is none.
-func row(folder string) string {
-	for folder != "." && folder != "" {
-		if _, ok := levels[folder]; ok {
-			return folder
+// strange tells whether a room, or one around it, has no business with an import.
+func strange(folder, imported string) bool {
+	for ; folder != "."; folder = path.Dir(folder) {
+		if slices.Contains(foreign[folder], imported) {
+			return true
 		}
-		folder = path.Dir(folder)
 	}
-	return ""
+	return false
 }
 
 // violations are the breaches of the table by one file: its folder, whether it
 // is a test, the paths it imports.
 func violations(folder string, test bool, imports []string) []string {
-	in := row(folder)
-	if in == "" {
-		return []string{fmt.Sprintf("%s has no row in the table of levels", folder)}
+	in, ok := places[folder]
+	if !ok {
+		return []string{fmt.Sprintf("%s has no row in the table", folder)}
 	}
 	var out []string
 	if slices.Contains(empty, path.Base(folder)) {
@@ -73,16 +97,24 @@ func violations(folder string, test bool, imports []string) []string {
 		return out // tests may compare with anything
 	}
 	for _, imported := range imports {
-		if slices.Contains(foreign[in], imported) {
+		if strange(folder, imported) {
 			out = append(out, fmt.Sprintf("%s imports %s, which is not its business", folder, imported))
 		}
 		name, ours := strings.CutPrefix(imported, module)
-		to := row(name)
-		if !ours || to == in {
+		if !ours {
 			continue
 		}
-		if to == "" || levels[to] >= levels[in] {
-			out = append(out, fmt.Sprintf("%s (level %d) imports %s (level %d)", folder, levels[in], name, levels[to]))
+		to, ok := places[name]
+		switch {
+		case !ok:
+			out = append(out, fmt.Sprintf("%s imports %s, which has no row in the table", folder, name))
+		case to.line > in.line:
+			out = append(out, fmt.Sprintf("%s (line %d) imports %s (line %d)", folder, in.line, name, to.line))
+		case to.line == in.line && !slices.Contains(in.arrows, name):
+			out = append(out, fmt.Sprintf("%s imports %s of its own line, and no arrow is drawn", folder, name))
+		}
+		if slices.Contains(forTests, name) && !slices.Contains(forTests, folder) {
+			out = append(out, fmt.Sprintf("%s imports %s, which is for tests", folder, name))
 		}
 	}
 	return out
@@ -91,7 +123,7 @@ func violations(folder string, test bool, imports []string) []string {
 // TestImports reads every Go file of the tree, whatever its build tags.
 func TestImports(t *testing.T) {
 	root := ".."
-	files := 0
+	files, used := 0, map[string]bool{} // packages seen, and arrows as "from to"
 	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -119,6 +151,12 @@ func TestImports(t *testing.T) {
 			return err
 		}
 		test := strings.HasSuffix(name, "_test.go")
+		used[filepath.ToSlash(folder)] = true
+		for _, imported := range imports {
+			if !test {
+				used[filepath.ToSlash(folder)+" "+strings.TrimPrefix(imported, module)] = true
+			}
+		}
 		for _, v := range violations(filepath.ToSlash(folder), test, imports) {
 			t.Errorf("%s: %s", name, v)
 		}
@@ -132,6 +170,16 @@ func TestImports(t *testing.T) {
 	}
 	if files < 20 {
 		t.Errorf("only %d Go files were found", files)
+	}
+	for name, p := range places {
+		if !used[name] {
+			t.Errorf("the table has a row for %s, which is no package", name)
+		}
+		for _, to := range p.arrows {
+			if !used[name+" "+to] {
+				t.Errorf("the table has an arrow from %s to %s, and there is no such import", name, to)
+			}
+		}
 	}
 }
 
@@ -172,17 +220,17 @@ func TestImportsAreJudged(t *testing.T) {
 		want    []string
 	}{
 		{"nn", []string{"fmt", "zeroth/device", "zeroth/shard"}, nil},
-		{"nn", []string{"zeroth/collective"}, []string{"nn (level 3) imports collective (level 3)"}},
-		{"device/cpu", []string{"zeroth/device", "zeroth/device/cpu/kernel"}, nil},
-		{"device/cpu/kernel/gen", []string{"zeroth/device/cpu"}, []string{"device/cpu/kernel/gen (level 1) imports device/cpu (level 2)"}},
-		{"device", []string{"zeroth/device/cpu"}, []string{"device (level 0) imports device/cpu (level 2)"}},
-		{"zero", []string{"zeroth/job", "flag"}, []string{"zero (level 5) imports job (level 6)", "zero imports flag, which is not its business"}},
+		{"nn", []string{"zeroth/collective"}, []string{"nn imports collective of its own line, and no arrow is drawn"}},
+		{"job/config", []string{"zeroth/job/hf"}, nil},
+		{"job/hf", []string{"zeroth/job/config"}, []string{"job/hf imports job/config of its own line, and no arrow is drawn"}},
+		{"device", []string{"zeroth/device/cpu"}, []string{"device (line 0) imports device/cpu (line 1)"}},
+		{"device/cpu/inner", nil, []string{"device/cpu/inner has no row in the table"}},
+		{"zero", []string{"zeroth/job", "flag"}, []string{"zero (line 4) imports job (line 8)", "zero imports flag, which is not its business"}},
 		{"cmd/zeroth", []string{"zeroth/job", "os/signal"}, nil},
-		{"job", []string{"zeroth/zero", "os/signal"}, []string{"job imports os/signal, which is not its business"}},
+		{"job/plan", []string{"zeroth/zero", "os/signal"}, []string{"job/plan imports os/signal, which is not its business"}},
 		{"shard", []string{"sync"}, []string{"shard imports sync, which is not its business"}},
-		{"fsdp", []string{"zeroth/stray"}, []string{"fsdp (level 4) imports stray (level 0)"}},
-		{"stray", nil, []string{"stray has no row in the table of levels"}},
-		{"nn/helpers", nil, []string{"nn/helpers: a name that says nothing"}},
+		{"fsdp", []string{"zeroth/stray"}, []string{"fsdp imports stray, which has no row in the table"}},
+		{"job/fit", []string{"zeroth/job/testjob"}, []string{"job/fit imports job/testjob, which is for tests"}},
 	} {
 		got := violations(c.folder, false, c.imports)
 		slices.Sort(got)

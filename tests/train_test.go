@@ -1,6 +1,3 @@
-// Package tests holds what no single package can: that stages, ranks and
-// policies agree to the bit, that communication is hidden, that nobody hangs,
-// that memory is what the formulas say, and that the house keeps its walls.
 package tests
 
 import (

@@ -1,4 +1,12 @@
 // Command zeroth trains GPT models, sharded over ranks in the ways of ZeRO.
+//
+// What never enters: anything that a program without a terminal could need. Here
+// are flags, signals, exit codes and what is printed; a verb is a file.
+//
+// Begin with main.go; train.go is the verb that trains.
+//
+// It is larger than other rooms because it has all verbs, and each brings its help
+// and its examples, which are texts.
 package main
 
 import (

@@ -16,7 +16,7 @@ import (
 )
 
 func (a *app) sample() *cobra.Command {
-	o := generate.SampleOptions{}
+	o := generate.Options{}
 	cmd := &cobra.Command{
 		Use:   "sample --run FOLDER",
 		Short: "Let a trained model continue a text",
@@ -56,7 +56,7 @@ characters are written as in a Go string; in a pipe bytes are as they come.`,
 
 // writeSample writes the text, and a line feed, so that a shell's prompt does not
 // stand behind it.
-func (a *app) writeSample(ctx context.Context, o generate.SampleOptions) error {
+func (a *app) writeSample(ctx context.Context, o generate.Options) error {
 	end := func() error { return nil }
 	w := a.out
 	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
@@ -77,7 +77,7 @@ func (a *app) writeSample(ctx context.Context, o generate.SampleOptions) error {
 const maxSampled = 1 << 20
 
 // checkSample refuses all flags that make no sense, at once.
-func checkSample(o generate.SampleOptions) error {
+func checkSample(o generate.Options) error {
 	var wrong []error
 	if o.Prompt == "" {
 		wrong = append(wrong, errors.New("--prompt is empty; want at least one character, such as a line feed"))

@@ -342,7 +342,7 @@ func (h *Here) price(queue string, k sim.Kernel, w sim.Work) float64 {
 // amount is the size of work of a kind, and never 0.
 func amount(w sim.Work) float64 { return max(1, w.Flops, w.Bytes) }
 
-// Forecast replays the job on this machine: its ranks share the processors.
+// ForecastHere replays the job on this machine: its ranks share the processors.
 func ForecastHere(c *config.Config, h *Here) (*sim.Result, error) {
 	cores := runtime.GOMAXPROCS(0)
 	wants := func(queue string) float64 {

@@ -34,7 +34,7 @@ func Rule(o config.Optimizer) optim.Rule {
 	case "sgd":
 		return optim.SGD{Momentum: o.Momentum, Decay: o.WeightDecay}
 	}
-	panic("job: optimizer " + o.Type)
+	panic("build: optimizer " + o.Type)
 }
 
 // Schedule is the learning rate over the job's steps.
@@ -82,7 +82,7 @@ func (f Footprint) Plus(g Footprint, times int) Footprint {
 	return f
 }
 
-// DryRun is learnt by a dry run of a step on devices that only count.
+// DryRun is a Footprint, learnt by a dry run of a step on devices that only count.
 func DryRun(c *config.Config) (Footprint, error) { return DryRunWith(c, Hooks{}, FewMicro) }
 
 // FewMicro is how many micro-batches of a step a dry run has at most: the first,
@@ -96,7 +96,7 @@ func Micros(c *config.Config, n int) *config.Config {
 	return &x
 }
 
-// DryRunWith is Footprint by a dry run of at most so many micro-batches, three or
+// DryRunWith is DryRun of at most so many micro-batches, three or
 // more.
 func DryRunWith(c *config.Config, h Hooks, micros int) (f Footprint, err error) {
 	x := Micros(c, micros)
@@ -135,7 +135,7 @@ func Workspace(c *config.Config) int64 {
 	return cpu.Workspace(Workers(c), n, sizes(c))
 }
 
-// HostQueues and diskQueues are those of what is offloaded, on the host.
+// HostQueues and DiskQueues are those of what is offloaded, on the host.
 var (
 	HostQueues = [...]string{"host", "to host", "to device"}
 	DiskQueues = [...]string{"read", "write"}
@@ -349,16 +349,19 @@ func (r *Rank) Close() {
 	}
 }
 
+// CloseAll closes every rank. It must not be called while one is at work.
 func CloseAll(ranks []*Rank) {
 	for _, r := range ranks {
 		r.Close()
 	}
 }
 
-// DeviceTotal is the bytes of a rank's device, and memory those of the machine's
-// memory: here ranks are threads of it, so that device and host are one.
+// DeviceTotal is the bytes of a rank's device.
 func (f Footprint) DeviceTotal() int64 { return f.Device.Total() }
-func (f Footprint) Memory() int64      { return f.Device.Total() + f.Host.Total() }
+
+// Memory is the bytes of the machine's memory that a rank takes: here ranks are
+// threads of it, so that device and host are one.
+func (f Footprint) Memory() int64 { return f.Device.Total() + f.Host.Total() }
 
 // Both is device and host together, by category.
 func (f Footprint) Both() (b device.Bytes) {

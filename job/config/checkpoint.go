@@ -26,7 +26,7 @@ type Checkpointing struct {
 func (k Checkpointing) Compression() checkpoint.Compression {
 	c, err := checkpoint.ParseCompression(k.Compress)
 	if err != nil {
-		panic("job: " + err.Error())
+		panic("config: " + err.Error())
 	}
 	return c
 }

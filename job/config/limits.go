@@ -112,7 +112,7 @@ func LimitTables(more ...[2]any) string {
 	head("key", "whole numbers")
 	c, err := Draft("", nil)
 	if err != nil {
-		panic(fmt.Sprintf("job: no job at all: %v", err))
+		panic(fmt.Sprintf("config: no job at all: %v", err))
 	}
 	for _, f := range c.fields() {
 		if v, ok := f.value.(count); ok {

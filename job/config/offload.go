@@ -22,6 +22,7 @@ type Offload struct {
 // PlacesNamed are where something can rest, in offload's order.
 var PlacesNamed = []string{"none", "host", "disk"}
 
+// PlaceOf is the place that one of PlacesNamed names.
 func PlaceOf(name string) offload.Place { return offload.Place(slices.Index(PlacesNamed, name)) }
 
 // Config is what leaves the device, without devices, queues and files.
@@ -29,8 +30,10 @@ func (o Offload) Config() offload.Config {
 	return offload.Config{Optimizer: PlaceOf(o.Optimizer), Params: PlaceOf(o.Parameters), Ratio: o.Ratio, Buffers: o.Buffers}
 }
 
-// Any says whether something leaves the device, and disk whether to the disk.
-func (o Offload) Any() bool  { return o.Optimizer != "none" || o.Parameters != "none" }
+// Any says whether something leaves the device.
+func (o Offload) Any() bool { return o.Optimizer != "none" || o.Parameters != "none" }
+
+// Disk says whether something leaves the device for the disk.
 func (o Offload) Disk() bool { return o.Optimizer == "disk" || o.Parameters == "disk" }
 
 // String is what is offloaded in words, empty for nothing: "optimizer on disk,
@@ -78,6 +81,7 @@ func (r *reader) resolveOffload() {
 	}
 }
 
+// OffloadPath says what is wanted where offloading lacks its folder.
 const OffloadPath = "want path: an existing folder on the disk to use"
 
 // checkOffload refuses a folder that is none.
@@ -123,5 +127,5 @@ func (v bound) yaml() string {
 			return fmt.Sprintf("%d%s", *v.p/one, u.name)
 		}
 	}
-	panic("job: a size that is no multiple of a byte")
+	panic("config: a size that is no multiple of a byte")
 }

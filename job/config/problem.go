@@ -73,6 +73,7 @@ func (ps Problems) Error() string {
 // UserInput tells that they are the user's to mend.
 func (ps Problems) UserInput() {}
 
+// Fatal tells whether one of them leaves nothing else to be checked.
 func (ps Problems) Fatal() bool {
 	return slices.ContainsFunc(ps, func(p Problem) bool { return p.fatal })
 }
@@ -87,6 +88,8 @@ func (ps Problems) Sort() {
 	})
 }
 
+// NewProblem is a problem of a key at a place of a job file: what is wrong, and
+// what would be right.
 func NewProblem(at place, key, wrong, right string) Problem {
 	return Problem{At: at.String(), Key: key, Wrong: wrong, Right: right, place: at}
 }

@@ -22,6 +22,8 @@ type reader struct {
 	tokenizer data.Tokenizer // nil until it is known
 }
 
+// NewReader is a reader of a job file whose nodes have been parsed; file is its
+// name, for problems.
 func NewReader(file string, root *node) *reader {
 	c := &Config{file: file, root: root, places: map[string]place{"": {file: file}}}
 	return &reader{file: file, root: root, Config: c, fields: c.fields(), given: map[string]*node{}, bad: map[string]bool{}}
@@ -78,7 +80,7 @@ func (r *reader) initial(f field) {
 	}
 	n, problems := parse([]byte(f.initial), place{})
 	if len(problems) > 0 || f.value.set(n) != "" {
-		panic(fmt.Sprintf("job: the default %s of %s is refused", f.initial, f.key))
+		panic(fmt.Sprintf("config: the default %s of %s is refused", f.initial, f.key))
 	}
 }
 

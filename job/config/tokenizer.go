@@ -53,6 +53,7 @@ func (r *reader) resolveTokenizer() {
 	}
 }
 
+// Gpt2Sized tells whether a vocabulary is of the size of GPT-2's, padded or not.
 func Gpt2Sized(vocab int) bool { return vocab >= gpt2Vocab && vocab <= gpt2Padded }
 
 // named is how a job names a folder's tokenizer.

@@ -302,7 +302,7 @@ func Quote(s string) string {
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
 	if err := e.Encode(s); err != nil {
-		panic(fmt.Sprintf("job: quoting %q: %v", s, err)) // a string always encodes
+		panic(fmt.Sprintf("config: quoting %q: %v", s, err)) // a string always encodes
 	}
 	return unwritable.ReplaceAllStringFunc(strings.TrimSuffix(b.String(), "\n"), func(r string) string {
 		return fmt.Sprintf(`\u%04x`, []rune(r)[0])

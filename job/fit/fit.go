@@ -186,7 +186,7 @@ func (c *Choice) rehearse() error {
 	}
 	got := build.Footprint{Device: p.Allocated, Host: p.Host, Disk: p.Disk, Arena: c.Needs.Arena}
 	if got != c.Needs || p.Sent != c.Cost.Sent {
-		panic(fmt.Sprintf("job: closed forms say %+v and %d bytes sent, a rehearsal %+v and %d", c.Needs, c.Cost.Sent, got, p.Sent))
+		panic(fmt.Sprintf("fit: closed forms say %+v and %d bytes sent, a rehearsal %+v and %d", c.Needs, c.Cost.Sent, got, p.Sent))
 	}
 	c.Rehearsed = true
 	if c.limits.Hardware != nil {

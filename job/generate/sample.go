@@ -29,8 +29,8 @@ import (
 	"zeroth/zero"
 )
 
-// SampleOptions say what to write and from which model.
-type SampleOptions struct {
+// Options say what to write and from which model.
+type Options struct {
 	Run         string // a run folder, or a Hugging Face folder
 	Tokenizer   string // "bytes", "gpt2" or a folder; empty: the one of the model's folder
 	Prompt      string
@@ -44,7 +44,7 @@ type SampleOptions struct {
 
 // Sample writes the prompt and what the model makes of it to w, token by token,
 // until there are as many as asked for or one of them ends the text.
-func Sample(ctx context.Context, o SampleOptions, w io.Writer) error {
+func Sample(ctx context.Context, o Options, w io.Writer) error {
 	if o.Note == nil {
 		o.Note = func(string) {}
 	}
@@ -85,7 +85,7 @@ func Sample(ctx context.Context, o SampleOptions, w io.Writer) error {
 
 // sampler is what continues a text.
 type sampler struct {
-	SampleOptions
+	Options
 	*Generator
 	tok  data.Tokenizer
 	ends []int32 // tokens that end it
@@ -194,6 +194,8 @@ type Generator struct {
 	logits device.Window // (Vocab) float32
 }
 
+// NewGenerator builds a model with the parameters of a folder. It is the caller's
+// to close.
 func NewGenerator(folder string, m hf.Model) (*Generator, error) {
 	r, err := hf.OpenModel(folder, m)
 	if err != nil {
@@ -300,6 +302,7 @@ func (g *Generator) Next(ids []int32) ([]float32, error) {
 	return g.logits.Host.F32(), q.Wait()
 }
 
+// Close ends the queues and gives back all memory.
 func (g *Generator) Close() {
 	for _, q := range g.queues {
 		q.Close()

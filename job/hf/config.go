@@ -41,7 +41,7 @@ func tokenID(raw json.RawMessage) string {
 func mustJSONLine(list []int) []byte {
 	b, err := json.Marshal(list)
 	if err != nil {
-		panic(fmt.Sprintf("job: JSON of %v: %v", list, err)) // numbers always encode
+		panic(fmt.Sprintf("hf: JSON of %v: %v", list, err)) // numbers always encode
 	}
 	return b
 }

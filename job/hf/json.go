@@ -147,7 +147,7 @@ func wanted(x any) string {
 	case []string:
 		return "a list of strings"
 	}
-	panic(fmt.Sprintf("job: JSON of %T", x))
+	panic(fmt.Sprintf("hf: JSON of %T", x))
 }
 
 // get is a key's value, or otherwise if it is not there. null is no value of

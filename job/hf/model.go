@@ -46,7 +46,7 @@ func (m Model) Network() *nn.Model {
 			Eps: eps, Theta: m.Theta, Scaling: m.Scaling, Tied: m.Tied, Bias: m.Bias, Padded: m.Padded, Pad: m.Pad,
 		}.Model()
 	}
-	panic(fmt.Sprintf("job: a model of family %q", m.Family))
+	panic(fmt.Sprintf("hf: a model of family %q", m.Family))
 }
 
 // LlamaKeys are the keys of the model section that only Llama has.
@@ -64,4 +64,5 @@ const (
 	MostLayers = 10_000
 )
 
+// Positive tells whether a number is above 0 and finite.
 func Positive(x float64) bool { return x > 0 && !math.IsInf(x, 0) }

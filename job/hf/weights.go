@@ -13,10 +13,11 @@ import (
 // Weights is where a job's initial parameters come from: a folder of
 // safetensors, or, with none, their initial distributions.
 type Weights struct {
-	Seed uint64
-	From *ModelTensors
+	Seed uint64        // of the initial distributions
+	From *ModelTensors // nil: there is no folder
 }
 
+// Close closes the folder's files, if there is a folder.
 func (w *Weights) Close() {
 	if w.From != nil {
 		_ = w.From.Close() // only read from

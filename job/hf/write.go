@@ -43,7 +43,7 @@ func (m Model) ConfigJSON() []byte {
 	case "llama":
 		m.writeLlama(all)
 	default:
-		panic(fmt.Sprintf("job: config.json of family %q", m.Family))
+		panic(fmt.Sprintf("hf: config.json of family %q", m.Family))
 	}
 	for key, id := range map[string]string{"bos_token_id": m.BOS, "eos_token_id": m.EOS} {
 		if id != "" {
@@ -110,7 +110,7 @@ func ExportedConfig(config []byte, t checkpoint.DType) []byte {
 		err = json.Unmarshal(all["model_type"], &family)
 	}
 	if err != nil {
-		panic(fmt.Sprintf("job: config.json: %v", err)) // it has been read as one
+		panic(fmt.Sprintf("hf: config.json: %v", err)) // it has been read as one
 	}
 	if have := all["architectures"]; len(have) > 0 && string(have) != "null" {
 		all["architectures"] = MustJSON([]string{classNames[family][0]})
@@ -127,13 +127,14 @@ func ExportedConfig(config []byte, t checkpoint.DType) []byte {
 	return append(MustJSON(all), '\n')
 }
 
+// MustJSON is a value of ours as indented JSON, without a newline at the end.
 func MustJSON(v any) []byte {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
 	e.SetIndent("", "  ")
 	if err := e.Encode(v); err != nil {
-		panic(fmt.Sprintf("job: JSON of %T: %v", v, err)) // ours always encode
+		panic(fmt.Sprintf("hf: JSON of %T: %v", v, err)) // ours always encode
 	}
 	return bytes.TrimSpace(b.Bytes())
 }

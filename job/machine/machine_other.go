@@ -1,9 +1,9 @@
 //go:build !linux
 
-package job
+package machine
 
-// resident is not told by this system.
-func resident() (peak, files int64) { return 0, 0 }
+// Resident is not told by this system.
+func Resident() (peak, files int64) { return 0, 0 }
 
-// machine is not told by this system.
-func machine() memory { return memory{} }
+// Machine is not told by this system.
+func Machine() Memory { return Memory{} }

@@ -40,7 +40,7 @@ func Outside(c *config.Config, m Machine) []Estimate {
 	return list
 }
 
-// Range is the sum of estimates, in bytes.
+// Sum is the sum of estimates, in bytes.
 func Sum(list []Estimate) (low, high int64) {
 	for _, e := range list {
 		low, high = low+e.Low, high+e.High

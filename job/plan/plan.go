@@ -15,6 +15,7 @@ import (
 // arena of activations told apart.
 type Category uint8
 
+// The categories; the table below has their names and what each is.
 const (
 	Params Category = iota
 	GatheredUnits

@@ -49,7 +49,7 @@ type pageEvent struct {
 func (p *Plan) WriteHTML(out io.Writer) error {
 	t, err := template.New("timeline").Parse(timelinePage)
 	if err != nil {
-		panic("job: timeline.html: " + err.Error())
+		panic("plan: timeline.html: " + err.Error())
 	}
 	v := page{
 		Title:  fmt.Sprintf("Memory plan: %s on %d ranks, stage %d", p.Model, p.Config.Parallel.Ranks, p.Config.Zero.Stage),

@@ -88,7 +88,7 @@ func (p *Plan) PrintTitan(out io.Writer, mode string, rows []TitanRow) error {
 	}
 	t.Add("total", show.ByteSize(theirs), show.ByteSize(p.Allocated.Total()), "")
 	var b strings.Builder
-	fmt.Fprintf(&b, "\ntorchtitan, %s activation checkpointing, by formulas (see job/plan_titan.go):\n\n%v", mode, &t)
+	fmt.Fprintf(&b, "\ntorchtitan, %s activation checkpointing, by formulas (see job/plan/titan.go):\n\n%v", mode, &t)
 	_, err := io.WriteString(out, b.String())
 	return err
 }

@@ -70,7 +70,7 @@ func (m *Metrics) Eval(e Eval) {
 func (m *Metrics) Memory(a *Account) {
 	line, err := json.Marshal(a)
 	if err != nil {
-		panic("job: metrics: " + err.Error()) // whole numbers and names
+		panic("report: metrics: " + err.Error()) // whole numbers and names
 	}
 	m.line = append(m.line[:0], line[:len(line)-1]...)
 	m.flush()
@@ -157,6 +157,8 @@ func (l *metricsLog) LacksEval(step int) bool {
 		!slices.ContainsFunc(l.Evals, func(e Eval) bool { return e.Step == step })
 }
 
+// ReadLog reads a metrics.jsonl as far as it is whole. What is damaged is in the
+// log, not an error.
 func ReadLog(path string) (*metricsLog, error) {
 	info, err := os.Stat(path)
 	if err == nil && !info.Mode().IsRegular() {

@@ -75,30 +75,35 @@ type Observer interface {
 // Observers pass everything on to each of them, in order.
 type Observers []Observer
 
+// Start passes on that a run begins.
 func (os Observers) Start(h Header) {
 	for _, o := range os {
 		o.Start(h)
 	}
 }
 
+// Step passes on a step.
 func (os Observers) Step(s Step) {
 	for _, o := range os {
 		o.Step(s)
 	}
 }
 
+// Eval passes on an evaluation.
 func (os Observers) Eval(e Eval) {
 	for _, o := range os {
 		o.Eval(e)
 	}
 }
 
+// Note passes on a line.
 func (os Observers) Note(line string) {
 	for _, o := range os {
 		o.Note(line)
 	}
 }
 
+// Done passes on that a run has ended.
 func (os Observers) Done(s Summary) {
 	for _, o := range os {
 		o.Done(s)

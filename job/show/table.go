@@ -12,6 +12,7 @@ type Columns struct {
 	rows  [][]string
 }
 
+// Add adds a row, a cell for each column.
 func (t *Columns) Add(cells ...string) { t.rows = append(t.rows, cells) }
 
 func (t *Columns) String() string {

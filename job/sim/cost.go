@@ -115,6 +115,7 @@ func Moved(c *config.Config, moves Traffic, r Rates, cost *Cost) (fetching float
 // the output layer. Looking up an embedding is none.
 type Products struct{ blocks, ends float64 }
 
+// Matmuls counts the Products of a model.
 func Matmuls(m *nn.Model) (p Products) {
 	for _, mod := range m.Modules[1 : len(m.Modules)-1] {
 		for _, x := range mod.Params() {

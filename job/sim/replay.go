@@ -65,7 +65,7 @@ func (r *replay) start() (busy bool) {
 		}
 	}
 	if busy {
-		panic("job: a replay in which every queue waits")
+		panic("sim: a replay in which every queue waits")
 	}
 	return false
 }

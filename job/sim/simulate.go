@@ -138,6 +138,8 @@ func Recorded(c *config.Config, steps int) (*Recording, error) {
 // as the last of these, which like the one before it waits for a buffer of ids.
 const fewReplayed = 4
 
+// SimulateWith is Simulate with given prices of kernels. Of many micro-batches it
+// replays a few.
 func SimulateWith(c *config.Config, p Pricing) (*Result, error) {
 	if c.Train.Accumulate <= fewReplayed {
 		return ReplayAll(c, p)
@@ -160,6 +162,7 @@ func SimulateWith(c *config.Config, p Pricing) (*Result, error) {
 	return f, nil
 }
 
+// ReplayAll is SimulateWith that replays every micro-batch.
 func ReplayAll(c *config.Config, p Pricing) (*Result, error) {
 	l, err := Recorded(c, Replayed)
 	if err != nil {

@@ -311,7 +311,7 @@ func (s *staging) take(n int) []float32 {
 	}
 	if s.used+n > end {
 		if !s.halved {
-			panic(fmt.Sprintf("job: %d elements to stage, room for %d", s.used+n, s.buf.N))
+			panic(fmt.Sprintf("state: %d elements to stage, room for %d", s.used+n, s.buf.N))
 		}
 		s.half = 1 - s.half
 		s.out[s.half].Wait()

@@ -16,6 +16,7 @@ func Version() string {
 	return Describe(info)
 }
 
+// Describe is the version that build information tells.
 func Describe(info *debug.BuildInfo) string {
 	set := map[string]string{}
 	for _, s := range info.Settings {

@@ -16,6 +16,7 @@ func InFolder(t *testing.T, job string) {
 	Write(t, "job.yaml", job)
 }
 
+// Write writes a file; a failure ends the test.
 func Write(t *testing.T, path, content string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
@@ -48,4 +49,5 @@ func WriteVocabulary(t *testing.T, folder string, last int) {
 	Write(t, filepath.Join(folder, "tokenizer_config.json"), `{"tokenizer_class": "GPT2Tokenizer"}`)
 }
 
+// Least is the smallest job file there is: a text, and defaults.
 const Least = "data: {text: [a.txt]}\n"

@@ -14,6 +14,8 @@ parallel: {ranks: 2}
 schedule: {warmup: 3}
 `
 
+// InTinyFolder makes a folder with tinyJob and a text of some thousand bytes the
+// current one.
 func InTinyFolder(t *testing.T) {
 	t.Helper()
 	InFolder(t, tinyJob)

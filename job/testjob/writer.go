@@ -6,8 +6,10 @@ import (
 	"time"
 )
 
+// WriterFunc is a function as an io.Writer.
 type WriterFunc func([]byte) (int, error)
 
+// Write calls the function.
 func (f WriterFunc) Write(b []byte) (int, error) { return f(b) }
 
 // Soon is what f returns, which may take ten seconds.

@@ -6,6 +6,8 @@ import (
 	"zeroth/job/config"
 )
 
+// MustLoad loads job.yaml of the current folder with some keys set; a problem
+// ends the test.
 func MustLoad(t *testing.T, sets ...string) *config.Config {
 	t.Helper()
 	c, err := config.Load("job.yaml", sets)

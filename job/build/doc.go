@@ -1,0 +1,9 @@
+// Package build makes a job's ranks: their devices, queues, groups and trainers. It
+// is the only room that knows concrete devices and groups.
+//
+// What never enters: files of a run, checkpoints, the training loop, and whether
+// memory is enough (fit decides that before).
+//
+// Begin with build.go: Trainer is what all ranks have in common, DryRun learns what
+// a rank allocates, OpenPlanned allocates it. together.go runs the ranks.
+package build

@@ -1,0 +1,91 @@
+package tests
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// has tells whether a file of Go has a function or method of a name.
+func has(file, function string) (bool, error) {
+	f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+	if err != nil {
+		return false, err
+	}
+	for _, d := range f.Decls {
+		if d, ok := d.(*ast.FuncDecl); ok && d.Name.Name == function {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// What docs/design.md walks through is there: `file.go:Function`, and each file
+// by itself.
+func TestDesignWalks(t *testing.T) {
+	page, err := os.ReadFile("../docs/design.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	hops := 0
+	for _, m := range regexp.MustCompile("`([a-z0-9_/]+\\.go)(?::(\\w+))?`").FindAllStringSubmatch(string(page), -1) {
+		file := filepath.Join("..", m[1])
+		if _, err := os.Stat(file); err != nil {
+			t.Error(err)
+			continue
+		}
+		if m[2] == "" {
+			continue
+		}
+		hops++
+		if ok, err := has(file, m[2]); err != nil || !ok {
+			t.Errorf("docs/design.md names %s:%s, and there is no such function (%v)", m[1], m[2], err)
+		}
+	}
+	if hops < 20 {
+		t.Errorf("only %d functions are named", hops)
+	}
+	if ok, err := has("design_test.go", "nowhere"); ok || err != nil {
+		t.Errorf("a function that is nowhere: %v, %v", ok, err)
+	}
+}
+
+// Every file of a room of job that a page names is there, and its package
+// comment names files that are.
+func TestFilesNamedAreThere(t *testing.T) {
+	pages, err := filepath.Glob("../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range append(pages, "../README.md", "../BENCHMARKS.md") {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range regexp.MustCompile(`\bjob/[a-z0-9_/]+\.go\b`).FindAllString(string(text), -1) {
+			if _, err := os.Stat(filepath.Join("..", name)); err != nil {
+				t.Errorf("%s: %v", page, err)
+			}
+		}
+	}
+	for name := range places {
+		r, err := readRoom(filepath.Join("..", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, begin, ok := strings.Cut(r.comment, "Begin with ")
+		if !ok {
+			continue
+		}
+		for _, file := range regexp.MustCompile(`\b[a-z0-9_]+\.go\b`).FindAllString(begin, -1) {
+			if _, err := os.Stat(filepath.Join("..", name, file)); err != nil {
+				t.Errorf("the package comment of %s: %v", name, err)
+			}
+		}
+	}
+}

@@ -1,0 +1,8 @@
+// Package tests has the promises of the README as tests of the whole program, and
+// the rules of its source: who imports whom, and what every package says of itself.
+//
+// What never enters: code that another package uses.
+//
+// Begin with stages_test.go, stages that agree to the bit, and imports_test.go, the
+// table of packages.
+package tests
