@@ -67,7 +67,7 @@ func checkKind(key, path string) error {
 	}
 	ext := strings.ToLower(filepath.Ext(path))
 	for _, f := range formats {
-		magic := f.magic != "" && strings.HasPrefix(string(head), f.magic) && (key == "text" || len(f.magic) >= shortest)
+		magic := f.magic != "" && bytes.HasPrefix(head, []byte(f.magic)) && (key == "text" || len(f.magic) >= shortest)
 		if magic || f.ext != "" && f.ext == ext {
 			return fmt.Errorf("%s is %s; %s", path, f.what, f.advice)
 		}
