@@ -377,6 +377,11 @@ func TestMain(m *testing.M) {
 		time.Sleep(time.Minute)
 		release()
 	}
+	for _, s := range []os.Signal{syscall.SIGHUP, syscall.SIGINT} {
+		if signal.Ignored(s) { // under nohup, or in the background: what is caught here is not ignored in the processes the tests start
+			signal.Notify(make(chan os.Signal, 1), s)
+		}
+	}
 	os.Exit(m.Run())
 }
 
