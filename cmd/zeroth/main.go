@@ -169,7 +169,34 @@ func (a *app) root() *cobra.Command {
 	}
 	root.AddCommand(a.train(), a.plan(), a.fit(), a.ckpt(), a.sample(), a.bench(), a.doctor(), a.version(), jobTopic())
 	root.CompletionOptions.HiddenDefaultCmd = false
+	root.SetHelpCommand(a.help(root))
 	return root
+}
+
+// help is cobra's, but that what it does not know is an error.
+func (a *app) help(root *cobra.Command) *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [command]",
+		Short: "Help about any command",
+		ValidArgsFunction: func(_ *cobra.Command, args []string, prefix string) (names []string, _ cobra.ShellCompDirective) {
+			if of, _, err := root.Find(args); err == nil {
+				for _, c := range of.Commands() {
+					if strings.HasPrefix(c.Name(), prefix) {
+						names = append(names, c.Name())
+					}
+				}
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: a.do(func(_ *cobra.Command, args []string) error {
+			of, rest, err := root.Find(args)
+			if err != nil || len(rest) > 0 {
+				return input.BadInput(fmt.Errorf("no command %q to help with; 'zeroth help' lists them", strings.Join(args, " ")))
+			}
+			of.InitDefaultHelpFlag()
+			return of.Help()
+		}),
+	}
 }
 
 // untilSignal is a context that ends with the first Ctrl-C, SIGTERM or SIGHUP,

@@ -520,3 +520,15 @@ func TestHome(t *testing.T) {
 		}
 	}
 }
+
+// Help of what there is not is an error, which commands no terminal.
+func TestHelpOfNothing(t *testing.T) {
+	_, errs := zeroth(t, 2, "help", "run\u202e")
+	if errs != "no command \"run\\u202e\" to help with; 'zeroth help' lists them\n" {
+		t.Errorf("said %q", errs)
+	}
+	zeroth(t, 2, "help", "ckpt", "nothing")
+	if out, _ := zeroth(t, 0, "help", "ckpt", "ls"); !strings.HasPrefix(out, "List the checkpoints of a folder") {
+		t.Errorf("help of ckpt ls: %s", out)
+	}
+}
