@@ -492,7 +492,7 @@ func TestUnsearchable(t *testing.T) {
 	if err := budget(c, needs); err == nil || !strings.Contains(err.Error(), "want more memory") {
 		t.Errorf("%v", err)
 	}
-	r, err := FindLargest(configtest.Fitted(t, "model.width=4096"), "model", Limits{Ranks: 4, Memory: 1 << 55, Rates: here})
+	r, err := FindLargest(configtest.Fitted(t, "model.width=4096"), "model", Limits{Ranks: 4, Memory: 1 << 55, Host: 1 << 55, Rates: here})
 	if err != nil || !strings.Contains(r.Any.Title, "larger ones are not searched") {
 		t.Errorf("%+v, %v", r, err)
 	}
