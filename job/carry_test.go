@@ -3,53 +3,22 @@ package job
 import (
 	"bytes"
 	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"zeroth/checkpoint"
-	"zeroth/checkpoint/safetensors"
 	"zeroth/input"
 	"zeroth/job/config/configtest"
 	"zeroth/job/hf"
 	"zeroth/job/state"
 	"zeroth/job/testjob"
-	"zeroth/nn"
-	"zeroth/shard"
 )
-
-// modelFolder is a folder of a model with fresh parameters.
-func modelFolder(t *testing.T, m hf.Model) string {
-	t.Helper()
-	dir := t.TempDir()
-	err := hf.WriteModelConfig(dir, m)
-	var specs []safetensors.Spec
-	for _, p := range hf.Parameters(m.Network()) {
-		specs = append(specs, safetensors.Spec{Name: p.Name, DType: safetensors.F32, Shape: p.Shape})
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	w, err := safetensors.Create(filepath.Join(dir, "model.safetensors"), specs, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range hf.Parameters(m.Network()) {
-		data := make([]float32, p.Numel())
-		nn.Fill(1, p, shard.Range{Hi: p.Numel()}, data)
-		err = errors.Join(err, w.WriteF32(p.Name, 0, data))
-	}
-	if err := errors.Join(err, w.Close()); err != nil {
-		t.Fatal(err)
-	}
-	return dir
-}
 
 // A checkpoint that somebody has made is not obeyed as to where its files go.
 func TestForeignAttachments(t *testing.T) {
-	folder := modelFolder(t, hf.Model{Family: "gpt2", Layers: 2, Heads: 2, Width: 8, Context: 8, Vocab: 16, NormEps: 1e-5})
+	folder := configtest.ModelFolder(t, hf.Model{Family: "gpt2", Layers: 2, Heads: 2, Width: 8, Context: 8, Vocab: 16, NormEps: 1e-5})
 	for path, want := range map[string]string{
 		"tokenizer.json": "",
 		"../escaped":     `has "../escaped" attached, which is no file of a model`,
@@ -86,12 +55,12 @@ func TestForeignAttachments(t *testing.T) {
 
 // Files are read up to a bound, which is said before memory is taken.
 func TestAttachmentsHaveALimit(t *testing.T) {
-	folder := modelFolder(t, hf.Model{Family: "gpt2", Layers: 2, Heads: 2, Width: 8, Context: 8, Vocab: 16, NormEps: 1e-5})
+	folder := configtest.ModelFolder(t, hf.Model{Family: "gpt2", Layers: 2, Heads: 2, Width: 8, Context: 8, Vocab: 16, NormEps: 1e-5})
 	big, err := os.Create(filepath.Join(folder, "tokenizer.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := big.Truncate(hf.MaxCarried + 1); err != nil {
+	if err := big.Truncate(256<<20 + 1); err != nil {
 		t.Fatal(err)
 	}
 	_ = big.Close() // nothing was written
@@ -117,7 +86,7 @@ func TestCarriedTokenizer(t *testing.T) {
 		"other": {true, "data.tokenizer=bytes", []string{"", "vocab.json", "merges.txt", "tokenizer_config.json"}, "the files that came with the model are not carried over: this trains on the tokens of another tokenizer"},
 		"none":  {false, "data.tokenizer=bytes", []string{"generation_config.json", "", "vocab.json", "merges.txt", "tokenizer_config.json"}, ""},
 	} {
-		from := modelFolder(t, m)
+		from := configtest.ModelFolder(t, m)
 		testjob.Write(t, from+"/generation_config.json", settings)
 		if c.tokenizer {
 			testjob.WriteVocabulary(t, from, 300)

@@ -34,7 +34,7 @@ func FuzzHardware(f *testing.F) {
 		h, err := sim.OpenHardware(path)
 		if err == nil {
 			var x *sim.Result
-			if x, err = sim.Simulate(c, h); err == nil && !(x.Seconds > 0 && x.Seconds < sim.MostForecast && x.Tokens > 0) {
+			if x, err = sim.Simulate(c, h); err == nil && !(x.Seconds > 0 && x.Seconds < 1e9 && x.Tokens > 0) {
 				t.Errorf("%+v", x)
 			}
 		}

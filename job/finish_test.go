@@ -79,9 +79,7 @@ func TestFolderThatDoesNotFit(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := hf.Model{Family: "gpt2", Layers: 1, Heads: 2, Width: 8, Context: 8, Vocab: 256, NormEps: 1e-5}
-	if err := hf.WriteModelConfig("hf", m); err != nil {
-		t.Fatal(err)
-	}
+	testjob.Write(t, "hf/config.json", string(m.ConfigJSON()))
 	var specs []safetensors.Spec
 	for _, p := range hf.Parameters(m.Network()) {
 		switch {

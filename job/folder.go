@@ -147,7 +147,7 @@ func probeOffload(c *config.Config) error {
 		return nil
 	}
 	if err := probe(nil, o.Path); err != nil {
-		return config.Problems{config.NewProblem(c.Place("zero.offload.path"), "zero.offload.path", fmt.Sprintf("%s: nothing can be written there: %v", o.Path, input.Cause(err)), config.OffloadPath)}
+		return config.Problems{config.ProblemOf(c, "zero.offload.path", fmt.Sprintf("%s: nothing can be written there: %v", o.Path, input.Cause(err)), config.OffloadPath)}
 	}
 	return nil
 }
@@ -170,7 +170,7 @@ func without(c *config.Config, dir string, fsys vfs.FS) error {
 
 // badFolder is a problem with the folder of checkpoints.
 func badFolder(c *config.Config, wrong, right string) error {
-	return config.Problems{config.NewProblem(c.Place("checkpoint.dir"), "checkpoint.dir", wrong, right)}
+	return config.Problems{config.ProblemOf(c, "checkpoint.dir", wrong, right)}
 }
 
 // release gives the folders up. Those that were made and stayed empty are

@@ -180,7 +180,7 @@ func (r *run) do(ctx context.Context) error {
 	if r.start.from == nil {
 		err := weights.Check(ctx, c.Model)
 		if input.IsInput(err) {
-			err = config.Problems{config.NewProblem(c.Place("model.from"), "model.from", err.Error(), "")}
+			err = config.Problems{config.ProblemOf(c, "model.from", err.Error(), "")}
 		}
 		if err != nil {
 			return err
@@ -306,7 +306,7 @@ func openInputs(c *config.Config, ctx context.Context, plan build.Footprint, goe
 		w, wrong = openWeights(c)
 	}
 	if wrong != nil {
-		problems = append(problems, config.NewProblem(c.Place("model.from"), "model.from", wrong.Error(), ""))
+		problems = append(problems, config.ProblemOf(c, "model.from", wrong.Error(), ""))
 	}
 	if len(problems) > 0 {
 		problems.Sort()

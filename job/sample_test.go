@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 
@@ -15,7 +14,6 @@ import (
 	"zeroth/input"
 	"zeroth/job/config/configtest"
 	"zeroth/job/generate"
-	"zeroth/job/hf"
 	"zeroth/job/testjob"
 )
 
@@ -62,47 +60,6 @@ func TestSample(t *testing.T) {
 	long.Prompt, short.Prompt = "many bytes before line 1 of 2", "e 1 of 2" // a context is 8
 	if got, want := strings.TrimPrefix(sampled(t, long), long.Prompt), strings.TrimPrefix(sampled(t, short), short.Prompt); got != want {
 		t.Errorf("after a long prompt %q, after its last 8 bytes %q", got, want)
-	}
-}
-
-// What is kept of the tokens before gives the same logits, to the bit, as
-// computing all of them: over a text that grows, by one and by more, that
-// changes, and that no longer fits into the context.
-func TestGeneratorKeepsWhatItKnows(t *testing.T) {
-	for _, set := range [][]string{nil, {"model.family=llama", "model.heads=4", "model.width=32", "model.kv_heads=2"}} {
-		trained(t, append(set, "model.context=24")...)
-		m, err := hf.ReadModelConfig("run/model")
-		if err != nil {
-			t.Fatal(err)
-		}
-		open := func() *generate.Generator {
-			g, err := generate.NewGenerator("run/model", m)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(g.Close)
-			return g
-		}
-		g := open()
-		text := []int32("to be, or not to be, that is the question")
-		other := append([]int32("to be or what"), text...)
-		for _, c := range []struct {
-			ids  []int32
-			news int // positions that have to be computed
-		}{{text[:1], 1}, {text[:2], 1}, {text[:9], 7}, {text[:10], 1}, {text[:10], 1}, {text[:5], 1}, {other[:8], 3}, {other[:20], 12},
-			{text[:23], 18}, {text[:24], 1}, {text[:25], 24}, {text[:26], 24}, {other, 24}} {
-			want, err := open().Next(c.ids)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got, err := g.Next(c.ids)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !slices.Equal(got, want) || g.Batch.T != c.news {
-				t.Fatalf("%v: after %d tokens: computed %d, not %d; logits %v, computed whole %v", set, len(c.ids), g.Batch.T, c.news, got[:4], want[:4])
-			}
-		}
 	}
 }
 

@@ -30,7 +30,7 @@ func TestRetentionThatFails(t *testing.T) {
 		s := &state.Saver{C: c, Rank: &build.Rank{}, Kept: make(chan error, 1)}
 		s.Kept <- s.Retain(nil)
 		var out bytes.Buffer
-		l := &loop{c: c, rank: &build.Rank{}, saver: s, rec: &recorder{Observers: report.Observers{report.NewLines(&out)}}}
+		l := &loop{c: c, rank: &build.Rank{}, saver: s, rec: &recorder{Observers: report.Observers{report.NewProgress(&out)}}}
 		err = l.settled()
 		if stop := onError == "stop"; errors.Is(err, vfs.ErrLocked) != stop || strings.Contains(out.String(), "old checkpoints stay: prune ckpt: ") == stop {
 			t.Errorf("on_error %s: %v\n%s", onError, err, &out)
@@ -69,7 +69,7 @@ func TestRetentionLeavesWhatIsNotOurs(t *testing.T) {
 	}
 	var out bytes.Buffer
 	s := &state.Saver{C: c, Rank: &build.Rank{}, Told: map[string]bool{}}
-	l := &loop{c: c, rank: &build.Rank{}, saver: s, rec: &recorder{Observers: report.Observers{report.NewLines(&out)}}}
+	l := &loop{c: c, rank: &build.Rank{}, saver: s, rec: &recorder{Observers: report.Observers{report.NewProgress(&out)}}}
 	for step := range int64(4) {
 		save(step + 1)
 		if step == 0 {

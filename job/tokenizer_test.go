@@ -71,55 +71,6 @@ func TestRunsKeepTheirTokenizer(t *testing.T) {
 	}
 }
 
-// Runs that have recorded no tokenizer are sampled with their job's, which is
-// said, or are refused where that was never known.
-func TestTokenizerOf(t *testing.T) {
-	testjob.InFolder(t, testjob.Least)
-	for _, dir := range []string{"run/model", "gpt/model", "tokens/model", "other/model", "none"} {
-		if err := os.MkdirAll(dir, 0o777); err != nil {
-			t.Fatal(err)
-		}
-	}
-	testjob.WriteVocabulary(t, "own", 300)
-	testjob.WriteVocabulary(t, "qwen", 300)
-	testjob.Write(t, "qwen/tokenizer_config.json", `{"tokenizer_class": "Qwen2Tokenizer"}`)
-	testjob.Write(t, "run/job.yaml", "data: {text: [gone.txt], tokenizer: bytes}\n")
-	testjob.Write(t, "gpt/job.yaml", "data: {text: [gone.txt], tokenizer: gpt2, vocab: gone}\n")
-	testjob.Write(t, "tokens/job.yaml", "data: {tokens: [gone.bin], tokenizer: gpt2}\n")
-	testjob.Write(t, "other/job.yaml", "data: {tokens: [gone.bin], tokenizer: none}\n")
-	const advice = "name it with --tokenizer bytes, gpt2 or a folder"
-	for _, c := range []struct {
-		folder, tokenizer string
-		vocab, want       int
-		note, err         string
-	}{
-		{"run/model", "", 300, 256, `the run did not record its tokenizer; "bytes" is taken, as run/job.yaml has it`, ""}, // the job knows best
-		{"tokens/model", "", 50304, 50257, `the run did not record its tokenizer; "gpt2" is taken, as tokens/job.yaml has it`, ""},
-		{"tokens/model", "", 32000, 0, "", "tokens/job.yaml: its token files are not of GPT-2's vocabulary: the model has 32000 tokens; " + advice},
-		{"tokens/model", "own", 32000, 301, "", ""},
-		{"other/model", "", 50257, 0, "", "other/job.yaml: the tokenizer of its token files is not known; " + advice},
-		{"gpt/model", "", 300, 0, "", `gpt/job.yaml: "gone" is neither bytes nor gpt2 nor a folder whose tokenizer runs here: stat gone/vocab.json: no such file or directory; the run has no copy of its tokenizer: ` + advice},
-		{"own", "", 256, 301, "", ""},
-		{"own", "bytes", 256, 256, "", ""},
-		{"qwen", "", 300, 0, "", `the tokenizer of "qwen" is neither bytes nor gpt2 nor a folder whose tokenizer runs here: its tokenizer is a "Qwen2Tokenizer", says tokenizer_config.json; only GPT-2's way to cut text runs here: encode the text elsewhere, with the tokenizer it is meant for, and give data.tokens; or ` + advice},
-		{"none", "", 256, 256, "none has no tokenizer; bytes is taken, whose 256 tokens the model has. If it is another, " + advice, ""},
-		{"none", "", 50257, 50257, "none has no tokenizer; gpt2 is taken, whose 50257 tokens the model has. If it is another, " + advice, ""},
-		{"none", "", 97, 0, "", "none has no tokenizer, and none here has the 97 tokens of its model; " + advice},
-	} {
-		note := ""
-		o := generate.Options{Run: strings.TrimSuffix(c.folder, "/model"), Tokenizer: c.tokenizer, Note: func(s string) { note += s }}
-		tok, err := generate.TokenizerOf(o, c.folder, c.vocab)
-		switch {
-		case c.err != "":
-			if err == nil || err.Error() != c.err || !input.IsInput(err) {
-				t.Errorf("%s: %v, want %s", c.folder, err, c.err)
-			}
-		case err != nil || tok.Vocab() != c.want || note != c.note:
-			t.Errorf("%s with %d: %v %v, want %d; note %q, want %q", c.folder, c.vocab, tok, err, c.want, note, c.note)
-		}
-	}
-}
-
 // A text ends where the model, the settings of generation or the tokenizer say
 // that one ends.
 func TestSampleEnds(t *testing.T) {

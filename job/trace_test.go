@@ -43,7 +43,7 @@ func TestTraceOfARun(t *testing.T) {
 			o.Trace = tr
 		}
 		var out strings.Builder
-		o.Observer = report.NewLines(&out)
+		o.Observer = report.NewProgress(&out)
 		if err := Run(t.Context(), c, o); err != nil {
 			t.Fatal(err)
 		}
@@ -98,7 +98,7 @@ func TestCounters(t *testing.T) {
 		if p.Forecast, err = sim.Simulate(c, &sim.Hardware{Name: "any", Flops: map[string]float64{"bf16": 1e6}, Memory: 1e6, Links: h.Links, HostLink: 1e6, HostMemory: 1e6}); err != nil {
 			t.Fatal(err)
 		}
-		checkCounters(t, p.WriteTrace, p.Forecast.Of, 1, sim.Replayed)
+		checkCounters(t, p.WriteTrace, p.Forecast.Of, 1, 3)
 	}
 }
 

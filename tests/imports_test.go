@@ -27,7 +27,7 @@ var table = [][]string{
 	{"nn", "collective", "collective/conformance → collective", "optim", "offload"},
 	{"fsdp"},
 	{"zero"},
-	{"job/hf", "job/config → job/hf", "job/config/configtest → job/config"},
+	{"job/hf", "job/config → job/hf", "job/config/configtest → job/config job/hf"},
 	{"job/build", "job/state → job/build"},
 	{"job/sim", "job/plan → job/sim", "job/fit → job/plan job/sim", "job/report → job/sim"},
 	{"job/generate", "job/bench", "job → job/generate"},

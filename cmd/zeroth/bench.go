@@ -18,7 +18,7 @@ import (
 )
 
 func (a *app) bench() *cobra.Command {
-	o := bench.BenchOptions{}
+	o := bench.Options{}
 	var asJSON, markdown bool
 	cmd := &cobra.Command{
 		Use:   "bench [" + strings.Join(bench.BenchGroups(), "|") + "]...",
@@ -48,7 +48,7 @@ one of 29.5 million, and GPT-2 with 124 million.`,
 			ctx, release := untilSignal(cmd.Context(), func() {})
 			defer release()
 			clean := tellProgress(cmd.ErrOrStderr(), &o)
-			report, err := bench.RunBench(ctx, o)
+			report, err := bench.Run(ctx, o)
 			clean()
 			show := func() error { return report.Table(a.out, markdown) }
 			if asJSON {
@@ -73,7 +73,7 @@ one of 29.5 million, and GPT-2 with 124 million.`,
 }
 
 // checkBench refuses all flags that make no sense, at once.
-func checkBench(o bench.BenchOptions) error {
+func checkBench(o bench.Options) error {
 	var wrong []error
 	if !(o.Seconds > 0) || o.Seconds > 3600 {
 		wrong = append(wrong, fmt.Errorf("--seconds %v; want more than 0 and at most 3600", o.Seconds))
@@ -92,7 +92,7 @@ func checkBench(o bench.BenchOptions) error {
 
 // tellProgress shows on a terminal what is being measured; clean takes that
 // away again.
-func tellProgress(w io.Writer, o *bench.BenchOptions) (clean func()) {
+func tellProgress(w io.Writer, o *bench.Options) (clean func()) {
 	f, ok := w.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) || os.Getenv("TERM") == "dumb" {
 		return func() {}

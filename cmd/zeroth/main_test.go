@@ -247,7 +247,7 @@ func TestBadInput(t *testing.T) {
 	if err := os.Mkdir("hf", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := hf.WriteModelConfig("hf", hf.Model{Family: "gpt2", Layers: 1, Heads: 1, Width: 8, Context: 16, Vocab: 300, NormEps: 1e-5}); err != nil {
+	if err := os.WriteFile("hf/config.json", hf.Model{Family: "gpt2", Layers: 1, Heads: 1, Width: 8, Context: 16, Vocab: 300, NormEps: 1e-5}.ConfigJSON(), 0o666); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {

@@ -38,8 +38,8 @@ var benchGroups = []struct {
 	{"collective", (*bench).collective}, {"step", (*bench).step}, {"forecast", (*bench).forecast}, {"disk", (*bench).disk},
 }
 
-// BenchOptions are what to measure and how long.
-type BenchOptions struct {
+// Options are what to measure and how long.
+type Options struct {
 	Groups  []string // of BenchGroups; none is all
 	Workers []int    // of kernels; none is 1 and all processors
 	Seconds float64  // at most for each line, once it has a sample; 0 is 2
@@ -47,10 +47,10 @@ type BenchOptions struct {
 	Tell    func(doing string)
 }
 
-// BenchReport is what was measured.
-type BenchReport struct {
-	Host  Host       `json:"machine"`
-	Lines []BenchRow `json:"lines"`
+// Report is what was measured.
+type Report struct {
+	Host  Host  `json:"machine"`
+	Lines []Row `json:"lines"`
 }
 
 // Host is what was measured on.
@@ -62,9 +62,9 @@ type Host struct {
 	BF16       string
 }
 
-// BenchRow is one figure. Rate and Limit are in Unit, except where lower is
+// Row is one figure. Rate and Limit are in Unit, except where lower is
 // better: then Limit is 0.
-type BenchRow struct {
+type Row struct {
 	Group   string  `json:"group"`
 	Name    string  `json:"name"`
 	Workers int     `json:"workers"`
@@ -88,20 +88,20 @@ const (
 
 // bench is a run of Bench.
 type bench struct {
-	BenchOptions
+	Options
 	ctx    context.Context
 	peak   cpu.Peak
 	best   map[int]float64 // the peak loop's by workers
 	limits map[string]float64
 	memory *cpu.Device
 	stream [3]device.Buffer // of memory; float32, of one length
-	report BenchReport
+	report Report
 }
 
-// RunBench measures the limits and the groups asked for. When ctx ends it
+// Run measures the limits and the groups asked for. When ctx ends it
 // returns what it has and the cause.
-func RunBench(ctx context.Context, o BenchOptions) (*BenchReport, error) {
-	b := &bench{BenchOptions: o, ctx: ctx, peak: cpu.PeakF32(), best: map[int]float64{}, limits: map[string]float64{}}
+func Run(ctx context.Context, o Options) (*Report, error) {
+	b := &bench{Options: o, ctx: ctx, peak: cpu.PeakF32(), best: map[int]float64{}, limits: map[string]float64{}}
 	if len(b.Workers) == 0 {
 		b.Workers = slices.Compact([]int{1, runtime.GOMAXPROCS(0)})
 	}
@@ -312,7 +312,7 @@ func (b *bench) pass(name string, workers int) (f func() error, bytes float64) {
 
 // row adds a line of the report.
 func (b *bench) row(group, name string, workers int, work float64, unit, limit string, s sample) {
-	r := BenchRow{Group: group, Name: name, Workers: workers, Seconds: s.seconds, Rate: work / s.seconds, Unit: unit,
+	r := Row{Group: group, Name: name, Workers: workers, Seconds: s.seconds, Rate: work / s.seconds, Unit: unit,
 		Samples: s.n, Dropped: s.dropped, Noisy: s.noisy, Of: limit}
 	if limit == "fp32" {
 		r.Limit = s.possible / s.seconds
@@ -362,7 +362,7 @@ func (b *bench) peakLine(p cpu.Peak, workers int) {
 	if p.Name == b.peak.Name {
 		b.best[workers] = rate
 	}
-	b.report.Lines = append(b.report.Lines, BenchRow{Group: "limits", Name: p.Name, Workers: workers, Rate: rate, Unit: "FLOP/s", Samples: 50})
+	b.report.Lines = append(b.report.Lines, Row{Group: "limits", Name: p.Name, Workers: workers, Rate: rate, Unit: "FLOP/s", Samples: 50})
 }
 
 // touched is memory, as training has it, with its pages.

@@ -16,7 +16,7 @@ import (
 )
 
 func quickBench(ctx context.Context) *bench {
-	return &bench{BenchOptions: BenchOptions{Workers: []int{1}, Seconds: 0.02}, ctx: ctx, peak: cpu.PeakF32(), best: map[int]float64{}, limits: map[string]float64{}}
+	return &bench{Options: Options{Workers: []int{1}, Seconds: 0.02}, ctx: ctx, peak: cpu.PeakF32(), best: map[int]float64{}, limits: map[string]float64{}}
 }
 
 // Medians are of the samples that count; only where none does, the best of the
@@ -121,7 +121,7 @@ func TestBenchProducts(t *testing.T) {
 }
 
 func TestBenchReport(t *testing.T) {
-	r := BenchReport{Host{"linux", "amd64", 2, "go1.26", "avx2", "avx2"}, []BenchRow{
+	r := Report{Host{"linux", "amd64", 2, "go1.26", "avx2", "avx2"}, []Row{
 		{Group: "limits", Name: "copy", Workers: 1, Seconds: 0.0101, Rate: 12.34e9, Unit: "B/s", Samples: 7},
 		{Group: "gemm", Name: "x", Workers: 2, Seconds: 12.5e-6, Rate: 50e9, Unit: "FLOP/s", Limit: 100e9, Of: "fp32", Share: 0.5, Samples: 3, Dropped: 4},
 		{Group: "step", Name: "y", Workers: 2, Seconds: 2, Rate: 512, Unit: "token/s", Dropped: 9, Noisy: true},
@@ -138,7 +138,7 @@ func TestBenchReport(t *testing.T) {
 	if want := "| gemm | x | 2 | 12.5 µs | 50.0 GFLOP/s | 0.50 of fp32 | 3, 4 dropped |\n"; !strings.Contains(markdown.String(), want) {
 		t.Errorf("no %q in\n%s", want, &markdown)
 	}
-	var back BenchReport
+	var back Report
 	if err := json.Unmarshal([]byte(raw.String()), &back); err != nil || fmt.Sprint(back) != fmt.Sprint(r) {
 		t.Errorf("%v: %+v", err, back)
 	}
@@ -170,7 +170,7 @@ func TestBenchGroups(t *testing.T) {
 	if lines["limits"] < 4 || lines["collective"] != 8 || lines["disk"] != 2 || lines["step"] != 2 || lines["forecast"] != 1 {
 		t.Errorf("lines: %v", lines)
 	}
-	if _, err := RunBench(t.Context(), BenchOptions{Groups: []string{"disk"}, Workers: []int{1}, Seconds: 0.001, Dir: "/no/such/folder"}); err == nil || !strings.HasPrefix(err.Error(), "disk: open /no/such/folder/zeroth-bench-") {
+	if _, err := Run(t.Context(), Options{Groups: []string{"disk"}, Workers: []int{1}, Seconds: 0.001, Dir: "/no/such/folder"}); err == nil || !strings.HasPrefix(err.Error(), "disk: open /no/such/folder/zeroth-bench-") {
 		t.Errorf("a disk that is not there: %v", err)
 	}
 }
@@ -181,7 +181,7 @@ func BenchmarkGroups(b *testing.B) {
 	for _, name := range BenchGroups() {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
-				r, err := RunBench(b.Context(), BenchOptions{Groups: []string{name}})
+				r, err := Run(b.Context(), Options{Groups: []string{name}})
 				if err != nil {
 					b.Fatal(err)
 				}

@@ -10,14 +10,14 @@ import (
 )
 
 // JSON writes the report for programs.
-func (r *BenchReport) JSON(w io.Writer) error {
+func (r *Report) JSON(w io.Writer) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
 	return e.Encode(r)
 }
 
 // Table writes the report for people, as Markdown if that is set.
-func (r *BenchReport) Table(w io.Writer, markdown bool) error {
+func (r *Report) Table(w io.Writer, markdown bool) error {
 	m := r.Host
 	fmt.Fprintf(w, "%s/%s, %d processors, %s; products: fp32 %s, bf16 %s\n", m.OS, m.Arch, m.Processors, m.Go, m.F32, m.BF16)
 	if markdown {
@@ -45,7 +45,7 @@ func (r *BenchReport) Table(w io.Writer, markdown bool) error {
 	return err
 }
 
-func (l BenchRow) took() string {
+func (l Row) took() string {
 	switch s := l.Seconds; {
 	case s == 0:
 		return ""
@@ -58,21 +58,21 @@ func (l BenchRow) took() string {
 	}
 }
 
-func (l BenchRow) rate() string {
+func (l Row) rate() string {
 	if l.Unit == "token/s" {
 		return fmt.Sprintf("%.0f %s", l.Rate, l.Unit)
 	}
 	return fmt.Sprintf("%.1f G%s", l.Rate/1e9, l.Unit)
 }
 
-func (l BenchRow) share() string {
+func (l Row) share() string {
 	if l.Limit == 0 {
 		return ""
 	}
 	return fmt.Sprintf("%.2f of %s", l.Share, l.Of)
 }
 
-func (l BenchRow) samples() string {
+func (l Row) samples() string {
 	s := fmt.Sprint(l.Samples)
 	if l.Dropped > 0 {
 		s += fmt.Sprintf(", %d dropped", l.Dropped)

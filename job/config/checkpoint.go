@@ -122,3 +122,15 @@ func ParseKeep(s string) (k checkpoint.Keep, err error) {
 	}
 	return k, nil
 }
+
+// CheckpointDir is checkpoint.dir of a job file, or "". What else is wrong
+// with the file does not matter here.
+func CheckpointDir(file string) string {
+	root, problems := readFile(file)
+	if problems.Fatal() {
+		return ""
+	}
+	r := newReader(file, root)
+	r.read()
+	return r.Config.Checkpoint.Dir
+}

@@ -118,14 +118,14 @@ func TokensPerStep(c *Config) int { return c.Train.Batch * c.Model.Context }
 // reading the data. Its error is a Problems that lists all there is to mend. Relative
 // paths in the job file are relative to the current directory.
 func Load(file string, sets []string) (*Config, error) {
-	root, problems := ReadFile(file)
+	root, problems := readFile(file)
 	for _, s := range sets {
 		problems = append(problems, overlay(root, s)...)
 	}
-	r := NewReader(file, root)
+	r := newReader(file, root)
 	r.problems = problems
 	if !r.problems.Fatal() {
-		r.Read()
+		r.read()
 		r.resolve()
 		r.checkFiles()
 		r.checkOffload()
@@ -141,11 +141,11 @@ func Load(file string, sets []string) (*Config, error) {
 // whether it is said of token files. The files the job names need no longer be
 // there.
 func LoadTokenizer(file string) (name string, tokens bool, err error) {
-	root, problems := ReadFile(file)
-	r := NewReader(file, root)
+	root, problems := readFile(file)
+	r := newReader(file, root)
 	r.problems = problems
 	if !r.problems.Fatal() {
-		r.Read()
+		r.read()
 		r.resolveData()
 	}
 	if len(r.problems) > 0 {

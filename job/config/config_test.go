@@ -53,9 +53,7 @@ func TestDefaultsFollow(t *testing.T) {
 	if err := os.Mkdir("hf", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := hf.WriteModelConfig("hf", hf.Model{Family: "gpt2", Layers: 2, Heads: 2, Width: 8, Context: 16, Vocab: 300, NormEps: 1e-5}); err != nil {
-		t.Fatal(err)
-	}
+	testjob.Write(t, "hf/config.json", string(hf.Model{Family: "gpt2", Layers: 2, Heads: 2, Width: 8, Context: 16, Vocab: 300, NormEps: 1e-5}.ConfigJSON()))
 	for _, c := range []struct {
 		sets []string
 		got  func(*Config) any
@@ -130,12 +128,8 @@ func TestYAMLReadsBack(t *testing.T) {
 	testjob.Write(t, "a.bin", "\x01\x00")
 	testjob.Write(t, "it's: a #\t\"strange\" näme.txt", "x")
 	testjob.WriteVocabulary(t, "own", 299)
-	if err := hf.WriteModelConfig("own", hf.Model{Family: "gpt2", Layers: 2, Heads: 2, Width: 8, Context: 16, Vocab: 300, NormEps: 2e-5}); err != nil {
-		t.Fatal(err)
-	}
-	if err := hf.WriteModelConfig(".", hf.Model{Family: "gpt2", Layers: 2, Heads: 2, Width: 8, Context: 16, Vocab: 300, NormEps: 2e-5}); err != nil {
-		t.Fatal(err)
-	}
+	testjob.Write(t, "own/config.json", string(hf.Model{Family: "gpt2", Layers: 2, Heads: 2, Width: 8, Context: 16, Vocab: 300, NormEps: 2e-5}.ConfigJSON()))
+	testjob.Write(t, "config.json", string(hf.Model{Family: "gpt2", Layers: 2, Heads: 2, Width: 8, Context: 16, Vocab: 300, NormEps: 2e-5}.ConfigJSON()))
 	for _, sets := range [][]string{
 		nil,
 		{"zero.stage=0", "precision=fp32"},
@@ -285,9 +279,7 @@ func TestCombinations(t *testing.T) {
 	if err := os.Mkdir("hf", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := hf.WriteModelConfig("hf", hf.Model{Family: "gpt2", Layers: 2, Heads: 2, Width: 8, Context: 16, Vocab: 100, NormEps: 1e-5}); err != nil {
-		t.Fatal(err)
-	}
+	testjob.Write(t, "hf/config.json", string(hf.Model{Family: "gpt2", Layers: 2, Heads: 2, Width: 8, Context: 16, Vocab: 100, NormEps: 1e-5}.ConfigJSON()))
 	for _, c := range []struct{ set, want string }{
 		{"zero.stage=5", "zero.stage: there is no stage 5; want 0 (nothing sharded), 1 (optimizer state), 2 (and gradients) or 3 (and parameters)"},
 		{"model={heads: 7}", "model.heads: 7 heads do not divide width 384; want 6 or 8 heads"},

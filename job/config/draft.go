@@ -10,7 +10,7 @@ import (
 func Draft(file string, sets []string) (*Config, error) {
 	root, problems := &node{kind: mapping}, Problems(nil)
 	if file != "" {
-		root, problems = ReadFile(file)
+		root, problems = readFile(file)
 	}
 	if !problems.Fatal() && root.find("data") == nil {
 		sets = append([]string{"data.tokens=[planned]", "data.tokenizer=bytes"}, sets...)
@@ -18,10 +18,10 @@ func Draft(file string, sets []string) (*Config, error) {
 	for _, s := range sets {
 		problems = append(problems, overlay(root, s)...)
 	}
-	r := NewReader(file, root)
+	r := newReader(file, root)
 	r.problems = problems
 	if !r.problems.Fatal() {
-		r.Read()
+		r.read()
 		r.resolve()
 	}
 	if len(r.problems) > 0 {

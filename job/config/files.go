@@ -50,7 +50,7 @@ func (c *Config) Blame(err error) (ps Problems) {
 	}
 	field, _, _ := strings.Cut(key, "[")
 	for _, wrong := range parts(p.Err) {
-		ps = append(ps, NewProblem(c.Place(key), field, wrong.Error(), ""))
+		ps = append(ps, newProblem(c.Place(key), field, wrong.Error(), ""))
 	}
 	return ps
 }

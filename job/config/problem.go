@@ -88,8 +88,13 @@ func (ps Problems) Sort() {
 	})
 }
 
-// NewProblem is a problem of a key at a place of a job file: what is wrong, and
-// what would be right.
-func NewProblem(at place, key, wrong, right string) Problem {
+// ProblemOf is a problem of a key where the job gives it: what is wrong, and what
+// would be right.
+func ProblemOf(c *Config, key, wrong, right string) Problem {
+	return newProblem(c.Place(key), key, wrong, right)
+}
+
+// newProblem is a problem of a key at a place.
+func newProblem(at place, key, wrong, right string) Problem {
 	return Problem{At: at.String(), Key: key, Wrong: wrong, Right: right, place: at}
 }

@@ -22,16 +22,16 @@ type reader struct {
 	tokenizer data.Tokenizer // nil until it is known
 }
 
-// NewReader is a reader of a job file whose nodes have been parsed; file is its
+// newReader is a reader of a job file whose nodes have been parsed; file is its
 // name, for problems.
-func NewReader(file string, root *node) *reader {
+func newReader(file string, root *node) *reader {
 	c := &Config{file: file, root: root, places: map[string]place{"": {file: file}}}
 	return &reader{file: file, root: root, Config: c, fields: c.fields(), given: map[string]*node{}, bad: map[string]bool{}}
 }
 
-// Read sets every key that is given and the defaults that are plain values,
+// read sets every key that is given and the defaults that are plain values,
 // and reports what it cannot make sense of.
-func (r *reader) Read() {
+func (r *reader) read() {
 	r.sections("", r.root)
 	for _, f := range r.fields {
 		if n := r.lookup(f.key); n != nil && n.kind != nothing {
@@ -178,7 +178,7 @@ func (r *reader) unknown(section string, p *pair) {
 
 func (r *reader) wrong(at place, key, wrong, right string) {
 	r.bad[key] = true
-	r.problems = append(r.problems, NewProblem(at, key, wrong, right))
+	r.problems = append(r.problems, newProblem(at, key, wrong, right))
 }
 
 // spoilt tells whether a key or a section it is in has a problem of its own.

@@ -110,7 +110,7 @@ func (c *Config) Continued(was *Config, model *hf.Model, trained int, at string)
 		n.moveTo(place{file: at})
 		put(root, key, n)
 	}
-	r := NewReader(c.file, root)
+	r := newReader(c.file, root)
 	r.Config.network = c.network
 	if model != nil {
 		r.was = &wasModel{Model: *model, trained: trained}
@@ -118,7 +118,7 @@ func (c *Config) Continued(was *Config, model *hf.Model, trained int, at string)
 			r.was.from = was.Model.From
 		}
 	}
-	r.Read()
+	r.read()
 	r.resolve()
 	r.problems.Sort()
 	return r.Config, r.problems
@@ -136,8 +136,8 @@ func SettingsOf(job string) *Config {
 				put(root, key, n)
 			}
 		}
-		r := NewReader("", root)
-		r.Read()
+		r := newReader("", root)
+		r.read()
 		r.resolve()
 		if n := in.lookup("model.from"); n != nil && n.kind == scalar {
 			r.Config.Model.From = n.text

@@ -18,9 +18,7 @@ func modelFolders(t *testing.T, vocabs map[string]int) {
 		if err := os.Mkdir(name, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := hf.WriteModelConfig(name, hf.Model{Family: "gpt2", Layers: 1, Heads: 1, Width: 8, Context: 16, Vocab: vocab, NormEps: 1e-5}); err != nil {
-			t.Fatal(err)
-		}
+		testjob.Write(t, name+"/config.json", string(hf.Model{Family: "gpt2", Layers: 1, Heads: 1, Width: 8, Context: 16, Vocab: vocab, NormEps: 1e-5}.ConfigJSON()))
 	}
 }
 

@@ -68,8 +68,8 @@ func (n *node) String() string {
 	return kindNames[n.kind]
 }
 
-// ReadFile is the job file as a mapping, and what is wrong with it as YAML.
-func ReadFile(file string) (*node, Problems) {
+// readFile is the job file as a mapping, and what is wrong with it as YAML.
+func readFile(file string) (*node, Problems) {
 	root := &node{at: place{file: file}, kind: mapping}
 	raw, err := input.Read(file, jobBytes)
 	if err != nil {
@@ -99,7 +99,7 @@ func (n *node) what() string {
 }
 
 func fatal(at place, wrong, right string) Problems {
-	p := NewProblem(at, "", wrong, right)
+	p := newProblem(at, "", wrong, right)
 	p.fatal = true
 	return Problems{p}
 }
@@ -109,7 +109,7 @@ func overlay(root *node, set string) Problems {
 	at := place{set: set}
 	key, raw, ok := strings.Cut(set, "=")
 	if !ok || key == "" {
-		return Problems{NewProblem(at, "", "there is no key=value here", "want for example --set train.steps=20")}
+		return Problems{newProblem(at, "", "there is no key=value here", "want for example --set train.steps=20")}
 	}
 	value, problems := parse([]byte(raw), at)
 	if problems.Fatal() {
@@ -126,7 +126,7 @@ func overlay(root *node, set string) Problems {
 		}
 	}
 	if wrong := put(root, key, value); wrong != "" {
-		problems = append(problems, NewProblem(at, key, wrong, ""))
+		problems = append(problems, newProblem(at, key, wrong, ""))
 	}
 	return problems
 }
@@ -226,7 +226,7 @@ type tree struct {
 }
 
 func (t *tree) complain(at *token.Token, wrong, right string) {
-	t.problems = append(t.problems, NewProblem(t.at.token(at), strings.Join(t.path, "."), wrong, right))
+	t.problems = append(t.problems, newProblem(t.at.token(at), strings.Join(t.path, "."), wrong, right))
 }
 
 func (t *tree) convert(n ast.Node) *node {

@@ -56,7 +56,7 @@ func Sample(ctx context.Context, o Options, w io.Writer) error {
 	if err != nil {
 		return input.BadInput(fmt.Errorf("--run %s: %w; want the folder of a run that has written its model, or a Hugging Face folder", o.Run, err))
 	}
-	tok, err := TokenizerOf(o, folder, m.Vocab)
+	tok, err := tokenizerOf(o, folder, m.Vocab)
 	if err != nil {
 		return err
 	}
@@ -71,7 +71,7 @@ func Sample(ctx context.Context, o Options, w io.Writer) error {
 	if o.Tokens < m.Context { // memory for no more than is read
 		m.Context, m.Longest = min(m.Context, len(ids)+o.Tokens), m.Context
 	}
-	g, err := NewGenerator(folder, m)
+	g, err := newGenerator(folder, m)
 	if err != nil {
 		return err
 	}
@@ -194,9 +194,9 @@ type Generator struct {
 	logits device.Window // (Vocab) float32
 }
 
-// NewGenerator builds a model with the parameters of a folder. It is the caller's
+// newGenerator builds a model with the parameters of a folder. It is the caller's
 // to close.
-func NewGenerator(folder string, m hf.Model) (*Generator, error) {
+func newGenerator(folder string, m hf.Model) (*Generator, error) {
 	r, err := hf.OpenModel(folder, m)
 	if err != nil {
 		return nil, err

@@ -9,11 +9,11 @@ import (
 	"zeroth/job/config"
 )
 
-// TokenizerOf is the tokenizer of a model in a folder: the one that is asked
+// tokenizerOf is the tokenizer of a model in a folder: the one that is asked
 // for, or the one recorded there. Without either it is what the job of the run
 // says, which runs did not record before, or the one whose size the vocabulary
 // has, which is then said.
-func TokenizerOf(o Options, folder string, vocab int) (data.Tokenizer, error) {
+func tokenizerOf(o Options, folder string, vocab int) (data.Tokenizer, error) {
 	const advice = "name it with --tokenizer bytes, gpt2 or a folder"
 	if o.Tokenizer != "" {
 		t, err := data.NewTokenizer(o.Tokenizer)

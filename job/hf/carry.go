@@ -36,8 +36,8 @@ var carriedNames = []string{
 // templates is the folder of further chat templates.
 const templates = "additional_chat_templates"
 
-// MaxCarried is the bytes of all carried files together.
-const MaxCarried = 256 << 20
+// maxCarried is the bytes of all carried files together.
+const maxCarried = 256 << 20
 
 // carries tells whether a name is one of a file that is carried: a checkpoint
 // may have been made by anybody.
@@ -60,7 +60,7 @@ func (c *Carried) ReadFiles(folder string) error {
 			names = append(names, name)
 		}
 	}
-	left := int64(MaxCarried)
+	left := int64(maxCarried)
 	for _, name := range names {
 		raw, err := input.Read(filepath.Join(folder, name), left)
 		switch {
@@ -78,7 +78,7 @@ func (c *Carried) ReadFiles(folder string) error {
 
 // CarriedBy is what a checkpoint has of it.
 func CarriedBy(ck *checkpoint.Checkpoint, config []byte) (Carried, error) {
-	files, err := ck.Attachments(MaxCarried)
+	files, err := ck.Attachments(maxCarried)
 	for _, f := range files {
 		if !carries(f.Path) {
 			return Carried{}, fmt.Errorf("%s has \"%s\" attached, which is no file of a model: it was not made by this program", ck.Path, show.Brief(f.Path))

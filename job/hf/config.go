@@ -99,7 +99,7 @@ func parseModelConfig(raw []byte) (Model, error) {
 // ReadModel reads config.json. What is worth to know about a model that is not
 // refused is in notes.
 func ReadModel(raw []byte) (m Model, notes []string, err error) {
-	o, err := ReadObject(raw)
+	o, err := readObject(raw)
 	if err != nil {
 		return m, nil, fmt.Errorf("not a model's config: %w", err)
 	}

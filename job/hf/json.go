@@ -35,8 +35,14 @@ type object struct {
 	wrong  *[]string // what is wrong with values, for all objects of a file
 }
 
-// ReadObject reads a file that is one object.
-func ReadObject(raw []byte) (*object, error) {
+// CheckObject is an error unless a file is one object that has each key once.
+func CheckObject(raw []byte) error {
+	_, err := readObject(raw)
+	return err
+}
+
+// readObject reads a file that is one object.
+func readObject(raw []byte) (*object, error) {
 	switch {
 	case bytes.HasPrefix(raw, []byte(lfsPointer)):
 		return nil, errPointer

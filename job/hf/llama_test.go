@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"zeroth/device"
+	"zeroth/job/testjob"
 )
 
 // config.json of published models, shortened by generation settings.
@@ -60,9 +61,7 @@ func TestLlamaConfigReadsBack(t *testing.T) {
 	dir, short := t.TempDir(), llama31
 	short.Context, short.Longest = 512, 131072 // trained on shorter sequences; the model takes long ones all the same
 	for _, c := range []struct{ in, out Model }{{llama31, llama31}, {qwen2, qwen2}, {short, llama31}} {
-		if err := WriteModelConfig(dir, c.in); err != nil {
-			t.Fatal(err)
-		}
+		testjob.Write(t, dir+"/config.json", string(c.in.ConfigJSON()))
 		got, err := ReadModelConfig(dir)
 		if d := cmp.Diff(c.out, got); err != nil || d != "" {
 			t.Errorf("%v %s", err, d)
@@ -92,9 +91,7 @@ func TestLlamaConfigKeys(t *testing.T) {
 		}},
 	} {
 		dir := t.TempDir()
-		if err := WriteModelConfig(dir, c.m); err != nil {
-			t.Fatal(err)
-		}
+		testjob.Write(t, dir+"/config.json", string(c.m.ConfigJSON()))
 		raw, err := os.ReadFile(dir + "/config.json")
 		if err != nil {
 			t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 
 	"zeroth/checkpoint/safetensors"
 	"zeroth/input"
+	"zeroth/job/testjob"
 	"zeroth/nn"
 	"zeroth/shard"
 )
@@ -30,9 +31,7 @@ var (
 func FolderOf(t *testing.T, m Model, change func(map[string]*Tensor)) string {
 	t.Helper()
 	dir, all := t.TempDir(), map[string]*Tensor{}
-	if err := WriteModelConfig(dir, m); err != nil {
-		t.Fatal(err)
-	}
+	testjob.Write(t, dir+"/config.json", string(m.ConfigJSON()))
 	for _, p := range Parameters(m.Network()) {
 		x := &Tensor{"F32", p.Shape, make([]float32, p.Numel())}
 		nn.Fill(1, p, shard.Range{Hi: p.Numel()}, x.data)

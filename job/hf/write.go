@@ -5,17 +5,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"path/filepath"
 
 	"zeroth/checkpoint"
 	"zeroth/input"
 )
-
-// WriteModelConfig writes config.json into a folder that exists, next to
-// parameters saved as float32. Under that name there is never half of it.
-func WriteModelConfig(folder string, m Model) error {
-	return replace(filepath.Join(folder, "config.json"), m.ConfigJSON())
-}
 
 // replace writes a file, of which there is never half under its name.
 func replace(path string, content []byte) error {

@@ -71,9 +71,9 @@ func (a *Account) Held() (n int64) {
 // nothing was written to yet, and more of it than all that is.
 func (a *Account) Unattributed() int64 { return max(0, a.Process.Peak-a.Held()) }
 
-// Surplus is, for each category in which a rank holds other than what was
+// surplus is, for each category in which a rank holds other than what was
 // planned for it, how much more.
-func (a *Account) Surplus() (words []string) {
+func (a *Account) surplus() (words []string) {
 	for rank, r := range a.Ranks {
 		for use := range device.Uses {
 			if d := r.Device.Peak[use] - a.Planned.Device[use]; d != 0 {
@@ -94,7 +94,7 @@ func (a *Account) Surplus() (words []string) {
 func (a *Account) String() string {
 	each := a.Planned.Device.Total() + a.Planned.Host.Total()
 	s := fmt.Sprintf("memory: %s a rank, as planned to the byte", show.ByteSize(each))
-	if more := a.Surplus(); len(more) > 0 {
+	if more := a.surplus(); len(more) > 0 {
 		s = fmt.Sprintf("memory: %s a rank planned, but %s", show.ByteSize(each), strings.Join(more, ", "))
 	}
 	if a.Process.Peak == 0 {

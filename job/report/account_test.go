@@ -34,7 +34,7 @@ func accounted(t *testing.T) ([]*build.Rank, func() *Account) {
 // device and in host memory.
 func TestSurplusIsTold(t *testing.T) {
 	ranks, account := accounted(t)
-	if more := account().Surplus(); len(more) > 0 {
+	if more := account().surplus(); len(more) > 0 {
 		t.Errorf("as planned, but %v", more)
 	}
 	before := account().Held()
@@ -48,7 +48,7 @@ func TestSurplusIsTold(t *testing.T) {
 	}
 	a := account()
 	want := "rank 1 holds +4000 bytes of offload_staging, rank 2 holds +40 bytes of grads in host memory"
-	if got := strings.Join(a.Surplus(), ", "); got != want || !strings.Contains(a.String(), "planned, but "+want) {
+	if got := strings.Join(a.surplus(), ", "); got != want || !strings.Contains(a.String(), "planned, but "+want) {
 		t.Errorf("got %s\nof %s", got, a)
 	}
 	if got := a.Held() - before; got != 4040 {

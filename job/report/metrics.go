@@ -141,8 +141,8 @@ func ReadMetrics(path string) ([]Step, []Eval, error) {
 // memory, which nothing reads again, may be longer.
 const longestLine = 1 << 16
 
-// metricsLog is what can be read of a metrics file.
-type metricsLog struct {
+// Log is what can be read of a metrics file.
+type Log struct {
 	Steps  []Step
 	Evals  []Eval
 	Ended  int   // the step at which a run had written all it makes, if nothing came after; else 0
@@ -152,17 +152,17 @@ type metricsLog struct {
 
 // LacksEval tells whether a log, which may be nil, ends with a step after which
 // there was no evaluation.
-func (l *metricsLog) LacksEval(step int) bool {
+func (l *Log) LacksEval(step int) bool {
 	return l != nil && slices.ContainsFunc(l.Steps, func(s Step) bool { return s.Step == step }) &&
 		!slices.ContainsFunc(l.Evals, func(e Eval) bool { return e.Step == step })
 }
 
 // ReadLog reads a metrics.jsonl as far as it is whole. What is damaged is in the
 // log, not an error.
-func ReadLog(path string) (*metricsLog, error) {
+func ReadLog(path string) (*Log, error) {
 	info, err := os.Stat(path)
 	if err == nil && !info.Mode().IsRegular() {
-		return &metricsLog{Lost: 1, Damage: fmt.Errorf("metrics: %s is no regular file", path)}, nil
+		return &Log{Lost: 1, Damage: fmt.Errorf("metrics: %s is no regular file", path)}, nil
 	}
 	var f *os.File
 	if err == nil {
@@ -172,7 +172,7 @@ func ReadLog(path string) (*metricsLog, error) {
 		return nil, fmt.Errorf("metrics: %w", err)
 	}
 	defer f.Close()
-	l, in := &metricsLog{}, bufio.NewReaderSize(f, longestLine)
+	l, in := &Log{}, bufio.NewReaderSize(f, longestLine)
 	for n := 1; ; n++ {
 		line, err := nextLine(in)
 		if errors.Is(err, io.EOF) {
@@ -216,7 +216,7 @@ func nextLine(in *bufio.Reader) ([]byte, error) {
 }
 
 // add takes a line.
-func (l *metricsLog) add(line []byte) error {
+func (l *Log) add(line []byte) error {
 	s, e, err := parseMetric(line)
 	switch {
 	case err != nil:

@@ -26,7 +26,7 @@ func NewProgress(out io.Writer) Progress {
 	if f, ok := out.(*os.File); ok && term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb" {
 		return NewBar(f, os.Getenv("NO_COLOR") == "")
 	}
-	return NewLines(out)
+	return newLines(out)
 }
 
 // Lines writes plain lines, for pipes and logs: the header, a step about every
@@ -40,8 +40,8 @@ type Lines struct {
 	last    int     // step of the last line
 }
 
-// NewLines writes to w.
-func NewLines(w io.Writer) *Lines { return &Lines{w: w} }
+// newLines writes to w.
+func newLines(w io.Writer) *Lines { return &Lines{w: w} }
 
 func (l *Lines) line(format string, args ...any) {
 	l.mu.Lock()

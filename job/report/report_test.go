@@ -151,7 +151,7 @@ var header = Header{Model: "GPT-2 10.7M", Parameters: 10745856, Ranks: 4, Shard:
 
 func TestLines(t *testing.T) {
 	var b bytes.Buffer
-	l := NewLines(&b)
+	l := newLines(&b)
 	l.Start(header)
 	for i := 1; i <= 1000; i++ {
 		l.Step(Step{Step: i, Loss: 3, LR: 1e-4, GradNorm: 0.5, TokensPerSecond: 20480, StepSeconds: 0.2, Skipped: i / 1000})
@@ -203,7 +203,7 @@ func TestLinesAreNotMany(t *testing.T) {
 		min, max int
 	}{{1000, 0.001, 2, 3}, {100, 3, 100, 100}, {100000, 2, 200, 202}} {
 		var b bytes.Buffer
-		l := NewLines(&b)
+		l := newLines(&b)
 		l.steps = c.steps
 		for i := 1; i <= c.steps; i++ {
 			l.Step(Step{Step: i, StepSeconds: c.seconds})
@@ -304,7 +304,7 @@ func TestStatusFitsWidth(t *testing.T) {
 
 func TestObserversTellAll(t *testing.T) {
 	var a, b bytes.Buffer
-	os := Observers{NewLines(&a), NewLines(&b)}
+	os := Observers{newLines(&a), newLines(&b)}
 	os.Start(header)
 	os.Step(Step{Step: 1})
 	os.Eval(Eval{1, 2})
@@ -438,7 +438,7 @@ func TestSmoothAndThin(t *testing.T) {
 func TestProgressIsEscaped(t *testing.T) {
 	const evil, shown = "run\x1b[31m\u202e", `run\x1b[31m\u202e`
 	lines, bar := new(bytes.Buffer), new(bytes.Buffer)
-	for w, p := range map[*bytes.Buffer]Progress{lines: NewLines(lines), bar: NewBar(bar, false)} {
+	for w, p := range map[*bytes.Buffer]Progress{lines: newLines(lines), bar: NewBar(bar, false)} {
 		h := header
 		h.Out = evil
 		p.Start(h)

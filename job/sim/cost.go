@@ -37,17 +37,12 @@ type Cost struct {
 // Seconds is how long the step takes.
 func (c Cost) Seconds() float64 { return c.Compute + c.Exposed + c.Update }
 
-// CostOf counts the work of a step and divides it by the rates. With Ψ the
+// Weigh takes the work of a step and divides it by the rates. With Ψ the
 // parameters of matrix products and, of L layers of width C, positions that
 // attend to T/2 others on average, a token takes 2Ψ + 2LTC operations forward,
 // twice that backward, and recomputing the blocks' share of the first again.
 // What is sent in a micro-batch is hidden behind its computing, as far as that
 // goes, if units are gathered ahead.
-func CostOf(c *config.Config, m *nn.Model, units []zero.UnitSize, r Rates) Cost {
-	return Weigh(c, Matmuls(m), TrafficOf(c, units), r)
-}
-
-// Weigh is cost of what has been counted.
 func Weigh(c *config.Config, p Products, moves Traffic, r Rates) (cost Cost) {
 	t := c.Train
 	tokens := float64(t.MicroBatch) * float64(c.Model.Context)
@@ -63,7 +58,7 @@ func Weigh(c *config.Config, p Products, moves Traffic, r Rates) (cost Cost) {
 	each := moves.each.over(t.Accumulate)
 	cost.Sent = moves.apart + moves.once + each
 	sending := float64(moves.once)/r.Link + float64(moves.apart)/cmp.Or(r.Apart, r.Link)
-	traffic := float64(each)/r.Link + Moved(c, moves, r, &cost) // of all micro-batches
+	traffic := float64(each)/r.Link + moved(c, moves, r, &cost) // of all micro-batches
 	if c.Zero.Prefetch == 0 {
 		cost.Exposed = sending + traffic
 		return cost
@@ -74,7 +69,7 @@ func Weigh(c *config.Config, p Products, moves Traffic, r Rates) (cost Cost) {
 	return cost
 }
 
-// Moved counts what passes between the device, the host and the disk, and what
+// moved counts what passes between the device, the host and the disk, and what
 // waits for it. Of each element of a shard with p bytes of a parameter and K
 // vectors of state that are updated on the host, the gradient (4) goes there,
 // at stages 2 and 3 after every micro-batch, before which the sum so far is
@@ -82,7 +77,7 @@ func Weigh(c *config.Config, p Products, moves Traffic, r Rates) (cost Cost) {
 // host's kernel reads 4 + 4 + 4K and writes p + 4 + 4K, and the disk, if that is
 // where they rest, reads and writes 4 + 4K. A parameter that rests elsewhere is
 // fetched for every gather. The result is the seconds that takes.
-func Moved(c *config.Config, moves Traffic, r Rates, cost *Cost) (fetching float64) {
+func moved(c *config.Config, moves Traffic, r Rates, cost *Cost) (fetching float64) {
 	o, p, K := c.Zero.Offload, int64(c.Precision.Size()), int64(len(build.Rule(c.Optimizer).States()))
 	shards, away, fetched := moves.shards, moves.away, moves.fetched.over(c.Train.Accumulate)
 	cost.Moved = fetched

@@ -39,10 +39,10 @@ type Link struct {
 	Latency   float64 `json:"latency"`   // seconds from a rank to the next
 }
 
-// Presets are machines of which others have measured products, attention, copies
+// presets are machines of which others have measured products, attention, copies
 // and NVLink. The rest is assumed: of links between machines the line rate less a
 // tenth, for each GPU an eighth of 200 GB/s of host memory and of 12 GB/s of disk.
-var Presets = []Hardware{
+var presets = []Hardware{
 	{
 		Name:   "h100",
 		Source: "8 H100 SXM a machine: products at 650 TFLOP/s, FlashAttention 2 at 280 and NVLink at 370 of 450 GB/s as measured by others; 400 Gb/s of network a GPU, its host and its disks assumed",
@@ -65,7 +65,7 @@ var Presets = []Hardware{
 
 // HardwareNames are what OpenHardware knows without a file.
 func HardwareNames() (names []string) {
-	for _, h := range Presets {
+	for _, h := range presets {
 		names = append(names, h.Name)
 	}
 	return names
@@ -81,7 +81,7 @@ const (
 
 // OpenHardware is a machine by its name, or as a file of JSON describes it.
 func OpenHardware(name string) (*Hardware, error) {
-	for _, h := range Presets {
+	for _, h := range presets {
 		if h.Name == name {
 			return &h, nil
 		}
@@ -91,7 +91,7 @@ func OpenHardware(name string) (*Hardware, error) {
 		return nil, input.BadInput(fmt.Errorf("%w; want here, a file, or one of %s", err, strings.Join(HardwareNames(), ", ")))
 	}
 	h := &Hardware{Name: name}
-	if _, err = hf.ReadObject(text); err == nil { // one, with each key once
+	if err = hf.CheckObject(text); err == nil {
 		d := json.NewDecoder(bytes.NewReader(text))
 		d.DisallowUnknownFields()
 		err = d.Decode(h)
@@ -287,6 +287,6 @@ func ReplayLimits() [][2]any {
 		{"its rates, from 1 a second", mostRate},
 		{"its delays", fmt.Sprintf("%d seconds", mostDelay)},
 		{"tasks in the steps that a forecast replays", config.MostTasks},
-		{"seconds these steps take", MostForecast},
+		{"seconds these steps take", mostSeconds},
 	}
 }

@@ -57,17 +57,17 @@ func Simulate(c *config.Config, h *Hardware) (*Result, error) {
 	}
 	p := h.Pricing(c)
 	if c.Zero.Offload.Disk() {
-		bytes, err := DiskBytes(c)
+		bytes, err := diskBytes(c)
 		if err != nil {
 			return nil, err
 		}
-		p.Price = h.DiskPrice(bytes)
+		p.Price = h.diskPrice(bytes)
 	}
 	return SimulateWith(c, p)
 }
 
-// DiskPrice is price with so many bytes for each read and write of the disk.
-func (h *Hardware) DiskPrice(bytes float64) func(string, Kernel, Work) float64 {
+// diskPrice is price with so many bytes for each read and write of the disk.
+func (h *Hardware) diskPrice(bytes float64) func(string, Kernel, Work) float64 {
 	return func(queue string, k Kernel, w Work) float64 {
 		if slices.Contains(build.DiskQueues[:], queue) {
 			return bytes / h.Disk
@@ -76,22 +76,22 @@ func (h *Hardware) DiskPrice(bytes float64) func(string, Kernel, Work) float64 {
 	}
 }
 
-// DiskBytes is what a read or a write of a step has on average.
-func DiskBytes(c *config.Config) (float64, error) {
+// diskBytes is what a read or a write of a step has on average.
+func diskBytes(c *config.Config) (float64, error) {
 	var cost Cost
-	_ = Moved(c, TrafficOf(c, UnitSizes(config.Network(c))), Rates{Host: 1, Memory: 1, Disk: 1}, &cost)
-	n, err := Transfers(c, build.FewMicro)
+	_ = moved(c, TrafficOf(c, UnitSizes(config.Network(c))), Rates{Host: 1, Memory: 1, Disk: 1}, &cost)
+	n, err := transfers(c, build.FewMicro)
 	if more := c.Train.Accumulate - build.FewMicro; more > 0 && err == nil {
 		var less int
-		less, err = Transfers(c, build.FewMicro-1)
+		less, err = transfers(c, build.FewMicro-1)
 		n += more * (n - less)
 	}
 	return float64(cost.Disk) / float64(n), err
 }
 
-// Transfers is how many reads and writes of the disk a step of at most so many
+// transfers is how many reads and writes of the disk a step of at most so many
 // micro-batches has.
-func Transfers(c *config.Config, micros int) (n int, err error) {
+func transfers(c *config.Config, micros int) (n int, err error) {
 	l, err := Recorded(build.Micros(c, micros), 1)
 	if err != nil {
 		return 0, err
@@ -106,12 +106,12 @@ func Transfers(c *config.Config, micros int) (n int, err error) {
 	return n, nil
 }
 
-// MostForecast is the most seconds a replay counts in whole nanoseconds.
-const MostForecast = 1e9
+// mostSeconds is the most seconds a replay counts in whole nanoseconds.
+const mostSeconds = 1e9
 
-// Replayed is how many steps a forecast replays. The first begins with nothing
+// simulatedSteps is how many steps a forecast replays. The first begins with nothing
 // gathered and nothing to update behind it.
-const Replayed = 3
+const simulatedSteps = 3
 
 // Recorded is what some steps of the job's first rank issue.
 func Recorded(c *config.Config, steps int) (*Recording, error) {
@@ -134,25 +134,25 @@ func Recorded(c *config.Config, steps int) (*Recording, error) {
 	return l, nil
 }
 
-// fewReplayed is how many micro-batches are replayed; of more, each takes as long
+// fewsimulatedSteps is how many micro-batches are replayed; of more, each takes as long
 // as the last of these, which like the one before it waits for a buffer of ids.
-const fewReplayed = 4
+const fewsimulatedSteps = 4
 
 // SimulateWith is Simulate with given prices of kernels. Of many micro-batches it
 // replays a few.
 func SimulateWith(c *config.Config, p Pricing) (*Result, error) {
-	if c.Train.Accumulate <= fewReplayed {
-		return ReplayAll(c, p)
+	if c.Train.Accumulate <= fewsimulatedSteps {
+		return replayAll(c, p)
 	}
 	var few [2]*Result
 	for i := range few {
-		f, err := ReplayAll(build.Micros(c, fewReplayed-i), p)
+		f, err := replayAll(build.Micros(c, fewsimulatedSteps-i), p)
 		if err != nil {
 			return nil, err
 		}
 		few[i] = f
 	}
-	f, more := few[0], float64(c.Train.Accumulate-fewReplayed)
+	f, more := few[0], float64(c.Train.Accumulate-fewsimulatedSteps)
 	for _, s := range []struct{ all, less *float64 }{
 		{&f.Seconds, &few[1].Seconds}, {&f.Compute, &few[1].Compute}, {&f.Exposed, &few[1].Exposed}, {&f.Offload, &few[1].Offload}, {&f.Flops, &few[1].Flops},
 	} {
@@ -162,9 +162,9 @@ func SimulateWith(c *config.Config, p Pricing) (*Result, error) {
 	return f, nil
 }
 
-// ReplayAll is SimulateWith that replays every micro-batch.
-func ReplayAll(c *config.Config, p Pricing) (*Result, error) {
-	l, err := Recorded(c, Replayed)
+// replayAll is SimulateWith that replays every micro-batch.
+func replayAll(c *config.Config, p Pricing) (*Result, error) {
+	l, err := Recorded(c, simulatedSteps)
 	if err != nil {
 		return nil, err
 	}
@@ -176,8 +176,8 @@ func ReplayAll(c *config.Config, p Pricing) (*Result, error) {
 		}
 	}
 	tracks, waited := r.run()
-	if !(r.now < MostForecast) {
-		return nil, input.BadInput(fmt.Errorf("%d steps on %s would take %.3g seconds, of at most %.3g; want faster hardware or a smaller job", Replayed, p.Name, r.now, MostForecast))
+	if !(r.now < mostSeconds) {
+		return nil, input.BadInput(fmt.Errorf("%d steps on %s would take %.3g seconds, of at most %.3g; want faster hardware or a smaller job", simulatedSteps, p.Name, r.now, mostSeconds))
 	}
 	steps := &Track{name: "step", spans: make([]ran, len(l.ends))}
 	from := 0.0
@@ -190,7 +190,7 @@ func ReplayAll(c *config.Config, p Pricing) (*Result, error) {
 	e := f.Trace.Exposure()
 	f.Seconds, f.Compute, f.Exposed, f.Offload = e.Seconds, e.Compute, e.Exposed, e.Offload
 	m := config.Network(c)
-	cost := CostOf(c, m, UnitSizes(m), Rates{Flops: 1, Link: 1, Host: 1, Memory: 1, Disk: 1})
+	cost := Weigh(c, Matmuls(m), TrafficOf(c, UnitSizes(m)), Rates{Flops: 1, Link: 1, Host: 1, Memory: 1, Disk: 1})
 	f.Flops = cost.Flops - cost.Again
 	f.rate(c, p)
 	return f, nil

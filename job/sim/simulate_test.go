@@ -57,7 +57,7 @@ func clocked(t *testing.T, c *config.Config, p lengths) (took time.Duration) {
 				q.Trace(func(s cpu.Span) { time.Sleep(p.of(s.Task)) })
 			}
 		}
-		var ends [Replayed]time.Time
+		var ends [simulatedSteps]time.Time
 		err = build.Together(ranks, func(r *build.Rank) error {
 			for i := range ends {
 				if _, err := r.Trainer.Step(func(_ int, input, target []int32) error { return nil }, 1e-4); err != nil {
@@ -285,7 +285,7 @@ func TestHardwareFile(t *testing.T) {
 			}
 		}
 	}
-	slow := Presets[0]
+	slow := presets[0]
 	slow.Name, slow.Memory = "slow", 1
 	if _, err := Simulate(configtest.Fitted(t, "model.width=4096", "model.context=1024"), &slow); err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), "want faster hardware") {
 		t.Errorf("a step of years: %v", err)

@@ -28,7 +28,7 @@ func FindCheckpoints(path string) (string, error) {
 	if len(list) > 0 {
 		return path, nil
 	}
-	for _, dir := range []string{filepath.Join(path, CheckpointFolder), checkpointDir(filepath.Join(path, "job.yaml"))} {
+	for _, dir := range []string{filepath.Join(path, CheckpointFolder), config.CheckpointDir(filepath.Join(path, "job.yaml"))} {
 		if dir != "" && input.Exists(dir) {
 			return dir, nil
 		}
@@ -39,18 +39,6 @@ func FindCheckpoints(path string) (string, error) {
 // CheckpointFolder is where in a run folder its checkpoints are, unless the
 // job says otherwise.
 const CheckpointFolder = "ckpt"
-
-// checkpointDir is checkpoint.dir of a job file, or "". What else is wrong
-// with the file does not matter here.
-func checkpointDir(file string) string {
-	root, problems := config.ReadFile(file)
-	if problems.Fatal() {
-		return ""
-	}
-	r := config.NewReader(file, root)
-	r.Read()
-	return r.Config.Checkpoint.Dir
-}
 
 // Holds says in a word or two what a folder of a run has that is whole: its
 // name and, of checkpoints, the newest step. It is empty for nothing.

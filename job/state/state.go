@@ -45,7 +45,7 @@ func ReadProgress(ck *checkpoint.Checkpoint) (p Progress, err error) {
 	if len(ck.State) == 0 {
 		return p, nil
 	}
-	if p, err = ParseProgress(ck.State); err != nil {
+	if p, err = parseProgress(ck.State); err != nil {
 		return p, fmt.Errorf("%s: state.json: %w", ck.Path, err)
 	}
 	return p, nil
@@ -75,8 +75,8 @@ func hasStates(ck *checkpoint.Checkpoint) bool {
 	return slices.ContainsFunc(ck.Tensors, func(t checkpoint.Tensor) bool { return slices.Contains(kinds, t.Kind) })
 }
 
-// ParseProgress reads an object with numbers where there should be numbers.
-func ParseProgress(raw []byte) (p Progress, err error) {
+// parseProgress reads an object with numbers where there should be numbers.
+func parseProgress(raw []byte) (p Progress, err error) {
 	if len(raw) > MaxState {
 		return p, fmt.Errorf("%d bytes, at most %d expected", len(raw), MaxState)
 	}

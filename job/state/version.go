@@ -13,11 +13,11 @@ func Version() string {
 	if !ok {
 		info = new(debug.BuildInfo)
 	}
-	return Describe(info)
+	return describe(info)
 }
 
-// Describe is the version that build information tells.
-func Describe(info *debug.BuildInfo) string {
+// describe is the version that build information tells.
+func describe(info *debug.BuildInfo) string {
 	set := map[string]string{}
 	for _, s := range info.Settings {
 		set[s.Key] = s.Value

@@ -1,0 +1,68 @@
+package sim
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"zeroth/job/config"
+	"zeroth/job/config/configtest"
+)
+
+// A forecast from few micro-batches is that of all, but for a trace's whole
+// nanoseconds, where computing hides all else and where it hides nothing.
+func TestFewMicroBatchesForecastMany(t *testing.T) {
+	slow := presets[0]
+	slow.Name, slow.Links, slow.HostLink, slow.HostMemory, slow.Disk = "slow", []Link{{Ranks: 0, Bandwidth: 1e6, Latency: 1e-4}}, 1e7, 1e7, 1e6
+	fast := presets[0]
+	fast.Name, fast.Links, fast.HostLink, fast.HostMemory, fast.Disk = "fast", []Link{{Ranks: 0, Bandwidth: 1e15, Latency: 0}}, 1e15, 1e15, 1e15
+	configtest.EachWay(t, func(t *testing.T, c *config.Config) {
+		for _, h := range []Hardware{presets[0], slow, fast} {
+			few, err := Simulate(c, &h)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := h.Pricing(c)
+			if c.Zero.Offload.Disk() {
+				bytes, err := diskBytes(c)
+				if err != nil {
+					t.Fatal(err)
+				}
+				p.Price = h.diskPrice(bytes)
+			}
+			all, err := replayAll(c, p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for what, x := range map[string][2]float64{
+				"seconds": {all.Seconds, few.Seconds}, "computing": {all.Compute, few.Compute}, "exposed": {all.Exposed, few.Exposed},
+				"offload": {all.Offload, few.Offload}, "of tokens": {1 / all.Tokens, 1 / few.Tokens},
+			} {
+				if math.Abs(x[1]-x[0]) > 3e-9*float64(c.Train.Accumulate) {
+					t.Errorf("%s: %s: of all %v, of few %v (%.2g)", h.Name, what, x[0], x[1], x[1]/x[0]-1)
+				}
+			}
+			if math.Abs(few.Flops-all.Flops) > 1e-9*all.Flops {
+				t.Errorf("%v operations, of few %v", all.Flops, few.Flops)
+			}
+		}
+	})
+}
+
+// The bytes of a step are divided over the reads and writes of all its
+// micro-batches.
+func TestDiskBytes(t *testing.T) {
+	for accumulate := 1; accumulate <= 9; accumulate++ {
+		c := configtest.Fitted(t, "train.batch=null", fmt.Sprint("train.accumulate=", accumulate), "train.micro_batch=1",
+			"zero.offload.optimizer=disk", "zero.offload.parameters=disk", "zero.offload.path=.")
+		n, err := transfers(c, accumulate)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var cost Cost
+		_ = moved(c, TrafficOf(c, UnitSizes(c.Model.Network())), Rates{Host: 1, Memory: 1, Disk: 1}, &cost)
+		if got, err := diskBytes(c); err != nil || got != float64(cost.Disk)/float64(n) || n < 4*accumulate {
+			t.Errorf("%d micro-batches: %v bytes (%v), want %d over %d", accumulate, got, err, cost.Disk, n)
+		}
+	}
+}
