@@ -20,7 +20,7 @@ import (
 // written trains nothing: it fills a job's ranks and exports their parameters.
 func written(t *testing.T, c *config.Config, folder string) {
 	t.Helper()
-	ranks, err := build.Open(c, build.Hooks{})
+	ranks, err := build.Open(c, build.Setup{})
 	if err != nil {
 		t.Fatal(err)
 	}

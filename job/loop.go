@@ -33,6 +33,7 @@ type loop struct {
 	at       int   // steps done
 	samples  int64 // of the training order, read so far
 	tokens   int64 // trained on so far
+	owed     bool  // an evaluation at the step this run begins at, which the one before had no time for
 	looked   bool  // at validation data, since the last step
 	kept     int   // the step last saved in checkpoint.dir; -1 if there is none, or that save failed
 	metrics  map[string]float64
@@ -60,7 +61,7 @@ func newLoop(c *config.Config, r *build.Rank, s *state.Saver, set *data.Set, b *
 // stop because ctx was cancelled. An evaluation that is due then is left to the
 // run that goes on: there may be little time to save in.
 func (l *loop) run(ctx context.Context) (stopped bool, err error) {
-	if l.rec.owed && l.evaluates() {
+	if l.owed && l.evaluates() {
 		if err := l.evaluate(); err != nil {
 			return false, err
 		}
@@ -78,7 +79,7 @@ func (l *loop) run(ctx context.Context) (stopped bool, err error) {
 		l.timeline.end(l)
 		l.looked = false
 		now := time.Now()
-		l.trace.Step(l.rank.Rank, l.at, last, now)
+		l.trace.Step(l.rank, l.at, last, now)
 		if err := l.report(stats, lr, now.Sub(last)); err != nil {
 			return false, err
 		}

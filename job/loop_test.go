@@ -295,7 +295,7 @@ func TestTrainingSamples(t *testing.T) {
 // Of the errors of all ranks the one that is no consequence is returned.
 func TestTogether(t *testing.T) {
 	testjob.InTinyFolder(t)
-	ranks, err := build.Open(configtest.MustLoad(t, "parallel.ranks=3"), build.Hooks{})
+	ranks, err := build.Open(configtest.MustLoad(t, "parallel.ranks=3"), build.Setup{})
 	if err != nil {
 		t.Fatal(err)
 	}

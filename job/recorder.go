@@ -20,7 +20,7 @@ type recorder struct {
 	sum     report.Summary
 	account func(step int) (*report.Account, error)
 	stepped bool // a step was done
-	owed    bool // an evaluation at the step this run begins at, which the one before had no time for; every rank may read it
+	owed    bool // an evaluation at the step this run begins at, which the one before had no time for
 }
 
 // record opens the run folder's files; of the metrics of an earlier run it

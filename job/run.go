@@ -37,6 +37,7 @@ type Options struct {
 	Observer report.Observer // hears what happens; nil: nobody does
 	Trace    *sim.Trace      // receives what the queues of every rank did; may be nil
 	Timeline *Observation    // receives the memory in use in the first step; may be nil
+	Launch   build.Launch    // how the ranks are spread over processes; nil: all are in this one
 	Hooks    build.Hooks     // of tests
 }
 
@@ -144,7 +145,8 @@ func (r *run) do(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	r.greet()
-	plan, err := fit.Affordable(c, r.Hooks)
+	setup := build.Setup{Launch: r.Launch, Hooks: r.Hooks}
+	plan, err := fit.Affordable(c, setup)
 	if err != nil {
 		return err
 	}
@@ -161,7 +163,7 @@ func (r *run) do(ctx context.Context) error {
 	if err := r.unchanged(); err != nil {
 		return err
 	}
-	set, weights, err := openInputs(c, ctx, plan, r.start.from != nil, r.Observer)
+	set, weights, err := openInputs(c, ctx, fit.Product(plan.Memory(), int64(setup.At().Beside(config.Mesh(c)))), r.start.from != nil, r.Observer)
 	if err != nil {
 		return err
 	}
@@ -189,13 +191,13 @@ func (r *run) do(ctx context.Context) error {
 	if r.start.from != nil && ctx.Err() != nil {
 		return context.Cause(ctx) // nothing is lost, and reading state may take long
 	}
-	hooks := r.Hooks
-	hooks.WrapTrainer, hooks.Hold = r.Timeline.wrap(hooks.WrapTrainer), f.hold
-	if ranks, err = build.OpenPlanned(c, plan, hooks); err != nil {
+	setup.Plan = &plan
+	setup.Hooks.WrapTrainer, setup.Hooks.Hold = r.Timeline.wrap(r.Hooks.WrapTrainer), f.hold
+	if ranks, err = build.Open(c, setup); err != nil {
 		return err
 	}
 	defer build.CloseAll(ranks)
-	savers, err := state.OpenSavers(c, ranks, hooks)
+	savers, err := state.OpenSavers(c, ranks, setup)
 	if err != nil {
 		return err
 	}
@@ -290,14 +292,14 @@ func (r *run) with(ctx context.Context, ranks []*build.Rank, savers []*state.Sav
 	return err
 }
 
-// openInputs opens what the job reads. What is wrong with any of it is a
-// Problems.
+// openInputs opens what the job reads, on a machine whose ranks need so many bytes.
+// What is wrong with any of it is a Problems.
 // A run that goes on has its parameters from the checkpoint.
-func openInputs(c *config.Config, ctx context.Context, plan build.Footprint, goesOn bool, obs report.Observer) (*data.Set, *hf.Weights, error) {
+func openInputs(c *config.Config, ctx context.Context, needs int64, goesOn bool, obs report.Observer) (*data.Set, *hf.Weights, error) {
 	s := config.Source(c)
 	s.Progress = reading(obs)
 	if free := machine.Machine().Free; free > 0 { // as much as the ranks leave
-		s.Memory = max(1, free-fit.Product(plan.Memory(), int64(c.Parallel.Ranks)))
+		s.Memory = max(1, free-needs)
 	}
 	set, err := data.Open(ctx, s)
 	problems := c.Blame(err)
@@ -339,13 +341,13 @@ func openWeights(c *config.Config) (*hf.Weights, error) {
 // train sets the initial state and runs the loop on every rank.
 func (r *run) train(ctx context.Context, ranks []*build.Rank, savers []*state.Saver, set *data.Set, rec *recorder) (stopped bool, err error) {
 	err = build.Together(ranks, func(rank *build.Rank) error {
-		if err := r.start.set(rank.Trainer, len(ranks)); err != nil {
+		if err := r.start.set(rank.Trainer, r.c.Parallel.Ranks); err != nil {
 			return err
 		}
-		l := newLoop(r.c, rank, savers[rank.Rank], set, r.start, rec)
-		l.trace, l.timeline = r.Trace, r.Timeline
+		l := newLoop(r.c, rank, savers[rank.Here], set, r.start, rec)
+		l.trace, l.timeline, l.owed = r.Trace, r.Timeline, rec.owed
 		s, err := l.run(ctx)
-		if rank.Rank == 0 {
+		if rank.Here == 0 { // all agree
 			stopped = s
 		}
 		return err

@@ -45,7 +45,7 @@ func benchJob(b *testing.B, sets ...string) *config.Config {
 // ranksOf is the job's ranks with their initial parameters.
 func ranksOf(b *testing.B, c *config.Config) []*build.Rank {
 	b.Helper()
-	ranks, err := build.Open(c, build.Hooks{})
+	ranks, err := build.Open(c, build.Setup{})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func stateBytes(c *config.Config, r *build.Rank) (n int64) {
 // saversOf are the savers of a job's ranks.
 func saversOf(b *testing.B, c *config.Config, ranks []*build.Rank) []*state.Saver {
 	b.Helper()
-	savers, err := state.OpenSavers(c, ranks, build.Hooks{})
+	savers, err := state.OpenSavers(c, ranks, build.Setup{})
 	if err != nil {
 		b.Fatal(err)
 	}

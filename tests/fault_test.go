@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"zeroth/collective"
-	"zeroth/device/cpu"
 	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/shard"
@@ -52,7 +51,7 @@ func trained(t *testing.T, c *config.Config, steps int, wrap func(int, collectiv
 func running(t *testing.T, c *config.Config, wrap func(int, collective.Ranks) collective.Ranks, f func(*build.Rank) error) (reports []rep, cause error) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		ranks, err := build.Open(c, build.Hooks{WrapGroups: wrap})
+		ranks, err := build.Open(c, build.Setup{Hooks: build.Hooks{WrapGroups: wrap}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -365,7 +364,7 @@ func TestDataFailsOnOneRank(t *testing.T) {
 // issued: in a step, after one, or after one and before an evaluation.
 func TestQueueFailsOnOneRank(t *testing.T) {
 	errWork := errors.New("no space left on device")
-	fail := func(q *cpu.Queue) {
+	fail := func(q build.Queue) {
 		q.Label("unit h.1: write")
 		q.Do(func() error { return errWork })
 	}
@@ -458,7 +457,7 @@ func TestTogetherTellsTheCause(t *testing.T) {
 func TestStuckRankIsLeftBehind(t *testing.T) {
 	c := cfg(t, "zero.stage=3", "parallel.ranks=3", "parallel.timeout=7s")
 	synctest.Test(t, func(t *testing.T) {
-		ranks, err := build.Open(c, build.Hooks{})
+		ranks, err := build.Open(c, build.Setup{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -111,7 +111,7 @@ func TestAllocatedIsPlannedIsFormula(t *testing.T) {
 			}
 			plan, arena := f.Device, f.Arena
 			sameBytes(t, "planned", plan, formula(c, 0).Bytes())
-			ranks, err := build.Open(c, build.Hooks{})
+			ranks, err := build.Open(c, build.Setup{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -149,7 +149,7 @@ func TestOffloadedIsPlannedIsFormula(t *testing.T) {
 func offloadedIsPlanned(t *testing.T, way string, c *config.Config, tile int) {
 	t.Helper()
 	want, hooks := formula(c, tile), build.Hooks{Tile: tile}
-	ranks, err := build.Open(c, hooks)
+	ranks, err := build.Open(c, build.Setup{Hooks: hooks})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,11 +181,11 @@ func TestSaverIsPlanned(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ranks, err := build.Open(c, build.Hooks{})
+		ranks, err := build.Open(c, build.Setup{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := state.OpenSavers(c, ranks, build.Hooks{}); err != nil {
+		if _, err := state.OpenSavers(c, ranks, build.Setup{}); err != nil {
 			t.Fatal(err)
 		}
 		for _, r := range ranks {
@@ -198,7 +198,7 @@ func TestSaverIsPlanned(t *testing.T) {
 // What New allocated is given back.
 func TestCloseFreesEverything(t *testing.T) {
 	c := cfg(t, "parallel.ranks=3", "zero.stage=3", "zero.offload.optimizer=disk", "zero.offload.parameters=host", "zero.offload.path="+t.TempDir())
-	ranks, err := build.Open(c, build.Hooks{})
+	ranks, err := build.Open(c, build.Setup{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -245,7 +245,7 @@ func TestStepAllocatesNothing(t *testing.T) {
 		{"model.family=llama", "model.kv_heads=1", "zero.stage=3", "precision=bf16", "train.accumulate=2"},
 	} {
 		c := cfg(t, append(sets, "parallel.ranks=2")...)
-		ranks, err := build.Open(c, build.Hooks{Tile: 200})
+		ranks, err := build.Open(c, build.Setup{Hooks: build.Hooks{Tile: 200}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -24,7 +24,7 @@ import (
 // trainWith is train with test hooks, and the ranks' memory after it.
 func trainWith(t *testing.T, c *config.Config, s build.Hooks) outcome {
 	t.Helper()
-	ranks, err := build.Open(c, s)
+	ranks, err := build.Open(c, build.Setup{Hooks: s})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +123,7 @@ func TestTrainsUnderABudget(t *testing.T) {
 	states := plan.Device[device.Params] + plan.Device[device.Grads] + plan.Device[device.Master] + plan.Device[device.States]
 	budget := states / 4
 	memory := fmt.Sprintf("parallel.memory=%dB", budget)
-	_, err = fit.OpenAffordable(cfg(t, append(shape, memory)...), build.Hooks{})
+	_, err = fit.OpenAffordable(cfg(t, append(shape, memory)...), build.Setup{})
 	if err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), "parallel.memory: a budget of ") || !strings.Contains(err.Error(), " optimizer") || !strings.Contains(err.Error(), "zero.offload") {
 		t.Errorf("a plan over the budget: %v", err)
 	}
@@ -132,7 +132,7 @@ func TestTrainsUnderABudget(t *testing.T) {
 		{"zero.offload.optimizer=host", "zero.offload.parameters=host"},
 		{"zero.offload.optimizer=disk", "zero.offload.parameters=disk", "zero.offload.path=" + t.TempDir()},
 	} {
-		ranks, err := fit.OpenAffordable(cfg(t, append(append(shape, memory), way...)...), build.Hooks{Tile: 2048})
+		ranks, err := fit.OpenAffordable(cfg(t, append(append(shape, memory), way...)...), build.Setup{Hooks: build.Hooks{Tile: 2048}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -151,7 +151,7 @@ func TestTrainsUnderABudget(t *testing.T) {
 // place in it, and every rank ends.
 func closing(t *testing.T, c *config.Config, files offload.Files) (all []error, first error) {
 	t.Helper()
-	ranks, err := build.Open(c, build.Hooks{Files: files, Tile: 200})
+	ranks, err := build.Open(c, build.Setup{Hooks: build.Hooks{Files: files, Tile: 200}})
 	if err != nil {
 		return nil, err
 	}

@@ -12,7 +12,6 @@ import (
 
 	"zeroth/collective"
 	"zeroth/device"
-	"zeroth/device/cpu"
 	"zeroth/job/build"
 	"zeroth/job/config"
 )
@@ -55,7 +54,7 @@ func (s slow) spoil(q device.Queue, whole, own device.Buffer) {
 func lagging(r *build.Rank) {
 	for i, q := range r.Queues {
 		rng := rand.New(rand.NewPCG(uint64(r.Rank), uint64(i)))
-		q.Trace(func(cpu.Span) { time.Sleep(time.Duration(rng.ExpFloat64() * 1e3)) })
+		q.Trace(func(device.Span) { time.Sleep(time.Duration(rng.ExpFloat64() * 1e3)) })
 	}
 }
 
@@ -154,9 +153,9 @@ func stepTime(t *testing.T, c *config.Config, p pace, replicas bool) (took time.
 
 // atPace has a module's pass take its time: the first work of it that does not
 // wait for other queues sleeps.
-func atPace(p pace) func(cpu.Span) {
+func atPace(p pace) func(device.Span) {
 	at := ""
-	return func(s cpu.Span) {
+	return func(s device.Span) {
 		if s.Task == "wait" || s.Label == at || s.Label == "" { // of no unit: token ids
 			return
 		}

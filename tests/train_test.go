@@ -68,7 +68,7 @@ func train(t *testing.T, c *config.Config, wrap func(int, collective.Ranks) coll
 // trainAs is train on ranks that something is done to before.
 func trainAs(t *testing.T, c *config.Config, wrap func(int, collective.Ranks) collective.Ranks, prepare func(*build.Rank)) outcome {
 	t.Helper()
-	ranks, err := build.Open(c, build.Hooks{WrapGroups: wrap})
+	ranks, err := build.Open(c, build.Setup{Hooks: build.Hooks{WrapGroups: wrap}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +84,16 @@ func trainOn(t *testing.T, c *config.Config, ranks []*build.Rank) outcome {
 	t.Helper()
 	out := outcome{state: map[string][]float32{}}
 	turn := make(chan struct{}, 1) // not a mutex: on a fake clock a rank that waits for one would stop the time
-	err := build.Together(ranks, func(r *build.Rank) error {
+	if err := trainInto(c, ranks, &out, turn); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// trainInto runs the job on ranks that are open, which may be some of a job's. Who
+// has put something into turn may write to the outcome.
+func trainInto(c *config.Config, ranks []*build.Rank, out *outcome, turn chan struct{}) error {
+	return build.Together(ranks, func(r *build.Rank) error {
 		if err := fresh(r); err != nil {
 			return err
 		}
@@ -101,10 +110,6 @@ func trainOn(t *testing.T, c *config.Config, ranks []*build.Rank) outcome {
 		defer func() { <-turn }()
 		return collect(r, out.state)
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return out
 }
 
 // fresh sets a rank's initial parameters. They are larger than a real model's,

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"zeroth/device"
-	"zeroth/device/cpu"
 	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/optim"
@@ -21,7 +20,7 @@ import (
 // onRanks opens a job, sets fresh parameters, and runs f on every rank.
 func onRanks(t *testing.T, c *config.Config, f func(*build.Rank) error) error {
 	t.Helper()
-	ranks, err := build.Open(c, build.Hooks{})
+	ranks, err := build.Open(c, build.Setup{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -322,7 +321,7 @@ func TestInputsTakeTurns(t *testing.T) {
 					if err := compute.Wait(); err != nil {
 						return err
 					}
-					compute.Trace(func(s cpu.Span) {
+					compute.Trace(func(s device.Span) {
 						if s.Task == "embedding" || s.Task == "embedding gradient, added" {
 							time.Sleep(5 * time.Millisecond)
 						}

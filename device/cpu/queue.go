@@ -47,22 +47,7 @@ type Queue struct {
 	closed bool
 	ended  chan struct{}
 	label  string
-	trace  func(Span)
-}
-
-// Span is a task that a queue has run, from its first moment to its last:
-//
-//   - a kernel by its name, waiting for workers included;
-//   - "wait" for an event of another queue, which takes no time if it has
-//     happened;
-//   - a host function by the name Call was given, or "do": a collective's span
-//     includes the time it waits for other ranks.
-//
-// What a queue skips because it has failed is not seen. Between spans the queue
-// has nothing to do.
-type Span struct {
-	Queue, Label, Task string
-	Start, End         time.Time
+	trace  func(device.Span)
 }
 
 // NewQueue starts a queue; Close ends it. Where its work space cannot be had,
@@ -80,7 +65,7 @@ func (q *Queue) Name() string { return q.name }
 
 // Trace calls f after each task from now on, from the queue's goroutine, or
 // stops if f is nil. It must be called while the queue is idle.
-func (q *Queue) Trace(f func(Span)) { q.trace = f }
+func (q *Queue) Trace(f func(device.Span)) { q.trace = f }
 
 // Close waits for the issued work and ends the queue's goroutine.
 func (q *Queue) Close() {
@@ -178,7 +163,7 @@ func (q *Queue) exec(t *task) error {
 	}
 	start := time.Now()
 	err := q.do(t)
-	q.trace(Span{q.name, t.label, t.name, start, time.Now()})
+	q.trace(device.Span{Queue: q.name, Label: t.label, Task: t.name, Start: start, End: time.Now()})
 	return err
 }
 

@@ -303,8 +303,8 @@ func TestCloseAfterError(t *testing.T) {
 func TestTrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := open(t, 1, "compute")[0]
-		var got []cpu.Span
-		q.Trace(func(s cpu.Span) { got = append(got, s) })
+		var got []device.Span
+		q.Trace(func(s device.Span) { got = append(got, s) })
 		start := time.Now()
 		q.Label("unit h.0: forward")
 		q.Do(func() error { time.Sleep(3 * time.Second); return nil })
@@ -316,7 +316,7 @@ func TestTrace(t *testing.T) {
 			t.Error(err)
 		}
 		at := func(s int) time.Time { return start.Add(time.Duration(s) * time.Second) }
-		want := []cpu.Span{
+		want := []device.Span{
 			{Queue: "compute", Label: "unit h.0: forward", Task: "do", Start: at(0), End: at(3)},
 			{Queue: "compute", Label: "unit h.1: forward", Task: "copy", Start: at(3), End: at(3)},
 			{Queue: "compute", Label: "unit h.1: forward", Task: "all-gather", Start: at(3), End: at(4)},

@@ -14,28 +14,19 @@ import (
 // Reserve takes it before the first step; what no Reserve foresaw is taken when
 // it is first needed and then kept.
 
-// Sizes is what kernels will be asked to do: the largest of each. The zero
-// Sizes are those of a device that only copies, casts, sums squares and
-// updates.
-type Sizes struct {
-	Type   device.DType // of activations
-	Rows   int          // positions of a micro-batch
-	Width  int          // of what is normalised
-	Vocab  int          // logits of a position
-	Widest int          // dimension of a parameter
-	Attn   device.Attn  // T and D
-	Rope   bool         // heads are turned by their positions
-}
+// sizes are what kernels will be asked to do.
+type sizes device.Sizes
 
 // Workspace is the bytes that a device of so many workers and queues takes for
 // kernels of the given sizes.
-func Workspace(workers, queues int, s Sizes) int64 {
+func Workspace(workers, queues int, most device.Sizes) int64 {
+	s := sizes(most)
 	packed, acc := s.products()
 	return 4 * int64(packed+acc+s.turns()+(workers-1+queues)*s.scratch())
 }
 
 // turns is the floats of the table of rotary positions.
-func (s Sizes) turns() int {
+func (s sizes) turns() int {
 	if !s.Rope {
 		return 0
 	}
@@ -43,8 +34,8 @@ func (s Sizes) turns() int {
 }
 
 // scratch is the floats a worker needs at most.
-func (s Sizes) scratch() int {
-	if s == (Sizes{}) {
+func (s sizes) scratch() int {
+	if s == (sizes{}) {
 		return max(2*kernel.SquaresAtOnce, 16*len(kernel.Args{}.K))
 	}
 	most := s.longest()
@@ -62,8 +53,8 @@ func attnScratch(a device.Attn) int {
 
 // products is the floats of the device's blocks: a block of A, and of C where
 // that is not float32 and has several blocks of k.
-func (s Sizes) products() (packed, acc int) {
-	if s == (Sizes{}) {
+func (s sizes) products() (packed, acc int) {
+	if s == (sizes{}) {
 		return 0, 0
 	}
 	most := s.longest()
@@ -75,11 +66,11 @@ func (s Sizes) products() (packed, acc int) {
 }
 
 // longest is the longest side a product may have.
-func (s Sizes) longest() int { return max(s.Widest, s.Rows) }
+func (s sizes) longest() int { return max(s.Widest, s.Rows) }
 
 // words is the words of k in a block of a product at most, whatever the
 // instruction set, so that a plan does not depend on where it is made.
-func (s Sizes) words() int {
+func (s sizes) words() int {
 	n := min(kernel.KcF32, kernel.Ceil(s.longest(), 8)*8)
 	if s.Type == device.BF16 {
 		n = max(n, min(kernel.KcBF16/2, kernel.Ceil(s.longest(), 32)*16))
@@ -89,7 +80,8 @@ func (s Sizes) words() int {
 
 // Reserve takes the work space for kernels of the given sizes. It comes before
 // NewQueue.
-func (d *Device) Reserve(s Sizes) error {
+func (d *Device) Reserve(most device.Sizes) error {
+	s := sizes(most)
 	d.scratch = s.scratch()
 	packed, acc := s.products()
 	err := d.products.grow(packed, acc)

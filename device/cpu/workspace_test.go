@@ -10,7 +10,7 @@ import (
 // What Reserve takes is what Workspace says, is enough for every kernel of the
 // sizes it was told, and is given back.
 func TestWorkspaceIsEnough(t *testing.T) {
-	for _, s := range []Sizes{
+	for _, s := range []device.Sizes{
 		{Type: device.F32, Rows: 70, Width: 48, Vocab: 300, Widest: 300, Attn: device.Attn{T: 35, D: 12}, Rope: true},
 		{Type: device.BF16, Rows: 600, Width: 130, Vocab: 1030, Widest: 1030, Attn: device.Attn{T: 300, D: 26}, Rope: true},
 		{Type: device.F16, Rows: 33, Width: 64, Vocab: 3100, Widest: 3100, Attn: device.Attn{T: 33, D: 32}, Rope: true},

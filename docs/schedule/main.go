@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"zeroth/device/cpu"
+	"zeroth/device"
 	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/nn"
@@ -47,7 +47,7 @@ func record(file string, sets []string) (best []span, err error) {
 	if err != nil {
 		return nil, err
 	}
-	ranks, err := build.Open(c, build.Hooks{})
+	ranks, err := build.Open(c, build.Setup{})
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +121,7 @@ func (tr *tracer) take() []span {
 	return tr.spans
 }
 
-func (tr *tracer) task(s cpu.Span) {
+func (tr *tracer) task(s device.Span) {
 	if s.Task == "wait" || s.Label == "" {
 		return
 	}

@@ -108,7 +108,7 @@ func (h *Here) measureKernels(c *config.Config) error {
 	}()
 	for range copies {
 		m := &measuring{}
-		if m.ranks, err = fit.OpenAffordable(x, build.Hooks{Workers: h.workers, WrapTrainer: m.wrap}); err != nil {
+		if m.ranks, err = fit.OpenAffordable(x, build.Setup{Hooks: build.Hooks{Workers: h.workers, WrapTrainer: m.wrap}}); err != nil {
 			return err
 		}
 		all = append(all, m)
@@ -149,7 +149,7 @@ type measuring struct {
 	ranks []*build.Rank
 	log   *sim.Recording
 	warm  []int // by queue: the tasks before what counts
-	spans [][]cpu.Span
+	spans [][]device.Span
 	first []uint64 // by queue: the place of the first span
 }
 
@@ -172,10 +172,10 @@ func (m *measuring) run(c *config.Config) error {
 	if err != nil {
 		return err
 	}
-	m.spans = make([][]cpu.Span, len(r.Queues))
+	m.spans = make([][]device.Span, len(r.Queues))
 	for i, q := range r.Queues {
 		m.warm, m.first = append(m.warm, len(m.log.Queues[i].Tasks)), append(m.first, q.Mark().Seq)
-		q.Trace(func(s cpu.Span) { m.spans[i] = append(m.spans[i], s) })
+		q.Trace(func(s device.Span) { m.spans[i] = append(m.spans[i], s) })
 	}
 	start := time.Now()
 	for n := 0; n == 0 || n < measuredSteps && time.Since(start) < measuredTime; n++ {

@@ -162,7 +162,7 @@ func openText(body string) (ranks []*build.Rank, c *config.Config, err error) {
 	if c, err = config.Load(file, []string{"data.text=[" + text + "]"}); err != nil {
 		return nil, nil, err
 	}
-	if ranks, err = fit.OpenAffordable(c, build.Hooks{}); err != nil {
+	if ranks, err = fit.OpenAffordable(c, build.Setup{}); err != nil {
 		return nil, nil, err
 	}
 	err = build.Together(ranks, func(r *build.Rank) error {

@@ -4,6 +4,8 @@
 // What never enters: files of a run, checkpoints, the training loop, and whether
 // memory is enough (fit decides that before).
 //
-// Begin with build.go: Trainer is what all ranks have in common, DryRun learns what
-// a rank allocates, OpenPlanned allocates it. together.go runs the ranks.
+// Begin with build.go: Trainer is what all ranks have in common. dryrun.go learns what
+// a rank allocates, rank.go allocates it and together.go runs the ranks. A Backend
+// (backend.go) is what they compute on, a Launch (launch.go) how they are spread over
+// processes.
 package build

@@ -221,11 +221,11 @@ func TestMoreThanThereIs(t *testing.T) {
 		}
 		each := f.Device.Total() + f.Host.Total()
 		enough := machine.Memory{Free: 4 * each, Total: 4 * each, Limit: "this machine"}
-		if err := affords(c, f, enough); err != nil {
+		if err := affords(c, f, c.Parallel.Ranks, enough); err != nil {
 			t.Errorf("%v: enough is refused: %v", sets, err)
 		}
 		little := machine.Memory{Free: 4*each*2/3 + 3, Total: 8 * each, Limit: "the control group x"}
-		err = affords(c, f, little)
+		err = affords(c, f, c.Parallel.Ranks, little)
 		if err == nil || !input.IsInput(err) {
 			t.Fatalf("%v: more than there is: %v", sets, err)
 		}
@@ -243,19 +243,19 @@ func TestMoreThanThereIs(t *testing.T) {
 			}
 		}
 		c.Parallel.Memory = 2 * each
-		if err := affords(c, f, little); err != nil {
+		if err := affords(c, f, c.Parallel.Ranks, little); err != nil {
 			t.Errorf("%v: what is named and will be there: %v", sets, err)
 		}
-		if err := affords(c, f, machine.Memory{Free: each, Total: 2 * each, Limit: "this machine"}); err == nil || !strings.Contains(err.Error(), "; but this machine has "+show.ByteSize(2*each)+" in all; ") {
+		if err := affords(c, f, c.Parallel.Ranks, machine.Memory{Free: each, Total: 2 * each, Limit: "this machine"}); err == nil || !strings.Contains(err.Error(), "; but this machine has "+show.ByteSize(2*each)+" in all; ") {
 			t.Errorf("%v: what is named and can never be there: %v", sets, err)
 		}
-		if err := affords(c, f, machine.Memory{}); err != nil {
+		if err := affords(c, f, c.Parallel.Ranks, machine.Memory{}); err != nil {
 			t.Errorf("%v: a system that tells nothing: %v", sets, err)
 		}
 	}
 	c := configtest.Fitted(t)
 	c.Parallel.Ranks = 1 << 16
-	if err := affords(c, build.Footprint{Disk: 1}, machine.Memory{Free: 1}); err != nil {
+	if err := affords(c, build.Footprint{Disk: 1}, c.Parallel.Ranks, machine.Memory{Free: 1}); err != nil {
 		t.Error(err)
 	}
 	if Product(1<<50, 1<<16) != math.MaxInt64 || Product(3, 4) != 12 {
@@ -360,7 +360,7 @@ func TestCostCountsTheSchedule(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, _, _, err := build.Rehearsal(c, f.Arena, build.Hooks{}, func(z *zero.Config) {
+		r, _, _, err := build.DryRank(c, f.Arena, build.Setup{}, func(z *zero.Config) {
 			z.Compute = q
 			if c.Zero.Offload.Any() {
 				z.Offload.ToHost, z.Offload.ToDevice = copies{bytes: &moved}, copies{bytes: &moved}

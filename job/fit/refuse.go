@@ -22,12 +22,12 @@ import (
 var here = sim.Rates{Flops: 1e11, Link: 5e9, Host: 5e9, Memory: 1e10, Disk: 1e9}
 
 // Affordable is what each rank will allocate, if there is as much.
-func Affordable(c *config.Config, h build.Hooks) (build.Footprint, error) {
-	plan, err := build.DryRunWith(c, h, build.FewMicro)
+func Affordable(c *config.Config, s build.Setup) (build.Footprint, error) {
+	plan, err := build.DryRunWith(c, s, build.FewMicro)
 	if err != nil {
 		return plan, err
 	}
-	return plan, cmp.Or(budget(c, plan), affords(c, plan, machine.Machine()))
+	return plan, cmp.Or(budget(c, plan), affords(c, plan, s.At().Beside(config.Mesh(c)), machine.Machine()))
 }
 
 // PlanHere is the plan of a job whose ranks are this machine's and share its
@@ -38,17 +38,18 @@ func PlanHere(c *config.Config, m plan.Machine) (*plan.Plan, error) {
 		return nil, err
 	}
 	f := build.Footprint{Device: p.Allocated, Host: p.Host, Disk: p.Disk}
-	p.Lacks = cmp.Or(budget(c, f), affords(c, f, machine.Machine()))
+	p.Lacks = cmp.Or(budget(c, f), affords(c, f, c.Parallel.Ranks, machine.Machine()))
 	return p, nil
 }
 
 // OpenAffordable opens the ranks of a job, if there is the memory they need.
-func OpenAffordable(c *config.Config, h build.Hooks) ([]*build.Rank, error) {
-	plan, err := Affordable(c, h)
+func OpenAffordable(c *config.Config, s build.Setup) ([]*build.Rank, error) {
+	plan, err := Affordable(c, s)
 	if err != nil {
 		return nil, err
 	}
-	return build.OpenPlanned(c, plan, h)
+	s.Plan = &plan
+	return build.Open(c, s)
 }
 
 // budget refuses a job whose ranks need more than parallel.memory, before
@@ -63,15 +64,15 @@ func budget(c *config.Config, f build.Footprint) error {
 		nearby(c, budget, (*Choice).over, build.Footprint.DeviceTotal)))
 }
 
-// affords refuses a job whose ranks together need more memory than there is
-// free. Who names a size in parallel.memory knows better what will be free: then
+// affords refuses a job of which so many ranks share a machine, if they together
+// need more memory than that has free. Who names a size in parallel.memory knows better what will be free: then
 // what counts is all there is.
-func affords(c *config.Config, f build.Footprint, m machine.Memory) error {
+func affords(c *config.Config, f build.Footprint, beside int, m machine.Memory) error {
 	has, where := m.Free, m.Limit+" has %s free"
 	if c.Parallel.Memory > 0 {
 		has, where = m.Total, m.Limit+" has %s in all"
 	}
-	ranks := int64(c.Parallel.Ranks)
+	ranks := int64(beside)
 	if has == 0 || f.Memory() <= has/ranks {
 		return nil
 	}

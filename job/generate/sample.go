@@ -17,10 +17,10 @@ import (
 	"zeroth/collective"
 	"zeroth/data"
 	"zeroth/device"
-	"zeroth/device/cpu"
 	"zeroth/device/dry"
 	"zeroth/fsdp"
 	"zeroth/input"
+	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/hf"
 	"zeroth/job/state"
@@ -183,9 +183,9 @@ func choose(logits []float32, temperature float64, k int, rng *rand.Rand) int32 
 // computes a token's queries, keys and values once, as long as those before it
 // stay where they are.
 type Generator struct {
-	dev    *cpu.Device
-	host   *cpu.Device  // dev, where the host may address its memory
-	queues []*cpu.Queue // compute, comm
+	dev    build.Device
+	host   build.Device  // dev, where the host may address its memory
+	queues []build.Queue // compute, comm
 	runner *fsdp.Runner
 	Batch  nn.Batch
 	held   []func()      // give back what is allocated
@@ -205,12 +205,10 @@ func newGenerator(folder string, m hf.Model) (*Generator, error) {
 	if err := r.SameHead(m); err != nil {
 		return nil, err
 	}
-	g := &Generator{dev: cpu.New(runtime.GOMAXPROCS(0))}
-	if g.host = g.dev; cpu.Separate {
-		g.host = cpu.NewHost(1)
+	g, err := openOn(build.CPU{}, m)
+	if err == nil {
+		err = g.allocate(m)
 	}
-	g.queues = []*cpu.Queue{g.dev.NewQueue("compute"), g.dev.NewQueue("comm")}
-	err = g.allocate(m)
 	if err == nil {
 		err = g.open(m, (&hf.Weights{From: r}).Fill)
 	}
@@ -218,6 +216,25 @@ func newGenerator(folder string, m hf.Model) (*Generator, error) {
 		g.Close()
 		return nil, err
 	}
+	return g, nil
+}
+
+// openOn opens the devices and queues of a generator.
+func openOn(b build.Backend, m hf.Model) (g *Generator, err error) {
+	g = &Generator{}
+	s := device.Sizes{Rows: m.Context, Width: m.Width, Vocab: m.Vocab, Attn: device.Attn{T: m.Context, D: m.Width / m.Heads}, Rope: m.Family == "llama"}
+	for _, p := range hf.Parameters(m.Network()) {
+		s.Widest = max(s.Widest, slices.Max(p.Shape))
+	}
+	if g.dev, err = b.Open(0, runtime.GOMAXPROCS(0), s, 0); err != nil {
+		return g, err
+	}
+	if g.host = g.dev; b.HostApart() {
+		if g.host, err = b.OpenHost(0, 1); err != nil {
+			return g, err
+		}
+	}
+	g.queues = []build.Queue{g.dev.NewQueue("compute"), g.dev.NewQueue("comm")}
 	return g, nil
 }
 
@@ -313,8 +330,10 @@ func (g *Generator) Close() {
 	for _, free := range g.held {
 		free()
 	}
-	g.dev.Close()
-	if g.host != g.dev {
+	if g.host != nil && g.host != g.dev {
 		g.host.Close()
+	}
+	if g.dev != nil {
+		g.dev.Close()
 	}
 }

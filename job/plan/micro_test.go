@@ -30,7 +30,7 @@ func TestFewMicroBatchesPlanMany(t *testing.T) {
 		if micros := c.Train.Accumulate; few.Timeline[len(few.Timeline)-1].Micro != -1 || micros > 3 && all.Sent <= 0 && c.Parallel.Ranks > 1 {
 			t.Errorf("%d bytes sent", all.Sent)
 		}
-		need, err := build.Rehearse(c, footprintArena(c, t), build.Hooks{})
+		need, err := build.DryStep(c, footprintArena(c, t), build.Setup{})
 		if got, _ := build.DryRun(c); err != nil || got != need {
 			t.Errorf("few say %+v, all %+v, %v", got, need, err)
 		}
@@ -39,7 +39,7 @@ func TestFewMicroBatchesPlanMany(t *testing.T) {
 
 func footprintArena(c *config.Config, t *testing.T) int {
 	t.Helper()
-	f, err := build.Rehearse(c, math.MaxInt/2, build.Hooks{})
+	f, err := build.DryStep(c, math.MaxInt/2, build.Setup{})
 	if err != nil {
 		t.Fatal(err)
 	}

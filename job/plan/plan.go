@@ -153,12 +153,12 @@ func plan(c *config.Config, m Machine, micros int) (*Plan, error) {
 	if m.Memory == 0 {
 		m.Memory = c.Parallel.Memory
 	}
-	f, err := build.DryRunWith(c, build.Hooks{}, micros)
+	f, err := build.DryRunWith(c, build.Setup{}, micros)
 	if err != nil {
 		return nil, err
 	}
 	var w *Watch
-	t, _, _, err := build.Rehearsal(build.Micros(c, micros), f.Arena, build.Hooks{}, func(z *zero.Config) { w = NewWatch(z) })
+	t, _, _, err := build.DryRank(build.Micros(c, micros), f.Arena, build.Setup{}, func(z *zero.Config) { w = NewWatch(z) })
 	if err != nil {
 		return nil, err
 	}

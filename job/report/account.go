@@ -24,6 +24,7 @@ type Account struct {
 
 // Held is what the allocators of one rank have given out.
 type Held struct {
+	Rank         int
 	Device, Host device.Usage
 	Disk         int64 // bytes of its file
 }
@@ -40,7 +41,7 @@ func NewAccount(c *config.Config, step int, ranks []*build.Rank) (*Account, erro
 	f, err := build.DryRun(c)
 	a := &Account{Step: step, Planned: f, Process: process()}
 	for _, r := range ranks {
-		h := Held{Device: r.Device.Usage(), Disk: r.Trainer.DiskBytes()}
+		h := Held{Rank: r.Rank, Device: r.Device.Usage(), Disk: r.Trainer.DiskBytes()}
 		if r.Host != nil {
 			h.Host = r.Host.Usage()
 		}
@@ -74,17 +75,17 @@ func (a *Account) Unattributed() int64 { return max(0, a.Process.Peak-a.Held()) 
 // surplus is, for each category in which a rank holds other than what was
 // planned for it, how much more.
 func (a *Account) surplus() (words []string) {
-	for rank, r := range a.Ranks {
+	for _, r := range a.Ranks {
 		for use := range device.Uses {
 			if d := r.Device.Peak[use] - a.Planned.Device[use]; d != 0 {
-				words = append(words, fmt.Sprintf("rank %d holds %+d bytes of %v", rank, d, use))
+				words = append(words, fmt.Sprintf("rank %d holds %+d bytes of %v", r.Rank, d, use))
 			}
 			if d := r.Host.Peak[use] - a.Planned.Host[use]; d != 0 {
-				words = append(words, fmt.Sprintf("rank %d holds %+d bytes of %v in host memory", rank, d, use))
+				words = append(words, fmt.Sprintf("rank %d holds %+d bytes of %v in host memory", r.Rank, d, use))
 			}
 		}
 		if d := r.Disk - a.Planned.Disk; d != 0 {
-			words = append(words, fmt.Sprintf("rank %d holds %+d bytes on disk", rank, d))
+			words = append(words, fmt.Sprintf("rank %d holds %+d bytes on disk", r.Rank, d))
 		}
 	}
 	return words

@@ -15,7 +15,7 @@ import (
 func accounted(t *testing.T) ([]*build.Rank, func() *Account) {
 	t.Helper()
 	c := configtest.Fitted(t, "zero.offload.optimizer=host")
-	ranks, err := build.Open(c, build.Hooks{})
+	ranks, err := build.Open(c, build.Setup{})
 	if err != nil {
 		t.Fatal(err)
 	}

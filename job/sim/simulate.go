@@ -120,7 +120,7 @@ func Recorded(c *config.Config, steps int) (*Recording, error) {
 		return nil, err
 	}
 	var l *Recording
-	t, _, _, err := build.Rehearsal(c, f.Arena, build.Hooks{}, func(z *zero.Config) { l = RecordAll(z) })
+	t, _, _, err := build.DryRank(c, f.Arena, build.Setup{}, func(z *zero.Config) { l = RecordAll(z) })
 	if err != nil {
 		return nil, err
 	}
@@ -186,7 +186,7 @@ func replayAll(c *config.Config, p Pricing) (*Result, error) {
 		steps.add(ran{"", fmt.Sprint("step ", i+1), int64(1e9 * from), int64(1e9 * end)})
 		from = end
 	}
-	f := &Result{Hardware: p.Name, Source: p.Source, Ranks: c.Parallel.Ranks, Of: c, Trace: &Trace{ranks: [][]*Track{append(tracks, steps)}}}
+	f := &Result{Hardware: p.Name, Source: p.Source, Ranks: c.Parallel.Ranks, Of: c, Trace: &Trace{ranks: [][]*Track{append(tracks, steps)}, names: []int{0}}}
 	e := f.Trace.Exposure()
 	f.Seconds, f.Compute, f.Exposed, f.Offload = e.Seconds, e.Compute, e.Exposed, e.Offload
 	m := config.Network(c)

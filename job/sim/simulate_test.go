@@ -12,7 +12,6 @@ import (
 
 	"zeroth/collective"
 	"zeroth/device"
-	"zeroth/device/cpu"
 	"zeroth/input"
 	"zeroth/job/build"
 	"zeroth/job/config"
@@ -43,18 +42,18 @@ type lengths struct{ forward, backward, gather, reduce, apart, norm time.Duratio
 func clocked(t *testing.T, c *config.Config, p lengths) (took time.Duration) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		ranks, err := build.Open(c, build.Hooks{WrapGroups: func(_ int, g collective.Ranks) collective.Ranks {
+		ranks, err := build.Open(c, build.Setup{Hooks: build.Hooks{WrapGroups: func(_ int, g collective.Ranks) collective.Ranks {
 			g.Shard = paced{g.Shard, p.gather, p.reduce}
 			g.Replica = paced{g.Replica, p.apart, p.apart}
 			return g
-		}})
+		}}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer build.CloseAll(ranks)
 		for _, r := range ranks {
 			for _, q := range r.Queues {
-				q.Trace(func(s cpu.Span) { time.Sleep(p.of(s.Task)) })
+				q.Trace(func(s device.Span) { time.Sleep(p.of(s.Task)) })
 			}
 		}
 		var ends [simulatedSteps]time.Time

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"zeroth/collective"
-	"zeroth/device/cpu"
+	"zeroth/device"
 	"zeroth/job/build"
 )
 
@@ -21,7 +21,8 @@ import (
 // counters of the memory in use, by category.
 type Trace struct {
 	origin time.Time
-	ranks  [][]*Track  // by rank: its queues, compute and comm first, then the steps
+	ranks  [][]*Track  // of each rank of this process: its queues, compute and comm first, then the steps
+	names  []int       // of these ranks, in the world
 	Memory MemoryInUse // nil: it is not shown
 }
 
@@ -84,20 +85,21 @@ func (t *Trace) Attach(ranks []*build.Rank, memory MemoryInUse) {
 		for _, q := range r.Queues {
 			k := &Track{name: q.Name(), spans: make([]ran, tracedSpans)}
 			tracks = append(tracks, k)
-			q.Trace(func(s cpu.Span) {
+			q.Trace(func(s device.Span) {
 				k.add(ran{s.Label, s.Task, int64(s.Start.Sub(t.origin)), int64(s.End.Sub(t.origin))})
 			})
 		}
+		t.names = append(t.names, r.Rank)
 		t.ranks = append(t.ranks, append(tracks, &Track{name: "step", spans: make([]ran, tracedSpans)}))
 	}
 }
 
-// Step records a step of a rank, which a rank alone does.
-func (t *Trace) Step(rank, n int, start, end time.Time) {
+// Step records a step of a rank, which that rank alone does.
+func (t *Trace) Step(r *build.Rank, n int, start, end time.Time) {
 	if t == nil {
 		return
 	}
-	tracks := t.ranks[rank]
+	tracks := t.ranks[r.Here]
 	tracks[len(tracks)-1].add(ran{"", "step " + strconv.Itoa(n), int64(start.Sub(t.origin)), int64(end.Sub(t.origin))})
 }
 
@@ -257,7 +259,8 @@ func (t *Trace) Write(w io.Writer) error {
 		fmt.Fprintf(b, format, args...)
 		sep = ",\n"
 	}
-	for rank, tracks := range t.ranks {
+	for at, tracks := range t.ranks {
+		rank := t.names[at]
 		event(`{"name":"process_name","ph":"M","pid":%d,"args":{"name":"rank %d"}}`, rank, rank)
 		for i, k := range tracks {
 			tid := (i + 1) % len(tracks) // the steps first
@@ -268,8 +271,8 @@ func (t *Trace) Write(w io.Writer) error {
 			}
 		}
 	}
-	for rank, tracks := range t.ranks {
-		t.writeMemory(event, rank, tracks)
+	for at, tracks := range t.ranks {
+		t.writeMemory(event, t.names[at], tracks)
 	}
 	b.WriteString("\n]}\n")
 	return b.Flush()

@@ -12,7 +12,6 @@ import (
 	"zeroth/checkpoint/vfs"
 	"zeroth/collective"
 	"zeroth/device"
-	"zeroth/device/cpu"
 	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/show"
@@ -28,7 +27,7 @@ type Saver struct {
 	C     *config.Config
 	Rank  *build.Rank
 	group collective.Group // of saves alone: training's collectives go on beside them
-	queue *cpu.Queue
+	queue build.Queue
 	room  staging
 	tuner *checkpoint.Tuner
 	Fsys  vfs.FS            // nil: the machine's
@@ -50,17 +49,20 @@ type Saved struct {
 	took    time.Duration // from its begin
 }
 
-// OpenSavers makes a saver of each rank, closed with it; they are nil for a job
-// that makes no checkpoints.
-func OpenSavers(c *config.Config, ranks []*build.Rank, hooks build.Hooks) ([]*Saver, error) {
+// OpenSavers makes a saver of each rank of this process, closed with it; they are nil
+// for a job that makes no checkpoints.
+func OpenSavers(c *config.Config, ranks []*build.Rank, setup build.Setup) ([]*Saver, error) {
 	savers := make([]*Saver, len(ranks))
 	if !build.Saves(c) {
 		return savers, nil
 	}
-	groups, tuner := collective.NewLocal(len(ranks)), &checkpoint.Tuner{}
+	groups, err := setup.At().Saves(config.Mesh(c))
+	if err != nil {
+		return nil, err
+	}
+	tuner := &checkpoint.Tuner{}
 	for i, r := range ranks {
-		var err error
-		if savers[i], err = newSaver(c, r, groups[i], tuner, hooks); err != nil {
+		if savers[i], err = newSaver(c, r, groups[i], tuner, setup.Hooks); err != nil {
 			return nil, fmt.Errorf("rank %d: %w", r.Rank, err)
 		}
 		r.AtClose(savers[i].close)

@@ -82,7 +82,7 @@ func TestSavedFromDiskOnceAndAhead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ranks, err := build.Open(c, build.Hooks{Files: files})
+	ranks, err := build.Open(c, build.Setup{Hooks: build.Hooks{Files: files}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,170 @@
+package build
+
+import (
+	"math"
+
+	"zeroth/collective"
+	"zeroth/device"
+	"zeroth/device/dry"
+	"zeroth/job/config"
+	"zeroth/zero"
+)
+
+// Footprint is what one rank of a job allocates, and for good.
+type Footprint struct {
+	Device device.Bytes // by category
+	Host   device.Bytes // of what is offloaded, by category
+	Disk   int64        // bytes of its file
+	Arena  int          // bytes of activations, which are in Device too
+}
+
+// Plus is f and times g.
+func (f Footprint) Plus(g Footprint, times int) Footprint {
+	for use := range device.Uses {
+		f.Device[use] += int64(times) * g.Device[use]
+		f.Host[use] += int64(times) * g.Host[use]
+	}
+	f.Disk += int64(times) * g.Disk
+	f.Arena += times * g.Arena
+	return f
+}
+
+// DryRun is a Footprint, learnt by a dry run of a step on devices that only count.
+func DryRun(c *config.Config) (Footprint, error) { return DryRunWith(c, Setup{}, FewMicro) }
+
+// FewMicro is how many micro-batches of a step a dry run has at most: the first,
+// one of those between, which are all alike, and the last.
+const FewMicro = 3
+
+// Micros is the job with at most so many micro-batches a step.
+func Micros(c *config.Config, n int) *config.Config {
+	x := *c
+	x.Train.Accumulate = min(n, x.Train.Accumulate)
+	return &x
+}
+
+// DryRunWith is DryRun of at most so many micro-batches, three or
+// more.
+func DryRunWith(c *config.Config, s Setup, micros int) (f Footprint, err error) {
+	x := Micros(c, micros)
+	if f, err = DryStep(x, math.MaxInt/2, s); err != nil {
+		return f, err
+	}
+	return DryStep(x, f.Arena, s)
+}
+
+// DeviceTotal is the bytes of a rank's device.
+func (f Footprint) DeviceTotal() int64 { return f.Device.Total() }
+
+// Memory is the bytes of the machine's memory that a rank takes: here ranks are
+// threads of it, so that device and host are one.
+func (f Footprint) Memory() int64 { return f.Device.Total() + f.Host.Total() }
+
+// Both is device and host together, by category.
+func (f Footprint) Both() (b device.Bytes) {
+	for use := range b {
+		b[use] = f.Device[use] + f.Host[use]
+	}
+	return b
+}
+
+// SyncStaging is the bytes of staging memory of a save that training waits for.
+const SyncStaging = 32 << 20
+
+// Staged is the elements of staging memory a rank's saves use.
+func Staged(c *config.Config, t *zero.Trainer) int {
+	if !Saves(c) {
+		return 0
+	}
+	if c.Checkpoint.Async {
+		return StateLen(c, t)
+	}
+	return min(StateLen(c, t), SyncStaging/4)
+}
+
+// StateLen is the most elements of state a rank saves.
+func StateLen(c *config.Config, t *zero.Trainer) int { return len(t.Kinds()) * t.ShareLen() }
+
+// Saves says whether the job makes checkpoints.
+func Saves(c *config.Config) bool { return c.Checkpoint.Every > 0 || c.Checkpoint.SaveOnExit }
+
+// Workspace is the bytes a rank's device takes for its kernels, where all ranks
+// share this machine's processors.
+func Workspace(c *config.Config) int64 { return workspace(c, Of(c), Workers(c)) }
+
+func workspace(c *config.Config, b Backend, workers int) int64 {
+	n := len(Queues)
+	if Saves(c) {
+		n++ // the saver's
+	}
+	if c.Zero.Offload.Any() && b.DeviceCopies() {
+		n += len(HostQueues) - 1
+	}
+	return b.Workspace(workers, n, sizes(c))
+}
+
+// HostWorkspace is the bytes a rank's host takes for the kernels of updates,
+// likewise.
+func HostWorkspace(c *config.Config) int64 { return hostWorkspace(c, Of(c), Workers(c)) }
+
+func hostWorkspace(c *config.Config, b Backend, workers int) int64 {
+	on := len(HostQueues)
+	if b.DeviceCopies() {
+		on = 1
+	}
+	if c.Zero.Offload.Disk() {
+		on += len(DiskQueues)
+	}
+	return CPU{}.Workspace(workers, on, device.Sizes{})
+}
+
+// DryStep runs a step with an arena of the given size on a DryRank. The footprint's
+// Arena is how much of it was used.
+func DryStep(c *config.Config, arena int, s Setup) (f Footprint, err error) {
+	t, dev, host, err := DryRank(c, arena, s, func(*zero.Config) {})
+	if err != nil {
+		return f, err
+	}
+	t.Rehearse()
+	return Footprint{Device: dev.Usage().Live, Host: host.Usage().Live, Disk: t.DiskBytes(), Arena: t.ArenaPeak()}, nil
+}
+
+// DryRank is the first rank on a device that only counts, and a host that
+// does, with all allocated that a run allocates. wrap may put something
+// between it and what it is built from.
+func DryRank(c *config.Config, arena int, s Setup, wrap func(*zero.Config)) (t *zero.Trainer, dev, host *dry.Device, err error) {
+	mesh, b, workers := config.Mesh(c), Of(c), s.workers(c)
+	dev, host = &dry.Device{Host: !b.HostApart()}, &dry.Device{Host: true}
+	z := Trainer(c)
+	z.Device, z.Host, z.Compute, z.Comm, z.Update = dev, host, dry.Queue{}, dry.Queue{}, dry.Queue{}
+	z.Groups = collective.Ranks{
+		World: collective.Dry{Of: mesh.World()}, Shard: collective.Dry{Of: mesh.Shard}, Replica: collective.Dry{Of: mesh.Replicate},
+	}
+	z.Offload, z.ArenaSize = c.Zero.Offload.Config(), arena
+	z.Offload.Tile = s.Hooks.Tile
+	offloads := c.Zero.Offload.Any()
+	if !HostApart(c) {
+		z.Host = dev
+	}
+	if offloads {
+		q := dry.Queue{}
+		z.HostUpdate = q
+		z.Offload.ToHost, z.Offload.ToDevice, z.Offload.Read, z.Offload.Write = q, q, q, q
+	}
+	hostMemory := z.Host
+	wrap(&z)
+	if t, err = zero.New(z); err != nil {
+		return nil, nil, nil, err
+	}
+	if _, err := hostMemory.Alloc(device.F32, Staged(c, t), device.Snapshot); err != nil {
+		return nil, nil, nil, err
+	}
+	if _, err = dev.Alloc(device.F32, int(workspace(c, b, workers)/4), device.Workspace); err == nil && offloads {
+		_, err = host.Alloc(device.F32, int(hostWorkspace(c, b, workers)/4), device.Workspace)
+	}
+	return t, dev, host, err
+}
+
+// HostApart says whether a rank's host memory is accounted apart from its device's:
+// the host cannot address that, or something is offloaded.
+func HostApart(c *config.Config) bool { return Of(c).HostApart() || c.Zero.Offload.Any() }

@@ -1,0 +1,60 @@
+package build
+
+import (
+	"runtime"
+
+	"zeroth/collective"
+	"zeroth/job/config"
+	"zeroth/shard"
+)
+
+// Launch is how the ranks of a job are spread over processes, and what they talk
+// through. No code above asks whether all of them live in this one.
+type Launch interface {
+	// Here is the ranks that live in this process, ascending.
+	Here(m shard.Mesh) []int
+	// Beside is how many ranks share this machine, those Here among them.
+	Beside(m shard.Mesh) int
+	// Groups opens the groups of the ranks Here, in their order. The ranks close
+	// them.
+	Groups(m shard.Mesh) ([]collective.Ranks, error)
+	// Saves opens one more group of all ranks, in which checkpoints are made beside
+	// training; likewise.
+	Saves(m shard.Mesh) ([]collective.Group, error)
+}
+
+// OneProcess is the Launch of a job whose ranks are goroutines of this process.
+type OneProcess struct{}
+
+// Here is all ranks.
+func (OneProcess) Here(m shard.Mesh) []int {
+	all := make([]int, m.World())
+	for r := range all {
+		all[r] = r
+	}
+	return all
+}
+
+// Beside is all of them.
+func (OneProcess) Beside(m shard.Mesh) int { return m.World() }
+
+// Groups are in memory.
+func (OneProcess) Groups(m shard.Mesh) ([]collective.Ranks, error) {
+	return collective.LocalWorld(m), nil
+}
+
+// Saves is one in memory.
+func (OneProcess) Saves(m shard.Mesh) ([]collective.Group, error) {
+	var groups []collective.Group
+	for _, g := range collective.NewLocal(m.World()) {
+		groups = append(groups, g)
+	}
+	return groups, nil
+}
+
+// Workers is how many of the machine's processors a rank's kernels are split
+// over where all ranks of the job share them.
+func Workers(c *config.Config) int { return share(c.Parallel.Ranks) }
+
+// share is one rank's share of the processors among so many.
+func share(ranks int) int { return max(1, runtime.GOMAXPROCS(0)/ranks) }

@@ -1,0 +1,222 @@
+package build
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"zeroth/checkpoint"
+	"zeroth/checkpoint/vfs"
+	"zeroth/collective"
+	"zeroth/job/config"
+	"zeroth/offload"
+	"zeroth/zero"
+)
+
+// Queues are the queues a trainer works on, on the device.
+var Queues = [...]string{"compute", "comm", "update"}
+
+// HostQueues and DiskQueues are those of what is offloaded, on the host.
+var (
+	HostQueues = [...]string{"host", "to host", "to device"}
+	DiskQueues = [...]string{"read", "write"}
+)
+
+// HostMemory is the memory that the host may address: where what crosses to and
+// from the device passes through, and checkpoints are staged.
+func (r *Rank) HostMemory() Device {
+	if r.Host != nil {
+		return r.Host
+	}
+	return r.Device
+}
+
+// Rank is one rank of a job in this process: its devices, its queues and its
+// trainer. It belongs to one goroutine.
+type Rank struct {
+	Rank    int // in the world
+	Here    int // its place among the ranks of this process
+	Device  Device
+	Host    Device  // host memory, where it is apart from the device's; else nil
+	Queues  []Queue // compute, comm, update; with offload host, to host, to device; with a disk read, write
+	Groups  collective.Ranks
+	Trainer *zero.Trainer
+	timeout time.Duration
+	ends    []func()    // what is to be closed before the queues
+	Lost    atomic.Bool // Together has left it behind
+}
+
+// Hooks are test hooks: wrappers and stand-ins for what a rank is built from. The
+// zero value is the machine as it is.
+type Hooks struct {
+	WrapGroups func(rank int, g collective.Ranks) collective.Ranks // fault or delay wrappers around a rank's groups; may be nil
+	Files      offload.Files                                       // the disk; nil is the machine's
+	Tile       int                                                 // most elements offloaded at a time; 0 is offload's choice
+	Saves      vfs.FS                                              // where checkpoints are written; nil is the machine's
+
+	WrapTrainer func(rank int, z *zero.Config) // puts wrappers around what a rank's trainer is built from; may be nil
+	Workers     int                            // of a rank's kernels; 0 is the rank's share of the processors
+	Hold        *checkpoint.Hold               // of the folder of checkpoints; nil: each save takes its own
+}
+
+// Setup is how ranks are opened, beside their job. The zero value has all ranks in
+// this process.
+type Setup struct {
+	Plan   *Footprint // a dry run's of this job and setup; nil: Open makes one
+	Launch Launch     // nil is OneProcess
+	Hooks  Hooks      // of tests
+}
+
+// At is the launch.
+func (s Setup) At() Launch {
+	if s.Launch == nil {
+		return OneProcess{}
+	}
+	return s.Launch
+}
+
+// workers is how many processors a rank's kernels are split over.
+func (s Setup) workers(c *config.Config) int {
+	return cmp.Or(s.Hooks.Workers, share(s.At().Beside(config.Mesh(c))))
+}
+
+// Open builds the ranks of the job that live in this process, with parameters not
+// yet set.
+func Open(c *config.Config, s Setup) (ranks []*Rank, err error) {
+	if s.Plan == nil {
+		plan, err := DryRunWith(c, s, FewMicro)
+		if err != nil {
+			return nil, err
+		}
+		s.Plan = &plan
+	}
+	mesh, l := config.Mesh(c), s.At()
+	groups, err := l.Groups(mesh)
+	if err != nil {
+		return nil, err
+	}
+	run := fmt.Sprintf("%08x", rand.Uint32())
+	for i, r := range l.Here(mesh) {
+		rank, err := newRank(c, r, s.wrap(c, r, groups[i]), s.workers(c))
+		ranks, rank.Here = append(ranks, rank), i
+		if err == nil {
+			err = rank.open(c, s.Plan.Arena, run, s.Hooks)
+		}
+		if err != nil {
+			CloseAll(ranks)
+			return nil, fmt.Errorf("rank %d: %w", r, err)
+		}
+	}
+	return ranks, nil
+}
+
+// wrap gives a rank's groups the job's deadline, and what a test puts around them.
+func (s Setup) wrap(c *config.Config, r int, g collective.Ranks) collective.Ranks {
+	g.World = collective.Watch(g.World, c.Parallel.Timeout)
+	g.Shard = collective.Watch(g.Shard, c.Parallel.Timeout)
+	g.Replica = collective.Watch(g.Replica, c.Parallel.Timeout)
+	if s.Hooks.WrapGroups != nil {
+		g = s.Hooks.WrapGroups(r, g)
+	}
+	return g
+}
+
+// newRank opens a rank's devices and queues. What there is of it is to be closed
+// after an error, too.
+func newRank(c *config.Config, r int, g collective.Ranks, workers int) (rank *Rank, err error) {
+	b := Of(c)
+	rank = &Rank{Rank: r, Groups: g, timeout: c.Parallel.Timeout}
+	if rank.Device, err = b.Open(r, workers, sizes(c), c.Parallel.Memory); err != nil {
+		return rank, err
+	}
+	rank.queues(rank.Device, Queues[:]...)
+	if !HostApart(c) {
+		return rank, nil
+	}
+	if !c.Zero.Offload.Any() {
+		workers = 1 // nothing is computed there
+	}
+	if rank.Host, err = b.OpenHost(r, workers); err != nil || !c.Zero.Offload.Any() {
+		return rank, err
+	}
+	copies := rank.Host
+	if b.DeviceCopies() {
+		copies = rank.Device
+	}
+	rank.queues(rank.Host, HostQueues[:1]...)
+	rank.queues(copies, HostQueues[1:]...)
+	if c.Zero.Offload.Disk() {
+		rank.queues(rank.Host, DiskQueues[:]...)
+	}
+	return rank, nil
+}
+
+// queues opens more queues of the rank, on one of its devices.
+func (r *Rank) queues(d Device, names ...string) {
+	for _, name := range names {
+		r.Queues = append(r.Queues, d.NewQueue(name))
+	}
+}
+
+// open builds the rank's trainer.
+func (r *Rank) open(c *config.Config, arena int, run string, h Hooks) (err error) {
+	z, q := Trainer(c), r.Queues
+	z.Device, z.Host, z.Compute, z.Comm, z.Update = r.Device, r.HostMemory(), q[0], q[1], q[2]
+	z.Groups, z.Offload, z.ArenaSize = r.Groups, c.Zero.Offload.Config(), arena
+	o := &z.Offload
+	if c.Zero.Offload.Any() {
+		z.HostUpdate = q[3]
+		o.ToHost, o.ToDevice, o.Tile = q[4], q[5], h.Tile
+	}
+	if c.Zero.Offload.Disk() {
+		files := h.Files
+		if files == nil {
+			files = offload.OS{}
+		}
+		o.Read, o.Write = q[6], q[7]
+		o.Scratch = offload.Scratch{Files: files, Dir: c.Zero.Offload.Path, Run: run, Rank: r.Rank, Timeout: c.Parallel.Timeout / 2}
+	}
+	if h.WrapTrainer != nil {
+		h.WrapTrainer(r.Rank, &z)
+	}
+	r.Trainer, err = zero.New(z)
+	return err
+}
+
+// AtClose has f called when the rank is closed, after its groups and before its
+// queues.
+func (r *Rank) AtClose(f func()) { r.ends = append(r.ends, f) }
+
+// Close ends the rank: first its groups, so that work which waits for a peer
+// ends, then its queues, then its memory. A rank that Together has left behind
+// keeps them all.
+func (r *Rank) Close() {
+	if r.Lost.Load() {
+		return
+	}
+	_ = r.Groups.Close() // closing twice is fine, and in-process groups cannot fail to close
+	for _, end := range r.ends {
+		end()
+	}
+	for _, q := range r.Queues {
+		q.Close()
+	}
+	if r.Trainer != nil {
+		r.Trainer.Free()
+	}
+	if r.Device != nil {
+		r.Device.Close()
+	}
+	if r.Host != nil {
+		r.Host.Close()
+	}
+}
+
+// CloseAll closes every rank. It must not be called while one is at work.
+func CloseAll(ranks []*Rank) {
+	for _, r := range ranks {
+		r.Close()
+	}
+}

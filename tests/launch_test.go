@@ -1,0 +1,71 @@
+package tests
+
+import (
+	"fmt"
+	"testing"
+
+	"zeroth/collective"
+	"zeroth/job/build"
+	"zeroth/job/config"
+	"zeroth/shard"
+)
+
+// portion is the Launch of one of several processes, played by a part of this one:
+// some ranks of groups that all parts share.
+type portion struct {
+	here   []int
+	groups []collective.Ranks // of all ranks
+	saves  []*collective.Local
+}
+
+func (p portion) Here(shard.Mesh) []int   { return p.here }
+func (p portion) Beside(m shard.Mesh) int { return m.World() }
+
+func (p portion) Groups(shard.Mesh) (mine []collective.Ranks, err error) {
+	for _, r := range p.here {
+		mine = append(mine, p.groups[r])
+	}
+	return mine, nil
+}
+
+func (p portion) Saves(shard.Mesh) (mine []collective.Group, err error) {
+	for _, r := range p.here {
+		mine = append(mine, p.saves[r])
+	}
+	return mine, nil
+}
+
+// A job whose ranks are opened in parts, each of which knows its own alone, trains
+// to the bits of one that is opened whole.
+func TestRanksMayLiveElsewhere(t *testing.T) {
+	for _, sets := range [][]string{
+		{"parallel.ranks=4", "zero.stage=3"},
+		{"parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2", "zero.stage=2", "train.accumulate=2"},
+		{"parallel.ranks=3", "zero.stage=1", "zero.offload.optimizer=host"},
+	} {
+		c := cfg(t, sets...)
+		want := trainWith(t, c, build.Hooks{})
+		groups, saves := collective.LocalWorld(config.Mesh(c)), collective.NewLocal(c.Parallel.Ranks)
+		got, turn := outcome{state: map[string][]float32{}}, make(chan struct{}, 1)
+		ends := make(chan error, 2)
+		for _, here := range [][]int{{1}, ([]int{0, 2, 3})[:c.Parallel.Ranks-1]} {
+			ranks, err := build.Open(c, build.Setup{Launch: portion{here, groups, saves}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer closeAll(ranks)
+			for at, r := range ranks {
+				if r.Here != at || r.Rank != here[at] {
+					t.Errorf("%v: rank %d at place %d, want %d at %d", sets, r.Rank, r.Here, here[at], at)
+				}
+			}
+			go func() { ends <- trainInto(c, ranks, &got, turn) }()
+		}
+		for range 2 {
+			if err := <-ends; err != nil {
+				t.Fatal(err)
+			}
+		}
+		sameBits(t, fmt.Sprint(sets), got, want)
+	}
+}
