@@ -61,6 +61,7 @@ type Source struct {
 	Vocab      int      // ids the model knows are [0, Vocab); 0 if the model takes Set.Vocab
 	Seed       uint64   // of the training order
 	Memory     int64    // bytes that the text may take; 0 if nobody says
+	Found      *Found   // by a Check of the same files, for Open; nil: it looks for them
 
 	// Progress, if not nil, is told how much of the text has been encoded, or
 	// of the token files checked, in bytes. Calls do not overlap.
@@ -100,10 +101,14 @@ func problem(key, format string, args ...any) *Problem {
 }
 
 // Check finds what is wrong with a source as far as it shows without reading
-// the files. Its error joins all problems found, each a *Problem.
-func (s Source) Check() error {
-	_, _, errs := s.inspect()
-	return errors.Join(errs...)
+// the files. Its error joins all problems found, each a *Problem; without one,
+// what it found spares the Open that follows the same search.
+func (s Source) Check() (*Found, error) {
+	_, files, errs := s.inspect()
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	return found(s, files), nil
 }
 
 // Open reads a source. Its error joins all problems found, each a *Problem, or
@@ -165,6 +170,9 @@ func (s Source) inspect() (set *Set, files []file, errs []error) {
 			errs = append(errs, problem("tokenizer", "%s has %d tokens, the model knows %d; raise the model's vocabulary or choose another tokenizer",
 				s.Tokenizer, tok.Vocab(), s.Vocab))
 		}
+	}
+	if files := s.Found.take(s); files != nil {
+		return set, files, errs
 	}
 	text, wrong := find("text", s.Dir, s.Text)
 	tokens, wrongTokens := find("tokens", s.Dir, s.Tokens)

@@ -286,7 +286,7 @@ func TestWideTokenFiles(t *testing.T) {
 			_ = set.Close() // only read from
 		}
 	}
-	if err := (Source{Text: []string{"y.txt"}, Dir: dir, Tokenizer: "bytes", DType: "uint16", Context: 1}).Check(); !slices.Equal(problems(err), []string{"dtype"}) {
+	if _, err := (Source{Text: []string{"y.txt"}, Dir: dir, Tokenizer: "bytes", DType: "uint16", Context: 1}).Check(); !slices.Equal(problems(err), []string{"dtype"}) {
 		t.Errorf("text with a dtype: %v", err)
 	}
 }
@@ -364,7 +364,7 @@ func TestProblems(t *testing.T) {
 		c.s.Dir = dir
 		_, err := Open(t.Context(), c.s)
 		read := strings.Contains(fmt.Sprint(err), " windows of") || strings.Contains(fmt.Sprint(err), "has id") // only reading shows it
-		if check := c.s.Check(); (check == nil) != read || !read && check.Error() != err.Error() {
+		if _, check := c.s.Check(); (check == nil) != read || !read && check.Error() != err.Error() {
 			t.Errorf("%+v: Check says %v, Open %v", c.s, check, err)
 		}
 		if diff := cmp.Diff(c.keys, problems(err)); diff != "" {
@@ -418,6 +418,29 @@ func TestOpenIsStopped(t *testing.T) {
 		}
 		if most := runtime.GOMAXPROCS(0) + 2; calls < 1 || calls > most {
 			t.Errorf("%v%v %s: %d reports of progress, the first stops, want at most %d", s.Text, s.Tokens, s.Tokenizer, calls, most)
+		}
+	}
+}
+
+// What a Check found serves one Open of the same files, which then looks for them
+// no more; others look.
+func TestOpenUsesWhatWasFound(t *testing.T) {
+	dir := tree(t, map[string]string{"a.txt": "some text", "b.md": "other text"})
+	s := Source{Text: []string{"*.txt"}, Dir: dir, Tokenizer: "bytes", Context: 2}
+	found, err := s.Check()
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, dir+"/later.txt", "more of it")
+	other := s
+	other.Text, other.Found = []string{"*"}, found
+	s.Found = found
+	for i, want := range []struct {
+		Source
+		files int
+	}{{other, 3}, {s, 1}, {s, 2}} {
+		if set := open(t, want.Source); set.Files != want.files {
+			t.Errorf("%d: %d files, want %d", i, set.Files, want.files)
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/bmatcuk/doublestar/v4"
@@ -24,6 +25,30 @@ type file struct {
 	size    int64 // bytes, > 0
 	info    fs.FileInfo
 	pattern int // the first that matches it
+}
+
+// Found is the files of a source, which were looked for and into.
+type Found struct {
+	of    Source
+	files atomic.Pointer[[]file] // nil once taken, so that a run does not hold them
+}
+
+func found(s Source, files []file) *Found {
+	f := &Found{of: s}
+	f.files.Store(&files)
+	return f
+}
+
+// take is the files if they are those of the source and nobody has had them,
+// else nil.
+func (f *Found) take(s Source) []file {
+	if f == nil || f.of.Dir != s.Dir || !slices.Equal(f.of.Text, s.Text) || !slices.Equal(f.of.Tokens, s.Tokens) {
+		return nil
+	}
+	if files := f.files.Swap(nil); files != nil {
+		return *files
+	}
+	return nil
 }
 
 // find is the files of all patterns, sorted by path, each once, also one that
@@ -44,9 +69,11 @@ func find(key, dir string, patterns []string) (files []file, errs []error) {
 		}
 	}
 	files = once(files)
-	for _, f := range files {
-		if err := checkKind(key, f.path); err != nil {
-			wrong[f.pattern] = append(wrong[f.pattern], err)
+	kinds := make([]error, len(files))
+	each(context.Background(), len(files), func(i int) { kinds[i] = checkKind(key, files[i].path) })
+	for i, err := range kinds {
+		if at := files[i].pattern; err != nil {
+			wrong[at] = append(wrong[at], err)
 		}
 	}
 	for i, w := range wrong {
@@ -88,8 +115,10 @@ func match(dir, pattern string, refuseEmpty bool) ([]file, error) {
 		return nil, nothing(expanded)
 	}
 	var files []file
-	for _, path := range paths {
-		info, err := os.Stat(path)
+	infos, errs := make([]fs.FileInfo, len(paths)), make([]error, len(paths))
+	each(context.Background(), len(paths), func(i int) { infos[i], errs[i] = os.Stat(paths[i]) })
+	for i, path := range paths {
+		info, err := infos[i], errs[i]
 		switch {
 		case err != nil:
 			return nil, err

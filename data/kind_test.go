@@ -85,7 +85,7 @@ func TestZerosAnywhere(t *testing.T) {
 	dir := tree(t, map[string]string{"a.txt": strings.Repeat("x", 3*headBytes) + "\x00" + "y", "b.txt": "text", "sub/c.gz": "\x1f\x8b\x08\x00"})
 	for _, tok := range []string{"bytes", "gpt2"} {
 		s := Source{Text: []string{"*.txt"}, Dir: dir, Tokenizer: tok, Context: 1}
-		if err := s.Check(); err != nil {
+		if _, err := s.Check(); err != nil {
 			t.Error(err)
 		}
 		if _, err := Open(t.Context(), s); err == nil || !strings.Contains(err.Error(), "a.txt is a binary file, not text: byte 24576 is 0") {
@@ -96,12 +96,12 @@ func TestZerosAnywhere(t *testing.T) {
 	for i := range 30 {
 		many[fmt.Sprintf("%02d.txt", i)] = "\x00"
 	}
-	err := Source{Text: []string{"sub/*", "[0-9]*"}, Dir: dir + "x", Tokenizer: "bytes", Context: 1}.Check()
+	_, err := Source{Text: []string{"sub/*", "[0-9]*"}, Dir: dir + "x", Tokenizer: "bytes", Context: 1}.Check()
 	if err == nil {
 		t.Error("no files, no error")
 	}
 	dir = tree(t, many)
-	err = Source{Text: []string{"*.txt"}, Dir: dir, Tokenizer: "bytes", Context: 1}.Check()
+	_, err = Source{Text: []string{"*.txt"}, Dir: dir, Tokenizer: "bytes", Context: 1}.Check()
 	if got := problems(err); !slices.Equal(got, []string{"text[0]"}) || strings.Count(err.Error(), "is a binary file") != 8 || !strings.Contains(err.Error(), "and 22 files more") {
 		t.Errorf("%v", err)
 	}

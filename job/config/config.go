@@ -30,6 +30,7 @@ type Config struct {
 	Notes      []string         // what a user may not expect of it
 	Carried    hf.Carried       // of the folder that the model came from; while it runs
 	network    *nn.Model        // of the caller; nil: that of Model
+	found      *data.Found      // the files of Data
 	file       string           // that the job was read from
 	root       *node            // what it and the sets say, not to be changed
 	OtherModel []string         // how what the job says of the model differs from the checkpoint it goes on from
@@ -158,7 +159,7 @@ func LoadTokenizer(file string) (name string, tokens bool, err error) {
 func Source(c *Config) data.Source {
 	return data.Source{
 		Text: c.Data.Text, Tokens: c.Data.Tokens, DType: c.Data.DType, Tokenizer: Tokenizer(c), Validation: c.Data.Validation,
-		Context: c.Model.Context, Batch: c.Train.Batch, Vocab: c.Model.Vocab, Seed: c.Train.Seed,
+		Context: c.Model.Context, Batch: c.Train.Batch, Vocab: c.Model.Vocab, Seed: c.Train.Seed, Found: c.found,
 	}
 }
 

@@ -14,7 +14,9 @@ func (r *reader) checkFiles() {
 		return // reported, or a problem of the key
 	}
 	s.Vocab, s.Tokenizer = 0, "bytes" // resolve has read the tokenizer and compared the vocabularies
-	for _, p := range r.Config.Blame(s.Check()) {
+	found, err := s.Check()
+	r.Config.found = found
+	for _, p := range r.Config.Blame(err) {
 		if !r.bad["data"] && !r.bad[p.Key] {
 			r.problems = append(r.problems, p)
 		}
