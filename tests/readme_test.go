@@ -18,49 +18,86 @@ import (
 
 	"zeroth/device"
 	"zeroth/device/cpu"
+	"zeroth/job"
 	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/plan"
 )
 
-var update = flag.Bool("update", false, "write what the program says into README.md")
+var update = flag.Bool("update", false, "write what the program says into the pages")
 
-// The parts of README.md between <!-- name --> and <!-- end name --> are what
-// the program says. go test ./tests -run Readme -update writes them.
+// A part of a page between <!-- name --> and <!-- end name --> is what the
+// program says. go test ./tests -run Readme -update writes them all.
 func TestReadmeSaysWhatTheProgramSays(t *testing.T) {
 	if cpu.Separate {
-		t.Skip("the page is about memory that the host may address")
+		t.Skip("pages are about memory that the host may address")
 	}
-	raw, err := os.ReadFile("../README.md")
+	for page, parts := range map[string]map[string]string{
+		"../README.md": {
+			"quickstart-size": quickstartSize(t),
+			"job":             "```yaml\n" + uncommented(t, "../examples/quickstart.yaml") + "```\n",
+			"memory":          memoryTable(t),
+		},
+		"../docs/memory.md": {
+			"memory":     memoryTable(t),
+			"categories": categoryTable(t),
+			"plan":       "```text\n" + planReport(t) + "```\n",
+			"titan":      titanTable(t),
+		},
+		"../docs/design.md": {
+			"loops": "```go\n" + source(t, "../fsdp/fsdp.go", "Forward", "Backward") + "```\n",
+		},
+		"../docs/limits.md":    {"limits": job.LimitsReference()},
+		"../docs/reference.md": {"keys": config.ReferenceTables(), "commands": commandReference(t)},
+	} {
+		sayParts(t, page, parts)
+	}
+}
+
+// sayParts compares the parts of a page with what the program says, or writes
+// them.
+func sayParts(t *testing.T, page string, parts map[string]string) {
+	t.Helper()
+	raw, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)
 	}
-	readme := string(raw)
-	for name, content := range map[string]string{
-		"reference":  "```text\n" + config.Reference() + "```\n",
-		"memory":     memoryTable(t),
-		"categories": categoryTable(t),
-		"plan":       "```text\n" + planReport(t) + "```\n",
-		"titan":      titanTable(t),
-		"loops":      "```go\n" + source(t, "../fsdp/fsdp.go", "Forward", "Backward") + "```\n",
-	} {
-		begin, end := "<!-- "+name+" -->\n", "<!-- end "+name+" -->\n"
-		before, rest, ok := strings.Cut(readme, begin)
+	text := string(raw)
+	for name, content := range parts {
+		begin, end := "<!-- "+name+" -->", "<!-- end "+name+" -->"
+		if strings.HasSuffix(content, "\n") {
+			begin += "\n"
+		}
+		before, rest, ok := strings.Cut(text, begin)
 		is, after, closed := strings.Cut(rest, end)
 		if !ok || !closed {
-			t.Errorf("README.md has no part %s", name)
+			t.Errorf("%s has no part %s", page, name)
 			continue
 		}
 		if d := cmp.Diff(content, is); d != "" && !*update {
-			t.Errorf("%s (-program +README.md):\n%s", name, d)
+			t.Errorf("%s of %s; go test ./tests -run Readme -update writes it (-program +page):\n%s", name, page, d)
 		}
-		readme = before + begin + content + end + after
+		text = before + begin + content + end + after
 	}
-	if *update {
-		if err := os.WriteFile("../README.md", []byte(readme), 0o644); err != nil {
+	if *update && text != string(raw) {
+		if err := os.WriteFile(page, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
+}
+
+// uncommented is a file without the comment it begins with.
+func uncommented(t *testing.T, file string) string {
+	t.Helper()
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(raw)
+	for strings.HasPrefix(text, "#") || strings.HasPrefix(text, "\n") {
+		_, text, _ = strings.Cut(text, "\n")
+	}
+	return text
 }
 
 // planReport is the plan the page shows: for GPUs, as the kernels' work space
@@ -89,6 +126,17 @@ func quickstart(t *testing.T, sets ...string) *config.Config {
 		t.Fatal(err)
 	}
 	return c
+}
+
+// quickstartSize is the number of its model's parameters: 9.8M.
+func quickstartSize(t *testing.T) string {
+	t.Helper()
+	p, err := plan.New(quickstart(t), plan.Machine{GPU: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, size, _ := strings.Cut(p.Model, " ")
+	return size
 }
 
 // source is the text of functions of a file.
@@ -169,23 +217,30 @@ var (
 	linked    = regexp.MustCompile(`\]\(([^)#:]+)\)`)
 )
 
-// Tests and files that README.md and BENCHMARKS.md name are there.
+// Tests and files that pages name are there.
 func TestReadmeNamesWhatIsThere(t *testing.T) {
 	functions := declared(t)
-	for _, file := range []string{"../README.md", "../BENCHMARKS.md"} {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, name := range mentioned.FindAllString(string(text), -1) {
+	names, text := pages(t)
+	for _, page := range names {
+		for _, name := range mentioned.FindAllString(text[page], -1) {
 			if !functions[name] {
-				t.Errorf("%s names %s, which no test file has", file, name)
+				t.Errorf("%s names %s, which no test file has", page, name)
 			}
 		}
-		for _, m := range linked.FindAllStringSubmatch(string(text), -1) {
-			if _, err := os.Stat(filepath.Join("..", m[1])); err != nil {
-				t.Errorf("%s links to %s: %v", file, m[1], err)
+		for _, m := range linked.FindAllStringSubmatch(text[page], -1) {
+			if _, err := os.Stat(filepath.Join(filepath.Dir(page), m[1])); err != nil {
+				t.Errorf("%s links to %s: %v", page, m[1], err)
 			}
+		}
+	}
+}
+
+// README.md leads to every page of docs.
+func TestReadmeLinksAllPages(t *testing.T) {
+	names, text := pages(t)
+	for _, page := range names[1:] {
+		if !strings.Contains(text["../README.md"], "("+strings.TrimPrefix(page, "../")+")") {
+			t.Errorf("README.md has no link to %s", page)
 		}
 	}
 }

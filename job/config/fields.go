@@ -147,6 +147,27 @@ func Reference() string {
 	return trailing.ReplaceAllString(b.String(), "")
 }
 
+// ReferenceTables are tables of all keys in Markdown, a table a section: what a
+// value may be, the default, the meaning.
+func ReferenceTables() string {
+	var b strings.Builder
+	last := ""
+	for _, f := range new(Config).fields() {
+		section, _, _ := strings.Cut(f.key, ".")
+		if section != last {
+			fmt.Fprintf(&b, "\n### %s\n\n| key | value | default | meaning |\n|---|---|---|---|\n", section)
+		}
+		last = section
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", f.key, inCell(f.value.want()), inCell(f.initial+f.rule), inCell(f.doc))
+	}
+	return b.String()
+}
+
+// inCell is a text as a cell of a Markdown table shows it.
+func inCell(s string) string {
+	return strings.NewReplacer("|", "\\|", "*", "\\*", "<", "&lt;", "${", "$\\{").Replace(s)
+}
+
 // split parts a key into its section (empty for a key of its own) and name:
 // "zero.offload" and "path".
 func split(key string) (section, name string) {

@@ -1,0 +1,409 @@
+package tests
+
+import (
+	"context"
+	"debug/elf"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"zeroth/job/config"
+)
+
+// The commands that pages show. In a page a fenced block with the tag
+//
+//   - sh is run by TestReadmeBlocksRun, in order, in a fresh folder for each page;
+//   - console is what a terminal looks like. Its lines that begin with "$ " are
+//     commands that need what the test does not have: minutes, a GPU, other hosts, a
+//     folder of the reader's. They have to parse.
+//
+// A block without a tag must not begin with a command. BENCHMARKS.md is all
+// measurements: its commands have to parse.
+
+// block is a fenced block of a page.
+type block struct {
+	page string
+	line int // of the page, of the first line of text, from 1
+	tag  string
+	text string
+}
+
+func (b block) String() string {
+	return fmt.Sprintf("%s:%d", strings.TrimPrefix(b.page, "../"), b.line)
+}
+
+func blocks(page, text string) (out []block) {
+	var b *block
+	for i, line := range strings.SplitAfter(text, "\n") {
+		tag, fence := strings.CutPrefix(strings.TrimSpace(line), "```")
+		switch {
+		case fence && b == nil:
+			b = &block{page: page, line: i + 2, tag: tag}
+		case fence:
+			out, b = append(out, *b), nil
+		case b != nil:
+			b.text += line
+		}
+	}
+	return out
+}
+
+var continued = regexp.MustCompile(`(?m)^\$ ((?:.*\\\n)*.*\n)`)
+
+// shell is the shell text of a block, empty where it has none.
+func (b block) shell() (text string) {
+	if b.tag == "sh" {
+		return b.text
+	}
+	if b.tag == "console" {
+		for _, m := range continued.FindAllStringSubmatch(b.text, -1) {
+			text += m[1]
+		}
+	}
+	return text
+}
+
+// pages are README.md, BENCHMARKS.md and all of docs, in this order.
+func pages(t *testing.T) (names []string, text map[string]string) {
+	t.Helper()
+	docs, err := filepath.Glob("../docs/*.md")
+	if err != nil || len(docs) < 5 {
+		t.Fatal(docs, err)
+	}
+	names, text = append([]string{"../README.md", "../BENCHMARKS.md"}, docs...), map[string]string{}
+	for _, name := range names {
+		raw, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text[name] = string(raw)
+	}
+	return names, text
+}
+
+// built is the folder of the program that program has built.
+var built string
+
+// program builds the program as README.md says to, once for all tests.
+var program = sync.OnceValues(func() (file string, err error) {
+	if built, err = os.MkdirTemp("", "zeroth"); err != nil {
+		return "", err
+	}
+	cmd := exec.Command("go", "build", "-o", built, "../cmd/zeroth")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if msg, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build: %w\n%s", err, msg)
+	}
+	return filepath.Join(built, "zeroth"), nil
+})
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	os.RemoveAll(built)
+	os.Exit(code)
+}
+
+// verb is a command of the program, as its help shows it.
+type verb struct {
+	help  string
+	below []string        // commands of its own
+	flags map[string]bool // by name: whether it takes a value
+}
+
+var (
+	helpCommand = regexp.MustCompile(`(?m)^  ([a-z]+) +\S`)
+	helpFlag    = regexp.MustCompile(`(?m)^ +(?:-(\w), +)?--([\w-]+)(?: (\S+))?(?:  |$)`)
+	verbs       = map[string]verb{}
+)
+
+// help is what the program says of a command: "ckpt ls".
+func help(t *testing.T, path ...string) verb {
+	t.Helper()
+	name := strings.Join(path, " ")
+	if v, ok := verbs[name]; ok {
+		return v
+	}
+	bin, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := exec.Command(bin, append(slices.Clone(path), "--help")...).Output()
+	if err != nil {
+		t.Fatalf("zeroth %s --help: %v", name, err)
+	}
+	v := verb{help: string(text), flags: map[string]bool{}}
+	_, commands, _ := strings.Cut(v.help, "\nAvailable Commands:\n")
+	commands, flags, _ := strings.Cut(commands, "\nFlags:\n")
+	if flags == "" {
+		_, flags, _ = strings.Cut(v.help, "\nFlags:\n")
+	}
+	for _, m := range helpCommand.FindAllStringSubmatch(commands, -1) {
+		v.below = append(v.below, m[1])
+	}
+	for _, m := range helpFlag.FindAllStringSubmatch(flags, -1) {
+		v.flags["--"+m[2]] = m[3] != ""
+		if m[1] != "" {
+			v.flags["-"+m[1]] = m[3] != ""
+		}
+	}
+	verbs[name] = v
+	return v
+}
+
+// commandReference is the help of every command.
+func commandReference(t *testing.T) string {
+	t.Helper()
+	var b strings.Builder
+	var write func(path []string)
+	write = func(path []string) {
+		v := help(t, path...)
+		fmt.Fprintf(&b, "\n### %s\n\n```text\n%s```\n", strings.Join(append([]string{"zeroth"}, path...), " "), v.help)
+		for _, name := range v.below {
+			if name != "help" && name != "completion" {
+				write(append(slices.Clone(path), name))
+			}
+		}
+	}
+	write(nil)
+	return b.String()
+}
+
+// wrongZeroth is what the program would not take of a command line.
+func wrongZeroth(t *testing.T, args []string) (wrong []string) {
+	var path []string
+	v := help(t)
+	for len(args) > 0 && slices.Contains(v.below, args[0]) && args[0] != "help" {
+		path, args = append(path, args[0]), args[1:]
+		v = help(t, path...)
+	}
+	if len(v.below) > 0 && len(args) > 0 && args[0] != "help" && !strings.HasPrefix(args[0], "-") {
+		return []string{"there is no command " + args[0]}
+	}
+	for i := 0; i < len(args); i++ {
+		name, value, joined := strings.Cut(args[i], "=")
+		if !strings.HasPrefix(name, "-") || name == "-" {
+			wrong = append(wrong, wrongFile(args[i])...)
+			continue
+		}
+		takes, ok := v.flags[name]
+		if !ok {
+			wrong = append(wrong, fmt.Sprintf("zeroth %s has no flag %s", strings.Join(path, " "), name))
+		}
+		if takes && !joined {
+			if i++; i == len(args) {
+				return append(wrong, name+" has no value")
+			}
+			value = args[i]
+		}
+		if name == "--set" {
+			wrong = append(wrong, wrongKey(value)...)
+		}
+	}
+	return wrong
+}
+
+// wrongFile says so if an argument is a file of this repository that is not there.
+func wrongFile(name string) []string {
+	if strings.HasPrefix(name, "examples/") || strings.HasPrefix(name, "docs/") {
+		if _, err := os.Stat("../" + name); err != nil {
+			return []string{err.Error()}
+		}
+	}
+	return nil
+}
+
+func wrongKey(set string) []string {
+	key, _, ok := strings.Cut(set, "=")
+	known := slices.ContainsFunc(config.Keys(), func(k string) bool { return k == key || strings.HasPrefix(k, key+".") })
+	if !ok || !known {
+		return []string{"--set " + set + " is no key of a job file"}
+	}
+	return nil
+}
+
+// wrongGo is what is wrong with a command of go: packages, tests and benchmarks
+// that are not there.
+func wrongGo(t *testing.T, args []string, functions map[string]bool) (wrong []string) {
+	dir := ".."
+	for i, arg := range args {
+		if i > 0 && args[i-1] == "-C" {
+			dir = filepath.Join(dir, arg)
+		}
+		if at, _ := strings.CutSuffix(arg, "/..."); strings.HasPrefix(at, "./") {
+			if _, err := os.Stat(filepath.Join(dir, at)); err != nil {
+				wrong = append(wrong, err.Error())
+			}
+		}
+		if i > 0 && (args[i-1] == "-run" || args[i-1] == "-bench") && arg != "^$" {
+			pattern, _, _ := strings.Cut(strings.TrimPrefix(arg, "/"), "/")
+			re, err := regexp.Compile(pattern)
+			if err != nil || !slices.ContainsFunc(slices.Collect(maps.Keys(functions)), re.MatchString) {
+				wrong = append(wrong, fmt.Sprintf("%s %s: no test has that name (%v)", args[i-1], arg, err))
+			}
+		}
+	}
+	if len(args) > 1 && args[0] == "run" && args[1] == "./cmd/zeroth" {
+		wrong = append(wrong, wrongZeroth(t, args[2:])...)
+	}
+	return wrong
+}
+
+// wrongCommands is what is wrong with the commands of a shell text.
+func wrongCommands(t *testing.T, text string, functions map[string]bool) (wrong []string) {
+	for _, words := range shellCommands(text) {
+		switch words[0] {
+		case "zeroth", "./zeroth":
+			wrong = append(wrong, wrongZeroth(t, words[1:])...)
+		case "go":
+			wrong = append(wrong, wrongGo(t, words[1:], functions)...)
+		}
+	}
+	return wrong
+}
+
+var (
+	beginsCommand = regexp.MustCompile(`^\s*(\$ |# |([A-Z_]+=\S* )*(\./)?(zeroth|go|bash|time|for|chrt|python3|git|wc|kill) )`)
+	inline        = regexp.MustCompile("`((?:\\./)?(?:zeroth|go (?:run|test|build)) [^`]+)`")
+	exampleShows  = regexp.MustCompile(`(?m)^#   (\S.*(?:\\\n#.*)*)$`)
+)
+
+// Every command in README.md, BENCHMARKS.md, docs and the examples parses: its
+// flags, keys, files, packages and tests are there.
+func TestReadmeCommandsParse(t *testing.T) {
+	functions, count := declared(t), 0
+	check := func(at any, text string) {
+		for _, w := range wrongCommands(t, text, functions) {
+			t.Errorf("%v: %s\n\t%s", at, w, strings.TrimSpace(text))
+		}
+		count++
+	}
+	names, text := pages(t)
+	for _, page := range names {
+		for _, b := range blocks(page, text[page]) {
+			if b.tag == "" && beginsCommand.MatchString(b.text) {
+				t.Errorf("%v: a block that begins with a command has the tag sh, and is run, or console", b)
+			}
+			check(b, b.shell())
+		}
+		for _, m := range inline.FindAllStringSubmatch(text[page], -1) {
+			check(page, m[1])
+		}
+	}
+	examples, err := filepath.Glob("../examples/*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range examples {
+		raw, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range exampleShows.FindAllStringSubmatch(string(raw), -1) {
+			check(file, strings.ReplaceAll(m[1], "\\\n#", ""))
+		}
+	}
+	if count < 50 {
+		t.Errorf("only %d texts were read", count)
+	}
+	for _, bad := range []string{"zeroth trian a.yaml", "./zeroth train --sett a=b", "zeroth plan --set zero.stge=1", "zeroth train examples/none.yaml", "zeroth plan --gpus",
+		"go test ./nowhere", "go test ./tests -run TestNowhere", "go run ./cmd/zeroth ckpt lss a"} {
+		if len(wrongCommands(t, bad, functions)) == 0 {
+			t.Errorf("%s passes", bad)
+		}
+	}
+}
+
+// shortened is what the pages' ./zeroth is while a test runs them: the program, but
+// training ends after two steps, and a run that goes on has two more.
+const shortened = `#!/bin/bash
+if [ "$1" != train ]; then exec %[1]q "$@"; fi
+trained=$(cat .trained 2>/dev/null || echo 0)
+echo $((trained + 1)) >.trained
+exec %[1]q "$@" --set train.steps=$((2 * trained + 2))
+`
+
+// runPage runs the blocks of a page in a fresh folder that has the examples.
+func runPage(t *testing.T, bin string, all []block) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{"zeroth": fmt.Sprintf(shortened, bin), "go": "#!/bin/bash\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o777); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.CopyFS(filepath.Join(dir, "examples"), os.DirFS("../examples")); err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range all {
+		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+		cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", b.text)
+		cmd.Dir, cmd.Env = dir, append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"))
+		begin := time.Now()
+		said, err := cmd.CombinedOutput()
+		cancel()
+		if err != nil {
+			t.Fatalf("%v: %v\n%s\n%s", b, err, b.text, said)
+		}
+		t.Logf("%v: %.1f s", b, time.Since(begin).Seconds())
+	}
+}
+
+// Every block of README.md and docs with the tag sh runs. Commands of go are not
+// run (the program is built, and tests are run by who runs this one).
+func TestReadmeBlocksRun(t *testing.T) {
+	if testing.Short() {
+		t.Skip("trains")
+	}
+	bin, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	names, text := pages(t)
+	for _, page := range names {
+		if page == "../BENCHMARKS.md" {
+			continue
+		}
+		all := slices.DeleteFunc(blocks(page, text[page]), func(b block) bool { return b.tag != "sh" })
+		if page == "../README.md" && len(all) == 0 {
+			t.Error("README.md shows no command")
+		}
+		t.Run(filepath.Base(page), func(t *testing.T) { runPage(t, bin, all) })
+	}
+}
+
+// README.md has at most 900 words, tables and commands counted, and its way of
+// building makes a program that needs no library.
+func TestReadmeIsShort(t *testing.T) {
+	_, text := pages(t)
+	if n := len(strings.Fields(text["../README.md"])); n > 900 {
+		t.Errorf("README.md has %d words; 900 at most", n)
+	}
+}
+
+func TestReadmeBuildIsStatic(t *testing.T) {
+	_, text := pages(t)
+	if !strings.Contains(text["../README.md"], "CGO_ENABLED=0 go build ./cmd/zeroth\n") {
+		t.Error("README.md does not build as this test does")
+	}
+	bin, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := elf.Open(bin)
+	if err != nil {
+		t.Skip(err) // not a system with ELF
+	}
+	defer f.Close()
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_INTERP || p.Type == elf.PT_DYNAMIC {
+			t.Errorf("the program is linked dynamically: %v", p.Type)
+		}
+	}
+}
