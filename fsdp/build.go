@@ -62,7 +62,7 @@ func (r *Runner) layOutSteps() {
 	m := r.cfg.Model
 	for i, mod := range m.Modules {
 		inner := i > 0 && i+1 < len(m.Modules)
-		s := step{mod: mod, replay: inner && r.cfg.Policy.Recompute, lookup: i == 0 && m.Lookup}
+		s := step{mod: mod, recompute: inner && r.cfg.Policy.Recompute, lookup: i == 0 && m.Lookup}
 		for _, use := range m.Uses[i] {
 			s.units = append(s.units, byName[use.Unit])
 		}
@@ -166,7 +166,7 @@ func (r *Runner) allocateShards(a *allocation) {
 	keep, back := r.cfg.Policy.KeepGrads, 0
 	for _, u := range r.Units {
 		n := u.Layout.ShardLen()
-		if !u.whole && !u.ParamAway {
+		if !u.whole && !u.ParamOffloaded {
 			u.Param = a.take(r.cfg.Device, r.cfg.DType, n, device.Params)
 		}
 		if r.cfg.Micro == 0 || u.Frozen {
@@ -176,7 +176,7 @@ func (r *Runner) allocateShards(a *allocation) {
 			u.kept = a.take(r.cfg.Device, device.F32, u.Layout.Len(), device.UnitGrads)
 		}
 		switch {
-		case u.GradAway:
+		case u.GradOffloaded:
 			u.Grad = a.take(r.cfg.Host.Device, device.F32, n, device.Grads)
 			back = max(back, n)
 		case !keep:
@@ -196,7 +196,7 @@ func (r *Runner) view() {
 		if u.whole {
 			u.Param = r.slots[u.slot].buf.Slice(mine.Lo, mine.Hi)
 		}
-		if u.kept.N > 0 && !u.GradAway {
+		if u.kept.N > 0 && !u.GradOffloaded {
 			u.Grad = u.kept.Slice(mine.Lo, mine.Hi)
 		}
 	}

@@ -69,7 +69,7 @@ type Config struct {
 	Micro     int // micro-batches a step; 0 for a model that only runs forward
 	ArenaSize int // bytes for activations: ArenaPeak of a dry run
 
-	Host     Host     // where what is away rests; needed if anything is
+	Host     Host     // where what is offloaded rests; needed if anything is
 	Listener Listener // may be nil
 }
 
@@ -87,7 +87,7 @@ type Host struct {
 	Params   Source
 }
 
-// Source holds the parameter shards of the units that are ParamAway.
+// Source holds the parameter shards of the units that are ParamOffloaded.
 type Source interface {
 	// Fetch fills dst with a unit's shard once both events have fired: dst is
 	// free, the shard has its newest value. It returns when that is done.
@@ -104,14 +104,14 @@ type Unit struct {
 	Groups
 	Layout *shard.Layout
 	Frozen bool          // it has neither gradient nor update
-	Param  device.Buffer // (ShardLen) compute dtype: this rank's shard; empty if ParamAway
-	Grad   device.Buffer // (ShardLen) float32: once Reduced fires, summed over all ranks and micro-batches; in host memory if GradAway
+	Param  device.Buffer // (ShardLen) compute dtype: this rank's shard; empty if ParamOffloaded
+	Grad   device.Buffer // (ShardLen) float32: once Reduced fires, summed over all ranks and micro-batches; in host memory if GradOffloaded
 
 	Reduced device.Event
 
 	// What rests outside of the device, set between LayOut and New. The parameter
 	// of a unit that is Whole cannot.
-	ParamAway, GradAway bool
+	ParamOffloaded, GradOffloaded bool
 
 	index   int           // in Runner.Units
 	whole   bool          // it has a slot to itself
@@ -120,7 +120,7 @@ type Unit struct {
 	slot    int           // of its parameters
 	dwSlot  int           // of its unsharded gradient in one micro-batch
 	kept    device.Buffer // (Len) float32: the unsharded gradient over micro-batches, with KeepGrads
-	sent    device.Event  // Grad has the sum so far, if GradAway
+	sent    device.Event  // Grad has the sum so far, if GradOffloaded
 	first   int           // the first step that uses the unit,
 	last    int           // and the last
 	labels  [ops]string
@@ -147,13 +147,13 @@ func (u *Unit) MarkUpdated(e device.Event) { u.updated, u.stale = e, true }
 
 // step is one module in the schedule.
 type step struct {
-	mod    nn.Module
-	units  []*Unit         // the first is what the step is called by
-	w      []device.Buffer // views of the units' parameters in their slots
-	dw     []device.Buffer // views of their gradients in their gradient slots
-	kept   []device.Buffer // views of their gradients in Unit.kept
-	replay bool            // saves only its input and runs Forward again in Backward
-	lookup bool            // Backward does not read the parameters
+	mod       nn.Module
+	units     []*Unit         // the first is what the step is called by
+	w         []device.Buffer // views of the units' parameters in their slots
+	dw        []device.Buffer // views of their gradients in their gradient slots
+	kept      []device.Buffer // views of their gradients in Unit.kept
+	recompute bool            // saves only its input and runs Forward again in Backward
+	lookup    bool            // Backward does not read the parameters
 
 	mark  int           // the arena's height before y, and at the first before Runner.d
 	x, y  device.Buffer // input and output in this micro-batch
@@ -218,7 +218,7 @@ func (r *Runner) Forward(bt *nn.Batch, train bool) {
 			s.y = r.arena.Take(r.cfg.DType, n)
 		}
 		saved := &s.saved
-		if s.replay || !train {
+		if s.recompute || !train {
 			saved = nil
 		}
 		r.pass(Forward, i, saved != nil, false)
@@ -241,7 +241,7 @@ func (r *Runner) Backward(bt *nn.Batch, micro int) {
 	for i := next; i >= 0; i-- {
 		next = r.ahead(next, i, -1)
 		s := r.await(i, -1)
-		if s.replay {
+		if s.recompute {
 			r.pass(Recompute, i, true, false)
 			s.mod.Forward(c, r.arena, s.w, bt, s.x, s.y, &s.saved)
 			r.pass(Recompute, i, true, true)
@@ -293,7 +293,7 @@ func (r *Runner) gather(u *Unit) {
 	q, whole := r.cfg.Comm, s.buf.Slice(0, u.Layout.Len())
 	q.Label(u.labels[Gather])
 	own := u.Param
-	if u.ParamAway {
+	if u.ParamOffloaded {
 		own = collective.Own(u.Shard, whole)
 		q.After(r.cfg.Host.Params.Fetch(u.index, own, s.free, u.updated))
 	} else {
@@ -377,12 +377,12 @@ func (r *Runner) reduce(u *Unit, micro int) {
 	q.Label(u.labels[Reduce])
 	q.After(c.Mark())
 	own := collective.Own(u.Shard, buf)
-	if !u.GradAway && micro == 0 {
+	if !u.GradOffloaded && micro == 0 {
 		own = u.Grad
 	}
 	u.Shard.ReduceScatter(q, own, buf)
 	r.tellOf(Reduce, u, q, buf.Bytes(), u.Shard.Size(), 1)
-	if u.GradAway {
+	if u.GradOffloaded {
 		r.send(u, own, g, micro)
 		return
 	}

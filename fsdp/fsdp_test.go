@@ -77,12 +77,12 @@ func (w *watched) spoilOthers(q device.Queue, whole, own device.Buffer) {
 
 // setup is a case: a policy and all it meets.
 type setup struct {
-	mesh   shard.Mesh
-	policy fsdp.Policy
-	micro  int
-	layers int
-	away   bool // gradients, and parameters that are not whole, rest on a host
-	form   form
+	mesh      shard.Mesh
+	policy    fsdp.Policy
+	micro     int
+	layers    int
+	offloaded bool // gradients, and parameters that are not whole, rest on a host
+	form      form
 }
 
 // rank is one rank of a world that trains the toy.
@@ -99,7 +99,7 @@ type rank struct {
 
 	host             *cpu.Device
 	toHost, toDevice *cpu.Queue
-	rest             []device.Buffer // parameters that are away, by unit
+	rest             []device.Buffer // offloaded parameters, by unit
 }
 
 const arenaSize = 1 << 14
@@ -126,10 +126,10 @@ func newRank(s setup, at int, g collective.Ranks, o *oracle) (*rank, error) {
 		return r, err
 	}
 	for i, u := range r.run.Units {
-		if u.ParamAway && u.Param.N > 0 {
+		if u.ParamOffloaded && u.Param.N > 0 {
 			return r, fmt.Errorf("unit %s has %d parameters on the device", u.Name, u.Param.N)
 		}
-		if u.ParamAway {
+		if u.ParamOffloaded {
 			u.Param = r.rest[i]
 		}
 	}
@@ -154,11 +154,11 @@ func (r *rank) members(unit string) fsdp.Groups {
 func (r *rank) place(units []*fsdp.Unit) {
 	r.rest = make([]device.Buffer, len(units))
 	for i, u := range units {
-		if !r.away {
+		if !r.offloaded {
 			continue
 		}
-		u.GradAway, u.ParamAway = true, !u.Whole()
-		if u.ParamAway {
+		u.GradOffloaded, u.ParamOffloaded = true, !u.Whole()
+		if u.ParamOffloaded {
 			r.rest[i] = device.OfF32(make([]float32, u.Layout.ShardLen()))
 		}
 	}

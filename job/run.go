@@ -400,5 +400,5 @@ func header(c *config.Config, set *data.Set, out string, ranks []*build.Rank) re
 
 // LimitsReference are tables, in Markdown, of the limits of all that is read.
 func LimitsReference() string {
-	return config.LimitTables(slices.Concat(sim.ReplayLimits(), fit.SearchLimits())...)
+	return config.LimitTables(slices.Concat(sim.Limits(), fit.SearchLimits())...)
 }

@@ -129,7 +129,7 @@ func (s *Store) Release(unit, i int, used device.Event, changed bool) device.Eve
 	if !changed {
 		return used
 	}
-	return s.bringHome(u, t, o, used)
+	return s.writeBack(u, t, o, used)
 }
 
 // do issues f after both events.
@@ -150,9 +150,9 @@ func (s *Store) copy(q device.Queue, label string, a, b device.Event, dst, src d
 	return q.Mark()
 }
 
-// bringHome moves a tile's parameter from the slot it was written to, once used
+// writeBack moves a tile's parameter from the slot it was written to, once used
 // has fired, to where it rests.
-func (s *Store) bringHome(u *unit, t *tile, o *slot, used device.Event) device.Event {
+func (s *Store) writeBack(u *unit, t *tile, o *slot, used device.Event) device.Event {
 	src := o.buf.Slice(0, t.at.Len())
 	switch {
 	case u.param == Device:

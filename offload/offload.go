@@ -173,7 +173,7 @@ func New(cfg Config, units []Unit) *Store {
 }
 
 // Shard is where the rest of a unit's shard is: its gradient and, unless it is
-// Away, its parameter.
+// ParamOffloaded, its parameter.
 type Shard struct{ Param, Grad device.Buffer }
 
 // Allocate takes memory for all that is not the fsdp package's, or nothing.
@@ -376,9 +376,9 @@ func (s *Store) OnHost(unit int) bool { return s.units[unit].onHost }
 // Resident says whether a unit's state rests in memory, where it is lent.
 func (s *Store) Resident(unit int) bool { return s.units[unit].vecs == 0 }
 
-// Away says whether a unit's parameter shard rests outside of the device and
+// ParamOffloaded says whether a unit's parameter shard rests outside of the device and
 // must be fetched.
-func (s *Store) Away(unit int) bool { return s.units[unit].param != Device }
+func (s *Store) ParamOffloaded(unit int) bool { return s.units[unit].param != Device }
 
 // Tiles is the number of parts a unit is updated in.
 func (s *Store) Tiles(unit int) int { return len(s.units[unit].tiles) }

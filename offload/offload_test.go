@@ -155,7 +155,7 @@ func (r *rig) fetched(t *testing.T, unit int, m model, updated device.Event) {
 		t.Fatal(err)
 	}
 	wide := make([]float32, n)
-	if r.Away(unit) {
+	if r.ParamOffloaded(unit) {
 		r.work.After(r.Fetch(unit, got, device.Event{}, updated))
 	} else {
 		r.work.After(updated)
@@ -189,8 +189,8 @@ func TestStoreGivesBack(t *testing.T) {
 						if err != nil {
 							t.Fatal(err)
 						}
-						if r.Away(0) || r.Away(2) != (params != offload.Device) || r.OnHost(0) || r.OnHost(3) != (optimizer != offload.Device) {
-							t.Errorf("away %v, %v; on the host %v, %v", r.Away(0), r.Away(2), r.OnHost(0), r.OnHost(3))
+						if r.ParamOffloaded(0) || r.ParamOffloaded(2) != (params != offload.Device) || r.OnHost(0) || r.OnHost(3) != (optimizer != offload.Device) {
+							t.Errorf("offloaded %v, %v; on the host %v, %v", r.ParamOffloaded(0), r.ParamOffloaded(2), r.OnHost(0), r.OnHost(3))
 						}
 						r.exercise(t)
 					})
@@ -229,7 +229,7 @@ func (r *rig) exercise(t *testing.T) {
 }
 
 // The event of Release fires when the parameter rests where it belongs.
-func TestReleasedIsHome(t *testing.T) {
+func TestReleasedIsWrittenBack(t *testing.T) {
 	for _, optimizer := range places {
 		var written atomic.Int64
 		cfg := offload.Config{Optimizer: optimizer, Params: offload.Disk, Ratio: 1, Buffers: 2, Tile: 700, DType: device.BF16, Vecs: 1}

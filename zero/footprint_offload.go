@@ -57,11 +57,11 @@ func (f Footprint) rests() (out []rest) {
 		if !u.Shared && !f.Policy.KeepParams {
 			r.param = f.Offload.Params
 		}
-		home := offload.Device
+		updated := offload.Device
 		if r.off {
-			home = offload.Host
+			updated = offload.Host
 		}
-		r.master = f.DType != device.F32 || r.param != home
+		r.master = f.DType != device.F32 || r.param != updated
 		if r.off && f.Offload.Optimizer == offload.Disk {
 			r.vectors = int64(f.Vecs)
 			if r.master {

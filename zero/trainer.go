@@ -85,14 +85,14 @@ type Trainer struct {
 	inputs []input  // micro-batches take them in turn
 	held   []func() // give back what is allocated
 
-	sums   device.Window // (1 + units) device.Exact: of this rank's losses, and of the squares of its gradients,
-	away   device.Buffer // (1 + units) device.Exact: of those in host memory
-	stats  device.Buffer // (World × statLen) int64, in host memory, one part a rank
-	merge  func() error
-	kept   device.Event    // the last update has reached the disk
-	pieces [][][]run       // of each tile of each unit's shard
-	labels []label         // of each unit's work
-	state  []device.Buffer // work space of update
+	sums     device.Window // (1 + units) device.Exact: of this rank's losses, and of the squares of its gradients,
+	hostSums device.Buffer // (1 + units) device.Exact: of those in host memory
+	stats    device.Buffer // (World × statLen) int64, in host memory, one part a rank
+	merge    func() error
+	kept     device.Event    // the last update has reached the disk
+	pieces   [][][]run       // of each tile of each unit's shard
+	labels   []label         // of each unit's work
+	state    []device.Buffer // work space of update
 
 	Scale    optim.LossScale
 	Updates  int  // applied so far
@@ -149,7 +149,7 @@ func (t *Trainer) build() (err error) {
 	units := fsdp.LayOut(c.Model, c.Policy, c.groups)
 	t.store = offload.New(t.offload(), stored(units))
 	for i, u := range units {
-		u.GradAway, u.ParamAway = t.store.OnHost(i), t.store.Away(i)
+		u.GradOffloaded, u.ParamOffloaded = t.store.OnHost(i), t.store.ParamOffloaded(i)
 	}
 	t.runner, err = fsdp.New(fsdp.Config{
 		Device: c.Device, Compute: c.Compute, Comm: c.Comm,
@@ -232,7 +232,7 @@ func (t *Trainer) allocate() error {
 	}
 	t.sums = open(device.I64, sums, device.Stats)
 	if c.HostUpdate != nil {
-		t.away = alloc(c.Host, device.I64, sums, device.Stats)
+		t.hostSums = alloc(c.Host, device.I64, sums, device.Stats)
 	}
 	t.stats = alloc(c.Host, device.I64, c.Groups.World.Size()*statLen, device.Stats)
 	return errors.Join(errs...)
@@ -308,10 +308,10 @@ func (t *Trainer) step(fill Batches, lr float64) (Stats, error) {
 	if err := t.issue(fill); err != nil {
 		return s, err
 	}
-	if err := t.exchange(); err != nil {
+	if err := t.gatherStats(); err != nil {
 		return s, err
 	}
-	if err := t.judge(&s, positions); err != nil {
+	if err := t.finishStep(&s, positions); err != nil {
 		return s, err
 	}
 	if s.Skipped {
@@ -356,11 +356,11 @@ func (t *Trainer) read(micro int, fill Batches) (*input, error) {
 	return in, nil
 }
 
-// Rehearse issues a step's work and looks at none of its results: on a device
+// DryRun issues a step's work and looks at none of its results: on a device
 // that only counts, what a step needs.
-func (t *Trainer) Rehearse() {
+func (t *Trainer) DryRun() {
 	_ = t.issue(nil)
-	_ = t.exchange() // nothing is done, so nothing fails
+	_ = t.gatherStats() // nothing is done, so nothing fails
 	t.update(0, 1)
 }
 
@@ -378,7 +378,7 @@ func (t *Trainer) addNorms() {
 	for i := len(units) - 1; i >= 0; i-- {
 		q, sums := t.updates(t.store.OnHost(i)), t.sums.Device
 		if t.store.OnHost(i) {
-			sums = t.away
+			sums = t.hostSums
 		}
 		t.tell(fsdp.Norm, units[i], q)
 		q.Label(t.labels[i].norm)
@@ -411,7 +411,7 @@ func (t *Trainer) mergeSums() error {
 	for i := len(t.runner.Units) - 1; i >= 0; i-- {
 		sum := device.ExactAt(t.sums.Host, 1+i)
 		if t.store.OnHost(i) {
-			sum = device.ExactAt(t.away, 1+i)
+			sum = device.ExactAt(t.hostSums, 1+i)
 		}
 		if t.runner.Units[i].Replica.Rank() == 0 { // once of those that hold the same
 			exact(own, statNorm).Merge(sum)
@@ -420,8 +420,8 @@ func (t *Trainer) mergeSums() error {
 			own[statWhere] = int64(1 + i)
 		}
 	}
-	if t.away.N > 0 {
-		clear(t.away.I64())
+	if t.hostSums.N > 0 {
+		clear(t.hostSums.I64())
 	}
 	return nil
 }
@@ -429,9 +429,9 @@ func (t *Trainer) mergeSums() error {
 // exact is the sum among a rank's statistics that begins at an element.
 func exact(stats []int64, at int) *device.Exact { return (*device.Exact)(stats[at:]) }
 
-// exchange brings this rank's sums to the host and clears them, gives every rank
+// gatherStats brings this rank's sums to the host and clears them, gives every rank
 // the statistics of all, and waits for them.
-func (t *Trainer) exchange() error {
+func (t *Trainer) gatherStats() error {
 	c := t.cfg
 	c.Update.After(c.Compute.Mark())
 	t.sums.Fetch(c.Update)
@@ -447,9 +447,9 @@ func (t *Trainer) exchange() error {
 	return c.Comm.Wait()
 }
 
-// judge reads the exchanged statistics and clears them for the next step. All
+// finishStep reads the exchanged statistics and clears them for the next step. All
 // ranks see the same and decide alike.
-func (t *Trainer) judge(s *Stats, positions int) error {
+func (t *Trainer) finishStep(s *Stats, positions int) error {
 	all := t.stats.I64()
 	defer clear(all)
 	var loss, norm device.Exact
@@ -542,7 +542,7 @@ func (t *Trainer) eval(n int, fill Batches) (float64, error) {
 		t.runner.Forward(&in.batch, false)
 		t.addLoss(in)
 	}
-	if err := t.exchange(); err != nil {
+	if err := t.gatherStats(); err != nil {
 		return 0, err
 	}
 	var sum device.Exact

@@ -21,12 +21,12 @@ func (a *app) bench() *cobra.Command {
 	o := bench.Options{}
 	var asJSON, markdown bool
 	cmd := &cobra.Command{
-		Use:   "bench [" + strings.Join(bench.BenchGroups(), "|") + "]...",
+		Use:   "bench [" + strings.Join(bench.Groups(), "|") + "]...",
 		Short: "Measure this machine's limits and what kernels reach of them",
 		Long: `Measure this machine's own limits (multiply-adds in registers, passes over
 memory) and what matrix products, attention, update rules, collectives, whole
 training steps and the disk reach of them, and steps beside what 'zeroth plan
---machine here' forecasts of them.
+--machine here' simulates of them.
 
 Each sample lies between two runs of a loop that only computes in registers. If
 that is slower than 0.93 of its best, somebody else had a processor, and the
@@ -38,7 +38,7 @@ one of 29.5 million, and GPT-2 with 124 million.`,
 		Example: `  zeroth bench gemm
   zeroth bench step --seconds 4
   zeroth bench --json > bench.json`,
-		ValidArgs: bench.BenchGroups(),
+		ValidArgs: bench.Groups(),
 		Args:      cobra.OnlyValidArgs,
 		RunE: a.do(func(cmd *cobra.Command, args []string) error {
 			if err := checkBench(o); err != nil {

@@ -289,7 +289,7 @@ func TestHelp(t *testing.T) {
 		"":             {"zeroth train examples/quickstart.yaml", "Exit codes: 0 done;", "completion", "sample", "version"},
 		"help train":   {"metrics.jsonl", "--set key=value", "--out folder", "Ctrl-C"},
 		"sample -h":    {"--run folder", "--top-k k", "--temperature float", "(default 200)"},
-		"bench --help": {"zeroth bench [gemm|attention|optimizer|collective|step|forecast|disk]...", "--json", "0.93"},
+		"bench --help": {"zeroth bench [gemm|attention|optimizer|collective|step|simulated|disk]...", "--json", "0.93"},
 		"help job":     {"zero.stage", "optimizer.weight_decay", "5m", "null"},
 		"train --help": {"Usage:\n  zeroth train JOB.yaml [flags]"},
 	} {

@@ -224,7 +224,7 @@ func forecast(c *config.Config, machine string) (*sim.Result, error) {
 		if err != nil {
 			return nil, err
 		}
-		return bench.ForecastHere(c, h)
+		return bench.SimulateHere(c, h)
 	}
 	h, err := sim.OpenHardware(machine)
 	if err != nil {

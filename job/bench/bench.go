@@ -21,8 +21,8 @@ import (
 // waitShare of the time, somebody else had one, and the sample is dropped. What
 // is reported are medians of the samples that are left.
 
-// BenchGroups are what can be measured besides the limits, in order.
-func BenchGroups() []string {
+// Groups are what can be measured besides the limits, in order.
+func Groups() []string {
 	var names []string
 	for _, g := range benchGroups {
 		names = append(names, g.name)
@@ -35,12 +35,12 @@ var benchGroups = []struct {
 	run  func(*bench) error
 }{
 	{"gemm", (*bench).gemm}, {"attention", (*bench).attention}, {"optimizer", (*bench).optimizer},
-	{"collective", (*bench).collective}, {"step", (*bench).step}, {"forecast", (*bench).forecast}, {"disk", (*bench).disk},
+	{"collective", (*bench).collective}, {"step", (*bench).step}, {"simulated", (*bench).simulated}, {"disk", (*bench).disk},
 }
 
 // Options are what to measure and how long.
 type Options struct {
-	Groups  []string // of BenchGroups; none is all
+	Groups  []string // of Groups; none is all
 	Workers []int    // of kernels; none is 1 and all processors
 	Seconds float64  // at most for each line, once it has a sample; 0 is 2
 	Dir     string   // of the disk that is measured; "" is that for temporary files

@@ -157,7 +157,7 @@ func TestBenchGroups(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.machine()
-	if err := errors.Join(b.collective(), b.disk(), b.stepOf(device.F32, []int{3}), b.forecastOf("quickstart", fmt.Sprintf(quickJob, 3, device.BF16))); err != nil {
+	if err := errors.Join(b.collective(), b.disk(), b.stepOf(device.F32, []int{3}), b.simulatedOf("quickstart", fmt.Sprintf(quickJob, 3, device.BF16))); err != nil {
 		t.Fatal(err)
 	}
 	lines := map[string]int{}
@@ -167,7 +167,7 @@ func TestBenchGroups(t *testing.T) {
 			t.Errorf("%+v", l)
 		}
 	}
-	if lines["limits"] < 4 || lines["collective"] != 8 || lines["disk"] != 2 || lines["step"] != 2 || lines["forecast"] != 1 {
+	if lines["limits"] < 4 || lines["collective"] != 8 || lines["disk"] != 2 || lines["step"] != 2 || lines["simulated"] != 1 {
 		t.Errorf("lines: %v", lines)
 	}
 	if _, err := Run(t.Context(), Options{Groups: []string{"disk"}, Workers: []int{1}, Seconds: 0.001, Dir: "/no/such/folder"}); err == nil || !strings.HasPrefix(err.Error(), "disk: open /no/such/folder/zeroth-bench-") {
@@ -178,7 +178,7 @@ func TestBenchGroups(t *testing.T) {
 // BenchmarkGroups is zeroth bench by way of go test: a gated median each, so
 // use -benchtime 1x.
 func BenchmarkGroups(b *testing.B) {
-	for _, name := range BenchGroups() {
+	for _, name := range Groups() {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
 				r, err := Run(b.Context(), Options{Groups: []string{name}})

@@ -53,7 +53,7 @@ const (
 	measuredRanks  = 16
 )
 
-// Measure measures what a forecast of the job on this machine needs.
+// Measure measures what simulating the job on this machine needs.
 func Measure(c *config.Config) (*Here, error) {
 	h := &Here{workers: build.Workers(c), ranks: c.Parallel.Ranks, kernels: map[timed]float64{}, work: map[timed]sim.Work{}}
 	h.peakOf, h.peak = peakRate(c.Precision)
@@ -304,9 +304,9 @@ func measureCollective(mesh shard.Mesh, of chosen, k sim.Kernel, n int) (float64
 	return usual(times[1:]), nil
 }
 
-// price is what was measured of a kernel, of one that is like it but for its
+// seconds is what was measured of a kernel, of one that is like it but for its
 // size, or of another on the same queue that has as much to read and write.
-func (h *Here) price(queue string, k sim.Kernel, w sim.Work) float64 {
+func (h *Here) seconds(queue string, k sim.Kernel, w sim.Work) float64 {
 	if free(k) {
 		return 0
 	}
@@ -342,8 +342,8 @@ func (h *Here) price(queue string, k sim.Kernel, w sim.Work) float64 {
 // amount is the size of work of a kind, and never 0.
 func amount(w sim.Work) float64 { return max(1, w.Flops, w.Bytes) }
 
-// ForecastHere replays the job on this machine: its ranks share the processors.
-func ForecastHere(c *config.Config, h *Here) (*sim.Result, error) {
+// SimulateHere is how long the job takes on this machine: its ranks share the processors.
+func SimulateHere(c *config.Config, h *Here) (*sim.Result, error) {
 	cores := runtime.GOMAXPROCS(0)
 	wants := func(queue string) float64 {
 		switch queue {
@@ -354,8 +354,8 @@ func ForecastHere(c *config.Config, h *Here) (*sim.Result, error) {
 		}
 		return float64(h.workers)
 	}
-	return sim.SimulateWith(c, sim.Pricing{
+	return sim.SimulateWith(c, sim.CostModel{
 		Name: "this machine", Source: fmt.Sprintf("measured: kernels in steps of a few layers on %d processors, %s at %.4g a second", cores, h.peakOf, h.peak),
-		Price: h.price, Wants: wants, There: float64(cores) / float64(c.Parallel.Ranks), Peak: h.peak / float64(c.Parallel.Ranks),
+		Seconds: h.seconds, Wants: wants, There: float64(cores) / float64(c.Parallel.Ranks), Peak: h.peak / float64(c.Parallel.Ranks),
 	})
 }

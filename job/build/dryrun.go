@@ -125,7 +125,7 @@ func DryStep(c *config.Config, arena int, s Setup) (f Footprint, err error) {
 	if err != nil {
 		return f, err
 	}
-	t.Rehearse()
+	t.DryRun()
 	return Footprint{Device: dev.Usage().Live, Host: host.Usage().Live, Disk: t.DiskBytes(), Arena: t.ArenaPeak()}, nil
 }
 

@@ -369,7 +369,7 @@ func TestCostCountsTheSchedule(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.Rehearse()
+		r.DryRun()
 		if cost.Flops != q.flops {
 			t.Errorf("%v: %g operations, the schedule has %g", sets, cost.Flops, q.flops)
 		}

@@ -167,7 +167,7 @@ func plan(c *config.Config, m Machine, micros int) (*Plan, error) {
 		p.Allocated[device.Workspace] = 0
 	}
 	w.Begin(t.Units(), p.Allocated)
-	t.Rehearse()
+	t.DryRun()
 	w.extend(c.Train.Accumulate)
 	p.AtRest, p.Timeline, p.Sent = atRest(p.Allocated), w.Moments, w.sent
 	for _, u := range t.Units() {
@@ -192,13 +192,13 @@ func padding(c *config.Config, t *zero.Trainer) (bytes int64) {
 		pad := int64(u.Layout.Len() - u.Layout.Numel())
 		last := min(pad, int64(u.Layout.ShardLen()))
 		params, grads, states := p*last, 4*last, 4*int64(len(build.Rule(c.Optimizer).States()))
-		if c.Precision != device.F32 || u.ParamAway {
+		if c.Precision != device.F32 || u.ParamOffloaded {
 			states += 4
 		}
-		if u.ParamAway {
+		if u.ParamOffloaded {
 			params = 0
 		}
-		if u.GradAway {
+		if u.GradOffloaded {
 			grads, states = 0, 0
 		}
 		if u.Whole() {

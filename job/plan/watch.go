@@ -77,7 +77,7 @@ func (w *Watch) Begin(units []*fsdp.Unit, allocated device.Bytes) {
 		first, last := u.Steps()
 		w.units[u.Name] = &watchedUnit{
 			name: u.Name, whole: int64(u.Layout.Len()), part: int64(u.Layout.ShardLen()),
-			shared: first != last, first: first, left: -1, away: u.GradAway,
+			shared: first != last, first: first, left: -1, away: u.GradOffloaded,
 		}
 	}
 	w.now = atRest(allocated)

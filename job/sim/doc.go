@@ -1,9 +1,9 @@
 // Package sim says how long a step takes on given hardware: it records the schedule
-// of a job and replays it at given speeds. It also traces real steps.
+// of a job and runs it on a clock, at given speeds. It also traces real steps.
 //
 // What never enters: memory in bytes by category (plan), and measuring (bench).
 //
 // Begin with simulate.go: Simulate is one answer from end to end. record.go records
-// on a device that computes nothing, hardware.go has the speeds, replay.go is the
-// clock; cost.go estimates without replay; trace.go draws what a run did.
+// on a device that computes nothing, hardware.go has the speeds, clock.go is the
+// clock; cost.go estimates without one; trace.go draws what a run did.
 package sim

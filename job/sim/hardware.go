@@ -15,7 +15,7 @@ import (
 	"zeroth/job/show"
 )
 
-// Hardware is what the machines of a forecast do in a second. Rates are what
+// Hardware is what the simulated machines do in a second. Rates are what
 // large pieces of work reach, not what a data sheet has.
 type Hardware struct {
 	Name       string             `json:"name"`
@@ -169,7 +169,7 @@ func (h *Hardware) peak(t device.DType) float64 {
 	return h.Flops[t.String()]
 }
 
-// Serves is an error if the hardware does not say what a forecast of the job
+// Serves is an error if the hardware does not say what a simulation of the job
 // needs, with something offloaded to the host or to disks.
 func (h *Hardware) Serves(c *config.Config, host, disk bool) error {
 	var errs []error
@@ -188,10 +188,10 @@ func (h *Hardware) Serves(c *config.Config, host, disk bool) error {
 	return errors.Join(errs...)
 }
 
-// price is the seconds a kernel takes. One on the device takes the longer of its
+// seconds is the seconds a kernel takes. One on the device takes the longer of its
 // arithmetic and its traffic; on the host there is traffic alone. A collective
 // moves the rank's own part, if it is not in place, while others travel.
-func (h *Hardware) price(queue string, k Kernel, w Work) float64 {
+func (h *Hardware) seconds(queue string, k Kernel, w Work) float64 {
 	switch {
 	case k.Group.Size > 0 && k.Form == Apart:
 		return max(h.ring(k, w.Bytes), 2*w.Bytes/float64(k.Group.Size)/h.Memory)
@@ -279,14 +279,14 @@ func (h *Hardware) Summary() string {
 	return strings.Join(words, ", ")
 }
 
-// ReplayLimits are those of a machine's file and of what is replayed.
-func ReplayLimits() [][2]any {
+// Limits are those of a machine's file and of what is simulated.
+func Limits() [][2]any {
 	return [][2]any{
 		{"file that describes a machine", fmt.Sprintf("%d bytes", hardwareBytes)},
 		{"its links", hardwareLinks},
 		{"its rates, from 1 a second", mostRate},
 		{"its delays", fmt.Sprintf("%d seconds", mostDelay)},
-		{"tasks in the steps that a forecast replays", config.MostTasks},
+		{"tasks in the steps that are simulated", config.MostTasks},
 		{"seconds these steps take", mostSeconds},
 	}
 }

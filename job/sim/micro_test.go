@@ -9,9 +9,9 @@ import (
 	"zeroth/job/config/configtest"
 )
 
-// A forecast from few micro-batches is that of all, but for a trace's whole
+// A simulation of few micro-batches is that of all, but for a trace's whole
 // nanoseconds, where computing hides all else and where it hides nothing.
-func TestFewMicroBatchesForecastMany(t *testing.T) {
+func TestFewMicroBatchesSimulateMany(t *testing.T) {
 	slow := presets[0]
 	slow.Name, slow.Links, slow.HostLink, slow.HostMemory, slow.Disk = "slow", []Link{{Ranks: 0, Bandwidth: 1e6, Latency: 1e-4}}, 1e7, 1e7, 1e6
 	fast := presets[0]
@@ -22,15 +22,15 @@ func TestFewMicroBatchesForecastMany(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			p := h.Pricing(c)
+			p := h.CostModel(c)
 			if c.Zero.Offload.Disk() {
 				bytes, err := diskBytes(c)
 				if err != nil {
 					t.Fatal(err)
 				}
-				p.Price = h.diskPrice(bytes)
+				p.Seconds = h.diskSeconds(bytes)
 			}
-			all, err := replayAll(c, p)
+			all, err := simulateAll(c, p)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -11,8 +11,8 @@ import (
 	"zeroth/zero"
 )
 
-// Result is how long a step of a job will take, found by replaying what its
-// queues do in a dry run at the speed of some hardware.
+// Result is how long a step of a job will take, found by simulating what its
+// queues do, as a dry run tells it, at the speed of some hardware.
 type Result struct {
 	Hardware string  `json:"hardware"`
 	Source   string  `json:"source,omitempty"`
@@ -29,50 +29,50 @@ type Result struct {
 	Of    *config.Config // whose steps these are: with fewer micro-batches, where there are many
 }
 
-// Pricing is what a replay asks of hardware.
-type Pricing struct {
+// CostModel is what a simulation asks of hardware.
+type CostModel struct {
 	Name, Source string
-	Price        func(queue string, k Kernel, w Work) float64 // seconds on processors of its own
+	Seconds      func(queue string, k Kernel, w Work) float64 // seconds on processors of its own
 	Wants        func(queue string) float64                   // processors
 	There        float64                                      // for each rank
 	Peak         float64                                      // operations a second of a rank
 }
 
-// Pricing is a device for each rank. What is not its own kernels takes none of
+// CostModel is a device for each rank. What is not its own kernels takes none of
 // it.
-func (h *Hardware) Pricing(c *config.Config) Pricing {
+func (h *Hardware) CostModel(c *config.Config) CostModel {
 	wants := func(queue string) float64 {
 		if queue == build.Queues[0] || queue == build.Queues[2] {
 			return 1
 		}
 		return 0
 	}
-	return Pricing{h.Name, h.Source, h.price, wants, 1, h.peak(c.Precision)}
+	return CostModel{h.Name, h.Source, h.seconds, wants, 1, h.peak(c.Precision)}
 }
 
-// Simulate replays the job on hardware that someone describes.
+// Simulate runs the job on paper on hardware that someone describes.
 func Simulate(c *config.Config, h *Hardware) (*Result, error) {
 	if err := h.Serves(c, c.Zero.Offload.Any(), c.Zero.Offload.Disk()); err != nil {
 		return nil, input.BadInput(err)
 	}
-	p := h.Pricing(c)
+	p := h.CostModel(c)
 	if c.Zero.Offload.Disk() {
 		bytes, err := diskBytes(c)
 		if err != nil {
 			return nil, err
 		}
-		p.Price = h.diskPrice(bytes)
+		p.Seconds = h.diskSeconds(bytes)
 	}
 	return SimulateWith(c, p)
 }
 
-// diskPrice is price with so many bytes for each read and write of the disk.
-func (h *Hardware) diskPrice(bytes float64) func(string, Kernel, Work) float64 {
+// diskSeconds is seconds with so many bytes for each read and write of the disk.
+func (h *Hardware) diskSeconds(bytes float64) func(string, Kernel, Work) float64 {
 	return func(queue string, k Kernel, w Work) float64 {
 		if slices.Contains(build.DiskQueues[:], queue) {
 			return bytes / h.Disk
 		}
-		return h.price(queue, k, w)
+		return h.seconds(queue, k, w)
 	}
 }
 
@@ -106,10 +106,10 @@ func transfers(c *config.Config, micros int) (n int, err error) {
 	return n, nil
 }
 
-// mostSeconds is the most seconds a replay counts in whole nanoseconds.
+// mostSeconds is the most seconds a simulation counts in whole nanoseconds.
 const mostSeconds = 1e9
 
-// simulatedSteps is how many steps a forecast replays. The first begins with nothing
+// simulatedSteps is how many steps are simulated. The first begins with nothing
 // gathered and nothing to update behind it.
 const simulatedSteps = 3
 
@@ -125,34 +125,34 @@ func Recorded(c *config.Config, steps int) (*Recording, error) {
 		return nil, err
 	}
 	for range steps {
-		t.Rehearse()
+		t.DryRun()
 		if n := steps * l.tasks(); len(l.ends) == 0 && n > config.MostTasks {
-			return nil, input.BadInput(fmt.Errorf("%d steps have %d tasks, of at most %d that are replayed; want fewer layers, larger chunks of the loss or less offloaded", steps, n, config.MostTasks))
+			return nil, input.BadInput(fmt.Errorf("%d steps have %d tasks, of at most %d that are simulated; want fewer layers, larger chunks of the loss or less offloaded", steps, n, config.MostTasks))
 		}
 		l.ends = append(l.ends, len(l.waits)-1)
 	}
 	return l, nil
 }
 
-// fewsimulatedSteps is how many micro-batches are replayed; of more, each takes as long
+// fewSimulated is how many micro-batches are simulated; of more, each takes as long
 // as the last of these, which like the one before it waits for a buffer of ids.
-const fewsimulatedSteps = 4
+const fewSimulated = 4
 
-// SimulateWith is Simulate with given prices of kernels. Of many micro-batches it
-// replays a few.
-func SimulateWith(c *config.Config, p Pricing) (*Result, error) {
-	if c.Train.Accumulate <= fewsimulatedSteps {
-		return replayAll(c, p)
+// SimulateWith is Simulate by a given cost model. Of many micro-batches it
+// simulates a few.
+func SimulateWith(c *config.Config, p CostModel) (*Result, error) {
+	if c.Train.Accumulate <= fewSimulated {
+		return simulateAll(c, p)
 	}
 	var few [2]*Result
 	for i := range few {
-		f, err := replayAll(build.Micros(c, fewsimulatedSteps-i), p)
+		f, err := simulateAll(build.Micros(c, fewSimulated-i), p)
 		if err != nil {
 			return nil, err
 		}
 		few[i] = f
 	}
-	f, more := few[0], float64(c.Train.Accumulate-fewsimulatedSteps)
+	f, more := few[0], float64(c.Train.Accumulate-fewSimulated)
 	for _, s := range []struct{ all, less *float64 }{
 		{&f.Seconds, &few[1].Seconds}, {&f.Compute, &few[1].Compute}, {&f.Exposed, &few[1].Exposed}, {&f.Offload, &few[1].Offload}, {&f.Flops, &few[1].Flops},
 	} {
@@ -162,17 +162,17 @@ func SimulateWith(c *config.Config, p Pricing) (*Result, error) {
 	return f, nil
 }
 
-// replayAll is SimulateWith that replays every micro-batch.
-func replayAll(c *config.Config, p Pricing) (*Result, error) {
+// simulateAll is SimulateWith of every micro-batch.
+func simulateAll(c *config.Config, p CostModel) (*Result, error) {
 	l, err := Recorded(c, simulatedSteps)
 	if err != nil {
 		return nil, err
 	}
-	r := &replay{Recording: l, there: p.There}
+	r := &simulation{Recording: l, there: p.There}
 	for _, q := range l.Queues {
 		r.wants = append(r.wants, p.Wants(q.Name))
 		for i, k := range l.Kernels {
-			r.seconds = append(r.seconds, p.Price(q.Name, k, l.Work[i]))
+			r.seconds = append(r.seconds, p.Seconds(q.Name, k, l.Work[i]))
 		}
 	}
 	tracks, waited := r.run()
@@ -197,7 +197,7 @@ func replayAll(c *config.Config, p Pricing) (*Result, error) {
 }
 
 // rate is what the seconds come to.
-func (f *Result) rate(c *config.Config, p Pricing) {
+func (f *Result) rate(c *config.Config, p CostModel) {
 	f.Tokens = float64(c.Train.MicroBatch*c.Train.Accumulate*c.Model.Context*c.Parallel.Ranks) / f.Seconds
 	f.Used = 0
 	if p.Peak > 0 {
@@ -205,7 +205,7 @@ func (f *Result) rate(c *config.Config, p Pricing) {
 	}
 }
 
-// Lines are the forecast in words.
+// Lines are the result in words.
 func (f *Result) Lines() []string {
 	line := fmt.Sprintf("step    %s on %s: computing %s, communication not hidden %s (%.1f %%)", show.Seconds(f.Seconds), f.Hardware, show.Seconds(f.Compute), show.Seconds(f.Exposed), 100*f.Exposed/f.Seconds)
 	if f.Offload > 0 {

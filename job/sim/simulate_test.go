@@ -89,10 +89,10 @@ func (p lengths) of(op string) time.Duration {
 	return 0
 }
 
-// A forecast is the time that the real schedule takes on a clock, to the
-// nanosecond that the clock has, whatever is slow: so the replay waits for what
+// What is simulated is the time that the real schedule takes on a clock, to the
+// nanosecond that the clock has, whatever is slow: so the simulation waits for what
 // a run waits for and for nothing else.
-func TestForecastIsTheScheduleOnAClock(t *testing.T) {
+func TestSimulatedIsTheScheduleOnAClock(t *testing.T) {
 	const ms = time.Millisecond
 	each := []lengths{
 		{30 * ms, 70 * ms, 20 * ms, 20 * ms, 5 * ms, 3 * ms},
@@ -114,7 +114,7 @@ func TestForecastIsTheScheduleOnAClock(t *testing.T) {
 				for i, p := range each {
 					c := configtest.Fitted(t, append(sets, fmt.Sprintf("zero.stage=%d", stage), fmt.Sprintf("train.accumulate=%d", accumulate), "train.micro_batch=1", "train.batch=null")...)
 					mesh := config.Mesh(c)
-					f, err := SimulateWith(c, Pricing{There: 1, Wants: func(string) float64 { return 0 }, Price: func(_ string, k Kernel, _ Work) float64 {
+					f, err := SimulateWith(c, CostModel{There: 1, Wants: func(string) float64 { return 0 }, Seconds: func(_ string, k Kernel, _ Work) float64 {
 						switch {
 						case k.Op == "all-gather" && k.In == device.I64: // the statistics
 							return 0
@@ -131,7 +131,7 @@ func TestForecastIsTheScheduleOnAClock(t *testing.T) {
 						t.Fatal(err)
 					}
 					if want := clocked(t, c, p).Seconds(); math.Abs(f.Seconds-want) > 1e-6 {
-						t.Errorf("stage %d, %v, %d micro-batches, lengths %d: a step takes %v, forecast are %v", stage, sets, accumulate, i, want, f.Seconds)
+						t.Errorf("stage %d, %v, %d micro-batches, lengths %d: a step takes %v, simulated are %v", stage, sets, accumulate, i, want, f.Seconds)
 					}
 				}
 			}
@@ -154,7 +154,7 @@ func told() *Recording {
 }
 
 // Tasks that want more processors than there are take as much longer.
-func TestReplaySharesProcessors(t *testing.T) {
+func TestSimulationSharesProcessors(t *testing.T) {
 	seconds := []float64{1, 2, 4, 3, 1, 2, 4, 3}
 	for _, test := range []struct {
 		there float64
@@ -166,7 +166,7 @@ func TestReplaySharesProcessors(t *testing.T) {
 		{1, []float64{0, 1}, 5},   // a wants none
 		{0.5, []float64{0, 1}, 9}, // b alone wants twice what there is
 	} {
-		r := &replay{Recording: told(), seconds: seconds, wants: test.wants, there: test.there}
+		r := &simulation{Recording: told(), seconds: seconds, wants: test.wants, there: test.there}
 		tracks, ends := r.run()
 		a := tracks[0].All()
 		if math.Abs(ends[0]-test.want) > 1e-9 || len(a) != 3 || a[2].Start != int64(1e9*test.want) {
@@ -199,7 +199,7 @@ func TestRing(t *testing.T) {
 }
 
 // A kernel takes the longer of its arithmetic and its traffic.
-func TestPrices(t *testing.T) {
+func TestKernelSeconds(t *testing.T) {
 	h := &Hardware{Flops: map[string]float64{"bf16": 100}, Attention: 50, Memory: 10, Launch: 0.5, HostLink: 4, HostMemory: 2, Links: []Link{{0, 100, 0}}}
 	mm, at := Kernel{Op: "matmul", In: device.BF16}, Kernel{Op: "attention gradient", In: device.BF16}
 	for _, test := range []struct {
@@ -215,7 +215,7 @@ func TestPrices(t *testing.T) {
 		{"comm", Kernel{Group: Group{2, 1}, Form: Apart}, Work{0, 10}, 1}, {"comm", Kernel{Group: Group{1, 1}}, Work{0, 1000}, 0},
 		{"comm", Kernel{Group: Group{1, 1}, Form: Apart}, Work{0, 1000}, 200},
 	} {
-		if got := h.price(test.queue, test.k, test.w); got != test.want {
+		if got := h.seconds(test.queue, test.k, test.w); got != test.want {
 			t.Errorf("%+v takes %v", test, got)
 		}
 	}

@@ -19,20 +19,20 @@ zero: {stage: %d}
 precision: %v
 `
 
-// forecastRounds is how often, at most, measuring and training take turns, so that both
+// simulatedRounds is how often, at most, measuring and training take turns, so that both
 // see the same machine.
-const forecastRounds = 3
+const simulatedRounds = 3
 
-// forecast compares whole steps with what was forecast of them: the fastest with
+// simulated compares whole steps with what was simulated of them: the fastest with
 // the fastest, because nothing but others makes one slower, and ranks that share
 // processors wait for each other, which the gate takes for others.
-func (b *bench) forecast() error {
+func (b *bench) simulated() error {
 	for _, j := range []struct {
 		name, text string
 		t          device.DType
 	}{{"29.5M, 2 ranks", stepJob, device.F32}, {"quickstart, 4 ranks", quickJob, device.BF16}} {
 		for stage := range 4 {
-			if err := b.forecastOf(fmt.Sprintf("%s, %v, stage %d", j.name, j.t, stage), fmt.Sprintf(j.text, stage, j.t)); err != nil || b.ctx.Err() != nil {
+			if err := b.simulatedOf(fmt.Sprintf("%s, %v, stage %d", j.name, j.t, stage), fmt.Sprintf(j.text, stage, j.t)); err != nil || b.ctx.Err() != nil {
 				return err
 			}
 		}
@@ -40,17 +40,17 @@ func (b *bench) forecast() error {
 	return nil
 }
 
-func (b *bench) forecastOf(name, text string) error {
-	b.tell("forecast " + name)
+func (b *bench) simulatedOf(name, text string) error {
+	b.tell("simulated " + name)
 	ranks, c, err := openText(text)
 	if err != nil {
 		return err
 	}
 	defer build.CloseAll(ranks)
 	w := b.processors()
-	var forecasts, steps []float64
+	var simulations, steps []float64
 	end := time.Now().Add(time.Duration(15 * b.Seconds * float64(time.Second)))
-	for round := 0; round == 0 || round < forecastRounds && time.Now().Before(end); round++ {
+	for round := 0; round == 0 || round < simulatedRounds && time.Now().Before(end); round++ {
 		if b.ctx.Err() != nil {
 			return nil
 		}
@@ -58,11 +58,11 @@ func (b *bench) forecastOf(name, text string) error {
 		if err != nil {
 			return err
 		}
-		f, err := ForecastHere(c, h)
+		f, err := SimulateHere(c, h)
 		if err != nil {
 			return err
 		}
-		forecasts = append(forecasts, f.Seconds)
+		simulations = append(simulations, f.Seconds)
 		for since := time.Now(); len(steps) == 0 || time.Since(since).Seconds() < b.Seconds; {
 			start := time.Now()
 			if err := trainStep(c, ranks); err != nil {
@@ -72,9 +72,9 @@ func (b *bench) forecastOf(name, text string) error {
 		}
 	}
 	tokens := float64(config.TokensPerStep(c))
-	b.row("forecast", name, w, tokens, "token/s", "", sample{seconds: slices.Min(steps), n: len(steps)})
+	b.row("simulated", name, w, tokens, "token/s", "", sample{seconds: slices.Min(steps), n: len(steps)})
 	last := &b.report.Lines[len(b.report.Lines)-1]
-	last.Limit, last.Of = tokens/slices.Min(forecasts), "forecast"
+	last.Limit, last.Of = tokens/slices.Min(simulations), "simulated"
 	last.Share = last.Rate / last.Limit
 	return nil
 }

@@ -5,13 +5,13 @@ import (
 	"slices"
 )
 
-// replay runs a recording on paper. Every queue takes its tasks in order; a wait
+// simulation runs a recording on paper. Every queue takes its tasks in order; a wait
 // ends when what it is for has, and what the host issued after a wait of its own
 // begins after that. All ranks do the same at the same time.
 //
 // Tasks that run at once share the processors: if together they want more than
 // there are, each goes on the slower by as much.
-type replay struct {
+type simulation struct {
 	*Recording
 	seconds []float64 // a kernel's, by queue and kernel, on processors of its own
 	wants   []float64 // processors a task of each queue takes
@@ -27,7 +27,7 @@ type replay struct {
 
 // run returns what every queue did, and when each wait of the host ended, in
 // seconds.
-func (r *replay) run() (tracks []*Track, waited []float64) {
+func (r *simulation) run() (tracks []*Track, waited []float64) {
 	n := len(r.Queues)
 	r.next, r.left, r.begun = make([]int, n), make([]float64, n), make([]float64, n)
 	r.waited = slices.Repeat([]float64{math.NaN()}, len(r.waits))
@@ -42,7 +42,7 @@ func (r *replay) run() (tracks []*Track, waited []float64) {
 }
 
 // start takes up all tasks that can begin now. It returns false when all is done.
-func (r *replay) start() (busy bool) {
+func (r *simulation) start() (busy bool) {
 	for again := true; again; {
 		again = false
 		for i, w := range r.waits {
@@ -65,13 +65,13 @@ func (r *replay) start() (busy bool) {
 		}
 	}
 	if busy {
-		panic("sim: a replay in which every queue waits")
+		panic("sim: a simulation in which every queue waits")
 	}
 	return false
 }
 
 // done is how many tasks of a queue are.
-func (r *replay) done(queue int32) int {
+func (r *simulation) done(queue int32) int {
 	if r.left[queue] >= 0 {
 		return r.next[queue] - 1
 	}
@@ -80,7 +80,7 @@ func (r *replay) done(queue int32) int {
 
 // take begins a queue's next task if it can, or passes over one that takes no
 // time.
-func (r *replay) take(i int) bool {
+func (r *simulation) take(i int) bool {
 	q := r.Queues[i]
 	if r.next[i] == len(q.Tasks) {
 		return false
@@ -101,7 +101,7 @@ func (r *replay) take(i int) bool {
 }
 
 // advance goes on to the end of the task that ends first.
-func (r *replay) advance() {
+func (r *simulation) advance() {
 	wanted := 0.0
 	for i, left := range r.left {
 		if left >= 0 {

@@ -10,7 +10,7 @@ import (
 )
 
 // This machine is measured by every kernel and collective of a job, whatever it
-// is; a forecast then needs no guess but for sizes.
+// is; simulating then needs no guess but for sizes.
 func TestMeasure(t *testing.T) {
 	for _, sets := range [][]string{
 		{"zero.stage=3", "precision=bf16"},
@@ -41,7 +41,7 @@ func TestMeasure(t *testing.T) {
 				}
 			}
 		}
-		f, err := ForecastHere(c, h)
+		f, err := SimulateHere(c, h)
 		if err != nil || !(f.Seconds > 0) || !(f.Compute > 0) || f.Compute > f.Seconds || !(f.Used > 0) || math.Abs(f.Tokens*f.Seconds-float64(config.TokensPerStep(c))) > 1e-6*float64(config.TokensPerStep(c)) {
 			t.Errorf("%v: %+v, %v", sets, f, err)
 		}
@@ -49,7 +49,7 @@ func TestMeasure(t *testing.T) {
 }
 
 // Of a kernel of another size, time goes with the work.
-func TestPriceOfAnotherSize(t *testing.T) {
+func TestSecondsOfAnotherSize(t *testing.T) {
 	h := &Here{kernels: map[timed]float64{}, work: map[timed]sim.Work{}}
 	note := func(k sim.Kernel, w sim.Work, s float64) {
 		h.kernels[timed{"compute", k}], h.work[timed{"compute", k}] = s, w
@@ -67,7 +67,7 @@ func TestPriceOfAnotherSize(t *testing.T) {
 		70:  {sim.Kernel{Op: "adamw", M: 1000}, sim.Work{Flops: 0, Bytes: 28000}},
 		0:   {sim.Kernel{Op: "all-gather", Group: sim.Group{Size: 1, Stride: 1}}, sim.Work{Flops: 0, Bytes: 28000}},
 	} {
-		if got := h.price("compute", x.k, x.w); math.Abs(got-want) > 1e-9 {
+		if got := h.seconds("compute", x.k, x.w); math.Abs(got-want) > 1e-9 {
 			t.Errorf("%+v takes %v, want %v", x.k, got, want)
 		}
 	}
