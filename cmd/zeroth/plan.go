@@ -245,13 +245,10 @@ func (o *planning) write(plan *plan.Plan) error {
 	for _, f := range []struct {
 		path  string
 		write func(io.Writer) error
-	}{{o.html, plan.WriteHTML}, {o.csv, plan.WriteCSV}, {o.trace, plan.WriteTrace}} {
+	}{{o.html, plan.WriteHTML}, {o.svg, plan.WriteSVG}, {o.csv, plan.WriteCSV}, {o.trace, plan.WriteTrace}} {
 		if f.path != "" {
 			errs = append(errs, writeFile(f.path, f.write))
 		}
-	}
-	if o.svg != "" {
-		errs = append(errs, plan.WriteSVG(o.svg))
 	}
 	return errors.Join(errs...)
 }

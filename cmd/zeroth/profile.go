@@ -80,7 +80,7 @@ func timelineWriter(path string) (func(*plan.Plan) error, error) {
 	write, ok := map[string]func(*plan.Plan) error{
 		".html": func(p *plan.Plan) error { return writeFile(path, p.WriteHTML) },
 		".csv":  func(p *plan.Plan) error { return writeFile(path, p.WriteCSV) },
-		".svg":  func(p *plan.Plan) error { return p.WriteSVG(path) },
+		".svg":  func(p *plan.Plan) error { return writeFile(path, p.WriteSVG) },
 	}[filepath.Ext(path)]
 	if !ok {
 		return nil, input.BadInput(fmt.Errorf("--timeline %s: want a file that ends in .html, .svg or .csv", path))

@@ -3,25 +3,24 @@ package plan
 import (
 	"encoding/csv"
 	"fmt"
-	"image/color"
 	"io"
 	"strconv"
-
-	"gonum.org/v1/plot"
-	"gonum.org/v1/plot/plotter"
-	"gonum.org/v1/plot/vg"
+	"strings"
 
 	"zeroth/device"
 	"zeroth/job/show"
 )
 
-// colors are the categories', the same in every drawing.
-var colors = [Categories]color.RGBA{
-	Params: {31, 90, 166, 255}, GatheredUnits: {107, 174, 214, 255}, Gradients: {0, 109, 44, 255}, UnitGradients: {116, 196, 118, 255},
-	MasterCopy: {84, 39, 143, 255}, OptimizerStates: {158, 154, 200, 255},
-	SavedActivations: {230, 126, 34, 255}, Recomputed: {253, 190, 133, 255}, Logits: {200, 60, 40, 255}, WorkSpace: {252, 146, 114, 255},
-	KernelSpace: {120, 120, 120, 255}, TokenIDs: {60, 60, 60, 255}, Statistics: {180, 180, 180, 255},
-	OffloadStaging: {191, 129, 45, 255}, CheckpointStaging: {223, 194, 125, 255},
+// colors are the categories', the same in every drawing: a hue for what belongs
+// together, of which what is whole or at rest is the darker.
+var colors = [Categories]show.Color{
+	Params: {Light: "#1f5aa6", Dark: "#3f7fd0"}, GatheredUnits: {Light: "#7db8e0", Dark: "#9fd0f5"},
+	Gradients: {Light: "#0f7a3c", Dark: "#2c9c58"}, UnitGradients: {Light: "#7cc47f", Dark: "#9fe0a0"},
+	MasterCopy: {Light: "#5e3a9e", Dark: "#8a63d2"}, OptimizerStates: {Light: "#a79bd6", Dark: "#c4b8f0"},
+	SavedActivations: {Light: "#e67e22", Dark: "#e88a30"}, Recomputed: {Light: "#f8c27f", Dark: "#fad4a2"},
+	Logits: {Light: "#c83c28", Dark: "#e0553f"}, WorkSpace: {Light: "#f0917a", Dark: "#f7ae9c"},
+	KernelSpace: {Light: "#7a7a7a", Dark: "#8c8c8c"}, TokenIDs: {Light: "#4a4a4a", Dark: "#6a6a6a"}, Statistics: {Light: "#b4b4b4", Dark: "#c8c8c8"},
+	OffloadStaging: {Light: "#9c6b1e", Dark: "#c08a36"}, CheckpointStaging: {Light: "#d6b56a", Dark: "#e6cd92"},
 }
 
 // used are the categories that any event has something in, from the bottom of a
@@ -64,62 +63,156 @@ func (p *Plan) WriteCSV(out io.Writer) error {
 	return nil
 }
 
+// stretch is a part of a step: neighbouring events, From to To-1.
+type stretch struct {
+	From int    `json:"from"`
+	To   int    `json:"to"`
+	Name string `json:"name"`
+}
+
+// stretches are the step's forward and backward passes and its update; and its
+// micro-batches, if there are several. What is gathered belongs to the pass that
+// uses it, what is reduced to the backward pass it comes from.
+func (p *Plan) stretches() (passes, micros []stretch) {
+	join := func(list []stretch, i int, name string, begins bool) []stretch {
+		if n := len(list); n > 0 && list[n-1].Name == name && !begins {
+			list[n-1].To = i + 1
+			return list
+		}
+		return append(list, stretch{i, i + 1, name})
+	}
+	for i, m := range p.Timeline {
+		passes = join(passes, i, p.passAt(i), i > 0 && m.Micro != p.Timeline[i-1].Micro)
+		if m.Micro >= 0 && p.Config.Train.Accumulate > 1 {
+			micros = join(micros, i, fmt.Sprintf("micro-batch %d", m.Micro+1), false)
+		}
+	}
+	return passes, micros
+}
+
+// passAt is the pass that an event belongs to.
+func (p *Plan) passAt(event int) string {
+	for _, m := range p.Timeline[event:] {
+		switch m.Phase {
+		case forward:
+			return "forward"
+		case recomputing, backward, reducing, replicating:
+			return "backward"
+		case norming, updating:
+			return "update"
+		}
+	}
+	return "update" // a gather for the next step
+}
+
+// alike says which micro-batches the timeline leaves out, as they are like the
+// second; empty for none.
+func (p *Plan) alike() string {
+	switch n := p.Config.Train.Accumulate; {
+	case n < 4:
+		return ""
+	case n == 4:
+		return "micro-batch 3 is as micro-batch 2 and not drawn"
+	default:
+		return fmt.Sprintf("micro-batches 3 to %d are as micro-batch 2 and not drawn", n-1)
+	}
+}
+
+// bands are the stretches at the axis, the micro-batches below the passes.
+func (p *Plan) bands() (list []show.Band) {
+	passes, micros := p.stretches()
+	for row, stretches := range [][]stretch{passes, micros} {
+		for _, s := range stretches {
+			list = append(list, show.Band{From: float64(s.From), To: float64(s.To), Label: s.Name, Short: strings.TrimPrefix(s.Name, "micro-batch "), Row: row})
+		}
+	}
+	return list
+}
+
+// title is what every drawing of the plan is called.
+func (p *Plan) title() string {
+	return fmt.Sprintf("Memory of a rank in one training step: %s", p.Model)
+}
+
+// setting is what is planned, in a line.
+func (p *Plan) setting() string {
+	c := p.Config
+	return fmt.Sprintf("%s, stage %d, %s, micro-batch %d of %s tokens, recompute %s", ranksOf(c.Parallel.Ranks), c.Zero.Stage, c.Precision,
+		c.Train.MicroBatch, show.Grouped(int64(c.Model.Context)), c.Zero.Recompute)
+}
+
+func ranksOf(n int) string {
+	if n == 1 {
+		return "1 rank"
+	}
+	return show.Grouped(int64(n)) + " ranks"
+}
+
+// peakLine says when the most is in use.
+func (p *Plan) peakLine() string {
+	return fmt.Sprintf("peak %s in use: %s", show.ByteSize(p.Peak.InUse.Total()), p.Peak.Name)
+}
+
+// limitInSight tells whether a device's memory is known and near enough to what
+// is allocated to be drawn beside it.
+func (p *Plan) limitInSight() bool {
+	return p.Machine.Memory > 0 && p.Machine.Memory <= 4*p.Allocated.Total()
+}
+
 // WriteSVG draws what is in use at every event, one category upon the other,
-// under the line of what is allocated, and what a
-// run had in use as a line upon them. The path's extension is the format.
-func (p *Plan) WriteSVG(path string) error {
-	pl := plot.New()
-	pl.Title.Text = fmt.Sprintf("%s, %d ranks, stage %d: a rank's memory in one step", p.Model, p.Config.Parallel.Ranks, p.Config.Zero.Stage)
-	unit, name := scale(p.Allocated.Total())
-	pl.X.Label.Text, pl.Y.Label.Text = "event, in the order of issue", name
-	pl.Y.Tick.Marker = plot.TickerFunc(show.Ticks)
-	show.Sans(pl)
-	below := make([]float64, len(p.Timeline))
-	var areas []*plotter.Polygon
-	used := p.used()
-	for _, c := range used {
-		top := make([]float64, len(below))
-		for i, m := range p.Timeline {
-			top[i] = below[i] + float64(m.InUse[c])/unit
-		}
-		area, err := plotter.NewPolygon(outline(below, top))
-		if err != nil {
-			return fmt.Errorf("timeline: %w", err)
-		}
-		area.Color, area.LineStyle.Width = colors[c], 0
-		pl.Add(area)
-		areas, below = append(areas, area), top
-	}
-	all, n := float64(p.Allocated.Total())/unit, float64(len(p.Timeline))
-	if p.Measured != nil {
-		var xy plotter.XYs
-		for i, m := range p.Measured.Timeline {
-			y := float64(m.InUse.Total()) / unit
-			xy = append(xy, plotter.XY{X: float64(i), Y: y}, plotter.XY{X: float64(i + 1), Y: y})
-		}
-		measured, err := plotter.NewLine(xy)
-		if err != nil {
-			return fmt.Errorf("timeline: %w", err)
-		}
-		measured.Width = vg.Points(1.2)
-		pl.Add(measured)
-		pl.Legend.Add("measured in step "+strconv.Itoa(p.Measured.Step), measured)
-	}
-	allocated, err := plotter.NewLine(plotter.XYs{{X: 0, Y: all}, {X: n, Y: all}})
-	if err != nil {
+// under the lines of what is allocated and of what the device has, and what a run
+// had in use as a line upon them.
+func (p *Plan) WriteSVG(out io.Writer) error {
+	if _, err := io.WriteString(out, show.SVG(p.chart())); err != nil {
 		return fmt.Errorf("timeline: %w", err)
 	}
-	allocated.Width, allocated.Dashes = vg.Points(1), []vg.Length{vg.Points(4), vg.Points(2)}
-	pl.Add(allocated)
-	pl.Legend.Add("allocated", allocated)
-	for i := len(areas) - 1; i >= 0; i-- {
-		pl.Legend.Add(categories[used[i]].title, areas[i])
+	return nil
+}
+
+func (p *Plan) chart() *show.Chart {
+	unit, name := scale(p.Allocated.Total())
+	all, n := float64(p.Allocated.Total())/unit, float64(len(p.Timeline))
+	c := &show.Chart{Title: p.title(), Notes: []string{p.setting(), p.peakLine(), p.alike()}}
+	c.X = show.Axis{Label: "events of the step, in the order of issue", Hi: n, Bands: p.bands()}
+	c.Y = show.Axis{Label: "memory in use (" + name + ")", Hi: all * 1.08}
+	below := make([]float64, len(p.Timeline))
+	for _, of := range p.used() {
+		top := make([]float64, len(below))
+		for i, m := range p.Timeline {
+			top[i] = below[i] + float64(m.InUse[of])/unit
+		}
+		c.Series = append(c.Series, show.Series{Name: categories[of].title, Color: colors[of], Fill: true, Points: outline(below, top)})
+		below = top
 	}
-	pl.Legend.Top = true
-	pl.X.Min, pl.X.Max = 0, n*1.55 // the legend is beside what it explains
-	pl.Y.Min, pl.Y.Max = 0, all*1.05
-	pl.X.Tick.Marker = plot.TickerFunc(func(_, _ float64) []plot.Tick { return show.Ticks(0, n) })
-	return show.Save(pl, path)
+	level := func(name string, y float64, color show.Color) {
+		c.Series = append(c.Series, show.Series{Name: name, Color: color, Width: 2, Dash: true, Points: []show.XY{{X: 0, Y: y}, {X: n, Y: y}}})
+	}
+	level("allocated, "+show.ByteSize(p.Allocated.Total()), all, show.Ink)
+	memory := show.ByteSize(p.Machine.Memory)
+	switch {
+	case p.limitInSight():
+		y := float64(p.Machine.Memory) / unit
+		c.Y.Hi = max(c.Y.Hi, y*1.05)
+		level("device has "+memory, y, limitColor)
+	case p.Machine.Memory > 0:
+		c.Notes = append(c.Notes, "the device has "+memory+", far above what is drawn")
+	}
+	if p.Measured != nil {
+		c.Series = append(c.Series, show.Series{Name: fmt.Sprintf("measured in step %d", p.Measured.Step), Color: show.Ink, Width: 1.6, Points: p.Measured.steps(unit)})
+	}
+	return c
+}
+
+// limitColor is that of what a device has.
+var limitColor = show.Color{Light: "#d1002f", Dark: "#ff5c7a"}
+
+// steps are what was in use as a line, in a unit of so many bytes.
+func (m *Measured) steps(unit float64) (xy []show.XY) {
+	for i, x := range m.Timeline {
+		y := float64(x.InUse.Total()) / unit
+		xy = append(xy, show.XY{X: float64(i), Y: y}, show.XY{X: float64(i + 1), Y: y})
+	}
+	return xy
 }
 
 // scale is the unit of 1024s that a number of bytes is told in.
@@ -136,20 +229,20 @@ func scale(n int64) (unit float64, name string) {
 
 // outline is the outline of the area between two step curves. Event i is from i
 // to i+1.
-func outline(below, top []float64) (xy plotter.XYs) {
+func outline(below, top []float64) (xy []show.XY) {
 	there := len(top)
 	for i, y := range top {
 		if i > 0 && i+1 < there && top[i-1] == y && top[i+1] == y {
 			continue
 		}
-		xy = append(xy, plotter.XY{X: float64(i), Y: y}, plotter.XY{X: float64(i + 1), Y: y})
+		xy = append(xy, show.XY{X: float64(i), Y: y}, show.XY{X: float64(i + 1), Y: y})
 	}
 	for i := there - 1; i >= 0; i-- {
 		y := below[i]
 		if i > 0 && i+1 < there && below[i-1] == y && below[i+1] == y {
 			continue
 		}
-		xy = append(xy, plotter.XY{X: float64(i + 1), Y: y}, plotter.XY{X: float64(i), Y: y})
+		xy = append(xy, show.XY{X: float64(i + 1), Y: y}, show.XY{X: float64(i), Y: y})
 	}
 	return xy
 }

@@ -17,6 +17,7 @@ type page struct {
 	Header [][2]string
 	Rows   []pageRow
 	Footer []string
+	Alike  string // micro-batches that are left out
 	Data   pageData
 }
 
@@ -27,16 +28,21 @@ type pageRow struct {
 
 // pageData is what its script draws.
 type pageData struct {
-	Allocated  int64          `json:"allocated"`
-	Peak       int            `json:"peak"` // an event
+	Allocated  int64          `json:"allocated"`       // bytes
+	Limit      int64          `json:"limit,omitempty"` // bytes the device has, if that is known
+	Peak       int            `json:"peak"`            // an event
 	Categories []pageCategory `json:"categories"`
 	Events     []pageEvent    `json:"events"`
+	Stretches  []stretch      `json:"stretches"`
+	Micros     []stretch      `json:"micros,omitempty"`   // where there are several micro-batches
 	Measured   []int64        `json:"measured,omitempty"` // bytes a run had in use at each event
+	Step       int            `json:"step,omitempty"`     // of the run that was measured
 }
 
 type pageCategory struct {
 	Title string `json:"title"`
-	Color string `json:"color"`
+	Light string `json:"light"` // its color on a light ground
+	Dark  string `json:"dark"`
 }
 
 type pageEvent struct {
@@ -45,16 +51,14 @@ type pageEvent struct {
 }
 
 // WriteHTML writes the plan as a page that is complete in itself: its table,
-// and a drawing that tells of the event under the pointer.
+// and a drawing that zooms, hides what is not wanted, and tells of the event
+// under the pointer.
 func (p *Plan) WriteHTML(out io.Writer) error {
 	t, err := template.New("timeline").Parse(timelinePage)
 	if err != nil {
 		panic("plan: timeline.html: " + err.Error())
 	}
-	v := page{
-		Title:  fmt.Sprintf("Memory plan: %s on %d ranks, stage %d", p.Model, p.Config.Parallel.Ranks, p.Config.Zero.Stage),
-		Header: p.header(), Footer: p.footer(), Data: p.pageData(),
-	}
+	v := page{Title: p.title(), Header: p.header(), Footer: p.footer(), Alike: p.alike(), Data: p.pageData()}
 	for _, line := range p.lines() {
 		v.Rows = append(v.Rows, pageRow{line[0], line[1], line[2], line[3], line[4], line[1] == "" && line[2] != "", line[0] == "total"})
 	}
@@ -66,10 +70,10 @@ func (p *Plan) WriteHTML(out io.Writer) error {
 
 func (p *Plan) pageData() pageData {
 	used := p.used()
-	d := pageData{Allocated: p.Allocated.Total(), Peak: slices.Index(p.Timeline, p.Peak)}
+	d := pageData{Allocated: p.Allocated.Total(), Limit: p.Machine.Memory, Peak: slices.Index(p.Timeline, p.Peak)}
+	d.Stretches, d.Micros = p.stretches()
 	for _, c := range used {
-		k := colors[c]
-		d.Categories = append(d.Categories, pageCategory{categories[c].title, fmt.Sprintf("#%02x%02x%02x", k.R, k.G, k.B)})
+		d.Categories = append(d.Categories, pageCategory{categories[c].title, colors[c].Light, colors[c].Dark})
 	}
 	for _, m := range p.Timeline {
 		e := pageEvent{Name: m.Name}
@@ -79,6 +83,7 @@ func (p *Plan) pageData() pageData {
 		d.Events = append(d.Events, e)
 	}
 	if p.Measured != nil {
+		d.Step = p.Measured.Step
 		for _, m := range p.Measured.Timeline {
 			d.Measured = append(d.Measured, m.InUse.Total())
 		}

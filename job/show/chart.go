@@ -1,0 +1,185 @@
+package show
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"strings"
+)
+
+// Color is a CSS color on a light ground and one on a dark ground.
+type Color struct{ Light, Dark string }
+
+// Ink is the color of text, and of lines that stand for no series.
+var Ink = Color{"#1f2328", "#e6edf3"}
+
+// XY is a point in the units of the axes.
+type XY struct{ X, Y float64 }
+
+// Chart is a drawing: a title, notes, two axes, series, and a legend of them.
+// Several charts may share a file, one below the other.
+type Chart struct {
+	Title  string
+	Notes  []string // lines below the title; long ones are broken
+	X, Y   Axis
+	Series []Series // the first is drawn first, under the others
+	Marks  []Mark
+}
+
+// Axis goes from Lo to Hi.
+type Axis struct {
+	Label  string // what it is, its unit in parentheses
+	Lo, Hi float64
+	Log    bool   // Lo is positive
+	Bands  []Band // of an X axis: named stretches instead of numbers
+}
+
+// Band is a named stretch of an X axis. Row 0 is next to the axis.
+type Band struct {
+	From, To float64
+	Label    string
+	Short    string // instead, where there is too little room
+	Row      int
+}
+
+// Series is a line, or the outline of a filled area. Series of one name have one
+// entry in the legend; one without a name has none.
+type Series struct {
+	Name   string
+	Color  Color
+	Points []XY
+	Fill   bool
+	Faint  bool    // drawn as in the background
+	Width  float64 // of a line, in units of the drawing
+	Dash   bool
+	Dots   bool // a dot at each point
+}
+
+// Mark is a text above a point, centered there.
+type Mark struct {
+	XY
+	Label string
+}
+
+// Fit makes an axis span some values, with room at both ends. Without any it is
+// from 0 to 1.
+func (a *Axis) Fit(values ...float64) {
+	if len(values) == 0 {
+		a.Lo, a.Hi, a.Log = 0, 1, false
+		return
+	}
+	a.Lo, a.Hi = math.Inf(1), math.Inf(-1)
+	for _, v := range values {
+		a.Lo, a.Hi = min(a.Lo, v), max(a.Hi, v)
+	}
+	switch gap := 0.04 * (a.Hi - a.Lo); {
+	case a.Log:
+		a.Lo, a.Hi = a.Lo/1.06, a.Hi*1.06
+	case gap == 0:
+		a.Lo, a.Hi = a.Lo-1, a.Hi+1
+	default:
+		a.Lo, a.Hi = a.Lo-gap, a.Hi+gap
+	}
+}
+
+// FitWide is Fit, on a logarithmic axis if the values are that far apart.
+func (a *Axis) FitWide(values ...float64) {
+	if len(values) > 0 {
+		lo := slices.Min(values)
+		a.Log = lo > 0 && slices.Max(values) >= 8*lo
+	}
+	if a.Log {
+		a.Label += ", logarithmic"
+	}
+	a.Fit(values...)
+}
+
+// at is where a value is between the ends of the axis, 0 to 1 inside.
+func (a *Axis) at(v float64) float64 {
+	if a.Log {
+		return math.Log(v/a.Lo) / math.Log(a.Hi/a.Lo)
+	}
+	return (v - a.Lo) / (a.Hi - a.Lo)
+}
+
+// Ticks are the numbers at an axis.
+func (a *Axis) Ticks() []float64 {
+	if !a.Log || a.Hi/a.Lo < 3 {
+		return Ticks(a.Lo, a.Hi)
+	}
+	factors := []float64{1, 2, 5}
+	if a.Hi/a.Lo > 1e4 {
+		factors = factors[:1]
+	}
+	var out []float64
+	for p := math.Floor(math.Log10(a.Lo)); p <= math.Log10(a.Hi); p++ {
+		for _, f := range factors {
+			if v := f * math.Pow(10, p); v >= a.Lo && v <= a.Hi {
+				out = append(out, v)
+			}
+		}
+	}
+	return out
+}
+
+// Ticks are some five to ten multiples of 1, 2 or 5 times a power of ten.
+func Ticks(lo, hi float64) (out []float64) {
+	step := math.Pow(10, math.Floor(math.Log10((hi-lo)/5)))
+	for _, m := range []float64{5, 2} {
+		if (hi-lo)/(step*m) >= 5 {
+			step *= m
+			break
+		}
+	}
+	for i := math.Ceil(lo / step); i*step <= hi; i++ {
+		out = append(out, i*step+0) // no negative zero
+	}
+	return out
+}
+
+// TickLabel is a number at an axis: 2.5, 12,000, 1.5M, 3e-05.
+func TickLabel(v float64) string {
+	switch a := math.Abs(v); {
+	case a >= 1e15 || a > 0 && a < 1e-3:
+		return fmt.Sprintf("%.3g", v)
+	case a >= 1e9:
+		return fmt.Sprintf("%.4gG", v/1e9)
+	case a >= 1e6:
+		return fmt.Sprintf("%.4gM", v/1e6)
+	case a >= 1e3 && v == math.Trunc(v):
+		return Grouped(int64(v))
+	}
+	return fmt.Sprintf("%.6g", v)
+}
+
+// Extent are the x and the y values of points.
+func Extent(points []XY) (xs, ys []float64) {
+	for _, p := range points {
+		xs, ys = append(xs, p.X), append(ys, p.Y)
+	}
+	return xs, ys
+}
+
+// SaveSVG draws charts into a file, one below the other.
+func SaveSVG(path string, charts ...*Chart) error {
+	if err := os.WriteFile(path, []byte(SVG(charts...)), 0o644); err != nil {
+		return fmt.Errorf("drawing: %w", err)
+	}
+	return nil
+}
+
+// broken breaks a text into lines of at most so many characters, between words.
+func broken(text string, most int) (lines []string) {
+	line := ""
+	for _, word := range strings.Fields(text) {
+		if line != "" && len([]rune(line))+1+len([]rune(word)) > most {
+			lines, line = append(lines, line), ""
+		}
+		line = strings.TrimSpace(line + " " + word)
+	}
+	if line != "" {
+		lines = append(lines, line)
+	}
+	return lines
+}
