@@ -15,7 +15,7 @@ import (
 // that the same memory traffic takes without a group, relative to the
 // operation's: the copies, or the sums of two at a time, that each rank does,
 // split evenly over the cores and without waiting for anybody. 1.00 of-limit
-// is a group, queues and meetings included, that costs nothing. Two things to
+// is a group, queues and waiting included, that costs nothing. Two things to
 // know: a gather alone copies the same bytes again and again, which stay in
 // every core's cache, and an all-reduce's does not; and the limit of an
 // all-reduce has ranks write what others read, at any time, so a group, which

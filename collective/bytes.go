@@ -20,10 +20,10 @@ func GatherBytes(g Group, q device.Queue, mine []byte) ([][]byte, error) {
 	for _, n := range sizes {
 		words = max(words, (int(n)+3)/4)
 	}
-	room := make([]int32, words*g.Size())
-	b := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(room))), 4*len(room))
+	whole := make([]int32, words*g.Size())
+	b := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(whole))), 4*len(whole))
 	copy(b[4*words*g.Rank():], mine)
-	AllGather(g, q, device.OfI32(room))
+	AllGather(g, q, device.OfI32(whole))
 	if err := q.Wait(); err != nil {
 		return nil, err
 	}

@@ -11,7 +11,7 @@ import (
 // Local is a rank of a group of goroutine ranks in one process, whose queues
 // read each other's memory directly.
 //
-// An operation has three phases, each an entry of its queue. The ranks meet:
+// An operation has three phases, each an entry of its queue. The ranks come together:
 // each publishes what the others may read, its own part of a gather, the whole
 // of a reduction, and waits for them, and the last to come checks that all make
 // the same call. Then each queue does its own share of the work: copies or a
@@ -23,68 +23,68 @@ import (
 // part alone; where that is part r of its buffer it is the only reader, and
 // everybody else reads the other parts.
 //
-// Once all ranks have met, an operation needs nothing but time, so Close does
+// Once all ranks have come, an operation needs nothing but time, so Close does
 // not touch it: an operation is done on all ranks or on none, a rank never
 // returns while others read its memory, and a rank that closes right after its
 // last operation does no harm to ranks still leaving it.
 type Local struct {
-	room *room
-	rank int
-	fate *fate
+	at      *rendezvous
+	rank    int
+	failure *failure
 
 	calls freeList[localCall]
 
-	// under room.mu
+	// under at.mu
 	issued int  // operations issued so far
 	inside bool // an operation has published its buffer and not left
 }
 
-// room is what the ranks of a group share.
-type room struct {
-	names []int   // of the ranks, in errors
-	fates []*fate // of the ranks
+// rendezvous is what the ranks of a group share.
+type rendezvous struct {
+	names    []int      // of the ranks, in errors
+	failures []*failure // of the ranks
 
-	mu      sync.Mutex
-	moved   sync.Cond       // any of the fields below changed
-	calls   []call          // (Size) by rank, valid where here
-	bufs    []device.Buffer // (Size) what each lets the others read, likewise
-	here    []bool          // rank waits in the meeting under way
-	arrived int             // number of true elements of here
-	met     uint64          // complete meetings
-	verdict error           // of the last complete meeting
-	busy    int             // ranks that have met and not done their share
-	ended   error           // why; nil while open
+	mu        sync.Mutex
+	moved     sync.Cond       // any of the fields below changed
+	calls     []call          // (Size) by rank, valid where here
+	bufs      []device.Buffer // (Size) what each lets the others read, likewise
+	here      []bool          // rank waits in the rendezvous under way
+	arrived   int             // number of true elements of here
+	rounds    uint64          // complete ones
+	disagreed error           // of the last complete one
+	busy      int             // ranks that have come and not done their share
+	ended     error           // why; nil while open
 }
 
-// fate is shared by the groups of one rank: what the rank waits for, and what
+// failure is shared by the groups of one rank: what the rank waits for, and what
 // its end means to the others. That is ErrPeerLost with the rank's own name
 // until one of its groups ends for a reason from elsewhere, which it then
 // passes on.
-type fate struct {
+type failure struct {
 	mu    sync.Mutex
 	why   error
-	waits *room // in whose meeting the rank waits, or waited when its group ended; nil if in none
+	waits *rendezvous // at which the rank waits, or waited when its group ended; nil if in none
 }
 
-func (f *fate) pass(why error) {
+func (f *failure) pass(why error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.why = why
 }
 
-func (f *fate) reason() error {
+func (f *failure) reason() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.why
 }
 
-func (f *fate) wait(in *room) {
+func (f *failure) wait(in *rendezvous) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.waits = in
 }
 
-func (f *fate) waitsIn() *room {
+func (f *failure) waitsIn() *rendezvous {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.waits
@@ -94,10 +94,10 @@ func (f *fate) waitsIn() *room {
 // are bound once.
 type localCall struct {
 	call
-	l           *Local
-	whole, own  device.Buffer
-	meet, leave func() error
-	to, from    []device.Buffer // (Size) the work's operands, set by meet
+	l             *Local
+	whole, own    device.Buffer
+	arrive, leave func() error
+	to, from      []device.Buffer // (Size) the work's operands, set by arrive
 }
 
 // LocalQueue is a queue that does the work of a Local. The slices are read when
@@ -114,21 +114,21 @@ func NewLocal(size int) []*Local {
 	if size < 1 {
 		panic(fmt.Sprintf("collective: group of %d ranks", size))
 	}
-	names, fates := make([]int, size), make([]*fate, size)
+	names, failures := make([]int, size), make([]*failure, size)
 	for r := range names {
-		names[r], fates[r] = r, &fate{why: ErrPeerLost{r}}
+		names[r], failures[r] = r, &failure{why: ErrPeerLost{r}}
 	}
-	return newLocal(names, fates)
+	return newLocal(names, failures)
 }
 
 // newLocal opens a group of ranks that errors call by the given names.
-func newLocal(names []int, fates []*fate) []*Local {
+func newLocal(names []int, failures []*failure) []*Local {
 	size := len(names)
-	r := &room{names: names, fates: fates, calls: make([]call, size), bufs: make([]device.Buffer, size), here: make([]bool, size)}
+	r := &rendezvous{names: names, failures: failures, calls: make([]call, size), bufs: make([]device.Buffer, size), here: make([]bool, size)}
 	r.moved.L = &r.mu
 	ls := make([]*Local, size)
 	for i := range ls {
-		ls[i] = &Local{room: r, rank: i, fate: fates[i]}
+		ls[i] = &Local{at: r, rank: i, failure: failures[i]}
 	}
 	return ls
 }
@@ -137,10 +137,10 @@ func newLocal(names []int, fates []*fate) []*Local {
 func (l *Local) Rank() int { return l.rank }
 
 // Size implements Group.
-func (l *Local) Size() int { return len(l.room.names) }
+func (l *Local) Size() int { return len(l.at.names) }
 
 // Name implements Watched.
-func (l *Local) Name(r int) int { return l.room.names[r] }
+func (l *Local) Name(r int) int { return l.at.names[r] }
 
 // AllGather implements Group.
 func (l *Local) AllGather(q device.Queue, whole, own device.Buffer) {
@@ -163,17 +163,17 @@ func (l *Local) issue(q device.Queue, o op, whole, own device.Buffer) {
 	if !ok {
 		panic(fmt.Sprintf("collective: %v between goroutine ranks on a %T, which is no LocalQueue", what, q))
 	}
-	l.room.mu.Lock()
+	l.at.mu.Lock()
 	what.seq = l.issued
 	l.issued++
-	l.room.mu.Unlock()
+	l.at.mu.Unlock()
 	c := l.calls.take()
 	if c == nil {
 		c = &localCall{l: l, to: make([]device.Buffer, l.Size()), from: make([]device.Buffer, l.Size())}
-		c.meet, c.leave = c.doMeet, c.doLeave
+		c.arrive, c.leave = c.doArrive, c.doLeave
 	}
 	c.call, c.whole, c.own = what, whole, own
-	on.Call(Waiting, c.meet)
+	on.Call(Waiting, c.arrive)
 	if o == allGather {
 		on.CopyAll(o.String(), c.to, c.from)
 	} else {
@@ -193,7 +193,7 @@ func (c *localCall) shared() device.Buffer {
 // operands are what the work is on: every rank's own part, the rank's too if it
 // is not in place, or part Rank of all ranks' buffers.
 func (c *localCall) operands() {
-	for r, from := range c.l.room.bufs {
+	for r, from := range c.l.at.bufs {
 		if c.op == allGather {
 			c.to[r], c.from[r] = Part(c.l, c.whole, r), from
 		} else {
@@ -202,10 +202,10 @@ func (c *localCall) operands() {
 	}
 }
 
-// doMeet returns nil once all ranks have met and agree; bufs may then be read
+// doArrive returns nil once all ranks have come and agree; bufs may then be read
 // until doLeave.
-func (c *localCall) doMeet() error {
-	err := c.l.met(c)
+func (c *localCall) doArrive() error {
+	err := c.l.arrive(c)
 	if err != nil {
 		c.end()
 		return err
@@ -222,9 +222,9 @@ func (c *localCall) end() {
 	c.l.calls.give(c)
 }
 
-// met publishes a call and waits for the other ranks'.
-func (l *Local) met(c *localCall) error {
-	r := l.room
+// arrive publishes a call and waits for the other ranks'.
+func (l *Local) arrive(c *localCall) error {
+	r := l.at
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.ended != nil {
@@ -238,36 +238,36 @@ func (l *Local) met(c *localCall) error {
 	r.arrived++
 	if r.arrived == l.Size() {
 		r.open(disagreement(r.calls, l.Name))
-	} else if ok := r.await(l.fate); !ok {
+	} else if ok := r.await(l.failure); !ok {
 		l.inside, r.bufs[l.rank] = false, device.Buffer{}
 		return l.why()
 	}
-	if r.verdict != nil {
+	if r.disagreed != nil {
 		l.inside = false
 		return l.why()
 	}
 	return nil
 }
 
-// open completes the meeting under way. Ranks that disagree end the group.
-func (r *room) open(verdict error) {
-	if verdict == nil {
+// open completes the rendezvous under way. Ranks that disagree end the group.
+func (r *rendezvous) open(disagreed error) {
+	if disagreed == nil {
 		r.busy = len(r.names)
 	} else {
 		clear(r.bufs)
-		r.end(verdict)
+		r.end(disagreed)
 	}
 	clear(r.here)
-	r.arrived, r.verdict = 0, verdict
-	r.met++
+	r.arrived, r.disagreed = 0, disagreed
+	r.rounds++
 	r.moved.Broadcast()
 }
 
-// await returns true when the meeting under way is complete, false when the
+// await returns true when the rendezvous under way is complete, false when the
 // group ends before.
-func (r *room) await(f *fate) bool {
+func (r *rendezvous) await(f *failure) bool {
 	f.wait(r)
-	for meeting := r.met; r.met == meeting; r.moved.Wait() {
+	for round := r.rounds; r.rounds == round; r.moved.Wait() {
 		if r.ended != nil {
 			return false
 		}
@@ -278,14 +278,14 @@ func (r *room) await(f *fate) bool {
 
 // doLeave returns when every rank has done its share of the operation.
 func (c *localCall) doLeave() error {
-	l, r := c.l, c.l.room
+	l, r := c.l, c.l.at
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.busy--; r.busy == 0 {
 		clear(r.bufs) // their owners may free them now
 		r.moved.Broadcast()
 	}
-	for r.busy > 0 { // the next meeting, which sets it again, needs this rank
+	for r.busy > 0 { // the next one, which sets it again, needs this rank
 		r.moved.Wait()
 	}
 	l.inside = false
@@ -295,32 +295,32 @@ func (c *localCall) doLeave() error {
 
 // why is what operations of this rank fail with after the group's end.
 func (l *Local) why() error {
-	if l.room.ended == error(ErrPeerLost{l.Name(l.rank)}) {
+	if l.at.ended == error(ErrPeerLost{l.Name(l.rank)}) {
 		return ErrClosed // by this rank
 	}
-	l.fate.pass(l.room.ended)
-	return l.room.ended
+	l.failure.pass(l.at.ended)
+	return l.at.ended
 }
 
 // Close implements Group.
 func (l *Local) Close() error {
-	reason := l.fate.reason()
-	l.room.mu.Lock()
-	defer l.room.mu.Unlock()
-	l.room.end(reason)
+	reason := l.failure.reason()
+	l.at.mu.Lock()
+	defer l.at.mu.Unlock()
+	l.at.end(reason)
 	return nil
 }
 
 // Abort implements Watched.
 func (l *Local) Abort(err error) {
-	l.room.mu.Lock()
-	defer l.room.mu.Unlock()
-	l.room.end(err)
+	l.at.mu.Lock()
+	defer l.at.mu.Unlock()
+	l.at.end(err)
 	_ = l.why() // which passes it on
 }
 
 // end ends the group; only the first reason counts.
-func (r *room) end(why error) {
+func (r *rendezvous) end(why error) {
 	if r.ended == nil {
 		r.ended = why
 		r.moved.Broadcast()
@@ -330,18 +330,18 @@ func (r *room) end(why error) {
 // Missing implements Watched: a search through the groups in which the ranks
 // that are missing wait in turn.
 func (l *Local) Missing() [][]int {
-	if !l.room.holds(l.rank) {
+	if !l.at.holds(l.rank) {
 		return nil
 	}
 	var chain [][]int
 	var busy []int
-	seen := []*room{l.room}
+	seen := []*rendezvous{l.at}
 	for todo := seen; len(todo) > 0; {
-		var next []*room
+		var next []*rendezvous
 		var names []int
 		for _, m := range absent(todo) {
 			names = append(names, m.name)
-			in := m.fate.waitsIn()
+			in := m.failure.waitsIn()
 			if in == nil {
 				busy = append(busy, m.name)
 			} else if !slices.Contains(seen, in) {
@@ -361,20 +361,20 @@ func sorted(names []int) []int {
 	return slices.Compact(names)
 }
 
-// member is a rank of a room.
+// member is a rank of a rendezvous.
 type member struct {
-	name int
-	fate *fate
+	name    int
+	failure *failure
 }
 
-// absent is the ranks that the meetings under way in the rooms wait for, or
+// absent is whom the ranks at the rendezvous wait for, or
 // waited for when the group ended.
-func absent(rooms []*room) (out []member) {
-	for _, r := range rooms {
+func absent(places []*rendezvous) (out []member) {
+	for _, r := range places {
 		r.mu.Lock()
 		for i, here := range r.here {
 			if !here {
-				out = append(out, member{r.names[i], r.fates[i]})
+				out = append(out, member{r.names[i], r.failures[i]})
 			}
 		}
 		r.mu.Unlock()
@@ -382,8 +382,8 @@ func absent(rooms []*room) (out []member) {
 	return out
 }
 
-// holds says whether a rank waits in the meeting under way.
-func (r *room) holds(rank int) bool {
+// holds says whether a rank waits in the rendezvous under way.
+func (r *rendezvous) holds(rank int) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.ended == nil && r.here[rank]

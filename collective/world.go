@@ -21,15 +21,15 @@ func (r Ranks) Close() error {
 // share no group with the first rank that closed are told which it was.
 func LocalWorld(m shard.Mesh) []Ranks {
 	n := m.World()
-	all, fates := make([]int, n), make([]*fate, n)
+	all, failures := make([]int, n), make([]*failure, n)
 	for r := range all {
-		all[r], fates[r] = r, &fate{why: ErrPeerLost{r}}
+		all[r], failures[r] = r, &failure{why: ErrPeerLost{r}}
 	}
 	ranks := make([]Ranks, n)
 	open := func(names []int, place func(*Ranks) *Group) {
-		theirs := make([]*fate, len(names))
+		theirs := make([]*failure, len(names))
 		for i, r := range names {
-			theirs[i] = fates[r]
+			theirs[i] = failures[r]
 		}
 		for i, l := range newLocal(names, theirs) {
 			*place(&ranks[names[i]]) = l
