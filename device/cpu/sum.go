@@ -35,3 +35,7 @@ func (q *Queue) exact(name string, run kernel.RunFunc, acc, x device.Buffer) {
 	t.B[0], t.B[1] = acc, x
 	q.kernel(t, run, kernel.Ceil(x.N, device.ExactBlock), kernel.PieceWork/device.ExactBlock)
 }
+
+// AddUp sets dst to the sum of the sources, as SumAll does, but at once, on the caller's
+// goroutine, which is the queue's own. All are in host memory.
+func (q *Queue) AddUp(dst device.Buffer, src []device.Buffer) { kernel.AddUp(dst, src) }

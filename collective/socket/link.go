@@ -1,0 +1,428 @@
+package socket
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"zeroth/collective"
+)
+
+const (
+	magic     = 0x3148545a // "ZTH1"
+	headerLen = 24
+	endLen    = 4 // after data: 1, or 0 for given up
+	readerLen = 16 << 10
+)
+
+const (
+	kindNote = iota + 1
+	kindData
+	kindLeft
+)
+
+// out is a frame on its way to a peer.
+type out struct {
+	kind   uint32
+	p      *port // whose it is
+	to     int   // rank of p's group
+	note   collective.Note
+	data   []byte
+	reason []byte
+}
+
+// link is the connection to another process: a goroutine that reads and one that
+// writes.
+type link struct {
+	net     *Net
+	process int
+	conn    net.Conn
+	in      *bufio.Reader // of interruptible reads
+	w       *bufio.Writer // of headers, notes, reasons; never of data
+
+	mu      sync.Mutex
+	more    sync.Cond // queue, ending or broken changed
+	queue   queue[out]
+	reading *port // into whose memory it reads; nil: none
+	writing *port // whose memory it writes
+	ending  bool  // when all is sent the writer ends
+	broken  bool
+	sent    chan struct{} // closed when the writer has ended
+}
+
+func newLink(n *Net, process int, c net.Conn) *link {
+	l := &link{net: n, process: process, conn: c, sent: make(chan struct{})}
+	l.more.L = &l.mu
+	l.in, l.w = bufio.NewReaderSize(reads{l}, readerLen), bufio.NewWriterSize(writes{l}, readerLen)
+	return l
+}
+
+// push queues a frame. What comes after the connection broke is dropped.
+func (l *link) push(o out) {
+	l.mu.Lock()
+	broken := l.broken
+	if !broken {
+		l.queue.push(o)
+		l.more.Signal()
+	}
+	l.mu.Unlock()
+	if broken {
+		o.drop()
+	}
+}
+
+// drop gives up a frame: its memory is free.
+func (o out) drop() {
+	if o.kind == kindData {
+		o.p.sent(o.to)
+	}
+}
+
+// write sends what is queued, until finish or the connection breaks.
+func (l *link) write() {
+	defer close(l.sent)
+	for {
+		o, ok := l.next()
+		if !ok {
+			return
+		}
+		if err := l.send(o); err != nil {
+			l.fail(err)
+			return
+		}
+	}
+}
+
+// next waits for a frame. Before it waits, what is written goes out.
+func (l *link) next() (o out, ok bool) {
+	l.mu.Lock()
+	idle := l.queue.len() == 0
+	l.mu.Unlock()
+	if idle {
+		if err := l.w.Flush(); err != nil {
+			l.fail(err)
+			return o, false
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for l.queue.len() == 0 && !l.ending && !l.broken {
+		l.more.Wait()
+	}
+	if l.broken || l.queue.len() == 0 {
+		return o, false
+	}
+	return l.queue.pop(), true
+}
+
+// send writes one frame.
+func (l *link) send(o out) error {
+	switch o.kind {
+	case kindData:
+		return l.sendData(o)
+	case kindNote:
+		return l.frame(o, o.note[:])
+	}
+	return l.frame(o, o.reason)
+}
+
+// frame writes a frame of few bytes.
+func (l *link) frame(o out, b []byte) error {
+	if err := l.header(o, len(b)); err != nil {
+		return err
+	}
+	_, err := l.w.Write(b)
+	return err
+}
+
+func (l *link) header(o out, n int) error {
+	if l.w.Available() < headerLen {
+		if err := l.w.Flush(); err != nil {
+			return err
+		}
+	}
+	h := l.w.AvailableBuffer()
+	for _, x := range [...]uint32{magic, o.kind, uint32(o.p.group), uint32(o.p.rank), uint32(o.to), uint32(n)} {
+		h = binary.LittleEndian.AppendUint32(h, x)
+	}
+	_, err := l.w.Write(h)
+	return err
+}
+
+// zeros stand for data that was given up.
+var zeros [1 << 14]byte
+
+// sendData writes a frame from the memory of a port. Where the port ends
+// meanwhile its memory is left alone, and the frame says so at its end.
+func (l *link) sendData(o out) error {
+	if o.p.Ended() != nil {
+		return nil
+	}
+	if err := errors.Join(l.header(o, len(o.data)), l.w.Flush()); err != nil {
+		return err
+	}
+	n, err := l.from(o.p, o.data)
+	whole := err == nil
+	for errors.Is(err, errInterrupted) && n < len(o.data) {
+		var some int
+		some, _ = writes{l}.Write(zeros[:min(len(zeros), len(o.data)-n)])
+		if n += some; some == 0 {
+			return io.ErrShortWrite
+		}
+	}
+	if err != nil && !errors.Is(err, errInterrupted) {
+		return err
+	}
+	end := [endLen]byte{}
+	if whole {
+		end[0] = 1
+		o.p.sent(o.to)
+	}
+	_, err = l.w.Write(end[:])
+	return err
+}
+
+// from writes memory of a port, unless that ends.
+func (l *link) from(p *port, b []byte) (int, error) {
+	l.at(&l.writing, p)
+	defer l.at(&l.writing, nil)
+	if !p.hold() {
+		return 0, errInterrupted
+	}
+	n, err := writes{l}.Write(b)
+	p.drop()
+	return n, err
+}
+
+// at sets in whose memory the reader or the writer is.
+func (l *link) at(which **port, p *port) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	*which = p
+}
+
+// interrupt has reader and writer leave the memory of a port that has ended.
+func (l *link) interrupt(p *port) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.reading == p {
+		_ = l.conn.SetReadDeadline(time.Unix(1, 0)) // fails only on a closed connection, which nobody reads
+	}
+	if l.writing == p {
+		_ = l.conn.SetWriteDeadline(time.Unix(1, 0))
+	}
+}
+
+// errInterrupted is what reads and writes end with when their port has ended.
+var errInterrupted = errors.New("socket: the wire has ended")
+
+// goOn is after a read or write that a deadline cut short: false if its port has
+// ended, or the connection is to.
+func (l *link) goOn(which **port, clear func(time.Time) error) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ending { // the deadline is that of finish
+		return false
+	}
+	_ = clear(time.Time{})
+	p := *which
+	return p == nil || p.Ended() == nil
+}
+
+// reads and writes are the connection, which interrupt can interrupt.
+type reads struct{ *link }
+type writes struct{ *link }
+
+func (l reads) Read(b []byte) (int, error) {
+	for {
+		n, err := l.conn.Read(b)
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return n, err
+		}
+		if !l.goOn(&l.reading, l.conn.SetReadDeadline) {
+			return n, errInterrupted
+		}
+		if n > 0 {
+			return n, nil
+		}
+	}
+}
+
+func (l writes) Write(b []byte) (n int, err error) {
+	for {
+		some, err := l.conn.Write(b[n:])
+		n += some
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return n, err
+		}
+		if !l.goOn(&l.writing, l.conn.SetWriteDeadline) {
+			return n, errInterrupted
+		}
+	}
+}
+
+// read receives frames until the connection breaks.
+func (l *link) read() {
+	for {
+		if err := l.receive(); err != nil {
+			l.fail(err)
+			return
+		}
+	}
+}
+
+// header is that of a frame received.
+type header struct {
+	kind uint32
+	p    *port
+	from int
+	n    int
+}
+
+func (l *link) receive() error {
+	h, err := l.readHeader()
+	if err != nil {
+		return err
+	}
+	switch {
+	case h.kind == kindNote && h.n == collective.NoteLen:
+		return l.readNote(h)
+	case h.kind == kindData:
+		return l.readData(h)
+	case h.kind == kindLeft && h.n <= collective.ReasonLen:
+		return l.readLeft(h)
+	}
+	return unexpected{fmt.Sprintf("a frame of kind %d and %d bytes", h.kind, h.n)}
+}
+
+// readHeader checks all that a header can say.
+func (l *link) readHeader() (h header, err error) {
+	b, err := l.peek(headerLen)
+	if err != nil {
+		return h, err
+	}
+	var x [headerLen / 4]uint32
+	for i := range x {
+		x[i] = binary.LittleEndian.Uint32(b[4*i:])
+	}
+	if x[0] != magic {
+		return h, unexpected{"bytes that are no frame"}
+	}
+	h = header{x[1], l.net.ports[end{int(x[2]), int(x[4])}], int(x[3]), int(x[5])}
+	if h.p == nil || h.from >= len(h.p.names) || l.net.processOf(h.p.names[h.from]) != l.process {
+		return h, unexpected{fmt.Sprintf("a frame for rank %d of group %d from rank %d", x[4], x[2], x[3])}
+	}
+	_, err = l.in.Discard(headerLen)
+	return h, err
+}
+
+// peek is the next n bytes, which stay.
+func (l *link) peek(n int) ([]byte, error) {
+	b, err := l.in.Peek(n)
+	if err == io.EOF && len(b) > 0 {
+		err = io.ErrUnexpectedEOF
+	}
+	return b, err
+}
+
+func (l *link) readNote(h header) error {
+	b, err := l.peek(collective.NoteLen)
+	if err != nil {
+		return err
+	}
+	if err := h.p.noted(h.from, collective.Note(b)); err != nil {
+		return err
+	}
+	_, err = l.in.Discard(collective.NoteLen)
+	return err
+}
+
+func (l *link) readLeft(h header) error {
+	b, err := l.peek(h.n)
+	if err != nil {
+		return err
+	}
+	h.p.left(h.from, collective.DecodeReason(b))
+	_, err = l.in.Discard(h.n)
+	return err
+}
+
+// readData reads a frame into the memory that was posted for it, and past what a
+// port that has ended does not want.
+func (l *link) readData(h header) error {
+	n, err := l.into(h)
+	if errors.Is(err, errInterrupted) {
+		_, err = l.in.Discard(h.n + endLen - n)
+	}
+	return err
+}
+
+// into reads a frame's data and its end, and returns how many bytes it has read.
+func (l *link) into(h header) (n int, err error) {
+	l.at(&l.reading, h.p)
+	defer l.at(&l.reading, nil)
+	b, err := h.p.take(h.from, h.n)
+	if err != nil {
+		if !errors.As(err, new(unexpected)) {
+			err = errInterrupted
+		}
+		return 0, err
+	}
+	filled := false
+	defer func() { h.p.give(h.from, filled) }()
+	for n < len(b) {
+		some, err := l.in.Read(b[n:])
+		if n += some; err != nil {
+			return n, err
+		}
+	}
+	end, err := l.in.Peek(endLen)
+	if err != nil {
+		return n, err
+	}
+	filled = end[0] == 1
+	_, err = l.in.Discard(endLen)
+	return n + endLen, err
+}
+
+// fail ends the connection, once.
+func (l *link) fail(err error) {
+	l.mu.Lock()
+	first := !l.broken
+	l.broken = true
+	rest := l.queue
+	l.queue = queue[out]{}
+	l.more.Broadcast()
+	l.mu.Unlock()
+	_ = l.conn.Close() // it is broken
+	if !first {
+		return
+	}
+	l.net.lose(l.process, err)
+	for rest.len() > 0 {
+		rest.pop().drop()
+	}
+}
+
+// finish sends what is queued, lets the peer send its own, for so long at most,
+// and closes the connection.
+func (l *link) finish(most time.Duration) {
+	l.mu.Lock()
+	l.ending = true
+	l.more.Broadcast()
+	l.mu.Unlock()
+	_ = l.conn.SetDeadline(time.Now().Add(most))
+	select {
+	case <-l.sent:
+		if c, ok := l.conn.(interface{ CloseWrite() error }); ok {
+			_ = c.CloseWrite() // the peer hears all there is, then the end
+		}
+	case <-time.After(most):
+	}
+}

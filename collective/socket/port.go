@@ -1,0 +1,269 @@
+package socket
+
+import (
+	"fmt"
+	"sync"
+
+	"zeroth/collective"
+)
+
+// port is one rank's end of a group.
+type port struct {
+	net   *Net
+	group int
+	rank  int
+	names []int // world ranks
+
+	mu     sync.Mutex
+	more   sync.Cond // an event, the end, or busy fell to 0
+	events queue[collective.Event]
+	from   []inbox // (Size) by rank
+	busy   int     // posted memory that a link or a rank of this process is in
+	ended  error
+}
+
+// inbox is what one peer may send.
+type inbox struct {
+	posted queue[[]byte] // memory for its next frames
+	notes  int           // of its notes, not taken yet
+	left   bool
+}
+
+func newPort(n *Net, group, rank int, names []int) *port {
+	p := &port{net: n, group: group, rank: rank, names: names, from: make([]inbox, len(names))}
+	p.more.L = &p.mu
+	return p
+}
+
+// Rank implements collective.Wire.
+func (p *port) Rank() int { return p.rank }
+
+// Size implements collective.Wire.
+func (p *port) Size() int { return len(p.names) }
+
+// Name implements collective.Wire.
+func (p *port) Name(r int) int { return p.names[r] }
+
+// beside is the port of a peer in this process, nil if it is elsewhere.
+func (p *port) beside(peer int) *port { return p.net.ports[end{p.group, peer}] }
+
+// Note implements collective.Wire.
+func (p *port) Note(to int, n collective.Note) {
+	if q := p.beside(to); q != nil {
+		_ = q.noted(p.rank, n) // a rank of this process keeps to what is agreed
+		return
+	}
+	p.net.link(p.names[to]).push(out{kind: kindNote, p: p, to: to, note: n})
+}
+
+// Send implements collective.Wire.
+func (p *port) Send(to int, b []byte) {
+	q := p.beside(to)
+	if q == nil {
+		p.net.link(p.names[to]).push(out{kind: kindData, p: p, to: to, data: b})
+		return
+	}
+	if into, err := q.take(p.rank, len(b)); err == nil {
+		copy(into, b)
+		q.give(p.rank, true)
+	}
+	p.sent(to)
+}
+
+// Recv implements collective.Wire.
+func (p *port) Recv(from int, b []byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.from[from].posted.push(b)
+}
+
+// Poll implements collective.Wire.
+func (p *port) Poll() (collective.Event, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for p.events.len() == 0 && p.ended == nil {
+		p.more.Wait()
+	}
+	if p.ended != nil {
+		for p.busy > 0 {
+			p.more.Wait()
+		}
+		return collective.Event{}, p.ended
+	}
+	e := p.events.pop()
+	if e.Kind == collective.Noted {
+		p.from[e.Peer].notes--
+	}
+	return e, nil
+}
+
+// Ended implements collective.Wire.
+func (p *port) Ended() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.ended
+}
+
+// Abort implements collective.Wire.
+func (p *port) Abort(why error) {
+	if !p.end(why) {
+		return
+	}
+	reason := collective.EncodeReason(why)
+	for r, name := range p.names {
+		switch q := p.beside(r); {
+		case r == p.rank:
+		case q != nil:
+			q.left(p.rank, why)
+		default:
+			p.net.link(name).push(out{kind: kindLeft, p: p, to: r, reason: reason})
+		}
+	}
+	for _, l := range p.net.connected() {
+		l.interrupt(p)
+	}
+}
+
+// end is false if the wire has ended already.
+func (p *port) end(why error) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ended != nil {
+		return false
+	}
+	p.ended = why
+	for i := range p.from {
+		p.from[i].posted = queue[[]byte]{}
+	}
+	p.events = queue[collective.Event]{}
+	p.more.Broadcast()
+	return true
+}
+
+// event appends an event, with p.mu held.
+func (p *port) event(e collective.Event) {
+	if p.ended == nil {
+		p.events.push(e)
+		p.more.Signal()
+	}
+}
+
+// noted receives a note. One more than a peer may send is an error.
+func (p *port) noted(from int, n collective.Note) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	in := &p.from[from]
+	if in.left || p.ended != nil {
+		return nil
+	}
+	if in.notes == collective.NotesAhead {
+		return fmt.Errorf("rank %d sends more notes than it may", p.names[from])
+	}
+	in.notes++
+	p.event(collective.Event{Kind: collective.Noted, Peer: from, Note: n})
+	return nil
+}
+
+// take is the memory for a peer's next frame, which is in use until give; nil
+// where the wire has ended. A frame that nobody has posted memory for is an
+// error.
+func (p *port) take(from, n int) ([]byte, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	in := &p.from[from]
+	switch {
+	case p.ended != nil:
+		return nil, p.ended
+	case in.left || in.posted.len() == 0:
+		return nil, unexpected{fmt.Sprintf("rank %d sends %d bytes that nobody waits for", p.names[from], n)}
+	case len(*in.posted.front()) != n:
+		return nil, unexpected{fmt.Sprintf("rank %d sends %d bytes, %d are expected", p.names[from], n, len(*in.posted.front()))}
+	}
+	p.busy++
+	return in.posted.pop(), nil
+}
+
+// unexpected is what a peer must not send.
+type unexpected struct{ what string }
+
+func (u unexpected) Error() string { return u.what }
+
+// give ends the use of what take gave, filled or not.
+func (p *port) give(from int, filled bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if filled {
+		p.event(collective.Event{Kind: collective.Received, Peer: from})
+	}
+	p.release()
+}
+
+// hold keeps the memory of a frame to be sent in use until release or sent; false
+// where the wire has ended.
+func (p *port) hold() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ended == nil {
+		p.busy++
+	}
+	return p.ended == nil
+}
+
+// release, with p.mu held, ends a use.
+func (p *port) release() {
+	if p.busy--; p.busy == 0 {
+		p.more.Broadcast()
+	}
+}
+
+// drop ends what hold began.
+func (p *port) drop() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.release()
+}
+
+func (p *port) sent(to int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.event(collective.Event{Kind: collective.Sent, Peer: to})
+}
+
+// left is told that nothing more comes from a peer; only the first reason counts.
+// It is false if the peer had left already or the wire had ended.
+func (p *port) left(peer int, why error) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	in := &p.from[peer]
+	if in.left || p.ended != nil {
+		return false
+	}
+	in.left = true
+	p.event(collective.Event{Kind: collective.Left, Peer: peer, Why: why})
+	return true
+}
+
+// queue is a first-in-first-out list that keeps its memory.
+type queue[T any] struct {
+	items []T
+	first int // of those that are still there
+}
+
+func (q *queue[T]) len() int  { return len(q.items) - q.first }
+func (q *queue[T]) front() *T { return &q.items[q.first] }
+func (q *queue[T]) push(x T) {
+	if q.first > 0 && len(q.items) == cap(q.items) {
+		n := copy(q.items, q.items[q.first:])
+		clear(q.items[n:])
+		q.items, q.first = q.items[:n], 0
+	}
+	q.items = append(q.items, x)
+}
+
+func (q *queue[T]) pop() (x T) {
+	x, q.items[q.first] = q.items[q.first], x
+	if q.first++; q.first == len(q.items) {
+		q.items, q.first = q.items[:0], 0
+	}
+	return x
+}

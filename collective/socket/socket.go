@@ -1,0 +1,141 @@
+// Package socket carries collective.Wire over stream sockets: Unix sockets
+// between processes of a host, TCP between hosts, memory between ranks of one
+// process.
+//
+// Two processes have one connection, for all groups and all their ranks. A
+// frame is a header of 24 bytes and what it says follows:
+//
+//	magic uint32, kind uint32, group uint32, from uint32, to uint32, length uint32   (little-endian; ranks are of the group)
+//	note   a collective.Note, length 80
+//	data   length bytes, for which the receiver has posted memory of that length; then uint32 1, or 0 if the sender
+//	       gave it up meanwhile and the bytes mean nothing
+//	left   why the rank ended its wire, at most 4,096 bytes
+//
+// Nothing is allocated by what a header says, except for a reason. A frame that
+// nobody expects ends the connection. Connections come authenticated: see
+// package rendezvous.
+package socket
+
+import (
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"zeroth/collective"
+)
+
+// Config is a process in a world of equal processes: process p has ranks
+// [p × PerProcess, (p+1) × PerProcess).
+type Config struct {
+	Process, Processes, PerProcess int
+	Groups                         [][]int // world ranks of each group; a group's number is its index
+	// Lost hears, once, of a process whose connection broke while one of its ranks
+	// had not left. May be nil.
+	Lost func(process int, err error)
+}
+
+// Net is a process's end of the connections of a world.
+type Net struct {
+	cfg   Config
+	ports map[end]*port
+
+	mu    sync.Mutex
+	links []*link        // by process; nil: none yet, or this process
+	all   sync.WaitGroup // goroutines of links
+}
+
+// end is one rank of a group.
+type end struct{ group, rank int }
+
+// New is a process without connections. The wires of its groups work once all
+// processes that have ranks in them are Added.
+func New(cfg Config) *Net {
+	n := &Net{cfg: cfg, ports: map[end]*port{}, links: make([]*link, cfg.Processes)}
+	for g, names := range cfg.Groups {
+		for r, name := range names {
+			if n.processOf(name) == cfg.Process {
+				n.ports[end{g, r}] = newPort(n, g, r, names)
+			}
+		}
+	}
+	return n
+}
+
+func (n *Net) processOf(worldRank int) int { return worldRank / n.cfg.PerProcess }
+
+// Wire is the end of a rank, of this process, of a group.
+func (n *Net) Wire(group, rank int) collective.Wire {
+	p := n.ports[end{group, rank}]
+	if p == nil {
+		panic(fmt.Sprintf("socket: rank %d of group %d is not of process %d", rank, group, n.cfg.Process))
+	}
+	return p
+}
+
+// Add takes over the connection to a process.
+func (n *Net) Add(process int, c net.Conn) {
+	l := newLink(n, process, c)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.links[process] != nil || process == n.cfg.Process {
+		panic(fmt.Sprintf("socket: a second connection to process %d", process))
+	}
+	n.links[process] = l
+	n.all.Go(l.read)
+	n.all.Go(l.write)
+}
+
+// link is the connection to the process of a world rank.
+func (n *Net) link(worldRank int) *link {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	l := n.links[n.processOf(worldRank)]
+	if l == nil {
+		panic(fmt.Sprintf("socket: rank %d is not connected", worldRank))
+	}
+	return l
+}
+
+func (n *Net) connected() []*link {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var all []*link
+	for _, l := range n.links {
+		if l != nil {
+			all = append(all, l)
+		}
+	}
+	return all
+}
+
+// farewell is how long Close waits for what is still to be sent: the reasons of
+// the ends.
+const farewell = time.Second
+
+// Close ends every wire that is open as this process's own end, sends what is
+// still to be sent, closes the connections and waits for their goroutines.
+func (n *Net) Close() {
+	for _, p := range n.ports {
+		p.Abort(collective.ErrPeerLost{Rank: n.cfg.Process * n.cfg.PerProcess})
+	}
+	for _, l := range n.connected() {
+		n.all.Go(func() { l.finish(farewell) })
+	}
+	n.all.Wait()
+}
+
+// lose tells every wire of a connection that broke.
+func (n *Net) lose(process int, err error) {
+	first, news := process*n.cfg.PerProcess, false
+	for _, p := range n.ports {
+		for r, name := range p.names {
+			if n.processOf(name) == process {
+				news = p.left(r, collective.ErrPeerLost{Rank: first}) || news
+			}
+		}
+	}
+	if news && n.cfg.Lost != nil {
+		n.cfg.Lost(process, err)
+	}
+}

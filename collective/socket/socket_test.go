@@ -1,0 +1,121 @@
+package socket_test
+
+import (
+	"net"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"zeroth/collective"
+	"zeroth/collective/conformance"
+	"zeroth/collective/socket"
+)
+
+// world is processes of a test, all in this one.
+type world struct {
+	nets []*socket.Net
+	open atomic.Int32 // groups
+}
+
+// pair is both ends of a connection.
+func pair(t testing.TB, ln net.Listener) (a, b net.Conn) {
+	t.Helper()
+	a, err := net.Dial(ln.Addr().Network(), ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, err = ln.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	return a, b
+}
+
+func listen(t testing.TB, network string) net.Listener {
+	t.Helper()
+	addr := "127.0.0.1:0"
+	if network == "unix" {
+		addr = filepath.Join(t.TempDir(), "s")
+	}
+	ln, err := net.Listen(network, addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ln
+}
+
+// newWorld connects processes of so many ranks each.
+func newWorld(t testing.TB, network string, processes, perProcess int, groups [][]int) *world {
+	t.Helper()
+	ln := listen(t, network)
+	defer ln.Close()
+	w := &world{}
+	for p := range processes {
+		w.nets = append(w.nets, socket.New(socket.Config{Process: p, Processes: processes, PerProcess: perProcess, Groups: groups}))
+		for q := range p {
+			a, b := pair(t, ln)
+			w.nets[p].Add(q, a)
+			w.nets[q].Add(p, b)
+		}
+	}
+	return w
+}
+
+// close closes every process, all at once.
+func (w *world) close() {
+	var all sync.WaitGroup
+	for _, n := range w.nets {
+		all.Go(n.Close)
+	}
+	all.Wait()
+}
+
+func count(n int) []int {
+	all := make([]int, n)
+	for i := range all {
+		all[i] = i
+	}
+	return all
+}
+
+// ending is a group that closes its world when all of the world's have closed.
+type ending struct {
+	collective.Watched
+	w    *world
+	once sync.Once
+}
+
+func (e *ending) Close() error {
+	err := e.Watched.Close()
+	e.once.Do(func() {
+		if e.w.open.Add(-1) == 0 {
+			go e.w.close()
+		}
+	})
+	return err
+}
+
+// opener opens groups of one world, perProcess ranks to a process where that
+// divides them.
+func opener(t testing.TB, network string, perProcess int) func(size int) []collective.Group {
+	return func(size int) []collective.Group {
+		per := perProcess
+		if size%per != 0 {
+			per = 1
+		}
+		w := newWorld(t, network, size/per, per, [][]int{count(size)})
+		w.open.Store(int32(size))
+		var groups []collective.Group
+		for r := range size {
+			groups = append(groups, &ending{Watched: collective.NewWired(w.nets[r/per].Wire(0, r)), w: w})
+		}
+		return groups
+	}
+}
+
+func TestUnixConforms(t *testing.T)  { conformance.Run(t, opener(t, "unix", 1)) }
+func TestTCPConforms(t *testing.T)   { conformance.Run(t, opener(t, "tcp", 1)) }
+func TestMixedConforms(t *testing.T) { conformance.Run(t, opener(t, "unix", 2)) }
+func TestMemoryConforms(t *testing.T) {
+	conformance.Run(t, func(size int) []collective.Group { return opener(t, "unix", size)(size) })
+}

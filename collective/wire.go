@@ -1,0 +1,131 @@
+package collective
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"zeroth/device"
+)
+
+// Wire is one rank's end of point-to-point connections to the other ranks of a
+// group, whatever carries them. What a rank sends to another arrives in order.
+// Everything is posted and returns at once; Poll tells what has come of it. One
+// goroutine at a time posts and polls; Abort and Ended may be called by any.
+type Wire interface {
+	Rank() int
+	Size() int
+	// Name is what errors call rank r.
+	Name(r int) int
+	// Note sends a few bytes, which are copied. A peer that does not poll may be
+	// sent at most NotesAhead of them.
+	Note(to int, n Note)
+	// Send posts a frame for which rank to has posted memory of the same length:
+	// how it knows is the group's business. b is read until Poll tells that it
+	// was Sent.
+	Send(to int, b []byte)
+	// Recv posts memory for the next frame from a rank. It is written until Poll
+	// tells that it was Received.
+	Recv(from int, b []byte)
+	// Poll waits for the next event. Once the wire has ended it returns why, and
+	// then nothing that was posted is read or written any more.
+	Poll() (Event, error)
+	// Abort ends the wire and tells every peer, to whom this rank then has Left.
+	// It returns at once; only the first reason counts.
+	Abort(why error)
+	// Ended is the reason of the end, nil while the wire is open.
+	Ended() error
+}
+
+// Note is a message of fixed length.
+type Note [NoteLen]byte
+
+const (
+	// NoteLen is the bytes of a Note.
+	NoteLen = 80
+	// NotesAhead is how many notes a rank may have to take from each peer: the
+	// calls of an operation and of the next one, and a credit for each chunk in
+	// flight.
+	NotesAhead = 2 + window
+)
+
+// EventKind is what an Event tells.
+type EventKind uint8
+
+const (
+	Noted    EventKind = iota // a note has come
+	Sent                      // the oldest frame posted to the peer is out
+	Received                  // the oldest memory posted for the peer is filled
+	Left                      // the peer has ended the wire, or is lost; nothing comes from it after this
+)
+
+// Event is what Poll tells of a peer.
+type Event struct {
+	Kind EventKind
+	Peer int
+	Note Note  // of Noted
+	Why  error // of Left
+}
+
+const (
+	noteCall   = 1 // of an operation
+	noteCredit = 2 // the sender has memory for one more chunk
+)
+
+// encode is the call as a note: kind, operation, type, 1 byte of zero, chunk
+// bytes uint32, seq uint64, n uint64, label; little-endian.
+func (c call) encode(n *Note, chunkBytes int) {
+	n[0], n[1], n[2] = noteCall, byte(c.op), byte(c.t)
+	binary.LittleEndian.PutUint32(n[4:], uint32(chunkBytes))
+	binary.LittleEndian.PutUint64(n[8:], uint64(c.seq))
+	binary.LittleEndian.PutUint64(n[16:], uint64(c.n))
+	copy(n[24:], c.label[:])
+}
+
+// decodeCall reads what encode wrote; a peer that writes anything else is an
+// error.
+func decodeCall(n *Note) (c call, err error) {
+	if op(n[1]) > reduceScatter || device.DType(n[2]) > device.I64 {
+		return c, fmt.Errorf("collective: no operation is %d of type %d: the peer is not of this version", n[1], n[2])
+	}
+	c.op, c.t = op(n[1]), device.DType(n[2])
+	c.seq, c.n = int(binary.LittleEndian.Uint64(n[8:])), int(binary.LittleEndian.Uint64(n[16:]))
+	copy(c.label[:], n[24:])
+	return c, nil
+}
+
+// ReasonLen is the most bytes of a reason on a wire.
+const ReasonLen = 4096
+
+// EncodeReason is why a group ended, as bytes for its peers; DecodeReason makes
+// an equal error of them. Long reasons are cut.
+func EncodeReason(why error) []byte {
+	var late ErrLate
+	var lost ErrPeerLost
+	switch {
+	case errors.As(why, &late):
+		if b, err := json.Marshal(late); err == nil && len(b) < ReasonLen {
+			return append([]byte{'t'}, b...)
+		}
+	case errors.As(why, &lost):
+		return binary.LittleEndian.AppendUint32([]byte{'r'}, uint32(lost.Rank))
+	}
+	text := why.Error()
+	return append([]byte{'e'}, text[:min(len(text), ReasonLen-1)]...)
+}
+
+// DecodeReason is the error that EncodeReason was given, as far as callers
+// branch on it.
+func DecodeReason(b []byte) error {
+	var late ErrLate
+	switch {
+	case len(b) == 5 && b[0] == 'r':
+		return ErrPeerLost{int(binary.LittleEndian.Uint32(b[1:]))}
+	case len(b) > 1 && b[0] == 't' && json.Unmarshal(b[1:], &late) == nil:
+		return late
+	case len(b) > 1 && b[0] == 'e':
+		return errors.New(string(b[1:]))
+	}
+	return errors.New("collective: a peer ended the group without a reason")
+}
