@@ -9,6 +9,14 @@
 // its operations by marks. Ranks that do not are told so by the group: it
 // compares what they call, with the label of their queues' work.
 //
+// Local is for ranks that are goroutines of one process, Wired for ranks in
+// several, over anything that carries frames from one to another (Wire). They
+// differ in what they can promise of an operation that fails. Wherever ranks
+// are, it leaves its buffers undefined and ends the group. Local also fails on
+// all ranks or on none, and where ranks disagree before it touches data; over
+// wires one rank may be done when another hears of the end, which it does in
+// its next operation.
+//
 // A rank whose queue has failed skips its operations and so keeps its peers
 // waiting: it must close its groups. Nobody hangs on a rank that does, and
 // Watch turns one that does not into an error that names it.
@@ -25,8 +33,8 @@ import (
 // own is as long as a part of whole, and either part Rank of it (then the
 // operation is in place) or apart from it. The ranks agree on the length and
 // type of whole, and need not on where own is. If they do not agree, the
-// operation fails on all of them, before it touches data, with an error that
-// names each side, and the group ends.
+// operation fails on all of them with an error that names each side, and the
+// group ends.
 type Group interface {
 	Rank() int
 	Size() int

@@ -96,77 +96,6 @@ func (e *ends) must(t *testing.T, issue func(g collective.Group, q device.Queue)
 	}
 }
 
-// diverge has rank 2 of 4 make another call than the others, after one that
-// all agree on, and returns what it did to the ranks.
-func diverge(t *testing.T, groups []collective.Group, odd, rest func(g collective.Group, q device.Queue)) []error {
-	e := newEnds(t, groups)
-	return e.do(func(g collective.Group, q device.Queue) {
-		collective.AllGather(g, q, device.OfF32(make([]float32, 8)))
-		if g.Rank() == 2 {
-			odd(g, q)
-		} else {
-			rest(g, q)
-		}
-	})
-}
-
-func gatherOf(b device.Buffer) func(collective.Group, device.Queue) {
-	return func(g collective.Group, q device.Queue) { collective.AllGather(g, q, b) }
-}
-
-func reduceOf(b device.Buffer) func(collective.Group, device.Queue) {
-	return func(g collective.Group, q device.Queue) { collective.ReduceScatter(g, q, b) }
-}
-
-func TestDivergenceNamesBothSides(t *testing.T) {
-	bare := func(g collective.Group) collective.Group { return g }
-	timed := func(g collective.Group) collective.Group { return collective.Watch(g, 0) }
-	f32 := func(n int) device.Buffer { return device.OfF32(make([]float32, n)) }
-	tests := []struct {
-		odd, rest func(collective.Group, device.Queue)
-		want      string
-	}{
-		{reduceOf(f32(96)), gatherOf(f32(96)), "operation 1: rank 2 calls reduce-scatter of 96 fp32, ranks 0,1,3 all-gather of 96 fp32"},
-		{gatherOf(f32(100)), gatherOf(f32(96)), "operation 1: rank 2 calls all-gather of 100 fp32, ranks 0,1,3 all-gather of 96 fp32"},
-		{gatherOf(device.OfF64(make([]float64, 96))), gatherOf(f32(96)), "operation 1: rank 2 calls all-gather of 96 fp64, ranks 0,1,3 all-gather of 96 fp32"},
-		{gatherOf(f32(0)), reduceOf(f32(4)), "operation 1: rank 2 calls all-gather of 0 fp32, ranks 0,1,3 reduce-scatter of 4 fp32"},
-	}
-	for _, test := range tests {
-		for name, wrap := range map[string]func(collective.Group) collective.Group{"local": bare, "watched": timed} {
-			for r, err := range diverge(t, wrapped(wrap)(4), test.odd, test.rest) {
-				if err == nil || err.Error() != test.want {
-					t.Errorf("%s: rank %d: error %v\nwant %s", name, r, err, test.want)
-				}
-			}
-		}
-	}
-}
-
-// TestDivergenceOfSeveral has sides of equal size and an operation skipped.
-func TestDivergenceOfSeveral(t *testing.T) {
-	e := newEnds(t, openLocal(4))
-	failed := cpu.NewHost(1)
-	lame := failed.NewQueue("lame")
-	t.Cleanup(func() { lame.Close(); failed.Close() })
-	lame.Do(func() error { return errors.New("broken") })
-	errs := e.do(func(g collective.Group, q device.Queue) {
-		if g.Rank() == 3 {
-			collective.AllGather(g, lame, device.OfI32(make([]int32, 4))) // skipped
-		}
-		if g.Rank() < 2 {
-			collective.ReduceScatter(g, q, device.OfF64(make([]float64, 8)))
-		} else {
-			collective.AllGather(g, q, device.OfI32(make([]int32, 4)))
-		}
-	})
-	want := "operation 0: rank 2 calls all-gather of 4 int32, rank 3 all-gather of 4 int32 as operation 1, ranks 0,1 reduce-scatter of 8 fp64"
-	for r, err := range errs {
-		if err == nil || err.Error() != want {
-			t.Errorf("rank %d: error %v\nwant %s", r, err, want)
-		}
-	}
-}
-
 // TestMeshNamesTheFirstRankThatClosed has every rank wait in a group, and none
 // of the later ones share a group with the rank that ends it all.
 func TestMeshNamesTheFirstRankThatClosed(t *testing.T) {
@@ -355,33 +284,4 @@ func TestMissing(t *testing.T) {
 			t.Errorf("waits for %v in a group that has ended", got)
 		}
 	})
-}
-
-func TestOperationsAllocateNothing(t *testing.T) {
-	for name, wrap := range map[string]func(collective.Group) collective.Group{
-		"local":   func(g collective.Group) collective.Group { return g },
-		"watched": func(g collective.Group) collective.Group { return collective.Watch(g, time.Hour) },
-	} {
-		e := newEnds(t, wrapped(wrap)(4))
-		bufs := make([]device.Buffer, 4)
-		for i := range bufs {
-			bufs[i] = device.OfU16(device.BF16, make([]uint16, 4000))
-		}
-		step := func() {
-			for i, g := range e.groups {
-				collective.AllReduce(g, e.queues[i], bufs[i])
-			}
-			for _, q := range e.queues {
-				if err := q.Wait(); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-		for range 10 {
-			step()
-		}
-		if n := testing.AllocsPerRun(100, step); n != 0 {
-			t.Errorf("%s: %g allocations an all-reduce of 4 ranks", name, n)
-		}
-	}
 }

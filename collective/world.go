@@ -2,6 +2,7 @@ package collective
 
 import (
 	"errors"
+	"slices"
 
 	"zeroth/shard"
 )
@@ -45,4 +46,40 @@ func LocalWorld(m shard.Mesh) []Ranks {
 		}
 	}
 	return ranks
+}
+
+// MeshGroups is the world ranks of each group that the ranks of a mesh use over
+// wires: all ranks; all ranks once more, for checkpoints that are made beside
+// training; each shard group; each replica group.
+func MeshGroups(m shard.Mesh) [][]int {
+	all := make([]int, m.World())
+	for r := range all {
+		all[r] = r
+	}
+	groups := [][]int{all, all}
+	for r := range all {
+		if m.ShardRank(r) == 0 {
+			groups = append(groups, m.ShardGroup(r))
+		}
+	}
+	for r := range all {
+		if m.ReplicaRank(r) == 0 {
+			groups = append(groups, m.ReplicaGroup(r))
+		}
+	}
+	return groups
+}
+
+// WiredWorld is the groups of world rank r, and the one for checkpoints, over
+// wires: wire gives the end that rank at has in a group of MeshGroups. As in
+// LocalWorld, the rank passes on whom it lost in one of its groups.
+func WiredWorld(m shard.Mesh, r int, wire func(group, at int) Wire) (Ranks, Group) {
+	f := &failure{why: ErrPeerLost{r}}
+	var mine []Group // world, saves, shard, replica
+	for i, names := range MeshGroups(m) {
+		if at := slices.Index(names, r); at >= 0 {
+			mine = append(mine, newWired(wire(i, at), f))
+		}
+	}
+	return Ranks{World: mine[0], Shard: mine[2], Replica: mine[3]}, mine[1]
 }

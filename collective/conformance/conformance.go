@@ -43,6 +43,10 @@ func Run(t *testing.T, open func(size int) []collective.Group) {
 		{"AbortAnytime", testAbortAnytime},
 		{"CloseWhenDone", testCloseWhenDone},
 		{"FailedQueue", testFailedQueue},
+		{"Divergence", testDivergence},
+		{"DivergenceOfSeveral", testDivergenceOfSeveral},
+		{"Late", testLate},
+		{"Allocations", testAllocations},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

@@ -43,8 +43,9 @@ type link struct {
 	net     *Net
 	process int
 	conn    net.Conn
-	in      *bufio.Reader // of interruptible reads
-	w       *bufio.Writer // of headers, notes, reasons; never of data
+	in      *bufio.Reader   // of interruptible reads
+	w       *bufio.Writer   // of headers, notes, reasons; never of data
+	note    collective.Note // the one being written
 
 	mu      sync.Mutex
 	more    sync.Cond // queue, ending or broken changed
@@ -127,7 +128,8 @@ func (l *link) send(o out) error {
 	case kindData:
 		return l.sendData(o)
 	case kindNote:
-		return l.frame(o, o.note[:])
+		l.note = o.note
+		return l.frame(o, l.note[:])
 	}
 	return l.frame(o, o.reason)
 }
@@ -179,12 +181,21 @@ func (l *link) sendData(o out) error {
 	if err != nil && !errors.Is(err, errInterrupted) {
 		return err
 	}
-	end := [endLen]byte{}
 	if whole {
-		end[0] = 1
 		o.p.sent(o.to)
 	}
-	_, err = l.w.Write(end[:])
+	return l.end(whole)
+}
+
+// end writes what stands after data.
+func (l *link) end(whole bool) error {
+	end := l.w.AvailableBuffer()
+	if whole {
+		end = append(end, 1, 0, 0, 0)
+	} else {
+		end = append(end, 0, 0, 0, 0)
+	}
+	_, err := l.w.Write(end)
 	return err
 }
 

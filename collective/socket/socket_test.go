@@ -1,8 +1,10 @@
 package socket_test
 
 import (
+	"fmt"
 	"net"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -10,6 +12,9 @@ import (
 	"zeroth/collective"
 	"zeroth/collective/conformance"
 	"zeroth/collective/socket"
+	"zeroth/device"
+	"zeroth/device/cpu"
+	"zeroth/shard"
 )
 
 // world is processes of a test, all in this one.
@@ -118,4 +123,64 @@ func TestTCPConforms(t *testing.T)   { conformance.Run(t, opener(t, "tcp", 1)) }
 func TestMixedConforms(t *testing.T) { conformance.Run(t, opener(t, "unix", 2)) }
 func TestMemoryConforms(t *testing.T) {
 	conformance.Run(t, func(size int) []collective.Group { return opener(t, "unix", size)(size) })
+}
+
+// TestMeshOverWires sums world ranks in each group of each rank of a mesh, in all
+// of them at once.
+func TestMeshOverWires(t *testing.T) {
+	for _, m := range []shard.Mesh{{Shard: 2, Replicate: 2}, {Shard: 1, Replicate: 4}, {Shard: 4, Replicate: 1}} {
+		for _, per := range []int{1, 2, 4} {
+			w := newWorld(t, "unix", 4/per, per, collective.MeshGroups(m))
+			errs := make(chan error)
+			jobs := 0
+			for r := range 4 {
+				n := w.nets[r/per]
+				mine, saves := collective.WiredWorld(m, r, n.Wire)
+				for g, members := range map[collective.Group][]int{mine.World: count(4), saves: count(4), mine.Shard: m.ShardGroup(r), mine.Replica: m.ReplicaGroup(r)} {
+					jobs++
+					go func() { errs <- sumsNames(g, r, members) }()
+				}
+			}
+			for range jobs {
+				if err := <-errs; err != nil {
+					t.Errorf("%v, %d ranks a process: %v", m, per, err)
+				}
+			}
+			w.close()
+		}
+	}
+}
+
+func sumsNames(g collective.Group, rank int, members []int) error {
+	d := cpu.NewHost(1)
+	defer d.Close()
+	q := d.NewQueue("comm")
+	defer q.Close()
+	var want float32
+	for _, m := range members {
+		want += float32(m)
+	}
+	for range 20 {
+		b := slices.Repeat([]float32{float32(rank)}, 10*g.Size())
+		collective.AllReduce(g, q, device.OfF32(b))
+		if err := q.Wait(); err != nil {
+			return err
+		}
+		if b[0] != want || b[len(b)-1] != want {
+			return fmt.Errorf("rank %d: sum over %v is %g, want %g", rank, members, b[0], want)
+		}
+	}
+	return nil
+}
+
+// TestBounceBytes pins the formula: two chunks for each peer, of a mebibyte at
+// most, and all of it bounded.
+func TestBounceBytes(t *testing.T) {
+	for _, c := range []struct{ size, part, want int }{
+		{1, 1 << 30, 0}, {2, 100, 2 * 128}, {2, 1 << 30, 2 << 20}, {8, 1 << 30, 7 * 2 << 20}, {1001, 1 << 30, 1000 * 2 * (128 << 20 / 2000 &^ 63)},
+	} {
+		if got := collective.BounceBytes(c.size, c.part); got != c.want {
+			t.Errorf("%d ranks, parts of %d bytes: %d, want %d", c.size, c.part, got, c.want)
+		}
+	}
 }

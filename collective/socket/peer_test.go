@@ -1,0 +1,210 @@
+package socket_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"zeroth/collective"
+	"zeroth/collective/socket"
+	"zeroth/device"
+	"zeroth/device/cpu"
+)
+
+// patience is how long what must happen at once may take on a busy machine.
+const patience = 20 * time.Second
+
+// raw is rank 0 of two, whose peer is written by the test, byte by byte.
+type raw struct {
+	net  *socket.Net
+	conn net.Conn // the peer's end
+	g    *collective.Wired
+	q    *cpu.Queue
+	lost chan error
+}
+
+func newRaw(t *testing.T) *raw {
+	ln := listen(t, "unix")
+	defer ln.Close()
+	a, b := pair(t, ln)
+	r := &raw{conn: b, lost: make(chan error, 1)}
+	r.net = socket.New(socket.Config{Processes: 2, PerProcess: 1, Groups: [][]int{{0, 1}}, Lost: func(_ int, err error) { r.lost <- err }})
+	r.net.Add(1, a)
+	r.g = collective.NewWired(r.net.Wire(0, 0))
+	d := cpu.NewHost(1)
+	r.q = d.NewQueue("comm")
+	t.Cleanup(func() {
+		b.Close()
+		r.net.Close()
+		r.q.Close()
+		d.Close()
+	})
+	return r
+}
+
+// frame is bytes as package socket describes them.
+func frame(kind, group, from, to uint32, length int, body []byte) []byte {
+	var b []byte
+	for _, x := range []uint32{0x3148545a, kind, group, from, to, uint32(length)} {
+		b = binary.LittleEndian.AppendUint32(b, x)
+	}
+	return append(b, body...)
+}
+
+const note, data, left = 1, 2, 3
+
+// call is the note of a gather of n float32.
+func call(n int) []byte {
+	b := make([]byte, collective.NoteLen)
+	b[0] = 1
+	binary.LittleEndian.PutUint32(b[4:], 1<<20)
+	binary.LittleEndian.PutUint64(b[16:], uint64(n))
+	return b
+}
+
+// TestBadFrames has a peer send what it must not: it is given up, and nothing
+// else happens.
+func TestBadFrames(t *testing.T) {
+	flood := []byte{}
+	for range collective.NotesAhead + 2 {
+		flood = append(flood, frame(note, 0, 1, 0, collective.NoteLen, call(8))...)
+	}
+	tests := map[string]struct {
+		bytes []byte
+		want  string
+	}{
+		"no frame":          {[]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), "no frame"},
+		"kind":              {frame(9, 0, 1, 0, 0, nil), "kind 9"},
+		"group":             {frame(note, 7, 1, 0, collective.NoteLen, call(8)), "group 7"},
+		"rank of another":   {frame(note, 0, 0, 0, collective.NoteLen, call(8)), "from rank 0"},
+		"no rank":           {frame(note, 0, 5, 0, collective.NoteLen, call(8)), "from rank 5"},
+		"oversized note":    {frame(note, 0, 1, 0, 1<<31-1, nil), "2147483647 bytes"},
+		"oversized reason":  {frame(left, 0, 1, 0, collective.ReasonLen+1, nil), "4097 bytes"},
+		"oversized data":    {append(frame(note, 0, 1, 0, collective.NoteLen, call(8)), frame(data, 0, 1, 0, 1<<30, nil)...), "1073741824 bytes, 16 are expected"},
+		"data not expected": {bytes.Repeat(frame(data, 0, 1, 0, 16, append(make([]byte, 16), 1, 0, 0, 0)), 3), "nobody waits for"},
+		"unknown operation": {frame(note, 0, 1, 0, collective.NoteLen, append([]byte{1, 200}, make([]byte, 78)...)), ""},
+		"cut short":         {frame(note, 0, 1, 0, collective.NoteLen, nil)[:10], ""},
+		"notes":             {flood, ""},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			r := newRaw(t)
+			if name != "notes" { // which nobody takes
+				collective.AllGather(r.g, r.q, device.OfF32(make([]float32, 8)))
+			}
+			if _, err := r.conn.Write(test.bytes); err != nil {
+				t.Fatal(err)
+			}
+			if name == "cut short" {
+				r.conn.Close()
+			}
+			if name == "unknown operation" {
+				if err := r.q.Wait(); err == nil || !strings.Contains(err.Error(), "not of this version") {
+					t.Errorf("error %v", err)
+				}
+				return
+			}
+			select {
+			case err := <-r.lost:
+				if !strings.Contains(err.Error(), test.want) {
+					t.Errorf("lost by %q, want %q", err, test.want)
+				}
+			case <-time.After(patience):
+				t.Fatal("the peer was not given up")
+			}
+			if err := r.q.Wait(); name != "notes" && err != error(collective.ErrPeerLost{Rank: 1}) {
+				t.Errorf("error %v, want the loss of rank 1", err)
+			}
+		})
+	}
+}
+
+// TestReceiverLeavesMemory closes a rank into whose memory a frame is coming
+// from a peer that has stopped half way.
+func TestReceiverLeavesMemory(t *testing.T) {
+	r := newRaw(t)
+	b := make([]float32, 1<<18)
+	collective.AllGather(r.g, r.q, device.OfF32(b))
+	half := len(b) / 2 * 4 // bytes of the peer's part
+	if _, err := r.conn.Write(append(frame(note, 0, 1, 0, collective.NoteLen, call(len(b))), frame(data, 0, 1, 0, half, make([]byte, half/2))...)); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(50 * time.Millisecond) // for it to get there
+	r.g.Close()
+	if err := r.q.Wait(); err != collective.ErrClosed {
+		t.Errorf("error %v", err)
+	}
+	for i := range b {
+		b[i] = 1
+	}
+	go io.Copy(io.Discard, r.conn) // what the rank has sent, so that it can end
+	if _, err := r.conn.Write(append(make([]byte, half/2), 1, 0, 0, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.conn.Write(frame(note, 9, 1, 0, collective.NoteLen, nil)); err != nil { // is read after that
+		t.Fatal(err)
+	}
+	r.conn.SetReadDeadline(time.Now().Add(patience))
+	time.Sleep(50 * time.Millisecond)
+	for i, x := range b {
+		if x != 1 {
+			t.Fatalf("element %d of the rank's memory was written after its queue was done", i)
+		}
+	}
+}
+
+// TestSenderLeavesMemory closes a rank that sends to a peer that does not read:
+// the frame says that it means nothing, and then comes why.
+func TestSenderLeavesMemory(t *testing.T) {
+	r := newRaw(t)
+	const n = 1 << 19 // float32, two chunks
+	b := make([]float32, 2*n)
+	collective.AllGather(r.g, r.q, device.OfF32(b))
+	if _, err := r.conn.Write(frame(note, 0, 1, 0, collective.NoteLen, call(len(b)))); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(50 * time.Millisecond) // for it to fill the socket
+	r.g.Abort(errors.New("out of order"))
+	done := make(chan error, 1)
+	go func() { done <- r.q.Wait() }()
+	select {
+	case err := <-done:
+		if err == nil || err.Error() != "out of order" {
+			t.Errorf("error %v", err)
+		}
+	case <-time.After(patience):
+		t.Fatal("the rank waits for its peer to read")
+	}
+	for i := range b {
+		b[i] = 1
+	}
+	r.conn.SetReadDeadline(time.Now().Add(patience))
+	head := make([]byte, 24)
+	read := func(n int) []byte {
+		b := make([]byte, n)
+		if _, err := io.ReadFull(r.conn, b); err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	read(24 + collective.NoteLen)
+	whole := read(24 + 1<<20 + 4)
+	if whole[len(whole)-4] != 0 {
+		t.Error("the frame says that it is whole")
+	}
+	if i := bytes.IndexByte(whole[24:], 0x3f); i >= 0 {
+		t.Errorf("byte %d of the frame was read after the queue was done", i)
+	}
+	copy(head, read(24))
+	if head[4] != left {
+		t.Fatalf("a frame of kind %d follows", head[4])
+	}
+	if why := collective.DecodeReason(read(int(binary.LittleEndian.Uint32(head[20:])))); why.Error() != "out of order" {
+		t.Errorf("reason %v", why)
+	}
+}
