@@ -152,7 +152,7 @@ func BenchmarkHost(b *testing.B) {
 		grads[i] = device.OfF32(slices.Repeat([]float32{1}, u.Len)) // else all its pages are one
 		elems += u.Len
 	}
-	r, err := newRigOf(b, cfg, benchUnits, grads)
+	r, err := newRigOf(b, cfg, benchUnits, grads, nil)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -54,6 +54,16 @@ type block struct {
 	written bool     // before that it is zeros
 }
 
+// some is the bytes of those chunks that are wanted.
+func (b *block) some(wanted func(lo, hi int) bool) (n int) {
+	for lo := 0; lo < b.len; lo += chunk {
+		if hi := min(lo+chunk, b.len); wanted(lo, hi) {
+			n += hi - lo
+		}
+	}
+	return n
+}
+
 // disk is one rank's file.
 type disk struct {
 	Scratch

@@ -30,7 +30,7 @@ func (r *ring) at(turn int) *slot { return &r.slots[turn%len(r.slots)] }
 
 // Acquire lends the state of a tile; whoever works on it waits for Ready
 // first. It must be released before one is acquired that is not Apart from it.
-func (s *Store) Acquire(unit, i int) State { return s.lend(unit, i, nil) }
+func (s *Store) Acquire(unit, i int) State { return s.lend(unit, i, nil, 0) }
 
 // Peek is Acquire to look at elements in of the shard alone: of what rests on
 // disk others need not have been read. The tile is released unchanged.
@@ -38,20 +38,19 @@ func (s *Store) Peek(unit, i int, in shard.Range) State {
 	u := &s.units[unit]
 	t := &u.tiles[i]
 	if u.vecs == 0 {
-		return s.lend(unit, i, nil)
+		return s.lend(unit, i, nil, 0)
 	}
 	stride := pad(t.at.Len(), device.F32) * device.F32.Size()
 	lo, hi := (in.Lo-t.at.Lo)*device.F32.Size(), (in.Hi-t.at.Lo)*device.F32.Size()
-	return s.lend(unit, i, func() error {
-		return s.disk.readSome(t.block, s.states.at(t.state).buf, func(first, end int) bool {
-			for v := range u.vecs {
-				if v*stride+lo < end && first < v*stride+hi {
-					return true
-				}
+	wanted := func(first, end int) bool {
+		for v := range u.vecs {
+			if v*stride+lo < end && first < v*stride+hi {
+				return true
 			}
-			return false
-		})
-	})
+		}
+		return false
+	}
+	return s.lend(unit, i, func() error { return s.disk.readSome(t.block, s.states.at(t.state).buf, wanted) }, t.block.some(wanted))
 }
 
 // Apart is whether two tiles can be on loan at once: they take no slot of each
@@ -67,8 +66,8 @@ func (s *Store) Apart(unitA, a, unitB, b int) bool {
 		!same(&s.params, ua.throughHost(), ub.throughHost(), ta.param, tb.param)
 }
 
-// lend lends a tile whose state load brings, or the whole of it if load is nil.
-func (s *Store) lend(unit, i int, load func() error) State {
+// lend lends a tile, of whose state load reads so many bytes, or all if load is nil.
+func (s *Store) lend(unit, i int, load func() error, bytes int) State {
 	u := &s.units[unit]
 	t := &u.tiles[i]
 	lo, hi := t.at.Lo, t.at.Hi
@@ -81,11 +80,13 @@ func (s *Store) lend(unit, i int, load func() error) State {
 		st.Param = u.rest.Slice(lo, hi)
 	}
 	if u.vecs > 0 {
+		e := s.read(unit, t.block)
 		if load == nil {
 			load = t.load
+		} else {
+			e.Bytes = int64(bytes)
 		}
-		sl := s.states.at(t.state)
-		st.Ready[1] = s.do(s.cfg.Read, u.labels.state, sl.free, device.Event{}, load)
+		st.Ready[1] = s.do(e, s.states.at(t.state).free, device.Event{}, load)
 	}
 	return st
 }
@@ -118,7 +119,7 @@ func (s *Store) Release(unit, i int, used device.Event, changed bool) device.Eve
 		sl := s.states.at(t.state)
 		sl.free = used
 		if changed {
-			sl.free = s.do(s.cfg.Write, u.labels.state, used, device.Event{}, t.save)
+			sl.free = s.do(s.write(unit, t.block), used, device.Event{}, t.save)
 		}
 	}
 	if u.atHand() {
@@ -129,42 +130,24 @@ func (s *Store) Release(unit, i int, used device.Event, changed bool) device.Eve
 	if !changed {
 		return used
 	}
-	return s.writeBack(u, t, o, used)
-}
-
-// do issues f after both events.
-func (s *Store) do(q device.Queue, label string, a, b device.Event, f func() error) device.Event {
-	q.Label(label)
-	q.After(a)
-	q.After(b)
-	q.Do(f)
-	return q.Mark()
-}
-
-// copy issues a copy after both events.
-func (s *Store) copy(q device.Queue, label string, a, b device.Event, dst, src device.Buffer) device.Event {
-	q.Label(label)
-	q.After(a)
-	q.After(b)
-	q.Copy(dst, src)
-	return q.Mark()
+	return s.writeBack(unit, t, o, used)
 }
 
 // writeBack moves a tile's parameter from the slot it was written to, once used
 // has fired, to where it rests.
-func (s *Store) writeBack(u *unit, t *tile, o *slot, used device.Event) device.Event {
-	src := o.buf.Slice(0, t.at.Len())
+func (s *Store) writeBack(unit int, t *tile, o *slot, used device.Event) device.Event {
+	u, src := &s.units[unit], o.buf.Slice(0, t.at.Len())
 	switch {
 	case u.param == Device:
-		o.free = s.copy(s.cfg.ToDevice, u.labels.param, used, device.Event{}, u.rest.Slice(t.at.Lo, t.at.Hi), src)
+		o.free = s.copy(s.toDevice(unit), used, device.Event{}, u.rest.Slice(t.at.Lo, t.at.Hi), src)
 	case u.param == Host:
-		o.free = s.copy(s.cfg.ToHost, u.labels.param, used, device.Event{}, u.rest.Slice(t.at.Lo, t.at.Hi), src)
+		o.free = s.copy(s.toHost(unit), used, device.Event{}, u.rest.Slice(t.at.Lo, t.at.Hi), src)
 	case u.onHost:
-		o.free = s.do(s.cfg.Write, u.labels.param, used, device.Event{}, t.saveParam)
+		o.free = s.do(s.write(unit, t.paramBlock).ofParam(), used, device.Event{}, t.saveParam)
 	default: // from the device to the disk
 		h := s.params.at(t.param)
-		o.free = s.copy(s.cfg.ToHost, u.labels.param, used, h.free, h.buf.Slice(0, t.at.Len()), src)
-		h.free = s.do(s.cfg.Write, u.labels.param, o.free, device.Event{}, t.saveParam)
+		o.free = s.copy(s.toHost(unit), used, h.free, h.buf.Slice(0, t.at.Len()), src)
+		h.free = s.do(s.write(unit, t.paramBlock).ofParam(), o.free, device.Event{}, t.saveParam)
 		return h.free
 	}
 	return o.free
@@ -177,13 +160,13 @@ func (s *Store) writeBack(u *unit, t *tile, o *slot, used device.Event) device.E
 func (s *Store) Fetch(unit int, dst device.Buffer, free, updated device.Event) device.Event {
 	u, q := &s.units[unit], s.cfg.ToDevice
 	if u.param == Host {
-		return s.copy(q, u.labels.param, free, updated, dst, u.rest)
+		return s.copy(s.toDevice(unit), free, updated, dst, u.rest)
 	}
 	for i := range u.tiles {
 		t := &u.tiles[i]
 		sl := s.params.at(t.param)
-		read := s.do(s.cfg.Read, u.labels.param, sl.free, device.Event{}, t.loadParam)
-		sl.free = s.copy(q, u.labels.param, read, free, dst.Slice(t.at.Lo, t.at.Hi), sl.buf.Slice(0, t.at.Len()))
+		read := s.do(s.read(unit, t.paramBlock).ofParam(), sl.free, device.Event{}, t.loadParam)
+		sl.free = s.copy(s.toDevice(unit), read, free, dst.Slice(t.at.Lo, t.at.Hi), sl.buf.Slice(0, t.at.Len()))
 	}
 	return q.Mark()
 }

@@ -72,6 +72,8 @@ type Config struct {
 	Read     device.Queue  // reads of the disk, on the host
 	Write    device.Queue  // its writes
 	Scratch  Scratch
+
+	Listener Listener // may be nil
 }
 
 // Scratch is where a rank's file is.
@@ -147,6 +149,7 @@ type tile struct {
 	vec    []device.Buffer // likewise
 
 	block                *block       // of the state, if it rests on disk
+	paramBlock           *block       // of the parameter, alike
 	load, save           func() error // the state, between slot and disk
 	loadParam, saveParam func() error // the parameter, alike
 }
@@ -293,6 +296,7 @@ func (s *Store) cut(u *unit) {
 		}
 		if u.param == Disk {
 			b := s.disk.lay(pad(n, s.cfg.DType) * s.cfg.DType.Size())
+			t.paramBlock = b
 			t.loadParam = func() error { return s.disk.read(b, s.params.at(t.param).buf) }
 			t.saveParam = func() error { return s.disk.write(b, s.params.at(t.param).buf) }
 		}

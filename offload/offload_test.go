@@ -36,11 +36,11 @@ type rig struct {
 // newRig opens a store over units; a nil t in Fetch order is the caller's.
 func newRig(t testing.TB, cfg offload.Config, units []offload.Unit) (*rig, error) {
 	t.Helper()
-	return newRigOf(t, cfg, units, nil)
+	return newRigOf(t, cfg, units, nil, nil)
 }
 
-// newRigOf is newRig with gradients.
-func newRigOf(t testing.TB, cfg offload.Config, units []offload.Unit, grads []device.Buffer) (*rig, error) {
+// newRigOf is newRig with gradients, and with wrappers around its queues.
+func newRigOf(t testing.TB, cfg offload.Config, units []offload.Unit, grads []device.Buffer, wrap func(*offload.Config)) (*rig, error) {
 	t.Helper()
 	r := &rig{dev: cpu.NewHost(1), host: cpu.NewHost(1), units: units}
 	queue := func(name string) *cpu.Queue {
@@ -59,6 +59,9 @@ func newRigOf(t testing.TB, cfg offload.Config, units []offload.Unit, grads []de
 	}
 	if cfg.Scratch.Run == "" {
 		cfg.Scratch.Run = "cafe"
+	}
+	if wrap != nil {
+		wrap(&cfg)
 	}
 	r.cfg = cfg
 	r.Store = offload.New(cfg, units)
@@ -250,6 +253,98 @@ func TestReleasedIsWrittenBack(t *testing.T) {
 			if err := e.On.Await(e.Seq); err != nil || written.Load() < int64(tile+1) {
 				t.Errorf("state on the %v: %d of %d tiles of parameters are written (%v)", optimizer, written.Load(), tile+1, err)
 			}
+		}
+	}
+}
+
+// counted is a queue that adds up what it copies.
+type counted struct {
+	device.Queue
+	bytes *int64
+}
+
+func (q counted) Copy(dst, src device.Buffer) {
+	*q.bytes += int64(src.Bytes())
+	q.Queue.Copy(dst, src)
+}
+
+// heard adds up what a listener is told, by kind, and what is wrong with it.
+type heard struct {
+	bytes [4]int64
+	kinds map[device.Queue]offload.Kind
+	units []offload.Unit
+	wrong []offload.Event
+}
+
+func (h *heard) Offloaded(e offload.Event) {
+	h.bytes[e.Kind] += e.Bytes
+	if k, ok := h.kinds[e.Queue]; !ok || k != e.Kind || e.Unit >= len(h.units) || e.Param != (e.Kind >= offload.ToHost || e.Bytes == 4096) {
+		h.wrong = append(h.wrong, e)
+	}
+}
+
+// A listener hears every byte that is read, written and copied, of what, and on
+// which queue; also of a part of a tile.
+func TestListener(t *testing.T) {
+	units := []offload.Unit{{Name: "wte", Len: 3000, Whole: true}, {Name: "a", Len: 64}, {Name: "b", Len: 5000}}
+	for _, optimizer := range places {
+		for _, params := range places {
+			var files, copies [2]int64
+			var mu sync.Mutex
+			h := &heard{units: units, kinds: map[device.Queue]offload.Kind{}}
+			cfg := offload.Config{Optimizer: optimizer, Params: params, Ratio: 0.8, Buffers: 2, Tile: 1500, DType: device.BF16, Vecs: 2, Listener: h}
+			cfg.Scratch.Files = offload.Hook{Files: offload.OS{}, Before: func(o offload.Op) error {
+				mu.Lock()
+				defer mu.Unlock()
+				if at := slices.Index([]string{"read", "write"}, o.Do); at >= 0 && o.Off > 0 { // not the header
+					files[at] += int64(o.Bytes)
+				}
+				return nil
+			}}
+			r, err := newRigOf(t, cfg, units, nil, func(c *offload.Config) {
+				c.ToHost, c.ToDevice = counted{c.ToHost, &copies[0]}, counted{c.ToDevice, &copies[1]}
+				for k, q := range []device.Queue{c.Read, c.Write, c.ToHost, c.ToDevice} {
+					h.kinds[q] = offload.Kind(k)
+				}
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.exercise(t)
+			*h, files, copies = heard{units: units, kinds: h.kinds}, [2]int64{}, [2]int64{} // from here on nothing is zeros
+			r.again(t)
+			if got := [4]int64{files[0], files[1], copies[0], copies[1]}; got != h.bytes || h.wrong != nil {
+				t.Errorf("%v, %v: heard %v, moved %v; wrong are %+v", optimizer, params, h.bytes, got, h.wrong)
+			}
+			if moves := h.bytes != [4]int64{}; moves != (optimizer != offload.Device || params != offload.Device) {
+				t.Errorf("%v, %v: moved %v", optimizer, params, h.bytes)
+			}
+		}
+	}
+}
+
+// again updates and fetches all units, and looks at a part of each tile.
+func (r *rig) again(t *testing.T) {
+	for unit := range r.units {
+		var done device.Event
+		for tile := range r.Tiles(unit) {
+			st := r.Acquire(unit, tile)
+			r.work.After(st.Ready[0])
+			r.work.After(st.Ready[1])
+			done = r.Release(unit, tile, r.work.Mark(), true)
+			at := r.Tile(unit, tile)
+			st = r.Peek(unit, tile, shard.Range{Lo: at.Lo, Hi: at.Lo + 1})
+			r.work.After(st.Ready[1])
+			r.Release(unit, tile, r.work.Mark(), false)
+		}
+		if r.ParamOffloaded(unit) {
+			got := device.OfU16(device.BF16, make([]uint16, r.units[unit].Len))
+			r.Fetch(unit, got, device.Event{}, done)
+		}
+	}
+	for _, q := range r.queues {
+		if err := q.Wait(); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"zeroth/device"
 	"zeroth/input"
+	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/hf"
 	"zeroth/job/show"
@@ -197,10 +198,12 @@ func (h *Hardware) seconds(queue string, k Kernel, w Work) float64 {
 		return max(h.ring(k, w.Bytes), 2*w.Bytes/float64(k.Group.Size)/h.Memory)
 	case k.Group.Size > 0:
 		return h.ring(k, w.Bytes)
-	case queue == "to host" || queue == "to device":
+	case queue == build.HostQueues[1] || queue == build.HostQueues[2]:
 		return w.Bytes / 2 / h.HostLink
-	case queue == "host":
+	case queue == build.HostQueues[0]:
 		return w.Bytes / h.HostMemory
+	case queue == build.DiskQueues[0] || queue == build.DiskQueues[1]:
+		return w.Bytes / h.Disk
 	case k.Op == "do":
 		return 0
 	}

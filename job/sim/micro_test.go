@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"fmt"
 	"math"
 	"testing"
 
@@ -23,13 +22,6 @@ func TestFewMicroBatchesSimulateMany(t *testing.T) {
 				t.Fatal(err)
 			}
 			p := h.CostModel(c)
-			if c.Zero.Offload.Disk() {
-				bytes, err := diskBytes(c)
-				if err != nil {
-					t.Fatal(err)
-				}
-				p.Seconds = h.diskSeconds(bytes)
-			}
 			all, err := simulateAll(c, p)
 			if err != nil {
 				t.Fatal(err)
@@ -47,22 +39,4 @@ func TestFewMicroBatchesSimulateMany(t *testing.T) {
 			}
 		}
 	})
-}
-
-// The bytes of a step are divided over the reads and writes of all its
-// micro-batches.
-func TestDiskBytes(t *testing.T) {
-	for accumulate := 1; accumulate <= 9; accumulate++ {
-		c := configtest.Fitted(t, "train.batch=null", fmt.Sprint("train.accumulate=", accumulate), "train.micro_batch=1",
-			"zero.offload.optimizer=disk", "zero.offload.parameters=disk", "zero.offload.path=.")
-		n, err := transfers(c, accumulate)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var cost Cost
-		_ = moved(c, TrafficOf(c, UnitSizes(c.Model.Network())), Rates{Host: 1, Memory: 1, Disk: 1}, &cost)
-		if got, err := diskBytes(c); err != nil || got != float64(cost.Disk)/float64(n) || n < 4*accumulate {
-			t.Errorf("%d micro-batches: %v bytes (%v), want %d over %d", accumulate, got, err, cost.Disk, n)
-		}
-	}
 }

@@ -5,6 +5,7 @@ import (
 	"zeroth/device"
 	"zeroth/fsdp"
 	"zeroth/job/build"
+	"zeroth/offload"
 	"zeroth/optim"
 	"zeroth/zero"
 )
@@ -94,15 +95,20 @@ func (r *recordedQueue) add(t task) {
 	r.Tasks = append(r.Tasks, t)
 }
 
+// known is the index of a kernel.
+func (l *Recording) known(k Kernel, w Work) int32 {
+	i, ok := l.index[k]
+	if !ok {
+		i = int32(len(l.Kernels))
+		l.index[k] = i
+		l.Kernels, l.Work = append(l.Kernels, k), append(l.Work, w)
+	}
+	return i
+}
+
 // kernel notes a kernel, which pass issues.
 func (r *recordedQueue) kernel(k Kernel, w Work, pass func()) {
-	i, ok := r.to.index[k]
-	if !ok {
-		i = int32(len(r.to.Kernels))
-		r.to.index[k] = i
-		r.to.Kernels, r.to.Work = append(r.to.Kernels, k), append(r.to.Work, w)
-	}
-	r.add(task{Kernel: i})
+	r.add(task{Kernel: r.to.known(k, w)})
 	from := r.ops.Mark().Seq
 	pass()
 	if r.Keep {
@@ -143,6 +149,16 @@ func (r *recordedQueue) After(e device.Event) {
 func (r *recordedQueue) Wait() error {
 	r.to.waits = append(r.to.waits, hostWait{r.at, int32(len(r.Tasks))})
 	return r.ops.Wait()
+}
+
+// Offloaded implements offload.Listener: the task that was issued last is a read or
+// a write of the disk.
+func (l *Recording) Offloaded(e offload.Event) {
+	if e.Kind != offload.Read && e.Kind != offload.Write {
+		return // a copy is recorded as one
+	}
+	q, bytes := e.Queue.(*recordedQueue), float64(e.Bytes)
+	q.Tasks[len(q.Tasks)-1].Kernel = l.known(Kernel{Op: e.Kind.String(), N: int(e.Bytes)}, Work{Bytes: bytes})
 }
 
 // Label implements device.Queue.
@@ -363,6 +379,7 @@ func RecordAll(z *zero.Config) *Recording {
 	if o.Read != nil {
 		o.Read, o.Write = put(build.DiskQueues[0], o.Read), put(build.DiskQueues[1], o.Write)
 	}
+	o.Listener = l
 	z.Groups.World = recordedGroup{z.Groups.World, 1}
 	z.Groups.Shard = recordedGroup{z.Groups.Shard, 1}
 	z.Groups.Replica = recordedGroup{z.Groups.Replica, z.Groups.Shard.Size()}

@@ -2,7 +2,6 @@ package sim
 
 import (
 	"fmt"
-	"slices"
 
 	"zeroth/input"
 	"zeroth/job/build"
@@ -55,55 +54,7 @@ func Simulate(c *config.Config, h *Hardware) (*Result, error) {
 	if err := h.Serves(c, c.Zero.Offload.Any(), c.Zero.Offload.Disk()); err != nil {
 		return nil, input.BadInput(err)
 	}
-	p := h.CostModel(c)
-	if c.Zero.Offload.Disk() {
-		bytes, err := diskBytes(c)
-		if err != nil {
-			return nil, err
-		}
-		p.Seconds = h.diskSeconds(bytes)
-	}
-	return SimulateWith(c, p)
-}
-
-// diskSeconds is seconds with so many bytes for each read and write of the disk.
-func (h *Hardware) diskSeconds(bytes float64) func(string, Kernel, Work) float64 {
-	return func(queue string, k Kernel, w Work) float64 {
-		if slices.Contains(build.DiskQueues[:], queue) {
-			return bytes / h.Disk
-		}
-		return h.seconds(queue, k, w)
-	}
-}
-
-// diskBytes is what a read or a write of a step has on average.
-func diskBytes(c *config.Config) (float64, error) {
-	var cost Cost
-	_ = moved(c, TrafficOf(c, UnitSizes(config.Network(c))), Rates{Host: 1, Memory: 1, Disk: 1}, &cost)
-	n, err := transfers(c, build.FewMicro)
-	if more := c.Train.Accumulate - build.FewMicro; more > 0 && err == nil {
-		var less int
-		less, err = transfers(c, build.FewMicro-1)
-		n += more * (n - less)
-	}
-	return float64(cost.Disk) / float64(n), err
-}
-
-// transfers is how many reads and writes of the disk a step of at most so many
-// micro-batches has.
-func transfers(c *config.Config, micros int) (n int, err error) {
-	l, err := Recorded(build.Micros(c, micros), 1)
-	if err != nil {
-		return 0, err
-	}
-	for _, q := range l.Queues {
-		for _, t := range q.Tasks {
-			if slices.Contains(build.DiskQueues[:], q.Name) && t.Kernel >= 0 && l.Kernels[t.Kernel].Op == "do" {
-				n++
-			}
-		}
-	}
-	return n, nil
+	return SimulateWith(c, h.CostModel(c))
 }
 
 // mostSeconds is the most seconds a simulation counts in whole nanoseconds.

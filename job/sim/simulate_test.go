@@ -200,7 +200,7 @@ func TestRing(t *testing.T) {
 
 // A kernel takes the longer of its arithmetic and its traffic.
 func TestKernelSeconds(t *testing.T) {
-	h := &Hardware{Flops: map[string]float64{"bf16": 100}, Attention: 50, Memory: 10, Launch: 0.5, HostLink: 4, HostMemory: 2, Links: []Link{{0, 100, 0}}}
+	h := &Hardware{Flops: map[string]float64{"bf16": 100}, Attention: 50, Memory: 10, Launch: 0.5, HostLink: 4, HostMemory: 2, Disk: 5, Links: []Link{{0, 100, 0}}}
 	mm, at := Kernel{Op: "matmul", In: device.BF16}, Kernel{Op: "attention gradient", In: device.BF16}
 	for _, test := range []struct {
 		queue string
@@ -210,6 +210,7 @@ func TestKernelSeconds(t *testing.T) {
 	}{
 		{"compute", mm, Work{1000, 10}, 10}, {"compute", mm, Work{1000, 200}, 20}, {"compute", mm, Work{1, 1}, 0.5}, {"compute", at, Work{1000, 10}, 20},
 		{"update", Kernel{Op: "adamw"}, Work{0, 100}, 10}, {"host", Kernel{Op: "adamw"}, Work{0, 100}, 50}, {"to host", Kernel{Op: "copy"}, Work{0, 80}, 10},
+		{"read", Kernel{Op: "read"}, Work{0, 100}, 20}, {"write", Kernel{Op: "write"}, Work{0, 50}, 10},
 		// 2 ranks send half of it; what is apart is copied meanwhile, and alone without others.
 		{"comm", Kernel{Group: Group{2, 1}}, Work{0, 1000}, 5}, {"comm", Kernel{Group: Group{2, 1}, Form: Apart}, Work{0, 1000}, 100},
 		{"comm", Kernel{Group: Group{2, 1}, Form: Apart}, Work{0, 10}, 1}, {"comm", Kernel{Group: Group{1, 1}}, Work{0, 1000}, 0},
@@ -239,6 +240,41 @@ func TestRecordedApart(t *testing.T) {
 		}
 		if got != want {
 			t.Errorf("%s: gathers and reductions apart %v, want %v", sets, got, want)
+		}
+	}
+}
+
+// Reads and writes of the disk are recorded with their bytes, in their order: a step
+// writes all that the rank's file has, each tile of it where an update is done.
+func TestRecordedDisk(t *testing.T) {
+	for _, sets := range [][]string{
+		{"zero.offload.parameters=disk"}, {"zero.offload.parameters=host"}, {"zero.stage=2"}, {"zero.offload.parameters=disk", "zero.offload.ratio=0.5"},
+	} {
+		c := configtest.Fitted(t, append([]string{"zero.stage=3", "zero.offload.optimizer=disk", "zero.offload.path=.", "model.width=256", "model.vocab=9000"}, sets...)...)
+		need, err := build.DryRun(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := Recorded(c, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		bytes, sizes := map[string]int64{}, map[float64]bool{}
+		for _, q := range l.Queues {
+			for _, task := range q.Tasks {
+				if task.Kernel < 0 || q.Name != build.DiskQueues[0] && q.Name != build.DiskQueues[1] {
+					continue
+				}
+				k, w := l.Kernels[task.Kernel], l.Work[task.Kernel]
+				if k.Op != q.Name || w.Bytes <= 0 {
+					t.Errorf("%v: %+v of %+v on queue %s", sets, k, w, q.Name)
+				}
+				bytes[q.Name] += int64(w.Bytes)
+				sizes[w.Bytes] = true
+			}
+		}
+		if bytes["write"] != need.Disk-4096 || bytes["read"] == 0 || len(sizes) < 2 {
+			t.Errorf("%v: %v bytes, want %d written; sizes %v", sets, bytes, need.Disk-4096, sizes)
 		}
 	}
 }

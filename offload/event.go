@@ -1,0 +1,86 @@
+package offload
+
+import "zeroth/device"
+
+// Kind is a way in which something of a unit moves.
+type Kind uint8
+
+const (
+	Read     Kind = iota // from the disk into host memory
+	Write                // from host memory to the disk
+	ToHost               // from the device
+	ToDevice             // to the device
+	kinds
+)
+
+var kindNames = [kinds]string{"read", "write", "to host", "to device"}
+
+func (k Kind) String() string { return kindNames[k] }
+
+// Event is a move that a store has issued. Of what was never written to the disk
+// nothing is read, for it is zeros.
+type Event struct {
+	Kind  Kind
+	Unit  int   // its index among the store's units
+	Param bool  // it is some of the unit's parameter; else of its optimizer state
+	Bytes int64 // on the disk whole blocks of 4096
+	Queue device.Queue
+}
+
+// Listener hears what a Store does, from the goroutine that issues it.
+type Listener interface {
+	Offloaded(Event)
+}
+
+// do issues f, which does what e says, after both events.
+func (s *Store) do(e Event, a, b device.Event, f func() error) device.Event {
+	s.prepare(e, a, b)
+	e.Queue.Do(f)
+	return s.issued(e)
+}
+
+// copy issues a copy, which does what e says, after both events.
+func (s *Store) copy(e Event, a, b device.Event, dst, src device.Buffer) device.Event {
+	s.prepare(e, a, b)
+	e.Queue.Copy(dst, src)
+	e.Bytes = int64(dst.Bytes())
+	return s.issued(e)
+}
+
+func (s *Store) prepare(e Event, a, b device.Event) {
+	label := s.units[e.Unit].labels.state
+	if e.Param {
+		label = s.units[e.Unit].labels.param
+	}
+	e.Queue.Label(label)
+	e.Queue.After(a)
+	e.Queue.After(b)
+}
+
+// issued tells of a move and marks its end.
+func (s *Store) issued(e Event) device.Event {
+	if s.cfg.Listener != nil {
+		s.cfg.Listener.Offloaded(e)
+	}
+	return e.Queue.Mark()
+}
+
+// read, write, toHost and toDevice are events of a tile's state or parameter.
+func (s *Store) read(unit int, b *block) Event {
+	return Event{Kind: Read, Unit: unit, Bytes: int64(b.len), Queue: s.cfg.Read}
+}
+
+func (s *Store) write(unit int, b *block) Event {
+	return Event{Kind: Write, Unit: unit, Bytes: int64(b.len), Queue: s.cfg.Write}
+}
+
+func (s *Store) toHost(unit int) Event {
+	return Event{Kind: ToHost, Unit: unit, Param: true, Queue: s.cfg.ToHost}
+}
+
+func (s *Store) toDevice(unit int) Event {
+	return Event{Kind: ToDevice, Unit: unit, Param: true, Queue: s.cfg.ToDevice}
+}
+
+// ofParam is the same event of the unit's parameter.
+func (e Event) ofParam() Event { e.Param = true; return e }
