@@ -33,7 +33,7 @@ func TestAttachments(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		dir, err := s.Commit(Commit{Parts: []Part{p}, State: []byte("{}")})
+		dir, err := s.Commit(Commit{Parts: []PartFile{p}, State: []byte("{}")})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -80,7 +80,7 @@ func TestTunerWaitsForAllWriters(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var parts []Part
+	var parts []PartFile
 	for rank, r := range []shard.Range{{Lo: 0, Hi: 2 * blockBytes}, {Lo: 2 * blockBytes, Hi: 4 * blockBytes}} {
 		w := s.Writer(rank)
 		time.Sleep(50 * time.Millisecond) // as slow storage

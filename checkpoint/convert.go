@@ -126,7 +126,7 @@ func (im Import) Import(ctx context.Context, src *safetensors.Reader, root strin
 	if err != nil {
 		return "", fmt.Errorf("import: %w", err)
 	}
-	return s.Commit(Commit{Parts: []Part{part}, State: im.State})
+	return s.Commit(Commit{Parts: []PartFile{part}, State: im.State})
 }
 
 func (im Import) tensors(ctx context.Context, src *safetensors.Reader, w *Writer) error {

@@ -62,7 +62,7 @@ func TestCrashAtEveryOperation(t *testing.T) {
 		if committed {
 			_, err = PruneIn(fsys, "/c", Keep{Last: 1})
 		}
-		disk := mem.AfterPowerLoss(mem.Ops(), func(vfs.Change) vfs.Fate { return vfs.Kept }) // locks are gone, all writes there
+		disk := mem.AfterPowerLoss(mem.Ops(), func(vfs.Change) vfs.Outcome { return vfs.Kept }) // locks are gone, all writes there
 		what, e := oldOrNew(disk, older, newer, committed)
 		if e != nil {
 			t.Fatalf("crash ahead of change %d: %v", n, e)
@@ -148,14 +148,14 @@ func TestPowerLossAtEveryOperation(t *testing.T) {
 		seeds = 3
 	}
 	for n := start; n <= mem.Ops(); n++ {
-		for name, fate := range fates(seeds) {
-			disk := mem.AfterPowerLoss(n, fate)
+		for name, outcome := range outcomes(seeds) {
+			disk := mem.AfterPowerLoss(n, outcome)
 			if _, err := oldOrNew(disk, older, newer, n >= committed); err != nil {
 				t.Fatalf("power loss after operation %d of %d to %d, %s: %v", n, start, mem.Ops(), name, err)
 			}
 			states++
 		}
-		disk := mem.AfterPowerLoss(n, fates(1)["random 0"])
+		disk := mem.AfterPowerLoss(n, outcomes(1)["random 0"])
 		if err := nextSaveWorks(disk, opt); err != nil {
 			t.Fatalf("power loss after operation %d: next save: %v", n, err)
 		}
@@ -163,24 +163,24 @@ func TestPowerLossAtEveryOperation(t *testing.T) {
 	t.Logf("%d states of the disk", states)
 }
 
-// fates are ways in which a disk forgets.
-func fates(random int) map[string]func(vfs.Change) vfs.Fate {
-	all := func(name, content vfs.Fate) func(vfs.Change) vfs.Fate {
-		return func(c vfs.Change) vfs.Fate {
+// outcomes are ways in which a disk forgets.
+func outcomes(random int) map[string]func(vfs.Change) vfs.Outcome {
+	all := func(name, content vfs.Outcome) func(vfs.Change) vfs.Outcome {
+		return func(c vfs.Change) vfs.Outcome {
 			if c.Name {
 				return name
 			}
 			return content
 		}
 	}
-	out := map[string]func(vfs.Change) vfs.Fate{
+	out := map[string]func(vfs.Change) vfs.Outcome{
 		"nothing survives": all(vfs.Lost, vfs.Lost), "all survives": all(vfs.Kept, vfs.Kept),
 		"names without contents": all(vfs.Kept, vfs.Lost), "contents without names": all(vfs.Lost, vfs.Kept),
 		"torn writes": all(vfs.Kept, vfs.Torn),
 	}
 	for i := range random {
-		out[fmt.Sprintf("random %d", i)] = func(c vfs.Change) vfs.Fate { // the same for each change whenever asked
-			return vfs.Fate(rand.New(rand.NewPCG(uint64(c.Index), uint64(i))).IntN(3))
+		out[fmt.Sprintf("random %d", i)] = func(c vfs.Change) vfs.Outcome { // the same for each change whenever asked
+			return vfs.Outcome(rand.New(rand.NewPCG(uint64(c.Index), uint64(i))).IntN(3))
 		}
 	}
 	return out

@@ -240,7 +240,7 @@ func copyFile(from, to string) error {
 // that is not there, nor a data file that is not as its writer left it.
 func TestMixedPartsAreRefused(t *testing.T) {
 	m := newModel(1)
-	part := func(s *Save, rank int) Part {
+	part := func(s *Save, rank int) PartFile {
 		w := s.Writer(rank)
 		if err := m.put(w, rank, 2, 3); err != nil {
 			t.Fatal(err)
@@ -257,30 +257,30 @@ func TestMixedPartsAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	lost := part(stale, 1)
-	for what, change := range map[string]func(s *Save, ps []Part) []Part{
-		"is of save": func(s *Save, ps []Part) []Part {
+	for what, change := range map[string]func(s *Save, ps []PartFile) []PartFile{
+		"is of save": func(s *Save, ps []PartFile) []PartFile {
 			b, _ := vfs.ReadFile(mem, stale.tmp+"/part-00001.json", 1<<20)
 			mem.Remove(s.tmp + "/part-00001.json")
 			vfs.WriteFile(mem, s.tmp+"/part-00001.json", b)
-			return []Part{ps[0], lost}
+			return []PartFile{ps[0], lost}
 		},
-		"SHA-256":     func(s *Save, ps []Part) []Part { return []Part{ps[0], lost} },
-		"there once":  func(s *Save, ps []Part) []Part { return []Part{ps[0], ps[0]} },
-		"are missing": func(s *Save, ps []Part) []Part { return ps[:1] },
-		"no parts":    func(s *Save, ps []Part) []Part { return nil },
-		"its writer": func(s *Save, ps []Part) []Part {
+		"SHA-256":     func(s *Save, ps []PartFile) []PartFile { return []PartFile{ps[0], lost} },
+		"there once":  func(s *Save, ps []PartFile) []PartFile { return []PartFile{ps[0], ps[0]} },
+		"are missing": func(s *Save, ps []PartFile) []PartFile { return ps[:1] },
+		"no parts":    func(s *Save, ps []PartFile) []PartFile { return nil },
+		"its writer": func(s *Save, ps []PartFile) []PartFile {
 			mem.Remove(s.tmp + "/data-00000-000.safetensors")
 			vfs.WriteFile(mem, s.tmp+"/data-00000-000.safetensors", nil)
 			return ps
 		},
-		"not exist":    func(s *Save, ps []Part) []Part { mem.Remove(s.tmp + "/data-00000-000.safetensors"); return ps },
-		"4 parts, one": func(s *Save, ps []Part) []Part { return append(ps, Part{Writer: 4}, Part{Writer: -1}) },
+		"not exist":    func(s *Save, ps []PartFile) []PartFile { mem.Remove(s.tmp + "/data-00000-000.safetensors"); return ps },
+		"4 parts, one": func(s *Save, ps []PartFile) []PartFile { return append(ps, PartFile{Writer: 4}, PartFile{Writer: -1}) },
 	} {
 		s, err := Begin("/c", 4, Options{FS: mem})
 		if err != nil {
 			t.Fatal(err)
 		}
-		ps := change(s, []Part{part(s, 0), part(s, 1)})
+		ps := change(s, []PartFile{part(s, 0), part(s, 1)})
 		if _, err := s.Commit(Commit{Parts: ps, Tensors: m.tensors}); err == nil || !strings.Contains(err.Error(), what) {
 			t.Errorf("got %v, want %q", err, what)
 		}

@@ -14,20 +14,20 @@ import (
 
 // Difference is how one tensor of checkpoint A compares with that of B.
 type Difference struct {
-	Name     string `json:"name"`
-	Kind     string `json:"kind"`
-	What     string `json:"what"`     // equal, differs, shape, only in A, only in B
-	Elements int    `json:"elements"` // of those compared, with different bits
-	MaxAbs   Apart  `json:"max_abs"`  // largest |a-b|; infinite where only one is a NaN
-	MaxRel   Apart  `json:"max_rel"`  // largest |a-b| / max(|a|, |b|)
+	Name     string   `json:"name"`
+	Kind     string   `json:"kind"`
+	What     string   `json:"what"`     // equal, differs, shape, only in A, only in B
+	Elements int      `json:"elements"` // of those compared, with different bits
+	MaxAbs   Distance `json:"max_abs"`  // largest |a-b|; infinite where only one is a NaN
+	MaxRel   Distance `json:"max_rel"`  // largest |a-b| / max(|a|, |b|)
 }
 
-// Apart is how far numbers are apart. JSON, which has no infinity, gets "inf",
+// Distance is how far two numbers are from each other. JSON, which has no infinity, gets "inf",
 // which strtod, ParseFloat and Python's float read as what it is.
-type Apart float64
+type Distance float64
 
 // MarshalJSON writes a number, or "inf".
-func (a Apart) MarshalJSON() ([]byte, error) {
+func (a Distance) MarshalJSON() ([]byte, error) {
 	if math.IsInf(float64(a), 0) {
 		return []byte(`"inf"`), nil
 	}
@@ -121,14 +121,14 @@ func diffRun(a, b *Checkpoint, t Tensor, r shard.Range) (d Difference, err error
 	return d, nil
 }
 
-// far takes note of how far two numbers are apart.
+// far takes note of how far two numbers are from each other.
 func (d *Difference) far(x, y float64) {
-	inf := Apart(math.Inf(1))
+	inf := Distance(math.Inf(1))
 	switch abs := math.Abs(x - y); {
 	case x == y || x != x && y != y:
 	case abs != abs || math.IsInf(abs, 0):
 		d.MaxAbs, d.MaxRel = inf, inf
 	default:
-		d.MaxAbs, d.MaxRel = max(d.MaxAbs, Apart(abs)), max(d.MaxRel, Apart(abs/max(math.Abs(x), math.Abs(y))))
+		d.MaxAbs, d.MaxRel = max(d.MaxAbs, Distance(abs)), max(d.MaxRel, Distance(abs/max(math.Abs(x), math.Abs(y))))
 	}
 }

@@ -109,7 +109,7 @@ func FuzzMarker(f *testing.F) {
 func FuzzOpenForged(f *testing.F) {
 	path, fsys := seedFiles(f, "part-00000.json")
 	f.Fuzz(func(t *testing.T, b []byte) {
-		disk := fsys.AfterPowerLoss(fsys.Ops(), func(vfs.Change) vfs.Fate { return vfs.Kept })
+		disk := fsys.AfterPowerLoss(fsys.Ops(), func(vfs.Change) vfs.Outcome { return vfs.Kept })
 		man, err := readManifest(disk, path)
 		if err != nil {
 			t.Fatal(err)
@@ -146,7 +146,7 @@ func FuzzNewest(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, manifest, commitToo bool, b []byte) {
-		disk := mem.AfterPowerLoss(mem.Ops(), func(vfs.Change) vfs.Fate { return vfs.Kept })
+		disk := mem.AfterPowerLoss(mem.Ops(), func(vfs.Change) vfs.Outcome { return vfs.Kept })
 		name := commitName
 		if manifest {
 			name = manifestName

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// gather is an exchange between goroutines that stand for ranks.
+// gather moves words between goroutines that are ranks.
 type gather struct {
 	wg    sync.WaitGroup
 	mu    sync.Mutex
@@ -27,10 +27,10 @@ func newGather(world int) *gather {
 }
 
 func (g *gather) rank(r int) Rank {
-	return Rank{Rank: r, World: g.world, Gather: func(mine []byte) ([][]byte, error) { return g.exchange(r, mine) }}
+	return Rank{Rank: r, World: g.world, Gather: func(mine []byte) ([][]byte, error) { return g.move(r, mine) }}
 }
 
-func (g *gather) exchange(r int, mine []byte) ([][]byte, error) {
+func (g *gather) move(r int, mine []byte) ([][]byte, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	round := g.round
@@ -49,7 +49,7 @@ func (g *gather) exchange(r int, mine []byte) ([][]byte, error) {
 	return g.last, nil
 }
 
-// die is what a rank does instead of its next exchange.
+// die is what a rank does instead of its next gather.
 func (g *gather) die() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -170,7 +170,7 @@ func TestCommitsOnlyTheReadable(t *testing.T) {
 		must(t, bigModel(1, Master).put(w, 0, 1, 3))
 		p, err := w.Finish()
 		must(t, err)
-		c := Commit{Parts: []Part{p}}
+		c := Commit{Parts: []PartFile{p}}
 		change(&c)
 		_, err = s.Commit(c)
 		return err

@@ -27,7 +27,7 @@ func tiny(t *testing.T, fsys vfs.FS, root string, step int64, metrics map[string
 	if err != nil {
 		t.Fatal(err)
 	}
-	path, err := s.Commit(Commit{Parts: []Part{p}, Metrics: metrics})
+	path, err := s.Commit(Commit{Parts: []PartFile{p}, Metrics: metrics})
 	if err != nil {
 		t.Fatal(err)
 	}

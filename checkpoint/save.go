@@ -21,7 +21,7 @@ type Options struct {
 	Workers  int         // goroutines of each Writer; 0: 2, or 1 on one processor
 	Compress Compression // of the data files
 	Tuner    *Tuner      // for Compress Auto: kept from save to save
-	Expect   int64       // bytes that the save will have, about: less room fails Begin; 0 is unknown
+	Expect   int64       // bytes that the save will have, about: less space fails Begin; 0 is unknown
 	Hold     *Hold       // of the folder, for longer than this save; nil: the save takes one of its own
 
 	headerBytes int   // see writer.go; tests make them small
@@ -104,11 +104,11 @@ func (s *Save) begin() (err error) {
 	return s.opt.FS.Mkdir(s.tmp) // its name need not survive before it is the final one
 }
 
-// ErrNoSpace means that a save was not begun because the disk has no room for
+// ErrNoSpace means that a save was not begun because the disk has too little space for
 // it.
-var ErrNoSpace = errors.New("the disk has no room")
+var ErrNoSpace = errors.New("the disk has too little space")
 
-// fits is an error if there is not the room that the save will need. Nothing is
+// fits is an error if there is not the space that the save will need. Nothing is
 // written then, and nothing of older checkpoints touched.
 func (s *Save) fits() error {
 	free, err := s.opt.FS.Space(s.root)
@@ -147,7 +147,7 @@ func (s *Save) Writer(rank int) *Writer {
 
 // Commit is what the committing process adds to the parts.
 type Commit struct {
-	Parts   []Part             // of every writer
+	Parts   []PartFile         // of every writer
 	Tensors []Tensor           // that must be there and no others; nil: those that were put
 	State   []byte             // state.json: whatever else a resume needs
 	Metrics map[string]float64 // for retention by metric; finite
@@ -282,7 +282,7 @@ func agree(want []Tensor, m *manifest) error {
 
 // parts reads the part files, checks that each is of this save and that its
 // data files have their size, and lists all in m.
-func (s *Save) parts(ps []Part, m *manifest) ([]*part, error) {
+func (s *Save) parts(ps []PartFile, m *manifest) ([]*part, error) {
 	if len(ps) == 0 {
 		return nil, errors.New("no parts")
 	}

@@ -231,7 +231,7 @@ func TestOddPieces(t *testing.T) {
 		if last != "syncdir "+s.tmp {
 			t.Errorf("the last thing Finish did was %s", last)
 		}
-		path, err := s.Commit(Commit{Parts: []Part{p}})
+		path, err := s.Commit(Commit{Parts: []PartFile{p}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -280,7 +280,7 @@ func TestBuffersAreReleased(t *testing.T) {
 	if released.Load() != n || most.Load() > 5 {
 		t.Errorf("%d of %d released, %d held at once", released.Load(), n, most.Load())
 	}
-	path, err := s.Commit(Commit{Parts: []Part{p}})
+	path, err := s.Commit(Commit{Parts: []PartFile{p}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -324,7 +324,7 @@ func TestConcurrentPuts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	path, err := s.Commit(Commit{Parts: []Part{p}, State: []byte(m.state), Tensors: m.tensors})
+	path, err := s.Commit(Commit{Parts: []PartFile{p}, State: []byte(m.state), Tensors: m.tensors})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -373,7 +373,7 @@ func TestIncompleteIsRefused(t *testing.T) {
 		}
 		part, err := w.Finish()
 		if err == nil {
-			_, err = s.Commit(Commit{Parts: []Part{part}, Tensors: c.want})
+			_, err = s.Commit(Commit{Parts: []PartFile{part}, Tensors: c.want})
 		}
 		if err == nil || !strings.Contains(err.Error(), c.err) {
 			t.Errorf("%s: got %v, want %q", c.what, err, c.err)

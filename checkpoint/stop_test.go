@@ -130,7 +130,7 @@ func TestNewest(t *testing.T) {
 }
 
 func TestDifferenceJSON(t *testing.T) {
-	b, err := json.Marshal(Difference{Name: "n", Kind: "m", What: Differs, Elements: 2, MaxAbs: Apart(math.Inf(1)), MaxRel: 0.5})
+	b, err := json.Marshal(Difference{Name: "n", Kind: "m", What: Differs, Elements: 2, MaxAbs: Distance(math.Inf(1)), MaxRel: 0.5})
 	if want := `{"name":"n","kind":"m","what":"differs","elements":2,"max_abs":"inf","max_rel":0.5}`; err != nil || string(b) != want {
 		t.Errorf("%s, %v, want %s", b, err, want)
 	}

@@ -21,10 +21,10 @@ type Rank struct {
 
 // word is what ranks tell each other.
 type word struct {
-	Nonce string `json:"nonce,omitempty"`
-	Part  *Part  `json:"part,omitempty"`
-	Path  string `json:"path,omitempty"`
-	Err   string `json:"err,omitempty"`
+	Nonce string    `json:"nonce,omitempty"`
+	Part  *PartFile `json:"part,omitempty"`
+	Path  string    `json:"path,omitempty"`
+	Err   string    `json:"err,omitempty"`
 }
 
 // Together is a save by all ranks: rank 0 begins it, each puts its own share
@@ -89,7 +89,7 @@ func commitAll(s *Save, all []word, finish func() (Commit, error)) word {
 	return word{Path: filepath.Base(path), Err: text(err)}
 }
 
-// tell exchanges words; an error of any rank is an error on all.
+// tell tells all ranks the words of each; an error of any rank is an error on all.
 func (r Rank) tell(mine word) ([]word, error) {
 	b, err := json.Marshal(mine)
 	if err != nil {

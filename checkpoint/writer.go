@@ -282,9 +282,9 @@ func (f *outFile) extend(e *extent) {
 	l.CRC = append(l.CRC, e.CRC...)
 }
 
-// Part is what a writer has to show for its work: the name, size and digest of
+// PartFile is what a writer has to show for its work: the name, size and digest of
 // its part file. It travels to the one who commits.
-type Part struct {
+type PartFile struct {
 	Writer int    `json:"writer"`
 	Bytes  int64  `json:"bytes"`
 	SHA256 string `json:"sha256"`
@@ -294,12 +294,12 @@ type Part struct {
 // Finish writes what is outstanding, makes the files durable and describes
 // them in the part file. After an error the save cannot be committed. All
 // buffers are released when it returns.
-func (w *Writer) Finish() (Part, error) {
+func (w *Writer) Finish() (PartFile, error) {
 	if err := w.end(); err != nil {
-		return Part{}, w.wrap(errors.Join(err, w.close()))
+		return PartFile{}, w.wrap(errors.Join(err, w.close()))
 	}
 	if err := w.seal(); err != nil {
-		return Part{}, w.wrap(errors.Join(w.fail(err), w.close()))
+		return PartFile{}, w.wrap(errors.Join(w.fail(err), w.close()))
 	}
 	w.opt.Tuner.end(w.clock, &w.part)
 	b, err := json.Marshal(&w.part)
@@ -308,15 +308,15 @@ func (w *Writer) Finish() (Part, error) {
 	}
 	name := partName(w.part.Writer)
 	if len(b) > maxJSON {
-		return Part{}, w.wrap(w.fail(fmt.Errorf("%s would have %d bytes, at most %d can be read: save by more ranks", name, len(b), maxJSON)))
+		return PartFile{}, w.wrap(w.fail(fmt.Errorf("%s would have %d bytes, at most %d can be read: save by more ranks", name, len(b), maxJSON)))
 	}
 	if err := vfs.WriteFile(w.fsys, filepath.Join(w.dir, name), b); err != nil {
-		return Part{}, w.wrap(fmt.Errorf("%s: %w", name, w.fail(err)))
+		return PartFile{}, w.wrap(fmt.Errorf("%s: %w", name, w.fail(err)))
 	}
 	if err := w.fsys.SyncDir(w.dir); err != nil { // also here: the committer may be on another machine
-		return Part{}, w.wrap(w.fail(err))
+		return PartFile{}, w.wrap(w.fail(err))
 	}
-	return Part{w.part.Writer, int64(len(b)), digest(b), w.part.bytes()}, nil
+	return PartFile{w.part.Writer, int64(len(b)), digest(b), w.part.bytes()}, nil
 }
 
 func (w *Writer) wrap(err error) error {

@@ -292,7 +292,7 @@ func TestWideTokenFiles(t *testing.T) {
 }
 
 // FuzzTokenFile: a file of any bytes is refused, or all its ids are in the
-// vocabulary and as many as it has room for.
+// vocabulary and as many as it can hold.
 func FuzzTokenFile(f *testing.F) {
 	f.Add(uint8(0), []byte(llmcFile(20240520, 1, 2, 3, 1, 2, 3)))
 	f.Add(uint8(1), []byte(llmcFile(20240801, 7, 4, 2, 128000, 1)))

@@ -133,7 +133,7 @@ type tokenizerConfig struct {
 	AddEOS      bool                `json:"add_eos_token"`
 	LowerCase   bool                `json:"do_lower_case"`
 	Added       map[uint32]addition `json:"added_tokens_decoder"`
-	Record      *record             `json:"zeroth"`
+	Record      *tokenizerRecord    `json:"zeroth"`
 	specialTokens
 }
 

@@ -14,7 +14,7 @@ import (
 type Observation struct {
 	Plan *plan.Plan
 
-	w   *plan.Watch
+	w   *plan.Tracker
 	got plan.Measured
 }
 
@@ -26,7 +26,7 @@ func (o *Observation) wrap(next func(rank int, z *zero.Config)) func(rank int, z
 			next(rank, z)
 		}
 		if o != nil && rank == 0 {
-			o.w = plan.NewWatch(z)
+			o.w = plan.NewTracker(z)
 		}
 	}
 }

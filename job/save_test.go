@@ -63,7 +63,7 @@ func TestRetentionLeavesWhatIsNotOurs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Commit(checkpoint.Commit{Parts: []checkpoint.Part{p}}); err != nil {
+		if _, err := s.Commit(checkpoint.Commit{Parts: []checkpoint.PartFile{p}}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -55,7 +55,7 @@ func TestDesignWalks(t *testing.T) {
 	}
 }
 
-// Every file of a room of job that a page names is there, and its package
+// Every file of a package of job that a page names is there, and its package
 // comment names files that are.
 func TestFilesNamedAreThere(t *testing.T) {
 	pages, err := filepath.Glob("../docs/*.md")
@@ -74,7 +74,7 @@ func TestFilesNamedAreThere(t *testing.T) {
 		}
 	}
 	for name := range places {
-		r, err := readRoom(filepath.Join("..", name))
+		r, err := readPackage(filepath.Join("..", name))
 		if err != nil {
 			t.Fatal(err)
 		}

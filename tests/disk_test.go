@@ -158,7 +158,7 @@ func (c cramped) Space(string) (int64, error) { return c.free(), nil }
 // Room for a checkpoint is looked for before training and before each save: too
 // little ends the run, or where the job says so is told, and nothing saved
 // before is touched.
-func TestNoRoomForCheckpoints(t *testing.T) {
+func TestNoSpaceForCheckpoints(t *testing.T) {
 	whole := t.TempDir()
 	run(t, saving(t, whole, "parallel.ranks=2", "checkpoint.compress=never", "checkpoint.every=2"), "")
 	for _, async := range []string{"true", "false"} {
@@ -182,7 +182,7 @@ func TestNoRoomForCheckpoints(t *testing.T) {
 				step.Store(int64(s))
 			}}
 			err := job.Run(context.Background(), c, job.Options{Out: t.TempDir(), Observer: w, Hooks: build.Hooks{Saves: fsys}})
-			want := regexp.MustCompile(`begin save of step \d in \S+: the disk has no room: it takes \d+ bytes, 1000 are free`)
+			want := regexp.MustCompile(`begin save of step \d in \S+: the disk has too little space: it takes \d+ bytes, 1000 are free`)
 			told := strings.Join(w.notes, "\n")
 			if policy == "stop" && (err == nil || !want.MatchString(err.Error())) || policy == "continue" && (err != nil || !want.MatchString(told)) {
 				t.Errorf("async %s, %s: %v\n%s", async, policy, err, told)

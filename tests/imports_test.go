@@ -54,7 +54,7 @@ func readTable(table [][]string) map[string]place {
 	return all
 }
 
-// foreign is what else must not enter a room, or the rooms below its folder.
+// foreign is what else must not enter a package, or those below its folder.
 var foreign = map[string][]string{
 	"shard": {"errors", "os", "sync", "unsafe"},
 	"nn":    {"os"},
@@ -72,7 +72,7 @@ var empty = []string{"util", "utils", "common", "helper", "helpers", "types", "m
 
 const module = "zeroth/"
 
-// strange tells whether a room, or one around it, has no business with an import.
+// strange tells whether a package, or one around it, has no business with an import.
 func strange(folder, imported string) bool {
 	for ; folder != "."; folder = path.Dir(folder) {
 		if slices.Contains(foreign[folder], imported) {

@@ -7,10 +7,12 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -52,6 +54,53 @@ func TestReadmeSaysWhatTheProgramSays(t *testing.T) {
 	} {
 		sayParts(t, page, parts)
 	}
+}
+
+// packageLines are the lines of each package, as docs/design.md has them.
+func packageLines(t *testing.T) string {
+	t.Helper()
+	var b strings.Builder
+	fmt.Fprintln(&b, "| package | lines |\n|---|---:|")
+	for _, name := range slices.Sorted(maps.Keys(places)) {
+		r, err := readPackage(filepath.Join("..", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.lines > 0 {
+			fmt.Fprintf(&b, "| `%s` | %d |\n", name, r.lines)
+		}
+	}
+	return b.String()
+}
+
+// docs/design.md names all packages, with their lines to a quarter: it need not
+// change with every commit.
+func TestReadmeCountsLines(t *testing.T) {
+	const page = "../docs/design.md"
+	now := packageLines(t)
+	if *update {
+		sayParts(t, page, map[string]string{"lines": now})
+		return
+	}
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	is := lineCounts(string(text))
+	for name, n := range lineCounts(now) {
+		if d := is[name] - n; 4*max(d, -d) > max(n, 400) {
+			t.Errorf("%s has %d lines, docs/design.md says %d; go test ./tests -run Readme -update counts", name, n, is[name])
+		}
+	}
+}
+
+// lineCounts reads a table of packages and their lines.
+func lineCounts(table string) map[string]int {
+	out := map[string]int{}
+	for _, m := range regexp.MustCompile("(?m)^\\| `([\\w/]+)` \\| (\\d+) \\|$").FindAllStringSubmatch(table, -1) {
+		out[m[1]], _ = strconv.Atoi(m[2])
+	}
+	return out
 }
 
 // sayParts compares the parts of a page with what the program says, or writes

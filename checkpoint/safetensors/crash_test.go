@@ -68,14 +68,14 @@ func TestInterruptedExport(t *testing.T) {
 	}
 	for n := 0; n <= mem.Ops(); n++ {
 		for f := range 27 {
-			disk := mem.AfterPowerLoss(n, func(c vfs.Change) vfs.Fate {
-				switch { // three fates for contents, names, and every third change
+			disk := mem.AfterPowerLoss(n, func(c vfs.Change) vfs.Outcome {
+				switch { // three outcomes for contents, names, and every third change
 				case c.Index%3 == 0:
-					return vfs.Fate(f / 9)
+					return vfs.Outcome(f / 9)
 				case c.Name:
-					return vfs.Fate(f / 3 % 3)
+					return vfs.Outcome(f / 3 % 3)
 				}
-				return vfs.Fate(f % 3)
+				return vfs.Outcome(f % 3)
 			})
 			if ok := whole(t, disk); n == mem.Ops() && !ok {
 				t.Fatal("a finished export was lost")

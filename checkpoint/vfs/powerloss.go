@@ -1,15 +1,15 @@
 package vfs
 
-// Fate is what becomes, in a power loss, of a change that was not yet durable.
-type Fate uint8
+// Outcome is what becomes, in a power loss, of a change that was not yet durable.
+type Outcome uint8
 
 const (
-	Lost Fate = iota
-	Torn      // of a write, the first half survives; of a name, nothing
+	Lost Outcome = iota
+	Torn         // of a write, the first half survives; of a name, nothing
 	Kept
 )
 
-// Change is a change whose fate is open.
+// Change is a change whose outcome is open.
 type Change struct {
 	Index int  // in the log
 	Name  bool // a name in a folder; else the contents of a file
@@ -24,9 +24,9 @@ func (m *Mem) Ops() int {
 
 // AfterPowerLoss is a file system as the disk might hold it had the power
 // failed after the first n operations. What was synced is there; of the rest
-// each change survives or not as fate says, in any combination, because POSIX
+// each change survives or not as outcome says, in any combination, because POSIX
 // promises no order between them.
-func (m *Mem) AfterPowerLoss(n int, fate func(Change) Fate) *Mem {
+func (m *Mem) AfterPowerLoss(n int, outcome func(Change) Outcome) *Mem {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.init()
@@ -45,7 +45,7 @@ func (m *Mem) AfterPowerLoss(n int, fate func(Change) Fate) *Mem {
 		}
 		f := Kept
 		if !safe[i] {
-			f = fate(Change{i, o.kind != opWrite})
+			f = outcome(Change{i, o.kind != opWrite})
 		}
 		switch {
 		case f == Kept:

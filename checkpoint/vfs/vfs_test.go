@@ -109,8 +109,8 @@ func TestPowerLoss(t *testing.T) {
 	a.WriteAt([]byte("new!"), 0)
 	m.Rename("/a", "/b")
 	n := m.Ops()
-	state := func(content, name Fate) (string, string) {
-		c := m.AfterPowerLoss(n, func(c Change) Fate {
+	state := func(content, name Outcome) (string, string) {
+		c := m.AfterPowerLoss(n, func(c Change) Outcome {
 			if c.Name {
 				return name
 			}
@@ -121,11 +121,11 @@ func TestPowerLoss(t *testing.T) {
 		return l[0].Name, string(b)
 	}
 	for _, c := range []struct {
-		content, name Fate
+		content, name Outcome
 		want, data    string
 	}{{Lost, Lost, "a", "old!"}, {Lost, Kept, "b", "old!"}, {Kept, Lost, "a", "new!"}, {Torn, Torn, "a", "ned!"}} {
 		if name, data := state(c.content, c.name); name != c.want || data != c.data {
-			t.Errorf("fates %v: %s holds %q, want %s and %q", c, name, data, c.want, c.data)
+			t.Errorf("outcomes %v: %s holds %q, want %s and %q", c, name, data, c.want, c.data)
 		}
 	}
 	a.Sync()
@@ -134,7 +134,7 @@ func TestPowerLoss(t *testing.T) {
 	if name, data := state(Lost, Lost); name != "b" || data != "new!" {
 		t.Errorf("after sync: %s holds %q", name, data)
 	}
-	gone := m.AfterPowerLoss(2, func(Change) Fate { return Lost })
+	gone := m.AfterPowerLoss(2, func(Change) Outcome { return Lost })
 	if l, _ := gone.List("/"); len(l) != 0 {
 		t.Errorf("a name that was never synced survived: %v", l)
 	}

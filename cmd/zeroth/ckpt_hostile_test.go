@@ -207,7 +207,7 @@ func TestOutputIsEscaped(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	path, err := s.Commit(checkpoint.Commit{Parts: []checkpoint.Part{p}, State: state, Metrics: map[string]float64{evil: 1}})
+	path, err := s.Commit(checkpoint.Commit{Parts: []checkpoint.PartFile{p}, State: state, Metrics: map[string]float64{evil: 1}})
 	if err != nil {
 		t.Fatal(err)
 	}

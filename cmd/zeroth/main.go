@@ -5,7 +5,7 @@
 //
 // Begin with main.go; train.go is the verb that trains.
 //
-// It is larger than other rooms because it has all verbs, and each brings its help
+// It is larger than other packages because it has all verbs, and each brings its help
 // and its examples, which are texts.
 package main
 

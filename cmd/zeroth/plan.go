@@ -156,7 +156,7 @@ file describes any other, in JSON: see examples/machine.json.`,
 					return err
 				}
 			}
-			if planned.Forecast, err = forecast(c, o.machine); err != nil {
+			if planned.Simulated, err = forecast(c, o.machine); err != nil {
 				return err
 			}
 			if err := o.write(planned); err != nil {

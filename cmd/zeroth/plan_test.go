@@ -91,7 +91,7 @@ func TestFit(t *testing.T) {
 	asJSON, _ := zeroth(t, 0, append(args, "--json", "--host-memory", "1TiB")...)
 	var fit struct {
 		Fits []struct {
-			Fits, Rehearsed     bool
+			Fits, Exact         bool
 			Allocated, FreeLow  int64
 			Set                 []string
 			OffloadOptimizer    string `json:"offload_optimizer"`
@@ -104,7 +104,7 @@ func TestFit(t *testing.T) {
 	}
 	offloads := 0
 	for _, f := range fit.Fits {
-		if !f.Fits || !f.Rehearsed || f.Allocated > 80<<30 {
+		if !f.Fits || !f.Exact || f.Allocated > 80<<30 {
 			t.Errorf("%+v", f)
 		}
 		if f.OffloadOptimizer == "host" {
@@ -148,7 +148,7 @@ func TestForecast(t *testing.T) {
 	for _, machine := range []string{"h100", "h200", "machine.json"} {
 		asJSON, _ := zeroth(t, 0, append(args, "--json", "--machine", machine)...)
 		var plan struct {
-			Forecast struct {
+			Simulated struct {
 				Ranks       int
 				Seconds     float64 `json:"step_seconds"`
 				Exposed     float64 `json:"exposed_communication_seconds"`
@@ -159,7 +159,7 @@ func TestForecast(t *testing.T) {
 		if err := json.Unmarshal([]byte(asJSON), &plan); err != nil {
 			t.Fatal(err)
 		}
-		f := plan.Forecast
+		f := plan.Simulated
 		if off := f.Tokens*f.Seconds/(1024*8192) - 1; f.Ranks != 1024 || off*off > 1e-12 || f.Utilisation < 0.2 || f.Utilisation > 0.6 || f.Exposed < 0 || f.Exposed > f.Seconds {
 			t.Errorf("%s: %+v", machine, f)
 		}

@@ -90,7 +90,7 @@ func size(m hf.Model) float64 {
 }
 
 // LimitTables are tables, in Markdown, of the limits of a job, and of more, which
-// other rooms have: what is bounded, and by what.
+// other packages have: what is bounded, and by what.
 func LimitTables(more ...[2]any) string {
 	var b strings.Builder
 	row := func(cells ...any) { fmt.Fprintf(&b, "| %v | %v |\n", cells...) }

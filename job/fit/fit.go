@@ -26,7 +26,7 @@ type Limits struct {
 	GPU    bool      `json:"gpu"`
 	Rates  sim.Rates `json:"rates"`
 
-	Hardware *sim.Hardware `json:"hardware,omitempty"` // what listed choices are replayed on; nil: none are
+	Hardware *sim.Hardware `json:"hardware,omitempty"` // what listed choices are simulated on; nil: none are
 }
 
 func (l Limits) machine() plan.Machine { return plan.Machine{GPU: l.GPU, Memory: l.Memory} }
@@ -38,8 +38,8 @@ type Choice struct {
 	Needs     build.Footprint
 	Low, High int64 // estimates of what is outside, bytes
 	Cost      sim.Cost
-	Rehearsed bool        // Needs is that of a dry run
-	Forecast  *sim.Result // nil: it was not replayed
+	Exact     bool        // Needs is that of a dry run
+	Simulated *sim.Result // nil: it was not simulated
 
 	limits Limits
 }
@@ -100,7 +100,7 @@ func (c *Choice) way() way {
 const listed = 8
 
 // Search searches the stages, shard groups, micro-batches, recomputing, prefetch,
-// chunks of the loss and offloading by closed forms, and rehearses what it
+// chunks of the loss and offloading by closed forms, and does a dry run of what it
 // answers, for its time too where the hardware is known. The sequences of a step
 // stay the job's if the ranks divide them, else those of a rank do.
 func Search(c *config.Config, l Limits) (*Result, error) {
@@ -126,7 +126,7 @@ func Search(c *config.Config, l Limits) (*Result, error) {
 	slices.SortFunc(f.Others, func(a, b *Choice) int { return cmp.Or(cmp.Compare(a.over(), b.over()), order(a, b)) })
 	f.Fits, f.Others = f.Fits[:min(listed, len(f.Fits))], f.Others[:min(listed, len(f.Others))]
 	for _, x := range slices.Concat([]*Choice{f.Job}, f.Fits, f.Others) {
-		if err := x.rehearse(); err != nil {
+		if err := x.dryRun(); err != nil {
 			return nil, err
 		}
 	}
@@ -146,10 +146,10 @@ func searchable(c *config.Config) error {
 	return nil
 }
 
-// Seconds is how long a step takes: as a replay has it, or by the closed form.
+// Seconds is how long a step takes: as simulated, or by the closed form.
 func (c *Choice) Seconds() float64 {
-	if c.Forecast != nil {
-		return c.Forecast.Seconds
+	if c.Simulated != nil {
+		return c.Simulated.Seconds
 	}
 	return c.Cost.Seconds()
 }
@@ -178,19 +178,19 @@ func order(a, b *Choice) int {
 		slices.Compare(a.Sets, b.Sets))
 }
 
-// rehearse compares what the closed forms say with a dry run.
-func (c *Choice) rehearse() error {
+// dryRun compares what the closed forms say with a dry run.
+func (c *Choice) dryRun() error {
 	p, err := plan.New(c.Config, c.limits.machine())
 	if err != nil {
 		return err
 	}
 	got := build.Footprint{Device: p.Allocated, Host: p.Host, Disk: p.Disk, Arena: c.Needs.Arena}
 	if got != c.Needs || p.Sent != c.Cost.Sent {
-		panic(fmt.Sprintf("fit: closed forms say %+v and %d bytes sent, a rehearsal %+v and %d", c.Needs, c.Cost.Sent, got, p.Sent))
+		panic(fmt.Sprintf("fit: closed forms say %+v and %d bytes sent, a dry run %+v and %d", c.Needs, c.Cost.Sent, got, p.Sent))
 	}
-	c.Rehearsed = true
+	c.Exact = true
 	if c.limits.Hardware != nil {
-		c.Forecast, err = sim.Simulate(c.Config, c.limits.Hardware)
+		c.Simulated, err = sim.Simulate(c.Config, c.limits.Hardware)
 	}
 	return err
 }

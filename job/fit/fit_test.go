@@ -21,7 +21,7 @@ import (
 	"zeroth/zero"
 )
 
-// What the search finds is what a brute search over rehearsals would: nothing
+// What the search finds is what a brute search over dry runs would: nothing
 // that fits comes before the fastest; every choice can be set with the sets it
 // names, and then needs what it says.
 func TestFitIsTheBestOfAll(t *testing.T) {
@@ -57,7 +57,7 @@ func TestFitIsTheBestOfAll(t *testing.T) {
 			}
 			for _, x := range slices.Concat(f.Fits, f.Others) {
 				needs, err := build.DryRun(configtest.Fitted(t, append([]string{"zero.stage=1"}, x.Sets...)...))
-				if needs != x.Needs || err != nil || !x.Rehearsed {
+				if needs != x.Needs || err != nil || !x.Exact {
 					t.Errorf("%v: needs %+v (%v), fit says %+v", x.Sets, needs, err, x.Needs)
 				}
 				fits := needs.Device.Total() <= memory && needs.Host.Total() <= host && needs.Disk <= 100*host
@@ -72,9 +72,9 @@ func TestFitIsTheBestOfAll(t *testing.T) {
 	}
 }
 
-// Closed forms and rehearsals agree on all the search can try, which panics if
+// Closed forms and dry runs agree on all the search can try, which panics if
 // they do not, also with checkpoints, on other ranks and for a Llama.
-func TestClosedFormsAreRehearsed(t *testing.T) {
+func TestClosedFormsAreDryRuns(t *testing.T) {
 	for _, sets := range [][]string{
 		{"checkpoint.every=5", "precision=fp32"},
 		{"checkpoint.every=5", "checkpoint.async=false", "precision=fp16"},
@@ -85,7 +85,7 @@ func TestClosedFormsAreRehearsed(t *testing.T) {
 		l := Limits{Ranks: c.Parallel.Ranks, Memory: 1 << 21, Host: 1 << 40, Disk: 1 << 40, Rates: here}
 		for i, x := range newSearch(c, l).all {
 			if i%23 == 0 {
-				if err := x.rehearse(); err != nil {
+				if err := x.dryRun(); err != nil {
 					t.Error(err)
 				}
 			}
@@ -95,7 +95,7 @@ func TestClosedFormsAreRehearsed(t *testing.T) {
 
 // So they do for any depth of prefetch, number of blocks and of micro-batches,
 // with an embedding that has a turn and one that has none.
-func TestTurnsAreRehearsed(t *testing.T) {
+func TestTurnsAreDryRuns(t *testing.T) {
 	for _, tied := range []string{"true", "false"} {
 		for layers := 1; layers <= 5; layers++ {
 			for prefetch := range 8 {
@@ -103,7 +103,7 @@ func TestTurnsAreRehearsed(t *testing.T) {
 					for stage := 1; stage <= 3; stage++ {
 						c := configtest.Fitted(t, "model.family=llama", "model.tied="+tied, fmt.Sprint("model.layers=", layers), fmt.Sprint("zero.prefetch=", prefetch),
 							fmt.Sprint("train.accumulate=", accumulate), "train.micro_batch=1", "train.batch=null", fmt.Sprint("zero.stage=", stage))
-						if err := bare(c, Limits{Ranks: 4, Rates: here}).choice(c).rehearse(); err != nil {
+						if err := bare(c, Limits{Ranks: 4, Rates: here}).choice(c).dryRun(); err != nil {
 							t.Error(err)
 						}
 					}
@@ -144,7 +144,7 @@ func TestLargest(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, a := range []*Answer{r.As, r.Any} {
-				if a == nil || !a.Choice.Fits() || !a.Choice.Rehearsed {
+				if a == nil || !a.Choice.Fits() || !a.Choice.Exact {
 					t.Fatalf("%s: %+v", of, a)
 				}
 			}

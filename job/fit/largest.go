@@ -65,7 +65,7 @@ func FindLargest(c *config.Config, of string, l Limits) (*Largest, error) {
 		if a == nil {
 			continue
 		}
-		if err := a.Choice.rehearse(); err != nil {
+		if err := a.Choice.dryRun(); err != nil {
 			return nil, err
 		}
 	}

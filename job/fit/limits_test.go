@@ -78,7 +78,7 @@ func TestNothingOverflows(t *testing.T) {
 			}
 		}
 		l := Limits{Ranks: c.Parallel.Ranks, Memory: config.MostMemory, Host: config.MostMemory, Disk: config.MostMemory, GPU: true, Rates: here}
-		if x := bare(c, l).choice(c); x.rehearse() != nil || x.Cost.Sent < 0 || x.Cost.Moved < 0 || x.Cost.Disk < 0 || !(x.Cost.Seconds() > 0) {
+		if x := bare(c, l).choice(c); x.dryRun() != nil || x.Cost.Sent < 0 || x.Cost.Moved < 0 || x.Cost.Disk < 0 || !(x.Cost.Seconds() > 0) {
 			t.Errorf("%v: %+v", sets, x)
 		}
 		if searchable(c) != nil || testing.Short() {

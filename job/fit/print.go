@@ -57,8 +57,8 @@ func (f *Result) row(t *show.Columns, word string, x *Choice, fastest float64) {
 		time = fmt.Sprintf("%.2f", x.Seconds()/fastest)
 	}
 	step, used := "-", "-"
-	if x.Forecast != nil {
-		step, used = show.Seconds(x.Forecast.Seconds), fmt.Sprintf("%.0f %%", 100*x.Forecast.Used)
+	if x.Simulated != nil {
+		step, used = show.Seconds(x.Simulated.Seconds), fmt.Sprintf("%.0f %%", 100*x.Simulated.Used)
 	}
 	switch {
 	case low < 0 && high >= 0:
@@ -103,7 +103,7 @@ func (c *Choice) spends() string {
 		words = append(words, fmt.Sprintf("%.0f %% recomputed", 100*c.Cost.Again/(c.Cost.Flops-c.Cost.Again)))
 	}
 	s, waits, updates := c.Cost.Seconds(), c.Cost.Exposed, c.Cost.Update
-	if f := c.Forecast; f != nil {
+	if f := c.Simulated; f != nil {
 		s, waits, updates = f.Seconds, f.Exposed, f.Offload
 	}
 	if waits > 0.005*s {
@@ -120,7 +120,7 @@ func (c *Choice) spends() string {
 
 // advice is what to do about it.
 func (f *Result) advice() string {
-	tried := fmt.Sprintf("%s settings tried by closed forms; what is listed was rehearsed and is exact.\n", show.Grouped(int64(f.Tried)))
+	tried := fmt.Sprintf("%s settings tried by closed forms; what is listed comes from a dry run and is exact.\n", show.Grouped(int64(f.Tried)))
 	if len(f.Fits) == 0 {
 		return tried + "Nothing fits: more ranks, more memory for each, a smaller model or shorter sequences.\n"
 	}
@@ -171,12 +171,12 @@ func (c *Choice) MarshalJSON() ([]byte, error) {
 		Binding    string           `json:"binding"`
 		Seconds    float64          `json:"seconds"`
 		Cost       sim.Cost         `json:"cost"`
-		Forecast   *sim.Result      `json:"forecast,omitempty"`
-		Rehearsed  bool             `json:"rehearsed"`
+		Simulated  *sim.Result      `json:"simulated,omitempty"`
+		Exact      bool             `json:"exact"`
 	}{
 		c.Fits(), x.Zero.Stage, mesh.Shard, mesh.Replicate, x.Train.MicroBatch, x.Train.Accumulate, x.Zero.Recompute, x.Zero.Prefetch,
 		x.Train.LossChunk, x.Zero.Offload.Optimizer, x.Zero.Offload.Parameters, c.Sets, c.Needs.Device.Total(), by,
-		c.Needs.Host.Total(), c.Needs.Disk, low, high, binding, c.Seconds(), c.Cost, c.Forecast, c.Rehearsed,
+		c.Needs.Host.Total(), c.Needs.Disk, low, high, binding, c.Seconds(), c.Cost, c.Simulated, c.Exact,
 	})
 }
 

@@ -4,7 +4,7 @@
 // What never enters: formulas for bytes, other than those of other programs that it
 // compares with. It counts the real schedule on a device that only counts.
 //
-// Begin with plan.go: New makes a Plan. watch.go turns the schedule's events into
+// Begin with plan.go: New makes a Plan. tracker.go turns the schedule's events into
 // moments; print.go, timeline.go and timeline_html.go show them; deepspeed.go and
 // titan.go have the estimates of DeepSpeed and torchtitan.
 package plan

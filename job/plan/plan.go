@@ -132,7 +132,7 @@ type Plan struct {
 	Timeline   []*Moment    // in the order of issue; of many micro-batches the first two and the last
 	Sent       int64        // bytes a rank sends in a step, around rings
 	Outside    []Estimate   // of what is not in Allocated
-	Forecast   *sim.Result  // of a step's time; nil where none was asked for
+	Simulated  *sim.Result  // of a step's time; nil where none was asked for
 	Measured   *Measured    // of a run; nil where there was none
 
 	Lacks error // the job does not fit, as training it would say, or nil
@@ -157,8 +157,8 @@ func plan(c *config.Config, m Machine, micros int) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	var w *Watch
-	t, _, _, err := build.DryRank(build.Micros(c, micros), f.Arena, build.Setup{}, func(z *zero.Config) { w = NewWatch(z) })
+	var w *Tracker
+	t, _, _, err := build.DryRank(build.Micros(c, micros), f.Arena, build.Setup{}, func(z *zero.Config) { w = NewTracker(z) })
 	if err != nil {
 		return nil, err
 	}

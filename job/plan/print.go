@@ -120,8 +120,8 @@ func (p *Plan) footer() []string {
 	if m := p.Measured; m != nil {
 		lines = append(lines, m.line(p))
 	}
-	if p.Forecast != nil {
-		lines = append(lines, p.Forecast.Lines()...)
+	if p.Simulated != nil {
+		lines = append(lines, p.Simulated.Lines()...)
 	}
 	if p.Machine.Memory == 0 && p.Lacks != nil {
 		lines = append(lines, "here    "+p.verdict())
@@ -231,10 +231,10 @@ func (p *Plan) MarshalJSON() ([]byte, error) {
 		Host       int64       `json:"host,omitempty"`
 		Disk       int64       `json:"disk,omitempty"`
 		Sent       int64       `json:"sent_bytes_a_step"`
-		Forecast   *sim.Result `json:"forecast,omitempty"`
+		Simulated  *sim.Result `json:"simulated,omitempty"`
 	}{
 		p.Model, p.Parameters, mesh.World(), mesh.Shard, mesh.Replicate, c.Zero.Stage, c.Precision.String(), c.Zero.Recompute,
 		c.Train.MicroBatch, c.Train.Accumulate, c.Model.Context,
-		p.Allocated.Total(), p.AtRest.Total(), p.Peak.InUse.Total(), p.Peak.Name, p.Padding, p.Rows(), p.Outside, p.Machine.Memory, p.verdict(), p.Host.Total(), p.Disk, p.Sent, p.Forecast,
+		p.Allocated.Total(), p.AtRest.Total(), p.Peak.InUse.Total(), p.Peak.Name, p.Padding, p.Rows(), p.Outside, p.Machine.Memory, p.verdict(), p.Host.Total(), p.Disk, p.Sent, p.Simulated,
 	})
 }

@@ -247,11 +247,11 @@ func outline(below, top []float64) (xy []show.XY) {
 	return xy
 }
 
-// WriteTrace writes what the queues of a rank are forecast to do, and what is in
+// WriteTrace writes what the queues of a rank will do, as simulated, and what is in
 // use the while, as Trace.Write does for a run. Of many micro-batches there are
 // four.
 func (p *Plan) WriteTrace(out io.Writer) error {
-	t, of := *p.Forecast.Trace, p.Forecast.Of
+	t, of := *p.Simulated.Trace, p.Simulated.Of
 	if t.Memory = p; of.Train.Accumulate != p.Config.Train.Accumulate {
 		few, err := New(of, p.Machine)
 		if err != nil {

@@ -84,7 +84,7 @@ func (b *Bytes) Add(n int64) {
 	}
 }
 
-// Close takes the bar away and says what was done in which time, for a line
+// Close removes the bar and says what was done in which time, for a line
 // about the end: "1.5 GB in 2.0s, 0.75 GB/s".
 func (b *Bytes) Close() string {
 	if b.bar != nil {

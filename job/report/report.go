@@ -141,11 +141,11 @@ func (h Header) Rows() [][2]string {
 		rows = append(rows, [2]string{"memory", show.ByteSize(h.MemoryPerRank) + " a rank"})
 	}
 	if h.Offload != "" {
-		away := show.ByteSize(h.HostPerRank) + " on the host"
+		offloaded := show.ByteSize(h.HostPerRank) + " on the host"
 		if h.DiskPerRank > 0 {
-			away += ", " + show.ByteSize(h.DiskPerRank) + " on disk"
+			offloaded += ", " + show.ByteSize(h.DiskPerRank) + " on disk"
 		}
-		rows = append(rows, [2]string{"offload", h.Offload + ": " + away + " a rank"})
+		rows = append(rows, [2]string{"offload", h.Offload + ": " + offloaded + " a rank"})
 	}
 	return append(rows, [2]string{"out", h.Out})
 }

@@ -13,20 +13,20 @@ import (
 	"testing"
 )
 
-// A room of more lines than mostLines says in its package comment why.
+// A package of more lines than mostLines says in its package comment why.
 const (
 	mostLines = 2000
-	reason    = "It is larger than other rooms because"
+	reason    = "It is larger than other packages because"
 )
 
-// room is a package's comment and its lines, without those of tests.
-type room struct {
+// packageText is a package's comment and its lines, without those of tests.
+type packageText struct {
 	comment string
 	lines   int
 }
 
-// faults are what is missing in a room's package comment.
-func (r room) faults() (out []string) {
+// faults are what is missing in a package's package comment.
+func (r packageText) faults() (out []string) {
 	text := strings.Join(strings.Fields(r.comment), " ")
 	if text == "" {
 		out = append(out, "there is no package comment")
@@ -40,7 +40,7 @@ func (r room) faults() (out []string) {
 	return out
 }
 
-func readRoom(folder string) (r room, err error) {
+func readPackage(folder string) (r packageText, err error) {
 	files, err := filepath.Glob(filepath.Join(folder, "*.go"))
 	if err != nil {
 		return r, err
@@ -66,11 +66,11 @@ func readRoom(folder string) (r room, err error) {
 	return r, nil
 }
 
-// Every package says what it is; rooms under job also what never enters and
+// Every package says what it is; packages under job also what never enters and
 // where to begin.
-func TestRooms(t *testing.T) {
+func TestHousePackageComments(t *testing.T) {
 	for name := range places {
-		r, err := readRoom(filepath.Join("..", filepath.FromSlash(name)))
+		r, err := readPackage(filepath.Join("..", filepath.FromSlash(name)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -88,19 +88,19 @@ func TestRooms(t *testing.T) {
 	}
 }
 
-func TestRoomsAreJudged(t *testing.T) {
+func TestHouseFaultsAreFound(t *testing.T) {
 	for _, c := range []struct {
-		room  room
+		pkg   packageText
 		fails bool
 	}{
-		{room{"Package a is.", mostLines}, false},
-		{room{"", 10}, true},
-		{room{"Package a is.", mostLines + 1}, true},
-		{room{"Package a is. It is larger\nthan other rooms because of b.", mostLines + 1}, false},
-		{room{"Package a is. It is larger than other rooms because of b.", 10}, true},
+		{packageText{"Package a is.", mostLines}, false},
+		{packageText{"", 10}, true},
+		{packageText{"Package a is.", mostLines + 1}, true},
+		{packageText{"Package a is. It is larger\nthan other packages because of b.", mostLines + 1}, false},
+		{packageText{"Package a is. It is larger than other packages because of b.", 10}, true},
 	} {
-		if got := c.room.faults(); len(got) > 0 != c.fails {
-			t.Errorf("%+v: %v", c.room, got)
+		if got := c.pkg.faults(); len(got) > 0 != c.fails {
+			t.Errorf("%+v: %v", c.pkg, got)
 		}
 	}
 }
@@ -143,8 +143,8 @@ func receiver(d *ast.FuncDecl) string {
 	return fmt.Sprint(id)
 }
 
-// What rooms under job export says what it is.
-func TestExportedNamesAreExplained(t *testing.T) {
+// What packages under job export says what it is.
+func TestHouseExportedNamesAreExplained(t *testing.T) {
 	for name := range places {
 		if name != "job" && name != "input" && !strings.HasPrefix(name, "job/") {
 			continue

@@ -14,15 +14,15 @@ import (
 	"unicode/utf8"
 )
 
-// record is what WriteTokenizer says of a tokenizer, in tokenizer_config.json
+// tokenizerRecord is what WriteTokenizer says of a tokenizer, in tokenizer_config.json
 // under the key zeroth, which other programs pass over.
-type record struct {
+type tokenizerRecord struct {
 	Kind string `json:"kind"`   // the name the job had for it
 	Sum  string `json:"sha256"` // see BPE.sum
 }
 
 // check compares a folder's tokenizer with what was recorded of it.
-func (r *record) check(dir string, v *BPE) error {
+func (r *tokenizerRecord) check(dir string, v *BPE) error {
 	if r == nil || r.Sum == v.sum() {
 		return nil
 	}
@@ -149,13 +149,13 @@ func (v *BPE) configJSON(kind string) []byte {
 		end = &s
 	}
 	text, err := json.MarshalIndent(struct {
-		Class       string  `json:"tokenizer_class"`
-		PrefixSpace bool    `json:"add_prefix_space"`
-		BOS         *string `json:"bos_token"`
-		EOS         *string `json:"eos_token"`
-		UNK         *string `json:"unk_token"`
-		Record      record  `json:"zeroth"`
-	}{"GPT2Tokenizer", false, end, end, end, record{kind, v.sum()}}, "", "  ")
+		Class       string          `json:"tokenizer_class"`
+		PrefixSpace bool            `json:"add_prefix_space"`
+		BOS         *string         `json:"bos_token"`
+		EOS         *string         `json:"eos_token"`
+		UNK         *string         `json:"unk_token"`
+		Record      tokenizerRecord `json:"zeroth"`
+	}{"GPT2Tokenizer", false, end, end, end, tokenizerRecord{kind, v.sum()}}, "", "  ")
 	if err != nil {
 		panic(fmt.Sprintf("data: tokenizer_config.json: %v", err)) // strings always encode
 	}

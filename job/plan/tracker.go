@@ -11,21 +11,21 @@ import (
 	"zeroth/zero"
 )
 
-// Watch listens to a trainer, on a device that only counts or in a run, and
+// Tracker listens to a trainer, on a device that only counts or in a run, and
 // writes down what is in use at each of its events.
 //
 // Events are in the order in which work is issued. Work on other queues takes
 // time: a gathered unit is in use from its gather on, a reduced gradient until
 // its slot is wanted again, so what is said to be in use is never less than
 // what is at any instant of a run.
-type Watch struct {
+type Tracker struct {
 	policy  fsdp.Policy
 	micros  int // micro-batches of the step
 	modules int
 	shard   int   // ranks of a shard group
 	lookup  bool  // the first module's backward pass does not read its unit
 	size    int64 // bytes of a parameter in use
-	units   map[string]*watchedUnit
+	units   map[string]*trackedUnit
 
 	On      bool // events are written down
 	now     Amounts
@@ -35,26 +35,26 @@ type Watch struct {
 	passed  bool           // and the backward pass
 	of      Category       // of what the arena gives out now
 	passing bool           // a module's pass is being issued
-	slotted []*watchedUnit // whose gradients of one micro-batch are in slots
+	slotted []*trackedUnit // whose gradients of one micro-batch are in slots
 	at      *Moment        // of the event that goes on; nil between events, or where none are kept
 	Moments []*Moment
 	sent    int64 // bytes the rank has sent,
 	second  int64 // and in the second micro-batch
 }
 
-// watchedUnit is where the parameters and gradients of a unit are now.
-type watchedUnit struct {
+// trackedUnit is where the parameters and gradients of a unit are now.
+type trackedUnit struct {
 	name        string
 	whole, part int64 // elements: of the padded unit, of a shard
 	shared      bool  // several modules use it
 	first       int   // the first that does
 
-	held    bool // its parameters are in a slot, and in use
-	left    int  // moments there were when its last use ended, while its slot still has it; else -1
-	slotted bool // its gradient of one micro-batch is in a slot
-	kept    bool // its gradient is kept whole
-	reduced bool // its gradient shard has a value
-	away    bool // which rests on the host
+	held      bool // its parameters are in a slot, and in use
+	left      int  // moments there were when its last use ended, while its slot still has it; else -1
+	slotted   bool // its gradient of one micro-batch is in a slot
+	kept      bool // its gradient is kept whole
+	reduced   bool // its gradient shard has a value
+	offloaded bool // which rests on the host
 }
 
 // segment is neighbouring memory of the arena, in bytes.
@@ -63,28 +63,28 @@ type segment struct {
 	of       Category
 }
 
-// NewWatch listens to a trainer that is to be built.
-func NewWatch(z *zero.Config) *Watch {
-	w := &Watch{policy: z.Policy, micros: z.Micro, modules: len(z.Model.Modules), shard: z.Groups.Shard.Size(), size: int64(z.DType.Size()), units: map[string]*watchedUnit{}, lookup: z.Model.Lookup}
+// NewTracker listens to a trainer that is to be built.
+func NewTracker(z *zero.Config) *Tracker {
+	w := &Tracker{policy: z.Policy, micros: z.Micro, modules: len(z.Model.Modules), shard: z.Groups.Shard.Size(), size: int64(z.DType.Size()), units: map[string]*trackedUnit{}, lookup: z.Model.Lookup}
 	z.Listener = w
 	return w
 }
 
-// Begin is told what was allocated, before the step that is watched.
-func (w *Watch) Begin(units []*fsdp.Unit, allocated device.Bytes) {
+// Begin is told what was allocated, before the step that is tracked.
+func (w *Tracker) Begin(units []*fsdp.Unit, allocated device.Bytes) {
 	w.On, w.arena, w.micro, w.back, w.passed, w.of, w.slotted, w.at, w.Moments, w.sent = true, nil, 0, false, false, SavedActivations, nil, nil, nil, 0
 	for _, u := range units {
 		first, last := u.Steps()
-		w.units[u.Name] = &watchedUnit{
+		w.units[u.Name] = &trackedUnit{
 			name: u.Name, whole: int64(u.Layout.Len()), part: int64(u.Layout.ShardLen()),
-			shared: first != last, first: first, left: -1, away: u.GradOffloaded,
+			shared: first != last, first: first, left: -1, offloaded: u.GradOffloaded,
 		}
 	}
 	w.now = atRest(allocated)
 }
 
 // Event implements fsdp.Listener.
-func (w *Watch) Event(e fsdp.Event) {
+func (w *Tracker) Event(e fsdp.Event) {
 	if !w.On {
 		return
 	}
@@ -101,13 +101,13 @@ func (w *Watch) Event(e fsdp.Event) {
 		w.turn()
 		w.at, u.left = nil, -1
 		w.hold(u)
-		w.exchanged(e, u, e.Units[0].Shard)
+		w.collective(e, u, e.Units[0].Shard)
 	case fsdp.Reduce:
-		w.exchanged(e, u, e.Units[0].Shard)
+		w.collective(e, u, e.Units[0].Shard)
 		w.reduce(u)
 		w.at = nil
 	case fsdp.Replicate:
-		w.exchanged(e, u, e.Units[0].Replica)
+		w.collective(e, u, e.Units[0].Replica)
 		w.at = nil
 	case fsdp.Vacate:
 		w.at = nil
@@ -121,8 +121,8 @@ func (w *Watch) Event(e fsdp.Event) {
 	}
 }
 
-// exchanged is an event that only several ranks have.
-func (w *Watch) exchanged(e fsdp.Event, u *watchedUnit, g collective.Group) {
+// collective is an event that only several ranks have.
+func (w *Tracker) collective(e fsdp.Event, u *trackedUnit, g collective.Group) {
 	if g.Size() > 1 {
 		w.event(Phase(e.Op.String()), u.name, -1)
 	}
@@ -130,7 +130,7 @@ func (w *Watch) exchanged(e fsdp.Event, u *watchedUnit, g collective.Group) {
 
 // pass begins a module's pass. What it takes is work space, but for what a
 // forward pass saves.
-func (w *Watch) pass(e fsdp.Event) {
+func (w *Tracker) pass(e fsdp.Event) {
 	w.at = nil
 	for _, x := range e.Units {
 		u := w.units[x.Name]
@@ -155,7 +155,7 @@ func (w *Watch) pass(e fsdp.Event) {
 }
 
 // passDone ends it. Between passes the schedule takes modules' outputs.
-func (w *Watch) passDone(e fsdp.Event) {
+func (w *Tracker) passDone(e fsdp.Event) {
 	w.at, w.of, w.passing = nil, SavedActivations, false
 	if e.Op == fsdp.Recompute {
 		return
@@ -172,7 +172,7 @@ func (w *Watch) passDone(e fsdp.Event) {
 }
 
 // Arena implements fsdp.Listener.
-func (w *Watch) Arena(what string, height int) {
+func (w *Tracker) Arena(what string, height int) {
 	if !w.On {
 		return
 	}
@@ -191,7 +191,7 @@ func (w *Watch) Arena(what string, height int) {
 
 // event begins an event. Micro-batches but the first two and the last are as
 // the second, and none of theirs is kept.
-func (w *Watch) event(p Phase, unit string, module int) {
+func (w *Tracker) event(p Phase, unit string, module int) {
 	w.at = nil
 	if !w.On || w.micro >= 2 && w.micro < w.micros-1 {
 		return
@@ -204,7 +204,7 @@ func (w *Watch) event(p Phase, unit string, module int) {
 }
 
 // turn goes on to the next micro-batch once all of the last is issued.
-func (w *Watch) turn() {
+func (w *Tracker) turn() {
 	if w.passed {
 		switch w.micro {
 		case 0:
@@ -217,9 +217,9 @@ func (w *Watch) turn() {
 	}
 }
 
-// extend makes a step of so many micro-batches of the one that was watched: the
+// extend makes a step of so many micro-batches of the one that was tracked: the
 // second is repeated before the last.
-func (w *Watch) extend(micros int) {
+func (w *Tracker) extend(micros int) {
 	more := micros - w.micros
 	if more == 0 {
 		return
@@ -234,7 +234,7 @@ func (w *Watch) extend(micros int) {
 }
 
 // add changes what is in use. The moment of an event is its highest.
-func (w *Watch) add(c Category, bytes int64) {
+func (w *Tracker) add(c Category, bytes int64) {
 	w.now[c] += bytes
 	if w.at != nil && w.now.Total() > w.at.InUse.Total() {
 		w.at.InUse = w.now
@@ -242,7 +242,7 @@ func (w *Watch) add(c Category, bytes int64) {
 }
 
 // raise fills the arena up to a height, for a category.
-func (w *Watch) raise(to int, of Category) {
+func (w *Tracker) raise(to int, of Category) {
 	from := w.height()
 	if to <= from {
 		return
@@ -256,7 +256,7 @@ func (w *Watch) raise(to int, of Category) {
 }
 
 // lower empties the arena down to a height.
-func (w *Watch) lower(to int) {
+func (w *Tracker) lower(to int) {
 	for n := len(w.arena); n > 0 && w.arena[n-1].to > to; n = len(w.arena) {
 		s := &w.arena[n-1]
 		w.add(s.of, -int64(s.to-max(s.from, to)))
@@ -267,7 +267,7 @@ func (w *Watch) lower(to int) {
 	}
 }
 
-func (w *Watch) height() int {
+func (w *Tracker) height() int {
 	if len(w.arena) == 0 {
 		return 0
 	}
@@ -276,7 +276,7 @@ func (w *Watch) height() int {
 
 // hold notes that a unit is whole in a slot and will be used. If it was left
 // there by its last use, it was in use all the time.
-func (w *Watch) hold(u *watchedUnit) {
+func (w *Tracker) hold(u *trackedUnit) {
 	if w.policy.KeepParams || u.held {
 		return
 	}
@@ -291,7 +291,7 @@ func (w *Watch) hold(u *watchedUnit) {
 
 // leave notes that a unit has been used. A unit that several modules use keeps
 // its slot until it is updated.
-func (w *Watch) leave(u *watchedUnit) {
+func (w *Tracker) leave(u *trackedUnit) {
 	if u.held && !u.shared {
 		u.held, u.left = false, len(w.Moments)
 		w.add(GatheredUnits, -w.size*u.whole)
@@ -300,7 +300,7 @@ func (w *Watch) leave(u *watchedUnit) {
 
 // gradient notes that a unit's gradient begins to be written: where it is kept,
 // or in its slot, which another unit may have to leave.
-func (w *Watch) gradient(u *watchedUnit) {
+func (w *Tracker) gradient(u *trackedUnit) {
 	if w.policy.KeepGrads && w.micro == 0 {
 		if !u.kept {
 			u.kept = true
@@ -317,20 +317,20 @@ func (w *Watch) gradient(u *watchedUnit) {
 }
 
 // unslot notes that the gradient in a unit's slot is no longer needed.
-func (w *Watch) unslot(u *watchedUnit) {
+func (w *Tracker) unslot(u *trackedUnit) {
 	if u.slotted {
 		u.slotted = false
-		w.slotted = slices.DeleteFunc(w.slotted, func(x *watchedUnit) bool { return x == u })
+		w.slotted = slices.DeleteFunc(w.slotted, func(x *trackedUnit) bool { return x == u })
 		w.add(UnitGradients, -4*u.whole)
 	}
 }
 
 // reduce notes that a unit's gradient has been added to that of its shard.
-func (w *Watch) reduce(u *watchedUnit) {
+func (w *Tracker) reduce(u *trackedUnit) {
 	if w.policy.KeepGrads {
 		return
 	}
-	if !u.reduced && !u.away {
+	if !u.reduced && !u.offloaded {
 		u.reduced = true
 		w.add(Gradients, 4*u.part)
 	}
@@ -340,7 +340,7 @@ func (w *Watch) reduce(u *watchedUnit) {
 }
 
 // settle notes that all reductions are done: what follows waits for them.
-func (w *Watch) settle() {
+func (w *Tracker) settle() {
 	w.at = nil
 	w.lower(0)
 	for len(w.slotted) > 0 {
@@ -350,7 +350,7 @@ func (w *Watch) settle() {
 
 // update notes that a unit's gradient is used up and that its parameters in a
 // slot are old.
-func (w *Watch) update(u *watchedUnit) {
+func (w *Tracker) update(u *trackedUnit) {
 	w.at = nil
 	if u.kept {
 		u.kept = false
@@ -368,7 +368,7 @@ func (w *Watch) update(u *watchedUnit) {
 }
 
 // Name is a moment's for people.
-func (w *Watch) Name(m *Moment) string {
+func (w *Tracker) Name(m *Moment) string {
 	what := m.Unit
 	switch m.module {
 	case 0:
