@@ -23,12 +23,15 @@ var colors = [Categories]show.Color{
 	OffloadStaging: {Light: "#9c6b1e", Dark: "#c08a36"}, CheckpointStaging: {Light: "#d6b56a", Dark: "#e6cd92"},
 }
 
+// stacking is the categories from the bottom of a drawing: what changes least
+// comes first.
+var stacking = []Category{Params, MasterCopy, OptimizerStates, KernelSpace, TokenIDs, Statistics, OffloadStaging, CheckpointStaging,
+	Gradients, UnitGradients, GatheredUnits, SavedActivations, Recomputed, Logits, WorkSpace}
+
 // used are the categories that any event has something in, from the bottom of a
-// drawing: what changes least comes first.
+// drawing.
 func (p *Plan) used() (list []Category) {
-	order := []Category{Params, MasterCopy, OptimizerStates, KernelSpace, TokenIDs, Statistics, OffloadStaging, CheckpointStaging,
-		Gradients, UnitGradients, GatheredUnits, SavedActivations, Recomputed, Logits, WorkSpace}
-	for _, c := range order {
+	for _, c := range stacking {
 		if p.highest(c) > 0 {
 			list = append(list, c)
 		}
@@ -134,10 +137,10 @@ func (p *Plan) title() string {
 	return fmt.Sprintf("Memory of a rank in one training step: %s", p.Model)
 }
 
-// setting is what is planned, in a line.
+// setting is what is planned, in a line, but for the stage.
 func (p *Plan) setting() string {
 	c := p.Config
-	return fmt.Sprintf("%s, stage %d, %s, micro-batch %d of %s tokens, recompute %s", ranksOf(c.Parallel.Ranks), c.Zero.Stage, c.Precision,
+	return fmt.Sprintf("%s, %s, micro-batch %d of %s tokens, recompute %s", ranksOf(c.Parallel.Ranks), c.Precision,
 		c.Train.MicroBatch, show.Grouped(int64(c.Model.Context)), c.Zero.Recompute)
 }
 
@@ -151,12 +154,6 @@ func ranksOf(n int) string {
 // peakLine says when the most is in use.
 func (p *Plan) peakLine() string {
 	return fmt.Sprintf("peak %s in use: %s", show.ByteSize(p.Peak.InUse.Total()), p.Peak.Name)
-}
-
-// limitInSight tells whether a device's memory is known and near enough to what
-// is allocated to be drawn beside it.
-func (p *Plan) limitInSight() bool {
-	return p.Machine.Memory > 0 && p.Machine.Memory <= 4*p.Allocated.Total()
 }
 
 // WriteSVG draws what is in use at every event, one category upon the other,
@@ -184,23 +181,31 @@ func (p *Plan) chart() *show.Chart {
 		c.Series = append(c.Series, show.Series{Name: categories[of].title, Color: colors[of], Fill: true, Points: outline(below, top)})
 		below = top
 	}
-	level := func(name string, y float64, color show.Color) {
-		c.Series = append(c.Series, show.Series{Name: name, Color: color, Width: 2, Dash: true, Points: []show.XY{{X: 0, Y: y}, {X: n, Y: y}}})
-	}
-	level("allocated, "+show.ByteSize(p.Allocated.Total()), all, show.Ink)
-	memory := show.ByteSize(p.Machine.Memory)
-	switch {
-	case p.limitInSight():
-		y := float64(p.Machine.Memory) / unit
-		c.Y.Hi = max(c.Y.Hi, y*1.05)
-		level("device has "+memory, y, limitColor)
-	case p.Machine.Memory > 0:
-		c.Notes = append(c.Notes, "the device has "+memory+", far above what is drawn")
-	}
+	c.Series = append(c.Series, level("allocated, "+show.ByteSize(p.Allocated.Total()), all, n, show.Ink))
+	drawLimit(c, p.Machine.Memory, p.Allocated.Total(), unit)
 	if p.Measured != nil {
 		c.Series = append(c.Series, show.Series{Name: fmt.Sprintf("measured in step %d", p.Measured.Step), Color: show.Ink, Width: 1.6, Points: p.Measured.steps(unit)})
 	}
 	return c
+}
+
+// level is a broken line across a drawing.
+func level(name string, y, width float64, color show.Color) show.Series {
+	return show.Series{Name: name, Color: color, Width: 2, Dash: true, Points: []show.XY{{X: 0, Y: y}, {X: width, Y: y}}}
+}
+
+// drawLimit draws the line of what a device has, if that is known, 0 if not. Where
+// it is far above what is drawn, a note tells it instead.
+func drawLimit(c *show.Chart, memory, drawn int64, unit float64) {
+	has := "device has " + show.ByteSize(memory)
+	switch {
+	case memory > 4*drawn:
+		c.Notes = append(c.Notes, "the "+has+", far above what is drawn")
+	case memory > 0:
+		y := float64(memory) / unit
+		c.Y.Hi = max(c.Y.Hi, y*1.05)
+		c.Series = append(c.Series, level(has, y, c.X.Hi, limitColor))
+	}
 }
 
 // limitColor is that of what a device has.

@@ -1,0 +1,89 @@
+package plan
+
+import (
+	"fmt"
+	"io"
+
+	"zeroth/device"
+	"zeroth/job/show"
+)
+
+// Stages are the plans of a job that differ in the stage alone, and why others of
+// its stages cannot be planned.
+type Stages struct {
+	Plans   []*Plan // one or more
+	Refused []string
+}
+
+// Lines are a line for each stage, for people.
+func (s *Stages) Lines() (lines []string) {
+	for _, p := range s.Plans {
+		line := fmt.Sprintf("stage %d %s of a rank's device", p.Config.Zero.Stage, show.BothUnits(p.Allocated.Total()))
+		if v := p.verdict(); v != "" {
+			line += ": " + v
+		}
+		lines = append(lines, line)
+	}
+	return append(lines, s.Refused...)
+}
+
+// WriteSVG draws what a rank has to have at each stage, use upon use, side by
+// side, with the line of what its device has.
+func (s *Stages) WriteSVG(out io.Writer) error {
+	if _, err := io.WriteString(out, show.SVG(s.chart())); err != nil {
+		return fmt.Errorf("stages: %w", err)
+	}
+	return nil
+}
+
+func (s *Stages) chart() *show.Chart {
+	first, most := s.Plans[0], int64(0)
+	for _, p := range s.Plans {
+		_, high := Sum(p.Outside)
+		most = max(most, p.Allocated.Total()+high)
+	}
+	unit, name := scale(most)
+	c := &show.Chart{Title: "Memory of a rank at each stage of ZeRO: " + first.Model, Notes: append([]string{first.setting()}, s.Refused...)}
+	c.X = show.Axis{Label: "stage", Hi: float64(len(s.Plans))}
+	c.Y = show.Axis{Label: "memory allocated (" + name + ")", Hi: float64(most) / unit * 1.12}
+	for i, p := range s.Plans {
+		at := float64(i)
+		c.Series = append(c.Series, p.bar(at, unit)...)
+		c.X.Bands = append(c.X.Bands, show.Band{From: at, To: at + 1, Label: fmt.Sprint(p.Config.Zero.Stage)})
+		if v := p.verdict(); v != "" {
+			c.X.Bands = append(c.X.Bands, show.Band{From: at, To: at + 1, Label: v, Short: "may fit", Row: 1})
+		}
+		_, high := Sum(p.Outside)
+		top := show.XY{X: at + 0.5, Y: float64(p.Allocated.Total()+high) / unit}
+		c.Marks = append(c.Marks, show.Mark{XY: top, Label: show.ByteSize(p.Allocated.Total())})
+	}
+	drawLimit(c, first.Machine.Memory, most, unit)
+	return c
+}
+
+// bar is what is allocated, from the bottom, and above it an estimate of what is
+// outside.
+func (p *Plan) bar(at, unit float64) (list []show.Series) {
+	below := 0.0
+	add := func(name string, color show.Color, bytes int64) {
+		top, left, right := below+float64(bytes)/unit, at+0.2, at+0.8
+		list = append(list, show.Series{Name: name, Color: color, Fill: true,
+			Points: []show.XY{{X: left, Y: below}, {X: left, Y: top}, {X: right, Y: top}, {X: right, Y: below}}})
+		below = top
+	}
+	var seen [device.Uses]bool
+	for _, c := range stacking {
+		use, title := categories[c].use, categories[c].title
+		if seen[use] || p.Allocated[use] == 0 {
+			continue
+		}
+		if seen[use] = true; use == device.Activations {
+			title = p.arena().Title
+		}
+		add(title, colors[c], p.Allocated[use])
+	}
+	if _, high := Sum(p.Outside); high > 0 {
+		add("outside, at most (estimate)", show.Color{Light: "#d8dee4", Dark: "#3d444d"}, high)
+	}
+	return list
+}
