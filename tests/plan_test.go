@@ -17,6 +17,7 @@ import (
 	"zeroth/device"
 	"zeroth/job/config"
 	"zeroth/job/plan"
+	"zeroth/job/show"
 	"zeroth/job/sim"
 	"zeroth/shard"
 	"zeroth/zero"
@@ -367,7 +368,7 @@ func TestPeakIsNamed(t *testing.T) {
 // All three drawings tell what the timeline has. The page needs nothing from
 // elsewhere.
 func TestTimelineFiles(t *testing.T) {
-	p := planOf(t, cfg(t, "zero.recompute=block"))
+	p := planOf(t, cfg(t, "zero.recompute=block", "train.accumulate=6", "train.batch=null"))
 	var table, page bytes.Buffer
 	if err := errors.Join(p.WriteCSV(&table), p.WriteHTML(&page)); err != nil {
 		t.Fatal(err)
@@ -397,6 +398,7 @@ func TestTimelineFiles(t *testing.T) {
 			Name  string
 			Bytes []int64
 		}
+		Stretches, Micros []stretch
 	}
 	if err := json.Unmarshal([]byte(data), &drawn); err != nil || len(drawn.Events) != len(p.Timeline) || p.Timeline[drawn.Peak] != p.Peak {
 		t.Fatalf("what the page draws: %v\n%.200s", err, data)
@@ -410,11 +412,95 @@ func TestTimelineFiles(t *testing.T) {
 			t.Errorf("event %d on the page: %s, %d bytes", i, e.Name, sum)
 		}
 	}
+	checkStretches(t, p, drawn.Stretches, drawn.Micros)
+	if want := "micro-batches 3 to 5 are as micro-batch 2 and not drawn"; !strings.Contains(text, want) {
+		t.Errorf("the page does not say that %s", want)
+	}
 	var drawing strings.Builder
-	if err := p.WriteSVG(&drawing); err != nil {
+	for _, memory := range []int64{0, 2, 3} {
+		p.Machine.Memory = memory * p.Allocated.Total()
+		drawing.Reset()
+		if err := p.WriteSVG(&drawing); err != nil {
+			t.Fatal(err)
+		}
+		has := ">device has " + show.ByteSize(p.Machine.Memory) + "<"
+		for word, want := range map[string]bool{
+			">saved activations<": true, ">optimizer states<": true, ">allocated, ": true, "MiB)<": true, ">forward<": true, ">backward<": true, ">update<": true, ">micro-batch 6<": true,
+			"3 to 5 are as micro-batch 2": true, has: memory == 2, ">↑ " + has[1:]: memory == 3,
+		} {
+			if strings.Contains(drawing.String(), word) != want {
+				t.Errorf("device of %d times what is allocated: %q in the drawing: %v", memory, word, !want)
+			}
+		}
+	}
+}
+
+// stretch is a part of a drawn step: events From to To-1.
+type stretch struct {
+	From, To int
+	Name     string
+}
+
+// checkStretches looks for every event in the passes of a drawn step, one after
+// the other, and the micro-batches below them.
+func checkStretches(t *testing.T, p *plan.Plan, passes, micros []stretch) {
+	t.Helper()
+	at := 0
+	var names []string
+	for _, s := range passes {
+		if s.From != at || s.To <= at {
+			t.Errorf("%s is from event %d to %d, and the one before ends at %d", s.Name, s.From, s.To, at)
+		}
+		names, at = append(names, s.Name), s.To
+		for _, m := range p.Timeline[s.From:s.To] {
+			want := map[plan.Phase]string{"forward": "forward", "backward": "backward", "recompute": "backward", "reduce-scatter": "backward", "norm": "update", "update": "update"}[m.Phase]
+			if want != "" && want != s.Name {
+				t.Errorf("%s is in the %s pass", m.Name, s.Name)
+			}
+		}
+	}
+	if got := strings.Join(names, " "); at != len(p.Timeline) || got != "forward backward forward backward forward backward update" {
+		t.Errorf("the passes are %s, to event %d of %d", got, at, len(p.Timeline))
+	}
+	for _, s := range micros {
+		for _, m := range p.Timeline[s.From:s.To] {
+			if want := fmt.Sprintf("micro-batch %d", m.Micro+1); s.Name != want {
+				t.Errorf("%s is in %s, want %s", m.Name, s.Name, want)
+			}
+		}
+	}
+	if len(micros) != 3 {
+		t.Errorf("%d micro-batches are drawn", len(micros))
+	}
+}
+
+// The drawing of the stages has what each allocates, and says which fit.
+func TestStages(t *testing.T) {
+	var s plan.Stages
+	for stage := range 4 {
+		p := planOf(t, cfg(t, fmt.Sprintf("zero.stage=%d", stage), "parallel.ranks=2"))
+		s.Plans = append(s.Plans, p)
+	}
+	between := (s.Plans[0].Allocated.Total() + s.Plans[3].Allocated.Total()) / 2
+	for _, p := range s.Plans {
+		p.Machine.Memory = between
+	}
+	var drawing strings.Builder
+	if err := s.WriteSVG(&drawing); err != nil {
 		t.Fatal(err)
 	}
-	for _, word := range []string{">saved activations<", ">optimizer states<", ">allocated, ", "MiB)<", ">forward<", ">backward<", ">update<"} {
+	lines := s.Lines()
+	for i, p := range s.Plans {
+		verdict := ": fits"
+		if p.Allocated.Total() > between {
+			verdict = ": does not fit"
+		}
+		amount := show.ByteSize(p.Allocated.Total())
+		if !strings.Contains(drawing.String(), ">"+amount+"<") || !strings.HasPrefix(lines[i], fmt.Sprintf("stage %d %s", i, amount)) || !strings.HasSuffix(lines[i], verdict) {
+			t.Errorf("stage %d, %s%s: %s", i, amount, verdict, lines[i])
+		}
+	}
+	for _, word := range []string{">does not fit<", ">fits<", ">arena of activations<", ">device has " + show.ByteSize(between) + "<"} {
 		if !strings.Contains(drawing.String(), word) {
 			t.Errorf("no %q in the drawing", word)
 		}

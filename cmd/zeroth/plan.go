@@ -131,7 +131,7 @@ is. "here" measures the kernels and collectives of the job on this machine, whos
 ranks share its processors. Other names are machines others have measured. A
 file describes any other, in JSON: see examples/machine.json.`,
 		Example: `  zeroth plan examples/quickstart.yaml
-  zeroth plan examples/quickstart.yaml --world 64 --set zero.stage=1 --html plan.html
+  zeroth plan examples/quickstart.yaml --world 64 --set zero.stage=1 --timeline plan.html
   zeroth plan --model Llama-3-8B --stage 3 --gpus 64 --gpu-memory 80GiB --micro-batch 1 --seq 8192 --recompute block`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: a.do(func(cmd *cobra.Command, args []string) error {
@@ -159,6 +159,10 @@ file describes any other, in JSON: see examples/machine.json.`,
 			if planned.Simulated, err = forecast(c, o.machine); err != nil {
 				return err
 			}
+			stages, err := p.compare(o.stages, m, of)
+			if err != nil {
+				return err
+			}
 			if err := o.write(planned); err != nil {
 				return err
 			}
@@ -166,6 +170,9 @@ file describes any other, in JSON: see examples/machine.json.`,
 				return cmp.Or(writeJSON(a.out, planned), planned.Fits())
 			}
 			err = planned.Print(a.out)
+			for _, line := range stages {
+				fmt.Fprintln(a.out, line)
+			}
 			if err == nil && o.deepspeed {
 				err = planned.PrintDeepSpeed(a.out, o.node)
 			}
@@ -178,9 +185,7 @@ file describes any other, in JSON: see examples/machine.json.`,
 	p.flags(cmd.Flags())
 	f := cmd.Flags()
 	f.IntVar(&p.world, "world", 0, "plan for so many ranks of this machine's kind")
-	f.StringVar(&o.html, "html", "", "write the report with its timeline to a `file`, complete in itself")
-	f.StringVar(&o.svg, "svg", "", "write the timeline to a `file`")
-	f.StringVar(&o.csv, "csv", "", "write the timeline to a `file`")
+	o.pictures.flags(f)
 	f.StringVar(&o.machine, "machine", "", "forecast a step's time on: here, "+strings.Join(sim.HardwareNames(), ", ")+", or a `file`")
 	f.StringVar(&o.trace, "trace", "", "write what the queues of a rank will do to a `file` that ui.perfetto.dev opens; needs --machine")
 	f.BoolVar(&o.deepspeed, "deepspeed-estimate", false, "add what DeepSpeed's own estimators answer")
@@ -192,9 +197,10 @@ file describes any other, in JSON: see examples/machine.json.`,
 
 // planning is what is wanted of a plan besides itself.
 type planning struct {
-	html, svg, csv, trace, machine, titan string
-	deepspeed                             bool
-	node                                  int
+	pictures
+	trace, machine, titan string
+	deepspeed             bool
+	node                  int
 }
 
 // check refuses what does not go together, before anything is written.
@@ -211,7 +217,7 @@ func (o *planning) check(p *planned, m plan.Machine) error {
 	case o.trace != "" && o.machine == "":
 		return input.BadInput(errors.New("--trace without --machine: how fast is it to be?"))
 	}
-	return nil
+	return o.pictures.check()
 }
 
 // forecast is that of the job on a machine; nil if none is named.
@@ -241,16 +247,11 @@ func writeJSON(out io.Writer, v any) error {
 
 // write writes the files that are asked for.
 func (o *planning) write(plan *plan.Plan) error {
-	var errs []error
-	for _, f := range []struct {
-		path  string
-		write func(io.Writer) error
-	}{{o.html, plan.WriteHTML}, {o.svg, plan.WriteSVG}, {o.csv, plan.WriteCSV}, {o.trace, plan.WriteTrace}} {
-		if f.path != "" {
-			errs = append(errs, writeFile(f.path, f.write))
-		}
+	err := o.pictures.draw(plan)
+	if o.trace != "" {
+		err = errors.Join(err, writeFile(o.trace, plan.WriteTrace))
 	}
-	return errors.Join(errs...)
+	return err
 }
 
 func writeFile(path string, write func(io.Writer) error) error {

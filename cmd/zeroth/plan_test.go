@@ -73,13 +73,27 @@ func TestPlanOfAModel(t *testing.T) {
 	if plan.Parameters != 8030261248 || plan.Ranks != 64 || plan.Verdict != "fits" || sum != plan.Allocated || plan.AtPeak > sum || plan.AtPeak == 0 {
 		t.Errorf("categories add up to %d: %+v", sum, plan)
 	}
-	zeroth(t, 0, "plan", "tiny.yaml", "--html", "p.html", "--svg", "p.svg", "--csv", "p.csv")
 	for _, file := range []string{"p.html", "p.svg", "p.csv"} {
+		zeroth(t, 0, "plan", "tiny.yaml", "--timeline", file)
 		if info, err := os.Stat(file); err != nil || info.Size() < 1000 {
 			t.Errorf("%s: %v", file, err)
 		}
 	}
-	zeroth(t, 1, "plan", "tiny.yaml", "--csv", "no/folder.csv")
+	zeroth(t, 1, "plan", "tiny.yaml", "--timeline", "no/folder.csv")
+}
+
+// The stages are drawn and told, those that go with the job.
+func TestPlanOfStages(t *testing.T) {
+	inFolder(t)
+	out, _ := zeroth(t, 0, "plan", "tiny.yaml", "--stages", "s.svg")
+	contains(t, out, "\nstage 0 ", "\nstage 1 ", "\nstage 2 ", "\nstage 3 ", " of a rank's device\n")
+	drawing, err := os.ReadFile("s.svg")
+	if err != nil {
+		t.Fatal(err)
+	}
+	contains(t, string(drawing), ">Memory of a rank at each stage of ZeRO: ", ">float32 master copy<")
+	out, _ = zeroth(t, 0, "plan", "tiny.yaml", "--stages", "s.svg", "--set", "zero.offload={optimizer: host, parameters: host}")
+	contains(t, out, "\nstage 0 does not go with this job: ", "\nstage 3 ")
 }
 
 func TestFit(t *testing.T) {
@@ -220,10 +234,12 @@ func TestPlanMistakes(t *testing.T) {
 		"--trace without --machine":                         {"plan", "tiny.yaml", "--trace", "t.json"},
 		"torchtitan's settings are known for an untied":     {"plan", "tiny.yaml", "--torchtitan-estimate", "full"},
 		"--timeline t.png: want a file that ends in .html":  {"train", "tiny.yaml", "--timeline", "t.png"},
-		"--link is empty; give it a value or leave it out":  {"fit", "tiny.yaml", "--gpu-memory", "1GiB", "--link", ""},
-		"--largest head; want model, seq or micro_batch":    {"fit", "tiny.yaml", "--gpu-memory", "1GiB", "--largest", "head"},
-		"no.yaml: the job file cannot be read: no such":     {"plan", "no.yaml"},
-		"parallel.memory: a budget of 20.0 KiB a rank, but": {"train", "tiny.yaml", "--set", "parallel.memory=20KiB"},
+		"--timeline p.png: want a file that ends in .html, .svg or .csv\n--stages s.html: want a file that ends in .svg": {"plan", "tiny.yaml", "--timeline", "p.png", "--stages", "s.html"},
+		"it is now --timeline FILE.svg\nSee 'zeroth plan --help'":                                                        {"plan", "tiny.yaml", "--svg", "x.png"},
+		"--link is empty; give it a value or leave it out":                                                               {"fit", "tiny.yaml", "--gpu-memory", "1GiB", "--link", ""},
+		"--largest head; want model, seq or micro_batch":                                                                 {"fit", "tiny.yaml", "--gpu-memory", "1GiB", "--largest", "head"},
+		"no.yaml: the job file cannot be read: no such":                                                                  {"plan", "no.yaml"},
+		"parallel.memory: a budget of 20.0 KiB a rank, but":                                                              {"train", "tiny.yaml", "--set", "parallel.memory=20KiB"},
 	} {
 		out, errs := zeroth(t, 2, args...)
 		if !strings.Contains(errs, want) || out != "" {

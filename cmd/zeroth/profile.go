@@ -4,14 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"runtime/pprof"
 
 	"github.com/spf13/pflag"
 
 	"zeroth/input"
 	"zeroth/job"
-	"zeroth/job/plan"
 	"zeroth/job/sim"
 )
 
@@ -50,8 +48,15 @@ func (p *probes) start(run *job.Options) (stop func() error, err error) {
 		})
 	}
 	if p.timeline != "" {
-		write, err := timelineWriter(p.timeline)
+		drawn := pictures{timeline: p.timeline}
+		if err := drawn.check(); err != nil {
+			return stop, err
+		}
+		f, err := create("timeline", p.timeline)
 		if err != nil {
+			return stop, err
+		}
+		if err := f.Close(); err != nil {
 			return stop, err
 		}
 		o := &job.Observation{}
@@ -60,7 +65,7 @@ func (p *probes) start(run *job.Options) (stop func() error, err error) {
 			if o.Plan == nil {
 				return nil // the run did not come to it
 			}
-			return write(o.Plan)
+			return drawn.draw(o.Plan)
 		})
 	}
 	if p.trace != "" {
@@ -73,23 +78,6 @@ func (p *probes) start(run *job.Options) (stop func() error, err error) {
 		ends = append(ends, func() error { return errors.Join(t.Write(f), f.Close()) })
 	}
 	return stop, nil
-}
-
-// timelineWriter writes a plan in the format of the file's extension.
-func timelineWriter(path string) (func(*plan.Plan) error, error) {
-	write, ok := map[string]func(*plan.Plan) error{
-		".html": func(p *plan.Plan) error { return writeFile(path, p.WriteHTML) },
-		".csv":  func(p *plan.Plan) error { return writeFile(path, p.WriteCSV) },
-		".svg":  func(p *plan.Plan) error { return writeFile(path, p.WriteSVG) },
-	}[filepath.Ext(path)]
-	if !ok {
-		return nil, input.BadInput(fmt.Errorf("--timeline %s: want a file that ends in .html, .svg or .csv", path))
-	}
-	f, err := create("timeline", path)
-	if err != nil {
-		return nil, err
-	}
-	return write, f.Close()
 }
 
 func create(flag, path string) (*os.File, error) {

@@ -53,8 +53,11 @@ func (p *Plan) whole(stage int) string {
 	return "sharded"
 }
 
+// arenaTitle is what people call the activations' one allocation.
+const arenaTitle = "arena of activations"
+
 func (p *Plan) arena() Row {
-	bytes, row := p.Allocated[device.Activations], Row{Category: Categories, Name: "activations", Title: "arena of activations"}
+	bytes, row := p.Allocated[device.Activations], Row{Category: Categories, Name: "activations", Title: arenaTitle}
 	row.Allocated = &bytes
 	for c := SavedActivations; c <= WorkSpace; c++ {
 		row.AtPeak += p.Peak.InUse[c]

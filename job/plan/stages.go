@@ -43,12 +43,15 @@ func (s *Stages) chart() *show.Chart {
 		most = max(most, p.Allocated.Total()+high)
 	}
 	unit, name := scale(most)
-	c := &show.Chart{Title: "Memory of a rank at each stage of ZeRO: " + first.Model, Notes: append([]string{first.setting()}, s.Refused...)}
+	c := &show.Chart{Title: "Memory of a rank at each stage of ZeRO: " + first.Model, Notes: []string{first.setting()}}
+	if len(s.Refused) > 0 {
+		c.Notes = append(c.Notes, "stages that are missing do not go with the job's other settings")
+	}
 	c.X = show.Axis{Label: "stage", Hi: float64(len(s.Plans))}
 	c.Y = show.Axis{Label: "memory allocated (" + name + ")", Hi: float64(most) / unit * 1.12}
+	c.Series = s.bars(unit)
 	for i, p := range s.Plans {
 		at := float64(i)
-		c.Series = append(c.Series, p.bar(at, unit)...)
 		c.X.Bands = append(c.X.Bands, show.Band{From: at, To: at + 1, Label: fmt.Sprint(p.Config.Zero.Stage)})
 		if v := p.verdict(); v != "" {
 			c.X.Bands = append(c.X.Bands, show.Band{From: at, To: at + 1, Label: v, Short: "may fit", Row: 1})
@@ -61,29 +64,36 @@ func (s *Stages) chart() *show.Chart {
 	return c
 }
 
-// bar is what is allocated, from the bottom, and above it an estimate of what is
-// outside.
-func (p *Plan) bar(at, unit float64) (list []show.Series) {
-	below := 0.0
-	add := func(name string, color show.Color, bytes int64) {
-		top, left, right := below+float64(bytes)/unit, at+0.2, at+0.8
-		list = append(list, show.Series{Name: name, Color: color, Fill: true,
-			Points: []show.XY{{X: left, Y: below}, {X: left, Y: top}, {X: right, Y: top}, {X: right, Y: below}}})
-		below = top
+// bars are what is allocated at each stage, use upon use, and above it an
+// estimate of what is outside.
+func (s *Stages) bars(unit float64) (list []show.Series) {
+	below := make([]float64, len(s.Plans))
+	add := func(name string, color show.Color, bytes func(*Plan) int64) {
+		for i, p := range s.Plans {
+			n := bytes(p)
+			if n == 0 {
+				continue
+			}
+			top, left, right := below[i]+float64(n)/unit, float64(i)+0.2, float64(i)+0.8
+			list = append(list, show.Series{Name: name, Color: color, Fill: true,
+				Points: []show.XY{{X: left, Y: below[i]}, {X: left, Y: top}, {X: right, Y: top}, {X: right, Y: below[i]}}})
+			below[i] = top
+		}
 	}
 	var seen [device.Uses]bool
 	for _, c := range stacking {
 		use, title := categories[c].use, categories[c].title
-		if seen[use] || p.Allocated[use] == 0 {
+		if seen[use] {
 			continue
 		}
 		if seen[use] = true; use == device.Activations {
-			title = p.arena().Title
+			title = arenaTitle
 		}
-		add(title, colors[c], p.Allocated[use])
+		add(title, colors[c], func(p *Plan) int64 { return p.Allocated[use] })
 	}
-	if _, high := Sum(p.Outside); high > 0 {
-		add("outside, at most (estimate)", show.Color{Light: "#d8dee4", Dark: "#3d444d"}, high)
-	}
+	add("outside, estimated", show.Color{Light: "#d8dee4", Dark: "#3d444d"}, func(p *Plan) int64 {
+		_, high := Sum(p.Outside)
+		return high
+	})
 	return list
 }

@@ -132,9 +132,9 @@ func (p *Plan) bands() (list []show.Band) {
 	return list
 }
 
-// title is what every drawing of the plan is called.
+// title is what the drawings of a step are called.
 func (p *Plan) title() string {
-	return fmt.Sprintf("Memory of a rank in one training step: %s", p.Model)
+	return fmt.Sprintf("Memory of a rank in one training step: %s, stage %d", p.Model, p.Config.Zero.Stage)
 }
 
 // setting is what is planned, in a line, but for the stage.
@@ -195,12 +195,13 @@ func level(name string, y, width float64, color show.Color) show.Series {
 }
 
 // drawLimit draws the line of what a device has, if that is known, 0 if not. Where
-// it is far above what is drawn, a note tells it instead.
+// it is far above what is drawn, an arrow points to it.
 func drawLimit(c *show.Chart, memory, drawn int64, unit float64) {
 	has := "device has " + show.ByteSize(memory)
 	switch {
-	case memory > 4*drawn:
-		c.Notes = append(c.Notes, "the "+has+", far above what is drawn")
+	case memory > 2*drawn:
+		c.Y.Hi *= 1.08
+		c.Marks = append(c.Marks, show.Mark{XY: show.XY{X: 0.86 * c.X.Hi, Y: 0.93 * c.Y.Hi}, Label: "↑ " + has})
 	case memory > 0:
 		y := float64(memory) / unit
 		c.Y.Hi = max(c.Y.Hi, y*1.05)

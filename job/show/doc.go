@@ -3,6 +3,6 @@
 //
 // What never enters: jobs, and any other package of ours.
 //
-// Begin with words.go; table.go aligns columns, screen.go guards a terminal, plot.go
-// is for drawings.
+// Begin with words.go; table.go aligns columns, screen.go guards a terminal, chart.go
+// is for drawings, which svg.go writes.
 package show

@@ -25,7 +25,7 @@ const (
 const style = `svg{width:100%;height:auto;max-height:100vh;background:#fff;font-family:system-ui,-apple-system,"Segoe UI",Arial,sans-serif;font-size:15px}
 .ground{fill:#fff}.ink{fill:#1f2328}.soft{fill:#57606a}.rule{stroke:#d0d7de;fill:none}.frame{stroke:#8c959f;fill:none}
 .title{font-size:1.15em;font-weight:600}.halo{stroke:#fff;stroke-width:4px;paint-order:stroke}.seam{stroke:#fff;stroke-width:.6px;stroke-linejoin:round}
-@media (max-width:560px){svg{font-size:20px}}
+@media (max-width:560px){svg{font-size:20px}.key{font-size:18px}}
 @media (min-width:1100px){svg{font-size:13px}}
 @media (prefers-color-scheme:dark){svg{background:#0d1117}.ground{fill:#0d1117}.ink{fill:#e6edf3}.soft{fill:#9da7b3}.rule{stroke:#30363d}.frame{stroke:#6e7681}.halo{stroke:#0d1117}.seam{stroke:#0d1117}}
 `
@@ -218,7 +218,7 @@ func (s *svg) legend(c *Chart) {
 		} else {
 			s.add(`<path class="l%d"%s d="M%.1f %.1fh22"/>`, k, x.looks(), left, s.y-5)
 		}
-		s.text(left+30, s.y, "start", "ink", x.Name)
+		s.text(left+30, s.y, "start", "ink key", x.Name)
 	}
 	s.y += 10
 }
