@@ -33,7 +33,7 @@ that is slower than 0.93 of its best, somebody else had a processor, and the
 sample is dropped; shown are medians of the others. A line without one sample
 left is marked noisy and is the best of what was dropped.
 
-Shapes are those of a GPT of 10.8 million parameters (examples/quickstart.yaml),
+Shapes are those of a GPT of 10.8 million parameters (6 layers of width 384),
 one of 29.5 million, and GPT-2 with 124 million.`,
 		Example: `  zeroth bench gemm
   zeroth bench step --seconds 4
