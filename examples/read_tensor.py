@@ -108,7 +108,7 @@ def decode_piece(kind, b, want):
     try:
         from compression import zstd  # Python 3.14
     except ImportError:
-        sys.exit("a piece is in zstd, which needs Python 3.14; or rewrite the checkpoint: zeroth ckpt reshard --compress never")
+        sys.exit("a piece is in zstd, which needs Python 3.14; or have the job save with checkpoint.compress: never")
     return zstd.decompress(b)
 
 

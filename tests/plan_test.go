@@ -99,7 +99,7 @@ func TestDeepSpeedEstimates(t *testing.T) {
 		{2, 2851e6, 0, 8, 4, []figures{{509.80, 5.31}, {127.45, 6.80}}},
 		{3, 6805e6, 131e6, 4, 1, []figures{{-1, 0.49}, {-1, 0.49}, {-1, 3.66}, {-1, 3.66}, {-1, 29.01}, {-1, 29.01}}},
 	} {
-		rows := plan.DeepSpeed(test.stage, test.params, test.largest, test.gpus, test.nodes)
+		rows := deepSpeed(test.stage, test.params, test.largest, test.gpus, test.nodes)
 		if len(rows) != len(test.want) {
 			t.Fatalf("stage %d: %d rows", test.stage, len(rows))
 		}

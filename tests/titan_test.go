@@ -26,7 +26,7 @@ var titanPeaks = []struct {
 	{8, 1, 32768, "full", 83.9, "compiled, float8"},
 }
 
-func titanPlan(t *testing.T, ranks, sequences, context int, mode string) (p *plan.Plan, rows []plan.TitanRow, total int64) {
+func titanPlan(t *testing.T, ranks, sequences, context int, mode string) (p *plan.Plan, rows []titanRow, total int64) {
 	t.Helper()
 	recompute := map[string]string{"none": "none", "selective": "none", "full": "block"}[mode]
 	c, err := config.Draft("", []string{fmt.Sprintf("model.from=%q", modelFolder(t, golden[5].config)), fmt.Sprint("model.context=", context),
@@ -35,7 +35,7 @@ func titanPlan(t *testing.T, ranks, sequences, context int, mode string) (p *pla
 		t.Fatal(err)
 	}
 	if p, err = plan.New(c, plan.Machine{GPU: true}); err == nil {
-		rows, err = p.Titan(mode)
+		rows, err = titan(p, mode)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -67,11 +67,11 @@ func TestTorchtitanPeaks(t *testing.T) {
 		}
 	}
 	for _, sets := range [][]string{{"model.family=gpt2"}, {"model.family=llama", "zero.stage=2"}, {"model.family=llama", "model.tied=true"}} {
-		if _, err := planOf(t, cfg(t, sets...)).Titan("none"); !input.IsInput(err) {
+		if _, err := titan(planOf(t, cfg(t, sets...)), "none"); !input.IsInput(err) {
 			t.Errorf("%v: %v", sets, err)
 		}
 	}
-	if _, err := planOf(t, cfg(t, "model.family=llama")).Titan("some"); !input.IsInput(err) {
+	if _, err := titan(planOf(t, cfg(t, "model.family=llama")), "some"); !input.IsInput(err) {
 		t.Errorf("a mode nobody knows: %v", err)
 	}
 }

@@ -47,7 +47,7 @@ one of 29.5 million, and GPT-2 with 124 million.`,
 			o.Groups = args
 			ctx, release := untilSignal(cmd.Context(), func() {})
 			defer release()
-			clean := tellProgress(cmd.ErrOrStderr(), &o)
+			clean := tellProgress(a.side(), &o)
 			report, err := bench.Run(ctx, o)
 			clean()
 			show := func() error { return report.Table(a.out, markdown) }

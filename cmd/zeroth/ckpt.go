@@ -46,7 +46,7 @@ func (a *app) ckpt() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error { return cmd.Help() },
 	}
 	cmd.SuggestionsMinimumDistance = 2
-	cmd.AddCommand(a.ckptLs(), a.ckptInspect(), a.ckptVerify(), a.ckptDiff(), a.ckptExport(), a.ckptImport(), a.ckptReshard(), a.ckptPrune())
+	cmd.AddCommand(a.ckptLs(), a.ckptInspect(), a.ckptVerify(), a.ckptDiff(), a.ckptExport(), a.ckptImport(), a.ckptPrune(), a.removedCommand("ckpt", "reshard"))
 	return cmd
 }
 
@@ -106,7 +106,7 @@ func (a *app) writeJSON(v any) error {
 func (a *app) long(cmd *cobra.Command, verb string, total int64, work func(ctx context.Context, done func(int64)) error) (speed string, err error) {
 	ctx, release := untilSignal(cmd.Context(), func() {})
 	defer release()
-	bar := report.NewBytes(cmd.ErrOrStderr(), verb, total)
+	bar := report.NewBytes(a.side(), verb, total)
 	err = work(ctx, bar.Add)
 	speed = bar.Close()
 	if errors.Is(err, context.Canceled) && ctx.Err() != nil {

@@ -99,14 +99,6 @@ type (
 		Bytes      int64    `json:"bytes"`
 		Seconds    float64  `json:"seconds"`
 	}
-	resharded struct {
-		Checkpoint string  `json:"checkpoint"`
-		Step       int64   `json:"step"`
-		Ranks      int     `json:"ranks"`
-		To         string  `json:"to"`
-		Bytes      int64   `json:"bytes"`
-		Seconds    float64 `json:"seconds"`
-	}
 )
 
 func (a *app) export(cmd *cobra.Command, dir, to string, e checkpoint.Export, asJSON bool) error {
@@ -260,63 +252,4 @@ func newCheckpoint(root string, step int64) (undo func(), err error) {
 			os.Remove(folder) // fails if it is not empty
 		}
 	}, nil
-}
-
-func (a *app) ckptReshard() *cobra.Command {
-	var to string
-	var ranks int
-	var asJSON bool
-	cmd := a.onFolders(1, "reshard DIR --to DIR2 --ranks N", "Write a checkpoint again as so many ranks would have", func(cmd *cobra.Command, args []string) error {
-		if ranks < 1 || ranks > 1<<16 {
-			return input.BadInput(fmt.Errorf("--ranks %d; want 1 to %d", ranks, 1<<16))
-		}
-		return a.reshard(cmd, args[0], to, ranks, asJSON)
-	})
-	cmd.Long = `Write a checkpoint again with files of even size, as so many ranks would have
-written them. Loading never needs that: any number of ranks loads any checkpoint.
-The layout of storage may. What was compressed stays so.`
-	cmd.Example = "  zeroth ckpt reshard run1 --to even --ranks 8"
-	toFlag(cmd, &to, "`folder` of checkpoints to add it to")
-	jsonFlag(cmd, &asJSON)
-	cmd.Flags().IntVar(&ranks, "ranks", 0, "`number` of ranks")
-	must(cmd.MarkFlagRequired("ranks"))
-	return cmd
-}
-
-func (a *app) reshard(cmd *cobra.Command, dir, to string, ranks int, asJSON bool) error {
-	begin := time.Now()
-	ck, err := state.OpenCheckpoint(dir)
-	if err != nil {
-		return err
-	}
-	defer ck.Close()
-	undo, err := newCheckpoint(to, ck.Step)
-	if err != nil {
-		return err
-	}
-	defer undo()
-	total, opt := int64(0), checkpoint.Options{}
-	for _, t := range ck.Tensors {
-		total += t.Bytes()
-		for _, p := range ck.Pieces(t.Name, t.Kind) {
-			if p.Codec != "raw" {
-				opt.Compress = checkpoint.Always
-			}
-		}
-	}
-	var path string
-	speed, err := a.long(cmd, "reshard", total, func(ctx context.Context, done func(int64)) error {
-		path, err = ck.Reshard(ctx, to, ranks, opt, done)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	if asJSON {
-		x := resharded{Checkpoint: ck.Path, Step: ck.Step, Ranks: ranks, To: path, Seconds: time.Since(begin).Seconds()}
-		_, x.Bytes, err = written(path)
-		return cmp.Or(err, a.writeJSON(x))
-	}
-	fmt.Fprintf(a.out, "%s is written as by %d ranks to %s (%s)\n", ck.Path, ranks, path, speed)
-	return nil
 }

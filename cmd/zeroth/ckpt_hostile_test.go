@@ -27,7 +27,7 @@ func TestFullOutput(t *testing.T) {
 	trained(t)
 	for args, want := range map[string]int{
 		"ckpt ls r": 1, "ckpt ls r --json": 1, "ckpt inspect r": 1, "ckpt inspect r --json": 1, "ckpt verify r": 1, "ckpt verify r --json": 1,
-		"ckpt diff r r": 1, "ckpt diff r " + second: 1, "ckpt export r --to m": 1, "ckpt import r/model --to c": 1, "ckpt reshard r --to d --ranks 2": 1,
+		"ckpt diff r r": 1, "ckpt diff r " + second: 1, "ckpt export r --to m": 1, "ckpt import r/model --to c": 1,
 		"ckpt prune r --keep 3 --dry-run": 1, "ckpt prune r --keep 3 --json": 1, "ckpt": 1, "version": 1, "doctor": 1, "help": 1, "help job": 1, "--help": 1,
 		"plan tiny.yaml": 1, "plan tiny.yaml --json": 1, "sample --run r --prompt to --tokens 2": 1, "train tiny.yaml --out s": 1,
 		"ckpt ls none": 2, // which prints nothing
@@ -57,11 +57,11 @@ func TestDamagedCommitIsTold(t *testing.T) {
 		if v := decoded[verification](t, out); v.Whole || v.Path != last || len(v.Damage) != 1 || v.Damage[0].File != "COMMIT" {
 			t.Errorf("%+v", v)
 		}
-		for _, args := range []string{"inspect r", "export r --to new", "reshard r --to new --ranks 1", "diff r " + second} {
+		for _, args := range []string{"inspect r", "export r --to new", "diff r " + second} {
 			_, errs := zeroth(t, 1, append([]string{"ckpt"}, strings.Fields(args)...)...)
 			matches(t, errs, `^zeroth: `+last+` is damaged and may be the newest: COMMIT: is of save .* name it: the newest whole one is r/ckpt/step-00000004`)
 		}
-		zeroth(t, 2, "ckpt", "reshard", second, "--to", "r/ckpt", "--ranks", "1")
+		zeroth(t, 2, "ckpt", "import", "r/model", "--to", "r/ckpt")
 		zeroth(t, 0, "ckpt", "verify", "r/ckpt/step-00000004")
 		out, _ = zeroth(t, 0, "ckpt", "ls", "r")
 		if matches(t, out, `damaged: COMMIT: is of save`); strings.Contains(out, "latest") {

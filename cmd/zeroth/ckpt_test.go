@@ -217,7 +217,7 @@ func TestCkptVerify(t *testing.T) {
 	_, errs = zeroth(t, 1, "ckpt", "export", second, "--to", "new/m")
 	matches(t, errs, `^zeroth: checkpoint r/ckpt/step-00000002: MANIFEST.json: SHA-256`)
 	flip(t, filepath.Join(last, "data-00000-000.safetensors"), ck.Pieces("transformer.wte.weight", "master")[0].Offset)
-	for _, c := range []string{"export " + last + " --to new/m", "reshard " + last + " --ranks 2 --to new/d"} {
+	for _, c := range []string{"export " + last + " --to new/m"} {
 		_, errs = zeroth(t, 1, append([]string{"ckpt"}, strings.Fields(c)...)...)
 		matches(t, errs, `transformer.wte.weight \((master|exp_avg)\), elements .* CRC32C`)
 		if _, err := os.Stat("new"); !errors.Is(err, fs.ErrNotExist) {
@@ -373,11 +373,6 @@ func TestCkptJSON(t *testing.T) {
 		i.Bytes != size("start/step-00000000/*") || i.Seconds <= 0 {
 		t.Errorf("import: %+v", i)
 	}
-	out, _ = zeroth(t, 0, "ckpt", "reshard", second, "--to", "even", "--ranks", "2", "--json")
-	r := decoded[resharded](t, out)
-	if r.Checkpoint != second || r.Step != 2 || r.Ranks != 2 || r.To != "even/step-00000002" || r.Bytes != size("even/step-00000002/*") || r.Seconds <= 0 {
-		t.Errorf("reshard: %+v", r)
-	}
 	list, err := checkpoint.List("r/ckpt")
 	if err != nil || len(list) != 3 {
 		t.Fatal(list, err)
@@ -477,32 +472,6 @@ func TestCkptImportNames(t *testing.T) {
 	}
 }
 
-func TestCkptReshard(t *testing.T) {
-	for _, compress := range []string{"never", "always"} {
-		trained(t, "checkpoint.compress="+compress)
-		out, _ := zeroth(t, 0, "ckpt", "reshard", second, "--to", "even", "--ranks", "5")
-		matches(t, out, `^r/ckpt/step-00000002 is written as by 5 ranks to even/step-00000002 \(`)
-		if digest(t, "even/step-00000002") != digest(t, second) {
-			t.Error("the digests differ")
-		}
-		ck, err := checkpoint.Open("even/step-00000002")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer ck.Close()
-		p := ck.Pieces("transformer.wte.weight", "master")
-		if encoded := p[0].Codec != "raw"; ck.Writers() != 5 || len(p) != 5 || encoded != (compress == "always") {
-			t.Errorf("%d writers, compress %s: pieces %+v", ck.Writers(), compress, p)
-		}
-		if raw, err := os.ReadFile(second + "/state.json"); err != nil || !bytes.Equal(raw, ck.State) {
-			t.Errorf("state.json: %v\n%s", err, ck.State)
-		}
-		zeroth(t, 0, "ckpt", "reshard", last, "--to", "even", "--ranks", "1") // later: becomes the latest
-		_, errs := zeroth(t, 2, "ckpt", "reshard", "r/ckpt/step-00000004", "--to", "even", "--ranks", "1")
-		matches(t, errs, `^--to even: its latest checkpoint is of step 6; one of step 4 would become`)
-	}
-}
-
 func TestCkptPrune(t *testing.T) {
 	steps := func() string {
 		folders, _ := filepath.Glob("r/ckpt/step-*")
@@ -559,9 +528,6 @@ func TestCkptBadInput(t *testing.T) {
 		"export r --to r":     "--to r: the folder is not empty (ckpt, job.yaml, loss.svg, ...); name a new folder\n",
 		"export r --to a.txt": "--to: ",
 		"export r --to n --dtype f8 --shard-size lots": "--dtype f8; want fp32, bf16 or fp16\n--shard-size lots; want a size such as 500MB, 5GB or 2GiB\n",
-		"reshard r --to n":                    "zeroth: required flag(s) \"ranks\" not set\n",
-		"reshard r --to n --ranks 0":          "--ranks 0; want 1 to 65536\n",
-		"reshard r --to r/ckpt --ranks 2":     "--to r/ckpt: its latest checkpoint is of step 6; one of step 6 would become the latest instead: name another folder\n",
 		"prune r":                             "zeroth: required flag(s) \"keep\" not set\n",
 		"prune r --keep none":                 "--keep: none is not a whole number" + keeps,
 		"prune r --keep 0":                    "--keep: 0 is less than 1" + keeps,

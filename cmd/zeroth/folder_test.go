@@ -114,10 +114,10 @@ func TestFolderIsCarried(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	for _, args := range []string{"verify a", "inspect a", "diff a/ckpt/step-00000004 a", "reshard a --to even --ranks 2", "verify even"} {
+	for _, args := range []string{"verify a", "inspect a", "diff a/ckpt/step-00000004 a"} {
 		zeroth(t, 0, append([]string{"ckpt"}, strings.Fields(args)...)...)
 	}
-	for i, dir := range []string{"a/ckpt/step-00000002", "even", "start"} {
+	for i, dir := range []string{"a/ckpt/step-00000002", "start"} {
 		to := string(rune('k' + i))
 		zeroth(t, 0, "ckpt", "export", dir, "--to", to, "--dtype", "bf16")
 		wholeModel(t, to, "bfloat16", config)

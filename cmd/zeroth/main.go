@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -29,6 +30,7 @@ import (
 
 	"zeroth/input"
 	"zeroth/job/config"
+	"zeroth/job/state"
 )
 
 // Exit codes, as the help of the command tells them.
@@ -68,13 +70,18 @@ func (s signalled) Is(target error) bool { return target == context.Canceled }
 // app is one call of the command.
 type app struct {
 	out     io.Writer
+	errs    io.Writer
 	started bool // arguments and flags were right; errors before that are the user's
+
+	quiet  bool         // only results and errors are told
+	format string       // of --log: "json", "text", or empty
+	log    *slog.Logger // that --log asks for; nil: people read
 }
 
 // run executes the command and returns its exit code.
 func run(args []string, out, errs io.Writer) int {
 	o := &output{Writer: out}
-	a := &app{out: o}
+	a := &app{out: o, errs: errs}
 	if f, ok := out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		a.out = f // which progress bars have to know; it is never full
 	}
@@ -88,12 +95,56 @@ func run(args []string, out, errs io.Writer) int {
 		code, message = max(code, exitFailure), fmt.Sprintf("zeroth: not all of the output could be written: %v", o.err)
 	}
 	if message != "" {
-		fmt.Fprintln(errs, escaped(message))
+		a.complain(code, message)
 	}
-	if code == exitInput && !a.started {
+	if code == exitInput && !a.started && a.log == nil {
 		fmt.Fprintf(errs, "See '%s --help'.\n", cmd.CommandPath())
 	}
 	return code
+}
+
+// complain tells why a command ends as it does: as text, or a record for each line.
+func (a *app) complain(code int, message string) {
+	if a.log == nil {
+		fmt.Fprintln(a.errs, escaped(message))
+		return
+	}
+	for line := range strings.Lines(message) {
+		a.log.Error(strings.TrimSpace(line), "exit_code", code)
+	}
+}
+
+// note tells people something on the side, unless they want none of it.
+func (a *app) note(line string) {
+	switch {
+	case a.quiet:
+	case a.log != nil:
+		a.log.Info(line)
+	default:
+		fmt.Fprintln(a.errs, line)
+	}
+}
+
+// side is where work is told that has no records: nowhere, where those are wanted.
+func (a *app) side() io.Writer {
+	if a.quiet || a.log != nil {
+		return io.Discard
+	}
+	return a.errs
+}
+
+// startLog begins what --log asks for.
+func (a *app) startLog() error {
+	switch a.format {
+	case "":
+	case "json":
+		a.log = slog.New(slog.NewJSONHandler(a.errs, nil))
+	case "text":
+		a.log = slog.New(slog.NewTextHandler(a.errs, nil))
+	default:
+		return fmt.Errorf("--log %s; want json or text", a.format)
+	}
+	return nil
 }
 
 // output is the standard output. It keeps the first error, so that no command
@@ -148,26 +199,36 @@ func (a *app) verdict(err error) (code int, message string) {
 	return exitFailure, "zeroth: " + err.Error()
 }
 
-const about = `zeroth trains GPT models in pure Go, sharded over ranks in the ways of
-ZeRO (stages 0 to 3) and FSDP. A job is one YAML file.
+const about = `zeroth trains GPT-2 and Llama models in pure Go, sharded over ranks in the ways
+of ZeRO (stages 0 to 3) and FSDP. A job is one YAML file: 'zeroth init' writes one.
 
-Exit codes: 0 done; 1 failure, or what a check found; 2 a mistake in the job file, its data or the
-command line; 130 stopped by Ctrl-C, with all steps done so far kept; 75 training
-stopped by SIGTERM or SIGHUP with a checkpoint to go on from with --resume latest,
-without one 1. A defect of the program itself ends it by SIGABRT (134).`
+Exit codes: 0 done; 1 failure, or a check found something, or a search nothing; 2 a
+mistake in the job file, its data or the command line; 130 stopped by Ctrl-C, with
+all steps done so far kept; 75 training stopped by SIGTERM or SIGHUP with a
+checkpoint to go on from with --resume latest, without one 1. A defect of the
+program itself ends it by SIGABRT (134).`
 
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
-		Use:   "zeroth",
-		Short: "Train GPT models, sharded",
-		Long:  about,
-		Example: `  zeroth train examples/quickstart.yaml
+		Use:     "zeroth",
+		Short:   "Train GPT models, sharded",
+		Long:    about,
+		Version: state.Version(),
+		Example: `  zeroth init quickstart
+  zeroth plan quickstart.yaml
+  zeroth train examples/quickstart.yaml
   zeroth train examples/quickstart.yaml --set zero.stage=1 --set parallel.ranks=2 --out run1
   zeroth sample --run run1 --prompt "func main() {" --tokens 200`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.AddCommand(a.train(), a.plan(), a.fit(), a.ckpt(), a.sample(), a.bench(), a.doctor(), a.version(), jobTopic())
+	root.AddCommand(a.train(), a.plan(), a.fit(), a.ckpt(), a.sample(), a.bench(), a.doctor(), a.initJob(), a.schema(), a.man(root), a.version(), jobTopic())
+	f := root.PersistentFlags()
+	f.BoolVarP(&a.quiet, "quiet", "q", false, "tell results and errors only")
+	f.StringVar(&a.format, "log", "", "tell progress and errors as records with time stamps on the standard error: `json` or text")
+	must(root.RegisterFlagCompletionFunc("log", words("json", "text")))
+	root.SetVersionTemplate("{{.Version}}\n")
+	root.SetFlagErrorFunc(wrongFlag)
 	root.CompletionOptions.HiddenDefaultCmd = false
 	root.SetHelpCommand(a.help(root))
 	return root
@@ -176,14 +237,22 @@ func (a *app) root() *cobra.Command {
 // help is cobra's, but that what it does not know is an error.
 func (a *app) help(root *cobra.Command) *cobra.Command {
 	return &cobra.Command{
-		Use:   "help [command]",
-		Short: "Help about any command",
+		Use:   "help [command or key]",
+		Short: "Help about any command, or a key of the job file",
+		Example: `  zeroth help train
+  zeroth help zero.stage
+  zeroth help zero`,
 		ValidArgsFunction: func(_ *cobra.Command, args []string, prefix string) (names []string, _ cobra.ShellCompDirective) {
 			if of, _, err := root.Find(args); err == nil {
 				for _, c := range of.Commands() {
-					if strings.HasPrefix(c.Name(), prefix) {
+					if strings.HasPrefix(c.Name(), prefix) && !c.Hidden {
 						names = append(names, c.Name())
 					}
+				}
+			}
+			for _, k := range config.Keys() {
+				if len(args) == 0 && prefix != "" && strings.HasPrefix(k, prefix) {
+					names = append(names, k)
 				}
 			}
 			return names, cobra.ShellCompDirectiveNoFileComp
@@ -191,12 +260,29 @@ func (a *app) help(root *cobra.Command) *cobra.Command {
 		RunE: a.do(func(_ *cobra.Command, args []string) error {
 			of, rest, err := root.Find(args)
 			if err != nil || len(rest) > 0 {
-				return input.BadInput(fmt.Errorf("no command %q to help with; 'zeroth help' lists them", strings.Join(args, " ")))
+				return a.helpKey(strings.Join(args, " "))
 			}
 			of.InitDefaultHelpFlag()
 			return of.Help()
 		}),
 	}
+}
+
+// helpKey explains a key of the job file, or a section.
+func (a *app) helpKey(name string) error {
+	if k, ok := config.Explain(name); ok {
+		fmt.Fprint(a.out, k.Text())
+		return nil
+	}
+	if table, ok := config.ReferenceOf(name); ok {
+		fmt.Fprint(a.out, table)
+		return nil
+	}
+	advice := "'zeroth help' lists commands, 'zeroth help job' keys"
+	if near := config.NearestKey(name); near != "" {
+		advice = fmt.Sprintf("did you mean 'zeroth help %s'?", near)
+	}
+	return input.BadInput(fmt.Errorf("no command or key %q to help with; %s", name, advice))
 }
 
 // untilSignal is a context that ends with the first Ctrl-C, SIGTERM or SIGHUP,
@@ -230,7 +316,7 @@ func untilSignal(parent context.Context, told func()) (ctx context.Context, rele
 // do marks the end of the command line's own errors.
 func (a *app) do(f func(cmd *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		if err := errors.Join(checkFlags(cmd.Flags()), atHome(cmd, args)); err != nil {
+		if err := errors.Join(checkFlags(cmd.Flags()), atHome(cmd, args), a.startLog()); err != nil {
 			return err
 		}
 		a.started = true
@@ -285,6 +371,8 @@ or set to null, has it. Relative paths are relative to the current directory.
   data: {text: ["docs/**/*.md"]}
   train: {steps: 1000}
   optimizer: {type: adamw, lr: 3e-4}
+
+'zeroth help KEY' says more of one, 'zeroth help SECTION' lists some.
 
 Keys, defaults, meanings:
 

@@ -259,7 +259,7 @@ func TestBadInput(t *testing.T) {
 		{"train gone.yaml", "gone.yaml: the job file cannot be read: no such file or directory"},
 		{"train", "zeroth: train takes one job file, like: zeroth train examples/quickstart.yaml (there are 0)\nSee 'zeroth train --help'.\n"},
 		{"train a b", "zeroth: train takes one job file"},
-		{"train tiny.yaml --otu x", "zeroth: unknown flag: --otu\nSee 'zeroth train --help'.\n"},
+		{"train tiny.yaml --otu x", "zeroth: unknown flag: --otu; did you mean --out?\nSee 'zeroth train --help'.\n"},
 		{"trian", "zeroth: unknown command \"trian\" for \"zeroth\"\n\nDid you mean this?\n\ttrain\n"},
 		{"sample", "zeroth: required flag(s) \"run\" not set\nSee 'zeroth sample --help'.\n"},
 		{"sample --run r --tokens many", "zeroth: invalid argument \"many\" for \"--tokens\" flag"},
@@ -309,14 +309,23 @@ func TestCompletion(t *testing.T) {
 		}
 	}
 	for args, want := range map[string]string{
-		"train --set zero.": "zero.stage=\nzero.prefetch=\nzero.recompute=\nzero.offload.optimizer=\nzero.offload.parameters=\nzero.offload.path=\nzero.offload.buffers=\nzero.offload.ratio=\n:6\n",
-		"train --set prec":  "precision=\n:6\n",
-		"train tiny":        "yaml\nyml\n:8\n",
-		"train a.yaml x":    ":4\n",
-		"tr":                "train\tTrain a model as a job file says\n:4\n",
-		"sample --run r":    ":16\n",
+		"train --set zero.":       "zero.stage=\nzero.prefetch=\nzero.recompute=\nzero.offload.optimizer=\nzero.offload.parameters=\nzero.offload.path=\nzero.offload.buffers=\nzero.offload.ratio=\n:6\n",
+		"train --set prec":        "precision=\n:6\n",
+		"train --set zero.stage=": "zero.stage=0\nzero.stage=1\nzero.stage=2\nzero.stage=3\n:4\n",
+		"train --set precision=b": "precision=bf16\n:4\n",
+		"plan --recompute ":       "none\nblock\n:4\n",
+		"fit --machine h":         "h100\nh200\n:0\n",
+		"fit --largest ":          "model\nseq\nmicro_batch\n:4\n",
+		"init ":                   "finetune\noffload\npretrain\nquickstart\n:4\n",
+		"help zero.st":            "zero.stage\n:4\n",
+		"train --log ":            "json\ntext\n:4\n",
+		"train --resume l":        "latest\n:0\n",
+		"train tiny":              "yaml\nyml\n:8\n",
+		"train a.yaml x":          ":4\n",
+		"tr":                      "train\tTrain a model as a job file says\n:4\n",
+		"sample --run r":          ":16\n",
 	} {
-		out, _ := zeroth(t, 0, append([]string{"__complete"}, strings.Fields(args)...)...)
+		out, _ := zeroth(t, 0, append([]string{"__complete"}, strings.Split(args, " ")...)...)
 		if out != want {
 			t.Errorf("complete %q: %q, want %q", args, out, want)
 		}
@@ -324,8 +333,9 @@ func TestCompletion(t *testing.T) {
 }
 
 func TestVersion(t *testing.T) {
-	if out, _ := zeroth(t, 0, "version"); !strings.HasPrefix(out, "zeroth ") || !strings.Contains(out, " go1.") {
-		t.Errorf("version: %q", out)
+	out, _ := zeroth(t, 0, "version")
+	if flag, _ := zeroth(t, 0, "--version"); out != flag || !strings.HasPrefix(out, "zeroth ") || !strings.Contains(out, " go1.") {
+		t.Errorf("version: %q, %q", out, flag)
 	}
 }
 
@@ -504,7 +514,7 @@ func TestHome(t *testing.T) {
 	zeroth(t, 0, "train", "~/tiny.yaml", "--out=~/again", "--resume=~/run/ckpt/step-00000001", "--set", "data.validation=0")
 	zeroth(t, 0, "ckpt", "export", "~/run", "--to=~/model")
 	zeroth(t, 0, "sample", "--run=~/model", "--tokens", "1", "--prompt", "~")
-	zeroth(t, 0, "plan", "--model=~/model", "--set", "data.text=null", "--html=~/plan.html")
+	zeroth(t, 0, "plan", "--model=~/model", "--set", "data.text=null", "--timeline=~/plan.html")
 	for _, name := range []string{"run/model/config.json", "again/model/config.json", "model/model.safetensors", "cpu", "plan.html"} {
 		if _, err := os.Stat(filepath.Join(home, name)); err != nil {
 			t.Error(err)
@@ -524,7 +534,7 @@ func TestHome(t *testing.T) {
 // Help of what there is not is an error, which commands no terminal.
 func TestHelpOfNothing(t *testing.T) {
 	_, errs := zeroth(t, 2, "help", "run\u202e")
-	if errs != "no command \"run\\u202e\" to help with; 'zeroth help' lists them\n" {
+	if errs != "no command or key \"run\\u202e\" to help with; 'zeroth help' lists commands, 'zeroth help job' keys\n" {
 		t.Errorf("said %q", errs)
 	}
 	zeroth(t, 2, "help", "ckpt", "nothing")

@@ -19,22 +19,7 @@ type pictures struct{ timeline, stages string }
 func (p *pictures) flags(f *pflag.FlagSet) {
 	f.StringVar(&p.timeline, "timeline", "", "draw a rank's memory over a step into a `file`: .html, which zooms, .svg, or .csv for the numbers")
 	f.StringVar(&p.stages, "stages", "", "draw a rank's memory at the stages 0 to 3, side by side, into a `file`: .svg; and say which fit")
-	for _, name := range []string{"html", "svg", "csv"} {
-		f.Var(removed("it is now --timeline FILE."+name), name, "")
-		f.Lookup(name).Hidden = true
-	}
 }
-
-// removed is a flag that is no more; it says what to do instead.
-type removed string
-
-// Set implements pflag.Value.
-func (r removed) Set(string) error { return errors.New(string(r)) }
-
-func (removed) String() string { return "" }
-
-// Type implements pflag.Value.
-func (removed) Type() string { return "file" }
 
 // check refuses files of other formats.
 func (p *pictures) check() error {

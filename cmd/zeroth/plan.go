@@ -53,7 +53,7 @@ func (p *planned) flags(f *pflag.FlagSet) {
 	p.given = f.Changed
 	f.StringArrayVar(&p.sets, "set", nil, "replace a `key=value` of the job file, the value in YAML (repeatable)")
 	f.StringVar(&p.model, "model", "", "`folder` with a Hugging Face config.json, or the file, instead of a job file")
-	f.IntVar(&p.gpus, "gpus", 0, "plan for so many GPUs, one a rank")
+	intVar(f, &p.gpus, "gpus", 0, "plan for so many GPUs, one a rank")
 	f.StringVar(&p.gpu, "gpu-memory", "", "of each, such as 80GiB")
 	f.BoolVar(&p.json, "json", false, "write JSON, for programs")
 	for _, s := range shortcuts {
@@ -61,6 +61,17 @@ func (p *planned) flags(f *pflag.FlagSet) {
 		f.StringVar(value, s.flag, "", fmt.Sprintf("%s (%s)", s.usage, s.key))
 		p.keys = append(p.keys, [2]*string{&s.key, value})
 	}
+}
+
+// completePlanned completes the values of what flags declares.
+func completePlanned(cmd *cobra.Command) {
+	must(cmd.RegisterFlagCompletionFunc("set", completeKey))
+	for _, s := range shortcuts {
+		if k, ok := config.Explain(s.key); ok && k.Choices != nil {
+			must(cmd.RegisterFlagCompletionFunc(s.flag, words(k.Choices...)))
+		}
+	}
+	cmd.ValidArgsFunction = completeJob
 }
 
 // load reads the job there is to plan.
@@ -116,7 +127,7 @@ func (a *app) plan() *cobra.Command {
 		Use:   "plan [JOB.yaml]",
 		Short: "Say what memory a job will use, before it runs",
 		Long: `Say what memory each rank of a job will use, by category, before it runs: its
-schedule is rehearsed on a device that only counts. No data is read and nothing
+schedule runs on a device that only counts (a dry run). No data is read and nothing
 is allocated, so a model of any size can be planned, for any number of ranks.
 
 Everything is allocated before step 1; of that, "at rest" is in use between
@@ -124,7 +135,7 @@ steps and "at the peak" at the instant that is named. What is outside the
 allocator (contexts, communicators) is estimated, each with its source.
 1 GiB is 2^30 bytes, 1 GB is 10^9.
 
-With --machine the same rehearsal is replayed, queue by queue, at the speed of
+With --machine the same schedule is simulated, queue by queue, at the speed of
 some hardware: how long a step takes, what of its communication no computing
 hides, tokens a second, and the share of the peak that the model's arithmetic
 is. "here" measures the kernels and collectives of the job on this machine, whose
@@ -150,13 +161,7 @@ file describes any other, in JSON: see examples/machine.json.`,
 			if err != nil {
 				return err
 			}
-			var titan []plan.TitanRow
-			if o.titan != "" {
-				if titan, err = planned.Titan(o.titan); err != nil {
-					return err
-				}
-			}
-			if planned.Simulated, err = forecast(c, o.machine); err != nil {
+			if planned.Simulated, err = simulated(c, o.machine); err != nil {
 				return err
 			}
 			stages, err := p.compare(o.stages, m, of)
@@ -169,59 +174,49 @@ file describes any other, in JSON: see examples/machine.json.`,
 			if p.json {
 				return cmp.Or(writeJSON(a.out, planned), planned.Fits())
 			}
-			err = planned.Print(a.out)
+			if err := planned.Print(a.out); err != nil {
+				return err
+			}
 			for _, line := range stages {
 				fmt.Fprintln(a.out, line)
 			}
-			if err == nil && o.deepspeed {
-				err = planned.PrintDeepSpeed(a.out, o.node)
+			if next := p.next(c, planned); next != "" {
+				fmt.Fprintf(a.out, "next    %s\n", next)
 			}
-			if err == nil && titan != nil {
-				err = planned.PrintTitan(a.out, o.titan, titan)
-			}
-			return cmp.Or(err, planned.Fits())
+			return planned.Fits()
 		}),
 	}
 	p.flags(cmd.Flags())
 	f := cmd.Flags()
-	f.IntVar(&p.world, "world", 0, "plan for so many ranks of this machine's kind")
+	intVar(f, &p.world, "world", 0, "plan for so many ranks of this machine's kind")
 	o.pictures.flags(f)
-	f.StringVar(&o.machine, "machine", "", "forecast a step's time on: here, "+strings.Join(sim.HardwareNames(), ", ")+", or a `file`")
+	f.StringVar(&o.machine, "machine", "", "simulate a step's time on: here, "+strings.Join(sim.HardwareNames(), ", ")+", or a `file`")
 	f.StringVar(&o.trace, "trace", "", "write what the queues of a rank will do to a `file` that ui.perfetto.dev opens; needs --machine")
-	f.BoolVar(&o.deepspeed, "deepspeed-estimate", false, "add what DeepSpeed's own estimators answer")
-	f.StringVar(&o.titan, "torchtitan-estimate", "", "add what torchtitan's FSDP2 takes for the same Llama with activation checkpointing `mode` none, selective or full")
-	f.IntVar(&o.node, "gpus-per-node", 8, "for --deepspeed-estimate")
 	cmd.MarkFlagsMutuallyExclusive("world", "gpus")
+	must(cmd.RegisterFlagCompletionFunc("machine", wordsOrFile(append([]string{"here"}, sim.HardwareNames()...)...)))
+	completePlanned(cmd)
 	return cmd
 }
 
 // planning is what is wanted of a plan besides itself.
 type planning struct {
 	pictures
-	trace, machine, titan string
-	deepspeed             bool
-	node                  int
+	trace, machine string
 }
 
 // check refuses what does not go together, before anything is written.
 func (o *planning) check(p *planned, m plan.Machine) error {
 	switch {
-	case o.node < 1:
-		return input.BadInput(fmt.Errorf("--gpus-per-node %d; want at least 1", o.node))
-	case p.given("gpus-per-node") && !o.deepspeed:
-		return input.BadInput(errors.New("--gpus-per-node is for --deepspeed-estimate; want both or neither"))
-	case p.json && (o.deepspeed || o.titan != ""):
-		return input.BadInput(errors.New("--deepspeed-estimate and --torchtitan-estimate are tables for people; want them without --json"))
 	case m.GPU && o.machine == "here":
 		return input.BadInput(errors.New("--machine here: ranks of this machine are no GPUs; want it without --gpus and --gpu-memory, or another machine"))
 	case o.trace != "" && o.machine == "":
-		return input.BadInput(errors.New("--trace without --machine: how fast is it to be?"))
+		return input.BadInput(errors.New("--trace without --machine: a trace needs the speed of some hardware; add --machine here, or one of " + strings.Join(sim.HardwareNames(), ", ")))
 	}
 	return o.pictures.check()
 }
 
-// forecast is that of the job on a machine; nil if none is named.
-func forecast(c *config.Config, machine string) (*sim.Result, error) {
+// simulated is the job's step on a machine; nil if none is named.
+func simulated(c *config.Config, machine string) (*sim.Result, error) {
 	switch machine {
 	case "":
 		return nil, nil

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -22,9 +23,13 @@ func (a *app) fit() *cobra.Command {
 		Short: "Say which settings of a job fit a machine, and which are fastest",
 		Long: `Search the settings of a job that change its memory and its speed (stage, shard
 groups, micro-batch, recomputing, prefetch, chunks of the loss) for those that
-fit, by closed forms, and rehearse what is listed. The sequences of a step stay
-the job's. Of what is listed each step is also replayed at the speed of --machine
-(see 'zeroth plan'), of which --flops, --link and the like replace figures.`,
+fit, by closed forms; what is listed is checked by a dry run. The sequences of a
+step stay the job's. Of what is listed each step is also simulated at the speed of
+--machine (see 'zeroth plan'), of which --flops, --link and the like replace
+figures.
+
+Exit codes: 0 something fits, 1 nothing does, 2 a mistake in the command line or
+the job.`,
 		Example: `  zeroth fit job.yaml --gpus 8 --gpu-memory 80GiB
   zeroth fit --model Llama-3-8B --gpus 8 --gpu-memory 80GiB --seq 8192 --micro-batch 2
   zeroth fit job.yaml --gpus 8 --gpu-memory 80GiB --largest seq`,
@@ -46,15 +51,17 @@ the job's. Of what is listed each step is also replayed at the speed of --machin
 				return err
 			}
 			if p.json {
-				return writeJSON(a.out, f)
+				err = writeJSON(a.out, f)
+			} else {
+				err = f.Print(a.out)
 			}
-			return f.Print(a.out)
+			return cmp.Or(err, found(len(f.Fits) > 0))
 		}),
 	}
 	p.flags(cmd.Flags())
 	cmd.Flags().StringVar(&o.host, "host-memory", "", "of each machine, such as 1TiB: optimizer state and parameters may be offloaded to it")
 	cmd.Flags().StringVar(&o.disk, "disk", "", "of each machine, such as 4TB: alike")
-	cmd.Flags().IntVar(&o.node, "gpus-per-node", 8, "GPUs of each machine, which share its memory and disk")
+	intVar(cmd.Flags(), &o.node, "gpus-per-node", 8, "GPUs of each machine, which share its memory and disk")
 	cmd.Flags().StringVar(&o.machine, "machine", "h100", "what ranks run on: "+strings.Join(sim.HardwareNames(), ", ")+", or a `file`")
 	f := cmd.Flags()
 	o.replaced = f.Changed
@@ -64,6 +71,9 @@ the job's. Of what is listed each step is also replayed at the speed of --machin
 	f.StringVar(&o.hostRate, "host-rate", "", "`bytes` a second that a machine's processors read and write")
 	f.StringVar(&o.diskRate, "disk-rate", "", "`bytes` a second to or from a machine's disks")
 	cmd.Flags().StringVar(&largest, "largest", "", "answer what is the largest `model`, seq or micro_batch that fits")
+	must(cmd.RegisterFlagCompletionFunc("largest", words(fit.Quantities...)))
+	must(cmd.RegisterFlagCompletionFunc("machine", wordsOrFile(sim.HardwareNames()...)))
+	completePlanned(cmd)
 	return cmd
 }
 
@@ -143,7 +153,17 @@ func (a *app) largest(c *config.Config, l fit.Limits, of string, asJSON bool) er
 		return err
 	}
 	if asJSON {
-		return writeJSON(a.out, r)
+		err = writeJSON(a.out, r)
+	} else {
+		err = r.Print(a.out)
 	}
-	return r.Print(a.out)
+	return cmp.Or(err, found(r.Any != nil))
+}
+
+// found is the error of a search that found nothing, and said so.
+func found(any bool) error {
+	if any {
+		return nil
+	}
+	return errFound
 }

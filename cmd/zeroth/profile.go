@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"runtime/pprof"
 
@@ -22,68 +23,124 @@ func (p *probes) flags(f *pflag.FlagSet) {
 	f.StringVar(&p.trace, "trace", "", "write what the queues of every rank did, and the memory in use by category, to a `file` that ui.perfetto.dev opens, the last 32768 tasks of each, and say how much communication was not hidden")
 }
 
-// start begins what is asked for, and has run tell it. The files are made at once,
-// so that one that cannot be is known before the first step; stop writes and
-// closes them.
-func (p *probes) start(run *job.Options) (stop func() error, err error) {
-	var ends []func() error
-	stop = func() error {
+// start begins what is asked for, and has run tell it. Files are opened at once, so
+// that one that cannot be written is known before the first step, and what is in
+// them stays until there is something to write. Stop writes and closes them; of a
+// run that was refused nothing is written.
+func (p *probes) start(run *job.Options) (stop func(refused error) error, err error) {
+	var ends []func(written bool) error
+	stop = func(refused error) error {
 		var errs []error
 		for _, end := range ends {
-			errs = append(errs, end())
+			errs = append(errs, end(!input.IsInput(refused)))
 		}
 		return errors.Join(errs...)
 	}
-	if p.cpuProfile != "" {
-		f, err := create("cpuprofile", p.cpuProfile)
+	for _, probe := range []struct {
+		flag, path string
+		start      func(*probeFile, *job.Options) (func(written bool) error, error)
+	}{{"cpuprofile", p.cpuProfile, startProfile}, {"timeline", p.timeline, startTimeline}, {"trace", p.trace, startTrace}} {
+		if probe.path == "" {
+			continue
+		}
+		f, err := openProbe(probe.flag, probe.path)
 		if err != nil {
 			return stop, err
 		}
-		if err := pprof.StartCPUProfile(f); err != nil {
-			return stop, errors.Join(fmt.Errorf("--cpuprofile: %w", err), f.Close())
-		}
-		ends = append(ends, func() error {
-			pprof.StopCPUProfile()
-			return f.Close()
-		})
-	}
-	if p.timeline != "" {
-		drawn := pictures{timeline: p.timeline}
-		if err := drawn.check(); err != nil {
-			return stop, err
-		}
-		f, err := create("timeline", p.timeline)
+		end, err := probe.start(f, run)
 		if err != nil {
-			return stop, err
+			return stop, errors.Join(err, f.end())
 		}
-		if err := f.Close(); err != nil {
-			return stop, err
-		}
-		o := &job.Observation{}
-		run.Timeline = o
-		ends = append(ends, func() error {
-			if o.Plan == nil {
-				return nil // the run did not come to it
-			}
-			return drawn.draw(o.Plan)
-		})
-	}
-	if p.trace != "" {
-		f, err := create("trace", p.trace)
-		if err != nil {
-			return stop, err
-		}
-		t := sim.NewTrace()
-		run.Trace = t
-		ends = append(ends, func() error { return errors.Join(t.Write(f), f.Close()) })
+		ends = append(ends, func(written bool) error { return errors.Join(end(written), f.end()) })
 	}
 	return stop, nil
 }
 
-func create(flag, path string) (*os.File, error) {
-	f, err := os.Create(path)
+func startProfile(f *probeFile, _ *job.Options) (func(bool) error, error) {
+	if err := pprof.StartCPUProfile(f); err != nil {
+		return nil, fmt.Errorf("--cpuprofile: %w", err)
+	}
+	return func(written bool) error {
+		f.off = !written
+		pprof.StopCPUProfile()
+		return nil
+	}, nil
+}
+
+func startTimeline(f *probeFile, run *job.Options) (func(bool) error, error) {
+	write, err := timelineFormat(f.Name())
 	if err != nil {
+		return nil, err
+	}
+	o := &job.Observation{}
+	run.Timeline = o
+	return func(bool) error {
+		if o.Plan == nil {
+			return nil // the run did not come to it
+		}
+		return write(o.Plan, f)
+	}, nil
+}
+
+func startTrace(f *probeFile, run *job.Options) (func(bool) error, error) {
+	t := sim.NewTrace()
+	run.Trace = t
+	return func(written bool) error {
+		if !written {
+			return nil
+		}
+		return t.Write(f)
+	}, nil
+}
+
+// probeFile is a file that keeps what it has until something is written.
+type probeFile struct {
+	*os.File
+	made  bool // by us
+	begun bool // something was written
+	off   bool // nothing is to be
+}
+
+// openProbe opens a file for the value of a flag.
+func openProbe(flag, path string) (*probeFile, error) {
+	_, err := os.Lstat(path)
+	f := &probeFile{made: errors.Is(err, os.ErrNotExist)}
+	if f.File, err = os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o666); err != nil {
 		return nil, input.BadInput(fmt.Errorf("--%s: %w; name a file that can be written", flag, err))
 	}
 	return f, nil
+}
+
+// Write implements io.Writer.
+func (f *probeFile) Write(b []byte) (int, error) {
+	if f.off {
+		return len(b), nil
+	}
+	if !f.begun {
+		f.begun = true
+		if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
+			if err := f.Truncate(0); err != nil {
+				return 0, err
+			}
+		}
+	}
+	return f.File.Write(b)
+}
+
+// WriteString and ReadFrom are not those of the file, which would not truncate it.
+func (f *probeFile) WriteString(s string) (int, error) { return f.Write([]byte(s)) }
+
+// ReadFrom implements io.ReaderFrom.
+func (f *probeFile) ReadFrom(r io.Reader) (int64, error) {
+	return io.Copy(struct{ io.Writer }{f}, r)
+}
+
+// end closes the file, and takes it away again if it was made for nothing.
+func (f *probeFile) end() error {
+	info, err := f.Stat()
+	err = errors.Join(err, f.Close())
+	if err == nil && f.made && info.Size() == 0 {
+		err = os.Remove(f.Name())
+	}
+	return err
 }

@@ -32,7 +32,7 @@ characters are written as in a Go string; in a pipe bytes are as they come.`,
 			}
 			ctx, release := untilSignal(cmd.Context(), func() {})
 			defer release()
-			o.Note = func(s string) { fmt.Fprintln(cmd.ErrOrStderr(), s) }
+			o.Note = a.note
 			err := a.writeSample(ctx, o)
 			if errors.Is(err, context.Canceled) && ctx.Err() != nil {
 				return errStopped
@@ -45,10 +45,10 @@ characters are written as in a Go string; in a pipe bytes are as they come.`,
 	f.StringVar(&o.Run, "run", "", "run `folder` that training wrote")
 	f.StringVar(&o.Tokenizer, "tokenizer", "", "`name` bytes or gpt2, or a folder with vocab.json and merges.txt (default the model's)")
 	f.StringVar(&o.Prompt, "prompt", "\n", "`text` to continue")
-	f.IntVar(&o.Tokens, "tokens", 200, "tokens to write, at most")
+	intVar(f, &o.Tokens, "tokens", 200, "tokens to write, at most")
 	f.Float64Var(&o.Temperature, "temperature", 0.8, "0 always takes the likeliest token, 1 the model's own spread")
-	f.IntVar(&o.TopK, "top-k", 0, "choose among the `k` likeliest tokens; 0 is all")
-	f.Uint64Var(&o.Seed, "seed", 1, "of the choices")
+	intVar(f, &o.TopK, "top-k", 0, "choose among the `k` likeliest tokens; 0 is all")
+	uintVar(f, &o.Seed, "seed", 1, "of the choices")
 	must(cmd.MarkFlagRequired("run"))
 	must(cmd.MarkFlagDirname("run"))
 	return cmd

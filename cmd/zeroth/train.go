@@ -5,12 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"zeroth/checkpoint/vfs"
 	"zeroth/input"
@@ -39,32 +41,24 @@ func (a *app) train() *cobra.Command {
 The folder is the run's own as long as it lives; a second run, save or prune
 there is refused. Ctrl-C, SIGTERM and SIGHUP stop at the end of the running step
 and keep what is there; Ctrl-C once more quits at once. 'zeroth help job' lists
-the keys of a job file.`,
+the keys of a job file. The file - is the standard input.`,
 		Example: `  zeroth train examples/quickstart.yaml
   zeroth train job.yaml --set zero.stage=1 --set parallel.ranks=2 --out run1
   zeroth train job.yaml --set checkpoint.every=100 --out run1 --resume latest
+  zeroth train - --quiet --log json <job.yaml 2>log.jsonl
   zeroth train job.yaml --set 'data.text=["docs/**/*.md"]' --set optimizer.lr=1e-3`,
 		Args: oneJob,
 		RunE: a.do(func(cmd *cobra.Command, args []string) error {
-			progress := report.NewProgress(a.out)
+			progress := a.progress()
 			defer progress.Close()
 			ctx, release := untilSignal(cmd.Context(), func() {
 				progress.Note("stopping at the end of this step; Ctrl-C once more quits at once")
 			})
 			defer release()
 			o := job.Options{Out: out, Resume: resume, Observer: progress}
-			stop, err := look.start(&o)
-			if err == nil {
-				err = a.runTraining(ctx, args[0], sets, o)
-			}
-			return cmp.Or(err, stop())
+			return a.runTraining(ctx, args[0], sets, o, &look)
 		}),
-		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-			if len(args) > 0 {
-				return nil, cobra.ShellCompDirectiveNoFileComp
-			}
-			return []string{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt
-		},
+		ValidArgsFunction: completeJob,
 	}
 	cmd.Flags().StringArrayVar(&sets, "set", nil, "replace a `key=value` of the job file, the value in YAML (repeatable)")
 	cmd.Flags().StringVar(&out, "out", "", "run `folder`, new or empty (default runs/JOB-TIME)")
@@ -72,7 +66,16 @@ the keys of a job file.`,
 	look.flags(cmd.Flags())
 	must(cmd.MarkFlagDirname("out"))
 	must(cmd.RegisterFlagCompletionFunc("set", completeKey))
+	must(cmd.RegisterFlagCompletionFunc("resume", wordsOrFile("latest")))
 	return cmd
+}
+
+// completeJob completes the job file.
+func completeJob(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return []string{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt
 }
 
 func oneJob(cmd *cobra.Command, args []string) error {
@@ -82,7 +85,29 @@ func oneJob(cmd *cobra.Command, args []string) error {
 	return fmt.Errorf("train takes one job file, like: zeroth train examples/quickstart.yaml (there are %d)", len(args))
 }
 
+// words complete a flag whose value is one of some.
+func words(names ...string) cobra.CompletionFunc {
+	return cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp)
+}
+
+// wordsOrFile are words, or the name of a file.
+func wordsOrFile(names ...string) cobra.CompletionFunc {
+	return cobra.FixedCompletions(names, cobra.ShellCompDirectiveDefault)
+}
+
+// completeKey completes a key=value: the key, and of a value that is one of a few
+// words these.
 func completeKey(_ *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	if key, part, ok := strings.Cut(prefix, "="); ok {
+		k, _ := config.Explain(key)
+		var values []string
+		for _, c := range k.Choices {
+			if strings.HasPrefix(c, part) {
+				values = append(values, key+"="+c)
+			}
+		}
+		return values, cobra.ShellCompDirectiveNoFileComp
+	}
 	var keys []string
 	for _, k := range config.Keys() {
 		if strings.HasPrefix(k, prefix) {
@@ -99,7 +124,22 @@ func must(err error) {
 	}
 }
 
-func (a *app) runTraining(ctx context.Context, file string, sets []string, o job.Options) error {
+// progress is who is told how a run goes.
+func (a *app) progress() report.Progress {
+	switch {
+	case a.quiet:
+		return report.NewProgress(io.Discard)
+	case a.log != nil:
+		return report.NewRecords(a.log)
+	}
+	return report.NewProgress(a.out)
+}
+
+// runTraining reads the job before it touches any file.
+func (a *app) runTraining(ctx context.Context, file string, sets []string, o job.Options, look *probes) error {
+	if f := os.Stdin; file == "-" && term.IsTerminal(int(f.Fd())) {
+		a.note("reading the job from this terminal; Ctrl-D ends it")
+	}
 	c, err := config.Load(file, sets)
 	if err != nil {
 		return err
@@ -110,18 +150,26 @@ func (a *app) runTraining(ctx context.Context, file string, sets []string, o job
 	if o.Out == "" {
 		o.Out = defaultFolder(file, time.Now())
 	}
-	err = job.Run(ctx, c, o)
+	stop, err := look.start(&o)
+	if err == nil {
+		err = job.Run(ctx, c, o)
+	}
+	return told(cmp.Or(err, stop(err)), o.Out)
+}
+
+// told is the error of a run, as its exit code and message want it.
+func told(err error, out string) error {
 	var stopped *job.Stopped
 	var by signalled
 	switch {
 	case err == nil || input.IsInput(err) || errors.Is(err, vfs.ErrLocked):
 		return err
 	case !errors.As(err, &stopped):
-		return fmt.Errorf("%w\n%s", err, left(o.Out))
+		return fmt.Errorf("%w\n%s", err, left(out))
 	case errors.As(err, &by) && by.Signal != os.Interrupt && stopped.Checkpoint != "":
 		return fmt.Errorf("%w: %w", errSaved, err)
 	case errors.As(err, &by) && by.Signal != os.Interrupt:
-		return fmt.Errorf("%w\n%s", err, left(o.Out))
+		return fmt.Errorf("%w\n%s", err, left(out))
 	}
 	return errStopped
 }
@@ -152,5 +200,8 @@ func left(out string) string {
 // defaultFolder is runs/quickstart-20261121-093812 for quickstart.yaml.
 func defaultFolder(file string, now time.Time) string {
 	name := strings.TrimSuffix(filepath.Base(file), filepath.Ext(file))
+	if file == "-" {
+		name = "stdin"
+	}
 	return filepath.Join("runs", name+now.Format("-20060102-150405"))
 }

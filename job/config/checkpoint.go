@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -109,9 +110,16 @@ func (v retention) yaml() string {
 	return "{" + strings.Join(rules, ", ") + "}"
 }
 
+// assigned are rules as a command line has them.
+var assigned = regexp.MustCompile(`^\w+=[^,{]+(,\w+=[^,{]+)*$`)
+
 // ParseKeep reads rules of retention as checkpoint.keep of a job file has
-// them: 3, or {last: 3, every_steps: 1000, best: val_loss}.
+// them: 3, or {last: 3, every_steps: 1000, best: val_loss}, which on a command line
+// may be last=3,every_steps=1000,best=val_loss.
 func ParseKeep(s string) (k checkpoint.Keep, err error) {
+	if assigned.MatchString(s) { // last=1,best=val_loss
+		s = "{" + strings.NewReplacer("=", ": ", ",", ", ").Replace(s) + "}"
+	}
 	n, problems := parse([]byte(s), place{})
 	v := retention{&k}
 	if len(problems) > 0 || n == nil {

@@ -262,8 +262,8 @@ func TestTabsAndOtherNonsense(t *testing.T) {
 func TestUnreadableJob(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for path, want := range map[string]string{
-		"gone.yaml": "gone.yaml: the job file cannot be read: no such file or directory; want the path of a job file in YAML, like examples/quickstart.yaml",
-		".":         ".: the job file cannot be read: it is a folder, not a regular file; want the path of a job file in YAML, like examples/quickstart.yaml",
+		"gone.yaml": "gone.yaml: the job file cannot be read: no such file or directory; want the path of a job file in YAML, or - for the standard input; 'zeroth init' writes one",
+		".":         ".: the job file cannot be read: it is a folder, not a regular file; want the path of a job file in YAML, or - for the standard input; 'zeroth init' writes one",
 	} {
 		if _, err := Load(path, nil); err == nil || err.Error() != want {
 			t.Errorf("got %v\nwant %s", err, want)

@@ -131,11 +131,13 @@ func Keys() []string {
 }
 
 // Reference is a table of all keys, their defaults and meanings.
-func Reference() string {
+func Reference() string { return reference(new(Config).fields()) }
+
+func reference(fields []field) string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	last := ""
-	for _, f := range new(Config).fields() {
+	for _, f := range fields {
 		section, _, _ := strings.Cut(f.key, ".")
 		if section != last && last != "" {
 			fmt.Fprintln(w, "\t\t")

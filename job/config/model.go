@@ -2,8 +2,11 @@ package config
 
 import (
 	"fmt"
+	gopath "path"
+	"regexp"
 
 	"zeroth/checkpoint"
+	"zeroth/input"
 	"zeroth/job/hf"
 )
 
@@ -56,7 +59,7 @@ func (r *reader) modelFrom() {
 	m := &r.Config.Model
 	read, kept, err := hf.ReadConfig(m.From)
 	if err != nil {
-		r.wrong(r.given["model.from"].at, "model.from", err.Error(), "")
+		r.wrong(r.given["model.from"].at, "model.from", err.Error(), toDownload(m.From))
 		return
 	}
 	r.Config.Carried = kept
@@ -69,6 +72,19 @@ func (r *reader) modelFrom() {
 		read.Context, read.Longest = m.Context, read.Context
 	}
 	*m = read
+}
+
+// repository is a model's name on the Hugging Face Hub.
+var repository = regexp.MustCompile(`^[A-Za-z0-9][\w.-]*/[\w.-]+$`)
+
+// toDownload says how to get what may be the name of a model on the Hub, where it
+// is no folder.
+func toDownload(from string) string {
+	if !repository.MatchString(from) || input.Exists(from) {
+		return ""
+	}
+	folder := gopath.Base(from)
+	return fmt.Sprintf("nothing is downloaded here: run 'hf download %s --local-dir %s' (pip install huggingface_hub) and name the folder %s", from, folder, folder)
 }
 
 // ModelJSON is config.json of the job's model with parameters in float32: that

@@ -21,9 +21,17 @@ func (p place) String() string {
 	case p.set != "":
 		return "--set " + show.Cut(p.set, 200)
 	case p.line == 0:
-		return p.file
+		return fileName(p.file)
 	}
-	return fmt.Sprintf("%s:%d:%d", p.file, p.line, p.col)
+	return fmt.Sprintf("%s:%d:%d", fileName(p.file), p.line, p.col)
+}
+
+// fileName is a file as messages call it.
+func fileName(file string) string {
+	if file == "-" {
+		return "stdin"
+	}
+	return file
 }
 
 // Problem is one thing to mend in a job file.

@@ -5,6 +5,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -71,13 +73,9 @@ func (n *node) String() string {
 // readFile is the job file as a mapping, and what is wrong with it as YAML.
 func readFile(file string) (*node, Problems) {
 	root := &node{at: place{file: file}, kind: mapping}
-	raw, err := input.Read(file, jobBytes)
+	raw, err := readJob(file)
 	if err != nil {
-		want := "want the path of a job file in YAML, like examples/quickstart.yaml"
-		if file == "-" {
-			want += ": standard input is not read"
-		}
-		return root, fatal(root.at, "the job file cannot be read: "+input.Cause(err).Error(), want)
+		return root, fatal(root.at, "the job file cannot be read: "+input.Cause(err).Error(), "want the path of a job file in YAML, or - for the standard input; 'zeroth init' writes one")
 	}
 	top, problems := parse(raw, root.at)
 	switch {
@@ -88,7 +86,33 @@ func readFile(file string) (*node, Problems) {
 	case top.kind != mapping:
 		return root, append(problems, fatal(top.at, "the job file is "+top.what()+", not a mapping", `want sections like: data: {text: ["*.txt"]}`)...)
 	}
+	if theirs := deepSpeed(top); theirs != nil {
+		return root, theirs
+	}
 	return top, problems
+}
+
+// readJob is the text of a job file, of which - is the standard input.
+func readJob(file string) ([]byte, error) {
+	if file != "-" {
+		return input.Read(file, jobBytes)
+	}
+	if stdin.of != os.Stdin {
+		stdin.of = os.Stdin
+		stdin.raw, stdin.err = io.ReadAll(io.LimitReader(os.Stdin, jobBytes+1))
+	}
+	if stdin.err == nil && len(stdin.raw) > jobBytes {
+		return nil, fmt.Errorf("it is larger than the %d bytes that are read of such a file", jobBytes)
+	}
+	return stdin.raw, stdin.err
+}
+
+// stdin is what was on the standard input, which gives it once; a job may be read
+// more often.
+var stdin struct {
+	of  *os.File
+	raw []byte
+	err error
 }
 
 func (n *node) what() string {

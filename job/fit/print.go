@@ -23,7 +23,8 @@ func (f *Result) Print(out io.Writer) error {
 		fmt.Fprintln(&b, line)
 	}
 	t := show.Columns{Align: "lllllrrlrrrrrl"}
-	t.Add("", "stage", "shard", "micro-batch", "recompute", "prefetch", "loss chunk", "offload", "allocated", "free", "time", "step", "MFU", "")
+	t.Add("", "stage", "shard ×", "micro-batch ×", "recompute", "prefetch,", "loss chunk,", "offload", "allocated", "free", "a step", "of the", "MFU", "a step")
+	t.Add("", "", "replicate", "accumulate", "", "units", "tokens", "", "a rank", "a rank", "takes", "fastest", "", "")
 	var fastest float64
 	for _, x := range f.Fits {
 		if s := x.Seconds(); fastest == 0 || s < fastest {
@@ -31,11 +32,7 @@ func (f *Result) Print(out io.Writer) error {
 		}
 	}
 	for i, x := range f.Fits {
-		word := "fits"
-		if i == 0 {
-			word = "fits, fastest"
-		}
-		f.row(&t, word, x, fastest)
+		f.row(&t, fitting(x, fastest, i == 0), x, fastest)
 	}
 	for _, x := range f.Others {
 		f.row(&t, "does not fit", x, fastest)
@@ -46,6 +43,22 @@ func (f *Result) Print(out io.Writer) error {
 	return err
 }
 
+// fitting says of a choice that fits how fast it is: those that a step's time does
+// not tell apart are told to be equal.
+func fitting(x *Choice, fastest float64, first bool) string {
+	switch alike := x.Seconds() < fastest*tie; {
+	case first:
+		return "fits, fastest"
+	case alike:
+		return "fits, as fast"
+	}
+	return "fits"
+}
+
+// tie is how much longer a step may take that is as fast: less than what a simulated
+// time is worth.
+const tie = 1.005
+
 func (f *Result) row(t *show.Columns, word string, x *Choice, fastest float64) {
 	c, mesh := x.Config, config.Mesh(x.Config)
 	low, high := x.Free()
@@ -54,7 +67,7 @@ func (f *Result) row(t *show.Columns, word string, x *Choice, fastest float64) {
 		free += " to " + show.ByteSize(high)
 	}
 	if fastest > 0 {
-		time = fmt.Sprintf("%.2f", x.Seconds()/fastest)
+		time = fmt.Sprintf("× %.2f", x.Seconds()/fastest)
 	}
 	step, used := "-", "-"
 	if x.Simulated != nil {
@@ -69,7 +82,7 @@ func (f *Result) row(t *show.Columns, word string, x *Choice, fastest float64) {
 		why = x.spends()
 	}
 	t.Add(word, fmt.Sprint(c.Zero.Stage), fmt.Sprintf("%d × %d", mesh.Shard, mesh.Replicate), fmt.Sprintf("%d × %d", c.Train.MicroBatch, c.Train.Accumulate),
-		c.Zero.Recompute, fmt.Sprint(c.Zero.Prefetch), fmt.Sprint(c.Train.LossChunk), cmp.Or(c.Zero.Offload.String(), "-"), show.ByteSize(x.Needs.Device.Total()), free, time, step, used, why)
+		c.Zero.Recompute, fmt.Sprint(c.Zero.Prefetch), fmt.Sprint(c.Train.LossChunk), cmp.Or(c.Zero.Offload.String(), "-"), show.ByteSize(x.Needs.Device.Total()), free, step, time, used, why)
 }
 
 // lines are the limits in words.
@@ -120,7 +133,7 @@ func (c *Choice) spends() string {
 
 // advice is what to do about it.
 func (f *Result) advice() string {
-	tried := fmt.Sprintf("%s settings tried by closed forms; what is listed comes from a dry run and is exact.\n", show.Grouped(int64(f.Tried)))
+	tried := fmt.Sprintf("%s settings tried by closed forms; the bytes of what is listed are those of a dry run.\n", show.Grouped(int64(f.Tried)))
 	if len(f.Fits) == 0 {
 		return tried + "Nothing fits: more ranks, more memory for each, a smaller model or shorter sequences.\n"
 	}
@@ -128,7 +141,20 @@ func (f *Result) advice() string {
 	if sets := f.Fits[0].Sets; len(sets) > 0 {
 		line = "The fastest: --set " + strings.Join(sets, " --set ") + "\n"
 	}
+	if n := f.ties(); n > 0 {
+		line += fmt.Sprintf("%d more as fast, to half a percent: the first of them changes least.\n", n)
+	}
 	return tried + line
+}
+
+// ties are the choices beside the first that are as fast.
+func (f *Result) ties() (n int) {
+	for _, x := range f.Fits[1:] {
+		if x.Seconds() < f.Fits[0].Seconds()*tie {
+			n++
+		}
+	}
+	return n
 }
 
 // title names a model: "GPT-2 124.4M".

@@ -32,12 +32,11 @@ func NewProgress(out io.Writer) Progress {
 // Lines writes plain lines, for pipes and logs: the header, a step about every
 // second but at most some 200 of a run, evaluations, the end.
 type Lines struct {
-	mu      sync.Mutex
-	w       io.Writer
-	steps   int
-	pace    pace
-	seconds float64 // of steps since the last line
-	last    int     // step of the last line
+	mu    sync.Mutex
+	w     io.Writer
+	steps int
+	pace  pace
+	due   due
 }
 
 // newLines writes to w.
@@ -60,12 +59,9 @@ func (l *Lines) Start(h Header) {
 // Step writes a line if the last one is old enough.
 func (l *Lines) Step(s Step) {
 	l.pace.add(s.StepSeconds)
-	l.seconds += s.StepSeconds
-	due := l.seconds >= 1 && s.Step-l.last >= l.steps/200
-	if !due && l.last > 0 && s.Step < l.steps {
+	if !l.due.step(s, l.steps) {
 		return
 	}
-	l.seconds, l.last = 0, s.Step
 	l.line("step %d/%d  %s", s.Step, l.steps, s.status(l.pace.eta(l.steps-s.Step), 200))
 }
 

@@ -317,7 +317,7 @@ func TestObserversTellAll(t *testing.T) {
 func TestNumbersForPeople(t *testing.T) {
 	for got, want := range map[string]string{
 		show.Grouped(0): "0", show.Grouped(999): "999", show.Grouped(1000): "1,000", show.Grouped(-123456): "-123,456", show.Grouped(1234567890): "1,234,567,890",
-		show.Compact(12): "12", show.Compact(1234): "1.2k", show.Compact(2.5e6): "2.5M", show.Compact(3e9): "3.0G",
+		show.Compact(12): "12", show.Compact(1234): "1.2k", show.Compact(2.5e6): "2.5M", show.Compact(3e9): "3.0B",
 		show.ByteSize(5): "5 B", show.ByteSize(1536): "1.5 KiB", show.ByteSize(3 << 30): "3.0 GiB", show.ByteSize(5 << 40): "5.0 TiB",
 		show.Span(0.25): "0.2s", show.Span(59.4): "59s", show.Span(59.6): "1m00s", show.Span(7384): "2h03m",
 	} {

@@ -19,11 +19,11 @@ func Grouped(n int64) string {
 	return s
 }
 
-// Compact is 12345 as 12.3k.
+// Compact is 12345 as 12.3k, and a billion as 1.0B.
 func Compact(x float64) string {
 	switch {
 	case x >= 1e9:
-		return fmt.Sprintf("%.1fG", x/1e9)
+		return fmt.Sprintf("%.1fB", x/1e9)
 	case x >= 1e6:
 		return fmt.Sprintf("%.1fM", x/1e6)
 	case x >= 1e3:

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -89,13 +90,13 @@ func OpenHardware(name string) (*Hardware, error) {
 	}
 	text, err := input.Read(name, hardwareBytes)
 	if err != nil {
-		return nil, input.BadInput(fmt.Errorf("%w; want here, a file, or one of %s", err, strings.Join(HardwareNames(), ", ")))
+		return nil, input.BadInput(fmt.Errorf("%w; want here, one of %s, or a file that describes another machine in JSON, like examples/machine.json", err, strings.Join(HardwareNames(), ", ")))
 	}
 	h := &Hardware{Name: name}
 	if err = hf.CheckObject(text); err == nil {
 		d := json.NewDecoder(bytes.NewReader(text))
 		d.DisallowUnknownFields()
-		err = d.Decode(h)
+		err = errors.Join(exactKeys(text), d.Decode(h))
 	}
 	if err == nil {
 		err = h.check()
@@ -104,6 +105,36 @@ func OpenHardware(name string) (*Hardware, error) {
 		return nil, input.BadInput(fmt.Errorf("%s: %w", name, err))
 	}
 	return h, nil
+}
+
+// exactKeys refuses keys that are known in another case: the decoder would take
+// "Flops" for flops.
+func exactKeys(text []byte) error {
+	var all map[string]json.RawMessage
+	var in struct {
+		Links []map[string]json.RawMessage `json:"links"`
+	}
+	if json.Unmarshal(text, &all) != nil || json.Unmarshal(text, &in) != nil {
+		return nil // which Decode tells
+	}
+	errs := inCase("", all, reflect.TypeFor[Hardware]())
+	for i, link := range in.Links[:min(hardwareLinks, len(in.Links))] {
+		errs = append(errs, inCase(fmt.Sprintf("links[%d].", i), link, reflect.TypeFor[Link]())...)
+	}
+	return errors.Join(errs...)
+}
+
+// inCase is what is wrong with keys that are those of a struct but for their case.
+func inCase(at string, keys map[string]json.RawMessage, of reflect.Type) (errs []error) {
+	for i := range of.NumField() {
+		name, _, _ := strings.Cut(of.Field(i).Tag.Get("json"), ",")
+		for key := range keys {
+			if key != name && strings.EqualFold(key, name) {
+				errs = append(errs, fmt.Errorf("%s%q: unknown key; did you mean %q?", at, show.Cut(key, 80), name))
+			}
+		}
+	}
+	return errs
 }
 
 // check refuses all that makes no sense, at once.
@@ -268,7 +299,7 @@ func (h *Hardware) Summary() string {
 	var words []string
 	for _, t := range precisionsNamed {
 		if x := h.Flops[t]; x > 0 {
-			words = append(words, fmt.Sprintf("%.4g %s operations a second", x, t))
+			words = append(words, fmt.Sprintf("%.4g TFLOP/s of %s", x/1e12, t))
 		}
 	}
 	words = append(words, show.DecimalSize(int64(h.Memory))+"/s of memory")

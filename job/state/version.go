@@ -1,10 +1,18 @@
 package state
 
 import (
+	"cmp"
 	"runtime"
 	"runtime/debug"
 	"strings"
 )
+
+// number is the version that is being worked on.
+const number = "0.1.0-devel"
+
+// Stamp is the version of a release, which its build gives with
+// -ldflags "-X zeroth/job/state.Stamp=v1.2.3"; empty: the build information tells.
+var Stamp string
 
 // Version is the program's: its version, the commit if the build noted it, Go
 // and platform.
@@ -16,19 +24,23 @@ func Version() string {
 	return describe(info)
 }
 
-// describe is the version that build information tells.
+// describe is the version that the stamp or build information tells. A version
+// that Go makes of a commit says no more than the commit.
 func describe(info *debug.BuildInfo) string {
 	set := map[string]string{}
 	for _, s := range info.Settings {
 		set[s.Key] = s.Value
 	}
-	version := info.Main.Version
-	if version == "" {
-		version = "(unknown)"
+	tagged := info.Main.Version
+	if tagged == "(devel)" || strings.HasPrefix(tagged, "v0.0.0-") {
+		tagged = ""
 	}
-	words := []string{"zeroth", version}
+	words := []string{"zeroth", cmp.Or(Stamp, tagged, number)}
 	if commit := set["vcs.revision"]; commit != "" {
 		words = append(words, "commit", commit[:min(12, len(commit))])
+		if at := set["vcs.time"]; at != "" {
+			words = append(words, "of", at)
+		}
 		if set["vcs.modified"] == "true" {
 			words = append(words, "with changes")
 		}

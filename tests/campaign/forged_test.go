@@ -299,7 +299,6 @@ func (f *forger) everyReader() ended {
 	f.zeroth(one, "ckpt", "inspect", step, "--json")
 	f.zeroth(one, "ckpt", "diff", step, filepath.Join("run/ckpt", f.run.steps[0]))
 	f.zeroth(one, "ckpt", "export", step, "--to", "exported")
-	f.zeroth(one, "ckpt", "reshard", step, "--to", "resharded", "--ranks", "3")
 	return f.resume(f.run)
 }
 

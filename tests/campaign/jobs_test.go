@@ -414,7 +414,7 @@ func (o *odds) folders() []string {
 		{"train", file, "--out", "run", "--set", "checkpoint={every: 1, dir: " + strconv.Quote(path) + "}"},
 		{"ckpt", "ls", path}, {"ckpt", "verify", path}, {"ckpt", "inspect", path}, {"ckpt", "diff", path, which},
 		{"ckpt", "prune", path, "--keep", pick(o.rng, []string{"1", "0", "-1", "x", "{last: 1}", "{best: \"\\e[31m\"}", "[", "NaN"})},
-		{"ckpt", "export", path, "--to", "run"}, {"ckpt", "import", path, "--to", "run"}, {"ckpt", "reshard", path, "--to", "run", "--ranks", pick(o.rng, []string{"-1", "0", "1000000000", "x"})},
+		{"ckpt", "export", path, "--to", "run"}, {"ckpt", "import", path, "--to", "run"},
 		{"sample", "--run", path}, {"sample", "--run", "folder", "--prompt", which, "--tokens", pick(o.rng, []string{"-1", "0", "1"}), "--temperature", pick(o.rng, []string{"NaN", "-1", "1e400", "x"})},
 		{"bench", path}, {path}, {"ckpt", path}, {"help", path}, {"plan", file, "--html", path + "/x"},
 	})

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/cobra/doc"
+
+	"zeroth/input"
+	"zeroth/job/config"
+)
+
+// initJob is "zeroth init": a job file to start from.
+func (a *app) initJob() *cobra.Command {
+	var names []string
+	list := ""
+	for _, g := range config.Goals() {
+		names = append(names, g.Name)
+		list += fmt.Sprintf("  %-11s %s\n", g.Name, g.For)
+	}
+	return &cobra.Command{
+		Use:   "init [GOAL] [FILE]",
+		Short: "Write a commented job file for a goal",
+		Long: `Write a commented job file for a goal, to be edited: GOAL.yaml, or another file,
+or - for the standard output. A file that is there is never written over. Goals:
+
+` + strings.TrimRight(list, "\n"),
+		Example: "  zeroth init quickstart\n  zeroth init finetune job.yaml\n  zeroth init pretrain - | less",
+		Args:    cobra.MaximumNArgs(2),
+		RunE: a.do(func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				fmt.Fprintf(a.out, "zeroth init GOAL writes GOAL.yaml. Goals:\n\n%s", list)
+				return nil
+			}
+			for _, g := range config.Goals() {
+				if g.Name == args[0] {
+					return a.writeGoal(g, args[1:])
+				}
+			}
+			return input.BadInput(fmt.Errorf("there is no goal %q; want one of\n%s", args[0], strings.TrimRight(list, "\n")))
+		}),
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			if len(args) == 0 {
+				return names, cobra.ShellCompDirectiveNoFileComp
+			}
+			return []string{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt
+		},
+	}
+}
+
+// writeGoal writes a goal's job to a file, which must not be there.
+func (a *app) writeGoal(g config.Goal, to []string) error {
+	file := g.Name + ".yaml"
+	if len(to) > 0 {
+		file = to[0]
+	}
+	text := strings.ReplaceAll(g.Text, g.Name+".yaml", file)
+	if file == "-" {
+		_, err := fmt.Fprint(a.out, g.Text)
+		return err
+	}
+	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	if errors.Is(err, os.ErrExist) {
+		return input.BadInput(fmt.Errorf("%s is there already and is not written over; name another file, like: zeroth init %s my-%s.yaml", file, g.Name, g.Name))
+	}
+	if err != nil {
+		return input.BadInput(fmt.Errorf("%w; name a file that can be written", err))
+	}
+	if _, err = f.WriteString(text); errors.Join(err, f.Close()) != nil {
+		return err
+	}
+	if !a.quiet {
+		fmt.Fprintf(a.out, "%s is written. Name your files where it says YOUR, then: zeroth plan %s\n", file, quoted(file))
+	}
+	return nil
+}
+
+// schema is "zeroth schema".
+func (a *app) schema() *cobra.Command {
+	return &cobra.Command{
+		Use:   "schema",
+		Short: "Print the JSON Schema of the job file, for editors",
+		Long: `Print the JSON Schema of the job file, made from the table of its keys. An editor
+with a YAML language server checks and completes a job that begins with the line
+
+  # yaml-language-server: $schema=zeroth.schema.json`,
+		Example: "  zeroth schema > zeroth.schema.json",
+		Args:    cobra.NoArgs,
+		RunE: a.do(func(*cobra.Command, []string) error {
+			return writeJSON(a.out, config.Schema())
+		}),
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+}
+
+// man is "zeroth man": the manual of every command.
+func (a *app) man(root *cobra.Command) *cobra.Command {
+	return &cobra.Command{
+		Use:     "man FOLDER",
+		Short:   "Write man pages of all commands to a folder",
+		Example: "  zeroth man ~/.local/share/man/man1",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return fmt.Errorf("man takes one folder, like: zeroth man ~/.local/share/man/man1 (there are %d)", len(args))
+			}
+			return nil
+		},
+		RunE: a.do(func(_ *cobra.Command, args []string) error {
+			if err := os.MkdirAll(args[0], 0o777); err != nil {
+				return input.BadInput(fmt.Errorf("%w; name a folder that can be made", err))
+			}
+			root.DisableAutoGenTag = true
+			return doc.GenManTree(root, &doc.GenManHeader{Title: "ZEROTH", Section: "1", Source: "zeroth", Manual: "zeroth"}, args[0])
+		}),
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			return nil, cobra.ShellCompDirectiveFilterDirs
+		},
+	}
+}

@@ -1,0 +1,297 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"zeroth/job/config"
+)
+
+// stdin makes a text the standard input.
+func stdin(t *testing.T, text string) {
+	t.Helper()
+	write(t, "stdin", text)
+	f, err := os.Open("stdin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	was := os.Stdin
+	os.Stdin = f
+	t.Cleanup(func() { os.Stdin = was; f.Close() })
+}
+
+// A job from the standard input is one like any: its mistakes have lines, its run
+// keeps it, and goes on from what was kept.
+func TestJobFromStandardInput(t *testing.T) {
+	inFolder(t)
+	stdin(t, tiny)
+	zeroth(t, 0, "train", "-", "--out", "r", "--set", "checkpoint.every=1")
+	kept, err := os.ReadFile("r/job.yaml")
+	if err != nil || !strings.Contains(string(kept), `text: ["a.txt"]`) {
+		t.Fatalf("%v\n%s", err, kept)
+	}
+	zeroth(t, 0, "train", "r/job.yaml", "--out", "r", "--resume", "latest", "--set", "train.steps=3")
+	stdin(t, tiny)
+	out, _ := zeroth(t, 0, "train", "-", "--out", "r", "--resume", "latest", "--set", "train.steps=4")
+	contains(t, out, "resuming from r/ckpt/step-00000003", "done: 4 steps")
+	stdin(t, tiny)
+	out, _ = zeroth(t, 0, "plan", "-")
+	contains(t, out, "next    zeroth train -\n")
+	stdin(t, "data: {text: [a.txt]}\ntrain: {stepz: 3}\n")
+	_, errs := zeroth(t, 2, "plan", "-")
+	contains(t, errs, "stdin:2:9: train.stepz: unknown key; did you mean steps?\n")
+	stdin(t, tiny)
+	zeroth(t, 0, "train", "-")
+	if runs, err := filepath.Glob("runs/stdin-2*"); err != nil || len(runs) != 1 {
+		t.Errorf("%v %v", runs, err)
+	}
+}
+
+// Every goal is written as a file that plans; a file is never written over.
+func TestInit(t *testing.T) {
+	inFolder(t)
+	list, _ := zeroth(t, 0, "init")
+	write(t, "model/config.json", `{"model_type":"gpt2","n_layer":1,"n_head":1,"n_embd":8,"n_positions":1024,"vocab_size":50257}`)
+	for _, g := range config.Goals() {
+		contains(t, list, "  "+g.Name+" ", g.For)
+		out, _ := zeroth(t, 0, "init", g.Name)
+		contains(t, out, g.Name+".yaml is written", "zeroth plan "+g.Name+".yaml\n")
+		args := []string{"plan", g.Name + ".yaml", "--gpus", "8", "--gpu-memory", "80GiB"}
+		if g.Name == "finetune" {
+			args = append(args, "--set", "data.tokenizer=gpt2") // that folder has no tokenizer
+		}
+		contains(t, first(zeroth(t, 0, args...)), ": fits\n")
+		if _, errs := zeroth(t, 2, "init", g.Name); !strings.Contains(errs, "is there already and is not written over") {
+			t.Error(errs)
+		}
+		zeroth(t, 0, "init", g.Name, "my job.yaml", "--quiet")
+		if raw, err := os.ReadFile("my job.yaml"); err != nil || strings.Contains(string(raw), g.Name+".yaml") || os.Remove("my job.yaml") != nil {
+			t.Errorf("%v\n%s", err, raw)
+		}
+		if out, _ := zeroth(t, 0, "init", g.Name, "-"); out != g.Text {
+			t.Errorf("got %s", out)
+		}
+	}
+	_, errs := zeroth(t, 2, "init", "world peace")
+	contains(t, errs, `there is no goal "world peace"; want one of`, "quickstart")
+	zeroth(t, 2, "init", "quickstart", "no/such/folder.yaml")
+	zeroth(t, 0, "train", "quickstart.yaml", "--set", "train.steps=1", "--set", "model={width: 8, heads: 1, layers: 1, context: 8}", "--set", "sample.tokens=1", "--out", "r")
+}
+
+func first(out, _ string) string { return out }
+
+// The schema is JSON on the standard output.
+func TestSchemaCommand(t *testing.T) {
+	out, _ := zeroth(t, 0, "schema")
+	var s struct {
+		Properties map[string]any
+		Additional *bool `json:"additionalProperties"`
+	}
+	if err := json.Unmarshal([]byte(out), &s); err != nil || s.Properties["zero"] == nil || s.Additional == nil || *s.Additional {
+		t.Errorf("%v %v", err, s)
+	}
+}
+
+func TestHelpOfKeys(t *testing.T) {
+	out, _ := zeroth(t, 0, "help", "zero.offload.optimizer")
+	contains(t, out, "value    none, host or disk\n", "default  none\n", "--set zero.offload.optimizer=none\n")
+	out, _ = zeroth(t, 0, "help", "optimizer")
+	contains(t, out, "optimizer.lr", "optimizer.momentum")
+	_, errs := zeroth(t, 2, "help", "optimiser.lr")
+	contains(t, errs, "did you mean 'zeroth help optimizer.lr'?")
+	for _, k := range config.Keys() {
+		zeroth(t, 0, "help", k)
+	}
+}
+
+// Every command has a page, of which man has the sections.
+func TestMan(t *testing.T) {
+	inFolder(t)
+	zeroth(t, 0, "man", "new/man1")
+	for _, name := range []string{"zeroth", "zeroth-train", "zeroth-ckpt-verify", "zeroth-init"} {
+		raw, err := os.ReadFile("new/man1/" + name + ".1")
+		if err != nil || !bytes.Contains(raw, []byte(".SH NAME")) || !bytes.Contains(raw, []byte(".SH OPTIONS")) {
+			t.Errorf("%s: %v\n%s", name, err, raw)
+		}
+	}
+	if _, err := os.Stat("new/man1/zeroth-ckpt-reshard.1"); err == nil {
+		t.Error("a removed command has a page")
+	}
+	zeroth(t, 2, "man")
+	zeroth(t, 2, "man", "a.txt/x")
+}
+
+// everThere are the commands and flags there have ever been, from the history of
+// this folder: git log -p -- cmd/zeroth.
+var everThere = strings.Fields(`train plan fit ckpt sample bench doctor version init schema man
+	ckpt,ls ckpt,inspect ckpt,verify ckpt,diff ckpt,export ckpt,import ckpt,prune ckpt,reshard
+	train,--set train,--out train,--resume train,--cpuprofile train,--trace train,--timeline
+	plan,--set plan,--model plan,--world plan,--gpus plan,--gpu-memory plan,--json plan,--html plan,--svg plan,--csv plan,--timeline plan,--stages plan,--machine plan,--trace
+	plan,--deepspeed-estimate plan,--gpus-per-node plan,--torchtitan-estimate plan,--stage plan,--recompute
+	fit,--host-memory fit,--disk fit,--gpus-per-node fit,--machine fit,--flops fit,--link fit,--host-link fit,--host-rate fit,--disk-rate fit,--largest
+	sample,--run sample,--tokenizer sample,--prompt sample,--tokens sample,--temperature sample,--top-k sample,--seed
+	bench,--json bench,--markdown bench,--seconds bench,--workers bench,--dir
+	ckpt,diff,--all ckpt,prune,--keep ckpt,prune,--dry-run ckpt,export,--to ckpt,export,--dtype ckpt,export,--shard-size ckpt,import,--to`)
+
+// What there ever was is there, or says what to do instead.
+func TestWhatWasRemoved(t *testing.T) {
+	told := map[string]bool{}
+	for _, name := range everThere {
+		words := strings.Split(name, ",")
+		key := strings.Join(words, " ")
+		told[key] = true
+		cmd, rest, err := new(app).root().Find(words)
+		last := words[len(words)-1]
+		flag, isFlag := strings.CutPrefix(last, "--")
+		switch {
+		case err != nil || len(rest) > 0 && !isFlag:
+			t.Errorf("%s: %v", key, err)
+		case isFlag && cmd.Flags().Lookup(flag) != nil, !isFlag && !cmd.Hidden:
+			continue
+		}
+		_, errs := zeroth(t, 2, words...)
+		if removed[key] == "" || !strings.Contains(errs, "is no more: "+removed[key]+"\n") {
+			t.Errorf("%s: %s", key, errs)
+		}
+	}
+	for key := range removed {
+		if !told[key] {
+			t.Errorf("%s was never there", key)
+		}
+	}
+	eachCommand(new(app).root(), func(cmd *cobra.Command) {
+		cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
+			if removed[strings.TrimPrefix(cmd.CommandPath(), "zeroth ")+" --"+f.Name] != "" {
+				t.Errorf("%s --%s is there and removed", cmd.CommandPath(), f.Name)
+			}
+		})
+	})
+}
+
+func eachCommand(cmd *cobra.Command, f func(*cobra.Command)) {
+	f(cmd)
+	for _, c := range cmd.Commands() {
+		eachCommand(c, f)
+	}
+}
+
+// Flags of another command, keys and misspellings say what to write.
+func TestWrongFlags(t *testing.T) {
+	inFolder(t)
+	for flag, want := range map[string]string{"--stage=1": "write --set zero.stage=VALUE", "--zero.stage=1": "write --set zero.stage=VALUE", "--otu=r": "did you mean --out?",
+		"--xyzzy": "unknown flag: --xyzzy\n", "--log=xml": "--log xml; want json or text"} {
+		_, errs := zeroth(t, 2, "train", "tiny.yaml", flag)
+		contains(t, errs, want)
+	}
+}
+
+// Records have a time, a level and numbers by name, on the standard error; an error
+// is one, too, with the exit code.
+func TestLogRecords(t *testing.T) {
+	inFolder(t)
+	out, errs := zeroth(t, 0, "train", "tiny.yaml", "--out", "r", "--log", "json")
+	if out != "" {
+		t.Errorf("the standard output has %s", out)
+	}
+	var last struct {
+		Time, Level, Msg string
+		Steps            int
+		Code             int `json:"exit_code"`
+	}
+	for line := range strings.Lines(errs) {
+		if err := json.Unmarshal([]byte(line), &last); err != nil || last.Time == "" || last.Level != "INFO" {
+			t.Fatalf("%s: %v", line, err)
+		}
+	}
+	if last.Msg != "done" || last.Steps != 2 {
+		t.Errorf("%+v", last)
+	}
+	_, errs = zeroth(t, 2, "train", "tiny.yaml", "--out", "r", "--log", "json")
+	if err := json.Unmarshal([]byte(errs), &last); err != nil || last.Level != "ERROR" || last.Code != 2 {
+		t.Errorf("%v: %s", err, errs)
+	}
+	_, errs = zeroth(t, 0, "train", "tiny.yaml", "--out", "r2", "--log", "text")
+	contains(t, errs, "time=20", " level=INFO msg=step step=1 ")
+}
+
+// Quiet is silence where all is well.
+func TestQuiet(t *testing.T) {
+	inFolder(t)
+	for _, args := range []string{"train tiny.yaml --out r -q --set checkpoint.every=1", "train tiny.yaml --out r2 --quiet --log json"} {
+		if out, errs := zeroth(t, 0, strings.Fields(args)...); out+errs != "" {
+			t.Errorf("%s: %s%s", args, out, errs)
+		}
+	}
+	if _, errs := zeroth(t, 2, "train", "tiny.yaml", "--out", "r", "-q"); errs == "" {
+		t.Error("an error is not told")
+	}
+	if out, _ := zeroth(t, 0, "ckpt", "ls", "r", "-q"); !strings.Contains(out, "complete, latest") {
+		t.Errorf("a result is not told: %s", out)
+	}
+}
+
+// What a run is looked into with keeps its content until there is more, and a run
+// that is refused leaves no file.
+func TestProbesOfRefusedRuns(t *testing.T) {
+	inFolder(t)
+	write(t, "full/x", "")
+	for _, args := range []string{"train gone.yaml", "train tiny.yaml --set zero.stage=9", "train tiny.yaml --out full"} {
+		for _, flag := range []string{"--trace", "--cpuprofile", "--timeline"} {
+			write(t, "old.csv", "precious")
+			zeroth(t, 2, append(strings.Fields(args), flag, "old.csv")...)
+			zeroth(t, 2, append(strings.Fields(args), flag, "new.csv")...)
+			if raw, err := os.ReadFile("old.csv"); err != nil || string(raw) != "precious" {
+				t.Errorf("%s %s: %q %v", args, flag, raw, err)
+			}
+			if _, err := os.Stat("new.csv"); err == nil {
+				t.Errorf("%s %s: a file is left", args, flag)
+			}
+		}
+	}
+	write(t, "trace.json", strings.Repeat("x", 1<<20))
+	zeroth(t, 0, "train", "tiny.yaml", "--out", "r", "--trace", "trace.json")
+	if raw, err := os.ReadFile("trace.json"); err != nil || !json.Valid(raw) {
+		t.Errorf("%v, %d bytes", err, len(raw))
+	}
+}
+
+// A build that notes its commit says it, and a release its version.
+func TestVersionIsStamped(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds")
+	}
+	if info, err := os.Stat("../../.git"); err != nil || !info.IsDir() {
+		t.Skip("Go notes the commit of a clone, not of a worktree")
+	}
+	file := filepath.Join(t.TempDir(), "zeroth")
+	build := exec.Command("go", "build", "-buildvcs=true", "-ldflags", "-X zeroth/job/state.Stamp=v1.2.3", "-o", file, ".")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	out, err := exec.Command(file, "--version").Output()
+	if err != nil || !strings.HasPrefix(string(out), "zeroth v1.2.3 commit ") || !strings.Contains(string(out), " of 20") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// What fit finds equal it tells, and finding nothing is exit code 1.
+func TestFitFindsNothing(t *testing.T) {
+	inFolder(t)
+	out, errs := zeroth(t, 1, "fit", "tiny.yaml", "--gpus", "2", "--gpu-memory", "300MiB")
+	contains(t, out, "Nothing fits: more ranks")
+	if errs != "" {
+		t.Errorf("said %s", errs)
+	}
+	zeroth(t, 1, "fit", "tiny.yaml", "--gpus", "2", "--gpu-memory", "300MiB", "--json")
+	zeroth(t, 1, "fit", "tiny.yaml", "--gpus", "2", "--gpu-memory", "300MiB", "--largest", "seq")
+	out, _ = zeroth(t, 0, "fit", "tiny.yaml", "--gpus", "1", "--gpu-memory", "80GiB")
+	contains(t, out, "micro-batch ×", "of the", "fastest")
+}

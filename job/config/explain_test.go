@@ -1,0 +1,227 @@
+package config
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"zeroth/job/hf"
+	"zeroth/job/testjob"
+)
+
+// Every key is explained, and its example is a value it takes.
+func TestExplain(t *testing.T) {
+	for _, f := range new(Config).fields() {
+		k, ok := Explain(f.key)
+		if !ok || k.Meaning == "" || k.Default == "" || k.Value == "" || k.Example == "" {
+			t.Errorf("%+v", k)
+		}
+		n, problems := parse([]byte(k.Example), place{})
+		if wrong := f.value.set(n); len(problems) > 0 || wrong != "" {
+			t.Errorf("%s: the example %s: %v %s", f.key, k.Example, problems, wrong)
+		}
+		for _, c := range k.Choices {
+			n, _ := parse([]byte(c), place{})
+			if wrong := f.value.set(n); wrong != "" {
+				t.Errorf("%s: the choice %s: %s", f.key, c, wrong)
+			}
+		}
+	}
+	if _, ok := Explain("zero.stge"); ok {
+		t.Error("a key that is none is explained")
+	}
+	k, _ := Explain("zero.offload.parameters")
+	want := `zero.offload.parameters: none | host | disk: where parameter shards rest; at stage 3
+
+  value    none, host or disk
+  default  none
+  used     at zero.stage 3
+  example  zero: {offload: {parameters: none}}
+           --set zero.offload.parameters=none
+`
+	if k.Text() != want {
+		t.Errorf("got\n%s", k.Text())
+	}
+}
+
+// A key that some jobs do not use says which do.
+func TestExplainSaysWhen(t *testing.T) {
+	testjob.InFolder(t, testjob.Least)
+	if err := os.Mkdir("hf", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	testjob.Write(t, "hf/config.json", string(hf.Model{Family: "gpt2", Layers: 2, Heads: 2, Width: 8, Context: 16, Vocab: 300, NormEps: 1e-5}.ConfigJSON()))
+	for _, sets := range [][]string{nil, {"model.family=llama"}, {"model.from=hf", "data.tokenizer=bytes"}, {"optimizer.type=sgd"}, {"optimizer.type=lion"},
+		{"schedule.type=constant"}, {"data.text=null", "data.tokens=[a.txt]"}, {"zero.offload.optimizer=host"}} {
+		c, err := Draft("job.yaml", sets)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range c.fields() {
+			if why, _ := c.idle(f.key); why != "" && when[f.key] == "" {
+				t.Errorf("%s is not always used (%s), and its help does not say when it is", f.key, why)
+			}
+		}
+	}
+	for key := range when {
+		if _, ok := Explain(key); !ok {
+			t.Errorf("there is no key %s", key)
+		}
+	}
+	for key := range samples {
+		if _, ok := Explain(key); !ok {
+			t.Errorf("there is no key %s", key)
+		}
+	}
+}
+
+func TestNearestKey(t *testing.T) {
+	for name, want := range map[string]string{"zero.stge": "zero.stage", "stage": "zero.stage", "optimizer.learning": "optimizer.lr", "lr": "optimizer.lr", "learing_rate": "",
+		"model.layer": "model.layers", "micro_batc": "train.micro_batch", "xyzzy": "", "train.stage": "zero.stage"} {
+		if got := NearestKey(name); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+}
+
+// Every goal loads where its files are, and can be planned where they are not.
+func TestGoals(t *testing.T) {
+	testjob.InFolder(t, testjob.Least)
+	testjob.Write(t, "train.bin", "\x01\x00")
+	if err := os.Mkdir("model", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	testjob.Write(t, "model/config.json", string(hf.Model{Family: "gpt2", Layers: 2, Heads: 2, Width: 8, Context: 1024, Vocab: 50257, NormEps: 1e-5}.ConfigJSON()))
+	testjob.WriteVocabulary(t, "model", 998)
+	testjob.Write(t, "model/tokenizer_config.json", `{"tokenizer_class": "GPT2Tokenizer"}`)
+	if n := len(Goals()); n < 4 {
+		t.Errorf("%d goals", n)
+	}
+	for _, g := range Goals() {
+		testjob.Write(t, g.Name+".yaml", g.Text)
+		if _, err := Load(g.Name+".yaml", nil); err != nil {
+			t.Errorf("%s: %v", g.Name, err)
+		}
+		if err := os.Rename("a.txt", "away"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Draft(g.Name+".yaml", nil); err != nil {
+			t.Errorf("%s, without its data: %v", g.Name, err)
+		}
+		if err := os.Rename("away", "a.txt"); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasSuffix(g.For, ".") || !strings.Contains(g.Text, fmt.Sprintf("zeroth plan %s.yaml", g.Name)) {
+			t.Errorf("%s: %s", g.Name, g.For)
+		}
+	}
+}
+
+// A job comes from the standard input, too; its lines are those of stdin.
+func TestStandardInput(t *testing.T) {
+	testjob.InFolder(t, testjob.Least)
+	from := func(text string) {
+		testjob.Write(t, "in", text)
+		f, err := os.Open("in")
+		if err != nil {
+			t.Fatal(err)
+		}
+		was := os.Stdin
+		os.Stdin = f
+		t.Cleanup(func() { os.Stdin = was; f.Close() })
+	}
+	from(testjob.Least)
+	if c, err := Load("-", nil); err != nil || len(c.Data.Text) != 1 {
+		t.Error(c, err)
+	}
+	from("data: {text: [a.txt]}\nzero: {stage: 7}\n")
+	if _, err := Load("-", nil); err == nil || !strings.HasPrefix(err.Error(), "stdin:2:15: zero.stage: there is no stage 7") {
+		t.Error(err)
+	}
+	from("")
+	if _, err := Load("-", nil); err == nil || !strings.HasPrefix(err.Error(), "stdin: the job file is empty") {
+		t.Error(err)
+	}
+	from(strings.Repeat("#", jobBytes+1))
+	if _, err := Load("-", nil); err == nil || !strings.Contains(err.Error(), "larger than the 262144 bytes") {
+		t.Error(err)
+	}
+}
+
+// A configuration of DeepSpeed is recognised, and every key of it is told with what
+// it is in a job; each key that is named there is one.
+func TestDeepSpeed(t *testing.T) {
+	testjob.InFolder(t, testjob.Least)
+	testjob.Write(t, "ds.json", `{
+  "train_batch_size": 64,
+  "train_micro_batch_size_per_gpu": "auto",
+  "bf16": {"enabled": true},
+  "zero_optimization": {
+    "stage": 3,
+    "overlap_comm": true,
+    "offload_optimizer": {"device": "cpu", "pin_memory": true}
+  },
+  "optimizer": {"type": "AdamW", "params": {"lr": 3e-5, "betas": [0.9, 0.999]}},
+  "scheduler": {"type": "OneCycle"},
+  "flops_profiler": {"enabled": false}
+}`)
+	_, err := Load("ds.json", []string{"train.steps=3"})
+	want := `ds.json: this is a configuration of DeepSpeed, not a job of zeroth; its keys are below with what they are in a job; 'zeroth init' writes a job to begin with
+ds.json:2:3: train_batch_size: of DeepSpeed; in a job train: {batch: 64}
+ds.json:3:3: train_micro_batch_size_per_gpu: of DeepSpeed; in a job train.micro_batch, which has a default: leave it out
+ds.json:4:12: bf16.enabled: of DeepSpeed; in a job precision: bf16
+ds.json:6:5: zero_optimization.stage: of DeepSpeed; in a job zero: {stage: 3}
+ds.json:7:5: zero_optimization.overlap_comm: of DeepSpeed; nothing to set: a unit is a bucket, and communication always overlaps computing
+ds.json:8:27: zero_optimization.offload_optimizer.device: of DeepSpeed; in a job zero: {offload: {optimizer: host}}
+ds.json:8:44: zero_optimization.offload_optimizer.pin_memory: of DeepSpeed; nothing to set; zero.offload.buffers is how much is staged at once
+ds.json:10:17: optimizer.type: of DeepSpeed; in a job optimizer: {type: adamw}
+ds.json:10:45: optimizer.params.lr: of DeepSpeed; in a job optimizer: {lr: 3e-5}
+ds.json:10:57: optimizer.params.betas: of DeepSpeed; in a job optimizer: {betas: [0.9, 0.999]}
+ds.json:11:17: scheduler.type: of DeepSpeed; in a job schedule.type, which has no "OneCycle"
+ds.json:12:22: flops_profiler.enabled: of DeepSpeed; there is no such thing here`
+	if err == nil || err.Error() != want {
+		t.Errorf("got\n%v\nwant\n%s", err, want)
+	}
+	for theirs, ours := range deepSpeedKeys {
+		f, ok := Explain(ours.key)
+		if ours.key != "" && !ok || ours.key == "" && ours.note == "" {
+			t.Errorf("%s: there is no key %q", theirs, ours.key)
+		}
+		for _, word := range ours.words {
+			if !strings.Contains(f.Value, word) {
+				t.Errorf("%s: %s does not take %s", theirs, ours.key, word)
+			}
+		}
+	}
+}
+
+// Rules of retention are read as a job file and as a command line has them.
+func TestKeepOnACommandLine(t *testing.T) {
+	for text, want := range map[string]string{"3": "3", "last=1": "1", "last=1,best=val_loss": "{last: 1, best: val_loss}", "every_steps=1000,last=2": "{last: 2, every_steps: 1000}",
+		"{last: 2, best: loss}": "{last: 2, best: loss}"} {
+		k, err := ParseKeep(text)
+		if got := (retention{&k}).yaml(); err != nil || got != want {
+			t.Errorf("%s: %s, %v", text, got, err)
+		}
+	}
+	for text, want := range map[string]string{"newest=1": `there is no rule "newest"`, "last=": "want a number of checkpoints", "last=x": "last: x is not a whole number"} {
+		if _, err := ParseKeep(text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+// The name of a model on the Hub is not taken for a folder that is missing.
+func TestModelOfTheHub(t *testing.T) {
+	testjob.InFolder(t, testjob.Least)
+	_, err := Draft("job.yaml", []string{"model.from=meta-llama/Llama-3.1-8B"})
+	if err == nil || !strings.Contains(err.Error(), "run 'hf download meta-llama/Llama-3.1-8B --local-dir Llama-3.1-8B'") || !strings.Contains(err.Error(), "name the folder Llama-3.1-8B") {
+		t.Error(err)
+	}
+	for _, from := range []string{"./nothing", "/no/folder", "nothing"} {
+		if _, err := Draft("job.yaml", []string{"model.from=" + from}); err == nil || strings.Contains(err.Error(), "hf download") {
+			t.Errorf("%s: %v", from, err)
+		}
+	}
+}

@@ -1,0 +1,135 @@
+package config
+
+import (
+	"math"
+	"strings"
+
+	"zeroth/job/hf"
+)
+
+// object is a JSON object.
+type object = map[string]any
+
+// Schema is the JSON Schema (draft-07, which editors know) of a job file, made from
+// the table of keys. Every key but data may be left out, or be null, which means
+// its default.
+func Schema() map[string]any {
+	root := section("the job file of zeroth")
+	root["$schema"] = "http://json-schema.org/draft-07/schema#"
+	root["title"] = "zeroth job file"
+	root["type"] = "object"
+	root["required"] = []string{"data"}
+	for _, f := range new(Config).fields() {
+		in, parts := root, strings.Split(f.key, ".")
+		for _, name := range parts[:len(parts)-1] {
+			all := in["properties"].(object)
+			if all[name] == nil {
+				all[name] = section("")
+			}
+			in = all[name].(object)
+		}
+		in["properties"].(object)[parts[len(parts)-1]] = f.schema()
+	}
+	return root
+}
+
+// scalars are the types of what the job file takes as text.
+var scalars = []string{"string", "number", "boolean"}
+
+// section is a mapping whose keys are all known.
+func section(doc string) object {
+	s := object{"type": []string{"object", "null"}, "properties": object{}, "additionalProperties": false}
+	if doc != "" {
+		s["description"] = doc
+	}
+	return s
+}
+
+// schema is the field's: what its values are, and its line of the reference.
+func (f field) schema() object {
+	s := schemaOf(f.value)
+	s["description"] = f.doc + " (default: " + f.initial + f.rule + ")"
+	return s
+}
+
+// schemaOf is what a value is in JSON; a value of another type is our mistake.
+func schemaOf(v value) object {
+	switch v := v.(type) {
+	case count:
+		return typed("integer", object{"minimum": v.lo, "maximum": v.hi})
+	case stage:
+		return typed("integer", object{"minimum": 0, "maximum": 3})
+	case seed:
+		return typed("integer", object{"minimum": 0, "maximum": uint64(math.MaxUint64)})
+	case shards:
+		return typed("integer", object{"minimum": -1, "maximum": MostRanks, "not": object{"const": 0}})
+	case real:
+		return bounded(v.ok, "null")
+	case reals:
+		return typed("array", object{"items": bounded(v.ok), "minItems": 2, "maxItems": 2})
+	case choice, dtype:
+		return object{"enum": append(anything(choices(v)), nil)}
+	case flag:
+		return typed("boolean", object{})
+	case path:
+		return typed("string", object{})
+	case text: // any scalar is text
+		return object{"type": append(scalars, "null")}
+	case patterns:
+		return typed("array", object{"items": object{"type": scalars}})
+	case duration:
+		return typed("string", object{"pattern": `^([0-9.]+(ns|us|µs|ms|s|m|h))+$`})
+	case bound:
+		return typed("string", object{"pattern": `^(auto|[0-9.eE+-]+ *(B|kB|[MGT]B|[KMGT]iB))$`})
+	case retention:
+		last, every := object{"type": "integer", "minimum": 1, "maximum": hf.Most}, object{"type": "integer", "minimum": 1, "maximum": mostSteps}
+		return object{"type": []string{"integer", "object", "null"}, "minimum": 1, "maximum": hf.Most, "minProperties": 1, "additionalProperties": false,
+			"properties": object{"last": last, "every_steps": every, "best": object{"enum": metrics}}}
+	}
+	panic("config: a value without a schema")
+}
+
+// typed is a value of a type, or null.
+func typed(name string, more object) object {
+	more["type"] = []string{name, "null"}
+	return more
+}
+
+// bounds are those of the numbers ok accepts, which begin at 0 or above it and
+// end nowhere, or at 1/2 or 1.
+func bounds(ok func(float64) bool) object {
+	s := object{}
+	if ok(0) {
+		s["minimum"] = 0
+	} else {
+		s["exclusiveMinimum"] = 0
+	}
+	const above = 1 + 1e-9
+	for _, end := range []float64{0.5, 1} {
+		switch {
+		case ok(end * above):
+		case ok(end):
+			s["maximum"] = end
+			return s
+		default:
+			s["exclusiveMaximum"] = end
+			return s
+		}
+	}
+	return s
+}
+
+// bounded is a number, which 6e-4 is to some readers of YAML and text to others.
+func bounded(ok func(float64) bool, or ...string) object {
+	s := bounds(ok)
+	s["type"] = append([]string{"number", "string"}, or...)
+	s["pattern"] = `^\+?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$`
+	return s
+}
+
+func anything(names []string) (all []any) {
+	for _, n := range names {
+		all = append(all, n)
+	}
+	return all
+}

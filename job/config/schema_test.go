@@ -1,0 +1,284 @@
+package config
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/goccy/go-yaml"
+
+	"zeroth/job/testjob"
+)
+
+// invalid is why a value is not what a schema says, "" if it is: as much of draft-07
+// as our schema uses. A word that it does not know ends the test, so that the
+// schema cannot say more than is checked.
+func invalid(t *testing.T, schema map[string]any, v any, at string) string {
+	t.Helper()
+	for word, want := range schema {
+		if why := breach(t, schema, word, want, v, at); why != "" {
+			return why
+		}
+	}
+	return ""
+}
+
+func breach(t *testing.T, schema map[string]any, word string, want, v any, at string) string {
+	t.Helper()
+	x, number := v.(float64)
+	list, _ := v.([]any)
+	keys, mapping := v.(map[string]any)
+	text, isText := v.(string)
+	wrong := false
+	switch word {
+	case "$schema", "title", "description":
+	case "type":
+		names, ok := want.([]any)
+		if !ok {
+			names = []any{want}
+		}
+		wrong = !slices.ContainsFunc(names, func(name any) bool { return isOf(name.(string), v) })
+	case "enum":
+		wrong = !slices.ContainsFunc(want.([]any), func(w any) bool { return reflect.DeepEqual(w, v) })
+	case "const":
+		wrong = !reflect.DeepEqual(want, v)
+	case "not":
+		wrong = invalid(t, want.(map[string]any), v, at) == ""
+	case "minimum":
+		wrong = number && x < want.(float64)
+	case "exclusiveMinimum":
+		wrong = number && x <= want.(float64)
+	case "maximum":
+		wrong = number && x > want.(float64)
+	case "exclusiveMaximum":
+		wrong = number && x >= want.(float64)
+	case "minItems":
+		wrong = list != nil && len(list) < int(want.(float64))
+	case "maxItems":
+		wrong = len(list) > int(want.(float64))
+	case "minProperties":
+		wrong = mapping && len(keys) < int(want.(float64))
+	case "pattern":
+		wrong = isText && !regexp.MustCompile(want.(string)).MatchString(text)
+	case "required":
+		for _, key := range want.([]any) {
+			if _, ok := keys[key.(string)]; mapping && !ok {
+				return fmt.Sprintf("%s lacks %v", at, key)
+			}
+		}
+	case "items":
+		for i, item := range list {
+			if why := invalid(t, want.(map[string]any), item, fmt.Sprintf("%s[%d]", at, i)); why != "" {
+				return why
+			}
+		}
+	case "properties", "additionalProperties":
+		all := schema["properties"].(map[string]any)
+		for key, value := range keys {
+			of, known := all[key].(map[string]any)
+			if !known && schema["additionalProperties"] == false {
+				return fmt.Sprintf("%s.%s is not known", at, key)
+			}
+			if why := invalid(t, of, value, at+"."+key); why != "" {
+				return why
+			}
+		}
+	default:
+		t.Fatalf("the schema has %s, which this test does not check", word)
+	}
+	if wrong {
+		return fmt.Sprintf("%s: %v breaks %s %v", at, v, word, want)
+	}
+	return ""
+}
+
+// isOf tells whether a value as JSON has it is of a type.
+func isOf(name string, v any) bool {
+	switch v := v.(type) {
+	case nil:
+		return name == "null"
+	case bool:
+		return name == "boolean"
+	case string:
+		return name == "string"
+	case []any:
+		return name == "array"
+	case map[string]any:
+		return name == "object"
+	case float64:
+		return name == "number" || name == "integer" && v == math.Trunc(v)
+	}
+	return false
+}
+
+// schema is that of the job file, as a program reads it.
+func schema(t *testing.T) (s map[string]any) {
+	t.Helper()
+	raw, err := json.Marshal(Schema())
+	if err == nil {
+		err = json.Unmarshal(raw, &s)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// asJSON is a YAML text as JSON has it.
+func asJSON(t *testing.T, text string) (v any) {
+	t.Helper()
+	var read any
+	err := yaml.Unmarshal([]byte(text), &read)
+	if err == nil {
+		var raw []byte
+		if raw, err = json.Marshal(read); err == nil {
+			err = json.Unmarshal(raw, &v)
+		}
+	}
+	if err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	return numbers(v)
+}
+
+// numbers turns 6e-4, which this library of YAML takes for text, into a number.
+func numbers(v any) any {
+	switch x := v.(type) {
+	case string:
+		if f, err := strconv.ParseFloat(x, 64); err == nil && strings.Contains(x, "e") {
+			return f
+		}
+	case []any:
+		for i := range x {
+			x[i] = numbers(x[i])
+		}
+	case map[string]any:
+		for k := range x {
+			x[k] = numbers(x[k])
+		}
+	}
+	return v
+}
+
+// The schema takes every example, every goal and what a run writes of itself.
+func TestSchemaTakesJobs(t *testing.T) {
+	s, jobs := schema(t), map[string]string{}
+	files, err := filepath.Glob("../../examples/*.yaml")
+	if err != nil || len(files) < 10 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		raw, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		jobs[file] = string(raw)
+	}
+	for _, g := range Goals() {
+		jobs["goal "+g.Name] = g.Text
+	}
+	testjob.InFolder(t, testjob.Least)
+	for i, sets := range [][]string{nil, {"model.family=llama", "optimizer.type=sgd"}, {"zero.offload.optimizer=disk", "zero.offload.path=.", "parallel.memory=1GiB"}, {"checkpoint.keep={last: 2, best: val_loss}"}} {
+		jobs[fmt.Sprint("written ", i)] = string(mustLoad(t, sets...).YAML())
+	}
+	for _, f := range new(Config).fields() {
+		jobs["example of "+f.key] = fmt.Sprintf("{data: null, %s}", f.explain().inline())
+		if strings.HasPrefix(f.key, "data.") {
+			jobs["example of "+f.key] = fmt.Sprintf("{%s}", f.explain().inline())
+		}
+	}
+	for name, text := range jobs {
+		if why := invalid(t, s, asJSON(t, text), name); why != "" {
+			t.Error(why)
+		}
+	}
+}
+
+// What the reader refuses of one key alone the schema refuses, too, and what it
+// takes the schema takes.
+func TestSchemaRefusesAsTheReaderDoes(t *testing.T) {
+	s := schema(t)
+	values := []string{"0", "-1", "1", "2", "3", "4", "0.5", "0.49", "0.51", "0.999", "1.5", "-0.1", "1e30", "65537", "true", "none", "host", "bf16", "adamw", "cosine", "block", "x y", "[]", "[0.9, 0.95]", "[0.9]", "[1.0, 0.5]",
+		"5m", "1h30m", "0.5s", "5", "auto", "4GiB", "4 GB", "{last: 2}", "{best: loss}", "{}", "{bets: loss}", "{last: 0}", "null", "[a.txt]", `"a.txt"`}
+	for _, f := range new(Config).fields() {
+		for _, text := range values {
+			n, _ := parse([]byte(text), place{})
+			takes := n == nil || n.kind == nothing || f.value.set(n) == ""
+			if _, words := f.value.(choice); words && n != nil && n.kind == scalar && !n.quoted && text != "null" {
+				takes = takes && slices.Contains(choices(f.value), text)
+			}
+			own := schemaOf(f.value)
+			raw, err := json.Marshal(own)
+			var of map[string]any
+			if err == nil {
+				err = json.Unmarshal(raw, &of)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			why := invalid(t, of, asJSON(t, text), f.key)
+			_, isPath := f.value.(path)
+			if isPath && n != nil && n.kind == scalar && !n.quoted && why != "" && takes {
+				continue // a folder may be called 5; an editor wants quotes then
+			}
+			if _, isTime := f.value.(duration); isTime && why == "" && !takes {
+				continue // 0s matches the pattern
+			}
+			if (why == "") != takes {
+				t.Errorf("%s: %s: the reader takes it: %v, the schema: %q", f.key, text, takes, why)
+			}
+		}
+	}
+	lr := map[string]any{"data": nil, "optimizer": map[string]any{"lr": "6e-4"}}
+	if why := invalid(t, s, lr, "text"); why != "" {
+		t.Error(why)
+	}
+	lr["optimizer"].(map[string]any)["lr"] = "fast"
+	if why := invalid(t, s, lr, "text"); why == "" {
+		t.Error("a learning rate is fast")
+	}
+	for text, why := range map[string]string{
+		"{data: {text: [a]}, trian: {steps: 1}}":                       ".trian is not known",
+		"{data: {text: [a]}, zero: {stag: 1}}":                         ".stag is not known",
+		"{data: {text: [a]}, zero: {offload: {optimiser: host}}}":      ".optimiser is not known",
+		"{model: {layers: 2}}":                                         "lacks data",
+		"{data: {text: [a]}, zero.stage: 1}":                           "zero.stage is not known",
+		"{data: {text: [a]}, zero: 3}":                                 "breaks type",
+		"{data: {text: [a]}, checkpoint: {keep: {last: 2, all: yes}}}": ".all is not known",
+	} {
+		if got := invalid(t, s, asJSON(t, text), "job"); !strings.Contains(got, why) {
+			t.Errorf("%s: %q, want %q", text, got, why)
+		}
+	}
+}
+
+// Every key has a schema of its own, and none is there twice.
+func TestSchemaHasEveryKey(t *testing.T) {
+	var found []string
+	var walk func(in string, s map[string]any)
+	walk = func(in string, s map[string]any) {
+		for name, p := range s["properties"].(map[string]any) {
+			of := p.(map[string]any)
+			if _, section := of["properties"]; section && of["minProperties"] == nil {
+				walk(join(in, name), of)
+			} else {
+				found = append(found, join(in, name))
+			}
+		}
+	}
+	walk("", schema(t))
+	want := Keys()
+	slices.Sort(found)
+	slices.Sort(want)
+	if !slices.Equal(found, want) {
+		t.Errorf("the schema has %v\nthe table %v", found, want)
+	}
+}

@@ -1,0 +1,73 @@
+package report
+
+import (
+	"log/slog"
+	"math"
+)
+
+// Records is an Observer that writes records, for supervisors and programs: the same
+// events as Lines, each with its numbers by name.
+type Records struct {
+	to    *slog.Logger
+	due   due
+	steps int
+}
+
+// NewRecords writes to l.
+func NewRecords(l *slog.Logger) *Records { return &Records{to: l} }
+
+// Start writes what the run is.
+func (l *Records) Start(h Header) {
+	l.steps = h.Steps
+	l.to.Info("start", "model", h.Model, "parameters", h.Parameters, "ranks", h.Ranks, "shard", h.Shard, "replicate", h.Replicate, "stage", h.Stage,
+		"precision", h.Precision, "batch", h.GlobalBatch, "tokens_per_step", h.TokensPerStep, "steps", h.Steps, "memory_per_rank", h.MemoryPerRank, "out", h.Out)
+}
+
+// Step writes a record if the last one is old enough.
+func (l *Records) Step(s Step) {
+	if l.due.step(s, l.steps) {
+		l.to.Info("step", "step", s.Step, "steps", l.steps, "loss", finite(s.Loss), "lr", s.LR, "grad_norm", finite(s.GradNorm), "tokens", s.Tokens,
+			"tokens_per_second", s.TokensPerSecond, "step_seconds", s.StepSeconds, "skipped", s.Skipped)
+	}
+}
+
+// Eval writes a record.
+func (l *Records) Eval(e Eval) {
+	l.to.Info("evaluation", "step", e.Step, "val_loss", finite(e.ValLoss))
+}
+
+// Note writes a record.
+func (l *Records) Note(s string) { l.to.Info(s) }
+
+// Done writes the end.
+func (l *Records) Done(s Summary) {
+	l.to.Info("done", "steps", s.Steps, "stopped", s.Stopped, "loss", finite(s.Loss), "val_loss", finite(s.ValLoss), "tokens", s.Tokens, "seconds", s.Seconds,
+		"memory_per_rank", s.MemoryPerRank, "out", s.Out, "sample", s.Sample)
+}
+
+// Close implements Progress.
+func (l *Records) Close() {}
+
+// finite is x, or null where it is no number, which JSON has not.
+func finite(x float64) any {
+	if math.IsNaN(x) || math.IsInf(x, 0) {
+		return nil
+	}
+	return x
+}
+
+// due chooses the steps that are told: one about every second, at most some 200
+// of a run, the first and the last.
+type due struct {
+	last    int
+	seconds float64 // of steps since the last that was told
+}
+
+func (d *due) step(s Step, steps int) bool {
+	d.seconds += s.StepSeconds
+	if (d.seconds < 1 || s.Step-d.last < steps/200) && d.last > 0 && s.Step < steps {
+		return false
+	}
+	d.seconds, d.last = 0, s.Step
+	return true
+}

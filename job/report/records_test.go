@@ -1,0 +1,45 @@
+package report
+
+import (
+	"bytes"
+	"encoding/json"
+	"log/slog"
+	"math"
+	"strings"
+	"testing"
+)
+
+// Records have the numbers of a run by name, one line each, also where a loss is
+// no number.
+func TestRecords(t *testing.T) {
+	var b bytes.Buffer
+	l := NewRecords(slog.New(slog.NewJSONHandler(&b, nil)))
+	l.Start(Header{Steps: 1000, Ranks: 2, Out: "r"})
+	for i := 1; i <= 1000; i++ {
+		l.Step(Step{Step: i, Loss: 1.5, StepSeconds: 0.25, GradNorm: math.Inf(1)})
+	}
+	l.Eval(Eval{Step: 1000, ValLoss: math.NaN()})
+	l.Note("two\nlines")
+	l.Done(Summary{Steps: 1000, Loss: 1.5, ValLoss: math.NaN(), Out: "r"})
+	lines := strings.Split(strings.TrimSpace(b.String()), "\n")
+	var told []int
+	for _, line := range lines {
+		var r struct {
+			Time, Level, Msg string
+			Step             int
+			Loss             *float64
+		}
+		if err := json.Unmarshal([]byte(line), &r); err != nil || r.Time == "" || r.Level != "INFO" {
+			t.Fatalf("%s: %v", line, err)
+		}
+		if r.Msg == "step" {
+			told = append(told, r.Step)
+			if r.Loss == nil || *r.Loss != 1.5 || !strings.Contains(line, `"grad_norm":null`) {
+				t.Error(line)
+			}
+		}
+	}
+	if n := len(told); n < 190 || n > 202 || told[0] != 1 || told[n-1] != 1000 || len(lines) != n+4 {
+		t.Errorf("%d steps of %d lines: %v", n, len(lines), told)
+	}
+}
