@@ -23,17 +23,17 @@ import (
 	"zeroth/offload"
 )
 
-// watching calls step after each step of a run, from rank 0, and hears its
+// stepObserver calls step after each step of a run, from rank 0, and hears its
 // notes.
-type watching struct {
+type stepObserver struct {
 	report.Observers // none
 
 	step  func(int)
 	notes []string
 }
 
-func (w *watching) Step(s report.Step) { w.step(s.Step) }
-func (w *watching) Note(s string)      { w.notes = append(w.notes, s) }
+func (w *stepObserver) Step(s report.Step) { w.step(s.Step) }
+func (w *stepObserver) Note(s string)      { w.notes = append(w.notes, s) }
 
 // intact verifies every byte of the newest checkpoint and that its state is
 // that of the same step of another folder.
@@ -90,7 +90,7 @@ func TestDiskFailsMidStep(t *testing.T) {
 				}
 				return nil
 			}}
-			w := &watching{step: func(s int) { armed.Store(s >= 4) }}
+			w := &stepObserver{step: func(s int) { armed.Store(s >= 4) }}
 			err := job.Run(context.Background(), job1(dir, disk), job.Options{Out: out, Observer: w, Hooks: build.Hooks{Files: files, Tile: 200}})
 			if err == nil || !errors.Is(err, c.err) {
 				t.Fatalf("error %v", err)
@@ -121,7 +121,7 @@ func TestDiskVanishes(t *testing.T) {
 		return saving(t, dir, "parallel.ranks=2", "zero.stage=1", "checkpoint.every=2", "zero.offload.optimizer=disk", "zero.offload.path="+disk)
 	}
 	run(t, sets(whole, t.TempDir()), "")
-	w := &watching{step: func(s int) {
+	w := &stepObserver{step: func(s int) {
 		if s != 3 {
 			return
 		}
@@ -172,7 +172,7 @@ func TestNoSpaceForCheckpoints(t *testing.T) {
 				return free
 			}}
 			c := saving(t, dir, "parallel.ranks=2", "checkpoint.compress=never", "checkpoint.every=2", "checkpoint.async="+async, "checkpoint.on_error="+policy)
-			w := &watching{step: func(s int) {
+			w := &stepObserver{step: func(s int) {
 				for i := 0; s == 3 && i < 1000; i++ { // the disk is full once the first checkpoint is there
 					if _, err := checkpoint.Resolve(dir, "2"); err == nil {
 						break
@@ -194,7 +194,7 @@ func TestNoSpaceForCheckpoints(t *testing.T) {
 
 			free = 1000
 			step.Store(0)
-			w = &watching{step: func(s int) { step.Store(int64(s)) }}
+			w = &stepObserver{step: func(s int) { step.Store(int64(s)) }}
 			err = job.Run(context.Background(), c, job.Options{Out: t.TempDir(), Resume: "latest", Observer: w, Hooks: build.Hooks{Saves: fsys}})
 			want = regexp.MustCompile(`a checkpoint takes \S+ \S+, ` + regexp.QuoteMeta(dir) + ` has 1000 B free: `)
 			told = strings.Join(w.notes, "\n")

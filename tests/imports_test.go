@@ -213,7 +213,7 @@ func read(src []byte) (imports []string, exits bool, err error) {
 }
 
 // The test above would say nothing of a tree in order if it could not speak.
-func TestImportsAreJudged(t *testing.T) {
+func TestImportsViolationsAreFound(t *testing.T) {
 	for _, c := range []struct {
 		folder  string
 		imports []string

@@ -257,7 +257,7 @@ type little struct {
 
 func (l little) Space(string) (int64, error) { return l.free, nil }
 
-// So is one that has no room, with what is needed and what there is.
+// So is one that has no space, with what is needed and what there is.
 func TestDiskTooSmall(t *testing.T) {
 	dir := t.TempDir()
 	c := cfg(t, "parallel.ranks=2", "zero.stage=1", "zero.offload.optimizer=disk", "zero.offload.path="+dir)

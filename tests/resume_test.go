@@ -207,7 +207,7 @@ func TestResumeOfAStoppedRun(t *testing.T) {
 	for stop := 1; stop < 6; stop++ {
 		out := t.TempDir()
 		ctx, cancel := context.WithCancel(context.Background())
-		w := &watching{step: func(s int) {
+		w := &stepObserver{step: func(s int) {
 			if s == stop {
 				cancel()
 			}
@@ -278,7 +278,7 @@ func TestSaveThatFails(t *testing.T) {
 			t.Errorf("async %s, on_error continue: training did not go on", async)
 		}
 		ctx, stop := context.WithCancel(context.Background())
-		w := &watching{step: func(s int) {
+		w := &stepObserver{step: func(s int) {
 			if s == 4 {
 				stop()
 			}

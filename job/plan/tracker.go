@@ -11,8 +11,8 @@ import (
 	"zeroth/zero"
 )
 
-// Tracker listens to a trainer, on a device that only counts or in a run, and
-// writes down what is in use at each of its events.
+// Tracker is the memory tracker: it listens to a trainer, on a device that only
+// counts or in a run, and writes down what is in use at each of its events.
 //
 // Events are in the order in which work is issued. Work on other queues takes
 // time: a gathered unit is in use from its gather on, a reduced gradient until

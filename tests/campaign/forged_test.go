@@ -371,7 +371,7 @@ func (f *forger) everyUse() ended {
 	f.zeroth(one, "ckpt", "import", "model", "--to", "imported")
 	e := f.start(0, "sample", "--run", "model", "--tokens", "3").wait()
 	e.out = "" // what a model writes is no message
-	f.judge(e, []string{"sample", "--run", "model", "--tokens", "3"}, 0, 1, 2)
+	f.check(e, []string{"sample", "--run", "model", "--tokens", "3"}, 0, 1, 2)
 	return f.zeroth(one, "train", "job.yaml", "--set", "model={from: model, context: 4}", "--set", "train={steps: 1, micro_batch: 1}", "--set", "parallel={ranks: 2, memory: 256MiB}", "--out", "trained")
 }
 
@@ -458,7 +458,7 @@ func (f *forger) jobOfRun() ended {
 	f.zeroth([]int{1}, "ckpt", "ls", "run")
 	e := f.start(0, "sample", "--run", "run", "--tokens", "3").wait()
 	e.out = ""
-	f.judge(e, []string{"sample", "--run", "run", "--tokens", "3"}, 0, 1, 2)
+	f.check(e, []string{"sample", "--run", "run", "--tokens", "3"}, 0, 1, 2)
 	return f.resume(f.run)
 }
 

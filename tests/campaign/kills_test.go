@@ -168,7 +168,7 @@ func (r *disturbance) kill() {
 	if strings.Contains(e.errs, "there is no checkpoint to go on from") {
 		codes = []int{1, 130}
 	}
-	r.judge(e, args, codes...)
+	r.check(e, args, codes...)
 	r.ran = append(r.ran, fmt.Sprintf("    (%v after %v)", by, after.Round(time.Millisecond)))
 	if e.code == 0 && e.signal == 0 {
 		r.compare()
@@ -193,7 +193,7 @@ func (r *disturbance) beside(by syscall.Signal) (wait func()) {
 		p := r.start(0, args...)
 		return func() {
 			e := p.wait()
-			r.judge(e, args, 0, 1, 2)
+			r.check(e, args, 0, 1, 2)
 			if strings.Contains(e.said(), "damaged") {
 				r.Errorf("beside a run that deletes old checkpoints, %s says: %s", command(args), e.said())
 			}
@@ -203,7 +203,7 @@ func (r *disturbance) beside(by syscall.Signal) (wait func()) {
 	p := r.start(0, args...)
 	return func() {
 		e := p.wait()
-		r.judge(e, args, 0, 1, 2) // 0: the first was killed before this one began
+		r.check(e, args, 0, 1, 2) // 0: the first was killed before this one began
 	}
 }
 

@@ -135,12 +135,12 @@ func (p *process) wait() (e ended) {
 func (x *trial) zeroth(also []int, args ...string) ended {
 	x.Helper()
 	e := x.start(0, args...).wait()
-	x.judge(e, args, append([]int{0, 2}, also...)...)
+	x.check(e, args, append([]int{0, 2}, also...)...)
 	return e
 }
 
-// judge holds against a process what holds for all, and its exit code.
-func (x *trial) judge(e ended, args []string, codes ...int) {
+// check holds against a process what holds for all, and its exit code.
+func (x *trial) check(e ended, args []string, codes ...int) {
 	x.Helper()
 	x.note(e, args)
 	switch {
