@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"zeroth/device"
 	"zeroth/job/build"
 	"zeroth/job/config"
+	"zeroth/job/show"
 	"zeroth/nn"
 	"zeroth/shard"
 	"zeroth/zero"
@@ -138,45 +140,47 @@ func (tr *tracer) task(s device.Span) {
 	tr.spans = append(tr.spans, span{s.Queue, unit, what, from, to})
 }
 
-// The drawing's measures, in pixels.
-const (
-	width  = 960
-	left   = 80
-	lane   = 34
-	height = 3*(lane+10) + 40
-)
+// lanes are the queues, from the top.
+var lanes = []string{"compute", "comm", "update"}
 
-// draw writes the spans as SVG, a lane for each queue and a hue for each unit.
+// work is the kinds of work, as the legend has them.
+var work = []struct {
+	what  string
+	color show.Color
+}{
+	{"forward", show.Color{Light: "#6ea3dc", Dark: "#4f8fd6"}}, {"backward", show.Color{Light: "#f0a35c", Dark: "#d98434"}},
+	{"all-gather", show.Color{Light: "#9fd0b0", Dark: "#3f9a66"}}, {"reduce-scatter", show.Color{Light: "#c9b3e6", Dark: "#8a63d2"}},
+	{"norm", show.Color{Light: "#b4b4b4", Dark: "#8c8c8c"}}, {"update", show.Color{Light: "#e58a86", Dark: "#c2514c"}},
+}
+
+// draw writes the spans as SVG, a lane for each queue and a color for each kind of
+// work.
 func draw(w io.Writer, spans []span) error {
-	lanes := map[string]int{"compute": 0, "comm": 1, "update": 2}
 	var end time.Duration
 	for _, s := range spans {
 		end = max(end, s.to)
 	}
-	x := func(t time.Duration) float64 { return left + float64(t)/float64(end)*(width-left-10) }
-	var b strings.Builder
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="Arial,sans-serif" font-size="12">`+"\n", width, height)
-	fmt.Fprintf(&b, `<rect width="%d" height="%d" fill="white"/>`+"\n", width, height)
-	for i, name := range []string{"compute", "comm", "update"} {
-		fmt.Fprintf(&b, `<text x="8" y="%d">%s</text>`+"\n", 10+i*(lane+10)+lane/2+4, name)
+	ms := func(t time.Duration) float64 { return float64(t) / float64(time.Millisecond) }
+	c := &show.Chart{Title: "One training step of one rank, at stage 3",
+		Notes: []string{"its queues in a real run of two ranks; the names are units"},
+		X:     show.Axis{Label: "time since the step began (ms)", Hi: ms(end)}, Y: show.Axis{Label: "queue", Hi: float64(len(lanes))}}
+	for i, name := range lanes {
+		c.Y.Bands = append(c.Y.Bands, show.Band{From: float64(len(lanes) - 1 - i), To: float64(len(lanes) - i), Label: name})
 	}
-	hues := map[string]int{}
-	for _, s := range spans {
-		if _, ok := hues[s.unit]; !ok {
-			hues[s.unit] = len(hues) * 47 % 360
-		}
-		light := 82 // on the way forward
-		if s.what == "backward" || s.what == "reduce-scatter" {
-			light = 62
-		}
-		y, wide := 10+lanes[s.queue]*(lane+10), max(0.6, x(s.to)-x(s.from))
-		fmt.Fprintf(&b, `<rect x="%.1f" y="%d" width="%.1f" height="%d" fill="hsl(%d,60%%,%d%%)"><title>%s of %s, %v</title></rect>`+"\n",
-			x(s.from), y, wide, lane, hues[s.unit], light, s.what, s.unit, (s.to - s.from).Round(10*time.Microsecond))
-		if wide > 30 {
-			fmt.Fprintf(&b, `<text x="%.1f" y="%d" text-anchor="middle">%s</text>`+"\n", x(s.from)+wide/2, y+lane/2+4, s.unit)
+	for _, kind := range slices.Backward(work) { // the legend is from the top
+		for _, s := range spans {
+			if s.what != kind.what {
+				continue
+			}
+			low := float64(len(lanes)-1-slices.Index(lanes, s.queue)) + 0.12
+			from, to, high := ms(s.from), ms(s.to), low+0.76
+			c.Series = append(c.Series, show.Series{Name: kind.what, Color: kind.color, Fill: true,
+				Points: []show.XY{{X: from, Y: low}, {X: from, Y: high}, {X: to, Y: high}, {X: to, Y: low}}})
+			if to-from > 0.055*ms(end) {
+				c.Marks = append(c.Marks, show.Mark{XY: show.XY{X: (from + to) / 2, Y: low + 0.28}, Label: s.unit})
+			}
 		}
 	}
-	fmt.Fprintf(&b, `<text x="%d" y="%d">0</text><text x="%d" y="%d" text-anchor="end">%v</text>`+"\n</svg>\n", left, height-12, width-10, height-12, end.Round(time.Millisecond))
-	_, err := io.WriteString(w, b.String())
+	_, err := io.WriteString(w, show.SVG(c))
 	return err
 }

@@ -32,10 +32,11 @@ type Axis struct {
 	Label  string // what it is, its unit in parentheses
 	Lo, Hi float64
 	Log    bool   // Lo is positive
-	Bands  []Band // of an X axis: named stretches instead of numbers
+	Bands  []Band // named stretches instead of numbers
 }
 
-// Band is a named stretch of an X axis. Row 0 is next to the axis.
+// Band is a named stretch of an axis. Row 0 is next to an X axis; a Y axis has no
+// other, and no short names.
 type Band struct {
 	From, To float64
 	Label    string

@@ -123,7 +123,13 @@ func (c *Chart) y(v, top float64) float64 { return top + plotHeight*(1-c.Y.at(v)
 
 // axes draws the grid and what stands at it, and leaves s.y below.
 func (s *svg) axes(c *Chart, top float64) {
+	for _, b := range c.Y.Bands {
+		s.text(plotLeft-8, c.y((b.From+b.To)/2, top)+5, "end", "soft", b.Label)
+	}
 	for _, v := range c.Y.Ticks() {
+		if c.Y.Bands != nil {
+			break
+		}
 		y := c.y(v, top)
 		s.add(`<path class="rule" d="M%d %.1fH%d"/>`, plotLeft, y, plotRight)
 		s.text(plotLeft-8, y+5, "end", "soft", TickLabel(v))

@@ -6,7 +6,7 @@ import (
 )
 
 // Columns is text in columns. Of "lrr" the first is set flush left and the others
-// flush right.
+// flush right. The first row names the columns.
 type Columns struct {
 	Align string
 	rows  [][]string
@@ -15,19 +15,86 @@ type Columns struct {
 // Add adds a row, a cell for each column.
 func (t *Columns) Add(cells ...string) { t.rows = append(t.rows, cells) }
 
-func (t *Columns) String() string {
-	widths := make([]int, len(t.Align))
+func (t *Columns) String() string { return set(t.Align, t.rows) }
+
+// Within is the table in so many characters a line, 0 for any number. Where it is
+// too wide, what stands in the last column, flush left, goes below its row; where
+// that is not enough, each row becomes a paragraph, in which the cells have their
+// columns' names.
+func (t *Columns) Within(width int) string {
+	text := t.String()
+	if width == 0 || widest(text) <= width {
+		return text
+	}
+	last := len(t.Align) - 1
+	if t.Align[last] == 'l' {
+		if text := t.lastBelow(last, width); widest(text) <= width {
+			return text
+		}
+	}
+	return t.paragraphs(width)
+}
+
+// lastBelow puts the last column below the others: but the name of it, which the
+// cells go without.
+func (t *Columns) lastBelow(last, width int) string {
+	var rows [][]string
 	for _, row := range t.rows {
+		rows = append(rows, row[:min(last, len(row))])
+	}
+	var b strings.Builder
+	lines := strings.SplitAfter(set(t.Align[:last], rows), "\n")
+	for i, row := range t.rows {
+		b.WriteString(lines[i])
+		if i > 0 && len(row) > last && row[last] != "" {
+			for _, line := range broken(row[last], width-4) {
+				b.WriteString("    " + line + "\n")
+			}
+		}
+	}
+	return b.String()
+}
+
+// paragraphs are the rows, cell by cell.
+func (t *Columns) paragraphs(width int) string {
+	var b strings.Builder
+	for _, row := range t.rows[1:] {
+		var cells []string
+		for i, cell := range row[1:] {
+			if name := t.rows[0][1:]; i < len(name) && cell != "" {
+				cells = append(cells, strings.TrimSpace(name[i]+" "+strings.TrimSpace(cell)))
+			}
+		}
+		b.WriteString(row[0] + "\n")
+		for _, line := range broken(strings.Join(cells, ", "), width-4) {
+			b.WriteString("    " + line + "\n")
+		}
+	}
+	return b.String()
+}
+
+// widest is how many characters the longest line has.
+func widest(text string) (n int) {
+	for line := range strings.Lines(text) {
+		n = max(n, utf8.RuneCountInString(strings.TrimSuffix(line, "\n")))
+	}
+	return n
+}
+
+// set is rows in columns.
+func set(align string, rows [][]string) string {
+	widths := make([]int, len(align))
+	for _, row := range rows {
 		for i, cell := range row {
 			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
 		}
 	}
 	var b strings.Builder
-	for _, row := range t.rows {
+	for _, row := range rows {
 		var line strings.Builder
 		for i, cell := range row {
 			gap := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
-			if t.Align[i] == 'r' {
+			if align[i] == 'r' {
 				cell, gap = gap+cell, ""
 			}
 			line.WriteString(cell + gap + "  ")
