@@ -165,6 +165,5 @@ func (r *Largest) Print(out io.Writer) error {
 			t.Add("", "", "--set "+s)
 		}
 	}
-	_, err := fmt.Fprintf(out, "the largest %s on %d ranks of %s\n%v", r.Of, r.Limits.Ranks, show.BothUnits(r.Limits.Memory), &t)
-	return err
+	return show.Print(out, fmt.Sprintf("the largest %s on %d ranks of %s\n%v", r.Of, r.Limits.Ranks, show.BothUnits(r.Limits.Memory), &t))
 }

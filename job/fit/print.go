@@ -38,9 +38,8 @@ func (f *Result) Print(out io.Writer) error {
 		f.row(&t, "does not fit", x, fastest)
 	}
 	f.row(&t, "as it is set", f.Job, fastest)
-	fmt.Fprintf(&b, "\n%v\n%s", &t, f.advice())
-	_, err := io.WriteString(out, b.String())
-	return err
+	fmt.Fprintf(&b, "\n%s\n%s", t.Within(show.Width(out)), f.advice())
+	return show.Print(out, b.String())
 }
 
 // fitting says of a choice that fits how fast it is: those that a step's time does

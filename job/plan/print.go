@@ -79,12 +79,11 @@ func (p *Plan) Print(out io.Writer) error {
 		}
 		t.Add(l[:]...)
 	}
-	fmt.Fprintf(&b, "\n%v\n", &t)
+	fmt.Fprintf(&b, "\n%s\n", t.Within(show.Width(out)))
 	for _, line := range p.footer() {
 		fmt.Fprintln(&b, line)
 	}
-	_, err := io.WriteString(out, b.String())
-	return err
+	return show.Print(out, b.String())
 }
 
 // lines are the table's rows in words, as far as there is something to tell.

@@ -55,7 +55,7 @@ func newBytes(out io.Writer, verb string, total int64) *Bytes {
 func newBytesBar(out io.Writer, verb string, total int64) *Bytes {
 	b := newBytes(out, verb, total)
 	b.p = mpb.New(mpb.WithOutput(out), mpb.WithAutoRefresh())
-	b.bar = b.p.New(total, mpb.BarStyle(), mpb.BarWidth(30),
+	b.bar = b.p.New(total, mpb.BarStyle(), mpb.BarWidth(barWidth(out)),
 		mpb.PrependDecorators(decor.Any(func(s decor.Statistics) string { return b.verb + " " + b.far(s.Current) })),
 		mpb.AppendDecorators(decor.Any(func(s decor.Statistics) string { return b.speed(s.Current) })))
 	return b

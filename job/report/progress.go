@@ -107,14 +107,16 @@ func (b *Bar) paint(code, s string) string {
 // Start writes the header and starts to draw.
 func (b *Bar) Start(h Header) {
 	for _, r := range h.Rows() {
-		fmt.Fprintf(b.w, "%s %s\n", b.paint("36", fmt.Sprintf("%-7s", r[0])), show.OnScreen([]byte(r[1])))
+		name := fmt.Sprintf("%-7s", r[0])
+		text := b.fitted(name + " " + show.OnScreen([]byte(r[1])))
+		fmt.Fprintln(b.w, b.paint("36", name)+text[len(name):])
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.steps = h.Steps
 	b.p = mpb.New(mpb.WithOutput(b.w), mpb.WithAutoRefresh())
 	b.bar = b.p.New(int64(h.Steps), mpb.BarStyle(),
-		mpb.BarWidth(30),
+		mpb.BarWidth(barWidth(b.w)),
 		mpb.PrependDecorators(decor.CountersNoUnit("step %d/%d")),
 		mpb.AppendDecorators(decor.Any(b.status)))
 }
@@ -126,9 +128,20 @@ func (b *Bar) status(s decor.Statistics) string {
 	if b.step.Step == 0 {
 		return "first step"
 	}
-	const bar = 32 // columns of the bar and its spaces
-	return b.step.status(b.pace.eta(b.steps-b.step.Step), s.AvailableWidth-bar)
+	return b.step.status(b.pace.eta(b.steps-b.step.Step), s.AvailableWidth-barWidth(b.w)-2) // and its spaces
 }
+
+// barWidth is how many columns a bar takes: fewer of a narrow terminal, so that
+// there is room for words.
+func barWidth(out io.Writer) int {
+	if width := show.Width(out); width > 0 {
+		return max(8, min(30, width-70))
+	}
+	return 30
+}
+
+// fitted is a text as the terminal can have it.
+func (b *Bar) fitted(text string) string { return show.Fitted(b.w, text) }
 
 // running is the container while it draws, else nil.
 func (b *Bar) running() (*mpb.Progress, *mpb.Bar) {
@@ -155,7 +168,7 @@ func (b *Bar) Eval(e Eval) {
 
 // Note writes a line above the bar.
 func (b *Bar) Note(s string) {
-	s = show.OnScreen([]byte(s))
+	s = b.fitted(show.OnScreen([]byte(s)))
 	p, _ := b.running()
 	if p != nil {
 		if _, err := p.Write([]byte(s + "\n")); err == nil {
@@ -169,7 +182,11 @@ func (b *Bar) Note(s string) {
 func (b *Bar) Done(s Summary) {
 	b.Close()
 	for _, line := range s.Lines() {
-		fmt.Fprintln(b.w, show.OnScreen([]byte(line)))
+		text := show.OnScreen([]byte(line))
+		if line != s.Sample { // which is left as it is
+			text = b.fitted(text)
+		}
+		fmt.Fprintln(b.w, text)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 // Color is a CSS color on a light ground and one on a dark ground.
@@ -171,13 +172,17 @@ func SaveSVG(path string, charts ...*Chart) error {
 }
 
 // broken breaks a text into lines of at most so many characters, between words.
-func broken(text string, most int) (lines []string) {
+func broken(text string, most int) []string { return lined(strings.Fields(text), most) }
+
+// lined puts pieces of text into lines of at most so many characters, where they
+// are that short.
+func lined(pieces []string, most int) (lines []string) {
 	line := ""
-	for _, word := range strings.Fields(text) {
-		if line != "" && len([]rune(line))+1+len([]rune(word)) > most {
+	for _, piece := range pieces {
+		if line != "" && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(piece) > most {
 			lines, line = append(lines, line), ""
 		}
-		line = strings.TrimSpace(line + " " + word)
+		line = strings.TrimPrefix(line+" "+piece, " ")
 	}
 	if line != "" {
 		lines = append(lines, line)

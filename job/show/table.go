@@ -35,8 +35,7 @@ func (t *Columns) Within(width int) string {
 	return t.paragraphs(width)
 }
 
-// lastBelow puts the last column below the others: but the name of it, which the
-// cells go without.
+// lastBelow puts the cells of the last column below those of the others.
 func (t *Columns) lastBelow(last, width int) string {
 	var rows [][]string
 	for _, row := range t.rows {
@@ -46,7 +45,7 @@ func (t *Columns) lastBelow(last, width int) string {
 	lines := strings.SplitAfter(set(t.Align[:last], rows), "\n")
 	for i, row := range t.rows {
 		b.WriteString(lines[i])
-		if i > 0 && len(row) > last && row[last] != "" {
+		if len(row) > last && row[last] != "" {
 			for _, line := range broken(row[last], width-4) {
 				b.WriteString("    " + line + "\n")
 			}
@@ -55,20 +54,27 @@ func (t *Columns) lastBelow(last, width int) string {
 	return b.String()
 }
 
-// paragraphs are the rows, cell by cell.
+// paragraphs are the rows, cell by cell; one is broken between cells, and the last
+// column between words.
 func (t *Columns) paragraphs(width int) string {
 	var b strings.Builder
+	names, last := t.rows[0], len(t.Align)-1
 	for _, row := range t.rows[1:] {
-		var cells []string
+		var pieces []string
 		for i, cell := range row[1:] {
-			if name := t.rows[0][1:]; i < len(name) && cell != "" {
-				cells = append(cells, strings.TrimSpace(name[i]+" "+strings.TrimSpace(cell)))
+			if cell = strings.TrimSpace(cell); cell == "" {
+				continue
+			}
+			if n := len(pieces); n > 0 {
+				pieces[n-1] += ","
+			}
+			if text := strings.TrimSpace(names[i+1] + " " + cell); i+1 == last {
+				pieces = append(pieces, strings.Fields(text)...)
+			} else {
+				pieces = append(pieces, text)
 			}
 		}
-		b.WriteString(row[0] + "\n")
-		for _, line := range broken(strings.Join(cells, ", "), width-4) {
-			b.WriteString("    " + line + "\n")
-		}
+		b.WriteString(strings.Join(append([]string{row[0]}, lined(pieces, width-4)...), "\n    ") + "\n")
 	}
 	return b.String()
 }

@@ -23,18 +23,24 @@ func Width(out io.Writer) int {
 	return width
 }
 
-// Print writes a text for people. On a terminal long lines are broken between
+// Print writes a text for people, as Fitted has it.
+func Print(out io.Writer, text string) error {
+	_, err := io.WriteString(out, Fitted(out, text))
+	return err
+}
+
+// Fitted is a text as out can have it. On a terminal long lines are broken between
 // words, and characters that its locale lacks are written with those it has;
 // elsewhere the text stays as it is, for other programs.
-func Print(out io.Writer, text string) error {
-	if width := Width(out); width > 0 {
-		text = Within(text, width)
-		if !unicodeLocale() {
-			text = plain(text)
-		}
+func Fitted(out io.Writer, text string) string {
+	width := Width(out)
+	if width == 0 {
+		return text
 	}
-	_, err := io.WriteString(out, text)
-	return err
+	if text = Within(text, width); unicodeLocale() {
+		return text
+	}
+	return plain(text)
 }
 
 // unicodeLocale tells whether the locale can show all characters, as far as it

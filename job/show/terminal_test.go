@@ -70,8 +70,8 @@ func TestColumnsWithin(t *testing.T) {
 	for width, want := range map[int]string{
 		0:  "what          size  changed by\nparameters   4 MiB  zero.stage, precision\ntotal       10 MiB\n",
 		41: "what          size  changed by\nparameters   4 MiB  zero.stage, precision\ntotal       10 MiB\n",
-		40: "what          size\nparameters   4 MiB\n    zero.stage, precision\ntotal       10 MiB\n",
-		19: "what          size\nparameters   4 MiB\n    zero.stage,\n    precision\ntotal       10 MiB\n",
+		40: "what          size\n    changed by\nparameters   4 MiB\n    zero.stage, precision\ntotal       10 MiB\n",
+		19: "what          size\n    changed by\nparameters   4 MiB\n    zero.stage,\n    precision\ntotal       10 MiB\n",
 		17: "parameters\n    size 4 MiB,\n    changed by\n    zero.stage,\n    precision\ntotal\n    size 10 MiB\n",
 	} {
 		if got := c.Within(width); got != want {
