@@ -2,29 +2,129 @@ package main
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"runtime"
+	"strings"
 
 	"github.com/spf13/cobra"
+	syscpu "golang.org/x/sys/cpu"
 
+	"zeroth/checkpoint/vfs"
 	"zeroth/device/cpu"
+	"zeroth/job/machine"
+	"zeroth/job/show"
+	"zeroth/job/state"
 )
 
 // doctor is "zeroth doctor": what this machine has that training would use.
 func (a *app) doctor() *cobra.Command {
 	return &cobra.Command{
-		Use:   "doctor",
+		Use:   "doctor [FOLDER]",
 		Short: "Show what this machine has that training would use",
-		Long: `Show the processors and the instruction sets kernels are chosen for, and, in a
-binary built with -tags cuda, the NVIDIA GPUs the driver knows.`,
-		Args: cobra.NoArgs,
-		RunE: a.do(func(*cobra.Command, []string) error {
-			fmt.Fprintf(a.out, "machine  %s/%s, %d processors, of which this process may use %d\n", runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.GOMAXPROCS(0))
+		Long: `Show what a run on this machine could use, and who bounds it: processors and
+their instruction sets, those that kernels are chosen for, memory, the disk that
+run folders are on (FOLDER, or runs in this one), the limits of the process, and,
+in a binary built with -tags cuda, the NVIDIA GPUs the driver knows.`,
+		Example: "  zeroth doctor\n  zeroth doctor /data/runs",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: a.do(func(_ *cobra.Command, args []string) error {
+			folder := "runs"
+			if len(args) > 0 {
+				folder = args[0]
+			}
 			f32, bf16 := cpu.Instructions()
-			fmt.Fprintf(a.out, "kernels  fp32 and fp16 products by %s, bf16 by %s\n", f32, bf16)
+			row := func(word, format string, args ...any) { fmt.Fprintf(a.out, "%-8s %s\n", word, fmt.Sprintf(format, args...)) }
+			row("version", "%s", strings.TrimPrefix(state.Version(), "zeroth "))
+			row("machine", "%s/%s, %s", runtime.GOOS, runtime.GOARCH, cores(machine.Processors()))
+			row("has", "%s", strings.Join(instructionSets(), " "))
+			row("kernels", "fp32 and fp16 products by %s, bf16 by %s", f32, bf16)
+			row("memory", "%s", memory(machine.Machine()))
+			row("disk", "%s", disk(folder))
+			row("limits", "%s", bounds(machine.Ulimits()))
 			for _, line := range gpus() {
-				fmt.Fprintf(a.out, "gpus     %s\n", line)
+				row("gpus", "%s", line)
 			}
 			return nil
 		}),
+		ValidArgsFunction: onlyFolders(1),
 	}
+}
+
+// cores says how many processors a run would use, and who bounds that.
+func cores(c machine.Cores) string {
+	words := fmt.Sprintf("%d processors", runtime.NumCPU())
+	if c.Bound > 0 {
+		words = fmt.Sprintf("%d processors this process may run on", c.Bound)
+	}
+	if c.Quota > 0 {
+		words += fmt.Sprintf(", for %.3g processors' time by %s", c.Quota, c.Limit)
+	}
+	return words + fmt.Sprintf("; kernels use %d", runtime.GOMAXPROCS(0))
+}
+
+func memory(m machine.Memory) string {
+	if m.Total == 0 {
+		return "this system does not tell"
+	}
+	return fmt.Sprintf("%s free of %s with swap, by %s", show.ByteSize(m.Free), show.ByteSize(m.Total), m.Limit)
+}
+
+// disk is what is free where a folder is, or would be made.
+func disk(folder string) string {
+	at := folder
+	for {
+		if info, err := os.Stat(at); err == nil && info.IsDir() {
+			break
+		}
+		up := filepath.Dir(at)
+		if up == at {
+			break
+		}
+		at = up
+	}
+	free, err := vfs.OS{}.Space(at)
+	if err != nil {
+		return fmt.Sprintf("%s: %v", folder, err)
+	}
+	return fmt.Sprintf("%s free for %s", show.ByteSize(free), folder)
+}
+
+func bounds(b machine.Bounds) string {
+	if b == (machine.Bounds{}) {
+		return "this system does not tell"
+	}
+	size := func(n uint64) string {
+		if n > 1<<62 {
+			return "unlimited"
+		}
+		return show.ByteSize(int64(n))
+	}
+	files := fmt.Sprint(b.Files)
+	if b.Files == machine.Unlimited {
+		files = "unlimited"
+	}
+	return fmt.Sprintf("open files (ulimit -n) %s, address space (-v) %s, locked memory (-l) %s, file size (-f) %s", files, size(b.Address), size(b.Locked), size(b.File))
+}
+
+// instructionSets are those of the processor that kernels know, here or elsewhere.
+func instructionSets() (names []string) {
+	x, arm := &syscpu.X86, &syscpu.ARM64
+	for _, s := range []struct {
+		name string
+		has  bool
+	}{
+		{"sse4.2", x.HasSSE42}, {"avx", x.HasAVX}, {"avx2", x.HasAVX2}, {"fma", x.HasFMA}, {"bmi2", x.HasBMI2},
+		{"avx512f", x.HasAVX512F}, {"avx512bw", x.HasAVX512BW}, {"avx512dq", x.HasAVX512DQ}, {"avx512vl", x.HasAVX512VL}, {"avx512_bf16", x.HasAVX512BF16},
+		{"amx_tile", x.HasAMXTile}, {"amx_bf16", x.HasAMXBF16},
+		{"asimd", arm.HasASIMD}, {"asimdhp", arm.HasASIMDHP}, {"sve", arm.HasSVE},
+	} {
+		if s.has {
+			names = append(names, s.name)
+		}
+	}
+	if len(names) == 0 {
+		return []string{"no instruction set that kernels know"}
+	}
+	return names
 }

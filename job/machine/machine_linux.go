@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // Resident is the most of the process's memory that was resident so far, and
@@ -67,15 +69,87 @@ func groupsIn(root string) (all []memoryGroup) {
 
 // upFrom are the group of a path and those above it, as far as they have files.
 func (g memoryGroup) upFrom(mount, path string) (all []memoryGroup) {
+	for _, folder := range upFrom(mount, path, g.limit) {
+		g.folder = folder
+		all = append(all, g)
+	}
+	return all
+}
+
+// upFrom are the folder of a path below a mount and those above it that have a file.
+func upFrom(mount, path, file string) (folders []string) {
 	for path = filepath.Clean("/" + path); ; path = filepath.Dir(path) {
-		g.folder = filepath.Join(mount, path)
-		if _, err := os.Stat(filepath.Join(g.folder, g.limit)); err == nil {
-			all = append(all, g)
+		folder := filepath.Join(mount, path)
+		if _, err := os.Stat(filepath.Join(folder, file)); err == nil {
+			folders = append(folders, folder)
 		}
 		if path == "/" {
-			return all
+			return folders
 		}
 	}
+}
+
+// Processors are those the process may use, by its affinity and its control groups.
+// See sched_setaffinity(2), cgroups(7).
+func Processors() Cores {
+	c := coresIn("/")
+	var set unix.CPUSet
+	if unix.SchedGetaffinity(0, &set) == nil {
+		c.Bound = set.Count()
+	}
+	return c
+}
+
+// coresIn reads the quotas of the control groups in the files below a folder.
+func coresIn(root string) (c Cores) {
+	raw, err := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
+	if err != nil {
+		return c
+	}
+	for line := range strings.Lines(string(raw)) {
+		id, rest, _ := strings.Cut(strings.TrimSpace(line), ":")
+		controllers, path, _ := strings.Cut(rest, ":")
+		switch {
+		case slices.Contains(strings.Split(controllers, ","), "cpu"):
+			for _, folder := range upFrom(filepath.Join(root, "sys/fs/cgroup/cpu"), path, "cpu.cfs_quota_us") {
+				quota, _ := number64(filepath.Join(folder, "cpu.cfs_quota_us"))
+				period, _ := number64(filepath.Join(folder, "cpu.cfs_period_us"))
+				c.bound(quota, period, folder)
+			}
+		case id == "0" && controllers == "":
+			for _, folder := range upFrom(filepath.Join(root, "sys/fs/cgroup"), path, "cpu.max") {
+				raw, _ := os.ReadFile(filepath.Join(folder, "cpu.max")) // "max 100000", or two numbers
+				if words := strings.Fields(string(raw)); len(words) == 2 {
+					quota, _ := strconv.ParseInt(words[0], 10, 64)
+					period, _ := strconv.ParseInt(words[1], 10, 64)
+					c.bound(quota, period, folder)
+				}
+			}
+		}
+	}
+	return c
+}
+
+// bound lowers c to the quota of a group, in µs of each period.
+func (c *Cores) bound(quota, period int64, folder string) {
+	if quota <= 0 || period <= 0 {
+		return // "max", or -1
+	}
+	if cores := float64(quota) / float64(period); c.Quota == 0 || cores < c.Quota {
+		c.Quota, c.Limit = cores, "the control group "+folder
+	}
+}
+
+// Ulimits are the process's. See getrlimit(2).
+func Ulimits() Bounds {
+	soft := func(which int) uint64 {
+		var r unix.Rlimit
+		if unix.Getrlimit(which, &r) != nil {
+			return 0
+		}
+		return r.Cur
+	}
+	return Bounds{Files: soft(unix.RLIMIT_NOFILE), Address: soft(unix.RLIMIT_AS), Locked: soft(unix.RLIMIT_MEMLOCK), File: soft(unix.RLIMIT_FSIZE)}
 }
 
 // bound lowers m to what the group leaves.

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"zeroth/job/testjob"
@@ -71,5 +72,68 @@ func TestMemoryThereIs(t *testing.T) {
 	}
 	if m := Machine(); m.Free < 10*MB || m.Total < m.Free {
 		t.Errorf("this machine: %+v", m)
+	}
+}
+
+// The processors there are are the least of the quotas of the groups above, of
+// either version.
+func TestQuotas(t *testing.T) {
+	for _, c := range []struct {
+		name, self string
+		files      map[string]string
+		quota      float64
+		limit      string
+	}{
+		{"no groups", "", nil, 0, ""},
+		{"v2 without a quota", "0::/a\n", map[string]string{"a/cpu.max": "max 100000\n"}, 0, ""},
+		{"v2", "0::/a/b\n", map[string]string{"a/b/cpu.max": "150000 100000\n"}, 1.5, "ROOT/sys/fs/cgroup/a/b"},
+		{"v2, the one above is tighter", "0::/a/b\n", map[string]string{"a/b/cpu.max": "400000 100000\n", "a/cpu.max": "200000 100000\n"}, 2, "ROOT/sys/fs/cgroup/a"},
+		{"v1", "4:cpu,cpuacct:/d\n", map[string]string{"cpu/d/cpu.cfs_quota_us": "50000\n", "cpu/d/cpu.cfs_period_us": "100000\n"}, 0.5, "ROOT/sys/fs/cgroup/cpu/d"},
+		{"v1 without a quota", "4:cpu:/d\n", map[string]string{"cpu/d/cpu.cfs_quota_us": "-1\n", "cpu/d/cpu.cfs_period_us": "100000\n"}, 0, ""},
+		{"no numbers", "0::/a\n", map[string]string{"a/cpu.max": "many 0\n"}, 0, ""},
+	} {
+		root := t.TempDir()
+		files := map[string]string{"proc/self/cgroup": c.self}
+		for name, text := range c.files {
+			files["sys/fs/cgroup/"+name] = text
+		}
+		for name, text := range files {
+			path := filepath.Join(root, name)
+			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			testjob.Write(t, path, text)
+		}
+		want := Cores{Quota: c.quota}
+		if c.limit != "" {
+			want.Limit = "the control group " + strings.ReplaceAll(c.limit, "ROOT", root)
+		}
+		if got := coresIn(root); got != want {
+			t.Errorf("%s: %+v, want %+v", c.name, got, want)
+		}
+	}
+	if c := Processors(); c.Bound < 1 || c.Bound > 1<<16 {
+		t.Errorf("this machine: %+v", c)
+	}
+}
+
+// The bounds are those that a process has set itself.
+func TestUlimits(t *testing.T) {
+	was := Ulimits()
+	if was.Files < 3 || was.Address == 0 {
+		t.Errorf("%+v", was)
+	}
+	var r syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &r); err != nil {
+		t.Fatal(err)
+	}
+	lower := r
+	lower.Cur = was.Files - 1
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &lower); err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Setrlimit(syscall.RLIMIT_NOFILE, &r)
+	if now := Ulimits(); now.Files != was.Files-1 {
+		t.Errorf("%+v, was %+v", now, was)
 	}
 }
