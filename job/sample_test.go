@@ -107,7 +107,7 @@ func TestSampleOfNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	for run, want := range map[string]string{
-		"gone": "--run gone: gone/config.json cannot be read: no such file or directory; want the folder of a run that has written its model, or a Hugging Face folder",
+		"gone": "--run gone: gone/config.json cannot be read: no such file or directory; want the folder of a run that has a model or a checkpoint, a checkpoint, or a Hugging Face folder",
 		"run":  "safetensors: run/model: has neither model.safetensors nor model.safetensors.index.json",
 	} {
 		err := generate.Sample(t.Context(), generate.Options{Run: run, Prompt: "a", Tokens: 1}, io.Discard)

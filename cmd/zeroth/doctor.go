@@ -34,7 +34,9 @@ in a binary built with -tags cuda, the NVIDIA GPUs the driver knows.`,
 				folder = args[0]
 			}
 			f32, bf16 := cpu.Instructions()
-			row := func(word, format string, args ...any) { fmt.Fprintf(a.out, "%-8s %s\n", word, fmt.Sprintf(format, args...)) }
+			row := func(word, format string, args ...any) {
+				fmt.Fprintf(a.out, "%-8s %s\n", word, fmt.Sprintf(format, args...))
+			}
 			row("version", "%s", strings.TrimPrefix(state.Version(), "zeroth "))
 			row("machine", "%s/%s, %s", runtime.GOOS, runtime.GOARCH, cores(machine.Processors()))
 			row("has", "%s", strings.Join(instructionSets(), " "))

@@ -21,9 +21,11 @@ func (a *app) sample() *cobra.Command {
 		Use:   "sample --run FOLDER",
 		Short: "Let a trained model continue a text",
 		Long: `Let the model of a run folder continue a text, up to so many tokens or the one
-that ends a text. The same seed writes the same text. On a terminal control
+that ends a text. Of a run that still trains its newest complete checkpoint is
+taken; --run may also name a checkpoint, or a Hugging Face folder. The same seed writes the same text. On a terminal control
 characters are written as in a Go string; in a pipe bytes are as they come.`,
 		Example: `  zeroth sample --run run1 --prompt "func main() {" --tokens 200
+  zeroth sample --run run1/ckpt/step-00001000
   zeroth sample --run run1 --prompt "// " --temperature 0 --tokens 50`,
 		Args: cobra.NoArgs,
 		RunE: a.do(func(cmd *cobra.Command, args []string) error {
@@ -42,7 +44,7 @@ characters are written as in a Go string; in a pipe bytes are as they come.`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.Run, "run", "", "run `folder` that training wrote")
+	f.StringVar(&o.Run, "run", "", "run `folder` that training wrote, or writes; a checkpoint; or a Hugging Face folder")
 	f.StringVar(&o.Tokenizer, "tokenizer", "", "`name` bytes or gpt2, or a folder with vocab.json and merges.txt (default the model's)")
 	f.StringVar(&o.Prompt, "prompt", "\n", "`text` to continue")
 	intVar(f, &o.Tokens, "tokens", 200, "tokens to write, at most")

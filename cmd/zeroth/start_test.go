@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -294,4 +295,66 @@ func TestFitFindsNothing(t *testing.T) {
 	zeroth(t, 1, "fit", "tiny.yaml", "--gpus", "2", "--gpu-memory", "300MiB", "--largest", "seq")
 	out, _ = zeroth(t, 0, "fit", "tiny.yaml", "--gpus", "1", "--gpu-memory", "80GiB")
 	contains(t, out, "micro-batch ×", "of the", "fastest")
+}
+
+// A run that still trains is sampled from its newest complete checkpoint, and a
+// checkpoint says what the model made of it says.
+func TestSampleOfARunThatTrains(t *testing.T) {
+	inFolder(t)
+	cmd, _, _ := start(t, "main", append(long, "--out", "r")...)
+	var errs string
+	for range 600 { // the first checkpoint is being written
+		var out, told bytes.Buffer
+		code := run([]string{"sample", "--run", "r", "--prompt", "to be", "--tokens", "3"}, &out, &told)
+		if errs = told.String(); code == 0 {
+			if !strings.HasPrefix(out.String(), "to be") || !strings.Contains(errs, "from the checkpoint r/ckpt/step-") {
+				t.Fatalf("%s%s", &out, errs)
+			}
+			errs = ""
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if errs != "" {
+		t.Fatalf("not sampled: %s", errs)
+	}
+	cmd.Process.Kill()
+	cmd.Wait()
+}
+
+func TestSampleOfACheckpoint(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	trained(t)
+	sample := func(of string, more ...string) (out, errs string) {
+		return zeroth(t, 0, append([]string{"sample", "--run", of, "--prompt", "to be", "--tokens", "9", "--temperature", "0"}, more...)...)
+	}
+	want, errs := sample("r")
+	if errs != "" {
+		t.Errorf("a run that has ended: %s", errs)
+	}
+	for _, of := range []string{last, "r/ckpt"} {
+		if got, errs := sample(of); got != want || errs != "from the checkpoint "+last+", step 6\n" {
+			t.Errorf("%s: %q %s, want %q", of, got, errs, want)
+		}
+	}
+	if _, errs := sample(second, "--quiet"); errs != "" {
+		t.Errorf("quiet: %s", errs)
+	}
+	zeroth(t, 0, "ckpt", "export", second, "--to", "two")
+	from, _ := sample("two")
+	if got, _ := sample(second); got != from {
+		t.Errorf("%q, of the model made of it %q", got, from)
+	}
+	old := time.Now().Add(-time.Hour) // a run that went on and has not ended
+	if err := os.Chtimes("r/model/model.safetensors", old, old); err != nil {
+		t.Fatal(err)
+	}
+	if _, errs := sample("r"); !strings.Contains(errs, "from the checkpoint "+last) {
+		t.Errorf("the older model was taken: %s", errs)
+	}
+	if left, err := os.ReadDir(os.TempDir()); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v %v", left, err)
+	}
+	_, errs = zeroth(t, 2, "sample", "--run", "nothing")
+	contains(t, errs, "want the folder of a run that has a model or a checkpoint")
 }

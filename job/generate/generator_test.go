@@ -16,7 +16,7 @@ func TestGeneratorKeepsWhatItKnows(t *testing.T) {
 	for _, m := range []hf.Model{llama, {Family: "gpt2", Layers: 2, Heads: 2, Width: 16, Context: 24, Vocab: 256, NormEps: 1e-5}} {
 		folder := configtest.ModelFolder(t, m)
 		open := func() *Generator {
-			g, err := newGenerator(folder, m)
+			g, err := newGenerator(&source{folder: folder}, m)
 			if err != nil {
 				t.Fatal(err)
 			}

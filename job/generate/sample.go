@@ -9,7 +9,6 @@ import (
 	"io"
 	"math"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -23,7 +22,6 @@ import (
 	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/hf"
-	"zeroth/job/state"
 	"zeroth/nn"
 	"zeroth/shard"
 	"zeroth/zero"
@@ -31,7 +29,7 @@ import (
 
 // Options say what to write and from which model.
 type Options struct {
-	Run         string // a run folder, or a Hugging Face folder
+	Run         string // a run folder, a checkpoint, or a Hugging Face folder
 	Tokenizer   string // "bytes", "gpt2" or a folder; empty: the one of the model's folder
 	Prompt      string
 	Tokens      int     // to write, at most
@@ -48,15 +46,13 @@ func Sample(ctx context.Context, o Options, w io.Writer) error {
 	if o.Note == nil {
 		o.Note = func(string) {}
 	}
-	folder := o.Run
-	if _, err := os.Stat(filepath.Join(folder, state.ModelDir)); err == nil {
-		folder = filepath.Join(folder, state.ModelDir)
-	}
-	m, err := hf.ReadModelConfig(folder)
+	src, err := openSource(o)
 	if err != nil {
-		return input.BadInput(fmt.Errorf("--run %s: %w; want the folder of a run that has written its model, or a Hugging Face folder", o.Run, err))
+		return err
 	}
-	tok, err := tokenizerOf(o, folder, m.Vocab)
+	defer src.close()
+	m := src.model
+	tok, err := tokenizerOf(o, src.folder, m.Vocab)
 	if err != nil {
 		return err
 	}
@@ -67,11 +63,11 @@ func Sample(ctx context.Context, o Options, w io.Writer) error {
 	if len(ids) > m.Context {
 		o.Note(fmt.Sprintf("the prompt has %d tokens, and the model reads at most %d: it goes on from the last %d", len(ids), m.Context, m.Context))
 	}
-	ends := endsOfText(folder, tok)
+	ends := endsOfText(src.folder, tok)
 	if o.Tokens < m.Context { // memory for no more than is read
 		m.Context, m.Longest = min(m.Context, len(ids)+o.Tokens), m.Context
 	}
-	g, err := newGenerator(folder, m)
+	g, err := newGenerator(src, m)
 	if err != nil {
 		return err
 	}
@@ -194,23 +190,20 @@ type Generator struct {
 	logits device.Window // (Vocab) float32
 }
 
-// newGenerator builds a model with the parameters of a folder. It is the caller's
+// newGenerator builds a model with the parameters of a source. It is the caller's
 // to close.
-func newGenerator(folder string, m hf.Model) (*Generator, error) {
-	r, err := hf.OpenModel(folder, m)
+func newGenerator(from *source, m hf.Model) (*Generator, error) {
+	fill, end, err := from.parameters(m)
 	if err != nil {
 		return nil, err
 	}
-	defer r.Close()
-	if err := r.SameHead(m); err != nil {
-		return nil, err
-	}
+	defer end()
 	g, err := openOn(build.CPU{}, m)
 	if err == nil {
 		err = g.allocate(m)
 	}
 	if err == nil {
-		err = g.open(m, (&hf.Weights{From: r}).Fill)
+		err = g.open(m, fill)
 	}
 	if err != nil {
 		g.Close()
