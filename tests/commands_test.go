@@ -165,7 +165,11 @@ func commandReference(t *testing.T) string {
 	var write func(path []string)
 	write = func(path []string) {
 		v := help(t, path...)
-		fmt.Fprintf(&b, "\n### %s\n\n```text\n%s```\n", strings.Join(append([]string{"zeroth"}, path...), " "), v.help)
+		text := v.help
+		if len(path) > 0 {
+			text, _, _ = strings.Cut(text, "\nGlobal Flags:\n") // those of the first
+		}
+		fmt.Fprintf(&b, "\n### %s\n\n```text\n%s\n```\n", strings.Join(append([]string{"zeroth"}, path...), " "), strings.TrimSpace(text))
 		for _, name := range v.below {
 			if name != "help" && name != "completion" {
 				write(append(slices.Clone(path), name))
@@ -272,6 +276,7 @@ func wrongCommands(t *testing.T, text string, functions map[string]bool) (wrong 
 var (
 	beginsCommand = regexp.MustCompile(`^\s*(\$ |# |([A-Z_]+=\S* )*(\./)?(zeroth|go|bash|time|for|chrt|python3|git|wc|kill) )`)
 	inline        = regexp.MustCompile("`((?:\\./)?(?:zeroth|go (?:run|test|build)) [^`]+)`")
+	helpExamples  = regexp.MustCompile(`(?m)^Examples:\n((?:  .*\n)+)`)
 	exampleShows  = regexp.MustCompile(`(?m)^#   (\S.*(?:\\\n#.*)*)$`)
 )
 
@@ -309,6 +314,9 @@ func TestReadmeCommandsParse(t *testing.T) {
 		for _, m := range exampleShows.FindAllStringSubmatch(string(raw), -1) {
 			check(file, strings.ReplaceAll(m[1], "\\\n#", ""))
 		}
+	}
+	for _, m := range helpExamples.FindAllStringSubmatch(commandReference(t), -1) {
+		check("a help text", m[1])
 	}
 	if count < 50 {
 		t.Errorf("only %d texts were read", count)

@@ -313,3 +313,33 @@ func declared(t *testing.T) map[string]bool {
 	}
 	return names
 }
+
+// Examples say how many parameters they have.
+func TestReadmeExamplesSayTheirSize(t *testing.T) {
+	size, said := regexp.MustCompile(`(\d[\d.]* ?[kMG]) parameters`), 0
+	files, err := filepath.Glob("../examples/*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		raw, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := size.FindStringSubmatch(string(raw))
+		if m == nil {
+			continue
+		}
+		said++
+		c, err := config.Load(file, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p, err := plan.New(c, plan.Machine{GPU: true}); err != nil || !strings.HasSuffix(p.Model, " "+m[1]) {
+			t.Errorf("%s says %s, the plan %+v (%v)", file, m[0], p.Model, err)
+		}
+	}
+	if said < 2 {
+		t.Errorf("only %d examples say how large they are", said)
+	}
+}
