@@ -24,7 +24,7 @@ var table = [][]string{
 	{"input", "device", "shard", "data → input", "job/machine", "job/show", "job/testjob"},
 	{"device/cpu → device/cpu/kernel", "device/dry", "device/cpu/kernel", "device/cpu/kernel/gen", "checkpoint → checkpoint/safetensors checkpoint/scan checkpoint/vfs",
 		"checkpoint/safetensors → checkpoint/scan checkpoint/vfs", "checkpoint/scan", "checkpoint/vfs"},
-	{"nn", "collective", "collective/conformance → collective", "collective/socket → collective", "optim", "offload"},
+	{"nn", "collective", "collective/conformance → collective", "collective/socket → collective", "collective/rendezvous", "optim", "offload"},
 	{"fsdp"},
 	{"zero"},
 	{"job/hf", "job/config → job/hf", "job/config/configtest → job/config job/hf"},
