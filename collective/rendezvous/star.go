@@ -276,7 +276,7 @@ func (s *Star) join(ctx context.Context) error {
 // equally often.
 func (s *Star) Agree(ctx context.Context, facts []Fact) error {
 	if s.cfg.Me.Process == 0 {
-		return s.judge(ctx, facts)
+		return s.compare(ctx, facts)
 	}
 	body, err := encode(facts)
 	if err != nil {
@@ -298,8 +298,8 @@ func (s *Star) Agree(ctx context.Context, facts []Fact) error {
 	}
 }
 
-// judge compares the facts of all processes and tells them.
-func (s *Star) judge(ctx context.Context, mine []Fact) error {
+// compare holds the facts of all processes against each other and tells them.
+func (s *Star) compare(ctx context.Context, mine []Fact) error {
 	all := make([][]Fact, s.cfg.Processes)
 	all[0] = mine
 	for range s.cfg.Processes - 1 {

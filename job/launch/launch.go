@@ -1,6 +1,11 @@
 // Package launch finds out from the environment which process of a world this
 // one is: by what zeroth launch, torchrun, Kubeflow, mpirun, hydra, Slurm or
-// Kubernetes set. It opens nothing.
+// Kubernetes set.
+//
+// What never enters: the network, the job, and the variables of this process
+// themselves: who calls hands them in.
+//
+// Begin with Find; launchers is the table of what each one sets.
 package launch
 
 import (
