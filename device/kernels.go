@@ -55,11 +55,21 @@ func (m Mat) RowRange(lo, hi int) Mat {
 // Attn is the shape of a causal self-attention: B sequences of T positions,
 // H query heads, KV key and value heads (KV divides H), head width D. The
 // matrices it comes with are (B*T, H*D) for q and o, (B*Keys, KV*D) for k and v.
-// Query position t sees key positions 0..Past+t.
+// Query position t sees key positions 0..Past+t, or with a Window the last so many
+// of these.
 type Attn struct {
 	B, T, H, KV, D int
 	Past           int     // positions of each sequence before its T; none in training
+	Window         int     // 0 is all
 	Scale          float32 // multiplies q·k, usually 1/sqrt(D)
+}
+
+// First is the first key position that query position t sees.
+func (a Attn) First(t int) int {
+	if a.Window == 0 {
+		return 0
+	}
+	return max(0, a.Past+t-a.Window+1)
 }
 
 // Keys is how many positions of a sequence have keys and values.
@@ -105,24 +115,70 @@ type Rope struct {
 	Scaling RopeScaling
 }
 
+// RopeKind is how rotary positions are changed for sequences that are longer than
+// those a model was first trained on.
+type RopeKind uint8
+
+// Frequencies as they are; all divided by Factor; some of them, in the way of Llama
+// 3; some of them, in the way of YaRN (Peng et al., arXiv 2309.00071). They are
+// Hugging Face's rope_type default, linear, llama3 and yarn.
+const (
+	RopeUnscaled RopeKind = iota
+	RopeLinear
+	RopeLlama3
+	RopeYaRN
+)
+
 // RopeScaling lowers the frequencies of a model trained on sequences of Context
-// positions so that it reads longer ones: by Factor where a turn takes more than
-// Context/Low positions, not at all where it takes fewer than Context/High, in
-// between by a part of it. This is Hugging Face's rope_type "llama3". A Factor
-// of 0 leaves all as they are.
+// positions. By llama3, by Factor where a turn takes more than Context/Low
+// positions, not at all where it takes fewer than Context/High, in between by a
+// part of it. By YaRN, by Factor from pair High on, not at all up to pair Low, in
+// between by a part of it; these may be other than whole numbers.
 type RopeScaling struct {
+	Kind              RopeKind
 	Factor, Low, High float64
 	Context           int
+	Amplitude         float64 // of YaRN: what cosines and sines are multiplied by; 0 is 1
 }
 
 // Freq is the angle, in radians, by which pair j of a head turns from one
 // position to the next.
 func (r Rope) Freq(j int) float64 {
 	f, s := math.Pow(r.Theta, -2*float64(j)/float64(r.D)), r.Scaling
-	if s.Factor == 0 {
+	keep := 1.0 // how much of it stays as it is
+	switch s.Kind {
+	case RopeLinear:
+		keep = 0
+	case RopeLlama3:
+		turns := float64(s.Context) * f / (2 * math.Pi) // in Context positions
+		keep = (turns - s.Low) / (s.High - s.Low)
+	case RopeYaRN:
+		keep = 1 - (float64(j)-s.Low)/(s.High-s.Low)
+	}
+	if keep >= 1 {
 		return f
 	}
-	turns := float64(s.Context) * f / (2 * math.Pi) // in Context positions
-	keep := min(1, max(0, (turns-s.Low)/(s.High-s.Low)))
+	keep = max(0, keep)
 	return (1-keep)*f/s.Factor + keep*f
 }
+
+// Amplitude is what the cosines and sines of its angles are multiplied by.
+func (r Rope) Amplitude() float64 {
+	if r.Scaling.Amplitude == 0 {
+		return 1
+	}
+	return r.Scaling.Amplitude
+}
+
+// Activation is an elementwise function of an MLP.
+type Activation uint8
+
+// GELU by its tanh approximation and by the error function (Hendrycks and Gimpel,
+// arXiv 1606.08415); max(0, x); x/(1 + e^-x); the hyperbolic tangent.
+const (
+	GeluTanh Activation = iota
+	GeluErf
+	Relu
+	Silu
+	Tanh
+)

@@ -46,6 +46,7 @@ type embedding struct {
 	shared    bool // its unit is also the head's, whose Backward comes first
 	padded    bool // looking up the token pad gives its row no gradient
 	pad       int
+	scale     float32 // of what is looked up; 0 is 1
 }
 
 func (e embedding) Params() []shard.Param { return e.params }
@@ -53,10 +54,16 @@ func (e embedding) Params() []shard.Param { return e.params }
 func (e embedding) Forward(q Ops, _ Scratch, w []device.Buffer, bt *Batch, _, y device.Buffer, _ *Saved) {
 	words, places := e.tables(w)
 	q.Embed(device.Matrix(y, bt.Rows(), words.Cols), words, places.RowRange(min(bt.Past, places.Rows), places.Rows), bt.Input, bt.T)
+	if e.scale != 0 {
+		q.Scale(y, e.scale)
+	}
 }
 
 func (e embedding) Backward(q Ops, mem Scratch, _, dw []device.Buffer, bt *Batch, _, d device.Buffer, _ *Saved) {
 	words, places := e.tables(dw)
+	if e.scale != 0 {
+		q.Scale(d, e.scale)
+	}
 	grad := func() {
 		q.EmbedGrad(words, places, device.Matrix(d, bt.Rows(), words.Cols), bt.Input, bt.T, e.shared)
 	}
@@ -83,12 +90,23 @@ func (e embedding) tables(w []device.Buffer) (words, places device.Mat) {
 	return matrix(w[table], e.params[table]), places
 }
 
+// shifted is w plus a number, in memory of its own unless that is 0.
+func shifted(q Ops, mem Scratch, w device.Buffer, plus float32) device.Buffer {
+	if plus == 0 {
+		return w
+	}
+	v := mem.Take(device.F32, w.N)
+	q.AddScalar(v, w, plus)
+	return v
+}
+
 // head is the final norm, the output layer and the loss.
 type head struct {
 	params []shard.Param
 	weight int // index of the norm's weight
 	bias   int // and of its bias; 0: the norm is RMSNorm
 	eps    float32
+	plus   float32 // added to the norm's weight
 }
 
 func (h head) Params() []shard.Param { return h.params }
@@ -105,7 +123,8 @@ func (h head) norm(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x device.Bu
 	s[sRstd], s[sNorm] = mem.Take(device.F32, r), mem.Take(bt.Compute, r*c)
 	norm, xm := device.Matrix(s[sNorm], r, c), device.Matrix(x, r, c)
 	if h.bias == 0 {
-		q.RMSNorm(norm, s[sRstd], xm, w[h.weight], h.eps)
+		defer mem.Release(mem.Mark())
+		q.RMSNorm(norm, s[sRstd], xm, shifted(q, mem, w[h.weight], h.plus), h.eps)
 	} else {
 		s[sMean] = mem.Take(device.F32, r)
 		q.LayerNorm(norm, s[sMean], s[sRstd], xm, w[h.weight], w[h.bias], h.eps)
@@ -114,9 +133,9 @@ func (h head) norm(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x device.Bu
 }
 
 // normGrad overwrites d with the gradient of the norm's input x.
-func (h head) normGrad(q Ops, w, dw []device.Buffer, d, dnorm, x device.Mat, s *Saved) {
+func (h head) normGrad(q Ops, mem Scratch, w, dw []device.Buffer, d, dnorm, x device.Mat, s *Saved) {
 	if h.bias == 0 {
-		q.RMSNormGrad(d, dw[h.weight], dnorm, x, w[h.weight], s[sRstd], false)
+		q.RMSNormGrad(d, dw[h.weight], dnorm, x, shifted(q, mem, w[h.weight], h.plus), s[sRstd], false)
 	} else {
 		q.LayerNormGrad(d, dw[h.weight], dw[h.bias], dnorm, x, w[h.weight], s[sMean], s[sRstd], false)
 	}
@@ -150,7 +169,7 @@ func (h head) Backward(q Ops, mem Scratch, w, dw []device.Buffer, bt *Batch, x, 
 		q.MatMul(dnorm.RowRange(lo, hi), logits, out, device.Buffer{}, false)
 	}
 	eachChunk(q, mem, bt, norm, out, backward)
-	h.normGrad(q, w, dw, device.Matrix(d, r, c), dnorm, device.Matrix(x, r, c), s)
+	h.normGrad(q, mem, w, dw, device.Matrix(d, r, c), dnorm, device.Matrix(x, r, c), s)
 	for i := range dw {
 		if i != table && i != h.weight && i != h.bias {
 			q.Zero(dw[i]) // another module's, which adds to it

@@ -13,35 +13,41 @@ import (
 // and initialisation are Hugging Face's GPT2LMHeadModel.
 type GPT2 struct {
 	Layers, Heads, Width, Context, Vocab int
-	Eps                                  float32 // of the layer norms, 1e-5 in every published model
+	Eps                                  float32           // of the layer norms, 1e-5 in every published model
+	Inner                                int               // width of the hidden layer; 0: 4 Width
+	Act                                  device.Activation // of it
+	Untied                               bool              // the output layer is a matrix of its own
 }
 
 // Model lists the modules: the token embedding's unit ("root", with positions
-// and the final norm) is used first and last, each block is a unit.
+// and the final norm) is used first and last, each block is a unit. Untied, final
+// norm and output layer are a unit.
 func (g GPT2) Model() *Model {
 	m := &Model{Name: "GPT-2", Width: g.Width, Vocab: g.Vocab, Context: g.Context, Lookup: true, Blocks: g.Layers, QKV: 3 * g.Width}
-	root := g.root()
-	m.add("root", embedding{params: root, positions: true, shared: true})
+	first := []shard.Param{
+		weight("transformer.wte.weight", initStd, g.Vocab, g.Width),
+		weight("transformer.wpe.weight", initStd, g.Context, g.Width),
+	}
+	norm := []shard.Param{gain("transformer.ln_f.weight", g.Width), bias("transformer.ln_f.bias", g.Width)}
+	front, back, last := "embed", "head", append([]shard.Param{weight("lm_head.weight", initStd, g.Vocab, g.Width)}, norm...)
+	if !g.Untied {
+		first = append(first, norm...)
+		front, back, last = "root", "root", first
+	}
+	m.add(front, embedding{params: first, positions: true, shared: !g.Untied})
 	for i := range g.Layers {
 		m.add(fmt.Sprintf("h.%d", i), gptBlock{g, i, g.block(i)})
 	}
-	m.add("root", head{params: root, weight: lnfW, bias: lnfB, eps: g.Eps})
+	m.add(back, head{params: last, weight: len(last) - 2, bias: len(last) - 1, eps: g.Eps})
 	return m
 }
 
-// The indices of the root unit's parameters, after table and positions.
-const (
-	lnfW = iota + 2
-	lnfB
-)
-
-func (g GPT2) root() []shard.Param {
-	return []shard.Param{
-		weight("transformer.wte.weight", initStd, g.Vocab, g.Width),
-		weight("transformer.wpe.weight", initStd, g.Context, g.Width),
-		gain("transformer.ln_f.weight", g.Width),
-		bias("transformer.ln_f.bias", g.Width),
+// inner is F, the width of the hidden layer.
+func (g GPT2) inner() int {
+	if g.Inner == 0 {
+		return 4 * g.Width
 	}
+	return g.Inner
 }
 
 // The indices of a block's parameters.
@@ -65,19 +71,19 @@ const (
 // start smaller by sqrt(2*Layers), one for each of them.
 func (g GPT2) block(i int) []shard.Param {
 	p := fmt.Sprintf("transformer.h.%d.", i)
-	c := g.Width
+	c, f := g.Width, g.inner()
 	residual := float32(initStd / math.Sqrt(2*float64(g.Layers)))
 	return []shard.Param{
 		gain(p+"ln_1.weight", c), bias(p+"ln_1.bias", c),
 		weight(p+"attn.c_attn.weight", initStd, c, 3*c), bias(p+"attn.c_attn.bias", 3*c),
 		weight(p+"attn.c_proj.weight", residual, c, c), bias(p+"attn.c_proj.bias", c),
 		gain(p+"ln_2.weight", c), bias(p+"ln_2.bias", c),
-		weight(p+"mlp.c_fc.weight", initStd, c, 4*c), bias(p+"mlp.c_fc.bias", 4*c),
-		weight(p+"mlp.c_proj.weight", residual, 4*c, c), bias(p+"mlp.c_proj.bias", c),
+		weight(p+"mlp.c_fc.weight", initStd, c, f), bias(p+"mlp.c_fc.bias", f),
+		weight(p+"mlp.c_proj.weight", residual, f, c), bias(p+"mlp.c_proj.bias", c),
 	}
 }
 
-// gptBlock is x2 = x + proj(attention(norm(x))), y = x2 + out(gelu(fc(norm(x2)))).
+// gptBlock is x2 = x + proj(attention(norm(x))), y = x2 + out(act(fc(norm(x2)))).
 type gptBlock struct {
 	g      GPT2
 	layer  int
@@ -98,8 +104,8 @@ const (
 	sMean2        // (R) float32
 	sRstd2        // (R) float32
 	sLn2          // (R, C)
-	sFc           // (R, 4C)
-	sAct          // (R, 4C)
+	sFc           // (R, F)
+	sAct          // (R, F)
 )
 
 func (b gptBlock) attn(bt *Batch) device.Attn {
@@ -118,14 +124,14 @@ func (b gptBlock) Forward(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x, y
 		defer mem.Release(mem.Mark())
 		s = new(Saved)
 	}
-	r, c, t := bt.Rows(), b.g.Width, bt.Compute
+	r, c, f, t := bt.Rows(), b.g.Width, b.g.inner(), bt.Compute
 	for _, part := range [...]struct {
 		at, n int
 		t     device.DType
 	}{
 		{sMean1, r, device.F32}, {sRstd1, r, device.F32}, {sLn1, r * c, t}, {sQKV, r * 3 * c, t},
 		{sLse, r * b.g.Heads, device.F32}, {sO, r * c, t}, {sX2, r * c, t},
-		{sMean2, r, device.F32}, {sRstd2, r, device.F32}, {sLn2, r * c, t}, {sFc, r * 4 * c, t}, {sAct, r * 4 * c, t},
+		{sMean2, r, device.F32}, {sRstd2, r, device.F32}, {sLn2, r * c, t}, {sFc, r * f, t}, {sAct, r * f, t},
 	} {
 		s[part.at] = mem.Take(part.t, part.n)
 	}
@@ -141,10 +147,10 @@ func (b gptBlock) Forward(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x, y
 	q.MatMul(rc(s[sX2]), rc(s[sO]), device.Matrix(w[projW], c, c), w[projB], true)
 
 	q.LayerNorm(rc(s[sLn2]), s[sMean2], s[sRstd2], rc(s[sX2]), w[ln2W], w[ln2B], b.g.Eps)
-	q.MatMul(device.Matrix(s[sFc], r, 4*c), rc(s[sLn2]), device.Matrix(w[fcW], c, 4*c), w[fcB], false)
-	q.Gelu(s[sAct], s[sFc])
+	q.MatMul(device.Matrix(s[sFc], r, f), rc(s[sLn2]), device.Matrix(w[fcW], c, f), w[fcB], false)
+	q.Activate(s[sAct], s[sFc], b.g.Act)
 	q.Cast(y, s[sX2])
-	q.MatMul(rc(y), device.Matrix(s[sAct], r, 4*c), device.Matrix(w[outW], 4*c, c), w[outB], true)
+	q.MatMul(rc(y), device.Matrix(s[sAct], r, f), device.Matrix(w[outW], f, c), w[outB], true)
 }
 
 func (b gptBlock) Backward(q Ops, mem Scratch, w, dw []device.Buffer, bt *Batch, x, d device.Buffer, s *Saved) {
@@ -161,14 +167,14 @@ func linearGrad(q Ops, da device.Mat, dw, dbias device.Buffer, dy, a, w device.M
 
 func (b gptBlock) backwardMLP(q Ops, mem Scratch, w, dw []device.Buffer, bt *Batch, d device.Buffer, s *Saved) {
 	defer mem.Release(mem.Mark())
-	r, c := bt.Rows(), b.g.Width
-	dm, act := device.Matrix(d, r, c), device.Matrix(s[sAct], r, 4*c)
-	dact := device.Matrix(mem.Take(bt.Compute, r*4*c), r, 4*c)
+	r, c, f := bt.Rows(), b.g.Width, b.g.inner()
+	dm, act := device.Matrix(d, r, c), device.Matrix(s[sAct], r, f)
+	dact := device.Matrix(mem.Take(bt.Compute, r*f), r, f)
 	dln := device.Matrix(mem.Take(bt.Compute, r*c), r, c)
 
-	linearGrad(q, dact, dw[outW], dw[outB], dm, act, device.Matrix(w[outW], 4*c, c))
-	q.GeluGrad(dact.Buf, s[sFc], dact.Buf)
-	linearGrad(q, dln, dw[fcW], dw[fcB], dact, device.Matrix(s[sLn2], r, c), device.Matrix(w[fcW], c, 4*c))
+	linearGrad(q, dact, dw[outW], dw[outB], dm, act, device.Matrix(w[outW], f, c))
+	q.ActivateGrad(dact.Buf, s[sFc], dact.Buf, b.g.Act)
+	linearGrad(q, dln, dw[fcW], dw[fcB], dact, device.Matrix(s[sLn2], r, c), device.Matrix(w[fcW], c, f))
 	q.LayerNormGrad(dm, dw[ln2W], dw[ln2B], dln, device.Matrix(s[sX2], r, c), w[ln2W], s[sMean2], s[sRstd2], true)
 }
 

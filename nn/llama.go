@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 
@@ -10,146 +11,384 @@ import (
 
 // Llama is the shape of a Llama model (Touvron et al., arXiv 2302.13971; with
 // grouped queries as in arXiv 2307.09288): RMSNorm before each half of a block,
-// rotary positions, SwiGLU, no biases. With Bias, the queries, keys and values
-// have some, as in Qwen2 (arXiv 2407.10671). Parameter names, shapes and
-// initialisation are Hugging Face's LlamaForCausalLM and Qwen2ForCausalLM.
+// rotary positions, SwiGLU, no biases; and of the families that are made of the same
+// parts. The fields after Pad are zero in Llama. Parameter names, shapes and
+// initialisation are Hugging Face's.
 type Llama struct {
+	Name                          string // of the family, for people; empty is Llama
 	Layers, Width, Context, Vocab int
-	Heads, KV                     int // query heads; key and value heads. KV divides Heads, 2*Heads divides Width
+	Heads, KV                     int // query heads; key and value heads. KV divides Heads
+	Head                          int // width of a head, even; 0: Width/Heads
 	FFN                           int // width of the hidden layer
 	Eps                           float32
 	Theta                         float64 // of the rotary positions
 	Scaling                       device.RopeScaling
 	Tied                          bool // the output layer is the token embedding
-	Bias                          bool
 	Padded                        bool // looking up the token Pad gives its embedding no gradient, as PyTorch's
 	Pad                           int  // nn.Embedding(padding_idx=Pad) has it; as an output layer it has one
+
+	BiasQKV, BiasOut, BiasMLP bool     // of queries, keys and values (Qwen2, arXiv 2407.10671); of what attention puts out; of the MLP
+	HeadNorm                  HeadNorm // of queries and keys, before they are turned
+	Norms                     Norms    // of each half of a block
+	Fused                     bool     // queries, keys and values are one matrix, gate and up are one (Phi-3, arXiv 2404.14219)
+	Layout                    string   // what each layer is, as Layers lists it; empty: all are Full
+	Window                    int      // positions that a Windowed layer sees
+	LocalTheta                float64  // of a Windowed layer's positions, which are not scaled; 0: Theta, scaled
+	Scale                     float64  // of scores is Scale^-1/2; 0 is the width of a head
+	Gemma                     bool     // norms multiply by 1 + weight, embeddings by the root of Width, the gate's GELU not SiLU (Gemma, arXiv 2403.08295)
 }
+
+// What a layer is, a letter each: one that sees all positions before, one that sees
+// a window of them, one that sees all and has no positions (SmolLM3).
+const (
+	Full     = 'f'
+	Windowed = 'w'
+	Unturned = 'u'
+)
+
+// Norms is where the norms of a block's halves are.
+type Norms uint8
+
+// Before each half; after it (OLMo 2, arXiv 2501.00656); both (Gemma 2).
+const (
+	NormBefore Norms = iota
+	NormAfter
+	NormBoth
+)
+
+// HeadNorm is an RMSNorm of queries and keys.
+type HeadNorm uint8
+
+// None of them; of each head, with one weight for all heads (Qwen3, arXiv
+// 2505.09388); of all heads of a position together (OLMo 2).
+const (
+	NoHeadNorm HeadNorm = iota
+	EachHead
+	AllHeads
+)
 
 // Model lists the modules. Embedding, every block, and final norm with output
 // layer are units; tied, embedding and final norm are one unit, "root", used
 // first and last.
 func (l Llama) Model() *Model {
-	m := &Model{Name: "Llama", Width: l.Width, Vocab: l.Vocab, Context: l.Context, Lookup: true, Blocks: l.Layers, QKV: llamaBlock{l: l}.columns()}
-	if l.Bias {
-		m.Name = "Qwen2"
-	}
+	m := &Model{Name: cmp.Or(l.Name, "Llama"), Width: l.Width, Vocab: l.Vocab, Context: l.Context, Lookup: true, Blocks: l.Layers, QKV: l.columns()}
 	first, last := []shard.Param{weight("model.embed_tokens.weight", initStd, l.Vocab, l.Width)}, []shard.Param{}
 	front, back := "embed", "head"
 	if l.Tied {
-		first = append(first, gain("model.norm.weight", l.Width))
+		first = append(first, l.gain("model.norm.weight", l.Width))
 		last, front, back = first, "root", "root"
 	} else {
-		last = append(last, weight("lm_head.weight", initStd, l.Vocab, l.Width), gain("model.norm.weight", l.Width))
+		last = append(last, weight("lm_head.weight", initStd, l.Vocab, l.Width), l.gain("model.norm.weight", l.Width))
 	}
-	m.add(front, embedding{params: first, shared: l.Tied, padded: l.Padded, pad: l.Pad})
+	e := embedding{params: first, shared: l.Tied, padded: l.Padded, pad: l.Pad}
+	if l.Gemma {
+		e.scale = float32(math.Sqrt(float64(l.Width)))
+	}
+	m.add(front, e)
 	for i := range l.Layers {
-		m.add(fmt.Sprintf("layers.%d", i), llamaBlock{l, i, l.block(i)})
+		m.add(fmt.Sprintf("layers.%d", i), l.block(i))
 	}
-	m.add(back, head{params: last, weight: 1, eps: l.Eps})
+	m.add(back, head{params: last, weight: 1, eps: l.Eps, plus: l.plus()})
 	return m
 }
 
-// The indices of a block's parameters.
+// A block's weights and biases. A linear layer's bias is biases after it.
 const (
-	norm1 = iota
+	before1 = iota // the norms of the first half, attention, and of the second
+	after1
+	before2
+	after2
+	normQ
+	normK
 	projQ
 	projK
 	projV
 	projO
-	norm2
 	projGate
 	projUp
 	projDown
-	biasQ
-	biasK
-	biasV
+	biases = iota - projQ
+	pieces = projDown + biases + 1
 )
 
-// block lists the parameters of layer i. Linear weights are (out, in), as in
-// PyTorch's Linear.
-func (l Llama) block(i int) []shard.Param {
-	p, c, kv := fmt.Sprintf("model.layers.%d.", i), l.Width, l.Width/l.Heads*l.KV
-	params := []shard.Param{
-		gain(p+"input_layernorm.weight", c),
-		weight(p+"self_attn.q_proj.weight", initStd, c, c),
-		weight(p+"self_attn.k_proj.weight", initStd, kv, c),
-		weight(p+"self_attn.v_proj.weight", initStd, kv, c),
-		weight(p+"self_attn.o_proj.weight", initStd, c, c),
-		gain(p+"post_attention_layernorm.weight", c),
-		weight(p+"mlp.gate_proj.weight", initStd, l.FFN, c),
-		weight(p+"mlp.up_proj.weight", initStd, l.FFN, c),
-		weight(p+"mlp.down_proj.weight", initStd, c, l.FFN),
+// piece is rows [lo, hi) of a parameter; the zero piece is none.
+type piece struct{ param, lo, hi int }
+
+// of is the piece of w, which is a block's parameters or their gradients.
+func (p piece) of(w []device.Buffer, params []shard.Param) device.Mat {
+	cols := 1
+	if shape := params[p.param].Shape; len(shape) == 2 {
+		cols = shape[1]
 	}
-	if l.Bias {
-		params = append(params, bias(p+"self_attn.q_proj.bias", c), bias(p+"self_attn.k_proj.bias", kv), bias(p+"self_attn.v_proj.bias", kv))
+	return device.Matrix(w[p.param].Slice(p.lo*cols, p.hi*cols), p.hi-p.lo, cols)
+}
+
+// rows is the length of a piece: the width of what it puts out.
+func (l Llama) rows(what int) int {
+	if what >= projQ+biases {
+		what -= biases
 	}
-	return params
+	switch what {
+	case projQ:
+		return l.queries()
+	case projK, projV:
+		return l.head() * l.KV
+	case projGate, projUp:
+		return l.FFN
+	case normQ, normK:
+		if l.HeadNorm == EachHead {
+			return l.head()
+		}
+		return l.rows(what - normQ + projQ)
+	}
+	return l.Width
+}
+
+// linear is a linear layer, or several in one matrix: (out, in), as in PyTorch's
+// Linear.
+type linear struct {
+	name  string
+	in    int
+	bias  bool
+	parts []int
+}
+
+// linears are a block's, in order.
+func (l Llama) linears() []linear {
+	c := l.Width
+	all := []linear{
+		{"self_attn.q_proj", c, l.BiasQKV, []int{projQ}}, {"self_attn.k_proj", c, l.BiasQKV, []int{projK}}, {"self_attn.v_proj", c, l.BiasQKV, []int{projV}},
+		{"self_attn.o_proj", l.queries(), l.BiasOut, []int{projO}},
+		{"mlp.gate_proj", c, l.BiasMLP, []int{projGate}}, {"mlp.up_proj", c, l.BiasMLP, []int{projUp}},
+		{"mlp.down_proj", l.FFN, l.BiasMLP, []int{projDown}},
+	}
+	if l.Fused {
+		qkv, gateUp := linear{"self_attn.qkv_proj", c, l.BiasQKV, []int{projQ, projK, projV}}, linear{"mlp.gate_up_proj", c, l.BiasMLP, []int{projGate, projUp}}
+		all = []linear{qkv, all[3], gateUp, all[6]}
+	}
+	return all
+}
+
+// normNames are the norms' of a block's halves; one word has two meanings.
+var normNames = [...][4]string{
+	NormBefore: {before1: "input", before2: "post_attention"},
+	NormAfter:  {after1: "post_attention", after2: "post_feedforward"},
+	NormBoth:   {before1: "input", after1: "post_attention", before2: "pre_feedforward", after2: "post_feedforward"},
+}
+
+// plus is what is added to the weight of a norm.
+func (l Llama) plus() float32 {
+	if l.Gemma {
+		return 1
+	}
+	return 0
+}
+
+// gain is the weight of a norm, which begins so that the norm multiplies by 1.
+func (l Llama) gain(name string, n int) shard.Param {
+	p := gain(name, n)
+	p.Init.Mean -= l.plus()
+	return p
+}
+
+// block lists the parameters of layer i.
+func (l Llama) block(i int) llamaBlock {
+	b, prefix := llamaBlock{l: l, layer: i}, fmt.Sprintf("model.layers.%d.", i)
+	norm := func(what int) {
+		if name := normNames[l.Norms][what]; name != "" {
+			b.add(l.gain(prefix+name+"_layernorm.weight", l.Width), what)
+		}
+	}
+	norm(before1)
+	for _, x := range l.linears() {
+		if x.parts[0] == projGate {
+			norm(after1)
+			norm(before2)
+		}
+		b.add(weight(prefix+x.name+".weight", initStd, b.length(x.parts), x.in), x.parts...)
+	}
+	norm(after2)
+	for _, x := range l.linears() {
+		if x.bias {
+			own := make([]int, len(x.parts))
+			for i, what := range x.parts {
+				own[i] = what + biases
+			}
+			b.add(bias(prefix+x.name+".bias", b.length(x.parts)), own...)
+		}
+	}
+	if l.HeadNorm != NoHeadNorm {
+		b.add(l.gain(prefix+"self_attn.q_norm.weight", l.rows(normQ)), normQ)
+		b.add(l.gain(prefix+"self_attn.k_norm.weight", l.rows(normK)), normK)
+	}
+	return b
+}
+
+// add lists a parameter that has some pieces, one after the other.
+func (b *llamaBlock) add(p shard.Param, parts ...int) {
+	at := 0
+	for _, what := range parts {
+		b.at[what] = piece{len(b.params), at, at + b.l.rows(what)}
+		at = b.at[what].hi
+	}
+	b.params = append(b.params, p)
+}
+
+// length is that of several pieces together.
+func (b *llamaBlock) length(parts []int) (n int) {
+	for _, what := range parts {
+		n += b.l.rows(what)
+	}
+	return n
+}
+
+// head is D, queries is the width of all queries, and columns that of queries, keys
+// and values.
+func (l Llama) head() int {
+	if l.Head != 0 {
+		return l.Head
+	}
+	return l.Width / l.Heads
+}
+func (l Llama) queries() int { return l.head() * l.Heads }
+func (l Llama) columns() int { return l.head() * (l.Heads + 2*l.KV) }
+
+// kind is what a layer is.
+func (l Llama) kind(layer int) byte {
+	if l.Layout == "" {
+		return Full
+	}
+	return l.Layout[layer]
 }
 
 // llamaBlock is x2 = x + o(attention(norm(x))), y = x2 + down(silu(gate(n)) * up(n))
-// with n = norm(x2).
+// with n = norm(x2). Norms may come after what is added instead, or also: x2 = x +
+// norm(o(attention(x))).
 type llamaBlock struct {
 	l      Llama
 	layer  int
 	params []shard.Param
+	at     [pieces]piece
 }
 
 func (b llamaBlock) Params() []shard.Param { return b.params }
 
-// The indices of what a block saves. K is the width of its keys.
+// The indices of what a block saves. A is the width of its queries, K of its keys.
 const (
-	saveRstd1 = iota // (R) float32
-	saveNorm1        // (R, C)
-	saveQKV          // (R, C+2K), queries and keys turned by their positions
-	saveLse          // (B, H, T) float32
-	saveO            // (R, C)
-	saveX2           // (R, C)
-	saveRstd2        // (R) float32
-	saveNorm2        // (R, C)
-	saveGate         // (R, F)
-	saveUp           // (R, F)
-	saveAct          // (R, F)
+	saveRstd1  = iota // (R) float32
+	saveNorm1         // (R, C): norm(x)
+	saveQKV           // (R, A+2K), queries and keys as attention reads them
+	saveLse           // (B, H, T) float32
+	saveO             // (R, A)
+	saveX2            // (R, C)
+	saveRstd2         // (R) float32
+	saveNorm2         // (R, C): norm(x2)
+	saveGate          // (R, F)
+	saveUp            // (R, F)
+	saveAct           // (R, F)
+	saveRaw           // (R, A+K): queries and keys before a HeadNorm
+	saveRstdQK        // (heads, or 2, R) float32, of a HeadNorm
+	saveOut1          // (R, C): what attention puts out, before a norm after it
+	saveAfter1        // (R) float32, of that norm
+	saveOut2          // (R, C): what the MLP puts out, likewise
+	saveAfter2        // (R) float32
 )
 
-// headWidth is D.
-func (l Llama) headWidth() int { return l.Width / l.Heads }
+// half is where one half of a block has its norms.
+type half struct{ before, norm, rstd, after, out, rstdAfter int }
+
+var (
+	attends = half{before1, saveNorm1, saveRstd1, after1, saveOut1, saveAfter1}
+	maps    = half{before2, saveNorm2, saveRstd2, after2, saveOut2, saveAfter2}
+)
+
+// has says whether the block has a piece.
+func (b llamaBlock) has(what int) bool { return b.at[what].hi > 0 }
 
 func (b llamaBlock) attn(bt *Batch) device.Attn {
-	d := b.l.headWidth()
-	return device.Attn{B: bt.B, T: bt.T, Past: bt.Past, H: b.l.Heads, KV: b.l.KV, D: d, Scale: float32(1 / math.Sqrt(float64(d)))}
+	d := b.l.head()
+	a := device.Attn{B: bt.B, T: bt.T, Past: bt.Past, H: b.l.Heads, KV: b.l.KV, D: d, Scale: float32(1 / math.Sqrt(cmp.Or(b.l.Scale, float64(d))))}
+	if b.l.kind(b.layer) == Windowed {
+		a.Window = b.l.Window
+	}
+	return a
 }
 
 func (b llamaBlock) rope(bt *Batch) device.Rope {
-	return device.Rope{T: bt.T, Past: bt.Past, D: b.l.headWidth(), Theta: b.l.Theta, Scaling: b.l.Scaling}
+	r := device.Rope{T: bt.T, Past: bt.Past, D: b.l.head(), Theta: b.l.Theta, Scaling: b.l.Scaling}
+	if b.l.kind(b.layer) == Windowed && b.l.LocalTheta != 0 {
+		r.Theta, r.Scaling = b.l.LocalTheta, device.RopeScaling{}
+	}
+	return r
 }
 
-// columns is those of queries, keys and values: C+2K.
-func (b llamaBlock) columns() int { return b.l.Width + 2*b.l.headWidth()*b.l.KV }
+// turn turns queries and keys by their positions, where the layer has some.
+func (b llamaBlock) turn(q Ops, x device.Mat, bt *Batch, back bool) {
+	if b.l.kind(b.layer) != Unturned {
+		q.Rope(x, b.rope(bt), back)
+	}
+}
 
-// split views (R, C+2K) as its queries, keys and values, and as the columns that
+// split views (R, A+2K) as its queries, keys and values, and as the columns that
 // have positions: the first two.
 func (b llamaBlock) split(m device.Mat) (parts [3]device.Mat, turned device.Mat) {
-	c, k := b.l.Width, b.l.headWidth()*b.l.KV
-	return [3]device.Mat{m.Columns(0, c), m.Columns(c, c+k), m.Columns(c+k, c+2*k)}, m.Columns(0, c+k)
+	a, k := b.l.queries(), b.l.head()*b.l.KV
+	return [3]device.Mat{m.Columns(0, a), m.Columns(a, a+k), m.Columns(a+k, a+2*k)}, m.Columns(0, a+k)
+}
+
+// normed is the columns of queries and keys, one after the other, that a HeadNorm
+// normalises together; and how many of them are queries.
+func (b llamaBlock) normed(m device.Mat) (groups []device.Mat, queries int) {
+	if b.l.HeadNorm == AllHeads {
+		a := b.l.queries()
+		return []device.Mat{m.Columns(0, a), m.Columns(a, a+b.l.head()*b.l.KV)}, 1
+	}
+	for h := range b.l.Heads + b.l.KV {
+		groups = append(groups, m.Columns(h*b.l.head(), (h+1)*b.l.head()))
+	}
+	return groups, b.l.Heads
 }
 
 // linear sets y = x·weightᵀ plus the bias, if there is one, plus the old y with add.
-func (b llamaBlock) linear(q Ops, y, x device.Mat, w []device.Buffer, weight int, bias device.Buffer, add bool) {
-	q.MatMul(y, x, matrix(w[weight], b.params[weight]).T(), bias, add)
+func (b llamaBlock) linear(q Ops, y, x device.Mat, w []device.Buffer, weight int, add bool) {
+	var bias device.Buffer
+	if p := b.at[weight+biases]; p.hi > 0 {
+		bias = p.of(w, b.params).Buf
+	}
+	q.MatMul(y, x, b.at[weight].of(w, b.params).T(), bias, add)
+}
+
+// gain is what a norm multiplies by; that of another than Gemma's is its weight.
+func (b llamaBlock) gain(q Ops, mem Scratch, w []device.Buffer, norm int) device.Buffer {
+	return shifted(q, mem, b.own(w, norm), b.l.plus())
+}
+
+// own is the weight of a norm, or its gradient.
+func (b llamaBlock) own(w []device.Buffer, norm int) device.Buffer {
+	return b.at[norm].of(w, b.params).Buf
 }
 
 func (b llamaBlock) take(mem Scratch, bt *Batch, s *Saved) {
-	r, t, f32, c := bt.Rows(), bt.Compute, device.F32, b.l.Width
-	f := b.l.FFN
+	r, t, f32, c, f, a := bt.Rows(), bt.Compute, device.F32, b.l.Width, b.l.FFN, b.l.queries()
+	heads := 2
+	if b.l.HeadNorm == EachHead {
+		heads = b.l.Heads + b.l.KV
+	}
 	for _, part := range [...]struct {
-		at, n int
-		t     device.DType
+		at, n  int
+		t      device.DType
+		needed bool
 	}{
-		{saveRstd1, r, f32}, {saveNorm1, r * c, t}, {saveQKV, r * b.columns(), t}, {saveLse, r * b.l.Heads, f32}, {saveO, r * c, t}, {saveX2, r * c, t},
-		{saveRstd2, r, f32}, {saveNorm2, r * c, t}, {saveGate, r * f, t}, {saveUp, r * f, t}, {saveAct, r * f, t},
+		{saveRstd1, r, f32, b.has(before1)}, {saveNorm1, r * c, t, b.has(before1)}, {saveQKV, r * b.l.columns(), t, true},
+		{saveLse, r * b.l.Heads, f32, true}, {saveO, r * a, t, true}, {saveX2, r * c, t, true},
+		{saveRstd2, r, f32, b.has(before2)}, {saveNorm2, r * c, t, b.has(before2)},
+		{saveGate, r * f, t, true}, {saveUp, r * f, t, true}, {saveAct, r * f, t, true},
+		{saveRaw, r * (a + b.l.head()*b.l.KV), t, b.has(normQ)}, {saveRstdQK, r * heads, f32, b.has(normQ)},
+		{saveOut1, r * c, t, b.has(after1)}, {saveAfter1, r, f32, b.has(after1)}, {saveOut2, r * c, t, b.has(after2)}, {saveAfter2, r, f32, b.has(after2)},
 	} {
-		s[part.at] = mem.Take(part.t, part.n)
+		if part.needed {
+			s[part.at] = mem.Take(part.t, part.n)
+		}
 	}
 }
 
@@ -159,100 +398,229 @@ func (b llamaBlock) Forward(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x,
 		s = new(Saved)
 	}
 	b.take(mem, bt, s)
-	b.forwardAttention(q, w, bt, x, s)
-	b.forwardMLP(q, w, bt, y, s)
+	defer mem.Release(mem.Mark())
+	b.forwardAttention(q, mem, w, bt, x, s)
+	b.forwardMLP(q, mem, w, bt, y, s)
 }
 
-func (b llamaBlock) forwardAttention(q Ops, w []device.Buffer, bt *Batch, x device.Buffer, s *Saved) {
+// reads is what a half of the block reads: x, normalised where a norm comes before.
+func (b llamaBlock) reads(h half, x device.Mat, s *Saved) device.Mat {
+	if !b.has(h.before) {
+		return x
+	}
+	return device.Matrix(s[h.norm], x.Rows, x.Cols)
+}
+
+// before sets and returns what a half of the block reads.
+func (b llamaBlock) before(q Ops, mem Scratch, w []device.Buffer, h half, x device.Mat, s *Saved) device.Mat {
+	in := b.reads(h, x, s)
+	if b.has(h.before) {
+		q.RMSNorm(in, s[h.rstd], x, b.gain(q, mem, w, h.before), b.l.Eps)
+	}
+	return in
+}
+
+// after sets y = x plus what a half of the block puts out, in·weightᵀ, normalised
+// where a norm comes after.
+func (b llamaBlock) after(q Ops, mem Scratch, w []device.Buffer, h half, y, x, in device.Mat, weight int, s *Saved) {
+	if !b.has(h.after) {
+		q.Cast(y.Buf, x.Buf)
+		b.linear(q, y, in, w, weight, true)
+		return
+	}
+	out := device.Matrix(s[h.out], y.Rows, y.Cols)
+	b.linear(q, out, in, w, weight, false)
+	q.RMSNorm(y, s[h.rstdAfter], out, b.gain(q, mem, w, h.after), b.l.Eps)
+	q.AddTo(y.Buf, y.Buf, x.Buf)
+}
+
+func (b llamaBlock) forwardAttention(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x device.Buffer, s *Saved) {
 	r, c := bt.Rows(), b.l.Width
-	norm, o, x2 := device.Matrix(s[saveNorm1], r, c), device.Matrix(s[saveO], r, c), device.Matrix(s[saveX2], r, c)
-	q.RMSNorm(norm, s[saveRstd1], device.Matrix(x, r, c), w[norm1], b.l.Eps)
-	qkv, all := bt.qkv(b.layer, b.columns(), s[saveQKV])
+	xm := device.Matrix(x, r, c)
+	in := b.before(q, mem, w, attends, xm, s)
+	qkv, all := bt.qkv(b.layer, b.l.columns(), s[saveQKV])
 	parts, turned := b.split(qkv)
 	seen, _ := b.split(all)
-	for i, part := range parts {
-		var bias device.Buffer
-		if b.l.Bias {
-			bias = w[biasQ+i]
-		}
-		b.linear(q, part, norm, w, projQ+i, bias, false)
+	to := parts
+	if b.has(normQ) {
+		raw := device.Matrix(s[saveRaw], r, turned.Cols)
+		to[0], to[1] = raw.Columns(0, parts[0].Cols), raw.Columns(parts[0].Cols, raw.Cols)
 	}
-	q.Rope(turned, b.rope(bt), false)
+	for i, part := range to {
+		b.linear(q, part, in, w, projQ+i, false)
+	}
+	if b.has(normQ) {
+		b.normHeads(q, mem, w, qkv, s)
+	}
+	b.turn(q, turned, bt, false)
+	o := device.Matrix(s[saveO], r, b.l.queries())
 	q.Attention(o, s[saveLse], parts[0], seen[1], seen[2], b.attn(bt))
-	q.Cast(x2.Buf, x)
-	b.linear(q, x2, o, w, projO, device.Buffer{}, true)
+	b.after(q, mem, w, attends, device.Matrix(s[saveX2], r, c), xm, o, projO, s)
 }
 
-func (b llamaBlock) forwardMLP(q Ops, w []device.Buffer, bt *Batch, y device.Buffer, s *Saved) {
+// normHeads sets queries and keys of qkv to the normalised raw ones.
+func (b llamaBlock) normHeads(q Ops, mem Scratch, w []device.Buffer, qkv device.Mat, s *Saved) {
+	from, queries := b.normed(device.Matrix(s[saveRaw], qkv.Rows, s[saveRaw].N/qkv.Rows))
+	to, _ := b.normed(qkv)
+	gains := [2]device.Buffer{b.gain(q, mem, w, normQ), b.gain(q, mem, w, normK)}
+	for i, x := range from {
+		q.RMSNorm(to[i], s[saveRstdQK].Slice(i*qkv.Rows, (i+1)*qkv.Rows), x, gains[normOf(i, queries)], b.l.Eps)
+	}
+}
+
+// normOf is whose weight group i of normed has: the queries' or the keys'.
+func normOf(i, queries int) int {
+	if i < queries {
+		return 0
+	}
+	return 1
+}
+
+func (b llamaBlock) forwardMLP(q Ops, mem Scratch, w []device.Buffer, bt *Batch, y device.Buffer, s *Saved) {
 	r, c, f := bt.Rows(), b.l.Width, b.l.FFN
-	norm, none := device.Matrix(s[saveNorm2], r, c), device.Buffer{}
-	q.RMSNorm(norm, s[saveRstd2], device.Matrix(s[saveX2], r, c), w[norm2], b.l.Eps)
-	b.linear(q, device.Matrix(s[saveGate], r, f), norm, w, projGate, none, false)
-	b.linear(q, device.Matrix(s[saveUp], r, f), norm, w, projUp, none, false)
-	q.SwiGLU(s[saveAct], s[saveGate], s[saveUp])
-	q.Cast(y, s[saveX2])
-	b.linear(q, device.Matrix(y, r, c), device.Matrix(s[saveAct], r, f), w, projDown, none, true)
+	x2 := device.Matrix(s[saveX2], r, c)
+	in := b.before(q, mem, w, maps, x2, s)
+	b.linear(q, device.Matrix(s[saveGate], r, f), in, w, projGate, false)
+	b.linear(q, device.Matrix(s[saveUp], r, f), in, w, projUp, false)
+	if b.l.Gemma {
+		q.Activate(s[saveAct], s[saveGate], device.GeluTanh)
+		q.Mul(s[saveAct], s[saveAct], s[saveUp])
+	} else {
+		q.SwiGLU(s[saveAct], s[saveGate], s[saveUp])
+	}
+	b.after(q, mem, w, maps, device.Matrix(y, r, c), x2, device.Matrix(s[saveAct], r, f), projDown, s)
 }
 
 // Backward writes gradients over what was saved as soon as that is spent, so
-// its work space is the gradient of queries, keys and values alone.
+// its work space is the gradient of queries, keys and values alone; and what the
+// gradients of norms of heads and of Gemma's MLP take.
 func (b llamaBlock) Backward(q Ops, mem Scratch, w, dw []device.Buffer, bt *Batch, x, d device.Buffer, s *Saved) {
-	b.backwardMLP(q, w, dw, bt, d, s)
+	b.backwardMLP(q, mem, w, dw, bt, d, s)
 	b.backwardAttention(q, mem, w, dw, bt, x, d, s)
 }
 
-// weightGrad sets the gradient of a linear layer's weight.
-func (b llamaBlock) weightGrad(q Ops, dw []device.Buffer, weight int, dy, x device.Mat) {
-	q.MatMul(matrix(dw[weight], b.params[weight]), dy.T(), x, device.Buffer{}, false)
+// linearGrads sets the gradients of a linear layer's weight, and of its bias if it
+// has one.
+func (b llamaBlock) linearGrads(q Ops, dw []device.Buffer, weight int, dy, x device.Mat) {
+	q.MatMul(b.at[weight].of(dw, b.params), dy.T(), x, device.Buffer{}, false)
+	if b.has(weight + biases) {
+		q.SumRows(b.own(dw, weight+biases), dy)
+	}
 }
 
 // inputGrad sets dx to, or with add adds to it, the gradient of a linear
 // layer's input.
 func (b llamaBlock) inputGrad(q Ops, dx device.Mat, w []device.Buffer, weight int, dy device.Mat, add bool) {
-	q.MatMul(dx, dy, matrix(w[weight], b.params[weight]), device.Buffer{}, add)
+	q.MatMul(dx, dy, b.at[weight].of(w, b.params), device.Buffer{}, add)
 }
 
-func (b llamaBlock) backwardMLP(q Ops, w, dw []device.Buffer, bt *Batch, d device.Buffer, s *Saved) {
+// out is the gradient of what a half of the block puts out, given d, that of their
+// sum. It lies where that was saved, if a norm comes after.
+func (b llamaBlock) out(q Ops, mem Scratch, w, dw []device.Buffer, h half, d device.Mat, s *Saved) device.Mat {
+	if !b.has(h.after) {
+		return d
+	}
+	out := device.Matrix(s[h.out], d.Rows, d.Cols)
+	q.RMSNormGrad(out, b.own(dw, h.after), d, out, b.gain(q, mem, w, h.after), s[h.rstdAfter], false)
+	return out
+}
+
+// in adds to d the gradient of x, which a half of the block reads, by way of linear
+// layers from weight on, whose outputs' gradients are dys.
+func (b llamaBlock) in(q Ops, mem Scratch, w, dw []device.Buffer, h half, d, x device.Mat, dys []device.Mat, weight int, s *Saved) {
+	to, has := d, b.has(h.before)
+	if has {
+		to = device.Matrix(s[h.norm], d.Rows, d.Cols)
+	}
+	for i, dy := range dys {
+		b.inputGrad(q, to, w, weight+i, dy, i > 0 || !has)
+	}
+	if has {
+		q.RMSNormGrad(d, b.own(dw, h.before), to, x, b.gain(q, mem, w, h.before), s[h.rstd], true)
+	}
+}
+
+func (b llamaBlock) backwardMLP(q Ops, mem Scratch, w, dw []device.Buffer, bt *Batch, d device.Buffer, s *Saved) {
+	defer mem.Release(mem.Mark())
 	r, c, f := bt.Rows(), b.l.Width, b.l.FFN
-	dm, act, norm := device.Matrix(d, r, c), device.Matrix(s[saveAct], r, f), device.Matrix(s[saveNorm2], r, c)
+	dm, act, x2 := device.Matrix(d, r, c), device.Matrix(s[saveAct], r, f), device.Matrix(s[saveX2], r, c)
 	gate, up := device.Matrix(s[saveGate], r, f), device.Matrix(s[saveUp], r, f)
 
-	b.weightGrad(q, dw, projDown, dm, act)
+	dout := b.out(q, mem, w, dw, maps, dm, s)
+	b.linearGrads(q, dw, projDown, dout, act)
 	dact := act
-	b.inputGrad(q, dact, w, projDown, dm, false)
-	q.SwiGLUGrad(gate.Buf, up.Buf, dact.Buf, gate.Buf, up.Buf)
+	b.inputGrad(q, dact, w, projDown, dout, false)
 	dgate, dup := gate, up
-	b.weightGrad(q, dw, projGate, dgate, norm)
-	b.weightGrad(q, dw, projUp, dup, norm)
-	dnorm := norm
-	b.inputGrad(q, dnorm, w, projGate, dgate, false)
-	b.inputGrad(q, dnorm, w, projUp, dup, true)
-	q.RMSNormGrad(dm, dw[norm2], dnorm, device.Matrix(s[saveX2], r, c), w[norm2], s[saveRstd2], true)
+	if b.l.Gemma {
+		dgate = device.Matrix(mem.Take(bt.Compute, r*f), r, f)
+		q.Mul(dgate.Buf, dact.Buf, up.Buf)
+		q.ActivateGrad(dgate.Buf, gate.Buf, dgate.Buf, device.GeluTanh)
+		q.Activate(gate.Buf, gate.Buf, device.GeluTanh)
+		q.Mul(dup.Buf, dact.Buf, gate.Buf)
+	} else {
+		q.SwiGLUGrad(gate.Buf, up.Buf, dact.Buf, gate.Buf, up.Buf)
+	}
+	in := b.reads(maps, x2, s)
+	b.linearGrads(q, dw, projGate, dgate, in)
+	b.linearGrads(q, dw, projUp, dup, in)
+	b.in(q, mem, w, dw, maps, dm, x2, []device.Mat{dgate, dup}, projGate, s)
 }
 
 func (b llamaBlock) backwardAttention(q Ops, mem Scratch, w, dw []device.Buffer, bt *Batch, x, d device.Buffer, s *Saved) {
 	defer mem.Release(mem.Mark())
-	r, c := bt.Rows(), b.l.Width
-	dm, o, norm := device.Matrix(d, r, c), device.Matrix(s[saveO], r, c), device.Matrix(s[saveNorm1], r, c)
-	parts, _ := b.split(device.Matrix(s[saveQKV], r, b.columns()))
-	dqkv := mem.Take(bt.Compute, s[saveQKV].N)
-	dparts, turned := b.split(device.Matrix(dqkv, r, b.columns()))
+	r, c, a := bt.Rows(), b.l.Width, b.l.queries()
+	dm, o, xm := device.Matrix(d, r, c), device.Matrix(s[saveO], r, a), device.Matrix(x, r, c)
+	parts, _ := b.split(device.Matrix(s[saveQKV], r, b.l.columns()))
+	dqkv := device.Matrix(mem.Take(bt.Compute, s[saveQKV].N), r, b.l.columns())
+	dparts, turned := b.split(dqkv)
 	delta := mem.Take(device.F32, s[saveLse].N)
 
-	b.weightGrad(q, dw, projO, dm, o)
-	do := device.Matrix(s[saveNorm2], r, c)
-	b.inputGrad(q, do, w, projO, dm, false)
+	dout := b.out(q, mem, w, dw, attends, dm, s)
+	b.linearGrads(q, dw, projO, dout, o)
+	do := b.room(mem, bt, s)
+	b.inputGrad(q, do, w, projO, dout, false)
 	q.AttentionGrad(dparts[0], dparts[1], dparts[2], delta, do, o, s[saveLse], parts[0], parts[1], parts[2], b.attn(bt))
-	q.Rope(turned, b.rope(bt), true)
+	b.turn(q, turned, bt, true)
+	if b.has(normQ) {
+		b.normHeadsGrad(q, mem, w, dw, dqkv, s)
+	}
+	in := b.reads(attends, xm, s)
 	for i, dpart := range dparts {
-		b.weightGrad(q, dw, projQ+i, dpart, norm)
-		if b.l.Bias {
-			q.SumRows(dw[biasQ+i], dpart)
+		b.linearGrads(q, dw, projQ+i, dpart, in)
+	}
+	b.in(q, mem, w, dw, attends, dm, xm, dparts[:], projQ, s)
+}
+
+// room is for the gradient of what attention puts out, (R, A): where x2 was, that is
+// spent, if that is as wide.
+func (b llamaBlock) room(mem Scratch, bt *Batch, s *Saved) device.Mat {
+	r, a := bt.Rows(), b.l.queries()
+	if a == b.l.Width {
+		return device.Matrix(s[saveX2], r, a)
+	}
+	return device.Matrix(mem.Take(bt.Compute, r*a), r, a)
+}
+
+// normHeadsGrad turns the gradient of normalised queries and keys, columns of dqkv,
+// into that of the raw ones.
+func (b llamaBlock) normHeadsGrad(q Ops, mem Scratch, w, dw []device.Buffer, dqkv device.Mat, s *Saved) {
+	raw, queries := b.normed(device.Matrix(s[saveRaw], dqkv.Rows, s[saveRaw].N/dqkv.Rows))
+	d, _ := b.normed(dqkv)
+	gains := [2]device.Buffer{b.gain(q, mem, w, normQ), b.gain(q, mem, w, normK)}
+	grads := [2]device.Mat{device.Matrix(b.own(dw, normQ), 1, raw[0].Cols), device.Matrix(b.own(dw, normK), 1, raw[queries].Cols)} // by each group
+	if b.l.HeadNorm == EachHead {
+		n := b.l.head()
+		grads = [2]device.Mat{device.Matrix(mem.Take(device.F32, queries*n), queries, n), device.Matrix(mem.Take(device.F32, b.l.KV*n), b.l.KV, n)}
+	}
+	for i, x := range raw {
+		which, at := normOf(i, queries), i
+		if which > 0 {
+			at -= queries
 		}
+		q.RMSNormGrad(d[i], grads[which].RowRange(at, at+1).Buf, d[i], x, gains[which], s[saveRstdQK].Slice(i*x.Rows, (i+1)*x.Rows), false)
 	}
-	dnorm := norm
-	for i, dpart := range dparts {
-		b.inputGrad(q, dnorm, w, projQ+i, dpart, i > 0)
+	if b.l.HeadNorm == EachHead {
+		q.SumRows(b.own(dw, normQ), grads[0])
+		q.SumRows(b.own(dw, normK), grads[1])
 	}
-	q.RMSNormGrad(dm, dw[norm1], dnorm, device.Matrix(x, r, c), w[norm1], s[saveRstd1], true)
 }

@@ -34,7 +34,8 @@ func TestLlamaParameters(t *testing.T) {
 	}
 	l := Llama{Layers: 1, Width: 12, Context: 7, Vocab: 11, Heads: 6, KV: 2, FFN: 20}
 	tied, biased := l, l
-	tied.Tied, biased.Bias = true, true
+	tied.Tied, biased.BiasQKV = true, true
+	biased.Name = "Qwen2"
 	for _, c := range []struct {
 		l     Llama
 		name  string
@@ -70,7 +71,7 @@ func TestLlamaPublishedSizes(t *testing.T) {
 		{"Llama-3 70B", Llama{Layers: 80, Width: 8192, Heads: 64, KV: 8, FFN: 28672, Vocab: 128256}, 70_553_706_496, 855_654_400},
 		{"Llama-3 405B", Llama{Layers: 126, Width: 16384, Heads: 128, KV: 8, FFN: 53248, Vocab: 128256}, 405_853_388_800, 3_187_703_808},
 		{"Llama-2 7B", Llama{Layers: 32, Width: 4096, Heads: 32, KV: 32, FFN: 11008, Vocab: 32000}, 6_738_415_616, 202_383_360},
-		{"Qwen2 0.5B", Llama{Layers: 24, Width: 896, Heads: 14, KV: 2, FFN: 4864, Vocab: 151936, Tied: true, Bias: true}, 494_032_768, 14_912_384},
+		{"Qwen2 0.5B", Llama{Layers: 24, Width: 896, Heads: 14, KV: 2, FFN: 4864, Vocab: 151936, Tied: true, BiasQKV: true}, 494_032_768, 14_912_384},
 	} {
 		m := c.l.Model()
 		n, each := 0, 0

@@ -47,7 +47,7 @@ type Ops interface {
 	// + eps), float32, one a row.
 	RMSNorm(y device.Mat, rstd device.Buffer, x device.Mat, w device.Buffer, eps float32)
 	// RMSNormGrad sets dx to (or, with add, adds to dx) the gradient of x and
-	// overwrites dw (float32).
+	// overwrites dw (float32). dx may be dy or x.
 	RMSNormGrad(dx device.Mat, dw device.Buffer, dy, x device.Mat, w, rstd device.Buffer, add bool)
 
 	// Rope turns the heads of x (B*T, heads*D) in place by their positions, or
@@ -58,12 +58,13 @@ type Ops interface {
 	SwiGLU(y, gate, up device.Buffer)
 	SwiGLUGrad(dgate, dup, dy, gate, up device.Buffer) // each result may be one of the inputs
 
-	// Gelu is the tanh approximation: y = x/2 (1 + tanh(sqrt(2/pi)(x + 0.044715 x^3))).
-	Gelu(y, x device.Buffer)
-	GeluGrad(dx, x, dy device.Buffer) // dx may be dy
+	Activate(y, x device.Buffer, f device.Activation)          // y may be x
+	ActivateGrad(dx, x, dy device.Buffer, f device.Activation) // dx = dy*f'(x) may be dy
 
-	// AddTo sets y = a + b; y may be a or b.
-	AddTo(y, a, b device.Buffer)
+	AddTo(y, a, b device.Buffer)             // y = a + b may be one of them
+	Mul(y, a, b device.Buffer)               // y = a * b may be one of them
+	AddScalar(y, x device.Buffer, s float32) // y = x + s may be x
+	Scale(x device.Buffer, s float32)        // x = x * s
 
 	// Attention is causal softmax(scale q·k)·v; lse (B, H, T) float32 receives
 	// the log-sum-exp of each score row. No T×T matrix is held.
@@ -128,7 +129,7 @@ func (b *Batch) Rows() int { return b.B * b.T }
 // Saved is what a Forward keeps for its Backward, in the order the module
 // chooses. The memory belongs to the Scratch it was taken from; Backward may
 // write over it.
-type Saved [12]device.Buffer
+type Saved [17]device.Buffer
 
 // Module is one step of a model. Params lists the parameters of the units the
 // module uses, one after the other: modules that share a unit list all of it, and

@@ -3,6 +3,8 @@ package nn
 import (
 	"fmt"
 	"math"
+
+	"zeroth/device"
 )
 
 // oracle is a model in float64, one plain loop after another, with the mean loss
@@ -49,9 +51,23 @@ func (o gptTrunk) block(n int, x []float64) []float64 {
 	x = add(x, o.linear(p+"attn.c_proj", o.attention(qkv)))
 	hidden := o.linear(p+"mlp.c_fc", o.norm(p+"ln_2", x))
 	for i, v := range hidden {
-		hidden[i] = v / 2 * (1 + math.Tanh(math.Sqrt(2/math.Pi)*(v+0.044715*v*v*v)))
+		hidden[i] = activated(o.g.Act, v)
 	}
 	return add(x, o.linear(p+"mlp.c_proj", hidden))
+}
+
+func activated(f device.Activation, x float64) float64 {
+	switch f {
+	case device.GeluErf:
+		return x / 2 * math.Erfc(-x/math.Sqrt2)
+	case device.Relu:
+		return max(0, x)
+	case device.Silu:
+		return x / (1 + math.Exp(-x))
+	case device.Tanh:
+		return math.Tanh(x)
+	}
+	return x / 2 * (1 + math.Tanh(math.Sqrt(2/math.Pi)*(x+0.044715*x*x*x)))
 }
 
 func add(a, b []float64) []float64 {
@@ -130,10 +146,14 @@ func (o gptTrunk) attention(qkv []float64) []float64 {
 func (o gptTrunk) logits(x []float64) []float64 {
 	C, V := o.g.Width, o.g.Vocab
 	x = o.norm("transformer.ln_f", x)
+	out := o.w["transformer.wte.weight"]
+	if o.g.Untied {
+		out = o.w["lm_head.weight"]
+	}
 	y := make([]float64, len(x)/C*V)
 	for i := range y {
 		for j := range C {
-			y[i] += x[i/V*C+j] * o.w["transformer.wte.weight"][i%V*C+j]
+			y[i] += x[i/V*C+j] * out[i%V*C+j]
 		}
 	}
 	return y

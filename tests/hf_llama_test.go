@@ -47,7 +47,7 @@ func TestLlamaLogitsArePyTorchs(t *testing.T) {
 			t.Fatal(err)
 		}
 		l := nn.Llama{Layers: m.Layers, Heads: m.Heads, KV: m.KVHeads, Width: m.Width, FFN: m.FFN, Context: m.Context, Vocab: m.Vocab,
-			Eps: float32(m.NormEps), Theta: m.Theta, Scaling: m.Scaling, Tied: m.Tied, Bias: m.Bias}
+			Eps: float32(m.NormEps), Theta: m.Theta, Scaling: m.Scaling, Tied: m.Tied, BiasQKV: m.Bias}
 		sameLogits(t, l.Model(), folder, filepath.Join(hfModels, tokens), e)
 	})
 }

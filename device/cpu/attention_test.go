@@ -24,6 +24,10 @@ func (a *attn64) at(b, t, h, heads int) int { return ((b*a.T+t)*heads + h) * a.D
 func (a *attn64) row(b, h, t int) (p []float64, lse float64) {
 	kv, sum := h/(a.H/a.KV), 0.0
 	for s := range t + 1 {
+		if s < a.First(t) {
+			p = append(p, 0)
+			continue
+		}
 		q, k := a.at(b, t, h, a.H), a.at(b, s, kv, a.KV)
 		p = append(p, math.Exp(float64(a.Scale)*dot(a.q[q:q+a.D], a.k[k:k+a.D])))
 		sum += p[s]
@@ -122,6 +126,10 @@ var attnShapes = []device.Attn{
 	{B: 3, T: 33, H: 5, KV: 1, D: 6, Scale: 1},
 	{B: 1, T: 261, H: 2, KV: 1, D: 24, Scale: 0.2}, // several blocks of every kind
 	{B: 1, T: 130, H: 1, KV: 1, D: 71, Scale: 0.1},
+	{B: 1, T: 261, H: 2, KV: 1, D: 24, Scale: 0.2, Window: 2},
+	{B: 2, T: 261, H: 2, KV: 2, D: 8, Scale: 0.3, Window: 70},
+	{B: 1, T: 290, H: 4, KV: 2, D: 16, Scale: 0.3, Window: 129},
+	{B: 1, T: 40, H: 1, KV: 1, D: 5, Scale: 0.4, Window: 40}, // all
 }
 
 // withVec runs f with each instruction set this machine has, without tiles.

@@ -25,7 +25,7 @@ func (q *Queue) RMSNorm(y device.Mat, rstd device.Buffer, x device.Mat, w device
 //	dx = rstd * (g - n*average(g*n)),
 //
 // added to dx if add is set; dw = sum of dy*n over the rows (float32,
-// overwritten). dx may be dy.
+// overwritten). dx may be dy or x.
 func (q *Queue) RMSNormGrad(dx device.Mat, dw device.Buffer, dy, x device.Mat, w, rstd device.Buffer, add bool) {
 	for _, m := range [3]device.Mat{dx, dy, x} {
 		kernel.WantMat("rms norm gradient", m, x.Rows, x.Cols)
@@ -34,7 +34,7 @@ func (q *Queue) RMSNormGrad(dx device.Mat, dw device.Buffer, dy, x device.Mat, w
 	kernel.WantLen("rms norm gradient", rstd, device.F32, x.Rows)
 	kernel.WantVec("rms norm gradient", w, x.Cols)
 
-	t := q.issue("rms norm gradient of w") // first: dx may be dy
+	t := q.issue("rms norm gradient of w") // first: dx may be one of them
 	t.M[0], t.M[1] = dy, x
 	t.B[0], t.B[1] = dw, rstd
 	q.kernel(t, kernel.RunRMSNormGradW, kernel.Chunks(x.Cols), kernel.RowGrain(x.Rows*kernel.ChunkCols))

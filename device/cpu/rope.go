@@ -29,7 +29,8 @@ func (t *rotary) grow(n int) (err error) {
 }
 
 // Rope turns the heads of x, (B*T, heads*D), in place by their positions; with
-// inverse set it turns them back, which is also its gradient. Angles are
+// inverse set it turns them back, which is its gradient: with an Amplitude it is that
+// alone. Angles are
 // computed in float64, their cosines and sines rounded to float32, and so is
 // each product and each sum of two: bits are the same on every machine.
 func (q *Queue) Rope(x device.Mat, r device.Rope, inverse bool) {

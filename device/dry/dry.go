@@ -27,21 +27,24 @@ func (d *Device) Usage() device.Usage { return d.usage }
 // Queue accepts all work and does none of it.
 type Queue struct{}
 
-func (Queue) Do(func() error)                                  {}
-func (Queue) Call(string, func() error)                        {}
-func (Queue) Copy(_, _ device.Buffer)                          {}
-func (Queue) Mark() (e device.Event)                           { return }
-func (Queue) After(device.Event)                               {}
-func (Queue) Wait() error                                      { return nil }
-func (Queue) Label(string)                                     {}
-func (Queue) Labelled() string                                 { return "" }
-func (Queue) Zero(device.Buffer)                               {}
-func (Queue) CopyAll(string, []device.Buffer, []device.Buffer) {}
-func (Queue) SumAll(string, []device.Buffer, []device.Buffer)  {}
-func (Queue) Cast(_, _ device.Buffer)                          {}
-func (Queue) Gelu(_, _ device.Buffer)                          {}
-func (Queue) GeluGrad(_, _, _ device.Buffer)                   {}
-func (Queue) AddTo(_, _, _ device.Buffer)                      {}
+func (Queue) Do(func() error)                                         {}
+func (Queue) Call(string, func() error)                               {}
+func (Queue) Copy(_, _ device.Buffer)                                 {}
+func (Queue) Mark() (e device.Event)                                  { return }
+func (Queue) After(device.Event)                                      {}
+func (Queue) Wait() error                                             { return nil }
+func (Queue) Label(string)                                            {}
+func (Queue) Labelled() string                                        { return "" }
+func (Queue) Zero(device.Buffer)                                      {}
+func (Queue) CopyAll(string, []device.Buffer, []device.Buffer)        {}
+func (Queue) SumAll(string, []device.Buffer, []device.Buffer)         {}
+func (Queue) Cast(_, _ device.Buffer)                                 {}
+func (Queue) Activate(_, _ device.Buffer, _ device.Activation)        {}
+func (Queue) ActivateGrad(_, _, _ device.Buffer, _ device.Activation) {}
+func (Queue) Mul(_, _, _ device.Buffer)                               {}
+func (Queue) AddScalar(_, _ device.Buffer, _ float32)                 {}
+func (Queue) Scale(device.Buffer, float32)                            {}
+func (Queue) AddTo(_, _, _ device.Buffer)                             {}
 
 func (Queue) MatMul(_, _, _ device.Mat, _ device.Buffer, _ bool)                 {}
 func (Queue) SumRows(device.Buffer, device.Mat)                                  {}

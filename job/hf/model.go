@@ -43,7 +43,7 @@ func (m Model) Network() *nn.Model {
 	case "llama":
 		return nn.Llama{
 			Layers: m.Layers, Width: m.Width, Context: context, Vocab: m.Vocab, Heads: m.Heads, KV: m.KVHeads, FFN: m.FFN,
-			Eps: eps, Theta: m.Theta, Scaling: m.Scaling, Tied: m.Tied, Bias: m.Bias, Padded: m.Padded, Pad: m.Pad,
+			Eps: eps, Theta: m.Theta, Scaling: m.Scaling, Tied: m.Tied, BiasQKV: m.Bias, Padded: m.Padded, Pad: m.Pad,
 		}.Model()
 	}
 	panic(fmt.Sprintf("hf: a model of family %q", m.Family))

@@ -210,12 +210,32 @@ func (r *recordedQueue) AddTo(y, a, b device.Buffer) {
 	r.pass("add", y.N, 1, y, nil, bufs{a, b}, func() { r.ops.AddTo(y, a, b) })
 }
 
-func (r *recordedQueue) Gelu(y, x device.Buffer) {
-	r.pass("gelu", y.N, 1, y, nil, bufs{x}, func() { r.ops.Gelu(y, x) })
+func (r *recordedQueue) Activate(y, x device.Buffer, f device.Activation) {
+	name := "activation"
+	if f == device.GeluTanh {
+		name = "gelu" // whose kernel is another
+	}
+	r.pass(name, y.N, 1, y, nil, bufs{x}, func() { r.ops.Activate(y, x, f) })
 }
 
-func (r *recordedQueue) GeluGrad(dx, x, dy device.Buffer) {
-	r.pass("gelu gradient", dx.N, 1, dx, nil, bufs{x, dy}, func() { r.ops.GeluGrad(dx, x, dy) })
+func (r *recordedQueue) ActivateGrad(dx, x, dy device.Buffer, f device.Activation) {
+	name := "activation gradient"
+	if f == device.GeluTanh {
+		name = "gelu gradient"
+	}
+	r.pass(name, dx.N, 1, dx, nil, bufs{x, dy}, func() { r.ops.ActivateGrad(dx, x, dy, f) })
+}
+
+func (r *recordedQueue) Mul(y, a, b device.Buffer) {
+	r.pass("multiply", y.N, 1, y, nil, bufs{a, b}, func() { r.ops.Mul(y, a, b) })
+}
+
+func (r *recordedQueue) AddScalar(y, x device.Buffer, s float32) {
+	r.pass("add scalar", y.N, 1, y, nil, bufs{x}, func() { r.ops.AddScalar(y, x, s) })
+}
+
+func (r *recordedQueue) Scale(x device.Buffer, s float32) {
+	r.pass("scale", x.N, 1, x, nil, bufs{x}, func() { r.ops.Scale(x, s) })
 }
 
 func (r *recordedQueue) SwiGLU(y, gate, up device.Buffer) {

@@ -38,7 +38,7 @@ func AttnRows(op string, a *device.Attn, positions, heads int, ms ...*device.Mat
 }
 
 func WantAttn(op string, a *device.Attn, lse device.Buffer) {
-	if a.B < 0 || a.T < 0 || a.Past < 0 || a.KV < 1 || a.H%a.KV != 0 || a.D < 1 {
+	if a.B < 0 || a.T < 0 || a.Past < 0 || a.Window < 0 || a.KV < 1 || a.H%a.KV != 0 || a.D < 1 {
 		panic(fmt.Sprintf("cpu: %s of B %d, T %d after %d, H %d, KV %d, D %d", op, a.B, a.T, a.Past, a.H, a.KV, a.D))
 	}
 	WantLen(op, lse, device.F32, a.B*a.H*a.T)
@@ -211,8 +211,9 @@ func (f *attnForward) block(b, h, q0, end int) {
 	for i := range f.M {
 		f.M[i] = negInf
 	}
-	for k0 := 0; k0 <= q0; k0 += keyBlock {
-		f.keys(q0, k0, nq)
+	first := a.First(at) / keyBlock * keyBlock
+	for k0 := first; k0 <= q0; k0 += keyBlock {
+		f.keys(q0, k0, nq, k0 > first)
 	}
 	for i := range nq {
 		var sum float32
@@ -225,8 +226,24 @@ func (f *attnForward) block(b, h, q0, end int) {
 	f.isa.storeRows(&f.t.M[0], row, h*a.D, f.O, f.Dp, nq, a.D, 1)
 }
 
-// keys goes on to the keys and values from position k0 on.
-func (f *attnForward) keys(q0, k0, nq int) {
+// unseen is the score of a key before a query's window: so low that its exponential
+// is 0 beside that of any key in it, the query's own among them.
+const unseen = -1e30
+
+// hide sets the scores (nq, ·), rows ld apart, of keys that are before the windows of
+// queries; the first is position q0, the first key is position k0.
+func hide(a *device.Attn, s []float32, ld, q0, k0, nq, nk int) {
+	for i := range nq {
+		row := s[i*ld:][:nk]
+		for j := range min(nk, max(0, a.First(q0-a.Past+i)-k0)) {
+			row[j] = unseen
+		}
+	}
+}
+
+// keys goes on to the keys and values from position k0 on; more says that there
+// were some before.
+func (f *attnForward) keys(q0, k0, nq int, more bool) {
 	a, isa := &f.t.Attn, f.isa
 	nk, see, add := min(keyBlock, q0+nq-k0), q0-k0+1, 0
 	if f.tiles.use {
@@ -234,6 +251,7 @@ func (f *attnForward) keys(q0, k0, nq int) {
 	} else {
 		isa.scores(&f.args.micro, f.S, keyBlock, f.Q, f.Dp, f.Kt[k0*a.D:], nq, nk, see, a.D)
 	}
+	hide(a, f.S, keyBlock, q0, k0, nq, nk)
 	r := &f.args.softmax
 	r.Ld, r.Most = keyBlock, nk
 	for i := 0; i < nq; i += isa.Rows {
@@ -245,7 +263,7 @@ func (f *attnForward) keys(q0, k0, nq int) {
 		r.M, r.L, r.Shrink = FloatPtr(f.M, i), FloatPtr(f.L, i*isa.Lanes), FloatPtr(f.shrink, i)
 		isa.online(r)
 	}
-	if k0 > 0 {
+	if more {
 		add = 1
 		for i, s := range f.shrink[:nq] {
 			if s != 1 {

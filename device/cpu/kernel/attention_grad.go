@@ -88,15 +88,17 @@ func (f *attnBackward) queries(stat, q0, nq int) {
 	} else {
 		isa.loadRows(f.Q, Dp, &f.t.M[5], f.first+q0, f.head, nq, a.D, a.Scale)
 	}
-	for k0 := 0; k0 <= q0; k0 += gradBlock {
-		f.pair(stat+q0, q0, k0, nq, min(gradBlock, a.T-k0))
+	first := a.First(q0) / gradBlock * gradBlock
+	for k0 := first; k0 <= q0; k0 += gradBlock {
+		f.pair(stat+q0, q0, k0, nq, min(gradBlock, a.T-k0), k0 > first)
 	}
 	isa.storeRows(&f.t.M[0], f.first+q0, f.head, f.dQ, Dp, nq, a.D, a.Scale)
 }
 
 // pair adds what nq queries from q0 on and nk keys from k0 on have to do with
-// each other; row is the first query's in delta and lse.
-func (f *attnBackward) pair(row, q0, k0, nq, nk int) {
+// each other; row is the first query's in delta and lse, more says that there were
+// keys before.
+func (f *attnBackward) pair(row, q0, k0, nq, nk int, more bool) {
 	a, isa, Dp, see := &f.t.Attn, f.isa, f.Dp, q0-k0+1
 	if f.tiles.use {
 		f.tiles.scores(f, k0, nq, nk, see)
@@ -104,6 +106,7 @@ func (f *attnBackward) pair(row, q0, k0, nq, nk int) {
 		isa.scores(&f.args.micro, f.P, gradBlock, f.Q, Dp, f.Kt[k0*a.D:], nq, nk, see, a.D)
 		isa.scores(&f.args.micro, f.dS, gradBlock, f.dO, Dp, f.Vt[k0*a.D:], nq, nk, see, a.D)
 	}
+	hide(a, f.P, gradBlock, q0, k0, nq, nk)
 	r := &f.args.softmaxGrad
 	r.Ld, r.Most = gradBlock, nk
 	for i := 0; i < nq; i += isa.Rows {
@@ -115,12 +118,12 @@ func (f *attnBackward) pair(row, q0, k0, nq, nk int) {
 		r.Lse, r.Delta = FloatPtr(f.lse, row+i), FloatPtr(f.delta, row+i)
 		isa.SoftmaxGrad(r)
 	}
-	add, addQ := f.add, 1
+	add, addQ := f.add, 0
 	if q0 > k0 {
 		add = 1
 	}
-	if k0 == 0 {
-		addQ = 0
+	if more {
+		addQ = 1
 	}
 	if f.tiles.use {
 		f.tiles.gradients(f, k0, nq, add, addQ)

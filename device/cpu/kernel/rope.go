@@ -40,13 +40,13 @@ func (t *Turns) row(at int) (cos, sin []float32) {
 // RunAngles fills rows [lo, hi) of the table.
 func RunAngles(t *Args, w *Worker, lo, hi int) {
 	table := w.Turns
-	r := &table.Rope
+	r, amplitude := &table.Rope, table.Rope.Amplitude()
 	for j := range r.D / 2 {
 		f := r.Freq(j)
 		for at := lo; at < hi; at++ {
 			s, c := math.Sincos(float64(at) * f)
 			cos, sin := table.row(at)
-			cos[j], sin[j] = float32(c), float32(s)
+			cos[j], sin[j] = float32(amplitude*c), float32(amplitude*s)
 		}
 	}
 }
