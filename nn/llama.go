@@ -38,7 +38,7 @@ type Llama struct {
 	Gemma                     bool     // norms multiply by 1 + weight, embeddings by the root of Width, the gate's GELU not SiLU (Gemma, arXiv 2403.08295)
 }
 
-// What a layer is, a letter each: one that sees all positions before, one that sees
+// What a layer is, a letter each, again and again if there are more layers: one that sees all positions before, one that sees
 // a window of them, one that sees all and has no positions (SmolLM3).
 const (
 	Full     = 'f'
@@ -258,7 +258,7 @@ func (l Llama) kind(layer int) byte {
 	if l.Layout == "" {
 		return Full
 	}
-	return l.Layout[layer]
+	return l.Layout[layer%len(l.Layout)]
 }
 
 // llamaBlock is x2 = x + o(attention(norm(x))), y = x2 + down(silu(gate(n)) * up(n))

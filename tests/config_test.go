@@ -16,9 +16,11 @@ import (
 
 // A knob is a decision: whoever adds one also adds it here, on purpose.
 var configFields = strings.Fields(`
-	Model.From Model.Family Model.Layers Model.Heads Model.Width Model.Context Model.Longest Model.Vocab Model.NormEps Model.BOS Model.EOS
-	Model.KVHeads Model.FFN Model.Theta Model.Scaling.Factor Model.Scaling.Low Model.Scaling.High Model.Scaling.Context Model.Tied Model.Bias
-	Model.Padded Model.Pad
+	Model.From Model.Family Model.Type Model.Layers Model.Heads Model.Width Model.Context Model.Longest Model.Vocab Model.NormEps Model.BOS Model.EOS
+	Model.Inner Model.Act Model.Untied
+	Model.KVHeads Model.FFN Model.Theta Model.Scaling.Kind Model.Scaling.Factor Model.Scaling.Low Model.Scaling.High Model.Scaling.Context
+	Model.Scaling.Amplitude Model.Tied Model.Bias Model.Padded Model.Pad
+	Model.HeadWidth Model.BiasOut Model.BiasMLP Model.HeadNorm Model.Norms Model.Fused Model.Gemma Model.Layout Model.Window Model.LocalTheta Model.Scale
 	Data.Text Data.Tokens Data.DType Data.Tokenizer Data.Vocab Data.Validation
 	Train.Steps Train.Batch Train.MicroBatch Train.Accumulate Train.Clip Train.Seed Train.EvalEvery Train.EvalBatches Train.LossChunk
 	Parallel.Ranks Parallel.Shard Parallel.Replicate Parallel.Timeout Parallel.Memory

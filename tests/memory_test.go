@@ -40,7 +40,7 @@ func restsAt(name string) offload.Place {
 // llamaSizes are the parameters of each unit and the activations of a Llama.
 func llamaSizes(c *config.Config) (units []zero.UnitSize, peak int) {
 	m := c.Model
-	l := nn.Llama{Layers: m.Layers, Heads: m.Heads, KV: m.KVHeads, Width: m.Width, FFN: m.FFN, Vocab: m.Vocab}
+	l := m.Llama()
 	w, kv := l.Width, l.Width/l.Heads*l.KV
 	ends := []zero.UnitSize{{Numel: l.Vocab * w, Lookup: true}, {Numel: l.Vocab*w + w}}
 	if m.Tied {

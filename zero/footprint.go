@@ -133,10 +133,13 @@ func slots(units []int64, n int) (sum int64) {
 // on top of its input (e·r·c); with recompute only the input stays. The peak
 // is in the last block's backward or, with its chunk of logits, in the head's.
 func GPT2Activations(g nn.GPT2, t device.DType, rows, chunk int, recompute bool) int {
-	e, stat := t.Size(), round(4*rows)
-	rc, lse := round(e*rows*g.Width), round(4*rows*g.Heads)
-	saved := 4*stat + 4*rc + round(e*rows*3*g.Width) + lse + 2*round(e*rows*4*g.Width)
-	work := max(round(e*rows*4*g.Width)+rc, rc+round(e*rows*3*g.Width)+lse)
+	e, stat, inner := t.Size(), round(4*rows), g.Inner
+	if inner == 0 {
+		inner = 4 * g.Width
+	}
+	rc, rf, lse := round(e*rows*g.Width), round(e*rows*inner), round(4*rows*g.Heads)
+	saved := 4*stat + 4*rc + round(e*rows*3*g.Width) + lse + 2*rf
+	work := max(rf+rc, rc+round(e*rows*3*g.Width)+lse)
 	if chunk == 0 {
 		chunk = rows
 	}
@@ -148,21 +151,49 @@ func GPT2Activations(g nn.GPT2, t device.DType, rows, chunk int, recompute bool)
 	return stream + g.Layers*saved + max(head, work)
 }
 
-// LlamaActivations is the same for a Llama, with keys of width k and a hidden
-// layer of width f. A block saves
+// LlamaActivations is the same for a Llama, with queries of width a, keys of width k
+// and a hidden layer of width f. A block saves
 //
-//	e·r·(6·c + 2·k + 3·f) (norms 2c, qkv c+2k, attention c, residual c; MLP 3f;
+//	e·r·(4·c + 2·a + 2·k + 3·f) (norms 2c, qkv a+2k, attention a, residual c; MLP 3f;
 //	with the block's input, c) + 8·r (two norms) + 4·r·heads (log-sum-exp)
 //
 // and its backward takes the gradient of qkv and one number a head and row: all
-// other gradients are written over what was saved.
+// other gradients are written over what was saved. Norms of heads, norms after a
+// half of the block, and Gemma's gate and weights of norms add what they say.
 func LlamaActivations(l nn.Llama, t device.DType, rows, chunk int, recompute bool) int {
-	e, stat := t.Size(), round(4*rows)
-	rc, lse := round(e*rows*l.Width), round(4*rows*l.Heads)
-	qkv := round(e * rows * (l.Width + 2*l.Width/l.Heads*l.KV))
-	saved := 2*stat + 4*rc + qkv + lse + 3*round(e*rows*l.FFN)
-	work := qkv + lse
-	head := stat + 2*rc + round(e*min(chunk, rows)*l.Vocab)
+	e, stat, d := t.Size(), round(4*rows), l.Head
+	if d == 0 {
+		d = l.Width / l.Heads
+	}
+	a, k := d*l.Heads, d*l.KV
+	rc, rf, lse := round(e*rows*l.Width), round(e*rows*l.FFN), round(4*rows*l.Heads)
+	qkv, gain, gainHead := round(e*rows*(a+2*k)), 0, 0
+	if l.Gemma {
+		gain, gainHead = round(4*l.Width), round(4*d)
+	}
+	saved := qkv + lse + round(e*rows*a) + rc + 3*rf
+	mlp, attention := 0, qkv+lse
+	if a != l.Width {
+		attention += round(e * rows * a)
+	}
+	for _, there := range []bool{l.Norms != nn.NormAfter, l.Norms != nn.NormBefore} {
+		if there {
+			saved += 2 * (stat + rc)
+			mlp, attention = mlp+gain, attention+gain
+		}
+	}
+	if l.Gemma {
+		mlp += rf
+	}
+	switch l.HeadNorm {
+	case nn.EachHead:
+		saved += round(e*rows*(a+k)) + round(4*rows*(l.Heads+l.KV))
+		attention += 2*gainHead + round(4*a) + round(4*k)
+	case nn.AllHeads:
+		saved += round(e*rows*(a+k)) + round(4*rows*2)
+	}
+	work := max(mlp, attention)
+	head := stat + 2*rc + max(round(e*min(chunk, rows)*l.Vocab), gain)
 	stream := rc * (l.Layers + 2) // every module's output, and the gradient
 	if recompute {
 		return stream + max(head, saved+work)

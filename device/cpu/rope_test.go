@@ -38,7 +38,7 @@ var ropeShapes = []struct {
 	{3, 5, device.Rope{T: 7, D: 6, Theta: 10000}},
 	{2, 3, device.Rope{T: 5, Past: 37, D: 32, Theta: 10000}},
 	{2, 2, device.Rope{T: 33, D: 142, Theta: 500000}}, // more than one run of pairs
-	{2, 3, device.Rope{T: 300, D: 32, Theta: 10000, Scaling: device.RopeScaling{Factor: 8, Low: 1, High: 4, Context: 128}}},
+	{2, 3, device.Rope{T: 300, D: 32, Theta: 10000, Scaling: device.RopeScaling{Kind: device.RopeLlama3, Factor: 8, Low: 1, High: 4, Context: 128}}},
 }
 
 func TestRope(t *testing.T) {

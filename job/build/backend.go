@@ -100,8 +100,8 @@ func (p processors) NewQueue(name string) Queue { return p.Device.NewQueue(name)
 func sizes(c *config.Config) device.Sizes {
 	m := c.Model
 	s := device.Sizes{
-		Type: c.Precision, Rows: c.Train.MicroBatch * m.Context, Width: m.Width, Vocab: m.Vocab,
-		Attn: device.Attn{T: m.Context, D: m.Width / m.Heads}, Rope: m.Family == "llama",
+		Type: c.Precision, Rows: c.Train.MicroBatch * m.Context, Width: max(m.Width, m.Heads*m.Head()), Vocab: m.Vocab,
+		Attn: device.Attn{T: m.Context, D: m.Head()}, Rope: m.Family == "llama",
 	}
 	for _, p := range config.Parameters(c) {
 		s.Widest = max(s.Widest, slices.Max(p.Shape))

@@ -536,7 +536,9 @@ func TestModelPartsAreAll(t *testing.T) {
 		case reflect.Bool:
 			f.SetBool(true)
 		case reflect.Struct:
-			f.Field(0).SetFloat(0.5)
+			f.Field(1).SetFloat(0.5)
+		case reflect.Uint8:
+			f.SetUint(1)
 		default:
 			t.Fatalf("a field of kind %v", f.Kind())
 		}

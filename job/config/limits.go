@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"strings"
@@ -82,11 +83,11 @@ func about(x float64) string {
 // overflow.
 func size(m hf.Model) float64 {
 	w, ends := float64(m.Width), 2*float64(m.Vocab)+float64(m.Context)
-	ffn := 8 * w * w
+	heads, ffn := float64(m.Heads)*float64(m.Head()), 2*w*float64(cmp.Or(m.Inner, 4*m.Width))
 	if m.Family == "llama" {
 		ffn = 3 * w * float64(m.FFN)
 	}
-	return float64(m.Layers)*(4*w*w+ffn) + ends*w
+	return float64(m.Layers)*(4*w*heads+ffn) + ends*w
 }
 
 // LimitTables are tables, in Markdown, of the limits of a job, and of more, which

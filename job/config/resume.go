@@ -28,6 +28,20 @@ var ModelParts = []struct {
 	{"biases of queries, keys and values", func(m hf.Model) any { return m.Bias }},
 	{"whether a padding token is not trained", func(m hf.Model) any { return m.Padded }},
 	{"the padding token", func(m hf.Model) any { return m.Pad }},
+	{"model_type", func(m hf.Model) any { return m.Type }},
+	{"the width of a head", func(m hf.Model) any { return m.HeadWidth }},
+	{"the width of the hidden layer", func(m hf.Model) any { return m.Inner }},
+	{"the activation", func(m hf.Model) any { return m.Act }},
+	{"whether the output layer is a matrix of its own", func(m hf.Model) any { return m.Untied }},
+	{"biases of what attention and MLP put out", func(m hf.Model) any { return [2]bool{m.BiasOut, m.BiasMLP} }},
+	{"the norms of queries and keys", func(m hf.Model) any { return m.HeadNorm }},
+	{"where norms are", func(m hf.Model) any { return m.Norms }},
+	{"whether weights are fused", func(m hf.Model) any { return m.Fused }},
+	{"what its layers are", func(m hf.Model) any { return m.Layout }},
+	{"the window of attention", func(m hf.Model) any { return m.Window }},
+	{"rope_theta of layers with a window", func(m hf.Model) any { return m.LocalTheta }},
+	{"the scale of scores", func(m hf.Model) any { return m.Scale }},
+	{"whether norms add 1 to their weights", func(m hf.Model) any { return m.Gemma }},
 }
 
 // wasModel is the model that a checkpoint is of.

@@ -7,7 +7,6 @@ import (
 	"zeroth/job/config"
 	"zeroth/job/hf"
 	"zeroth/job/sim"
-	"zeroth/nn"
 	"zeroth/zero"
 )
 
@@ -52,11 +51,9 @@ func snapshot(c *config.Config, units []zero.UnitSize) int64 {
 // activations is the most of the arena a step of the model uses.
 func activations(m hf.Model, t device.DType, rows, chunk int, recompute bool) int {
 	if m.Family == "llama" {
-		l := nn.Llama{Layers: m.Layers, Heads: m.Heads, KV: m.KVHeads, Width: m.Width, FFN: m.FFN, Vocab: m.Vocab}
-		return zero.LlamaActivations(l, t, rows, chunk, recompute)
+		return zero.LlamaActivations(m.Llama(), t, rows, chunk, recompute)
 	}
-	g := nn.GPT2{Layers: m.Layers, Heads: m.Heads, Width: m.Width, Context: m.Context, Vocab: m.Vocab}
-	return zero.GPT2Activations(g, t, rows, chunk, recompute)
+	return zero.GPT2Activations(m.GPT2(), t, rows, chunk, recompute)
 }
 
 // Limits of a search for settings.

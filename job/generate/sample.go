@@ -215,7 +215,7 @@ func newGenerator(from *source, m hf.Model) (*Generator, error) {
 // openOn opens the devices and queues of a generator.
 func openOn(b build.Backend, m hf.Model) (g *Generator, err error) {
 	g = &Generator{}
-	s := device.Sizes{Rows: m.Context, Width: m.Width, Vocab: m.Vocab, Attn: device.Attn{T: m.Context, D: m.Width / m.Heads}, Rope: m.Family == "llama"}
+	s := device.Sizes{Rows: m.Context, Width: max(m.Width, m.Heads*m.Head()), Vocab: m.Vocab, Attn: device.Attn{T: m.Context, D: m.Head()}, Rope: m.Family == "llama"}
 	for _, p := range hf.Parameters(m.Network()) {
 		s.Widest = max(s.Widest, slices.Max(p.Shape))
 	}

@@ -107,15 +107,15 @@ func ReadModel(raw []byte) (m Model, notes []string, err error) {
 }
 
 func (o *object) model() (m Model, notes []string, err error) {
-	family := get(o, "model_type", "")
-	switch family {
-	case "gpt2":
-		m, notes = o.gpt2()
-	case "llama", "qwen2":
-		m, notes = o.llama(family)
-	default:
-		o.refuse("model_type \"%s\" is not supported; want gpt2, llama or qwen2", show.Brief(family))
+	kind := get(o, "model_type", "")
+	f, ok := familyOf(kind)
+	if !ok {
+		o.refuse("model_type \"%s\" is not supported; want %s", show.Brief(kind), either(Families()))
 		return m, nil, o.err()
+	}
+	m, notes = f.read(o)
+	if f.write == nil {
+		m.Type = kind // nothing else tells it
 	}
 	if m.Layers > MostLayers {
 		o.refuse("%d layers are more than %d", m.Layers, MostLayers)
@@ -126,36 +126,10 @@ func (o *object) model() (m Model, notes []string, err error) {
 	for _, key := range []string{"torch_dtype", "dtype"} {
 		maybe(o, key, "") // of the parameters; they say it themselves
 	}
-	if unknown := o.leftOver(family); len(unknown) > 0 {
+	if unknown := o.leftOver(f); len(unknown) > 0 {
 		notes = append(notes, "config.json has unknown keys, which change nothing here: "+several(unknown))
 	}
 	return m, notes, o.err()
-}
-
-// gpt2 reads Hugging Face's GPT2Config, with its defaults.
-func (o *object) gpt2() (m Model, notes []string) {
-	m = Model{
-		Family: "gpt2",
-		Layers: o.count("n_layer", "num_hidden_layers", 12), Heads: o.count("n_head", "num_attention_heads", 12),
-		Width: o.count("n_embd", "hidden_size", 768), Context: o.count("n_positions", "max_position_embeddings", 1024),
-		Vocab: o.count("vocab_size", "", 50257), NormEps: o.number("layer_norm_epsilon", 1e-5, normEps),
-	}
-	if m.Width%m.Heads != 0 {
-		o.refuse("n_head %d does not divide n_embd %d", m.Heads, m.Width)
-	}
-	if n := maybe(o, "n_inner", 4*m.Width); n != 4*m.Width {
-		o.refuse("n_inner %d is not supported; want 4 × n_embd = %d", n, 4*m.Width)
-	}
-	if f := get(o, "activation_function", "gelu_new"); f != "gelu_new" {
-		o.refuse("activation_function \"%s\" is not supported; want gelu_new", show.Brief(f))
-	}
-	if !get(o, "tie_word_embeddings", true) {
-		o.refuse("tie_word_embeddings false is not supported: the output layer is the token embedding")
-	}
-	if get(o, "reorder_and_upcast_attn", false) {
-		notes = append(notes, "config.json has reorder_and_upcast_attn: attention sums in float32 here in any case")
-	}
-	return m, append(notes, o.dropout(0.1, "attn_pdrop", "embd_pdrop", "resid_pdrop")...)
 }
 
 func normEps(x float64) bool { return x > 0 && x < 1 }

@@ -78,7 +78,7 @@ func refused(t *testing.T, family string, keys map[string]string) {
 }
 
 func TestModelConfigRefusals(t *testing.T) {
-	refused(t, "bert", map[string]string{`"n_layer": 0`: `model_type "bert" is not supported; want gpt2, llama or qwen2`})
+	refused(t, "bert", map[string]string{`"n_layer": 0`: `model_type "bert" is not supported; want gpt2, llama, mistral, qwen2, qwen3, olmo2, phi3, smollm3 or gemma3_text`})
 	refused(t, "gpt2", map[string]string{
 		`"n_layer": 0`:             "n_layer 0 is out of range",
 		`"torch_dtype": 32`:        "torch_dtype 32 is not a string",
@@ -95,10 +95,10 @@ func TestModelConfigRefusals(t *testing.T) {
 		`"n_head": 5`:                                         "n_head 5 does not divide n_embd 768",
 		`"n_head": 12, "num_attention_heads": 6`:              "n_head 12 and num_attention_heads 6 differ: keep the one that the model was trained with",
 		`"num_hidden_layers": 0`:                              "num_hidden_layers 0 is out of range",
-		`"n_inner": 100`:                                      "n_inner 100 is not supported; want 4 × n_embd = 3072",
-		`"activation_function": "relu"`:                       `activation_function "relu" is not supported; want gelu_new`,
+		`"n_inner": 0`:                                        "n_inner 0 is out of range",
+		`"activation_function": "mish"`:                       `activation_function "mish" is not supported; want gelu, gelu_accurate, gelu_fast, gelu_new, `,
 		`"layer_norm_epsilon": 0`:                             "layer_norm_epsilon 0 is out of range",
-		`"tie_word_embeddings": false`:                        "tie_word_embeddings false is not supported",
+		`"tie_word_embeddings": null`:                         "tie_word_embeddings null is not true or false",
 		`"scale_attn_weights": false`:                         "scale_attn_weights false is not supported",
 		`"scale_attn_by_inverse_layer_idx": true`:             "scale_attn_by_inverse_layer_idx true is not supported",
 		`"add_cross_attention": true`:                         "add_cross_attention true is not supported",
@@ -116,7 +116,7 @@ func TestModelConfigRefusals(t *testing.T) {
 		`"n_layer": 0, "n_head": 5, "is_causal": false`:       "n_layer 0 is out of range; n_head 5 does not divide n_embd 768; is_causal false is not supported",
 	})
 	for raw, want := range map[string]string{
-		`{}`:                             `model_type "" is not supported; want gpt2, llama or qwen2`,
+		`{}`:                             `model_type "" is not supported; want gpt2, llama, mistral, qwen2, qwen3, olmo2, phi3, smollm3 or gemma3_text`,
 		`{"model_type": 2}`:              `model_type 2 is not a string`,
 		`[]`:                             `not a model's config: [] where an object should be`,
 		`null`:                           `not a model's config: null where an object should be`,
@@ -245,7 +245,7 @@ func TestModelPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	names := slices.Concat(slices.Collect(maps.Keys(neutral)), carriedNames)
-	for family := range classNames {
+	for _, family := range Families() {
 		o, err := readObject(fmt.Appendf(nil, `{"model_type": %q, "rope_scaling": {"type": "llama3"}}`, family))
 		if err != nil {
 			t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 // none that transformers' class of the family reads: then a run says so.
 //
 // The tables were made from transformers 4.51.3 and 5.23.0, configurations and
-// models of the three families, and from the keys by which related families
+// models of the families, and from the keys by which related families
 // change what a block computes.
 
 // neutral are keys that change what is computed, each with the values, in JSON,
@@ -82,14 +82,6 @@ var harmless = words(`
 	torchscript transformers_version typical_p unsloth_fixed unsloth_version use_bfloat16 use_cache
 	use_return_dict xla_device`)
 
-// own are more of them in one family.
-var own = map[string]map[string]bool{
-	"gpt2": words(`n_ctx pad_token_id summary_activation summary_first_dropout summary_proj_to_labels summary_type
-		summary_use_proj predict_special_tokens`),
-	"llama": words(`max_sequence_length max_window_layers original_max_position_embeddings`),                    // of its rotary positions, if they are scaled
-	"qwen2": words(`attention_bias max_window_layers original_max_position_embeddings qkv_bias sliding_window`), // its biases are fixed; windows need use_sliding_window
-}
-
 func words(s string) map[string]bool {
 	set := map[string]bool{}
 	for _, word := range strings.Fields(s) {
@@ -100,13 +92,13 @@ func words(s string) map[string]bool {
 
 // leftOver goes through the keys that the family did not read, and returns those
 // that nobody knows.
-func (o *object) leftOver(family string) (unknown []string) {
-	o.classes(family)
+func (o *object) leftOver(f family) (unknown []string) {
+	o.classes(f)
 	o.remoteCode()
 	for _, key := range o.rest() {
 		values, decides := neutral[key]
 		switch {
-		case own[family][key] || harmless[key]:
+		case f.own[key] || harmless[key]:
 		case !decides:
 			unknown = append(unknown, show.Brief(key))
 		case !slices.ContainsFunc(values, func(v string) bool { return alike([]byte(v), o.raw(key)) }):
@@ -116,18 +108,10 @@ func (o *object) leftOver(family string) (unknown []string) {
 	return unknown
 }
 
-// classNames are the classes whose parameters are a family's: the causal
-// language model, and the same without its output layer.
-var classNames = map[string][2]string{
-	"gpt2":  {"GPT2LMHeadModel", "GPT2Model"},
-	"llama": {"LlamaForCausalLM", "LlamaModel"},
-	"qwen2": {"Qwen2ForCausalLM", "Qwen2Model"},
-}
-
 // classes refuses a model of another class than the family's language model,
 // such as a classifier.
-func (o *object) classes(family string) {
-	names := classNames[family]
+func (o *object) classes(f family) {
+	names := f.class
 	for _, class := range maybe[[]string](o, "architectures", nil) {
 		if !strings.EqualFold(class, names[0]) && !strings.EqualFold(class, names[1]) {
 			o.refuse("architectures \"%s\" is not supported; want %s", show.Brief(class), names[0])

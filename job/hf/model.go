@@ -1,6 +1,7 @@
 package hf
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 
@@ -12,7 +13,8 @@ import (
 // another, which are zero.
 type Model struct {
 	From    string // folder with config.json and model.safetensors to start from; empty: fresh parameters
-	Family  string // "gpt2" or "llama"
+	Family  string // "gpt2" or "llama": of what blocks the model is made
+	Type    string // model_type of its config.json, where that is neither Family nor qwen2
 	Layers  int
 	Heads   int // divides Width
 	Width   int // elements of the residual stream
@@ -23,6 +25,11 @@ type Model struct {
 	BOS     string // bos_token_id of From's config.json, as there; empty: it has none, or the family's own
 	EOS     string // eos_token_id, alike; it may be a list
 
+	// GPT-2's.
+	Inner  int               // width of the hidden layer; 0: 4 Width
+	Act    device.Activation // of it
+	Untied bool              // the output layer is a matrix of its own
+
 	// Llama's.
 	KVHeads int // heads of keys and values; divides Heads
 	FFN     int // width of the hidden layer
@@ -32,21 +39,47 @@ type Model struct {
 	Bias    bool // queries, keys and values have biases, as in Qwen2
 	Padded  bool // the embedding of token Pad is not trained, but as output layer
 	Pad     int
+
+	// Of the families that are made of Llama's blocks; see nn.Llama.
+	HeadWidth        int // 0: Width/Heads
+	BiasOut, BiasMLP bool
+	HeadNorm         nn.HeadNorm
+	Norms            nn.Norms
+	Fused, Gemma     bool
+	Layout           string
+	Window           int
+	LocalTheta       float64
+	Scale            float64
 }
+
+// Head is the width of a head.
+func (m Model) Head() int { return cmp.Or(m.HeadWidth, m.Width/m.Heads) }
 
 // Network is the model the fields describe.
 func (m Model) Network() *nn.Model {
-	context, eps := max(m.Context, m.Longest), float32(m.NormEps)
 	switch m.Family {
 	case "gpt2":
-		return nn.GPT2{Layers: m.Layers, Heads: m.Heads, Width: m.Width, Context: context, Vocab: m.Vocab, Eps: eps}.Model()
+		return m.GPT2().Model()
 	case "llama":
-		return nn.Llama{
-			Layers: m.Layers, Width: m.Width, Context: context, Vocab: m.Vocab, Heads: m.Heads, KV: m.KVHeads, FFN: m.FFN,
-			Eps: eps, Theta: m.Theta, Scaling: m.Scaling, Tied: m.Tied, BiasQKV: m.Bias, Padded: m.Padded, Pad: m.Pad,
-		}.Model()
+		return m.Llama().Model()
 	}
 	panic(fmt.Sprintf("hf: a model of family %q", m.Family))
+}
+
+// GPT2 is the shape of a model of family gpt2.
+func (m Model) GPT2() nn.GPT2 {
+	return nn.GPT2{Layers: m.Layers, Heads: m.Heads, Width: m.Width, Context: max(m.Context, m.Longest), Vocab: m.Vocab, Eps: float32(m.NormEps),
+		Inner: m.Inner, Act: m.Act, Untied: m.Untied}
+}
+
+// Llama is the shape of a model of family llama.
+func (m Model) Llama() nn.Llama {
+	return nn.Llama{
+		Name: m.family().name, Layers: m.Layers, Width: m.Width, Context: max(m.Context, m.Longest), Vocab: m.Vocab, Heads: m.Heads, KV: m.KVHeads, FFN: m.FFN,
+		Eps: float32(m.NormEps), Theta: m.Theta, Scaling: m.Scaling, Tied: m.Tied, BiasQKV: m.Bias, Padded: m.Padded, Pad: m.Pad,
+		Head: m.HeadWidth, BiasOut: m.BiasOut, BiasMLP: m.BiasMLP, HeadNorm: m.HeadNorm, Norms: m.Norms, Fused: m.Fused, Gemma: m.Gemma,
+		Layout: m.Layout, Window: m.Window, LocalTheta: m.LocalTheta, Scale: m.Scale,
+	}
 }
 
 // LlamaKeys are the keys of the model section that only Llama has.
@@ -55,6 +88,9 @@ var LlamaKeys = []string{"kv_heads", "ffn", "rope_theta", "tied"}
 // HeadsFit tells whether a width can be cut into heads, which Llama's positions
 // want to be of even width.
 func (m Model) HeadsFit(heads int) bool {
+	if m.HeadWidth != 0 {
+		return m.HeadWidth%2 == 0
+	}
 	return m.Width%heads == 0 && (m.Family != "llama" || m.Width/heads%2 == 0)
 }
 

@@ -32,17 +32,17 @@ const (
 
 var (
 	llama31 = Model{Family: "llama", Layers: 32, Heads: 32, KVHeads: 8, Width: 4096, FFN: 14336, Context: 131072, Vocab: 128256, NormEps: 1e-5,
-		BOS: "128000", EOS: "128001", Theta: 500000, Scaling: device.RopeScaling{Factor: 8, Low: 1, High: 4, Context: 8192}}
-	qwen2 = Model{Family: "llama", Layers: 24, Heads: 14, KVHeads: 2, Width: 896, FFN: 4864, Context: 131072, Vocab: 151936, NormEps: 1e-6,
+		BOS: "128000", EOS: "128001", Theta: 500000, Scaling: device.RopeScaling{Kind: device.RopeLlama3, Factor: 8, Low: 1, High: 4, Context: 8192}}
+	qwen2Model = Model{Family: "llama", Layers: 24, Heads: 14, KVHeads: 2, Width: 896, FFN: 4864, Context: 131072, Vocab: 151936, NormEps: 1e-6,
 		Theta: 1e6, Tied: true, Bias: true}
 )
 
 func TestModelConfigOfLlama(t *testing.T) {
 	for raw, want := range map[string]Model{
 		llama31JSON: llama31,
-		qwen2JSON:   qwen2,
+		qwen2JSON:   qwen2Model,
 		newJSON: {Family: "llama", Layers: 2, Heads: 4, KVHeads: 2, Width: 64, FFN: 96, Context: 64, Vocab: 99, NormEps: 1e-5,
-			Theta: 1234.5, Scaling: device.RopeScaling{Factor: 4, Low: 1, High: 4, Context: 16}, Tied: true},
+			Theta: 1234.5, Scaling: device.RopeScaling{Kind: device.RopeLlama3, Factor: 4, Low: 1, High: 4, Context: 16}, Tied: true},
 		// The classes' defaults.
 		`{"model_type": "llama"}`: {Family: "llama", Layers: 32, Heads: 32, KVHeads: 32, Width: 4096, FFN: 11008, Context: 2048, Vocab: 32000, NormEps: 1e-6, Theta: 10000},
 		`{"model_type": "qwen2", "rope_scaling": null}`: {Family: "llama", Layers: 32, Heads: 32, KVHeads: 32, Width: 4096, FFN: 22016, Context: 32768,
@@ -60,7 +60,7 @@ func TestModelConfigOfLlama(t *testing.T) {
 func TestLlamaConfigReadsBack(t *testing.T) {
 	dir, short := t.TempDir(), llama31
 	short.Context, short.Longest = 512, 131072 // trained on shorter sequences; the model takes long ones all the same
-	for _, c := range []struct{ in, out Model }{{llama31, llama31}, {qwen2, qwen2}, {short, llama31}} {
+	for _, c := range []struct{ in, out Model }{{llama31, llama31}, {qwen2Model, qwen2Model}, {short, llama31}} {
 		testjob.Write(t, dir+"/config.json", string(c.in.ConfigJSON()))
 		got, err := ReadModelConfig(dir)
 		if d := cmp.Diff(c.out, got); err != nil || d != "" {
@@ -83,7 +83,7 @@ func TestLlamaConfigKeys(t *testing.T) {
 				"original_max_position_embeddings": 8192.0},
 			"initializer_range": 0.02, "bos_token_id": 128000.0, "eos_token_id": 128001.0, "torch_dtype": "float32",
 		}},
-		{qwen2, map[string]any{
+		{qwen2Model, map[string]any{
 			"model_type": "qwen2", "architectures": []any{"Qwen2ForCausalLM"}, "vocab_size": 151936.0, "max_position_embeddings": 131072.0,
 			"hidden_size": 896.0, "intermediate_size": 4864.0, "num_hidden_layers": 24.0, "num_attention_heads": 14.0, "num_key_value_heads": 2.0,
 			"hidden_act": "silu", "rms_norm_eps": 1e-6, "tie_word_embeddings": true, "rope_theta": 1e6, "rope_scaling": nil, "use_sliding_window": false,
@@ -114,13 +114,15 @@ func TestLlamaConfigRefusals(t *testing.T) {
 		`"num_key_value_heads": 0`:                "num_key_value_heads 0 is out of range",
 		`"intermediate_size": -1`:                 "intermediate_size -1 is out of range",
 		`"num_attention_heads": 5`:                "num_attention_heads 5 does not divide hidden_size 4096",
-		`"hidden_size": 96`:                       "hidden_size 96 / num_attention_heads 32 is odd; rotary positions turn pairs",
+		`"hidden_size": 96`:                       "hidden_size 96 / num_attention_heads 32, or head_dim, is odd; rotary positions turn pairs",
 		`"num_key_value_heads": 5`:                "num_key_value_heads 5 does not divide num_attention_heads 32",
-		`"head_dim": 64`:                          "head_dim 64 is not supported; want hidden_size / num_attention_heads = 128",
+		`"head_dim": 65`:                          "hidden_size 4096 / num_attention_heads 32, or head_dim, is odd; ",
+		`"head_dim": 0`:                           "head_dim 0 is out of range",
+		`"head_dim": 1000000`:                     "32 heads of width 1000000 are out of range",
 		`"rms_norm_eps": 0`:                       "rms_norm_eps 0 is out of range",
 		`"hidden_act": "gelu"`:                    `hidden_act "gelu" is not supported; want silu`,
-		`"attention_bias": true`:                  "attention_bias true is not supported; want false or null, or no such key",
-		`"mlp_bias": true`:                        "mlp_bias true is not supported; want false or null, or no such key",
+		`"attention_bias": 1`:                     "attention_bias 1 is not true or false",
+		`"mlp_bias": "yes"`:                       `mlp_bias "yes" is not true or false`,
 		`"use_sliding_window": true`:              "use_sliding_window true is not supported; want false or null, or no such key",
 		`"sliding_window": 4096`:                  "sliding_window 4096 is not supported; want null, or no such key",
 		`"attention_chunk_size": 8192`:            "attention_chunk_size 8192 is not supported; want null, or no such key",
@@ -142,9 +144,13 @@ func TestLlamaConfigRefusals(t *testing.T) {
 		`"rope_theta": 0`:     "rope_theta 0 is out of range",
 		`"rope_theta": null`:  "rope_theta null is not a number",
 		`"rope_theta": 1e999`: "rope_theta 1e999 is not a number",
-		`"rope_scaling": {"type": "linear", "factor": 2}`:                                 `rope_type "linear" is not supported; want default or llama3`,
+		`"rope_scaling": {"type": "linear", "factor": 0.5}`:                               "rope_scaling.factor 0.5 is out of range",
+		`"rope_scaling": {"type": "longrope", "factor": 2}`:                               `rope_type "longrope" is not supported; want default, linear, dynamic, llama3 or yarn`,
+		`"rope_scaling": {"type": "yarn", "factor": 2, "beta_fast": 1, "beta_slow": 2}`:   "rope_type yarn with beta_fast 1, beta_slow 2, ",
+		`"rope_scaling": {"type": "yarn", "factor": 2, "attention_factor": -1}`:           "rope_type yarn with an attention factor of -1; want one above 0",
+		`"rope_scaling": {"type": "yarn", "factor": 2, "speed": 1}`:                       "rope_scaling.speed 1 is not supported with this rope_type",
 		`"rope_scaling": "linear"`:                                                        `rope_scaling "linear" is not an object`,
-		`"rope_parameters": {"rope_type": "yarn", "rope_theta": 1}`:                       `rope_type "yarn" is not supported; want default or llama3`,
+		`"rope_parameters": {"rope_type": "yarn", "rope_theta": 1, "factor": 2}`:          "rope_type yarn with beta_fast 32, beta_slow 1, original_max_position_embeddings 2048, rope_theta 1; want ",
 		`"rope_parameters": {"full_attention": {"rope_theta": 7}}`:                        `rope_parameters.full_attention {"rope_theta":7} is not supported with this rope_type`,
 		`"rope_scaling": {"rope_type": "default", "factor": 2}`:                           "rope_scaling.factor 2 is not supported with this rope_type",
 		`"rope_scaling": {"rope_type": "default", "type": "linear"}`:                      `rope_scaling.rope_type "default" and rope_scaling.type "linear" ` + differ,
@@ -156,10 +162,45 @@ func TestLlamaConfigRefusals(t *testing.T) {
 		`"original_max_position_embeddings": 512, "rope_scaling": {"type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 256}`: "original_max_position_embeddings 512 and rope_scaling.original_max_position_embeddings 256 " + differ,
 	})
 	refused(t, "qwen2", map[string]string{
-		`"use_sliding_window": true, "sliding_window": 4096`:           "use_sliding_window true is not supported; want false or null, or no such key",
-		`"layer_types": ["sliding_attention"], "num_hidden_layers": 1`: `layer_types with "sliding_attention" is not supported; want full_attention`,
+		`"use_sliding_window": true, "sliding_window": 0`:              "sliding_window 0 is out of range",
+		`"layer_types": ["sliding_attention"], "num_hidden_layers": 1`: "layer_types has sliding_attention, and there is no sliding_window",
 		`"num_attention_heads": 16`:                                    "num_key_value_heads 32 does not divide num_attention_heads 16", // 32 is Qwen2Config's default
 	})
+}
+
+// Of the other families, what is not computed as their classes do is refused.
+func TestFamilyRefusals(t *testing.T) {
+	refused(t, "mistral", map[string]string{
+		`"sliding_window": 0`:             "sliding_window 0 is out of range",
+		`"layer_types": ["full"]`:         "layer_types is of 1 layers, num_hidden_layers is 32; layer_types with \"full\" is not supported; want full_attention or sliding_attention",
+		`"num_attention_heads": 4`:        "num_key_value_heads 8 does not divide num_attention_heads 4",
+		`"hidden_act": "gelu"`:            `hidden_act "gelu" is not supported; want silu`,
+		`"quantization_config": {"a": 1}`: "quantization_config ",
+	})
+	refused(t, "phi3", map[string]string{
+		`"rope_scaling": {"type": "longrope", "short_factor": [1]}`: `rope_type "longrope" is not supported`,
+		`"rope_scaling": {"type": "linear", "factor": 2}`:           "rotary positions of a phi3 that are scaled are not supported",
+		`"partial_rotary_factor": 0.75`:                             "partial_rotary_factor 0.75 is not supported",
+		`"vocab_size": 100`:                                         "pad_token_id 32000 is not in a vocabulary of 100",
+		`"sliding_window": -1`:                                      "layer_types has sliding_attention, and there is no sliding_window",
+	})
+	refused(t, "smollm3", map[string]string{
+		`"use_sliding_window": true`:  "use_sliding_window true is not supported in a smollm3",
+		`"no_rope_layers": [1, 0]`:    "no_rope_layers is of 2 layers, num_hidden_layers is 36",
+		`"no_rope_layer_interval": 0`: "no_rope_layer_interval 0 is out of range",
+	})
+	refused(t, "gemma3_text", map[string]string{
+		`"final_logit_softcapping": 30.0`:                                                "final_logit_softcapping 30.0 is not supported",
+		`"attn_logit_softcapping": 50.0`:                                                 "attn_logit_softcapping 50.0 is not supported",
+		`"hidden_activation": "gelu"`:                                                    `hidden_activation "gelu" is not supported; want gelu_pytorch_tanh`,
+		`"query_pre_attn_scalar": 0`:                                                     "query_pre_attn_scalar 0 is out of range",
+		`"use_bidirectional_attention": true`:                                            "use_bidirectional_attention true is not supported",
+		`"rope_theta": 5, "rope_parameters": {"full_attention": {"rope_theta": 5}}`:      "rope_theta beside rope_parameters: keep ",
+		`"rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2}}`: "rope_parameters.sliding_attention is scaled, which is not supported",
+		`"rope_parameters": {"rope_theta": 5}`:                                           `rope_parameters with "rope_theta" is not supported; want full_attention and sliding_attention`,
+	})
+	refused(t, "olmo2", map[string]string{`"clip_qkv": 8.0`: "clip_qkv 8.0 is not supported"})
+	refused(t, "gemma2", map[string]string{`"a": 1`: `model_type "gemma2" is not supported; want gpt2, llama, `})
 }
 
 // What is accepted is read as transformers reads it: the values here are those
@@ -167,7 +208,7 @@ func TestLlamaConfigRefusals(t *testing.T) {
 func TestLlamaConfigReadings(t *testing.T) {
 	const three = `"factor": 8, "low_freq_factor": 1, "high_freq_factor": 4`
 	of := func(context int) device.RopeScaling {
-		return device.RopeScaling{Factor: 8, Low: 1, High: 4, Context: context}
+		return device.RopeScaling{Kind: device.RopeLlama3, Factor: 8, Low: 1, High: 4, Context: context}
 	}
 	for keys, want := range map[string]func(m *Model){
 		`"rope_theta": 7, "rope_parameters": {"rope_theta": 7, "rope_type": "default"}`:                                    func(m *Model) { m.Theta = 7 },

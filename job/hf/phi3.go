@@ -1,0 +1,29 @@
+package hf
+
+import (
+	"zeroth/device"
+	"zeroth/nn"
+)
+
+var phi3 = family{
+	kind: "phi3", name: "Phi-3", class: [2]string{"Phi3ForCausalLM", "Phi3Model"},
+	own:  words(`original_max_position_embeddings attention_bias`), // it has no biases, whatever that says
+	read: readPhi3,
+}
+
+// readPhi3 reads Hugging Face's Phi3Config. Its rotary positions are default ones,
+// or of a type that is not computed here: the class takes yarn for that, too.
+func readPhi3(o *object) (Model, []string) {
+	m, notes := decoder{layers: 32, heads: 32, width: 3072, ffn: 8192, vocab: 32064, longest: 4096, eps: 1e-5, padded: true, pad: 32000}.read(o)
+	o.rope(&m, 10000)
+	if m.Scaling.Kind != device.RopeUnscaled {
+		o.refuse("rotary positions of a phi3 that are scaled are not supported")
+	}
+	m.Fused = true
+	window, kind := maybe(o, "sliding_window", 0), byte(nn.Full)
+	if !o.null("sliding_window") {
+		kind = nn.Windowed
+	}
+	o.layers(&m, window, everywhere(kind))
+	return m, append(notes, o.dropout(0, "resid_pdrop", "embd_pdrop")...)
+}

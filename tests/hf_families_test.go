@@ -1,0 +1,217 @@
+package tests
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"hash/crc32"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"zeroth/checkpoint/safetensors"
+	"zeroth/job/build"
+	"zeroth/job/hf"
+	"zeroth/zero"
+)
+
+// testdata/hf-families has what PyTorch computes with models of every family, by
+// make.py there; parameters and tokens both sides make themselves.
+const hfFamilies = "testdata/hf-families/expect.json"
+
+// familyVariant is a model in expect.json.
+type familyVariant struct {
+	Config, Saved json.RawMessage // as a hub's folder has it, as transformers writes it
+	Logits        []float64       // of window 3, position 17
+	Losses, Norms []float64       // of each step
+	Gradients     map[string]float64
+}
+
+const familyWindows, familyContext, familyVocab = 6, 24, 61
+
+// scramble is number i of those that belong to a name, of 24 bits.
+func scramble(name string, i int) uint32 {
+	x := crc32.ChecksumIEEE([]byte(name)) + uint32(i+1)*2654435761
+	x ^= x >> 15
+	x *= 2246822519
+	x ^= x >> 13
+	return x >> 8
+}
+
+// familyValue is element i of a parameter, as make.py's value has it.
+func familyValue(name string, i int) float32 {
+	x := float32(scramble(name, i))*0x1p-25 - 0.25
+	if strings.Contains(name, "norm") || strings.Contains(name, ".ln_") && strings.HasSuffix(name, "weight") {
+		x++
+	}
+	return x
+}
+
+// writeFamily writes a folder of a variant's model, and its tokens.
+func writeFamily(t *testing.T, config []byte) (folder, tokens string) {
+	t.Helper()
+	folder = t.TempDir()
+	tokens = filepath.Join(folder, "tokens.bin")
+	var ids []byte
+	for i := range familyWindows*familyContext + 1 {
+		ids = binary.LittleEndian.AppendUint16(ids, uint16(scramble("tokens", i)%familyVocab))
+	}
+	for name, content := range map[string][]byte{"config.json": config, "tokens.bin": ids} {
+		if err := os.WriteFile(filepath.Join(folder, name), content, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m, err := hf.ReadModelConfig(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var specs []safetensors.Spec
+	for _, p := range hf.Parameters(m.Network()) {
+		specs = append(specs, safetensors.Spec{Name: p.Name, DType: safetensors.F32, Shape: p.Shape})
+	}
+	w, err := safetensors.Create(filepath.Join(folder, "model.safetensors"), specs, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range hf.Parameters(m.Network()) {
+		values := make([]float32, p.Numel())
+		for i := range values {
+			values[i] = familyValue(p.Name, i)
+		}
+		if err := w.WriteF32(p.Name, 0, values); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return folder, tokens
+}
+
+// eachFamily runs a test on every variant.
+func eachFamily(t *testing.T, f func(t *testing.T, folder, tokens string, v familyVariant)) {
+	raw, err := os.ReadFile(hfFamilies)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all map[string]familyVariant
+	if err := json.Unmarshal(raw, &all); err != nil {
+		t.Fatal(err)
+	}
+	for name, v := range all {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			folder, tokens := writeFamily(t, v.Config)
+			f(t, folder, tokens, v)
+		})
+	}
+}
+
+// familyJob is a job that takes make.py's steps.
+func familyJob(t *testing.T, folder, tokens string, sets ...string) []string {
+	return append([]string{fmt.Sprintf("data.tokens=[%q]", tokens), fmt.Sprintf("train.batch=%d", familyWindows)}, sets...)
+}
+
+// TestFamiliesAreTransformers trains every variant as make.py does, in one rank and in
+// three at stage 3: the losses and the norms of the gradients of ten steps. PyTorch's
+// own are in float32, too.
+func TestFamiliesAreTransformers(t *testing.T) {
+	eachFamily(t, func(t *testing.T, folder, tokens string, v familyVariant) {
+		loose := 1.0
+		if strings.Contains(string(v.Config), "gemma3") {
+			loose = 50 // the loss of so small a Gemma falls so fast that roundings grow tenfold in some steps
+		}
+		for _, sets := range [][]string{{"parallel.ranks=1"}, {"parallel.ranks=3", "zero.stage=3", "train.micro_batch=1", "zero.recompute=block"}} {
+			steps, _ := runJob(t, mustHFConfig(t, folder, "tokens.bin", familyJob(t, folder, tokens, sets...)...))
+			if len(steps) != len(v.Losses) {
+				t.Fatalf("%d steps, want %d", len(steps), len(v.Losses))
+			}
+			for i, s := range steps {
+				within(t, fmt.Sprintf("%v: the loss of step %d", sets, s.Step), s.Loss, v.Losses[i], loose*1e-6)
+				within(t, fmt.Sprintf("%v: the norm of step %d", sets, s.Step), s.GradNorm, v.Norms[i], loose*1e-5)
+			}
+		}
+	})
+}
+
+// TestFamiliesGradients compares the gradient of every parameter.
+func TestFamiliesGradients(t *testing.T) {
+	eachFamily(t, func(t *testing.T, folder, tokens string, v familyVariant) {
+		c := mustHFConfig(t, folder, "tokens.bin", familyJob(t, folder, tokens, "parallel.ranks=2", "optimizer.type=sgd", "optimizer.weight_decay=0", "train.steps=1", "train.clip=0")...)
+		_, grads := gradients(t, c)
+		all := 0.0
+		for _, want := range v.Gradients {
+			all += want * want
+		}
+		for name, want := range v.Gradients {
+			if got := norm(grads["momentum_buffer "+name]); !(math.Abs(got-want) <= 3e-6*want+1e-7*math.Sqrt(all)) {
+				t.Errorf("the norm of the gradient of %s is %.9g, PyTorch's is %.9g", name, got, want)
+			}
+		}
+		if n := len(hf.Parameters(c.Model.Network())); n != len(v.Gradients) {
+			t.Errorf("%d parameters, PyTorch has %d", n, len(v.Gradients))
+		}
+	})
+}
+
+// TestFamiliesLogits compares the logits of a position.
+func TestFamiliesLogits(t *testing.T) {
+	eachFamily(t, func(t *testing.T, folder, tokens string, v familyVariant) {
+		m, err := hf.ReadModelConfig(folder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids := tokenIDs(t, tokens)[3*familyContext : 4*familyContext]
+		for i, x := range logits(t, m.Network(), readModel(t, folder), ids, 17) {
+			if d := math.Abs(float64(x) - v.Logits[i]); !(d <= 1e-5) {
+				t.Errorf("logit %d is %.9g, PyTorch's is %.9g", i, x, v.Logits[i])
+			}
+		}
+	})
+}
+
+// What transformers writes of a model is read as the model it is.
+func TestFamiliesConfigsAreOne(t *testing.T) {
+	eachFamily(t, func(t *testing.T, folder, _ string, v familyVariant) {
+		hub, err := hf.ReadModelConfig(folder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		saved, notes, err := hf.ReadModel(v.Saved)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(hub, saved); d != "" {
+			t.Errorf("as transformers writes it, it is another model:\n%s\n%s", d, v.Saved)
+		}
+		if len(notes) > 0 {
+			t.Errorf("notes of what transformers writes: %q", notes)
+		}
+	})
+}
+
+// The activations of a family are as many as its closed form says, with which
+// settings are searched.
+func TestFamiliesActivationsAreFormula(t *testing.T) {
+	eachFamily(t, func(t *testing.T, folder, tokens string, v familyVariant) {
+		for _, sets := range [][]string{{"precision=fp32"}, {"precision=bf16", "zero.recompute=block", "train.loss_chunk=5"}} {
+			c := mustHFConfig(t, folder, "tokens.bin", familyJob(t, folder, tokens, append(sets, "parallel.ranks=2", "zero.stage=3")...)...)
+			f, err := build.DryRun(c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			rows, chunk, recompute := c.Train.MicroBatch*c.Model.Context, c.Train.LossChunk, c.Zero.Recompute == "block"
+			want := zero.GPT2Activations(c.Model.GPT2(), c.Precision, rows, chunk, recompute)
+			if c.Model.Family == "llama" {
+				want = zero.LlamaActivations(c.Model.Llama(), c.Precision, rows, chunk, recompute)
+			}
+			if f.Arena != want {
+				t.Errorf("%v: a step takes %d bytes of activations, the closed form says %d", sets, f.Arena, want)
+			}
+		}
+	})
+}
