@@ -1,6 +1,9 @@
 package device
 
-import "math"
+import (
+	"fmt"
+	"math"
+)
 
 // The vocabulary kernels are called in: plain values, so that the packages
 // that state which kernels they need and the devices that have them agree on
@@ -141,6 +144,19 @@ type RopeScaling struct {
 	Amplitude         float64 // of YaRN: what cosines and sines are multiplied by; 0 is 1
 }
 
+// String is the scaling in words.
+func (s RopeScaling) String() string {
+	switch s.Kind {
+	case RopeLinear:
+		return fmt.Sprintf("linear by %v", s.Factor)
+	case RopeLlama3:
+		return fmt.Sprintf("llama3 by %v from %d positions, frequencies %v to %v", s.Factor, s.Context, s.Low, s.High)
+	case RopeYaRN:
+		return fmt.Sprintf("yarn by %v from %d positions, pairs %v to %v, amplitude %v", s.Factor, s.Context, s.Low, s.High, s.Amplitude)
+	}
+	return "none"
+}
+
 // Freq is the angle, in radians, by which pair j of a head turns from one
 // position to the next.
 func (r Rope) Freq(j int) float64 {
@@ -182,3 +198,8 @@ const (
 	Silu
 	Tanh
 )
+
+// String is what papers call it.
+func (f Activation) String() string {
+	return [...]string{"GELU (tanh)", "GELU (erf)", "ReLU", "SiLU", "tanh"}[f]
+}

@@ -166,7 +166,7 @@ func TestResumeComparesTheModel(t *testing.T) {
 	}
 	for _, c := range []struct{ old, new, want string }{
 		{`"rms_norm_eps": [^,]*`, `"rms_norm_eps": 0.001`, "the epsilon of norms is 1e-05 in it, 0.001 in the job (--set model.from=folder)"},
-		{`"rope_scaling": null`, `"rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 8192}`, "the scaling of rotary positions is {0 0 0 0} in it, {8 1 4 8192} in the job"},
+		{`"rope_scaling": null`, `"rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 8192}`, "the scaling of rotary positions is none in it, llama3 by 8 from 8192 positions, frequencies 1 to 4 in the job"},
 	} {
 		testjob.Write(t, "folder/config.json", regexp.MustCompile(c.old).ReplaceAllString(string(raw), c.new))
 		err := Run(t.Context(), configtest.MustLoad(t, "model=null", "model.from=folder"), Options{Out: "run", Resume: "latest", Observer: h})

@@ -46,6 +46,11 @@ const (
 	Unturned = 'u'
 )
 
+// String says of what.
+func (n HeadNorm) String() string {
+	return [...]string{"none", "of each head", "of all heads together"}[n]
+}
+
 // Norms is where the norms of a block's halves are.
 type Norms uint8
 
@@ -55,6 +60,9 @@ const (
 	NormAfter
 	NormBoth
 )
+
+// String says where, of each half of a block.
+func (n Norms) String() string { return [...]string{"before", "after", "before and after"}[n] }
 
 // HeadNorm is an RMSNorm of queries and keys.
 type HeadNorm uint8

@@ -14,8 +14,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"zeroth/checkpoint/safetensors"
+	"zeroth/device"
 	"zeroth/job/build"
 	"zeroth/job/hf"
+	"zeroth/nn"
 	"zeroth/zero"
 )
 
@@ -211,6 +213,32 @@ func TestFamiliesActivationsAreFormula(t *testing.T) {
 			}
 			if f.Arena != want {
 				t.Errorf("%v: a step takes %d bytes of activations, the closed form says %d", sets, f.Arena, want)
+			}
+		}
+	})
+}
+
+// A text that is read piece by piece, by way of the keys and values of those before,
+// has the logits of one that is read whole.
+func TestFamiliesReadPieceByPiece(t *testing.T) {
+	eachFamily(t, func(t *testing.T, folder, tokens string, _ familyVariant) {
+		m, err := hf.ReadModelConfig(folder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		net, ids, weights := m.Network(), tokenIDs(t, tokens)[:familyContext], readModel(t, folder)
+		var cache []device.Buffer
+		for range net.Blocks {
+			cache = append(cache, device.OfF32(make([]float32, familyContext*net.QKV)))
+		}
+		for past, end := 0, 0; past < len(ids); past = end {
+			end = min(len(ids), past+1+past/2)
+			bt := nn.Batch{Past: past, Cache: cache}
+			got, want := logitsOf(t, net, weights, ids[past:end], bt, end-past-1), logits(t, net, weights, ids[:end], end-1)
+			for i := range want {
+				if d := math.Abs(float64(got[i] - want[i])); d > 1e-6*(1+math.Abs(float64(want[i]))) {
+					t.Fatalf("logit %d of token %d after %d others is %g, read whole %g", i, end-past, past, got[i], want[i])
+				}
 			}
 		}
 	})
