@@ -1,8 +1,11 @@
 package data
 
 import (
+	"bytes"
 	"encoding/binary"
-	"math"
+	"fmt"
+
+	"zeroth/data/tokenizer"
 )
 
 // BPE is a byte-level byte-pair encoding (Sennrich et al., arXiv 1508.07909;
@@ -12,13 +15,10 @@ import (
 type BPE struct {
 	tokens    []string // bytes by id; "" where an id has no token
 	bytes     [256]uint32
-	merges    map[uint64]merge // by left<<32 | right
-	order     []uint64         // the keys of merges, by rank
+	merges    tokenizer.Merges
+	order     []uint64 // the pairs that merge, by rank: left<<32 | right
 	separator int32
 }
-
-// merge is what a pair of tokens becomes.
-type merge struct{ rank, id uint32 }
 
 func pair(left, right uint32) uint64 { return uint64(left)<<32 | uint64(right) }
 
@@ -50,9 +50,9 @@ func (v *BPE) Decode(ids []int32) (text []byte) {
 	return text
 }
 
-// width is the bytes that hold an id.
-func (v *BPE) width() int {
-	if len(v.tokens) <= 1<<16 {
+// idWidth is the bytes that hold an id below a number.
+func idWidth(vocab int) int {
+	if vocab <= 1<<16 {
 		return 2
 	}
 	return 4
@@ -61,9 +61,8 @@ func (v *BPE) width() int {
 // encoder is the memory of one goroutine that encodes.
 type encoder struct {
 	*BPE
-	known map[string][]uint32 // ids of pieces met before, at most maxKnown
-	nodes []node
-	heap  heap
+	known  map[string][]uint32 // ids of pieces met before, at most maxKnown
+	merger tokenizer.Merger
 }
 
 const (
@@ -98,98 +97,42 @@ func (e *encoder) appendPiece(ids []uint32, piece []byte) []uint32 {
 	return ids
 }
 
-// node is a token of a piece while its pairs are merged; nodes are a list in
-// both directions, linked by index.
-type node struct {
-	id         uint32
-	prev, next int32 // -1 at the ends
-	rank       uint32
+// merge adds the ids of one piece.
+func (e *encoder) merge(ids []uint32, piece []byte) []uint32 {
+	for _, b := range piece {
+		e.merger.Push(e.bytes[b])
+	}
+	return e.merger.Append(ids, &e.merges)
 }
 
-// noRank marks a token that does not merge with the next one, or is no more.
-const noRank = math.MaxUint32
-
-// merge adds the ids of one piece: O(n log n) for n bytes, so that a megabyte
-// without a space is no trap.
-func (e *encoder) merge(ids []uint32, piece []byte) []uint32 {
-	e.nodes, e.heap = e.nodes[:0], e.heap[:0]
-	for i, b := range piece {
-		e.nodes = append(e.nodes, node{e.bytes[b], int32(i) - 1, int32(i) + 1, noRank})
-	}
-	e.nodes[len(piece)-1].next = -1
-	for i := range e.nodes {
-		e.rank(int32(i))
-	}
-	for len(e.heap) > 0 {
-		top := e.heap.pop()
-		i := int32(uint32(top))
-		n := &e.nodes[i]
-		if n.rank != uint32(top>>32) {
-			continue // the pair has changed since
-		}
-		next := &e.nodes[n.next]
-		n.id = e.merges[pair(n.id, next.id)].id
-		n.next, next.rank = next.next, noRank
-		if n.next >= 0 {
-			e.nodes[n.next].prev = i
-		}
-		e.rank(i)
-		if n.prev >= 0 {
-			e.rank(n.prev)
-		}
-	}
-	for i := int32(0); i >= 0; i = e.nodes[i].next {
-		ids = append(ids, e.nodes[i].id)
+// part adds the ids of a part of a file.
+func (e *encoder) part(ids []uint32, t task) []uint32 {
+	ids = e.append(ids, t.text)
+	if t.last && e.separator >= 0 {
+		ids = append(ids, uint32(e.separator))
 	}
 	return ids
 }
 
-// rank looks up the pair that begins at node i and offers it for merging.
-func (e *encoder) rank(i int32) {
-	n := &e.nodes[i]
-	n.rank = noRank
-	if n.next < 0 {
-		return
+// parts is the memory of a goroutine that encodes files.
+func (v *BPE) parts() partEncoder { return newEncoder(v) }
+
+// cut is where a text may be cut into parts.
+func (v *BPE) cut(text []byte) int { return chunkLen(text) }
+
+// refuse is nil: any bytes are encoded.
+func (v *BPE) refuse([]byte) error { return nil }
+
+// spelt is how often the text of a task spells out what ends a document.
+func (v *BPE) spelt(t task, _ []uint32) int64 {
+	if v.separator < 0 {
+		return 0
 	}
-	if m, ok := e.merges[pair(n.id, e.nodes[n.next].id)]; ok {
-		n.rank = m.rank
-		e.heap.push(uint64(m.rank)<<32 | uint64(uint32(i)))
-	}
+	return int64(bytes.Count(t.text, []byte(v.tokens[v.separator])))
 }
 
-// heap is a binary heap, smallest first, of rank<<32 | position.
-type heap []uint64
-
-func (h *heap) push(x uint64) {
-	s := append(*h, x)
-	*h = s
-	i := len(s) - 1
-	for ; i > 0 && x < s[(i-1)/2]; i = (i - 1) / 2 {
-		s[i] = s[(i-1)/2]
-	}
-	s[i] = x
-}
-
-func (h *heap) pop() uint64 {
-	s := *h
-	top, x := s[0], s[len(s)-1]
-	s = s[:len(s)-1]
-	*h = s
-	i := 0
-	for 2*i+1 < len(s) {
-		child := 2*i + 1
-		if child+1 < len(s) && s[child+1] < s[child] {
-			child++
-		}
-		if x <= s[child] {
-			break
-		}
-		s[i], i = s[child], child
-	}
-	if len(s) > 0 {
-		s[i] = x
-	}
-	return top
+func (v *BPE) noteSpelt(n int64) string {
+	return fmt.Sprintf("the text spells out %.40q %d times; it is encoded as text there, not as the token that ends a document", v.tokens[v.separator], n)
 }
 
 // littleEndian is ids in a segment's form.

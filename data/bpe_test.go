@@ -13,6 +13,8 @@ import (
 
 	"github.com/tiktoken-go/tokenizer/codec"
 	"pgregory.net/rapid"
+
+	"zeroth/data/tokenizer"
 )
 
 // nasty is text at which tokenizers break.
@@ -210,8 +212,8 @@ func write(t testing.TB, name, text string) {
 // bytes from id 10 on, then tokens of two and three bytes.
 func small(merges string) (vocab string, file string) {
 	ids := map[string]int{"bc": 0, "ab": 1, "abc": 2, "aa": 3, "Ġa": 4}
-	for r, b := range byteOf {
-		ids[string(r)] = 10 + int(b)
+	for b, r := range tokenizer.Alphabet {
+		ids[string(r)] = 10 + b
 	}
 	text, _ := json.Marshal(ids)
 	return string(text), merges

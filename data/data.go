@@ -166,9 +166,9 @@ func (s Source) inspect() (set *Set, files []file, errs []error) {
 		tok, err := openTokenizer(s.Dir, s.Tokenizer)
 		if err != nil {
 			errs = append(errs, &Problem{"tokenizer", err})
-		} else if set.Tokenizer = tok; len(s.Text) > 0 && s.Vocab > 0 && tok.Vocab() > s.Vocab {
+		} else if set.Tokenizer = tok; len(s.Text) > 0 && s.Vocab > 0 && Least(tok) > s.Vocab {
 			errs = append(errs, problem("tokenizer", "%s has %d tokens, the model knows %d; raise the model's vocabulary or choose another tokenizer",
-				s.Tokenizer, tok.Vocab(), s.Vocab))
+				s.Tokenizer, Least(tok), s.Vocab))
 		}
 	}
 	if files := s.Found.take(s); files != nil {
@@ -225,14 +225,14 @@ func (set *Set) read(ctx context.Context, s Source, files []file, progress func(
 	if err := s.afford(files); err != nil {
 		return nil, err
 	}
-	bpe, encoded := set.Tokenizer.(*BPE)
+	tok, encoded := set.Tokenizer.(fileTokenizer)
 	switch {
 	case len(s.Tokens) > 0:
 		segments, set.release, err = mapTokens(files, idsOf{s.DType, s.limit(set.Tokenizer)})
 	case encoded:
 		var spelt int64
-		if segments, spelt, err = encodeFiles(ctx, bpe, files, progress); spelt > 0 {
-			set.Notes = append(set.Notes, fmt.Sprintf("the text spells out %.40q %d times; it is encoded as text there, not as the token that ends a document", bpe.tokens[bpe.separator], spelt))
+		if segments, spelt, err = encodeFiles(ctx, tok, files, progress); spelt > 0 {
+			set.Notes = append(set.Notes, tok.noteSpelt(spelt))
 		}
 	default:
 		segments, err = readFiles(ctx, files, progress)

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"zeroth/data/tokenizer"
 )
 
 // all is the tokens of a set's corpus.
@@ -551,8 +553,8 @@ func TestCloseUnmaps(t *testing.T) {
 // that is not written in the alphabet of bytes.
 func TestWideVocabulary(t *testing.T) {
 	ids := map[string]int{"ab": 70000, EndOfText: 70001, "<日 本>": 70002}
-	for r, b := range byteOf {
-		ids[string(r)] = int(b)
+	for b, r := range tokenizer.Alphabet {
+		ids[string(r)] = b
 	}
 	vocab, err := json.Marshal(ids)
 	if err != nil {

@@ -13,15 +13,17 @@ import (
 	"zeroth/input"
 )
 
-// A tokenizer's folder has a vocab.json and a merges.txt, or a tokenizer.json
-// with the same in it. The first two do not say how text is cut into pieces
-// before pairs are merged: GPT-2 and Qwen2 have the same two files and other
-// pieces. Only GPT-2's pieces are made here, so something has to say that they
-// are meant:
+// A tokenizer's folder has a tokenizer.json, which says all that is done to a text
+// (package tokenizer), or a vocab.json and a merges.txt. These do not say how text
+// is cut into pieces before pairs are merged: GPT-2 and Qwen2 have the same two
+// files and other pieces. Only GPT-2's pieces are made of them, so something has to
+// say that they are meant:
 //
 //   - tokenizer_config.json with the class GPT2Tokenizer or GPT2TokenizerFast;
-//   - tokenizer.json, of which then every part has to be GPT-2's;
 //   - or the tokens and merges themselves, if they are GPT-2's own.
+//
+// A tokenizer.json that does nothing but what GPT-2 does is taken as those two
+// files: then text that spells out <|endoftext|> is text.
 //
 // Neither of these, nor special_tokens_map.json and added_tokens.json, may ask
 // for anything that is not done here.
@@ -42,14 +44,28 @@ func TokenizerFiles(dir string) (names []string) {
 
 // foreign is the error of a tokenizer that does not run here, and why.
 func foreign(reasons ...string) error {
-	return fmt.Errorf("%s; only GPT-2's way to cut text runs here: encode the text elsewhere, with the tokenizer it is meant for, and give data.tokens", strings.Join(reasons, "; "))
+	return fmt.Errorf("%s; without a tokenizer.json only GPT-2's way to cut text runs here: encode the text elsewhere, with the tokenizer it is meant for, and give data.tokens", strings.Join(reasons, "; "))
 }
 
-// readFolder is the tokenizer of a folder.
-func readFolder(dir string) (*BPE, error) {
+// readFolder is the tokenizer of a folder: a *BPE, if that is all there is to it,
+// else a *Folder.
+func readFolder(dir string) (Tokenizer, error) {
 	said, err := readDescription(dir)
 	if err != nil {
 		return nil, err
+	}
+	if raw, ok := said.texts["tokenizer.json"]; ok {
+		path := filepath.Join(dir, "tokenizer.json")
+		t, err := parseTokenizer(raw)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w; encode the text elsewhere, with the tokenizer it is meant for, and give data.tokens", path, err)
+		}
+		if !t.IsGPT2() {
+			return said.own(dir, t)
+		}
+		if err := json.Unmarshal(raw, &said.whole); err != nil {
+			return nil, fmt.Errorf("%s: not what such a file says: %w", path, err)
+		}
 	}
 	v, ids, err := said.vocabulary(dir)
 	if err != nil {
@@ -70,7 +86,7 @@ func (d description) vocabulary(dir string) (*BPE, map[string]uint32, error) {
 	vocab, err := input.Read(filepath.Join(dir, "vocab.json"), maxVocabFile)
 	found := TokenizerFiles(dir)
 	switch {
-	case errors.Is(err, fs.ErrNotExist) && d.whole != nil && d.whole.isBPE():
+	case errors.Is(err, fs.ErrNotExist) && d.whole != nil:
 		v, ids, err := d.whole.vocabulary()
 		if err != nil {
 			return nil, nil, fmt.Errorf("%s: %w", filepath.Join(dir, "tokenizer.json"), err)
@@ -98,28 +114,29 @@ type description struct {
 	config  tokenizerConfig
 	special specialTokens     // special_tokens_map.json
 	added   map[string]uint32 // added_tokens.json
-	whole   *tokenizerJSON    // nil if there is none
+	whole   *tokenizerJSON    // nil if there is none; it is as GPT-2's
+	texts   map[string][]byte // of ownFiles
 }
 
 func readDescription(dir string) (d description, err error) {
-	for _, f := range []struct {
-		name string
-		into any
-	}{
-		{"tokenizer_config.json", &d.config}, {"special_tokens_map.json", &d.special},
-		{"added_tokens.json", &d.added}, {"tokenizer.json", &d.whole},
-	} {
-		path := filepath.Join(dir, f.name)
+	d.texts = map[string][]byte{}
+	into := map[string]any{"tokenizer_config.json": &d.config, "special_tokens_map.json": &d.special, "added_tokens.json": &d.added}
+	for _, name := range ownFiles {
+		path := filepath.Join(dir, name)
 		text, err := input.Read(path, maxVocabFile)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		if err == nil {
-			err = json.Unmarshal(text, f.into)
+		if err == nil && into[name] != nil {
+			err = json.Unmarshal(text, into[name])
+			if err != nil {
+				err = fmt.Errorf("%s: not what such a file says: %w", path, err)
+			}
 		}
 		if err != nil {
-			return d, fmt.Errorf("%s: not what such a file says: %w", path, err)
+			return d, err
 		}
+		d.texts[name] = text
 	}
 	return d, nil
 }
@@ -129,8 +146,8 @@ type tokenizerConfig struct {
 	Class       string              `json:"tokenizer_class"`
 	Code        json.RawMessage     `json:"auto_map"`
 	PrefixSpace bool                `json:"add_prefix_space"`
-	AddBOS      bool                `json:"add_bos_token"`
-	AddEOS      bool                `json:"add_eos_token"`
+	AddBOS      *bool               `json:"add_bos_token"` // nil: it says nothing
+	AddEOS      *bool               `json:"add_eos_token"`
 	LowerCase   bool                `json:"do_lower_case"`
 	Added       map[uint32]addition `json:"added_tokens_decoder"`
 	Record      *tokenizerRecord    `json:"zeroth"`
@@ -169,9 +186,13 @@ func (s *special) UnmarshalJSON(raw []byte) error {
 
 // addition is a token that is looked for in a text before it is cut.
 type addition struct {
-	ID      uint32
-	Content string
-	Special bool
+	ID          uint32
+	Content     string
+	SingleWord  bool `json:"single_word"`
+	SpaceBefore bool `json:"lstrip"`
+	SpaceAfter  bool `json:"rstrip"`
+	Normalized  bool
+	Special     bool
 }
 
 // name is what a description calls its tokenizer.
@@ -179,8 +200,6 @@ func (d description) name() string {
 	switch {
 	case d.config.Class != "":
 		return fmt.Sprintf("tokenizer_config.json says it is a %.40q", d.config.Class)
-	case d.whole != nil && d.whole.Model.Type != "":
-		return fmt.Sprintf("tokenizer.json says it is a %.40q", d.whole.Model.Type)
 	}
 	return "nothing says what it is"
 }
@@ -205,12 +224,14 @@ func (d description) against(v *BPE, ids map[string]uint32) (reasons []string) {
 			add(`nothing says how the text is cut before tokens are merged; if it is as GPT-2 does, put {"tokenizer_class": "GPT2Tokenizer"} into a tokenizer_config.json beside vocab.json`)
 		}
 	default:
-		add("its tokenizer is a %.40q, says tokenizer_config.json", c.Class)
+		if d.whole == nil {
+			add("its tokenizer is a %.40q, says tokenizer_config.json", c.Class)
+		}
 	}
 	for _, x := range []struct {
 		said bool
 		key  string
-	}{{c.PrefixSpace, "add_prefix_space"}, {c.AddBOS, "add_bos_token"}, {c.AddEOS, "add_eos_token"}, {c.LowerCase, "do_lower_case"},
+	}{{c.PrefixSpace, "add_prefix_space"}, {c.AddBOS != nil && *c.AddBOS, "add_bos_token"}, {c.AddEOS != nil && *c.AddEOS, "add_eos_token"}, {c.LowerCase, "do_lower_case"},
 		{!isNull(c.Code), "auto_map"}} {
 		if x.said {
 			add("%s of tokenizer_config.json is set", x.key)
@@ -231,18 +252,21 @@ func (d description) extra(v *BPE, ids map[string]uint32) (reasons []string) {
 	}
 	added := []addition{}
 	for s, id := range d.added {
-		added = append(added, addition{id, s, true})
+		added = append(added, addition{ID: id, Content: s, Special: true})
 	}
 	for id, a := range d.config.Added {
-		added = append(added, addition{id, a.Content, a.Special})
+		a.ID = id
+		added = append(added, a)
 	}
 	if d.whole != nil {
 		added = append(added, d.whole.Added...)
-		reasons = append(reasons, d.whole.against(v, ids)...)
+		if err := d.whole.same(v, ids); err != nil {
+			reasons = append(reasons, "tokenizer.json"+err.Error())
+		}
 	}
 	for _, a := range added {
 		switch id, ok := ids[a.Content]; {
-		case !ok || id != a.ID || literal(a.Content) != a.Content:
+		case !ok || id != a.ID || !plain(a.Content):
 			reasons = append(reasons, fmt.Sprintf("the added token %.40q, id %d, is not in vocab.json", a.Content, a.ID))
 		case !a.Special:
 			reasons = append(reasons, fmt.Sprintf("the added token %.40q is to be found in text as a whole", a.Content))

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"zeroth/data/tokenizer"
 )
 
 // TestGPT2IsOpenAIs: the files written of the built-in vocabulary are OpenAI's,
@@ -51,7 +53,7 @@ func TestGPT2IsOpenAIs(t *testing.T) {
 // merge.
 func written(tokens ...string) (vocab map[string]int, merges string) {
 	vocab = map[string]int{}
-	for b, r := range alphabet {
+	for b, r := range tokenizer.Alphabet {
 		vocab[string(r)] = b
 	}
 	for i, s := range tokens {
@@ -169,9 +171,13 @@ func TestWhoseTokenizer(t *testing.T) {
 	vocab, merges := written("t+h", EndOfText, "[PAD]")
 	base := maps.Clone(vocab)
 	delete(base, EndOfText)
+	delete(base, "[PAD]")
+	two := []any{map[string]any{"id": 257, "content": EndOfText, "special": true}, map[string]any{"id": 258, "content": "[PAD]", "special": true}}
 	pairs, lines := [][]string{{"t", "h"}}, []string{"t h"}
 	other := maps.Clone(vocab)
 	other["th"], other["[PAD]"] = 258, 256
+	swapped := maps.Clone(vocab)
+	swapped["ht"] = 259
 	class := `{"tokenizer_class": "GPT2Tokenizer"}`
 	split := map[string]any{"type": "Sequence", "pretokenizers": []any{map[string]any{"type": "Digits"}}}
 	type files map[string]string
@@ -182,7 +188,7 @@ func TestWhoseTokenizer(t *testing.T) {
 		"class":        {files{"tokenizer_config.json": class}, ""},
 		"fast class":   {files{"tokenizer_config.json": `{"tokenizer_class": "GPT2TokenizerFast", "add_prefix_space": false, "auto_map": null, "pad_token": "[PAD]", "model_max_length": 1e30}`}, ""},
 		"whole":        {files{"tokenizer.json": whole(t, vocab, pairs)}, ""},
-		"old whole":    {files{"tokenizer.json": whole(t, base, lines, "model.type", "", "pre_tokenizer", map[string]any{"type": "ByteLevel", "add_prefix_space": false})}, ""},
+		"old whole":    {files{"tokenizer.json": whole(t, base, lines, "added_tokens", two, "model.type", "", "pre_tokenizer", map[string]any{"type": "ByteLevel", "add_prefix_space": false})}, ""},
 		"v5":           {files{"tokenizer.json": whole(t, vocab, pairs), "tokenizer_config.json": `{"tokenizer_class": "TokenizersBackend"}`}, ""},
 		"both":         {files{"tokenizer.json": whole(t, vocab, pairs), "tokenizer_config.json": class}, ""},
 		"added":        {files{"tokenizer_config.json": class, "added_tokens.json": `{"[PAD]": 258}`, "special_tokens_map.json": `{"pad_token": {"content": "[PAD]"}, "eos_token": "<|endoftext|>", "additional_special_tokens": ["[PAD]"]}`}, ""},
@@ -190,7 +196,7 @@ func TestWhoseTokenizer(t *testing.T) {
 		"nothing":      {files{}, "nothing says how the text is cut"},
 		"generic":      {files{"tokenizer_config.json": `{"tokenizer_class": "PreTrainedTokenizerFast"}`}, "nothing says how the text is cut"},
 		"Qwen2":        {files{"tokenizer_config.json": `{"tokenizer_class": "Qwen2Tokenizer"}`}, `its tokenizer is a "Qwen2Tokenizer"`},
-		"whole Qwen2":  {files{"tokenizer_config.json": `{"tokenizer_class": "Qwen2Tokenizer"}`, "tokenizer.json": whole(t, vocab, pairs)}, `its tokenizer is a "Qwen2Tokenizer"`},
+		"whole Qwen2":  {files{"tokenizer_config.json": `{"tokenizer_class": "Qwen2Tokenizer"}`, "tokenizer.json": whole(t, vocab, pairs)}, ""},
 		"prefix space": {files{"tokenizer_config.json": `{"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": true}`}, "add_prefix_space of tokenizer_config.json is set"},
 		"bos":          {files{"tokenizer_config.json": `{"tokenizer_class": "GPT2Tokenizer", "add_bos_token": true}`}, "add_bos_token"},
 		"eos":          {files{"tokenizer_config.json": `{"tokenizer_class": "GPT2Tokenizer", "add_eos_token": true}`}, "add_eos_token"},
@@ -203,22 +209,18 @@ func TestWhoseTokenizer(t *testing.T) {
 		"no JSON":      {files{"tokenizer_config.json": `{"tokenizer_class": 5}`}, "tokenizer_config.json: not what such a file says"},
 		"no record":    {files{"tokenizer_config.json": `{"tokenizer_class": "GPT2Tokenizer", "zeroth": {"sha256": "x"}}`}, "not what was written there"},
 
-		"normalizer":  {files{"tokenizer.json": whole(t, vocab, pairs, "normalizer", map[string]any{"type": "NFC"})}, "changes text before it is cut"},
-		"digits":      {files{"tokenizer_config.json": class, "tokenizer.json": whole(t, vocab, pairs, "pre_tokenizer", split)}, `cuts text by "Sequence"`},
-		"no cut":      {files{"tokenizer.json": whole(t, vocab, pairs, "pre_tokenizer", nil)}, `cuts text by ""`},
-		"no regex":    {files{"tokenizer.json": whole(t, vocab, pairs, "pre_tokenizer.use_regex", false)}, "use_regex is false"},
-		"space":       {files{"tokenizer.json": whole(t, vocab, pairs, "pre_tokenizer.add_prefix_space", true)}, "puts a space before the text"},
+		"normalizer":  {files{"tokenizer.json": whole(t, vocab, pairs, "normalizer", map[string]any{"type": "NFKC"})}, `normalizer: it normalizes text by "NFKC", which is not done here`},
+		"digits":      {files{"tokenizer_config.json": class, "tokenizer.json": whole(t, vocab, pairs, "pre_tokenizer", split)}, "pre_tokenizer.pretokenizers[0]: it keeps digits together"},
+		"no cut":      {files{"tokenizer.json": whole(t, vocab, pairs, "pre_tokenizer", nil)}, "no token is <0x00>"},
 		"no template": {files{"tokenizer.json": whole(t, vocab, pairs, "post_processor", map[string]any{"type": "TemplateProcessing", "single": []any{map[string]any{"Sequence": map[string]any{"id": "A"}}}})}, ""},
-		"template":    {files{"tokenizer.json": whole(t, vocab, pairs, "post_processor", map[string]any{"type": "TemplateProcessing", "single": []any{map[string]any{"SpecialToken": map[string]any{"id": EndOfText}}}})}, "adds tokens around the text"},
-		"unigram":     {files{"tokenizer.json": whole(t, vocab, pairs, "model.type", "Unigram")}, `a model of type "Unigram"`},
-		"dropout":     {files{"tokenizer.json": whole(t, vocab, pairs, "model.dropout", 0.1)}, "drops merges at random"},
-		"suffix":      {files{"tokenizer.json": whole(t, vocab, pairs, "model.end_of_word_suffix", "</w>")}, "marks the parts of words"},
-		"no merging":  {files{"tokenizer.json": whole(t, vocab, pairs, "model.ignore_merges", true)}, "without merging"},
+		"template":    {files{"tokenizer.json": whole(t, vocab, pairs, "post_processor", map[string]any{"type": "TemplateProcessing", "single": []any{map[string]any{"SpecialToken": map[string]any{"id": EndOfText}}}})}, `post_processor.special_tokens has no "<|endoftext|>"`},
+		"unigram":     {files{"tokenizer.json": whole(t, vocab, pairs, "model.type", "Unigram")}, `model: its type is "Unigram"`},
+		"dropout":     {files{"tokenizer.json": whole(t, vocab, pairs, "model.dropout", 0.1)}, "model: dropout is 0.1"},
+		"suffix":      {files{"tokenizer.json": whole(t, vocab, pairs, "model.end_of_word_suffix", "</w>")}, "the parts of words are marked"},
 		"other ids":   {files{"tokenizer.json": whole(t, other, pairs)}, "of vocab.json"},
 		"more tokens": {files{"tokenizer.json": whole(t, func() map[string]int { m := maps.Clone(vocab); m["more"] = 259; return m }(), pairs)}, "has 260 tokens, vocab.json has 259"},
 		"no merges":   {files{"tokenizer.json": whole(t, vocab, [][]string{})}, "has 0 merges, merges.txt has 1"},
-		"other merge": {files{"tokenizer.json": whole(t, vocab, [][]string{{"h", "t"}})}, `has "h t" for its merge 1`},
-		"added word":  {files{"tokenizer.json": whole(t, vocab, pairs, "added_tokens", []any{map[string]any{"id": 258, "content": "[PAD]"}})}, `the added token "[PAD]" is to be found in text`},
+		"other merge": {files{"tokenizer.json": whole(t, swapped, [][]string{{"h", "t"}})}, "tokenizer.json has 260 tokens"},
 	} {
 		dir := t.TempDir()
 		write(t, filepath.Join(dir, "vocab.json"), mustJSON(t, vocab))
@@ -243,15 +245,17 @@ func TestTokenizerJSONAlone(t *testing.T) {
 	vocab, _ := written("t+h", EndOfText, "[PAD]")
 	base := maps.Clone(vocab)
 	delete(base, EndOfText)
+	delete(base, "[PAD]")
+	two := []any{map[string]any{"id": 257, "content": EndOfText, "special": true}, map[string]any{"id": 258, "content": "[PAD]", "special": true}}
 	lines := []string{"t h"}
 	for name, c := range map[string]struct{ file, class, want string }{
 		"whole":       {whole(t, vocab, lines), "GPT2Tokenizer", ""},
-		"added":       {whole(t, base, lines), "GPT2Tokenizer", ""},
-		"Llama":       {whole(t, vocab, lines), "LlamaTokenizer", `its tokenizer is a "LlamaTokenizer"`},
-		"unigram":     {whole(t, nil, nil, "model", map[string]any{"type": "Unigram", "vocab": []any{[]any{"a", -1.5}}}), "LlamaTokenizer", `has tokenizer.json, tokenizer_config.json, but no vocab.json; tokenizer_config.json says it is a "LlamaTokenizer"`},
-		"no tokens":   {whole(t, nil, lines), "", "tokenizer.json: its vocabulary:1: not an object of token to id"},
-		"other added": {whole(t, vocab, lines, "added_tokens", []any{map[string]any{"id": 3, "content": "[PAD]", "special": true}}), "", `its added tokens: token "[PAD]" is given twice`},
-		"no merge":    {whole(t, vocab, []string{"t x"}), "", `its merges: "tx" is not in the vocabulary`},
+		"added":       {whole(t, base, lines, "added_tokens", two), "GPT2Tokenizer", ""},
+		"Llama":       {whole(t, vocab, lines), "LlamaTokenizer", ""},
+		"unigram":     {whole(t, nil, nil, "model", map[string]any{"type": "Unigram", "vocab": []any{[]any{"a", -1.5}}}), "LlamaTokenizer", `tokenizer.json: model: its type is "Unigram"; only BPE runs here`},
+		"no tokens":   {whole(t, nil, lines), "", "tokenizer.json: model: vocab is not as a BPE has it"},
+		"other added": {whole(t, vocab, lines, "added_tokens", []any{map[string]any{"id": 3, "content": "[PAD]", "special": true}}), "", `added_tokens: "[PAD]" has the id 3, and the reference makes it 258`},
+		"no merge":    {whole(t, vocab, []string{"t x"}), "", `line 1: the merge of "t" and "x": "tx" is not in the vocabulary`},
 	} {
 		dir := t.TempDir()
 		write(t, filepath.Join(dir, "tokenizer.json"), c.file)
@@ -382,8 +386,8 @@ func FuzzDescription(f *testing.F) {
 		path := filepath.Join(folder, name)
 		write(t, path, string(text))
 		defer os.Remove(path)
-		if v, err := readFolder(folder); err == nil && (v.separator < -1 || int(v.separator) >= v.Vocab()) {
-			t.Fatalf("separator %d of %d", v.separator, v.Vocab())
+		if v, err := readFolder(folder); err == nil && (v.Separator() < -1 || int(v.Separator()) >= v.Vocab()) {
+			t.Fatalf("separator %d of %d", v.Separator(), v.Vocab())
 		}
 	})
 }

@@ -10,7 +10,7 @@ import (
 const EndOfText = "<|endoftext|>"
 
 // Tokenizer turns bytes into ids and back. Decode(Encode(b)) is b for every b,
-// valid UTF-8 or not.
+// valid UTF-8 or not, but where a Folder says otherwise.
 type Tokenizer interface {
 	Encode(text []byte) []int32
 	Decode(ids []int32) []byte // an id out of range becomes U+FFFD
@@ -19,8 +19,8 @@ type Tokenizer interface {
 }
 
 // NewTokenizer is the tokenizer of a name: "bytes", the 256 byte values;
-// "gpt2", GPT-2's byte-pair encoding, built in; or a folder with a vocab.json
-// and a merges.txt that are encoded as GPT-2 does, see readFolder.
+// "gpt2", GPT-2's byte-pair encoding, built in; or a folder with a tokenizer.json,
+// or a vocab.json and a merges.txt that are encoded as GPT-2 does, see readFolder.
 func NewTokenizer(name string) (Tokenizer, error) { return openTokenizer("", name) }
 
 // openTokenizer takes a relative folder to start at dir.
@@ -31,7 +31,7 @@ func openTokenizer(dir, name string) (Tokenizer, error) {
 	case "gpt2":
 		return gpt2(), nil
 	case "":
-		return nil, errors.New("no tokenizer; use bytes, gpt2 or a folder with vocab.json and merges.txt")
+		return nil, errors.New("no tokenizer; use bytes, gpt2 or a folder with tokenizer.json, or vocab.json and merges.txt")
 	}
 	bpe, err := readFolder(inDir(dir, name))
 	if err != nil {

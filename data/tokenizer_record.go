@@ -12,6 +12,8 @@ import (
 	"sync"
 	"unicode/utf16"
 	"unicode/utf8"
+
+	"zeroth/data/tokenizer"
 )
 
 // tokenizerRecord is what WriteTokenizer says of a tokenizer, in tokenizer_config.json
@@ -37,8 +39,11 @@ type Recorded struct {
 
 // RecordTokenizer is a tokenizer in files: vocab.json, merges.txt and
 // tokenizer_config.json, that NewTokenizer reads, and transformers as a
-// GPT2Tokenizer. Kind is what the user calls it.
+// GPT2Tokenizer; of a Folder, its own. Kind is what the user calls it.
 func RecordTokenizer(kind string, t Tokenizer) []Recorded {
+	if f, ok := t.(*Folder); ok {
+		return slices.Clone(f.files)
+	}
 	v := asBPE(t)
 	return []Recorded{{"vocab.json", v.vocabJSON()}, {"merges.txt", v.mergesTXT()}, {"tokenizer_config.json", v.configJSON(kind)}}
 }
@@ -63,7 +68,14 @@ func WriteTokenizer(dir, kind string, t Tokenizer) error {
 }
 
 // SameTokenizer tells whether two tokenizers make the same ids of every text.
-func SameTokenizer(a, b Tokenizer) bool { return asBPE(a).sum() == asBPE(b).sum() }
+func SameTokenizer(a, b Tokenizer) bool { return sumOf(a) == sumOf(b) }
+
+func sumOf(t Tokenizer) string {
+	if f, ok := t.(*Folder); ok {
+		return f.sum()
+	}
+	return asBPE(t).sum()
+}
 
 // asBPE is a tokenizer as an encoding of pairs: bytes are one without a merge.
 func asBPE(t Tokenizer) *BPE {
@@ -126,17 +138,23 @@ func (v *BPE) vocabJSON() []byte {
 // it is if it is the separator and no part of any text.
 func (v *BPE) written(id int) string {
 	s := v.tokens[id]
-	if int32(id) == v.separator && utf8.ValidString(s) && literal(s) == s {
+	if int32(id) == v.separator && utf8.ValidString(s) && plain(s) {
 		return s
 	}
-	return printed(s)
+	return tokenizer.Printed(s)
+}
+
+// plain tells whether a token is written as the bytes it stands for.
+func plain(s string) bool {
+	text, _ := tokenizer.Literal(s)
+	return text == s
 }
 
 // mergesTXT is merges.txt, to the byte as OpenAI wrote GPT-2's vocab.bpe.
 func (v *BPE) mergesTXT() []byte {
 	b := bytes.NewBufferString("#version: 0.2\n")
 	for _, p := range v.order {
-		fmt.Fprintf(b, "%s %s\n", printed(v.tokens[p>>32]), printed(v.tokens[uint32(p)]))
+		fmt.Fprintf(b, "%s %s\n", tokenizer.Printed(v.tokens[p>>32]), tokenizer.Printed(v.tokens[uint32(p)]))
 	}
 	return b.Bytes()
 }

@@ -13,6 +13,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/tiktoken-go/tokenizer/codec"
+
+	"zeroth/data/tokenizer"
 )
 
 // What a vocabulary may have. GPT-2's has 50,257 tokens of at most 128 bytes;
@@ -45,7 +47,7 @@ var gpt2 = sync.OnceValue(func() *BPE {
 // ranked is the encoding whose tokens were learned in the order of their ids,
 // with the merges that tiktoken's form of a vocabulary does not spell out.
 func ranked(tokens []string, separator string) *BPE {
-	v := &BPE{merges: make(map[uint64]merge, len(tokens)), separator: int32(len(tokens))}
+	v := &BPE{separator: int32(len(tokens))}
 	ids := make(map[string]uint32, len(tokens))
 	for id, s := range tokens {
 		ids[s] = uint32(id)
@@ -87,14 +89,14 @@ func halves(s string, id uint32, ids map[string]uint32) (left, right string) {
 
 // add is the next merge.
 func (v *BPE) add(left, right, id uint32) {
-	v.merges[pair(left, right)] = merge{uint32(len(v.order)), id}
+	v.merges.Set(left, right, uint32(len(v.order)), id)
 	v.order = append(v.order, pair(left, right))
 }
 
 // parseVocabulary makes an encoding of the contents of vocab.json, an object of
 // token to id, and of merges.txt, a line "LEFT RIGHT" for each merge in the
 // order of their ranks. In both a byte is written as a printable character, see
-// byteOf. The ids are those of vocab.json, by its tokens as they are written.
+// tokenizer.Alphabet. The ids are those of vocab.json, by its tokens as they are written.
 func parseVocabulary(vocab, merges []byte) (v *BPE, ids map[string]uint32, err error) {
 	if ids, err = parseIDs(vocab); err != nil {
 		return nil, nil, fmt.Errorf("vocab.json%w", err)
@@ -176,7 +178,7 @@ func addID(ids map[string]uint32, s string, value json.Token) error {
 // newVocabulary is an encoding without a merge yet. Its separator is
 // <|endoftext|>, if there is one.
 func newVocabulary(ids map[string]uint32) (*BPE, error) {
-	v := &BPE{merges: map[uint64]merge{}, separator: -1}
+	v := &BPE{separator: -1}
 	if id, ok := ids[EndOfText]; ok {
 		v.separator = int32(id)
 	}
@@ -192,7 +194,7 @@ func (v *BPE) setTokens(ids map[string]uint32) error {
 	v.tokens = make([]string, n)
 	same := make(map[string]uint32, len(ids))
 	for s, id := range ids {
-		text := literal(s)
+		text, _ := tokenizer.Literal(s)
 		if other, ok := same[text]; ok {
 			return fmt.Errorf("ids %d and %d are both %.40q", min(id, other), max(id, other), text)
 		}
@@ -201,7 +203,7 @@ func (v *BPE) setTokens(ids map[string]uint32) error {
 		}
 		v.tokens[id], same[text] = text, id
 	}
-	for b, c := range alphabet {
+	for b, c := range tokenizer.Alphabet {
 		id, ok := ids[string(c)]
 		if !ok {
 			return fmt.Errorf("there is no token %q for the byte 0x%02x; this is no byte-level vocabulary", c, b)
@@ -239,7 +241,7 @@ func (v *BPE) addMerge(line string, ids map[string]uint32) error {
 			return fmt.Errorf("%.40q is not in the vocabulary", s)
 		}
 	}
-	if _, twice := v.merges[pair(id[0], id[1])]; twice {
+	if v.merges.Has(id[0], id[1]) {
 		return fmt.Errorf("%.80q is a merge for the second time", line)
 	}
 	if len(v.order) == maxMerges {
@@ -247,50 +249,4 @@ func (v *BPE) addMerge(line string, ids map[string]uint32) error {
 	}
 	v.add(id[0], id[1], id[2])
 	return nil
-}
-
-// alphabet is how GPT-2's files write a byte: those that print in Latin-1 stand
-// for themselves, the others, in order, are U+0100 and on.
-var alphabet = func() (t [256]rune) {
-	more := rune(256)
-	for b := range rune(256) {
-		t[b] = b
-		if !('!' <= b && b <= '~' || '¡' <= b && b <= '¬' || '®' <= b) {
-			t[b] = more
-			more++
-		}
-	}
-	return t
-}()
-
-// byteOf is alphabet the other way.
-var byteOf = func() map[rune]byte {
-	m := make(map[rune]byte, 256)
-	for b, r := range alphabet {
-		m[r] = byte(b)
-	}
-	return m
-}()
-
-// literal is the bytes of a token written in that alphabet. Tokens that are
-// not, special ones added later, are taken as they are.
-func literal(s string) string {
-	b := make([]byte, 0, utf8.RuneCountInString(s))
-	for _, r := range s {
-		c, ok := byteOf[r]
-		if !ok {
-			return s
-		}
-		b = append(b, c)
-	}
-	return string(b)
-}
-
-// printed writes a token in the alphabet.
-func printed(s string) string {
-	var b strings.Builder
-	for _, c := range []byte(s) {
-		b.WriteRune(alphabet[c])
-	}
-	return b.String()
 }

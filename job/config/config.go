@@ -42,8 +42,8 @@ type Data struct {
 	Text       []string // patterns of text files, as written in the job file
 	Tokens     []string // patterns of token files, as written in the job file
 	DType      string   // of ids in token files without a header; empty: uint16, where that is sure
-	Tokenizer  string   // "bytes", "gpt2" or, for Tokens, "none"; for these the one they were made with
-	Vocab      string   // folder with vocab.json and merges.txt; empty: the embedded one
+	Tokenizer  string   // "bytes", "gpt2", "folder" or, for Tokens, "none"; for these the one they were made with
+	Vocab      string   // folder with a tokenizer; empty: the embedded one
 	Validation float64  // fraction held out, in [0, 0.5]
 }
 
@@ -166,9 +166,9 @@ func Source(c *Config) data.Source {
 // Tokenizer is the name data.NewTokenizer knows the job's by, empty for none.
 func Tokenizer(c *Config) string {
 	switch {
-	case c.Data.Tokenizer == "gpt2" && c.Data.Vocab != "":
+	case (c.Data.Tokenizer == "gpt2" || c.Data.Tokenizer == "folder") && c.Data.Vocab != "":
 		return c.Data.Vocab
-	case c.Data.Tokenizer == "none":
+	case c.Data.Tokenizer == "none" || c.Data.Tokenizer == "folder": // the folder is missing, which is reported
 		return ""
 	}
 	return c.Data.Tokenizer

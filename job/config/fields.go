@@ -25,7 +25,7 @@ type field struct {
 // The families, rules and so on a job can name.
 var (
 	families   = []string{"gpt2", "llama"}
-	tokenizers = []string{"bytes", "gpt2", "none"}
+	tokenizers = []string{"bytes", "gpt2", "folder", "none"}
 	idTypes    = []string{"uint16", "uint32", "int32", "int64"}
 	rules      = []string{"adamw", "adam", "sgd", "lion"}
 	curves     = []string{"constant", "linear", "cosine"}
@@ -53,8 +53,8 @@ func (c *Config) fields() []field {
 		{"data.text", patterns{texts{&d.Text}}, "", "none", "list of text files or patterns; ** is any folders, ${GOROOT} and other variables are filled in"},
 		{"data.tokens", patterns{texts{&d.Tokens}}, "", "none", "list of token files as llm.c or nanoGPT write them, or nothing but ids; instead of text"},
 		{"data.dtype", choice{&d.DType, idTypes}, "", "llm.c's header, or uint16", "uint16 | uint32 | int32 | int64: ids of token files without a header"},
-		{"data.tokenizer", choice{&d.Tokenizer, tokenizers}, "", "bytes for text, gpt2 for tokens", "bytes | gpt2; for tokens, the one they were made with, or none; with model.from, that of its folder"},
-		{"data.vocab", path{text{&d.Vocab}}, "", "the one built in", "folder with a vocabulary for tokenizer gpt2: vocab.json and merges.txt, or tokenizer.json"},
+		{"data.tokenizer", choice{&d.Tokenizer, tokenizers}, "", "bytes for text, gpt2 for tokens", "bytes | gpt2 | folder, that of data.vocab; for tokens, the one they were made with, or none; with model.from, that of its folder"},
+		{"data.vocab", path{text{&d.Vocab}}, "", "the one built in", "folder with a tokenizer: tokenizer.json, or vocab.json and merges.txt"},
 		{"data.validation", real{&d.Validation, atMostHalf, "a fraction from 0 to 0.5"}, "0.01", "", "fraction of the data held out for evaluation"},
 
 		{"train.steps", count{&t.Steps, 1, mostSteps}, "200", "", "updates of the parameters"},

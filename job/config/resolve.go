@@ -21,7 +21,7 @@ func (c *Config) idle(key string) (why, because string) {
 		return "model.from brings its own config.json", "model.from"
 	case section == "model" && c.Model.From == "" && c.Model.Family != "llama" && slices.Contains(hf.LlamaKeys, name):
 		return c.Model.Family + " has no " + name, "model.family"
-	case key == "data.vocab" && c.Data.Tokenizer != "gpt2":
+	case key == "data.vocab" && c.Data.Tokenizer != "gpt2" && c.Data.Tokenizer != "folder":
 		return "tokenizer " + c.Data.Tokenizer + " has no vocabulary of its own", "data.tokenizer"
 	case key == "data.dtype" && len(c.Data.Tokens) == 0:
 		return "text has no ids yet", "data.text"
@@ -70,6 +70,9 @@ func (r *reader) resolveData() {
 		if len(d.Tokens) > 0 {
 			d.Tokenizer = "gpt2"
 		}
+		if r.has("data.vocab") {
+			d.Tokenizer = "folder"
+		}
 	}
 }
 
@@ -117,7 +120,7 @@ func (r *reader) vocab() int {
 	}
 	t, err := data.NewTokenizer(Tokenizer(r.Config))
 	if err != nil {
-		r.wrong(r.Config.Place("data.vocab"), "data.vocab", err.Error(), "want a folder with vocab.json and merges.txt")
+		r.wrong(r.Config.Place("data.vocab"), "data.vocab", err.Error(), "want a folder with tokenizer.json, or vocab.json and merges.txt")
 		return 0
 	}
 	r.tokenizer = t
@@ -128,6 +131,10 @@ func (r *reader) vocab() int {
 // Token files may use fewer than their tokenizer has.
 func (r *reader) checkVocab(makes int) {
 	c := r.Config
+	if len(c.Data.Text) > 0 && c.Model.Vocab < makes && r.tokenizer != nil && data.Least(r.tokenizer) <= c.Model.Vocab {
+		c.note("the tokenizer has %d tokens, of which the model knows the first %d; text with one of the others is refused", makes, c.Model.Vocab)
+		return
+	}
 	if len(c.Data.Text) > 0 && c.Model.Vocab < makes {
 		r.refuse(fmt.Sprintf("the model knows %d tokens, but tokenizer %s makes %d", c.Model.Vocab, c.Data.Tokenizer, makes),
 			fmt.Sprintf("want a vocabulary of at least %d", makes), "model.from", "model.vocab", "data.tokenizer", "data.vocab")

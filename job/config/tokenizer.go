@@ -9,9 +9,9 @@ import (
 	"zeroth/input"
 )
 
-// A model's tokenizer is recorded in its folder: vocab.json, merges.txt and
-// tokenizer_config.json, whose key zeroth has the tokenizer's name in the job
-// and a SHA-256 of what it does. So a model can be sampled and trained on
+// A model's tokenizer is recorded in its folder: tokenizer.json and the files beside
+// it as they were, or vocab.json, merges.txt and tokenizer_config.json, whose key
+// zeroth has the tokenizer's name in the job and a SHA-256 of what it does. So a model can be sampled and trained on
 // wherever its folder goes.
 
 // GPT-2's vocabulary, and how far others have padded it.
@@ -29,6 +29,9 @@ func (r *reader) resolveTokenizer() {
 		return
 	}
 	if r.has("data.tokenizer") || r.spoilt("data.tokenizer") || r.has("data.vocab") {
+		if d.Tokenizer == "folder" && !r.has("data.vocab") {
+			d.Vocab = from
+		}
 		r.compareTokenizer()
 		return
 	}
@@ -63,6 +66,9 @@ func named(t data.Tokenizer, folder string) (tokenizer, vocab string) {
 			return name, ""
 		}
 	}
+	if _, own := t.(*data.Folder); own {
+		return "folder", folder
+	}
 	return "gpt2", folder
 }
 
@@ -92,6 +98,9 @@ func (c *Config) note(format string, args ...any) {
 // checkTokenizer refuses what cannot be done with the tokenizer there is.
 func (r *reader) checkTokenizer() {
 	c := r.Config
+	if c.Data.Tokenizer == "folder" && c.Data.Vocab == "" {
+		r.refuse("data.tokenizer is folder, and no folder is named", "want data.vocab: a folder with tokenizer.json", "data.tokenizer")
+	}
 	if c.Data.Tokenizer != "none" {
 		return
 	}

@@ -27,7 +27,10 @@ func modelFolders(t *testing.T, vocabs map[string]int) {
 func TestTokenizerOfModelFrom(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	testjob.Write(t, "a.bin", "\x01\x00\x02\x00\x03\x00")
-	modelFolders(t, map[string]int{"none": 300, "qwen": 60000, "own": 400, "bytes": 256, "gpt2": 50304, "bare": 50304, "bad": 300})
+	modelFolders(t, map[string]int{"none": 300, "qwen": 60000, "own": 400, "bytes": 256, "gpt2": 50304, "bare": 50304, "bad": 300, "llama": 1000, "small": 421})
+	for _, name := range []string{"llama", "small"} {
+		testjob.WriteTokenizer(t, name, "llama3", `{"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|eot_id|>"}`)
+	}
 	testjob.WriteVocabulary(t, "qwen", 300)
 	testjob.Write(t, "qwen/tokenizer_config.json", `{"tokenizer_class": "Qwen2Tokenizer"}`)
 	testjob.WriteVocabulary(t, "own", 300)
@@ -48,13 +51,17 @@ func TestTokenizerOfModelFrom(t *testing.T) {
 		note, err  string
 	}{
 		{"none", "", "", "", "--set model.from=none: model.from: text needs the tokenizer that the model of none was trained with, and there is none in that folder; want data.tokenizer: bytes or gpt2, or data.vocab, whichever it is; or data.tokens, encoded with it elsewhere"},
-		{"qwen", "", "", "", `--set model.from=qwen: model.from: text is encoded with the tokenizer of the model, and that of model.from "qwen" is neither bytes nor gpt2 nor a folder whose tokenizer runs here: its tokenizer is a "Qwen2Tokenizer", says tokenizer_config.json; only GPT-2's way to cut text runs here`},
+		{"qwen", "", "", "", `--set model.from=qwen: model.from: text is encoded with the tokenizer of the model, and that of model.from "qwen" is neither bytes nor gpt2 nor a folder whose tokenizer runs here: its tokenizer is a "Qwen2Tokenizer", says tokenizer_config.json; without a tokenizer.json only GPT-2's way to cut text runs here`},
 		{"bad", "", "", "", `--set model.from=bad: model.from: text is encoded with the tokenizer of the model, and that of model.from "bad" is neither bytes nor gpt2 nor a folder whose tokenizer runs here: bad/merges.txt:1: "x" is not two tokens`},
 		{"own", "", "gpt2 own", "", ""},
 		{"bytes", "", "bytes ", "", ""},
 		{"gpt2", "", "gpt2 ", "", ""},
 		{"none", "data.tokenizer=bytes", "bytes ", "", ""},
 		{"qwen", "data.tokenizer=gpt2", "gpt2 ", "the job's tokenizer may not be that of its model: \"qwen\" is neither", ""},
+		{"llama", "", "folder llama", "", ""},
+		{"llama", "data.tokenizer=folder", "folder llama", "", ""},
+		{"small", "", "folder small", "the tokenizer has 422 tokens, of which the model knows the first 421; text with one of the others is refused", ""},
+		{"none", "data.vocab=llama", "", "", "--set model.from=none: model.from: the model knows 300 tokens, but tokenizer folder makes 422; want a vocabulary of at least 422"},
 		{"own", "data.tokenizer=bytes", "bytes ", "the job's tokenizer is not that of its model: the embeddings in own are those of other tokens", ""},
 		{"own", "data.tokenizer=gpt2 data.vocab=own", "gpt2 own", "", ""},
 		{"own", "data.text= data.tokens=[a.bin]", "gpt2 own", "", ""},
@@ -87,6 +94,21 @@ func TestTokenizerOfModelFrom(t *testing.T) {
 		if again, err := Load("again.yaml", nil); err != nil || Tokenizer(again) != Tokenizer(got) || again.Data.DType != got.Data.DType {
 			t.Errorf("%q: read again: %v", sets, err)
 		}
+	}
+}
+
+// A tokenizer of its own needs no model folder, but a folder.
+func TestTokenizerFolder(t *testing.T) {
+	testjob.InFolder(t, testjob.Least)
+	testjob.WriteTokenizer(t, "own", "qwen", "{}")
+	for _, set := range []string{"data.vocab=own", "data.tokenizer=folder data.vocab=own"} {
+		if c := mustLoad(t, strings.Fields(set)...); Tokenizer(c) != "own" || c.Model.Vocab != 424 {
+			t.Errorf("%s: tokenizer %s, vocabulary %d", set, Tokenizer(c), c.Model.Vocab)
+		}
+	}
+	_, err := Load("job.yaml", []string{"data.tokenizer=folder"})
+	if want := "--set data.tokenizer=folder: data.tokenizer: data.tokenizer is folder, and no folder is named; want data.vocab: a folder with tokenizer.json"; err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
 	}
 }
 

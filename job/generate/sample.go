@@ -90,6 +90,7 @@ type sampler struct {
 // goOn writes the text of the tokens that follow ids.
 func (o sampler) goOn(ctx context.Context, ids []int32, w io.Writer) error {
 	rng := rand.New(rand.NewPCG(o.Seed, 0))
+	text := data.NewStream(o.tok, ids)
 	for n := range o.Tokens {
 		if err := ctx.Err(); err != nil {
 			return context.Cause(ctx)
@@ -106,14 +107,15 @@ func (o sampler) goOn(ctx context.Context, ids []int32, w io.Writer) error {
 		id := choose(logits, o.Temperature, o.TopK, rng)
 		if slices.Contains(o.ends, id) {
 			o.Note(fmt.Sprintf("the text ends after %d of %d tokens, by token %d %q", n, o.Tokens, id, o.tok.Decode([]int32{id})))
-			return nil
+			break
 		}
 		ids = append(ids, id)
-		if _, err := w.Write(o.tok.Decode([]int32{id})); err != nil {
+		if _, err := w.Write(text.Next(id)); err != nil {
 			return err
 		}
 	}
-	return nil
+	_, err := w.Write(text.Rest())
+	return err
 }
 
 // endsOfText are the tokens that end a text: eos_token_id of config.json and of

@@ -39,7 +39,7 @@ func TestTokenizerOf(t *testing.T) {
 		{"gpt/model", "", 300, 0, "", `gpt/job.yaml: "gone" is neither bytes nor gpt2 nor a folder whose tokenizer runs here: stat gone/vocab.json: no such file or directory; the run has no copy of its tokenizer: ` + advice},
 		{"own", "", 256, 301, "", ""},
 		{"own", "bytes", 256, 256, "", ""},
-		{"qwen", "", 300, 0, "", `the tokenizer of "qwen" is neither bytes nor gpt2 nor a folder whose tokenizer runs here: its tokenizer is a "Qwen2Tokenizer", says tokenizer_config.json; only GPT-2's way to cut text runs here: encode the text elsewhere, with the tokenizer it is meant for, and give data.tokens; or ` + advice},
+		{"qwen", "", 300, 0, "", `the tokenizer of "qwen" is neither bytes nor gpt2 nor a folder whose tokenizer runs here: its tokenizer is a "Qwen2Tokenizer", says tokenizer_config.json; without a tokenizer.json only GPT-2's way to cut text runs here: encode the text elsewhere, with the tokenizer it is meant for, and give data.tokens; or ` + advice},
 		{"none", "", 256, 256, "none has no tokenizer; bytes is taken, whose 256 tokens the model has. If it is another, " + advice, ""},
 		{"none", "", 50257, 50257, "none has no tokenizer; gpt2 is taken, whose 50257 tokens the model has. If it is another, " + advice, ""},
 		{"none", "", 97, 0, "", "none has no tokenizer, and none here has the 97 tokens of its model; " + advice},

@@ -1,0 +1,171 @@
+package data
+
+import (
+	"bytes"
+	"compress/gzip"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// ownFolder writes a folder with a tokenizer.json of a family and what is beside it.
+func ownFolder(t testing.TB, dir, family string, beside map[string]string) {
+	t.Helper()
+	f, err := os.Open(filepath.Join("tokenizer", "testdata", family+".json.gz"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(z)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, "tokenizer.json"), string(text))
+	for name, text := range beside {
+		write(t, filepath.Join(dir, name), text)
+	}
+}
+
+// TestFolderFiles: a document is what the tokenizer makes of its text, and the
+// token that ends one; files of several chunks are as if encoded whole.
+func TestFolderFiles(t *testing.T) {
+	long := strings.Repeat("some words and 12345, don't; naïve e\u0301\n", 3*chunkBytes/40)
+	for _, family := range []string{"llama3", "qwen", "nemo", "smollm", "llama2", "gemma", "metafirst1"} {
+		eos := map[string]string{"llama3": "<|eot_id|>", "qwen": "<|im_end|>", "smollm": "<|endoftext|>"}[family]
+		if eos == "" {
+			eos = "</s>"
+		}
+		dir := tree(t, map[string]string{"a": long, "b": "the end", "c": ""})
+		ownFolder(t, filepath.Join(dir, "tok"), family, map[string]string{"tokenizer_config.json": `{"eos_token": {"content": "` + eos + `"}}`})
+		set := open(t, Source{Text: []string{"[abc]"}, Dir: dir, Tokenizer: "tok", Context: 4})
+		tok := set.Tokenizer.(*Folder)
+		end, ok := tok.ID(eos)
+		if !ok || tok.Separator() != end {
+			t.Fatalf("%s: separator %d", family, tok.Separator())
+		}
+		var want []int32
+		for _, text := range []string{long, "the end"} {
+			want = append(want, tok.Encode([]byte(text))...)
+			if want[len(want)-1] != end { // nemo's template ends with it
+				want = append(want, end)
+			}
+		}
+		if !slices.Equal(all(set), want) || len(set.Notes) > 0 {
+			t.Errorf("%s: other ids; notes %q", family, set.Notes)
+		}
+	}
+}
+
+func TestFolderRefusesBytes(t *testing.T) {
+	dir := tree(t, map[string]string{"a": "fine\nand \xe9 not", "b": "<|eot_id|> and <|eot_id|>"})
+	ownFolder(t, filepath.Join(dir, "tok"), "llama3", nil)
+	s := Source{Text: []string{"a"}, Dir: dir, Tokenizer: "tok", Context: 4}
+	if _, err := Open(t.Context(), s); err == nil || !strings.Contains(err.Error(), "a: line 2, byte 9 is 0xe9, which is not UTF-8") {
+		t.Errorf("%v", err)
+	}
+	s.Text = []string{"b"}
+	set := open(t, s)
+	if want := []string{"the text spells out special tokens 2 times; there they are those tokens, as in the reference"}; !slices.Equal(set.Notes, want) {
+		t.Errorf("notes %q", set.Notes)
+	}
+	if set.Tokenizer.Separator() != -1 {
+		t.Error("a separator from nowhere")
+	}
+	s.Vocab = 421 // without <|eot_id|>
+	if _, err := Open(t.Context(), s); err == nil || !strings.Contains(err.Error(), "b: token 1, at byte 2, has id 421, but the vocabulary has ids 0 to 420") {
+		t.Errorf("%v", err)
+	}
+	s.Vocab = 419
+	if _, err := Open(t.Context(), s); err == nil || !strings.Contains(err.Error(), "tok has 420 tokens, the model knows 419") {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestFolderSaysOtherwise: what is beside a tokenizer.json must not say otherwise.
+func TestFolderSaysOtherwise(t *testing.T) {
+	added := `"added_tokens_decoder": {"421": {"content": "<|eot_id|>", "lstrip": false, "rstrip": false, "single_word": false, "normalized": false, "special": true}}`
+	for name, c := range map[string]struct{ file, text, want string }{
+		"none":       {"special_tokens_map.json", `{}`, ""},
+		"agrees":     {"tokenizer_config.json", `{"tokenizer_class": "X", "add_bos_token": true, "add_eos_token": false, "bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>", ` + added + `}`, ""},
+		"bos":        {"tokenizer_config.json", `{"add_bos_token": false, "bos_token": "<|begin_of_text|>"}`, "add_bos_token of tokenizer_config.json is false"},
+		"eos":        {"tokenizer_config.json", `{"add_eos_token": true, "eos_token": "<|eot_id|>"}`, "add_eos_token of tokenizer_config.json is true"},
+		"special":    {"tokenizer_config.json", `{"pad_token": "<pad>"}`, `the special token "<pad>" is not among the added tokens`},
+		"map":        {"special_tokens_map.json", `{"pad_token": "<pad>"}`, `the special token "<pad>" is not among the added tokens`},
+		"code":       {"tokenizer_config.json", `{"auto_map": {"AutoTokenizer": ["a.B", null]}}`, "auto_map of tokenizer_config.json names code of its own"},
+		"lower case": {"tokenizer_config.json", `{"do_lower_case": true}`, "do_lower_case"},
+		"added":      {"added_tokens.json", `{"<|eot_id|>": 5}`, `added_tokens.json has "<|eot_id|>", id 5`},
+		"decoder":    {"tokenizer_config.json", "{" + strings.Replace(added, `"rstrip": false`, `"rstrip": true`, 1) + "}", `added_tokens_decoder of tokenizer_config.json has "<|eot_id|>", id 421, otherwise`},
+	} {
+		dir := t.TempDir()
+		ownFolder(t, dir, "llama3", map[string]string{c.file: c.text})
+		_, err := NewTokenizer(dir)
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v, want %s", name, err, c.want)
+		}
+	}
+}
+
+// TestFolderIsRecorded: what is recorded of a folder's tokenizer is its files.
+func TestFolderIsRecorded(t *testing.T) {
+	dir, again := t.TempDir(), filepath.Join(t.TempDir(), "again")
+	ownFolder(t, dir, "qwen", map[string]string{"tokenizer_config.json": `{"eos_token": "<|im_end|>"}`, "chat_template.jinja": "{{ x }}"})
+	a, err := NewTokenizer(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := WriteTokenizer(again, "folder", a); err != nil {
+		t.Fatal(err)
+	}
+	b, err := NewTokenizer(again)
+	if err != nil || !SameTokenizer(a, b) || SameTokenizer(a, gpt2()) || a.Separator() != b.Separator() {
+		t.Fatalf("%v", err)
+	}
+	for _, name := range []string{"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"} {
+		was, err := os.ReadFile(filepath.Join(dir, name))
+		is, err2 := os.ReadFile(filepath.Join(again, name))
+		if err != nil || err2 != nil || !bytes.Equal(was, is) {
+			t.Errorf("%s: %v %v", name, err, err2)
+		}
+	}
+}
+
+// TestStream: id by id a text is as it is decoded at once, whatever was before, and
+// no part of a character is told.
+func TestStream(t *testing.T) {
+	text := "Hello  wörld, 你好 𝒳 👩\u200d👩 and   so on "
+	for _, family := range []string{"llama3", "qwen", "llama2", "gemma", "metafirst1"} {
+		dir := t.TempDir()
+		ownFolder(t, dir, family, nil)
+		tok, err := NewTokenizer(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids := tok.(*Folder).Plain([]byte(text))
+		for _, before := range []int{0, 1, 5, len(ids) - 1} {
+			told := string(tok.Decode(ids[:before]))
+			s := NewStream(tok, ids[:before])
+			got := ""
+			for _, id := range ids[before:] {
+				got += string(s.Next(id))
+			}
+			got += string(s.Rest())
+			if want := string(tok.Decode(ids)); !strings.HasSuffix(told, replacement) && told+got != want {
+				t.Errorf("%s after %d: %q and %q, want %q", family, before, told, got, want)
+			}
+			if strings.Contains(got, replacement) && !strings.HasSuffix(told, replacement) {
+				t.Errorf("%s: a part of a character: %q", family, got)
+			}
+		}
+	}
+	s := NewStream(gpt2(), nil)
+	if got := s.Next(15496); string(got) != "Hello" || s.Rest() != nil {
+		t.Errorf("%q", got)
+	}
+}

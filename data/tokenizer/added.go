@@ -1,0 +1,133 @@
+package tokenizer
+
+import (
+	"bytes"
+	"unicode"
+	"unicode/utf8"
+)
+
+// finder finds any of a set of texts, leftmost first and then the longest: a tree of
+// their bytes.
+type finder struct {
+	next  []map[byte]int32 // by node; the first is the root
+	leaf  []int            // by node: which text ends there; -1: none
+	heads []byte           // what one may begin with
+	head  [256]bool
+}
+
+func (f *finder) add(s string, value int) {
+	if s == "" {
+		return
+	}
+	if f.next == nil {
+		f.grow()
+	}
+	n := int32(0)
+	for i := range len(s) {
+		to, ok := f.next[n][s[i]]
+		if !ok {
+			to = f.grow()
+			f.next[n][s[i]] = to
+		}
+		n = to
+	}
+	if f.leaf[n] < 0 {
+		f.leaf[n] = value
+	}
+	if !f.head[s[0]] {
+		f.head[s[0]] = true
+		f.heads = append(f.heads, s[0])
+	}
+}
+
+func (f *finder) grow() int32 {
+	f.next, f.leaf = append(f.next, map[byte]int32{}), append(f.leaf, -1)
+	return int32(len(f.next) - 1)
+}
+
+// find is where the first of the texts is from a place on; at is -1 if none is.
+func (f *finder) find(b []byte, from int) (at, end, value int) {
+	for i := from; i < len(b) && len(f.heads) > 0; i++ {
+		if len(f.heads) == 1 {
+			skip := bytes.IndexByte(b[i:], f.heads[0])
+			if skip < 0 {
+				break
+			}
+			i += skip
+		} else if !f.head[b[i]] {
+			continue
+		}
+		if end, value := f.longest(b, i); value >= 0 {
+			return i, end, value
+		}
+	}
+	return -1, 0, 0
+}
+
+// longest is the longest of the texts that begins at a place; -1: none.
+func (f *finder) longest(b []byte, at int) (end, value int) {
+	value = -1
+	for n, i := int32(0), at; i < len(b); {
+		to, ok := f.next[n][b[i]]
+		if !ok {
+			break
+		}
+		n = to
+		if i++; f.leaf[n] >= 0 {
+			end, value = i, f.leaf[n]
+		}
+	}
+	return end, value
+}
+
+// cutOut calls token for every added token that f finds in b, and text for what is
+// between them, with the place where that begins.
+func (t *Tokenizer) cutOut(f *finder, b []byte, text func(b []byte, at int), token func(a *Added)) {
+	pos, from := 0, 0 // what has been told, and where to look
+	for {
+		start, end, value := f.find(b, from)
+		if start < 0 {
+			break
+		}
+		from = end
+		a := &t.added[value]
+		if a.SingleWord && touches(b, start, end) {
+			continue
+		}
+		if a.SpaceBefore {
+			start = pos + len(bytes.TrimRightFunc(b[pos:max(pos, start)], unicode.IsSpace))
+		}
+		if a.SpaceAfter {
+			end = len(b) - len(bytes.TrimLeftFunc(b[end:], unicode.IsSpace))
+		}
+		if start > pos {
+			text(b[pos:start], pos)
+		}
+		token(a)
+		pos = end
+	}
+	if pos < len(b) {
+		text(b[pos:], pos)
+	}
+}
+
+// touches tells whether a character of a word is beside b[start:end].
+func touches(b []byte, start, end int) bool {
+	last, n := utf8.DecodeLastRune(b[:start])
+	next, m := utf8.DecodeRune(b[end:])
+	return n > 0 && classes[last]&word != 0 || m > 0 && classes[next]&word != 0
+}
+
+// splits tells whether a text has white space behind something else: what has, may
+// go across a place where Cut cuts.
+func splits(s string) bool {
+	was := true
+	for _, r := range s {
+		is := unicode.IsSpace(r)
+		if is && !was {
+			return true
+		}
+		was = is
+	}
+	return false
+}

@@ -1,0 +1,189 @@
+package tokenizer
+
+import (
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// decode turns the tokens of a text into other ones, of which the text is made.
+type decode func(tokens []string) []string
+
+// Decode is the text of ids, without those that no token has; plain leaves special
+// tokens out.
+func (t *Tokenizer) Decode(ids []int32, plain bool) string {
+	tokens := make([]string, 0, len(ids))
+	for _, id := range ids {
+		if s := t.Token(id); s != "" && !(plain && t.Special(uint32(id))) {
+			tokens = append(tokens, s)
+		}
+	}
+	for _, f := range t.decoder {
+		tokens = f(tokens)
+	}
+	return strings.Join(tokens, t.joined)
+}
+
+func (t *Tokenizer) readDecoder(s step) error {
+	all, err := s.steps("decoders")
+	if err != nil {
+		return err
+	}
+	for _, s := range all {
+		f, err := decoder(s)
+		if err != nil {
+			return err
+		}
+		t.decoder = append(t.decoder, f)
+		t.joined = ""
+	}
+	return nil
+}
+
+func decoder(s step) (decode, error) {
+	switch s.kind() {
+	case "ByteLevel":
+		return fromBytes, s.only("add_prefix_space", "use_regex", "trim_offsets")
+	case "ByteFallback":
+		return fallBack, s.only()
+	case "Fuse":
+		return func(t []string) []string { return []string{strings.Join(t, "")} }, s.only()
+	case "Replace":
+		from, to, err := s.literal()
+		return func(t []string) []string {
+			for i := range t {
+				t[i] = strings.ReplaceAll(t[i], from, to)
+			}
+			return t
+		}, err
+	case "Strip":
+		return trim(s)
+	case "Metaspace":
+		m, err := readMetaspace(s)
+		return m.decode, err
+	}
+	return nil, s.refuse("it decodes by %.40q", s.kind())
+}
+
+// fromBytes joins tokens in the alphabet of bytes. A token with a character outside
+// it stands for itself.
+func fromBytes(tokens []string) []string {
+	var b []byte
+	for _, s := range tokens {
+		text, _ := Literal(s)
+		b = append(b, text...)
+	}
+	return []string{valid(b)}
+}
+
+// valid is text as Rust's from_utf8_lossy makes it: a U+FFFD for each longest part
+// of a character.
+func valid(b []byte) string {
+	var out strings.Builder
+	for len(b) > 0 {
+		if r, n := utf8.DecodeRune(b); r != utf8.RuneError || n > 1 {
+			out.Write(b[:n])
+			b = b[n:]
+			continue
+		}
+		out.WriteRune(utf8.RuneError)
+		b = b[begun(b):]
+	}
+	return out.String()
+}
+
+// begun is the length of the part of a character that b begins with, at least 1.
+func begun(b []byte) int {
+	low, high, more := byte(0x80), byte(0xbf), 0 // of the second byte, and how many follow
+	switch c := b[0]; {
+	case c >= 0xc2 && c <= 0xdf:
+		more = 1
+	case c >= 0xe0 && c <= 0xef:
+		more = 2
+		if c == 0xe0 {
+			low = 0xa0
+		} else if c == 0xed {
+			high = 0x9f
+		}
+	case c >= 0xf0 && c <= 0xf4:
+		more = 3
+		if c == 0xf0 {
+			low = 0x90
+		} else if c == 0xf4 {
+			high = 0x8f
+		}
+	}
+	n := 1
+	for n <= more && n < len(b) && b[n] >= low && b[n] <= high {
+		n++
+		low, high = 0x80, 0xbf
+	}
+	return n
+}
+
+// fallBack joins runs of tokens such as <0x0A>; one that is no UTF-8 becomes a
+// U+FFFD a byte.
+func fallBack(tokens []string) (out []string) {
+	var run []byte
+	flush := func() {
+		if utf8.Valid(run) && len(run) > 0 {
+			out = append(out, string(run))
+		} else {
+			for range run {
+				out = append(out, string(utf8.RuneError))
+			}
+		}
+		run = run[:0]
+	}
+	for _, s := range tokens {
+		if len(s) == 6 && s[:3] == "<0x" && s[5] == '>' {
+			if b, err := strconv.ParseUint(s[3:5], 16, 8); err == nil {
+				run = append(run, byte(b))
+				continue
+			}
+		}
+		flush()
+		out = append(out, s)
+	}
+	flush()
+	return out
+}
+
+// trim takes a character away from the ends of tokens, so many times.
+func trim(s step) (decode, error) {
+	content, err := s.text("content")
+	start, err2 := s.count("start")
+	stop, err3 := s.count("stop")
+	for _, err := range []error{err, err2, err3, s.only("content", "start", "stop")} {
+		if err != nil {
+			return nil, err
+		}
+	}
+	if content == "" {
+		return nil, s.refuse("it strips an empty text")
+	}
+	return func(tokens []string) []string {
+		for i, s := range tokens {
+			for k := 0; k < start && strings.HasPrefix(s, content); k++ {
+				s = s[len(content):]
+			}
+			for k := 0; k < stop && strings.HasSuffix(s, content); k++ {
+				s = s[:len(s)-len(content)]
+			}
+			tokens[i] = s
+		}
+		return tokens
+	}, nil
+}
+
+// decode makes spaces of marks; those of the first token are the text's own
+// beginning, and go.
+func (m metaspace) decode(tokens []string) []string {
+	for i, s := range tokens {
+		if i == 0 && m.scheme != "never" {
+			s = strings.ReplaceAll(s, m.mark, "")
+		}
+		tokens[i] = strings.ReplaceAll(s, m.mark, " ")
+	}
+	return tokens
+}

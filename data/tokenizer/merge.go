@@ -1,0 +1,186 @@
+package tokenizer
+
+import (
+	"math"
+	"math/bits"
+	"math/rand/v2"
+)
+
+// Merges are the pairs of tokens that become one, and in which order: the lower
+// its rank, the earlier a pair merges. The zero value has none.
+type Merges struct {
+	keys   []uint64 // left<<32 | right, at hash(key) or behind; a power of two, at most half of it taken
+	values []merge
+	n      int
+}
+
+// merge is what a pair of tokens becomes.
+type merge struct{ rank, id uint32 }
+
+// noKey is a slot that is free; no vocabulary has such ids.
+const noKey = math.MaxUint64
+
+// factor is odd and drawn at the start: no file can make its keys collide.
+var factor = rand.Uint64() | 1
+
+// slot is where a key is, or would be.
+func (m *Merges) slot(key uint64) int {
+	i := int(key * factor >> (65 - bits.Len(uint(len(m.keys)))))
+	for m.keys[i] != key && m.keys[i] != noKey {
+		i = (i + 1) & (len(m.keys) - 1)
+	}
+	return i
+}
+
+// Set makes a pair become a token; of equal pairs the last counts.
+func (m *Merges) Set(left, right, rank, id uint32) {
+	if 2*m.n >= len(m.keys) {
+		m.grow()
+	}
+	key := uint64(left)<<32 | uint64(right)
+	i := m.slot(key)
+	if m.keys[i] == noKey {
+		m.n++
+	}
+	m.keys[i], m.values[i] = key, merge{rank, id}
+}
+
+func (m *Merges) grow() {
+	old := *m
+	size := max(16, 2*len(old.keys))
+	m.keys, m.values = make([]uint64, size), make([]merge, size)
+	for i := range m.keys {
+		m.keys[i] = noKey
+	}
+	for i, key := range old.keys {
+		if key != noKey {
+			at := m.slot(key)
+			m.keys[at], m.values[at] = key, old.values[i]
+		}
+	}
+}
+
+// Has tells whether a pair becomes one.
+func (m *Merges) Has(left, right uint32) bool {
+	_, ok := m.get(left, right)
+	return ok
+}
+
+// get is what a pair becomes.
+func (m *Merges) get(left, right uint32) (merge, bool) {
+	if m.n == 0 {
+		return merge{}, false
+	}
+	key := uint64(left)<<32 | uint64(right)
+	i := m.slot(key)
+	return m.values[i], m.keys[i] == key
+}
+
+// Merger merges the tokens of one piece at a time; it is the memory of one
+// goroutine.
+type Merger struct {
+	nodes []node
+	heap  heap
+}
+
+// node is a token of a piece while its pairs are merged; nodes are a list in both
+// directions, linked by index.
+type node struct {
+	id         uint32
+	prev, next int32 // -1 at the ends
+	rank       uint32
+}
+
+// noRank marks a token that does not merge with the next one, or is no more.
+const noRank = math.MaxUint32
+
+// Push adds a token to the piece.
+func (g *Merger) Push(id uint32) {
+	i := int32(len(g.nodes))
+	g.nodes = append(g.nodes, node{id, i - 1, i + 1, noRank})
+}
+
+// Append merges the piece as long as there is a pair that merges, of the pairs of
+// lowest rank the leftmost first, appends its tokens to ids, and begins a new one.
+// It is O(n log n) for n tokens, so that a megabyte without a space is no trap.
+func (g *Merger) Append(ids []uint32, m *Merges) []uint32 {
+	if len(g.nodes) == 0 {
+		return ids
+	}
+	g.nodes[len(g.nodes)-1].next = -1
+	for i := range g.nodes {
+		g.offer(int32(i), m)
+	}
+	for len(g.heap) > 0 {
+		top := g.heap.pop()
+		i := int32(uint32(top))
+		n := &g.nodes[i]
+		if n.rank != uint32(top>>32) {
+			continue // the pair has changed since
+		}
+		next := &g.nodes[n.next]
+		into, _ := m.get(n.id, next.id)
+		n.id = into.id
+		n.next, next.rank = next.next, noRank
+		if n.next >= 0 {
+			g.nodes[n.next].prev = i
+		}
+		g.offer(i, m)
+		if n.prev >= 0 {
+			g.offer(n.prev, m)
+		}
+	}
+	for i := int32(0); i >= 0; i = g.nodes[i].next {
+		ids = append(ids, g.nodes[i].id)
+	}
+	g.nodes = g.nodes[:0]
+	return ids
+}
+
+// offer looks up the pair that begins at node i.
+func (g *Merger) offer(i int32, m *Merges) {
+	n := &g.nodes[i]
+	n.rank = noRank
+	if n.next < 0 {
+		return
+	}
+	if into, ok := m.get(n.id, g.nodes[n.next].id); ok {
+		n.rank = into.rank
+		g.heap.push(uint64(into.rank)<<32 | uint64(uint32(i)))
+	}
+}
+
+// heap is a binary heap, smallest first, of rank<<32 | position.
+type heap []uint64
+
+func (h *heap) push(x uint64) {
+	s := append(*h, x)
+	*h = s
+	i := len(s) - 1
+	for ; i > 0 && x < s[(i-1)/2]; i = (i - 1) / 2 {
+		s[i] = s[(i-1)/2]
+	}
+	s[i] = x
+}
+
+func (h *heap) pop() uint64 {
+	s := *h
+	top, x := s[0], s[len(s)-1]
+	s = s[:len(s)-1]
+	*h = s
+	i := 0
+	for 2*i+1 < len(s) {
+		child := 2*i + 1
+		if child+1 < len(s) && s[child+1] < s[child] {
+			child++
+		}
+		if x <= s[child] {
+			break
+		}
+		s[i], i = s[child], child
+	}
+	if len(s) > 0 {
+		s[i] = x
+	}
+	return top
+}

@@ -1,0 +1,172 @@
+package tokenizer
+
+import (
+	"cmp"
+	_ "embed"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"unicode/utf8"
+)
+
+// The reference composes as Unicode 9 does. Libraries of later versions order and
+// compose more marks, put U+034F into long runs of them, or compose U+10041 as if it
+// were A (golang.org/x/text v0.28.0), so the algorithm is here, with the reference's
+// tables (Unicode Standard Annex 15).
+
+// composing are lines of three kinds: what a character decomposes into (=), the
+// class of a mark (#), and what two characters compose into (+).
+//
+//go:embed nfc.txt
+var composing string
+
+var (
+	decomposed = map[rune][]rune{}  // all the way
+	markClass  = map[rune]int{}     // canonical combining class; 0 of all others
+	composed   = map[[2]rune]rune{} // primary composites
+)
+
+var loadNFC = sync.OnceFunc(func() {
+	for line := range strings.Lines(composing) {
+		var r []rune
+		for _, f := range strings.Fields(line[1:]) {
+			x, err := strconv.ParseInt(f, 16, 32)
+			if err != nil {
+				panic("tokenizer: nfc.txt: " + line)
+			}
+			r = append(r, rune(x))
+		}
+		switch line[0] {
+		case '=':
+			decomposed[r[0]] = r[1:]
+		case '#':
+			markClass[r[0]] = int(r[1])
+		case '+':
+			composed[[2]rune(r)] = r[2]
+		}
+	}
+})
+
+// nfc is the text as the reference composes it: the text itself where nothing
+// changes.
+func nfc(b []byte) []byte {
+	at := nextMove(b, 0)
+	if at == len(b) {
+		return b
+	}
+	out := make([]byte, 0, len(b)+len(b)/8)
+	for len(b) > 0 {
+		_, n := utf8.DecodeLastRune(b[:at]) // the last character that stays
+		out = append(out, b[:at-n]...)
+		end := at
+		for end < len(b) {
+			c, n := first(b[end:])
+			if c&moves == 0 {
+				break
+			}
+			end += n
+		}
+		out = compose(out, b[at-n:end])
+		b = b[end:]
+		at = nextMove(b, 0)
+		if at == len(b) {
+			return append(out, b...)
+		}
+	}
+	return out
+}
+
+// nextMove is where the next character is, from a place on, that may compose with
+// one before it, change its place or become another.
+func nextMove(b []byte, from int) int {
+	for from < len(b) {
+		if b[from] < utf8.RuneSelf {
+			from++
+			continue
+		}
+		c, n := first(b[from:])
+		if c&moves != 0 {
+			return from
+		}
+		from += n
+	}
+	return len(b)
+}
+
+// compose adds a character and those that move behind it: decomposed, the marks in
+// the order of their classes, and each composed with the last character that is no
+// mark, unless one of its class or a higher one, or another character, is between.
+func compose(out, b []byte) []byte {
+	var all []rune
+	for i := 0; i < len(b); {
+		r, n := utf8.DecodeRune(b[i:])
+		if r == utf8.RuneError && n == 1 { // no UTF-8, and no mark: it ends a run
+			return append(append(out, string(recompose(all))...), b[i:]...)
+		}
+		all = decompose(all, r)
+		i += n
+	}
+	return append(out, string(recompose(all))...)
+}
+
+// Hangul syllables are computed (The Unicode Standard, 3.12).
+const (
+	firstL, firstV, firstT, firstS = 0x1100, 0x1161, 0x11a7, 0xac00
+	countL, countV, countT         = 19, 21, 28
+	countS                         = countL * countV * countT
+)
+
+func decompose(all []rune, r rune) []rune {
+	if s := r - firstS; s >= 0 && s < countS {
+		all = append(all, firstL+s/(countV*countT), firstV+s/countT%countV)
+		if t := s % countT; t > 0 {
+			all = append(all, firstT+t)
+		}
+		return all
+	}
+	if parts, ok := decomposed[r]; ok {
+		return append(all, parts...)
+	}
+	return append(all, r)
+}
+
+func recompose(all []rune) []rune {
+	for i := 0; i < len(all); i++ {
+		end := i
+		for end < len(all) && markClass[all[end]] > 0 {
+			end++
+		}
+		slices.SortStableFunc(all[i:end], func(a, b rune) int { return cmp.Compare(markClass[a], markClass[b]) })
+		i = end
+	}
+	starter, last := -1, 0 // what marks compose with; the class of what was kept last
+	kept := all[:0]
+	for _, r := range all {
+		class := markClass[r]
+		if starter >= 0 && (starter == len(kept)-1 || last > 0 && last < class) {
+			if both := together(kept[starter], r); both > 0 {
+				kept[starter] = both
+				continue
+			}
+		}
+		if last = class; class == 0 {
+			starter = len(kept)
+		}
+		kept = append(kept, r)
+	}
+	return kept
+}
+
+// together is what two characters compose into; 0 if they stay two.
+func together(a, b rune) rune {
+	l, v := a-firstL, b-firstV
+	if l >= 0 && l < countL && v >= 0 && v < countV {
+		return firstS + (l*countV+v)*countT
+	}
+	s, t := a-firstS, b-firstT
+	if s >= 0 && s < countS && s%countT == 0 && t > 0 && t < countT {
+		return a + t
+	}
+	return composed[[2]rune{a, b}]
+}

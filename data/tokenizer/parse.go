@@ -1,0 +1,481 @@
+package tokenizer
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"zeroth/data/jsonread"
+)
+
+// Limits of a tokenizer.json, of whose size its reader takes care.
+const (
+	maxVocab  = 1 << 20 // ids
+	maxMerges = 1 << 20
+	maxAdded  = 1 << 16
+	maxToken  = 1 << 10 // bytes that a token stands for
+)
+
+// Tokenizer is what one tokenizer.json says. It does not change and may be used by
+// many goroutines at once.
+type Tokenizer struct {
+	added       []Added
+	raw, normed finder // indices of added, by the pass that finds them
+
+	normalizers []normalizer
+	meta        *metaspace // nil if there is none
+	marked      string     // what spaces become; empty: they stay
+	cuts        []cut
+	parts       bool // nothing that is looked for goes from other text into white space
+	bytes       bool // the model's alphabet is bytes (ByteLevel), else characters
+
+	ids      map[string]uint32 // by text; with bytes, of the bytes they stand for
+	merges   Merges
+	fallback [256]int64 // id of a byte; -1: none
+	falls    bool       // characters without a token become bytes
+	unknown  int64      // id; -1: none
+	fuse     bool       // unknown characters in a row are one token
+	whole    bool       // a piece that is a token is not merged
+	across   bool       // a merge goes from other text into mark
+
+	before, after []uint32 // what the template puts around a text
+
+	tokens  []string // by id, as they are written; "" where an id has none
+	model   int      // ids of the model's own vocabulary are below it
+	special []bool   // by id: left out where Decode is asked to
+	decoder []decode
+	joined  string // what is between tokens without a decoder
+}
+
+// Added is a token that is found in a text before it is cut.
+type Added struct {
+	ID          uint32
+	Content     string
+	SingleWord  bool // it counts only where no letter or digit touches it
+	SpaceBefore bool // white space before it belongs to it
+	SpaceAfter  bool // and behind it
+	Normalized  bool // it is found in normalized text
+	Special     bool
+}
+
+// Parse reads a tokenizer.json. Its error names the part that is not done here.
+func Parse(text []byte) (*Tokenizer, error) {
+	load()
+	t := &Tokenizer{unknown: -1, parts: true, joined: " "}
+	f := fileReader{Reader: jsonread.New(text), model: modelReader{ids: map[string]uint32{}}}
+	if err := f.read(); err != nil {
+		return nil, err
+	}
+	if err := f.model.check(); err != nil {
+		return nil, err
+	}
+	for _, read := range []func() error{
+		func() error { return t.readNormalizer(step{f.steps["normalizer"], "normalizer"}) },
+		func() error { return t.readPreTokenizer(step{f.steps["pre_tokenizer"], "pre_tokenizer"}) },
+		func() error { return t.setModel(&f.model) },
+		func() error { return t.setAdded(f.added, len(f.model.ids)) },
+		func() error { return t.readPostProcessor(step{f.steps["post_processor"], "post_processor"}) },
+		func() error { return t.readDecoder(step{f.steps["decoder"], "decoder"}) },
+	} {
+		if err := read(); err != nil {
+			return nil, err
+		}
+	}
+	t.cutWords()
+	return t, nil
+}
+
+// fileReader reads the file's parts, in whatever order they come.
+type fileReader struct {
+	*jsonread.Reader
+	steps map[string]jsonread.Value
+	added []Added
+	model modelReader
+}
+
+func (f *fileReader) read() error {
+	f.steps = map[string]jsonread.Value{}
+	one := func(key string) func() error {
+		return func() (err error) {
+			f.steps[key], err = f.Value()
+			return err
+		}
+	}
+	f.model.Reader = f.Reader
+	seen := false
+	err := f.Fields(map[string]func() error{
+		"version": nil, "truncation": nil, "padding": nil, // the last two concern batches, and programs set them for each
+		"normalizer": one("normalizer"), "pre_tokenizer": one("pre_tokenizer"), "post_processor": one("post_processor"), "decoder": one("decoder"),
+		"added_tokens": f.readAdded,
+		"model":        func() error { seen = true; return f.model.read() },
+	})
+	if err == nil {
+		err = f.End()
+	}
+	if err == nil && !seen {
+		err = f.Wrong("there is no model")
+	}
+	return err
+}
+
+func (f *fileReader) readAdded() error {
+	if f.Null() {
+		return nil
+	}
+	return f.Array(func(i int) error {
+		var a Added
+		flag := func(to *bool) func() error {
+			return func() (err error) { *to, err = f.Bool(); return err }
+		}
+		err := f.Fields(map[string]func() error{
+			"id":          func() error { id, err := f.Int(maxVocab - 1); a.ID = uint32(id); return err },
+			"content":     func() (err error) { a.Content, err = f.String(); return err },
+			"single_word": flag(&a.SingleWord), "lstrip": flag(&a.SpaceBefore), "rstrip": flag(&a.SpaceAfter),
+			"normalized": flag(&a.Normalized), "special": flag(&a.Special),
+		})
+		switch {
+		case err != nil:
+			return err
+		case i == maxAdded:
+			return f.Wrong("more than %d added tokens", maxAdded)
+		case len(a.Content) > maxToken:
+			return f.Wrong("the added token %.40q... is longer than %d bytes", a.Content, maxToken)
+		}
+		f.added = append(f.added, a)
+		return nil
+	})
+}
+
+// modelReader reads the model.
+type modelReader struct {
+	*jsonread.Reader
+	kind           string
+	unknown        string // no token: it counts for nothing
+	fuse, fallback bool
+	whole          bool
+	prefix, suffix string
+	dropout        string
+	ids            map[string]uint32
+	merges         [][3]uint32      // left, right, both
+	early          *jsonread.Reader // of merges that came before the vocabulary
+	foreign        string           // a key of another type of model
+}
+
+func (m *modelReader) read() error {
+	text := func(to *string) func() error {
+		return func() (err error) {
+			if !m.Null() {
+				*to, err = m.String()
+			}
+			return err
+		}
+	}
+	flag := func(to *bool) func() error {
+		return func() (err error) {
+			if !m.Null() {
+				*to, err = m.Bool()
+			}
+			return err
+		}
+	}
+	return m.Fields(map[string]func() error{
+		"type": text(&m.kind), "unk_token": text(&m.unknown),
+		"continuing_subword_prefix": text(&m.prefix), "end_of_word_suffix": text(&m.suffix),
+		"fuse_unk": flag(&m.fuse), "byte_fallback": flag(&m.fallback), "ignore_merges": flag(&m.whole),
+		"vocab": m.readVocab, "merges": m.readMerges,
+		"dropout": func() (err error) {
+			if !m.Null() {
+				m.dropout, err = m.Number()
+			}
+			return err
+		},
+		"unk_id": m.pass("unk_id"), "max_input_chars_per_word": m.pass("max_input_chars_per_word"), // of other models
+	})
+}
+
+// pass passes over what a model of another type has; check names it.
+func (m *modelReader) pass(key string) func() error {
+	return func() error {
+		m.foreign = key
+		_, err := m.Raw()
+		return err
+	}
+}
+
+func (m *modelReader) readVocab() error {
+	if m.Next() != jsonread.Object { // as the Unigram's, which check names
+		return m.pass("vocab")()
+	}
+	return m.Object(func(s string) error {
+		id, err := m.Int(maxVocab - 1)
+		_, twice := m.ids[s]
+		switch {
+		case err != nil:
+			return err
+		case s == "":
+			return m.Wrong("id %d is an empty token", id)
+		case len(s) > 2*maxToken || utf8.RuneCountInString(s) > maxToken: // a byte is at most two bytes in the alphabet
+			return m.Wrong("token %.40q... is longer than %d bytes", s, maxToken)
+		case twice:
+			return m.Wrong("token %.40q is given twice", s)
+		case len(m.ids) == maxVocab:
+			return m.Wrong("more than %d tokens", maxVocab)
+		}
+		m.ids[s] = uint32(id)
+		return nil
+	})
+}
+
+// readMerges reads merges, written as "LEFT RIGHT" or ["LEFT", "RIGHT"].
+func (m *modelReader) readMerges() error {
+	if len(m.ids) == 0 {
+		m.early = m.Fork()
+		_, err := m.Raw()
+		return err
+	}
+	return m.Array(func(i int) error {
+		if i == maxMerges {
+			return m.Wrong("more than %d merges", maxMerges)
+		}
+		var parts [2]string
+		if m.Next() == jsonread.Array {
+			n := 0
+			err := m.Array(func(i int) (err error) {
+				if n++; i > 1 {
+					return m.Wrong("a merge of more than two tokens")
+				}
+				parts[i], err = m.String()
+				return err
+			})
+			if err == nil && n < 2 {
+				err = m.Wrong("a merge of %d tokens", n)
+			}
+			if err != nil {
+				return err
+			}
+		} else {
+			line, err := m.String()
+			left, right, ok := strings.Cut(line, " ")
+			if err == nil && (!ok || strings.Contains(right, " ")) {
+				err = m.Wrong("%.80q is not two tokens with a space between", line)
+			}
+			if err != nil {
+				return err
+			}
+			parts = [2]string{left, right}
+		}
+		return m.addMerge(parts[0], parts[1])
+	})
+}
+
+func (m *modelReader) addMerge(left, right string) error {
+	var ids [3]uint32
+	for i, s := range [...]string{left, right, left + right} {
+		id, ok := m.ids[s]
+		if !ok {
+			return m.Wrong("the merge of %.40q and %.40q: %.40q is not in the vocabulary", left, right, s)
+		}
+		ids[i] = id
+	}
+	m.merges = append(m.merges, ids)
+	return nil
+}
+
+// check refuses models that are not done here.
+func (m *modelReader) check() error {
+	if m.early != nil && len(m.ids) > 0 {
+		m.Reader = m.early
+		if err := m.readMerges(); err != nil {
+			return err
+		}
+	}
+	dropout, err := strconv.ParseFloat("0"+m.dropout, 64)
+	switch {
+	case m.kind != "BPE" && m.kind != "":
+		return fmt.Errorf("model: its type is %.40q; only BPE runs here", m.kind)
+	case m.foreign != "":
+		return fmt.Errorf("model: %s is not as a BPE has it", m.foreign)
+	case len(m.ids) == 0:
+		return fmt.Errorf("model: there is no vocabulary")
+	case err != nil || dropout != 0:
+		return fmt.Errorf("model: dropout is %.20s; merges are not dropped at random here", m.dropout)
+	case m.prefix != "" || m.suffix != "":
+		return fmt.Errorf("model: the parts of words are marked (continuing_subword_prefix %.20q, end_of_word_suffix %.20q), which is not done here", m.prefix, m.suffix)
+	}
+	return nil
+}
+
+// setModel takes the vocabulary and the merges.
+func (t *Tokenizer) setModel(m *modelReader) error {
+	t.fuse, t.falls, t.whole = m.fuse, m.fallback, m.whole
+	if t.bytes && t.falls {
+		return fmt.Errorf("model: byte_fallback of a vocabulary of bytes, which is not done here")
+	}
+	if id, ok := m.ids[m.unknown]; ok {
+		t.unknown = int64(id)
+	}
+	if err := t.setTokens(m.ids); err != nil {
+		return err
+	}
+	for rank, x := range m.merges {
+		t.merges.Set(x[0], x[1], uint32(rank), x[2])
+		t.across = t.across || strings.Contains(strings.TrimLeft(t.tokens[x[2]], mark), mark)
+	}
+	t.model = len(t.tokens)
+	return t.complete()
+}
+
+func (t *Tokenizer) setTokens(ids map[string]uint32) error {
+	t.ids = ids
+	if t.bytes {
+		t.ids = make(map[string]uint32, len(ids))
+	}
+	for s, id := range ids {
+		if err := t.setToken(id, s); err != nil {
+			return err
+		}
+		if text, ok := Literal(s); ok && t.bytes {
+			t.ids[text] = id
+		}
+	}
+	for b := range t.fallback {
+		s := string(Alphabet[b])
+		if !t.bytes {
+			s = fmt.Sprintf("<0x%02X>", b)
+		}
+		t.fallback[b] = -1
+		if id, ok := ids[s]; ok {
+			t.fallback[b] = int64(id)
+		}
+	}
+	return nil
+}
+
+func (t *Tokenizer) setToken(id uint32, s string) error {
+	for int(id) >= len(t.tokens) {
+		t.tokens = append(t.tokens, make([]string, 1+int(id)-len(t.tokens))...)
+	}
+	if is := t.tokens[id]; is != "" && is != s {
+		return fmt.Errorf("id %d is given to %.40q and to %.40q", id, min(is, s), max(is, s))
+	}
+	t.tokens[id] = s
+	return nil
+}
+
+// complete refuses a vocabulary by which text would be lost: the reference drops
+// what has no token.
+func (t *Tokenizer) complete() error {
+	if t.unknown >= 0 {
+		return nil
+	}
+	for b, id := range t.fallback {
+		never := b == 0xc0 || b == 0xc1 || b > 0xf4 // no UTF-8 has them
+		switch {
+		case id >= 0 || never:
+		case t.bytes:
+			return fmt.Errorf("model: no token is the byte 0x%02x, and there is no unk_token: text with it would be lost", b)
+		default:
+			return fmt.Errorf("model: no token is <0x%02X>, and there is no unk_token: text with it would be lost", b)
+		}
+	}
+	if !t.bytes && !t.falls {
+		return fmt.Errorf("model: there is neither byte_fallback nor an unk_token: characters without a token would be lost")
+	}
+	return nil
+}
+
+// setAdded takes the added tokens. The reference gives a token that the vocabulary
+// has that id, and others the next free one, whatever the file says.
+func (t *Tokenizer) setAdded(all []Added, vocab int) error {
+	byText := make(map[string]uint32, len(t.tokens))
+	for id, s := range t.tokens {
+		if s != "" {
+			byText[s] = uint32(id)
+		}
+	}
+	next, seen := vocab, map[string]bool{}
+	for _, a := range all {
+		if a.Content == "" {
+			return fmt.Errorf("added_tokens: id %d is an empty token", a.ID)
+		}
+		if seen[a.Content] {
+			return fmt.Errorf("added_tokens: %.40q is there twice", a.Content)
+		}
+		seen[a.Content] = true
+		id, ok := byText[a.Content]
+		if !ok {
+			id = uint32(next)
+		}
+		if id != a.ID {
+			return fmt.Errorf("added_tokens: %.40q has the id %d, and the reference makes it %d; programs would disagree on it", a.Content, a.ID, id)
+		}
+		next = max(next, int(id)+1)
+		if next > maxVocab {
+			return fmt.Errorf("added_tokens: more than %d tokens in all", maxVocab)
+		}
+		if err := t.setToken(id, a.Content); err != nil {
+			return fmt.Errorf("added_tokens: %w", err)
+		}
+		t.add(a)
+	}
+	return nil
+}
+
+func (t *Tokenizer) add(a Added) {
+	i := len(t.added)
+	t.added = append(t.added, a)
+	if a.Normalized {
+		t.tokens[a.ID] = string(t.normalize([]byte(a.Content), false)) // so the reference decodes it
+		t.normed.add(t.tokens[a.ID], i)
+	} else {
+		t.raw.add(a.Content, i)
+	}
+	t.parts = t.parts && !splits(a.Content)
+	for int(a.ID) >= len(t.special) {
+		t.special = append(t.special, false)
+	}
+	t.special[a.ID] = a.Special
+}
+
+// Added are the tokens that are found in a text before it is cut.
+func (t *Tokenizer) Added() []Added { return t.added }
+
+// Vocab is one more than the largest id.
+func (t *Tokenizer) Vocab() int { return len(t.tokens) }
+
+// Model is one more than the largest id of the model's own vocabulary: it may be
+// less than Vocab, where tokens are added that a network does not know.
+func (t *Tokenizer) Model() int { return t.model }
+
+// ID is the id of an added token.
+func (t *Tokenizer) ID(content string) (int32, bool) {
+	for _, a := range t.added {
+		if a.Content == content {
+			return int32(a.ID), true
+		}
+	}
+	return 0, false
+}
+
+// Special tells whether an id is that of a special token.
+func (t *Tokenizer) Special(id uint32) bool { return int(id) < len(t.special) && t.special[id] }
+
+// IsGPT2 tells whether text is encoded as GPT-2's is and nothing else is done to it:
+// there is at most one added token, that which ends a text.
+func (t *Tokenizer) IsGPT2() bool {
+	return len(t.normalizers) == 0 && t.meta == nil && t.bytes && len(t.cuts) == 1 && t.cuts[0].gpt2 && !t.cuts[0].prefix &&
+		!t.whole && t.before == nil && t.after == nil && t.unknown < 0 &&
+		(len(t.added) == 0 || len(t.added) == 1 && t.added[0].Special)
+}
+
+// Token is the token of an id as it is written; empty if there is none.
+func (t *Tokenizer) Token(id int32) string {
+	if id < 0 || int(id) >= len(t.tokens) {
+		return ""
+	}
+	return t.tokens[id]
+}
+
+// Around are the ids that the template puts before and after a text.
+func (t *Tokenizer) Around() (before, after []uint32) { return t.before, t.after }

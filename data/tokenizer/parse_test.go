@@ -1,0 +1,148 @@
+package tokenizer
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// base is a tokenizer of bytes, changed by a path of keys to a value in JSON; an
+// empty value takes the key away.
+func base(t testing.TB, changes ...string) []byte {
+	t.Helper()
+	vocab := map[string]any{}
+	for b, r := range Alphabet {
+		vocab[string(r)] = b
+	}
+	vocab["th"] = 256
+	file := map[string]any{
+		"version": "1.0", "truncation": nil, "padding": nil, "normalizer": nil, "added_tokens": []any{},
+		"pre_tokenizer":  map[string]any{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+		"post_processor": nil, "decoder": map[string]any{"type": "ByteLevel", "add_prefix_space": true},
+		"model": map[string]any{"type": "BPE", "dropout": nil, "unk_token": nil, "vocab": vocab, "merges": []any{"t h"}},
+	}
+	for ; len(changes) > 0; changes = changes[2:] {
+		keys, in := strings.Split(changes[0], "."), file
+		for _, k := range keys[:len(keys)-1] {
+			in = in[k].(map[string]any)
+		}
+		last := keys[len(keys)-1]
+		if changes[1] == "" {
+			delete(in, last)
+			continue
+		}
+		in[last] = json.RawMessage(changes[1])
+	}
+	text, err := json.Marshal(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// TestRefused: what is not done here is named, with its place.
+func TestRefused(t *testing.T) {
+	added := func(more string) string {
+		return `[{"id": 257, "content": "<x>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true` + more + `}]`
+	}
+	for _, c := range []struct{ key, value, want string }{
+		{"version", `"1.0"`, ""},
+		{"truncation", `{"max_length": 5}`, ""},
+		{"surprise", `1`, `the key "surprise" is not known`},
+		{"model", ``, "there is no model"},
+		{"model.type", `"Unigram"`, `model: its type is "Unigram"; only BPE runs here`},
+		{"model.type", `"WordPiece"`, `its type is "WordPiece"`},
+		{"model.unk_id", `0`, "model: unk_id is not as a BPE has it"},
+		{"model.dropout", `0.1`, "model: dropout is 0.1"},
+		{"model.dropout", `0.0`, ""},
+		{"model.end_of_word_suffix", `"</w>"`, "the parts of words are marked"},
+		{"model.continuing_subword_prefix", `"##"`, "the parts of words are marked"},
+		{"model.byte_fallback", `true`, "byte_fallback of a vocabulary of bytes"},
+		{"model.more", `1`, `the key "more" is not known`},
+		{"model.vocab", `{}`, "there is no vocabulary"},
+		{"model.vocab", `{"a": 0}`, "is not in the vocabulary"},
+		{"model.vocab", `{"t": 0, "h": 1, "th": 2}`, "no token is the byte 0x00"},
+		{"model.vocab", `{"t": 0, "h": 0, "th": 2}`, `id 0 is given to "h" and to "t"`},
+		{"model.vocab", `{"t": 0, "t": 1}`, `token "t" is given twice`},
+		{"model.vocab", `{"t": 1048576}`, "1048576 where a number from 0 to 1048575 is wanted"},
+		{"model.vocab", `{"": 1}`, "id 1 is an empty token"},
+		{"model.vocab", `{"` + strings.Repeat("x", 1025) + `": 1}`, "longer than 1024 bytes"},
+		{"model.merges", `["t h h"]`, `"t h h" is not two tokens`},
+		{"model.merges", `[["t"]]`, "a merge of 1 tokens"},
+		{"model.merges", `[["t", "h", "h"]]`, "a merge of more than two tokens"},
+		{"model.merges", `[["h", "t"]]`, `the merge of "h" and "t": "ht" is not in the vocabulary`},
+		{"model.merges", `[["t", "h"]]`, ""},
+		{"normalizer", `{"type": "Lowercase"}`, `normalizer: it normalizes text by "Lowercase"`},
+		{"normalizer", `{"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "NFKC"}]}`, `normalizer.normalizers[1]: it normalizes text by "NFKC"`},
+		{"normalizer", `{"type": "Replace", "pattern": {"Regex": "a+"}, "content": ""}`, "replaces what a regular expression matches"},
+		{"normalizer", `{"type": "Replace", "pattern": {"String": ""}, "content": ""}`, "replaces an empty text"},
+		{"normalizer", `{"type": "NFC", "form": 1}`, `NFC has the key "form"`},
+		{"normalizer", `5`, "normalizer is a number, not an object"},
+		{"pre_tokenizer", `{"type": "Whitespace"}`, `it cuts text by "Whitespace"`},
+		{"pre_tokenizer", `{"type": "Digits", "individual_digits": false}`, "it keeps digits together"},
+		{"pre_tokenizer", `{"type": "Split", "pattern": {"Regex": "\\w+"}, "behavior": "Isolated", "invert": false}`, `by the regular expression "\\w+"`},
+		{"pre_tokenizer", `{"type": "Split", "pattern": {"String": "x"}, "behavior": "Isolated", "invert": false}`, `it cuts text at "x"`},
+		{"pre_tokenizer", `{"type": "Sequence", "pretokenizers": [{"type": "ByteLevel"}, {"type": "Digits", "individual_digits": true}]}`, "pre_tokenizer.pretokenizers[1]: it cuts text behind ByteLevel"},
+		{"pre_tokenizer", `{"type": "Sequence", "pretokenizers": [{"type": "Metaspace", "replacement": "▁"}, {"type": "ByteLevel"}]}`, "a Metaspace with other steps"},
+		{"pre_tokenizer", `{"type": "Metaspace", "replacement": "▁", "prepend_scheme": "last"}`, `the scheme "last"`},
+		{"pre_tokenizer", `{"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "add_prefix_space": false}`, "add_prefix_space is false"},
+		{"pre_tokenizer", `{"type": "ByteLevel", "add_prefix_space": 1}`, "add_prefix_space is a number"},
+		{"pre_tokenizer", `null`, "no token is <0x00>, and there is no unk_token"},
+		{"post_processor", `{"type": "RobertaProcessing"}`, `puts tokens around the text by "RobertaProcessing"`},
+		{"post_processor", `{"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<x>"}}, {"Sequence": {"id": "A"}}], "special_tokens": {}}`, `special_tokens has no "<x>"`},
+		{"post_processor", `{"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<x>"}}, {"Sequence": {"id": "A"}}], "special_tokens": {"<x>": {"ids": [999]}}}`, "the id \"999\", which no token has"},
+		{"post_processor", `{"type": "TemplateProcessing", "single": []}`, "has the text 0 times"},
+		{"decoder", `{"type": "WordPiece"}`, `it decodes by "WordPiece"`},
+		{"decoder", `{"type": "Strip", "content": " ", "start": -1, "stop": 0}`, "decoder.start is no number from 0 to 1024"},
+		{"added_tokens", added(""), ""},
+		{"added_tokens", added(`, "x": 1`), `the key "x" is not known`},
+		{"added_tokens", strings.Replace(added(""), "257", "300", 1), `"<x>" has the id 300, and the reference makes it 257`},
+		{"added_tokens", strings.Replace(added(""), "<x>", "", 1), "id 257 is an empty token"},
+		{"added_tokens", "[" + strings.Trim(added(""), "[]") + "," + strings.Trim(added(""), "[]") + "]", `"<x>" is there twice`},
+	} {
+		_, err := Parse(base(t, c.key, c.value))
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %.100s: %v, want %s", c.key, c.value, err, c.want)
+		}
+	}
+}
+
+// TestUnusualText: any bytes are encoded, and in time.
+func TestUnusualText(t *testing.T) {
+	tok, err := Parse(base(t, "normalizer", `{"type": "NFC"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"\xff\xfeth", "e\u0301\xff\u0301", strings.Repeat("\u0301", 1<<16), strings.Repeat("x", 1<<20), strings.Repeat(" ", 1<<20)} {
+		if got := tok.Decode(signed(tok.Encode([]byte(text))), false); len(got) == 0 {
+			t.Errorf("%.20q: nothing", text)
+		}
+	}
+	if got := fmt.Sprint(tok.Encode([]byte("th\xff"))); got != "[256 255]" {
+		t.Errorf("%s", got)
+	}
+	for _, id := range []int32{-1, 257, 1 << 30} {
+		if got := tok.Decode([]int32{id}, false); got != "" {
+			t.Errorf("id %d is %q", id, got)
+		}
+	}
+}
+
+// FuzzParse: no file panics, and what one of them is read as encodes text.
+func FuzzParse(f *testing.F) {
+	f.Add(string(base(f)), "the text")
+	f.Add(string(gunzip(f, "testdata/llama2odd.json.gz")), " [L] x")
+	f.Add(string(gunzip(f, "testdata/qwen.json.gz")), "e\u0301")
+	f.Fuzz(func(t *testing.T, file, text string) {
+		tok, err := Parse([]byte(file))
+		if err != nil {
+			return
+		}
+		for _, id := range tok.Encode([]byte(text)) {
+			if int(id) >= tok.Vocab() {
+				t.Fatalf("id %d of %d", id, tok.Vocab())
+			}
+		}
+	})
+}

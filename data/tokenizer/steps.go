@@ -1,0 +1,361 @@
+package tokenizer
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"zeroth/data/jsonread"
+)
+
+// step is an object with a type: a normalizer, a pre-tokenizer, a post-processor or
+// a decoder.
+type step struct {
+	jsonread.Value
+	at string // where it is in the file: "pre_tokenizer.pretokenizers[1]"
+}
+
+// steps are the steps of a sequence, one after the other; a step that is none is a
+// sequence of one, and null is none at all.
+func (s step) steps(list string) (all []step, err error) {
+	switch {
+	case s.Kind == jsonread.None || s.Kind == jsonread.Null:
+		return nil, nil
+	case s.Kind != jsonread.Object:
+		return nil, fmt.Errorf("%s is %v, not an object", s.at, s.Kind)
+	case s.kind() != "Sequence":
+		return []step{s}, nil
+	}
+	if err := s.only(list); err != nil {
+		return nil, err
+	}
+	for i, v := range s.Get(list).Items {
+		more, err := step{v, fmt.Sprintf("%s.%s[%d]", s.at, list, i)}.steps(list)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, more...)
+	}
+	return all, nil
+}
+
+func (s step) kind() string { return s.Get("type").Text }
+
+// only refuses keys that the step is not known to have.
+func (s step) only(keys ...string) error {
+	for _, p := range s.Pairs {
+		if p.Key != "type" && !slices.Contains(keys, p.Key) {
+			return fmt.Errorf("%s: %s has the key %.40q, which is not known", s.at, s.kind(), p.Key)
+		}
+	}
+	return nil
+}
+
+// refuse is the error of what is not done here.
+func (s step) refuse(format string, args ...any) error {
+	return fmt.Errorf("%s: %s, which is not done here", s.at, fmt.Sprintf(format, args...))
+}
+
+// flag is a key that is true or false, or what it is where there is none.
+func (s step) flag(key string, initial bool) (bool, error) {
+	switch v := s.Get(key); v.Kind {
+	case jsonread.None, jsonread.Null:
+		return initial, nil
+	case jsonread.Bool:
+		return v.True, nil
+	default:
+		return false, fmt.Errorf("%s.%s is %v, not true or false", s.at, key, v.Kind)
+	}
+}
+
+// text is a key that is a string.
+func (s step) text(key string) (string, error) {
+	v := s.Get(key)
+	if v.Kind != jsonread.String {
+		return "", fmt.Errorf("%s.%s is %v, not a string", s.at, key, v.Kind)
+	}
+	return v.Text, nil
+}
+
+// literal is the text of a pattern that is no regular expression, and what it is
+// replaced by.
+func (s step) literal() (from, to string, err error) {
+	if err := s.only("pattern", "content"); err != nil {
+		return "", "", err
+	}
+	pattern := step{s.Get("pattern"), s.at + ".pattern"}
+	if pattern.Get("Regex").Kind != jsonread.None {
+		return "", "", s.refuse("it replaces what a regular expression matches")
+	}
+	if from, err = pattern.text("String"); err == nil && from == "" {
+		err = s.refuse("it replaces an empty text")
+	}
+	if err == nil {
+		to, err = s.text("content")
+	}
+	return from, to, err
+}
+
+// count is a key that is a small number.
+func (s step) count(key string) (int, error) {
+	n, err := strconv.Atoi(s.Get(key).Text)
+	if err != nil || n < 0 || n > maxToken {
+		return 0, fmt.Errorf("%s.%s is no number from 0 to %d", s.at, key, maxToken)
+	}
+	return n, nil
+}
+
+// normalizer changes a text; continued is set if the text goes on from one before.
+type normalizer func(text []byte, continued bool) []byte
+
+func (t *Tokenizer) readNormalizer(s step) error {
+	all, err := s.steps("normalizers")
+	if err != nil {
+		return err
+	}
+	for _, s := range all {
+		f, err := t.normalizer(s)
+		if err != nil {
+			return err
+		}
+		t.normalizers = append(t.normalizers, f)
+	}
+	return nil
+}
+
+func (t *Tokenizer) normalizer(s step) (normalizer, error) {
+	switch s.kind() {
+	case "NFC":
+		loadNFC()
+		return func(b []byte, _ bool) []byte { return nfc(b) }, s.only()
+	case "Prepend":
+		mark, err := s.text("prepend")
+		if err == nil {
+			err = s.only("prepend")
+		}
+		return func(b []byte, continued bool) []byte {
+			if len(b) == 0 || continued {
+				return b
+			}
+			return append([]byte(mark), b...)
+		}, err
+	case "Replace":
+		from, to, err := s.literal()
+		t.parts = t.parts && !splits(from)
+		if from == " " && !strings.Contains(to, " ") {
+			t.marked = to
+		}
+		return func(b []byte, _ bool) []byte { return bytes.ReplaceAll(b, []byte(from), []byte(to)) }, err
+	}
+	return nil, s.refuse("it normalizes text by %.40q", s.kind())
+}
+
+// cut is a step that cuts text into pieces; with prefix, a space is put before a
+// piece that does not begin with one.
+type cut struct {
+	split  splitter // nil: the piece stays whole
+	prefix bool
+	words  bool // it cuts between a letter and a space
+	gpt2   bool // it is GPT-2's, built into ByteLevel
+}
+
+func (t *Tokenizer) readPreTokenizer(s step) error {
+	all, err := s.steps("pretokenizers")
+	if err != nil {
+		return err
+	}
+	for i, s := range all {
+		switch {
+		case t.bytes:
+			return s.refuse("it cuts text behind ByteLevel")
+		case s.kind() == "Metaspace" && len(all) > 1:
+			return s.refuse("a Metaspace with other steps around it")
+		}
+		if err := t.preTokenizer(all[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *Tokenizer) preTokenizer(s step) error {
+	switch s.kind() {
+	case "ByteLevel":
+		return t.byteLevel(s)
+	case "Digits":
+		alone, err := s.flag("individual_digits", false)
+		if err == nil && !alone {
+			err = s.refuse("it keeps digits together")
+		}
+		t.cuts = append(t.cuts, cut{split: digits})
+		return cmp.Or(err, s.only("individual_digits"))
+	case "Split":
+		return t.split(s)
+	case "Metaspace":
+		return t.metaspace(s)
+	}
+	return s.refuse("it cuts text by %.40q", s.kind())
+}
+
+func (t *Tokenizer) byteLevel(s step) error {
+	prefix, err := s.flag("add_prefix_space", true)
+	expression, err2 := s.flag("use_regex", true)
+	t.bytes = true
+	c := cut{prefix: prefix}
+	if expression {
+		c.split, c.words, c.gpt2 = gpt2, true, true
+	}
+	t.cuts = append(t.cuts, c)
+	return cmp.Or(err, err2, s.only("add_prefix_space", "use_regex", "trim_offsets"))
+}
+
+func (t *Tokenizer) split(s step) error {
+	behavior, err := s.text("behavior")
+	invert, err2 := s.flag("invert", false)
+	if err := cmp.Or(err, err2, s.only("pattern", "behavior", "invert")); err != nil {
+		return err
+	}
+	pattern := s.Get("pattern")
+	if text := pattern.Get("String"); text.Kind == jsonread.String && text.Text == " " && behavior == "MergedWithPrevious" && !invert {
+		if t.marked == "" { // else there are no spaces
+			t.cuts = append(t.cuts, cut{split: after(' ')})
+			t.parts = false
+		}
+		return nil
+	}
+	expression := pattern.Get("Regex")
+	whole := behavior == "Isolated" || behavior == "Removed" && invert // all the same, as the expressions leave nothing out
+	f := patterns[expression.Text]
+	switch {
+	case expression.Kind != jsonread.String || !whole:
+		return s.refuse("it cuts text at %.40q (%.40q, inverted: %v)", pattern.Get("String").Text+expression.Text, behavior, invert)
+	case f == nil:
+		return s.refuse("it cuts text by the regular expression %.400q", expression.Text)
+	}
+	t.cuts = append(t.cuts, cut{split: f, words: true})
+	return nil
+}
+
+// metaspace is how SentencePiece writes spaces: as a mark, with one before the
+// text.
+type metaspace struct {
+	mark   string
+	scheme string // "always", "first", "never"
+}
+
+// apply adds the marked text to dst.
+func (m *metaspace) apply(dst, text []byte, first bool) []byte {
+	text = bytes.ReplaceAll(text, []byte(" "), []byte(m.mark))
+	if (m.scheme == "always" || m.scheme == "first" && first) && !bytes.HasPrefix(text, []byte(m.mark)) {
+		dst = append(dst, m.mark...)
+	}
+	return append(dst, text...)
+}
+
+// readMetaspace is the mark and the scheme of a pre-tokenizer or a decoder. Old
+// files have add_prefix_space in place of prepend_scheme.
+func readMetaspace(s step) (m metaspace, err error) {
+	m.mark, err = s.text("replacement")
+	prefix, err2 := s.flag("add_prefix_space", true)
+	if err := cmp.Or(err, err2, s.only("replacement", "add_prefix_space", "prepend_scheme", "split", "str_rep")); err != nil {
+		return m, err
+	}
+	m.scheme = "always"
+	if !prefix {
+		m.scheme = "never"
+	}
+	if v := s.Get("prepend_scheme"); v.Kind == jsonread.String {
+		if v.Text != "always" && v.Text != "first" && v.Text != "never" {
+			return m, s.refuse("the scheme %.40q", v.Text)
+		}
+		if !prefix && v.Text != "never" {
+			return m, s.refuse("add_prefix_space is false and prepend_scheme is %q", v.Text)
+		}
+		m.scheme = v.Text
+	}
+	if m.mark == "" {
+		err = s.refuse("an empty replacement")
+	}
+	return m, err
+}
+
+func (t *Tokenizer) metaspace(s step) error {
+	m, err := readMetaspace(s)
+	split, err2 := s.flag("split", true)
+	t.meta, t.marked = &m, m.mark
+	if split {
+		t.cuts = append(t.cuts, cut{split: before(m.mark), words: true})
+	}
+	return cmp.Or(err, err2)
+}
+
+// readPostProcessor takes what a text has before and after it.
+func (t *Tokenizer) readPostProcessor(s step) error {
+	all, err := s.steps("processors")
+	if err != nil {
+		return err
+	}
+	for _, s := range all {
+		switch s.kind() {
+		case "ByteLevel": // of offsets
+			err = s.only("add_prefix_space", "use_regex", "trim_offsets")
+		case "TemplateProcessing":
+			if t.before != nil || t.after != nil {
+				return s.refuse("a second template")
+			}
+			err = t.template(s)
+		default:
+			err = s.refuse("it puts tokens around the text by %.40q", s.kind())
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// template reads what a single text becomes.
+func (t *Tokenizer) template(s step) error {
+	if err := s.only("single", "pair", "special_tokens"); err != nil {
+		return err
+	}
+	texts, to := 0, &t.before
+	for i, part := range s.Get("single").Items {
+		if special := part.Get("SpecialToken"); special.Kind != jsonread.None {
+			ids, err := t.templateIDs(s, special.Get("id").Text)
+			if err != nil {
+				return err
+			}
+			*to = append(*to, ids...)
+			continue
+		}
+		if part.Get("Sequence").Get("id").Text != "A" {
+			return fmt.Errorf("%s.single[%d] is neither a special token nor the text", s.at, i)
+		}
+		texts++
+		to = &t.after
+	}
+	if texts != 1 {
+		return fmt.Errorf("%s.single has the text %d times", s.at, texts)
+	}
+	return nil
+}
+
+// templateIDs are the ids that stand for a name in a template.
+func (t *Tokenizer) templateIDs(s step, name string) (ids []uint32, err error) {
+	special := s.Get("special_tokens").Get(name)
+	if special.Kind == jsonread.None {
+		return nil, fmt.Errorf("%s.special_tokens has no %.40q", s.at, name)
+	}
+	for _, v := range special.Get("ids").Items {
+		id, err := strconv.ParseUint(v.Text, 10, 32)
+		if err != nil || id >= uint64(len(t.tokens)) || t.tokens[id] == "" {
+			return nil, fmt.Errorf("%s.special_tokens: %.40q has the id %.20q, which no token has", s.at, name, v.Text)
+		}
+		ids = append(ids, uint32(id))
+	}
+	return ids, nil
+}

@@ -1,0 +1,298 @@
+"""Makes the tables of package tokenizer and the ids its tests compare, with the
+reference library: pip install tokenizers==0.23.3
+
+  reference.py tables              writes ../classes.bin and ../nfc.txt
+  reference.py fixtures            writes strings.gz, NAME.json.gz and NAME.ref here
+  reference.py real FOLDER         of every FOLDER/NAME/tokenizer.json: writes FOLDER/NAME/reference.bin,
+                                   of 24,000 strings (FOLDER/strings.bin) and FOLDER/text.txt, if that is there
+
+Go compares: go test ./data/tokenizer, and with ZEROTH_TOKENIZERS=FOLDER the real ones.
+"""
+import gzip, json, os, random, struct, sys, unicodedata, zlib
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+RUNES = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
+
+
+def members(pattern):
+    """The characters that a regular expression matches."""
+    out, split = set(), pre_tokenizers.Split(Regex(pattern), "removed")
+    for i in range(0, len(RUNES), 4096):
+        part = RUNES[i:i + 4096]
+        rest = {ord(c) for piece, _ in split.pre_tokenize_str("".join(map(chr, part))) for c in piece}
+        out.update(c for c in part if c not in rest)
+    return out
+
+
+def words():
+    """The characters beside which a token with single_word is not found."""
+    tok = Tokenizer(models.BPE(vocab={"a": 0, "u": 1}, merges=[], unk_token="u"))
+    tok.add_tokens([AddedToken("@@", single_word=True, normalized=False)])
+    for i in range(0, len(RUNES), 8192):
+        part = RUNES[i:i + 8192]
+        for c, e in zip(part, tok.encode_batch([chr(c) + "@@" for c in part])):
+            if 2 not in e.ids:
+                yield c
+
+
+def composition():
+    """Decompositions, classes of marks and pairs as the reference has them."""
+    nfd, nfc = normalizers.NFD().normalize_str, normalizers.NFC().normalize_str
+    whole, marks, pairs, moves = {}, {}, {}, set()
+    for c in RUNES:
+        s = chr(c)
+        if 0xAC00 <= c < 0xD7A4:  # Hangul is computed
+            continue
+        if nfd(s) != s:
+            whole[c] = nfd(s)
+            two = unicodedata.decomposition(s).split()
+            if len(two) == 2 and nfc("".join(chr(int(x, 16)) for x in two)) == s:
+                pairs[tuple(int(x, 16) for x in two)] = c
+        if unicodedata.combining(s) and (c == 0x345 or nfd("\u0345" + s) != "\u0345" + s):
+            marks[c] = unicodedata.combining(s)
+        if nfc(s) != s:
+            moves.add(c)
+    moves |= set(marks) | {b for _, b in pairs} | set(range(0x1161, 0x1176)) | set(range(0x11A8, 0x11C3))
+    return whole, marks, pairs, moves
+
+
+def tables():
+    whole, marks, pairs, moves = composition()
+    with open(f"{HERE}/../nfc.txt", "w") as f:
+        for c, s in sorted(whole.items()):
+            f.write(f"= {c:x} {' '.join(f'{ord(x):x}' for x in s)}\n")
+        for c, k in sorted(marks.items()):
+            f.write(f"# {c:x} {k:x}\n")
+        for (a, b), c in sorted(pairs.items()):
+            f.write(f"+ {a:x} {b:x} {c:x}\n")
+    kinds = [0] * 0x110000
+    for bits, cs in [(1, members(r"\p{L}")), (2, members(r"\p{N}")), (3, members(r"\s")),
+                     (4, members(r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]")), (8, members(r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]")),
+                     (16, words()), (32, moves)]:
+        for c in cs:
+            kinds[c] |= bits
+    out, i = bytearray(), 0
+    while i < len(kinds):
+        end = i
+        while end < len(kinds) and kinds[end] == kinds[i]:
+            end += 1
+        out.append(kinds[i])
+        n = end - i
+        while n >= 128:
+            out.append(n & 127 | 128)
+            n >>= 7
+        out.append(n)
+        i = end
+    open(f"{HERE}/../classes.bin", "wb").write(out)
+    print(len(out), "bytes of classes;", len(whole), "decompositions,", len(marks), "marks,", len(pairs), "pairs")
+
+
+SPACES = [' ', '  ', '\n', '\r', '\r\n', '\t', '\x0b', '\x0c', '\x1c', '\x1f', '\x85', '\xa0', '\u1680', '\u180e', '\u2000', '\u2009',
+          '\u200a', '\u200b', '\u2028', '\u2029', '\u202f', '\u205f', '\u3000', '\ufeff', '\u200d']
+SHORT = ["'s", "'t", "'re", "'ve", "'m", "'ll", "'d", "'S", "'LL", "'Re", "'\u017f", "'D", "’s", "'ſt", "'l", "'v", "'r", "don't", "IT'S", "'TIS", "''s",
+         "'\u212a"]
+WORDS = ["hello", "World", "the", "naïve", "Übergröße", "straße", "Привет", "мир", "שלום", "مرحبا", "नमस्ते", "สวัสดี", "你好世界", "こんにちは", "한국어",
+         "\u1100\u1161\u11a8", "ﬁ", "ǅ", "ǈa", "aǅb", "ſ", "İ", "ı", "ẞ", "A\u030a", "\u212b", "e\u0301", "\u1e9b\u0323", "q\u0323\u0307", "q\u0307\u0323",
+         "\u0958", "\u0f43", "\u2126", "a\u0301\u0301\u0302", "𝒳𝓎", "𐐷𐑌", "\U00010041\u0301", "ȺȾ", "CamelCase", "snake_case", "XMLHttp", "IOError", "ᏣᎳᎩ", "ꮳ",
+         "ʰʷ", "ªº", "\u0345", "zażółć", "\U00016d40", "\u1c89\u1c8a"]
+NUMBERS = ["0", "12", "123", "1234", "1234567", "٣٤٥", "½", "Ⅷ", "²³", "𝟘𝟙𝟚", "①", "一二", "3.14", "1,000,000", "0x1F", "௧௨"]
+SIGNS = ["!", "?!", "...", "—", "“”", "_", "▁", "▁▁", " ▁", "<", "<s>", "</s>", "<unk>", "<pad>", "<0x0A>", "<0xFF>", "<|endoftext|>", "<|im_start|>", "<|im_end|>",
+         "<|eot_id|>", "<|begin_of_text|>", "<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>", "[INST]", "[/INST]", "<tool_call>", "</think>", "<think>",
+         "<|endoftext", "<unused0>", "<table>", "<mask>", "<h1>", "[L]", "[R]", "[W]", "[N]é", "\n\n\n", "\t\t", "//", "/*", "/\n", "?/\r\n", "\\n", "\x00", "\x01",
+         "\x7f", "\ufffd", "\uffff", "\ue000", "\U0010ffff", "\U000e0001", "€", "$", "+", "^", "`", "|", "~", "№", "©", "°", "´"]
+FACES = ["😀", "👩\u200d👩\u200d👧", "🏳️\u200d🌈", "👍🏽", "🇩🇪", "☺️", "❤", "🫠", "\U0001fae8", "\u20e3", "1️⃣"]
+
+
+def nasty(count):
+    """Strings in which every rule of a tokenizer is met, the same every time."""
+    r = random.Random(16)
+
+    def any_rune():
+        while True:
+            x = r.random()
+            c = r.randrange(*((0x20, 0x250) if x < .3 else (0x250, 0x3000) if x < .6 else (0x3000, 0x10000) if x < .8 else (0x10000, 0x32000) if x < .97 else (0, 0x110000)))
+            if not 0xD800 <= c < 0xE000:
+                return chr(c)
+
+    def piece():
+        x = r.random()
+        if x < .22:
+            return r.choice(SPACES) * r.choice([1, 1, 1, 2, 3, 7])
+        if x < .32:
+            return r.choice(SHORT)
+        if x < .55:
+            return r.choice(WORDS)
+        if x < .65:
+            return r.choice(NUMBERS)
+        if x < .78:
+            return r.choice(SIGNS)
+        if x < .83:
+            return r.choice(FACES)
+        if x < .93:
+            return any_rune() * r.choice([1, 1, 2, 5])
+        return ' ' + r.choice(WORDS)
+
+    out = ["", " ", "  ", "\n", "a\n\nb", "a \n b", "\r\n\r\n", "   leading", "trailing   ", "\t\ttab", "\u0301" * 300, "a" + "\u0301" * 200 + "\u0323", "<s>" * 50, "▁" * 500,
+           " " * 300, "\n" * 200, "1" * 300, "ab" * 300, "é" * 200, "你" * 150, "!" * 200]
+    for c in [*range(0x20), *range(0x7f, 0xa1)]:
+        out += [chr(c), 'a' + chr(c) + 'b', ' ' + chr(c) + ' x']
+    if count > 10000:
+        out += ["a" * 5000, " " * 3000, "ab" * 3000]
+    while len(out) < count:
+        out.append(''.join(piece() for _ in range(r.choice([1, 2, 3, 4, 6, 10, 25]))))
+    return out[:count]
+
+
+def packed(strings):
+    return b"".join(struct.pack("<I", len(b)) + b for b in (s.encode() for s in strings))
+
+
+def crc(ids):
+    return struct.pack("<I", zlib.crc32(struct.pack(f"<{len(ids)}I", *ids)))
+
+
+def text_crc(text):
+    return struct.pack("<I", zlib.crc32(text.encode()))
+
+
+def draws(count, vocab):
+    """Lists of ids, by a generator that Go has, too."""
+    x = 1
+    for _ in range(count):
+        ids = []
+        for _ in range(12):
+            x = (x * 6364136223846793005 + 1442695040888963407) % 2**64
+            ids.append((x >> 33) % vocab)
+        yield ids
+
+
+def reference(tok, strings):
+    """For each string the sum of its ids, with what the template puts around them, and of the text of its ids;
+    then for as many lists of ids the sum of their text without special tokens."""
+    out = bytearray()
+    for s in strings:
+        out += crc(tok.encode(s).ids)
+        out += text_crc(tok.decode(tok.encode(s, add_special_tokens=False).ids, skip_special_tokens=False))
+    top = max(tok.get_vocab(with_added_tokens=True).values()) + 1
+    for ids in draws(len(strings), top):
+        out += text_crc(tok.decode(ids, skip_special_tokens=True))
+    return bytes(out)
+
+
+LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+QWEN = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+NEMO = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+        r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+
+
+def split(pattern, behavior="isolated", invert=False):
+    return pre_tokenizers.Split(Regex(pattern), behavior, invert)
+
+
+def level(**k):
+    return pre_tokenizers.ByteLevel(**{"add_prefix_space": False, "use_regex": False, **k})
+
+
+def trained(strings, pre, normalizer=None, added=(), template=(), tweak=None, ids=420):
+    """A byte-level tokenizer in the manner of a family."""
+    tok = Tokenizer(models.BPE())
+    if normalizer:
+        tok.normalizer = normalizer
+    tok.pre_tokenizer, tok.decoder = pre, decoders.ByteLevel()
+    tok.train_from_iterator(strings, trainers.BpeTrainer(vocab_size=ids, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+    return finished(tok, added, template, tweak)
+
+
+def pieces(strings, normalizer, pre, decoder, added=(), template=(), tweak=None):
+    """A tokenizer of characters with byte fallback."""
+    tok = Tokenizer(models.BPE())
+    tok.normalizer = normalizers.Replace(" ", "▁")
+    tok.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
+    special = ["<unk>", "<s>", "</s>"] + [f"<0x{b:02X}>" for b in range(256)]
+    tok.train_from_iterator(strings, trainers.BpeTrainer(vocab_size=700, special_tokens=special, limit_alphabet=150, show_progress=False))
+    d = json.loads(tok.to_str())
+    d["added_tokens"] = d["added_tokens"][:3]
+    d["model"].update(unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+    tok = Tokenizer.from_str(json.dumps(d))
+    tok.normalizer, tok.pre_tokenizer, tok.decoder = normalizer, pre, decoder
+    return finished(tok, added, template, tweak)
+
+
+def finished(tok, added, template, tweak):
+    tok.add_tokens([a for a in added if not a.special])
+    tok.add_special_tokens([a for a in added if a.special])
+    if template:
+        before, after = template
+        named = {x: tok.token_to_id(x) for x in before + after}
+        tok.post_processor = processors.TemplateProcessing(single=" ".join([*before, "$A", *after]), special_tokens=list(named.items()))
+    d = json.loads(tok.to_str())
+    (tweak or (lambda d: None))(d)
+    return json.dumps(d, ensure_ascii=False, separators=(",", ":"))
+
+
+def special(*names):
+    return [AddedToken(n, special=True, normalized=False) for n in names]
+
+
+def families(strings):
+    chat = special("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+    bytes_back = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    odd = [AddedToken("[L]", lstrip=True, normalized=False), AddedToken("[R]", rstrip=True, normalized=False), AddedToken("[W]", single_word=True, normalized=False),
+           AddedToken("[N]é", normalized=True), AddedToken("[L][R]", normalized=False), AddedToken("  ", normalized=False), AddedToken("ab", single_word=True, normalized=True)]
+
+    def whole(d):
+        d["model"]["ignore_merges"] = True
+
+    def lines(d):
+        d["model"]["merges"] = [" ".join(m) for m in d["model"]["merges"]]
+
+    seq = pre_tokenizers.Sequence
+    yield "gpt2", trained(strings, level(use_regex=True), added=special("<|endoftext|>"), tweak=lines)
+    yield "gpt2split", trained(strings, seq([split(GPT2), level()]))
+    yield "llama3", trained(strings, seq([split(LLAMA3), level()]), added=special("<|begin_of_text|>", "<|eot_id|>"), template=(["<|begin_of_text|>"], []), tweak=whole)
+    yield "olmo2", trained(strings, seq([split(LLAMA3, "removed", True), level()]), added=chat)
+    yield "qwen", trained(strings, seq([split(QWEN), level()]), normalizers.NFC(), chat + [AddedToken("<tool_call>", normalized=False)])
+    yield "nemo", trained(strings, seq([split(NEMO), level()]), added=special("<s>", "</s>", "[INST]"), template=(["<s>"], ["</s>"]), tweak=whole)
+    yield "smollm", trained(strings, seq([pre_tokenizers.Digits(individual_digits=True), level(use_regex=True)]), added=chat)
+    yield "prefix", trained(strings, level(use_regex=True, add_prefix_space=True), added=chat)
+    yield "odd", trained(strings, seq([split(QWEN), level()]), normalizers.NFC(), odd)
+    spaced = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    yield "llama2", pieces(strings, spaced, None, decoders.Sequence(bytes_back + [decoders.Strip(" ", 1, 0)]), template=(["<s>"], []), tweak=lines)
+    yield "llama2odd", pieces(strings, spaced, None, decoders.Sequence(bytes_back + [decoders.Strip(" ", 1, 0)]), added=odd)
+    yield "gemma", pieces(strings, normalizers.Replace(" ", "▁"), None, decoders.Sequence(bytes_back), template=(["<s>"], []))
+    yield "gemma2", pieces(strings, normalizers.Replace(" ", "▁"), pre_tokenizers.Split(" ", "merged_with_previous"), decoders.Sequence(bytes_back), added=odd)
+    for scheme in "first", "always", "never":
+        for cut in True, False:
+            yield f"meta{scheme}{cut:d}", pieces(strings, None, pre_tokenizers.Metaspace(prepend_scheme=scheme, split=cut), decoders.Metaspace(prepend_scheme=scheme), added=odd[:2])
+
+
+def fixtures():
+    strings = nasty(2000)
+    with gzip.GzipFile(f"{HERE}/strings.gz", "wb", mtime=0) as f:
+        f.write(packed(strings))
+    words = [s for s in strings if len(s) < 200] + WORDS * 20 + open(f"{HERE}/../../../docs/training.md").read().splitlines()
+    for name, text in families(words):
+        with gzip.GzipFile(f"{HERE}/{name}.json.gz", "wb", mtime=0) as f:
+            f.write(text.encode())
+        open(f"{HERE}/{name}.ref", "wb").write(reference(Tokenizer.from_str(text), strings))
+        print(name, len(text))
+
+
+def real(folder):
+    strings = nasty(24000)
+    open(f"{folder}/strings.bin", "wb").write(packed(strings))
+    for name in sorted(os.listdir(folder)):
+        if not os.path.exists(f"{folder}/{name}/tokenizer.json"):
+            continue
+        tok = Tokenizer.from_file(f"{folder}/{name}/tokenizer.json")
+        out = reference(tok, strings)
+        if os.path.exists(f"{folder}/text.txt"):
+            out += crc(tok.encode(open(f"{folder}/text.txt", newline="").read()).ids)
+        open(f"{folder}/{name}/reference.bin", "wb").write(out)
+        print(name, flush=True)
+
+
+if __name__ == "__main__":
+    {"tables": tables, "fixtures": fixtures, "real": lambda: real(sys.argv[2])}[sys.argv[1]]()
