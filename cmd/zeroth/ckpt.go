@@ -104,7 +104,7 @@ func (a *app) writeJSON(v any) error {
 // long does work over many bytes with a bar, until a signal. It returns what
 // was done in which time.
 func (a *app) long(cmd *cobra.Command, verb string, total int64, work func(ctx context.Context, done func(int64)) error) (speed string, err error) {
-	ctx, release := untilSignal(cmd.Context(), func() {})
+	ctx, release := untilSignal(cmd.Context(), func() { afterEcho(a.side()) })
 	defer release()
 	bar := report.NewBytes(a.side(), verb, total)
 	err = work(ctx, bar.Add)

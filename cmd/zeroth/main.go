@@ -313,6 +313,19 @@ func untilSignal(parent context.Context, told func()) (ctx context.Context, rele
 	}
 }
 
+// afterEcho begins a line of its own for what is told after a terminal has echoed
+// ^C: below a bar, which is drawn from the line's begin, in the place of the echo.
+func afterEcho(w io.Writer) {
+	f, ok := w.(*os.File)
+	switch {
+	case !ok || !term.IsTerminal(int(f.Fd())):
+	case os.Getenv("TERM") == "dumb":
+		fmt.Fprintln(f)
+	default:
+		fmt.Fprint(f, "\r\x1b[K")
+	}
+}
+
 // do marks the end of the command line's own errors.
 func (a *app) do(f func(cmd *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {

@@ -37,6 +37,7 @@ characters are written as in a Go string; in a pipe bytes are as they come.`,
 			o.Note = a.note
 			err := a.writeSample(ctx, o)
 			if errors.Is(err, context.Canceled) && ctx.Err() != nil {
+				fmt.Fprintln(a.out) // a shell's prompt is not behind the text
 				return errStopped
 			}
 			return err

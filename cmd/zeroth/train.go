@@ -52,6 +52,7 @@ the keys of a job file. The file - is the standard input.`,
 			progress := a.progress()
 			defer progress.Close()
 			ctx, release := untilSignal(cmd.Context(), func() {
+				afterEcho(a.out)
 				progress.Note("stopping at the end of this step; Ctrl-C once more quits at once")
 			})
 			defer release()
