@@ -42,6 +42,9 @@ func wrongFlag(cmd *cobra.Command, err error) error {
 	if !errors.As(err, &unknown) {
 		return err
 	}
+	if long := unknown.GetSpecifiedShortnames(); cmd.Flags().Lookup(long) != nil && len(long) > 1 {
+		return fmt.Errorf("%w; did you mean --%s?", err, long)
+	}
 	name := "--" + unknown.GetSpecifiedName()
 	key := strings.TrimPrefix(cmd.CommandPath(), "zeroth ") + " " + name
 	if instead := removed[key]; instead != "" {

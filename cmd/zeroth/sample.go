@@ -27,7 +27,12 @@ characters are written as in a Go string; in a pipe bytes are as they come.`,
 		Example: `  zeroth sample --run run1 --prompt "func main() {" --tokens 200
   zeroth sample --run run1/ckpt/step-00001000
   zeroth sample --run run1 --prompt "// " --temperature 0 --tokens 50`,
-		Args: cobra.NoArgs,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil
+			}
+			return fmt.Errorf("sample takes no arguments; did you mean: zeroth sample --run %s", quoted(args[0]))
+		},
 		RunE: a.do(func(cmd *cobra.Command, args []string) error {
 			if err := checkSample(o); err != nil {
 				return err

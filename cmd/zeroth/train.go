@@ -83,7 +83,7 @@ func oneJob(cmd *cobra.Command, args []string) error {
 	if len(args) == 1 {
 		return nil
 	}
-	return fmt.Errorf("train takes one job file, like: zeroth train examples/quickstart.yaml (there are %d)", len(args))
+	return fmt.Errorf("train takes one job file, like: zeroth train examples/quickstart.yaml (there are %d); 'zeroth init' writes one", len(args))
 }
 
 // words complete a flag whose value is one of some.

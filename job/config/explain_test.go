@@ -149,6 +149,14 @@ func TestStandardInput(t *testing.T) {
 	}
 }
 
+// A job file that was named without its extension is found in the message.
+func TestJobWithoutItsExtension(t *testing.T) {
+	testjob.InFolder(t, testjob.Least)
+	if _, err := Load("job", nil); err == nil || err.Error() != "job: the job file cannot be read: no such file or directory; did you mean job.yaml?" {
+		t.Error(err)
+	}
+}
+
 // A configuration of DeepSpeed is recognised, and every key of it is told with what
 // it is in a job; each key that is named there is one.
 func TestDeepSpeed(t *testing.T) {

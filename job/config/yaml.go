@@ -75,7 +75,11 @@ func readFile(file string) (*node, Problems) {
 	root := &node{at: place{file: file}, kind: mapping}
 	raw, err := readJob(file)
 	if err != nil {
-		return root, fatal(root.at, "the job file cannot be read: "+input.Cause(err).Error(), "want the path of a job file in YAML, or - for the standard input; 'zeroth init' writes one")
+		want := "want the path of a job file in YAML, or - for the standard input; 'zeroth init' writes one"
+		if near := file + ".yaml"; input.Exists(near) {
+			want = "did you mean " + near + "?"
+		}
+		return root, fatal(root.at, "the job file cannot be read: "+input.Cause(err).Error(), want)
 	}
 	top, problems := parse(raw, root.at)
 	switch {

@@ -325,6 +325,15 @@ func TestHardwareFile(t *testing.T) {
 	if _, err := Simulate(configtest.Fitted(t, "model.width=4096", "model.context=1024"), &slow); err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), "want faster hardware") {
 		t.Errorf("a step of years: %v", err)
 	}
+	for text, want := range map[string]string{
+		`{"Flops": {"fp32": 1e12}, "memory": 1e11, "links": []}`:                                         `"Flops": unknown key; did you mean "flops"?`,
+		`{"flops": {"fp32": 1e12}, "memory": 1e11, "links": [{"Ranks": 0, "bandwidth": 1e9}]}`:           `links[0]."Ranks": unknown key; did you mean "ranks"?`,
+		`{"flops": {"fp32": 1e12}, "memory": 1e11, "MEMORY": 1, "links": [{"ranks":0,"bandwidth":1e9}]}`: `"MEMORY": unknown key; did you mean "memory"?`,
+	} {
+		if _, err := OpenHardware(write(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", text, err, want)
+		}
+	}
 	if _, err := OpenHardware("h900"); err == nil || !strings.Contains(err.Error(), "h100") {
 		t.Errorf("a machine nobody knows: %v", err)
 	}
