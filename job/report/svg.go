@@ -1,7 +1,6 @@
 package report
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -22,22 +21,17 @@ func WriteLossSVG(path string, steps []Step, evals []Eval) error {
 }
 
 func lossChart(steps []Step, evals []Eval) *show.Chart {
-	var train, val []show.XY
-	for _, s := range steps {
-		train = point(train, s.Step, s.Loss)
-	}
+	train := pointsOf(steps, func(s Step) float64 { return s.Loss })
+	var val []show.XY
 	for _, e := range evals {
 		val = point(val, e.Step, e.ValLoss)
 	}
 	c := &show.Chart{Title: "Training and validation loss", X: show.Axis{Label: "step"}, Y: show.Axis{Label: "loss (nats per token)"}}
 	c.Series = append(trainLines(train), show.Series{Name: "validation", Color: red, Points: val, Width: 2, Dots: len(val) <= 30})
-	if len(val) > 0 {
-		best := slices.MinFunc(val, func(a, b show.XY) int { return cmp.Compare(a.Y, b.Y) })
-		c.Notes = append(c.Notes, fmt.Sprintf("lowest validation loss %.4f, at step %s", best.Y, show.Grouped(int64(best.X))))
+	if best, ok := lowest(evals); ok {
+		c.Notes = append(c.Notes, fmt.Sprintf("lowest validation loss %.4f, at step %s", best.ValLoss, show.Grouped(int64(best.Step))))
 	}
-	xs, ys := show.Extent(append(slices.Clone(train), val...))
-	c.X.Hi = 1.02 * slices.Max(append(xs, 1))
-	c.Y.FitWide(ys...)
+	fitAxes(c)
 	return c
 }
 

@@ -24,6 +24,7 @@ type Chart struct {
 	Title  string
 	Notes  []string // lines below the title; long ones are broken
 	X, Y   Axis
+	Height float64  // of the plot, a drawing being 800 wide; 0 is 320
 	Series []Series // the first is drawn first, under the others
 	Marks  []Mark
 }

@@ -57,6 +57,22 @@ func TestAxisFits(t *testing.T) {
 	}
 }
 
+// What is at an axis has room between.
+func TestRungs(t *testing.T) {
+	c := Chart{Y: Axis{Hi: 0.7}, Height: 100}
+	var got []string
+	for _, v := range c.rungs() {
+		got = append(got, TickLabel(v))
+	}
+	if s := strings.Join(got, " "); s != "0 0.4" {
+		t.Errorf("at 100 units of height: %s", s)
+	}
+	c.Y.Bands = []Band{{0, 1, "lane", "", 0}}
+	if c.rungs() != nil {
+		t.Error("numbers beside names")
+	}
+}
+
 // texts are those of a drawing, which has to be XML.
 func texts(t *testing.T, drawing string) (out []string) {
 	t.Helper()

@@ -1,6 +1,7 @@
 package show
 
 import (
+	"cmp"
 	"fmt"
 	"html"
 	"slices"
@@ -11,13 +12,12 @@ import (
 // screen as the page around it. Text is of 15 units, on small screens of 20, for
 // which there is room.
 const (
-	wide       = 800
-	plotLeft   = 84
-	plotRight  = wide - 18
-	plotHeight = 320
-	textLine   = 26
-	textMost   = 74  // characters in a line of small screens
-	character  = 9.2 // the mean width of one there
+	wide      = 800
+	plotLeft  = 84
+	plotRight = wide - 18
+	textLine  = 26
+	textMost  = 74  // characters in a line of small screens
+	character = 9.2 // the mean width of one there
 )
 
 // style is what every drawing begins with. Browsers take the colors that suit the
@@ -87,13 +87,13 @@ func (s *svg) chart(c *Chart) {
 	}
 	for _, b := range c.X.Bands {
 		if b.From > c.X.Lo {
-			s.add(`<path class="frame" opacity="0.6" d="M%.1f %.1fv%d"/>`, c.x(b.From), top, plotHeight+8+b.Row*textLine)
+			s.add(`<path class="frame" opacity="0.6" d="M%.1f %.1fv%.1f"/>`, c.x(b.From), top, c.height()+8+float64(b.Row*textLine))
 		}
 	}
 	for _, m := range c.Marks {
 		s.text(c.x(m.X), c.y(m.Y, top)-8, "middle", "ink halo", m.Label)
 	}
-	s.add(`<rect class="frame" x="%d" y="%.1f" width="%d" height="%d"/>`, plotLeft, top, plotRight-plotLeft, plotHeight)
+	s.add(`<rect class="frame" x="%d" y="%.1f" width="%d" height="%.1f"/>`, plotLeft, top, plotRight-plotLeft, c.height())
 	s.legend(c)
 	s.y += 10
 }
@@ -119,34 +119,50 @@ func (s *svg) heading(c *Chart) {
 // x and y are where values are in the drawing.
 func (c *Chart) x(v float64) float64 { return plotLeft + (plotRight-plotLeft)*c.X.at(v) }
 
-func (c *Chart) y(v, top float64) float64 { return top + plotHeight*(1-c.Y.at(v)) }
+func (c *Chart) y(v, top float64) float64 { return top + c.height()*(1-c.Y.at(v)) }
+
+func (c *Chart) height() float64 { return cmp.Or(c.Height, 320) }
 
 // axes draws the grid and what stands at it, and leaves s.y below.
 func (s *svg) axes(c *Chart, top float64) {
 	for _, b := range c.Y.Bands {
 		s.text(plotLeft-8, c.y((b.From+b.To)/2, top)+5, "end", "soft", b.Label)
 	}
-	for _, v := range c.Y.Ticks() {
-		if c.Y.Bands != nil {
-			break
-		}
+	for _, v := range c.rungs() {
 		y := c.y(v, top)
 		s.add(`<path class="rule" d="M%d %.1fH%d"/>`, plotLeft, y, plotRight)
 		s.text(plotLeft-8, y+5, "end", "soft", TickLabel(v))
 	}
-	s.y = top + plotHeight + 22
+	s.y = top + c.height() + 22
 	if c.X.Bands != nil {
 		s.bands(c)
 	} else {
 		for _, v := range c.X.Ticks() {
 			x := c.x(v)
-			s.add(`<path class="rule" d="M%.1f %.1fv%d"/>`, x, top, plotHeight)
+			s.add(`<path class="rule" d="M%.1f %.1fv%.1f"/>`, x, top, c.height())
 			s.text(x, s.y, "middle", "soft", TickLabel(v))
 		}
 	}
 	s.y += textLine
 	s.text((plotLeft+plotRight)/2, s.y, "middle", "ink", c.X.Label)
 	s.y += 14
+}
+
+// rungs are the numbers at the Y axis, as many as there is room for; none where
+// there are bands.
+func (c *Chart) rungs() []float64 {
+	if c.Y.Bands != nil {
+		return nil
+	}
+	ticks := c.Y.Ticks()
+	for float64(len(ticks)*textLine) > c.height() {
+		var second []float64
+		for i := 0; i < len(ticks); i += 2 {
+			second = append(second, ticks[i])
+		}
+		ticks = second
+	}
+	return ticks
 }
 
 // bands writes the names of stretches, where there is room for them.
