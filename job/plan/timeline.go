@@ -121,12 +121,15 @@ func (p *Plan) alike() string {
 	}
 }
 
+// shorter is what stretches are called where there is little room.
+var shorter = strings.NewReplacer("forward", "fwd", "backward", "bwd", "micro-batch ", "")
+
 // bands are the stretches at the axis, the micro-batches below the passes.
 func (p *Plan) bands() (list []show.Band) {
 	passes, micros := p.stretches()
 	for row, stretches := range [][]stretch{passes, micros} {
 		for _, s := range stretches {
-			list = append(list, show.Band{From: float64(s.From), To: float64(s.To), Label: s.Name, Short: strings.TrimPrefix(s.Name, "micro-batch "), Row: row})
+			list = append(list, show.Band{From: float64(s.From), To: float64(s.To), Label: s.Name, Short: shorter.Replace(s.Name), Row: row})
 		}
 	}
 	return list
