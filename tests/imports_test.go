@@ -21,10 +21,10 @@ import (
 // package imports packages of lower lines, and of its own line those that an
 // arrow leads to.
 var table = [][]string{
-	{"input", "device", "shard", "data → data/tokenizer input", "data/tokenizer → data/jsonread", "data/jsonread", "job/machine", "job/show", "job/testjob"},
+	{"input", "device", "shard", "data → data/tokenizer input", "data/tokenizer → data/jsonread", "data/jsonread", "job/machine", "job/launch", "job/show", "job/testjob"},
 	{"device/cpu → device/cpu/kernel", "device/dry", "device/cpu/kernel", "device/cpu/kernel/gen", "checkpoint → checkpoint/safetensors checkpoint/scan checkpoint/vfs",
 		"checkpoint/safetensors → checkpoint/scan checkpoint/vfs", "checkpoint/scan", "checkpoint/vfs"},
-	{"nn", "collective", "collective/conformance → collective", "collective/socket → collective", "optim", "offload"},
+	{"nn", "collective", "collective/conformance → collective", "collective/socket → collective", "collective/rendezvous", "optim", "offload"},
 	{"fsdp"},
 	{"zero"},
 	{"job/hf", "job/config → job/hf", "job/config/configtest → job/config job/hf"},

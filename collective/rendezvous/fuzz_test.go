@@ -1,0 +1,55 @@
+package rendezvous
+
+import (
+	"io"
+	"net"
+	"testing"
+	"time"
+)
+
+// pipe is a connection on which the other side has said all it ever will.
+func pipe(said []byte) net.Conn {
+	a, b := net.Pipe()
+	go func() {
+		_, _ = b.Write(said)
+		_ = b.Close()
+	}()
+	go func() { _, _ = io.Copy(io.Discard, b) }()
+	return a
+}
+
+// FuzzHandshake has peers that do not know the token say anything.
+func FuzzHandshake(f *testing.F) {
+	f.Add([]byte("ZEROTH-1"))
+	f.Add(append([]byte("ZEROTH-1"), make([]byte, 72)...))
+	f.Fuzz(func(t *testing.T, said []byte) {
+		c := pipe(said)
+		defer c.Close()
+		if _, err := admit(c, []byte("secret"), "fuzz"); err == nil {
+			t.Error("somebody without the token was let in")
+		}
+		d := pipe(said)
+		defer d.Close()
+		if err := Greet(d, []byte("secret"), "fuzz", 1); err == nil {
+			t.Error("an impostor was believed")
+		}
+	})
+}
+
+// FuzzFrames has a peer that knows the token say anything after it.
+func FuzzFrames(f *testing.F) {
+	f.Add([]byte{kindBeat, 0, 0, 0, 0, 0, 0, 0})
+	f.Add(append([]byte{kindEnd, 0, 0, 0, 23, 0, 0, 0}, `{"process":1,"why":"x"}`...))
+	f.Add(append([]byte{kindFacts, 0, 0, 0, 28, 0, 0, 0}, `[{"name":"job","value":"a"}]`...))
+	f.Fuzz(func(t *testing.T, said []byte) {
+		s := &Star{cfg: Config{Processes: 3, PerProcess: 1, DeadAfter: time.Second, Heartbeat: time.Hour}, Members: make([]Member, 3),
+			ended: make(chan struct{}), closed: make(chan struct{}), facts: make(chan factsOf, 3), said: make(chan string, 1)}
+		p := &peer{process: 1, conn: pipe(said)}
+		s.peers = []*peer{nil, p, nil}
+		s.listen(p) // until it ends
+		p.conn.Close()
+		if err := s.Err(); err == nil && !p.isDone() {
+			t.Error("a peer that is gone was not missed")
+		}
+	})
+}

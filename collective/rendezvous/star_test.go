@@ -1,0 +1,456 @@
+package rendezvous_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"zeroth/collective/rendezvous"
+)
+
+var token = []byte("0123456789abcdef0123456789abcdef")
+
+// config is process p of a world on loopback.
+func config(p, processes int, ln net.Listener) rendezvous.Config {
+	c := rendezvous.Config{Processes: processes, PerProcess: 2, Addr: ln.Addr().String(), Token: token,
+		Wait: 30 * time.Second, Heartbeat: 50 * time.Millisecond, DeadAfter: 20 * time.Second,
+		Me: rendezvous.Member{Process: p, Host: fmt.Sprintf("h%d", p), Pid: 100 + p}}
+	if p == 0 {
+		c.Listener = ln
+	}
+	return c
+}
+
+func listen(t testing.TB) net.Listener {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ln
+}
+
+// joinAll has all processes join at once; what a test changes of their
+// configuration it does in change.
+func joinAll(t testing.TB, processes int, change func(p int, c *rendezvous.Config)) ([]*rendezvous.Star, []error) {
+	t.Helper()
+	ln := listen(t)
+	stars, errs := make([]*rendezvous.Star, processes), make([]error, processes)
+	var all sync.WaitGroup
+	for p := range processes {
+		c := config(p, processes, ln)
+		if change != nil {
+			change(p, &c)
+		}
+		all.Go(func() { stars[p], errs[p] = rendezvous.Join(t.Context(), c) })
+	}
+	all.Wait()
+	return stars, errs
+}
+
+// joined is joinAll where all must.
+func joined(t testing.TB, processes int, change func(p int, c *rendezvous.Config)) []*rendezvous.Star {
+	t.Helper()
+	stars, errs := joinAll(t, processes, change)
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	return stars
+}
+
+func closeAll(stars []*rendezvous.Star) {
+	var all sync.WaitGroup
+	for _, s := range stars {
+		all.Go(s.Close)
+	}
+	all.Wait()
+}
+
+// agree has every process state its facts.
+func agree(t testing.TB, stars []*rendezvous.Star, facts func(p int) []rendezvous.Fact) []error {
+	errs := make([]error, len(stars))
+	var all sync.WaitGroup
+	for p, s := range stars {
+		all.Go(func() { errs[p] = s.Agree(t.Context(), facts(p)) })
+	}
+	all.Wait()
+	return errs
+}
+
+func TestAgree(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	stars := joined(t, 4, nil)
+	defer closeAll(stars)
+	for _, s := range stars {
+		if s.Session != stars[0].Session || len(s.Session) != 32 || s.Members[3].Host != "h3" || s.Members[1].Pid != 101 {
+			t.Errorf("session %q, members %v", s.Session, s.Members)
+		}
+	}
+	same := func(p int) []rendezvous.Fact {
+		return []rendezvous.Fact{{Name: "version", Value: "1"}, {Name: "job", Value: "aa"}}
+	}
+	for range 2 {
+		for p, err := range agree(t, stars, same) {
+			if err != nil {
+				t.Errorf("process %d: %v", p, err)
+			}
+		}
+	}
+	const want = "the processes differ in job: ranks 4-5: bb\x1b; ranks 0-3,6-7: aa\nthe processes differ in data: ranks 0-1: 1; ranks 2-7: 2"
+	for p, err := range agree(t, stars, func(p int) []rendezvous.Fact {
+		f := append(same(p), rendezvous.Fact{Name: "data", Value: fmt.Sprint(min(p, 1) + 1)})
+		if p == 2 {
+			f[1].Value = "bb\x1b"
+		}
+		return f
+	}) {
+		if err == nil || err.Error() != strings.ReplaceAll(want, "\x1b", "?") {
+			t.Errorf("process %d: %v\nwant %s", p, err, want)
+		}
+	}
+}
+
+// TestThousands has 2,000 processes rendezvous and agree on one machine.
+func TestThousands(t *testing.T) {
+	if testing.Short() {
+		t.Skip("2,000 processes take some seconds")
+	}
+	const processes = 2001
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil || limit.Cur < 3*processes {
+		t.Skipf("%d descriptors are too few", limit.Cur)
+	}
+	begin := time.Now()
+	stars := joined(t, processes, func(_ int, c *rendezvous.Config) {
+		c.Heartbeat, c.Wait, c.DeadAfter = 5*time.Second, 2*time.Minute, time.Minute
+	})
+	came := time.Since(begin)
+	if err := errors.Join(agree(t, stars, func(int) []rendezvous.Fact { return []rendezvous.Fact{{Name: "job", Value: "aa"}} })...); err != nil {
+		t.Error(err)
+	}
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	t.Logf("%d processes came in %v, agreed after %v; %d MB in use", processes, came, time.Since(begin), m.Sys>>20)
+	if m.Sys > 3<<30 { // every one of them has the table of all, here in one process
+		t.Errorf("%d MB in use", m.Sys>>20)
+	}
+	closeAll(stars)
+}
+
+// TestWhoIsMissing has a process that never comes.
+func TestWhoIsMissing(t *testing.T) {
+	ln := listen(t)
+	errs := make(chan error, 2)
+	for _, p := range []int{0, 1} {
+		c := config(p, 4, ln)
+		c.Wait = 500 * time.Millisecond
+		go func() { _, err := rendezvous.Join(t.Context(), c); errs <- err }()
+	}
+	for range 2 {
+		if err := <-errs; err == nil || !strings.Contains(err.Error(), "ranks 4-7 have not come: nobody answered within 500ms") {
+			t.Errorf("error %v", err)
+		}
+	}
+}
+
+func TestWrongToken(t *testing.T) {
+	for _, wrong := range [][]byte{nil, []byte("another")} {
+		_, errs := joinAll(t, 2, func(p int, c *rendezvous.Config) {
+			if c.Wait = time.Second; p == 1 {
+				c.Token = wrong
+			}
+		})
+		if !errors.Is(errs[1], rendezvous.ErrRefused) {
+			t.Errorf("the process with the wrong token: %v", errs[1])
+		}
+		if errs[0] == nil || !strings.Contains(errs[0].Error(), "ranks 2-3 have not come") {
+			t.Errorf("process 0: %v", errs[0])
+		}
+	}
+}
+
+// TestImpostor has somebody who accepts connections without knowing the token:
+// nothing is told him.
+func TestImpostor(t *testing.T) {
+	ln := listen(t)
+	defer ln.Close()
+	go func() {
+		c, err := ln.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		io.ReadFull(c, make([]byte, 48))
+		c.Write(make([]byte, 32))
+		io.ReadFull(c, make([]byte, 32))
+		c.Write(append([]byte{1}, make([]byte, 32)...))
+		if n, _ := c.Read(make([]byte, 1)); n > 0 {
+			t.Error("the impostor was told something")
+		}
+	}()
+	if _, err := rendezvous.Join(t.Context(), config(1, 2, ln)); !errors.Is(err, rendezvous.ErrRefused) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestTwiceTheSameRank(t *testing.T) {
+	ln := listen(t)
+	errs := make(chan error, 3)
+	for _, p := range []int{0, 1, 1} {
+		c := config(p, 3, ln)
+		c.Wait = 2 * time.Second
+		go func() { _, err := rendezvous.Join(t.Context(), c); errs <- err }()
+	}
+	var all []string
+	for range 3 {
+		all = append(all, fmt.Sprint(<-errs))
+	}
+	if said := strings.Join(all, "\n"); !strings.Contains(said, "process 1 has come already: two were started as rank 2") || !strings.Contains(said, "ranks 4-5 have not come") {
+		t.Errorf("errors %s", said)
+	}
+}
+
+// TestStrangers has peers that send garbage, nothing, too much, or replay what
+// another said, and more of them than may be heard at once, while a world
+// comes together.
+func TestStrangers(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	ln := listen(t)
+	addr := ln.Addr().String()
+	var strangers sync.WaitGroup
+	var open []net.Conn
+	dial := func() net.Conn {
+		c, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		open = append(open, c)
+		return c
+	}
+	for _, say := range []string{"", "GET / HTTP/1.1\r\n\r\n", "ZEROTH-1", strings.Repeat("ZEROTH-1", 20000)} {
+		for range 8 {
+			c := dial()
+			strangers.Go(func() { io.WriteString(c, say) })
+		}
+	}
+	done := make(chan error, 1)
+	go func() {
+		c := config(0, 2, ln)
+		s, err := rendezvous.Join(t.Context(), c)
+		if err == nil {
+			defer s.Close()
+			<-s.Ended()
+		}
+		done <- err
+	}()
+	recorded := make([]byte, 48)
+	copy(recorded, "ZEROTH-1")
+	binary.LittleEndian.PutUint32(recorded[8:], 1)
+	c := dial()
+	c.Write(recorded)
+	c.Write(make([]byte, 32)) // an answer to another challenge
+	c.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if b, _ := io.ReadAll(c); len(b) > 32 && b[32] != 0 {
+		t.Errorf("a replayed answer was welcome")
+	}
+	s, err := rendezvous.Join(t.Context(), config(1, 2, ln))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Fail(errors.New("enough"))
+	s.Close()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	for _, c := range open {
+		c.Close()
+	}
+	strangers.Wait()
+	if c, err := net.Dial("tcp", addr); err == nil {
+		c.Close()
+		t.Error("the door is open after all have come")
+	}
+}
+
+// TestOversizedFrame has a process that knows the token and claims a frame of a
+// gigabyte.
+func TestOversizedFrame(t *testing.T) {
+	ln := listen(t)
+	errs := make(chan error, 1)
+	go func() {
+		c := config(0, 2, ln)
+		c.Wait = time.Second
+		_, err := rendezvous.Join(t.Context(), c)
+		errs <- err
+	}()
+	c, err := rendezvous.Dial(t.Context(), "tcp", ln.Addr().String(), token, "control", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.Write([]byte{1, 0, 0, 0, 0, 0, 0, 0x40})
+	if err := <-errs; err == nil || !strings.Contains(err.Error(), "have not come") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// ends checks what every process but one hears of it.
+func ends(t *testing.T, stars []*rendezvous.Star, but int, want string) {
+	t.Helper()
+	for p, s := range stars {
+		if p == but {
+			continue
+		}
+		select {
+		case <-s.Ended():
+		case <-time.After(20 * time.Second):
+			t.Fatalf("process %d does not hear of the end", p)
+		}
+		if err := s.Err(); err == nil || err.Error() != want {
+			t.Errorf("process %d: %v, want %s", p, err, want)
+		}
+	}
+}
+
+func TestFailure(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	for _, p := range []int{0, 2} {
+		stars := joined(t, 4, nil)
+		stars[p].Fail(errors.New("disk full"))
+		ends(t, stars, p, fmt.Sprintf(`rank %d ("h%d"): disk full`, 2*p, p))
+		closeAll(stars)
+	}
+}
+
+// relay carries a process's connection, and can stop doing so.
+type relay struct {
+	ln    net.Listener
+	mu    sync.Mutex
+	conns []net.Conn
+	mute  bool
+}
+
+func newRelay(t *testing.T, to string) *relay {
+	r := &relay{ln: listen(t)}
+	go func() {
+		for {
+			a, err := r.ln.Accept()
+			if err != nil {
+				return
+			}
+			b, err := net.Dial("tcp", to)
+			if err != nil {
+				a.Close()
+				return
+			}
+			r.mu.Lock()
+			r.conns = append(r.conns, a, b)
+			r.mu.Unlock()
+			go r.carry(a, b)
+			go r.carry(b, a)
+		}
+	}()
+	t.Cleanup(r.cut)
+	return r
+}
+
+func (r *relay) carry(to, from net.Conn) {
+	b := make([]byte, 1<<12)
+	for {
+		n, err := from.Read(b)
+		r.mu.Lock()
+		mute := r.mute
+		r.mu.Unlock()
+		if err != nil {
+			to.Close()
+			return
+		}
+		if !mute {
+			to.Write(b[:n])
+		}
+	}
+}
+
+func (r *relay) cut() {
+	r.ln.Close()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, c := range r.conns {
+		c.Close()
+	}
+}
+
+// TestCutOff cuts a process's connection, or lets nothing through any more.
+func TestCutOff(t *testing.T) {
+	for _, silent := range []bool{false, true} {
+		ln := listen(t)
+		r := newRelay(t, ln.Addr().String())
+		stars := make([]*rendezvous.Star, 3)
+		var all sync.WaitGroup
+		for p := range stars {
+			all.Go(func() {
+				c := config(p, 3, ln)
+				if c.DeadAfter = time.Second; p == 2 {
+					c.Addr = r.ln.Addr().String()
+				}
+				var err error
+				if stars[p], err = rendezvous.Join(t.Context(), c); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		if t.Failed() {
+			return
+		}
+		begin, want := time.Now(), "connection lost"
+		if silent {
+			want = "silent for 1s"
+			r.mu.Lock()
+			r.mute = true
+			r.mu.Unlock()
+		} else {
+			r.cut()
+		}
+		ends(t, stars[:2], 2, `rank 4 ("h2"): `+want)
+		t.Logf("silent %v: known after %v", silent, time.Since(begin))
+		ends(t, stars[2:], 1, `rank 0 ("h0"): `+want)
+		closeAll(stars)
+	}
+}
+
+// TestDoneIsNoLoss has processes end one after the other.
+func TestDoneIsNoLoss(t *testing.T) {
+	for _, order := range [][]int{{0, 1, 2}, {2, 1, 0}} {
+		stars := joined(t, 3, nil)
+		for _, p := range order {
+			stars[p].Close()
+			time.Sleep(20 * time.Millisecond)
+		}
+		for p, s := range stars {
+			if err := s.Err(); err != nil {
+				t.Errorf("order %v, process %d: %v", order, p, err)
+			}
+		}
+	}
+}
+
+func TestJoinIsCancelled(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	ln := listen(t)
+	go func() { time.Sleep(50 * time.Millisecond); cancel(errors.New("interrupted")) }()
+	if _, err := rendezvous.Join(ctx, config(0, 2, ln)); err == nil || !strings.Contains(err.Error(), "interrupted") {
+		t.Errorf("error %v", err)
+	}
+}

@@ -1,0 +1,35 @@
+package rendezvous
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"syscall"
+)
+
+// sameUser refuses a peer on a Unix socket that is another user's. Others are not
+// judged here.
+func sameUser(c net.Conn) error {
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		return nil
+	}
+	raw, err := u.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var cred *syscall.Ucred
+	var failed error
+	if err := raw.Control(func(fd uintptr) {
+		cred, failed = syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED)
+	}); err != nil {
+		return err
+	}
+	if failed != nil {
+		return failed
+	}
+	if int(cred.Uid) != os.Getuid() {
+		return fmt.Errorf("a process of user %d", cred.Uid)
+	}
+	return nil
+}

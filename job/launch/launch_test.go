@@ -1,0 +1,140 @@
+package launch_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"zeroth/job/launch"
+)
+
+// env is an environment as `env` prints it.
+func env(lines string) launch.Env {
+	vars := map[string]string{}
+	for _, line := range strings.Fields(lines) {
+		name, value, _ := strings.Cut(line, "=")
+		vars[name] = value
+	}
+	return func(name string) (string, bool) { v, ok := vars[name]; return v, ok }
+}
+
+// Environments as launchers set them, of one process of a world.
+const (
+	torchrun = `LOCAL_RANK=1 RANK=5 GROUP_RANK=1 ROLE_RANK=5 ROLE_NAME=default LOCAL_WORLD_SIZE=4 WORLD_SIZE=8 GROUP_WORLD_SIZE=2
+		ROLE_WORLD_SIZE=8 MASTER_ADDR=node0 MASTER_PORT=29500 TORCHELASTIC_RESTART_COUNT=1 TORCHELASTIC_MAX_RESTARTS=3
+		TORCHELASTIC_RUN_ID=none TORCHELASTIC_USE_AGENT_STORE=True OMP_NUM_THREADS=1`
+	oldTorchrun = `LOCAL_RANK=1 RANK=1 LOCAL_WORLD_SIZE=2 WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=29500 TORCHELASTIC_USE_AGENT_STORE=False`
+	openMPI     = `OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=2 OMPI_COMM_WORLD_LOCAL_SIZE=4
+		OMPI_COMM_WORLD_NODE_RANK=2 OMPI_UNIVERSE_SIZE=4 PMIX_RANK=2 PMIX_NAMESPACE=2788622337 OMPI_MCA_orte_hnp_uri=2788622336.0;tcp://10.0.0.4:41241`
+	hydra = `PMI_RANK=1 PMI_SIZE=2 PMI_FD=9 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2 MPIR_CVAR_CH3_INTERFACE_HOSTNAME=h`
+	srun  = `SLURM_JOB_ID=4242 SLURM_JOBID=4242 SLURM_STEP_ID=0 SLURM_PROCID=3 SLURM_NTASKS=4 SLURM_NPROCS=4 SLURM_LOCALID=1 SLURM_NODEID=1
+		SLURM_STEP_NUM_TASKS=4 SLURM_STEP_NUM_NODES=2 SLURM_STEP_NODELIST=node[007-008] SLURM_STEP_TASKS_PER_NODE=2(x2) SLURM_NNODES=2`
+	sbatch   = `SLURM_JOB_ID=4242 SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_JOB_NODELIST=node[007-008]`
+	kubeflow = `PET_NNODES=2 PET_NPROC_PER_NODE=4 PET_NODE_RANK=1 PET_MASTER_ADDR=job-node-0-0.job PET_MASTER_PORT=29500`
+	indexed  = `JOB_COMPLETION_INDEX=3 ZEROTH_WORLD_SIZE=4 ZEROTH_ADDR=job-0.svc:29400`
+	zeroth   = `ZEROTH_RANK=0 ZEROTH_WORLD_SIZE=2 ZEROTH_LOCAL_RANK=0 ZEROTH_LOCAL_WORLD_SIZE=2 ZEROTH_ADDR=127.0.0.1:40001 ZEROTH_RUN_ID=ab`
+)
+
+func TestFind(t *testing.T) {
+	for _, c := range []struct {
+		env   string
+		flags launch.Flags
+		want  string // By Rank/World Local/LocalWorld Ranks host:ports restart
+	}{
+		{"", launch.Flags{}, " 0/1 0/1 0 :[] 0"},
+		{torchrun, launch.Flags{}, "torchrun 5/8 1/4 0 node0:8 derived 1"},
+		{oldTorchrun, launch.Flags{}, "torchrun 1/2 1/2 0 localhost:[29500] 0"},
+		{openMPI, launch.Flags{}, "Open MPI 2/4 2/4 0 127.0.0.1:8 derived 0"},
+		{hydra, launch.Flags{}, "PMI 1/2 1/2 0 127.0.0.1:8 derived 0"},
+		{srun, launch.Flags{}, "Slurm 3/4 1/0 0 node007:[61586] 0"},
+		{strings.ReplaceAll(srun, "NUM_NODES=2", "NUM_NODES=1"), launch.Flags{}, "Slurm 3/4 1/4 0 127.0.0.1:[61586] 0"},
+		{sbatch, launch.Flags{}, " 0/1 0/1 0 :[] 0"},
+		{kubeflow, launch.Flags{}, "Kubeflow 1/2 0/1 4 job-node-0-0.job:[29500] 0"},
+		{strings.ReplaceAll(kubeflow, "NODE=4", "NODE=auto"), launch.Flags{}, "Kubeflow 1/2 0/1 0 job-node-0-0.job:[29500] 0"},
+		{indexed, launch.Flags{}, "Kubernetes 3/4 0/0 0 job-0.svc:[29400] 0"},
+		{zeroth, launch.Flags{}, "zeroth 0/2 0/2 0 127.0.0.1:[40001] 0"},
+		// what goes first
+		{zeroth + " " + torchrun, launch.Flags{}, "zeroth 0/2 0/2 0 127.0.0.1:[40001] 0"},
+		{zeroth + " " + torchrun, launch.Flags{Rank: 1, World: 3, Addr: "h:1"}, "flags 1/3 0/0 0 h:[1] 0"},
+		{srun + " " + torchrun, launch.Flags{}, "torchrun 5/8 1/4 0 node0:8 derived 1"},
+		{srun + " " + openMPI, launch.Flags{}, "Open MPI 2/4 2/4 0 127.0.0.1:8 derived 0"},
+		{srun + " ZEROTH_ADDR=[fd00::1]:7", launch.Flags{}, "Slurm 3/4 1/0 0 fd00::1:[7] 0"},
+		{"RANK=1", launch.Flags{}, " 0/1 0/1 0 :[] 0"}, // anybody's
+	} {
+		p, err := launch.Find(c.flags, env(c.env))
+		if err != nil {
+			t.Errorf("%s: %v", c.env, err)
+			continue
+		}
+		ports := fmt.Sprint(p.Ports)
+		if len(p.Ports) > 1 {
+			ports = fmt.Sprintf("%d derived", len(p.Ports))
+		}
+		if got := fmt.Sprintf("%s %d/%d %d/%d %d %s:%s %d", p.By, p.Rank, p.World, p.Local, p.LocalWorld, p.Ranks, p.Host, ports, p.Restart); got != c.want {
+			t.Errorf("%s:\n%s, want\n%s", c.env, got, c.want)
+		}
+	}
+}
+
+func TestFindRefuses(t *testing.T) {
+	for _, c := range []struct {
+		env   string
+		flags launch.Flags
+		want  string
+	}{
+		{torchrun + " " + openMPI, launch.Flags{}, "torchrun says process 5 of 8, Open MPI says 2 of 4: say which by ZEROTH_RANK"},
+		{"ZEROTH_RANK=1", launch.Flags{}, "ZEROTH_RANK and ZEROTH_WORLD_SIZE go together"},
+		{"ZEROTH_WORLD_SIZE=4", launch.Flags{}, "ZEROTH_RANK and ZEROTH_WORLD_SIZE go together"},
+		{"ZEROTH_RANK=1 ZEROTH_WORLD_SIZE=2", launch.Flags{}, "ZEROTH_ADDR is not set"},
+		{"ZEROTH_RANK=2 ZEROTH_WORLD_SIZE=2 ZEROTH_ADDR=h:1", launch.Flags{}, "want a rank from 0 to world size - 1"},
+		{"ZEROTH_RANK=x ZEROTH_WORLD_SIZE=2 ZEROTH_ADDR=h:1", launch.Flags{}, `ZEROTH_RANK="x": want a number`},
+		{"ZEROTH_RANK=1 ZEROTH_WORLD_SIZE=99999999999999999999 ZEROTH_ADDR=h:1", launch.Flags{}, `want a number`},
+		{"ZEROTH_RANK=1 ZEROTH_WORLD_SIZE=2 ZEROTH_ADDR=h", launch.Flags{}, `ZEROTH_ADDR="h": want host:port`},
+		{"RANK=1 WORLD_SIZE=2", launch.Flags{}, "MASTER_ADDR and MASTER_PORT are not: set them"},
+		{strings.ReplaceAll(openMPI, "LOCAL_SIZE=4", "LOCAL_SIZE=2"), launch.Flags{}, "Open MPI does not say where process 0 is"},
+		{"JOB_COMPLETION_INDEX=1 ZEROTH_WORLD_SIZE=2", launch.Flags{}, "ZEROTH_ADDR is not"},
+		{strings.ReplaceAll(srun, "node[007-008]", "["), launch.Flags{}, `SLURM_STEP_NODELIST: "[" names no host`},
+		{"", launch.Flags{Rank: 3, World: 3, Addr: "h:1"}, "--rank 3 in a world of 3 processes; want 0 to 2"},
+		{"", launch.Flags{World: 3}, `--addr="": want host:port`},
+	} {
+		if _, err := launch.Find(c.flags, env(c.env)); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: error %v, want %s", c.env, err, c.want)
+		}
+	}
+}
+
+// Processes of a run agree on their ports, those of others likely take others.
+func TestDerivedPorts(t *testing.T) {
+	find := func(e string, parent int) launch.Place {
+		p, err := launch.Find(launch.Flags{Parent: parent}, env(e))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	a, b, c := find(hydra, 7), find(strings.ReplaceAll(hydra, "RANK=1", "RANK=0"), 7), find(hydra, 8)
+	if fmt.Sprint(a.Ports) != fmt.Sprint(b.Ports) || fmt.Sprint(a.Ports) == fmt.Sprint(c.Ports) || a.Run != b.Run || a.Run == c.Run {
+		t.Errorf("ports %v, %v of one run, %v of another", a.Ports, b.Ports, c.Ports)
+	}
+	for _, p := range a.Ports {
+		if p < 1024 || p > 65535 {
+			t.Errorf("port %d", p)
+		}
+	}
+	if p := find(torchrun, 0); p.Ports[0] == 29500 {
+		t.Error("the port that torchrun's agent holds")
+	}
+}
+
+func TestFirstHost(t *testing.T) {
+	for list, want := range map[string]string{"a": "a", "a,b": "a", "node[007-010,012],x": "node007", "n[3,5]": "n3", "n[1-2]-ib,z": "n1-ib", "x,n[1-2]": "x"} {
+		if got, err := launch.FirstHost(list); got != want || err != nil {
+			t.Errorf("%s: %q %v, want %s", list, got, err, want)
+		}
+	}
+	for _, list := range []string{"", "[", "n[]", "n[1-2", ","} {
+		if got, err := launch.FirstHost(list); err == nil {
+			t.Errorf("%q gives %q", list, got)
+		}
+	}
+}
