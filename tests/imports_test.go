@@ -22,7 +22,7 @@ import (
 // arrow leads to.
 var table = [][]string{
 	{"input", "device", "shard", "data → data/tokenizer input", "data/tokenizer → data/jsonread", "data/jsonread", "job/machine", "job/launch", "job/show", "job/testjob"},
-	{"device/cpu → device/cpu/kernel", "device/dry", "device/cpu/kernel", "device/cpu/kernel/gen", "checkpoint → checkpoint/safetensors checkpoint/scan checkpoint/vfs",
+	{"device/cpu → device/cpu/kernel", "device/dry", "device/cpu/kernel", "device/cpu/kernel/gen", "device/cuda/kernel", "checkpoint → checkpoint/safetensors checkpoint/scan checkpoint/vfs",
 		"checkpoint/safetensors → checkpoint/scan checkpoint/vfs", "checkpoint/scan", "checkpoint/vfs"},
 	{"nn", "collective", "collective/conformance → collective", "collective/socket → collective", "collective/rendezvous", "optim", "offload"},
 	{"fsdp"},

@@ -1,0 +1,377 @@
+// The emulator: blocks of fibers. A fiber runs CUDA threads one after the other
+// until one blocks, so kernels that never meet are plain loops.
+//
+// EMU_SEED in the environment draws the order in which threads go on; without
+// it the order is fixed. Shared memory is full of NaN when a block begins.
+// With EMU_ASAN and EMU_TSAN the sanitizers are told of fibers and rendezvous;
+// then this file itself is compiled without TSan.
+#include "emu.h"
+#include "emu_api.h"
+#include <cstdio>
+#include <cstdlib>
+#include <sys/mman.h>
+
+#ifdef EMU_TSAN
+extern "C" {
+void *__tsan_create_fiber(unsigned);
+void *__tsan_get_current_fiber();
+void __tsan_switch_to_fiber(void *, unsigned);
+void __tsan_acquire(void *);
+void __tsan_release(void *);
+}
+#define ACQUIRE(p) __tsan_acquire(p)
+#define RELEASE(p) __tsan_release(p)
+#else
+#define ACQUIRE(p) ((void)(p))
+#define RELEASE(p) ((void)(p))
+#endif
+#ifdef EMU_ASAN
+extern "C" {
+void __asan_poison_memory_region(void const volatile *, size_t);
+void __asan_unpoison_memory_region(void const volatile *, size_t);
+void __sanitizer_start_switch_fiber(void **, const void *, size_t);
+void __sanitizer_finish_switch_fiber(void *, const void **, size_t *);
+}
+#define POISON(p, n) __asan_poison_memory_region(p, n)
+#define UNPOISON(p, n) __asan_unpoison_memory_region(p, n)
+#else
+#define POISON(p, n) ((void)0)
+#define UNPOISON(p, n) ((void)0)
+#endif
+
+EmuKernel *emu_kernels;
+thread_local EmuThread *emu_cur;
+
+enum { STACK = 128 << 10, MAXTHREADS = 1024, MAXSHARED = 227 << 10, MAXVARS = 32 };
+
+struct Fiber {
+	void *sp;
+	EmuThread t;
+	char *stack;
+	void *tsan, *fake;
+	const void *bottom;
+	size_t size;
+};
+
+// Group is the lanes of a warp that meet under one mask. What they bring lies in
+// two places by turns: a lane may still read the last while others come again.
+struct Group {
+	unsigned mask = 0, here = 0, meetings = 0;
+	int line = 0;
+	EmuSlot slot[2][32];
+	Fiber *waiting[32];
+	int waits = 0;
+};
+struct Warp { Group group[4]; };
+
+// Core is one thread's emulated multiprocessor.
+struct Core {
+	Fiber main, *self;
+	Fiber *idle[MAXTHREADS], *ready[MAXTHREADS], *spent[MAXTHREADS], *barred[MAXTHREADS];
+	int idles = 0, readies = 0, spents = 0, barreds = 0;
+	int threads, next, done; // of the block; threads begun; threads that have ended
+	int barline;
+	unsigned barriers;
+	char bartag[2], begin, end; // what TSan knows rendezvous by
+	Warp warp[32];
+	EmuDim bid, bdim, gdim;
+	const EmuKernel *kernel;
+	void **params;
+	const char *error;
+	char text[240];
+	unsigned seed;
+	bool shuffled;
+	char *shared;
+	struct { const void *key; char *at; } var[MAXVARS];
+	int vars = 0;
+	size_t top = 0; // bytes of shared memory in use
+};
+static thread_local Core *core __attribute__((tls_model("initial-exec")));
+
+#if defined(__x86_64__)
+extern "C" void emu_switch(void **save, void *to);
+asm(".text\n.type emu_switch,@function\nemu_switch:\n"
+    " push %rbp\n push %rbx\n push %r12\n push %r13\n push %r14\n push %r15\n mov %rsp,(%rdi)\n mov %rsi,%rsp\n"
+    " pop %r15\n pop %r14\n pop %r13\n pop %r12\n pop %rbx\n pop %rbp\n ret\n");
+#else
+#error "the emulator of CUDA kernels switches fibers on x86-64 only: write emu_switch for this processor"
+#endif
+
+static void go(Fiber *f) {
+	Core *c = core;
+	Fiber *me = c->self;
+	c->self = f;
+	emu_cur = &f->t;
+#ifdef EMU_ASAN
+	__sanitizer_start_switch_fiber(&me->fake, f->bottom, f->size);
+#endif
+#ifdef EMU_TSAN
+	__tsan_switch_to_fiber(f->tsan, 1);
+#endif
+	emu_switch(&me->sp, f->sp);
+#ifdef EMU_ASAN
+	const void *bottom;
+	size_t size;
+	__sanitizer_finish_switch_fiber(me->fake, &bottom, &size);
+#endif
+}
+
+static unsigned draw(Core *c) {
+	c->seed = c->seed * 1664525 + 1013904223;
+	return c->seed >> 8;
+}
+
+static void fiber_main();
+
+static Fiber *make_fiber() {
+	Fiber *f = new Fiber();
+	f->stack = (char *)mmap(0, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	f->bottom = f->stack;
+	f->size = STACK;
+	void **s = (void **)(f->stack + STACK - 64);
+	s[-1] = 0;
+	s[-2] = (void *)fiber_main;
+	f->sp = s - 8;
+#ifdef EMU_TSAN
+	f->tsan = __tsan_create_fiber(0);
+#endif
+	return f;
+}
+
+static Fiber *take_fiber(Core *c) { return c->idles ? c->idle[--c->idles] : make_fiber(); }
+
+static void wake(Core *c, Fiber *f) { c->ready[c->readies++] = f; }
+
+// pick is who goes on: a fiber that can, a fresh one for threads not begun, or
+// the launch when there is neither.
+static Fiber *pick(Core *c) {
+	bool unbegun = c->next < c->threads;
+	if (!c->readies) return unbegun ? take_fiber(c) : &c->main;
+	if (c->shuffled) {
+		if (unbegun && draw(c) % (c->readies + 1) == 0) return take_fiber(c);
+		std::swap(c->ready[draw(c) % c->readies], c->ready[c->readies - 1]);
+	}
+	return c->ready[--c->readies];
+}
+
+static void park(Core *c) {
+	if (c->error) go(&c->main);
+	Fiber *f = pick(c);
+	if (f != c->self) go(f);
+}
+
+// yield lets others go on before this fiber does, in a shuffled order.
+static void yield(Core *c) {
+	if (!c->shuffled) return;
+	wake(c, c->self);
+	park(c);
+}
+
+static void begin_thread(Core *c, Fiber *f) {
+	unsigned i = c->next++;
+	f->t.bid = c->bid, f->t.bdim = c->bdim, f->t.gdim = c->gdim;
+	f->t.tid = {i % c->bdim.x, i / c->bdim.x % c->bdim.y, i / c->bdim.x / c->bdim.y};
+	f->t.lane = i % 32, f->t.warp = i / 32;
+	ACQUIRE(&c->begin);
+}
+
+[[noreturn]] static void fail(Core *c, const char *what, int line) {
+	if (!c->error) {
+		snprintf(c->text, sizeof c->text, "%s: %s at line %d (block %u,%u,%u, thread %u)", c->kernel->name, what, line,
+			c->bid.x, c->bid.y, c->bid.z, emu_cur->tid.x);
+		c->error = c->text;
+	}
+	go(&c->main);
+	abort(); // nobody comes back here
+}
+
+void emu_trap(const char *why, int line) { fail(core, why, line); }
+
+static void fiber_main() {
+	Core *c = core;
+#ifdef EMU_ASAN
+	const void *bottom;
+	size_t size;
+	__sanitizer_finish_switch_fiber(0, &bottom, &size);
+	if (!c->main.bottom) c->main.bottom = bottom, c->main.size = size;
+#endif
+	for (;;) {
+		Fiber *f = c->self;
+		while (c->next < c->threads) {
+			begin_thread(c, f);
+			c->kernel->call(c->params);
+			c->done++;
+			RELEASE(&c->end);
+#ifdef EMU_TSAN
+			break; // two threads of a block on one fiber would be in an order that hides their races
+#endif
+			if (c->shuffled && c->next < c->threads) yield(c);
+		}
+#ifdef EMU_TSAN
+		c->spent[c->spents++] = f;
+#else
+		c->idle[c->idles++] = f; // it goes on here when it is taken again
+#endif
+		Fiber *g = pick(c);
+		if (g != f) go(g);
+	}
+}
+
+void emu_sync(int line) {
+	Core *c = core;
+	if (c->done) fail(c, "barrier after a thread has returned", line);
+	if (c->barreds && c->barline != line) fail(c, "threads at different barriers", line);
+	c->barline = line;
+	char *tag = &c->bartag[c->barriers & 1];
+	RELEASE(tag);
+	if (c->barreds + 1 < c->threads) {
+		c->barred[c->barreds++] = c->self;
+		park(c);
+	} else {
+		c->barriers++;
+		while (c->barreds) wake(c, c->barred[--c->barreds]);
+		yield(c);
+	}
+	ACQUIRE(tag);
+}
+
+static Group *group_of(Core *c, unsigned mask, int line) {
+	Warp *w = &c->warp[emu_cur->warp];
+	for (auto &g : w->group)
+		if (g.mask == mask) return &g;
+	for (auto &g : w->group)
+		if (!g.here) {
+			g.mask = mask;
+			return &g;
+		}
+	fail(c, "too many masks", line);
+}
+
+EmuSlot *emu_warp(unsigned mask, const EmuSlot *mine, int line) {
+	Core *c = core;
+	EmuThread *t = emu_cur;
+	unsigned left = c->threads - t->warp * 32;
+	mask &= left >= 32 ? ~0u : (1u << left) - 1;
+	if (!(mask >> t->lane & 1)) fail(c, "lane not in its mask", line);
+	Group *g = group_of(c, mask, line);
+	if (g->here && g->line != line) fail(c, "lanes of a warp at different places", line);
+	g->line = line;
+	EmuSlot *all = g->slot[g->meetings & 1];
+	all[t->lane] = *mine;
+	g->here |= 1u << t->lane;
+	RELEASE(all);
+	if (g->here != mask) {
+		g->waiting[g->waits++] = c->self;
+		park(c);
+	} else {
+		g->meetings++;
+		g->here = 0;
+		while (g->waits) wake(c, g->waiting[--g->waits]);
+		yield(c);
+	}
+	ACQUIRE(all);
+	return all;
+}
+
+// emu_shared is the block's variable that key stands for.
+void *emu_shared(const void *key, size_t bytes) {
+	Core *c = core;
+	for (int i = 0; i < c->vars; i++)
+		if (c->var[i].key == key) return c->var[i].at;
+	if (c->vars == MAXVARS) fail(c, "more than 32 shared variables", 0);
+	size_t room = (bytes + 127) & ~(size_t)63; // a gap after each
+	char *at = c->shared + c->top;
+	c->top += room;
+	if (c->top > MAXSHARED) fail(c, "more shared memory than there is", 0);
+	for (size_t i = 0; i < bytes; i++) ((volatile char *)at)[i] = 0xff;
+	POISON(at + bytes, room - bytes);
+	c->var[c->vars++] = {key, at};
+	return at;
+}
+
+void *emu_dynamic_shared() { return core->shared; }
+
+static Core *make_core() {
+	Core *c = new Core();
+	c->shared = (char *)aligned_alloc(1024, (MAXSHARED + 1023) / 1024 * 1024);
+#ifdef EMU_TSAN
+	c->main.tsan = __tsan_get_current_fiber();
+#endif
+	const char *seed = getenv("EMU_SEED");
+	c->shuffled = seed;
+	c->seed = seed ? atoi(seed) : 0;
+	return c;
+}
+
+// begin_block forgets the block before.
+static void begin_block(Core *c, EmuDim at, size_t shared) {
+	c->bid = at;
+	c->next = c->done = c->barreds = c->readies = c->vars = 0;
+	while (c->spents) c->idle[c->idles++] = c->spent[--c->spents];
+	for (auto &w : c->warp)
+		for (auto &g : w.group) g.here = g.mask = g.waits = 0;
+	ACQUIRE(&c->end);
+	c->top = (shared + 127) & ~(size_t)63;
+	UNPOISON(c->shared, MAXSHARED);
+	if (shared) memset(c->shared, 0xff, shared);
+	POISON(c->shared + shared, c->top - shared);
+	RELEASE(&c->begin);
+}
+
+static void run_block(Core *c, EmuDim at, size_t shared) {
+	begin_block(c, at, shared);
+	go(take_fiber(c));
+	if (!c->error && c->done != c->threads) {
+		snprintf(c->text, sizeof c->text, "%s: block %u,%u,%u hangs: %d of %d threads ended, %d wait at the barrier of line %d",
+			c->kernel->name, at.x, at.y, at.z, c->done, c->threads, c->barreds, c->barline);
+		c->error = c->text;
+	}
+	ACQUIRE(&c->end);
+}
+
+static const EmuKernel *find(const char *name) {
+	for (const EmuKernel *k = emu_kernels; k; k = k->next)
+		if (!strcmp(k->name, name)) return k;
+	return 0;
+}
+
+#define API __attribute__((visibility("default")))
+
+extern "C" API int emu_params(const char *name, int *size, int max) {
+	const EmuKernel *k = find(name);
+	if (!k) return -1;
+	for (int i = 0; i < k->params && i < max; i++) size[i] = k->size[i];
+	return k->params;
+}
+
+extern "C" API const char *emu_launch(const char *name, emu_dim3 grid, emu_dim3 block, size_t shared, void **params) {
+	if (!core) core = make_core();
+	Core *c = core;
+	c->kernel = find(name);
+	if (!c->kernel) return "no kernel of this name";
+	size_t threads = (size_t)block.x * block.y * block.z;
+	if (threads < 1 || threads > MAXTHREADS || shared > MAXSHARED) return "invalid launch";
+	c->params = params;
+	c->bdim = {block.x, block.y, block.z};
+	c->gdim = {grid.x, grid.y, grid.z};
+	c->threads = threads;
+	c->error = 0;
+	c->self = &c->main;
+#ifdef EMU_TSAN
+	while (c->spents) c->idle[c->idles++] = c->spent[--c->spents];
+	while (c->idles < c->threads) { // making a fiber orders it after its maker: so all are made here
+		Fiber *f = make_fiber();
+		c->idle[c->idles++] = f;
+	}
+#endif
+	for (unsigned z = 0; z < grid.z; z++)
+		for (unsigned y = 0; y < grid.y; y++)
+			for (unsigned x = 0; x < grid.x; x++) {
+				run_block(c, {x, y, z}, shared);
+				if (c->error) {
+					core = 0; // its fibers are lost
+					return c->error;
+				}
+			}
+	return 0;
+}

@@ -1,0 +1,121 @@
+//go:build cuda
+
+package kernel
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strconv"
+	"testing"
+
+	"zeroth/device"
+)
+
+func itoa(n int) string { return strconv.Itoa(n) }
+
+var attnShapes = []device.Attn{
+	{B: 1, T: 1, H: 1, KV: 1, D: 1},
+	{B: 2, T: 79, H: 4, KV: 2, D: 9},
+	{B: 1, T: 64, H: 3, KV: 3, D: 16},
+	{B: 3, T: 33, H: 5, KV: 1, D: 6},
+	{B: 1, T: 130, H: 2, KV: 1, D: 64},
+	{B: 1, T: 70, H: 1, KV: 1, D: 71},
+	{B: 2, T: 65, H: 2, KV: 2, D: 128},
+	{B: 1, T: 97, H: 2, KV: 1, D: 130},
+	{B: 1, T: 33, H: 1, KV: 1, D: 256},
+}
+
+// attnOf makes the matrices of a shape, queries, keys and values side by side in
+// one half of the time, as modules have them; some scores are far larger than
+// others.
+func (b *bench) attnOf(dt device.DType, a device.Attn) (q, k, v device.Mat) {
+	std := 1.5 / math.Sqrt(math.Sqrt(float64(a.D))*float64(a.Scale))
+	if a.Past == 0 && b.flip() {
+		c, kv := a.H*a.D, a.KV*a.D
+		m := b.mat("qkv", dt, a.B*a.T, c+2*kv, std).Mat
+		return m.Columns(0, c), m.Columns(c, c+kv), m.Columns(c+kv, c+2*kv)
+	}
+	q = b.mat("q", dt, a.B*a.T, a.H*a.D, std).Mat
+	k = b.mat("k", dt, a.B*a.Keys(), a.KV*a.D, std).Mat
+	return q, k, b.mat("v", dt, a.B*a.Keys(), a.KV*a.D, 1).Mat
+}
+
+// eachAttn runs f with every shape and type, and with drawn shapes.
+func eachAttn(t *testing.T, past bool, f func(b *bench, dt device.DType, a device.Attn) func(q operations)) {
+	rng := rand.New(rand.NewPCG(5, 6))
+	shapes := attnShapes
+	for range times(10) {
+		kv := 1 + rng.IntN(2)
+		shapes = append(shapes, device.Attn{B: 1 + rng.IntN(2), T: 1 + rng.IntN(100), H: kv * (1 + rng.IntN(3)), KV: kv, D: 1 + rng.IntN(90)})
+	}
+	for i, a := range shapes {
+		a.Scale = float32(1 / math.Sqrt(float64(a.D)))
+		if past {
+			a.Past = rng.IntN(3) * rng.IntN(90)
+		}
+		for j, dt := range anyFloat {
+			if testing.Short() && j != i%3 {
+				continue
+			}
+			t.Run(fmt.Sprintf("%v B%d T%d+%d H%d/%d D%d", dt, a.B, a.Past, a.T, a.H, a.KV, a.D), func(t *testing.T) {
+				check(t, uint64(i), func(b *bench) func(operations) { return f(b, dt, a) })
+			})
+		}
+	}
+}
+
+func TestAttention(t *testing.T) {
+	eachAttn(t, true, func(b *bench, dt device.DType, a device.Attn) func(operations) {
+		qm, k, v := b.attnOf(dt, a)
+		o, lse := b.make("o", dt, a.B*a.T, a.H*a.D).near(1e-5), b.make("lse", device.F32, 1, a.B*a.H*a.T).near(2e-6)
+		return func(q operations) { q.Attention(o.Mat, lse.Buf, qm, k, v, a) }
+	})
+}
+
+// TestAttentionGrad has lse and o as the forward pass, on the same device, left
+// them.
+func TestAttentionGrad(t *testing.T) {
+	eachAttn(t, false, func(b *bench, dt device.DType, a device.Attn) func(operations) {
+		qm, k, v := b.attnOf(dt, a)
+		rows, c, kv := a.B*a.T, a.H*a.D, a.KV*a.D
+		o, do := b.make("o", dt, rows, c).near(1e-5), b.mat("do", dt, rows, c, 1)
+		lse, delta := b.make("lse", device.F32, 1, a.B*a.H*a.T).near(2e-6), b.make("delta", device.F32, 1, a.B*a.H*a.T)
+		dq, dk, dv := b.make("dq", dt, rows, c), b.make("dk", dt, rows, kv), b.make("dv", dt, rows, kv)
+		tol := map[device.DType]float64{device.F32: 3e-5, device.F16: 3e-3, device.BF16: 2e-2}[dt] // o is rounded to dt, and may be so otherwise
+		for _, g := range []*operand{delta, dq, dk, dv} {
+			g.near(tol)
+		}
+		return func(q operations) {
+			q.Attention(o.Mat, lse.Buf, qm, k, v, a)
+			q.AttentionGrad(dq.Mat, dk.Mat, dv.Mat, delta.Buf, do.Mat, o.Mat, lse.Buf, qm, k, v, a)
+		}
+	})
+}
+
+// TestAttentionOfAGrowingCache wants the bits of all positions at once from one after
+// the other: tiles of keys begin at the same places.
+func TestAttentionOfAGrowingCache(t *testing.T) {
+	e := emulators(t)[0]
+	e.reset()
+	b := &bench{e: e, rng: rand.New(rand.NewPCG(9, 9))}
+	whole := device.Attn{B: 1, T: 77, H: 2, KV: 1, D: 20, Scale: 0.2}
+	q, k, v := b.attnOf(device.F32, whole)
+	all, lse := b.make("o", device.F32, 77, 40), b.make("lse", device.F32, 1, 154)
+	step, lse1 := b.make("o", device.F32, 77, 40), b.make("lse", device.F32, 1, 2)
+	o := &Ops{To: e}
+	o.Attention(all.Mat, lse.Buf, q, k, v, whole)
+	for t := range 77 {
+		one := whole
+		one.T, one.Past = 1, t
+		o.Attention(step.RowRange(t, t+1), lse1.Buf, q.RowRange(t, t+1), k.RowRange(0, t+1), v.RowRange(0, t+1), one)
+	}
+	if e.err != nil {
+		t.Fatal(e.err)
+	}
+	for i := range 77 * 40 {
+		if all.at(i) != step.at(i) {
+			t.Fatalf("element %d: %g with all positions at once, %g one by one", i, all.at(i), step.at(i))
+		}
+	}
+}

@@ -1,0 +1,149 @@
+// Kernels in which element i depends on elements i alone. An output may be one of
+// the inputs: a thread reads all it needs of its four elements before it writes.
+
+ENTRY fill(Mat y, i64 n, float x) {
+	Four f = {{x, x, x, x}};
+	EACH4(i, n) put4(y, i, n - i, f);
+}
+KERNEL(fill)
+
+ENTRY cast(Mat y, Mat x, i64 n) {
+	EACH4(i, n) put4(y, i, n - i, get4(x, i, n - i));
+}
+KERNEL(cast)
+
+// round_odd is x cut to float32 with the last bit set where the cut lost
+// something: rounding that to 16 bits is rounding x once (Boldo and Melquiond,
+// "When double rounding is odd", 2005).
+__device__ float round_odd(double x) {
+	float f = __double2float_rz(x);
+	return (double)f != x && x == x ? __uint_as_float(__float_as_uint(f) | 1) : f;
+}
+
+// cast64 is cast where one type, or both, is float64.
+ENTRY cast64(Mat y, Mat x, i64 n) {
+	EACH(i, n) {
+		double v = x.type == F64 ? ((const double *)x.p)[i] : get(x, i);
+		if (y.type == F64)
+			((double *)y.p)[i] = v;
+		else
+			put(y, i, y.type == F32 ? (float)v : round_odd(v));
+	}
+}
+KERNEL(cast64)
+
+ENTRY add(Mat y, Mat a, Mat b, i64 n) {
+	EACH4(i, n) {
+		Four x = get4(a, i, n - i), z = get4(b, i, n - i);
+		for (int j = 0; j < 4; j++) x.v[j] += z.v[j];
+		put4(y, i, n - i, x);
+	}
+}
+KERNEL(add)
+
+ENTRY scale(Mat x, float by, i64 n) {
+	EACH4(i, n) {
+		Four f = get4(x, i, n - i);
+		for (int j = 0; j < 4; j++) f.v[j] *= by;
+		put4(x, i, n - i, f);
+	}
+}
+KERNEL(scale)
+
+// sum_many adds count vectors of y's type in their order, in float32.
+struct Sources { char *p[128]; };
+ENTRY sum_many(Mat y, const __grid_constant__ Sources from, int count, i64 n) {
+	EACH4(i, n) {
+		Mat x = y;
+		x.p = from.p[0];
+		Four sum = get4(x, i, n - i);
+		for (int k = 1; k < count; k++) {
+			x.p = from.p[k];
+			Four f = get4(x, i, n - i);
+			for (int j = 0; j < 4; j++) sum.v[j] += f.v[j];
+		}
+		put4(y, i, n - i, sum);
+	}
+}
+KERNEL(sum_many)
+
+ENTRY sum_many64(double *y, const __grid_constant__ Sources from, int count, i64 n) {
+	EACH(i, n) {
+		double sum = ((const double *)from.p[0])[i];
+		for (int k = 1; k < count; k++) sum += ((const double *)from.p[k])[i];
+		y[i] = sum;
+	}
+}
+KERNEL(sum_many64)
+
+// add_row adds v to every row of y, or sets every row to it.
+ENTRY add_row(Mat y, Mat v, int rows, int cols, int set) {
+	EACH_ROW(r, rows) LANE4(c, cols) {
+		Four x = get4(v, c, cols - c), old = {{0, 0, 0, 0}};
+		if (!set) old = get4(y, r * y.ld + c, cols - c);
+		for (int j = 0; j < 4; j++) x.v[j] += old.v[j];
+		put4(y, r * y.ld + c, cols - c, x);
+	}
+}
+KERNEL(add_row)
+
+// gelu(x) = x/2 (1 + tanh u) = x s(2u) with s(z) = 1/(1 + e^-z) and u =
+// sqrt(2/pi) (x + 0.044715 x^3) (Hendrycks and Gimpel, arXiv 1606.08415).
+#define GELU_U 0.7978845608028654f
+#define GELU_X 0.044715f
+
+ENTRY gelu(Mat y, Mat x, i64 n) {
+	EACH4(i, n) {
+		Four f = get4(x, i, n - i);
+		for (int j = 0; j < 4; j++) {
+			float a = f.v[j];
+			f.v[j] = a / (1 + exp32(-2 * GELU_U * (a + GELU_X * a * a * a)));
+		}
+		put4(y, i, n - i, f);
+	}
+}
+KERNEL(gelu)
+
+// gelu_slope is s + x s (1-s) 2u'. Beyond 9.5 it is 0 or 1 to float32, and there
+// its factors would overflow.
+__device__ float gelu_slope(float x) {
+	x = x > 9.5f ? 9.5f : x < -9.5f ? -9.5f : x;
+	float e = exp32(-2 * GELU_U * (x + GELU_X * x * x * x)), s = 1 / (1 + e);
+	return s * (1 + x * (e * s) * (2 * GELU_U * (1 + 3 * GELU_X * x * x)));
+}
+
+ENTRY gelu_grad(Mat dx, Mat x, Mat dy, i64 n) {
+	EACH4(i, n) {
+		Four f = get4(x, i, n - i), d = get4(dy, i, n - i);
+		for (int j = 0; j < 4; j++) d.v[j] *= gelu_slope(f.v[j]);
+		put4(dx, i, n - i, d);
+	}
+}
+KERNEL(gelu_grad)
+
+// silu(x) = x s(x); y = silu(gate) * up (Shazeer, arXiv 2002.05202).
+ENTRY swiglu(Mat y, Mat gate, Mat up, i64 n) {
+	EACH4(i, n) {
+		Four g = get4(gate, i, n - i), u = get4(up, i, n - i);
+		for (int j = 0; j < 4; j++) u.v[j] *= g.v[j] / (1 + exp32(-g.v[j]));
+		put4(y, i, n - i, u);
+	}
+}
+KERNEL(swiglu)
+
+// The slope of silu is s + x s (1-s). Beyond 80 it and silu are 0 and 0, or 1 and
+// x, to float32, and there the factors would overflow.
+ENTRY swiglu_grad(Mat dgate, Mat dup, Mat dy, Mat gate, Mat up, i64 n) {
+	EACH4(i, n) {
+		Four g = get4(gate, i, n - i), u = get4(up, i, n - i), d = get4(dy, i, n - i), dg;
+		for (int j = 0; j < 4; j++) {
+			float x = g.v[j] < -80 ? -80 : g.v[j], at = x > 80 ? 80 : x;
+			float e = exp32(-at), s = 1 / (1 + e);
+			dg.v[j] = d.v[j] * u.v[j] * (s * (1 + at * (e * s)));
+			u.v[j] = d.v[j] * (x * s);
+		}
+		put4(dgate, i, n - i, dg);
+		put4(dup, i, n - i, u);
+	}
+}
+KERNEL(swiglu_grad)

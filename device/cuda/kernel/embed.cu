@@ -1,0 +1,81 @@
+// Embeddings: looking rows up, and the sums of their gradients.
+
+// embed sets y[i] = wte[ids[i]] + wpe[i mod T]; wpe may be null. A warp has a row.
+ENTRY embed(Mat y, Mat wte, Mat wpe, const int *ids, int rows, int cols, int vocab, int T) {
+	EACH_ROW(row, rows) {
+		i64 id = ids[row];
+		if (id < 0 || id >= vocab) TRAP("an id that is not in the vocabulary");
+		LANE4(c, cols) {
+			Four e = get4(wte, id * wte.ld + c, cols - c), p = {{0, 0, 0, 0}};
+			if (wpe.p) p = get4(wpe, row % T * wpe.ld + c, cols - c);
+			for (int j = 0; j < 4; j++) e.v[j] += p.v[j];
+			put4(y, row * y.ld + c, cols - c, e);
+		}
+	}
+}
+KERNEL(embed)
+
+// embed_grad sums the rows of dy of one id into its row of dwte (float32), in their
+// order, starting from 0 or, with add, from what is there. Block b has the ids that
+// are b modulo the number of blocks, so that frequent ones, which have low numbers,
+// are spread. It looks through all ids, notes where its own are, in order, and
+// when LIST is nearly full, or at the end, adds what it has noted.
+#define LIST 2048
+ENTRY embed_grad(float *dwte, int ld, Mat dy, const int *ids, int rows, int cols, int vocab, int add) {
+	SHARED(int, where, LIST);
+	SHARED(int, whose, LIST);
+	SHARED(int, found, WARPS);
+	int noted = 0, blocks = gridDim.x, block = blockIdx.x;
+	bool fresh = !add;
+	for (int base = 0; base < rows || fresh || noted; base += THREADS) {
+		int i = base + threadIdx.x, id = i < rows ? ids[i] : -1;
+		bool mine = id >= 0 && id % blocks == block;
+		unsigned bits = __ballot_sync(ALL, mine);
+		if (LANE == 0) found[WARP] = __popc(bits);
+		__syncthreads();
+		int at = noted + __popc(bits & ((1u << LANE) - 1));
+		for (int w = 0; w < WARPS; w++) {
+			if (w < WARP) at += found[w];
+			noted += found[w];
+		}
+		if (mine) where[at] = i, whose[at] = id;
+		__syncthreads();
+		if (base + THREADS < rows && noted + THREADS <= LIST) continue;
+		for (i64 v = block; v < vocab; v += blocks)
+			for (int c = 4 * threadIdx.x; c < cols; c += 4 * THREADS) {
+				Four sum = {{0, 0, 0, 0}};
+				bool any = false;
+				for (int k = 0; k < noted; k++) {
+					if (whose[k] != v) continue;
+					if (!any && !fresh)
+						for (int j = 0; j < 4; j++)
+							if (c + j < cols) sum.v[j] = dwte[v * ld + c + j];
+					any = true;
+					Four d = get4(dy, (i64)where[k] * dy.ld + c, cols - c);
+					for (int j = 0; j < 4; j++) sum.v[j] += d.v[j];
+				}
+				for (int j = 0; j < 4; j++)
+					if ((any || fresh) && c + j < cols) dwte[v * ld + c + j] = sum.v[j];
+			}
+		noted = 0, fresh = false;
+		__syncthreads();
+	}
+}
+KERNEL(embed_grad)
+
+// position_grad sums rows t, t+T, ... of dy into row t of dwpe (float32), in their
+// order, starting from 0 or, with add, from what is there. Rows from T on have none.
+ENTRY position_grad(float *dwpe, int ld, Mat dy, int rows, int cols, int places, int T, int add) {
+	EACH_ROW(t, places) LANE4(c, cols) {
+		Four sum = {{0, 0, 0, 0}};
+		for (int j = 0; add && j < 4; j++)
+			if (c + j < cols) sum.v[j] = dwpe[t * ld + c + j];
+		for (i64 i = t; t < T && i < rows; i += T) {
+			Four d = get4(dy, i * dy.ld + c, cols - c);
+			for (int j = 0; j < 4; j++) sum.v[j] += d.v[j];
+		}
+		for (int j = 0; j < 4; j++)
+			if (c + j < cols) dwpe[t * ld + c + j] = sum.v[j];
+	}
+}
+KERNEL(position_grad)

@@ -1,0 +1,66 @@
+// Sums without rounding: device/exact.go states the order in blocks and the limbs.
+// Eight threads have a block of 64 elements; its sum, in float64, is added to limbs
+// in registers, then in shared memory, then by integer atomics in device memory.
+// So the sum, once carried, has the bits of every other device's.
+
+#define LIMBS 19
+#define EXACT (LIMBS + 1) // the last counts terms that are not finite
+#define LOW -298          // a limb i counts units of 2^(32 i + LOW)
+
+// Window is three limbs from number limb on.
+struct Window {
+	i64 part[3];
+	int limb;
+};
+
+__device__ void flush(Window &w, u64 *limbs) {
+	for (int j = 0; j < 3; j++) {
+		if (w.part[j]) atomicAdd(&limbs[w.limb + j], (u64)w.part[j]);
+		w.part[j] = 0;
+	}
+}
+
+// add_exact is device.Exact.Add.
+__device__ void add_exact(Window &w, u64 *limbs, double x) {
+	u64 b = (u64)__double_as_longlong(x), m = (b & ((1ull << 52) - 1)) | 1ull << 52;
+	int exp = (int)(b >> 52 & 0x7ff), at = exp - 1075 - LOW;
+	if (exp == 0x7ff) {
+		atomicAdd(&limbs[LIMBS], (u64)1);
+		return;
+	}
+	if (x == 0) return;
+	if (at < 0) m >>= -at, at = 0; // terms are multiples of 2^LOW: zeros are shifted out
+	if (at / 32 != w.limb) {
+		flush(w, limbs);
+		w.limb = at / 32;
+	}
+	int s = at % 32;
+	i64 sign = b >> 63 ? -1 : 1;
+	u64 low = m << s;
+	w.part[0] += sign * (i64)(low & 0xffffffff);
+	w.part[1] += sign * (i64)(low >> 32);
+	w.part[2] += sign * (i64)(m >> 1 >> (63 - s));
+}
+
+// exact_sum adds the elements of x, or with squares their squares, to acc.
+ENTRY exact_sum(u64 *acc, const float *x, i64 n, int squares) {
+	SHARED(u64, limbs, EXACT);
+	if (threadIdx.x < EXACT) limbs[threadIdx.x] = 0;
+	__syncthreads();
+	Window w = {{0, 0, 0}, 0};
+	i64 blocks = (n + 63) / 64, most = (blocks + 31) / 32 * 32; // whole warps go on together
+	for (i64 b = (blockIdx.x * (i64)THREADS + threadIdx.x) / 8; b < most; b += (i64)gridDim.x * THREADS / 8) {
+		double sum = 0;
+		for (int i = 0; i < 8; i++) {
+			i64 at = b * 64 + i * 8 + threadIdx.x % 8;
+			double v = at < n ? x[at] : 0;
+			sum += squares ? v * v : v;
+		}
+		for (int o = 4; o; o /= 2) sum += __shfl_xor_sync(ALL, sum, o);
+		if (threadIdx.x % 8 == 0) add_exact(w, limbs, sum);
+	}
+	flush(w, limbs);
+	__syncthreads();
+	if (threadIdx.x < EXACT && limbs[threadIdx.x]) atomicAdd(&acc[threadIdx.x], limbs[threadIdx.x]);
+}
+KERNEL(exact_sum)

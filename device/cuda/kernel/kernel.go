@@ -1,0 +1,97 @@
+// Package kernel is what a GPU computes: kernels in CUDA C, the PTX that NVRTC
+// makes of them for every GPU from compute capability 8.0 on, and Ops, by which an
+// operation of nn, optim or zero becomes launches.
+//
+// It needs neither a driver nor a C compiler: a Launcher, such as a queue of
+// device/cuda, brings calls to a GPU. scripts/build-ptx makes kernels.ptx;
+// kernels.sha256 says of which sources, and a test compares. scripts/build-emu
+// makes the same sources into a library for the processor.
+//
+// Bits. Kernels use operations of IEEE 754 in one order, so that a result does not
+// depend on the GPU or the number of its processors. Updates, sums of many
+// buffers, exact sums and the gradients of embeddings have the bits of package
+// cpu; the others add up in another order than it.
+//
+// Matrix products are not here: they are cuBLAS's.
+package kernel
+
+import (
+	_ "embed"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+//go:embed kernels.ptx
+var ptx string
+
+// PTX is the kernels' text with a zero byte at its end, as cuModuleLoadData takes it.
+func PTX() []byte { return append([]byte(ptx), 0) }
+
+// Kernel is an entry of the PTX.
+type Kernel struct {
+	Name   string
+	Index  int // in Table
+	Params []Param
+}
+
+// Param is a parameter of a kernel. Offset is where it lies among all of them, each
+// aligned as C would; Bytes is its size.
+type Param struct{ Offset, Bytes int }
+
+// Table is all kernels, in the order of the PTX.
+var Table = parse(ptx)
+
+// entry is a kernel by its name.
+func entry(name string) *Kernel {
+	for _, k := range Table {
+		if k.Name == name {
+			return k
+		}
+	}
+	panic("kernel: kernels.ptx has no " + name)
+}
+
+// parse reads the entries of PTX. A parameter is a line such as
+//
+//	.param .align 8 .b8 add_param_0[16],
+//	.param .u64 add_param_3
+func parse(text string) (all []*Kernel) {
+	for {
+		_, rest, ok := strings.Cut(text, ".entry ")
+		if !ok {
+			return all
+		}
+		name, rest, _ := strings.Cut(rest, "(")
+		list, rest, _ := strings.Cut(rest, ")")
+		k := &Kernel{Name: name, Index: len(all)}
+		end := 0
+		for line := range strings.Lines(list) {
+			if words := strings.Fields(line); len(words) > 0 {
+				bytes, align := paramSize(words)
+				at := (end + align - 1) / align * align
+				k.Params = append(k.Params, Param{at, bytes})
+				end = at + bytes
+			}
+		}
+		all = append(all, k)
+		text = rest
+	}
+}
+
+func paramSize(words []string) (bytes, align int) {
+	number := func(s string) int {
+		n, err := strconv.Atoi(s)
+		if err != nil {
+			panic(fmt.Sprintf("kernel: a parameter in kernels.ptx: %v", words))
+		}
+		return n
+	}
+	if words[1] == ".align" {
+		_, size, _ := strings.Cut(words[4], "[")
+		size, _, _ = strings.Cut(size, "]")
+		return number(size), number(words[2])
+	}
+	n := number(strings.TrimLeft(words[1], ".ubfs")) / 8
+	return n, n
+}

@@ -1,0 +1,132 @@
+package kernel
+
+import (
+	"bufio"
+	"crypto/sha256"
+	"encoding/hex"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"zeroth/device"
+)
+
+// TestPTXIsOfTheSources needs no tools: kernels.sha256 has the hash of every source
+// and of the PTX that scripts/build-ptx made of them.
+func TestPTXIsOfTheSources(t *testing.T) {
+	f, err := os.Open("kernels.sha256")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	listed := map[string]bool{}
+	for s := bufio.NewScanner(f); s.Scan(); {
+		sum, name, _ := strings.Cut(s.Text(), "  ")
+		data, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if have := sha256.Sum256(data); hex.EncodeToString(have[:]) != sum {
+			t.Errorf("%s is not what kernels.ptx was made of: run scripts/build-ptx", name)
+		}
+		listed[name] = true
+	}
+	for _, pattern := range []string{"*.cu", "*.cuh", "kernels.ptx"} {
+		names, _ := filepath.Glob(pattern)
+		if len(names) == 0 {
+			t.Errorf("no %s", pattern)
+		}
+		for _, name := range names {
+			if !listed[name] {
+				t.Errorf("%s is not in kernels.sha256: run scripts/build-ptx", name)
+			}
+		}
+	}
+}
+
+func TestTable(t *testing.T) {
+	want := map[string][]Param{
+		"fill":      {{0, 16}, {16, 8}, {24, 4}},
+		"sum_parts": {{0, 8}, {8, 8}, {16, 4}, {20, 4}},
+		"row_norm":  {{0, 16}, {16, 8}, {24, 8}, {32, 16}, {48, 16}, {64, 16}, {80, 4}, {84, 4}, {88, 4}},
+	}
+	for i, k := range Table {
+		if k.Index != i || len(k.Params) == 0 {
+			t.Errorf("%s is number %d with %d parameters, at %d", k.Name, k.Index, len(k.Params), i)
+		}
+		last := k.Params[len(k.Params)-1]
+		if end := last.Offset + last.Bytes; end > maxArgs {
+			t.Errorf("the parameters of %s have %d bytes; a call has room for %d", k.Name, end, maxArgs)
+		}
+		for j, p := range want[k.Name] {
+			if k.Params[j] != p {
+				t.Errorf("parameter %d of %s is at %v, want %v", j, k.Name, k.Params[j], p)
+			}
+		}
+		delete(want, k.Name)
+	}
+	if len(want) > 0 {
+		t.Errorf("not in the table: %v", want)
+	}
+	if text := PTX(); text[len(text)-1] != 0 || !strings.Contains(string(text), ".target sm_80") {
+		t.Error("the PTX is not text for compute capability 8.0 with a zero at its end")
+	}
+}
+
+// dropped takes launches and does nothing.
+type dropped struct{ calls int }
+
+func (d *dropped) Launch(*Call) { d.calls++ }
+
+// TestNothingIsAllocated issues operations of every kind of parameter.
+func TestNothingIsAllocated(t *testing.T) {
+	d := &dropped{}
+	o := &Ops{To: d, Work: device.OfF32(make([]float32, 1<<16))}
+	x := device.OfF32(make([]float32, 64*128))
+	m, v, src := device.Matrix(x, 64, 128), x.Slice(0, 128), []device.Buffer{x, x}
+	stat := x.Slice(0, 64)
+	n := testing.AllocsPerRun(10, func() {
+		o.AdamW(x, x, x, x, x, device.AdamW{})
+		o.LayerNormGrad(m, v, v, m, m, v, stat, stat, true)
+		o.SumInto(x, src)
+		o.Rope(m, device.Rope{T: 64, D: 64, Theta: 10000}, false)
+		o.Attention(m, x.Slice(0, 128), m, m, m, device.Attn{B: 1, T: 64, H: 2, KV: 2, D: 64})
+		o.Zero(x)
+	})
+	if n != 0 || d.calls == 0 {
+		t.Errorf("%v allocations in %d launches", n, d.calls)
+	}
+}
+
+// panics returns what f panics with.
+func panics(f func()) (said any) {
+	defer func() { said = recover() }()
+	f()
+	return nil
+}
+
+func TestRefuses(t *testing.T) {
+	o := &Ops{To: &dropped{}}
+	x := device.OfF32(make([]float32, 6))
+	m, ints := device.Matrix(x, 2, 3), device.OfI32(make([]int32, 6))
+	big := device.Attn{B: 1, T: 1, H: 1, KV: 1, D: MaxAttn + 1}
+	for what, f := range map[string]func(){
+		"lengths":          func() { o.AddTo(x, x, x.Slice(0, 5)) },
+		"integers":         func() { o.Gelu(ints, ints) },
+		"a shape":          func() { o.SumRows(x.Slice(0, 2), m) },
+		"a transpose":      func() { o.SumRows(x.Slice(0, 2), m.T()) },
+		"a cast to int32":  func() { o.Cast(ints, x) },
+		"no sources":       func() { o.SumInto(x, nil) },
+		"an odd head":      func() { o.Rope(m, device.Rope{T: 1, D: 3}, false) },
+		"a wide head":      func() { o.Attention(device.Mat{}, x.Slice(0, 1), device.Mat{}, device.Mat{}, device.Mat{}, big) },
+		"gradients at one": func() { o.SwiGLUGrad(x, x, x, x, x) },
+		"no work space": func() {
+			o.SumRows(x.Slice(0, 1), device.Matrix(device.OfF32(make([]float32, 100)), 100, 1))
+		},
+	} {
+		if panics(f) == nil {
+			t.Errorf("%s: not refused", what)
+		}
+	}
+}

@@ -1,0 +1,123 @@
+package kernel
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"zeroth/device"
+)
+
+var (
+	kEmbed        = entry("embed")
+	kEmbedGrad    = entry("embed_grad")
+	kPositionGrad = entry("position_grad")
+	kRope         = entry("rope")
+	kCrossEntropy = entry("cross_entropy")
+)
+
+func wantPositions(op string, wpe device.Mat, n, T int) {
+	if T < 1 || wpe.Rows > 0 && wpe.Rows < T {
+		panic(fmt.Sprintf("cuda: %s of %d positions with %d position vectors", op, T, wpe.Rows))
+	}
+	if wpe.Rows > 0 {
+		wantMat(op, wpe.Rows, n, wpe)
+	}
+}
+
+// Embed sets y[i] = wte[ids[i]] + wpe[i mod T]; wpe may be empty.
+func (o *Ops) Embed(y, wte, wpe device.Mat, ids device.Buffer, T int) {
+	const op = "embedding"
+	wantMat(op, y.Rows, y.Cols, y)
+	wantMat(op, wte.Rows, y.Cols, wte)
+	wantLen(op, device.I32, y.Rows, ids)
+	wantPositions(op, wpe, y.Cols, T)
+	if wpe.Rows == 0 {
+		wpe = device.Mat{}
+	}
+	o.begin(kEmbed).mat(y).mat(wte).mat(wpe).ptr(ids).i32(y.Rows).i32(y.Cols).i32(wte.Rows).i32(T)
+	cost := over(1, y)
+	cost.Bytes += int64(y.Rows) * int64(y.Cols) * int64(wte.Buf.Type.Size()) // rows looked up; those of wpe stay in cache
+	o.run(rowBlocks(y.Rows), 1, 1, cost.plus(ids, wpe.Buf))
+}
+
+// embedBlocks is how many blocks share a vocabulary, each with every embedBlocks-th
+// id: enough that frequent ids are apart.
+const embedBlocks = 1536
+
+// EmbedGrad sets dwte and dwpe (float32; dwpe may be empty) to, or with add adds to
+// them, the sums of the rows of dy with one id or position, in their order.
+func (o *Ops) EmbedGrad(dwte, dwpe, dy device.Mat, ids device.Buffer, T int, add bool) {
+	const op = "embedding gradient"
+	wantMat(op, dy.Rows, dy.Cols, dy)
+	wantMat(op, dwte.Rows, dy.Cols, dwte)
+	wantLen(op, device.F32, dwte.Buf.N, dwte.Buf)
+	wantLen(op, device.I32, dy.Rows, ids)
+	wantPositions(op, dwpe, dy.Cols, T)
+	o.begin(kEmbedGrad).ptr(dwte.Buf).i32(dwte.Ld).mat(dy).ptr(ids).i32(dy.Rows).i32(dy.Cols).i32(dwte.Rows).flag(add)
+	some := device.Mat{Buf: dwte.Buf, Rows: min(dy.Rows, dwte.Rows), Cols: dy.Cols} // rows that ids name, at most
+	cost := over(1, dy, some, some)
+	if !add {
+		cost = over(1, dy, dwte)
+	}
+	o.run(min(dwte.Rows, embedBlocks), 1, 1, cost.plus(ids))
+	if dwpe.Rows == 0 {
+		return
+	}
+	wantLen(op, device.F32, dwpe.Buf.N, dwpe.Buf)
+	o.begin(kPositionGrad).ptr(dwpe.Buf).i32(dwpe.Ld).mat(dy).i32(dy.Rows).i32(dy.Cols).i32(dwpe.Rows).i32(T).flag(add)
+	cost = over(1, dy, dwpe)
+	if add {
+		cost = over(1, dy, dwpe, dwpe)
+	}
+	o.run(rowBlocks(dwpe.Rows), 1, 1, cost)
+}
+
+// MaxHead is the widest head of Rope, twice the frequencies that it has room for.
+// Attention's are up to MaxAttn wide.
+const MaxHead = 512
+
+// Rope turns the heads of x (B*T, heads*D) in place by their positions, or with
+// inverse back.
+func (o *Ops) Rope(x device.Mat, r device.Rope, inverse bool) {
+	wantMat("rope", x.Rows, x.Cols, x)
+	if r.D < 2 || r.D > MaxHead || r.D%2 != 0 || x.Cols%r.D != 0 || r.T < 1 || x.Rows%r.T != 0 || r.Past < 0 {
+		panic(fmt.Sprintf("cuda: rope of a matrix (%d, %d) as sequences of %d positions after %d with heads of width %d", x.Rows, x.Cols, r.T, r.Past, r.D))
+	}
+	c := o.begin(kRope).mat(x)
+	freq := c.next(8 * MaxHead / 2)
+	for j := range r.D / 2 {
+		binary.LittleEndian.PutUint64(freq[8*j:], math.Float64bits(r.Freq(j)))
+	}
+	sign := float32(1)
+	if inverse {
+		sign = -1
+	}
+	c.i32(x.Rows).i32(x.Cols / r.D).i32(r.D).i32(r.T).i32(r.Past).f32(sign)
+	o.run(rowBlocks(x.Rows), 1, 1, over(3, x, x))
+}
+
+// CrossEntropy sets loss[i] (float32, nats) to -log softmax(logits[i])[target[i]],
+// 0 where target[i] is -1.
+func (o *Ops) CrossEntropy(loss device.Buffer, logits device.Mat, target device.Buffer) {
+	o.crossEntropy(loss, logits, target, 0, false)
+}
+
+// CrossEntropyGrad does the same and replaces logits[i] by scale*(softmax(logits[i])
+// - onehot(target[i])), by zeros where target[i] is -1.
+func (o *Ops) CrossEntropyGrad(loss device.Buffer, logits device.Mat, target device.Buffer, scale float32) {
+	o.crossEntropy(loss, logits, target, scale, true)
+}
+
+func (o *Ops) crossEntropy(loss device.Buffer, logits device.Mat, target device.Buffer, scale float32, grad bool) {
+	const op = "cross-entropy"
+	wantMat(op, logits.Rows, logits.Cols, logits)
+	wantLen(op, device.F32, logits.Rows, loss)
+	wantLen(op, device.I32, logits.Rows, target)
+	o.begin(kCrossEntropy).ptr(loss).mat(logits).ptr(target).i32(logits.Rows).i32(logits.Cols).f32(scale).flag(grad)
+	cost := over(22, logits)
+	if grad {
+		cost = over(39, logits, logits) // read the second time from cache
+	}
+	o.run(min(logits.Rows, mostBlocks), 1, 1, cost.plus(loss, target))
+}

@@ -1,0 +1,118 @@
+package kernel
+
+import (
+	"fmt"
+
+	"zeroth/device"
+)
+
+// Ops are the operations of nn.Ops but for MatMul, of optim.Ops, of zero's queues
+// and of collectives among ranks that share memory. They say what package nn says
+// of them, and refuse what package cpu refuses, with one difference: an id or a
+// target outside of the vocabulary ends the GPU's context. Sizes are below 2^31.
+//
+// Ops belong to one goroutine. Nothing is allocated.
+type Ops struct {
+	To   Launcher
+	Work device.Buffer // (WorkLen) float32, for sums down columns
+
+	call Call
+}
+
+// begin starts a call; its parameters follow.
+func (o *Ops) begin(k *Kernel) *Call {
+	o.call.Kernel, o.call.put, o.call.Shared, o.call.Cost = k, 0, 0, Cost{}
+	return &o.call
+}
+
+// run launches the call on so many blocks along x, y and z. A pass over operands
+// costs their bytes.
+func (o *Ops) run(x, y, z int, cost Cost) {
+	if want := len(o.call.Kernel.Params); o.call.put != want {
+		panic(fmt.Sprintf("kernel: %d parameters of %s, want %d", o.call.put, o.call.Kernel.Name, want))
+	}
+	if x < 1 || y < 1 || z < 1 {
+		return
+	}
+	if x > 1<<31-1 || y > 65535 || z > 65535 {
+		panic(fmt.Sprintf("kernel: %s on %d×%d×%d blocks; a GPU has 2147483647×65535×65535", o.call.Kernel.Name, x, y, z))
+	}
+	o.call.Grid, o.call.Cost = [3]uint32{uint32(x), uint32(y), uint32(z)}, cost
+	o.To.Launch(&o.call)
+}
+
+// mostBlocks is enough for every GPU: blocks go on to further work.
+const mostBlocks = 1 << 14
+
+// blocks is for n elements, each thread having so many at a time.
+func blocks(n, each int) int { return min(ceil(n, each*Threads), mostBlocks) }
+
+// rowBlocks is for rows of which a warp has one.
+func rowBlocks(rows int) int { return min(ceil(rows, Threads/32), mostBlocks) }
+
+func ceil(a, b int) int { return (a + b - 1) / b }
+
+// passes is the bytes of buffers, each read or written once, and flops an element
+// of the first.
+func passes(flops int, bs ...device.Buffer) (c Cost) {
+	for _, b := range bs {
+		c.Bytes += int64(b.Bytes())
+	}
+	c.Flops = int64(flops) * int64(bs[0].N)
+	return c
+}
+
+// over is the bytes of matrices, each read or written once, and flops an element of
+// the first.
+func over(flops int, ms ...device.Mat) (c Cost) {
+	for _, m := range ms {
+		c.Bytes += int64(m.Rows) * int64(m.Cols) * int64(m.Buf.Type.Size())
+	}
+	c.Flops = int64(flops) * int64(ms[0].Rows) * int64(ms[0].Cols)
+	return c
+}
+
+// plus adds what buffers cost.
+func (c Cost) plus(bs ...device.Buffer) Cost {
+	for _, b := range bs {
+		c.Bytes += int64(b.Bytes())
+	}
+	return c
+}
+
+// wantMat panics unless the matrices are (rows, cols), of a float type, not
+// transposed, and in their buffers.
+func wantMat(op string, rows, cols int, ms ...device.Mat) {
+	for _, m := range ms {
+		wantFloat(op, m.Buf)
+		if m.Trans || m.Rows != rows || m.Cols != cols || m.Ld < cols || rows > 0 && (rows-1)*m.Ld+cols > m.Buf.N {
+			panic(fmt.Sprintf("cuda: %s: matrix (%d, %d), rows %d apart in %d elements, transposed: %v, want (%d, %d)",
+				op, m.Rows, m.Cols, m.Ld, m.Buf.N, m.Trans, rows, cols))
+		}
+	}
+}
+
+// wantVec panics unless the buffers have n elements of a float type.
+func wantVec(op string, n int, bs ...device.Buffer) {
+	for _, b := range bs {
+		wantFloat(op, b)
+		if b.N != n {
+			panic(fmt.Sprintf("cuda: %s: %d elements, want %d", op, b.N, n))
+		}
+	}
+}
+
+// wantLen panics unless the buffers have n elements of type t.
+func wantLen(op string, t device.DType, n int, bs ...device.Buffer) {
+	for _, b := range bs {
+		if b.Type != t || b.N != n {
+			panic(fmt.Sprintf("cuda: %s: %d elements of %v, want %d of %v", op, b.N, b.Type, n, t))
+		}
+	}
+}
+
+func wantFloat(op string, b device.Buffer) {
+	if b.Type > device.F16 {
+		panic(fmt.Sprintf("cuda: %s: %v elements, want fp32, bf16 or fp16", op, b.Type))
+	}
+}

@@ -1,0 +1,387 @@
+//go:build cuda
+
+package kernel
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"zeroth/device"
+)
+
+// lengths are of vectors: less than a word of four, not a multiple of it, and more
+// than a block has.
+var lengths = []int{1, 3, 4, 5, 255, 1024, 4099}
+
+func (b *bench) length() int { return lengths[b.rng.IntN(len(lengths))] }
+
+// flat is a matrix without gaps, as elementwise operations want it.
+func (b *bench) flat(what string, dt device.DType, n int, std float64) *operand {
+	return b.makeWith(what, dt, 1, n, 0, b.rng.IntN(5)*b.rng.IntN(2)).fill(func(int) float64 { return std * b.rng.NormFloat64() })
+}
+
+func (b *bench) flatOut(what string, dt device.DType, n int) *operand {
+	return b.makeWith(what, dt, 1, n, 0, b.rng.IntN(5)*b.rng.IntN(2))
+}
+
+func TestElementwise(t *testing.T) {
+	for name, f := range map[string]func(b *bench, n int) func(q operations){
+		"gelu": func(b *bench, n int) func(q operations) {
+			y, x := b.flatOut("y", b.float(), n).near(1e-6), b.flat("x", b.float(), n, 4)
+			return func(q operations) { q.Gelu(y.Buf, x.Buf) }
+		},
+		"gelu in place": func(b *bench, n int) func(q operations) {
+			x := b.flat("x", b.float(), n, 4).near(1e-6)
+			return func(q operations) { q.Gelu(x.Buf, x.Buf) }
+		},
+		"gelu gradient": func(b *bench, n int) func(q operations) {
+			dx, x, dy := b.flatOut("dx", b.float(), n).near(1e-6), b.flat("x", b.float(), n, 5), b.flat("dy", b.float(), n, 1)
+			return func(q operations) { q.GeluGrad(dx.Buf, x.Buf, dy.Buf) }
+		},
+		"gelu gradient in place": func(b *bench, n int) func(q operations) {
+			x, dy := b.flat("x", b.float(), n, 5), b.flat("dy", b.float(), n, 1).near(1e-6)
+			return func(q operations) { q.GeluGrad(dy.Buf, x.Buf, dy.Buf) }
+		},
+		"swiglu": func(b *bench, n int) func(q operations) {
+			y, gate, up := b.flatOut("y", b.float(), n).near(1e-6), b.flat("gate", b.float(), n, 30), b.flat("up", b.float(), n, 1)
+			return func(q operations) { q.SwiGLU(y.Buf, gate.Buf, up.Buf) }
+		},
+		"swiglu gradient": func(b *bench, n int) func(q operations) {
+			dg, du := b.flatOut("dgate", b.float(), n).near(1e-6), b.flatOut("dup", b.float(), n).near(1e-6)
+			dy, gate, up := b.flat("dy", b.float(), n, 1), b.flat("gate", b.float(), n, 30), b.flat("up", b.float(), n, 1)
+			return func(q operations) { q.SwiGLUGrad(dg.Buf, du.Buf, dy.Buf, gate.Buf, up.Buf) }
+		},
+		"swiglu gradient in place": func(b *bench, n int) func(q operations) {
+			dy, gate, up := b.flat("dy", b.float(), n, 1), b.flat("gate", b.float(), n, 30).near(1e-6), b.flat("up", b.float(), n, 1).near(1e-6)
+			return func(q operations) { q.SwiGLUGrad(gate.Buf, up.Buf, dy.Buf, gate.Buf, up.Buf) }
+		},
+		"add": func(b *bench, n int) func(q operations) {
+			y, x, z := b.flatOut("y", b.float(), n).bits(), b.flat("a", b.float(), n, 1), b.flat("b", b.float(), n, 1)
+			return func(q operations) { q.AddTo(y.Buf, x.Buf, z.Buf) }
+		},
+		"add in place": func(b *bench, n int) func(q operations) {
+			y, x := b.flat("y", b.float(), n, 1).bits(), b.flat("b", b.float(), n, 1)
+			return func(q operations) { q.AddTo(y.Buf, y.Buf, x.Buf) }
+		},
+		"scale": func(b *bench, n int) func(q operations) {
+			x := b.flat("x", b.float(), n, 1).bits()
+			return func(q operations) { q.Scale(x.Buf, 0.37) }
+		},
+		"zero": func(b *bench, n int) func(q operations) {
+			dt := []device.DType{device.F32, device.BF16, device.F16, device.I32, device.F64, device.I64}[b.rng.IntN(6)]
+			x := b.flatOut("x", dt, n).bits()
+			return func(q operations) { q.Zero(x.Buf) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for i := range times(15) {
+				check(t, uint64(i), func(b *bench) func(operations) { return f(b, lengths[i%len(lengths)]) })
+			}
+		})
+	}
+}
+
+// TestCast goes from every float type to every other, special values included.
+func TestCast(t *testing.T) {
+	types := []device.DType{device.F32, device.BF16, device.F16, device.F64}
+	special := []float64{0, math.Copysign(0, -1), math.NaN(), math.Inf(1), math.Inf(-1), 1e300, -1e300, 1e-300, 65504, 65519.99, 65520,
+		0x1p-14, 0x1p-24, 0x1p-25, 0x1.8p-25, 0x1p-26, 0x1p-149, 0x1p-150, 1 + 0x1p-9, 1 + 0x1p-8 + 0x1p-40, math.MaxFloat32, 0x1.fffffefp127}
+	for _, to := range types {
+		for _, from := range types {
+			for i := range times(8) {
+				check(t, uint64(i), func(b *bench) func(operations) {
+					n := len(special) + b.length()
+					dst, src := b.flatOut("dst", to, n).bits(), b.flatOut("src", from, n)
+					src.fill(func(i int) float64 {
+						if i < len(special) {
+							return special[i]
+						}
+						return b.rng.NormFloat64() * math.Exp(8*b.rng.NormFloat64())
+					})
+					return func(q operations) { q.Cast(dst.Buf, src.Buf) }
+				})
+			}
+		}
+	}
+}
+
+func TestSumInto(t *testing.T) {
+	for i := range times(40) {
+		check(t, uint64(i), func(b *bench) func(operations) {
+			dt := append(anyFloat, device.F64)[b.rng.IntN(4)]
+			n, count := b.length(), 1+b.rng.IntN(9)
+			if i == 0 {
+				count = MaxSources
+			}
+			var from []device.Buffer
+			for range count {
+				from = append(from, b.flat("source", dt, n, 1).bits().Buf)
+			}
+			dst := from[b.rng.IntN(count)]
+			if b.flip() {
+				dst = b.flatOut("dst", dt, n).bits().Buf
+			}
+			return func(q operations) { q.SumInto(dst, from) }
+		})
+	}
+}
+
+func TestAddRow(t *testing.T) {
+	for i := range times(20) {
+		check(t, uint64(i), func(b *bench) func(operations) {
+			rows, cols := 1+b.rng.IntN(20), b.length()
+			y, v, set := b.mat("y", b.float(), rows, cols, 1).bits(), b.vec("v", b.float(), cols, 1), b.flip()
+			return func(q operations) { q.AddRow(y.Mat, v.Buf, set) }
+		})
+	}
+}
+
+// shape is of a matrix: small, one row or column, or more rows than a part of a sum
+// down columns has.
+func (b *bench) shape() (rows, cols int) {
+	switch b.rng.IntN(4) {
+	case 0:
+		return 1 + b.rng.IntN(9), b.length()
+	case 1:
+		return 1 + b.rng.IntN(300), 1
+	case 2:
+		return 65 + b.rng.IntN(2000), 1 + b.rng.IntN(40)
+	}
+	return 1 + b.rng.IntN(70), 1 + b.rng.IntN(300)
+}
+
+func TestNorms(t *testing.T) {
+	for i := range times(60) {
+		check(t, uint64(i), func(b *bench) func(operations) {
+			rows, cols := b.shape()
+			x := b.mat("x", b.float(), rows, cols, 1.5)
+			x.fill(func(i int) float64 { return 2 + 1.5*b.rng.NormFloat64() })
+			y, w, bias := b.make("y", b.float(), rows, cols).near(1e-5), b.vec("w", b.float(), cols, 1), b.vec("b", b.float(), cols, 1)
+			mean, rstd := b.make("mean", device.F32, 1, rows).near(1e-6), b.make("rstd", device.F32, 1, rows).near(1e-5)
+			if b.flip() {
+				return func(q operations) { q.LayerNorm(y.Mat, mean.Buf, rstd.Buf, x.Mat, w.Buf, bias.Buf, 1e-5) }
+			}
+			return func(q operations) { q.RMSNorm(y.Mat, rstd.Buf, x.Mat, w.Buf, 1e-6) }
+		})
+	}
+}
+
+func TestNormGradients(t *testing.T) {
+	for i := range times(80) {
+		check(t, uint64(i), func(b *bench) func(operations) {
+			rows, cols := b.shape()
+			dy, x, w := b.mat("dy", b.float(), rows, cols, 1).near(1e-4), b.mat("x", b.float(), rows, cols, 1), b.vec("w", b.float(), cols, 1)
+			mean, rstd := b.vec("mean", device.F32, rows, 0.3), b.vec("rstd", device.F32, rows, 1)
+			dw, db := b.make("dw", device.F32, 1, cols).near(1e-5), b.make("db", device.F32, 1, cols).near(1e-5)
+			dx, add := dy, false
+			if b.rng.IntN(3) > 0 {
+				dx, add = b.mat("dx", b.float(), rows, cols, 1).near(1e-4), b.flip()
+			}
+			if b.flip() {
+				return func(q operations) {
+					q.LayerNormGrad(dx.Mat, dw.Buf, db.Buf, dy.Mat, x.Mat, w.Buf, mean.Buf, rstd.Buf, add)
+				}
+			}
+			return func(q operations) { q.RMSNormGrad(dx.Mat, dw.Buf, dy.Mat, x.Mat, w.Buf, rstd.Buf, add) }
+		})
+	}
+}
+
+func TestSumRows(t *testing.T) {
+	for i := range times(30) {
+		check(t, uint64(i), func(b *bench) func(operations) {
+			rows, cols := b.shape()
+			if i == 0 {
+				rows, cols = 9000, 130 // parts of more rows than the least
+			}
+			dy, db := b.mat("dy", b.float(), rows, cols, 1), b.make("db", device.F32, 1, cols).near(1e-5)
+			return func(q operations) { q.SumRows(db.Buf, dy.Mat) }
+		})
+	}
+}
+
+func TestEmbed(t *testing.T) {
+	for i := range times(30) {
+		check(t, uint64(i), func(b *bench) func(operations) {
+			T := 1 + b.rng.IntN(40)
+			rows, cols, vocab := T*(1+b.rng.IntN(5)), b.length()/8+1, 1+b.rng.IntN(500)
+			y, wte, ids := b.make("y", b.float(), rows, cols).bits(), b.mat("wte", b.float(), vocab, cols, 1), b.ints("ids", rows, 0, vocab)
+			var wpe device.Mat
+			if b.flip() {
+				wpe = b.mat("wpe", b.float(), T+b.rng.IntN(3), cols, 1).Mat
+			}
+			return func(q operations) { q.Embed(y.Mat, wte.Mat, wpe, ids.Buf, T) }
+		})
+	}
+}
+
+// TestEmbedGrad wants the CPU's bits: sums are in the order of positions.
+func TestEmbedGrad(t *testing.T) {
+	for i := range times(40) {
+		check(t, uint64(i), func(b *bench) func(operations) {
+			T := 1 + b.rng.IntN(40)
+			rows, cols, vocab := T*(1+b.rng.IntN(5)), b.length()/16+1, 1+b.rng.IntN(3000)
+			if i%5 == 0 {
+				T, rows, vocab = 100, 100*(20+b.rng.IntN(40)), 1+b.rng.IntN(3) // lists run over
+			}
+			dwte, dy, ids := b.mat("dwte", device.F32, vocab, cols, 1).bits(), b.mat("dy", b.float(), rows, cols, 1), b.ints("ids", rows, 0, vocab)
+			var dwpe device.Mat
+			if b.flip() {
+				dwpe = b.mat("dwpe", device.F32, T+b.rng.IntN(3), cols, 1).bits().Mat
+			}
+			add := b.flip()
+			return func(q operations) { q.EmbedGrad(dwte.Mat, dwpe, dy.Mat, ids.Buf, T, add) }
+		})
+	}
+}
+
+func TestRope(t *testing.T) {
+	for i := range times(30) {
+		check(t, uint64(i), func(b *bench) func(operations) {
+			r := device.Rope{T: 1 + b.rng.IntN(50), D: 2 * (1 + b.rng.IntN(70)), Past: b.rng.IntN(2) * b.rng.IntN(5000), Theta: 10000}
+			if b.flip() {
+				r.Theta, r.Scaling = 5e5, device.RopeScaling{Factor: 8, Low: 1, High: 4, Context: 64}
+			}
+			if i == 0 {
+				r.D = MaxHead
+			}
+			x, inverse := b.mat("x", b.float(), r.T*(1+b.rng.IntN(3)), r.D*(1+b.rng.IntN(4)), 1).near(1e-7), b.flip()
+			return func(q operations) { q.Rope(x.Mat, r, inverse) }
+		})
+	}
+}
+
+func TestCrossEntropy(t *testing.T) {
+	for i := range times(40) {
+		check(t, uint64(i), func(b *bench) func(operations) {
+			rows, cols := 1+b.rng.IntN(12), b.length()
+			if i == 0 {
+				cols = 50257
+			}
+			tol, std := 1e-6, []float64{0.1, 3, 20}[b.rng.IntN(3)]
+			logits, target := b.mat("logits", b.float(), rows, cols, std), b.ints("target", rows, -1, cols)
+			loss := b.make("loss", device.F32, 1, rows).near(tol)
+			if b.flip() {
+				return func(q operations) { q.CrossEntropy(loss.Buf, logits.Mat, target.Buf) }
+			}
+			logits.near(tol)
+			return func(q operations) { q.CrossEntropyGrad(loss.Buf, logits.Mat, target.Buf, 0.125) }
+		})
+	}
+}
+
+// TestUpdates wants the CPU's bits.
+func TestUpdates(t *testing.T) {
+	for i := range times(60) {
+		check(t, uint64(i), func(b *bench) func(operations) {
+			n := b.length()
+			w, g := b.flat("w", device.F32, n, 1).bits(), b.flat("g", device.F32, n, 1)
+			m, v := b.flat("m", device.F32, n, 1).bits(), b.flat("v", device.F32, n, 1).bits()
+			v.fill(func(int) float64 { return math.Abs(b.rng.NormFloat64()) * 1e-3 })
+			var p device.Buffer
+			if b.rng.IntN(3) > 0 {
+				p = b.flatOut("p", b.float(), n).bits().Buf
+			}
+			switch b.rng.IntN(4) {
+			case 0:
+				a := device.AdamW{GradScale: 0.5, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, Shrink: 0.999, L2: 0.01, Step: 3e-4, RootC2: 1.5}
+				return func(q operations) { q.AdamW(w.Buf, p, g.Buf, m.Buf, v.Buf, a) }
+			case 1:
+				return func(q operations) {
+					q.Lion(w.Buf, p, g.Buf, m.Buf, device.Lion{GradScale: 0.5, Beta1: 0.9, Beta2: 0.99, Shrink: 0.9, LR: 1e-3})
+				}
+			case 2:
+				return func(q operations) {
+					q.SGD(w.Buf, p, g.Buf, m.Buf, device.SGD{GradScale: 0.5, Momentum: 0.9, Decay: 0.1, LR: 0.01})
+				}
+			}
+			return func(q operations) {
+				q.SGD(w.Buf, p, g.Buf, device.Buffer{}, device.SGD{GradScale: 0.5, Decay: 0.1, LR: 0.01})
+			}
+		})
+	}
+}
+
+// TestExactSums wants the limbs of package device, once carried.
+func TestExactSums(t *testing.T) {
+	for i := range times(40) {
+		emus, n := emulators(t), []int{1, 63, 64, 65, 1000, 70000}[i%6]
+		for _, e := range emus {
+			e.reset()
+			b := &bench{e: e, rng: rand.New(rand.NewPCG(uint64(i), 2))}
+			x, acc := b.flat("x", device.F32, n, 1), e.alloc(device.I64, device.ExactLen, 0)
+			spread := []float64{0, 1, 12}[b.rng.IntN(3)] // nearly all exponents
+			x.fill(func(i int) float64 { return b.rng.NormFloat64() * math.Exp(spread*b.rng.NormFloat64()) })
+			if odd := x.Buf.F32(); i%3 == 0 {
+				for j, v := range []float64{math.NaN(), math.Inf(-1), 0, 0x1p-149, -0x1p-149, math.MaxFloat32, -math.MaxFloat32, 0x1p-126} {
+					odd[(j*577)%n] = float32(v)
+				}
+			}
+			was := *device.ExactAt(acc, 0)
+			for j := range was {
+				was[j] = int64(j * 1000)
+			}
+			*device.ExactAt(acc, 0) = was
+			o := &Ops{To: e}
+			block := device.BlockSum
+			if i%2 == 0 {
+				o.Sum(acc, x.Buf)
+			} else {
+				block = device.BlockSquares
+				o.SumSquares(acc, x.Buf)
+			}
+			if e.err != nil {
+				t.Fatal(e.err)
+			}
+			for j := 0; j < n; j += device.ExactBlock {
+				var part [device.ExactBlock]float32
+				copy(part[:], x.Buf.F32()[j:])
+				was.Add(block(&part))
+			}
+			was.Carry()
+			got := device.ExactAt(acc, 0)
+			got.Carry()
+			if *got != was {
+				t.Fatalf("%d elements: %v, want %v", n, *got, was)
+			}
+		}
+	}
+}
+
+// TestOutsideOfTheVocabulary is what the CPU panics at.
+func TestOutsideOfTheVocabulary(t *testing.T) {
+	e := emulators(t)[0]
+	for _, id := range []int{-1, 7} {
+		e.reset()
+		b := &bench{e: e, rng: rand.New(rand.NewPCG(1, 1))}
+		y, wte := b.make("y", device.F32, 1, 4), b.mat("wte", device.F32, 7, 4, 1)
+		ids, loss := b.ints("ids", 1, id, id+1), b.make("loss", device.F32, 1, 1)
+		o := &Ops{To: e}
+		o.Embed(y.Mat, wte.Mat, device.Mat{}, ids.Buf, 1)
+		if e.err == nil {
+			t.Errorf("id %d of 7 is looked up", id)
+		}
+		if e.err = nil; id == -1 {
+			continue // a target without loss
+		}
+		o.CrossEntropy(loss.Buf, device.Matrix(wte.Buf, 1, 7), ids.Buf)
+		if e.err == nil {
+			t.Errorf("target %d of 7 has a loss", id)
+		}
+	}
+}
+
+// TestParameters compares each kernel's parameters in the PTX with those in C++.
+func TestParameters(t *testing.T) {
+	e := emulators(t)[0]
+	for _, k := range Table {
+		want := itoa(len(k.Params))
+		for _, p := range k.Params {
+			want += " " + itoa(p.Bytes)
+		}
+		if got, err := e.sizes(k.Name); got != want {
+			t.Errorf("%s: %s bytes of parameters in C++, %s in PTX (%v)", k.Name, got, want, err)
+		}
+	}
+}

@@ -1,0 +1,291 @@
+//go:build cuda
+
+package kernel
+
+import (
+	"bytes"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"zeroth/device"
+	"zeroth/device/cpu"
+	cpukernel "zeroth/device/cpu/kernel"
+	"zeroth/nn"
+	"zeroth/optim"
+)
+
+// Each test issues an operation twice on equal operands: on package cpu's queue
+// and on the emulated kernels. Operands lie in memory of exactly their size, with
+// gaps between rows, at addresses that are aligned or not; gaps and outputs are NaN
+// before. The emulator runs once in order and then in drawn ones, which must agree
+// to the bit.
+
+// operations are Ops', as package cpu has them.
+type operations interface {
+	Zero(b device.Buffer)
+	Cast(dst, src device.Buffer)
+	Scale(x device.Buffer, s float32)
+	AddTo(y, a, b device.Buffer)
+	Gelu(y, x device.Buffer)
+	GeluGrad(dx, x, dy device.Buffer)
+	SwiGLU(y, gate, up device.Buffer)
+	SwiGLUGrad(dgate, dup, dy, gate, up device.Buffer)
+	SumRows(db device.Buffer, dy device.Mat)
+	Embed(y, wte, wpe device.Mat, ids device.Buffer, T int)
+	EmbedGrad(dwte, dwpe, dy device.Mat, ids device.Buffer, T int, add bool)
+	LayerNorm(y device.Mat, mean, rstd device.Buffer, x device.Mat, w, b device.Buffer, eps float32)
+	LayerNormGrad(dx device.Mat, dw, db device.Buffer, dy, x device.Mat, w, mean, rstd device.Buffer, add bool)
+	RMSNorm(y device.Mat, rstd device.Buffer, x device.Mat, w device.Buffer, eps float32)
+	RMSNormGrad(dx device.Mat, dw device.Buffer, dy, x device.Mat, w, rstd device.Buffer, add bool)
+	Rope(x device.Mat, r device.Rope, inverse bool)
+	Attention(o device.Mat, lse device.Buffer, q, k, v device.Mat, a device.Attn)
+	AttentionGrad(dq, dk, dv device.Mat, delta device.Buffer, do, o device.Mat, lse device.Buffer, q, k, v device.Mat, a device.Attn)
+	CrossEntropy(loss device.Buffer, logits device.Mat, target device.Buffer)
+	CrossEntropyGrad(loss device.Buffer, logits device.Mat, target device.Buffer, scale float32)
+	optim.Ops
+	Sum(acc, x device.Buffer)
+	SumSquares(acc, x device.Buffer)
+	SumInto(dst device.Buffer, src []device.Buffer)
+	AddRow(y device.Mat, v device.Buffer, set bool)
+}
+
+// Nothing but products is missing.
+type (
+	products interface {
+		MatMul(c, a, b device.Mat, bias device.Buffer, add bool)
+	}
+	whole struct {
+		*Ops
+		products
+	}
+)
+
+var _ nn.Ops = whole{}
+
+// onCPU is package cpu's queue, and what it calls otherwise.
+type onCPU struct{ *cpu.Queue }
+
+func (q onCPU) SumInto(dst device.Buffer, src []device.Buffer) {
+	q.SumAll("sum", []device.Buffer{dst}, src)
+}
+
+func (q onCPU) AddRow(y device.Mat, v device.Buffer, set bool) {
+	q.Do(func() error {
+		row, sum := make([]float32, y.Cols), make([]float32, y.Cols)
+		cpukernel.Load(row, v)
+		for i := range y.Rows {
+			to := y.Buf.Slice(i*y.Ld, i*y.Ld+y.Cols)
+			cpukernel.Load(sum, to)
+			for j, x := range row {
+				if set {
+					sum[j] = 0
+				}
+				sum[j] += x
+			}
+			cpukernel.Store(to, sum)
+		}
+		return nil
+	})
+}
+
+// operand is a matrix under test.
+type operand struct {
+	what string
+	device.Mat
+	before []byte
+	exact  bool // equal bits are wanted
+	tol    float64
+}
+
+// bench makes operands and remembers them.
+type bench struct {
+	e   *emulator
+	rng *rand.Rand
+	all []*operand
+}
+
+var anyFloat = []device.DType{device.F32, device.BF16, device.F16}
+
+// float is any float type.
+func (b *bench) float() device.DType { return anyFloat[b.rng.IntN(3)] }
+
+// flip is true half of the times.
+func (b *bench) flip() bool { return b.rng.IntN(2) == 0 }
+
+// make is a (rows, cols) matrix of NaN, half of the times without gaps.
+func (b *bench) make(what string, dt device.DType, rows, cols int) *operand {
+	gap, shift := 0, 0
+	if b.flip() {
+		gap, shift = b.rng.IntN(6), b.rng.IntN(5)
+	}
+	return b.makeWith(what, dt, rows, cols, gap, shift)
+}
+
+func (b *bench) makeWith(what string, dt device.DType, rows, cols, gap, shift int) *operand {
+	ld := cols + gap
+	buf := b.e.alloc(dt, max(0, (rows-1)*ld+cols), shift)
+	for i := range buf.Raw() {
+		buf.Raw()[i] = 0xff // NaN of every float type, -1 of integers
+	}
+	o := &operand{what: what, Mat: device.Mat{Buf: buf, Rows: rows, Cols: cols, Ld: ld}, before: slices.Clone(buf.Raw())}
+	b.all = append(b.all, o)
+	return o
+}
+
+// mat is random normals, vec those of one row.
+func (b *bench) mat(what string, dt device.DType, rows, cols int, std float64) *operand {
+	return b.make(what, dt, rows, cols).fill(func(int) float64 { return std * b.rng.NormFloat64() })
+}
+
+func (b *bench) vec(what string, dt device.DType, n int, std float64) *operand {
+	return b.mat(what, dt, 1, n, std)
+}
+
+// ints are n integers from lo to hi-1.
+func (b *bench) ints(what string, n, lo, hi int) *operand {
+	o := b.make(what, device.I32, 1, n)
+	for i := range o.Buf.I32() {
+		o.Buf.I32()[i] = int32(lo + b.rng.IntN(hi-lo))
+	}
+	copy(o.before, o.Buf.Raw())
+	return o
+}
+
+func (o *operand) fill(f func(i int) float64) *operand {
+	row, wide := make([]float32, o.Cols), make([]float64, o.Cols)
+	for i := range o.Rows {
+		for j := range row {
+			wide[j] = f(i*o.Cols + j)
+			row[j] = float32(wide[j])
+		}
+		part := o.Buf.Slice(i*o.Ld, i*o.Ld+o.Cols)
+		if part.Type == device.F64 {
+			copy(part.F64(), wide)
+		} else {
+			cpukernel.Store(part, row)
+		}
+	}
+	copy(o.before, o.Buf.Raw())
+	return o
+}
+
+// bits wants equal bits; near allows tol of the root mean square beside a rounding.
+func (o *operand) bits() *operand            { o.exact = true; return o }
+func (o *operand) near(tol float64) *operand { o.tol = tol; return o }
+
+func (o *operand) at(i int) float64 {
+	at := i/o.Cols*o.Ld + i%o.Cols
+	switch o.Buf.Type {
+	case device.I32:
+		return float64(o.Buf.I32()[at])
+	case device.F64:
+		return o.Buf.F64()[at]
+	}
+	var x [1]float32
+	cpukernel.Load(x[:], o.Buf.Slice(at, at+1))
+	return float64(x[0])
+}
+
+// gaps fails if a byte that is no element's was changed.
+func (o *operand) gaps(t *testing.T, where string) {
+	size := o.Buf.Type.Size()
+	for i, x := range o.Buf.Raw() {
+		if i/size%o.Ld >= o.Cols && x != o.before[i] {
+			t.Fatalf("%s: %s (%d, %d): element %d between rows was changed", where, o.what, o.Rows, o.Cols, i/size)
+		}
+	}
+}
+
+// epsilon is a last place, relative: both sides round, at worst apart.
+func epsilon(dt device.DType) float64 {
+	switch dt {
+	case device.BF16:
+		return 0x1p-7
+	case device.F16:
+		return 0x1p-10
+	}
+	return 2e-6
+}
+
+// compare fails unless o is as want allows.
+func (o *operand) compare(t *testing.T, want *operand) {
+	o.gaps(t, "emulated")
+	want.gaps(t, "cpu")
+	if want.exact && o.Buf.Type == device.I64 {
+		return // an exact sum; its test compares
+	}
+	var square float64
+	n := o.Rows * o.Cols
+	for i := range n {
+		if x := want.at(i); !math.IsNaN(x) && !math.IsInf(x, 0) {
+			square += x * x / float64(n)
+		}
+	}
+	base := want.tol*math.Sqrt(square) + 1e-30
+	if o.Buf.Type == device.F16 {
+		base += 0x1p-25
+	}
+	for i := range n {
+		g, w := o.at(i), want.at(i)
+		ok := math.Abs(g-w) <= base+epsilon(o.Buf.Type)*math.Abs(w)
+		if want.exact {
+			ok = math.Float64bits(g) == math.Float64bits(w)
+		}
+		if !ok && g != w && !(math.IsNaN(g) && math.IsNaN(w)) {
+			t.Fatalf("%s (%v): element (%d, %d) of (%d, %d) is %.9g, package cpu has %.9g", o.what, o.Buf.Type, i/o.Cols, i%o.Cols, o.Rows, o.Cols, g, w)
+		}
+	}
+}
+
+// check issues what f returns on equal operands everywhere and compares them all.
+func check(t *testing.T, seed uint64, f func(b *bench) func(q operations)) {
+	t.Helper()
+	emus := emulators(t)
+	for _, e := range emus {
+		e.reset()
+	}
+	q := cpu.NewHost(2).NewQueue("oracle")
+	defer q.Close()
+	want := &bench{e: emus[0], rng: rand.New(rand.NewPCG(seed, 1))}
+	f(want)(onCPU{q})
+	if err := q.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	var first *bench
+	for _, e := range emus {
+		b := &bench{e: e, rng: rand.New(rand.NewPCG(seed, 1))}
+		f(b)(&Ops{To: e, Work: b.workSpace()})
+		if e.err != nil {
+			t.Fatal(e.err)
+		}
+		if first == nil {
+			first = b
+		}
+		for k, o := range b.all {
+			if b == first {
+				o.compare(t, want.all[k])
+			} else if !bytes.Equal(o.Buf.Raw(), first.all[k].Buf.Raw()) {
+				t.Fatalf("%s: other bits where threads go on in another order", o.what)
+			}
+		}
+	}
+}
+
+// workSpace is full of NaN.
+func (b *bench) workSpace() device.Buffer {
+	w := b.e.alloc(device.F32, 1<<18, 0)
+	for i := range w.F32() {
+		w.F32()[i] = float32(math.NaN())
+	}
+	return w
+}
+
+// times is how many draws a test makes.
+func times(n int) int {
+	if testing.Short() {
+		return max(2, n/5)
+	}
+	return n
+}

@@ -1,0 +1,150 @@
+// What all kernels share. One source for NVRTC and, with ../emu/emu.h, for g++.
+//
+// Kernels use the operations of IEEE 754 alone, in a stated order: products and
+// sums are fused where fmaf says so and nowhere else (--fmad=false,
+// -ffp-contract=off), and e^x is a polynomial. So a kernel's bits do not depend
+// on the GPU, nor on the number of its processors, and the emulator's are the
+// same. Only log and sincos of float64, whose results are rounded to float32,
+// are the platform's.
+//
+// There are no floating-point atomics: every sum has one order.
+#pragma once
+
+#ifdef __CUDACC__
+#define SHARED(T, name, n) __shared__ T name[n]
+#define DYNAMIC_SHARED(T, name) extern __shared__ __align__(16) T name[]
+#define KERNEL(f)
+#define TRAP(why) asm volatile("trap;")
+__device__ __forceinline__ float from_bf16(unsigned short h) { return __uint_as_float((unsigned)h << 16); }
+__device__ __forceinline__ unsigned short to_bf16(float x) {
+	unsigned short h;
+	asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(x));
+	return h;
+}
+__device__ __forceinline__ float from_f16(unsigned short h) {
+	float x;
+	asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(h));
+	return x;
+}
+__device__ __forceinline__ unsigned short to_f16(float x) {
+	unsigned short h;
+	asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
+	return h;
+}
+#else
+#include "emu.h"
+#endif
+
+#define THREADS 256 // of a block, in every kernel
+#define WARPS (THREADS / 32)
+#define ENTRY extern "C" __global__ void __launch_bounds__(THREADS)
+#define ALL 0xffffffffu
+#define LANE ((int)threadIdx.x % 32)
+#define WARP ((int)threadIdx.x / 32)
+#define INF __uint_as_float(0x7f800000)
+
+typedef long long i64;
+typedef unsigned long long u64;
+typedef unsigned short u16;
+
+enum { F32, BF16, F16, I32, F64, I64 }; // device.DType
+
+// Mat is a matrix or vector of any float type: element (i, j) is number i*ld + j.
+// wide promises that four elements from a multiple of four on lie in one aligned
+// word: their number is a multiple of four where i*ld is.
+struct Mat {
+	char *p;
+	int ld;
+	short type, wide;
+};
+
+__device__ __forceinline__ float from16(u16 h, int type) { return type == BF16 ? from_bf16(h) : from_f16(h); }
+__device__ __forceinline__ u16 to16(float x, int type) { return type == BF16 ? to_bf16(x) : to_f16(x); }
+
+__device__ __forceinline__ float get(const Mat &m, i64 i) {
+	return m.type == F32 ? ((const float *)m.p)[i] : from16(((const u16 *)m.p)[i], m.type);
+}
+
+__device__ __forceinline__ void put(const Mat &m, i64 i, float x) {
+	if (m.type == F32)
+		((float *)m.p)[i] = x;
+	else
+		((u16 *)m.p)[i] = to16(x, m.type);
+}
+
+struct Four { float v[4]; };
+
+// get4 is elements i to i+3, of which n exist; the rest is 0.
+__device__ __forceinline__ Four get4(const Mat &m, i64 i, i64 n) {
+	Four f = {{0, 0, 0, 0}};
+	if (!m.wide || n < 4) {
+		for (int j = 0; j < 4; j++)
+			if (j < n) f.v[j] = get(m, i + j);
+	} else if (m.type == F32) {
+		float4 x = *(const float4 *)((const float *)m.p + i);
+		f.v[0] = x.x, f.v[1] = x.y, f.v[2] = x.z, f.v[3] = x.w;
+	} else {
+		ushort4 h = *(const ushort4 *)((const u16 *)m.p + i);
+		if (m.type == BF16)
+			f.v[0] = from_bf16(h.x), f.v[1] = from_bf16(h.y), f.v[2] = from_bf16(h.z), f.v[3] = from_bf16(h.w);
+		else
+			f.v[0] = from_f16(h.x), f.v[1] = from_f16(h.y), f.v[2] = from_f16(h.z), f.v[3] = from_f16(h.w);
+	}
+	return f;
+}
+
+// put4 sets elements i to i+3, of which n exist.
+__device__ __forceinline__ void put4(const Mat &m, i64 i, i64 n, const Four &f) {
+	if (!m.wide || n < 4) {
+		for (int j = 0; j < 4; j++)
+			if (j < n) put(m, i + j, f.v[j]);
+	} else if (m.type == F32) {
+		float4 x;
+		x.x = f.v[0], x.y = f.v[1], x.z = f.v[2], x.w = f.v[3];
+		*(float4 *)((float *)m.p + i) = x;
+	} else {
+		ushort4 h;
+		if (m.type == BF16)
+			h.x = to_bf16(f.v[0]), h.y = to_bf16(f.v[1]), h.z = to_bf16(f.v[2]), h.w = to_bf16(f.v[3]);
+		else
+			h.x = to_f16(f.v[0]), h.y = to_f16(f.v[1]), h.z = to_f16(f.v[2]), h.w = to_f16(f.v[3]);
+		*(ushort4 *)((u16 *)m.p + i) = h;
+	}
+}
+
+// The work of a thread, four elements at a time from i on, and of a warp or a
+// lane.
+#define EACH4(i, n) for (i64 i = 4 * (blockIdx.x * (i64)THREADS + threadIdx.x); i < (n); i += 4 * (i64)gridDim.x * THREADS)
+#define EACH(i, n) for (i64 i = blockIdx.x * (i64)THREADS + threadIdx.x; i < (n); i += (i64)gridDim.x * THREADS)
+#define EACH_ROW(row, n) for (i64 row = blockIdx.x * (i64)WARPS + WARP; row < (n); row += (i64)gridDim.x * WARPS)
+#define LANE4(c, n) for (int c = 4 * LANE; c < (n); c += 128)
+
+// Sums and maxima, of equal bits in every lane.
+__device__ float warp_sum(float x) {
+	for (int o = 16; o; o /= 2) x += __shfl_xor_sync(ALL, x, o);
+	return x;
+}
+__device__ double warp_sum(double x) {
+	for (int o = 16; o; o /= 2) x += __shfl_xor_sync(ALL, x, o);
+	return x;
+}
+__device__ float warp_max(float x) {
+	for (int o = 16; o; o /= 2) x = fmaxf(x, __shfl_xor_sync(ALL, x, o));
+	return x;
+}
+
+// exp32 is e^x within 1.1 units in the last place; below -87.33, where the result
+// would leave the normal numbers, it is 0. x = n ln 2 + r, a polynomial in r,
+// then n added to the exponent: Cephes' expf, as package cpu computes it.
+__device__ float exp32(float x) {
+	if (!(x <= 88.72283f)) return x * INF; // overflow; NaN stays NaN
+	if (x < -87.33f) return 0;
+	float t = fmaf(x, 1.44269504f, 12582912.0f), n = t - 12582912.0f; // rounds to an integer
+	float r = fmaf(n, 2.12194440e-4f, fmaf(n, -0.693359375f, x));
+	float p = fmaf(1.9875691500e-4f, r, 1.3981999507e-3f);
+	p = fmaf(p, r, 8.3334519073e-3f);
+	p = fmaf(p, r, 4.1665795894e-2f);
+	p = fmaf(p, r, 1.6666665459e-1f);
+	p = fmaf(p, r, 5.0000001201e-1f);
+	return __uint_as_float(__float_as_uint(fmaf(p * r, r, r) + 1) + (__float_as_uint(t) << 23));
+}

@@ -1,0 +1,64 @@
+package kernel
+
+import "zeroth/device"
+
+var (
+	kAdamW    = entry("adamw")
+	kSGD      = entry("sgd")
+	kLion     = entry("lion")
+	kExactSum = entry("exact_sum")
+)
+
+// wantRule panics unless all have w's length: states and gradient float32, p of any
+// float type or empty.
+func wantRule(op string, w, p device.Buffer, more ...device.Buffer) {
+	wantLen(op, device.F32, w.N, w)
+	wantLen(op, device.F32, w.N, more...)
+	if p.N != 0 {
+		wantVec(op, w.N, p)
+	}
+}
+
+// AdamW is one step of Adam with decoupled decay; see device.AdamW.
+func (o *Ops) AdamW(w, p, g, m, v device.Buffer, a device.AdamW) {
+	wantRule("adamw", w, p, g, m, v)
+	o.begin(kAdamW).vec(w).vec(p).vec(g).vec(m).vec(v).i64(w.N).
+		floats(a.GradScale, a.L2, a.Beta1, 1-a.Beta1, a.Beta2, 1-a.Beta2, a.Shrink, a.Step, a.RootC2, a.Eps)
+	o.run(blocks(w.N, 4), 1, 1, passes(17, w, w, p, g, m, m, v, v))
+}
+
+// SGD is one step of stochastic gradient descent; see device.SGD. Without momentum
+// m may be empty.
+func (o *Ops) SGD(w, p, g, m device.Buffer, a device.SGD) {
+	wantRule("sgd", w, p, g)
+	if m.N != 0 || a.Momentum != 0 {
+		wantRule("sgd", w, p, m)
+	}
+	o.begin(kSGD).vec(w).vec(p).vec(g).vec(m).i64(w.N).floats(a.GradScale, a.Decay, a.LR, a.Momentum)
+	o.run(blocks(w.N, 4), 1, 1, passes(7, w, w, p, g, m, m))
+}
+
+// Lion is one step of Lion; see device.Lion.
+func (o *Ops) Lion(w, p, g, m device.Buffer, a device.Lion) {
+	wantRule("lion", w, p, g, m)
+	o.begin(kLion).vec(w).vec(p).vec(g).vec(m).i64(w.N).
+		floats(a.GradScale, a.Beta1, 1-a.Beta1, a.Beta2, 1-a.Beta2, a.Shrink, a.LR)
+	o.run(blocks(w.N, 4), 1, 1, passes(11, w, w, p, g, m, m))
+}
+
+// Sum adds the sum of x (float32) to acc, a device.Exact, whose bits once carried
+// are those of every device.
+func (o *Ops) Sum(acc, x device.Buffer) { o.exact("sum", acc, x, false) }
+
+// SumSquares adds the sum of the squares of x (float32) to acc, a device.Exact.
+func (o *Ops) SumSquares(acc, x device.Buffer) { o.exact("sum of squares", acc, x, true) }
+
+// exactBlocks is few: each adds its limbs to the same places.
+const exactBlocks = 1 << 10
+
+func (o *Ops) exact(op string, acc, x device.Buffer, squares bool) {
+	wantLen(op, device.I64, device.ExactLen, acc)
+	wantLen(op, device.F32, x.N, x)
+	o.begin(kExactSum).ptr(acc).ptr(x).i64(x.N).flag(squares)
+	o.run(min(ceil(x.N, device.ExactBlock*Threads/8), exactBlocks), 1, 1, passes(2, x))
+}
