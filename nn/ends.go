@@ -60,18 +60,21 @@ func (e embedding) Forward(q Ops, _ Scratch, w []device.Buffer, bt *Batch, _, y 
 }
 
 func (e embedding) Backward(q Ops, mem Scratch, _, dw []device.Buffer, bt *Batch, _, d device.Buffer, _ *Saved) {
-	words, places := e.tables(dw)
+	if dw[table].N == 0 && (!e.positions || dw[positions].N == 0) {
+		return // frozen
+	}
+	defer mem.Release(mem.Mark())
+	words, places := e.gradients(mem, dw)
 	if e.scale != 0 {
 		q.Scale(d, e.scale)
 	}
 	grad := func() {
 		q.EmbedGrad(words, places, device.Matrix(d, bt.Rows(), words.Cols), bt.Input, bt.T, e.shared)
 	}
-	if !e.padded {
+	if !e.padded || dw[table].N == 0 {
 		grad()
 		return
 	}
-	defer mem.Release(mem.Mark())
 	row, before := words.RowRange(e.pad, e.pad+1).Buf, mem.Take(device.F32, words.Cols)
 	if e.shared {
 		q.Cast(before, row) // the head's gradient
@@ -88,6 +91,24 @@ func (e embedding) tables(w []device.Buffer) (words, places device.Mat) {
 		places = matrix(w[positions], e.params[positions])
 	}
 	return matrix(w[table], e.params[table]), places
+}
+
+// gradients are those of the two matrices. For a frozen table there is memory for
+// its gradient all the same; the positions' is not computed where they are frozen.
+func (e embedding) gradients(mem Scratch, dw []device.Buffer) (words, places device.Mat) {
+	if e.positions && dw[positions].N > 0 {
+		places = matrix(dw[positions], e.params[positions])
+	}
+	return matrix(wanted(mem, dw[table], e.params[table].Numel()), e.params[table]), places
+}
+
+// wanted is the gradient of n elements, or where it is empty, because they are
+// frozen, memory for what a kernel computes all the same.
+func wanted(mem Scratch, dw device.Buffer, n int) device.Buffer {
+	if dw.N > 0 {
+		return dw
+	}
+	return mem.Take(device.F32, n)
 }
 
 // shifted is w plus a number, in memory of its own unless that is 0.
@@ -134,10 +155,11 @@ func (h head) norm(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x device.Bu
 
 // normGrad overwrites d with the gradient of the norm's input x.
 func (h head) normGrad(q Ops, mem Scratch, w, dw []device.Buffer, d, dnorm, x device.Mat, s *Saved) {
+	gain := wanted(mem, dw[h.weight], d.Cols)
 	if h.bias == 0 {
-		q.RMSNormGrad(d, dw[h.weight], dnorm, x, shifted(q, mem, w[h.weight], h.plus), s[sRstd], false)
+		q.RMSNormGrad(d, gain, dnorm, x, shifted(q, mem, w[h.weight], h.plus), s[sRstd], false)
 	} else {
-		q.LayerNormGrad(d, dw[h.weight], dw[h.bias], dnorm, x, w[h.weight], s[sMean], s[sRstd], false)
+		q.LayerNormGrad(d, gain, wanted(mem, dw[h.bias], d.Cols), dnorm, x, w[h.weight], s[sMean], s[sRstd], false)
 	}
 }
 
@@ -160,18 +182,20 @@ func (h head) Forward(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x, _ dev
 
 func (h head) Backward(q Ops, mem Scratch, w, dw []device.Buffer, bt *Batch, x, d device.Buffer, s *Saved) {
 	defer mem.Release(mem.Mark())
-	out, dout := matrix(w[table], h.params[table]), matrix(dw[table], h.params[table])
+	out := matrix(w[table], h.params[table])
 	r, c := bt.Rows(), out.Cols
 	norm, dnorm := device.Matrix(s[sNorm], r, c), device.Matrix(mem.Take(bt.Compute, r*c), r, c)
 	backward := func(logits device.Mat, lo, hi int) {
 		q.CrossEntropyGrad(bt.Loss.Slice(lo, hi), logits, bt.Target.Slice(lo, hi), bt.Scale)
-		q.MatMul(dout, logits.T(), norm.RowRange(lo, hi), device.Buffer{}, lo > 0)
+		if dw[table].N > 0 {
+			q.MatMul(matrix(dw[table], h.params[table]), logits.T(), norm.RowRange(lo, hi), device.Buffer{}, lo > 0)
+		}
 		q.MatMul(dnorm.RowRange(lo, hi), logits, out, device.Buffer{}, false)
 	}
 	eachChunk(q, mem, bt, norm, out, backward)
 	h.normGrad(q, mem, w, dw, device.Matrix(d, r, c), dnorm, device.Matrix(x, r, c), s)
 	for i := range dw {
-		if i != table && i != h.weight && i != h.bias {
+		if i != table && i != h.weight && i != h.bias && dw[i].N > 0 {
 			q.Zero(dw[i]) // another module's, which adds to it
 		}
 	}

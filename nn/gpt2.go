@@ -158,10 +158,15 @@ func (b gptBlock) Backward(q Ops, mem Scratch, w, dw []device.Buffer, bt *Batch,
 	b.backwardAttention(q, mem, w, dw, bt, x, d, s)
 }
 
-// linearGrad is the backward of y = a·w + bias: da (overwritten), dw, dbias.
+// linearGrad is the backward of y = a·w + bias: da (overwritten), and dw and dbias
+// unless they are empty: frozen.
 func linearGrad(q Ops, da device.Mat, dw, dbias device.Buffer, dy, a, w device.Mat) {
-	q.MatMul(device.Matrix(dw, w.Rows, w.Cols), a.T(), dy, device.Buffer{}, false)
-	q.SumRows(dbias, dy)
+	if dw.N > 0 {
+		q.MatMul(device.Matrix(dw, w.Rows, w.Cols), a.T(), dy, device.Buffer{}, false)
+	}
+	if dbias.N > 0 {
+		q.SumRows(dbias, dy)
+	}
 	q.MatMul(da, dy, w.T(), device.Buffer{}, false)
 }
 
@@ -175,7 +180,7 @@ func (b gptBlock) backwardMLP(q Ops, mem Scratch, w, dw []device.Buffer, bt *Bat
 	linearGrad(q, dact, dw[outW], dw[outB], dm, act, device.Matrix(w[outW], f, c))
 	q.ActivateGrad(dact.Buf, s[sFc], dact.Buf, b.g.Act)
 	linearGrad(q, dln, dw[fcW], dw[fcB], dact, device.Matrix(s[sLn2], r, c), device.Matrix(w[fcW], c, f))
-	q.LayerNormGrad(dm, dw[ln2W], dw[ln2B], dln, device.Matrix(s[sX2], r, c), w[ln2W], s[sMean2], s[sRstd2], true)
+	q.LayerNormGrad(dm, wanted(mem, dw[ln2W], c), wanted(mem, dw[ln2B], c), dln, device.Matrix(s[sX2], r, c), w[ln2W], s[sMean2], s[sRstd2], true)
 }
 
 func (b gptBlock) backwardAttention(q Ops, mem Scratch, w, dw []device.Buffer, bt *Batch, x, d device.Buffer, s *Saved) {
@@ -192,5 +197,5 @@ func (b gptBlock) backwardAttention(q Ops, mem Scratch, w, dw []device.Buffer, b
 	q.AttentionGrad(dq, dk, dv, delta, do, o, s[sLse], qm, km, vm, b.attn(bt))
 	dln := do // its own gradient is spent
 	linearGrad(q, dln, dw[attnW], dw[attnB], dqkv, device.Matrix(s[sLn1], r, c), device.Matrix(w[attnW], c, 3*c))
-	q.LayerNormGrad(dm, dw[ln1W], dw[ln1B], dln, device.Matrix(x, r, c), w[ln1W], s[sMean1], s[sRstd1], true)
+	q.LayerNormGrad(dm, wanted(mem, dw[ln1W], c), wanted(mem, dw[ln1B], c), dln, device.Matrix(x, r, c), w[ln1W], s[sMean1], s[sRstd1], true)
 }

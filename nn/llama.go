@@ -371,6 +371,14 @@ func (b llamaBlock) gain(q Ops, mem Scratch, w []device.Buffer, norm int) device
 	return shifted(q, mem, b.own(w, norm), b.l.plus())
 }
 
+// normGrad is where the gradient of a norm's weight goes.
+func (b llamaBlock) normGrad(mem Scratch, dw []device.Buffer, norm int) device.Buffer {
+	if p := b.at[norm].param; dw[p].N == 0 {
+		return wanted(mem, dw[p], b.params[p].Numel())
+	}
+	return b.own(dw, norm)
+}
+
 // own is the weight of a norm, or its gradient.
 func (b llamaBlock) own(w []device.Buffer, norm int) device.Buffer {
 	return b.at[norm].of(w, b.params).Buf
@@ -508,10 +516,12 @@ func (b llamaBlock) Backward(q Ops, mem Scratch, w, dw []device.Buffer, bt *Batc
 }
 
 // linearGrads sets the gradients of a linear layer's weight, and of its bias if it
-// has one.
+// has one, unless they are frozen.
 func (b llamaBlock) linearGrads(q Ops, dw []device.Buffer, weight int, dy, x device.Mat) {
-	q.MatMul(b.at[weight].of(dw, b.params), dy.T(), x, device.Buffer{}, false)
-	if b.has(weight + biases) {
+	if dw[b.at[weight].param].N > 0 {
+		q.MatMul(b.at[weight].of(dw, b.params), dy.T(), x, device.Buffer{}, false)
+	}
+	if b.has(weight+biases) && dw[b.at[weight+biases].param].N > 0 {
 		q.SumRows(b.own(dw, weight+biases), dy)
 	}
 }
@@ -529,7 +539,7 @@ func (b llamaBlock) out(q Ops, mem Scratch, w, dw []device.Buffer, h half, d dev
 		return d
 	}
 	out := device.Matrix(s[h.out], d.Rows, d.Cols)
-	q.RMSNormGrad(out, b.own(dw, h.after), d, out, b.gain(q, mem, w, h.after), s[h.rstdAfter], false)
+	q.RMSNormGrad(out, b.normGrad(mem, dw, h.after), d, out, b.gain(q, mem, w, h.after), s[h.rstdAfter], false)
 	return out
 }
 
@@ -544,7 +554,7 @@ func (b llamaBlock) in(q Ops, mem Scratch, w, dw []device.Buffer, h half, d, x d
 		b.inputGrad(q, to, w, weight+i, dy, i > 0 || !has)
 	}
 	if has {
-		q.RMSNormGrad(d, b.own(dw, h.before), to, x, b.gain(q, mem, w, h.before), s[h.rstd], true)
+		q.RMSNormGrad(d, b.normGrad(mem, dw, h.before), to, x, b.gain(q, mem, w, h.before), s[h.rstd], true)
 	}
 }
 
@@ -615,7 +625,8 @@ func (b llamaBlock) normHeadsGrad(q Ops, mem Scratch, w, dw []device.Buffer, dqk
 	raw, queries := b.normed(device.Matrix(s[saveRaw], dqkv.Rows, s[saveRaw].N/dqkv.Rows))
 	d, _ := b.normed(dqkv)
 	gains := [2]device.Buffer{b.gain(q, mem, w, normQ), b.gain(q, mem, w, normK)}
-	grads := [2]device.Mat{device.Matrix(b.own(dw, normQ), 1, raw[0].Cols), device.Matrix(b.own(dw, normK), 1, raw[queries].Cols)} // by each group
+	own := [2]device.Buffer{b.normGrad(mem, dw, normQ), b.normGrad(mem, dw, normK)}
+	grads := [2]device.Mat{device.Matrix(own[0], 1, raw[0].Cols), device.Matrix(own[1], 1, raw[queries].Cols)} // by each group
 	if b.l.HeadNorm == EachHead {
 		n := b.l.head()
 		grads = [2]device.Mat{device.Matrix(mem.Take(device.F32, queries*n), queries, n), device.Matrix(mem.Take(device.F32, b.l.KV*n), b.l.KV, n)}
@@ -628,7 +639,7 @@ func (b llamaBlock) normHeadsGrad(q Ops, mem Scratch, w, dw []device.Buffer, dqk
 		q.RMSNormGrad(d[i], grads[which].RowRange(at, at+1).Buf, d[i], x, gains[which], s[saveRstdQK].Slice(i*x.Rows, (i+1)*x.Rows), false)
 	}
 	if b.l.HeadNorm == EachHead {
-		q.SumRows(b.own(dw, normQ), grads[0])
-		q.SumRows(b.own(dw, normK), grads[1])
+		q.SumRows(own[0], grads[0])
+		q.SumRows(own[1], grads[1])
 	}
 }

@@ -133,7 +133,7 @@ type Saved [17]device.Buffer
 
 // Module is one step of a model. Params lists the parameters of the units the
 // module uses, one after the other: modules that share a unit list all of it, and
-// w and dw follow the order. In dw what is not trainable is empty.
+// w and dw follow the order. In dw what is frozen is empty, and its gradient not wanted.
 type Module interface {
 	Params() []shard.Param
 	// Forward reads x and writes y, both (B*T, C) in the compute dtype. What

@@ -76,7 +76,10 @@ func (s *Store) lend(unit, i int, load func() error, bytes int) State {
 	case !u.atHand():
 		o := s.out(u, t)
 		st.Param, st.Ready[0] = o.buf.Slice(0, hi-lo), o.free
-	case u.copies:
+		if u.Frozen { // it is nowhere else
+			st.Ready[0] = s.do(s.read(unit, t.paramBlock).ofParam(), o.free, device.Event{}, t.loadParam)
+		}
+	case u.copies || u.Frozen:
 		st.Param = u.rest.Slice(lo, hi)
 	}
 	if u.vecs > 0 {

@@ -87,13 +87,15 @@ type Scratch struct {
 
 // Unit is what a Store has to know of a unit.
 type Unit struct {
-	Name  string
-	Len   int  // elements of a shard
-	Whole bool // its parameters stay whole on the device
+	Name   string
+	Len    int  // elements of a shard
+	Whole  bool // its parameters stay whole on the device
+	Frozen bool // it has a parameter and nothing else
 }
 
 // State is what the update of one tile of a unit works on, lent until Release.
-// All have At.Len() elements.
+// All have At.Len() elements. Of a frozen unit there is the parameter alone, as it
+// rests.
 type State struct {
 	At     shard.Range // elements of the unit's shard
 	OnHost bool        // all is in host memory
@@ -102,7 +104,7 @@ type State struct {
 	Master device.Buffer   // float32
 	Vec    []device.Buffer // float32, in the order of the rule's States; the store's, to be read
 	Grad   device.Buffer   // float32
-	Param  device.Buffer   // compute dtype, receives the parameter; empty where Master is it
+	Param  device.Buffer   // compute dtype, receives the parameter; empty where Master is it. Of a frozen unit: has it
 }
 
 // Store holds the state of every unit of one rank.
@@ -126,7 +128,7 @@ type owned struct {
 // unit is where a unit's shard rests.
 type unit struct {
 	Unit
-	onHost bool            // updated in host memory
+	onHost bool            // updated in host memory; of a frozen unit: its parameter is lent there
 	param  Place           // where the parameter rests
 	rest   device.Buffer   // (Len) compute dtype: the parameter, unless it rests on disk
 	grad   device.Buffer   // (Len) float32
@@ -204,9 +206,11 @@ func (s *Store) Allocate(rest []Shard) error {
 // has the same slot.
 func (s *Store) view(u *unit, t *tile) {
 	lo, hi := t.at.Lo, t.at.Hi
-	t.master = u.rest
-	if u.copies {
+	switch {
+	case u.copies:
 		t.master = u.master
+	case !u.Frozen:
+		t.master = u.rest
 	}
 	if t.master.N > 0 {
 		t.master = t.master.Slice(lo, hi)
@@ -232,14 +236,19 @@ func (s *Store) view(u *unit, t *tile) {
 }
 
 // Split is the first unit that is offloaded: those from it on have about ratio
-// of all elements. The first ones stay, for theirs are the gradients that come
+// of all elements that have state. The first ones stay, for theirs are the gradients that come
 // last and the parameters that are wanted first.
 func Split(units []Unit, ratio float64) int {
 	all, at := 0, 0
 	for _, u := range units {
-		all += u.Len
+		if !u.Frozen {
+			all += u.Len
+		}
 	}
 	for i, u := range units {
+		if u.Frozen {
+			continue
+		}
 		if middle := float64(at) + float64(u.Len)/2; middle > (1-ratio)*float64(all) {
 			return i
 		}
@@ -253,9 +262,12 @@ func (s *Store) place(i int, u Unit) unit {
 	if u.Whole {
 		p.param = Device
 	}
-	p.copies = s.cfg.DType != device.F32 || !p.atHand()
+	if u.Frozen {
+		p.onHost = p.param != Device // where it is at hand to be set and read
+	}
+	p.copies = !u.Frozen && (s.cfg.DType != device.F32 || !p.atHand())
 	p.labels.state, p.labels.param = "unit "+u.Name+": optimizer state", "unit "+u.Name+": parameters"
-	if p.onHost && s.cfg.Optimizer == Disk {
+	if p.onHost && s.cfg.Optimizer == Disk && !u.Frozen {
 		p.vecs = s.cfg.Vecs
 		if p.copies {
 			p.vecs++
@@ -343,7 +355,7 @@ func (s *Store) allocateUnit(u *unit) (err error) {
 			return err
 		}
 	}
-	if u.vecs > 0 {
+	if u.vecs > 0 || u.Frozen {
 		return nil
 	}
 	dev := s.cfg.Device
@@ -375,10 +387,13 @@ func (s *Store) alloc(dev device.Device, t device.DType, n int, use device.Use) 
 
 // OnHost says whether a unit is updated in host memory, where its gradient
 // must rest then.
-func (s *Store) OnHost(unit int) bool { return s.units[unit].onHost }
+func (s *Store) OnHost(unit int) bool { return s.units[unit].onHost && !s.units[unit].Frozen }
 
 // Resident says whether a unit's state rests in memory, where it is lent.
-func (s *Store) Resident(unit int) bool { return s.units[unit].vecs == 0 }
+func (s *Store) Resident(unit int) bool {
+	u := &s.units[unit]
+	return u.vecs == 0 && !(u.Frozen && u.param == Disk)
+}
 
 // ParamOffloaded says whether a unit's parameter shard rests outside of the device and
 // must be fetched.

@@ -334,6 +334,7 @@ func (r *rig) again(t *testing.T) {
 			done = r.Release(unit, tile, r.work.Mark(), true)
 			at := r.Tile(unit, tile)
 			st = r.Peek(unit, tile, shard.Range{Lo: at.Lo, Hi: at.Lo + 1})
+			r.work.After(st.Ready[0])
 			r.work.After(st.Ready[1])
 			r.Release(unit, tile, r.work.Mark(), false)
 		}

@@ -8,8 +8,10 @@ import (
 	"slices"
 	"testing"
 
+	"zeroth/collective"
 	"zeroth/device"
 	"zeroth/device/cpu"
+	"zeroth/fsdp"
 	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/state"
@@ -129,6 +131,27 @@ func TestAllocatedIsPlannedIsFormula(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// The closed forms hold for units that belong to other ranks than the rest.
+func TestUnitsOfAllRanksAreFormula(t *testing.T) {
+	for stage := 1; stage < 4; stage++ {
+		c := cfg(t, fmt.Sprint("zero.stage=", stage), "parallel.ranks=3", "precision=bf16", "train.accumulate=2")
+		want, all := formula(c, 0), shard.Mesh{Shard: 1, Replicate: 3}
+		want.Units[0].Mesh, want.Units[2].Mesh = all, all
+		whole := func(_ int, z *zero.Config) {
+			g := fsdp.Groups{Shard: collective.NewLocal(1)[0], Replica: z.Groups.World}
+			z.UnitGroups = map[string]fsdp.Groups{"root": g, "h.1": g}
+		}
+		ranks, err := build.Open(c, build.Setup{Hooks: build.Hooks{WrapTrainer: whole}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range ranks {
+			sameBytes(t, fmt.Sprint("stage ", stage), r.Device.Usage().Live, want.Bytes())
+		}
+		closeAll(ranks)
 	}
 }
 

@@ -26,12 +26,14 @@ type Footprint struct {
 	Offload  Offload
 }
 
-// UnitSize is a unit's number of elements, whether several modules use it, and
-// whether it is the first and is only looked up.
+// UnitSize is what memory for a unit depends on.
 type UnitSize struct {
 	Numel  int
-	Shared bool
-	Lookup bool
+	Shared bool       // several modules use it
+	Lookup bool       // the first module uses it, and only looks it up
+	Beside bool       // the module that uses it first is that of the unit before
+	Frozen bool       // it is not trained
+	Mesh   shard.Mesh // the ranks it belongs to; zero: those of all units
 }
 
 // Bytes are the bytes of device memory a rank allocates in each category,
@@ -49,38 +51,25 @@ type UnitSize struct {
 //
 // where S is 1 at stage 0, and slots are Prefetch+1 (parameters) or two
 // (gradients; one without prefetch and at stages 0 and 1) that the units take
-// in turn. A first unit that is only looked up has the turn of the last. What is
-// offloaded is not in it; see Offload.
+// in turn, those of each place among the units of one module for themselves. A
+// first unit that is only looked up has the turn of the last. A frozen
+// unit has parameters alone. What is offloaded is not in it; see Offload.
 func (f Footprint) Bytes() (b device.Bytes) {
 	p := int64(f.DType.Size())
-	var whole, shared int64 // elements: Ψ, of shared units
-	var turn []int64
-	for _, u := range f.Units {
-		n, _ := f.pad(u.Numel)
-		whole += n
-		if u.Shared {
-			shared += n
-			continue
-		}
-		turn = append(turn, n)
-	}
-	if n := len(turn); n > 1 && f.Units[0].Lookup && !f.Units[0].Shared {
-		first := turn[0]
-		turn = turn[1:]
-		turn[n-2] = max(turn[n-2], first)
-	}
+	whole, shared, slots := f.elements(func(UnitSize) bool { return true }, f.Policy.ParamSlots())
 	if f.Policy.KeepParams {
 		b[device.Params] = p * whole
 	} else {
-		b[device.Gathered] = p * (shared + slots(turn, f.Policy.Prefetch+1))
+		b[device.Gathered] = p * (shared + slots)
 	}
+	whole, shared, slots = f.elements(func(u UnitSize) bool { return !u.Frozen }, f.Policy.GradSlots())
 	switch {
 	case f.Policy.KeepGrads && f.Micro == 1:
 		b[device.UnitGrads] = 4 * whole
 	case f.Policy.KeepGrads:
-		b[device.UnitGrads] = 4 * (whole + shared + slots(turn, 1))
+		b[device.UnitGrads] = 4 * (whole + shared + slots)
 	default:
-		b[device.UnitGrads] = 4 * (shared + slots(turn, min(2, f.Policy.Prefetch+1)))
+		b[device.UnitGrads] = 4 * (shared + slots)
 	}
 	f.addShards(&b)
 	b[device.Activations] = int64(f.Peak)
@@ -90,6 +79,64 @@ func (f Footprint) Bytes() (b device.Bytes) {
 		b[device.Stats] += f.stats()
 	}
 	return b
+}
+
+// elements are those of some of the units: of all of them, of shared ones, and of
+// n slots of each place that the others take in turn.
+func (f Footprint) elements(of func(UnitSize) bool, n int) (whole, shared, slots int64) {
+	for _, u := range f.Units {
+		if of(u) {
+			all, _ := f.pad(u)
+			whole += all
+			if u.Shared {
+				shared += all
+			}
+		}
+	}
+	for _, units := range Turns(f.Units, func(u UnitSize) bool { return of(u) && !u.Shared }) {
+		longest := make([]int64, n)
+		for turn, i := range units {
+			all, _ := f.pad(f.Units[i])
+			at := SlotOf(turn, len(units), n, f.Units[units[0]].Lookup)
+			longest[at] = max(longest[at], all)
+		}
+		for _, l := range longest {
+			slots += l
+		}
+	}
+	return whole, shared, slots
+}
+
+// Turns are units that take turns in slots, by their place among those that their
+// first step begins to use.
+func Turns(units []UnitSize, takes func(UnitSize) bool) (turns [][]int) {
+	at := 0
+	for i, u := range units {
+		if !u.Beside {
+			at = 0
+		}
+		if !takes(u) {
+			continue
+		}
+		if at == len(turns) {
+			turns = append(turns, nil)
+		}
+		turns[at] = append(turns[at], i)
+		at++
+	}
+	return turns
+}
+
+// SlotOf is the slot, of n, that a unit has whose turn is one of so many. A first
+// one that is only looked up has the turn of the last.
+func SlotOf(turn, turns, n int, lookup bool) int {
+	if lookup && turns > 1 {
+		if turn == 0 {
+			turn = turns - 1
+		}
+		turn--
+	}
+	return turn % n
 }
 
 // ids is the bytes of token ids, sums those of a rank's losses and squares, and
@@ -103,24 +150,24 @@ func (f Footprint) stats() int64 { return int64(8 * statLen * f.Mesh.World()) }
 func (f Footprint) apart() bool { return f.Separate || f.offloads() }
 
 // pad is a unit's padded length and that of its shard.
-func (f Footprint) pad(numel int) (whole, part int64) {
-	per := int64(f.Mesh.Shard)
-	step := per * int64(fsdp.Align*f.Mesh.Replicate)
-	whole = (int64(numel) + step - 1) / step * step
-	return whole, whole / per
+func (f Footprint) pad(u UnitSize) (whole, part int64) { return u.Pad(f.Mesh) }
+
+// Over is the mesh that the unit is divided over, where units are over the given one
+// unless they have one of their own.
+func (u UnitSize) Over(mesh shard.Mesh) shard.Mesh {
+	if u.Mesh != (shard.Mesh{}) {
+		return u.Mesh
+	}
+	return mesh
 }
 
-// slots is the elements of n slots that units of the given lengths take in
-// turn: each is as long as the longest unit that uses it.
-func slots(units []int64, n int) (sum int64) {
-	longest := make([]int64, n)
-	for i, u := range units {
-		longest[i%n] = max(longest[i%n], u)
-	}
-	for _, l := range longest {
-		sum += l
-	}
-	return sum
+// Pad is the unit's padded length and that of its shard, likewise.
+func (u UnitSize) Pad(mesh shard.Mesh) (whole, part int64) {
+	mesh = u.Over(mesh)
+	per := int64(mesh.Shard)
+	step := per * int64(fsdp.Align*mesh.Replicate)
+	whole = (int64(u.Numel) + step - 1) / step * step
+	return whole, whole / per
 }
 
 // GPT2Activations is the most activation memory a training step of a GPT-2

@@ -1,6 +1,8 @@
 package zero
 
 import (
+	"slices"
+
 	"zeroth/device"
 	"zeroth/offload"
 )
@@ -35,6 +37,7 @@ type rest struct {
 	n       int64 // elements,
 	tile    int64 // and of its largest tile
 	off     bool  // it is updated on the host
+	frozen  bool  // it has a parameter alone
 	param   offload.Place
 	master  bool  // a copy of its own
 	vectors int64 // of state on disk
@@ -44,8 +47,8 @@ type rest struct {
 func (f Footprint) rests() (out []rest) {
 	var of []offload.Unit
 	for _, u := range f.Units {
-		_, n := f.pad(u.Numel)
-		of = append(of, offload.Unit{Len: int(n)})
+		_, n := f.pad(u)
+		of = append(of, offload.Unit{Len: int(n), Frozen: u.Frozen})
 	}
 	first := len(of)
 	if f.Offload.Optimizer != offload.Device {
@@ -53,7 +56,7 @@ func (f Footprint) rests() (out []rest) {
 	}
 	for i, u := range f.Units {
 		n := int64(of[i].Len)
-		r := rest{n: n, tile: min(f.tile(), n), off: i >= first}
+		r := rest{n: n, tile: min(f.tile(), n), off: i >= first && !u.Frozen, frozen: u.Frozen}
 		if !u.Shared && !f.Policy.KeepParams {
 			r.param = f.Offload.Params
 		}
@@ -61,7 +64,7 @@ func (f Footprint) rests() (out []rest) {
 		if r.off {
 			updated = offload.Host
 		}
-		r.master = f.DType != device.F32 || r.param != updated
+		r.master = !u.Frozen && (f.DType != device.F32 || r.param != updated)
 		if r.off && f.Offload.Optimizer == offload.Disk {
 			r.vectors = int64(f.Vecs)
 			if r.master {
@@ -83,6 +86,8 @@ func (f Footprint) addShards(b *device.Bytes) {
 		}
 		if r.off {
 			back = max(back, 4*r.n)
+		}
+		if r.off || r.frozen {
 			continue
 		}
 		if !f.Policy.KeepGrads {
@@ -159,10 +164,15 @@ func (f Footprint) Disk() int64 {
 			}
 		}
 	}
-	if f.Offload.Optimizer == offload.Disk && f.rests()[len(f.Units)-1].off || f.Offload.Params == offload.Disk {
+	if f.Offload.Optimizer == offload.Disk && f.anyOff() || f.Offload.Params == offload.Disk {
 		bytes += 4096
 	}
 	return bytes
+}
+
+// anyOff says whether any unit is updated on the host.
+func (f Footprint) anyOff() bool {
+	return slices.ContainsFunc(f.rests(), func(r rest) bool { return r.off })
 }
 
 // blocks is a number of bytes rounded up to blocks of a disk.

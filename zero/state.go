@@ -2,6 +2,7 @@ package zero
 
 import (
 	"fmt"
+	"slices"
 
 	"zeroth/collective"
 	"zeroth/device"
@@ -13,8 +14,20 @@ import (
 // float32; the other kinds are named by the rule's States.
 const Master = "master"
 
-// Kinds lists the kinds of state every parameter has.
+// Kinds lists the kinds of state every parameter has. A frozen one has its Master
+// alone, which is the parameter as it rests.
 func (t *Trainer) Kinds() []string { return append([]string{Master}, t.cfg.Rule.States()...) }
+
+// kindsOf are those of some kinds that a unit has.
+func (t *Trainer) kindsOf(unit int, kinds []string) []string {
+	if !t.runner.Units[unit].Frozen {
+		return kinds
+	}
+	if slices.Contains(kinds, Master) {
+		return []string{Master}
+	}
+	return nil
+}
 
 // Part is some elements of one parameter's state of one kind.
 type Part struct {
@@ -78,6 +91,7 @@ func (f *filler) fill(kinds []string, q Update, u int, in shard.Range, st offloa
 		own = []shard.Range{{Lo: in.Lo + g.Rank()*n, Hi: in.Lo + (g.Rank()+1)*n}, {Lo: in.Lo + g.Size()*n, Hi: in.Hi}}
 	}
 	f.want = f.want[:0]
+	kinds = t.kindsOf(u, kinds)
 	for _, kind := range kinds {
 		for _, r := range own {
 			if err := t.parts(kind, u, r, st, func(p Part, at device.Buffer) error { return f.ask(q, p, at) }); err != nil {
@@ -101,8 +115,17 @@ func (f *filler) fill(kinds []string, q Update, u int, in shard.Range, st offloa
 	return nil
 }
 
-// ask notes a part that the host can reach, and brings any other.
+// ask notes a part that the host can reach, and brings any other, also one that is
+// not float32.
 func (f *filler) ask(q Update, p Part, at device.Buffer) error {
+	if at.Type != device.F32 {
+		room := f.room(at.N)
+		if err := f.src([]Want{{p, room}}); err != nil {
+			return err
+		}
+		q.Copy(at, device.Narrow(room, at.Type))
+		return q.Wait()
+	}
 	if at.Host {
 		f.want = append(f.want, Want{p, at.F32()})
 		return nil
@@ -132,16 +155,17 @@ func (t *Trainer) EachAll(room func(n int) []float32, dst, inPlace func(p Part, 
 
 func (t *Trainer) each(kinds []string, room func(n int) []float32, dst, inPlace func(p Part, src []float32) error) error {
 	return t.eachTile(false, t.share, func(q Update, u int, in shard.Range, st offload.State) error {
-		for _, kind := range kinds {
+		for _, kind := range t.kindsOf(u, kinds) {
 			err := t.parts(kind, u, in, st, func(p Part, at device.Buffer) error {
-				if inPlace != nil && at.Host && t.store.Resident(u) {
+				if inPlace != nil && at.Host && at.Type == device.F32 && t.store.Resident(u) {
 					return inPlace(p, at.F32())
 				}
 				src := room(at.N)
-				q.Copy(device.OfF32(src), at)
+				q.Copy(device.Narrowed(src, at.Type), at)
 				if err := q.Wait(); err != nil {
 					return err
 				}
+				device.Widen(src, at.Type)
 				return dst(p, src)
 			})
 			if err != nil {
@@ -164,6 +188,7 @@ type Staged struct {
 // goes on beside them. Wait returns when the parts are there; it may be called
 // from any goroutine. The shares of all ranks together are the state, once.
 func (t *Trainer) Snapshot(room func(n int) []float32) (parts []Staged, wait func() error) {
+	var narrow [][]float32 // copies of what is not float32
 	for i, u := range t.runner.Units {
 		label := "unit " + u.Name + ": snapshot"
 		for j := range t.store.Tiles(i) {
@@ -176,9 +201,12 @@ func (t *Trainer) Snapshot(room func(n int) []float32) (parts []Staged, wait fun
 			q.Label(label)
 			q.After(st.Ready[0])
 			q.After(st.Ready[1])
-			for _, kind := range t.Kinds() {
-				to := room(in.Len())
-				q.Copy(device.OfF32(to), t.vector(kind, st).Slice(in.Lo-st.At.Lo, in.Hi-st.At.Lo))
+			for _, kind := range t.kindsOf(i, t.Kinds()) {
+				to, from := room(in.Len()), t.vector(kind, st).Slice(in.Lo-st.At.Lo, in.Hi-st.At.Lo)
+				q.Copy(device.Narrowed(to, from.Type), from)
+				if from.Type != device.F32 {
+					narrow = append(narrow, to)
+				}
 				for pc := range u.Layout.Pieces(u.Shard.Rank()) {
 					if at := pc.InShard.Intersect(in); at.Len() > 0 {
 						lo := pc.InParam.Lo + at.Lo - pc.InShard.Lo
@@ -200,6 +228,9 @@ func (t *Trainer) Snapshot(room func(n int) []float32) (parts []Staged, wait fun
 				return err
 			}
 		}
+		for _, s := range narrow {
+			device.Widen(s, t.cfg.DType)
+		}
 		return nil
 	}
 }
@@ -216,10 +247,10 @@ func Room() func(n int) []float32 {
 	}
 }
 
-// ShareLen is the most elements of one kind that Each hands out on a rank.
-func (t *Trainer) ShareLen() (n int) {
+// StateLen is the most elements of state that EachAll hands out on a rank.
+func (t *Trainer) StateLen() (n int) {
 	for u := range t.runner.Units {
-		n += t.share(u).Len()
+		n += t.share(u).Len() * len(t.kindsOf(u, t.Kinds()))
 	}
 	return n
 }
@@ -252,7 +283,10 @@ func (t *Trainer) parts(kind string, unit int, in shard.Range, st offload.State,
 
 // vector is the part of a unit's state that a kind names.
 func (t *Trainer) vector(kind string, st offload.State) device.Buffer {
-	if kind == Master {
+	switch {
+	case kind == Master && st.Master.N == 0: // frozen
+		return st.Param
+	case kind == Master:
 		return st.Master
 	}
 	for i, name := range t.cfg.Rule.States() {
@@ -337,7 +371,7 @@ func (t *Trainer) work(b borrowed, change bool, f func(Update, int, shard.Range,
 	q.After(st.Ready[1])
 	err := f(q, b.unit, b.in, st)
 	change = change && err == nil
-	if change && st.Param.N > 0 {
+	if change && st.Param.N > 0 && !u.Frozen {
 		q.Cast(st.Param, st.Master)
 	}
 	done := t.store.Release(b.unit, b.tile, q.Mark(), change)

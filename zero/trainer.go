@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"zeroth/collective"
 	"zeroth/device"
@@ -147,6 +148,9 @@ func New(cfg Config) (*Trainer, error) {
 func (t *Trainer) build() (err error) {
 	c := t.cfg
 	units := fsdp.LayOut(c.Model, c.Policy, c.groups)
+	if !slices.ContainsFunc(units, func(u *fsdp.Unit) bool { return !u.Frozen }) {
+		return errors.New("zero: every parameter is frozen: there is nothing to train")
+	}
 	t.store = offload.New(t.offload(), stored(units))
 	for i, u := range units {
 		u.GradOffloaded, u.ParamOffloaded = t.store.OnHost(i), t.store.ParamOffloaded(i)
@@ -195,10 +199,7 @@ func (t *Trainer) offload() offload.Config {
 // stored is the units as a store knows them.
 func stored(units []*fsdp.Unit) (of []offload.Unit) {
 	for _, u := range units {
-		if u.Frozen {
-			panic(fmt.Sprintf("zero: unit %s is frozen; state and checkpoints are of trained units only", u.Name))
-		}
-		of = append(of, offload.Unit{Name: u.Name, Len: u.Layout.ShardLen(), Whole: u.Whole()})
+		of = append(of, offload.Unit{Name: u.Name, Len: u.Layout.ShardLen(), Whole: u.Whole(), Frozen: u.Frozen})
 	}
 	return of
 }
@@ -376,6 +377,9 @@ func (t *Trainer) addLoss(in *input) {
 func (t *Trainer) addNorms() {
 	units := t.runner.Units
 	for i := len(units) - 1; i >= 0; i-- {
+		if units[i].Frozen {
+			continue
+		}
 		q, sums := t.updates(t.store.OnHost(i)), t.sums.Device
 		if t.store.OnHost(i) {
 			sums = t.hostSums
@@ -490,6 +494,9 @@ func (t *Trainer) update(lr, gradScale float64) {
 	t.Updates++
 	h := optim.Hyper{LR: lr, GradScale: gradScale}
 	for i, u := range t.runner.Units {
+		if u.Frozen {
+			continue
+		}
 		var done device.Event
 		t.tell(fsdp.Update, u, t.updates(t.store.OnHost(i)))
 		for j := range t.store.Tiles(i) {

@@ -7,6 +7,8 @@ import (
 	"math/bits"
 	"strings"
 	"unsafe"
+
+	"zeroth/device"
 )
 
 // DType is an element type, by the format's name for it.
@@ -111,11 +113,11 @@ func Decode(dst []float32, src []byte, t DType) {
 		}
 	case BF16:
 		for i := range dst {
-			dst[i] = math.Float32frombits(uint32(binary.LittleEndian.Uint16(src[2*i:])) << 16)
+			dst[i] = device.WideBF16(binary.LittleEndian.Uint16(src[2*i:]))
 		}
 	case F16:
 		for i := range dst {
-			dst[i] = fromF16(binary.LittleEndian.Uint16(src[2*i:]))
+			dst[i] = device.WideF16(binary.LittleEndian.Uint16(src[2*i:]))
 		}
 	default:
 		panic("safetensors: decode " + string(t))
@@ -135,52 +137,15 @@ func Encode(dst []byte, src []float32, t DType) {
 		}
 	case BF16:
 		for i, x := range src {
-			binary.LittleEndian.PutUint16(dst[2*i:], toBF16(x))
+			binary.LittleEndian.PutUint16(dst[2*i:], device.RoundBF16(x))
 		}
 	case F16:
 		for i, x := range src {
-			binary.LittleEndian.PutUint16(dst[2*i:], toF16(x))
+			binary.LittleEndian.PutUint16(dst[2*i:], device.RoundF16(x))
 		}
 	default:
 		panic("safetensors: encode " + string(t))
 	}
-}
-
-// toBF16 rounds to nearest even; a NaN stays one.
-func toBF16(x float32) uint16 {
-	u := math.Float32bits(x)
-	if x != x {
-		return uint16(u>>16) | 0x40
-	}
-	return uint16((u + 0x7fff + u>>16&1) >> 16)
-}
-
-// toF16 rounds to nearest even: past 65504 to infinity, below 2^-24 to
-// subnormals and zero. A NaN stays one.
-func toF16(x float32) uint16 {
-	u := math.Float32bits(x)
-	sign, a := uint16(u>>16&0x8000), u&0x7fffffff
-	switch {
-	case a > 0x7f800000:
-		return sign | 0x7e00 | uint16(a>>13&0x3ff)
-	case a >= 0x477ff000: // 65520 and more round to infinity
-		return sign | 0x7c00
-	case a < 0x38800000: // below 2^-14: count units of 2^-24
-		return sign | uint16(math.RoundToEven(float64(math.Float32frombits(a))*(1<<24)))
-	}
-	a += 0xfff + a>>13&1
-	return sign | uint16((a-0x38000000)>>13)
-}
-
-func fromF16(h uint16) float32 {
-	sign, exp, man := uint32(h&0x8000)<<16, uint32(h>>10&0x1f), uint32(h&0x3ff)
-	switch exp {
-	case 0:
-		return math.Float32frombits(sign | math.Float32bits(float32(man)/(1<<24)))
-	case 31:
-		return math.Float32frombits(sign | 0x7f800000 | man<<13)
-	}
-	return math.Float32frombits(sign | (exp+112)<<23 | man<<13)
 }
 
 // littleEndian is whether this machine's float32 have the format's byte order,

@@ -77,13 +77,10 @@ func Staged(c *config.Config, t *zero.Trainer) int {
 		return 0
 	}
 	if c.Checkpoint.Async {
-		return StateLen(c, t)
+		return t.StateLen()
 	}
-	return min(StateLen(c, t), SyncStaging/4)
+	return min(t.StateLen(), SyncStaging/4)
 }
-
-// StateLen is the most elements of state a rank saves.
-func StateLen(c *config.Config, t *zero.Trainer) int { return len(t.Kinds()) * t.ShareLen() }
 
 // Saves says whether the job makes checkpoints.
 func Saves(c *config.Config) bool { return c.Checkpoint.Every > 0 || c.Checkpoint.SaveOnExit }

@@ -37,11 +37,14 @@ func snapshot(c *config.Config, units []zero.UnitSize) int64 {
 	if !build.Saves(c) {
 		return 0
 	}
-	var share int64
+	all := int64(0)
 	for _, u := range units {
-		share += sim.Part(c, u) / int64(config.Mesh(c).Replicate)
+		share := sim.Part(c, u) / int64(u.Over(config.Mesh(c)).Replicate)
+		if !u.Frozen {
+			share *= int64(1 + len(build.Rule(c.Optimizer).States()))
+		}
+		all += 4 * share
 	}
-	all := 4 * share * int64(1+len(build.Rule(c.Optimizer).States()))
 	if c.Checkpoint.Async {
 		return all
 	}

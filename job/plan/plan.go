@@ -207,6 +207,9 @@ func padding(c *config.Config, t *zero.Trainer) (bytes int64) {
 		if c.Zero.Stage < 2 {
 			grads = 4 * pad
 		}
+		if u.Frozen {
+			grads, states = 0, 0
+		}
 		bytes += params + grads + states*last
 	}
 	return bytes

@@ -55,6 +55,7 @@ type trackedUnit struct {
 	kept      bool // its gradient is kept whole
 	reduced   bool // its gradient shard has a value
 	offloaded bool // which rests on the host
+	frozen    bool // it has none
 }
 
 // segment is neighbouring memory of the arena, in bytes.
@@ -77,7 +78,7 @@ func (w *Tracker) Begin(units []*fsdp.Unit, allocated device.Bytes) {
 		first, last := u.Steps()
 		w.units[u.Name] = &trackedUnit{
 			name: u.Name, whole: int64(u.Layout.Len()), part: int64(u.Layout.ShardLen()),
-			shared: first != last, first: first, left: -1, offloaded: u.GradOffloaded,
+			shared: first != last, first: first, left: -1, offloaded: u.GradOffloaded, frozen: u.Frozen,
 		}
 	}
 	w.now = atRest(allocated)
@@ -142,7 +143,9 @@ func (w *Tracker) pass(e fsdp.Event) {
 		if e.Step > 0 || !w.lookup {
 			w.hold(u)
 		}
-		w.gradient(u)
+		if !u.frozen {
+			w.gradient(u)
+		}
 	}
 	w.event(Phase(e.Op.String()), e.Units[0].Name, e.Step)
 	w.passing = true

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"slices"
 
-	"zeroth/fsdp"
 	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/nn"
@@ -40,14 +39,14 @@ func (c Cost) Seconds() float64 { return c.Compute + c.Exposed + c.Update }
 // Weigh takes the work of a step and divides it by the rates. With Ψ the
 // parameters of matrix products and, of L layers of width C, positions that
 // attend to T/2 others on average, a token takes 2Ψ + 2LTC operations forward,
-// twice that backward, and recomputing the blocks' share of the first again.
+// twice that backward (once, if they are frozen), and recomputing the blocks' share of the first again.
 // What is sent in a micro-batch is hidden behind its computing, as far as that
 // goes, if units are gathered ahead.
 func Weigh(c *config.Config, p Products, moves Traffic, r Rates) (cost Cost) {
 	t := c.Train
 	tokens := float64(t.MicroBatch) * float64(c.Model.Context)
 	attention := 2 * float64(c.Model.Layers) * float64(c.Model.Context) * float64(c.Model.Width)
-	micro := 3 * tokens * (2*(p.blocks+p.ends) + attention)
+	micro := 3*tokens*(2*(p.blocks+p.ends)+attention) - 2*tokens*p.frozen
 	if c.Zero.Recompute == "block" {
 		again := tokens * (2*p.blocks + attention)
 		micro += again
@@ -108,7 +107,10 @@ func moved(c *config.Config, moves Traffic, r Rates, cost *Cost) (fetching float
 
 // Products are the parameters of the products of matrices in the blocks, and in
 // the output layer. Looking up an embedding is none.
-type Products struct{ blocks, ends float64 }
+type Products struct {
+	blocks, ends float64
+	frozen       float64 // of both
+}
 
 // Matmuls counts the Products of a model.
 func Matmuls(m *nn.Model) (p Products) {
@@ -116,10 +118,18 @@ func Matmuls(m *nn.Model) (p Products) {
 		for _, x := range mod.Params() {
 			if len(x.Shape) == 2 {
 				p.blocks += float64(x.Numel())
+				if x.Frozen {
+					p.frozen += float64(x.Numel())
+				}
 			}
 		}
 	}
 	p.ends = float64(m.Vocab) * float64(m.Width)
+	for _, x := range m.Modules[len(m.Modules)-1].Params() {
+		if x.Frozen && slices.Equal(x.Shape, []int{m.Vocab, m.Width}) {
+			p.frozen += p.ends
+		}
+	}
 	return p
 }
 
@@ -128,45 +138,37 @@ func Matmuls(m *nn.Model) (p Products) {
 // passes turn around. Micro-batches after the first are alike.
 func gathers(c *config.Config, units []zero.UnitSize, micros int) []int64 {
 	p, times := zero.Stage(c.Zero.Stage).Policy(c.Zero.Prefetch, false), make([]int64, len(units))
-	var turn []int
+	turns := func(u zero.UnitSize) bool { return !p.KeepParams && !u.Shared }
 	for i, u := range units {
-		times[i] = 1
-		if !p.KeepParams && !u.Shared {
-			times[i] = 0
-			turn = append(turn, i)
+		if !turns(u) {
+			times[i] = 1
 		}
 	}
-	lookup := len(turn) > 0 && units[turn[0]].Lookup
-	slots := p.ParamSlots()
-	in := make([]int, slots)
-	for i := range in {
-		in[i] = -1
+	for _, turn := range zero.Turns(units, turns) {
+		takeTurns(times, turn, units[turn[0]].Lookup, p.ParamSlots(), micros)
 	}
-	pass := func(k int, times int64) (gathered int64) { // of the unit whose turn is k
-		slot := k
-		if lookup {
-			slot = k - 1
-			if k == 0 {
-				slot = max(0, len(turn)-2)
-			}
+	return times
+}
+
+// takeTurns adds how often units that take turns in slots are gathered.
+func takeTurns(times []int64, turn []int, lookup bool, slots, micros int) {
+	in := slices.Repeat([]int{-1}, slots) // whose turn it was last
+	pass := func(k int, alike int64) {
+		if at := zero.SlotOf(k, len(turn), slots, lookup); in[at] != k {
+			in[at] = k
+			times[turn[k]] += alike
 		}
-		if in[slot%slots] == k {
-			return 0
-		}
-		in[slot%slots] = k
-		return times
 	}
 	for _, alike := range []int64{1, int64(micros) - 1} {
-		for k, u := range turn {
-			times[u] += pass(k, alike)
+		for k := range turn {
+			pass(k, alike)
 		}
 		for k := len(turn) - 1; k >= 0; k-- {
 			if k > 0 || !lookup {
-				times[turn[k]] += pass(k, alike)
+				pass(k, alike)
 			}
 		}
 	}
-	return times
 }
 
 // Traffic is what a rank's step moves, in bytes, whatever the size of its
@@ -191,13 +193,17 @@ func (r *repeats) add(first, more int64) { r.first, r.more = r.first+first, r.mo
 // TrafficOf counts what of the units goes around rings and, offloaded, to and fro.
 func TrafficOf(c *config.Config, units []zero.UnitSize) (t Traffic) {
 	mesh, p := config.Mesh(c), zero.Stage(c.Zero.Stage).Policy(c.Zero.Prefetch, false)
-	S, R, e := int64(mesh.Shard), int64(mesh.Replicate), int64(c.Precision.Size())
+	e := int64(c.Precision.Size())
 	first, two := gathers(c, units, 1), gathers(c, units, 2)
 	for i, u := range units {
-		n := Part(c, u)
+		n, mesh := Part(c, u), u.Over(mesh)
+		S, R := int64(mesh.Shard), int64(mesh.Replicate)
 		gathers, more := first[i], two[i]-first[i]
-		gather, reduce := e*n*(S-1), 4*n*(S-1)
-		t.apart += 2 * (4 * n / R * (R - 1))
+		gather, reduce, shards := e*n*(S-1), 4*n*(S-1), 4*n
+		if u.Frozen {
+			reduce, shards = 0, 0
+		}
+		t.apart += 2 * (shards / R * (R - 1))
 		if p.KeepParams || u.Shared {
 			t.once += gathers * gather
 		} else {
@@ -208,7 +214,7 @@ func TrafficOf(c *config.Config, units []zero.UnitSize) (t Traffic) {
 		} else {
 			t.each.add(reduce, reduce)
 		}
-		t.shards += 4 * n
+		t.shards += shards
 		if c.Zero.Offload.Parameters != "none" && !u.Shared {
 			t.away += e * n
 			t.fetched.add(gathers*e*n, more*e*n)
@@ -219,19 +225,20 @@ func TrafficOf(c *config.Config, units []zero.UnitSize) (t Traffic) {
 
 // UnitSizes are a model's units, in order of first use.
 func UnitSizes(m *nn.Model) (sizes []zero.UnitSize) {
+	last := -1
 	for _, u := range m.Units() {
 		n := 0
 		for _, p := range u.Params {
 			n += p.Numel()
 		}
-		sizes = append(sizes, zero.UnitSize{Numel: n, Shared: u.First != u.Last, Lookup: u.First == 0 && m.Lookup})
+		sizes = append(sizes, zero.UnitSize{Numel: n, Shared: u.First != u.Last, Lookup: u.First == 0 && m.Lookup, Beside: u.First == last, Frozen: u.Params[0].Frozen})
+		last = u.First
 	}
 	return sizes
 }
 
 // Part is the elements of a unit's shard.
 func Part(c *config.Config, u zero.UnitSize) int64 {
-	mesh := config.Mesh(c)
-	step := mesh.World() * fsdp.Align
-	return int64((u.Numel + step - 1) / step * fsdp.Align * mesh.Replicate)
+	_, part := u.Pad(config.Mesh(c))
+	return part
 }

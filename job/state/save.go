@@ -78,7 +78,7 @@ func newSaver(c *config.Config, r *build.Rank, g collective.Group, tuner *checkp
 	s := &Saver{C: c, Rank: r, group: collective.Watch(g, c.Parallel.Timeout), queue: r.Device.NewQueue("save"), tuner: tuner,
 		Fsys: hooks.Saves, hold: hooks.Hold, Told: map[string]bool{}}
 	s.room.buf = buf
-	s.room.halved = !c.Checkpoint.Async && buf.N < build.StateLen(c, r.Trainer)
+	s.room.halved = !c.Checkpoint.Async && buf.N < r.Trainer.StateLen()
 	return s, nil
 }
 
@@ -262,6 +262,9 @@ func Expects(c *config.Config, kinds []string) (n int64) {
 func Tensors(c *config.Config, kinds []string) (all []checkpoint.Tensor) {
 	for _, p := range config.Parameters(c) {
 		for _, kind := range kinds {
+			if p.Frozen && kind != zero.Master {
+				continue
+			}
 			all = append(all, checkpoint.Tensor{Name: p.Name, Kind: kind, DType: checkpoint.F32, Shape: p.Shape})
 		}
 	}
