@@ -35,7 +35,7 @@ in a binary built with -tags cuda, the NVIDIA GPUs the driver knows.`,
 			}
 			f32, bf16 := cpu.Instructions()
 			row := func(word, format string, args ...any) {
-				fmt.Fprintf(a.out, "%-8s %s\n", word, fmt.Sprintf(format, args...))
+				_ = show.Print(a.out, fmt.Sprintf("%-8s %s\n", word, fmt.Sprintf(format, args...))) // the output keeps its errors
 			}
 			row("version", "%s", strings.TrimPrefix(state.Version(), "zeroth "))
 			row("machine", "%s/%s, %s", runtime.GOOS, runtime.GOARCH, cores(machine.Processors()))

@@ -41,7 +41,7 @@ type span struct {
 }
 
 // steps is how many a recording takes; the fastest is drawn.
-const steps = 6
+const steps = 30
 
 // record trains some steps and returns the spans of rank 0 in the fastest.
 func record(file string, sets []string) (best []span, err error) {

@@ -113,7 +113,7 @@ func pointsOf(steps []Step, value func(Step) float64) (xy []show.XY) {
 // RunsTable is the runs side by side, for people.
 func RunsTable(runs []Run) *show.Columns {
 	t := &show.Columns{Align: "lrrrr"}
-	t.Add("run", "steps", "last loss", "lowest validation loss", "tokens/s, median")
+	t.Add("run", "steps", "last loss", "lowest validation loss", "median tokens/s")
 	for _, r := range runs {
 		loss, val, speed := "-", "-", "-"
 		if n := len(r.Steps); n > 0 {

@@ -48,9 +48,9 @@ func TestRunsSVG(t *testing.T) {
 	if bad := drawRuns(t, Run{"none", []Step{{Step: 1, Loss: nan, LR: nan, GradNorm: nan, TokensPerSecond: nan}}, []Eval{{1, nan}}}); strings.Contains(bad, "NaN") {
 		t.Error("NaN in a drawing")
 	}
-	want := "run     steps  last loss  lowest validation loss  tokens/s, median\n" +
-		"run<1>  2,000     1.8166    1.9000 at step 2,000              5.0k\n" +
-		"run2      100     2.5386                       -              5.0k\n"
+	want := "run     steps  last loss  lowest validation loss  median tokens/s\n" +
+		"run<1>  2,000     1.8166    1.9000 at step 2,000             5.0k\n" +
+		"run2      100     2.5386                       -             5.0k\n"
 	if got := RunsTable([]Run{a, b}).String(); got != want {
 		t.Errorf("the table is\n%swant\n%s", got, want)
 	}
