@@ -32,6 +32,9 @@ func find(c *config.Config, which string) (*resumed, error) {
 		return nil, nil
 	}
 	if err != nil {
+		if e, wrong := state.FindCheckpoint(which); wrong == nil && e.Path != which {
+			err = fmt.Errorf("a folder with checkpoints; name one of them, of which the newest is %s", e.Path)
+		}
 		return nil, input.BadInput(fmt.Errorf("--resume %s: %w", which, err))
 	}
 	ck, err := checkpoint.Open(path)

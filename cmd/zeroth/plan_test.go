@@ -144,9 +144,9 @@ func TestFit(t *testing.T) {
 	}
 }
 
-// A forecast is printed and written beside the plan, here, on a machine that has
+// A simulated step is printed and written beside the plan, here, on a machine that has
 // a name, and on one that a file describes.
-func TestForecast(t *testing.T) {
+func TestSimulatedStep(t *testing.T) {
 	example, err := os.ReadFile("../../examples/machine.json")
 	if err != nil {
 		t.Fatal(err)

@@ -358,3 +358,26 @@ func TestSampleOfACheckpoint(t *testing.T) {
 	_, errs = zeroth(t, 2, "sample", "--run", "nothing")
 	contains(t, errs, "want the folder of a run that has a model or a checkpoint")
 }
+
+// Folders and files in each other's place are told with the one that is meant.
+func TestWrongPlaces(t *testing.T) {
+	trained(t)
+	for args, want := range map[string]string{
+		"train r":                          "did you mean r/job.yaml?",
+		"plan tiny":                        "did you mean tiny.yaml?",
+		"plan r/model":                     "a model is planned with --model r/model",
+		"sample --run r/job.yaml":          "--run r/job.yaml is a file; did you mean --run r?",
+		"train tiny.yaml --resume r":       "--resume r: a folder with checkpoints; name one of them, of which the newest is r/ckpt/step-00000006",
+		"plan tiny.yaml --machine B200":    "--machine B200: no such file or directory; want here, one of h100, h200, or a file",
+		"plan --model nobody/nothing":      "run 'hf download nobody/nothing --local-dir nothing'",
+		"ckpt prune r --keep newest=1":     `there is no rule "newest"`,
+		"fit --model r/modle --gpus 2":     "r/modle/config.json cannot be read: no such file or directory\n",
+		"train tiny.yaml --set stage=1":    "stage: unknown key; did you mean zero.stage?",
+		"train tiny.yaml --set zero.stage": "there is no key=value here",
+	} {
+		_, errs := zeroth(t, 2, strings.Fields(args)...)
+		contains(t, errs, want)
+	}
+	out, _ := zeroth(t, 0, "ckpt", "prune", "r", "--keep", "last=1,best=val_loss", "--dry-run")
+	contains(t, out, "would delete step-0000000")
+}

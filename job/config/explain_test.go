@@ -155,6 +155,22 @@ func TestJobWithoutItsExtension(t *testing.T) {
 	if _, err := Load("job", nil); err == nil || err.Error() != "job: the job file cannot be read: no such file or directory; did you mean job.yaml?" {
 		t.Error(err)
 	}
+	for _, folder := range []string{"run", "m"} {
+		if err := os.Mkdir(folder, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	testjob.Write(t, "run/job.yaml", testjob.Least)
+	if _, err := Load("run", nil); err == nil || !strings.HasSuffix(err.Error(), "did you mean run/job.yaml?") {
+		t.Error(err)
+	}
+	testjob.Write(t, "m/config.json", "{}")
+	if _, err := Load("m", nil); err == nil || !strings.HasSuffix(err.Error(), "a model is planned with --model m, and trained by a job with model.from") {
+		t.Error(err)
+	}
+	if _, err := Draft("", []string{"model.from=run/model"}); err == nil || strings.Contains(err.Error(), "hf download") {
+		t.Errorf("what is in a folder is not on the Hub: %v", err)
+	}
 }
 
 // A configuration of DeepSpeed is recognised, and every key of it is told with what

@@ -22,7 +22,7 @@ const (
 
 	mostTiles  = 1 << 16 // pieces of 2^20 elements of what is offloaded of a rank
 	mostChunks = 1 << 16 // of train.loss_chunk in a micro-batch
-	MostTasks  = 1 << 23 // of all queues in the steps that a forecast replays
+	MostTasks  = 1 << 23 // of all queues in the steps that are simulated
 
 	mostParameters = 1 << 44 // elements
 	mostTokens     = 1 << 62 // positions of all steps

@@ -80,7 +80,7 @@ var repository = regexp.MustCompile(`^[A-Za-z0-9][\w.-]*/[\w.-]+$`)
 // toDownload says how to get what may be the name of a model on the Hub, where it
 // is no folder.
 func toDownload(from string) string {
-	if !repository.MatchString(from) || input.Exists(from) {
+	if !repository.MatchString(from) || input.Exists(from) || input.Exists(gopath.Dir(from)) {
 		return ""
 	}
 	folder := gopath.Base(from)

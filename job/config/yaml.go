@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -76,8 +77,13 @@ func readFile(file string) (*node, Problems) {
 	raw, err := readJob(file)
 	if err != nil {
 		want := "want the path of a job file in YAML, or - for the standard input; 'zeroth init' writes one"
-		if near := file + ".yaml"; input.Exists(near) {
-			want = "did you mean " + near + "?"
+		for _, near := range []string{file + ".yaml", filepath.Join(file, "job.yaml")} {
+			if input.Exists(near) {
+				want = "did you mean " + near + "?"
+			}
+		}
+		if input.Exists(filepath.Join(file, "config.json")) {
+			want = "a model is planned with --model " + file + ", and trained by a job with model.from"
 		}
 		return root, fatal(root.at, "the job file cannot be read: "+input.Cause(err).Error(), want)
 	}

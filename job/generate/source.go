@@ -34,6 +34,9 @@ func openSource(o Options) (*source, error) {
 		return openCheckpoint(o)
 	}
 	m, err := hf.ReadModelConfig(folder)
+	if info, wrong := os.Stat(o.Run); err != nil && wrong == nil && !info.IsDir() {
+		return nil, input.BadInput(fmt.Errorf("--run %s is a file; did you mean --run %s?", o.Run, filepath.Dir(o.Run)))
+	}
 	if err != nil {
 		return nil, input.BadInput(fmt.Errorf("--run %s: %w; want the folder of a run that has a model or a checkpoint, a checkpoint, or a Hugging Face folder", o.Run, err))
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"reflect"
 	"slices"
 	"strings"
@@ -89,8 +90,11 @@ func OpenHardware(name string) (*Hardware, error) {
 		}
 	}
 	text, err := input.Read(name, hardwareBytes)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("%s: no such file or directory", name)
+	}
 	if err != nil {
-		return nil, input.BadInput(fmt.Errorf("%w; want here, one of %s, or a file that describes another machine in JSON, like examples/machine.json", err, strings.Join(HardwareNames(), ", ")))
+		return nil, input.BadInput(fmt.Errorf("--machine %w; want here, one of %s, or a file that describes another machine in JSON, like examples/machine.json", err, strings.Join(HardwareNames(), ", ")))
 	}
 	h := &Hardware{Name: name}
 	if err = hf.CheckObject(text); err == nil {
