@@ -21,6 +21,10 @@ import (
 // float type, with sums in float32, unless a comment says otherwise. An
 // implementation is a queue: a call issues work and returns.
 type Ops interface {
+	// Do runs f on the host after all that was issued before it, and before what is
+	// issued later; its error sticks. See OnHost.
+	Do(f func() error)
+
 	Zero(b device.Buffer)
 	Cast(dst, src device.Buffer) // any float type to any, rounded to nearest even
 
