@@ -231,7 +231,8 @@ func (set *Set) read(ctx context.Context, s Source, files []file, progress func(
 		segments, set.release, err = mapTokens(files, idsOf{s.DType, s.limit(set.Tokenizer)})
 	case encoded:
 		var spelt int64
-		if segments, spelt, err = encodeFiles(ctx, tok, files, progress); spelt > 0 {
+		keep := func(s segment) error { segments = append(segments, s); return nil }
+		if spelt, err = encodeFiles(ctx, tok, files, progress, keep); spelt > 0 {
 			set.Notes = append(set.Notes, tok.noteSpelt(spelt))
 		}
 	default:

@@ -468,7 +468,7 @@ func TestFilesThatChangeOrGo(t *testing.T) {
 	for _, size := range []int64{4, 6} {
 		bad := []file{{path: filepath.Join(dir, "a"), size: size}, {path: filepath.Join(dir, "b"), size: 3}, {path: filepath.Join(dir, "gone"), size: 9}}
 		_, bytesErr := readFiles(t.Context(), bad, func(int64, int64) {})
-		_, _, bpeErr := encodeFiles(t.Context(), gpt2(), bad, func(int64, int64) {})
+		_, bpeErr := encodeFiles(t.Context(), gpt2(), bad, func(int64, int64) {}, func(segment) error { return nil })
 		_, release, mapErr := mapTokens(bad, idsOf{})
 		for _, f := range release {
 			if err := f(); err != nil {

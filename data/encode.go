@@ -1,12 +1,14 @@
 package data
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"runtime"
 	"sync"
 	"sync/atomic"
+
+	"zeroth/input"
 )
 
 // task is a chunk of text and the segment its ids go to.
@@ -14,6 +16,7 @@ type task struct {
 	text        []byte
 	first, last bool // of its file
 	to          *segment
+	done        chan struct{} // closed when to is complete
 }
 
 // fileTokenizer encodes files in parts, on all cores.
@@ -32,27 +35,37 @@ type partEncoder interface {
 	part(ids []uint32, t task) []uint32
 }
 
-// encodeFiles encodes text files on all cores. Beside the result, two or four
-// bytes a token, it holds one file's text and the chunks being encoded. Spelt is
-// how often the text spells out tokens that are no text.
-func encodeFiles(ctx context.Context, v fileTokenizer, files []file, progress func(done, total int64)) (all []segment, spelt int64, err error) {
+// encodeFiles encodes text files on all cores and hands their segments out in
+// order. It holds one file's text and the chunks being encoded. Spelt is how often
+// the text spells out tokens that are no text.
+func encodeFiles(ctx context.Context, v fileTokenizer, files []file, progress func(done, total int64), each func(segment) error) (spelt int64, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	m := meter{report: progress}
 	for _, f := range files {
 		m.total += f.size
 	}
-	tasks := make(chan task)
+	tasks, order := make(chan task), make(chan task, 4*runtime.GOMAXPROCS(0))
 	var wg sync.WaitGroup
 	var count atomic.Int64
 	for range runtime.GOMAXPROCS(0) {
 		wg.Go(func() { count.Add(encodeTasks(v, tasks, &m)) })
 	}
-	segments, err := chunks(ctx, files, v, tasks)
-	close(tasks)
-	wg.Wait()
-	for _, s := range segments {
-		all = append(all, *s)
+	var reading error
+	wg.Go(func() {
+		reading = chunks(ctx, files, v, func(t task) { order <- t; tasks <- t })
+		close(tasks)
+		close(order)
+	})
+	for t := range order {
+		if <-t.done; err == nil {
+			if err = each(*t.to); err != nil {
+				cancel()
+			}
+		}
 	}
-	return all, count.Load(), err
+	wg.Wait()
+	return count.Load(), cmp.Or(err, reading)
 }
 
 // encodeTasks runs on one goroutine until tasks is closed.
@@ -63,14 +76,14 @@ func encodeTasks(v fileTokenizer, tasks <-chan task, m *meter) (spelt int64) {
 		ids = e.part(ids[:0], t)
 		spelt += v.spelt(t, ids)
 		t.to.data = littleEndian(ids, t.to.width)
+		close(t.done)
 		m.add(int64(len(t.text)))
 	}
 	return spelt
 }
 
-// chunks reads the files in order and hands their text out in chunks. The
-// segments, in corpus order, are complete when the tasks are, unless ctx ended.
-func chunks(ctx context.Context, files []file, v fileTokenizer, tasks chan<- task) (segments []*segment, err error) {
+// chunks reads the files in order and emits their text in chunks, until ctx ends.
+func chunks(ctx context.Context, files []file, v fileTokenizer, emit func(task)) error {
 	var errs []error
 	width := idWidth(v.Vocab())
 	for _, f := range files {
@@ -80,9 +93,8 @@ func chunks(ctx context.Context, files []file, v fileTokenizer, tasks chan<- tas
 		text := make([]byte, f.size)
 		err := readText(text, f)
 		if err == nil {
-			err = v.refuse(text)
-			if err != nil {
-				err = fmt.Errorf("%s: %w", f.path, err)
+			if err = v.refuse(text); err != nil {
+				err = input.BadInput(fmt.Errorf("%s: %w", f.path, err))
 			}
 		}
 		if err != nil {
@@ -91,11 +103,9 @@ func chunks(ctx context.Context, files []file, v fileTokenizer, tasks chan<- tas
 		}
 		for first := true; len(text) > 0 && ctx.Err() == nil; first = false {
 			n := v.cut(text)
-			s := &segment{name: f.path, width: width}
-			segments = append(segments, s)
-			tasks <- task{text[:n], first, n == len(text), s}
+			emit(task{text[:n], first, n == len(text), &segment{name: f.path, width: width}, make(chan struct{})})
 			text = text[n:]
 		}
 	}
-	return segments, errors.Join(errs...)
+	return joinSome(errs)
 }

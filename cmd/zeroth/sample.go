@@ -51,7 +51,7 @@ characters are written as in a Go string; in a pipe bytes are as they come.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.Run, "run", "", "run `folder` that training wrote, or writes; a checkpoint; or a Hugging Face folder")
-	f.StringVar(&o.Tokenizer, "tokenizer", "", "`name` bytes or gpt2, or a folder with vocab.json and merges.txt (default the model's)")
+	f.StringVar(&o.Tokenizer, "tokenizer", "", "`name` bytes or gpt2, or a folder with tokenizer.json, or vocab.json and merges.txt (default the model's)")
 	f.StringVar(&o.Prompt, "prompt", "\n", "`text` to continue")
 	intVar(f, &o.Tokens, "tokens", 200, "tokens to write, at most")
 	f.Float64Var(&o.Temperature, "temperature", 0.8, "0 always takes the likeliest token, 1 the model's own spread")
