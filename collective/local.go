@@ -27,6 +27,11 @@ import (
 // not touch it: an operation is done on all ranks or on none, a rank never
 // returns while others read its memory, and a rank that closes right after its
 // last operation does no harm to ranks still leaving it.
+//
+// On a StreamQueue the first and the last phase are not entries of the queue: a
+// rank goes through them when it issues the operation, and with its buffer it
+// publishes marks, of when it may be read and of when its own share is done. The
+// other ranks' queues wait for those marks, so that the host waits for no work.
 type Local struct {
 	at      *rendezvous
 	rank    int
@@ -48,6 +53,8 @@ type rendezvous struct {
 	moved     sync.Cond       // any of the fields below changed
 	calls     []call          // (Size) by rank, valid where here
 	bufs      []device.Buffer // (Size) what each lets the others read, likewise
+	ready     []device.Event  // (Size) when it may be read, of those on a StreamQueue
+	done      []device.Event  // (Size) when each has read the others', likewise
 	here      []bool          // rank waits in the rendezvous under way
 	arrived   int             // number of true elements of here
 	rounds    uint64          // complete ones
@@ -98,6 +105,7 @@ type localCall struct {
 	whole, own    device.Buffer
 	arrive, leave func() error
 	to, from      []device.Buffer // (Size) the work's operands, set by arrive
+	came          bool            // arrive has
 }
 
 // LocalQueue is a queue that does the work of a Local. The slices are read when
@@ -107,6 +115,18 @@ type LocalQueue interface {
 	Call(name string, f func() error)              // Do, with a name for traces
 	CopyAll(name string, dst, src []device.Buffer) // dst[i] = src[i], unless they are the same memory
 	SumAll(name string, dst, src []device.Buffer)  // dst[0] = the sum of src element by element in their order, as Group says
+}
+
+// StreamQueue is a LocalQueue of a device that works on its own time: what is
+// issued is launched at once, and host functions have to wait for it. Its slices
+// are read when the work is issued.
+type StreamQueue interface {
+	LocalQueue
+	// Now runs f at once, unless the queue has failed; its error sticks.
+	Now(name string, f func() error)
+	// Behind is After for a mark of another rank's queue, whose error stays there:
+	// this rank hears of it when the group ends.
+	Behind(e device.Event)
 }
 
 // NewLocal opens a group of goroutine ranks; element r is rank r's end.
@@ -124,7 +144,8 @@ func NewLocal(size int) []*Local {
 // newLocal opens a group of ranks that errors call by the given names.
 func newLocal(names []int, failures []*failure) []*Local {
 	size := len(names)
-	r := &rendezvous{names: names, failures: failures, calls: make([]call, size), bufs: make([]device.Buffer, size), here: make([]bool, size)}
+	r := &rendezvous{names: names, failures: failures, calls: make([]call, size), bufs: make([]device.Buffer, size), here: make([]bool, size),
+		ready: make([]device.Event, size), done: make([]device.Event, size)}
 	r.moved.L = &r.mu
 	ls := make([]*Local, size)
 	for i := range ls {
@@ -172,14 +193,55 @@ func (l *Local) issue(q device.Queue, o op, whole, own device.Buffer) {
 		c = &localCall{l: l, to: make([]device.Buffer, l.Size()), from: make([]device.Buffer, l.Size())}
 		c.arrive, c.leave = c.doArrive, c.doLeave
 	}
-	c.call, c.whole, c.own = what, whole, own
-	on.Call(Waiting, c.arrive)
-	if o == allGather {
-		on.CopyAll(o.String(), c.to, c.from)
-	} else {
-		on.SumAll(o.String(), c.to[:1], c.from)
+	c.call, c.whole, c.own, c.came = what, whole, own, false
+	if s, ok := on.(StreamQueue); ok {
+		c.onStream(s)
+		return
 	}
+	on.Call(Waiting, c.arrive)
+	c.work(on)
 	on.Call(Waiting, c.leave)
+}
+
+// work issues the rank's share.
+func (c *localCall) work(q LocalQueue) {
+	if c.op == allGather {
+		q.CopyAll(c.op.String(), c.to, c.from)
+	} else {
+		q.SumAll(c.op.String(), c.to[:1], c.from)
+	}
+}
+
+// onStream goes through the operation now and leaves its order to marks. A rank
+// whose queue fails between the two phases still leaves: the others wait for it.
+func (c *localCall) onStream(q StreamQueue) {
+	l, at := c.l, c.l.at
+	ready := q.Mark()
+	at.mu.Lock()
+	at.ready[l.rank] = ready
+	at.mu.Unlock()
+	q.Now(Waiting, c.arrive)
+	if !c.came {
+		return
+	}
+	l.after(q, at.ready)
+	c.work(q)
+	done := q.Mark()
+	at.mu.Lock()
+	at.done[l.rank] = done
+	at.mu.Unlock()
+	_ = c.doLeave() // which cannot fail
+	l.after(q, at.done)
+}
+
+// after has the queue wait for the other ranks' marks, which stay until this rank
+// issues its next operation.
+func (l *Local) after(q StreamQueue, marks []device.Event) {
+	for r, e := range marks {
+		if r != l.rank {
+			q.Behind(e)
+		}
+	}
 }
 
 // shared is what the other ranks read.
@@ -211,6 +273,7 @@ func (c *localCall) doArrive() error {
 		return err
 	}
 	c.operands()
+	c.came = true
 	return nil
 }
 

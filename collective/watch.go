@@ -99,6 +99,10 @@ func (g *watch) begin(q device.Queue, o op, whole, own device.Buffer) {
 		b.note = b.doNote
 	}
 	b.call = what
+	if s, ok := q.(StreamQueue); ok { // it is issued, and so reached, at once
+		s.Now("", b.note)
+		return
+	}
 	q.Do(b.note)
 }
 

@@ -145,6 +145,9 @@ func (r *run) do(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	r.greet()
+	if err := build.Ready(c); err != nil {
+		return err
+	}
 	setup := build.Setup{Launch: r.Launch, Hooks: r.Hooks}
 	plan, err := fit.Affordable(c, setup)
 	if err != nil {

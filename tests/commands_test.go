@@ -106,7 +106,7 @@ var program = sync.OnceValues(func() (file string, err error) {
 })
 
 func TestMain(m *testing.M) {
-	code := m.Run()
+	code := runOn(m)
 	os.RemoveAll(built)
 	os.Exit(code)
 }

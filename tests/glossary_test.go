@@ -21,6 +21,7 @@ var leftovers = map[string][]string{
 	"collective/socket":      {"watched"},
 	"device":                 {"away", "room"},
 	"device/cpu":             {"helpers"},
+	"device/cuda":            {"watch"},
 	"device/cpu/kernel":      {"room"},
 	"fsdp":                   {"watch", "watched"},
 	"job":                    {"room"},

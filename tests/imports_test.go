@@ -21,8 +21,9 @@ import (
 // package imports packages of lower lines, and of its own line those that an
 // arrow leads to.
 var table = [][]string{
-	{"input", "device", "shard", "data → data/tokenizer input", "data/tokenizer → data/jsonread", "data/jsonread", "job/machine", "job/launch", "job/show", "job/testjob"},
-	{"device/cpu → device/cpu/kernel", "device/dry", "device/cpu/kernel", "device/cpu/kernel/gen", "device/cuda/kernel", "checkpoint → checkpoint/safetensors checkpoint/scan checkpoint/vfs",
+	{"input", "device", "shard", "data → data/tokenizer input", "data/tokenizer → data/jsonread", "data/jsonread", "device/cuda/driver", "job/machine → device/cuda/driver", "job/launch", "job/show", "job/testjob"},
+	{"device/cuda → device/cuda/kernel", "device/cuda/kernel", "device/cuda/fake",
+		"device/cpu → device/cpu/kernel", "device/dry", "device/cpu/kernel", "device/cpu/kernel/gen", "checkpoint → checkpoint/safetensors checkpoint/scan checkpoint/vfs",
 		"checkpoint/safetensors → checkpoint/scan checkpoint/vfs", "checkpoint/scan", "checkpoint/vfs"},
 	{"nn", "collective", "collective/conformance → collective", "collective/socket → collective", "collective/rendezvous", "optim", "offload"},
 	{"fsdp"},
@@ -65,7 +66,7 @@ var foreign = map[string][]string{
 }
 
 // forTests are packages that only tests import, and each other.
-var forTests = []string{"job/testjob", "job/config/configtest", "collective/conformance"}
+var forTests = []string{"job/testjob", "job/config/configtest", "collective/conformance", "device/cuda/fake"}
 
 // empty are names that say nothing about what is inside.
 var empty = []string{"util", "utils", "common", "helper", "helpers", "types", "misc"}

@@ -28,6 +28,7 @@ type Device struct {
 	turns    rotary
 	scratch  int  // floats that Reserve promised each worker
 	host     bool // its memory is the host's own
+	mem      Memory
 
 	mu     sync.Mutex
 	usage  device.Usage
@@ -43,8 +44,28 @@ func New(workers int) *Device { return newDevice(workers, !Separate) }
 // NewHost is the host's own memory as a device.
 func NewHost(workers int) *Device { return newDevice(workers, true) }
 
+// Memory is where a device takes its memory from.
+type Memory interface {
+	Take(bytes int) ([]byte, error) // cleared, from a multiple of 4096 on
+	Give([]byte)                    // what Take gave
+}
+
+// NewHostFrom is NewHost with memory from elsewhere, such as what is pinned for the
+// copies of a GPU. Close gives back nothing of it: all is freed before.
+func NewHostFrom(workers int, mem Memory) *Device {
+	d := newDevice(workers, true)
+	d.mem = mem
+	return d
+}
+
+// pages are the system's.
+type pages struct{}
+
+func (pages) Take(bytes int) ([]byte, error) { return allocate(bytes) }
+func (pages) Give(mem []byte)                { release(mem) }
+
 func newDevice(workers int, host bool) *Device {
-	d := &Device{host: host, held: map[unsafe.Pointer][]byte{}}
+	d := &Device{host: host, mem: pages{}, held: map[unsafe.Pointer][]byte{}}
 	d.products.dev, d.turns.dev = d, d
 	others := make([]*workspace, max(0, workers-1))
 	for i := range others {
@@ -71,7 +92,7 @@ func (d *Device) Alloc(t device.DType, n int, use device.Use) (device.Buffer, er
 	if live := d.usage.Live.Total(); d.budget > 0 && live+int64(b.Bytes()) > d.budget {
 		return device.Buffer{}, fmt.Errorf("%s budget: %s of %v do not fit beside %s", size(d.budget), size(int64(b.Bytes())), use, size(live))
 	}
-	mem, err := allocate(b.Bytes())
+	mem, err := d.mem.Take(b.Bytes())
 	if err != nil {
 		return device.Buffer{}, fmt.Errorf("allocate %d bytes of %v: %w", b.Bytes(), use, err)
 	}
@@ -110,7 +131,7 @@ func (d *Device) Free(b device.Buffer) {
 	}
 	delete(d.held, b.Ptr)
 	d.usage.Add(b.Use, -int64(b.Bytes()))
-	release(mem)
+	d.mem.Give(mem)
 }
 
 // Usage implements device.Device.

@@ -1,10 +1,12 @@
 package build
 
 import (
+	"fmt"
 	"slices"
 
 	"zeroth/device"
 	"zeroth/device/cpu"
+	"zeroth/input"
 	"zeroth/job/config"
 	"zeroth/zero"
 )
@@ -52,7 +54,22 @@ type Queue interface {
 }
 
 // Of is the backend that the job asks for.
-func Of(*config.Config) Backend { return CPU{} }
+func Of(c *config.Config) Backend {
+	if c.On() == "cuda" {
+		return newCUDA(c)
+	}
+	return CPU{}
+}
+
+// Ready is nil where the job's ranks can be opened here, and what is missing else.
+func Ready(c *config.Config) error {
+	if b, ok := Of(c).(interface{ Available() error }); ok {
+		if err := b.Available(); err != nil {
+			return input.BadInput(fmt.Errorf("%v: device: cuda: %w; or train on the processors with --set device=cpu", c.Place("device"), err))
+		}
+	}
+	return nil
+}
 
 // CPU is the Backend of this machine's processors.
 type CPU struct{}

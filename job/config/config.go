@@ -18,6 +18,7 @@ type Config struct {
 	Model     hf.Model
 	Data      Data
 	Train     Training
+	Device    string // "auto", "cpu" or "cuda", as asked for; see On
 	Parallel  Parallel
 	Zero      Zero
 	Precision device.DType // of parameters in use, activations and gathers: F32, BF16 or F16
@@ -27,6 +28,7 @@ type Config struct {
 	Checkpoint Checkpointing
 	Sample     Sampling
 
+	on         string           // see On
 	Notes      []string         // what a user may not expect of it
 	Carried    hf.Carried       // of the folder that the model came from; while it runs
 	network    *nn.Model        // of the caller; nil: that of Model
@@ -67,6 +69,7 @@ type Parallel struct {
 	Shard     int           // ranks that together hold one copy of the state
 	Replicate int           // such copies; more than 1 is hybrid sharding
 	Timeout   time.Duration // how long a rank waits for another before it is called lost
+	GPUs      []int         // that ranks compute on, by the driver's numbers; empty: all it shows
 	Memory    int64         // bytes of device memory a rank may take; 0: what the machine has free, for all ranks
 }
 
@@ -113,6 +116,9 @@ func Mesh(c *Config) shard.Mesh {
 
 // TokensPerStep is the number of positions all ranks train on in one step.
 func TokensPerStep(c *Config) int { return c.Train.Batch * c.Model.Context }
+
+// On is what ranks compute on, "cpu" or "cuda": Device, or what auto comes to here.
+func (c *Config) On() string { return c.on }
 
 // Load reads a job file, lays the sets ("key=value", the value in YAML) over
 // it, fills in defaults and checks everything that can be checked without

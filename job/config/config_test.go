@@ -28,10 +28,10 @@ var equal = cmpopts.IgnoreUnexported(Config{})
 func TestDefaults(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	want := &Config{
-		Model:      hf.Model{Family: "gpt2", Layers: 6, Heads: 6, Width: 384, Context: 256, Vocab: 256, NormEps: 1e-5},
-		Data:       Data{Text: []string{"a.txt"}, Tokenizer: "bytes", Validation: 0.01},
-		Train:      Training{Steps: 200, Batch: 16, MicroBatch: 4, Accumulate: 1, Clip: 1, Seed: 1, EvalEvery: 50, EvalBatches: 8, LossChunk: 1024},
-		Parallel:   Parallel{Ranks: 4, Shard: 4, Replicate: 1, Timeout: 5 * time.Minute},
+		Model:  hf.Model{Family: "gpt2", Layers: 6, Heads: 6, Width: 384, Context: 256, Vocab: 256, NormEps: 1e-5},
+		Data:   Data{Text: []string{"a.txt"}, Tokenizer: "bytes", Validation: 0.01},
+		Train:  Training{Steps: 200, Batch: 16, MicroBatch: 4, Accumulate: 1, Clip: 1, Seed: 1, EvalEvery: 50, EvalBatches: 8, LossChunk: 1024},
+		Device: "auto", Parallel: Parallel{Ranks: 4, Shard: 4, Replicate: 1, Timeout: 5 * time.Minute},
 		Zero:       Zero{Stage: 3, Prefetch: 1, Recompute: "none", Offload: Offload{Optimizer: "none", Parameters: "none", Buffers: 4, Ratio: 1}},
 		Precision:  device.BF16,
 		Optimizer:  Optimizer{Type: "adamw", LR: 6e-4, Betas: [2]float64{0.9, 0.95}, Eps: 1e-8, WeightDecay: 0.1},
@@ -246,7 +246,7 @@ func TestTabsAndOtherNonsense(t *testing.T) {
 		{testjob.Least + "train: {steps: 1, steps: 2}\n", "job.yaml:2:19: train.steps: given twice, first at job.yaml:2:9; remove one"},
 		{testjob.Least + "---\n" + testjob.Least, "job.yaml:2:1: a second document after ---; want one job in a file"},
 		{testjob.Least + "zero: {stage: *s}\n", "job.yaml:2:15: zero.stage: *s refers to no anchor before it; want &s at the value it should repeat"},
-		{testjob.Least + "1: 2\n", "job.yaml:2:1: 1: unknown key; want one of model, data, train, parallel, zero, precision, optimizer, schedule, checkpoint, sample"},
+		{testjob.Least + "1: 2\n", "job.yaml:2:1: 1: unknown key; want one of model, data, train, device, parallel, zero, precision, optimizer, schedule, checkpoint, sample"},
 	} {
 		testjob.Write(t, "job.yaml", c.file)
 		_, err := Load("job.yaml", nil)

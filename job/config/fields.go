@@ -31,6 +31,7 @@ var (
 	curves     = []string{"constant", "linear", "cosine"}
 	Recomputes = []string{"none", "block"}
 	precisions = []device.DType{device.F32, device.BF16, device.F16}
+	devices    = []string{"auto", "cpu", "cuda"}
 )
 
 // fields lists the keys in the order they are written, with values that set c.
@@ -67,10 +68,13 @@ func (c *Config) fields() []field {
 		{"train.eval_batches", count{&t.EvalBatches, 1, hf.Most}, "8", "", "micro-batches a rank evaluates each time"},
 		{"train.loss_chunk", count{&t.LossChunk, 1, mostBatch}, "1024", "", "tokens whose logits are in memory at once"},
 
-		{"parallel.ranks", count{&p.Ranks, 1, MostRanks}, "", "4, or shard × replicate", "ranks, each with its part of the state and of the batch"},
+		{"device", choice{&c.Device, devices}, "auto", "", "auto | cpu | cuda: what ranks compute on; auto: GPUs where zeroth is built for them and finds them, else the CPU"},
+
+		{"parallel.ranks", count{&p.Ranks, 1, MostRanks}, "", "4, or shard × replicate; on GPUs one each", "ranks, each with its part of the state and of the batch"},
 		{"parallel.shard", shards{&p.Shard}, "-1", "", "ranks that together hold one copy of the state; -1 is ranks / replicate"},
 		{"parallel.replicate", count{&p.Replicate, 1, MostRanks}, "1", "", "copies of the sharded state; more than 1 is hybrid sharding (HSDP)"},
 		{"parallel.timeout", duration{&p.Timeout}, "5m", "", "how long a silent rank is waited for before the run fails"},
+		{"parallel.gpus", ordinals{&p.GPUs}, "auto", "", "cuda: list of the GPUs to use, such as [0, 2], by the driver's numbers; auto: all it shows; ranks are spread over them evenly"},
 		{"parallel.memory", bound{&p.Memory}, "auto", "", "device memory a rank may take, such as 512MiB; auto: what this machine has free, for all ranks"},
 
 		{"zero.stage", stage{&z.Stage}, "3", "", "what is sharded: 0 nothing, 1 optimizer state, 2 also gradients, 3 also parameters"},

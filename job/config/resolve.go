@@ -8,6 +8,7 @@ import (
 
 	"zeroth/data"
 	"zeroth/job/hf"
+	"zeroth/job/machine"
 	"zeroth/job/show"
 )
 
@@ -27,6 +28,8 @@ func (c *Config) idle(key string) (why, because string) {
 		return "text has no ids yet", "data.text"
 	case name == "betas" && rule == "sgd", name == "eps" && (rule == "sgd" || rule == "lion"), name == "momentum" && rule != "sgd":
 		return rule + " has no " + name, "optimizer.type"
+	case key == "parallel.gpus" && c.on == "cpu":
+		return "ranks compute on the CPU", "device"
 	case section == "zero.offload":
 		return c.Zero.Offload.idle(name)
 	case name == "min_lr" && c.Schedule.Type == "constant":
@@ -40,6 +43,7 @@ func (c *Config) idle(key string) (why, because string) {
 func (r *reader) resolve() {
 	r.resolveData()
 	r.resolveModel()
+	r.resolveDevice()
 	r.resolveParallel()
 	r.resolveOffload()
 	r.resolveBatch()
@@ -141,10 +145,37 @@ func (r *reader) checkVocab(makes int) {
 	}
 }
 
+// resolveDevice says what ranks compute on: where that is left open, GPUs that are
+// of use here.
+func (r *reader) resolveDevice() {
+	c := r.Config
+	c.on = c.Device
+	if c.Device != "auto" {
+		return
+	}
+	c.on = "cpu"
+	if _, err := machine.UsableGPUs(); err == nil {
+		c.on = "cuda"
+	}
+}
+
+// gpus is how many GPUs the job has: as many as it names, or as this machine has; 0
+// if that is none, for a plan of another machine.
+func (c *Config) gpus() int {
+	if len(c.Parallel.GPUs) > 0 {
+		return len(c.Parallel.GPUs)
+	}
+	all, _ := machine.UsableGPUs()
+	return len(all)
+}
+
 func (r *reader) resolveParallel() {
 	p := &r.Config.Parallel
 	if !r.has("parallel.ranks") {
 		p.Ranks = 4
+		if n := r.Config.gpus(); r.Config.on == "cuda" && n > 0 {
+			p.Ranks = n
+		}
 		if p.Shard > 0 && p.Shard*p.Replicate <= MostRanks {
 			p.Ranks = p.Shard * p.Replicate
 		}

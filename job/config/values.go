@@ -213,6 +213,43 @@ func (v reals) set(n *node) string {
 	return ""
 }
 
+// MostGPUs bounds the numbers of GPUs.
+const MostGPUs = 1 << 10
+
+// ordinals is a list of different GPUs, or "auto" for none.
+type ordinals struct{ p *[]int }
+
+func (v ordinals) set(n *node) string {
+	if n.kind == scalar && n.text == "auto" {
+		*v.p = nil
+		return ""
+	}
+	if n.kind != list || len(n.items) == 0 {
+		return fmt.Sprintf("%s is not a list of GPUs", n.listed())
+	}
+	out := make([]int, len(n.items))
+	for i, item := range n.items {
+		if wrong := (count{&out[i], 0, MostGPUs}).set(item); wrong != "" {
+			return wrong
+		}
+		if slices.Contains(out[:i], out[i]) {
+			return fmt.Sprintf("GPU %d is named twice", out[i])
+		}
+	}
+	*v.p = out
+	return ""
+}
+
+func (v ordinals) want() string {
+	return "a list of the driver's numbers of GPUs, such as [0, 2], or auto"
+}
+func (v ordinals) yaml() string {
+	if len(*v.p) == 0 {
+		return "auto"
+	}
+	return strings.ReplaceAll(fmt.Sprint(*v.p), " ", ", ")
+}
+
 // listed is String, with the length of a list.
 func (n *node) listed() string {
 	if n.kind == list {

@@ -2,7 +2,6 @@ package fit
 
 import (
 	"zeroth/device"
-	"zeroth/device/cpu"
 	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/hf"
@@ -18,7 +17,7 @@ func closed(c *config.Config, units []zero.UnitSize, work, hostWork int64) build
 		Units: units, Mesh: config.Mesh(c), Policy: zero.Stage(c.Zero.Stage).Policy(c.Zero.Prefetch, recompute), DType: c.Precision,
 		Vecs: len(build.Rule(c.Optimizer).States()), Micro: c.Train.Accumulate, Rows: rows,
 		Peak: activations(c.Model, c.Precision, rows, c.Train.LossChunk, recompute), Work: work, HostWork: hostWork,
-		Separate: cpu.Separate, Offload: zero.Offload{Optimizer: config.PlaceOf(o.Optimizer), Params: config.PlaceOf(o.Parameters), Ratio: o.Ratio, Buffers: o.Buffers},
+		Separate: build.Of(c).HostApart(), Offload: zero.Offload{Optimizer: config.PlaceOf(o.Optimizer), Params: config.PlaceOf(o.Parameters), Ratio: o.Ratio, Buffers: o.Buffers},
 	}
 	n := build.Footprint{Device: f.Bytes(), Arena: (f.Peak + 3) / 4 * 4}
 	n.Device[device.Activations] = int64(n.Arena)

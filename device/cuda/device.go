@@ -1,0 +1,289 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"unsafe"
+
+	"zeroth/device"
+	"zeroth/device/cuda/driver"
+	"zeroth/device/cuda/kernel"
+)
+
+// Device is one rank's share of a GPU: an account of its memory, and its queues.
+type Device struct {
+	gpu     *shared
+	clear   driver.Stream // on which new memory is cleared
+	work    device.Buffer // of products
+	parts   device.Buffer // float32: partial sums of columns, of one queue at a time
+	peers   []*shared     // GPUs whose memory it addresses
+	product *Queue        // the queue that computes products, which has the work space
+
+	mu     sync.Mutex
+	usage  device.Usage
+	budget int64 // bytes; 0 is none
+	plan   [device.Uses]*reservation
+	held   map[unsafe.Pointer]held
+}
+
+// held is an allocation; its memory is its own or part of a reservation.
+type held struct {
+	bytes int
+	from  *reservation
+}
+
+// reservation is memory of one category, taken at once and given out from its
+// beginning. Its end gives it back.
+type reservation struct {
+	at         unsafe.Pointer
+	size, used int64 // bytes
+}
+
+// memoryAlign is what memory that Alloc gives begins at a multiple of, as the
+// driver's own does.
+const memoryAlign = 256
+
+// Open opens a GPU, or another share of one.
+func Open(ordinal int) (*Device, error) {
+	gpu, err := openShared(ordinal)
+	if err != nil {
+		return nil, err
+	}
+	d := &Device{gpu: gpu, held: map[unsafe.Pointer]held{}}
+	if d.clear, err = gpu.NewStream(); err != nil {
+		gpu.close()
+		return nil, err
+	}
+	return d, nil
+}
+
+// Info is what the GPU is.
+func (d *Device) Info() driver.Info { return d.gpu.Info }
+
+// Budget bounds the bytes that are held at once; 0 is no bound. It is set before
+// the first Alloc.
+func (d *Device) Budget(bytes int64) { d.budget = bytes }
+
+// Reserve takes memory for all of a plan: each category at once, of which Alloc
+// then gives out. allocs is how many allocations each is made of.
+func (d *Device) Reserve(plan device.Bytes, allocs [device.Uses]int) error {
+	for use, bytes := range plan {
+		size := bytes + int64(allocs[use])*memoryAlign
+		if bytes == 0 {
+			continue
+		}
+		p, err := d.gpu.Alloc(size)
+		if err != nil {
+			return fmt.Errorf("%v: %w", device.Use(use), err)
+		}
+		d.plan[use] = &reservation{at: p, size: size}
+	}
+	return nil
+}
+
+// Alloc implements device.Device. Accounted are the n elements themselves.
+func (d *Device) Alloc(t device.DType, n int, use device.Use) (device.Buffer, error) {
+	b := device.Buffer{Type: t, Use: use, N: n}
+	if n == 0 {
+		return b, nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if live := d.usage.Live.Total(); d.budget > 0 && live+int64(b.Bytes()) > d.budget {
+		return device.Buffer{}, fmt.Errorf("a budget of %d bytes: %d of %v do not fit beside %d", d.budget, b.Bytes(), use, live)
+	}
+	h := held{bytes: b.Bytes(), from: d.plan[use]}
+	var err error
+	if h.from != nil {
+		b.Ptr, err = h.from.take(int64(b.Bytes()))
+	} else {
+		b.Ptr, err = d.gpu.Alloc(int64(b.Bytes()))
+	}
+	if err == nil {
+		err = errors.Join(d.clear.Zero(b.Ptr, b.Bytes()), d.clear.Wait())
+	}
+	if err != nil {
+		return device.Buffer{}, fmt.Errorf("%v: %w", use, err)
+	}
+	d.held[b.Ptr] = h
+	d.usage.Add(use, int64(b.Bytes()))
+	return b, nil
+}
+
+func (r *reservation) take(bytes int64) (unsafe.Pointer, error) {
+	if r.used+bytes > r.size {
+		return nil, fmt.Errorf("the plan has %d bytes, of which %d are taken, and %d more are asked for", r.size, r.used, bytes)
+	}
+	p := unsafe.Add(r.at, r.used)
+	r.used += (bytes + memoryAlign - 1) / memoryAlign * memoryAlign
+	return p, nil
+}
+
+// Free implements device.Device.
+func (d *Device) Free(b device.Buffer) {
+	if b.N == 0 {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	h := d.held[b.Ptr]
+	if h.bytes != b.Bytes() {
+		panic(fmt.Sprintf("cuda: free of %d bytes of %v that Alloc did not give", b.Bytes(), b.Use))
+	}
+	delete(d.held, b.Ptr)
+	d.usage.Add(b.Use, -int64(b.Bytes()))
+	if h.from == nil {
+		_ = d.gpu.Free(b.Ptr) // it fails where the context has, which has been reported
+	}
+}
+
+// Usage implements device.Device.
+func (d *Device) Usage() device.Usage {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.usage
+}
+
+// Close gives back what Reserve took and the share of the GPU; queues are closed
+// before.
+func (d *Device) Close() {
+	d.Free(d.work)
+	d.Free(d.parts)
+	for _, r := range d.plan {
+		if r != nil {
+			_ = d.gpu.Free(r.at)
+		}
+	}
+	_ = d.clear.Close()
+	for _, p := range d.peers {
+		p.close()
+	}
+	d.gpu.close()
+}
+
+func (d *Device) String() string { return d.gpu.Info.String() }
+
+// ReachAll lets the device's kernels address the memory of GPUs, its own among
+// them, until Close.
+func (d *Device) ReachAll(ordinals []int) error {
+	for _, o := range ordinals {
+		if o == d.gpu.Ordinal {
+			continue
+		}
+		other, err := openShared(o)
+		if err != nil {
+			return err
+		}
+		d.peers = append(d.peers, other)
+		if !d.gpu.CanReach(other.GPU) {
+			return fmt.Errorf("%v cannot address the memory of %v: choose GPUs of which each reaches the others (nvidia-smi topo -p2p r)", d, other)
+		}
+		if err := d.gpu.Reach(other.GPU); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Pinned is host memory that copies to and from the device read and write
+// directly, while both go on.
+type Pinned struct{ gpu *shared }
+
+// OpenPinned opens the host's memory beside a GPU.
+func OpenPinned(ordinal int) (Pinned, error) {
+	gpu, err := openShared(ordinal)
+	return Pinned{gpu}, err
+}
+
+// Take is n cleared bytes, at a multiple of 4096.
+func (p Pinned) Take(n int) ([]byte, error) {
+	at, err := p.gpu.AllocHost(int64(n))
+	if err != nil {
+		return nil, err
+	}
+	mem := unsafe.Slice((*byte)(at), n)
+	clear(mem)
+	return mem, nil
+}
+
+// Give gives back what Take gave.
+func (p Pinned) Give(mem []byte) { _ = p.gpu.FreeHost(unsafe.Pointer(unsafe.SliceData(mem))) }
+
+// Close ends it; all memory has been given back.
+func (p Pinned) Close() { p.gpu.close() }
+
+// shared is an open GPU and its kernels, which all devices and pinned memory of it
+// share.
+type shared struct {
+	*driver.GPU
+	users     int        // under opened
+	functions []function // of kernel.Table
+}
+
+// opened are the GPUs this process has open: the driver, too, has one context of
+// each.
+var opened = struct {
+	sync.Mutex
+	gpus map[int]*shared
+}{gpus: map[int]*shared{}}
+
+func openShared(ordinal int) (*shared, error) {
+	opened.Lock()
+	defer opened.Unlock()
+	s := opened.gpus[ordinal]
+	if s == nil {
+		g, err := driver.Open(ordinal)
+		if err != nil {
+			return nil, err
+		}
+		s = &shared{GPU: g}
+		if err := s.load(); err != nil {
+			_ = g.Close()
+			return nil, err
+		}
+		opened.gpus[ordinal] = s
+	}
+	s.users++
+	return s, nil
+}
+
+func (s *shared) close() {
+	opened.Lock()
+	defer opened.Unlock()
+	if s.users--; s.users == 0 {
+		_ = s.GPU.Close()
+		delete(opened.gpus, s.Ordinal)
+	}
+}
+
+// function is a kernel on a GPU, and where its parameters begin.
+type function struct {
+	driver.Function
+	params []int32
+}
+
+// load compiles the kernels for the GPU.
+func (s *shared) load() error {
+	if s.Major < driver.LeastMajor {
+		return fmt.Errorf("%v has compute capability %d.%d, and the kernels want %d.0 or newer (A100, RTX 30, and since)", s.GPU, s.Major, s.Minor, driver.LeastMajor)
+	}
+	m, err := s.Load(kernel.PTX())
+	if err != nil {
+		return err
+	}
+	most := kernel.Shared()
+	for _, k := range kernel.Table {
+		f := function{}
+		if f.Function, err = m.Function(k.Name, int(most[k])); err != nil {
+			return err
+		}
+		for _, p := range k.Params {
+			f.params = append(f.params, int32(p.Offset))
+		}
+		s.functions = append(s.functions, f)
+	}
+	return nil
+}

@@ -1,0 +1,189 @@
+//go:build cuda
+
+// cuBLAS and cuBLASLt, found at run time. Their functions have had these names and
+// parameters from version 11 to 13, and the enumerations these values.
+#include <cuda.h>
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shim.h"
+
+#define HIDDEN __attribute__((visibility("hidden")))
+#define ENTER(ctx) \
+	do { \
+		int r = cuCtxSetCurrent((CUcontext)(ctx)); \
+		if (r) \
+			return -r; \
+	} while (0)
+#define ALLOC_FAILED 3 // CUBLAS_STATUS_ALLOC_FAILED
+#define NOT_SUPPORTED 15
+
+enum { COMPUTE_32F = 68, DEFAULT_ALGO = -1, OP_N = 0, OP_T = 1, R_32F = 0 };
+// Sums within 16-bit products stay in float32; without TF32_TENSOR_OP (3), float32
+// products are in float32.
+enum { MATH_DEFAULT = 0, MATH_DISALLOW_REDUCED_PRECISION_REDUCTION = 16 };
+enum { DESC_TRANSA = 3, DESC_TRANSB = 4, DESC_EPILOGUE = 7, DESC_BIAS_POINTER = 8, PREF_MAX_WORKSPACE = 1, PREF_MIN_ALIGNMENT_A = 5, PREF_MIN_ALIGNMENT_D = 8, EPILOGUE_BIAS = 4 };
+
+#define BLAS \
+	F(cublasCreate_v2, (void **)) \
+	F(cublasDestroy_v2, (void *)) \
+	F(cublasGetVersion_v2, (void *, int *)) \
+	F(cublasSetStream_v2, (void *, void *)) \
+	F(cublasSetWorkspace_v2, (void *, void *, size_t)) \
+	F(cublasSetMathMode, (void *, int)) \
+	F(cublasGemmEx, (void *, int, int, int, int, int, const void *, const void *, int, int, const void *, int, int, const void *, void *, int, int, int, int))
+#define LT \
+	F(cublasLtMatmulDescCreate, (void **, int, int)) \
+	F(cublasLtMatmulDescDestroy, (void *)) \
+	F(cublasLtMatmulDescSetAttribute, (void *, int, const void *, size_t)) \
+	F(cublasLtMatrixLayoutCreate, (void **, int, uint64_t, uint64_t, int64_t)) \
+	F(cublasLtMatrixLayoutDestroy, (void *)) \
+	F(cublasLtMatmulPreferenceCreate, (void **)) \
+	F(cublasLtMatmulPreferenceDestroy, (void *)) \
+	F(cublasLtMatmulPreferenceSetAttribute, (void *, int, const void *, size_t)) \
+	F(cublasLtMatmulAlgoGetHeuristic, (void *, void *, void *, void *, void *, void *, void *, int, void *, int *)) \
+	F(cublasLtMatmul, (void *, void *, const void *, const void *, void *, const void *, void *, const void *, const void *, void *, void *, void *, const void *, void *, size_t, void *))
+
+#define F(name, args) static int(*name) args;
+BLAS LT
+#undef F
+
+static int find(void *lib, const char *name, void *to, char *why, int why_len) {
+	*(void **)to = dlsym(lib, name);
+	if (!*(void **)to)
+		snprintf(why, why_len, "it has no %s", name);
+	return *(void **)to != NULL;
+}
+
+// Opens both libraries, Lt first, for the other needs it. Returns 0 if all is there.
+HIDDEN int z_blas_open(const char *lt, const char *blas, char *why, int why_len) {
+	void *l = dlopen(lt, RTLD_NOW | RTLD_LOCAL), *b = l ? dlopen(blas, RTLD_NOW | RTLD_LOCAL) : NULL;
+	if (!b) {
+		const char *e = dlerror();
+		snprintf(why, why_len, "%s", e ? e : "it cannot be opened");
+		if (l)
+			dlclose(l);
+		return 1;
+	}
+#define F(name, args) && find(b, #name, &name, why, why_len)
+	int ok = 1 BLAS;
+#undef F
+#define F(name, args) && find(l, #name, &name, why, why_len)
+	ok = ok LT;
+#undef F
+	if (!ok) {
+		dlclose(b);
+		dlclose(l);
+	}
+	return !ok;
+}
+
+HIDDEN int z_blas_create(uintptr_t ctx, uintptr_t *handle, uintptr_t stream, uintptr_t work, size_t work_len) {
+	ENTER(ctx);
+	void *h = NULL;
+	int r = cublasCreate_v2(&h);
+	if (r)
+		return r;
+	*handle = (uintptr_t)h;
+	if (!(r = cublasSetStream_v2(h, (void *)stream)) && !(r = cublasSetWorkspace_v2(h, (void *)work, work_len)))
+		r = cublasSetMathMode(h, MATH_DEFAULT | MATH_DISALLOW_REDUCED_PRECISION_REDUCTION);
+	if (r)
+		cublasDestroy_v2(h);
+	return r;
+}
+
+HIDDEN int z_blas_destroy(uintptr_t ctx, uintptr_t handle) {
+	ENTER(ctx);
+	return cublasDestroy_v2((void *)handle);
+}
+
+HIDDEN int z_blas_version(uintptr_t handle, int *version) { return cublasGetVersion_v2((void *)handle, version); }
+
+HIDDEN int z_gemm(uintptr_t ctx, uintptr_t handle, const z_gemm_shape *s, uintptr_t a, uintptr_t b, uintptr_t d) {
+	float one = 1;
+	ENTER(ctx);
+	return cublasGemmEx((void *)handle, s->ta, s->tb, s->m, s->n, s->k, &one, (void *)a, s->type, s->lda, (void *)b, s->type, s->ldb, &s->beta, (void *)d, s->typed, s->ldd, COMPUTE_32F, DEFAULT_ALGO);
+}
+
+// cublasLtMatmulHeuristicResult_t, 96 bytes, which begins with the 64 of an algorithm.
+typedef struct {
+	uint64_t algo[8];
+	size_t work;
+	int status;
+	float waves;
+	int reserved[4];
+} heuristic;
+_Static_assert(sizeof(heuristic) == 96, "the size of cublasLtMatmulHeuristicResult_t");
+
+typedef struct {
+	void *desc, *a, *b, *d;
+	heuristic best;
+} lt_plan;
+
+HIDDEN void z_lt_end(uintptr_t plan) {
+	lt_plan *p = (lt_plan *)plan;
+	if (p->d)
+		cublasLtMatrixLayoutDestroy(p->d);
+	if (p->b)
+		cublasLtMatrixLayoutDestroy(p->b);
+	if (p->a)
+		cublasLtMatrixLayoutDestroy(p->a);
+	if (p->desc)
+		cublasLtMatmulDescDestroy(p->desc);
+	free(p);
+}
+
+static int describe(lt_plan *p, const z_gemm_shape *s) {
+	int r = cublasLtMatmulDescCreate(&p->desc, COMPUTE_32F, R_32F), epilogue = EPILOGUE_BIAS;
+	if (!r)
+		r = cublasLtMatmulDescSetAttribute(p->desc, DESC_TRANSA, &s->ta, sizeof s->ta);
+	if (!r)
+		r = cublasLtMatmulDescSetAttribute(p->desc, DESC_TRANSB, &s->tb, sizeof s->tb);
+	if (!r)
+		r = cublasLtMatmulDescSetAttribute(p->desc, DESC_EPILOGUE, &epilogue, sizeof epilogue);
+	if (!r)
+		r = cublasLtMatrixLayoutCreate(&p->a, s->type, s->ta ? s->k : s->m, s->ta ? s->m : s->k, s->lda);
+	if (!r)
+		r = cublasLtMatrixLayoutCreate(&p->b, s->type, s->tb ? s->n : s->k, s->tb ? s->k : s->n, s->ldb);
+	if (!r)
+		r = cublasLtMatrixLayoutCreate(&p->d, s->typed, s->m, s->n, s->ldd);
+	return r;
+}
+
+HIDDEN int z_lt_plan(uintptr_t ctx, uintptr_t handle, uintptr_t *plan, const z_gemm_shape *s, size_t work_len) {
+	ENTER(ctx);
+	lt_plan *p = calloc(1, sizeof *p);
+	if (!p)
+		return ALLOC_FAILED;
+	void *pref = NULL;
+	int n = 0, r = describe(p, s);
+	if (!r)
+		r = cublasLtMatmulPreferenceCreate(&pref);
+	if (!r)
+		r = cublasLtMatmulPreferenceSetAttribute(pref, PREF_MAX_WORKSPACE, &work_len, sizeof work_len);
+	for (int i = PREF_MIN_ALIGNMENT_A; !r && i <= PREF_MIN_ALIGNMENT_D; i++)
+		r = cublasLtMatmulPreferenceSetAttribute(pref, i, &s->align, sizeof(uint32_t));
+	if (!r) // a cuBLAS handle is a cuBLASLt handle, too
+		r = cublasLtMatmulAlgoGetHeuristic((void *)handle, p->desc, p->a, p->b, p->d, p->d, pref, 1, &p->best, &n);
+	if (pref)
+		cublasLtMatmulPreferenceDestroy(pref);
+	if (!r && !n)
+		r = NOT_SUPPORTED;
+	if (r)
+		z_lt_end((uintptr_t)p);
+	else
+		*plan = (uintptr_t)p;
+	return r;
+}
+
+HIDDEN int z_lt_run(uintptr_t ctx, uintptr_t handle, uintptr_t plan, uintptr_t stream, float beta, uintptr_t a, uintptr_t b, uintptr_t d, uintptr_t bias, uintptr_t work, size_t work_len) {
+	lt_plan *p = (lt_plan *)plan;
+	float one = 1;
+	ENTER(ctx);
+	int r = cublasLtMatmulDescSetAttribute(p->desc, DESC_BIAS_POINTER, &bias, sizeof bias);
+	if (r)
+		return r;
+	return cublasLtMatmul((void *)handle, p->desc, &one, (void *)a, p->a, (void *)b, p->b, &beta, (void *)d, p->d, (void *)d, p->d, p->best.algo, (void *)work, work_len, (void *)stream);
+}

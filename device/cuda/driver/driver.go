@@ -1,0 +1,333 @@
+//go:build cuda
+
+package driver
+
+// #cgo CFLAGS: -O2 -std=gnu11
+// #cgo LDFLAGS: -L${SRCDIR}/stub -Wl,--as-needed -ldl
+// #cgo noescape z_launch
+// #cgo nocallback z_launch
+// #include "shim.h"
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"unsafe"
+
+	"gorgonia.org/cu"
+)
+
+// Error is what the driver, or cuBLAS, says of a call.
+type Error struct {
+	Code int
+	Name string // "CUDA_ERROR_OUT_OF_MEMORY"
+	Text string // "out of memory"
+	Call string // "allocate 4096 bytes"
+}
+
+func (e Error) Error() string {
+	if e.Text == "" {
+		return fmt.Sprintf("%s: %s", e.Call, e.Name)
+	}
+	return fmt.Sprintf("%s: %s (%s)", e.Call, e.Name, e.Text)
+}
+
+// failed is the error of a CUresult; nil for success. Calls of a step look for
+// themselves, so that only errors allocate.
+func failed(code C.int, call string, args ...any) error {
+	if code == 0 {
+		return nil
+	}
+	e := Error{Code: int(code), Name: C.GoString(C.z_error_name(code)), Text: C.GoString(C.z_error_text(code)), Call: fmt.Sprintf(call, args...)}
+	if e.Name == "" {
+		e.Name = fmt.Sprintf("CUDA error %d", code)
+	}
+	return e
+}
+
+// Available is nil where there is a driver that answers, else it says why there
+// is none and what helps.
+func Available() error {
+	if C.z_loaded() == 0 {
+		return fmt.Errorf("the NVIDIA driver's library was not found (%s): install the driver, or set ZEROTH_CUDA_PATH to its libcuda.so.1", C.GoString(C.z_why()))
+	}
+	if err := failed(C.z_init_code(), "start the NVIDIA driver %s", Path()); err != nil {
+		return err
+	}
+	if n, err := Count(); err != nil || n == 0 {
+		return errors.Join(errors.New("the NVIDIA driver knows no GPU that this process may use (CUDA_VISIBLE_DEVICES?)"), err)
+	}
+	return nil
+}
+
+// Path is the driver's library, as it was looked for.
+func Path() string { return C.GoString(C.z_path()) }
+
+// Version is the newest CUDA version the driver serves, 12040 for 12.4.
+func Version() int { return cu.Version() }
+
+// Count is the number of GPUs, 0 without a driver.
+func Count() (int, error) { return cu.NumDevices() }
+
+// Info is what a GPU is.
+type Info struct {
+	Ordinal      int
+	Name         string
+	Major, Minor int // compute capability
+	Memory       int64
+	Processors   int // streaming multiprocessors
+	SharedMax    int // bytes of shared memory a block may ask for
+	PCI          string
+}
+
+func (i Info) String() string { return fmt.Sprintf("GPU %d (%s)", i.Ordinal, i.Name) }
+
+// Describe tells what a GPU is without opening it.
+func Describe(ordinal int) (i Info, err error) {
+	d, err := cu.GetDevice(ordinal)
+	if err != nil {
+		return i, fmt.Errorf("GPU %d: %w", ordinal, err)
+	}
+	var errs []error
+	get := func(a cu.DeviceAttribute) int {
+		v, err := d.Attribute(a)
+		errs = append(errs, err)
+		return v
+	}
+	i = Info{
+		Ordinal: ordinal, Major: get(cu.ComputeCapabilityMajor), Minor: get(cu.ComputeCapabilityMinor),
+		Processors: get(cu.MultiprocessorCount), SharedMax: get(97), // CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+		PCI: fmt.Sprintf("%08x:%02x:%02x.0", get(cu.PciDomainID), get(cu.PciBusID), get(cu.PciDeviceID)),
+	}
+	var e error
+	i.Name, e = d.Name()
+	errs = append(errs, e)
+	i.Memory, e = d.TotalMem()
+	if err := errors.Join(append(errs, e)...); err != nil {
+		return i, fmt.Errorf("GPU %d: %w", ordinal, err)
+	}
+	i.Name = strings.TrimRight(i.Name, "\x00")
+	return i, nil
+}
+
+// GPU is an open one: its primary context, which is shared by all who open it.
+type GPU struct {
+	Info
+	dev cu.Device
+	ctx C.uintptr_t
+}
+
+// Open opens a GPU; Close ends it.
+func Open(ordinal int) (*GPU, error) {
+	if err := Available(); err != nil {
+		return nil, err
+	}
+	i, err := Describe(ordinal)
+	if err != nil {
+		return nil, err
+	}
+	d, err := cu.GetDevice(ordinal)
+	if err != nil {
+		return nil, fmt.Errorf("%v: %w", i, err)
+	}
+	ctx, err := d.RetainPrimaryCtx()
+	if err != nil {
+		return nil, fmt.Errorf("%v: its primary context: %w", i, err)
+	}
+	return &GPU{i, d, C.uintptr_t(*(*uintptr)(unsafe.Pointer(&ctx)))}, nil
+}
+
+// A cu.CUContext is one word, which is the handle.
+var _ [unsafe.Sizeof(uintptr(0))]byte = [unsafe.Sizeof(cu.CUContext{})]byte{}
+
+// Close gives the primary context back.
+func (g *GPU) Close() error { return g.dev.ReleasePrimaryCtx() }
+
+// CanReach says whether kernels of g may address memory of another GPU.
+func (g *GPU) CanReach(other *GPU) bool {
+	if g.Ordinal == other.Ordinal {
+		return true
+	}
+	ok, err := g.dev.CanAccessPeer(other.dev)
+	return err == nil && ok != 0
+}
+
+// Reach lets kernels of g address memory of another GPU.
+func (g *GPU) Reach(other *GPU) error {
+	if g.Ordinal == other.Ordinal {
+		return nil
+	}
+	return failed(C.z_peer(g.ctx, other.ctx), "let %v address the memory of %v", g, other)
+}
+
+// Alloc is n bytes of memory of the GPU with undefined contents.
+func (g *GPU) Alloc(n int64) (unsafe.Pointer, error) {
+	var p C.uintptr_t
+	err := failed(C.z_alloc(g.ctx, &p, C.size_t(n)), "allocate %d bytes on %v", n, g)
+	return pointer(p), err
+}
+
+// Free gives back what Alloc gave.
+func (g *GPU) Free(p unsafe.Pointer) error {
+	return failed(C.z_free(g.ctx, address(p)), "free memory of %v", g)
+}
+
+// AllocHost is n bytes of pinned host memory with undefined contents.
+func (g *GPU) AllocHost(n int64) (unsafe.Pointer, error) {
+	var p C.uintptr_t
+	err := failed(C.z_host_alloc(g.ctx, &p, C.size_t(n)), "allocate %d bytes of pinned host memory", n)
+	return pointer(p), err
+}
+
+// FreeHost gives back what AllocHost gave.
+func (g *GPU) FreeHost(p unsafe.Pointer) error {
+	return failed(C.z_host_free(g.ctx, address(p)), "free pinned host memory")
+}
+
+// Memory is what is free on the GPU, of all processes, and what there is; bytes.
+func (g *GPU) Memory() (free, total int64, err error) {
+	var f, t C.size_t
+	err = failed(C.z_memory(g.ctx, &f, &t), "memory of %v", g)
+	return int64(f), int64(t), err
+}
+
+// Memory of C's is addressed by unsafe.Pointer, and never the collector's.
+func pointer(p C.uintptr_t) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&p)) }
+func address(p unsafe.Pointer) C.uintptr_t { return C.uintptr_t(uintptr(p)) }
+
+// Function is a kernel on a GPU.
+type Function struct{ h C.uintptr_t }
+
+// Module is kernels, loaded.
+type Module struct {
+	gpu *GPU
+	h   C.uintptr_t
+}
+
+// Load compiles PTX, which ends with a zero byte, for the GPU.
+func (g *GPU) Load(ptx []byte) (*Module, error) {
+	var log [8192]byte
+	m := &Module{gpu: g}
+	code := C.z_module(g.ctx, &m.h, (*C.char)(unsafe.Pointer(&ptx[0])), (*C.char)(unsafe.Pointer(&log[0])), C.int(len(log)))
+	if err := failed(code, "load the kernels on %v", g); err != nil {
+		said, _, _ := strings.Cut(string(log[:]), "\x00")
+		if said = strings.TrimSpace(said); said != "" {
+			err = fmt.Errorf("%w: %s", err, said)
+		}
+		return nil, err
+	}
+	return m, nil
+}
+
+// Function is the kernel of a name. If shared, bytes of dynamic shared memory, is
+// not 0, launches may ask for as much.
+func (m *Module) Function(name string, shared int) (f Function, err error) {
+	c := append([]byte(name), 0)
+	if err := failed(C.z_function(m.gpu.ctx, &f.h, m.h, (*C.char)(unsafe.Pointer(&c[0]))), "find kernel %s", name); err != nil {
+		return f, err
+	}
+	if shared > 0 {
+		err = failed(C.z_shared(m.gpu.ctx, f.h, C.int(shared)), "%d bytes of shared memory for kernel %s on %v", shared, name, m.gpu)
+	}
+	return f, err
+}
+
+// Stream is an order of work on a GPU.
+type Stream struct {
+	gpu *GPU
+	h   C.uintptr_t
+}
+
+// NewStream is a stream that does not wait for others.
+func (g *GPU) NewStream() (s Stream, err error) {
+	s.gpu = g
+	return s, failed(C.z_stream(g.ctx, &s.h), "make a stream on %v", g)
+}
+
+// Launch puts a kernel into the stream: grid blocks of so many threads in one
+// dimension, with shared bytes of dynamic shared memory each. Parameter i begins at
+// args[at[i]]; there is one at least. The driver copies them before it returns.
+func (s Stream) Launch(name string, f Function, grid [3]uint32, threads, shared uint32, at []int32, args []byte) error {
+	code := C.z_launch(s.gpu.ctx, f.h, s.h, (*C.uint32_t)(unsafe.Pointer(&grid[0])), C.uint32_t(threads), C.uint32_t(shared), C.int(len(at)), (*C.int32_t)(unsafe.Pointer(&at[0])), (*C.char)(unsafe.Pointer(&args[0])))
+	if code != 0 {
+		return failed(code, "launch %s", name)
+	}
+	return nil
+}
+
+// ToDevice, ToHost and OnDevice copy n bytes in the order of the stream. Host
+// memory that is not pinned may be copied before they return.
+func (s Stream) ToDevice(dst, src unsafe.Pointer, n int) error {
+	return s.copy(C.Z_TO_DEVICE, "copy %d bytes to the device", dst, src, n)
+}
+
+func (s Stream) ToHost(dst, src unsafe.Pointer, n int) error {
+	return s.copy(C.Z_TO_HOST, "copy %d bytes to the host", dst, src, n)
+}
+
+func (s Stream) OnDevice(dst, src unsafe.Pointer, n int) error {
+	return s.copy(C.Z_ON_DEVICE, "copy %d bytes on the device", dst, src, n)
+}
+
+func (s Stream) copy(kind C.int, call string, dst, src unsafe.Pointer, n int) error {
+	if code := C.z_copy(s.gpu.ctx, s.h, kind, address(dst), address(src), C.size_t(n)); code != 0 {
+		return failed(code, call, n)
+	}
+	return nil
+}
+
+// Zero clears n bytes of the device's.
+func (s Stream) Zero(p unsafe.Pointer, n int) error {
+	if code := C.z_zero(s.gpu.ctx, s.h, address(p), C.size_t(n)); code != 0 {
+		return failed(code, "clear %d bytes", n)
+	}
+	return nil
+}
+
+// Wait returns when all work put into the stream is done.
+func (s Stream) Wait() error { return failed(C.z_stream_wait(s.gpu.ctx, s.h), "wait for a stream") }
+
+// Close ends the stream.
+func (s Stream) Close() error { return failed(C.z_stream_end(s.gpu.ctx, s.h), "end a stream") }
+
+// Event is a point in a stream's order.
+type Event struct {
+	gpu *GPU
+	h   C.uintptr_t
+}
+
+// NewEvent is an event; only timed ones know their time.
+func (g *GPU) NewEvent(timed bool) (e Event, err error) {
+	e.gpu = g
+	var t C.int
+	if timed {
+		t = 1
+	}
+	return e, failed(C.z_event(g.ctx, &e.h, t), "make an event on %v", g)
+}
+
+// Record puts the event at the stream's end.
+func (s Stream) Record(e Event) error {
+	return failed(C.z_record(s.gpu.ctx, e.h, s.h), "record an event")
+}
+
+// After has what is put into the stream later wait for the event's last Record. It
+// waits for nothing if there was none.
+func (s Stream) After(e Event) error {
+	return failed(C.z_after(s.gpu.ctx, s.h, e.h), "wait for an event")
+}
+
+// Await returns when the event's last Record is reached.
+func (e Event) Await() error { return failed(C.z_await(e.gpu.ctx, e.h), "wait for an event") }
+
+// Since is the time from another event of the same GPU, in milliseconds. Both
+// have been reached.
+func (e Event) Since(from Event) (ms float32, err error) {
+	var t C.float
+	err = failed(C.z_elapsed(e.gpu.ctx, &t, from.h, e.h), "time between events")
+	return float32(t), err
+}
+
+// Close ends the event.
+func (e Event) Close() error { return failed(C.z_event_end(e.gpu.ctx, e.h), "end an event") }

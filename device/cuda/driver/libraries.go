@@ -1,0 +1,78 @@
+//go:build cuda
+
+package driver
+
+// #include "shim.h"
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"unsafe"
+)
+
+// Library is a pair of libraries, found.
+type Library struct{ Path, Lt string }
+
+// OpenBLAS finds cuBLAS and cuBLASLt, once. It looks at $ZEROTH_CUBLAS_PATH, a
+// libcublas.so.*, and nowhere else if that is set; then by their names, versions
+// 13, 12, 11; in CUDA toolkits; and in Python's packages. What was in the way of
+// each is in the error.
+func OpenBLAS() (Library, error) { return blas() }
+
+var blas = sync.OnceValues(func() (Library, error) {
+	var errs []error
+	for _, path := range blasPaths() {
+		l := Library{path, filepath.Join(filepath.Dir(path), strings.Replace(filepath.Base(path), "cublas", "cublasLt", 1))}
+		if !strings.Contains(path, "/") {
+			l.Lt = strings.Replace(path, "cublas", "cublasLt", 1)
+		}
+		err := open(l)
+		if err == nil {
+			return l, nil
+		}
+		errs = append(errs, fmt.Errorf("%s: %w", path, err))
+	}
+	return Library{}, fmt.Errorf("cuBLAS, version 11, 12 or 13, was not found; install it (python3 -m pip install nvidia-cublas-cu12), or set ZEROTH_CUBLAS_PATH to a libcublas.so.12. Looked at:\n%w", errors.Join(errs...))
+})
+
+func open(l Library) error {
+	var why [512]byte
+	lt, path := append([]byte(l.Lt), 0), append([]byte(l.Path), 0)
+	if C.z_blas_open((*C.char)(unsafe.Pointer(&lt[0])), (*C.char)(unsafe.Pointer(&path[0])), (*C.char)(unsafe.Pointer(&why[0])), C.int(len(why))) != 0 {
+		said, _, _ := strings.Cut(string(why[:]), "\x00")
+		return errors.New(said)
+	}
+	return nil
+}
+
+var blasVersions = []string{"13", "12", "11"}
+
+// blasPaths are where cuBLAS may be, in the order they are tried.
+func blasPaths() (paths []string) {
+	if p := os.Getenv("ZEROTH_CUBLAS_PATH"); p != "" {
+		return []string{p}
+	}
+	for _, v := range blasVersions {
+		paths = append(paths, "libcublas.so."+v)
+	}
+	home, _ := os.UserHomeDir() // without one there is nothing below it
+	for _, dir := range []string{
+		os.Getenv("CUDA_HOME") + "/lib64", "/usr/local/cuda*/lib64",
+		os.Getenv("VIRTUAL_ENV") + "/lib/python3*/site-packages/nvidia/*/lib", os.Getenv("CONDA_PREFIX") + "/lib/python3*/site-packages/nvidia/*/lib",
+		home + "/.local/lib/python3*/site-packages/nvidia/*/lib", "/usr/local/lib/python3*/*-packages/nvidia/*/lib", "/usr/lib/python3*/*-packages/nvidia/*/lib",
+		"/opt/*/lib/python3*/site-packages/nvidia/*/lib",
+	} {
+		for _, v := range blasVersions {
+			found, _ := filepath.Glob(filepath.Join(dir, "libcublas.so."+v)) // the patterns are well formed
+			slices.Reverse(found)                                            // newer toolkits and Pythons first
+			paths = append(paths, found...)
+		}
+	}
+	return paths
+}

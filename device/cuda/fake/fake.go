@@ -1,0 +1,180 @@
+//go:build cuda
+
+// Package fake runs tests of GPU code where there is no GPU: on a libcuda and a
+// cuBLAS that tests compile (lib/), with kernels emulated on the processor.
+//
+// The libraries are loaded when a program starts, so a test's TestMain calls Main,
+// which builds them and runs the test's binary again with their paths in its
+// environment. Without g++ tests that Need them are skipped.
+package fake
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+// inside marks the environment of a binary that Main runs.
+const inside = "ZEROTH_FAKE_CUDA"
+
+// Main runs a test binary on the fakes and returns how it is to exit.
+func Main(m *testing.M) int {
+	if os.Getenv(inside) != "" {
+		return m.Run()
+	}
+	env, err := Environment()
+	if err == nil {
+		cmd := exec.Command(os.Args[0], os.Args[1:]...)
+		cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.Env = os.Stdin, os.Stdout, os.Stderr, append(os.Environ(), env...)
+		err = cmd.Run()
+	}
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return exit.ExitCode()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "fake:", err)
+		return 1
+	}
+	return 0
+}
+
+// Need skips a test where there are no fakes.
+func Need(t testing.TB) {
+	t.Helper()
+	if os.Getenv(inside) == "none" {
+		t.Skip("no g++ here: the fake CUDA libraries cannot be compiled")
+	}
+}
+
+// Environment is what a program needs in its environment to find the fakes. They
+// are compiled once for each state of their sources.
+func Environment() ([]string, error) {
+	if _, err := exec.LookPath("g++"); err != nil {
+		return []string{inside + "=none"}, nil
+	}
+	dir, err := libraries()
+	if err != nil {
+		return nil, err
+	}
+	at := func(name string) string { return filepath.Join(dir, name) }
+	return []string{inside + "=1", "ZEROTH_CUDA_PATH=" + at("libcuda.so.1"), "ZEROTH_CUBLAS_PATH=" + at("libcublas.so.12"), "ZEROTH_EMU_KERNELS=" + at("libemukernels.so")}, nil
+}
+
+// Again runs one test of this binary again, as a process of its own, with more in
+// its environment, and fails t with what it said.
+func Again(t *testing.T, test string, env ...string) {
+	t.Helper()
+	out, err := Output(test, env...)
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", strings.Join(env, " "), err, out)
+	}
+}
+
+// Output is what a test of this binary says as a process of its own.
+func Output(test string, env ...string) (string, error) {
+	cmd := exec.Command(os.Args[0], "-test.run=^"+test+"$", "-test.count=1")
+	cmd.Env = append(os.Environ(), env...)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// here is the folder of this file.
+func here() string {
+	_, file, _, _ := runtime.Caller(0)
+	return filepath.Dir(file)
+}
+
+// libraries is a folder with the compiled libraries, named by their sources.
+func libraries() (string, error) {
+	sum, err := sources()
+	if err != nil {
+		return "", err
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		cache = os.TempDir()
+	}
+	dir := filepath.Join(cache, "zeroth", "fake-cuda-"+sum)
+	if _, err := os.Stat(dir); err == nil {
+		return dir, nil
+	}
+	tmp, err := os.MkdirTemp("", "fake-cuda-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(tmp)
+	if err := compile(tmp); err != nil {
+		return "", err
+	}
+	return dir, install(tmp, dir)
+}
+
+// sources is a hash of all that the libraries are made of.
+func sources() (string, error) {
+	h, root := sha256.New(), filepath.Join(here(), "..")
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		switch filepath.Ext(path) {
+		case ".cc", ".h", ".cu", ".cuh":
+		default:
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		fmt.Fprintf(h, "%s %d\n%s", path, len(text), text)
+		return err
+	})
+	return hex.EncodeToString(h.Sum(nil)[:8]), err
+}
+
+func compile(dir string) error {
+	lib := filepath.Join(here(), "lib")
+	shared := []string{"-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-shared"}
+	for _, c := range [][]string{
+		{"libcuda.so.1", "fakecuda.cc", "-lpthread"},
+		{"libcublas.so.12", "fakecublas.cc"},
+		{"libcublasLt.so.12", "fakecublas.cc", "-DLT"},
+	} {
+		args := append(shared, "-Wl,-soname,"+c[0], filepath.Join(lib, c[1]), "-o", filepath.Join(dir, c[0]))
+		if err := run("g++", append(append(args, c[2:]...), "-ldl")...); err != nil {
+			return err
+		}
+	}
+	return run(filepath.Join(here(), "..", "..", "..", "scripts", "build-emu"), dir)
+}
+
+func run(name string, args ...string) error {
+	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s %s: %w\n%s", name, strings.Join(args, " "), err, out)
+	}
+	return nil
+}
+
+// install puts the folder into the cache, at once; whoever is first has done it.
+func install(tmp, dir string) error {
+	if err := os.MkdirAll(filepath.Dir(dir), 0o777); err != nil {
+		return err
+	}
+	next, err := os.MkdirTemp(filepath.Dir(dir), "new-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(next)
+	if err := os.CopyFS(next, os.DirFS(tmp)); err != nil {
+		return err
+	}
+	if err := os.Rename(next, dir); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,627 @@
+// libcuda.so.1 without a GPU: device memory is the host's, kernels are emulated
+// (../../emu/emu_api.h), and what a driver refuses is refused.
+//
+//   FAKECUDA_MODE=lazy:SEED   nothing runs before somebody waits for it; which
+//                             stream goes on next is drawn by SEED
+//   FAKECUDA_MODE=threads:US  a thread a stream, which sleeps up to US
+//                             microseconds before each piece of work
+//   FAKECUDA_DEVICES=N        GPUs, 1 if it is not set
+//   FAKECUDA_MEMORY=BYTES     of each, 4 GiB if it is not set
+//   FAKECUDA_CAPABILITY=NN    90 if it is not set
+//   FAKECUDA_NO_PEERS=1       GPUs cannot address each other's memory
+//   FAKECUDA_DROP_WAIT=N      the Nth cuStreamWaitEvent of the process does
+//                             nothing: a mutation, which tests should notice
+//   FAKECUDA_COUNT=FILE       at exit, the number of cuStreamWaitEvents is
+//                             appended to FILE
+//   ZEROTH_EMU_KERNELS=PATH   the library of emulated kernels
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <dlfcn.h>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <sys/mman.h>
+#include <thread>
+#include <unistd.h>
+#include <vector>
+
+#include "../../emu/emu_api.h"
+
+#define API extern "C" __attribute__((visibility("default"))) int
+
+typedef unsigned long long Address;
+typedef std::unique_lock<std::mutex> Lock;
+
+enum {
+	INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, INVALID_PTX = 218,
+	INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, ILLEGAL_ADDRESS = 700, PEER_ALREADY = 704, PEER_NOT_ENABLED = 705,
+	LAUNCH_FAILED = 719, PEER_UNSUPPORTED = 217,
+};
+
+struct Context { int device, retained = 0; std::vector<bool> peers; };
+struct Event { Context *ctx; bool timed; unsigned long recorded = 0, done = 0; std::chrono::steady_clock::time_point when; };
+struct Op { std::function<int()> work; Event *wait = nullptr, *mark = nullptr; unsigned long seq = 0; };
+struct Stream { Context *ctx; std::deque<Op> q; bool busy = false, dead = false; };
+struct Block { size_t size; int device; bool live; };
+struct Module { Context *ctx; std::string ptx; };
+struct Function { Context *ctx; std::string name; std::vector<int> params; unsigned shared = 48 << 10; };
+
+// What the process has. It is never destroyed, for threads use it to the end.
+static struct State {
+	std::mutex mu;
+	std::condition_variable changed;
+	bool started = false, lazy = true, peers = true;
+	int delay = 0, sticky = 0, capability = 90;
+	size_t total = 4ull << 30;
+	std::vector<Context *> contexts;
+	std::vector<size_t> used;
+	std::vector<Stream *> streams;
+	std::map<Address, Block> device, pinned; // every block there ever was
+	std::mt19937 rng;
+	long waits = 0, drop = 0;
+	int (*emu_params)(const char *, int *, int) = nullptr;
+	const char *(*emu_launch)(const char *, emu_dim3, emu_dim3, size_t, void **) = nullptr;
+} &g = *new State;
+
+static thread_local Context *current;
+
+static int complain(int code, const char *what, const char *who = "") {
+	fprintf(stderr, "fakecuda: %s%s%s\n", who, *who ? ": " : "", what);
+	return code;
+}
+
+#define NEED_CONTEXT \
+	do { \
+		if (!current) \
+			return complain(INVALID_CONTEXT, "no context is current", __func__); \
+		if (g.sticky) \
+			return g.sticky; \
+	} while (0)
+
+// Streams.
+
+static bool ready(Stream *s) { return !s->q.empty() && !s->busy && (!s->q.front().wait || s->q.front().wait->done >= s->q.front().seq); }
+static bool idle(Stream *s) { return s->q.empty() && !s->busy; }
+
+// step runs the first piece of work of a stream.
+static void step(Stream *s, Lock &l) {
+	Op o = std::move(s->q.front());
+	s->q.pop_front();
+	s->busy = true;
+	int nap = g.delay && o.work ? g.rng() % g.delay : 0, failed = g.sticky;
+	l.unlock();
+	if (nap)
+		usleep(nap);
+	int r = o.work && !failed ? o.work() : 0;
+	o.work = nullptr; // what it held is freed without the lock
+	l.lock();
+	s->busy = false;
+	if (r && !g.sticky)
+		g.sticky = r;
+	if (o.mark) {
+		o.mark->done = std::max(o.mark->done, o.seq);
+		o.mark->when = std::chrono::steady_clock::now();
+	}
+	g.changed.notify_all();
+}
+
+static bool step_any(Lock &l) {
+	std::vector<Stream *> able;
+	for (Stream *s : g.streams)
+		if (ready(s))
+			able.push_back(s);
+	if (able.empty())
+		return false;
+	step(able[g.rng() % able.size()], l);
+	return true;
+}
+
+// until returns when done says so: lazily, work is run for that.
+template <class F> static int until(F done) {
+	Lock l(g.mu);
+	while (!done())
+		if (!g.lazy || !step_any(l))
+			g.changed.wait_for(l, std::chrono::milliseconds(20)); // another thread is at it
+	return g.sticky;
+}
+
+static void serve(Stream *s) {
+	Lock l(g.mu);
+	for (;;) {
+		g.changed.wait(l, [s] { return ready(s) || (s->dead && s->q.empty()); });
+		if (s->q.empty())
+			return;
+		step(s, l);
+	}
+}
+
+static int push(Stream *s, Op o, const char *who) {
+	if (!s)
+		return complain(INVALID_HANDLE, "the default stream, which waits for all others, is not used here", who);
+	Lock l(g.mu);
+	if (s->dead || s->ctx != current)
+		return complain(INVALID_HANDLE, "the stream is not the current context's", who);
+	s->q.push_back(std::move(o));
+	g.changed.notify_all();
+	return 0;
+}
+
+API cuStreamCreate(Stream **s, unsigned flags) {
+	NEED_CONTEXT;
+	if (flags != 1)
+		return complain(INVALID_VALUE, "a stream that waits for the default one", __func__);
+	Lock l(g.mu);
+	g.streams.push_back(*s = new Stream{current});
+	if (!g.lazy)
+		std::thread(serve, *s).detach();
+	return 0;
+}
+
+API cuStreamSynchronize(Stream *s) {
+	NEED_CONTEXT;
+	return until([=] { return idle(s); });
+}
+
+API cuStreamQuery(Stream *s) {
+	NEED_CONTEXT;
+	Lock l(g.mu);
+	return idle(s) ? g.sticky : (int)NOT_READY;
+}
+
+API cuStreamDestroy_v2(Stream *s) {
+	if (!current)
+		return complain(INVALID_CONTEXT, "no context is current", __func__);
+	until([=] { return idle(s); });
+	Lock l(g.mu);
+	s->dead = true; // it is never freed: threads may still look at it
+	g.streams.erase(std::remove(g.streams.begin(), g.streams.end(), s), g.streams.end());
+	g.changed.notify_all();
+	return 0;
+}
+
+API cuLaunchHostFunc(Stream *s, void (*f)(void *), void *arg) {
+	NEED_CONTEXT;
+	return push(s, {[=] { f(arg); return 0; }}, __func__);
+}
+
+// Events.
+
+API cuEventCreate(Event **e, unsigned flags) {
+	NEED_CONTEXT;
+	*e = new Event{current, !(flags & 2)};
+	return 0;
+}
+
+API cuEventDestroy_v2(Event *) { return current ? 0 : (int)INVALID_CONTEXT; } // pending work may still have it
+
+API cuEventRecord(Event *e, Stream *s) {
+	NEED_CONTEXT;
+	if (e->ctx != current)
+		return complain(INVALID_HANDLE, "the event is another context's", __func__);
+	Op o;
+	o.mark = e;
+	{
+		Lock l(g.mu);
+		o.seq = ++e->recorded;
+	}
+	return push(s, std::move(o), __func__);
+}
+
+API cuStreamWaitEvent(Stream *s, Event *e, unsigned) {
+	NEED_CONTEXT;
+	Op o;
+	o.wait = e;
+	{
+		Lock l(g.mu);
+		o.seq = e->recorded; // 0: nothing to wait for
+		if (++g.waits == g.drop)
+			return 0;
+	}
+	return push(s, std::move(o), __func__);
+}
+
+API cuEventSynchronize(Event *e) {
+	NEED_CONTEXT;
+	unsigned long n;
+	{
+		Lock l(g.mu);
+		n = e->recorded;
+	}
+	return until([=] { return e->done >= n; });
+}
+
+API cuEventQuery(Event *e) {
+	NEED_CONTEXT;
+	Lock l(g.mu);
+	if (e->done >= e->recorded)
+		return g.sticky;
+	if (g.lazy)
+		step_any(l);
+	return NOT_READY;
+}
+
+API cuEventElapsedTime(float *ms, Event *from, Event *to) {
+	NEED_CONTEXT;
+	Lock l(g.mu);
+	if (!from->timed || !to->timed)
+		return INVALID_HANDLE;
+	if (from->done < from->recorded || to->done < to->recorded)
+		return NOT_READY;
+	*ms = std::chrono::duration<float, std::milli>(to->when - from->when).count();
+	return 0;
+}
+
+// Memory.
+
+static const std::pair<const Address, Block> *holding(const std::map<Address, Block> &blocks, Address p) {
+	auto i = blocks.upper_bound(p);
+	if (i == blocks.begin() || p >= (--i)->first + i->second.size)
+		return nullptr;
+	return &*i;
+}
+
+// live says whether all n bytes at p are memory that the current device, or one it
+// has peer access to, has given out and not taken back.
+static bool live(Address p, size_t n) {
+	Lock l(g.mu);
+	auto b = holding(g.device, p);
+	if (!b || !b->second.live || p + n > b->first + b->second.size)
+		return false;
+	int d = b->second.device;
+	return d == current->device || current->peers[d];
+}
+
+extern "C" __attribute__((visibility("default"))) int fakecuda_live(const void *p, size_t n) { return current && live((Address)p, n); }
+
+static bool is_pinned(const void *p, size_t n) {
+	Lock l(g.mu);
+	auto b = holding(g.pinned, (Address)p);
+	return b && b->second.live && (Address)p + n <= b->first + b->second.size;
+}
+
+static size_t pages(size_t n) { return (n + 4095) & ~4095ull; }
+
+// take maps memory that ends at a page's end, so that what goes past it by far is
+// caught, and begins at a multiple of 256 bytes.
+static char *take(size_t n) {
+	char *p = (char *)mmap(nullptr, pages(n) + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (p == MAP_FAILED)
+		return nullptr;
+	mprotect(p + pages(n), 4096, PROT_NONE);
+	memset(p, 0xff, n); // NaN in every float type
+	return p;
+}
+
+API cuMemAlloc_v2(Address *p, size_t n) {
+	NEED_CONTEXT;
+	if (!n)
+		return INVALID_VALUE;
+	Lock l(g.mu);
+	if (g.used[current->device] + n > g.total)
+		return OUT_OF_MEMORY;
+	char *m = take(n);
+	if (!m)
+		return OUT_OF_MEMORY;
+	g.device[*p = (Address)m] = {n, current->device, true};
+	g.used[current->device] += n;
+	return 0;
+}
+
+// Freed memory is kept from everybody for good.
+static int give_back(std::map<Address, Block> &blocks, Address p, const char *who) {
+	Lock l(g.mu);
+	auto i = blocks.find(p);
+	if (i == blocks.end() || !i->second.live)
+		return complain(INVALID_VALUE, "what was not allocated, or is free already", who);
+	if (&blocks == &g.device)
+		g.used[i->second.device] -= i->second.size;
+	i->second.live = false;
+	mprotect((void *)p, pages(i->second.size), PROT_NONE);
+	return 0;
+}
+
+API cuMemFree_v2(Address p) {
+	if (!current)
+		return complain(INVALID_CONTEXT, "no context is current", __func__);
+	until([] { return std::all_of(g.streams.begin(), g.streams.end(), idle); });
+	return give_back(g.device, p, __func__);
+}
+
+API cuMemHostAlloc(void **p, size_t n, unsigned) {
+	NEED_CONTEXT;
+	Lock l(g.mu);
+	char *m = take(n);
+	if (!m)
+		return OUT_OF_MEMORY;
+	g.pinned[(Address)(*p = m)] = {n, -1, true};
+	return 0;
+}
+
+API cuMemFreeHost(void *p) { return give_back(g.pinned, (Address)p, __func__); }
+
+API cuMemGetInfo_v2(size_t *free, size_t *total) {
+	NEED_CONTEXT;
+	Lock l(g.mu);
+	*free = g.total - g.used[current->device];
+	*total = g.total;
+	return 0;
+}
+
+static int outside(const char *who) { return complain(INVALID_VALUE, "not within device memory that is in use", who); }
+
+// From and to host memory that is not pinned a copy is not asynchronous: the driver
+// waits for the stream and copies through memory of its own.
+static int copy(Stream *s, void *dst, const void *src, size_t n, const void *host, const char *who) {
+	if (!host || is_pinned(host, n))
+		return push(s, {[=] { memmove(dst, src, n); return 0; }}, who);
+	if (s->ctx != current)
+		return complain(INVALID_HANDLE, "the stream is not the current context's", who);
+	int r = until([=] { return idle(s); });
+	if (!r)
+		memmove(dst, src, n);
+	return r;
+}
+
+API cuMemcpyHtoDAsync_v2(Address d, const void *h, size_t n, Stream *s) {
+	NEED_CONTEXT;
+	return live(d, n) ? copy(s, (void *)d, h, n, h, __func__) : outside(__func__);
+}
+
+API cuMemcpyDtoHAsync_v2(void *h, Address d, size_t n, Stream *s) {
+	NEED_CONTEXT;
+	return live(d, n) ? copy(s, h, (void *)d, n, h, __func__) : outside(__func__);
+}
+
+API cuMemcpyDtoDAsync_v2(Address d, Address from, size_t n, Stream *s) {
+	NEED_CONTEXT;
+	return live(d, n) && live(from, n) ? copy(s, (void *)d, (void *)from, n, nullptr, __func__) : outside(__func__);
+}
+
+API cuMemsetD8Async(Address d, unsigned char c, size_t n, Stream *s) {
+	NEED_CONTEXT;
+	return live(d, n) ? push(s, {[=] { memset((void *)d, c, n); return 0; }}, __func__) : outside(__func__);
+}
+
+// Kernels.
+
+API cuModuleLoadDataEx(Module **m, const void *image, unsigned, int *, void **) {
+	NEED_CONTEXT;
+	*m = new Module{current, (const char *)image};
+	return (*m)->ptx.find(".version") == std::string::npos ? (int)INVALID_PTX : 0;
+}
+
+API cuModuleLoadData(Module **m, const void *image) { return cuModuleLoadDataEx(m, image, 0, nullptr, nullptr); }
+API cuModuleUnload(Module *) { return current ? 0 : (int)INVALID_CONTEXT; }
+
+// size is the bytes of a parameter as PTX declares it: ".param .align 4 .b8 name[32]"
+// or ".param .u64 name".
+static int size(const std::string &p) {
+	size_t at = p.find('[');
+	int times = at == std::string::npos ? 1 : atoi(p.c_str() + at + 1);
+	for (const char *t : {"64", "32", "16", "8"})
+		for (const char *kind : {".u", ".s", ".b", ".f"})
+			if (p.find(std::string(kind) + t + " ") != std::string::npos)
+				return times * atoi(t) / 8;
+	return -1;
+}
+
+// The PTX must have the kernel, with parameters of the sizes of the emulated one's.
+API cuModuleGetFunction(Function **f, Module *m, const char *name) {
+	NEED_CONTEXT;
+	size_t at = m->ptx.find(".entry " + std::string(name) + "(");
+	if (m->ctx != current || at == std::string::npos)
+		return NOT_FOUND;
+	int sizes[64], n = g.emu_params ? g.emu_params(name, sizes, 64) : -1;
+	if (n < 0)
+		return complain(NOT_FOUND, "there is no such emulated kernel", name);
+	auto fn = std::make_unique<Function>(Function{current, name, {sizes, sizes + n}});
+	size_t end = m->ptx.find(')', at);
+	int i = 0;
+	for (size_t p = m->ptx.find(".param", at); p < end; p = m->ptx.find(".param", p + 1), i++) {
+		std::string text = m->ptx.substr(p, m->ptx.find_first_of(",)", p) - p);
+		if (i >= n || size(text) != sizes[i])
+			return complain(INVALID_PTX, text.c_str(), name);
+	}
+	if (i != n)
+		return complain(INVALID_PTX, "it has other parameters than the emulated kernel", name);
+	*f = fn.release();
+	return 0;
+}
+
+API cuFuncSetAttribute(Function *f, int a, int v) {
+	NEED_CONTEXT;
+	if (a != 8 || v > 227 << 10)
+		return INVALID_VALUE;
+	f->shared = v;
+	return 0;
+}
+
+API cuFuncGetAttribute(int *v, int a, Function *f) { return *v = a == 8 ? f->shared : 0, 0; }
+
+// freed says whether a parameter is an address of memory that was given back, or
+// begins with one, as a matrix does. Longer ones are lists of numbers.
+static bool freed(const std::string &param) {
+	if (param.size() != 8 && param.size() != 16)
+		return false;
+	Lock l(g.mu);
+	Address p;
+	memcpy(&p, &param[0], 8);
+	auto b = holding(g.device, p);
+	if (!b)
+		b = holding(g.pinned, p);
+	return b && !b->second.live;
+}
+
+static int run(const std::string &name, emu_dim3 grid, emu_dim3 block, unsigned shared, std::vector<std::string> params) {
+	std::vector<void *> at;
+	for (std::string &p : params) {
+		if (freed(p))
+			return complain(ILLEGAL_ADDRESS, "memory that is free", name.c_str());
+		at.push_back(&p[0]);
+	}
+	const char *e = g.emu_launch(name.c_str(), grid, block, shared, at.data());
+	return e ? complain(LAUNCH_FAILED, e, name.c_str()) : 0;
+}
+
+API cuLaunchKernel(Function *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, Stream *s, void **params, void **) {
+	NEED_CONTEXT;
+	if (f->ctx != current)
+		return complain(INVALID_HANDLE, "the kernel is another context's", f->name.c_str());
+	if (!gx || !gy || !gz || gx > 0x7fffffff || gy > 65535 || gz > 65535 || !bx || !by || !bz || bz > 64 || (unsigned long)bx * by * bz > 1024)
+		return complain(INVALID_VALUE, "such a grid cannot be", f->name.c_str());
+	if (shared > f->shared)
+		return complain(INVALID_VALUE, "more shared memory than its attribute allows", f->name.c_str());
+	std::vector<std::string> copies;
+	for (size_t i = 0; i < f->params.size(); i++)
+		copies.emplace_back((char *)params[i], f->params[i]);
+	std::string name = f->name;
+	return push(s, {[=] { return run(name, {gx, gy, gz}, {bx, by, bz}, shared, copies); }}, __func__);
+}
+
+// The driver and its devices.
+
+static void open_kernels(const char *path) {
+	void *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+	if (!lib) {
+		complain(0, dlerror());
+		return;
+	}
+	g.emu_params = (decltype(g.emu_params))dlsym(lib, "emu_params");
+	g.emu_launch = (decltype(g.emu_launch))dlsym(lib, "emu_launch");
+}
+
+static long number(const char *name, long otherwise) {
+	const char *v = getenv(name);
+	return v && *v ? atol(v) : otherwise;
+}
+
+API cuInit(unsigned) {
+	Lock l(g.mu);
+	if (g.started)
+		return 0;
+	g.started = true;
+	const char *mode = getenv("FAKECUDA_MODE"), *kernels = getenv("ZEROTH_EMU_KERNELS");
+	if (mode && !strncmp(mode, "threads", 7)) {
+		g.lazy = false;
+		g.delay = mode[7] ? atoi(mode + 8) : 0;
+	}
+	if (mode && !strncmp(mode, "lazy:", 5))
+		g.rng.seed(atoi(mode + 5));
+	int n = number("FAKECUDA_DEVICES", 1);
+	g.total = number("FAKECUDA_MEMORY", g.total);
+	g.capability = number("FAKECUDA_CAPABILITY", 90);
+	g.peers = !number("FAKECUDA_NO_PEERS", 0);
+	g.drop = number("FAKECUDA_DROP_WAIT", 0);
+	g.used.assign(n, 0);
+	for (int i = 0; i < n; i++)
+		g.contexts.push_back(new Context{i, 0, std::vector<bool>(n)});
+	if (kernels && *kernels)
+		open_kernels(kernels);
+	if (getenv("FAKECUDA_COUNT"))
+		atexit([] {
+			if (FILE *f = fopen(getenv("FAKECUDA_COUNT"), "a")) {
+				fprintf(f, "%ld\n", g.waits);
+				fclose(f);
+			}
+		});
+	return 0;
+}
+
+static bool known(int d) { return d >= 0 && d < (int)g.contexts.size(); }
+
+API cuDriverGetVersion(int *v) { return *v = 12040, 0; }
+API cuDeviceGetCount(int *n) { return *n = g.contexts.size(), 0; }
+API cuDeviceGet(int *d, int i) { return *d = i, known(i) ? 0 : (int)INVALID_DEVICE; }
+
+API cuDeviceGetName(char *s, int n, int d) {
+	snprintf(s, n, "Emulated GPU");
+	return known(d) ? 0 : (int)INVALID_DEVICE;
+}
+
+API cuDeviceTotalMem_v2(size_t *n, int d) { return *n = g.total, known(d) ? 0 : (int)INVALID_DEVICE; }
+
+API cuDeviceGetAttribute(int *v, int a, int d) {
+	switch (a) {
+	case 75: *v = g.capability / 10; break;
+	case 76: *v = g.capability % 10; break;
+	case 16: *v = 4; break;          // multiprocessors
+	case 33: *v = d; break;          // PCI bus
+	case 34: case 50: *v = 0; break; // PCI device and domain
+	case 97: *v = 227 << 10; break;  // shared memory a block may ask for
+	default: return complain(INVALID_VALUE, "an attribute that is not emulated", __func__);
+	}
+	return known(d) ? 0 : (int)INVALID_DEVICE;
+}
+
+API cuDevicePrimaryCtxRetain(Context **c, int d) {
+	if (!g.started || !known(d))
+		return g.started ? INVALID_DEVICE : NOT_INITIALIZED;
+	Lock l(g.mu);
+	(*c = g.contexts[d])->retained++;
+	return 0;
+}
+
+API cuDevicePrimaryCtxRelease_v2(int d) {
+	Lock l(g.mu);
+	if (!known(d) || !g.contexts[d]->retained)
+		return INVALID_CONTEXT;
+	g.contexts[d]->retained--;
+	return 0;
+}
+
+API cuCtxSetCurrent(Context *c) {
+	Lock l(g.mu);
+	if (c && !c->retained)
+		return complain(INVALID_CONTEXT, "the context has been released", __func__);
+	current = c;
+	return 0;
+}
+
+API cuCtxGetCurrent(Context **c) { return *c = current, 0; }
+
+API cuDeviceCanAccessPeer(int *can, int d, int peer) { return *can = g.peers && d != peer, known(d) && known(peer) ? 0 : (int)INVALID_DEVICE; }
+
+API cuCtxEnablePeerAccess(Context *peer, unsigned) {
+	NEED_CONTEXT;
+	if (!g.peers || peer == current)
+		return PEER_UNSUPPORTED;
+	if (current->peers[peer->device])
+		return PEER_ALREADY;
+	current->peers[peer->device] = true;
+	return 0;
+}
+
+static const struct { int code; const char *name, *text; } errors[] = {
+	{INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
+	{OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
+	{NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
+	{100, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
+	{INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
+	{INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+	{PEER_UNSUPPORTED, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", "peer access is not supported between these two devices"},
+	{INVALID_PTX, "CUDA_ERROR_INVALID_PTX", "a PTX JIT compilation failed"},
+	{INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
+	{NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
+	{NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
+	{ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
+	{LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
+};
+
+static int word(int code, const char **s, bool name) {
+	for (auto &e : errors)
+		if (e.code == code)
+			return *s = name ? e.name : e.text, 0;
+	return INVALID_VALUE;
+}
+
+API cuGetErrorName(int code, const char **s) { return word(code, s, true); }
+API cuGetErrorString(int code, const char **s) { return word(code, s, false); }

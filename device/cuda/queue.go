@@ -1,0 +1,259 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"time"
+
+	"zeroth/device"
+	"zeroth/device/cuda/driver"
+	"zeroth/device/cuda/kernel"
+)
+
+// markRing is the number of events of a queue. Marks take them in turn: to wait for
+// an old mark is then to wait for a newer one, of work that has been issued too, so
+// nothing can wait in a circle.
+const markRing = 256
+
+// Queue is a stream. What is issued on it is launched at once, by the goroutine that
+// issues; it has one.
+type Queue struct {
+	dev    *Device
+	name   string
+	stream driver.Stream
+	marks  [markRing]driver.Event
+	marked uint64 // marks so far
+	label  string
+	blas   *driver.BLAS // nil before the first product
+	spans  spans
+	kernel.Ops
+
+	mu  sync.Mutex
+	err error // sticks
+}
+
+// NewQueue opens a stream; Close ends it. Where it cannot be had, that is the error
+// of all work on it.
+func (d *Device) NewQueue(name string) *Queue {
+	q := &Queue{dev: d, name: name}
+	q.Ops = kernel.Ops{To: q, Work: d.parts}
+	var errs []error
+	for i := range q.marks {
+		var err error
+		q.marks[i], err = d.gpu.NewEvent(false)
+		errs = append(errs, err)
+	}
+	var err error
+	q.stream, err = d.gpu.NewStream()
+	q.fail(errors.Join(append(errs, err)...))
+	return q
+}
+
+// Name is what NewQueue called the queue.
+func (q *Queue) Name() string { return q.name }
+
+// Close waits for the issued work and ends the stream.
+func (q *Queue) Close() {
+	_ = q.Wait() // whoever wanted its error has waited
+	if q.blas != nil {
+		_ = q.blas.Close()
+	}
+	_ = q.stream.Close()
+	for _, e := range q.marks {
+		_ = e.Close()
+	}
+	q.spans.close()
+}
+
+// fail has the first error stick, with what the queue was about and where.
+func (q *Queue) fail(err error) {
+	if err == nil {
+		return
+	}
+	err = fmt.Errorf("%v: %w", q.dev, err)
+	if q.label != "" {
+		err = fmt.Errorf("%s: %w", q.label, err)
+	}
+	q.takeOver(err)
+}
+
+func (q *Queue) takeOver(err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.err == nil {
+		q.err = err
+	}
+}
+
+// failed is the queue's error so far.
+func (q *Queue) failed() error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.err
+}
+
+// Label implements device.Queue.
+func (q *Queue) Label(what string) { q.label = what }
+
+// Labelled implements device.Queue.
+func (q *Queue) Labelled() string { return q.label }
+
+// Mark implements device.Queue.
+func (q *Queue) Mark() device.Event {
+	q.marked++
+	q.fail(q.stream.Record(q.marks[q.marked%markRing]))
+	return device.Event{On: q, Seq: q.marked}
+}
+
+// After implements device.Queue. For work of a host's queue whoever issues waits.
+func (q *Queue) After(e device.Event) {
+	switch on := e.On.(type) {
+	case nil:
+	case *Queue:
+		if on == q {
+			return
+		}
+		q.Behind(e)
+		if err := on.failed(); err != nil {
+			q.takeOver(err)
+		}
+	default:
+		if err := e.Await(); err != nil {
+			q.takeOver(err)
+		}
+	}
+}
+
+// Behind is After for a mark of a Queue whose error is not taken over.
+func (q *Queue) Behind(e device.Event) {
+	on, ok := e.On.(*Queue)
+	if !ok {
+		panic(fmt.Sprintf("cuda: a mark of a %T among those of GPUs", e.On))
+	}
+	q.fail(q.stream.After(on.marks[e.Seq%markRing]))
+}
+
+// Await implements device.Fence.
+func (q *Queue) Await(seq uint64) error {
+	q.fail(q.marks[seq%markRing].Await())
+	return q.failed()
+}
+
+// Wait implements device.Queue.
+func (q *Queue) Wait() error {
+	q.fail(q.stream.Wait())
+	q.spans.flush()
+	return q.failed()
+}
+
+// Do implements device.Queue: it waits for what was issued before and runs f.
+func (q *Queue) Do(f func() error) { q.Call("do", f) }
+
+// Call is Do with a name for traces.
+func (q *Queue) Call(name string, f func() error) {
+	if q.Wait() == nil {
+		q.Now(name, f)
+	}
+}
+
+// Now runs f at once unless the queue has failed; f's error sticks. Without a name
+// it is not in traces.
+func (q *Queue) Now(name string, f func() error) {
+	if q.failed() != nil {
+		return
+	}
+	start := time.Now()
+	err := f()
+	q.spans.host(q, name, start)
+	if err != nil && q.label != "" {
+		err = fmt.Errorf("%s: %w", q.label, err)
+	}
+	if err != nil {
+		q.takeOver(err)
+	}
+}
+
+// issue runs f, which puts work of a name into the stream, unless the queue has
+// failed.
+func (q *Queue) issue(name string, f func() error) {
+	if q.failed() != nil {
+		return
+	}
+	done := q.spans.begin(q, name)
+	q.fail(f())
+	done()
+}
+
+// Copy implements device.Queue.
+func (q *Queue) Copy(dst, src device.Buffer) {
+	if dst.Type != src.Type || dst.N != src.N {
+		panic(fmt.Sprintf("cuda: copy of %d %v to %d %v", src.N, src.Type, dst.N, dst.Type))
+	}
+	if dst.N == 0 {
+		return
+	}
+	if dst.Host && src.Host {
+		q.Call("copy", func() error { copy(dst.Raw(), src.Raw()); return nil })
+		return
+	}
+	q.issue("copy", func() error { return q.copy(dst, src) })
+}
+
+func (q *Queue) copy(dst, src device.Buffer) error {
+	defer runtime.KeepAlive(dst.Ptr) // of the Go heap perhaps, which C is only given the address of
+	defer runtime.KeepAlive(src.Ptr)
+	switch {
+	case src.Host:
+		return q.stream.ToDevice(dst.Ptr, src.Ptr, dst.Bytes())
+	case dst.Host:
+		return q.stream.ToHost(dst.Ptr, src.Ptr, dst.Bytes())
+	}
+	return q.stream.OnDevice(dst.Ptr, src.Ptr, dst.Bytes())
+}
+
+// Zero sets every element of b to 0.
+func (q *Queue) Zero(b device.Buffer) {
+	if b.N == 0 {
+		return
+	}
+	if b.Host {
+		q.Call("zero", func() error { clear(b.Raw()); return nil })
+		return
+	}
+	q.issue("zero", func() error { return q.stream.Zero(b.Ptr, b.Bytes()) })
+}
+
+// CopyAll copies each src[i] to dst[i], of equal type and length; traces call it by
+// the name. Where the two are the same memory there is nothing to do, else they do
+// not overlap. Sources may be other devices' memory.
+func (q *Queue) CopyAll(name string, dst, src []device.Buffer) {
+	for i := range dst {
+		if dst[i].Ptr == src[i].Ptr || dst[i].N == 0 {
+			continue
+		}
+		if dst[i].Host && src[i].Host {
+			q.Call(name, func() error { copy(dst[i].Raw(), src[i].Raw()); return nil })
+			continue
+		}
+		q.issue(name, func() error { return q.copy(dst[i], src[i]) })
+	}
+}
+
+// SumAll sets dst, of one element, to the sum of the sources element by element, in
+// their order, as collective.Group says. Sources may be other devices' memory.
+func (q *Queue) SumAll(_ string, dst, src []device.Buffer) { q.SumInto(dst[0], src) }
+
+// Launch implements kernel.Launcher.
+func (q *Queue) Launch(c *kernel.Call) {
+	if q.failed() != nil {
+		return
+	}
+	f := q.dev.gpu.functions[c.Kernel.Index]
+	done := q.spans.begin(q, c.Kernel.Name)
+	q.fail(q.stream.Launch(c.Kernel.Name, f.Function, c.Grid, kernel.Threads, c.Shared, f.params, c.Args()))
+	done()
+}

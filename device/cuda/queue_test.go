@@ -1,0 +1,291 @@
+//go:build cuda
+
+package cuda_test
+
+import (
+	"errors"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"zeroth/device"
+	"zeroth/device/cpu"
+	"zeroth/device/cuda"
+	"zeroth/device/cuda/fake"
+)
+
+func env(name string) string { return os.Getenv(name) }
+
+func floats(n int, f func(i int) float32) device.Buffer {
+	x := make([]float32, n)
+	for i := range x {
+		x[i] = f(i)
+	}
+	return device.OfF32(x)
+}
+
+func TestCopiesGoEverywhere(t *testing.T) {
+	b := open(t)
+	from := floats(1001, func(i int) float32 { return float32(i) })
+	x := b.send(from)
+	y := b.alloc(device.F32, 1001)
+	b.q.Copy(y.Slice(1, 1001), x.Slice(0, 1000))
+	b.q.Zero(y.Slice(10, 12))
+	got := b.fetch(y).F32()
+	want := make([]float32, 1001)
+	copy(want[1:], from.F32())
+	want[10], want[11] = 0, 0
+	if !slices.Equal(got, want) {
+		t.Error("the copy differs")
+	}
+	h := floats(1001, func(int) float32 { return 7 })
+	b.q.Copy(h, from)
+	if b.q.Wait() != nil || !slices.Equal(h.F32(), from.F32()) {
+		t.Error("the host's copy differs")
+	}
+}
+
+// Every pair of queues is unordered, but for marks. Pinned memory is what copies
+// really are asynchronous with.
+func TestOrder(t *testing.T) {
+	b := open(t)
+	p, err := cuda.OpenPinned(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	host := cpu.NewHostFrom(1, p)
+	defer host.Close()
+	const n = 512
+	h, err := host.Alloc(device.F32, n, device.Params)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer host.Free(h)
+	x, y, sum := b.alloc(device.F32, n), b.alloc(device.F32, n), b.alloc(device.F32, n)
+	for i := range 40 {
+		for j := range h.F32() {
+			h.F32()[j] = float32(i)
+		}
+		b.q.Copy(x, h)
+		b.q.AddTo(y, x, x) // 2i
+		if env("NO_MARK") == "" {
+			b.r.After(b.q.Mark())
+		}
+		b.r.AddTo(sum, x, y) // 3i
+		b.r.Copy(h, sum)
+		if err := b.r.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		if got := h.F32()[n-1]; got != float32(3*i) {
+			t.Fatalf("round %d: %g, want %d", i, got, 3*i)
+		}
+		if err := b.q.Wait(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestOrderHoldsInEveryOrder(t *testing.T) {
+	fake.Need(t)
+	for _, mode := range seeds(5) {
+		fake.Again(t, "TestOrder", mode)
+	}
+	unseen := 0
+	for _, mode := range seeds(3)[:3] { // the fakes do notice
+		if out, err := fake.Output("TestOrder", mode, "NO_MARK=1"); err == nil {
+			t.Logf("%s\n%s", mode, out)
+			unseen++
+		}
+	}
+	if unseen > 0 {
+		t.Errorf("without the mark %d of 3 orders were right", unseen)
+	}
+}
+
+func TestDoWaitsAndItsErrorSticks(t *testing.T) {
+	b := open(t)
+	x := b.send(floats(100, func(i int) float32 { return 1 }))
+	h := floats(100, func(int) float32 { return 0 })
+	b.q.AddTo(x, x, x)
+	b.q.Copy(h, x)
+	b.q.Label("unit h.3: forward")
+	lost := errors.New("lost")
+	b.q.Do(func() error {
+		if h.F32()[99] != 2 {
+			t.Error("Do ran before what was issued before it")
+		}
+		return lost
+	})
+	ran := false
+	b.q.Do(func() error { ran = true; return nil })
+	b.q.AddTo(x, x, x) // skipped
+	if err := b.q.Wait(); !errors.Is(err, lost) || ran {
+		t.Errorf("%v, later work ran: %v", err, ran)
+	}
+	say(t, b.q.Wait(), "unit h.3: forward: lost")
+	b.r.After(b.q.Mark())
+	if err := b.r.Wait(); !errors.Is(err, lost) {
+		t.Errorf("a queue that waited for the failed one: %v", err)
+	}
+	if err := b.q.Mark().Await(); !errors.Is(err, lost) {
+		t.Errorf("a mark of the failed queue: %v", err)
+	}
+}
+
+// The driver tells of an error when it is asked next: it is the context's, and so
+// every queue's.
+func TestDriversErrorsSayWhatAndWhere(t *testing.T) {
+	fake.Need(t)
+	fake.Again(t, "TestIllegalAddress", "ALONE=1")
+}
+
+func TestIllegalAddress(t *testing.T) {
+	if env("ALONE") == "" {
+		t.Skip("it ends the context of its process")
+	}
+	b := open(t)
+	x, y := b.alloc(device.F32, 100), b.alloc(device.F32, 100)
+	b.dev.Free(x)
+	b.q.Label("unit wte: update")
+	b.q.AddTo(y, x, x)
+	err := b.q.Wait()
+	say(t, err, "unit wte: update", "CUDA_ERROR_ILLEGAL_ADDRESS (an illegal memory access was encountered)", "GPU 0 (Emulated GPU)")
+	b.r.Zero(y)
+	say(t, b.r.Wait(), "CUDA_ERROR_ILLEGAL_ADDRESS")
+}
+
+// A host's queue and a GPU's wait for each other.
+func TestQueuesOfTwoKinds(t *testing.T) {
+	b := open(t)
+	hq := b.host.NewQueue("host")
+	defer hq.Close()
+	h := floats(64, func(int) float32 { return 0 })
+	hq.Do(func() error { time.Sleep(5 * time.Millisecond); h.F32()[0] = 5; return nil })
+	b.q.After(hq.Mark())
+	x := b.alloc(device.F32, 64)
+	b.q.Copy(x, h)
+	b.q.AddTo(x, x, x)
+	b.q.Copy(h, x)
+	hq.After(b.q.Mark())
+	var got float32
+	hq.Do(func() error { got = h.F32()[0]; return nil })
+	if err := hq.Wait(); err != nil || got != 10 {
+		t.Errorf("%g, %v; want 10", got, err)
+	}
+}
+
+func TestIssuingAllocatesNothing(t *testing.T) {
+	b := open(t)
+	x, y := b.send(floats(4096, func(int) float32 { return 0 })), b.alloc(device.BF16, 4096)
+	m := device.Matrix(x, 64, 64)
+	none := device.Buffer{}
+	c := b.alloc(device.F32, 4096)
+	b.q.MatMul(device.Matrix(c, 64, 64), m, m, c.Slice(0, 64), false)
+	if got := testing.AllocsPerRun(50, func() {
+		b.q.AddTo(x, x, x)
+		b.q.Cast(y, x)
+		b.q.MatMul(device.Matrix(c, 64, 64), m, m, none, true)
+		b.q.Copy(c, x)
+		b.r.After(b.q.Mark())
+	}); got > 0 {
+		t.Errorf("%.1f allocations", got)
+	}
+	if err := b.q.Wait(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestTraceTellsEachTask(t *testing.T) {
+	b := open(t)
+	var spans []device.Span
+	b.q.Trace(func(s device.Span) { spans = append(spans, s) })
+	x := b.alloc(device.F32, 64)
+	b.q.Label("unit a")
+	b.q.AddTo(x, x, x)
+	b.q.Label("unit b")
+	b.q.Zero(x)
+	b.q.Do(func() error { return nil })
+	b.q.Trace(nil)
+	b.q.Zero(x)
+	if err := b.q.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, s := range spans {
+		got = append(got, s.Queue+" "+s.Label+" "+s.Task)
+		if s.End.Before(s.Start) || time.Since(s.Start) > time.Minute || s.End.After(time.Now()) {
+			t.Errorf("%v to %v", s.Start, s.End)
+		}
+	}
+	if want := []string{"q unit a add", "q unit b zero", "q unit b do"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+var blasTypes = []device.DType{device.F32, device.BF16, device.F16}
+
+// Products against the CPU's, which have other sums of the same: the difference of
+// float32 sums, and of 16-bit results a last place.
+func TestMatMul(t *testing.T) {
+	b := open(t)
+	hq := b.host.NewQueue("host")
+	defer hq.Close()
+	rng := rand.New(rand.NewPCG(1, 2))
+	random := func(typ device.DType, n int) device.Buffer {
+		x := floats(n, func(int) float32 { return rng.Float32() - .5 })
+		y, _ := b.host.Alloc(typ, n, device.Params)
+		hq.Cast(y, x)
+		return y
+	}
+	for i := range 60 {
+		typ := blasTypes[i%3]
+		out := typ
+		if i%2 == 1 {
+			out = device.F32
+		}
+		M, N, K, add, gap := 1+rng.IntN(40), 1+rng.IntN(40), 1+rng.IntN(70), rng.IntN(2) == 0, rng.IntN(3)
+		mat := func(typ device.DType, rows, cols int, trans bool) device.Mat {
+			if trans {
+				rows, cols = cols, rows
+			}
+			ld := cols + gap
+			m := device.Mat{Buf: random(typ, rows*ld), Rows: rows, Cols: cols, Ld: ld}
+			m.Trans = trans
+			return m
+		}
+		a, bm, c := mat(typ, M, K, rng.IntN(2) == 0), mat(typ, K, N, rng.IntN(2) == 0), mat(out, M, N, false)
+		var bias device.Buffer
+		if rng.IntN(2) == 0 {
+			bias = random(out, N)
+		}
+		if err := hq.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		on := func(m device.Mat) device.Mat { m.Buf = b.send(m.Buf); return m }
+		dc, dbias := on(c), device.Buffer{}
+		if bias.N > 0 {
+			dbias = b.send(bias)
+		}
+		b.q.MatMul(dc, on(a), on(bm), dbias, add)
+		hq.MatMul(c, a, bm, bias, add)
+		if err := hq.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		got, want := b.fetch(dc.Buf), c.Buf
+		f, g := floats(got.N, func(int) float32 { return 0 }), floats(got.N, func(int) float32 { return 0 })
+		hq.Cast(f, got)
+		hq.Cast(g, want)
+		if err := hq.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		tol := map[device.DType]float32{device.F32: 1e-5, device.F16: 1e-2, device.BF16: 6e-2}[out]
+		for j, x := range f.F32() {
+			if d := x - g.F32()[j]; !(d < tol && d > -tol) {
+				t.Fatalf("case %d: (%d,%d,%d) %v into %v, bias %v, add %v: element %d is %g, want %g", i, M, N, K, typ, out, bias.N > 0, add, j, x, g.F32()[j])
+			}
+		}
+	}
+}

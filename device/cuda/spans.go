@@ -1,0 +1,104 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"time"
+
+	"zeroth/device"
+	"zeroth/device/cuda/driver"
+)
+
+// spans is a queue's trace: events around each piece of work, whose times are read
+// when the host waits for the queue. Host functions have the host's time. Nothing
+// is recorded while there is nobody to tell.
+type spans struct {
+	told  func(device.Span)
+	zero  driver.Event // when at was
+	at    time.Time
+	open  []span
+	spare []driver.Event
+}
+
+// span is work on its way through the stream.
+type span struct {
+	queue, label, task string
+	from, to           driver.Event
+}
+
+// Trace calls f after each task from now on, when the host waits for the queue, or
+// stops if f is nil. It must be called while the queue is idle. Waits for other
+// queues are not seen: they are between the spans.
+func (q *Queue) Trace(f func(device.Span)) {
+	s := &q.spans
+	s.flush()
+	s.told = nil
+	if f == nil {
+		return
+	}
+	e := s.event(q)
+	q.fail(q.stream.Record(e))
+	if q.Wait() != nil {
+		return
+	}
+	s.zero, s.at, s.told = e, time.Now(), f
+}
+
+func (s *spans) event(q *Queue) driver.Event {
+	if n := len(s.spare); n > 0 {
+		e := s.spare[n-1]
+		s.spare = s.spare[:n-1]
+		return e
+	}
+	e, err := q.dev.gpu.NewEvent(true)
+	q.fail(err)
+	return e
+}
+
+func nothing() {}
+
+// begin notes the beginning of a task; what it returns notes its end.
+func (s *spans) begin(q *Queue, task string) (end func()) {
+	if s.told == nil || q.failed() != nil {
+		return nothing
+	}
+	sp := span{q.name, q.label, task, s.event(q), s.event(q)}
+	q.fail(q.stream.Record(sp.from))
+	return func() {
+		q.fail(q.stream.Record(sp.to))
+		if q.failed() == nil {
+			s.open = append(s.open, sp)
+		}
+	}
+}
+
+// host tells of a function of the host's that began at start.
+func (s *spans) host(q *Queue, task string, start time.Time) {
+	if s.told != nil && task != "" {
+		s.told(device.Span{Queue: q.name, Label: q.label, Task: task, Start: start, End: time.Now()})
+	}
+}
+
+// flush tells what has been done. The stream is idle.
+func (s *spans) flush() {
+	for _, sp := range s.open {
+		from, err := sp.from.Since(s.zero)
+		to, err2 := sp.to.Since(s.zero)
+		if err == nil && err2 == nil {
+			s.told(device.Span{Queue: sp.queue, Label: sp.label, Task: sp.task, Start: s.after(from), End: s.after(to)})
+		}
+		s.spare = append(s.spare, sp.from, sp.to)
+	}
+	s.open = s.open[:0]
+}
+
+func (s *spans) after(ms float32) time.Time {
+	return s.at.Add(time.Duration(float64(ms) * float64(time.Millisecond)))
+}
+
+func (s *spans) close() {
+	for _, e := range s.spare {
+		_ = e.Close()
+	}
+	s.spare = nil
+}

@@ -1,0 +1,69 @@
+package build
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"zeroth/device"
+	"zeroth/device/cuda"
+	"zeroth/job/config"
+	"zeroth/job/machine"
+)
+
+// CUDA is the Backend of NVIDIA GPUs.
+type CUDA struct {
+	gpus  []int // of the job; empty: all there are
+	ranks int   // of the job
+}
+
+// Name is that of the job's key device.
+func (CUDA) Name() string { return "cuda" }
+
+// HostApart is true: the host's side of everything is pinned memory.
+func (CUDA) HostApart() bool { return true }
+
+// DeviceCopies is true: copy engines work beside the kernels.
+func (CUDA) DeviceCopies() bool { return true }
+
+// Workspace is cuda.Workspace, for a GPU has no workers.
+func (CUDA) Workspace(_, _ int, s device.Sizes) int64 { return cuda.Workspace(s) }
+
+// Available is nil where ranks can compute on the GPUs the job names.
+func (b CUDA) Available() error {
+	_, err := b.ordinals()
+	return err
+}
+
+// ordinals are the GPUs that ranks are on.
+func (b CUDA) ordinals() ([]int, error) {
+	usable, err := machine.UsableGPUs()
+	if err != nil {
+		return nil, err
+	}
+	return choose(b.gpus, b.ranks, usable)
+}
+
+// gpuOf is the GPU of a rank.
+func (b CUDA) gpuOf(rank int, on []int) int { return on[rank*len(on)/b.ranks] }
+
+// newCUDA is the backend of a job.
+func newCUDA(c *config.Config) CUDA { return CUDA{c.Parallel.GPUs, c.Parallel.Ranks} }
+
+// choose are the GPUs that ranks are spread over: those named, or all that are
+// usable, and no more than there are ranks.
+func choose(named []int, ranks int, usable []machine.GPU) ([]int, error) {
+	var all []int
+	for _, g := range usable {
+		all = append(all, g.Ordinal)
+	}
+	for _, g := range named {
+		if !slices.Contains(all, g) {
+			return nil, fmt.Errorf("parallel.gpus names GPU %d, and here are %s", g, strings.Trim(strings.Join(strings.Fields(fmt.Sprint(all)), ", "), "[]"))
+		}
+	}
+	if len(named) > 0 {
+		all = named
+	}
+	return all[:min(ranks, len(all))], nil
+}

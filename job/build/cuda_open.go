@@ -1,0 +1,66 @@
+//go:build cuda
+
+package build
+
+import (
+	"zeroth/device"
+	"zeroth/device/cpu"
+	"zeroth/device/cuda"
+)
+
+// Open opens a rank's share of its GPU.
+func (b CUDA) Open(rank, _ int, s device.Sizes, budget int64) (Device, error) {
+	on, err := b.ordinals()
+	if err != nil {
+		return nil, err
+	}
+	d, err := cuda.Open(b.gpuOf(rank, on))
+	if err != nil {
+		return nil, err
+	}
+	d.Budget(budget)
+	if err = d.ReachAll(on); err == nil {
+		err = d.ReserveWork(s)
+	}
+	if err != nil {
+		d.Close()
+		return nil, err
+	}
+	return gpu{d}, nil
+}
+
+// OpenHost opens host memory that is pinned for the rank's GPU, with the
+// processors' kernels.
+func (b CUDA) OpenHost(rank, workers int) (Device, error) {
+	on, err := b.ordinals()
+	if err != nil {
+		return nil, err
+	}
+	mem, err := cuda.OpenPinned(b.gpuOf(rank, on))
+	if err != nil {
+		return nil, err
+	}
+	d := cpu.NewHostFrom(workers, mem)
+	if err := d.Reserve(device.Sizes{}); err != nil {
+		d.Close()
+		mem.Close()
+		return nil, err
+	}
+	return pinned{processors{d}, mem}, nil
+}
+
+// gpu is a cuda.Device whose queues are Queues.
+type gpu struct{ *cuda.Device }
+
+func (g gpu) NewQueue(name string) Queue { return g.Device.NewQueue(name) }
+
+// pinned is host memory with what it was taken from.
+type pinned struct {
+	processors
+	mem cuda.Pinned
+}
+
+func (p pinned) Close() {
+	p.processors.Close()
+	p.mem.Close()
+}

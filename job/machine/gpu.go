@@ -1,0 +1,43 @@
+package machine
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"zeroth/device/cuda/driver"
+)
+
+// GPU is a GPU of this machine.
+type GPU struct {
+	Ordinal      int // the driver's number
+	Name         string
+	Major, Minor int   // compute capability
+	Memory       int64 // bytes
+	Free         int64 // bytes, of all that use it; Memory where the driver does not tell
+}
+
+func (g GPU) String() string { return fmt.Sprintf("GPU %d (%s)", g.Ordinal, g.Name) }
+
+// UsableGPUs are the GPUs that ranks can compute on, at least one, or why there is
+// none. It looks once.
+func UsableGPUs() ([]GPU, error) { return usable() }
+
+var usable = sync.OnceValues(func() ([]GPU, error) {
+	all, err := gpus()
+	if err != nil {
+		return nil, err
+	}
+	var old []string
+	able := slices.DeleteFunc(slices.Clone(all), func(g GPU) bool {
+		if g.Major < driver.LeastMajor {
+			old = append(old, fmt.Sprintf("%v has compute capability %d.%d", g, g.Major, g.Minor))
+		}
+		return g.Major < driver.LeastMajor
+	})
+	if len(able) == 0 {
+		return nil, fmt.Errorf("%s: the kernels want %d.0 or newer (A100, RTX 30, and since)", strings.Join(old, ", "), driver.LeastMajor)
+	}
+	return able, nil
+})

@@ -1,0 +1,13 @@
+//go:build !cuda
+
+package machine
+
+import "errors"
+
+// gpus needs the driver's binding.
+func gpus() ([]GPU, error) {
+	return nil, errors.New("this zeroth is built without -tags cuda: scripts/build-cuda builds one for GPUs")
+}
+
+// OnGPUs is nothing: there are none.
+func OnGPUs([]int) []int64 { return nil }
