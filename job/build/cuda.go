@@ -8,13 +8,15 @@ import (
 	"zeroth/device"
 	"zeroth/device/cuda"
 	"zeroth/job/config"
+	"zeroth/job/hf"
 	"zeroth/job/machine"
 )
 
 // CUDA is the Backend of NVIDIA GPUs.
 type CUDA struct {
-	gpus  []int // of the job; empty: all there are
-	ranks int   // of the job
+	gpus  []int    // of the job; empty: all there are
+	ranks int      // of the job
+	model hf.Model // of the job
 }
 
 // Name is that of the job's key device.
@@ -29,10 +31,29 @@ func (CUDA) DeviceCopies() bool { return true }
 // Workspace is cuda.Workspace, for a GPU has no workers.
 func (CUDA) Workspace(_, _ int, s device.Sizes) int64 { return cuda.Workspace(s) }
 
-// Available is nil where ranks can compute on the GPUs the job names.
+// Available is nil where ranks can compute on the GPUs the job names, all that its
+// model needs.
 func (b CUDA) Available() error {
+	if what := lacks(b.model); what != "" {
+		return fmt.Errorf("there are no kernels yet for %s, which the model has", what)
+	}
 	_, err := b.ordinals()
 	return err
+}
+
+// lacks is what of a model GPUs do not compute yet; empty if that is nothing.
+func lacks(m hf.Model) string {
+	switch {
+	case m.Family == "gpt2" && m.Act != device.GeluTanh:
+		return m.Act.String()
+	case m.Gemma:
+		return "the norms and the MLP of Gemma"
+	case m.Window > 0:
+		return "attention in a window"
+	case device.Rope{Scaling: m.Scaling}.Amplitude() != 1:
+		return "rotary positions with an amplitude"
+	}
+	return ""
 }
 
 // ordinals are the GPUs that ranks are on.
@@ -48,7 +69,7 @@ func (b CUDA) ordinals() ([]int, error) {
 func (b CUDA) gpuOf(rank int, on []int) int { return on[rank*len(on)/b.ranks] }
 
 // newCUDA is the backend of a job.
-func newCUDA(c *config.Config) CUDA { return CUDA{c.Parallel.GPUs, c.Parallel.Ranks} }
+func newCUDA(c *config.Config) CUDA { return CUDA{c.Parallel.GPUs, c.Parallel.Ranks, c.Model} }
 
 // choose are the GPUs that ranks are spread over: those named, or all that are
 // usable, and no more than there are ranks.

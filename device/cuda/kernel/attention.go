@@ -56,6 +56,9 @@ func sizeFor(a *device.Attn) *attnSize {
 }
 
 func wantAttn(op string, a *device.Attn, stats ...device.Buffer) {
+	if a.Window > 0 {
+		lacks(op + " in a window")
+	}
 	if a.B < 0 || a.T < 0 || a.Past < 0 || a.KV < 1 || a.H%a.KV != 0 || a.D < 1 {
 		panic(fmt.Sprintf("cuda: %s of B %d, T %d after %d, H %d, KV %d, D %d", op, a.B, a.T, a.Past, a.H, a.KV, a.D))
 	}

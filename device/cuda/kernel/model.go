@@ -80,6 +80,9 @@ const MaxHead = 512
 // Rope turns the heads of x (B*T, heads*D) in place by their positions, or with
 // inverse back.
 func (o *Ops) Rope(x device.Mat, r device.Rope, inverse bool) {
+	if r.Amplitude() != 1 {
+		lacks("rotary positions with an amplitude")
+	}
 	wantMat("rope", x.Rows, x.Cols, x)
 	if r.D < 2 || r.D > MaxHead || r.D%2 != 0 || x.Cols%r.D != 0 || r.T < 1 || x.Rows%r.T != 0 || r.Past < 0 {
 		panic(fmt.Sprintf("cuda: rope of a matrix (%d, %d) as sequences of %d positions after %d with heads of width %d", x.Rows, x.Cols, r.T, r.Past, r.D))
