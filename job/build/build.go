@@ -24,8 +24,8 @@ func Rule(o config.Optimizer) optim.Rule {
 
 // Schedule is the learning rate over the job's steps.
 func Schedule(c *config.Config) optim.Schedule {
-	kinds := map[string]optim.Kind{"constant": optim.Constant, "linear": optim.Linear, "cosine": optim.Cosine}
-	return optim.Schedule{Kind: kinds[c.Schedule.Type], LR: c.Optimizer.LR, MinLR: c.Schedule.MinLR, Warmup: c.Schedule.Warmup, Steps: c.Train.Steps}
+	kinds := map[string]optim.Kind{"constant": optim.Constant, "linear": optim.Linear, "cosine": optim.Cosine, "wsd": optim.WSD, "inverse_sqrt": optim.InverseSqrt}
+	return optim.Schedule{Kind: kinds[c.Schedule.Type], LR: c.Optimizer.LR, MinLR: c.Schedule.MinLR, Warmup: c.Schedule.Warmup, Steps: c.Train.Steps, Decay: c.Schedule.Decay}
 }
 
 // lossScale is dynamic where gradients are too small for their type.

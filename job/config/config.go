@@ -94,9 +94,10 @@ type Optimizer struct {
 // Schedule is the learning rate over the steps: a linear rise from 0 over
 // Warmup steps, then the curve of Type from Optimizer.LR to MinLR.
 type Schedule struct {
-	Type   string // "constant", "linear" or "cosine"
+	Type   string // "constant", "linear", "cosine", "wsd" or "inverse_sqrt"
 	Warmup int    // steps
 	MinLR  float64
+	Decay  int // the last steps, in which wsd falls
 }
 
 // Sampling is the text written at the end of training.

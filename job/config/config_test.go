@@ -320,7 +320,7 @@ func TestCombinations(t *testing.T) {
 		{"train={seed: 1.5}", "train.seed: 1.5 is not a whole number; want a whole number of at least 0"},
 		{"schedule={min_lr: 1e-3}", "schedule.min_lr: min_lr 1e-3 is above lr 6e-4; want a min_lr of at most lr"},
 		{"schedule={type: constant, min_lr: 1e-4}", "schedule.min_lr: not used: a constant schedule does not fall; remove it (--set schedule.min_lr=null removes it)"},
-		{"schedule={type: cosin}", "schedule.type: cosin is not known, did you mean cosine?; want constant, linear or cosine"},
+		{"schedule={type: cosin}", "schedule.type: cosin is not known, did you mean cosine?; want constant, linear, cosine, wsd or inverse_sqrt"},
 		{"optimizer={type: sgd, betas: [0.9, 0.9], eps: 1e-8}", "optimizer.betas: not used: sgd has no betas; remove it (--set optimizer.betas=null removes it)\n" +
 			"optimizer.eps: not used: sgd has no eps; remove it (--set optimizer.eps=null removes it)"},
 		{"optimizer={momentum: 0.9}", "optimizer.momentum: not used: adamw has no momentum; remove it (--set optimizer.momentum=null removes it)"},

@@ -59,7 +59,8 @@ var when = map[string]string{
 	"optimizer.betas":         "with optimizer.type adamw, adam and lion",
 	"optimizer.eps":           "with optimizer.type adamw and adam",
 	"optimizer.momentum":      "with optimizer.type sgd",
-	"schedule.min_lr":         "with schedule.type linear and cosine",
+	"schedule.min_lr":         "with schedule.type linear, cosine and wsd",
+	"schedule.decay":          "with schedule.type wsd",
 }
 
 // samples are values of keys whose default is no value.
@@ -68,7 +69,7 @@ var samples = map[string]string{
 	"data.text": `["docs/**/*.md"]`, "data.tokens": `["train.bin"]`, "data.dtype": "uint16", "data.tokenizer": "gpt2", "data.vocab": "models/gpt2",
 	"train.batch": "32", "train.micro_batch": "4", "train.accumulate": "2", "train.eval_every": "100", "parallel.ranks": "4", "parallel.gpus": "[0, 2]", "parallel.memory": "4GiB",
 	"zero.offload.path": "/mnt/nvme", "optimizer.betas": "[0.9, 0.95]", "optimizer.eps": "1e-8", "optimizer.momentum": "0.9",
-	"schedule.warmup": "100", "schedule.min_lr": "6e-5", "checkpoint.every": "100", "checkpoint.dir": "/data/ckpt", "checkpoint.keep": "{last: 3, best: val_loss}",
+	"schedule.warmup": "100", "schedule.min_lr": "6e-5", "schedule.decay": "100", "checkpoint.every": "100", "checkpoint.dir": "/data/ckpt", "checkpoint.keep": "{last: 3, best: val_loss}",
 	"checkpoint.save_on_exit": "true", "sample.prompt": `"Once upon a time"`, "sample.tokens": "200", "sample.seed": "1",
 }
 

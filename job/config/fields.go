@@ -28,7 +28,7 @@ var (
 	tokenizers = []string{"bytes", "gpt2", "folder", "none"}
 	idTypes    = []string{"uint16", "uint32", "int32", "int64"}
 	rules      = []string{"adamw", "adam", "sgd", "lion"}
-	curves     = []string{"constant", "linear", "cosine"}
+	curves     = []string{"constant", "linear", "cosine", "wsd", "inverse_sqrt"}
 	Recomputes = []string{"none", "block"}
 	precisions = []device.DType{device.F32, device.BF16, device.F16}
 	devices    = []string{"auto", "cpu", "cuda"}
@@ -96,9 +96,10 @@ func (c *Config) fields() []field {
 		{"optimizer.weight_decay", real{&o.WeightDecay, atLeast0, "a number of at least 0"}, "0.1", "", "of matrices; biases and norms have none"},
 		{"optimizer.momentum", real{&o.Momentum, within(0, 1), "a number of at least 0 and below 1"}, "", "0.9", "of sgd"},
 
-		{"schedule.type", choice{&s.Type, curves}, "cosine", "", "constant | linear | cosine: the learning rate after the warmup"},
+		{"schedule.type", choice{&s.Type, curves}, "cosine", "", "constant | linear | cosine | wsd | inverse_sqrt: the learning rate after the warmup"},
 		{"schedule.warmup", count{&s.Warmup, 0, mostSteps}, "", "20, or steps if fewer", "steps of linear rise from 0; a run of fewer steps ends before the highest rate"},
-		{"schedule.min_lr", real{&s.MinLR, atLeast0, "a number of at least 0"}, "", "lr / 10", "learning rate at the last step; not for constant"},
+		{"schedule.min_lr", real{&s.MinLR, atLeast0, "a number of at least 0"}, "", "lr / 10", "learning rate at the last step; not for constant and inverse_sqrt"},
+		{"schedule.decay", count{&s.Decay, 1, mostSteps}, "", "a tenth of steps, at least 1", "wsd: the last steps, in which the learning rate falls"},
 
 		{"checkpoint.every", count{&k.Every, 0, mostSteps}, "0", "", "steps between checkpoints; 0 is none"},
 		{"checkpoint.dir", path{text{&k.Dir}}, "", "ckpt in the run folder", "folder of checkpoints"},

@@ -34,6 +34,10 @@ func (c *Config) idle(key string) (why, because string) {
 		return c.Zero.Offload.idle(name)
 	case name == "min_lr" && c.Schedule.Type == "constant":
 		return "a constant schedule does not fall", "schedule.type"
+	case name == "min_lr" && c.Schedule.Type == "inverse_sqrt":
+		return "an inverse_sqrt schedule falls as its formula says", "schedule.type"
+	case name == "decay" && c.Schedule.Type != "wsd":
+		return "a " + c.Schedule.Type + " schedule has no decay of its own", "schedule.type"
 	}
 	return "", ""
 }
@@ -263,6 +267,9 @@ func (r *reader) resolveTraining() {
 	if !r.has("schedule.warmup") {
 		s.Warmup = min(20, t.Steps)
 	}
+	if s.Type == "wsd" && !r.has("schedule.decay") {
+		s.Decay = max(1, t.Steps/10)
+	}
 }
 
 func (r *reader) resolveOptimizer() {
@@ -282,7 +289,7 @@ func (r *reader) resolveOptimizer() {
 		o.Momentum = 0.9
 	}
 	switch {
-	case s.Type == "constant":
+	case s.Type == "constant" || s.Type == "inverse_sqrt":
 		if !r.has("schedule.min_lr") {
 			s.MinLR = o.LR
 		}
