@@ -6,11 +6,11 @@ import "math"
 type Kind uint8
 
 const (
-	Constant Kind = iota // stays at LR
-	Linear               // falls to MinLR on a straight line
-	Cosine               // falls to MinLR on half a cosine
-	WSD                  // stays at LR until the last Decay steps, and falls to MinLR there on a straight line (Hu et al., arXiv 2404.06395)
-	InverseSqrt          // LR / sqrt(1 + steps since the peak / timescale), the timescale being Warmup, or 10,000 without one (transformers)
+	Constant    Kind = iota // stays at LR
+	Linear                  // falls to MinLR on a straight line
+	Cosine                  // falls to MinLR on half a cosine
+	WSD                     // stays at LR until the last Decay steps, and falls to MinLR there on a straight line (Hu et al., arXiv 2404.06395)
+	InverseSqrt             // LR / sqrt(1 + steps since the peak / timescale), the timescale being Warmup, or 10,000 without one (transformers)
 )
 
 // Schedule is the learning rate as a function of the step. Its peak, LR, is
