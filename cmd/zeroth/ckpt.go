@@ -9,11 +9,10 @@ import (
 	"io"
 	"strings"
 
-	"github.com/jedib0t/go-pretty/v6/table"
-	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 
 	"zeroth/job/report"
+	"zeroth/job/show"
 )
 
 const aboutCheckpoints = `Look at, check, compare, convert and delete checkpoints.
@@ -115,22 +114,7 @@ func (a *app) long(cmd *cobra.Command, verb string, total int64, work func(ctx c
 	return speed, err
 }
 
-// newTable is a table without lines, which reads well on a terminal and splits
-// well in a pipe. Columns with a number in right are aligned to the right.
-func (a *app) newTable(header table.Row, right ...int) table.Writer {
-	t := table.NewWriter()
-	t.SetOutputMirror(a.out)
-	t.AppendHeader(header)
-	style := table.StyleDefault
-	style.Options = table.OptionsNoBordersAndSeparators
-	style.Format.Header = text.FormatDefault
-	style.Box.PaddingLeft, style.Box.PaddingRight = "", "  "
-	t.SetStyle(style)
-	var columns []table.ColumnConfig
-	for _, n := range right {
-		columns = append(columns, table.ColumnConfig{Number: n, Align: text.AlignRight, AlignHeader: text.AlignRight})
-	}
-	t.SetColumnConfigs(columns)
-	t.SuppressTrailingSpaces()
-	return t
+// print writes a table as wide as the terminal has room for.
+func (a *app) print(t *show.Columns) error {
+	return show.Print(a.out, t.Within(show.Width(a.out)))
 }

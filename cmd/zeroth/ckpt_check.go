@@ -7,10 +7,10 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
 	"zeroth/checkpoint"
+	"zeroth/job/show"
 	"zeroth/job/state"
 )
 
@@ -166,7 +166,8 @@ func shared(x, y *checkpoint.Checkpoint) (n int64) {
 }
 
 func (a *app) differences(x, y *checkpoint.Checkpoint, ds []checkpoint.Difference, all bool, speed string) {
-	t := a.newTable(table.Row{"tensor", "kind", "", "elements", "max |a-b|", "max relative"}, 4, 5, 6)
+	t := &show.Columns{Align: "lllrrr"}
+	t.Add("tensor", "kind", "", "elements", "max |a-b|", "max relative")
 	equal := 0
 	for _, d := range ds {
 		if d.What == checkpoint.Equal {
@@ -174,17 +175,17 @@ func (a *app) differences(x, y *checkpoint.Checkpoint, ds []checkpoint.Differenc
 		}
 		switch {
 		case d.What == checkpoint.Differs:
-			t.AppendRow(table.Row{checkpoint.Plain(d.Name), d.Kind, d.What, d.Elements, fmt.Sprintf("%.3g", d.MaxAbs), fmt.Sprintf("%.3g", d.MaxRel)})
+			t.Add(checkpoint.Plain(d.Name), fmt.Sprint(d.Kind), fmt.Sprint(d.What), fmt.Sprint(d.Elements), fmt.Sprintf("%.3g", d.MaxAbs), fmt.Sprintf("%.3g", d.MaxRel))
 		case d.What == checkpoint.Shape:
 			u, _ := x.Tensor(d.Name, d.Kind)
 			v, _ := y.Tensor(d.Name, d.Kind)
-			t.AppendRow(table.Row{checkpoint.Plain(d.Name), d.Kind, fmt.Sprintf("%s%v in A, %s%v in B", u.DType, u.Shape, v.DType, v.Shape)})
+			t.Add(checkpoint.Plain(d.Name), fmt.Sprint(d.Kind), fmt.Sprintf("%s%v in A, %s%v in B", u.DType, u.Shape, v.DType, v.Shape))
 		case all || d.What != checkpoint.Equal:
-			t.AppendRow(table.Row{checkpoint.Plain(d.Name), d.Kind, d.What})
+			t.Add(checkpoint.Plain(d.Name), fmt.Sprint(d.Kind), fmt.Sprint(d.What))
 		}
 	}
-	if t.Length() > 0 {
-		t.Render()
+	if t.Rows() > 1 {
+		_ = a.print(t) // the output keeps its errors
 		fmt.Fprintln(a.out)
 	}
 	fmt.Fprintf(a.out, "A %s, step %d\nB %s, step %d\n%d tensors: %d equal, %d not (%s)\n", x.Path, x.Step, y.Path, y.Step, len(ds), equal, len(ds)-equal, speed)

@@ -10,11 +10,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
 	"zeroth/checkpoint"
 	"zeroth/job/report"
+	"zeroth/job/show"
 	"zeroth/job/state"
 )
 
@@ -28,8 +28,7 @@ func (a *app) ckptLs() *cobra.Command {
 		case asJSON:
 			return a.writeJSON(list)
 		}
-		a.list(list)
-		return nil
+		return a.list(list)
 	})
 	cmd.Long = `List the checkpoints of a folder, the newest commit last, with those that cannot
 be loaded and why. It looks at names and sizes; 'zeroth ckpt verify' reads every
@@ -55,17 +54,18 @@ func entries(path string) ([]checkpoint.Entry, error) {
 	return list, err
 }
 
-func (a *app) list(list []checkpoint.Entry) {
+func (a *app) list(list []checkpoint.Entry) error {
 	if len(list) == 0 {
-		fmt.Fprintln(a.out, "no checkpoints yet")
-		return
+		_, err := fmt.Fprintln(a.out, "no checkpoints yet")
+		return err
 	}
 	latest, _ := checkpoint.Newest(list)
-	t := a.newTable(table.Row{"step", "size", "age", "ranks", "metrics", "status", "folder"}, 1, 2, 3, 4)
+	t := &show.Columns{Align: "rrrrlll"}
+	t.Add("step", "size", "age", "ranks", "metrics", "status", "folder")
 	for _, e := range list {
-		row := table.Row{e.Step, "-", "-", "-", numbers(e.Metrics), e.Status.String(), filepath.Base(e.Path)}
+		row := []string{fmt.Sprint(e.Step), "-", "-", "-", numbers(e.Metrics), e.Status.String(), filepath.Base(e.Path)}
 		if !e.Created.IsZero() {
-			row[1], row[2], row[3] = report.DecimalSize(e.Bytes), report.Age(e.Created), e.Writers
+			row[1], row[2], row[3] = report.DecimalSize(e.Bytes), report.Age(e.Created), fmt.Sprint(e.Writers)
 		}
 		if e.Status == checkpoint.Complete && e.Path == latest.Path {
 			row[5] = "complete, latest"
@@ -73,9 +73,9 @@ func (a *app) list(list []checkpoint.Entry) {
 		if e.Why != "" {
 			row[5] = fmt.Sprintf("%v: %s", e.Status, e.Why)
 		}
-		t.AppendRow(row)
+		t.Add(row...)
 	}
-	t.Render()
+	return a.print(t)
 }
 
 // numbers are metrics in the order of their names.
@@ -138,12 +138,12 @@ func (a *app) inspect(ck *checkpoint.Checkpoint) error {
 		fmt.Fprintf(a.out, "%-10s %s\n", f[0], f[1])
 	}
 	fmt.Fprintln(a.out)
-	t := a.newTable(table.Row{"tensor", "kind", "type", "shape", "elements by rank"})
+	t := &show.Columns{Align: "lllll"}
+	t.Add("tensor", "kind", "type", "shape", "elements by rank")
 	for _, x := range ck.Tensors {
-		t.AppendRow(table.Row{checkpoint.Plain(x.Name), x.Kind, x.DType, fmt.Sprint(x.Shape), byRank(ck.Pieces(x.Name, x.Kind))})
+		t.Add(checkpoint.Plain(x.Name), fmt.Sprint(x.Kind), fmt.Sprint(x.DType), fmt.Sprint(x.Shape), byRank(ck.Pieces(x.Name, x.Kind)))
 	}
-	t.Render()
-	return nil
+	return a.print(t)
 }
 
 // byRank is who wrote which elements; neighbours of one rank are one range.

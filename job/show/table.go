@@ -15,6 +15,9 @@ type Columns struct {
 // Add adds a row, a cell for each column.
 func (t *Columns) Add(cells ...string) { t.rows = append(t.rows, cells) }
 
+// Rows is how many there are, with that of the names.
+func (t *Columns) Rows() int { return len(t.rows) }
+
 func (t *Columns) String() string { return set(t.Align, t.rows) }
 
 // Within is the table in so many characters a line, 0 for any number. Where it is
