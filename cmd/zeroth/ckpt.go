@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -29,20 +28,12 @@ not to be deleted was found, or the work failed; 2 a mistake in the command line
 
 func (a *app) ckpt() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "ckpt",
-		Short: "Look at, check, convert and delete checkpoints",
-		Long:  aboutCheckpoints,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return nil
-			}
-			err := fmt.Sprintf("unknown command %q for %q", args[0], cmd.CommandPath())
-			if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-				err += "\n\nDid you mean this?\n\t" + strings.Join(near, "\n\t") + "\n"
-			}
-			return errors.New(err)
-		},
-		RunE: func(cmd *cobra.Command, args []string) error { return cmd.Help() },
+		Use:        "ckpt",
+		Short:      "Look at, check, convert and delete checkpoints",
+		Long:       aboutCheckpoints,
+		SuggestFor: []string{"checkpoint", "checkpoints", "export", "import", "convert", "verify", "diff", "prune"},
+		Args:       knownCommand,
+		RunE:       func(cmd *cobra.Command, args []string) error { return cmd.Help() },
 	}
 	cmd.SuggestionsMinimumDistance = 2
 	cmd.AddCommand(a.ckptLs(), a.ckptInspect(), a.ckptVerify(), a.ckptDiff(), a.ckptExport(), a.ckptImport(), a.ckptPrune(), a.removedCommand("ckpt", "reshard"))

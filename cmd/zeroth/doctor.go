@@ -20,8 +20,9 @@ import (
 // doctor is "zeroth doctor": what this machine has that training would use.
 func (a *app) doctor() *cobra.Command {
 	return &cobra.Command{
-		Use:   "doctor [FOLDER]",
-		Short: "Show what this machine has that training would use",
+		Use:        "doctor [FOLDER]",
+		Short:      "Show what this machine has that training would use",
+		SuggestFor: []string{"info", "env"},
 		Long: `Show what a run on this machine could use, and who bounds it: processors and
 their instruction sets, those that kernels are chosen for, memory, the disk that
 run folders are on (FOLDER, or runs in this one), the limits of the process, and,

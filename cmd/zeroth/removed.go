@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -62,6 +63,34 @@ func wrongFlag(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w; did you mean --%s?", err, near)
 	}
 	return err
+}
+
+// knownCommand refuses arguments of a command that only has commands, and says what
+// may have been meant.
+func knownCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	err := fmt.Sprintf("unknown command %q for %q", args[0], cmd.CommandPath())
+	near := cmd.SuggestionsFor(args[0])
+	if len(near) == 0 && !cmd.HasParent() {
+		near = meant(args[0])
+	}
+	if len(near) > 0 {
+		err += "\n\nDid you mean this?\n\t" + strings.Join(near, "\n\t") + "\n"
+	}
+	return errors.New(err)
+}
+
+// meant is the command for what stands where one belongs: a job file, or a key.
+func meant(word string) []string {
+	if _, ok := config.Explain(word); ok {
+		return []string{"help " + word}
+	}
+	if ext := filepath.Ext(word); ext == ".yaml" || ext == ".yml" || ext == ".json" {
+		return []string{"train " + word, "plan " + word}
+	}
+	return nil
 }
 
 // nearFlag is the flag of a command that a name is likely a misspelling of, or "".

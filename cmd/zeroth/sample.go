@@ -18,12 +18,14 @@ import (
 func (a *app) sample() *cobra.Command {
 	o := generate.Options{}
 	cmd := &cobra.Command{
-		Use:   "sample --run FOLDER",
-		Short: "Let a trained model continue a text",
+		Use:        "sample --run FOLDER",
+		Short:      "Let a trained model continue a text",
+		SuggestFor: []string{"generate", "infer", "inference", "chat", "complete"},
 		Long: `Let the model of a run folder continue a text, up to so many tokens or the one
 that ends a text. Of a run that still trains its newest complete checkpoint is
-taken; --run may also name a checkpoint, or a Hugging Face folder. The same seed writes the same text. On a terminal control
-characters are written as in a Go string; in a pipe bytes are as they come.`,
+taken; --run may also name a checkpoint, or a Hugging Face folder. The same seed
+writes the same text. On a terminal control characters are written as in a Go
+string; in a pipe bytes are as they come.`,
 		Example: `  zeroth sample --run run1 --prompt "func main() {" --tokens 200
   zeroth sample --run run1/ckpt/step-00001000
   zeroth sample --run run1 --prompt "// " --temperature 0 --tokens 50`,
@@ -59,6 +61,7 @@ characters are written as in a Go string; in a pipe bytes are as they come.`,
 	uintVar(f, &o.Seed, "seed", 1, "of the choices")
 	must(cmd.MarkFlagRequired("run"))
 	must(cmd.MarkFlagDirname("run"))
+	must(cmd.RegisterFlagCompletionFunc("tokenizer", wordsOrFile("bytes", "gpt2")))
 	return cmd
 }
 

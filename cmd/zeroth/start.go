@@ -22,8 +22,9 @@ func (a *app) initJob() *cobra.Command {
 		list += fmt.Sprintf("  %-11s %s\n", g.Name, g.For)
 	}
 	return &cobra.Command{
-		Use:   "init [GOAL] [FILE]",
-		Short: "Write a commented job file for a goal",
+		Use:        "init [GOAL] [FILE]",
+		Short:      "Write a commented job file for a goal",
+		SuggestFor: []string{"new", "create"},
 		Long: `Write a commented job file for a goal, to be edited: GOAL.yaml, or another file,
 or - for the standard output. A file that is there is never written over. Goals:
 

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -357,6 +358,20 @@ func TestSampleOfACheckpoint(t *testing.T) {
 	}
 	_, errs = zeroth(t, 2, "sample", "--run", "nothing")
 	contains(t, errs, "want the folder of a run that has a model or a checkpoint")
+}
+
+// What is no command is told with the one that may be meant.
+func TestNoSuchCommand(t *testing.T) {
+	for word, want := range map[string]string{"trian": "train", "resume": "train", "generate": "sample", "estimate": "plan", "checkpoint": "ckpt", "export": "ckpt",
+		"new": "init", "my.yaml": "train my.yaml\n\tplan my.yaml", "zero.stage": "help zero.stage", "env": "doctor"} {
+		if _, errs := zeroth(t, 2, word, "x"); errs != fmt.Sprintf("zeroth: unknown command %q for \"zeroth\"\n\nDid you mean this?\n\t%s\n\nSee 'zeroth --help'.\n", word, want) {
+			t.Errorf("%s: %s", word, errs)
+		}
+	}
+	if _, errs := zeroth(t, 2, "xyzzy"); errs != "zeroth: unknown command \"xyzzy\" for \"zeroth\"\nSee 'zeroth --help'.\n" {
+		t.Error(errs)
+	}
+	zeroth(t, 0)
 }
 
 // Folders and files in each other's place are told with the one that is meant.

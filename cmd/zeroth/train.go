@@ -27,8 +27,9 @@ func (a *app) train() *cobra.Command {
 	var out, resume string
 	var look probes
 	cmd := &cobra.Command{
-		Use:   "train JOB.yaml",
-		Short: "Train a model as a job file says",
+		Use:        "train JOB.yaml",
+		Short:      "Train a model as a job file says",
+		SuggestFor: []string{"run", "start", "resume", "pretrain", "finetune"},
 		Long: `Train a model as a job file says. The run folder receives
 
   job.yaml             the effective configuration, complete
