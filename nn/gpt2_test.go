@@ -367,7 +367,9 @@ func (r *rig) train(replay bool) {
 	x, saved := make([]device.Buffer, len(r.model.Modules)+1), make([]Saved, len(r.model.Modules))
 	for _, dw := range r.dw {
 		for _, b := range dw {
-			poison(b)
+			if b.N > 0 {
+				poison(b)
+			}
 		}
 	}
 	poison(r.bt.Loss)
