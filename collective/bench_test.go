@@ -36,11 +36,11 @@ func BenchmarkAllReduce(b *testing.B) {
 		func(bufs [][]float32, r int) { sumPart(bufs, r); copyParts(bufs, r) })
 }
 
-// BenchmarkWatch is a small operation with a deadline.
-func BenchmarkWatch(b *testing.B) {
+// BenchmarkWatchdog is a small operation with a deadline.
+func BenchmarkWatchdog(b *testing.B) {
 	for _, size := range []int{2, 4} {
 		b.Run(fmt.Sprintf("ranks=%d", size), func(b *testing.B) {
-			e := newEnds(b, wrapped(func(g collective.Group) collective.Group { return collective.Watch(g, 0) })(size))
+			e := newEnds(b, wrapped(func(g collective.Group) collective.Group { return collective.Watchdog(g, 0) })(size))
 			bufs := benchBuffers(size, 64<<10)
 			for b.Loop() {
 				benchStep(b, e, bufs, func(g collective.Group, q device.Queue, buf device.Buffer) { collective.AllGather(g, q, buf) })

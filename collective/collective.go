@@ -19,7 +19,7 @@
 //
 // A rank whose queue has failed skips its operations and so keeps its peers
 // waiting: it must close its groups. Nobody hangs on a rank that does, and
-// Watch turns one that does not into an error that names it.
+// Watchdog turns one that does not into an error that names it.
 package collective
 
 import (
@@ -55,9 +55,9 @@ type Group interface {
 	Close() error
 }
 
-// Watched is a Group that can tell what it waits for; Watch looks for it in the
+// Inspectable is a Group that can tell what it waits for; Watchdog looks for it in the
 // group it wraps.
-type Watched interface {
+type Inspectable interface {
 	Group
 	// Missing is the ranks, by Name, that this rank's operation still waits
 	// for, nil if it does not wait. An implementation that can tell what ranks
@@ -147,11 +147,11 @@ func Barrier(g Group, q device.Queue, scratch device.Buffer) {
 	AllGather(g, q, scratch)
 }
 
-// watched is g, or the first group under its wrappers, that is Watched; nil if
+// inspectable is g, or the first group under its wrappers, that is Inspectable; nil if
 // there is none.
-func watched(g Group) Watched {
+func inspectable(g Group) Inspectable {
 	for {
-		if w, ok := g.(Watched); ok {
+		if w, ok := g.(Inspectable); ok {
 			return w
 		}
 		u, ok := g.(interface{ Unwrap() Group })

@@ -160,7 +160,7 @@ func (l *Local) Rank() int { return l.rank }
 // Size implements Group.
 func (l *Local) Size() int { return len(l.at.names) }
 
-// Name implements Watched.
+// Name implements Inspectable.
 func (l *Local) Name(r int) int { return l.at.names[r] }
 
 // AllGather implements Group.
@@ -374,7 +374,7 @@ func (l *Local) Close() error {
 	return nil
 }
 
-// Abort implements Watched.
+// Abort implements Inspectable.
 func (l *Local) Abort(err error) {
 	l.at.mu.Lock()
 	defer l.at.mu.Unlock()
@@ -390,7 +390,7 @@ func (r *rendezvous) end(why error) {
 	}
 }
 
-// Missing implements Watched: a search through the groups in which the ranks
+// Missing implements Inspectable: a search through the groups in which the ranks
 // that are missing wait in turn.
 func (l *Local) Missing() [][]int {
 	if !l.at.holds(l.rank) {

@@ -190,7 +190,7 @@ func TestMisuse(t *testing.T) {
 		"barrier of 2 ranks":             func() { collective.Barrier(l, q, f32) },
 		"from rank 2 of 2":               func() { collective.Broadcast(l, q, f32, 2, f32.Slice(0, 2)) },
 		"by way of 0 fp32":               func() { collective.Broadcast(l, q, f32, 1, device.Buffer{}) },
-		"no Missing and Abort":           func() { collective.Watch(nobody{}, 0) },
+		"no Missing and Abort":           func() { collective.Watchdog(nobody{}, 0) },
 		"3 fp32 from rank 0 of 2 by way": func() { collective.Broadcast(l, q, f32, 0, device.OfI32(make([]int32, 2))) },
 	}
 	for want, f := range tests {
@@ -205,7 +205,7 @@ func TestMisuse(t *testing.T) {
 	}
 }
 
-// nobody is a group that is not Watched.
+// nobody is a group that is not Inspectable.
 type nobody struct{ collective.Group }
 
 // TestGroupHoldsNoMemory checks that a group lets go of the buffers of an

@@ -123,7 +123,7 @@ func (g *Wired) Rank() int { return g.wire.Rank() }
 // Size implements Group.
 func (g *Wired) Size() int { return g.wire.Size() }
 
-// Name implements Watched.
+// Name implements Inspectable.
 func (g *Wired) Name(r int) int { return g.wire.Name(r) }
 
 // AllGather implements Group.
@@ -470,13 +470,13 @@ func (g *Wired) Close() error {
 	return nil
 }
 
-// Abort implements Watched.
+// Abort implements Inspectable.
 func (g *Wired) Abort(err error) {
 	g.wire.Abort(err)
 	_ = g.why() // which passes it on
 }
 
-// Missing implements Watched. Peers whose call has not come are missing at once;
+// Missing implements Inspectable. Peers whose call has not come are missing at once;
 // where all have called, those from whom nothing comes and to whom nothing goes,
 // if nothing at all has moved since it was last asked.
 func (g *Wired) Missing() [][]int {

@@ -144,13 +144,13 @@ func TestHostViews(t *testing.T) {
 		t.Errorf("%v %v %v %v %v after writing through views", f32, f64, i32, i64, u16)
 	}
 	b := device.OfF32(f32)
-	away := b
-	away.Host = false
+	far := b
+	far.Host = false
 	for want, f := range map[string]func(){
 		"device: a fp32 buffer viewed as int32":     func() { b.I32() },
 		"device: a fp32 buffer viewed as bf16":      func() { b.U16() },
 		"device: a fp32 buffer viewed as fp64":      func() { b.F64() },
-		"device: the host looks into device memory": func() { away.F32() },
+		"device: the host looks into device memory": func() { far.F32() },
 		"device: 16-bit elements called int32":      func() { device.OfU16(device.I32, u16) },
 	} {
 		if got := panics(f); got != want {

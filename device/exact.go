@@ -191,8 +191,8 @@ func (e *Exact) round() float64 {
 	}
 	lead, exp := uint64(e[top]), 32*top+exactLow // the top limb may have 63 bits
 	for i := top - 1; i >= 0; i-- {
-		limb, room := uint64(e[i]), bits.LeadingZeros64(lead)
-		take := min(room, 32)
+		limb, spare := uint64(e[i]), bits.LeadingZeros64(lead)
+		take := min(spare, 32)
 		lead = lead<<take | limb>>(32-take)
 		exp -= take
 		if limb<<take&exactMask != 0 {

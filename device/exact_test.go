@@ -168,9 +168,9 @@ func TestExactCountsTermsThatAreNotFinite(t *testing.T) {
 	}
 }
 
-// TestExactHasRoom holds the stated 2^31 terms, of the largest and of both signs:
+// TestExactHasSpareBits holds the stated 2^31 terms, of the largest and of both signs:
 // a limb of a term is below 2^32 in magnitude.
-func TestExactHasRoom(t *testing.T) {
+func TestExactHasSpareBits(t *testing.T) {
 	big := math.Ldexp(1-math.Ldexp(1, -53), 262) // above any block of 64 squares
 	for _, x := range []float64{big, -big, math.Ldexp(1-math.Ldexp(1, -53), -200)} {
 		var one, all Exact

@@ -36,13 +36,13 @@ func FreeWindow(dev, host Device, w Window) {
 	dev.Free(w.Device)
 }
 
-// Onto is a window onto memory of a device, by way of host memory that room gives
-// for so many elements; room is only asked where it is needed.
-func Onto(b Buffer, room func(n int) Buffer) Window {
+// Onto is a window onto memory of a device, by way of host memory that host gives
+// for so many elements; host is only asked where it is needed.
+func Onto(b Buffer, host func(n int) Buffer) Window {
 	if b.Host {
 		return Window{b, b}
 	}
-	return Window{b, room(b.N)}
+	return Window{b, host(b.N)}
 }
 
 // Send brings the host's side to the device, in the order of q.

@@ -37,32 +37,32 @@ func spoil(b device.Buffer) {
 	}
 }
 
-// watched is a group that counts its operations by the length of what they are
+// counted is a group that counts its operations by the length of what they are
 // on, delays them, and spoils what they leave undefined: the parts that a
 // gather is going to fill before it, those that a reduction does not after it.
-type watched struct {
+type counted struct {
 	collective.Group
 	rng              *rand.Rand
 	gathers, reduces map[int]int
 }
 
-func watch(g collective.Group, seed uint64) *watched {
-	return &watched{g, rand.New(rand.NewPCG(seed, uint64(g.Rank()))), map[int]int{}, map[int]int{}}
+func count(g collective.Group, seed uint64) *counted {
+	return &counted{g, rand.New(rand.NewPCG(seed, uint64(g.Rank()))), map[int]int{}, map[int]int{}}
 }
 
-func (w *watched) AllGather(q device.Queue, whole, own device.Buffer) {
+func (w *counted) AllGather(q device.Queue, whole, own device.Buffer) {
 	w.gathers[whole.N]++
 	w.spoilOthers(q, whole, own)
 	w.Group.AllGather(q, whole, own)
 }
 
-func (w *watched) ReduceScatter(q device.Queue, own, whole device.Buffer) {
+func (w *counted) ReduceScatter(q device.Queue, own, whole device.Buffer) {
 	w.reduces[whole.N]++
 	w.Group.ReduceScatter(q, own, whole)
 	w.spoilOthers(q, whole, own)
 }
 
-func (w *watched) spoilOthers(q device.Queue, whole, own device.Buffer) {
+func (w *counted) spoilOthers(q device.Queue, whole, own device.Buffer) {
 	delay := time.Duration(w.rng.IntN(100))
 	q.Do(func() error {
 		for r := range w.Size() {
@@ -92,7 +92,7 @@ type rank struct {
 	dev                   *cpu.Device
 	compute, comm, update *cpu.Queue
 	groups                collective.Ranks
-	shards, replicas      *watched
+	shards, replicas      *counted
 	heard                 *heard
 	run                   *fsdp.Runner
 	batch                 nn.Batch
@@ -108,7 +108,7 @@ const arenaSize = 1 << 14
 func newRank(s setup, at int, g collective.Ranks, o *oracle) (*rank, error) {
 	r := &rank{setup: s, at: at, groups: g, dev: cpu.NewHost(1), heard: &heard{}}
 	r.compute, r.comm, r.update = r.dev.NewQueue("compute"), r.dev.NewQueue("comm"), r.dev.NewQueue("update")
-	r.shards, r.replicas = watch(g.Shard, 1), watch(g.Replica, 2)
+	r.shards, r.replicas = count(g.Shard, 1), count(g.Replica, 2)
 	r.host = cpu.NewHost(1)
 	r.toHost, r.toDevice = r.host.NewQueue("to host"), r.host.NewQueue("to device")
 	ints, floats := func() device.Buffer { return device.OfI32(make([]int32, rows)) }, make([]float32, rows)
@@ -145,7 +145,7 @@ func newRank(s setup, at int, g collective.Ranks, o *oracle) (*rank, error) {
 // members are the ranks a unit belongs to: norms are whole on every rank.
 func (r *rank) members(unit string) fsdp.Groups {
 	if unit == "norms" {
-		return fsdp.Groups{Shard: collective.NewLocal(1)[0], Replica: watch(r.groups.World, 3)}
+		return fsdp.Groups{Shard: collective.NewLocal(1)[0], Replica: count(r.groups.World, 3)}
 	}
 	return fsdp.Groups{Shard: r.shards, Replica: r.replicas}
 }
@@ -571,7 +571,7 @@ func TestFrozenUnit(t *testing.T) {
 	}
 	for bits := range 4 {
 		policy := fsdp.Policy{KeepParams: bits&1 > 0, KeepGrads: bits&2 > 0, Prefetch: 1}
-		group := watch(collective.NewLocal(1)[0], 1)
+		group := count(collective.NewLocal(1)[0], 1)
 		units := fsdp.LayOut(m, policy, func(string) fsdp.Groups {
 			return fsdp.Groups{Shard: group, Replica: collective.NewLocal(1)[0]}
 		})

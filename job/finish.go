@@ -48,7 +48,7 @@ func export(c *config.Config, ranks []*build.Rank, folder string) (err error) {
 		return err
 	}
 	err = build.Together(ranks, func(r *build.Rank) error {
-		return r.Trainer.Each(zero.Master, zero.Room(), func(p zero.Part, src []float32) error {
+		return r.Trainer.Each(zero.Master, zero.Staging(), func(p zero.Part, src []float32) error {
 			return w.WriteF32(p.Param.Name, p.At.Lo, src)
 		})
 	})

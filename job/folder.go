@@ -221,9 +221,9 @@ func Some(files []os.DirEntry, n int) string {
 	return strings.Join(names, ", ")
 }
 
-// room says before training whether the disk has room for a checkpoint at all: an
+// diskSpace says before training whether the disk has space for a checkpoint at all: an
 // error, or where the job goes on without checkpoints a warning.
-func room(c *config.Config, s *state.Saver, obs report.Observer) error {
+func diskSpace(c *config.Config, s *state.Saver, obs report.Observer) error {
 	if s == nil {
 		return nil
 	}
@@ -237,8 +237,8 @@ func room(c *config.Config, s *state.Saver, obs report.Observer) error {
 	}
 	wrong := fmt.Sprintf("a checkpoint takes %s, %s has %s free", show.ByteSize(need), dir, show.ByteSize(free))
 	if c.Checkpoint.OnError != "stop" {
-		obs.Note(wrong + ": there will be none until there is room")
+		obs.Note(wrong + ": there will be none until there is space")
 		return nil
 	}
-	return fmt.Errorf("%s: make room, set checkpoint.dir to another disk, or checkpoint.on_error to continue", wrong)
+	return fmt.Errorf("%s: make space, set checkpoint.dir to another disk, or checkpoint.on_error to continue", wrong)
 }

@@ -204,7 +204,7 @@ func (r *run) do(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := room(c, savers[0], r.Observer); err != nil {
+	if err := diskSpace(c, savers[0], r.Observer); err != nil {
 		return err
 	}
 	return r.with(ctx, ranks, savers, set)

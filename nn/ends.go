@@ -209,10 +209,10 @@ func eachChunk(q Ops, mem Scratch, bt *Batch, norm, table device.Mat, f func(log
 	if chunk < 1 {
 		panic(fmt.Sprintf("nn: logits of %d positions at a time", chunk))
 	}
-	room := mem.TakeFor(Logits, bt.Compute, chunk*table.Rows)
+	logitsBuf := mem.TakeFor(Logits, bt.Compute, chunk*table.Rows)
 	for lo := 0; lo < bt.Rows(); lo += chunk {
 		hi := min(lo+chunk, bt.Rows())
-		logits := device.Matrix(room, hi-lo, table.Rows)
+		logits := device.Matrix(logitsBuf, hi-lo, table.Rows)
 		q.MatMul(logits, norm.RowRange(lo, hi), table.T(), device.Buffer{}, false)
 		f(logits, lo, hi)
 	}

@@ -360,9 +360,9 @@ func (r *rig) backward(i int, name string, x, d device.Buffer) {
 }
 
 // train runs the whole model forward and backward, as a schedule does, with
-// every gradient poisoned before. With replay, blocks save nothing and run
+// every gradient poisoned before. With recompute, blocks save nothing and run
 // Forward again.
-func (r *rig) train(replay bool) {
+func (r *rig) train(recompute bool) {
 	n := r.B * r.T * r.width
 	x, saved := make([]device.Buffer, len(r.model.Modules)+1), make([]Saved, len(r.model.Modules))
 	for _, dw := range r.dw {
@@ -373,7 +373,7 @@ func (r *rig) train(replay bool) {
 		}
 	}
 	poison(r.bt.Loss)
-	again := func(i int) bool { return replay && i > 0 && !r.last(i) }
+	again := func(i int) bool { return recompute && i > 0 && !r.last(i) }
 	r.level("a training step", func() {
 		floor := r.mem.Mark()
 		d := r.mem.Take(r.dt, n)
@@ -407,10 +407,10 @@ func TestGradientsOfTheModel(t *testing.T) {
 			want[name] = slopes(w, stride(len(w), 14), func() float64 { return scaled(r.bt.Scale, r.all()) })
 		}
 		for _, chunk := range []int{1, 3, 10, 1000} {
-			for _, replay := range []bool{false, true} {
+			for _, recompute := range []bool{false, true} {
 				r.bt.Chunk = chunk
-				r.train(replay)
-				what := fmt.Sprintf("chunk %d, replay %t: ", chunk, replay)
+				r.train(recompute)
+				what := fmt.Sprintf("chunk %d, recompute %t: ", chunk, recompute)
 				for name, b := range r.named() {
 					r.near(what+name, b, stride(b.N, 14), want[name], deep[r.dt])
 				}

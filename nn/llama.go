@@ -595,7 +595,7 @@ func (b llamaBlock) backwardAttention(q Ops, mem Scratch, w, dw []device.Buffer,
 
 	dout := b.out(q, mem, w, dw, attends, dm, s)
 	b.linearGrads(q, dw, projO, dout, o)
-	do := b.room(mem, bt, s)
+	do := b.gradOut(mem, bt, s)
 	b.inputGrad(q, do, w, projO, dout, false)
 	q.AttentionGrad(dparts[0], dparts[1], dparts[2], delta, do, o, s[saveLse], parts[0], parts[1], parts[2], b.attn(bt))
 	b.turn(q, turned, bt, true)
@@ -609,9 +609,9 @@ func (b llamaBlock) backwardAttention(q Ops, mem Scratch, w, dw []device.Buffer,
 	b.in(q, mem, w, dw, attends, dm, xm, dparts[:], projQ, s)
 }
 
-// room is for the gradient of what attention puts out, (R, A): where x2 was, that is
+// gradOut is for the gradient of what attention puts out, (R, A): where x2 was, that is
 // spent, if that is as wide.
-func (b llamaBlock) room(mem Scratch, bt *Batch, s *Saved) device.Mat {
+func (b llamaBlock) gradOut(mem Scratch, bt *Batch, s *Saved) device.Mat {
 	r, a := bt.Rows(), b.l.queries()
 	if a == b.l.Width {
 		return device.Matrix(s[saveX2], r, a)

@@ -110,7 +110,7 @@ func aligned(n int) []byte {
 	return b[skip : skip+n]
 }
 
-// open removes what dead runs have left, makes the file and reserves its room.
+// open removes what dead runs have left, makes the file and reserves its space.
 func (d *disk) open(layout uint32) (err error) {
 	if d.Files == nil {
 		return nil
@@ -120,10 +120,10 @@ func (d *disk) open(layout uint32) (err error) {
 	}
 	free, err := d.Files.Space(d.Dir)
 	if err == nil && free < d.size {
-		return fmt.Errorf("make %s: it takes %d bytes, %d are free: make room, name another folder, or offload less (zero.offload.ratio)", d.name, d.size, free)
+		return fmt.Errorf("make %s: it takes %d bytes, %d are free: make space, name another folder, or offload less (zero.offload.ratio)", d.name, d.size, free)
 	}
 	if err != nil && !errors.Is(err, errors.ErrUnsupported) {
-		return fmt.Errorf("room in %s: %w", d.Dir, cause(err))
+		return fmt.Errorf("space in %s: %w", d.Dir, cause(err))
 	}
 	if d.file, err = d.Files.Create(d.name); err != nil {
 		return fmt.Errorf("make %s: %w", d.name, cause(err))

@@ -27,7 +27,7 @@ type Files interface {
 type File interface {
 	io.ReaderAt
 	io.WriterAt
-	// Reserve makes the file n bytes long and takes the room for them.
+	// Reserve makes the file n bytes long and takes the space for them.
 	Reserve(n int64) error
 	// Direct asks that transfers from now on go past the page cache, or again
 	// through it; whether they do is the result. Direct transfers must begin at

@@ -14,27 +14,7 @@ import (
 )
 
 // leftovers are words that are not to be used and still are, by package.
-var leftovers = map[string][]string{
-	"cmd/zeroth":             {"forecast"},
-	"collective":             {"watch", "watched"},
-	"collective/conformance": {"watch"},
-	"collective/socket":      {"watched"},
-	"device":                 {"away", "room"},
-	"device/cpu":             {"helpers"},
-	"device/cuda":            {"watch"},
-	"device/cpu/kernel":      {"room"},
-	"fsdp":                   {"watch", "watched"},
-	"job":                    {"room"},
-	"job/bench":              {"watch"},
-	"job/build":              {"watch"},
-	"job/generate":           {"rehearsal"},
-	"job/sim":                {"away"},
-	"job/state":              {"room", "watch"},
-	"nn":                     {"replay", "room"},
-	"offload":                {"room"},
-	"tests":                  {"room"},
-	"zero":                   {"room"},
-}
+var leftovers = map[string][]string{}
 
 var (
 	// nameWords cuts a name such as NewHTTPServer_v2 into its words.

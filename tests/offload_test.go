@@ -227,7 +227,7 @@ func TestDiskUnfit(t *testing.T) {
 		want string
 	}{
 		"reserve": {syscall.ENOSPC, `rank 0: offload: reserve \d+ bytes for \S+: no space left on device$`},
-		"space":   {syscall.EIO, `rank 0: offload: room in \S+: input/output error$`},
+		"space":   {syscall.EIO, `rank 0: offload: space in \S+: input/output error$`},
 		"create":  {syscall.EROFS, `rank 0: offload: make \S+: read-only file system$`},
 		"list":    {syscall.EIO, `rank 0: offload: list \S+: input/output error$`},
 		"write":   {syscall.EIO, `rank 0: offload: \S+: write its header: input/output error$`},
@@ -262,7 +262,7 @@ func TestDiskTooSmall(t *testing.T) {
 	dir := t.TempDir()
 	c := cfg(t, "parallel.ranks=2", "zero.stage=1", "zero.offload.optimizer=disk", "zero.offload.path="+dir)
 	_, err := closing(t, c, little{offload.OS{}, 5000})
-	want := regexp.MustCompile(`rank 0: offload: make \S+: it takes \d+ bytes, 5000 are free: make room, name another folder, or offload less`)
+	want := regexp.MustCompile(`rank 0: offload: make \S+: it takes \d+ bytes, 5000 are free: make space, name another folder, or offload less`)
 	if err == nil || !want.MatchString(err.Error()) {
 		t.Errorf("error %v", err)
 	}

@@ -125,7 +125,7 @@ func fresh(r *build.Rank) error {
 // collect copies a rank's part of all state to where it belongs.
 func collect(r *build.Rank, state map[string][]float32) error {
 	for _, kind := range r.Trainer.Kinds() {
-		err := r.Trainer.Each(kind, zero.Room(), func(p zero.Part, src []float32) error {
+		err := r.Trainer.Each(kind, zero.Staging(), func(p zero.Part, src []float32) error {
 			name := kind + " " + p.Param.Name
 			if state[name] == nil {
 				state[name] = make([]float32, p.Param.Numel())

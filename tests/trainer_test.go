@@ -289,7 +289,7 @@ func TestParametersAreRoundedMasters(t *testing.T) {
 		if err := r.Queues[0].Wait(); err != nil {
 			return err
 		}
-		return r.Trainer.Each(zero.Master, zero.Room(), func(p zero.Part, src []float32) error {
+		return r.Trainer.Each(zero.Master, zero.Staging(), func(p zero.Part, src []float32) error {
 			for i, x := range src {
 				rounded := uint16((math.Float32bits(x) + 0x7fff + math.Float32bits(x)>>16&1) >> 16)
 				if got := units[p.Param.Name][i]; got != rounded {

@@ -63,7 +63,7 @@ func (t *Trainer) Fill(kind string, src func(p Part, dst []float32) error) error
 // together read it once; only state in host memory that groups do not reach
 // each reads for itself. All ranks call it, or none.
 func (t *Trainer) FillAll(kinds []string, src func(want []Want) error) error {
-	f := filler{t: t, src: src, room: Room()}
+	f := filler{t: t, src: src, memory: Staging()}
 	all := func(u int) shard.Range { return shard.Range{Hi: t.runner.Units[u].Layout.ShardLen()} }
 	return t.eachTile(true, all, func(q Update, u int, in shard.Range, st offload.State) error {
 		for _, e := range st.Ready { // then the host may touch the tile
@@ -77,10 +77,10 @@ func (t *Trainer) FillAll(kinds []string, src func(want []Want) error) error {
 
 // filler fills tiles.
 type filler struct {
-	t    *Trainer
-	src  func([]Want) error
-	want []Want                // parts in memory that the host can reach: asked for together
-	room func(n int) []float32 // for a part elsewhere
+	t      *Trainer
+	src    func([]Want) error
+	want   []Want                // parts in memory that the host can reach: asked for together
+	memory func(n int) []float32 // for a part elsewhere
 }
 
 func (f *filler) fill(kinds []string, q Update, u int, in shard.Range, st offload.State) error {
@@ -119,18 +119,18 @@ func (f *filler) fill(kinds []string, q Update, u int, in shard.Range, st offloa
 // not float32.
 func (f *filler) ask(q Update, p Part, at device.Buffer) error {
 	if at.Type != device.F32 {
-		room := f.room(at.N)
-		if err := f.src([]Want{{p, room}}); err != nil {
+		buf := f.memory(at.N)
+		if err := f.src([]Want{{p, buf}}); err != nil {
 			return err
 		}
-		q.Copy(at, device.Narrow(room, at.Type))
+		q.Copy(at, device.Narrow(buf, at.Type))
 		return q.Wait()
 	}
 	if at.Host {
 		f.want = append(f.want, Want{p, at.F32()})
 		return nil
 	}
-	w := device.Onto(at, func(n int) device.Buffer { return device.OfF32(f.room(n)) })
+	w := device.Onto(at, func(n int) device.Buffer { return device.OfF32(f.memory(n)) })
 	if err := f.src([]Want{{p, w.Host.F32()}}); err != nil {
 		return err
 	}
@@ -139,28 +139,28 @@ func (f *filler) ask(q Update, p Part, at device.Buffer) error {
 }
 
 // Each is EachAll of one kind.
-func (t *Trainer) Each(kind string, room func(n int) []float32, dst func(p Part, src []float32) error) error {
-	return t.each([]string{kind}, room, dst, nil)
+func (t *Trainer) Each(kind string, memory func(n int) []float32, dst func(p Part, src []float32) error) error {
+	return t.each([]string{kind}, memory, dst, nil)
 }
 
 // EachAll hands this rank's share of all state to dst, as float32 elements in
-// memory that room gives for a part of n elements. The shares of all ranks
+// memory that memory gives for a part of n elements. The shares of all ranks
 // together are the state, once: replicas of a shard split it, also what of it
 // rests on disk, which is read ahead. What rests in memory that the host can
 // reach is handed to inPlace instead, as it is there: it stays so until the
 // next step. A nil inPlace takes nothing.
-func (t *Trainer) EachAll(room func(n int) []float32, dst, inPlace func(p Part, src []float32) error) error {
-	return t.each(t.Kinds(), room, dst, inPlace)
+func (t *Trainer) EachAll(memory func(n int) []float32, dst, inPlace func(p Part, src []float32) error) error {
+	return t.each(t.Kinds(), memory, dst, inPlace)
 }
 
-func (t *Trainer) each(kinds []string, room func(n int) []float32, dst, inPlace func(p Part, src []float32) error) error {
+func (t *Trainer) each(kinds []string, memory func(n int) []float32, dst, inPlace func(p Part, src []float32) error) error {
 	return t.eachTile(false, t.share, func(q Update, u int, in shard.Range, st offload.State) error {
 		for _, kind := range t.kindsOf(u, kinds) {
 			err := t.parts(kind, u, in, st, func(p Part, at device.Buffer) error {
 				if inPlace != nil && at.Host && at.Type == device.F32 && t.store.Resident(u) {
 					return inPlace(p, at.F32())
 				}
-				src := room(at.N)
+				src := memory(at.N)
 				q.Copy(device.Narrowed(src, at.Type), at)
 				if err := q.Wait(); err != nil {
 					return err
@@ -183,11 +183,11 @@ type Staged struct {
 }
 
 // Snapshot begins to copy this rank's share of all state, as it is after the
-// last step, into memory that room gives, and returns at once: the copies are
+// last step, into memory that memory gives, and returns at once: the copies are
 // issued on the queues of the updates, before the next one, so that training
 // goes on beside them. Wait returns when the parts are there; it may be called
 // from any goroutine. The shares of all ranks together are the state, once.
-func (t *Trainer) Snapshot(room func(n int) []float32) (parts []Staged, wait func() error) {
+func (t *Trainer) Snapshot(memory func(n int) []float32) (parts []Staged, wait func() error) {
 	var narrow [][]float32 // copies of what is not float32
 	for i, u := range t.runner.Units {
 		label := "unit " + u.Name + ": snapshot"
@@ -202,7 +202,7 @@ func (t *Trainer) Snapshot(room func(n int) []float32) (parts []Staged, wait fun
 			q.After(st.Ready[0])
 			q.After(st.Ready[1])
 			for _, kind := range t.kindsOf(i, t.Kinds()) {
-				to, from := room(in.Len()), t.vector(kind, st).Slice(in.Lo-st.At.Lo, in.Hi-st.At.Lo)
+				to, from := memory(in.Len()), t.vector(kind, st).Slice(in.Lo-st.At.Lo, in.Hi-st.At.Lo)
 				q.Copy(device.Narrowed(to, from.Type), from)
 				if from.Type != device.F32 {
 					narrow = append(narrow, to)
@@ -235,15 +235,15 @@ func (t *Trainer) Snapshot(room func(n int) []float32) (parts []Staged, wait fun
 	}
 }
 
-// Room is memory for one part at a time, for a dst of Each that keeps none. It is
+// Staging is memory for one part at a time, for a dst of Each that keeps none. It is
 // taken when it is first asked for.
-func Room() func(n int) []float32 {
-	var room []float32
+func Staging() func(n int) []float32 {
+	var memory []float32
 	return func(n int) []float32 {
-		if room == nil {
-			room = make([]float32, staging)
+		if memory == nil {
+			memory = make([]float32, staging)
 		}
-		return room[:n]
+		return memory[:n]
 	}
 }
 

@@ -73,7 +73,7 @@ func testLate(t *testing.T, open func(int) []collective.Group) {
 	const limit = 300 * time.Millisecond
 	groups := open(4)
 	for i, g := range groups {
-		groups[i] = collective.Watch(g, limit)
+		groups[i] = collective.Watchdog(g, limit)
 	}
 	want := regexp.MustCompile(`^operation 7 \(all-gather of 96 fp32\): rank [01] waited 300ms for ranks 2,3$`)
 	withTeam(t, groups, func(m *team) {

@@ -85,13 +85,13 @@ func count(n int) []int {
 
 // ending is a group that closes its world when all of the world's have closed.
 type ending struct {
-	collective.Watched
+	collective.Inspectable
 	w    *world
 	once sync.Once
 }
 
 func (e *ending) Close() error {
-	err := e.Watched.Close()
+	err := e.Inspectable.Close()
 	e.once.Do(func() {
 		if e.w.open.Add(-1) == 0 {
 			go e.w.close()
@@ -112,7 +112,7 @@ func opener(t testing.TB, network string, perProcess int) func(size int) []colle
 		w.open.Store(int32(size))
 		var groups []collective.Group
 		for r := range size {
-			groups = append(groups, &ending{Watched: collective.NewWired(w.nets[r/per].Wire(0, r)), w: w})
+			groups = append(groups, &ending{Inspectable: collective.NewWired(w.nets[r/per].Wire(0, r)), w: w})
 		}
 		return groups
 	}

@@ -68,8 +68,8 @@ func TestPoolIsShared(t *testing.T) {
 	wg.Wait()
 }
 
-// Helpers that are called and do not come are not waited for.
-func TestPoolSendsLateHelpersBack(t *testing.T) {
+// Workers that are called and do not come are not waited for.
+func TestPoolSendsLateWorkersBack(t *testing.T) {
 	c := &pool{done: make(chan struct{}, 1)}
 	for range 2 { // whose goroutines never look
 		c.workers = append(c.workers, &poolWorker{wake: make(chan struct{}, 1)})

@@ -270,7 +270,7 @@ func measureCollective(mesh shard.Mesh, of chosen, k sim.Kernel, n int) (float64
 			return 0, err
 		}
 		defer d.Free(whole)
-		group := collective.Watch(of(g), time.Minute)
+		group := collective.Watchdog(of(g), time.Minute)
 		defer group.Close()
 		own := collective.Own(group, whole)
 		if k.Form == sim.Apart {

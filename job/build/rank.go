@@ -114,9 +114,9 @@ func Open(c *config.Config, s Setup) (ranks []*Rank, err error) {
 
 // wrap gives a rank's groups the job's deadline, and what a test puts around them.
 func (s Setup) wrap(c *config.Config, r int, g collective.Ranks) collective.Ranks {
-	g.World = collective.Watch(g.World, c.Parallel.Timeout)
-	g.Shard = collective.Watch(g.Shard, c.Parallel.Timeout)
-	g.Replica = collective.Watch(g.Replica, c.Parallel.Timeout)
+	g.World = collective.Watchdog(g.World, c.Parallel.Timeout)
+	g.Shard = collective.Watchdog(g.Shard, c.Parallel.Timeout)
+	g.Replica = collective.Watchdog(g.Replica, c.Parallel.Timeout)
 	if s.Hooks.WrapGroups != nil {
 		g = s.Hooks.WrapGroups(r, g)
 	}

@@ -269,12 +269,12 @@ func (g *Generator) open(m hf.Model, fill func(zero.Part, []float32) error) erro
 		return fsdp.Groups{Shard: collective.Dry{Of: 1}, Replica: collective.Dry{Of: 1}}
 	}
 	cfg.Units = fsdp.LayOut(cfg.Model, cfg.Policy, alone)
-	rehearsal, err := fsdp.New(cfg)
+	dry, err := fsdp.New(cfg)
 	if err != nil {
 		return err
 	}
-	rehearsal.Forward(&g.Batch, false)
-	cfg.ArenaSize = rehearsal.ArenaPeak()
+	dry.Forward(&g.Batch, false)
+	cfg.ArenaSize = dry.ArenaPeak()
 	cfg.Units = fsdp.LayOut(cfg.Model, cfg.Policy, alone)
 	cfg.Device, cfg.Compute, cfg.Comm = g.dev, g.queues[0], g.queues[1]
 	if g.runner, err = fsdp.New(cfg); err != nil {

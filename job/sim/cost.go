@@ -78,14 +78,14 @@ func Weigh(c *config.Config, p Products, moves Traffic, r Rates) (cost Cost) {
 // fetched for every gather. The result is the seconds that takes.
 func moved(c *config.Config, moves Traffic, r Rates, cost *Cost) (fetching float64) {
 	o, p, K := c.Zero.Offload, int64(c.Precision.Size()), int64(len(build.Rule(c.Optimizer).States()))
-	shards, away, fetched := moves.shards, moves.away, moves.fetched.over(c.Train.Accumulate)
+	shards, offloaded, fetched := moves.shards, moves.offloaded, moves.fetched.over(c.Train.Accumulate)
 	cost.Moved = fetched
 	if o.Parameters == "disk" {
-		cost.Disk = fetched + away
+		cost.Disk = fetched + offloaded
 	}
 	fetching = max(float64(fetched)/r.Host, float64(cost.Disk)/r.Disk)
 	if o.Optimizer == "none" {
-		cost.Moved += away // new values
+		cost.Moved += offloaded // new values
 		return fetching
 	}
 	grads := int64(o.Ratio * float64(shards))
@@ -93,7 +93,7 @@ func moved(c *config.Config, moves Traffic, r Rates, cost *Cost) (fetching float
 	if c.Zero.Stage > 1 {
 		across *= int64(2*c.Train.Accumulate - 1)
 	}
-	across += grads/4*p - int64(o.Ratio*float64(away))
+	across += grads/4*p - int64(o.Ratio*float64(offloaded))
 	states := grads * (1 + K)
 	seconds := []float64{float64(across) / 2 / r.Host, float64(grads+2*states+grads/4*p) / r.Memory}
 	if o.Optimizer == "disk" {
@@ -174,12 +174,12 @@ func takeTurns(times []int64, turn []int, lookup bool, slots, micros int) {
 // Traffic is what a rank's step moves, in bytes, whatever the size of its
 // micro-batches.
 type Traffic struct {
-	apart   int64   // sent to replicas,
-	once    int64   // and inside the shard group once in a step,
-	each    repeats // and there in micro-batches
-	shards  int64   // float32 of all shards
-	away    int64   // parameters that rest elsewhere,
-	fetched repeats // and their fetches
+	apart     int64   // sent to replicas,
+	once      int64   // and inside the shard group once in a step,
+	each      repeats // and there in micro-batches
+	shards    int64   // float32 of all shards
+	offloaded int64   // parameters that rest elsewhere,
+	fetched   repeats // and their fetches
 }
 
 // repeats is something of the first micro-batch, and of each that follows.
@@ -216,7 +216,7 @@ func TrafficOf(c *config.Config, units []zero.UnitSize) (t Traffic) {
 		}
 		t.shards += shards
 		if c.Zero.Offload.Parameters != "none" && !u.Shared {
-			t.away += e * n
+			t.offloaded += e * n
 			t.fetched.add(gathers*e*n, more*e*n)
 		}
 	}

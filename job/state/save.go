@@ -28,7 +28,7 @@ type Saver struct {
 	Rank  *build.Rank
 	group collective.Group // of saves alone: training's collectives go on beside them
 	queue build.Queue
-	room  staging
+	stage staging
 	tuner *checkpoint.Tuner
 	Fsys  vfs.FS            // nil: the machine's
 	hold  *checkpoint.Hold  // of the folder of checkpoints; nil: each save takes its own
@@ -75,10 +75,10 @@ func newSaver(c *config.Config, r *build.Rank, g collective.Group, tuner *checkp
 	if err != nil {
 		return nil, err
 	}
-	s := &Saver{C: c, Rank: r, group: collective.Watch(g, c.Parallel.Timeout), queue: r.Device.NewQueue("save"), tuner: tuner,
+	s := &Saver{C: c, Rank: r, group: collective.Watchdog(g, c.Parallel.Timeout), queue: r.Device.NewQueue("save"), tuner: tuner,
 		Fsys: hooks.Saves, hold: hooks.Hold, Told: map[string]bool{}}
-	s.room.buf = buf
-	s.room.halved = !c.Checkpoint.Async && buf.N < r.Trainer.StateLen()
+	s.stage.buf = buf
+	s.stage.halved = !c.Checkpoint.Async && buf.N < r.Trainer.StateLen()
 	return s, nil
 }
 
@@ -89,10 +89,10 @@ func (s *Saver) Save(p Progress, metrics map[string]float64) error {
 	begin := time.Now()
 	var took time.Duration
 	put := func(w *checkpoint.Writer) error {
-		return s.Rank.Trainer.EachAll(s.room.take, putter(w, &s.room), putter(w, nil)) // nothing changes while training waits
+		return s.Rank.Trainer.EachAll(s.stage.take, putter(w, &s.stage), putter(w, nil)) // nothing changes while training waits
 	}
 	if s.C.Checkpoint.Async {
-		parts, copied := s.Rank.Trainer.Snapshot(s.room.take)
+		parts, copied := s.Rank.Trainer.Snapshot(s.stage.take)
 		put = func(w *checkpoint.Writer) error {
 			if err := copied(); err != nil {
 				return err
@@ -178,7 +178,7 @@ func (s *Saver) End(wait bool) *Saved {
 		end.Blocked = end.took
 	}
 	s.done = nil
-	s.room.reset()
+	s.stage.reset()
 	return &end
 }
 
@@ -191,8 +191,8 @@ func (e Saved) String() string {
 }
 
 // putter hands parts to a checkpoint's writer, which gives them back to the
-// room they are in when they are written; nil takes none back.
-func putter(w *checkpoint.Writer, room *staging) func(zero.Part, []float32) error {
+// staging they are in when they are written; nil takes none back.
+func putter(w *checkpoint.Writer, stage *staging) func(zero.Part, []float32) error {
 	return func(p zero.Part, data []float32) error {
 		t := checkpoint.Tensor{Name: p.Param.Name, Kind: p.Kind, DType: checkpoint.F32, Shape: p.Param.Shape}
 		raw, ok := safetensors.Bytes(data)
@@ -200,10 +200,10 @@ func putter(w *checkpoint.Writer, room *staging) func(zero.Part, []float32) erro
 			raw = make([]byte, 4*len(data))
 			safetensors.Encode(raw, data, checkpoint.F32)
 		}
-		if room == nil {
+		if stage == nil {
 			return w.Put(t, p.At, raw, nil)
 		}
-		return w.Put(t, p.At, raw, room.giver())
+		return w.Put(t, p.At, raw, stage.giver())
 	}
 }
 
@@ -294,7 +294,7 @@ func (s *Saver) close() {
 	s.End(true)
 	_ = s.Tidy() // the loop that ended well has heard of it
 	s.queue.Close()
-	s.Rank.HostMemory().Free(s.room.buf)
+	s.Rank.HostMemory().Free(s.stage.buf)
 }
 
 // staging is memory that parts are copied into and written from. It is used
@@ -308,7 +308,7 @@ type staging struct {
 	out    [2]sync.WaitGroup // parts of each half that are not given back
 }
 
-// take is room for n elements, at most a half. It waits until there is some.
+// take is memory for n elements, at most a half. It waits until there is some.
 func (s *staging) take(n int) []float32 {
 	end := s.buf.N
 	if s.halved && s.half == 0 {
@@ -316,7 +316,7 @@ func (s *staging) take(n int) []float32 {
 	}
 	if s.used+n > end {
 		if !s.halved {
-			panic(fmt.Sprintf("state: %d elements to stage, room for %d", s.used+n, s.buf.N))
+			panic(fmt.Sprintf("state: %d elements to stage, space for %d", s.used+n, s.buf.N))
 		}
 		s.half = 1 - s.half
 		s.out[s.half].Wait()

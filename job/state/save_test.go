@@ -21,9 +21,9 @@ import (
 func TestStagingHalves(t *testing.T) {
 	s := &staging{buf: device.OfF32(make([]float32, 10)), halved: true}
 	take := func(n int, mark float32) func() {
-		room := s.take(n)
-		for i := range room {
-			room[i] = mark
+		memory := s.take(n)
+		for i := range memory {
+			memory[i] = mark
 		}
 		return s.giver()
 	}
@@ -40,7 +40,7 @@ func TestStagingHalves(t *testing.T) {
 	}()
 	select {
 	case <-taken:
-		t.Fatal("room was given of which a part is not written yet")
+		t.Fatal("memory was given of which a part is not written yet")
 	case <-time.After(20 * time.Millisecond):
 	}
 	first()
@@ -94,7 +94,7 @@ func TestSavedFromDiskOnceAndAhead(t *testing.T) {
 	read.Store(0)
 	var got atomic.Int64
 	err = build.Together(ranks, func(r *build.Rank) error {
-		return r.Trainer.EachAll(zero.Room(), func(p zero.Part, src []float32) error {
+		return r.Trainer.EachAll(zero.Staging(), func(p zero.Part, src []float32) error {
 			got.Add(int64(4 * len(src)))
 			return nil
 		}, nil)
@@ -111,7 +111,7 @@ func TestSavedFromDiskOnceAndAhead(t *testing.T) {
 
 	read.Store(0)
 	calls, ahead := 0, false
-	err = ranks[0].Trainer.EachAll(zero.Room(), func(p zero.Part, src []float32) error {
+	err = ranks[0].Trainer.EachAll(zero.Staging(), func(p zero.Part, src []float32) error {
 		if calls++; calls > 1 {
 			return nil
 		}

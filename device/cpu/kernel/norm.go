@@ -24,7 +24,7 @@ func RunLayerNorm(t *Args, work *Worker, lo, hi int) {
 		}
 		r := float32(1 / math.Sqrt(float64(rows.isa.squares[kind](x, np, m)/float32(n)+t.F)))
 		mean[i], rstd[i] = m, r
-		y := rows.room(mem[np:], ym, i)
+		y := rows.place(mem[np:], ym, i)
 		rows.isa.norm[kind](y, x, FloatPtr(w, 0), FloatPtr(b, 0), np, m, r)
 		rows.write(ym, i, mem[np:])
 	}
@@ -61,8 +61,8 @@ func (rows *normRows) read(mem []float32, m *device.Mat, i int) (unsafe.Pointer,
 	return unsafe.Pointer(&mem[0]), device.F32
 }
 
-// room is where the row is computed, and write puts it where it belongs.
-func (rows *normRows) room(mem []float32, m *device.Mat, i int) unsafe.Pointer {
+// place is where the row is computed, and write puts it where it belongs.
+func (rows *normRows) place(mem []float32, m *device.Mat, i int) unsafe.Pointer {
 	if rows.direct {
 		return rowOf(m, i, rows.n).Ptr
 	}
@@ -206,7 +206,7 @@ func runNormGrad(t *Args, work *Worker, lo, hi int, mean, rstd []float32) {
 			a.G = sums[0] / float32(n)
 		}
 		a.Gn = sums[1] * a.R / float32(n) * a.R
-		a.Dx, a.Dy, a.X = rows.room(mem[2*np:], dxm, i), dy, x
+		a.Dx, a.Dy, a.X = rows.place(mem[2*np:], dxm, i), dy, x
 		rows.isa.grad[kind](a)
 		rows.write(dxm, i, mem[2*np:])
 	}

@@ -7,7 +7,7 @@ import (
 )
 
 // Kernels compute in float32 on runs of consecutive elements: floatsOf gives the
-// run as float32, room the place to compute a result in, keep puts it into
+// run as float32, place is where to compute a result, keep puts it into
 // memory. Where memory is float32 all three are the memory itself.
 
 // floatsOf is elements [at, at+n) of b as float32, to be read: the memory itself,
@@ -21,16 +21,16 @@ func floatsOf(buf []float32, b device.Buffer, at, n int) []float32 {
 	return buf[:n]
 }
 
-// room is where elements [at, at+n) of b are to be written before keep: the
+// place is where elements [at, at+n) of b are to be written before keep: the
 // memory itself, or buf (at least n).
-func room(buf []float32, b device.Buffer, at, n int) []float32 {
+func place(buf []float32, b device.Buffer, at, n int) []float32 {
 	if b.Type == device.F32 {
 		return b.Slice(at, at+n).F32()
 	}
 	return buf[:n]
 }
 
-// keep rounds x, which came from room, into the elements of b from at on.
+// keep rounds x, which came from place, into the elements of b from at on.
 func keep(b device.Buffer, at int, x []float32) {
 	if b.Type != device.F32 {
 		Store(b.Slice(at, at+len(x)), x)

@@ -18,7 +18,7 @@ const DefaultDeadline = 5 * time.Minute
 type ErrLate struct {
 	Op    string        // "operation 7 (all-gather of 96 fp32)"
 	Rank  int           // that waited, by Name
-	Ranks [][]int       // for whom: Watched.Missing
+	Ranks [][]int       // for whom: Inspectable.Missing
 	Limit time.Duration // what they exceeded
 }
 
@@ -32,10 +32,10 @@ func (e ErrLate) Error() string {
 
 func (e ErrLate) Is(target error) bool { return target == ErrClosed }
 
-// watch is a group whose operations have a deadline.
-type watch struct {
+// watchdog is a group whose operations have a deadline.
+type watchdog struct {
 	Group
-	inner  Watched // Group, or what it wraps
+	inner  Inspectable // Group, or what it wraps
 	limit  time.Duration
 	free   freeList[begun]
 	issued int
@@ -50,23 +50,23 @@ type watch struct {
 // begun is an operation on its way through a queue; note is bound once.
 type begun struct {
 	call
-	g    *watch
+	g    *watchdog
 	note func() error
 }
 
-// Watch is g with a deadline (0: DefaultDeadline): if a rank keeps others waiting
+// Watchdog is g with a deadline (0: DefaultDeadline): if a rank keeps others waiting
 // for so long, the operation fails on every one of them with ErrLate, and the
 // group ends. It is counted from a rank's own arrival. g, or the group that g
-// wraps, is Watched.
-func Watch(g Group, deadline time.Duration) Group {
+// wraps, is Inspectable.
+func Watchdog(g Group, deadline time.Duration) Group {
 	if deadline == 0 {
 		deadline = DefaultDeadline
 	}
-	inner := watched(g)
+	inner := inspectable(g)
 	if inner == nil {
 		panic(fmt.Sprintf("collective: a %T has no Missing and Abort, so no deadline can be kept", g))
 	}
-	w := &watch{Group: g, inner: inner, limit: deadline}
+	w := &watchdog{Group: g, inner: inner, limit: deadline}
 	w.mu.Lock() // look reads timer
 	defer w.mu.Unlock()
 	w.timer = time.AfterFunc(deadline, w.look)
@@ -74,22 +74,22 @@ func Watch(g Group, deadline time.Duration) Group {
 }
 
 // Unwrap is the group underneath.
-func (g *watch) Unwrap() Group { return g.Group }
+func (g *watchdog) Unwrap() Group { return g.Group }
 
 // AllGather implements Group.
-func (g *watch) AllGather(q device.Queue, whole, own device.Buffer) {
+func (g *watchdog) AllGather(q device.Queue, whole, own device.Buffer) {
 	g.begin(q, allGather, whole, own)
 	g.Group.AllGather(q, whole, own)
 }
 
 // ReduceScatter implements Group.
-func (g *watch) ReduceScatter(q device.Queue, own, whole device.Buffer) {
+func (g *watchdog) ReduceScatter(q device.Queue, own, whole device.Buffer) {
 	g.begin(q, reduceScatter, whole, own)
 	g.Group.ReduceScatter(q, own, whole)
 }
 
 // begin puts a note of the coming operation on the queue.
-func (g *watch) begin(q device.Queue, o op, whole, own device.Buffer) {
+func (g *watchdog) begin(q device.Queue, o op, whole, own device.Buffer) {
 	what := newCall(g, q, o, whole, own)
 	what.seq = g.issued
 	g.issued++
@@ -118,7 +118,7 @@ func (b *begun) doNote() error {
 // waits for ranks, look ends the group in their name; else it comes back at the
 // earliest time that can change. An operation that waits for nobody is left
 // alone: it is over, or moves data, or has failed.
-func (g *watch) look() {
+func (g *watchdog) look() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
@@ -136,8 +136,8 @@ func (g *watch) look() {
 	g.inner.Abort(ErrLate{fmt.Sprintf("operation %d (%v)", g.now.seq, g.now), g.inner.Name(g.Rank()), missing, g.limit})
 }
 
-// Close implements Group and ends the watch.
-func (g *watch) Close() error {
+// Close implements Group and ends the watchdog.
+func (g *watchdog) Close() error {
 	g.mu.Lock()
 	g.closed = true
 	g.timer.Stop()

@@ -16,8 +16,8 @@ import (
 	"zeroth/shard"
 )
 
-func TestWatchConforms(t *testing.T) {
-	conformance.Run(t, wrapped(func(g collective.Group) collective.Group { return collective.Watch(g, 0) }))
+func TestWatchdogConforms(t *testing.T) {
+	conformance.Run(t, wrapped(func(g collective.Group) collective.Group { return collective.Watchdog(g, 0) }))
 }
 
 // TestFaultyConforms delays a random rank now and then.
@@ -74,9 +74,9 @@ func TestDelayed(t *testing.T) {
 	})
 }
 
-// TestWatchLeavesDataAlone has diverging ranks, whose buffers stay as they are.
-func TestWatchLeavesDataAlone(t *testing.T) {
-	e := newEnds(t, wrapped(func(g collective.Group) collective.Group { return collective.Watch(g, 0) })(2))
+// TestWatchdogLeavesDataAlone has diverging ranks, whose buffers stay as they are.
+func TestWatchdogLeavesDataAlone(t *testing.T) {
+	e := newEnds(t, wrapped(func(g collective.Group) collective.Group { return collective.Watchdog(g, 0) })(2))
 	bufs := [2][]float32{{1, 2, 3, 4}, {5, 6, 7, 8}}
 	e.do(func(g collective.Group, q device.Queue) {
 		b := device.OfF32(bufs[g.Rank()])
@@ -96,7 +96,7 @@ func TestWatchLeavesDataAlone(t *testing.T) {
 func TestDeadlineNamesTheMissing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = 2 * time.Second
-		e := newEnds(t, wrapped(func(g collective.Group) collective.Group { return collective.Watch(g, limit) })(4))
+		e := newEnds(t, wrapped(func(g collective.Group) collective.Group { return collective.Watchdog(g, limit) })(4))
 		start := time.Now()
 		issue := func(g collective.Group, q device.Queue) {
 			collective.AllGather(g, q, device.OfF32(make([]float32, 96)))
@@ -131,7 +131,7 @@ func TestDeadlineNamesTheMissing(t *testing.T) {
 func TestDeadlineNamesWorldRanks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		world := collective.LocalWorld(shard.Mesh{Shard: 2, Replicate: 2})
-		e := newEnds(t, []collective.Group{collective.Watch(world[1].Replica, time.Second), world[0].Shard})
+		e := newEnds(t, []collective.Group{collective.Watchdog(world[1].Replica, time.Second), world[0].Shard})
 		for i, g := range e.groups {
 			collective.AllGather(g, e.queues[i], device.OfF32(make([]float32, 2)))
 		}
@@ -152,7 +152,7 @@ func TestDeadlineNamesWorldRanks(t *testing.T) {
 func TestDeadlineFollowsWhoWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		world := collective.LocalWorld(shard.Mesh{Shard: 2, Replicate: 2})
-		e := newEnds(t, []collective.Group{collective.Watch(world[0].Replica, time.Second), world[2].Shard})
+		e := newEnds(t, []collective.Group{collective.Watchdog(world[0].Replica, time.Second), world[2].Shard})
 		collective.AllGather(e.groups[0], e.queues[0], device.OfF32(make([]float32, 2)))
 		e.queues[1].Do(func() error { time.Sleep(time.Second / 2); return nil })
 		collective.AllGather(e.groups[1], e.queues[1], device.OfF32(make([]float32, 2)))
@@ -168,7 +168,7 @@ func TestDeadlineFollowsWhoWaits(t *testing.T) {
 func TestDeadlineOfRanksThatWaitForEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		world := collective.LocalWorld(shard.Mesh{Shard: 2, Replicate: 1})
-		e := newEnds(t, []collective.Group{collective.Watch(world[0].Shard, time.Second), collective.Watch(world[1].World, time.Minute)})
+		e := newEnds(t, []collective.Group{collective.Watchdog(world[0].Shard, time.Second), collective.Watchdog(world[1].World, time.Minute)})
 		errs := e.do(func(g collective.Group, q device.Queue) { collective.AllGather(g, q, device.OfF32(make([]float32, 2))) })
 		const want = "operation 0 (all-gather of 2 fp32): rank 0 waited 1s for rank 1, which waited for rank 0"
 		if errs[0] == nil || errs[0].Error() != want {
@@ -182,7 +182,7 @@ func TestDeadlineOfRanksThatWaitForEachOther(t *testing.T) {
 func TestDeadlineSparesTheSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = time.Second
-		e := newEnds(t, wrapped(func(g collective.Group) collective.Group { return collective.Watch(g, limit) })(2))
+		e := newEnds(t, wrapped(func(g collective.Group) collective.Group { return collective.Watchdog(g, limit) })(2))
 		e.must(t, func(g collective.Group, q device.Queue) {
 			b := device.OfF32(make([]float32, 2))
 			q.Do(func() error { time.Sleep(3 * limit); return nil })
@@ -202,7 +202,7 @@ func TestDeadlineOverWrapper(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = time.Second
 		g := collective.Faulty(openLocal(2)[0], collective.At(0, collective.Fault{Delay: 5 * limit / 2}))
-		e := newEnds(t, []collective.Group{collective.Watch(collective.Watch(g, time.Hour), limit)})
+		e := newEnds(t, []collective.Group{collective.Watchdog(collective.Watchdog(g, time.Hour), limit)})
 		start := time.Now()
 		const want = "operation 0 (reduce-scatter of 4 fp64): rank 0 waited 1s for rank 1"
 		errs := e.do(func(g collective.Group, q device.Queue) {
@@ -214,12 +214,12 @@ func TestDeadlineOverWrapper(t *testing.T) {
 	})
 }
 
-// TestCloseEndsTheWatch closes one rank's end only: a watch would name the
+// TestCloseEndsTheWatchdog closes one rank's end only: a watchdog would name the
 // rank that is missing at another rank's end, which has a longer deadline.
-func TestCloseEndsTheWatch(t *testing.T) {
+func TestCloseEndsTheWatchdog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ends := openLocal(2)
-		hold := collective.Watch(keepOpen{ends[0].(collective.Watched)}, time.Second)
+		hold := collective.Watchdog(keepOpen{ends[0].(collective.Inspectable)}, time.Second)
 		e := newEnds(t, []collective.Group{hold, ends[1]})
 		collective.AllGather(hold, e.queues[0], device.OfF32(make([]float32, 2)))
 		synctest.Wait()
@@ -227,7 +227,7 @@ func TestCloseEndsTheWatch(t *testing.T) {
 		time.Sleep(time.Minute)
 		collective.AllGather(e.groups[1], e.queues[1], device.OfF32(make([]float32, 2)))
 		if err := e.queues[1].Wait(); err != nil {
-			t.Errorf("a closed watch ended the group: %v", err)
+			t.Errorf("a closed watchdog ended the group: %v", err)
 		}
 		ends[0].Close()
 		ends[1].Close()
@@ -235,7 +235,7 @@ func TestCloseEndsTheWatch(t *testing.T) {
 }
 
 // keepOpen is a group that Close does not reach.
-type keepOpen struct{ collective.Watched }
+type keepOpen struct{ collective.Inspectable }
 
 func (keepOpen) Close() error { return nil }
 
@@ -275,7 +275,7 @@ func TestFaultDrops(t *testing.T) {
 	}
 	for drop, want := range wants {
 		synctest.Test(t, func(t *testing.T) {
-			groups := wrapped(func(g collective.Group) collective.Group { return collective.Watch(g, time.Second) })(3)
+			groups := wrapped(func(g collective.Group) collective.Group { return collective.Watchdog(g, time.Second) })(3)
 			groups[1] = collective.Faulty(groups[1], collective.At(drop, collective.Fault{Drop: true}))
 			e := newEnds(t, groups)
 			errs := e.do(func(g collective.Group, q device.Queue) {
@@ -298,7 +298,7 @@ func TestFaultDrops(t *testing.T) {
 // units' names.
 func TestDivergenceOfUnits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := newEnds(t, wrapped(func(g collective.Group) collective.Group { return collective.Watch(g, time.Second) })(3))
+		e := newEnds(t, wrapped(func(g collective.Group) collective.Group { return collective.Watchdog(g, time.Second) })(3))
 		bufs := [3][]float32{{1, 2, 3}, {4, 5, 6}, {7, 8, 9}}
 		errs := e.do(func(g collective.Group, q device.Queue) {
 			for unit := range 3 {
