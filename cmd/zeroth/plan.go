@@ -126,7 +126,7 @@ func (a *app) plan() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:        "plan [JOB.yaml]",
 		Short:      "Say what memory a job will use, before it runs",
-		SuggestFor: []string{"estimate", "memory", "simulate", "forecast"},
+		SuggestFor: []string{"estimate", "memory", "simulate", "simulated"},
 		Long: `Say what memory each rank of a job will use, by category, before it runs: its
 schedule runs on a device that only counts (a dry run). No data is read and nothing
 is allocated, so a model of any size can be planned, for any number of ranks.

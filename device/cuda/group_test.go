@@ -193,7 +193,7 @@ func TestDivergenceAndDeadline(t *testing.T) {
 		_ = r
 	}
 	errs = together(t, 2, []int{0}, func(m member) error {
-		g := collective.Watch(m.g, 50*time.Millisecond)
+		g := collective.Watchdog(m.g, 50*time.Millisecond)
 		defer g.Close()
 		if m.g.Rank() == 0 {
 			time.Sleep(400 * time.Millisecond)
