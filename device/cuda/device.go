@@ -275,7 +275,7 @@ func (s *shared) load() error {
 		return err
 	}
 	most := kernel.Shared()
-	for _, k := range kernel.Table {
+	for _, k := range kernel.Table() {
 		f := function{}
 		if f.Function, err = m.Function(k.Name, int(most[k])); err != nil {
 			return err

@@ -9,6 +9,7 @@ import (
 
 	"zeroth/device"
 	"zeroth/device/cuda/driver"
+	"zeroth/device/cuda/kernel"
 )
 
 // ReserveWork takes the work space for kernels of the given sizes.
@@ -17,7 +18,7 @@ func (d *Device) ReserveWork(s device.Sizes) (err error) {
 		return nil
 	}
 	if d.work, err = d.Alloc(device.F32, productWork/4, device.Workspace); err == nil {
-		d.parts, err = d.Alloc(device.F32, partsLen(s), device.Workspace)
+		d.parts, err = d.Alloc(device.F32, kernel.WorkLen, device.Workspace)
 	}
 	return err
 }

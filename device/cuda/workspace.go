@@ -11,16 +11,11 @@ import (
 // Hopper, and more than it takes on others.
 const productWork = 32 << 20
 
-// Workspace is the bytes a device takes for kernels of the given sizes.
+// Workspace is the bytes a device takes for kernels of the given sizes, whatever
+// they are: none where there are none.
 func Workspace(s device.Sizes) int64 {
 	if s == (device.Sizes{}) {
 		return 0
 	}
-	return productWork + 4*int64(partsLen(s))
-}
-
-// partsLen is the floats of partial sums of columns: of what is normalised, and of
-// biases, none of which is wider than four times that.
-func partsLen(s device.Sizes) int {
-	return kernel.WorkLen(s.Rows, s.Width, 4*s.Width)
+	return productWork + 4*kernel.WorkLen
 }

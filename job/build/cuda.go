@@ -7,6 +7,7 @@ import (
 
 	"zeroth/device"
 	"zeroth/device/cuda"
+	"zeroth/device/cuda/kernel"
 	"zeroth/job/config"
 	"zeroth/job/hf"
 	"zeroth/job/machine"
@@ -43,15 +44,8 @@ func (b CUDA) Available() error {
 
 // lacks is what of a model GPUs do not compute yet; empty if that is nothing.
 func lacks(m hf.Model) string {
-	switch {
-	case m.Family == "gpt2" && m.Act != device.GeluTanh:
-		return m.Act.String()
-	case m.Gemma:
-		return "the norms and the MLP of Gemma"
-	case m.Window > 0:
-		return "attention in a window"
-	case device.Rope{Scaling: m.Scaling}.Amplitude() != 1:
-		return "rotary positions with an amplitude"
+	if d := m.Head(); d > kernel.MaxAttn {
+		return fmt.Sprintf("attention with heads %d wide, of more than %d,", d, kernel.MaxAttn)
 	}
 	return ""
 }

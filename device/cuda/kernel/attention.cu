@@ -13,7 +13,15 @@
 // elements, 4x to 4x+3 of every 64.
 
 // Attn is device.Attn; keys is past + T.
-struct Attn { int T, keys, H, KV, D, past; float scale; };
+struct Attn { int T, keys, H, KV, D, past, window; float scale; };
+
+// first_key is the first key position that query position t sees.
+__device__ int first_key(const Attn &a, int t) { return a.window && a.past + t >= a.window ? a.past + t - a.window + 1 : 0; }
+
+// UNSEEN is the score of a key that a query does not see: so low that its
+// exponential is 0 beside that of any key it sees, its own among them. What a row
+// has summed before it came to those is multiplied by 0 then.
+#define UNSEEN -1e30f
 
 #define TX ((int)threadIdx.x % 16)
 #define TY ((int)threadIdx.x / 16)
@@ -125,7 +133,7 @@ template <int BQ, int BK, int DP> __device__ void attention(const Mat &o, float 
 	float acc[M][DP / 16], top[M], sum[M];
 	clear_tile(acc);
 	for (int i = 0; i < M; i++) top[i] = -INF, sum[i] = 0;
-	for (int k0 = 0; k0 < a.past + q0 + nq; k0 += BK) {
+	for (int k0 = first_key(a, q0) / BK * BK; k0 < a.past + q0 + nq; k0 += BK) {
 		int nk = min(BK, a.keys - k0);
 		__syncthreads(); // the last tile has been read
 		load_tile<BK, DP>(K, k, (key + k0) * k.ld + shared, nk, a.D);
@@ -134,10 +142,11 @@ template <int BQ, int BK, int DP> __device__ void attention(const Mat &o, float 
 		float s[M][N];
 		dot_tile<DP>(s, Q, K, a.D);
 		for (int i = 0; i < M; i++) {
-			int see = min(nk, a.past + q0 + TY + 16 * i + 1 - k0); // keys of the tile
+			int t = q0 + TY + 16 * i, from = first_key(a, t) - k0, to = min(nk, a.past + t + 1 - k0); // keys of the tile
 			float most = top[i], part = 0;
 			for (int j = 0; j < N; j++) {
-				s[i][j] = TX + 16 * j < see ? s[i][j] * a.scale : -INF;
+				int key = TX + 16 * j;
+				s[i][j] = key >= from && key < to ? s[i][j] * a.scale : UNSEEN;
 				most = fmaxf(most, s[i][j]);
 			}
 			most = row_max(most);
@@ -152,7 +161,7 @@ template <int BQ, int BK, int DP> __device__ void attention(const Mat &o, float 
 			for (int e = 0; e < DP / 16; e++) acc[i][e] *= shrink;
 		}
 		__syncthreads();
-		add_product<false, DP, BK>(acc, P, BK + 4, V); // what is beyond the keys is 0
+		add_product<false, DP, BK>(acc, P, BK + 4, V); // beyond the keys V is 0
 	}
 	for (int i = 0; i < M; i++) {
 		float all = row_sum(sum[i]);
@@ -191,7 +200,8 @@ __device__ void grad_scores(float *P, float *S, const float *Q, const float *dO,
 		float l = t < a.T ? lse[t] : 0, e = t < a.T ? delta[t] : 0;
 		for (int j = 0; j < N; j++) {
 			int at = (TY + 16 * i) * (BK + 4) + TX + 16 * j;
-			bool sees = t < a.T && k0 + TX + 16 * j <= t;
+			int key = k0 + TX + 16 * j;
+			bool sees = t < a.T && key <= t && key >= first_key(a, t);
 			float p = sees ? exp32(fmaf(s[i][j], a.scale, -l)) : 0;
 			if (P) P[at] = p;
 			S[at] = sees ? p * (d[i][j] - e) : 0;
@@ -213,7 +223,7 @@ __device__ void attention_dq(const Mat &dq, const Mat &dout, const Mat &q, const
 	float acc[M][DP / 16], by[M];
 	clear_tile(acc);
 	for (int i = 0; i < M; i++) by[i] = a.scale;
-	for (int k0 = 0; k0 < q0 + nq; k0 += BK) {
+	for (int k0 = first_key(a, q0) / BK * BK; k0 < q0 + nq; k0 += BK) {
 		int nk = min(BK, a.T - k0);
 		__syncthreads();
 		load_tile<BK, DP>(K, k, (first + k0) * k.ld + shared, nk, a.D);
@@ -242,9 +252,10 @@ __device__ void attention_dkv(const Mat &dk, const Mat &dv, const Mat &dout, con
 	clear_tile(gk);
 	clear_tile(gv);
 	for (int i = 0; i < M; i++) by[i] = a.scale, one[i] = 1;
+	int end = a.window ? min(a.T, k0 + nk - 1 + a.window) : a.T; // of the queries that see a key of the tile
 	for (int h = kv * share; h < (kv + 1) * share; h++) {
 		i64 stat = ((i64)blockIdx.z * a.H + h) * a.T;
-		for (int q0 = k0 / BQ * BQ; q0 < a.T; q0 += BQ) {
+		for (int q0 = k0 / BQ * BQ; q0 < end; q0 += BQ) {
 			int nq = min(BQ, a.T - q0);
 			__syncthreads();
 			load_tile<BQ, DP>(Q, q, (first + q0) * q.ld + h * a.D, nq, a.D);

@@ -11,37 +11,37 @@ import (
 // attnSize is the kernels for heads up to width wide, and their tiles of positions:
 // the larger of what a block owns, the smaller of what it goes through.
 type attnSize struct {
-	width, big, small   int
-	forward, dq, dkv    *Kernel
-	sharedForward       uint32 // bytes
-	sharedDQ, sharedDKV uint32
+	width, big, small int
+	forward, dq, dkv  string
 }
 
-var kDelta = entry("attention_delta")
-
 // attnSizes are as attention.cu instantiates them.
-var attnSizes = [...]attnSize{newAttnSize(64, 64, 32), newAttnSize(128, 64, 32), newAttnSize(256, 32, 32)}
+var attnSizes = [...]attnSize{
+	{64, 64, 32, "attention_64", "attention_dq_64", "attention_dkv_64"},
+	{128, 64, 32, "attention_128", "attention_dq_128", "attention_dkv_128"},
+	{256, 32, 32, "attention_256", "attention_dq_256", "attention_dkv_256"},
+}
 
 // MaxAttn is the widest head that attends.
 const MaxAttn = 256
 
-func newAttnSize(width, big, small int) attnSize {
-	tile := func(rows int) int { return rows * (width + 4) } // floats
-	kernel := func(name string) *Kernel { return entry(fmt.Sprintf("%s_%d", name, width)) }
-	return attnSize{width: width, big: big, small: small,
-		forward: kernel("attention"), dq: kernel("attention_dq"), dkv: kernel("attention_dkv"),
-		sharedForward: uint32(4 * (tile(big) + 2*tile(small) + big*(small+4))),
-		sharedDQ:      uint32(4 * (2*tile(big) + 2*tile(small) + big*(small+4))),
-		sharedDKV:     uint32(4 * (2*tile(big) + 2*tile(small) + 2*small*(big+4))),
-	}
+// tiles is the floats of tiles of so many positions, rows of a head.
+func (s *attnSize) tiles(big, small int) int { return (big*s.big + small*s.small) * (s.width + 4) }
+
+// The bytes of shared memory: tiles of heads, and of scores.
+func (s *attnSize) sharedForward() uint32 {
+	return uint32(4 * (s.tiles(1, 2) + s.big*(s.small+4)))
 }
+func (s *attnSize) sharedDQ() uint32  { return uint32(4 * (s.tiles(2, 2) + s.big*(s.small+4))) }
+func (s *attnSize) sharedDKV() uint32 { return uint32(4 * (s.tiles(2, 2) + 2*s.small*(s.big+4))) }
 
 // Shared is the most dynamic shared memory, in bytes, that each kernel is launched
 // with, for those that have any. Above 48 KiB a driver wants it announced.
 func Shared() map[*Kernel]uint32 {
 	most := map[*Kernel]uint32{}
-	for _, s := range attnSizes {
-		most[s.forward], most[s.dq], most[s.dkv] = s.sharedForward, s.sharedDQ, s.sharedDKV
+	for i := range attnSizes {
+		s := &attnSizes[i]
+		most[byName(s.forward)], most[byName(s.dq)], most[byName(s.dkv)] = s.sharedForward(), s.sharedDQ(), s.sharedDKV()
 	}
 	return most
 }
@@ -56,10 +56,7 @@ func sizeFor(a *device.Attn) *attnSize {
 }
 
 func wantAttn(op string, a *device.Attn, stats ...device.Buffer) {
-	if a.Window > 0 {
-		lacks(op + " in a window")
-	}
-	if a.B < 0 || a.T < 0 || a.Past < 0 || a.KV < 1 || a.H%a.KV != 0 || a.D < 1 {
+	if a.B < 0 || a.T < 0 || a.Past < 0 || a.Window < 0 || a.KV < 1 || a.H%a.KV != 0 || a.D < 1 {
 		panic(fmt.Sprintf("cuda: %s of B %d, T %d after %d, H %d, KV %d, D %d", op, a.B, a.T, a.Past, a.H, a.KV, a.D))
 	}
 	wantLen(op, device.F32, a.B*a.H*a.T, stats...)
@@ -70,22 +67,26 @@ func (c *Call) head(m device.Mat, a *device.Attn) *Call { return c.matIf(m, a.D%
 
 // attn is attention.cu's Attn.
 func (c *Call) attn(a *device.Attn) *Call {
-	to := c.next(28)
-	for i, x := range [...]int{a.T, a.Keys(), a.H, a.KV, a.D, a.Past} {
+	to := c.next(32)
+	for i, x := range [...]int{a.T, a.Keys(), a.H, a.KV, a.D, a.Past, a.Window} {
 		binary.LittleEndian.PutUint32(to[4*i:], uint32(x))
 	}
-	binary.LittleEndian.PutUint32(to[24:], math.Float32bits(a.Scale))
+	binary.LittleEndian.PutUint32(to[28:], math.Float32bits(a.Scale))
 	return c
 }
 
 // seen is the pairs of a query and a key it sees, in all heads.
 func seen(a *device.Attn) int64 {
-	T := int64(a.T)
-	return int64(a.B) * int64(a.H) * (T*int64(a.Past) + T*(T+1)/2)
+	pairs := int64(a.T)*int64(a.Past) + int64(a.T)*int64(a.T+1)/2
+	if before := a.Keys() - a.Window; a.Window > 0 && before > 0 { // the last query misses so many keys, the one before it one less
+		misses := min(before, a.T)
+		pairs -= int64(misses) * int64(2*before-misses+1) / 2
+	}
+	return int64(a.B) * int64(a.H) * pairs
 }
 
 // Attention sets o = softmax(Scale q·k)·v, each position seeing itself and those
-// before it; lse (B, H, T) float32 receives the log-sum-exp of its scores. Values
+// before it, as far as the window goes; lse (B, H, T) float32 receives the log-sum-exp of its scores. Values
 // that a query does not see must be finite.
 func (o *Ops) Attention(out device.Mat, lse device.Buffer, q, k, v device.Mat, a device.Attn) {
 	wantAttn("attention", &a, lse)
@@ -93,7 +94,7 @@ func (o *Ops) Attention(out device.Mat, lse device.Buffer, q, k, v device.Mat, a
 	wantMat("attention", a.B*a.Keys(), a.KV*a.D, k, v)
 	s := sizeFor(&a)
 	c := o.begin(s.forward).head(out, &a).ptr(lse).head(q, &a).head(k, &a).head(v, &a).attn(&a)
-	c.Shared = s.sharedForward
+	c.Shared = s.sharedForward()
 	cost := over(0, out, q, k, v).plus(lse)
 	cost.Flops = seen(&a) * int64(4*a.D+20)
 	o.run(ceil(a.T, s.big), a.H, a.B, cost)
@@ -111,17 +112,17 @@ func (o *Ops) AttentionGrad(dq, dk, dv device.Mat, delta device.Buffer, do, out 
 	wantMat(op, a.B*a.T, a.KV*a.D, dk, dv, k, v)
 	s, pairs := sizeFor(&a), seen(&a)
 
-	o.begin(kDelta).ptr(delta).head(do, &a).head(out, &a).attn(&a).i32(a.B)
+	o.begin("attention_delta").ptr(delta).head(do, &a).head(out, &a).attn(&a).i32(a.B)
 	o.run(rowBlocks(delta.N), 1, 1, over(2, do, out).plus(delta))
 
 	c := o.begin(s.dkv).head(dk, &a).head(dv, &a).head(do, &a).head(q, &a).head(k, &a).head(v, &a).ptr(lse).ptr(delta).attn(&a)
-	c.Shared = s.sharedDKV
+	c.Shared = s.sharedDKV()
 	cost := over(0, dk, dv, do, q, k, v).plus(lse, delta)
 	cost.Flops = pairs * int64(8*a.D+24)
 	o.run(ceil(a.T, s.big), a.KV, a.B, cost)
 
 	c = o.begin(s.dq).head(dq, &a).head(do, &a).head(q, &a).head(k, &a).head(v, &a).ptr(lse).ptr(delta).attn(&a)
-	c.Shared = s.sharedDQ
+	c.Shared = s.sharedDQ()
 	cost = over(0, dq, do, q, k, v).plus(lse, delta)
 	cost.Flops = pairs * int64(6*a.D+24)
 	o.run(ceil(a.T, s.big), a.H, a.B, cost)

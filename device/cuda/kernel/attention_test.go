@@ -51,6 +51,9 @@ func eachAttn(t *testing.T, past bool, f func(b *bench, dt device.DType, a devic
 	}
 	for i, a := range shapes {
 		a.Scale = float32(1 / math.Sqrt(float64(a.D)))
+		if i%2 == 1 {
+			a.Window = 1 + rng.IntN(a.T+5)
+		}
 		if past {
 			a.Past = rng.IntN(3) * rng.IntN(90)
 		}
@@ -58,7 +61,7 @@ func eachAttn(t *testing.T, past bool, f func(b *bench, dt device.DType, a devic
 			if testing.Short() && j != i%3 {
 				continue
 			}
-			t.Run(fmt.Sprintf("%v B%d T%d+%d H%d/%d D%d", dt, a.B, a.Past, a.T, a.H, a.KV, a.D), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%v B%d T%d+%d of %d H%d/%d D%d", dt, a.B, a.Past, a.T, a.Window, a.H, a.KV, a.D), func(t *testing.T) {
 				check(t, uint64(i), func(b *bench) func(operations) { return f(b, dt, a) })
 			})
 		}
@@ -99,7 +102,7 @@ func TestAttentionOfAGrowingCache(t *testing.T) {
 	e := emulators(t)[0]
 	e.reset()
 	b := &bench{e: e, rng: rand.New(rand.NewPCG(9, 9))}
-	whole := device.Attn{B: 1, T: 77, H: 2, KV: 1, D: 20, Scale: 0.2}
+	whole := device.Attn{B: 1, T: 77, H: 2, KV: 1, D: 20, Scale: 0.2, Window: 40}
 	q, k, v := b.attnOf(device.F32, whole)
 	all, lse := b.make("o", device.F32, 77, 40), b.make("lse", device.F32, 1, 154)
 	step, lse1 := b.make("o", device.F32, 77, 40), b.make("lse", device.F32, 1, 2)
@@ -116,6 +119,21 @@ func TestAttentionOfAGrowingCache(t *testing.T) {
 	for i := range 77 * 40 {
 		if all.at(i) != step.at(i) {
 			t.Fatalf("element %d: %g with all positions at once, %g one by one", i, all.at(i), step.at(i))
+		}
+	}
+}
+
+// TestPairsSeen counts them one by one.
+func TestPairsSeen(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	for range 300 {
+		a := device.Attn{B: 2, T: 1 + rng.IntN(20), H: 3, KV: 1, D: 1, Past: rng.IntN(20), Window: rng.IntN(25)}
+		want := 0
+		for t := range a.T {
+			want += a.Past + t + 1 - a.First(t)
+		}
+		if got := seen(&a); got != int64(6*want) {
+			t.Fatalf("%+v: %d pairs, want %d", a, got, 6*want)
 		}
 	}
 }

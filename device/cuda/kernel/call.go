@@ -77,6 +77,11 @@ func (c *Call) f32(x float32) *Call {
 	return c
 }
 
+func (c *Call) f64(x float64) *Call {
+	binary.LittleEndian.PutUint64(c.next(8), math.Float64bits(x))
+	return c
+}
+
 // floats is a struct of float32.
 func (c *Call) floats(x ...float32) *Call {
 	to := c.next(4 * len(x))

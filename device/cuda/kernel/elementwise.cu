@@ -87,39 +87,96 @@ ENTRY add_row(Mat y, Mat v, int rows, int cols, int set) {
 }
 KERNEL(add_row)
 
-// gelu(x) = x/2 (1 + tanh u) = x s(2u) with s(z) = 1/(1 + e^-z) and u =
+ENTRY mul(Mat y, Mat a, Mat b, i64 n) {
+	EACH4(i, n) {
+		Four x = get4(a, i, n - i), z = get4(b, i, n - i);
+		for (int j = 0; j < 4; j++) x.v[j] *= z.v[j];
+		put4(y, i, n - i, x);
+	}
+}
+KERNEL(mul)
+
+ENTRY add_scalar(Mat y, Mat x, float s, i64 n) {
+	EACH4(i, n) {
+		Four f = get4(x, i, n - i);
+		for (int j = 0; j < 4; j++) f.v[j] += s;
+		put4(y, i, n - i, f);
+	}
+}
+KERNEL(add_scalar)
+
+enum { GELU_TANH, GELU_ERF, RELU, SILU, TANH }; // device.Activation
+
+// GELU by tanh is x/2 (1 + tanh u) = x s(2u) with s(z) = 1/(1 + e^-z) and u =
 // sqrt(2/pi) (x + 0.044715 x^3) (Hendrycks and Gimpel, arXiv 1606.08415).
 #define GELU_U 0.7978845608028654f
 #define GELU_X 0.044715f
 
-ENTRY gelu(Mat y, Mat x, i64 n) {
-	EACH4(i, n) {
-		Four f = get4(x, i, n - i);
-		for (int j = 0; j < 4; j++) {
-			float a = f.v[j];
-			f.v[j] = a / (1 + exp32(-2 * GELU_U * (a + GELU_X * a * a * a)));
-		}
-		put4(y, i, n - i, f);
+// normal is the distribution function of the standard normal distribution.
+__device__ double normal(double x) { return (1 + erf(x * 0.70710678118654752)) / 2; }
+
+__device__ float activated(float x, int f) {
+	switch (f) {
+	case GELU_TANH: return x / (1 + exp32(-2 * GELU_U * (x + GELU_X * x * x * x)));
+	case GELU_ERF: return (float)(x * normal(x));
+	case RELU: return x > 0 || x != x ? x : 0;
+	case SILU: return x / (1 + exp32(-x));
+	default: return (float)tanh((double)x);
 	}
 }
-KERNEL(gelu)
 
-// gelu_slope is s + x s (1-s) 2u'. Beyond 9.5 it is 0 or 1 to float32, and there
-// its factors would overflow.
+// Slopes. Of GELU by tanh it is s + x s (1-s) 2u', beyond 9.5 0 or 1 to float32; of
+// SiLU s + x s (1-s), beyond 80 0 or 1 to float32: there the factors would overflow.
 __device__ float gelu_slope(float x) {
 	x = x > 9.5f ? 9.5f : x < -9.5f ? -9.5f : x;
 	float e = exp32(-2 * GELU_U * (x + GELU_X * x * x * x)), s = 1 / (1 + e);
 	return s * (1 + x * (e * s) * (2 * GELU_U * (1 + 3 * GELU_X * x * x)));
 }
 
-ENTRY gelu_grad(Mat dx, Mat x, Mat dy, i64 n) {
+__device__ float silu_slope(float x) {
+	x = x > 80 ? 80 : x < -80 ? -80 : x;
+	float e = exp32(-x), s = 1 / (1 + e);
+	return s * (1 + x * (e * s));
+}
+
+// slope is dy f'(x).
+__device__ float slope(float x, float dy, int f) {
+	double y = 0;
+	switch (f) {
+	case GELU_TANH: return dy * gelu_slope(x);
+	case GELU_ERF: return (float)(dy * (normal(x) + x * exp(-(double)x * x / 2) * 0.39894228040143268));
+	case RELU: return x > 0 ? dy : 0;
+	case SILU: return dy * silu_slope(x);
+	default: y = tanh((double)x); return (float)(dy * (1 - y * y));
+	}
+}
+
+ENTRY activate(Mat y, Mat x, i64 n, int f) {
 	EACH4(i, n) {
-		Four f = get4(x, i, n - i), d = get4(dy, i, n - i);
-		for (int j = 0; j < 4; j++) d.v[j] *= gelu_slope(f.v[j]);
+		Four a = get4(x, i, n - i);
+#pragma unroll 1
+		for (int j = 0; j < 4; j++) {
+			float b = activated(a.v[0], f); // turned, so that no element is chosen by a variable
+			a.v[0] = a.v[1], a.v[1] = a.v[2], a.v[2] = a.v[3], a.v[3] = b;
+		}
+		put4(y, i, n - i, a);
+	}
+}
+KERNEL(activate)
+
+ENTRY activate_grad(Mat dx, Mat x, Mat dy, i64 n, int f) {
+	EACH4(i, n) {
+		Four a = get4(x, i, n - i), d = get4(dy, i, n - i);
+#pragma unroll 1
+		for (int j = 0; j < 4; j++) {
+			float b = slope(a.v[0], d.v[0], f);
+			a.v[0] = a.v[1], a.v[1] = a.v[2], a.v[2] = a.v[3];
+			d.v[0] = d.v[1], d.v[1] = d.v[2], d.v[2] = d.v[3], d.v[3] = b;
+		}
 		put4(dx, i, n - i, d);
 	}
 }
-KERNEL(gelu_grad)
+KERNEL(activate_grad)
 
 // silu(x) = x s(x); y = silu(gate) * up (Shazeer, arXiv 2002.05202).
 ENTRY swiglu(Mat y, Mat gate, Mat up, i64 n) {
@@ -131,16 +188,12 @@ ENTRY swiglu(Mat y, Mat gate, Mat up, i64 n) {
 }
 KERNEL(swiglu)
 
-// The slope of silu is s + x s (1-s). Beyond 80 it and silu are 0 and 0, or 1 and
-// x, to float32, and there the factors would overflow.
 ENTRY swiglu_grad(Mat dgate, Mat dup, Mat dy, Mat gate, Mat up, i64 n) {
 	EACH4(i, n) {
 		Four g = get4(gate, i, n - i), u = get4(up, i, n - i), d = get4(dy, i, n - i), dg;
 		for (int j = 0; j < 4; j++) {
-			float x = g.v[j] < -80 ? -80 : g.v[j], at = x > 80 ? 80 : x;
-			float e = exp32(-at), s = 1 / (1 + e);
-			dg.v[j] = d.v[j] * u.v[j] * (s * (1 + at * (e * s)));
-			u.v[j] = d.v[j] * (x * s);
+			dg.v[j] = d.v[j] * u.v[j] * silu_slope(g.v[j]);
+			u.v[j] = d.v[j] * activated(g.v[j], SILU);
 		}
 		put4(dgate, i, n - i, dg);
 		put4(dup, i, n - i, u);

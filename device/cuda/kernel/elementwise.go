@@ -6,27 +6,12 @@ import (
 	"zeroth/device"
 )
 
-var (
-	kFill       = entry("fill")
-	kCast       = entry("cast")
-	kCast64     = entry("cast64")
-	kAdd        = entry("add")
-	kScale      = entry("scale")
-	kSumMany    = entry("sum_many")
-	kSumMany64  = entry("sum_many64")
-	kAddRow     = entry("add_row")
-	kGelu       = entry("gelu")
-	kGeluGrad   = entry("gelu_grad")
-	kSwiGLU     = entry("swiglu")
-	kSwiGLUGrad = entry("swiglu_grad")
-)
-
 // Zero sets every element of b, of any type, to 0.
 func (o *Ops) Zero(b device.Buffer) {
 	if b.Type.Size() > 2 { // zeros of every type are those of float32
 		b = device.Buffer{Type: device.F32, N: b.Bytes() / 4, Ptr: b.Ptr}
 	}
-	o.begin(kFill).vec(b).i64(b.N).f32(0)
+	o.begin("fill").vec(b).i64(b.N).f32(0)
 	o.run(blocks(b.N, 4), 1, 1, passes(0, b))
 }
 
@@ -35,9 +20,9 @@ func (o *Ops) Cast(dst, src device.Buffer) {
 	if dst.N != src.N || dst.Type == device.I32 || dst.Type == device.I64 || src.Type == device.I32 || src.Type == device.I64 {
 		panic(fmt.Sprintf("cuda: cast of %d %v to %d %v", src.N, src.Type, dst.N, dst.Type))
 	}
-	k, each := kCast, 4
+	k, each := "cast", 4
 	if dst.Type == device.F64 || src.Type == device.F64 {
-		k, each = kCast64, 1
+		k, each = "cast64", 1
 	}
 	o.begin(k).vec(dst).vec(src).i64(dst.N)
 	o.run(blocks(dst.N, each), 1, 1, passes(1, dst, src))
@@ -46,14 +31,14 @@ func (o *Ops) Cast(dst, src device.Buffer) {
 // AddTo sets y = a + b, added in float32; y may be a or b.
 func (o *Ops) AddTo(y, a, b device.Buffer) {
 	wantVec("add", y.N, y, a, b)
-	o.begin(kAdd).vec(y).vec(a).vec(b).i64(y.N)
+	o.begin("add").vec(y).vec(a).vec(b).i64(y.N)
 	o.run(blocks(y.N, 4), 1, 1, passes(1, y, a, b))
 }
 
 // Scale multiplies x by s.
 func (o *Ops) Scale(x device.Buffer, s float32) {
 	wantVec("scale", x.N, x)
-	o.begin(kScale).vec(x).f32(s).i64(x.N)
+	o.begin("scale").vec(x).f32(s).i64(x.N)
 	o.run(blocks(x.N, 4), 1, 1, passes(1, x, x))
 }
 
@@ -67,9 +52,9 @@ func (o *Ops) SumInto(dst device.Buffer, src []device.Buffer) {
 	if len(src) < 1 || len(src) > MaxSources {
 		panic(fmt.Sprintf("cuda: sum of %d buffers, want 1 to %d", len(src), MaxSources))
 	}
-	k, each, wide := kSumMany, 4, true
+	k, each, wide := "sum_many", 4, true
 	if dst.Type == device.F64 {
-		k, each = kSumMany64, 1
+		k, each = "sum_many64", 1
 	} else {
 		wantFloat("sum of buffers", dst)
 	}
@@ -96,7 +81,7 @@ func (o *Ops) SumInto(dst device.Buffer, src []device.Buffer) {
 func (o *Ops) AddRow(y device.Mat, v device.Buffer, set bool) {
 	wantMat("add of a row", y.Rows, y.Cols, y)
 	wantVec("add of a row", y.Cols, v)
-	o.begin(kAddRow).mat(y).vec(v).i32(y.Rows).i32(y.Cols).flag(set)
+	o.begin("add_row").mat(y).vec(v).i32(y.Rows).i32(y.Cols).flag(set)
 	cost := over(1, y)
 	if !set {
 		cost = over(1, y, y)
@@ -104,24 +89,38 @@ func (o *Ops) AddRow(y device.Mat, v device.Buffer, set bool) {
 	o.run(rowBlocks(y.Rows), 1, 1, cost.plus(v))
 }
 
-// Gelu sets y = gelu(x), the tanh approximation; y may be x.
-func (o *Ops) Gelu(y, x device.Buffer) {
-	wantVec("gelu", y.N, y, x)
-	o.begin(kGelu).vec(y).vec(x).i64(y.N)
+// Mul sets y = a * b; y may be a or b.
+func (o *Ops) Mul(y, a, b device.Buffer) {
+	wantVec("multiply", y.N, y, a, b)
+	o.begin("mul").vec(y).vec(a).vec(b).i64(y.N)
+	o.run(blocks(y.N, 4), 1, 1, passes(1, y, a, b))
+}
+
+// AddScalar sets y = x + s; y may be x.
+func (o *Ops) AddScalar(y, x device.Buffer, s float32) {
+	wantVec("add scalar", y.N, y, x)
+	o.begin("add_scalar").vec(y).vec(x).f32(s).i64(y.N)
+	o.run(blocks(y.N, 4), 1, 1, passes(1, y, x))
+}
+
+// Activate sets y = f(x); y may be x.
+func (o *Ops) Activate(y, x device.Buffer, f device.Activation) {
+	wantVec("activation", y.N, y, x)
+	o.begin("activate").vec(y).vec(x).i64(y.N).i32(int(f))
 	o.run(blocks(y.N, 4), 1, 1, passes(25, y, x))
 }
 
-// GeluGrad sets dx = dy * gelu'(x); dx may be dy.
-func (o *Ops) GeluGrad(dx, x, dy device.Buffer) {
-	wantVec("gelu gradient", dx.N, dx, x, dy)
-	o.begin(kGeluGrad).vec(dx).vec(x).vec(dy).i64(dx.N)
+// ActivateGrad sets dx = dy * f'(x); dx may be dy.
+func (o *Ops) ActivateGrad(dx, x, dy device.Buffer, f device.Activation) {
+	wantVec("activation gradient", dx.N, dx, x, dy)
+	o.begin("activate_grad").vec(dx).vec(x).vec(dy).i64(dx.N).i32(int(f))
 	o.run(blocks(dx.N, 4), 1, 1, passes(36, dx, x, dy))
 }
 
 // SwiGLU sets y = silu(gate) * up; y may be gate or up.
 func (o *Ops) SwiGLU(y, gate, up device.Buffer) {
 	wantVec("swiglu", y.N, y, gate, up)
-	o.begin(kSwiGLU).vec(y).vec(gate).vec(up).i64(y.N)
+	o.begin("swiglu").vec(y).vec(gate).vec(up).i64(y.N)
 	o.run(blocks(y.N, 4), 1, 1, passes(20, y, gate, up))
 }
 
@@ -132,6 +131,6 @@ func (o *Ops) SwiGLUGrad(dgate, dup, dy, gate, up device.Buffer) {
 	if dgate.Ptr == dup.Ptr && dy.N > 0 && dy.Ptr != nil {
 		panic(fmt.Sprintf("cuda: both swiglu gradients of %d elements into one buffer", dy.N))
 	}
-	o.begin(kSwiGLUGrad).vec(dgate).vec(dup).vec(dy).vec(gate).vec(up).i64(dy.N)
+	o.begin("swiglu_grad").vec(dgate).vec(dup).vec(dy).vec(gate).vec(up).i64(dy.N)
 	o.run(blocks(dy.N, 4), 1, 1, passes(28, dgate, dup, dy, gate, up))
 }

@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 //go:embed kernels.ptx
@@ -39,17 +40,32 @@ type Kernel struct {
 // aligned as C would; Bytes is its size.
 type Param struct{ Offset, Bytes int }
 
-// Table is all kernels, in the order of the PTX.
-var Table = parse(ptx)
+// The table is read when it is first asked for: a program that computes on no GPU
+// has neither it nor the PTX.
+var (
+	tableOnce sync.Once
+	inOrder   []*Kernel
+	named     map[string]*Kernel
+)
 
-// entry is a kernel by its name.
-func entry(name string) *Kernel {
-	for _, k := range Table {
-		if k.Name == name {
-			return k
+// Table is all kernels, in the order of the PTX.
+func Table() []*Kernel {
+	tableOnce.Do(func() {
+		inOrder, named = parse(ptx), map[string]*Kernel{}
+		for _, k := range inOrder {
+			named[k.Name] = k
 		}
+	})
+	return inOrder
+}
+
+func byName(name string) *Kernel {
+	Table()
+	k := named[name]
+	if k == nil {
+		panic("kernel: kernels.ptx has no " + name)
 	}
-	panic("kernel: kernels.ptx has no " + name)
+	return k
 }
 
 // parse reads the entries of PTX. A parameter is a line such as

@@ -51,7 +51,7 @@ func TestTable(t *testing.T) {
 		"sum_parts": {{0, 8}, {8, 8}, {16, 4}, {20, 4}},
 		"row_norm":  {{0, 16}, {16, 8}, {24, 8}, {32, 16}, {48, 16}, {64, 16}, {80, 4}, {84, 4}, {88, 4}},
 	}
-	for i, k := range Table {
+	for i, k := range Table() {
 		if k.Index != i || len(k.Params) == 0 {
 			t.Errorf("%s is number %d with %d parameters, at %d", k.Name, k.Index, len(k.Params), i)
 		}
@@ -99,6 +99,18 @@ func TestNothingIsAllocated(t *testing.T) {
 	}
 }
 
+// TestWorkLenIsEnough for matrices of every size.
+func TestWorkLenIsEnough(t *testing.T) {
+	for rows := 1; rows < 1<<22; rows = rows*5/4 + 1 {
+		for cols := 1; cols < 1<<20; cols = cols*5/4 + 1 {
+			count, each := parts(rows, cols)
+			if count > 1 && 2*count*cols > WorkLen || count*each < rows || (count-1)*each >= rows {
+				t.Fatalf("(%d, %d): %d parts of %d rows; there is room for %d floats", rows, cols, count, each, WorkLen)
+			}
+		}
+	}
+}
+
 // panics returns what f panics with.
 func panics(f func()) (said any) {
 	defer func() { said = recover() }()
@@ -113,7 +125,7 @@ func TestRefuses(t *testing.T) {
 	big := device.Attn{B: 1, T: 1, H: 1, KV: 1, D: MaxAttn + 1}
 	for what, f := range map[string]func(){
 		"lengths":          func() { o.AddTo(x, x, x.Slice(0, 5)) },
-		"integers":         func() { o.Gelu(ints, ints) },
+		"integers":         func() { o.Mul(ints, ints, ints) },
 		"a shape":          func() { o.SumRows(x.Slice(0, 2), m) },
 		"a transpose":      func() { o.SumRows(x.Slice(0, 2), m.T()) },
 		"a cast to int32":  func() { o.Cast(ints, x) },

@@ -8,14 +8,6 @@ import (
 	"zeroth/device"
 )
 
-var (
-	kEmbed        = entry("embed")
-	kEmbedGrad    = entry("embed_grad")
-	kPositionGrad = entry("position_grad")
-	kRope         = entry("rope")
-	kCrossEntropy = entry("cross_entropy")
-)
-
 func wantPositions(op string, wpe device.Mat, n, T int) {
 	if T < 1 || wpe.Rows > 0 && wpe.Rows < T {
 		panic(fmt.Sprintf("cuda: %s of %d positions with %d position vectors", op, T, wpe.Rows))
@@ -35,7 +27,7 @@ func (o *Ops) Embed(y, wte, wpe device.Mat, ids device.Buffer, T int) {
 	if wpe.Rows == 0 {
 		wpe = device.Mat{}
 	}
-	o.begin(kEmbed).mat(y).mat(wte).mat(wpe).ptr(ids).i32(y.Rows).i32(y.Cols).i32(wte.Rows).i32(T)
+	o.begin("embed").mat(y).mat(wte).mat(wpe).ptr(ids).i32(y.Rows).i32(y.Cols).i32(wte.Rows).i32(T)
 	cost := over(1, y)
 	cost.Bytes += int64(y.Rows) * int64(y.Cols) * int64(wte.Buf.Type.Size()) // rows looked up; those of wpe stay in cache
 	o.run(rowBlocks(y.Rows), 1, 1, cost.plus(ids, wpe.Buf))
@@ -54,7 +46,7 @@ func (o *Ops) EmbedGrad(dwte, dwpe, dy device.Mat, ids device.Buffer, T int, add
 	wantLen(op, device.F32, dwte.Buf.N, dwte.Buf)
 	wantLen(op, device.I32, dy.Rows, ids)
 	wantPositions(op, dwpe, dy.Cols, T)
-	o.begin(kEmbedGrad).ptr(dwte.Buf).i32(dwte.Ld).mat(dy).ptr(ids).i32(dy.Rows).i32(dy.Cols).i32(dwte.Rows).flag(add)
+	o.begin("embed_grad").ptr(dwte.Buf).i32(dwte.Ld).mat(dy).ptr(ids).i32(dy.Rows).i32(dy.Cols).i32(dwte.Rows).flag(add)
 	some := device.Mat{Buf: dwte.Buf, Rows: min(dy.Rows, dwte.Rows), Cols: dy.Cols} // rows that ids name, at most
 	cost := over(1, dy, some, some)
 	if !add {
@@ -65,7 +57,7 @@ func (o *Ops) EmbedGrad(dwte, dwpe, dy device.Mat, ids device.Buffer, T int, add
 		return
 	}
 	wantLen(op, device.F32, dwpe.Buf.N, dwpe.Buf)
-	o.begin(kPositionGrad).ptr(dwpe.Buf).i32(dwpe.Ld).mat(dy).i32(dy.Rows).i32(dy.Cols).i32(dwpe.Rows).i32(T).flag(add)
+	o.begin("position_grad").ptr(dwpe.Buf).i32(dwpe.Ld).mat(dy).i32(dy.Rows).i32(dy.Cols).i32(dwpe.Rows).i32(T).flag(add)
 	cost = over(1, dy, dwpe)
 	if add {
 		cost = over(1, dy, dwpe, dwpe)
@@ -80,14 +72,11 @@ const MaxHead = 512
 // Rope turns the heads of x (B*T, heads*D) in place by their positions, or with
 // inverse back.
 func (o *Ops) Rope(x device.Mat, r device.Rope, inverse bool) {
-	if r.Amplitude() != 1 {
-		lacks("rotary positions with an amplitude")
-	}
 	wantMat("rope", x.Rows, x.Cols, x)
 	if r.D < 2 || r.D > MaxHead || r.D%2 != 0 || x.Cols%r.D != 0 || r.T < 1 || x.Rows%r.T != 0 || r.Past < 0 {
 		panic(fmt.Sprintf("cuda: rope of a matrix (%d, %d) as sequences of %d positions after %d with heads of width %d", x.Rows, x.Cols, r.T, r.Past, r.D))
 	}
-	c := o.begin(kRope).mat(x)
+	c := o.begin("rope").mat(x)
 	freq := c.next(8 * MaxHead / 2)
 	for j := range r.D / 2 {
 		binary.LittleEndian.PutUint64(freq[8*j:], math.Float64bits(r.Freq(j)))
@@ -96,7 +85,7 @@ func (o *Ops) Rope(x device.Mat, r device.Rope, inverse bool) {
 	if inverse {
 		sign = -1
 	}
-	c.i32(x.Rows).i32(x.Cols / r.D).i32(r.D).i32(r.T).i32(r.Past).f32(sign)
+	c.i32(x.Rows).i32(x.Cols / r.D).i32(r.D).i32(r.T).i32(r.Past).f32(sign).f64(r.Amplitude())
 	o.run(rowBlocks(x.Rows), 1, 1, over(3, x, x))
 }
 
@@ -117,7 +106,7 @@ func (o *Ops) crossEntropy(loss device.Buffer, logits device.Mat, target device.
 	wantMat(op, logits.Rows, logits.Cols, logits)
 	wantLen(op, device.F32, logits.Rows, loss)
 	wantLen(op, device.I32, logits.Rows, target)
-	o.begin(kCrossEntropy).ptr(loss).mat(logits).ptr(target).i32(logits.Rows).i32(logits.Cols).f32(scale).flag(grad)
+	o.begin("cross_entropy").ptr(loss).mat(logits).ptr(target).i32(logits.Rows).i32(logits.Cols).f32(scale).flag(grad)
 	cost := over(22, logits)
 	if grad {
 		cost = over(39, logits, logits) // read the second time from cache

@@ -98,6 +98,7 @@ KERNEL(columns)
 ENTRY sum_parts(float *dst, const float *parts, int count, int cols) {
 	EACH(j, cols) {
 		float sum = 0;
+#pragma unroll 16
 		for (int i = 0; i < count; i++) sum += parts[(i64)i * cols + j];
 		dst[j] = sum;
 	}

@@ -6,13 +6,6 @@ import (
 	"zeroth/device"
 )
 
-var (
-	kNorm     = entry("row_norm")
-	kNormGrad = entry("row_norm_grad")
-	kColumns  = entry("columns")
-	kSumParts = entry("sum_parts")
-)
-
 // LayerNorm normalises the rows of x: y = (x-mean)*rstd*w + b with rstd =
 // 1/sqrt(variance + eps); y may be x.
 func (o *Ops) LayerNorm(y device.Mat, mean, rstd device.Buffer, x device.Mat, w, b device.Buffer, eps float32) {
@@ -31,7 +24,7 @@ func (o *Ops) norm(op string, y device.Mat, mean, rstd device.Buffer, x device.M
 	wantMat(op, x.Rows, x.Cols, y, x)
 	wantLen(op, device.F32, x.Rows, rstd)
 	wantVec(op, x.Cols, w)
-	o.begin(kNorm).mat(y).ptr(mean).ptr(rstd).mat(x).vec(w).vec(b).i32(x.Rows).i32(x.Cols).f32(eps)
+	o.begin("row_norm").mat(y).ptr(mean).ptr(rstd).mat(x).vec(w).vec(b).i32(x.Rows).i32(x.Cols).f32(eps)
 	o.run(rowBlocks(x.Rows), 1, 1, over(8, y, x).plus(mean, rstd, w, b))
 }
 
@@ -44,7 +37,7 @@ func (o *Ops) LayerNormGrad(dx device.Mat, dw, db device.Buffer, dy, x device.Ma
 }
 
 // RMSNormGrad sets dx to (or, with add, adds to dx) the gradient of x and
-// overwrites dw (float32); dx may be dy.
+// overwrites dw (float32); dx may be dy or x.
 func (o *Ops) RMSNormGrad(dx device.Mat, dw device.Buffer, dy, x device.Mat, w, rstd device.Buffer, add bool) {
 	o.normGrad("rms norm gradient", dx, dw, device.Buffer{}, dy, x, w, device.Buffer{}, rstd, add)
 }
@@ -54,8 +47,8 @@ func (o *Ops) normGrad(op string, dx device.Mat, dw, db device.Buffer, dy, x dev
 	wantLen(op, device.F32, x.Cols, dw)
 	wantLen(op, device.F32, x.Rows, rstd)
 	wantVec(op, x.Cols, w)
-	o.columns(dw, db, dy, x, mean, rstd) // first: dx may be dy
-	o.begin(kNormGrad).mat(dx).mat(dy).mat(x).vec(w).ptr(mean).ptr(rstd).i32(x.Rows).i32(x.Cols).flag(add)
+	o.columns(dw, db, dy, x, mean, rstd) // first: dx may be one of them
+	o.begin("row_norm_grad").mat(dx).mat(dy).mat(x).vec(w).ptr(mean).ptr(rstd).i32(x.Rows).i32(x.Cols).flag(add)
 	cost := over(14, dx, dy, x)
 	if add {
 		cost = over(15, dx, dx, dy, x)
@@ -71,32 +64,29 @@ func (o *Ops) SumRows(db device.Buffer, dy device.Mat) {
 }
 
 // Sums down columns are in two steps: of parts of the rows, and of these. How many
-// parts there are depends on the rows alone, so that every GPU has the same bits.
+// parts there are depends on the matrix alone, so that every GPU has the same bits:
+// enough blocks for any, and no more than the work space has room for.
 const (
-	partRows  = 64  // rows of a part at least
-	mostParts = 128 // parts of a matrix at most
-	colsBlock = 128 // columns of a block
+	colsBlock  = 128 // columns of a block
+	partRows   = 64  // rows of a part at least
+	mostParts  = 256
+	sumsBlocks = 1024
+
+	// WorkLen is the floats of Ops.Work: a block's sums for each of two results.
+	WorkLen = 2 * sumsBlocks * colsBlock
 )
 
-// parts is how many parts rows are cut into, and the rows of each.
-func parts(rows int) (count, each int) {
-	each = max(partRows, ceil(rows, mostParts))
+// parts is how many parts the rows are cut into, and the rows of each.
+func parts(rows, cols int) (count, each int) {
+	most := min(mostParts, max(1, sumsBlocks/max(1, ceil(cols, colsBlock))))
+	each = max(partRows, ceil(rows, most))
 	return max(1, ceil(rows, each)), each
-}
-
-// WorkLen is the floats of Ops.Work for matrices of so many rows, of which norms
-// have normed columns and SumRows have summed ones at most.
-func WorkLen(rows, normed, summed int) int {
-	if count, _ := parts(rows); count > 1 {
-		return count * max(2*normed, summed)
-	}
-	return 0
 }
 
 // columns sums dy into db, and dy*(x-mean)*rstd into dw, down the columns; what is
 // empty is left out.
 func (o *Ops) columns(dw, db device.Buffer, dy, x device.Mat, mean, rstd device.Buffer) {
-	count, each := parts(dy.Rows)
+	count, each := parts(dy.Rows, dy.Cols)
 	toW, toB := dw, db
 	if count > 1 {
 		toW, toB = o.work(0, count*dw.N), o.work(count*dw.N, count*db.N)
@@ -105,7 +95,7 @@ func (o *Ops) columns(dw, db device.Buffer, dy, x device.Mat, mean, rstd device.
 	if dw.N > 0 {
 		cost = over(5, dy, x)
 	}
-	o.begin(kColumns).ptr(toW).ptr(toB).mat(dy).mat(x).ptr(mean).ptr(rstd).i32(dy.Rows).i32(dy.Cols).i32(each)
+	o.begin("columns").ptr(toW).ptr(toB).mat(dy).mat(x).ptr(mean).ptr(rstd).i32(dy.Rows).i32(dy.Cols).i32(each)
 	o.run(ceil(dy.Cols, colsBlock), count, 1, cost.plus(mean, rstd, toW, toB))
 	if count > 1 {
 		o.sumParts(dw, toW, count)
@@ -115,14 +105,14 @@ func (o *Ops) columns(dw, db device.Buffer, dy, x device.Mat, mean, rstd device.
 
 // sumParts adds up the parts of dst, if it is not empty.
 func (o *Ops) sumParts(dst, from device.Buffer, count int) {
-	o.begin(kSumParts).ptr(dst).ptr(from).i32(count).i32(dst.N)
+	o.begin("sum_parts").ptr(dst).ptr(from).i32(count).i32(dst.N)
 	o.run(blocks(dst.N, 1), 1, 1, passes(count, dst, from))
 }
 
 // work is n floats of the work space.
 func (o *Ops) work(at, n int) device.Buffer {
 	if o.Work.Type != device.F32 || at+n > o.Work.N {
-		panic(fmt.Sprintf("cuda: sums down columns need %d floats of work space, of %d; see kernel.WorkLen", at+n, o.Work.N))
+		panic(fmt.Sprintf("cuda: sums down columns need %d floats of work space, of %d; kernel.WorkLen is enough", at+n, o.Work.N))
 	}
 	return o.Work.Slice(at, at+n)
 }

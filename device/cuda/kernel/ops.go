@@ -19,9 +19,9 @@ type Ops struct {
 	call Call
 }
 
-// begin starts a call; its parameters follow.
-func (o *Ops) begin(k *Kernel) *Call {
-	o.call.Kernel, o.call.put, o.call.Shared, o.call.Cost = k, 0, 0, Cost{}
+// begin starts a call of a kernel; its parameters follow.
+func (o *Ops) begin(name string) *Call {
+	o.call.Kernel, o.call.put, o.call.Shared, o.call.Cost = byName(name), 0, 0, Cost{}
 	return &o.call
 }
 

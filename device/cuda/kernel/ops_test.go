@@ -14,6 +14,8 @@ import (
 // than a block has.
 var lengths = []int{1, 3, 4, 5, 255, 1024, 4099}
 
+func (b *bench) activation() device.Activation { return device.Activation(b.rng.IntN(5)) }
+
 func (b *bench) length() int { return lengths[b.rng.IntN(len(lengths))] }
 
 // flat is a matrix without gaps, as elementwise operations want it.
@@ -27,21 +29,25 @@ func (b *bench) flatOut(what string, dt device.DType, n int) *operand {
 
 func TestElementwise(t *testing.T) {
 	for name, f := range map[string]func(b *bench, n int) func(q operations){
-		"gelu": func(b *bench, n int) func(q operations) {
+		"activation": func(b *bench, n int) func(q operations) {
 			y, x := b.flatOut("y", b.float(), n).near(1e-6), b.flat("x", b.float(), n, 4)
-			return func(q operations) { q.Gelu(y.Buf, x.Buf) }
+			f := b.activation()
+			return func(q operations) { q.Activate(y.Buf, x.Buf, f) }
 		},
-		"gelu in place": func(b *bench, n int) func(q operations) {
+		"activation in place": func(b *bench, n int) func(q operations) {
 			x := b.flat("x", b.float(), n, 4).near(1e-6)
-			return func(q operations) { q.Gelu(x.Buf, x.Buf) }
+			f := b.activation()
+			return func(q operations) { q.Activate(x.Buf, x.Buf, f) }
 		},
-		"gelu gradient": func(b *bench, n int) func(q operations) {
+		"activation gradient": func(b *bench, n int) func(q operations) {
 			dx, x, dy := b.flatOut("dx", b.float(), n).near(1e-6), b.flat("x", b.float(), n, 5), b.flat("dy", b.float(), n, 1)
-			return func(q operations) { q.GeluGrad(dx.Buf, x.Buf, dy.Buf) }
+			f := b.activation()
+			return func(q operations) { q.ActivateGrad(dx.Buf, x.Buf, dy.Buf, f) }
 		},
-		"gelu gradient in place": func(b *bench, n int) func(q operations) {
+		"activation gradient in place": func(b *bench, n int) func(q operations) {
 			x, dy := b.flat("x", b.float(), n, 5), b.flat("dy", b.float(), n, 1).near(1e-6)
-			return func(q operations) { q.GeluGrad(dy.Buf, x.Buf, dy.Buf) }
+			f := b.activation()
+			return func(q operations) { q.ActivateGrad(dy.Buf, x.Buf, dy.Buf, f) }
 		},
 		"swiglu": func(b *bench, n int) func(q operations) {
 			y, gate, up := b.flatOut("y", b.float(), n).near(1e-6), b.flat("gate", b.float(), n, 30), b.flat("up", b.float(), n, 1)
@@ -64,6 +70,14 @@ func TestElementwise(t *testing.T) {
 			y, x := b.flat("y", b.float(), n, 1).bits(), b.flat("b", b.float(), n, 1)
 			return func(q operations) { q.AddTo(y.Buf, y.Buf, x.Buf) }
 		},
+		"multiply": func(b *bench, n int) func(q operations) {
+			y, x, z := b.flatOut("y", b.float(), n).bits(), b.flat("a", b.float(), n, 1), b.flat("b", b.float(), n, 1)
+			return func(q operations) { q.Mul(y.Buf, x.Buf, z.Buf) }
+		},
+		"add scalar": func(b *bench, n int) func(q operations) {
+			y, x := b.flatOut("y", b.float(), n).bits(), b.flat("x", b.float(), n, 1)
+			return func(q operations) { q.AddScalar(y.Buf, x.Buf, 0.7) }
+		},
 		"scale": func(b *bench, n int) func(q operations) {
 			x := b.flat("x", b.float(), n, 1).bits()
 			return func(q operations) { q.Scale(x.Buf, 0.37) }
@@ -75,7 +89,7 @@ func TestElementwise(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for i := range times(15) {
+			for i := range times(20) {
 				check(t, uint64(i), func(b *bench) func(operations) { return f(b, lengths[i%len(lengths)]) })
 			}
 		})
@@ -174,11 +188,14 @@ func TestNormGradients(t *testing.T) {
 			dy, x, w := b.mat("dy", b.float(), rows, cols, 1).near(1e-4), b.mat("x", b.float(), rows, cols, 1), b.vec("w", b.float(), cols, 1)
 			mean, rstd := b.vec("mean", device.F32, rows, 0.3), b.vec("rstd", device.F32, rows, 1)
 			dw, db := b.make("dw", device.F32, 1, cols).near(1e-5), b.make("db", device.F32, 1, cols).near(1e-5)
-			dx, add := dy, false
-			if b.rng.IntN(3) > 0 {
+			dx, add, layer := dy, false, b.flip()
+			switch {
+			case b.rng.IntN(3) > 0:
 				dx, add = b.mat("dx", b.float(), rows, cols, 1).near(1e-4), b.flip()
+			case !layer && b.flip():
+				dx = x.near(1e-4)
 			}
-			if b.flip() {
+			if layer {
 				return func(q operations) {
 					q.LayerNormGrad(dx.Mat, dw.Buf, db.Buf, dy.Mat, x.Mat, w.Buf, mean.Buf, rstd.Buf, add)
 				}
@@ -240,8 +257,11 @@ func TestRope(t *testing.T) {
 	for i := range times(30) {
 		check(t, uint64(i), func(b *bench) func(operations) {
 			r := device.Rope{T: 1 + b.rng.IntN(50), D: 2 * (1 + b.rng.IntN(70)), Past: b.rng.IntN(2) * b.rng.IntN(5000), Theta: 10000}
-			if b.flip() {
-				r.Theta, r.Scaling = 5e5, device.RopeScaling{Factor: 8, Low: 1, High: 4, Context: 64}
+			switch b.rng.IntN(3) {
+			case 0:
+				r.Theta, r.Scaling = 5e5, device.RopeScaling{Kind: device.RopeLlama3, Factor: 8, Low: 1, High: 4, Context: 64}
+			case 1:
+				r.Scaling = device.RopeScaling{Kind: device.RopeYaRN, Factor: 4, Low: 2.5, High: 9, Context: 64, Amplitude: 1.14}
 			}
 			if i == 0 {
 				r.D = MaxHead
@@ -375,7 +395,7 @@ func TestOutsideOfTheVocabulary(t *testing.T) {
 // TestParameters compares each kernel's parameters in the PTX with those in C++.
 func TestParameters(t *testing.T) {
 	e := emulators(t)[0]
-	for _, k := range Table {
+	for _, k := range Table() {
 		want := itoa(len(k.Params))
 		for _, p := range k.Params {
 			want += " " + itoa(p.Bytes)

@@ -28,8 +28,10 @@ type operations interface {
 	Cast(dst, src device.Buffer)
 	Scale(x device.Buffer, s float32)
 	AddTo(y, a, b device.Buffer)
-	Gelu(y, x device.Buffer)
-	GeluGrad(dx, x, dy device.Buffer)
+	Mul(y, a, b device.Buffer)
+	AddScalar(y, x device.Buffer, s float32)
+	Activate(y, x device.Buffer, f device.Activation)
+	ActivateGrad(dx, x, dy device.Buffer, f device.Activation)
 	SwiGLU(y, gate, up device.Buffer)
 	SwiGLUGrad(dgate, dup, dy, gate, up device.Buffer)
 	SumRows(db device.Buffer, dy device.Mat)
@@ -51,14 +53,15 @@ type operations interface {
 	AddRow(y device.Mat, v device.Buffer, set bool)
 }
 
-// Nothing but products is missing.
+// Nothing is missing but products and host functions, which are a queue's.
 type (
-	products interface {
+	queue interface {
 		MatMul(c, a, b device.Mat, bias device.Buffer, add bool)
+		Do(f func() error)
 	}
 	whole struct {
 		*Ops
-		products
+		queue
 	}
 )
 
@@ -275,7 +278,7 @@ func check(t *testing.T, seed uint64, f func(b *bench) func(q operations)) {
 
 // workSpace is full of NaN.
 func (b *bench) workSpace() device.Buffer {
-	w := b.e.alloc(device.F32, 1<<18, 0)
+	w := b.e.alloc(device.F32, WorkLen, 0)
 	for i := range w.F32() {
 		w.F32()[i] = float32(math.NaN())
 	}

@@ -2,13 +2,6 @@ package kernel
 
 import "zeroth/device"
 
-var (
-	kAdamW    = entry("adamw")
-	kSGD      = entry("sgd")
-	kLion     = entry("lion")
-	kExactSum = entry("exact_sum")
-)
-
 // wantRule panics unless all have w's length: states and gradient float32, p of any
 // float type or empty.
 func wantRule(op string, w, p device.Buffer, more ...device.Buffer) {
@@ -22,7 +15,7 @@ func wantRule(op string, w, p device.Buffer, more ...device.Buffer) {
 // AdamW is one step of Adam with decoupled decay; see device.AdamW.
 func (o *Ops) AdamW(w, p, g, m, v device.Buffer, a device.AdamW) {
 	wantRule("adamw", w, p, g, m, v)
-	o.begin(kAdamW).vec(w).vec(p).vec(g).vec(m).vec(v).i64(w.N).
+	o.begin("adamw").vec(w).vec(p).vec(g).vec(m).vec(v).i64(w.N).
 		floats(a.GradScale, a.L2, a.Beta1, 1-a.Beta1, a.Beta2, 1-a.Beta2, a.Shrink, a.Step, a.RootC2, a.Eps)
 	o.run(blocks(w.N, 4), 1, 1, passes(17, w, w, p, g, m, m, v, v))
 }
@@ -34,14 +27,14 @@ func (o *Ops) SGD(w, p, g, m device.Buffer, a device.SGD) {
 	if m.N != 0 || a.Momentum != 0 {
 		wantRule("sgd", w, p, m)
 	}
-	o.begin(kSGD).vec(w).vec(p).vec(g).vec(m).i64(w.N).floats(a.GradScale, a.Decay, a.LR, a.Momentum)
+	o.begin("sgd").vec(w).vec(p).vec(g).vec(m).i64(w.N).floats(a.GradScale, a.Decay, a.LR, a.Momentum)
 	o.run(blocks(w.N, 4), 1, 1, passes(7, w, w, p, g, m, m))
 }
 
 // Lion is one step of Lion; see device.Lion.
 func (o *Ops) Lion(w, p, g, m device.Buffer, a device.Lion) {
 	wantRule("lion", w, p, g, m)
-	o.begin(kLion).vec(w).vec(p).vec(g).vec(m).i64(w.N).
+	o.begin("lion").vec(w).vec(p).vec(g).vec(m).i64(w.N).
 		floats(a.GradScale, a.Beta1, 1-a.Beta1, a.Beta2, 1-a.Beta2, a.Shrink, a.LR)
 	o.run(blocks(w.N, 4), 1, 1, passes(11, w, w, p, g, m, m))
 }
@@ -59,6 +52,6 @@ const exactBlocks = 1 << 10
 func (o *Ops) exact(op string, acc, x device.Buffer, squares bool) {
 	wantLen(op, device.I64, device.ExactLen, acc)
 	wantLen(op, device.F32, x.N, x)
-	o.begin(kExactSum).ptr(acc).ptr(x).i64(x.N).flag(squares)
+	o.begin("exact_sum").ptr(acc).ptr(x).i64(x.N).flag(squares)
 	o.run(min(ceil(x.N, device.ExactBlock*Threads/8), exactBlocks), 1, 1, passes(2, x))
 }
