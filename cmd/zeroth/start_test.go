@@ -286,6 +286,10 @@ func TestVersionIsStamped(t *testing.T) {
 
 // What fit finds equal it tells, and finding nothing is exit code 1.
 func TestFitFindsNothing(t *testing.T) {
+	example, err := filepath.Abs("../../examples/quickstart.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
 	inFolder(t)
 	out, errs := zeroth(t, 1, "fit", "tiny.yaml", "--gpus", "2", "--gpu-memory", "300MiB")
 	contains(t, out, "Nothing fits: more ranks")
@@ -296,6 +300,8 @@ func TestFitFindsNothing(t *testing.T) {
 	zeroth(t, 1, "fit", "tiny.yaml", "--gpus", "2", "--gpu-memory", "300MiB", "--largest", "seq")
 	out, _ = zeroth(t, 0, "fit", "tiny.yaml", "--gpus", "1", "--gpu-memory", "80GiB")
 	contains(t, out, "micro-batch ×", "of the", "fastest")
+	out, _ = zeroth(t, 0, "fit", example, "--gpus", "2", "--gpu-memory", "80GiB")
+	contains(t, out, "fits, fastest", "fits, as fast", " of the others are as fast as the first, to half a percent.\n", "The job as it is set is as fast as any.\n")
 }
 
 // A run that still trains is sampled from its newest complete checkpoint, and a

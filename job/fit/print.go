@@ -140,8 +140,11 @@ func (f *Result) advice() string {
 	if sets := f.Fits[0].Sets; len(sets) > 0 {
 		line = "The fastest: --set " + strings.Join(sets, " --set ") + "\n"
 	}
+	if f.Job.Fits() && len(f.Fits[0].Sets) > 0 && f.Job.Seconds() < f.Fits[0].Seconds()*tie {
+		line = "The job as it is set is as fast as any.\n"
+	}
 	if n := f.ties(); n > 0 {
-		line += fmt.Sprintf("%d more as fast, to half a percent: the first of them changes least.\n", n)
+		line += fmt.Sprintf("%d of the others are as fast as the first, to half a percent.\n", n)
 	}
 	return tried + line
 }
