@@ -59,6 +59,7 @@ string; in a pipe bytes are as they come.`,
 	f.Float64Var(&o.Temperature, "temperature", 0.8, "0 always takes the likeliest token, 1 the model's own spread")
 	intVar(f, &o.TopK, "top-k", 0, "choose among the `k` likeliest tokens; 0 is all")
 	uintVar(f, &o.Seed, "seed", 1, "of the choices")
+	f.StringVar(&o.Device, "device", "auto", "`name` auto, cpu or cuda: what computes, as the job's key device")
 	must(cmd.MarkFlagRequired("run"))
 	must(cmd.MarkFlagDirname("run"))
 	must(cmd.RegisterFlagCompletionFunc("tokenizer", wordsOrFile("bytes", "gpt2")))
@@ -90,6 +91,9 @@ const maxSampled = 1 << 20
 // checkSample refuses all flags that make no sense, at once.
 func checkSample(o generate.Options) error {
 	var wrong []error
+	if o.Device != "auto" && o.Device != "cpu" && o.Device != "cuda" {
+		wrong = append(wrong, fmt.Errorf("--device %q; want auto, cpu or cuda", show.Brief(o.Device)))
+	}
 	if o.Prompt == "" {
 		wrong = append(wrong, errors.New("--prompt is empty; want at least one character, such as a line feed"))
 	}

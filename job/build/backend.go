@@ -8,6 +8,7 @@ import (
 	"zeroth/device/cpu"
 	"zeroth/input"
 	"zeroth/job/config"
+	"zeroth/job/hf"
 	"zeroth/zero"
 )
 
@@ -59,6 +60,20 @@ func Of(c *config.Config) Backend {
 		return newCUDA(c)
 	}
 	return CPU{}
+}
+
+// For is the backend of one rank of a model, by a value of the job's key device; empty
+// is auto.
+func For(device string, m hf.Model) (Backend, error) {
+	b := CUDA{ranks: 1, model: m}
+	err := b.Available()
+	switch {
+	case device == "cpu", device != "cuda" && err != nil:
+		return CPU{}, nil
+	case err != nil:
+		return nil, input.BadInput(fmt.Errorf("device cuda: %w", err))
+	}
+	return b, nil
 }
 
 // Ready is nil where the job's ranks can be opened here, and what is missing else.

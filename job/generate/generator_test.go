@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"zeroth/job/build"
 	"zeroth/job/config/configtest"
 	"zeroth/job/hf"
 )
@@ -16,7 +17,7 @@ func TestGeneratorKeepsWhatItKnows(t *testing.T) {
 	for _, m := range []hf.Model{llama, {Family: "gpt2", Layers: 2, Heads: 2, Width: 16, Context: 24, Vocab: 256, NormEps: 1e-5}} {
 		folder := configtest.ModelFolder(t, m)
 		open := func() *Generator {
-			g, err := newGenerator(&source{folder: folder}, m)
+			g, err := newGenerator(&source{folder: folder}, m, build.CPU{})
 			if err != nil {
 				t.Fatal(err)
 			}

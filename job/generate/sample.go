@@ -36,6 +36,7 @@ type Options struct {
 	Temperature float64 // 0 always takes the likeliest token
 	TopK        int     // choose among the k likeliest; 0 is all
 	Seed        uint64
+	Device      string // "auto", "cpu" or "cuda", as the job's key device; empty: auto
 
 	Note func(string) // told what a user may not expect; nil: nobody is
 }
@@ -67,7 +68,11 @@ func Sample(ctx context.Context, o Options, w io.Writer) error {
 	if o.Tokens < m.Context { // memory for no more than is read
 		m.Context, m.Longest = min(m.Context, len(ids)+o.Tokens), m.Context
 	}
-	g, err := newGenerator(src, m)
+	b, err := build.For(o.Device, m)
+	if err != nil {
+		return err
+	}
+	g, err := newGenerator(src, m, b)
 	if err != nil {
 		return err
 	}
@@ -192,15 +197,15 @@ type Generator struct {
 	logits device.Window // (Vocab) float32
 }
 
-// newGenerator builds a model with the parameters of a source. It is the caller's
+// newGenerator builds a model with the parameters of a source on a backend. It is the caller's
 // to close.
-func newGenerator(from *source, m hf.Model) (*Generator, error) {
+func newGenerator(from *source, m hf.Model, b build.Backend) (*Generator, error) {
 	fill, end, err := from.parameters(m)
 	if err != nil {
 		return nil, err
 	}
 	defer end()
-	g, err := openOn(build.CPU{}, m)
+	g, err := openOn(b, m)
 	if err == nil {
 		err = g.allocate(m)
 	}

@@ -1,0 +1,174 @@
+//go:build cuda
+
+package tests
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"zeroth/device/cuda/fake"
+	"zeroth/job"
+	"zeroth/job/generate"
+)
+
+// onGPU trains on the fake GPU; onCPU does the same on the processors.
+func onGPU(t *testing.T, sets ...string) outcome {
+	t.Helper()
+	c := cfg(t, append(sets, "device=cuda")...)
+	return train(t, c, nil)
+}
+
+func onCPU(t *testing.T, sets ...string) outcome {
+	t.Helper()
+	return train(t, cfg(t, append(slices.Clone(sets), "device=cpu")...), nil)
+}
+
+// gpuAgrees trains at several stages on ranks of one GPU, which agree to the bit, and
+// on the CPU, which is near: sums have other orders there.
+func gpuAgrees(t *testing.T, stages []int, tol float64, sets ...string) {
+	t.Helper()
+	var first *outcome
+	for _, stage := range stages {
+		got := onGPU(t, append(slices.Clone(sets), fmt.Sprintf("zero.stage=%d", stage))...)
+		if first == nil {
+			first = &got
+		}
+		sameBits(t, fmt.Sprintf("%v at stage %d", sets, stage), got, *first)
+	}
+	near(t, fmt.Sprint(sets), *first, onCPU(t, append(slices.Clone(sets), fmt.Sprintf("zero.stage=%d", stages[0]))...), tol)
+}
+
+// sgd does not scale the rounding of gradients near zero up, as Adam does.
+var sgd = []string{"optimizer.type=sgd", "optimizer.lr=0.1"}
+
+var llama = []string{"model.family=llama", "model.heads=4", "model.kv_heads=2", "model.width=24"}
+
+// TestGPUOrder is what every order in which streams may run leaves as it is: two
+// ranks on a GPU, stages 0 to 3, offload.
+func TestGPUOrder(t *testing.T) {
+	fake.Need(t)
+	sets := append([]string{"parallel.ranks=2", "train.steps=3"}, sgd...)
+	gpuAgrees(t, []int{0, 1, 2, 3}, 1e-4, append(slices.Clone(sets), "precision=fp32")...)
+	want := onGPU(t, append(slices.Clone(sets), llama...)...)
+	for _, offload := range [][]string{{"zero.offload.optimizer=host"}, {"zero.offload.optimizer=host", "zero.offload.parameters=host", "zero.prefetch=0"}} {
+		sameBits(t, fmt.Sprint(offload), onGPU(t, slices.Concat(sets, llama, offload)...), want)
+	}
+}
+
+func TestGPUHoldsInEveryOrder(t *testing.T) {
+	fake.Need(t)
+	for _, mode := range []string{"lazy:1", "lazy:2", "lazy:3", "lazy:4", "lazy:5", "threads:100"} {
+		fake.Again(t, "TestGPUOrder", "FAKECUDA_MODE="+mode)
+	}
+}
+
+func TestGPUStagesAgreeToTheBit(t *testing.T) {
+	fake.Need(t)
+	for _, family := range [][]string{nil, llama} {
+		for _, precision := range []string{"fp32", "bf16", "fp16"} {
+			tol := map[string]float64{"fp32": 1e-4, "bf16": 5e-2, "fp16": 1e-2}[precision]
+			gpuAgrees(t, []int{0, 1, 2, 3}, tol, slices.Concat(family, sgd, []string{"precision=" + precision, "parallel.ranks=3"})...)
+		}
+		for _, stages := range [][]int{{0, 1}, {2, 3}} {
+			gpuAgrees(t, stages, 1e-4, slices.Concat(family, sgd, []string{"precision=fp32", "parallel.ranks=4", "train.accumulate=2", "zero.recompute=block"})...)
+		}
+	}
+	gpuAgrees(t, []int{0, 3}, 1e-4, append([]string{"precision=fp32", "parallel.ranks=1"}, sgd...)...)
+	gpuAgrees(t, []int{1, 2, 3}, 1e-4, append([]string{"precision=fp32", "parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2"}, sgd...)...)
+}
+
+// The host's kernels update with the bits of the GPU's, so offload changes nothing.
+func TestGPUOffloadAgreesToTheBit(t *testing.T) {
+	fake.Need(t)
+	for _, rule := range []string{"adamw", "adam", "lion", "sgd"} {
+		sets := []string{"precision=bf16", "parallel.ranks=2", "optimizer.type=" + rule, "optimizer.lr=1e-2"}
+		want := onGPU(t, sets...)
+		for _, offload := range [][]string{
+			{"zero.offload.optimizer=host"}, {"zero.offload.optimizer=host", "zero.offload.ratio=0.5"},
+			{"zero.offload.optimizer=disk", "zero.offload.parameters=host", "zero.offload.path=" + t.TempDir()},
+		} {
+			sameBits(t, fmt.Sprint(rule, offload), onGPU(t, slices.Concat(sets, offload)...), want)
+			if rule != "adamw" {
+				break
+			}
+		}
+	}
+}
+
+// Ranks on several GPUs have the bits of ranks on one.
+func TestGPUsAgreeToTheBit(t *testing.T) {
+	fake.Need(t)
+	if os.Getenv("FAKECUDA_DEVICES") == "" {
+		want := fmt.Sprintf("DIGEST=%d", onGPU(t, "parallel.ranks=4").digest())
+		for _, gpus := range []string{"auto", "[2, 0]"} {
+			fake.Again(t, "TestGPUsAgreeToTheBit", want, "FAKECUDA_DEVICES=3", "FAKECUDA_MODE=lazy:7", "GPUS="+gpus)
+		}
+		return
+	}
+	if got := fmt.Sprintf("%d", onGPU(t, "parallel.ranks=4", "parallel.gpus="+os.Getenv("GPUS")).digest()); got != os.Getenv("DIGEST") {
+		t.Errorf("other bits on 3 GPUs than on one")
+	}
+	if c := cfg(t, "device=cuda"); c.Parallel.Ranks != 3 {
+		t.Errorf("%d ranks on 3 GPUs when the job does not say", c.Parallel.Ranks)
+	}
+}
+
+// A run that stops and goes on has the bits of one that does not, and a checkpoint
+// of the GPU goes on on the CPU.
+func TestGPUResume(t *testing.T) {
+	fake.Need(t)
+	dir, again := t.TempDir(), t.TempDir()
+	run(t, saving(t, dir, "device=cuda", "parallel.ranks=2"), "")
+	want := digest(t, dir, "6")
+	run(t, saving(t, again, "device=cuda", "parallel.ranks=2", "checkpoint.async=false", "train.steps=3", "schedule.type=constant"), "")
+	copied := filepath.Join(t.TempDir(), "ckpt")
+	if err := os.CopyFS(copied, os.DirFS(dir)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(filepath.Join(copied, "step-00000006")); err != nil {
+		t.Fatal(err)
+	}
+	run(t, saving(t, copied, "device=cuda", "parallel.ranks=2", "zero.stage=1"), "latest")
+	if got := digest(t, copied, "6"); got != want {
+		t.Errorf("the run that goes on has other state: %s, want %s", got, want)
+	}
+}
+
+// What a run on a GPU has written, and the text it goes on with, are near the CPU's.
+func TestGPUSample(t *testing.T) {
+	fake.Need(t)
+	c := saving(t, t.TempDir(), "device=cuda", "parallel.ranks=2")
+	out := t.TempDir()
+	if err := job.Run(context.Background(), c, job.Options{Out: out}); err != nil {
+		t.Fatal(err)
+	}
+	var b [2]bytes.Buffer
+	for i, on := range []string{"cuda", "cpu"} {
+		if err := generate.Sample(context.Background(), generate.Options{Run: out, Prompt: "the", Tokens: 20, Device: on}, &b[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if b[0].String() != b[1].String() || !strings.HasPrefix(b[0].String(), "the") {
+		t.Errorf("likeliest tokens on the GPU %q, on the CPU %q", &b[0], &b[1])
+	}
+}
+
+// GPUs that a job asks for and that are not there are refused before anything is
+// written.
+func TestGPURefusals(t *testing.T) {
+	fake.Need(t)
+	out := filepath.Join(t.TempDir(), "run")
+	err := job.Run(context.Background(), cfg(t, "device=cuda", "parallel.gpus=[0, 5]"), job.Options{Out: out})
+	if err == nil || !strings.Contains(err.Error(), "parallel.gpus names GPU 5, and here are 0") {
+		t.Errorf("%v", err)
+	}
+	if _, err := os.Stat(out); err == nil {
+		t.Error("the run folder has been made")
+	}
+}
