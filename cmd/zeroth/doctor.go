@@ -26,7 +26,8 @@ func (a *app) doctor() *cobra.Command {
 		Long: `Show what a run on this machine could use, and who bounds it: processors and
 their instruction sets, those that kernels are chosen for, memory, the disk that
 run folders are on (FOLDER, or runs in this one), the limits of the process, and,
-in a binary built with -tags cuda, the NVIDIA GPUs the driver knows.`,
+in a binary built with -tags cuda, the NVIDIA driver, its GPUs, and cuBLAS, with
+what is missing.`,
 		Example: "  zeroth doctor\n  zeroth doctor /data/runs",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: a.do(func(_ *cobra.Command, args []string) error {
@@ -45,8 +46,8 @@ in a binary built with -tags cuda, the NVIDIA GPUs the driver knows.`,
 			row("memory", "%s", memory(machine.Machine()))
 			row("disk", "%s", disk(folder))
 			row("limits", "%s", bounds(machine.Ulimits()))
-			for _, line := range gpus() {
-				row("gpus", "%s", line)
+			for _, r := range machine.GPUReport() {
+				row(r[0], "%s", r[1])
 			}
 			return nil
 		}),

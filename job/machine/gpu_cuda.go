@@ -2,7 +2,11 @@
 
 package machine
 
-import "zeroth/device/cuda/driver"
+import (
+	"fmt"
+
+	"zeroth/device/cuda/driver"
+)
 
 // gpus are those the driver shows, where products can be computed on them, too.
 func gpus() (all []GPU, err error) {
@@ -40,4 +44,48 @@ func OnGPUs(ordinals []int) []int64 {
 		}
 	}
 	return held
+}
+
+// GPUReport is what there is for computing on GPUs, what is missing, and how to get
+// it: names and lines.
+func GPUReport() (rows [][2]string) {
+	say := func(name, format string, args ...any) {
+		rows = append(rows, [2]string{name, fmt.Sprintf(format, args...)})
+	}
+	if err := driver.Available(); err != nil {
+		say("gpus", "none: %v", err)
+	} else {
+		v := driver.Version()
+		say("driver", "%s, for programs of CUDA up to %d.%d", driver.Path(), v/1000, v%1000/10)
+		n, _ := driver.Count() // Available has counted them
+		for i := range n {
+			say("gpus", "%s", gpuLine(i))
+		}
+	}
+	if l, err := driver.OpenBLAS(); err != nil {
+		say("cublas", "%v", err)
+	} else {
+		say("cublas", "%s, version %s", l.Path, l.Version)
+	}
+	if _, err := UsableGPUs(); err != nil {
+		return rows
+	}
+	say("device", "auto is cuda here")
+	return rows
+}
+
+func gpuLine(i int) string {
+	d, err := driver.Describe(i)
+	if err != nil {
+		return err.Error()
+	}
+	gib := func(n int64) float64 { return float64(n) / (1 << 30) }
+	line := fmt.Sprintf("%d: %s, compute capability %d.%d, %d multiprocessors, %.1f GiB", i, d.Name, d.Major, d.Minor, d.Processors, gib(d.Memory))
+	if free, err := freeMemory(d.PCI); err == nil {
+		line += fmt.Sprintf(", of which %.1f GiB are free", gib(free))
+	}
+	if d.Major < driver.LeastMajor {
+		line += fmt.Sprintf("; too old: the kernels want %d.0", driver.LeastMajor)
+	}
+	return line
 }

@@ -29,7 +29,7 @@ enum { DESC_TRANSA = 3, DESC_TRANSB = 4, DESC_EPILOGUE = 7, DESC_BIAS_POINTER = 
 #define BLAS \
 	F(cublasCreate_v2, (void **)) \
 	F(cublasDestroy_v2, (void *)) \
-	F(cublasGetVersion_v2, (void *, int *)) \
+	F(cublasGetProperty, (int, int *)) \
 	F(cublasSetStream_v2, (void *, void *)) \
 	F(cublasSetWorkspace_v2, (void *, void *, size_t)) \
 	F(cublasSetMathMode, (void *, int)) \
@@ -99,7 +99,8 @@ HIDDEN int z_blas_destroy(uintptr_t ctx, uintptr_t handle) {
 	return cublasDestroy_v2((void *)handle);
 }
 
-HIDDEN int z_blas_version(uintptr_t handle, int *version) { return cublasGetVersion_v2((void *)handle, version); }
+// part is 0, 1 or 2: the major, minor and patch number of cuBLAS.
+HIDDEN int z_blas_version(int part, int *n) { return cublasGetProperty(part, n); }
 
 HIDDEN int z_gemm(uintptr_t ctx, uintptr_t handle, const z_gemm_shape *s, uintptr_t a, uintptr_t b, uintptr_t d) {
 	float one = 1;

@@ -85,13 +85,6 @@ func NewBLAS(s Stream, work unsafe.Pointer, workLen int) (*BLAS, error) {
 	return b, nil
 }
 
-// Version is cuBLAS's own, 120403 for 12.4.3.
-func (b *BLAS) Version() (int, error) {
-	var v C.int
-	err := refused(C.z_blas_version(b.h, &v), "version of cuBLAS")
-	return int(v), err
-}
-
 // Close ends the handle. The stream must be idle.
 func (b *BLAS) Close() error {
 	for _, p := range b.plans {

@@ -16,8 +16,8 @@ import (
 	"unsafe"
 )
 
-// Library is a pair of libraries, found.
-type Library struct{ Path, Lt string }
+// Library is a pair of libraries, found, and its version: "12.4.5".
+type Library struct{ Path, Lt, Version string }
 
 // OpenBLAS finds cuBLAS and cuBLASLt, once. It looks at $ZEROTH_CUBLAS_PATH, a
 // libcublas.so.*, and nowhere else if that is set; then by their names, versions
@@ -28,12 +28,17 @@ func OpenBLAS() (Library, error) { return blas() }
 var blas = sync.OnceValues(func() (Library, error) {
 	var errs []error
 	for _, path := range blasPaths() {
-		l := Library{path, filepath.Join(filepath.Dir(path), strings.Replace(filepath.Base(path), "cublas", "cublasLt", 1))}
+		l := Library{Path: path, Lt: filepath.Join(filepath.Dir(path), strings.Replace(filepath.Base(path), "cublas", "cublasLt", 1))}
 		if !strings.Contains(path, "/") {
 			l.Lt = strings.Replace(path, "cublas", "cublasLt", 1)
 		}
 		err := open(l)
 		if err == nil {
+			var v [3]C.int
+			for i := range v {
+				C.z_blas_version(C.int(i), &v[i])
+			}
+			l.Version = fmt.Sprintf("%d.%d.%d", v[0], v[1], v[2])
 			return l, nil
 		}
 		errs = append(errs, fmt.Errorf("%s: %w", path, err))

@@ -44,7 +44,7 @@ const char *z_error_text(int code);
 int z_blas_open(const char *lt, const char *blas, char *why, int why_len);
 int z_blas_create(uintptr_t ctx, uintptr_t *handle, uintptr_t stream, uintptr_t work, size_t work_len);
 int z_blas_destroy(uintptr_t ctx, uintptr_t handle);
-int z_blas_version(uintptr_t handle, int *version);
+int z_blas_version(int part, int *n);
 
 // A product of column-major matrices: d (m, n) = a (m, k) b (k, n) + beta d.
 typedef struct {
