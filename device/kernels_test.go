@@ -11,7 +11,7 @@ import (
 func TestRopeFrequencies(t *testing.T) {
 	plain := Rope{D: 128, Theta: 500000}
 	scaled := plain
-	scaled.Scaling = RopeScaling{Factor: 8, Low: 1, High: 4, Context: 8192}
+	scaled.Scaling = RopeScaling{Kind: RopeLlama3, Factor: 8, Low: 1, High: 4, Context: 8192}
 	for _, c := range ropeFrequencies {
 		for _, got := range []struct {
 			r    Rope
