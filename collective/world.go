@@ -48,6 +48,9 @@ func LocalWorld(m shard.Mesh) []Ranks {
 	return ranks
 }
 
+// SavesGroup is the number in MeshGroups of the group for checkpoints.
+const SavesGroup = 1
+
 // MeshGroups is the world ranks of each group that the ranks of a mesh use over
 // wires: all ranks; all ranks once more, for checkpoints that are made beside
 // training; each shard group; each replica group.
@@ -70,16 +73,16 @@ func MeshGroups(m shard.Mesh) [][]int {
 	return groups
 }
 
-// WiredWorld is the groups of world rank r, and the one for checkpoints, over
-// wires: wire gives the end that rank at has in a group of MeshGroups. As in
-// LocalWorld, the rank passes on whom it lost in one of its groups.
-func WiredWorld(m shard.Mesh, r int, wire func(group, at int) Wire) (Ranks, Group) {
+// WiredWorld is the groups of world rank r over wires: wire gives the end that
+// rank at has in a group of MeshGroups. As in LocalWorld, the rank passes on whom
+// it lost in one of its groups.
+func WiredWorld(m shard.Mesh, r int, wire func(group, at int) Wire) Ranks {
 	f := &failure{why: ErrPeerLost{r}}
-	var mine []Group // world, saves, shard, replica
+	var mine []Group // world, shard, replica
 	for i, names := range MeshGroups(m) {
-		if at := slices.Index(names, r); at >= 0 {
+		if at := slices.Index(names, r); at >= 0 && i != SavesGroup {
 			mine = append(mine, newWired(wire(i, at), f))
 		}
 	}
-	return Ranks{World: mine[0], Shard: mine[2], Replica: mine[3]}, mine[1]
+	return Ranks{World: mine[0], Shard: mine[1], Replica: mine[2]}
 }

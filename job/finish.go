@@ -20,6 +20,9 @@ import (
 // export writes the parameters as a Hugging Face folder, every rank its share.
 // After an error there is no model in it, or the one of before.
 func export(c *config.Config, ranks []*build.Rank, folder string) (err error) {
+	if ranks[0].Rank > 0 {
+		return build.Together(ranks, func(r *build.Rank) error { return (&stream{rank: r}).send() })
+	}
 	var specs []safetensors.Spec
 	for _, p := range config.Parameters(c) {
 		specs = append(specs, safetensors.Spec{Name: p.Name, DType: safetensors.F32, Shape: p.Shape})
@@ -48,9 +51,13 @@ func export(c *config.Config, ranks []*build.Rank, folder string) (err error) {
 		return err
 	}
 	err = build.Together(ranks, func(r *build.Rank) error {
-		return r.Trainer.Each(zero.Master, zero.Staging(), func(p zero.Part, src []float32) error {
+		err := r.Trainer.Each(zero.Master, zero.Staging(), func(p zero.Part, src []float32) error {
 			return w.WriteF32(p.Param.Name, p.At.Lo, src)
 		})
+		if err != nil || len(ranks) == c.Parallel.Ranks {
+			return err
+		}
+		return (&stream{rank: r, write: w.WriteF32}).receive()
 	})
 	if err != nil {
 		_ = w.Abort() // err is the one to report

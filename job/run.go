@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"time"
 
 	"zeroth/checkpoint"
@@ -37,7 +38,7 @@ type Options struct {
 	Observer report.Observer // hears what happens; nil: nobody does
 	Trace    *sim.Trace      // receives what the queues of every rank did; may be nil
 	Timeline *Observation    // receives the memory in use in the first step; may be nil
-	Launch   build.Launch    // how the ranks are spread over processes; nil: all are in this one
+	World    World           // the processes that the ranks are spread over; nil: all are in this one
 	Hooks    build.Hooks     // of tests
 }
 
@@ -49,22 +50,46 @@ func Run(ctx context.Context, c *config.Config, o Options) error {
 	if o.Observer == nil {
 		o.Observer = report.Observers{}
 	}
+	if o.World == nil {
+		o.World = alone{}
+	}
 	r := &run{Options: o}
+	err := r.all(ctx, c)
+	why := context.Cause(ctx)
+	switch {
+	case errors.Is(err, ErrElsewhere):
+		return r.stopped(ErrElsewhere)
+	case r.c == nil || why == nil || !errors.Is(err, why):
+		return r.ended(err)
+	case !r.agreed:
+		r.World.Fail(why)
+	}
+	return r.stopped(why)
+}
+
+// all is Run, whose errors are not yet explained.
+func (r *run) all(ctx context.Context, c *config.Config) error {
+	if err := r.oneFolder(ctx); err != nil {
+		return err
+	}
 	dir := cmp.Or(c.Checkpoint.Dir, filepath.Join(r.Out, state.CheckpointFolder))
 	err := r.begin(c, dir)
 	if err != nil {
 		return err
 	}
 	defer r.start.close()
-	if r.finished() {
+	if err := r.oneJob(ctx, c); err != nil {
+		return err
+	}
+	done, err := r.World.Share(ctx, strconv.FormatBool(r.World.Process() == 0 && r.finished()))
+	if err != nil {
+		return err
+	}
+	if done == "true" {
 		r.Observer.Note(fmt.Sprintf("nothing to do: step %d of %d is done and kept in %s; a larger train.steps goes on from it", r.steps, r.c.Train.Steps, r.start.from.Path))
 		return nil
 	}
-	err = r.do(ctx)
-	if why := context.Cause(ctx); why != nil && errors.Is(err, why) {
-		return r.stopped(why)
-	}
-	return err
+	return r.do(ctx)
 }
 
 // Stopped is the error of a run that ended before its last step because its
@@ -95,6 +120,8 @@ type run struct {
 	file  []byte         // job.yaml: the job as it can be run again, in another folder
 	start *beginning
 	steps int // done, those of the runs before included
+
+	agreed bool // all ranks have stopped after the same step
 }
 
 // stopped is what there is to go on from after a run that was asked to stop.
@@ -148,12 +175,12 @@ func (r *run) do(ctx context.Context) error {
 	if err := build.Ready(c); err != nil {
 		return err
 	}
-	setup := build.Setup{Launch: r.Launch, Hooks: r.Hooks}
+	setup := build.Setup{Launch: r.World, Hooks: r.Hooks}
 	plan, err := fit.Affordable(c, setup)
 	if err != nil {
 		return err
 	}
-	f, err := lockFolders(c, r.Out, r.Resume == "", r.Hooks.Saves)
+	f, err := r.lock()
 	if err != nil {
 		return err
 	}
@@ -173,6 +200,9 @@ func (r *run) do(ctx context.Context) error {
 	defer set.Close()
 	defer weights.Close()
 	r.start.weights = weights
+	if err := r.oneData(ctx, set); err != nil {
+		return err
+	}
 	if err := goesOn(c, r.start.from, r.Resume, set.Fingerprint); err != nil {
 		return err
 	}
@@ -240,7 +270,7 @@ func (r *run) greet() {
 // with trains on ranks that are open, and writes what there is at the end.
 func (r *run) with(ctx context.Context, ranks []*build.Rank, savers []*state.Saver, set *data.Set) error {
 	c := r.c
-	rec, err := record(r.Out, r.file, r.Resume == "", r.start.Step, r.Observer)
+	rec, err := r.record(ctx)
 	if err != nil {
 		return err
 	}
@@ -263,7 +293,6 @@ func (r *run) with(ctx context.Context, ranks []*build.Rank, savers []*state.Sav
 		r.Trace.Attach(ranks, p)
 	}
 	stopped, err := r.train(ctx, ranks, savers, set, rec)
-	r.steps = rec.sum.Steps
 	r.Trace.Detach(ranks)
 	if err != nil && !anyLost(ranks) {
 		state.FinishSaves(savers, func(end state.Saved) { rec.Note(end.String()) })
@@ -273,6 +302,9 @@ func (r *run) with(ctx context.Context, ranks []*build.Rank, savers []*state.Sav
 	}
 	if err == nil {
 		err = export(c, ranks, filepath.Join(r.Out, state.ModelDir))
+	}
+	if r.World.Process() > 0 { // the rest is process 0's
+		return cmp.Or(err, r.why(ctx, stopped))
 	}
 	if err == nil {
 		rec.sum.Memory, err = rec.memory(rec.sum.Steps)
@@ -289,10 +321,7 @@ func (r *run) with(ctx context.Context, ranks []*build.Rank, savers []*state.Sav
 	}
 	rec.sum.Stopped, rec.sum.MemoryPerRank, rec.sum.Trace = stopped, peak(ranks), r.Trace.Exposure()
 	rec.Done(rec.sum)
-	if stopped {
-		return context.Cause(ctx)
-	}
-	return err
+	return cmp.Or(r.why(ctx, stopped), err)
 }
 
 // openInputs opens what the job reads, on a machine whose ranks need so many bytes.
@@ -351,10 +380,13 @@ func (r *run) train(ctx context.Context, ranks []*build.Rank, savers []*state.Sa
 		l.trace, l.timeline, l.owed = r.Trace, r.Timeline, rec.owed
 		s, err := l.run(ctx)
 		if rank.Here == 0 { // all agree
-			stopped = s
+			stopped, r.agreed, r.steps = s, s, l.at
 		}
 		return err
 	})
+	if err != nil {
+		r.World.Fail(err) // the others hear at once why
+	}
 	return stopped, err
 }
 

@@ -192,6 +192,9 @@ func wrongZeroth(t *testing.T, args []string) (wrong []string) {
 		return []string{"there is no command " + args[0]}
 	}
 	for i := 0; i < len(args); i++ {
+		if args[i] == "--" { // what launch starts
+			return append(wrong, wrongZeroth(t, args[i+1:])...)
+		}
 		name, value, joined := strings.Cut(args[i], "=")
 		if !strings.HasPrefix(name, "-") || name == "-" {
 			wrong = append(wrong, wrongFile(args[i])...)

@@ -24,6 +24,7 @@ var configFields = strings.Fields(`
 	Data.Text Data.Tokens Data.DType Data.Tokenizer Data.Vocab Data.Validation
 	Train.Steps Train.Batch Train.MicroBatch Train.Accumulate Train.Clip Train.Seed Train.EvalEvery Train.EvalBatches Train.LossChunk
 	Device Parallel.Ranks Parallel.Shard Parallel.Replicate Parallel.Timeout Parallel.GPUs Parallel.Memory
+	Parallel.Transport Parallel.TokenFile Parallel.Bind Parallel.Heartbeat Parallel.DeadAfter
 	Zero.Stage Zero.Prefetch Zero.Recompute
 	Zero.Offload.Optimizer Zero.Offload.Parameters Zero.Offload.Path Zero.Offload.Buffers Zero.Offload.Ratio
 	Precision
@@ -39,6 +40,7 @@ var configKeys = strings.Fields(`
 	data.text data.tokens data.dtype data.tokenizer data.vocab data.validation
 	train.steps train.batch train.micro_batch train.accumulate train.clip train.seed train.eval_every train.eval_batches train.loss_chunk
 	device parallel.ranks parallel.shard parallel.replicate parallel.timeout parallel.gpus parallel.memory
+	parallel.transport parallel.token_file parallel.bind parallel.heartbeat parallel.dead_after
 	zero.stage zero.prefetch zero.recompute
 	zero.offload.optimizer zero.offload.parameters zero.offload.path zero.offload.buffers zero.offload.ratio
 	precision

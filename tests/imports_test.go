@@ -29,7 +29,7 @@ var table = [][]string{
 	{"fsdp"},
 	{"zero"},
 	{"job/hf", "job/config → job/hf", "job/config/configtest → job/config job/hf"},
-	{"job/build", "job/state → job/build"},
+	{"job/world", "job/build", "job/state → job/build"},
 	{"job/sim", "job/plan → job/sim", "job/fit → job/plan job/sim", "job/report → job/sim"},
 	{"job/generate", "job/bench", "job → job/generate"},
 	{"cmd/zeroth"},

@@ -189,6 +189,8 @@ func (a *app) verdict(err error) (code int, message string) {
 		return exitFailure, ""
 	case errors.Is(err, errStopped):
 		return exitStopped, ""
+	case errors.As(err, new(childFailed)):
+		return int(err.(childFailed)), ""
 	case errors.Is(err, errSaved):
 		return exitAgain, "zeroth: " + err.Error()
 	case a.started && input.IsInput(err):
@@ -222,7 +224,7 @@ func (a *app) root() *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.AddCommand(a.train(), a.plan(), a.fit(), a.plot(), a.ckpt(), a.sample(), a.tokenize(), a.bench(), a.doctor(), a.initJob(), a.schema(), a.man(root), a.version(), jobTopic())
+	root.AddCommand(a.train(), a.launch(), a.plan(), a.fit(), a.plot(), a.ckpt(), a.sample(), a.tokenize(), a.bench(), a.doctor(), a.initJob(), a.schema(), a.man(root), a.version(), jobTopic())
 	f := root.PersistentFlags()
 	f.BoolVarP(&a.quiet, "quiet", "q", false, "tell results and errors only")
 	f.StringVar(&a.format, "log", "", "tell progress and errors as records with time stamps on the standard error: `json` or text")

@@ -26,6 +26,7 @@ func (a *app) train() *cobra.Command {
 	var sets []string
 	var out, resume string
 	var look probes
+	var in place
 	cmd := &cobra.Command{
 		Use:        "train JOB.yaml",
 		Short:      "Train a model as a job file says",
@@ -50,6 +51,12 @@ the keys of a job file. The file - is the standard input.`,
   zeroth train job.yaml --set 'data.text=["docs/**/*.md"]' --set optimizer.lr=1e-3`,
 		Args: oneJob,
 		RunE: a.do(func(cmd *cobra.Command, args []string) error {
+			if err := in.find(); err != nil {
+				return err
+			}
+			if in.Rank > 0 && !in.logAll {
+				a.quiet = true
+			}
 			progress := a.progress()
 			defer progress.Close()
 			ctx, release := untilSignal(cmd.Context(), func() {
@@ -58,7 +65,7 @@ the keys of a job file. The file - is the standard input.`,
 			})
 			defer release()
 			o := job.Options{Out: out, Resume: resume, Observer: progress}
-			return a.runTraining(ctx, args[0], sets, o, &look)
+			return a.runTraining(ctx, args[0], sets, o, &look, &in)
 		}),
 		ValidArgsFunction: completeJob,
 	}
@@ -66,6 +73,7 @@ the keys of a job file. The file - is the standard input.`,
 	cmd.Flags().StringVar(&out, "out", "", "run `folder`, new or empty (default runs/JOB-TIME)")
 	cmd.Flags().StringVar(&resume, "resume", "", "go on from a `checkpoint`: latest, a step, or its folder; with the --out of the run before, its files go on")
 	look.flags(cmd.Flags())
+	in.options(cmd.Flags())
 	must(cmd.MarkFlagDirname("out"))
 	must(cmd.RegisterFlagCompletionFunc("set", completeKey))
 	must(cmd.RegisterFlagCompletionFunc("resume", wordsOrFile("latest")))
@@ -138,11 +146,11 @@ func (a *app) progress() report.Progress {
 }
 
 // runTraining reads the job before it touches any file.
-func (a *app) runTraining(ctx context.Context, file string, sets []string, o job.Options, look *probes) error {
+func (a *app) runTraining(ctx context.Context, file string, sets []string, o job.Options, look *probes, in *place) error {
 	if f := os.Stdin; file == "-" && term.IsTerminal(int(f.Fd())) {
 		a.note("reading the job from this terminal; Ctrl-D ends it")
 	}
-	c, err := config.Load(file, sets)
+	c, err := config.LoadIn(file, sets, in.World, in.Ranks)
 	if err != nil {
 		return err
 	}
@@ -152,6 +160,11 @@ func (a *app) runTraining(ctx context.Context, file string, sets []string, o job
 	if o.Out == "" {
 		o.Out = defaultFolder(file, time.Now())
 	}
+	leave, err := in.enter(ctx, c, &o, a.note)
+	if err != nil {
+		return err
+	}
+	defer leave()
 	stop, err := look.start(&o)
 	if err == nil {
 		err = job.Run(ctx, c, o)
@@ -162,11 +175,14 @@ func (a *app) runTraining(ctx context.Context, file string, sets []string, o job
 // told is the error of a run, as its exit code and message want it.
 func told(err error, out string) error {
 	var stopped *job.Stopped
+	var lost *job.Lost
 	var by signalled
 	switch {
 	case err == nil || input.IsInput(err) || errors.Is(err, vfs.ErrLocked):
 		return err
-	case !errors.As(err, &stopped):
+	case errors.As(err, &lost) && lost.Checkpoint != "", errors.Is(err, job.ErrElsewhere) && errors.As(err, &stopped) && stopped.Checkpoint != "":
+		return fmt.Errorf("%w: %w", errSaved, err)
+	case !errors.As(err, &stopped) || errors.Is(err, job.ErrElsewhere):
 		return fmt.Errorf("%w\n%s", err, left(out))
 	case errors.As(err, &by) && by.Signal != os.Interrupt && stopped.Checkpoint != "":
 		return fmt.Errorf("%w: %w", errSaved, err)

@@ -190,25 +190,29 @@ func (d *Door) Close() {
 	d.all.Wait()
 }
 
-// Dial connects to a door as a process. It tries again until ctx ends, unless it
-// is refused.
-func Dial(ctx context.Context, network, addr string, token []byte, about string, process int) (net.Conn, error) {
+// Dial connects to a door, which is at one of the addresses, as a process. It
+// tries them again and again until ctx ends, unless the only one refuses it.
+func Dial(ctx context.Context, network string, addrs []string, token []byte, about string, process int) (net.Conn, error) {
 	var d net.Dialer
 	for wait := 20 * time.Millisecond; ; wait = min(2*wait, time.Second) {
-		c, err := d.DialContext(ctx, network, addr)
-		if err == nil {
-			if err = Greet(c, token, about, process); err == nil {
-				return c, nil
+		var wrong []error
+		for _, addr := range addrs {
+			c, err := d.DialContext(ctx, network, addr)
+			if err == nil {
+				if err = Greet(c, token, about, process); err == nil {
+					return c, nil
+				}
+				_ = c.Close()
 			}
-			_ = c.Close()
+			wrong = append(wrong, fmt.Errorf("%s: %w", addr, err))
 		}
-		if errors.Is(err, ErrRefused) {
-			return nil, fmt.Errorf("%s: %w", addr, err)
+		if err := errors.Join(wrong...); len(addrs) == 1 && errors.Is(err, ErrRefused) {
+			return nil, err
 		}
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
-			return nil, fmt.Errorf("%s: %w (%w)", addr, context.Cause(ctx), err)
+			return nil, fmt.Errorf("%w: %w", wrong[0], context.Cause(ctx))
 		}
 	}
 }

@@ -21,14 +21,18 @@ import (
 
 // Config is a process in a world, and how it gets to the others.
 type Config struct {
-	Processes, PerProcess int    // process p has ranks [p × PerProcess, (p+1) × PerProcess)
-	Addr                  string // of process 0
-	Listener              net.Listener
+	Processes, PerProcess int          // process p has ranks [p × PerProcess, (p+1) × PerProcess)
+	Addrs                 []string     // of process 0, who is at one of them
+	Listener              net.Listener // of process 0
+	Run                   string       // what tells this world from others at the same addresses
 	Token                 []byte
 	Wait                  time.Duration // for all to come
 	Heartbeat, DeadAfter  time.Duration
 	Me                    Member
-	Note                  func(string) // hears what is odd and does not matter; may be nil
+	// Open opens where the process accepts data connections, once it knows by which
+	// of its addresses it is part of the world, and sets that in Me. May be nil.
+	Open func(local net.Addr, me *Member) error
+	Note func(string) // hears what is odd and does not matter; may be nil
 }
 
 // Member is what the others learn of a process.
@@ -67,6 +71,7 @@ const (
 	kindRefuse
 	kindFacts
 	kindVerdict
+	kindShare
 	kindBeat
 	kindEnd
 	kinds
@@ -76,7 +81,7 @@ func (s *Star) most(kind uint32) int {
 	switch kind {
 	case kindTable:
 		return 4096 + 1024*s.cfg.Processes
-	case kindFacts, kindVerdict:
+	case kindFacts, kindVerdict, kindShare:
 		return 32 << 10
 	case kindMember:
 		return 1000
@@ -114,6 +119,7 @@ type Star struct {
 	closed chan struct{}
 	facts  chan factsOf // of process 0: what the others say
 	said   chan string  // of the others: verdicts
+	shared chan string  // likewise: what process 0 shares
 	all    sync.WaitGroup
 }
 
@@ -130,7 +136,8 @@ type peer struct {
 	done    bool       // it has said that it is
 }
 
-const about = "control"
+// about is what connections to the star are for.
+func (c Config) about() string { return "control " + c.Run }
 
 // Join waits until all processes of the world have come. It is the first thing
 // that they do together.
@@ -142,7 +149,7 @@ func Join(ctx context.Context, cfg Config) (*Star, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, wait, fmt.Errorf("nobody answered within %v", cfg.Wait))
 	defer cancel()
 	s := &Star{cfg: cfg, peers: make([]*peer, cfg.Processes), ended: make(chan struct{}), closed: make(chan struct{}),
-		facts: make(chan factsOf, cfg.Processes), said: make(chan string, 1)}
+		facts: make(chan factsOf, cfg.Processes), said: make(chan string, 1), shared: make(chan string, 8)}
 	var err error
 	if cfg.Me.Process == 0 {
 		err = s.host(ctx)
@@ -164,8 +171,11 @@ func Join(ctx context.Context, cfg Config) (*Star, error) {
 
 // host lets all others in, and tells them of each other.
 func (s *Star) host(ctx context.Context) error {
-	door := NewDoor(s.cfg.Listener, s.cfg.Token, about, s.cfg.Processes, func(from string, err error) { s.note(fmt.Sprintf("refused a connection from %s: %v", from, err)) })
+	door := NewDoor(s.cfg.Listener, s.cfg.Token, s.cfg.about(), s.cfg.Processes, func(from string, err error) { s.note(fmt.Sprintf("refused a connection from %s: %v", from, err)) })
 	defer door.Close()
+	if err := s.open(s.cfg.Listener.Addr()); err != nil {
+		return err
+	}
 	s.Members = make([]Member, s.cfg.Processes)
 	s.Members[0] = s.cfg.Me
 	for missing := s.cfg.Processes - 1; missing > 0; {
@@ -185,6 +195,13 @@ func (s *Star) host(ctx context.Context) error {
 		return err
 	}
 	return s.tell(kindTable, body)
+}
+
+func (s *Star) open(local net.Addr) error {
+	if s.cfg.Open == nil {
+		return nil
+	}
+	return s.cfg.Open(local, &s.cfg.Me)
 }
 
 // admit takes a guest in as the process it says it is.
@@ -238,12 +255,15 @@ func (s *Star) absent() string {
 
 // join goes to process 0 and learns of the others.
 func (s *Star) join(ctx context.Context) error {
-	c, err := Dial(ctx, "tcp", s.cfg.Addr, s.cfg.Token, about, s.cfg.Me.Process)
+	c, err := Dial(ctx, "tcp", s.cfg.Addrs, s.cfg.Token, s.cfg.about(), s.cfg.Me.Process)
 	if err != nil {
 		return fmt.Errorf("rank 0 at %w", err)
 	}
 	p := &peer{process: 0, conn: c}
 	s.peers[0] = p
+	if err := s.open(c.LocalAddr()); err != nil {
+		return err
+	}
 	body, err := encode(s.cfg.Me)
 	if err == nil {
 		err = p.send(kindMember, body)
@@ -254,18 +274,18 @@ func (s *Star) join(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Unix(1, 0)) })
 	kind, body, err := s.receive(c)
 	if !stop() {
-		return fmt.Errorf("rank 0 at %s: %w", s.cfg.Addr, context.Cause(ctx))
+		return fmt.Errorf("rank 0 at %v: %w", c.RemoteAddr(), context.Cause(ctx))
 	}
 	var t table
 	var m message
 	switch {
 	case err != nil:
-		return fmt.Errorf("rank 0 at %s: %w", s.cfg.Addr, err)
+		return fmt.Errorf("rank 0 at %v: %w", c.RemoteAddr(), err)
 	case kind == kindRefuse && decode(kind, kindRefuse, body, &m) == nil:
 		return fmt.Errorf("rank 0: %s", printable(m.Text))
 	}
 	if err := decode(kind, kindTable, body, &t); err != nil || len(t.Members) != s.cfg.Processes {
-		return fmt.Errorf("rank 0 at %s tells of %d processes, want %d: %w", s.cfg.Addr, len(t.Members), s.cfg.Processes, err)
+		return fmt.Errorf("rank 0 at %v tells of %d processes, want %d: %w", c.RemoteAddr(), len(t.Members), s.cfg.Processes, err)
 	}
 	s.Session, s.Members = t.Session, t.Members
 	return nil
@@ -296,6 +316,26 @@ func (s *Star) Agree(ctx context.Context, facts []Fact) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+}
+
+// Share gives every process what process 0 passes, at most 16 KiB. All processes
+// call it equally often.
+func (s *Star) Share(ctx context.Context, mine string) (string, error) {
+	if s.cfg.Me.Process > 0 {
+		select {
+		case text := <-s.shared:
+			return text, nil
+		case <-s.ended:
+			return "", s.Err()
+		case <-ctx.Done():
+			return "", context.Cause(ctx)
+		}
+	}
+	body, err := encode(message{mine})
+	if err == nil {
+		err = s.why(s.tell(kindShare, body))
+	}
+	return mine, err
 }
 
 // compare holds the facts of all processes against each other and tells them.
@@ -398,11 +438,17 @@ func (s *Star) Err() error {
 }
 
 func (s *Star) why(err error) error {
+	if err == nil {
+		return nil
+	}
 	if lost := s.Err(); lost != nil {
 		return lost
 	}
 	return err
 }
+
+// Lose ends the world as a process was found to be lost by other means.
+func (s *Star) Lose(process int, why string) { s.end(Lost{Process: process, Why: why}) }
 
 // Fail tells the others why this process ends; Close without it tells them that
 // it is done.
@@ -475,16 +521,9 @@ func (s *Star) hear(p *peer, kind uint32, body []byte) error {
 			return errors.New("it states facts that nobody asked for")
 		}
 	case kindVerdict:
-		var m message
-		if err := decode(kind, kindVerdict, body, &m); err != nil {
-			return err
-		}
-		select {
-		case s.said <- m.Text:
-			return nil
-		default:
-			return errors.New("a verdict that nobody asked for")
-		}
+		return offer(s.said, kind, body)
+	case kindShare:
+		return offer(s.shared, kind, body)
 	case kindEnd:
 		var e end
 		if err := decode(kind, kindEnd, body, &e); err != nil {
@@ -493,6 +532,20 @@ func (s *Star) hear(p *peer, kind uint32, body []byte) error {
 		return s.hearEnd(p, e)
 	}
 	return fmt.Errorf("a frame of kind %d", kind)
+}
+
+// offer hands a message to who waits for it.
+func offer(to chan string, kind uint32, body []byte) error {
+	var m message
+	if err := decode(kind, kind, body, &m); err != nil {
+		return err
+	}
+	select {
+	case to <- m.Text:
+		return nil
+	default:
+		return errors.New("it says what nobody asked for")
+	}
 }
 
 // hearEnd takes the end of a process. Process 0 speaks for all, others for

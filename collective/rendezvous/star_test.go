@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -23,7 +24,7 @@ var token = []byte("0123456789abcdef0123456789abcdef")
 
 // config is process p of a world on loopback.
 func config(p, processes int, ln net.Listener) rendezvous.Config {
-	c := rendezvous.Config{Processes: processes, PerProcess: 2, Addr: ln.Addr().String(), Token: token,
+	c := rendezvous.Config{Processes: processes, PerProcess: 2, Addrs: []string{ln.Addr().String()}, Token: token,
 		Wait: 30 * time.Second, Heartbeat: 50 * time.Millisecond, DeadAfter: 20 * time.Second,
 		Me: rendezvous.Member{Process: p, Host: fmt.Sprintf("h%d", p), Pid: 100 + p}}
 	if p == 0 {
@@ -105,6 +106,16 @@ func TestAgree(t *testing.T) {
 			if err != nil {
 				t.Errorf("process %d: %v", p, err)
 			}
+		}
+	}
+	for p, s := range slices.Backward(stars) { // process 0 last
+		if p == 0 {
+			s.Share(t.Context(), "runs/1")
+		}
+	}
+	for p, s := range stars[1:] {
+		if got, err := s.Share(t.Context(), "mine"); got != "runs/1" || err != nil {
+			t.Errorf("process %d: %q %v", p+1, got, err)
 		}
 	}
 	const want = "the processes differ in job: ranks 4-5: bb\x1b; ranks 0-3,6-7: aa\nthe processes differ in data: ranks 0-1: 1; ranks 2-7: 2"
@@ -294,7 +305,7 @@ func TestOversizedFrame(t *testing.T) {
 		_, err := rendezvous.Join(t.Context(), c)
 		errs <- err
 	}()
-	c, err := rendezvous.Dial(t.Context(), "tcp", ln.Addr().String(), token, "control", 1)
+	c, err := rendezvous.Dial(t.Context(), "tcp", []string{ln.Addr().String()}, token, "control ", 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -402,7 +413,7 @@ func TestCutOff(t *testing.T) {
 			all.Go(func() {
 				c := config(p, 3, ln)
 				if c.DeadAfter = time.Second; p == 2 {
-					c.Addr = r.ln.Addr().String()
+					c.Addrs = []string{r.ln.Addr().String()}
 				}
 				var err error
 				if stars[p], err = rendezvous.Join(t.Context(), c); err != nil {

@@ -17,6 +17,7 @@
 package socket
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -123,6 +124,16 @@ func (n *Net) Close() {
 		n.all.Go(func() { l.finish(farewell) })
 	}
 	n.all.Wait()
+}
+
+// Lose gives up the connection to a process.
+func (n *Net) Lose(process int) {
+	n.mu.Lock()
+	l := n.links[process]
+	n.mu.Unlock()
+	if l != nil {
+		l.fail(errors.New("given up"))
+	}
 }
 
 // lose tells every wire of a connection that broke.

@@ -71,6 +71,11 @@ type Parallel struct {
 	Timeout   time.Duration // how long a rank waits for another before it is called lost
 	GPUs      []int         // that ranks compute on, by the driver's numbers; empty: all it shows
 	Memory    int64         // bytes of device memory a rank may take; 0: what the machine has free, for all ranks
+	Transport string        // what carries collectives between processes: one of Transports
+	TokenFile string        // file with the secret by which processes know each other; "" is none
+	Bind      string        // address that other processes reach this one at; "" is the one by which it reaches process 0
+	Heartbeat time.Duration // between the signs of life of a process
+	DeadAfter time.Duration // a process without one is lost
 }
 
 // Zero is what is sharded and when it is gathered.
@@ -125,13 +130,18 @@ func (c *Config) On() string { return c.on }
 // it, fills in defaults and checks everything that can be checked without
 // reading the data. Its error is a Problems that lists all there is to mend. Relative
 // paths in the job file are relative to the current directory.
-func Load(file string, sets []string) (*Config, error) {
+func Load(file string, sets []string) (*Config, error) { return LoadIn(file, sets, 1, 0) }
+
+// LoadIn is Load in a world of so many processes, over which the ranks are split
+// evenly; each has so many ranks where the job does not say, 0 for as many as the
+// job's defaults give.
+func LoadIn(file string, sets []string, processes, each int) (*Config, error) {
 	root, problems := readFile(file)
 	for _, s := range sets {
 		problems = append(problems, overlay(root, s)...)
 	}
 	r := newReader(file, root)
-	r.problems = problems
+	r.problems, r.processes, r.each = problems, processes, each
 	if !r.problems.Fatal() {
 		r.read()
 		r.resolve()

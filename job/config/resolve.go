@@ -183,7 +183,11 @@ func (r *reader) resolveParallel() {
 		if p.Shard > 0 && p.Shard*p.Replicate <= MostRanks {
 			p.Ranks = p.Shard * p.Replicate
 		}
+		if r.processes > 1 && p.Shard <= 0 || r.each > 0 {
+			p.Ranks = min(MostRanks, max(1, r.processes)*max(1, r.each))
+		}
 	}
+	r.resolveProcesses()
 	if r.Config.Zero.Stage == 0 && p.Replicate > 1 {
 		r.refuse(fmt.Sprintf("hybrid sharding at stage 0: it shards nothing, so there are no shard groups to replicate %d times; every rank is a whole replica already", p.Replicate),
 			"want replicate: 1, or stage 1, 2 or 3", "parallel.replicate", "zero.stage")
@@ -198,6 +202,23 @@ func (r *reader) resolveParallel() {
 			fmt.Sprintf("want replicate %s", eitherCount(neighbours(p.Replicate, func(n int) bool { return p.Ranks%n == 0 }))), keys[1:]...)
 	case p.Shard < 0:
 		p.Shard = p.Ranks / p.Replicate
+	}
+}
+
+// resolveProcesses refuses ranks that cannot be split over the processes, and
+// what carries nothing between them.
+func (r *reader) resolveProcesses() {
+	p := &r.Config.Parallel
+	if r.processes > 1 && p.Ranks%r.processes != 0 {
+		r.refuse(fmt.Sprintf("%d ranks cannot be split evenly over %d processes", p.Ranks, r.processes),
+			fmt.Sprintf("want ranks %s, or leave it out: then each process has one", eitherCount(neighbours(p.Ranks, func(n int) bool { return n%r.processes == 0 }))), "parallel.ranks")
+	}
+	if r.processes > 1 && p.Transport == "local" {
+		r.refuse("local carries nothing between processes", "want auto, unix or tcp", "parallel.transport")
+	}
+	if p.DeadAfter < 2*p.Heartbeat {
+		r.refuse(fmt.Sprintf("a process would be called lost after %v, and gives a sign of life every %v", p.DeadAfter, p.Heartbeat),
+			"want dead_after of at least twice heartbeat", "parallel.dead_after", "parallel.heartbeat")
 	}
 }
 

@@ -24,13 +24,13 @@ func listKeys(help string) (keys []string) {
 }
 
 // texts are the keys that take any text, so that no word is wrong for them.
-var texts = []string{"model.from", "data.text", "data.tokens", "data.vocab", "zero.offload.path", "checkpoint.dir", "sample.prompt"}
+var texts = []string{"model.from", "data.text", "data.tokens", "data.vocab", "zero.offload.path", "checkpoint.dir", "sample.prompt", "parallel.token_file", "parallel.bind"}
 
 // long are the keys that make a run long or large, as its owner may want: a
 // trial trains only with what is wrong for them.
 var long = []string{"train.steps", "train.batch", "train.micro_batch", "train.accumulate", "train.eval_batches", "train.loss_chunk",
 	"model.layers", "model.heads", "model.kv_heads", "model.width", "model.ffn", "model.context", "model.vocab",
-	"parallel.ranks", "parallel.shard", "parallel.replicate", "parallel.timeout", "parallel.memory", "sample.tokens", "zero.prefetch", "zero.offload.buffers"}
+	"parallel.ranks", "parallel.shard", "parallel.replicate", "parallel.timeout", "parallel.memory", "parallel.heartbeat", "parallel.dead_after", "sample.tokens", "zero.prefetch", "zero.offload.buffers"}
 
 // wrong is what no key takes but those of texts.
 var wrong = []string{"-7", "-9223372036854775808", "-99999999999999999999999", "1e400", ".nan", "NaN", "-.inf", ".inf", "xyzzy", "[[1]]", "{q: 1}",

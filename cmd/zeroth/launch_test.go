@@ -1,0 +1,262 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"zeroth/checkpoint"
+)
+
+// process runs the command as a process of its own, to its end.
+func process(t *testing.T, code int, args ...string) (out, errs string) {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var o, e bytes.Buffer
+	cmd := exec.Command(exe, args...)
+	cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), "ZEROTH_MAIN=main"), &o, &e
+	_ = cmd.Run() // its exit code is looked at
+	if got := cmd.ProcessState.ExitCode(); got != code {
+		t.Fatalf("zeroth %q: exit code %d, want %d\n%s%s", args, got, code, &o, &e)
+	}
+	return o.String(), e.String()
+}
+
+// launched4 is tiny.yaml with four ranks.
+var launched4 = []string{"train", "tiny.yaml", "--set", "parallel.ranks=4", "--set", "train.eval_every=2", "--set", "sample.tokens=0"}
+
+// outcomeOf is what a run has computed: the parameters, and the numbers of its
+// metrics that do not depend on time.
+func outcomeOf(t *testing.T, out string) string {
+	t.Helper()
+	model, err := os.ReadFile(filepath.Join(out, "model", "model.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines, err := os.ReadFile(filepath.Join(out, "metrics.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	for line := range bytes.Lines(lines) {
+		if bytes.Contains(line, []byte(`loss":`)) { // not what memory a start has taken
+			b.Write(bytes.Join(regexp.MustCompile(`"(step|loss|val_loss|lr|grad_norm|tokens)":[^,}]*`).FindAll(line, -1), nil))
+		}
+	}
+	return b.String() + string(model)
+}
+
+// A job gives the same bits in one process and in several, whatever carries them.
+func TestLaunchGivesTheSameBits(t *testing.T) {
+	inFolder(t)
+	stages, precisions := []string{"0", "1", "2", "3"}, []string{"fp32", "bf16"}
+	if testing.Short() {
+		stages, precisions = []string{"0", "3"}, precisions[1:]
+	}
+	for _, stage := range stages {
+		for _, precision := range precisions {
+			sets := append(launched4, "--set", "train.steps=4", "--set", "zero.stage="+stage, "--set", "precision="+precision)
+			name := stage + precision
+			zeroth(t, 0, append(sets, "--out", name)...)
+			want := outcomeOf(t, name)
+			for _, c := range [][]string{{"2", "unix"}, {"4", "tcp"}, {"4", "auto"}, {"1", "auto"}} {
+				in := name + c[0] + c[1]
+				out, _ := process(t, 0, append(append([]string{"launch", "-n", c[0], "--"}, sets...), "--set", "parallel.transport="+c[1], "--out", in)...)
+				if got := outcomeOf(t, in); got != want {
+					t.Errorf("stage %s, %s, %s processes over %s: other bits than one process has", stage, precision, c[0], c[1])
+				}
+				if n := strings.Count(out, "done: 4 steps"); n != 1 {
+					t.Errorf("the end is told %d times", n)
+				}
+			}
+		}
+	}
+}
+
+// A job that does not say its ranks has one in each process; a checkpoint of
+// several processes goes on in one, and the other way round.
+func TestLaunchResumes(t *testing.T) {
+	inFolder(t)
+	sets := []string{"train", "tiny.yaml", "--set", "parallel.ranks=2", "--set", "train.steps=6", "--set", "checkpoint.every=3", "--set", "sample.tokens=0"}
+	zeroth(t, 0, append(sets, "--out", "whole")...)
+	want := outcomeOf(t, "whole")
+	process(t, 0, append(append([]string{"launch", "-n", "2", "--"}, sets...), "--out", "several")...)
+	if outcomeOf(t, "several") != want {
+		t.Error("other bits with checkpoints")
+	}
+	for from, how := range map[string][]string{"whole": {"launch", "-n", "2", "--"}, "several": nil} {
+		out := "from" + from
+		process(t, 0, append(append(how, sets...), "--out", out, "--resume", filepath.Join(from, "ckpt", "step-00000003"))...)
+		a, err := os.ReadFile(filepath.Join(out, "model", "model.safetensors"))
+		if err != nil || !strings.HasSuffix(want, string(a)) {
+			t.Errorf("going on from the checkpoint of %s: other parameters (%v)", from, err)
+		}
+	}
+	out, _ := process(t, 0, "launch", "-n", "3", "--", "train", "tiny.yaml", "--set", "parallel.ranks=null", "--set", "train.steps=1", "--out", "three")
+	if !strings.Contains(out, "ranks   3") || !strings.Contains(out, "process 0 of 3, by zeroth") && !strings.Contains(out, "3") {
+		t.Errorf("three processes:\n%s", out)
+	}
+}
+
+// What is wrong is said once.
+func TestLaunchRefuses(t *testing.T) {
+	inFolder(t)
+	for want, args := range map[string][]string{
+		"3 ranks cannot be split evenly over 2 processes":      {"launch", "-n", "2", "--", "train", "tiny.yaml", "--set", "parallel.ranks=3"},
+		"local carries nothing between processes":              {"launch", "-n", "2", "--", "train", "tiny.yaml", "--set", "parallel.ranks=2", "--set", "parallel.transport=local"},
+		"launch starts zeroth train":                           {"launch", "--", "plan", "tiny.yaml"},
+		"want 1 to 4096 processes":                             {"launch", "-n", "0", "--", "train", "tiny.yaml"},
+		"standard input can be read once":                      {"launch", "--", "train", "-"},
+		"--rank 2 in a world of 2 processes":                   {"train", "tiny.yaml", "--world", "2", "--rank", "2", "--addr", "127.0.0.1:1"},
+		"can be reached from other hosts, and the job has no":  {"train", "tiny.yaml", "--world", "2", "--rank", "0", "--addr", "192.0.2.1:29400"},
+		"unknown flag: --nonsense":                             {"launch", "--", "train", "tiny.yaml", "--nonsense"},
+		"parallel.dead_after":                                  {"launch", "-n", "2", "--", "train", "tiny.yaml", "--set", "parallel={ranks: 2, dead_after: 1s}"},
+		"the job's token: none is empty or has more than 4096": {"train", "tiny.yaml", "--world", "2", "--addr", "127.0.0.1:1", "--set", "parallel.token_file=none"},
+	} {
+		if err := os.WriteFile("none", nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, errs := process(t, 2, args...)
+		if strings.Count(errs, want) != 1 {
+			t.Errorf("%q: %s\nwant once: %s", args, errs, want)
+		}
+	}
+	if made, err := filepath.Glob("runs/*"); err != nil || made != nil {
+		t.Errorf("made %v (%v)", made, err)
+	}
+}
+
+// children are the processes that a process has started and that have not ended.
+func children(t *testing.T, parent int) (pids []int) {
+	t.Helper()
+	all, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range all {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			continue // it has ended meanwhile
+		}
+		_, rest, _ := strings.Cut(string(b), ") ")
+		if f := strings.Fields(rest); len(f) > 1 && f[0] != "Z" && f[1] == strconv.Itoa(parent) {
+			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(name)))
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// environ is a process's environment variable.
+func environ(pid int, name string) string {
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+	for _, v := range strings.Split(string(b), "\x00") {
+		if value, ok := strings.CutPrefix(v, name+"="); ok {
+			return value
+		}
+	}
+	return ""
+}
+
+// fault is a launch of three processes of which one gets a signal, some time after
+// the first checkpoint.
+func fault(t *testing.T, out string, sig syscall.Signal, victim int, after time.Duration, launch ...string) (code int, errs string) {
+	t.Helper()
+	args := append(append([]string{"launch", "-n", "3"}, launch...), "--", "train", "tiny.yaml", "--set", "parallel={ranks: 3, heartbeat: 200ms, dead_after: 2s}",
+		"--set", "train.steps=400", "--set", "checkpoint.every=20", "--set", "sample.tokens=0", "--out", out)
+	cmd, rest, e := start(t, "main", args...)
+	for {
+		if _, err := checkpoint.Resolve(filepath.Join(out, "ckpt"), "latest"); err == nil {
+			break
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+	time.Sleep(after)
+	pids := children(t, cmd.Process.Pid)
+	begin := time.Now()
+	for _, pid := range pids {
+		if environ(pid, "ZEROTH_RANK") == strconv.Itoa(victim) {
+			if err := syscall.Kill(pid, sig); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if _, err := rest.WriteTo(&bytes.Buffer{}); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // its exit code is looked at
+	t.Logf("%v to rank %d, %v after the first checkpoint: over after %v", sig, victim, after, time.Since(begin))
+	for _, pid := range pids {
+		if syscall.Kill(pid, 0) == nil {
+			t.Errorf("process %d is left", pid)
+		}
+	}
+	return cmd.ProcessState.ExitCode(), e.String()
+}
+
+// Whoever is killed or stopped at any instant is named by every other process, and
+// the run goes on from its last checkpoint to the bits of one that nobody
+// disturbed.
+func TestLaunchSurvivesFaults(t *testing.T) {
+	inFolder(t)
+	process(t, 0, "train", "tiny.yaml", "--set", "parallel.ranks=3", "--set", "train.steps=400", "--set", "checkpoint.every=20", "--set", "sample.tokens=0", "--out", "whole")
+	want := outcomeOf(t, "whole")
+	rng, runs := rand.New(rand.NewPCG(15, 1)), 8
+	if testing.Short() {
+		runs = 2
+	}
+	for i := range runs {
+		sig, why := syscall.SIGKILL, "connection lost"
+		if i%2 == 1 {
+			sig, why = syscall.SIGSTOP, "silent for 2s"
+		}
+		out, victim := fmt.Sprint("run", i), rng.IntN(3)
+		code, errs := fault(t, out, sig, victim, time.Duration(rng.IntN(50))*time.Millisecond)
+		if code == 0 { // it was over before
+			continue
+		}
+		named := regexp.MustCompile(fmt.Sprintf(`peer %d lost: rank %d \(.*\): %s`, victim, victim, why))
+		if n := len(named.FindAllString(errs, -1)); code != 75 || n != 2 {
+			t.Errorf("run %d: exit code %d, rank %d named by %d of 2:\n%s", i, code, victim, n, errs)
+			continue
+		}
+		process(t, 0, "launch", "-n", "3", "--", "train", "tiny.yaml", "--set", "parallel.ranks=3", "--set", "train.steps=400", "--set", "checkpoint.every=20", "--set", "sample.tokens=0", "--out", out, "--resume", "latest")
+		if outcomeOf(t, out) != want {
+			t.Errorf("run %d: other bits than without the fault", i)
+		}
+	}
+}
+
+// --restarts does by itself what a user would.
+func TestLaunchRestarts(t *testing.T) {
+	inFolder(t)
+	process(t, 0, "train", "tiny.yaml", "--set", "parallel.ranks=3", "--set", "train.steps=400", "--set", "checkpoint.every=20", "--set", "sample.tokens=0", "--out", "whole")
+	code, errs := fault(t, "r", syscall.SIGKILL, 1, 0, "--restarts", "2")
+	if code != 0 || !strings.Contains(errs, "zeroth: starting again from the last checkpoint, 1 of 2") {
+		t.Errorf("exit code %d\n%s", code, errs)
+	}
+	if outcomeOf(t, "r") != outcomeOf(t, "whole") {
+		t.Error("other bits than without the fault")
+	}
+}
+
+// SIGTERM to any one process stops all, with a checkpoint.
+func TestLaunchStopsTogether(t *testing.T) {
+	inFolder(t)
+	code, errs := fault(t, "r", syscall.SIGTERM, 2, 0)
+	if code != 75 || !strings.Contains(errs, "another process of the run was asked to stop after step ") || !strings.Contains(errs, "[2] zeroth: stopped, to be resumed: stopped by signal: terminated") {
+		t.Errorf("exit code %d\n%s", code, errs)
+	}
+}

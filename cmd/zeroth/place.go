@@ -1,0 +1,130 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"zeroth/input"
+	"zeroth/job"
+	"zeroth/job/config"
+	"zeroth/job/launch"
+	"zeroth/job/world"
+)
+
+// place is where this process stands in a world of processes.
+type place struct {
+	launch.Place
+	flags    launch.Flags
+	insecure bool
+	logAll   bool
+}
+
+func (p *place) options(f *pflag.FlagSet) {
+	f.IntVar(&p.flags.Rank, "rank", 0, "which `process` of --world this is, from 0; launchers say it by themselves")
+	f.IntVar(&p.flags.World, "world", 0, "`processes` that train together (default what the launcher says, or 1)")
+	f.StringVar(&p.flags.Addr, "addr", "", "`host:port` where process 0 of --world listens")
+	f.BoolVar(&p.insecure, "insecure", false, "let processes of other hosts join without a token")
+	f.BoolVar(&p.logAll, "log-all-ranks", false, "every process prints, not only that of rank 0")
+}
+
+// find asks flags and environment.
+func (p *place) find() (err error) {
+	p.flags.Parent = os.Getppid()
+	if p.Place, err = launch.Find(p.flags, os.LookupEnv); err != nil {
+		err = input.BadInput(err)
+	}
+	return err
+}
+
+// enter joins the world, if there is one, and gives it to the run. leave is to be
+// called after that.
+func (p *place) enter(ctx context.Context, c *config.Config, o *job.Options, note func(string)) (leave func(), err error) {
+	if p.World <= 1 {
+		return func() {}, nil
+	}
+	token, err := secret(c.Parallel.TokenFile)
+	if err != nil {
+		return nil, input.BadInput(err)
+	}
+	in := world.Config{
+		Place: p.Place, PerProcess: c.Parallel.Ranks / p.World, Transport: c.Parallel.Transport, Bind: c.Parallel.Bind,
+		Token: token, Insecure: p.insecure, Heartbeat: c.Parallel.Heartbeat, DeadAfter: c.Parallel.DeadAfter, Note: note,
+	}
+	if err := in.Safe(ctx); err != nil {
+		return nil, input.BadInput(err)
+	}
+	if in.Listener, err = inherited(); err != nil {
+		return nil, err
+	}
+	note(p.String())
+	for _, n := range p.Notes {
+		note(n)
+	}
+	w, err := world.Enter(ctx, in)
+	if err != nil {
+		return nil, err
+	}
+	o.World = w
+	return w.Close, nil
+}
+
+// mostToken is the most bytes of a token.
+const mostToken = 4096
+
+// secret is the job's token, nil if there is none. It leaves the environment, so
+// that no process started from here has it.
+func secret(file string) ([]byte, error) {
+	if text, ok := os.LookupEnv("ZEROTH_TOKEN"); ok {
+		_ = os.Unsetenv("ZEROTH_TOKEN") // fails for no such name
+		return []byte(strings.TrimSpace(text)), nil
+	}
+	if f, ok := os.LookupEnv("ZEROTH_TOKEN_FILE"); ok {
+		file = f
+	}
+	if file == "" {
+		return nil, nil
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, fmt.Errorf("the job's token: %w", err)
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, mostToken+1))
+	if err != nil {
+		return nil, fmt.Errorf("the job's token: %w", err)
+	}
+	token := strings.TrimSpace(string(b))
+	if len(b) > mostToken || token == "" {
+		return nil, fmt.Errorf("the job's token: %s is empty or has more than %d bytes; want at least 16 random ones", file, mostToken)
+	}
+	return []byte(token), nil
+}
+
+// inherited is the listener that the launcher has opened for process 0, nil if
+// there is none.
+func inherited() (net.Listener, error) {
+	text, ok := os.LookupEnv("ZEROTH_LISTEN_FD")
+	if !ok {
+		return nil, nil
+	}
+	_ = os.Unsetenv("ZEROTH_LISTEN_FD")
+	fd, err := strconv.Atoi(text)
+	if err != nil || fd < 3 {
+		return nil, input.BadInput(errors.New("ZEROTH_LISTEN_FD: want the number of a descriptor"))
+	}
+	f := os.NewFile(uintptr(fd), "listener")
+	defer f.Close()
+	ln, err := net.FileListener(f)
+	if err != nil {
+		return nil, fmt.Errorf("ZEROTH_LISTEN_FD: %w", err)
+	}
+	return ln, nil
+}

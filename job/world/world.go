@@ -1,0 +1,393 @@
+// Package world is the processes of a job: how they come together, what carries
+// their collectives, and who of them is lost. A World is the Launch (of package
+// build) of a job whose ranks live in several processes.
+//
+// What never enters: training, files of a run, flags.
+//
+// Begin with Enter: rendezvous, then Agree and Share while the run is prepared,
+// then Groups, which connects every process to every other. Two processes with one
+// kernel talk through a Unix socket, others through TCP.
+package world
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"zeroth/collective"
+	"zeroth/collective/rendezvous"
+	"zeroth/collective/socket"
+	"zeroth/job/launch"
+	"zeroth/shard"
+)
+
+// Config is a process's place and what its job says of the world.
+type Config struct {
+	launch.Place
+	PerProcess int          // ranks of a process
+	Listener   net.Listener // where process 0 listens, if who launched it has opened that; else nil
+	Transport  string       // "auto", "unix" or "tcp"
+	Bind       string       // address that others reach this process at; "" is the one by which it reaches process 0
+	Token      []byte       // that every process has; nil: none
+	Insecure   bool         // no token though there are other hosts
+
+	Heartbeat, DeadAfter time.Duration
+	Note                 func(string) // hears what is worth telling
+}
+
+// patience is how long processes wait for each other to come, and to connect.
+const patience = time.Minute
+
+// World is one process's view of a world of several.
+type World struct {
+	cfg  Config
+	star *rendezvous.Star
+
+	dir       string         // of the Unix socket; removed once all are connected
+	listeners []net.Listener // for data, until then
+
+	left chan struct{} // closed by Close
+	mu   sync.Mutex
+	net  *socket.Net // nil before Groups
+}
+
+// Enter joins the world and waits until all of it is there.
+func Enter(ctx context.Context, cfg Config) (*World, error) {
+	w := &World{cfg: cfg, left: make(chan struct{})}
+	err := cfg.Safe(ctx)
+	if err == nil && cfg.Rank == 0 && cfg.Listener == nil {
+		w.cfg.Listener, err = w.listen()
+	}
+	if err != nil {
+		return nil, err
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	w.star, err = rendezvous.Join(ctx, rendezvous.Config{
+		Processes: cfg.World, PerProcess: cfg.PerProcess, Addrs: cfg.Addrs(), Listener: w.cfg.Listener, Run: cfg.Run, Token: cfg.Token,
+		Wait: patience, Heartbeat: cfg.Heartbeat, DeadAfter: cfg.DeadAfter, Note: cfg.Note, Open: w.open,
+		Me: rendezvous.Member{Process: cfg.Rank, Host: host, Boot: bootID(), Pid: os.Getpid()},
+	})
+	if err != nil {
+		w.shut()
+		return nil, fmt.Errorf("process %d of %d: %w", cfg.Rank, cfg.World, err)
+	}
+	go w.follow()
+	return w, nil
+}
+
+// Safe refuses a world that others could join: one that is not on this host alone
+// and has no token, or one that can be guessed.
+func (c Config) Safe(ctx context.Context) error {
+	if n := len(c.Token); n > 0 && n < 16 {
+		return fmt.Errorf("the token has %d bytes; want at least 16 random ones, such as from: openssl rand -hex 32", n)
+	}
+	if len(c.Token) > 0 || c.Insecure {
+		return nil
+	}
+	hosts := []string{c.Host}
+	if c.Bind != "" {
+		hosts = append(hosts, c.Bind)
+	}
+	for _, host := range hosts {
+		ips, err := new(net.Resolver).LookupIPAddr(ctx, host)
+		if err != nil {
+			return err
+		}
+		if slices.ContainsFunc(ips, func(a net.IPAddr) bool { return !a.IP.IsLoopback() }) {
+			return fmt.Errorf("process 0 at %s can be reached from other hosts, and the job has no token: set ZEROTH_TOKEN, ZEROTH_TOKEN_FILE or parallel.token_file to the same secret everywhere, or say --insecure", host)
+		}
+	}
+	return nil
+}
+
+// listen opens where process 0 waits for the others: at its own address alone.
+func (w *World) listen() (net.Listener, error) {
+	host := w.cfg.Host
+	if w.cfg.Bind != "" {
+		host = w.cfg.Bind
+	}
+	var wrong []error
+	for _, port := range w.cfg.Ports {
+		ln, err := net.Listen("tcp", net.JoinHostPort(host, fmt.Sprint(port)))
+		if err == nil {
+			return ln, nil
+		}
+		wrong = append(wrong, err)
+	}
+	return nil, fmt.Errorf("process 0 cannot listen: %w; it is at %s for the others: if that is another machine's address, start process 0 there; parallel.bind names an address to listen at", errors.Join(wrong...), w.cfg.Host)
+}
+
+// open opens where other processes connect for data: a Unix socket in a folder of
+// this user's alone, and TCP at the address that the world knows this host by.
+func (w *World) open(local net.Addr, me *rendezvous.Member) error {
+	if w.cfg.Transport != "tcp" {
+		if err := w.openUnix(me); err != nil {
+			return err
+		}
+	}
+	if w.cfg.Transport == "unix" {
+		return nil
+	}
+	host := w.cfg.Bind
+	if host == "" {
+		host, _, _ = net.SplitHostPort(local.String())
+	}
+	ln, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
+	if err != nil {
+		return fmt.Errorf("data connections: %w", err)
+	}
+	w.listeners = append(w.listeners, ln)
+	me.TCP = ln.Addr().String()
+	return nil
+}
+
+// longestPath is what the address of a Unix socket has room for.
+const longestPath = 100
+
+func (w *World) openUnix(me *rendezvous.Member) (err error) {
+	base := os.TempDir()
+	if len(base) > longestPath-40 {
+		base = "/tmp"
+	}
+	if w.dir, err = os.MkdirTemp(base, "zeroth-"); err != nil { // mode 0700
+		return fmt.Errorf("data connections: %w", err)
+	}
+	ln, err := net.Listen("unix", filepath.Join(w.dir, "data"))
+	if err != nil {
+		return fmt.Errorf("data connections: %w", err)
+	}
+	w.listeners = append(w.listeners, ln)
+	me.Unix = ln.Addr().String()
+	return nil
+}
+
+// shut closes what accepts connections.
+func (w *World) shut() {
+	for _, ln := range w.listeners {
+		_ = ln.Close() // closing twice is fine
+	}
+	if w.dir != "" {
+		_ = os.RemoveAll(w.dir) // what stays is an empty folder of this user's
+	}
+	if w.cfg.Listener != nil {
+		_ = w.cfg.Listener.Close()
+	}
+}
+
+// bootID is equal in processes that share a kernel; "" where that cannot be known.
+func bootID() string {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(id))
+}
+
+// follow gives up who is lost, so that no collective waits for it.
+func (w *World) follow() {
+	select {
+	case <-w.star.Ended():
+	case <-w.left:
+		return
+	}
+	var lost rendezvous.Lost
+	if !errors.As(w.star.Err(), &lost) {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.net != nil && lost.Process != w.cfg.Rank {
+		w.net.Lose(lost.Process)
+	}
+}
+
+// Process is this one's number.
+func (w *World) Process() int { return w.cfg.Rank }
+
+// Agree is an error, the same on all, if the processes state different facts.
+func (w *World) Agree(ctx context.Context, facts []rendezvous.Fact) error {
+	return w.star.Agree(ctx, facts)
+}
+
+// Share is what process 0 passes to it.
+func (w *World) Share(ctx context.Context, mine string) (string, error) {
+	return w.star.Share(ctx, mine)
+}
+
+// Session is a name of this start of the world, which no other has.
+func (w *World) Session() string { return w.star.Session }
+
+// Fail tells the others why this process ends; not if it ends because of another.
+func (w *World) Fail(err error) {
+	if !errors.Is(err, collective.ErrClosed) {
+		w.star.Fail(err)
+	}
+}
+
+// Explain adds to an error what is known of its cause: who was lost, and how.
+func (w *World) Explain(err error) error {
+	if !errors.Is(err, collective.ErrClosed) {
+		return err
+	}
+	select {
+	case <-w.star.Ended():
+		return fmt.Errorf("%w: %w", err, w.star.Err())
+	case <-time.After(2 * time.Second): // the control plane hears of it, too
+		return err
+	}
+}
+
+// Close leaves the world. Its groups are closed before.
+func (w *World) Close() {
+	close(w.left)
+	w.shut()
+	w.mu.Lock()
+	n := w.net
+	w.mu.Unlock()
+	if n != nil {
+		n.Close()
+	}
+	w.star.Close()
+}
+
+// Here implements build.Launch.
+func (w *World) Here(shard.Mesh) (ranks []int) {
+	for i := range w.cfg.PerProcess {
+		ranks = append(ranks, w.cfg.Rank*w.cfg.PerProcess+i)
+	}
+	return ranks
+}
+
+// Beside implements build.Launch.
+func (w *World) Beside(shard.Mesh) int {
+	n := 0
+	for _, m := range w.star.Members {
+		if me := w.star.Members[w.cfg.Rank]; m.Boot == me.Boot && m.Host == me.Host {
+			n += w.cfg.PerProcess
+		}
+	}
+	return n
+}
+
+// Groups implements build.Launch: it connects all processes.
+func (w *World) Groups(m shard.Mesh) ([]collective.Ranks, error) {
+	n := socket.New(socket.Config{Process: w.cfg.Rank, Processes: w.cfg.World, PerProcess: w.cfg.PerProcess, Groups: collective.MeshGroups(m)})
+	if err := w.connect(n); err != nil {
+		n.Close()
+		return nil, fmt.Errorf("connecting the processes: %w", err)
+	}
+	w.mu.Lock()
+	w.net = n
+	w.mu.Unlock()
+	var all []collective.Ranks
+	for _, r := range w.Here(m) {
+		all = append(all, collective.WiredWorld(m, r, n.Wire))
+	}
+	return all, nil
+}
+
+// Saves implements build.Launch; Groups comes before.
+func (w *World) Saves(m shard.Mesh) (all []collective.Group, err error) {
+	for _, r := range w.Here(m) {
+		all = append(all, collective.NewWired(w.net.Wire(collective.SavesGroup, r)))
+	}
+	return all, nil
+}
+
+// connect dials the processes before this one and accepts those after it.
+func (w *World) connect(n *socket.Net) error {
+	ctx, cancel := context.WithTimeoutCause(context.Background(), patience, fmt.Errorf("not within %v", patience))
+	defer cancel()
+	defer w.shut()
+	go func() {
+		select {
+		case <-w.star.Ended():
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	about := "data " + w.star.Session
+	guests := make(chan rendezvous.Guest)
+	for _, ln := range w.listeners {
+		door := rendezvous.NewDoor(ln, w.cfg.Token, about, w.cfg.World, nil)
+		defer door.Close()
+		go func() {
+			for {
+				g, err := door.Next(ctx)
+				if err != nil {
+					return
+				}
+				select {
+				case guests <- g:
+				case <-ctx.Done():
+					_ = g.Close()
+					return
+				}
+			}
+		}()
+	}
+	for p := range w.cfg.Rank {
+		c, err := w.dial(ctx, p, about)
+		if err != nil {
+			return w.because(fmt.Errorf("process %d: %w", p, err))
+		}
+		n.Add(p, c)
+	}
+	return w.because(w.accept(ctx, n, guests))
+}
+
+// accept takes the connections of the processes after this one.
+func (w *World) accept(ctx context.Context, n *socket.Net, guests chan rendezvous.Guest) error {
+	have := make([]bool, w.cfg.World)
+	for missing := w.cfg.World - 1 - w.cfg.Rank; missing > 0; {
+		select {
+		case g := <-guests:
+			if g.Process <= w.cfg.Rank || g.Process >= w.cfg.World || have[g.Process] {
+				_ = g.Close() // somebody with the token claims to be who is there
+				continue
+			}
+			n.Add(g.Process, g.Conn)
+			have[g.Process] = true
+			missing--
+		case <-ctx.Done():
+			return fmt.Errorf("process %d: %w", slices.Index(have[w.cfg.Rank+1:], false)+w.cfg.Rank+1, context.Cause(ctx))
+		}
+	}
+	return nil
+}
+
+// because is the error, or that of the world's end, which explains it.
+func (w *World) because(err error) error {
+	if why := w.star.Err(); err != nil && why != nil {
+		return why
+	}
+	return err
+}
+
+// dial connects to a process: by its Unix socket if that is there, else by TCP.
+func (w *World) dial(ctx context.Context, p int, about string) (net.Conn, error) {
+	it, me := w.star.Members[p], w.star.Members[w.cfg.Rank]
+	near := it.Unix != "" && it.Boot != "" && it.Boot == me.Boot
+	if near {
+		if _, err := os.Lstat(it.Unix); err != nil && it.TCP != "" {
+			near = false // one kernel, but files of another container
+		}
+	}
+	switch {
+	case near:
+		return rendezvous.Dial(ctx, "unix", []string{it.Unix}, w.cfg.Token, about, w.cfg.Rank)
+	case it.TCP == "":
+		return nil, fmt.Errorf("it is on host %q, where no Unix socket reaches: want parallel.transport: auto or tcp", it.Host)
+	}
+	return rendezvous.Dial(ctx, "tcp", []string{it.TCP}, w.cfg.Token, about, w.cfg.Rank)
+}
