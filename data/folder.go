@@ -151,6 +151,7 @@ type tokenizerConfig struct {
 	LowerCase   bool                `json:"do_lower_case"`
 	Added       map[uint32]addition `json:"added_tokens_decoder"`
 	Record      *tokenizerRecord    `json:"zeroth"`
+	Template    json.RawMessage     `json:"chat_template"`
 	specialTokens
 }
 

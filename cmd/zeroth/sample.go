@@ -28,7 +28,8 @@ writes the same text. On a terminal control characters are written as in a Go
 string; in a pipe bytes are as they come.`,
 		Example: `  zeroth sample --run run1 --prompt "func main() {" --tokens 200
   zeroth sample --run run1/ckpt/step-00001000
-  zeroth sample --run run1 --prompt "// " --temperature 0 --tokens 50`,
+  zeroth sample --run run1 --prompt "// " --temperature 0 --tokens 50
+  zeroth sample --run ./Qwen3-0.6B --chat --prompt "Why is the sky blue?"`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return nil
@@ -55,6 +56,8 @@ string; in a pipe bytes are as they come.`,
 	f.StringVar(&o.Run, "run", "", "run `folder` that training wrote, or writes; a checkpoint; or a Hugging Face folder")
 	f.StringVar(&o.Tokenizer, "tokenizer", "", "`name` bytes or gpt2, or a folder with tokenizer.json, or vocab.json and merges.txt (default the model's)")
 	f.StringVar(&o.Prompt, "prompt", "\n", "`text` to continue")
+	f.BoolVar(&o.Chat, "chat", false, "the prompt is a user's message; write the answer, by the chat template of the tokenizer's folder")
+	f.StringVar(&o.System, "system", "", "with --chat, `text` that tells the model how to answer")
 	intVar(f, &o.Tokens, "tokens", 200, "tokens to write, at most")
 	f.Float64Var(&o.Temperature, "temperature", 0.8, "0 always takes the likeliest token, 1 the model's own spread")
 	intVar(f, &o.TopK, "top-k", 0, "choose among the `k` likeliest tokens; 0 is all")
@@ -105,6 +108,9 @@ func checkSample(o generate.Options) error {
 	}
 	if o.TopK < 0 {
 		wrong = append(wrong, fmt.Errorf("--top-k %d; want at least 0, where 0 is all tokens", o.TopK))
+	}
+	if o.System != "" && !o.Chat {
+		wrong = append(wrong, errors.New("--system is for --chat"))
 	}
 	if len(wrong) == 0 {
 		return nil

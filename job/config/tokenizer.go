@@ -130,11 +130,16 @@ func (r *reader) checkPrompt() {
 // Encode is the prompt's tokens, all of which the model knows.
 func Encode(tok data.Tokenizer, prompt string, vocab int) ([]int32, error) {
 	ids := tok.Encode([]byte(prompt))
+	return ids, Known(tok, ids, vocab)
+}
+
+// Known refuses a prompt without a token, or with one that the model does not know.
+func Known(tok data.Tokenizer, ids []int32, vocab int) error {
 	if len(ids) == 0 {
-		return nil, input.BadInput(errors.New("an empty prompt: give at least one token to go on from"))
+		return input.BadInput(errors.New("an empty prompt: give at least one token to go on from"))
 	}
 	if most := slices.Max(ids); int(most) >= vocab {
-		return nil, input.BadInput(fmt.Errorf("the prompt has the token %q, number %d, but the model knows only the first %d", tok.Decode([]int32{most}), most, vocab))
+		return input.BadInput(fmt.Errorf("the prompt has the token %q, number %d, but the model knows only the first %d", tok.Decode([]int32{most}), most, vocab))
 	}
-	return ids, nil
+	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"time"
 
 	"zeroth/collective"
 	"zeroth/data"
@@ -32,6 +33,8 @@ type Options struct {
 	Run         string // a run folder, a checkpoint, or a Hugging Face folder
 	Tokenizer   string // "bytes", "gpt2" or a folder; empty: the one of the model's folder
 	Prompt      string
+	Chat        bool    // the prompt is what a user says, and only the answer is written
+	System      string  // with Chat: what the model is told before; empty: nothing
 	Tokens      int     // to write, at most
 	Temperature float64 // 0 always takes the likeliest token
 	TopK        int     // choose among the k likeliest; 0 is all
@@ -57,7 +60,7 @@ func Sample(ctx context.Context, o Options, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	ids, err := config.Encode(tok, o.Prompt, m.Vocab)
+	ids, err := o.encode(tok, m.Vocab)
 	if err != nil {
 		return err
 	}
@@ -77,11 +80,34 @@ func Sample(ctx context.Context, o Options, w io.Writer) error {
 		return err
 	}
 	defer g.Close()
-	if _, err := io.WriteString(w, o.Prompt); err != nil {
-		return err
+	if !o.Chat {
+		if _, err := io.WriteString(w, o.Prompt); err != nil {
+			return err
+		}
 	}
 	s := sampler{o, g, tok, ends}
 	return s.goOn(ctx, ids, w)
+}
+
+// encode is the prompt's ids, all of which the model knows: of the text, or of the
+// conversation that the tokenizer's chat template makes of it.
+func (o Options) encode(tok data.Tokenizer, vocab int) ([]int32, error) {
+	if !o.Chat {
+		return config.Encode(tok, o.Prompt, vocab)
+	}
+	c, err := data.NewChat(tok)
+	if err != nil {
+		return nil, input.BadInput(fmt.Errorf("--chat: %w", err))
+	}
+	messages := []data.Message{{Role: "user", Content: o.Prompt}}
+	if o.System != "" {
+		messages = slices.Insert(messages, 0, data.Message{Role: "system", Content: o.System})
+	}
+	ids, err := c.Prompt(messages, time.Now())
+	if err != nil {
+		return nil, input.BadInput(fmt.Errorf("--chat: %w", err))
+	}
+	return ids, config.Known(tok, ids, vocab)
 }
 
 // sampler is what continues a text.

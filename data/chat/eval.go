@@ -1,0 +1,601 @@
+package chat
+
+import (
+	"math"
+	"strings"
+)
+
+// maxNumber is the largest whole number; larger ones would not be exact everywhere.
+const maxNumber = 1 << 53
+
+// Text is what a template has made: the text, and which bytes of it are within its
+// generation blocks, the parts that a model is to write.
+type Text struct {
+	Text      string
+	Generated [][2]int // [from, to) in order
+}
+
+// Render makes the text of variables. Besides them a template has raise_exception,
+// namespace, range and dict.
+func (t *Template) Render(variables map[string]Value) (out Text, err error) {
+	r := &run{text: t.text, out: &strings.Builder{}}
+	defer func() {
+		switch e := recover().(type) {
+		case nil:
+		case *Error:
+			out, err = Text{}, e
+		default:
+			panic(e)
+		}
+	}()
+	s := &scope{values: map[string]Value{}}
+	for k, v := range functions {
+		s.values[k] = v
+	}
+	for k, v := range variables {
+		s.values[k] = v
+	}
+	do(t.body, r, s.inner())
+	return Text{r.out.String(), r.generated}, nil
+}
+
+// run is one rendering.
+type run struct {
+	text      string // of the template, for errors
+	out       *strings.Builder
+	generated [][2]int
+	captures  int    // set blocks and macros around, whose text goes elsewhere
+	leave     string // break or continue, on its way to its loop
+	steps     int
+	depth     int // of calls
+}
+
+// fail ends the rendering.
+func (r *run) fail(at int, format string, args ...any) {
+	panic(wrong(r.text, at, format, args...).(*Error))
+}
+
+func (r *run) step() {
+	if r.steps++; r.steps > maxSteps {
+		r.fail(0, "the template does more than %d steps", maxSteps)
+	}
+}
+
+func (r *run) write(at int, s string) {
+	if r.out.Len()+len(s) > MaxOutput {
+		r.fail(at, "the text is longer than %d bytes", MaxOutput)
+	}
+	r.out.WriteString(s)
+}
+
+// long refuses a string that is too long to hold.
+func (r *run) long(at int, n int) {
+	if n > MaxOutput {
+		r.fail(at, "a value of more than %d bytes", MaxOutput)
+	}
+}
+
+// capture is the text that statements make.
+func (r *run) capture(body []stmt, s *scope) string {
+	out := r.out
+	r.out = &strings.Builder{}
+	r.captures++
+	do(body, r, s)
+	text := r.out.String()
+	r.captures--
+	r.out = out
+	return text
+}
+
+// scope is the variables of a block, and those around it.
+type scope struct {
+	values map[string]Value
+	around *scope
+}
+
+func (s *scope) inner() *scope { return &scope{map[string]Value{}, s} }
+
+func (s *scope) get(name string) Value {
+	for in := s; in != nil; in = in.around {
+		if v, ok := in.values[name]; ok {
+			return v
+		}
+	}
+	return undefined{name}
+}
+
+// assign gives a value, or the parts of one, to names.
+func (r *run) assign(at int, s *scope, names []string, v Value) {
+	if len(names) == 1 {
+		s.values[names[0]] = v
+		return
+	}
+	parts := r.iterate(at, v)
+	if len(parts) != len(names) {
+		r.fail(at, "%d values for %d names", len(parts), len(names))
+	}
+	for i, name := range names {
+		s.values[name] = parts[i]
+	}
+}
+
+// iterate is what a loop over a value goes through.
+func (r *run) iterate(at int, v Value) []Value {
+	switch v := v.(type) {
+	case *List:
+		return v.Items
+	case *Dict:
+		return v.keys
+	case string:
+		var all []Value
+		for _, c := range v {
+			all = append(all, string(c))
+		}
+		return all
+	case undefined:
+		return nil
+	}
+	r.fail(at, "%s cannot be gone through", describe(v))
+	return nil
+}
+
+// loop is a for statement.
+type loop struct {
+	at     int
+	names  []string
+	over   expr
+	filter expr // nil: none
+	body   []stmt
+	empty  []stmt // without an item
+}
+
+func (l *loop) run(r *run, s *scope) {
+	items := r.iterate(l.at, l.over(r, s))
+	if l.filter != nil {
+		var some []Value
+		for _, item := range items {
+			r.step()
+			in := s.inner()
+			if r.assign(l.at, in, l.names, item); truth(l.filter(r, in)) {
+				some = append(some, item)
+			}
+		}
+		items = some
+	}
+	if len(items) == 0 {
+		do(l.empty, r, s)
+		return
+	}
+	for i := range items {
+		r.step()
+		in := s.inner()
+		in.values["loop"] = position(items, i)
+		r.assign(l.at, in, l.names, items[i])
+		do(l.body, r, in)
+		leave := r.leave
+		r.leave = ""
+		if leave == "break" {
+			break
+		}
+	}
+}
+
+// position is the variable loop.
+func position(items []Value, i int) Value {
+	d := &space{}
+	n := int64(len(items))
+	at := int64(i)
+	d.Set("index", at+1)
+	d.Set("index0", at)
+	d.Set("revindex", n-at)
+	d.Set("revindex0", n-at-1)
+	d.Set("first", at == 0)
+	d.Set("last", at == n-1)
+	d.Set("length", n)
+	d.Set("depth", int64(1))
+	d.Set("depth0", int64(0))
+	if i > 0 {
+		d.Set("previtem", items[i-1])
+	}
+	if i+1 < len(items) {
+		d.Set("nextitem", items[i+1])
+	}
+	return d
+}
+
+// macro is a function of a template.
+type macro struct {
+	name    string
+	params  []string
+	initial []expr // nil: none
+	body    []stmt
+	in      *scope
+}
+
+func (r *run) callMacro(at int, m *macro, g given) Value {
+	if len(g.values) > len(m.params) {
+		r.fail(at, "%s takes %d arguments, not %d", m.name, len(m.params), len(g.values))
+	}
+	in := m.in.inner()
+	for i, name := range m.params {
+		v, named := g.named.Get(name)
+		switch {
+		case i < len(g.values):
+			v = g.values[i]
+		case named:
+		case m.initial[i] != nil:
+			v = m.initial[i](r, in)
+		default:
+			v = undefined{name}
+		}
+		in.values[name] = v
+	}
+	for _, k := range g.named.keys {
+		if !containsString(m.params, k.(string)) {
+			r.fail(at, "%s has no parameter %s", m.name, k)
+		}
+	}
+	return r.capture(m.body, in)
+}
+
+// function is what a template may call.
+type function func(c *caller, g given) Value
+
+// caller is where a function, a filter or a test is asked for.
+type caller struct {
+	r    *run
+	at   int
+	name string
+}
+
+func (c *caller) fail(format string, args ...any) { c.r.fail(c.at, c.name+": "+format, args...) }
+
+func (r *run) call(at int, f Value, g given) Value {
+	r.step()
+	if r.depth++; r.depth > maxDepth {
+		r.fail(at, "more than %d calls within each other", maxDepth)
+	}
+	defer func() { r.depth-- }()
+	switch f := f.(type) {
+	case *macro:
+		return r.callMacro(at, f, g)
+	case function:
+		return f(&caller{r, at, "the call"}, g)
+	case Function:
+		var values []Value
+		values = append(values, g.values...)
+		v, err := f(values...)
+		if err != nil {
+			r.fail(at, "%v", err)
+		}
+		return v
+	}
+	r.fail(at, "%s cannot be called", describe(f))
+	return nil
+}
+
+// Function is a variable that a template may call, with its arguments.
+type Function func(arguments ...Value) (Value, error)
+
+// functions are those that every template has.
+var functions = map[string]Value{
+	"raise_exception": function(func(c *caller, g given) Value {
+		text := "the template refuses"
+		if len(g.values) > 0 {
+			text = printed(g.values[0])
+		}
+		c.r.fail(c.at, "the template refuses: %.1000s", text)
+		return nil
+	}),
+	"namespace": function(func(c *caller, g given) Value {
+		s := &space{}
+		for _, k := range g.named.keys {
+			s.Set(k, g.named.values[k])
+		}
+		if len(g.values) > 0 {
+			c.fail("a namespace of values without names")
+		}
+		return s
+	}),
+	"dict": function(func(c *caller, g given) Value {
+		if len(g.values) > 0 {
+			c.fail("a dict of values without names")
+		}
+		return &g.named
+	}),
+	"range": function(func(c *caller, g given) Value {
+		from, to, by := int64(0), int64(0), int64(1)
+		var n []int64
+		for _, v := range g.values {
+			x, ok := v.(int64)
+			if !ok {
+				c.fail("a range of %s", describe(v))
+			}
+			n = append(n, x)
+		}
+		switch len(n) {
+		case 1:
+			to = n[0]
+		case 2:
+			from, to = n[0], n[1]
+		case 3:
+			from, to, by = n[0], n[1], n[2]
+		default:
+			c.fail("a range of %d numbers", len(n))
+		}
+		l := &List{}
+		for i := from; by > 0 && i < to || by < 0 && i > to; i += by {
+			c.r.step()
+			l.Items = append(l.Items, i)
+		}
+		return l
+	}),
+}
+
+// attribute is v.name: a method first, then a key.
+func (r *run) attribute(at int, v Value, name string) Value {
+	if m, ok := methods[name]; ok && m.of(v) {
+		return function(func(c *caller, g given) Value {
+			c.name = name
+			return m.do(c, v, g)
+		})
+	}
+	switch v := v.(type) {
+	case *Dict:
+		if x, ok := v.Get(name); ok {
+			return x
+		}
+	case *space:
+		if x, ok := v.Get(name); ok {
+			return x
+		}
+	case undefined:
+		r.fail(at, "%s is not defined, so it has no %s", v.what, name)
+	}
+	return undefined{name}
+}
+
+// item is v[key].
+func (r *run) item(at int, v, key Value) Value {
+	switch v := v.(type) {
+	case *List, string:
+		i, ok := key.(int64)
+		if !ok {
+			if s, ok := key.(string); ok {
+				return r.attribute(at, v, s)
+			}
+			return undefined{printed(key)}
+		}
+		items := r.iterate(at, v)
+		if i < 0 {
+			i += int64(len(items))
+		}
+		if i < 0 || i >= int64(len(items)) {
+			return undefined{"item " + printed(key)}
+		}
+		return items[i]
+	case *Dict:
+		if x, ok := v.Get(key); ok {
+			return x
+		}
+		if s, ok := key.(string); ok {
+			return r.attribute(at, v, s)
+		}
+	case *space:
+		if x, ok := v.Get(key); ok {
+			return x
+		}
+	case undefined:
+		r.fail(at, "%s is not defined, so it has no item %s", v.what, printed(key))
+	}
+	return undefined{"item " + printed(key)}
+}
+
+// slice is v[a:b:c].
+func (r *run) slice(at int, v Value, bounds [3]Value) Value {
+	var n [3]int64
+	for i, b := range bounds {
+		x, ok := b.(int64)
+		if !ok && b != nil {
+			r.fail(at, "a slice by %s", describe(b))
+		}
+		n[i] = x
+	}
+	_, isString := v.(string)
+	if _, isList := v.(*List); !isString && !isList {
+		r.fail(at, "a slice of %s", describe(v))
+	}
+	items := r.iterate(at, v)
+	size, by := int64(len(items)), n[2]
+	if bounds[2] == nil {
+		by = 1
+	}
+	if by == 0 {
+		r.fail(at, "a slice by steps of 0")
+	}
+	low, high := int64(0), size // Python's bounds of indices
+	if by < 0 {
+		low, high = -1, size-1
+	}
+	place := func(i int, initial int64) int64 {
+		if bounds[i] == nil {
+			return initial
+		}
+		x := n[i]
+		if x < 0 {
+			x += size
+		}
+		return max(low, min(x, high))
+	}
+	from, to := low, high
+	if by < 0 {
+		from, to = high, low
+	}
+	from, to = place(0, from), place(1, to)
+	var some []Value
+	for i := from; by > 0 && i < to || by < 0 && i > to; i += by {
+		some = append(some, items[i])
+	}
+	if !isString {
+		return &List{some}
+	}
+	var b strings.Builder
+	for _, c := range some {
+		b.WriteString(c.(string))
+	}
+	return b.String()
+}
+
+// compare is one comparison.
+func (r *run) compare(at int, op string, a, b Value) bool {
+	switch op {
+	case "==":
+		return equal(a, b)
+	case "!=":
+		return !equal(a, b)
+	case "in":
+		return r.contains(at, b, a)
+	case "not in":
+		return !r.contains(at, b, a)
+	}
+	var c int
+	x, _, _, ok := number(a)
+	y, _, _, ok2 := number(b)
+	s, ok3 := a.(string)
+	t, ok4 := b.(string)
+	switch {
+	case ok && ok2 && x < y:
+		c = -1
+	case ok && ok2 && x > y:
+		c = 1
+	case ok && ok2:
+	case ok3 && ok4:
+		c = strings.Compare(s, t)
+	default:
+		r.fail(at, "%s %s %s", describe(a), op, describe(b))
+	}
+	return op == "<" && c < 0 || op == "<=" && c <= 0 || op == ">" && c > 0 || op == ">=" && c >= 0
+}
+
+// contains is x in v.
+func (r *run) contains(at int, v, x Value) bool {
+	switch v := v.(type) {
+	case string:
+		part, ok := x.(string)
+		if !ok {
+			r.fail(at, "%s in a string", describe(x))
+		}
+		return strings.Contains(v, part)
+	case *Dict:
+		_, ok := v.Get(x)
+		return ok
+	}
+	for _, item := range r.iterate(at, v) {
+		if equal(item, x) {
+			return true
+		}
+	}
+	return false
+}
+
+// operate is a op b.
+func (r *run) operate(at int, op string, a, b Value) Value {
+	r.step()
+	if op == "~" {
+		s := printed(a) + printed(b)
+		r.long(at, len(s))
+		return s
+	}
+	x, n, whole, ok := number(a)
+	y, m, whole2, ok2 := number(b)
+	switch {
+	case ok && ok2 && whole && whole2 && op != "/":
+		return r.integers(at, op, n, m)
+	case ok && ok2:
+		return r.floats(at, op, x, y)
+	case op == "+":
+		if s, ok := a.(string); ok {
+			if t, ok := b.(string); ok {
+				r.long(at, len(s)+len(t))
+				return s + t
+			}
+		}
+		if s, ok := a.(*List); ok {
+			if t, ok := b.(*List); ok {
+				r.long(at, len(s.Items)+len(t.Items))
+				return &List{append(append([]Value(nil), s.Items...), t.Items...)}
+			}
+		}
+	case op == "*":
+		if s, ok := a.(string); ok && whole2 && ok2 {
+			m = max(m, 0)
+			if m > 0 && len(s) > 0 {
+				r.long(at, int(min(m, MaxOutput+1))*len(s))
+			}
+			return strings.Repeat(s, int(min(m, MaxOutput)))
+		}
+		if s, ok := b.(string); ok && whole && op == "*" {
+			return r.operate(at, op, s, n)
+		}
+	}
+	r.fail(at, "%s %s %s", describe(a), op, describe(b))
+	return nil
+}
+
+func (r *run) integers(at int, op string, a, b int64) Value {
+	if b == 0 && (op == "//" || op == "%") {
+		r.fail(at, "a division by 0")
+	}
+	var n int64
+	switch op {
+	case "+":
+		n = a + b
+	case "-":
+		n = a - b
+	case "*":
+		if f := float64(a) * float64(b); math.Abs(f) > maxNumber {
+			r.fail(at, "a number above 2^53")
+		}
+		n = a * b
+	case "//", "%":
+		n = a / b
+		if a%b != 0 && (a < 0) != (b < 0) { // Python's division is downward
+			n--
+		}
+		if op == "%" {
+			n = a - n*b
+		}
+	}
+	if n > maxNumber || n < -maxNumber {
+		r.fail(at, "a number above 2^53")
+	}
+	return n
+}
+
+func (r *run) floats(at int, op string, a, b float64) Value {
+	if b == 0 && (op == "/" || op == "//" || op == "%") {
+		r.fail(at, "a division by 0")
+	}
+	switch op {
+	case "+":
+		return a + b
+	case "-":
+		return a - b
+	case "*":
+		return a * b
+	case "/":
+		return a / b
+	case "//":
+		return math.Floor(a / b)
+	}
+	return a - b*math.Floor(a/b)
+}
+
+func containsString(all []string, s string) bool {
+	for _, x := range all {
+		if x == s {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,474 @@
+package chat
+
+import (
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// one is the only argument, or the one of a name; initial where there is none.
+func (c *caller) one(g given, name string, initial Value) Value {
+	if len(g.values) > 1 {
+		c.fail("%d arguments", len(g.values))
+	}
+	for _, k := range g.named.keys {
+		if k != name {
+			c.fail("the argument %s is not known", printed(k))
+		}
+	}
+	if v, ok := g.named.Get(name); ok {
+		return v
+	}
+	if len(g.values) == 1 {
+		return g.values[0]
+	}
+	return initial
+}
+
+// none refuses arguments.
+func (c *caller) none(g given) {
+	if len(g.values)+len(g.named.keys) > 0 {
+		c.fail("it takes no arguments")
+	}
+}
+
+func (c *caller) text(v Value) string {
+	s, ok := v.(string)
+	if !ok {
+		c.fail("%s where a string is wanted", describe(v))
+	}
+	return s
+}
+
+type filter func(c *caller, v Value, g given) Value
+
+// plainText is a filter that makes a string of the printed value.
+func plainText(f func(string) string) filter {
+	return func(c *caller, v Value, g given) Value {
+		c.none(g)
+		return f(printed(v))
+	}
+}
+
+// filters are those that are known, by name.
+func filters() map[string]filter {
+	return map[string]filter{
+		"trim": func(c *caller, v Value, g given) Value {
+			return stripped(c, printed(v), c.one(g, "chars", nil), true, true)
+		},
+		"length": length, "count": length,
+		"tojson":  asJSON,
+		"string":  plainText(func(s string) string { return s }),
+		"upper":   plainText(strings.ToUpper),
+		"lower":   plainText(strings.ToLower),
+		"safe":    plainText(func(s string) string { return s }),
+		"list":    func(c *caller, v Value, g given) Value { c.none(g); return &List{c.r.iterate(c.at, v)} },
+		"reverse": reversed, "first": first, "last": last,
+		"join": joined, "default": initial, "d": initial,
+		"items": func(c *caller, v Value, g given) Value {
+			if _, ok := v.(undefined); ok {
+				return &List{}
+			}
+			return items(c, v, g)
+		},
+		"int": toInt, "replace": replaced, "map": mapped,
+		"select":     func(c *caller, v Value, g given) Value { return selected(c, v, g, false, true) },
+		"reject":     func(c *caller, v Value, g given) Value { return selected(c, v, g, false, false) },
+		"selectattr": func(c *caller, v Value, g given) Value { return selected(c, v, g, true, true) },
+		"rejectattr": func(c *caller, v Value, g given) Value { return selected(c, v, g, true, false) },
+		"capitalize": plainText(func(s string) string {
+			_, n := utf8.DecodeRuneInString(s)
+			return strings.ToUpper(s[:n]) + strings.ToLower(s[n:])
+		}),
+	}
+}
+
+func length(c *caller, v Value, g given) Value {
+	c.none(g)
+	switch v := v.(type) {
+	case string:
+		return int64(utf8.RuneCountInString(v))
+	case *List, *Dict, undefined:
+		return int64(len(c.r.iterate(c.at, v)))
+	}
+	c.fail("%s has no length", describe(v))
+	return nil
+}
+
+func asJSON(c *caller, v Value, g given) Value {
+	indent := -1
+	for _, k := range g.named.keys {
+		switch x := g.named.values[k]; {
+		case k == "indent" && x != nil:
+			n, ok := x.(int64)
+			if !ok || n < 0 || n > 100 {
+				c.fail("indent is %s", printed(x))
+			}
+			indent = int(n)
+		case k == "indent", k == "ensure_ascii" && x == false, k == "sort_keys" && x == false:
+		default:
+			c.fail("the argument %s=%s is not done here", printed(k), printed(x))
+		}
+	}
+	if len(g.values) > 0 {
+		c.fail("arguments without names")
+	}
+	var b strings.Builder
+	if err := toJSON(&b, v, indent, 0); err != nil {
+		c.fail("%v", err)
+	}
+	c.r.long(c.at, b.Len())
+	return b.String()
+}
+
+func reversed(c *caller, v Value, g given) Value {
+	c.none(g)
+	all := c.r.iterate(c.at, v)
+	back := make([]Value, len(all))
+	for i, x := range all {
+		back[len(all)-1-i] = x
+	}
+	if _, ok := v.(string); !ok {
+		return &List{back}
+	}
+	s := ""
+	for _, x := range back {
+		s += x.(string)
+	}
+	return s
+}
+
+func first(c *caller, v Value, g given) Value {
+	c.none(g)
+	if all := c.r.iterate(c.at, v); len(all) > 0 {
+		return all[0]
+	}
+	return undefined{"the first item"}
+}
+
+func last(c *caller, v Value, g given) Value {
+	c.none(g)
+	if all := c.r.iterate(c.at, v); len(all) > 0 {
+		return all[len(all)-1]
+	}
+	return undefined{"the last item"}
+}
+
+func joined(c *caller, v Value, g given) Value {
+	between := printed(c.one(g, "d", ""))
+	var parts []string
+	n := 0
+	for _, x := range c.r.iterate(c.at, v) {
+		parts = append(parts, printed(x))
+		n += len(between) + len(parts[len(parts)-1])
+		c.r.long(c.at, n)
+	}
+	return strings.Join(parts, between)
+}
+
+func initial(c *caller, v Value, g given) Value {
+	also := false
+	if len(g.values) == 2 {
+		also = truth(g.values[1])
+		g.values = g.values[:1]
+	}
+	if b, ok := g.named.Get("boolean"); ok {
+		also = truth(b)
+		only := Dict{}
+		if d, ok := g.named.Get("default_value"); ok {
+			only.Set("default_value", d)
+		}
+		g.named = only
+	}
+	other := c.one(g, "default_value", "")
+	if _, missing := v.(undefined); missing || also && !truth(v) {
+		return other
+	}
+	return v
+}
+
+func toInt(c *caller, v Value, g given) Value {
+	other := c.one(g, "default", int64(0))
+	switch v := v.(type) {
+	case string:
+		if n, err := strconv.ParseInt(strings.TrimSpace(v), 10, 54); err == nil {
+			return n
+		}
+		if f, err := strconv.ParseFloat(strings.TrimSpace(v), 64); err == nil && f < maxNumber && f > -maxNumber {
+			return int64(f)
+		}
+		return other
+	case float64:
+		return int64(v)
+	}
+	if _, n, _, ok := number(v); ok {
+		return n
+	}
+	return other
+}
+
+func replaced(c *caller, v Value, g given) Value {
+	if len(g.values) != 2 || len(g.named.keys) > 0 {
+		c.fail("it takes what to replace and by what")
+	}
+	return replaceText(c, printed(v), c.text(g.values[0]), c.text(g.values[1]))
+}
+
+func replaceText(c *caller, s, from, to string) string {
+	c.r.long(c.at, len(s)+(strings.Count(s, from))*max(0, len(to)-len(from)))
+	return strings.ReplaceAll(s, from, to)
+}
+
+// part is a value's attribute by a name with dots.
+func (c *caller) part(v Value, name string) Value {
+	for _, key := range strings.Split(name, ".") {
+		v = c.r.item(c.at, v, key)
+	}
+	return v
+}
+
+func mapped(c *caller, v Value, g given) Value {
+	out := &List{}
+	attribute, byName := g.named.Get("attribute")
+	if byName {
+		other, has := g.named.Get("default")
+		for _, x := range c.r.iterate(c.at, v) {
+			c.r.step()
+			x = c.part(x, c.text(attribute))
+			if _, missing := x.(undefined); missing && has {
+				x = other
+			}
+			out.Items = append(out.Items, x)
+		}
+		return out
+	}
+	if len(g.values) == 0 {
+		c.fail("neither an attribute nor a filter")
+	}
+	f, ok := filters()[c.text(g.values[0])]
+	if !ok {
+		c.fail("the filter %s is not done here", printed(g.values[0]))
+	}
+	for _, x := range c.r.iterate(c.at, v) {
+		c.r.step()
+		out.Items = append(out.Items, f(c, x, given{values: g.values[1:], named: g.named}))
+	}
+	return out
+}
+
+// selected keeps the items whose value, or attribute, passes a test, or does not.
+func selected(c *caller, v Value, g given, attribute, want bool) Value {
+	if len(g.named.keys) > 0 {
+		c.fail("arguments by name")
+	}
+	name, args := "", g.values
+	if attribute {
+		if len(args) == 0 {
+			c.fail("no attribute")
+		}
+		name, args = c.text(args[0]), args[1:]
+	}
+	test := func(c *caller, v Value, _ given) bool { return truth(v) }
+	if len(args) > 0 {
+		known, ok := tests[c.text(args[0])]
+		if !ok {
+			c.fail("the test %s is not done here", printed(args[0]))
+		}
+		test, args = known, args[1:]
+	}
+	out := &List{}
+	for _, x := range c.r.iterate(c.at, v) {
+		c.r.step()
+		y := x
+		if attribute {
+			y = c.part(x, name)
+		}
+		if test(c, y, given{values: args}) == want {
+			out.Items = append(out.Items, x)
+		}
+	}
+	return out
+}
+
+// isKind makes a test of a value's kind.
+func isKind(f func(Value) bool) func(*caller, Value, given) bool {
+	return func(c *caller, v Value, g given) bool {
+		c.none(g)
+		return f(v)
+	}
+}
+
+// comparing makes a test of a comparison.
+func comparing(op string) func(*caller, Value, given) bool {
+	return func(c *caller, v Value, g given) bool {
+		if len(g.values) != 1 {
+			c.fail("it takes one value")
+		}
+		return c.r.compare(c.at, op, v, g.values[0])
+	}
+}
+
+var tests = map[string]func(*caller, Value, given) bool{
+	"defined":   isKind(func(v Value) bool { _, no := v.(undefined); return !no }),
+	"undefined": isKind(func(v Value) bool { _, no := v.(undefined); return no }),
+	"none":      isKind(func(v Value) bool { return v == nil }),
+	"string":    isKind(func(v Value) bool { _, ok := v.(string); return ok }),
+	"mapping":   isKind(func(v Value) bool { _, ok := v.(*Dict); return ok }),
+	"boolean":   isKind(func(v Value) bool { _, ok := v.(bool); return ok }),
+	"true":      isKind(func(v Value) bool { return v == true }),
+	"false":     isKind(func(v Value) bool { return v == false }),
+	"integer":   isKind(func(v Value) bool { _, ok := v.(int64); return ok }),
+	"float":     isKind(func(v Value) bool { _, ok := v.(float64); return ok }),
+	"number":    isKind(func(v Value) bool { _, _, _, ok := number(v); return ok }),
+	"iterable":  isKind(iterable),
+	"sequence":  isKind(iterable),
+	"odd":       isKind(func(v Value) bool { n, ok := v.(int64); return ok && n%2 != 0 }),
+	"even":      isKind(func(v Value) bool { n, ok := v.(int64); return ok && n%2 == 0 }),
+	"in":        comparing("in"),
+	"equalto":   comparing("=="), "eq": comparing("=="), "==": comparing("=="), "ne": comparing("!="), "!=": comparing("!="),
+	"gt": comparing(">"), "ge": comparing(">="), "lt": comparing("<"), "le": comparing("<="),
+}
+
+func iterable(v Value) bool {
+	switch v.(type) {
+	case string, *List, *Dict, undefined:
+		return true
+	}
+	return false
+}
+
+// a method is what a value of a kind can be asked to do.
+type method struct {
+	of func(Value) bool
+	do func(c *caller, v Value, g given) Value
+}
+
+func ofText(v Value) bool { _, ok := v.(string); return ok }
+func ofDict(v Value) bool { _, ok := v.(*Dict); return ok }
+
+// textMethod is a method of strings.
+func textMethod(f func(c *caller, s string, g given) Value) method {
+	return method{ofText, func(c *caller, v Value, g given) Value { return f(c, v.(string), g) }}
+}
+
+var methods = map[string]method{
+	"strip":      textMethod(func(c *caller, s string, g given) Value { return stripped(c, s, c.one(g, "", nil), true, true) }),
+	"lstrip":     textMethod(func(c *caller, s string, g given) Value { return stripped(c, s, c.one(g, "", nil), true, false) }),
+	"rstrip":     textMethod(func(c *caller, s string, g given) Value { return stripped(c, s, c.one(g, "", nil), false, true) }),
+	"upper":      textMethod(func(c *caller, s string, g given) Value { c.none(g); return strings.ToUpper(s) }),
+	"lower":      textMethod(func(c *caller, s string, g given) Value { c.none(g); return strings.ToLower(s) }),
+	"startswith": textMethod(func(c *caller, s string, g given) Value { return affix(c, s, g, strings.HasPrefix) }),
+	"endswith":   textMethod(func(c *caller, s string, g given) Value { return affix(c, s, g, strings.HasSuffix) }),
+	"split":      textMethod(split),
+	"replace":    textMethod(func(c *caller, s string, g given) Value { return replaced(c, s, g) }),
+	"join": textMethod(func(c *caller, s string, g given) Value {
+		return joined(c, c.one(g, "", &List{}), given{values: []Value{s}})
+	}),
+	"find": textMethod(func(c *caller, s string, g given) Value {
+		i := strings.Index(s, c.text(c.one(g, "", nil)))
+		if i < 0 {
+			return int64(-1)
+		}
+		return int64(utf8.RuneCountInString(s[:i]))
+	}),
+	"items": {ofDict, items},
+	"keys":  {ofDict, func(c *caller, v Value, g given) Value { c.none(g); return &List{v.(*Dict).keys} }},
+	"values": {ofDict, func(c *caller, v Value, g given) Value {
+		c.none(g)
+		out := &List{}
+		for _, k := range v.(*Dict).keys {
+			out.Items = append(out.Items, v.(*Dict).values[k])
+		}
+		return out
+	}},
+	"get": {ofDict, func(c *caller, v Value, g given) Value {
+		if len(g.values) < 1 || len(g.values) > 2 || len(g.named.keys) > 0 {
+			c.fail("it takes a key and what to have without it")
+		}
+		if x, ok := v.(*Dict).Get(g.values[0]); ok {
+			return x
+		}
+		if len(g.values) == 2 {
+			return g.values[1]
+		}
+		return nil
+	}},
+}
+
+func items(c *caller, v Value, g given) Value {
+	c.none(g)
+	d, ok := v.(*Dict)
+	if !ok {
+		c.fail("%s has no items", describe(v))
+	}
+	out := &List{}
+	for _, k := range d.keys {
+		out.Items = append(out.Items, &List{[]Value{k, d.values[k]}})
+	}
+	return out
+}
+
+// space of Python's str.strip: Go's, and four separators.
+func isSpace(r rune) bool { return unicode.IsSpace(r) || r >= 0x1c && r <= 0x1f }
+
+func stripped(c *caller, s string, chars Value, left, right bool) Value {
+	drop := isSpace
+	if chars != nil {
+		set := c.text(chars)
+		drop = func(r rune) bool { return strings.ContainsRune(set, r) }
+	}
+	if left {
+		s = strings.TrimLeftFunc(s, drop)
+	}
+	if right {
+		s = strings.TrimRightFunc(s, drop)
+	}
+	return s
+}
+
+func affix(c *caller, s string, g given, has func(s, part string) bool) Value {
+	arg := c.one(g, "", nil)
+	if l, ok := arg.(*List); ok {
+		for _, x := range l.Items {
+			if has(s, c.text(x)) {
+				return true
+			}
+		}
+		return false
+	}
+	return has(s, c.text(arg))
+}
+
+// split is Python's: without a separator at runs of white space.
+func split(c *caller, s string, g given) Value {
+	most := -1
+	if len(g.values) == 2 {
+		n, ok := g.values[1].(int64)
+		if !ok {
+			c.fail("%s as the number of splits", describe(g.values[1]))
+		}
+		most, g.values = int(n), g.values[:1]
+	}
+	out, at := &List{}, c.one(g, "sep", nil)
+	if at == nil {
+		if most >= 0 {
+			c.fail("a number of splits at white space is not done here")
+		}
+		for _, f := range strings.FieldsFunc(s, isSpace) {
+			out.Items = append(out.Items, f)
+		}
+		return out
+	}
+	if c.text(at) == "" {
+		c.fail("an empty separator")
+	}
+	n := -1
+	if most >= 0 {
+		n = most + 1
+	}
+	for _, part := range strings.SplitN(s, c.text(at), n) {
+		out.Items = append(out.Items, part)
+	}
+	return out
+}

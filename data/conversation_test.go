@@ -1,0 +1,48 @@
+package data
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+const chatML = `{%- for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{%- endfor %}{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{%- endif %}`
+
+// TestPrompt: a conversation is rendered by the folder's template, wherever that is,
+// and its special tokens are tokens.
+func TestPrompt(t *testing.T) {
+	for name, c := range map[string]struct {
+		files map[string]string
+		want  string // the text, or the error
+	}{
+		"file":     {map[string]string{"chat_template.jinja": chatML, "tokenizer_config.json": `{"chat_template": "other"}`}, "<|im_start|>user\nHi!<|im_end|>\n<|im_start|>assistant\n"},
+		"config":   {map[string]string{"tokenizer_config.json": `{"eos_token": "<|im_end|>", "chat_template": "{{ messages[0].content }}{{ eos_token }}{{ bos_token }}"}`}, "Hi!<|im_end|>"},
+		"named":    {map[string]string{"tokenizer_config.json": `{"chat_template": [{"name": "tool_use", "template": "x"}, {"name": "default", "template": "{{ strftime_now('%Y') }}"}]}`}, "2026"},
+		"none":     {nil, "the tokenizer's folder has no chat template"},
+		"unnamed":  {map[string]string{"tokenizer_config.json": `{"chat_template": [{"name": "rag", "template": "x"}]}`}, "none of its chat templates is named default"},
+		"no text":  {map[string]string{"tokenizer_config.json": `{"chat_template": 5}`}, "chat_template is neither a text nor a list"},
+		"unknown":  {map[string]string{"chat_template.jinja": "{% include 'x' %}"}, "chat template: line 1, column 4: the statement include is not done here"},
+		"refusing": {map[string]string{"chat_template.jinja": "{{ raise_exception('no users') }}"}, "the template refuses: no users"},
+	} {
+		dir := t.TempDir()
+		ownFolder(t, dir, "qwen", c.files)
+		tok, err := NewTokenizer(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		talk, err := NewChat(tok)
+		var ids []int32
+		if err == nil {
+			ids, err = talk.Prompt([]Message{{"user", "Hi!"}}, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
+		}
+		if got := string(tok.Decode(ids)); got != c.want && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %q, %v, want %s", name, got, err, c.want)
+		}
+		if begin, _ := tok.(*Folder).ID("<|im_start|>"); name == "file" && ids[0] != begin {
+			t.Errorf("%s: %v", name, ids)
+		}
+	}
+	if _, err := NewChat(gpt2()); err == nil || !strings.Contains(err.Error(), "the tokenizer has no chat template") {
+		t.Errorf("%v", err)
+	}
+}
