@@ -181,6 +181,7 @@ static void begin_thread(Core *c, Fiber *f) {
 			c->bid.x, c->bid.y, c->bid.z, emu_cur->tid.x);
 		c->error = c->text;
 	}
+	RELEASE(&c->end);
 	go(&c->main);
 	abort(); // nobody comes back here
 }

@@ -23,7 +23,10 @@
 #ifdef EMU_ASAN
 extern "C" void __asan_poison_memory_region(void const volatile *, size_t);
 extern "C" void __asan_unpoison_memory_region(void const volatile *, size_t);
-extern "C" const char *__asan_default_options() { return "detect_leaks=0:detect_stack_use_after_return=0"; }
+extern "C" __attribute__((visibility("default"))) const char *__asan_default_options() { return "detect_leaks=0:detect_stack_use_after_return=0"; }
+#endif
+#ifdef EMU_TSAN
+extern "C" __attribute__((visibility("default"))) const char *__tsan_default_options() { return "halt_on_error=1"; }
 #endif
 
 static void die(const char *what) {

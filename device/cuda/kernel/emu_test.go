@@ -25,7 +25,7 @@ import (
 // g++ is enough. ZEROTH_EMU=asan or tsan builds it with a sanitizer; then an
 // access outside of operands, or a race, ends it and fails the test.
 
-var emuKind = os.Getenv("ZEROTH_EMU")
+func emuKind() string { return os.Getenv("ZEROTH_EMU") }
 
 // builtEmu is the folder of the built emulator.
 var builtEmu = sync.OnceValues(func() (string, error) {
@@ -37,8 +37,16 @@ var builtEmu = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	build := exec.Command("../../../scripts/build-emu", dir)
-	if emuKind != "" {
-		build.Args = append(build.Args, emuKind)
+	if kind := emuKind(); kind != "" {
+		build.Args = append(build.Args, kind)
+	}
+	for _, pattern := range []string{"*.cu*", "../emu/*"} { // what is read here makes go test run again when it changes
+		names, _ := filepath.Glob(pattern)
+		for _, name := range names {
+			if _, err := os.ReadFile(name); err != nil {
+				return dir, err
+			}
+		}
 	}
 	if text, err := build.CombinedOutput(); err != nil {
 		return dir, fmt.Errorf("build-emu: %w\n%s", err, text)

@@ -392,6 +392,32 @@ func TestOutsideOfTheVocabulary(t *testing.T) {
 	}
 }
 
+// TestSanitizerSees an element written behind an operand; it is only for a build with
+// ASan, which must end the process.
+func TestSanitizerSees(t *testing.T) {
+	if emuKind() != "asan" {
+		t.Skip("without ZEROTH_EMU=asan nobody watches")
+	}
+	emulators(t)
+	dir, _ := builtEmu()
+	e, err := startEmulator(dir, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.close()
+	e.run.Stderr = nil
+	x := e.alloc(device.F32, 5, 0)
+	o := &Ops{To: e}
+	o.Zero(x)
+	if e.err != nil {
+		t.Fatal(e.err)
+	}
+	x.N++
+	if o.Zero(x); e.err == nil {
+		t.Error("an element behind the operand was written, and the emulator goes on")
+	}
+}
+
 // TestParameters compares each kernel's parameters in the PTX with those in C++.
 func TestParameters(t *testing.T) {
 	e := emulators(t)[0]
