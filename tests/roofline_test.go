@@ -1,0 +1,197 @@
+package tests
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"zeroth/device"
+	"zeroth/device/cuda/kernel"
+	"zeroth/job/sim"
+	"zeroth/nn"
+	"zeroth/optim"
+)
+
+// What a training step should take on an H200: its launches, counted as a queue of
+// device/cuda issues them, over what the GPU does in a second. docs/kernels.md has
+// the tables, to be held against the first runs.
+
+// Of what the preset h200 says. A kernel that passes over memory comes to pass of
+// the speed of a copy. Attention on ordinary cores is bound by shared memory: its
+// scores take 24 cycles of loads for 8 of multiply-adds, its sums 32 for 16.
+const (
+	passRate  = 0.8
+	fp32Peak  = 67e12
+	attention = 0.35
+)
+
+// pieces is what the launches of one kernel come to.
+type pieces struct {
+	launches int
+	kernel.Cost
+	seconds  float64
+	computes int // launches that are bound by operations
+}
+
+// rooflined is a queue that does nothing but count.
+type rooflined struct {
+	kernel.Ops
+	h    *sim.Hardware
+	rows map[string]*pieces
+	attn float64 // operations a second of attention
+}
+
+const product = "matrix products"
+
+func newRooflined(h *sim.Hardware, attn float64) *rooflined {
+	r := &rooflined{h: h, rows: map[string]*pieces{}, attn: attn}
+	r.Ops = kernel.Ops{To: r, Work: device.Buffer{Type: device.F32, N: kernel.WorkLen}}
+	return r
+}
+
+// Launch counts.
+func (r *rooflined) Launch(c *kernel.Call) {
+	rate := fp32Peak
+	if strings.HasPrefix(c.Kernel.Name, "attention") {
+		rate = r.attn
+	}
+	r.add(c.Kernel.Name, c.Cost, r.h.Memory*passRate, rate)
+}
+
+func (r *rooflined) add(name string, c kernel.Cost, memory, flops float64) {
+	if r.rows[name] == nil {
+		r.rows[name] = &pieces{}
+	}
+	row := r.rows[name]
+	row.launches++
+	row.Bytes += c.Bytes
+	row.Flops += c.Flops
+	passing, computing := float64(c.Bytes)/memory, float64(c.Flops)/flops
+	row.seconds += max(passing, computing, r.h.Launch)
+	if computing > passing {
+		row.computes++
+	}
+}
+
+// MatMul is cuBLAS's.
+func (r *rooflined) MatMul(c, a, b device.Mat, bias device.Buffer, add bool) {
+	m, k := a.Dims()
+	_, n := b.Dims()
+	cost := kernel.Cost{Flops: 2 * int64(m) * int64(n) * int64(k), Bytes: int64(bias.Bytes())}
+	for _, x := range []device.Mat{a, b, c} {
+		cost.Bytes += int64(x.Rows) * int64(x.Cols) * int64(x.Buf.Type.Size())
+	}
+	if add {
+		cost.Bytes += int64(c.Rows) * int64(c.Cols) * int64(c.Buf.Type.Size())
+	}
+	r.add(product, cost, r.h.Memory, r.h.Flops["bf16"])
+}
+
+// Do does nothing.
+func (r *rooflined) Do(func() error) {}
+
+// step issues a micro-batch and the update that follows, of one rank whose
+// parameters are bf16.
+func (r *rooflined) step(m *nn.Model, B, T, chunk int) {
+	nothing := func(t device.DType, n int) device.Buffer { return device.Buffer{Type: t, N: n} }
+	rows := B * T
+	bt := &nn.Batch{B: B, T: T, Input: nothing(device.I32, rows), Target: nothing(device.I32, rows), Loss: nothing(device.F32, rows),
+		Scale: 1, Chunk: chunk, Compute: device.BF16}
+	mem := device.NewArena(nothing(device.BF16, math.MaxInt32*64))
+	x, saved := nothing(device.BF16, rows*m.Width), make([]nn.Saved, len(m.Modules))
+	var w, dw [][]device.Buffer
+	for i, mod := range m.Modules {
+		var ws, dws []device.Buffer
+		for _, p := range mod.Params() {
+			ws, dws = append(ws, nothing(device.BF16, p.Numel())), append(dws, nothing(device.F32, p.Numel()))
+		}
+		w, dw = append(w, ws), append(dw, dws)
+		mod.Forward(r, mem, ws, bt, x, x, &saved[i])
+	}
+	for i := len(m.Modules) - 1; i >= 0; i-- {
+		m.Modules[i].Backward(r, mem, w[i], dw[i], bt, x, x, &saved[i])
+	}
+	acc := nothing(device.I64, device.ExactLen)
+	r.Sum(acc, bt.Loss)
+	rule := optim.AdamW{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1}
+	for _, u := range m.Units() {
+		n := 0
+		for _, p := range u.Params {
+			n += p.Numel()
+		}
+		v := nothing(device.F32, n)
+		r.SumSquares(acc, v)
+		rule.Step(r, 1, optim.Hyper{LR: 1e-3, GradScale: 1}, optim.Piece{Master: v, Param: nothing(device.BF16, n), Grad: v, State: []device.Buffer{v, v}})
+	}
+}
+
+func (r *rooflined) seconds() (s float64) {
+	for _, row := range r.rows {
+		s += row.seconds
+	}
+	return s
+}
+
+// table is a line a kernel, the longest first.
+func (r *rooflined) table() string {
+	var b strings.Builder
+	fmt.Fprintln(&b, "| kernel | launches | GB | GFLOP | bound by | ms | share |\n|---|---:|---:|---:|---|---:|---:|")
+	names, all := slices.Collect(maps.Keys(r.rows)), r.seconds()
+	slices.SortFunc(names, func(x, y string) int {
+		return cmp.Or(cmp.Compare(r.rows[y].seconds, r.rows[x].seconds), cmp.Compare(x, y))
+	})
+	for _, name := range names {
+		p := r.rows[name]
+		by := "memory"
+		switch {
+		case p.seconds <= 1.01*float64(p.launches)*r.h.Launch:
+			by = "launches"
+		case 2*p.computes > p.launches:
+			by = "operations"
+		}
+		if name != product {
+			name = "`" + name + "`"
+		}
+		fmt.Fprintf(&b, "| %s | %d | %.2f | %.0f | %s | %.2f | %.1f %% |\n", name, p.launches, float64(p.Bytes)/1e9, float64(p.Flops)/1e9, by, 1e3*p.seconds, 100*p.seconds/all)
+	}
+	return b.String()
+}
+
+// rooflineOf is the part of docs/kernels.md about a model.
+func rooflineOf(t *testing.T, name string, m *nn.Model, B, T, chunk int) string {
+	t.Helper()
+	h, err := sim.OpenHardware("h200")
+	if err != nil {
+		t.Fatal(err)
+	}
+	params := 0
+	for _, u := range m.Units() {
+		for _, p := range u.Params {
+			params += p.Numel()
+		}
+	}
+	ours, flash := newRooflined(h, attention*fp32Peak), newRooflined(h, h.Attention)
+	ours.step(m, B, T, chunk)
+	flash.step(m, B, T, chunk)
+	say := func(r *rooflined) string {
+		s, tokens := r.seconds(), float64(B*T)
+		return fmt.Sprintf("%.1f ms, %.0f thousand tokens/s, %.0f %% of %.0f TFLOP/s by 6 operations a parameter and token",
+			1e3*s, tokens/s/1e3, 100*6*float64(params)*tokens/s/h.Peak["bf16"], h.Peak["bf16"]/1e12)
+	}
+	return fmt.Sprintf("%s, %.0f M parameters, %d sequences of %d: a step takes **%s**. With attention at %.0f TFLOP/s, what FlashAttention 2 comes to on an H100, it would take %s.\n\n%s",
+		name, float64(params)/1e6, B, T, say(ours), h.Attention/1e12, say(flash), ours.table())
+}
+
+// TestReadmeKernels compares docs/kernels.md.
+func TestReadmeKernels(t *testing.T) {
+	gpt2 := nn.GPT2{Layers: 12, Heads: 12, Width: 768, Context: 1024, Vocab: 50257, Eps: 1e-5}
+	llama := nn.Llama{Layers: 16, Width: 2048, Heads: 32, KV: 8, FFN: 8192, Context: 2048, Vocab: 128256, Eps: 1e-5, Theta: 5e5, Tied: true}
+	sayParts(t, "../docs/kernels.md", map[string]string{
+		"gpt2":  rooflineOf(t, "GPT-2 124M", gpt2.Model(), 64, 1024, 8192),
+		"llama": rooflineOf(t, "Llama of 1.2 B (the shape of Llama 3.2 1B)", llama.Model(), 16, 2048, 8192),
+	})
+}
