@@ -3,6 +3,7 @@ package nn
 import (
 	"fmt"
 	"math"
+	"strings"
 
 	"zeroth/device"
 	"zeroth/shard"
@@ -17,6 +18,7 @@ type GPT2 struct {
 	Inner                                int               // width of the hidden layer; 0: 4 Width
 	Act                                  device.Activation // of it
 	Untied                               bool              // the output layer is a matrix of its own
+	LoRA                                 LoRA
 }
 
 // Model lists the modules: the token embedding's unit ("root", with positions
@@ -36,7 +38,9 @@ func (g GPT2) Model() *Model {
 	}
 	m.add(front, embedding{params: first, positions: true, shared: !g.Untied})
 	for i := range g.Layers {
-		m.add(fmt.Sprintf("h.%d", i), gptBlock{g, i, g.block(i)})
+		b := gptBlock{g: g, layer: i, params: g.block(i)}
+		b.adapt()
+		m.add(fmt.Sprintf("h.%d", i), b)
 	}
 	m.add(back, head{params: last, weight: len(last) - 2, bias: len(last) - 1, eps: g.Eps})
 	return m
@@ -88,6 +92,48 @@ type gptBlock struct {
 	g      GPT2
 	layer  int
 	params []shard.Param
+	lora   [outB + 1]int // by the index of a weight, that of its adapter's first matrix, before the second; 0: it has none
+}
+
+// adapt lists the adapters of linear layers.
+func (b *gptBlock) adapt() {
+	for _, at := range [...]int{attnW, projW, fcW, outW} {
+		p := b.params[at]
+		if name := strings.TrimSuffix(p.Name, ".weight"); b.g.LoRA.targets(name) {
+			down, up := b.g.LoRA.params(name, p.Shape[0], p.Shape[1])
+			b.lora[at] = len(b.params)
+			b.params = append(b.params, down, up)
+		}
+	}
+}
+
+// linear sets y = x·weight plus the bias and what an adapter says, if there is one,
+// plus the old y with add.
+func (b gptBlock) linear(q Ops, mem Scratch, y, x device.Mat, w []device.Buffer, weight int, add bool) {
+	q.MatMul(y, x, matrix(w[weight], b.params[weight]), w[weight+1], add)
+	if at := b.lora[weight]; at > 0 {
+		b.g.LoRA.forward(q, mem, y, x, matrix(w[at], b.params[at]), matrix(w[at+1], b.params[at+1]))
+	}
+}
+
+// linearGrad is the backward of y = linear(x): dx (overwritten), and the gradients of
+// parameters unless they are empty: frozen.
+func (b gptBlock) linearGrad(q Ops, mem Scratch, dx device.Mat, w, dw []device.Buffer, weight int, dy, x device.Mat) {
+	if dw[weight].N > 0 {
+		q.MatMul(matrix(dw[weight], b.params[weight]), x.T(), dy, device.Buffer{}, false)
+	}
+	if dw[weight+1].N > 0 {
+		q.SumRows(dw[weight+1], dy)
+	}
+	at := b.lora[weight]
+	if at > 0 && dw[at].N > 0 {
+		down, up := b.params[at], b.params[at+1]
+		b.g.LoRA.grads(q, mem, matrix(dw[at], down), matrix(dw[at+1], up), dy, x, matrix(w[at], down), matrix(w[at+1], up), false)
+	}
+	q.MatMul(dx, dy, matrix(w[weight], b.params[weight]).T(), device.Buffer{}, false)
+	if at > 0 {
+		b.g.LoRA.inputGrad(q, mem, dx, dy, matrix(w[at], b.params[at]), matrix(w[at+1], b.params[at+1]))
+	}
 }
 
 func (b gptBlock) Params() []shard.Param { return b.params }
@@ -139,35 +185,23 @@ func (b gptBlock) Forward(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x, y
 
 	q.LayerNorm(rc(s[sLn1]), s[sMean1], s[sRstd1], rc(x), w[ln1W], w[ln1B], b.g.Eps)
 	qkv, all := bt.qkv(b.layer, 3*c, s[sQKV])
-	q.MatMul(qkv, rc(s[sLn1]), device.Matrix(w[attnW], c, 3*c), w[attnB], false)
+	b.linear(q, mem, qkv, rc(s[sLn1]), w, attnW, false)
 	qm, _, _ := split(qkv)
 	_, km, vm := split(all)
 	q.Attention(rc(s[sO]), s[sLse], qm, km, vm, b.attn(bt))
 	q.Cast(s[sX2], x)
-	q.MatMul(rc(s[sX2]), rc(s[sO]), device.Matrix(w[projW], c, c), w[projB], true)
+	b.linear(q, mem, rc(s[sX2]), rc(s[sO]), w, projW, true)
 
 	q.LayerNorm(rc(s[sLn2]), s[sMean2], s[sRstd2], rc(s[sX2]), w[ln2W], w[ln2B], b.g.Eps)
-	q.MatMul(device.Matrix(s[sFc], r, f), rc(s[sLn2]), device.Matrix(w[fcW], c, f), w[fcB], false)
+	b.linear(q, mem, device.Matrix(s[sFc], r, f), rc(s[sLn2]), w, fcW, false)
 	q.Activate(s[sAct], s[sFc], b.g.Act)
 	q.Cast(y, s[sX2])
-	q.MatMul(rc(y), device.Matrix(s[sAct], r, f), device.Matrix(w[outW], f, c), w[outB], true)
+	b.linear(q, mem, rc(y), device.Matrix(s[sAct], r, f), w, outW, true)
 }
 
 func (b gptBlock) Backward(q Ops, mem Scratch, w, dw []device.Buffer, bt *Batch, x, d device.Buffer, s *Saved) {
 	b.backwardMLP(q, mem, w, dw, bt, d, s)
 	b.backwardAttention(q, mem, w, dw, bt, x, d, s)
-}
-
-// linearGrad is the backward of y = a·w + bias: da (overwritten), and dw and dbias
-// unless they are empty: frozen.
-func linearGrad(q Ops, da device.Mat, dw, dbias device.Buffer, dy, a, w device.Mat) {
-	if dw.N > 0 {
-		q.MatMul(device.Matrix(dw, w.Rows, w.Cols), a.T(), dy, device.Buffer{}, false)
-	}
-	if dbias.N > 0 {
-		q.SumRows(dbias, dy)
-	}
-	q.MatMul(da, dy, w.T(), device.Buffer{}, false)
 }
 
 func (b gptBlock) backwardMLP(q Ops, mem Scratch, w, dw []device.Buffer, bt *Batch, d device.Buffer, s *Saved) {
@@ -177,9 +211,9 @@ func (b gptBlock) backwardMLP(q Ops, mem Scratch, w, dw []device.Buffer, bt *Bat
 	dact := device.Matrix(mem.Take(bt.Compute, r*f), r, f)
 	dln := device.Matrix(mem.Take(bt.Compute, r*c), r, c)
 
-	linearGrad(q, dact, dw[outW], dw[outB], dm, act, device.Matrix(w[outW], f, c))
+	b.linearGrad(q, mem, dact, w, dw, outW, dm, act)
 	q.ActivateGrad(dact.Buf, s[sFc], dact.Buf, b.g.Act)
-	linearGrad(q, dln, dw[fcW], dw[fcB], dact, device.Matrix(s[sLn2], r, c), device.Matrix(w[fcW], c, f))
+	b.linearGrad(q, mem, dln, w, dw, fcW, dact, device.Matrix(s[sLn2], r, c))
 	q.LayerNormGrad(dm, wanted(mem, dw[ln2W], c), wanted(mem, dw[ln2B], c), dln, device.Matrix(s[sX2], r, c), w[ln2W], s[sMean2], s[sRstd2], true)
 }
 
@@ -191,11 +225,11 @@ func (b gptBlock) backwardAttention(q Ops, mem Scratch, w, dw []device.Buffer, b
 	dqkv := device.Matrix(mem.Take(bt.Compute, r*3*c), r, 3*c)
 	delta := mem.Take(device.F32, r*b.g.Heads)
 
-	linearGrad(q, do, dw[projW], dw[projB], dm, o, device.Matrix(w[projW], c, c))
+	b.linearGrad(q, mem, do, w, dw, projW, dm, o)
 	qm, km, vm := split(device.Matrix(s[sQKV], r, 3*c))
 	dq, dk, dv := split(dqkv)
 	q.AttentionGrad(dq, dk, dv, delta, do, o, s[sLse], qm, km, vm, b.attn(bt))
 	dln := do // its own gradient is spent
-	linearGrad(q, dln, dw[attnW], dw[attnB], dqkv, device.Matrix(s[sLn1], r, c), device.Matrix(w[attnW], c, 3*c))
+	b.linearGrad(q, mem, dln, w, dw, attnW, dqkv, device.Matrix(s[sLn1], r, c))
 	q.LayerNormGrad(dm, wanted(mem, dw[ln1W], c), wanted(mem, dw[ln1B], c), dln, device.Matrix(x, r, c), w[ln1W], s[sMean1], s[sRstd1], true)
 }

@@ -35,7 +35,8 @@ type Llama struct {
 	Window                    int      // positions that a Windowed layer sees
 	LocalTheta                float64  // of a Windowed layer's positions, which are not scaled; 0: Theta, scaled
 	Scale                     float64  // of scores is Scale^-1/2; 0 is the width of a head
-	Gemma                     bool     // norms multiply by 1 + weight, embeddings by the root of Width, the gate's GELU not SiLU (Gemma, arXiv 2403.08295)
+	LoRA                      LoRA
+	Gemma                     bool // norms multiply by 1 + weight, embeddings by the root of Width, the gate's GELU not SiLU (Gemma, arXiv 2403.08295)
 }
 
 // What a layer is, a letter each, again and again if there are more layers: one that sees all positions before, one that sees
@@ -100,7 +101,8 @@ func (l Llama) Model() *Model {
 	return m
 }
 
-// A block's weights and biases. A linear layer's bias is biases after it.
+// A block's weights and biases. A linear layer's bias is biases after it, the two
+// matrices of its adapter downs and ups.
 const (
 	before1 = iota // the norms of the first half, attention, and of the second
 	after1
@@ -116,7 +118,9 @@ const (
 	projUp
 	projDown
 	biases = iota - projQ
-	pieces = projDown + biases + 1
+	downs  = 2 * biases
+	ups    = 3 * biases
+	pieces = projDown + ups + 1
 )
 
 // piece is rows [lo, hi) of a parameter; the zero piece is none.
@@ -133,8 +137,11 @@ func (p piece) of(w []device.Buffer, params []shard.Param) device.Mat {
 
 // rows is the length of a piece: the width of what it puts out.
 func (l Llama) rows(what int) int {
-	if what >= projQ+biases {
-		what -= biases
+	if what >= projQ+downs && what < projQ+ups {
+		return l.LoRA.Rank
+	}
+	if what >= projQ {
+		what = projQ + (what-projQ)%biases
 	}
 	switch what {
 	case projQ:
@@ -229,7 +236,25 @@ func (l Llama) block(i int) llamaBlock {
 		b.add(l.gain(prefix+"self_attn.q_norm.weight", l.rows(normQ)), normQ)
 		b.add(l.gain(prefix+"self_attn.k_norm.weight", l.rows(normK)), normK)
 	}
+	for _, x := range l.linears() {
+		if l.LoRA.targets(prefix + x.name) {
+			b.adapt(prefix, x)
+		}
+	}
 	return b
+}
+
+// adapt lists the adapter of a linear layer. Layers in one matrix share the first
+// half of it.
+func (b *llamaBlock) adapt(prefix string, x linear) {
+	down, up := b.l.LoRA.params(prefix+x.name, x.in, b.length(x.parts))
+	own := make([]int, len(x.parts))
+	for i, what := range x.parts {
+		own[i] = what + ups
+		b.at[what+downs] = piece{len(b.params), 0, b.l.LoRA.Rank}
+	}
+	b.params = append(b.params, down)
+	b.add(up, own...)
 }
 
 // add lists a parameter that has some pieces, one after the other.
@@ -357,13 +382,17 @@ func (b llamaBlock) normed(m device.Mat) (groups []device.Mat, queries int) {
 	return groups, b.l.Heads
 }
 
-// linear sets y = x·weightᵀ plus the bias, if there is one, plus the old y with add.
-func (b llamaBlock) linear(q Ops, y, x device.Mat, w []device.Buffer, weight int, add bool) {
+// linear sets y = x·weightᵀ plus the bias and what an adapter says, if there are
+// some, plus the old y with add.
+func (b llamaBlock) linear(q Ops, mem Scratch, y, x device.Mat, w []device.Buffer, weight int, add bool) {
 	var bias device.Buffer
 	if p := b.at[weight+biases]; p.hi > 0 {
 		bias = p.of(w, b.params).Buf
 	}
 	q.MatMul(y, x, b.at[weight].of(w, b.params).T(), bias, add)
+	if b.has(weight + ups) {
+		b.l.LoRA.forward(q, mem, y, x, b.at[weight+downs].of(w, b.params), b.at[weight+ups].of(w, b.params))
+	}
 }
 
 // gain is what a norm multiplies by; that of another than Gemma's is its weight.
@@ -441,11 +470,11 @@ func (b llamaBlock) before(q Ops, mem Scratch, w []device.Buffer, h half, x devi
 func (b llamaBlock) after(q Ops, mem Scratch, w []device.Buffer, h half, y, x, in device.Mat, weight int, s *Saved) {
 	if !b.has(h.after) {
 		q.Cast(y.Buf, x.Buf)
-		b.linear(q, y, in, w, weight, true)
+		b.linear(q, mem, y, in, w, weight, true)
 		return
 	}
 	out := device.Matrix(s[h.out], y.Rows, y.Cols)
-	b.linear(q, out, in, w, weight, false)
+	b.linear(q, mem, out, in, w, weight, false)
 	q.RMSNorm(y, s[h.rstdAfter], out, b.gain(q, mem, w, h.after), b.l.Eps)
 	q.AddTo(y.Buf, y.Buf, x.Buf)
 }
@@ -463,7 +492,7 @@ func (b llamaBlock) forwardAttention(q Ops, mem Scratch, w []device.Buffer, bt *
 		to[0], to[1] = raw.Columns(0, parts[0].Cols), raw.Columns(parts[0].Cols, raw.Cols)
 	}
 	for i, part := range to {
-		b.linear(q, part, in, w, projQ+i, false)
+		b.linear(q, mem, part, in, w, projQ+i, false)
 	}
 	if b.has(normQ) {
 		b.normHeads(q, mem, w, qkv, s)
@@ -496,8 +525,8 @@ func (b llamaBlock) forwardMLP(q Ops, mem Scratch, w []device.Buffer, bt *Batch,
 	r, c, f := bt.Rows(), b.l.Width, b.l.FFN
 	x2 := device.Matrix(s[saveX2], r, c)
 	in := b.before(q, mem, w, maps, x2, s)
-	b.linear(q, device.Matrix(s[saveGate], r, f), in, w, projGate, false)
-	b.linear(q, device.Matrix(s[saveUp], r, f), in, w, projUp, false)
+	b.linear(q, mem, device.Matrix(s[saveGate], r, f), in, w, projGate, false)
+	b.linear(q, mem, device.Matrix(s[saveUp], r, f), in, w, projUp, false)
 	if b.l.Gemma {
 		q.Activate(s[saveAct], s[saveGate], device.GeluTanh)
 		q.Mul(s[saveAct], s[saveAct], s[saveUp])
@@ -517,19 +546,26 @@ func (b llamaBlock) Backward(q Ops, mem Scratch, w, dw []device.Buffer, bt *Batc
 
 // linearGrads sets the gradients of a linear layer's weight, and of its bias if it
 // has one, unless they are frozen.
-func (b llamaBlock) linearGrads(q Ops, dw []device.Buffer, weight int, dy, x device.Mat) {
+func (b llamaBlock) linearGrads(q Ops, mem Scratch, w, dw []device.Buffer, weight int, dy, x device.Mat) {
 	if dw[b.at[weight].param].N > 0 {
 		q.MatMul(b.at[weight].of(dw, b.params), dy.T(), x, device.Buffer{}, false)
 	}
 	if b.has(weight+biases) && dw[b.at[weight+biases].param].N > 0 {
 		q.SumRows(b.own(dw, weight+biases), dy)
 	}
+	if b.has(weight+ups) && dw[b.at[weight+ups].param].N > 0 {
+		down, up := b.at[weight+downs], b.at[weight+ups]
+		b.l.LoRA.grads(q, mem, down.of(dw, b.params), up.of(dw, b.params), dy, x, down.of(w, b.params), up.of(w, b.params), up.lo > 0)
+	}
 }
 
 // inputGrad sets dx to, or with add adds to it, the gradient of a linear
 // layer's input.
-func (b llamaBlock) inputGrad(q Ops, dx device.Mat, w []device.Buffer, weight int, dy device.Mat, add bool) {
+func (b llamaBlock) inputGrad(q Ops, mem Scratch, dx device.Mat, w []device.Buffer, weight int, dy device.Mat, add bool) {
 	q.MatMul(dx, dy, b.at[weight].of(w, b.params), device.Buffer{}, add)
+	if b.has(weight + ups) {
+		b.l.LoRA.inputGrad(q, mem, dx, dy, b.at[weight+downs].of(w, b.params), b.at[weight+ups].of(w, b.params))
+	}
 }
 
 // out is the gradient of what a half of the block puts out, given d, that of their
@@ -551,7 +587,7 @@ func (b llamaBlock) in(q Ops, mem Scratch, w, dw []device.Buffer, h half, d, x d
 		to = device.Matrix(s[h.norm], d.Rows, d.Cols)
 	}
 	for i, dy := range dys {
-		b.inputGrad(q, to, w, weight+i, dy, i > 0 || !has)
+		b.inputGrad(q, mem, to, w, weight+i, dy, i > 0 || !has)
 	}
 	if has {
 		q.RMSNormGrad(d, b.normGrad(mem, dw, h.before), to, x, b.gain(q, mem, w, h.before), s[h.rstd], true)
@@ -565,9 +601,9 @@ func (b llamaBlock) backwardMLP(q Ops, mem Scratch, w, dw []device.Buffer, bt *B
 	gate, up := device.Matrix(s[saveGate], r, f), device.Matrix(s[saveUp], r, f)
 
 	dout := b.out(q, mem, w, dw, maps, dm, s)
-	b.linearGrads(q, dw, projDown, dout, act)
+	b.linearGrads(q, mem, w, dw, projDown, dout, act)
 	dact := act
-	b.inputGrad(q, dact, w, projDown, dout, false)
+	b.inputGrad(q, mem, dact, w, projDown, dout, false)
 	dgate, dup := gate, up
 	if b.l.Gemma {
 		dgate = device.Matrix(mem.Take(bt.Compute, r*f), r, f)
@@ -579,8 +615,8 @@ func (b llamaBlock) backwardMLP(q Ops, mem Scratch, w, dw []device.Buffer, bt *B
 		q.SwiGLUGrad(gate.Buf, up.Buf, dact.Buf, gate.Buf, up.Buf)
 	}
 	in := b.reads(maps, x2, s)
-	b.linearGrads(q, dw, projGate, dgate, in)
-	b.linearGrads(q, dw, projUp, dup, in)
+	b.linearGrads(q, mem, w, dw, projGate, dgate, in)
+	b.linearGrads(q, mem, w, dw, projUp, dup, in)
 	b.in(q, mem, w, dw, maps, dm, x2, []device.Mat{dgate, dup}, projGate, s)
 }
 
@@ -594,9 +630,9 @@ func (b llamaBlock) backwardAttention(q Ops, mem Scratch, w, dw []device.Buffer,
 	delta := mem.Take(device.F32, s[saveLse].N)
 
 	dout := b.out(q, mem, w, dw, attends, dm, s)
-	b.linearGrads(q, dw, projO, dout, o)
+	b.linearGrads(q, mem, w, dw, projO, dout, o)
 	do := b.gradOut(mem, bt, s)
-	b.inputGrad(q, do, w, projO, dout, false)
+	b.inputGrad(q, mem, do, w, projO, dout, false)
 	q.AttentionGrad(dparts[0], dparts[1], dparts[2], delta, do, o, s[saveLse], parts[0], parts[1], parts[2], b.attn(bt))
 	b.turn(q, turned, bt, true)
 	if b.has(normQ) {
@@ -604,7 +640,7 @@ func (b llamaBlock) backwardAttention(q Ops, mem Scratch, w, dw []device.Buffer,
 	}
 	in := b.reads(attends, xm, s)
 	for i, dpart := range dparts {
-		b.linearGrads(q, dw, projQ+i, dpart, in)
+		b.linearGrads(q, mem, w, dw, projQ+i, dpart, in)
 	}
 	b.in(q, mem, w, dw, attends, dm, xm, dparts[:], projQ, s)
 }

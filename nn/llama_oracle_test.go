@@ -133,6 +133,7 @@ func (o llamaTrunk) norm(name string, n int, x []float64) []float64 {
 func (o llamaTrunk) linear(name string, in int, x []float64) []float64 {
 	weight, bias := o.w[name+".weight"], o.w[name+".bias"]
 	var y []float64
+	more := o.adapted(o.l.LoRA, name, in, len(weight)/in, x)
 	for ; len(x) > 0; x = x[in:] {
 		for j := range len(weight) / in {
 			y = append(y, dot(weight[j*in:(j+1)*in], x[:in]))
@@ -141,7 +142,7 @@ func (o llamaTrunk) linear(name string, in int, x []float64) []float64 {
 			}
 		}
 	}
-	return y
+	return add(y, more)
 }
 
 // turn multiplies the complex numbers whose parts are elements j and j+D/2 of a

@@ -111,6 +111,22 @@ func (o gptTrunk) linear(name string, x []float64) []float64 {
 			}
 		}
 	}
+	return add(y, o.adapted(o.g.LoRA, name, in, out, x))
+}
+
+// adapted is what an adapter adds to a linear layer with so many inputs and outputs:
+// alpha/rank B·A·x.
+func (o *oracle) adapted(l LoRA, name string, in, out int, x []float64) []float64 {
+	a, b := o.w[name+".lora_A.weight"], o.w[name+".lora_B.weight"]
+	y := make([]float64, len(x)/in*out)
+	for k := range len(a) / in {
+		for i := range len(x) / in {
+			u := dot(a[k*in:(k+1)*in], x[i*in:(i+1)*in]) * l.Alpha / float64(l.Rank)
+			for j := range out {
+				y[i*out+j] += u * b[j*l.Rank+k]
+			}
+		}
+	}
 	return y
 }
 
