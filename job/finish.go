@@ -12,19 +12,25 @@ import (
 	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/generate"
+	"zeroth/job/hf"
 	"zeroth/job/show"
 	"zeroth/job/state"
+	"zeroth/nn"
 	"zeroth/zero"
 )
 
 // export writes the parameters as a Hugging Face folder, every rank its share.
-// After an error there is no model in it, or the one of before.
+// After an error there is no model in it, or the one of before. Adapters are merged,
+// and by themselves in a folder beside it.
 func export(c *config.Config, ranks []*build.Rank, folder string) (err error) {
 	if ranks[0].Rank > 0 {
 		return build.Together(ranks, func(r *build.Rank) error { return (&stream{rank: r}).send() })
 	}
 	var specs []safetensors.Spec
 	for _, p := range config.Parameters(c) {
+		if nn.IsAdapter(p.Name) {
+			continue
+		}
 		specs = append(specs, safetensors.Spec{Name: p.Name, DType: safetensors.F32, Shape: p.Shape})
 	}
 	made := Missing(folder)
@@ -46,13 +52,20 @@ func export(c *config.Config, ranks []*build.Rank, folder string) (err error) {
 	if err := c.Carried.Write(folder, c.ModelJSON()); err != nil {
 		return err
 	}
+	adapters, err := gathered(c, ranks)
+	if err != nil {
+		return err
+	}
 	w, err := safetensors.Create(filepath.Join(folder, "model.safetensors"), specs, map[string]string{"format": "pt"})
 	if err != nil {
 		return err
 	}
 	err = build.Together(ranks, func(r *build.Rank) error {
 		err := r.Trainer.Each(zero.Master, zero.Staging(), func(p zero.Part, src []float32) error {
-			return w.WriteF32(p.Param.Name, p.At.Lo, src)
+			if nn.IsAdapter(p.Param.Name) {
+				return nil
+			}
+			return w.WriteF32(p.Param.Name, p.At.Lo, adapters.Merge(p, src))
 		})
 		if err != nil || len(ranks) == c.Parallel.Ranks {
 			return err
@@ -63,7 +76,25 @@ func export(c *config.Config, ranks []*build.Rank, folder string) (err error) {
 		_ = w.Abort() // err is the one to report
 		return err
 	}
-	return w.Close()
+	if err := w.Close(); err != nil || c.Train.LoRA.Rank == 0 {
+		return err
+	}
+	return adapters.Write(filepath.Join(filepath.Dir(folder), state.AdapterDir), c.Model.From)
+}
+
+// gathered are the adapters of the job, of which there may be none.
+func gathered(c *config.Config, ranks []*build.Rank) (*hf.Adapters, error) {
+	l := c.Train.LoRA
+	a := &hf.Adapters{LoRA: nn.LoRA{Rank: l.Rank, Alpha: l.Alpha, Targets: l.Targets}, Family: c.Model.Family}
+	if l.Rank == 0 {
+		return a, nil
+	}
+	return a, build.Together(ranks, func(r *build.Rank) error {
+		return r.Trainer.Each(zero.Master, zero.Staging(), func(p zero.Part, src []float32) error {
+			a.Put(p, src)
+			return nil
+		})
+	})
 }
 
 // sampleAtEnd is the text the job asks for at its end, from what it has written.

@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"zeroth/checkpoint"
+	"zeroth/checkpoint/safetensors"
 	"zeroth/data"
+	"zeroth/device"
 	"zeroth/input"
 	"zeroth/job/build"
 	"zeroth/job/config"
@@ -176,6 +178,9 @@ func (r *run) do(ctx context.Context) error {
 		return err
 	}
 	setup := build.Setup{Launch: r.World, Hooks: r.Hooks}
+	if m := config.Mesh(c); c.Train.LoRA.Rank > 0 && len(setup.At().Here(m)) < m.World() {
+		return input.BadInput(fmt.Errorf("%v: train.lora: adapters are merged by one process, and this job's ranks are in several: start it with zeroth train alone", c.Place("train.lora.rank")))
+	}
 	plan, err := fit.Affordable(c, setup)
 	if err != nil {
 		return err
@@ -364,10 +369,25 @@ func openWeights(c *config.Config) (*hf.Weights, error) {
 	}
 	from, err := hf.OpenModel(c.Model.From, c.Model)
 	if err == nil {
-		c.Carried.Notes = slices.Concat(c.Carried.Notes, from.Note())
+		c.Carried.Notes = slices.Concat(c.Carried.Notes, from.Note(), rounded(c, from))
 	}
 	w.From = from
 	return w, errors.Join(err, c.Carried.ReadFiles(c.Model.From))
+}
+
+// rounded says that frozen parameters lose digits, which they do where a folder has
+// more than the job computes with.
+func rounded(c *config.Config, from *hf.ModelTensors) []string {
+	if !config.Tunes(c) || c.Precision == device.F32 {
+		return nil
+	}
+	for _, p := range config.Parameters(c) {
+		t, ok := from.Tensor(from.Names[p.Name])
+		if p.Frozen && ok && t.DType == safetensors.F32 {
+			return []string{fmt.Sprintf("frozen parameters are kept in %v: those of %s are float32 and are rounded, in what is exported, too; precision: fp32 keeps them", c.Precision, c.Model.From)}
+		}
+	}
+	return nil
 }
 
 // train sets the initial state and runs the loop on every rank.

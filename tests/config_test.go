@@ -23,6 +23,7 @@ var configFields = strings.Fields(`
 	Model.HeadWidth Model.BiasOut Model.BiasMLP Model.HeadNorm Model.Norms Model.Fused Model.Gemma Model.Layout Model.Window Model.LocalTheta Model.Scale
 	Data.Text Data.Tokens Data.DType Data.Tokenizer Data.Vocab Data.Validation
 	Train.Steps Train.Batch Train.MicroBatch Train.Accumulate Train.Clip Train.Seed Train.EvalEvery Train.EvalBatches Train.LossChunk
+	Train.Freeze Train.LoRA.Rank Train.LoRA.Alpha Train.LoRA.Targets
 	Device Parallel.Ranks Parallel.Shard Parallel.Replicate Parallel.Timeout Parallel.GPUs Parallel.Memory
 	Parallel.Transport Parallel.TokenFile Parallel.Bind Parallel.Heartbeat Parallel.DeadAfter
 	Zero.Stage Zero.Prefetch Zero.Recompute
@@ -39,6 +40,7 @@ var configKeys = strings.Fields(`
 	model.from model.family model.layers model.heads model.kv_heads model.width model.ffn model.context model.vocab model.rope_theta model.tied
 	data.text data.tokens data.dtype data.tokenizer data.vocab data.validation
 	train.steps train.batch train.micro_batch train.accumulate train.clip train.seed train.eval_every train.eval_batches train.loss_chunk
+	train.freeze train.lora.rank train.lora.alpha train.lora.targets
 	device parallel.ranks parallel.shard parallel.replicate parallel.timeout parallel.gpus parallel.memory
 	parallel.transport parallel.token_file parallel.bind parallel.heartbeat parallel.dead_after
 	zero.stage zero.prefetch zero.recompute

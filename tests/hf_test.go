@@ -93,7 +93,12 @@ func mustHFConfig(t *testing.T, from, tokens string, sets ...string) *config.Con
 // runJob trains and returns the steps and the exported parameters.
 func runJob(t *testing.T, c *config.Config) ([]report.Step, map[string][]float32) {
 	t.Helper()
-	out := t.TempDir()
+	return runJobIn(t, c, t.TempDir())
+}
+
+// runJobIn is runJob in a folder.
+func runJobIn(t *testing.T, c *config.Config, out string) ([]report.Step, map[string][]float32) {
+	t.Helper()
 	if err := job.Run(context.Background(), c, job.Options{Out: out}); err != nil {
 		t.Fatal(err)
 	}

@@ -53,14 +53,23 @@ type Data struct {
 // Batch = MicroBatch × Accumulate × Parallel.Ranks.
 type Training struct {
 	Steps       int
-	Batch       int     // sequences a step, over all ranks
-	MicroBatch  int     // sequences a rank takes at once
-	Accumulate  int     // micro-batches a step
-	Clip        float64 // largest global gradient norm; 0 is off
-	Seed        uint64  // of initial parameters and data order
-	EvalEvery   int     // steps; 0 is never
-	EvalBatches int     // micro-batches a rank evaluates each time
-	LossChunk   int     // tokens whose logits are in memory at once
+	Batch       int      // sequences a step, over all ranks
+	MicroBatch  int      // sequences a rank takes at once
+	Accumulate  int      // micro-batches a step
+	Clip        float64  // largest global gradient norm; 0 is off
+	Seed        uint64   // of initial parameters and data order
+	EvalEvery   int      // steps; 0 is never
+	EvalBatches int      // micro-batches a rank evaluates each time
+	LossChunk   int      // tokens whose logits are in memory at once
+	Freeze      []string // patterns of parameters that are not trained
+	LoRA        LoRA
+}
+
+// LoRA is low-rank adapters, which then alone are trained; see nn.LoRA.
+type LoRA struct {
+	Rank    int // 0: there are none
+	Alpha   float64
+	Targets []string // ends of linear layers' names
 }
 
 // Parallel is how the ranks are arranged. Ranks = Shard × Replicate.

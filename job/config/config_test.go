@@ -172,8 +172,8 @@ func TestYAMLOnOtherRanks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := Training{Steps: 3, Batch: 32, MicroBatch: 4, Accumulate: 2}
-	if got := (Training{Steps: c.Train.Steps, Batch: c.Train.Batch, MicroBatch: c.Train.MicroBatch, Accumulate: c.Train.Accumulate}); got != want || c.Parallel.Shard != 2 {
+	want := [4]int{3, 32, 4, 2}
+	if got := [4]int{c.Train.Steps, c.Train.Batch, c.Train.MicroBatch, c.Train.Accumulate}; got != want || c.Parallel.Shard != 2 {
 		t.Errorf("got %+v, shard %d", got, c.Parallel.Shard)
 	}
 }
@@ -364,7 +364,7 @@ func TestMalformedSets(t *testing.T) {
 		{"zero=3", "--set zero=3: zero: 3 is not a mapping; want zero: {stage: ...}"},
 		{"sample.prompt=\"a", "--set sample.prompt=\"a: sample.prompt: not YAML: could not find end character of double-quoted text; put the value into quotes, as YAML does"},
 		{"sample.prompt=a: b", "--set sample.prompt=a: b: sample.prompt: a mapping is not text; want text, in quotes if it has : or # or brackets"},
-		{"train.=3", "--set train.=3: train.: unknown key; want one of steps, batch, micro_batch, accumulate, clip, seed, eval_every, eval_batches, loss_chunk"},
+		{"train.=3", "--set train.=3: train.: unknown key; want one of steps, batch, micro_batch, accumulate, clip, seed, eval_every, eval_batches, loss_chunk, freeze, lora"},
 	} {
 		_, err := Load("job.yaml", []string{c.set})
 		if err == nil || err.Error() != c.want {

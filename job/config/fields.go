@@ -22,6 +22,9 @@ type field struct {
 	doc     string
 }
 
+// mostLoRA is the largest rank of adapters.
+const mostLoRA = 1 << 14
+
 // The families, rules and so on a job can name.
 var (
 	families   = []string{"gpt2", "llama"}
@@ -68,6 +71,10 @@ func (c *Config) fields() []field {
 		{"train.eval_every", count{&t.EvalEvery, 0, mostSteps}, "", "50; 0 without validation", "steps between evaluations; 0 is never"},
 		{"train.eval_batches", count{&t.EvalBatches, 1, hf.Most}, "8", "", "micro-batches a rank evaluates each time"},
 		{"train.loss_chunk", count{&t.LossChunk, 1, mostBatch}, "1024", "", "tokens whose logits are in memory at once"},
+		{"train.freeze", texts{&t.Freeze}, "", "none", "patterns of parameters' names, such as model.embed_tokens.*: these are used and not trained"},
+		{"train.lora.rank", count{&t.LoRA.Rank, 0, mostLoRA}, "0", "", "rank of adapters beside linear layers, which alone are trained; 0 is none"},
+		{"train.lora.alpha", real{&t.LoRA.Alpha, hf.Positive, "a positive number"}, "", "rank", "adapters are multiplied by alpha / rank"},
+		{"train.lora.targets", texts{&t.LoRA.Targets}, "", "PEFT's: q_proj and v_proj, or c_attn, or qkv_proj", "ends of the names of linear layers that have adapters, or all-linear"},
 
 		{"device", choice{&c.Device, devices}, "auto", "", "auto | cpu | cuda: what ranks compute on; auto: GPUs where zeroth is built for them and finds them, else the CPU"},
 

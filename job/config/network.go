@@ -33,6 +33,9 @@ func WithNetwork(c *Config, m *nn.Model) (*Config, error) {
 	if c.Model.From != "" {
 		errs = append(errs, fmt.Errorf("%v: model.from: the parameters of a given network begin fresh", c.Place("model.from")))
 	}
+	if c.Train.LoRA.Rank > 0 {
+		errs = append(errs, fmt.Errorf("%v: train.lora: a given network has the layers it has; freeze what it does not train", c.Place("train.lora.rank")))
+	}
 	if c.Sample.Tokens > 0 {
 		errs = append(errs, fmt.Errorf("%v: sample.tokens: samples are of models with a config.json, a given network has none", c.Place("sample.tokens")))
 	}
@@ -49,10 +52,14 @@ func Given(c *Config) bool { return c.network != nil }
 
 // Network is what the job trains.
 func Network(c *Config) *nn.Model {
-	if c.network != nil {
-		return c.network
+	m := c.network
+	if m == nil {
+		m = c.Model.With(adapters(c))
 	}
-	return c.Model.Network()
+	if !Tunes(c) {
+		return m
+	}
+	return m.Frozen(frozen(c))
 }
 
 // Parameters are all that the job trains, in the order of the network's units.

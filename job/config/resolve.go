@@ -30,6 +30,8 @@ func (c *Config) idle(key string) (why, because string) {
 		return rule + " has no " + name, "optimizer.type"
 	case key == "parallel.gpus" && c.on == "cpu":
 		return "ranks compute on the CPU", "device"
+	case section == "train.lora" && name != "rank" && c.Train.LoRA.Rank == 0:
+		return "train.lora.rank is 0: there are no adapters", "train.lora.rank"
 	case section == "zero.offload":
 		return c.Zero.Offload.idle(name)
 	case name == "min_lr" && c.Schedule.Type == "constant":
@@ -118,6 +120,7 @@ func (r *reader) resolveModel() {
 		r.resolveShape(makes)
 	}
 	r.checkVocab(makes)
+	r.resolveTuning()
 }
 
 // vocab is the number of different tokens the tokenizer makes; 0 if there is

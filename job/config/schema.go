@@ -75,7 +75,7 @@ func schemaOf(v value) object {
 		return typed("string", object{})
 	case text: // any scalar is text
 		return object{"type": append(scalars, "null")}
-	case patterns:
+	case patterns, texts:
 		return typed("array", object{"items": object{"type": scalars}})
 	case duration:
 		return typed("string", object{"pattern": `^([0-9.]+(ns|us|µs|ms|s|m|h))+$`})

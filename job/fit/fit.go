@@ -140,6 +140,9 @@ func searchable(c *config.Config) error {
 	if config.Given(c) {
 		return input.BadInput(errors.New("settings are searched for models of a job file, not for a given network; plan says what one setting needs"))
 	}
+	if c.Train.LoRA.Rank > 0 {
+		return input.BadInput(fmt.Errorf("%v: train.lora: settings are not searched for models with adapters; plan says what one setting needs", c.Place("train.lora.rank")))
+	}
 	if n := c.Model.Layers; n > fitLayers {
 		return input.BadInput(fmt.Errorf("%v: %d layers: settings are searched for models of at most %d; plan says what one setting needs", c.Place("model.layers"), n, fitLayers))
 	}

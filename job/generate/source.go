@@ -79,7 +79,7 @@ func openCheckpoint(o Options) (*source, error) {
 
 // unpack makes a folder of what a checkpoint has beside parameters.
 func (s *source) unpack(p state.Progress) error {
-	m, err := state.ModelOf(s.from, p)
+	m, err := state.Whole(s.from, p)
 	if err != nil {
 		return err
 	}

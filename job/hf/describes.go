@@ -5,7 +5,13 @@ import (
 	"slices"
 
 	"zeroth/checkpoint"
+	"zeroth/nn"
 )
+
+// Adapted says whether a checkpoint has adapters beside a model's own parameters.
+func Adapted(ck *checkpoint.Checkpoint) bool {
+	return slices.ContainsFunc(ck.Tensors, func(t checkpoint.Tensor) bool { return nn.IsAdapter(t.Name) })
+}
 
 // Describes is the model of a config.json, which must be that of the parameters
 // of a checkpoint.
@@ -16,7 +22,7 @@ func Describes(config []byte, ck *checkpoint.Checkpoint) (Model, error) {
 	}
 	masters := 0
 	for _, t := range ck.Tensors {
-		if t.Kind != checkpoint.Master {
+		if t.Kind != checkpoint.Master || nn.IsAdapter(t.Name) {
 			continue
 		}
 		masters++

@@ -56,12 +56,19 @@ type Model struct {
 func (m Model) Head() int { return cmp.Or(m.HeadWidth, m.Width/m.Heads) }
 
 // Network is the model the fields describe.
-func (m Model) Network() *nn.Model {
+func (m Model) Network() *nn.Model { return m.With(nn.LoRA{}) }
+
+// With is the model with adapters.
+func (m Model) With(l nn.LoRA) *nn.Model {
 	switch m.Family {
 	case "gpt2":
-		return m.GPT2().Model()
+		g := m.GPT2()
+		g.LoRA = l
+		return g.Model()
 	case "llama":
-		return m.Llama().Model()
+		x := m.Llama()
+		x.LoRA = l
+		return x.Model()
 	}
 	panic(fmt.Sprintf("hf: a model of family %q", m.Family))
 }

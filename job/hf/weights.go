@@ -26,7 +26,7 @@ func (w *Weights) Close() {
 
 // Fill is a source of initial master parameters for zero.Trainer.Fill.
 func (w *Weights) Fill(p zero.Part, dst []float32) error {
-	if w.From == nil {
+	if w.From == nil || nn.IsAdapter(p.Param.Name) {
 		nn.Fill(w.Seed, p.Param, p.At, dst)
 		return nil
 	}

@@ -24,6 +24,9 @@ func ExportModel(ctx context.Context, ck *checkpoint.Checkpoint, folder string, 
 	if _, err := hf.Describes(p.Model, ck); err != nil {
 		return input.BadInput(fmt.Errorf("%s: state.json's model is not that of its parameters: %w", ck.Path, err))
 	}
+	if err := unadapted(ck); err != nil {
+		return err
+	}
 	kept, err := hf.CarriedBy(ck, p.Model)
 	if err != nil {
 		return err
@@ -39,6 +42,14 @@ func ExportModel(ctx context.Context, ck *checkpoint.Checkpoint, folder string, 
 		kept.Remove(folder)
 	}
 	return err
+}
+
+// unadapted refuses a checkpoint whose model is not its parameters alone.
+func unadapted(ck *checkpoint.Checkpoint) error {
+	if !hf.Adapted(ck) {
+		return nil
+	}
+	return input.BadInput(fmt.Errorf("%s has adapters (train.lora) beside its model: what they make of it a run writes at its end, to model, merged, and to adapter; train --resume goes on to there", ck.Path))
 }
 
 // ModelFolder is a Hugging Face folder, open to be imported.
@@ -109,6 +120,19 @@ func ModelOf(ck *checkpoint.Checkpoint, p Progress) (*hf.Model, error) {
 	return &m, nil
 }
 
+// Whole is ModelOf for those who use the parameters as they are: they must be all
+// there is to the model.
+func Whole(ck *checkpoint.Checkpoint, p Progress) (*hf.Model, error) {
+	m, err := ModelOf(ck, p)
+	if err == nil {
+		err = unadapted(ck)
+	}
+	return m, err
+}
+
 // ModelDir is where in a run folder the final parameters are, in Hugging
 // Face's files.
 const ModelDir = "model"
+
+// AdapterDir is where in a run folder the final adapters are, in PEFT's files.
+const AdapterDir = "adapter"

@@ -1,0 +1,118 @@
+package config
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"zeroth/job/hf"
+	"zeroth/nn"
+	"zeroth/shard"
+)
+
+// What of a model is trained: all of it, what freeze leaves, or adapters.
+
+// resolveTuning fills in what adapters leave out, and refuses names of layers and
+// patterns that mean nothing in the model.
+func (r *reader) resolveTuning() {
+	c := r.Config
+	l := &c.Train.LoRA
+	if l.Rank == 0 && len(c.Train.Freeze) == 0 || len(r.problems) > 0 {
+		return // a model with problems has no names to look for
+	}
+	if l.Rank > 0 {
+		if !r.has("train.lora.alpha") {
+			l.Alpha = float64(l.Rank)
+		}
+		if !r.has("train.lora.targets") {
+			l.Targets = usualTargets(c.Model)
+		}
+	}
+	r.checkTargets()
+	r.checkFreeze()
+}
+
+// usualTargets are the layers that PEFT gives adapters where nobody says.
+func usualTargets(m hf.Model) []string {
+	switch {
+	case m.Family == "gpt2":
+		return []string{"c_attn"}
+	case m.Fused:
+		return []string{"qkv_proj"}
+	}
+	return []string{"q_proj", "v_proj"}
+}
+
+func (r *reader) checkTargets() {
+	c := r.Config
+	layers := map[string]bool{} // ends of their names
+	for _, p := range hf.Parameters(c.Model.With(nn.LoRA{Rank: 1, Targets: []string{nn.AllLinear}})) {
+		if name, ok := strings.CutSuffix(p.Name, ".lora_B.weight"); ok {
+			layers[name] = true
+		}
+	}
+	for _, t := range c.Train.LoRA.Targets {
+		hit := t == nn.AllLinear && len(c.Train.LoRA.Targets) == 1
+		for name := range layers {
+			hit = hit || name == t || strings.HasSuffix(name, "."+t)
+		}
+		if !hit {
+			r.refuse(fmt.Sprintf("the model has no linear layer whose name ends with %q", t), "want some of "+strings.Join(ends(layers), ", ")+", or all-linear alone", "train.lora.targets")
+		}
+	}
+	if c.Train.LoRA.Rank > 0 && len(c.Train.LoRA.Targets) == 0 {
+		r.refuse("no layer has an adapter", "want some of "+strings.Join(ends(layers), ", ")+", or all-linear", "train.lora.targets")
+	}
+}
+
+// ends are the last parts of names, each once.
+func ends(names map[string]bool) (list []string) {
+	for name := range names {
+		if last := name[strings.LastIndex(name, ".")+1:]; !slices.Contains(list, last) {
+			list = append(list, last)
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+func (r *reader) checkFreeze() {
+	c := r.Config
+	all := hf.Parameters(c.Model.With(adapters(c)))
+	for _, pattern := range c.Train.Freeze {
+		if _, err := filepath.Match(pattern, ""); err != nil {
+			r.refuse(fmt.Sprintf("%q is no pattern: %v", pattern, err), "want names with * for any letters", "train.freeze")
+			return
+		}
+		if !slices.ContainsFunc(all, func(p shard.Param) bool { return matches(pattern, p.Name) }) {
+			r.refuse(fmt.Sprintf("%q matches no parameter", pattern), "want names such as "+all[0].Name+", with * for any letters", "train.freeze")
+		}
+	}
+	if !slices.ContainsFunc(all, func(p shard.Param) bool { return !frozen(c)(p) }) {
+		r.refuse("every parameter is frozen: there is nothing to train", "want some to be left", "train.freeze")
+	}
+}
+
+// matches says whether a name is one of a pattern's, which is well-formed.
+func matches(pattern, name string) bool {
+	ok, _ := filepath.Match(pattern, name)
+	return ok
+}
+
+// adapters are those the job asks for.
+func adapters(c *Config) nn.LoRA {
+	l := c.Train.LoRA
+	return nn.LoRA{Rank: l.Rank, Alpha: l.Alpha, Targets: l.Targets}
+}
+
+// frozen says whether the job does not train a parameter.
+func frozen(c *Config) func(shard.Param) bool {
+	return func(p shard.Param) bool {
+		return c.Train.LoRA.Rank > 0 && !nn.IsAdapter(p.Name) ||
+			slices.ContainsFunc(c.Train.Freeze, func(pattern string) bool { return matches(pattern, p.Name) })
+	}
+}
+
+// Tunes says whether the job trains less than the whole model.
+func Tunes(c *Config) bool { return c.Train.LoRA.Rank > 0 || len(c.Train.Freeze) > 0 }

@@ -1,0 +1,104 @@
+package hf
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"zeroth/checkpoint/safetensors"
+	"zeroth/nn"
+	"zeroth/shard"
+	"zeroth/zero"
+)
+
+// Adapters are the values of a model's adapters, gathered from ranks, which put
+// theirs from any goroutine.
+type Adapters struct {
+	LoRA   nn.LoRA
+	Family string // of the model: GPT-2's layers are (in, out)
+
+	mu     sync.Mutex
+	params []shard.Param
+	values map[string][]float32
+}
+
+// Put takes a part of a parameter, if that is an adapter's.
+func (a *Adapters) Put(p zero.Part, src []float32) {
+	if !nn.IsAdapter(p.Param.Name) {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.values == nil {
+		a.values = map[string][]float32{}
+	}
+	if a.values[p.Param.Name] == nil {
+		a.values[p.Param.Name] = make([]float32, p.Param.Numel())
+		a.params = append(a.params, p.Param)
+	}
+	copy(a.values[p.Param.Name][p.At.Lo:p.At.Hi], src)
+}
+
+// Merge is elements of a parameter with what its adapter adds, alpha/rank B·A, summed
+// in float64; src itself where it has none.
+func (a *Adapters) Merge(p zero.Part, src []float32) []float32 {
+	name := strings.TrimSuffix(p.Param.Name, ".weight")
+	down, up := a.values[name+".lora_A.weight"], a.values[name+".lora_B.weight"]
+	if down == nil {
+		return src
+	}
+	rank, scale := a.LoRA.Rank, a.LoRA.Alpha/float64(a.LoRA.Rank)
+	in, cols := len(down)/rank, p.Param.Shape[1]
+	to := slices.Clone(src)
+	for i := range to {
+		row, col := (p.At.Lo+i)/cols, (p.At.Lo+i)%cols
+		if a.Family == "gpt2" {
+			row, col = col, row
+		}
+		var sum float64
+		for k := range rank {
+			sum += float64(up[row*rank+k]) * float64(down[k*in+col])
+		}
+		to[i] = float32(float64(to[i]) + scale*sum)
+	}
+	return to
+}
+
+// Write writes the adapters as PEFT does: adapter_model.safetensors and
+// adapter_config.json, for the model called base.
+func (a *Adapters) Write(folder, base string) error {
+	if err := os.MkdirAll(folder, 0o777); err != nil {
+		return err
+	}
+	slices.SortFunc(a.params, func(x, y shard.Param) int { return strings.Compare(x.Name, y.Name) })
+	var specs []safetensors.Spec
+	for _, p := range a.params {
+		specs = append(specs, safetensors.Spec{Name: "base_model.model." + p.Name, DType: safetensors.F32, Shape: p.Shape})
+	}
+	targets := any(a.LoRA.Targets)
+	if len(a.LoRA.Targets) == 1 && a.LoRA.Targets[0] == nn.AllLinear {
+		targets = nn.AllLinear
+	}
+	config := map[string]any{
+		"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": base, "r": a.LoRA.Rank, "lora_alpha": a.LoRA.Alpha,
+		"target_modules": targets, "lora_dropout": 0.0, "bias": "none", "fan_in_fan_out": a.Family == "gpt2", "inference_mode": true,
+		"modules_to_save": nil, "use_rslora": false, "use_dora": false, "init_lora_weights": true,
+	}
+	w, err := safetensors.Create(filepath.Join(folder, "adapter_model.safetensors"), specs, map[string]string{"format": "pt"})
+	if err != nil {
+		return err
+	}
+	for _, p := range a.params {
+		if err := w.WriteF32("base_model.model."+p.Name, 0, a.values[p.Name]); err != nil {
+			_ = w.Abort() // err is the one to report
+			return fmt.Errorf("%s: %w", p.Name, err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		return err
+	}
+	return replace(filepath.Join(folder, "adapter_config.json"), append(MustJSON(config), '\n'))
+}

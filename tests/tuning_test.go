@@ -1,0 +1,126 @@
+package tests
+
+import (
+	"fmt"
+	"math"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"zeroth/nn"
+)
+
+// With adapters, and with frozen parameters, stages agree to the bit, and what is
+// frozen stays as it was: with adapters the exported model is the folder's plus
+// alpha/rank B·A of what PEFT's files say.
+func TestTuningStagesAgreeToTheBit(t *testing.T) {
+	for name, sets := range map[string][]string{
+		"llama":  {"train.lora.rank=3", "train.lora.alpha=6"},
+		"gpt2":   {"train.lora.rank=2", "train.lora.targets=[c_attn, mlp.c_proj]"},
+		"frozen": {"train.freeze=[model.embed_tokens.*, model.layers.0.*]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			from := filepath.Join(hfLlama, "llama")
+			if name == "gpt2" {
+				from = filepath.Join(hfModels, "tiny")
+			}
+			start := readModel(t, from)
+			losses := map[string]string{} // by the number of ranks
+			for _, way := range [][]string{{"parallel.ranks=1"}, {"parallel.ranks=1", "zero.stage=0", "zero.recompute=block"}, {"parallel.ranks=4", "zero.stage=3"},
+				{"parallel.ranks=4", "zero.stage=3", "zero.offload.optimizer=host", "zero.offload.parameters=host"}, {"parallel.ranks=4", "zero.stage=1"}} {
+				out := t.TempDir()
+				steps, end := runJobIn(t, mustHFConfig(t, from, "tokens.bin", append(append([]string{"optimizer.lr=1e-2"}, sets...), way...)...), out)
+				own := ""
+				for _, s := range steps {
+					own += fmt.Sprintf(" %v %v", s.Loss, s.GradNorm)
+				}
+				if want, ok := losses[way[0]]; ok && own != want {
+					t.Errorf("%v: losses and norms %s, of another stage %s", way, own, want)
+				}
+				losses[way[0]] = own
+				if steps[len(steps)-1].Loss >= steps[0].Loss {
+					t.Errorf("%v: the loss goes from %g to %g", way, steps[0].Loss, steps[len(steps)-1].Loss)
+				}
+				if name == "frozen" {
+					sameFrozen(t, start, end)
+				} else {
+					sameMerged(t, start, end, readAdapters(t, filepath.Join(out, "adapter")), map[string]float64{"llama": 2, "gpt2": 1}[name], name == "gpt2")
+				}
+			}
+		})
+	}
+}
+
+// sameFrozen fails unless just the frozen parameters are as they were.
+func sameFrozen(t *testing.T, start, end map[string][]float32) {
+	t.Helper()
+	for name, w := range start {
+		frozen := strings.HasPrefix(name, "model.embed_tokens.") || strings.HasPrefix(name, "model.layers.0.")
+		if same := fmt.Sprint(w) == fmt.Sprint(end[name]); same != frozen {
+			t.Errorf("%s stayed: %t, frozen: %t", name, same, frozen)
+		}
+	}
+}
+
+// readAdapters are the tensors of a folder in PEFT's form.
+func readAdapters(t *testing.T, folder string) map[string][]float32 {
+	t.Helper()
+	return readModel(t, filepath.Join(folder, "adapter_model.safetensors"))
+}
+
+// sameMerged fails unless end is start with the adapters' products.
+func sameMerged(t *testing.T, start, end, adapters map[string][]float32, scale float64, transposed bool) {
+	t.Helper()
+	moved := 0
+	for name, w := range start {
+		layer := "base_model.model." + strings.TrimSuffix(name, ".weight")
+		a, b := adapters[layer+".lora_A.weight"], adapters[layer+".lora_B.weight"]
+		if a == nil {
+			if fmt.Sprint(w) != fmt.Sprint(end[name]) {
+				t.Errorf("%s has no adapter and has changed", name)
+			}
+			continue
+		}
+		moved++
+		rank := int(math.Sqrt(float64(len(a)) * float64(len(b)) / float64(len(w))))
+		in, out := len(a)/rank, len(b)/rank
+		for i := range out {
+			for j := range in {
+				at, sum := i*in+j, 0.0
+				if transposed {
+					at = j*out + i
+				}
+				for k := range rank {
+					sum += float64(b[i*rank+k]) * float64(a[k*in+j])
+				}
+				if want := float64(w[at]) + scale*sum; math.Abs(float64(end[name][at])-want) > 1e-6 {
+					t.Fatalf("%s[%d] is %g, merged %g", name, at, end[name][at], want)
+				}
+			}
+		}
+	}
+	if 2*moved != len(adapters) || moved == 0 {
+		t.Errorf("%d adapters of %d tensors", moved, len(adapters))
+	}
+}
+
+// What adapters and patterns mean nothing is refused, with what there is.
+func TestTuningRefusals(t *testing.T) {
+	for sets, want := range map[string]string{
+		"train.lora.rank=2 train.lora.targets=[query]":               `the model has no linear layer whose name ends with "query"; want some of down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj, or all-linear alone`,
+		"train.lora.alpha=2":                                         "train.lora.rank is 0: there are no adapters",
+		"train.freeze=[transformer.*]":                               `"transformer.*" matches no parameter; want names such as model.embed_tokens.weight`,
+		`train.freeze=["*"]`:                                         "every parameter is frozen",
+		`train.freeze=["["]`:                                         `"[" is no pattern`,
+		`train.lora.rank=2 train.freeze=["*.lora_A.*","*.lora_B.*"]`: "every parameter is frozen",
+		"train.lora.rank=2 train.lora.targets=[all-linear,q_proj]":   `no linear layer whose name ends with "all-linear"`,
+	} {
+		_, err := hfConfig(t, filepath.Join(hfLlama, "llama"), "tokens.bin", strings.Fields(sets)...)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v; want %s", sets, err, want)
+		}
+	}
+	if nn.IsAdapter("model.layers.0.self_attn.q_proj.weight") {
+		t.Error("a weight is called an adapter")
+	}
+}
