@@ -67,14 +67,14 @@ func (d *Device) Info() driver.Info { return d.gpu.Info }
 // the first Alloc.
 func (d *Device) Budget(bytes int64) { d.budget = bytes }
 
-// Reserve takes memory for all of a plan: each category at once, of which Alloc
-// then gives out. allocs is how many allocations each is made of.
-func (d *Device) Reserve(plan device.Bytes, allocs [device.Uses]int) error {
+// ReservePlan takes memory for a plan: each category at once, of which Alloc then
+// gives out, in so many allocations at most.
+func (d *Device) ReservePlan(plan device.Bytes, allocs int) error {
 	for use, bytes := range plan {
-		size := bytes + int64(allocs[use])*memoryAlign
 		if bytes == 0 {
 			continue
 		}
+		size := bytes + int64(allocs)*memoryAlign
 		p, err := d.gpu.Alloc(size)
 		if err != nil {
 			return fmt.Errorf("%v: %w", device.Use(use), err)

@@ -38,9 +38,8 @@ func TestReserveGivesThePlanAndNoMore(t *testing.T) {
 	}
 	defer d.Close()
 	var plan device.Bytes
-	var allocs [device.Uses]int
-	plan[device.Grads], allocs[device.Grads] = 4*(100+3), 2
-	if err := d.Reserve(plan, allocs); err != nil {
+	plan[device.Grads] = 4 * (100 + 3)
+	if err := d.ReservePlan(plan, 2); err != nil {
 		t.Fatal(err)
 	}
 	x, err := d.Alloc(device.F32, 100, device.Grads)

@@ -11,6 +11,7 @@ import (
 	"zeroth/job/config"
 	"zeroth/job/hf"
 	"zeroth/job/machine"
+	"zeroth/job/show"
 )
 
 // CUDA is the Backend of NVIDIA GPUs.
@@ -64,6 +65,60 @@ func (b CUDA) gpuOf(rank int, on []int) int { return on[rank*len(on)/b.ranks] }
 
 // newCUDA is the backend of a job.
 func newCUDA(c *config.Config) CUDA { return CUDA{c.Parallel.GPUs, c.Parallel.Ranks, c.Model} }
+
+// Spare is the bytes that a rank may take of the GPU where there are fewest, and whose
+// that is, in words; 0 where ranks are on no GPU, or on none of this machine.
+func Spare(c *config.Config) (bytes int64, where string) {
+	b := newCUDA(c)
+	usable, _ := machine.UsableGPUs() // a plan of another machine has none
+	on, err := choose(b.gpus, b.ranks, usable)
+	if c.On() != "cuda" || err != nil || len(on) == 0 {
+		return 0, ""
+	}
+	for _, g := range usable {
+		ranks := 0
+		for r := range b.ranks {
+			if b.gpuOf(r, on) == g.Ordinal {
+				ranks++
+			}
+		}
+		if ranks > 0 && (where == "" || g.Free/int64(ranks) < bytes) {
+			bytes, where = g.Free/int64(ranks), fmt.Sprintf("%v has %s free for %d", g, show.ByteSize(g.Free), ranks)
+		}
+	}
+	return bytes, where
+}
+
+// Where says what the job's ranks compute on, in words: with names of GPUs, or why
+// auto has come to the CPU in a program that is built for GPUs.
+func Where(c *config.Config) string {
+	b := newCUDA(c)
+	on, err := b.ordinals()
+	if c.On() != "cuda" || err != nil {
+		if machine.BuiltForGPUs && c.Device == "auto" && err != nil {
+			why, _, _ := strings.Cut(err.Error(), "\n")
+			return "cpu: " + why
+		}
+		return "cpu"
+	}
+	usable, _ := machine.UsableGPUs() // ordinals has found some
+	var names []string
+	for _, g := range usable {
+		if slices.Contains(on, g.Ordinal) {
+			names = append(names, g.String())
+		}
+	}
+	return "cuda: " + strings.Join(names, ", ")
+}
+
+// GPUs are those that the job's ranks are on; none where that is the CPU.
+func GPUs(c *config.Config) []int {
+	if c.On() != "cuda" {
+		return nil
+	}
+	on, _ := newCUDA(c).ordinals() // without them nothing runs
+	return on
+}
 
 // choose are the GPUs that ranks are spread over: those named, or all that are
 // usable, and no more than there are ranks.

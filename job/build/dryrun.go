@@ -60,6 +60,18 @@ func (f Footprint) DeviceTotal() int64 { return f.Device.Total() }
 // threads of it, so that device and host are one.
 func (f Footprint) Memory() int64 { return f.Device.Total() + f.Host.Total() }
 
+// HostTotal is the bytes of a rank's host memory, where that is apart.
+func (f Footprint) HostTotal() int64 { return f.Host.Total() }
+
+// OnMachine is what of a rank of the job is in the machine's memory: not what is on
+// a GPU.
+func OnMachine(c *config.Config) func(Footprint) int64 {
+	if c.On() == "cuda" {
+		return Footprint.HostTotal
+	}
+	return Footprint.Memory
+}
+
 // Both is device and host together, by category.
 func (f Footprint) Both() (b device.Bytes) {
 	for use := range b {

@@ -10,6 +10,7 @@ import (
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/vfs"
 	"zeroth/collective"
+	"zeroth/device"
 	"zeroth/job/config"
 	"zeroth/offload"
 	"zeroth/zero"
@@ -102,6 +103,9 @@ func Open(c *config.Config, s Setup) (ranks []*Rank, err error) {
 		rank, err := newRank(c, r, s.wrap(c, r, groups[i]), s.workers(c))
 		ranks, rank.Here = append(ranks, rank), i
 		if err == nil {
+			err = rank.reserve(c, s.Plan.Device)
+		}
+		if err == nil {
 			err = rank.open(c, s.Plan.Arena, run, s.Hooks)
 		}
 		if err != nil {
@@ -151,6 +155,23 @@ func newRank(c *config.Config, r int, g collective.Ranks, workers int) (rank *Ra
 		rank.queues(rank.Host, DiskQueues[:]...)
 	}
 	return rank, nil
+}
+
+// planned is a device that takes a plan's memory at once: each category, in so many
+// allocations at most.
+type planned interface {
+	ReservePlan(plan device.Bytes, allocs int) error
+}
+
+// reserve takes what the plan has, of a device that can, beside its work space, which
+// is there. A unit has a shard, a gradient, a slot of each, a master copy and state.
+func (r *Rank) reserve(c *config.Config, plan device.Bytes) error {
+	d, ok := r.Device.(planned)
+	if !ok {
+		return nil
+	}
+	plan[device.Workspace] = 0
+	return d.ReservePlan(plan, 8*len(config.Network(c).Units())+64)
 }
 
 // queues opens more queues of the rank, on one of its devices.

@@ -73,12 +73,26 @@ func affords(c *config.Config, f build.Footprint, beside int, m machine.Memory) 
 		has, where = m.Total, m.Limit+" has %s in all"
 	}
 	ranks := int64(beside)
-	if has == 0 || f.Memory() <= has/ranks {
+	of := build.OnMachine(c)
+	needs := of(f)
+	if has == 0 || needs <= has/ranks {
+		return onGPU(c, f)
+	}
+	over := func(x *Choice) int64 { return of(x.Needs) - has/ranks }
+	return tooMuch(c, fmt.Sprintf("%d ranks need %s, %s each: %s; but "+where+"; %s", ranks, show.ByteSize(Product(needs, ranks)), show.ByteSize(needs), largestUses(f.Both()),
+		show.ByteSize(has), nearby(c, has/ranks, over, of)))
+}
+
+// onGPU refuses a job whose ranks need more memory than the GPU has free that they
+// are on.
+func onGPU(c *config.Config, f build.Footprint) error {
+	has, where := build.Spare(c)
+	if where == "" || f.DeviceTotal() <= has {
 		return nil
 	}
-	over := func(x *Choice) int64 { return x.Needs.Memory() - has/ranks }
-	return tooMuch(c, fmt.Sprintf("%d ranks need %s, %s each: %s; but "+where+"; %s", ranks, show.ByteSize(Product(f.Memory(), ranks)), show.ByteSize(f.Memory()), largestUses(f.Both()),
-		show.ByteSize(has), nearby(c, has/ranks, over, build.Footprint.Memory)))
+	over := func(x *Choice) int64 { return x.Needs.DeviceTotal() - has }
+	return tooMuch(c, fmt.Sprintf("a rank needs %s on its GPU: %s; but %s of them; %s", show.ByteSize(f.DeviceTotal()), largestUses(f.Device), where,
+		nearby(c, has, over, build.Footprint.DeviceTotal)))
 }
 
 func tooMuch(c *config.Config, wrong string) error {

@@ -8,6 +8,9 @@ import (
 	"zeroth/device/cuda/driver"
 )
 
+// BuiltForGPUs says whether this program has the driver's binding.
+const BuiltForGPUs = true
+
 // gpus are those the driver shows, where products can be computed on them, too.
 func gpus() (all []GPU, err error) {
 	if err := driver.Available(); err != nil {

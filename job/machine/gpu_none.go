@@ -4,6 +4,9 @@ package machine
 
 import "errors"
 
+// BuiltForGPUs says whether this program has the driver's binding.
+const BuiltForGPUs = false
+
 // gpus needs the driver's binding.
 func gpus() ([]GPU, error) {
 	return nil, errors.New("this zeroth is built without -tags cuda: scripts/build-cuda builds one for GPUs")

@@ -20,6 +20,7 @@ type Account struct {
 	Planned build.Footprint
 	Ranks   []Held
 	Process Process
+	onGPU   bool // Held.Device is not in the machine's memory
 }
 
 // Held is what the allocators of one rank have given out.
@@ -34,12 +35,17 @@ type Process struct {
 	Peak  int64 // the most that was resident so far; 0 where the system does not tell
 	Files int64 // resident now of what is mapped from files: the program itself, and data
 	Go    int64 // what Go's runtime has from the system now: its heap, stacks and the like
+	GPU   int64 // what it has of its GPUs, as their driver counts: contexts, kernels and libraries, too; 0 where that does not tell
 }
 
 // NewAccount is what the ranks hold now.
 func NewAccount(c *config.Config, step int, ranks []*build.Rank) (*Account, error) {
 	f, err := build.DryRun(c)
 	a := &Account{Step: step, Planned: f, Process: process()}
+	for _, n := range machine.OnGPUs(build.GPUs(c)) {
+		a.Process.GPU += n
+	}
+	a.onGPU = c.On() == "cuda"
 	for _, r := range ranks {
 		h := Held{Rank: r.Rank, Device: r.Device.Usage(), Disk: r.Trainer.DiskBytes()}
 		if r.Host != nil {
@@ -59,10 +65,23 @@ func process() Process {
 	return p
 }
 
-// Held is the sum over the ranks, bytes of memory at their peaks.
+// Held is the sum over the ranks, bytes of the machine's memory at their peaks.
 func (a *Account) Held() (n int64) {
 	for _, r := range a.Ranks {
-		n += r.Device.Peak.Total() + r.Host.Peak.Total()
+		n += r.Host.Peak.Total()
+		if !a.onGPU {
+			n += r.Device.Peak.Total()
+		}
+	}
+	return n
+}
+
+// heldOnGPUs is the same of their memory on GPUs.
+func (a *Account) heldOnGPUs() (n int64) {
+	for _, r := range a.Ranks {
+		if a.onGPU {
+			n += r.Device.Peak.Total()
+		}
 	}
 	return n
 }
@@ -98,6 +117,9 @@ func (a *Account) String() string {
 	if more := a.surplus(); len(more) > 0 {
 		s = fmt.Sprintf("memory: %s a rank planned, but %s", show.ByteSize(each), strings.Join(more, ", "))
 	}
+	if held := a.heldOnGPUs(); a.Process.GPU > 0 {
+		s += fmt.Sprintf("; the driver counts %s on GPUs: %s of the ranks, %s of contexts, kernels and libraries", show.ByteSize(a.Process.GPU), show.ByteSize(held), show.ByteSize(a.Process.GPU-held))
+	}
 	if a.Process.Peak == 0 {
 		return s
 	}
@@ -125,6 +147,8 @@ func (a *Account) MarshalJSON() ([]byte, error) {
 		Unattributed int64 `json:"unattributed"`
 		Go           int64 `json:"go_runtime"`
 		Files        int64 `json:"mapped_files"`
+		GPU          int64 `json:"gpu,omitempty"`
+		GPUHeld      int64 `json:"gpu_held_by_ranks,omitempty"`
 	}
 	var ranks []rank
 	for _, r := range a.Ranks {
@@ -137,7 +161,7 @@ func (a *Account) MarshalJSON() ([]byte, error) {
 	}
 	m := memory{plan{byName(a.Planned.Device), byName(a.Planned.Host), a.Planned.Disk}, ranks, nil}
 	if p := a.Process; p.Peak > 0 {
-		m.Process = &whole{p.Peak, a.Held(), a.Unattributed(), p.Go, p.Files}
+		m.Process = &whole{p.Peak, a.Held(), a.Unattributed(), p.Go, p.Files, p.GPU, a.heldOnGPUs()}
 	}
 	return json.Marshal(struct {
 		Step   int    `json:"step"`

@@ -20,7 +20,7 @@ func NewRecords(l *slog.Logger) *Records { return &Records{to: l} }
 func (l *Records) Start(h Header) {
 	l.steps = h.Steps
 	l.to.Info("start", "model", h.Model, "parameters", h.Parameters, "ranks", h.Ranks, "shard", h.Shard, "replicate", h.Replicate, "stage", h.Stage,
-		"precision", h.Precision, "batch", h.GlobalBatch, "tokens_per_step", h.TokensPerStep, "steps", h.Steps, "memory_per_rank", h.MemoryPerRank, "out", h.Out)
+		"precision", h.Precision, "device", h.Device, "batch", h.GlobalBatch, "tokens_per_step", h.TokensPerStep, "steps", h.Steps, "memory_per_rank", h.MemoryPerRank, "out", h.Out)
 }
 
 // Step writes a record if the last one is old enough.

@@ -18,7 +18,8 @@ type Header struct {
 	Replicate     int
 	Stage         int
 	Precision     string
-	GlobalBatch   int // sequences a step
+	Device        string // what ranks compute on: "cpu", "cuda: GPU 0 (NVIDIA H200)"
+	GlobalBatch   int    // sequences a step
 	TokensPerStep int
 	Steps         int
 	DataTokens    int64 // to train on
@@ -134,9 +135,14 @@ func (h Header) Rows() [][2]string {
 	rows := [][2]string{
 		{"model", fmt.Sprintf("%s, %s parameters", h.Model, show.Grouped(h.Parameters))},
 		{"ranks", ranks},
+	}
+	if h.Device != "" && h.Device != "cpu" {
+		rows = append(rows, [2]string{"device", h.Device})
+	}
+	rows = append(rows, [][2]string{
 		{"batch", fmt.Sprintf("%d sequences, %s tokens a step, %s steps", h.GlobalBatch, show.Grouped(int64(h.TokensPerStep)), show.Grouped(int64(h.Steps)))},
 		{"data", show.Grouped(h.DataTokens) + " tokens"},
-	}
+	}...)
 	if h.MemoryPerRank > 0 {
 		rows = append(rows, [2]string{"memory", show.ByteSize(h.MemoryPerRank) + " a rank"})
 	}
