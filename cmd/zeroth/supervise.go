@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"runtime"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -229,16 +230,23 @@ func (s *supervisor) wait(ends chan *child) {
 	}
 }
 
-// complain prints what processes other than 0 had to say, each line once.
+// complain prints what processes had to say that process 0 has not said, each line
+// once, with the processes that say it: "[1,3] zeroth: peer 2 lost".
 func (s *supervisor) complain() {
-	said := map[string]bool{}
+	var lines []string
+	by := map[string][]string{}
 	for rank, c := range s.children {
 		for line := range bytes.Lines(c.errs.kept.Bytes()) {
 			text := string(bytes.TrimRight(line, "\n"))
-			if rank > 0 && !said[text] {
-				fmt.Fprintf(s.errs, "[%d] %s\n", rank, escaped(text))
+			if by[text] == nil {
+				lines = append(lines, text)
 			}
-			said[text] = true
+			by[text] = append(by[text], strconv.Itoa(rank))
+		}
+	}
+	for _, text := range lines {
+		if by[text][0] != "0" {
+			fmt.Fprintf(s.errs, "[%s] %s\n", strings.Join(by[text], ","), escaped(text))
 		}
 	}
 }
