@@ -15,6 +15,7 @@ import (
 	"zeroth/collective"
 	"zeroth/collective/rendezvous"
 	"zeroth/data"
+	"zeroth/input"
 	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/report"
@@ -129,7 +130,16 @@ func (r *run) oneJob(ctx context.Context, c *config.Config) error {
 			facts[i].Value = fmt.Sprintf("%.60s... (SHA-256 %.12x)", f.Value, sha256.Sum256([]byte(f.Value)))
 		}
 	}
-	return r.World.Agree(ctx, facts)
+	return r.agree(ctx, facts)
+}
+
+// agree is the World's; what the processes differ in is theirs who started them.
+func (r *run) agree(ctx context.Context, facts []rendezvous.Fact) error {
+	err := r.World.Agree(ctx, facts)
+	if differ := rendezvous.Differences(""); errors.As(err, &differ) {
+		return input.BadInput(err)
+	}
+	return err
 }
 
 // lock takes the folders that the run writes to, which process 0 does for all, and
@@ -168,7 +178,7 @@ func (r *run) oneData(ctx context.Context, set *data.Set) error {
 			defer os.Remove(r.mark())
 		}
 	}
-	return r.World.Agree(ctx, facts)
+	return r.agree(ctx, facts)
 }
 
 // record opens the run folder's files on process 0; the others know what it found

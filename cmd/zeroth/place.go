@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 
@@ -68,12 +69,30 @@ func (p *place) enter(ctx context.Context, c *config.Config, o *job.Options, not
 	for _, n := range p.Notes {
 		note(n)
 	}
+	if bound, all := runtime.NumCPU(), processors(); p.LocalWorld > 0 && bound < all/p.LocalWorld {
+		note(fmt.Sprintf("%s has bound this process to %d of %d processors, its share is %d: with mpirun say --bind-to none", p.By, bound, all, all/p.LocalWorld))
+	}
 	w, err := world.Enter(ctx, in)
 	if err != nil {
 		return nil, err
 	}
 	o.World = w
 	return w.Close, nil
+}
+
+// processors is how many the machine has, whichever this process may use; 0 where
+// that is not known.
+func processors() int {
+	b, err := os.ReadFile("/sys/devices/system/cpu/online") // "0-63"
+	if err != nil {
+		return 0
+	}
+	_, last, _ := strings.Cut(strings.TrimSpace(string(b)), "-")
+	n, err := strconv.Atoi(last)
+	if err != nil || strings.Contains(last, ",") {
+		return 0
+	}
+	return n + 1
 }
 
 // mostToken is the most bytes of a token.

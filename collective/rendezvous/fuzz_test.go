@@ -43,7 +43,7 @@ func FuzzFrames(f *testing.F) {
 	f.Add(append([]byte{kindFacts, 0, 0, 0, 28, 0, 0, 0}, `[{"name":"job","value":"a"}]`...))
 	f.Fuzz(func(t *testing.T, said []byte) {
 		s := &Star{cfg: Config{Processes: 3, PerProcess: 1, DeadAfter: time.Second, Heartbeat: time.Hour}, Members: make([]Member, 3),
-			ended: make(chan struct{}), closed: make(chan struct{}), facts: make(chan factsOf, 3), said: make(chan string, 1), shared: make(chan string, 8)}
+			ended: make(chan struct{}), closed: make(chan struct{}), deserted: make(chan struct{}), facts: make(chan factsOf, 3), said: make(chan string, 1), shared: make(chan string, 8)}
 		p := &peer{process: 1, conn: pipe(said)}
 		s.peers = []*peer{nil, p, nil}
 		s.listen(p) // until it ends

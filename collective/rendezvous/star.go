@@ -106,6 +106,11 @@ type end struct {
 	Why     string `json:"why"`
 }
 
+// Differences is what the processes of a world do not agree on, a line for each.
+type Differences string
+
+func (d Differences) Error() string { return string(d) }
+
 // Star is a process's end of the control plane.
 type Star struct {
 	cfg     Config
@@ -117,16 +122,22 @@ type Star struct {
 	lost   *Lost
 	ended  chan struct{} // closed when lost is set
 	closed chan struct{}
-	facts  chan factsOf // of process 0: what the others say
-	said   chan string  // of the others: verdicts
-	shared chan string  // likewise: what process 0 shares
-	all    sync.WaitGroup
+
+	deserted chan struct{} // closed when process 0 is done, on the others
+	facts    chan factsOf  // of process 0: what the others say
+	said     chan string   // of the others: verdicts
+	shared   chan string   // likewise: what process 0 shares
+	all      sync.WaitGroup
 }
 
 type factsOf struct {
 	process int
 	facts   []Fact
+	done    bool // it states nothing any more
 }
+
+// errDeserted is for who waits for a process 0 that has ended.
+var errDeserted = errors.New("rank 0 has ended")
 
 // peer is the connection to one process.
 type peer struct {
@@ -149,7 +160,7 @@ func Join(ctx context.Context, cfg Config) (*Star, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, wait, fmt.Errorf("nobody answered within %v", cfg.Wait))
 	defer cancel()
 	s := &Star{cfg: cfg, peers: make([]*peer, cfg.Processes), ended: make(chan struct{}), closed: make(chan struct{}),
-		facts: make(chan factsOf, cfg.Processes), said: make(chan string, 1), shared: make(chan string, 8)}
+		deserted: make(chan struct{}), facts: make(chan factsOf, 2*cfg.Processes), said: make(chan string, 1), shared: make(chan string, 8)}
 	var err error
 	if cfg.Me.Process == 0 {
 		err = s.host(ctx)
@@ -310,9 +321,11 @@ func (s *Star) Agree(ctx context.Context, facts []Fact) error {
 		if verdict == "" {
 			return nil
 		}
-		return errors.New(verdict)
+		return Differences(verdict)
 	case <-s.ended:
 		return s.Err()
+	case <-s.deserted:
+		return errDeserted
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
@@ -327,6 +340,8 @@ func (s *Star) Share(ctx context.Context, mine string) (string, error) {
 			return text, nil
 		case <-s.ended:
 			return "", s.Err()
+		case <-s.deserted:
+			return "", errDeserted
 		case <-ctx.Done():
 			return "", context.Cause(ctx)
 		}
@@ -345,6 +360,10 @@ func (s *Star) compare(ctx context.Context, mine []Fact) error {
 	for range s.cfg.Processes - 1 {
 		select {
 		case f := <-s.facts:
+			if f.done {
+				s.end(Lost{Process: f.process, Why: "it has ended, and the others wait for it"})
+				return s.Err()
+			}
 			all[f.process] = f.facts
 		case <-s.ended:
 			return s.Err()
@@ -361,7 +380,7 @@ func (s *Star) compare(ctx context.Context, mine []Fact) error {
 		return s.why(err)
 	}
 	if verdict != "" {
-		return errors.New(verdict)
+		return Differences(verdict)
 	}
 	return nil
 }
@@ -515,7 +534,7 @@ func (s *Star) hear(p *peer, kind uint32, body []byte) error {
 			return err
 		}
 		select {
-		case s.facts <- factsOf{p.process, f}:
+		case s.facts <- factsOf{process: p.process, facts: f}:
 			return nil
 		default:
 			return errors.New("it states facts that nobody asked for")
@@ -559,8 +578,19 @@ func (s *Star) hearEnd(p *peer, e end) error {
 		return nil
 	}
 	p.mu.Lock()
-	defer p.mu.Unlock()
+	first := !p.done
 	p.done = true
+	p.mu.Unlock()
+	switch {
+	case !first:
+	case p.process == 0:
+		close(s.deserted)
+	default:
+		select {
+		case s.facts <- factsOf{process: p.process, done: true}:
+		default: // it has stated more than anybody asked for
+		}
+	}
 	return nil
 }
 

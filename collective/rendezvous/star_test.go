@@ -457,6 +457,30 @@ func TestDoneIsNoLoss(t *testing.T) {
 	}
 }
 
+// TestNobodyWaitsForWhoIsDone has a process leave while the others agree.
+func TestNobodyWaitsForWhoIsDone(t *testing.T) {
+	for _, leaves := range []int{0, 2} {
+		stars := joined(t, 3, nil)
+		errs := make(chan error, 2)
+		for p, s := range stars {
+			if p != leaves {
+				go func() { errs <- s.Agree(t.Context(), nil) }()
+			}
+		}
+		stars[leaves].Close()
+		for range 2 {
+			if err := <-errs; err == nil || !strings.Contains(err.Error(), "has ended") {
+				t.Errorf("process %d leaves: %v", leaves, err)
+			}
+		}
+		for p, s := range stars {
+			if p != leaves {
+				s.Close()
+			}
+		}
+	}
+}
+
 func TestJoinIsCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	ln := listen(t)

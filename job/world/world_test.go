@@ -1,0 +1,175 @@
+package world_test
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"zeroth/collective"
+	"zeroth/device"
+	"zeroth/device/cpu"
+	"zeroth/job/launch"
+	"zeroth/job/world"
+	"zeroth/shard"
+)
+
+// enter has all processes of a world enter it, here as parts of one process.
+func enter(t *testing.T, processes, perProcess int, transport string) []*world.World {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	worlds, errs := make([]*world.World, processes), make([]error, processes)
+	var all sync.WaitGroup
+	for p := range processes {
+		all.Go(func() {
+			c := world.Config{
+				Place:      launch.Place{Rank: p, World: processes, Host: "127.0.0.1", Ports: []int{ln.Addr().(*net.TCPAddr).Port}},
+				PerProcess: perProcess, Transport: transport, Token: []byte("0123456789abcdef"), Heartbeat: 100 * time.Millisecond, DeadAfter: 20 * time.Second,
+			}
+			if p == 0 {
+				c.Listener = ln
+			}
+			worlds[p], errs[p] = world.Enter(t.Context(), c)
+		})
+	}
+	all.Wait()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	return worlds
+}
+
+// ends are the groups of a process's ranks.
+type ends struct {
+	ranks []collective.Ranks
+	saves []collective.Group
+	err   error
+}
+
+func connect(worlds []*world.World, m shard.Mesh) []ends {
+	all := make([]ends, len(worlds))
+	var done sync.WaitGroup
+	for p, w := range worlds {
+		done.Go(func() {
+			e := &all[p]
+			if e.ranks, e.err = w.Groups(m); e.err == nil {
+				e.saves, e.err = w.Saves(m)
+			}
+		})
+	}
+	done.Wait()
+	return all
+}
+
+func closeAll(worlds []*world.World) {
+	var all sync.WaitGroup
+	for _, w := range worlds {
+		all.Go(w.Close)
+	}
+	all.Wait()
+}
+
+// sum adds up the world ranks over a group.
+func sum(g collective.Group, rank int) (float32, error) {
+	d := cpu.NewHost(1)
+	defer d.Close()
+	q := d.NewQueue("comm")
+	defer q.Close()
+	x := make([]float32, g.Size())
+	for i := range x {
+		x[i] = float32(rank)
+	}
+	collective.AllReduce(g, q, device.OfF32(x))
+	err := q.Wait()
+	return x[0], err
+}
+
+// Every rank has its groups, and nothing is left of a world that is closed: no
+// goroutine, no socket, no folder.
+func TestGroups(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	for _, transport := range []string{"auto", "unix", "tcp"} {
+		t.Setenv("TMPDIR", t.TempDir())
+		worlds := enter(t, 3, 2, transport)
+		m := shard.Mesh{Shard: 3, Replicate: 2}
+		got := connect(worlds, m)
+		var all sync.WaitGroup
+		for p, e := range got {
+			if e.err != nil {
+				t.Fatal(e.err)
+			}
+			if here := fmt.Sprint(worlds[p].Here(m)); here != fmt.Sprint([]int{2 * p, 2*p + 1}) || worlds[p].Beside(m) != 6 || worlds[p].Process() != p {
+				t.Errorf("process %d has ranks %s, beside %d", p, here, worlds[p].Beside(m))
+			}
+			for i, r := range e.ranks {
+				rank := 2*p + i
+				for g, want := range map[collective.Group]float32{r.World: 15, e.saves[i]: 15, r.Shard: float32(3*(rank/3*3) + 3), r.Replica: float32(2*(rank%3) + 3)} {
+					all.Go(func() {
+						if s, err := sum(g, rank); err != nil || s != want {
+							t.Errorf("%s: rank %d: sum %g of %d ranks, want %g (%v)", transport, rank, s, g.Size(), want, err)
+						}
+					})
+				}
+			}
+		}
+		all.Wait()
+		if left, err := filepath.Glob(filepath.Join(os.TempDir(), "*")); err != nil || len(left) > 0 {
+			t.Errorf("%s: left in the folder for temporary files: %v %v", transport, left, err)
+		}
+		closeAll(worlds)
+	}
+}
+
+// A process that fails says why; the others' collectives fail with its name, and
+// Explain has the reason.
+func TestFailureIsExplained(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	worlds := enter(t, 3, 1, "auto")
+	got := connect(worlds, shard.Mesh{Shard: 3, Replicate: 1})
+	worlds[1].Fail(errors.New("disk full"))
+	var all sync.WaitGroup
+	for _, p := range []int{0, 2} {
+		all.Go(func() {
+			_, err := sum(got[p].ranks[0].World, p)
+			var lost collective.ErrPeerLost
+			if !errors.As(err, &lost) || lost.Rank != 1 {
+				t.Errorf("rank %d: %v, want the loss of rank 1", p, err)
+			}
+			if why := worlds[p].Explain(err); !strings.HasSuffix(why.Error(), ": disk full") || !errors.Is(why, lost) {
+				t.Errorf("rank %d: %v", p, why)
+			}
+		})
+	}
+	all.Wait()
+	closeAll(worlds)
+}
+
+// A world that other hosts can reach has a token, and not one that can be guessed.
+func TestSafe(t *testing.T) {
+	token := []byte("0123456789abcdef")
+	for _, c := range []struct {
+		host, bind string
+		token      []byte
+		insecure   bool
+		want       string
+	}{
+		{"127.0.0.1", "", nil, false, ""}, {"localhost", "", nil, false, ""}, {"::1", "", nil, false, ""},
+		{"192.0.2.1", "", nil, false, "has no token"}, {"127.0.0.1", "192.0.2.1", nil, false, "has no token"}, {"0.0.0.0", "", nil, false, "has no token"},
+		{"192.0.2.1", "", nil, true, ""}, {"192.0.2.1", "", token, false, ""}, {"127.0.0.1", "", token[:5], false, "has 5 bytes"},
+	} {
+		err := world.Config{Place: launch.Place{Host: c.host}, Bind: c.bind, Token: c.token, Insecure: c.insecure}.Safe(t.Context())
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
