@@ -55,3 +55,9 @@ func (m Model) family() family {
 func either(words []string) string {
 	return strings.Join(words[:len(words)-1], ", ") + " or " + words[len(words)-1]
 }
+
+// Describe is the model's family, for people.
+func (m Model) Describe() string {
+	f := m.family()
+	return fmt.Sprintf("%s (model_type %s)", f.name, f.kind)
+}

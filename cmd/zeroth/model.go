@@ -1,0 +1,107 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"zeroth/data"
+	"zeroth/input"
+	"zeroth/job/hf"
+	"zeroth/job/show"
+)
+
+func (a *app) model() *cobra.Command {
+	return &cobra.Command{
+		Use:   "model FOLDER",
+		Short: "Say what a Hugging Face folder has, and whether it runs here",
+		Long: `Say what the folder of a Hugging Face model has: its family, shape, parameters and
+their types, bytes, and tokenizer. What keeps a job from starting with it is told
+by name, all at once, and the exit code is then 2. Values of parameters are not
+read: a run does that.`,
+		Example: "  zeroth model ./Qwen3-0.6B",
+		Args:    cobra.ExactArgs(1),
+		RunE: a.do(func(_ *cobra.Command, args []string) error {
+			row := func(word, format string, args ...any) {
+				_ = show.Print(a.out, fmt.Sprintf("%-10s %s\n", word, fmt.Sprintf(format, args...))) // the output keeps its errors
+			}
+			folder := args[0]
+			m, carried, err := hf.ReadConfig(folder)
+			if err != nil {
+				return errors.Join(err, tokenizerOf(folder, row))
+			}
+			row("family", "%s", m.Describe())
+			row("shape", "%s", shapeOf(m))
+			err = errors.Join(parametersOf(folder, m, row), tokenizerOf(folder, row))
+			for _, note := range carried.Notes {
+				row("note", "%s", show.Printable(note))
+			}
+			if err == nil {
+				row("runs", "with model: {from: %q}", folder)
+			}
+			return err
+		}),
+		ValidArgsFunction: onlyFolders(1),
+	}
+}
+
+// shapeOf is a model's shape in words.
+func shapeOf(m hf.Model) string {
+	words := []string{fmt.Sprintf("%d layers", m.Layers), fmt.Sprintf("width %d", m.Width), fmt.Sprintf("%d heads of %d", m.Heads, m.Head())}
+	if m.Family == "llama" {
+		words[2] += fmt.Sprintf(" (%d of keys and values)", m.KVHeads)
+		words = append(words, fmt.Sprintf("MLP %d", m.FFN))
+	}
+	words = append(words, fmt.Sprintf("context %d", m.Context), fmt.Sprintf("vocabulary %d", m.Vocab))
+	if m.Window > 0 {
+		n := len(m.Layout) - len(strings.ReplaceAll(m.Layout, "w", ""))
+		words = append(words, fmt.Sprintf("%d layers see a window of %d", n, m.Window))
+	}
+	if m.Tied {
+		words = append(words, "tied")
+	}
+	return strings.Join(words, ", ")
+}
+
+// parametersOf tells of the folder's tensors.
+func parametersOf(folder string, m hf.Model, row func(word, format string, args ...any)) error {
+	t, err := hf.OpenModel(folder, m)
+	if err != nil {
+		return err
+	}
+	defer t.Close() // only read from
+	elements, bytes, types := int64(0), int64(0), map[string]bool{}
+	for _, p := range hf.Parameters(m.Network()) {
+		x, _ := t.Tensor(t.Names[p.Name])
+		elements, bytes = elements+int64(x.Numel()), bytes+int64(x.Numel())*int64(x.DType.Size())
+		types[string(x.DType)] = true
+	}
+	var names []string
+	for name := range types {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	row("parameters", "%s (%d) in %d tensors, %s of %s", show.Compact(float64(elements)), elements, len(t.Names), show.ByteSize(bytes), strings.Join(names, ", "))
+	for _, note := range t.Note() {
+		row("note", "%s", show.Printable(note))
+	}
+	return nil
+}
+
+// tokenizerOf tells of the folder's tokenizer, if it has one.
+func tokenizerOf(folder string, row func(word, format string, args ...any)) error {
+	files := data.TokenizerFiles(folder)
+	if len(files) == 0 {
+		row("tokenizer", "none: train on tokens, or name one with data.tokenizer")
+		return nil
+	}
+	t, err := data.NewTokenizer(folder)
+	if err != nil {
+		return input.BadInput(fmt.Errorf("tokenizer: %w", err))
+	}
+	row("tokenizer", "%s, %d tokens", strings.Join(files, " and "), t.Vocab())
+	return nil
+}
