@@ -57,8 +57,7 @@ ENTRY embed_grad(float *dwte, int ld, Mat dy, const int *ids, int rows, int cols
 				for (int j = 0; j < 4; j++)
 					if ((any || fresh) && c + j < cols) dwte[v * ld + c + j] = sum.v[j];
 			}
-		noted = 0, fresh = false;
-		__syncthreads();
+		noted = 0, fresh = false; // the next are noted behind a barrier
 	}
 }
 KERNEL(embed_grad)

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"encoding/binary"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -54,16 +55,36 @@ var builtEmu = sync.OnceValues(func() (string, error) {
 	return dir, nil
 })
 
+// TestMain ends the emulators. Where all tests ran, every kernel has to have run.
 func TestMain(m *testing.M) {
 	code := m.Run()
+	if emus != nil && flag.Lookup("test.run").Value.String() == "" {
+		code = max(code, covered())
+	}
+	for _, e := range emus {
+		e.close()
+	}
 	if emus != nil {
-		for _, e := range emus {
-			e.close()
-		}
 		dir, _ := builtEmu()
 		os.RemoveAll(dir)
 	}
 	os.Exit(code)
+}
+
+// covered says how much has run, and is 1 if a kernel has not.
+func covered() (code int) {
+	launches := 0
+	for _, k := range Table() {
+		if emus[0].launches[k.Name] == 0 {
+			fmt.Printf("%s was never launched\n", k.Name)
+			code = 1
+		}
+		for _, e := range emus {
+			launches += e.launches[k.Name]
+		}
+	}
+	fmt.Printf("emulated: %d kernels, %d launches, %d orders of threads\n", len(Table()), launches, len(emus))
+	return code
 }
 
 // emulator is a process that runs kernels on memory it shares with the test.

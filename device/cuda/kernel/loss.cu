@@ -30,7 +30,6 @@ ENTRY cross_entropy(float *loss, Mat logits, const int *target, int rows, int co
 				if (c + j < cols) part += exp32(x.v[j] - top);
 		}
 		float all = warp_max(top);
-		__syncthreads(); // the last row's are read
 		if (LANE == 0) tops[WARP] = all;
 		__syncthreads();
 		for (int w = 0; w < WARPS; w++) all = fmaxf(all, tops[w]);
