@@ -99,7 +99,7 @@ func TestAttentionGrad(t *testing.T) {
 // TestAttentionOfAGrowingCache wants the bits of all positions at once from one after
 // the other: tiles of keys begin at the same places.
 func TestAttentionOfAGrowingCache(t *testing.T) {
-	e := emulators(t)[0]
+	e := started(t)[0]
 	e.reset()
 	b := &bench{e: e, rng: rand.New(rand.NewPCG(9, 9))}
 	whole := device.Attn{B: 1, T: 77, H: 2, KV: 1, D: 20, Scale: 0.2, Window: 40}

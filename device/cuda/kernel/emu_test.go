@@ -1,4 +1,4 @@
-//go:build cuda
+//go:build cuda && !gpu
 
 package kernel
 
@@ -6,14 +6,13 @@ import (
 	"bufio"
 	"encoding/binary"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"unsafe"
 
@@ -28,8 +27,8 @@ import (
 
 func emuKind() string { return os.Getenv("ZEROTH_EMU") }
 
-// builtEmu is the folder of the built emulator.
-var builtEmu = sync.OnceValues(func() (string, error) {
+// buildEmulator compiles the emulator into a folder of its own.
+func buildEmulator() (string, error) {
 	if _, err := exec.LookPath("g++"); err != nil {
 		return "", errors.New("no g++ to compile the emulator of CUDA kernels with")
 	}
@@ -53,63 +52,22 @@ var builtEmu = sync.OnceValues(func() (string, error) {
 		return dir, fmt.Errorf("build-emu: %w\n%s", err, text)
 	}
 	return dir, nil
-})
-
-// TestMain ends the emulators. Where all tests ran, every kernel has to have run.
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if emus != nil && flag.Lookup("test.run").Value.String() == "" {
-		code = max(code, covered())
-	}
-	for _, e := range emus {
-		e.close()
-	}
-	if emus != nil {
-		dir, _ := builtEmu()
-		os.RemoveAll(dir)
-	}
-	os.Exit(code)
 }
 
-// covered says how much has run, and is 1 if a kernel has not.
-func covered() (code int) {
-	launches := 0
-	for _, k := range Table() {
-		if emus[0].launches[k.Name] == 0 {
-			fmt.Printf("%s was never launched\n", k.Name)
-			code = 1
-		}
-		for _, e := range emus {
-			launches += e.launches[k.Name]
-		}
-	}
-	fmt.Printf("emulated: %d kernels, %d launches, %d orders of threads\n", len(Table()), launches, len(emus))
-	return code
+// process runs kernels on memory it shares with the test.
+type process struct {
+	run  *exec.Cmd
+	in   *bufio.Writer
+	pipe io.Closer
+	out  *bufio.Scanner
 }
 
-// emulator is a process that runs kernels on memory it shares with the test.
-type emulator struct {
-	run      *exec.Cmd
-	in       *bufio.Writer
-	pipe     io.Closer
-	out      *bufio.Scanner
-	mem      []byte
-	used     int
-	launches map[string]int
-	err      error // the first launch that failed since the last reset
-}
+const machinesAre = "emulated"
 
-const emuMemory = 192 << 20
-
-// emus run threads in order, and in an order drawn by seeds.
-var emus []*emulator
-
-func emulators(t testing.TB) []*emulator {
-	t.Helper()
-	if emus != nil {
-		return emus
-	}
-	dir, err := builtEmu()
+// startMachines are emulators that run threads in order, and in an order drawn by
+// seeds.
+func startMachines(t testing.TB) (all []*machine) {
+	dir, err := buildEmulator()
 	if dir == "" {
 		t.Skip(err)
 	}
@@ -120,126 +78,175 @@ func emulators(t testing.TB) []*emulator {
 	if testing.Short() {
 		orders = orders[:2]
 	}
-	for _, order := range orders {
-		e, err := startEmulator(dir, order)
-		if err != nil {
-			t.Fatal(err)
+	for i, order := range orders {
+		e, p := startEmulator(t, dir, order, os.Stderr)
+		if i == 0 {
+			firstProcess = p
+			closeIt := e.close
+			e.close = func() { closeIt(); os.RemoveAll(dir) }
 		}
-		emus = append(emus, e)
+		all = append(all, e)
 	}
-	return emus
+	emulatorIn = dir
+	return all
 }
+
+var (
+	firstProcess *process // of the first machine
+	emulatorIn   string   // the folder
+)
 
 // startEmulator maps a file wherever there is room, and tries again where that is
 // taken in the process.
-func startEmulator(dir, order string) (e *emulator, err error) {
+func startEmulator(t testing.TB, dir, order string, stderr io.Writer) (e *machine, p *process) {
+	t.Helper()
+	var err error
 	for range 5 {
-		if e, err = tryEmulator(dir, order); err == nil {
-			return e, nil
+		if e, p, err = tryEmulator(dir, order, stderr); err == nil {
+			return e, p
 		}
 	}
-	return nil, err
+	t.Fatal(err)
+	return nil, nil
 }
 
-func tryEmulator(dir, order string) (*emulator, error) {
+func tryEmulator(dir, order string, stderr io.Writer) (*machine, *process, error) {
 	f, err := os.CreateTemp(dir, "memory")
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer f.Close()
-	if err := f.Truncate(emuMemory); err != nil {
-		return nil, err
+	if err := f.Truncate(machineMemory); err != nil {
+		return nil, nil, err
 	}
-	mem, err := unix.Mmap(int(f.Fd()), 0, emuMemory, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	mem, err := unix.Mmap(int(f.Fd()), 0, machineMemory, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	e := &emulator{mem: mem, launches: map[string]int{}}
-	e.run = exec.Command(filepath.Join(dir, "run"), f.Name(), fmt.Sprintf("%p", mem))
-	e.run.Env = append(os.Environ(), order)
-	e.run.Stderr = os.Stderr
-	in, err := e.run.StdinPipe()
+	p := &process{run: exec.Command(filepath.Join(dir, "run"), f.Name(), fmt.Sprintf("%p", mem))}
+	p.run.Env = append(os.Environ(), order)
+	p.run.Stderr = stderr
+	in, err := p.run.StdinPipe()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	out, err := e.run.StdoutPipe()
+	out, err := p.run.StdoutPipe()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	e.in, e.pipe, e.out = bufio.NewWriter(in), in, bufio.NewScanner(out)
-	if err := e.run.Start(); err != nil {
-		return nil, err
+	p.in, p.pipe, p.out = bufio.NewWriter(in), in, bufio.NewScanner(out)
+	if err := p.run.Start(); err != nil {
+		return nil, nil, err
 	}
-	if _, err := e.sizes("fill"); err != nil {
+	e := &machine{mem: mem, launches: map[string]int{}, run: p.launch, allow: p.allow}
+	e.close = func() {
+		p.pipe.Close()
+		p.run.Wait()
+		unix.Munmap(mem)
+	}
+	if _, err := p.sizes("fill"); err != nil {
 		e.close()
-		return nil, err
+		return nil, nil, err
 	}
 	e.reset()
-	return e, nil
-}
-
-func (e *emulator) close() {
-	e.pipe.Close()
-	e.run.Wait()
-	unix.Munmap(e.mem)
+	return e, p, nil
 }
 
 // answer is the next line.
-func (e *emulator) answer() (string, error) {
-	e.in.Flush()
-	if !e.out.Scan() {
+func (p *process) answer() (string, error) {
+	p.in.Flush()
+	if !p.out.Scan() {
 		return "", errors.New("the emulator has ended")
 	}
-	return e.out.Text(), nil
+	return p.out.Text(), nil
 }
 
 // sizes are those of a kernel's parameters, as g++ sees them, their number first.
-func (e *emulator) sizes(name string) (string, error) {
-	fmt.Fprintf(e.in, "P%s\x00", name)
-	return e.answer()
+func (p *process) sizes(name string) (string, error) {
+	fmt.Fprintf(p.in, "P%s\x00", name)
+	return p.answer()
 }
 
-// Launch runs the call to its end.
-func (e *emulator) Launch(c *Call) {
-	if e.err != nil {
-		return
+func (p *process) launch(c *Call) error {
+	p.in.WriteByte('L')
+	binary.Write(p.in, binary.LittleEndian, [...]uint32{c.Grid[0], c.Grid[1], c.Grid[2], Threads, c.Shared, uint32(len(c.Kernel.Params)), 0})
+	p.in.WriteString(c.Kernel.Name + "\x00")
+	for _, x := range c.Kernel.Params {
+		binary.Write(p.in, binary.LittleEndian, uint32(x.Bytes))
 	}
-	e.launches[c.Kernel.Name]++
-	e.in.WriteByte('L')
-	for _, x := range [...]uint32{c.Grid[0], c.Grid[1], c.Grid[2], Threads, c.Shared, uint32(len(c.Kernel.Params)), 0} {
-		binary.Write(e.in, binary.LittleEndian, x)
+	for _, x := range c.Kernel.Params {
+		p.in.Write(c.Args()[x.Offset : x.Offset+x.Bytes])
 	}
-	e.in.WriteString(c.Kernel.Name + "\x00")
-	for _, p := range c.Kernel.Params {
-		binary.Write(e.in, binary.LittleEndian, uint32(p.Bytes))
-	}
-	for _, p := range c.Kernel.Params {
-		e.in.Write(c.Args()[p.Offset : p.Offset+p.Bytes])
-	}
-	said, err := e.answer()
+	said, err := p.answer()
 	if err == nil && said != "" {
 		err = errors.New(strings.TrimSpace(said))
 	}
-	e.err = err
+	return err
 }
 
-// reset takes all memory back.
-func (e *emulator) reset() {
-	e.used, e.err = 0, nil
-	e.allow('-', e.mem)
+func (p *process) allow(b []byte, use bool) {
+	how := byte('-')
+	if use {
+		how = '+'
+	}
+	p.in.WriteByte(how)
+	binary.Write(p.in, binary.LittleEndian, [2]uint64{uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))), uint64(len(b))})
 }
 
-func (e *emulator) allow(how byte, b []byte) {
-	e.in.WriteByte(how)
-	binary.Write(e.in, binary.LittleEndian, [2]uint64{uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))), uint64(len(b))})
+// TestOutsideOfTheVocabulary is what the CPU panics at; a GPU's context would end.
+func TestOutsideOfTheVocabulary(t *testing.T) {
+	e := started(t)[0]
+	for _, id := range []int{-1, 7} {
+		e.reset()
+		b := &bench{e: e, rng: rand.New(rand.NewPCG(1, 1))}
+		y, wte := b.make("y", device.F32, 1, 4), b.mat("wte", device.F32, 7, 4, 1)
+		ids, loss := b.ints("ids", 1, id, id+1), b.make("loss", device.F32, 1, 1)
+		o := &Ops{To: e}
+		o.Embed(y.Mat, wte.Mat, device.Mat{}, ids.Buf, 1)
+		if e.err == nil {
+			t.Errorf("id %d of 7 is looked up", id)
+		}
+		if e.err = nil; id == -1 {
+			continue // a target without loss
+		}
+		o.CrossEntropy(loss.Buf, device.Matrix(wte.Buf, 1, 7), ids.Buf)
+		if e.err == nil {
+			t.Errorf("target %d of 7 has a loss", id)
+		}
+	}
 }
 
-// alloc is n elements, shift elements after an aligned address, with a gap before
-// and behind that kernels must not touch.
-func (e *emulator) alloc(dt device.DType, n, shift int) device.Buffer {
-	at := (e.used+127)&^63 + shift*dt.Size()
-	b := device.Buffer{Type: dt, Host: true, N: n, Ptr: unsafe.Pointer(&e.mem[at])}
-	e.used = at + b.Bytes()
-	e.allow('+', e.mem[at:e.used])
-	return b
+// TestSanitizerSees an element written behind an operand; it is only for a build with
+// ASan, which must end the process.
+func TestSanitizerSees(t *testing.T) {
+	if emuKind() != "asan" {
+		t.Skip("without ZEROTH_EMU=asan nobody watches")
+	}
+	started(t)
+	e, _ := startEmulator(t, emulatorIn, "", nil)
+	defer e.close()
+	x := e.alloc(device.F32, 5, 0)
+	o := &Ops{To: e}
+	o.Zero(x)
+	if e.err != nil {
+		t.Fatal(e.err)
+	}
+	x.N++
+	if o.Zero(x); e.err == nil {
+		t.Error("an element behind the operand was written, and the emulator goes on")
+	}
+}
+
+// TestParameters compares each kernel's parameters in the PTX with those in C++.
+func TestParameters(t *testing.T) {
+	started(t)
+	for _, k := range Table() {
+		want := itoa(len(k.Params))
+		for _, p := range k.Params {
+			want += " " + itoa(p.Bytes)
+		}
+		if got, err := firstProcess.sizes(k.Name); got != want {
+			t.Errorf("%s: %s bytes of parameters in C++, %s in PTX (%v)", k.Name, got, want, err)
+		}
+	}
 }

@@ -326,8 +326,8 @@ func TestUpdates(t *testing.T) {
 // TestExactSums wants the limbs of package device, once carried.
 func TestExactSums(t *testing.T) {
 	for i := range times(40) {
-		emus, n := emulators(t), []int{1, 63, 64, 65, 1000, 70000}[i%6]
-		for _, e := range emus {
+		on, n := started(t), []int{1, 63, 64, 65, 1000, 70000}[i%6]
+		for _, e := range on {
 			e.reset()
 			b := &bench{e: e, rng: rand.New(rand.NewPCG(uint64(i), 2))}
 			x, acc := b.flat("x", device.F32, n, 1), e.alloc(device.I64, device.ExactLen, 0)
@@ -365,69 +365,6 @@ func TestExactSums(t *testing.T) {
 			if *got != was {
 				t.Fatalf("%d elements: %v, want %v", n, *got, was)
 			}
-		}
-	}
-}
-
-// TestOutsideOfTheVocabulary is what the CPU panics at.
-func TestOutsideOfTheVocabulary(t *testing.T) {
-	e := emulators(t)[0]
-	for _, id := range []int{-1, 7} {
-		e.reset()
-		b := &bench{e: e, rng: rand.New(rand.NewPCG(1, 1))}
-		y, wte := b.make("y", device.F32, 1, 4), b.mat("wte", device.F32, 7, 4, 1)
-		ids, loss := b.ints("ids", 1, id, id+1), b.make("loss", device.F32, 1, 1)
-		o := &Ops{To: e}
-		o.Embed(y.Mat, wte.Mat, device.Mat{}, ids.Buf, 1)
-		if e.err == nil {
-			t.Errorf("id %d of 7 is looked up", id)
-		}
-		if e.err = nil; id == -1 {
-			continue // a target without loss
-		}
-		o.CrossEntropy(loss.Buf, device.Matrix(wte.Buf, 1, 7), ids.Buf)
-		if e.err == nil {
-			t.Errorf("target %d of 7 has a loss", id)
-		}
-	}
-}
-
-// TestSanitizerSees an element written behind an operand; it is only for a build with
-// ASan, which must end the process.
-func TestSanitizerSees(t *testing.T) {
-	if emuKind() != "asan" {
-		t.Skip("without ZEROTH_EMU=asan nobody watches")
-	}
-	emulators(t)
-	dir, _ := builtEmu()
-	e, err := startEmulator(dir, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer e.close()
-	e.run.Stderr = nil
-	x := e.alloc(device.F32, 5, 0)
-	o := &Ops{To: e}
-	o.Zero(x)
-	if e.err != nil {
-		t.Fatal(e.err)
-	}
-	x.N++
-	if o.Zero(x); e.err == nil {
-		t.Error("an element behind the operand was written, and the emulator goes on")
-	}
-}
-
-// TestParameters compares each kernel's parameters in the PTX with those in C++.
-func TestParameters(t *testing.T) {
-	e := emulators(t)[0]
-	for _, k := range Table() {
-		want := itoa(len(k.Params))
-		for _, p := range k.Params {
-			want += " " + itoa(p.Bytes)
-		}
-		if got, err := e.sizes(k.Name); got != want {
-			t.Errorf("%s: %s bytes of parameters in C++, %s in PTX (%v)", k.Name, got, want, err)
 		}
 	}
 }

@@ -104,7 +104,7 @@ type operand struct {
 
 // bench makes operands and remembers them.
 type bench struct {
-	e   *emulator
+	e   *machine
 	rng *rand.Rand
 	all []*operand
 }
@@ -245,19 +245,19 @@ func (o *operand) compare(t *testing.T, want *operand) {
 // check issues what f returns on equal operands everywhere and compares them all.
 func check(t *testing.T, seed uint64, f func(b *bench) func(q operations)) {
 	t.Helper()
-	emus := emulators(t)
-	for _, e := range emus {
+	on := started(t)
+	for _, e := range on {
 		e.reset()
 	}
 	q := cpu.NewHost(2).NewQueue("oracle")
 	defer q.Close()
-	want := &bench{e: emus[0], rng: rand.New(rand.NewPCG(seed, 1))}
+	want := &bench{e: on[0], rng: rand.New(rand.NewPCG(seed, 1))}
 	f(want)(onCPU{q})
 	if err := q.Wait(); err != nil {
 		t.Fatal(err)
 	}
 	var first *bench
-	for _, e := range emus {
+	for _, e := range on {
 		b := &bench{e: e, rng: rand.New(rand.NewPCG(seed, 1))}
 		f(b)(&Ops{To: e, Work: b.workSpace()})
 		if e.err != nil {

@@ -1,0 +1,56 @@
+//go:build cuda && gpu
+
+package kernel
+
+import (
+	"errors"
+	"testing"
+	"unsafe"
+
+	"zeroth/device/cuda/driver"
+)
+
+// With the tag gpu the tests run on the first GPU, twice, and both times have to
+// agree to the bit. Operands are in pinned memory, which a GPU addresses as the host
+// does: this is about results, not speed.
+
+const machinesAre = "on a GPU"
+
+func startMachines(t testing.TB) []*machine {
+	g, err := driver.Open(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := g.Load(PTX())
+	if err != nil {
+		t.Fatal(err)
+	}
+	functions, most := make([]driver.Function, len(Table())), Shared()
+	for i, k := range Table() {
+		if functions[i], err = m.Function(k.Name, int(most[k])); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return []*machine{onGPU(t, g, functions), onGPU(t, g, functions)}
+}
+
+func onGPU(t testing.TB, g *driver.GPU, functions []driver.Function) *machine {
+	p, err := g.AllocHost(machineMemory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := g.NewStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := func(c *Call) error {
+		var at []int32
+		for _, p := range c.Kernel.Params {
+			at = append(at, int32(p.Offset))
+		}
+		err := s.Launch(c.Kernel.Name, functions[c.Kernel.Index], c.Grid, Threads, c.Shared, at, c.Args())
+		return errors.Join(err, s.Wait())
+	}
+	return &machine{mem: unsafe.Slice((*byte)(p), machineMemory), launches: map[string]int{}, run: run,
+		allow: func([]byte, bool) {}, close: func() { _ = s.Close(); _ = g.FreeHost(p) }}
+}

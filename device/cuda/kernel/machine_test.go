@@ -1,0 +1,91 @@
+//go:build cuda
+
+package kernel
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"testing"
+	"unsafe"
+
+	"zeroth/device"
+)
+
+// machine runs kernels on memory that the test sees too: an emulator's process (see
+// emu_test.go) or, with the tag gpu, a GPU.
+type machine struct {
+	mem      []byte
+	used     int
+	launches map[string]int
+	err      error                    // the first launch that failed since the last reset
+	run      func(*Call) error        // a launch, to its end
+	allow    func(b []byte, use bool) // kernels may use b, or not: for sanitizers
+	close    func()
+}
+
+// machineMemory is the bytes a machine has.
+const machineMemory = 192 << 20
+
+// machines are started when they are first needed. All have to agree to the bit.
+var machines []*machine
+
+func started(t testing.TB) []*machine {
+	t.Helper()
+	if machines == nil {
+		machines = startMachines(t)
+	}
+	return machines
+}
+
+// TestMain ends the machines. Where all tests ran, every kernel has to have run.
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if machines != nil && flag.Lookup("test.run").Value.String() == "" {
+		code = max(code, covered())
+	}
+	for _, e := range machines {
+		e.close()
+	}
+	os.Exit(code)
+}
+
+// covered says how much has run, and is 1 if a kernel has not.
+func covered() (code int) {
+	launches := 0
+	for _, k := range Table() {
+		if machines[0].launches[k.Name] == 0 {
+			fmt.Printf("%s was never launched\n", k.Name)
+			code = 1
+		}
+		for _, e := range machines {
+			launches += e.launches[k.Name]
+		}
+	}
+	fmt.Printf("%s: %d kernels, %d launches\n", machinesAre, len(Table()), launches)
+	return code
+}
+
+// Launch runs the call to its end.
+func (e *machine) Launch(c *Call) {
+	if e.err == nil {
+		e.launches[c.Kernel.Name]++
+		e.err = e.run(c)
+	}
+}
+
+// reset takes all memory back.
+func (e *machine) reset() {
+	e.used, e.err = 0, nil
+	e.allow(e.mem, false)
+}
+
+// alloc is n elements, shift elements after an aligned address, with a gap before
+// and behind that kernels must not touch.
+func (e *machine) alloc(dt device.DType, n, shift int) device.Buffer {
+	at := (e.used+127)&^63 + shift*dt.Size()
+	b := device.Buffer{Type: dt, Host: true, N: n, Ptr: unsafe.Pointer(&e.mem[at])}
+	e.used = at + b.Bytes()
+	e.allow(e.mem[at:e.used], true)
+	return b
+}
