@@ -42,16 +42,20 @@ type rooflined struct {
 	kernel.Ops
 	h    *sim.Hardware
 	rows map[string]*pieces
-	attn float64 // operations a second of attention
+	attn float64                                   // operations a second of attention
+	mem  func(t device.DType, n int) device.Buffer // what the step works on
 }
 
 const product = "matrix products"
 
 func newRooflined(h *sim.Hardware, attn float64) *rooflined {
-	r := &rooflined{h: h, rows: map[string]*pieces{}, attn: attn}
-	r.Ops = kernel.Ops{To: r, Work: device.Buffer{Type: device.F32, N: kernel.WorkLen}}
+	r := &rooflined{h: h, rows: map[string]*pieces{}, attn: attn, mem: nothing}
+	r.Ops = kernel.Ops{To: r, Work: nothing(device.F32, kernel.WorkLen)}
 	return r
 }
+
+// nothing is n elements that are nowhere.
+func nothing(t device.DType, n int) device.Buffer { return device.Buffer{Type: t, N: n} }
 
 // Launch counts.
 func (r *rooflined) Launch(c *kernel.Call) {
@@ -95,27 +99,31 @@ func (r *rooflined) MatMul(c, a, b device.Mat, bias device.Buffer, add bool) {
 func (r *rooflined) Do(func() error) {}
 
 // step issues a micro-batch and the update that follows, of one rank whose
-// parameters are bf16.
-func (r *rooflined) step(m *nn.Model, B, T, chunk int) {
-	nothing := func(t device.DType, n int) device.Buffer { return device.Buffer{Type: t, N: n} }
+// parameters are bf16. arena is the bytes of its activations.
+func (r *rooflined) step(m *nn.Model, B, T, chunk, arena int) {
 	rows := B * T
-	bt := &nn.Batch{B: B, T: T, Input: nothing(device.I32, rows), Target: nothing(device.I32, rows), Loss: nothing(device.F32, rows),
+	bt := &nn.Batch{B: B, T: T, Input: r.mem(device.I32, rows), Target: r.mem(device.I32, rows), Loss: r.mem(device.F32, rows),
 		Scale: 1, Chunk: chunk, Compute: device.BF16}
-	mem := device.NewArena(nothing(device.BF16, math.MaxInt32*64))
-	x, saved := nothing(device.BF16, rows*m.Width), make([]nn.Saved, len(m.Modules))
+	mem := device.NewArena(r.mem(device.BF16, arena/2))
+	saved := make([]nn.Saved, len(m.Modules))
+	var x []device.Buffer // a module's input, and the last one's output
+	for range len(m.Modules) + 1 {
+		x = append(x, mem.Take(device.BF16, rows*m.Width))
+	}
 	var w, dw [][]device.Buffer
 	for i, mod := range m.Modules {
 		var ws, dws []device.Buffer
 		for _, p := range mod.Params() {
-			ws, dws = append(ws, nothing(device.BF16, p.Numel())), append(dws, nothing(device.F32, p.Numel()))
+			ws, dws = append(ws, r.mem(device.BF16, p.Numel())), append(dws, r.mem(device.F32, p.Numel()))
 		}
 		w, dw = append(w, ws), append(dw, dws)
-		mod.Forward(r, mem, ws, bt, x, x, &saved[i])
+		mod.Forward(r, mem, ws, bt, x[i], x[i+1], &saved[i])
 	}
+	d := mem.Take(device.BF16, rows*m.Width)
 	for i := len(m.Modules) - 1; i >= 0; i-- {
-		m.Modules[i].Backward(r, mem, w[i], dw[i], bt, x, x, &saved[i])
+		m.Modules[i].Backward(r, mem, w[i], dw[i], bt, x[i], d, &saved[i])
 	}
-	acc := nothing(device.I64, device.ExactLen)
+	acc := r.mem(device.I64, device.ExactLen)
 	r.Sum(acc, bt.Loss)
 	rule := optim.AdamW{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1}
 	for _, u := range m.Units() {
@@ -123,11 +131,15 @@ func (r *rooflined) step(m *nn.Model, B, T, chunk int) {
 		for _, p := range u.Params {
 			n += p.Numel()
 		}
-		v := nothing(device.F32, n)
-		r.SumSquares(acc, v)
-		rule.Step(r, 1, optim.Hyper{LR: 1e-3, GradScale: 1}, optim.Piece{Master: v, Param: nothing(device.BF16, n), Grad: v, State: []device.Buffer{v, v}})
+		f32 := func() device.Buffer { return r.mem(device.F32, n) }
+		g := f32()
+		r.SumSquares(acc, g)
+		rule.Step(r, 1, optim.Hyper{LR: 1e-3, GradScale: 1}, optim.Piece{Master: f32(), Param: r.mem(device.BF16, n), Grad: g, State: []device.Buffer{f32(), f32()}})
 	}
 }
+
+// endless is as much memory as a step may want.
+const endless = math.MaxInt32 << 7
 
 func (r *rooflined) seconds() (s float64) {
 	for _, row := range r.rows {
@@ -175,8 +187,8 @@ func rooflineOf(t *testing.T, name string, m *nn.Model, B, T, chunk int) string 
 		}
 	}
 	ours, flash := newRooflined(h, attention*fp32Peak), newRooflined(h, h.Attention)
-	ours.step(m, B, T, chunk)
-	flash.step(m, B, T, chunk)
+	ours.step(m, B, T, chunk, endless)
+	flash.step(m, B, T, chunk, endless)
 	say := func(r *rooflined) string {
 		s, tokens := r.seconds(), float64(B*T)
 		return fmt.Sprintf("%.1f ms, %.0f thousand tokens/s, %.0f %% of %.0f TFLOP/s by 6 operations a parameter and token",

@@ -1,0 +1,125 @@
+//go:build cuda && gpu
+
+package tests
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"zeroth/device"
+	"zeroth/device/cuda/driver"
+	"zeroth/device/cuda/kernel"
+	"zeroth/job/sim"
+	"zeroth/nn"
+)
+
+// timed runs every launch of a step on a GPU, each between two events, and products
+// not at all.
+type timed struct {
+	rooflined
+	t         *testing.T
+	g         *driver.GPU
+	s         driver.Stream
+	functions []driver.Function
+	from, to  driver.Event
+	ms        map[string]float64 // measured, by kernel
+}
+
+func (r *timed) must(err error) {
+	r.t.Helper()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func newTimed(t *testing.T, h *sim.Hardware) *timed {
+	r := &timed{rooflined: *newRooflined(h, attention*fp32Peak), t: t, ms: map[string]float64{}}
+	var err error
+	r.g, err = driver.Open(0)
+	r.must(err)
+	m, err := r.g.Load(kernel.PTX())
+	r.must(err)
+	most := kernel.Shared()
+	for _, k := range kernel.Table() {
+		f, err := m.Function(k.Name, int(most[k]))
+		r.must(err)
+		r.functions = append(r.functions, f)
+	}
+	r.s, err = r.g.NewStream()
+	r.must(err)
+	r.from, err = r.g.NewEvent(true)
+	r.must(err)
+	r.to, err = r.g.NewEvent(true)
+	r.must(err)
+	r.mem = r.zeros
+	r.Ops = kernel.Ops{To: r, Work: r.zeros(device.F32, kernel.WorkLen)}
+	return r
+}
+
+// zeros is memory of the GPU; of int32, ids below 50000.
+func (r *timed) zeros(dt device.DType, n int) device.Buffer {
+	b := device.Buffer{Type: dt, N: n}
+	var err error
+	b.Ptr, err = r.g.Alloc(int64(b.Bytes()))
+	r.must(err)
+	r.must(r.s.Zero(b.Ptr, b.Bytes()))
+	if dt == device.I32 {
+		ids := make([]int32, n)
+		for i := range ids {
+			ids[i] = rand.Int32N(50000)
+		}
+		r.must(r.s.ToDevice(b.Ptr, unsafe.Pointer(&ids[0]), b.Bytes()))
+		r.must(r.s.Wait())
+	}
+	return b
+}
+
+// Launch runs and measures.
+func (r *timed) Launch(c *kernel.Call) {
+	var at []int32
+	for _, p := range c.Kernel.Params {
+		at = append(at, int32(p.Offset))
+	}
+	r.must(r.s.Record(r.from))
+	r.must(r.s.Launch(c.Kernel.Name, r.functions[c.Kernel.Index], c.Grid, kernel.Threads, c.Shared, at, c.Args()))
+	r.must(r.s.Record(r.to))
+	r.must(r.to.Await())
+	ms, err := r.to.Since(r.from)
+	r.must(err)
+	r.ms[c.Kernel.Name] += float64(ms)
+	r.rooflined.Launch(c)
+}
+
+// TestRooflineOnGPU measures the kernels of a step beside what docs/kernels.md
+// expects: of GPT-2 124M where the GPU has memory for it, else of a small model.
+func TestRooflineOnGPU(t *testing.T) {
+	h, err := sim.OpenHardware("h200")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, B, T, chunk, arena := nn.GPT2{Layers: 12, Heads: 12, Width: 768, Context: 1024, Vocab: 50257, Eps: 1e-5}.Model(), 64, 1024, 8192, 40<<30
+	r := newTimed(t, h)
+	if free, _, err := r.g.Memory(); err != nil || free < 60<<30 {
+		m, B, T, chunk, arena = nn.GPT2{Layers: 1, Heads: 2, Width: 32, Context: 64, Vocab: 50257, Eps: 1e-5}.Model(), 1, 64, 64, 64<<20
+	}
+	r.step(m, B, T, chunk, arena) // once for the GPU's clocks and caches
+	clear(r.ms)
+	clear(r.rows)
+	r.step(m, B, T, chunk, arena)
+	var b strings.Builder
+	fmt.Fprintf(&b, "%v, %d sequences of %d\n%-20s%9s%12s%12s%8s%10s%10s\n", r.g, B, T, "kernel", "launches", "expected ms", "measured ms", "ratio", "GB/s", "GFLOP/s")
+	var names []string
+	for name := range r.ms {
+		names = append(names, name)
+	}
+	slices.SortFunc(names, func(x, y string) int { return int(1e6 * (r.ms[y] - r.ms[x])) })
+	for _, name := range names {
+		p, ms := r.rows[name], r.ms[name]
+		fmt.Fprintf(&b, "%-20s%9d%12.3f%12.3f%8.2f%10.0f%10.0f\n", name, p.launches, 1e3*p.seconds, ms, ms/(1e3*p.seconds), float64(p.Bytes)/ms/1e6, float64(p.Flops)/ms/1e6)
+	}
+	t.Log("\n" + b.String())
+}
