@@ -3,6 +3,7 @@ package data
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"zeroth/data/chat"
@@ -102,4 +103,67 @@ func (c *Chat) Prompt(messages []Message, now time.Time) ([]int32, error) {
 		return nil, err
 	}
 	return c.tok.Plain([]byte(text.Text)), nil
+}
+
+// Example is the ids of a whole conversation, and for each whether it is one that
+// the model is to write: those of the template's generation blocks, or else of the
+// messages of the role assistant with what ends them.
+func (c *Chat) Example(messages *chat.List) (ids []int32, learn []bool, err error) {
+	text, err := c.render(messages, false, time.Time{})
+	if err != nil {
+		return nil, nil, err
+	}
+	spans := text.Generated
+	if len(spans) == 0 {
+		if spans, err = c.answers(messages, text.Text); err != nil {
+			return nil, nil, err
+		}
+	}
+	ids = c.tok.Plain([]byte(text.Text))
+	learn = make([]bool, len(ids))
+	for _, s := range spans {
+		from, to := c.countOf(ids, text.Text[:s[0]], false), c.countOf(ids, text.Text[:s[1]], true)
+		for i := from; i < to; i++ {
+			learn[i] = true
+		}
+	}
+	return ids, learn, nil
+}
+
+// countOf is how many of the ids are those of a beginning of their text; of one
+// that ends within a token, that one is counted if it is asked for.
+func (c *Chat) countOf(ids []int32, beginning string, whole bool) int {
+	own := c.tok.Plain([]byte(beginning))
+	n := 0
+	for n < min(len(own), len(ids)) && own[n] == ids[n] {
+		n++
+	}
+	if n < len(own) && whole {
+		n = min(n+1, len(ids))
+	}
+	return n
+}
+
+// answers are where the messages of the assistant stand in the text: behind what
+// asks for an answer to those before.
+func (c *Chat) answers(messages *chat.List, text string) (spans [][2]int, err error) {
+	for i, m := range messages.Items {
+		d, ok := m.(*chat.Dict)
+		if role, _ := d.Get("role"); !ok || role != "assistant" {
+			continue
+		}
+		head, err := c.render(&chat.List{Items: messages.Items[:i]}, true, time.Time{})
+		if err != nil {
+			return nil, err
+		}
+		upTo, err := c.render(&chat.List{Items: messages.Items[:i+1]}, false, time.Time{})
+		if err != nil {
+			return nil, err
+		}
+		if !strings.HasPrefix(upTo.Text, head.Text) || !strings.HasPrefix(text, upTo.Text) {
+			return nil, fmt.Errorf("the template writes message %d otherwise once others follow or when it is asked for, so that its place in the text is not known; mark it in the template with {%% generation %%}, or train on conversations that end with it", i+1)
+		}
+		spans = append(spans, [2]int{len(head.Text), len(upTo.Text)})
+	}
+	return spans, nil
 }

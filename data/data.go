@@ -50,18 +50,19 @@ import (
 
 // Source is what to read and how to cut it.
 type Source struct {
-	Text       []string // patterns of text files; or
-	Tokens     []string // patterns of token files
-	Dir        string   // where relative paths start; "" is the working directory
-	Tokenizer  string   // "bytes", "gpt2" or a folder, see NewTokenizer; with Tokens it may be ""
-	DType      string   // of ids in token files without a header: "uint16", "uint32", "int32", "int64"; "": uint16, where that is sure
-	Validation float64  // part of the tokens kept for validation, in [0, 0.5]
-	Context    int      // T: tokens of a sample, >= 1
-	Batch      int      // samples of a step over all ranks: the least the training set must hold
-	Vocab      int      // ids the model knows are [0, Vocab); 0 if the model takes Set.Vocab
-	Seed       uint64   // of the training order
-	Memory     int64    // bytes that the text may take; 0 if nobody says
-	Found      *Found   // by a Check of the same files, for Open; nil: it looks for them
+	Text       []string  // patterns of text files; or
+	Tokens     []string  // patterns of token files
+	Documents  Documents // or records
+	Dir        string    // where relative paths start; "" is the working directory
+	Tokenizer  string    // "bytes", "gpt2" or a folder, see NewTokenizer; with Tokens it may be ""
+	DType      string    // of ids in token files without a header: "uint16", "uint32", "int32", "int64"; "": uint16, where that is sure
+	Validation float64   // part of the tokens kept for validation, in [0, 0.5]
+	Context    int       // T: tokens of a sample, >= 1
+	Batch      int       // samples of a step over all ranks: the least the training set must hold
+	Vocab      int       // ids the model knows are [0, Vocab); 0 if the model takes Set.Vocab
+	Seed       uint64    // of the training order
+	Memory     int64     // bytes that the text may take; 0 if nobody says
+	Found      *Found    // by a Check of the same files, for Open; nil: it looks for them
 
 	// Progress, if not nil, is told how much of the text has been encoded, or
 	// of the token files checked, in bytes. Calls do not overlap.
@@ -118,13 +119,7 @@ func Open(ctx context.Context, s Source) (*Set, error) {
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
-	corpus, err := set.load(ctx, s, files)
-	if ctx.Err() != nil {
-		err = context.Cause(ctx)
-	}
-	if err == nil {
-		err = set.cut(s, corpus)
-	}
+	err := set.fill(ctx, s, files)
 	if err == nil {
 		return set, nil
 	}
@@ -132,6 +127,23 @@ func Open(ctx context.Context, s Source) (*Set, error) {
 		err = errors.Join(err, closing)
 	}
 	return nil, err
+}
+
+// fill reads the files and makes the splits.
+func (set *Set) fill(ctx context.Context, s Source, files []file) (err error) {
+	var corpus *Corpus
+	if len(s.Documents.Files) > 0 {
+		err = set.openDocuments(ctx, s, files)
+	} else {
+		corpus, err = set.load(ctx, s, files)
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err == nil && corpus != nil {
+		err = set.cut(s, corpus)
+	}
+	return err
 }
 
 // Close releases mapped files; no split may be used after it.
@@ -149,7 +161,9 @@ func (s Source) inspect() (set *Set, files []file, errs []error) {
 	switch {
 	case len(s.Text) > 0 && len(s.Tokens) > 0:
 		errs = append(errs, problem("tokens", "text and tokens are both given; keep one of them"))
-	case len(s.Text)+len(s.Tokens) == 0:
+	case len(s.Documents.Files) > 0 && len(s.Text)+len(s.Tokens) > 0:
+		errs = append(errs, problem("documents", "documents and text or tokens are both given; keep one of them"))
+	case len(s.Text)+len(s.Tokens)+len(s.Documents.Files) == 0:
 		errs = append(errs, problem("text", `no data: give text: ["FOLDER/**/*.txt"] or tokens: [FILE.bin]`))
 	}
 	if _, ok := widths[s.DType]; s.DType != "" && (!ok || len(s.Tokens) == 0) {
@@ -162,11 +176,11 @@ func (s Source) inspect() (set *Set, files []file, errs []error) {
 		errs = append(errs, problem("validation", "%v is not a fraction from 0 to 0.5", s.Validation))
 	}
 	set = new(Set)
-	if s.Tokenizer != "" || len(s.Text) > 0 {
+	if s.Tokenizer != "" || len(s.Text)+len(s.Documents.Files) > 0 {
 		tok, err := openTokenizer(s.Dir, s.Tokenizer)
 		if err != nil {
 			errs = append(errs, &Problem{"tokenizer", err})
-		} else if set.Tokenizer = tok; len(s.Text) > 0 && s.Vocab > 0 && Least(tok) > s.Vocab {
+		} else if set.Tokenizer = tok; len(s.Text)+len(s.Documents.Files) > 0 && s.Vocab > 0 && Least(tok) > s.Vocab {
 			errs = append(errs, problem("tokenizer", "%s has %d tokens, the model knows %d; raise the model's vocabulary or choose another tokenizer",
 				s.Tokenizer, Least(tok), s.Vocab))
 		}
@@ -176,7 +190,9 @@ func (s Source) inspect() (set *Set, files []file, errs []error) {
 	}
 	text, wrong := find("text", s.Dir, s.Text)
 	tokens, wrongTokens := find("tokens", s.Dir, s.Tokens)
-	return set, append(text, tokens...), slices.Concat(errs, wrong, wrongTokens)
+	records, wrongRecords := find("documents", s.Dir, s.Documents.Files)
+	_, wrongHeld := find("validation_documents", s.Dir, s.Documents.Validation)
+	return set, slices.Concat(text, tokens, records), slices.Concat(errs, wrong, wrongTokens, wrongRecords, wrongHeld)
 }
 
 // load reads the files into a corpus and checks its ids. Of progress it tells

@@ -42,7 +42,7 @@ func found(s Source, files []file) *Found {
 // take is the files if they are those of the source and nobody has had them,
 // else nil.
 func (f *Found) take(s Source) []file {
-	if f == nil || f.of.Dir != s.Dir || !slices.Equal(f.of.Text, s.Text) || !slices.Equal(f.of.Tokens, s.Tokens) {
+	if f == nil || f.of.Dir != s.Dir || !slices.Equal(f.of.Text, s.Text) || !slices.Equal(f.of.Tokens, s.Tokens) || !slices.Equal(f.of.Documents.Files, s.Documents.Files) {
 		return nil
 	}
 	if files := f.files.Swap(nil); files != nil {

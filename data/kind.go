@@ -53,7 +53,7 @@ var formats = []struct{ magic, ext, what, advice string }{
 	{"\xfe\xff", "", "text in UTF-16", "convert it: iconv -f UTF-16 -t UTF-8"},
 }
 
-const jsonAdvice = "write the text of its records into a text file first, such as by jq -r .text"
+const jsonAdvice = "give it as data.documents"
 
 // shortest is the length of a sequence below which token ids could begin with
 // it by chance.
@@ -64,6 +64,9 @@ func checkKind(key, path string) error {
 	head, err := beginning(path)
 	if err != nil {
 		return err
+	}
+	if strings.HasSuffix(key, "documents") {
+		return notRecords(path, head)
 	}
 	ext := strings.ToLower(filepath.Ext(path))
 	for _, f := range formats {
@@ -76,6 +79,24 @@ func checkKind(key, path string) error {
 		return notTokens(path, head)
 	}
 	return notText(path, head)
+}
+
+// notRecords refuses files that are no lines of JSON, compressed or not.
+func notRecords(path string, head []byte) error {
+	for _, f := range formats {
+		packed := strings.HasPrefix(f.what, "compressed with gzip") || strings.HasPrefix(f.what, "compressed with zstd")
+		if f.magic != "" && bytes.HasPrefix(head, []byte(f.magic)) && !packed {
+			advice := f.advice
+			if f.magic == "PAR1" {
+				advice = "write its rows as lines of JSON"
+			}
+			return fmt.Errorf("%s is %s, not lines of JSON; %s", path, f.what, advice)
+		}
+	}
+	if text := bytes.TrimLeft(head, " \t\r\n"); len(text) > 0 && text[0] == '[' {
+		return fmt.Errorf("%s is an array of JSON, not a record a line; write it so: jq -c '.[]'", path)
+	}
+	return nil
 }
 
 // beginning is the first bytes of a file, at most headBytes.

@@ -40,8 +40,10 @@ func layOut(n, T int64, f float64) layout {
 
 // Split is the training or the validation part of a set.
 type Split struct {
-	corpus    *Corpus
-	context   int64 // T
+	corpus    *Corpus    // nil: there are documents
+	docs      *documents // of which a window is one
+	index     []int32    // by window: which
+	context   int64      // T
 	stretches stretches
 	shuffle   bool
 	seed      uint64
@@ -51,7 +53,7 @@ type Split struct {
 func (s *Split) Windows() int64 { return s.stretches.windows }
 
 // Batch reads consecutive samples, as many as fit: input and target are
-// (samples, T), and target[i] is the token after input[i]. Samples are numbered
+// (samples, T), and target[i] is the token after input[i], or Ignored. Samples are numbered
 // through all epochs. It allocates nothing.
 func (s *Split) Batch(input, target []int32, sample int64) {
 	T := int(s.context)
@@ -65,6 +67,10 @@ func (s *Split) Batch(input, target []int32, sample int64) {
 }
 
 func (s *Split) read(input, target []int32, sample int64) {
+	if s.docs != nil {
+		s.docs.read(input, target, s.index[s.Window(sample)])
+		return
+	}
 	at := s.start(s.Window(sample))
 	s.corpus.Read(input, at)
 	copy(target, input[1:])

@@ -71,6 +71,7 @@ func (l *loop) run(ctx context.Context) (stopped bool, err error) {
 		t.WantStop = ctx.Err() != nil
 		lr := l.schedule.At(t.Updates)
 		l.timeline.begin(l)
+		t.Counted = l.set.Train.Learned(l.samples, l.share.Global())
 		stats, err := t.Step(l.fill, lr)
 		if err != nil {
 			return false, err
@@ -140,6 +141,7 @@ func (l *loop) evaluates() bool {
 // is none.
 func (l *loop) evaluate() error {
 	l.looked = true
+	l.rank.Trainer.Counted = l.validated()
 	mean, err := l.rank.Trainer.Eval(l.c.Train.EvalBatches, l.validate)
 	finite := !math.IsNaN(mean) && !math.IsInf(mean, 0)
 	if delete(l.metrics, "val_loss"); finite {
@@ -211,6 +213,16 @@ func (l *loop) settled() error {
 		return nil
 	}
 	return err
+}
+
+// validated is the number of targets with a loss in an evaluation.
+func (l *loop) validated() (sum int) {
+	v := l.set.Validation
+	all := l.share.Global() / int64(l.share.Accumulate) * int64(l.c.Train.EvalBatches)
+	for i := range all {
+		sum += v.Learned(i*v.Windows()/all%v.Windows(), 1)
+	}
+	return sum
 }
 
 // validation reads this rank's samples of a validation batch. The samples of an

@@ -1,6 +1,7 @@
 package zero
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -71,7 +72,7 @@ type Batches func(micro int, input, target []int32) error
 
 // Stats is what a step did; equal on all ranks.
 type Stats struct {
-	Loss      float64 // mean over all positions of all ranks, nats
+	Loss      float64 // mean over the positions with a loss of all ranks, nats
 	GradNorm  float64 // before clipping
 	LossScale float64 // the step was taken with
 	Skipped   bool    // the gradient overflowed and nothing was updated
@@ -100,6 +101,7 @@ type Trainer struct {
 	Skipped  int  // steps skipped for overflow so far
 	WantStop bool // this rank asks all to stop after the next step
 	Steps    int  // begun so far
+	Counted  int  // positions with a loss in the step or evaluation that follows, over all ranks; 0: all there are
 }
 
 // inputs is how many micro-batches' token ids there is memory for: one is read
@@ -299,7 +301,7 @@ func (t *Trainer) Step(fill Batches, lr float64) (Stats, error) {
 
 func (t *Trainer) step(fill Batches, lr float64) (Stats, error) {
 	s := Stats{LossScale: t.Scale.Scale}
-	positions := t.cfg.Mesh.DataRanks() * t.cfg.Micro * t.cfg.B * t.cfg.T
+	positions := cmp.Or(t.Counted, t.cfg.Mesh.DataRanks()*t.cfg.Micro*t.cfg.B*t.cfg.T)
 	for i := range t.inputs {
 		t.inputs[i].batch.Scale = float32(s.LossScale / float64(positions))
 	}
@@ -558,7 +560,7 @@ func (t *Trainer) eval(n int, fill Batches) (float64, error) {
 		sum.Merge(exact(all, r*statLen+statLoss))
 	}
 	clear(all)
-	return sum.Value() / float64(t.cfg.Mesh.DataRanks()*n*t.cfg.B*t.cfg.T), nil
+	return sum.Value() / float64(cmp.Or(t.Counted, t.cfg.Mesh.DataRanks()*n*t.cfg.B*t.cfg.T)), nil
 }
 
 // close ends this rank's groups, so that no other rank waits for it. The error

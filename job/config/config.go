@@ -39,15 +39,24 @@ type Config struct {
 	places     map[string]place // of what was given: "zero", "zero.stage", "data.text[2]", and the file's as ""
 }
 
-// Data is what to train on. One of Text and Tokens is set.
+// Data is what to train on. One of Text, Tokens and Documents is set.
 type Data struct {
 	Text       []string // patterns of text files, as written in the job file
 	Tokens     []string // patterns of token files, as written in the job file
+	Documents  []string // patterns of files of JSON records, as written in the job file
+	Format     string   // of Documents: "text", "prompt" or "chat"
+	Keys       RecordKeys
+	Held       []string // patterns of Documents to validate on; empty: the fraction Validation
+	Pack       bool     // several of Documents in a sequence, which is refused
 	DType      string   // of ids in token files without a header; empty: uint16, where that is sure
 	Tokenizer  string   // "bytes", "gpt2", "folder" or, for Tokens, "none"; for these the one they were made with
 	Vocab      string   // folder with a tokenizer; empty: the embedded one
 	Validation float64  // fraction held out, in [0, 0.5]
 }
+
+// RecordKeys are the keys of a record that have another name than the usual one,
+// which is the field's.
+type RecordKeys struct{ Text, Prompt, Completion, Messages string }
 
 // Training is how long and in which bites.
 // Batch = MicroBatch × Accumulate × Parallel.Ranks.
@@ -184,8 +193,17 @@ func LoadTokenizer(file string) (name string, tokens bool, err error) {
 // Source is where the job's data comes from.
 func Source(c *Config) data.Source {
 	return data.Source{
-		Text: c.Data.Text, Tokens: c.Data.Tokens, DType: c.Data.DType, Tokenizer: Tokenizer(c), Validation: c.Data.Validation,
+		Text: c.Data.Text, Tokens: c.Data.Tokens, Documents: documents(c), DType: c.Data.DType, Tokenizer: Tokenizer(c), Validation: c.Data.Validation,
 		Context: c.Model.Context, Batch: c.Train.Batch, Vocab: c.Model.Vocab, Seed: c.Train.Seed, Found: c.found,
+	}
+}
+
+// documents are the records of the job's source.
+func documents(c *Config) data.Documents {
+	k := c.Data.Keys
+	return data.Documents{
+		Files: c.Data.Documents, Validation: c.Data.Held, Format: c.Data.Format,
+		Keys: map[string]string{"text": k.Text, "prompt": k.Prompt, "completion": k.Completion, "messages": k.Messages},
 	}
 }
 

@@ -29,7 +29,7 @@ func TestDefaults(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	want := &Config{
 		Model:  hf.Model{Family: "gpt2", Layers: 6, Heads: 6, Width: 384, Context: 256, Vocab: 256, NormEps: 1e-5},
-		Data:   Data{Text: []string{"a.txt"}, Tokenizer: "bytes", Validation: 0.01},
+		Data:   Data{Text: []string{"a.txt"}, Format: "text", Keys: RecordKeys{"text", "prompt", "completion", "messages"}, Tokenizer: "bytes", Validation: 0.01},
 		Train:  Training{Steps: 200, Batch: 16, MicroBatch: 4, Accumulate: 1, Clip: 1, Seed: 1, EvalEvery: 50, EvalBatches: 8, LossChunk: 1024},
 		Device: "auto", Parallel: Parallel{Ranks: 4, Shard: 4, Replicate: 1, Timeout: 5 * time.Minute, Transport: "auto", Heartbeat: 5 * time.Second, DeadAfter: 15 * time.Second},
 		Zero:       Zero{Stage: 3, Prefetch: 1, Recompute: "none", Offload: Offload{Optimizer: "none", Parameters: "none", Buffers: 4, Ratio: 1}},
@@ -304,6 +304,13 @@ func TestCombinations(t *testing.T) {
 		{"data={text: []}", `data.text: the list is empty: there is nothing to train on; want for example data: {text: ["docs/**/*.md"]} or data: {tokens: ["train.bin"]}`},
 		{"data={text: [empty.txt]}", "data.text: empty.txt is empty"},
 		{"data={tokens: ['e*.txt']}", "data.tokens: empty.txt is empty"},
+		{"data={text: [a.txt], format: chat}", "data.format: not used: there are no data.documents; remove it (--set data.format=null removes it)"},
+		{"data={text: [a.txt], documents: [a.txt]}", "data.documents: documents and text or tokens are given; want one of the three"},
+		{"data={documents: [a.txt], pack: true}", "data.pack: documents packed into one sequence would attend to each other: attention has no masks of documents yet; want pack: false, a document a sequence"},
+		{"data={documents: [a.txt], keys: {prompt: q}}", "data.keys.prompt: not used: records of the format text have no prompt; remove it (--set data.keys.prompt=null removes it)"},
+		{"data={documents: [a.txt], validation: 0.1, validation_documents: [a.txt]}", "data.validation: not used: data.validation_documents names what to validate on; remove it (--set data.validation=null removes it)"},
+		{"data={documents: [none.jsonl]}", "data.documents: no file matches none.jsonl; relative paths start in the working directory"},
+		{"data={documents: [a.txt], tokenizer: none}", "data.tokenizer: text needs a tokenizer, and data.tokenizer is none; want bytes or gpt2"},
 		{"data={text: [a.txt], tokenizer: bytes, vocab: hf}", "data.vocab: not used: tokenizer bytes has no vocabulary of its own; remove it (--set data.vocab=null removes it)"},
 		{"data={text: [a.txt], tokenizer: gpt2, vocab: hf}", "data.vocab: \"hf\" is neither bytes nor gpt2 nor a folder whose tokenizer runs here: stat hf/vocab.json: no such file or directory; want a folder with tokenizer.json, or vocab.json and merges.txt"},
 		{"data={text: [a.txt], validation: 1.5}", "data.validation: 1.5 is out of range; want a fraction from 0 to 0.5, such as 0.01"},

@@ -29,6 +29,7 @@ const mostLoRA = 1 << 14
 var (
 	families   = []string{"gpt2", "llama"}
 	tokenizers = []string{"bytes", "gpt2", "folder", "none"}
+	formats    = []string{"text", "prompt", "chat"}
 	idTypes    = []string{"uint16", "uint32", "int32", "int64"}
 	rules      = []string{"adamw", "adam", "sgd", "lion"}
 	curves     = []string{"constant", "linear", "cosine", "wsd", "inverse_sqrt"}
@@ -57,6 +58,14 @@ func (c *Config) fields() []field {
 
 		{"data.text", patterns{texts{&d.Text}}, "", "none", "list of text files or patterns; ** is any folders, ${GOROOT} and other variables are filled in"},
 		{"data.tokens", patterns{texts{&d.Tokens}}, "", "none", "list of token files as llm.c or nanoGPT write them, or nothing but ids; instead of text"},
+		{"data.documents", patterns{texts{&d.Documents}}, "", "none", "list of files of JSON records, one a line, plain or compressed with gzip or zstd; instead of text"},
+		{"data.format", choice{&d.Format, formats}, "text", "", "text | prompt | chat: what a record of documents has, and which of its tokens are learned"},
+		{"data.keys.text", text{&d.Keys.Text}, "text", "", "key of a record's text"},
+		{"data.keys.prompt", text{&d.Keys.Prompt}, "prompt", "", "key of a record's prompt"},
+		{"data.keys.completion", text{&d.Keys.Completion}, "completion", "", "key of what follows it"},
+		{"data.keys.messages", text{&d.Keys.Messages}, "messages", "", "key of a record's list of messages, each with role and content"},
+		{"data.validation_documents", patterns{texts{&d.Held}}, "", "a fraction of documents", "list of files of documents to validate on"},
+		{"data.pack", flag{&d.Pack}, "false", "", "several documents in a sequence; not done yet"},
 		{"data.dtype", choice{&d.DType, idTypes}, "", "llm.c's header, or uint16", "uint16 | uint32 | int32 | int64: ids of token files without a header"},
 		{"data.tokenizer", choice{&d.Tokenizer, tokenizers}, "", "bytes for text, gpt2 for tokens", "bytes | gpt2 | folder, that of data.vocab; for tokens, the one they were made with, or none; with model.from, that of its folder"},
 		{"data.vocab", path{text{&d.Vocab}}, "", "the one built in", "folder with a tokenizer: tokenizer.json, or vocab.json and merges.txt"},

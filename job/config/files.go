@@ -10,7 +10,7 @@ import (
 // reading it: patterns without a file, files without a byte.
 func (r *reader) checkFiles() {
 	s := Source(r.Config)
-	if len(s.Text)+len(s.Tokens) == 0 {
+	if len(s.Text)+len(s.Tokens)+len(s.Documents.Files) == 0 {
 		return // reported, or a problem of the key
 	}
 	s.Vocab, s.Tokenizer = 0, "bytes" // resolve has read the tokenizer and compared the vocabularies

@@ -26,6 +26,12 @@ func (c *Config) idle(key string) (why, because string) {
 		return "tokenizer " + c.Data.Tokenizer + " has no vocabulary of its own", "data.tokenizer"
 	case key == "data.dtype" && len(c.Data.Tokens) == 0:
 		return "text has no ids yet", "data.text"
+	case slices.Contains(recordKeys, key) && len(c.Data.Documents) == 0:
+		return "there are no data.documents", "data.documents"
+	case section == "data.keys" && !slices.Contains(keysOf[c.Data.Format], name):
+		return "records of the format " + c.Data.Format + " have no " + name, "data.format"
+	case key == "data.validation" && len(c.Data.Held) > 0:
+		return "data.validation_documents names what to validate on", "data.validation_documents"
 	case name == "betas" && rule == "sgd", name == "eps" && (rule == "sgd" || rule == "lion"), name == "momentum" && rule != "sgd":
 		return rule + " has no " + name, "optimizer.type"
 	case key == "parallel.gpus" && c.on == "cpu":
@@ -70,10 +76,16 @@ func (r *reader) resolve() {
 func (r *reader) resolveData() {
 	d := &r.Config.Data
 	switch text, tokens := len(d.Text) > 0, len(d.Tokens) > 0; {
+	case len(d.Documents) > 0 && (text || tokens):
+		r.refuse("documents and text or tokens are given", "want one of the three", "data.documents", "data.text", "data.tokens")
+	case len(d.Documents) > 0:
 	case text && tokens:
 		r.refuse("text and tokens are both given", "want one of the two", "data.tokens", "data.text")
 	case !text && !tokens:
 		r.noData()
+	}
+	if d.Pack {
+		r.refuse("documents packed into one sequence would attend to each other: attention has no masks of documents yet", "want pack: false, a document a sequence", "data.pack")
 	}
 	if !r.has("data.tokenizer") {
 		d.Tokenizer = "bytes"
@@ -86,6 +98,12 @@ func (r *reader) resolveData() {
 	}
 }
 
+// recordKeys are keys that only documents have, and keysOf those of a record.
+var (
+	recordKeys = []string{"data.format", "data.keys.text", "data.keys.prompt", "data.keys.completion", "data.keys.messages", "data.validation_documents", "data.pack"}
+	keysOf     = map[string][]string{"text": {"text"}, "prompt": {"prompt", "completion"}, "chat": {"messages"}}
+)
+
 func (r *reader) noData() {
 	const advice = `want for example data: {text: ["docs/**/*.md"]} or data: {tokens: ["train.bin"]}`
 	for key := range r.bad {
@@ -93,7 +111,7 @@ func (r *reader) noData() {
 			return // it may well be the data, misspelt
 		}
 	}
-	for _, key := range []string{"data.text", "data.tokens"} {
+	for _, key := range []string{"data.text", "data.tokens", "data.documents"} {
 		if n := r.given[key]; n != nil {
 			r.wrong(n.at, key, "the list is empty: there is nothing to train on", advice)
 			return
@@ -142,11 +160,12 @@ func (r *reader) vocab() int {
 // Token files may use fewer than their tokenizer has.
 func (r *reader) checkVocab(makes int) {
 	c := r.Config
-	if len(c.Data.Text) > 0 && c.Model.Vocab < makes && r.tokenizer != nil && data.Least(r.tokenizer) <= c.Model.Vocab {
+	written := len(c.Data.Text)+len(c.Data.Documents) > 0
+	if written && c.Model.Vocab < makes && r.tokenizer != nil && data.Least(r.tokenizer) <= c.Model.Vocab {
 		c.note("the tokenizer has %d tokens, of which the model knows the first %d; text with one of the others is refused", makes, c.Model.Vocab)
 		return
 	}
-	if len(c.Data.Text) > 0 && c.Model.Vocab < makes {
+	if written && c.Model.Vocab < makes {
 		r.refuse(fmt.Sprintf("the model knows %d tokens, but tokenizer %s makes %d", c.Model.Vocab, c.Data.Tokenizer, makes),
 			fmt.Sprintf("want a vocabulary of at least %d", makes), "model.from", "model.vocab", "data.tokenizer", "data.vocab")
 	}

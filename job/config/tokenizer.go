@@ -47,12 +47,12 @@ func (r *reader) resolveTokenizer() {
 		d.Tokenizer, d.Vocab = named(own, from)
 	case len(d.Tokens) > 0 && (len(found) > 0 || !Gpt2Sized(r.Config.Model.Vocab)):
 		d.Tokenizer = "none"
-	case len(d.Text) > 0 && len(found) > 0:
+	case len(d.Text)+len(d.Documents) > 0 && len(found) > 0:
 		r.refuse(fmt.Sprintf("text is encoded with the tokenizer of the model, and that of model.from %v", err),
-			"or name a tokenizer with data.tokenizer, if the model is to learn other tokens", "model.from", "data.text")
-	case len(d.Text) > 0:
+			"or name a tokenizer with data.tokenizer, if the model is to learn other tokens", "model.from", "data.text", "data.documents")
+	case len(d.Text)+len(d.Documents) > 0:
 		r.refuse(fmt.Sprintf("text needs the tokenizer that the model of %s was trained with, and there is none in that folder", from),
-			"want data.tokenizer: bytes or gpt2, or data.vocab, whichever it is; or data.tokens, encoded with it elsewhere", "model.from", "data.text")
+			"want data.tokenizer: bytes or gpt2, or data.vocab, whichever it is; or data.tokens, encoded with it elsewhere", "model.from", "data.text", "data.documents")
 	}
 }
 
@@ -104,8 +104,8 @@ func (r *reader) checkTokenizer() {
 	if c.Data.Tokenizer != "none" {
 		return
 	}
-	if len(c.Data.Text) > 0 {
-		r.refuse("text needs a tokenizer, and data.tokenizer is none", "want bytes or gpt2", "data.tokenizer", "data.text")
+	if len(c.Data.Text)+len(c.Data.Documents) > 0 {
+		r.refuse("text needs a tokenizer, and data.tokenizer is none", "want bytes or gpt2", "data.tokenizer", "data.text", "data.documents")
 	}
 	if c.Model.From == "" && !r.has("model.vocab") {
 		r.refuse("the number of tokens is not known where data.tokenizer is none", "want model.vocab", "data.tokenizer")

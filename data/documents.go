@@ -1,0 +1,465 @@
+package data
+
+import (
+	"bufio"
+	"cmp"
+	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"runtime"
+	"strings"
+	"sync"
+
+	"github.com/klauspost/compress/zstd"
+
+	"zeroth/data/chat"
+	"zeroth/data/jsonread"
+	"zeroth/input"
+)
+
+// Ignored is the target of a position that has no loss.
+const Ignored = -1
+
+// Documents are records of JSON, one a line, plain or compressed with gzip or zstd.
+// A sample is one document: its first Context+1 tokens, and behind it padding without
+// a loss. Documents are held in memory, five bytes a token.
+//
+// The formats, and the keys of a record by their usual names:
+//
+//	text    text                 all tokens are learned
+//	prompt  prompt, completion   those of the completion, and the token that ends it
+//	chat    messages             those of the assistant, see Chat.Example
+type Documents struct {
+	Files      []string          // patterns; empty: the source has text or tokens
+	Validation []string          // patterns of those to validate on; empty: a fraction of Files
+	Format     string            // "text", "prompt" or "chat"
+	Keys       map[string]string // of records, by their usual names, where they have others
+}
+
+// maxLine is the bytes of a record, and shownLines how many broken ones are named.
+const (
+	maxLine    = 64 << 20
+	shownLines = 20
+)
+
+// documents are the tokens of documents, one behind the other.
+type documents struct {
+	ids     []int32
+	learn   []bool  // by token: it is to be predicted
+	starts  []int64 // (documents+1) tokens before each, and in all
+	learned []int32 // by document: targets of its sample
+}
+
+func (d *documents) len() int { return len(d.learned) }
+
+// read fills a sample with document i.
+func (d *documents) read(input, target []int32, i int32) {
+	ids, learn := d.ids[d.starts[i]:d.starts[i+1]], d.learn[d.starts[i]:d.starts[i+1]]
+	clear(input)
+	copy(input, ids[:len(ids)-1])
+	for k := range target {
+		target[k] = Ignored
+		if k+1 < len(ids) && learn[k+1] {
+			target[k] = ids[k+1]
+		}
+	}
+}
+
+// example is a document that was read, or why it was not.
+type example struct {
+	ids   []int32
+	learn []bool
+	err   error
+}
+
+// counts are what happened to documents on the way.
+type counts struct{ cut, dropped, barren int64 }
+
+// docReader makes examples of lines.
+type docReader struct {
+	Documents
+	tok     fileTokenizer
+	chat    *Chat // of the format chat
+	context int
+	vocab   int // ids are below it
+}
+
+// newDocReader finds what is wrong before a file is read.
+func (s Source) newDocReader(tok Tokenizer) (*docReader, error) {
+	d := &docReader{Documents: s.Documents, context: s.Context, vocab: s.limit(tok)}
+	switch t := tok.(type) {
+	case Bytes:
+		d.tok = byteFiles{}
+	case fileTokenizer:
+		d.tok = t
+	}
+	if d.Format != "chat" {
+		return d, nil
+	}
+	var err error
+	if d.chat, err = NewChat(tok); err != nil {
+		return nil, problem("format", "chat: %w", err)
+	}
+	return d, nil
+}
+
+// key is the name of a record's value.
+func (d *docReader) key(usual string) string { return cmp.Or(d.Keys[usual], usual) }
+
+// example makes one of a line.
+func (d *docReader) example(e partEncoder, line []byte) (x example) {
+	record, err := jsonread.Parse(line)
+	if err != nil {
+		return example{err: err}
+	}
+	if record.Kind != jsonread.Object {
+		return example{err: fmt.Errorf("%v, not an object", record.Kind)}
+	}
+	switch d.Format {
+	case "chat":
+		x = d.conversation(record)
+	case "prompt":
+		x = d.completion(e, record)
+	default:
+		text, err := d.text(record, "text")
+		x = example{ids: d.encode(e, text), err: err}
+		for range x.ids {
+			x.learn = append(x.learn, true)
+		}
+	}
+	for _, id := range x.ids {
+		if int(id) >= d.vocab && x.err == nil {
+			x.err = fmt.Errorf("it has the token %q, number %d, but the model knows only the first %d", d.tok.Decode([]int32{id}), id, d.vocab)
+		}
+	}
+	return x
+}
+
+func (d *docReader) text(record jsonread.Value, usual string) (string, error) {
+	key := d.key(usual)
+	v := record.Get(key)
+	switch v.Kind {
+	case jsonread.String:
+		return v.Text, nil
+	case jsonread.None:
+		return "", fmt.Errorf("it has no %q", key)
+	}
+	return "", fmt.Errorf("%q is %v, not a string", key, v.Kind)
+}
+
+// encode is a document's ids with what begins and ends it.
+func (d *docReader) encode(e partEncoder, text string) []int32 {
+	return signed(e.part(nil, task{text: []byte(text), first: true, last: true}))
+}
+
+func (d *docReader) completion(e partEncoder, record jsonread.Value) example {
+	prompt, err := d.text(record, "prompt")
+	answer, err2 := d.text(record, "completion")
+	if err := cmp.Or(err, err2); err != nil {
+		return example{err: err}
+	}
+	ids := d.encode(e, prompt+answer)
+	head := signed(e.part(nil, task{text: []byte(prompt), first: true}))
+	learn, n := make([]bool, len(ids)), 0
+	for n < min(len(head), len(ids)) && head[n] == ids[n] {
+		n++
+	}
+	for i := n; i < len(ids); i++ {
+		learn[i] = true
+	}
+	return example{ids: ids, learn: learn}
+}
+
+func (d *docReader) conversation(record jsonread.Value) (x example) {
+	key := d.key("messages")
+	v, err := chat.FromJSON(record.Get(key))
+	messages, ok := v.(*chat.List)
+	if err == nil && !ok {
+		err = fmt.Errorf("%q is not a list of messages", key)
+	}
+	if err != nil {
+		return example{err: err}
+	}
+	x.ids, x.learn, x.err = d.chat.Example(messages)
+	return x
+}
+
+// add keeps an example, as far as a sample has room for it.
+func (d *documents) add(x example, context int, n *counts) {
+	if len(x.ids) > context+1 {
+		n.cut++
+		n.dropped += int64(len(x.ids) - context - 1)
+		x.ids, x.learn = x.ids[:context+1], x.learn[:context+1]
+	}
+	learned := int32(0)
+	for i := 1; i < len(x.learn); i++ {
+		if x.learn[i] {
+			learned++
+		}
+	}
+	if learned == 0 {
+		n.barren++
+		return
+	}
+	d.ids, d.learn = append(d.ids, x.ids...), append(d.learn, x.learn...)
+	d.starts, d.learned = append(d.starts, int64(len(d.ids))), append(d.learned, learned)
+}
+
+// line is a record and where it is.
+type line struct {
+	file   string
+	number int
+	text   []byte
+}
+
+// batch is lines that are encoded at once.
+type batch struct {
+	lines    []line
+	examples []example
+	done     chan struct{}
+}
+
+// read encodes the documents of files on all cores, in order. All broken lines are
+// counted, and the first named.
+func (d *docReader) read(ctx context.Context, files []file, memory int64, n *counts, m *meter) (*documents, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	all := &documents{starts: []int64{0}}
+	work, order := make(chan *batch), make(chan *batch, 4*runtime.GOMAXPROCS(0))
+	var wg sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		wg.Go(func() {
+			e := d.tok.parts()
+			for b := range work {
+				for _, l := range b.lines {
+					b.examples = append(b.examples, d.example(e, l.text))
+				}
+				close(b.done)
+			}
+		})
+	}
+	var reading error
+	wg.Go(func() {
+		reading = readLines(ctx, files, m, func(b *batch) { order <- b; work <- b })
+		close(work)
+		close(order)
+	})
+	var broken []error
+	wrong := 0
+	for b := range order {
+		<-b.done
+		for i, x := range b.examples {
+			if x.err == nil {
+				all.add(x, d.context, n)
+				continue
+			}
+			if wrong++; wrong <= shownLines {
+				broken = append(broken, fmt.Errorf("%s:%d: %w", b.lines[i].file, b.lines[i].number, bare(x.err)))
+			}
+		}
+		if memory > 0 && int64(5*len(all.ids)) > memory {
+			cancel()
+		}
+	}
+	wg.Wait()
+	if memory > 0 && int64(5*len(all.ids)) > memory {
+		return nil, fmt.Errorf("the documents take more than the %d bytes of memory that are free; give fewer", memory)
+	}
+	if wrong > shownLines {
+		broken = append(broken, fmt.Errorf("and %d lines more are broken", wrong-shownLines))
+	}
+	return all, errors.Join(append(broken, reading)...)
+}
+
+// bare is a JSON error without its line, which is always the first.
+func bare(err error) error {
+	if e := (*jsonread.Error)(nil); errors.As(err, &e) {
+		return e.Err
+	}
+	return err
+}
+
+// batchBytes is about how much is encoded at once.
+const batchBytes = 1 << 18
+
+// readLines hands out the lines of files that are not blank.
+func readLines(ctx context.Context, files []file, m *meter, emit func(*batch)) error {
+	b, size := &batch{done: make(chan struct{})}, 0
+	flush := func() {
+		if len(b.lines) > 0 {
+			emit(b)
+		}
+		b, size = &batch{done: make(chan struct{})}, 0
+	}
+	for _, f := range files {
+		err := eachLine(ctx, f, func(number int, text []byte) {
+			b.lines = append(b.lines, line{f.path, number, text})
+			if size += len(text); size >= batchBytes {
+				flush()
+			}
+		})
+		if err != nil {
+			return fmt.Errorf("%s: %w", f.path, input.Cause(err))
+		}
+		m.add(f.size)
+	}
+	flush()
+	return ctx.Err()
+}
+
+// eachLine reads a file, whatever it is compressed with.
+func eachLine(ctx context.Context, f file, tell func(number int, text []byte)) error {
+	h, err := input.Open(f.path, math.MaxInt64)
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	head := bufio.NewReaderSize(h, 1<<20)
+	var r io.Reader = head
+	switch magic, _ := head.Peek(4); {
+	case strings.HasPrefix(string(magic), "\x1f\x8b"):
+		z, err := gzip.NewReader(head)
+		if err != nil {
+			return err
+		}
+		r = z
+	case string(magic) == "\x28\xb5\x2f\xfd":
+		z, err := zstd.NewReader(head, zstd.WithDecoderMaxMemory(1<<30), zstd.WithDecoderConcurrency(1))
+		if err != nil {
+			return err
+		}
+		defer z.Close()
+		r = z
+	}
+	lines := bufio.NewScanner(r)
+	lines.Buffer(make([]byte, 1<<16), maxLine)
+	n := 0
+	for lines.Scan() && ctx.Err() == nil {
+		n++
+		if text := lines.Bytes(); len(strings.TrimSpace(string(text[:min(len(text), 64)]))) > 0 || len(text) > 64 {
+			tell(n, append([]byte(nil), text...))
+		}
+	}
+	if err := lines.Err(); errors.Is(err, bufio.ErrTooLong) {
+		return fmt.Errorf("line %d has more than %d bytes", n+1, maxLine)
+	} else if err != nil {
+		return fmt.Errorf("after line %d: %w", n, err)
+	}
+	return nil
+}
+
+// sum is a fingerprint of what documents make of a run.
+func (d *documents) sum() string {
+	h := sha256.New()
+	var b []byte
+	for i := range d.len() {
+		ids, learn := d.ids[d.starts[i]:d.starts[i+1]], d.learn[d.starts[i]:d.starts[i+1]]
+		b = binary.LittleEndian.AppendUint32(b[:0], uint32(len(ids)))
+		for k, id := range ids {
+			x := uint32(id) << 1
+			if learn[k] {
+				x |= 1
+			}
+			b = binary.LittleEndian.AppendUint32(b, x)
+		}
+		h.Write(b)
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// openDocuments makes the splits of documents.
+func (set *Set) openDocuments(ctx context.Context, s Source, files []file) error {
+	r, err := s.newDocReader(set.Tokenizer)
+	if err != nil {
+		return err
+	}
+	held, wrong := find("validation_documents", s.Dir, s.Documents.Validation)
+	if len(wrong) > 0 {
+		return errors.Join(wrong...)
+	}
+	m := &meter{report: s.Progress}
+	if m.report == nil {
+		m.report = func(int64, int64) {}
+	}
+	for _, f := range append(files[:len(files):len(files)], held...) {
+		m.total += f.size
+	}
+	var n counts
+	train, err := r.read(ctx, files, s.Memory, &n, m)
+	if err != nil {
+		return &Problem{"documents", err}
+	}
+	validation, err := r.read(ctx, held, s.Memory, &n, m)
+	if err != nil {
+		return &Problem{"validation_documents", err}
+	}
+	set.Files, set.Tokens, set.Vocab = len(files)+len(held), int64(len(train.ids)+len(validation.ids)), set.Tokenizer.Vocab()
+	set.Fingerprint = train.sum()
+	set.splitDocuments(s, train, validation)
+	set.Notes = append(set.Notes, n.notes(s.Context)...)
+	return set.enoughDocuments(s)
+}
+
+// splitDocuments deals documents to training and validation: those of the files
+// for it, or else every one at which the fraction adds up to another whole.
+func (set *Set) splitDocuments(s Source, train, validation *documents) {
+	set.Train = &Split{docs: train, context: int64(s.Context), shuffle: true, seed: s.Seed}
+	split := &Split{docs: train, context: int64(s.Context)}
+	for i := range train.len() {
+		before, after := math.Floor(float64(i)*s.Validation), math.Floor(float64(i+1)*s.Validation)
+		if len(s.Documents.Validation) == 0 && after > before {
+			split.index = append(split.index, int32(i))
+		} else {
+			set.Train.index = append(set.Train.index, int32(i))
+		}
+	}
+	if len(s.Documents.Validation) > 0 {
+		split.docs = validation
+		for i := range validation.len() {
+			split.index = append(split.index, int32(i))
+		}
+	}
+	if s.Validation > 0 || len(s.Documents.Validation) > 0 {
+		set.Validation = split
+	}
+	set.Train.stretches.windows = int64(len(set.Train.index))
+	split.stretches.windows = int64(len(split.index))
+}
+
+// enoughDocuments refuses sets too small to train on.
+func (set *Set) enoughDocuments(s Source) error {
+	if batch := int64(max(s.Batch, 1)); set.Train.Windows() < batch {
+		return problem("documents", "%d documents to train on, fewer than the %d of one global batch; add some or make the batch smaller", set.Train.Windows(), batch)
+	}
+	if set.Validation != nil && set.Validation.Windows() == 0 {
+		return problem("validation", "no document is left to validate on; add some, raise the fraction, name data.validation_documents, or set it to 0 to train without validation")
+	}
+	return nil
+}
+
+func (n counts) notes(context int) (notes []string) {
+	if n.cut > 0 {
+		notes = append(notes, fmt.Sprintf("%d documents are longer than %d tokens and are cut: %d tokens are not trained on", n.cut, context+1, n.dropped))
+	}
+	if n.barren > 0 {
+		notes = append(notes, fmt.Sprintf("%d documents have nothing to learn from within that length and are left out", n.barren))
+	}
+	return notes
+}
+
+// Learned is the number of targets with a loss in n samples from one on.
+func (s *Split) Learned(sample, n int64) (sum int) {
+	if s.docs == nil {
+		return int(n * s.context)
+	}
+	for i := range n {
+		sum += int(s.docs.learned[s.index[s.Window(sample+i)]])
+	}
+	return sum
+}

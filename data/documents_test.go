@@ -1,0 +1,202 @@
+package data
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+// records writes lines of JSON.
+func records(t testing.TB, all ...any) string {
+	t.Helper()
+	var b strings.Builder
+	for _, x := range all {
+		text, err := json.Marshal(x)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Write(text)
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+// sampleOf is a sample as text: of the input up to the last target, and the targets,
+// with a dot for each that has no loss.
+func sampleOf(s *Split, sample int64) (in, out string) {
+	input, target := make([]int32, s.context), make([]int32, s.context)
+	s.Batch(input, target, sample)
+	last := 0
+	for i, id := range target {
+		if id != Ignored {
+			last = i
+		}
+	}
+	for i, id := range target[:last+1] {
+		in += string(rune(input[i]))
+		if id == Ignored {
+			out += "."
+		} else {
+			out += string(rune(id))
+		}
+	}
+	return in, out
+}
+
+// TestFormats: which tokens of a record are learned.
+func TestFormats(t *testing.T) {
+	type m = map[string]any
+	for name, c := range map[string]struct {
+		documents Documents
+		record    any
+		in, out   string
+	}{
+		"text":       {Documents{Format: "text"}, m{"text": "abc"}, "ab", "bc"},
+		"other key":  {Documents{Format: "text", Keys: map[string]string{"text": "body"}}, m{"text": "no", "body": "abc"}, "ab", "bc"},
+		"prompt":     {Documents{Format: "prompt"}, m{"prompt": "abc", "completion": "de"}, "abcd", "..de"},
+		"other keys": {Documents{Format: "prompt", Keys: map[string]string{"prompt": "q", "completion": "a"}}, m{"q": "ab", "a": "c"}, "ab", ".c"},
+		"cut":        {Documents{Format: "prompt"}, m{"prompt": "abc", "completion": "0123456789"}, "abc01234", "..012345"},
+	} {
+		dir := tree(t, map[string]string{"a.jsonl": records(t, c.record)})
+		c.documents.Files = []string{"*.jsonl"}
+		set := open(t, Source{Documents: c.documents, Dir: dir, Tokenizer: "bytes", Context: 8})
+		in, out := sampleOf(set.Train, 0)
+		if in != c.in || out != c.out || set.Train.Windows() != 1 || set.Train.Learned(0, 1) != len(strings.ReplaceAll(c.out, ".", "")) {
+			t.Errorf("%s: %s %s, want %s %s; %d learned", name, in, out, c.in, c.out, set.Train.Learned(0, 1))
+		}
+		if want := "1 documents are longer than 9 tokens and are cut: 4 tokens are not trained on"; name == "cut" && !slices.Equal(set.Notes, []string{want}) {
+			t.Errorf("notes %q", set.Notes)
+		}
+	}
+}
+
+// TestChatDocuments: what the assistant says is learned, and what ends it, by the
+// template's marks or without them; a template that hides where it stands is refused.
+func TestChatDocuments(t *testing.T) {
+	talk := map[string]any{"messages": []any{
+		map[string]string{"role": "user", "content": "Hi"}, map[string]string{"role": "assistant", "content": "you"},
+		map[string]string{"role": "user", "content": "and?"}, map[string]string{"role": "assistant", "content": "me"},
+	}}
+	marked := "{% for m in messages %}<|im_start|>{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}<|im_end|>{% endfor %}"
+	for name, c := range map[string]struct{ template, want string }{
+		"plain":   {chatML, "you<|im_end|>\nme<|im_end|>\n"},
+		"marked":  {marked, "youme"},
+		"hiding":  {"{% for m in messages %}{% if loop.last %}!{% endif %}{{ m.content }}{% endfor %}", "the template writes message 2 otherwise once others follow"},
+		"failing": {"{{ raise_exception('no') }}", "a.jsonl:1: chat template: line 1, column 19: the template refuses: no"},
+	} {
+		dir := tree(t, map[string]string{"a.jsonl": records(t, talk)})
+		ownFolder(t, filepath.Join(dir, "tok"), "qwen", map[string]string{"chat_template.jinja": c.template})
+		s := Source{Documents: Documents{Files: []string{"a.jsonl"}, Format: "chat"}, Dir: dir, Tokenizer: "tok", Context: 200}
+		set, err := Open(t.Context(), s)
+		if err != nil {
+			if !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%s: %v, want %s", name, err, c.want)
+			}
+			continue
+		}
+		input, target := make([]int32, 200), make([]int32, 200)
+		set.Train.Batch(input, target, 0)
+		learned := slices.DeleteFunc(target, func(id int32) bool { return id == Ignored })
+		if got := string(set.Tokenizer.Decode(learned)); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+// TestDocumentOrder: every epoch has every document once, in an order that only the
+// seed and the epoch decide on; plain and compressed files are the same; validation
+// has documents of its own.
+func TestDocumentOrder(t *testing.T) {
+	var all []any
+	for i := range 100 {
+		all = append(all, map[string]string{"text": fmt.Sprintf("%c%03d", 'a'+i%26, i)})
+	}
+	text := records(t, all...)
+	var zipped bytes.Buffer
+	z := gzip.NewWriter(&zipped)
+	fmt.Fprint(z, text[:len(text)/3*2])
+	z.Close()
+	z = gzip.NewWriter(&zipped) // a second member
+	fmt.Fprint(z, text[len(text)/3*2:])
+	z.Close()
+	e, err := zstd.NewWriter(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := tree(t, map[string]string{"a.jsonl": text + "\n \n", "b.jsonl.gz": zipped.String(), "c.zst": string(e.EncodeAll([]byte(text), nil)), "dev.jsonl": records(t, map[string]string{"text": "dev"})})
+	source := func(file string) Source {
+		return Source{Documents: Documents{Files: []string{file}, Format: "text"}, Dir: dir, Tokenizer: "bytes", Context: 4, Validation: 0.1, Seed: 7}
+	}
+	first := open(t, source("a.jsonl"))
+	for _, file := range []string{"b.jsonl.gz", "c.zst"} {
+		if set := open(t, source(file)); set.Fingerprint != first.Fingerprint || set.Tokens != first.Tokens {
+			t.Errorf("%s is not as a.jsonl", file)
+		}
+	}
+	if first.Train.Windows() != 90 || first.Validation.Windows() != 10 {
+		t.Fatalf("%d and %d documents", first.Train.Windows(), first.Validation.Windows())
+	}
+	seen, epochs := map[string]int{}, [2]string{}
+	for i := range int64(180) {
+		_, out := sampleOf(first.Train, i)
+		seen[out]++
+		epochs[i/90] += out
+	}
+	if len(seen) != 90 || epochs[0] == epochs[1] {
+		t.Errorf("%d documents in an epoch", len(seen))
+	}
+	for i := range int64(10) {
+		if _, out := sampleOf(first.Validation, i); seen[out] > 0 {
+			t.Errorf("%s is in both", out)
+		}
+	}
+	s := source("a.jsonl")
+	s.Documents.Validation = []string{"dev.jsonl"}
+	held := open(t, s)
+	if _, out := sampleOf(held.Validation, 0); out != "ev" || held.Train.Windows() != 100 {
+		t.Errorf("validation on %q beside %d documents", out, held.Train.Windows())
+	}
+}
+
+// TestBrokenDocuments: all broken lines are counted, the first twenty named with
+// their file and line.
+func TestBrokenDocuments(t *testing.T) {
+	bad := map[string]string{
+		`{"text": 5}`: `"text" is a number, not a string`, `{"other": "x"}`: `it has no "text"`, `[1]`: "an array, not an object", `{"text": "\ud800"}`: `\ud800 is half a character`,
+		"{\"text\": \"\xff\"}": "not UTF-8", `{"text": "a", "text": "b"}`: `the key "text" is there twice`, `{"text": "a"`: "no , and no }",
+	}
+	for line, want := range bad {
+		dir := tree(t, map[string]string{"a.jsonl": `{"text": "fine"}` + "\n\n" + line + "\n"})
+		_, err := Open(t.Context(), Source{Documents: Documents{Files: []string{"a.jsonl"}, Format: "text"}, Dir: dir, Tokenizer: "bytes", Context: 4})
+		if p := (*Problem)(nil); !errors.As(err, &p) || p.Key != "documents" || !strings.Contains(err.Error(), "a.jsonl:3: ") || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %s", line, err, want)
+		}
+	}
+	dir := tree(t, map[string]string{"a.jsonl": strings.Repeat("x\n", 50), "cut.gz": "\x1f\x8b\x08\x00", "list.json": "[\n{}]", "p": "PAR1xxxx", "short.jsonl": records(t, map[string]string{"text": "a"})})
+	for file, want := range map[string]string{"a.jsonl": "a.jsonl:20: no JSON", "cut.gz": "unexpected EOF", "list.json": "an array of JSON, not a record a line", "p": "a parquet file, not lines of JSON",
+		"short.jsonl": "0 documents to train on, fewer than the 1 of one global batch"} {
+		_, err := Open(t.Context(), Source{Documents: Documents{Files: []string{file}, Format: "text"}, Dir: dir, Tokenizer: "bytes", Context: 4})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", file, err, want)
+		}
+		if file == "a.jsonl" && (!strings.Contains(err.Error(), "and 30 lines more are broken") || strings.Contains(err.Error(), "a.jsonl:21")) {
+			t.Errorf("%v", err)
+		}
+	}
+	s := Source{Documents: Documents{Files: []string{"big.jsonl"}, Format: "text"}, Dir: dir, Tokenizer: "bytes", Context: 1000, Memory: 100}
+	if err := os.WriteFile(filepath.Join(dir, "big.jsonl"), []byte(records(t, map[string]string{"text": strings.Repeat("x", 500)})), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(t.Context(), s); err == nil || !strings.Contains(err.Error(), "more than the 100 bytes of memory that are free") {
+		t.Errorf("%v", err)
+	}
+}
