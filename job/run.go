@@ -174,10 +174,10 @@ func (r *run) do(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	r.greet()
-	if err := build.Ready(c); err != nil {
+	setup := build.Setup{Launch: r.World, Hooks: r.Hooks}
+	if err := build.Ready(c, setup.At()); err != nil {
 		return err
 	}
-	setup := build.Setup{Launch: r.World, Hooks: r.Hooks}
 	if m := config.Mesh(c); c.Train.LoRA.Rank > 0 && len(setup.At().Here(m)) < m.World() {
 		return input.BadInput(fmt.Errorf("%v: train.lora: adapters are merged by one process, and this job's ranks are in several: start it with zeroth train alone", c.Place("train.lora.rank")))
 	}

@@ -11,8 +11,8 @@
 //   FAKECUDA_NO_PEERS=1       GPUs cannot address each other's memory
 //   FAKECUDA_DROP_WAIT=N      the Nth cuStreamWaitEvent of the process does
 //                             nothing: a mutation, which tests should notice
-//   FAKECUDA_COUNT=FILE       at exit, the number of cuStreamWaitEvents is
-//                             appended to FILE
+//   FAKECUDA_COUNT=FILE       each time a context is released for good the number
+//                             of cuStreamWaitEvents so far is appended to FILE
 //   ZEROTH_EMU_KERNELS=PATH   the library of emulated kernels
 #include <algorithm>
 #include <atomic>
@@ -526,13 +526,6 @@ API cuInit(unsigned) {
 		g.contexts.push_back(new Context{i, 0, std::vector<bool>(n)});
 	if (kernels && *kernels)
 		open_kernels(kernels);
-	if (getenv("FAKECUDA_COUNT"))
-		atexit([] {
-			if (FILE *f = fopen(getenv("FAKECUDA_COUNT"), "a")) {
-				fprintf(f, "%ld\n", g.waits);
-				fclose(f);
-			}
-		});
 	return 0;
 }
 
@@ -574,7 +567,11 @@ API cuDevicePrimaryCtxRelease_v2(int d) {
 	Lock l(g.mu);
 	if (!known(d) || !g.contexts[d]->retained)
 		return INVALID_CONTEXT;
-	g.contexts[d]->retained--;
+	if (--g.contexts[d]->retained == 0 && getenv("FAKECUDA_COUNT"))
+		if (FILE *f = fopen(getenv("FAKECUDA_COUNT"), "a")) {
+			fprintf(f, "%ld\n", g.waits);
+			fclose(f);
+		}
 	return 0;
 }
 

@@ -1,0 +1,129 @@
+//go:build cuda
+
+package cuda_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"zeroth/collective"
+	"zeroth/device"
+	"zeroth/device/cpu"
+	"zeroth/device/cuda"
+	"zeroth/device/cuda/fake"
+)
+
+// TestWaits is operations of which each wait for an event matters: right before one
+// each rank fills what the others read, right after it writes over that.
+func TestWaits(t *testing.T) {
+	const ranks, n = 3, 64
+	for r, err := range together(t, ranks, []int{0}, func(m member) error {
+		mem, err := cuda.OpenPinned(0)
+		if err != nil {
+			return err
+		}
+		defer mem.Close()
+		host := cpu.NewHostFrom(1, mem)
+		defer host.Close()
+		pinned := func() device.Buffer {
+			b, err := host.Alloc(device.F32, ranks*n, device.Params)
+			if err != nil {
+				t.Error(err)
+			}
+			return b
+		}
+		x := m.alloc(device.F32, ranks*n)
+		var in, out []device.Buffer
+		const ops = 6
+		for i := range ops {
+			h := pinned()
+			for j := range h.F32() {
+				h.F32()[j] = float32(100*i + 10*m.g.Rank() + j%7)
+			}
+			in, out = append(in, h), append(out, pinned())
+			m.r.Copy(x, h)
+			m.q.After(m.r.Mark())
+			if i%2 == 0 {
+				collective.AllGather(m.g, m.q, x)
+			} else {
+				collective.ReduceScatter(m.g, m.q, x)
+			}
+			m.q.Copy(out[i], x)
+			m.r.After(m.q.Mark())
+			m.r.Zero(x)
+		}
+		if err := m.q.Wait(); err != nil {
+			return err
+		}
+		if err := m.r.Wait(); err != nil {
+			return err
+		}
+		for i, b := range out {
+			for j, got := range b.F32() {
+				part, want := j/n, float32(0)
+				switch {
+				case i%2 == 0:
+					want = float32(100*i + 10*part + j%7)
+				case part != m.g.Rank():
+					continue
+				default:
+					for r := range ranks {
+						want += float32(100*i + 10*r + j%7)
+					}
+				}
+				if got != want {
+					return fmt.Errorf("operation %d: element %d is %g, want %g", i, j, got, want)
+				}
+			}
+		}
+		for i := range in {
+			host.Free(in[i])
+			host.Free(out[i])
+		}
+		return nil
+	}) {
+		if err != nil {
+			t.Errorf("rank %d: %v", r, err)
+		}
+	}
+}
+
+// TestEveryWaitIsNeeded leaves the waits of TestWaits out, one at a time, in several
+// orders of the work, and tells those that no order has missed. It takes minutes, and
+// is only run where it is asked for.
+func TestEveryWaitIsNeeded(t *testing.T) {
+	if env("ZEROTH_MUTATE") == "" {
+		t.Skip("ZEROTH_MUTATE is not set")
+	}
+	fake.Need(t)
+	count := filepath.Join(t.TempDir(), "count")
+	fake.Again(t, "TestWaits", "FAKECUDA_MODE=lazy:1", "FAKECUDA_COUNT="+count)
+	raw, err := os.ReadFile(count)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var waits int
+	lines := strings.Fields(string(raw))
+	if _, err := fmt.Sscan(lines[len(lines)-1], &waits); err != nil || waits == 0 {
+		t.Fatalf("%q waits: %v", raw, err)
+	}
+	const orders = 12
+	var survivors []int
+	for n := 1; n <= waits; n++ {
+		seen := false
+		for seed := 1; seed <= orders && !seen; seed++ {
+			_, err := fake.Output("TestWaits", fmt.Sprintf("FAKECUDA_MODE=lazy:%d", seed), fmt.Sprintf("FAKECUDA_DROP_WAIT=%d", n))
+			seen = err != nil
+		}
+		if !seen {
+			survivors = append(survivors, n)
+		}
+	}
+	t.Logf("%d waits, each left out in up to %d orders: %d were missed, not %v", waits, orders, waits-len(survivors), survivors)
+	if len(survivors) > 0 {
+		t.Errorf("waits %v are not missed in %d orders", survivors, orders)
+	}
+}
