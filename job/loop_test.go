@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -118,7 +119,7 @@ func TestHeader(t *testing.T) {
 	defer set.Close()
 	want := report.Header{Model: "GPT-2 3.0k", Parameters: parameters, Ranks: 4, Shard: 2, Replicate: 2, Stage: 3, Precision: "bf16",
 		GlobalBatch: 8, TokensPerStep: 64, Steps: 1, DataTokens: set.Train.Windows() * 8, Out: "run", MemoryPerRank: plan.Device.Total(), HostPerRank: plan.Host.Total()}
-	if h.header != want {
+	if !reflect.DeepEqual(h.header, want) {
 		t.Errorf("got  %+v\nwant %+v", h.header, want)
 	}
 }

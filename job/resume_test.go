@@ -245,6 +245,28 @@ func TestResumeComparesTheTraining(t *testing.T) {
 	}
 }
 
+// Groups of parameters last, and what is other is told.
+func TestResumeComparesGroups(t *testing.T) {
+	testjob.InTinyFolder(t)
+	const groups = `[{match: "*.bias", lr: 1e-4, weight_decay: 0}]`
+	trainedRun(t, "optimizer.groups="+groups)
+	for set, want := range map[string]string{
+		"optimizer.lr=null":                              "does not say: optimizer.groups " + groups,
+		"optimizer.groups=null":                          "does not say: optimizer.groups " + groups,
+		`optimizer.groups=[{match: "*.bias", lr: 1e-4}]`: `other than in the checkpoint: optimizer.groups [{match: "*.bias", lr: 1e-4}], was ` + groups,
+		"optimizer.groups=[]":                            "other than in the checkpoint: optimizer.groups [], was " + groups,
+	} {
+		_, b, err := begin(configtest.MustLoad(t, set, "checkpoint.dir=run/ckpt"), "latest")
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.close()
+		if told := strings.Join(b.news, "\n"); !strings.Contains(told, want) {
+			t.Errorf("%s: no %q in\n%s", set, want, told)
+		}
+	}
+}
+
 // linear is the learning rate of the update after so many, of a linear schedule.
 func linear(lr, least float64, warmup, steps, at int) float64 {
 	if at >= steps-1 {

@@ -23,13 +23,19 @@ type Piece struct {
 	Param  device.Buffer   // compute dtype; empty when Master is the parameter
 	Grad   device.Buffer   // float32
 	State  []device.Buffer // float32, in the order of Rule.States; the caller's again when Step returns
-	Decay  bool            // weight decay applies
 }
 
-// Hyper is what changes from step to step.
+// Hyper is what changes from step to step, and from group to group of parameters.
 type Hyper struct {
 	LR        float64
+	Decay     float64 // of the weights; 0 is none
 	GradScale float64 // multiplies the gradient: clipping and loss scale in one
+}
+
+// Group is how some parameters are updated.
+type Group struct {
+	LR    float64 // of the learning rate of the step: 1 is all of it
+	Decay float64 // of the weights; 0 is none
 }
 
 // Rule is an update rule with its constants.

@@ -8,7 +8,7 @@ import (
 
 // AdamW is Adam with decoupled weight decay (Loshchilov and Hutter,
 // arXiv 1711.05101), the update of torch.optim.AdamW.
-type AdamW struct{ Beta1, Beta2, Eps, Decay float64 }
+type AdamW struct{ Beta1, Beta2, Eps float64 }
 
 // States are PyTorch's names.
 func (AdamW) States() []string { return []string{"exp_avg", "exp_avg_sq"} }
@@ -16,14 +16,14 @@ func (AdamW) States() []string { return []string{"exp_avg", "exp_avg_sq"} }
 // Step shrinks the parameter by 1-LR*Decay beside the Adam update.
 func (r AdamW) Step(q Ops, t int, h Hyper, p Piece) {
 	a := adam(r.Beta1, r.Beta2, r.Eps, t, h)
-	a.Shrink = shrink(h.LR, r.Decay, p.Decay)
+	a.Shrink = shrink(h)
 	q.AdamW(p.Master, p.Param, p.Grad, p.State[0], p.State[1], a)
 }
 
 // Adam is Adam (Kingma and Ba, arXiv 1412.6980) whose decay is L2
 // regularisation: it is added to the gradient and so passes through the
 // moments, as in torch.optim.Adam.
-type Adam struct{ Beta1, Beta2, Eps, Decay float64 }
+type Adam struct{ Beta1, Beta2, Eps float64 }
 
 // States are PyTorch's names.
 func (Adam) States() []string { return []string{"exp_avg", "exp_avg_sq"} }
@@ -31,10 +31,7 @@ func (Adam) States() []string { return []string{"exp_avg", "exp_avg_sq"} }
 // Step runs AdamW's kernel without shrinking.
 func (r Adam) Step(q Ops, t int, h Hyper, p Piece) {
 	a := adam(r.Beta1, r.Beta2, r.Eps, t, h)
-	a.Shrink = 1
-	if p.Decay {
-		a.L2 = float32(r.Decay)
-	}
+	a.Shrink, a.L2 = 1, float32(h.Decay)
 	q.AdamW(p.Master, p.Param, p.Grad, p.State[0], p.State[1], a)
 }
 
@@ -57,7 +54,7 @@ func adam(beta1, beta2, eps float64, t int, h Hyper) device.AdamW {
 // SGD is stochastic gradient descent with heavy-ball momentum and coupled
 // decay, the update of torch.optim.SGD without dampening or Nesterov. With
 // Momentum 0 it has no state.
-type SGD struct{ Momentum, Decay float64 }
+type SGD struct{ Momentum float64 }
 
 // States is PyTorch's name, or none without momentum.
 func (r SGD) States() []string {
@@ -69,10 +66,7 @@ func (r SGD) States() []string {
 
 // Step is the same at every t: the momentum buffer starts as zeros.
 func (r SGD) Step(q Ops, _ int, h Hyper, p Piece) {
-	a := device.SGD{GradScale: float32(h.GradScale), Momentum: float32(r.Momentum), LR: float32(h.LR)}
-	if p.Decay {
-		a.Decay = float32(r.Decay)
-	}
+	a := device.SGD{GradScale: float32(h.GradScale), Momentum: float32(r.Momentum), Decay: float32(h.Decay), LR: float32(h.LR)}
 	var m device.Buffer
 	if r.Momentum != 0 {
 		m = p.State[0]
@@ -82,7 +76,7 @@ func (r SGD) Step(q Ops, _ int, h Hyper, p Piece) {
 
 // Lion moves every element by LR in the direction of a sign (Chen et al.,
 // arXiv 2302.06675); its decay is decoupled.
-type Lion struct{ Beta1, Beta2, Decay float64 }
+type Lion struct{ Beta1, Beta2 float64 }
 
 // States is the name the authors' code uses.
 func (Lion) States() []string { return []string{"exp_avg"} }
@@ -93,15 +87,10 @@ func (r Lion) Step(q Ops, _ int, h Hyper, p Piece) {
 		GradScale: float32(h.GradScale),
 		Beta1:     float32(r.Beta1),
 		Beta2:     float32(r.Beta2),
-		Shrink:    shrink(h.LR, r.Decay, p.Decay),
+		Shrink:    shrink(h),
 		LR:        float32(h.LR),
 	})
 }
 
 // shrink is the factor of decoupled decay.
-func shrink(lr, decay float64, on bool) float32 {
-	if !on {
-		return 1
-	}
-	return float32(1 - lr*decay)
-}
+func shrink(h Hyper) float32 { return float32(1 - h.LR*h.Decay) }

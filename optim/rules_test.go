@@ -22,12 +22,11 @@ func randomVectors(seed uint64, n int) vectors {
 	return x
 }
 
-func (x vectors) piece(lo, hi, states int, decay bool) Piece {
+func (x vectors) piece(lo, hi, states int) Piece {
 	b := Piece{
 		Master: device.OfF32(x.w[lo:hi]),
 		Param:  device.OfF32(x.p[lo:hi]),
 		Grad:   device.OfF32(x.g[lo:hi]),
-		Decay:  decay,
 	}
 	for _, s := range [][]float32{x.m, x.v}[:states] {
 		b.State = append(b.State, device.OfF32(s[lo:hi]))
@@ -80,13 +79,13 @@ var rules = []struct {
 	stateNames []string
 	lr         float64
 }{
-	{"AdamW", AdamW{0.9, 0.95, 1e-8, 0.1}, adamReference(0.9, 0.95, 1e-8, 0.1, 0), adamReference(0.9, 0.95, 1e-8, 0, 0),
+	{"AdamW", AdamW{0.9, 0.95, 1e-8}, adamReference(0.9, 0.95, 1e-8, 0.1, 0), adamReference(0.9, 0.95, 1e-8, 0, 0),
 		[]string{"exp_avg", "exp_avg_sq"}, 6e-3},
-	{"Adam", Adam{0.9, 0.999, 1e-8, 0.1}, adamReference(0.9, 0.999, 1e-8, 0, 0.1), adamReference(0.9, 0.999, 1e-8, 0, 0),
+	{"Adam", Adam{0.9, 0.999, 1e-8}, adamReference(0.9, 0.999, 1e-8, 0, 0.1), adamReference(0.9, 0.999, 1e-8, 0, 0),
 		[]string{"exp_avg", "exp_avg_sq"}, 6e-3},
-	{"SGD", SGD{0.9, 0.1}, sgdReference(0.9, 0.1), sgdReference(0.9, 0), []string{"momentum_buffer"}, 0.01},
-	{"SGD without momentum", SGD{0, 0.1}, sgdReference(0, 0.1), sgdReference(0, 0), nil, 0.01},
-	{"Lion", Lion{0.9, 0.99, 0.1}, lionReference(0.9, 0.99, 0.1), lionReference(0.9, 0.99, 0), []string{"exp_avg"}, 1e-3},
+	{"SGD", SGD{0.9}, sgdReference(0.9, 0.1), sgdReference(0.9, 0), []string{"momentum_buffer"}, 0.01},
+	{"SGD without momentum", SGD{0}, sgdReference(0, 0.1), sgdReference(0, 0), nil, 0.01},
+	{"Lion", Lion{0.9, 0.99}, lionReference(0.9, 0.99, 0.1), lionReference(0.9, 0.99, 0), []string{"exp_avg"}, 1e-3},
 }
 
 // TestRulesFollowTheirPapers runs each rule for 20 steps, with and without
@@ -100,9 +99,9 @@ func TestRulesFollowTheirPapers(t *testing.T) {
 				if got := c.rule.States(); !slices.Equal(got, c.stateNames) {
 					t.Fatalf("states %q, want %q", got, c.stateNames)
 				}
-				ref := c.undecayed
+				ref, h := c.undecayed, Hyper{LR: c.lr, GradScale: scale}
 				if decay {
-					ref = c.decayed
+					ref, h.Decay = c.decayed, 0.1
 				}
 				x := randomVectors(1, n)
 				want, state := make([]float64, n), make([][2]float64, n)
@@ -111,7 +110,7 @@ func TestRulesFollowTheirPapers(t *testing.T) {
 				}
 				for step := 1; step <= 20; step++ {
 					x.gradient(step)
-					c.rule.Step(host{}, step, Hyper{LR: c.lr, GradScale: scale}, x.piece(0, n, len(c.stateNames), decay))
+					c.rule.Step(host{}, step, h, x.piece(0, n, len(c.stateNames)))
 					for i := range want {
 						want[i] = ref(step, c.lr, scale*float64(x.g[i]), want[i], &state[i])
 					}
@@ -135,13 +134,13 @@ func TestSplitGivesTheSameBits(t *testing.T) {
 	for _, c := range rules {
 		whole, split := randomVectors(3, n), randomVectors(3, n)
 		for step := 1; step <= 5; step++ {
-			h := Hyper{LR: c.lr, GradScale: 0.5}
+			h := Hyper{LR: c.lr, Decay: 0.1, GradScale: 0.5}
 			whole.gradient(step)
 			split.gradient(step)
-			c.rule.Step(host{}, step, h, whole.piece(0, n, len(c.stateNames), true))
+			c.rule.Step(host{}, step, h, whole.piece(0, n, len(c.stateNames)))
 			cuts := []int{0, 1, 1, 8 + step, 64, n}
 			for i := range len(cuts) - 1 {
-				c.rule.Step(host{}, step, h, split.piece(cuts[i], cuts[i+1], len(c.stateNames), true))
+				c.rule.Step(host{}, step, h, split.piece(cuts[i], cuts[i+1], len(c.stateNames)))
 			}
 		}
 		for _, pair := range [][2][]float32{{whole.w, split.w}, {whole.m, split.m}, {whole.v, split.v}} {
@@ -161,13 +160,13 @@ func TestAdamAgainstPyTorch(t *testing.T) {
 		rule Rule
 		want [4]float64
 	}{
-		{AdamW{0.9, 0.999, 1e-8, 0.01}, [4]float64{0.89900001, 0.9347113604, 0.8994525426, 0.8629823071}},
-		{Adam{0.9, 0.999, 1e-8, 0.01}, [4]float64{0.9000000091, 0.9310643012, 0.8929585921, 0.8531981464}},
+		{AdamW{0.9, 0.999, 1e-8}, [4]float64{0.89900001, 0.9347113604, 0.8994525426, 0.8629823071}},
+		{Adam{0.9, 0.999, 1e-8}, [4]float64{0.9000000091, 0.9310643012, 0.8929585921, 0.8531981464}},
 	} {
 		x := vectors{w: []float32{1}, p: []float32{0}, g: []float32{0}, m: []float32{0}, v: []float32{0}}
 		for i, g := range []float32{0.1, -0.2, 0.3, 0.05} {
 			x.g[0] = g
-			c.rule.Step(host{}, i+1, Hyper{LR: 0.1, GradScale: 1}, x.piece(0, 1, 2, true))
+			c.rule.Step(host{}, i+1, Hyper{LR: 0.1, Decay: 0.01, GradScale: 1}, x.piece(0, 1, 2))
 			if math.Abs(float64(x.w[0])-c.want[i]) > 3e-7 {
 				t.Errorf("%T step %d: %.9g, want %.9g", c.rule, i+1, x.w[0], c.want[i])
 			}
@@ -180,7 +179,7 @@ func TestAdamAgainstPyTorch(t *testing.T) {
 func TestFirstAdamStepIsExact(t *testing.T) {
 	for _, beta2 := range []float64{0.9, 0.95, 0.999, 0.9999} {
 		x := vectors{w: []float32{0}, p: []float32{0}, g: []float32{0.3}, m: []float32{0}, v: []float32{0}}
-		AdamW{0.9, beta2, 0, 0}.Step(host{}, 1, Hyper{LR: 1, GradScale: 1}, x.piece(0, 1, 2, false))
+		AdamW{0.9, beta2, 0}.Step(host{}, 1, Hyper{LR: 1, GradScale: 1}, x.piece(0, 1, 2))
 		if math.Abs(float64(x.w[0])+1) > 3e-7 {
 			t.Errorf("beta2 %g: the first step is %.9g, want -1", beta2, x.w[0])
 		}

@@ -31,7 +31,7 @@ func (r Range) Intersect(o Range) Range {
 // Init says how a parameter starts: Std 0 means the constant Mean.
 type Init struct{ Mean, Std float32 }
 
-// Group is the parameters that an update treats alike.
+// Group is the parameters that an update treats alike, where nobody says otherwise.
 type Group uint8
 
 const (

@@ -125,7 +125,7 @@ func (r *rooflined) step(m *nn.Model, B, T, chunk, arena int) {
 	}
 	acc := r.mem(device.I64, device.ExactLen)
 	r.Sum(acc, bt.Loss)
-	rule := optim.AdamW{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1}
+	rule := optim.AdamW{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8}
 	for _, u := range m.Units() {
 		n := 0
 		for _, p := range u.Params {
@@ -134,7 +134,7 @@ func (r *rooflined) step(m *nn.Model, B, T, chunk, arena int) {
 		f32 := func() device.Buffer { return r.mem(device.F32, n) }
 		g := f32()
 		r.SumSquares(acc, g)
-		rule.Step(r, 1, optim.Hyper{LR: 1e-3, GradScale: 1}, optim.Piece{Master: f32(), Param: r.mem(device.BF16, n), Grad: g, State: []device.Buffer{f32(), f32()}})
+		rule.Step(r, 1, optim.Hyper{LR: 1e-3, Decay: 0.1, GradScale: 1}, optim.Piece{Master: f32(), Param: r.mem(device.BF16, n), Grad: g, State: []device.Buffer{f32(), f32()}})
 	}
 }
 

@@ -2,7 +2,11 @@ package tests
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
+
+	"zeroth/zero"
 )
 
 // The classes of runs that agree to the bit. A gradient is a sum over ranks and
@@ -118,4 +122,35 @@ func TestSumOrders(t *testing.T) {
 		got := train(t, cfg(t, append(sets, other...)...), nil)
 		near(t, fmt.Sprint(other), got, want, 1e-6)
 	}
+}
+
+// A group's parameters are updated as by a job that has its values for all of them,
+// the others as without groups, to the bit; and stages agree.
+func TestGroupsAreUpdatedByThemselves(t *testing.T) {
+	t.Parallel()
+	const groups = `optimizer.groups=[{match: "*.bias", lr: 3e-4, weight_decay: 0}, {match: "transformer.h.0.*", weight_decay: 0.5}]`
+	sets := []string{"precision=fp32", "parallel.ranks=3", "schedule.warmup=0", "train.steps=1", "optimizer.lr=6e-4"}
+	got := train(t, cfg(t, append(sets, groups)...), nil)
+	main := train(t, cfg(t, sets...), nil)
+	slow := train(t, cfg(t, append(sets, "optimizer.lr=3e-4")...), nil)
+	decayed := train(t, cfg(t, append(sets, "optimizer.weight_decay=0.5")...), nil)
+	for name, x := range got.state {
+		want, other := main, slow
+		switch {
+		case strings.HasSuffix(name, ".bias"):
+			want, other = slow, main
+		case strings.Contains(name, ".h.0.ln_"): // decays, which vectors of other jobs do not
+			continue
+		case strings.Contains(name, ".h.0."):
+			want, other = decayed, main
+		}
+		if !slices.Equal(x, want.state[name]) {
+			t.Errorf("%s is not as where all are updated so", name)
+		}
+		if strings.HasPrefix(name, zero.Master) && slices.Equal(x, other.state[name]) {
+			t.Errorf("%s is as where none is updated so", name)
+		}
+	}
+	agree(t, []int{0, 1, 2, 3}, "precision=bf16", "parallel.ranks=3", groups)
+	agree(t, []int{2, 3}, "precision=bf16", "parallel.ranks=3", "train.accumulate=2", groups)
 }

@@ -63,8 +63,9 @@ type Config struct {
 	Listener fsdp.Listener // hears what is done, from the goroutine that issues it; may be nil
 
 	Rule  optim.Rule
-	Clip  float64         // of the global gradient norm; 0 is off
-	Scale optim.LossScale // Dynamic: steps with gradients that overflow are skipped
+	Group func(shard.Param) optim.Group // how a parameter is updated; must be the same on all ranks
+	Clip  float64                       // of the global gradient norm; 0 is off
+	Scale optim.LossScale               // Dynamic: steps with gradients that overflow are skipped
 }
 
 // Batches fills a micro-batch's token ids, B*T each.
@@ -93,6 +94,8 @@ type Trainer struct {
 	merge    func() error
 	kept     device.Event    // the last update has reached the disk
 	pieces   [][][]run       // of each tile of each unit's shard
+	groups   []optim.Group   // of parameters, all different
+	hypers   []optim.Hyper   // of each group, in this step
 	labels   []label         // of each unit's work
 	state    []device.Buffer // work space of update
 
@@ -118,7 +121,7 @@ type input struct {
 // run is neighbouring elements of a shard that are updated alike.
 type run struct {
 	at    shard.Range
-	group shard.Group
+	group int // of Trainer.groups
 }
 
 // label names a unit's work on the update queue, for errors and traces.
@@ -169,13 +172,14 @@ func (t *Trainer) build() (err error) {
 	for i, u := range units {
 		rest = append(rest, offload.Shard{Param: u.Param, Grad: u.Grad})
 		t.labels = append(t.labels, label{fsdp.Label(u.Name, fsdp.Norm), fsdp.Label(u.Name, fsdp.Update)})
+		groups := t.groupsOf(u.Layout)
 		var tiles [][]run
 		for j := range t.store.Tiles(i) {
-			tiles = append(tiles, runs(u.Layout, u.Shard.Rank(), t.store.Tile(i, j)))
+			tiles = append(tiles, runs(u.Layout, u.Shard.Rank(), t.store.Tile(i, j), groups))
 		}
 		t.pieces = append(t.pieces, tiles)
 	}
-	t.state = make([]device.Buffer, len(c.Rule.States()))
+	t.state, t.hypers = make([]device.Buffer, len(c.Rule.States())), make([]optim.Hyper, len(t.groups))
 	t.merge = t.mergeSums
 	if err := t.store.Allocate(rest); err != nil {
 		return err
@@ -241,11 +245,25 @@ func (t *Trainer) allocate() error {
 	return errors.Join(errs...)
 }
 
-// runs joins the pieces of a tile of a rank's shard that are of one group;
-// elements are counted from the tile's first.
-func runs(l *shard.Layout, rank int, tile shard.Range) (out []run) {
+// groupsOf is the group of each parameter of a unit.
+func (t *Trainer) groupsOf(l *shard.Layout) (of []int) {
+	for _, p := range l.Params {
+		g := t.cfg.Group(p)
+		i := slices.Index(t.groups, g)
+		if i < 0 {
+			i = len(t.groups)
+			t.groups = append(t.groups, g)
+		}
+		of = append(of, i)
+	}
+	return of
+}
+
+// runs joins the pieces of a tile of a rank's shard that are of one group, of which
+// groups has that of each parameter; elements are counted from the tile's first.
+func runs(l *shard.Layout, rank int, tile shard.Range, groups []int) (out []run) {
 	for p := range l.Pieces(rank) {
-		group, in := l.Params[p.Param].Group, p.InShard.Intersect(tile)
+		group, in := groups[p.Param], p.InShard.Intersect(tile)
 		if in.Len() == 0 {
 			continue
 		}
@@ -494,7 +512,9 @@ func (t *Trainer) gradScale(s Stats) float64 {
 // update issues the update of every unit, in the order the next step uses them.
 func (t *Trainer) update(lr, gradScale float64) {
 	t.Updates++
-	h := optim.Hyper{LR: lr, GradScale: gradScale}
+	for i, g := range t.groups {
+		t.hypers[i] = optim.Hyper{LR: lr * g.LR, Decay: g.Decay, GradScale: gradScale}
+	}
 	for i, u := range t.runner.Units {
 		if u.Frozen {
 			continue
@@ -508,7 +528,7 @@ func (t *Trainer) update(lr, gradScale float64) {
 			q.After(st.Ready[0])
 			q.After(st.Ready[1])
 			for _, r := range t.pieces[i][j] {
-				t.cfg.Rule.Step(q, t.Updates, h, t.piece(st, r))
+				t.cfg.Rule.Step(q, t.Updates, t.hypers[r.group], t.piece(st, r))
 			}
 			done = t.store.Release(i, j, q.Mark(), true)
 		}
@@ -522,7 +542,7 @@ func (t *Trainer) update(lr, gradScale float64) {
 // piece is a run of a tile with the state its update needs, good until the next.
 func (t *Trainer) piece(st offload.State, r run) optim.Piece {
 	lo, hi := r.at.Lo, r.at.Hi
-	p := optim.Piece{Master: st.Master.Slice(lo, hi), Grad: st.Grad.Slice(lo, hi), State: t.state, Decay: r.group == shard.Decayed}
+	p := optim.Piece{Master: st.Master.Slice(lo, hi), Grad: st.Grad.Slice(lo, hi), State: t.state}
 	if st.Param.N > 0 {
 		p.Param = st.Param.Slice(lo, hi)
 	}

@@ -4,6 +4,7 @@ import (
 	"zeroth/device"
 	"zeroth/job/config"
 	"zeroth/optim"
+	"zeroth/shard"
 	"zeroth/zero"
 )
 
@@ -11,15 +12,24 @@ import (
 func Rule(o config.Optimizer) optim.Rule {
 	switch o.Type {
 	case "adamw":
-		return optim.AdamW{Beta1: o.Betas[0], Beta2: o.Betas[1], Eps: o.Eps, Decay: o.WeightDecay}
+		return optim.AdamW{Beta1: o.Betas[0], Beta2: o.Betas[1], Eps: o.Eps}
 	case "adam":
-		return optim.Adam{Beta1: o.Betas[0], Beta2: o.Betas[1], Eps: o.Eps, Decay: o.WeightDecay}
+		return optim.Adam{Beta1: o.Betas[0], Beta2: o.Betas[1], Eps: o.Eps}
 	case "lion":
-		return optim.Lion{Beta1: o.Betas[0], Beta2: o.Betas[1], Decay: o.WeightDecay}
+		return optim.Lion{Beta1: o.Betas[0], Beta2: o.Betas[1]}
 	case "sgd":
-		return optim.SGD{Momentum: o.Momentum, Decay: o.WeightDecay}
+		return optim.SGD{Momentum: o.Momentum}
 	}
 	panic("build: optimizer " + o.Type)
+}
+
+// group is how a job updates a parameter. A group's own highest learning rate is a
+// part of the job's, which the schedule changes.
+func group(o config.Optimizer) func(shard.Param) optim.Group {
+	return func(p shard.Param) optim.Group {
+		g := o.For(p)
+		return optim.Group{LR: g.LR / o.LR, Decay: g.WeightDecay}
+	}
 }
 
 // Schedule is the learning rate over the job's steps.
@@ -44,6 +54,6 @@ func Trainer(c *config.Config) zero.Config {
 		Model: config.Network(c), DType: c.Precision,
 		Policy: stage.Policy(c.Zero.Prefetch, c.Zero.Recompute == "block"),
 		Micro:  c.Train.Accumulate, B: c.Train.MicroBatch, T: c.Model.Context, Chunk: c.Train.LossChunk,
-		Rule: Rule(c.Optimizer), Clip: c.Train.Clip, Scale: lossScale(c),
+		Rule: Rule(c.Optimizer), Group: group(c.Optimizer), Clip: c.Train.Clip, Scale: lossScale(c),
 	}
 }

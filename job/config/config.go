@@ -112,6 +112,7 @@ type Optimizer struct {
 	Eps         float64    // adamw, adam
 	WeightDecay float64
 	Momentum    float64 // sgd
+	Groups      []Group // of parameters that are updated otherwise; the first that matches one counts
 }
 
 // Schedule is the learning rate over the steps: a linear rise from 0 over

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ type Key struct {
 	Meaning string
 	When    string // in which jobs it is used; empty: in all
 	Example string // a value, in YAML
+	Keys    []Key  // of each mapping, where the value is a list of them
 }
 
 // Explain is what there is to know of a key; false if there is none of the name.
@@ -29,8 +31,15 @@ func Explain(name string) (Key, bool) {
 
 // explain is the field in words.
 func (f field) explain() Key {
-	return Key{Name: f.key, Value: f.value.want(), Choices: choices(f.value), Default: f.initial + f.rule, Meaning: f.doc,
+	k := Key{Name: f.key, Value: f.value.want(), Choices: choices(f.value), Default: f.initial + f.rule, Meaning: f.doc,
 		When: when[f.key], Example: f.sample()}
+	if v, ok := f.value.(records); ok {
+		k.Value = "a list of " + v.many
+		for _, of := range v.table() {
+			k.Keys = append(k.Keys, of.explain())
+		}
+	}
+	return k
 }
 
 // when says in which jobs a key is used, of keys that not all jobs use: see idle,
@@ -78,18 +87,16 @@ var samples = map[string]string{
 	"model.from": "models/gpt2", "model.kv_heads": "2", "model.ffn": "1024", "model.vocab": "50257", "model.rope_theta": "500000", "model.tied": "true",
 	"data.text": `["docs/**/*.md"]`, "data.tokens": `["train.bin"]`, "data.documents": `["chats-*.jsonl"]`, "data.validation_documents": `["dev.jsonl"]`, "data.dtype": "uint16", "data.tokenizer": "gpt2", "data.vocab": "models/gpt2",
 	"train.batch": "32", "train.micro_batch": "4", "train.accumulate": "2", "train.eval_every": "100", "train.freeze": `["model.embed_tokens.*"]`, "train.lora.alpha": "32", "train.lora.targets": `["q_proj", "v_proj"]`, "parallel.ranks": "4", "parallel.gpus": "[0, 2]", "parallel.memory": "4GiB", "parallel.token_file": "/run/secrets/zeroth", "parallel.bind": "10.0.0.7",
-	"zero.offload.path": "/mnt/nvme", "optimizer.betas": "[0.9, 0.95]", "optimizer.eps": "1e-8", "optimizer.momentum": "0.9",
+	"zero.offload.path": "/mnt/nvme", "optimizer.betas": "[0.9, 0.95]", "optimizer.eps": "1e-8", "optimizer.momentum": "0.9", "optimizer.groups": `[{match: "*.bias", lr: 1e-4, weight_decay: 0}]`,
 	"schedule.warmup": "100", "schedule.min_lr": "6e-5", "schedule.decay": "100", "checkpoint.every": "100", "checkpoint.dir": "/data/ckpt", "checkpoint.keep": "{last: 3, best: val_loss}",
 	"checkpoint.save_on_exit": "true", "sample.prompt": `"Once upon a time"`, "sample.tokens": "200", "sample.seed": "1",
 }
 
+// samplesOfItems are those of keys in lists.
+var samplesOfItems = map[string]string{"match": `"*.bias"`, "lr": "1e-4", "weight_decay": "0"}
+
 // sample is a value that would do.
-func (f field) sample() string {
-	if s, ok := samples[f.key]; ok {
-		return s
-	}
-	return f.initial
-}
+func (f field) sample() string { return cmp.Or(samples[f.key], samplesOfItems[f.key], f.initial) }
 
 // choices are the words a value is one of; nil if it is not one of a few.
 func choices(v value) []string {
@@ -118,6 +125,13 @@ func (k Key) Text() string {
 	}
 	row("example", k.inline())
 	row("", "--set "+k.flag())
+	for i, of := range k.Keys {
+		word := ""
+		if i == 0 {
+			word = "keys"
+		}
+		row(word, fmt.Sprintf("%-12s  %s: %s; default: %s", of.Name, of.Meaning, of.Value, of.Default))
+	}
 	return b.String()
 }
 

@@ -117,6 +117,7 @@ func (c *Config) fields() []field {
 		{"optimizer.eps", real{&o.Eps, hf.Positive, "a positive number"}, "", "1e-8", "added to the denominator; adamw and adam"},
 		{"optimizer.weight_decay", real{&o.WeightDecay, atLeast0, "a number of at least 0"}, "0.1", "", "of matrices; biases and norms have none"},
 		{"optimizer.momentum", real{&o.Momentum, within(0, 1), "a number of at least 0 and below 1"}, "", "0.9", "of sgd"},
+		{"optimizer.groups", listOf(&o.Groups, "group of parameters", "groups of parameters", mostGroups, (*Group).fields), "", "none", "parameters, by patterns of their names, that are updated otherwise; of several groups that match one its first counts"},
 
 		{"schedule.type", choice{&s.Type, curves}, "cosine", "", "constant | linear | cosine | wsd | inverse_sqrt: the learning rate after the warmup"},
 		{"schedule.warmup", count{&s.Warmup, 0, mostSteps}, "", "20, or steps if fewer", "steps of linear rise from 0; a run of fewer steps ends before the highest rate"},
@@ -187,9 +188,20 @@ func ReferenceTables() string {
 			fmt.Fprintf(&b, "\n### %s\n\n| key | value | default | meaning |\n|---|---|---|---|\n", section)
 		}
 		last = section
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", f.key, inCell(f.value.want()), inCell(f.initial+f.rule), inCell(f.doc))
+		b.WriteString(f.row(f.key))
+		if v, ok := f.value.(records); ok {
+			for _, of := range v.table() {
+				b.WriteString(of.row(f.key + "[]." + of.key))
+			}
+		}
 	}
 	return b.String()
+}
+
+// row is a field's of a table in Markdown.
+func (f field) row(name string) string {
+	k := f.explain()
+	return fmt.Sprintf("| `%s` | %s | %s | %s |\n", name, inCell(k.Value), inCell(k.Default), inCell(k.Meaning))
 }
 
 // inCell is a text as a cell of a Markdown table shows it.

@@ -103,6 +103,8 @@ func LimitTables(more ...[2]any) string {
 	row("lists and mappings in each other", jobDepth)
 	row("anchors and aliases", jobNames)
 	row("documents, of which one may say something", jobDocs)
+	row("groups of parameters", mostGroups)
+	row("the pattern of one", fmt.Sprintf("%d bytes", longestPattern))
 	row("time spans", longest)
 	row("sizes in memory", fmt.Sprintf("%d bytes", int64(MostMemory)))
 	row("problems told at once", ProblemsShown)

@@ -39,6 +39,12 @@ func WithNetwork(c *Config, m *nn.Model) (*Config, error) {
 	if c.Sample.Tokens > 0 {
 		errs = append(errs, fmt.Errorf("%v: sample.tokens: samples are of models with a config.json, a given network has none", c.Place("sample.tokens")))
 	}
+	for i, what := range ungrouped(c.Optimizer.Groups, hf.Parameters(m)) {
+		if what != [2]string{} {
+			key := fmt.Sprintf("optimizer.groups[%d]", i)
+			errs = append(errs, fmt.Errorf("%v: %s: %s; %s", c.Place(key), key, what[0], what[1]))
+		}
+	}
 	if len(errs) > 0 {
 		return nil, input.BadInput(errors.Join(errs...))
 	}

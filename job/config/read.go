@@ -45,6 +45,13 @@ func (r *reader) read() {
 }
 
 func (r *reader) set(f field, n *node) {
+	if v, ok := f.value.(records); ok {
+		if problems := v.read(f.key, n); len(problems) > 0 {
+			r.bad[f.key] = true
+			r.problems = append(r.problems, problems...)
+			return
+		}
+	}
 	wrong := f.value.set(n)
 	if wrong != "" {
 		at := n.at
@@ -58,13 +65,19 @@ func (r *reader) set(f field, n *node) {
 	r.given[f.key] = n
 	r.Config.places[f.key] = n.at
 	for i, item := range n.items {
-		r.Config.places[fmt.Sprintf("%s[%d]", f.key, i)] = item.at
+		at := fmt.Sprintf("%s[%d]", f.key, i)
+		r.Config.places[at] = item.at
+		for _, p := range item.pairs {
+			r.Config.places[join(at, p.key)] = p.value.at
+		}
 	}
 }
 
 // example is the default as an example of a number that would do.
 func (f field) example() string {
 	switch f.value.(type) {
+	case perhaps:
+		return ", such as " + f.sample()
 	case count, real, reals:
 		first, _, _ := strings.Cut(f.initial+f.rule, ";")
 		first, _, _ = strings.Cut(first, ", or")

@@ -61,6 +61,7 @@ func (r *reader) resolve() {
 	r.resolveBatch()
 	r.resolveTraining()
 	r.resolveOptimizer()
+	r.resolveGroups()
 	r.resolveCheckpoint()
 	r.resolveSample()
 	if wrong, keys := Countable(r.Config); wrong != "" {

@@ -101,7 +101,7 @@ func (r *reader) resumeModel() {
 // those that say what is saved and what may be deleted.
 var Lasting = []string{
 	"data.tokenizer", "data.vocab", "data.format", "data.validation", "train.steps", "train.batch", "train.clip", "train.seed", "precision",
-	"optimizer.type", "optimizer.lr", "optimizer.betas", "optimizer.eps", "optimizer.weight_decay", "optimizer.momentum",
+	"optimizer.type", "optimizer.lr", "optimizer.betas", "optimizer.eps", "optimizer.weight_decay", "optimizer.momentum", "optimizer.groups",
 	"schedule.type", "schedule.warmup", "schedule.min_lr",
 	"checkpoint.every", "checkpoint.save_on_exit", "checkpoint.keep",
 }

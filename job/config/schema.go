@@ -65,6 +65,10 @@ func schemaOf(v value) object {
 		return typed("integer", object{"minimum": -1, "maximum": MostRanks, "not": object{"const": 0}})
 	case real:
 		return bounded(v.ok, "null")
+	case perhaps:
+		return bounded(v.ok, "null")
+	case pattern:
+		return object{"type": scalars, "minLength": 1, "maxLength": longestPattern}
 	case reals:
 		return typed("array", object{"items": bounded(v.ok), "minItems": 2, "maxItems": 2})
 	case choice, dtype:
@@ -83,6 +87,8 @@ func schemaOf(v value) object {
 		return object{"type": []string{"array", "string", "null"}, "pattern": "^auto$", "minItems": 1, "items": object{"type": "integer", "minimum": 0, "maximum": MostGPUs}}
 	case bound:
 		return typed("string", object{"pattern": `^(auto|[0-9.eE+-]+ *(B|kB|[MGT]B|[KMGT]iB))$`})
+	case records:
+		return typed("array", object{"maxItems": v.most, "items": v.schema()})
 	case retention:
 		last, every := object{"type": "integer", "minimum": 1, "maximum": hf.Most}, object{"type": "integer", "minimum": 1, "maximum": mostSteps}
 		return object{"type": []string{"integer", "object", "null"}, "minimum": 1, "maximum": hf.Most, "minProperties": 1, "additionalProperties": false,

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	gopath "path"
 	"regexp"
 	"slices"
 	"strconv"
@@ -152,6 +153,26 @@ func (v real) set(n *node) string {
 
 func (v real) want() string { return v.what }
 func (v real) yaml() string { return formatReal(*v.p) }
+
+// perhaps is a real that may be left out.
+type perhaps struct {
+	p    **float64
+	ok   func(float64) bool
+	what string
+}
+
+func (v perhaps) set(n *node) string {
+	x := new(float64)
+	wrong := real{x, v.ok, v.what}.set(n)
+	if wrong == "" {
+		*v.p = x
+	}
+	return wrong
+}
+
+func (v perhaps) empty() bool  { return *v.p == nil }
+func (v perhaps) want() string { return v.what }
+func (v perhaps) yaml() string { return formatReal(**v.p) }
 
 // formatReal is the shortest text that reads back as x: 6e-4, but 0.01.
 func formatReal(x float64) string {
@@ -348,6 +369,27 @@ func Quote(s string) string {
 
 // unwritable is what a job file may not have as it is, and JSON may.
 var unwritable = regexp.MustCompile("[\u007f-\u009f\ufeff]")
+
+// longestPattern bounds the pattern of a group, in bytes.
+const longestPattern = 200
+
+// pattern is a pattern of names, as path.Match has it.
+type pattern struct{ p *string }
+
+func (v pattern) set(n *node) string {
+	_, err := gopath.Match(n.text, "")
+	switch {
+	case n.kind != scalar || n.text == "" || err != nil:
+		return n.String() + " is not a pattern"
+	case len(n.text) > longestPattern:
+		return fmt.Sprintf("a pattern of %d bytes, of at most %d", len(n.text), longestPattern)
+	}
+	*v.p = n.text
+	return ""
+}
+
+func (v pattern) want() string { return `a pattern of names, such as "*.bias"` }
+func (v pattern) yaml() string { return Quote(*v.p) }
 
 // texts is a list of strings.
 type texts struct{ p *[]string }

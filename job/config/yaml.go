@@ -202,6 +202,10 @@ func (n *node) moveTo(at place) {
 	for _, item := range n.items {
 		item.moveTo(at)
 	}
+	for _, p := range n.pairs {
+		p.at = at
+		p.value.moveTo(at)
+	}
 }
 
 // parse reads one YAML document; nil if it has none.

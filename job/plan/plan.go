@@ -123,17 +123,18 @@ type Plan struct {
 	Machine    Machine
 	Model      string // "GPT-2 10.7M"
 	Parameters int64
-	Allocated  device.Bytes // before step 1 and for good: what the device must have
-	Host       device.Bytes // of what is offloaded, in host memory
-	Disk       int64        // bytes of what is offloaded, on disk
-	Padding    int64        // bytes of Allocated without a meaning, on the rank that has most
-	AtRest     Amounts      // in use between steps
-	Peak       *Moment      // the highest, one of Timeline
-	Timeline   []*Moment    // in the order of issue; of many micro-batches the first two and the last
-	Sent       int64        // bytes a rank sends in a step, around rings
-	Outside    []Estimate   // of what is not in Allocated
-	Simulated  *sim.Result  // of a step's time; nil where none was asked for
-	Measured   *Measured    // of a run; nil where there was none
+	Groups     []config.Grouped // of parameters, where the job has some
+	Allocated  device.Bytes     // before step 1 and for good: what the device must have
+	Host       device.Bytes     // of what is offloaded, in host memory
+	Disk       int64            // bytes of what is offloaded, on disk
+	Padding    int64            // bytes of Allocated without a meaning, on the rank that has most
+	AtRest     Amounts          // in use between steps
+	Peak       *Moment          // the highest, one of Timeline
+	Timeline   []*Moment        // in the order of issue; of many micro-batches the first two and the last
+	Sent       int64            // bytes a rank sends in a step, around rings
+	Outside    []Estimate       // of what is not in Allocated
+	Simulated  *sim.Result      // of a step's time; nil where none was asked for
+	Measured   *Measured        // of a run; nil where there was none
 
 	Lacks error // the job does not fit, as training it would say, or nil
 }
@@ -173,6 +174,7 @@ func plan(c *config.Config, m Machine, micros int) (*Plan, error) {
 	for _, u := range t.Units() {
 		p.Parameters += int64(u.Layout.Numel())
 	}
+	p.Groups = config.Groups(c)
 	p.Model = fmt.Sprintf("%s %s", build.Trainer(c).Model.Name, show.Compact(float64(p.Parameters)))
 	p.Padding, p.Outside = padding(c, t), Outside(c, m)
 	for _, m := range p.Timeline {

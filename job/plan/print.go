@@ -198,44 +198,45 @@ func (p *Plan) header() [][2]string {
 	if c.Zero.Stage > 0 {
 		ranks = fmt.Sprintf("%d = shard %d × replicate %d, stage %d, %s", mesh.World(), mesh.Shard, mesh.Replicate, c.Zero.Stage, c.Precision)
 	}
-	return [][2]string{
+	return append([][2]string{
 		{"model", fmt.Sprintf("%s, %s parameters", p.Model, show.Grouped(p.Parameters))},
 		{"ranks", ranks},
 		{"batch", fmt.Sprintf("%d sequences of %s tokens a step: micro-batches of %d × accumulate %d × %d ranks",
 			c.Train.Batch, show.Grouped(int64(c.Model.Context)), c.Train.MicroBatch, c.Train.Accumulate, c.Parallel.Ranks)},
-	}
+	}, config.GroupRows(p.Groups)...)
 }
 
 // MarshalJSON is the plan for programs: bytes are whole numbers.
 func (p *Plan) MarshalJSON() ([]byte, error) {
 	c, mesh := p.Config, config.Mesh(p.Config)
 	return json.Marshal(struct {
-		Model      string      `json:"model"`
-		Parameters int64       `json:"parameters"`
-		Ranks      int         `json:"ranks"`
-		Shard      int         `json:"shard"`
-		Replicate  int         `json:"replicate"`
-		Stage      int         `json:"stage"`
-		Precision  string      `json:"precision"`
-		Recompute  string      `json:"recompute"`
-		MicroBatch int         `json:"micro_batch"`
-		Accumulate int         `json:"accumulate"`
-		Context    int         `json:"context"`
-		Allocated  int64       `json:"allocated"`
-		AtRest     int64       `json:"at_rest"`
-		AtPeak     int64       `json:"at_peak"`
-		Peak       string      `json:"peak"`
-		Padding    int64       `json:"padding"`
-		Categories []Row       `json:"categories"`
-		Outside    []Estimate  `json:"outside,omitempty"`
-		Memory     int64       `json:"memory,omitempty"`
-		Verdict    string      `json:"verdict,omitempty"`
-		Host       int64       `json:"host,omitempty"`
-		Disk       int64       `json:"disk,omitempty"`
-		Sent       int64       `json:"sent_bytes_a_step"`
-		Simulated  *sim.Result `json:"simulated,omitempty"`
+		Model      string           `json:"model"`
+		Parameters int64            `json:"parameters"`
+		Groups     []config.Grouped `json:"groups,omitempty"`
+		Ranks      int              `json:"ranks"`
+		Shard      int              `json:"shard"`
+		Replicate  int              `json:"replicate"`
+		Stage      int              `json:"stage"`
+		Precision  string           `json:"precision"`
+		Recompute  string           `json:"recompute"`
+		MicroBatch int              `json:"micro_batch"`
+		Accumulate int              `json:"accumulate"`
+		Context    int              `json:"context"`
+		Allocated  int64            `json:"allocated"`
+		AtRest     int64            `json:"at_rest"`
+		AtPeak     int64            `json:"at_peak"`
+		Peak       string           `json:"peak"`
+		Padding    int64            `json:"padding"`
+		Categories []Row            `json:"categories"`
+		Outside    []Estimate       `json:"outside,omitempty"`
+		Memory     int64            `json:"memory,omitempty"`
+		Verdict    string           `json:"verdict,omitempty"`
+		Host       int64            `json:"host,omitempty"`
+		Disk       int64            `json:"disk,omitempty"`
+		Sent       int64            `json:"sent_bytes_a_step"`
+		Simulated  *sim.Result      `json:"simulated,omitempty"`
 	}{
-		p.Model, p.Parameters, mesh.World(), mesh.Shard, mesh.Replicate, c.Zero.Stage, c.Precision.String(), c.Zero.Recompute,
+		p.Model, p.Parameters, p.Groups, mesh.World(), mesh.Shard, mesh.Replicate, c.Zero.Stage, c.Precision.String(), c.Zero.Recompute,
 		c.Train.MicroBatch, c.Train.Accumulate, c.Model.Context,
 		p.Allocated.Total(), p.AtRest.Total(), p.Peak.InUse.Total(), p.Peak.Name, p.Padding, p.Rows(), p.Outside, p.Machine.Memory, p.verdict(), p.Host.Total(), p.Disk, p.Sent, p.Simulated,
 	})

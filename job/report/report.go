@@ -5,6 +5,7 @@ import (
 	"math"
 	"time"
 
+	"zeroth/job/config"
 	"zeroth/job/show"
 	"zeroth/job/sim"
 )
@@ -13,6 +14,7 @@ import (
 type Header struct {
 	Model         string // "GPT-2 10.7M"
 	Parameters    int64
+	Groups        []config.Grouped // of parameters; nil of a job without groups
 	Ranks         int
 	Shard         int
 	Replicate     int
@@ -143,6 +145,7 @@ func (h Header) Rows() [][2]string {
 		{"batch", fmt.Sprintf("%d sequences, %s tokens a step, %s steps", h.GlobalBatch, show.Grouped(int64(h.TokensPerStep)), show.Grouped(int64(h.Steps)))},
 		{"data", show.Grouped(h.DataTokens) + " tokens"},
 	}...)
+	rows = append(rows, config.GroupRows(h.Groups)...)
 	if h.MemoryPerRank > 0 {
 		rows = append(rows, [2]string{"memory", show.ByteSize(h.MemoryPerRank) + " a rank"})
 	}

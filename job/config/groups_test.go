@@ -1,0 +1,137 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"zeroth/job/testjob"
+	"zeroth/shard"
+)
+
+const grouped = testjob.Least + `model: {layers: 2, heads: 1, width: 8, context: 16}
+optimizer:
+  lr: 1e-3
+  groups:
+    - {match: "transformer.h.0.*.bias", lr: 1e-4}
+    - match: "*.bias"
+      weight_decay: 0.5
+    - {match: "transformer.wte.*", lr: 2e-3, weight_decay: 0}
+    - {match: "transformer.h.?.ln_*", lr: 1e-5}
+    - {match: "transformer.h.1.*", lr: 3e-3}
+`
+
+// The first group that matches a parameter says how it is updated; what it leaves
+// out, and parameters of no group, are as without groups.
+func TestFirstGroupCounts(t *testing.T) {
+	testjob.InFolder(t, grouped)
+	c := mustLoad(t)
+	for _, x := range []struct {
+		name string
+		kind shard.Group
+		want Updated
+	}{
+		{"transformer.h.0.attn.c_attn.bias", shard.Plain, Updated{0, 1e-4, 0}},
+		{"transformer.h.1.attn.c_attn.bias", shard.Plain, Updated{1, 1e-3, 0.5}},
+		{"transformer.ln_f.bias", shard.Plain, Updated{1, 1e-3, 0.5}},
+		{"transformer.wte.weight", shard.Decayed, Updated{2, 2e-3, 0}},
+		{"transformer.h.1.ln_1.weight", shard.Plain, Updated{3, 1e-5, 0}},
+		{"transformer.h.1.mlp.c_fc.weight", shard.Decayed, Updated{4, 3e-3, 0.1}},
+		{"transformer.h.0.mlp.c_fc.weight", shard.Decayed, Updated{-1, 1e-3, 0.1}},
+		{"transformer.ln_f.weight", shard.Plain, Updated{-1, 1e-3, 0}},
+	} {
+		if got := c.Optimizer.For(shard.Param{Name: x.name, Group: x.kind}); got != x.want {
+			t.Errorf("%s: %+v, want %+v", x.name, got, x.want)
+		}
+	}
+	const w = 8
+	want := []string{
+		`"transformer.h.0.*.bias" vectors: 88 parameters, lr 1e-4, weight decay 0`, // 3w of attention, w, 4w, w, 2 norms
+		`"*.bias": 96 parameters, lr 1e-3, weight decay 0.5`,
+		`"transformer.wte.*": 2,048 parameters, lr 2e-3, weight decay 0`,
+		`"transformer.h.?.ln_*" vectors: 32 parameters, lr 1e-5, weight decay 0`,
+		`"transformer.h.1.*" matrices: 768 parameters, lr 3e-3, weight decay 0.1`,
+		`matrices: 896 parameters, lr 1e-3, weight decay 0.1`, // block 0 and positions
+		`vectors: 8 parameters, lr 1e-3, weight decay 0`,      // the last norm
+	}
+	var got []string
+	sum := int64(0)
+	for _, g := range Groups(c) {
+		got, sum = append(got, g.String()), sum+g.Parameters
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+	if all := int64(12*w*w*2 + 13*w*2 + 256*w + 16*w + 2*w); sum != all {
+		t.Errorf("%d parameters are in groups, the model has %d", sum, all)
+	}
+
+	again, err := Load("job.yaml", []string{"optimizer.groups=" + c.Text("optimizer.groups")})
+	if err != nil || again.Text("optimizer.groups") != c.Text("optimizer.groups") {
+		t.Errorf("%s\nis read as %v (%v)", c.Text("optimizer.groups"), again, err)
+	}
+	testjob.Write(t, "again.yaml", string(c.YAML()))
+	if again, err = Load("again.yaml", nil); err != nil || cmp.Diff(again.Optimizer, c.Optimizer) != "" {
+		t.Errorf("%s\nis read as %+v (%v)", c.YAML(), again, err)
+	}
+	if Groups(mustLoad(t, "optimizer.groups=null")) != nil {
+		t.Error("a job without groups has some")
+	}
+}
+
+// All that is wrong with groups is told at once, each where it stands.
+func TestGroupProblems(t *testing.T) {
+	testjob.InFolder(t, testjob.Least+`optimizer:
+  groups:
+    - {match: "*.bias", lr: fast, weight_decay: -1, decay: 0}
+    - {lr: 1e-4}
+    - "*.bias"
+    - {match: "[a", lr: 1e-4}
+    - {match: "*.bias", momentum: 1}
+`)
+	_, err := Load("job.yaml", nil)
+	want := `job.yaml:4:29: optimizer.groups[0].lr: fast is not a number; want a positive number, such as 1e-4
+job.yaml:4:49: optimizer.groups[0].weight_decay: -1 is out of range; want a number of at least 0, such as 0
+job.yaml:4:53: optimizer.groups[0].decay: unknown key; want one of match, lr, weight_decay
+job.yaml:5:8: optimizer.groups[1]: lacks match; want {match: "*.bias", lr: 1e-4, weight_decay: 0}
+job.yaml:6:7: optimizer.groups[2]: "*.bias" is not a mapping; want a group of parameters, such as {match: "*.bias", lr: 1e-4, weight_decay: 0}
+job.yaml:7:15: optimizer.groups[3].match: "[a" is not a pattern; want a pattern of names, such as "*.bias"
+job.yaml:8:25: optimizer.groups[4].momentum: unknown key; want one of match, lr, weight_decay`
+	if err == nil || err.Error() != want {
+		t.Errorf("got\n%v\nwant\n%s", err, want)
+	}
+}
+
+// Groups that are of no parameter, or say nothing of theirs, are refused with
+// names that are like theirs.
+func TestIdleGroups(t *testing.T) {
+	testjob.InFolder(t, testjob.Least+`optimizer:
+  groups:
+    - {match: "*.wieght", lr: 1e-4}
+    - {match: "h.*"}
+    - {match: "*.bias", lr: 1e-4}
+    - {match: "transformer.h.3.*.bias", weight_decay: 0}
+    - {match: "model.layers.*.q_proj.weight", weight_decay: 0}
+`)
+	_, err := Load("job.yaml", nil)
+	want := `job.yaml:4:8: optimizer.groups[0]: "*.wieght" matches no parameter that is trained; there are transformer.wte.weight, transformer.wpe.weight, transformer.ln_f.weight
+job.yaml:5:8: optimizer.groups[1]: it says nothing of its parameters; want lr, weight_decay or both beside match
+job.yaml:7:8: optimizer.groups[3]: all 6 parameters that "transformer.h.3.*.bias" matches are of groups before it; put it before them, or remove it
+job.yaml:8:8: optimizer.groups[4]: "model.layers.*.q_proj.weight" matches no parameter that is trained; there are transformer.h.*.attn.c_proj.weight, transformer.h.*.mlp.c_proj.weight, transformer.h.*.attn.c_attn.weight`
+	if err == nil || err.Error() != want {
+		t.Errorf("got\n%v\nwant\n%s", err, want)
+	}
+	var many []string
+	for i := range mostGroups + 1 {
+		many = append(many, fmt.Sprintf(`{match: "*.%d.*", lr: 1}`, i))
+	}
+	_, err = Load("job.yaml", []string{"optimizer.groups=[" + strings.Join(many, ", ") + "]"})
+	if err == nil || !strings.Contains(err.Error(), "optimizer.groups: a list of 101, of at most 100") {
+		t.Error(err)
+	}
+	if _, err = Load("job.yaml", []string{"optimizer.groups=[{match: '" + strings.Repeat("*a", 200) + "', lr: 1}]"}); err == nil || !strings.Contains(err.Error(), "a pattern of 400 bytes, of at most 200") {
+		t.Error(err)
+	}
+}
