@@ -1,0 +1,79 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"zeroth/input"
+	"zeroth/job"
+	"zeroth/job/config"
+	"zeroth/job/state"
+)
+
+func (a *app) eval() *cobra.Command {
+	var run string
+	var sets []string
+	var all, asJSON bool
+	cmd := &cobra.Command{
+		Use:   "eval JOB.yaml --run FOLDER",
+		Short: "Compute the loss and perplexity of a model on a job's data",
+		Long: `Compute the loss and perplexity of a model on the validation data of a job, whole,
+or with --all on all of its data. The model is the one that a run has written at
+its end, or that of a Hugging Face folder; of a checkpoint 'zeroth ckpt export'
+makes one. Of the job only data, the sizes of batches, ranks and precision count.`,
+		Example: `  zeroth eval examples/quickstart.yaml --run run1
+  zeroth eval job.yaml --run ./Qwen3-0.6B --set 'data={text: ["test/*.txt"]}' --all`,
+		Args: cobra.ExactArgs(1),
+		RunE: a.do(func(cmd *cobra.Command, args []string) error {
+			ctx, release := untilSignal(cmd.Context(), func() {})
+			defer release()
+			c, err := evaluated(args[0], run, sets)
+			if err != nil {
+				return err
+			}
+			e, err := job.Evaluate(ctx, c, all, a.note)
+			if errors.Is(err, context.Canceled) && ctx.Err() != nil {
+				return errStopped
+			}
+			if err != nil {
+				return err
+			}
+			return a.tellEvaluation(e, asJSON)
+		}),
+		ValidArgsFunction: completeJob,
+	}
+	f := cmd.Flags()
+	f.StringVar(&run, "run", "", "`folder` of a run that has ended, or of a Hugging Face model")
+	f.StringArrayVar(&sets, "set", nil, "`key=value` of the job that counts instead of the file's")
+	f.BoolVar(&all, "all", false, "evaluate all of the data, not only what is held out")
+	f.BoolVar(&asJSON, "json", false, "print a JSON object")
+	must(cmd.MarkFlagRequired("run"))
+	must(cmd.MarkFlagDirname("run"))
+	return cmd
+}
+
+// evaluated is the job with the model of a folder in place of its own.
+func evaluated(path, run string, sets []string) (*config.Config, error) {
+	if folder := filepath.Join(run, state.ModelDir); input.Exists(filepath.Join(folder, "config.json")) {
+		run = folder
+	}
+	return config.Load(path, append(sets, "model=null", "model.from="+run, "train.lora=null", "train.freeze=null", "sample=null"))
+}
+
+func (a *app) tellEvaluation(e job.Evaluation, asJSON bool) error {
+	speed := float64(e.Tokens) / e.Seconds
+	if asJSON {
+		return json.NewEncoder(a.out).Encode(map[string]any{"loss": e.Loss, "perplexity": e.Perplexity(), "tokens": e.Tokens,
+			"tokens_left_out": e.Left, "seconds": e.Seconds, "tokens_per_second": speed})
+	}
+	fmt.Fprintf(a.out, "loss        %.6f nats a token\nperplexity  %.4f\ntokens      %d in %.1f s, %.0f tokens/s\n", e.Loss, e.Perplexity(), e.Tokens, e.Seconds, speed)
+	if e.Left > 0 {
+		fmt.Fprintf(a.out, "left out    %d tokens at the end, which do not fill a batch of all ranks: train.micro_batch: 1 leaves fewer\n", e.Left)
+	}
+	return nil
+}

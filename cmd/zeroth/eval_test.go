@@ -1,0 +1,26 @@
+package main
+
+import (
+	"encoding/json"
+	"math"
+	"testing"
+)
+
+// The model that a run has written is evaluated on the job's data, as text and as
+// JSON; what there is no model in is told.
+func TestEval(t *testing.T) {
+	inFolder(t)
+	zeroth(t, 0, "train", "tiny.yaml", "--out", "run")
+	out, _ := zeroth(t, 0, "eval", "tiny.yaml", "--run", "run", "--all")
+	contains(t, out, "loss        ", "perplexity  ", " tokens/s\n")
+	out, _ = zeroth(t, 0, "eval", "tiny.yaml", "--run", "run/model", "--all", "--json", "--set", "train.micro_batch=1")
+	var e map[string]float64
+	if err := json.Unmarshal([]byte(out), &e); err != nil || !(e["loss"] > 0) || math.Abs(math.Exp(e["loss"])-e["perplexity"]) > 1e-9*e["perplexity"] || e["tokens"] == 0 {
+		t.Errorf("%s: %v", out, err)
+	}
+	if _, errs := zeroth(t, 2, "eval", "tiny.yaml", "--run", "nowhere"); errs == "" {
+		t.Error("no message")
+	}
+	zeroth(t, 2, "eval", "tiny.yaml")
+	zeroth(t, 2, "eval", "--run", "run")
+}

@@ -1,0 +1,157 @@
+package job
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"zeroth/data"
+	"zeroth/input"
+	"zeroth/job/build"
+	"zeroth/job/config"
+	"zeroth/job/fit"
+	"zeroth/job/report"
+	"zeroth/zero"
+)
+
+// Evaluation is how well a model knows a job's data.
+type Evaluation struct {
+	Loss    float64 // mean over all tokens, nats
+	Tokens  int64
+	Left    int64 // tokens at the end that do not fill a batch of all ranks
+	Seconds float64
+}
+
+// Perplexity is e to the power of the loss.
+func (e Evaluation) Perplexity() float64 { return math.Exp(e.Loss) }
+
+// Evaluate computes the loss of the model that the job starts from, model.from, on
+// the job's validation data, or with whole on what it trains on, too. Nothing is
+// written. tell hears what is worth to know, and now and then how far it is.
+func Evaluate(ctx context.Context, c *config.Config, whole bool, tell func(string)) (e Evaluation, err error) {
+	if c.Model.From == "" {
+		return e, input.BadInput(errors.New("there is no model to evaluate: model.from names none"))
+	}
+	setup := build.Setup{}
+	plan, err := fit.Affordable(c, setup)
+	if err != nil {
+		return e, err
+	}
+	setup.Plan = &plan
+	set, weights, err := openInputs(c, ctx, fit.Product(plan.Memory(), int64(c.Parallel.Ranks)), false, told{tell: tell})
+	if err != nil {
+		return e, err
+	}
+	defer set.Close() // only read from
+	defer weights.Close()
+	if err := weights.Check(ctx, c.Model); err != nil {
+		return e, err
+	}
+	x := &evaluation{c: c, tell: tell, parts: evaluated(set, whole), share: data.Share{Ranks: config.Mesh(c).DataRanks(), Accumulate: 1, MicroBatch: c.Train.MicroBatch}}
+	if len(x.parts) == 0 {
+		return e, input.BadInput(fmt.Errorf("%v: data.validation is 0, so there is no validation data: want a fraction, or all of the data (--all)", c.Place("data.validation")))
+	}
+	if x.batches() == 0 {
+		return e, input.BadInput(fmt.Errorf("%v: the data has %d windows of %d tokens, and %d ranks read %d at once: want fewer ranks, a smaller micro_batch, or more data",
+			c.Place("train.micro_batch"), x.windows(), c.Model.Context, x.share.Ranks, x.share.Global()))
+	}
+	ranks, err := build.Open(c, setup)
+	if err != nil {
+		return e, err
+	}
+	defer build.CloseAll(ranks)
+	err = build.Together(ranks, func(r *build.Rank) error {
+		if err := r.Trainer.Fill(zero.Master, weights.Fill); err != nil {
+			return err
+		}
+		began := time.Now()
+		loss, err := x.run(ctx, r)
+		if r.Rank == 0 {
+			e.Loss, e.Seconds = loss, time.Since(began).Seconds()
+		}
+		return err
+	})
+	T := int64(c.Model.Context)
+	e.Tokens = x.batches() * x.share.Global() * T
+	e.Left = x.windows()*T - e.Tokens
+	return e, err
+}
+
+// told is an observer that hears notes alone.
+type told struct {
+	report.Observers
+	tell func(string)
+}
+
+func (t told) Note(line string) { t.tell(line) }
+
+// evaluated are the parts of the data that count.
+func evaluated(set *data.Set, whole bool) (parts []*data.Split) {
+	if whole {
+		parts = append(parts, set.Train)
+	}
+	if set.Validation != nil {
+		parts = append(parts, set.Validation)
+	}
+	return parts
+}
+
+// evaluation goes through windows in their order.
+type evaluation struct {
+	c     *config.Config
+	tell  func(string)
+	parts []*data.Split
+	share data.Share
+}
+
+func (x *evaluation) windows() (n int64) {
+	for _, p := range x.parts {
+		n += p.Windows()
+	}
+	return n
+}
+
+// batches is how many micro-batches every rank has.
+func (x *evaluation) batches() int64 { return x.windows() / x.share.Global() }
+
+// atOnce is the micro-batches of which ranks exchange the loss.
+const atOnce = 64
+
+func (x *evaluation) run(ctx context.Context, r *build.Rank) (float64, error) {
+	var sum float64
+	all, next := x.batches(), time.Now().Add(2*time.Second)
+	for done := int64(0); done < all; done += atOnce {
+		if ctx.Err() != nil {
+			return 0, context.Cause(ctx)
+		}
+		n := min(atOnce, all-done)
+		mean, err := r.Trainer.Eval(int(n), func(micro int, input, target []int32) error {
+			x.read(x.share.First(done+int64(micro), 0, config.Mesh(x.c).DataRank(r.Rank)), input, target)
+			return nil
+		})
+		if err != nil {
+			return 0, err
+		}
+		sum += mean * float64(n)
+		if now := time.Now(); r.Rank == 0 && now.After(next) {
+			next = now.Add(2 * time.Second)
+			x.tell(fmt.Sprintf("evaluating: %.0f %%, loss so far %.4f", 100*float64(done+n)/float64(all), sum/float64(done+n)))
+		}
+	}
+	return sum / float64(all), nil
+}
+
+// read reads windows from number first on.
+func (x *evaluation) read(first int64, input, target []int32) {
+	T := x.c.Model.Context
+	for i := range x.share.MicroBatch {
+		at, part := first+int64(i), 0
+		for at >= x.parts[part].Windows() {
+			at -= x.parts[part].Windows()
+			part++
+		}
+		x.parts[part].Batch(input[i*T:(i+1)*T], target[i*T:(i+1)*T], at)
+	}
+}
