@@ -172,12 +172,20 @@ func environ(pid int, name string) string {
 	return ""
 }
 
+// steady is tiny.yaml for three ranks, whose steps do not depend on how many follow.
+func steady(steps int, out string) []string {
+	return []string{"train", "tiny.yaml", "--set", "parallel={ranks: 3, heartbeat: 200ms, dead_after: 4s}", "--set", "schedule={type: constant, warmup: 0}",
+		"--set", fmt.Sprint("train.steps=", steps), "--set", "checkpoint.every=20", "--set", "sample.tokens=0", "--out", out}
+}
+
+// endless is more steps than any run here makes.
+const endless = 1_000_000
+
 // fault is a launch of three processes of which one gets a signal, some time after
 // the first checkpoint.
-func fault(t *testing.T, out string, sig syscall.Signal, victim int, after time.Duration, launch ...string) (code int, errs string) {
+func fault(t *testing.T, out string, steps int, sig syscall.Signal, victim int, after time.Duration, launch ...string) (code int, errs string) {
 	t.Helper()
-	args := append(append([]string{"launch", "-n", "3"}, launch...), "--", "train", "tiny.yaml", "--set", "parallel={ranks: 3, heartbeat: 200ms, dead_after: 2s}",
-		"--set", "train.steps=400", "--set", "checkpoint.every=20", "--set", "sample.tokens=0", "--out", out)
+	args := append(append(append([]string{"launch", "-n", "3"}, launch...), "--"), steady(steps, out)...)
 	cmd, rest, e := start(t, "main", args...)
 	for {
 		if _, err := checkpoint.Resolve(filepath.Join(out, "ckpt"), "latest"); err == nil {
@@ -213,8 +221,6 @@ func fault(t *testing.T, out string, sig syscall.Signal, victim int, after time.
 // disturbed.
 func TestLaunchSurvivesFaults(t *testing.T) {
 	inFolder(t)
-	process(t, 0, "train", "tiny.yaml", "--set", "parallel.ranks=3", "--set", "train.steps=400", "--set", "checkpoint.every=20", "--set", "sample.tokens=0", "--out", "whole")
-	want := outcomeOf(t, "whole")
 	rng, runs := rand.New(rand.NewPCG(15, 1)), 8
 	if testing.Short() {
 		runs = 2
@@ -222,13 +228,10 @@ func TestLaunchSurvivesFaults(t *testing.T) {
 	for i := range runs {
 		sig, why := syscall.SIGKILL, "connection lost"
 		if i%2 == 1 {
-			sig, why = syscall.SIGSTOP, "silent for 2s"
+			sig, why = syscall.SIGSTOP, "silent for 4s"
 		}
 		out, victim := fmt.Sprint("run", i), rng.IntN(3)
-		code, errs := fault(t, out, sig, victim, time.Duration(rng.IntN(50))*time.Millisecond)
-		if code == 0 { // it was over before
-			continue
-		}
+		code, errs := fault(t, out, endless, sig, victim, time.Duration(rng.IntN(200))*time.Millisecond)
 		named := regexp.MustCompile(fmt.Sprintf(`(?m)^(?:\[([\d,]+)\] )?zeroth: .*peer %d lost: rank %d \(.*\): %s`, victim, victim, why))
 		var by []string // the processes that name the victim, of which 0 has no mark
 		for _, m := range named.FindAllStringSubmatch(errs, -1) {
@@ -239,8 +242,15 @@ func TestLaunchSurvivesFaults(t *testing.T) {
 			t.Errorf("run %d: exit code %d, rank %d named by %v, want %v:\n%s", i, code, victim, by, want, errs)
 			continue
 		}
-		process(t, 0, "launch", "-n", "3", "--", "train", "tiny.yaml", "--set", "parallel.ranks=3", "--set", "train.steps=400", "--set", "checkpoint.every=20", "--set", "sample.tokens=0", "--out", out, "--resume", "latest")
-		if outcomeOf(t, out) != want {
+		list, err := checkpoint.List(filepath.Join(out, "ckpt"))
+		newest, ok := checkpoint.Newest(list)
+		if err != nil || !ok {
+			t.Fatal(err)
+		}
+		steps, whole := int(newest.Step)+10, fmt.Sprint("whole", i)
+		process(t, 0, append(append([]string{"launch", "-n", "3", "--"}, steady(steps, out)...), "--resume", "latest")...)
+		process(t, 0, steady(steps, whole)...)
+		if outcomeOf(t, out) != outcomeOf(t, whole) {
 			t.Errorf("run %d: other bits than without the fault", i)
 		}
 	}
@@ -249,8 +259,8 @@ func TestLaunchSurvivesFaults(t *testing.T) {
 // --restarts does by itself what a user would.
 func TestLaunchRestarts(t *testing.T) {
 	inFolder(t)
-	process(t, 0, "train", "tiny.yaml", "--set", "parallel.ranks=3", "--set", "train.steps=400", "--set", "checkpoint.every=20", "--set", "sample.tokens=0", "--out", "whole")
-	code, errs := fault(t, "r", syscall.SIGKILL, 1, 0, "--restarts", "2")
+	process(t, 0, steady(400, "whole")...)
+	code, errs := fault(t, "r", 400, syscall.SIGKILL, 1, 0, "--restarts", "2")
 	if code != 0 || !strings.Contains(errs, "zeroth: starting again from the last checkpoint, 1 of 2") {
 		t.Errorf("exit code %d\n%s", code, errs)
 	}
@@ -262,7 +272,7 @@ func TestLaunchRestarts(t *testing.T) {
 // SIGTERM to any one process stops all, with a checkpoint.
 func TestLaunchStopsTogether(t *testing.T) {
 	inFolder(t)
-	code, errs := fault(t, "r", syscall.SIGTERM, 2, 0)
+	code, errs := fault(t, "r", endless, syscall.SIGTERM, 2, 0)
 	if code != 75 || !strings.Contains(errs, "another process of the run was asked to stop after step ") || !strings.Contains(errs, "[2] zeroth: stopped, to be resumed: stopped by signal: terminated") {
 		t.Errorf("exit code %d\n%s", code, errs)
 	}
