@@ -66,6 +66,11 @@ func disagreement(calls []call, name func(r int) int) error {
 	return nil
 }
 
+// ErrDiverged says which ranks called what, where they did not call the same.
+type ErrDiverged string
+
+func (e ErrDiverged) Error() string { return string(e) }
+
 // divergence tells the sides apart, the smallest first: it is likely the one
 // in the wrong.
 func divergence(calls []call, name func(r int) int) error {
@@ -100,7 +105,7 @@ func divergence(calls []call, name func(r int) int) error {
 			said[i] += fmt.Sprintf(" (%s)", cmp.Or(s.about(), "without a label"))
 		}
 	}
-	return fmt.Errorf("operation %d: %s", most.seq, strings.Join(said, ", "))
+	return ErrDiverged(fmt.Sprintf("operation %d: %s", most.seq, strings.Join(said, ", ")))
 }
 
 // ranks is "rank 2" or "ranks 0,1,3".

@@ -103,7 +103,10 @@ const ReasonLen = 4096
 func EncodeReason(why error) []byte {
 	var late ErrLate
 	var lost ErrPeerLost
+	var diverged ErrDiverged
 	switch {
+	case errors.As(why, &diverged):
+		return append([]byte{'d'}, diverged[:min(len(diverged), ReasonLen-1)]...)
 	case errors.As(why, &late):
 		if b, err := json.Marshal(late); err == nil && len(b) < ReasonLen {
 			return append([]byte{'t'}, b...)
@@ -124,6 +127,8 @@ func DecodeReason(b []byte) error {
 		return ErrPeerLost{int(binary.LittleEndian.Uint32(b[1:]))}
 	case len(b) > 1 && b[0] == 't' && json.Unmarshal(b[1:], &late) == nil:
 		return late
+	case len(b) > 1 && b[0] == 'd':
+		return ErrDiverged(b[1:])
 	case len(b) > 1 && b[0] == 'e':
 		return errors.New(string(b[1:]))
 	}

@@ -50,7 +50,8 @@ func (alone) Share(_ context.Context, mine string) (string, error) { return mine
 func (alone) Fail(error)                                           {}
 func (alone) Explain(err error) error                              { return err }
 
-// Lost is the error of a run that ended because it lost another process.
+// Lost is the error of a run that ended because it lost another process, or parted
+// from it.
 type Lost struct {
 	Checkpoint string // that --resume latest goes on from; empty if there is none
 	cause      error
@@ -85,7 +86,8 @@ func (r *run) ended(err error) error {
 	r.World.Fail(err)
 	err = r.World.Explain(err)
 	var lost rendezvous.Lost
-	if _, one := r.World.(alone); one || !errors.Is(err, collective.ErrClosed) && !errors.As(err, &lost) {
+	others := errors.Is(err, collective.ErrClosed) || errors.As(err, &lost) || errors.As(err, new(collective.ErrDiverged))
+	if _, one := r.World.(alone); one || !others {
 		return err
 	}
 	l := &Lost{cause: err}

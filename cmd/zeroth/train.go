@@ -165,6 +165,9 @@ func (a *app) runTraining(ctx context.Context, file string, sets []string, o job
 		return err
 	}
 	defer leave()
+	if in.Rank > 0 {
+		look = &probes{} // they look at rank 0
+	}
 	stop, err := look.start(&o)
 	if err == nil {
 		err = job.Run(ctx, c, o)

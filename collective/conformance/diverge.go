@@ -43,7 +43,11 @@ func testDivergence(t *testing.T, open func(int) []collective.Group) {
 				} else {
 					test.rest(r)
 				}
-				return says(r.q[0].Wait(), test.want)
+				err := r.q[0].Wait()
+				if !errors.As(err, new(collective.ErrDiverged)) {
+					return fmt.Errorf("error %T", err)
+				}
+				return says(err, test.want)
 			})
 		})
 	}

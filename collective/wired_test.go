@@ -1,0 +1,32 @@
+package collective_test
+
+import (
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"zeroth/collective"
+)
+
+// What ends a group is on a wire what callers branch on, of bounded length.
+func TestReasonsOnWires(t *testing.T) {
+	late := collective.ErrLate{Op: "operation 7", Rank: 1, Ranks: [][]int{{2}, {0, 3}}, Limit: time.Second}
+	for _, why := range []error{collective.ErrPeerLost{Rank: 70000}, late, collective.ErrDiverged("operation 1: rank 2 calls"), errors.New("disk full")} {
+		if got := collective.DecodeReason(collective.EncodeReason(why)); !reflect.DeepEqual(got, why) {
+			t.Errorf("%#v becomes %#v", why, got)
+		}
+	}
+	long := strings.Repeat("x", 2*collective.ReasonLen)
+	for _, why := range []error{errors.New(long), collective.ErrDiverged(long), collective.ErrLate{Op: long}} {
+		if n := len(collective.EncodeReason(why)); n > collective.ReasonLen {
+			t.Errorf("%T: %d bytes", why, n)
+		}
+	}
+	for _, b := range []string{"", "r", "r12345", "t{", "e", "zz"} {
+		if err := collective.DecodeReason([]byte(b)); err == nil {
+			t.Errorf("%q is no reason", b)
+		}
+	}
+}
