@@ -24,7 +24,8 @@ const (
 	MaxTemplate = 1 << 20 // bytes
 	MaxOutput   = 1 << 24 // bytes, of a text or any string within
 	maxDepth    = 200     // of expressions, blocks and calls within each other
-	maxSteps    = 1 << 22 // expressions and statements done in one rendering
+	maxWork     = 1 << 28 // of one rendering: bytes that are looked at or made, and stepWork a step
+	stepWork    = 64
 )
 
 // Error is what is wrong with a template, or what it did.

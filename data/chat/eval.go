@@ -46,7 +46,7 @@ type run struct {
 	generated [][2]int
 	captures  int    // set blocks and macros around, whose text goes elsewhere
 	leave     string // break or continue, on its way to its loop
-	steps     int
+	work      int
 	depth     int // of calls
 }
 
@@ -55,13 +55,31 @@ func (r *run) fail(at int, format string, args ...any) {
 	panic(wrong(r.text, at, format, args...).(*Error))
 }
 
-func (r *run) step() {
-	if r.steps++; r.steps > maxSteps {
-		r.fail(0, "the template does more than %d steps", maxSteps)
+func (r *run) step() { r.spend(0, stepWork) }
+
+// spend counts work.
+func (r *run) spend(at, n int) {
+	if r.work += n; r.work > maxWork {
+		r.fail(at, "the template does too much: more than %d steps, or as much with long texts", maxWork/stepWork)
 	}
 }
 
+// look counts the work of reading all of a value.
+func (r *run) look(at int, v Value) { r.spend(at, measure(v).weight) }
+
+// made measures a new list or map, and refuses one that is too deep.
+func (r *run) made(at int, v Value) Value {
+	switch v.(type) {
+	case *List, *Dict:
+		if measure(v).depth > maxDepth {
+			r.fail(at, "more than %d lists and maps within each other", maxDepth)
+		}
+	}
+	return v
+}
+
 func (r *run) write(at int, s string) {
+	r.spend(at, len(s))
 	if r.out.Len()+len(s) > MaxOutput {
 		r.fail(at, "the text is longer than %d bytes", MaxOutput)
 	}
@@ -73,6 +91,7 @@ func (r *run) long(at int, n int) {
 	if n > MaxOutput {
 		r.fail(at, "a value of more than %d bytes", MaxOutput)
 	}
+	r.spend(at, n)
 }
 
 // capture is the text that statements make.
@@ -121,6 +140,12 @@ func (r *run) assign(at int, s *scope, names []string, v Value) {
 
 // iterate is what a loop over a value goes through.
 func (r *run) iterate(at int, v Value) []Value {
+	switch v := v.(type) {
+	case string:
+		r.spend(at, 32*len(v))
+	case *List:
+		r.spend(at, len(v.Items))
+	}
 	switch v := v.(type) {
 	case *List:
 		return v.Items
@@ -260,7 +285,10 @@ func (r *run) call(at int, f Value, g given) Value {
 	case *macro:
 		return r.callMacro(at, f, g)
 	case function:
-		return f(&caller{r, at, "the call"}, g)
+		for _, v := range g.values {
+			r.look(at, v)
+		}
+		return r.made(at, f(&caller{r, at, "the call"}, g))
 	case Function:
 		var values []Value
 		values = append(values, g.values...)
@@ -337,6 +365,7 @@ func (r *run) attribute(at int, v Value, name string) Value {
 	if m, ok := methods[name]; ok && m.of(v) {
 		return function(func(c *caller, g given) Value {
 			c.name = name
+			c.r.look(c.at, v)
 			return m.do(c, v, g)
 		})
 	}
@@ -437,7 +466,7 @@ func (r *run) slice(at int, v Value, bounds [3]Value) Value {
 		some = append(some, items[i])
 	}
 	if !isString {
-		return &List{some}
+		return &List{Items: some}
 	}
 	var b strings.Builder
 	for _, c := range some {
@@ -448,6 +477,8 @@ func (r *run) slice(at int, v Value, bounds [3]Value) Value {
 
 // compare is one comparison.
 func (r *run) compare(at int, op string, a, b Value) bool {
+	r.look(at, a)
+	r.look(at, b)
 	switch op {
 	case "==":
 		return equal(a, b)
@@ -502,6 +533,8 @@ func (r *run) contains(at int, v, x Value) bool {
 func (r *run) operate(at int, op string, a, b Value) Value {
 	r.step()
 	if op == "~" {
+		r.look(at, a)
+		r.look(at, b)
 		s := printed(a) + printed(b)
 		r.long(at, len(s))
 		return s
@@ -523,7 +556,7 @@ func (r *run) operate(at int, op string, a, b Value) Value {
 		if s, ok := a.(*List); ok {
 			if t, ok := b.(*List); ok {
 				r.long(at, len(s.Items)+len(t.Items))
-				return &List{append(append([]Value(nil), s.Items...), t.Items...)}
+				return r.made(at, &List{Items: append(append([]Value(nil), s.Items...), t.Items...)})
 			}
 		}
 	case op == "*":

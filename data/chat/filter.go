@@ -63,7 +63,7 @@ func filters() map[string]filter {
 		"upper":   plainText(strings.ToUpper),
 		"lower":   plainText(strings.ToLower),
 		"safe":    plainText(func(s string) string { return s }),
-		"list":    func(c *caller, v Value, g given) Value { c.none(g); return &List{c.r.iterate(c.at, v)} },
+		"list":    func(c *caller, v Value, g given) Value { c.none(g); return &List{Items: c.r.iterate(c.at, v)} },
 		"reverse": reversed, "first": first, "last": last,
 		"join": joined, "default": initial, "d": initial,
 		"items": func(c *caller, v Value, g given) Value {
@@ -130,13 +130,13 @@ func reversed(c *caller, v Value, g given) Value {
 		back[len(all)-1-i] = x
 	}
 	if _, ok := v.(string); !ok {
-		return &List{back}
+		return &List{Items: back}
 	}
-	s := ""
+	var b strings.Builder
 	for _, x := range back {
-		s += x.(string)
+		b.WriteString(x.(string))
 	}
-	return s
+	return b.String()
 }
 
 func first(c *caller, v Value, g given) Value {
@@ -160,6 +160,7 @@ func joined(c *caller, v Value, g given) Value {
 	var parts []string
 	n := 0
 	for _, x := range c.r.iterate(c.at, v) {
+		c.r.look(c.at, x)
 		parts = append(parts, printed(x))
 		n += len(between) + len(parts[len(parts)-1])
 		c.r.long(c.at, n)
@@ -252,6 +253,7 @@ func mapped(c *caller, v Value, g given) Value {
 	}
 	for _, x := range c.r.iterate(c.at, v) {
 		c.r.step()
+		c.r.look(c.at, x)
 		out.Items = append(out.Items, f(c, x, given{values: g.values[1:], named: g.named}))
 	}
 	return out
@@ -373,7 +375,7 @@ var methods = map[string]method{
 		return int64(utf8.RuneCountInString(s[:i]))
 	}),
 	"items": {ofDict, items},
-	"keys":  {ofDict, func(c *caller, v Value, g given) Value { c.none(g); return &List{v.(*Dict).keys} }},
+	"keys":  {ofDict, func(c *caller, v Value, g given) Value { c.none(g); return &List{Items: v.(*Dict).keys} }},
 	"values": {ofDict, func(c *caller, v Value, g given) Value {
 		c.none(g)
 		out := &List{}
@@ -404,7 +406,7 @@ func items(c *caller, v Value, g given) Value {
 	}
 	out := &List{}
 	for _, k := range d.keys {
-		out.Items = append(out.Items, &List{[]Value{k, d.values[k]}})
+		out.Items = append(out.Items, &List{Items: []Value{k, d.values[k]}})
 	}
 	return out
 }

@@ -136,7 +136,11 @@ func (p *parser) body(until ...string) (all []stmt) {
 				p.fail("%s where the tag should end", p.shown())
 			}
 			p.take()
-			all = append(all, func(r *run, s *scope) { r.write(t.at, printed(e(r, s))) })
+			all = append(all, func(r *run, s *scope) {
+				v := e(r, s)
+				r.look(t.at, v)
+				r.write(t.at, printed(v))
+			})
 		case blockBegin:
 			if word := p.tokens[1]; word.kind == name && (slices.Contains(until, word.text) || strings.HasPrefix(word.text, "end") || word.text == "else" || word.text == "elif") {
 				if !slices.Contains(until, word.text) {
@@ -358,16 +362,16 @@ func (p *parser) tuple() expr {
 	for p.skip(",") {
 		all = append(all, p.conditional())
 	}
-	return listOf(all)
+	return listOf(p.next().at, all)
 }
 
-func listOf(all []expr) expr {
+func listOf(at int, all []expr) expr {
 	return func(r *run, s *scope) Value {
 		l := &List{}
 		for _, e := range all {
 			l.Items = append(l.Items, e(r, s))
 		}
-		return l
+		return r.made(at, l)
 	}
 }
 
@@ -559,7 +563,7 @@ func (p *parser) primary() expr {
 		case "(":
 			return p.parenthesis()
 		case "[":
-			return listOf(p.items("]"))
+			return listOf(t.at, p.items("]"))
 		case "{":
 			return p.dict(t.at)
 		}
@@ -570,14 +574,14 @@ func (p *parser) primary() expr {
 
 func (p *parser) parenthesis() expr {
 	if p.skip(")") {
-		return listOf(nil)
+		return listOf(p.next().at, nil)
 	}
 	first := p.conditional()
 	if p.skip(")") {
 		return first
 	}
 	p.want(",")
-	return listOf(append([]expr{first}, p.items(")")...))
+	return listOf(p.next().at, append([]expr{first}, p.items(")")...))
 }
 
 func (p *parser) items(closing string) (all []expr) {
@@ -611,7 +615,7 @@ func (p *parser) dict(at int) expr {
 			}
 			d.Set(k, values[i](r, s))
 		}
-		return d
+		return r.made(at, d)
 	}
 }
 
@@ -746,7 +750,8 @@ func (p *parser) filter(of expr) expr {
 	}
 	return func(r *run, s *scope) Value {
 		v := of(r, s)
-		return f(&caller{r, at, word}, v, a.eval(r, s))
+		r.look(at, v)
+		return r.made(at, f(&caller{r, at, word}, v, a.eval(r, s)))
 	}
 }
 
@@ -768,6 +773,7 @@ func (p *parser) test(of expr) expr {
 	}
 	return func(r *run, s *scope) Value {
 		v := of(r, s)
+		r.step()
 		return f(&caller{r, at, word}, v, a.eval(r, s)) != not
 	}
 }

@@ -14,13 +14,56 @@ import (
 // and what a template makes: *space, *macro, method.
 type Value = any
 
-// List is a list; templates change none.
-type List struct{ Items []Value }
+// List is a list; templates change none. One that was made is of one rendering.
+type List struct {
+	Items []Value
+	size
+}
+
+// size is what a list or map is with all that is in it, once it was measured.
+type size struct{ weight, depth int } // bytes, about; levels
+
+// mostWeight is where weights stop: parts may be there many times over.
+const mostWeight = 1 << 40
+
+// measure is the size of a value, of whose parts the sizes are known or small.
+func measure(v Value) size {
+	parts := func(own *size, each func(add func(Value))) size {
+		if own.weight == 0 {
+			s := size{1, 1}
+			each(func(v Value) {
+				p := measure(v)
+				s.weight, s.depth = min(s.weight+p.weight, mostWeight), max(s.depth, p.depth+1)
+			})
+			*own = s
+		}
+		return *own
+	}
+	switch v := v.(type) {
+	case string:
+		return size{1 + len(v), 0}
+	case *List:
+		return parts(&v.size, func(add func(Value)) {
+			for _, x := range v.Items {
+				add(x)
+			}
+		})
+	case *Dict:
+		return parts(&v.size, func(add func(Value)) {
+			for _, k := range v.keys {
+				add(k)
+				add(v.values[k])
+			}
+		})
+	}
+	return size{1, 0}
+}
 
 // Dict is a map in the order of its keys.
 type Dict struct {
 	keys   []Value
 	values map[Value]Value
+	size
 }
 
 // Set sets a key, a string or a number.
