@@ -63,6 +63,55 @@ func TestSample(t *testing.T) {
 	}
 }
 
+// Each of many prompts is answered as it is alone: after shorter and longer ones,
+// ones that begin alike, and ones beyond the context.
+func TestManySamples(t *testing.T) {
+	trained(t)
+	o := generate.Options{Run: "run", Tokens: 12, Temperature: 1, Seed: 5, TopP: 0.9}
+	prompts := []string{"line 1", "l", "line 2", "many bytes before line 1 of 2", "line 1", "li"}
+	var all bytes.Buffer
+	var answers []generate.Answer
+	if err := generate.Many(t.Context(), o, prompts, &all, func(a generate.Answer) error { answers = append(answers, a); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	want := ""
+	for i, prompt := range prompts {
+		o.Prompt = prompt
+		alone := sampled(t, o)
+		want += alone
+		if a := (generate.Answer{Prompt: prompt, Text: strings.TrimPrefix(alone, prompt), Tokens: 12, Reason: "length"}); answers[i] != a {
+			t.Errorf("%q: %+v, alone %+v", prompt, answers[i], a)
+		}
+	}
+	if all.String() != want {
+		t.Errorf("written: %q, one by one %q", all.String(), want)
+	}
+}
+
+// A text ends before the first stop string, also one of several tokens, here bytes;
+// the prompt may have it.
+func TestSampleStop(t *testing.T) {
+	trained(t)
+	o := generate.Options{Run: "run", Prompt: "line 1", Tokens: 30, Temperature: 1, Seed: 5}
+	text := strings.TrimPrefix(sampled(t, o), o.Prompt)
+	stop := text[9:12]
+	at := strings.Index(text, stop)
+	o.Stop = []string{"never", stop}
+	err := generate.Many(t.Context(), o, []string{o.Prompt}, io.Discard, func(a generate.Answer) error {
+		if want := (generate.Answer{Prompt: o.Prompt, Text: text[:at], Tokens: at + len(stop), Reason: "stop"}); a != want {
+			t.Errorf("%+v, want %+v", a, want)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Stop = []string{"line 1"}
+	if got := sampled(t, o); got != o.Prompt+text {
+		t.Errorf("stopped by its prompt: %q, want %q", got, o.Prompt+text)
+	}
+}
+
 // A vocabulary that is larger than the tokenizer's has tokens that mean nothing.
 func TestSampleOnlyTokens(t *testing.T) {
 	trained(t, "model.vocab=5000")

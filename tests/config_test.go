@@ -33,7 +33,7 @@ var configFields = strings.Fields(`
 	Schedule.Type Schedule.Warmup Schedule.MinLR Schedule.Decay
 	Checkpoint.Every Checkpoint.Dir Checkpoint.Keep.Last Checkpoint.Keep.Every Checkpoint.Keep.Best
 	Checkpoint.Async Checkpoint.Compress Checkpoint.SaveOnExit Checkpoint.OnError
-	Sample.Prompt Sample.Tokens Sample.Temperature Sample.TopK Sample.Seed
+	Sample.Prompt Sample.Tokens Sample.Temperature Sample.TopK Sample.TopP Sample.Stop Sample.Seed
 	Notes Carried.Config Carried.Notes Carried.Files OtherModel`) // the last line is no keys, but what reading a job finds out
 
 var configKeys = strings.Fields(`
@@ -49,7 +49,7 @@ var configKeys = strings.Fields(`
 	optimizer.type optimizer.lr optimizer.betas optimizer.eps optimizer.weight_decay optimizer.momentum optimizer.groups
 	schedule.type schedule.warmup schedule.min_lr schedule.decay
 	checkpoint.every checkpoint.dir checkpoint.keep checkpoint.async checkpoint.compress checkpoint.save_on_exit checkpoint.on_error
-	sample.prompt sample.tokens sample.temperature sample.top_k sample.seed`)
+	sample.prompt sample.tokens sample.temperature sample.top_k sample.top_p sample.stop sample.seed`)
 
 func TestConfigFields(t *testing.T) {
 	if d := cmp.Diff(configFields, fieldsOf("", reflect.TypeFor[config.Config]())); d != "" {

@@ -18,9 +18,13 @@ import (
 type probes struct{ cpuProfile, trace, timeline string }
 
 func (p *probes) flags(f *pflag.FlagSet) {
-	f.StringVar(&p.cpuProfile, "cpuprofile", "", "write a CPU profile to a `file`, for go tool pprof")
+	p.profileFlag(f)
 	f.StringVar(&p.timeline, "timeline", "", "write what the first rank had in use at every event of its first step, over what was planned, to a `file`: .html, .svg or .csv")
 	f.StringVar(&p.trace, "trace", "", "write what the queues of every rank did, and the memory in use by category, to a `file` that ui.perfetto.dev opens, the last 32768 tasks of each, and say how much communication was not hidden")
+}
+
+func (p *probes) profileFlag(f *pflag.FlagSet) {
+	f.StringVar(&p.cpuProfile, "cpuprofile", "", "write a CPU profile to a `file`, for go tool pprof")
 }
 
 // start begins what is asked for, and has run tell it. Files are opened at once, so

@@ -130,6 +130,8 @@ type Sampling struct {
 	Tokens      int     // to write; 0 is no sample
 	Temperature float64 // 0 always takes the likeliest token
 	TopK        int     // choose among the k likeliest; 0 is all
+	TopP        float64 // choose among the likeliest that together have this probability; 1 is all
+	Stop        []string
 	Seed        uint64
 }
 

@@ -38,7 +38,7 @@ func TestDefaults(t *testing.T) {
 		Schedule:   Schedule{Type: "cosine", Warmup: 20, MinLR: 6e-5},
 		Checkpoint: Checkpointing{Keep: checkpoint.Keep{Last: 3}, Async: true, Compress: "auto", OnError: "stop"},
 
-		Sample: Sampling{Prompt: "\n", Tokens: 0, Temperature: 0.8, Seed: 1},
+		Sample: Sampling{Prompt: "\n", Tokens: 0, Temperature: 0.8, TopP: 1, Seed: 1},
 	}
 	if d := cmp.Diff(want, mustLoad(t), equal); d != "" {
 		t.Errorf("defaults (-want +got):\n%s", d)
@@ -146,7 +146,7 @@ func TestYAMLReadsBack(t *testing.T) {
 		{"optimizer={type: adam, weight_decay: 0}"},
 		{"parallel={ranks: 6, replicate: 3, timeout: 1m30s}", "train.batch=60"},
 		{`data.text=["it's: a #\t\"strange\" näme.txt"]`},
-		{`sample.prompt="a\n\\ \u2028 \x01 # : [ 😀 <b> \x7f"`, "sample.temperature=0", "sample.top_k=5"},
+		{`sample.prompt="a\n\\ \u2028 \x01 # : [ 😀 <b> \x7f"`, "sample.temperature=0", "sample.top_k=5", "sample.top_p=0.9", `sample.stop=["\n\n", "# "]`},
 		{"sample.prompt=null", "sample.tokens=9"},
 		{"sample.prompt='null'"},
 		{"sample.prompt='6e-4'"},
@@ -370,6 +370,7 @@ func TestMalformedSets(t *testing.T) {
 		{"zero.stage.x=3", "--set zero.stage.x=3: zero.stage.x: stage is the single value 3 and has no keys"},
 		{"zero=3", "--set zero=3: zero: 3 is not a mapping; want zero: {stage: ...}"},
 		{"sample.prompt=\"a", "--set sample.prompt=\"a: sample.prompt: not YAML: could not find end character of double-quoted text; put the value into quotes, as YAML does"},
+		{"sample.stop=['x', '']", "--set sample.stop=['x', '']: sample.stop: a stop text is empty; want at least one character in each"},
 		{"sample.prompt=a: b", "--set sample.prompt=a: b: sample.prompt: a mapping is not text; want text, in quotes if it has : or # or brackets"},
 		{"train.=3", "--set train.=3: train.: unknown key; want one of steps, batch, micro_batch, accumulate, clip, seed, eval_every, eval_batches, loss_chunk, freeze, lora"},
 	} {

@@ -89,7 +89,7 @@ var samples = map[string]string{
 	"train.batch": "32", "train.micro_batch": "4", "train.accumulate": "2", "train.eval_every": "100", "train.freeze": `["model.embed_tokens.*"]`, "train.lora.alpha": "32", "train.lora.targets": `["q_proj", "v_proj"]`, "parallel.ranks": "4", "parallel.gpus": "[0, 2]", "parallel.memory": "4GiB", "parallel.token_file": "/run/secrets/zeroth", "parallel.bind": "10.0.0.7",
 	"zero.offload.path": "/mnt/nvme", "optimizer.betas": "[0.9, 0.95]", "optimizer.eps": "1e-8", "optimizer.momentum": "0.9", "optimizer.groups": `[{match: "*.bias", lr: 1e-4, weight_decay: 0}]`,
 	"schedule.warmup": "100", "schedule.min_lr": "6e-5", "schedule.decay": "100", "checkpoint.every": "100", "checkpoint.dir": "/data/ckpt", "checkpoint.keep": "{last: 3, best: val_loss}",
-	"checkpoint.save_on_exit": "true", "sample.prompt": `"Once upon a time"`, "sample.tokens": "200", "sample.seed": "1",
+	"checkpoint.save_on_exit": "true", "sample.prompt": `"Once upon a time"`, "sample.tokens": "200", "sample.stop": `["\n\n"]`, "sample.seed": "1",
 }
 
 // samplesOfItems are those of keys in lists.

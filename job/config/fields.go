@@ -136,10 +136,14 @@ func (c *Config) fields() []field {
 		{"sample.tokens", count{&w.Tokens, 0, hf.Most}, "", "200 with a prompt, else 0", "tokens to write; 0 is no sample"},
 		{"sample.temperature", real{&w.Temperature, atLeast0, "a number of at least 0"}, "0.8", "", "0 always takes the likeliest token"},
 		{"sample.top_k", count{&w.TopK, 0, hf.Most}, "0", "", "choose among the k likeliest tokens; 0 is all"},
+		{"sample.top_p", real{&w.TopP, probable, "a number above 0 and at most 1"}, "1.0", "", "choose among the likeliest tokens that together have this probability, of those that top_k leaves; 1 is all"},
+		{"sample.stop", texts{&w.Stop}, "", "none", "texts, before the first of which the sample ends"},
 		{"sample.seed", seed{&w.Seed}, "", "train.seed", "seed of the choices"},
 	}
 }
 func atLeast0(x float64) bool { return x >= 0 && !math.IsInf(x, 0) }
+
+func probable(x float64) bool { return x > 0 && x <= 1 }
 
 func atMostHalf(x float64) bool { return x >= 0 && x <= 0.5 }
 

@@ -374,6 +374,9 @@ func (r *reader) resolveSample() {
 	if !r.has("sample.seed") {
 		s.Seed = r.Config.Train.Seed
 	}
+	if slices.Contains(s.Stop, "") {
+		r.refuse("a stop text is empty", "want at least one character in each", "sample.stop")
+	}
 	r.checkTokenizer()
 	r.checkPrompt()
 }

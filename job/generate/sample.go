@@ -1,7 +1,6 @@
 package generate
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"time"
 
 	"zeroth/collective"
@@ -33,20 +33,36 @@ type Options struct {
 	Run         string // a run folder, a checkpoint, or a Hugging Face folder
 	Tokenizer   string // "bytes", "gpt2" or a folder; empty: the one of the model's folder
 	Prompt      string
-	Chat        bool    // the prompt is what a user says, and only the answer is written
-	System      string  // with Chat: what the model is told before; empty: nothing
-	Tokens      int     // to write, at most
-	Temperature float64 // 0 always takes the likeliest token
-	TopK        int     // choose among the k likeliest; 0 is all
+	Chat        bool     // the prompt is what a user says, and only the answer is written
+	System      string   // with Chat: what the model is told before; empty: nothing
+	Tokens      int      // to write, at most
+	Temperature float64  // 0 always takes the likeliest token
+	TopK        int      // choose among the k likeliest; 0 is all
+	TopP        float64  // choose among the likeliest that together have this probability; 0 and 1 are all
+	Stop        []string // the text ends before the first of these
 	Seed        uint64
 	Device      string // "auto", "cpu" or "cuda", as the job's key device; empty: auto
 
 	Note func(string) // told what a user may not expect; nil: nobody is
 }
 
+// Answer is how a prompt was continued.
+type Answer struct {
+	Prompt string `json:"prompt"`
+	Text   string `json:"text"`          // what follows the prompt
+	Tokens int    `json:"tokens"`        // that were drawn, without the one that ended the text
+	Reason string `json:"finish_reason"` // "length": all tokens asked for; "eos": a token ended the text; "stop": a stop string did
+}
+
 // Sample writes the prompt and what the model makes of it to w, token by token,
 // until there are as many as asked for or one of them ends the text.
 func Sample(ctx context.Context, o Options, w io.Writer) error {
+	return Many(ctx, o, []string{o.Prompt}, w, func(Answer) error { return nil })
+}
+
+// Many continues one prompt after the other, each as Sample does it alone, with the
+// same seed, and calls told behind each.
+func Many(ctx context.Context, o Options, prompts []string, w io.Writer, told func(Answer) error) error {
 	if o.Note == nil {
 		o.Note = func(string) {}
 	}
@@ -60,16 +76,13 @@ func Sample(ctx context.Context, o Options, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	ids, err := o.encode(tok, m.Vocab)
+	ids, longest, err := o.encodeAll(prompts, tok, m)
 	if err != nil {
 		return err
 	}
-	if len(ids) > m.Context {
-		o.Note(fmt.Sprintf("the prompt has %d tokens, and the model reads at most %d: it goes on from the last %d", len(ids), m.Context, m.Context))
-	}
 	ends := endsOfText(src.folder, tok)
 	if o.Tokens < m.Context { // memory for no more than is read
-		m.Context, m.Longest = min(m.Context, len(ids)+o.Tokens), m.Context
+		m.Context, m.Longest = min(m.Context, longest+o.Tokens), m.Context
 	}
 	b, err := build.For(o.Device, m)
 	if err != nil {
@@ -80,13 +93,38 @@ func Sample(ctx context.Context, o Options, w io.Writer) error {
 		return err
 	}
 	defer g.Close()
-	if !o.Chat {
-		if _, err := io.WriteString(w, o.Prompt); err != nil {
+	s := sampler{o, g, tok, ends}
+	for i, prompt := range prompts {
+		a, err := s.answer(ctx, prompt, ids[i], w)
+		if err == nil {
+			err = told(a)
+		}
+		if err != nil {
 			return err
 		}
 	}
-	s := sampler{o, g, tok, ends}
-	return s.goOn(ctx, ids, w)
+	return nil
+}
+
+// encodeAll is the ids of each prompt, and how many the longest has.
+func (o Options) encodeAll(prompts []string, tok data.Tokenizer, m hf.Model) (ids [][]int32, longest int, err error) {
+	var errs []error
+	for i, prompt := range prompts {
+		o.Prompt = prompt
+		these, err := o.encode(tok, m.Vocab)
+		which := "the prompt"
+		if len(prompts) > 1 {
+			which = fmt.Sprintf("prompt %d", i+1)
+		}
+		if err != nil && len(prompts) > 1 {
+			err = fmt.Errorf("%s: %w", which, err)
+		}
+		if len(these) > m.Context {
+			o.Note(fmt.Sprintf("%s has %d tokens, and the model reads at most %d: it goes on from the last %d", which, len(these), m.Context, m.Context))
+		}
+		ids, longest, errs = append(ids, these), max(longest, len(these)), append(errs, err)
+	}
+	return ids, longest, errors.Join(errs...)
 }
 
 // encode is the prompt's ids, all of which the model knows: of the text, or of the
@@ -118,35 +156,54 @@ type sampler struct {
 	ends []int32 // tokens that end it
 }
 
-// goOn writes the text of the tokens that follow ids.
-func (o sampler) goOn(ctx context.Context, ids []int32, w io.Writer) error {
-	rng := rand.New(rand.NewPCG(o.Seed, 0))
+// answer writes a prompt, unless it is what a user says, and what follows it.
+func (o sampler) answer(ctx context.Context, prompt string, ids []int32, w io.Writer) (Answer, error) {
+	if !o.Chat {
+		if _, err := io.WriteString(w, prompt); err != nil {
+			return Answer{}, err
+		}
+	}
+	var text strings.Builder
+	a, err := o.goOn(ctx, ids, &cutter{w: io.MultiWriter(w, &text), stops: o.Stop})
+	a.Prompt, a.Text = prompt, text.String()
+	return a, err
+}
+
+// goOn writes the text of the tokens that follow ids, and counts them.
+func (o sampler) goOn(ctx context.Context, ids []int32, w *cutter) (a Answer, err error) {
+	pick := chooser{temperature: o.Temperature, topK: o.TopK, topP: o.TopP, rng: rand.New(rand.NewPCG(o.Seed, 0))}
 	text := data.NewStream(o.tok, ids)
-	for n := range o.Tokens {
+	for a.Reason = "length"; a.Tokens < o.Tokens && !w.done; a.Tokens++ {
 		if err := ctx.Err(); err != nil {
-			return context.Cause(ctx)
+			return a, context.Cause(ctx)
 		}
 		ids = append(ids[:0], ids[max(0, len(ids)-o.ids.Host.N):]...)
 		logits, err := o.Next(ids)
 		if err != nil {
-			return err
+			return a, err
 		}
 		logits = logits[:min(len(logits), o.tok.Vocab())]
 		if i := slices.IndexFunc(logits, func(x float32) bool { return x != x || math.IsInf(float64(x), 0) }); i >= 0 {
-			return fmt.Errorf("the model's output for token %d is %v: its parameters are no longer numbers one can compute with", i, logits[i])
+			return a, fmt.Errorf("the model's output for token %d is %v: its parameters are no longer numbers one can compute with", i, logits[i])
 		}
-		id := choose(logits, o.Temperature, o.TopK, rng)
+		id := pick.choose(logits)
 		if slices.Contains(o.ends, id) {
-			o.Note(fmt.Sprintf("the text ends after %d of %d tokens, by token %d %q", n, o.Tokens, id, o.tok.Decode([]int32{id})))
+			o.Note(fmt.Sprintf("the text ends after %d of %d tokens, by token %d %q", a.Tokens, o.Tokens, id, o.tok.Decode([]int32{id})))
+			a.Reason = "eos"
 			break
 		}
 		ids = append(ids, id)
 		if _, err := w.Write(text.Next(id)); err != nil {
-			return err
+			return a, err
 		}
 	}
-	_, err := w.Write(text.Rest())
-	return err
+	if _, err = w.Write(text.Rest()); err == nil {
+		err = w.Close()
+	}
+	if w.done {
+		a.Reason = "stop"
+	}
+	return a, err
 }
 
 // endsOfText are the tokens that end a text: eos_token_id of config.json and of
@@ -173,39 +230,6 @@ func endsOfText(folder string, tok data.Tokenizer) (ends []int32) {
 		ends = append(ends, s)
 	}
 	return ends
-}
-
-// choose draws a token from softmax(logits/temperature) over the top k.
-func choose(logits []float32, temperature float64, k int, rng *rand.Rand) int32 {
-	if temperature == 0 {
-		best := 0
-		for i, x := range logits {
-			if x > logits[best] {
-				best = i
-			}
-		}
-		return int32(best)
-	}
-	order := make([]int32, len(logits))
-	for i := range order {
-		order[i] = int32(i)
-	}
-	slices.SortFunc(order, func(a, b int32) int { return cmp.Or(cmp.Compare(logits[b], logits[a]), cmp.Compare(a, b)) })
-	if k > 0 && k < len(order) {
-		order = order[:k]
-	}
-	weights, sum := make([]float64, len(order)), 0.0
-	for i, id := range order {
-		weights[i] = math.Exp(float64(logits[id]-logits[order[0]]) / temperature)
-		sum += weights[i]
-	}
-	x := rng.Float64() * sum
-	for i, w := range weights {
-		if x -= w; x < 0 {
-			return order[i]
-		}
-	}
-	return order[len(order)-1]
 }
 
 // Generator runs a model forward on this machine, on one rank, in float32. It

@@ -1,9 +1,13 @@
 package generate
 
 import (
+	"cmp"
 	"math"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"zeroth/data"
 	"zeroth/input"
@@ -16,10 +20,10 @@ func TestChooseLikeliest(t *testing.T) {
 		logits []float32
 		want   int32
 	}{{[]float32{1, 3, 2}, 1}, {[]float32{-5}, 0}, {[]float32{2, 7, 7, 1}, 1}, {[]float32{-1e30, -3e38, -1e29}, 2}} {
-		if got := choose(c.logits, 0, 0, rng); got != c.want {
+		if got := (&chooser{rng: rng}).choose(c.logits); got != c.want {
 			t.Errorf("%v: %d, want %d", c.logits, got, c.want)
 		}
-		if got := choose(c.logits, 2, 1, rand.New(rand.NewPCG(3, 4))); got != c.want {
+		if got := (&chooser{temperature: 2, topK: 1, rng: rand.New(rand.NewPCG(3, 4))}).choose(c.logits); got != c.want {
 			t.Errorf("%v of the top 1: %d, want %d", c.logits, got, c.want)
 		}
 	}
@@ -28,38 +32,155 @@ func TestChooseLikeliest(t *testing.T) {
 	}
 }
 
-// Tokens come as often as softmax(logits/temperature) over the top k says, and
-// the same seed draws the same.
+// Tokens come as often as softmax(logits/temperature) over what the rules leave
+// says, and the same seed draws the same.
 func TestChooseDraws(t *testing.T) {
 	logits := []float32{0.5, 2, -1, 1.5, 2.5}
 	for _, c := range []struct {
 		temperature float64
 		k           int
-	}{{1, 0}, {0.5, 0}, {2, 3}, {1, 5}, {1, 9}, {0.01, 0}} {
+		p           float64
+	}{{1, 0, 0}, {0.5, 0, 1}, {2, 3, 1}, {1, 5, 0}, {1, 9, 1}, {0.01, 0, 0}, {1, 0, 0.5}, {2, 0, 0.6}, {1, 0, 0.01}, {1, 3, 0.7}, {2, 3, 0.95}, {1, 0, 0.99}} {
 		const n = 20000
 		var counts [5]int
-		rng, again := rand.New(rand.NewPCG(7, 0)), rand.New(rand.NewPCG(7, 0))
+		one := &chooser{temperature: c.temperature, topK: c.k, topP: c.p, rng: rand.New(rand.NewPCG(7, 0))}
+		again := &chooser{temperature: c.temperature, topK: c.k, topP: c.p, rng: rand.New(rand.NewPCG(7, 0))}
 		for range n {
-			id := choose(logits, c.temperature, c.k, rng)
-			if id != choose(logits, c.temperature, c.k, again) {
+			id := one.choose(logits)
+			if id != again.choose(logits) {
 				t.Fatal("the same seed draws differently")
 			}
 			counts[id]++
 		}
-		rank := [5]int{3, 1, 4, 2, 0} // of each token by its logit
-		var want [5]float64
-		sum := 0.0
-		for id, l := range logits {
-			if c.k == 0 || rank[id] < c.k {
-				want[id] = math.Exp(float64(l) / c.temperature)
-				sum += want[id]
+		want := left(logits, c.temperature, c.k, c.p)
+		for id, p := range want {
+			if got := float64(counts[id]) / n; math.Abs(got-p) > 4*math.Sqrt(p*(1-p)/n)+1e-9 { // 4 standard deviations
+				t.Errorf("temperature %v, top %d, top %v: token %d at %.4f, want %.4f", c.temperature, c.k, c.p, id, got, p)
 			}
 		}
-		for id := range want {
-			p := want[id] / sum
-			if got := float64(counts[id]) / n; math.Abs(got-p) > 4*math.Sqrt(p*(1-p)/n)+1e-9 { // 4 standard deviations
-				t.Errorf("temperature %v, top %d: token %d at %.4f, want %.4f", c.temperature, c.k, id, got, p)
+	}
+}
+
+// left is what transformers' TemperatureLogitsWarper, TopKLogitsWarper and
+// TopPLogitsWarper leave of probabilities, in that order: the last takes away, from
+// the least likely on, what together has at most the probability 1 - p.
+func left(logits []float32, temperature float64, k int, p float64) []float64 {
+	probs := make([]float64, len(logits))
+	order := make([]int, len(logits)) // the least likely first
+	for i, x := range logits {
+		probs[i], order[i] = math.Exp(float64(x)/temperature), i
+	}
+	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(probs[a], probs[b]) })
+	normalize := func() {
+		sum := 0.0
+		for _, x := range probs {
+			sum += x
+		}
+		for i := range probs {
+			probs[i] /= sum
+		}
+	}
+	if k > 0 {
+		for _, id := range order[:max(0, len(order)-k)] {
+			probs[id] = 0
+		}
+	}
+	normalize()
+	if p > 0 && p < 1 {
+		together := 0.0
+		for _, id := range order[:len(order)-1] {
+			if together += probs[id]; together <= 1-p {
+				probs[id] = 0
 			}
+		}
+		normalize()
+	}
+	return probs
+}
+
+// The order in which tokens are taken is that of their logits, then of their ids.
+func TestChooserTakesInOrder(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	for range 50 {
+		logits := make([]float32, 1+rng.IntN(200))
+		want := make([]int32, len(logits))
+		for i := range logits {
+			logits[i], want[i] = float32(rng.IntN(20)), int32(i)
+		}
+		slices.SortStableFunc(want, func(a, b int32) int { return cmp.Compare(logits[b], logits[a]) })
+		c := &chooser{}
+		c.order(logits)
+		for range logits {
+			c.take(0)
+		}
+		if !slices.Equal(c.taken, want) {
+			t.Fatalf("%v: %v, want %v", logits, c.taken, want)
+		}
+	}
+}
+
+// What is written does not depend on where the parts of a text end; each part
+// written is whole characters, where the text is; and the text ends before the
+// stop string that is the first to be whole.
+func TestCutter(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	stops := [][]string{nil, {"b"}, {"ab", "b"}, {"abc", "b"}, {"aab", "ba"}, {"é"}, {"\n\n", "€a"}, {"zzz"}, {"a€", "😀"}}
+	letters := []string{"a", "b", "c", "\n", "é", "€", "😀"}
+	for i := range 3000 {
+		stop, text := stops[i%len(stops)], ""
+		for range rng.IntN(12) {
+			text += letters[rng.IntN(len(letters))]
+		}
+		broken := i%5 == 0
+		if broken && text != "" {
+			at := rng.IntN(len(text))
+			text = text[:at] + "\x9f" + text[at:]
+		}
+		want, stopped := upTo(text, stop)
+		var got strings.Builder
+		c := &cutter{w: &got, stops: stop}
+		for rest := text; rest != ""; {
+			n := 1 + rng.IntN(min(len(rest), 5))
+			before := got.Len()
+			if _, err := c.Write([]byte(rest[:n])); err != nil {
+				t.Fatal(err)
+			}
+			if part := got.String()[before:]; !broken && !utf8.ValidString(part) {
+				t.Fatalf("of %q a part %q was written", text, part)
+			}
+			if rest = rest[n:]; !strings.HasPrefix(want, got.String()) {
+				t.Fatalf("of %q before %q: %q was written too early", text, stop, got.String())
+			}
+		}
+		if err := c.Close(); err != nil || got.String() != want || c.done != stopped {
+			t.Fatalf("%q before %q: %q %v %v, want %q %v", text, stop, got.String(), c.done, err, want, stopped)
+		}
+	}
+}
+
+// upTo looks at a text byte by byte.
+func upTo(text string, stops []string) (string, bool) {
+	for end := range len(text) + 1 {
+		at := end + 1
+		for _, s := range stops {
+			if strings.HasSuffix(text[:end], s) {
+				at = min(at, end-len(s))
+			}
+		}
+		if at <= end {
+			return text[:at], true
+		}
+	}
+	return text, false
+}
+
+// A text that could end in a stop string is written as soon as it cannot.
+func TestCutterHoldsNoMoreThanItMust(t *testing.T) {
+	var got strings.Builder
+	c := &cutter{w: &got, stops: []string{"\n\nUser:"}}
+	for i, step := range []struct{ part, want string }{{"hello", "hello"}, {"\n", "hello"}, {"\nUs", "hello"}, {"e", "hello"}, {"d", "hello\n\nUsed"}, {"\xc3", "hello\n\nUsed"}, {"\xa9", "hello\n\nUsedé"}} {
+		if _, err := c.Write([]byte(step.part)); err != nil || got.String() != step.want {
+			t.Errorf("%d: %q %v, want %q", i, got.String(), err, step.want)
 		}
 	}
 }
