@@ -271,10 +271,11 @@ __device__ void attention_dkv(const Mat &dk, const Mat &dv, const Mat &dout, con
 	store_tile<DP>(dv, (first + k0) * dv.ld + kv * a.D, nk, a.D, gv, one);
 }
 
-// A kernel for heads of up to DP elements. The tiles are as large as lets two
-// blocks of the forward pass share a multiprocessor; see attention.go.
-#define ATTENTION(DP, BIG, SMALL) \
-	ENTRY attention_##DP(Mat o, float *lse, Mat q, Mat k, Mat v, Attn a) { attention<BIG, SMALL, DP>(o, lse, q, k, v, a); } \
+// Kernels for heads of up to DP elements: forward with tiles of Q queries and K keys,
+// backward of BIG positions that a block owns and SMALL that it goes through. The
+// tiles fit into the 99 KiB that a block may have on every GPU; see attention.go.
+#define ATTENTION(DP, Q, K, BIG, SMALL) \
+	ENTRY attention_##DP(Mat o, float *lse, Mat q, Mat k, Mat v, Attn a) { attention<Q, K, DP>(o, lse, q, k, v, a); } \
 	KERNEL(attention_##DP) \
 	ENTRY attention_dq_##DP(Mat dq, Mat dout, Mat q, Mat k, Mat v, const float *lse, const float *delta, Attn a) { \
 		attention_dq<BIG, SMALL, DP>(dq, dout, q, k, v, lse, delta, a); \
@@ -284,6 +285,6 @@ __device__ void attention_dkv(const Mat &dk, const Mat &dv, const Mat &dout, con
 		attention_dkv<SMALL, BIG, DP>(dk, dv, dout, q, k, v, lse, delta, a); \
 	} \
 	KERNEL(attention_dkv_##DP)
-ATTENTION(64, 64, 32)
-ATTENTION(128, 64, 32)
-ATTENTION(256, 32, 32)
+ATTENTION(64, 64, 32, 64, 32)
+ATTENTION(128, 64, 32, 32, 32)
+ATTENTION(256, 32, 16, 16, 16)

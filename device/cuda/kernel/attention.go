@@ -9,31 +9,31 @@ import (
 )
 
 // attnSize is the kernels for heads up to width wide, and their tiles of positions:
-// the larger of what a block owns, the smaller of what it goes through.
+// forward of queries and keys; backward the larger of what a block owns, the smaller
+// of what it goes through.
 type attnSize struct {
-	width, big, small int
-	forward, dq, dkv  string
+	width, q, k, big, small int
+	forward, dq, dkv        string
 }
 
 // attnSizes are as attention.cu instantiates them.
 var attnSizes = [...]attnSize{
-	{64, 64, 32, "attention_64", "attention_dq_64", "attention_dkv_64"},
-	{128, 64, 32, "attention_128", "attention_dq_128", "attention_dkv_128"},
-	{256, 32, 32, "attention_256", "attention_dq_256", "attention_dkv_256"},
+	{64, 64, 32, 64, 32, "attention_64", "attention_dq_64", "attention_dkv_64"},
+	{128, 64, 32, 32, 32, "attention_128", "attention_dq_128", "attention_dkv_128"},
+	{256, 32, 16, 16, 16, "attention_256", "attention_dq_256", "attention_dkv_256"},
 }
 
 // MaxAttn is the widest head that attends.
 const MaxAttn = 256
 
-// tiles is the floats of tiles of so many positions, rows of a head.
-func (s *attnSize) tiles(big, small int) int { return (big*s.big + small*s.small) * (s.width + 4) }
-
-// The bytes of shared memory: tiles of heads, and of scores.
-func (s *attnSize) sharedForward() uint32 {
-	return uint32(4 * (s.tiles(1, 2) + s.big*(s.small+4)))
+// shared is the bytes of tiles of heads, so many positions in all, and of scores.
+func (s *attnSize) shared(positions, scores int) uint32 {
+	return uint32(4 * (positions*(s.width+4) + scores))
 }
-func (s *attnSize) sharedDQ() uint32  { return uint32(4 * (s.tiles(2, 2) + s.big*(s.small+4))) }
-func (s *attnSize) sharedDKV() uint32 { return uint32(4 * (s.tiles(2, 2) + 2*s.small*(s.big+4))) }
+
+func (s *attnSize) sharedForward() uint32 { return s.shared(s.q+2*s.k, s.q*(s.k+4)) }
+func (s *attnSize) sharedDQ() uint32      { return s.shared(2*s.big+2*s.small, s.big*(s.small+4)) }
+func (s *attnSize) sharedDKV() uint32     { return s.shared(2*s.big+2*s.small, 2*s.small*(s.big+4)) }
 
 // Shared is the most dynamic shared memory, in bytes, that each kernel is launched
 // with, for those that have any. Above 48 KiB a driver wants it announced.
@@ -97,7 +97,7 @@ func (o *Ops) Attention(out device.Mat, lse device.Buffer, q, k, v device.Mat, a
 	c.Shared = s.sharedForward()
 	cost := over(0, out, q, k, v).plus(lse)
 	cost.Flops = seen(&a) * int64(4*a.D+20)
-	o.run(ceil(a.T, s.big), a.H, a.B, cost)
+	o.run(ceil(a.T, s.q), a.H, a.B, cost)
 }
 
 // AttentionGrad overwrites dq, dk and dv with the gradients of Attention; delta (B,

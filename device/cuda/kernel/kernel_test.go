@@ -111,6 +111,16 @@ func TestWorkLenIsEnough(t *testing.T) {
 	}
 }
 
+// TestSharedFitsEveryGPU: a block has up to 99 KiB where the compute capability is 8.6
+// or 8.9, which is the least since 8.0.
+func TestSharedFitsEveryGPU(t *testing.T) {
+	for k, n := range Shared() {
+		if n > 99<<10 {
+			t.Errorf("%s asks for %d bytes", k.Name, n)
+		}
+	}
+}
+
 // panics returns what f panics with.
 func panics(f func()) (said any) {
 	defer func() { said = recover() }()

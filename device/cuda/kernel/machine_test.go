@@ -87,5 +87,18 @@ func (e *machine) alloc(dt device.DType, n, shift int) device.Buffer {
 	b := device.Buffer{Type: dt, Host: true, N: n, Ptr: unsafe.Pointer(&e.mem[at])}
 	e.used = at + b.Bytes()
 	e.allow(e.mem[at:e.used], true)
+	for _, g := range e.guards(b) {
+		for i := range g {
+			g[i] = guard
+		}
+	}
 	return b
+}
+
+const guard = 0xa5
+
+// guards are the bytes before and behind a buffer that are nobody's.
+func (e *machine) guards(b device.Buffer) [2][]byte {
+	at := int(uintptr(b.Ptr) - uintptr(unsafe.Pointer(&e.mem[0])))
+	return [2][]byte{e.mem[at-16 : at], e.mem[at+b.Bytes():][:48]}
 }

@@ -98,7 +98,8 @@ type operand struct {
 	what string
 	device.Mat
 	before []byte
-	exact  bool // equal bits are wanted
+	guards [2][]byte // the bytes around it
+	exact  bool      // equal bits are wanted
 	tol    float64
 }
 
@@ -132,7 +133,7 @@ func (b *bench) makeWith(what string, dt device.DType, rows, cols, gap, shift in
 	for i := range buf.Raw() {
 		buf.Raw()[i] = 0xff // NaN of every float type, -1 of integers
 	}
-	o := &operand{what: what, Mat: device.Mat{Buf: buf, Rows: rows, Cols: cols, Ld: ld}, before: slices.Clone(buf.Raw())}
+	o := &operand{what: what, Mat: device.Mat{Buf: buf, Rows: rows, Cols: cols, Ld: ld}, before: slices.Clone(buf.Raw()), guards: b.e.guards(buf)}
 	b.all = append(b.all, o)
 	return o
 }
@@ -193,6 +194,11 @@ func (o *operand) at(i int) float64 {
 
 // gaps fails if a byte that is no element's was changed.
 func (o *operand) gaps(t *testing.T, where string) {
+	for _, g := range o.guards {
+		if bytes.Count(g, []byte{guard}) != len(g) {
+			t.Fatalf("%s: %s (%d, %d): memory around it was changed", where, o.what, o.Rows, o.Cols)
+		}
+	}
 	size := o.Buf.Type.Size()
 	for i, x := range o.Buf.Raw() {
 		if i/size%o.Ld >= o.Cols && x != o.before[i] {
