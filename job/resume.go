@@ -58,7 +58,8 @@ type beginning struct {
 	weights *hf.Weights
 	from    *resumed // nil without a checkpoint
 	state.Progress
-	news []string // what is other than in the checkpoint, or as there though the job does not say it
+	was  *config.Config // the job that made the checkpoint, as far as it is known; else nil
+	news []string       // what is other than in the checkpoint, or as there though the job does not say it
 }
 
 func (b *beginning) close() {
@@ -110,7 +111,8 @@ func begin(c *config.Config, which string) (*config.Config, *beginning, error) {
 		return c, b, err
 	}
 	b.from, b.Progress = r, r.Progress
-	next, news, err := goingOn(c, r)
+	b.was = config.SettingsOf(r.Config)
+	next, news, err := goingOn(c, r, b.was)
 	if err != nil {
 		b.close()
 		return nil, nil, input.BadInput(fmt.Errorf("--resume %s: %s does not fit the job:\n%w", which, r.Path, err))
@@ -122,12 +124,11 @@ func begin(c *config.Config, which string) (*config.Config, *beginning, error) {
 // goingOn is the job as it goes on from a checkpoint: what it does not say comes
 // from there. What it says other than the checkpoint is an error where the state
 // would mean something else, and news where it may change.
-func goingOn(c *config.Config, r *resumed) (next *config.Config, news []string, err error) {
+func goingOn(c *config.Config, r *resumed, was *config.Config) (next *config.Config, news []string, err error) {
 	model, err := state.ModelOf(r.Checkpoint, r.Progress)
 	if err != nil {
 		return nil, nil, err
 	}
-	was := config.SettingsOf(r.Config)
 	next, problems := c.Continued(was, model, r.Progress.Context, filepath.Join(r.Path, "state.json"))
 	var errs []error
 	for _, p := range problems {
@@ -162,10 +163,10 @@ func whatIsNew(c *config.Config, next, was *config.Config, p state.Progress) (li
 	}
 	var kept, changed []string
 	for _, key := range config.Lasting {
-		switch before, now := was.Text(key), next.Text(key); {
+		switch before, now := was.Told(key), next.Told(key); {
 		case now != before:
 			changed = append(changed, fmt.Sprintf("%s %s, was %s", key, now, before))
-		case now != c.Text(key):
+		case now != c.Told(key):
 			kept = append(kept, key+" "+now)
 		}
 	}
@@ -175,10 +176,20 @@ func whatIsNew(c *config.Config, next, was *config.Config, p state.Progress) (li
 	if len(changed) > 0 {
 		lines = append(lines, "other than in the checkpoint: "+strings.Join(changed, ", "))
 	}
-	if a, b := build.Schedule(was), build.Schedule(next); a != b {
-		lines = append(lines, fmt.Sprintf("learning rate of step %d: %.3g, was %.3g", p.Step+1, b.At(p.Updates), a.At(p.Updates)))
+	if line := newRate(was, next, p); line != "" && was.Train.Steps > 0 && next.Train.Steps > 0 {
+		lines = append(lines, line) // else it is known when the data is open
 	}
 	return lines
+}
+
+// newRate says the learning rate of the next step of a job whose schedule, or number
+// of steps, is another than before; it is empty of one whose is not.
+func newRate(was, next *config.Config, p state.Progress) string {
+	a, b := build.Schedule(was), build.Schedule(next)
+	if a == b {
+		return ""
+	}
+	return fmt.Sprintf("learning rate of step %d: %.3g, was %.3g", p.Step+1, b.At(p.Updates), a.At(p.Updates))
 }
 
 // goesOn refuses a checkpoint that a job with this data cannot go on from; nil

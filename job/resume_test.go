@@ -254,7 +254,7 @@ func TestResumeComparesGroups(t *testing.T) {
 		"optimizer.lr=null":                              "does not say: optimizer.groups " + groups,
 		"optimizer.groups=null":                          "does not say: optimizer.groups " + groups,
 		`optimizer.groups=[{match: "*.bias", lr: 1e-4}]`: `other than in the checkpoint: optimizer.groups [{match: "*.bias", lr: 1e-4}], was ` + groups,
-		"optimizer.groups=[]":                            "other than in the checkpoint: optimizer.groups [], was " + groups,
+		"optimizer.groups=[]":                            "other than in the checkpoint: optimizer.groups none, was " + groups,
 	} {
 		_, b, err := begin(configtest.MustLoad(t, set, "checkpoint.dir=run/ckpt"), "latest")
 		if err != nil {

@@ -83,15 +83,25 @@ func (r *run) all(ctx context.Context, c *config.Config) error {
 	if err := r.oneJob(ctx, c); err != nil {
 		return err
 	}
-	done, err := r.World.Share(ctx, strconv.FormatBool(r.World.Process() == 0 && r.finished()))
-	if err != nil {
+	if done, err := r.nothingToDo(ctx); done || err != nil {
 		return err
 	}
-	if done == "true" {
-		r.Observer.Note(fmt.Sprintf("nothing to do: step %d of %d is done and kept in %s; a larger train.steps goes on from it", r.steps, r.c.Train.Steps, r.start.from.Path))
-		return nil
-	}
 	return r.do(ctx)
+}
+
+// nothingToDo tells whether all that the job makes is there, and says so. All
+// processes agree.
+func (r *run) nothingToDo(ctx context.Context) (bool, error) {
+	done, err := r.World.Share(ctx, strconv.FormatBool(r.World.Process() == 0 && r.finished()))
+	if err != nil || done != "true" {
+		return false, err
+	}
+	key := "train.steps"
+	if r.c.Train.Epochs > 0 {
+		key = "train.epochs"
+	}
+	r.Observer.Note(fmt.Sprintf("nothing to do: step %d of %d is done and kept in %s; a larger %s goes on from it", r.steps, r.c.Train.Steps, r.start.from.Path, key))
+	return true, nil
 }
 
 // Stopped is the error of a run that ended before its last step because its
@@ -119,7 +129,8 @@ func (s *Stopped) Unwrap() error { return s.cause }
 type run struct {
 	Options
 	c     *config.Config // with its checkpoint.dir
-	file  []byte         // job.yaml: the job as it can be run again, in another folder
+	dir   string         // checkpoint.dir as it was given
+	file  []byte         // job.yaml: the job as it can be run again, in another folder; once its steps are known
 	start *beginning
 	steps int // done, those of the runs before included
 
@@ -144,9 +155,7 @@ func (r *run) begin(c *config.Config, dir string) (err error) {
 	if err != nil {
 		return err
 	}
-	given := *next
-	given.Checkpoint.Dir = c.Checkpoint.Dir
-	r.c, r.file, r.start, r.steps = next, given.YAML(), start, start.Step
+	r.c, r.dir, r.start, r.steps = next, c.Checkpoint.Dir, start, start.Step
 	next.Checkpoint.Dir = dir
 	model := filepath.Join(r.Out, state.ModelDir)
 	if r.Resume != "" && start.from == nil && input.Exists(filepath.Join(model, "model.safetensors")) {
@@ -157,9 +166,10 @@ func (r *run) begin(c *config.Config, dir string) (err error) {
 
 // finished tells whether the run folder has all that the job makes: its last
 // step is done, the checkpoint of it is the run's own, and all was written after.
+// Of a job in epochs that is not known before its data is open.
 func (r *run) finished() bool {
-	from := r.start.from
-	if from == nil || r.steps < r.c.Train.Steps || !same(filepath.Dir(from.Path), r.c.Checkpoint.Dir) || !input.Exists(filepath.Join(r.Out, state.ModelDir, "model.safetensors")) {
+	from, steps := r.start.from, r.c.Train.Steps
+	if from == nil || steps == 0 || r.steps < steps || !same(filepath.Dir(from.Path), r.c.Checkpoint.Dir) || !input.Exists(filepath.Join(r.Out, state.ModelDir, "model.safetensors")) {
 		return false
 	}
 	l, err := report.ReadLog(filepath.Join(r.Out, "metrics.jsonl"))
@@ -211,6 +221,14 @@ func (r *run) do(ctx context.Context) error {
 	if err := goesOn(c, r.start.from, r.Resume, set.Fingerprint); err != nil {
 		return err
 	}
+	if err := r.settle(set); err != nil {
+		return err
+	}
+	if c.Train.Epochs > 0 {
+		if done, err := r.nothingToDo(ctx); done || err != nil {
+			return err
+		}
+	}
 	if err := inherit(c, r.start); err != nil {
 		return err
 	}
@@ -243,6 +261,26 @@ func (r *run) do(ctx context.Context) error {
 		return err
 	}
 	return r.with(ctx, ranks, savers, set)
+}
+
+// settle makes steps of epochs, and tells of the learning rate.
+func (r *run) settle(set *data.Set) error {
+	c, from := r.c, r.start
+	if err := c.Settle(set.Train.Windows(), from.Step, from.Samples); err != nil {
+		return err
+	}
+	if was := from.was; was != nil && from.Trained() && (c.Train.Epochs > 0 || was.Train.Epochs > 0) {
+		if err := was.Settle(set.Train.Windows(), from.Step, from.Samples); err != nil {
+			return err
+		}
+		if line := newRate(was, c, from.Progress); line != "" {
+			r.Observer.Note(line)
+		}
+	}
+	given := *c
+	given.Checkpoint.Dir = r.dir
+	r.file = given.YAML()
+	return nil
 }
 
 // unchanged is an error if what the run starts from is no longer what it was
@@ -447,7 +485,7 @@ func header(c *config.Config, set *data.Set, out string, ranks []*build.Rank) re
 	return report.Header{
 		Model: fmt.Sprintf("%s %s", config.Network(c).Name, show.Compact(float64(n))), Parameters: int64(n), Groups: config.Groups(c),
 		Ranks: c.Parallel.Ranks, Shard: mesh.Shard, Replicate: mesh.Replicate, Stage: c.Zero.Stage,
-		Precision: c.Precision.String(), Device: build.Where(c), GlobalBatch: c.Train.Batch, TokensPerStep: config.TokensPerStep(c), Steps: c.Train.Steps,
+		Precision: c.Precision.String(), Device: build.Where(c), GlobalBatch: c.Train.Batch, TokensPerStep: config.TokensPerStep(c), Steps: c.Train.Steps, Epochs: c.Train.Epochs,
 		DataTokens: set.Train.Windows() * int64(c.Model.Context), Out: out, MemoryPerRank: peak(ranks),
 		HostPerRank: host, DiskPerRank: ranks[0].Trainer.DiskBytes(), Offload: c.Zero.Offload.String(),
 	}

@@ -61,7 +61,8 @@ type RecordKeys struct{ Text, Prompt, Completion, Messages string }
 // Training is how long and in which bites.
 // Batch = MicroBatch × Accumulate × Parallel.Ranks.
 type Training struct {
-	Steps       int
+	Steps       int      // 0 with Epochs, until Settle
+	Epochs      float64  // 0: Steps is given
 	Batch       int      // sequences a step, over all ranks
 	MicroBatch  int      // sequences a rank takes at once
 	Accumulate  int      // micro-batches a step

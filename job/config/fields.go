@@ -72,6 +72,7 @@ func (c *Config) fields() []field {
 		{"data.validation", real{&d.Validation, atMostHalf, "a fraction from 0 to 0.5"}, "0.01", "", "fraction of the data held out for evaluation"},
 
 		{"train.steps", count{&t.Steps, 1, mostSteps}, "200", "", "updates of the parameters"},
+		{"train.epochs", some{real{&t.Epochs, hf.Positive, "a positive number"}}, "", "none", "instead of steps: how often the data is read, also 0.5; the last step is filled up"},
 		{"train.batch", count{&t.Batch, 1, mostBatch}, "", "micro_batch × accumulate × ranks", "sequences a step over all ranks; two of batch, micro_batch, accumulate give the third"},
 		{"train.micro_batch", count{&t.MicroBatch, 1, mostBatch}, "", "4, or what batch leaves", "sequences a rank takes at once"},
 		{"train.accumulate", count{&t.Accumulate, 1, mostBatch}, "", "1, or what batch leaves", "micro-batches a rank takes for one update"},

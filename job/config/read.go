@@ -76,7 +76,7 @@ func (r *reader) set(f field, n *node) {
 // example is the default as an example of a number that would do.
 func (f field) example() string {
 	switch f.value.(type) {
-	case perhaps:
+	case perhaps, some:
 		return ", such as " + f.sample()
 	case count, real, reals:
 		first, _, _ := strings.Cut(f.initial+f.rule, ";")

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -298,7 +299,7 @@ func (r *reader) share(name string, known int, unknown string) int {
 }
 
 func (r *reader) resolveTraining() {
-	t, s := &r.Config.Train, &r.Config.Schedule
+	t := &r.Config.Train
 	switch none := r.Config.Data.Validation == 0; {
 	case !r.has("train.eval_every") && none:
 		t.EvalEvery = 0
@@ -308,12 +309,47 @@ func (r *reader) resolveTraining() {
 		r.refuse(fmt.Sprintf("eval_every is %d, but data.validation is 0: there is no text to evaluate on", t.EvalEvery),
 			"want eval_every: 0, or a data.validation such as 0.01", "train.eval_every", "data.validation")
 	}
-	if !r.has("schedule.warmup") {
+	if r.has("train.epochs") {
+		if r.has("train.steps") {
+			r.refuse("steps and epochs are both given", "want one of the two (--set train.steps=null removes it)", "train.epochs", "train.steps")
+		}
+		t.Steps = 0
+		return // what follows from steps is for Settle
+	}
+	r.Config.resolveSteps()
+}
+
+// resolveSteps fills in what follows from the number of steps.
+func (c *Config) resolveSteps() {
+	t, s := &c.Train, &c.Schedule
+	if !c.says("schedule.warmup") {
 		s.Warmup = min(20, t.Steps)
 	}
-	if s.Type == "wsd" && !r.has("schedule.decay") {
+	if s.Type == "wsd" && !c.says("schedule.decay") {
 		s.Decay = max(1, t.Steps/10)
 	}
+}
+
+// Settle makes steps of epochs, now that it is known how many sequences the data
+// has; samples of them were read in so many steps before. The last step is filled up
+// with sequences of the next epoch. A job that gives steps stays as it is.
+func (c *Config) Settle(sequences int64, step int, samples int64) error {
+	t := &c.Train
+	if t.Epochs == 0 {
+		return nil
+	}
+	const rounding = 1 - 1e-12 // 0.1 of 30 is 3
+	left := math.Ceil(t.Epochs*float64(sequences)*rounding) - float64(samples)
+	steps := float64(step) + max(0, math.Ceil(left/float64(t.Batch)))
+	if steps > mostSteps {
+		return Problems{ProblemOf(c, "train.epochs", fmt.Sprintf("%s epochs of %d sequences are %.3g steps, of at most %d", formatReal(t.Epochs), sequences, steps, mostSteps), "want fewer")}
+	}
+	t.Steps = int(steps)
+	c.resolveSteps()
+	if wrong, _ := Countable(c); wrong != "" {
+		return Problems{ProblemOf(c, "train.epochs", wrong, "want fewer")}
+	}
+	return nil
 }
 
 func (r *reader) resolveOptimizer() {

@@ -100,9 +100,9 @@ func (r *reader) resumeModel() {
 // job says them: those that change what it computes, beside the model's, and
 // those that say what is saved and what may be deleted.
 var Lasting = []string{
-	"data.tokenizer", "data.vocab", "data.format", "data.validation", "train.steps", "train.batch", "train.clip", "train.seed", "precision",
+	"data.tokenizer", "data.vocab", "data.format", "data.validation", "train.steps", "train.epochs", "train.batch", "train.clip", "train.seed", "precision",
 	"optimizer.type", "optimizer.lr", "optimizer.betas", "optimizer.eps", "optimizer.weight_decay", "optimizer.momentum", "optimizer.groups",
-	"schedule.type", "schedule.warmup", "schedule.min_lr",
+	"schedule.type", "schedule.warmup", "schedule.min_lr", "schedule.decay",
 	"checkpoint.every", "checkpoint.save_on_exit", "checkpoint.keep",
 }
 
@@ -110,6 +110,7 @@ var Lasting = []string{
 // those, and other than the checkpoint, the default does.
 var follows = map[string][]string{
 	"optimizer.betas": {"optimizer.type"}, "optimizer.eps": {"optimizer.type"}, "optimizer.momentum": {"optimizer.type"},
+	"train.steps": {"train.epochs"}, "train.epochs": {"train.steps"}, "schedule.decay": {"train.steps", "train.epochs", "schedule.type"},
 	"schedule.min_lr": {"optimizer.lr", "schedule.type"}, "checkpoint.save_on_exit": {"checkpoint.every"},
 }
 
@@ -180,6 +181,14 @@ func (c *Config) inherited(was *Config) (keys []string) {
 func (c *Config) says(key string) bool {
 	_, ok := c.places[key]
 	return ok
+}
+
+// Told is a key's value for people: none where the job has none.
+func (c *Config) Told(key string) string {
+	if f := c.field(key); key != "train.batch" && !c.written(f) {
+		return "none"
+	}
+	return c.Text(key)
 }
 
 // Text is a key's value as a job file has it.

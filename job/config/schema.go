@@ -65,6 +65,8 @@ func schemaOf(v value) object {
 		return typed("integer", object{"minimum": -1, "maximum": MostRanks, "not": object{"const": 0}})
 	case real:
 		return bounded(v.ok, "null")
+	case some:
+		return bounded(v.ok, "null")
 	case perhaps:
 		return bounded(v.ok, "null")
 	case pattern:

@@ -154,6 +154,11 @@ func (v real) set(n *node) string {
 func (v real) want() string { return v.what }
 func (v real) yaml() string { return formatReal(*v.p) }
 
+// some is a positive real; 0 is none, and not written.
+type some struct{ real }
+
+func (v some) empty() bool { return *v.p == 0 }
+
 // perhaps is a real that may be left out.
 type perhaps struct {
 	p    **float64

@@ -39,6 +39,10 @@ func indent(key string) string { return strings.Repeat("  ", strings.Count(key, 
 // remark is the comment behind a key.
 func (c *Config) remark(key string) string {
 	switch key {
+	case "train.epochs":
+		if c.Train.Steps > 0 {
+			return fmt.Sprintf(" # steps: %d", c.Train.Steps)
+		}
 	case "train.accumulate":
 		return fmt.Sprintf(" # batch: %d = micro_batch × accumulate × ranks", c.Train.Batch)
 	case "parallel.shard":
@@ -50,7 +54,7 @@ func (c *Config) remark(key string) string {
 // written tells whether the key has a value and a meaning, and is not a
 // consequence of others.
 func (c *Config) written(f field) bool {
-	if f.key == "train.batch" {
+	if f.key == "train.batch" || f.key == "train.steps" && c.Train.Epochs > 0 {
 		return false
 	}
 	switch v := f.value.(type) {

@@ -24,7 +24,8 @@ type Header struct {
 	GlobalBatch   int    // sequences a step
 	TokensPerStep int
 	Steps         int
-	DataTokens    int64 // to train on
+	Epochs        float64 // those steps are; 0: it was steps that were asked for
+	DataTokens    int64   // to train on
 	Out           string
 	MemoryPerRank int64  // bytes
 	HostPerRank   int64  // bytes of what is offloaded, in host memory
@@ -134,6 +135,10 @@ func (h Header) Rows() [][2]string {
 	if h.Replicate > 1 {
 		ranks = fmt.Sprintf("%d = shard %d × replicate %d, stage %d, %s", h.Ranks, h.Shard, h.Replicate, h.Stage, h.Precision)
 	}
+	epochs := ""
+	if h.Epochs > 0 {
+		epochs = fmt.Sprintf(" for %g epochs", h.Epochs)
+	}
 	rows := [][2]string{
 		{"model", fmt.Sprintf("%s, %s parameters", h.Model, show.Grouped(h.Parameters))},
 		{"ranks", ranks},
@@ -142,7 +147,7 @@ func (h Header) Rows() [][2]string {
 		rows = append(rows, [2]string{"device", h.Device})
 	}
 	rows = append(rows, [][2]string{
-		{"batch", fmt.Sprintf("%d sequences, %s tokens a step, %s steps", h.GlobalBatch, show.Grouped(int64(h.TokensPerStep)), show.Grouped(int64(h.Steps)))},
+		{"batch", fmt.Sprintf("%d sequences, %s tokens a step, %s steps%s", h.GlobalBatch, show.Grouped(int64(h.TokensPerStep)), show.Grouped(int64(h.Steps)), epochs)},
 		{"data", show.Grouped(h.DataTokens) + " tokens"},
 	}...)
 	rows = append(rows, config.GroupRows(h.Groups)...)
