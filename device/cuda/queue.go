@@ -121,6 +121,9 @@ func (q *Queue) After(e device.Event) {
 		if err := on.failed(); err != nil {
 			q.takeOver(err)
 		}
+	case *Transfer:
+		on.sink(e.Seq)
+		q.After(device.Event{On: on.Queue, Seq: e.Seq})
 	default:
 		if err := e.Await(); err != nil {
 			q.takeOver(err)

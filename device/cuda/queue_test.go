@@ -289,3 +289,41 @@ func TestMatMul(t *testing.T) {
 		}
 	}
 }
+
+// Who issues copies that wait for the host does not wait, and what waits for them
+// does.
+func TestTransfersWaitForTheHostThemselves(t *testing.T) {
+	b := open(t)
+	hq, tr := b.host.NewQueue("host"), b.dev.NewTransfer("to device")
+	defer hq.Close()
+	defer tr.Close()
+	h := floats(64, func(int) float32 { return 0 })
+	gate := make(chan struct{})
+	hq.Do(func() error { <-gate; h.F32()[0] = 5; return nil })
+	x := b.alloc(device.F32, 64)
+	tr.Label("unit h.1: to the device")
+	tr.After(hq.Mark())
+	tr.Copy(x, h) // issued at once
+	copied := tr.Mark()
+	hq.After(copied)
+	hq.Do(func() error { h.F32()[0] = 7; return nil })
+	close(gate)
+	b.q.After(copied)
+	b.q.AddTo(x, x, x)
+	if got := b.fetch(x).F32()[0]; got != 10 {
+		t.Errorf("%g, want 10", got)
+	}
+	if err := hq.Wait(); err != nil || h.F32()[0] != 7 {
+		t.Errorf("%v, %g", err, h.F32()[0])
+	}
+	lost := errors.New("lost")
+	tr.Do(func() error { return lost })
+	if err := tr.Wait(); !errors.Is(err, lost) {
+		t.Errorf("%v", err)
+	}
+	say(t, tr.Wait(), "unit h.1: to the device: lost")
+	b.q.After(tr.Mark())
+	if err := b.q.Wait(); !errors.Is(err, lost) {
+		t.Errorf("a queue that waited: %v", err)
+	}
+}

@@ -3,6 +3,8 @@
 package build
 
 import (
+	"slices"
+
 	"zeroth/device"
 	"zeroth/device/cpu"
 	"zeroth/device/cuda"
@@ -52,7 +54,14 @@ func (b CUDA) OpenHost(rank, workers int) (Device, error) {
 // gpu is a cuda.Device whose queues are Queues.
 type gpu struct{ *cuda.Device }
 
-func (g gpu) NewQueue(name string) Queue { return g.Device.NewQueue(name) }
+// NewQueue opens a stream. Those of offload, which wait for the host, have a
+// goroutine that does.
+func (g gpu) NewQueue(name string) Queue {
+	if slices.Contains(HostQueues[:], name) {
+		return g.Device.NewTransfer(name)
+	}
+	return g.Device.NewQueue(name)
+}
 
 // pinned is host memory with what it was taken from.
 type pinned struct {
