@@ -50,7 +50,7 @@ enum {
 struct Context { int device, retained = 0; std::vector<bool> peers; };
 struct Event { Context *ctx; bool timed; unsigned long recorded = 0, done = 0; std::chrono::steady_clock::time_point when; };
 struct Op { std::function<int()> work; Event *wait = nullptr, *mark = nullptr; unsigned long seq = 0; };
-struct Stream { Context *ctx; std::deque<Op> q; bool busy = false, dead = false; };
+struct Stream { Context *ctx; unsigned rank; std::deque<Op> q; bool busy = false, dead = false; };
 struct Block { size_t size; int device; bool live; };
 struct Module { Context *ctx; std::string ptx; };
 struct Function { Context *ctx; std::string name; std::vector<int> params; unsigned shared = 48 << 10; };
@@ -114,6 +114,8 @@ static void step(Stream *s, Lock &l) {
 	g.changed.notify_all();
 }
 
+// step_any runs work of the first stream of those that can go on, by ranks that are
+// drawn, and drawn again now and then: so a stream may be left far behind.
 static bool step_any(Lock &l) {
 	std::vector<Stream *> able;
 	for (Stream *s : g.streams)
@@ -121,7 +123,11 @@ static bool step_any(Lock &l) {
 			able.push_back(s);
 	if (able.empty())
 		return false;
-	step(able[g.rng() % able.size()], l);
+	auto before = [](Stream *a, Stream *b) { return a->rank < b->rank; };
+	Stream *next = *std::min_element(able.begin(), able.end(), before);
+	if (g.rng() % 16 == 0)
+		next->rank = g.rng();
+	step(next, l);
 	return true;
 }
 
@@ -160,7 +166,7 @@ API cuStreamCreate(Stream **s, unsigned flags) {
 	if (flags != 1)
 		return complain(INVALID_VALUE, "a stream that waits for the default one", __func__);
 	Lock l(g.mu);
-	g.streams.push_back(*s = new Stream{current});
+	g.streams.push_back(*s = new Stream{current, (unsigned)g.rng()});
 	if (!g.lazy)
 		std::thread(serve, *s).detach();
 	return 0;
