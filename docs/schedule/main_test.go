@@ -61,7 +61,7 @@ func TestDraw(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rects, d := 0, xml.NewDecoder(bytes.NewReader(b.Bytes()))
+	spans, d := 0, xml.NewDecoder(bytes.NewReader(b.Bytes()))
 	for {
 		token, err := d.Token()
 		if errors.Is(err, io.EOF) {
@@ -70,16 +70,21 @@ func TestDraw(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if e, ok := token.(xml.StartElement); ok && e.Name.Local == "rect" {
-			rects++
+		if e, ok := token.(xml.StartElement); ok && e.Name.Local == "path" {
+			for _, a := range e.Attr {
+				if a.Name.Local == "class" && strings.HasPrefix(a.Value, "f") {
+					spans++
+				}
+			}
 		}
 	}
-	for _, want := range []string{">root</text>", ">h.0</text>", ">update</text>", ">40ms</text>", "backward of h.0, 20ms", `x="297.5"`} {
+	for _, want := range []string{">root</text>", ">h.0</text>", ">update</text>", ">40</text>", ">backward</text>",
+		`M258.5 195.9L258.5 114.8L607.5 114.8L607.5 195.9Z"><title>backward</title>`} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("no %s in\n%s", want, &b)
 		}
 	}
-	if rects != 1+4 {
-		t.Errorf("%d rectangles, want the background and one for each of 4 spans", rects)
+	if spans != 4 {
+		t.Errorf("%d areas, want one for each of 4 spans", spans)
 	}
 }
