@@ -2,7 +2,9 @@
 // with its metrics, checkpoints and final parameters.
 //
 // What never enters: flags and signals, how a job file is read (config), how ranks
-// are made of it (build), and how anything is drawn or printed (report, plan).
+// are made of it (build), and how anything is drawn or printed (report, plan). It is
+// larger than other packages because all that a run is made of meets here, in
+// several processes as in one.
 //
 // Begin with run.go, a run from its first check to its last file; loop.go is the
 // training loop.

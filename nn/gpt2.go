@@ -126,9 +126,11 @@ func (b gptBlock) linearGrad(q Ops, mem Scratch, dx device.Mat, w, dw []device.B
 		q.SumRows(dw[weight+1], dy)
 	}
 	at := b.lora[weight]
+	if at > 0 && dw[at+1].N > 0 {
+		b.g.LoRA.upGrad(q, mem, matrix(dw[at+1], b.params[at+1]), dy, x, matrix(w[at], b.params[at]))
+	}
 	if at > 0 && dw[at].N > 0 {
-		down, up := b.params[at], b.params[at+1]
-		b.g.LoRA.grads(q, mem, matrix(dw[at], down), matrix(dw[at+1], up), dy, x, matrix(w[at], down), matrix(w[at+1], up), false)
+		b.g.LoRA.downGrad(q, mem, matrix(dw[at], b.params[at]), dy, x, matrix(w[at+1], b.params[at+1]), false)
 	}
 	q.MatMul(dx, dy, matrix(w[weight], b.params[weight]).T(), device.Buffer{}, false)
 	if at > 0 {

@@ -553,9 +553,15 @@ func (b llamaBlock) linearGrads(q Ops, mem Scratch, w, dw []device.Buffer, weigh
 	if b.has(weight+biases) && dw[b.at[weight+biases].param].N > 0 {
 		q.SumRows(b.own(dw, weight+biases), dy)
 	}
-	if b.has(weight+ups) && dw[b.at[weight+ups].param].N > 0 {
-		down, up := b.at[weight+downs], b.at[weight+ups]
-		b.l.LoRA.grads(q, mem, down.of(dw, b.params), up.of(dw, b.params), dy, x, down.of(w, b.params), up.of(w, b.params), up.lo > 0)
+	if !b.has(weight + ups) {
+		return
+	}
+	down, up := b.at[weight+downs], b.at[weight+ups]
+	if dw[up.param].N > 0 {
+		b.l.LoRA.upGrad(q, mem, up.of(dw, b.params), dy, x, down.of(w, b.params))
+	}
+	if dw[down.param].N > 0 {
+		b.l.LoRA.downGrad(q, mem, down.of(dw, b.params), dy, x, up.of(w, b.params), up.lo > 0)
 	}
 }
 

@@ -54,11 +54,15 @@ func (l LoRA) forward(q Ops, mem Scratch, y, x, a, b device.Mat) {
 	q.MatMul(y, l.low(q, mem, x, a), b.T(), device.Buffer{}, true)
 }
 
-// grads sets the gradients of a and b; with add it adds to that of a, which several
-// layers share.
-func (l LoRA) grads(q Ops, mem Scratch, da, db, dy, x, a, b device.Mat, add bool) {
+// upGrad sets the gradient of b.
+func (l LoRA) upGrad(q Ops, mem Scratch, db, dy, x, a device.Mat) {
 	defer mem.Release(mem.Mark())
 	q.MatMul(db, dy.T(), l.low(q, mem, x, a), device.Buffer{}, false)
+}
+
+// downGrad sets that of a, or with add adds to it, where several layers share it.
+func (l LoRA) downGrad(q Ops, mem Scratch, da, dy, x, b device.Mat, add bool) {
+	defer mem.Release(mem.Mark())
 	q.MatMul(da, l.low(q, mem, dy, b.T()).T(), x, device.Buffer{}, add)
 }
 
