@@ -30,12 +30,13 @@ type loop struct {
 	schedule optim.Schedule
 	fill     zero.Batches // reads this rank's samples of the next step
 	validate zero.Batches
-	at       int   // steps done
-	samples  int64 // of the training order, read so far
-	tokens   int64 // trained on so far
-	owed     bool  // an evaluation at the step this run begins at, which the one before had no time for
-	looked   bool  // at validation data, since the last step
-	kept     int   // the step last saved in checkpoint.dir; -1 if there is none, or that save failed
+	at       int         // steps done
+	samples  int64       // of the training order, read so far
+	tokens   int64       // trained on so far
+	owed     bool        // an evaluation at the step this run begins at, which the one before had no time for
+	looked   bool        // at validation data, since the last step
+	early    state.Early // of the evaluations; without a step while there is none
+	kept     int         // the step last saved in checkpoint.dir; -1 if there is none, or that save failed
 	metrics  map[string]float64
 	trace    *sim.Trace   // may be nil
 	timeline *Observation // may be nil
@@ -51,6 +52,9 @@ func newLoop(c *config.Config, r *build.Rank, s *state.Saver, set *data.Set, b *
 		return nil
 	}
 	l.validate = l.validation
+	if b.Early != nil {
+		l.early = *b.Early
+	}
 	if b.from != nil && filepath.Dir(b.from.Path) == filepath.Clean(c.Checkpoint.Dir) {
 		l.kept = b.Step
 	}
@@ -67,7 +71,7 @@ func (l *loop) run(ctx context.Context) (stopped bool, err error) {
 		}
 	}
 	t, last := l.rank.Trainer, time.Now()
-	for l.at < l.c.Train.Steps && !stopped {
+	for l.at < l.c.Train.Steps && !stopped && !l.stale() {
 		t.WantStop = ctx.Err() != nil
 		lr := l.schedule.At(t.Updates)
 		l.timeline.begin(l)
@@ -101,6 +105,9 @@ func (l *loop) run(ctx context.Context) (stopped bool, err error) {
 			return false, err
 		}
 	}
+	if l.stale() && l.rank.Rank == 0 {
+		l.rec.Note(endedEarly(l.early))
+	}
 	if err := l.settled(); err != nil { // now all ranks know of the last save how it ended
 		return false, err
 	}
@@ -110,6 +117,21 @@ func (l *loop) run(ctx context.Context) (stopped bool, err error) {
 		}
 	}
 	return stopped, l.settled()
+}
+
+// stale says whether the run ends before its last step, because evaluations do not
+// improve. All ranks have the same ones.
+func (l *loop) stale() bool { return l.at < l.c.Train.Steps && isStale(l.c, &l.early) }
+
+// isStale says whether a job has had enough of evaluations that are no better.
+func isStale(c *config.Config, e *state.Early) bool {
+	patience := c.Train.EarlyStop.Patience
+	return patience > 0 && e != nil && e.Stale >= patience
+}
+
+// endedEarly says so, in a line.
+func endedEarly(e state.Early) string {
+	return fmt.Sprintf("ended early: the last %d evaluations are no better than that of step %d, with a validation loss of %.4f", e.Stale, e.Step, e.Best)
 }
 
 func (l *loop) advance() {
@@ -147,6 +169,9 @@ func (l *loop) evaluate() error {
 	if delete(l.metrics, "val_loss"); finite {
 		l.metrics["val_loss"] = mean
 	}
+	if err == nil && l.c.Train.EarlyStop.Patience > 0 {
+		l.early.Add(l.at, mean)
+	}
 	if err != nil || l.rank.Rank != 0 {
 		return err
 	}
@@ -162,8 +187,13 @@ func (l *loop) checkpoint() error {
 		return err
 	}
 	t := l.rank.Trainer
+	var early *state.Early
+	if l.early.Step > 0 {
+		now := l.early
+		early = &now
+	}
 	err := l.saver.Save(state.Progress{
-		Step: l.at, Updates: t.Updates, Skipped: t.Skipped, Samples: l.samples, Tokens: l.tokens, Scale: t.Scale,
+		Step: l.at, Updates: t.Updates, Skipped: t.Skipped, Samples: l.samples, Tokens: l.tokens, Scale: t.Scale, Early: early,
 		Seed: l.c.Train.Seed, Data: l.set.Fingerprint, Context: l.c.Model.Context, Config: string(l.c.YAML()),
 		Model: l.c.ModelJSON(), Version: state.Version(),
 	}, maps.Clone(l.metrics))

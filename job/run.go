@@ -100,6 +100,10 @@ func (r *run) nothingToDo(ctx context.Context) (bool, error) {
 	if r.c.Train.Epochs > 0 {
 		key = "train.epochs"
 	}
+	if e := r.start.Early; isStale(r.c, e) {
+		r.Observer.Note(fmt.Sprintf("nothing to do: %s; all is kept in %s, and a larger train.early_stop.patience goes on from it", endedEarly(*e), r.start.from.Path))
+		return true, nil
+	}
 	r.Observer.Note(fmt.Sprintf("nothing to do: step %d of %d is done and kept in %s; a larger %s goes on from it", r.steps, r.c.Train.Steps, r.start.from.Path, key))
 	return true, nil
 }
@@ -169,7 +173,8 @@ func (r *run) begin(c *config.Config, dir string) (err error) {
 // Of a job in epochs that is not known before its data is open.
 func (r *run) finished() bool {
 	from, steps := r.start.from, r.c.Train.Steps
-	if from == nil || steps == 0 || r.steps < steps || !same(filepath.Dir(from.Path), r.c.Checkpoint.Dir) || !input.Exists(filepath.Join(r.Out, state.ModelDir, "model.safetensors")) {
+	done := steps > 0 && r.steps >= steps || isStale(r.c, r.start.Early)
+	if from == nil || !done || !same(filepath.Dir(from.Path), r.c.Checkpoint.Dir) || !input.Exists(filepath.Join(r.Out, state.ModelDir, "model.safetensors")) {
 		return false
 	}
 	l, err := report.ReadLog(filepath.Join(r.Out, "metrics.jsonl"))

@@ -22,7 +22,7 @@ var configFields = strings.Fields(`
 	Model.Scaling.Amplitude Model.Tied Model.Bias Model.Padded Model.Pad
 	Model.HeadWidth Model.BiasOut Model.BiasMLP Model.HeadNorm Model.Norms Model.Fused Model.Gemma Model.Layout Model.Window Model.LocalTheta Model.Scale
 	Data.Text Data.Tokens Data.Documents Data.Format Data.Keys.Text Data.Keys.Prompt Data.Keys.Completion Data.Keys.Messages Data.Held Data.Pack Data.DType Data.Tokenizer Data.Vocab Data.Validation
-	Train.Steps Train.Epochs Train.Batch Train.MicroBatch Train.Accumulate Train.Clip Train.Seed Train.EvalEvery Train.EvalBatches Train.LossChunk
+	Train.Steps Train.Epochs Train.Batch Train.MicroBatch Train.Accumulate Train.Clip Train.Seed Train.EvalEvery Train.EvalBatches Train.LossChunk Train.EarlyStop.Metric Train.EarlyStop.Patience
 	Train.Freeze Train.LoRA.Rank Train.LoRA.Alpha Train.LoRA.Targets
 	Device Parallel.Ranks Parallel.Shard Parallel.Replicate Parallel.Timeout Parallel.GPUs Parallel.Memory
 	Parallel.Transport Parallel.TokenFile Parallel.Bind Parallel.Heartbeat Parallel.DeadAfter
@@ -39,7 +39,7 @@ var configFields = strings.Fields(`
 var configKeys = strings.Fields(`
 	model.from model.family model.layers model.heads model.kv_heads model.width model.ffn model.context model.vocab model.rope_theta model.tied
 	data.text data.tokens data.documents data.format data.keys.text data.keys.prompt data.keys.completion data.keys.messages data.validation_documents data.pack data.dtype data.tokenizer data.vocab data.validation
-	train.steps train.epochs train.batch train.micro_batch train.accumulate train.clip train.seed train.eval_every train.eval_batches train.loss_chunk
+	train.steps train.epochs train.batch train.micro_batch train.accumulate train.clip train.seed train.eval_every train.eval_batches train.loss_chunk train.early_stop.metric train.early_stop.patience
 	train.freeze train.lora.rank train.lora.alpha train.lora.targets
 	device parallel.ranks parallel.shard parallel.replicate parallel.timeout parallel.gpus parallel.memory
 	parallel.transport parallel.token_file parallel.bind parallel.heartbeat parallel.dead_after

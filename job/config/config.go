@@ -61,18 +61,25 @@ type RecordKeys struct{ Text, Prompt, Completion, Messages string }
 // Training is how long and in which bites.
 // Batch = MicroBatch × Accumulate × Parallel.Ranks.
 type Training struct {
-	Steps       int      // 0 with Epochs, until Settle
-	Epochs      float64  // 0: Steps is given
-	Batch       int      // sequences a step, over all ranks
-	MicroBatch  int      // sequences a rank takes at once
-	Accumulate  int      // micro-batches a step
-	Clip        float64  // largest global gradient norm; 0 is off
-	Seed        uint64   // of initial parameters and data order
-	EvalEvery   int      // steps; 0 is never
-	EvalBatches int      // micro-batches a rank evaluates each time
-	LossChunk   int      // tokens whose logits are in memory at once
+	Steps       int     // 0 with Epochs, until Settle
+	Epochs      float64 // 0: Steps is given
+	Batch       int     // sequences a step, over all ranks
+	MicroBatch  int     // sequences a rank takes at once
+	Accumulate  int     // micro-batches a step
+	Clip        float64 // largest global gradient norm; 0 is off
+	Seed        uint64  // of initial parameters and data order
+	EvalEvery   int     // steps; 0 is never
+	EvalBatches int     // micro-batches a rank evaluates each time
+	LossChunk   int     // tokens whose logits are in memory at once
+	EarlyStop   EarlyStop
 	Freeze      []string // patterns of parameters that are not trained
 	LoRA        LoRA
+}
+
+// EarlyStop ends a run whose evaluations no longer improve.
+type EarlyStop struct {
+	Metric   string // "val_loss"
+	Patience int    // evaluations in a row that do not improve on the best; 0 is never
 }
 
 // LoRA is low-rank adapters, which then alone are trained; see nn.LoRA.

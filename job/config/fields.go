@@ -81,6 +81,8 @@ func (c *Config) fields() []field {
 		{"train.eval_every", count{&t.EvalEvery, 0, mostSteps}, "", "50; 0 without validation", "steps between evaluations; 0 is never"},
 		{"train.eval_batches", count{&t.EvalBatches, 1, hf.Most}, "8", "", "micro-batches a rank evaluates each time"},
 		{"train.loss_chunk", count{&t.LossChunk, 1, mostBatch}, "1024", "", "tokens whose logits are in memory at once"},
+		{"train.early_stop.metric", choice{&t.EarlyStop.Metric, metrics[:1]}, "val_loss", "", "what is to improve"},
+		{"train.early_stop.patience", count{&t.EarlyStop.Patience, 0, mostSteps}, "0", "", "end after so many evaluations in a row that are no better than the best; 0 is never"},
 		{"train.freeze", texts{&t.Freeze}, "", "none", "patterns of parameters' names, such as model.embed_tokens.*: these are used and not trained"},
 		{"train.lora.rank", count{&t.LoRA.Rank, 0, mostLoRA}, "0", "", "rank of adapters beside linear layers, which alone are trained; 0 is none"},
 		{"train.lora.alpha", real{&t.LoRA.Alpha, hf.Positive, "a positive number"}, "", "rank", "adapters are multiplied by alpha / rank"},

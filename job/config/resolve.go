@@ -37,6 +37,8 @@ func (c *Config) idle(key string) (why, because string) {
 		return rule + " has no " + name, "optimizer.type"
 	case key == "parallel.gpus" && c.on == "cpu":
 		return "ranks compute on the CPU", "device"
+	case key == "train.early_stop.metric" && c.Train.EarlyStop.Patience == 0:
+		return "train.early_stop.patience is 0: the run never ends early", "train.early_stop.patience"
 	case section == "train.lora" && name != "rank" && c.Train.LoRA.Rank == 0:
 		return "train.lora.rank is 0: there are no adapters", "train.lora.rank"
 	case section == "zero.offload":
@@ -308,6 +310,9 @@ func (r *reader) resolveTraining() {
 	case none && t.EvalEvery > 0:
 		r.refuse(fmt.Sprintf("eval_every is %d, but data.validation is 0: there is no text to evaluate on", t.EvalEvery),
 			"want eval_every: 0, or a data.validation such as 0.01", "train.eval_every", "data.validation")
+	}
+	if t.EarlyStop.Patience > 0 && t.EvalEvery == 0 {
+		r.refuse("the run is to end when evaluations do not improve, but nothing is evaluated", "want train.eval_every of at least 1 and data.validation above 0", "train.early_stop.patience", "train.eval_every")
 	}
 	if r.has("train.epochs") {
 		if r.has("train.steps") {

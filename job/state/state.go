@@ -21,12 +21,31 @@ type Progress struct {
 	Samples int64           `json:"samples"` // of the training order, read so far
 	Tokens  int64           `json:"tokens"`
 	Scale   optim.LossScale `json:"loss_scale"`
+	Early   *Early          `json:"early_stop,omitempty"` // nil where no evaluation counts
 	Seed    uint64          `json:"seed"`
 	Data    string          `json:"data"`            // fingerprint; empty in an imported model
 	Context int             `json:"context"`         // tokens of a sample
 	Config  string          `json:"config"`          // the job, in YAML
 	Model   json.RawMessage `json:"model,omitempty"` // config.json
 	Version string          `json:"version"`         // of the program
+}
+
+// Early is how the evaluations of a run go that ends when they do not improve.
+type Early struct {
+	Best  float64 `json:"best"`  // nats a token
+	Step  int     `json:"step"`  // of the best
+	Stale int     `json:"stale"` // evaluations after it, none of them better
+}
+
+// Add counts an evaluation; one that is no number is no better.
+func (e *Early) Add(step int, loss float64) {
+	finite := !math.IsNaN(loss) && !math.IsInf(loss, 0)
+	switch {
+	case finite && (e.Step == 0 || loss < e.Best):
+		*e = Early{Best: loss, Step: step}
+	case e.Step > 0:
+		e.Stale++
+	}
 }
 
 // What a state.json can have at most.
@@ -107,7 +126,9 @@ func (p *Progress) Check() error {
 			return fmt.Errorf("%s is %d; want 0 to %d", x.name, x.is, x.top)
 		}
 	}
-	switch {
+	switch e := p.Early; {
+	case e != nil && (e.Step < 1 || e.Step > p.Step || e.Stale < 0 || e.Stale > p.Step):
+		return fmt.Errorf("%d evaluations after the best, of step %d, in %d steps", e.Stale, e.Step, p.Step)
 	case p.Updates+p.Skipped != p.Step:
 		return fmt.Errorf("%d updates and %d skipped make no %d steps", p.Updates, p.Skipped, p.Step)
 	case p.Samples < int64(p.Step) || p.Tokens < p.Samples:

@@ -1,0 +1,89 @@
+package job
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"zeroth/checkpoint"
+	"zeroth/job/config"
+	"zeroth/job/config/configtest"
+	"zeroth/job/report"
+	"zeroth/job/state"
+	"zeroth/job/testjob"
+)
+
+// A run ends when so many evaluations in a row are no better than the best, as a run
+// that is done; interrupted anywhere it ends after the same step.
+func TestEarlyStop(t *testing.T) {
+	testjob.InTinyFolder(t)
+	// A learning rate that high is worse from some step on.
+	sets := []string{"train.steps=60", "train.eval_every=2", "optimizer.lr=0.3", "schedule={type: constant, warmup: 6}", "train.early_stop={metric: val_loss, patience: 3}", "checkpoint.every=2", "checkpoint.keep={best: val_loss}"}
+	run := func(out string, sets ...string) *heard {
+		t.Helper()
+		h := &heard{}
+		if err := Run(t.Context(), configtest.MustLoad(t, sets...), Options{Out: out, Resume: "latest", Observer: h}); err != nil {
+			t.Fatal(err)
+		}
+		return h
+	}
+	whole := run("whole", sets...)
+	best, last := slices.MinFunc(whole.evals, func(a, b report.Eval) int {
+		if a.ValLoss < b.ValLoss {
+			return -1
+		}
+		return 1
+	}), whole.evals[len(whole.evals)-1]
+	told := fmt.Sprintf("ended early: the last 3 evaluations are no better than that of step %d, with a validation loss of %.4f", best.Step, best.ValLoss)
+	if sum := whole.sums[0]; sum.Steps != last.Step || sum.Stopped || last.Step >= 60 || last.Step != best.Step+6 || !slices.Contains(whole.notes, told) {
+		t.Fatalf("%+v, best %+v, last %+v\n%s", sum, best, last, strings.Join(whole.notes, "\n"))
+	}
+
+	h := run("parts", append(sets, fmt.Sprintf("train.steps=%d", best.Step+3))...)
+	if len(h.sums) != 1 || slices.ContainsFunc(h.notes, func(n string) bool { return strings.HasPrefix(n, "ended early") }) {
+		t.Fatalf("the first part: %v", h.notes)
+	}
+	// The end of that part was a step with an evaluation of its own: of an odd step.
+	h = run("parts", sets...)
+	if want := last.Step - 2; h.sums[0].Steps != want || !slices.Contains(h.notes, told) {
+		t.Errorf("the second part ends at step %d, want %d\n%s", h.sums[0].Steps, want, strings.Join(h.notes, "\n"))
+	}
+
+	if _, err := checkpoint.Resolve("whole/ckpt", fmt.Sprint(best.Step)); err != nil {
+		t.Errorf("the best checkpoint: %v", err)
+	}
+	h = run("whole", sets...)
+	if len(h.steps) > 0 || len(h.notes) == 0 || !strings.Contains(h.notes[len(h.notes)-1], "nothing to do: "+told) {
+		t.Errorf("a run that has ended early does %d steps more: %v", len(h.steps), h.notes)
+	}
+	h = run("whole", append(sets, "train.early_stop.patience=4")...)
+	if len(h.steps) < 2 {
+		t.Errorf("with more patience it does %d steps more, want 2 at least", len(h.steps))
+	}
+}
+
+// What is no number is no better than anything.
+func TestStaleEvaluations(t *testing.T) {
+	var e state.Early
+	for i, loss := range []float64{math.NaN(), 3, 3, 2, math.Inf(1), math.NaN(), 2.5} {
+		e.Add(i+1, loss)
+	}
+	if want := (state.Early{Best: 2, Step: 4, Stale: 3}); e != want {
+		t.Errorf("%+v, want %+v", e, want)
+	}
+}
+
+func TestEarlyStopProblems(t *testing.T) {
+	testjob.InTinyFolder(t)
+	for set, want := range map[string]string{
+		"train.early_stop={metric: loss, patience: 3}":     "train.early_stop.metric: loss is not known; want val_loss",
+		"train.early_stop={metric: val_loss}":              "train.early_stop.metric: not used: train.early_stop.patience is 0",
+		"train={early_stop: {patience: 3}, eval_every: 0}": "train.early_stop.patience: the run is to end when evaluations do not improve, but nothing is evaluated",
+	} {
+		if _, err := config.Load("job.yaml", []string{set}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v\nwant %s", set, err, want)
+		}
+	}
+}
