@@ -26,7 +26,8 @@ import (
 const patience = time.Minute
 
 // Run tests the groups that open gives: the ends of size ranks, in rank order,
-// which the tests close. Each rank has goroutines of its own.
+// which the tests close. Each rank has goroutines of its own. A rank that lives in
+// another process, which runs the same tests, is nil.
 func Run(t *testing.T, open func(size int) []collective.Group) {
 	tests := []struct {
 		name string
@@ -65,15 +66,19 @@ type rank struct {
 // team is the ranks of a group.
 type team struct {
 	t     *testing.T
-	ranks []*rank
+	size  int
+	ranks []*rank // those of this process
 	devs  []*cpu.Device
 }
 
 // withTeam runs f with the groups' ranks and closes everything after it.
 func withTeam(t *testing.T, groups []collective.Group, f func(m *team)) {
-	m := &team{t: t}
+	m := &team{t: t, size: len(groups)}
 	defer m.end()
 	for i, g := range groups {
+		if g == nil {
+			continue
+		}
 		if g.Rank() != i || g.Size() != len(groups) {
 			t.Fatalf("group %d of %d says rank %d of %d", i, len(groups), g.Rank(), g.Size())
 		}
@@ -85,9 +90,9 @@ func withTeam(t *testing.T, groups []collective.Group, f func(m *team)) {
 }
 
 func (m *team) end() {
-	for i, r := range m.ranks {
+	for _, r := range m.ranks {
 		if err := r.Close(); err != nil {
-			m.t.Errorf("close rank %d: %v", i, err)
+			m.t.Errorf("close rank %d: %v", r.Rank(), err)
 		}
 	}
 	for i, r := range m.ranks {
@@ -120,7 +125,7 @@ func (m *team) must(f func(r *rank) error) {
 	}
 	for i, err := range errs {
 		if err != nil {
-			m.t.Errorf("rank %d of %d: %v", i, len(m.ranks), err)
+			m.t.Errorf("rank %d of %d: %v", m.ranks[i].Rank(), m.size, err)
 		}
 	}
 	if m.t.Failed() {
@@ -241,10 +246,10 @@ func gatherApart(r *rank, b device.Buffer) device.Buffer {
 // oracle; issue returns the part of the buffer that is defined after it.
 func (m *team) operate(rng *rand.Rand, typ device.DType, n int, sums bool, oracle func([]device.Buffer), issue func(*rank, device.Buffer) device.Buffer) {
 	m.t.Helper()
-	mem := make([]guarded, len(m.ranks))
-	want := make([]device.Buffer, len(m.ranks))
+	mem := make([]guarded, m.size)
+	want := make([]device.Buffer, m.size)
 	for i := range mem {
-		mem[i] = newGuarded(typ, n*len(m.ranks))
+		mem[i] = newGuarded(typ, n*m.size)
 		fill(mem[i].Buffer, rng, sums)
 		want[i] = clone(mem[i].Buffer)
 	}
@@ -276,7 +281,7 @@ func testBroadcast(t *testing.T, open func(int) []collective.Group) {
 
 // broadcast compares n elements from a random root with what each rank gets.
 func (m *team) broadcast(rng *rand.Rand, typ device.DType, n int) {
-	size := len(m.ranks)
+	size := m.size
 	root, bufs := rng.IntN(size), make([]device.Buffer, size)
 	for r := range bufs {
 		bufs[r] = newGuarded(typ, n).Buffer
@@ -290,8 +295,8 @@ func (m *team) broadcast(rng *rand.Rand, typ device.DType, n int) {
 	})
 }
 
-// testBarrier counts the ranks on their way in and looks at the count on the
-// way out.
+// testBarrier counts the ranks of this process on their way in and looks at the
+// count on the way out.
 func testBarrier(t *testing.T, open func(int) []collective.Group) {
 	const rounds = 50
 	withTeam(t, open(4), func(m *team) {
@@ -306,8 +311,8 @@ func testBarrier(t *testing.T, open func(int) []collective.Group) {
 				})
 				collective.Barrier(r, r.q[0], scratch)
 				r.q[0].Do(func() error {
-					if n := in.Load(); n < int64(4*(i+1)) {
-						return fmt.Errorf("barrier %d: %d ranks came in, want %d", i, n, 4*(i+1))
+					if n, want := in.Load(), len(m.ranks)*(i+1); n < int64(want) {
+						return fmt.Errorf("barrier %d: %d ranks came in, want %d", i, n, want)
 					}
 					return nil
 				})

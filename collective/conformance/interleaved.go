@@ -88,7 +88,7 @@ func serial(size int, seed uint64, prog []step) [][]device.Buffer {
 }
 
 func (m *team) interleave(seed uint64, prog []step) {
-	size := len(m.ranks)
+	size := m.size
 	want := serial(size, seed, prog)
 	m.must(func(r *rank) error {
 		rng := rand.New(rand.NewPCG(seed, uint64(r.Rank())))

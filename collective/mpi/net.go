@@ -1,0 +1,117 @@
+//go:build mpi && cgo
+
+package mpi
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"zeroth/collective"
+)
+
+// Net is a process's end of the messages of a world, which Join has made. A
+// program may have several, one after the other has been closed.
+type Net struct {
+	cfg   Config
+	ports map[end]*port
+	all   sync.WaitGroup // ports that have ended and wait for their peers
+}
+
+// end is one rank of a group.
+type end struct{ group, rank int }
+
+// New is a process of the world.
+func New(cfg Config) *Net {
+	if cfg.PerProcess > MostPerProcess {
+		panic(fmt.Sprintf("mpi: %d ranks a process, at most %d", cfg.PerProcess, MostPerProcess))
+	}
+	n := &Net{cfg: cfg, ports: map[end]*port{}}
+	channels := channels(cfg.Groups)
+	for g, names := range cfg.Groups {
+		for r, name := range names {
+			if n.processOf(name) == cfg.Process {
+				n.ports[end{g, r}] = newPort(n, channels[g], r, names)
+			}
+		}
+	}
+	return n
+}
+
+// channels numbers the groups so that two ranks are never together in two groups of
+// one number.
+func channels(groups [][]int) []int {
+	var of []int
+	var taken []map[int]bool // by number: the ranks that are in a group of it
+	for _, names := range groups {
+		c := 0
+		for c < len(taken) && intersects(taken[c], names) {
+			c++
+		}
+		if c == len(taken) {
+			taken = append(taken, map[int]bool{})
+		}
+		for _, name := range names {
+			taken[c][name] = true
+		}
+		of = append(of, c)
+	}
+	return of
+}
+
+func intersects(all map[int]bool, names []int) bool {
+	for _, name := range names {
+		if all[name] {
+			return true
+		}
+	}
+	return false
+}
+
+func (n *Net) processOf(worldRank int) int { return worldRank / n.cfg.PerProcess }
+
+// tag is that of the messages from one rank to another, control or data.
+func (n *Net) tag(channel, from, to, kind int) int {
+	per := n.cfg.PerProcess
+	return ((channel*per+from%per)*per+to%per)*2 + kind
+}
+
+// Wire is the end of a rank, of this process, of a group.
+func (n *Net) Wire(group, rank int) collective.Wire {
+	p := n.ports[end{group, rank}]
+	if p == nil {
+		panic(fmt.Sprintf("mpi: rank %d of group %d is not of process %d", rank, group, n.cfg.Process))
+	}
+	return p
+}
+
+// Lose gives up a process: nothing more is expected of it. Memory of frames that
+// were on their way to or from it is MPI's until the program ends.
+func (n *Net) Lose(process int) {
+	for _, p := range n.ports {
+		for r, name := range p.names {
+			if n.processOf(name) == process {
+				p.lose(r, collective.ErrPeerLost{Rank: process * n.cfg.PerProcess})
+			}
+		}
+	}
+}
+
+// farewell is how long a process in a hurry waits for the others.
+const farewell = time.Second
+
+// Close ends every wire that is open as this process's own end and waits until
+// the peers of all have ended theirs. It is false if some have not: they were lost,
+// or there was a hurry.
+func (n *Net) Close() bool {
+	for _, p := range n.ports {
+		p.Abort(collective.ErrPeerLost{Rank: n.cfg.Process * n.cfg.PerProcess})
+	}
+	n.all.Wait()
+	for _, p := range n.ports {
+		if !p.quiet {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,331 @@
+//go:build mpi && cgo
+
+package mpi
+
+// #include "shim.h"
+import "C"
+
+import (
+	"encoding/binary"
+	"fmt"
+	"sync"
+
+	"zeroth/collective"
+)
+
+// Requests of a port are in lists, kinds of them for each peer, of which each is
+// done in the order of posting.
+const (
+	controlIn = iota
+	controlOut
+	dataIn
+	dataOut
+	kinds
+)
+
+const (
+	control = 0 // kinds of tags
+	data    = 1
+
+	kindNote = 1 // of control messages
+	kindLeft = 2
+
+	headLen    = 13
+	controlLen = headLen + collective.ReasonLen
+)
+
+// port is one rank's end of a group. Until it ends, who posts and polls asks MPI
+// what has come; after that a goroutine of the port's own.
+type port struct {
+	net     *Net
+	channel int
+	rank    int
+	names   []int // world ranks
+	peers   []peer
+
+	mu      sync.Mutex
+	more    sync.Cond          // unused became true
+	fronts  []C.uint64_t       // (Size × kinds) the first request of each list, 0 for none
+	lists   [][]request        // (Size × kinds)
+	turn    int                // list to begin with
+	done    C.z_done           // what MPI says of a test
+	news    []collective.Event // that peers are gone
+	spare   [][]byte           // (controlLen) for control messages
+	ended   error
+	unused  bool   // since the end: nothing that was posted is in use
+	quiet   bool   // since the end: all peers have left, and all has come
+	longest int    // bytes of memory posted for a frame so far
+	scratch []byte // where frames go that are of no interest
+}
+
+// peer is what is known of another rank. Numbers are of frames.
+type peer struct {
+	sent, received uint64
+	leaves         bool // it has said that it ended its wire, and why, after so many frames to this rank
+	frames         uint64
+	why            error
+	told           bool // that it left
+	lost           bool
+}
+
+func newPort(n *Net, channel, rank int, names []int) *port {
+	p := &port{net: n, channel: channel, rank: rank, names: names, peers: make([]peer, len(names)),
+		fronts: make([]C.uint64_t, len(names)*kinds), lists: make([][]request, len(names)*kinds)}
+	p.more.L = &p.mu
+	for r := range names {
+		if r != rank {
+			p.listen(r, make([]byte, controlLen))
+		}
+	}
+	return p
+}
+
+// Rank implements collective.Wire.
+func (p *port) Rank() int { return p.rank }
+
+// Size implements collective.Wire.
+func (p *port) Size() int { return len(p.names) }
+
+// Name implements collective.Wire.
+func (p *port) Name(r int) int { return p.names[r] }
+
+// Note implements collective.Wire.
+func (p *port) Note(to int, n collective.Note) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ended == nil {
+		p.tell(to, kindNote, n[:])
+	}
+}
+
+// Send implements collective.Wire.
+func (p *port) Send(to int, b []byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ended != nil || p.peers[to].lost {
+		return
+	}
+	p.peers[to].sent++
+	r, err := isend(b, p.net.processOf(p.names[to]), p.net.tag(p.channel, p.names[p.rank], p.names[to], data))
+	p.push(to, dataOut, r, err)
+}
+
+// Recv implements collective.Wire.
+func (p *port) Recv(from int, b []byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ended == nil {
+		p.longest = max(p.longest, len(b))
+		p.receive(from, b, false)
+	}
+}
+
+// Poll implements collective.Wire.
+func (p *port) Poll() (collective.Event, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for polls := 0; p.ended == nil; polls++ {
+		if len(p.news) > 0 {
+			e := p.news[0]
+			p.news = p.news[:copy(p.news, p.news[1:])]
+			return e, nil
+		}
+		e, is, any := p.ask()
+		if is && p.ended == nil {
+			return e, nil
+		}
+		if any {
+			polls = 0
+			continue
+		}
+		p.mu.Unlock()
+		pause(polls)
+		p.mu.Lock()
+	}
+	for !p.unused {
+		p.more.Wait()
+	}
+	return collective.Event{}, p.ended
+}
+
+// Ended implements collective.Wire.
+func (p *port) Ended() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.ended
+}
+
+// Abort implements collective.Wire.
+func (p *port) Abort(why error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.end(why)
+}
+
+// What follows is called with p.mu held.
+
+// push appends a request to a list. An error of MPI's ends the wire.
+func (p *port) push(peer, kind int, r request, err error) {
+	if err != nil {
+		p.end(err)
+		return
+	}
+	at := peer*kinds + kind
+	if len(p.lists[at]) == 0 {
+		p.fronts[at] = r.handle
+	}
+	p.lists[at] = append(p.lists[at], r)
+}
+
+// pop takes the first request, which is done, from a list.
+func (p *port) pop(at int) request {
+	list := p.lists[at]
+	r := list[0]
+	n := copy(list, list[1:])
+	list[n] = request{}
+	p.lists[at] = list[:n]
+	if p.fronts[at] = 0; n > 0 {
+		p.fronts[at] = list[0].handle
+	}
+	return r
+}
+
+// listen posts memory for the next control message of a peer.
+func (p *port) listen(from int, b []byte) {
+	r, err := irecv(b, p.net.processOf(p.names[from]), p.net.tag(p.channel, p.names[from], p.names[p.rank], control))
+	p.push(from, controlIn, r, err)
+}
+
+// receive posts memory for the next frame of a peer.
+func (p *port) receive(from int, b []byte, scratch bool) {
+	if p.peers[from].lost {
+		return
+	}
+	r, err := irecv(b, p.net.processOf(p.names[from]), p.net.tag(p.channel, p.names[from], p.names[p.rank], data))
+	r.scratch = scratch
+	p.push(from, dataIn, r, err)
+}
+
+// tell sends a control message.
+func (p *port) tell(to int, kind byte, body []byte) {
+	if p.peers[to].lost {
+		return
+	}
+	var b []byte
+	if n := len(p.spare); n > 0 {
+		b, p.spare = p.spare[n-1], p.spare[:n-1]
+	} else {
+		b = make([]byte, controlLen)
+	}
+	b = b[:headLen+len(body)]
+	b[0] = kind
+	binary.LittleEndian.PutUint32(b[1:], uint32(len(body)))
+	binary.LittleEndian.PutUint64(b[5:], p.peers[to].sent)
+	copy(b[headLen:], body)
+	r, err := isend(b, p.net.processOf(p.names[to]), p.net.tag(p.channel, p.names[p.rank], p.names[to], control))
+	p.push(to, controlOut, r, err)
+}
+
+// ask has MPI say what is done: whether anything is, and whether that is an event.
+func (p *port) ask() (e collective.Event, is, any bool) {
+	if len(p.fronts) == 0 {
+		return e, false, false
+	}
+	code := C.z_test(&p.fronts[0], C.int(len(p.fronts)), C.int(p.turn), &p.done)
+	at := int(p.done.index)
+	if at < 0 {
+		return e, false, false
+	}
+	p.turn = (at + 1) % len(p.fronts)
+	r := p.pop(at)
+	if err := failed(code); err != nil {
+		if p.end(fmt.Errorf("rank %d: %w", p.names[at/kinds], err)); at%kinds == controlIn {
+			p.giveAway(at / kinds) // it will not be heard again
+			return e, false, true
+		}
+	}
+	e, is = p.finished(at/kinds, at%kinds, r)
+	return e, is, true
+}
+
+// finished is what has come of a request.
+func (p *port) finished(from, kind int, r request) (e collective.Event, is bool) {
+	it := &p.peers[from]
+	e.Peer = from
+	switch kind {
+	case dataOut:
+		e.Kind = collective.Sent
+		return e, true
+	case controlOut:
+		p.spare = append(p.spare, r.b[:controlLen])
+		return e, false
+	case controlIn:
+		return p.heard(from, r.b)
+	}
+	if p.done.cancelled != 0 {
+		if !r.scratch && !it.told { // the peer may have sent a frame for it, or will
+			p.receive(from, p.nowhere(), true)
+		}
+		return e, false
+	}
+	it.received++
+	if p.ended == nil && int(p.done.bytes) != len(r.b) {
+		p.end(fmt.Errorf("rank %d sends %d bytes, %d are expected", p.names[from], p.done.bytes, len(r.b)))
+		return e, false
+	}
+	p.parted(from)
+	e.Kind = collective.Received
+	return e, true
+}
+
+// heard takes a control message.
+func (p *port) heard(from int, b []byte) (e collective.Event, is bool) {
+	it := &p.peers[from]
+	n, length := int(p.done.bytes), 0
+	if n >= headLen {
+		length = int(binary.LittleEndian.Uint32(b[1:]))
+	}
+	switch {
+	case n < headLen || length != n-headLen:
+	case b[0] == kindNote && length == collective.NoteLen:
+		e = collective.Event{Kind: collective.Noted, Peer: from, Note: collective.Note(b[headLen:])}
+		p.listen(from, b)
+		return e, true
+	case b[0] == kindLeft:
+		it.leaves, it.frames = true, binary.LittleEndian.Uint64(b[5:])
+		it.why = collective.DecodeReason(b[headLen:n])
+		p.parted(from)
+		return e, false
+	}
+	p.end(fmt.Errorf("rank %d sends %d bytes that are no message", p.names[from], n))
+	return e, false
+}
+
+// parted looks whether a peer that has left has sent all it will: then it is gone,
+// and memory for more of it is taken back.
+func (p *port) parted(from int) {
+	it := &p.peers[from]
+	if !it.leaves || it.received < it.frames || it.told {
+		return
+	}
+	it.told = true
+	p.news = append(p.news, collective.Event{Kind: collective.Left, Peer: from, Why: it.why})
+	if p.ended != nil {
+		p.giveUp(from)
+	}
+}
+
+// lose gives up a peer.
+func (p *port) lose(r int, why error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	it := &p.peers[r]
+	if it.lost || r == p.rank {
+		return
+	}
+	p.giveAway(r)
+	if !it.told {
+		it.told = true
+		p.news = append(p.news, collective.Event{Kind: collective.Left, Peer: r, Why: why})
+	}
+}
