@@ -24,7 +24,9 @@ func says(err error, want string) error {
 func testDivergence(t *testing.T, open func(int) []collective.Group) {
 	f32 := func(n int) device.Buffer { return device.OfF32(make([]float32, n)) }
 	gather := func(b device.Buffer) func(*rank) { return func(r *rank) { collective.AllGather(r, r.q[0], clone(b)) } }
-	reduce := func(b device.Buffer) func(*rank) { return func(r *rank) { collective.ReduceScatter(r, r.q[0], clone(b)) } }
+	reduce := func(b device.Buffer) func(*rank) {
+		return func(r *rank) { collective.ReduceScatter(r, r.q[0], clone(b)) }
+	}
 	tests := []struct {
 		odd, rest func(*rank)
 		want      string

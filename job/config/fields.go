@@ -34,7 +34,7 @@ var (
 	rules      = []string{"adamw", "adam", "sgd", "lion"}
 	curves     = []string{"constant", "linear", "cosine", "wsd", "inverse_sqrt"}
 	Recomputes = []string{"none", "block"}
-	Transports = []string{"auto", "local", "unix", "tcp"}
+	Transports = []string{"auto", "local", "unix", "tcp", "mpi"}
 	precisions = []device.DType{device.F32, device.BF16, device.F16}
 	devices    = []string{"auto", "cpu", "cuda"}
 )
@@ -96,7 +96,7 @@ func (c *Config) fields() []field {
 		{"parallel.timeout", duration{&p.Timeout}, "5m", "", "how long a silent rank is waited for before the run fails"},
 		{"parallel.gpus", ordinals{&p.GPUs}, "auto", "", "cuda: list of the GPUs to use, such as [0, 2], by the driver's numbers; auto: all it shows; ranks are spread over them evenly"},
 		{"parallel.memory", bound{&p.Memory}, "auto", "", "device memory a rank may take, such as 512MiB; auto: what this machine has free, for all ranks"},
-		{"parallel.transport", choice{&p.Transport, Transports}, "auto", "", "auto | local | unix | tcp: what carries collectives between processes; auto: Unix sockets on a host, TCP between hosts"},
+		{"parallel.transport", choice{&p.Transport, Transports}, "auto", "", "auto | local | unix | tcp | mpi: what carries collectives between processes; auto: MPI where mpirun started a zeroth built with it, else Unix sockets on a host, TCP between hosts"},
 		{"parallel.token_file", path{text{&p.TokenFile}}, "", "none", "file with the secret by which the processes of the job know each other; or ZEROTH_TOKEN_FILE, ZEROTH_TOKEN"},
 		{"parallel.bind", text{&p.Bind}, "", "the one that leads to process 0", "address of this host that the other processes reach it at"},
 		{"parallel.heartbeat", duration{&p.Heartbeat}, "5s", "", "between the signs of life of a process"},

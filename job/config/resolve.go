@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"zeroth/collective/mpi"
 	"zeroth/data"
 	"zeroth/job/hf"
 	"zeroth/job/machine"
@@ -241,6 +242,9 @@ func (r *reader) resolveProcesses() {
 	}
 	if r.processes > 1 && p.Transport == "local" {
 		r.refuse("local carries nothing between processes", "want auto, unix or tcp", "parallel.transport")
+	}
+	if r.processes > 1 && p.Transport == "mpi" && !mpi.Built {
+		r.refuse("this zeroth has no MPI", "build it with CGO_ENABLED=1 go build -tags mpi ./cmd/zeroth, or want auto, unix or tcp", "parallel.transport")
 	}
 	if p.DeadAfter < 2*p.Heartbeat {
 		r.refuse(fmt.Sprintf("a process would be called lost after %v, and gives a sign of life every %v", p.DeadAfter, p.Heartbeat),

@@ -37,6 +37,12 @@ type Place struct {
 // Alone is whether there are no others.
 func (p Place) Alone() bool { return p.World == 1 }
 
+// UnderMPI is whether mpirun or mpiexec brought the process.
+func (p Place) UnderMPI() bool { return p.By == openMPI || p.By == pmi }
+
+// Names of launchers.
+const openMPI, pmi = "Open MPI", "PMI"
+
 // Addrs are where process 0 may listen.
 func (p Place) Addrs() []string {
 	var all []string
@@ -90,9 +96,9 @@ var launchers = []launcher{
 	{name: "torchrun", rank: "RANK", world: "WORLD_SIZE", local: "LOCAL_RANK", localWorld: "LOCAL_WORLD_SIZE",
 		restart: "TORCHELASTIC_RESTART_COUNT", where: (*reading).torch},
 	{name: "Kubeflow", rank: "PET_NODE_RANK", world: "PET_NNODES", outer: true, where: (*reading).kubeflow},
-	{name: "Open MPI", rank: "OMPI_COMM_WORLD_RANK", world: "OMPI_COMM_WORLD_SIZE", local: "OMPI_COMM_WORLD_LOCAL_RANK",
+	{name: openMPI, rank: "OMPI_COMM_WORLD_RANK", world: "OMPI_COMM_WORLD_SIZE", local: "OMPI_COMM_WORLD_LOCAL_RANK",
 		localWorld: "OMPI_COMM_WORLD_LOCAL_SIZE", where: (*reading).openMPI},
-	{name: "PMI", rank: "PMI_RANK", world: "PMI_SIZE", local: "MPI_LOCALRANKID", localWorld: "MPI_LOCALNRANKS", where: (*reading).hydra},
+	{name: pmi, rank: "PMI_RANK", world: "PMI_SIZE", local: "MPI_LOCALRANKID", localWorld: "MPI_LOCALNRANKS", where: (*reading).hydra},
 	{name: "Slurm", rank: "SLURM_PROCID", world: "SLURM_STEP_NUM_TASKS", local: "SLURM_LOCALID", restart: "SLURM_RESTART_COUNT", outer: true, where: (*reading).slurm},
 	{name: "Kubernetes", rank: "JOB_COMPLETION_INDEX", world: "ZEROTH_WORLD_SIZE", outer: true, where: (*reading).kubernetes},
 }

@@ -5,8 +5,9 @@
 // What never enters: training, files of a run, flags.
 //
 // Begin with Enter: rendezvous, then Agree and Share while the run is prepared,
-// then Groups, which connects every process to every other. Two processes with one
-// kernel talk through a Unix socket, others through TCP.
+// then Groups, which connects every process to every other (carrier.go): by MPI where
+// mpirun brings it; else two processes with one kernel talk through a Unix socket,
+// others through TCP.
 package world
 
 import (
@@ -33,7 +34,7 @@ type Config struct {
 	launch.Place
 	PerProcess int          // ranks of a process
 	Listener   net.Listener // where process 0 listens, if who launched it has opened that; else nil
-	Transport  string       // "auto", "unix" or "tcp"
+	Transport  string       // "auto", "unix", "tcp" or "mpi"
 	Bind       string       // address that others reach this process at; "" is the one by which it reaches process 0
 	Token      []byte       // that every process has; nil: none
 	Insecure   bool         // no token though there are other hosts
@@ -53,15 +54,20 @@ type World struct {
 	dir       string         // of the Unix socket; removed once all are connected
 	listeners []net.Listener // for data, until then
 
-	left chan struct{} // closed by Close
-	mu   sync.Mutex
-	net  *socket.Net // nil before Groups
+	left  chan struct{} // closed by Close
+	hurry chan struct{} // closed when the world ends by a failure
+	mu    sync.Mutex
+	fails sync.Once // closes hurry
+	net   carrier   // nil before Groups
 }
 
 // Enter joins the world and waits until all of it is there.
 func Enter(ctx context.Context, cfg Config) (*World, error) {
-	w := &World{cfg: cfg, left: make(chan struct{})}
+	w := &World{cfg: cfg, left: make(chan struct{}), hurry: make(chan struct{})}
 	err := cfg.Safe(ctx)
+	if err == nil {
+		err = w.chooseMPI()
+	}
 	if err == nil && cfg.Rank == 0 && cfg.Listener == nil {
 		w.cfg.Listener, err = w.listen()
 	}
@@ -82,6 +88,10 @@ func Enter(ctx context.Context, cfg Config) (*World, error) {
 		return nil, fmt.Errorf("process %d of %d: %w", cfg.Rank, cfg.World, err)
 	}
 	go w.follow()
+	if err := w.agreeOnCarrier(ctx); err != nil {
+		w.Close()
+		return nil, err
+	}
 	return w, nil
 }
 
@@ -130,6 +140,9 @@ func (w *World) listen() (net.Listener, error) {
 // open opens where other processes connect for data: a Unix socket in a folder of
 // this user's alone, and TCP at the address that the world knows this host by.
 func (w *World) open(local net.Addr, me *rendezvous.Member) error {
+	if w.cfg.Transport == "mpi" {
+		return nil
+	}
 	if w.cfg.Transport != "tcp" {
 		if err := w.openUnix(me); err != nil {
 			return err
@@ -200,6 +213,7 @@ func (w *World) follow() {
 	case <-w.left:
 		return
 	}
+	w.rush()
 	var lost rendezvous.Lost
 	if !errors.As(w.star.Err(), &lost) {
 		return
@@ -210,6 +224,9 @@ func (w *World) follow() {
 		w.net.Lose(lost.Process)
 	}
 }
+
+// rush has nobody wait for others any longer.
+func (w *World) rush() { w.fails.Do(func() { close(w.hurry) }) }
 
 // Process is this one's number.
 func (w *World) Process() int { return w.cfg.Rank }
@@ -229,6 +246,7 @@ func (w *World) Session() string { return w.star.Session }
 
 // Fail tells the others why this process ends; not if it ends because of another.
 func (w *World) Fail(err error) {
+	w.rush()
 	if !errors.Is(err, collective.ErrClosed) {
 		w.star.Fail(err)
 	}
@@ -249,7 +267,6 @@ func (w *World) Explain(err error) error {
 
 // Close leaves the world. Its groups are closed before.
 func (w *World) Close() {
-	close(w.left)
 	w.shut()
 	w.mu.Lock()
 	n := w.net
@@ -257,6 +274,7 @@ func (w *World) Close() {
 	if n != nil {
 		n.Close()
 	}
+	close(w.left)
 	w.star.Close()
 }
 
@@ -281,9 +299,8 @@ func (w *World) Beside(shard.Mesh) int {
 
 // Groups implements build.Launch: it connects all processes.
 func (w *World) Groups(m shard.Mesh) ([]collective.Ranks, error) {
-	n := socket.New(socket.Config{Process: w.cfg.Rank, Processes: w.cfg.World, PerProcess: w.cfg.PerProcess, Groups: collective.MeshGroups(m)})
-	if err := w.connect(n); err != nil {
-		n.Close()
+	n, err := w.carry(collective.MeshGroups(m))
+	if err != nil {
 		return nil, fmt.Errorf("connecting the processes: %w", err)
 	}
 	w.mu.Lock()

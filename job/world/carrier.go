@@ -1,0 +1,122 @@
+package world
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"zeroth/collective"
+	"zeroth/collective/mpi"
+	"zeroth/collective/rendezvous"
+	"zeroth/collective/socket"
+)
+
+// carrier is what carries frames between processes.
+type carrier interface {
+	Wire(group, rank int) collective.Wire
+	Lose(process int)
+	Close()
+}
+
+// chooseMPI sets the transport to mpi where it is auto, mpirun or mpiexec has
+// started a zeroth that is built with MPI, and the library is there. A job that says
+// mpi itself gets it or an error.
+func (w *World) chooseMPI() error {
+	c := &w.cfg
+	auto := c.Transport == "auto" && c.UnderMPI() && mpi.Built
+	if !auto && c.Transport != "mpi" {
+		return nil
+	}
+	err := mpi.Open(libraries(c.By))
+	if err == nil && c.PerProcess > mpi.MostPerProcess {
+		err = fmt.Errorf("over MPI a process can have %d ranks, and has %d", mpi.MostPerProcess, c.PerProcess)
+	}
+	switch {
+	case err == nil:
+		c.Transport = "mpi"
+		w.note("MPI carries the data: " + mpi.Version())
+	case !auto:
+		return err
+	default:
+		w.note(err.Error() + "; sockets carry the data")
+	}
+	return nil
+}
+
+func (w *World) note(text string) {
+	if w.cfg.Note != nil {
+		w.cfg.Note(text)
+	}
+}
+
+// libraries are the files of the MPI to which a launcher belongs, those likely to
+// be there first.
+func libraries(by string) []string {
+	if file := os.Getenv("ZEROTH_MPI"); file != "" {
+		return []string{file}
+	}
+	openMPI, mpich := []string{"libmpi.so.40"}, []string{"libmpi.so.12", "libmpich.so.12"}
+	switch by {
+	case "Open MPI":
+		return openMPI
+	case "PMI":
+		return mpich
+	}
+	return append(openMPI, mpich...)
+}
+
+// agreeOnCarrier is an error, on all, if some processes would use MPI and some not.
+func (w *World) agreeOnCarrier(ctx context.Context) error {
+	by := "sockets"
+	if w.cfg.Transport == "mpi" {
+		by = mpi.Version()
+	}
+	return w.star.Agree(ctx, []rendezvous.Fact{{Name: "what carries data", Value: by}})
+}
+
+// carry connects all processes.
+func (w *World) carry(groups [][]int) (carrier, error) {
+	if w.cfg.Transport == "mpi" {
+		return w.carryByMPI(groups)
+	}
+	n := socket.New(socket.Config{Process: w.cfg.Rank, Processes: w.cfg.World, PerProcess: w.cfg.PerProcess, Groups: groups})
+	if err := w.connect(n); err != nil {
+		n.Close()
+		return nil, err
+	}
+	return n, nil
+}
+
+// carryByMPI waits for all processes to begin MPI, or for one of them to be lost.
+func (w *World) carryByMPI(groups [][]int) (carrier, error) {
+	w.shut()
+	joined := make(chan error, 1)
+	go func() { joined <- mpi.Join(w.cfg.Rank, w.cfg.World) }()
+	select {
+	case err := <-joined:
+		if err != nil {
+			return nil, w.because(err)
+		}
+	case <-w.star.Ended():
+		return nil, w.star.Err()
+	}
+	return overMPI{mpi.New(mpi.Config{Process: w.cfg.Rank, PerProcess: w.cfg.PerProcess, Groups: groups, Hurry: w.hurry}), w.hurry}, nil
+}
+
+// overMPI is MPI as a carrier. It is left when all processes have ended well: one
+// that exits without that has the launcher end the others.
+type overMPI struct {
+	*mpi.Net
+	hurry <-chan struct{}
+}
+
+func (m overMPI) Close() {
+	quiet := m.Net.Close()
+	select {
+	case <-m.hurry:
+	default:
+		if quiet {
+			mpi.Leave(m.hurry)
+		}
+	}
+}
