@@ -69,7 +69,7 @@ func (p *port) drain() {
 		}
 		if !since.IsZero() && time.Since(since) > farewell {
 			for r := range p.peers {
-				p.giveAway(r)
+				p.abandon(r)
 			}
 		}
 	}
@@ -135,9 +135,9 @@ func (p *port) nowhere() []byte {
 	return p.scratch
 }
 
-// giveAway leaves what is under way to or from a peer to MPI, and expects nothing
+// abandon leaves what is under way to or from a peer to MPI, and expects nothing
 // more of it.
-func (p *port) giveAway(r int) {
+func (p *port) abandon(r int) {
 	p.peers[r].lost = true
 	abandoned.Lock()
 	defer abandoned.Unlock()

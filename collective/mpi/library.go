@@ -32,6 +32,9 @@ const Built = true
 // Open takes the first library that is there, by file name or path. A program has
 // one.
 func Open(files []string) error {
+	if _, ok := os.LookupEnv("UCX_ERROR_SIGNALS"); !ok { // faults are Go's to handle, not those of a library that MPI brings
+		_ = os.Setenv("UCX_ERROR_SIGNALS", "") // fails for no such name
+	}
 	var wrong []string
 	for _, file := range files {
 		name := C.CString(file)
@@ -45,10 +48,11 @@ func Open(files []string) error {
 	return fmt.Errorf("no MPI library: %s: set ZEROTH_MPI to the path of the libmpi of your mpirun", strings.Join(wrong, "; "))
 }
 
-// Version is the first line of what the open library says of itself.
+// Version is what the open library calls itself, such as "Open MPI v4.1.4".
 func Version() string {
 	line, _, _ := strings.Cut(C.GoString(C.z_version()), "\n")
-	return strings.TrimSpace(line)
+	line, _, _ = strings.Cut(line, ",")
+	return strings.Join(strings.Fields(line), " ")
 }
 
 // leave asks the thread of Join to leave MPI.
@@ -70,12 +74,6 @@ func Join(rank, size int) error {
 }
 
 func join(rank, size int) error {
-	// Faults are Go's to handle; versions of UCX that do not know it would warn.
-	for _, v := range [][2]string{{"UCX_ERROR_SIGNALS", ""}, {"UCX_WARN_UNUSED_ENV_VARS", "n"}} {
-		if _, ok := os.LookupEnv(v[0]); !ok {
-			_ = os.Setenv(v[0], v[1]) // fails for no such name
-		}
-	}
 	var thread, its, all C.int
 	if err := failed(C.z_init(&thread, &its, &all)); err != nil {
 		return err

@@ -240,7 +240,7 @@ func (p *port) ask() (e collective.Event, is, any bool) {
 	r := p.pop(at)
 	if err := failed(code); err != nil {
 		if p.end(fmt.Errorf("rank %d: %w", p.names[at/kinds], err)); at%kinds == controlIn {
-			p.giveAway(at / kinds) // it will not be heard again
+			p.abandon(at / kinds) // it will not be heard again
 			return e, false, true
 		}
 	}
@@ -323,7 +323,7 @@ func (p *port) lose(r int, why error) {
 	if it.lost || r == p.rank {
 		return
 	}
-	p.giveAway(r)
+	p.abandon(r)
 	if !it.told {
 		it.told = true
 		p.news = append(p.news, collective.Event{Kind: collective.Left, Peer: r, Why: why})
