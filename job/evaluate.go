@@ -18,9 +18,9 @@ import (
 
 // Evaluation is how well a model knows a job's data.
 type Evaluation struct {
-	Loss    float64 // mean over all tokens, nats
-	Tokens  int64
-	Left    int64 // tokens at the end that do not fill a batch of all ranks
+	Loss    float64 // mean over all tokens that have a target, nats
+	Tokens  int64   // that have one
+	Left    int64   // likewise, at the end, which do not fill a batch of all ranks
 	Seconds float64
 }
 
@@ -73,9 +73,8 @@ func Evaluate(ctx context.Context, c *config.Config, whole bool, tell func(strin
 		}
 		return err
 	})
-	T := int64(c.Model.Context)
-	e.Tokens = x.batches() * x.share.Global() * T
-	e.Left = x.windows()*T - e.Tokens
+	e.Tokens = x.learned(0, x.batches()*x.share.Global())
+	e.Left = x.learned(0, x.windows()) - e.Tokens
 	return e, err
 }
 
@@ -120,13 +119,15 @@ func (x *evaluation) batches() int64 { return x.windows() / x.share.Global() }
 const atOnce = 64
 
 func (x *evaluation) run(ctx context.Context, r *build.Rank) (float64, error) {
-	var sum float64
+	var sum, counted float64
 	all, next := x.batches(), time.Now().Add(2*time.Second)
 	for done := int64(0); done < all; done += atOnce {
 		if ctx.Err() != nil {
 			return 0, context.Cause(ctx)
 		}
 		n := min(atOnce, all-done)
+		count := x.learned(done*x.share.Global(), n*x.share.Global())
+		r.Trainer.Counted = int(count)
 		mean, err := r.Trainer.Eval(int(n), func(micro int, input, target []int32) error {
 			x.read(x.share.First(done+int64(micro), 0, config.Mesh(x.c).DataRank(r.Rank)), input, target)
 			return nil
@@ -134,13 +135,25 @@ func (x *evaluation) run(ctx context.Context, r *build.Rank) (float64, error) {
 		if err != nil {
 			return 0, err
 		}
-		sum += mean * float64(n)
+		sum, counted = sum+mean*float64(count), counted+float64(count)
 		if now := time.Now(); r.Rank == 0 && now.After(next) {
 			next = now.Add(2 * time.Second)
-			x.tell(fmt.Sprintf("evaluating: %.0f %%, loss so far %.4f", 100*float64(done+n)/float64(all), sum/float64(done+n)))
+			x.tell(fmt.Sprintf("evaluating: %.0f %%, loss so far %.4f", 100*float64(done+n)/float64(all), sum/counted))
 		}
 	}
-	return sum / float64(all), nil
+	return sum / counted, nil
+}
+
+// learned is the tokens with a target in n windows from one on.
+func (x *evaluation) learned(first, n int64) (sum int64) {
+	for _, p := range x.parts {
+		of := min(max(0, p.Windows()-first), n)
+		if of > 0 {
+			sum += int64(p.Learned(first, of))
+		}
+		first, n = max(0, first-p.Windows()), n-of
+	}
+	return sum
 }
 
 // read reads windows from number first on.

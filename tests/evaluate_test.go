@@ -1,13 +1,16 @@
 package tests
 
 import (
+	"fmt"
 	"math"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"zeroth/input"
 	"zeroth/job"
+	"zeroth/job/config"
 )
 
 // The loss of a folder's model on all data is PyTorch's, on any number of ranks; of
@@ -40,4 +43,57 @@ func TestEvaluationIsPyTorchs(t *testing.T) {
 	if _, err := job.Evaluate(t.Context(), c, true, func(string) {}); err == nil || !strings.Contains(err.Error(), "model.from names none") {
 		t.Errorf("without a model: %v", err)
 	}
+}
+
+// Of documents only what is learned counts: the loss is that of each document alone,
+// weighted by its targets, whatever the batches.
+func TestEvaluationOfDocuments(t *testing.T) {
+	dir := t.TempDir()
+	var lines strings.Builder
+	for i := range 70 {
+		fmt.Fprintf(&lines, `{"prompt": "%s", "completion": "%s"}`+"\n", strings.Repeat("x", 1+i%5), strings.Repeat("yz", 1+i%7))
+	}
+	if err := os.WriteFile(filepath.Join(dir, "d.jsonl"), []byte(lines.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	first := 0.0
+	for i, sets := range [][]string{{"parallel.ranks=1", "train.micro_batch=1"}, {"parallel.ranks=2", "train.micro_batch=5"}, {"parallel.ranks=1", "train.micro_batch=35"}} {
+		// 70 is a multiple of 1, 10 and 35.
+		file := filepath.Join(dir, "job.yaml")
+		text := fmt.Sprintf("model: {from: %q, context: 24}\ndata: {documents: [%q], format: prompt, tokenizer: bytes, validation: 0}\n", byteModel(t), filepath.Join(dir, "d.jsonl"))
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		c, err := config.Load(file, append([]string{"precision=fp32", "train.eval_every=0", "train.steps=1"}, sets...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, err := job.Evaluate(t.Context(), c, true, func(string) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		targets := int64(0)
+		for n := range 70 {
+			targets += int64(2 * (1 + n%7))
+		}
+		if e.Tokens != targets {
+			t.Errorf("%v: %d targets, want %d", sets, e.Tokens, targets)
+		}
+		if i == 0 {
+			first = e.Loss
+		}
+		if math.Abs(e.Loss-first) > 1e-6*first {
+			t.Errorf("%v: the loss is %.9g, one document at a time %.9g", sets, e.Loss, first)
+		}
+	}
+}
+
+// byteModel is the folder of a small model of bytes, with parameters of no training.
+func byteModel(t *testing.T) string {
+	t.Helper()
+	out := t.TempDir()
+	if err := job.Run(t.Context(), cfg(t, "train.steps=1", "model.context=24", "parallel.ranks=1"), job.Options{Out: out}); err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(out, "model")
 }
