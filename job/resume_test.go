@@ -267,6 +267,23 @@ func TestResumeComparesGroups(t *testing.T) {
 	}
 }
 
+// The steps in which wsd falls last, as other keys of the schedule, unless what they
+// follow from is another.
+func TestResumeKeepsTheDecay(t *testing.T) {
+	testjob.InTinyFolder(t)
+	trainedRun(t, "schedule={type: wsd, decay: 3}")
+	for set, want := range map[string]int{"train.seed=null": 3, "train.steps=100": 10, "schedule={type: wsd, decay: 5}": 5} {
+		next, b, err := begin(configtest.MustLoad(t, "schedule=null", "train.steps=null", "checkpoint.dir=run/ckpt", set), "latest")
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.close()
+		if next.Schedule.Type != "wsd" || next.Schedule.Decay != want {
+			t.Errorf("%s: %+v, want a decay of %d steps", set, next.Schedule, want)
+		}
+	}
+}
+
 // linear is the learning rate of the update after so many, of a linear schedule.
 func linear(lr, least float64, warmup, steps, at int) float64 {
 	if at >= steps-1 {

@@ -135,3 +135,16 @@ job.yaml:8:8: optimizer.groups[4]: "model.layers.*.q_proj.weight" matches no par
 		t.Error(err)
 	}
 }
+
+// Groups are of the parameters of a network that the caller gives.
+func TestGroupsOfGivenNetwork(t *testing.T) {
+	testjob.InFolder(t, grouped)
+	c := mustLoad(t)
+	if _, err := WithNetwork(c, Network(c)); err != nil {
+		t.Error(err)
+	}
+	still := Network(c).Frozen(func(p shard.Param) bool { return strings.HasPrefix(p.Name, "transformer.wte.") })
+	if _, err := WithNetwork(c, still); err == nil || !strings.Contains(err.Error(), `job.yaml:9:8: optimizer.groups[2]: "transformer.wte.*" matches no parameter that is trained`) {
+		t.Error(err)
+	}
+}

@@ -16,7 +16,7 @@ import (
 // What is taken has numbers that a run can go on with, and is taken again when
 // it is written.
 func FuzzState(f *testing.F) {
-	f.Add([]byte(`{"step": 7, "updates": 6, "skipped": 1, "samples": 28, "tokens": 224, "loss_scale": {"Dynamic": true, "Scale": 65536, "Min": 1, "Window": 1000, "Hysteresis": 2, "Left": 2, "Clean": 5},
+	f.Add([]byte(`{"step": 7, "updates": 6, "skipped": 1, "samples": 28, "tokens": 224, "early_stop": {"best": 2.5, "step": 4, "stale": 1}, "loss_scale": {"Dynamic": true, "Scale": 65536, "Min": 1, "Window": 1000, "Hysteresis": 2, "Left": 2, "Clean": 5},
 		"seed": 1, "data": "0a", "context": 8, "config": "train: {steps: 9, batch: 4}\n", "model": {"model_type": "gpt2"}, "version": "zeroth"}`))
 	f.Add(hf.MustJSON(Progress{Model: json.RawMessage("{}"), Version: "zeroth"}))
 	f.Add([]byte("null"))
