@@ -140,8 +140,10 @@ func searchable(c *config.Config) error {
 	if config.Given(c) {
 		return input.BadInput(errors.New("settings are searched for models of a job file, not for a given network; plan says what one setting needs"))
 	}
-	if c.Train.LoRA.Rank > 0 {
-		return input.BadInput(fmt.Errorf("%v: train.lora: settings are not searched for models with adapters; plan says what one setting needs", c.Place("train.lora.rank")))
+	for key, given := range map[string]bool{"train.lora.rank": c.Train.LoRA.Rank > 0, "train.freeze": len(c.Train.Freeze) > 0} {
+		if given {
+			return input.BadInput(fmt.Errorf("%v: %s: settings are not searched for a model of which a part is trained; plan says what one setting needs", c.Place(key), key))
+		}
 	}
 	if n := c.Model.Layers; n > fitLayers {
 		return input.BadInput(fmt.Errorf("%v: %d layers: settings are searched for models of at most %d; plan says what one setting needs", c.Place("model.layers"), n, fitLayers))

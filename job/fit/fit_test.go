@@ -497,3 +497,16 @@ func TestUnsearchable(t *testing.T) {
 		t.Errorf("%+v, %v", r, err)
 	}
 }
+
+// What closed forms do not know is not searched.
+func TestTuningIsNotSearched(t *testing.T) {
+	for set, key := range map[string]string{"train.lora.rank=2": "train.lora.rank", `train.freeze=["*.wte.*"]`: "train.freeze"} {
+		c := configtest.Fitted(t, set)
+		if err := searchable(c); err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), key+": settings are not searched") {
+			t.Errorf("%s: %v", set, err)
+		}
+	}
+	if err := searchable(configtest.Fitted(t)); err != nil {
+		t.Error(err)
+	}
+}
