@@ -15,6 +15,9 @@ func (q *Queue) MatMul(c, a, b device.Mat, bias device.Buffer, add bool) {
 	}
 	t := q.issue("matmul")
 	t.Gemm, t.phases = g, runGemm
+	if g.Few() {
+		t.phases = runFew
+	}
 	q.commit()
 }
 
@@ -38,4 +41,14 @@ func runGemm(t *task, q *Queue) {
 		g.Block = mem.blocks
 		q.phase(t, kernel.RunTiles, g.Groups*g.Splits, 1, g.Workers)
 	}
+}
+
+// runFew computes a product of few rows, which takes no memory of the device's.
+func runFew(t *task, q *Queue) {
+	g := &t.Gemm
+	g.Workers = len(q.pool.workers) + 1
+	if g.N*g.K <= kernel.FewWhole {
+		g.Workers = 1
+	}
+	q.phase(t, kernel.RunFew, g.FewPieces(), 1, g.Workers)
 }

@@ -12,7 +12,7 @@ import (
 var avx2 = ISA{
 	Name: "avx2", MR: 6, nr: 16, KC: KcF32, pair: 1, unit: 1,
 	a: pack256, b: pack256,
-	tile: tile256,
+	tile: tile256, chain: chainAVX2,
 	peak: Peak{Name: "fp32 avx2", ops: 48 * 2 * 8, loop: fmaLoop256},
 }
 
@@ -23,6 +23,7 @@ var avx512 = ISA{
 	Name: "avx512", MR: 14, nr: 32, KC: KcF32, pair: 1, unit: 1,
 	a: pack512, b: pack512,
 	tile:  tile512,
+	chain: chainAVX512,
 	moves: &moves512,
 	peak:  Peak{Name: "fp32 avx512", ops: 48 * 2 * 16, loop: fmaLoop512},
 }

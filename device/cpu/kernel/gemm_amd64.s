@@ -1745,6 +1745,82 @@ done:
 	VZEROUPPER
 	RET
 
+// func chainAVX512(y *byte, a *byte, b *byte, ldb int, k int, n int)
+// Requires: AVX, AVX512F
+TEXT ·chainAVX512(SB), NOSPLIT, $0-48
+	MOVQ y+0(FP), AX
+	MOVQ a+8(FP), CX
+	MOVQ b+16(FP), DX
+	MOVQ n+40(FP), BX
+	MOVQ ldb+24(FP), SI
+	SHLQ $0x02, SI
+	MOVQ k+32(FP), DI
+
+columns:
+	VMOVUPS (AX), Z1
+	VMOVUPS 64(AX), Z2
+	MOVQ    CX, R8
+	MOVQ    DX, R9
+	MOVQ    DI, R10
+
+row:
+	VBROADCASTSS (R8), Z0
+	VFMADD231PS  (R9), Z0, Z1
+	VFMADD231PS  64(R9), Z0, Z2
+	ADDQ         $0x04, R8
+	ADDQ         SI, R9
+	DECQ         R10
+	JNZ          row
+	VMOVUPS      Z1, (AX)
+	VMOVUPS      Z2, 64(AX)
+	SUBQ         $-128, AX
+	SUBQ         $-128, DX
+	SUBQ         $0x20, BX
+	JNZ          columns
+	VZEROUPPER
+	RET
+
+// func chainAVX2(y *byte, a *byte, b *byte, ldb int, k int, n int)
+// Requires: AVX, FMA3
+TEXT ·chainAVX2(SB), NOSPLIT, $0-48
+	MOVQ y+0(FP), AX
+	MOVQ a+8(FP), CX
+	MOVQ b+16(FP), DX
+	MOVQ n+40(FP), BX
+	MOVQ ldb+24(FP), SI
+	SHLQ $0x02, SI
+	MOVQ k+32(FP), DI
+
+columns:
+	VMOVUPS (AX), Y1
+	VMOVUPS 32(AX), Y2
+	VMOVUPS 64(AX), Y3
+	VMOVUPS 96(AX), Y4
+	MOVQ    CX, R8
+	MOVQ    DX, R9
+	MOVQ    DI, R10
+
+row:
+	VBROADCASTSS (R8), Y0
+	VFMADD231PS  (R9), Y0, Y1
+	VFMADD231PS  32(R9), Y0, Y2
+	VFMADD231PS  64(R9), Y0, Y3
+	VFMADD231PS  96(R9), Y0, Y4
+	ADDQ         $0x04, R8
+	ADDQ         SI, R9
+	DECQ         R10
+	JNZ          row
+	VMOVUPS      Y1, (AX)
+	VMOVUPS      Y2, 32(AX)
+	VMOVUPS      Y3, 64(AX)
+	VMOVUPS      Y4, 96(AX)
+	SUBQ         $-128, AX
+	SUBQ         $-128, DX
+	SUBQ         $0x20, BX
+	JNZ          columns
+	VZEROUPPER
+	RET
+
 // func moveF32(dst *byte, src *byte, ldd int, lds int, rows int, cols int)
 // Requires: AVX, AVX512F, BMI2
 TEXT ·moveF32(SB), NOSPLIT, $0-48

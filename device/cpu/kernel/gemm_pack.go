@@ -16,6 +16,7 @@ type ISA struct {
 	unit   int // words of k that a panel is filled up to with zeros
 	a, b   packing
 	tile   tileFunc
+	chain  chainFunc // of float32, for few rows; nil: there is none
 	moves  *moves    // nil: in Go
 	Row    []RowFunc // of C of F32 and of BF16, if it has these instead of tile
 	// Narrow packs 32 rows of k floats, a multiple of 32, ld apart, as a panel of
@@ -48,6 +49,10 @@ type packTransFunc func(dst, src unsafe.Pointer, ld, k, width, stride int)
 // tileFunc sets c[i*ldc+j] = base[i*ldb+j] + sum over p < k of a[p*mr+i] *
 // b[p*nr+j] for i < rows and j < cols.
 type tileFunc func(t *Tile)
+
+// chainFunc adds k rows of B to sums: y[j] += a[p] * b[p*ldb+j] for j < n, a positive
+// multiple of 32, by multiply-adds in order of p; k >= 1.
+type chainFunc func(y, a, b unsafe.Pointer, ldb, k, n int)
 
 // RowFunc computes n whole tiles side by side, from mr rows of A and n panels of
 // B that are panel bytes apart. Words p to p+unit of row i of A begin at a + i*row

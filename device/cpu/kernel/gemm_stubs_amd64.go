@@ -44,6 +44,16 @@ func copy512F16(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int
 //go:noescape
 func trans512F16(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int)
 
+// chainAVX512 is a chainFunc.
+//
+//go:noescape
+func chainAVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, ldb int, k int, n int)
+
+// chainAVX2 is a chainFunc.
+//
+//go:noescape
+func chainAVX2(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, ldb int, k int, n int)
+
 // moveF32 is a moveFunc.
 //
 //go:noescape

@@ -24,6 +24,9 @@ func gemm(c *build.Context) {
 		copy512(c, s.name, s.size)
 		trans512(c, s.name, s.size)
 	}
+	for _, w := range widths {
+		chain(c, w)
+	}
 	moves512(c)
 	copy256(c)
 	trans256(c)
@@ -119,6 +122,42 @@ func tile512(c *build.Context, name, what string, mul func(b, x, acc reg.VecPhys
 		c.ADDQ(ldc, dst)
 	}
 	c.Label("stored")
+	c.VZEROUPPER()
+	c.RET()
+}
+
+// chain writes a chainFunc: 32 columns at a time stay in registers.
+func chain(c *build.Context, w width) {
+	name := "chain" + w.suffix
+	text(c, name, "func(y, a, b *byte, ldb, k, n int)", name+" is a chainFunc.")
+	y, a, b, n := load64(c, "y"), load64(c, "a"), load64(c, "b"), load64(c, "n")
+	ldb, k := times4(c, load64(c, "ldb")), load64(c, "k")
+	p, q, left, x := c.GP64(), c.GP64(), c.GP64(), w.vec(c)
+	sums := make([]reg.VecVirtual, 32/w.lanes)
+	c.Label("columns")
+	for i := range sums {
+		sums[i] = w.vec(c)
+		c.VMOVUPS(at(y, i*w.bytes()), sums[i])
+	}
+	c.MOVQ(a, p)
+	c.MOVQ(b, q)
+	c.MOVQ(k, left)
+	c.Label("row")
+	c.VBROADCASTSS(at(p, 0), x)
+	for i, s := range sums {
+		c.VFMADD231PS(at(q, i*w.bytes()), x, s)
+	}
+	c.ADDQ(operand.U8(4), p)
+	c.ADDQ(ldb, q)
+	c.DECQ(left)
+	c.JNZ(operand.LabelRef("row"))
+	for i, s := range sums {
+		c.VMOVUPS(s, at(y, i*w.bytes()))
+	}
+	c.SUBQ(operand.I8(-128), y)
+	c.SUBQ(operand.I8(-128), b)
+	c.SUBQ(operand.U8(32), n)
+	c.JNZ(operand.LabelRef("columns"))
 	c.VZEROUPPER()
 	c.RET()
 }

@@ -1,0 +1,88 @@
+package cpu
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"zeroth/device"
+	"zeroth/device/cpu/kernel"
+)
+
+// Rows that are computed alone or a few at a time, which goes another way, have the
+// bits that they have among many.
+func TestFewRowsHaveTheBitsOfMany(t *testing.T) {
+	withISA(t, func(t *testing.T) {
+		rng := rand.New(rand.NewPCG(21, 22))
+		few := 0
+		for i, s := range [][2]int{{32, 1}, {64, 7}, {96, 8}, {1056, 65}, {2112, 513}, {256, 1100}, {50, 130}, {33, 640}, {17, 5}, {1057, 257}, {768, 1024}} {
+			for form := range 8 {
+				p := newProduct(rng, 11, s[0], s[1], allF32, false, form&1 != 0, form&2 != 0, form&4 != 0, i%3)
+				start := append([]byte(nil), p.c.whole.Raw()...)
+				p.run(t, testQueue(t, 2))
+				want := append([]byte(nil), p.c.whole.Raw()...)
+				copy(p.c.whole.Raw(), start)
+				q := testQueue(t, 1+i%3)
+				for i := 0; i < p.m; {
+					n := min(1+i%kernel.FewRows, p.m-i)
+					if g := kernel.NewGemm(p.c.RowRange(i, i+n), p.a.RowRange(i, i+n), p.b, p.bias, p.add); g.Few() {
+						few++
+					}
+					q.MatMul(p.c.RowRange(i, i+n), p.a.RowRange(i, i+n), p.b, p.bias, p.add)
+					i += n
+				}
+				if err := q.Wait(); err != nil {
+					t.Fatal(err)
+				}
+				if string(p.c.whole.Raw()) != string(want) {
+					t.Fatalf("%v, form %d: other bits", s, form)
+				}
+			}
+		}
+		if kernel.BestISA != &kernel.Portable && few == 0 {
+			t.Log("no product goes the way of few rows on this machine")
+		}
+	})
+}
+
+// BenchmarkFewRows is products of one row with the weights of GPT-2 124M, in turn, so
+// that these come from memory: bytes of weights a second.
+//
+//	go test -run xxx -bench FewRows ./device/cpu
+func BenchmarkFewRows(b *testing.B) {
+	for _, workers := range []int{1, 2} {
+		for _, trans := range []bool{false, true} {
+			b.Run(fmt.Sprintf("%d-workers/transposed=%v", workers, trans), func(b *testing.B) { benchFewRows(b, workers, trans) })
+		}
+	}
+}
+
+func benchFewRows(b *testing.B, workers int, trans bool) {
+	const layers, n, k = 30, 3072, 768
+	d := NewHost(workers)
+	b.Cleanup(func() { d.Close() })
+	q := d.NewQueue("compute")
+	b.Cleanup(q.Close)
+	weights := device.OfF32(make([]float32, layers*n*k))
+	for i := range weights.F32() {
+		weights.F32()[i] = float32(i%7) - 3
+	}
+	dense := func(buf device.Buffer, rows, cols int) device.Mat {
+		return device.Mat{Buf: buf, Rows: rows, Cols: cols, Ld: cols}
+	}
+	x, y := dense(device.OfF32(make([]float32, k)), 1, k), dense(device.OfF32(make([]float32, n)), 1, n)
+	b.SetBytes(4 * layers * n * k)
+	for b.Loop() {
+		for i := range layers {
+			w := weights.Slice(i*n*k, (i+1)*n*k)
+			m := dense(w, k, n)
+			if trans {
+				m = dense(w, n, k).T()
+			}
+			q.MatMul(y, x, m, device.Buffer{}, false)
+		}
+		if err := q.Wait(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
