@@ -37,21 +37,6 @@ const (
 	last   = "r/ckpt/step-00000006"
 )
 
-// digest is that of all tensors of a checkpoint.
-func digest(t *testing.T, path string) string {
-	t.Helper()
-	ck, err := checkpoint.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ck.Close()
-	d, err := ck.Digest()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return d
-}
-
 // flip alters one bit.
 func flip(t *testing.T, file string, at int64) {
 	t.Helper()

@@ -51,7 +51,6 @@ type parser struct {
 	tokens []token
 	depth  int
 	loops  int // for statements around
-	macros int
 }
 
 func (p *parser) fail(format string, args ...any) { p.failAt(p.next().at, format, args...) }

@@ -17,7 +17,7 @@ type decoder struct {
 	layers, heads, width, ffn, vocab, longest int
 	kv                                        int // heads of keys and values; 0: as many as heads
 	head                                      int // width of a head; 0: width/heads
-	eps, theta                                float64
+	eps                                       float64
 	tied                                      bool
 	padded                                    bool // there is a padding token:
 	pad                                       int
