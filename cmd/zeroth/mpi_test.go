@@ -64,40 +64,54 @@ func TestMPIGivesTheSameBits(t *testing.T) {
 	}
 }
 
-// A process of MPI's that is killed ends all, and the run goes on from its last
-// checkpoint to the bits of one that nobody disturbed.
-func TestMPISurvivesKill(t *testing.T) {
+// A process of MPI's that is killed or stopped ends all, where it is stopped with its
+// name, and the run goes on from its last checkpoint to the bits of one that nobody
+// disturbed.
+func TestMPISurvivesFaults(t *testing.T) {
 	inFolder(t)
 	sets := []string{"train", "tiny.yaml", "--set", "parallel={ranks: 3, heartbeat: 200ms, dead_after: 2s}", "--set", "train.steps=400", "--set", "checkpoint.every=20", "--set", "sample.tokens=0"}
 	zeroth(t, 0, append(sets, "--out", "whole")...)
 	want := outcomeOf(t, "whole")
 	for _, launcher := range launchersOfMPI(t) {
-		in := launcher[0]
-		cmd, out := mpirun(t, launcher, 3, append(sets, "--out", in)...)
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		for begin := time.Now(); time.Since(begin) < time.Minute; time.Sleep(2 * time.Millisecond) {
-			if _, err := checkpoint.Resolve(filepath.Join(in, "ckpt"), "latest"); err == nil {
-				break
+		for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGSTOP} {
+			in := fmt.Sprint(launcher[0], int(sig))
+			cmd, out := mpirun(t, launcher, 3, append(sets, "--out", in)...)
+			disturb(t, cmd, in, sig)
+			code, named := cmd.ProcessState.ExitCode(), strings.Contains(out.String(), `peer 1 lost: rank 1 (`)
+			if code == 0 || sig == syscall.SIGSTOP && (code != 75 || !named) {
+				t.Fatalf("%v, %v: exit code %d, named %v\n%s", cmd.Args, sig, code, named, out)
+			}
+			cmd, out = mpirun(t, launcher, 3, append(sets, "--out", in, "--resume", "latest")...)
+			if err := cmd.Run(); err != nil {
+				t.Fatalf("%v: %v\n%s", cmd.Args, err, out)
+			}
+			if outcomeOf(t, in) != want {
+				t.Errorf("%v, %v: other bits than without the fault", cmd.Args, sig)
 			}
 		}
-		var killed bool
-		for _, pid := range descendants(t, cmd.Process.Pid) {
-			if environ(pid, "OMPI_COMM_WORLD_RANK") == "1" || environ(pid, "PMI_RANK") == "1" {
-				killed = syscall.Kill(pid, syscall.SIGKILL) == nil
-			}
+	}
+}
+
+// disturb runs the command, whose process of rank 1 gets a signal after the first
+// checkpoint, to its end.
+func disturb(t *testing.T, cmd *exec.Cmd, in string, sig syscall.Signal) {
+	t.Helper()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for begin := time.Now(); time.Since(begin) < time.Minute; time.Sleep(2 * time.Millisecond) {
+		if _, err := checkpoint.Resolve(filepath.Join(in, "ckpt"), "latest"); err == nil {
+			break
 		}
-		if err := cmd.Wait(); !killed || err == nil {
-			t.Fatalf("%v: killed %v, then %v\n%s", cmd.Args, killed, err, out)
+	}
+	hit := false
+	for _, pid := range descendants(t, cmd.Process.Pid) {
+		if environ(pid, "OMPI_COMM_WORLD_RANK") == "1" || environ(pid, "PMI_RANK") == "1" {
+			hit = syscall.Kill(pid, sig) == nil
 		}
-		cmd, out = mpirun(t, launcher, 3, append(sets, "--out", in, "--resume", "latest")...)
-		if err := cmd.Run(); err != nil {
-			t.Fatalf("%v: %v\n%s", cmd.Args, err, out)
-		}
-		if outcomeOf(t, in) != want {
-			t.Errorf("%v: other bits than without the fault", cmd.Args)
-		}
+	}
+	if _ = cmd.Wait(); !hit { // its exit code is looked at
+		t.Fatal("rank 1 was not found")
 	}
 }
 
