@@ -331,6 +331,7 @@ static int give_back(std::map<Address, Block> &blocks, Address p, const char *wh
 	if (&blocks == &g.device)
 		g.used[i->second.device] -= i->second.size;
 	i->second.live = false;
+	madvise((void *)p, pages(i->second.size), MADV_DONTNEED); // its address stays taken, so that using it is noticed; its pages do not
 	mprotect((void *)p, pages(i->second.size), PROT_NONE);
 	return 0;
 }
