@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"zeroth/job"
+	"zeroth/job/generate"
 	"zeroth/nn"
 )
 
@@ -122,5 +124,35 @@ func TestTuningRefusals(t *testing.T) {
 	}
 	if nn.IsAdapter("model.layers.0.self_attn.q_proj.weight") {
 		t.Error("a weight is called an adapter")
+	}
+}
+
+// A checkpoint with adapters is sampled as the model that the run has merged, and a
+// run that goes on from it keeps them though its job does not say so.
+func TestCheckpointWithAdapters(t *testing.T) {
+	from, out := filepath.Join(hfLlama, "llama"), t.TempDir()
+	sets := []string{"precision=fp32", "parallel.ranks=2", "train.steps=4", "checkpoint.every=2", "optimizer.lr=1e-1"}
+	c := mustHFConfig(t, from, "tokens.bin", append(sets, "train.lora.rank=3", "train.lora.alpha=12", "train.lora.targets=[all-linear]")...)
+	if err := job.Run(t.Context(), c, job.Options{Out: out}); err != nil {
+		t.Fatal(err)
+	}
+	said := func(run string) string {
+		t.Helper()
+		var b strings.Builder
+		if err := generate.Sample(t.Context(), generate.Options{Run: run, Tokenizer: "bytes", Prompt: "\x01\x02\x03", Tokens: 20, Note: func(string) {}}, &b); err != nil {
+			t.Fatal(err)
+		}
+		return b.String()
+	}
+	merged, base := said(filepath.Join(out, "model")), said(from)
+	if got := said(filepath.Join(out, "ckpt", "step-00000004")); got != merged || got == base {
+		t.Errorf("of the checkpoint %q, merged %q, without adapters %q", got, merged, base)
+	}
+	again := mustHFConfig(t, from, "tokens.bin", append(sets, "train.steps=5")...)
+	if err := job.Run(t.Context(), again, job.Options{Out: out, Resume: "latest"}); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(readAdapters(t, filepath.Join(out, "adapter"))); n != 2*7*c.Model.Layers {
+		t.Errorf("%d tensors of adapters after going on", n)
 	}
 }

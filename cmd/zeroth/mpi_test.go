@@ -78,7 +78,9 @@ func TestMPISurvivesFaults(t *testing.T) {
 			cmd, out := mpirun(t, launcher, 3, append(sets, "--out", in)...)
 			disturb(t, cmd, in, sig)
 			code, named := cmd.ProcessState.ExitCode(), strings.Contains(out.String(), `peer 1 lost: rank 1 (`)
-			if code == 0 || sig == syscall.SIGSTOP && (code != 75 || !named) {
+			// MPICH's launcher ends the stopped process itself and then may report that one's end.
+			ends := code == 75 || strings.Contains(launcher[0], "mpich") && code != 0
+			if code == 0 || sig == syscall.SIGSTOP && !(ends && named) {
 				t.Fatalf("%v, %v: exit code %d, named %v\n%s", cmd.Args, sig, code, named, out)
 			}
 			cmd, out = mpirun(t, launcher, 3, append(sets, "--out", in, "--resume", "latest")...)

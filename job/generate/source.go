@@ -17,9 +17,10 @@ import (
 
 // source is where a model comes from: a Hugging Face folder, or a checkpoint.
 type source struct {
-	model  hf.Model
-	folder string                 // with config.json and the tokenizer; of a checkpoint, made for this
-	from   *checkpoint.Checkpoint // nil: the parameters are in the folder
+	model    hf.Model
+	folder   string                 // with config.json and the tokenizer; of a checkpoint, made for this
+	from     *checkpoint.Checkpoint // nil: the parameters are in the folder
+	adapters *hf.Adapters           // of from
 }
 
 // openSource finds the model that a path means: that of a checkpoint, of a Hugging
@@ -79,7 +80,7 @@ func openCheckpoint(o Options) (*source, error) {
 
 // unpack makes a folder of what a checkpoint has beside parameters.
 func (s *source) unpack(p state.Progress) error {
-	m, err := state.Whole(s.from, p)
+	m, err := state.ModelOf(s.from, p)
 	if err != nil {
 		return err
 	}
@@ -87,6 +88,9 @@ func (s *source) unpack(p state.Progress) error {
 		return input.BadInput(fmt.Errorf("%s does not say which model it is of", s.from.Path))
 	}
 	s.model = *m
+	if s.adapters, err = state.AdaptersOf(s.from, p, m.Family); err != nil {
+		return err
+	}
 	kept, err := hf.CarriedBy(s.from, p.Model)
 	if err != nil {
 		return err
@@ -102,7 +106,9 @@ func (s *source) unpack(p state.Progress) error {
 func (s *source) parameters(m hf.Model) (fill func(zero.Part, []float32) error, end func() error, err error) {
 	if s.from != nil {
 		return func(p zero.Part, into []float32) error {
-			return s.from.ReadF32(p.Param.Name, zero.Master, shard.Range{Lo: p.At.Lo, Hi: p.At.Hi}, into, 0)
+			err := s.from.ReadF32(p.Param.Name, zero.Master, shard.Range{Lo: p.At.Lo, Hi: p.At.Hi}, into, 0)
+			copy(into, s.adapters.Merge(p, into))
+			return err
 		}, func() error { return nil }, nil
 	}
 	r, err := hf.OpenModel(s.folder, m)

@@ -5,10 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"zeroth/checkpoint"
 	"zeroth/input"
+	"zeroth/job/config"
 	"zeroth/job/hf"
+	"zeroth/job/show"
+	"zeroth/nn"
+	"zeroth/shard"
+	"zeroth/zero"
 )
 
 // ExportModel writes the parameters of a checkpoint as a Hugging Face folder:
@@ -120,14 +126,36 @@ func ModelOf(ck *checkpoint.Checkpoint, p Progress) (*hf.Model, error) {
 	return &m, nil
 }
 
-// Whole is ModelOf for those who use the parameters as they are: they must be all
-// there is to the model.
-func Whole(ck *checkpoint.Checkpoint, p Progress) (*hf.Model, error) {
-	m, err := ModelOf(ck, p)
-	if err == nil {
-		err = unadapted(ck)
+// AdaptersOf are the adapters of a checkpoint of a model of the family, which may have
+// none.
+func AdaptersOf(ck *checkpoint.Checkpoint, p Progress, family string) (*hf.Adapters, error) {
+	a := &hf.Adapters{Family: family}
+	if !hf.Adapted(ck) {
+		return a, nil
 	}
-	return m, err
+	if c := config.SettingsOf(p.Config); c != nil {
+		a.LoRA.Rank, a.LoRA.Alpha = c.Train.LoRA.Rank, c.Train.LoRA.Alpha
+	}
+	for _, t := range ck.Tensors {
+		if t.Kind != checkpoint.Master || !nn.IsAdapter(t.Name) {
+			continue
+		}
+		part := zero.Part{Param: shard.Param{Name: t.Name, Shape: t.Shape}, Kind: zero.Master}
+		part.At.Hi = part.Param.Numel()
+		at := 0 // of the rank in the shape
+		if strings.HasSuffix(t.Name, ".lora_B.weight") {
+			at = 1
+		}
+		if len(t.Shape) != 2 || a.LoRA.Rank < 1 || a.LoRA.Alpha <= 0 || t.Shape[at] != a.LoRA.Rank {
+			return nil, input.BadInput(fmt.Errorf("%s: %s has shape %v, its job says train.lora of rank %d and alpha %v", ck.Path, show.Printable(t.Name), t.Shape, a.LoRA.Rank, a.LoRA.Alpha))
+		}
+		values := make([]float32, part.At.Hi)
+		if err := ck.ReadF32(t.Name, zero.Master, part.At, values, 0); err != nil {
+			return nil, err
+		}
+		a.Put(part, values)
+	}
+	return a, nil
 }
 
 // ModelDir is where in a run folder the final parameters are, in Hugging
