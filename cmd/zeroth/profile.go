@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"runtime/pprof"
+	"sync/atomic"
 
 	"github.com/spf13/pflag"
 
@@ -65,7 +66,7 @@ func startProfile(f *probeFile, _ *job.Options) (func(bool) error, error) {
 		return nil, fmt.Errorf("--cpuprofile: %w", err)
 	}
 	return func(written bool) error {
-		f.off = !written
+		f.off.Store(!written) // the profile is written by a goroutine of its own
 		pprof.StopCPUProfile()
 		return nil
 	}, nil
@@ -100,9 +101,9 @@ func startTrace(f *probeFile, run *job.Options) (func(bool) error, error) {
 // probeFile is a file that keeps what it has until something is written.
 type probeFile struct {
 	*os.File
-	made  bool // by us
-	begun bool // something was written
-	off   bool // nothing is to be
+	made  bool        // by us
+	begun bool        // something was written
+	off   atomic.Bool // nothing is to be
 }
 
 // openProbe opens a file for the value of a flag.
@@ -117,7 +118,7 @@ func openProbe(flag, path string) (*probeFile, error) {
 
 // Write implements io.Writer.
 func (f *probeFile) Write(b []byte) (int, error) {
-	if f.off {
+	if f.off.Load() {
 		return len(b), nil
 	}
 	if !f.begun {
