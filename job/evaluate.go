@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"zeroth/data"
@@ -35,6 +36,9 @@ func Evaluate(ctx context.Context, c *config.Config, whole bool, tell func(strin
 		return e, input.BadInput(errors.New("there is no model to evaluate: model.from names none"))
 	}
 	setup := build.Setup{}
+	if err := build.Ready(c, setup.At()); err != nil {
+		return e, err
+	}
 	plan, err := fit.Affordable(c, setup)
 	if err != nil {
 		return e, err
@@ -46,6 +50,9 @@ func Evaluate(ctx context.Context, c *config.Config, whole bool, tell func(strin
 	}
 	defer set.Close() // only read from
 	defer weights.Close()
+	for _, note := range slices.Concat(c.Notes, c.Carried.Notes, set.Notes) {
+		tell(note)
+	}
 	if err := weights.Check(ctx, c.Model); err != nil {
 		return e, err
 	}
@@ -75,6 +82,9 @@ func Evaluate(ctx context.Context, c *config.Config, whole bool, tell func(strin
 	})
 	e.Tokens = x.learned(0, x.batches()*x.share.Global())
 	e.Left = x.learned(0, x.windows()) - e.Tokens
+	if err == nil && (math.IsNaN(e.Loss) || math.IsInf(e.Loss, 0)) {
+		err = fmt.Errorf("the loss is %v: the model's parameters are no longer numbers one can compute with", e.Loss)
+	}
 	return e, err
 }
 

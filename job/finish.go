@@ -84,9 +84,8 @@ func export(c *config.Config, ranks []*build.Rank, folder string) (err error) {
 
 // gathered are the adapters of the job, of which there may be none.
 func gathered(c *config.Config, ranks []*build.Rank) (*hf.Adapters, error) {
-	l := c.Train.LoRA
-	a := &hf.Adapters{LoRA: nn.LoRA{Rank: l.Rank, Alpha: l.Alpha, Targets: l.Targets}, Family: c.Model.Family}
-	if l.Rank == 0 {
+	a := &hf.Adapters{LoRA: config.Adapters(c), Family: c.Model.Family}
+	if a.LoRA.Rank == 0 {
 		return a, nil
 	}
 	return a, build.Together(ranks, func(r *build.Rank) error {

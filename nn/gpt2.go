@@ -99,7 +99,7 @@ type gptBlock struct {
 func (b *gptBlock) adapt() {
 	for _, at := range [...]int{attnW, projW, fcW, outW} {
 		p := b.params[at]
-		if name := strings.TrimSuffix(p.Name, ".weight"); b.g.LoRA.targets(name) {
+		if name := strings.TrimSuffix(p.Name, ".weight"); b.g.LoRA.Targeted(name) {
 			down, up := b.g.LoRA.params(name, p.Shape[0], p.Shape[1])
 			b.lora[at] = len(b.params)
 			b.params = append(b.params, down, up)

@@ -237,7 +237,7 @@ func (l Llama) block(i int) llamaBlock {
 		b.add(l.gain(prefix+"self_attn.k_norm.weight", l.rows(normK)), normK)
 	}
 	for _, x := range l.linears() {
-		if l.LoRA.targets(prefix + x.name) {
+		if l.LoRA.Targeted(prefix + x.name) {
 			b.adapt(prefix, x)
 		}
 	}

@@ -22,8 +22,8 @@ type LoRA struct {
 // AllLinear targets every linear layer of the blocks.
 const AllLinear = "all-linear"
 
-// targets says whether a linear layer has an adapter.
-func (l LoRA) targets(name string) bool {
+// Targeted says whether the linear layer of a name has an adapter.
+func (l LoRA) Targeted(name string) bool {
 	return l.Rank > 0 && slices.ContainsFunc(l.Targets, func(t string) bool {
 		return t == AllLinear || name == t || strings.HasSuffix(name, "."+t)
 	})

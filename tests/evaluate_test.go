@@ -8,9 +8,11 @@ import (
 	"strings"
 	"testing"
 
+	"zeroth/checkpoint/safetensors"
 	"zeroth/input"
 	"zeroth/job"
 	"zeroth/job/config"
+	"zeroth/job/hf"
 )
 
 // The loss of a folder's model on all data is PyTorch's, on any number of ranks; of
@@ -96,4 +98,36 @@ func byteModel(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return filepath.Join(out, "model")
+}
+
+// A loss that is no number is an error, not a result.
+func TestEvaluationIsANumber(t *testing.T) {
+	from, to := filepath.Join(hfModels, "tiny"), t.TempDir()
+	changeConfig(t, from, to, "", "")
+	var specs []safetensors.Spec
+	m, err := hf.ReadModelConfig(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range hf.Parameters(m.Network()) {
+		specs = append(specs, safetensors.Spec{Name: p.Name, DType: safetensors.F32, Shape: p.Shape})
+	}
+	w, err := safetensors.Create(filepath.Join(to, "model.safetensors"), specs, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, values := range readModel(t, from) {
+		for i := range values {
+			values[i] *= 1e37 // finite, and its products are not
+		}
+		if err := w.WriteF32(name, 0, values); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if e, err := job.Evaluate(t.Context(), mustHFConfig(t, to, "tokens.bin", "parallel.ranks=1"), true, func(string) {}); err == nil || !strings.Contains(err.Error(), "no longer numbers") {
+		t.Errorf("%+v, %v", e, err)
+	}
 }

@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 
 	"github.com/spf13/cobra"
 
 	"zeroth/input"
 	"zeroth/job"
 	"zeroth/job/config"
+	"zeroth/job/hf"
 	"zeroth/job/state"
 )
 
@@ -25,7 +27,8 @@ func (a *app) eval() *cobra.Command {
 		Long: `Compute the loss and perplexity of a model on the validation data of a job, whole,
 or with --all on all of its data. The model is the one that a run has written at
 its end, or that of a Hugging Face folder; of a checkpoint 'zeroth ckpt export'
-makes one. Of the job only data, the sizes of batches, ranks and precision count.`,
+makes one. Of the job only data, model.context, the sizes of batches, ranks, device
+and precision count.`,
 		Example: `  zeroth eval examples/quickstart.yaml --run run1
   zeroth eval job.yaml --run ./Qwen3-0.6B --set 'data={text: ["test/*.txt"]}' --all`,
 		Args: cobra.ExactArgs(1),
@@ -57,12 +60,27 @@ makes one. Of the job only data, the sizes of batches, ranks and precision count
 	return cmd
 }
 
+// apart are the keys of a job that an evaluation has no use for: its model's, but the
+// context, and those of what is trained and how.
+var apart = slices.Concat([]string{"model.family", "model.layers", "model.heads", "model.width", "model.vocab"}, prefixed("model.", hf.LlamaKeys),
+	[]string{"train.lora", "train.freeze", "train.early_stop", "optimizer", "schedule", "checkpoint", "sample"})
+
+func prefixed(by string, words []string) (list []string) {
+	for _, w := range words {
+		list = append(list, by+w)
+	}
+	return list
+}
+
 // evaluated is the job with the model of a folder in place of its own.
 func evaluated(path, run string, sets []string) (*config.Config, error) {
 	if folder := filepath.Join(run, state.ModelDir); input.Exists(filepath.Join(folder, "config.json")) {
 		run = folder
 	}
-	return config.Load(path, append(sets, "model=null", "model.from="+run, "train.lora=null", "train.freeze=null", "sample=null"))
+	for _, key := range apart {
+		sets = append(sets, key+"=null")
+	}
+	return config.Load(path, append(sets, "model.from="+run))
 }
 
 func (a *app) tellEvaluation(e job.Evaluation, asJSON bool) error {

@@ -21,6 +21,16 @@ func TestEval(t *testing.T) {
 	if _, errs := zeroth(t, 2, "eval", "tiny.yaml", "--run", "nowhere"); errs == "" {
 		t.Error("no message")
 	}
+	// What only training uses does not matter; the context counts, and the device.
+	of := []string{"eval", "tiny.yaml", "--run", "run", "--all", "--json", "--set"}
+	zeroth(t, 0, append(of, `optimizer.groups=[{match: "*.lora_B.*", lr: 1}]`, "--set", "train.lora.rank=2", "--set", "checkpoint.every=2")...)
+	out, _ = zeroth(t, 0, append(of, "model.context=4")...)
+	var short map[string]float64
+	if err := json.Unmarshal([]byte(out), &short); err != nil || short["loss"] == e["loss"] {
+		t.Errorf("with half the context %s: %v", out, err)
+	}
+	_, errs := zeroth(t, 2, append(of, "device=cuda")...)
+	contains(t, errs, "device: cuda: ")
 	zeroth(t, 2, "eval", "tiny.yaml")
 	zeroth(t, 2, "eval", "--run", "run")
 }

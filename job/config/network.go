@@ -60,7 +60,7 @@ func Given(c *Config) bool { return c.network != nil }
 func Network(c *Config) *nn.Model {
 	m := c.network
 	if m == nil {
-		m = c.Model.With(adapters(c))
+		m = c.Model.With(Adapters(c))
 	}
 	if !Tunes(c) {
 		return m

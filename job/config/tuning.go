@@ -53,11 +53,11 @@ func (r *reader) checkTargets() {
 		}
 	}
 	for _, t := range c.Train.LoRA.Targets {
-		hit := t == nn.AllLinear && len(c.Train.LoRA.Targets) == 1
+		one, hit := nn.LoRA{Rank: 1, Targets: []string{t}}, false
 		for name := range layers {
-			hit = hit || name == t || strings.HasSuffix(name, "."+t)
+			hit = hit || one.Targeted(name)
 		}
-		if !hit {
+		if !hit || t == nn.AllLinear && len(c.Train.LoRA.Targets) > 1 {
 			r.refuse(fmt.Sprintf("the model has no linear layer whose name ends with %q", t), "want some of "+strings.Join(ends(layers), ", ")+", or all-linear alone", "train.lora.targets")
 		}
 	}
@@ -79,7 +79,7 @@ func ends(names map[string]bool) (list []string) {
 
 func (r *reader) checkFreeze() {
 	c := r.Config
-	all := hf.Parameters(c.Model.With(adapters(c)))
+	all := hf.Parameters(c.Model.With(Adapters(c)))
 	for _, pattern := range c.Train.Freeze {
 		if _, err := filepath.Match(pattern, ""); err != nil {
 			r.refuse(fmt.Sprintf("%q is no pattern: %v", pattern, err), "want names with * for any letters", "train.freeze")
@@ -100,8 +100,8 @@ func matches(pattern, name string) bool {
 	return ok
 }
 
-// adapters are those the job asks for.
-func adapters(c *Config) nn.LoRA {
+// Adapters are those the job asks for, which may be none.
+func Adapters(c *Config) nn.LoRA {
 	l := c.Train.LoRA
 	return nn.LoRA{Rank: l.Rank, Alpha: l.Alpha, Targets: l.Targets}
 }
