@@ -1,0 +1,150 @@
+package rendezvous
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Agree returns nil if all processes state the same facts, else an error, the
+// same on all, that says which ranks differ in what. All processes call it
+// equally often.
+func (s *Star) Agree(ctx context.Context, facts []Fact) error {
+	if s.cfg.Me.Process == 0 {
+		return s.compare(ctx, facts)
+	}
+	body, err := encode(facts)
+	if err != nil {
+		return err
+	}
+	if err := s.peers[0].send(kindFacts, body); err != nil {
+		return s.why(err)
+	}
+	select {
+	case verdict := <-s.said:
+		if verdict == "" {
+			return nil
+		}
+		return Differences(verdict)
+	case <-s.ended:
+		return s.Err()
+	case <-s.deserted:
+		return errDeserted
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Share gives every process what process 0 passes, at most 16 KiB. All processes
+// call it equally often.
+func (s *Star) Share(ctx context.Context, mine string) (string, error) {
+	if s.cfg.Me.Process > 0 {
+		select {
+		case text := <-s.shared:
+			return text, nil
+		case <-s.ended:
+			return "", s.Err()
+		case <-s.deserted:
+			return "", errDeserted
+		case <-ctx.Done():
+			return "", context.Cause(ctx)
+		}
+	}
+	body, err := encode(message{mine})
+	if err == nil {
+		err = s.why(s.tell(kindShare, body))
+	}
+	return mine, err
+}
+
+// compare holds the facts of all processes against each other and tells them.
+func (s *Star) compare(ctx context.Context, mine []Fact) error {
+	all := make([][]Fact, s.cfg.Processes)
+	all[0] = mine
+	for range s.cfg.Processes - 1 {
+		select {
+		case f := <-s.facts:
+			if f.done {
+				s.end(Lost{Process: f.process, Why: "it has ended, and the others wait for it"})
+				return s.Err()
+			}
+			all[f.process] = f.facts
+		case <-s.ended:
+			return s.Err()
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	verdict := s.differences(all)
+	body, err := encode(message{verdict})
+	if err != nil {
+		return err
+	}
+	if err := s.tell(kindVerdict, body); err != nil {
+		return s.why(err)
+	}
+	if verdict != "" {
+		return Differences(verdict)
+	}
+	return nil
+}
+
+// differences is which ranks differ from most in what; empty if none do.
+func (s *Star) differences(all [][]Fact) string {
+	var lines []string
+	for i, f := range all[0] {
+		by := map[string][]int{}
+		var values []string
+		for p, facts := range all {
+			v := "nothing"
+			if i < len(facts) && facts[i].Name == f.Name {
+				v = facts[i].Value
+			}
+			if by[v] == nil {
+				values = append(values, v)
+			}
+			by[v] = append(by[v], p)
+		}
+		if len(values) == 1 {
+			continue
+		}
+		slices.SortStableFunc(values, func(a, b string) int { return len(by[a]) - len(by[b]) })
+		var said []string
+		for _, v := range values[:min(len(values), 4)] {
+			said = append(said, fmt.Sprintf("%s: %s", s.ranks(by[v]), printable(v)))
+		}
+		if len(values) > 4 {
+			said = append(said, fmt.Sprintf("and %d more", len(values)-4))
+		}
+		lines = append(lines, fmt.Sprintf("the processes differ in %s: %s", f.Name, strings.Join(said, "; ")))
+	}
+	return strings.Join(lines, "\n")
+}
+
+// ranks names the ranks of processes, as "rank 3" or "ranks 0-3,6-7".
+func (s *Star) ranks(processes []int) string {
+	var spans []string
+	n := s.cfg.PerProcess
+	for i := 0; i < len(processes); {
+		j := i
+		for j+1 < len(processes) && processes[j+1] == processes[j]+1 {
+			j++
+		}
+		lo, hi := processes[i]*n, (processes[j]+1)*n-1
+		if lo == hi {
+			spans = append(spans, strconv.Itoa(lo))
+		} else {
+			spans = append(spans, fmt.Sprintf("%d-%d", lo, hi))
+		}
+		i = j + 1
+	}
+	if len(spans) > 8 {
+		spans = append(spans[:8], "...")
+	}
+	if len(processes)*n == 1 {
+		return "rank " + spans[0]
+	}
+	return "ranks " + strings.Join(spans, ",")
+}

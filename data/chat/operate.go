@@ -1,0 +1,164 @@
+package chat
+
+import (
+	"math"
+	"strings"
+)
+
+// compare is one comparison.
+func (r *run) compare(at int, op string, a, b Value) bool {
+	r.look(at, a)
+	r.look(at, b)
+	switch op {
+	case "==":
+		return equal(a, b)
+	case "!=":
+		return !equal(a, b)
+	case "in":
+		return r.contains(at, b, a)
+	case "not in":
+		return !r.contains(at, b, a)
+	}
+	var c int
+	x, _, _, ok := number(a)
+	y, _, _, ok2 := number(b)
+	s, ok3 := a.(string)
+	t, ok4 := b.(string)
+	switch {
+	case ok && ok2 && x < y:
+		c = -1
+	case ok && ok2 && x > y:
+		c = 1
+	case ok && ok2:
+	case ok3 && ok4:
+		c = strings.Compare(s, t)
+	default:
+		r.fail(at, "%s %s %s", describe(a), op, describe(b))
+	}
+	return op == "<" && c < 0 || op == "<=" && c <= 0 || op == ">" && c > 0 || op == ">=" && c >= 0
+}
+
+// contains is x in v.
+func (r *run) contains(at int, v, x Value) bool {
+	switch v := v.(type) {
+	case string:
+		part, ok := x.(string)
+		if !ok {
+			r.fail(at, "%s in a string", describe(x))
+		}
+		return strings.Contains(v, part)
+	case *Dict:
+		_, ok := v.Get(x)
+		return ok
+	}
+	for _, item := range r.iterate(at, v) {
+		if equal(item, x) {
+			return true
+		}
+	}
+	return false
+}
+
+// operate is a op b.
+func (r *run) operate(at int, op string, a, b Value) Value {
+	r.step()
+	if op == "~" {
+		r.look(at, a)
+		r.look(at, b)
+		s := printed(a) + printed(b)
+		r.long(at, len(s))
+		return s
+	}
+	x, n, whole, ok := number(a)
+	y, m, whole2, ok2 := number(b)
+	switch {
+	case ok && ok2 && whole && whole2 && op != "/":
+		return r.integers(at, op, n, m)
+	case ok && ok2:
+		return r.floats(at, op, x, y)
+	case op == "+":
+		if s, ok := a.(string); ok {
+			if t, ok := b.(string); ok {
+				r.long(at, len(s)+len(t))
+				return s + t
+			}
+		}
+		if s, ok := a.(*List); ok {
+			if t, ok := b.(*List); ok {
+				r.long(at, len(s.Items)+len(t.Items))
+				return r.made(at, &List{Items: append(append([]Value(nil), s.Items...), t.Items...)})
+			}
+		}
+	case op == "*":
+		if s, ok := a.(string); ok && whole2 && ok2 {
+			m = max(m, 0)
+			if m > 0 && len(s) > 0 {
+				r.long(at, int(min(m, MaxOutput+1))*len(s))
+			}
+			return strings.Repeat(s, int(min(m, MaxOutput)))
+		}
+		if s, ok := b.(string); ok && whole && op == "*" {
+			return r.operate(at, op, s, n)
+		}
+	}
+	r.fail(at, "%s %s %s", describe(a), op, describe(b))
+	return nil
+}
+
+func (r *run) integers(at int, op string, a, b int64) Value {
+	if b == 0 && (op == "//" || op == "%") {
+		r.fail(at, "a division by 0")
+	}
+	var n int64
+	switch op {
+	case "+":
+		n = a + b
+	case "-":
+		n = a - b
+	case "*":
+		if f := float64(a) * float64(b); math.Abs(f) > maxNumber {
+			r.fail(at, "a number above 2^53")
+		}
+		n = a * b
+	case "//", "%":
+		n = a / b
+		if a%b != 0 && (a < 0) != (b < 0) { // Python's division is downward
+			n--
+		}
+		if op == "%" {
+			n = a - n*b
+		}
+	}
+	if n > maxNumber || n < -maxNumber {
+		r.fail(at, "a number above 2^53")
+	}
+	return n
+}
+
+func (r *run) floats(at int, op string, a, b float64) Value {
+	if b == 0 && (op == "/" || op == "//" || op == "%") {
+		r.fail(at, "a division by 0")
+	}
+	switch op {
+	case "+":
+		return a + b
+	case "-":
+		return a - b
+	case "*":
+		return a * b
+	case "/":
+		return a / b
+	case "//":
+		return math.Floor(a / b)
+	}
+	return a - b*math.Floor(a/b)
+}
+
+func containsString(all []string, s string) bool {
+	for _, x := range all {
+		if x == s {
+			return true
+		}
+	}
+	return false
+}
