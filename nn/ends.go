@@ -53,7 +53,7 @@ func (e embedding) Params() []shard.Param { return e.params }
 
 func (e embedding) Forward(q Ops, _ Scratch, w []device.Buffer, bt *Batch, _, y device.Buffer, _ *Saved) {
 	words, places := e.tables(w)
-	q.Embed(device.Matrix(y, bt.Rows(), words.Cols), words, places.RowRange(min(bt.Past, places.Rows), places.Rows), bt.Input, bt.T)
+	q.Embed(device.Matrix(y, bt.Rows(), words.Cols), words, places.RowRange(min(bt.Past, places.Rows), places.Rows), bt.Input, bt.T, bt.Start)
 	if e.scale != 0 {
 		q.Scale(y, e.scale)
 	}
@@ -69,7 +69,7 @@ func (e embedding) Backward(q Ops, mem Scratch, _, dw []device.Buffer, bt *Batch
 		q.Scale(d, e.scale)
 	}
 	grad := func() {
-		q.EmbedGrad(words, places, device.Matrix(d, bt.Rows(), words.Cols), bt.Input, bt.T, e.shared)
+		q.EmbedGrad(words, places, device.Matrix(d, bt.Rows(), words.Cols), bt.Input, bt.T, bt.Start, e.shared)
 	}
 	if !e.padded || dw[table].N == 0 {
 		grad()

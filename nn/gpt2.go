@@ -158,7 +158,7 @@ const (
 
 func (b gptBlock) attn(bt *Batch) device.Attn {
 	d := b.g.Width / b.g.Heads
-	return device.Attn{B: bt.B, T: bt.T, Past: bt.Past, H: b.g.Heads, KV: b.g.Heads, D: d, Scale: float32(1 / math.Sqrt(float64(d)))}
+	return device.Attn{B: bt.B, T: bt.T, Past: bt.Past, Start: bt.Start, H: b.g.Heads, KV: b.g.Heads, D: d, Scale: float32(1 / math.Sqrt(float64(d)))}
 }
 
 // split views (R, 3C) as its query, key and value columns.

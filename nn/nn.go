@@ -34,11 +34,12 @@ type Ops interface {
 	// SumRows sets db[j] = sum over i of dy[i][j]; db is float32.
 	SumRows(db device.Buffer, dy device.Mat)
 
-	// Embed sets y[i] = wte[ids[i]] + wpe[i mod T]; wpe may be empty.
-	Embed(y, wte, wpe device.Mat, ids device.Buffer, T int)
+	// Embed sets y[i] = wte[ids[i]] + wpe[p] with p, the position, i mod T, or what that
+	// is behind start[i]; wpe may be empty, and start (see device.Starts).
+	Embed(y, wte, wpe device.Mat, ids device.Buffer, T int, start device.Buffer)
 	// EmbedGrad sets dwte and dwpe (float32; dwpe may be empty) to, or with add
 	// adds to them, the gradients of Embed.
-	EmbedGrad(dwte, dwpe, dy device.Mat, ids device.Buffer, T int, add bool)
+	EmbedGrad(dwte, dwpe, dy device.Mat, ids device.Buffer, T int, start device.Buffer, add bool)
 
 	// LayerNorm normalises the rows of x: y = (x-mean)*rstd*w + b; mean and
 	// rstd are float32, one a row.
@@ -100,6 +101,7 @@ type Batch struct {
 	B, T    int
 	Input   device.Buffer // (B*T) int32
 	Target  device.Buffer // (B*T) int32
+	Start   device.Buffer // where documents start, see device.Starts; empty: each sequence is one
 	Loss    device.Buffer // (B*T) float32, nats; written by the last module
 	Scale   float32       // of the loss in Backward: 1/(positions summed over) × loss scale
 	Chunk   int           // positions whose logits are held at once

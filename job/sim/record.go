@@ -262,11 +262,11 @@ func (r *recordedQueue) SumSquares(acc, x device.Buffer) {
 	r.pass("sum of squares", x.N, 1, device.Buffer{}, nil, bufs{x}, func() { r.ops.SumSquares(acc, x) })
 }
 
-func (r *recordedQueue) Embed(y, wte, wpe device.Mat, ids device.Buffer, T int) {
-	r.pass("embedding", y.Rows, y.Cols, dense(y), nil, bufs{dense(y), ids}, func() { r.ops.Embed(y, wte, wpe, ids, T) })
+func (r *recordedQueue) Embed(y, wte, wpe device.Mat, ids device.Buffer, T int, start device.Buffer) {
+	r.pass("embedding", y.Rows, y.Cols, dense(y), nil, bufs{dense(y), ids}, func() { r.ops.Embed(y, wte, wpe, ids, T, start) })
 }
 
-func (r *recordedQueue) EmbedGrad(dwte, dwpe, dy device.Mat, ids device.Buffer, T int, add bool) {
+func (r *recordedQueue) EmbedGrad(dwte, dwpe, dy device.Mat, ids device.Buffer, T int, start device.Buffer, add bool) {
 	out := dense(dwte) // zeroed, unless added to
 	if add {
 		out = device.Buffer{Type: device.F32}
@@ -275,7 +275,7 @@ func (r *recordedQueue) EmbedGrad(dwte, dwpe, dy device.Mat, ids device.Buffer, 
 	if add {
 		k = "embedding gradient, added"
 	}
-	r.pass(k, dy.Rows, dwte.Rows, out, nil, bufs{dense(dy), ids, dense(dy)}, func() { r.ops.EmbedGrad(dwte, dwpe, dy, ids, T, add) })
+	r.pass(k, dy.Rows, dwte.Rows, out, nil, bufs{dense(dy), ids, dense(dy)}, func() { r.ops.EmbedGrad(dwte, dwpe, dy, ids, T, start, add) })
 }
 
 func (r *recordedQueue) CrossEntropy(loss device.Buffer, logits device.Mat, target device.Buffer) {

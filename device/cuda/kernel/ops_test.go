@@ -228,7 +228,8 @@ func TestEmbed(t *testing.T) {
 			if b.flip() {
 				wpe = b.mat("wpe", b.float(), T+b.rng.IntN(3), cols, 1).Mat
 			}
-			return func(q operations) { q.Embed(y.Mat, wte.Mat, wpe, ids.Buf, T) }
+			start := b.starts(rows/T, T)
+			return func(q operations) { q.Embed(y.Mat, wte.Mat, wpe, ids.Buf, T, start) }
 		})
 	}
 }
@@ -247,8 +248,8 @@ func TestEmbedGrad(t *testing.T) {
 			if b.flip() {
 				dwpe = b.mat("dwpe", device.F32, T+b.rng.IntN(3), cols, 1).bits().Mat
 			}
-			add := b.flip()
-			return func(q operations) { q.EmbedGrad(dwte.Mat, dwpe, dy.Mat, ids.Buf, T, add) }
+			add, start := b.flip(), b.starts(rows/T, T)
+			return func(q operations) { q.EmbedGrad(dwte.Mat, dwpe, dy.Mat, ids.Buf, T, start, add) }
 		})
 	}
 }
@@ -267,6 +268,9 @@ func TestRope(t *testing.T) {
 				r.D = MaxHead
 			}
 			x, inverse := b.mat("x", b.float(), r.T*(1+b.rng.IntN(3)), r.D*(1+b.rng.IntN(4)), 1).near(1e-7), b.flip()
+			if r.Past == 0 {
+				r.Start = b.starts(x.Rows/r.T, r.T)
+			}
 			return func(q operations) { q.Rope(x.Mat, r, inverse) }
 		})
 	}
