@@ -100,6 +100,7 @@ type Parallel struct {
 	Transport string        // what carries collectives between processes: one of Transports
 	TokenFile string        // file with the secret by which processes know each other; "" is none
 	Bind      string        // address that other processes reach this one at; "" is the one by which it reaches process 0
+	Join      time.Duration // how long processes wait for each other to come
 	Heartbeat time.Duration // between the signs of life of a process
 	DeadAfter time.Duration // a process without one is lost
 }

@@ -99,6 +99,7 @@ func (c *Config) fields() []field {
 		{"parallel.transport", choice{&p.Transport, Transports}, "auto", "", "auto | local | unix | tcp | mpi: what carries collectives between processes; auto: MPI where mpirun started a zeroth built with it, else Unix sockets on a host, TCP between hosts"},
 		{"parallel.token_file", path{text{&p.TokenFile}}, "", "none", "file with the secret by which the processes of the job know each other; or ZEROTH_TOKEN_FILE, ZEROTH_TOKEN"},
 		{"parallel.bind", text{&p.Bind}, "", "the one that leads to process 0", "address of this host that the other processes reach it at"},
+		{"parallel.join", duration{&p.Join}, "1m", "", "how long the processes of a job wait for each other to come"},
 		{"parallel.heartbeat", duration{&p.Heartbeat}, "5s", "", "between the signs of life of a process"},
 		{"parallel.dead_after", duration{&p.DeadAfter}, "15s", "", "a process without a sign of life for so long is lost; at least twice heartbeat"},
 
