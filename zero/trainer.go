@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"time"
 
 	"zeroth/collective"
 	"zeroth/device"
@@ -105,6 +106,10 @@ type Trainer struct {
 	WantStop bool // this rank asks all to stop after the next step
 	Steps    int  // begun so far
 	Counted  int  // positions with a loss in the step or evaluation that follows, over all ranks; 0: all there are
+
+	// Waited is when, in the last step, the host began and ended to wait for the norm,
+	// which the update needs. It is the one wait of a step.
+	Waited [2]time.Time
 }
 
 // inputs is how many micro-batches' token ids there is memory for: one is read
@@ -329,7 +334,10 @@ func (t *Trainer) step(fill Batches, lr float64) (Stats, error) {
 	if err := t.issue(fill); err != nil {
 		return s, err
 	}
-	if err := t.gatherStats(); err != nil {
+	t.Waited[0] = time.Now()
+	err := t.gatherStats()
+	t.Waited[1] = time.Now()
+	if err != nil {
 		return s, err
 	}
 	if err := t.finishStep(&s, positions); err != nil {
