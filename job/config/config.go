@@ -103,6 +103,16 @@ type Parallel struct {
 	Join      time.Duration // how long processes wait for each other to come
 	Heartbeat time.Duration // between the signs of life of a process
 	DeadAfter time.Duration // a process without one is lost
+	Here      Here          // no key: a run notes it
+}
+
+// Here is which of the ranks are this process's, of a world of several. The zero
+// value is all of them.
+type Here struct {
+	First, Ranks int  // world ranks [First, First+Ranks)
+	Before       int  // ranks of this machine that are before First among its ranks
+	Beside       int  // ranks of this machine
+	Staged       bool // what they exchange passes through memory that the host can address
 }
 
 // Zero is what is sharded and when it is gathered.

@@ -312,14 +312,24 @@ func (w *World) Here(shard.Mesh) (ranks []int) {
 
 // Beside implements build.Launch.
 func (w *World) Beside(shard.Mesh) int {
-	n := 0
-	for _, m := range w.star.Members {
+	return w.beside(w.cfg.World)
+}
+
+// Before implements build.Launch.
+func (w *World) Before(shard.Mesh) int { return w.beside(w.cfg.Rank) }
+
+// beside is the ranks of this machine in processes below one.
+func (w *World) beside(end int) (n int) {
+	for _, m := range w.star.Members[:end] {
 		if me := w.star.Members[w.cfg.Rank]; m.Boot == me.Boot && m.Host == me.Host {
 			n += w.cfg.PerProcess
 		}
 	}
 	return n
 }
+
+// Staged implements build.Launch: frames are of the host's memory.
+func (w *World) Staged() bool { return true }
 
 // Groups implements build.Launch: it connects all processes.
 func (w *World) Groups(m shard.Mesh) ([]collective.Ranks, error) {
