@@ -1,8 +1,0 @@
-//go:build !cuda
-
-package bench
-
-import "zeroth/job/machine"
-
-// measureGPU has none to measure.
-func (b *bench) measureGPU([]machine.GPU) error { return nil }
