@@ -21,11 +21,12 @@ import (
 // Chunks of a gather are received where they belong, those of a reduction into
 // bounce memory of peers × 2 chunks, from where they are added, all ranks' of a
 // chunk at once, in the order and by the kernel of Local.
+//
+// The host can address all buffers; those of other memory are Staged's.
 type Wired struct {
 	wire    Wire
 	failure *failure
 	calls   freeList[wiredCall]
-	staged  []int64 // for buffers that the host cannot address
 
 	bounce []float64       // (peers × window × slot bytes) or shorter
 	peers  []peer          // (Size) by rank; this rank's own is not used
@@ -142,6 +143,9 @@ func (g *Wired) issue(q device.Queue, o op, whole, own device.Buffer) {
 	if !ok {
 		panic(fmt.Sprintf("collective: %v between processes on a %T, which is no WireQueue", what, q))
 	}
+	if whole.N > 0 && (!whole.Host || !own.Host) {
+		panic(fmt.Sprintf("collective: %v between processes of memory that the host cannot address: wants Staged", what))
+	}
 	g.mu.Lock()
 	what.seq = g.issued
 	g.issued++
@@ -152,31 +156,7 @@ func (g *Wired) issue(q device.Queue, o op, whole, own device.Buffer) {
 		c.run = c.doRun
 	}
 	c.call, c.q, c.whole, c.own = what, on, whole, own
-	if whole.Host && own.Host {
-		on.Call(o.String(), c.run)
-		return
-	}
-	stage := g.staging(whole)
-	part := Own(g, stage)
-	c.whole, c.own = stage, part
-	if o == allGather {
-		on.Copy(part, own)
-		on.Call(o.String(), c.run)
-		on.Copy(whole, stage)
-	} else {
-		on.Copy(stage, whole)
-		on.Call(o.String(), c.run)
-		on.Copy(own, part)
-	}
-}
-
-// staging is host memory for a buffer that the host cannot address, the same for
-// every operation: the queue has them one after the other.
-func (g *Wired) staging(b device.Buffer) device.Buffer {
-	if words := (b.Bytes() + 7) / 8; len(g.staged) < words {
-		g.staged = make([]int64, words)
-	}
-	return device.Buffer{Type: b.Type, Host: true, Use: b.Use, N: b.N, Ptr: unsafe.Pointer(unsafe.SliceData(g.staged))}
+	on.Call(o.String(), c.run)
 }
 
 // doRun does the operation, on the queue's goroutine.

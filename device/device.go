@@ -55,13 +55,14 @@ const (
 	Inputs                 // token ids
 	Stats                  // losses and norms
 	Staging                // offload staging
+	Wires                  // what collectives between processes pass through, in host memory
 	Snapshot               // checkpoint staging
 	Workspace              // of kernels
 	Uses                   // number of categories
 )
 
 var useNames = [Uses]string{"params", "gathered", "grads", "unit_grads", "master",
-	"optimizer", "activations", "inputs", "stats", "offload_staging", "checkpoint_staging", "workspace"}
+	"optimizer", "activations", "inputs", "stats", "offload_staging", "wire_staging", "checkpoint_staging", "workspace"}
 
 func (u Use) String() string { return useNames[u] }
 

@@ -59,20 +59,38 @@ func (m Mat) RowRange(lo, hi int) Mat {
 // H query heads, KV key and value heads (KV divides H), head width D. The
 // matrices it comes with are (B*T, H*D) for q and o, (B*Keys, KV*D) for k and v.
 // Query position t sees key positions 0..Past+t, or with a Window the last so many
-// of these.
+// of these, of its own document.
 type Attn struct {
 	B, T, H, KV, D int
 	Past           int     // positions of each sequence before its T; none in training
 	Window         int     // 0 is all
 	Scale          float32 // multiplies q·k, usually 1/sqrt(D)
+	Start          Buffer  // see Starts
 }
 
-// First is the first key position that query position t sees.
-func (a Attn) First(t int) int {
-	if a.Window == 0 {
-		return 0
+// First is the first key position that query position t sees of a sequence whose
+// documents begin at start (T), or nil if it is one document.
+func (a Attn) First(t int, start []int32) (first int) {
+	if a.Window > 0 {
+		first = max(0, a.Past+t-a.Window+1)
 	}
-	return max(0, a.Past+t-a.Window+1)
+	if start != nil {
+		first = max(first, int(start[t]))
+	}
+	return first
+}
+
+// Starts is how documents lie in B sequences of T positions, as Start buffers say it:
+// (B*T) int32, for each position the first one of its document, counted within the
+// sequence. So it never falls from a position to the next, and is at most the position
+// itself. An empty buffer: each sequence is one document. Attention does not look over
+// the edge of a document, and position vectors and rotary positions begin again there.
+// This panics if start is neither empty nor of so many rows, or if there are positions
+// before them.
+func Starts(op string, start Buffer, rows, past int) {
+	if start.N > 0 && (start.Type != I32 || start.N != rows || past > 0) {
+		panic(fmt.Sprintf("device: %s of %d positions after %d, of documents that start at %d %v", op, rows, past, start.N, start.Type))
+	}
 }
 
 // Keys is how many positions of a sequence have keys and values.
@@ -116,6 +134,7 @@ type Rope struct {
 	Past    int
 	Theta   float64 // Freq(j) = Theta^(-2j/D), usually 10000
 	Scaling RopeScaling
+	Start   Buffer // see Starts; positions are counted from there
 }
 
 // RopeKind is how rotary positions are changed for sequences that are longer than

@@ -36,7 +36,7 @@ func Evaluate(ctx context.Context, c *config.Config, whole bool, tell func(strin
 		return e, input.BadInput(errors.New("there is no model to evaluate: model.from names none"))
 	}
 	setup := build.Setup{}
-	if err := build.Ready(c, setup.At()); err != nil {
+	if err := build.Ready(c); err != nil {
 		return e, err
 	}
 	plan, err := fit.Affordable(c, setup)

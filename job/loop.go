@@ -85,6 +85,7 @@ func (l *loop) run(ctx context.Context) (stopped bool, err error) {
 		l.looked = false
 		now := time.Now()
 		l.trace.Step(l.rank, l.at, last, now)
+		l.trace.Wait(l.rank, t.Waited[0], t.Waited[1])
 		if err := l.report(stats, lr, now.Sub(last)); err != nil {
 			return false, err
 		}

@@ -190,7 +190,8 @@ func (r *run) do(ctx context.Context) error {
 	}
 	r.greet()
 	setup := build.Setup{Launch: r.World, Hooks: r.Hooks}
-	if err := build.Ready(c, setup.At()); err != nil {
+	build.Place(c, setup.At())
+	if err := build.Ready(c); err != nil {
 		return err
 	}
 	if m := config.Mesh(c); c.Train.LoRA.Rank > 0 && len(setup.At().Here(m)) < m.World() {

@@ -244,6 +244,7 @@ func checkTrace(t *testing.T, tr *sim.Trace) {
 	for _, want := range []string{
 		"M00 process_namerank 0", "M11 thread_namecompute", "M12 thread_namecomm", "M13 thread_nameupdate", "M15 thread_nameto host", "M10 thread_namestep",
 		"X11 matmul compute h.1:", "X12 all-gather comm h.0:", "X12 wait for peers comm h.0:", "X02 reduce-scatter comm root:", "X14 adamw host h.0:", "X00 step 4 step -", "X10 step 1 step -",
+		"M17 thread_namehost waits", "X07 wait host waits norm",
 	} {
 		if !slices.Contains(seen, want) {
 			t.Errorf("no %q in the trace", want)

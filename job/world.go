@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"zeroth/checkpoint"
@@ -117,6 +118,9 @@ func (r *run) oneFolder(ctx context.Context) error {
 // is.
 const mostFact = 100
 
+// ownKeys are a process's own: hosts have their own addresses and files.
+var ownKeys = []string{"parallel.bind", "parallel.token_file"}
+
 // oneJob is an error if the processes have other jobs, programs or checkpoints
 // before them.
 func (r *run) oneJob(ctx context.Context, c *config.Config) error {
@@ -125,6 +129,9 @@ func (r *run) oneJob(ctx context.Context, c *config.Config) error {
 		facts[1].Value = fmt.Sprintf("step %d, %s", r.steps, filepath.Base(from.Path))
 	}
 	for _, key := range config.Keys() {
+		if slices.Contains(ownKeys, key) {
+			continue
+		}
 		facts = append(facts, rendezvous.Fact{Name: key, Value: c.Text(key)})
 	}
 	for i, f := range facts {

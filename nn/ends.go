@@ -47,19 +47,15 @@ type embedding struct {
 	padded    bool // looking up the token pad gives its row no gradient
 	pad       int
 	scale     float32 // of what is looked up; 0 is 1
-	drop      float64 // probability with which training drops an element of what it puts out
 }
 
 func (e embedding) Params() []shard.Param { return e.params }
 
 func (e embedding) Forward(q Ops, _ Scratch, w []device.Buffer, bt *Batch, _, y device.Buffer, _ *Saved) {
 	words, places := e.tables(w)
-	q.Embed(device.Matrix(y, bt.Rows(), words.Cols), words, places.RowRange(min(bt.Past, places.Rows), places.Rows), bt.Input, bt.T)
+	q.Embed(device.Matrix(y, bt.Rows(), words.Cols), words, places.RowRange(min(bt.Past, places.Rows), places.Rows), bt.Input, bt.T, bt.Start)
 	if e.scale != 0 {
 		q.Scale(y, e.scale)
-	}
-	if drop, some := bt.drops(e.drop, placeEmbed, words.Cols); some {
-		q.Dropout(y, y, device.Buffer{}, drop)
 	}
 }
 
@@ -69,14 +65,11 @@ func (e embedding) Backward(q Ops, mem Scratch, _, dw []device.Buffer, bt *Batch
 	}
 	defer mem.Release(mem.Mark())
 	words, places := e.gradients(mem, dw)
-	if drop, some := bt.drops(e.drop, placeEmbed, words.Cols); some {
-		q.Dropout(d, d, device.Buffer{}, drop)
-	}
 	if e.scale != 0 {
 		q.Scale(d, e.scale)
 	}
 	grad := func() {
-		q.EmbedGrad(words, places, device.Matrix(d, bt.Rows(), words.Cols), bt.Input, bt.T, e.shared)
+		q.EmbedGrad(words, places, device.Matrix(d, bt.Rows(), words.Cols), bt.Input, bt.T, bt.Start, e.shared)
 	}
 	if !e.padded || dw[table].N == 0 {
 		grad()

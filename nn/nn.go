@@ -34,11 +34,12 @@ type Ops interface {
 	// SumRows sets db[j] = sum over i of dy[i][j]; db is float32.
 	SumRows(db device.Buffer, dy device.Mat)
 
-	// Embed sets y[i] = wte[ids[i]] + wpe[i mod T]; wpe may be empty.
-	Embed(y, wte, wpe device.Mat, ids device.Buffer, T int)
+	// Embed sets y[i] = wte[ids[i]] + wpe[p] with p, the position, i mod T, or what that
+	// is behind start[i]; wpe may be empty, and start (see device.Starts).
+	Embed(y, wte, wpe device.Mat, ids device.Buffer, T int, start device.Buffer)
 	// EmbedGrad sets dwte and dwpe (float32; dwpe may be empty) to, or with add
 	// adds to them, the gradients of Embed.
-	EmbedGrad(dwte, dwpe, dy device.Mat, ids device.Buffer, T int, add bool)
+	EmbedGrad(dwte, dwpe, dy device.Mat, ids device.Buffer, T int, start device.Buffer, add bool)
 
 	// LayerNorm normalises the rows of x: y = (x-mean)*rstd*w + b; mean and
 	// rstd are float32, one a row.
@@ -69,9 +70,6 @@ type Ops interface {
 	Mul(y, a, b device.Buffer)               // y = a * b may be one of them
 	AddScalar(y, x device.Buffer, s float32) // y = x + s may be x
 	Scale(x device.Buffer, s float32)        // x = x * s
-	// Dropout sets y to what d keeps of x, scaled, plus add if that is not empty; y
-	// may be x or add.
-	Dropout(y, x, add device.Buffer, d device.Dropout)
 
 	// Attention is causal softmax(scale q·k)·v; lse (B, H, T) float32 receives
 	// the log-sum-exp of each score row. No T×T matrix is held.
@@ -103,13 +101,13 @@ type Batch struct {
 	B, T    int
 	Input   device.Buffer // (B*T) int32
 	Target  device.Buffer // (B*T) int32
+	Start   device.Buffer // where documents start, see device.Starts; empty: each sequence is one
 	Loss    device.Buffer // (B*T) float32, nats; written by the last module
 	Scale   float32       // of the loss in Backward: 1/(positions summed over) × loss scale
 	Chunk   int           // positions whose logits are held at once
 	Logits  device.Buffer // (Vocab) float32; if not empty, a Forward without Saved writes here the logits
 	At      int           // of this row, and no losses
 	Compute device.DType  // of the residual stream and all activations
-	Drops   Drops         // of a training pass; the zero Drops drop nothing
 
 	// Forward passes over one sequence (B is 1) piece by piece, without Saved:
 	// Cache is, for each of Model.Blocks, its queries, keys and values at every

@@ -333,10 +333,10 @@ func TestReadmeCommandsParse(t *testing.T) {
 }
 
 // shortened is what the pages' ./zeroth is while a test runs them: the program, but
-// training ends after two steps and a sample of ten tokens, and a run that goes on
+// training, in several processes too, ends after two steps and a sample of ten tokens, and a run that goes on
 // has two more steps.
 const shortened = `#!/bin/bash
-if [ "$1" != train ]; then exec %[1]q "$@"; fi
+if [ "$1" != train ] && [ "$1" != launch ]; then exec %[1]q "$@"; fi
 resumed=$(cat .resumed 2>/dev/null || echo 0)
 case " $* " in *" --resume "*) echo $((++resumed)) >.resumed; steps=$((2 * resumed)) ;; *) steps=2 ;; esac
 exec %[1]q "$@" --set train.steps=$steps --set sample.tokens=10

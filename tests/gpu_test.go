@@ -5,6 +5,7 @@ package tests
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,7 +15,10 @@ import (
 
 	"zeroth/device/cuda/fake"
 	"zeroth/job"
+	"zeroth/job/bench"
 	"zeroth/job/generate"
+	"zeroth/job/report"
+	"zeroth/job/sim"
 )
 
 // onGPU trains on the fake GPU; onCPU does the same on the processors.
@@ -171,5 +175,83 @@ func TestGPURefusals(t *testing.T) {
 	}
 	if _, err := os.Stat(out); err == nil {
 		t.Error("the run folder has been made")
+	}
+}
+
+// What NVML counts of the process is what the ranks hold, which is the plan, and the
+// context; where it does not list the process nothing is said of it.
+func TestGPUMemoryIsMeasured(t *testing.T) {
+	fake.Need(t)
+	const context, slack = 300 << 20, 1 << 20 // the fake's; reservations begin and end at multiples of 256 bytes
+	for _, hidden := range []bool{false, true} {
+		if hidden {
+			t.Setenv("FAKENVML_HIDE", "1")
+		}
+		var said strings.Builder
+		out := filepath.Join(t.TempDir(), "run")
+		c := cfg(t, "device=cuda", "parallel.ranks=2", "train.steps=2")
+		if err := job.Run(t.Context(), c, job.Options{Out: out, Observer: report.NewProgress(&said)}); err != nil {
+			t.Fatal(err)
+		}
+		m := lastMemory(t, filepath.Join(out, "metrics.jsonl"))
+		planned := sumOf(m.Planned.Device)
+		if m.Process.GPUHeld != 2*planned {
+			t.Errorf("2 ranks hold %d bytes on the GPU, planned are %d for each", m.Process.GPUHeld, planned)
+		}
+		switch rest := m.Process.GPU - m.Process.GPUHeld; {
+		case hidden && m.Process.GPU != 0:
+			t.Errorf("%d bytes of a process that is not in the list", m.Process.GPU)
+		case !hidden && (rest < context || rest > context+slack):
+			t.Errorf("%d bytes on the GPU, of which ranks hold %d: the context has %d", m.Process.GPU, m.Process.GPUHeld, context)
+		}
+		if strings.Contains(said.String(), "the driver counts") == hidden || !hidden && !strings.Contains(said.String(), " of contexts, kernels and libraries") {
+			t.Errorf("hidden %v: %s", hidden, &said)
+		}
+	}
+}
+
+// zeroth bench measures copies, launches, products and kernels of a GPU, and a plan
+// can be simulated on what it says of the machine.
+func TestGPUBench(t *testing.T) {
+	fake.Need(t)
+	if os.Getenv("FAKECUDA_DEVICES") == "" {
+		fake.Again(t, "TestGPUBench", "FAKECUDA_DEVICES=2")
+		return
+	}
+	r, err := bench.Run(t.Context(), bench.Options{Groups: []string{"gpu"}, Seconds: 1e-3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := map[string]bool{}
+	for _, l := range r.Lines {
+		lines[l.Name] = true
+		if !(l.Seconds > 0) || !(l.Rate > 0) || l.Samples < 1 || l.Of != "" && !(l.Share > 0) {
+			t.Errorf("%+v", l)
+		}
+	}
+	for _, want := range []string{"copies both ways at once", "copy from another GPU", "load the kernels", "square product bf16", "product logits", "AdamW", "attention gradient"} {
+		if !lines[want] {
+			t.Errorf("no line %q", want)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "machine.json")
+	raw, err := json.Marshal(r.Machine())
+	if err == nil {
+		err = os.WriteFile(file, raw, 0o666)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := sim.OpenHardware(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, ranks := range []string{"1", "2"} {
+		if s, err := sim.Simulate(cfg(t, "device=cuda", "parallel.ranks="+ranks, "zero.offload.optimizer=host"), h); err != nil || !(s.Seconds > 0) {
+			t.Errorf("%s ranks: %+v, %v", ranks, s, err)
+		}
+	}
+	if _, err := sim.Simulate(cfg(t, "device=cuda", "parallel.ranks=3"), h); err == nil || !strings.Contains(err.Error(), "no link that joins 3 ranks") {
+		t.Errorf("3 ranks on 2 GPUs: %v", err)
 	}
 }

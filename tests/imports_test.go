@@ -22,7 +22,7 @@ import (
 // arrow leads to.
 var table = [][]string{
 	{"input", "device", "shard", "data → data/chat data/jsonread data/tokenizer input", "data/chat → data/jsonread", "data/tokenizer → data/jsonread", "data/jsonread", "device/cuda/driver", "job/machine → device/cuda/driver", "job/launch", "job/show", "job/testjob"},
-	{"device/cuda → device/cuda/kernel", "device/cuda/kernel", "device/cuda/fake",
+	{"device/cuda → device/cpu/kernel device/cuda/kernel", "device/cuda/kernel", "device/cuda/fake",
 		"device/cpu → device/cpu/kernel", "device/dry", "device/cpu/kernel", "device/cpu/kernel/gen", "checkpoint → checkpoint/safetensors checkpoint/scan checkpoint/vfs",
 		"checkpoint/safetensors → checkpoint/scan checkpoint/vfs", "checkpoint/scan", "checkpoint/vfs"},
 	{"nn", "collective", "collective/conformance → collective", "collective/socket → collective", "collective/mpi → collective", "collective/rendezvous", "optim", "offload"},

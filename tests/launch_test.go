@@ -20,6 +20,8 @@ type portion struct {
 
 func (p portion) Here(shard.Mesh) []int   { return p.here }
 func (p portion) Beside(m shard.Mesh) int { return m.World() }
+func (p portion) Before(shard.Mesh) int   { return p.here[0] }
+func (p portion) Staged() bool            { return false }
 
 func (p portion) Groups(shard.Mesh) (mine []collective.Ranks, err error) {
 	for _, r := range p.here {

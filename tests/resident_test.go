@@ -74,7 +74,9 @@ func TestResidentIsPlanned(t *testing.T) {
 type memoryLine struct {
 	Planned struct{ Device, Host map[string]int64 }
 	Process struct {
-		Peak int64 `json:"peak_rss"`
+		Peak    int64 `json:"peak_rss"`
+		GPU     int64 `json:"gpu"`
+		GPUHeld int64 `json:"gpu_held_by_ranks"`
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"time"
 
 	"zeroth/collective"
 	"zeroth/device"
@@ -55,11 +56,10 @@ type Config struct {
 	Model     *nn.Model
 	DType     device.DType
 	Policy    fsdp.Policy
-	Micro     int    // micro-batches a step
-	B, T      int    // sequences and positions of a micro-batch
-	Seed      uint64 // of what the model drops in training
-	Chunk     int    // positions whose logits are held at once; 0 is all
-	ArenaSize int    // bytes, from ArenaPeak of a dry run
+	Micro     int // micro-batches a step
+	B, T      int // sequences and positions of a micro-batch
+	Chunk     int // positions whose logits are held at once; 0 is all
+	ArenaSize int // bytes, from ArenaPeak of a dry run
 
 	Listener fsdp.Listener // hears what is done, from the goroutine that issues it; may be nil
 
@@ -101,12 +101,15 @@ type Trainer struct {
 	state    []device.Buffer // work space of update
 
 	Scale    optim.LossScale
-	Updates  int   // applied so far
-	Skipped  int   // steps skipped for overflow so far
-	WantStop bool  // this rank asks all to stop after the next step
-	Steps    int   // begun so far
-	Samples  int64 // of the training order, read before the step that follows: what the model drops of a sample follows from its number
-	Counted  int   // positions with a loss in the step or evaluation that follows, over all ranks; 0: all there are
+	Updates  int  // applied so far
+	Skipped  int  // steps skipped for overflow so far
+	WantStop bool // this rank asks all to stop after the next step
+	Steps    int  // begun so far
+	Counted  int  // positions with a loss in the step or evaluation that follows, over all ranks; 0: all there are
+
+	// Waited is when, in the last step, the host began and ended to wait for the norm,
+	// which the update needs. It is the one wait of a step.
+	Waited [2]time.Time
 }
 
 // inputs is how many micro-batches' token ids there is memory for: one is read
@@ -312,7 +315,6 @@ func (t *Trainer) Units() []*fsdp.Unit { return t.runner.Units }
 func (t *Trainer) Step(fill Batches, lr float64) (Stats, error) {
 	t.Steps++
 	s, err := t.step(fill, lr)
-	t.Samples += int64(t.cfg.Mesh.DataRanks() * t.cfg.Micro * t.cfg.B)
 	if err != nil {
 		t.close()
 		return s, fmt.Errorf("step %d: rank %d: %w", t.Steps, t.cfg.Groups.World.Rank(), err)
@@ -332,7 +334,10 @@ func (t *Trainer) step(fill Batches, lr float64) (Stats, error) {
 	if err := t.issue(fill); err != nil {
 		return s, err
 	}
-	if err := t.gatherStats(); err != nil {
+	t.Waited[0] = time.Now()
+	err := t.gatherStats()
+	t.Waited[1] = time.Now()
+	if err != nil {
 		return s, err
 	}
 	if err := t.finishStep(&s, positions); err != nil {
@@ -354,21 +359,12 @@ func (t *Trainer) issue(fill Batches) error {
 		if err != nil {
 			return err
 		}
-		in.batch.Drops = t.drops(m)
 		t.runner.Forward(&in.batch, true)
 		t.runner.Backward(&in.batch, m)
 		t.addLoss(in)
 	}
 	t.addNorms()
 	return nil
-}
-
-// drops is what this rank's elements that a micro-batch drops follow from: the
-// numbers of its samples, which do not depend on how many ranks there are.
-func (t *Trainer) drops(micro int) nn.Drops {
-	c := &t.cfg
-	sample := t.Samples + int64((micro*c.Mesh.DataRanks()+c.Mesh.DataRank(c.Groups.World.Rank()))*c.B)
-	return nn.Drops{Train: true, Seed: c.Seed, Row: uint64(sample) * uint64(c.T)}
 }
 
 // read fills the input whose turn it is, once the micro-batch that had it is
@@ -580,7 +576,6 @@ func (t *Trainer) eval(n int, fill Batches) (float64, error) {
 		if err != nil {
 			return 0, err
 		}
-		in.batch.Drops = nn.Drops{}
 		t.runner.Forward(&in.batch, false)
 		t.addLoss(in)
 	}

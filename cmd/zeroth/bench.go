@@ -20,6 +20,7 @@ import (
 func (a *app) bench() *cobra.Command {
 	o := bench.Options{}
 	var asJSON, markdown bool
+	var machineFile string
 	cmd := &cobra.Command{
 		Use:   "bench [" + strings.Join(bench.Groups(), "|") + "]...",
 		Short: "Measure this machine's limits and what kernels reach of them",
@@ -33,18 +34,23 @@ that is slower than 0.93 of its best, somebody else had a processor, and the
 sample is dropped; shown are medians of the others. A line without one sample
 left is marked noisy and is the best of what was dropped.
 
+Of a GPU, in a zeroth that is built for them, 'gpu' measures copies, launches,
+matrix products and kernels; the other groups are of the processors. Its sizes grow
+with its speed, up to those of GPT-2 with 124 million parameters.
+
 Shapes are those of a GPT of 10.8 million parameters (6 layers of width 384),
 one of 29.5 million, and GPT-2 with 124 million.`,
 		Example: `  zeroth bench gemm
   zeroth bench step --seconds 4
-  zeroth bench --json > bench.json`,
+  zeroth bench --json > bench.json
+  zeroth bench gpu --write-machine gpu.json && zeroth plan job.yaml --machine gpu.json`,
 		ValidArgs: bench.Groups(),
 		Args:      cobra.OnlyValidArgs,
 		RunE: a.do(func(cmd *cobra.Command, args []string) error {
-			if err := checkBench(o); err != nil {
+			o.Groups = args
+			if err := checkBench(o, machineFile); err != nil {
 				return err
 			}
-			o.Groups = args
 			ctx, release := untilSignal(cmd.Context(), func() {})
 			defer release()
 			clean := tellProgress(a.side(), &o)
@@ -55,6 +61,9 @@ one of 29.5 million, and GPT-2 with 124 million.`,
 				show = func() error { return report.JSON(a.out) }
 			}
 			err = errors.Join(err, show())
+			if err == nil && machineFile != "" {
+				err = writeFile(machineFile, func(w io.Writer) error { return writeJSON(w, report.Machine()) })
+			}
 			if errors.Is(err, context.Canceled) && ctx.Err() != nil {
 				return errStopped
 			}
@@ -66,6 +75,7 @@ one of 29.5 million, and GPT-2 with 124 million.`,
 	f.BoolVar(&markdown, "markdown", false, "write the table as Markdown")
 	f.Float64Var(&o.Seconds, "seconds", 2, "most `time` for a line, and 15 times that for the steps of a precision")
 	f.IntSliceVar(&o.Workers, "workers", nil, "`numbers` of workers of kernels (default 1 and all processors)")
+	f.StringVar(&machineFile, "write-machine", "", "describe the GPU in a `file` for 'zeroth plan --machine'; with gpu")
 	f.StringVar(&o.Dir, "dir", "", "`folder` on the disk that is measured (default that for temporary files)")
 	must(cmd.MarkFlagDirname("dir"))
 	cmd.MarkFlagsMutuallyExclusive("json", "markdown")
@@ -73,8 +83,14 @@ one of 29.5 million, and GPT-2 with 124 million.`,
 }
 
 // checkBench refuses all flags that make no sense, at once.
-func checkBench(o bench.Options) error {
+func checkBench(o bench.Options, machineFile string) error {
 	var wrong []error
+	if machineFile != "" && !o.Asks("gpu") {
+		wrong = append(wrong, errors.New("--write-machine describes a GPU; want it with the group gpu"))
+	}
+	if err := o.CheckGPU(); err != nil {
+		wrong = append(wrong, err)
+	}
 	if !(o.Seconds > 0) || o.Seconds > 3600 {
 		wrong = append(wrong, fmt.Errorf("--seconds %v; want more than 0 and at most 3600", o.Seconds))
 	}

@@ -28,6 +28,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
+	"zeroth/collective/rendezvous"
 	"zeroth/input"
 	"zeroth/job/config"
 	"zeroth/job/state"
@@ -38,7 +39,7 @@ const (
 	exitDone    = 0
 	exitFailure = 1
 	exitInput   = 2
-	exitAgain   = 75  // sysexits' EX_TEMPFAIL: stopped by SIGTERM or SIGHUP with a checkpoint to resume from
+	exitAgain   = 75  // sysexits' EX_TEMPFAIL: stopped by SIGTERM, by SIGHUP or with another process, and there is a checkpoint to resume from; or not all have come
 	exitStopped = 130 // 128 + SIGINT, as shells have it
 )
 
@@ -191,7 +192,7 @@ func (a *app) verdict(err error) (code int, message string) {
 		return exitStopped, ""
 	case errors.As(err, new(childFailed)):
 		return int(err.(childFailed)), ""
-	case errors.Is(err, errSaved):
+	case errors.Is(err, errSaved), errors.As(err, new(rendezvous.Missing)):
 		return exitAgain, "zeroth: " + err.Error()
 	case a.started && input.IsInput(err):
 		return exitInput, err.Error()
@@ -206,9 +207,10 @@ of ZeRO (stages 0 to 3) and FSDP. A job is one YAML file: 'zeroth init' writes o
 
 Exit codes: 0 done; 1 failure, or a check found something, or a search nothing; 2 a
 mistake in the job file, its data or the command line; 130 stopped by Ctrl-C, with
-all steps done so far kept; 75 training stopped by SIGTERM or SIGHUP with a
-checkpoint to go on from with --resume latest, without one 1. A defect of the
-program itself ends it by SIGABRT (134).`
+all steps done so far kept; 75 training stopped by SIGTERM, by SIGHUP or
+by the loss of another process, with a checkpoint to go on from with --resume
+latest, without one 1; 75 as well if not all processes of a job came. A defect of
+the program itself ends it by SIGABRT (134).`
 
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{

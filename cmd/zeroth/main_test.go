@@ -274,6 +274,7 @@ func TestBadInput(t *testing.T) {
 		{"plan tiny.yaml --set data.tokenizer=none", "--set data.tokenizer=none: data.tokenizer: text needs a tokenizer, and data.tokenizer is none; want bytes or gpt2\n"},
 		{"bench gem", "zeroth: invalid argument \"gem\" for \"zeroth bench\""},
 		{"bench disk --seconds 0 --workers 0 --dir gone", "--seconds 0; want more than 0 and at most 3600\n--workers [0]; want numbers from 1 to "},
+		{"bench disk --write-machine m.json", "--write-machine describes a GPU; want it with the group gpu"},
 		{"bench --json --markdown", "zeroth: if any flags in the group [json markdown] are set none of the others can be;"},
 		{"version now", "zeroth: unknown command \"now\" for \"zeroth version\"\n"},
 	} {
@@ -292,7 +293,7 @@ func TestHelp(t *testing.T) {
 		"":             {"zeroth train examples/quickstart.yaml", "Exit codes: 0 done;", "completion", "sample", "version"},
 		"help train":   {"metrics.jsonl", "--set key=value", "--out folder", "Ctrl-C"},
 		"sample -h":    {"--run folder", "--top-k k", "--temperature float", "(default 200)"},
-		"bench --help": {"zeroth bench [gemm|attention|optimizer|collective|step|simulated|disk]...", "--json", "0.93"},
+		"bench --help": {"zeroth bench [gemm|attention|optimizer|collective|step|simulated|disk|gpu]...", "--json", "0.93"},
 		"help job":     {"zero.stage", "optimizer.weight_decay", "5m", "null"},
 		"train --help": {"Usage:\n  zeroth train JOB.yaml [flags]"},
 	} {

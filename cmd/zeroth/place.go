@@ -57,7 +57,7 @@ func (p *place) enter(ctx context.Context, c *config.Config, o *job.Options, not
 	}
 	in := world.Config{
 		Place: p.Place, PerProcess: c.Parallel.Ranks / p.World, Transport: c.Parallel.Transport, Bind: c.Parallel.Bind,
-		Token: token, Insecure: p.insecure, Heartbeat: c.Parallel.Heartbeat, DeadAfter: c.Parallel.DeadAfter, Note: note,
+		Token: token, Insecure: p.insecure, Join: c.Parallel.Join, Heartbeat: c.Parallel.Heartbeat, DeadAfter: c.Parallel.DeadAfter, Note: note,
 	}
 	if err := in.Safe(ctx); err != nil {
 		return nil, input.BadInput(err)

@@ -222,6 +222,9 @@ func simulated(c *config.Config, machine string) (*sim.Result, error) {
 	case "":
 		return nil, nil
 	case "here":
+		if c.On() == "cuda" {
+			return nil, input.BadInput(errors.New("--machine here measures kernels of processors, and the job's ranks are on GPUs; want device: cpu, or what 'zeroth bench gpu --write-machine FILE' says of this machine's: --machine FILE"))
+		}
 		h, err := bench.Measure(c)
 		if err != nil {
 			return nil, err

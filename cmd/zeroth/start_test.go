@@ -140,7 +140,7 @@ var everThere = strings.Fields(`train plan fit ckpt sample bench doctor version 
 	plan,--deepspeed-estimate plan,--gpus-per-node plan,--torchtitan-estimate plan,--stage plan,--recompute
 	fit,--host-memory fit,--disk fit,--gpus-per-node fit,--machine fit,--flops fit,--link fit,--host-link fit,--host-rate fit,--disk-rate fit,--largest
 	sample,--run sample,--tokenizer sample,--prompt sample,--tokens sample,--temperature sample,--top-k sample,--seed
-	bench,--json bench,--markdown bench,--seconds bench,--workers bench,--dir
+	bench,--json bench,--markdown bench,--seconds bench,--workers bench,--dir bench,--write-machine
 	ckpt,diff,--all ckpt,prune,--keep ckpt,prune,--dry-run ckpt,export,--to ckpt,export,--dtype ckpt,export,--shard-size ckpt,import,--to`)
 
 // What there ever was is there, or says what to do instead.

@@ -52,7 +52,7 @@ func (s *Star) Share(ctx context.Context, mine string) (string, error) {
 			return "", context.Cause(ctx)
 		}
 	}
-	body, err := encode(message{mine})
+	body, err := encode(message{Text: mine})
 	if err == nil {
 		err = s.why(s.tell(kindShare, body))
 	}
@@ -78,7 +78,7 @@ func (s *Star) compare(ctx context.Context, mine []Fact) error {
 		}
 	}
 	verdict := s.differences(all)
-	body, err := encode(message{verdict})
+	body, err := encode(message{Text: verdict})
 	if err != nil {
 		return err
 	}

@@ -96,7 +96,27 @@ type table struct {
 }
 
 type message struct {
-	Text string `json:"text"`
+	Text    string `json:"text"`
+	Missing bool   `json:"missing,omitempty"` // a refusal because not all have come
+}
+
+// Missing is a world that did not form in time: who has not come, or that process 0
+// was not there. Nothing has begun; to start again may help.
+type Missing string
+
+func (m Missing) Error() string { return string(m) }
+
+// late is the cause of a context that ended because processes did not come.
+type late time.Duration
+
+func (l late) Error() string { return fmt.Sprintf("nobody answered within %v", time.Duration(l)) }
+
+// missing is the error as a Missing where it is that others did not come in time.
+func missing(err error) error {
+	if errors.As(err, new(late)) {
+		return Missing(err.Error())
+	}
+	return err
 }
 
 // end is why a process ends, or another has; Why is empty for one that is done.
@@ -156,7 +176,7 @@ func Join(ctx context.Context, cfg Config) (*Star, error) {
 	if cfg.Me.Process > 0 {
 		wait += time.Second // process 0 may still say who is missing
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, wait, fmt.Errorf("nobody answered within %v", cfg.Wait))
+	ctx, cancel := context.WithTimeoutCause(ctx, wait, late(cfg.Wait))
 	defer cancel()
 	s := &Star{cfg: cfg, peers: make([]*peer, cfg.Processes), ended: make(chan struct{}), closed: make(chan struct{}),
 		deserted: make(chan struct{}), facts: make(chan factsOf, 2*cfg.Processes), said: make(chan string, 1), shared: make(chan string, 8)}
@@ -168,7 +188,7 @@ func Join(ctx context.Context, cfg Config) (*Star, error) {
 	}
 	if err != nil {
 		s.cut()
-		return nil, err
+		return nil, missing(err)
 	}
 	for _, p := range s.peers {
 		if p != nil {
@@ -219,7 +239,7 @@ func (s *Star) admit(g Guest) bool {
 	p := &peer{process: g.Process, conn: g}
 	refuse := func(why string) bool {
 		s.note(fmt.Sprintf("refused %s: %s", g.RemoteAddr(), why))
-		body, _ := encode(message{why})
+		body, _ := encode(message{Text: why})
 		_ = p.send(kindRefuse, body)
 		_ = g.Close()
 		return false
@@ -245,7 +265,7 @@ func (s *Star) admit(g Guest) bool {
 
 // give tells all who have come why it ends.
 func (s *Star) give(err error) error {
-	body, _ := encode(message{err.Error()})
+	body, _ := encode(message{Text: err.Error(), Missing: errors.As(err, new(late))})
 	_ = s.tell(kindRefuse, body) // who is gone need not hear
 	return err
 }
@@ -291,7 +311,9 @@ func (s *Star) join(ctx context.Context) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("rank 0 at %v: %w", c.RemoteAddr(), err)
-	case kind == kindRefuse && decode(kind, kindRefuse, body, &m) == nil:
+	case kind == kindRefuse && decode(kind, kindRefuse, body, &m) == nil && m.Missing:
+		return Missing("rank 0: " + printable(m.Text))
+	case kind == kindRefuse && m.Text != "":
 		return fmt.Errorf("rank 0: %s", printable(m.Text))
 	}
 	if err := decode(kind, kindTable, body, &t); err != nil || len(t.Members) != s.cfg.Processes {

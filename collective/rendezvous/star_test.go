@@ -165,11 +165,12 @@ func TestWhoIsMissing(t *testing.T) {
 	errs := make(chan error, 2)
 	for _, p := range []int{0, 1} {
 		c := config(p, 4, ln)
-		c.Wait = 500 * time.Millisecond
+		c.Wait = 2 * time.Second
 		go func() { _, err := rendezvous.Join(t.Context(), c); errs <- err }()
 	}
 	for range 2 {
-		if err := <-errs; err == nil || !strings.Contains(err.Error(), "ranks 4-7 have not come: nobody answered within 500ms") {
+		err := <-errs
+		if !errors.As(err, new(rendezvous.Missing)) || !strings.Contains(err.Error(), "ranks 4-7 have not come: nobody answered within 2s") {
 			t.Errorf("error %v", err)
 		}
 	}
@@ -182,7 +183,7 @@ func TestWrongToken(t *testing.T) {
 				c.Token = wrong
 			}
 		})
-		if !errors.Is(errs[1], rendezvous.ErrRefused) {
+		if !errors.Is(errs[1], rendezvous.ErrRefused) || errors.As(errs[1], new(rendezvous.Missing)) {
 			t.Errorf("the process with the wrong token: %v", errs[1])
 		}
 		if errs[0] == nil || !strings.Contains(errs[0].Error(), "ranks 2-3 have not come") {

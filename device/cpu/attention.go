@@ -6,15 +6,16 @@ import (
 )
 
 // Attention sets o = softmax(Scale q·k)·v for each head, each position seeing
-// itself and those before it, as far as a.Window goes; lse (B, H, T) float32 receives the logarithm of
+// itself and those before it, as far as a.Window goes and its document; lse (B, H, T) float32 receives the logarithm of
 // the sum of the exponentials of each position's scores. Values at positions a
 // query does not see must be finite.
 func (q *Queue) Attention(o device.Mat, lse device.Buffer, qm, k, v device.Mat, a device.Attn) {
 	kernel.WantAttn("attention", &a, lse)
 	kernel.AttnRows("attention", &a, a.T, a.H, &o, &qm)
 	kernel.AttnRows("attention", &a, a.Keys(), a.KV, &k, &v)
+	device.Starts("attention", a.Start, a.B*a.T, a.Past)
 	t := q.issue("attention")
 	t.M[0], t.M[1], t.M[2], t.M[3] = o, qm, k, v
-	t.B[0], t.Attn = lse, a
+	t.B[0], t.B[1], t.Attn = lse, a.Start, a
 	q.kernel(t, kernel.RunAttention, a.B*a.H*kernel.QueryBlocks(&a), 1)
 }

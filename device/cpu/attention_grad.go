@@ -25,8 +25,9 @@ func (q *Queue) AttentionGrad(dq, dk, dv device.Mat, delta device.Buffer, do, o 
 	}
 	kernel.AttnRows(op, &a, a.T, a.H, &dq, &do, &o, &qm)
 	kernel.AttnRows(op, &a, a.T, a.KV, &dk, &dv, &k, &v)
+	device.Starts(op, a.Start, a.B*a.T, a.Past)
 	t := q.issue(op)
 	t.M = [8]device.Mat{dq, dk, dv, do, o, qm, k, v}
-	t.B[0], t.B[1], t.Attn = delta, lse, a
+	t.B[0], t.B[1], t.B[2], t.Attn = delta, lse, a.Start, a
 	q.kernel(t, kernel.RunAttentionGrad, a.B*a.KV, 1)
 }

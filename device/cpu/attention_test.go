@@ -22,9 +22,15 @@ func (a *attn64) at(b, t, h, heads int) int { return ((b*a.T+t)*heads + h) * a.D
 
 // row is the probabilities of what query t sees, and the log-sum-exp.
 func (a *attn64) row(b, h, t int) (p []float64, lse float64) {
-	kv, sum := h/(a.H/a.KV), 0.0
+	kv, sum, first := h/(a.H/a.KV), 0.0, 0
+	if a.Window > 0 {
+		first = t - a.Window + 1
+	}
+	if a.Start.N > 0 {
+		first = max(first, int(a.Start.I32()[b*a.T+t]))
+	}
 	for s := range t + 1 {
-		if s < a.First(t) {
+		if s < first {
 			p = append(p, 0)
 			continue
 		}
@@ -132,6 +138,23 @@ var attnShapes = []device.Attn{
 	{B: 1, T: 40, H: 1, KV: 1, D: 5, Scale: 0.4, Window: 40}, // all
 }
 
+// packed is the shape with documents of drawn lengths, some of one position.
+func packed(a device.Attn) device.Attn {
+	a.Start = starts(rand.New(rand.NewPCG(uint64(a.T), uint64(a.D))), a.B, a.T).Buf
+	return a
+}
+
+// starts draws where the documents of B sequences start.
+func starts(rng *rand.Rand, B, T int) *guarded {
+	most, first := 1+rng.IntN(T), 0
+	return newVec(device.I32, B*T).fill(func(i int) float64 {
+		if at := i % T; at == 0 || rng.IntN(most) == 0 || rng.IntN(20) == 0 {
+			first = at
+		}
+		return float64(first)
+	})
+}
+
 // withVec runs f with each instruction set this machine has, without tiles.
 func withVec(t *testing.T, f func(t *testing.T)) {
 	defer func(old *kernel.VecISA, tiles *kernel.ISA) { kernel.BestVec, kernel.BestBF16 = old, tiles }(kernel.BestVec, kernel.BestBF16)
@@ -147,6 +170,7 @@ func TestAttention(t *testing.T) {
 		eachType(t, func(t *testing.T, dt device.DType) {
 			for _, a := range attnShapes {
 				attention(t, dt, a, 4e-6) // a rounding of a score of 10 is 5e-7 of its exponential
+				attention(t, dt, packed(a), 4e-6)
 			}
 		})
 	})
@@ -167,8 +191,10 @@ func withTiles(t *testing.T, f func(t *testing.T)) {
 func TestAttentionOnTiles(t *testing.T) {
 	withTiles(t, func(t *testing.T) {
 		for _, a := range append(attnShapes, device.Attn{B: 1, T: 200, H: 2, KV: 2, D: 64, Scale: 0.125}) {
-			attention(t, device.BF16, a, 0x1p-6)
-			attentionGrad(t, device.BF16, a, 0x1p-5)
+			for _, a := range []device.Attn{a, packed(a)} {
+				attention(t, device.BF16, a, 0x1p-6)
+				attentionGrad(t, device.BF16, a, 0x1p-5)
+			}
 		}
 	})
 }
@@ -190,6 +216,7 @@ func TestAttentionGrad(t *testing.T) {
 		eachType(t, func(t *testing.T, dt device.DType) {
 			for _, a := range attnShapes {
 				attentionGrad(t, dt, a, 1e-5)
+				attentionGrad(t, dt, packed(a), 1e-5)
 			}
 		})
 	})
@@ -253,7 +280,14 @@ func attentionAfter(t *testing.T, dt device.DType, a device.Attn) {
 }
 
 func TestAttentionGradAgainstFiniteDifferences(t *testing.T) {
-	c := newAttnCase(device.F32, device.Attn{B: 1, T: 35, H: 2, KV: 1, D: 3, Scale: 0.7}, false)
+	a := device.Attn{B: 1, T: 35, H: 2, KV: 1, D: 3, Scale: 0.7}
+	for _, a := range []device.Attn{a, packed(a)} {
+		finiteDifferences(t, newAttnCase(device.F32, a, false))
+	}
+}
+
+func finiteDifferences(t *testing.T, c *attnCase) {
+	t.Helper()
 	q := queueOf(t, 1)
 	c.forward(q)
 	c.backward(q)
@@ -265,6 +299,83 @@ func TestAttentionGradAgainstFiniteDifferences(t *testing.T) {
 	near(t, "dq", c.dq, slopes(oracle.q, loss), 1e-5)
 	near(t, "dk", c.dk, slopes(oracle.k, loss), 1e-5)
 	near(t, "dv", c.dv, slopes(oracle.v, loss), 1e-5)
+}
+
+// TestDocumentsAreAlone: a document's results, and its gradients, have the same bits
+// whatever the documents beside it are, and where it begins at a multiple of every
+// block the bits that it has as a sequence of its own.
+func TestDocumentsAreAlone(t *testing.T) {
+	for _, with := range []func(*testing.T, func(*testing.T)){withVec, withTiles} {
+		with(t, func(t *testing.T) {
+			eachType(t, func(t *testing.T, dt device.DType) {
+				for i, begin := range []int{0, 5, 64, 128, 200, 63} {
+					for _, window := range []int{0, 60} {
+						if testing.Short() && (window > 0) != (i%2 > 0) {
+							continue
+						}
+						documentAlone(t, dt, device.Attn{B: 2, T: 290, H: 4, KV: 2, D: 24, Scale: 0.3, Window: window}, begin, begin+77)
+					}
+				}
+			})
+		})
+	}
+}
+
+// documentAlone compares positions [lo, hi) of the second sequence, which are a document.
+func documentAlone(t *testing.T, dt device.DType, a device.Attn, lo, hi int) {
+	t.Helper()
+	a.Start = newVec(device.I32, a.B*a.T).fill(func(i int) float64 {
+		at := i % a.T
+		if at >= hi {
+			return float64(hi + (at-hi)/9*9)
+		}
+		return float64(at / max(1, lo) * lo)
+	}).Buf
+	q := queueOf(t, 2)
+	run := func(c *attnCase) []*guarded {
+		c.forward(q)
+		c.backward(q)
+		if err := q.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		return []*guarded{c.o, c.dq, c.dk, c.dv}
+	}
+	one, other := newAttnBench(dt, a), newAttnBench(dt, a)
+	for _, m := range []*guarded{other.q, other.k, other.v, other.do} { // all but the document are changed
+		old := m.values()
+		m.fill(func(i int) float64 {
+			if row := i / m.Cols; row < a.T+lo || row >= a.T+hi {
+				return old[i]*-1.5 + 3
+			}
+			return old[i]
+		})
+	}
+	got, want := run(one), run(other)
+	same := func(what string, i, j int, x, y *guarded, from int) {
+		t.Helper()
+		xs, ys := x.values()[i*x.Cols:j*x.Cols], y.values()[from*y.Cols:]
+		for k, v := range xs {
+			if v != ys[k] {
+				t.Fatalf("%s of window %d, document [%d, %d): (%d, %d) is %g and %g", what, a.Window, lo, hi, i+k/x.Cols, k%x.Cols, v, ys[k])
+			}
+		}
+	}
+	for i, what := range []string{"o", "dq", "dk", "dv"} {
+		same(what+" beside others", a.T+lo, a.T+hi, got[i], want[i], a.T+lo)
+	}
+	if lo%128 > 0 {
+		return
+	}
+	single := a
+	single.B, single.T, single.Start = 1, hi-lo, device.Buffer{}
+	alone := newAttnBench(dt, single)
+	for i, m := range []*guarded{alone.q, alone.k, alone.v, alone.do} {
+		all := []*guarded{one.q, one.k, one.v, one.do}[i].values()
+		m.fill(func(k int) float64 { return all[(a.T+lo)*m.Cols+k] })
+	}
+	for i, x := range run(alone) {
+		same([]string{"o", "dq", "dk", "dv"}[i]+" alone", a.T+lo, a.T+hi, got[i], x, 0)
+	}
 }
 
 // TestAttentionOnPackedColumns has q, k and v side by side in one matrix and

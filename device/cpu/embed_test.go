@@ -15,17 +15,33 @@ func randomIDs(rng *rand.Rand, n, vocab int) *guarded {
 
 const embedB, embedT, embedC, embedV, embedRows = 5, 61, 131, 307, 70 // embedRows position vectors
 
+// embedStarts is where documents start, if there are several.
+func embedStarts(several bool) *guarded {
+	if !several {
+		return newVec(device.I32, 0)
+	}
+	return starts(rand.New(rand.NewPCG(5, 6)), embedB, embedT)
+}
+
+func embedPosition(start *guarded, row int) int {
+	if start.Buf.N == 0 {
+		return row % embedT
+	}
+	return row%embedT - int(start.Buf.I32()[row])
+}
+
 func TestEmbed(t *testing.T) {
 	withVec(t, func(t *testing.T) {
 		eachType(t, func(t *testing.T, dt device.DType) {
-			for _, positions := range []int{embedRows, 0} {
+			for c, positions := range []int{embedRows, 0, embedRows} {
+				start := embedStarts(c == 2)
 				var wte, wpe, ids *guarded
 				out := onWorkers(t, func(q *Queue) []*guarded {
 					rng := rand.New(rand.NewPCG(1, 2))
 					wte, wpe = newMat(dt, embedV, embedC).normal(rng, 0, 1), newMat(dt, positions, embedC).normal(rng, 0, 1)
 					ids = randomIDs(rng, embedB*embedT, embedV)
 					y := newMat(dt, embedB*embedT, embedC)
-					q.Embed(y.Mat, wte.Mat, wpe.Mat, ids.Buf, embedT)
+					q.Embed(y.Mat, wte.Mat, wpe.Mat, ids.Buf, embedT, start.Buf)
 					return []*guarded{y}
 				})
 				e, p := wte.values(), wpe.values()
@@ -34,7 +50,7 @@ func TestEmbed(t *testing.T) {
 					for j := range embedC {
 						v := e[int(id)*embedC+j]
 						if positions > 0 {
-							v += p[i%embedT*embedC+j]
+							v += p[embedPosition(start, i)*embedC+j]
 						}
 						want = append(want, v)
 					}
@@ -48,21 +64,22 @@ func TestEmbed(t *testing.T) {
 func TestEmbedGrad(t *testing.T) {
 	withVec(t, func(t *testing.T) {
 		eachType(t, func(t *testing.T, dt device.DType) {
-			for _, positions := range []int{embedRows, 0} {
+			for c, positions := range []int{embedRows, 0, embedRows} {
+				start := embedStarts(c == 2)
 				var dy, ids *guarded
 				out := onWorkers(t, func(q *Queue) []*guarded {
 					rng := rand.New(rand.NewPCG(3, 4))
 					dy, ids = newMat(dt, embedB*embedT, embedC).normal(rng, 0, 1), randomIDs(rng, embedB*embedT, embedV)
 					dwte, dwpe := newMat(device.F32, embedV, embedC), newMat(device.F32, positions, embedC)
-					q.EmbedGrad(dwte.Mat, dwpe.Mat, dy.Mat, ids.Buf, embedT, false)
-					q.EmbedGrad(dwte.Mat, dwpe.Mat, dy.Mat, ids.Buf, embedT, true)
+					q.EmbedGrad(dwte.Mat, dwpe.Mat, dy.Mat, ids.Buf, embedT, start.Buf, false)
+					q.EmbedGrad(dwte.Mat, dwpe.Mat, dy.Mat, ids.Buf, embedT, start.Buf, true)
 					return []*guarded{dwte, dwpe}
 				})
 				dwte, dwpe, d := make([]float64, embedV*embedC), make([]float64, embedRows*embedC), dy.values()
 				for i, id := range ids.values() {
 					for j := range embedC {
 						dwte[int(id)*embedC+j] += 2 * d[i*embedC+j]
-						dwpe[i%embedT*embedC+j] += 2 * d[i*embedC+j]
+						dwpe[embedPosition(start, i)*embedC+j] += 2 * d[i*embedC+j]
 					}
 				}
 				near(t, "dwte", out[0], dwte, 1e-6)
@@ -76,10 +93,11 @@ func TestEmbedRefuses(t *testing.T) {
 	q := queueOf(t, 1)
 	y, wte, none := newMat(device.F32, 6, 4).Mat, newMat(device.F32, 10, 4).Mat, device.Mat{}
 	ids := newVec(device.I32, 6).Buf
-	mustPanic(t, "fewer positions than T", func() { q.Embed(y, wte, newMat(device.F32, 2, 4).Mat, ids, 3) })
-	mustPanic(t, "vectors of another width", func() { q.Embed(y, newMat(device.F32, 10, 3).Mat, none, ids, 3) })
-	mustPanic(t, "ids of another length", func() { q.Embed(y, wte, none, ids.Slice(0, 5), 3) })
-	mustPanic(t, "T of 0", func() { q.EmbedGrad(wte, none, y, ids, 0, false) })
+	mustPanic(t, "fewer positions than T", func() { q.Embed(y, wte, newMat(device.F32, 2, 4).Mat, ids, 3, device.Buffer{}) })
+	mustPanic(t, "vectors of another width", func() { q.Embed(y, newMat(device.F32, 10, 3).Mat, none, ids, 3, device.Buffer{}) })
+	mustPanic(t, "ids of another length", func() { q.Embed(y, wte, none, ids.Slice(0, 5), 3, device.Buffer{}) })
+	mustPanic(t, "T of 0", func() { q.EmbedGrad(wte, none, y, ids, 0, device.Buffer{}, false) })
+	mustPanic(t, "starts of another length", func() { q.Embed(y, wte, none, ids, 3, ids.Slice(0, 5)) })
 	for _, id := range []int32{-1, 10} {
 		ids.I32()[0] = id
 		tk := &task{Args: kernel.Args{M: [8]device.Mat{y, wte}, B: [5]device.Buffer{ids}, T: 3}}

@@ -38,7 +38,9 @@ func (q *Queue) Rope(x device.Mat, r device.Rope, inverse bool) {
 	if r.D < 2 || r.D%2 != 0 || x.Cols%r.D != 0 || r.T < 1 || x.Rows%r.T != 0 || r.Past < 0 {
 		panic(fmt.Sprintf("cpu: rope of a matrix (%d, %d) as sequences of %d positions after %d with heads of width %d", x.Rows, x.Cols, r.T, r.Past, r.D))
 	}
+	device.Starts("rope", r.Start, x.Rows, r.Past)
 	t := q.issue("rope")
+	t.B[0], r.Start = r.Start, device.Buffer{}
 	t.M[0], t.Rope, t.F = x, r, 1
 	if inverse {
 		t.F = -1

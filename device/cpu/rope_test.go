@@ -20,7 +20,11 @@ func rope64(x []float64, cols int, r device.Rope, inverse bool) []float64 {
 		if j >= half {
 			continue
 		}
-		angle := float64(r.Past+row%r.T) * r.Freq(j)
+		at := r.Past + row%r.T
+		if r.Start.N > 0 {
+			at -= int(r.Start.I32()[row])
+		}
+		angle := float64(at) * r.Freq(j)
 		if inverse {
 			angle = -angle
 		}
@@ -44,7 +48,10 @@ var ropeShapes = []struct {
 func TestRope(t *testing.T) {
 	eachType(t, func(t *testing.T, dt device.DType) {
 		for _, s := range ropeShapes {
-			for _, inverse := range []bool{false, true} {
+			for i, inverse := range []bool{false, true, false, true} {
+				if i >= 2 && s.Past == 0 {
+					s.Start = starts(rand.New(rand.NewPCG(7, 8)), s.B, s.T).Buf
+				}
 				var before []float64
 				out := onWorkers(t, func(q *Queue) []*guarded {
 					x := newMat(dt, s.B*s.T, s.heads*s.D).normal(rand.New(rand.NewPCG(1, 2)), 0.3, 1)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"zeroth/device"
+	processor "zeroth/device/cpu/kernel"
 	"zeroth/device/cuda/driver"
 	"zeroth/device/cuda/kernel"
 )
@@ -123,7 +124,7 @@ func (q *Queue) After(e device.Event) {
 		}
 	case *Transfer:
 		on.sink(e.Seq)
-		q.After(device.Event{On: on.Queue, Seq: e.Seq})
+		q.After(device.Event{On: on.stream, Seq: e.Seq})
 	default:
 		if err := e.Await(); err != nil {
 			q.takeOver(err)
@@ -249,6 +250,10 @@ func (q *Queue) CopyAll(name string, dst, src []device.Buffer) {
 // SumAll sets dst, of one element, to the sum of the sources element by element, in
 // their order, as collective.Group says. Sources may be other devices' memory.
 func (q *Queue) SumAll(_ string, dst, src []device.Buffer) { q.SumInto(dst[0], src) }
+
+// AddUp sets dst to the sum of src, as SumAll does, but now, in host memory, on the
+// caller's goroutine.
+func (q *Queue) AddUp(dst device.Buffer, src []device.Buffer) { processor.AddUp(dst, src) }
 
 // Launch implements kernel.Launcher.
 func (q *Queue) Launch(c *kernel.Call) {

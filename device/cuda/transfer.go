@@ -10,16 +10,18 @@ import (
 	"zeroth/device/cuda/kernel"
 )
 
-// Transfer is a queue of copies between the device and the host. Copies of offload
-// wait for what the host computes, and whoever issues them is not to: so a goroutine
-// puts them into the stream, in their order, each once the host's work is done that
-// it waits for. Whoever waits for a mark waits until it is in the stream, and no
-// longer.
+// Transfer is a queue of work that waits for the host: copies of offload, which wait
+// for what the host computes, and collectives that the host carries. Whoever issues
+// it is not to wait: so a goroutine puts it into a stream, in its order, each piece
+// once the host's work is done that it waits for. Whoever waits for a mark waits
+// until it is in the stream, and no longer.
 type Transfer struct {
-	*Queue // the stream, which is the goroutine's
+	kernel.Ops
+	stream *Queue // the goroutine's
 	tasks  chan transfer
 	ended  chan struct{}
 	label  string
+	calls  sync.Pool // of *kernel.Call
 
 	mu     sync.Mutex
 	moved  sync.Cond // sunk changed
@@ -27,53 +29,81 @@ type Transfer struct {
 	sunk   uint64    // of these, in the stream
 }
 
-// transfer is one entry: a function, a copy, an event to wait for, or a mark.
+// transfer is one entry, of a kind.
 type transfer struct {
+	kind     kind
 	label    string
+	name     string // of fn
 	fn       func() error
-	dst, src device.Buffer
+	call     *kernel.Call
+	dst, src device.Buffer // src of a copy alone
 	after    device.Event
-	mark     bool
 }
+
+type kind uint8
+
+const (
+	run kind = iota
+	launch
+	copying
+	zeroing
+	waiting
+	marking
+)
 
 // transfersAhead bounds how far who issues is ahead of the stream.
 const transfersAhead = 256
 
-// NewTransfer opens a stream for copies; Close ends it.
+// NewTransfer opens a stream for work that waits for the host; Close ends it.
 func (d *Device) NewTransfer(name string) *Transfer {
-	t := &Transfer{Queue: d.NewQueue(name), tasks: make(chan transfer, transfersAhead), ended: make(chan struct{})}
+	t := &Transfer{stream: d.NewQueue(name), tasks: make(chan transfer, transfersAhead), ended: make(chan struct{})}
 	t.moved.L = &t.mu
-	t.Ops = kernel.Ops{To: noKernels{name}}
+	t.calls.New = func() any { return new(kernel.Call) }
+	t.Ops = kernel.Ops{To: t}
 	go t.serve()
 	return t
 }
 
-// noKernels is where the kernels of a Transfer go.
-type noKernels struct{ queue string }
+// Name is what NewTransfer called the queue.
+func (t *Transfer) Name() string { return t.stream.Name() }
 
-func (n noKernels) Launch(c *kernel.Call) {
-	panic(fmt.Sprintf("cuda: %s on queue %s, which only copies", c.Kernel.Name, n.queue))
-}
+// Trace is Queue's.
+func (t *Transfer) Trace(f func(device.Span)) { t.stream.Trace(f) }
 
 func (t *Transfer) serve() {
 	defer close(t.ended)
 	for x := range t.tasks {
-		t.Queue.Label(x.label)
-		switch {
-		case x.mark:
-			t.Queue.Mark()
-			t.mu.Lock()
-			t.sunk++
-			t.moved.Broadcast()
-			t.mu.Unlock()
-		case x.fn != nil:
-			t.Queue.Do(x.fn)
-		case x.after.On != nil:
-			t.Queue.After(x.after)
-		default:
-			t.Queue.Copy(x.dst, x.src)
-		}
+		t.stream.Label(x.label)
+		t.put(x)
 	}
+}
+
+// put brings an entry into the stream.
+func (t *Transfer) put(x transfer) {
+	switch x.kind {
+	case run:
+		t.stream.Call(x.name, x.fn)
+	case launch:
+		t.stream.Launch(x.call)
+		t.calls.Put(x.call)
+	case copying:
+		t.stream.Copy(x.dst, x.src)
+	case zeroing:
+		t.stream.Zero(x.dst)
+	case waiting:
+		t.stream.After(x.after)
+	case marking:
+		t.stream.Mark()
+		t.mu.Lock()
+		t.sunk++
+		t.moved.Broadcast()
+		t.mu.Unlock()
+	}
+}
+
+func (t *Transfer) issue(x transfer) {
+	x.label = t.label
+	t.tasks <- x
 }
 
 // Label implements device.Queue.
@@ -82,21 +112,44 @@ func (t *Transfer) Label(what string) { t.label = what }
 // Labelled implements device.Queue.
 func (t *Transfer) Labelled() string { return t.label }
 
+// Launch implements kernel.Launcher.
+func (t *Transfer) Launch(c *kernel.Call) {
+	mine := t.calls.Get().(*kernel.Call)
+	*mine = *c
+	t.issue(transfer{kind: launch, call: mine})
+}
+
 // Copy implements device.Queue.
 func (t *Transfer) Copy(dst, src device.Buffer) {
 	if dst.Type != src.Type || dst.N != src.N {
 		panic(fmt.Sprintf("cuda: copy of %d %v to %d %v", src.N, src.Type, dst.N, dst.Type))
 	}
-	t.tasks <- transfer{label: t.label, dst: dst, src: src}
+	t.issue(transfer{kind: copying, dst: dst, src: src})
+}
+
+// Zero sets every element of b to 0.
+func (t *Transfer) Zero(b device.Buffer) { t.issue(transfer{kind: zeroing, dst: b}) }
+
+// MatMul panics: products are the compute queue's.
+func (t *Transfer) MatMul(device.Mat, device.Mat, device.Mat, device.Buffer, bool) {
+	panic(fmt.Sprintf("cuda: a product on queue %s, which waits for the host", t.Name()))
 }
 
 // Do implements device.Queue.
-func (t *Transfer) Do(f func() error) { t.tasks <- transfer{label: t.label, fn: f} }
+func (t *Transfer) Do(f func() error) { t.Call("do", f) }
+
+// Call is Do with a name for traces.
+func (t *Transfer) Call(name string, f func() error) {
+	t.issue(transfer{kind: run, name: name, fn: f})
+}
+
+// AddUp sets dst to the sum of src, now and in host memory, as collective.Group says.
+func (t *Transfer) AddUp(dst device.Buffer, src []device.Buffer) { t.stream.AddUp(dst, src) }
 
 // After implements device.Queue.
 func (t *Transfer) After(e device.Event) {
 	if e.On != nil && e.On != device.Fence(t) {
-		t.tasks <- transfer{label: t.label, after: e}
+		t.issue(transfer{kind: waiting, after: e})
 	}
 }
 
@@ -106,7 +159,7 @@ func (t *Transfer) Mark() device.Event {
 	t.issued++
 	seq := t.issued
 	t.mu.Unlock()
-	t.tasks <- transfer{label: t.label, mark: true}
+	t.issue(transfer{kind: marking})
 	return device.Event{On: t, Seq: seq}
 }
 
@@ -122,18 +175,18 @@ func (t *Transfer) sink(seq uint64) {
 // Await implements device.Fence.
 func (t *Transfer) Await(seq uint64) error {
 	t.sink(seq)
-	return t.Queue.Await(seq)
+	return t.stream.Await(seq)
 }
 
 // Wait implements device.Queue.
 func (t *Transfer) Wait() error {
 	t.sink(t.Mark().Seq)
-	return t.Queue.Wait()
+	return t.stream.Wait()
 }
 
 // Close waits for the issued work and ends goroutine and stream.
 func (t *Transfer) Close() {
 	close(t.tasks)
 	<-t.ended
-	t.Queue.Close()
+	t.stream.Close()
 }

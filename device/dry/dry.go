@@ -45,19 +45,18 @@ func (Queue) Mul(_, _, _ device.Buffer)                               {}
 func (Queue) AddScalar(_, _ device.Buffer, _ float32)                 {}
 func (Queue) Scale(device.Buffer, float32)                            {}
 func (Queue) AddTo(_, _, _ device.Buffer)                             {}
-func (Queue) Dropout(_, _, _ device.Buffer, _ device.Dropout)         {}
 
-func (Queue) MatMul(_, _, _ device.Mat, _ device.Buffer, _ bool)                 {}
-func (Queue) SumRows(device.Buffer, device.Mat)                                  {}
-func (Queue) Embed(_, _, _ device.Mat, _ device.Buffer, _ int)                   {}
-func (Queue) EmbedGrad(_, _, _ device.Mat, _ device.Buffer, _ int, _ bool)       {}
-func (Queue) CrossEntropy(device.Buffer, device.Mat, device.Buffer)              {}
-func (Queue) CrossEntropyGrad(device.Buffer, device.Mat, device.Buffer, float32) {}
-func (Queue) Sum(_, _ device.Buffer)                                             {}
-func (Queue) SumSquares(_, _ device.Buffer)                                      {}
-func (Queue) AdamW(_, _, _, _, _ device.Buffer, _ device.AdamW)                  {}
-func (Queue) SGD(_, _, _, _ device.Buffer, _ device.SGD)                         {}
-func (Queue) Lion(_, _, _, _ device.Buffer, _ device.Lion)                       {}
+func (Queue) MatMul(_, _, _ device.Mat, _ device.Buffer, _ bool)                            {}
+func (Queue) SumRows(device.Buffer, device.Mat)                                             {}
+func (Queue) Embed(_, _, _ device.Mat, _ device.Buffer, _ int, _ device.Buffer)             {}
+func (Queue) EmbedGrad(_, _, _ device.Mat, _ device.Buffer, _ int, _ device.Buffer, _ bool) {}
+func (Queue) CrossEntropy(device.Buffer, device.Mat, device.Buffer)                         {}
+func (Queue) CrossEntropyGrad(device.Buffer, device.Mat, device.Buffer, float32)            {}
+func (Queue) Sum(_, _ device.Buffer)                                                        {}
+func (Queue) SumSquares(_, _ device.Buffer)                                                 {}
+func (Queue) AdamW(_, _, _, _, _ device.Buffer, _ device.AdamW)                             {}
+func (Queue) SGD(_, _, _, _ device.Buffer, _ device.SGD)                                    {}
+func (Queue) Lion(_, _, _, _ device.Buffer, _ device.Lion)                                  {}
 func (Queue) LayerNorm(_ device.Mat, _, _ device.Buffer, _ device.Mat, _, _ device.Buffer, _ float32) {
 }
 func (Queue) LayerNormGrad(_ device.Mat, _, _ device.Buffer, _, _ device.Mat, _, _, _ device.Buffer, _ bool) {

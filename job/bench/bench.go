@@ -36,6 +36,7 @@ var benchGroups = []struct {
 }{
 	{"gemm", (*bench).gemm}, {"attention", (*bench).attention}, {"optimizer", (*bench).optimizer},
 	{"collective", (*bench).collective}, {"step", (*bench).step}, {"simulated", (*bench).simulated}, {"disk", (*bench).disk},
+	{gpuGroup, (*bench).gpu},
 }
 
 // Options are what to measure and how long.
@@ -51,6 +52,9 @@ type Options struct {
 type Report struct {
 	Host  Host  `json:"machine"`
 	Lines []Row `json:"lines"`
+
+	hostMemory float64 // bytes a second of the host's memory, for each GPU
+	gpus       int
 }
 
 // Host is what was measured on.
@@ -60,6 +64,7 @@ type Host struct {
 	Go         string
 	F32        string // instructions of products
 	BF16       string
+	GPU        string `json:",omitempty"` // that was measured
 }
 
 // Row is one figure. Rate and Limit are in Unit, except where lower is
@@ -67,7 +72,7 @@ type Host struct {
 type Row struct {
 	Group   string  `json:"group"`
 	Name    string  `json:"name"`
-	Workers int     `json:"workers"`
+	Workers int     `json:"workers"` // 0 on a GPU
 	Seconds float64 `json:"seconds"` // of one
 	Rate    float64 `json:"rate"`
 	Unit    string  `json:"unit"`
@@ -109,12 +114,14 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		b.Seconds = 2
 	}
 	f32, bf16 := cpu.Instructions()
-	b.report.Host = Host{runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.Version(), f32, bf16}
+	b.report.Host = Host{runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.Version(), f32, bf16, ""}
 	defer b.close()
 	if err := b.open(cpu.StreamLen); err != nil {
 		return nil, err
 	}
-	b.machine()
+	if len(o.Groups) != 1 || !o.Asks(gpuGroup) { // the processors' limits say nothing of a GPU
+		b.machine()
+	}
 	for _, g := range benchGroups {
 		if len(o.Groups) > 0 && !slices.Contains(o.Groups, g.name) {
 			continue

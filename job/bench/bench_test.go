@@ -13,6 +13,8 @@ import (
 	"zeroth/device"
 	"zeroth/device/cpu"
 	"zeroth/job/hf"
+	"zeroth/job/machine"
+	"zeroth/job/sim"
 )
 
 func quickBench(ctx context.Context) *bench {
@@ -105,6 +107,44 @@ func TestModelFlops(t *testing.T) {
 	}
 }
 
+// Where there is no GPU to measure, asking for it is refused, and all else is not.
+func TestBenchWithoutGPU(t *testing.T) {
+	if _, err := machine.UsableGPUs(); err == nil {
+		t.Skip("there is a GPU")
+	}
+	if err := (Options{}).CheckGPU(); err != nil {
+		t.Error(err)
+	}
+	err := Options{Groups: []string{"gpu"}}.CheckGPU()
+	if want := "gpu: this zeroth is not built for GPUs; build it with scripts/build-cuda"; err == nil || !machine.BuiltForGPUs && err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+	b := quickBench(t.Context())
+	if err := b.gpu(); err != nil || len(b.report.Lines) > 0 || b.report.Machine() != nil {
+		t.Errorf("%v, %d lines", err, len(b.report.Lines))
+	}
+}
+
+// A description of the measured GPU has what was measured.
+func TestBenchMachine(t *testing.T) {
+	line := func(name string, rate float64) Row {
+		return Row{Group: "gpu", Name: name, Rate: rate, Seconds: 6 / rate}
+	}
+	r := Report{gpus: 2, hostMemory: 5, Lines: []Row{
+		line(onDevice, 40), line(bothWays, 8), line(launches, 4), line(squareOf(device.F32), 10), line(squareOf(device.BF16), 20), line(squareOf(device.F16), 30),
+		line(attentionOf, 2), line(attentionGradOf, 3), line(betweenGPUs, 7),
+	}}
+	want := sim.Hardware{Source: "measured by zeroth bench gpu", Flops: map[string]float64{"fp32": 10, "bf16": 20, "fp16": 30}, Attention: 2.4,
+		Memory: 40, Launch: .25, HostLink: 4, HostMemory: 5, Links: []sim.Link{{Ranks: 2, Bandwidth: 7, Latency: .25}}}
+	if got := r.Machine(); fmt.Sprint(*got) != fmt.Sprint(want) {
+		t.Errorf("got  %+v\nwant %+v", *got, want)
+	}
+	r.Lines = r.Lines[:len(r.Lines)-1]
+	if got := r.Machine(); len(got.Links) > 0 {
+		t.Errorf("a single GPU with links %v", got.Links)
+	}
+}
+
 func TestBenchProducts(t *testing.T) {
 	for _, p := range (benchShape{rows: 6, width: 4, vocab: 10, chunk: 3}).products() {
 		for _, dt := range benchTypes {
@@ -121,7 +161,7 @@ func TestBenchProducts(t *testing.T) {
 }
 
 func TestBenchReport(t *testing.T) {
-	r := Report{Host{"linux", "amd64", 2, "go1.26", "avx2", "avx2"}, []Row{
+	r := Report{Host: Host{"linux", "amd64", 2, "go1.26", "avx2", "avx2", ""}, Lines: []Row{
 		{Group: "limits", Name: "copy", Workers: 1, Seconds: 0.0101, Rate: 12.34e9, Unit: "B/s", Samples: 7},
 		{Group: "gemm", Name: "x", Workers: 2, Seconds: 12.5e-6, Rate: 50e9, Unit: "FLOP/s", Limit: 100e9, Of: "fp32", Share: 0.5, Samples: 3, Dropped: 4},
 		{Group: "step", Name: "y", Workers: 2, Seconds: 2, Rate: 512, Unit: "token/s", Dropped: 9, Noisy: true},

@@ -20,6 +20,9 @@ func (r *Report) JSON(w io.Writer) error {
 func (r *Report) Table(w io.Writer, markdown bool) error {
 	m := r.Host
 	fmt.Fprintf(w, "%s/%s, %d processors, %s; products: fp32 %s, bf16 %s\n", m.OS, m.Arch, m.Processors, m.Go, m.F32, m.BF16)
+	if m.GPU != "" {
+		fmt.Fprintln(w, m.GPU)
+	}
 	if markdown {
 		fmt.Fprintln(w)
 	}
@@ -35,7 +38,7 @@ func (r *Report) Table(w io.Writer, markdown bool) error {
 			t.AppendSeparator()
 		}
 		group = l.Group
-		t.AppendRow(table.Row{l.Group, l.Name, l.Workers, l.took(), l.rate(), l.share(), l.samples()})
+		t.AppendRow(table.Row{l.Group, l.Name, l.workers(), l.took(), l.rate(), l.share(), l.samples()})
 	}
 	out := t.Render
 	if markdown {
@@ -43,6 +46,13 @@ func (r *Report) Table(w io.Writer, markdown bool) error {
 	}
 	_, err := fmt.Fprintln(w, out())
 	return err
+}
+
+func (l Row) workers() string {
+	if l.Workers == 0 {
+		return ""
+	}
+	return fmt.Sprint(l.Workers)
 }
 
 func (l Row) took() string {
@@ -59,7 +69,10 @@ func (l Row) took() string {
 }
 
 func (l Row) rate() string {
-	if l.Unit == "token/s" {
+	switch l.Unit {
+	case "":
+		return ""
+	case "token/s", "launch/s":
 		return fmt.Sprintf("%.0f %s", l.Rate, l.Unit)
 	}
 	return fmt.Sprintf("%.1f G%s", l.Rate/1e9, l.Unit)

@@ -17,6 +17,7 @@ train: {steps: 1, micro_batch: 4}
 parallel: {ranks: 4}
 zero: {stage: %d}
 precision: %v
+device: cpu
 `
 
 // simulatedRounds is how often, at most, measuring and training take turns, so that both

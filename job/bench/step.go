@@ -89,6 +89,7 @@ train: {steps: 1, micro_batch: 4}
 parallel: {ranks: 2}
 zero: {stage: %d}
 precision: %v
+device: cpu
 `
 
 // flops are the multiplications and additions a token costs by the model's

@@ -1,7 +1,6 @@
 package build
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 
@@ -78,15 +77,11 @@ func For(device string, m hf.Model) (Backend, error) {
 }
 
 // Ready is nil where the job's ranks can be opened here, and what is missing else.
-func Ready(c *config.Config, l Launch) error {
+func Ready(c *config.Config) error {
 	if c.On() != "cuda" {
 		return nil
 	}
-	err := newCUDA(c).Available()
-	if m := config.Mesh(c); err == nil && len(l.Here(m)) < m.World() {
-		err = errors.New("ranks on GPUs are of one process, and this job has several")
-	}
-	if err != nil {
+	if err := newCUDA(c).Available(); err != nil {
 		return input.BadInput(fmt.Errorf("%v: device: cuda: %w; or train on the processors with --set device=cpu", c.Place("device"), err))
 	}
 	return nil

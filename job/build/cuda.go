@@ -16,9 +16,10 @@ import (
 
 // CUDA is the Backend of NVIDIA GPUs.
 type CUDA struct {
-	gpus  []int    // of the job; empty: all there are
-	ranks int      // of the job
-	model hf.Model // of the job
+	gpus  []int       // of the job; empty: all there are
+	ranks int         // of the job on this machine
+	here  config.Here // those of this process
+	model hf.Model    // of the job
 }
 
 // Name is that of the job's key device.
@@ -51,7 +52,7 @@ func lacks(m hf.Model) string {
 	return ""
 }
 
-// ordinals are the GPUs that ranks are on.
+// ordinals are the GPUs that ranks of this machine are on.
 func (b CUDA) ordinals() ([]int, error) {
 	usable, err := machine.UsableGPUs()
 	if err != nil {
@@ -60,11 +61,33 @@ func (b CUDA) ordinals() ([]int, error) {
 	return choose(b.gpus, b.ranks, usable)
 }
 
-// gpuOf is the GPU of a rank.
-func (b CUDA) gpuOf(rank int, on []int) int { return on[rank*len(on)/b.ranks] }
+// gpuOf is the GPU of a world rank of this process.
+func (b CUDA) gpuOf(rank int, on []int) int { return b.share(b.here.Before+rank-b.here.First, on) }
+
+// share is the GPU of a rank by its place among those of this machine.
+func (b CUDA) share(at int, on []int) int { return on[at*len(on)/b.ranks] }
+
+// mine are the GPUs that ranks of this process are on.
+func (b CUDA) mine() ([]int, error) {
+	on, err := b.ordinals()
+	if err != nil || b.here.Ranks == 0 {
+		return on, err
+	}
+	var all []int
+	for r := range b.here.Ranks {
+		all = append(all, b.gpuOf(b.here.First+r, on))
+	}
+	return slices.Compact(all), nil
+}
 
 // newCUDA is the backend of a job.
-func newCUDA(c *config.Config) CUDA { return CUDA{c.Parallel.GPUs, c.Parallel.Ranks, c.Model} }
+func newCUDA(c *config.Config) CUDA {
+	b := CUDA{c.Parallel.GPUs, c.Parallel.Ranks, c.Parallel.Here, c.Model}
+	if b.here.Ranks > 0 {
+		b.ranks = b.here.Beside
+	}
+	return b
+}
 
 // Spare is the bytes that a rank may take of the GPU where there are fewest, and whose
 // that is, in words; 0 where ranks are on no GPU, or on none of this machine.
@@ -78,7 +101,7 @@ func Spare(c *config.Config) (bytes int64, where string) {
 	for _, g := range usable {
 		ranks := 0
 		for r := range b.ranks {
-			if b.gpuOf(r, on) == g.Ordinal {
+			if b.share(r, on) == g.Ordinal {
 				ranks++
 			}
 		}
@@ -89,11 +112,10 @@ func Spare(c *config.Config) (bytes int64, where string) {
 	return bytes, where
 }
 
-// Where says what the job's ranks compute on, in words: with names of GPUs, or why
+// Where says what the job's ranks of this process compute on, in words: with names of GPUs, or why
 // auto has come to the CPU in a program that is built for GPUs.
 func Where(c *config.Config) string {
-	b := newCUDA(c)
-	on, err := b.ordinals()
+	on, err := newCUDA(c).mine()
 	if c.On() != "cuda" || err != nil {
 		if machine.BuiltForGPUs && c.Device == "auto" && err != nil {
 			why, _, _ := strings.Cut(err.Error(), "\n")
@@ -101,7 +123,7 @@ func Where(c *config.Config) string {
 		}
 		return "cpu"
 	}
-	usable, _ := machine.UsableGPUs() // ordinals has found some
+	usable, _ := machine.UsableGPUs() // mine has found some
 	var names []string
 	for _, g := range usable {
 		if slices.Contains(on, g.Ordinal) {
@@ -111,12 +133,12 @@ func Where(c *config.Config) string {
 	return "cuda: " + strings.Join(names, ", ")
 }
 
-// GPUs are those that the job's ranks are on; none where that is the CPU.
+// GPUs are those that the job's ranks of this process are on; none where that is the CPU.
 func GPUs(c *config.Config) []int {
 	if c.On() != "cuda" {
 		return nil
 	}
-	on, _ := newCUDA(c).ordinals() // without them nothing runs
+	on, _ := newCUDA(c).mine() // without them nothing runs
 	return on
 }
 

@@ -21,14 +21,17 @@ func (b CUDA) Open(rank, _ int, s device.Sizes, budget int64) (Device, error) {
 		return nil, err
 	}
 	d.Budget(budget)
-	if err = d.ReachAll(on); err == nil {
+	if !b.here.Staged {
+		err = d.ReachAll(on)
+	}
+	if err == nil {
 		err = d.ReserveWork(s)
 	}
 	if err != nil {
 		d.Close()
 		return nil, err
 	}
-	return gpu{d}, nil
+	return gpu{d, b.here.Staged}, nil
 }
 
 // OpenHost opens host memory that is pinned for the rank's GPU, with the
@@ -52,12 +55,15 @@ func (b CUDA) OpenHost(rank, workers int) (Device, error) {
 }
 
 // gpu is a cuda.Device whose queues are Queues.
-type gpu struct{ *cuda.Device }
+type gpu struct {
+	*cuda.Device
+	staged bool // the host carries collectives
+}
 
-// NewQueue opens a stream. Those of offload, which wait for the host, have a
-// goroutine that does.
+// NewQueue opens a stream. Those that wait for the host, of offload and of
+// collectives that it carries, have a goroutine that does.
 func (g gpu) NewQueue(name string) Queue {
-	if slices.Contains(HostQueues[:], name) {
+	if slices.Contains(HostQueues[:], name) || g.staged && name == Queues[1] {
 		return g.Device.NewTransfer(name)
 	}
 	return g.Device.NewQueue(name)

@@ -94,6 +94,18 @@ func Staged(c *config.Config, t *zero.Trainer) int {
 	return min(t.StateLen(), SyncStaging/4)
 }
 
+// WireStaging is the bytes of host memory through which a rank's collectives go to
+// other processes, where the host cannot address its device's.
+const WireStaging = 32 << 20
+
+// WireStagingOf is as much of it as the job's ranks take.
+func WireStagingOf(c *config.Config) int {
+	if c.Parallel.Here.Staged && Of(c).HostApart() {
+		return WireStaging
+	}
+	return 0
+}
+
 // Saves says whether the job makes checkpoints.
 func Saves(c *config.Config) bool { return c.Checkpoint.Every > 0 || c.Checkpoint.SaveOnExit }
 
@@ -166,6 +178,9 @@ func DryRank(c *config.Config, arena int, s Setup, wrap func(*zero.Config)) (t *
 		return nil, nil, nil, err
 	}
 	if _, err := hostMemory.Alloc(device.F32, Staged(c, t), device.Snapshot); err != nil {
+		return nil, nil, nil, err
+	}
+	if _, err := host.Alloc(device.F32, WireStagingOf(c)/4, device.Wires); err != nil {
 		return nil, nil, nil, err
 	}
 	if _, err = dev.Alloc(device.F32, int(workspace(c, b, workers)/4), device.Workspace); err == nil && offloads {

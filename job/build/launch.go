@@ -15,6 +15,10 @@ type Launch interface {
 	Here(m shard.Mesh) []int
 	// Beside is how many ranks share this machine, those Here among them.
 	Beside(m shard.Mesh) int
+	// Before is how many of those come before the ranks Here.
+	Before(m shard.Mesh) int
+	// Staged says that Groups move memory alone that the host can address.
+	Staged() bool
 	// Groups opens the groups of the ranks Here, in their order. The ranks close
 	// them.
 	Groups(m shard.Mesh) ([]collective.Ranks, error)
@@ -38,6 +42,12 @@ func (OneProcess) Here(m shard.Mesh) []int {
 // Beside is all of them.
 func (OneProcess) Beside(m shard.Mesh) int { return m.World() }
 
+// Before is none.
+func (OneProcess) Before(shard.Mesh) int { return 0 }
+
+// Staged is false: ranks of a process reach each other's memory.
+func (OneProcess) Staged() bool { return false }
+
 // Groups are in memory.
 func (OneProcess) Groups(m shard.Mesh) ([]collective.Ranks, error) {
 	return collective.LocalWorld(m), nil
@@ -50,6 +60,15 @@ func (OneProcess) Saves(m shard.Mesh) ([]collective.Group, error) {
 		groups = append(groups, g)
 	}
 	return groups, nil
+}
+
+// Place notes in the job which of its ranks are this process's.
+func Place(c *config.Config, l Launch) {
+	m := config.Mesh(c)
+	here := l.Here(m)
+	if len(here) < m.World() {
+		c.Parallel.Here = config.Here{First: here[0], Ranks: len(here), Before: l.Before(m), Beside: l.Beside(m), Staged: l.Staged()}
+	}
 }
 
 // Workers is how many of the machine's processors a rank's kernels are split

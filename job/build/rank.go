@@ -45,8 +45,9 @@ type Rank struct {
 	Groups  collective.Ranks
 	Trainer *zero.Trainer
 	timeout time.Duration
-	ends    []func()    // what is to be closed before the queues
-	Lost    atomic.Bool // Together has left it behind
+	wires   device.Buffer // of Host: what Groups pass through; may be empty
+	ends    []func()      // what is to be closed before the queues
+	Lost    atomic.Bool   // Together has left it behind
 }
 
 // Hooks are test hooks: wrappers and stand-ins for what a rank is built from. The
@@ -142,7 +143,10 @@ func newRank(c *config.Config, r int, g collective.Ranks, workers int) (rank *Ra
 	if !c.Zero.Offload.Any() {
 		workers = 1 // nothing is computed there
 	}
-	if rank.Host, err = b.OpenHost(r, workers); err != nil || !c.Zero.Offload.Any() {
+	if rank.Host, err = b.OpenHost(r, workers); err == nil {
+		err = rank.stage(c)
+	}
+	if err != nil || !c.Zero.Offload.Any() {
 		return rank, err
 	}
 	copies := rank.Host
@@ -155,6 +159,22 @@ func newRank(c *config.Config, r int, g collective.Ranks, workers int) (rank *Ra
 		rank.queues(rank.Host, DiskQueues[:]...)
 	}
 	return rank, nil
+}
+
+// stage has the groups pass through host memory, where they move no other and the
+// rank's is apart.
+func (r *Rank) stage(c *config.Config) error {
+	n := WireStagingOf(c)
+	if n == 0 {
+		return nil
+	}
+	b, err := r.Host.Alloc(device.F32, n/4, device.Wires)
+	if err != nil {
+		return err
+	}
+	r.wires = b
+	r.Groups.World, r.Groups.Shard, r.Groups.Replica = collective.Staged(r.Groups.World, b), collective.Staged(r.Groups.Shard, b), collective.Staged(r.Groups.Replica, b)
+	return nil
 }
 
 // planned is a device that takes a plan's memory at once: each category, in so many
@@ -231,6 +251,7 @@ func (r *Rank) Close() {
 		r.Device.Close()
 	}
 	if r.Host != nil {
+		r.Host.Free(r.wires)
 		r.Host.Close()
 	}
 }

@@ -20,7 +20,6 @@ type Config struct {
 	Train     Training
 	Device    string // "auto", "cpu" or "cuda", as asked for; see On
 	Parallel  Parallel
-	Dropout   *float64 // probability of elements to be dropped in training; nil: as config.json of Model has it
 	Zero      Zero
 	Precision device.DType // of parameters in use, activations and gathers: F32, BF16 or F16
 	Optimizer Optimizer
@@ -101,8 +100,19 @@ type Parallel struct {
 	Transport string        // what carries collectives between processes: one of Transports
 	TokenFile string        // file with the secret by which processes know each other; "" is none
 	Bind      string        // address that other processes reach this one at; "" is the one by which it reaches process 0
+	Join      time.Duration // how long processes wait for each other to come
 	Heartbeat time.Duration // between the signs of life of a process
 	DeadAfter time.Duration // a process without one is lost
+	Here      Here          // no key: a run notes it
+}
+
+// Here is which of the ranks are this process's, of a world of several. The zero
+// value is all of them.
+type Here struct {
+	First, Ranks int  // world ranks [First, First+Ranks)
+	Before       int  // ranks of this machine that are before First among its ranks
+	Beside       int  // ranks of this machine
+	Staged       bool // what they exchange passes through memory that the host can address
 }
 
 // Zero is what is sharded and when it is gathered.

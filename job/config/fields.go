@@ -55,7 +55,6 @@ func (c *Config) fields() []field {
 		{"model.vocab", count{&m.Vocab, 2, hf.Most}, "", "the tokenizer's: 256 or 50257", "number of different tokens"},
 		{"model.rope_theta", real{&m.Theta, hf.Positive, "a positive number"}, "", "10000", "llama: base of the rotary positions' wavelengths"},
 		{"model.tied", flag{&m.Tied}, "", "false", "llama: the output layer is the token embedding"},
-		{"model.dropout", perhaps{&c.Dropout, device.Droppable, "0, or a number from 1/65536 to below 1"}, "", "0; with from, its config.json's", "probability with which training drops elements of the embedding and of what attention and MLP add to the residual stream"},
 
 		{"data.text", patterns{texts{&d.Text}}, "", "none", "list of text files or patterns; ** is any folders, ${GOROOT} and other variables are filled in"},
 		{"data.tokens", patterns{texts{&d.Tokens}}, "", "none", "list of token files as llm.c or nanoGPT write them, or nothing but ids; instead of text"},
@@ -100,6 +99,7 @@ func (c *Config) fields() []field {
 		{"parallel.transport", choice{&p.Transport, Transports}, "auto", "", "auto | local | unix | tcp | mpi: what carries collectives between processes; auto: MPI where mpirun started a zeroth built with it, else Unix sockets on a host, TCP between hosts"},
 		{"parallel.token_file", path{text{&p.TokenFile}}, "", "none", "file with the secret by which the processes of the job know each other; or ZEROTH_TOKEN_FILE, ZEROTH_TOKEN"},
 		{"parallel.bind", text{&p.Bind}, "", "the one that leads to process 0", "address of this host that the other processes reach it at"},
+		{"parallel.join", duration{&p.Join}, "1m", "", "how long the processes of a job wait for each other to come"},
 		{"parallel.heartbeat", duration{&p.Heartbeat}, "5s", "", "between the signs of life of a process"},
 		{"parallel.dead_after", duration{&p.DeadAfter}, "15s", "", "a process without a sign of life for so long is lost; at least twice heartbeat"},
 

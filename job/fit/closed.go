@@ -22,6 +22,7 @@ func closed(c *config.Config, units []zero.UnitSize, work, hostWork int64) build
 	n := build.Footprint{Device: f.Bytes(), Arena: (f.Peak + 3) / 4 * 4}
 	n.Device[device.Activations] = int64(n.Arena)
 	n.Host, n.Disk = f.Host(), f.Disk()
+	n.Host[device.Wires] = int64(build.WireStagingOf(c))
 	if build.HostApart(c) {
 		n.Host[device.Snapshot] = snapshot(c, units)
 	} else {

@@ -31,6 +31,7 @@ const (
 	TokenIDs
 	Statistics
 	OffloadStaging
+	WireStaging
 	CheckpointStaging
 	Categories // number of categories
 )
@@ -69,6 +70,7 @@ var categories = [Categories]category{
 	TokenIDs:          {"inputs", "token ids", device.Inputs, "train.micro_batch"},
 	Statistics:        {"stats", "losses and norms", device.Stats, "train.micro_batch, parallel.ranks"},
 	OffloadStaging:    {"offload_staging", "offload staging", device.Staging, "zero.offload"},
+	WireStaging:       {"wire_staging", "wire staging", device.Wires, "parallel.collective fast; one process"},
 	CheckpointStaging: {"checkpoint_staging", "checkpoint staging", device.Snapshot, "checkpoint.async"},
 }
 

@@ -238,10 +238,6 @@ func (r *recordedQueue) Scale(x device.Buffer, s float32) {
 	r.pass("scale", x.N, 1, x, nil, bufs{x}, func() { r.ops.Scale(x, s) })
 }
 
-func (r *recordedQueue) Dropout(y, x, add device.Buffer, d device.Dropout) {
-	r.pass("dropout", y.N/d.Cols, d.Cols, y, nil, bufs{x, add}, func() { r.ops.Dropout(y, x, add, d) })
-}
-
 func (r *recordedQueue) SwiGLU(y, gate, up device.Buffer) {
 	r.pass("swiglu", y.N, 1, y, nil, bufs{gate, up}, func() { r.ops.SwiGLU(y, gate, up) })
 }
@@ -266,11 +262,11 @@ func (r *recordedQueue) SumSquares(acc, x device.Buffer) {
 	r.pass("sum of squares", x.N, 1, device.Buffer{}, nil, bufs{x}, func() { r.ops.SumSquares(acc, x) })
 }
 
-func (r *recordedQueue) Embed(y, wte, wpe device.Mat, ids device.Buffer, T int) {
-	r.pass("embedding", y.Rows, y.Cols, dense(y), nil, bufs{dense(y), ids}, func() { r.ops.Embed(y, wte, wpe, ids, T) })
+func (r *recordedQueue) Embed(y, wte, wpe device.Mat, ids device.Buffer, T int, start device.Buffer) {
+	r.pass("embedding", y.Rows, y.Cols, dense(y), nil, bufs{dense(y), ids}, func() { r.ops.Embed(y, wte, wpe, ids, T, start) })
 }
 
-func (r *recordedQueue) EmbedGrad(dwte, dwpe, dy device.Mat, ids device.Buffer, T int, add bool) {
+func (r *recordedQueue) EmbedGrad(dwte, dwpe, dy device.Mat, ids device.Buffer, T int, start device.Buffer, add bool) {
 	out := dense(dwte) // zeroed, unless added to
 	if add {
 		out = device.Buffer{Type: device.F32}
@@ -279,7 +275,7 @@ func (r *recordedQueue) EmbedGrad(dwte, dwpe, dy device.Mat, ids device.Buffer, 
 	if add {
 		k = "embedding gradient, added"
 	}
-	r.pass(k, dy.Rows, dwte.Rows, out, nil, bufs{dense(dy), ids, dense(dy)}, func() { r.ops.EmbedGrad(dwte, dwpe, dy, ids, T, add) })
+	r.pass(k, dy.Rows, dwte.Rows, out, nil, bufs{dense(dy), ids, dense(dy)}, func() { r.ops.EmbedGrad(dwte, dwpe, dy, ids, T, start, add) })
 }
 
 func (r *recordedQueue) CrossEntropy(loss device.Buffer, logits device.Mat, target device.Buffer) {

@@ -21,7 +21,7 @@ import (
 // counters of the memory in use, by category.
 type Trace struct {
 	origin time.Time
-	ranks  [][]*Track  // of each rank of this process: its queues, compute and comm first, then the steps
+	ranks  [][]*Track  // of each rank of this process: its queues, compute and comm first, then waits of the host and the steps
 	names  []int       // of these ranks, in the world
 	Memory MemoryInUse // nil: it is not shown
 }
@@ -86,11 +86,14 @@ func (t *Trace) Attach(ranks []*build.Rank, memory MemoryInUse) {
 			k := &Track{name: q.Name(), spans: make([]ran, tracedSpans)}
 			tracks = append(tracks, k)
 			q.Trace(func(s device.Span) {
-				k.add(ran{s.Label, s.Task, int64(s.Start.Sub(t.origin)), int64(s.End.Sub(t.origin))})
+				k.add(t.ran(s.Label, s.Task, s.Start, s.End))
 			})
 		}
 		t.names = append(t.names, r.Rank)
-		t.ranks = append(t.ranks, append(tracks, &Track{name: "step", spans: make([]ran, tracedSpans)}))
+		for _, name := range []string{waits, "step"} {
+			tracks = append(tracks, &Track{name: name, spans: make([]ran, tracedSpans)})
+		}
+		t.ranks = append(t.ranks, tracks)
 	}
 }
 
@@ -100,7 +103,24 @@ func (t *Trace) Step(r *build.Rank, n int, start, end time.Time) {
 		return
 	}
 	tracks := t.ranks[r.Here]
-	tracks[len(tracks)-1].add(ran{"", "step " + strconv.Itoa(n), int64(start.Sub(t.origin)), int64(end.Sub(t.origin))})
+	tracks[len(tracks)-1].add(t.ran("", "step "+strconv.Itoa(n), start, end))
+}
+
+func (t *Trace) ran(label, task string, start, end time.Time) ran {
+	return ran{label, task, int64(start.Sub(t.origin)), int64(end.Sub(t.origin))}
+}
+
+// waits is the track of what the host waits for.
+const waits = "host waits"
+
+// Wait records that a rank's host waited for the step's norm, which that rank alone
+// does.
+func (t *Trace) Wait(r *build.Rank, start, end time.Time) {
+	if t == nil {
+		return
+	}
+	tracks := t.ranks[r.Here]
+	tracks[len(tracks)-2].add(t.ran("the norm", "wait", start, end))
 }
 
 // Detach waits until the queues are idle and stops recording. Their errors are
@@ -128,6 +148,7 @@ type Exposure struct {
 	Exposed float64 // in which the comm queue ran something and the compute queue did not
 	Peers   float64 // of that, in which it waited for other ranks
 	Offload float64 // in which only the host and what copies, reads and writes what is offloaded ran something
+	Norm    float64 // from where the host waits for the norm, and nothing is computed, to where something is again
 }
 
 // Exposure looks at steps after the first, in which everything is touched for
@@ -166,13 +187,20 @@ func (t *Trace) Exposure() (e Exposure) {
 				}
 			}
 			e.Offload += float64(measure(all) - seen)
+			if k := tracks[len(tracks)-2]; k.name == waits {
+				for _, w := range k.All() {
+					if w.Start >= s.Start && w.End <= s.End {
+						e.Norm += float64(bubble(compute, w))
+					}
+				}
+			}
 		}
 	}
 	if steps == 0 {
 		return Exposure{}
 	}
 	scale := 1e-9 / float64(steps)
-	return Exposure{steps / len(t.ranks), e.Seconds * scale, e.Compute * scale, e.Exposed * scale, e.Peers * scale, e.Offload * scale}
+	return Exposure{steps / len(t.ranks), e.Seconds * scale, e.Compute * scale, e.Exposed * scale, e.Peers * scale, e.Offload * scale, e.Norm * scale}
 }
 
 // kept is the time from which on a track's spans are all there.
@@ -193,6 +221,22 @@ func busy(spans []ran, window ran) (out []ran) {
 		}
 	}
 	return out
+}
+
+// bubble is how long nothing is computed from where the host begins to wait to where
+// computing goes on after it; 0 where it does not.
+func bubble(compute []ran, wait ran) int64 {
+	since := wait.Start
+	for _, s := range compute {
+		switch {
+		case s.task == "wait":
+		case s.Start >= wait.End:
+			return s.Start - since
+		default:
+			since = max(since, s.End)
+		}
+	}
+	return 0
 }
 
 // measure is the total length of spans that do not overlap.
@@ -238,15 +282,18 @@ func union(a, b []ran) (out []ran) {
 // Line is the exposure in words.
 func (e Exposure) Line() string {
 	ms := func(s float64) string { return fmt.Sprintf("%.1f ms", 1e3*s) }
-	peers, offload := "", ""
+	peers, offload, norm := "", "", ""
+	if e.Norm > 0 {
+		norm = fmt.Sprintf("; %s nothing is computed around the host's wait for the norm", ms(e.Norm))
+	}
 	if e.Peers > 0 {
 		peers = fmt.Sprintf(", %s of it waiting for other ranks", ms(e.Peers))
 	}
 	if e.Offload > 0 {
 		offload = fmt.Sprintf("offload not hidden %s (%.1f %%), ", ms(e.Offload), 100*e.Offload/e.Seconds)
 	}
-	return fmt.Sprintf("a step of %s: computing %s, communication not hidden %s (%.1f %%%s), %sneither %s (over %d steps)",
-		ms(e.Seconds), ms(e.Compute), ms(e.Exposed), 100*e.Exposed/e.Seconds, peers, offload, ms(e.Seconds-e.Compute-e.Exposed-e.Offload), e.Steps)
+	return fmt.Sprintf("a step of %s: computing %s, communication not hidden %s (%.1f %%%s), %sneither %s (over %d steps)%s",
+		ms(e.Seconds), ms(e.Compute), ms(e.Exposed), 100*e.Exposed/e.Seconds, peers, offload, ms(e.Seconds-e.Compute-e.Exposed-e.Offload), e.Steps, norm)
 }
 
 // Write writes what is kept. Times are in microseconds.

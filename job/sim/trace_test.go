@@ -2,6 +2,7 @@ package sim
 
 import (
 	"math"
+	"strings"
 	"testing"
 )
 
@@ -37,6 +38,31 @@ func TestExposure(t *testing.T) {
 	}
 	if e := (*Trace)(nil).Exposure(); e != (Exposure{}) {
 		t.Errorf("without a trace: %+v", e)
+	}
+}
+
+// The host's wait for the norm costs from where it begins and computing has ended to
+// where computing goes on, in the next step too.
+func TestExposureOfTheNorm(t *testing.T) {
+	run := func(task string, start, end int64) ran { return ran{"", task, start, end} }
+	tr := &Trace{ranks: [][]*Track{{
+		tracked("compute", run("matmul", 0, 60), run("wait", 60, 105), run("matmul", 105, 150), run("matmul", 202, 210)),
+		tracked("comm"),
+		tracked(waits, run("wait", 50, 90), run("wait", 160, 190)),
+		tracked("step", run("step 1", 0, 92), run("step 2", 92, 195)),
+	}}}
+	// The first step does not count: of the second, 160..202.
+	e := tr.Exposure()
+	if e.Steps != 1 || math.Abs(e.Norm-0.042) > 1e-9 {
+		t.Errorf("got %+v", e)
+	}
+	tr.ranks[0][3] = tracked("step", run("step 1", -9, 0), run("step 2", 0, 92), run("step 3", 92, 195)) // 60..105, too
+	if e = tr.Exposure(); math.Abs(e.Norm-(0.045+0.042)/2) > 1e-9 {
+		t.Errorf("got %+v", e)
+	}
+	const want = "(over 2 steps); 43.5 ms nothing is computed around the host's wait for the norm"
+	if line := e.Line(); !strings.HasSuffix(line, want) {
+		t.Errorf("%q, want %q at its end", line, want)
 	}
 }
 

@@ -11,6 +11,7 @@
 package world
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,11 +40,12 @@ type Config struct {
 	Token      []byte       // that every process has; nil: none
 	Insecure   bool         // no token though there are other hosts
 
+	Join                 time.Duration // how long processes wait for each other to come; 0 is a minute
 	Heartbeat, DeadAfter time.Duration
 	Note                 func(string) // hears what is worth telling
 }
 
-// patience is how long processes wait for each other to come, and to connect.
+// patience is how long processes that have come wait for each other to connect.
 const patience = time.Minute
 
 // World is one process's view of a world of several.
@@ -63,13 +65,14 @@ type World struct {
 
 // Enter joins the world and waits until all of it is there.
 func Enter(ctx context.Context, cfg Config) (*World, error) {
+	cfg.Join = cmp.Or(cfg.Join, time.Minute)
 	w := &World{cfg: cfg, left: make(chan struct{}), hurry: make(chan struct{})}
 	err := cfg.Safe(ctx)
 	if err == nil {
 		err = w.chooseMPI()
 	}
 	if err == nil && cfg.Rank == 0 && cfg.Listener == nil {
-		w.cfg.Listener, err = w.listen()
+		w.cfg.Listener, err = w.listen(ctx)
 	}
 	if err != nil {
 		return nil, err
@@ -80,7 +83,7 @@ func Enter(ctx context.Context, cfg Config) (*World, error) {
 	}
 	w.star, err = rendezvous.Join(ctx, rendezvous.Config{
 		Processes: cfg.World, PerProcess: cfg.PerProcess, Addrs: cfg.Addrs(), Listener: w.cfg.Listener, Run: cfg.Run, Token: cfg.Token,
-		Wait: patience, Heartbeat: cfg.Heartbeat, DeadAfter: cfg.DeadAfter, Note: cfg.Note, Open: w.open,
+		Wait: cfg.Join, Heartbeat: cfg.Heartbeat, DeadAfter: cfg.DeadAfter, Note: cfg.Note, Open: w.open,
 		Me: rendezvous.Member{Process: cfg.Rank, Host: host, Boot: bootID(), Pid: os.Getpid()},
 	})
 	if err != nil {
@@ -120,8 +123,29 @@ func (c Config) Safe(ctx context.Context) error {
 	return nil
 }
 
-// listen opens where process 0 waits for the others: at its own address alone.
-func (w *World) listen() (net.Listener, error) {
+// listen opens where process 0 waits for the others: at its own address alone. The
+// name of that may not be known yet: Kubernetes tells it some seconds after it has
+// started the pod.
+func (w *World) listen(ctx context.Context) (net.Listener, error) {
+	end := time.Now().Add(w.cfg.Join)
+	for told := false; ; told = true {
+		ln, err := w.listenOnce()
+		var unknown *net.DNSError
+		if err == nil || !errors.As(err, &unknown) || time.Now().After(end) {
+			return ln, err
+		}
+		if !told {
+			w.note("waiting for the name of process 0 to be known: " + unknown.Error())
+		}
+		select {
+		case <-time.After(500 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, errors.Join(context.Cause(ctx), err)
+		}
+	}
+}
+
+func (w *World) listenOnce() (net.Listener, error) {
 	host := w.cfg.Host
 	if w.cfg.Bind != "" {
 		host = w.cfg.Bind
@@ -288,14 +312,24 @@ func (w *World) Here(shard.Mesh) (ranks []int) {
 
 // Beside implements build.Launch.
 func (w *World) Beside(shard.Mesh) int {
-	n := 0
-	for _, m := range w.star.Members {
+	return w.beside(w.cfg.World)
+}
+
+// Before implements build.Launch.
+func (w *World) Before(shard.Mesh) int { return w.beside(w.cfg.Rank) }
+
+// beside is the ranks of this machine in processes below one.
+func (w *World) beside(end int) (n int) {
+	for _, m := range w.star.Members[:end] {
 		if me := w.star.Members[w.cfg.Rank]; m.Boot == me.Boot && m.Host == me.Host {
 			n += w.cfg.PerProcess
 		}
 	}
 	return n
 }
+
+// Staged implements build.Launch: frames are of the host's memory.
+func (w *World) Staged() bool { return true }
 
 // Groups implements build.Launch: it connects all processes.
 func (w *World) Groups(m shard.Mesh) ([]collective.Ranks, error) {

@@ -1,6 +1,7 @@
 package world_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -127,6 +128,20 @@ func TestGroups(t *testing.T) {
 			t.Errorf("%s: left in the folder for temporary files: %v %v", transport, left, err)
 		}
 		closeAll(worlds)
+	}
+}
+
+// A name of process 0 that is not known yet is waited for.
+func TestNameIsWaitedFor(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	waits := errors.New("it waits")
+	_, err := world.Enter(ctx, world.Config{
+		Place: launch.Place{Rank: 0, World: 2, Host: "pod-0.zeroth.invalid", Ports: []int{29400}}, PerProcess: 1, Transport: "auto",
+		Token: []byte("0123456789abcdef"), Join: time.Hour, Heartbeat: time.Second, DeadAfter: 20 * time.Second,
+		Note: func(string) { cancel(waits) },
+	})
+	if !errors.Is(err, waits) || !strings.Contains(err.Error(), "pod-0.zeroth.invalid") {
+		t.Errorf("error %v", err)
 	}
 }
 

@@ -44,6 +44,14 @@ func WantAttn(op string, a *device.Attn, lse device.Buffer) {
 	WantLen(op, lse, device.F32, a.B*a.H*a.T)
 }
 
+// starts is what Start says of sequence b of T positions, nil where it is empty.
+func starts(start *device.Buffer, b, T int) []int32 {
+	if start.N == 0 {
+		return nil
+	}
+	return start.I32()[b*T:][:T]
+}
+
 // take cuts the next n elements off mem.
 func take(mem *[]float32, n int) []float32 {
 	x := (*mem)[:n:n]
@@ -158,6 +166,7 @@ type attnForward struct {
 	S            []float32 // (queryBlock, keyBlock): scores, then exponentials
 	M, L, shrink []float32 // (queryBlock), (queryBlock, lanes), (queryBlock)
 	head, packed int       // the head whose first packed keys and values are in Kt and V
+	start        []int32   // (T) of the sequence, or nil
 
 	tiles tileForward // if in use, what takes the place of Q, V and Kt
 }
@@ -201,6 +210,7 @@ func (f *attnForward) pack(b, kv, n int) {
 func (f *attnForward) block(b, h, q0, end int) {
 	a, at, nq := &f.t.Attn, q0-f.t.Attn.Past, end-q0
 	lse, row := f.t.B[0].F32()[((b*a.H)+h)*a.T+at:], b*a.T+at
+	f.start = starts(&f.t.B[1], b, a.T)
 	f.pack(b, h/(a.H/a.KV), end)
 	if f.tiles.use {
 		f.tiles.queries(f.t, row, h*a.D, nq)
@@ -211,7 +221,7 @@ func (f *attnForward) block(b, h, q0, end int) {
 	for i := range f.M {
 		f.M[i] = negInf
 	}
-	first := a.First(at) / keyBlock * keyBlock
+	first := a.First(at, f.start) / keyBlock * keyBlock
 	for k0 := first; k0 <= q0; k0 += keyBlock {
 		f.keys(q0, k0, nq, k0 > first)
 	}
@@ -226,16 +236,16 @@ func (f *attnForward) block(b, h, q0, end int) {
 	f.isa.storeRows(&f.t.M[0], row, h*a.D, f.O, f.Dp, nq, a.D, 1)
 }
 
-// unseen is the score of a key before a query's window: so low that its exponential
-// is 0 beside that of any key in it, the query's own among them.
+// unseen is the score of a key before a query's window or document: so low that its
+// exponential is 0 beside that of any key in it, the query's own among them.
 const unseen = -1e30
 
-// hide sets the scores (nq, ·), rows ld apart, of keys that are before the windows of
-// queries; the first is position q0, the first key is position k0.
-func hide(a *device.Attn, s []float32, ld, q0, k0, nq, nk int) {
+// hide sets the scores (nq, ·), rows ld apart, of keys that are before the windows or
+// documents of queries; the first is position q0, the first key is position k0.
+func hide(a *device.Attn, start []int32, s []float32, ld, q0, k0, nq, nk int) {
 	for i := range nq {
 		row := s[i*ld:][:nk]
-		for j := range min(nk, max(0, a.First(q0-a.Past+i)-k0)) {
+		for j := range min(nk, max(0, a.First(q0-a.Past+i, start)-k0)) {
 			row[j] = unseen
 		}
 	}
@@ -251,7 +261,7 @@ func (f *attnForward) keys(q0, k0, nq int, more bool) {
 	} else {
 		isa.scores(&f.args.micro, f.S, keyBlock, f.Q, f.Dp, f.Kt[k0*a.D:], nq, nk, see, a.D)
 	}
-	hide(a, f.S, keyBlock, q0, k0, nq, nk)
+	hide(a, f.start, f.S, keyBlock, q0, k0, nq, nk)
 	r := &f.args.softmax
 	r.Ld, r.Most = keyBlock, nk
 	for i := 0; i < nq; i += isa.Rows {

@@ -14,6 +14,7 @@ type attnBackward struct {
 	delta, lse   []float32 // (B, H, T)
 	first        int       // row of the sequence's first position
 	head, shared int       // first column of the query head and of its key head
+	start        []int32   // (T) of the sequence, or nil
 	add          int       // 1 if dK and dV have parts of another query head already
 
 	tiles tileBackward // if in use, what takes the place of K, Kt, Vt and products
@@ -42,6 +43,7 @@ func RunAttentionGrad(t *Args, w *Worker, lo, hi int) {
 func (f *attnBackward) keyHead(b, kv int) {
 	a, t, share := &f.t.Attn, f.t, f.t.Attn.H/f.t.Attn.KV
 	f.first, f.shared, f.add = b*a.T, kv*a.D, 0
+	f.start = starts(&t.B[2], b, a.T)
 	scale := float32(1) // of dK, which tiles leave without
 	if f.tiles.use {
 		f.tiles.pack(f)
@@ -88,7 +90,7 @@ func (f *attnBackward) queries(stat, q0, nq int) {
 	} else {
 		isa.loadRows(f.Q, Dp, &f.t.M[5], f.first+q0, f.head, nq, a.D, a.Scale)
 	}
-	first := a.First(q0) / gradBlock * gradBlock
+	first := a.First(q0, f.start) / gradBlock * gradBlock
 	for k0 := first; k0 <= q0; k0 += gradBlock {
 		f.pair(stat+q0, q0, k0, nq, min(gradBlock, a.T-k0), k0 > first)
 	}
@@ -106,7 +108,7 @@ func (f *attnBackward) pair(row, q0, k0, nq, nk int, more bool) {
 		isa.scores(&f.args.micro, f.P, gradBlock, f.Q, Dp, f.Kt[k0*a.D:], nq, nk, see, a.D)
 		isa.scores(&f.args.micro, f.dS, gradBlock, f.dO, Dp, f.Vt[k0*a.D:], nq, nk, see, a.D)
 	}
-	hide(a, f.P, gradBlock, q0, k0, nq, nk)
+	hide(a, f.start, f.P, gradBlock, q0, k0, nq, nk)
 	r := &f.args.softmaxGrad
 	r.Ld, r.Most = gradBlock, nk
 	for i := 0; i < nq; i += isa.Rows {

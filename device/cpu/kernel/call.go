@@ -19,13 +19,12 @@ type RunFunc func(t *Args, w *Worker, lo, hi int)
 //	  its gradient    w, mean, rstd             dx, dy, x                    Add
 //	  of its weights  dw, db, mean, rstd        dy, x
 //	RMS norm          as norm without mean, b and db
-//	embedding         ids                       y, wte, wpe                  T
-//	  its gradients   ids                       dwte or dwpe, dy             T, Add
+//	embedding         ids, start                y, wte, wpe                  T
+//	  its gradients   ids or start              dwte or dwpe, dy             T, Add
 //	loss              loss, target              logits                       F: scale
-//	attention         lse                       o, q, k, v                   Attn
-//	  its gradient    delta, lse                dq, dk, dv, do, o, q, k, v   Attn
-//	rotary positions                            x                            Rope, F: 1, or -1 back
-//	dropout           y, x, add                                              Drop
+//	attention         lse, start                o, q, k, v                   Attn
+//	  its gradient    delta, lse, start         dq, dk, dv, do, o, q, k, v   Attn
+//	rotary positions  start                     x                            Rope, F: 1, or -1 back
 //	sum of rows       db                        dy
 //	sum, of squares   accumulator, x
 //	copy, cast        dst, src
@@ -39,7 +38,6 @@ type Args struct {
 	Add  bool // to what is there
 	Attn device.Attn
 	Rope device.Rope
-	Drop device.Dropout
 	Gemm Gemm
 	Each *[3]EachFunc
 	Rule RuleFunc

@@ -18,7 +18,7 @@ func WantPositions(op string, wpe device.Mat, n, T int) {
 
 func RunEmbed(t *Args, w *Worker, lo, hi int) {
 	ym, wte, wpe, n := &t.M[0], &t.M[1], &t.M[2], t.M[0].Cols
-	ids := t.B[0].I32()
+	ids, at := t.B[0].I32(), placesOf(&t.B[1], t.T)
 	for i := lo; i < hi; i++ {
 		id := int(ids[i])
 		if id < 0 || id >= wte.Rows {
@@ -27,13 +27,34 @@ func RunEmbed(t *Args, w *Worker, lo, hi int) {
 		y, e := rowOf(ym, i, n), rowOf(wte, id, n)
 		switch {
 		case wpe.Rows > 0:
-			w.addRow(y, e, rowOf(wpe, i%t.T, n))
+			w.addRow(y, e, rowOf(wpe, at.of(i), n))
 		case y.Type == e.Type:
 			copy(y.Raw(), e.Raw())
 		default:
 			Store(y, floatsOf(w.Floats(n), e, 0, n))
 		}
 	}
+}
+
+// places is the positions of rows: of sequences of T, from where their documents
+// start.
+type places struct {
+	start []int32 // nil: each is one document
+	T     int
+}
+
+func placesOf(start *device.Buffer, T int) places {
+	if start.N == 0 {
+		return places{nil, T}
+	}
+	return places{start.I32(), T}
+}
+
+func (p *places) of(row int) int {
+	if p.start == nil {
+		return row % p.T
+	}
+	return row%p.T - int(p.start[row])
 }
 
 // rowOf is the n elements of row i.
@@ -53,15 +74,16 @@ func RunEmbedGrad(t *Args, w *Worker, lo, hi int) {
 	}
 }
 
-// RunPositionGrad fills rows [lo, hi) of dwpe.
+// RunPositionGrad fills rows [lo, hi) of dwpe: it looks at all rows for their
+// positions.
 func RunPositionGrad(t *Args, w *Worker, lo, hi int) {
-	dwpe, dy, n, T := &t.M[0], &t.M[1], t.M[1].Cols, t.T
-	for p := lo; p < hi; p++ {
-		sum := rowOf(dwpe, p, n)
-		if !t.Add {
-			clear(sum.F32())
-		}
-		for i := p; p < T && i < dy.Rows; i += T {
+	dwpe, dy, n, at := &t.M[0], &t.M[1], t.M[1].Cols, placesOf(&t.B[0], t.T)
+	for p := lo; p < hi && !t.Add; p++ {
+		clear(rowOf(dwpe, p, n).F32())
+	}
+	for i := range dy.Rows {
+		if p := at.of(i); lo <= p && p < hi {
+			sum := rowOf(dwpe, p, n)
 			w.addRow(sum, sum, rowOf(dy, i, n))
 		}
 	}

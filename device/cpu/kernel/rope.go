@@ -53,11 +53,11 @@ func RunAngles(t *Args, w *Worker, lo, hi int) {
 
 // RunRope turns all heads of rows [lo, hi).
 func RunRope(t *Args, w *Worker, lo, hi int) {
-	m, r, sign := &t.M[0], &t.Rope, t.F
+	m, r, sign, at := &t.M[0], &t.Rope, t.F, placesOf(&t.B[0], t.Rope.T)
 	f := BestVec.rope[m.Buf.Type]
 	mem := w.Floats(2 * ropePairs)
 	for row := lo; row < hi; row++ {
-		cos, sin := w.Turns.row(r.Past + row%r.T)
+		cos, sin := w.Turns.row(r.Past + at.of(row))
 		if f != nil && r.D%32 == 0 {
 			f(rowOf(m, row, m.Cols).Ptr, FloatPtr(cos, 0), FloatPtr(sin, 0), r.D/2, m.Cols/r.D, sign)
 			continue

@@ -1,7 +1,7 @@
 //go:build cuda
 
-// Package fake runs tests of GPU code where there is no GPU: on a libcuda and a
-// cuBLAS that tests compile (lib/), with kernels emulated on the processor.
+// Package fake runs tests of GPU code where there is no GPU: on a libcuda, a cuBLAS
+// and an NVML that tests compile (lib/), with kernels emulated on the processor.
 //
 // The libraries are loaded when a program starts, so a test's TestMain calls Main,
 // which builds them and runs the test's binary again with their paths in its
@@ -66,7 +66,8 @@ func Environment() ([]string, error) {
 		return nil, err
 	}
 	at := func(name string) string { return filepath.Join(dir, name) }
-	return []string{inside + "=1", "ZEROTH_CUDA_PATH=" + at("libcuda.so.1"), "ZEROTH_CUBLAS_PATH=" + at("libcublas.so.12"), "ZEROTH_EMU_KERNELS=" + at("libemukernels.so")}, nil
+	return []string{inside + "=1", "ZEROTH_CUDA_PATH=" + at("libcuda.so.1"), "ZEROTH_CUBLAS_PATH=" + at("libcublas.so.12"), "ZEROTH_EMU_KERNELS=" + at("libemukernels.so"),
+		"LD_LIBRARY_PATH=" + dir + ":" + os.Getenv("LD_LIBRARY_PATH")}, nil // NVML has no other way to be told
 }
 
 // Again runs one test of this binary again, as a process of its own, with more in
@@ -144,6 +145,7 @@ func compile(dir string) error {
 		{"libcuda.so.1", "fakecuda.cc", "-lpthread"},
 		{"libcublas.so.12", "fakecublas.cc"},
 		{"libcublasLt.so.12", "fakecublas.cc", "-DLT"},
+		{"libnvidia-ml.so.1", "fakenvml.cc"},
 	} {
 		args := append(shared, "-Wl,-soname,"+c[0], filepath.Join(lib, c[1]), "-o", filepath.Join(dir, c[0]))
 		if err := run("g++", append(append(args, c[2:]...), "-ldl")...); err != nil {

@@ -12,11 +12,17 @@
 // y, y+16, ... of a tile and columns x, x+16, ... of scores or, of a head's
 // elements, 4x to 4x+3 of every 64.
 
-// Attn is device.Attn; keys is past + T.
-struct Attn { int T, keys, H, KV, D, past, window; float scale; };
+// Attn is device.Attn; keys is past + T, and start null where sequences are one document
+// each. It never falls from a position to the next, so that a tile's first query sees
+// the first key.
+struct Attn { const int *start; int T, keys, H, KV, D, past, window; float scale; };
 
-// first_key is the first key position that query position t sees.
-__device__ int first_key(const Attn &a, int t) { return a.window && a.past + t >= a.window ? a.past + t - a.window + 1 : 0; }
+// first_key is the first key position that query position t of sequence b sees. Beyond
+// the queries only the window counts.
+__device__ int first_key(const Attn &a, int b, int t) {
+	int first = a.window && a.past + t >= a.window ? a.past + t - a.window + 1 : 0;
+	return a.start && t < a.T ? max(first, a.start[(i64)b * a.T + t]) : first;
+}
 
 // UNSEEN is the score of a key that a query does not see: so low that its
 // exponential is 0 beside that of any key it sees, its own among them. What a row
@@ -133,7 +139,7 @@ template <int BQ, int BK, int DP> __device__ void attention(const Mat &o, float 
 	float acc[M][DP / 16], top[M], sum[M];
 	clear_tile(acc);
 	for (int i = 0; i < M; i++) top[i] = -INF, sum[i] = 0;
-	for (int k0 = first_key(a, q0) / BK * BK; k0 < a.past + q0 + nq; k0 += BK) {
+	for (int k0 = first_key(a, b, q0) / BK * BK; k0 < a.past + q0 + nq; k0 += BK) {
 		int nk = min(BK, a.keys - k0);
 		__syncthreads(); // the last tile has been read
 		load_tile<BK, DP>(K, k, (key + k0) * k.ld + shared, nk, a.D);
@@ -142,7 +148,7 @@ template <int BQ, int BK, int DP> __device__ void attention(const Mat &o, float 
 		float s[M][N];
 		dot_tile<DP>(s, Q, K, a.D);
 		for (int i = 0; i < M; i++) {
-			int t = q0 + TY + 16 * i, from = first_key(a, t) - k0, to = min(nk, a.past + t + 1 - k0); // keys of the tile
+			int t = q0 + TY + 16 * i, from = first_key(a, b, t) - k0, to = min(nk, a.past + t + 1 - k0); // keys of the tile
 			float most = top[i], part = 0;
 			for (int j = 0; j < N; j++) {
 				int key = TX + 16 * j;
@@ -196,12 +202,12 @@ __device__ void grad_scores(float *P, float *S, const float *Q, const float *dO,
 	dot_tile<DP>(s, Q, K, a.D);
 	dot_tile<DP>(d, dO, V, a.D);
 	for (int i = 0; i < M; i++) {
-		int t = q0 + TY + 16 * i;
+		int t = q0 + TY + 16 * i, from = first_key(a, blockIdx.z, t);
 		float l = t < a.T ? lse[t] : 0, e = t < a.T ? delta[t] : 0;
 		for (int j = 0; j < N; j++) {
 			int at = (TY + 16 * i) * (BK + 4) + TX + 16 * j;
 			int key = k0 + TX + 16 * j;
-			bool sees = t < a.T && key <= t && key >= first_key(a, t);
+			bool sees = t < a.T && key <= t && key >= from;
 			float p = sees ? exp32(fmaf(s[i][j], a.scale, -l)) : 0;
 			if (P) P[at] = p;
 			S[at] = sees ? p * (d[i][j] - e) : 0;
@@ -223,7 +229,7 @@ __device__ void attention_dq(const Mat &dq, const Mat &dout, const Mat &q, const
 	float acc[M][DP / 16], by[M];
 	clear_tile(acc);
 	for (int i = 0; i < M; i++) by[i] = a.scale;
-	for (int k0 = first_key(a, q0) / BK * BK; k0 < q0 + nq; k0 += BK) {
+	for (int k0 = first_key(a, blockIdx.z, q0) / BK * BK; k0 < q0 + nq; k0 += BK) {
 		int nk = min(BK, a.T - k0);
 		__syncthreads();
 		load_tile<BK, DP>(K, k, (first + k0) * k.ld + shared, nk, a.D);
@@ -257,6 +263,7 @@ __device__ void attention_dkv(const Mat &dk, const Mat &dv, const Mat &dout, con
 		i64 stat = ((i64)blockIdx.z * a.H + h) * a.T;
 		for (int q0 = k0 / BQ * BQ; q0 < end; q0 += BQ) {
 			int nq = min(BQ, a.T - q0);
+			if (a.start && a.start[first + q0] >= k0 + nk) break; // later documents
 			__syncthreads();
 			load_tile<BQ, DP>(Q, q, (first + q0) * q.ld + h * a.D, nq, a.D);
 			load_tile<BQ, DP>(dO, dout, (first + q0) * dout.ld + h * a.D, nq, a.D);

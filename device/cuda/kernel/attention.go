@@ -60,6 +60,7 @@ func wantAttn(op string, a *device.Attn, stats ...device.Buffer) {
 		panic(fmt.Sprintf("cuda: %s of B %d, T %d after %d, H %d, KV %d, D %d", op, a.B, a.T, a.Past, a.H, a.KV, a.D))
 	}
 	wantLen(op, device.F32, a.B*a.H*a.T, stats...)
+	device.Starts(op, a.Start, a.B*a.T, a.Past)
 }
 
 // head is a matrix of heads: their elements lie in words of four if D allows it.
@@ -67,15 +68,17 @@ func (c *Call) head(m device.Mat, a *device.Attn) *Call { return c.matIf(m, a.D%
 
 // attn is attention.cu's Attn.
 func (c *Call) attn(a *device.Attn) *Call {
-	to := c.next(32)
+	to := c.next(40)
+	putPtr(to, a.Start)
 	for i, x := range [...]int{a.T, a.Keys(), a.H, a.KV, a.D, a.Past, a.Window} {
-		binary.LittleEndian.PutUint32(to[4*i:], uint32(x))
+		binary.LittleEndian.PutUint32(to[8+4*i:], uint32(x))
 	}
-	binary.LittleEndian.PutUint32(to[28:], math.Float32bits(a.Scale))
+	binary.LittleEndian.PutUint32(to[36:], math.Float32bits(a.Scale))
 	return c
 }
 
-// seen is the pairs of a query and a key it sees, in all heads.
+// seen is the pairs of a query and a key it sees, in all heads, if sequences are one
+// document each: where others start is known on the device alone.
 func seen(a *device.Attn) int64 {
 	pairs := int64(a.T)*int64(a.Past) + int64(a.T)*int64(a.T+1)/2
 	if before := a.Keys() - a.Window; a.Window > 0 && before > 0 { // the last query misses so many keys, the one before it one less
@@ -86,7 +89,7 @@ func seen(a *device.Attn) int64 {
 }
 
 // Attention sets o = softmax(Scale q·k)·v, each position seeing itself and those
-// before it, as far as the window goes; lse (B, H, T) float32 receives the log-sum-exp of its scores. Values
+// before it, as far as the window goes and its document; lse (B, H, T) float32 receives the log-sum-exp of its scores. Values
 // that a query does not see must be finite.
 func (o *Ops) Attention(out device.Mat, lse device.Buffer, q, k, v device.Mat, a device.Attn) {
 	wantAttn("attention", &a, lse)

@@ -70,6 +70,9 @@ func eachAttn(t *testing.T, past bool, f func(b *bench, dt device.DType, a devic
 
 func TestAttention(t *testing.T) {
 	eachAttn(t, true, func(b *bench, dt device.DType, a device.Attn) func(operations) {
+		if a.Past == 0 {
+			a.Start = b.starts(a.B, a.T)
+		}
 		qm, k, v := b.attnOf(dt, a)
 		o, lse := b.make("o", dt, a.B*a.T, a.H*a.D).near(1e-5), b.make("lse", device.F32, 1, a.B*a.H*a.T).near(2e-6)
 		return func(q operations) { q.Attention(o.Mat, lse.Buf, qm, k, v, a) }
@@ -80,6 +83,7 @@ func TestAttention(t *testing.T) {
 // them.
 func TestAttentionGrad(t *testing.T) {
 	eachAttn(t, false, func(b *bench, dt device.DType, a device.Attn) func(operations) {
+		a.Start = b.starts(a.B, a.T)
 		qm, k, v := b.attnOf(dt, a)
 		rows, c, kv := a.B*a.T, a.H*a.D, a.KV*a.D
 		o, do := b.make("o", dt, rows, c).near(1e-5), b.mat("do", dt, rows, c, 1)
@@ -130,7 +134,7 @@ func TestPairsSeen(t *testing.T) {
 		a := device.Attn{B: 2, T: 1 + rng.IntN(20), H: 3, KV: 1, D: 1, Past: rng.IntN(20), Window: rng.IntN(25)}
 		want := 0
 		for t := range a.T {
-			want += a.Past + t + 1 - a.First(t)
+			want += a.Past + t + 1 - a.First(t, nil)
 		}
 		if got := seen(&a); got != int64(6*want) {
 			t.Fatalf("%+v: %d pairs, want %d", a, got, 6*want)

@@ -1,13 +1,17 @@
 // Embeddings: looking rows up, and the sums of their gradients.
 
-// embed sets y[i] = wte[ids[i]] + wpe[i mod T]; wpe may be null. A warp has a row.
-ENTRY embed(Mat y, Mat wte, Mat wpe, const int *ids, int rows, int cols, int vocab, int T) {
+// place is the position of a row of sequences of T; start is null or where the
+// document of each begins.
+__device__ int place(const int *start, i64 row, int T) { return (int)(row % T) - (start ? start[row] : 0); }
+
+// embed sets y[i] = wte[ids[i]] + wpe[place(i)]; wpe may be null. A warp has a row.
+ENTRY embed(Mat y, Mat wte, Mat wpe, const int *ids, const int *start, int rows, int cols, int vocab, int T) {
 	EACH_ROW(row, rows) {
 		i64 id = ids[row];
 		if (id < 0 || id >= vocab) TRAP("an id that is not in the vocabulary");
 		LANE4(c, cols) {
 			Four e = get4(wte, id * wte.ld + c, cols - c), p = {{0, 0, 0, 0}};
-			if (wpe.p) p = get4(wpe, row % T * wpe.ld + c, cols - c);
+			if (wpe.p) p = get4(wpe, (i64)place(start, row, T) * wpe.ld + c, cols - c);
 			for (int j = 0; j < 4; j++) e.v[j] += p.v[j];
 			put4(y, row * y.ld + c, cols - c, e);
 		}
@@ -62,14 +66,16 @@ ENTRY embed_grad(float *dwte, int ld, Mat dy, const int *ids, int rows, int cols
 }
 KERNEL(embed_grad)
 
-// position_grad sums rows t, t+T, ... of dy into row t of dwpe (float32), in their
+// position_grad sums rows of dy whose place is t into row t of dwpe (float32), in their
 // order, starting from 0 or, with add, from what is there. Rows from T on have none.
-ENTRY position_grad(float *dwpe, int ld, Mat dy, int rows, int cols, int places, int T, int add) {
+// Without start the rows of t are t, t+T, ...
+ENTRY position_grad(float *dwpe, int ld, Mat dy, const int *start, int rows, int cols, int places, int T, int add) {
 	EACH_ROW(t, places) LANE4(c, cols) {
 		Four sum = {{0, 0, 0, 0}};
 		for (int j = 0; add && j < 4; j++)
 			if (c + j < cols) sum.v[j] = dwpe[t * ld + c + j];
-		for (i64 i = t; t < T && i < rows; i += T) {
+		for (i64 i = t; t < T && i < rows; i += start ? 1 : T) {
+			if (start && place(start, i, T) != t) continue;
 			Four d = get4(dy, i * dy.ld + c, cols - c);
 			for (int j = 0; j < 4; j++) sum.v[j] += d.v[j];
 		}

@@ -3,7 +3,6 @@
 #include "rt.cuh"
 
 #include "attention.cu"
-#include "dropout.cu"
 #include "elementwise.cu"
 #include "embed.cu"
 #include "exact.cu"

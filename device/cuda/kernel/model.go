@@ -17,20 +17,22 @@ func wantPositions(op string, wpe device.Mat, n, T int) {
 	}
 }
 
-// Embed sets y[i] = wte[ids[i]] + wpe[i mod T]; wpe may be empty.
-func (o *Ops) Embed(y, wte, wpe device.Mat, ids device.Buffer, T int) {
+// Embed sets y[i] = wte[ids[i]] + wpe[i mod T], or with start wpe[i mod T - start[i]];
+// wpe may be empty. Of start see device.Starts.
+func (o *Ops) Embed(y, wte, wpe device.Mat, ids device.Buffer, T int, start device.Buffer) {
 	const op = "embedding"
 	wantMat(op, y.Rows, y.Cols, y)
 	wantMat(op, wte.Rows, y.Cols, wte)
 	wantLen(op, device.I32, y.Rows, ids)
 	wantPositions(op, wpe, y.Cols, T)
+	device.Starts(op, start, y.Rows, 0)
 	if wpe.Rows == 0 {
 		wpe = device.Mat{}
 	}
-	o.begin("embed").mat(y).mat(wte).mat(wpe).ptr(ids).i32(y.Rows).i32(y.Cols).i32(wte.Rows).i32(T)
+	o.begin("embed").mat(y).mat(wte).mat(wpe).ptr(ids).ptr(start).i32(y.Rows).i32(y.Cols).i32(wte.Rows).i32(T)
 	cost := over(1, y)
 	cost.Bytes += int64(y.Rows) * int64(y.Cols) * int64(wte.Buf.Type.Size()) // rows looked up; those of wpe stay in cache
-	o.run(rowBlocks(y.Rows), 1, 1, cost.plus(ids, wpe.Buf))
+	o.run(rowBlocks(y.Rows), 1, 1, cost.plus(ids, start, wpe.Buf))
 }
 
 // embedBlocks is how many blocks share a vocabulary, each with every embedBlocks-th
@@ -39,13 +41,14 @@ const embedBlocks = 1536
 
 // EmbedGrad sets dwte and dwpe (float32; dwpe may be empty) to, or with add adds to
 // them, the sums of the rows of dy with one id or position, in their order.
-func (o *Ops) EmbedGrad(dwte, dwpe, dy device.Mat, ids device.Buffer, T int, add bool) {
+func (o *Ops) EmbedGrad(dwte, dwpe, dy device.Mat, ids device.Buffer, T int, start device.Buffer, add bool) {
 	const op = "embedding gradient"
 	wantMat(op, dy.Rows, dy.Cols, dy)
 	wantMat(op, dwte.Rows, dy.Cols, dwte)
 	wantLen(op, device.F32, dwte.Buf.N, dwte.Buf)
 	wantLen(op, device.I32, dy.Rows, ids)
 	wantPositions(op, dwpe, dy.Cols, T)
+	device.Starts(op, start, dy.Rows, 0)
 	o.begin("embed_grad").ptr(dwte.Buf).i32(dwte.Ld).mat(dy).ptr(ids).i32(dy.Rows).i32(dy.Cols).i32(dwte.Rows).flag(add)
 	some := device.Mat{Buf: dwte.Buf, Rows: min(dy.Rows, dwte.Rows), Cols: dy.Cols} // rows that ids name, at most
 	cost := over(1, dy, some, some)
@@ -57,12 +60,12 @@ func (o *Ops) EmbedGrad(dwte, dwpe, dy device.Mat, ids device.Buffer, T int, add
 		return
 	}
 	wantLen(op, device.F32, dwpe.Buf.N, dwpe.Buf)
-	o.begin("position_grad").ptr(dwpe.Buf).i32(dwpe.Ld).mat(dy).i32(dy.Rows).i32(dy.Cols).i32(dwpe.Rows).i32(T).flag(add)
+	o.begin("position_grad").ptr(dwpe.Buf).i32(dwpe.Ld).mat(dy).ptr(start).i32(dy.Rows).i32(dy.Cols).i32(dwpe.Rows).i32(T).flag(add)
 	cost = over(1, dy, dwpe)
 	if add {
 		cost = over(1, dy, dwpe, dwpe)
 	}
-	o.run(rowBlocks(dwpe.Rows), 1, 1, cost)
+	o.run(rowBlocks(dwpe.Rows), 1, 1, cost.plus(start))
 }
 
 // MaxHead is the widest head of Rope, twice the frequencies that it has room for.
@@ -76,6 +79,7 @@ func (o *Ops) Rope(x device.Mat, r device.Rope, inverse bool) {
 	if r.D < 2 || r.D > MaxHead || r.D%2 != 0 || x.Cols%r.D != 0 || r.T < 1 || x.Rows%r.T != 0 || r.Past < 0 {
 		panic(fmt.Sprintf("cuda: rope of a matrix (%d, %d) as sequences of %d positions after %d with heads of width %d", x.Rows, x.Cols, r.T, r.Past, r.D))
 	}
+	device.Starts("rope", r.Start, x.Rows, r.Past)
 	c := o.begin("rope").mat(x)
 	freq := c.next(8 * MaxHead / 2)
 	for j := range r.D / 2 {
@@ -85,8 +89,8 @@ func (o *Ops) Rope(x device.Mat, r device.Rope, inverse bool) {
 	if inverse {
 		sign = -1
 	}
-	c.i32(x.Rows).i32(x.Cols / r.D).i32(r.D).i32(r.T).i32(r.Past).f32(sign).f64(r.Amplitude())
-	o.run(rowBlocks(x.Rows), 1, 1, over(3, x, x))
+	c.ptr(r.Start).i32(x.Rows).i32(x.Cols / r.D).i32(r.D).i32(r.T).i32(r.Past).f32(sign).f64(r.Amplitude())
+	o.run(rowBlocks(x.Rows), 1, 1, over(3, x, x).plus(r.Start))
 }
 
 // CrossEntropy sets loss[i] (float32, nats) to -log softmax(logits[i])[target[i]],

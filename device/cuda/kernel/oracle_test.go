@@ -30,14 +30,13 @@ type operations interface {
 	AddTo(y, a, b device.Buffer)
 	Mul(y, a, b device.Buffer)
 	AddScalar(y, x device.Buffer, s float32)
-	Dropout(y, x, add device.Buffer, d device.Dropout)
 	Activate(y, x device.Buffer, f device.Activation)
 	ActivateGrad(dx, x, dy device.Buffer, f device.Activation)
 	SwiGLU(y, gate, up device.Buffer)
 	SwiGLUGrad(dgate, dup, dy, gate, up device.Buffer)
 	SumRows(db device.Buffer, dy device.Mat)
-	Embed(y, wte, wpe device.Mat, ids device.Buffer, T int)
-	EmbedGrad(dwte, dwpe, dy device.Mat, ids device.Buffer, T int, add bool)
+	Embed(y, wte, wpe device.Mat, ids device.Buffer, T int, start device.Buffer)
+	EmbedGrad(dwte, dwpe, dy device.Mat, ids device.Buffer, T int, start device.Buffer, add bool)
 	LayerNorm(y device.Mat, mean, rstd device.Buffer, x device.Mat, w, b device.Buffer, eps float32)
 	LayerNormGrad(dx device.Mat, dw, db device.Buffer, dy, x device.Mat, w, mean, rstd device.Buffer, add bool)
 	RMSNorm(y device.Mat, rstd device.Buffer, x device.Mat, w device.Buffer, eps float32)
@@ -156,6 +155,23 @@ func (b *bench) ints(what string, n, lo, hi int) *operand {
 	}
 	copy(o.before, o.Buf.Raw())
 	return o
+}
+
+// starts are where documents of drawn lengths start, half of the times of one each.
+func (b *bench) starts(B, T int) device.Buffer {
+	o := b.make("start", device.I32, 1, B*T)
+	most, first := 1+b.rng.IntN(T), 0
+	for i := range B * T {
+		if at := i % T; at == 0 || b.rng.IntN(most) == 0 || b.rng.IntN(20) == 0 {
+			first = at
+		}
+		o.Buf.I32()[i] = int32(first)
+	}
+	copy(o.before, o.Buf.Raw())
+	if b.flip() {
+		return device.Buffer{}
+	}
+	return o.Buf
 }
 
 func (o *operand) fill(f func(i int) float64) *operand {

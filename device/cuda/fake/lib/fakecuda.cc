@@ -288,6 +288,18 @@ static bool live(Address p, size_t n) {
 
 extern "C" __attribute__((visibility("default"))) int fakecuda_live(const void *p, size_t n) { return current && live((Address)p, n); }
 
+// fakecuda_usage is for libnvidia-ml: the bytes allocated on a GPU, their bound, and
+// whether this process has it open.
+extern "C" __attribute__((visibility("default"))) int fakecuda_usage(int d, size_t *used, size_t *total, int *open) {
+	Lock l(g.mu);
+	if (d < 0 || d >= (int)g.contexts.size())
+		return 0;
+	*used = g.used[d];
+	*total = g.total;
+	*open = g.contexts[d]->retained > 0;
+	return 1;
+}
+
 static bool is_pinned(const void *p, size_t n) {
 	Lock l(g.mu);
 	auto b = holding(g.pinned, (Address)p);

@@ -1,0 +1,79 @@
+package collective
+
+import (
+	"fmt"
+
+	"zeroth/device"
+)
+
+// staged is a group whose operations on memory that the host cannot address pass
+// through memory that it can.
+type staged struct {
+	Group
+	stage device.Buffer
+}
+
+// Staged is g, which moves host memory alone, for buffers of any memory: what the
+// host cannot address is copied to stage and back, part by part, in pieces for which
+// stage has room. Each piece is an operation of g of its own. The ranks agree on the
+// length of stage, which holds at least an element of every part, and belongs to the
+// groups of a rank that use one queue.
+func Staged(g Group, stage device.Buffer) Group {
+	if !stage.Host || stage.Bytes() < 8*g.Size() {
+		panic(fmt.Sprintf("collective: %d bytes to stage operations of %d ranks", stage.Bytes(), g.Size()))
+	}
+	return &staged{g, stage}
+}
+
+// Unwrap is the group underneath.
+func (g *staged) Unwrap() Group { return g.Group }
+
+// AllGather implements Group.
+func (g *staged) AllGather(q device.Queue, whole, own device.Buffer) {
+	if whole.Host && own.Host {
+		g.Group.AllGather(q, whole, own)
+		return
+	}
+	here := Own(g, whole)
+	g.pieces(whole, own, func(lo, hi int, stage device.Buffer) {
+		q.Copy(Own(g, stage), own.Slice(lo, hi))
+		AllGather(g.Group, q, stage)
+		for r := range g.Size() {
+			if r != g.Rank() || here.Ptr != own.Ptr {
+				q.Copy(Part(g, whole, r).Slice(lo, hi), Part(g, stage, r))
+			}
+		}
+	})
+}
+
+// ReduceScatter implements Group.
+func (g *staged) ReduceScatter(q device.Queue, own, whole device.Buffer) {
+	if whole.Host && own.Host {
+		g.Group.ReduceScatter(q, own, whole)
+		return
+	}
+	g.pieces(whole, own, func(lo, hi int, stage device.Buffer) {
+		for r := range g.Size() {
+			q.Copy(Part(g, stage, r), Part(g, whole, r).Slice(lo, hi))
+		}
+		ReduceScatter(g.Group, q, stage)
+		q.Copy(own.Slice(lo, hi), Own(g, stage))
+	})
+}
+
+// pieces calls f for elements [lo, hi) of the parts, piece by piece, once at least,
+// with memory for as many of every part.
+func (g *staged) pieces(whole, own device.Buffer, f func(lo, hi int, stage device.Buffer)) {
+	n := PartLen(g, whole)
+	if own.N != n || own.Type != whole.Type {
+		panic(fmt.Sprintf("collective: %d %v as the rank's own part of %d %v", own.N, own.Type, whole.N, whole.Type))
+	}
+	step := g.stage.Bytes() / g.Size() / whole.Type.Size()
+	if step > 64 {
+		step &^= 63 // pieces begin where whole cache lines do
+	}
+	for lo := 0; lo == 0 || lo < n; lo += step {
+		hi := min(lo+step, n)
+		f(lo, hi, device.Buffer{Type: whole.Type, Host: true, Use: g.stage.Use, N: (hi - lo) * g.Size(), Ptr: g.stage.Ptr})
+	}
+}

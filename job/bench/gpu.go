@@ -1,0 +1,114 @@
+package bench
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"zeroth/device"
+	"zeroth/job/machine"
+	"zeroth/job/sim"
+)
+
+const gpuGroup = "gpu"
+
+// Asks says whether the options name a group.
+func (o Options) Asks(group string) bool { return slices.Contains(o.Groups, group) }
+
+// CheckGPU is an error where a GPU is asked for and there is none to measure.
+func (o Options) CheckGPU() error {
+	if !o.Asks(gpuGroup) {
+		return nil
+	}
+	if !machine.BuiltForGPUs {
+		return errors.New("gpu: this zeroth is not built for GPUs; build it with scripts/build-cuda")
+	}
+	if _, err := machine.UsableGPUs(); err != nil {
+		return fmt.Errorf("gpu: %w", err)
+	}
+	return nil
+}
+
+// gpu measures the first GPU there is; without one it measures nothing.
+func (b *bench) gpu() error {
+	all, err := machine.UsableGPUs()
+	if err != nil {
+		return b.CheckGPU()
+	}
+	b.report.Host.GPU = fmt.Sprintf("%v, %.1f GiB", all[0], float64(all[0].Memory)/(1<<30))
+	return b.measureGPU(all)
+}
+
+// gpuSizes are the sizes of what is measured, which grow with the GPU's speed: at
+// full size they are those of GPT-2 124M on 8192 positions.
+type gpuSizes struct{ square, bytes, rows, T, width, vocab, params int }
+
+// fullGPU is the scale at which, and after which, sizes are full.
+const fullGPU = 128
+
+func gpuSizesAt(scale int) gpuSizes {
+	s := gpuSizes{square: 64 * scale, bytes: min(256<<20, 64<<10*scale*scale), rows: min(8192, 32*scale*scale),
+		width: min(768, 64*scale), vocab: min(50257, 512*scale), params: 4096 * scale * scale}
+	s.T = min(1024, s.rows)
+	return s
+}
+
+// rate is what a line has, in units a second; 0 where there is none.
+func (r *Report) rate(group, name string) float64 {
+	for _, l := range r.Lines {
+		if l.Group == group && l.Name == name {
+			return l.Rate
+		}
+	}
+	return 0
+}
+
+// Names of the lines that a description of the machine is made of.
+const (
+	toDevice, toHost, bothWays, onDevice = "copy to the device", "copy to the host", "copies both ways at once", "copy on the device"
+	betweenGPUs, launches                = "copy from another GPU", "launch"
+	attentionOf, attentionGradOf         = "attention", "attention gradient"
+)
+
+func squareOf(t device.DType) string { return fmt.Sprintf("square product %v", t) }
+
+// Machine describes the measured GPU for 'zeroth plan --machine', nil if none was
+// measured. Ranks are one a GPU: of a single GPU there is no link.
+func (r *Report) Machine() *sim.Hardware {
+	if r.rate(gpuGroup, onDevice) == 0 {
+		return nil
+	}
+	h := &sim.Hardware{Name: r.Host.GPU, Source: "measured by zeroth bench gpu", Flops: map[string]float64{}, Memory: r.rate(gpuGroup, onDevice),
+		Launch: 1 / r.rate(gpuGroup, launches), HostLink: r.rate(gpuGroup, bothWays) / 2, HostMemory: r.hostMemory}
+	for _, t := range []device.DType{device.F32, device.BF16, device.F16} {
+		h.Flops[t.String()] = r.rate(gpuGroup, squareOf(t))
+	}
+	var flops, seconds float64
+	for _, l := range r.Lines {
+		if l.Group == gpuGroup && strings.HasPrefix(l.Name, attentionOf) {
+			flops, seconds = flops+l.Rate*l.Seconds, seconds+l.Seconds
+		}
+	}
+	h.Attention = flops / seconds
+	if rate := r.rate(gpuGroup, betweenGPUs); rate > 0 {
+		h.Links = []sim.Link{{Ranks: r.gpus, Bandwidth: rate, Latency: h.Launch}}
+	}
+	return h
+}
+
+// hostShare is the bytes a second of the host's memory that a rank on each GPU has
+// for updates.
+func (b *bench) hostShare(gpus int) (float64, error) {
+	pass, bytes := b.pass("triad", b.processors())
+	r := gatedRun{f: pass}
+	if err := r.warm(); err != nil {
+		return 0, err
+	}
+	for range wantSamples {
+		if err := b.once(b.processors(), &r); err != nil {
+			return 0, err
+		}
+	}
+	return bytes / slices.Min(r.rounds) / float64(gpus), nil
+}

@@ -1,0 +1,450 @@
+//go:build cuda
+
+package bench
+
+import (
+	"slices"
+	"time"
+
+	"zeroth/device"
+	"zeroth/device/cpu"
+	"zeroth/device/cuda"
+	"zeroth/device/cuda/driver"
+	"zeroth/device/cuda/kernel"
+	"zeroth/job/machine"
+)
+
+// gpuBench measures a GPU as training uses it: two queues of a share of it, and
+// pinned memory of the host's beside them.
+type gpuBench struct {
+	*bench
+	gpuSizes
+	dev   *cuda.Device
+	mem   cuda.Pinned
+	host  *cpu.Device
+	q, r  *cuda.Queue
+	taken []device.Buffer // of the line that is measured
+	err   error           // the first allocation that failed
+}
+
+// scaleTime is how long the square product takes at the scale that is measured at, if
+// that is not the full one.
+const scaleTime = 300 * time.Microsecond
+
+func (b *bench) measureGPU(all []machine.GPU) error {
+	g := &gpuBench{bench: b}
+	defer g.close()
+	if err := g.open(all[0].Ordinal); err != nil {
+		return err
+	}
+	b.report.gpus = len(all)
+	var err error
+	if b.report.hostMemory, err = b.hostShare(len(all)); err != nil {
+		return err
+	}
+	for scale := 1; ; scale *= 2 {
+		g.gpuSizes = gpuSizesAt(scale)
+		took, _, err := g.timed(0, g.square(device.BF16))
+		if err != nil || scale == fullGPU || took > scaleTime {
+			g.release()
+			if err != nil {
+				return err
+			}
+			break
+		}
+		g.release()
+	}
+	for _, part := range []func() error{g.copies, func() error { return g.peers(all) }, g.launching, g.squares, g.products, g.kernels, g.attending} {
+		if err := part(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (g *gpuBench) open(ordinal int) (err error) {
+	if g.dev, err = cuda.Open(ordinal); err != nil {
+		return err
+	}
+	if g.mem, err = cuda.OpenPinned(ordinal); err != nil {
+		return err
+	}
+	g.host = cpu.NewHostFrom(1, g.mem)
+	if err = g.dev.ReserveWork(device.Sizes{Rows: 1, Width: 1}); err != nil {
+		return err
+	}
+	g.q, g.r = g.dev.NewQueue("bench"), g.dev.NewQueue("bench, the other way")
+	return g.wait()
+}
+
+func (g *gpuBench) close() {
+	for _, q := range []*cuda.Queue{g.q, g.r} {
+		if q != nil {
+			q.Close()
+		}
+	}
+	if g.host != nil {
+		g.host.Close()
+		g.mem.Close()
+	}
+	if g.dev != nil {
+		g.dev.Close()
+	}
+}
+
+func (g *gpuBench) wait() error {
+	if err := g.q.Wait(); err != nil {
+		return err
+	}
+	return g.r.Wait()
+}
+
+// alloc is n elements on the GPU, for the line that is measured.
+func (g *gpuBench) alloc(t device.DType, n int) device.Buffer {
+	x, err := g.dev.Alloc(t, n, device.Workspace)
+	if err != nil && g.err == nil {
+		g.err = err
+	}
+	if err == nil {
+		g.taken = append(g.taken, x)
+	}
+	return x
+}
+
+// noisePeriod is after how many elements noise repeats.
+const noisePeriod = 1 << 20
+
+// noise is n elements between -1 and 1 on the GPU: products of zeros are faster.
+func (g *gpuBench) noise(t device.DType, n int) device.Buffer {
+	x := g.alloc(t, n)
+	if g.err != nil {
+		return x
+	}
+	block := noise(t, min(n, noisePeriod))
+	g.q.Copy(x.Slice(0, block.N), block)
+	for at := block.N; at < n; at += block.N {
+		end := min(n, at+block.N)
+		g.q.Copy(x.Slice(at, end), x.Slice(0, end-at))
+	}
+	return x
+}
+
+// ids are n numbers below most.
+func (g *gpuBench) ids(n, most int) device.Buffer {
+	x, host := g.alloc(device.I32, n), make([]int32, n)
+	for i := range host {
+		host[i] = int32(i * 7919 % most)
+	}
+	if g.err == nil {
+		g.q.Copy(x, device.OfI32(host))
+	}
+	return x
+}
+
+func (g *gpuBench) mat(rows, cols int) device.Mat {
+	return device.Matrix(g.noise(device.BF16, rows*cols), rows, cols)
+}
+
+// release gives the memory of a line back.
+func (g *gpuBench) release() {
+	for _, x := range g.taken {
+		g.dev.Free(x)
+	}
+	g.taken = g.taken[:0]
+}
+
+// timed is the median time of what issue puts on the queues, from idle queues to
+// idle queues: as many in a row as a sample has time for.
+func (g *gpuBench) timed(seconds float64, issue func()) (one time.Duration, n int, err error) {
+	if g.err != nil {
+		return 0, 0, g.err
+	}
+	reps := 1
+	sample := func() (time.Duration, error) {
+		start := time.Now()
+		for range reps {
+			issue()
+		}
+		err := g.wait()
+		return time.Since(start) / time.Duration(reps), err
+	}
+	for range 2 { // the first is slow for its being first
+		if one, err = sample(); err != nil {
+			return 0, 0, err
+		}
+	}
+	if seconds == 0 {
+		return one, 1, nil
+	}
+	reps = max(1, int(sampleTime/max(1, one)))
+	var all []time.Duration
+	for end := time.Now().Add(time.Duration(seconds * float64(time.Second))); len(all) == 0 || len(all) < wantSamples && time.Now().Before(end); {
+		if one, err = sample(); err != nil {
+			return 0, 0, err
+		}
+		all = append(all, one)
+	}
+	slices.Sort(all)
+	return all[len(all)/2], len(all), nil
+}
+
+// line measures what issue does work units in, and gives its memory back.
+func (g *gpuBench) line(name string, work float64, unit, of string, issue func()) error {
+	defer g.release()
+	if g.ctx.Err() != nil {
+		return nil
+	}
+	g.tell("gpu " + name)
+	took, n, err := g.timed(g.Seconds, issue)
+	if err == nil {
+		g.row(gpuGroup, name, 0, work, unit, of, sample{seconds: took.Seconds(), n: n})
+	}
+	return err
+}
+
+// limit has lines be measured beside the last one from now on.
+func (g *gpuBench) limit(name string) {
+	if lines := g.report.Lines; len(lines) > 0 { // none where the context has ended
+		g.limits[limitKey(name, 0)] = lines[len(lines)-1].Rate
+	}
+}
+
+func (g *gpuBench) copies() error {
+	x, y := g.alloc(device.F32, g.bytes/4), g.alloc(device.F32, g.bytes/4)
+	keep := g.taken
+	g.taken = nil
+	defer func() { g.taken = keep; g.release() }()
+	var h [2]device.Buffer
+	for i := range h {
+		var err error
+		if h[i], err = g.host.Alloc(device.F32, g.bytes/4, device.Workspace); err != nil {
+			return err
+		}
+		defer g.host.Free(h[i])
+	}
+	up, down := func() { g.q.Copy(x, h[0]) }, func() { g.r.Copy(h[1], y) }
+	for _, c := range []struct {
+		name  string
+		times float64
+		issue func()
+	}{{toDevice, 1, up}, {toHost, 1, down}, {bothWays, 2, func() { up(); down() }}, {onDevice, 2, func() { g.q.Copy(y, x) }}} {
+		if err := g.line(c.name, c.times*float64(g.bytes), "B/s", "", c.issue); err != nil {
+			return err
+		}
+	}
+	g.limit("copy")
+	return nil
+}
+
+// peers copies from the second GPU, where the first can reach it.
+func (g *gpuBench) peers(all []machine.GPU) error {
+	if len(all) < 2 {
+		return nil
+	}
+	other, err := cuda.Open(all[1].Ordinal)
+	if err != nil {
+		return err
+	}
+	defer other.Close()
+	if g.dev.ReachAll([]int{all[0].Ordinal, all[1].Ordinal}) != nil {
+		return nil // then they have no link
+	}
+	from, err := other.Alloc(device.F32, g.bytes/4, device.Workspace)
+	if err != nil {
+		return err
+	}
+	defer other.Free(from)
+	x := g.alloc(device.F32, g.bytes/4)
+	return g.line(betweenGPUs, float64(g.bytes), "B/s", "", func() { g.q.Copy(x, from) })
+}
+
+// launching measures what has nothing to do: launches in a row, one that is waited
+// for, and what the driver makes of the kernels' PTX, which it keeps on disk.
+func (g *gpuBench) launching() error {
+	x := g.alloc(device.F32, 1)
+	if err := g.line(launches, 1, "launch/s", "", func() { g.q.Zero(x) }); err != nil {
+		return err
+	}
+	x = g.alloc(device.F32, 1)
+	if err := g.line("launch, waited for", 1, "launch/s", "", func() { g.q.Zero(x); g.q.Mark().Await() }); err != nil {
+		return err
+	}
+	gpu, err := driver.Open(g.dev.Info().Ordinal)
+	if err != nil {
+		return err
+	}
+	defer gpu.Close()
+	start := time.Now()
+	if _, err := gpu.Load(kernel.PTX()); err != nil {
+		return err
+	}
+	g.row(gpuGroup, "load the kernels", 0, 1, "", "", sample{seconds: time.Since(start).Seconds(), n: 1})
+	return nil
+}
+
+// square is a product of square matrices.
+func (g *gpuBench) square(t device.DType) func() {
+	n := g.gpuSizes.square
+	mat := func() device.Mat { return device.Matrix(g.noise(t, n*n), n, n) }
+	c, a, b := mat(), mat(), mat()
+	return func() { g.q.MatMul(c, a, b, device.Buffer{}, false) }
+}
+
+func (g *gpuBench) squares() error {
+	n := float64(g.gpuSizes.square)
+	for _, t := range []device.DType{device.F32, device.F16, device.BF16} {
+		if err := g.line(squareOf(t), 2*n*n*n, "FLOP/s", "", g.square(t)); err != nil {
+			return err
+		}
+		g.limit(t.String() + " product")
+	}
+	return nil
+}
+
+// products are those of a block and of the head, beside the square one.
+func (g *gpuBench) products() error {
+	s := benchShape{rows: g.rows, T: g.T, width: g.width, vocab: g.vocab, chunk: g.rows}
+	for _, p := range s.products() {
+		mat := func(t device.DType, rows, cols int, trans bool) device.Mat {
+			if trans {
+				return device.Matrix(g.noise(t, rows*cols), cols, rows).T()
+			}
+			return device.Matrix(g.noise(t, rows*cols), rows, cols)
+		}
+		out := device.BF16
+		if p.f32 {
+			out = device.F32
+		}
+		c, x, y := mat(out, p.m, p.n, false), mat(device.BF16, p.m, p.k, p.ta), mat(device.BF16, p.k, p.n, p.tb)
+		err := g.line("product "+p.name, 2*float64(p.m)*float64(p.n)*float64(p.k), "FLOP/s", "bf16 product", func() { g.q.MatMul(c, x, y, device.Buffer{}, false) })
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// counted adds up what launches cost.
+type counted struct{ kernel.Cost }
+
+// Launch implements kernel.Launcher.
+func (c *counted) Launch(x *kernel.Call) {
+	c.Bytes, c.Flops = c.Bytes+x.Cost.Bytes, c.Flops+x.Cost.Flops
+}
+
+// costOf is what operations cost, each operand passed over once.
+func costOf(f func(*kernel.Ops)) kernel.Cost {
+	c := &counted{}
+	f(&kernel.Ops{To: c, Work: device.Buffer{Type: device.F32, N: kernel.WorkLen}})
+	return c.Cost
+}
+
+// gpuPass is operations that pass over memory, on operands that make takes.
+type gpuPass struct {
+	name string
+	make func() func(*kernel.Ops)
+}
+
+// kernels are those of a step that pass over memory, beside a copy.
+func (g *gpuBench) kernels() error {
+	for _, k := range append(g.modelPasses(), g.updatePasses()...) {
+		f := k.make()
+		if g.err != nil {
+			return g.err
+		}
+		if err := g.line(k.name, float64(costOf(f).Bytes), "B/s", "copy", func() { f(&g.q.Ops) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (g *gpuBench) vec(n int) device.Buffer { return g.noise(device.F32, n) }
+
+func (g *gpuBench) modelPasses() []gpuPass {
+	x := func() device.Mat { return g.mat(g.rows, g.width) }
+	wide := func() device.Buffer { return g.noise(device.BF16, 4*g.rows*g.width) }
+	row := func() device.Buffer { return g.noise(device.BF16, g.width) }
+	return []gpuPass{
+		{"layer norm", func() func(*kernel.Ops) {
+			y, x, mean, rstd, w, b := x(), x(), g.vec(g.rows), g.vec(g.rows), row(), row()
+			return func(o *kernel.Ops) { o.LayerNorm(y, mean, rstd, x, w, b, 1e-5) }
+		}},
+		{"layer norm gradient", func() func(*kernel.Ops) {
+			dx, dy, x, mean, rstd, w, dw, db := x(), x(), x(), g.vec(g.rows), g.vec(g.rows), row(), g.vec(g.width), g.vec(g.width)
+			return func(o *kernel.Ops) { o.LayerNormGrad(dx, dw, db, dy, x, w, mean, rstd, false) }
+		}},
+		{"GELU", func() func(*kernel.Ops) {
+			y, x := wide(), wide()
+			return func(o *kernel.Ops) { o.Activate(y, x, device.GeluTanh) }
+		}},
+		{"GELU gradient", func() func(*kernel.Ops) {
+			dx, x, dy := wide(), wide(), wide()
+			return func(o *kernel.Ops) { o.ActivateGrad(dx, x, dy, device.GeluTanh) }
+		}},
+		{"SwiGLU", func() func(*kernel.Ops) {
+			y, gate, up := wide(), wide(), wide()
+			return func(o *kernel.Ops) { o.SwiGLU(y, gate, up) }
+		}},
+		{"rotary positions", func() func(*kernel.Ops) {
+			x := x()
+			return func(o *kernel.Ops) { o.Rope(x, device.Rope{T: g.T, D: 64, Theta: 10000}, false) }
+		}},
+		{"embedding", func() func(*kernel.Ops) {
+			y, wte, wpe, ids := x(), g.mat(g.vocab, g.width), g.mat(g.T, g.width), g.ids(g.rows, g.vocab)
+			return func(o *kernel.Ops) { o.Embed(y, wte, wpe, ids, g.T, device.Buffer{}) }
+		}},
+		{"embedding gradient", func() func(*kernel.Ops) {
+			dwte, dwpe := device.Matrix(g.vec(g.vocab*g.width), g.vocab, g.width), device.Matrix(g.vec(g.T*g.width), g.T, g.width)
+			dy, ids := x(), g.ids(g.rows, g.vocab)
+			return func(o *kernel.Ops) { o.EmbedGrad(dwte, dwpe, dy, ids, g.T, device.Buffer{}, false) }
+		}},
+		{"cross-entropy and gradient", func() func(*kernel.Ops) {
+			loss, logits, target := g.vec(g.rows), g.mat(g.rows, g.vocab), g.ids(g.rows, g.vocab)
+			return func(o *kernel.Ops) { o.CrossEntropyGrad(loss, logits, target, 1) }
+		}},
+	}
+}
+
+func (g *gpuBench) updatePasses() []gpuPass {
+	return []gpuPass{
+		{"AdamW", func() func(*kernel.Ops) {
+			w, p, grad, m, v := g.vec(g.params), g.noise(device.BF16, g.params), g.vec(g.params), g.alloc(device.F32, g.params), g.alloc(device.F32, g.params)
+			a := device.AdamW{GradScale: 1, Beta1: .9, Beta2: .95, Shrink: 1, Step: 1e-3, RootC2: 1, Eps: 1e-8}
+			return func(o *kernel.Ops) { o.AdamW(w, p, grad, m, v, a) }
+		}},
+		{"sum of squares", func() func(*kernel.Ops) {
+			acc, x := g.alloc(device.I64, device.ExactLen), g.vec(g.params)
+			return func(o *kernel.Ops) { o.SumSquares(acc, x) }
+		}},
+		{"cast fp32 to bf16", func() func(*kernel.Ops) {
+			y, x := g.alloc(device.BF16, g.params), g.vec(g.params)
+			return func(o *kernel.Ops) { o.Cast(y, x) }
+		}},
+	}
+}
+
+// attending is attention over whole sequences, beside the float32 product: its
+// kernels multiply and add on ordinary cores.
+func (g *gpuBench) attending() error {
+	heads := func() device.Mat { return g.mat(g.rows, g.width) }
+	a := device.Attn{B: g.rows / g.T, T: g.T, H: g.width / 64, KV: g.width / 64, D: 64, Scale: 0.125}
+	stats := a.B * a.H * a.T
+	for _, grad := range []bool{false, true} {
+		name, out, lse, delta := attentionOf, heads(), g.alloc(device.F32, stats), g.alloc(device.F32, stats)
+		q, k, v := heads(), heads(), heads()
+		dq, dk, dv, do := heads(), heads(), heads(), heads()
+		if g.err != nil {
+			return g.err
+		}
+		f := func(o *kernel.Ops) { o.Attention(out, lse, q, k, v, a) }
+		if grad {
+			f(&g.q.Ops) // the log-sum-exp that the gradient reads
+			name, f = attentionGradOf, func(o *kernel.Ops) { o.AttentionGrad(dq, dk, dv, delta, do, out, lse, q, k, v, a) }
+		}
+		if err := g.line(name, float64(costOf(f).Flops), "FLOP/s", "fp32 product", func() { f(&g.q.Ops) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
