@@ -36,18 +36,30 @@ func BenchmarkAllReduce(b *testing.B) {
 		func(bufs [][]float32, r int) { sumPart(bufs, r); copyParts(bufs, r) })
 }
 
-// BenchmarkWatchdog is a small operation with a deadline.
+// BenchmarkWatchdog is a small operation with a deadline, and one that is recorded,
+// too.
 func BenchmarkWatchdog(b *testing.B) {
-	for _, size := range []int{2, 4} {
-		b.Run(fmt.Sprintf("ranks=%d", size), func(b *testing.B) {
-			e := newEnds(b, wrapped(func(g collective.Group) collective.Group { return collective.Watchdog(g, 0) })(size))
-			bufs := benchBuffers(size, 64<<10)
-			for b.Loop() {
-				benchStep(b, e, bufs, func(g collective.Group, q device.Queue, buf device.Buffer) { collective.AllGather(g, q, buf) })
-			}
-		})
+	recorded := func(g collective.Group) collective.Group {
+		return collective.NewRecorder().Watchdog(g, 0, "world", false)
+	}
+	for name, wrap := range map[string]func(collective.Group) collective.Group{
+		"plain": func(g collective.Group) collective.Group { return collective.Watchdog(g, 0) }, "recorded": recorded,
+	} {
+		for _, size := range []int{2, 4} {
+			b.Run(fmt.Sprintf("%s/ranks=%d", name, size), func(b *testing.B) {
+				e := newEnds(b, wrapped(wrap)(size))
+				bufs := benchBuffers(size, 64<<10)
+				b.ReportAllocs()
+				for b.Loop() {
+					benchStep(b, e, bufs, func(g collective.Group, q device.Queue, buf device.Buffer) { collective.AllGather(g, q, buf) })
+				}
+			})
+		}
 	}
 }
+
+// BenchmarkRecorder is what recording one operation takes.
+func BenchmarkRecorder(b *testing.B) { collective.BenchmarkRecording(b) }
 
 func bench(b *testing.B, op func(collective.Group, device.Queue, device.Buffer), limit func([][]float32, int)) {
 	for _, size := range []int{2, 4} {

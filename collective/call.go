@@ -144,3 +144,21 @@ func (f *freeList[T]) give(x *T) {
 	defer f.mu.Unlock()
 	f.free = append(f.free, x)
 }
+
+// RankSpans is ranks in ascending order as "0-3,6".
+func RankSpans(ranks []int) string {
+	var s []string
+	for i := 0; i < len(ranks); {
+		j := i
+		for j+1 < len(ranks) && ranks[j+1] == ranks[j]+1 {
+			j++
+		}
+		if i == j {
+			s = append(s, strconv.Itoa(ranks[i]))
+		} else {
+			s = append(s, fmt.Sprintf("%d-%d", ranks[i], ranks[j]))
+		}
+		i = j + 1
+	}
+	return strings.Join(s, ",")
+}

@@ -41,24 +41,22 @@ type watchdog struct {
 	issued int
 	timer  *time.Timer // runs look, from now until Close
 
+	recorder *Recorder // may be nil
+	group    int       // its number there
+
 	mu     sync.Mutex
 	now    call      // the last operation this rank came to
 	since  time.Time // when it did
 	closed bool
 }
 
-// begun is an operation on its way through a queue; note is bound once.
-type begun struct {
-	call
-	g    *watchdog
-	note func() error
-}
-
 // Watchdog is g with a deadline (0: DefaultDeadline): if a rank keeps others waiting
 // for so long, the operation fails on every one of them with ErrLate, and the
 // group ends. It is counted from a rank's own arrival. g, or the group that g
 // wraps, is Inspectable.
-func Watchdog(g Group, deadline time.Duration) Group {
+func Watchdog(g Group, deadline time.Duration) Group { return newWatchdog(g, deadline) }
+
+func newWatchdog(g Group, deadline time.Duration) *watchdog {
 	if deadline == 0 {
 		deadline = DefaultDeadline
 	}
@@ -78,38 +76,79 @@ func (g *watchdog) Unwrap() Group { return g.Group }
 
 // AllGather implements Group.
 func (g *watchdog) AllGather(q device.Queue, whole, own device.Buffer) {
-	g.begin(q, allGather, whole, own)
+	b := g.begin(q, allGather, whole, own)
 	g.Group.AllGather(q, whole, own)
+	g.leave(q, b)
 }
 
 // ReduceScatter implements Group.
 func (g *watchdog) ReduceScatter(q device.Queue, own, whole device.Buffer) {
-	g.begin(q, reduceScatter, whole, own)
+	b := g.begin(q, reduceScatter, whole, own)
 	g.Group.ReduceScatter(q, own, whole)
+	g.leave(q, b)
 }
 
 // begin puts a note of the coming operation on the queue.
-func (g *watchdog) begin(q device.Queue, o op, whole, own device.Buffer) {
+func (g *watchdog) begin(q device.Queue, o op, whole, own device.Buffer) *begun {
 	what := newCall(g, q, o, whole, own)
 	what.seq = g.issued
 	g.issued++
 	b := g.free.take()
 	if b == nil {
 		b = &begun{g: g}
-		b.note = b.doNote
+		b.note, b.leave, b.launched = b.doNote, b.doLeave, b.doLaunched
 	}
 	b.call = what
+	if g.recorder != nil {
+		b.n = g.recorder.issue(g.group, what)
+	}
 	if s, ok := q.(StreamQueue); ok { // it is issued, and so reached, at once
 		s.Now("", b.note)
+	} else {
+		q.Do(b.note)
+	}
+	return b
+}
+
+// leave has the recorder hear when the queue is through with the operation, or, on
+// a device that works on its own time, that it has it.
+func (g *watchdog) leave(q device.Queue, b *begun) {
+	if g.recorder == nil {
 		return
 	}
-	q.Do(b.note)
+	if s, ok := q.(StreamQueue); ok {
+		s.Now("", b.launched)
+	} else {
+		q.Do(b.leave)
+	}
+}
+
+// begun is an operation on its way through a queue; its functions are bound once.
+type begun struct {
+	call
+	g                     *watchdog
+	n                     uint64 // of the recorder
+	note, leave, launched func() error
 }
 
 func (b *begun) doNote() error {
 	b.g.mu.Lock()
 	b.g.now, b.g.since = b.call, time.Now()
 	b.g.mu.Unlock()
+	if b.g.recorder == nil {
+		b.g.free.give(b)
+	} else {
+		b.g.recorder.start(b.n)
+	}
+	return nil
+}
+
+func (b *begun) doLeave() error { return b.finish(false) }
+
+func (b *begun) doLaunched() error { return b.finish(true) }
+
+func (b *begun) finish(launched bool) error {
+	b.g.recorder.finish(b.n, launched)
 	b.g.free.give(b)
 	return nil
 }

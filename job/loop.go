@@ -38,8 +38,10 @@ type loop struct {
 	early    state.Early // of the evaluations; without a step while there is none
 	kept     int         // the step last saved in checkpoint.dir; -1 if there is none, or that save failed
 	metrics  map[string]float64
-	trace    *sim.Trace   // may be nil
-	timeline *Observation // may be nil
+	slow     report.Stragglers
+	where    func(rank int) string // " (host)" of a rank, or nothing
+	trace    *sim.Trace            // may be nil
+	timeline *Observation          // may be nil
 }
 
 func newLoop(c *config.Config, r *build.Rank, s *state.Saver, set *data.Set, b *beginning, rec *recorder) *loop {
@@ -76,10 +78,12 @@ func (l *loop) run(ctx context.Context) (stopped bool, err error) {
 		lr := l.schedule.At(t.Updates)
 		l.timeline.begin(l)
 		t.Counted = l.set.Train.Learned(l.samples, l.share.Global())
+		l.rank.Recorder.BeginStep(l.at + 1)
 		stats, err := t.Step(l.fill, lr)
 		if err != nil {
 			return false, err
 		}
+		t.Pace = l.rank.Recorder.EndStep()
 		l.advance()
 		l.timeline.end(l)
 		l.looked = false
@@ -146,8 +150,12 @@ func (l *loop) report(s zero.Stats, lr float64, took time.Duration) error {
 	if l.rank.Rank != 0 {
 		return nil
 	}
+	behind := report.BehindOf(l.rank.Trainer.Paces)
+	if line := l.slow.Add(behind); line != "" {
+		l.rec.Note(line + l.where(behind.Rank))
+	}
 	return l.rec.step(report.Step{
-		Step: l.at, Loss: s.Loss, LR: lr, GradNorm: s.GradNorm, Tokens: l.tokens,
+		Waited: behind.Waited.Seconds(), Slowest: behind.Rank, Behind: behind.Part(), Step: l.at, Loss: s.Loss, LR: lr, GradNorm: s.GradNorm, Tokens: l.tokens,
 		TokensPerSecond: float64(config.TokensPerStep(l.c)) / took.Seconds(), StepSeconds: took.Seconds(), Skipped: l.rank.Trainer.Skipped,
 	})
 }

@@ -41,6 +41,7 @@ type Options struct {
 	Trace    *sim.Trace      // receives what the queues of every rank did; may be nil
 	Timeline *Observation    // receives the memory in use in the first step; may be nil
 	World    World           // the processes that the ranks are spread over; nil: all are in this one
+	Dump     <-chan struct{} // each asks for dumps of what the ranks' recorders have kept; may be nil
 	Hooks    build.Hooks     // of tests
 }
 
@@ -183,7 +184,7 @@ func (r *run) finished() bool {
 
 // do takes what the run needs, the cheapest first: whatever is wrong is known
 // before work is put in and before anything is written.
-func (r *run) do(ctx context.Context) error {
+func (r *run) do(ctx context.Context) (err error) {
 	c := r.c
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -259,6 +260,8 @@ func (r *run) do(ctx context.Context) error {
 		return err
 	}
 	defer build.CloseAll(ranks)
+	flights := r.recordFlights(ranks)
+	defer func() { flights.end(ctx, err) }()
 	savers, err := state.OpenSavers(c, ranks, setup)
 	if err != nil {
 		return err
@@ -436,12 +439,12 @@ func rounded(c *config.Config, from *hf.ModelTensors) []string {
 
 // train sets the initial state and runs the loop on every rank.
 func (r *run) train(ctx context.Context, ranks []*build.Rank, savers []*state.Saver, set *data.Set, rec *recorder) (stopped bool, err error) {
-	err = build.Together(ranks, func(rank *build.Rank) error {
+	err = build.TogetherUntil(r.World.Ended(), ranks, func(rank *build.Rank) error {
 		if err := r.start.set(rank.Trainer, r.c.Parallel.Ranks); err != nil {
 			return err
 		}
 		l := newLoop(r.c, rank, savers[rank.Here], set, r.start, rec)
-		l.trace, l.timeline, l.owed = r.Trace, r.Timeline, rec.owed
+		l.trace, l.timeline, l.owed, l.where = r.Trace, r.Timeline, rec.owed, r.where
 		s, err := l.run(ctx)
 		if rank.Here == 0 { // all agree
 			stopped, r.agreed, r.steps = s, s, l.at

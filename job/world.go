@@ -39,6 +39,10 @@ type World interface {
 	Fail(error)
 	// Explain adds what is known of who was lost.
 	Explain(error) error
+	// Host is where a rank is.
+	Host(rank int) string
+	// Ended is closed when a process was lost or has failed.
+	Ended() <-chan struct{}
 }
 
 // alone is the World of one process.
@@ -50,6 +54,8 @@ func (alone) Agree(context.Context, []rendezvous.Fact) error       { return nil 
 func (alone) Share(_ context.Context, mine string) (string, error) { return mine, nil }
 func (alone) Fail(error)                                           {}
 func (alone) Explain(err error) error                              { return err }
+func (alone) Host(int) string                                      { return "" }
+func (alone) Ended() <-chan struct{}                               { return nil }
 
 // Lost is the error of a run that ended because it lost another process, or parted
 // from it.
@@ -86,8 +92,7 @@ func (r *run) ended(err error) error {
 	}
 	r.World.Fail(err)
 	err = r.World.Explain(err)
-	var lost rendezvous.Lost
-	others := errors.Is(err, collective.ErrClosed) || errors.As(err, &lost) || errors.As(err, new(collective.ErrDiverged))
+	others := parted(err)
 	if _, one := r.World.(alone); one || !others {
 		return err
 	}
@@ -96,6 +101,20 @@ func (r *run) ended(err error) error {
 		l.Checkpoint, _ = checkpoint.Resolve(r.c.Checkpoint.Dir, "latest") // empty if there is none
 	}
 	return l
+}
+
+// where is the host of a rank, for notices.
+func (r *run) where(rank int) string {
+	if host := r.World.Host(rank); host != "" {
+		return fmt.Sprintf("; it is on %q", host)
+	}
+	return ""
+}
+
+// parted is whether a run ended because of other ranks than the process's own, or
+// because its ranks did not do the same.
+func parted(err error) bool {
+	return errors.Is(err, collective.ErrClosed) || errors.As(err, new(rendezvous.Lost)) || errors.As(err, new(collective.ErrDiverged))
 }
 
 // oneFolder is process 0's run folder on all.

@@ -25,7 +25,7 @@ var table = [][]string{
 	{"device/cuda → device/cpu/kernel device/cuda/kernel", "device/cuda/kernel", "device/cuda/fake",
 		"device/cpu → device/cpu/kernel", "device/dry", "device/cpu/kernel", "device/cpu/kernel/gen", "checkpoint → checkpoint/safetensors checkpoint/scan checkpoint/vfs",
 		"checkpoint/safetensors → checkpoint/scan checkpoint/vfs", "checkpoint/scan", "checkpoint/vfs"},
-	{"nn", "collective", "collective/conformance → collective", "collective/socket → collective", "collective/mpi → collective", "collective/rendezvous", "optim", "offload"},
+	{"nn", "collective", "collective/conformance → collective", "collective/flight → collective", "collective/socket → collective", "collective/mpi → collective", "collective/rendezvous", "optim", "offload"},
 	{"fsdp"},
 	{"zero"},
 	{"job/hf", "job/config → job/hf", "job/config/configtest → job/config job/hf"},

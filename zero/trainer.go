@@ -110,6 +110,9 @@ type Trainer struct {
 	// Waited is when, in the last step, the host began and ended to wait for the norm,
 	// which the update needs. It is the one wait of a step.
 	Waited [2]time.Time
+
+	Pace  collective.Pace   // of this rank's last step, which the others hear of in the next
+	Paces []collective.Pace // (World) of all ranks in the step before the last one; zero before the second
 }
 
 // inputs is how many micro-batches' token ids there is memory for: one is read
@@ -138,7 +141,8 @@ const (
 	statNorm  = statLoss + device.ExactLen // exact sum of squares of those of this rank's shards that it alone counts
 	statWhere = statNorm + device.ExactLen // 1 + index of the first unit with a gradient that is not finite, or 0
 	statStop  = statWhere + 1              // 1 if the rank wants to stop
-	statLen   = statStop + 1
+	statPace  = statStop + 1               // nanoseconds of its last step: before its first operation, waited, all
+	statLen   = statPace + 3
 )
 
 // New allocates everything training needs, or nothing.
@@ -247,6 +251,7 @@ func (t *Trainer) allocate() error {
 		t.hostSums = alloc(c.Host, device.I64, sums, device.Stats)
 	}
 	t.stats = alloc(c.Host, device.I64, c.Groups.World.Size()*statLen, device.Stats)
+	t.Paces = make([]collective.Pace, c.Groups.World.Size())
 	return errors.Join(errs...)
 }
 
@@ -328,9 +333,11 @@ func (t *Trainer) step(fill Batches, lr float64) (Stats, error) {
 	for i := range t.inputs {
 		t.inputs[i].batch.Scale = float32(s.LossScale / float64(positions))
 	}
+	own := collective.Own(t.cfg.Groups.World, t.stats).I64()
 	if t.WantStop {
-		collective.Own(t.cfg.Groups.World, t.stats).I64()[statStop] = 1
+		own[statStop] = 1
 	}
+	own[statPace], own[statPace+1], own[statPace+2] = int64(t.Pace.Before), int64(t.Pace.Waited), int64(t.Pace.Took)
 	if err := t.issue(fill); err != nil {
 		return s, err
 	}
@@ -491,6 +498,7 @@ func (t *Trainer) finishStep(s *Stats, positions int) error {
 		loss.Merge(exact(part, statLoss))
 		norm.Merge(exact(part, statNorm))
 		s.Stop = s.Stop || part[statStop] > 0
+		t.Paces[r] = collective.Pace{Before: time.Duration(part[statPace]), Waited: time.Duration(part[statPace+1]), Took: time.Duration(part[statPace+2])}
 		if part[statWhere] > 0 && overflow < 0 {
 			overflow = r
 		}

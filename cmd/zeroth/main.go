@@ -226,7 +226,7 @@ func (a *app) root() *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.AddCommand(a.train(), a.launch(), a.plan(), a.fit(), a.plot(), a.ckpt(), a.sample(), a.eval(), a.model(), a.tokenize(), a.bench(), a.doctor(), a.initJob(), a.schema(), a.man(root), a.version(), jobTopic())
+	root.AddCommand(a.train(), a.launch(), a.flight(), a.plan(), a.fit(), a.plot(), a.ckpt(), a.sample(), a.eval(), a.model(), a.tokenize(), a.bench(), a.doctor(), a.initJob(), a.schema(), a.man(root), a.version(), jobTopic())
 	f := root.PersistentFlags()
 	f.BoolVarP(&a.quiet, "quiet", "q", false, "tell results and errors only")
 	f.StringVar(&a.format, "log", "", "tell progress and errors as records with time stamps on the standard error: `json` or text")

@@ -369,6 +369,7 @@ func TestVerdict(t *testing.T) {
 func TestMain(m *testing.M) {
 	switch os.Getenv("ZEROTH_MAIN") {
 	case "main":
+		hooks = faults(os.Getenv("ZEROTH_FAULT"))
 		main()
 	case "nohup":
 		signal.Ignore(syscall.SIGHUP)

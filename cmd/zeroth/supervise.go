@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -52,7 +53,7 @@ func (s *supervisor) run() error {
 		s.token = hex.EncodeToString(b[:])
 	}
 	signals, done := make(chan os.Signal, 8), make(chan struct{})
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	signal.Notify(signals, append(slices.Clone(dumpSignals), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)...)
 	defer signal.Stop(signals)
 	defer close(done)
 	go s.pass(signals, done)
@@ -85,7 +86,7 @@ func (s *supervisor) pass(signals chan os.Signal, done chan struct{}) {
 		select {
 		case sig := <-signals:
 			s.mu.Lock()
-			s.asked = true
+			s.asked = s.asked || !slices.Contains(dumpSignals, sig)
 			s.mu.Unlock()
 			s.signal(sig)
 		case <-done:

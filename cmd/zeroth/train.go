@@ -17,10 +17,14 @@ import (
 	"zeroth/checkpoint/vfs"
 	"zeroth/input"
 	"zeroth/job"
+	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/report"
 	"zeroth/job/state"
 )
+
+// hooks are of tests whose processes are to meet a fault.
+var hooks build.Hooks
 
 func (a *app) train() *cobra.Command {
 	var sets []string
@@ -39,6 +43,8 @@ func (a *app) train() *cobra.Command {
   model/               the final parameters, as Hugging Face stores them:
                        config.json and model.safetensors, and the tokenizer
   ckpt/                checkpoints, if the job file asks for them
+  flight/              what ranks did last, if one was lost or they parted, and
+                       on SIGUSR1: see 'zeroth flight'
 
 The folder is the run's own as long as it lives; a second run, save or prune
 there is refused. Ctrl-C, SIGTERM and SIGHUP stop at the end of the running step
@@ -64,7 +70,9 @@ the keys of a job file. The file - is the standard input.`,
 				progress.Note("stopping at the end of this step; Ctrl-C once more quits at once")
 			})
 			defer release()
-			o := job.Options{Out: out, Resume: resume, Observer: progress}
+			dumps, done := whenAsked()
+			defer done()
+			o := job.Options{Out: out, Resume: resume, Observer: progress, Dump: dumps, Hooks: hooks}
 			return a.runTraining(ctx, args[0], sets, o, &look, &in)
 		}),
 		ValidArgsFunction: completeJob,

@@ -57,6 +57,7 @@ type Lost struct {
 	Rank    int // its first
 	Host    string
 	Why     string // "connection lost", "silent for 15s", or what it said itself
+	After   bool   // it has ended because of what ranks did together, and they know: see After
 }
 
 func (l Lost) Error() string {
@@ -123,6 +124,7 @@ func missing(err error) error {
 type end struct {
 	Process int    `json:"process"`
 	Why     string `json:"why"`
+	After   bool   `json:"after,omitempty"`
 }
 
 // Differences is what the processes of a world do not agree on, a line for each.
@@ -353,6 +355,13 @@ func (s *Star) Lose(process int, why string) { s.end(Lost{Process: process, Why:
 // it is done.
 func (s *Star) Fail(why error) { s.end(Lost{Process: s.cfg.Me.Process, Why: why.Error()}) }
 
+// After tells the others that this process ends because of what ranks did together,
+// and how: they need not be told who it was, but one that is stuck has to hear that
+// nobody waits for it any more.
+func (s *Star) After(why error) {
+	s.end(Lost{Process: s.cfg.Me.Process, Why: why.Error(), After: true})
+}
+
 // end is for the first who is lost; all hear of it from process 0.
 func (s *Star) end(l Lost) {
 	l.Rank = l.Process * s.cfg.PerProcess
@@ -368,7 +377,7 @@ func (s *Star) end(l Lost) {
 	}
 	s.mu.Unlock()
 	if first && (s.cfg.Me.Process == 0 || l.Process == s.cfg.Me.Process) {
-		body, _ := encode(end{l.Process, l.Why})
+		body, _ := encode(end{l.Process, l.Why, l.After})
 		_ = s.tell(kindEnd, body) // who is gone need not hear
 	}
 }
@@ -454,7 +463,7 @@ func (s *Star) hearEnd(p *peer, e end) error {
 		return fmt.Errorf("it tells of the end of process %d", e.Process)
 	}
 	if e.Why != "" {
-		s.end(Lost{Process: e.Process, Why: e.Why})
+		s.end(Lost{Process: e.Process, Why: e.Why, After: e.After})
 		return nil
 	}
 	p.mu.Lock()

@@ -42,8 +42,9 @@ func (r *Reader) Fork() *Reader {
 
 // Error is what is wrong with a text, and where.
 type Error struct {
-	Line int // from 1
-	Err  error
+	Line   int // from 1
+	Offset int // in bytes
+	Err    error
 }
 
 func (e *Error) Error() string { return fmt.Sprintf("line %d: %v", e.Line, e.Err) }
@@ -59,7 +60,8 @@ func (r *Reader) place(err error) error {
 	if e := (*Error)(nil); err == nil || errors.As(err, &e) {
 		return err
 	}
-	return &Error{1 + bytes.Count(r.text[:min(r.at, len(r.text))], []byte("\n")), err}
+	at := min(r.at, len(r.text))
+	return &Error{1 + bytes.Count(r.text[:at], []byte("\n")), at, err}
 }
 
 // Kind is the kind of a value.

@@ -44,6 +44,9 @@ type Rank struct {
 	Queues  []Queue // compute, comm, update; with offload host, to host, to device; with a disk read, write
 	Groups  collective.Ranks
 	Trainer *zero.Trainer
+
+	Recorder *collective.Recorder // of its operations
+
 	timeout time.Duration
 	wires   device.Buffer // of Host: what Groups pass through; may be empty
 	ends    []func()      // what is to be closed before the queues
@@ -101,8 +104,9 @@ func Open(c *config.Config, s Setup) (ranks []*Rank, err error) {
 	}
 	run := fmt.Sprintf("%08x", rand.Uint32())
 	for i, r := range l.Here(mesh) {
-		rank, err := newRank(c, r, s.wrap(c, r, groups[i]), s.workers(c))
-		ranks, rank.Here = append(ranks, rank), i
+		rec := collective.NewRecorder()
+		rank, err := newRank(c, r, s.wrap(c, r, groups[i], rec), s.workers(c))
+		ranks, rank.Here, rank.Recorder = append(ranks, rank), i, rec
 		if err == nil {
 			err = rank.reserve(c, s.Plan.Device)
 		}
@@ -117,11 +121,12 @@ func Open(c *config.Config, s Setup) (ranks []*Rank, err error) {
 	return ranks, nil
 }
 
-// wrap gives a rank's groups the job's deadline, and what a test puts around them.
-func (s Setup) wrap(c *config.Config, r int, g collective.Ranks) collective.Ranks {
-	g.World = collective.Watchdog(g.World, c.Parallel.Timeout)
-	g.Shard = collective.Watchdog(g.Shard, c.Parallel.Timeout)
-	g.Replica = collective.Watchdog(g.Replica, c.Parallel.Timeout)
+// wrap gives a rank's groups the job's deadline, a recorder, and what a test puts
+// around them.
+func (s Setup) wrap(c *config.Config, r int, g collective.Ranks, rec *collective.Recorder) collective.Ranks {
+	g.World = rec.Watchdog(g.World, c.Parallel.Timeout, "world", false)
+	g.Shard = rec.Watchdog(g.Shard, c.Parallel.Timeout, "shard", false)
+	g.Replica = rec.Watchdog(g.Replica, c.Parallel.Timeout, "replica", false)
 	if s.Hooks.WrapGroups != nil {
 		g = s.Hooks.WrapGroups(r, g)
 	}

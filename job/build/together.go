@@ -19,7 +19,11 @@ import (
 // collective. One that does not within the job's parallel.timeout, because it
 // is stuck in a system call, say, is left behind: the error names it, and its
 // Close does nothing, for its goroutine may still be in its memory.
-func Together(ranks []*Rank, f func(*Rank) error) error {
+func Together(ranks []*Rank, f func(*Rank) error) error { return TogetherUntil(nil, ranks, f) }
+
+// TogetherUntil is Together for ranks of which others are elsewhere: when those have
+// ended, the ones here have as long as when one of them has failed.
+func TogetherUntil(ended <-chan struct{}, ranks []*Rank, f func(*Rank) error) error {
 	type end struct {
 		rank int
 		err  error
@@ -34,19 +38,25 @@ func Together(ranks []*Rank, f func(*Rank) error) error {
 			ends <- end{i, err}
 		}()
 	}
-	errs, ended := make([]error, len(ranks)), make([]bool, len(ranks))
+	errs, done := make([]error, len(ranks)), make([]bool, len(ranks))
 	var grace <-chan time.Time // begins with the first failure
-	for range ranks {
+	begin := func() {
+		if grace == nil {
+			grace = time.After(ranks[0].patience())
+		}
+	}
+	for left := len(ranks); left > 0; {
 		select {
 		case e := <-ends:
-			errs[e.rank], ended[e.rank] = e.err, true
-			if e.err != nil && grace == nil {
-				timer := time.NewTimer(ranks[e.rank].patience())
-				defer timer.Stop()
-				grace = timer.C
+			left--
+			if errs[e.rank], done[e.rank] = e.err, true; e.err != nil {
+				begin()
 			}
+		case <-ended:
+			ended = nil
+			begin()
 		case <-grace:
-			return leaveBehind(ranks, errs, ended)
+			return leaveBehind(ranks, errs, done)
 		}
 	}
 	return explains(errs)
@@ -70,7 +80,11 @@ func leaveBehind(ranks []*Rank, errs []error, ended []bool) error {
 	if len(names) > 1 {
 		who = "ranks " + strings.Join(names, ",") + " have"
 	}
-	return fmt.Errorf("%w; %s not answered for %v since: left behind", explains(errs), who, ranks[0].patience())
+	why := explains(errs)
+	if why == nil {
+		why = fmt.Errorf("other processes have ended: %w", collective.ErrClosed)
+	}
+	return fmt.Errorf("%w; %s not answered for %v since: left behind", why, who, ranks[0].patience())
 }
 
 // patience is how long the rank waits for the others to end when it has failed.

@@ -17,6 +17,7 @@ import (
 // Metrics is metrics.jsonl: a line of JSON for every step and evaluation.
 //
 //	{"step":1,"loss":5.54,"lr":3e-5,"grad_norm":2.1,"tokens":4096,"tokens_per_second":8000,"step_seconds":0.512,"skipped":0}
+//	{"step":2,...,"waited_seconds":0.01,"slowest_rank":1,"behind":0.02}
 //	{"step":50,"val_loss":2.71}
 //	{"step":1,"memory":{"planned":{...},"ranks":[...],"process":{"peak_rss":...,"held_by_ranks":...,"unattributed":...}}}
 //
@@ -55,6 +56,11 @@ func (m *Metrics) Step(s Step) {
 	m.real("tokens_per_second", s.TokensPerSecond)
 	m.real("step_seconds", s.StepSeconds)
 	m.whole("skipped", int64(s.Skipped))
+	if s.Waited > 0 {
+		m.real("waited_seconds", s.Waited)
+		m.whole("slowest_rank", int64(s.Slowest))
+		m.real("behind", s.Behind)
+	}
 	m.flush()
 }
 
@@ -315,9 +321,12 @@ func parseMetric(line []byte) (Step, *Eval, error) {
 		TokensPerSecond *float64 `json:"tokens_per_second"`
 		StepSeconds     *float64 `json:"step_seconds"`
 		Skipped         *int     `json:"skipped"`
+		Waited          *float64 `json:"waited_seconds"`
+		Slowest         *int     `json:"slowest_rank"`
+		Behind          *float64 `json:"behind"`
 		ValLoss         *float64 `json:"val_loss"`
 	}{Step: &s.Step, Loss: &s.Loss, LR: &s.LR, GradNorm: &s.GradNorm, Tokens: &s.Tokens,
-		TokensPerSecond: &s.TokensPerSecond, StepSeconds: &s.StepSeconds, Skipped: &s.Skipped}
+		TokensPerSecond: &s.TokensPerSecond, StepSeconds: &s.StepSeconds, Skipped: &s.Skipped, Waited: &s.Waited, Slowest: &s.Slowest, Behind: &s.Behind}
 	if err := json.Unmarshal(line, &raw); err != nil {
 		return Step{}, nil, err
 	}

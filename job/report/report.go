@@ -43,6 +43,12 @@ type Step struct {
 	TokensPerSecond float64
 	StepSeconds     float64
 	Skipped         int // steps skipped so far because a gradient was not finite
+
+	// Of the step before, with several ranks: how long they waited for each other, by
+	// their median, for which rank, and how far it was behind: see Behind.
+	Waited  float64 // seconds
+	Slowest int     // rank
+	Behind  float64 // 0.2: it took 20 % longer than the others would have without it
 }
 
 // Eval is a validation loss after a step.

@@ -75,7 +75,7 @@ func newSaver(c *config.Config, r *build.Rank, g collective.Group, tuner *checkp
 	if err != nil {
 		return nil, err
 	}
-	s := &Saver{C: c, Rank: r, group: collective.Watchdog(g, c.Parallel.Timeout), queue: r.Device.NewQueue("save"), tuner: tuner,
+	s := &Saver{C: c, Rank: r, group: r.Recorder.Watchdog(g, c.Parallel.Timeout, "saves", true), queue: r.Device.NewQueue("save"), tuner: tuner,
 		Fsys: hooks.Saves, hold: hooks.Hold, Told: map[string]bool{}}
 	s.stage.buf = buf
 	s.stage.halved = !c.Checkpoint.Async && buf.N < r.Trainer.StateLen()

@@ -244,7 +244,7 @@ func (w *World) follow() {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.net != nil && lost.Process != w.cfg.Rank {
+	if w.net != nil && lost.Process != w.cfg.Rank && !lost.After {
 		w.net.Lose(lost.Process)
 	}
 }
@@ -268,17 +268,33 @@ func (w *World) Share(ctx context.Context, mine string) (string, error) {
 // Session is a name of this start of the world, which no other has.
 func (w *World) Session() string { return w.star.Session }
 
-// Fail tells the others why this process ends; not if it ends because of another.
+// Fail tells the others why this process ends; not if it has lost another, which
+// they find out, too.
 func (w *World) Fail(err error) {
 	w.rush()
-	if !errors.Is(err, collective.ErrClosed) {
+	switch {
+	case told(err):
+		w.star.After(err)
+	case !errors.Is(err, collective.ErrClosed):
 		w.star.Fail(err)
 	}
 }
 
+// told is whether an error says by itself which ranks have ended a group, and how.
+// All ranks have it that can have one: who is stuck hears of it by the star alone.
+func told(err error) bool {
+	return errors.As(err, new(collective.ErrLate)) || errors.As(err, new(collective.ErrDiverged))
+}
+
+// Host is where a rank is.
+func (w *World) Host(rank int) string { return w.star.Members[rank/w.cfg.PerProcess].Host }
+
+// Ended is closed when a process was lost or has failed.
+func (w *World) Ended() <-chan struct{} { return w.star.Ended() }
+
 // Explain adds to an error what is known of its cause: who was lost, and how.
 func (w *World) Explain(err error) error {
-	if !errors.Is(err, collective.ErrClosed) {
+	if !errors.Is(err, collective.ErrClosed) || told(err) {
 		return err
 	}
 	select {

@@ -1,0 +1,152 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"zeroth/collective"
+	"zeroth/collective/flight"
+	"zeroth/job/build"
+)
+
+// faults are hooks of a process: "RANK drop N" forgets the rank's operation N of its
+// shard group, "RANK stuck N" never comes to it.
+func faults(what string) (h build.Hooks) {
+	var rank, n int
+	var how string
+	if _, err := fmt.Sscan(what, &rank, &how, &n); err != nil {
+		return h
+	}
+	fault := map[string]collective.Fault{"drop": {Drop: true}, "stuck": {Delay: time.Hour}}[how]
+	h.WrapGroups = func(r int, g collective.Ranks) collective.Ranks {
+		if r == rank {
+			g.Shard = collective.Faulty(g.Shard, collective.At(n, fault))
+		}
+		return g
+	}
+	return h
+}
+
+// flown is what the dumps of a run say.
+func flown(t *testing.T, code int, args ...string) (r flight.Report) {
+	t.Helper()
+	out, _ := zeroth(t, code, append([]string{"flight", "--json"}, args...)...)
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return r
+}
+
+// A rank that calls something else, or does not come, is told from the dumps of all
+// processes, and so is one of which there is no dump because it was killed.
+func TestFlightTellsWhoParted(t *testing.T) {
+	inFolder(t)
+	for _, c := range []struct {
+		fault, timeout string
+		want           string // of the verdict
+		parted         bool   // rank 1 calls something else
+	}{
+		{"1 drop 40", "60s", `^rank 1 parted from the others in operation 40 of (world|shard of ranks 0-2|shard) `, true},
+		{"1 stuck 40", "8s", `^rank 1 has not reached operation 40 of shard .*in which ranks 0,2 wait: its last was operation `, false},
+	} {
+		if testing.Short() && !c.parted {
+			continue // it takes twice the timeout
+		}
+		t.Setenv("ZEROTH_FAULT", c.fault)
+		out := strings.Fields(c.fault)[1]
+		args := append(append([]string{"launch", "-n", "3", "--"}, steady(endless, out)...), "--set", "parallel.timeout="+c.timeout, "--set", "checkpoint.every=2")
+		_, errs := process(t, 75, args...)
+		r := flown(t, 1, out)
+		if len(r.Dumps) != 3 || r.Absent != nil || r.World != 3 {
+			t.Errorf("%s: %d dumps of %d, not of %v\n%s", c.fault, len(r.Dumps), r.World, r.Absent, errs)
+		}
+		if !slices.ContainsFunc(r.Verdict, regexp.MustCompile(c.want).MatchString) {
+			t.Errorf("%s: verdict %q\nwant %s\n%s", c.fault, r.Verdict, c.want, errs)
+		}
+		text, _ := zeroth(t, 1, "flight", filepath.Join(out, "flight", "rank-0.json"), filepath.Join(out, "flight", "rank-1.json"), filepath.Join(out, "flight", "rank-2.json"))
+		said := regexp.MustCompile(`(?m)^\[1\] zeroth: stopped, to be resumed: .*rank 1 has not answered for 8s since: left behind`)
+		if stuck := !c.parted; stuck != said.MatchString(errs) {
+			t.Errorf("%s: what the stuck process says of itself:\n%s", c.fault, errs)
+		}
+		if !strings.Contains(text, r.Verdict[0]) || !strings.Contains(text, "3 of 3 ranks have a dump") {
+			t.Errorf("%s:\n%s", c.fault, text)
+		}
+	}
+}
+
+// SIGUSR1, also to the launcher, dumps and disturbs nobody; of a process that is
+// killed later what it dumped then is not taken for its end.
+func TestFlightOfTheKilled(t *testing.T) {
+	inFolder(t)
+	const token = "a token of sixteen bytes and more"
+	t.Setenv("ZEROTH_TOKEN", token)
+	cmd, rest, errs := start(t, "main", append([]string{"launch", "-n", "3", "--"}, steady(endless, "r")...)...)
+	go rest.WriteTo(nowhere{})
+	waitFor := func(what string, ok func() bool) {
+		t.Helper()
+		for end := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("no %s\n%s", what, errs)
+			}
+		}
+	}
+	if err := cmd.Process.Signal(syscall.SIGUSR1); err != nil {
+		t.Fatal(err)
+	}
+	waitFor("dumps", func() bool {
+		files, err := filepath.Glob("r/flight/rank-?.json")
+		return err == nil && len(files) == 3
+	})
+	waitFor("checkpoint", func() bool {
+		found, err := filepath.Glob("r/ckpt/step-*")
+		return err == nil && len(found) > 0
+	})
+	for _, pid := range children(t, cmd.Process.Pid) {
+		if environ(pid, "ZEROTH_RANK") == "1" {
+			syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
+	cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != 75 {
+		t.Errorf("exit code %d\n%s", code, errs)
+	}
+	r := flown(t, 1, "r")
+	if !slices.Equal(r.Absent, []int{1}) || !slices.Equal(r.Other, []string{filepath.Join("r", "flight", "rank-1.json")}) || !strings.HasPrefix(r.Verdict[0], "rank 1 has no dump, and rank") {
+		t.Errorf("%+v", r)
+	}
+	for _, file := range append(r.Other, r.Dumps[0].File, r.Dumps[1].File) {
+		if raw, err := os.ReadFile(file); err != nil || strings.Contains(string(raw), token) {
+			t.Errorf("%s: %v, or the token is in it", file, err)
+		}
+	}
+}
+
+type nowhere struct{}
+
+func (nowhere) Write(b []byte) (int, error) { return len(b), nil }
+
+// What is no dump is refused with its place, all files at once.
+func TestFlightRefuses(t *testing.T) {
+	inFolder(t)
+	if err := os.WriteFile("cut.json", []byte(`{"version":1,"session":"`), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	for want, args := range map[string][]string{
+		"cut.json: byte 24 (line 1): no dump of a rank: a string without an end": {"cut.json", "a.txt"},
+		"a.txt: byte 0 (line 1): no dump of a rank":                              {"cut.json", "a.txt"},
+		".: there are no dumps of ranks in it, nor in a folder flight there":     {"."},
+		"none.json: no such file":                                                {"none.json"},
+	} {
+		if _, errs := zeroth(t, 2, append([]string{"flight"}, args...)...); !strings.Contains(errs, want) {
+			t.Errorf("%q: %s\nwant %s", args, errs, want)
+		}
+	}
+}

@@ -1,0 +1,86 @@
+package job
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"zeroth/collective/flight"
+	"zeroth/job/build"
+)
+
+// flights writes dumps of what the recorders of this process's ranks have kept into
+// the run folder: when the world ends by the fault of another process, when the run
+// does by one of ranks, and when somebody asks.
+type flights struct {
+	r       *run
+	ranks   []*build.Rank
+	session string
+	host    string
+	over    chan struct{} // closed by end
+	all     sync.WaitGroup
+}
+
+// recordFlights begins to wait for reasons to dump; end ends that.
+func (r *run) recordFlights(ranks []*build.Rank) *flights {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	f := &flights{r: r, ranks: ranks, session: cmp.Or(r.World.Session(), rand.Text()), host: host, over: make(chan struct{})}
+	f.all.Go(f.wait)
+	return f
+}
+
+// wait serves reasons from elsewhere: of the ends of the world the first alone.
+func (f *flights) wait() {
+	ended := f.r.World.Ended()
+	for {
+		select {
+		case <-ended:
+			ended = nil
+			f.dump("another process was lost or has failed", true)
+		case <-f.r.Dump:
+			f.dump("asked", false)
+			f.r.Observer.Note("dumped the last operations of every rank to " + f.dir())
+		case <-f.over:
+			return
+		}
+	}
+}
+
+// end dumps once more where the run ends by a fault: all that its ranks have done is
+// known now. In a world of several processes any failure is one to the others.
+func (f *flights) end(ctx context.Context, err error) {
+	close(f.over)
+	f.all.Wait()
+	asked := errors.Is(err, ErrElsewhere) || ctx.Err() != nil && errors.Is(err, context.Cause(ctx))
+	if _, one := f.r.World.(alone); err == nil || asked || one && !parted(err) {
+		return
+	}
+	select {
+	case <-f.r.World.Ended():
+		err = f.r.World.Explain(err) // which is known
+	default:
+	}
+	f.dump(err.Error(), true)
+}
+
+func (f *flights) dir() string { return filepath.Join(f.r.Out, flight.Folder) }
+
+// dump writes a file for each rank. What cannot be written is told and keeps nobody.
+func (f *flights) dump(why string, fault bool) {
+	for _, rank := range f.ranks {
+		d := flight.New(rank.Recorder.Read())
+		d.Session, d.Why, d.Fault, d.Rank, d.World = f.session, why, fault, rank.Rank, f.r.c.Parallel.Ranks
+		d.Process, d.Host, d.Pid = f.r.World.Process(), f.host, os.Getpid()
+		if err := d.Write(f.dir()); err != nil {
+			f.r.Observer.Note(fmt.Sprintf("the last operations of rank %d are not dumped: %v", rank.Rank, err))
+		}
+	}
+}
