@@ -91,7 +91,7 @@ func Merge(all []Dump) (*Report, error) {
 			r.Groups = append(r.Groups, g)
 		}
 	}
-	r.judge(of)
+	r.conclude(of)
 	return r, nil
 }
 
@@ -215,9 +215,9 @@ func (g *Group) call(o collective.Operation, rank int) {
 	g.Calls = append(g.Calls, Call{o.Call(), o.Label, []int{rank}})
 }
 
-// judge says who is to be looked at: ranks that call something else; ranks for
+// conclude says who is to be looked at: ranks that call something else; ranks for
 // which others wait and that wait for nobody themselves; ranks without a dump.
-func (r *Report) judge(of map[int]*Dump) {
+func (r *Report) conclude(of map[int]*Dump) {
 	waits := map[int]bool{}
 	for _, g := range r.Groups {
 		for _, rank := range g.In {
@@ -225,7 +225,7 @@ func (r *Report) judge(of map[int]*Dump) {
 		}
 	}
 	for _, g := range r.Groups {
-		r.judgeGroup(g, waits, of)
+		r.concludeFor(g, waits, of)
 	}
 	if len(r.Verdict) == 0 {
 		said := "all ranks have done the same operations"
@@ -236,7 +236,7 @@ func (r *Report) judge(of map[int]*Dump) {
 	}
 }
 
-func (r *Report) judgeGroup(g Group, waits map[int]bool, of map[int]*Dump) {
+func (r *Report) concludeFor(g Group, waits map[int]bool, of map[int]*Dump) {
 	where := fmt.Sprintf("operation %d of %s", g.Seq, g.Name)
 	if len(g.Ranks) < r.World {
 		where += fmt.Sprintf(" of ranks %s", list(g.Ranks))
