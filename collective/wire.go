@@ -18,6 +18,9 @@ type Wire interface {
 	Size() int
 	// Name is what errors call rank r.
 	Name(r int) int
+	// Host is the number of the host of rank r: ranks of equal numbers reach each
+	// other without a network.
+	Host(r int) int
 	// Note sends a few bytes, which are copied. A peer that does not poll may be
 	// sent at most NotesAhead of them.
 	Note(to int, n Note)

@@ -10,28 +10,31 @@ import (
 
 // Wired is a rank of a group whose ranks may be in other processes, over a Wire.
 //
-// An operation is a flat exchange. Every rank tells every other what it calls,
-// by a note. Part r of a gather goes from rank r to all; part r of a reduction
-// from all to rank r, which adds in rank order. A part travels in chunks of at
-// most a mebibyte, of which two are in flight to each peer: a note of the call
-// says that the rank has memory for the first ones, a credit that it has for
-// one more. So nothing is ever sent to who has no memory for it, and receiving,
-// adding and sending go on at once.
+// Every rank tells every other what it calls, by a note. Then parts of the buffer
+// travel as the operation's route says, flat or by host: whichever costs less. A
+// part travels in chunks of at most a mebibyte, of which two are in flight to each
+// peer: a note of the call says that the rank has memory for the first ones, a
+// credit that it has for one more. So nothing is ever sent to who has no memory for
+// it, and receiving, adding and sending go on at once. What depends on what is the
+// same for all: chunk by chunk, and of a chunk part by part. So nobody waits in a
+// circle.
 //
-// Chunks of a gather are received where they belong, those of a reduction into
-// bounce memory of peers × 2 chunks, from where they are added, all ranks' of a
-// chunk at once, in the order and by the kernel of Local.
+// Chunks of a gather, and finished sums, are received where they belong; what is to
+// be added into bounce memory, from where all that make up a chunk are added at once,
+// in the order and by the kernel of Local.
 //
 // The host can address all buffers; those of other memory are Staged's.
 type Wired struct {
 	wire    Wire
 	failure *failure
 	calls   freeList[wiredCall]
+	routing *routing
 
-	bounce []float64       // (peers × window × slot bytes) or shorter
+	bounce device.Buffer   // of BounceBytes, or of what operations have needed so far
+	busy   [outgoing]bool  // slots of sums that are on their way
 	peers  []peer          // (Size) by rank; this rank's own is not used
 	said   []call          // (Size) what the ranks call
-	terms  []device.Buffer // (Size) of a sum
+	terms  []device.Buffer // (Size + 1) of a sum
 	gone   error           // why the first peer left
 
 	mu       sync.Mutex // of what follows, which Missing reads
@@ -44,14 +47,16 @@ type Wired struct {
 }
 
 // peer is an operation as far as it concerns one other rank. Numbers are of
-// chunks.
+// messages.
 type peer struct {
 	came     bool // its call
 	ahead    bool // its call of the next operation, which is in next
 	done     bool // nothing is outstanding, of either side
 	posted   int  // this rank has posted memory for
 	received int
+	taken    int // of received, what has been added
 	allowed  int // the peer has memory for
+	made     int // sums for it
 	sent     int // posted
 	written  int // out
 	next     call
@@ -72,13 +77,16 @@ type wiredCall struct {
 	g          *Wired
 	q          WireQueue
 	whole, own device.Buffer
-	chunk      int // elements of a chunk
-	chunks     int // of a part
-	added      int // chunks of a reduction
-	have       int // peers that have sent chunk number added
-	open       int // peers that are not done
-	parted     bool
-	run        func() error
+	routes     *routes
+	*route
+	chunk  int // elements of a chunk
+	chunks int // of a part
+	slot   int // bytes of a slot of bounce memory
+	added  int // chunks of adds
+	have   int // of near, those that have sent what comes next
+	open   int // peers that are not done
+	parted bool
+	run    func() error
 }
 
 // WireQueue is a queue that runs the operations of a Wired.
@@ -86,36 +94,26 @@ type WireQueue interface {
 	device.Queue
 	Call(name string, f func() error)
 	// AddUp sets dst to the sum of src, as LocalQueue's SumAll does, but now, in
-	// host memory, on the calling goroutine.
+	// host memory, on the calling goroutine. Of 16-bit types some may be float32.
 	AddUp(dst device.Buffer, src []device.Buffer)
 }
 
-const (
-	// window is the chunks in flight to each peer.
-	window = 2
-	// mostChunk and leastChunk are bytes: a chunk is shorter where there are so
-	// many peers that bounce memory would be more than mostBounce.
-	mostChunk, leastChunk = 1 << 20, 1 << 16
-	mostBounce            = 128 << 20
-)
-
-// chunkBytes is the bytes of a chunk in a group of a size.
-func chunkBytes(size int) int {
-	return min(mostChunk, max(leastChunk, mostBounce/(window*max(1, size-1))&^63))
-}
-
-// BounceBytes is the bounce memory of a rank of a group that reduces parts of up
-// to so many bytes.
-func BounceBytes(size, part int) int {
-	return (size - 1) * window * min(chunkBytes(size), (part+63)&^63)
-}
-
 // NewWired is a group over a wire.
-func NewWired(w Wire) *Wired { return newWired(w, &failure{why: ErrPeerLost{w.Name(w.Rank())}}) }
+func NewWired(w Wire) *Wired { return NewWiredBy(w, Cheapest) }
 
-func newWired(w Wire, f *failure) *Wired {
+// NewWiredBy is NewWired with a routing, the same on all ranks.
+func NewWiredBy(w Wire, how Routing) *Wired {
+	return newWired(w, &failure{why: ErrPeerLost{w.Name(w.Rank())}}, how)
+}
+
+func newWired(w Wire, f *failure, how Routing) *Wired {
 	n := w.Size()
-	return &Wired{wire: w, failure: f, peers: make([]peer, n), said: make([]call, n), terms: make([]device.Buffer, n), waitsFor: make([]owes, n)}
+	host := make([]int, n)
+	for r := range host {
+		host[r] = w.Host(r)
+	}
+	return &Wired{wire: w, failure: f, routing: newRouting(w.Rank(), host, how), peers: make([]peer, n), said: make([]call, n),
+		terms: make([]device.Buffer, 0, n+1), waitsFor: make([]owes, n)}
 }
 
 // Rank implements Group.
@@ -177,17 +175,14 @@ func (g *Wired) begin(c *wiredCall) error {
 		return why
 	}
 	c.measure()
-	if c.op == reduceScatter {
-		g.reserve(c)
-	}
 	if err := g.enter(c); err != nil {
 		return err
 	}
 	var n Note
-	c.encode(&n, chunkBytes(g.Size()))
+	c.encode(&n, c.routes.chunk)
 	for i := 1; i < g.Size(); i++ { // not all to rank 0 at first
 		p := (g.Rank() + i) % g.Size()
-		for range min(window, c.chunks) {
+		for range min(window, c.comes(p)) {
 			c.post(p)
 		}
 		g.wire.Note(p, n)
@@ -208,20 +203,42 @@ func (g *Wired) begin(c *wiredCall) error {
 	return c.sum()
 }
 
-// measure cuts the parts into chunks.
+// measure chooses the route and cuts the parts into chunks.
 func (c *wiredCall) measure() {
-	part := PartLen(c.g, c.whole)
-	c.chunk = chunkBytes(c.g.Size()) / c.t.Size()
+	g := c.g
+	part, elem := PartLen(g, c.whole), c.t.Size()
+	c.routes = g.routing.of(c.call)
+	c.route = c.routes.gather
+	if c.op == reduceScatter {
+		c.route, elem = c.routes.reduce, accumulator(c.t).Size()
+		c.slot = slotBytes(c.routes.chunk, part, c.t)
+		g.reserve(c.routes.slots() * c.slot)
+	}
+	c.chunk = c.routes.chunk / elem
 	c.chunks = (part + c.chunk - 1) / c.chunk
 	c.added, c.have, c.parted = 0, 0, false
-	c.open = c.g.Size() - 1
+	c.open = g.Size() - 1
 }
 
-// reserve has bounce memory for the operation's parts, allocated by the first
-// that needs so much.
-func (g *Wired) reserve(c *wiredCall) {
-	if words := BounceBytes(g.Size(), PartLen(g, c.whole)*c.t.Size()) / 8; len(g.bounce) < words {
-		g.bounce = make([]float64, words)
+// UseBounce gives the group, or the one that it wraps, the memory for chunks that
+// are added, of BounceBytes for the largest reduction; the group's owner frees it
+// after Close and Wait on its queues. Without it, or with less, the group allocates.
+// It is false if the group needs none.
+func UseBounce(g Group, b device.Buffer) bool {
+	w, ok := inspectable(g).(*Wired)
+	if ok && b.Host {
+		w.bounce = b
+	}
+	return ok
+}
+
+// Bounce is the bytes of memory for chunks that are added.
+func (g *Wired) Bounce() int { return g.bounce.Bytes() }
+
+// reserve has bounce memory for an operation.
+func (g *Wired) reserve(bytes int) {
+	if g.bounce.Bytes() < bytes {
+		g.bounce = device.OfF64(make([]float64, bytes/8))
 	}
 }
 
@@ -240,6 +257,7 @@ func (g *Wired) enter(c *wiredCall) error {
 		g.waitsFor[p] = itsCall
 	}
 	g.waitsFor[g.Rank()] = nothing
+	clear(g.busy[:])
 	return g.gone
 }
 
@@ -254,14 +272,21 @@ func (g *Wired) end(c *wiredCall, err error) error {
 	g.mu.Lock()
 	g.inside = false
 	g.mu.Unlock()
-	c.whole, c.own, c.q = device.Buffer{}, device.Buffer{}, nil
-	clear(g.terms)
+	c.whole, c.own, c.q, c.route = device.Buffer{}, device.Buffer{}, nil, nil
+	clear(g.terms[:cap(g.terms)])
 	g.calls.give(c)
 	return err
 }
 
 // over is whether all is received, added and out.
-func (c *wiredCall) over() bool { return c.open == 0 && (c.op == allGather || c.added == c.chunks) }
+func (c *wiredCall) over() bool { return c.open == 0 && c.added == c.items() }
+
+// items is how many chunks the rank adds.
+func (c *wiredCall) items() int { return len(c.adds) * c.chunks }
+
+// comes and goes are the messages from and to a peer.
+func (c *wiredCall) comes(p int) int { return len(c.in[p].parts) * c.chunks }
+func (c *wiredCall) goes(p int) int  { return len(c.out[p].parts) * c.chunks }
 
 // handle takes the operation a step further.
 func (c *wiredCall) handle(e Event) error {
@@ -283,19 +308,16 @@ func (c *wiredCall) handle(e Event) error {
 		}
 		return c.heard(e.Peer, next)
 	case Sent:
+		c.freed(e.Peer)
 		p.written++
 	case Received:
-		if p.received++; p.received == c.added+1 {
-			c.have++
-		}
-		if c.op == allGather {
-			c.again(e.Peer)
-		}
+		p.received++
+		c.came(e.Peer)
 	case Left:
 		if g.gone == nil {
 			g.gone = e.Why
 		}
-		if c.needs(p) {
+		if c.needs(e.Peer) {
 			return e.Why
 		}
 		return nil
@@ -306,8 +328,8 @@ func (c *wiredCall) handle(e Event) error {
 
 // needs is whether the operation cannot end without the peer. What has been
 // handed to the wire is not waited for: the peer may have it.
-func (c *wiredCall) needs(p *peer) bool {
-	return !p.came || p.received < c.chunks || p.sent < c.chunks
+func (c *wiredCall) needs(p int) bool {
+	return !c.g.peers[p].came || c.g.peers[p].received < c.comes(p) || c.g.peers[p].sent < c.goes(p)
 }
 
 // heard compares the call of a peer with the rank's own and begins to send to it.
@@ -323,7 +345,7 @@ func (c *wiredCall) heard(p int, its call) error {
 	if its != c.call {
 		c.parted = true
 	} else {
-		g.peers[p].allowed += min(window, c.chunks)
+		g.peers[p].allowed += min(window, c.goes(p))
 	}
 	if all && c.parted {
 		return divergence(g.said, g.Name)
@@ -332,22 +354,84 @@ func (c *wiredCall) heard(p int, its call) error {
 	return nil
 }
 
-// send posts what the peer has memory for.
+// send posts what is there and the peer has memory for.
 func (c *wiredCall) send(to int) {
 	p := &c.g.peers[to]
-	for p.sent < min(p.allowed, c.chunks) {
-		from := c.own
-		if c.op == reduceScatter {
-			from = Part(c.g, c.whole, to)
-		}
-		c.g.wire.Send(to, c.cut(from, p.sent).Raw())
+	for p.sent < min(p.allowed, c.goes(to)) && c.ready(to, p.sent) {
+		c.g.wire.Send(to, c.leaves(to, p.sent).Raw())
 		p.sent++
 	}
-	if !p.done && !c.needs(p) && p.written == c.chunks {
+	if !p.done && !c.needs(to) && p.written == c.goes(to) {
 		p.done = true
 		c.open--
 	}
 	c.note(to)
+}
+
+// ready is whether message i to a peer is there.
+func (c *wiredCall) ready(to, i int) bool {
+	s := &c.out[to]
+	switch s.of {
+	case partial, final:
+		return i < c.g.peers[to].made
+	case copied:
+		chunk, part := s.at(i)
+		return part == c.g.Rank() || c.g.peers[part].received > chunk
+	}
+	return true
+}
+
+// leaves is where message i to a peer is.
+func (c *wiredCall) leaves(to, i int) device.Buffer {
+	s := &c.out[to]
+	chunk, part := s.at(i)
+	switch {
+	case s.of == partial || s.of == final:
+		return c.sumSlot(c.itemOf(s, i))
+	case s.of == copied && part == c.g.Rank():
+		return c.cut(c.own, chunk)
+	}
+	return c.cut(Part(c.g, c.whole, part), chunk)
+}
+
+// itemOf is which of the chunks that the rank adds is message i of sums.
+func (c *wiredCall) itemOf(s *stream, i int) int {
+	return i/len(s.parts)*len(c.adds) + int(s.item[i%len(s.parts)])
+}
+
+// freed is called when the oldest message to a peer is out, before it is counted: the
+// slot of a sum is free.
+func (c *wiredCall) freed(to int) {
+	if s := &c.out[to]; s.of == partial || s.of == final {
+		c.g.busy[c.itemOf(s, c.g.peers[to].written)%outgoing] = false
+	}
+}
+
+// came is called when a message has come.
+func (c *wiredCall) came(from int) {
+	p := &c.g.peers[from]
+	switch c.in[from].of {
+	case term:
+		if p.received == p.taken+1 {
+			c.have++
+		}
+	case copied:
+		c.again(from)
+		if _, part := c.in[from].at(p.received - 1); c.relays && part == from {
+			c.passOn()
+		}
+	case final:
+		c.again(from)
+	}
+}
+
+// passOn sends to the ranks of this host what others sent to it.
+func (c *wiredCall) passOn() {
+	for p := range c.out {
+		if len(c.out[p].parts) > 1 {
+			c.send(p)
+		}
+	}
 }
 
 // note keeps what Missing reads.
@@ -356,7 +440,7 @@ func (c *wiredCall) note(from int) {
 	switch p := &c.g.peers[from]; {
 	case !p.came:
 		what = itsCall
-	case p.received < c.chunks || p.written < c.chunks:
+	case p.received < c.comes(from) || p.written < c.goes(from):
 		what = chunks
 	}
 	c.g.mu.Lock()
@@ -370,68 +454,128 @@ func (c *wiredCall) cut(part device.Buffer, k int) device.Buffer {
 	return part.Slice(k*c.chunk, min((k+1)*c.chunk, part.N))
 }
 
-// post has memory for the peer's next chunk.
+// post has memory for the peer's next message.
 func (c *wiredCall) post(from int) {
 	p := &c.g.peers[from]
-	to := Part(c.g, c.whole, from)
-	if c.op == reduceScatter {
-		to = c.slot(from, p.posted)
-	}
-	if c.op == allGather {
-		to = c.cut(to, p.posted)
-	}
+	to := c.enters(from, p.posted)
 	p.posted++
 	c.g.wire.Recv(from, to.Raw())
 }
 
-// again posts memory for another chunk, if there is one, and lets the peer know.
+// enters is where message i of a peer belongs.
+func (c *wiredCall) enters(from, i int) device.Buffer {
+	s := &c.in[from]
+	chunk, part := s.at(i)
+	switch s.of {
+	case copied:
+		return c.cut(Part(c.g, c.whole, part), chunk)
+	case final:
+		return c.cut(c.own, chunk)
+	}
+	t := c.t
+	if s.of == partial {
+		t = accumulator(t)
+	}
+	return c.slotAt(int(c.place[from])*window+i%window, t, chunk)
+}
+
+// sumSlot is where chunk n of those that the rank adds waits to be sent.
+func (c *wiredCall) sumSlot(n int) device.Buffer {
+	t := c.t
+	if !c.last {
+		t = accumulator(t)
+	}
+	return c.slotAt(c.routes.streams*window+n%outgoing, t, n/len(c.adds))
+}
+
+// slotAt is a slot of bounce memory, for chunk k of a part.
+func (c *wiredCall) slotAt(n int, t device.DType, k int) device.Buffer {
+	b := device.Buffer{Type: t, Host: true, N: c.cut(c.own, k).N}
+	if b.N > 0 {
+		b.Ptr = unsafe.Add(c.g.bounce.Ptr, n*c.slot)
+	}
+	return b
+}
+
+// again posts memory for another message, if there is one, and lets the peer know.
 func (c *wiredCall) again(from int) {
-	if c.g.peers[from].posted < c.chunks {
+	if c.g.peers[from].posted < c.comes(from) {
 		c.post(from)
 		c.g.wire.Note(from, Note{noteCredit})
 	}
 }
 
-// slot is bounce memory for chunk k of a peer.
-func (c *wiredCall) slot(from, k int) device.Buffer {
-	g := c.g
-	if from > g.Rank() {
-		from--
-	}
-	words := BounceBytes(g.Size(), PartLen(g, c.whole)*c.t.Size()) / 8 / window / (g.Size() - 1)
-	at := (from*window + k%window) * words
-	b := device.Buffer{Type: c.t, Host: true, N: c.cut(c.own, k).N}
-	if b.N > 0 {
-		b.Ptr = unsafe.Pointer(&g.bounce[at])
-	}
-	return b
-}
-
-// sum adds the chunks that all ranks have sent.
+// sum adds chunks of which all is there, as far as there is room for the sums.
 func (c *wiredCall) sum() error {
-	g := c.g
-	for c.op == reduceScatter && c.added < c.chunks && c.have == g.Size()-1 {
-		for r := range g.terms {
-			if r == g.Rank() {
-				g.terms[r] = c.cut(Own(g, c.whole), c.added)
-			} else {
-				g.terms[r] = c.slot(r, c.added)
-			}
+	for c.addable() {
+		i, chunk := c.added%len(c.adds), c.added/len(c.adds)
+		to := int(c.after[i])
+		sum := c.cut(c.own, chunk)
+		if to != c.g.Rank() {
+			sum = c.sumSlot(c.added)
+			c.g.busy[c.added%outgoing] = true
 		}
-		c.q.AddUp(c.cut(c.own, c.added), g.terms)
+		c.q.AddUp(sum, c.addends(i, chunk))
 		c.added++
-		c.have = 0
-		for p := range g.peers {
-			if p == g.Rank() {
-				continue
-			}
-			if g.peers[p].received > c.added {
-				c.have++
-			}
-			c.again(p)
+		c.take(i)
+		if to != c.g.Rank() {
+			c.g.peers[to].made++
+			c.send(to)
 		}
 	}
 	return nil
+}
+
+// addable is whether the chunk that comes next can be added.
+func (c *wiredCall) addable() bool {
+	if c.added == c.items() || c.have < len(c.near) {
+		return false
+	}
+	i := c.added % len(c.adds)
+	if !c.first {
+		if p := &c.g.peers[c.before[i]]; p.received == p.taken {
+			return false
+		}
+	}
+	return int(c.after[i]) == c.g.Rank() || !c.g.busy[c.added%outgoing]
+}
+
+// addends are what chunk k of part adds[i] is the sum of: what others have summed,
+// then the ranks' own, in rank order.
+func (c *wiredCall) addends(i, k int) []device.Buffer {
+	g := c.g
+	terms := g.terms[:0]
+	if !c.first {
+		from := int(c.before[i])
+		terms = append(terms, c.enters(from, g.peers[from].taken))
+	}
+	mine := c.cut(Part(g, c.whole, int(c.adds[i])), k)
+	for n, p := range c.near {
+		if int(p) > g.Rank() && (n == 0 || int(c.near[n-1]) < g.Rank()) {
+			terms = append(terms, mine)
+		}
+		terms = append(terms, c.enters(int(p), g.peers[p].taken))
+	}
+	if n := len(c.near); n == 0 || int(c.near[n-1]) < g.Rank() {
+		terms = append(terms, mine)
+	}
+	return terms
+}
+
+// take has used what was added of adds[i].
+func (c *wiredCall) take(i int) {
+	c.have = 0
+	for _, p := range c.near {
+		it := &c.g.peers[p]
+		if it.taken++; it.received > it.taken {
+			c.have++
+		}
+		c.again(int(p))
+	}
+	if !c.first {
+		c.g.peers[c.before[i]].taken++
+		c.again(int(c.before[i]))
+	}
 }
 
 // why is what operations of this rank fail with after the group's end.

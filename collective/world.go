@@ -81,7 +81,7 @@ func WiredWorld(m shard.Mesh, r int, wire func(group, at int) Wire) Ranks {
 	var mine []Group // world, shard, replica
 	for i, names := range MeshGroups(m) {
 		if at := slices.Index(names, r); at >= 0 && i != SavesGroup {
-			mine = append(mine, newWired(wire(i, at), f))
+			mine = append(mine, newWired(wire(i, at), f, Cheapest))
 		}
 	}
 	return Ranks{World: mine[0], Shard: mine[1], Replica: mine[2]}

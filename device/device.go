@@ -58,11 +58,12 @@ const (
 	Wires                  // what collectives between processes pass through, in host memory
 	Snapshot               // checkpoint staging
 	Workspace              // of kernels
+	Bounce                 // of collectives between processes: what is on its way
 	Uses                   // number of categories
 )
 
 var useNames = [Uses]string{"params", "gathered", "grads", "unit_grads", "master",
-	"optimizer", "activations", "inputs", "stats", "offload_staging", "wire_staging", "checkpoint_staging", "workspace"}
+	"optimizer", "activations", "inputs", "stats", "offload_staging", "wire_staging", "checkpoint_staging", "workspace", "bounce"}
 
 func (u Use) String() string { return useNames[u] }
 

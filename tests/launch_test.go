@@ -23,6 +23,8 @@ func (p portion) Beside(m shard.Mesh) int { return m.World() }
 func (p portion) Before(shard.Mesh) int   { return p.here[0] }
 func (p portion) Staged() bool            { return false }
 
+func (portion) HostsOf(shard.Mesh) []int { return nil }
+
 func (p portion) Groups(shard.Mesh) (mine []collective.Ranks, err error) {
 	for _, r := range p.here {
 		mine = append(mine, p.groups[r])

@@ -14,6 +14,7 @@ import (
 
 	"zeroth/input"
 	"zeroth/job/bench"
+	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/fit"
 	"zeroth/job/plan"
@@ -27,6 +28,9 @@ type planned struct {
 	model string
 	world int
 	gpus  int
+
+	processes, hosts int // that have the ranks; 0: one
+
 	gpu   string // memory of a GPU, with its unit
 	keys  [][2]*string
 	json  bool
@@ -102,7 +106,23 @@ func (p *planned) load(args []string) (*config.Config, plan.Machine, error) {
 		m.Memory = bytes
 	}
 	c, err := config.Draft(p.file, p.overlays())
+	if err == nil {
+		m.Spread, err = p.spread(c)
+	}
 	return c, m, err
+}
+
+// spread is the processes and hosts to plan for; zero: one of each.
+func (p *planned) spread(c *config.Config) (s build.Spread, err error) {
+	if !p.given("processes") && !p.given("hosts") {
+		return s, nil
+	}
+	s.Hosts = max(1, p.hosts)
+	s.Processes = max(s.Hosts, p.processes)
+	if p.processes < 0 || p.hosts < 0 || c.Parallel.Ranks%s.Processes != 0 || s.Processes%s.Hosts != 0 {
+		return s, input.BadInput(fmt.Errorf("--processes %d --hosts %d for %d ranks; want equally many ranks in each process, and processes on each host", s.Processes, s.Hosts, c.Parallel.Ranks))
+	}
+	return s, nil
 }
 
 // overlays are the flags as sets. The order is that of the command's rank.
@@ -155,7 +175,7 @@ file describes any other, in JSON: see examples/machine.json.`,
 				return err
 			}
 			of := fit.PlanHere
-			if m.GPU || p.given("world") { // not this machine's memory
+			if m.GPU || p.given("world") || p.hosts > 1 { // not this machine's memory
 				of = plan.New
 			}
 			planned, err := of(c, m)
@@ -190,6 +210,8 @@ file describes any other, in JSON: see examples/machine.json.`,
 	p.flags(cmd.Flags())
 	f := cmd.Flags()
 	intVar(f, &p.world, "world", 0, "plan for so many ranks of this machine's kind")
+	intVar(f, &p.processes, "processes", 0, "plan for ranks in so many processes, which need memory for what is on its way between them")
+	intVar(f, &p.hosts, "hosts", 0, "on so many hosts")
 	o.pictures.flags(f)
 	f.StringVar(&o.machine, "machine", "", "simulate a step's time on: here, "+strings.Join(sim.HardwareNames(), ", ")+", or a `file`")
 	f.StringVar(&o.trace, "trace", "", "write what the queues of a rank will do to a `file` that ui.perfetto.dev opens; needs --machine")

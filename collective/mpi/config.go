@@ -5,6 +5,7 @@ package mpi
 type Config struct {
 	Process, PerProcess int
 	Groups              [][]int // world ranks of each group; a group's number is its index
+	Hosts               []int   // by process: the number of its host; nil: all have one
 	// Hurry, once it is closed, has nobody wait for peers longer than a moment. May be nil.
 	Hurry <-chan struct{}
 }

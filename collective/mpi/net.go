@@ -70,6 +70,14 @@ func intersects(all map[int]bool, names []int) bool {
 
 func (n *Net) processOf(worldRank int) int { return worldRank / n.cfg.PerProcess }
 
+// host is the number of a world rank's host.
+func (n *Net) host(worldRank int) int {
+	if n.cfg.Hosts == nil {
+		return 0
+	}
+	return n.cfg.Hosts[n.processOf(worldRank)]
+}
+
 // tag is that of the messages from one rank to another, control or data.
 func (n *Net) tag(channel, from, to, kind int) int {
 	per := n.cfg.PerProcess

@@ -89,6 +89,9 @@ func (p *port) Size() int { return len(p.names) }
 // Name implements collective.Wire.
 func (p *port) Name(r int) int { return p.names[r] }
 
+// Host implements collective.Wire.
+func (p *port) Host(r int) int { return p.net.host(p.names[r]) }
+
 // Note implements collective.Wire.
 func (p *port) Note(to int, n collective.Note) {
 	p.mu.Lock()

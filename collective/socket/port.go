@@ -44,6 +44,9 @@ func (p *port) Size() int { return len(p.names) }
 // Name implements collective.Wire.
 func (p *port) Name(r int) int { return p.names[r] }
 
+// Host implements collective.Wire.
+func (p *port) Host(r int) int { return p.net.host(p.names[r]) }
+
 // beside is the port of a peer in this process, nil if it is elsewhere.
 func (p *port) beside(peer int) *port { return p.net.ports[end{p.group, peer}] }
 

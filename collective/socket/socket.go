@@ -31,6 +31,7 @@ import (
 type Config struct {
 	Process, Processes, PerProcess int
 	Groups                         [][]int // world ranks of each group; a group's number is its index
+	Hosts                          []int   // (Processes) the number of each one's host; nil: all have one
 	// Lost hears, once, of a process whose connection broke while one of its ranks
 	// had not left. May be nil.
 	Lost func(process int, err error)
@@ -64,6 +65,14 @@ func New(cfg Config) *Net {
 }
 
 func (n *Net) processOf(worldRank int) int { return worldRank / n.cfg.PerProcess }
+
+// host is the number of a world rank's host.
+func (n *Net) host(worldRank int) int {
+	if n.cfg.Hosts == nil {
+		return 0
+	}
+	return n.cfg.Hosts[n.processOf(worldRank)]
+}
 
 // Wire is the end of a rank, of this process, of a group.
 func (n *Net) Wire(group, rank int) collective.Wire {

@@ -50,13 +50,13 @@ func listen(t testing.TB, network string) net.Listener {
 }
 
 // newWorld connects processes of so many ranks each.
-func newWorld(t testing.TB, network string, processes, perProcess int, groups [][]int) *world {
+func newWorld(t testing.TB, network string, processes, perProcess int, groups [][]int, hosts ...int) *world {
 	t.Helper()
 	ln := listen(t, network)
 	defer ln.Close()
 	w := &world{}
 	for p := range processes {
-		w.nets = append(w.nets, socket.New(socket.Config{Process: p, Processes: processes, PerProcess: perProcess, Groups: groups}))
+		w.nets = append(w.nets, socket.New(socket.Config{Process: p, Processes: processes, PerProcess: perProcess, Groups: groups, Hosts: hosts}))
 		for q := range p {
 			a, b := pair(t, ln)
 			w.nets[p].Add(q, a)
@@ -102,17 +102,20 @@ func (e *ending) Close() error {
 
 // opener opens groups of one world, perProcess ranks to a process where that
 // divides them.
-func opener(t testing.TB, network string, perProcess int) func(size int) []collective.Group {
+func opener(t testing.TB, network string, perProcess int, hosts ...int) func(size int) []collective.Group {
 	return func(size int) []collective.Group {
-		per := perProcess
+		per, how := perProcess, collective.Cheapest
 		if size%per != 0 {
 			per = 1
 		}
-		w := newWorld(t, network, size/per, per, [][]int{count(size)})
+		if hosts != nil {
+			how = collective.ByHost
+		}
+		w := newWorld(t, network, size/per, per, [][]int{count(size)}, hosts[:min(len(hosts), size/per)]...)
 		w.open.Store(int32(size))
 		var groups []collective.Group
 		for r := range size {
-			groups = append(groups, &ending{Inspectable: collective.NewWired(w.nets[r/per].Wire(0, r)), w: w})
+			groups = append(groups, &ending{Inspectable: collective.NewWiredBy(w.nets[r/per].Wire(0, r), how), w: w})
 		}
 		return groups
 	}
@@ -123,6 +126,20 @@ func TestTCPConforms(t *testing.T)   { conformance.Run(t, opener(t, "tcp", 1)) }
 func TestMixedConforms(t *testing.T) { conformance.Run(t, opener(t, "unix", 2)) }
 func TestMemoryConforms(t *testing.T) {
 	conformance.Run(t, func(size int) []collective.Group { return opener(t, "unix", size)(size) })
+}
+
+// Ranks spread over hosts give the bits of ranks of one, whatever has how many.
+func TestHostsConform(t *testing.T) {
+	for name, hosts := range map[string][]int{
+		"pairs": {0, 0, 1, 1, 2, 2, 3, 3}, "one and three and more": {0, 1, 1, 1, 2, 2, 2, 2}, "scattered": {0, 1, 1, 0, 2, 2, 0, 0},
+		"five and three": {0, 0, 0, 0, 0, 1, 1, 1}, "in turns": {0, 1, 0, 1, 0, 1, 0, 1}, "threes": {4, 4, 4, 9, 9, 9, 1, 1},
+	} {
+		if testing.Short() && name != "one and three and more" && name != "scattered" {
+			continue
+		}
+		t.Run(name, func(t *testing.T) { conformance.Run(t, opener(t, "unix", 1, hosts...)) })
+	}
+	t.Run("two a process", func(t *testing.T) { conformance.Run(t, opener(t, "tcp", 2, 0, 0, 1, 1, 2, 2, 3, 3)) })
 }
 
 // TestMeshOverWires sums world ranks in each group of each rank of a mesh, in all
@@ -171,16 +188,4 @@ func sumsNames(g collective.Group, rank int, members []int) error {
 		}
 	}
 	return nil
-}
-
-// TestBounceBytes pins the formula: two chunks for each peer, of a mebibyte at
-// most, and all of it bounded.
-func TestBounceBytes(t *testing.T) {
-	for _, c := range []struct{ size, part, want int }{
-		{1, 1 << 30, 0}, {2, 100, 2 * 128}, {2, 1 << 30, 2 << 20}, {8, 1 << 30, 7 * 2 << 20}, {1001, 1 << 30, 1000 * 2 * (128 << 20 / 2000 &^ 63)},
-	} {
-		if got := collective.BounceBytes(c.size, c.part); got != c.want {
-			t.Errorf("%d ranks, parts of %d bytes: %d, want %d", c.size, c.part, got, c.want)
-		}
-	}
 }

@@ -89,6 +89,28 @@ func checkAddUp(t *testing.T, dt device.DType, count, n int) {
 	sameNumbers(t, "in place", own, want)
 }
 
+// A sum that is taken in pieces, of which all but the last are float32, has the bits of
+// one that is taken at once.
+func TestAddUpInPieces(t *testing.T) {
+	rng := rand.New(rand.NewPCG(7, 7))
+	for _, dt := range []device.DType{device.F32, device.BF16, device.F16} {
+		for _, n := range []int{1, 16, 83, 3000} {
+			src := make([]device.Buffer, 6)
+			for i := range src {
+				src[i] = oddNumbers(rng, dt, n)
+			}
+			so := newVec(device.F32, n)
+			kernel.AddUp(so.Buf, src[:1])
+			kernel.AddUp(so.Buf, append([]device.Buffer{so.Buf}, src[1:4]...))
+			got := newVec(dt, n)
+			kernel.AddUp(got.Buf, append([]device.Buffer{so.Buf}, src[4:]...))
+			so.checkGuards(t)
+			got.checkGuards(t)
+			sameNumbers(t, fmt.Sprint(dt, " x", n), got.Buf, sumOracle(dt, src))
+		}
+	}
+}
+
 // sameNumbers compares bits, of NaN only that it is one.
 func sameNumbers(t *testing.T, what string, got, want device.Buffer) {
 	t.Helper()

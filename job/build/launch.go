@@ -19,6 +19,9 @@ type Launch interface {
 	Before(m shard.Mesh) int
 	// Staged says that Groups move memory alone that the host can address.
 	Staged() bool
+	// HostsOf is the number of each world rank's host; nil if all ranks are of one
+	// process, which needs no memory for what is on its way.
+	HostsOf(m shard.Mesh) []int
 	// Groups opens the groups of the ranks Here, in their order. The ranks close
 	// them.
 	Groups(m shard.Mesh) ([]collective.Ranks, error)
@@ -47,6 +50,9 @@ func (OneProcess) Before(shard.Mesh) int { return 0 }
 
 // Staged is false: ranks of a process reach each other's memory.
 func (OneProcess) Staged() bool { return false }
+
+// HostsOf is nil.
+func (OneProcess) HostsOf(shard.Mesh) []int { return nil }
 
 // Groups are in memory.
 func (OneProcess) Groups(m shard.Mesh) ([]collective.Ranks, error) {

@@ -48,9 +48,10 @@ type Rank struct {
 	Recorder *collective.Recorder // of its operations
 
 	timeout time.Duration
-	wires   device.Buffer // of Host: what Groups pass through; may be empty
-	ends    []func()      // what is to be closed before the queues
-	Lost    atomic.Bool   // Together has left it behind
+	wires   device.Buffer   // of Host: what Groups pass through; may be empty
+	bounce  []device.Buffer // memory of the groups for what is on its way, the host's
+	ends    []func()        // what is to be closed before the queues
+	Lost    atomic.Bool     // Together has left it behind
 }
 
 // Hooks are test hooks: wrappers and stand-ins for what a rank is built from. The
@@ -112,6 +113,9 @@ func Open(c *config.Config, s Setup) (ranks []*Rank, err error) {
 		}
 		if err == nil {
 			err = rank.open(c, s.Plan.Arena, run, s.Hooks)
+		}
+		if err == nil {
+			err = rank.lendBounce(mesh, l.HostsOf(mesh))
 		}
 		if err != nil {
 			CloseAll(ranks)
@@ -251,6 +255,9 @@ func (r *Rank) Close() {
 	}
 	if r.Trainer != nil {
 		r.Trainer.Free()
+	}
+	for _, b := range r.bounce {
+		r.HostMemory().Free(b)
 	}
 	if r.Device != nil {
 		r.Device.Close()

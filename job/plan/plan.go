@@ -33,6 +33,7 @@ const (
 	OffloadStaging
 	WireStaging
 	CheckpointStaging
+	BounceMemory
 	Categories // number of categories
 )
 
@@ -72,6 +73,7 @@ var categories = [Categories]category{
 	OffloadStaging:    {"offload_staging", "offload staging", device.Staging, "zero.offload"},
 	WireStaging:       {"wire_staging", "wire staging", device.Wires, "parallel.collective fast; one process"},
 	CheckpointStaging: {"checkpoint_staging", "checkpoint staging", device.Snapshot, "checkpoint.async"},
+	BounceMemory:      {"bounce", "bounce memory of collectives", device.Bounce, "ranks of a process, parallel.shard"},
 }
 
 func (c Category) String() string { return categories[c].name }
@@ -145,6 +147,15 @@ type Plan struct {
 type Machine struct {
 	GPU    bool  // ranks are GPUs, whose kernels' work space is not the CPU's
 	Memory int64 // bytes a rank's device has; 0: what parallel.memory says
+
+	Spread build.Spread // of the ranks over processes; zero: one
+}
+
+func (m Machine) launch() build.Launch {
+	if m.Spread.Processes == 0 {
+		return build.OneProcess{}
+	}
+	return m.Spread
 }
 
 // New is a dry run of a step of the job on a device that only counts. It reads
@@ -156,12 +167,13 @@ func plan(c *config.Config, m Machine, micros int) (*Plan, error) {
 	if m.Memory == 0 {
 		m.Memory = c.Parallel.Memory
 	}
-	f, err := build.DryRunWith(c, build.Setup{}, micros)
+	setup := build.Setup{Launch: m.launch()}
+	f, err := build.DryRunWith(c, setup, micros)
 	if err != nil {
 		return nil, err
 	}
 	var w *Tracker
-	t, _, _, err := build.DryRank(build.Micros(c, micros), f.Arena, build.Setup{}, func(z *zero.Config) { w = NewTracker(z) })
+	t, _, _, err := build.DryRank(build.Micros(c, micros), f.Arena, setup, func(z *zero.Config) { w = NewTracker(z) })
 	if err != nil {
 		return nil, err
 	}

@@ -21,11 +21,12 @@ var colors = [Categories]show.Color{
 	Logits: {Light: "#c83c28", Dark: "#e0553f"}, WorkSpace: {Light: "#f0917a", Dark: "#f7ae9c"},
 	KernelSpace: {Light: "#7a7a7a", Dark: "#8c8c8c"}, TokenIDs: {Light: "#4a4a4a", Dark: "#6a6a6a"}, Statistics: {Light: "#b4b4b4", Dark: "#c8c8c8"},
 	OffloadStaging: {Light: "#9c6b1e", Dark: "#c08a36"}, WireStaging: {Light: "#b98a45", Dark: "#d3aa63"}, CheckpointStaging: {Light: "#d6b56a", Dark: "#e6cd92"},
+	BounceMemory: {Light: "#6b7a2e", Dark: "#8fa045"},
 }
 
 // stacking is the categories from the bottom of a drawing: what changes least
 // comes first.
-var stacking = []Category{Params, MasterCopy, OptimizerStates, KernelSpace, TokenIDs, Statistics, OffloadStaging, WireStaging, CheckpointStaging,
+var stacking = []Category{Params, MasterCopy, OptimizerStates, KernelSpace, TokenIDs, Statistics, OffloadStaging, WireStaging, CheckpointStaging, BounceMemory,
 	Gradients, UnitGradients, GatheredUnits, SavedActivations, Recomputed, Logits, WorkSpace}
 
 // used are the categories that any event has something in, from the bottom of a

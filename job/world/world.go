@@ -347,6 +347,30 @@ func (w *World) beside(end int) (n int) {
 // Staged implements build.Launch: frames are of the host's memory.
 func (w *World) Staged() bool { return true }
 
+// hosts are numbers of the processes' hosts: that of the first which has the same
+// kernel. Where that is not known a process is by itself.
+func (w *World) hosts() []int {
+	numbers, first := make([]int, len(w.star.Members)), map[string]int{}
+	for p, m := range w.star.Members {
+		numbers[p] = p
+		if at, ok := first[m.Boot]; ok {
+			numbers[p] = at
+		} else if m.Boot != "" {
+			first[m.Boot] = p
+		}
+	}
+	return numbers
+}
+
+// HostsOf implements build.Launch.
+func (w *World) HostsOf(m shard.Mesh) (numbers []int) {
+	of := w.hosts()
+	for r := range m.World() {
+		numbers = append(numbers, of[r/w.cfg.PerProcess])
+	}
+	return numbers
+}
+
 // Groups implements build.Launch: it connects all processes.
 func (w *World) Groups(m shard.Mesh) ([]collective.Ranks, error) {
 	n, err := w.carry(collective.MeshGroups(m))

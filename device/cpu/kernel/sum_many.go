@@ -22,13 +22,16 @@ const AddAtOnce = 1 << 14
 
 // AddUp sets dst to the sum of the sources, of one type and length, on the
 // caller's goroutine: element by element, in the sources' order, and in
-// float32, rounded once to the type; F64 in float64. dst may be one of the
-// sources, or else overlaps none. Its bits are the same on every machine.
+// float32, rounded once to the type; F64 in float64. Of 16-bit types, sources and
+// dst may be F32, as sums so far are. dst may be one of the sources, or else
+// overlaps none. Its bits are the same on every machine.
 func AddUp(dst device.Buffer, src []device.Buffer) {
+	alike := true
 	for _, b := range src {
-		if b.Type != dst.Type || b.N != dst.N {
+		if b.N != dst.N || b.Type != dst.Type && max(b.Type, dst.Type) > device.F16 {
 			panic(fmt.Sprintf("cpu: sum of %d %v into %d %v", b.N, b.Type, dst.N, dst.Type))
 		}
+		alike = alike && b.Type == dst.Type
 	}
 	switch {
 	case dst.Type > device.F16 && dst.Type != device.F64:
@@ -37,11 +40,11 @@ func AddUp(dst device.Buffer, src []device.Buffer) {
 		panic("cpu: sum of no sources")
 	}
 	done := 0
-	if dst.Type <= device.F16 && BestVec.addUp[dst.Type] != nil {
+	if alike && dst.Type <= device.F16 && BestVec.addUp[dst.Type] != nil {
 		done = addUpFast(dst, src)
 	}
 	for lo := done; lo < dst.N; lo += addBlock {
-		addUpGo(dst, src, lo, min(lo+addBlock, dst.N))
+		addUpGo(dst, src, lo, min(lo+addBlock, dst.N), alike)
 	}
 }
 
@@ -74,9 +77,9 @@ func amongst(src []device.Buffer, b device.Buffer) bool {
 const addBlock = 1024
 
 // addUpGo sums elements [lo, hi).
-func addUpGo(dst device.Buffer, src []device.Buffer, lo, hi int) {
+func addUpGo(dst device.Buffer, src []device.Buffer, lo, hi int, alike bool) {
 	switch {
-	case dst.Type == device.F32:
+	case alike && dst.Type == device.F32:
 		var acc [addBlock]float32
 		addBlocks(dst, src, lo, hi, acc[:hi-lo], device.Buffer.F32)
 	case dst.Type == device.F64:
@@ -94,21 +97,27 @@ func addUpGo(dst device.Buffer, src []device.Buffer, lo, hi int) {
 	}
 }
 
-// widenGo and roundGo convert from and to 16 bits as load and store do, and let
-// their operands stay on the stack.
+// widenGo and roundGo convert from and to 16 bits as load and store do, copy float32,
+// and let their operands stay on the stack.
 func widenGo(dst []float32, b device.Buffer) {
-	if b.Type == device.BF16 {
+	switch b.Type {
+	case device.BF16:
 		Bf16ToF32Go(dst, b.U16())
-	} else {
+	case device.F16:
 		F16ToF32Go(dst, b.U16())
+	default:
+		copy(dst, b.F32())
 	}
 }
 
 func roundGo(b device.Buffer, src []float32) {
-	if b.Type == device.BF16 {
+	switch b.Type {
+	case device.BF16:
 		F32ToBF16Go(b.U16(), src)
-	} else {
+	case device.F16:
 		F32ToF16Go(b.U16(), src)
+	default:
+		copy(b.F32(), src)
 	}
 }
 

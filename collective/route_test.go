@@ -1,0 +1,155 @@
+package collective
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"zeroth/device"
+)
+
+// layouts are ranks by host: equal and unequal, neighbours and not.
+func layouts(rng *rand.Rand) (all [][]int) {
+	for size := 1; size <= 12; size++ {
+		for range 12 {
+			host, n := make([]int, size), 1+rng.IntN(4)
+			for r := range host {
+				host[r] = rng.IntN(n)
+			}
+			scattered := slices.Clone(host)
+			slices.Sort(host)
+			all = append(all, host, scattered)
+		}
+	}
+	return append(all, []int{0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2}, make([]int, 9))
+}
+
+// What one rank sends to another is what that expects of it.
+func TestRoutesMatch(t *testing.T) {
+	for _, host := range layouts(rand.New(rand.NewPCG(1, 1))) {
+		h := newHosts(host)
+		for name, of := range map[string]func(int32) *route{"gather": h.gather, "reduce": h.reduce} {
+			routes := make([]*route, h.size)
+			for r := range routes {
+				routes[r] = of(int32(r))
+			}
+			for a := range routes {
+				bounced := 0
+				for b := range routes {
+					out, in := routes[a].out[b], routes[b].in[a]
+					if !slices.Equal(out.parts, in.parts) || len(in.parts) > 0 && out.of != in.of {
+						t.Errorf("%s of %v: rank %d sends %v to %d, which expects %v", name, host, a, out, b, in)
+					}
+					if s := routes[a].in[b]; len(s.parts) > 0 && s.of.bounced() {
+						bounced++
+					}
+				}
+				if bounced > h.streams() {
+					t.Errorf("%s of %v: rank %d has memory for %d streams, and %d come", name, host, a, h.streams(), bounced)
+				}
+			}
+		}
+	}
+}
+
+// Each part comes to each rank of a gather once, and over the border of a host once.
+func TestGatherCrossesOnce(t *testing.T) {
+	for _, host := range layouts(rand.New(rand.NewPCG(2, 1))) {
+		h := newHosts(host)
+		came, crossed := map[[2]int]int{}, map[[2]int]int{} // part and rank; part and host
+		for r := range h.size {
+			for p, s := range h.gather(int32(r)).in {
+				for _, part := range s.parts {
+					came[[2]int{int(part), r}]++
+					if host[p] != host[r] {
+						crossed[[2]int{int(part), host[r]}]++
+					}
+				}
+			}
+		}
+		for part := range h.size {
+			for r := range h.size {
+				if n := came[[2]int{part, r}]; r != part && n != 1 || r == part && n != 0 {
+					t.Errorf("%v: part %d comes %d times to rank %d", host, part, n, r)
+				}
+				if n := crossed[[2]int{part, host[r]}]; host[r] != host[part] && n != 1 || host[r] == host[part] && n != 0 {
+					t.Errorf("%v: part %d comes %d times to host %d", host, part, n, host[r])
+				}
+			}
+		}
+	}
+}
+
+// Sums on paper: every rank's number is in the sum of each part once, in rank order,
+// and each part crosses a border as often as neighbours are of two hosts, and once
+// more if the last host is not its owner's.
+func TestReduceIsInRankOrder(t *testing.T) {
+	for _, host := range layouts(rand.New(rand.NewPCG(3, 1))) {
+		h := newHosts(host)
+		for part := range h.size {
+			sum, crossed := "", 0
+			var at int32
+			for run := range h.runs {
+				to := h.adder(int32(run), part)
+				if run > 0 && host[at] != host[to] {
+					crossed++
+				}
+				at = to
+				i := slices.Index(h.reduce(at).adds, int32(part))
+				if i < 0 {
+					t.Fatalf("%v: rank %d does not add part %d", host, at, part)
+				}
+				members := append(slices.Clone(h.reduce(at).near), at)
+				slices.Sort(members)
+				sum += fmt.Sprint(members)
+			}
+			if after := h.reduce(at); int(after.after[slices.Index(after.adds, int32(part))]) != part {
+				t.Errorf("%v: the sum of part %d does not go to its rank", host, part)
+			}
+			want := ""
+			for _, run := range h.runs {
+				want += fmt.Sprint(run)
+			}
+			if sum != want || crossed != len(h.runs)-1 {
+				t.Errorf("%v: part %d is the sum of %s, over %d borders; want %s", host, part, sum, crossed, want)
+			}
+		}
+	}
+}
+
+// The memory for chunks: two for each peer whose numbers are added, four for sums on
+// their way, a mebibyte each at most, and all of it bounded.
+func TestBounceBytes(t *testing.T) {
+	hosts := func(of ...int) (all []int) {
+		for h, n := range of {
+			for range n {
+				all = append(all, h)
+			}
+		}
+		return all
+	}
+	const big = 64 << 20 // elements of a part
+	eights := hosts(slices.Repeat([]int{8}, 125)...)
+	for _, c := range []struct {
+		host    []int
+		n, want int
+		t       device.DType
+	}{
+		{hosts(1), big, 0, device.F32},
+		{hosts(2), 25, 2 * 128, device.F32},
+		{hosts(2), 25, 2 * 128, device.BF16}, // sums are float32
+		{hosts(2), 25, 2 * 256, device.F64},
+		{hosts(2), big, 2 << 20, device.F32},
+		{hosts(8), big, 7 * 2 << 20, device.F32},
+		{hosts(1, 1, 1), big, 2 * 2 << 20, device.F32},  // flat: nothing is gained
+		{hosts(4, 4), big, (4*2 + 4) << 20, device.F32}, // three of the host and one before
+		{hosts(4, 4), 100, 7 * 2 * 448, device.F32},     // flat: it is soon over
+		{eights, 16, 999 * 2 * 64, device.F32},          // flat: 124 borders take their time
+		{eights, 1 << 20, (8*2 + 4) << 20, device.F32},
+	} {
+		if got := BounceBytes(c.host, c.n, c.t); got != c.want {
+			t.Errorf("%d ranks, parts of %d %v: %d, want %d", len(c.host), c.n, c.t, got, c.want)
+		}
+	}
+}

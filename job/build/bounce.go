@@ -1,0 +1,120 @@
+package build
+
+import (
+	"fmt"
+
+	"zeroth/collective"
+	"zeroth/device"
+	"zeroth/fsdp"
+	"zeroth/shard"
+)
+
+// bounce is the bytes of bounce memory of a rank's shard and replica groups, for
+// gradients of units: what collective.BounceBytes says of the largest reduction, in
+// the group that needs most. hosts has the number of each world rank's host; where it
+// is nil all ranks are of one process, and nothing bounces. The groups of all ranks
+// gather alone. With stage, its bytes of memory that operations are staged through are
+// the most that is reduced at once.
+func bounce(m shard.Mesh, hosts []int, units []*fsdp.Unit, stage int) (inShard, inReplica int) {
+	if hosts == nil {
+		return 0, 0
+	}
+	shards, replicas := map[int]bool{}, map[int]bool{} // elements of the parts
+	for _, u := range units {
+		if !u.Frozen {
+			reduced(shards, u.Layout.ShardLen(), stage/4/u.Shard.Size())
+			reduced(replicas, u.Layout.ShardLen()/u.Replica.Size(), stage/4/u.Replica.Size())
+		}
+	}
+	seen := map[string]bool{}
+	most := func(ranks []int, parts map[int]bool) (n int) {
+		at := make([]int, len(ranks))
+		for i, r := range ranks {
+			at[i] = hosts[r]
+		}
+		if seen[spread(at)] {
+			return 0
+		}
+		seen[spread(at)] = true
+		for part := range parts {
+			n = max(n, collective.BounceBytes(at, part, device.F32))
+		}
+		return n
+	}
+	for r := range m.World() {
+		if m.ShardRank(r) == 0 {
+			inShard = max(inShard, most(m.ShardGroup(r), shards))
+		}
+	}
+	clear(seen)
+	for r := range m.World() {
+		if m.ReplicaRank(r) == 0 {
+			inReplica = max(inReplica, most(m.ReplicaGroup(r), replicas))
+		}
+	}
+	return inShard, inReplica
+}
+
+// reduced adds the elements of the parts in which n are reduced, of at most so many
+// where that is not 0.
+func reduced(parts map[int]bool, n, most int) {
+	if step := most &^ 63; step > 0 && n > step {
+		parts[step], parts[n%step] = true, true
+		return
+	}
+	parts[n] = true
+}
+
+// spread is how a group is spread over hosts, whichever they are: equal for equal
+// groups elsewhere.
+func spread(hosts []int) string {
+	first, text := map[int]int{}, make([]byte, 0, 2*len(hosts))
+	for _, h := range hosts {
+		at, ok := first[h]
+		if !ok {
+			at = len(first)
+			first[h] = at
+		}
+		text = fmt.Append(text, at, " ")
+	}
+	return string(text)
+}
+
+// lendBounce allocates the rank's bounce memory and gives it to its groups.
+func (r *Rank) lendBounce(m shard.Mesh, hosts []int) error {
+	inShard, inReplica := bounce(m, hosts, r.Trainer.Units(), r.wires.Bytes())
+	for _, of := range []struct {
+		g     collective.Group
+		bytes int
+	}{{r.Groups.Shard, inShard}, {r.Groups.Replica, inReplica}} {
+		b, err := r.HostMemory().Alloc(device.F64, of.bytes/8, device.Bounce)
+		if err != nil {
+			return err
+		}
+		r.bounce = append(r.bounce, b)
+		collective.UseBounce(of.g, b)
+	}
+	return nil
+}
+
+// Spread is a Launch to plan for, not to run: processes of equally many ranks, on
+// hosts of equally many processes.
+type Spread struct {
+	OneProcess
+	Processes, Hosts int
+}
+
+// Beside is the ranks of a host.
+func (s Spread) Beside(m shard.Mesh) int { return m.World() / s.Hosts }
+
+// HostsOf is the numbers of the ranks' hosts.
+func (s Spread) HostsOf(m shard.Mesh) []int {
+	if s.Processes == 1 {
+		return nil
+	}
+	of := make([]int, m.World())
+	for r := range of {
+		of[r] = r / s.Beside(m)
+	}
+	return of
+}

@@ -1,0 +1,175 @@
+package tests
+
+import (
+	"fmt"
+	"net"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"zeroth/collective"
+	"zeroth/collective/socket"
+	"zeroth/device"
+	"zeroth/job/build"
+	"zeroth/job/config"
+	"zeroth/shard"
+)
+
+// process is the Launch of one of several processes, played by a part of this one,
+// which sockets connect.
+type process struct {
+	at, per int
+	hosts   []int // by process
+	nets    []*socket.Net
+}
+
+func (p process) Here(shard.Mesh) (ranks []int) {
+	for i := range p.per {
+		ranks = append(ranks, p.at*p.per+i)
+	}
+	return ranks
+}
+
+func (p process) Beside(m shard.Mesh) int { return m.World() }
+func (p process) Before(shard.Mesh) int   { return p.at * p.per }
+func (p process) Staged() bool            { return true }
+
+func (p process) HostsOf(m shard.Mesh) (of []int) {
+	for r := range m.World() {
+		of = append(of, p.hosts[r/p.per])
+	}
+	return of
+}
+
+func (p process) Groups(m shard.Mesh) (all []collective.Ranks, err error) {
+	for _, r := range p.Here(m) {
+		all = append(all, collective.WiredWorld(m, r, p.nets[p.at].Wire))
+	}
+	return all, nil
+}
+
+func (p process) Saves(m shard.Mesh) (all []collective.Group, err error) {
+	for _, r := range p.Here(m) {
+		all = append(all, collective.NewWired(p.nets[p.at].Wire(collective.SavesGroup, r)))
+	}
+	return all, nil
+}
+
+// processes connects as many as there are hosts to be on.
+func processes(t *testing.T, m shard.Mesh, hosts []int) (all []process) {
+	t.Helper()
+	ln, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	n := len(hosts)
+	var nets []*socket.Net
+	for p := range hosts {
+		nets = append(nets, socket.New(socket.Config{Process: p, Processes: n, PerProcess: m.World() / n, Groups: collective.MeshGroups(m), Hosts: hosts}))
+		for q := range p {
+			a, err := net.Dial("unix", ln.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, err := ln.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			nets[p].Add(q, a)
+			nets[q].Add(p, b)
+		}
+		all = append(all, process{at: p, per: m.World() / n, hosts: hosts})
+	}
+	for p := range all {
+		all[p].nets = nets
+	}
+	t.Cleanup(func() {
+		var done sync.WaitGroup
+		for _, n := range nets {
+			done.Go(n.Close)
+		}
+		done.Wait()
+	})
+	return all
+}
+
+// wired is the group under its wrappers.
+func wired(g collective.Group) *collective.Wired {
+	for {
+		if w, ok := g.(*collective.Wired); ok {
+			return w
+		}
+		g = g.(interface{ Unwrap() collective.Group }).Unwrap()
+	}
+}
+
+// The memory for what is on its way between processes is what a plan says, what the
+// formula says and what ranks hold, before and after steps, whose collectives need no
+// more of it: a unit's shard of n elements takes 2 chunks of 4n bytes for each other
+// rank; by host, for each other rank of the host and for one of the host before, and 4
+// more for sums that leave.
+func TestBounceIsPlannedIsFormula(t *testing.T) {
+	for _, test := range []struct {
+		sets  []string
+		hosts []int
+		slots func(shard, replica int) int // bytes, of padded bytes of the largest part of each
+	}{
+		{[]string{"parallel.ranks=4", "zero.stage=2"}, []int{0, 0}, func(s, _ int) int { return 3 * 2 * s }},
+		{[]string{"parallel.ranks=2", "zero.stage=0"}, []int{0, 0}, func(_, r int) int { return 1 * 2 * r }},
+		{[]string{"parallel.ranks=4", "parallel.replicate=2", "zero.stage=3", "train.accumulate=2"}, []int{0, 1}, func(s, r int) int { return 2 * (s + r) }},
+		{[]string{"parallel.ranks=8", "zero.stage=3", "model.vocab=20000", "zero.offload.optimizer=host"}, []int{0, 1}, func(s, _ int) int { return (4*2 + 4) * s }},
+	} {
+		c := cfg(t, test.sets...)
+		m := config.Mesh(c)
+		all := processes(t, m, test.hosts)
+		largest := 0
+		for _, u := range formula(c, 0).Units {
+			_, part := u.Pad(m)
+			largest = max(largest, int(4*part))
+		}
+		want := int64(test.slots(largest, largest/m.Replicate))
+		of := func(l process) *config.Config {
+			x := *c
+			build.Place(&x, l)
+			return &x
+		}
+		p, err := build.DryRunWith(of(all[0]), build.Setup{Launch: all[0]}, build.FewMicro)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := p.Both()[device.Bounce]; got != want {
+			t.Errorf("%v: %d bytes planned, want %d", test.sets, got, want)
+		}
+		var done sync.WaitGroup
+		for _, l := range all {
+			done.Go(func() {
+				c := of(l)
+				ranks, err := build.Open(c, build.Setup{Launch: l})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer closeAll(ranks)
+				check := func(when string) {
+					for _, r := range ranks {
+						sameBytes(t, fmt.Sprintf("%v: rank %d %s", test.sets, r.Rank, when), r.Device.Usage().Peak, p.Device)
+						if got := r.HostMemory().Usage().Live[device.Bounce]; got != want {
+							t.Errorf("%v: rank %d holds %d bytes %s, want %d", test.sets, r.Rank, got, when, want)
+						}
+						if got := wired(r.Groups.Shard).Bounce() + wired(r.Groups.Replica).Bounce(); int64(got) != want {
+							t.Errorf("%v: rank %d: groups have %d bytes %s, want %d", test.sets, r.Rank, got, when, want)
+						}
+						if got := wired(r.Groups.World).Bounce(); got != 0 {
+							t.Errorf("%v: rank %d: the world's group has %d bytes %s", test.sets, r.Rank, got, when)
+						}
+					}
+				}
+				check("before step 1")
+				steps(t, c, ranks, 2)
+				check("after steps")
+			})
+		}
+		done.Wait()
+	}
+}
