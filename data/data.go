@@ -175,6 +175,7 @@ func (s Source) inspect() (set *Set, files []file, errs []error) {
 	if !(s.Validation >= 0 && s.Validation <= 0.5) {
 		errs = append(errs, problem("validation", "%v is not a fraction from 0 to 0.5", s.Validation))
 	}
+	errs = append(errs, s.Documents.wrongWeights()...)
 	set = new(Set)
 	if s.Tokenizer != "" || len(s.Text)+len(s.Documents.Files) > 0 {
 		tok, err := openTokenizer(s.Dir, s.Tokenizer)

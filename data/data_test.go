@@ -174,7 +174,7 @@ func TestTokenFilesAreJoined(t *testing.T) {
 		t.Errorf("%v, want %v; progress %d", all(set), want, done)
 	}
 	input, target := make([]int32, 4), make([]int32, 4)
-	(&Split{corpus: set.Train.corpus, context: 2, stretches: set.Train.stretches}).Batch(input, target, 0)
+	(&Split{corpus: set.Train.corpus, context: 2, stretches: set.Train.stretches}).Batch(input, target, nil, 0)
 	if !slices.Equal(input, []int32{1, 2, 3, 4}) || !slices.Equal(target, []int32{2, 3, 4, 100000}) {
 		t.Errorf("input %v, target %v", input, target)
 	}
@@ -606,8 +606,8 @@ func TestSameSamplesEverywhere(t *testing.T) {
 	each(t.Context(), n, func(i int) {
 		var x, y [2][2 * 32]int32
 		sample := int64(i) * 1009
-		a.Train.Batch(x[0][:], x[1][:], sample)
-		b.Train.Batch(y[0][:], y[1][:], sample)
+		a.Train.Batch(x[0][:], x[1][:], nil, sample)
+		b.Train.Batch(y[0][:], y[1][:], nil, sample)
 		if x != y {
 			errs[i] = fmt.Errorf("sample %d differs", sample)
 		}

@@ -27,8 +27,9 @@ import (
 const Ignored = -1
 
 // Documents are records of JSON, one a line, plain or compressed with gzip or zstd.
-// A sample is one document: its first Context+1 tokens, and behind it padding without
-// a loss. Documents are held in memory, five bytes a token.
+// Of a document the first Context+1 tokens count. A sample is one document, or several
+// that are packed (see pack), and behind them padding without a loss. Documents are held
+// in memory, five bytes a token.
 //
 // The formats, and the keys of a record by their usual names:
 //
@@ -40,6 +41,8 @@ type Documents struct {
 	Validation []string          // patterns of those to validate on; empty: a fraction of Files
 	Format     string            // "text", "prompt" or "chat"
 	Keys       map[string]string // of records, by their usual names, where they have others
+	Pack       bool              // several documents are a sample
+	Weights    []float64         // of Files, one each: how much of the samples are theirs, see mixture; empty: each document counts alike
 }
 
 // maxLine is the bytes of a record, and shownLines how many broken ones are named.
@@ -48,27 +51,33 @@ const (
 	shownLines = 20
 )
 
-// documents are the tokens of documents, one behind the other.
+// documents are the tokens of documents, one behind the other, those of a group (of a
+// pattern that has a weight) together.
 type documents struct {
 	ids     []int32
 	learn   []bool  // by token: it is to be predicted
 	starts  []int64 // (documents+1) tokens before each, and in all
-	learned []int32 // by document: targets of its sample
+	learned []int32 // by document: its targets with a loss
+	groups  []int32 // documents before the end of each group
 }
 
 func (d *documents) len() int { return len(d.learned) }
 
-// read fills a sample with document i.
-func (d *documents) read(input, target []int32, i int32) {
+// positions is how many of a sample document i takes: its last token is a target alone.
+func (d *documents) positions(i int32) int { return int(d.starts[i+1]-d.starts[i]) - 1 }
+
+// fill writes document i to the beginning of a sample, and how many positions it takes.
+func (d *documents) fill(input, target []int32, i int32) int {
+	n := d.positions(i)
 	ids, learn := d.ids[d.starts[i]:d.starts[i+1]], d.learn[d.starts[i]:d.starts[i+1]]
-	clear(input)
-	copy(input, ids[:len(ids)-1])
-	for k := range target {
+	copy(input, ids[:n])
+	for k := range n {
 		target[k] = Ignored
-		if k+1 < len(ids) && learn[k+1] {
+		if learn[k+1] {
 			target[k] = ids[k+1]
 		}
 	}
+	return n
 }
 
 // example is a document that was read, or why it was not.
@@ -225,12 +234,11 @@ type batch struct {
 	done     chan struct{}
 }
 
-// read encodes the documents of files on all cores, in order. All broken lines are
-// counted, and the first named.
-func (d *docReader) read(ctx context.Context, files []file, memory int64, n *counts, m *meter) (*documents, error) {
+// read encodes the documents of files on all cores, in order, as the next group of all.
+// All broken lines are counted, and the first named.
+func (d *docReader) read(ctx context.Context, all *documents, files []file, memory int64, n *counts, m *meter) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	all := &documents{starts: []int64{0}}
 	work, order := make(chan *batch), make(chan *batch, 4*runtime.GOMAXPROCS(0))
 	var wg sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
@@ -269,12 +277,13 @@ func (d *docReader) read(ctx context.Context, files []file, memory int64, n *cou
 	}
 	wg.Wait()
 	if memory > 0 && int64(5*len(all.ids)) > memory {
-		return nil, fmt.Errorf("the documents take more than the %d bytes of memory that are free; give fewer", memory)
+		return fmt.Errorf("the documents take more than the %d bytes of memory that are free; give fewer", memory)
 	}
 	if wrong > shownLines {
 		broken = append(broken, fmt.Errorf("and %d lines more are broken", wrong-shownLines))
 	}
-	return all, errors.Join(append(broken, reading)...)
+	all.groups = append(all.groups, int32(all.len()))
+	return errors.Join(append(broken, reading)...)
 }
 
 // bare is a JSON error without its line, which is always the first.
@@ -355,9 +364,14 @@ func eachLine(ctx context.Context, f file, tell func(number int, text []byte)) e
 }
 
 // sum is a fingerprint of what documents make of a run.
-func (d *documents) sum() string {
+func (d *documents) sum(weights []float64) string {
 	h := sha256.New()
 	var b []byte
+	for i, w := range weights {
+		b = binary.LittleEndian.AppendUint32(b, uint32(d.groups[i]))
+		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(w))
+	}
+	h.Write(b)
 	for i := range d.len() {
 		ids, learn := d.ids[d.starts[i]:d.starts[i+1]], d.learn[d.starts[i]:d.starts[i+1]]
 		b = binary.LittleEndian.AppendUint32(b[:0], uint32(len(ids)))
@@ -371,95 +385,4 @@ func (d *documents) sum() string {
 		h.Write(b)
 	}
 	return hex.EncodeToString(h.Sum(nil))
-}
-
-// openDocuments makes the splits of documents.
-func (set *Set) openDocuments(ctx context.Context, s Source, files []file) error {
-	r, err := s.newDocReader(set.Tokenizer)
-	if err != nil {
-		return err
-	}
-	held, wrong := find("validation_documents", s.Dir, s.Documents.Validation)
-	if len(wrong) > 0 {
-		return errors.Join(wrong...)
-	}
-	m := &meter{report: s.Progress}
-	if m.report == nil {
-		m.report = func(int64, int64) {}
-	}
-	for _, f := range append(files[:len(files):len(files)], held...) {
-		m.total += f.size
-	}
-	var n counts
-	train, err := r.read(ctx, files, s.Memory, &n, m)
-	if err != nil {
-		return &Problem{"documents", err}
-	}
-	validation, err := r.read(ctx, held, s.Memory, &n, m)
-	if err != nil {
-		return &Problem{"validation_documents", err}
-	}
-	set.Files, set.Tokens, set.Vocab = len(files)+len(held), int64(len(train.ids)+len(validation.ids)), set.Tokenizer.Vocab()
-	set.Fingerprint = train.sum()
-	set.splitDocuments(s, train, validation)
-	set.Notes = append(set.Notes, n.notes(s.Context)...)
-	return set.enoughDocuments(s)
-}
-
-// splitDocuments deals documents to training and validation: those of the files
-// for it, or else every one at which the fraction adds up to another whole.
-func (set *Set) splitDocuments(s Source, train, validation *documents) {
-	set.Train = &Split{docs: train, context: int64(s.Context), shuffle: true, seed: s.Seed}
-	split := &Split{docs: train, context: int64(s.Context)}
-	for i := range train.len() {
-		before, after := math.Floor(float64(i)*s.Validation), math.Floor(float64(i+1)*s.Validation)
-		if len(s.Documents.Validation) == 0 && after > before {
-			split.index = append(split.index, int32(i))
-		} else {
-			set.Train.index = append(set.Train.index, int32(i))
-		}
-	}
-	if len(s.Documents.Validation) > 0 {
-		split.docs = validation
-		for i := range validation.len() {
-			split.index = append(split.index, int32(i))
-		}
-	}
-	if s.Validation > 0 || len(s.Documents.Validation) > 0 {
-		set.Validation = split
-	}
-	set.Train.stretches.windows = int64(len(set.Train.index))
-	split.stretches.windows = int64(len(split.index))
-}
-
-// enoughDocuments refuses sets too small to train on.
-func (set *Set) enoughDocuments(s Source) error {
-	if batch := int64(max(s.Batch, 1)); set.Train.Windows() < batch {
-		return problem("documents", "%d documents to train on, fewer than the %d of one global batch; add some or make the batch smaller", set.Train.Windows(), batch)
-	}
-	if set.Validation != nil && set.Validation.Windows() == 0 {
-		return problem("validation", "no document is left to validate on; add some, raise the fraction, name data.validation_documents, or set it to 0 to train without validation")
-	}
-	return nil
-}
-
-func (n counts) notes(context int) (notes []string) {
-	if n.cut > 0 {
-		notes = append(notes, fmt.Sprintf("%d documents are longer than %d tokens and are cut: %d tokens are not trained on", n.cut, context+1, n.dropped))
-	}
-	if n.barren > 0 {
-		notes = append(notes, fmt.Sprintf("%d documents have nothing to learn from within that length and are left out", n.barren))
-	}
-	return notes
-}
-
-// Learned is the number of targets with a loss in n samples from one on.
-func (s *Split) Learned(sample, n int64) (sum int) {
-	if s.docs == nil {
-		return int(n * s.context)
-	}
-	for i := range n {
-		sum += int(s.docs.learned[s.index[s.Window(sample+i)]])
-	}
-	return sum
 }

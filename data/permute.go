@@ -30,6 +30,12 @@ func newPermutation(seed, epoch, n uint64) permutation {
 	return p
 }
 
+// permuted is where position i < n goes in an epoch.
+func permuted(seed uint64, epoch, n, i int64) int64 {
+	p := newPermutation(seed, uint64(epoch), uint64(n))
+	return int64(p.at(uint64(i)))
+}
+
 // at is where i < n goes.
 func (p *permutation) at(i uint64) uint64 {
 	mask := uint64(1)<<p.half - 1

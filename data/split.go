@@ -40,10 +40,10 @@ func layOut(n, T int64, f float64) layout {
 
 // Split is the training or the validation part of a set.
 type Split struct {
-	corpus    *Corpus    // nil: there are documents
-	docs      *documents // of which a window is one
-	index     []int32    // by window: which
-	context   int64      // T
+	corpus    *Corpus // nil: there are documents
+	docs      *sequences
+	mix       mixture // of training windows of documents
+	context   int64   // T
 	stretches stretches
 	shuffle   bool
 	seed      uint64
@@ -53,22 +53,27 @@ type Split struct {
 func (s *Split) Windows() int64 { return s.stretches.windows }
 
 // Batch reads consecutive samples, as many as fit: input and target are
-// (samples, T), and target[i] is the token after input[i], or Ignored. Samples are numbered
-// through all epochs. It allocates nothing.
-func (s *Split) Batch(input, target []int32, sample int64) {
+// (samples, T), and target[i] is the token after input[i], or Ignored. Where documents are
+// packed, start (samples, T) is for each position the first one of its document, and nil
+// otherwise. Samples are numbered through all epochs. It allocates nothing.
+func (s *Split) Batch(input, target, start []int32, sample int64) {
 	T := int(s.context)
 	if len(input) != len(target) || len(input)%T != 0 {
 		panic(fmt.Sprintf("data: a batch of %d inputs and %d targets with a context of %d", len(input), len(target), T))
 	}
+	packed := s.docs != nil && s.docs.packed
+	if packed != (start != nil) || packed && len(start) != len(input) {
+		panic(fmt.Sprintf("data: %d starts of documents for %d positions, packed %t", len(start), len(input), packed))
+	}
 	for ; len(input) > 0; sample++ {
-		s.read(input[:T], target[:T], sample)
-		input, target = input[T:], target[T:]
+		s.read(input[:T], target[:T], start[:min(T, len(start))], sample)
+		input, target, start = input[T:], target[T:], start[min(T, len(start)):]
 	}
 }
 
-func (s *Split) read(input, target []int32, sample int64) {
+func (s *Split) read(input, target, start []int32, sample int64) {
 	if s.docs != nil {
-		s.docs.read(input, target, s.index[s.Window(sample)])
+		s.docs.read(input, target, start, s.Window(sample))
 		return
 	}
 	at := s.start(s.Window(sample))
@@ -86,8 +91,11 @@ func (s *Split) Window(sample int64) int64 {
 	if !s.shuffle {
 		return position
 	}
-	p := newPermutation(s.seed, uint64(epoch), uint64(s.Windows()))
-	return int64(p.at(uint64(position)))
+	at := permuted(s.seed, epoch, s.Windows(), position)
+	if s.mix != nil {
+		return s.mix.window(s.seed, epoch, at)
+	}
+	return at
 }
 
 // start is the first token of a window.

@@ -4,9 +4,12 @@ import (
 	"fmt"
 	"math"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"zeroth/data"
+	"zeroth/job/config"
 	"zeroth/job/config/configtest"
 	"zeroth/job/testjob"
 )
@@ -42,5 +45,78 @@ func TestLossOfDocuments(t *testing.T) {
 	}
 	if math.Abs(want[0]-math.Log(256)) > 0.5 {
 		t.Errorf("loss %v at first, want that of any byte", want[0])
+	}
+}
+
+// TestPackedRunIsUnpacked trains on all documents in every step, one a sequence and
+// packed: losses are the same, step for step, on any number of ranks.
+func TestPackedRunIsUnpacked(t *testing.T) {
+	testjob.InTinyFolder(t)
+	var lines strings.Builder
+	for i := range 48 {
+		fmt.Fprintf(&lines, "{\"prompt\": \"%s=\", \"completion\": \"%s\"}\n", strings.Repeat("ab", i%3), strings.Repeat("c", 1+i%9))
+	}
+	testjob.Write(t, "docs.jsonl", lines.String())
+	base := []string{"data.text=", "data.documents=[docs.jsonl]", "data.format=prompt", "data.tokenizer=bytes", "data.validation=0", "train.steps=4", "precision=fp32", "train.eval_every=0", "optimizer.type=sgd", "optimizer.lr=0.3", "schedule.warmup=0", "schedule.type=constant", "model.context=16"}
+	run := func(sets ...string) (losses []float64) {
+		t.Helper()
+		h := &heard{}
+		if err := Run(t.Context(), configtest.MustLoad(t, append(base, sets...)...), Options{Out: filepath.Join(t.TempDir(), "run"), Observer: h}); err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range h.steps {
+			losses = append(losses, s.Loss)
+		}
+		return losses
+	}
+	for _, family := range []string{"model.family=gpt2", "model.family=llama"} {
+		want := run(family, "train.batch=48", "parallel.ranks=1", "train.micro_batch=48")
+		if want[3] > want[0]-0.1 {
+			t.Errorf("%s: losses %v", family, want)
+		}
+		set, err := data.Open(t.Context(), config.Source(configtest.MustLoad(t, append(base, family, "data.pack=true", "train.batch=1", "train.micro_batch=1", "parallel.ranks=1")...)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := set.Train.Windows()
+		set.Close()
+		if n > 24 || n%2 > 0 {
+			t.Fatalf("48 documents in %d sequences; the test wants few, and an even number", n)
+		}
+		for _, ranks := range []int64{1, 2} {
+			got := run(family, "data.pack=true", "zero.stage=3", "zero.recompute=block", fmt.Sprintf("parallel.ranks=%d", ranks), fmt.Sprintf("train.batch=%d", n), fmt.Sprintf("train.micro_batch=%d", n/ranks))
+			for i := range want {
+				if math.Abs(got[i]-want[i]) > 2e-5 { // sums in another order
+					t.Errorf("%s, %d ranks: step %d has loss %v packed, %v a document a sequence", family, ranks, i+1, got[i], want[i])
+				}
+			}
+		}
+	}
+}
+
+// TestPackedRunGoesOn stops a run within an epoch of packed documents and lets it go on.
+func TestPackedRunGoesOn(t *testing.T) {
+	testjob.InTinyFolder(t)
+	var lines strings.Builder
+	for i := range 90 {
+		fmt.Fprintf(&lines, "{\"text\": \"%s\"}\n", strings.Repeat(string(rune('a'+i%26)), 2+i%11))
+	}
+	testjob.Write(t, "docs.jsonl", lines.String())
+	run := func(out, resume, steps string) (losses []float64) {
+		t.Helper()
+		h := &heard{}
+		c := configtest.MustLoad(t, "data.text=", "data.documents=[docs.jsonl]", "data.tokenizer=bytes", "data.pack=true", "data.validation=0.1", "train.steps="+steps, "schedule.type=constant", "checkpoint.every=3", "parallel.ranks=2", "model.context=16", "train.eval_every=4")
+		if err := Run(t.Context(), c, Options{Out: out, Resume: resume, Observer: h}); err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range h.steps {
+			losses = append(losses, s.Loss)
+		}
+		return losses
+	}
+	whole := run("whole", "", "11")
+	halves := append(run("halves", "", "6"), run("halves", "latest", "11")...)
+	if !slices.Equal(whole, halves) {
+		t.Errorf("losses %v in one go, %v in two", whole, halves)
 	}
 }

@@ -138,8 +138,8 @@ func (x *evaluation) run(ctx context.Context, r *build.Rank) (float64, error) {
 		n := min(atOnce, all-done)
 		count := x.learned(done*x.share.Global(), n*x.share.Global())
 		r.Trainer.Counted = int(count)
-		mean, err := r.Trainer.Eval(int(n), func(micro int, input, target []int32) error {
-			x.read(x.share.First(done+int64(micro), 0, config.Mesh(x.c).DataRank(r.Rank)), input, target)
+		mean, err := r.Trainer.Eval(int(n), func(micro int, input, target, start []int32) error {
+			x.read(x.share.First(done+int64(micro), 0, config.Mesh(x.c).DataRank(r.Rank)), input, target, start)
 			return nil
 		})
 		if err != nil {
@@ -167,14 +167,14 @@ func (x *evaluation) learned(first, n int64) (sum int64) {
 }
 
 // read reads windows from number first on.
-func (x *evaluation) read(first int64, input, target []int32) {
+func (x *evaluation) read(first int64, input, target, start []int32) {
 	T := x.c.Model.Context
 	for i := range x.share.MicroBatch {
-		at, part := first+int64(i), 0
-		for at >= x.parts[part].Windows() {
-			at -= x.parts[part].Windows()
-			part++
+		at, of := first+int64(i), 0
+		for at >= x.parts[of].Windows() {
+			at -= x.parts[of].Windows()
+			of++
 		}
-		x.parts[part].Batch(input[i*T:(i+1)*T], target[i*T:(i+1)*T], at)
+		x.parts[of].Batch(input[i*T:(i+1)*T], target[i*T:(i+1)*T], part(start, i*T, (i+1)*T), at)
 	}
 }

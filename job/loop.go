@@ -49,8 +49,8 @@ func newLoop(c *config.Config, r *build.Rank, s *state.Saver, set *data.Set, b *
 		share:   data.Share{Ranks: config.Mesh(c).DataRanks(), Accumulate: c.Train.Accumulate, MicroBatch: c.Train.MicroBatch},
 		metrics: map[string]float64{}}
 	l.reader = config.Mesh(c).DataRank(r.Rank)
-	l.fill = func(micro int, input, target []int32) error {
-		set.Train.Batch(input, target, l.samples+l.share.First(0, micro, l.reader))
+	l.fill = func(micro int, input, target, start []int32) error {
+		set.Train.Batch(input, target, start, l.samples+l.share.First(0, micro, l.reader))
 		return nil
 	}
 	l.validate = l.validation
@@ -264,15 +264,23 @@ func (l *loop) validated() (sum int) {
 	return sum
 }
 
+// part is elements [lo, hi) of start, or nil where there is none.
+func part(start []int32, lo, hi int) []int32 {
+	if start == nil {
+		return nil
+	}
+	return start[lo:hi]
+}
+
 // validation reads this rank's samples of a validation batch. The samples of an
 // evaluation are spread evenly over the validation windows and always the same.
-func (l *loop) validation(micro int, input, target []int32) error {
+func (l *loop) validation(micro int, input, target, start []int32) error {
 	v, T := l.set.Validation, l.c.Model.Context
 	all := l.share.Global() / int64(l.share.Accumulate) * int64(l.c.Train.EvalBatches)
 	first := l.share.First(0, micro, l.reader)
 	for i := range int64(l.share.MicroBatch) {
 		lo, hi := int(i)*T, int(i+1)*T
-		v.Batch(input[lo:hi], target[lo:hi], (first+i)*v.Windows()/all%v.Windows())
+		v.Batch(input[lo:hi], target[lo:hi], part(start, lo, hi), (first+i)*v.Windows()/all%v.Windows())
 	}
 	return nil
 }

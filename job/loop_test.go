@@ -240,7 +240,7 @@ func TestValidationSamples(t *testing.T) {
 				l := newLoop(c, &build.Rank{Rank: r}, nil, set, &beginning{}, nil)
 				n, T := c.Train.MicroBatch, c.Model.Context
 				input, target := make([]int32, n*T), make([]int32, n*T)
-				if err := l.validate(micro, input, target); err != nil {
+				if err := l.validate(micro, input, target, nil); err != nil {
 					t.Fatal(err)
 				}
 				for i := range n {
@@ -257,7 +257,7 @@ func TestValidationSamples(t *testing.T) {
 		for i, g := range got {
 			window := int64(i) * set.Validation.Windows() / int64(len(got))
 			var input, target [8]int32
-			set.Validation.Batch(input[:], target[:], window)
+			set.Validation.Batch(input[:], target[:], nil, window)
 			if g != fmt.Sprint(input, target) {
 				t.Errorf("%v: sample %d is not window %d of %d", sets, i, window, set.Validation.Windows())
 			}
@@ -281,10 +281,10 @@ func TestTrainingSamples(t *testing.T) {
 			l := newLoop(c, &build.Rank{Rank: r}, nil, set, &beginning{Progress: state.Progress{Samples: 32}}, nil)
 			l.advance() // 8 samples
 			var input, target, wantInput, wantTarget [2 * 8]int32
-			if err := l.fill(micro, input[:], target[:]); err != nil {
+			if err := l.fill(micro, input[:], target[:], nil); err != nil {
 				t.Fatal(err)
 			}
-			set.Train.Batch(wantInput[:], wantTarget[:], first)
+			set.Train.Batch(wantInput[:], wantTarget[:], nil, first)
 			if input != wantInput || target != wantTarget {
 				t.Errorf("micro-batch %d of rank %d does not begin at sample %d", micro, r, first)
 			}

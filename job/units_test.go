@@ -43,7 +43,7 @@ func TestUnitsOfAllRanks(t *testing.T) {
 					return err
 				}
 				for range 3 {
-					s, err := r.Trainer.Step(func(micro int, input, target []int32) error {
+					s, err := r.Trainer.Step(func(micro int, input, target, start []int32) error {
 						for j := range input {
 							input[j], target[j] = int32((j*7+micro+3*r.Rank)%251), int32((j*5+micro+r.Rank)%251)
 						}

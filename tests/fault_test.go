@@ -323,11 +323,11 @@ func TestDataFailsOnOneRank(t *testing.T) {
 		for _, eval := range []bool{false, true} {
 			reports, cause := running(t, c, nil, func(r *build.Rank) error {
 				fill := tokens(c, r.Rank, 0)
-				broken := func(micro int, input, target []int32) error {
+				broken := func(micro int, input, target, start []int32) error {
 					if r.Rank == 1 && micro == 1 {
 						return errDisk
 					}
-					return fill(micro, input, target)
+					return fill(micro, input, target, start)
 				}
 				if _, err := r.Trainer.Step(fill, c.Optimizer.LR); err != nil {
 					return err
@@ -378,11 +378,11 @@ func TestQueueFailsOnOneRank(t *testing.T) {
 				c := cfg(t, fmt.Sprintf("zero.stage=%d", stage), "parallel.ranks=2", "parallel.timeout="+limit.String())
 				reports, cause := running(t, c, nil, func(r *build.Rank) error {
 					fill := tokens(c, r.Rank, 0)
-					second := func(micro int, input, target []int32) error {
+					second := func(micro int, input, target, start []int32) error {
 						if r.Rank == 1 && when == "step" {
 							fail(r.Queues[queue])
 						}
-						return fill(micro, input, target)
+						return fill(micro, input, target, start)
 					}
 					if _, err := r.Trainer.Step(fill, c.Optimizer.LR); err != nil {
 						return err

@@ -276,7 +276,7 @@ func gradients(t *testing.T, c *config.Config) (loss float64, state map[string][
 		if err != nil {
 			return err
 		}
-		s, err := r.Trainer.Step(func(micro int, input, target []int32) error {
+		s, err := r.Trainer.Step(func(micro int, input, target, start []int32) error {
 			at := int(share.First(0, micro, r.Rank)) * c.Model.Context
 			copy(input, ids[at:])
 			copy(target, ids[at+1:])

@@ -29,7 +29,7 @@ func formula(c *config.Config, tile int) zero.Footprint {
 	vecs := map[string]int{"adamw": 2, "lion": 1, "sgd": 1}[c.Optimizer.Type]
 	return zero.Footprint{
 		Units: units, Mesh: config.Mesh(c), Policy: zero.Stage(c.Zero.Stage).Policy(c.Zero.Prefetch, c.Zero.Recompute == "block"), DType: c.Precision,
-		Vecs: vecs, Micro: c.Train.Accumulate, Rows: c.Train.MicroBatch * c.Model.Context, Peak: peak, Work: build.Workspace(c), HostWork: build.HostWorkspace(c),
+		Vecs: vecs, Micro: c.Train.Accumulate, Rows: c.Train.MicroBatch * c.Model.Context, Packed: c.Data.Pack, Peak: peak, Work: build.Workspace(c), HostWork: build.HostWorkspace(c),
 		Separate: build.Of(c).HostApart(), Offload: zero.Offload{Optimizer: restsAt(c.Zero.Offload.Optimizer), Params: restsAt(c.Zero.Offload.Parameters), Ratio: c.Zero.Offload.Ratio, Buffers: c.Zero.Offload.Buffers, Tile: tile},
 	}
 }
@@ -88,6 +88,7 @@ var memoryJobs = [][]string{
 	{"model.family=llama", "model.layers=1", "model.vocab=3000", "zero.stage=3", "parallel.ranks=2", "zero.prefetch=4", "train.accumulate=2"},
 	{"model.family=llama", "model.layers=2", "model.vocab=3000", "zero.stage=2", "parallel.ranks=2", "precision=fp32", "train.accumulate=2"},
 	{"model.family=llama", "model.layers=4", "model.vocab=3000", "zero.stage=1", "parallel.ranks=2", "precision=bf16", "train.accumulate=2"},
+	{"data.text=", "data.documents=[testdata/documents.jsonl]", "data.pack=true", "zero.stage=3", "parallel.ranks=2", "train.accumulate=3"},
 	{"model.family=llama", "model.tied=true", "model.vocab=5000", "zero.stage=1", "parallel.ranks=2", "precision=bf16", "zero.recompute=block"},
 }
 

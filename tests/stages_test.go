@@ -58,6 +58,24 @@ func TestLlamaStagesAgreeToTheBit(t *testing.T) {
 	}
 }
 
+// Sequences of several documents fall into the same classes, and documents change what
+// is learned of the same tokens.
+func TestPackedStagesAgreeToTheBit(t *testing.T) {
+	t.Parallel()
+	packed := []string{"data.text=", "data.documents=[testdata/documents.jsonl]", "data.pack=true", "parallel.ranks=3"}
+	for _, family := range []string{"model.family=gpt2", "model.family=llama"} {
+		for _, precision := range []string{"precision=fp32", "precision=bf16", "precision=fp16"} {
+			sets := append(packed[:4:4], family, precision)
+			agree(t, []int{0, 1, 2, 3}, sets...)
+			one, several := train(t, cfg(t, family, precision, "parallel.ranks=3"), nil), train(t, cfg(t, sets...), nil)
+			if one.losses[0] == several.losses[0] {
+				t.Errorf("%s, %s: documents change nothing", family, precision)
+			}
+		}
+	}
+	agree(t, []int{2, 3}, append(packed, "precision=bf16", "train.accumulate=3")...)
+}
+
 // agree runs every stage in several ways and compares all to the first.
 func agree(t *testing.T, stages []int, sets ...string) {
 	t.Helper()

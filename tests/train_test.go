@@ -42,11 +42,14 @@ func cfg(t *testing.T, sets ...string) *config.Config {
 // sequence modulo 251.
 func tokens(c *config.Config, rank, step int) zero.Batches {
 	share := data.Share{Ranks: c.Parallel.Ranks, Accumulate: c.Train.Accumulate, MicroBatch: c.Train.MicroBatch}
-	return func(micro int, input, target []int32) error {
+	return func(micro int, input, target, start []int32) error {
 		first, T := share.First(int64(step), micro, rank), c.Model.Context
 		for i := range input {
 			s, at := int(first)+i/T, i%T
 			input[i], target[i] = int32((s*17+at*(s%5+1))%251), int32((s*17+(at+1)*(s%5+1))%251)
+			if start != nil { // documents of other lengths in every sample
+				start[i] = int32(at / (3 + s%4) * (3 + s%4))
+			}
 		}
 		return nil
 	}

@@ -314,8 +314,8 @@ func TestInputsTakeTurns(t *testing.T) {
 		for i := range got {
 			err := onRanks(t, c, func(r *build.Rank) error {
 				compute, fill := r.Queues[0], tokens(c, r.Rank, 0)
-				waits := func(micro int, input, target []int32) error {
-					return cmp.Or(compute.Wait(), fill(micro, input, target))
+				waits := func(micro int, input, target, start []int32) error {
+					return cmp.Or(compute.Wait(), fill(micro, input, target, start))
 				}
 				if i == 0 {
 					if err := compute.Wait(); err != nil {

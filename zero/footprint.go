@@ -18,6 +18,7 @@ type Footprint struct {
 	Vecs     int   // K: state vectors of the update rule, float32 each
 	Micro    int   // micro-batches a step
 	Rows     int   // r = sequences × positions of a micro-batch
+	Packed   bool  // sequences are several documents
 	Peak     int   // most activation bytes at once, from a model's own closed form
 	Work     int64 // bytes the device takes for its kernels,
 	HostWork int64 // and the host, if something is offloaded
@@ -141,7 +142,15 @@ func SlotOf(turn, turns, n int, lookup bool) int {
 
 // ids is the bytes of token ids, sums those of a rank's losses and squares, and
 // stats those of all ranks' statistics.
-func (f Footprint) ids() int64   { return int64(2 * 4 * min(inputs, f.Micro) * f.Rows) }
+// ids are inputs, targets and, of packed sequences, where documents start.
+func (f Footprint) ids() int64 {
+	each := 2
+	if f.Packed {
+		each = 3
+	}
+	return int64(each * 4 * min(inputs, f.Micro) * f.Rows)
+}
+
 func (f Footprint) sums() int64  { return int64(8 * device.ExactLen * (1 + len(f.Units))) }
 func (f Footprint) stats() int64 { return int64(8 * statLen * f.Mesh.World()) }
 

@@ -56,10 +56,11 @@ type Config struct {
 	Model     *nn.Model
 	DType     device.DType
 	Policy    fsdp.Policy
-	Micro     int // micro-batches a step
-	B, T      int // sequences and positions of a micro-batch
-	Chunk     int // positions whose logits are held at once; 0 is all
-	ArenaSize int // bytes, from ArenaPeak of a dry run
+	Micro     int  // micro-batches a step
+	B, T      int  // sequences and positions of a micro-batch
+	Packed    bool // sequences are several documents
+	Chunk     int  // positions whose logits are held at once; 0 is all
+	ArenaSize int  // bytes, from ArenaPeak of a dry run
 
 	Listener fsdp.Listener // hears what is done, from the goroutine that issues it; may be nil
 
@@ -69,8 +70,9 @@ type Config struct {
 	Scale optim.LossScale               // Dynamic: steps with gradients that overflow are skipped
 }
 
-// Batches fills a micro-batch's token ids, B*T each.
-type Batches func(micro int, input, target []int32) error
+// Batches fills a micro-batch's token ids, B*T each, and with Config.Packed where
+// documents start (see device.Starts); start is nil otherwise.
+type Batches func(micro int, input, target, start []int32) error
 
 // Stats is what a step did; equal on all ranks.
 type Stats struct {
@@ -123,6 +125,7 @@ const inputs = 2
 type input struct {
 	batch         nn.Batch
 	input, target device.Window // (B*T) int32: batch's Input and Target
+	start         device.Window // (B*T) int32: batch's Start; empty unless sequences are packed
 	free          device.Event  // the queue that reads them is done
 }
 
@@ -244,6 +247,10 @@ func (t *Trainer) allocate() error {
 	for range min(inputs, c.Micro) {
 		in := input{input: open(device.I32, rows, device.Inputs), target: open(device.I32, rows, device.Inputs)}
 		in.batch = nn.Batch{B: c.B, T: c.T, Compute: c.DType, Chunk: c.Chunk, Loss: loss, Input: in.input.Device, Target: in.target.Device}
+		if c.Packed {
+			in.start = open(device.I32, rows, device.Inputs)
+			in.batch.Start = in.start.Device
+		}
 		t.inputs = append(t.inputs, in)
 	}
 	t.sums = open(device.I64, sums, device.Stats)
@@ -382,13 +389,20 @@ func (t *Trainer) read(micro int, fill Batches) (*input, error) {
 		return in, err
 	}
 	if fill != nil {
-		if err := fill(micro, in.input.Host.I32(), in.target.Host.I32()); err != nil {
+		var start []int32
+		if t.cfg.Packed {
+			start = in.start.Host.I32()
+		}
+		if err := fill(micro, in.input.Host.I32(), in.target.Host.I32(), start); err != nil {
 			return in, err
 		}
 	}
 	t.cfg.Compute.Label("") // of no unit
 	in.input.Send(t.cfg.Compute)
 	in.target.Send(t.cfg.Compute)
+	if t.cfg.Packed {
+		in.start.Send(t.cfg.Compute)
+	}
 	return in, nil
 }
 

@@ -97,7 +97,7 @@ func fresh(p zero.Part, dst []float32) error {
 }
 
 // zeros is a batch of token 0: what is computed does not change how long.
-func zeros(_ int, input, target []int32) error {
+func zeros(_ int, input, target, _ []int32) error {
 	clear(input)
 	clear(target)
 	return nil

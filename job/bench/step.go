@@ -181,7 +181,7 @@ func openText(body string) (ranks []*build.Rank, c *config.Config, err error) {
 // trainStep is a step on made-up tokens, to its very end.
 func trainStep(c *config.Config, ranks []*build.Rank) error {
 	return build.Together(ranks, func(r *build.Rank) error {
-		_, err := r.Trainer.Step(func(_ int, input, target []int32) error {
+		_, err := r.Trainer.Step(func(_ int, input, target, _ []int32) error {
 			for i := range input {
 				input[i], target[i] = int32(i*7%c.Model.Vocab), int32((i*7+7)%c.Model.Vocab)
 			}

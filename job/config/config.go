@@ -47,7 +47,7 @@ type Data struct {
 	Format     string   // of Documents: "text", "prompt" or "chat"
 	Keys       RecordKeys
 	Held       []string // patterns of Documents to validate on; empty: the fraction Validation
-	Pack       bool     // several of Documents in a sequence, which is refused
+	Pack       bool     // several of Documents are a sequence, in which they do not see each other
 	DType      string   // of ids in token files without a header; empty: uint16, where that is sure
 	Tokenizer  string   // "bytes", "gpt2", "folder" or, for Tokens, "none"; for these the one they were made with
 	Vocab      string   // folder with a tokenizer; empty: the embedded one
@@ -224,7 +224,7 @@ func Source(c *Config) data.Source {
 func documents(c *Config) data.Documents {
 	k := c.Data.Keys
 	return data.Documents{
-		Files: c.Data.Documents, Validation: c.Data.Held, Format: c.Data.Format,
+		Files: c.Data.Documents, Validation: c.Data.Held, Format: c.Data.Format, Pack: c.Data.Pack,
 		Keys: map[string]string{"text": k.Text, "prompt": k.Prompt, "completion": k.Completion, "messages": k.Messages},
 	}
 }

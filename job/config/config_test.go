@@ -306,7 +306,7 @@ func TestCombinations(t *testing.T) {
 		{"data={tokens: ['e*.txt']}", "data.tokens: empty.txt is empty"},
 		{"data={text: [a.txt], format: chat}", "data.format: not used: there are no data.documents; remove it (--set data.format=null removes it)"},
 		{"data={text: [a.txt], documents: [a.txt]}", "data.documents: documents and text or tokens are given; want one of the three"},
-		{"data={documents: [a.txt], pack: true}", "data.pack: documents packed into one sequence would attend to each other: attention has no masks of documents yet; want pack: false, a document a sequence"},
+		{"data={text: [a.txt], pack: true}", "data.pack: not used: there are no data.documents; remove it (--set data.pack=null removes it)"},
 		{"data={documents: [a.txt], keys: {prompt: q}}", "data.keys.prompt: not used: records of the format text have no prompt; remove it (--set data.keys.prompt=null removes it)"},
 		{"data={documents: [a.txt], validation: 0.1, validation_documents: [a.txt]}", "data.validation: not used: data.validation_documents names what to validate on; remove it (--set data.validation=null removes it)"},
 		{"data={documents: [none.jsonl]}", "data.documents: no file matches none.jsonl; relative paths start in the working directory"},

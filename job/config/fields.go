@@ -65,7 +65,7 @@ func (c *Config) fields() []field {
 		{"data.keys.completion", text{&d.Keys.Completion}, "completion", "", "key of what follows it"},
 		{"data.keys.messages", text{&d.Keys.Messages}, "messages", "", "key of a record's list of messages, each with role and content"},
 		{"data.validation_documents", patterns{texts{&d.Held}}, "", "a fraction of documents", "list of files of documents to validate on"},
-		{"data.pack", flag{&d.Pack}, "false", "", "several documents in a sequence; not done yet"},
+		{"data.pack", flag{&d.Pack}, "false", "", "whole documents share a sequence, without seeing each other"},
 		{"data.dtype", choice{&d.DType, idTypes}, "", "llm.c's header, or uint16", "uint16 | uint32 | int32 | int64: ids of token files without a header"},
 		{"data.tokenizer", choice{&d.Tokenizer, tokenizers}, "", "bytes for text, gpt2 for tokens", "bytes | gpt2 | folder, that of data.vocab; for tokens, the one they were made with, or none; with model.from, that of its folder"},
 		{"data.vocab", path{text{&d.Vocab}}, "", "the one built in", "folder with a tokenizer: tokenizer.json, or vocab.json and merges.txt"},

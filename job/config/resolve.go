@@ -89,9 +89,6 @@ func (r *reader) resolveData() {
 	case !text && !tokens:
 		r.noData()
 	}
-	if d.Pack {
-		r.refuse("documents packed into one sequence would attend to each other: attention has no masks of documents yet", "want pack: false, a document a sequence", "data.pack")
-	}
 	if !r.has("data.tokenizer") {
 		d.Tokenizer = "bytes"
 		if len(d.Tokens) > 0 {

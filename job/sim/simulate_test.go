@@ -59,7 +59,7 @@ func clocked(t *testing.T, c *config.Config, p lengths) (took time.Duration) {
 		var ends [simulatedSteps]time.Time
 		err = build.Together(ranks, func(r *build.Rank) error {
 			for i := range ends {
-				if _, err := r.Trainer.Step(func(_ int, input, target []int32) error { return nil }, 1e-4); err != nil {
+				if _, err := r.Trainer.Step(func(_ int, input, target, _ []int32) error { return nil }, 1e-4); err != nil {
 					return err
 				}
 				if r.Rank == 0 {

@@ -1,0 +1,214 @@
+package data
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+)
+
+// sequences are the samples of documents.
+type sequences struct {
+	*documents
+	index  []int32 // documents, sequence by sequence
+	begins []int32 // (sequences+1) where those of each begin in index; the last is its length
+	groups []int32 // sequences before the end of each group
+	packed bool    // a sequence may have several documents, which do not see each other
+}
+
+func (s *sequences) len() int { return len(s.begins) - 1 }
+
+// of is the documents of a sequence.
+func (s *sequences) of(i int64) []int32 { return s.index[s.begins[i]:s.begins[i+1]] }
+
+// read fills a sample. Behind the last document is token 0 without a loss; packed, each
+// of its positions is a document of its own, so that nobody looks for what it sees.
+func (s *sequences) read(input, target, start []int32, i int64) {
+	at := 0
+	for _, doc := range s.of(i) {
+		n := s.fill(input[at:], target[at:], doc)
+		for k := range n {
+			if s.packed {
+				start[at+k] = int32(at)
+			}
+		}
+		at += n
+	}
+	for ; at < len(input); at++ {
+		input[at], target[at] = 0, Ignored
+		if s.packed {
+			start[at] = int32(at)
+		}
+	}
+}
+
+// dealt makes sequences of T positions of some documents of each group.
+func (d *documents) dealt(groups [][]int32, T int, packed bool) *sequences {
+	s := &sequences{documents: d, begins: []int32{0}, packed: packed}
+	for _, docs := range groups {
+		if packed {
+			s.pack(docs, T)
+		} else {
+			for _, i := range docs {
+				s.index = append(s.index, i)
+				s.begins = append(s.begins, int32(len(s.index)))
+			}
+		}
+		s.groups = append(s.groups, int32(s.len()))
+	}
+	return s
+}
+
+// full is the part of all positions that documents take.
+func (s *sequences) full(T int) float64 {
+	sum := 0
+	for _, i := range s.index {
+		sum += s.positions(i)
+	}
+	return float64(sum) / float64(s.len()) / float64(T)
+}
+
+// openDocuments makes the splits of documents.
+func (set *Set) openDocuments(ctx context.Context, s Source, files []file) error {
+	r, err := s.newDocReader(set.Tokenizer)
+	if err != nil {
+		return err
+	}
+	held, wrong := find("validation_documents", s.Dir, s.Documents.Validation)
+	if len(wrong) > 0 {
+		return errors.Join(wrong...)
+	}
+	m := &meter{report: s.Progress}
+	if m.report == nil {
+		m.report = func(int64, int64) {}
+	}
+	for _, f := range append(files[:len(files):len(files)], held...) {
+		m.total += f.size
+	}
+	var n counts
+	var errs []error
+	train, validation := &documents{starts: []int64{0}}, &documents{starts: []int64{0}}
+	for _, group := range s.Documents.groups(files) {
+		if err := r.read(ctx, train, group, s.Memory, &n, m); err != nil {
+			errs = append(errs, &Problem{"documents", err})
+		}
+	}
+	if err := r.read(ctx, validation, held, s.Memory, &n, m); err != nil {
+		errs = append(errs, &Problem{"validation_documents", err})
+	}
+	if len(errs) > 0 {
+		return errors.Join(errs...)
+	}
+	set.Files, set.Tokens, set.Vocab = len(files)+len(held), int64(len(train.ids)+len(validation.ids)), set.Tokenizer.Vocab()
+	set.Fingerprint = train.sum(s.Documents.Weights)
+	set.splitDocuments(s, train, validation)
+	set.Notes = append(set.Notes, n.notes(s.Context)...)
+	return set.mix(s)
+}
+
+// groups are the files of each pattern that has a weight, or else all of them.
+func (d Documents) groups(files []file) [][]file {
+	if len(d.Weights) == 0 {
+		return [][]file{files}
+	}
+	groups := make([][]file, len(d.Files))
+	for _, f := range files {
+		groups[f.pattern] = append(groups[f.pattern], f)
+	}
+	return groups
+}
+
+// splitDocuments deals documents to training and validation: those of the files
+// for it, or else every one at which the fraction adds up to another whole.
+func (set *Set) splitDocuments(s Source, train, validation *documents) {
+	fraction := s.Validation
+	if len(s.Documents.Validation) > 0 {
+		fraction = 0
+	}
+	var trains [][]int32
+	var held []int32
+	for i := range train.len() {
+		for len(trains) == 0 || i >= int(train.groups[len(trains)-1]) {
+			trains = append(trains, nil)
+		}
+		if before, after := math.Floor(float64(i)*fraction), math.Floor(float64(i+1)*fraction); after > before {
+			held = append(held, int32(i))
+			continue
+		}
+		last := &trains[len(trains)-1]
+		*last = append(*last, int32(i))
+	}
+	for len(trains) < len(train.groups) { // the last have no documents
+		trains = append(trains, nil)
+	}
+	set.Train = newDocumentSplit(train.dealt(trains, s.Context, s.Documents.Pack), s)
+	set.Train.shuffle, set.Train.seed = true, s.Seed
+	switch {
+	case len(s.Documents.Validation) > 0:
+		for i := range validation.len() {
+			held = append(held, int32(i))
+		}
+		set.Validation = newDocumentSplit(validation.dealt([][]int32{held}, s.Context, s.Documents.Pack), s)
+	case s.Validation > 0:
+		set.Validation = newDocumentSplit(train.dealt([][]int32{held}, s.Context, s.Documents.Pack), s)
+	}
+}
+
+func newDocumentSplit(docs *sequences, s Source) *Split {
+	return &Split{docs: docs, context: int64(s.Context), stretches: stretches{windows: int64(docs.len())}}
+}
+
+// mix refuses sets too small to train on, and weighs their parts.
+func (set *Set) mix(s Source) error {
+	docs, batch := set.Train.docs, int64(max(s.Batch, 1))
+	if set.Train.Windows() < batch {
+		what := "documents"
+		if docs.packed {
+			what = fmt.Sprintf("sequences, of %d documents,", len(docs.index))
+		}
+		return problem("documents", "%d %s to train on, fewer than the %d of one global batch; add some or make the batch smaller", set.Train.Windows(), what, batch)
+	}
+	if set.Validation != nil && set.Validation.Windows() == 0 {
+		return problem("validation", "no document is left to validate on; add some, raise the fraction, name data.validation_documents, or set it to 0 to train without validation")
+	}
+	if docs.packed {
+		set.Notes = append(set.Notes, fmt.Sprintf("%d documents are packed into %d sequences of %d tokens, %.1f %% full", len(docs.index), docs.len(), s.Context, 100*docs.full(s.Context)))
+	}
+	if len(s.Documents.Weights) == 0 {
+		return nil
+	}
+	var err error
+	if set.Train.mix, err = newMixture(s.Documents, docs.groups); err == nil {
+		set.Notes = append(set.Notes, set.Train.mix.notes(s.Documents, docs)...)
+	}
+	return err
+}
+
+func (n counts) notes(context int) (notes []string) {
+	if n.cut > 0 {
+		notes = append(notes, fmt.Sprintf("%d documents are longer than %d tokens and are cut: %d tokens are not trained on", n.cut, context+1, n.dropped))
+	}
+	if n.barren > 0 {
+		notes = append(notes, fmt.Sprintf("%d documents have nothing to learn from within that length and are left out", n.barren))
+	}
+	return notes
+}
+
+// learnedIn is the targets with a loss of a sequence.
+func (s *sequences) learnedIn(i int64) (sum int) {
+	for _, doc := range s.of(i) {
+		sum += int(s.learned[doc])
+	}
+	return sum
+}
+
+// Learned is the number of targets with a loss in n samples from one on.
+func (s *Split) Learned(sample, n int64) (sum int) {
+	if s.docs == nil {
+		return int(n * s.context)
+	}
+	for i := range n {
+		sum += s.docs.learnedIn(s.Window(sample + i))
+	}
+	return sum
+}

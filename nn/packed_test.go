@@ -1,0 +1,57 @@
+package nn
+
+import (
+	"fmt"
+	"testing"
+
+	"zeroth/device"
+)
+
+// TestPackedIsSeparate packs documents into sequences: losses and the sums of gradients
+// are those of the documents as sequences of their own, in float32 up to the order of
+// sums over positions; and with several of them in a sequence the losses are others
+// than those of one long document.
+func TestPackedIsSeparate(t *testing.T) {
+	for _, c := range subjects {
+		t.Run(c.name, func(t *testing.T) {
+			packed, whole := newRig(t, c, device.F32), newRig(t, c, device.F32)
+			packed.bt.Start = device.OfI32([]int32{0, 0, 2, 3, 3 /**/, 0, 0, 0, 0, 4})
+			for _, recompute := range []bool{false, true} {
+				packed.train(recompute)
+				sums := map[string][]float64{}
+				for _, at := range [][2]int{{0, 2}, {2, 3}, {3, 5}, {5, 9}, {9, 10}} {
+					one := newRig(t, c, device.F32)
+					one.B, one.T = 1, at[1]-at[0]
+					one.bt.B, one.bt.T = one.B, one.T
+					one.bt.Input, one.bt.Target = one.bt.Input.Slice(at[0], at[1]), one.bt.Target.Slice(at[0], at[1])
+					one.bt.Loss = one.bt.Loss.Slice(0, one.T)
+					one.train(false)
+					for name, b := range one.named() {
+						sums[name] = add64(sums[name], one.values(b), name == "losses")
+					}
+				}
+				for name, b := range packed.named() {
+					packed.near(fmt.Sprintf("recompute %t: %s", recompute, name), b, 1, sums[name], 2e-6)
+				}
+			}
+			whole.train(false)
+			for i, x := range packed.values(packed.bt.Loss) {
+				first := i%tinyT == 0
+				if same := x == whole.values(whole.bt.Loss)[i]; same && !first && (i < 5 && i != 1 || i == 9) || first && !same {
+					t.Errorf("loss of position %d: %g with documents, %g without", i, x, whole.values(whole.bt.Loss)[i])
+				}
+			}
+		})
+	}
+}
+
+// add64 adds up two vectors, or puts one behind the other.
+func add64(sum, x []float64, behind bool) []float64 {
+	if behind || sum == nil {
+		return append(sum, x...)
+	}
+	for i := range sum {
+		sum[i] += x[i]
+	}
+	return sum
+}
