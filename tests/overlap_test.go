@@ -222,7 +222,7 @@ func TestCommunicationIsHidden(t *testing.T) {
 		// compute                   … h.n-1 head head h.n-1
 		{"zero.stage=3 zero.prefetch=1", comm, false, (n+1)*G + 2*F + 2*B + (n-2)*(R+G) + 3*R},
 	} {
-		sets := append(strings.Fields(test.sets), fmt.Sprintf("model.layers=%d", n), "model.width=4", "model.context=3", "parallel.ranks=3")
+		sets := append(strings.Fields(test.sets), fmt.Sprintf("model.layers=%d", n), "model.width=4", "model.context=3", "parallel.ranks=3", "device=cpu") // whose queues the clock paces
 		if got := stepTime(t, cfg(t, sets...), test.pace, test.replicas); got != test.want {
 			t.Errorf("%s, %+v: a step takes %d, want %d", test.sets, test.pace, got, test.want)
 		}

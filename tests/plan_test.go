@@ -263,7 +263,7 @@ func TestPlanIsSmall(t *testing.T) {
 func TestTimeline(t *testing.T) {
 	peaks := map[string]int64{}
 	for _, recompute := range []string{"none", "block"} {
-		p := planOf(t, cfg(t, "zero.recompute="+recompute, "train.loss_chunk=5", "precision=bf16"))
+		p := planOf(t, cfg(t, "parallel.ranks=4", "zero.recompute="+recompute, "train.loss_chunk=5", "precision=bf16"))
 		count := map[string]int{}
 		var recomputed, logits int64
 		for _, m := range p.Timeline {
@@ -359,7 +359,7 @@ func TestPeakIsNamed(t *testing.T) {
 		"backward of h.2, micro-batch 2 of 3":              {"zero.stage=1", "train.accumulate=3", "zero.recompute=block"},
 		"backward of the output layer":                     {"zero.stage=3", "model.vocab=20000", "zero.recompute=block"},
 	} {
-		if p := planOf(t, cfg(t, sets...)); p.Peak.Name != want {
+		if p := planOf(t, cfg(t, append([]string{"parallel.ranks=4"}, sets...)...)); p.Peak.Name != want {
 			t.Errorf("%v: the peak is %q, want %q", sets, p.Peak.Name, want)
 		}
 	}

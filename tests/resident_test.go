@@ -40,10 +40,11 @@ func TestResidentIsPlanned(t *testing.T) {
 	if testing.Short() {
 		t.Skip("2 jobs of 1 GiB")
 	}
+	// On the CPU: a fake GPU's memory is the process's, and the fakes' is beside it.
 	for _, way := range []string{"stage: 3", "stage: 1, offload: {optimizer: host}"} {
 		dir := t.TempDir()
 		text, file := filepath.Join(dir, "a.txt"), filepath.Join(dir, "job.yaml")
-		body := fmt.Sprintf("model: {layers: 4, heads: 8, width: 1024, context: 64}\ndata: {text: [%s]}\ntrain: {steps: 2, micro_batch: 1, eval_every: 0}\nparallel: {ranks: 2}\nzero: {%s}\n", text, way)
+		body := fmt.Sprintf("model: {layers: 4, heads: 8, width: 1024, context: 64}\ndata: {text: [%s]}\ntrain: {steps: 2, micro_batch: 1, eval_every: 0}\nparallel: {ranks: 2}\nzero: {%s}\ndevice: cpu\n", text, way)
 		if err := os.WriteFile(text, []byte(strings.Repeat("to be, or not to be; ", 3000)), 0o666); err != nil {
 			t.Fatal(err)
 		}

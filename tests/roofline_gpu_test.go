@@ -111,7 +111,7 @@ func TestRooflineOnGPU(t *testing.T) {
 	clear(r.rows)
 	r.step(m, B, T, chunk, arena)
 	var b strings.Builder
-	fmt.Fprintf(&b, "%v, %d sequences of %d\n%-20s%9s%12s%12s%8s%10s%10s\n", r.g, B, T, "kernel", "launches", "expected ms", "measured ms", "ratio", "GB/s", "GFLOP/s")
+	fmt.Fprintf(&b, "%v, %d sequences of %d\n%-20s %9s %12s %12s %8s %10s %10s\n", r.g, B, T, "kernel", "launches", "expected ms", "measured ms", "ratio", "GB/s", "GFLOP/s")
 	var names []string
 	for name := range r.ms {
 		names = append(names, name)
@@ -119,7 +119,7 @@ func TestRooflineOnGPU(t *testing.T) {
 	slices.SortFunc(names, func(x, y string) int { return int(1e6 * (r.ms[y] - r.ms[x])) })
 	for _, name := range names {
 		p, ms := r.rows[name], r.ms[name]
-		fmt.Fprintf(&b, "%-20s%9d%12.3f%12.3f%8.2f%10.0f%10.0f\n", name, p.launches, 1e3*p.seconds, ms, ms/(1e3*p.seconds), float64(p.Bytes)/ms/1e6, float64(p.Flops)/ms/1e6)
+		fmt.Fprintf(&b, "%-20s %9d %12.3f %12.3f %8.2f %10.0f %10.0f\n", name, p.launches, 1e3*p.seconds, ms, ms/(1e3*p.seconds), float64(p.Bytes)/ms/1e6, float64(p.Flops)/ms/1e6)
 	}
 	t.Log("\n" + b.String())
 }

@@ -76,6 +76,7 @@ func TestBudget(t *testing.T) {
 }
 
 func TestOutOfMemoryIsTheWorlds(t *testing.T) {
+	fake.Only(t)
 	b := open(t)
 	_, err := b.dev.Alloc(device.F32, 1<<32, device.Params)
 	say(t, err, "params", "CUDA_ERROR_OUT_OF_MEMORY", "GPU 0 (Emulated GPU)")
@@ -102,12 +103,12 @@ func TestPinnedMemoryIsClearedAndGivenBack(t *testing.T) {
 }
 
 func TestOldGPUIsRefused(t *testing.T) {
-	fake.Need(t)
+	fake.Only(t)
 	fake.Again(t, "TestOpensSayWhy", "FAKECUDA_CAPABILITY=75", "WANT=GPU 0 (Emulated GPU) has compute capability 7.5, and the kernels want 8.0")
 }
 
 func TestWithoutDriver(t *testing.T) {
-	fake.Need(t)
+	fake.Only(t)
 	fake.Again(t, "TestOpensSayWhy", "ZEROTH_CUDA_PATH=/nowhere/libcuda.so.1", "WANT=/nowhere/libcuda.so.1")
 	fake.Again(t, "TestOpensSayWhy", "FAKECUDA_DEVICES=0", "WANT=CUDA_VISIBLE_DEVICES")
 }

@@ -15,6 +15,7 @@ import (
 	"zeroth/device"
 	"zeroth/device/cpu"
 	"zeroth/device/cuda"
+	"zeroth/device/cuda/driver"
 	"zeroth/device/cuda/fake"
 )
 
@@ -125,12 +126,24 @@ func TestGroupsHaveTheBitsOfTheCPU(t *testing.T) {
 
 func TestGroupsOverSeveralGPUs(t *testing.T) {
 	if env("FAKECUDA_DEVICES") == "" {
-		fake.Need(t)
+		fake.Only(t)
 		fake.Again(t, "TestGroupsOverSeveralGPUs", "FAKECUDA_DEVICES=3", "FAKECUDA_MODE=threads:50")
 		fake.Again(t, "TestPeersThatDoNotReach", "FAKECUDA_DEVICES=2", "FAKECUDA_NO_PEERS=1")
 		return
 	}
 	if err := errors.Join(together(t, 4, []int{0, 2}, sums)...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// On a machine with several GPUs the first and the last of them are a group.
+func TestGroupsOverTheGPUsThereAre(t *testing.T) {
+	fake.Need(t)
+	n, err := driver.Count()
+	if err != nil || n < 2 {
+		t.Skipf("%d GPUs (%v)", n, err)
+	}
+	if err := errors.Join(together(t, 4, []int{0, n - 1}, sums)...); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -148,7 +161,7 @@ func TestPeersThatDoNotReach(t *testing.T) {
 }
 
 func TestGroupsHoldInEveryOrder(t *testing.T) {
-	fake.Need(t)
+	fake.Only(t)
 	for _, mode := range seeds(5) {
 		fake.Again(t, "TestGroupsHaveTheBitsOfTheCPU", mode)
 	}

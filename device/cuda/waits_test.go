@@ -106,7 +106,7 @@ func TestEveryWaitIsNeeded(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes a quarter of a minute")
 	}
-	fake.Need(t)
+	fake.Only(t)
 	count := filepath.Join(t.TempDir(), "count")
 	fake.Again(t, "TestWaits", "FAKECUDA_MODE=lazy:1", "FAKECUDA_COUNT="+count)
 	raw, err := os.ReadFile(count)

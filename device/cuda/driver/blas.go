@@ -114,13 +114,18 @@ func (b *BLAS) WithBias(g Gemm, x, y, d, bias unsafe.Pointer) error {
 	return nil
 }
 
+// plan is the one there is, or a new one.
 func (b *BLAS) plan(g Gemm) (C.uintptr_t, error) {
-	p, ok := b.plans[g]
-	if ok {
+	if p, ok := b.plans[g]; ok {
 		return p, nil
 	}
+	return b.newPlan(g)
+}
+
+// newPlan is apart from plan: what C fills in is on the heap.
+func (b *BLAS) newPlan(g Gemm) (p C.uintptr_t, err error) {
 	c := g.c()
-	err := refused(C.z_lt_plan(b.s.gpu.ctx, b.h, &p, &c, C.size_t(b.workLen)), "plan a product (%d,%d) by (%d,%d) with bias", g.N, g.K, g.K, g.M)
+	err = refused(C.z_lt_plan(b.s.gpu.ctx, b.h, &p, &c, C.size_t(b.workLen)), "plan a product (%d,%d) by (%d,%d) with bias", g.N, g.K, g.K, g.M)
 	if err == nil {
 		b.plans[g] = p
 	}

@@ -5,7 +5,8 @@
 //
 // The libraries are loaded when a program starts, so a test's TestMain calls Main,
 // which builds them and runs the test's binary again with their paths in its
-// environment. Without g++ tests that Need them are skipped.
+// environment. Without g++ tests that Need them are skipped. With the tag gpu tests
+// run on the driver there is, but for those that are about the fakes (Only).
 package fake
 
 import (
@@ -27,7 +28,7 @@ const inside = "ZEROTH_FAKE_CUDA"
 
 // Main runs a test binary on the fakes and returns how it is to exit.
 func Main(m *testing.M) int {
-	if os.Getenv(inside) != "" {
+	if onHardware || os.Getenv(inside) != "" {
 		return m.Run()
 	}
 	env, err := Environment()
@@ -53,6 +54,15 @@ func Need(t testing.TB) {
 	if os.Getenv(inside) == "none" {
 		t.Skip("no g++ here: the fake CUDA libraries cannot be compiled")
 	}
+}
+
+// Only skips a test that asks something of the fakes that no driver does.
+func Only(t testing.TB) {
+	t.Helper()
+	if onHardware {
+		t.Skip("it is about the fakes, and with the tag gpu tests run on the driver there is")
+	}
+	Need(t)
 }
 
 // Environment is what a program needs in its environment to find the fakes. They

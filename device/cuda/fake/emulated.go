@@ -1,0 +1,6 @@
+//go:build cuda && !gpu
+
+package fake
+
+// onHardware is false: tests run on the fakes.
+const onHardware = false

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"zeroth/checkpoint"
+	"zeroth/job/report"
+)
+
+// result is what a run has left.
+type result struct {
+	steps  []report.Step
+	digest string // of all saved state; "" if nothing was saved
+	memory memory
+	norm   string // what the trace's summary says of the host's wait
+}
+
+// memory is of GPUs, bytes: what was planned for each rank, what all ranks hold, and
+// what the driver counts of the process, 0 where it does not tell.
+type memory struct{ planned, held, counted int64 }
+
+// train runs a job and deletes what it has written.
+func (s *session) train(ctx context.Context, job string, save bool, sets ...string) (r result, err error) {
+	out, err := os.MkdirTemp(s.work, "run-")
+	if err != nil {
+		return r, err
+	}
+	defer os.RemoveAll(out)
+	run := filepath.Join(out, "run")
+	args := []string{"train", job, "--out", run, "--trace", filepath.Join(out, "trace.json"), "--set", fmt.Sprintf("checkpoint.save_on_exit=%v", save)}
+	for _, set := range sets {
+		args = append(args, "--set", set)
+	}
+	said, err := s.output(ctx, "zeroth", args...)
+	if err != nil {
+		return r, err
+	}
+	if _, after, found := strings.Cut(said, " steps); "); found {
+		r.norm, _, _ = strings.Cut(after, "\n")
+	}
+	metrics := filepath.Join(run, "metrics.jsonl")
+	if r.steps, _, err = report.ReadMetrics(metrics); err != nil {
+		return r, err
+	}
+	if r.memory, err = readMemory(metrics); err != nil || !save {
+		return r, err
+	}
+	r.digest, err = digest(filepath.Join(run, "ckpt"))
+	return r, err
+}
+
+func digest(dir string) (string, error) {
+	path, err := checkpoint.Resolve(dir, "latest")
+	if err != nil {
+		return "", err
+	}
+	c, err := checkpoint.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	return c.Digest()
+}
+
+// readMemory is the last that a run has said of its memory.
+func readMemory(file string) (m memory, err error) {
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		return m, err
+	}
+	for line := range strings.Lines(string(raw)) {
+		var x struct {
+			Memory *struct {
+				Planned struct{ Device map[string]int64 }
+				Process struct {
+					GPU     int64 `json:"gpu"`
+					GPUHeld int64 `json:"gpu_held_by_ranks"`
+				}
+			}
+		}
+		if err := json.Unmarshal([]byte(line), &x); err != nil {
+			return m, err
+		}
+		if x.Memory != nil {
+			m = memory{held: x.Memory.Process.GPUHeld, counted: x.Memory.Process.GPU}
+			for _, n := range x.Memory.Planned.Device {
+				m.planned += n
+			}
+		}
+	}
+	return m, nil
+}
+
+// curve is the losses and norms of the steps, all their digits.
+func (r result) curve() string {
+	var b strings.Builder
+	for _, x := range r.steps {
+		fmt.Fprintf(&b, "%d %x %x\n", x.Step, x.Loss, x.GradNorm)
+	}
+	return b.String()
+}
+
+// apart is how far the losses of two runs are apart at most, of the loss.
+func apart(a, b result) float64 {
+	if len(a.steps) != len(b.steps) {
+		return math.Inf(1)
+	}
+	far := 0.0
+	for i := range a.steps {
+		far = max(far, math.Abs(a.steps[i].Loss-b.steps[i].Loss)/b.steps[i].Loss)
+	}
+	return far
+}
+
+// seconds is the median of the second half of the steps.
+func (r result) seconds() float64 {
+	var all []float64
+	for _, x := range r.steps[len(r.steps)/2:] {
+		all = append(all, x.StepSeconds)
+	}
+	slices.Sort(all)
+	return all[len(all)/2]
+}
+
+// tokens is the tokens of a step.
+func (r result) tokens() float64 { return float64(r.steps[0].Tokens) }
