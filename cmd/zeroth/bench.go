@@ -19,6 +19,7 @@ import (
 
 func (a *app) bench() *cobra.Command {
 	o := bench.Options{}
+	var in joining
 	var asJSON, markdown bool
 	var machineFile string
 	cmd := &cobra.Command{
@@ -38,10 +39,15 @@ Of a GPU, in a zeroth that is built for them, 'gpu' measures copies, launches,
 matrix products and kernels; the other groups are of the processors. Its sizes grow
 with its speed, up to those of GPT-2 with 124 million parameters.
 
+Several processes, which a launcher has started, measure collectives between them:
+for each size the time, and the bytes that a rank has to send over it, beside a
+stream of the same bytes over the same wire, taken in turns. Process 0 tells.
+
 Shapes are those of a GPT of 10.8 million parameters (6 layers of width 384),
 one of 29.5 million, and GPT-2 with 124 million.`,
 		Example: `  zeroth bench gemm
   zeroth bench step --seconds 4
+  zeroth launch -n 2 -- bench collective
   zeroth bench --json > bench.json
   zeroth bench gpu --write-machine gpu.json && zeroth plan job.yaml --machine gpu.json`,
 		ValidArgs: bench.Groups(),
@@ -51,16 +57,24 @@ one of 29.5 million, and GPT-2 with 124 million.`,
 			if err := checkBench(o, machineFile); err != nil {
 				return err
 			}
+			if err := in.check(); err != nil {
+				return err
+			}
 			ctx, release := untilSignal(cmd.Context(), func() {})
 			defer release()
 			clean := tellProgress(a.side(), &o)
+			show := func(r *bench.Report) error {
+				if asJSON {
+					return r.JSON(a.out)
+				}
+				return r.Table(a.out, markdown)
+			}
+			if in.World > 1 {
+				return a.benchAcross(ctx, &in, o, func(r *bench.Report) error { clean(); return show(r) })
+			}
 			report, err := bench.Run(ctx, o)
 			clean()
-			show := func() error { return report.Table(a.out, markdown) }
-			if asJSON {
-				show = func() error { return report.JSON(a.out) }
-			}
-			err = errors.Join(err, show())
+			err = errors.Join(err, show(report))
 			if err == nil && machineFile != "" {
 				err = writeFile(machineFile, func(w io.Writer) error { return writeJSON(w, report.Machine()) })
 			}
@@ -77,6 +91,7 @@ one of 29.5 million, and GPT-2 with 124 million.`,
 	f.IntSliceVar(&o.Workers, "workers", nil, "`numbers` of workers of kernels (default 1 and all processors)")
 	f.StringVar(&machineFile, "write-machine", "", "describe the GPU in a `file` for 'zeroth plan --machine'; with gpu")
 	f.StringVar(&o.Dir, "dir", "", "`folder` on the disk that is measured (default that for temporary files)")
+	in.options(f)
 	must(cmd.MarkFlagDirname("dir"))
 	cmd.MarkFlagsMutuallyExclusive("json", "markdown")
 	return cmd

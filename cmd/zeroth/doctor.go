@@ -19,7 +19,9 @@ import (
 
 // doctor is "zeroth doctor": what this machine has that training would use.
 func (a *app) doctor() *cobra.Command {
-	return &cobra.Command{
+	var cluster bool
+	var in joining
+	cmd := &cobra.Command{
 		Use:        "doctor [FOLDER]",
 		Short:      "Show what this machine has that training would use",
 		SuggestFor: []string{"info", "env"},
@@ -27,18 +29,29 @@ func (a *app) doctor() *cobra.Command {
 their instruction sets, those that kernels are chosen for, memory, the disk that
 run folders are on (FOLDER, or runs in this one), the limits of the process, and,
 in a binary built with -tags cuda, the NVIDIA driver, its GPUs, and cuBLAS, with
-what is missing.`,
-		Example: "  zeroth doctor\n  zeroth doctor /data/runs",
+what is missing.
+
+With --cluster: which process of which world this is, by which launcher, and what
+would carry data to the others, and why. Where there are others it joins them as
+training would, measures the connections one after the other (the first two
+processes of each host, and the first host with each other: 64 at most), and
+process 0 tells what they reach and what would reach more. It fails if not all
+come, and says who has not.`,
+		Example: "  zeroth doctor\n  zeroth doctor /data/runs\n  mpirun -n 4 zeroth doctor --cluster",
 		Args:    cobra.MaximumNArgs(1),
-		RunE: a.do(func(_ *cobra.Command, args []string) error {
+		RunE: a.do(func(cmd *cobra.Command, args []string) error {
+			if err := in.check(); err != nil {
+				return err
+			}
+			if cluster {
+				return a.cluster(cmd.Context(), &in)
+			}
 			folder := "runs"
 			if len(args) > 0 {
 				folder = args[0]
 			}
 			f32, bf16 := cpu.Instructions()
-			row := func(word, format string, args ...any) {
-				_ = show.Print(a.out, fmt.Sprintf("%-8s %s\n", word, fmt.Sprintf(format, args...))) // the output keeps its errors
-			}
+			row := a.row
 			row("version", "%s", strings.TrimPrefix(state.Version(), "zeroth "))
 			row("machine", "%s/%s, %s", runtime.GOOS, runtime.GOARCH, cores(machine.Processors()))
 			row("has", "%s", strings.Join(instructionSets(), " "))
@@ -53,6 +66,14 @@ what is missing.`,
 		}),
 		ValidArgsFunction: onlyFolders(1),
 	}
+	cmd.Flags().BoolVar(&cluster, "cluster", false, "show what is between this process and others, and measure it")
+	in.options(cmd.Flags())
+	return cmd
+}
+
+// row prints what there is of something.
+func (a *app) row(word, format string, args ...any) {
+	_ = show.Print(a.out, fmt.Sprintf("%-8s %s\n", word, fmt.Sprintf(format, args...))) // the output keeps its errors
 }
 
 // cores says how many processors a run would use, and who bounds that.

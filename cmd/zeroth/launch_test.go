@@ -130,7 +130,10 @@ func TestLaunchRefuses(t *testing.T) {
 	for want, args := range map[string][]string{
 		"3 ranks cannot be split evenly over 2 processes":      {"launch", "-n", "2", "--", "train", "tiny.yaml", "--set", "parallel.ranks=3"},
 		"local carries nothing between processes":              {"launch", "-n", "2", "--", "train", "tiny.yaml", "--set", "parallel.ranks=2", "--set", "parallel.transport=local"},
-		"launch starts zeroth train":                           {"launch", "--", "plan", "tiny.yaml"},
+		"launch starts zeroth train, bench or doctor":          {"launch", "--", "plan", "tiny.yaml"},
+		"bench has no checkpoint to go on from":                {"launch", "--restarts", "1", "--", "bench", "collective"},
+		"want bench collective, not":                           {"launch", "--", "bench", "disk"},
+		"--transport local; want auto":                         {"launch", "--", "doctor", "--cluster", "--transport", "local"},
 		"want 1 to 4096 processes":                             {"launch", "-n", "0", "--", "train", "tiny.yaml"},
 		"standard input can be read once":                      {"launch", "--", "train", "-"},
 		"--rank 2 in a world of 2 processes":                   {"train", "tiny.yaml", "--world", "2", "--rank", "2", "--addr", "127.0.0.1:1"},

@@ -18,6 +18,7 @@ import (
 	"zeroth/job/config"
 	"zeroth/job/launch"
 	"zeroth/job/world"
+	"zeroth/shard"
 )
 
 // place is where this process stands in a world of processes.
@@ -33,7 +34,6 @@ func (p *place) options(f *pflag.FlagSet) {
 	f.IntVar(&p.flags.World, "world", 0, "`processes` that train together (default what the launcher says, or 1)")
 	f.StringVar(&p.flags.Addr, "addr", "", "`host:port` where process 0 of --world listens")
 	f.BoolVar(&p.insecure, "insecure", false, "let processes of other hosts join without a token")
-	f.BoolVar(&p.logAll, "log-all-ranks", false, "every process prints, not only that of rank 0")
 }
 
 // find asks flags and environment.
@@ -51,13 +51,22 @@ func (p *place) enter(ctx context.Context, c *config.Config, o *job.Options, not
 	if p.World <= 1 {
 		return func() {}, nil
 	}
-	token, err := secret(c.Parallel.TokenFile)
+	w, err := p.join(ctx, world.Config{
+		PerProcess: c.Parallel.Ranks / p.World, Transport: c.Parallel.Transport, Bind: c.Parallel.Bind,
+		Join: c.Parallel.Join, Heartbeat: c.Parallel.Heartbeat, DeadAfter: c.Parallel.DeadAfter, Note: note,
+	}, c.Parallel.TokenFile)
 	if err != nil {
-		return nil, input.BadInput(err)
+		return nil, err
 	}
-	in := world.Config{
-		Place: p.Place, PerProcess: c.Parallel.Ranks / p.World, Transport: c.Parallel.Transport, Bind: c.Parallel.Bind,
-		Token: token, Insecure: p.insecure, Join: c.Parallel.Join, Heartbeat: c.Parallel.Heartbeat, DeadAfter: c.Parallel.DeadAfter, Note: note,
+	o.World = w
+	return w.Close, nil
+}
+
+// join enters the world with what a command says of it.
+func (p *place) join(ctx context.Context, in world.Config, tokenFile string) (w *world.World, err error) {
+	in.Place, in.Insecure = p.Place, p.insecure
+	if in.Token, err = secret(tokenFile); err != nil {
+		return nil, input.BadInput(err)
 	}
 	if err := in.Safe(ctx); err != nil {
 		return nil, input.BadInput(err)
@@ -65,19 +74,40 @@ func (p *place) enter(ctx context.Context, c *config.Config, o *job.Options, not
 	if in.Listener, err = inherited(); err != nil {
 		return nil, err
 	}
-	note(p.String())
+	in.Note(p.String())
 	for _, n := range p.Notes {
-		note(n)
+		in.Note(n)
 	}
-	if bound, all := runtime.NumCPU(), processors(); p.LocalWorld > 0 && bound < all/p.LocalWorld {
-		note(fmt.Sprintf("%s has bound this process to %d of %d processors, its share is %d: with mpirun say --bind-to none", p.By, bound, all, all/p.LocalWorld))
-	}
-	w, err := world.Enter(ctx, in)
-	if err != nil {
+	if w, err = world.Enter(ctx, in); err != nil {
 		return nil, err
 	}
-	o.World = w
-	return w.Close, nil
+	beside := w.Beside(shard.Mesh{}) / in.PerProcess
+	if warn := bound(p.By, runtime.NumCPU(), processors(), beside); warn != "" {
+		in.Note(warn)
+	}
+	return w, nil
+}
+
+// unbound is how launchers are told to leave a process all processors.
+var unbound = map[string]string{
+	"Open MPI": "with mpirun say --bind-to none",
+	"PMI":      "with mpiexec say -bind-to none",
+	"Slurm":    "with srun say --cpus-per-task, or --cpu-bind=none",
+}
+
+// bound warns if a launcher has bound this process to fewer processors than its share
+// of a host of so many, on which so many processes are. Empty: it has not, or nobody
+// knows.
+func bound(by string, may, all, processes int) string {
+	share := all / max(1, processes)
+	if may >= share {
+		return ""
+	}
+	warn := fmt.Sprintf("%d of %d processors, and its share among %d processes of the host is %d", may, all, processes, share)
+	if how := unbound[by]; how != "" {
+		return fmt.Sprintf("%s has bound this process to %s: %s", by, warn, how)
+	}
+	return "this process may run on " + warn
 }
 
 // processors is how many the machine has, whichever this process may use; 0 where

@@ -82,6 +82,7 @@ the keys of a job file. The file - is the standard input.`,
 	cmd.Flags().StringVar(&resume, "resume", "", "go on from a `checkpoint`: latest, a step, or its folder; with the --out of the run before, its files go on")
 	look.flags(cmd.Flags())
 	in.options(cmd.Flags())
+	cmd.Flags().BoolVar(&in.logAll, "log-all-ranks", false, "every process prints, not only that of rank 0")
 	must(cmd.MarkFlagDirname("out"))
 	must(cmd.RegisterFlagCompletionFunc("set", completeKey))
 	must(cmd.RegisterFlagCompletionFunc("resume", wordsOrFile("latest")))

@@ -53,6 +53,7 @@ type Report struct {
 	Host  Host  `json:"machine"`
 	Lines []Row `json:"lines"`
 
+	Between    string  `json:"between,omitempty"` // which processes, of collectives between several
 	hostMemory float64 // bytes a second of the host's memory, for each GPU
 	gpus       int
 }

@@ -23,6 +23,9 @@ func (r *Report) Table(w io.Writer, markdown bool) error {
 	if m.GPU != "" {
 		fmt.Fprintln(w, m.GPU)
 	}
+	if r.Between != "" {
+		fmt.Fprintln(w, r.Between)
+	}
 	if markdown {
 		fmt.Fprintln(w)
 	}
@@ -74,6 +77,9 @@ func (l Row) rate() string {
 		return ""
 	case "token/s", "launch/s":
 		return fmt.Sprintf("%.0f %s", l.Rate, l.Unit)
+	}
+	if l.Rate < 1e8 {
+		return fmt.Sprintf("%.2f M%s", l.Rate/1e6, l.Unit)
 	}
 	return fmt.Sprintf("%.1f G%s", l.Rate/1e9, l.Unit)
 }

@@ -61,12 +61,13 @@ type World struct {
 	mu    sync.Mutex
 	fails sync.Once // closes hurry
 	net   carrier   // nil before Groups
+	by    []string  // (World) what carries data to each process, of Carriers; that to itself is not used
 }
 
 // Enter joins the world and waits until all of it is there.
 func Enter(ctx context.Context, cfg Config) (*World, error) {
 	cfg.Join = cmp.Or(cfg.Join, time.Minute)
-	w := &World{cfg: cfg, left: make(chan struct{}), hurry: make(chan struct{})}
+	w := &World{cfg: cfg, by: make([]string, cfg.World), left: make(chan struct{}), hurry: make(chan struct{})}
 	err := cfg.Safe(ctx)
 	if err == nil {
 		err = w.chooseMPI()
@@ -252,6 +253,24 @@ func (w *World) follow() {
 // rush has nobody wait for others any longer.
 func (w *World) rush() { w.fails.Do(func() { close(w.hurry) }) }
 
+// Members are all processes.
+func (w *World) Members() []rendezvous.Member { return w.star.Members }
+
+// Carriers are what can carry data between two processes.
+var Carriers = []string{"unix", "tcp", "mpi"}
+
+// Carrier is what carries data to another process; Groups comes before.
+func (w *World) Carrier(process int) string {
+	if w.cfg.Transport == "mpi" {
+		return "mpi"
+	}
+	return w.by[process]
+}
+
+// Wire is a wire between all ranks, beside the groups, of a rank of this process;
+// Groups comes before, and Saves is not called.
+func (w *World) Wire(rank int) collective.Wire { return w.net.Wire(collective.SavesGroup, rank) }
+
 // Process is this one's number.
 func (w *World) Process() int { return w.cfg.Rank }
 
@@ -432,7 +451,7 @@ func (w *World) connect(n *socket.Net) error {
 		if err != nil {
 			return w.because(fmt.Errorf("process %d: %w", p, err))
 		}
-		n.Add(p, c)
+		w.add(n, p, c)
 	}
 	return w.because(w.accept(ctx, n, guests))
 }
@@ -447,7 +466,7 @@ func (w *World) accept(ctx context.Context, n *socket.Net, guests chan rendezvou
 				_ = g.Close() // somebody with the token claims to be who is there
 				continue
 			}
-			n.Add(g.Process, g.Conn)
+			w.add(n, g.Process, g.Conn)
 			have[g.Process] = true
 			missing--
 		case <-ctx.Done():
@@ -455,6 +474,11 @@ func (w *World) accept(ctx context.Context, n *socket.Net, guests chan rendezvou
 		}
 	}
 	return nil
+}
+
+func (w *World) add(n *socket.Net, process int, c net.Conn) {
+	w.by[process] = c.LocalAddr().Network()
+	n.Add(process, c)
 }
 
 // because is the error, or that of the world's end, which explains it.

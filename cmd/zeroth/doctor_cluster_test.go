@@ -1,0 +1,132 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"zeroth/collective/mpi"
+	"zeroth/job/bench"
+	"zeroth/job/launch"
+)
+
+// Processes that a launcher has started are told of, with what is between them; a
+// process alone is told that it is.
+func TestDoctorCluster(t *testing.T) {
+	t.Chdir(t.TempDir())
+	out, _ := zeroth(t, 0, "doctor", "--cluster")
+	for _, want := range []string{"launcher none: ", "carrier  memory", "network  ", "one process: there is nothing to measure"} {
+		contains(t, out, want)
+	}
+	for by, want := range map[string]string{"auto": "0 and 1, one host +unix ", "tcp": "0 and 1, one host +tcp "} {
+		out, errs := process(t, 0, "launch", "-n", "2", "--", "doctor", "--cluster", "--transport", by)
+		for _, want := range []string{"launcher zeroth, by the variables it sets\n", "place    process 0 of 2\n", "address  process 0 listens at 127.0.0.1:", "token    from ZEROTH_TOKEN\n", want + `+\d+\.\d µs +\d+\.\d\d GB/s\n`} {
+			if n := len(regexp.MustCompile(want).FindAllString(out, -1)); n != 1 {
+				t.Errorf("%s: %d times %q in\n%s%s", by, n, want, out, errs)
+			}
+		}
+	}
+	_, errs := process(t, 75, "doctor", "--cluster", "--world", "3", "--rank", "1", "--addr", "127.0.0.1:1", "--join", "100ms")
+	contains(t, errs, "rank 0 at 127.0.0.1:1")
+	process(t, 2, "doctor", "--cluster", "--world", "3", "--rank", "1", "--addr", "127.0.0.1:1", "--join", "0s")
+}
+
+func TestCarrierOf(t *testing.T) {
+	built := "MPI, which has launched the processes"
+	if !mpi.Built {
+		built = "sockets, though Open MPI has launched the processes: this zeroth is built without it (CGO_ENABLED=1 go build -tags mpi ./cmd/zeroth)"
+	}
+	for _, c := range []struct {
+		place     launch.Place
+		transport string
+		want      string
+	}{
+		{launch.Place{World: 1}, "auto", "memory: the ranks of one process share it"},
+		{launch.Place{World: 2, By: "Slurm"}, "auto", "Unix sockets between processes of one kernel, TCP between others: no MPI has launched them"},
+		{launch.Place{World: 2, By: "Slurm"}, "tcp", "tcp, as --transport says"},
+		{launch.Place{World: 2, By: "Open MPI"}, "auto", built},
+	} {
+		if got := carrierOf(&joining{place: place{Place: c.place}, transport: c.transport}); got != c.want {
+			t.Errorf("%+v, %s: %s\nwant %s", c.place, c.transport, got, c.want)
+		}
+	}
+}
+
+func TestBound(t *testing.T) {
+	for _, c := range []struct {
+		by                  string
+		may, all, processes int
+		want                string
+	}{
+		{"Open MPI", 1, 8, 2, "Open MPI has bound this process to 1 of 8 processors, and its share among 2 processes of the host is 4: with mpirun say --bind-to none"},
+		{"Slurm", 2, 64, 4, "Slurm has bound this process to 2 of 64 processors, and its share among 4 processes of the host is 16: with srun say --cpus-per-task, or --cpu-bind=none"},
+		{"torchrun", 2, 64, 4, "this process may run on 2 of 64 processors, and its share among 4 processes of the host is 16"},
+		{"Open MPI", 4, 8, 2, ""},
+		{"Open MPI", 1, 2, 4, ""},
+		{"Open MPI", 1, 0, 2, ""},
+	} {
+		if got := bound(c.by, c.may, c.all, c.processes); got != c.want {
+			t.Errorf("%+v: %s", c, got)
+		}
+	}
+}
+
+// A host's networks are those of its files.
+func TestNetworkOf(t *testing.T) {
+	root := t.TempDir()
+	contains(t, networkOf(root), "this system tells of no interface's speed")
+	for name, text := range map[string]string{"net/eth0/speed": "25000\n", "net/eth1/speed": "1000\n", "net/down/speed": "-1\n", "infiniband/mlx5_0/fw_ver": "1"} {
+		file := filepath.Join(root, "sys/class", name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o777); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, want := networkOf(root), "its fastest interface carries 3.12 GB/s; devices for remote memory: mlx5_0"; got != want {
+		t.Errorf("%s\nwant %s", got, want)
+	}
+}
+
+func TestAdvice(t *testing.T) {
+	unix, near, apart := bench.Link{SameHost: true, By: "unix"}, bench.Link{SameHost: true, By: "tcp"}, bench.Link{By: "tcp", Rate: 1e9}
+	for _, c := range []struct {
+		links       []bench.Link
+		fast, speed float64
+		want        string
+	}{
+		{[]bench.Link{unix}, 1, 3e9, "nothing that is to be seen would be better"},
+		{[]bench.Link{{By: "mpi", Rate: 1e8}}, 1, 3e9, "nothing that is to be seen would be better"},
+		{[]bench.Link{near}, 0, 0, "Unix sockets would be faster"},
+		{[]bench.Link{unix, apart}, 1, 3e9, "MPI would use them"},
+		{[]bench.Link{unix, apart}, 0, 3e9, "TCP reaches 1.00 of 3.00 GB/s"},
+		{[]bench.Link{unix, apart}, 0, 1.25e9, "TCP carries data between hosts, and nothing that is to be seen would be better"},
+	} {
+		got := advice(c.links, [][]float64{{2, 2, 0, 0}, {2, 2, c.fast, c.speed}})
+		if len(got) != 1 || !strings.Contains(got[0], c.want) {
+			t.Errorf("%+v: %q, want %q", c, got, c.want)
+		}
+	}
+}
+
+// Collectives between processes are measured beside a stream, and told once.
+func TestBenchAcross(t *testing.T) {
+	if testing.Short() {
+		t.Skip("moves 64 MiB some dozen times")
+	}
+	t.Chdir(t.TempDir())
+	out, _ := process(t, 0, "launch", "-n", "2", "--", "bench", "collective", "--seconds", "0.001", "--json")
+	var r bench.Report
+	if err := json.Unmarshal([]byte(out), &r); err != nil || len(r.Lines) != 20 || r.Between != "2 processes on one host, over unix" {
+		t.Fatalf("%v: %d lines, %q\n%s", err, len(r.Lines), r.Between, out)
+	}
+	for i, l := range r.Lines {
+		if l.Rate <= 0 || l.Seconds <= 0 || l.Samples < 2 || (i%4 > 0) != (l.Of == "stream" && l.Share > 0) {
+			t.Errorf("%+v", l)
+		}
+	}
+}

@@ -1,0 +1,188 @@
+package bench
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"zeroth/collective"
+	"zeroth/job/launch"
+	"zeroth/job/world"
+)
+
+// worlds are the processes of a world, here parts of one.
+func worlds(t *testing.T, n int, transport string) []*world.World {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, errs := make([]*world.World, n), make([]error, n)
+	each(n, func(p int) {
+		c := world.Config{
+			Place:      launch.Place{Rank: p, World: n, Host: "127.0.0.1", Ports: []int{ln.Addr().(*net.TCPAddr).Port}},
+			PerProcess: 1, Transport: transport, Token: []byte("0123456789abcdef"), Heartbeat: 100 * time.Millisecond, DeadAfter: 20 * time.Second,
+		}
+		if p == 0 {
+			c.Listener = ln
+		}
+		all[p], errs[p] = world.Enter(t.Context(), c)
+	})
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func each(n int, f func(p int)) {
+	var all sync.WaitGroup
+	for p := range n {
+		all.Go(func() { f(p) })
+	}
+	all.Wait()
+}
+
+// All processes learn the same of the connections, and what each says of itself.
+func TestLinks(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	for _, by := range []string{"unix", "tcp"} {
+		all := worlds(t, 3, by)
+		var found [3]string
+		each(3, func(p int) {
+			defer all[p].Close()
+			links, said, err := Links(all[p], []float64{float64(p), 7})
+			if err != nil || len(links) != 1 || len(said) != 3 {
+				t.Errorf("process %d: %v, %v, %v", p, links, said, err)
+				return
+			}
+			l := links[0]
+			if l.A != 0 || l.B != 1 || !l.SameHost || l.By != by || !(l.RoundTrip > 0) || !(l.Rate > 0) || said[2][0] != 2 || said[1][1] != 7 {
+				t.Errorf("%s: process %d: %+v, %v", by, p, l, said)
+			}
+			found[p] = fmt.Sprint(links, said)
+		})
+		if found[0] != found[1] || found[0] != found[2] {
+			t.Errorf("%s: the processes learn different things: %q", by, found)
+		}
+	}
+}
+
+// A process that is lost ends the measurement of the others.
+func TestLinksOfALostProcess(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	all := worlds(t, 3, "tcp")
+	each(3, func(p int) {
+		defer all[p].Close()
+		if p == 2 {
+			f, err := join(all[p])
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			f.close()
+			return
+		}
+		if _, _, err := Links(all[p], []float64{1}); !errors.Is(err, collective.ErrClosed) || !strings.Contains(err.Error(), "peer 2 lost") {
+			t.Errorf("process %d: %v", p, err)
+		}
+	})
+}
+
+func TestPairs(t *testing.T) {
+	for hosts, want := range map[string]string{
+		"a": "[]", "a a": "[[0 1]]", "a a a": "[[0 1]]", "a b": "[[0 1]]", "a a b b c": "[[0 1] [0 2] [2 3] [0 4]]", "a b a b": "[[0 1] [0 2] [1 3]]",
+	} {
+		if got := fmt.Sprint(pairs(strings.Fields(hosts))); got != want {
+			t.Errorf("%s: %s, want %s", hosts, got, want)
+		}
+	}
+	var many []string
+	for h := range 1000 {
+		many = append(many, fmt.Sprint(h))
+	}
+	if n := len(pairs(many)); n != mostLinks {
+		t.Errorf("%d connections of 1,000 hosts, want %d", n, mostLinks)
+	}
+}
+
+// The bandwidths are of the bytes that a rank has to send, beside those of a stream.
+func TestAcross(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	all := worlds(t, 3, "auto")
+	each(3, func(p int) {
+		defer all[p].Close()
+		f, err := join(all[p])
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer f.close()
+		r := &Report{}
+		if err := f.size(t.Context(), r, 100_000, Options{Seconds: 0.01}); err != nil || len(r.Lines) != 4 {
+			t.Errorf("process %d: %v, %+v", p, err, r)
+			return
+		}
+		const sent = 4 * 8333 * 2 // of 8,333 elements to each of two
+		for i, l := range r.Lines {
+			want := sent / l.Seconds
+			if strings.HasPrefix(l.Name, "all-reduce") {
+				want *= 2
+			}
+			if math.Abs(l.Rate/want-1) > 1e-9 || l.Samples < 2 || !strings.HasSuffix(l.Name, ", 3 processes, 97.7 KiB") || i > 0 && l.Limit != r.Lines[0].Rate {
+				t.Errorf("process %d: %+v, want %g B/s", p, l, want)
+			}
+		}
+		if between := f.between(); between != "3 processes on one host, over unix" {
+			t.Error(between)
+		}
+	})
+}
+
+// A stream delivers the bytes in whole frames, also where they are few or odd.
+func TestStreaming(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	all := worlds(t, 2, "unix")
+	each(2, func(p int) {
+		defer all[p].Close()
+		f, err := join(all[p])
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer f.close()
+		s := newStreaming(f.wire, []int{1 - p})
+		for i := range s.out {
+			s.out[i] = byte(i + p)
+		}
+		for _, bytes := range []int{1, 1000, frameBytes, 3*frameBytes + 2} {
+			if _, err := s.run(bytes); err != nil {
+				t.Errorf("%d bytes: %v", bytes, err)
+				return
+			}
+			frames := (bytes + frameBytes - 1) / frameBytes
+			got := s.in[1-p][(frames-1)%framesAhead][:bytes/frames]
+			for i := range got {
+				if got[i] != byte(i+1-p) {
+					t.Errorf("%d bytes: byte %d of the last frame is %d", bytes, i, got[i])
+					return
+				}
+			}
+			clear(s.in[1-p][0])
+			clear(s.in[1-p][1])
+			if _, err := f.together(0); err != nil {
+				t.Error(err)
+			}
+		}
+		if !slices.Equal(s.peers, []int{1 - p}) || len(s.early) > 0 {
+			t.Errorf("left over: %+v", s.early)
+		}
+	})
+}
