@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"zeroth/data"
+	"zeroth/input"
 	"zeroth/job/config"
 	"zeroth/job/config/configtest"
 	"zeroth/job/testjob"
@@ -94,29 +95,35 @@ func TestPackedRunIsUnpacked(t *testing.T) {
 	}
 }
 
-// TestPackedRunGoesOn stops a run within an epoch of packed documents and lets it go on.
+// TestPackedRunGoesOn stops a run within an epoch of a mixture of packed documents and
+// lets it go on; with other weights it does not.
 func TestPackedRunGoesOn(t *testing.T) {
 	testjob.InTinyFolder(t)
-	var lines strings.Builder
-	for i := range 90 {
-		fmt.Fprintf(&lines, "{\"text\": \"%s\"}\n", strings.Repeat(string(rune('a'+i%26)), 2+i%11))
+	for i, name := range []string{"docs.jsonl", "more.jsonl"} {
+		var lines strings.Builder
+		for k := range 60 {
+			fmt.Fprintf(&lines, "{\"text\": \"%s\"}\n", strings.Repeat(string(rune('a'+k%13+13*i)), 2+k%11))
+		}
+		testjob.Write(t, name, lines.String())
 	}
-	testjob.Write(t, "docs.jsonl", lines.String())
-	run := func(out, resume, steps string) (losses []float64) {
+	run := func(out, resume, steps, weight string) (losses []float64, err error) {
 		t.Helper()
 		h := &heard{}
-		c := configtest.MustLoad(t, "data.text=", "data.documents=[docs.jsonl]", "data.tokenizer=bytes", "data.pack=true", "data.validation=0.1", "train.steps="+steps, "schedule.type=constant", "checkpoint.every=3", "parallel.ranks=2", "model.context=16", "train.eval_every=4")
-		if err := Run(t.Context(), c, Options{Out: out, Resume: resume, Observer: h}); err != nil {
-			t.Fatal(err)
-		}
+		c := configtest.MustLoad(t, "data={documents: [{path: docs.jsonl, weight: "+weight+"}, {path: more.jsonl, weight: 1}], tokenizer: bytes, pack: true, validation: 0.1}", "train.steps="+steps,
+			"schedule.type=constant", "checkpoint.every=3", "parallel.ranks=2", "model.context=16", "train.eval_every=4")
+		err = Run(t.Context(), c, Options{Out: out, Resume: resume, Observer: h})
 		for _, s := range h.steps {
 			losses = append(losses, s.Loss)
 		}
-		return losses
+		return losses, err
 	}
-	whole := run("whole", "", "11")
-	halves := append(run("halves", "", "6"), run("halves", "latest", "11")...)
-	if !slices.Equal(whole, halves) {
-		t.Errorf("losses %v in one go, %v in two", whole, halves)
+	whole, err := run("whole", "", "11", "2.5")
+	first, err1 := run("halves", "", "6", "2.5")
+	second, err2 := run("halves", "latest", "11", "2.5")
+	if halves := append(first, second...); err != nil || err1 != nil || err2 != nil || len(whole) != 11 || !slices.Equal(whole, halves) {
+		t.Errorf("losses %v in one go, %v in two: %v %v %v", whole, halves, err, err1, err2)
+	}
+	if _, err := run("halves", "latest", "14", "2.4"); !input.IsInput(err) || !strings.Contains(err.Error(), "data") {
+		t.Errorf("with other weights: %v", err)
 	}
 }

@@ -21,7 +21,7 @@ var configFields = strings.Fields(`
 	Model.KVHeads Model.FFN Model.Theta Model.Scaling.Kind Model.Scaling.Factor Model.Scaling.Low Model.Scaling.High Model.Scaling.Context
 	Model.Scaling.Amplitude Model.Tied Model.Bias Model.Padded Model.Pad
 	Model.HeadWidth Model.BiasOut Model.BiasMLP Model.HeadNorm Model.Norms Model.Fused Model.Gemma Model.Layout Model.Window Model.LocalTheta Model.Scale
-	Data.Text Data.Tokens Data.Documents Data.Format Data.Keys.Text Data.Keys.Prompt Data.Keys.Completion Data.Keys.Messages Data.Held Data.Pack Data.DType Data.Tokenizer Data.Vocab Data.Validation
+	Data.Text Data.Tokens Data.Documents Data.Weights Data.Format Data.Keys.Text Data.Keys.Prompt Data.Keys.Completion Data.Keys.Messages Data.Held Data.Pack Data.DType Data.Tokenizer Data.Vocab Data.Validation
 	Train.Steps Train.Epochs Train.Batch Train.MicroBatch Train.Accumulate Train.Clip Train.Seed Train.EvalEvery Train.EvalBatches Train.LossChunk Train.EarlyStop.Metric Train.EarlyStop.Patience
 	Train.Freeze Train.LoRA.Rank Train.LoRA.Alpha Train.LoRA.Targets
 	Device Parallel.Ranks Parallel.Shard Parallel.Replicate Parallel.Timeout Parallel.GPUs Parallel.Memory

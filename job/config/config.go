@@ -41,10 +41,11 @@ type Config struct {
 
 // Data is what to train on. One of Text, Tokens and Documents is set.
 type Data struct {
-	Text       []string // patterns of text files, as written in the job file
-	Tokens     []string // patterns of token files, as written in the job file
-	Documents  []string // patterns of files of JSON records, as written in the job file
-	Format     string   // of Documents: "text", "prompt" or "chat"
+	Text       []string  // patterns of text files, as written in the job file
+	Tokens     []string  // patterns of token files, as written in the job file
+	Documents  []string  // patterns of files of JSON records, as written in the job file
+	Weights    []float64 // of Documents, one each; none: each document counts alike
+	Format     string    // of Documents: "text", "prompt" or "chat"
 	Keys       RecordKeys
 	Held       []string // patterns of Documents to validate on; empty: the fraction Validation
 	Pack       bool     // several of Documents are a sequence, in which they do not see each other
@@ -224,7 +225,7 @@ func Source(c *Config) data.Source {
 func documents(c *Config) data.Documents {
 	k := c.Data.Keys
 	return data.Documents{
-		Files: c.Data.Documents, Validation: c.Data.Held, Format: c.Data.Format, Pack: c.Data.Pack,
+		Files: c.Data.Documents, Validation: c.Data.Held, Format: c.Data.Format, Pack: c.Data.Pack, Weights: c.Data.Weights,
 		Keys: map[string]string{"text": k.Text, "prompt": k.Prompt, "completion": k.Completion, "messages": k.Messages},
 	}
 }

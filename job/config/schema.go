@@ -81,6 +81,8 @@ func schemaOf(v value) object {
 		return typed("string", object{})
 	case text: // any scalar is text
 		return object{"type": append(scalars, "null")}
+	case sources:
+		return typed("array", object{"items": v.schema()})
 	case patterns, texts:
 		return typed("array", object{"items": object{"type": scalars}})
 	case duration:
