@@ -73,7 +73,7 @@ func (b *beginning) set(t *zero.Trainer, ranks int) error {
 	if b.from == nil {
 		return t.Fill(zero.Master, b.weights.Fill)
 	}
-	t.Steps, t.Updates, t.Skipped = b.Step, b.Updates, b.Skipped
+	t.Steps, t.Updates, t.Skipped, t.Samples = b.Step, b.Updates, b.Skipped, b.Samples
 	if t.Scale.Dynamic && b.Scale.Dynamic {
 		t.Scale = b.Scale
 	}

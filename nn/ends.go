@@ -47,6 +47,7 @@ type embedding struct {
 	padded    bool // looking up the token pad gives its row no gradient
 	pad       int
 	scale     float32 // of what is looked up; 0 is 1
+	drop      float64 // probability with which training drops an element of what it puts out
 }
 
 func (e embedding) Params() []shard.Param { return e.params }
@@ -57,6 +58,9 @@ func (e embedding) Forward(q Ops, _ Scratch, w []device.Buffer, bt *Batch, _, y 
 	if e.scale != 0 {
 		q.Scale(y, e.scale)
 	}
+	if drop, some := bt.drops(e.drop, placeEmbed, words.Cols); some {
+		q.Dropout(y, y, device.Buffer{}, drop)
+	}
 }
 
 func (e embedding) Backward(q Ops, mem Scratch, _, dw []device.Buffer, bt *Batch, _, d device.Buffer, _ *Saved) {
@@ -65,6 +69,9 @@ func (e embedding) Backward(q Ops, mem Scratch, _, dw []device.Buffer, bt *Batch
 	}
 	defer mem.Release(mem.Mark())
 	words, places := e.gradients(mem, dw)
+	if drop, some := bt.drops(e.drop, placeEmbed, words.Cols); some {
+		q.Dropout(d, d, device.Buffer{}, drop)
+	}
 	if e.scale != 0 {
 		q.Scale(d, e.scale)
 	}

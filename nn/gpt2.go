@@ -9,8 +9,7 @@ import (
 	"zeroth/shard"
 )
 
-// GPT2 is the shape of a GPT-2 model (Radford et al. 2019) without dropout:
-// learned positions, pre-norm blocks, tied embedding. Parameter names, shapes
+// GPT2 is the shape of a GPT-2 model (Radford et al. 2019): learned positions, pre-norm blocks, tied embedding. Parameter names, shapes
 // and initialisation are Hugging Face's GPT2LMHeadModel.
 type GPT2 struct {
 	Layers, Heads, Width, Context, Vocab int
@@ -19,6 +18,7 @@ type GPT2 struct {
 	Act                                  device.Activation // of it
 	Untied                               bool              // the output layer is a matrix of its own
 	LoRA                                 LoRA
+	Dropout                              Dropout
 }
 
 // Model lists the modules: the token embedding's unit ("root", with positions
@@ -36,7 +36,7 @@ func (g GPT2) Model() *Model {
 		first = append(first, norm...)
 		front, back, last = "root", "root", first
 	}
-	m.add(front, embedding{params: first, positions: true, shared: !g.Untied})
+	m.add(front, embedding{params: first, positions: true, shared: !g.Untied, drop: g.Dropout.Embed})
 	for i := range g.Layers {
 		b := gptBlock{g: g, layer: i, params: g.block(i)}
 		b.adapt()
@@ -191,14 +191,33 @@ func (b gptBlock) Forward(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x, y
 	qm, _, _ := split(qkv)
 	_, km, vm := split(all)
 	q.Attention(rc(s[sO]), s[sLse], qm, km, vm, b.attn(bt))
-	q.Cast(s[sX2], x)
-	b.linear(q, mem, rc(s[sX2]), rc(s[sO]), w, projW, true)
+	b.adds(q, mem, bt, rc(s[sX2]), rc(x), rc(s[sO]), w, projW, placeAttn)
 
 	q.LayerNorm(rc(s[sLn2]), s[sMean2], s[sRstd2], rc(s[sX2]), w[ln2W], w[ln2B], b.g.Eps)
 	b.linear(q, mem, device.Matrix(s[sFc], r, f), rc(s[sLn2]), w, fcW, false)
 	q.Activate(s[sAct], s[sFc], b.g.Act)
-	q.Cast(y, s[sX2])
-	b.linear(q, mem, rc(y), device.Matrix(s[sAct], r, f), w, outW, true)
+	b.adds(q, mem, bt, rc(y), rc(s[sX2]), device.Matrix(s[sAct], r, f), w, outW, placeMLP)
+}
+
+// adds sets y = x plus what a half of the block puts out, linear(in), of which a
+// training pass may drop some.
+func (b gptBlock) adds(q Ops, mem Scratch, bt *Batch, y, x, in device.Mat, w []device.Buffer, weight, place int) {
+	drop, some := bt.drops(b.g.Dropout.Residual, placeOf(b.layer, place), y.Cols)
+	if some {
+		b.linear(q, mem, y, in, w, weight, false)
+		q.Dropout(y.Buf, y.Buf, x.Buf, drop)
+		return
+	}
+	q.Cast(y.Buf, x.Buf)
+	b.linear(q, mem, y, in, w, weight, true)
+}
+
+// addsGrad is its backward: the gradient of in, given d, that of y, and those of
+// parameters. That of x is d.
+func (b gptBlock) addsGrad(q Ops, mem Scratch, bt *Batch, din, d, in device.Mat, w, dw []device.Buffer, weight, place int) {
+	defer mem.Release(mem.Mark())
+	dout := bt.dropped(q, mem, d, b.g.Dropout.Residual, placeOf(b.layer, place))
+	b.linearGrad(q, mem, din, w, dw, weight, dout, in)
 }
 
 func (b gptBlock) Backward(q Ops, mem Scratch, w, dw []device.Buffer, bt *Batch, x, d device.Buffer, s *Saved) {
@@ -211,9 +230,8 @@ func (b gptBlock) backwardMLP(q Ops, mem Scratch, w, dw []device.Buffer, bt *Bat
 	r, c, f := bt.Rows(), b.g.Width, b.g.inner()
 	dm, act := device.Matrix(d, r, c), device.Matrix(s[sAct], r, f)
 	dact := device.Matrix(mem.Take(bt.Compute, r*f), r, f)
+	b.addsGrad(q, mem, bt, dact, dm, act, w, dw, outW, placeMLP)
 	dln := device.Matrix(mem.Take(bt.Compute, r*c), r, c)
-
-	b.linearGrad(q, mem, dact, w, dw, outW, dm, act)
 	q.ActivateGrad(dact.Buf, s[sFc], dact.Buf, b.g.Act)
 	b.linearGrad(q, mem, dln, w, dw, fcW, dact, device.Matrix(s[sLn2], r, c))
 	q.LayerNormGrad(dm, wanted(mem, dw[ln2W], c), wanted(mem, dw[ln2B], c), dln, device.Matrix(s[sX2], r, c), w[ln2W], s[sMean2], s[sRstd2], true)
@@ -224,10 +242,9 @@ func (b gptBlock) backwardAttention(q Ops, mem Scratch, w, dw []device.Buffer, b
 	r, c := bt.Rows(), b.g.Width
 	dm, o := device.Matrix(d, r, c), device.Matrix(s[sO], r, c)
 	do := device.Matrix(mem.Take(bt.Compute, r*c), r, c)
+	b.addsGrad(q, mem, bt, do, dm, o, w, dw, projW, placeAttn)
 	dqkv := device.Matrix(mem.Take(bt.Compute, r*3*c), r, 3*c)
 	delta := mem.Take(device.F32, r*b.g.Heads)
-
-	b.linearGrad(q, mem, do, w, dw, projW, dm, o)
 	qm, km, vm := split(device.Matrix(s[sQKV], r, 3*c))
 	dq, dk, dv := split(dqkv)
 	q.AttentionGrad(dq, dk, dv, delta, do, o, s[sLse], qm, km, vm, b.attn(bt))

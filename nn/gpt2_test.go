@@ -55,6 +55,7 @@ type rig struct {
 func newRig(t *testing.T, c subject, dt device.DType) *rig {
 	m := c.model()
 	r := &rig{oracle: &oracle{layers: len(m.Modules) - 2, width: m.Width, vocab: m.Vocab, B: tinyB, T: tinyT, w: map[string][]float64{}}, t: t, dt: dt, model: m}
+	r.drops = Drops{Train: true, Seed: 1 << 35, Row: 1<<33 + 4}
 	r.trunk = c.trunk(r.oracle)
 	r.dev = cpu.NewHost(2)
 	r.q = r.dev.NewQueue("test")
@@ -86,7 +87,7 @@ func newRig(t *testing.T, c subject, dt device.DType) *rig {
 	r.mem = device.NewArena(r.base)
 	r.bt = Batch{
 		B: r.B, T: r.T, Compute: dt, Chunk: 3, Scale: 0.7,
-		Input: device.OfI32(r.input), Target: device.OfI32(r.target), Loss: r.poisoned(device.F32, r.B*r.T),
+		Input: device.OfI32(r.input), Target: device.OfI32(r.target), Loss: r.poisoned(device.F32, r.B*r.T), Drops: r.drops,
 	}
 	return r
 }
@@ -209,6 +210,9 @@ func gptSubject(name string, g GPT2) subject {
 
 var subjects = []subject{
 	gptSubject("GPT-2", GPT2{}),
+	gptSubject("GPT-2 with dropout", GPT2{Dropout: Dropout{Embed: 0.25, Residual: 0.4}}),
+	llamaSubject("Gemma 3 with dropout", Llama{Tied: true, Gemma: true, Norms: NormBoth, Head: 8, Padded: true, Pad: 12, Dropout: Dropout{Embed: 0.3, Residual: 0.2}}),
+	llamaSubject("Llama with dropout", Llama{Dropout: Dropout{Residual: 0.5}}),
 	llamaSubject("Llama tied", Llama{Tied: true}),
 	llamaSubject("Llama scaled", Llama{Scaling: device.RopeScaling{Kind: device.RopeLlama3, Factor: 3, Low: 1, High: 4, Context: 40}}),
 	llamaSubject("Qwen2", Llama{BiasQKV: true}),
@@ -231,7 +235,7 @@ var subjects = []subject{
 func eachType(t *testing.T, f func(r *rig)) {
 	for i, c := range subjects {
 		for _, dt := range computeTypes {
-			if testing.Short() && i > 6 && dt != device.F32 {
+			if testing.Short() && i > 9 && dt != device.F32 {
 				continue
 			}
 			t.Run(c.name+"/"+dt.String(), func(t *testing.T) { f(newRig(t, c, dt)) })

@@ -3,8 +3,8 @@ package nn
 import (
 	"hash/fnv"
 	"math"
-	"math/bits"
 
+	"zeroth/device"
 	"zeroth/shard"
 )
 
@@ -34,23 +34,10 @@ func Fill(seed uint64, p shard.Param, at shard.Range, dst []float32) {
 // normals is the pair of independent standard normal numbers at a place in a
 // stream, by the Box-Muller transform.
 func normals(seed, stream, at uint64) [2]float64 {
-	r := philox([4]uint32{uint32(at), uint32(at >> 32), uint32(stream), uint32(stream >> 32)}, [2]uint32{uint32(seed), uint32(seed >> 32)})
+	r := device.Philox([4]uint32{uint32(at), uint32(at >> 32), uint32(stream), uint32(stream >> 32)}, [2]uint32{uint32(seed), uint32(seed >> 32)})
 	u := (float64(uint64(r[0])<<20|uint64(r[1])>>12) + 1) / (1 << 52) // (0, 1]
 	v := float64(uint64(r[2])<<20|uint64(r[3])>>12) / (1 << 52)       // [0, 1)
 	radius := math.Sqrt(-2 * math.Log(u))
 	sin, cos := math.Sincos(2 * math.Pi * v)
 	return [2]float64{radius * cos, radius * sin}
-}
-
-// philox is Philox4x32-10, a counter-based generator: Salmon, Moraes, Dror and
-// Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
-func philox(ctr [4]uint32, key [2]uint32) [4]uint32 {
-	for range 10 {
-		hi0, lo0 := bits.Mul32(0xD2511F53, ctr[0])
-		hi1, lo1 := bits.Mul32(0xCD9E8D57, ctr[2])
-		ctr = [4]uint32{hi1 ^ ctr[1] ^ key[0], lo1, hi0 ^ ctr[3] ^ key[1], lo0}
-		key[0] += 0x9E3779B9
-		key[1] += 0xBB67AE85
-	}
-	return ctr
 }

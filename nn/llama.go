@@ -36,6 +36,7 @@ type Llama struct {
 	LocalTheta                float64  // of a Windowed layer's positions, which are not scaled; 0: Theta, scaled
 	Scale                     float64  // of scores is Scale^-1/2; 0 is the width of a head
 	LoRA                      LoRA
+	Dropout                   Dropout
 	Gemma                     bool // norms multiply by 1 + weight, embeddings by the root of Width, the gate's GELU not SiLU (Gemma, arXiv 2403.08295)
 }
 
@@ -89,7 +90,7 @@ func (l Llama) Model() *Model {
 	} else {
 		last = append(last, weight("lm_head.weight", initStd, l.Vocab, l.Width), l.gain("model.norm.weight", l.Width))
 	}
-	e := embedding{params: first, shared: l.Tied, padded: l.Padded, pad: l.Pad}
+	e := embedding{params: first, shared: l.Tied, padded: l.Padded, pad: l.Pad, drop: l.Dropout.Embed}
 	if l.Gemma {
 		e.scale = float32(math.Sqrt(float64(l.Width)))
 	}

@@ -42,11 +42,11 @@ const (
 )
 
 // half is where one half of a block has its norms.
-type half struct{ before, norm, rstd, after, out, rstdAfter int }
+type half struct{ before, norm, rstd, after, out, rstdAfter, place int }
 
 var (
-	attends = half{before1, saveNorm1, saveRstd1, after1, saveOut1, saveAfter1}
-	maps    = half{before2, saveNorm2, saveRstd2, after2, saveOut2, saveAfter2}
+	attends = half{before1, saveNorm1, saveRstd1, after1, saveOut1, saveAfter1, placeAttn}
+	maps    = half{before2, saveNorm2, saveRstd2, after2, saveOut2, saveAfter2, placeMLP}
 )
 
 // has says whether the block has a piece.
@@ -180,16 +180,25 @@ func (b llamaBlock) before(q Ops, mem Scratch, w []device.Buffer, h half, x devi
 }
 
 // after sets y = x plus what a half of the block puts out, in·weightᵀ, normalised
-// where a norm comes after.
-func (b llamaBlock) after(q Ops, mem Scratch, w []device.Buffer, h half, y, x, in device.Mat, weight int, s *Saved) {
-	if !b.has(h.after) {
+// where a norm comes after; a training pass may drop some of it.
+func (b llamaBlock) after(q Ops, mem Scratch, w []device.Buffer, bt *Batch, h half, y, x, in device.Mat, weight int, s *Saved) {
+	drop, some := bt.drops(b.l.Dropout.Residual, placeOf(b.layer, h.place), y.Cols)
+	switch {
+	case b.has(h.after):
+		out := device.Matrix(s[h.out], y.Rows, y.Cols)
+		b.linear(q, mem, out, in, w, weight, false)
+		q.RMSNorm(y, s[h.rstdAfter], out, b.gain(q, mem, w, h.after), b.l.Eps)
+	case some:
+		b.linear(q, mem, y, in, w, weight, false)
+	default:
 		q.Cast(y.Buf, x.Buf)
 		b.linear(q, mem, y, in, w, weight, true)
 		return
 	}
-	out := device.Matrix(s[h.out], y.Rows, y.Cols)
-	b.linear(q, mem, out, in, w, weight, false)
-	q.RMSNorm(y, s[h.rstdAfter], out, b.gain(q, mem, w, h.after), b.l.Eps)
+	if some {
+		q.Dropout(y.Buf, y.Buf, x.Buf, drop)
+		return
+	}
 	q.AddTo(y.Buf, y.Buf, x.Buf)
 }
 
@@ -214,7 +223,7 @@ func (b llamaBlock) forwardAttention(q Ops, mem Scratch, w []device.Buffer, bt *
 	b.turn(q, turned, bt, false)
 	o := device.Matrix(s[saveO], r, b.l.queries())
 	q.Attention(o, s[saveLse], parts[0], seen[1], seen[2], b.attn(bt))
-	b.after(q, mem, w, attends, device.Matrix(s[saveX2], r, c), xm, o, projO, s)
+	b.after(q, mem, w, bt, attends, device.Matrix(s[saveX2], r, c), xm, o, projO, s)
 }
 
 // normHeads sets queries and keys of qkv to the normalised raw ones.
@@ -247,7 +256,7 @@ func (b llamaBlock) forwardMLP(q Ops, mem Scratch, w []device.Buffer, bt *Batch,
 	} else {
 		q.SwiGLU(s[saveAct], s[saveGate], s[saveUp])
 	}
-	b.after(q, mem, w, maps, device.Matrix(y, r, c), x2, device.Matrix(s[saveAct], r, f), projDown, s)
+	b.after(q, mem, w, bt, maps, device.Matrix(y, r, c), x2, device.Matrix(s[saveAct], r, f), projDown, s)
 }
 
 // Backward writes gradients over what was saved as soon as that is spent, so
@@ -290,7 +299,8 @@ func (b llamaBlock) inputGrad(q Ops, mem Scratch, dx device.Mat, w []device.Buff
 
 // out is the gradient of what a half of the block puts out, given d, that of their
 // sum. It lies where that was saved, if a norm comes after.
-func (b llamaBlock) out(q Ops, mem Scratch, w, dw []device.Buffer, h half, d device.Mat, s *Saved) device.Mat {
+func (b llamaBlock) out(q Ops, mem Scratch, w, dw []device.Buffer, bt *Batch, h half, d device.Mat, s *Saved) device.Mat {
+	d = bt.dropped(q, mem, d, b.l.Dropout.Residual, placeOf(b.layer, h.place))
 	if !b.has(h.after) {
 		return d
 	}
@@ -320,7 +330,7 @@ func (b llamaBlock) backwardMLP(q Ops, mem Scratch, w, dw []device.Buffer, bt *B
 	dm, act, x2 := device.Matrix(d, r, c), device.Matrix(s[saveAct], r, f), device.Matrix(s[saveX2], r, c)
 	gate, up := device.Matrix(s[saveGate], r, f), device.Matrix(s[saveUp], r, f)
 
-	dout := b.out(q, mem, w, dw, maps, dm, s)
+	dout := b.out(q, mem, w, dw, bt, maps, dm, s)
 	b.linearGrads(q, mem, w, dw, projDown, dout, act)
 	dact := act
 	b.inputGrad(q, mem, dact, w, projDown, dout, false)
@@ -349,7 +359,7 @@ func (b llamaBlock) backwardAttention(q Ops, mem Scratch, w, dw []device.Buffer,
 	dparts, turned := b.split(dqkv)
 	delta := mem.Take(device.F32, s[saveLse].N)
 
-	dout := b.out(q, mem, w, dw, attends, dm, s)
+	dout := b.out(q, mem, w, dw, bt, attends, dm, s)
 	b.linearGrads(q, mem, w, dw, projO, dout, o)
 	do := b.gradOut(mem, bt, s)
 	b.inputGrad(q, mem, do, w, projO, dout, false)

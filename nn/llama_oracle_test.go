@@ -35,21 +35,21 @@ func (o llamaTrunk) embed() []float64 {
 			y = append(y, scale*x)
 		}
 	}
-	return y
+	return o.drop(0, o.l.Dropout.Embed, y)
 }
 
 func (o llamaTrunk) block(n int, x []float64) []float64 {
 	p := fmt.Sprintf("model.layers.%d.", n)
-	x = o.half(p, [2]string{"input", "post_attention"}, x, func(x []float64) []float64 { return o.attend(p+"self_attn.", n, x) })
+	x = o.half(2*n+1, p, [2]string{"input", "post_attention"}, x, func(x []float64) []float64 { return o.attend(p+"self_attn.", n, x) })
 	second := [2]string{"post_attention", "post_feedforward"}
 	if o.l.Norms == NormBoth {
 		second[0] = "pre_feedforward"
 	}
-	return o.half(p, second, x, func(x []float64) []float64 { return o.mlp(p+"mlp.", x) })
+	return o.half(2*n+2, p, second, x, func(x []float64) []float64 { return o.mlp(p+"mlp.", x) })
 }
 
-// half is x plus f of it, with the norms there are, before and after f.
-func (o llamaTrunk) half(p string, norms [2]string, x []float64, f func([]float64) []float64) []float64 {
+// half is x plus f of it, with the norms there are, before and after f; what is added is dropped in training.
+func (o llamaTrunk) half(place int, p string, norms [2]string, x []float64, f func([]float64) []float64) []float64 {
 	y := x
 	if o.l.Norms != NormAfter {
 		y = o.norm(p+norms[0]+"_layernorm", o.width, y)
@@ -58,7 +58,7 @@ func (o llamaTrunk) half(p string, norms [2]string, x []float64, f func([]float6
 	if o.l.Norms != NormBefore {
 		y = o.norm(p+norms[1]+"_layernorm", o.width, y)
 	}
-	return add(x, y)
+	return add(x, o.drop(place, o.l.Dropout.Residual, y))
 }
 
 func (o llamaTrunk) mlp(p string, x []float64) []float64 {

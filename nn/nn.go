@@ -70,6 +70,9 @@ type Ops interface {
 	Mul(y, a, b device.Buffer)               // y = a * b may be one of them
 	AddScalar(y, x device.Buffer, s float32) // y = x + s may be x
 	Scale(x device.Buffer, s float32)        // x = x * s
+	// Dropout sets y to what d keeps of x, scaled, plus add if that is not empty; y
+	// may be x or add.
+	Dropout(y, x, add device.Buffer, d device.Dropout)
 
 	// Attention is causal softmax(scale q·k)·v; lse (B, H, T) float32 receives
 	// the log-sum-exp of each score row. No T×T matrix is held.
@@ -108,6 +111,7 @@ type Batch struct {
 	Logits  device.Buffer // (Vocab) float32; if not empty, a Forward without Saved writes here the logits
 	At      int           // of this row, and no losses
 	Compute device.DType  // of the residual stream and all activations
+	Drops   Drops         // of a training pass; the zero Drops drop nothing
 
 	// Forward passes over one sequence (B is 1) piece by piece, without Saved:
 	// Cache is, for each of Model.Blocks, its queries, keys and values at every

@@ -14,6 +14,7 @@ type oracle struct {
 	trunk
 	layers, width, vocab int
 	B, T                 int
+	drops                Drops
 	input, target        []int32              // (B*T)
 	w                    map[string][]float64 // by parameter name
 	constant             map[string][]float64 // the same, which no slope changes
@@ -41,6 +42,21 @@ func (o gptTrunk) embed() []float64 {
 			y[i*C+j] = o.w["transformer.wte.weight"][int(id)*C+j] + o.w["transformer.wpe.weight"][i%o.T*C+j]
 		}
 	}
+	return o.drop(0, o.g.Dropout.Embed, y)
+}
+
+// drop is x, (B*T, C), as training drops elements of it at a place of the model:
+// device.Dropout's definition, element by element.
+func (o *oracle) drop(place int, p float64, x []float64) []float64 {
+	d := device.Dropout{Seed: o.drops.Seed}
+	limit, y := math.Round(p*65536), make([]float64, len(x))
+	for i, v := range x {
+		row, c := o.drops.Row+uint64(i/o.width), i%o.width
+		r := device.Philox([4]uint32{uint32(c / 8), uint32(place), uint32(row), uint32(row >> 32)}, d.Key())
+		if half := r[c%8/2] >> (16 * (c % 2)) & 0xffff; float64(half) >= limit {
+			y[i] = v / (1 - limit/65536)
+		}
+	}
 	return y
 }
 
@@ -48,12 +64,12 @@ func (o gptTrunk) embed() []float64 {
 func (o gptTrunk) block(n int, x []float64) []float64 {
 	p := fmt.Sprintf("transformer.h.%d.", n)
 	qkv := o.linear(p+"attn.c_attn", o.norm(p+"ln_1", x))
-	x = add(x, o.linear(p+"attn.c_proj", o.attention(qkv)))
+	x = add(x, o.drop(2*n+1, o.g.Dropout.Residual, o.linear(p+"attn.c_proj", o.attention(qkv))))
 	hidden := o.linear(p+"mlp.c_fc", o.norm(p+"ln_2", x))
 	for i, v := range hidden {
 		hidden[i] = activated(o.g.Act, v)
 	}
-	return add(x, o.linear(p+"mlp.c_proj", hidden))
+	return add(x, o.drop(2*n+2, o.g.Dropout.Residual, o.linear(p+"mlp.c_proj", hidden)))
 }
 
 func activated(f device.Activation, x float64) float64 {

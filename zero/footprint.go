@@ -249,6 +249,9 @@ func LlamaActivations(l nn.Llama, t device.DType, rows, chunk int, recompute boo
 		saved += round(e*rows*(a+k)) + round(4*rows*2)
 	}
 	work := max(mlp, attention)
+	if l.Dropout.Residual > 0 {
+		work += rc // the gradient of what is added, without what was dropped
+	}
 	head := stat + 2*rc + max(round(e*min(chunk, rows)*l.Vocab), gain)
 	stream := rc * (l.Layers + 2) // every module's output, and the gradient
 	if recompute {

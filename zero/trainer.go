@@ -56,11 +56,12 @@ type Config struct {
 	Model     *nn.Model
 	DType     device.DType
 	Policy    fsdp.Policy
-	Micro     int  // micro-batches a step
-	B, T      int  // sequences and positions of a micro-batch
-	Packed    bool // sequences are several documents
-	Chunk     int  // positions whose logits are held at once; 0 is all
-	ArenaSize int  // bytes, from ArenaPeak of a dry run
+	Micro     int    // micro-batches a step
+	B, T      int    // sequences and positions of a micro-batch
+	Packed    bool   // sequences are several documents
+	Seed      uint64 // of what the model drops in training
+	Chunk     int    // positions whose logits are held at once; 0 is all
+	ArenaSize int    // bytes, from ArenaPeak of a dry run
 
 	Listener fsdp.Listener // hears what is done, from the goroutine that issues it; may be nil
 
@@ -103,11 +104,12 @@ type Trainer struct {
 	state    []device.Buffer // work space of update
 
 	Scale    optim.LossScale
-	Updates  int  // applied so far
-	Skipped  int  // steps skipped for overflow so far
-	WantStop bool // this rank asks all to stop after the next step
-	Steps    int  // begun so far
-	Counted  int  // positions with a loss in the step or evaluation that follows, over all ranks; 0: all there are
+	Updates  int   // applied so far
+	Skipped  int   // steps skipped for overflow so far
+	WantStop bool  // this rank asks all to stop after the next step
+	Steps    int   // begun so far
+	Samples  int64 // of the training order, read before the step that follows: what the model drops of a sample follows from its number
+	Counted  int   // positions with a loss in the step or evaluation that follows, over all ranks; 0: all there are
 
 	// Waited is when, in the last step, the host began and ended to wait for the norm,
 	// which the update needs. It is the one wait of a step.
@@ -327,6 +329,7 @@ func (t *Trainer) Units() []*fsdp.Unit { return t.runner.Units }
 func (t *Trainer) Step(fill Batches, lr float64) (Stats, error) {
 	t.Steps++
 	s, err := t.step(fill, lr)
+	t.Samples += int64(t.cfg.Mesh.DataRanks() * t.cfg.Micro * t.cfg.B)
 	if err != nil {
 		t.close()
 		return s, fmt.Errorf("step %d: rank %d: %w", t.Steps, t.cfg.Groups.World.Rank(), err)
@@ -373,12 +376,21 @@ func (t *Trainer) issue(fill Batches) error {
 		if err != nil {
 			return err
 		}
+		in.batch.Drops = t.drops(m)
 		t.runner.Forward(&in.batch, true)
 		t.runner.Backward(&in.batch, m)
 		t.addLoss(in)
 	}
 	t.addNorms()
 	return nil
+}
+
+// drops is what this rank's elements that a micro-batch drops follow from: the
+// numbers of its samples, which do not depend on how many ranks there are.
+func (t *Trainer) drops(micro int) nn.Drops {
+	c := &t.cfg
+	sample := t.Samples + int64((micro*c.Mesh.DataRanks()+c.Mesh.DataRank(c.Groups.World.Rank()))*c.B)
+	return nn.Drops{Train: true, Seed: c.Seed, Row: uint64(sample) * uint64(c.T)}
 }
 
 // read fills the input whose turn it is, once the micro-batch that had it is
@@ -598,6 +610,7 @@ func (t *Trainer) eval(n int, fill Batches) (float64, error) {
 		if err != nil {
 			return 0, err
 		}
+		in.batch.Drops = nn.Drops{}
 		t.runner.Forward(&in.batch, false)
 		t.addLoss(in)
 	}

@@ -45,6 +45,7 @@ func (Queue) Mul(_, _, _ device.Buffer)                               {}
 func (Queue) AddScalar(_, _ device.Buffer, _ float32)                 {}
 func (Queue) Scale(device.Buffer, float32)                            {}
 func (Queue) AddTo(_, _, _ device.Buffer)                             {}
+func (Queue) Dropout(_, _, _ device.Buffer, _ device.Dropout)         {}
 
 func (Queue) MatMul(_, _, _ device.Mat, _ device.Buffer, _ bool)                            {}
 func (Queue) SumRows(device.Buffer, device.Mat)                                             {}

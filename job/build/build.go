@@ -53,7 +53,7 @@ func Trainer(c *config.Config) zero.Config {
 		Mesh:  config.Mesh(c),
 		Model: config.Network(c), DType: c.Precision,
 		Policy: stage.Policy(c.Zero.Prefetch, c.Zero.Recompute == "block"),
-		Micro:  c.Train.Accumulate, B: c.Train.MicroBatch, T: c.Model.Context, Packed: c.Data.Pack, Chunk: c.Train.LossChunk,
+		Micro:  c.Train.Accumulate, B: c.Train.MicroBatch, T: c.Model.Context, Packed: c.Data.Pack, Chunk: c.Train.LossChunk, Seed: c.Train.Seed,
 		Rule: Rule(c.Optimizer), Group: group(c.Optimizer), Clip: c.Train.Clip, Scale: lossScale(c),
 	}
 }

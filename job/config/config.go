@@ -20,6 +20,7 @@ type Config struct {
 	Train     Training
 	Device    string // "auto", "cpu" or "cuda", as asked for; see On
 	Parallel  Parallel
+	Dropout   *float64 // probability of elements to be dropped in training; nil: as config.json of Model has it
 	Zero      Zero
 	Precision device.DType // of parameters in use, activations and gathers: F32, BF16 or F16
 	Optimizer Optimizer

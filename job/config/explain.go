@@ -87,7 +87,7 @@ var when = map[string]string{
 
 // samples are values of keys whose default is no value.
 var samples = map[string]string{
-	"model.from": "models/gpt2", "model.kv_heads": "2", "model.ffn": "1024", "model.vocab": "50257", "model.rope_theta": "500000", "model.tied": "true",
+	"model.from": "models/gpt2", "model.kv_heads": "2", "model.ffn": "1024", "model.vocab": "50257", "model.rope_theta": "500000", "model.tied": "true", "model.dropout": "0.1",
 	"data.text": `["docs/**/*.md"]`, "data.tokens": `["train.bin"]`, "data.documents": `["chats-*.jsonl"]`, "data.validation_documents": `["dev.jsonl"]`, "data.dtype": "uint16", "data.tokenizer": "gpt2", "data.vocab": "models/gpt2",
 	"train.epochs": "2", "train.batch": "32", "train.micro_batch": "4", "train.accumulate": "2", "train.eval_every": "100", "train.early_stop.patience": "3", "train.freeze": `["model.embed_tokens.*"]`, "train.lora.alpha": "32", "train.lora.targets": `["q_proj", "v_proj"]`, "parallel.ranks": "4", "parallel.gpus": "[0, 2]", "parallel.memory": "4GiB", "parallel.token_file": "/run/secrets/zeroth", "parallel.bind": "10.0.0.7",
 	"zero.offload.path": "/mnt/nvme", "optimizer.betas": "[0.9, 0.95]", "optimizer.eps": "1e-8", "optimizer.momentum": "0.9", "optimizer.groups": `[{match: "*.bias", lr: 1e-4, weight_decay: 0}]`,

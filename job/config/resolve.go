@@ -12,6 +12,7 @@ import (
 	"zeroth/job/hf"
 	"zeroth/job/machine"
 	"zeroth/job/show"
+	"zeroth/nn"
 )
 
 // idle says why a key has no meaning in this job ("" if it has one) and which
@@ -20,7 +21,7 @@ func (c *Config) idle(key string) (why, because string) {
 	section, name := split(key)
 	rule := c.Optimizer.Type
 	switch {
-	case section == "model" && name != "from" && name != "context" && c.Model.From != "":
+	case section == "model" && name != "from" && name != "context" && name != "dropout" && c.Model.From != "":
 		return "model.from brings its own config.json", "model.from"
 	case section == "model" && c.Model.From == "" && c.Model.Family != "llama" && slices.Contains(hf.LlamaKeys, name):
 		return c.Model.Family + " has no " + name, "model.family"
@@ -140,6 +141,9 @@ func (r *reader) resolveModel() {
 		r.resolveShape(makes)
 	}
 	r.checkVocab(makes)
+	if p := r.Config.Dropout; p != nil {
+		m.Dropout = nn.Dropout{Embed: *p, Residual: *p}
+	}
 	r.resolveTuning()
 }
 

@@ -100,7 +100,7 @@ func (r *reader) resumeModel() {
 // job says them: those that change what it computes, beside the model's, and
 // those that say what is saved and what may be deleted.
 var Lasting = []string{
-	"data.tokenizer", "data.vocab", "data.format", "data.pack", "data.validation", "train.steps", "train.epochs", "train.batch", "train.clip", "train.seed", "train.freeze", "train.lora.rank", "train.lora.alpha", "train.lora.targets", "train.early_stop.metric", "train.early_stop.patience", "precision",
+	"model.dropout", "data.tokenizer", "data.vocab", "data.format", "data.pack", "data.validation", "train.steps", "train.epochs", "train.batch", "train.clip", "train.seed", "train.freeze", "train.lora.rank", "train.lora.alpha", "train.lora.targets", "train.early_stop.metric", "train.early_stop.patience", "precision",
 	"optimizer.type", "optimizer.lr", "optimizer.betas", "optimizer.eps", "optimizer.weight_decay", "optimizer.momentum", "optimizer.groups",
 	"schedule.type", "schedule.warmup", "schedule.min_lr", "schedule.decay",
 	"checkpoint.every", "checkpoint.save_on_exit", "checkpoint.keep",

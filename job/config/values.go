@@ -177,7 +177,12 @@ func (v perhaps) set(n *node) string {
 
 func (v perhaps) empty() bool  { return *v.p == nil }
 func (v perhaps) want() string { return v.what }
-func (v perhaps) yaml() string { return formatReal(**v.p) }
+func (v perhaps) yaml() string {
+	if v.empty() {
+		return "null"
+	}
+	return formatReal(**v.p)
+}
 
 // formatReal is the shortest text that reads back as x: 6e-4, but 0.01.
 func formatReal(x float64) string {

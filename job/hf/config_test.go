@@ -13,6 +13,7 @@ import (
 
 	"zeroth/input"
 	"zeroth/job/testjob"
+	"zeroth/nn"
 )
 
 // gpt2JSON is config.json of openai-community/gpt2, shortened by generation settings.
@@ -20,7 +21,8 @@ const gpt2JSON = `{"activation_function": "gelu_new", "architectures": ["GPT2LMH
 "bos_token_id": 50256, "embd_pdrop": 0.1, "eos_token_id": 50256, "initializer_range": 0.02, "layer_norm_epsilon": 1e-05,
 "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "resid_pdrop": 0.1, "vocab_size": 50257}`
 
-var gpt2Small = Model{Family: "gpt2", Layers: 12, Heads: 12, Width: 768, Context: 1024, Vocab: 50257, NormEps: 1e-5}
+var gpt2Small = Model{Family: "gpt2", Layers: 12, Heads: 12, Width: 768, Context: 1024, Vocab: 50257, NormEps: 1e-5,
+	Dropout: nn.Dropout{Embed: 0.1, Residual: 0.1}}
 
 func TestModelConfigOfGPT2(t *testing.T) {
 	for _, raw := range []string{gpt2JSON, `{"model_type": "gpt2"}`, `{"model_type": "gpt2", "n_inner": null, "tie_word_embeddings": true}`} {
@@ -58,7 +60,7 @@ func TestModelConfigKeys(t *testing.T) {
 		"model_type": "gpt2", "architectures": []any{"GPT2LMHeadModel"}, "vocab_size": 50257.0, "n_positions": 1024.0, "n_embd": 768.0,
 		"n_layer": 12.0, "n_head": 12.0, "n_inner": nil, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "tie_word_embeddings": true,
 		"scale_attn_weights": true, "scale_attn_by_inverse_layer_idx": false, "add_cross_attention": false, "initializer_range": 0.02,
-		"bos_token_id": 50256.0, "eos_token_id": 50256.0, "torch_dtype": "float32", "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0,
+		"bos_token_id": 50256.0, "eos_token_id": 50256.0, "torch_dtype": "float32", "attn_pdrop": 0.0, "embd_pdrop": 0.1, "resid_pdrop": 0.1,
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
@@ -153,10 +155,12 @@ func TestGPT2Aliases(t *testing.T) {
 func TestModelConfigNotes(t *testing.T) {
 	none := `"attn_pdrop": 0, "embd_pdrop": 0, "resid_pdrop": 0`
 	for raw, want := range map[string]string{
-		`"model_type": "gpt2"`: "config.json has dropout (attn_pdrop 0.1, embd_pdrop 0.1, resid_pdrop 0.1): this trains without",
-		`"model_type": "gpt2", "attn_pdrop": 0.25, "embd_pdrop": 0, "resid_pdrop": 0.0`: "config.json has dropout (attn_pdrop 0.25): this trains without",
+		`"model_type": "gpt2"`: "config.json has dropout of attention's weights (attn_pdrop 0.1): this trains without|" +
+			"config.json has dropout (embd_pdrop 0.1, resid_pdrop 0.1): training drops so much, or what model.dropout says",
+		`"model_type": "gpt2", "attn_pdrop": 0.25, "embd_pdrop": 0, "resid_pdrop": 0.0`: "config.json has dropout of attention's weights (attn_pdrop 0.25): this trains without",
 		`"model_type": "gpt2", "reorder_and_upcast_attn": true, ` + none:                "config.json has reorder_and_upcast_attn: attention sums in float32 here in any case",
-		`"model_type": "llama", "attention_dropout": 0.1`:                               "config.json has dropout (attention_dropout 0.1): this trains without",
+		`"model_type": "llama", "attention_dropout": 0.1`:                               "config.json has dropout of attention's weights (attention_dropout 0.1): this trains without",
+		`"model_type": "phi3", "resid_pdrop": 0.25, "embd_pdrop": 0.5`:                  "config.json has dropout (resid_pdrop 0.25): training drops so much, or what model.dropout says",
 		`"model_type": "llama", "attention_dropout": null`:                              "",
 		`"model_type": "llama", "NUM_HIDDEN_LAYERS": 3, "x\u0007y": {}`:                 "config.json has unknown keys, which change nothing here: NUM_HIDDEN_LAYERS, x\\ay",
 	} {

@@ -49,7 +49,7 @@ func (d decoder) read(o *object) (m Model, notes []string) {
 	if f := get(o, cmp.Or(d.act, "hidden_act"), acts[0]); !slices.Contains(acts, f) {
 		o.refuse("%s \"%s\" is not supported; want %s", cmp.Or(d.act, "hidden_act"), show.Brief(f), acts[0])
 	}
-	return m, o.dropout(0, "attention_dropout")
+	return m, o.weights(0, "attention_dropout")
 }
 
 // heads reads the width of heads, and checks that they fit the width and each other.

@@ -49,16 +49,18 @@ func readGPT2(o *object) (m Model, notes []string) {
 	if get(o, "reorder_and_upcast_attn", false) {
 		notes = append(notes, "config.json has reorder_and_upcast_attn: attention sums in float32 here in any case")
 	}
-	return m, append(notes, o.dropout(0.1, "attn_pdrop", "embd_pdrop", "resid_pdrop")...)
+	notes = append(notes, o.weights(0.1, "attn_pdrop")...)
+	notes = append(notes, o.residual(&m, 0.1, "embd_pdrop", "resid_pdrop")...)
+	return m, notes
 }
 
-// writeGPT2 says that there is no dropout, because GPT2Config's default is some.
+// writeGPT2 says what dropout there is, because GPT2Config's default is some.
 func writeGPT2(m Model, all map[string]any) {
 	fill(all, map[string]any{
 		"tie_word_embeddings": true,
 		"n_positions":         max(m.Context, m.Longest), "n_embd": m.Width, "n_layer": m.Layers, "n_head": m.Heads, "n_inner": nil,
 		"activation_function": "gelu_new", "layer_norm_epsilon": m.NormEps, "scale_attn_weights": true,
-		"scale_attn_by_inverse_layer_idx": false, "add_cross_attention": false, "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0,
+		"scale_attn_by_inverse_layer_idx": false, "add_cross_attention": false, "attn_pdrop": 0.0, "embd_pdrop": m.Dropout.Embed, "resid_pdrop": m.Dropout.Residual,
 	})
 	if m.Vocab > 50256 {
 		all["bos_token_id"], all["eos_token_id"] = json.RawMessage(endOfText), json.RawMessage(endOfText)

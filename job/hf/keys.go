@@ -6,7 +6,9 @@ import (
 	"slices"
 	"strings"
 
+	"zeroth/device"
 	"zeroth/job/show"
+	"zeroth/nn"
 )
 
 // A key of config.json is read, or it is in one of the tables below, or it is
@@ -133,21 +135,35 @@ func (o *object) remoteCode() {
 	}
 }
 
-// dropout says which dropout a model's config asks for. The keys are those of
-// its class, with their defaults.
-func (o *object) dropout(otherwise float64, keys ...string) (notes []string) {
-	var found []string
-	for _, key := range keys {
-		p := maybe(o, key, otherwise)
-		if p < 0 || p >= 1 {
-			o.refuse("%s %v is out of range", key, p)
-		}
-		if p > 0 {
-			found = append(found, fmt.Sprintf("%s %v", key, p))
-		}
+// probability is a dropout's, between 0 and 1, of a key that the class has with this
+// default.
+func (o *object) probability(key string, otherwise float64) float64 {
+	p := maybe(o, key, otherwise)
+	if !device.Droppable(p) {
+		o.refuse("%s %v is out of range: want 0, or at least 1/65536 and less than 1", key, p)
 	}
-	if len(found) == 0 {
+	return p
+}
+
+// residual reads the dropout that is computed, by the keys that the class has for the
+// embedding, empty for none, and for what is added to the residual stream.
+func (o *object) residual(m *Model, otherwise float64, embed, residual string) (notes []string) {
+	m.Dropout.Residual = o.probability(residual, otherwise)
+	said := fmt.Sprintf("%s %v", residual, m.Dropout.Residual)
+	if embed != "" {
+		m.Dropout.Embed = o.probability(embed, otherwise)
+		said = fmt.Sprintf("%s %v, %s", embed, m.Dropout.Embed, said)
+	}
+	if m.Dropout == (nn.Dropout{}) {
 		return nil
 	}
-	return []string{fmt.Sprintf("config.json has dropout (%s): this trains without", strings.Join(found, ", "))}
+	return []string{fmt.Sprintf("config.json has dropout (%s): training drops so much, or what model.dropout says", said)}
+}
+
+// weights reads the dropout of attention's weights, which is not computed.
+func (o *object) weights(otherwise float64, key string) (notes []string) {
+	if p := o.probability(key, otherwise); p > 0 {
+		return []string{fmt.Sprintf("config.json has dropout of attention's weights (%s %v): this trains without", key, p)}
+	}
+	return nil
 }

@@ -25,6 +25,8 @@ type Model struct {
 	BOS     string // bos_token_id of From's config.json, as there; empty: it has none, or the family's own
 	EOS     string // eos_token_id, alike; it may be a list
 
+	Dropout nn.Dropout // of training
+
 	// GPT-2's.
 	Inner  int               // width of the hidden layer; 0: 4 Width
 	Act    device.Activation // of it
@@ -76,7 +78,7 @@ func (m Model) With(l nn.LoRA) *nn.Model {
 // GPT2 is the shape of a model of family gpt2.
 func (m Model) GPT2() nn.GPT2 {
 	return nn.GPT2{Layers: m.Layers, Heads: m.Heads, Width: m.Width, Context: max(m.Context, m.Longest), Vocab: m.Vocab, Eps: float32(m.NormEps),
-		Inner: m.Inner, Act: m.Act, Untied: m.Untied}
+		Inner: m.Inner, Act: m.Act, Untied: m.Untied, Dropout: m.Dropout}
 }
 
 // Llama is the shape of a model of family llama.
@@ -85,7 +87,7 @@ func (m Model) Llama() nn.Llama {
 		Name: m.family().name, Layers: m.Layers, Width: m.Width, Context: max(m.Context, m.Longest), Vocab: m.Vocab, Heads: m.Heads, KV: m.KVHeads, FFN: m.FFN,
 		Eps: float32(m.NormEps), Theta: m.Theta, Scaling: m.Scaling, Tied: m.Tied, BiasQKV: m.Bias, Padded: m.Padded, Pad: m.Pad,
 		Head: m.HeadWidth, BiasOut: m.BiasOut, BiasMLP: m.BiasMLP, HeadNorm: m.HeadNorm, Norms: m.Norms, Fused: m.Fused, Gemma: m.Gemma,
-		Layout: m.Layout, Window: m.Window, LocalTheta: m.LocalTheta, Scale: m.Scale,
+		Layout: m.Layout, Window: m.Window, LocalTheta: m.LocalTheta, Scale: m.Scale, Dropout: m.Dropout,
 	}
 }
 

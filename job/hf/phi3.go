@@ -7,7 +7,7 @@ import (
 
 var phi3 = family{
 	kind: "phi3", name: "Phi-3", class: [2]string{"Phi3ForCausalLM", "Phi3Model"},
-	own:  words(`original_max_position_embeddings attention_bias`), // it has no biases, whatever that says
+	own:  words(`original_max_position_embeddings attention_bias embd_pdrop`), // it has no biases and does not drop embeddings, whatever they say
 	read: readPhi3,
 }
 
@@ -25,5 +25,6 @@ func readPhi3(o *object) (Model, []string) {
 		kind = nn.Windowed
 	}
 	o.layers(&m, window, everywhere(kind))
-	return m, append(notes, o.dropout(0, "resid_pdrop", "embd_pdrop")...)
+	notes = append(notes, o.residual(&m, 0, "", "resid_pdrop")...)
+	return m, notes
 }

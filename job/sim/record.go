@@ -238,6 +238,10 @@ func (r *recordedQueue) Scale(x device.Buffer, s float32) {
 	r.pass("scale", x.N, 1, x, nil, bufs{x}, func() { r.ops.Scale(x, s) })
 }
 
+func (r *recordedQueue) Dropout(y, x, add device.Buffer, d device.Dropout) {
+	r.pass("dropout", y.N/d.Cols, d.Cols, y, nil, bufs{x, add}, func() { r.ops.Dropout(y, x, add, d) })
+}
+
 func (r *recordedQueue) SwiGLU(y, gate, up device.Buffer) {
 	r.pass("swiglu", y.N, 1, y, nil, bufs{gate, up}, func() { r.ops.SwiGLU(y, gate, up) })
 }

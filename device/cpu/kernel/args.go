@@ -78,6 +78,15 @@ type ColumnGrads struct {
 	Mean, Rstd      unsafe.Pointer
 }
 
+// DropBits is so many words of 64 columns each, from group Group of eight on, of a
+// row that drops Drop of 65536; see dropISA.
+type DropBits struct {
+	Keys              unsafe.Pointer // (10, 2) uint32: Philox's
+	Keep              unsafe.Pointer // (Words) uint64: set
+	Words, Group, Row int
+	Place, Drop       int
+}
+
 // callArgs is a worker's.
 type callArgs struct {
 	tile Tile
@@ -89,4 +98,5 @@ type callArgs struct {
 	softmaxGrad SoftmaxGradRows
 	normGrad    NormGradRow
 	columns     ColumnGrads
+	drop        DropBits
 }

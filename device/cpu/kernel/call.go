@@ -25,6 +25,7 @@ type RunFunc func(t *Args, w *Worker, lo, hi int)
 //	attention         lse, start                o, q, k, v                   Attn
 //	  its gradient    delta, lse, start         dq, dk, dv, do, o, q, k, v   Attn
 //	rotary positions  start                     x                            Rope, F: 1, or -1 back
+//	dropout           y, x, add                                              Drop
 //	sum of rows       db                        dy
 //	sum, of squares   accumulator, x
 //	copy, cast        dst, src
@@ -38,6 +39,7 @@ type Args struct {
 	Add  bool // to what is there
 	Attn device.Attn
 	Rope device.Rope
+	Drop device.Dropout
 	Gemm Gemm
 	Each *[3]EachFunc
 	Rule RuleFunc

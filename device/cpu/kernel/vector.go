@@ -17,6 +17,7 @@ type VecISA struct {
 	ruleISA
 	normISA
 	sumISA
+	dropISA
 }
 
 // attnISA is the parts of attention. A tile of the microkernel is rows query or
@@ -93,6 +94,7 @@ var portableVec = VecISA{
 		online: onlineSoftmaxGo, SoftmaxGrad: softmaxGradGo, scale: scaleGo, dot: dotGo, trans: transposeGo},
 	ruleISA: ruleISA{AdamW: ruleGo(adamW), Sgd: ruleGo(sgd), Momentum: ruleGo(momentum), Lion: ruleGo(lion)},
 	normISA: normGo,
+	dropISA: dropISA{keepsGo, [3]dropFunc{dropGo}},
 	eachISA: eachISA{
 		Gelu:       [3]EachFunc{eachGo(func(a, _, _ float32) float32 { return Gelu(a) })},
 		GeluGrad:   [3]EachFunc{eachGo(func(a, b, _ float32) float32 { return b * GeluSlope(a) })},

@@ -19,6 +19,7 @@ var vecNEON = VecISA{
 		sumColumns:  [3]sumColumnsFunc{sumColumnsF32NEON, sumColumnsBF16NEON, sumColumnsF16NEON},
 		normColumns: [3]normColumnsFunc{normColumnsF32NEON, normColumnsBF16NEON, normColumnsF16NEON},
 	},
+	dropISA: dropISA{keepsGo, [3]dropFunc{dropGo}},
 	sumISA: sumISA{
 		addUp:       [3]addUpFunc{addUpF32NEON, addUpBF16NEON, addUpF16NEON},
 		addUpStream: [3]addUpFunc{addUpF32NEON, addUpBF16NEON, addUpF16NEON},

@@ -1,7 +1,9 @@
 package kernel
 
 import (
+	"encoding/binary"
 	"fmt"
+	"math"
 
 	"zeroth/device"
 )
@@ -101,6 +103,22 @@ func (o *Ops) AddScalar(y, x device.Buffer, s float32) {
 	wantVec("add scalar", y.N, y, x)
 	o.begin("add_scalar").vec(y).vec(x).f32(s).i64(y.N)
 	o.run(blocks(y.N, 4), 1, 1, passes(1, y, x))
+}
+
+// Dropout sets y to what d keeps of x, scaled, plus add if that is not empty; y may
+// be x or add. The bits are those of package cpu.
+func (o *Ops) Dropout(y, x, add device.Buffer, d device.Dropout) {
+	wantVec("dropout", y.N, y, x)
+	if add.N > 0 {
+		wantVec("dropout", y.N, add)
+	}
+	d.Rows(y.N)
+	key := d.Key()
+	to := o.begin("dropout").vec(y).vec(x).vec(add).i64(y.N).next(32)
+	for i, word := range [...]uint32{key[0], key[1], d.Place, d.Drop, uint32(d.Row), uint32(d.Row >> 32), uint32(d.Cols), math.Float32bits(d.Scale())} {
+		binary.LittleEndian.PutUint32(to[4*i:], word)
+	}
+	o.run(blocks(y.N, 4), 1, 1, passes(3, y, x).plus(add))
 }
 
 // Activate sets y = f(x); y may be x.

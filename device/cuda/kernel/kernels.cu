@@ -3,6 +3,7 @@
 #include "rt.cuh"
 
 #include "attention.cu"
+#include "dropout.cu"
 #include "elementwise.cu"
 #include "embed.cu"
 #include "exact.cu"

@@ -27,6 +27,18 @@ func (b *bench) flatOut(what string, dt device.DType, n int) *operand {
 	return b.makeWith(what, dt, 1, n, 0, b.rng.IntN(5)*b.rng.IntN(2))
 }
 
+// drops is a dropout of n elements, in rows of some length that divides them.
+func (b *bench) drops(n int) device.Dropout {
+	d := device.Dropout{Seed: b.rng.Uint64(), Place: b.rng.Uint32(), Drop: 1 + b.rng.Uint32N(65535), Row: b.rng.Uint64() >> 1, Cols: max(1, n)}
+	for range 20 {
+		if cols := 1 + b.rng.IntN(d.Cols); n%cols == 0 {
+			d.Cols = cols
+			break
+		}
+	}
+	return d
+}
+
 func TestElementwise(t *testing.T) {
 	for name, f := range map[string]func(b *bench, n int) func(q operations){
 		"activation": func(b *bench, n int) func(q operations) {
@@ -77,6 +89,19 @@ func TestElementwise(t *testing.T) {
 		"add scalar": func(b *bench, n int) func(q operations) {
 			y, x := b.flatOut("y", b.float(), n).bits(), b.flat("x", b.float(), n, 1)
 			return func(q operations) { q.AddScalar(y.Buf, x.Buf, 0.7) }
+		},
+		"dropout": func(b *bench, n int) func(q operations) {
+			y, x, add := b.flatOut("y", b.float(), n).bits(), b.flat("x", b.float(), n, 1), b.flat("add", b.float(), n, 1)
+			d, with := b.drops(n), add.Buf
+			if b.flip() {
+				with = device.Buffer{}
+			}
+			return func(q operations) { q.Dropout(y.Buf, x.Buf, with, d) }
+		},
+		"dropout in place": func(b *bench, n int) func(q operations) {
+			x, add := b.flat("x", b.float(), n, 1), b.flat("add", b.float(), n, 1)
+			d, to := b.drops(n), []*operand{x.bits(), add}[b.rng.IntN(2)].bits()
+			return func(q operations) { q.Dropout(to.Buf, x.Buf, add.Buf, d) }
 		},
 		"scale": func(b *bench, n int) func(q operations) {
 			x := b.flat("x", b.float(), n, 1).bits()

@@ -30,6 +30,7 @@ type operations interface {
 	AddTo(y, a, b device.Buffer)
 	Mul(y, a, b device.Buffer)
 	AddScalar(y, x device.Buffer, s float32)
+	Dropout(y, x, add device.Buffer, d device.Dropout)
 	Activate(y, x device.Buffer, f device.Activation)
 	ActivateGrad(dx, x, dy device.Buffer, f device.Activation)
 	SwiGLU(y, gate, up device.Buffer)

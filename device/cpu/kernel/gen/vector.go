@@ -100,7 +100,7 @@ func broadcastConstants(file *ir.File) {
 const squareConstants = "squareConstants"
 
 // alike are the tables whose lanes are alike.
-var alike = []string{"eachConstants", "ruleConstants", "normConstants", "sumsConstants", "attnConstants", "roundingBF16", squareConstants}
+var alike = []string{"eachConstants", "ruleConstants", "normConstants", "sumsConstants", "attnConstants", "dropConstants", "roundingBF16", squareConstants}
 
 // get loads a constant.
 func (t *constants) get(c *build.Context, w width, name string) reg.VecVirtual {

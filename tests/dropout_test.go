@@ -1,0 +1,72 @@
+package tests
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"zeroth/job/build"
+)
+
+// What is dropped follows from the seed and the numbers of the samples alone: stages,
+// prefetch depths and recomputation agree to the bit, and so do ranks and
+// micro-batches that share the same samples out. Other places, rates and seeds drop
+// others.
+func TestDropoutAgreesToTheBit(t *testing.T) {
+	for _, family := range [][]string{{"model.family=gpt2"}, {"model.family=llama", "model.kv_heads=1", "precision=bf16"}} {
+		t.Run(fmt.Sprint(family), func(t *testing.T) {
+			t.Parallel()
+			sets := append(family, "model.dropout=0.2", "train.micro_batch=2")
+			agree(t, []int{0, 1, 2, 3}, append(sets, "parallel.ranks=3")...)
+			agree(t, []int{0, 1}, append(sets, "parallel.ranks=2", "train.accumulate=2")...)
+			agree(t, []int{2, 3}, append(sets, "parallel.ranks=2", "train.accumulate=2")...)
+			sets = append(sets, "train.micro_batch=1", "zero.stage=3")
+			want := train(t, cfg(t, append(sets, "parallel.ranks=4")...), nil)
+			for _, ways := range [][]string{{"parallel.ranks=1", "train.accumulate=4"}, {"parallel.ranks=4", "zero.stage=2"}} {
+				sameBits(t, fmt.Sprint(ways), train(t, cfg(t, append(sets, ways...)...), nil), want)
+			}
+			pairs := train(t, cfg(t, append(sets, "parallel.ranks=2", "train.accumulate=2")...), nil) // whose gradients add up in another order
+			if pairs.losses[0] != want.losses[0] {
+				t.Errorf("the loss of step 1 is %v on 2 ranks, %v on 4", pairs.losses[0], want.losses[0])
+			}
+			for _, other := range []string{"model.dropout=0", "model.dropout=0.21", "train.seed=2"} {
+				got := train(t, cfg(t, append(sets, "parallel.ranks=4", other)...), nil)
+				for i, loss := range got.losses {
+					if loss == want.losses[i] {
+						t.Errorf("%s: the loss of step %d is the same", other, i+1)
+					}
+				}
+			}
+			none := train(t, cfg(t, append(sets, "parallel.ranks=4", "model.dropout=0")...), nil)
+			plain := train(t, cfg(t, append(slices.Clone(family), "train.micro_batch=1", "zero.stage=3", "parallel.ranks=4")...), nil)
+			sameBits(t, "dropout of 0", none, plain)
+		})
+	}
+}
+
+// An evaluation drops nothing, also after a step that has.
+func TestEvaluationDropsNothing(t *testing.T) {
+	var means []float64
+	for _, dropout := range []string{"0", "0.5"} {
+		c := cfg(t, "parallel.ranks=2", "model.dropout="+dropout)
+		err := onRanks(t, c, func(r *build.Rank) error {
+			if _, err := r.Trainer.Step(tokens(c, r.Rank, 0), 0); err != nil {
+				return err
+			}
+			if err := fresh(r); err != nil {
+				return err
+			}
+			mean, err := r.Trainer.Eval(1, tokens(c, r.Rank, 1))
+			if r.Rank == 0 {
+				means = append(means, mean)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if means[0] != means[1] {
+		t.Errorf("an evaluation of a model with dropout is %v, without %v", means[1], means[0])
+	}
+}
