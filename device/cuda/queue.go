@@ -262,6 +262,6 @@ func (q *Queue) Launch(c *kernel.Call) {
 	}
 	f := q.dev.gpu.functions[c.Kernel.Index]
 	done := q.spans.begin(q, c.Kernel.Name)
-	q.fail(q.stream.Launch(c.Kernel.Name, f.Function, c.Grid, kernel.Threads, c.Shared, f.params, c.Args()))
+	q.fail(q.stream.Launch(c.Kernel.Name, f.Function, c.Grid, c.Kernel.Threads, c.Shared, f.params, c.Args()))
 	done()
 }

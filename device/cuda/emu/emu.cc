@@ -172,6 +172,7 @@ static void begin_thread(Core *c, Fiber *f) {
 	f->t.bid = c->bid, f->t.bdim = c->bdim, f->t.gdim = c->gdim;
 	f->t.tid = {i % c->bdim.x, i / c->bdim.x % c->bdim.y, i / c->bdim.x / c->bdim.y};
 	f->t.lane = i % 32, f->t.warp = i / 32;
+	f->t.copies.n = f->t.copies.groups = 0;
 	ACQUIRE(&c->begin);
 }
 
@@ -201,6 +202,7 @@ static void fiber_main() {
 		while (c->next < c->threads) {
 			begin_thread(c, f);
 			c->kernel->call(c->params);
+			if (f->t.copies.n) fail(c, "copies into shared memory that nobody has waited for", 0);
 			c->done++;
 			RELEASE(&c->end);
 #ifdef EMU_TSAN
@@ -248,7 +250,7 @@ static Group *group_of(Core *c, unsigned mask, int line) {
 	fail(c, "too many masks", line);
 }
 
-EmuSlot *emu_warp(unsigned mask, const EmuSlot *mine, int line) {
+EmuSlot *emu_warp(unsigned mask, const EmuSlot *mine, int line, void (*work)(EmuSlot *)) {
 	Core *c = core;
 	EmuThread *t = emu_cur;
 	unsigned left = c->threads - t->warp * 32;
@@ -265,6 +267,9 @@ EmuSlot *emu_warp(unsigned mask, const EmuSlot *mine, int line) {
 		g->waiting[g->waits++] = c->self;
 		park(c);
 	} else {
+		ACQUIRE(all);
+		if (work) work(all);
+		RELEASE(all);
 		g->meetings++;
 		g->here = 0;
 		while (g->waits) wake(c, g->waiting[--g->waits]);

@@ -16,7 +16,14 @@
 #define __launch_bounds__(...)
 
 struct EmuDim { unsigned x = 1, y = 1, z = 1; };
-struct EmuThread { EmuDim tid, bid, bdim, gdim; unsigned lane, warp; };
+
+// EmuCopies are a thread's copies into shared memory that it has not waited for yet,
+// groups of them that were committed before the last ones first.
+struct EmuCopies {
+	struct { char *to; const char *from; unsigned room, bytes, group; } all[96];
+	unsigned n = 0, groups = 0;
+};
+struct EmuThread { EmuDim tid, bid, bdim, gdim; unsigned lane, warp; EmuCopies copies; };
 extern thread_local EmuThread *emu_cur __attribute__((tls_model("initial-exec")));
 #define threadIdx (emu_cur->tid)
 #define blockIdx (emu_cur->bid)
@@ -27,9 +34,10 @@ struct alignas(16) float4 { float x, y, z, w; };
 struct alignas(8) ushort4 { unsigned short x, y, z, w; };
 
 // emu_warp is a rendezvous of the lanes in mask, which all come from one line:
-// it returns what each lane brought, which stays until the next but one.
-struct EmuSlot { uint32_t w[2]; };
-EmuSlot *emu_warp(unsigned mask, const EmuSlot *mine, int line);
+// it returns what each lane brought, which stays until the next but one. The last
+// lane to come calls work on it, if there is any.
+struct EmuSlot { uint32_t w[10]; };
+EmuSlot *emu_warp(unsigned mask, const EmuSlot *mine, int line, void (*work)(EmuSlot *) = 0);
 void emu_sync(int line);
 void *emu_shared(const void *key, size_t bytes);
 void *emu_dynamic_shared();
@@ -100,6 +108,85 @@ static inline unsigned short to_f16(float x) {
 	if (a >= 143u << 23) return sign | 0x7c00; // 2^16 and above
 	if (a >= 113u << 23) return sign | (a + 0xfff + (a >> 13 & 1) - (112u << 23)) >> 13;
 	return sign | (__float_as_uint(__uint_as_float(a) + 0.5f) - 0x3f000000); // 0.5 has a last place of 2^-24
+}
+
+// Tensor cores: fragments as PTX's m16n8k16 has them, products added one after the
+// other, which a GPU does otherwise.
+template <float (*wide)(unsigned short)> static void emu_products(EmuSlot *s) {
+	float a[16][16], b[8][16];
+	for (int l = 0; l < 32; l++) {
+		const uint32_t *w = s[l].w;
+		int g = l / 4, c = l % 4 * 2;
+		for (int i = 0; i < 4; i++)
+			for (int j = 0; j < 2; j++) a[g + i % 2 * 8][c + i / 2 * 8 + j] = wide(w[i] >> 16 * j);
+		for (int i = 0; i < 2; i++)
+			for (int j = 0; j < 2; j++) b[g][c + i * 8 + j] = wide(w[4 + i] >> 16 * j);
+	}
+	for (int l = 0; l < 32; l++)
+		for (int i = 0; i < 4; i++) {
+			const float *u = a[l / 4 + i / 2 * 8], *v = b[l % 4 * 2 + i % 2];
+			float sum = 0;
+			for (int k = 0; k < 16; k++) sum += u[k] * v[k];
+			s[l].w[6 + i] = __float_as_uint(__uint_as_float(s[l].w[6 + i]) + sum);
+		}
+}
+template <float (*wide)(unsigned short)> static inline void emu_mma(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, int line) {
+	EmuSlot m;
+	memcpy(m.w, a, 16);
+	m.w[4] = b0, m.w[5] = b1;
+	memcpy(m.w + 6, d, 16);
+	memcpy(d, emu_warp(~0u, &m, line, emu_products<wide>)[emu_cur->lane].w + 6, 16);
+}
+static inline void mma_bf16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, int line = __builtin_LINE()) {
+	emu_mma<from_bf16>(d, a, b0, b1, line);
+}
+static inline void mma_f16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, int line = __builtin_LINE()) {
+	emu_mma<from_f16>(d, a, b0, b1, line);
+}
+static inline unsigned pack_bf16(float lo, float hi) { return to_bf16(lo) | (unsigned)to_bf16(hi) << 16; }
+static inline unsigned pack_f16(float lo, float hi) { return to_f16(lo) | (unsigned)to_f16(hi) << 16; }
+static inline float exp2_fast(float x) {
+	float y = exp2f(x);
+	return y < 0x1p-126f ? 0 : y;
+}
+
+// emu_matrices is ldmatrix: lane 8i+r brings where row r of the 8x8 matrix i lies.
+static inline void emu_matrices(unsigned (&to)[4], const void *row, bool transposed, int line) {
+	if ((uintptr_t)row % 16) emu_trap("a row of a matrix is not aligned", line);
+	EmuSlot m;
+	memcpy(m.w, &row, sizeof row);
+	EmuSlot *all = emu_warp(~0u, &m, line);
+	int g = emu_cur->lane / 4, c = emu_cur->lane % 4 * 2;
+	for (int i = 0; i < 4; i++)
+		for (int j = 0; j < 2; j++) {
+			const unsigned short *from;
+			memcpy(&from, all[8 * i + (transposed ? c + j : g)].w, sizeof from);
+			to[i] = (j ? to[i] : 0) | (unsigned)from[transposed ? g : c + j] << 16 * j;
+		}
+}
+static inline void load_matrices(unsigned (&to)[4], const void *row, int line = __builtin_LINE()) { emu_matrices(to, row, false, line); }
+static inline void load_transposed(unsigned (&to)[4], const void *row, int line = __builtin_LINE()) { emu_matrices(to, row, true, line); }
+
+// Copies happen when they are waited for; until then there is NaN.
+static inline void emu_copy(void *to, const void *from, unsigned room, unsigned bytes, int line) {
+	EmuCopies &c = emu_cur->copies;
+	if ((uintptr_t)to % room || (uintptr_t)from % room) emu_trap("a copy into shared memory is not aligned", line);
+	if (c.n == sizeof c.all / sizeof *c.all) emu_trap("more copies into shared memory than the emulator keeps", line);
+	memset(to, 0xff, room);
+	c.all[c.n++] = {(char *)to, (const char *)from, room, bytes, c.groups};
+}
+static inline void copy16(void *to, const void *from, int bytes, int line = __builtin_LINE()) { emu_copy(to, from, 16, bytes, line); }
+static inline void copy4(void *to, const void *from, int bytes, int line = __builtin_LINE()) { emu_copy(to, from, 4, bytes, line); }
+static inline void copy_commit() { emu_cur->copies.groups++; }
+template <int N> static inline void copy_wait() {
+	EmuCopies &c = emu_cur->copies;
+	unsigned done = 0;
+	for (; done < c.n && c.all[done].group + N < c.groups; done++) {
+		auto &x = c.all[done];
+		for (unsigned i = 0; i < x.room; i++) x.to[i] = i < x.bytes ? x.from[i] : 0;
+	}
+	c.n -= done;
+	for (unsigned i = 0; i < c.n; i++) c.all[i] = c.all[done + i];
 }
 
 // Kernels by name, with a function that takes cuLaunchKernel's parameters.

@@ -8,51 +8,96 @@ import (
 	"zeroth/device"
 )
 
-// attnSize is the kernels for heads up to width wide, and their tiles of positions:
-// forward of queries and keys; backward the larger of what a block owns, the smaller
-// of what it goes through.
-type attnSize struct {
-	width, q, k, big, small int
-	forward, dq, dkv        string
+// attnKernels are the kernels for heads up to width wide.
+type attnKernels struct {
+	width            int
+	forward, dq, dkv attnKernel
 }
 
-// attnSizes are as attention.cu instantiates them.
-var attnSizes = [...]attnSize{
-	{64, 64, 32, 64, 32, "attention_64", "attention_dq_64", "attention_dkv_64"},
-	{128, 64, 32, 32, 32, "attention_128", "attention_dq_128", "attention_dkv_128"},
-	{256, 32, 16, 16, 16, "attention_256", "attention_dq_256", "attention_dkv_256"},
+// attnKernel is a kernel whose blocks own so many positions and have so many bytes of
+// shared memory.
+type attnKernel struct {
+	name   string
+	owns   int
+	shared uint32
+}
+
+// onCores are attention.cu's, as it instantiates them.
+var onCores = [...]attnKernels{coreKernels(64, 64, 32, 64, 32), coreKernels(128, 64, 32, 32, 32), coreKernels(256, 32, 16, 16, 16)}
+
+// onTensorCores are flash.cu's, as it instantiates them, for bf16 and for fp16.
+var onTensorCores = [...][2]attnKernels{
+	flashKernels(32, 2, 2, 2, 64), flashKernels(64, 2, 2, 2, 64), flashKernels(96, 2, 1, 1, 32), flashKernels(128, 2, 1, 1, 32),
 }
 
 // MaxAttn is the widest head that attends.
 const MaxAttn = 256
 
-// shared is the bytes of tiles of heads, so many positions in all, and of scores.
-func (s *attnSize) shared(positions, scores int) uint32 {
-	return uint32(4 * (positions*(s.width+4) + scores))
+// coreKernels have tiles of q queries and k keys forward; backward big is what a block
+// owns, small what it goes through. Tiles are float32, scores beside them.
+func coreKernels(width, q, k, big, small int) attnKernels {
+	of := func(name string, owns, positions, scores int) attnKernel {
+		return attnKernel{fmt.Sprintf("%s_%d", name, width), owns, uint32(4 * (positions*(width+4) + scores))}
+	}
+	return attnKernels{width, of("attention", q, q+2*k, q*(k+4)), of("attention_dq", big, 2*big+2*small, big*(small+4)),
+		of("attention_dkv", big, 2*big+2*small, 2*small*(big+4))}
 }
 
-func (s *attnSize) sharedForward() uint32 { return s.shared(s.q+2*s.k, s.q*(s.k+4)) }
-func (s *attnSize) sharedDQ() uint32      { return s.shared(2*s.big+2*s.small, s.big*(s.small+4)) }
-func (s *attnSize) sharedDKV() uint32     { return s.shared(2*s.big+2*s.small, 2*s.small*(s.big+4)) }
+// flashKernels own 64 times forward, dq or dkv positions and go through tiles of so
+// many others, of which two are there, with two float32 for each query.
+func flashKernels(width, forward, dq, dkv, tile int) (both [2]attnKernels) {
+	for i, typ := range [...]string{"bf16", "f16"} {
+		of := func(name string, owns, own, stats int) attnKernel {
+			return attnKernel{fmt.Sprintf("%s_%s_%d", name, typ, width), owns, uint32(2*(own*owns+4*tile)*(width+8) + stats)}
+		}
+		both[i] = attnKernels{width, of("flash", 64*forward, 1, 0), of("flash_dq", 64*dq, 2, 0), of("flash_dkv", 64*dkv, 2, 16*tile)}
+	}
+	return both
+}
 
 // Shared is the most dynamic shared memory, in bytes, that each kernel is launched
 // with, for those that have any. Above 48 KiB a driver wants it announced.
 func Shared() map[*Kernel]uint32 {
 	most := map[*Kernel]uint32{}
-	for i := range attnSizes {
-		s := &attnSizes[i]
-		most[byName(s.forward)], most[byName(s.dq)], most[byName(s.dkv)] = s.sharedForward(), s.sharedDQ(), s.sharedDKV()
+	note := func(s *attnKernels) {
+		for _, k := range [...]attnKernel{s.forward, s.dq, s.dkv} {
+			most[byName(k.name)] = k.shared
+		}
+	}
+	for i := range onCores {
+		note(&onCores[i])
+	}
+	for i := range onTensorCores {
+		note(&onTensorCores[i][0])
+		note(&onTensorCores[i][1])
 	}
 	return most
 }
 
-func sizeFor(a *device.Attn) *attnSize {
-	for i := range attnSizes {
-		if a.D <= attnSizes[i].width {
-			return &attnSizes[i]
+// kernelsFor are the kernels for these operands: tensor cores multiply one 16-bit type
+// in rows of whole words of 16 bytes.
+func kernelsFor(a *device.Attn, operands ...device.Mat) *attnKernels {
+	if a.D > MaxAttn {
+		panic(fmt.Sprintf("cuda: attention with heads of width %d; kernels have up to %d", a.D, MaxAttn))
+	}
+	typ := operands[0].Buf.Type
+	fits := a.D%8 == 0 && (typ == device.BF16 || typ == device.F16)
+	for _, m := range operands {
+		fits = fits && m.Buf.Type == typ && m.Ld%8 == 0 && uintptr(m.Buf.Ptr)%16 == 0
+	}
+	for i := range onTensorCores {
+		if s := &onTensorCores[i]; fits && a.D <= s[0].width {
+			if typ == device.F16 {
+				return &s[1]
+			}
+			return &s[0]
 		}
 	}
-	panic(fmt.Sprintf("cuda: attention with heads of width %d; kernels have up to %d", a.D, MaxAttn))
+	i := 0
+	for a.D > onCores[i].width {
+		i++
+	}
+	return &onCores[i]
 }
 
 func wantAttn(op string, a *device.Attn, stats ...device.Buffer) {
@@ -95,12 +140,12 @@ func (o *Ops) Attention(out device.Mat, lse device.Buffer, q, k, v device.Mat, a
 	wantAttn("attention", &a, lse)
 	wantMat("attention", a.B*a.T, a.H*a.D, out, q)
 	wantMat("attention", a.B*a.Keys(), a.KV*a.D, k, v)
-	s := sizeFor(&a)
-	c := o.begin(s.forward).head(out, &a).ptr(lse).head(q, &a).head(k, &a).head(v, &a).attn(&a)
-	c.Shared = s.sharedForward()
+	s := kernelsFor(&a, out, q, k, v).forward
+	c := o.begin(s.name).head(out, &a).ptr(lse).head(q, &a).head(k, &a).head(v, &a).attn(&a)
+	c.Shared = s.shared
 	cost := over(0, out, q, k, v).plus(lse)
 	cost.Flops = seen(&a) * int64(4*a.D+20)
-	o.run(ceil(a.T, s.q), a.H, a.B, cost)
+	o.run(ceil(a.T, s.owns), a.H, a.B, cost)
 }
 
 // AttentionGrad overwrites dq, dk and dv with the gradients of Attention; delta (B,
@@ -113,20 +158,20 @@ func (o *Ops) AttentionGrad(dq, dk, dv device.Mat, delta device.Buffer, do, out 
 	}
 	wantMat(op, a.B*a.T, a.H*a.D, dq, do, out, q)
 	wantMat(op, a.B*a.T, a.KV*a.D, dk, dv, k, v)
-	s, pairs := sizeFor(&a), seen(&a)
+	s, pairs := kernelsFor(&a, dq, dk, dv, do, q, k, v), seen(&a)
 
 	o.begin("attention_delta").ptr(delta).head(do, &a).head(out, &a).attn(&a).i32(a.B)
 	o.run(rowBlocks(delta.N), 1, 1, over(2, do, out).plus(delta))
 
-	c := o.begin(s.dkv).head(dk, &a).head(dv, &a).head(do, &a).head(q, &a).head(k, &a).head(v, &a).ptr(lse).ptr(delta).attn(&a)
-	c.Shared = s.sharedDKV()
+	c := o.begin(s.dkv.name).head(dk, &a).head(dv, &a).head(do, &a).head(q, &a).head(k, &a).head(v, &a).ptr(lse).ptr(delta).attn(&a)
+	c.Shared = s.dkv.shared
 	cost := over(0, dk, dv, do, q, k, v).plus(lse, delta)
 	cost.Flops = pairs * int64(8*a.D+24)
-	o.run(ceil(a.T, s.big), a.KV, a.B, cost)
+	o.run(ceil(a.T, s.dkv.owns), a.KV, a.B, cost)
 
-	c = o.begin(s.dq).head(dq, &a).head(do, &a).head(q, &a).head(k, &a).head(v, &a).ptr(lse).ptr(delta).attn(&a)
-	c.Shared = s.sharedDQ()
+	c = o.begin(s.dq.name).head(dq, &a).head(do, &a).head(q, &a).head(k, &a).head(v, &a).ptr(lse).ptr(delta).attn(&a)
+	c.Shared = s.dq.shared
 	cost = over(0, dq, do, q, k, v).plus(lse, delta)
 	cost.Flops = pairs * int64(6*a.D+24)
-	o.run(ceil(a.T, s.big), a.H, a.B, cost)
+	o.run(ceil(a.T, s.dq.owns), a.H, a.B, cost)
 }

@@ -9,8 +9,8 @@ import (
 	"zeroth/device"
 )
 
-// Threads are in every block, in one dimension.
-const Threads = 256
+// threads are in the blocks of all kernels but flash.cu's.
+const threads = 256
 
 // Call is a launch of a kernel.
 type Call struct {

@@ -169,7 +169,7 @@ func (p *process) sizes(name string) (string, error) {
 
 func (p *process) launch(c *Call) error {
 	p.in.WriteByte('L')
-	binary.Write(p.in, binary.LittleEndian, [...]uint32{c.Grid[0], c.Grid[1], c.Grid[2], Threads, c.Shared, uint32(len(c.Kernel.Params)), 0})
+	binary.Write(p.in, binary.LittleEndian, [...]uint32{c.Grid[0], c.Grid[1], c.Grid[2], c.Kernel.Threads, c.Shared, uint32(len(c.Kernel.Params)), 0})
 	p.in.WriteString(c.Kernel.Name + "\x00")
 	for _, x := range c.Kernel.Params {
 		binary.Write(p.in, binary.LittleEndian, uint32(x.Bytes))

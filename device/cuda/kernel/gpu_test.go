@@ -48,7 +48,7 @@ func onGPU(t testing.TB, g *driver.GPU, functions []driver.Function) *machine {
 		for _, p := range c.Kernel.Params {
 			at = append(at, int32(p.Offset))
 		}
-		err := s.Launch(c.Kernel.Name, functions[c.Kernel.Index], c.Grid, Threads, c.Shared, at, c.Args())
+		err := s.Launch(c.Kernel.Name, functions[c.Kernel.Index], c.Grid, c.Kernel.Threads, c.Shared, at, c.Args())
 		return errors.Join(err, s.Wait())
 	}
 	return &machine{mem: unsafe.Slice((*byte)(p), machineMemory), launches: map[string]int{}, run: run,

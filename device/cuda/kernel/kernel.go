@@ -17,7 +17,6 @@ package kernel
 
 import (
 	_ "embed"
-	"fmt"
 	"strconv"
 	"strings"
 	"sync"
@@ -31,9 +30,10 @@ func PTX() []byte { return append([]byte(ptx), 0) }
 
 // Kernel is an entry of the PTX.
 type Kernel struct {
-	Name   string
-	Index  int // in Table
-	Params []Param
+	Name    string
+	Index   int    // in Table
+	Threads uint32 // of a block, in one dimension
+	Params  []Param
 }
 
 // Param is a parameter of a kernel. Offset is where it lies among all of them, each
@@ -72,6 +72,8 @@ func byName(name string) *Kernel {
 //
 //	.param .align 8 .b8 add_param_0[16],
 //	.param .u64 add_param_3
+//
+// and the line behind the last one has the threads: .maxntid 256, 1, 1
 func parse(text string) (all []*Kernel) {
 	for {
 		_, rest, ok := strings.Cut(text, ".entry ")
@@ -80,7 +82,9 @@ func parse(text string) (all []*Kernel) {
 		}
 		name, rest, _ := strings.Cut(rest, "(")
 		list, rest, _ := strings.Cut(rest, ")")
-		k := &Kernel{Name: name, Index: len(all)}
+		_, threads, _ := strings.Cut(rest, ".maxntid ")
+		threads, rest, _ = strings.Cut(threads, ",")
+		k := &Kernel{Name: name, Index: len(all), Threads: uint32(number(threads))}
 		end := 0
 		for line := range strings.Lines(list) {
 			if words := strings.Fields(line); len(words) > 0 {
@@ -95,14 +99,15 @@ func parse(text string) (all []*Kernel) {
 	}
 }
 
-func paramSize(words []string) (bytes, align int) {
-	number := func(s string) int {
-		n, err := strconv.Atoi(s)
-		if err != nil {
-			panic(fmt.Sprintf("kernel: a parameter in kernels.ptx: %v", words))
-		}
-		return n
+func number(s string) int {
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		panic("kernel: not a number in kernels.ptx: " + s)
 	}
+	return n
+}
+
+func paramSize(words []string) (bytes, align int) {
 	if words[1] == ".align" {
 		_, size, _ := strings.Cut(words[4], "[")
 		size, _, _ = strings.Cut(size, "]")

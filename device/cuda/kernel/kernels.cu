@@ -7,6 +7,7 @@
 #include "elementwise.cu"
 #include "embed.cu"
 #include "exact.cu"
+#include "flash.cu"
 #include "loss.cu"
 #include "norm.cu"
 #include "optim.cu"

@@ -45,10 +45,10 @@ func (o *Ops) run(x, y, z int, cost Cost) {
 const mostBlocks = 1 << 14
 
 // blocks is for n elements, each thread having so many at a time.
-func blocks(n, each int) int { return min(ceil(n, each*Threads), mostBlocks) }
+func blocks(n, each int) int { return min(ceil(n, each*threads), mostBlocks) }
 
 // rowBlocks is for rows of which a warp has one.
-func rowBlocks(rows int) int { return min(ceil(rows, Threads/32), mostBlocks) }
+func rowBlocks(rows int) int { return min(ceil(rows, threads/32), mostBlocks) }
 
 func ceil(a, b int) int { return (a + b - 1) / b }
 

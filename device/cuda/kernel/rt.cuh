@@ -5,7 +5,8 @@
 // -ffp-contract=off), and e^x is a polynomial. So a kernel's bits do not depend
 // on the GPU, nor on the number of its processors, and the emulator's are the
 // same. Only log and sincos of float64, whose results are rounded to float32,
-// are the platform's.
+// are the platform's. Attention on tensor cores (flash.cu) is the GPU's: how those add,
+// and its 2^x.
 //
 // There are no floating-point atomics: every sum has one order.
 #pragma once
@@ -31,11 +32,59 @@ __device__ __forceinline__ unsigned short to_f16(float x) {
 	asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
 	return h;
 }
+
+// Tensor cores, for fragments as PTX describes them: d += a·b of 16 x 16 and 16 x 8.
+#define MMA(type) \
+	asm("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" \
+		: "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
+__device__ __forceinline__ void mma_bf16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) { MMA("bf16"); }
+__device__ __forceinline__ void mma_f16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) { MMA("f16"); }
+__device__ __forceinline__ unsigned pack_bf16(float lo, float hi) {
+	unsigned x;
+	asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(hi), "f"(lo));
+	return x;
+}
+__device__ __forceinline__ unsigned pack_f16(float lo, float hi) {
+	unsigned x;
+	asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(hi), "f"(lo));
+	return x;
+}
+
+// exp2_fast is 2^x by the GPU's own unit, within 2 units in the last place.
+__device__ __forceinline__ float exp2_fast(float x) {
+	float y;
+	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+	return y;
+}
+
+// load_matrices and load_transposed read four 8 x 8 matrices of 16-bit elements from
+// shared memory: lane 8i+r brings where row r of matrix i lies, 16 bytes aligned.
+__device__ __forceinline__ unsigned in_shared(const void *p) { return (unsigned)__cvta_generic_to_shared(p); }
+__device__ __forceinline__ void load_matrices(unsigned (&to)[4], const void *row) {
+	asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+		: "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(in_shared(row)) : "memory");
+}
+__device__ __forceinline__ void load_transposed(unsigned (&to)[4], const void *row) {
+	asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+		: "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(in_shared(row)) : "memory");
+}
+
+// copy16 and copy4 begin to copy the first bytes of so many to shared memory, zeros for
+// the rest; copies committed together are a group, and copy_wait<N> waits for all but
+// the last N groups of the thread.
+__device__ __forceinline__ void copy16(void *to, const void *from, int bytes) {
+	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(in_shared(to)), "l"(from), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void copy4(void *to, const void *from, int bytes) {
+	asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(in_shared(to)), "l"(from), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int N> __device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 #else
 #include "emu.h"
 #endif
 
-#define THREADS 256 // of a block, in every kernel
+#define THREADS 256 // of a block, in every kernel but those of flash.cu
 #define WARPS (THREADS / 32)
 #define ENTRY extern "C" __global__ void __launch_bounds__(THREADS)
 #define ALL 0xffffffffu

@@ -53,5 +53,5 @@ func (o *Ops) exact(op string, acc, x device.Buffer, squares bool) {
 	wantLen(op, device.I64, device.ExactLen, acc)
 	wantLen(op, device.F32, x.N, x)
 	o.begin("exact_sum").ptr(acc).ptr(x).i64(x.N).flag(squares)
-	o.run(min(ceil(x.N, device.ExactBlock*Threads/8), exactBlocks), 1, 1, passes(2, x))
+	o.run(min(ceil(x.N, device.ExactBlock*threads/8), exactBlocks), 1, 1, passes(2, x))
 }

@@ -1,0 +1,368 @@
+// Causal attention of 16-bit types on tensor cores: what attention.cu computes, with
+// scores and their gradients kept in registers from one product to the next (Dao,
+// arXiv 2307.08691). Probabilities and ds are rounded to the operands' type before
+// they are multiplied; sums are float32. Each element is summed by one thread in one
+// order: dk and dv by a block that owns keys, dq by one that owns queries.
+//
+// A block is 4 warps; a warp owns M times 16 rows of the block's tile. A fragment of
+// C holds, in thread (g, c) of a warp, rows g and g+8 and columns 2c and 2c+1 of a
+// 16 x 8 tile: C[0], C[1] of row g, C[2], C[3] of row g+8. DP is the head's width D
+// rounded up to what a kernel is made for; rows of a tile in shared memory lie DP+8
+// elements apart, so that the same 16 bytes of eight rows are in different banks.
+
+#define FLASH_WARPS 4
+#define FLASH_THREADS (32 * FLASH_WARPS)
+#define FLASH extern "C" __global__ void __launch_bounds__(FLASH_THREADS)
+#define G (LANE / 4)
+#define C2 (LANE % 4 * 2)
+#define LOG2E 1.44269504f
+
+template <int TYPE> __device__ __forceinline__ void mma(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+	if (TYPE == BF16)
+		mma_bf16(d, a, b0, b1);
+	else
+		mma_f16(d, a, b0, b1);
+}
+template <int TYPE> __device__ __forceinline__ unsigned pack(float lo, float hi) { return TYPE == BF16 ? pack_bf16(lo, hi) : pack_f16(lo, hi); }
+
+// fetch begins to copy n rows of a head, from element at on, into ROWS rows of shared
+// memory. What is beyond n or D will be 0.
+template <int ROWS, int DP> __device__ void fetch(u16 *to, const Mat &m, i64 at, int n, int D) {
+#pragma unroll 1
+	for (int i = threadIdx.x; i < ROWS * DP / 8; i += FLASH_THREADS) {
+		int r = i / (DP / 8), c = i % (DP / 8) * 8;
+		bool is = r < n && c < D;
+		copy16(to + r * (DP + 8) + c, (const u16 *)m.p + (is ? at + (i64)r * m.ld + c : 0), is ? 16 : 0);
+	}
+}
+
+// load_a is 16 rows and 16 columns as the left operand; load_b is 16 rows of a tile,
+// which are columns of the right operand, and 16 columns, along which is summed, as
+// two of them: {b[0], b[1]} and {b[2], b[3]}. load_bt is as load_b of the transpose.
+template <int DP> __device__ __forceinline__ void load_a(unsigned (&a)[4], const u16 *tile, int row, int col) {
+	load_matrices(a, tile + (row + LANE % 16) * (DP + 8) + col + LANE / 16 * 8);
+}
+template <int DP> __device__ __forceinline__ void load_b(unsigned (&b)[4], const u16 *tile, int row, int col) {
+	load_matrices(b, tile + (row + LANE / 16 * 8 + LANE % 8) * (DP + 8) + col + LANE / 8 % 2 * 8);
+}
+template <int DP> __device__ __forceinline__ void load_bt(unsigned (&b)[4], const u16 *tile, int row, int col) {
+	load_transposed(b, tile + (row + LANE % 16) * (DP + 8) + col + LANE / 16 * 8);
+}
+
+// add_scores adds to s the products of the warp's 16M rows of a, from row on, and 16
+// rows of b from other on.
+template <int TYPE, int DP, int M> __device__ void add_scores(float (&s)[M][2][4], const u16 *a, int row, const u16 *b, int other) {
+#pragma unroll
+	for (int k = 0; k < DP; k += 16) {
+		unsigned y[4];
+		load_b<DP>(y, b, other, k);
+#pragma unroll
+		for (int m = 0; m < M; m++) {
+			unsigned x[4];
+			load_a<DP>(x, a, row + 16 * m, k);
+			mma<TYPE>(s[m][0], x, y[0], y[1]);
+			mma<TYPE>(s[m][1], x, y[2], y[3]);
+		}
+	}
+}
+
+// add_weighted adds to o the product of weights w, of the warp's rows and 16 others, and
+// those 16 rows of v from row on.
+template <int TYPE, int DP, int M> __device__ void add_weighted(float (&o)[M][DP / 8][4], const float (&w)[M][2][4], const u16 *v, int row) {
+	unsigned x[M][4];
+#pragma unroll
+	for (int m = 0; m < M; m++)
+#pragma unroll
+		for (int i = 0; i < 4; i++) x[m][i] = pack<TYPE>(w[m][i / 2][i % 2 * 2], w[m][i / 2][i % 2 * 2 + 1]);
+#pragma unroll
+	for (int d = 0; d < DP / 16; d++) {
+		unsigned y[4];
+		load_bt<DP>(y, v, row, 16 * d);
+#pragma unroll
+		for (int m = 0; m < M; m++) {
+			mma<TYPE>(o[m][2 * d], x[m], y[0], y[1]);
+			mma<TYPE>(o[m][2 * d + 1], x[m], y[2], y[3]);
+		}
+	}
+}
+
+template <int M, int N> __device__ __forceinline__ void clear(float (&o)[M][N][4]) {
+#pragma unroll
+	for (int m = 0; m < M; m++)
+#pragma unroll
+		for (int n = 0; n < N; n++)
+#pragma unroll
+			for (int i = 0; i < 4; i++) o[m][n][i] = 0;
+}
+
+// store writes the first n of the warp's 16M rows, each times by, to a head from
+// element at on.
+template <int TYPE, int DP, int M> __device__ void store(const Mat &to, i64 at, int n, int D, const float (&o)[M][DP / 8][4], const float (&by)[M][2]) {
+#pragma unroll
+	for (int m = 0; m < M; m++)
+#pragma unroll
+		for (int r = 0; r < 2; r++) {
+			int row = 16 * m + 8 * r + G;
+			if (row >= n) continue;
+			u16 *p = (u16 *)to.p + at + (i64)row * to.ld + C2;
+#pragma unroll
+			for (int d = 0; d < DP / 8; d++)
+				if (8 * d < D) *(unsigned *)(p + 8 * d) = pack<TYPE>(o[m][d][2 * r] * by[m][r], o[m][d][2 * r + 1] * by[m][r]);
+		}
+}
+
+// quad_max and quad_sum are over the 4 threads that have a row.
+__device__ float quad_max(float x) {
+	x = fmaxf(x, __shfl_xor_sync(ALL, x, 1));
+	return fmaxf(x, __shfl_xor_sync(ALL, x, 2));
+}
+__device__ float quad_sum(float x) {
+	x += __shfl_xor_sync(ALL, x, 1);
+	return x + __shfl_xor_sync(ALL, x, 2);
+}
+
+// Seen is the keys that a warp's queries see: some from first to last, and each of
+// them those from all to last_all.
+struct Seen { int first, last, all, last_all; };
+
+// seen_by is of n queries of sequence b from t on, the last of which may be beyond the
+// sequence. Without queries nothing is seen.
+__device__ Seen seen_by(const Attn &a, int b, int t, int n) {
+	n = min(n, a.T - t);
+	if (n <= 0) return {a.keys, -1, a.keys, -1};
+	return {first_key(a, b, t), a.past + t + n - 1, first_key(a, b, t + n - 1), a.past + t};
+}
+
+// flash computes 64M queries of a head against tiles of BK keys, of which the next is
+// on its way while one is used. The last queries, which see most, come first.
+template <int TYPE, int DP, int M, int BK> __device__ void flash(const Mat &o, float *lse, const Mat &q, const Mat &k, const Mat &v, const Attn &a) {
+	const int BQ = 16 * M * FLASH_WARPS, P = DP + 8;
+	DYNAMIC_SHARED(u16, tiles16);
+	u16 *Q = tiles16, *KV = Q + BQ * P; // keys and values of one tile, then those of the other
+	int q0 = (gridDim.x - 1 - blockIdx.x) * BQ, h = blockIdx.y, b = blockIdx.z, nq = min(BQ, a.T - q0);
+	int mine = WARP * 16 * M, t0 = q0 + mine;
+	i64 row = (i64)b * a.T + q0, key = (i64)b * a.keys;
+	int head = h * a.D, shared = h / (a.H / a.KV) * a.D;
+	Seen seen = seen_by(a, b, t0, 16 * M);
+	auto begin = [&](int k0, u16 *to) {
+		fetch<BK, DP>(to, k, (key + k0) * k.ld + shared, a.keys - k0, a.D);
+		fetch<BK, DP>(to + BK * P, v, (key + k0) * v.ld + shared, a.keys - k0, a.D);
+		copy_commit();
+	};
+	int k0 = first_key(a, b, q0) / BK * BK, end = a.past + q0 + nq;
+	fetch<BQ, DP>(Q, q, row * q.ld + head, nq, a.D);
+	begin(k0, KV);
+	float acc[M][DP / 8][4], top[M][2], sum[M][2], scale = a.scale * LOG2E;
+	clear(acc);
+	for (int m = 0; m < M; m++)
+		for (int r = 0; r < 2; r++) top[m][r] = -INF, sum[m][r] = 0;
+	for (int turn = 0; k0 < end; k0 += BK, turn ^= 1) {
+		copy_wait<0>();
+		__syncthreads(); // this tile is there, and the one before has been read
+		if (k0 + BK < end) begin(k0 + BK, KV + (turn ^ 1) * 2 * BK * P);
+		if (k0 > seen.last || k0 + BK <= seen.first) continue;
+		const u16 *K = KV + turn * 2 * BK * P, *V = K + BK * P;
+		float s[BK / 16][M][2][4];
+#pragma unroll
+		for (int j = 0; j < BK / 16; j++) {
+			clear(s[j]);
+			add_scores<TYPE, DP>(s[j], Q, mine, K, 16 * j);
+		}
+		bool all = k0 >= seen.all && k0 + BK - 1 <= seen.last_all;
+#pragma unroll
+		for (int m = 0; m < M; m++)
+#pragma unroll
+			for (int r = 0; r < 2; r++) {
+				int t = t0 + 16 * m + 8 * r + G, from = all ? 0 : first_key(a, b, t) - k0, to = all ? BK : a.past + t + 1 - k0;
+				float most = top[m][r], part = 0;
+#pragma unroll
+				for (int j = 0; j < BK / 8; j++)
+#pragma unroll
+					for (int i = 0; i < 2; i++) {
+						float &x = s[j / 2][m][j % 2][2 * r + i];
+						int at = 8 * j + C2 + i;
+						x = at >= from && at < to ? x * scale : UNSEEN;
+						most = fmaxf(most, x);
+					}
+				most = quad_max(most);
+				float shrink = exp2_fast(top[m][r] - most);
+				top[m][r] = most;
+#pragma unroll
+				for (int j = 0; j < BK / 8; j++)
+#pragma unroll
+					for (int i = 0; i < 2; i++) {
+						float &x = s[j / 2][m][j % 2][2 * r + i];
+						x = exp2_fast(x - most);
+						part += x;
+					}
+				sum[m][r] = fmaf(sum[m][r], shrink, part);
+#pragma unroll
+				for (int d = 0; d < DP / 8; d++) acc[m][d][2 * r] *= shrink, acc[m][d][2 * r + 1] *= shrink;
+			}
+#pragma unroll
+		for (int j = 0; j < BK / 16; j++) add_weighted<TYPE, DP>(acc, s[j], V, 16 * j); // beyond the keys V is 0
+	}
+	for (int m = 0; m < M; m++)
+		for (int r = 0; r < 2; r++) {
+			float whole = quad_sum(sum[m][r]);
+			int t = mine + 16 * m + 8 * r + G;
+			if (C2 == 0 && t < nq) lse[((i64)b * a.H + h) * a.T + q0 + t] = (float)((double)top[m][r] * 0.6931471805599453 + log((double)whole));
+			sum[m][r] = 1 / whole;
+		}
+	store<TYPE, DP>(o, (row + mine) * o.ld + head, nq - mine, a.D, acc, sum);
+}
+
+// flash_dq computes dq = scale dS·K of 64M queries of a head.
+template <int TYPE, int DP, int M, int BK>
+__device__ void flash_dq(const Mat &dq, const Mat &dout, const Mat &q, const Mat &k, const Mat &v, const float *lse, const float *delta, const Attn &a) {
+	const int BQ = 16 * M * FLASH_WARPS, P = DP + 8;
+	DYNAMIC_SHARED(u16, tiles16);
+	u16 *Q = tiles16, *dO = Q + BQ * P, *KV = dO + BQ * P;
+	int q0 = (gridDim.x - 1 - blockIdx.x) * BQ, h = blockIdx.y, b = blockIdx.z, nq = min(BQ, a.T - q0);
+	int mine = WARP * 16 * M, t0 = q0 + mine;
+	i64 first = (i64)b * a.T, stat = ((i64)b * a.H + h) * a.T;
+	int head = h * a.D, shared = h / (a.H / a.KV) * a.D;
+	Seen seen = seen_by(a, b, t0, 16 * M);
+	auto begin = [&](int k0, u16 *to) {
+		fetch<BK, DP>(to, k, (first + k0) * k.ld + shared, a.T - k0, a.D);
+		fetch<BK, DP>(to + BK * P, v, (first + k0) * v.ld + shared, a.T - k0, a.D);
+		copy_commit();
+	};
+	int k0 = first_key(a, b, q0) / BK * BK, end = q0 + nq;
+	fetch<BQ, DP>(Q, q, (first + q0) * q.ld + head, nq, a.D);
+	fetch<BQ, DP>(dO, dout, (first + q0) * dout.ld + head, nq, a.D);
+	begin(k0, KV);
+	float acc[M][DP / 8][4], by[M][2], l[M][2], e[M][2], scale = a.scale * LOG2E;
+	clear(acc);
+	for (int m = 0; m < M; m++)
+		for (int r = 0; r < 2; r++) {
+			int t = t0 + 16 * m + 8 * r + G;
+			by[m][r] = a.scale, l[m][r] = t < a.T ? lse[stat + t] * LOG2E : 0, e[m][r] = t < a.T ? delta[stat + t] : 0;
+		}
+	for (int turn = 0; k0 < end; k0 += BK, turn ^= 1) {
+		copy_wait<0>();
+		__syncthreads();
+		if (k0 + BK < end) begin(k0 + BK, KV + (turn ^ 1) * 2 * BK * P);
+		const u16 *K = KV + turn * 2 * BK * P, *V = K + BK * P;
+#pragma unroll 1
+		for (int j = 0; j < BK; j += 16) {
+			int at = k0 + j;
+			if (at > seen.last || at + 16 <= seen.first) continue;
+			float s[M][2][4], d[M][2][4];
+			clear(s);
+			clear(d);
+			add_scores<TYPE, DP>(s, Q, mine, K, j);
+			add_scores<TYPE, DP>(d, dO, mine, V, j);
+			bool all = at >= seen.all && at + 15 <= seen.last_all;
+#pragma unroll
+			for (int m = 0; m < M; m++)
+#pragma unroll
+				for (int r = 0; r < 2; r++) {
+					int t = t0 + 16 * m + 8 * r + G, from = all ? 0 : first_key(a, b, t) - at, to = all ? 16 : t < a.T ? t + 1 - at : 0;
+#pragma unroll
+					for (int n = 0; n < 2; n++)
+#pragma unroll
+						for (int i = 2 * r; i < 2 * r + 2; i++) {
+							int key = 8 * n + C2 + i % 2;
+							float p = exp2_fast(fmaf(s[m][n][i], scale, -l[m][r]));
+							s[m][n][i] = key >= from && key < to ? p * (d[m][n][i] - e[m][r]) : 0;
+						}
+				}
+			add_weighted<TYPE, DP>(acc, s, K, j);
+		}
+	}
+	store<TYPE, DP>(dq, (first + t0) * dq.ld + head, nq - mine, a.D, acc, by);
+}
+
+// flash_dkv computes dv = P^T·dO and dk = scale dS^T·Q of 64M keys of a head, over all
+// query heads that share it, in tiles of BQ queries one after the other. Scores are
+// transposed here: their rows are keys.
+template <int TYPE, int DP, int M, int BQ>
+__device__ void flash_dkv(const Mat &dk, const Mat &dv, const Mat &dout, const Mat &q, const Mat &k, const Mat &v, const float *lse, const float *delta,
+	const Attn &a) {
+	const int BK = 16 * M * FLASH_WARPS, P = DP + 8, TILE = 2 * BQ * P + 4 * BQ; // of queries: Q, dO, lse and delta
+	DYNAMIC_SHARED(u16, tiles16);
+	u16 *K = tiles16, *V = K + BK * P, *QO = V + BK * P;
+	int k0 = blockIdx.x * BK, kv = blockIdx.y, b = blockIdx.z, nk = min(BK, a.T - k0), share = a.H / a.KV;
+	int mine = WARP * 16 * M, key0 = k0 + mine, key1 = min(key0 + 16 * M, a.T) - 1; // the warp's keys
+	i64 first = (i64)b * a.T;
+	int q0 = k0 / BQ * BQ, end = a.window ? min(a.T, k0 + nk - 1 + a.window) : a.T; // of the queries that see a key of the tile
+	int tiles = 0;
+	for (int t = q0; t < end && !(a.start && a.start[first + t] >= k0 + nk); t += BQ) tiles++; // then come later documents
+	auto begin = [&](int n, u16 *to) {
+		int h = kv * share + n / tiles, t = q0 + n % tiles * BQ;
+		i64 stat = ((i64)b * a.H + h) * a.T + t;
+		fetch<BQ, DP>(to, q, (first + t) * q.ld + h * a.D, a.T - t, a.D);
+		fetch<BQ, DP>(to + BQ * P, dout, (first + t) * dout.ld + h * a.D, a.T - t, a.D);
+		float *stats = (float *)(to + 2 * BQ * P);
+		for (int i = threadIdx.x; i < 2 * BQ; i += FLASH_THREADS) {
+			bool is = t + i % BQ < a.T;
+			copy4(stats + i, (i < BQ ? lse : delta) + (is ? stat + i % BQ : 0), is ? 4 : 0);
+		}
+		copy_commit();
+	};
+	fetch<BK, DP>(K, k, (first + k0) * k.ld + kv * a.D, nk, a.D);
+	fetch<BK, DP>(V, v, (first + k0) * v.ld + kv * a.D, nk, a.D);
+	begin(0, QO);
+	float gk[M][DP / 8][4], gv[M][DP / 8][4], by[M][2], one[M][2], scale = a.scale * LOG2E;
+	clear(gk);
+	clear(gv);
+	for (int m = 0; m < M; m++)
+		for (int r = 0; r < 2; r++) by[m][r] = a.scale, one[m][r] = 1;
+	for (int n = 0; n < share * tiles; n++) {
+		copy_wait<0>();
+		__syncthreads();
+		if (n + 1 < share * tiles) begin(n + 1, QO + (n + 1) % 2 * TILE);
+		const u16 *Q = QO + n % 2 * TILE, *dO = Q + BQ * P;
+		const float *l = (const float *)(dO + BQ * P), *e = l + BQ;
+		int t0 = q0 + n % tiles * BQ;
+#pragma unroll 1
+		for (int j = 0; j < BQ; j += 16) {
+			Seen seen = seen_by(a, b, t0 + j, 16);
+			if (key0 > seen.last || key1 < seen.first) continue;
+			float s[M][2][4], d[M][2][4];
+			clear(s);
+			clear(d);
+			add_scores<TYPE, DP>(s, K, mine, Q, j);
+			add_scores<TYPE, DP>(d, V, mine, dO, j);
+			bool all = key0 >= seen.all && key1 <= seen.last_all && t0 + j + 16 <= a.T;
+#pragma unroll
+			for (int c = 0; c < 4; c++) { // the thread's queries
+				int i = j + c / 2 * 8 + C2 + c % 2, t = t0 + i, from = all ? 0 : first_key(a, b, t), to = all ? a.T : t < a.T ? t + 1 : 0;
+				float under = l[i] * LOG2E, less = e[i];
+#pragma unroll
+				for (int m = 0; m < M; m++)
+#pragma unroll
+					for (int r = 0; r < 2; r++) {
+						int key = key0 + 16 * m + 8 * r + G;
+						float &x = s[m][c / 2][2 * r + c % 2], &y = d[m][c / 2][2 * r + c % 2];
+						x = key >= from && key < to ? exp2_fast(fmaf(x, scale, -under)) : 0;
+						y = x != 0 ? x * (y - less) : 0;
+					}
+			}
+			add_weighted<TYPE, DP>(gv, s, dO, j);
+			add_weighted<TYPE, DP>(gk, d, Q, j);
+		}
+	}
+	store<TYPE, DP>(dk, (first + key0) * dk.ld + kv * a.D, nk - mine, a.D, gk, by);
+	store<TYPE, DP>(dv, (first + key0) * dv.ld + kv * a.D, nk - mine, a.D, gv, one);
+}
+
+// Kernels for heads of up to DP elements. Forward has FM and dq QM times 64 queries, in
+// tiles of BK keys, dkv KM times 64 keys in tiles of BK queries; see flash.go.
+#define FLASH_OF(NAME, TYPE, DP, FM, QM, KM, BK) \
+	FLASH flash_##NAME##_##DP(Mat o, float *lse, Mat q, Mat k, Mat v, Attn a) { flash<TYPE, DP, FM, BK>(o, lse, q, k, v, a); } \
+	KERNEL(flash_##NAME##_##DP) \
+	FLASH flash_dq_##NAME##_##DP(Mat dq, Mat dout, Mat q, Mat k, Mat v, const float *lse, const float *delta, Attn a) { \
+		flash_dq<TYPE, DP, QM, BK>(dq, dout, q, k, v, lse, delta, a); \
+	} \
+	KERNEL(flash_dq_##NAME##_##DP) \
+	FLASH flash_dkv_##NAME##_##DP(Mat dk, Mat dv, Mat dout, Mat q, Mat k, Mat v, const float *lse, const float *delta, Attn a) { \
+		flash_dkv<TYPE, DP, KM, BK>(dk, dv, dout, q, k, v, lse, delta, a); \
+	} \
+	KERNEL(flash_dkv_##NAME##_##DP)
+#define FLASH_BOTH(DP, FM, QM, KM, BK) FLASH_OF(bf16, BF16, DP, FM, QM, KM, BK) FLASH_OF(f16, F16, DP, FM, QM, KM, BK)
+FLASH_BOTH(32, 2, 2, 2, 64)
+FLASH_BOTH(64, 2, 2, 2, 64)
+FLASH_BOTH(96, 2, 1, 1, 32)
+FLASH_BOTH(128, 2, 1, 1, 32)

@@ -1,0 +1,127 @@
+//go:build cuda
+
+package kernel
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"zeroth/device"
+)
+
+// flashWidths are the heads' widths of the tests on tensor cores: of each kernel the
+// widest and a narrower one.
+var flashWidths = []int{32, 64, 96, 128, 8, 40, 80, 120}
+
+// aligned is a matrix without gaps, as tensor cores take it.
+func (b *bench) aligned(what string, dt device.DType, rows, cols int, std float64) *operand {
+	return b.makeWith(what, dt, rows, cols, 0, 0).fill(func(int) float64 { return std * b.rng.NormFloat64() })
+}
+
+// eachFlash runs f with shapes of every width and type, documents, windows, shared
+// heads and, if cached, positions before the first.
+func eachFlash(t *testing.T, cached bool, f func(b *bench, dt device.DType, a device.Attn) func(q operations)) {
+	rng := rand.New(rand.NewPCG(11, 12))
+	for i, width := range flashWidths {
+		for j, dt := range []device.DType{device.BF16, device.F16} {
+			kv := 1 + rng.IntN(2)
+			a := device.Attn{B: 1 + rng.IntN(2), T: 1 + rng.IntN(160), H: kv * (1 + rng.IntN(2)), KV: kv, D: width, Scale: float32(1 / math.Sqrt(float64(width)))}
+			if rng.IntN(2) == 0 {
+				a.Window = 2 + rng.IntN(a.T+5)
+			}
+			if cached {
+				a.Past = rng.IntN(2) * rng.IntN(90)
+			}
+			if testing.Short() && i%4 != 2*j {
+				continue
+			}
+			t.Run(fmt.Sprintf("%v B%d T%d+%d of %d H%d/%d D%d", dt, a.B, a.Past, a.T, a.Window, a.H, a.KV, a.D), func(t *testing.T) {
+				check(t, uint64(i), func(b *bench) func(operations) {
+					if a.Past == 0 {
+						a.Start = b.starts(a.B, a.T)
+					}
+					return f(b, dt, a)
+				})
+			})
+		}
+	}
+}
+
+// flashes are the launches of kernels on tensor cores so far.
+func flashes(t *testing.T) (n int) {
+	for name, times := range started(t)[0].launches {
+		if strings.HasPrefix(name, "flash") {
+			n += times
+		}
+	}
+	return n
+}
+
+func TestAttentionOnTensorCores(t *testing.T) {
+	eachFlash(t, true, func(b *bench, dt device.DType, a device.Attn) func(operations) {
+		q, k := b.aligned("q", dt, a.B*a.T, a.H*a.D, 1.5), b.aligned("k", dt, a.B*a.Keys(), a.KV*a.D, 1.5)
+		v := b.aligned("v", dt, a.B*a.Keys(), a.KV*a.D, 1)
+		o, lse := b.aligned("o", dt, a.B*a.T, a.H*a.D, math.NaN()).near(rounded(dt)), b.make("lse", device.F32, 1, a.B*a.H*a.T).near(2e-6)
+		return func(ops operations) { onlyFlash(t, 1, ops, func() { ops.Attention(o.Mat, lse.Buf, q.Mat, k.Mat, v.Mat, a) }) }
+	})
+}
+
+// onlyFlash wants so many launches of kernels on tensor cores of f, if it is not the
+// processor that computes.
+func onlyFlash(t *testing.T, want int, ops operations, f func()) {
+	before := flashes(t)
+	f()
+	o, gpu := ops.(*Ops)
+	if gpu && o.To == Launcher(started(t)[0]) && flashes(t)-before != want {
+		t.Errorf("%d launches of kernels on tensor cores, want %d", flashes(t)-before, want)
+	}
+}
+
+func TestAttentionGradOnTensorCores(t *testing.T) {
+	eachFlash(t, false, func(b *bench, dt device.DType, a device.Attn) func(operations) {
+		rows, c, kv := a.B*a.T, a.H*a.D, a.KV*a.D
+		q, k, v := b.aligned("q", dt, rows, c, 1.5), b.aligned("k", dt, rows, kv, 1.5), b.aligned("v", dt, rows, kv, 1)
+		o, do := b.aligned("o", dt, rows, c, math.NaN()).near(rounded(dt)), b.aligned("do", dt, rows, c, 1)
+		lse, delta := b.make("lse", device.F32, 1, a.B*a.H*a.T).near(2e-6), b.make("delta", device.F32, 1, a.B*a.H*a.T)
+		dq, dk, dv := b.aligned("dq", dt, rows, c, math.NaN()), b.aligned("dk", dt, rows, kv, math.NaN()), b.aligned("dv", dt, rows, kv, math.NaN())
+		tol := map[device.DType]float64{device.F16: 6e-3, device.BF16: 4e-2}[dt] // ds and o are rounded to dt, a few sigma
+		for _, g := range []*operand{delta, dq, dk, dv} {
+			g.near(tol)
+		}
+		return func(ops operations) {
+			onlyFlash(t, 3, ops, func() {
+				ops.Attention(o.Mat, lse.Buf, q.Mat, k.Mat, v.Mat, a)
+				ops.AttentionGrad(dq.Mat, dk.Mat, dv.Mat, delta.Buf, do.Mat, o.Mat, lse.Buf, q.Mat, k.Mat, v.Mat, a)
+			})
+		}
+	})
+}
+
+// TestTensorCoresWithAGrowingCache wants the bits of all positions at once from one
+// after the other.
+func TestTensorCoresWithAGrowingCache(t *testing.T) {
+	e := started(t)[0]
+	e.reset()
+	b := &bench{e: e, rng: rand.New(rand.NewPCG(9, 9))}
+	whole := device.Attn{B: 1, T: 77, H: 2, KV: 1, D: 24, Scale: 0.2, Window: 40}
+	q, k, v := b.aligned("q", device.BF16, 77, 48, 2), b.aligned("k", device.BF16, 77, 24, 2), b.aligned("v", device.BF16, 77, 24, 1)
+	all, step, lse := b.aligned("o", device.BF16, 77, 48, 0), b.aligned("o", device.BF16, 77, 48, 0), b.make("lse", device.F32, 1, 154)
+	o := &Ops{To: e}
+	o.Attention(all.Mat, lse.Buf, q.Mat, k.Mat, v.Mat, whole)
+	for t := range 77 {
+		one := whole
+		one.T, one.Past = 1, t
+		o.Attention(step.RowRange(t, t+1), lse.Buf.Slice(0, 2), q.RowRange(t, t+1), k.RowRange(0, t+1), v.RowRange(0, t+1), one)
+	}
+	if e.err != nil {
+		t.Fatal(e.err)
+	}
+	for i := range 77 * 48 {
+		if all.at(i) != step.at(i) {
+			t.Fatalf("element %d: %g with all positions at once, %g one by one", i, all.at(i), step.at(i))
+		}
+	}
+}
