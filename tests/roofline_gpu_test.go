@@ -37,7 +37,7 @@ func (r *timed) must(err error) {
 }
 
 func newTimed(t *testing.T, h *sim.Hardware) *timed {
-	r := &timed{rooflined: *newRooflined(h, attention*fp32Peak), t: t, ms: map[string]float64{}}
+	r := &timed{rooflined: *newRooflined(h), t: t, ms: map[string]float64{}}
 	var err error
 	r.g, err = driver.Open(0)
 	r.must(err)
@@ -85,7 +85,7 @@ func (r *timed) Launch(c *kernel.Call) {
 		at = append(at, int32(p.Offset))
 	}
 	r.must(r.s.Record(r.from))
-	r.must(r.s.Launch(c.Kernel.Name, r.functions[c.Kernel.Index], c.Grid, kernel.Threads, c.Shared, at, c.Args()))
+	r.must(r.s.Launch(c.Kernel.Name, r.functions[c.Kernel.Index], c.Grid, c.Kernel.Threads, c.Shared, at, c.Args()))
 	r.must(r.s.Record(r.to))
 	r.must(r.to.Await())
 	ms, err := r.to.Since(r.from)
