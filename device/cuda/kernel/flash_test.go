@@ -26,7 +26,7 @@ func (b *bench) aligned(what string, dt device.DType, rows, cols int, std float6
 func eachFlash(t *testing.T, cached bool, f func(b *bench, dt device.DType, a device.Attn) func(q operations)) {
 	rng := rand.New(rand.NewPCG(11, 12))
 	for i, width := range flashWidths {
-		for j, dt := range []device.DType{device.BF16, device.F16} {
+		for _, dt := range []device.DType{device.BF16, device.F16} {
 			kv := 1 + rng.IntN(2)
 			a := device.Attn{B: 1 + rng.IntN(2), T: 1 + rng.IntN(160), H: kv * (1 + rng.IntN(2)), KV: kv, D: width, Scale: float32(1 / math.Sqrt(float64(width)))}
 			if rng.IntN(2) == 0 {
@@ -35,7 +35,7 @@ func eachFlash(t *testing.T, cached bool, f func(b *bench, dt device.DType, a de
 			if cached {
 				a.Past = rng.IntN(2) * rng.IntN(90)
 			}
-			if testing.Short() && i%4 != 2*j {
+			if testing.Short() && i >= 4 {
 				continue
 			}
 			t.Run(fmt.Sprintf("%v B%d T%d+%d of %d H%d/%d D%d", dt, a.B, a.Past, a.T, a.Window, a.H, a.KV, a.D), func(t *testing.T) {
@@ -65,7 +65,9 @@ func TestAttentionOnTensorCores(t *testing.T) {
 		q, k := b.aligned("q", dt, a.B*a.T, a.H*a.D, 1.5), b.aligned("k", dt, a.B*a.Keys(), a.KV*a.D, 1.5)
 		v := b.aligned("v", dt, a.B*a.Keys(), a.KV*a.D, 1)
 		o, lse := b.aligned("o", dt, a.B*a.T, a.H*a.D, math.NaN()).near(rounded(dt)), b.make("lse", device.F32, 1, a.B*a.H*a.T).near(2e-6)
-		return func(ops operations) { onlyFlash(t, 1, ops, func() { ops.Attention(o.Mat, lse.Buf, q.Mat, k.Mat, v.Mat, a) }) }
+		return func(ops operations) {
+			onlyFlash(t, 1, ops, func() { ops.Attention(o.Mat, lse.Buf, q.Mat, k.Mat, v.Mat, a) })
+		}
 	})
 }
 
