@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -18,11 +19,18 @@ import (
 )
 
 // faults are hooks of a process: "RANK drop N" forgets the rank's operation N of its
-// shard group, "RANK stuck N" never comes to it.
+// shard group, "RANK stuck N" never comes to it; "LOCAL dead N" ends the process with
+// that local rank at once, from start N on.
 func faults(what string) (h build.Hooks) {
 	var rank, n int
 	var how string
 	if _, err := fmt.Sscan(what, &rank, &how, &n); err != nil {
+		return h
+	}
+	if start, _ := strconv.Atoi(os.Getenv("ZEROTH_RESTART_COUNT")); how == "dead" {
+		if os.Getenv("ZEROTH_LOCAL_RANK") == strconv.Itoa(rank) && start >= n {
+			os.Exit(1)
+		}
 		return h
 	}
 	fault := map[string]collective.Fault{"drop": {Drop: true}, "stuck": {Delay: time.Hour}}[how]

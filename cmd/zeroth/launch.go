@@ -9,10 +9,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"zeroth/input"
+	"zeroth/job/config"
 )
 
 func (a *app) launch() *cobra.Command {
-	var n, restarts int
+	var n, restarts, least int
 	cmd := &cobra.Command{
 		Use:   "launch -n PROCESSES -- train JOB.yaml ...",
 		Short: "Train in several processes of this machine",
@@ -21,31 +22,39 @@ ranks of the job are split evenly over them; or of 'zeroth bench collective' or
 'zeroth doctor --cluster', which measure what is between them. Signals are passed on. When a process
 is lost the others end by themselves, and what does not is ended. With --restarts
 all of them are started again, so often at most, and go on from the last
-checkpoint.
+checkpoint. With --min-ranks a process that ends two starts in a row is then left
+out: its ranks' state is spread over the others, which keep the global batch by more
+micro-batches. Where the job does not allow that it goes on with fewer still.
 
 The exit code is 0 if all have finished, 2 if the job file is wrong, 75 if there is
 a checkpoint to resume from, else that of the first process that failed.`,
 		Example: `  zeroth launch -n 2 -- train examples/quickstart.yaml
   zeroth launch -n 2 -- bench collective
-  zeroth launch -n 4 --restarts 3 -- train job.yaml --set parallel.ranks=8 --set checkpoint.every=100 --out run1`,
+  zeroth launch -n 4 --restarts 3 -- train job.yaml --set parallel.ranks=8 --set checkpoint.every=100 --out run1
+  zeroth launch -n 4 --restarts 5 --min-ranks 2 -- train job.yaml --set checkpoint.every=100 --out run1`,
 		Args: cobra.ArbitraryArgs,
 		RunE: a.do(func(cmd *cobra.Command, args []string) error {
 			if n < 1 || n > mostProcesses || restarts < 0 {
 				return input.BadInput(fmt.Errorf("-n %d --restarts %d: want 1 to %d processes, and at least 0 restarts", n, restarts, mostProcesses))
 			}
-			args, resumes, err := launched(args)
+			if cmd.Flags().Changed("min-ranks") && (least < 1 || restarts == 0) {
+				return input.BadInput(fmt.Errorf("--min-ranks %d --restarts %d: want at least 1 rank, and restarts to leave others out", least, restarts))
+			}
+			l, err := launched(args)
 			if err == nil && args[0] != "train" && restarts > 0 {
 				err = fmt.Errorf("--restarts %d: %s has no checkpoint to go on from; leave it out", restarts, args[0])
 			}
 			if err != nil {
 				return input.BadInput(err)
 			}
-			s := &supervisor{n: n, restarts: restarts, args: args, resumes: resumes, out: a.out, errs: a.errs}
+			s := newSupervisor(n, l)
+			s.restarts, s.least, s.out, s.errs = restarts, least, a.out, a.errs
 			return s.run()
 		}),
 	}
 	cmd.Flags().IntVarP(&n, "processes", "n", 2, "`processes` to start")
 	cmd.Flags().IntVar(&restarts, "restarts", 0, "`times` to start all again when one was lost")
+	cmd.Flags().IntVar(&least, "min-ranks", 0, "go on without processes that are lost for good, with so many `ranks` at least (default all)")
 	return cmd
 }
 
@@ -55,32 +64,48 @@ const mostProcesses = 4096
 // launchable are the commands that several processes can be of.
 var launchable = []string{"train", "bench", "doctor"}
 
-// launched is the command of each process, with a folder that is the same at every
-// start, and whether it says from where to go on.
-func launched(args []string) (all []string, resumes bool, err error) {
+// command is what each process runs, with a folder that is the same at every start.
+type command struct {
+	args    []string // of zeroth
+	resumes bool     // they say from where
+	file    string   // the job, of train
+	sets    []string // what they replace in it
+}
+
+// launched is the command that launch is given.
+func launched(args []string) (c command, err error) {
 	if len(args) == 0 || !slices.Contains(launchable, args[0]) {
-		return nil, false, errors.New("launch starts zeroth train, bench or doctor, like: zeroth launch -n 2 -- train examples/quickstart.yaml")
+		return c, errors.New("launch starts zeroth train, bench or doctor, like: zeroth launch -n 2 -- train examples/quickstart.yaml")
 	}
 	train, flags, err := new(app).root().Find(args)
 	if err != nil {
-		return nil, false, err
+		return c, err
 	}
 	if err := train.ParseFlags(flags); err != nil {
-		return nil, false, err
+		return c, err
 	}
 	if args[0] != "train" {
-		return args, false, nil
+		return command{args: args}, nil
 	}
 	if err := oneJob(train, train.Flags().Args()); err != nil {
-		return nil, false, err
+		return c, err
 	}
-	file := train.Flags().Arg(0)
-	if file == "-" {
-		return nil, false, errors.New("launch: every process reads the job file, and the standard input can be read once: give a file")
+	c.args, c.resumes, c.file = slices.Clone(args), train.Flags().Changed("resume"), train.Flags().Arg(0)
+	if c.file == "-" {
+		return c, errors.New("launch: every process reads the job file, and the standard input can be read once: give a file")
 	}
-	all = slices.Clone(args)
 	if !train.Flags().Changed("out") {
-		all = append(all, "--out", defaultFolder(file, time.Now()))
+		c.args = append(c.args, "--out", defaultFolder(c.file, time.Now()))
 	}
-	return all, train.Flags().Changed("resume"), nil
+	c.sets, err = train.Flags().GetStringArray("set")
+	return c, err
+}
+
+// ranks is how many the job has in so many processes.
+func (c command) ranks(processes int) (int, error) {
+	job, err := config.LoadIn(c.file, c.sets, processes, 0)
+	if err != nil {
+		return 0, err
+	}
+	return job.Parallel.Ranks, nil
 }

@@ -200,7 +200,13 @@ const endless = 1_000_000
 // the first checkpoint.
 func fault(t *testing.T, out string, steps int, sig syscall.Signal, victim int, after time.Duration, launch ...string) (code int, errs string) {
 	t.Helper()
-	args := append(append(append([]string{"launch", "-n", "3"}, launch...), "--"), steady(steps, out)...)
+	code, _, errs = signalOne(t, out, sig, victim, after, append(append(append([]string{"launch", "-n", "3"}, launch...), "--"), steady(steps, out)...)...)
+	return code, errs
+}
+
+// signalOne is that for any command.
+func signalOne(t *testing.T, out string, sig syscall.Signal, victim int, after time.Duration, args ...string) (code int, said, errs string) {
+	t.Helper()
 	cmd, rest, e := start(t, "main", args...)
 	for {
 		if _, err := checkpoint.Resolve(filepath.Join(out, "ckpt"), "latest"); err == nil {
@@ -218,7 +224,8 @@ func fault(t *testing.T, out string, steps int, sig syscall.Signal, victim int, 
 			}
 		}
 	}
-	if _, err := rest.WriteTo(&bytes.Buffer{}); err != nil {
+	var o bytes.Buffer
+	if _, err := rest.WriteTo(&o); err != nil {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait() // its exit code is looked at
@@ -228,7 +235,7 @@ func fault(t *testing.T, out string, steps int, sig syscall.Signal, victim int, 
 			t.Errorf("process %d is left", pid)
 		}
 	}
-	return cmd.ProcessState.ExitCode(), e.String()
+	return cmd.ProcessState.ExitCode(), o.String(), e.String()
 }
 
 // Whoever is killed or stopped at any instant is named by every other process, and

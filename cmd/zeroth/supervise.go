@@ -2,8 +2,10 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -27,22 +29,34 @@ func (e childFailed) Error() string { return fmt.Sprintf("exit code %d", int(e))
 
 // supervisor starts the processes of a world and sees them end.
 type supervisor struct {
-	n, restarts int
-	args        []string // of zeroth
-	resumes     bool     // args say from where
-	token       string
-	out, errs   io.Writer
+	command
+	restarts  int
+	least     int   // ranks to go on with; 0: all processes
+	slots     []int // of processes that are started, from 0 to n - 1 at first; their local ranks
+	n         int   // of slots at first
+	token     string
+	out, errs io.Writer
 
 	mu       sync.Mutex
-	children []*child
-	asked    bool // to stop, by a signal
+	children []*child // by rank; process r is of slot slots[r]
+	asked    bool     // to stop, by a signal
+}
+
+// newSupervisor is for n processes.
+func newSupervisor(n int, c command) *supervisor {
+	s := &supervisor{command: c, n: n}
+	for slot := range n {
+		s.slots = append(s.slots, slot)
+	}
+	return s
 }
 
 // child is a process.
 type child struct {
-	cmd  *exec.Cmd
-	errs capped // what it complains about
-	code int    // -1: ended by a signal
+	cmd   *exec.Cmd
+	errs  capped // what it complains about
+	code  int    // -1: ended by a signal
+	ended int    // after how many others
 }
 
 // run starts the world, and again while it may.
@@ -57,6 +71,7 @@ func (s *supervisor) run() error {
 	defer signal.Stop(signals)
 	defer close(done)
 	go s.pass(signals, done)
+	failed := -1 // slot that ended the start before
 	for start := 0; ; start++ {
 		code, err := s.once(start)
 		switch {
@@ -64,14 +79,62 @@ func (s *supervisor) run() error {
 			return err
 		case code == exitDone:
 			return nil
-		case s.toStop() || code == exitInput || start == s.restarts:
+		case s.toStop() || code == exitInput && len(s.slots) == s.n || start == s.restarts:
 			return childFailed(code)
+		}
+		slot := s.blamed()
+		left := s.slots
+		switch {
+		case s.least > 0 && slot >= 0 && slot == failed:
+			left = slices.DeleteFunc(slices.Clone(left), func(other int) bool { return other == slot })
+		case code == exitInput: // the job cannot be run by so many, and they have said why
+			left = left[:len(left)-1]
+		}
+		if s.slots, err = s.able(left); err != nil {
+			fmt.Fprintf(s.errs, "zeroth: not starting again: %s\n", escaped(err.Error()))
+			return childFailed(code)
+		}
+		if failed = slot; len(s.slots) < s.n {
+			failed = -1
+			fmt.Fprintf(s.errs, "zeroth: going on with %d of %d processes\n", len(s.slots), s.n)
 		}
 		fmt.Fprintf(s.errs, "zeroth: starting again from the last checkpoint, %d of %d\n", start+1, s.restarts)
 		if !s.resumes {
 			s.args, s.resumes = append(s.args, "--resume", "latest"), true
 		}
 	}
+}
+
+// blamed is the slot of the process that ended the world: the first that did so by
+// itself, not because of others; -1 where there is none.
+func (s *supervisor) blamed() int {
+	slot, first := -1, len(s.children)
+	for rank, c := range s.children {
+		if c.code != exitDone && c.code != exitAgain && c.ended < first {
+			slot, first = s.slots[rank], c.ended
+		}
+	}
+	return slot
+}
+
+// able is as many of the slots that are left as the job can be run by, which is all
+// of them where none has been left out.
+func (s *supervisor) able(left []int) ([]int, error) {
+	var wrong error
+	for n := len(left); n > 0 && len(left) < s.n; n-- {
+		ranks, err := s.ranks(n)
+		if err == nil && ranks < s.least {
+			return nil, errors.Join(fmt.Errorf("%d processes are left, which is %d ranks, and --min-ranks is %d", n, ranks, s.least), wrong)
+		}
+		if err == nil {
+			return left[:n], nil
+		}
+		wrong = cmp.Or(wrong, err)
+	}
+	if len(left) == s.n {
+		return left, nil
+	}
+	return nil, errors.Join(errors.New("the job cannot be run by fewer processes"), wrong)
 }
 
 func (s *supervisor) toStop() bool {
@@ -103,12 +166,12 @@ func (s *supervisor) signal(sig os.Signal) {
 	}
 }
 
-// How long processes have, after the first has failed, to end by themselves, which
-// takes them parallel.dead_after where one is silent; and then from SIGTERM to
-// SIGKILL.
+// How long processes have, after the first has failed, until SIGTERM, which ends those
+// that still wait for all to come, and changes nothing for others; and from there to
+// SIGKILL: where one is silent it takes them parallel.dead_after to end by themselves.
 const (
+	toTerm = 3 * time.Second
 	toEnd  = time.Minute
-	toTerm = 10 * time.Second
 )
 
 // once starts the processes, sees all of them end and returns the exit code.
@@ -148,7 +211,7 @@ func (s *supervisor) start(ln *net.TCPListener, start int, ends chan *child) err
 	go func() {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		for rank := range s.n {
+		for rank := range s.slots {
 			c := s.child(exe, rank, start, ln.Addr().String())
 			if rank == 0 {
 				c.cmd.ExtraFiles = []*os.File{f} // descriptor 3
@@ -159,7 +222,7 @@ func (s *supervisor) start(ln *net.TCPListener, start int, ends chan *child) err
 			}
 			children = append(children, c)
 		}
-		if len(children) == s.n {
+		if len(children) == len(s.slots) {
 			started <- nil
 		}
 		<-all
@@ -179,8 +242,8 @@ func (s *supervisor) start(ln *net.TCPListener, start int, ends chan *child) err
 // child is a process that is not yet started.
 func (s *supervisor) child(exe string, rank, start int, addr string) *child {
 	c := &child{cmd: exec.Command(exe, s.args...)}
-	c.cmd.Env = append(os.Environ(), "ZEROTH_TOKEN="+s.token, "ZEROTH_ADDR="+addr, "ZEROTH_RANK="+strconv.Itoa(rank), "ZEROTH_WORLD_SIZE="+strconv.Itoa(s.n),
-		"ZEROTH_LOCAL_RANK="+strconv.Itoa(rank), "ZEROTH_LOCAL_WORLD_SIZE="+strconv.Itoa(s.n), "ZEROTH_RESTART_COUNT="+strconv.Itoa(start))
+	c.cmd.Env = append(os.Environ(), "ZEROTH_TOKEN="+s.token, "ZEROTH_ADDR="+addr, "ZEROTH_RANK="+strconv.Itoa(rank), "ZEROTH_WORLD_SIZE="+strconv.Itoa(len(s.slots)),
+		"ZEROTH_LOCAL_RANK="+strconv.Itoa(s.slots[rank]), "ZEROTH_LOCAL_WORLD_SIZE="+strconv.Itoa(s.n), "ZEROTH_RESTART_COUNT="+strconv.Itoa(start))
 	c.cmd.Stdout, c.cmd.Stderr = s.out, &c.errs
 	if rank == 0 {
 		c.cmd.Env = append(c.cmd.Env, "ZEROTH_LISTEN_FD=3")
@@ -215,18 +278,19 @@ func (s *supervisor) wait(ends chan *child) {
 	for left := len(s.children); left > 0; {
 		select {
 		case c := <-ends:
+			c.ended = len(s.children) - left
 			if left--; c.code == 0 {
 				break
 			}
 			if limit == nil {
-				limit = time.After(toEnd)
+				limit = time.After(toTerm)
 			}
 			if left > 0 && s.onlyStopped() {
 				s.signal(syscall.SIGKILL)
 			}
 		case <-limit:
 			s.signal(next)
-			next, limit = syscall.SIGKILL, time.After(toTerm)
+			next, limit = syscall.SIGKILL, time.After(toEnd)
 		}
 	}
 }

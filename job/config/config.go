@@ -33,6 +33,7 @@ type Config struct {
 	Notes      []string         // what a user may not expect of it
 	Carried    hf.Carried       // of the folder that the model came from; while it runs
 	network    *nn.Model        // of the caller; nil: that of Model
+	world      [2]int           // processes, and ranks of each, as LoadIn was told
 	found      *data.Found      // the files of Data
 	file       string           // that the job was read from
 	root       *node            // what it and the sets say, not to be changed
@@ -184,6 +185,7 @@ func LoadIn(file string, sets []string, processes, each int) (*Config, error) {
 	}
 	r := newReader(file, root)
 	r.problems, r.processes, r.each = problems, processes, each
+	r.Config.world = [2]int{processes, each}
 	if !r.problems.Fatal() {
 		r.read()
 		r.resolve()

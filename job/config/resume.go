@@ -126,7 +126,8 @@ func (c *Config) Continued(was *Config, model *hf.Model, trained int, at string)
 		put(root, key, n)
 	}
 	r := newReader(c.file, root)
-	r.Config.network = c.network
+	r.Config.network, r.Config.world = c.network, c.world
+	r.processes, r.each = c.world[0], c.world[1]
 	if model != nil {
 		r.was = &wasModel{Model: *model, trained: trained}
 		if was != nil {

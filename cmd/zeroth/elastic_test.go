@@ -1,0 +1,101 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// A process that is killed, and then fails at every start, is left out: the others
+// go on from the last checkpoint with the same batch, to the bits of a run that is
+// resumed with as many by hand.
+func TestLaunchGoesOnWithFewer(t *testing.T) {
+	inFolder(t)
+	t.Setenv("ZEROTH_FAULT", "2 dead 1")
+	const steps = 240
+	sets := []string{"train", "tiny.yaml", "--set", "train.batch=12", "--set", "schedule={type: constant, warmup: 0}", "--set", "checkpoint.every=20", "--set", "sample.tokens=0", "--set", fmt.Sprint("train.steps=", steps)}
+	over := append(slices.Clone(sets), "--set", "parallel={ranks: null, heartbeat: 200ms, dead_after: 8s}", "--out", "r")
+	code, said, errs := signalOne(t, "r", syscall.SIGKILL, 2, 0, append([]string{"launch", "-n", "4", "--restarts", "3", "--min-ranks", "3", "--"}, over...)...)
+	if code != 0 || !strings.Contains(errs, "zeroth: going on with 3 of 4 processes\nzeroth: starting again from the last checkpoint, 2 of 3\n") {
+		t.Fatalf("exit code %d\n%s", code, errs)
+	}
+	all, err := os.ReadFile("r/job.yaml")
+	if err != nil || !strings.Contains(string(all), "ranks: 3") || !strings.Contains(string(all), "batch: 12") || !strings.Contains(string(all), "accumulate: 4") {
+		t.Errorf("%v\n%s", err, all)
+	}
+	from := regexp.MustCompile(`resuming from .*, step (\d+)\n(?:.*\n)*?ranks   3,`).FindStringSubmatch(said)
+	if from == nil {
+		t.Fatalf("nothing was resumed\n%s", said)
+	}
+	zeroth(t, 0, append(slices.Clone(sets), "--set", "parallel.ranks=4", "--set", "train.steps="+from[1], "--out", "whole")...)
+	zeroth(t, 0, append(slices.Clone(sets), "--set", "parallel.ranks=3", "--out", "whole", "--resume", "latest")...)
+	if a, b := parameters(t, "r"), parameters(t, "whole"); !bytes.Equal(a, b) {
+		t.Error("other bits than resumed by hand")
+	}
+}
+
+// parameters are the final ones of a run, as a file.
+func parameters(t *testing.T, out string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(out, "model", "model.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// How many processes a job goes on with, and why with no more.
+func TestAble(t *testing.T) {
+	inFolder(t)
+	for _, c := range []struct {
+		sets  []string
+		least int
+		left  []int
+		want  []int
+		wrong string
+	}{
+		{[]string{"parallel.ranks=null", "train.batch=12"}, 1, []int{0, 1, 3}, []int{0, 1, 3}, ""},
+		{[]string{"parallel.ranks=null", "train.batch=8"}, 1, []int{0, 1, 3}, []int{0, 1}, ""},
+		{[]string{"parallel.ranks=null", "train.batch=8"}, 3, []int{0, 1, 3}, nil, "2 processes are left, which is 2 ranks, and --min-ranks is 3\ntrain.batch: batch 8 = micro_batch 1 × accumulate ? × ranks 3 has no whole solution"},
+		{[]string{"parallel.ranks=4"}, 4, []int{0, 1, 3}, []int{0, 1}, ""},
+		{[]string{"parallel.ranks=7"}, 1, []int{}, nil, "the job cannot be run by fewer processes"},
+		{nil, 0, []int{0, 1, 2, 3}, []int{0, 1, 2, 3}, ""},
+	} {
+		s := newSupervisor(4, command{file: "tiny.yaml", sets: c.sets})
+		s.least = c.least
+		got, err := s.able(c.left)
+		if !slices.Equal(got, c.want) || c.wrong == "" && err != nil || c.wrong != "" && (err == nil || !strings.Contains(tail(err.Error()), c.wrong)) {
+			t.Errorf("%v: slots %v, want %v (%v)", c, got, c.want, err)
+		}
+	}
+}
+
+// tail is a message without the places that its lines begin with.
+func tail(s string) string {
+	return regexp.MustCompile(`(?m)^[^ ]*tiny.yaml[^ ]* |^--set[^:]*: `).ReplaceAllString(s, "")
+}
+
+// Who ended a world: the first that ended by itself.
+func TestBlamed(t *testing.T) {
+	for _, c := range []struct {
+		codes, order []int
+		want         int
+	}{
+		{[]int{75, -1, 75}, []int{1, 0, 2}, 11}, {[]int{75, 75, 1}, []int{0, 1, 2}, 12}, {[]int{1, -1, 1}, []int{2, 0, 1}, 11},
+		{[]int{75, 75, 75}, []int{0, 1, 2}, -1}, {[]int{0, 0, 134}, []int{0, 1, 2}, 12},
+	} {
+		s := &supervisor{slots: []int{10, 11, 12}}
+		for i, code := range c.codes {
+			s.children = append(s.children, &child{code: code, ended: c.order[i]})
+		}
+		if got := s.blamed(); got != c.want {
+			t.Errorf("%v in order %v: slot %d, want %d", c.codes, c.order, got, c.want)
+		}
+	}
+}
