@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"zeroth/collective"
+	"zeroth/collective/rendezvous"
 	"zeroth/device"
 	"zeroth/device/cpu"
 	"zeroth/job/launch"
@@ -25,11 +26,19 @@ import (
 // enter has all processes of a world enter it, here as parts of one process.
 func enter(t *testing.T, processes, perProcess int, transport string) []*world.World {
 	t.Helper()
+	worlds, _ := enterAt(t, processes, perProcess, transport)
+	return worlds
+}
+
+// enterAt is enter, and where somebody has listened: for all, and for data.
+func enterAt(t *testing.T, processes, perProcess int, transport string) (worlds []*world.World, addrs []string) {
+	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	worlds, errs := make([]*world.World, processes), make([]error, processes)
+	worlds = make([]*world.World, processes)
+	errs := make([]error, processes)
 	var all sync.WaitGroup
 	for p := range processes {
 		all.Go(func() {
@@ -47,7 +56,13 @@ func enter(t *testing.T, processes, perProcess int, transport string) []*world.W
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
 	}
-	return worlds
+	addrs = append(addrs, ln.Addr().String())
+	for p := range processes {
+		if at := worlds[0].At(p); at != "" {
+			addrs = append(addrs, at)
+		}
+	}
+	return worlds, addrs
 }
 
 // ends are the groups of a process's ranks.
@@ -187,4 +202,49 @@ func TestSafe(t *testing.T) {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
+}
+
+// Whoever wants to come in while a world trains finds nobody listening, and training
+// does not notice.
+func TestNobodyComesInLater(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	worlds, addrs := enterAt(t, 3, 1, "tcp")
+	got := connect(worlds, shard.Mesh{Shard: 3, Replicate: 1})
+	over := make(chan struct{})
+	var strangers, ranks sync.WaitGroup
+	for range 4 {
+		strangers.Go(func() {
+			for i := range 2500 {
+				c, err := net.DialTimeout("tcp", addrs[i%len(addrs)], 20*time.Second)
+				if err != nil {
+					continue
+				}
+				about := "data " + worlds[0].Session()
+				if i%len(addrs) == 0 {
+					about = "control "
+				}
+				if rendezvous.Greet(c, []byte("0123456789abcdef"), about, 1) == nil { // not another's port by now
+					t.Errorf("a rank that is there came in again at %s", addrs[i%len(addrs)])
+				}
+				c.Close()
+			}
+		})
+	}
+	go func() { strangers.Wait(); close(over) }()
+	for p, e := range got {
+		if e.err != nil {
+			t.Fatal(e.err)
+		}
+		ranks.Go(func() {
+			for range 50 {
+				if s, err := sum(e.ranks[0].World, p); err != nil || s != 3 {
+					t.Errorf("rank %d: sum %g (%v)", p, s, err)
+					return
+				}
+			}
+		})
+	}
+	ranks.Wait()
+	<-over
+	closeAll(worlds)
 }
