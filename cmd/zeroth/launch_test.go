@@ -294,8 +294,53 @@ func TestLaunchRestarts(t *testing.T) {
 // SIGTERM to any one process stops all, with a checkpoint.
 func TestLaunchStopsTogether(t *testing.T) {
 	inFolder(t)
-	code, errs := fault(t, "r", endless, syscall.SIGTERM, 2, 0)
-	if code != 75 || !strings.Contains(errs, "another process of the run was asked to stop after step ") || !strings.Contains(errs, "[2] zeroth: stopped, to be resumed: stopped by signal: terminated") {
-		t.Errorf("exit code %d\n%s", code, errs)
+	for rank := range 3 {
+		code, errs := fault(t, fmt.Sprint("r", rank), endless, syscall.SIGTERM, rank, 0)
+		asked, others := regexp.MustCompile(`(?m)^(?:\[(\d)\] )?zeroth: stopped, to be resumed: stopped by signal: terminated`), "another process of the run was asked to stop after step "
+		if m := asked.FindStringSubmatch(errs); code != 75 || m == nil || cmp.Or(m[1], "0") != fmt.Sprint(rank) || !strings.Contains(errs, others) {
+			t.Errorf("rank %d: exit code %d\n%s", rank, code, errs)
+		}
+		if _, err := os.Stat(fmt.Sprintf("r%d/flight", rank)); err == nil {
+			t.Errorf("rank %d: a run that was asked to stop has dumped what it did", rank)
+		}
 	}
+}
+
+// The process of rank 0 alone prints, unless all are asked to, and what is in the run
+// folder is what one process writes.
+func TestLaunchLogsOfAllRanks(t *testing.T) {
+	inFolder(t)
+	sets := []string{"train", "tiny.yaml", "--set", "parallel.ranks=3", "--set", "sample.tokens=0"}
+	zeroth(t, 0, append(slices.Clone(sets), "--out", "one")...)
+	want := listing(t, "one")
+	for times, more := range map[int][]string{1: nil, 3: {"--log-all-ranks"}} {
+		out := fmt.Sprint("r", times)
+		said, _ := process(t, 0, append(append(append([]string{"launch", "-n", "3", "--"}, sets...), "--out", out), more...)...)
+		if n := strings.Count(said, "ranks   3, stage"); n != times {
+			t.Errorf("%v: the header is told %d times, want %d\n%s", more, n, times, said)
+		}
+		if n := strings.Count(said, "done: 2 steps"); n != 1 {
+			t.Errorf("%v: the end is told %d times\n%s", more, n, said)
+		}
+		if got := listing(t, out); got != want {
+			t.Errorf("%v: files %s, want %s", more, got, want)
+		}
+		if lines, err := os.ReadFile(filepath.Join(out, "metrics.jsonl")); err != nil || bytes.Count(lines, []byte(`{"step":1,"loss"`)) != 1 {
+			t.Errorf("%v: %v\n%s", more, err, lines)
+		}
+	}
+}
+
+// listing is the files of a folder.
+func listing(t *testing.T, dir string) string {
+	t.Helper()
+	var names []string
+	err := filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
+		names = append(names, strings.TrimPrefix(path, dir))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Join(names, " ")
 }

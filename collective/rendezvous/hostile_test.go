@@ -53,7 +53,7 @@ func recorded(t *testing.T, to string) (addr string, said func() []byte) {
 }
 
 // What a process that belongs to the world has said to come in lets nobody else in.
-func TestReplayIsRefused(t *testing.T) {
+func TestRecordedIsRefused(t *testing.T) {
 	ln := listen(t)
 	door := ln.Addr().String()
 	refused := make(chan string, 8)
