@@ -336,7 +336,7 @@ func TestReadmeCommandsParse(t *testing.T) {
 // training, in several processes too, ends after two steps and a sample of ten tokens, and a run that goes on
 // has two more steps.
 const shortened = `#!/bin/bash
-if [ "$1" != train ] && [ "$1" != launch ]; then exec %[1]q "$@"; fi
+case " $1 $* " in " train "* | " launch "*" train "*) ;; *) exec %[1]q "$@" ;; esac
 resumed=$(cat .resumed 2>/dev/null || echo 0)
 case " $* " in *" --resume "*) echo $((++resumed)) >.resumed; steps=$((2 * resumed)) ;; *) steps=2 ;; esac
 exec %[1]q "$@" --set train.steps=$steps --set sample.tokens=10
