@@ -18,6 +18,9 @@ type Export struct {
 	// Name is what a parameter is called there, or false to leave it out. nil:
 	// as here.
 	Name func(string) (string, bool)
+	// Change is what the elements r of a tensor become, called from several
+	// goroutines. nil: they stay.
+	Change func(t Tensor, r shard.Range, x []float32) []float32
 	Walk
 }
 
@@ -38,6 +41,9 @@ func (e Export) withDefaults() Export {
 	}
 	if e.Name == nil {
 		e.Name = func(s string) (string, bool) { return s, true }
+	}
+	if e.Change == nil {
+		e.Change = func(_ Tensor, _ shard.Range, x []float32) []float32 { return x }
 	}
 	e.Walk = e.Walk.withDefaults()
 	return e
@@ -87,7 +93,7 @@ func (c *Checkpoint) exportRun(w *safetensors.Writer, x exportRun, e Export) err
 	if err := c.ReadF32(x.t.Name, x.t.Kind, x.r, buf, 1); err != nil {
 		return err
 	}
-	if err := w.WriteF32(x.as, x.r.Lo, buf); err != nil {
+	if err := w.WriteF32(x.as, x.r.Lo, e.Change(x.t, x.r, buf)); err != nil {
 		return err
 	}
 	e.Progress(int64(len(buf) * e.DType.Size()))

@@ -183,7 +183,7 @@ func TestBrokenDocuments(t *testing.T) {
 	}
 	dir := tree(t, map[string]string{"a.jsonl": strings.Repeat("x\n", 50), "cut.gz": "\x1f\x8b\x08\x00", "list.json": "[\n{}]", "p": "PAR1xxxx", "short.jsonl": records(t, map[string]string{"text": "a"})})
 	for file, want := range map[string]string{"a.jsonl": "a.jsonl:20: no JSON", "cut.gz": "unexpected EOF", "list.json": "an array of JSON, not a record a line", "p": "a parquet file, not lines of JSON",
-		"short.jsonl": "0 documents to train on, fewer than the 1 of one global batch"} {
+		"short.jsonl": "make the batch smaller; 1 documents have nothing to learn from within that length and are left out"} {
 		_, err := Open(t.Context(), Source{Documents: Documents{Files: []string{file}, Format: "text"}, Dir: dir, Tokenizer: "bytes", Context: 4})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", file, err, want)

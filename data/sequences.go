@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 )
 
 // sequences are the samples of documents.
@@ -166,7 +167,8 @@ func (set *Set) mix(s Source) error {
 		if docs.packed {
 			what = fmt.Sprintf("sequences, of %d documents,", len(docs.index))
 		}
-		return problem("documents", "%d %s to train on, fewer than the %d of one global batch; add some or make the batch smaller", set.Train.Windows(), what, batch)
+		few := fmt.Sprintf("%d %s to train on, fewer than the %d of one global batch; add some or make the batch smaller", set.Train.Windows(), what, batch)
+		return problem("documents", "%s", strings.Join(append([]string{few}, set.Notes...), "; "))
 	}
 	if set.Validation != nil && set.Validation.Windows() == 0 {
 		return problem("validation", "no document is left to validate on; add some, raise the fraction, name data.validation_documents, or set it to 0 to train without validation")

@@ -23,8 +23,9 @@ import (
 // After an error there is no model in it, or the one of before. Adapters are merged,
 // and by themselves in a folder beside it.
 func export(c *config.Config, ranks []*build.Rank, folder string) (err error) {
+	adapters := &hf.Adapters{LoRA: config.Adapters(c), Family: c.Model.Family}
 	if ranks[0].Rank > 0 {
-		return build.Together(ranks, func(r *build.Rank) error { return (&stream{rank: r}).send() })
+		return collectAll(c, ranks, adapters, nil)
 	}
 	var specs []safetensors.Spec
 	for _, p := range config.Parameters(c) {
@@ -52,27 +53,11 @@ func export(c *config.Config, ranks []*build.Rank, folder string) (err error) {
 	if err := c.Carried.Write(folder, c.ModelJSON()); err != nil {
 		return err
 	}
-	adapters, err := gathered(c, ranks)
-	if err != nil {
-		return err
-	}
 	w, err := safetensors.Create(filepath.Join(folder, "model.safetensors"), specs, map[string]string{"format": "pt"})
 	if err != nil {
 		return err
 	}
-	err = build.Together(ranks, func(r *build.Rank) error {
-		err := r.Trainer.Each(zero.Master, zero.Staging(), func(p zero.Part, src []float32) error {
-			if nn.IsAdapter(p.Param.Name) {
-				return nil
-			}
-			return w.WriteF32(p.Param.Name, p.At.Lo, adapters.Merge(p, src))
-		})
-		if err != nil || len(ranks) == c.Parallel.Ranks {
-			return err
-		}
-		return (&stream{rank: r, write: w.WriteF32}).receive()
-	})
-	if err != nil {
+	if err := collectAll(c, ranks, adapters, w); err != nil {
 		_ = w.Abort() // err is the one to report
 		return err
 	}
@@ -82,17 +67,16 @@ func export(c *config.Config, ranks []*build.Rank, folder string) (err error) {
 	return adapters.Write(filepath.Join(filepath.Dir(folder), state.AdapterDir), c.Model.From)
 }
 
-// gathered are the adapters of the job, of which there may be none.
-func gathered(c *config.Config, ranks []*build.Rank) (*hf.Adapters, error) {
-	a := &hf.Adapters{LoRA: config.Adapters(c), Family: c.Model.Family}
-	if a.LoRA.Rank == 0 {
-		return a, nil
+// collectAll brings the adapters, if there are some, and then the model's parameters,
+// merged, to the process of rank 0, which writes these to w.
+func collectAll(c *config.Config, ranks []*build.Rank, adapters *hf.Adapters, w *safetensors.Writer) error {
+	if adapters.LoRA.Rank > 0 {
+		if err := collect(c, ranks, nn.IsAdapter, adapters.Put); err != nil {
+			return err
+		}
 	}
-	return a, build.Together(ranks, func(r *build.Rank) error {
-		return r.Trainer.Each(zero.Master, zero.Staging(), func(p zero.Part, src []float32) error {
-			a.Put(p, src)
-			return nil
-		})
+	return collect(c, ranks, func(name string) bool { return !nn.IsAdapter(name) }, func(p zero.Part, src []float32) error {
+		return w.WriteF32(p.Param.Name, p.At.Lo, adapters.Merge(p, src))
 	})
 }
 

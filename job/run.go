@@ -195,9 +195,6 @@ func (r *run) do(ctx context.Context) (err error) {
 	if err := build.Ready(c); err != nil {
 		return err
 	}
-	if m := config.Mesh(c); c.Train.LoRA.Rank > 0 && len(setup.At().Here(m)) < m.World() {
-		return input.BadInput(fmt.Errorf("%v: train.lora: adapters are merged by one process, and this job's ranks are in several: start it with zeroth train alone", c.Place("train.lora.rank")))
-	}
 	plan, err := fit.Affordable(c, setup)
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -63,28 +64,38 @@ func TestSample(t *testing.T) {
 	}
 }
 
-// Each of many prompts is answered as it is alone: after shorter and longer ones,
-// ones that begin alike, and ones beyond the context.
+// Each of many prompts is answered as it is alone, however many are continued at once:
+// beside shorter and longer ones, ones that begin alike, ones beyond the context, and
+// ones that stop early.
 func TestManySamples(t *testing.T) {
 	trained(t)
 	o := generate.Options{Run: "run", Tokens: 12, Temperature: 1, Seed: 5, TopP: 0.9}
 	prompts := []string{"line 1", "l", "line 2", "many bytes before line 1 of 2", "line 1", "li"}
-	var all bytes.Buffer
-	var answers []generate.Answer
-	if err := generate.Many(t.Context(), o, prompts, &all, func(a generate.Answer) error { answers = append(answers, a); return nil }); err != nil {
-		t.Fatal(err)
+	many := func(prompts ...string) (answers []generate.Answer, written string) {
+		var all bytes.Buffer
+		if err := generate.Many(t.Context(), o, prompts, &all, func(a generate.Answer) error { answers = append(answers, a); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		return answers, all.String()
 	}
-	want := ""
-	for i, prompt := range prompts {
-		o.Prompt = prompt
-		alone := sampled(t, o)
-		want += alone
-		if a := (generate.Answer{Prompt: prompt, Text: strings.TrimPrefix(alone, prompt), Tokens: 12, Reason: "length"}); answers[i] != a {
-			t.Errorf("%q: %+v, alone %+v", prompt, answers[i], a)
+	a, _ := many(prompts[0])
+	o.Stop = []string{a[0].Text[len(a[0].Text)/2:][:2]}
+	var alone []generate.Answer
+	text, reasons := "", map[string]bool{}
+	for _, prompt := range prompts {
+		a, written := many(prompt)
+		alone, text, reasons[a[0].Reason] = append(alone, a...), text+written, true
+		if written != prompt+a[0].Text {
+			t.Errorf("%q: written %q, told %q", prompt, written, a[0].Text)
 		}
 	}
-	if all.String() != want {
-		t.Errorf("written: %q, one by one %q", all.String(), want)
+	if len(reasons) < 2 {
+		t.Errorf("all end alike: %v", reasons)
+	}
+	for _, o.Batch = range []int{1, 2, 3, 100} {
+		if answers, written := many(prompts...); !slices.Equal(answers, alone) || written != text {
+			t.Errorf("%d at once: %+v, written %q; alone %+v, %q", o.Batch, answers, written, alone, text)
+		}
 	}
 }
 

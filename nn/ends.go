@@ -54,7 +54,11 @@ func (e embedding) Params() []shard.Param { return e.params }
 
 func (e embedding) Forward(q Ops, _ Scratch, w []device.Buffer, bt *Batch, _, y device.Buffer, _ *Saved) {
 	words, places := e.tables(w)
-	q.Embed(device.Matrix(y, bt.Rows(), words.Cols), words, places.RowRange(min(bt.Past, places.Rows), places.Rows), bt.Input, bt.T, bt.Start)
+	ym := device.Matrix(y, bt.Rows(), words.Cols)
+	for i := range bt.parts() {
+		one, lo, hi := bt.part(i)
+		q.Embed(ym.RowRange(lo, hi), words, places.RowRange(min(one.past(), places.Rows), places.Rows), bt.Input.Slice(lo, hi), one.T, one.Start)
+	}
 	if e.scale != 0 {
 		q.Scale(y, e.scale)
 	}
@@ -178,7 +182,12 @@ func (h head) Forward(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x, _ dev
 	defer mem.Release(mem.Mark())
 	norm, out := h.norm(q, mem, w, bt, x, new(Saved)), matrix(w[table], h.params[table])
 	if bt.Logits.N > 0 {
-		q.MatMul(device.Matrix(bt.Logits, 1, out.Rows), norm.RowRange(bt.At, bt.At+1), out.T(), device.Buffer{}, false)
+		last := device.Matrix(mem.Take(bt.Compute, bt.parts()*norm.Cols), bt.parts(), norm.Cols)
+		for i := range bt.parts() {
+			_, _, hi := bt.part(i)
+			q.Cast(last.RowRange(i, i+1).Buf, norm.RowRange(hi-1, hi).Buf)
+		}
+		q.MatMul(device.Matrix(bt.Logits, bt.parts(), out.Rows), last, out.T(), device.Buffer{}, false)
 		return
 	}
 	forward := func(logits device.Mat, lo, hi int) {

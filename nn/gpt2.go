@@ -158,7 +158,7 @@ const (
 
 func (b gptBlock) attn(bt *Batch) device.Attn {
 	d := b.g.Width / b.g.Heads
-	return device.Attn{B: bt.B, T: bt.T, Past: bt.Past, Start: bt.Start, H: b.g.Heads, KV: b.g.Heads, D: d, Scale: float32(1 / math.Sqrt(float64(d)))}
+	return device.Attn{B: bt.B, T: bt.T, Past: bt.past(), Start: bt.Start, H: b.g.Heads, KV: b.g.Heads, D: d, Scale: float32(1 / math.Sqrt(float64(d)))}
 }
 
 // split views (R, 3C) as its query, key and value columns.
@@ -186,11 +186,11 @@ func (b gptBlock) Forward(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x, y
 	rc := func(b device.Buffer) device.Mat { return device.Matrix(b, r, c) }
 
 	q.LayerNorm(rc(s[sLn1]), s[sMean1], s[sRstd1], rc(x), w[ln1W], w[ln1B], b.g.Eps)
-	qkv, all := bt.qkv(b.layer, 3*c, s[sQKV])
+	qkv := device.Matrix(s[sQKV], r, 3*c)
 	b.linear(q, mem, qkv, rc(s[sLn1]), w, attnW, false)
-	qm, _, _ := split(qkv)
-	_, km, vm := split(all)
-	q.Attention(rc(s[sO]), s[sLse], qm, km, vm, b.attn(bt))
+	for i := range bt.parts() {
+		b.attend(q, bt, i, rc(s[sO]), s[sLse], qkv)
+	}
 	b.adds(q, mem, bt, rc(s[sX2]), rc(x), rc(s[sO]), w, projW, placeAttn)
 
 	q.LayerNorm(rc(s[sLn2]), s[sMean2], s[sRstd2], rc(s[sX2]), w[ln2W], w[ln2B], b.g.Eps)
@@ -218,6 +218,15 @@ func (b gptBlock) addsGrad(q Ops, mem Scratch, bt *Batch, din, d, in device.Mat,
 	defer mem.Release(mem.Mark())
 	dout := bt.dropped(q, mem, d, b.g.Dropout.Residual, placeOf(b.layer, place))
 	b.linearGrad(q, mem, din, w, dw, weight, dout, in)
+}
+
+// attend sets o to the attention of part i of a batch.
+func (b gptBlock) attend(q Ops, bt *Batch, i int, o device.Mat, lse device.Buffer, qkv device.Mat) {
+	one, lo, hi := bt.part(i)
+	qkv = qkv.RowRange(lo, hi)
+	qm, _, _ := split(qkv)
+	_, km, vm := split(one.seen(q, b.layer, qkv))
+	q.Attention(o.RowRange(lo, hi), lse.Slice(lo*b.g.Heads, hi*b.g.Heads), qm, km, vm, b.attn(&one))
 }
 
 func (b gptBlock) Backward(q Ops, mem Scratch, w, dw []device.Buffer, bt *Batch, x, d device.Buffer, s *Saved) {

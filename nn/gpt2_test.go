@@ -460,8 +460,8 @@ func (r *rig) named() map[string]device.Buffer {
 	return all
 }
 
-// TestLogitsOfOnePosition compares the logits that sampling asks for with the
-// oracle's row, and with the loss the model has there.
+// TestLogitsOfOnePosition compares the logits that sampling asks for, of the last
+// rows of two sequences, with the oracle's rows, and with the losses the model has there.
 func TestLogitsOfOnePosition(t *testing.T) {
 	eachType(t, func(r *rig) {
 		head, rng := len(r.model.Modules)-1, rand.New(rand.NewPCG(3, 3))
@@ -470,20 +470,24 @@ func TestLogitsOfOnePosition(t *testing.T) {
 		r.model.Modules[head].Forward(r.q, r.mem, r.w[head], &r.bt, x, device.Buffer{}, nil)
 		losses := r.values(r.bt.Loss)
 		poison(r.bt.Loss)
-		for at := range r.B * r.T {
+		rows := r.B * r.T
+		for first := range rows - 1 {
 			bt := r.bt
-			bt.At, bt.Logits = at, r.poisoned(r.dt, V)
+			bt.B, bt.T, bt.Logits = 1, rows, r.poisoned(r.dt, 2*V)
+			bt.Sequences = []Sequence{{T: first + 1}, {T: rows - first - 1}}
 			r.level("logits", func() { r.model.Modules[head].Forward(r.q, r.mem, r.w[head], &bt, x, device.Buffer{}, nil) })
-			r.near(fmt.Sprintf("logits of row %d", at), bt.Logits, 1, all[at*V:(at+1)*V], tolerance[r.dt])
-			row, sum := r.values(bt.Logits), 0.0
-			for _, v := range row {
-				sum += math.Exp(v)
-			}
-			if loss := math.Log(sum) - row[r.target[at]]; math.Abs(loss-losses[at]) > 1e-6 {
-				t.Errorf("row %d: its logits give a loss of %g, but its loss is %g", at, loss, losses[at])
-			}
-			if !math.IsNaN(float64(r.bt.Loss.F32()[at])) {
-				t.Errorf("row %d: asked for logits, it wrote a loss", at)
+			for i, at := range []int{first, rows - 1} {
+				r.near(fmt.Sprintf("logits of row %d", at), bt.Logits.Slice(i*V, (i+1)*V), 1, all[at*V:(at+1)*V], tolerance[r.dt])
+				row, sum := r.values(bt.Logits)[i*V:(i+1)*V], 0.0
+				for _, v := range row {
+					sum += math.Exp(v)
+				}
+				if loss := math.Log(sum) - row[r.target[at]]; math.Abs(loss-losses[at]) > 1e-6 {
+					t.Errorf("row %d: its logits give a loss of %g, but its loss is %g", at, loss, losses[at])
+				}
+				if !math.IsNaN(float64(r.bt.Loss.F32()[at])) {
+					t.Errorf("row %d: asked for logits, it wrote a loss", at)
+				}
 			}
 		}
 	})

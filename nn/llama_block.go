@@ -54,7 +54,7 @@ func (b llamaBlock) has(what int) bool { return b.at[what].hi > 0 }
 
 func (b llamaBlock) attn(bt *Batch) device.Attn {
 	d := b.l.head()
-	a := device.Attn{B: bt.B, T: bt.T, Past: bt.Past, Start: bt.Start, H: b.l.Heads, KV: b.l.KV, D: d, Scale: float32(1 / math.Sqrt(cmp.Or(b.l.Scale, float64(d))))}
+	a := device.Attn{B: bt.B, T: bt.T, Past: bt.past(), Start: bt.Start, H: b.l.Heads, KV: b.l.KV, D: d, Scale: float32(1 / math.Sqrt(cmp.Or(b.l.Scale, float64(d))))}
 	if b.l.kind(b.layer) == Windowed {
 		a.Window = b.l.Window
 	}
@@ -62,7 +62,7 @@ func (b llamaBlock) attn(bt *Batch) device.Attn {
 }
 
 func (b llamaBlock) rope(bt *Batch) device.Rope {
-	r := device.Rope{T: bt.T, Past: bt.Past, Start: bt.Start, D: b.l.head(), Theta: b.l.Theta, Scaling: b.l.Scaling}
+	r := device.Rope{T: bt.T, Past: bt.past(), Start: bt.Start, D: b.l.head(), Theta: b.l.Theta, Scaling: b.l.Scaling}
 	if b.l.kind(b.layer) == Windowed && b.l.LocalTheta != 0 {
 		r.Theta, r.Scaling = b.l.LocalTheta, device.RopeScaling{}
 	}
@@ -206,9 +206,8 @@ func (b llamaBlock) forwardAttention(q Ops, mem Scratch, w []device.Buffer, bt *
 	r, c := bt.Rows(), b.l.Width
 	xm := device.Matrix(x, r, c)
 	in := b.before(q, mem, w, attends, xm, s)
-	qkv, all := bt.qkv(b.layer, b.l.columns(), s[saveQKV])
+	qkv := device.Matrix(s[saveQKV], r, b.l.columns())
 	parts, turned := b.split(qkv)
-	seen, _ := b.split(all)
 	to := parts
 	if b.has(normQ) {
 		raw := device.Matrix(s[saveRaw], r, turned.Cols)
@@ -220,10 +219,22 @@ func (b llamaBlock) forwardAttention(q Ops, mem Scratch, w []device.Buffer, bt *
 	if b.has(normQ) {
 		b.normHeads(q, mem, w, qkv, s)
 	}
-	b.turn(q, turned, bt, false)
 	o := device.Matrix(s[saveO], r, b.l.queries())
-	q.Attention(o, s[saveLse], parts[0], seen[1], seen[2], b.attn(bt))
+	for i := range bt.parts() {
+		b.attend(q, bt, i, o, s[saveLse], qkv)
+	}
 	b.after(q, mem, w, bt, attends, device.Matrix(s[saveX2], r, c), xm, o, projO, s)
+}
+
+// attend sets o to the attention of part i of a batch, whose queries and keys are
+// turned by their positions before.
+func (b llamaBlock) attend(q Ops, bt *Batch, i int, o device.Mat, lse device.Buffer, qkv device.Mat) {
+	one, lo, hi := bt.part(i)
+	qkv = qkv.RowRange(lo, hi)
+	parts, turned := b.split(qkv)
+	b.turn(q, turned, &one, false)
+	seen, _ := b.split(one.seen(q, b.layer, qkv))
+	q.Attention(o.RowRange(lo, hi), lse.Slice(lo*b.l.Heads, hi*b.l.Heads), parts[0], seen[1], seen[2], b.attn(&one))
 }
 
 // normHeads sets queries and keys of qkv to the normalised raw ones.

@@ -108,29 +108,61 @@ type Batch struct {
 	Loss    device.Buffer // (B*T) float32, nats; written by the last module
 	Scale   float32       // of the loss in Backward: 1/(positions summed over) × loss scale
 	Chunk   int           // positions whose logits are held at once
-	Logits  device.Buffer // (Vocab) float32; if not empty, a Forward without Saved writes here the logits
-	At      int           // of this row, and no losses
 	Compute device.DType  // of the residual stream and all activations
 	Drops   Drops         // of a training pass; the zero Drops drop nothing
 
-	// Forward passes over one sequence (B is 1) piece by piece, without Saved:
-	// Cache is, for each of Model.Blocks, its queries, keys and values at every
-	// position, (Context, QKV) in the compute dtype. The first Past of them have
-	// been written by passes before; this one writes those of Input.
-	Past  int
-	Cache []device.Buffer
+	// Forward passes without Saved may be over pieces of sequences of their own
+	// lengths, row after row: B is 1 and T the sum of theirs. No row depends on
+	// another sequence's. Where Logits is not empty, they are those of the last
+	// row of each sequence, and no losses are written.
+	Sequences []Sequence
+	Logits    device.Buffer // (Sequences, Vocab) float32
 }
 
-// qkv is where a block's queries, keys and values go, columns of them: here is
-// the rows of these positions, all begins with those of the Past. Without a
-// Cache it is saved.
-func (b *Batch) qkv(layer, columns int, saved device.Buffer) (here, all device.Mat) {
-	if b.Cache == nil {
-		m := device.Matrix(saved, b.Rows(), columns)
-		return m, m
+// Sequence is a piece of one: T positions behind Past others. Cache is, for each of
+// Model.Blocks, its queries, keys and values at every position, (Context, QKV) in the
+// compute dtype. The first Past of them have been written by passes before; this one
+// writes those of the piece. It may be nil if Past is 0.
+type Sequence struct {
+	Past, T int
+	Cache   []device.Buffer
+}
+
+// parts is in how many parts attention and positions are computed.
+func (b *Batch) parts() int { return max(1, len(b.Sequences)) }
+
+// part is sequence i as a batch of its own, and which rows of b it is; without
+// Sequences all of b.
+func (b *Batch) part(i int) (one Batch, lo, hi int) {
+	if len(b.Sequences) == 0 {
+		return *b, 0, b.Rows()
 	}
-	all = device.Matrix(b.Cache[layer].Slice(0, (b.Past+b.T)*columns), b.Past+b.T, columns)
-	return all.RowRange(b.Past, b.Past+b.T), all
+	for _, s := range b.Sequences[:i] {
+		lo += s.T
+	}
+	one = *b
+	one.B, one.T, one.Sequences = 1, b.Sequences[i].T, b.Sequences[i:i+1]
+	return one, lo, lo + one.T
+}
+
+// past is the positions before those of each sequence of b, which is a part.
+func (b *Batch) past() int {
+	if len(b.Sequences) == 0 {
+		return 0
+	}
+	return b.Sequences[0].Past
+}
+
+// seen is the queries, keys and values of all positions of a part, of which qkv are
+// the new ones: they are put into the cache, if there is one.
+func (b *Batch) seen(q Ops, layer int, qkv device.Mat) device.Mat {
+	if len(b.Sequences) == 0 || b.Sequences[0].Cache == nil {
+		return qkv
+	}
+	keys := b.past() + b.T
+	all := device.Matrix(b.Sequences[0].Cache[layer].Slice(0, keys*qkv.Cols), keys, qkv.Cols)
+	q.Cast(all.RowRange(b.past(), keys).Buf, qkv.Buf)
+	return all
 }
 
 // Rows is the number of positions.

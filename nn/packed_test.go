@@ -15,6 +15,7 @@ func TestPackedIsSeparate(t *testing.T) {
 	for _, c := range subjects {
 		t.Run(c.name, func(t *testing.T) {
 			packed, whole := newRig(t, c, device.F32), newRig(t, c, device.F32)
+			packed.bt.Drops, whole.bt.Drops = Drops{}, Drops{} // what is dropped depends on the place in a batch
 			packed.bt.Start = device.OfI32([]int32{0, 0, 2, 3, 3 /**/, 0, 0, 0, 0, 4})
 			for _, recompute := range []bool{false, true} {
 				packed.train(recompute)
@@ -22,7 +23,7 @@ func TestPackedIsSeparate(t *testing.T) {
 				for _, at := range [][2]int{{0, 2}, {2, 3}, {3, 5}, {5, 9}, {9, 10}} {
 					one := newRig(t, c, device.F32)
 					one.B, one.T = 1, at[1]-at[0]
-					one.bt.B, one.bt.T = one.B, one.T
+					one.bt.B, one.bt.T, one.bt.Drops = one.B, one.T, Drops{}
 					one.bt.Input, one.bt.Target = one.bt.Input.Slice(at[0], at[1]), one.bt.Target.Slice(at[0], at[1])
 					one.bt.Loss = one.bt.Loss.Slice(0, one.T)
 					one.train(false)

@@ -233,8 +233,7 @@ func TestFamiliesReadPieceByPiece(t *testing.T) {
 		}
 		for past, end := 0, 0; past < len(ids); past = end {
 			end = min(len(ids), past+1+past/2)
-			bt := nn.Batch{Past: past, Cache: cache}
-			got, want := logitsOf(t, net, weights, ids[past:end], bt, end-past-1), logits(t, net, weights, ids[:end], end-1)
+			got, want := logitsOf(t, net, weights, ids[past:end], nn.Sequence{Past: past, T: end - past, Cache: cache}), logits(t, net, weights, ids[:end], end-1)
 			for i := range want {
 				if d := math.Abs(float64(got[i] - want[i])); d > 1e-6*(1+math.Abs(float64(want[i]))) {
 					t.Fatalf("logit %d of token %d after %d others is %g, read whole %g", i, end-past, past, got[i], want[i])

@@ -340,18 +340,18 @@ func sameLogits(t *testing.T, m *nn.Model, folder, tokens string, e computed) {
 // logits is what the model makes of a window, at one position.
 func logits(t *testing.T, m *nn.Model, weights map[string][]float32, ids []int32, at int) []float32 {
 	t.Helper()
-	return logitsOf(t, m, weights, ids, nn.Batch{}, at)
+	return logitsOf(t, m, weights, ids[:at+1], nn.Sequence{T: at + 1})
 }
 
-// logitsOf is logits, of a batch that may go on from others.
-func logitsOf(t *testing.T, m *nn.Model, weights map[string][]float32, ids []int32, bt nn.Batch, at int) []float32 {
+// logitsOf is what the model makes of the last position of pieces of sequences.
+func logitsOf(t *testing.T, m *nn.Model, weights map[string][]float32, ids []int32, pieces ...nn.Sequence) []float32 {
 	t.Helper()
 	dev := cpu.NewHost(2)
 	q := dev.NewQueue("test")
 	defer func() { q.Close(); dev.Close() }()
 	mem := device.NewArena(device.OfF32(make([]float32, 1<<16)))
-	out := make([]float32, m.Vocab)
-	bt.B, bt.T, bt.Input, bt.Logits, bt.At = 1, len(ids), device.OfI32(ids), device.OfF32(out), at
+	out := make([]float32, len(pieces)*m.Vocab)
+	bt := nn.Batch{B: 1, T: len(ids), Input: device.OfI32(ids), Logits: device.OfF32(out), Sequences: pieces}
 	var x device.Buffer
 	for _, mod := range m.Modules {
 		var w []device.Buffer

@@ -18,6 +18,7 @@ import (
 	"zeroth/input"
 	"zeroth/job"
 	"zeroth/job/state"
+	"zeroth/nn"
 )
 
 // dtypes are the element types of an export, by the names of job files.
@@ -25,21 +26,26 @@ var dtypes = map[string]checkpoint.DType{"fp32": checkpoint.F32, "bf16": checkpo
 
 func (a *app) ckptExport() *cobra.Command {
 	var to, dtype, size string
-	var asJSON bool
+	var adapter, asJSON bool
 	cmd := a.onFolders(1, "export DIR --to FOLDER", "Write the parameters as a Hugging Face folder", func(cmd *cobra.Command, args []string) error {
 		e, err := exportOptions(dtype, size)
+		if adapter && (cmd.Flags().Changed("dtype") || cmd.Flags().Changed("shard-size")) {
+			err = input.BadInput(errors.New("--adapter writes one file in float32; want it without --dtype and --shard-size"))
+		}
 		if err != nil {
 			return err
 		}
-		return a.export(cmd, args[0], to, e, asJSON)
+		return a.export(cmd, args[0], to, e, adapter, asJSON)
 	})
 	cmd.Long = `Write the parameters of a checkpoint as a Hugging Face folder: config.json and
 model.safetensors, or numbered parts and their index. transformers reads it, and
 so do model.from of a job and 'zeroth sample --run'. A few MiB of memory do for
-a model of any size.`
+a model of any size. Adapters (train.lora) are merged; with --adapter they are
+written alone, in PEFT's files.`
 	cmd.Example = "  zeroth ckpt export run1 --to model\n  zeroth ckpt export run1/ckpt/step-00001000 --to model --dtype bf16 --shard-size 5GB"
 	toFlag(cmd, &to, "`folder` to write, new or empty")
 	jsonFlag(cmd, &asJSON)
+	cmd.Flags().BoolVar(&adapter, "adapter", false, "write the adapters of train.lora alone: adapter_config.json and adapter_model.safetensors, for PEFT")
 	cmd.Flags().StringVar(&dtype, "dtype", "fp32", "`type` of the elements: fp32, bf16 or fp16, rounded to nearest even")
 	cmd.Flags().StringVar(&size, "shard-size", "5GB", "most `bytes` of a part, such as 500MB or 2GiB")
 	must(cmd.RegisterFlagCompletionFunc("dtype", cobra.FixedCompletions([]string{"fp32", "bf16", "fp16"}, cobra.ShellCompDirectiveNoFileComp)))
@@ -101,7 +107,7 @@ type (
 	}
 )
 
-func (a *app) export(cmd *cobra.Command, dir, to string, e checkpoint.Export, asJSON bool) error {
+func (a *app) export(cmd *cobra.Command, dir, to string, e checkpoint.Export, adapter, asJSON bool) error {
 	begin := time.Now()
 	ck, err := state.OpenCheckpoint(dir)
 	if err != nil {
@@ -115,11 +121,15 @@ func (a *app) export(cmd *cobra.Command, dir, to string, e checkpoint.Export, as
 	defer undo()
 	var total int64
 	for _, t := range ck.Tensors {
-		if t.Kind == checkpoint.Master {
+		if t.Kind == checkpoint.Master && nn.IsAdapter(t.Name) == adapter {
 			total += int64(t.Numel() * e.DType.Size())
 		}
 	}
 	speed, err := a.long(cmd, "export", total, func(ctx context.Context, done func(int64)) error {
+		if adapter {
+			done(total)
+			return state.ExportAdapter(ck, to)
+		}
 		e.Progress = done
 		return state.ExportModel(ctx, ck, to, e)
 	})

@@ -81,12 +81,15 @@ length, eos (a token ended the text) or stop.`,
 	intVar(f, &o.TopK, "top-k", 0, "choose among the `k` likeliest tokens; 0 is all")
 	f.Float64Var(&o.TopP, "top-p", 1, "choose among the likeliest tokens that together have this probability, of those that --top-k leaves; 1 is all")
 	f.StringArrayVar(&o.Stop, "stop", nil, "end before this `text`; may be given several times")
+	intVar(f, &o.Batch, "batch", 8, "prompts that are continued at once, at most; each is answered as it would be alone")
+	f.StringVar(&o.Precision, "precision", "fp32", "`type` fp32 or bf16 of parameters and activations: bf16 takes half the memory, and rounds")
 	f.BoolVar(&o.json, "json", false, "write a JSON object a line for each prompt, when its text is whole")
 	uintVar(f, &o.Seed, "seed", 1, "of the choices")
 	f.StringVar(&o.Device, "device", "auto", "`name` auto, cpu or cuda: what computes, as the job's key device")
 	o.probes.profileFlag(f)
 	must(cmd.MarkFlagRequired("run"))
 	must(cmd.MarkFlagDirname("run"))
+	must(cmd.RegisterFlagCompletionFunc("precision", cobra.FixedCompletions([]string{"fp32", "bf16"}, cobra.ShellCompDirectiveNoFileComp)))
 	must(cmd.RegisterFlagCompletionFunc("tokenizer", wordsOrFile("bytes", "gpt2")))
 	return cmd
 }
@@ -130,6 +133,7 @@ const (
 	maxPromptsFile = 16 << 20 // bytes
 	maxPrompts     = 100_000
 	maxStops       = 64
+	maxBatch       = 1024
 	maxStop        = 4096 // bytes
 )
 
@@ -142,6 +146,8 @@ func (o sampling) check() ([]string, error) {
 		}
 	}
 	refuse(o.Device != "auto" && o.Device != "cpu" && o.Device != "cuda", "--device %q; want auto, cpu or cuda", show.Brief(o.Device))
+	refuse(o.Precision != "fp32" && o.Precision != "bf16", "--precision %q; want fp32 or bf16", show.Brief(o.Precision))
+	refuse(o.Batch < 1 || o.Batch > maxBatch, "--batch %d; want 1 to %d", o.Batch, maxBatch)
 	prompts := o.prompts
 	if o.file != "" {
 		if !o.given {

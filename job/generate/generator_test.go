@@ -1,9 +1,13 @@
 package generate
 
 import (
+	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
+	"zeroth/device"
+	"zeroth/input"
 	"zeroth/job/build"
 	"zeroth/job/config/configtest"
 	"zeroth/job/hf"
@@ -16,15 +20,8 @@ func TestGeneratorKeepsWhatItKnows(t *testing.T) {
 	llama := hf.Model{Family: "llama", Layers: 2, Heads: 4, KVHeads: 2, Width: 32, FFN: 64, Context: 24, Vocab: 256, NormEps: 1e-5, Theta: 1e4}
 	for _, m := range []hf.Model{llama, {Family: "gpt2", Layers: 2, Heads: 2, Width: 16, Context: 24, Vocab: 256, NormEps: 1e-5}} {
 		folder := configtest.ModelFolder(t, m)
-		open := func() *Generator {
-			g, err := newGenerator(&source{folder: folder}, m, build.CPU{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(g.Close)
-			return g
-		}
-		g := open()
+		open := func(texts int) *Generator { return opened(t, folder, m, device.F32, texts) }
+		g := open(1)
 		text := []int32("to be, or not to be, that is the question")
 		other := append([]int32("to be or what"), text...)
 		for _, c := range []struct {
@@ -32,17 +29,86 @@ func TestGeneratorKeepsWhatItKnows(t *testing.T) {
 			news int // positions that have to be computed
 		}{{text[:1], 1}, {text[:2], 1}, {text[:9], 7}, {text[:10], 1}, {text[:10], 1}, {text[:5], 1}, {other[:8], 3}, {other[:20], 12},
 			{text[:23], 18}, {text[:24], 1}, {text[:25], 24}, {text[:26], 24}, {other, 24}} {
-			want, err := open().Next(c.ids)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got, err := g.Next(c.ids)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !slices.Equal(got, want) || g.Batch.T != c.news {
-				t.Fatalf("%s: after %d tokens: computed %d, not %d; logits %v, computed whole %v", m.Family, len(c.ids), g.Batch.T, c.news, got[:4], want[:4])
+			want, before := next(t, open(1), c.ids)[0], g.computed
+			got := next(t, g, c.ids)[0]
+			if news := g.computed - before; !slices.Equal(got, want) || news != c.news {
+				t.Fatalf("%s: after %d tokens: computed %d, not %d; logits %v, computed whole %v", m.Family, len(c.ids), news, c.news, got[:4], want[:4])
 			}
 		}
+	}
+}
+
+func opened(t *testing.T, folder string, m hf.Model, dtype device.DType, texts int) *Generator {
+	t.Helper()
+	g, err := newGenerator(&source{folder: folder}, m, build.CPU{}, dtype, texts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(g.Close)
+	return g
+}
+
+// Several texts at once, of other lengths, which grow, end, are replaced and begin as
+// others do, have the logits, to the bit, that each has alone; and what another text
+// knows is not computed again.
+func TestGeneratorOfSeveralTexts(t *testing.T) {
+	const texts, context = 11, 24
+	llama := hf.Model{Family: "llama", Layers: 2, Heads: 4, KVHeads: 2, Width: 64, FFN: 96, Context: context, Vocab: 256, NormEps: 1e-5, Theta: 1e4}
+	gpt2 := hf.Model{Family: "gpt2", Layers: 2, Heads: 2, Width: 32, Context: context, Vocab: 256, NormEps: 1e-5}
+	for _, m := range []hf.Model{llama, gpt2} {
+		folder := configtest.ModelFolder(t, m)
+		for _, dtype := range []device.DType{device.F32, device.BF16} {
+			rng := rand.New(rand.NewPCG(1, uint64(dtype)))
+			all, one := opened(t, folder, m, dtype, texts), opened(t, folder, m, dtype, 1)
+			now := make([][]int32, texts)
+			for step := range 60 {
+				for i, ids := range now {
+					switch {
+					case ids == nil || rng.IntN(20) == 0: // begins anew, with a part of what another has
+						ids = slices.Clone(now[rng.IntN(texts)])
+						ids = append(ids[:rng.IntN(len(ids)+1)], []int32("to be, or not")[:1+rng.IntN(12)]...)
+					case rng.IntN(30) == 0:
+						ids = nil
+					default:
+						ids = append(ids, int32(rng.IntN(256)))
+					}
+					now[i] = ids
+				}
+				for i, got := range next(t, all, now...) {
+					if (got == nil) != (now[i] == nil) {
+						t.Fatalf("text %d of %d tokens has %d logits", i, len(now[i]), len(got))
+					}
+					if got != nil && !slices.Equal(got, next(t, one, now[i])[0]) {
+						t.Fatalf("%s %v: step %d, text %d of %d tokens: other logits than alone", m.Family, dtype, step, i, len(now[i]))
+					}
+				}
+			}
+		}
+		g := opened(t, folder, m, device.F32, 3)
+		same := []int32("what they have in common")[:20]
+		next(t, g, append(same[:20:20], 1), append(same[:20:20], 2), append(same[:20:20], 3, 4))
+		if g.computed != 21+1+2 {
+			t.Errorf("%s: %d positions were computed", m.Family, g.computed)
+		}
+	}
+}
+
+func next(t *testing.T, g *Generator, texts ...[]int32) [][]float32 {
+	t.Helper()
+	logits, err := g.Next(texts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return logits
+}
+
+// More texts than there is memory for are refused before any is taken.
+func TestGeneratorRefusesWhatDoesNotFit(t *testing.T) {
+	m := hf.Model{Family: "llama", Layers: 2, Heads: 4, KVHeads: 2, Width: 64, FFN: 96, Context: 24, Vocab: 256, NormEps: 1e-5, Theta: 1e4}
+	folder := configtest.ModelFolder(t, m)
+	m.Context = hf.Most // 1 GiB a text
+	_, err := newGenerator(&source{folder: folder}, m, build.CPU{}, device.F32, 1024)
+	if err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), "1024 texts of up to 1048576 tokens another 1.0 TiB, and ") {
+		t.Errorf("%v", err)
 	}
 }

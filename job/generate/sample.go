@@ -9,23 +9,16 @@ import (
 	"math"
 	"math/rand/v2"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
 
-	"zeroth/collective"
 	"zeroth/data"
 	"zeroth/device"
-	"zeroth/device/dry"
-	"zeroth/fsdp"
 	"zeroth/input"
 	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/hf"
-	"zeroth/nn"
-	"zeroth/shard"
-	"zeroth/zero"
 )
 
 // Options say what to write and from which model.
@@ -42,6 +35,8 @@ type Options struct {
 	Stop        []string // the text ends before the first of these
 	Seed        uint64
 	Device      string // "auto", "cpu" or "cuda", as the job's key device; empty: auto
+	Precision   string // "fp32" or "bf16": what parameters and activations are; empty: fp32
+	Batch       int    // prompts that are continued at once, at most; 0 is 1
 
 	Note func(string) // told what a user may not expect; nil: nobody is
 }
@@ -60,8 +55,9 @@ func Sample(ctx context.Context, o Options, w io.Writer) error {
 	return Many(ctx, o, []string{o.Prompt}, w, func(Answer) error { return nil })
 }
 
-// Many continues one prompt after the other, each as Sample does it alone, with the
-// same seed, and calls told behind each.
+// Many continues prompts, Batch of them at once, each as Sample does it alone, with the
+// same seed. What it writes, and the order in which it calls told behind each, is that of
+// one after the other.
 func Many(ctx context.Context, o Options, prompts []string, w io.Writer, told func(Answer) error) error {
 	if o.Note == nil {
 		o.Note = func(string) {}
@@ -82,29 +78,23 @@ func Many(ctx context.Context, o Options, prompts []string, w io.Writer, told fu
 	}
 	ends := endsOfText(src.folder, tok)
 	if o.Tokens < m.Context { // memory for no more than is read
-		m.Context, m.Longest = min(m.Context, longest+o.Tokens), m.Context
+		m.Context, m.Longest = min(m.Context, longest+o.Tokens), max(m.Context, m.Longest)
 	}
 	b, err := build.For(o.Device, m)
 	if err != nil {
 		return err
 	}
-	g, err := newGenerator(src, m, b)
+	g, err := newGenerator(src, m, b, precisions[o.Precision], min(max(1, o.Batch), len(prompts)))
 	if err != nil {
 		return err
 	}
 	defer g.Close()
 	s := sampler{o, g, tok, ends}
-	for i, prompt := range prompts {
-		a, err := s.answer(ctx, prompt, ids[i], w)
-		if err == nil {
-			err = told(a)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return s.all(ctx, prompts, ids, w, told)
 }
+
+// precisions are the types that parameters and activations have, by name.
+var precisions = map[string]device.DType{"": device.F32, "fp32": device.F32, "bf16": device.BF16}
 
 // encodeAll is the ids of each prompt, and how many the longest has.
 func (o Options) encodeAll(prompts []string, tok data.Tokenizer, m hf.Model) (ids [][]int32, longest int, err error) {
@@ -148,62 +138,156 @@ func (o Options) encode(tok data.Tokenizer, vocab int) ([]int32, error) {
 	return ids, config.Known(tok, ids, vocab)
 }
 
-// sampler is what continues a text.
+// sampler is what continues texts.
 type sampler struct {
 	Options
 	*Generator
 	tok  data.Tokenizer
-	ends []int32 // tokens that end it
+	ends []int32 // tokens that end a text
 }
 
-// answer writes a prompt, unless it is what a user says, and what follows it.
-func (o sampler) answer(ctx context.Context, prompt string, ids []int32, w io.Writer) (Answer, error) {
-	if !o.Chat {
-		if _, err := io.WriteString(w, prompt); err != nil {
-			return Answer{}, err
+// all continues the prompts: as soon as one text ends, the next prompt takes its place.
+// The first that is not told of yet is written as it comes, those behind it later.
+func (o sampler) all(ctx context.Context, prompts []string, ids [][]int32, w io.Writer, told func(Answer) error) error {
+	at, writings := make([]*writing, len(o.texts)), []*writing{} // by the generator's place; of the prompts, from the first that is not told of
+	for next := 0; ; {
+		for i := range at {
+			if (at[i] == nil || at[i].ended) && next < len(prompts) {
+				at[i] = o.begin(prompts[next], ids[next])
+				writings = append(writings, at[i])
+				next++
+			}
+		}
+		for len(writings) > 0 {
+			first := writings[0]
+			if err := first.out.show(w); err != nil {
+				return err
+			}
+			if !first.ended {
+				break
+			}
+			first.Text = first.out.text.String()
+			if err := told(first.Answer); err != nil {
+				return err
+			}
+			writings = writings[1:]
+		}
+		if len(writings) == 0 {
+			return nil
+		}
+		if err := o.step(ctx, at); err != nil {
+			return err
 		}
 	}
-	var text strings.Builder
-	a, err := o.goOn(ctx, ids, &cutter{w: io.MultiWriter(w, &text), stops: o.Stop})
-	a.Prompt, a.Text = prompt, text.String()
-	return a, err
 }
 
-// goOn writes the text of the tokens that follow ids, and counts them.
-func (o sampler) goOn(ctx context.Context, ids []int32, w *cutter) (a Answer, err error) {
-	pick := chooser{temperature: o.Temperature, topK: o.TopK, topP: o.TopP, rng: rand.New(rand.NewPCG(o.Seed, 0))}
-	text := data.NewStream(o.tok, ids)
-	for a.Reason = "length"; a.Tokens < o.Tokens && !w.done; a.Tokens++ {
-		if err := ctx.Err(); err != nil {
-			return a, context.Cause(ctx)
-		}
-		ids = append(ids[:0], ids[max(0, len(ids)-o.ids.Host.N):]...)
-		logits, err := o.Next(ids)
-		if err != nil {
-			return a, err
-		}
-		logits = logits[:min(len(logits), o.tok.Vocab())]
-		if i := slices.IndexFunc(logits, func(x float32) bool { return x != x || math.IsInf(float64(x), 0) }); i >= 0 {
-			return a, fmt.Errorf("the model's output for token %d is %v: its parameters are no longer numbers one can compute with", i, logits[i])
-		}
-		id := pick.choose(logits)
-		if slices.Contains(o.ends, id) {
-			o.Note(fmt.Sprintf("the text ends after %d of %d tokens, by token %d %q", a.Tokens, o.Tokens, id, o.tok.Decode([]int32{id})))
-			a.Reason = "eos"
-			break
-		}
-		ids = append(ids, id)
-		if _, err := w.Write(text.Next(id)); err != nil {
-			return a, err
+// step adds a token to each text that has not ended.
+func (o sampler) step(ctx context.Context, at []*writing) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	texts := make([][]int32, len(at))
+	for i, x := range at {
+		if x != nil && !x.ended {
+			texts[i] = x.ids
 		}
 	}
-	if _, err = w.Write(text.Rest()); err == nil {
-		err = w.Close()
+	logits, err := o.Next(texts)
+	if err != nil {
+		return err
 	}
-	if w.done {
-		a.Reason = "stop"
+	for i, x := range at {
+		if texts[i] == nil {
+			continue
+		}
+		if err := o.add(x, logits[i]); err != nil {
+			return err
+		}
 	}
-	return a, err
+	return nil
+}
+
+// writing is a text that is being written.
+type writing struct {
+	Answer
+	ids    []int32
+	pick   chooser
+	stream *data.Stream
+	out    *output
+	cut    *cutter // to out
+	ended  bool
+}
+
+// output is where a text goes: it is kept, and shown from when it is its turn.
+type output struct {
+	prompt string
+	text   strings.Builder
+	w      io.Writer // nil until then
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.text.Write(p)
+	if o.w == nil {
+		return len(p), nil
+	}
+	return o.w.Write(p)
+}
+
+// show writes what there is, and from now on what comes.
+func (o *output) show(w io.Writer) error {
+	if o.w != nil {
+		return nil
+	}
+	o.w = w
+	_, err := io.WriteString(w, o.prompt+o.text.String())
+	return err
+}
+
+// begin is a text before its first token.
+func (o sampler) begin(prompt string, ids []int32) *writing {
+	x := &writing{Answer: Answer{Prompt: prompt, Reason: "length"}, ids: ids, out: &output{prompt: prompt}, stream: data.NewStream(o.tok, ids)}
+	if o.Chat {
+		x.out.prompt = ""
+	}
+	x.pick = chooser{temperature: o.Temperature, topK: o.TopK, topP: o.TopP, rng: rand.New(rand.NewPCG(o.Seed, 0))}
+	x.cut = &cutter{w: x.out, stops: o.Stop}
+	return x
+}
+
+// add draws the next token of a text.
+func (o sampler) add(x *writing, logits []float32) error {
+	logits = logits[:min(len(logits), o.tok.Vocab())]
+	if i := slices.IndexFunc(logits, func(x float32) bool { return x != x || math.IsInf(float64(x), 0) }); i >= 0 {
+		return fmt.Errorf("the model's output for token %d is %v: its parameters are no longer numbers one can compute with", i, logits[i])
+	}
+	id := x.pick.choose(logits)
+	if slices.Contains(o.ends, id) {
+		o.Note(fmt.Sprintf("the text ends after %d of %d tokens, by token %d %q", x.Tokens, o.Tokens, id, o.tok.Decode([]int32{id})))
+		x.Reason = "eos"
+		return x.end()
+	}
+	x.ids = append(x.ids, id)
+	x.Tokens++
+	if _, err := x.cut.Write(x.stream.Next(id)); err != nil {
+		return err
+	}
+	if x.Tokens == o.Tokens || x.cut.done {
+		return x.end()
+	}
+	return nil
+}
+
+// end writes what is left of a text.
+func (x *writing) end() error {
+	x.ended = true
+	_, err := x.cut.Write(x.stream.Rest())
+	if err == nil {
+		err = x.cut.Close()
+	}
+	if x.cut.done {
+		x.Reason = "stop"
+	}
+	return err
 }
 
 // endsOfText are the tokens that end a text: eos_token_id of config.json and of
@@ -230,160 +314,4 @@ func endsOfText(folder string, tok data.Tokenizer) (ends []int32) {
 		ends = append(ends, s)
 	}
 	return ends
-}
-
-// Generator runs a model forward on this machine, on one rank, in float32. It
-// computes a token's queries, keys and values once, as long as those before it
-// stay where they are.
-type Generator struct {
-	dev    build.Device
-	host   build.Device  // dev, where the host may address its memory
-	queues []build.Queue // compute, comm
-	runner *fsdp.Runner
-	Batch  nn.Batch
-	held   []func()      // give back what is allocated
-	ids    device.Window // (Context) int32: those that batch.Cache is of
-	known  int           // of ids, from the first
-	logits device.Window // (Vocab) float32
-}
-
-// newGenerator builds a model with the parameters of a source on a backend. It is the caller's
-// to close.
-func newGenerator(from *source, m hf.Model, b build.Backend) (*Generator, error) {
-	fill, end, err := from.parameters(m)
-	if err != nil {
-		return nil, err
-	}
-	defer end()
-	g, err := openOn(b, m)
-	if err == nil {
-		err = g.allocate(m)
-	}
-	if err == nil {
-		err = g.open(m, fill)
-	}
-	if err != nil {
-		g.Close()
-		return nil, err
-	}
-	return g, nil
-}
-
-// openOn opens the devices and queues of a generator.
-func openOn(b build.Backend, m hf.Model) (g *Generator, err error) {
-	g = &Generator{}
-	s := device.Sizes{Rows: m.Context, Width: max(m.Width, m.Heads*m.Head()), Vocab: m.Vocab, Attn: device.Attn{T: m.Context, D: m.Head()}, Rope: m.Family == "llama"}
-	for _, p := range hf.Parameters(m.Network()) {
-		s.Widest = max(s.Widest, slices.Max(p.Shape))
-	}
-	if g.dev, err = b.Open(0, runtime.GOMAXPROCS(0), s, 0); err != nil {
-		return g, err
-	}
-	if g.host = g.dev; b.HostApart() {
-		if g.host, err = b.OpenHost(0, 1); err != nil {
-			return g, err
-		}
-	}
-	g.queues = []build.Queue{g.dev.NewQueue("compute"), g.dev.NewQueue("comm")}
-	return g, nil
-}
-
-// allocate takes memory for token ids, logits and the cache.
-func (g *Generator) allocate(m hf.Model) error {
-	var errs []error
-	window := func(t device.DType, n int, use device.Use) device.Window {
-		w, err := device.OpenWindow(g.dev, g.host, t, n, use)
-		errs = append(errs, err)
-		if err == nil {
-			g.held = append(g.held, func() { device.FreeWindow(g.dev, g.host, w) })
-		}
-		return w
-	}
-	g.ids, g.logits = window(device.I32, m.Context, device.Inputs), window(device.F32, m.Vocab, device.Stats)
-	g.Batch = nn.Batch{B: 1, T: m.Context, Compute: device.F32, Input: g.ids.Device, Logits: g.logits.Device}
-	net := m.Network()
-	for range net.Blocks {
-		b, err := g.dev.Alloc(device.F32, m.Context*net.QKV, device.Activations)
-		errs = append(errs, err)
-		if err == nil {
-			g.held = append(g.held, func() { g.dev.Free(b) })
-		}
-		g.Batch.Cache = append(g.Batch.Cache, b)
-	}
-	return errors.Join(errs...)
-}
-
-// open builds the forward-only runner, with an arena of the size a dry one
-// has used, and sets its parameters.
-func (g *Generator) open(m hf.Model, fill func(zero.Part, []float32) error) error {
-	cfg := fsdp.Config{
-		Device: &dry.Device{}, Compute: dry.Queue{}, Comm: dry.Queue{},
-		Model: m.Network(), Policy: zero.Stage(0).Policy(0, false), ArenaSize: math.MaxInt / 2,
-	}
-	alone := func(string) fsdp.Groups { // nobody to exchange with
-		return fsdp.Groups{Shard: collective.Dry{Of: 1}, Replica: collective.Dry{Of: 1}}
-	}
-	cfg.Units = fsdp.LayOut(cfg.Model, cfg.Policy, alone)
-	dry, err := fsdp.New(cfg)
-	if err != nil {
-		return err
-	}
-	dry.Forward(&g.Batch, false)
-	cfg.ArenaSize = dry.ArenaPeak()
-	cfg.Units = fsdp.LayOut(cfg.Model, cfg.Policy, alone)
-	cfg.Device, cfg.Compute, cfg.Comm = g.dev, g.queues[0], g.queues[1]
-	if g.runner, err = fsdp.New(cfg); err != nil {
-		return err
-	}
-	for _, u := range g.runner.Units {
-		for _, p := range u.Layout.Params {
-			part := zero.Part{Param: p, Kind: zero.Master, At: shard.Range{Hi: p.Numel()}}
-			w := device.Onto(u.Param.Slice(p.At.Lo, p.At.Hi), func(n int) device.Buffer { return device.OfF32(make([]float32, n)) })
-			if err := fill(part, w.Host.F32()); err != nil {
-				return err
-			}
-			w.Send(g.queues[0])
-			if err := g.queues[0].Wait(); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// Next is the logits of the token after ids, or after the last Context of
-// them. It is overwritten by the next call.
-func (g *Generator) Next(ids []int32) ([]float32, error) {
-	ids = ids[max(0, len(ids)-g.ids.Host.N):]
-	seen, b, q := g.ids.Host.I32(), &g.Batch, g.queues[0]
-	known := 0 // positions at which nothing changes; the last is computed in any case
-	for known < min(g.known, len(ids)-1) && ids[known] == seen[known] {
-		known++
-	}
-	g.known = copy(seen, ids)
-	g.ids.Send(q)
-	b.Past, b.T, b.Input = known, len(ids)-known, g.ids.Device.Slice(known, len(ids))
-	b.At = b.T - 1
-	g.runner.Forward(b, false)
-	g.logits.Fetch(q)
-	return g.logits.Host.F32(), q.Wait()
-}
-
-// Close ends the queues and gives back all memory.
-func (g *Generator) Close() {
-	for _, q := range g.queues {
-		q.Close()
-	}
-	if g.runner != nil {
-		g.runner.Free()
-	}
-	for _, free := range g.held {
-		free()
-	}
-	if g.host != nil && g.host != g.dev {
-		g.host.Close()
-	}
-	if g.dev != nil {
-		g.dev.Close()
-	}
 }

@@ -88,7 +88,7 @@ func (s *source) unpack(p state.Progress) error {
 		return input.BadInput(fmt.Errorf("%s does not say which model it is of", s.from.Path))
 	}
 	s.model = *m
-	if s.adapters, err = state.AdaptersOf(s.from, p, m.Family); err != nil {
+	if s.adapters, err = state.AdaptersOf(s.from, p, *m); err != nil {
 		return err
 	}
 	kept, err := hf.CarriedBy(s.from, p.Model)

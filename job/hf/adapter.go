@@ -25,11 +25,8 @@ type Adapters struct {
 	values map[string][]float32
 }
 
-// Put takes a part of a parameter, if that is an adapter's.
-func (a *Adapters) Put(p zero.Part, src []float32) {
-	if !nn.IsAdapter(p.Param.Name) {
-		return
-	}
+// Put takes a part of an adapter's parameter.
+func (a *Adapters) Put(p zero.Part, src []float32) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.values == nil {
@@ -40,6 +37,7 @@ func (a *Adapters) Put(p zero.Part, src []float32) {
 		a.params = append(a.params, p.Param)
 	}
 	copy(a.values[p.Param.Name][p.At.Lo:p.At.Hi], src)
+	return nil
 }
 
 // Merge is elements of a parameter with what its adapter adds, alpha/rank B·A, summed

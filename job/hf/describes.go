@@ -9,8 +9,16 @@ import (
 )
 
 // Adapted says whether a checkpoint has adapters beside a model's own parameters.
-func Adapted(ck *checkpoint.Checkpoint) bool {
-	return slices.ContainsFunc(ck.Tensors, func(t checkpoint.Tensor) bool { return nn.IsAdapter(t.Name) })
+func Adapted(ck *checkpoint.Checkpoint) bool { return AdapterTensors(ck) > 0 }
+
+// AdapterTensors is how many parameters of adapters a checkpoint has.
+func AdapterTensors(ck *checkpoint.Checkpoint) (n int) {
+	for _, t := range ck.Tensors {
+		if t.Kind == checkpoint.Master && nn.IsAdapter(t.Name) {
+			n++
+		}
+	}
+	return n
 }
 
 // Describes is the model of a config.json, which must be that of the parameters

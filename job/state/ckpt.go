@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"zeroth/checkpoint"
 	"zeroth/input"
 	"zeroth/job/config"
+	"zeroth/job/hf"
 	"zeroth/job/show"
 )
 
@@ -110,6 +112,10 @@ func Facts(ck *checkpoint.Checkpoint) ([]Fact, error) {
 		{"trained", fmt.Sprintf("%s steps, %s tokens, %d skipped", show.Grouped(int64(p.Step)), show.Grouped(p.Tokens), p.Skipped)},
 		{"data", fmt.Sprintf("fingerprint %s, seed %d, %s samples read", checkpoint.Plain(p.Data[:min(12, len(p.Data))]), p.Seed, show.Grouped(p.Samples))},
 		{"written by", checkpoint.Plain(p.Version)},
+	}
+	if c := config.SettingsOf(p.Config); c != nil && hf.Adapted(ck) {
+		l := c.Train.LoRA
+		facts = append(facts, Fact{"adapters", fmt.Sprintf("of rank %d and alpha %v beside %s", l.Rank, l.Alpha, checkpoint.Plain(strings.Join(l.Targets, ", ")))})
 	}
 	if err := p.GoesOnFrom(ck); err != nil {
 		facts = append(facts, Fact{"no resume", "state.json: " + checkpoint.Plain(err.Error())})

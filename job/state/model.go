@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"zeroth/checkpoint"
@@ -18,20 +19,16 @@ import (
 )
 
 // ExportModel writes the parameters of a checkpoint as a Hugging Face folder:
-// safetensors and config.json. After an error, ctx's too, it has neither.
+// safetensors and config.json. Adapters are merged. After an error, ctx's too, it has
+// neither.
 func ExportModel(ctx context.Context, ck *checkpoint.Checkpoint, folder string, e checkpoint.Export) error {
-	p, err := ReadProgress(ck)
+	p, adapters, err := described(ck)
 	if err != nil {
 		return err
 	}
-	if len(p.Model) == 0 {
-		return input.BadInput(fmt.Errorf("%s does not say which model it is of: state.json has no model, from which to write config.json", ck.Path))
-	}
-	if _, err := hf.Describes(p.Model, ck); err != nil {
-		return input.BadInput(fmt.Errorf("%s: state.json's model is not that of its parameters: %w", ck.Path, err))
-	}
-	if err := unadapted(ck); err != nil {
-		return err
+	e.Name = func(name string) (string, bool) { return name, !nn.IsAdapter(name) }
+	e.Change = func(t checkpoint.Tensor, r shard.Range, x []float32) []float32 {
+		return adapters.Merge(zero.Part{Param: shard.Param{Name: t.Name, Shape: t.Shape}, Kind: zero.Master, At: r}, x)
 	}
 	kept, err := hf.CarriedBy(ck, p.Model)
 	if err != nil {
@@ -50,12 +47,33 @@ func ExportModel(ctx context.Context, ck *checkpoint.Checkpoint, folder string, 
 	return err
 }
 
-// unadapted refuses a checkpoint whose model is not its parameters alone.
-func unadapted(ck *checkpoint.Checkpoint) error {
-	if !hf.Adapted(ck) {
-		return nil
+// ExportAdapter writes the adapters of a checkpoint alone, in PEFT's files.
+func ExportAdapter(ck *checkpoint.Checkpoint, folder string) error {
+	p, adapters, err := described(ck)
+	if err != nil {
+		return err
 	}
-	return input.BadInput(fmt.Errorf("%s has adapters (train.lora) beside its model: what they make of it a run writes at its end, to model, merged, and to adapter; train --resume goes on to there", ck.Path))
+	if adapters.LoRA.Rank == 0 {
+		return input.BadInput(fmt.Errorf("%s has no adapters: it is not of a job with train.lora; without --adapter its model is written", ck.Path))
+	}
+	return adapters.Write(folder, config.SettingsOf(p.Config).Model.From)
+}
+
+// described is what a checkpoint says of itself, which its tensors are, and its
+// adapters.
+func described(ck *checkpoint.Checkpoint) (p Progress, a *hf.Adapters, err error) {
+	if p, err = ReadProgress(ck); err != nil {
+		return p, nil, err
+	}
+	m, err := ModelOf(ck, p)
+	if err == nil && m == nil {
+		err = fmt.Errorf("%s does not say which model it is of: state.json has no model, from which to write config.json", ck.Path)
+	}
+	if err != nil {
+		return p, nil, input.BadInput(err)
+	}
+	a, err = AdaptersOf(ck, p, *m)
+	return p, a, err
 }
 
 // ModelFolder is a Hugging Face folder, open to be imported.
@@ -126,36 +144,53 @@ func ModelOf(ck *checkpoint.Checkpoint, p Progress) (*hf.Model, error) {
 	return &m, nil
 }
 
-// AdaptersOf are the adapters of a checkpoint of a model of the family, which may have
-// none.
-func AdaptersOf(ck *checkpoint.Checkpoint, p Progress, family string) (*hf.Adapters, error) {
-	a := &hf.Adapters{Family: family}
+// AdaptersOf are the adapters of a checkpoint of a model: those that its job asks for,
+// in their shapes, and no other. It may have none.
+func AdaptersOf(ck *checkpoint.Checkpoint, p Progress, m hf.Model) (*hf.Adapters, error) {
+	a := &hf.Adapters{Family: m.Family}
 	if !hf.Adapted(ck) {
 		return a, nil
 	}
 	if c := config.SettingsOf(p.Config); c != nil {
-		a.LoRA.Rank, a.LoRA.Alpha = c.Train.LoRA.Rank, c.Train.LoRA.Alpha
+		a.LoRA = config.Adapters(c)
 	}
-	for _, t := range ck.Tensors {
-		if t.Kind != checkpoint.Master || !nn.IsAdapter(t.Name) {
-			continue
-		}
-		part := zero.Part{Param: shard.Param{Name: t.Name, Shape: t.Shape}, Kind: zero.Master}
-		part.At.Hi = part.Param.Numel()
-		at := 0 // of the rank in the shape
-		if strings.HasSuffix(t.Name, ".lora_B.weight") {
-			at = 1
-		}
-		if len(t.Shape) != 2 || a.LoRA.Rank < 1 || a.LoRA.Alpha <= 0 || t.Shape[at] != a.LoRA.Rank {
-			return nil, input.BadInput(fmt.Errorf("%s: %s has shape %v, its job says train.lora of rank %d and alpha %v", ck.Path, show.Printable(t.Name), t.Shape, a.LoRA.Rank, a.LoRA.Alpha))
-		}
+	want, err := adaptersOf(ck, m, a.LoRA)
+	if err != nil {
+		return nil, input.BadInput(fmt.Errorf("%s: its adapters are not those of its job, train.lora of rank %d beside %s: %w", ck.Path, a.LoRA.Rank, show.Printable(strings.Join(a.LoRA.Targets, ", ")), err))
+	}
+	for _, p := range want {
+		part := zero.Part{Param: p, Kind: zero.Master, At: shard.Range{Hi: p.Numel()}}
 		values := make([]float32, part.At.Hi)
-		if err := ck.ReadF32(t.Name, zero.Master, part.At, values, 0); err != nil {
+		if err := ck.ReadF32(p.Name, zero.Master, part.At, values, 0); err != nil {
 			return nil, err
 		}
-		a.Put(part, values)
+		if err := a.Put(part, values); err != nil {
+			return nil, err
+		}
 	}
 	return a, nil
+}
+
+// adaptersOf are the parameters of adapters beside a model, which a checkpoint has.
+func adaptersOf(ck *checkpoint.Checkpoint, m hf.Model, l nn.LoRA) (want []shard.Param, err error) {
+	if l.Rank < 1 || !hf.Positive(l.Alpha) {
+		return nil, fmt.Errorf("alpha is %v", l.Alpha)
+	}
+	for _, p := range hf.Parameters(m.With(l)) {
+		if nn.IsAdapter(p.Name) {
+			want = append(want, p)
+		}
+	}
+	for _, p := range want {
+		t, ok := ck.Tensor(p.Name, checkpoint.Master)
+		if !ok || !slices.Equal(t.Shape, p.Shape) || !t.DType.Float() {
+			return nil, fmt.Errorf("%s has shape %v and type %s, not %v", p.Name, t.Shape, t.DType, p.Shape)
+		}
+	}
+	if n := hf.AdapterTensors(ck); n != len(want) {
+		return nil, fmt.Errorf("there are %d tensors of adapters, not %d", n, len(want))
+	}
+	return want, nil
 }
 
 // ModelDir is where in a run folder the final parameters are, in Hugging

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"zeroth/checkpoint"
+)
+
+// sameFiles fails unless two folders have the same files.
+func sameFiles(t *testing.T, got, want string, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		a, err := os.ReadFile(filepath.Join(got, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := os.ReadFile(filepath.Join(want, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(a) != string(b) {
+			t.Errorf("%s of %s is not that of %s", name, got, want)
+		}
+	}
+}
+
+var (
+	adapterFiles = []string{"adapter_config.json", "adapter_model.safetensors"}
+	modelFiles   = []string{"config.json", "model.safetensors"}
+)
+
+// Adapters train in several processes to the bits that they have in one. A checkpoint
+// of such a run is exported as the run itself writes it at its end: merged, and the
+// adapters alone.
+func TestAdaptersInSeveralProcesses(t *testing.T) {
+	inFolder(t)
+	sets := append(launched4, "--set", "train.steps=4", "--set", "zero.stage=3", "--set", "train.lora.rank=2", "--set", "train.lora.targets=[all-linear]",
+		"--set", "optimizer.lr=1e-2", "--set", "checkpoint.every=2")
+	zeroth(t, 0, append(sets, "--out", "one")...)
+	for _, n := range []string{"2", "4"} {
+		process(t, 0, append(append([]string{"launch", "-n", n, "--"}, sets...), "--out", "of"+n)...)
+		if outcomeOf(t, "of"+n) != outcomeOf(t, "one") {
+			t.Errorf("%s processes: other bits than one has", n)
+		}
+		sameFiles(t, "of"+n+"/adapter", "one/adapter", adapterFiles...)
+	}
+	for _, run := range []string{"one", "of2"} {
+		zeroth(t, 0, "ckpt", "export", run, "--to", run+"-merged")
+		sameFiles(t, run+"-merged", "one/model", modelFiles...)
+		zeroth(t, 0, "ckpt", "export", run, "--to", run+"-adapter", "--adapter")
+		sameFiles(t, run+"-adapter", "one/adapter", adapterFiles...)
+	}
+	zeroth(t, 0, "ckpt", "export", "one/ckpt/step-00000002", "--to", "half", "--dtype", "bf16", "--shard-size", "1KB")
+	half, _ := zeroth(t, 0, "sample", "--run", "half", "--temperature", "0", "--tokens", "5")
+	whole, _ := zeroth(t, 0, "sample", "--run", "one/ckpt/step-00000002", "--temperature", "0", "--tokens", "5")
+	if half != whole {
+		t.Errorf("the export says %q, the checkpoint %q", half, whole)
+	}
+	out, _ := zeroth(t, 0, "ckpt", "inspect", "one")
+	contains(t, out, "adapters   of rank 2 and alpha 2 beside all-linear")
+}
+
+// What an export of adapters cannot do is told before a folder is made.
+func TestAdapterExportRefuses(t *testing.T) {
+	inFolder(t)
+	zeroth(t, 0, "train", "tiny.yaml", "--set", "checkpoint.every=2", "--set", "train.steps=2", "--out", "plain")
+	zeroth(t, 0, "train", "tiny.yaml", "--set", "checkpoint.every=2", "--set", "train.steps=2", "--set", "train.lora.rank=2", "--out", "lora")
+	_, errs := zeroth(t, 2, "ckpt", "export", "plain", "--to", "x", "--adapter")
+	contains(t, errs, "plain/ckpt/step-00000002 has no adapters: it is not of a job with train.lora")
+	_, errs = zeroth(t, 2, "ckpt", "export", "lora", "--to", "x", "--adapter", "--dtype", "bf16")
+	contains(t, errs, "--adapter writes one file in float32")
+	for say, wrong := range map[string][2]string{
+		"of rank 3 beside c_attn: transformer.h.0.attn.c_attn.lora_A.weight has shape [2 8] and type F32, not [3 8]": {"rank: 2", "rank: 3"},
+		"there are 2 tensors of adapters, not 0": {`targets: ["c_attn"]`, `targets: ["c_nothing"]`},
+		"alpha is 0":                             {"alpha: 2", "alpha: -1"},
+	} {
+		restate(t, "lora", "bad", wrong[0], wrong[1])
+		for _, flags := range [][]string{nil, {"--adapter"}} {
+			_, errs := zeroth(t, 2, append([]string{"ckpt", "export", "bad", "--to", "x"}, flags...)...)
+			contains(t, errs, "its adapters are not those of its job", say)
+		}
+		if _, err := os.Stat("x"); err == nil {
+			t.Error("a folder is there")
+		}
+	}
+}
+
+// restate makes a checkpoint of the newest of a run, with other words in its state.
+func restate(t *testing.T, run, to, old, new string) {
+	t.Helper()
+	ck, err := checkpoint.Find(filepath.Join(run, "ckpt"), "latest")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ck.Close()
+	if !strings.Contains(string(ck.State), strings.ReplaceAll(old, `"`, `\"`)) {
+		t.Fatalf("no %s in %s", old, ck.State)
+	}
+	ck.State = []byte(strings.ReplaceAll(string(ck.State), strings.ReplaceAll(old, `"`, `\"`), strings.ReplaceAll(new, `"`, `\"`)))
+	if err := os.RemoveAll(to); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ck.Reshard(t.Context(), to, 1, checkpoint.Options{}, nil); err != nil {
+		t.Fatal(err)
+	}
+}

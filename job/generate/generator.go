@@ -1,0 +1,315 @@
+package generate
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+	"slices"
+
+	"zeroth/collective"
+	"zeroth/device"
+	"zeroth/device/dry"
+	"zeroth/fsdp"
+	"zeroth/input"
+	"zeroth/job/build"
+	"zeroth/job/hf"
+	"zeroth/job/machine"
+	"zeroth/job/show"
+	"zeroth/nn"
+	"zeroth/shard"
+	"zeroth/zero"
+)
+
+// Generator runs a model forward on this machine, on one rank, over several texts. It
+// computes a token's queries, keys and values once, as long as those before it stay
+// where they are.
+type Generator struct {
+	dev      build.Device
+	host     build.Device  // dev, where the host may address its memory
+	queues   []build.Queue // compute, comm
+	runner   *fsdp.Runner
+	held     []func() // give back what is allocated
+	dtype    device.DType
+	ids      device.Window // (Rows) int32: the new tokens of a pass
+	logits   device.Window // (texts, Vocab) float32
+	texts    []known
+	context  int
+	computed int // positions, of all passes
+}
+
+// known is what is kept of a text: the tokens, and in the cache the queries, keys and
+// values at their positions; see nn.Sequence.
+type known struct {
+	ids   []int32
+	cache []device.Buffer
+}
+
+// newGenerator builds a model with the parameters of a source on a backend, for so many
+// texts at once. It is the caller's to close.
+func newGenerator(from *source, m hf.Model, b build.Backend, dtype device.DType, texts int) (*Generator, error) {
+	fill, end, err := from.parameters(m)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	g := &Generator{dtype: dtype, context: m.Context, texts: make([]known, texts)}
+	arena, err := g.plan(m, b)
+	if err == nil {
+		err = g.openOn(b, m)
+	}
+	if err == nil {
+		err = g.allocate(m)
+	}
+	if err == nil {
+		err = g.open(m, arena, fill)
+	}
+	if err != nil {
+		g.Close()
+		return nil, err
+	}
+	return g, nil
+}
+
+// rows is how many positions a pass has at most: all of one text, or one of each.
+func (g *Generator) rows() int { return max(g.context, len(g.texts)) }
+
+// config is that of a forward-only runner on one rank.
+func (g *Generator) config(m hf.Model) fsdp.Config {
+	cfg := fsdp.Config{Device: &dry.Device{}, Compute: dry.Queue{}, Comm: dry.Queue{}, DType: g.dtype,
+		Model: m.Network(), Policy: zero.Stage(0).Policy(0, false), ArenaSize: math.MaxInt / 2}
+	cfg.Units = fsdp.LayOut(cfg.Model, cfg.Policy, func(string) fsdp.Groups { // nobody to exchange with
+		return fsdp.Groups{Shard: collective.Dry{Of: 1}, Replica: collective.Dry{Of: 1}}
+	})
+	return cfg
+}
+
+// plan is the bytes of the arena of a pass, which a dry one has used. What does not fit
+// into the memory that is free is refused.
+func (g *Generator) plan(m hf.Model, b build.Backend) (arena int, err error) {
+	cfg := g.config(m)
+	dry, err := fsdp.New(cfg)
+	if err != nil {
+		return 0, err
+	}
+	buf := func(t device.DType, n int) device.Buffer {
+		x, _ := cfg.Device.Alloc(t, n, device.Inputs) // counts alone
+		return x
+	}
+	passes := [][]nn.Sequence{{{T: g.context}}, make([]nn.Sequence, len(g.texts))}
+	for i := range g.texts {
+		passes[1][i].T = 1
+	}
+	for _, p := range passes {
+		rows := 0
+		for _, s := range p {
+			rows += s.T
+		}
+		dry.Forward(&nn.Batch{B: 1, T: rows, Compute: g.dtype, Input: buf(device.I32, rows), Logits: buf(device.F32, len(p)*m.Vocab), Sequences: p}, false)
+	}
+	var params int64
+	for _, u := range dry.Units {
+		params += int64(u.Param.Bytes())
+	}
+	arena = dry.ArenaPeak()
+	cache := int64(len(g.texts)) * int64(cfg.Model.Blocks) * int64(g.context*cfg.Model.QKV*g.dtype.Size())
+	if free := machine.Machine().Free; free > 0 && !b.HostApart() && params+cache+int64(arena) > free {
+		return 0, input.BadInput(fmt.Errorf("the model takes %s, %d texts of up to %d tokens another %s, and %s are free: want fewer tokens, or fewer texts at once (--batch)",
+			show.ByteSize(params+int64(arena)), len(g.texts), g.context, show.ByteSize(cache), show.ByteSize(free)))
+	}
+	return arena, nil
+}
+
+// openOn opens the devices and queues.
+func (g *Generator) openOn(b build.Backend, m hf.Model) (err error) {
+	s := device.Sizes{Rows: g.rows(), Width: max(m.Width, m.Heads*m.Head()), Vocab: m.Vocab, Attn: device.Attn{T: m.Context, D: m.Head()}, Rope: m.Family == "llama"}
+	for _, p := range hf.Parameters(m.Network()) {
+		s.Widest = max(s.Widest, slices.Max(p.Shape))
+	}
+	if g.dev, err = b.Open(0, runtime.GOMAXPROCS(0), s, 0); err != nil {
+		return err
+	}
+	if g.host = g.dev; b.HostApart() {
+		if g.host, err = b.OpenHost(0, 1); err != nil {
+			return err
+		}
+	}
+	g.queues = []build.Queue{g.dev.NewQueue("compute"), g.dev.NewQueue("comm")}
+	return nil
+}
+
+// allocate takes memory for token ids, logits and the cache.
+func (g *Generator) allocate(m hf.Model) error {
+	var errs []error
+	window := func(t device.DType, n int, use device.Use) device.Window {
+		w, err := device.OpenWindow(g.dev, g.host, t, n, use)
+		errs = append(errs, err)
+		if err == nil {
+			g.held = append(g.held, func() { device.FreeWindow(g.dev, g.host, w) })
+		}
+		return w
+	}
+	g.ids, g.logits = window(device.I32, g.rows(), device.Inputs), window(device.F32, len(g.texts)*m.Vocab, device.Stats)
+	net := m.Network()
+	for i := range g.texts {
+		for range net.Blocks {
+			b, err := g.dev.Alloc(g.dtype, g.context*net.QKV, device.Activations)
+			errs = append(errs, err)
+			if err == nil {
+				g.held = append(g.held, func() { g.dev.Free(b) })
+			}
+			g.texts[i].cache = append(g.texts[i].cache, b)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// open builds the runner and sets its parameters.
+func (g *Generator) open(m hf.Model, arena int, fill func(zero.Part, []float32) error) (err error) {
+	cfg := g.config(m)
+	cfg.ArenaSize, cfg.Device, cfg.Compute, cfg.Comm = arena, g.dev, g.queues[0], g.queues[1]
+	if g.runner, err = fsdp.New(cfg); err != nil {
+		return err
+	}
+	for _, u := range g.runner.Units {
+		for _, p := range u.Layout.Params {
+			if err := g.set(p, u.Param.Slice(p.At.Lo, p.At.Hi), fill); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// set fills a parameter, in pieces.
+func (g *Generator) set(p shard.Param, to device.Buffer, fill func(zero.Part, []float32) error) error {
+	const most = 1 << 20 // elements
+	src, err := device.OpenWindow(g.dev, g.host, device.F32, min(most, p.Numel()), device.Snapshot)
+	if err != nil {
+		return err
+	}
+	defer device.FreeWindow(g.dev, g.host, src)
+	for lo := 0; lo < p.Numel(); lo += most {
+		hi := min(p.Numel(), lo+most)
+		if err := fill(zero.Part{Param: p, Kind: zero.Master, At: shard.Range{Lo: lo, Hi: hi}}, src.Host.Slice(0, hi-lo).F32()); err != nil {
+			return err
+		}
+		q := g.queues[0]
+		src.Send(q)
+		q.Cast(to.Slice(lo, hi), src.Device.Slice(0, hi-lo))
+		if err := q.Wait(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Next is the logits of the token after each text, or after the last Context tokens of
+// it; an empty text has none. They are overwritten by the next call. A text is its place
+// in the list: the next call finds there what is known of it. What is new of a text is
+// computed by itself if it is several tokens; the texts of which one token is new make
+// one pass. The bits do not depend on which texts there are.
+func (g *Generator) Next(texts [][]int32) (logits [][]float32, err error) {
+	logits = make([][]float32, len(texts))
+	var one []int
+	done := 0
+	pass := func(which ...int) error {
+		if err := g.pass(texts, which, done); err != nil {
+			return err
+		}
+		vocab := g.logits.Host.N / len(g.texts)
+		for _, i := range which {
+			logits[i] = g.logits.Host.Slice(done*vocab, (done+1)*vocab).F32()
+			done++
+		}
+		return nil
+	}
+	for i, ids := range texts {
+		if len(ids) == 0 {
+			continue
+		}
+		if g.recall(i, g.window(ids)); len(g.window(ids)) == len(g.texts[i].ids)+1 {
+			one = append(one, i)
+		} else if err := pass(i); err != nil {
+			return nil, err
+		}
+	}
+	if len(one) > 0 {
+		if err := pass(one...); err != nil {
+			return nil, err
+		}
+	}
+	return logits, nil
+}
+
+// window is the end of a text that the model reads.
+func (g *Generator) window(ids []int32) []int32 { return ids[max(0, len(ids)-g.context):] }
+
+// common is how many tokens two texts begin with, both; the last of the second does not
+// count: it is computed in any case.
+func common(known, ids []int32) (n int) {
+	for n < min(len(known), len(ids)-1) && known[n] == ids[n] {
+		n++
+	}
+	return n
+}
+
+// recall leaves of what is known of text i what ids begin with; it is that of another
+// text, if more of this is known.
+func (g *Generator) recall(i int, ids []int32) {
+	t := &g.texts[i]
+	n, from := common(t.ids, ids), i
+	if n < len(ids)-1 {
+		for j := range g.texts {
+			if m := common(g.texts[j].ids, ids); m > n {
+				n, from = m, j
+			}
+		}
+	}
+	if from != i {
+		for l, to := range t.cache {
+			part := g.texts[from].cache[l].Slice(0, n*(to.N/g.context))
+			g.queues[0].Cast(to.Slice(0, part.N), part)
+		}
+	}
+	t.ids = append(t.ids[:0], ids[:n]...)
+}
+
+// pass computes what is not known of some texts, and the logits behind them, from place
+// at on.
+func (g *Generator) pass(texts [][]int32, which []int, at int) error {
+	q, vocab := g.queues[0], g.logits.Host.N/len(g.texts)
+	bt := nn.Batch{B: 1, Compute: g.dtype, Logits: g.logits.Device.Slice(at*vocab, (at+len(which))*vocab)}
+	for _, i := range which {
+		t, ids := &g.texts[i], g.window(texts[i])
+		s := nn.Sequence{Past: len(t.ids), T: len(ids) - len(t.ids), Cache: t.cache}
+		copy(g.ids.Host.I32()[bt.T:], ids[s.Past:])
+		bt.T, bt.Sequences = bt.T+s.T, append(bt.Sequences, s)
+		t.ids = append(t.ids, ids[s.Past:]...)
+	}
+	g.computed += bt.T
+	g.ids.Send(q)
+	bt.Input = g.ids.Device.Slice(0, bt.T)
+	g.runner.Forward(&bt, false)
+	g.logits.Fetch(q)
+	return q.Wait()
+}
+
+// Close ends the queues and gives back all memory.
+func (g *Generator) Close() {
+	for _, q := range g.queues {
+		q.Close()
+	}
+	if g.runner != nil {
+		g.runner.Free()
+	}
+	for _, free := range g.held {
+		free()
+	}
+	if g.host != nil && g.host != g.dev {
+		g.host.Close()
+	}
+	if g.dev != nil {
+		g.dev.Close()
+	}
+}

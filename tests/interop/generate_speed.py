@@ -1,0 +1,82 @@
+"""The speed of generation beside transformers' generate, on the CPU, in turns.
+
+    pip install torch transformers==5.23.0 safetensors
+    go build -o zeroth ./cmd/zeroth
+    python tests/interop/generate_speed.py ./zeroth WORK [ROUNDS]
+
+WORK is a folder for the models, of random parameters: one of GPT-2's 124M shape and a
+small Qwen3. Both programs continue the same prompts by the likeliest tokens. The rate is
+that of the tokens from the 17th to the 80th, of all texts together: a run of 80 tokens
+less one of 16, so that starting, loading and reading the prompts do not count. Of ROUNDS
+turns (3) the quickest counts.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import torch
+import transformers
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, Qwen3Config, Qwen3ForCausalLM
+
+SHORT, LONG = 16, 80
+WORDS = "The quick brown fox jumps over the lazy dog and runs through the quiet forest until it finds a river where the water is cold and clear".split()
+
+
+def models():
+    gpt2 = os.path.join(WORK, "gpt2-124m")
+    if not os.path.exists(gpt2):
+        GPT2LMHeadModel(GPT2Config(bos_token_id=None, eos_token_id=None)).save_pretrained(gpt2)
+    qwen = os.path.join(WORK, "qwen3-small")
+    if not os.path.exists(qwen):
+        Qwen3ForCausalLM(Qwen3Config(vocab_size=50257, hidden_size=1024, intermediate_size=3072, num_hidden_layers=8, num_attention_heads=16, num_key_value_heads=8, head_dim=64,
+                                     max_position_embeddings=1024, tie_word_embeddings=True, bos_token_id=None, eos_token_id=None)).save_pretrained(qwen)
+    return [gpt2, qwen]
+
+
+def zeroth(folder, dtype, prompts, tokens):
+    """Seconds, and the number of tokens of each answer."""
+    args = [ZEROTH, "sample", "--run", folder, "--tokenizer", "gpt2", "--precision", dtype, "--temperature", "0", "--tokens", str(tokens), "--json"]
+    for p in prompts:
+        args += ["--prompt", p]
+    begin = time.perf_counter()
+    done = subprocess.run(args, capture_output=True, text=True)
+    took = time.perf_counter() - begin
+    if done.returncode:
+        sys.exit(done.stderr)
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(answers) == len(prompts) and all(a["finish_reason"] in ("length", "eos") for a in answers)
+    return took, sum(a["tokens"] for a in answers)
+
+
+def reference(model, ids, tokens):
+    begin = time.perf_counter()
+    with torch.no_grad():
+        out = model.generate(**ids, max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False, pad_token_id=0)
+    return time.perf_counter() - begin, (out.shape[1] - ids["input_ids"].shape[1]) * out.shape[0]
+
+
+def rate(run):
+    (a, n), (b, m) = run(SHORT), run(LONG)
+    return (m - n) / (b - a)
+
+
+ZEROTH, WORK, ROUNDS = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 3
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
+os.makedirs(WORK, exist_ok=True)
+print("| model | type | texts | zeroth, tokens/s | transformers, tokens/s | ratio |\n|---|---|---:|---:|---:|---:|", flush=True)
+for folder in models():
+    for dtype in ["fp32", "bf16"]:
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype={"fp32": torch.float32, "bf16": torch.bfloat16}[dtype]).eval()
+        for texts in [1, 8]:
+            prompts = [" ".join(WORDS[i:] + WORDS[:i]) for i in range(texts)]
+            n = len(WORDS)
+            ids = {"input_ids": torch.randint(100, 40000, (texts, n)), "attention_mask": torch.ones(texts, n, dtype=torch.long)}
+            mine, theirs = 0.0, 0.0
+            for _ in range(ROUNDS):
+                mine = max(mine, rate(lambda k: zeroth(folder, dtype, prompts, k)))
+                theirs = max(theirs, rate(lambda k: reference(model, ids, k)))
+            print(f"| {os.path.basename(folder)} | {dtype} | {texts} | {mine:.1f} | {theirs:.1f} | {mine / theirs:.2f} |", flush=True)
