@@ -31,6 +31,9 @@ type Wire interface {
 	// Recv posts memory for the next frame from a rank. It is written until Poll
 	// tells that it was Received.
 	Recv(from int, b []byte)
+	// Done gives back the oldest memory of a peer's that Received has lent. That of an
+	// operation which fails is given back by Poll.
+	Done(from int)
 	// Poll waits for the next event. Once the wire has ended it returns why, and
 	// then nothing that was posted is read or written any more.
 	Poll() (Event, error)
@@ -58,8 +61,8 @@ type EventKind uint8
 
 const (
 	Noted    EventKind = iota // a note has come
-	Sent                      // the oldest frame posted to the peer is out
-	Received                  // the oldest memory posted for the peer is filled
+	Sent                      // the oldest frame posted to the peer is out, or was used where it is
+	Received                  // the oldest memory posted for the peer is filled, or its frame is lent
 	Left                      // the peer has ended the wire, or is lost; nothing comes from it after this
 )
 
@@ -67,8 +70,9 @@ const (
 type Event struct {
 	Kind EventKind
 	Peer int
-	Note Note  // of Noted
-	Why  error // of Left
+	Note Note   // of Noted
+	Lent []byte // of Received: where the frame is, in memory of the peer's, until Done; nil: in the memory that was posted
+	Why  error  // of Left
 }
 
 const (

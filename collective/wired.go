@@ -60,6 +60,7 @@ type peer struct {
 	sent     int // posted
 	written  int // out
 	next     call
+	lent     [window][]byte // of messages that have come and were not added: where they are, if not in bounce memory
 }
 
 // owes is what is outstanding of a peer.
@@ -312,7 +313,7 @@ func (c *wiredCall) handle(e Event) error {
 		p.written++
 	case Received:
 		p.received++
-		c.came(e.Peer)
+		c.came(e.Peer, e.Lent)
 	case Left:
 		if g.gone == nil {
 			g.gone = e.Why
@@ -408,8 +409,15 @@ func (c *wiredCall) freed(to int) {
 }
 
 // came is called when a message has come.
-func (c *wiredCall) came(from int) {
+func (c *wiredCall) came(from int, lent []byte) {
 	p := &c.g.peers[from]
+	i := p.received - 1
+	if c.in[from].of.bounced() {
+		p.lent[i%window] = lent
+	} else if lent != nil {
+		copy(c.enters(from, i).Raw(), lent)
+		c.g.wire.Done(from)
+	}
 	switch c.in[from].of {
 	case term:
 		if p.received == p.taken+1 {
@@ -547,14 +555,14 @@ func (c *wiredCall) addends(i, k int) []device.Buffer {
 	terms := g.terms[:0]
 	if !c.first {
 		from := int(c.before[i])
-		terms = append(terms, c.enters(from, g.peers[from].taken))
+		terms = append(terms, c.addend(from))
 	}
 	mine := c.cut(Part(g, c.whole, int(c.adds[i])), k)
 	for n, p := range c.near {
 		if int(p) > g.Rank() && (n == 0 || int(c.near[n-1]) < g.Rank()) {
 			terms = append(terms, mine)
 		}
-		terms = append(terms, c.enters(int(p), g.peers[p].taken))
+		terms = append(terms, c.addend(int(p)))
 	}
 	if n := len(c.near); n == 0 || int(c.near[n-1]) < g.Rank() {
 		terms = append(terms, mine)
@@ -562,20 +570,39 @@ func (c *wiredCall) addends(i, k int) []device.Buffer {
 	return terms
 }
 
+// addend is where the oldest message of a peer that is not added is.
+func (c *wiredCall) addend(from int) device.Buffer {
+	p := &c.g.peers[from]
+	b := c.enters(from, p.taken)
+	if lent := p.lent[p.taken%window]; lent != nil {
+		b.Ptr = unsafe.Pointer(unsafe.SliceData(lent))
+	}
+	return b
+}
+
 // take has used what was added of adds[i].
 func (c *wiredCall) take(i int) {
 	c.have = 0
 	for _, p := range c.near {
-		it := &c.g.peers[p]
-		if it.taken++; it.received > it.taken {
+		c.took(int(p))
+		if it := &c.g.peers[p]; it.received > it.taken {
 			c.have++
 		}
-		c.again(int(p))
 	}
 	if !c.first {
-		c.g.peers[c.before[i]].taken++
-		c.again(int(c.before[i]))
+		c.took(int(c.before[i]))
 	}
+}
+
+// took has used the oldest message of a peer.
+func (c *wiredCall) took(from int) {
+	p := &c.g.peers[from]
+	if p.lent[p.taken%window] != nil {
+		p.lent[p.taken%window] = nil
+		c.g.wire.Done(from)
+	}
+	p.taken++
+	c.again(from)
 }
 
 // why is what operations of this rank fail with after the group's end.

@@ -10,6 +10,7 @@ import (
 	"zeroth/collective"
 	"zeroth/collective/socket"
 	"zeroth/device"
+	"zeroth/device/cpu"
 	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/shard"
@@ -21,6 +22,7 @@ type process struct {
 	at, per int
 	hosts   []int // by process
 	nets    []*socket.Net
+	mem     *socket.Memory
 }
 
 func (p process) Here(shard.Mesh) (ranks []int) {
@@ -40,6 +42,8 @@ func (p process) HostsOf(m shard.Mesh) (of []int) {
 	}
 	return of
 }
+
+func (p process) Memory() cpu.Memory { return p.mem }
 
 func (p process) Groups(m shard.Mesh) (all []collective.Ranks, err error) {
 	for _, r := range p.Here(m) {
@@ -66,7 +70,12 @@ func processes(t *testing.T, m shard.Mesh, hosts []int) (all []process) {
 	n := len(hosts)
 	var nets []*socket.Net
 	for p := range hosts {
-		nets = append(nets, socket.New(socket.Config{Process: p, Processes: n, PerProcess: m.World() / n, Groups: collective.MeshGroups(m), Hosts: hosts}))
+		mem, err := socket.NewMemory()
+		if err != nil {
+			t.Logf("nothing is shared: %v", err)
+			mem = &socket.Memory{}
+		}
+		nets = append(nets, socket.New(socket.Config{Process: p, Processes: n, PerProcess: m.World() / n, Groups: collective.MeshGroups(m), Hosts: hosts, Share: mem}))
 		for q := range p {
 			a, err := net.Dial("unix", ln.Addr().String())
 			if err != nil {
@@ -79,7 +88,7 @@ func processes(t *testing.T, m shard.Mesh, hosts []int) (all []process) {
 			nets[p].Add(q, a)
 			nets[q].Add(p, b)
 		}
-		all = append(all, process{at: p, per: m.World() / n, hosts: hosts})
+		all = append(all, process{at: p, per: m.World() / n, hosts: hosts, mem: mem})
 	}
 	for p := range all {
 		all[p].nets = nets

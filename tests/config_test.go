@@ -26,6 +26,7 @@ var configFields = strings.Fields(`
 	Train.Freeze Train.LoRA.Rank Train.LoRA.Alpha Train.LoRA.Targets
 	Device Parallel.Ranks Parallel.Shard Parallel.Replicate Parallel.Timeout Parallel.GPUs Parallel.Memory
 	Parallel.Transport Parallel.TokenFile Parallel.Bind Parallel.Join Parallel.Heartbeat Parallel.DeadAfter
+	Parallel.Here.First Parallel.Here.Ranks Parallel.Here.Before Parallel.Here.Beside Parallel.Here.Staged Parallel.Hosts
 	Zero.Stage Zero.Prefetch Zero.Recompute
 	Zero.Offload.Optimizer Zero.Offload.Parameters Zero.Offload.Path Zero.Offload.Buffers Zero.Offload.Ratio
 	Precision

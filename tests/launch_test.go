@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"zeroth/collective"
+	"zeroth/device/cpu"
 	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/shard"
@@ -23,6 +24,7 @@ func (p portion) Beside(m shard.Mesh) int { return m.World() }
 func (p portion) Before(shard.Mesh) int   { return p.here[0] }
 func (p portion) Staged() bool            { return false }
 
+func (portion) Memory() cpu.Memory       { return nil }
 func (portion) HostsOf(shard.Mesh) []int { return nil }
 
 func (p portion) Groups(shard.Mesh) (mine []collective.Ranks, err error) {

@@ -329,7 +329,7 @@ func testReuse(t *testing.T, open func(int) []collective.Group) {
 	for _, size := range []int{1, 2, 5} {
 		withTeam(t, open(size), func(m *team) {
 			m.must(func(r *rank) error {
-				b := device.OfF32(make([]float32, size))
+				b := newGuarded(device.F32, size).Buffer
 				for range rounds {
 					r.q[0].Do(func() error { spread(r, b.F32()); return nil })
 					collective.AllReduce(r, r.q[0], b)

@@ -40,7 +40,7 @@ func testAbortBlocked(t *testing.T, open func(int) []collective.Group) {
 		for victim := range size {
 			withTeam(t, open(size), func(m *team) {
 				m.must(func(r *rank) error {
-					b := device.OfF32(make([]float32, 3*size))
+					b := newGuarded(device.F32, 3*size).Buffer
 					for range victim {
 						collective.AllGather(r, r.q[0], b)
 					}
@@ -95,7 +95,7 @@ func testAbortAnytime(t *testing.T, open func(int) []collective.Group) {
 
 // untilError does operations on n elements until one fails.
 func untilError(r *rank, n int) (err error) {
-	b := device.OfF32(make([]float32, n))
+	b := newGuarded(device.F32, n).Buffer
 	for err == nil {
 		collective.AllReduce(r, r.q[0], b)
 		err = r.q[0].Wait()
@@ -110,7 +110,7 @@ func testCloseWhenDone(t *testing.T, open func(int) []collective.Group) {
 		size := 1 + i%5
 		withTeam(t, open(size), func(m *team) {
 			m.must(func(r *rank) error {
-				b := device.OfF32(make([]float32, size))
+				b := newGuarded(device.F32, size).Buffer
 				if i%2 == 0 {
 					collective.AllGather(r, r.q[0], b)
 				} else {
@@ -129,7 +129,7 @@ func testFailedQueue(t *testing.T, open func(int) []collective.Group) {
 	broken := errors.New("broken")
 	withTeam(t, open(3), func(m *team) {
 		m.must(func(r *rank) error {
-			b := device.OfF32(make([]float32, 3))
+			b := newGuarded(device.F32, 3).Buffer
 			if r.Rank() == lame {
 				r.q[0].Do(func() error { return broken })
 			}

@@ -180,6 +180,9 @@ func (h half) encode(x float64) uint16 {
 // guard is the bytes before and after every buffer that must stay as they are.
 const guard = 64
 
+// Memory is where the tests' buffers come from, in words of 8 bytes.
+var Memory = func(words int) []float64 { return make([]float64, words) }
+
 // guarded is a buffer with guards, and all its memory.
 type guarded struct {
 	device.Buffer
@@ -187,7 +190,7 @@ type guarded struct {
 }
 
 func newGuarded(t device.DType, n int) guarded {
-	words := make([]float64, (n*t.Size()+2*guard+7)/8)
+	words := Memory((n*t.Size() + 2*guard + 7) / 8)
 	all := device.OfF64(words).Raw()
 	for i := range all {
 		all[i] = 0xa5

@@ -123,6 +123,9 @@ func (p *port) Recv(from int, b []byte) {
 	}
 }
 
+// Done implements collective.Wire: nothing is lent.
+func (p *port) Done(int) {}
+
 // Poll implements collective.Wire.
 func (p *port) Poll() (collective.Event, error) {
 	p.mu.Lock()

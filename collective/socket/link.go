@@ -18,6 +18,7 @@ const (
 	magic     = 0x3148545a // "ZTH1"
 	headerLen = 24
 	endLen    = 4 // after data: 1, or 0 for given up
+	lentLen   = 8 // where lent data is
 	readerLen = 16 << 10
 )
 
@@ -25,6 +26,8 @@ const (
 	kindNote = iota + 1
 	kindData
 	kindLeft
+	kindLent
+	kindDone
 )
 
 // out is a frame on its way to a peer.
@@ -34,6 +37,7 @@ type out struct {
 	to     int   // rank of p's group
 	note   collective.Note
 	data   []byte
+	at     int64 // in the process's shared memory, of data that is lent
 	reason []byte
 }
 
@@ -55,6 +59,9 @@ type link struct {
 	ending  bool  // when all is sent the writer ends
 	broken  bool
 	sent    chan struct{} // closed when the writer has ended
+
+	shares bool // the peer has this process's shared memory
+	theirs peerMemory
 }
 
 func newLink(n *Net, process int, c net.Conn) *link {
@@ -62,6 +69,14 @@ func newLink(n *Net, process int, c net.Conn) *link {
 	l.more.L = &l.mu
 	l.in, l.w = bufio.NewReaderSize(reads{l}, readerLen), bufio.NewWriterSize(writes{l}, readerLen)
 	return l
+}
+
+// lends says where in shared memory a frame is that the peer can read there.
+func (l *link) lends(b []byte) (int64, bool) {
+	if !l.shares || len(b) < l.net.cfg.Share.Least {
+		return 0, false
+	}
+	return l.net.cfg.Share.at(b)
 }
 
 // push queues a frame. What comes after the connection broke is dropped.
@@ -80,8 +95,11 @@ func (l *link) push(o out) {
 
 // drop gives up a frame: its memory is free.
 func (o out) drop() {
-	if o.kind == kindData {
+	switch o.kind {
+	case kindData:
 		o.p.sent(o.to)
+	case kindLent:
+		o.p.returned(o.to)
 	}
 }
 
@@ -127,11 +145,26 @@ func (l *link) send(o out) error {
 	switch o.kind {
 	case kindData:
 		return l.sendData(o)
+	case kindLent:
+		return l.sendLent(o)
 	case kindNote:
 		l.note = o.note
 		return l.frame(o, l.note[:])
 	}
 	return l.frame(o, o.reason)
+}
+
+// sendLent writes where data is, unless the port has ended and takes it back.
+func (l *link) sendLent(o out) error {
+	if o.p.Ended() != nil {
+		o.drop()
+		return nil
+	}
+	if err := l.header(o, len(o.data)); err != nil {
+		return err
+	}
+	_, err := l.w.Write(binary.LittleEndian.AppendUint64(l.w.AvailableBuffer(), uint64(o.at)))
+	return err
 }
 
 // frame writes a frame of few bytes.
@@ -144,7 +177,7 @@ func (l *link) frame(o out, b []byte) error {
 }
 
 func (l *link) header(o out, n int) error {
-	if l.w.Available() < headerLen {
+	if l.w.Available() < headerLen+lentLen { // so that what follows a header does not grow the buffer
 		if err := l.w.Flush(); err != nil {
 			return err
 		}
@@ -280,6 +313,10 @@ func (l writes) Write(b []byte) (n int, err error) {
 
 // read receives frames until the connection breaks.
 func (l *link) read() {
+	if err := l.meet(); err != nil {
+		l.fail(err)
+		return
+	}
 	for {
 		if err := l.receive(); err != nil {
 			l.fail(err)
@@ -308,6 +345,11 @@ func (l *link) receive() error {
 		return l.readData(h)
 	case h.kind == kindLeft && h.n <= collective.ReasonLen:
 		return l.readLeft(h)
+	case h.kind == kindLent && l.theirs.any():
+		return l.readLent(h)
+	case h.kind == kindDone && h.n == 0:
+		h.p.returned(h.from)
+		return nil
 	}
 	return unexpected{fmt.Sprintf("a frame of kind %d and %d bytes", h.kind, h.n)}
 }
@@ -361,6 +403,25 @@ func (l *link) readLeft(h header) error {
 	}
 	h.p.left(h.from, collective.DecodeReason(b))
 	_, err = l.in.Discard(h.n)
+	return err
+}
+
+// readLent reads where a frame is in the peer's memory.
+func (l *link) readLent(h header) error {
+	b, err := l.peek(lentLen)
+	if err != nil {
+		return err
+	}
+	data, err := l.theirs.at(int64(binary.LittleEndian.Uint64(b)), h.n)
+	if err != nil {
+		return unexpected{err.Error()}
+	}
+	if err := h.p.borrow(h.from, data); errors.As(err, new(unexpected)) {
+		return err
+	} else if err != nil {
+		h.p.giveBack(h.from) // the port has ended
+	}
+	_, err = l.in.Discard(lentLen)
 	return err
 }
 

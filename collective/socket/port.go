@@ -17,8 +17,9 @@ type port struct {
 	mu     sync.Mutex
 	more   sync.Cond // an event, the end, or busy fell to 0
 	events queue[collective.Event]
-	from   []inbox // (Size) by rank
-	busy   int     // posted memory that a link or a rank of this process is in
+	from   []inbox  // (Size) by rank
+	to     []outbox // (Size) likewise
+	busy   int      // memory of this rank's that a link or another rank is in
 	ended  error
 }
 
@@ -27,10 +28,19 @@ type inbox struct {
 	posted queue[[]byte] // memory for its next frames
 	notes  int           // of its notes, not taken yet
 	left   bool
+	lent   int // frames of its memory that this rank may be reading
+}
+
+// outbox is what is on its way to one peer.
+type outbox struct {
+	lent    queue[bool] // of each frame, in the order of sending: whether it was lent
+	written int         // frames that are out and not yet told of, of those not lent
+	done    int         // and of those lent
+	at      int         // lent ones that the peer may be reading
 }
 
 func newPort(n *Net, group, rank int, names []int) *port {
-	p := &port{net: n, group: group, rank: rank, names: names, from: make([]inbox, len(names))}
+	p := &port{net: n, group: group, rank: rank, names: names, from: make([]inbox, len(names)), to: make([]outbox, len(names))}
 	p.more.L = &p.mu
 	return p
 }
@@ -61,16 +71,110 @@ func (p *port) Note(to int, n collective.Note) {
 
 // Send implements collective.Wire.
 func (p *port) Send(to int, b []byte) {
-	q := p.beside(to)
-	if q == nil {
-		p.net.link(p.names[to]).push(out{kind: kindData, p: p, to: to, data: b})
+	if q := p.beside(to); q != nil {
+		p.lend(to)
+		if err := q.borrow(p.rank, b); err != nil {
+			p.returned(to)
+		}
 		return
 	}
-	if into, err := q.take(p.rank, len(b)); err == nil {
-		copy(into, b)
-		q.give(p.rank, true)
+	l := p.net.link(p.names[to])
+	if at, ok := l.lends(b); ok {
+		p.lend(to)
+		l.push(out{kind: kindLent, p: p, to: to, data: b, at: at})
+		return
 	}
-	p.sent(to)
+	p.mu.Lock()
+	p.to[to].lent.push(false)
+	p.mu.Unlock()
+	l.push(out{kind: kindData, p: p, to: to, data: b})
+}
+
+// lend notes that a peer will read a frame where it is.
+func (p *port) lend(to int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.to[to].lent.push(true)
+	p.to[to].at++
+	p.busy++
+}
+
+// borrow is told of a frame in a peer's memory; an error says that it is not read.
+func (p *port) borrow(from int, b []byte) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, err := p.expected(from, len(b)); err != nil {
+		return err
+	}
+	p.from[from].lent++
+	p.event(collective.Event{Kind: collective.Received, Peer: from, Lent: b})
+	return nil
+}
+
+// Done implements collective.Wire.
+func (p *port) Done(from int) {
+	p.mu.Lock()
+	any := p.from[from].lent > 0
+	if any {
+		p.from[from].lent--
+	}
+	p.mu.Unlock()
+	if any {
+		p.giveBack(from)
+	}
+}
+
+// giveBack tells a peer that a frame of its memory is not read any more.
+func (p *port) giveBack(from int) {
+	if q := p.beside(from); q != nil {
+		q.returned(p.rank)
+		return
+	}
+	p.net.link(p.names[from]).push(out{kind: kindDone, p: p, to: from})
+}
+
+// returned is told that a peer does not read a frame of this rank's any more; once
+// the peer was lost, that is known.
+func (p *port) returned(by int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.to[by].at > 0 {
+		p.to[by].at--
+		p.to[by].done++
+		p.release()
+		p.out(by)
+	}
+}
+
+// forgotten is told that a peer is lost: it reads nothing any more.
+func (p *port) forgotten(r int) {
+	for p.lending(r) {
+		p.returned(r)
+	}
+}
+
+func (p *port) lending(to int) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.to[to].at > 0
+}
+
+// out tells of the frames to a peer that are out, in the order of sending, with p.mu
+// held.
+func (p *port) out(to int) {
+	o := &p.to[to]
+	for o.lent.len() > 0 {
+		of := &o.written
+		if *o.lent.front() {
+			of = &o.done
+		}
+		if *of == 0 {
+			return
+		}
+		*of--
+		o.lent.pop()
+		p.event(collective.Event{Kind: collective.Sent, Peer: to})
+	}
 }
 
 // Recv implements collective.Wire.
@@ -88,6 +192,7 @@ func (p *port) Poll() (collective.Event, error) {
 		p.more.Wait()
 	}
 	if p.ended != nil {
+		p.giveAll()
 		for p.busy > 0 {
 			p.more.Wait()
 		}
@@ -98,6 +203,30 @@ func (p *port) Poll() (collective.Event, error) {
 		p.from[e.Peer].notes--
 	}
 	return e, nil
+}
+
+// giveAll gives back what this rank may have read until its end, with p.mu held.
+func (p *port) giveAll() {
+	for r := range p.from {
+		for p.from[r].lent > 0 {
+			p.from[r].lent--
+			p.mu.Unlock()
+			p.giveBack(r)
+			p.mu.Lock()
+		}
+	}
+}
+
+// reading is whether this rank may be reading memory of peers.
+func (p *port) reading() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, in := range p.from {
+		if in.lent > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // Ended implements collective.Wire.
@@ -173,6 +302,15 @@ func (p *port) noted(from int, n collective.Note) error {
 func (p *port) take(from, n int) ([]byte, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	b, err := p.expected(from, n)
+	if err == nil {
+		p.busy++
+	}
+	return b, err
+}
+
+// expected is the memory for a peer's next frame, with p.mu held.
+func (p *port) expected(from, n int) ([]byte, error) {
 	in := &p.from[from]
 	switch {
 	case p.ended != nil:
@@ -182,7 +320,6 @@ func (p *port) take(from, n int) ([]byte, error) {
 	case len(*in.posted.front()) != n:
 		return nil, unexpected{fmt.Sprintf("rank %d sends %d bytes, %d are expected", p.names[from], n, len(*in.posted.front()))}
 	}
-	p.busy++
 	return in.posted.pop(), nil
 }
 
@@ -229,7 +366,8 @@ func (p *port) drop() {
 func (p *port) sent(to int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.event(collective.Event{Kind: collective.Sent, Peer: to})
+	p.to[to].written++
+	p.out(to)
 }
 
 // left is told that nothing more comes from a peer; only the first reason counts.

@@ -9,6 +9,9 @@
 //	note   a collective.Note, length 80
 //	data   length bytes, for which the receiver has posted memory of that length; then uint32 1, or 0 if the sender
 //	       gave it up meanwhile and the bytes mean nothing
+//	lent   length bytes that are at uint64 of the sender's shared memory, for a receiver on its host, until it says done; it
+//	       has posted memory for them, too
+//	done   the sender of this frame does not read the oldest lent frame any more, length 0
 //	left   why the rank ended its wire, at most 4,096 bytes
 //
 // Nothing is allocated by what a header says, except for a reason. A frame that
@@ -32,6 +35,10 @@ type Config struct {
 	Process, Processes, PerProcess int
 	Groups                         [][]int // world ranks of each group; a group's number is its index
 	Hosts                          []int   // (Processes) the number of each one's host; nil: all have one
+	// Share is memory that this process's frames may be in: processes that are connected by
+	// Unix sockets, and share some too, read it where it is. May be nil; that is the same
+	// for all processes. It is the caller's to close, after the Net.
+	Share *Memory
 	// Lost hears, once, of a process whose connection broke while one of its ranks
 	// had not left. May be nil.
 	Lost func(process int, err error)
@@ -86,6 +93,7 @@ func (n *Net) Wire(group, rank int) collective.Wire {
 // Add takes over the connection to a process.
 func (n *Net) Add(process int, c net.Conn) {
 	l := newLink(n, process, c)
+	l.shares = n.cfg.Share.pass(c)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.links[process] != nil || process == n.cfg.Process {
@@ -133,6 +141,25 @@ func (n *Net) Close() {
 		n.all.Go(func() { l.finish(farewell) })
 	}
 	n.all.Wait()
+	if n.unread(farewell) {
+		for _, l := range n.connected() {
+			l.theirs.close()
+		}
+	}
+}
+
+// unread waits until no rank reads memory of a peer, for so long at most; one that
+// is stuck keeps it.
+func (n *Net) unread(most time.Duration) bool {
+	for end := time.Now().Add(most); ; time.Sleep(time.Millisecond) {
+		reading := false
+		for _, p := range n.ports {
+			reading = p.reading() || reading
+		}
+		if !reading || time.Now().After(end) {
+			return !reading
+		}
+	}
 }
 
 // Lose gives up the connection to a process.
@@ -152,6 +179,7 @@ func (n *Net) lose(process int, err error) {
 		for r, name := range p.names {
 			if n.processOf(name) == process {
 				news = p.left(r, collective.ErrPeerLost{Rank: first}) || news
+				p.forgotten(r)
 			}
 		}
 	}

@@ -54,9 +54,15 @@ func newWorld(t testing.TB, network string, processes, perProcess int, groups []
 	t.Helper()
 	ln := listen(t, network)
 	defer ln.Close()
+	return newSharedWorld(t, ln, processes, perProcess, groups, hosts, make([]*socket.Memory, processes))
+}
+
+// newSharedWorld is newWorld of processes that share memory, each its own.
+func newSharedWorld(t testing.TB, ln net.Listener, processes, perProcess int, groups [][]int, hosts []int, mem []*socket.Memory) *world {
+	t.Helper()
 	w := &world{}
 	for p := range processes {
-		w.nets = append(w.nets, socket.New(socket.Config{Process: p, Processes: processes, PerProcess: perProcess, Groups: groups, Hosts: hosts}))
+		w.nets = append(w.nets, socket.New(socket.Config{Process: p, Processes: processes, PerProcess: perProcess, Groups: groups, Hosts: hosts, Share: mem[p]}))
 		for q := range p {
 			a, b := pair(t, ln)
 			w.nets[p].Add(q, a)
@@ -103,6 +109,11 @@ func (e *ending) Close() error {
 // opener opens groups of one world, perProcess ranks to a process where that
 // divides them.
 func opener(t testing.TB, network string, perProcess int, hosts ...int) func(size int) []collective.Group {
+	return sharing(t, nil, network, perProcess, hosts...)
+}
+
+// sharing is opener of processes that share memory, unless it is nil.
+func sharing(t testing.TB, mem *socket.Memory, network string, perProcess int, hosts ...int) func(size int) []collective.Group {
 	return func(size int) []collective.Group {
 		per, how := perProcess, collective.Cheapest
 		if size%per != 0 {
@@ -111,7 +122,9 @@ func opener(t testing.TB, network string, perProcess int, hosts ...int) func(siz
 		if hosts != nil {
 			how = collective.ByHost
 		}
-		w := newWorld(t, network, size/per, per, [][]int{count(size)}, hosts[:min(len(hosts), size/per)]...)
+		ln := listen(t, network)
+		defer ln.Close()
+		w := newSharedWorld(t, ln, size/per, per, [][]int{count(size)}, hosts[:min(len(hosts), size/per)], slices.Repeat([]*socket.Memory{mem}, size/per))
 		w.open.Store(int32(size))
 		var groups []collective.Group
 		for r := range size {

@@ -29,6 +29,7 @@ type Device struct {
 	scratch  int  // floats that Reserve promised each worker
 	host     bool // its memory is the host's own
 	mem      Memory
+	shared   Memory // of what other processes read; nil: mem is
 
 	mu     sync.Mutex
 	usage  device.Usage
@@ -64,6 +65,22 @@ type pages struct{}
 func (pages) Take(bytes int) ([]byte, error) { return allocate(bytes) }
 func (pages) Give(mem []byte)                { release(mem) }
 
+// Share has memory of what collectives send from now on come from elsewhere, where
+// other processes can read it: parameters at rest, gradients, bounce memory. It is
+// set before the first of them is allocated.
+func (d *Device) Share(mem Memory) { d.shared = mem }
+
+// from is where memory for a use comes from.
+func (d *Device) from(use device.Use) Memory {
+	switch use {
+	case device.Params, device.Grads, device.UnitGrads, device.Bounce:
+		if d.shared != nil {
+			return d.shared
+		}
+	}
+	return d.mem
+}
+
 func newDevice(workers int, host bool) *Device {
 	d := &Device{host: host, mem: pages{}, held: map[unsafe.Pointer][]byte{}}
 	d.products.dev, d.turns.dev = d, d
@@ -92,7 +109,7 @@ func (d *Device) Alloc(t device.DType, n int, use device.Use) (device.Buffer, er
 	if live := d.usage.Live.Total(); d.budget > 0 && live+int64(b.Bytes()) > d.budget {
 		return device.Buffer{}, fmt.Errorf("%s budget: %s of %v do not fit beside %s", size(d.budget), size(int64(b.Bytes())), use, size(live))
 	}
-	mem, err := d.mem.Take(b.Bytes())
+	mem, err := d.from(use).Take(b.Bytes())
 	if err != nil {
 		return device.Buffer{}, fmt.Errorf("allocate %d bytes of %v: %w", b.Bytes(), use, err)
 	}
@@ -131,7 +148,7 @@ func (d *Device) Free(b device.Buffer) {
 	}
 	delete(d.held, b.Ptr)
 	d.usage.Add(b.Use, -int64(b.Bytes()))
-	d.mem.Give(mem)
+	d.from(b.Use).Give(mem)
 }
 
 // Usage implements device.Device.

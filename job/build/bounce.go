@@ -6,16 +6,17 @@ import (
 	"zeroth/collective"
 	"zeroth/device"
 	"zeroth/fsdp"
+	"zeroth/job/config"
 	"zeroth/shard"
 )
 
 // bounce is the bytes of bounce memory of a rank's shard and replica groups, for
 // gradients of units: what collective.BounceBytes says of the largest reduction, in
-// the group that needs most. hosts has the number of each world rank's host; where it
-// is nil all ranks are of one process, and nothing bounces. The groups of all ranks
-// gather alone. With stage, its bytes of memory that operations are staged through are
+// the group that needs most. Of ranks of one process nothing bounces. The groups of all
+// ranks gather alone. With stage, its bytes of memory that operations are staged through are
 // the most that is reduced at once.
-func bounce(m shard.Mesh, hosts []int, units []*fsdp.Unit, stage int) (inShard, inReplica int) {
+func bounce(c *config.Config, units []*fsdp.Unit, stage int) (inShard, inReplica int) {
+	m, hosts := config.Mesh(c), c.Parallel.Hosts
 	if hosts == nil {
 		return 0, 0
 	}
@@ -81,8 +82,8 @@ func spread(hosts []int) string {
 }
 
 // lendBounce allocates the rank's bounce memory and gives it to its groups.
-func (r *Rank) lendBounce(m shard.Mesh, hosts []int) error {
-	inShard, inReplica := bounce(m, hosts, r.Trainer.Units(), r.wires.Bytes())
+func (r *Rank) lendBounce(c *config.Config) error {
+	inShard, inReplica := bounce(c, r.Trainer.Units(), r.wires.Bytes())
 	for _, of := range []struct {
 		g     collective.Group
 		bytes int

@@ -4,6 +4,7 @@ import (
 	"runtime"
 
 	"zeroth/collective"
+	"zeroth/device/cpu"
 	"zeroth/job/config"
 	"zeroth/shard"
 )
@@ -22,6 +23,9 @@ type Launch interface {
 	// HostsOf is the number of each world rank's host; nil if all ranks are of one
 	// process, which needs no memory for what is on its way.
 	HostsOf(m shard.Mesh) []int
+	// Memory is where ranks take the memory from that their groups send, after Groups,
+	// so that processes of one host can read it; nil: anywhere.
+	Memory() cpu.Memory
 	// Groups opens the groups of the ranks Here, in their order. The ranks close
 	// them.
 	Groups(m shard.Mesh) ([]collective.Ranks, error)
@@ -51,6 +55,9 @@ func (OneProcess) Before(shard.Mesh) int { return 0 }
 // Staged is false: ranks of a process reach each other's memory.
 func (OneProcess) Staged() bool { return false }
 
+// Memory is nil: ranks of a process reach each other's memory.
+func (OneProcess) Memory() cpu.Memory { return nil }
+
 // HostsOf is nil.
 func (OneProcess) HostsOf(shard.Mesh) []int { return nil }
 
@@ -75,11 +82,12 @@ func Place(c *config.Config, l Launch) {
 	if len(here) < m.World() {
 		c.Parallel.Here = config.Here{First: here[0], Ranks: len(here), Before: l.Before(m), Beside: l.Beside(m), Staged: l.Staged()}
 	}
+	c.Parallel.Hosts = l.HostsOf(m)
 }
 
 // Workers is how many of the machine's processors a rank's kernels are split
 // over where all ranks of the job share them.
-func Workers(c *config.Config) int { return share(c.Parallel.Ranks) }
+func Workers(c *config.Config) int { return shareOf(c.Parallel.Ranks) }
 
-// share is one rank's share of the processors among so many.
-func share(ranks int) int { return max(1, runtime.GOMAXPROCS(0)/ranks) }
+// shareOf is one rank's share of the processors among so many.
+func shareOf(ranks int) int { return max(1, runtime.GOMAXPROCS(0)/ranks) }

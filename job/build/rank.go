@@ -11,6 +11,7 @@ import (
 	"zeroth/checkpoint/vfs"
 	"zeroth/collective"
 	"zeroth/device"
+	"zeroth/device/cpu"
 	"zeroth/job/config"
 	"zeroth/offload"
 	"zeroth/zero"
@@ -85,7 +86,7 @@ func (s Setup) At() Launch {
 
 // workers is how many processors a rank's kernels are split over.
 func (s Setup) workers(c *config.Config) int {
-	return cmp.Or(s.Hooks.Workers, share(s.At().Beside(config.Mesh(c))))
+	return cmp.Or(s.Hooks.Workers, shareOf(s.At().Beside(config.Mesh(c))))
 }
 
 // Open builds the ranks of the job that live in this process, with parameters not
@@ -106,7 +107,7 @@ func Open(c *config.Config, s Setup) (ranks []*Rank, err error) {
 	run := fmt.Sprintf("%08x", rand.Uint32())
 	for i, r := range l.Here(mesh) {
 		rec := collective.NewRecorder()
-		rank, err := newRank(c, r, s.wrap(c, r, groups[i], rec), s.workers(c))
+		rank, err := newRank(c, r, s.wrap(c, r, groups[i], rec), s.workers(c), l.Memory())
 		ranks, rank.Here, rank.Recorder = append(ranks, rank), i, rec
 		if err == nil {
 			err = rank.reserve(c, s.Plan.Device)
@@ -115,7 +116,7 @@ func Open(c *config.Config, s Setup) (ranks []*Rank, err error) {
 			err = rank.open(c, s.Plan.Arena, run, s.Hooks)
 		}
 		if err == nil {
-			err = rank.lendBounce(mesh, l.HostsOf(mesh))
+			err = rank.lendBounce(c)
 		}
 		if err != nil {
 			CloseAll(ranks)
@@ -139,12 +140,13 @@ func (s Setup) wrap(c *config.Config, r int, g collective.Ranks, rec *collective
 
 // newRank opens a rank's devices and queues. What there is of it is to be closed
 // after an error, too.
-func newRank(c *config.Config, r int, g collective.Ranks, workers int) (rank *Rank, err error) {
+func newRank(c *config.Config, r int, g collective.Ranks, workers int, mem cpu.Memory) (rank *Rank, err error) {
 	b := Of(c)
 	rank = &Rank{Rank: r, Groups: g, timeout: c.Parallel.Timeout}
 	if rank.Device, err = b.Open(r, workers, sizes(c), c.Parallel.Memory); err != nil {
 		return rank, err
 	}
+	share(rank.Device, mem)
 	rank.queues(rank.Device, Queues[:]...)
 	if !HostApart(c) {
 		return rank, nil
@@ -153,6 +155,7 @@ func newRank(c *config.Config, r int, g collective.Ranks, workers int) (rank *Ra
 		workers = 1 // nothing is computed there
 	}
 	if rank.Host, err = b.OpenHost(r, workers); err == nil {
+		share(rank.Host, mem)
 		err = rank.stage(c)
 	}
 	if err != nil || !c.Zero.Offload.Any() {
@@ -184,6 +187,14 @@ func (r *Rank) stage(c *config.Config) error {
 	r.wires = b
 	r.Groups.World, r.Groups.Shard, r.Groups.Replica = collective.Staged(r.Groups.World, b), collective.Staged(r.Groups.Shard, b), collective.Staged(r.Groups.Replica, b)
 	return nil
+}
+
+// share has a device that can take the memory that its rank sends from where other
+// processes read it.
+func share(d Device, mem cpu.Memory) {
+	if d, ok := d.(interface{ Share(cpu.Memory) }); ok && mem != nil {
+		d.Share(mem)
+	}
 }
 
 // planned is a device that takes a plan's memory at once: each category, in so many

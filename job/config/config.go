@@ -107,6 +107,7 @@ type Parallel struct {
 	Heartbeat time.Duration // between the signs of life of a process
 	DeadAfter time.Duration // a process without one is lost
 	Here      Here          // no key: a run notes it
+	Hosts     []int         // likewise: the number of each rank's host, of ranks in several processes; nil: one process
 }
 
 // Here is which of the ranks are this process's, of a world of several. The zero

@@ -167,6 +167,11 @@ func plan(c *config.Config, m Machine, micros int) (*Plan, error) {
 	if m.Memory == 0 {
 		m.Memory = c.Parallel.Memory
 	}
+	if m.Spread.Processes > 0 {
+		x := *c
+		x.Parallel.Hosts = m.Spread.HostsOf(config.Mesh(c))
+		c = &x
+	}
 	setup := build.Setup{Launch: m.launch()}
 	f, err := build.DryRunWith(c, setup, micros)
 	if err != nil {

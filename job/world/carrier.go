@@ -79,7 +79,13 @@ func (w *World) carry(groups [][]int) (carrier, error) {
 	if w.cfg.Transport == "mpi" {
 		return w.carryByMPI(groups)
 	}
-	n := socket.New(socket.Config{Process: w.cfg.Rank, Processes: w.cfg.World, PerProcess: w.cfg.PerProcess, Groups: groups, Hosts: w.hosts()})
+	mem, err := socket.NewMemory()
+	if err != nil {
+		w.note(err.Error() + "; processes of a host send each other what they could read")
+		mem = &socket.Memory{}
+	}
+	w.mem = mem
+	n := socket.New(socket.Config{Process: w.cfg.Rank, Processes: w.cfg.World, PerProcess: w.cfg.PerProcess, Groups: groups, Hosts: w.hosts(), Share: mem})
 	if err := w.connect(n); err != nil {
 		n.Close()
 		return nil, err

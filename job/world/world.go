@@ -26,6 +26,7 @@ import (
 	"zeroth/collective"
 	"zeroth/collective/rendezvous"
 	"zeroth/collective/socket"
+	"zeroth/device/cpu"
 	"zeroth/job/launch"
 	"zeroth/shard"
 )
@@ -59,9 +60,10 @@ type World struct {
 	left  chan struct{} // closed by Close
 	hurry chan struct{} // closed when the world ends by a failure
 	mu    sync.Mutex
-	fails sync.Once // closes hurry
-	net   carrier   // nil before Groups
-	by    []string  // (World) what carries data to each process, of Carriers; that to itself is not used
+	fails sync.Once      // closes hurry
+	net   carrier        // nil before Groups
+	by    []string       // (World) what carries data to each process, of Carriers; that to itself is not used
+	mem   *socket.Memory // that processes of this host read, likewise; nil over MPI
 }
 
 // Enter joins the world and waits until all of it is there.
@@ -333,6 +335,9 @@ func (w *World) Close() {
 	if n != nil {
 		n.Close()
 	}
+	if w.mem != nil {
+		_ = w.mem.Close() // nobody takes of it any more
+	}
 	close(w.left)
 	w.star.Close()
 }
@@ -379,6 +384,14 @@ func (w *World) hosts() []int {
 		}
 	}
 	return numbers
+}
+
+// Memory implements build.Launch; Groups comes before.
+func (w *World) Memory() cpu.Memory {
+	if w.mem == nil {
+		return nil
+	}
+	return w.mem
 }
 
 // HostsOf implements build.Launch.

@@ -1,0 +1,138 @@
+//go:build linux
+
+package socket_test
+
+import (
+	"encoding/binary"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"zeroth/collective"
+	"zeroth/collective/socket"
+	"zeroth/device"
+	"zeroth/device/cpu"
+)
+
+const lent = 4
+
+// lentAt is a frame of n bytes at a place of shared memory.
+func lentAt(at uint64, n int) []byte {
+	return frame(lent, 0, 1, 0, n, binary.LittleEndian.AppendUint64(nil, at))
+}
+
+// memfd is a file in memory of so many bytes, with seals.
+func memfd(t *testing.T, bytes int64, seals int) *os.File {
+	t.Helper()
+	fd, err := unix.MemfdCreate("test", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		t.Skip(err)
+	}
+	f := os.NewFile(uintptr(fd), "test")
+	t.Cleanup(func() { f.Close() })
+	if err := f.Truncate(bytes); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// A peer whose shared memory is none, can be taken away, or is used where it has
+// none, is given up; nothing is read there.
+func TestBadMemory(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		pass   func(*testing.T) []byte // files of the first message
+		frames []byte
+		want   string
+	}{
+		{"no files", func(*testing.T) []byte { return nil }, nil, "no shared memory: 0 files"},
+		{"two files", func(t *testing.T) []byte {
+			f := memfd(t, 4096, unix.F_SEAL_SHRINK)
+			return unix.UnixRights(int(f.Fd()), int(f.Fd()))
+		}, nil, "no shared memory"},
+		{"no seal", func(t *testing.T) []byte { return unix.UnixRights(int(memfd(t, 4096, 0).Fd())) }, nil, "take away"},
+		{"beyond its end", sealed, lentAt(4096, 16), "is used up to 4112"},
+		{"over its end", sealed, lentAt(4090, 16), "is used up to 4106"},
+		{"far away", sealed, lentAt(1<<63-1, 16), "of shared memory"},
+		{"negative", sealed, lentAt(1<<63+5, 16), "of shared memory"},
+		{"of another length", sealed, lentAt(0, 12), "16 are expected"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			ln := listen(t, "unix")
+			defer ln.Close()
+			a, b := pair(t, ln)
+			defer b.Close()
+			lost := make(chan error, 1)
+			n := socket.New(socket.Config{Processes: 2, PerProcess: 1, Groups: [][]int{{0, 1}}, Share: memory(t), Lost: func(_ int, err error) { lost <- err }})
+			defer n.Close()
+			n.Add(1, a)
+			d := cpu.NewHost(1)
+			defer d.Close()
+			q := d.NewQueue("comm")
+			defer q.Close()
+			collective.AllGather(collective.NewWired(n.Wire(0, 0)), q, device.OfF32(make([]float32, 8)))
+			if _, _, err := b.(*net.UnixConn).WriteMsgUnix([]byte{'m'}, test.pass(t), nil); err != nil {
+				t.Fatal(err)
+			}
+			head := make([]byte, 1+24+collective.NoteLen)
+			for got := 0; got < len(head); { // its memory and its call: it expects the part now
+				n, err := b.Read(head[got:])
+				if err != nil {
+					break // it has given up already
+				}
+				got += n
+			}
+			b.Write(append(frame(note, 0, 1, 0, collective.NoteLen, call(8)), test.frames...)) // fails where it has given up
+			select {
+			case err := <-lost:
+				if !strings.Contains(err.Error(), test.want) {
+					t.Errorf("lost by %q, want %q", err, test.want)
+				}
+			case <-time.After(patience):
+				t.Fatal("the peer was not given up")
+			}
+			if err := q.Wait(); err != error(collective.ErrPeerLost{Rank: 1}) {
+				t.Errorf("error %v, want the loss of rank 1", err)
+			}
+		})
+	}
+}
+
+func sealed(t *testing.T) []byte {
+	return unix.UnixRights(int(memfd(t, 4096, unix.F_SEAL_SHRINK).Fd()))
+}
+
+// What was given back is of nobody's, and is zero when it is taken again.
+func TestMemoryIsGivenBack(t *testing.T) {
+	m := memory(t)
+	var all [][]byte
+	for i := range 5 {
+		b, err := m.Take(10_000 + i)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range b {
+			if b[i] != 0 {
+				t.Fatalf("byte %d is %d", i, b[i])
+			}
+			b[i] = 1
+		}
+		if all = append(all, b); i%2 == 1 {
+			m.Give(all[0])
+			all = all[1:]
+		}
+	}
+	for _, b := range all {
+		if b[0] != 1 || b[len(b)-1] != 1 {
+			t.Error("memory that was not given back has changed")
+		}
+		m.Give(b)
+	}
+}

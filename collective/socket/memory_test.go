@@ -1,0 +1,67 @@
+package socket_test
+
+import (
+	"sync"
+	"testing"
+	"unsafe"
+
+	"zeroth/collective/conformance"
+	"zeroth/collective/socket"
+	"zeroth/device"
+)
+
+func memory(t testing.TB) *socket.Memory {
+	t.Helper()
+	m, err := socket.NewMemory()
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() { m.Close() })
+	return m
+}
+
+// floats is memory as float32.
+func floats(b []byte) device.Buffer {
+	return device.OfF32(unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/4))
+}
+
+// Ranks that read each other's memory conform: where all is lent, where most is, and
+// beside ranks that are on other hosts or in the same process.
+func TestSharedConforms(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		least int
+		per   int
+		hosts []int
+	}{
+		{"all", 0, 1, nil}, {"some", 500, 1, nil}, {"two a process", 0, 2, nil}, {"by host", 100, 1, []int{0, 0, 0, 1, 1, 2, 2, 2}},
+	} {
+		if testing.Short() && test.name != "some" && test.name != "by host" {
+			continue
+		}
+		t.Run(test.name, func(t *testing.T) {
+			mem := memory(t)
+			mem.Least = test.least
+			var mu sync.Mutex
+			var taken [][]byte
+			was := conformance.Memory
+			conformance.Memory = func(words int) []float64 {
+				b, err := mem.Take(8 * words)
+				if err != nil {
+					panic(err)
+				}
+				mu.Lock()
+				taken = append(taken, b)
+				mu.Unlock()
+				return unsafe.Slice((*float64)(unsafe.Pointer(unsafe.SliceData(b))), words)
+			}
+			defer func() {
+				conformance.Memory = was
+				for _, b := range taken {
+					mem.Give(b)
+				}
+			}()
+			conformance.Run(t, sharing(t, mem, "unix", test.per, test.hosts...))
+		})
+	}
+}
