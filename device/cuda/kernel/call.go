@@ -106,25 +106,27 @@ func putPtr(to []byte, b device.Buffer) {
 }
 
 // mat is rt.cuh's Mat: four elements go in one word where that is aligned.
-func (c *Call) mat(m device.Mat) *Call { return c.matIf(m, true) }
-
-// vec is a Mat of one row.
-func (c *Call) vec(b device.Buffer) *Call {
-	return c.matIf(device.Mat{Buf: b, Rows: 1, Cols: b.N}, true)
-}
+func (c *Call) mat(m device.Mat) *Call { return c.rows(&m.Buf, m.Ld, true) }
 
 // matIf is mat whose words of four are used if the kernel's columns begin at
 // multiples of four.
-func (c *Call) matIf(m device.Mat, wide bool) *Call {
+func (c *Call) matIf(m device.Mat, wide bool) *Call { return c.rows(&m.Buf, m.Ld, wide) }
+
+// vec is a Mat of one row.
+func (c *Call) vec(b device.Buffer) *Call { return c.rows(&b, 0, true) }
+
+func (c *Call) rows(b *device.Buffer, ld int, wide bool) *Call {
 	to := c.next(16)
-	putPtr(to, m.Buf)
-	wide = wide && m.Ld%4 == 0 && aligned(m.Buf)
-	binary.LittleEndian.PutUint32(to[8:], uint32(m.Ld))
-	binary.LittleEndian.PutUint16(to[12:], uint16(m.Buf.Type))
-	binary.LittleEndian.PutUint16(to[14:], 0)
-	if wide {
-		to[14] = 1
+	var at uint64
+	if b.N > 0 {
+		at = uint64(uintptr(b.Ptr))
 	}
+	words := uint64(0)
+	if wide && ld%4 == 0 && at%uint64(4*b.Type.Size()) == 0 {
+		words = 1
+	}
+	binary.LittleEndian.PutUint64(to, at)
+	binary.LittleEndian.PutUint64(to[8:], uint64(uint32(ld))|uint64(b.Type)<<32|words<<48)
 	return c
 }
 

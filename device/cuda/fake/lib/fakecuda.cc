@@ -5,6 +5,8 @@
 //                             stream goes on next is drawn by SEED
 //   FAKECUDA_MODE=threads:US  a thread a stream, which sleeps up to US
 //                             microseconds before each piece of work
+//   FAKECUDA_MODE=nothing     kernels do nothing and take no time: what a launch
+//                             costs is the caller's
 //   FAKECUDA_DEVICES=N        GPUs, 1 if it is not set
 //   FAKECUDA_MEMORY=BYTES     of each, 4 GiB if it is not set
 //   FAKECUDA_CAPABILITY=NN    90 if it is not set
@@ -59,7 +61,7 @@ struct Function { Context *ctx; std::string name; std::vector<int> params; unsig
 static struct State {
 	std::mutex mu;
 	std::condition_variable changed;
-	bool started = false, lazy = true, peers = true;
+	bool started = false, lazy = true, nothing = false, peers = true;
 	int delay = 0, sticky = 0, capability = 90;
 	size_t total = 4ull << 30;
 	std::vector<Context *> contexts;
@@ -492,6 +494,8 @@ static int run(const std::string &name, emu_dim3 grid, emu_dim3 block, unsigned 
 }
 
 API cuLaunchKernel(Function *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, Stream *s, void **params, void **) {
+	if (g.nothing)
+		return 0;
 	NEED_CONTEXT;
 	if (f->ctx != current)
 		return complain(INVALID_HANDLE, "the kernel is another context's", f->name.c_str());
@@ -533,6 +537,7 @@ API cuInit(unsigned) {
 		g.lazy = false;
 		g.delay = mode[7] ? atoi(mode + 8) : 0;
 	}
+	g.nothing = mode && !strcmp(mode, "nothing");
 	if (mode && !strncmp(mode, "lazy:", 5))
 		g.rng.seed(atoi(mode + 5));
 	int n = number("FAKECUDA_DEVICES", 1);
