@@ -167,6 +167,8 @@ func chosen(found []Place) (Place, error) {
 	for _, other := range found[1:] {
 		same := other.Rank == first.Rank && other.World == first.World
 		switch {
+		case same && first.Host == "": // one starts the processes and another knows the hosts: srun --mpi=pmi2
+			first.Host, first.Ports, first.Run = other.Host, other.Ports, other.Run
 		case same:
 		case isOuter(other.By):
 			first.Notes = append(first.Notes, fmt.Sprintf("%s says process %d of %d; it is taken to have started %s, which says %d of %d", other.By, other.Rank, other.World, first.By, first.Rank, first.World))
@@ -257,8 +259,11 @@ func (r *reading) derived(run string) {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(run)) // a hash does not fail
 	first := int(h.Sum32() % 12000)
-	for i := range 8 {
-		r.place.Ports = append(r.place.Ports, 20000+(first+i*1499)%12000)
+	for i := 0; len(r.place.Ports) < 8; i++ {
+		port := 20000 + (first+i*1499)%12000
+		if strconv.Itoa(port) != r.get("MASTER_PORT") { // where torchrun's agent may listen
+			r.place.Ports = append(r.place.Ports, port)
+		}
 	}
 }
 

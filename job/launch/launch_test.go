@@ -2,6 +2,7 @@ package launch_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -26,13 +27,25 @@ const (
 	oldTorchrun = `LOCAL_RANK=1 RANK=1 LOCAL_WORLD_SIZE=2 WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=29500 TORCHELASTIC_USE_AGENT_STORE=False`
 	openMPI     = `OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=2 OMPI_COMM_WORLD_LOCAL_SIZE=4
 		OMPI_COMM_WORLD_NODE_RANK=2 OMPI_UNIVERSE_SIZE=4 PMIX_RANK=2 PMIX_NAMESPACE=2788622337 OMPI_MCA_orte_hnp_uri=2788622336.0;tcp://10.0.0.4:41241`
-	hydra = `PMI_RANK=1 PMI_SIZE=2 PMI_FD=9 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2 MPIR_CVAR_CH3_INTERFACE_HOSTNAME=h`
-	srun  = `SLURM_JOB_ID=4242 SLURM_JOBID=4242 SLURM_STEP_ID=0 SLURM_PROCID=3 SLURM_NTASKS=4 SLURM_NPROCS=4 SLURM_LOCALID=1 SLURM_NODEID=1
+	// Open MPI 5 starts processes by PRRTE, whose names are other than ORTE's.
+	openMPI5 = `OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2 OMPI_COMM_WORLD_NODE_RANK=1
+		OMPI_UNIVERSE_SIZE=2 PMIX_RANK=1 PMIX_NAMESPACE=prterun-node0-4711@1 PMIX_VERSION=5.0.1 PMIX_SERVER_URI41=prterun-node0-4711@0.0;tcp4://127.0.0.1:36175
+		PRTE_LAUNCHED=1`
+	// srun --mpi=pmi2, for MPICH, and --mpi=pmix, for Open MPI: Slurm's variables beside those of the MPI.
+	srunPMI2 = srun + ` PMI_RANK=3 PMI_SIZE=4 PMI_FD=12 PMI_JOBID=4242.0`
+	srunPMIx = srun + ` PMIX_RANK=3 PMIX_NAMESPACE=slurm.pmix.4242.0 PMIX_SERVER_URI3=pmix-server.1;tcp4://127.0.0.1:40000`
+	hydra    = `PMI_RANK=1 PMI_SIZE=2 PMI_FD=9 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2 MPIR_CVAR_CH3_INTERFACE_HOSTNAME=h`
+	srun     = `SLURM_JOB_ID=4242 SLURM_JOBID=4242 SLURM_STEP_ID=0 SLURM_PROCID=3 SLURM_NTASKS=4 SLURM_NPROCS=4 SLURM_LOCALID=1 SLURM_NODEID=1
 		SLURM_STEP_NUM_TASKS=4 SLURM_STEP_NUM_NODES=2 SLURM_STEP_NODELIST=node[007-008] SLURM_STEP_TASKS_PER_NODE=2(x2) SLURM_NNODES=2`
 	sbatch   = `SLURM_JOB_ID=4242 SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_JOB_NODELIST=node[007-008]`
 	kubeflow = `PET_NNODES=2 PET_NPROC_PER_NODE=4 PET_NODE_RANK=1 PET_MASTER_ADDR=job-node-0-0.job PET_MASTER_PORT=29500`
 	indexed  = `JOB_COMPLETION_INDEX=3 ZEROTH_WORLD_SIZE=4 ZEROTH_ADDR=job-0.svc:29400`
-	zeroth   = `ZEROTH_RANK=0 ZEROTH_WORLD_SIZE=2 ZEROTH_LOCAL_RANK=0 ZEROTH_LOCAL_WORLD_SIZE=2 ZEROTH_ADDR=127.0.0.1:40001 ZEROTH_RUN_ID=ab`
+	jobSet   = `JOB_COMPLETION_INDEX=2 ZEROTH_WORLD_SIZE=4 ZEROTH_ADDR=zeroth-worker-0-0.zeroth:29400 HOSTNAME=zeroth-worker-0-2`
+	// Kubeflow Trainer's pods are a JobSet's; its older operator sets torch's names.
+	trainer  = kubeflow + ` JOB_COMPLETION_INDEX=1`
+	operator = `PYTHONUNBUFFERED=1 MASTER_PORT=23456 PET_MASTER_PORT=23456 MASTER_ADDR=job-master-0 PET_MASTER_ADDR=job-master-0 WORLD_SIZE=3 RANK=2
+		PET_NODE_RANK=2 PET_NNODES=3 PET_NPROC_PER_NODE=1`
+	zeroth = `ZEROTH_RANK=0 ZEROTH_WORLD_SIZE=2 ZEROTH_LOCAL_RANK=0 ZEROTH_LOCAL_WORLD_SIZE=2 ZEROTH_ADDR=127.0.0.1:40001 ZEROTH_RUN_ID=ab`
 )
 
 func TestFind(t *testing.T) {
@@ -45,6 +58,12 @@ func TestFind(t *testing.T) {
 		{torchrun, launch.Flags{}, "torchrun 5/8 1/4 0 node0:8 derived 1"},
 		{oldTorchrun, launch.Flags{}, "torchrun 1/2 1/2 0 localhost:[29500] 0"},
 		{openMPI, launch.Flags{}, "Open MPI 2/4 2/4 0 127.0.0.1:8 derived 0"},
+		{openMPI5, launch.Flags{}, "Open MPI 1/2 1/2 0 127.0.0.1:8 derived 0"},
+		{srunPMI2, launch.Flags{}, "PMI 3/4 0/0 0 node007:[61586] 0"},
+		{srunPMIx, launch.Flags{}, "Slurm 3/4 1/0 0 node007:[61586] 0"},
+		{jobSet, launch.Flags{}, "Kubernetes 2/4 0/0 0 zeroth-worker-0-0.zeroth:[29400] 0"},
+		{trainer, launch.Flags{}, "Kubeflow 1/2 0/1 4 job-node-0-0.job:[29500] 0"},
+		{operator, launch.Flags{}, "torchrun 2/3 0/0 0 job-master-0:[23456] 0"},
 		{hydra, launch.Flags{}, "PMI 1/2 1/2 0 127.0.0.1:8 derived 0"},
 		{srun, launch.Flags{}, "Slurm 3/4 1/0 0 node007:[61586] 0"},
 		{strings.ReplaceAll(srun, "NUM_NODES=2", "NUM_NODES=1"), launch.Flags{}, "Slurm 3/4 1/4 0 127.0.0.1:[61586] 0"},
@@ -82,6 +101,7 @@ func TestFindRefuses(t *testing.T) {
 		flags launch.Flags
 		want  string
 	}{
+		{openMPI5 + " " + hydra + " PMI_RANK=0", launch.Flags{}, "Open MPI says process 1 of 2, PMI says 0 of 2: say which"},
 		{torchrun + " " + openMPI, launch.Flags{}, "torchrun says process 5 of 8, Open MPI says 2 of 4: say which by ZEROTH_RANK"},
 		{"ZEROTH_RANK=1", launch.Flags{}, "ZEROTH_RANK and ZEROTH_WORLD_SIZE go together"},
 		{"ZEROTH_WORLD_SIZE=4", launch.Flags{}, "ZEROTH_RANK and ZEROTH_WORLD_SIZE go together"},
@@ -121,8 +141,17 @@ func TestDerivedPorts(t *testing.T) {
 			t.Errorf("port %d", p)
 		}
 	}
-	if p := find(torchrun, 0); p.Ports[0] == 29500 {
-		t.Error("the port that torchrun's agent holds")
+	held := 0
+	for run := range 1000 {
+		for port := 29490; port < 29510; port++ {
+			e := strings.NewReplacer("RUN_ID=none", fmt.Sprint("RUN_ID=", run), "MASTER_PORT=29500", fmt.Sprint("MASTER_PORT=", port)).Replace(torchrun)
+			if p := find(e, 0); len(p.Ports) != 8 || slices.Contains(p.Ports, port) {
+				held++
+			}
+		}
+	}
+	if held > 0 {
+		t.Errorf("%d times the port that torchrun's agent holds", held)
 	}
 }
 
