@@ -126,6 +126,9 @@ func (q *Queue) After(e device.Event) {
 		on.sink(e.Seq)
 		q.After(device.Event{On: on.stream, Seq: e.Seq})
 	default:
+		if q.leftOut(q.name, "host") {
+			return
+		}
 		if err := e.Await(); err != nil {
 			q.takeOver(err)
 		}
@@ -138,12 +141,16 @@ func (q *Queue) Behind(e device.Event) {
 	if !ok {
 		panic(fmt.Sprintf("cuda: a mark of a %T among those of GPUs", e.On))
 	}
-	q.fail(q.stream.After(on.marks[e.Seq%markRing]))
+	if !q.leftOut(q.name, on.name) {
+		q.fail(q.stream.After(on.marks[e.Seq%markRing]))
+	}
 }
 
 // Await implements device.Fence.
 func (q *Queue) Await(seq uint64) error {
-	q.fail(q.marks[seq%markRing].Await())
+	if !q.leftOut("host", q.name) {
+		q.fail(q.marks[seq%markRing].Await())
+	}
 	return q.failed()
 }
 

@@ -1,0 +1,195 @@
+//go:build cuda && mutation
+
+package tests
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"zeroth/device/cuda"
+	"zeroth/device/cuda/fake"
+	"zeroth/job/build"
+)
+
+// mutatedJob has a wait of every kind: two ranks that gather, reduce and recompute,
+// micro-batches that add up, and optimizer states of which half are on the host.
+var mutatedJob = []string{"device=cuda", "parallel.ranks=2", "zero.stage=3", "train.steps=2", "train.accumulate=2", "precision=bf16",
+	"model.family=llama", "model.layers=2", "model.heads=2", "model.kv_heads=1", "model.width=16", "zero.offload.optimizer=host", "zero.offload.ratio=0.5"}
+
+// wait is one of a run, by which it is known in another run: the nth with its words.
+type wait struct {
+	rank             int
+	queue, label, on string
+	n                int
+}
+
+func (w wait) String() string {
+	return fmt.Sprintf("%d|%s|%s|%s|%d", w.rank, w.queue, w.label, w.on, w.n)
+}
+
+// waits counts the waits of a run and leaves one of them out.
+type waits struct {
+	mu    sync.Mutex
+	ranks map[*cuda.Device]int
+	count map[wait]int // how many, by all but n
+	all   []wait
+	drop  string // of wait.String
+}
+
+func (w *waits) leaveOut(x cuda.Wait) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	rank, known := w.ranks[x.Device]
+	if !known {
+		return false // while the job opens
+	}
+	k := wait{rank: rank, queue: x.Queue, label: x.Label, on: x.On}
+	k.n, w.count[k] = w.count[k], w.count[k]+1
+	w.all = append(w.all, k)
+	return k.String() == w.drop
+}
+
+// trainWithout trains without a wait, with all if drop is empty.
+func trainWithout(t *testing.T, drop string) (out outcome, all []wait, err error) {
+	c := cfg(t, mutatedJob...)
+	ranks, err := build.Open(c, build.Setup{})
+	if err != nil {
+		return out, nil, err
+	}
+	defer closeAll(ranks)
+	w := &waits{ranks: map[*cuda.Device]int{}, count: map[wait]int{}, drop: drop}
+	for _, r := range ranks {
+		w.ranks[r.Queues[0].(*cuda.Queue).On()] = r.Rank
+	}
+	cuda.LeaveOut = w.leaveOut
+	defer func() { cuda.LeaveOut = nil }() // ranks are closed with all waits
+	out = outcome{state: map[string][]float32{}}
+	err = trainInto(c, ranks, &out, make(chan struct{}, 1))
+	return out, w.all, err
+}
+
+// mutants names the file of the waits that a process of this test leaves out, one
+// after the other, each as often as runs says.
+const mutants, runs = "ZEROTH_MUTANTS", "ZEROTH_MUTANT_RUNS"
+
+// TestWithoutWaits trains without each wait of a file. The first run that fails ends
+// it: the context may be broken.
+func TestWithoutWaits(t *testing.T) {
+	file := os.Getenv(mutants)
+	if file == "" {
+		t.Skip("run by TestEveryWaitOfAJobIsNeeded")
+	}
+	kept, err := cuda.Open(0) // so that no run loads the kernels again
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer kept.Close()
+	want, all, err := trainWithout(t, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(file)
+	if os.IsNotExist(err) {
+		var b strings.Builder
+		for _, w := range all {
+			if w.rank == 0 { // ranks are alike
+				fmt.Fprintln(&b, w)
+			}
+		}
+		err = os.WriteFile(file, []byte(b.String()), 0o666)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	times, _ := strconv.Atoi(os.Getenv(runs)) // the parent's own
+	for line := range strings.Lines(string(raw)) {
+		drop := strings.TrimSuffix(line, "\n")
+		verdict := "missed"
+		for range times {
+			got, _, err := trainWithout(t, drop)
+			if err != nil {
+				fmt.Printf("mutant caught %s\n", drop)
+				return
+			}
+			if got.digest() != want.digest() {
+				verdict = "caught"
+				break
+			}
+		}
+		fmt.Printf("mutant %s %s\n", verdict, drop)
+	}
+}
+
+// TestEveryWaitOfAJobIsNeeded leaves the waits for events of a training job out, one
+// at a time, in several orders of the work, and lists those that no order has missed.
+func TestEveryWaitOfAJobIsNeeded(t *testing.T) {
+	fake.Only(t)
+	list := filepath.Join(t.TempDir(), "waits")
+	fake.Again(t, "TestWithoutWaits", mutants+"="+list)
+	raw, err := os.ReadFile(list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := strings.Fields(strings.ReplaceAll(string(raw), " ", "_"))
+	total := len(left)
+	for i, mode := range []string{"lazy:1", "lazy:2", "lazy:3", "lazy:4", "lazy:5", "threads:200", "lazy:6", "lazy:7"} {
+		left = missed(t, left, mode, 1+i/2)
+		t.Logf("after %s: %d of %d waits are not missed", mode, len(left), total)
+	}
+	byPlace := map[string]int{}
+	for _, w := range left {
+		f := strings.Split(w, "|")
+		byPlace[strings.Join(f[1:4], " | ")]++
+	}
+	var lines []string
+	for place, n := range byPlace {
+		lines = append(lines, fmt.Sprintf("%4d %s", n, place))
+	}
+	slices.Sort(lines)
+	t.Logf("%d waits, %d are not missed: queue | label | on\n%s", total, len(left), strings.Join(lines, "\n"))
+}
+
+// missed are those of the waits that runs without them do not notice. A process runs
+// until one of them fails, and not for long: what it frees stays taken.
+func missed(t *testing.T, all []string, mode string, times int) (left []string) {
+	const most = 100
+	for len(all) > 0 {
+		some := all[:min(most, len(all))]
+		list := filepath.Join(t.TempDir(), "some")
+		text := strings.ReplaceAll(strings.Join(some, "\n")+"\n", "_", " ")
+		if err := os.WriteFile(list, []byte(text), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command(os.Args[0], "-test.run=^TestWithoutWaits$", "-test.count=1")
+		cmd.Env = append(os.Environ(), "FAKECUDA_MODE="+mode, mutants+"="+list, fmt.Sprintf("%s=%d", runs, times))
+		out, _ := cmd.CombinedOutput() // what its end says is in its lines
+		done := 0
+		for s := bufio.NewScanner(bytes.NewReader(out)); s.Scan(); {
+			verdict, found := strings.CutPrefix(s.Text(), "mutant ")
+			if !found {
+				continue
+			}
+			if strings.HasPrefix(verdict, "missed") {
+				left = append(left, some[done])
+			}
+			done++
+		}
+		if done == 0 {
+			if !bytes.Contains(out, []byte("panic")) && !bytes.Contains(out, []byte("SIG")) {
+				t.Fatalf("%s\n%s", some[0], out)
+			}
+			done = 1 // without it the process does not live
+		}
+		all = all[done:]
+	}
+	return left
+}
