@@ -424,8 +424,8 @@ func (g *gpuBench) updatePasses() []gpuPass {
 	}
 }
 
-// attending is attention over whole sequences, beside the float32 product: its
-// kernels multiply and add on ordinary cores.
+// attending is attention over whole sequences, beside the square product: both are on
+// tensor cores.
 func (g *gpuBench) attending() error {
 	heads := func() device.Mat { return g.mat(g.rows, g.width) }
 	a := device.Attn{B: g.rows / g.T, T: g.T, H: g.width / 64, KV: g.width / 64, D: 64, Scale: 0.125}
@@ -442,7 +442,7 @@ func (g *gpuBench) attending() error {
 			f(&g.q.Ops) // the log-sum-exp that the gradient reads
 			name, f = attentionGradOf, func(o *kernel.Ops) { o.AttentionGrad(dq, dk, dv, delta, do, out, lse, q, k, v, a) }
 		}
-		if err := g.line(name, float64(costOf(f).Flops), "FLOP/s", "fp32 product", func() { f(&g.q.Ops) }); err != nil {
+		if err := g.line(name, float64(costOf(f).Flops), "FLOP/s", "bf16 product", func() { f(&g.q.Ops) }); err != nil {
 			return err
 		}
 	}

@@ -32,8 +32,8 @@ func TestTableOnTheFakes(t *testing.T) {
 	if text, err := exec.Command("../../scripts/build-gpu-tests", dir).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, text)
 	}
-	if mb := bytesIn(t, dir) >> 20; mb > 60 {
-		t.Errorf("the folder has %d MiB; 60 can be carried", mb)
+	if mb := bytesIn(t, dir) >> 20; mb > 40 {
+		t.Errorf("the folder has %d MiB; it is to be carried", mb)
 	}
 	run := func(args ...string) (table string, code int) {
 		cmd := exec.Command(filepath.Join(dir, "run.sh"), append([]string{"-small", "-limit", "15m"}, args...)...)
@@ -58,7 +58,7 @@ func TestTableOnTheFakes(t *testing.T) {
 		t.Fatalf("exit code %d\n%s\n%s", code, table, log)
 	}
 	t.Logf("\n%s", table)
-	for _, want := range []string{"Emulated GPU", "copies both ways at once", "load the kernels", "product logits", "attention gradient", "on a GPU: ", "attention_dkv_64", "embed_grad", "nothing is computed around the host's wait",
+	for _, want := range []string{"Emulated GPU", "copies both ways at once", "load the kernels", "product logits", "attention gradient", "on a GPU: ", "_dkv_", "embed_grad", "nothing is computed around the host's wait",
 		"4 ranks, stage 3: state and losses", "4 ranks: losses", "simulated: ", "by NVML", "offloaded: 0.5", "PyTorch"} {
 		if !strings.Contains(table, want) {
 			t.Errorf("no %q in the table", want)

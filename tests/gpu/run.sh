@@ -5,6 +5,9 @@
 # names a folder, table.md and log.txt are written there.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
+for packed in "$here"/*.gz; do
+	[ ! -f "$packed" ] || gunzip -f "$packed"
+done
 [ -x "$here/gpu" ] || {
 	echo "run.sh: $here has no program gpu: make a folder with scripts/build-gpu-tests FOLDER, and run the run.sh in it" >&2
 	exit 2
