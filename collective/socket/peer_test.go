@@ -211,3 +211,21 @@ func TestSenderLeavesMemory(t *testing.T) {
 		t.Errorf("reason %v", why)
 	}
 }
+
+// A world of which a process is lost while it connects is closed by who has some of
+// the connections: those are told.
+func TestCloseBeforeAllAreConnected(t *testing.T) {
+	here, there := net.Pipe()
+	n := socket.New(socket.Config{Process: 2, Processes: 3, PerProcess: 1, Groups: [][]int{{0, 1, 2}}})
+	n.Add(0, here)
+	told := make(chan []byte)
+	go func() {
+		b, _ := io.ReadAll(there)
+		there.Close()
+		told <- b
+	}()
+	n.Close()
+	if b := <-told; len(b) < 24 || binary.LittleEndian.Uint32(b[4:]) != 3 {
+		t.Errorf("the process that is connected hears %q", b)
+	}
+}

@@ -248,7 +248,9 @@ func (p *port) Abort(why error) {
 		case q != nil:
 			q.left(p.rank, why)
 		default:
-			p.net.link(name).push(out{kind: kindLeft, p: p, to: r, reason: reason})
+			if l := p.net.linked(name); l != nil { // else it has not come, and another may not
+				l.push(out{kind: kindLeft, p: p, to: r, reason: reason})
+			}
 		}
 	}
 	for _, l := range p.net.connected() {

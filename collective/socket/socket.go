@@ -106,13 +106,18 @@ func (n *Net) Add(process int, c net.Conn) {
 
 // link is the connection to the process of a world rank.
 func (n *Net) link(worldRank int) *link {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	l := n.links[n.processOf(worldRank)]
+	l := n.linked(worldRank)
 	if l == nil {
 		panic(fmt.Sprintf("socket: rank %d is not connected", worldRank))
 	}
 	return l
+}
+
+// linked is link, nil where there is none yet.
+func (n *Net) linked(worldRank int) *link {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.links[n.processOf(worldRank)]
 }
 
 func (n *Net) connected() []*link {

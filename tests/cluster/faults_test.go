@@ -31,7 +31,8 @@ var (
 
 const (
 	hosts    = 3
-	patience = 2 * time.Minute // for anything
+	join     = 10 * time.Second // parallel.join where one is not to come
+	patience = 2 * time.Minute  // for anything
 )
 
 // late is parallel.timeout where two hosts do not hear each other.
@@ -48,6 +49,7 @@ var kinds = []struct{ name, why string }{
 	{"two do not hear each other", ""},
 	{"killed before a checkpoint", "connection lost"},
 	{"only loss and delay", ""},
+	{"killed while they come together", "connection lost"},
 }
 
 // most is how long the survivors of a fault may take to name who is lost.
@@ -55,6 +57,8 @@ func (x trial) most() time.Duration {
 	switch kinds[x.kind].name {
 	case "killed", "killed before a checkpoint":
 		return 2 * time.Second
+	case "killed while they come together":
+		return join + 3*time.Second
 	case "two do not hear each other":
 		return 2*late() + 2*time.Second // one in which data has moved is given up when none has for the whole timeout
 	}
@@ -69,16 +73,35 @@ type trial struct {
 	after  time.Duration // of the first checkpoint, or of the start
 	delay  time.Duration
 	loss   float64
+	each   int // ranks of a process
+	stage  int
+	async  bool // checkpoints
 }
 
 func newTrial(seed uint64) trial {
 	rng := rand.New(rand.NewPCG(seed, 15))
 	return trial{seed, int(seed % uint64(len(kinds))), rng.IntN(hosts), time.Duration(rng.IntN(400)) * time.Millisecond,
-		[]time.Duration{0, 0, time.Millisecond, 3 * time.Millisecond}[rng.IntN(4)], []float64{0, 0, 0.005, 0.02}[rng.IntN(4)]}
+		[]time.Duration{0, 0, time.Millisecond, 3 * time.Millisecond}[rng.IntN(4)], []float64{0, 0, 0.005, 0.02}[rng.IntN(4)],
+		1 + rng.IntN(2), rng.IntN(4), rng.IntN(2) == 0}
 }
 
 func (x trial) String() string {
-	return fmt.Sprintf("seed %d: rank %d %s, %v after, %g loss, %v delay", x.seed, x.victim, kinds[x.kind].name, x.after, x.loss, x.delay)
+	return fmt.Sprintf("seed %d: process %d %s, %v after, %g loss, %v delay, %d ranks each, stage %d, async %v", x.seed, x.victim, kinds[x.kind].name, x.after, x.loss, x.delay, x.each, x.stage, x.async)
+}
+
+// sets are the trial's own settings of the job.
+func (x trial) sets() []string {
+	return []string{"--set", fmt.Sprint("parallel.ranks=", x.each*hosts), "--set", fmt.Sprint("zero.stage=", x.stage), "--set", fmt.Sprint("checkpoint.async=", x.async)}
+}
+
+// ranks are those of processes.
+func (x trial) ranks(processes ...int) (all []int) {
+	for _, p := range processes {
+		for i := range x.each {
+			all = append(all, p*x.each+i)
+		}
+	}
+	return all
 }
 
 // tally is what trials have come to.
@@ -97,7 +120,7 @@ func TestFaults(t *testing.T) {
 		t.Skip("hosts are network namespaces, which only root can make here")
 	}
 	exe := program(t)
-	refs := &references{exe: exe, dir: folder(t), of: map[int][]byte{}}
+	refs := &references{exe: exe, dir: folder(t), of: map[[2]int][]byte{}}
 	sum := &tally{runs: map[string]int{}, failed: map[string]int{}, took: map[string][]time.Duration{}}
 	todo := make(chan uint64)
 	var all sync.WaitGroup
@@ -155,12 +178,14 @@ func (x trial) run(t *testing.T, n *network, exe string, refs *references, sum *
 	dir := folder(t)
 	defer os.RemoveAll(dir)
 	kind := kinds[x.kind].name
-	args := []string{"--out", "run", "--set", fmt.Sprint("parallel.dead_after=", *silent)}
+	args := append(x.sets(), "--out", "run", "--set", fmt.Sprint("parallel.dead_after=", *silent))
 	switch kind {
 	case "two do not hear each other":
 		args = append(args, "--set", fmt.Sprint("parallel.timeout=", late()))
 	case "killed before a checkpoint":
 		args = append(args, "--set", "checkpoint.every=1000000")
+	case "killed while they come together":
+		args = append(args, "--set", fmt.Sprint("parallel.join=", join))
 	case "only loss and delay":
 		args = append(args, "--set", "train.steps=40")
 	}
@@ -176,7 +201,7 @@ func (x trial) run(t *testing.T, n *network, exe string, refs *references, sum *
 				wrong("rank %d: exit code %d\n%s", i, p.code(), &p.said)
 			}
 		}
-		return append(problems, refs.compare(dir, 40)...)
+		return append(problems, refs.compare(dir, x.each, 40)...)
 	}
 	if !x.begun(dir, kind, all) {
 		return []string{"it does not begin to train:\n" + all[0].said.String()}
@@ -199,7 +224,7 @@ func (x trial) run(t *testing.T, n *network, exe string, refs *references, sum *
 			wrong("rank %d: %s\n%s", i, why, &p.said)
 		}
 		want := 75
-		if kind == "killed before a checkpoint" {
+		if kind == "killed before a checkpoint" || kind == "killed while they come together" && p.code() == 1 { // 75 where nothing has begun
 			want = 1
 		}
 		if p.code() != want {
@@ -223,7 +248,7 @@ func (x trial) run(t *testing.T, n *network, exe string, refs *references, sum *
 	}
 	n.set(x.seed, 0, 0)
 	n.link(t, x.victim, "up")
-	if kind == "killed before a checkpoint" {
+	if kind == "killed before a checkpoint" || kind == "killed while they come together" {
 		return problems
 	}
 	return append(problems, x.resume(n, exe, dir, refs)...)
@@ -232,6 +257,9 @@ func (x trial) run(t *testing.T, n *network, exe string, refs *references, sum *
 // begun waits until the job trains: until its first checkpoint, or step.
 func (x trial) begun(dir, kind string, all []*process) bool {
 	for stop := time.Now().Add(patience); time.Now().Before(stop); time.Sleep(2 * time.Millisecond) {
+		if kind == "killed while they come together" {
+			return true
+		}
 		if kind == "killed before a checkpoint" {
 			if strings.Contains(all[0].said.String(), "step 1/") {
 				return true
@@ -250,7 +278,7 @@ func (x trial) begun(dir, kind string, all []*process) bool {
 
 func (x trial) disturb(t *testing.T, n *network, all []*process) {
 	switch kinds[x.kind].name {
-	case "killed", "killed before a checkpoint":
+	case "killed", "killed before a checkpoint", "killed while they come together":
 		all[x.victim].signal(syscall.SIGKILL)
 	case "stopped":
 		all[x.victim].signal(syscall.SIGSTOP)
@@ -281,7 +309,7 @@ var blame = regexp.MustCompile(`rank (\d+) \("[^"]*"\): ([^\n]*)`)
 // how it was lost, and nobody else.
 func (x trial) misnamed(kind, said string, other int) string {
 	if kind == "two do not hear each other" {
-		for _, r := range []int{x.victim, other} {
+		for _, r := range x.ranks(x.victim, other) {
 			if regexp.MustCompile(fmt.Sprintf(`waited %v for ranks? [\d,]*\b%d\b|rank %d \("`, late(), r, r)).MatchString(said) {
 				return ""
 			}
@@ -289,11 +317,14 @@ func (x trial) misnamed(kind, said string, other int) string {
 		return fmt.Sprintf("it names neither rank %d nor rank %d", x.victim, other)
 	}
 	found := blame.FindAllStringSubmatch(said, -1)
+	if kind == "killed while they come together" && found == nil && regexp.MustCompile(fmt.Sprintf(`ranks? %d\b`, x.victim*x.each)).MatchString(said) {
+		return ""
+	}
 	if found == nil {
 		return "it names nobody"
 	}
 	for _, m := range found {
-		if m[1] != fmt.Sprint(x.victim) || !regexp.MustCompile(`^(`+kinds[x.kind].why+`)`).MatchString(m[2]) {
+		if m[1] != fmt.Sprint(x.victim*x.each) || !regexp.MustCompile(`^(`+kinds[x.kind].why+`)`).MatchString(m[2]) {
 			return fmt.Sprintf("it names rank %s, %s", m[1], m[2])
 		}
 	}
@@ -308,7 +339,7 @@ func (x trial) resume(n *network, exe, dir string, refs *references) (problems [
 		return []string{fmt.Sprintf("no checkpoint: %v", err)}
 	}
 	steps := int(newest.Step) + 5
-	all, err := n.start(exe, dir, "--out", "run", "--resume", "latest", "--set", fmt.Sprint("train.steps=", steps))
+	all, err := n.start(exe, dir, append(x.sets(), "--out", "run", "--resume", "latest", "--set", fmt.Sprint("train.steps=", steps))...)
 	if err != nil {
 		return []string{err.Error()}
 	}
@@ -318,20 +349,20 @@ func (x trial) resume(n *network, exe, dir string, refs *references) (problems [
 			problems = append(problems, fmt.Sprintf("resumed: rank %d: exit code %d\n%s", i, p.code(), &p.said))
 		}
 	}
-	return append(problems, refs.compare(dir, steps)...)
+	return append(problems, refs.compare(dir, x.each, steps)...)
 }
 
 // references are the parameters of runs that nobody disturbs, of one process.
 type references struct {
 	exe, dir string
 	mu       sync.Mutex
-	of       map[int][]byte // by steps
+	of       map[[2]int][]byte // by ranks a process, and steps
 }
 
 const parameters = "model/model.safetensors"
 
-func (r *references) compare(dir string, steps int) []string {
-	want, err := r.at(steps)
+func (r *references) compare(dir string, each, steps int) []string {
+	want, err := r.at(each, steps)
 	if err != nil {
 		return []string{err.Error()}
 	}
@@ -342,20 +373,21 @@ func (r *references) compare(dir string, steps int) []string {
 	return nil
 }
 
-func (r *references) at(steps int) ([]byte, error) {
+func (r *references) at(each, steps int) ([]byte, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if b, ok := r.of[steps]; ok {
+	key := [2]int{each, steps}
+	if b, ok := r.of[key]; ok {
 		return b, nil
 	}
-	out := fmt.Sprint("whole", steps)
-	p, err := run(r.dir, nil, r.exe, "train", "job.yaml", "--out", out, "--set", fmt.Sprint("train.steps=", steps), "--set", "checkpoint.every=0", "--set", "parallel.transport=auto")
+	out := fmt.Sprint("whole", each, "x", steps)
+	p, err := run(r.dir, nil, r.exe, "train", "job.yaml", "--out", out, "--set", fmt.Sprint("train.steps=", steps), "--set", "checkpoint.every=0", "--set", "parallel.transport=auto", "--set", fmt.Sprint("parallel.ranks=", each*hosts))
 	if err != nil {
 		return nil, err
 	}
 	if !p.wait(patience) || p.code() != 0 {
 		return nil, fmt.Errorf("the undisturbed run: exit code %d\n%s", p.code(), &p.said)
 	}
-	r.of[steps], err = os.ReadFile(filepath.Join(r.dir, out, parameters))
-	return r.of[steps], err
+	r.of[key], err = os.ReadFile(filepath.Join(r.dir, out, parameters))
+	return r.of[key], err
 }
