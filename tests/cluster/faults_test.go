@@ -76,22 +76,27 @@ type trial struct {
 	each   int // ranks of a process
 	stage  int
 	async  bool // checkpoints
+	memory bool // data goes as between processes of a host, which have one kernel here
 }
 
 func newTrial(seed uint64) trial {
 	rng := rand.New(rand.NewPCG(seed, 15))
 	return trial{seed, int(seed % uint64(len(kinds))), rng.IntN(hosts), time.Duration(rng.IntN(400)) * time.Millisecond,
 		[]time.Duration{0, 0, time.Millisecond, 3 * time.Millisecond}[rng.IntN(4)], []float64{0, 0, 0.005, 0.02}[rng.IntN(4)],
-		1 + rng.IntN(2), rng.IntN(4), rng.IntN(2) == 0}
+		1 + rng.IntN(2), rng.IntN(4), rng.IntN(2) == 0, rng.IntN(2) == 0}
 }
 
 func (x trial) String() string {
-	return fmt.Sprintf("seed %d: process %d %s, %v after, %g loss, %v delay, %d ranks each, stage %d, async %v", x.seed, x.victim, kinds[x.kind].name, x.after, x.loss, x.delay, x.each, x.stage, x.async)
+	return fmt.Sprintf("seed %d: process %d %s, %v after, %g loss, %v delay, %d ranks each, stage %d, async %v, by memory %v", x.seed, x.victim, kinds[x.kind].name, x.after, x.loss, x.delay, x.each, x.stage, x.async, x.memory)
 }
 
 // sets are the trial's own settings of the job.
 func (x trial) sets() []string {
-	return []string{"--set", fmt.Sprint("parallel.ranks=", x.each*hosts), "--set", fmt.Sprint("zero.stage=", x.stage), "--set", fmt.Sprint("checkpoint.async=", x.async)}
+	transport := "tcp"
+	if x.memory && kinds[x.kind].name != "two do not hear each other" {
+		transport = "auto"
+	}
+	return []string{"--set", "parallel.transport=" + transport, "--set", fmt.Sprint("parallel.ranks=", x.each*hosts), "--set", fmt.Sprint("zero.stage=", x.stage), "--set", fmt.Sprint("checkpoint.async=", x.async)}
 }
 
 // ranks are those of processes.
