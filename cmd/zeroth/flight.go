@@ -26,7 +26,8 @@ rank was lost, came late or did something else than the others, and when a proce
 gets SIGUSR1, which training survives. This command puts the dumps of one start
 together and says which rank did not reach which operation, and who differs in what.
 
-RUN is a run folder or its folder of dumps; files may come from several hosts.
+RUN is a run folder or its folder of dumps; files may come from several hosts. A dump
+has at most 32 MiB, all together 2 GiB and 65,536 files.
 
 The exit code is 0 if all ranks have done the same, 1 if they parted, 2 if a file is
 no dump.`,
