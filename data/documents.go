@@ -20,13 +20,15 @@ import (
 
 	"zeroth/data/chat"
 	"zeroth/data/jsonread"
+	"zeroth/data/parquet"
 	"zeroth/input"
 )
 
 // Ignored is the target of a position that has no loss.
 const Ignored = -1
 
-// Documents are records of JSON, one a line, plain or compressed with gzip or zstd.
+// Documents are records: of JSON, one a line, plain or compressed with gzip or zstd, or
+// rows of Parquet.
 // Of a document the first Context+1 tokens count. A sample is one document, or several
 // that are packed (see pack), and behind them padding without a loss. Documents are held
 // in memory, five bytes a token.
@@ -121,9 +123,23 @@ func (s Source) newDocReader(tok Tokenizer) (*docReader, error) {
 // key is the name of a record's value.
 func (d *docReader) key(usual string) string { return cmp.Or(d.Keys[usual], usual) }
 
-// example makes one of a line.
-func (d *docReader) example(e partEncoder, line []byte) (x example) {
-	record, err := jsonread.Parse(line)
+// columns are the keys of a record that are read.
+func (d *docReader) columns() []string {
+	switch d.Format {
+	case "chat":
+		return []string{d.key("messages")}
+	case "prompt":
+		return []string{d.key("prompt"), d.key("completion")}
+	}
+	return []string{d.key("text")}
+}
+
+// example makes one of a record.
+func (d *docReader) example(e partEncoder, l line) (x example) {
+	record, err := l.record, l.wrong
+	if l.text != nil {
+		record, err = jsonread.Parse(l.text)
+	}
 	if err != nil {
 		return example{err: err}
 	}
@@ -224,7 +240,23 @@ func (d *documents) add(x example, context int, n *counts) {
 type line struct {
 	file   string
 	number int
-	text   []byte
+	text   []byte         // of JSON; nil: there is
+	record jsonread.Value // instead, of a row,
+	wrong  error          // or why not
+}
+
+// size is about the bytes of it.
+func (l line) size() int { return len(l.text) + sizeOf(l.record) }
+
+func sizeOf(v jsonread.Value) int {
+	n := 8 + len(v.Text)
+	for _, x := range v.Items {
+		n += sizeOf(x)
+	}
+	for _, p := range v.Pairs {
+		n += sizeOf(p.Value)
+	}
+	return n
 }
 
 // batch is lines that are encoded at once.
@@ -246,7 +278,7 @@ func (d *docReader) read(ctx context.Context, all *documents, files []file, memo
 			e := d.tok.parts()
 			for b := range work {
 				for _, l := range b.lines {
-					b.examples = append(b.examples, d.example(e, l.text))
+					b.examples = append(b.examples, d.example(e, l))
 				}
 				close(b.done)
 			}
@@ -254,7 +286,7 @@ func (d *docReader) read(ctx context.Context, all *documents, files []file, memo
 	}
 	var reading error
 	wg.Go(func() {
-		reading = readLines(ctx, files, m, func(b *batch) { order <- b; work <- b })
+		reading = d.readLines(ctx, files, m, func(b *batch) { order <- b; work <- b })
 		close(work)
 		close(order)
 	})
@@ -297,8 +329,8 @@ func bare(err error) error {
 // batchBytes is about how much is encoded at once.
 const batchBytes = 1 << 18
 
-// readLines hands out the lines of files that are not blank.
-func readLines(ctx context.Context, files []file, m *meter, emit func(*batch)) error {
+// readLines hands out the lines of files that are not blank, and their rows.
+func (d *docReader) readLines(ctx context.Context, files []file, m *meter, emit func(*batch)) error {
 	b, size := &batch{done: make(chan struct{})}, 0
 	flush := func() {
 		if len(b.lines) > 0 {
@@ -307,9 +339,10 @@ func readLines(ctx context.Context, files []file, m *meter, emit func(*batch)) e
 		b, size = &batch{done: make(chan struct{})}, 0
 	}
 	for _, f := range files {
-		err := eachLine(ctx, f, func(number int, text []byte) {
-			b.lines = append(b.lines, line{f.path, number, text})
-			if size += len(text); size >= batchBytes {
+		err := d.eachLine(ctx, f, func(l line) {
+			l.file = f.path
+			b.lines = append(b.lines, l)
+			if size += l.size(); size >= batchBytes {
 				flush()
 			}
 		})
@@ -322,8 +355,8 @@ func readLines(ctx context.Context, files []file, m *meter, emit func(*batch)) e
 	return ctx.Err()
 }
 
-// eachLine reads a file, whatever it is compressed with.
-func eachLine(ctx context.Context, f file, tell func(number int, text []byte)) error {
+// eachLine reads a file, of rows or of lines whatever they are compressed with.
+func (d *docReader) eachLine(ctx context.Context, f file, tell func(line)) error {
 	h, err := input.Open(f.path, math.MaxInt64)
 	if err != nil {
 		return err
@@ -332,6 +365,10 @@ func eachLine(ctx context.Context, f file, tell func(number int, text []byte)) e
 	head := bufio.NewReaderSize(h, 1<<20)
 	var r io.Reader = head
 	switch magic, _ := head.Peek(4); {
+	case string(magic) == "PAR1":
+		return parquet.Rows(ctx, h, f.size, d.columns(), func(row int, record jsonread.Value, wrong error) {
+			tell(line{number: row, record: record, wrong: wrong})
+		})
 	case strings.HasPrefix(string(magic), "\x1f\x8b"):
 		z, err := gzip.NewReader(head)
 		if err != nil {
@@ -352,7 +389,7 @@ func eachLine(ctx context.Context, f file, tell func(number int, text []byte)) e
 	for lines.Scan() && ctx.Err() == nil {
 		n++
 		if text := lines.Bytes(); len(strings.TrimSpace(string(text[:min(len(text), 64)]))) > 0 || len(text) > 64 {
-			tell(n, append([]byte(nil), text...))
+			tell(line{number: n, text: append([]byte(nil), text...)})
 		}
 	}
 	if err := lines.Err(); errors.Is(err, bufio.ErrTooLong) {

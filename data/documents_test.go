@@ -181,8 +181,8 @@ func TestBrokenDocuments(t *testing.T) {
 			t.Errorf("%q: %v, want %s", line, err, want)
 		}
 	}
-	dir := tree(t, map[string]string{"a.jsonl": strings.Repeat("x\n", 50), "cut.gz": "\x1f\x8b\x08\x00", "list.json": "[\n{}]", "p": "PAR1xxxx", "short.jsonl": records(t, map[string]string{"text": "a"})})
-	for file, want := range map[string]string{"a.jsonl": "a.jsonl:20: no JSON", "cut.gz": "unexpected EOF", "list.json": "an array of JSON, not a record a line", "p": "a parquet file, not lines of JSON",
+	dir := tree(t, map[string]string{"a.jsonl": strings.Repeat("x\n", 50), "cut.gz": "\x1f\x8b\x08\x00", "list.json": "[\n{}]", "p": "PAR1xxxxyyyyzzzz", "short.jsonl": records(t, map[string]string{"text": "a"})})
+	for file, want := range map[string]string{"a.jsonl": "a.jsonl:20: no JSON", "cut.gz": "unexpected EOF", "list.json": "an array of JSON, not a record a line", "p": "p: it does not end as a parquet file does",
 		"short.jsonl": "make the batch smaller; 1 documents have nothing to learn from within that length and are left out"} {
 		_, err := Open(t.Context(), Source{Documents: Documents{Files: []string{file}, Format: "text"}, Dir: dir, Tokenizer: "bytes", Context: 4})
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -197,6 +197,51 @@ func TestBrokenDocuments(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Open(t.Context(), s); err == nil || !strings.Contains(err.Error(), "more than the 100 bytes of memory that are free") {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestParquetDocuments: rows are the documents that lines of the same records are, in
+// every format, and beside them; broken rows are named by their number.
+func TestParquetDocuments(t *testing.T) {
+	read := func(name string) []byte {
+		raw, err := os.ReadFile("parquet/testdata/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return raw
+	}
+	var expect map[string]any
+	if err := json.Unmarshal(read("expect.json"), &expect); err != nil {
+		t.Fatal(err)
+	}
+	var texts []any
+	for _, row := range expect["plain"].([]any) {
+		r := row.(map[string]any)
+		texts = append(texts, map[string]any{"id": r["id"], "text": r["text"], "messages": r["messages"]})
+	}
+	dir := tree(t, map[string]string{"rows.jsonl": records(t, texts...), "rows.parquet": string(read("zstd.parquet")), "polars.pq": string(read("polars.parquet"))})
+	ownFolder(t, filepath.Join(dir, "tok"), "qwen", map[string]string{"chat_template.jinja": chatML})
+	for _, d := range []Documents{
+		{Format: "text"}, {Format: "text", Pack: true}, {Format: "prompt", Keys: map[string]string{"prompt": "text", "completion": "text"}},
+	} {
+		var sums []string
+		for _, file := range []string{"rows.jsonl", "rows.parquet", "polars.pq"} {
+			d.Files = []string{file}
+			set := open(t, Source{Documents: d, Dir: dir, Tokenizer: "tok", Context: 40})
+			sums = append(sums, fmt.Sprint(set.Fingerprint, set.Tokens, set.Notes))
+		}
+		if sums[0] != sums[1] || sums[0] != sums[2] {
+			t.Errorf("%+v: %q", d, sums)
+		}
+	}
+	_, err := Open(t.Context(), Source{Documents: Documents{Files: []string{"rows.parquet"}, Format: "chat"}, Dir: dir, Tokenizer: "tok", Context: 40})
+	_, same := Open(t.Context(), Source{Documents: Documents{Files: []string{"rows.jsonl"}, Format: "chat"}, Dir: dir, Tokenizer: "tok", Context: 40})
+	if err == nil || same == nil || strings.ReplaceAll(err.Error(), "rows.parquet", "rows.jsonl") != same.Error() || !strings.Contains(err.Error(), `rows.parquet:11: "messages" is not a list of messages`) {
+		t.Errorf("%v\nof lines: %v", err, same)
+	}
+	_, err = Open(t.Context(), Source{Documents: Documents{Files: []string{"rows.*"}, Format: "text", Keys: map[string]string{"text": "body"}}, Dir: dir, Tokenizer: "bytes", Context: 40})
+	if err == nil || !strings.Contains(err.Error(), `rows.parquet: it has no column "body"; it has "text", "maybe"`) {
 		t.Errorf("%v", err)
 	}
 }

@@ -33,7 +33,7 @@ var formats = []struct{ magic, ext, what, advice string }{
 	{"7z\xbc\xaf\x27\x1c", ".7z", "a 7z archive", "unpack it"},
 	{"PK\x03\x04", ".zip", "a zip archive", "unpack it"},
 	{"PK\x05\x06", ".npz", "a zip archive", "unpack it"},
-	{"PAR1", ".parquet", "a parquet file", "write its column of text into a text file first"},
+	{"PAR1", ".parquet", "a parquet file", jsonAdvice},
 	{"ARROW1\x00\x00", ".arrow", "an Arrow file", "write its column of text into a text file first"},
 	{"\x93NUMPY", ".npy", "a NumPy array", "write its elements alone, by array.tofile(FILE), and give that as data.tokens"},
 	{"\x89HDF\r\n\x1a\n", ".h5", "an HDF5 file", "write its elements alone into a file"},
@@ -81,16 +81,12 @@ func checkKind(key, path string) error {
 	return notText(path, head)
 }
 
-// notRecords refuses files that are no lines of JSON, compressed or not.
+// notRecords refuses files that are no lines of JSON, compressed or not, nor Parquet.
 func notRecords(path string, head []byte) error {
 	for _, f := range formats {
 		packed := strings.HasPrefix(f.what, "compressed with gzip") || strings.HasPrefix(f.what, "compressed with zstd")
-		if f.magic != "" && bytes.HasPrefix(head, []byte(f.magic)) && !packed {
-			advice := f.advice
-			if f.magic == "PAR1" {
-				advice = "write its rows as lines of JSON"
-			}
-			return fmt.Errorf("%s is %s, not lines of JSON; %s", path, f.what, advice)
+		if f.magic != "" && bytes.HasPrefix(head, []byte(f.magic)) && !packed && f.magic != "PAR1" {
+			return fmt.Errorf("%s is %s, not lines of JSON; %s", path, f.what, f.advice)
 		}
 	}
 	if text := bytes.TrimLeft(head, " \t\r\n"); len(text) > 0 && text[0] == '[' {

@@ -53,7 +53,7 @@ func TestFilesAreNamed(t *testing.T) {
 		{"gz.txt", gz, "compressed with gzip", "compressed with gzip"},
 		{"zst.txt", zst, "compressed with zstd", "compressed with zstd"},
 		{"x.parquet", text, "a parquet file", "a parquet file"},
-		{"parquet.txt", "PAR1\x15\x04\x15" + text + "PAR1", "a parquet file; write its column of text", "a parquet file"},
+		{"parquet.txt", "PAR1\x15\x04\x15" + text + "PAR1", "a parquet file; give it as data.documents", "a parquet file"},
 		{"lines.JSONL", text, "a file of JSON records, one a line", "a file of JSON records"},
 		{"lines.txt", "{\"text\": \"to be\"}\n{\"text\": \"or not\"}\n", "a file of JSON records", "is text"},
 		{"long.txt", "{\"text\": \"" + strings.Repeat("to be ", 9999) + "\"}\n{}", "a file of JSON records", "is text"},

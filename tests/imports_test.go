@@ -21,7 +21,7 @@ import (
 // package imports packages of lower lines, and of its own line those that an
 // arrow leads to.
 var table = [][]string{
-	{"input", "device", "shard", "data → data/chat data/jsonread data/tokenizer input", "data/chat → data/jsonread", "data/tokenizer → data/jsonread", "data/jsonread", "device/cuda/driver", "job/machine → device/cuda/driver", "job/launch", "job/show", "job/testjob"},
+	{"input", "device", "shard", "data → data/chat data/jsonread data/parquet data/tokenizer input", "data/chat → data/jsonread", "data/parquet → data/jsonread", "data/tokenizer → data/jsonread", "data/jsonread", "device/cuda/driver", "job/machine → device/cuda/driver", "job/launch", "job/show", "job/testjob"},
 	{"device/cuda → device/cpu/kernel device/cuda/kernel", "device/cuda/kernel", "device/cuda/fake",
 		"device/cpu → device/cpu/kernel", "device/dry", "device/cpu/kernel", "device/cpu/kernel/gen", "checkpoint → checkpoint/safetensors checkpoint/scan checkpoint/vfs",
 		"checkpoint/safetensors → checkpoint/scan checkpoint/vfs", "checkpoint/scan", "checkpoint/vfs"},

@@ -59,7 +59,7 @@ func (c *Config) fields() []field {
 
 		{"data.text", patterns{texts{&d.Text}}, "", "none", "list of text files or patterns; ** is any folders, ${GOROOT} and other variables are filled in"},
 		{"data.tokens", patterns{texts{&d.Tokens}}, "", "none", "list of token files as llm.c or nanoGPT write them, or nothing but ids; instead of text"},
-		{"data.documents", sources{patterns{texts{&d.Documents}}, &d.Weights}, "", "none", "list of files of JSON records, one a line, plain or compressed with gzip or zstd; instead of text. With weights, {path: a.jsonl, weight: 0.7}, each is that part of the samples"},
+		{"data.documents", sources{patterns{texts{&d.Documents}}, &d.Weights}, "", "none", "list of files of records: JSON, one a line, plain or compressed with gzip or zstd, or Parquet; instead of text. With weights, {path: a.jsonl, weight: 0.7}, each is that part of the samples"},
 		{"data.format", choice{&d.Format, formats}, "text", "", "text | prompt | chat: what a record of documents has, and which of its tokens are learned"},
 		{"data.keys.text", text{&d.Keys.Text}, "text", "", "key of a record's text"},
 		{"data.keys.prompt", text{&d.Keys.Prompt}, "prompt", "", "key of a record's prompt"},

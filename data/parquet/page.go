@@ -1,0 +1,355 @@
+package parquet
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/s2"
+	"github.com/klauspost/compress/zstd"
+)
+
+// chunk is where the pages of a column are in the file.
+type chunk struct {
+	codec       int
+	start, size int64
+	values      int64 // nulls among them
+}
+
+var codecs = map[int]string{0: "none", 1: "snappy", 2: "gzip", 3: "LZO", 4: "brotli", 5: "LZ4", 6: "zstd", 7: "LZ4_RAW"}
+
+// cell is a value of a column, or that there is none, with its levels.
+type cell struct {
+	rep, def int
+	text     string
+}
+
+// column reads the chunks of a column.
+type column struct {
+	file io.ReaderAt
+	node *node
+	chunk
+	at, end int64
+	left    int64 // values to come in the chunk
+	dict    []string
+
+	inPage     int // values to come in the page
+	reps, defs hybrid
+	values     values
+
+	raw, page []byte
+	zstd      *zstd.Decoder
+	gzip      *gzip.Reader
+	ahead     cell // if has
+	has       bool
+}
+
+// open begins a chunk.
+func (c *column) open(k chunk) {
+	c.chunk, c.at, c.end, c.left = k, k.start, k.start+k.size, k.values
+	c.dict, c.inPage, c.has = nil, 0, false
+}
+
+// peek is the next cell; false where the chunk has no more.
+func (c *column) peek() (*cell, bool, error) {
+	if c.has {
+		return &c.ahead, true, nil
+	}
+	for c.inPage == 0 {
+		if c.left == 0 {
+			return nil, false, nil
+		}
+		if err := c.nextPage(); err != nil {
+			return nil, false, fmt.Errorf("column %q: %w", c.node.path, err)
+		}
+	}
+	c.inPage--
+	c.left--
+	if err := c.fill(&c.ahead); err != nil {
+		return nil, false, fmt.Errorf("column %q: %w", c.node.path, err)
+	}
+	c.has = true
+	return &c.ahead, true, nil
+}
+
+func (c *column) fill(x *cell) (err error) {
+	*x = cell{}
+	if c.node.rep > 0 {
+		x.rep, err = c.reps.next()
+	}
+	if c.node.def > 0 && err == nil {
+		x.def, err = c.defs.next()
+	}
+	if err != nil || x.rep > c.node.rep || x.def > c.node.def {
+		return errors.Join(fmt.Errorf("levels %d and %d, of %d and %d", x.rep, x.def, c.node.rep, c.node.def), err)
+	}
+	if x.def == c.node.def {
+		x.text, err = c.values.next()
+	}
+	return err
+}
+
+// pageHeader is what a page says of itself.
+type pageHeader struct {
+	kind, size, packed     int // bytes unpacked and in the file
+	crc                    int64
+	checked                bool
+	values, encoding       int
+	repBytes, defBytes     int // of kind pageV2
+	plain                  bool
+	defEncoding, repEncode int
+}
+
+const (
+	pageV1         = 0
+	pageIndex      = 1
+	pageDictionary = 2
+	pageV2         = 3
+)
+
+// headerBytes is what a page's header has usually; it may have statistics, and more.
+const headerBytes, mostHeader = 4 << 10, 16 << 20
+
+// header reads the next page's, and goes behind it.
+func (c *column) header() (h pageHeader, err error) {
+	for n := int64(headerBytes); ; n *= 16 {
+		n = min(n, c.end-c.at, mostHeader)
+		c.raw = sized(c.raw, int(n))
+		if _, err := c.file.ReadAt(c.raw, c.at); err != nil {
+			return h, err
+		}
+		h = pageHeader{}
+		d := decoder{b: c.raw}
+		h.read(&d)
+		if d.err == nil {
+			c.at += int64(len(c.raw) - len(d.b))
+			return h, nil
+		}
+		if !d.short || n == c.end-c.at || n == mostHeader {
+			return h, fmt.Errorf("the header of a page: %w", d.err)
+		}
+	}
+}
+
+func (h *pageHeader) read(d *decoder) {
+	d.fields(kindStruct, func(id int, kind byte) bool {
+		switch id {
+		case 1:
+			h.kind = d.small(kind)
+		case 2:
+			h.size = d.small(kind)
+		case 3:
+			h.packed = d.small(kind)
+		case 4:
+			h.crc, h.checked = d.int(kind), true
+		case 5:
+			h.readData(d, kind, map[int]*int{1: &h.values, 2: &h.encoding, 3: &h.defEncoding, 4: &h.repEncode})
+		case 7:
+			h.readData(d, kind, map[int]*int{1: &h.values, 2: &h.encoding})
+		case 8:
+			h.readData(d, kind, map[int]*int{1: &h.values, 4: &h.encoding, 5: &h.defBytes, 6: &h.repBytes})
+		default:
+			return false
+		}
+		return true
+	})
+}
+
+func (h *pageHeader) readData(d *decoder, kind byte, into map[int]*int) {
+	d.fields(kind, func(id int, kind byte) bool {
+		if id == 7 && kind == kindFalse { // of pageV2: is_compressed
+			h.plain = true
+		}
+		to := into[id]
+		if to != nil {
+			*to = d.small(kind)
+		}
+		return to != nil
+	})
+}
+
+// nextPage makes the next page of values ready; a dictionary before it is kept.
+func (c *column) nextPage() error {
+	if c.at >= c.end {
+		return fmt.Errorf("%d values are missing", c.left)
+	}
+	h, err := c.header()
+	if err != nil {
+		return err
+	}
+	if h.size < 0 || h.size > maxPage || h.packed < 0 || h.packed > maxPage {
+		return fmt.Errorf("a page of %d bytes, %d in the file; at most %d are read", h.size, h.packed, maxPage)
+	}
+	if int64(h.packed) > c.end-c.at {
+		return errEnds
+	}
+	c.raw = sized(c.raw, h.packed)
+	if _, err := c.file.ReadAt(c.raw, c.at); err != nil {
+		return err
+	}
+	c.at += int64(h.packed)
+	if h.checked && uint32(h.crc) != crc32.ChecksumIEEE(c.raw) {
+		return fmt.Errorf("a page at byte %d is damaged: its checksum is another", c.at-int64(h.packed))
+	}
+	if h.values < 0 || h.values > maxValues {
+		return fmt.Errorf("a page of %d values; at most %d are read", h.values, maxValues)
+	}
+	switch h.kind {
+	case pageV1:
+		return c.dataV1(&h)
+	case pageV2:
+		return c.dataV2(&h)
+	case pageDictionary:
+		return c.dictionary(&h)
+	case pageIndex:
+		return nil
+	}
+	return fmt.Errorf("a page of the unknown kind %d", h.kind)
+}
+
+func (c *column) dataV1(h *pageHeader) error {
+	if err := c.unpack(c.raw, h.size, false); err != nil {
+		return err
+	}
+	b, err := c.page, error(nil)
+	for _, l := range []struct {
+		level, encoding int
+		to              *hybrid
+	}{{c.node.rep, h.repEncode, &c.reps}, {c.node.def, h.defEncoding, &c.defs}} {
+		if l.level == 0 {
+			continue
+		}
+		if l.encoding != runLength {
+			return fmt.Errorf("levels in encoding %d are not read", l.encoding)
+		}
+		var own []byte
+		if own, b, err = prefixed(b); err != nil {
+			return err
+		}
+		*l.to = hybrid{b: own, width: levelBits(l.level)}
+	}
+	return c.begin(h, b)
+}
+
+func (c *column) dataV2(h *pageHeader) error {
+	if h.repBytes < 0 || h.defBytes < 0 || h.repBytes > len(c.raw) || h.defBytes > len(c.raw)-h.repBytes || h.repBytes+h.defBytes > h.size {
+		return errEnds
+	}
+	levels := h.repBytes + h.defBytes
+	if err := c.unpack(c.raw[levels:], h.size-levels, h.plain); err != nil {
+		return err
+	}
+	own := append([]byte(nil), c.raw[:levels]...) // raw is the next header's
+	c.reps = hybrid{b: own[:h.repBytes], width: levelBits(c.node.rep)}
+	c.defs = hybrid{b: own[h.repBytes:], width: levelBits(c.node.def)}
+	return c.begin(h, c.page)
+}
+
+// begin reads a page's values from b on.
+func (c *column) begin(h *pageHeader, b []byte) (err error) {
+	if int64(h.values) > c.left {
+		return fmt.Errorf("a page of %d values where %d are left", h.values, c.left)
+	}
+	c.inPage = h.values
+	c.values, err = c.newValues(h.encoding, b, h.values)
+	return err
+}
+
+func (c *column) dictionary(h *pageHeader) error {
+	if c.dict != nil || h.encoding != plain && h.encoding != plainDictionary || h.size > maxDictionary || h.values > h.size || physical(c.node.physical) == boolean {
+		return fmt.Errorf("a dictionary of %d values and %d bytes in encoding %d, or a second one; at most %d bytes are read", h.values, h.size, h.encoding, maxDictionary)
+	}
+	if err := c.unpack(c.raw, h.size, false); err != nil {
+		return err
+	}
+	v := plains{b: c.page, n: c.node}
+	c.dict = make([]string, h.values)
+	for i := range c.dict {
+		var err error
+		if c.dict[i], err = v.next(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unpack makes a page of so many bytes of b. More than that is never made.
+func (c *column) unpack(b []byte, size int, plain bool) (err error) {
+	c.page = sized(c.page, size)
+	codec := c.codec
+	if plain || size == 0 && len(b) == 0 {
+		codec = 0
+	}
+	switch codec {
+	case 0:
+		if len(b) != size {
+			return fmt.Errorf("a page of %d bytes has %d", size, len(b))
+		}
+		copy(c.page, b)
+	case 1:
+		n, err := s2.DecodedLen(b)
+		if err != nil || n != size {
+			return fmt.Errorf("a page of %d bytes unpacks to %d: %w", size, n, errors.Join(err, errEnds))
+		}
+		_, err = s2.Decode(c.page, b)
+		return err
+	case 2:
+		if c.gzip == nil {
+			c.gzip = new(gzip.Reader)
+		}
+		if err := c.gzip.Reset(bytes.NewReader(b)); err != nil {
+			return err
+		}
+		return whole(c.gzip, c.page)
+	case 6:
+		if c.zstd == nil {
+			if c.zstd, err = zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxPage)); err != nil {
+				return err
+			}
+		}
+		if err := c.zstd.Reset(bytes.NewReader(b)); err != nil {
+			return err
+		}
+		return whole(c.zstd, c.page)
+	default:
+		return fmt.Errorf("it is compressed with %s, which is not read; write it with zstd, gzip, snappy or none", name(codecs, codec))
+	}
+	return nil
+}
+
+func name(names map[int]string, i int) string {
+	if s, ok := names[i]; ok {
+		return s
+	}
+	return fmt.Sprintf("codec %d", i)
+}
+
+// whole reads exactly a page.
+func whole(r io.Reader, page []byte) error {
+	if _, err := io.ReadFull(r, page); err != nil {
+		return err
+	}
+	var more [1]byte
+	if n, err := io.ReadFull(r, more[:]); n > 0 || err != io.EOF {
+		return errors.Join(fmt.Errorf("a page of %d bytes unpacks to more", len(page)), err)
+	}
+	return nil
+}
+
+// sized is b with n bytes.
+func sized(b []byte, n int) []byte {
+	if cap(b) < n {
+		return make([]byte, n)
+	}
+	return b[:n]
+}
+
+// close frees decoders.
+func (c *column) close() {
+	if c.zstd != nil {
+		c.zstd.Close()
+	}
+}

@@ -1,0 +1,282 @@
+package parquet
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"reflect"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/klauspost/compress/zstd"
+
+	"zeroth/data/jsonread"
+)
+
+// plainOf is a value as encoding/json makes them.
+func plainOf(t *testing.T, v jsonread.Value) any {
+	t.Helper()
+	switch v.Kind {
+	case jsonread.String:
+		return v.Text
+	case jsonread.Bool:
+		return v.True
+	case jsonread.Number:
+		return json.Number(v.Text)
+	case jsonread.Array:
+		all := []any{}
+		for _, x := range v.Items {
+			all = append(all, plainOf(t, x))
+		}
+		return all
+	case jsonread.Object:
+		all := map[string]any{}
+		for _, p := range v.Pairs {
+			all[p.Key] = plainOf(t, p.Value)
+		}
+		return all
+	case jsonread.Null:
+		return nil
+	}
+	t.Fatalf("a value of kind %v", v.Kind)
+	return nil
+}
+
+// rowsOf reads columns of a fixture.
+func rowsOf(t *testing.T, raw []byte, names ...string) (rows []any, err error) {
+	t.Helper()
+	err = Rows(t.Context(), bytes.NewReader(raw), int64(len(raw)), names, func(row int, v jsonread.Value, wrong error) {
+		if wrong != nil || row != len(rows)+1 {
+			t.Fatalf("row %d after %d: %v", row, len(rows), wrong)
+		}
+		rows = append(rows, plainOf(t, v))
+	})
+	return rows, err
+}
+
+func fixture(t testing.TB, name string) []byte {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join("testdata", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
+}
+
+// TestFixtures compares every column of every fixture with what its writer read of it:
+// all codecs, both kinds of pages, all encodings, lists of three writers.
+func TestFixtures(t *testing.T) {
+	d := json.NewDecoder(bytes.NewReader(fixture(t, "expect.json")))
+	d.UseNumber()
+	var expect map[string]any
+	if err := d.Decode(&expect); err != nil {
+		t.Fatal(err)
+	}
+	plain := expect["plain"].([]any)
+	for name, x := range expect {
+		want, own := x.([]any)
+		if !own {
+			want = expect[x.(string)].([]any)
+		}
+		var all []string
+		like := plain
+		if len(want) > 0 {
+			like = want
+		}
+		for key := range like[0].(map[string]any) {
+			all = append(all, key)
+		}
+		slices.Sort(all)
+		got, err := rowsOf(t, fixture(t, name+".parquet"), all...)
+		if err != nil || len(got) != len(want) {
+			t.Errorf("%s: %d rows, want %d: %v", name, len(got), len(want), err)
+			continue
+		}
+		for i := range want {
+			if !reflect.DeepEqual(got[i], want[i]) {
+				t.Fatalf("%s: row %d is\n%v, want\n%v", name, i+1, got[i], want[i])
+			}
+		}
+		for _, key := range all { // each by itself
+			one, err := rowsOf(t, fixture(t, name+".parquet"), key)
+			if err != nil || len(one) != len(want) {
+				t.Fatalf("%s: column %s: %v", name, key, err)
+			}
+			for i := range want {
+				if w := want[i].(map[string]any)[key]; !reflect.DeepEqual(one[i].(map[string]any)[key], w) {
+					t.Fatalf("%s: row %d has %s %v, want %v", name, i+1, key, one[i], w)
+				}
+			}
+		}
+	}
+}
+
+// TestLongDeltas has many blocks of differences, also negative ones.
+func TestLongDeltas(t *testing.T) {
+	words := []string{"", "a", "ab", "abc", "Grüße", "naïve ☃", strings.Repeat("x", 90), "abcdabcdabcd"}
+	got, err := rowsOf(t, fixture(t, "long.parquet"), "text", "id")
+	if err != nil || len(got) != 3000 {
+		t.Fatal(len(got), err)
+	}
+	for i, row := range got {
+		text := words[i%len(words)]
+		if i%3 > 0 {
+			text += fmt.Sprint(i)
+		}
+		want := map[string]any{"text": strings.Repeat(text, i%5), "id": json.Number(fmt.Sprint(i * 7919 % 100_003 * (1 - i%2*2)))}
+		if !reflect.DeepEqual(row, want) {
+			t.Fatalf("row %d is %v, want %v", i+1, row, want)
+		}
+	}
+}
+
+// TestRefusals: what is not read is named.
+func TestRefusals(t *testing.T) {
+	raw := fixture(t, "plain.parquet")
+	cut := raw[:len(raw)-20]
+	for _, c := range []struct {
+		what string
+		raw  []byte
+		name string
+		want string
+	}{
+		{"brotli", fixture(t, "brotli.parquet"), "text", `column "text": it is compressed with brotli, which is not read; write it with zstd, gzip, snappy or none`},
+		{"dates", fixture(t, "dates.parquet"), "when", `column "when" holds dates, decimals or another kind`},
+		{"a map", fixture(t, "map.parquet"), "map", ""}, // a list of keys and values, as any repeated group
+		{"split bytes", fixture(t, "split.parquet"), "text", "values of physical type 5 in encoding 9 are not read"},
+		{"no column", raw, "txt", `it has no column "txt"; it has "text", "maybe", "id", "small"`},
+		{"cut", cut, "text", "does not end as a parquet file does"},
+		{"short", []byte("PAR1"), "text", "4 bytes are no parquet file"},
+		{"encrypted", append([]byte("PAR1\x00\x00\x00\x00"), "\x00\x00\x00\x00PARE"...), "text", "encrypted"},
+		{"a long footer", append([]byte("PAR1xxxx"), "\xff\xff\xff\x7fPAR1"...), "text", "a footer of 2147483647 bytes in a file of 16"},
+	} {
+		_, err := rowsOf(t, c.raw, c.name)
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %s", c.what, err, c.want)
+		}
+	}
+}
+
+// TestFlippedBits flips bits: nothing panics or takes much memory, and where pages have
+// checksums nothing else than the rows there are is read of a page without an error.
+func TestFlippedBits(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	for _, name := range []string{"v2-snappy", "snappy", "gzip", "zstd", "delta", "polars", "duckdb", "many"} {
+		raw := fixture(t, name+".parquet")
+		names := []string{"text"}
+		if name != "many" {
+			names = []string{"text", "maybe", "id", "messages"}
+		}
+		want := digest(t, raw, names)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		for range 150 {
+			bad := slices.Clone(raw)
+			at := 4 + rng.IntN(len(bad)-12)
+			bad[at] ^= 1 << rng.IntN(8)
+			got := digest(t, bad, names)
+			pages := len(raw) - 8 - int(binary.LittleEndian.Uint32(raw[len(raw)-8:]))
+			if summed := strings.HasSuffix(name, "snappy"); summed && got != want && !strings.HasPrefix(got, "error") && at < pages {
+				t.Errorf("%s: byte %d flipped, and other rows", name, at)
+			}
+		}
+		runtime.ReadMemStats(&after)
+		if took := after.TotalAlloc - before.TotalAlloc; took > 4<<30 {
+			t.Errorf("%s: %d bytes were allocated", name, took)
+		}
+	}
+}
+
+// digest is of the rows, or the error.
+func digest(t *testing.T, raw []byte, names []string) string {
+	t.Helper()
+	h := fnv.New64()
+	err := Rows(t.Context(), bytes.NewReader(raw), int64(len(raw)), names, func(row int, v jsonread.Value, wrong error) {
+		fmt.Fprint(h, v, wrong)
+	})
+	if err != nil {
+		return "error: " + err.Error()
+	}
+	return fmt.Sprintf("%x", h.Sum64())
+}
+
+// TestLimits: what a file says of itself is compared with limits before memory is taken.
+func TestLimits(t *testing.T) {
+	var v values
+	var err error
+	c := &column{node: &node{element: element{physical: int(byteArray), converted: -1, logic: -1}}}
+	if _, err = c.newValues(deltaLengthBytes, []byte{0x80, 1, 4, 0xff, 0xff, 0xff, 0xff, 7, 0}, 100); err == nil {
+		t.Error("more lengths than values")
+	}
+	if v, err = c.newValues(deltaBytes, []byte{0x80, 1, 4, 1, 10, 0x80, 1, 4, 1, 0}, 100); err == nil {
+		if _, err = v.next(); err == nil {
+			t.Error("a text begins with more than the one before it has")
+		}
+	}
+	for _, h := range []hybrid{{b: []byte{}, width: 1}, {b: []byte{2}, width: 9}, {b: []byte{0xff, 0xff, 0xff, 0xff, 0xff, 1}, width: 1}, {b: []byte{3}, width: 33}} {
+		if _, err := h.next(); !errors.Is(err, errEnds) {
+			t.Errorf("%+v: %v", h, err)
+		}
+	}
+	d := decoder{b: []byte{0x19, 0xfc, 0xff, 0xff, 0xff, 0xff, 7}}
+	d.fields(kindStruct, func(_ int, kind byte) bool { d.list(kind, func(byte) { t.Error("an item") }); return true })
+	if !d.short {
+		t.Error("a list of more items than bytes")
+	}
+	deep := decoder{b: bytes.Repeat([]byte{0x1c}, 1000)}
+	deep.skip(kindStruct)
+	if deep.err == nil || !strings.Contains(deep.err.Error(), "more than 32 deep") {
+		t.Errorf("%v", deep.err)
+	}
+	page := &column{page: nil, chunk: chunk{codec: 6}}
+	e, err := zstd.NewWriter(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	zeros := e.EncodeAll(make([]byte, 1<<20), nil)
+	if err := page.unpack(zeros, 10, false); err == nil || !strings.Contains(err.Error(), "unpacks to more") {
+		t.Errorf("%v", err)
+	}
+	if err := page.unpack(zeros, 1<<20, false); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCancelled(t *testing.T) {
+	raw := fixture(t, "plain.parquet")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	n, why := 0, errors.New("enough")
+	err := Rows(ctx, bytes.NewReader(raw), int64(len(raw)), []string{"text"}, func(int, jsonread.Value, error) {
+		if n++; n == 3 {
+			cancel(why)
+		}
+	})
+	if n != 3 || err != why {
+		t.Errorf("%d rows, %v", n, err)
+	}
+}
+
+func FuzzRows(f *testing.F) {
+	for _, name := range []string{"many", "polars", "duckdb", "split", "brotli"} {
+		f.Add(fixture(f, name+".parquet"))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		rows := 0
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		_ = Rows(ctx, bytes.NewReader(raw), int64(len(raw)), []string{"text"}, func(int, jsonread.Value, error) {
+			if rows++; rows > 10_000 {
+				cancel()
+			}
+		})
+	})
+}
