@@ -3,6 +3,7 @@ package device
 import (
 	"fmt"
 	"math"
+	"unsafe"
 )
 
 // The host's conversions between float32 and 16-bit elements, for what passes
@@ -50,8 +51,12 @@ func WideF16(h uint16) float32 {
 }
 
 // Narrow rounds float32 elements to a type, in place, and returns them as a buffer:
-// of 16 bits they are the first half of the memory.
+// of 16 bits they are the first half of the memory, coded ones its beginning, but for
+// a single one, which has memory of its own.
 func Narrow(s []float32, t DType) Buffer {
+	if t.Coded() {
+		return encoded(s, t)
+	}
 	round := map[DType]func(float32) uint16{BF16: RoundBF16, F16: RoundF16}[t]
 	b := half(s, t, 0)
 	if t == F32 {
@@ -65,12 +70,58 @@ func Narrow(s []float32, t DType) Buffer {
 }
 
 // Narrowed is where Widen expects len(s) elements of a type: of 16 bits the second
-// half of the memory.
-func Narrowed(s []float32, t DType) Buffer { return half(s, t, 1) }
+// half of the memory, coded ones its end; a single one takes the memory of two.
+func Narrowed(s []float32, t DType) Buffer {
+	if !t.Coded() {
+		return half(s, t, 1)
+	}
+	all := s[:max(len(s), t.Bytes(len(s))/4)]
+	return Buffer{Type: t, Host: true, N: len(s), Ptr: unsafe.Pointer(unsafe.SliceData(all[len(all)-t.Bytes(len(s))/4:]))}
+}
+
+// encoded codes elements block by block, each before its place is written over.
+func encoded(s []float32, t DType) Buffer {
+	to := s
+	if len(s) == 1 {
+		to = make([]float32, 2)
+	}
+	b := Buffer{Type: t, Host: true, N: len(s), Ptr: unsafe.Pointer(unsafe.SliceData(to))}
+	var block [BlockLen]float32
+	for i := 0; i < b.N; i += BlockLen {
+		x := block[:copy(block[:], s[i:])]
+		largest, codes := b.Block8(i / BlockLen)
+		t.Encode(largest, codes, x)
+	}
+	return b
+}
+
+// decode is Widen of coded elements. A block's codes are copied before its elements are
+// written over them, those of the last one before all.
+func decode(s []float32, t DType) {
+	from := Narrowed(s, t)
+	last := (from.N - 1) / BlockLen
+	var block, end [BlockLen]uint8
+	most, codes := from.Block8(last)
+	copy(end[:], codes)
+	ends := *most
+	for i := 0; i < from.N; i += BlockLen {
+		x := s[i:min(i+BlockLen, len(s))]
+		if i/BlockLen == last {
+			t.Decode(x, ends, end[:len(x)])
+			continue
+		}
+		most, codes := from.Block8(i / BlockLen)
+		copy(block[:], codes)
+		t.Decode(x, *most, block[:len(x)])
+	}
+}
 
 // Widen makes float32 of the elements in Narrowed(s, t), in place.
 func Widen(s []float32, t DType) {
-	if t == F32 {
+	if t.Coded() && len(s) > 0 {
+		decode(s, t)
+	}
+	if t == F32 || t.Coded() {
 		return
 	}
 	from, wide := half(s, t, 1).U16(), map[DType]func(uint16) float32{BF16: WideBF16, F16: WideF16}[t]

@@ -29,12 +29,12 @@ const (
 	I64               // exact sums and statistics
 )
 
-var dtypeNames = [...]string{"fp32", "bf16", "fp16", "int32", "fp64", "int64"}
+var dtypeNames = [...]string{"fp32", "bf16", "fp16", "int32", "fp64", "int64", "int8 in blocks", "uint8 in blocks"}
 var dtypeSizes = [...]int{4, 2, 2, 4, 8, 8}
 
 func (t DType) String() string { return dtypeNames[t] }
 
-// Size is the number of bytes of one element.
+// Size is the number of bytes of one element of a type that is not Coded.
 func (t DType) Size() int { return dtypeSizes[t] }
 
 // Integer says whether the elements are integers: they are moved, never summed
@@ -102,15 +102,18 @@ type Buffer struct {
 }
 
 // Bytes is the size of the buffer in bytes.
-func (b Buffer) Bytes() int { return b.N * b.Type.Size() }
+func (b Buffer) Bytes() int { return b.Type.Bytes(b.N) }
 
-// Slice is the view of elements [lo, hi).
+// Slice is the view of elements [lo, hi); of a Coded type lo begins a block.
 func (b Buffer) Slice(lo, hi int) Buffer {
 	if lo < 0 || hi < lo || hi > b.N {
 		panic(fmt.Sprintf("device: slice [%d:%d) of %d elements", lo, hi, b.N))
 	}
+	if b.Type.Coded() && lo%BlockLen != 0 && lo < hi {
+		panic(fmt.Sprintf("device: a slice from element %d on of blocks of %d", lo, BlockLen))
+	}
 	if lo < hi && b.Ptr != nil { // no pointer goes past the end of its memory, where other memory begins
-		b.Ptr = unsafe.Add(b.Ptr, lo*b.Type.Size())
+		b.Ptr = unsafe.Add(b.Ptr, b.Type.Bytes(lo))
 	}
 	b.N = hi - lo
 	return b

@@ -11,7 +11,8 @@ import (
 
 // LayOut cuts a model's units for the ranks each belongs to, which groups says.
 // The units have no memory yet; New gives it to them.
-func LayOut(m *nn.Model, p Policy, groups func(unit string) Groups) (units []*Unit) {
+// Parameters begin at multiples of begin.
+func LayOut(m *nn.Model, p Policy, begin int, groups func(unit string) Groups) (units []*Unit) {
 	for i, of := range m.Units() {
 		u := &Unit{
 			Name: of.Name, Groups: groups(of.Name), index: i, first: of.First, last: of.Last, stale: true,
@@ -26,7 +27,8 @@ func LayOut(m *nn.Model, p Policy, groups func(unit string) Groups) (units []*Un
 				panic(fmt.Sprintf("fsdp: unit %s has parameters that are frozen and others that are not", u.Name))
 			}
 		}
-		u.Layout = shard.Lay(of.Params, u.Shard.Size(), Align*u.Replica.Size())
+		u.Layout = shard.LayAt(of.Params, u.Shard.Size(), max(Align, begin)*u.Replica.Size(), begin)
+		u.gaps = u.Layout.Gaps()
 		u.whole = p.KeepParams || u.shared()
 		units = append(units, u)
 	}

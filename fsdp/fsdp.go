@@ -124,6 +124,7 @@ type Unit struct {
 	first   int           // the first step that uses the unit,
 	last    int           // and the last
 	labels  [ops]string
+	gaps    []shard.Range // of Layout: elements that are no parameter's
 	self    [1]*Unit
 }
 
@@ -364,7 +365,9 @@ func (r *Runner) reduce(u *Unit, micro int) {
 	if !p.KeepGrads || micro > 0 {
 		buf = g.buf.Slice(0, u.Layout.Len())
 	}
-	c.Zero(buf.Slice(u.Layout.Numel(), u.Layout.Len()))
+	for _, gap := range u.gaps {
+		c.Zero(buf.Slice(gap.Lo, gap.Hi))
+	}
 	if p.KeepGrads {
 		if micro > 0 {
 			c.AddTo(u.kept, u.kept, buf)

@@ -115,7 +115,7 @@ func newRank(s setup, at int, g collective.Ranks, o *oracle) (*rank, error) {
 	r.batch = nn.Batch{B: 2, T: 3, Input: ints(), Target: ints(), Loss: device.OfF32(floats), Scale: 1, Compute: device.F32}
 	var err error
 	m := toyOf(s.layers, s.form)
-	units := fsdp.LayOut(m, s.policy, r.members)
+	units := fsdp.LayOut(m, s.policy, 1, r.members)
 	r.place(units)
 	r.run, err = fsdp.New(fsdp.Config{
 		Device: spoilt{r.dev}, Compute: r.compute, Comm: r.comm,
@@ -572,7 +572,7 @@ func TestFrozenUnit(t *testing.T) {
 	for bits := range 4 {
 		policy := fsdp.Policy{KeepParams: bits&1 > 0, KeepGrads: bits&2 > 0, Prefetch: 1}
 		group := count(collective.NewLocal(1)[0], 1)
-		units := fsdp.LayOut(m, policy, func(string) fsdp.Groups {
+		units := fsdp.LayOut(m, policy, 1, func(string) fsdp.Groups {
 			return fsdp.Groups{Shard: group, Replica: collective.NewLocal(1)[0]}
 		})
 		dev := cpu.NewHost(1)
@@ -720,7 +720,7 @@ func TestAllocationFails(t *testing.T) {
 			dev := &full{cpu.NewHost(1), n}
 			compute, comm := dev.NewQueue("compute"), dev.NewQueue("comm")
 			m, policy := toy(3), fsdp.Policy{KeepParams: bits&1 > 0, KeepGrads: bits&2 > 0, Prefetch: 1}
-			units := fsdp.LayOut(m, policy, func(string) fsdp.Groups {
+			units := fsdp.LayOut(m, policy, 1, func(string) fsdp.Groups {
 				return fsdp.Groups{Shard: collective.Dry{Of: 2}, Replica: collective.Dry{Of: 1}}
 			})
 			run, err := fsdp.New(fsdp.Config{

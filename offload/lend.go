@@ -37,16 +37,16 @@ func (s *Store) Acquire(unit, i int) State { return s.lend(unit, i, nil, 0) }
 func (s *Store) Peek(unit, i int, in shard.Range) State {
 	u := &s.units[unit]
 	t := &u.tiles[i]
-	if u.vecs == 0 {
+	if len(u.vecs) == 0 {
 		return s.lend(unit, i, nil, 0)
 	}
-	stride := pad(t.at.Len(), device.F32) * device.F32.Size()
-	lo, hi := (in.Lo-t.at.Lo)*device.F32.Size(), (in.Hi-t.at.Lo)*device.F32.Size()
 	wanted := func(first, end int) bool {
-		for v := range u.vecs {
-			if v*stride+lo < end && first < v*stride+hi {
+		at := 0
+		for _, v := range u.vecs {
+			if at+v.Bytes(in.Lo-t.at.Lo) < end && first < at+v.Bytes(in.Hi-t.at.Lo) {
 				return true
 			}
+			at += padded(v, t.at.Len()) * device.F32.Size()
 		}
 		return false
 	}
@@ -61,7 +61,7 @@ func (s *Store) Apart(unitA, a, unitB, b int) bool {
 	same := func(r *ring, takesA, takesB bool, turnA, turnB int) bool {
 		return takesA && takesB && r.at(turnA) == r.at(turnB)
 	}
-	return !same(&s.states, ua.vecs > 0, ub.vecs > 0, ta.state, tb.state) &&
+	return !same(&s.states, len(ua.vecs) > 0, len(ub.vecs) > 0, ta.state, tb.state) &&
 		!same(&s.outgoing, !ua.atHand() && !ua.onHost, !ub.atHand() && !ub.onHost, ta.out, tb.out) &&
 		!same(&s.params, ua.throughHost(), ub.throughHost(), ta.param, tb.param)
 }
@@ -82,7 +82,7 @@ func (s *Store) lend(unit, i int, load func() error, bytes int) State {
 	case u.copies || u.Frozen:
 		st.Param = u.rest.Slice(lo, hi)
 	}
-	if u.vecs > 0 {
+	if len(u.vecs) > 0 {
 		e := s.read(unit, t.block)
 		if load == nil {
 			load = t.load
@@ -118,7 +118,7 @@ func (s *Store) out(u *unit, t *tile) *slot {
 func (s *Store) Release(unit, i int, used device.Event, changed bool) device.Event {
 	u := &s.units[unit]
 	t := &u.tiles[i]
-	if u.vecs > 0 {
+	if len(u.vecs) > 0 {
 		sl := s.states.at(t.state)
 		sl.free = used
 		if changed {

@@ -30,6 +30,7 @@ package offload
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"zeroth/device"
@@ -62,8 +63,8 @@ type Config struct {
 	Buffers   int     // slots of each ring
 	Tile      int     // most elements of a tile; 0 is TileLen
 
-	DType device.DType // of parameters in use
-	Vecs  int          // state vectors of the update rule
+	DType device.DType   // of parameters in use
+	Vecs  []device.DType // state vectors of the update rule
 
 	Device   device.Device
 	Host     device.Device // its memory begins at multiples of 4096 bytes
@@ -102,7 +103,7 @@ type State struct {
 	Ready  [2]device.Event
 
 	Master device.Buffer   // float32
-	Vec    []device.Buffer // float32, in the order of the rule's States; the store's, to be read
+	Vec    []device.Buffer // of Config.Vecs, in the order of the rule's States; the store's, to be read
 	Grad   device.Buffer   // float32
 	Param  device.Buffer   // compute dtype, receives the parameter; empty where Master is it. Of a frozen unit: has it
 }
@@ -133,8 +134,8 @@ type unit struct {
 	rest   device.Buffer   // (Len) compute dtype: the parameter, unless it rests on disk
 	grad   device.Buffer   // (Len) float32
 	master device.Buffer   // (Len) float32; empty if it rests on disk
-	vec    []device.Buffer // (Len) float32, alike
-	vecs   int             // vectors on disk, the master copy among them; 0 if the state rests in memory
+	vec    []device.Buffer // (Len) of Config.Vecs, alike
+	vecs   []device.DType  // vectors on disk, the master copy before them; none if the state rests in memory
 	copies bool            // the master copy is not the parameter itself
 	tiles  []tile
 	labels struct{ state, param string }
@@ -160,6 +161,9 @@ type tile struct {
 func New(cfg Config, units []Unit) *Store {
 	if cfg.Tile == 0 {
 		cfg.Tile = TileLen
+	}
+	if slices.ContainsFunc(cfg.Vecs, device.DType.Coded) {
+		cfg.Tile = (cfg.Tile + device.BlockLen - 1) / device.BlockLen * device.BlockLen // a tile begins with a block
 	}
 	s := &Store{cfg: cfg, offloaded: len(units)}
 	if cfg.Optimizer != Device {
@@ -218,21 +222,30 @@ func (s *Store) view(u *unit, t *tile) {
 	for _, v := range u.vec {
 		t.vec = append(t.vec, v.Slice(lo, hi))
 	}
-	if u.vecs == 0 {
+	if len(u.vecs) == 0 {
 		return
 	}
-	slot, at, stride := s.states.at(t.state).buf, 0, pad(t.at.Len(), device.F32)
-	next := func() device.Buffer {
-		b := slot.Slice(at, at+t.at.Len())
-		at += stride
-		return b
+	slot, at := s.states.at(t.state).buf, 0
+	for i, of := range u.vecs {
+		v := slot.Slice(at, at+(of.Bytes(t.at.Len())+3)/4)
+		at += padded(of, t.at.Len())
+		if v.Type, v.N = of, t.at.Len(); u.copies && i == 0 {
+			t.master = v
+		} else {
+			t.vec = append(t.vec, v)
+		}
 	}
-	if u.copies {
-		t.master = next()
+}
+
+// padded is the float32 that fill the blocks of a disk which n elements of a type take.
+func padded(t device.DType, n int) int { return pad((t.Bytes(n)+3)/4, device.F32) }
+
+// stateLen is the float32 that vectors of n elements take in a slot.
+func (u *unit) stateLen(n int) (all int) {
+	for _, t := range u.vecs {
+		all += padded(t, n)
 	}
-	for range s.cfg.Vecs {
-		t.vec = append(t.vec, next())
-	}
+	return all
 }
 
 // Split is the first unit that is offloaded: those from it on have about ratio
@@ -270,7 +283,7 @@ func (s *Store) place(i int, u Unit) unit {
 	if p.onHost && s.cfg.Optimizer == Disk && !u.Frozen {
 		p.vecs = s.cfg.Vecs
 		if p.copies {
-			p.vecs++
+			p.vecs = append([]device.DType{device.F32}, p.vecs...)
 		}
 	}
 	return p
@@ -287,15 +300,15 @@ func (u *unit) throughHost() bool { return u.param == Disk || u.onHost && u.para
 // cut divides a unit into tiles, gives each its turns, and its places on disk.
 func (s *Store) cut(u *unit) {
 	each := s.cfg.Tile
-	if u.atHand() && u.vecs == 0 {
+	if u.atHand() && len(u.vecs) == 0 {
 		each = u.Len // nothing is staged
 	}
 	for lo := 0; lo < u.Len; lo += each {
 		t := tile{at: shard.Range{Lo: lo, Hi: min(lo+each, u.Len)}}
 		n := t.at.Len()
-		if u.vecs > 0 {
-			t.state = s.states.turn(u.vecs * pad(n, device.F32))
-			b := s.disk.lay(u.vecs * pad(n, device.F32) * device.F32.Size())
+		if len(u.vecs) > 0 {
+			t.state = s.states.turn(u.stateLen(n))
+			b := s.disk.lay(u.stateLen(n) * device.F32.Size())
 			t.block = b
 			t.load = func() error { return s.disk.read(b, s.states.at(t.state).buf) }
 			t.save = func() error { return s.disk.write(b, s.states.at(t.state).buf) }
@@ -355,7 +368,7 @@ func (s *Store) allocateUnit(u *unit) (err error) {
 			return err
 		}
 	}
-	if u.vecs > 0 || u.Frozen {
+	if len(u.vecs) > 0 || u.Frozen {
 		return nil
 	}
 	dev := s.cfg.Device
@@ -367,8 +380,8 @@ func (s *Store) allocateUnit(u *unit) (err error) {
 			return err
 		}
 	}
-	for range s.cfg.Vecs {
-		v, err := s.alloc(dev, device.F32, u.Len, device.States)
+	for _, t := range s.cfg.Vecs {
+		v, err := s.alloc(dev, t, u.Len, device.States)
 		if err != nil {
 			return err
 		}
@@ -392,7 +405,7 @@ func (s *Store) OnHost(unit int) bool { return s.units[unit].onHost && !s.units[
 // Resident says whether a unit's state rests in memory, where it is lent.
 func (s *Store) Resident(unit int) bool {
 	u := &s.units[unit]
-	return u.vecs == 0 && !(u.Frozen && u.param == Disk)
+	return len(u.vecs) == 0 && !(u.Frozen && u.param == Disk)
 }
 
 // ParamOffloaded says whether a unit's parameter shard rests outside of the device and

@@ -21,6 +21,19 @@ func (host) AdamW(w, p, g, m, v device.Buffer, a device.AdamW) {
 	publish(p, w)
 }
 
+func (h host) AdamW8(w, p, g, m, v device.Buffer, a device.AdamW) {
+	wide := [2]device.Buffer{}
+	for i, b := range []device.Buffer{m, v} {
+		s := make([]float32, b.N, b.N+2)
+		copy(device.Narrowed(s, b.Type).Raw(), b.Raw())
+		device.Widen(s, b.Type)
+		wide[i] = device.OfF32(s)
+	}
+	h.AdamW(w, p, g, wide[0], wide[1], a)
+	copy(m.Raw(), device.Narrow(wide[0].F32(), m.Type).Raw())
+	copy(v.Raw(), device.Narrow(wide[1].F32(), v.Type).Raw())
+}
+
 func (host) SGD(w, p, g, m device.Buffer, a device.SGD) {
 	for i := range w.N {
 		w := &w.F32()[i]

@@ -13,6 +13,8 @@ import "zeroth/device"
 // m: the kernel then updates w from g' and keeps nothing.
 type Ops interface {
 	AdamW(w, p, g, m, v device.Buffer, a device.AdamW)
+	// AdamW8 is AdamW whose m is Q8 and whose v is U8.
+	AdamW8(w, p, g, m, v device.Buffer, a device.AdamW)
 	SGD(w, p, g, m device.Buffer, a device.SGD)
 	Lion(w, p, g, m device.Buffer, a device.Lion)
 }
@@ -22,7 +24,7 @@ type Piece struct {
 	Master device.Buffer   // float32
 	Param  device.Buffer   // compute dtype; empty when Master is the parameter
 	Grad   device.Buffer   // float32
-	State  []device.Buffer // float32, in the order of Rule.States; the caller's again when Step returns
+	State  []device.Buffer // of Rule.Types, in the order of Rule.States; the caller's again when Step returns
 }
 
 // Hyper is what changes from step to step, and from group to group of parameters.
@@ -42,6 +44,8 @@ type Group struct {
 type Rule interface {
 	// States names the state vectors, as checkpoints know them.
 	States() []string
+	// Types are those of their elements.
+	Types() []device.DType
 	// Step issues update t (the first is 1) of a piece on q.
 	Step(q Ops, t int, h Hyper, p Piece)
 }

@@ -13,11 +13,32 @@ type AdamW struct{ Beta1, Beta2, Eps float64 }
 // States are PyTorch's names.
 func (AdamW) States() []string { return []string{"exp_avg", "exp_avg_sq"} }
 
+// Types are of float32.
+func (AdamW) Types() []device.DType { return []device.DType{device.F32, device.F32} }
+
 // Step shrinks the parameter by 1-LR*Decay beside the Adam update.
 func (r AdamW) Step(q Ops, t int, h Hyper, p Piece) {
 	a := adam(r.Beta1, r.Beta2, r.Eps, t, h)
 	a.Shrink = shrink(h)
 	q.AdamW(p.Master, p.Param, p.Grad, p.State[0], p.State[1], a)
+}
+
+// AdamW8 is AdamW whose moments rest in 8 bits an element, by blocks of 256, as
+// bitsandbytes' AdamW8bit (Dettmers et al., arXiv 2110.02861); see device.Q8. A step
+// decodes them, computes as AdamW in float32, and codes them again.
+type AdamW8 struct{ Beta1, Beta2, Eps float64 }
+
+// States are AdamW's, so that each can go on from the other's checkpoints.
+func (AdamW8) States() []string { return AdamW{}.States() }
+
+// Types are coded: the first moment has a sign.
+func (AdamW8) Types() []device.DType { return []device.DType{device.Q8, device.U8} }
+
+// Step is AdamW's between decoding and coding.
+func (r AdamW8) Step(q Ops, t int, h Hyper, p Piece) {
+	a := adam(r.Beta1, r.Beta2, r.Eps, t, h)
+	a.Shrink = shrink(h)
+	q.AdamW8(p.Master, p.Param, p.Grad, p.State[0], p.State[1], a)
 }
 
 // Adam is Adam (Kingma and Ba, arXiv 1412.6980) whose decay is L2
@@ -27,6 +48,9 @@ type Adam struct{ Beta1, Beta2, Eps float64 }
 
 // States are PyTorch's names.
 func (Adam) States() []string { return []string{"exp_avg", "exp_avg_sq"} }
+
+// Types are of float32.
+func (Adam) Types() []device.DType { return []device.DType{device.F32, device.F32} }
 
 // Step runs AdamW's kernel without shrinking.
 func (r Adam) Step(q Ops, t int, h Hyper, p Piece) {
@@ -64,6 +88,11 @@ func (r SGD) States() []string {
 	return []string{"momentum_buffer"}
 }
 
+// Types is that of the momentum.
+func (r SGD) Types() []device.DType {
+	return []device.DType{device.F32}[:len(r.States())]
+}
+
 // Step is the same at every t: the momentum buffer starts as zeros.
 func (r SGD) Step(q Ops, _ int, h Hyper, p Piece) {
 	a := device.SGD{GradScale: float32(h.GradScale), Momentum: float32(r.Momentum), Decay: float32(h.Decay), LR: float32(h.LR)}
@@ -80,6 +109,9 @@ type Lion struct{ Beta1, Beta2 float64 }
 
 // States is the name the authors' code uses.
 func (Lion) States() []string { return []string{"exp_avg"} }
+
+// Types are of float32.
+func (Lion) Types() []device.DType { return []device.DType{device.F32} }
 
 // Step is the same at every t: Lion corrects no bias.
 func (r Lion) Step(q Ops, _ int, h Hyper, p Piece) {

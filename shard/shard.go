@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"iter"
 	"math"
+	"slices"
 )
 
 // Range is elements [Lo, Hi).
@@ -65,19 +66,24 @@ func (p Param) Numel() int {
 
 // Layout is a unit's flat vector and how it is cut.
 type Layout struct {
-	Params []Param // in order, At without gaps
+	Params []Param // in order, At without gaps but those that Begin makes
 	World  int     // number of shards
 	Align  int     // ShardLen is a multiple of it
 }
 
 // Lay places the parameters end to end. World and align must be positive.
-func Lay(params []Param, world, align int) *Layout {
-	if world < 1 || align < 1 {
-		panic(fmt.Sprintf("shard: world %d, align %d", world, align))
+func Lay(params []Param, world, align int) *Layout { return LayAt(params, world, align, 1) }
+
+// LayAt is Lay of parameters that begin at multiples of begin, which divides align: so
+// no shard divides so many elements of one that are counted from its first.
+func LayAt(params []Param, world, align, begin int) *Layout {
+	if world < 1 || align < 1 || begin < 1 || align%begin != 0 {
+		panic(fmt.Sprintf("shard: world %d, align %d, begin %d", world, align, begin))
 	}
 	l := &Layout{Params: make([]Param, len(params)), World: world, Align: align}
 	at := 0
 	for i, p := range params {
+		at = (at + begin - 1) / begin * begin
 		p.At = Range{at, at + p.Numel()}
 		at = p.At.Hi
 		l.Params[i] = p
@@ -85,7 +91,7 @@ func Lay(params []Param, world, align int) *Layout {
 	return l
 }
 
-// Numel is the number of elements of all parameters, without padding.
+// Numel is the number of elements up to the end of the last parameter.
 func (l *Layout) Numel() int {
 	if len(l.Params) == 0 {
 		return 0
@@ -101,6 +107,18 @@ func (l *Layout) ShardLen() int {
 
 // Len is the number of elements of the padded vector: World × ShardLen.
 func (l *Layout) Len() int { return l.World * l.ShardLen() }
+
+// Gaps are the elements that are no parameter's, between them and at the end.
+func (l *Layout) Gaps() (gaps []Range) {
+	at := 0
+	for _, p := range append(slices.Clone(l.Params), Param{At: Range{l.Len(), l.Len()}}) {
+		if p.At.Lo > at {
+			gaps = append(gaps, Range{at, p.At.Lo})
+		}
+		at = p.At.Hi
+	}
+	return gaps
+}
 
 // Shard is the range of the flat vector that a rank owns, padding included.
 func (l *Layout) Shard(rank int) Range {
@@ -119,7 +137,7 @@ type Piece struct {
 }
 
 // Pieces are the parameters' parts in a rank's shard, in order. They cover the
-// shard up to its padding.
+// shard up to its gaps.
 func (l *Layout) Pieces(rank int) iter.Seq[Piece] {
 	own := l.Shard(rank)
 	return func(yield func(Piece) bool) {

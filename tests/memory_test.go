@@ -13,6 +13,7 @@ import (
 	"zeroth/fsdp"
 	"zeroth/job/build"
 	"zeroth/job/config"
+	"zeroth/job/sim"
 	"zeroth/job/state"
 	"zeroth/nn"
 	"zeroth/offload"
@@ -26,7 +27,11 @@ func formula(c *config.Config, tile int) zero.Footprint {
 	if c.Model.Family == "llama" {
 		units, peak = llamaSizes(c)
 	}
-	vecs := map[string]int{"adamw": 2, "lion": 1, "sgd": 1}[c.Optimizer.Type]
+	f32 := device.F32
+	vecs := map[string][]device.DType{"adamw": {f32, f32}, "lion": {f32}, "sgd": {f32}, "adamw8bit": {device.Q8, device.U8}}[c.Optimizer.Type]
+	if c.Optimizer.Type == "adamw8bit" {
+		units = sim.UnitSizes(config.Network(c), 256) // with what is between parameters
+	}
 	return zero.Footprint{
 		Units: units, Mesh: config.Mesh(c), Policy: zero.Stage(c.Zero.Stage).Policy(c.Zero.Prefetch, c.Zero.Recompute == "block"), DType: c.Precision,
 		Vecs: vecs, Micro: c.Train.Accumulate, Rows: c.Train.MicroBatch * c.Model.Context, Packed: c.Data.Pack, Peak: peak, Work: build.Workspace(c), HostWork: build.HostWorkspace(c),
@@ -79,6 +84,9 @@ var memoryJobs = [][]string{
 	{"zero.stage=3", "parallel.ranks=6", "parallel.shard=3", "parallel.replicate=2", "precision=bf16"},
 	{"zero.stage=1", "parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2", "precision=fp32", "train.accumulate=2"},
 	{"zero.stage=3", "parallel.ranks=2", "precision=fp16", "optimizer.type=sgd", "train.micro_batch=3"},
+	{"zero.stage=3", "parallel.ranks=3", "precision=bf16", "optimizer.type=adamw8bit", "train.accumulate=2"},
+	{"zero.stage=1", "parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2", "precision=fp32", "optimizer.type=adamw8bit"},
+	{"zero.stage=0", "parallel.ranks=1", "optimizer.type=adamw8bit", "model.family=llama"},
 	{"zero.stage=3", "parallel.ranks=2", "precision=bf16", "model.dropout=0.1", "zero.recompute=block"},
 	{"zero.stage=1", "parallel.ranks=2", "precision=fp32", "model.dropout=0.1"},
 	{"model.family=llama", "zero.stage=2", "parallel.ranks=2", "precision=bf16", "model.dropout=0.1"},
@@ -101,6 +109,8 @@ var offloadJobs = [][]string{
 	{"zero.stage=1", "zero.offload.optimizer=host", "train.accumulate=2"},
 	{"zero.stage=3", "zero.offload.parameters=host", "parallel.ranks=6", "parallel.replicate=2"},
 	{"zero.stage=3", "zero.offload.optimizer=disk", "zero.offload.parameters=disk", "zero.offload.path=."},
+	{"zero.stage=3", "zero.offload.optimizer=disk", "zero.offload.path=.", "optimizer.type=adamw8bit", "train.accumulate=2"},
+	{"zero.stage=2", "zero.offload.optimizer=host", "zero.offload.ratio=0.5", "optimizer.type=adamw8bit", "precision=fp32"},
 }
 
 // The bytes a job allocates in each category are those of the closed forms,
@@ -251,7 +261,7 @@ func TestModelStatesFollowTheZeROTable(t *testing.T) {
 	}
 	for stage, want := range []float64{2 + 4 + 12, 2 + 4 + 12.0/world, 2 + (4+12.0)/world, (2 + 4 + 12.0) / world} {
 		s := zero.Stage(stage)
-		f := zero.Footprint{Units: units, Mesh: s.Mesh(shard.Mesh{Shard: world, Replicate: 1}), Policy: s.Policy(0, false), DType: device.BF16, Vecs: 2, Micro: 1}
+		f := zero.Footprint{Units: units, Mesh: s.Mesh(shard.Mesh{Shard: world, Replicate: 1}), Policy: s.Policy(0, false), DType: device.BF16, Vecs: []device.DType{device.F32, device.F32}, Micro: 1}
 		b := f.Bytes()
 		if got := float64(b.Total()) / n; got < want || got > want*1.05+0.01 {
 			t.Errorf("stage %d: %.4f bytes a parameter, want %.4f", stage, got, want)

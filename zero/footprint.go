@@ -15,13 +15,13 @@ type Footprint struct {
 	Mesh     shard.Mesh // S × R
 	Policy   fsdp.Policy
 	DType    device.DType
-	Vecs     int   // K: state vectors of the update rule, float32 each
-	Micro    int   // micro-batches a step
-	Rows     int   // r = sequences × positions of a micro-batch
-	Packed   bool  // sequences are several documents
-	Peak     int   // most activation bytes at once, from a model's own closed form
-	Work     int64 // bytes the device takes for its kernels,
-	HostWork int64 // and the host, if something is offloaded
+	Vecs     []device.DType // K state vectors of the update rule
+	Micro    int            // micro-batches a step
+	Rows     int            // r = sequences × positions of a micro-batch
+	Packed   bool           // sequences are several documents
+	Peak     int            // most activation bytes at once, from a model's own closed form
+	Work     int64          // bytes the device takes for its kernels,
+	HostWork int64          // and the host, if something is offloaded
 
 	Separate bool // the host cannot address the device's memory
 	Offload  Offload
@@ -29,7 +29,8 @@ type Footprint struct {
 
 // UnitSize is what memory for a unit depends on.
 type UnitSize struct {
-	Numel  int
+	Numel  int        // with what is between parameters
+	Align  int        // the multiple that shards are of; 0: fsdp.Align
 	Shared bool       // several modules use it
 	Lookup bool       // the first module uses it, and only looks it up
 	Beside bool       // the module that uses it first is that of the unit before
@@ -48,7 +49,7 @@ type UnitSize struct {
 //	                                   4 × (slots + shared units)
 //	grads            0                 4Ψ/S               4Ψ/S
 //	master           4Ψ/S where p is not 4
-//	optimizer        4KΨ/S
+//	optimizer        4KΨ/S; of states that are coded 260/256 KΨ/S
 //
 // where S is 1 at stage 0, and slots are Prefetch+1 (parameters) or two
 // (gradients; one without prefetch and at stages 0 and 1) that the units take
@@ -174,7 +175,7 @@ func (u UnitSize) Over(mesh shard.Mesh) shard.Mesh {
 func (u UnitSize) Pad(mesh shard.Mesh) (whole, part int64) {
 	mesh = u.Over(mesh)
 	per := int64(mesh.Shard)
-	step := per * int64(fsdp.Align*mesh.Replicate)
+	step := per * int64(max(u.Align, fsdp.Align)*mesh.Replicate)
 	whole = (int64(u.Numel) + step - 1) / step * step
 	return whole, whole / per
 }

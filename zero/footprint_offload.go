@@ -39,8 +39,8 @@ type rest struct {
 	off     bool  // it is updated on the host
 	frozen  bool  // it has a parameter alone
 	param   offload.Place
-	master  bool  // a copy of its own
-	vectors int64 // of state on disk
+	master  bool           // a copy of its own
+	vectors []device.DType // of state on disk
 }
 
 // rests are how all units' shards rest.
@@ -66,9 +66,9 @@ func (f Footprint) rests() (out []rest) {
 		}
 		r.master = !u.Frozen && (f.DType != device.F32 || r.param != updated)
 		if r.off && f.Offload.Optimizer == offload.Disk {
-			r.vectors = int64(f.Vecs)
+			r.vectors = f.Vecs
 			if r.master {
-				r.vectors++
+				r.vectors = append([]device.DType{device.F32}, f.Vecs...)
 			}
 		}
 		out = append(out, r)
@@ -96,7 +96,7 @@ func (f Footprint) addShards(b *device.Bytes) {
 		if r.master {
 			b[device.Master] += 4 * r.n
 		}
-		b[device.States] += 4 * int64(f.Vecs) * r.n
+		b[device.States] += f.states(r.n)
 		if r.param != offload.Device {
 			out.add(r, p*r.tile)
 		}
@@ -105,6 +105,22 @@ func (f Footprint) addShards(b *device.Bytes) {
 		back = 0
 	}
 	b[device.Staging] = back + out.bytes(f)
+}
+
+// states is the bytes of state vectors of n elements.
+func (f Footprint) states(n int64) (bytes int64) {
+	for _, t := range f.Vecs {
+		bytes += int64(t.Bytes(int(n)))
+	}
+	return bytes
+}
+
+// onDisk is the bytes that the vectors on disk take there for n elements.
+func (r rest) onDisk(n int64) (bytes int64) {
+	for _, t := range r.vectors {
+		bytes += blocks(int64(t.Bytes(int(n))))
+	}
+	return bytes
 }
 
 // offloads says whether anything is offloaded.
@@ -137,14 +153,14 @@ func (f Footprint) Host() (b device.Bytes) {
 			continue
 		}
 		b[device.Grads] += 4 * r.n
-		if r.vectors > 0 {
-			states.add(r, r.vectors*blocks(4*r.tile))
+		if len(r.vectors) > 0 {
+			states.add(r, r.onDisk(r.tile))
 			continue
 		}
 		if r.master {
 			b[device.Master] += 4 * r.n
 		}
-		b[device.States] += 4 * int64(f.Vecs) * r.n
+		b[device.States] += f.states(r.n)
 	}
 	b[device.Workspace] = f.HostWork
 	b[device.Stats] += f.sums()
@@ -158,7 +174,7 @@ func (f Footprint) Disk() int64 {
 	for _, r := range f.rests() {
 		for lo := int64(0); lo < r.n; lo += f.tile() {
 			n := min(f.tile(), r.n-lo)
-			bytes += r.vectors * blocks(4*n)
+			bytes += r.onDisk(n)
 			if r.param == offload.Disk {
 				bytes += blocks(int64(f.DType.Size()) * n)
 			}
@@ -182,7 +198,11 @@ func (f Footprint) tile() int64 {
 	if f.Offload.Tile == 0 {
 		return offload.TileLen
 	}
-	return int64(f.Offload.Tile)
+	tile := int64(f.Offload.Tile)
+	if slices.ContainsFunc(f.Vecs, device.DType.Coded) { // which begins with a block of codes
+		tile = (tile + device.BlockLen - 1) / device.BlockLen * device.BlockLen
+	}
+	return tile
 }
 
 // ring is the tiles that take turns in staging memory.

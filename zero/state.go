@@ -86,7 +86,7 @@ type filler struct {
 func (f *filler) fill(kinds []string, q Update, u int, in shard.Range, st offload.State) error {
 	t, g, own := f.t, f.t.runner.Units[u].Replica, []shard.Range{in}
 	n := in.Len() / g.Size() // what cannot be shared out, less than Size elements, all read
-	shared := n > 0 && g.Size() > 1 && (!st.OnHost || t.sums.Device.Host)
+	shared := n > 0 && g.Size() > 1 && (!st.OnHost || t.sums.Device.Host) && Begin(t.cfg.Rule) == 1
 	if shared {
 		own = []shard.Range{{Lo: in.Lo + g.Rank()*n, Hi: in.Lo + (g.Rank()+1)*n}, {Lo: in.Lo + g.Size()*n, Hi: in.Hi}}
 	}
@@ -160,7 +160,7 @@ func (t *Trainer) each(kinds []string, memory func(n int) []float32, dst, inPlac
 				if inPlace != nil && at.Host && at.Type == device.F32 && t.store.Resident(u) {
 					return inPlace(p, at.F32())
 				}
-				src := memory(at.N)
+				src := memory(max(2, at.N))[:at.N] // see device.Narrowed
 				q.Copy(device.Narrowed(src, at.Type), at)
 				if err := q.Wait(); err != nil {
 					return err
@@ -188,7 +188,11 @@ type Staged struct {
 // goes on beside them. Wait returns when the parts are there; it may be called
 // from any goroutine. The shares of all ranks together are the state, once.
 func (t *Trainer) Snapshot(memory func(n int) []float32) (parts []Staged, wait func() error) {
-	var narrow [][]float32 // copies of what is not float32
+	type copied struct {
+		to []float32
+		t  device.DType
+	}
+	var narrow []copied // what is not float32
 	for i, u := range t.runner.Units {
 		label := "unit " + u.Name + ": snapshot"
 		for j := range t.store.Tiles(i) {
@@ -205,7 +209,7 @@ func (t *Trainer) Snapshot(memory func(n int) []float32) (parts []Staged, wait f
 				to, from := memory(in.Len()), t.vector(kind, st).Slice(in.Lo-st.At.Lo, in.Hi-st.At.Lo)
 				q.Copy(device.Narrowed(to, from.Type), from)
 				if from.Type != device.F32 {
-					narrow = append(narrow, to)
+					narrow = append(narrow, copied{to, from.Type})
 				}
 				for pc := range u.Layout.Pieces(u.Shard.Rank()) {
 					if at := pc.InShard.Intersect(in); at.Len() > 0 {
@@ -229,7 +233,7 @@ func (t *Trainer) Snapshot(memory func(n int) []float32) (parts []Staged, wait f
 			}
 		}
 		for _, s := range narrow {
-			device.Widen(s, t.cfg.DType)
+			device.Widen(s.to, s.t)
 		}
 		return nil
 	}

@@ -166,7 +166,7 @@ func New(cfg Config) (*Trainer, error) {
 // build lays the units out, places their shards, and allocates.
 func (t *Trainer) build() (err error) {
 	c := t.cfg
-	units := fsdp.LayOut(c.Model, c.Policy, c.groups)
+	units := fsdp.LayOut(c.Model, c.Policy, Begin(c.Rule), c.groups)
 	if !slices.ContainsFunc(units, func(u *fsdp.Unit) bool { return !u.Frozen }) {
 		return errors.New("zero: every parameter is frozen: there is nothing to train")
 	}
@@ -201,6 +201,15 @@ func (t *Trainer) build() (err error) {
 	return t.allocate()
 }
 
+// Begin is the multiple of elements that parameters begin at under a rule: states that
+// are coded by blocks have blocks of one parameter each, and no rank has part of one.
+func Begin(r optim.Rule) int {
+	if slices.ContainsFunc(r.Types(), device.DType.Coded) {
+		return device.BlockLen
+	}
+	return 1
+}
+
 // groups are the ranks that a unit belongs to.
 func (c *Config) groups(unit string) fsdp.Groups {
 	if g, ok := c.UnitGroups[unit]; ok {
@@ -212,7 +221,7 @@ func (c *Config) groups(unit string) fsdp.Groups {
 // offload is where what rests, with what the trainer knows itself.
 func (t *Trainer) offload() offload.Config {
 	o := t.cfg.Offload
-	o.Device, o.Host, o.DType, o.Vecs = t.cfg.Device, t.cfg.Host, t.cfg.DType, len(t.cfg.Rule.States())
+	o.Device, o.Host, o.DType, o.Vecs = t.cfg.Device, t.cfg.Host, t.cfg.DType, t.cfg.Rule.Types()
 	return o
 }
 

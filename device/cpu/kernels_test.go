@@ -47,6 +47,7 @@ func calls(dt device.DType, rows, cols, vocab int, a device.Attn) []call {
 	w, b, dw, db, p := vec(dt, cols), vec(dt, cols), vec(f32, cols), vec(f32, cols), vec(dt, n)
 	mean, rstd, loss := vec(f32, rows), vec(f32, rows), vec(f32, rows)
 	m0, g0, m1, m2 := vec(f32, n), vec(f32, n), vec(f32, n), newVec(f32, n).fill(func(int) float64 { return 1 }).Buf
+	m8, v8 := device.Narrow(make([]float32, n), device.Q8), device.Narrow(make([]float32, n), device.U8)
 	exact := device.OfI64(make([]int64, device.ExactLen))
 	at := newAttnBench(dt, a)
 	turned, rope := mat(dt, a.B*a.T, a.H*a.D), device.Rope{T: a.T, D: a.D, Theta: 10000}
@@ -75,6 +76,9 @@ func calls(dt device.DType, rows, cols, vocab int, a device.Attn) []call {
 		{"adamw", func(q *Queue) {
 			q.AdamW(m0, p, g0, m1, m2, device.AdamW{GradScale: 1, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Shrink: 1, Step: 1e-3, RootC2: 1})
 		}, n, 28*n + n*size, 0},
+		{"adamw8", func(q *Queue) {
+			q.AdamW8(m0, p, g0, m8, v8, device.AdamW{GradScale: 1, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Shrink: 1, Step: 1e-3, RootC2: 1})
+		}, n, 12*n + n*size + 2*(m8.Bytes()+v8.Bytes()), 0},
 		{"sgd", func(q *Queue) { q.SGD(m0, p, g0, m1, device.SGD{GradScale: 1, Momentum: 0.5, LR: 1e-3}) }, n, 20*n + n*size, 0},
 		{"lion", func(q *Queue) {
 			q.Lion(m0, p, g0, m1, device.Lion{GradScale: 1, Beta1: 0.9, Beta2: 0.99, Shrink: 1, LR: 1e-3})

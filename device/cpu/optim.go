@@ -24,8 +24,30 @@ func (q *Queue) AdamW(w, p, g, m, v device.Buffer, a device.AdamW) {
 	kernel.WantLen("adamw", m, device.F32, w.N)
 	kernel.WantLen("adamw", v, device.F32, w.N)
 	t := q.issue("adamw")
-	t.K = [10]float32{a.GradScale, a.L2, a.Beta1, 1 - a.Beta1, a.Beta2, 1 - a.Beta2, a.Shrink, a.Step, a.RootC2, a.Eps}
+	t.K = adamW(a)
 	q.update(t, kernel.BestVec.AdamW, w, p, g, m, v)
+}
+
+// AdamW8 is AdamW on moments that are coded by blocks: m is Q8, v is U8. A block is
+// decoded, updated as by AdamW, and coded.
+func (q *Queue) AdamW8(w, p, g, m, v device.Buffer, a device.AdamW) {
+	kernel.WantLen("adamw in 8 bits", w, device.F32, w.N)
+	kernel.WantLen("adamw in 8 bits", g, device.F32, w.N)
+	kernel.WantLen("adamw in 8 bits", m, device.Q8, w.N)
+	kernel.WantLen("adamw in 8 bits", v, device.U8, w.N)
+	if p.N != 0 {
+		kernel.WantVec("adamw in 8 bits", p, w.N)
+	}
+	t := q.issue("adamw in 8 bits")
+	t.K = adamW(a)
+	t.B[0], t.B[1], t.B[2], t.B[3], t.B[4] = w, p, g, m, v
+	const blocks = kernel.BlockLen / device.BlockLen
+	q.kernel(t, kernel.RunAdamW8, (w.N+device.BlockLen-1)/device.BlockLen, blocks*kernel.PieceWork/kernel.BlockLen/4)
+}
+
+// adamW is the constants of AdamW, as kernels take them.
+func adamW(a device.AdamW) [10]float32 {
+	return [10]float32{a.GradScale, a.L2, a.Beta1, 1 - a.Beta1, a.Beta2, 1 - a.Beta2, a.Shrink, a.Step, a.RootC2, a.Eps}
 }
 
 // SGD is one step of stochastic gradient descent; see device.SGD. Without

@@ -36,11 +36,11 @@ func (s sizes) turns() int {
 // scratch is the floats a worker needs at most.
 func (s sizes) scratch() int {
 	if s == (sizes{}) {
-		return max(2*kernel.SquaresAtOnce, 16*len(kernel.Args{}.K))
+		return max(2*kernel.SquaresAtOnce, kernel.RuleScratch)
 	}
 	most := s.longest()
 	gemm := min(min(kernel.GroupMax, kernel.Ceil(most, 32)*32)*(1+s.words()), kernel.GroupAll+kernel.GroupMax) + kernel.Edge + 2*32*32 + 32*min(kernel.KcF32, kernel.Ceil(most, 8)*8)
-	return max(gemm, 5*s.Width, s.Vocab, attnScratch(s.Attn))
+	return max(gemm, kernel.RuleScratch, 5*s.Width, s.Vocab, attnScratch(s.Attn))
 }
 
 // attnScratch is no less than attention takes, forward or backward: five

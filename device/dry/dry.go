@@ -56,6 +56,7 @@ func (Queue) CrossEntropyGrad(device.Buffer, device.Mat, device.Buffer, float32)
 func (Queue) Sum(_, _ device.Buffer)                                                        {}
 func (Queue) SumSquares(_, _ device.Buffer)                                                 {}
 func (Queue) AdamW(_, _, _, _, _ device.Buffer, _ device.AdamW)                             {}
+func (Queue) AdamW8(_, _, _, _, _ device.Buffer, _ device.AdamW)                            {}
 func (Queue) SGD(_, _, _, _ device.Buffer, _ device.SGD)                                    {}
 func (Queue) Lion(_, _, _, _ device.Buffer, _ device.Lion)                                  {}
 func (Queue) LayerNorm(_ device.Mat, _, _ device.Buffer, _ device.Mat, _, _ device.Buffer, _ float32) {

@@ -13,6 +13,8 @@ func Rule(o config.Optimizer) optim.Rule {
 	switch o.Type {
 	case "adamw":
 		return optim.AdamW{Beta1: o.Betas[0], Beta2: o.Betas[1], Eps: o.Eps}
+	case "adamw8bit":
+		return optim.AdamW8{Beta1: o.Betas[0], Beta2: o.Betas[1], Eps: o.Eps}
 	case "adam":
 		return optim.Adam{Beta1: o.Betas[0], Beta2: o.Betas[1], Eps: o.Eps}
 	case "lion":

@@ -129,10 +129,10 @@ type Zero struct {
 
 // Optimizer is the update rule. Constants the rule does not have are zero.
 type Optimizer struct {
-	Type        string // "adamw", "adam", "sgd" or "lion"
+	Type        string // "adamw", "adamw8bit", "adam", "sgd" or "lion"
 	LR          float64
-	Betas       [2]float64 // adamw, adam, lion
-	Eps         float64    // adamw, adam
+	Betas       [2]float64 // adamw, adamw8bit, adam, lion
+	Eps         float64    // adamw, adamw8bit, adam
 	WeightDecay float64
 	Momentum    float64 // sgd
 	Groups      []Group // of parameters that are updated otherwise; the first that matches one counts

@@ -31,7 +31,7 @@ var (
 	tokenizers = []string{"bytes", "gpt2", "folder", "none"}
 	formats    = []string{"text", "prompt", "chat"}
 	idTypes    = []string{"uint16", "uint32", "int32", "int64"}
-	rules      = []string{"adamw", "adam", "sgd", "lion"}
+	rules      = []string{"adamw", "adamw8bit", "adam", "sgd", "lion"}
 	curves     = []string{"constant", "linear", "cosine", "wsd", "inverse_sqrt"}
 	Recomputes = []string{"none", "block"}
 	Transports = []string{"auto", "local", "unix", "tcp", "mpi"}
@@ -116,10 +116,10 @@ func (c *Config) fields() []field {
 
 		{"precision", dtype{&c.Precision, precisions}, "bf16", "", "fp32 | bf16 | fp16: parameters in use, activations, gathers"},
 
-		{"optimizer.type", choice{&o.Type, rules}, "adamw", "", "adamw | adam | sgd | lion"},
+		{"optimizer.type", choice{&o.Type, rules}, "adamw", "", "adamw | adamw8bit | adam | sgd | lion; adamw8bit keeps its moments in 8 bits an element"},
 		{"optimizer.lr", real{&o.LR, hf.Positive, "a positive number"}, "6e-4", "", "highest learning rate"},
 		{"optimizer.betas", reals{&o.Betas, within(0, 1), "two numbers of at least 0 and below 1"}, "", "[0.9, 0.95]; lion [0.9, 0.99]", "decay of the averages; not for sgd"},
-		{"optimizer.eps", real{&o.Eps, hf.Positive, "a positive number"}, "", "1e-8", "added to the denominator; adamw and adam"},
+		{"optimizer.eps", real{&o.Eps, hf.Positive, "a positive number"}, "", "1e-8", "added to the denominator; adamw, adamw8bit and adam"},
 		{"optimizer.weight_decay", real{&o.WeightDecay, atLeast0, "a number of at least 0"}, "0.1", "", "of matrices; biases and norms have none"},
 		{"optimizer.momentum", real{&o.Momentum, within(0, 1), "a number of at least 0 and below 1"}, "", "0.9", "of sgd"},
 		{"optimizer.groups", listOf(&o.Groups, "group of parameters", "groups of parameters", mostGroups, (*Group).fields), "", "none", "parameters, by patterns of their names, that are updated otherwise; of several groups that match one its first counts"},

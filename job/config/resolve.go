@@ -366,17 +366,20 @@ func (r *reader) resolveOptimizer() {
 	o, s := &r.Config.Optimizer, &r.Config.Schedule
 	if !r.has("optimizer.betas") {
 		switch o.Type {
-		case "adamw", "adam":
+		case "adamw", "adamw8bit", "adam":
 			o.Betas = [2]float64{0.9, 0.95}
 		case "lion":
 			o.Betas = [2]float64{0.9, 0.99}
 		}
 	}
-	if !r.has("optimizer.eps") && (o.Type == "adamw" || o.Type == "adam") {
+	if !r.has("optimizer.eps") && (o.Type == "adamw" || o.Type == "adamw8bit" || o.Type == "adam") {
 		o.Eps = 1e-8
 	}
 	if !r.has("optimizer.momentum") && o.Type == "sgd" {
 		o.Momentum = 0.9
+	}
+	if o.Type == "adamw8bit" && r.Config.on == "cuda" {
+		r.refuse("no kernel for GPUs updates states of 8 bits yet", "want adamw, or device: cpu", "optimizer.type", "device")
 	}
 	switch {
 	case s.Type == "constant" || s.Type == "inverse_sqrt":

@@ -15,7 +15,7 @@ func closed(c *config.Config, units []zero.UnitSize, work, hostWork int64) build
 	rows, recompute, o := c.Train.MicroBatch*c.Model.Context, c.Zero.Recompute == "block", c.Zero.Offload
 	f := zero.Footprint{
 		Units: units, Mesh: config.Mesh(c), Policy: zero.Stage(c.Zero.Stage).Policy(c.Zero.Prefetch, recompute), DType: c.Precision,
-		Vecs: len(build.Rule(c.Optimizer).States()), Micro: c.Train.Accumulate, Rows: rows, Packed: c.Data.Pack,
+		Vecs: build.Rule(c.Optimizer).Types(), Micro: c.Train.Accumulate, Rows: rows, Packed: c.Data.Pack,
 		Peak: activations(c.Model, c.Precision, rows, c.Train.LossChunk, recompute), Work: work, HostWork: hostWork,
 		Separate: build.Of(c).HostApart(), Offload: zero.Offload{Optimizer: config.PlaceOf(o.Optimizer), Params: config.PlaceOf(o.Parameters), Ratio: o.Ratio, Buffers: o.Buffers},
 	}

@@ -216,7 +216,7 @@ type search struct {
 func bare(c *config.Config, l Limits) *search {
 	job := on(c, l.Ranks)
 	m := config.Network(job)
-	return &search{limits: l, job: job, units: sim.UnitSizes(m), work: map[int]int64{}, kept: map[unitKey]*ofUnits{}, products: sim.Matmuls(m)}
+	return &search{limits: l, job: job, units: sim.UnitSizes(m, zero.Begin(build.Rule(job.Optimizer))), work: map[int]int64{}, kept: map[unitKey]*ofUnits{}, products: sim.Matmuls(m)}
 }
 
 func newSearch(c *config.Config, l Limits) *search {

@@ -354,7 +354,7 @@ func TestCostCountsTheSchedule(t *testing.T) {
 	} {
 		c := configtest.Fitted(t, sets...)
 		m := c.Model.Network()
-		cost := sim.Weigh(c, sim.Matmuls(m), sim.TrafficOf(c, sim.UnitSizes(m)), here)
+		cost := sim.Weigh(c, sim.Matmuls(m), sim.TrafficOf(c, sim.UnitSizes(m, 1)), here)
 		q, moved := &counter{}, int64(0)
 		f, err := build.DryRun(c)
 		if err != nil {
@@ -377,7 +377,7 @@ func TestCostCountsTheSchedule(t *testing.T) {
 			t.Errorf("%v: %d bytes to and from host memory, the schedule moves %d", sets, cost.Moved, moved)
 		}
 		c.Zero.Recompute = "none"
-		if without := sim.Weigh(c, sim.Matmuls(m), sim.TrafficOf(c, sim.UnitSizes(m)), here); cost.Flops-without.Flops != cost.Again {
+		if without := sim.Weigh(c, sim.Matmuls(m), sim.TrafficOf(c, sim.UnitSizes(m, 1)), here); cost.Flops-without.Flops != cost.Again {
 			t.Errorf("%v: %g operations again, but %g less without", sets, cost.Again, cost.Flops-without.Flops)
 		}
 	}
@@ -401,8 +401,8 @@ func TestExposed(t *testing.T) {
 	} {
 		c := configtest.Fitted(t, append(test.sets, "optimizer.type=sgd")...)
 		m := c.Model.Network()
-		work := sim.Weigh(c, sim.Matmuls(m), sim.TrafficOf(c, sim.UnitSizes(m)), sim.Rates{Flops: 1, Link: 1, Host: 1, Memory: 1, Disk: 1})
-		cost := sim.Weigh(c, sim.Matmuls(m), sim.TrafficOf(c, sim.UnitSizes(m)), sim.Rates{Flops: work.Flops / test.compute, Link: float64(work.Sent), Host: 1, Memory: 1, Disk: 1})
+		work := sim.Weigh(c, sim.Matmuls(m), sim.TrafficOf(c, sim.UnitSizes(m, 1)), sim.Rates{Flops: 1, Link: 1, Host: 1, Memory: 1, Disk: 1})
+		cost := sim.Weigh(c, sim.Matmuls(m), sim.TrafficOf(c, sim.UnitSizes(m, 1)), sim.Rates{Flops: work.Flops / test.compute, Link: float64(work.Sent), Host: 1, Memory: 1, Disk: 1})
 		if math.Abs(cost.Compute-test.compute) > 1e-9 || math.Abs(cost.Exposed-test.expose) > 1e-9 {
 			t.Errorf("%v: %.4f seconds computing and %.4f waiting, want %.4f and %.4f", test.sets, cost.Compute, cost.Exposed, test.compute, test.expose)
 		}
@@ -423,7 +423,7 @@ func TestUpdateOfOffloaded(t *testing.T) {
 		{[]string{"zero.offload.optimizer=disk", "zero.offload.path=."}, sim.Rates{Host: 1e9, Memory: 1e9, Disk: 1}, 2 * 12},
 	} {
 		c := configtest.Fitted(t, append(test.sets, "zero.stage=2")...)
-		units := sim.UnitSizes(c.Model.Network())
+		units := sim.UnitSizes(c.Model.Network(), 1)
 		var n int64
 		for _, u := range units {
 			n += sim.Part(c, u)

@@ -212,9 +212,12 @@ func padding(c *config.Config, t *zero.Trainer) (bytes int64) {
 	for _, u := range t.Units() {
 		pad := int64(u.Layout.Len() - u.Layout.Numel())
 		last := min(pad, int64(u.Layout.ShardLen()))
-		params, grads, states := p*last, 4*last, 4*int64(len(build.Rule(c.Optimizer).States()))
+		params, grads, states := p*last, 4*last, int64(0)
+		for _, t := range build.Rule(c.Optimizer).Types() {
+			states += int64(t.Bytes(int(last)))
+		}
 		if c.Precision != device.F32 || u.ParamOffloaded {
-			states += 4
+			states += 4 * last
 		}
 		if u.ParamOffloaded {
 			params = 0
@@ -231,7 +234,7 @@ func padding(c *config.Config, t *zero.Trainer) (bytes int64) {
 		if u.Frozen {
 			grads, states = 0, 0
 		}
-		bytes += params + grads + states*last
+		bytes += params + grads + states
 	}
 	return bytes
 }

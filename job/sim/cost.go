@@ -77,7 +77,7 @@ func Weigh(c *config.Config, p Products, moves Traffic, r Rates) (cost Cost) {
 // where they rest, reads and writes 4 + 4K. A parameter that rests elsewhere is
 // fetched for every gather. The result is the seconds that takes.
 func moved(c *config.Config, moves Traffic, r Rates, cost *Cost) (fetching float64) {
-	o, p, K := c.Zero.Offload, int64(c.Precision.Size()), int64(len(build.Rule(c.Optimizer).States()))
+	o, p := c.Zero.Offload, int64(c.Precision.Size())
 	shards, offloaded, fetched := moves.shards, moves.offloaded, moves.fetched.over(c.Train.Accumulate)
 	cost.Moved = fetched
 	if o.Parameters == "disk" {
@@ -94,7 +94,10 @@ func moved(c *config.Config, moves Traffic, r Rates, cost *Cost) (fetching float
 		across *= int64(2*c.Train.Accumulate - 1)
 	}
 	across += grads/4*p - int64(o.Ratio*float64(offloaded))
-	states := grads * (1 + K)
+	states := grads
+	for _, t := range build.Rule(c.Optimizer).Types() {
+		states += int64(t.Bytes(int(grads / 4)))
+	}
 	seconds := []float64{float64(across) / 2 / r.Host, float64(grads+2*states+grads/4*p) / r.Memory}
 	if o.Optimizer == "disk" {
 		cost.Disk += 2 * states
@@ -224,14 +227,15 @@ func TrafficOf(c *config.Config, units []zero.UnitSize) (t Traffic) {
 }
 
 // UnitSizes are a model's units, in order of first use.
-func UnitSizes(m *nn.Model) (sizes []zero.UnitSize) {
+// Their parameters begin at multiples of begin.
+func UnitSizes(m *nn.Model, begin int) (sizes []zero.UnitSize) {
 	last := -1
 	for _, u := range m.Units() {
 		n := 0
 		for _, p := range u.Params {
-			n += p.Numel()
+			n = (n+begin-1)/begin*begin + p.Numel()
 		}
-		sizes = append(sizes, zero.UnitSize{Numel: n, Shared: u.First != u.Last, Lookup: u.First == 0 && m.Lookup, Beside: u.First == last, Frozen: u.Params[0].Frozen})
+		sizes = append(sizes, zero.UnitSize{Numel: n, Align: begin, Shared: u.First != u.Last, Lookup: u.First == 0 && m.Lookup, Beside: u.First == last, Frozen: u.Params[0].Frozen})
 		last = u.First
 	}
 	return sizes

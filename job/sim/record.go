@@ -310,6 +310,10 @@ func (r *recordedQueue) AdamW(w, p, g, m, v device.Buffer, a device.AdamW) {
 	r.pass("adamw", w.N, 1, p, bufs{w, m, v}, bufs{g}, func() { r.ops.AdamW(w, p, g, m, v, a) })
 }
 
+func (r *recordedQueue) AdamW8(w, p, g, m, v device.Buffer, a device.AdamW) {
+	r.pass("adamw in 8 bits", w.N, 1, p, bufs{w, m, v}, bufs{g}, func() { r.ops.AdamW8(w, p, g, m, v, a) })
+}
+
 func (r *recordedQueue) SGD(w, p, g, m device.Buffer, a device.SGD) {
 	r.pass("sgd", w.N, 1, p, bufs{w, m}, bufs{g}, func() { r.ops.SGD(w, p, g, m, a) })
 }

@@ -20,6 +20,11 @@ func (o *Ops) AdamW(w, p, g, m, v device.Buffer, a device.AdamW) {
 	o.run(blocks(w.N, 4), 1, 1, passes(17, w, w, p, g, m, m, v, v))
 }
 
+// AdamW8 is not there yet: jobs that want it on a GPU are refused.
+func (o *Ops) AdamW8(_, _, _, _, _ device.Buffer, _ device.AdamW) {
+	panic("cuda: no kernel updates states of 8 bits")
+}
+
 // SGD is one step of stochastic gradient descent; see device.SGD. Without momentum
 // m may be empty.
 func (o *Ops) SGD(w, p, g, m device.Buffer, a device.SGD) {
