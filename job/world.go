@@ -138,7 +138,7 @@ func (r *run) oneFolder(ctx context.Context) error {
 const mostFact = 100
 
 // ownKeys are a process's own: hosts have their own addresses and files.
-var ownKeys = []string{"parallel.bind", "parallel.token_file"}
+var ownKeys = []string{"parallel.bind", "parallel.token_file", "parallel.tls.cert", "parallel.tls.key", "parallel.tls.ca"}
 
 // oneJob is an error if the processes have other jobs, programs or checkpoints
 // before them.

@@ -41,7 +41,7 @@ func TestHostsHaveTheirOwnAddresses(t *testing.T) {
 		return all
 	}
 	was := state("train.seed=1")
-	for set, differs := range map[string]bool{"parallel.bind=10.0.0.7": false, "parallel.token_file=/run/token": false, "train.seed=2": true, "parallel.join=2m": true} {
+	for set, differs := range map[string]bool{"parallel.bind=10.0.0.7": false, "parallel.token_file=/run/token": false, "parallel.tls={cert: a, key: b, ca: c}": false, "train.seed=2": true, "parallel.join=2m": true} {
 		now := state(set)
 		different := len(now) != len(was)
 		for name, value := range now {

@@ -3,7 +3,13 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	crand "crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
 	"fmt"
+	"math/big"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -109,6 +115,44 @@ func TestLaunchResumes(t *testing.T) {
 	out, _ := process(t, 0, "launch", "-n", "3", "--", "train", "tiny.yaml", "--set", "parallel.ranks=null", "--set", "train.steps=1", "--out", "three")
 	if !strings.Contains(out, "ranks   3") || !strings.Contains(out, "process 0 of 3, by zeroth") && !strings.Contains(out, "3") {
 		t.Errorf("three processes:\n%s", out)
+	}
+}
+
+// Mutual TLS changes no bit; what is wrong with its files is said before anything
+// begins.
+func TestLaunchOverTLS(t *testing.T) {
+	inFolder(t)
+	key, err := ecdsa.GenerateKey(elliptic.P256(), crand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true} // its own authority
+	cert, err := x509.CreateCertificate(crand.Reader, c, c, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, block := range map[string]*pem.Block{"tls.crt": {Type: "CERTIFICATE", Bytes: cert}, "tls.key": {Type: "PRIVATE KEY", Bytes: secret}} {
+		if err := os.WriteFile(name, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sets := append(launched4, "--set", "train.steps=2")
+	zeroth(t, 0, append(sets, "--out", "one")...)
+	process(t, 0, append(append([]string{"launch", "-n", "2", "--"}, sets...), "--set", "parallel.transport=tcp", "--set", "parallel.tls={cert: tls.crt, key: tls.key, ca: tls.crt}", "--out", "tls")...)
+	if outcomeOf(t, "tls") != outcomeOf(t, "one") {
+		t.Error("other bits than one process has")
+	}
+	for tls, want := range map[string]string{"{cert: tls.crt}": "a certificate, its key and the authority go together", "{cert: tls.crt, key: tls.crt, ca: tls.crt}": "tls.crt and tls.crt: tls: ", "{cert: tls.crt, key: tls.key, ca: none}": "open none"} {
+		if _, errs := process(t, 2, append(append([]string{"launch", "-n", "2", "--"}, sets...), "--set", "parallel.tls="+tls, "--out", "none")...); !strings.Contains(errs, want) {
+			t.Errorf("%s: %s\nwant %s", tls, errs, want)
+		}
+	}
+	if _, err := os.Stat("none"); err == nil {
+		t.Error("a folder is made for a run that does not begin")
 	}
 }
 

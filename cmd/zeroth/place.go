@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"zeroth/collective/rendezvous"
 	"zeroth/input"
 	"zeroth/job"
 	"zeroth/job/config"
@@ -51,8 +53,14 @@ func (p *place) enter(ctx context.Context, c *config.Config, o *job.Options, not
 	if p.World <= 1 {
 		return func() {}, nil
 	}
+	var secure *tls.Config
+	if t := c.Parallel.TLS; t.Cert != "" {
+		if secure, err = rendezvous.LoadMutual(t.Cert, t.Key, t.CA); err != nil {
+			return nil, input.BadInput(fmt.Errorf("parallel.tls: %w", err))
+		}
+	}
 	w, err := p.join(ctx, world.Config{
-		PerProcess: c.Parallel.Ranks / p.World, Transport: c.Parallel.Transport, Bind: c.Parallel.Bind,
+		TLS: secure, PerProcess: c.Parallel.Ranks / p.World, Transport: c.Parallel.Transport, Bind: c.Parallel.Bind,
 		Join: c.Parallel.Join, Heartbeat: c.Parallel.Heartbeat, DeadAfter: c.Parallel.DeadAfter, Note: note,
 	}, c.Parallel.TokenFile)
 	if err != nil {

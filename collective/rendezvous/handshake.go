@@ -5,6 +5,7 @@ import (
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -53,8 +54,9 @@ func Greet(c net.Conn, token []byte, about string, process int) error {
 	if _, err := c.Write(t.hello[:]); err != nil {
 		return err
 	}
-	if _, err := io.ReadFull(c, t.nonce[:]); err != nil {
-		return err
+	if n, err := io.ReadFull(c, t.nonce[:]); err != nil {
+		_, secure := c.(*tls.Conn)
+		return untrusted(err, secure, t.nonce[:n])
 	}
 	if _, err := c.Write(t.mac(token, "client", about)); err != nil {
 		return err
@@ -77,7 +79,7 @@ func admit(c net.Conn, token []byte, about string) (process int, err error) {
 		return 0, err
 	}
 	if string(t.hello[:8]) != magicWord {
-		return 0, errors.New("no client of this version")
+		return 0, untrusted(errors.New("no client of this version"), false, t.hello[:])
 	}
 	_, _ = rand.Read(t.nonce[:]) // never fails
 	if _, err := c.Write(t.nonce[:]); err != nil {
@@ -156,18 +158,19 @@ func (d *Door) receive(c net.Conn) {
 	if err == nil {
 		process, err = admit(c, d.token, d.about)
 	}
+	explain(c, err)
 	if !stop() && err == nil {
 		err = net.ErrClosed
 	}
 	if err != nil {
 		_ = c.Close()
 		if d.refused != nil {
-			d.refused(c.RemoteAddr().String(), err)
+			d.refused(c.RemoteAddr().String(), untrusted(err, true, nil))
 		}
 		return
 	}
 	select {
-	case d.in <- Guest{c, process}:
+	case d.in <- Guest{secure(c), process}:
 	case <-d.open.Done():
 		_ = c.Close()
 	}
@@ -190,23 +193,29 @@ func (d *Door) Close() {
 	d.all.Wait()
 }
 
-// Dial connects to a door, which is at one of the addresses, as a process. It
-// tries them again and again until ctx ends, unless the only one refuses it.
-func Dial(ctx context.Context, network string, addrs []string, token []byte, about string, process int) (net.Conn, error) {
-	var d net.Dialer
+// Caller is who dials.
+type Caller struct {
+	Process int
+	Token   []byte
+	TLS     *tls.Config // nil: none
+}
+
+// Dial connects to a door, which is at one of the addresses. It tries them again and
+// again until ctx ends, unless the only one refuses it.
+func (me Caller) Dial(ctx context.Context, network string, addrs []string, about string) (net.Conn, error) {
 	for wait := 20 * time.Millisecond; ; wait = min(2*wait, time.Second) {
 		var wrong []error
 		for _, addr := range addrs {
-			c, err := d.DialContext(ctx, network, addr)
+			c, err := shakeTLS(ctx, network, addr, me.TLS)
 			if err == nil {
-				if err = Greet(c, token, about, process); err == nil {
-					return c, nil
+				if err = Greet(c, me.Token, about, me.Process); err == nil {
+					return secure(c), nil
 				}
 				_ = c.Close()
 			}
 			wrong = append(wrong, fmt.Errorf("%s: %w", addr, err))
 		}
-		if err := errors.Join(wrong...); len(addrs) == 1 && errors.Is(err, ErrRefused) {
+		if err := errors.Join(wrong...); len(addrs) == 1 && (errors.Is(err, ErrRefused) || errors.Is(err, ErrUntrusted)) {
 			return nil, err
 		}
 		select {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
@@ -25,6 +26,7 @@ type Config struct {
 	Listener              net.Listener // of process 0
 	Run                   string       // what tells this world from others at the same addresses
 	Token                 []byte
+	TLS                   *tls.Config   // nil: none
 	Wait                  time.Duration // for all to come
 	Heartbeat, DeadAfter  time.Duration
 	Me                    Member
@@ -203,7 +205,7 @@ func Join(ctx context.Context, cfg Config) (*Star, error) {
 
 // host lets all others in, and tells them of each other.
 func (s *Star) host(ctx context.Context) error {
-	door := NewDoor(s.cfg.Listener, s.cfg.Token, s.cfg.about(), s.cfg.Processes, func(from string, err error) { s.note(fmt.Sprintf("refused a connection from %s: %v", from, err)) })
+	door := NewDoor(Over(s.cfg.Listener, s.cfg.TLS), s.cfg.Token, s.cfg.about(), s.cfg.Processes, func(from string, err error) { s.note(fmt.Sprintf("refused a connection from %s: %v", from, err)) })
 	defer door.Close()
 	if err := s.open(s.cfg.Listener.Addr()); err != nil {
 		return err
@@ -287,7 +289,7 @@ func (s *Star) absent() string {
 
 // join goes to process 0 and learns of the others.
 func (s *Star) join(ctx context.Context) error {
-	c, err := Dial(ctx, "tcp", s.cfg.Addrs, s.cfg.Token, s.cfg.about(), s.cfg.Me.Process)
+	c, err := Caller{s.cfg.Me.Process, s.cfg.Token, s.cfg.TLS}.Dial(ctx, "tcp", s.cfg.Addrs, s.cfg.about())
 	if err != nil {
 		return fmt.Errorf("rank 0 at %w", err)
 	}

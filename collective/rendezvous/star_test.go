@@ -306,7 +306,7 @@ func TestOversizedFrame(t *testing.T) {
 		_, err := rendezvous.Join(t.Context(), c)
 		errs <- err
 	}()
-	c, err := rendezvous.Dial(t.Context(), "tcp", []string{ln.Addr().String()}, token, "control ", 1)
+	c, err := rendezvous.Caller{Process: 1, Token: token}.Dial(t.Context(), "tcp", []string{ln.Addr().String()}, "control ")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -102,6 +102,7 @@ type Parallel struct {
 	Memory    int64         // bytes of device memory a rank may take; 0: what the machine has free, for all ranks
 	Transport string        // what carries collectives between processes: one of Transports
 	TokenFile string        // file with the secret by which processes know each other; "" is none
+	TLS       TLS           // of control messages and of TCP between processes; none if its fields are empty
 	Bind      string        // address that other processes reach this one at; "" is the one by which it reaches process 0
 	Join      time.Duration // how long processes wait for each other to come
 	Heartbeat time.Duration // between the signs of life of a process
@@ -118,6 +119,10 @@ type Here struct {
 	Beside       int  // ranks of this machine
 	Staged       bool // what they exchange passes through memory that the host can address
 }
+
+// TLS is files in PEM by which processes know each other: a certificate of this one,
+// its key, and the authority that has signed those of all.
+type TLS struct{ Cert, Key, CA string }
 
 // Zero is what is sharded and when it is gathered.
 type Zero struct {

@@ -73,6 +73,9 @@ var when = map[string]string{
 	"train.early_stop.metric":   "with train.early_stop.patience",
 	"train.lora.alpha":          "with train.lora.rank",
 	"train.lora.targets":        "with train.lora.rank",
+	"parallel.tls.cert":         "with parallel.tls.key and parallel.tls.ca",
+	"parallel.tls.key":          "with parallel.tls.cert and parallel.tls.ca",
+	"parallel.tls.ca":           "with parallel.tls.cert and parallel.tls.key",
 	"parallel.replicate":        "at zero.stage 1, 2 and 3",
 	"zero.offload.parameters":   "at zero.stage 3",
 	"zero.offload.path":         "where something is offloaded to disk",
@@ -89,7 +92,7 @@ var when = map[string]string{
 var samples = map[string]string{
 	"model.from": "models/gpt2", "model.kv_heads": "2", "model.ffn": "1024", "model.vocab": "50257", "model.rope_theta": "500000", "model.tied": "true", "model.dropout": "0.1",
 	"data.text": `["docs/**/*.md"]`, "data.tokens": `["train.bin"]`, "data.documents": `["chats-*.jsonl"]`, "data.validation_documents": `["dev.jsonl"]`, "data.dtype": "uint16", "data.tokenizer": "gpt2", "data.vocab": "models/gpt2",
-	"train.epochs": "2", "train.batch": "32", "train.micro_batch": "4", "train.accumulate": "2", "train.eval_every": "100", "train.early_stop.patience": "3", "train.freeze": `["model.embed_tokens.*"]`, "train.lora.alpha": "32", "train.lora.targets": `["q_proj", "v_proj"]`, "parallel.ranks": "4", "parallel.gpus": "[0, 2]", "parallel.memory": "4GiB", "parallel.token_file": "/run/secrets/zeroth", "parallel.bind": "10.0.0.7",
+	"train.epochs": "2", "train.batch": "32", "train.micro_batch": "4", "train.accumulate": "2", "train.eval_every": "100", "train.early_stop.patience": "3", "train.freeze": `["model.embed_tokens.*"]`, "train.lora.alpha": "32", "train.lora.targets": `["q_proj", "v_proj"]`, "parallel.ranks": "4", "parallel.gpus": "[0, 2]", "parallel.memory": "4GiB", "parallel.token_file": "/run/secrets/zeroth", "parallel.bind": "10.0.0.7", "parallel.tls.cert": "/run/tls/tls.crt", "parallel.tls.key": "/run/tls/tls.key", "parallel.tls.ca": "/run/tls/ca.crt",
 	"zero.offload.path": "/mnt/nvme", "optimizer.betas": "[0.9, 0.95]", "optimizer.eps": "1e-8", "optimizer.momentum": "0.9", "optimizer.groups": `[{match: "*.bias", lr: 1e-4, weight_decay: 0}]`,
 	"schedule.warmup": "100", "schedule.min_lr": "6e-5", "schedule.decay": "100", "checkpoint.every": "100", "checkpoint.dir": "/data/ckpt", "checkpoint.keep": "{last: 3, best: val_loss}",
 	"checkpoint.save_on_exit": "true", "sample.prompt": `"Once upon a time"`, "sample.tokens": "200", "sample.stop": `["\n\n"]`, "sample.seed": "1",

@@ -247,6 +247,9 @@ func (r *reader) resolveProcesses() {
 	if r.processes > 1 && p.Transport == "mpi" && !mpi.Built {
 		r.refuse("this zeroth has no MPI", "build it with CGO_ENABLED=1 go build -tags mpi ./cmd/zeroth, or want auto, unix or tcp", "parallel.transport")
 	}
+	if all := []string{p.TLS.Cert, p.TLS.Key, p.TLS.CA}; p.TLS != (TLS{}) && slices.Contains(all, "") {
+		r.refuse("a certificate, its key and the authority go together", "want all three, or none", "parallel.tls.cert", "parallel.tls.key", "parallel.tls.ca")
+	}
 	if p.DeadAfter < 2*p.Heartbeat {
 		r.refuse(fmt.Sprintf("a process would be called lost after %v, and gives a sign of life every %v", p.DeadAfter, p.Heartbeat),
 			"want dead_after of at least twice heartbeat", "parallel.dead_after", "parallel.heartbeat")

@@ -13,6 +13,7 @@ package world
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -39,6 +40,7 @@ type Config struct {
 	Transport  string       // "auto", "unix", "tcp" or "mpi"
 	Bind       string       // address that others reach this process at; "" is the one by which it reaches process 0
 	Token      []byte       // that every process has; nil: none
+	TLS        *tls.Config  // of control and of TCP between processes; nil: none
 	Insecure   bool         // no token though there are other hosts
 
 	Join                 time.Duration // how long processes wait for each other to come; 0 is a minute
@@ -85,7 +87,7 @@ func Enter(ctx context.Context, cfg Config) (*World, error) {
 		host = "unknown"
 	}
 	w.star, err = rendezvous.Join(ctx, rendezvous.Config{
-		Processes: cfg.World, PerProcess: cfg.PerProcess, Addrs: cfg.Addrs(), Listener: w.cfg.Listener, Run: cfg.Run, Token: cfg.Token,
+		Processes: cfg.World, PerProcess: cfg.PerProcess, Addrs: cfg.Addrs(), Listener: w.cfg.Listener, Run: cfg.Run, Token: cfg.Token, TLS: cfg.TLS,
 		Wait: cfg.Join, Heartbeat: cfg.Heartbeat, DeadAfter: cfg.DeadAfter, Note: cfg.Note, Open: w.open,
 		Me: rendezvous.Member{Process: cfg.Rank, Host: host, Boot: bootID(), Pid: os.Getpid()},
 	})
@@ -107,7 +109,7 @@ func (c Config) Safe(ctx context.Context) error {
 	if n := len(c.Token); n > 0 && n < 16 {
 		return fmt.Errorf("the token has %d bytes; want at least 16 random ones, such as from: openssl rand -hex 32", n)
 	}
-	if len(c.Token) > 0 || c.Insecure {
+	if len(c.Token) > 0 || c.Insecure || c.TLS != nil {
 		return nil
 	}
 	hosts := []string{c.Host}
@@ -442,6 +444,9 @@ func (w *World) connect(n *socket.Net) error {
 	about := "data " + w.star.Session
 	guests := make(chan rendezvous.Guest)
 	for _, ln := range w.listeners {
+		if ln.Addr().Network() == "tcp" {
+			ln = rendezvous.Over(ln, w.cfg.TLS)
+		}
 		door := rendezvous.NewDoor(ln, w.cfg.Token, about, w.cfg.World, nil)
 		defer door.Close()
 		go func() {
@@ -511,11 +516,13 @@ func (w *World) dial(ctx context.Context, p int, about string) (net.Conn, error)
 			near = false // one kernel, but files of another container
 		}
 	}
+	caller := rendezvous.Caller{Process: w.cfg.Rank, Token: w.cfg.Token}
 	switch {
 	case near:
-		return rendezvous.Dial(ctx, "unix", []string{it.Unix}, w.cfg.Token, about, w.cfg.Rank)
+		return caller.Dial(ctx, "unix", []string{it.Unix}, about)
 	case it.TCP == "":
 		return nil, fmt.Errorf("it is on host %q, where no Unix socket reaches: want parallel.transport: auto or tcp", it.Host)
 	}
-	return rendezvous.Dial(ctx, "tcp", []string{it.TCP}, w.cfg.Token, about, w.cfg.Rank)
+	caller.TLS = w.cfg.TLS
+	return caller.Dial(ctx, "tcp", []string{it.TCP}, about)
 }

@@ -2,8 +2,14 @@ package world_test
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"math/big"
 	"net"
 	"os"
 	"path/filepath"
@@ -30,6 +36,27 @@ func enter(t *testing.T, processes, perProcess int, transport string) []*world.W
 	return worlds
 }
 
+// selfSigned is mutual TLS with one certificate for all, which is its own authority.
+func selfSigned(t *testing.T) *tls.Config {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	der, err := x509.CreateCertificate(rand.Reader, c, c, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err = x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(c)
+	return rendezvous.Mutual(tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pool)
+}
+
 // enterAt is enter, and where somebody has listened: for all, and for data.
 func enterAt(t *testing.T, processes, perProcess int, transport string) (worlds []*world.World, addrs []string) {
 	t.Helper()
@@ -38,6 +65,7 @@ func enterAt(t *testing.T, processes, perProcess int, transport string) (worlds 
 		t.Fatal(err)
 	}
 	worlds = make([]*world.World, processes)
+	secure := selfSigned(t)
 	errs := make([]error, processes)
 	var all sync.WaitGroup
 	for p := range processes {
@@ -48,6 +76,9 @@ func enterAt(t *testing.T, processes, perProcess int, transport string) (worlds 
 			}
 			if p == 0 {
 				c.Listener = ln
+			}
+			if transport == "tls" {
+				c.Transport, c.TLS = "tcp", secure
 			}
 			worlds[p], errs[p] = world.Enter(t.Context(), c)
 		})
@@ -114,11 +145,24 @@ func sum(g collective.Group, rank int) (float32, error) {
 // goroutine, no socket, no folder.
 func TestGroups(t *testing.T) {
 	defer goleak.VerifyNone(t)
-	for _, transport := range []string{"auto", "unix", "tcp"} {
+	for _, transport := range []string{"auto", "unix", "tcp", "tls"} {
 		t.Setenv("TMPDIR", t.TempDir())
-		worlds := enter(t, 3, 2, transport)
+		worlds, addrs := enterAt(t, 3, 2, transport)
 		m := shard.Mesh{Shard: 3, Replicate: 2}
+		ctx, enough := context.WithCancel(t.Context())
+		plain := make(chan error, 1)
+		go func() { // who knows the token and has no certificate
+			var err error = rendezvous.ErrUntrusted
+			if transport == "tls" {
+				_, err = rendezvous.Caller{Process: 2, Token: []byte("0123456789abcdef")}.Dial(ctx, "tcp", addrs[1:2], "data "+worlds[0].Session())
+			}
+			plain <- err
+		}()
 		got := connect(worlds, m)
+		enough()
+		if err := <-plain; err == nil {
+			t.Error("data connections are not by TLS alone")
+		}
 		var all sync.WaitGroup
 		for p, e := range got {
 			if e.err != nil {
