@@ -3,7 +3,7 @@
 # stopped, links that go down, drop one way, lose or delay, at seeded instants. It
 # needs root, iproute2 and /dev/net/tun; where it cannot have them it says so.
 #
-#   tests/cluster/faults.sh [-first SEED] [-seeds N] [-hosts WORLDS] [-silent DURATION] [-strict]
+#   tests/cluster/faults.sh [-first SEED] [-seeds N] [-only KIND] [-hosts WORLDS] [-silent DURATION] [-strict]
 #   RUN=TestRestart tests/cluster/faults.sh
 set -euo pipefail
 cd "$(dirname "$0")/../.."

@@ -24,6 +24,7 @@ import (
 var (
 	first  = flag.Uint64("first", 1, "first seed")
 	seeds  = flag.Uint64("seeds", 200, "faults")
+	only   = flag.String("only", "", "kind of fault: seeds of others are passed over")
 	worlds = flag.Int("hosts", 3, "worlds of three hosts at once")
 	silent = flag.Duration("silent", 3*time.Second, "parallel.dead_after: more on a machine that is busy")
 	strict = flag.Bool("strict", false, "times are held, too: on a machine that is not busy")
@@ -144,7 +145,9 @@ func TestFaults(t *testing.T) {
 		})
 	}
 	for seed := *first; seed < *first+*seeds; seed++ {
-		todo <- seed
+		if x := newTrial(seed); *only == "" || *only == kinds[x.kind].name {
+			todo <- seed
+		}
 	}
 	close(todo)
 	all.Wait()
