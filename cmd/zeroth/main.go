@@ -21,6 +21,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"unicode/utf16"
 
@@ -149,14 +150,17 @@ func (a *app) startLog() error {
 }
 
 // output is the standard output. It keeps the first error, so that no command
-// has to look at each line it prints.
+// has to look at each line it prints. The processes of a launch share it.
 type output struct {
 	io.Writer
+	mu  sync.Mutex // of each Write
 	err error
 }
 
 // Write implements io.Writer.
 func (o *output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	n, err := o.Writer.Write(b)
 	o.err = cmp.Or(o.err, err)
 	return n, err

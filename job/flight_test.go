@@ -1,0 +1,84 @@
+package job
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"zeroth/collective"
+	"zeroth/collective/flight"
+	"zeroth/job/build"
+	"zeroth/job/config/configtest"
+	"zeroth/job/report"
+	"zeroth/job/testjob"
+)
+
+// Ranks of one process that part are dumped, and told apart by the dumps; what a rank
+// fails with by itself is said, and dumped nowhere, for no other is to be looked at.
+func TestFaultIsDumped(t *testing.T) {
+	testjob.InTinyFolder(t)
+	own := errors.New("the disk of rank 1")
+	for i, c := range []struct {
+		fault collective.Fault
+		want  string // of the verdict; "": no dumps
+	}{
+		{collective.Fault{Drop: true}, "rank 1 parted from the others in operation 5 of shard"},
+		{collective.Fault{Err: own}, ""},
+	} {
+		out := fmt.Sprint("run", i)
+		err := Run(t.Context(), configtest.MustLoad(t, "parallel.ranks=3", "train.micro_batch=1"), Options{Out: out, Hooks: build.Hooks{
+			WrapGroups: func(rank int, g collective.Ranks) collective.Ranks {
+				if rank == 1 {
+					g.Shard = collective.Faulty(g.Shard, collective.At(5, c.fault))
+				}
+				return g
+			},
+		}})
+		if err == nil || errors.Is(err, own) != (c.want == "") {
+			t.Fatalf("%+v: %v", c.fault, err)
+		}
+		files, wrong := filepath.Glob(filepath.Join(out, flight.Folder, "rank-?.json"))
+		if wrong != nil || c.want == "" && files != nil || c.want != "" && len(files) != 3 {
+			t.Fatalf("%+v: dumps %v", c.fault, files)
+		}
+		if c.want == "" {
+			continue
+		}
+		dumps, wrong := flight.Read(files)
+		if wrong != nil {
+			t.Fatal(wrong)
+		}
+		r, wrong := flight.Merge(dumps)
+		if wrong != nil || !r.Parted || len(r.Verdict) == 0 || !strings.HasPrefix(r.Verdict[0], c.want) {
+			t.Errorf("%v: %+v\nwant %s", wrong, r, c.want)
+		}
+	}
+}
+
+// Who asks for dumps has them, and the run goes on to its end.
+func TestDumpIsAsked(t *testing.T) {
+	testjob.InTinyFolder(t)
+	asked, seen := make(chan struct{}), make(chan struct{})
+	h := &heard{onStep: func(s report.Step) {
+		if s.Step == 3 {
+			asked <- struct{}{}
+			asked <- struct{}{} // taken when the first is answered
+			close(seen)
+		}
+	}}
+	if err := Run(t.Context(), configtest.MustLoad(t), Options{Out: "run", Observer: quiet{h}, Dump: asked}); err != nil {
+		t.Fatal(err)
+	}
+	<-seen
+	if _, err := os.Stat("run/flight/rank-0.json"); err != nil || len(h.steps) != 7 {
+		t.Errorf("%d steps, %v", len(h.steps), err)
+	}
+}
+
+// quiet passes on all but notes, which may come from any goroutine.
+type quiet struct{ *heard }
+
+func (quiet) Note(string) {}
