@@ -65,7 +65,7 @@ func (a *app) list(list []checkpoint.Entry) error {
 	for _, e := range list {
 		row := []string{fmt.Sprint(e.Step), "-", "-", "-", numbers(e.Metrics), e.Status.String(), filepath.Base(e.Path)}
 		if !e.Created.IsZero() {
-			row[1], row[2], row[3] = report.DecimalSize(e.Bytes), report.Age(e.Created), fmt.Sprint(e.Writers)
+			row[1], row[2], row[3] = show.BriefSize(e.Bytes), report.Age(e.Created), fmt.Sprint(e.Writers)
 		}
 		if e.Status == checkpoint.Complete && e.Path == latest.Path {
 			row[5] = "complete, latest"
@@ -129,7 +129,7 @@ func (a *app) inspect(ck *checkpoint.Checkpoint) error {
 	head := []state.Fact{
 		{"folder", ck.Path},
 		{"step", fmt.Sprintf("%d, commit %d of %s (%s ago)", ck.Step, ck.Seq, ck.Created.Local().Format(time.DateTime), report.Age(ck.Created))},
-		{"size", fmt.Sprintf("%s, %d tensors and %d files, written by %d ranks", report.DecimalSize(ck.Bytes()), len(ck.Tensors)-files, files, ck.Writers())},
+		{"size", fmt.Sprintf("%s, %d tensors and %d files, written by %d ranks", show.BriefSize(ck.Bytes()), len(ck.Tensors)-files, files, ck.Writers())},
 	}
 	if len(ck.Metrics) > 0 {
 		head = append(head, state.Fact{"metrics", numbers(ck.Metrics)})

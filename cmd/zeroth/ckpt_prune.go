@@ -11,7 +11,7 @@ import (
 	"zeroth/checkpoint"
 	"zeroth/input"
 	"zeroth/job/config"
-	"zeroth/job/report"
+	"zeroth/job/show"
 	"zeroth/job/state"
 )
 
@@ -105,6 +105,6 @@ func (a *app) tellPruned(x pruned, err error) {
 		fmt.Fprintln(a.out, l)
 	}
 	if err == nil {
-		fmt.Fprintf(a.out, "%d of %d stay in %s; %s freed\n", len(x.Kept), len(x.Kept)+len(x.Deleted), x.Folder, report.DecimalSize(x.Freed))
+		fmt.Fprintf(a.out, "%d of %d stay in %s; %s freed\n", len(x.Kept), len(x.Kept)+len(x.Deleted), x.Folder, show.BriefSize(x.Freed))
 	}
 }

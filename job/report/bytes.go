@@ -63,7 +63,7 @@ func newBytesBar(out io.Writer, verb string, total int64) *Bytes {
 
 // far is how much is done, of how much.
 func (b *Bytes) far(done int64) string {
-	return fmt.Sprintf("%s / %s", DecimalSize(done), DecimalSize(b.total))
+	return fmt.Sprintf("%s / %s", show.BriefSize(done), show.BriefSize(b.total))
 }
 
 func (b *Bytes) speed(done int64) string {
@@ -98,19 +98,7 @@ func (b *Bytes) Close() string {
 	if took < time.Second {
 		words = took.Round(time.Millisecond).String()
 	}
-	return fmt.Sprintf("%s in %s, %s", DecimalSize(b.done), words, b.speed(b.done))
-}
-
-// DecimalSize is bytes in units of 1000, as disks are sold and filled.
-func DecimalSize(n int64) string {
-	if n < 1000 {
-		return fmt.Sprintf("%d B", n)
-	}
-	x, units := float64(n)/1000, []string{"kB", "MB", "GB", "TB"}
-	for x >= 999.95 && len(units) > 1 {
-		x, units = x/1000, units[1:]
-	}
-	return fmt.Sprintf("%.1f %s", x, units[0])
+	return fmt.Sprintf("%s in %s, %s", show.BriefSize(b.done), words, b.speed(b.done))
 }
 
 // Age is how long ago something was, as people say it.

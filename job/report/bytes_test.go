@@ -46,11 +46,3 @@ func TestBytesBar(t *testing.T) {
 		t.Errorf("at the end %q", got)
 	}
 }
-
-func TestDecimalSize(t *testing.T) {
-	for n, want := range map[int64]string{0: "0 B", 999: "999 B", 1000: "1.0 kB", 999_949: "999.9 kB", 999_950: "1.0 MB", 1_234_000_000: "1.2 GB", 5e15: "5000.0 TB"} {
-		if got := DecimalSize(n); got != want {
-			t.Errorf("%d: %s, want %s", n, got, want)
-		}
-	}
-}

@@ -77,17 +77,20 @@ func Brief(s string) string { return Printable(Cut(strings.ToValidUTF8(s, "\uFFF
 // BothUnits is bytes in units of 1024 and of 1000, which are easily confused.
 func BothUnits(n int64) string { return fmt.Sprintf("%s (%s)", ByteSize(n), DecimalSize(n)) }
 
-// DecimalSize is bytes in units of 1000.
-func DecimalSize(n int64) string {
-	units := []string{"B", "kB", "MB", "GB", "TB"}
-	x, i := float64(n), 0
-	for ; math.Abs(x) >= 1000 && i < len(units)-1; i++ {
-		x /= 1000
-	}
-	if i == 0 {
+// DecimalSize is bytes in units of 1000, to two places; BriefSize has one.
+func DecimalSize(n int64) string { return decimal(n, 2) }
+func BriefSize(n int64) string   { return decimal(n, 1) }
+
+func decimal(n int64, places int) string {
+	units := []string{"kB", "MB", "GB", "TB"}
+	if n > -1000 && n < 1000 {
 		return fmt.Sprintf("%d B", n)
 	}
-	return fmt.Sprintf("%.2f %s", x, units[i])
+	x, full := float64(n)/1000, 1000-0.5*math.Pow10(-places) // what is printed as 1000
+	for math.Abs(x) >= full && len(units) > 1 {
+		x, units = x/1000, units[1:]
+	}
+	return fmt.Sprintf("%.*f %s", places, x, units[0])
 }
 
 // Printable is s in one line, with what does not print written as Go does: \n,
