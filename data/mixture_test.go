@@ -89,6 +89,34 @@ func TestMixture(t *testing.T) {
 	}
 }
 
+// TestMixtureValidates: of every item documents are kept for validation, none is in both,
+// and all of them are in one.
+func TestMixtureValidates(t *testing.T) {
+	d, _ := drawn(slices.Repeat([]int{3, 1, 7, 2}, 25))
+	d.groups = []int32{60, 60, 100} // an item without a document among them
+	for _, pack := range []bool{false, true} {
+		var set Set
+		set.splitDocuments(Source{Documents: Documents{Pack: pack}, Context: 8, Validation: 0.1}, d, &documents{starts: []int64{0}})
+		train, held := set.Train.docs, set.Validation.docs
+		all := slices.Sorted(slices.Values(slices.Concat(train.index, held.index)))
+		if len(held.index) != 10 || len(all) != 100 || len(slices.Compact(all)) != 100 || len(train.groups) != 3 || train.groups[0] != train.groups[1] {
+			t.Errorf("pack %t: %d and %d documents, groups %v", pack, len(train.index), len(held.index), train.groups)
+		}
+		for g, end := range train.groups {
+			for w := range int64(end) {
+				for _, doc := range train.of(w) {
+					if doc >= d.groups[g] {
+						t.Errorf("pack %t: document %d is before the end of group %d", pack, doc, g)
+					}
+				}
+			}
+		}
+		if first := held.index[0]; first >= 60 || !slices.ContainsFunc(held.index, func(i int32) bool { return i >= 60 }) {
+			t.Errorf("pack %t: held out are %v", pack, held.index)
+		}
+	}
+}
+
 // TestMixtureOfSizes: by weights that are the numbers of documents, each comes once an
 // epoch; what is no weight, or less than a sample, is refused; other weights are other data.
 func TestMixtureOfSizes(t *testing.T) {

@@ -59,7 +59,7 @@ func TestEvaluationOfDocuments(t *testing.T) {
 		t.Fatal(err)
 	}
 	first := 0.0
-	for i, sets := range [][]string{{"parallel.ranks=1", "train.micro_batch=1"}, {"parallel.ranks=2", "train.micro_batch=5"}, {"parallel.ranks=1", "train.micro_batch=35"}} {
+	for i, sets := range [][]string{{"parallel.ranks=1", "train.micro_batch=1"}, {"parallel.ranks=2", "train.micro_batch=5"}, {"parallel.ranks=1", "train.micro_batch=35"}, {"parallel.ranks=1", "train.micro_batch=1", "data.pack=true"}} {
 		// 70 is a multiple of 1, 10 and 35.
 		file := filepath.Join(dir, "job.yaml")
 		text := fmt.Sprintf("model: {from: %q, context: 24}\ndata: {documents: [%q], format: prompt, tokenizer: bytes, validation: 0}\n", byteModel(t), filepath.Join(dir, "d.jsonl"))
