@@ -61,7 +61,11 @@ func (f *member) between() string {
 // size measures buffers of so many bytes, as near as the ranks divide them.
 func (f *member) size(ctx context.Context, r *Report, bytes int, o Options) error {
 	n := max(1, bytes/4/f.ranks) * f.ranks
-	buf := device.OfF32(make([]float32, n))
+	buf, err := f.host.Alloc(device.F32, n, device.Grads)
+	if err != nil {
+		return err
+	}
+	defer f.host.Free(buf)
 	fillNoise(buf.F32()) // so that its pages are there; zeros are what sums of sums stay
 	clear(buf.F32())
 	sent := 4 * n / f.ranks // to each peer

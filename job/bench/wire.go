@@ -33,6 +33,9 @@ func join(w *world.World) (*member, error) {
 		return nil, err
 	}
 	f := &member{World: w, ranks: n, me: w.Process(), groups: all[0], group: all[0].World, host: cpu.NewHost(1)}
+	if mem := w.Memory(); mem != nil {
+		f.host.Share(mem) // as training has it
+	}
 	f.wire, f.queue = w.Wire(f.me), f.host.NewQueue("comm")
 	return f, nil
 }
