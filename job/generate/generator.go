@@ -112,8 +112,9 @@ func (g *Generator) plan(m hf.Model, b build.Backend) (arena int, err error) {
 		params += int64(u.Param.Bytes())
 	}
 	arena = dry.ArenaPeak()
+	_, here := b.(build.CPU) // another has memory of its own, and says itself when it has no more
 	cache := int64(len(g.texts)) * int64(cfg.Model.Blocks) * int64(g.context*cfg.Model.QKV*g.dtype.Size())
-	if free := machine.Machine().Free; free > 0 && !b.HostApart() && params+cache+int64(arena) > free {
+	if free := machine.Machine().Free; free > 0 && here && params+cache+int64(arena) > free {
 		return 0, input.BadInput(fmt.Errorf("the model takes %s, %d texts of up to %d tokens another %s, and %s are free: want fewer tokens, or fewer texts at once (--batch)",
 			show.ByteSize(params+int64(arena)), len(g.texts), g.context, show.ByteSize(cache), show.ByteSize(free)))
 	}

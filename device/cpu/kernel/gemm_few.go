@@ -10,9 +10,9 @@ import (
 // does little with it, so the memory's rate is the limit, and packing B into
 // memory would take longer than the product. Here a worker goes through its
 // columns of B where they lie, some rows of k at a time; rows of a transposed B
-// are transposed into its nearest cache. An element of C is the chain of
-// multiply-adds that it is by panels, broken at the same blocks of k: its bits
-// are the same.
+// are transposed into its nearest cache, and bf16 is widened into it. An element of
+// C is the chain of multiply-adds that it is by panels, broken at the same blocks of
+// k: its bits are the same.
 
 const (
 	FewRows  = 4       // of A and C at most
@@ -26,8 +26,13 @@ const (
 
 // Few is whether the product is computed so.
 func (g *Gemm) Few() bool {
-	f32 := g.C.Buf.Type == device.F32 && g.A.Buf.Type == device.F32 && g.B.Buf.Type == device.F32 && (g.Bias.N == 0 || g.Bias.Type == device.F32)
-	return f32 && g.ISA.chain != nil && g.M <= FewRows && g.K > 0 && !g.A.Trans && (g.B.Trans || g.N%fewLanes == 0)
+	for _, t := range [...]device.DType{g.C.Buf.Type, g.A.Buf.Type, g.B.Buf.Type, g.Bias.Type} {
+		if t != device.F32 && t != device.BF16 {
+			return false
+		}
+	}
+	straight := g.B.Trans && g.ISA.b.trans[g.B.Buf.Type] != nil || !g.B.Trans && g.N%fewLanes == 0
+	return g.ISA.chain != nil && g.ISA.pair == 1 && g.M <= FewRows && g.K > 0 && !g.A.Trans && straight
 }
 
 // FewPieces is the pieces of work, of columns.
@@ -55,58 +60,83 @@ func RunFew(t *Args, w *Worker, lo, hi int) {
 	}
 }
 
+// fewMem is a worker's memory for a span of columns, all float32.
+type fewMem struct {
+	sums  []float32 // (M, lanes): of a block of k
+	total []float32 // (M, lanes): of those before, where C is not float32
+	old   []float32 // (lanes): a row of such a C, or the bias
+	a     []float32 // (M, depth): rows of A, where they are widened
+	b     []float32 // (depth, lanes): rows of B, where they are widened or transposed
+}
+
 // fewSpan computes columns [j0, j1).
 func (g *Gemm) fewSpan(w *Worker, j0, j1 int) {
 	lanes, depth := Ceil(j1-j0, fewLanes)*fewLanes, fewAdded
 	if g.B.Trans {
 		depth = fewDepth
 	}
-	mem := w.Floats(g.M*lanes + fewLanes*min(depth, g.K) + Edge)
-	sums := take(&mem, g.M*lanes)
+	depth = min(depth, g.K)
+	free := w.Floats((2*g.M+1)*lanes + g.M*depth + depth*lanes + 5*Edge)
+	mem := fewMem{take(&free, g.M*lanes), take(&free, g.M*lanes), take(&free, lanes), take(&free, g.M*depth), take(&free, depth*lanes)}
 	for p0 := 0; p0 < g.K; p0 += g.kc {
 		p1 := min(g.K, p0+g.kc)
-		clear(sums)
+		clear(mem.sums)
 		for p := p0; p < p1; p += depth {
-			g.fewRows(sums, lanes, mem, j0, j1, p, min(p1, p+depth))
+			g.fewRows(&mem, lanes, j0, j1, p, min(p1, p+depth))
 		}
 		for i := range g.M {
-			g.fewTotal(g.C.Buf.Slice(i*g.C.Ld+j0, i*g.C.Ld+j1).F32(), sums[i*lanes:], j0, p0 == 0, p1 == g.K)
+			g.fewTotal(&mem, i, lanes, j0, j1, p0 == 0, p1 == g.K)
 		}
 	}
 }
 
 // fewRows adds rows [p0, p1) of B to the sums of columns [j0, j1).
-func (g *Gemm) fewRows(sums []float32, lanes int, mem []float32, j0, j1, p0, p1 int) {
+func (g *Gemm) fewRows(mem *fewMem, lanes, j0, j1, p0, p1 int) {
 	var b unsafe.Pointer
 	ldb, k := g.B.Ld, p1-p0
-	if g.B.Trans {
+	switch {
+	case g.B.Trans:
 		how := &g.ISA.b
 		for j := j0; j < j1; j += how.transLanes {
 			src := g.B.Buf.Slice(j*g.B.Ld+p0, g.B.Buf.N).Ptr
-			how.trans[device.F32](unsafe.Pointer(&mem[j-j0]), src, g.B.Ld, k, min(how.transLanes, j1-j), fewLanes)
+			how.trans[g.B.Buf.Type](unsafe.Pointer(&mem.b[j-j0]), src, g.B.Ld, k, min(how.transLanes, j1-j), lanes)
 		}
-		b, ldb = unsafe.Pointer(&mem[0]), fewLanes
-	} else {
+		b, ldb = unsafe.Pointer(&mem.b[0]), lanes
+	case g.B.Buf.Type == device.F32:
 		b = g.B.Buf.Slice(p0*g.B.Ld+j0, g.B.Buf.N).Ptr
+	default:
+		b, ldb = unsafe.Pointer(&mem.b[0]), lanes
+		for p := range k {
+			Load(mem.b[p*lanes:][:j1-j0], g.B.Buf.Slice((p0+p)*g.B.Ld+j0, (p0+p)*g.B.Ld+j1))
+		}
 	}
 	for i := range g.M {
-		a := g.A.Buf.Slice(i*g.A.Ld+p0, g.A.Buf.N).Ptr
-		g.ISA.chain(unsafe.Pointer(&sums[i*lanes]), a, b, ldb, k, lanes)
+		from := g.A.Buf.Slice(i*g.A.Ld+p0, i*g.A.Ld+p1)
+		a := from.Ptr
+		if from.Type != device.F32 {
+			a = unsafe.Pointer(&mem.a[i*k])
+			Load(mem.a[i*k:][:k], from)
+		}
+		g.ISA.chain(unsafe.Pointer(&mem.sums[i*lanes]), a, b, ldb, k, lanes)
 	}
 }
 
-// fewTotal adds the sums of a block of k to a row of C from column j0 on, as place
-// and finish do for tiles.
-func (g *Gemm) fewTotal(c, sums []float32, j0 int, first, last bool) {
+// fewTotal adds the sums of a block of k to columns [j0, j1) of row i of C, as place
+// and finish do for tiles: of a C that is not float32 by way of the total.
+func (g *Gemm) fewTotal(mem *fewMem, i, lanes, j0, j1 int, first, last bool) {
+	row, sums := g.C.Buf.Slice(i*g.C.Ld+j0, i*g.C.Ld+j1), mem.sums[i*lanes:]
+	c, old := mem.total[i*lanes:][:j1-j0], mem.old[:j1-j0]
+	if g.direct() {
+		c = row.F32()
+	}
 	var bias []float32
 	if g.Bias.N != 0 {
-		bias = g.Bias.Slice(j0, j0+len(c)).F32()
+		bias = old
+		Load(bias, g.Bias.Slice(j0, j1))
 	}
 	switch {
-	case !first || g.add:
-		for j := range c {
-			c[j] += sums[j]
-		}
+	case !first || g.add && g.direct():
+		addAll(c, sums[:len(c)])
 	case bias != nil:
 		for j := range c {
 			c[j] = bias[j] + sums[j]
@@ -116,9 +146,23 @@ func (g *Gemm) fewTotal(c, sums []float32, j0 int, first, last bool) {
 			c[j] = 0 + sums[j] // as tiles do: -0 becomes 0
 		}
 	}
-	if last && g.add && bias != nil {
-		for j := range c {
-			c[j] += bias[j]
+	switch {
+	case !last:
+	case g.direct():
+		if g.add && bias != nil {
+			addAll(c, bias)
 		}
+	default:
+		if g.add {
+			Load(old, row)
+			addAll(c, old)
+		}
+		Store(row, c)
+	}
+}
+
+func addAll(x, y []float32) {
+	for j, v := range y {
+		x[j] += v
 	}
 }

@@ -1,0 +1,107 @@
+package tests
+
+import (
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync/atomic"
+	"testing"
+
+	"zeroth/checkpoint/safetensors"
+	"zeroth/job/build"
+	"zeroth/job/config/configtest"
+	"zeroth/job/hf"
+	"zeroth/zero"
+)
+
+// Four ranks at stage 3 that start from a folder read each element of the model once,
+// between them, each what its shard has, and take no memory beside the shards but a
+// staging buffer of 4 MiB a rank: on a CPU less, for they read into the shards.
+func TestLoadingTakesTheShardAndABuffer(t *testing.T) {
+	m := hf.Model{Family: "llama", Layers: 4, Heads: 8, KVHeads: 4, Width: 512, FFN: 1408, Context: 32, Vocab: 4096, NormEps: 1e-5, Theta: 1e4}
+	folder := configtest.ModelFolder(t, m)
+	for _, dtype := range []safetensors.DType{safetensors.F32, safetensors.BF16} {
+		if dtype == safetensors.BF16 {
+			retype(t, folder, dtype)
+		}
+		c := mustHFConfig(t, folder, "tokens.bin", "parallel.ranks=4", "zero.stage=3", "precision=fp32")
+		ranks, err := build.Open(c, build.Setup{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer closeAll(ranks)
+		from, err := hf.OpenModel(folder, c.Model)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer from.Close()
+		w := &hf.Weights{From: from}
+		var before, after runtime.MemStats
+		var read [4]atomic.Int64
+		runtime.ReadMemStats(&before)
+		err = build.Together(ranks, func(r *build.Rank) error {
+			return r.Trainer.Fill(zero.Master, func(p zero.Part, dst []float32) error {
+				read[r.Rank].Add(int64(len(dst)))
+				return w.Fill(p, dst)
+			})
+		})
+		runtime.ReadMemStats(&after)
+		if err != nil {
+			t.Fatal(err)
+		}
+		total, sum := int64(0), int64(0)
+		for _, p := range hf.Parameters(m.Network()) {
+			total += int64(p.Numel())
+		}
+		for r := range read {
+			n := read[r].Load()
+			sum += n
+			if most := total/4 + total/50; n > most {
+				t.Errorf("%s: rank %d reads %d elements of %d", dtype, r, n, total)
+			}
+		}
+		if sum != total {
+			t.Errorf("%s: %d elements are read, the model has %d", dtype, sum, total)
+		}
+		took := int64(after.TotalAlloc - before.TotalAlloc)
+		t.Logf("%s: loading a model of %d bytes into 4 ranks takes %d bytes beside their shards", dtype, 4*total, took)
+		// Buffers for widening 16 bits, of 1 MiB, are pooled: how many are made depends on
+		// the collector.
+		if most := int64(4 * (4<<20 + 1<<18)); dtype == safetensors.F32 && took > most || most > 4*total/2 {
+			t.Errorf("%s: %d bytes are allocated, want at most %d; the model has %d", dtype, took, most, 4*total)
+		}
+	}
+}
+
+// retype writes a folder's parameters again in another type.
+func retype(t *testing.T, folder string, dtype safetensors.DType) {
+	t.Helper()
+	path := filepath.Join(folder, "model.safetensors")
+	values := readModel(t, path)
+	r, err := safetensors.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var specs []safetensors.Spec
+	for _, x := range r.Tensors() {
+		specs = append(specs, safetensors.Spec{Name: x.Name, DType: dtype, Shape: x.Shape})
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	w, err := safetensors.Create(path, specs, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range specs {
+		if err := w.WriteF32(s.Name, 0, values[s.Name]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
