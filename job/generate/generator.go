@@ -192,8 +192,12 @@ func (g *Generator) set(p shard.Param, to device.Buffer, fill func(zero.Part, []
 	defer device.FreeWindow(g.dev, g.host, src)
 	for lo := 0; lo < p.Numel(); lo += most {
 		hi := min(p.Numel(), lo+most)
-		if err := fill(zero.Part{Param: p, Kind: zero.Master, At: shard.Range{Lo: lo, Hi: hi}}, src.Host.Slice(0, hi-lo).F32()); err != nil {
+		x := src.Host.Slice(0, hi-lo).F32()
+		if err := fill(zero.Part{Param: p, Kind: zero.Master, At: shard.Range{Lo: lo, Hi: hi}}, x); err != nil {
 			return err
+		}
+		if i := slices.IndexFunc(x, notFinite); i >= 0 {
+			return input.BadInput(fmt.Errorf("element %d of %s is %v: a model with such a parameter has no output", lo+i, p.Name, x[i]))
 		}
 		q := g.queues[0]
 		src.Send(q)
@@ -204,6 +208,8 @@ func (g *Generator) set(p shard.Param, to device.Buffer, fill func(zero.Part, []
 	}
 	return nil
 }
+
+func notFinite(x float32) bool { return x-x != 0 }
 
 // Next is the logits of the token after each text, or after the last Context tokens of
 // it; an empty text has none. They are overwritten by the next call. A text is its place

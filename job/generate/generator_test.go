@@ -2,6 +2,8 @@ package generate
 
 import (
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -110,5 +112,25 @@ func TestGeneratorRefusesWhatDoesNotFit(t *testing.T) {
 	_, err := newGenerator(&source{folder: folder}, m, build.CPU{}, device.F32, 1024)
 	if err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), "1024 texts of up to 1048576 tokens another 1.0 TiB, and ") {
 		t.Errorf("%v", err)
+	}
+}
+
+// A parameter that is no number is named, and nothing is written.
+func TestSampleRefusesWhatIsNoNumber(t *testing.T) {
+	m := hf.Model{Family: "gpt2", Layers: 1, Heads: 2, Width: 16, Context: 24, Vocab: 256, NormEps: 1e-5}
+	folder := configtest.ModelFolder(t, m)
+	path := filepath.Join(folder, "model.safetensors")
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	copy(raw[len(raw)-4:], "\x00\x00\xc0\x7f")
+	if err := os.WriteFile(path, raw, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	err = Sample(t.Context(), Options{Run: folder, Tokenizer: "bytes", Prompt: "a", Tokens: 2}, &out)
+	if err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), " is NaN: a model with such a parameter has no output") || out.Len() > 0 {
+		t.Errorf("%v, written %q", err, out.String())
 	}
 }

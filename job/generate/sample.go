@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
@@ -257,7 +256,7 @@ func (o sampler) begin(prompt string, ids []int32) *writing {
 // add draws the next token of a text.
 func (o sampler) add(x *writing, logits []float32) error {
 	logits = logits[:min(len(logits), o.tok.Vocab())]
-	if i := slices.IndexFunc(logits, func(x float32) bool { return x != x || math.IsInf(float64(x), 0) }); i >= 0 {
+	if i := slices.IndexFunc(logits, notFinite); i >= 0 {
 		return fmt.Errorf("the model's output for token %d is %v: its parameters are no longer numbers one can compute with", i, logits[i])
 	}
 	id := x.pick.choose(logits)
