@@ -1,6 +1,7 @@
 package collective
 
 import (
+	"math"
 	"slices"
 
 	"zeroth/device"
@@ -296,16 +297,25 @@ func (l Links) ReduceSeconds(s Spread, bytes, elem, acc float64) float64 {
 	return max((k-1)/k*bytes/l.Near, each*sums/l.Far) + borders*(l.FarDelay+chunk/l.Far) + 2*l.NearDelay
 }
 
+// Seconds is the time of a gather, or else of a reduction, of n elements of a type, and
+// whether it goes by host: where that takes less than flat.
+func (l Links) Seconds(s Spread, gather bool, t device.DType, n float64) (seconds float64, byHost bool) {
+	elem := float64(t.Size())
+	flat, hosts := l.FlatSeconds(s, n*elem), math.Inf(1)
+	switch {
+	case s.Hosts == 1 || s.Most == 1:
+	case gather:
+		hosts = l.GatherSeconds(s, n*elem)
+	default:
+		hosts = l.ReduceSeconds(s, n*elem, elem, float64(accumulator(t).Size()))
+	}
+	return min(flat, hosts), hosts < flat
+}
+
 // byHost is whether a call costs less by host.
 func (l Links) byHost(s Spread, c call) bool {
-	if s.Hosts == 1 || s.Most == 1 {
-		return false
-	}
-	bytes, elem := float64(c.n*c.t.Size()), float64(c.t.Size())
-	if c.op == allGather {
-		return l.GatherSeconds(s, bytes) < l.FlatSeconds(s, bytes)
-	}
-	return l.ReduceSeconds(s, bytes, elem, float64(accumulator(c.t).Size())) < l.FlatSeconds(s, bytes)
+	_, byHost := l.Seconds(s, c.op == allGather, c.t, float64(c.n))
+	return byHost
 }
 
 // Routing is how the ranks of a group send.

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"zeroth/collective"
 	"zeroth/device"
 	"zeroth/input"
 	"zeroth/job/build"
@@ -29,6 +30,7 @@ type Hardware struct {
 	Memory     float64            `json:"memory"`                // bytes a device's kernels read and write
 	Launch     float64            `json:"launch"`                // seconds a kernel takes at least
 	Links      []Link             `json:"links"`                 // from the nearest ranks to the farthest
+	Wires      bool               `json:"wires,omitempty"`       // collectives are this program's own, between processes; else they go around rings
 	HostLink   float64            `json:"host_link,omitempty"`   // bytes between a device and its host, each way
 	HostMemory float64            `json:"host_memory,omitempty"` // bytes a rank's share of the host's processors reads and writes
 	Disk       float64            `json:"disk,omitempty"`        // bytes a rank's share of the disks reads, or writes
@@ -174,6 +176,9 @@ func (h *Hardware) check() error {
 	if n := len(h.Links); n > hardwareLinks {
 		wrong("links: %d of them; want at most %d", n, hardwareLinks)
 	}
+	if h.Wires && len(h.Links) > 2 {
+		wrong("links: %d of them; want at most two with wires: inside a host and between hosts", len(h.Links))
+	}
 	for i, l := range h.Links[:min(hardwareLinks, len(h.Links))] {
 		last := i+1 == len(h.Links)
 		if !rate(l.Bandwidth) || !delay(l.Latency) {
@@ -230,9 +235,9 @@ func (h *Hardware) Serves(c *config.Config, host, disk bool) error {
 func (h *Hardware) seconds(queue string, k Kernel, w Work) float64 {
 	switch {
 	case k.Group.Size > 0 && k.Form == Apart:
-		return max(h.ring(k, w.Bytes), 2*w.Bytes/float64(k.Group.Size)/h.Memory)
+		return max(h.collective(k, w.Bytes), 2*w.Bytes/float64(k.Group.Size)/h.Memory)
 	case k.Group.Size > 0:
-		return h.ring(k, w.Bytes)
+		return h.collective(k, w.Bytes)
 	case queue == build.HostQueues[1] || queue == build.HostQueues[2]:
 		return w.Bytes / 2 / h.HostLink
 	case queue == build.HostQueues[0]:
@@ -259,7 +264,7 @@ func (h *Hardware) Bus(g Group) float64 {
 	if g.Size == 1 {
 		return h.Links[0].Bandwidth // nothing is sent
 	}
-	return bytes * float64(g.Size-1) / float64(g.Size) / h.ring(Kernel{Group: g}, bytes)
+	return bytes * float64(g.Size-1) / float64(g.Size) / h.collective(Kernel{Op: "all-gather", Group: g}, bytes)
 }
 
 // Rates are what closed forms weigh work with.
@@ -269,6 +274,30 @@ func (h *Hardware) Rates(t device.DType) Rates {
 		r.Link = h.Links[len(h.Links)-1].Bandwidth
 	}
 	return r
+}
+
+// collective is the seconds of a collective on a buffer.
+func (h *Hardware) collective(k Kernel, bytes float64) float64 {
+	if h.Wires && k.Group.Size > 1 {
+		return h.exchange(k, bytes)
+	}
+	return h.ring(k, bytes)
+}
+
+// exchange is that of one over wires, flat or by host: by package collective's model,
+// with the first link inside a host and the last between hosts. A host sends what its
+// ranks of a group do together; the rest of its link is for groups that run at the
+// same time.
+func (h *Hardware) exchange(k Kernel, bytes float64) float64 {
+	n, near, far := k.Group.Size, h.Links[0], h.Links[len(h.Links)-1]
+	most := n
+	if near.Ranks > 0 {
+		most = min(n, max(1, near.Ranks/k.Group.Stride))
+	}
+	hosts := (n + most - 1) / most
+	l := collective.Links{Near: near.Bandwidth, Far: far.Bandwidth * float64(most), NearDelay: near.Latency, FarDelay: far.Latency}
+	seconds, _ := l.Seconds(collective.Spread{Ranks: n, Hosts: hosts, Most: most, Runs: hosts}, k.Op == "all-gather", k.In, bytes/float64(k.In.Size()))
+	return seconds
 }
 
 // ring is the seconds in which the parts of a buffer go around a ring of ranks:

@@ -198,6 +198,34 @@ func TestRing(t *testing.T) {
 	}
 }
 
+// Collectives over wires by hand: hosts of 8 ranks, each of which sends 100 a second to
+// its neighbours and has 10 of what its host sends to others.
+func TestWires(t *testing.T) {
+	h := &Hardware{Wires: true, Links: []Link{{8, 100, 1}, {0, 10, 5}}}
+	const S = 1 << 20 // bytes
+	for _, test := range []struct {
+		op           string
+		t            device.DType
+		size, stride int
+		want         float64
+	}{
+		{"all-gather", device.F32, 1, 1, 0},
+		{"reduce-scatter", device.F32, 8, 1, S*7/8./100 + 1},                 // one host: flat
+		{"reduce-scatter", device.F32, 16, 8, 16*S*15/16./16/10 + 5},         // one rank of each host: flat
+		{"all-gather", device.F32, 16, 1, S*7/8./100 + 5 + 1},                // inside hosts more than between
+		{"reduce-scatter", device.F32, 16, 1, S/80. + 5 + S/16./80 + 2},      // the whole over one border, where flat 4 times as much
+		{"reduce-scatter", device.BF16, 16, 1, 2*S/80. + 5 + 2*S/16./80 + 2}, // as float32
+		{"reduce-scatter", device.F32, 16384, 1, S/80. + 2047*(5+S/16384./80) + 2},
+		{"all-gather", device.F32, 16384, 1, S*(1-1/2048.)/80 + 5 + 1},
+		{"reduce-scatter", device.F32, 65536, 8, S*65535/65536./10 + 5}, // replicas
+	} {
+		got := h.seconds("comm", Kernel{Op: test.op, In: test.t, Group: Group{test.size, test.stride}}, Work{Bytes: S})
+		if math.Abs(got-test.want) > 1e-9*test.want {
+			t.Errorf("%s of %v by %d ranks, each %d from the next: %v, want %v", test.op, test.t, test.size, test.stride, got, test.want)
+		}
+	}
+}
+
 // A kernel takes the longer of its arithmetic and its traffic.
 func TestKernelSeconds(t *testing.T) {
 	h := &Hardware{Flops: map[string]float64{"bf16": 100}, Attention: 50, Memory: 10, Launch: 0.5, HostLink: 4, HostMemory: 2, Disk: 5, Links: []Link{{0, 100, 0}}}
