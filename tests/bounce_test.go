@@ -182,3 +182,42 @@ func TestBounceIsPlannedIsFormula(t *testing.T) {
 		done.Wait()
 	}
 }
+
+// Several processes on several hosts, whose sums go from host to host where that costs
+// less, train to the bits of one process.
+func TestHostsAgreeToTheBit(t *testing.T) {
+	for _, test := range []struct {
+		sets  []string
+		hosts []int
+	}{
+		{[]string{"parallel.ranks=8", "zero.stage=3", "precision=bf16"}, []int{0, 1}},
+		{[]string{"parallel.ranks=8", "zero.stage=0", "precision=fp32"}, []int{0, 0, 1, 1}},
+		{[]string{"parallel.ranks=8", "parallel.replicate=2", "zero.stage=2", "train.accumulate=2"}, []int{0, 0, 0, 1}},
+	} {
+		c := cfg(t, append(test.sets, "model.vocab=20000", "train.steps=2")...)
+		want := trainWith(t, c, build.Hooks{})
+		got, turn := outcome{state: map[string][]float32{}}, make(chan struct{}, 1)
+		all := processes(t, config.Mesh(c), test.hosts)
+		ends := make(chan error, len(all))
+		var open [][]*build.Rank
+		for _, l := range all {
+			x := *c
+			build.Place(&x, l)
+			ranks, err := build.Open(&x, build.Setup{Launch: l})
+			if err != nil {
+				t.Fatal(err)
+			}
+			open = append(open, ranks)
+			go func() { ends <- trainInto(&x, ranks, &got, turn) }()
+		}
+		for range all {
+			if err := <-ends; err != nil {
+				t.Error(err)
+			}
+		}
+		for _, ranks := range open {
+			closeAll(ranks)
+		}
+		sameBits(t, fmt.Sprint(test.sets, test.hosts), got, want)
+	}
+}

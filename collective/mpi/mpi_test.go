@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -81,6 +82,26 @@ func under(t *testing.T, tests string, sizes ...int) {
 					t.Errorf("%v: %v\n%s", args, err, out)
 				}
 			})
+		}
+	}
+}
+
+// A library of the standard ABI is refused by name; one that has MPI 5's functions and
+// another ABI is looked at further.
+func TestStandardABIIsRefused(t *testing.T) {
+	cc := os.Getenv("CC")
+	if cc == "" {
+		cc = "cc"
+	}
+	for major, want := range map[int]string{1: "has the standard ABI of MPI 5", -1: "has no MPI_Get_library_version"} {
+		lib := filepath.Join(t.TempDir(), "libmpi_abi.so")
+		cmd := exec.Command(cc, "-shared", "-fPIC", "-o", lib, "-xc", "-")
+		cmd.Stdin = strings.NewReader(fmt.Sprintf("int MPI_Abi_get_version(int *major, int *minor) { *major = *minor = %d; return 0; }", major))
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		if err := mpi.Open([]string{lib}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("ABI %d: %v, want %q", major, err, want)
 		}
 	}
 }

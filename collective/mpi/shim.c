@@ -59,11 +59,24 @@ static int family(void *lib) {
 	return 0;
 }
 
+// The standard ABI of MPI 5 has handles of its own, which nothing here could be tried
+// with. A library that has another says -1.
+static int standard(void *lib) {
+	int (*abi)(int *, int *) = 0, major = -1, minor = -1;
+	void *f = dlsym(lib, "MPI_Abi_get_version");
+	memcpy(&abi, &f, sizeof f);
+	return abi && !abi(&major, &minor) && major >= 0;
+}
+
 const char *z_open(const char *path) {
 	// Global, since Open MPI's components look for its symbols there.
 	void *lib = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
 	if (!lib)
 		return dlerror();
+	if (standard(lib)) {
+		snprintf(wrong, sizeof wrong, "%s has the standard ABI of MPI 5, which is not known here: want Open MPI's libmpi.so.40, or libmpi.so.12 of the MPICH family", path);
+		return wrong;
+	}
 	for (unsigned i = 0; i < sizeof functions / sizeof *functions; i++) {
 		void *f = dlsym(lib, functions[i].name);
 		if (!f) {
