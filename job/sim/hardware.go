@@ -279,16 +279,16 @@ func (h *Hardware) Rates(t device.DType) Rates {
 // collective is the seconds of a collective on a buffer.
 func (h *Hardware) collective(k Kernel, bytes float64) float64 {
 	if h.Wires && k.Group.Size > 1 {
-		return h.exchange(k, bytes)
+		return h.overWires(k, bytes)
 	}
 	return h.ring(k, bytes)
 }
 
-// exchange is that of one over wires, flat or by host: by package collective's model,
+// overWires is that of one over wires, flat or by host: by package collective's model,
 // with the first link inside a host and the last between hosts. A host sends what its
 // ranks of a group do together; the rest of its link is for groups that run at the
 // same time.
-func (h *Hardware) exchange(k Kernel, bytes float64) float64 {
+func (h *Hardware) overWires(k Kernel, bytes float64) float64 {
 	n, near, far := k.Group.Size, h.Links[0], h.Links[len(h.Links)-1]
 	most := n
 	if near.Ranks > 0 {
