@@ -105,6 +105,14 @@ func (b Buffer) Block8(i int) (largest *float32, codes []uint8) {
 	return (*float32)(unsafe.Pointer(&raw[0])), raw[4 : 4+min(BlockLen, b.N-i*BlockLen)]
 }
 
+// Largest is a block's largest magnitude, 0 where that is too small to be told apart.
+func Largest(most float32) float32 {
+	if most < tiny8 {
+		return 0
+	}
+	return most
+}
+
 // Encode codes a block's elements; U8's are not negative. The codes may lie where
 // elements before those lie.
 func (t DType) Encode(largest *float32, codes []uint8, x []float32) {
@@ -112,13 +120,17 @@ func (t DType) Encode(largest *float32, codes []uint8, x []float32) {
 	for _, v := range x {
 		most = max(most, math.Float32frombits(math.Float32bits(v)&^(1<<31)))
 	}
-	if most < tiny8 {
-		*largest = 0
+	if most = Largest(most); most == 0 {
 		clear(codes)
-		return
+	} else {
+		t.EncodeBy(1/most, codes, x)
 	}
+	*largest = most
+}
+
+// EncodeBy codes elements by 1 over their block's largest magnitude.
+func (t DType) EncodeBy(inverse float32, codes []uint8, x []float32) {
 	_, limits, first := t.Code8()
-	inverse := 1 / most
 	for i, v := range x {
 		u := math.Float32bits(v * inverse)
 		a := u &^ (1 << 31)
@@ -131,7 +143,6 @@ func (t DType) Encode(largest *float32, codes []uint8, x []float32) {
 		}
 		codes[i] = code
 	}
-	*largest = most
 }
 
 // Decode sets x to the elements of a block.

@@ -23,17 +23,57 @@ func RunAdamW8(t *Args, w *Worker, lo, hi int) {
 		left := min(n, t.B[0].N-at)
 		mostM, codesM := t.B[3].Block8(b)
 		mostV, codesV := t.B[4].Block8(b)
-		device.Q8.Decode(m, *mostM, codesM)
-		device.U8.Decode(v, *mostV, codesV)
+		decode(device.Q8, m, *mostM, codesM)
+		decode(device.U8, v, *mostV, codesV)
 		if left%16 == 0 {
 			r.W, r.P, r.G, r.M, r.V, r.N = t.from(0, at), t.from(1, at), t.from(2, at), FloatPtr(m, 0), FloatPtr(v, 0), left
 			BestVec.AdamW(r)
 		} else {
 			t.lastBlock(w, r, at, left, m, v, end)
 		}
-		device.Q8.Encode(mostM, codesM, m[:left])
-		device.U8.Encode(mostV, codesV, v[:left])
+		encode(device.Q8, mostM, codesM, m[:left])
+		encode(device.U8, mostV, codesV, v[:left])
 	}
+}
+
+// codeISA is what one instruction set contributes to coding elements in 8 bits, n of
+// them, a positive multiple of 16; see device.Code8. Where there is none it is nil.
+type codeISA struct {
+	decode func(x, codes, values unsafe.Pointer, n int, largest float32)
+	// encode adds to codes that are not 0 the sign at bit 7 if signed is 0x80, else 0.
+	encode func(codes, x, limits, first unsafe.Pointer, n, signed int, inverse float32)
+	most   func(x unsafe.Pointer, n int) float32 // the largest magnitude
+}
+
+// decode is device's Decode: what is left after whole vectors is done by that.
+func decode(t device.DType, x []float32, largest float32, codes []uint8) {
+	n := len(codes) &^ 15
+	if n > 0 && BestVec.decode != nil {
+		value, _, _ := t.Code8()
+		BestVec.decode(FloatPtr(x, 0), unsafe.Pointer(&codes[0]), unsafe.Pointer(value), n, largest)
+	} else {
+		n = 0
+	}
+	t.Decode(x[n:], largest, codes[n:])
+}
+
+// encode is device's Encode, alike.
+func encode(t device.DType, largest *float32, codes []uint8, x []float32) {
+	n := len(x) &^ 15
+	if n < len(x) || BestVec.encode == nil {
+		t.Encode(largest, codes, x)
+		return
+	}
+	if *largest = device.Largest(BestVec.most(FloatPtr(x, 0), n)); *largest == 0 {
+		clear(codes)
+		return
+	}
+	_, limits, first := t.Code8()
+	signed := 0
+	if t == device.Q8 {
+		signed = 0x80
+	}
+	BestVec.encode(unsafe.Pointer(&codes[0]), FloatPtr(x, 0), unsafe.Pointer(limits), unsafe.Pointer(&first[0]), n, signed, 1 / *largest)
 }
 
 // lastBlock updates n elements from at on by way of memory that has whole vectors.

@@ -18,6 +18,7 @@ type VecISA struct {
 	normISA
 	sumISA
 	dropISA
+	codeISA
 }
 
 // attnISA is the parts of attention. A tile of the microkernel is rows query or

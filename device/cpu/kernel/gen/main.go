@@ -30,7 +30,7 @@ var files = []struct {
 	neon func(*neonFile)
 }{
 	{"gemm", gemm, neonGemm}, {"cast", cast, neonCast}, {"bf16", bf16, nil}, {"attention", attention, neonAttention},
-	{"elementwise", elementwise, neonElementwise}, {"dropout", dropout, nil}, {"optim", optim, neonOptim}, {"norm", norm, neonNorm}, {"sums", sums, neonSums},
+	{"elementwise", elementwise, neonElementwise}, {"dropout", dropout, nil}, {"codes8", codes8, nil}, {"optim", optim, neonOptim}, {"norm", norm, neonNorm}, {"sums", sums, neonSums},
 	{"roofline", roofline, neonRoofline},
 }
 
