@@ -41,17 +41,56 @@ func gather8(c *build.Context, w width, base reg.GPVirtual, index reg.VecVirtual
 	return v
 }
 
+// table8 looks codes up in a table of 256 words: by a gather, which on AVX-512 takes
+// longer than the table's 16 registers, permuted by pairs and chosen from by the
+// codes' three upper bits.
+func table8(c *build.Context, w width, base reg.GPVirtual) func(code reg.VecVirtual) reg.VecVirtual {
+	if w.lanes == 8 {
+		return func(code reg.VecVirtual) reg.VecVirtual { return gather8(c, w, base, code, 4) }
+	}
+	var rows [16]reg.VecVirtual
+	for i := range rows {
+		rows[i] = c.ZMM()
+		c.VMOVUPS(operand.Mem{Base: base, Disp: 64 * i}, rows[i])
+	}
+	return func(code reg.VecVirtual) reg.VecVirtual {
+		bit := c.ZMM()
+		var is [3]reg.Register // bits 5, 6 and 7
+		for b := range is {
+			k := c.K()
+			c.VPSLLD(operand.U8(uint8(26-b)), code, bit)
+			c.VPMOVD2M(bit, k)
+			is[b] = k
+		}
+		var choose func(first, levels int) reg.VecVirtual
+		choose = func(first, levels int) reg.VecVirtual {
+			if levels == 0 {
+				v := c.ZMM()
+				c.VMOVDQA32(code, v)
+				c.VPERMI2PS(rows[first+1], rows[first], v)
+				return v
+			}
+			low := choose(first, levels-1)
+			high := choose(first+1<<levels, levels-1)
+			c.VBLENDMPS(high, low, is[levels-1], low)
+			return low
+		}
+		return choose(0, 3)
+	}
+}
+
 func decode8(c *build.Context, w width) {
 	name := "decode8" + w.suffix
 	text(c, name, "func(x, codes, values *byte, n int, largest float32)", name+" is a codeISA's decode.")
 	x, codes, values, n := load64(c, "x"), load64(c, "codes"), load64(c, "values"), load64(c, "n")
 	s, i := broadcastParam(c, w, "largest"), c.GP64()
+	look := table8(c, w, values)
 	c.XORQ(i, i)
 	c.Label("loop")
 	for lane := 0; lane < 16; lane += w.lanes {
 		code := w.vec(c)
 		c.VPMOVZXBD(operand.Mem{Base: codes, Index: i, Scale: 1, Disp: lane}, code)
-		v := gather8(c, w, values, code, 4)
+		v := look(code)
 		c.VMULPS(s, v, v)
 		c.VMOVUPS(v, f32.mem(x, i, lane))
 	}
@@ -83,6 +122,7 @@ func encode8(c *build.Context, w width, t *constants) {
 			c.VPAND(a, b, to)
 		}
 	}
+	look := table8(c, w, limits)
 	c.XORQ(i, i)
 	c.Label("loop")
 	for lane := 0; lane < 16; lane += w.lanes {
@@ -95,7 +135,7 @@ func encode8(c *build.Context, w width, t *constants) {
 		c.VPMINSD(last, index, index)
 		code := gather8(c, w, first, index, 1)
 		and(low, code, code)
-		limit := gather8(c, w, limits, code, 4)
+		limit := look(code)
 		above(c, w, a, limit, one, code)
 		c.VPSRLD(operand.U8(24), u, u) // the sign becomes bit 7
 		and(signs, u, u)
