@@ -184,16 +184,9 @@ func (l *Local) issue(q device.Queue, o op, whole, own device.Buffer) {
 	if !ok {
 		panic(fmt.Sprintf("collective: %v between goroutine ranks on a %T, which is no LocalQueue", what, q))
 	}
-	l.at.mu.Lock()
-	what.seq = l.issued
-	l.issued++
-	l.at.mu.Unlock()
-	c := l.calls.take()
-	if c == nil {
-		c = &localCall{l: l, to: make([]device.Buffer, l.Size()), from: make([]device.Buffer, l.Size())}
-		c.arrive, c.leave = c.doArrive, c.doLeave
-	}
-	c.call, c.whole, c.own, c.came = what, whole, own, false
+	what.seq = l.number()
+	c := l.newCall(what)
+	c.whole, c.own = whole, own
 	if s, ok := on.(StreamQueue); ok {
 		c.onStream(s)
 		return
@@ -201,6 +194,44 @@ func (l *Local) issue(q device.Queue, o op, whole, own device.Buffer) {
 	on.Call(Waiting, c.arrive)
 	c.work(on)
 	on.Call(Waiting, c.leave)
+}
+
+// number implements agreeing.
+func (l *Local) number() int {
+	l.at.mu.Lock()
+	defer l.at.mu.Unlock()
+	l.issued++
+	return l.issued - 1
+}
+
+func (l *Local) newCall(what call) *localCall {
+	c := l.calls.take()
+	if c == nil {
+		c = &localCall{l: l, to: make([]device.Buffer, l.Size()), from: make([]device.Buffer, l.Size())}
+		c.arrive, c.leave = c.doArrive, c.doLeave
+	}
+	c.call, c.came = what, false
+	return c
+}
+
+// agree implements agreeing.
+func (l *Local) agree(what call) error {
+	c := l.newCall(what)
+	if err := l.arrive(c); err != nil {
+		c.end()
+		return err
+	}
+	return c.doLeave()
+}
+
+// lost implements agreeing.
+func (l *Local) lost() (why error, gone bool) {
+	l.at.mu.Lock()
+	defer l.at.mu.Unlock()
+	if l.at.ended == nil {
+		return nil, false
+	}
+	return l.why(), false
 }
 
 // work issues the rank's share.

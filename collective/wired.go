@@ -145,17 +145,43 @@ func (g *Wired) issue(q device.Queue, o op, whole, own device.Buffer) {
 	if whole.N > 0 && (!whole.Host || !own.Host) {
 		panic(fmt.Sprintf("collective: %v between processes of memory that the host cannot address: wants Staged", what))
 	}
+	what.seq = g.number()
+	c := g.newCall(what)
+	c.q, c.whole, c.own = on, whole, own
+	on.Call(o.String(), c.run)
+}
+
+// number implements agreeing.
+func (g *Wired) number() int {
 	g.mu.Lock()
-	what.seq = g.issued
+	defer g.mu.Unlock()
 	g.issued++
-	g.mu.Unlock()
+	return g.issued - 1
+}
+
+func (g *Wired) newCall(what call) *wiredCall {
 	c := g.calls.take()
 	if c == nil {
 		c = &wiredCall{g: g}
 		c.run = c.doRun
 	}
-	c.call, c.q, c.whole, c.own = what, on, whole, own
-	on.Call(o.String(), c.run)
+	c.call = what
+	return c
+}
+
+// agree implements agreeing: an operation on nothing.
+func (g *Wired) agree(what call) error { return g.newCall(what).doRun() }
+
+// lost implements agreeing: a peer that has left ends the next operation, if the wire
+// can tell before that.
+func (g *Wired) lost() (why error, gone bool) {
+	if g.wire.Ended() != nil {
+		return g.why(), false
+	}
+	if w, ok := g.wire.(interface{ Lost() (error, bool) }); ok {
+		return w.Lost()
+	}
+	return nil, false
 }
 
 // doRun does the operation, on the queue's goroutine.

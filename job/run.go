@@ -195,6 +195,9 @@ func (r *run) do(ctx context.Context) (err error) {
 	if err := build.Ready(c); err != nil {
 		return err
 	}
+	if note := build.AddsUp(c); note != "" {
+		r.Observer.Note(note)
+	}
 	plan, err := fit.Affordable(c, setup)
 	if err != nil {
 		return err

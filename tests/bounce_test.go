@@ -35,6 +35,7 @@ func (p process) Here(shard.Mesh) (ranks []int) {
 func (p process) Beside(m shard.Mesh) int { return m.World() }
 func (p process) Before(shard.Mesh) int   { return p.at * p.per }
 func (p process) Staged() bool            { return true }
+func (p process) NCCL() bool              { return false }
 
 func (p process) HostsOf(m shard.Mesh) (of []int) {
 	for r := range m.World() {

@@ -25,8 +25,8 @@ var configFields = strings.Fields(`
 	Train.Steps Train.Epochs Train.Batch Train.MicroBatch Train.Accumulate Train.Clip Train.Seed Train.EvalEvery Train.EvalBatches Train.LossChunk Train.EarlyStop.Metric Train.EarlyStop.Patience
 	Train.Freeze Train.LoRA.Rank Train.LoRA.Alpha Train.LoRA.Targets
 	Device Parallel.Ranks Parallel.Shard Parallel.Replicate Parallel.Timeout Parallel.GPUs Parallel.Memory
-	Parallel.Transport Parallel.TokenFile Parallel.TLS.Cert Parallel.TLS.Key Parallel.TLS.CA Parallel.Bind Parallel.Join Parallel.Heartbeat Parallel.DeadAfter
-	Parallel.Here.First Parallel.Here.Ranks Parallel.Here.Before Parallel.Here.Beside Parallel.Here.Staged Parallel.Hosts
+	Parallel.Collective Parallel.Transport Parallel.TokenFile Parallel.TLS.Cert Parallel.TLS.Key Parallel.TLS.CA Parallel.Bind Parallel.Join Parallel.Heartbeat Parallel.DeadAfter
+	Parallel.Here.First Parallel.Here.Ranks Parallel.Here.Before Parallel.Here.Beside Parallel.Here.NCCL Parallel.Here.Staged Parallel.Hosts
 	Dropout
 	Zero.Stage Zero.Prefetch Zero.Recompute
 	Zero.Offload.Optimizer Zero.Offload.Parameters Zero.Offload.Path Zero.Offload.Buffers Zero.Offload.Ratio
@@ -36,7 +36,7 @@ var configFields = strings.Fields(`
 	Checkpoint.Every Checkpoint.Dir Checkpoint.Keep.Last Checkpoint.Keep.Every Checkpoint.Keep.Best
 	Checkpoint.Async Checkpoint.Compress Checkpoint.SaveOnExit Checkpoint.OnError
 	Sample.Prompt Sample.Tokens Sample.Temperature Sample.TopK Sample.TopP Sample.Stop Sample.Seed
-	Notes Carried.Config Carried.Notes Carried.Files OtherModel`) // the last line is no keys, but what reading a job finds out
+	Notes Carried.Config Carried.Notes Carried.Files OtherModel`) // the last line and Parallel.Here are no keys, but what reading a job finds out and a run notes
 
 var configKeys = strings.Fields(`
 	model.from model.family model.layers model.heads model.kv_heads model.width model.ffn model.context model.vocab model.rope_theta model.tied model.dropout
@@ -44,7 +44,7 @@ var configKeys = strings.Fields(`
 	train.steps train.epochs train.batch train.micro_batch train.accumulate train.clip train.seed train.eval_every train.eval_batches train.loss_chunk train.early_stop.metric train.early_stop.patience
 	train.freeze train.lora.rank train.lora.alpha train.lora.targets
 	device parallel.ranks parallel.shard parallel.replicate parallel.timeout parallel.gpus parallel.memory
-	parallel.transport parallel.token_file parallel.tls.cert parallel.tls.key parallel.tls.ca parallel.bind parallel.join parallel.heartbeat parallel.dead_after
+	parallel.collective parallel.transport parallel.token_file parallel.tls.cert parallel.tls.key parallel.tls.ca parallel.bind parallel.join parallel.heartbeat parallel.dead_after
 	zero.stage zero.prefetch zero.recompute
 	zero.offload.optimizer zero.offload.parameters zero.offload.path zero.offload.buffers zero.offload.ratio
 	precision

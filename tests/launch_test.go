@@ -23,6 +23,7 @@ func (p portion) Here(shard.Mesh) []int   { return p.here }
 func (p portion) Beside(m shard.Mesh) int { return m.World() }
 func (p portion) Before(shard.Mesh) int   { return p.here[0] }
 func (p portion) Staged() bool            { return false }
+func (p portion) NCCL() bool              { return false }
 
 func (portion) Memory() cpu.Memory       { return nil }
 func (portion) HostsOf(shard.Mesh) []int { return nil }

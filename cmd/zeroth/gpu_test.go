@@ -6,8 +6,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"zeroth/device/cuda/fake"
 )
@@ -27,7 +30,7 @@ func onFakes(t *testing.T, more ...string) {
 }
 
 // gpus4 is tiny.yaml with four ranks on GPUs.
-var gpus4 = slices.Concat(launched4, []string{"--set", "device=cuda", "--set", "train.steps=3"})
+var gpus4 = slices.Concat(launched4, []string{"--set", "device=cuda", "--set", "train.steps=3", "--set", "parallel.collective=exact"})
 
 // launchOnGPUs runs a job in so many processes and returns what it said and computed.
 func launchOnGPUs(t *testing.T, name, processes string, job ...string) (said, outcome string) {
@@ -89,7 +92,7 @@ func TestGPULaunchHoldsInEveryOrder(t *testing.T) {
 func TestGPULaunchTakesAGPUEach(t *testing.T) {
 	inFolder(t)
 	onFakes(t, "FAKECUDA_DEVICES=4")
-	job := []string{"train", "tiny.yaml", "--log-all-ranks", "--set", "device=cuda", "--set", "parallel.ranks=2", "--set", "train.steps=4", "--set", "checkpoint.every=2", "--set", "sample.tokens=0"}
+	job := []string{"train", "tiny.yaml", "--log-all-ranks", "--set", "device=cuda", "--set", "parallel.ranks=2", "--set", "parallel.collective=exact", "--set", "train.steps=4", "--set", "checkpoint.every=2", "--set", "sample.tokens=0"}
 	for _, c := range []struct{ gpus, first, second string }{{"auto", "GPU 0", "GPU 1"}, {"[3, 1]", "GPU 3", "GPU 1"}, {"[2]", "GPU 2", "GPU 2"}} {
 		said, _ := launchOnGPUs(t, "on"+c.gpus, "2", append(job, "--set", "parallel.gpus="+c.gpus)...)
 		for _, g := range []string{c.first, c.second} {
@@ -103,5 +106,105 @@ func TestGPULaunchTakesAGPUEach(t *testing.T) {
 	a, err := os.ReadFile(filepath.Join("resumed", "model", "model.safetensors"))
 	if err != nil || !strings.HasSuffix(want, string(a)) {
 		t.Errorf("going on in one process: other parameters (%v)", err)
+	}
+}
+
+// withNCCL has processes find the fake NCCL, which wants streams of their own threads,
+// and so many GPUs.
+func withNCCL(t *testing.T, gpus int) {
+	t.Helper()
+	onFakes(t, "FAKECUDA_MODE=threads:20", "FAKECUDA_DEVICES="+strconv.Itoa(gpus), "FAKENCCL_DIR="+t.TempDir())
+}
+
+// Ranks whose gradients NCCL adds up compute what ranks in their order do, as far as
+// NCCL adds in that order, which the fake one does unless it is told otherwise.
+func TestGPUNCCL(t *testing.T) {
+	inFolder(t)
+	withNCCL(t, 4)
+	for _, c := range []struct{ processes, ranks, stage, more string }{
+		{"1", "1", "3", "zero.prefetch=0"}, {"2", "2", "0", "train.accumulate=2"}, {"3", "3", "1", "precision=fp32"},
+		{"2", "4", "2", "train.accumulate=2"}, {"4", "4", "3", "zero.prefetch=2"}, {"2", "4", "3", "parallel={ranks: 4, shard: 2, replicate: 2}"}, {"1", "3", "3", "precision=fp16"},
+	} {
+		name := c.processes + "of" + c.ranks + "at" + c.stage
+		job := slices.Concat(launched4, []string{"--set", "device=cuda", "--set", "train.steps=2", "--set", "parallel.ranks=" + c.ranks, "--set", "zero.stage=" + c.stage, "--set", c.more})
+		process(t, 0, append(job, "--set", "parallel.collective=exact", "--out", name)...)
+		said, got := launchOnGPUs(t, "nccl"+name, c.processes, append(job, "--set", "parallel.collective=nccl")...)
+		if got != outcomeOf(t, name) {
+			t.Errorf("%s processes of %s ranks at stage %s, %s: other bits", c.processes, c.ranks, c.stage, c.more)
+		}
+		if !strings.Contains(said, "as planned to the byte") {
+			t.Errorf("%s:\n%s", name, said)
+		}
+	}
+}
+
+// Auto takes NCCL where each rank of several processes has a GPU, and says what that
+// means; its sums are of another kind. Else it says why it does not.
+func TestGPUNCCLIsChosen(t *testing.T) {
+	inFolder(t)
+	withNCCL(t, 4)
+	job := slices.Concat(launched4, []string{"--set", "device=cuda", "--set", "train.steps=2", "--set", "precision=fp32"})
+	launch := func(name string, code int, more ...string) string {
+		_, errs := process(t, code, slices.Concat([]string{"launch", "-n", "4", "--"}, job, more, []string{"--out", name})...)
+		return errs
+	}
+	const adds = "adds up gradients, in an order of its own: other bits than with parallel.collective: exact"
+	for _, c := range []struct {
+		name, env string
+		code      int
+		more      []string
+		want      string
+	}{
+		{"auto", "FAKENCCL_RING=1", 0, nil, adds},
+		{"exact", "FAKENCCL_RING=1", 0, []string{"--set", "parallel.collective=exact"}, ""},
+		{"shared", "FAKECUDA_DEVICES=3", 0, nil, "ranks add up exactly, through the host; NCCL would be faster: ranks 0 and 1 of host"},
+		{"missing", "ZEROTH_NCCL_PATH=/nowhere", 0, nil, "ranks add up exactly, through the host; NCCL would be faster: NCCL, version 2.10 or newer, was not found"},
+		{"old", "FAKENCCL_VERSION=20905", 0, nil, "it is version 2.9.5"},
+		{"insists", "FAKECUDA_DEVICES=3", 2, []string{"--set", "parallel.collective=nccl"}, "and NCCL wants one for each: want fewer parallel.ranks, or parallel.collective: exact"},
+		{"lacks", "ZEROTH_NCCL_PATH=/nowhere", 2, []string{"--set", "parallel.collective=nccl"}, "or set ZEROTH_NCCL_PATH to a libnccl.so.2"},
+		{"cpu", "", 2, []string{"--set", "parallel.collective=nccl", "--set", "device=cpu"}, "NCCL adds up on GPUs, and ranks compute on the CPU"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			name, value, _ := strings.Cut(c.env, "=")
+			if name != "" {
+				t.Setenv(name, value)
+			}
+			if errs := launch(c.name, c.code, c.more...); !strings.Contains(errs, c.want) || c.want == "" && strings.Contains(errs, "NCCL") {
+				t.Errorf("%s\nwant %q", errs, c.want)
+			}
+		})
+	}
+	if outcomeOf(t, "auto") == outcomeOf(t, "exact") {
+		t.Error("sums around a ring have the bits of sums in rank order")
+	}
+	for _, same := range []string{"shared", "missing", "old"} {
+		if outcomeOf(t, same) != outcomeOf(t, "exact") {
+			t.Errorf("%s: other bits than exact sums", same)
+		}
+	}
+	t.Setenv("FAKECUDA_DEVICES", "2")
+	_, errs := process(t, 2, append(job, "--set", "parallel.collective=nccl", "--out", "one")...)
+	if !strings.Contains(errs, "4 ranks share 2 of this machine's GPUs, and NCCL wants one for each") {
+		t.Errorf("one process:\n%s", errs)
+	}
+}
+
+// NCCL does not notice that a process is gone, or stopped: the others name it, end, and
+// go on from the last checkpoint.
+func TestGPUNCCLLosesAPeer(t *testing.T) {
+	inFolder(t)
+	withNCCL(t, 3)
+	gpus := []string{"--set", "device=cuda", "--set", "parallel.collective=nccl", "--set", "checkpoint.every=5"}
+	for i, c := range []struct {
+		sig    syscall.Signal
+		victim int
+		why    string
+	}{{syscall.SIGKILL, 1, "connection lost"}, {syscall.SIGSTOP, 2, "silent for 4s"}, {syscall.SIGKILL, 0, "connection lost"}} {
+		out := "run" + strconv.Itoa(i)
+		code, _, errs := signalOne(t, out, c.sig, c.victim, time.Duration(i*30)*time.Millisecond, slices.Concat([]string{"launch", "-n", "3", "--"}, steady(endless, out), gpus)...)
+		by := namedBy(c.victim, c.why, errs)
+		if want := slices.Delete([]string{"0", "1", "2"}, c.victim, c.victim+1); code != 75 || !slices.Equal(by, want) {
+			t.Errorf("%v to rank %d: exit code %d, named by %v, want %v:\n%s", c.sig, c.victim, code, by, want, errs)
+		}
 	}
 }

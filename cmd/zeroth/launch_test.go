@@ -282,6 +282,16 @@ func signalOne(t *testing.T, out string, sig syscall.Signal, victim int, after t
 	return cmd.ProcessState.ExitCode(), o.String(), e.String()
 }
 
+// namedBy is the processes that say that a rank was lost, and why.
+func namedBy(victim int, why, errs string) (by []string) {
+	named := regexp.MustCompile(fmt.Sprintf(`(?m)^(?:\[([\d,]+)\] )?zeroth: .*peer %d lost: rank %d \(.*\): %s`, victim, victim, why))
+	for _, m := range named.FindAllStringSubmatch(errs, -1) {
+		by = append(by, strings.Split(cmp.Or(m[1], "0"), ",")...) // process 0 has no mark
+	}
+	slices.Sort(by)
+	return by
+}
+
 // Whoever is killed or stopped at any instant is named by every other process, and
 // the run goes on from its last checkpoint to the bits of one that nobody
 // disturbed.
@@ -298,12 +308,7 @@ func TestLaunchSurvivesFaults(t *testing.T) {
 		}
 		out, victim := fmt.Sprint("run", i), rng.IntN(3)
 		code, errs := fault(t, out, endless, sig, victim, time.Duration(rng.IntN(200))*time.Millisecond)
-		named := regexp.MustCompile(fmt.Sprintf(`(?m)^(?:\[([\d,]+)\] )?zeroth: .*peer %d lost: rank %d \(.*\): %s`, victim, victim, why))
-		var by []string // the processes that name the victim, of which 0 has no mark
-		for _, m := range named.FindAllStringSubmatch(errs, -1) {
-			by = append(by, strings.Split(cmp.Or(m[1], "0"), ",")...)
-		}
-		slices.Sort(by)
+		by := namedBy(victim, why, errs)
 		if want := slices.Delete([]string{"0", "1", "2"}, victim, victim+1); code != 75 || !slices.Equal(by, want) {
 			t.Errorf("run %d: exit code %d, rank %d named by %v, want %v:\n%s", i, code, victim, by, want, errs)
 			continue

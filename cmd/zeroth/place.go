@@ -17,6 +17,7 @@ import (
 	"zeroth/collective/rendezvous"
 	"zeroth/input"
 	"zeroth/job"
+	"zeroth/job/build"
 	"zeroth/job/config"
 	"zeroth/job/launch"
 	"zeroth/job/world"
@@ -60,7 +61,7 @@ func (p *place) enter(ctx context.Context, c *config.Config, o *job.Options, not
 		}
 	}
 	w, err := p.join(ctx, world.Config{
-		TLS: secure, PerProcess: c.Parallel.Ranks / p.World, Transport: c.Parallel.Transport, Bind: c.Parallel.Bind,
+		TLS: secure, PerProcess: c.Parallel.Ranks / p.World, Transport: c.Parallel.Transport, Collective: c.Parallel.Collective, GPUs: build.Names(c), Bind: c.Parallel.Bind,
 		Join: c.Parallel.Join, Heartbeat: c.Parallel.Heartbeat, DeadAfter: c.Parallel.DeadAfter, Note: note,
 	}, c.Parallel.TokenFile)
 	if err != nil {

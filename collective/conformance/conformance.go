@@ -9,6 +9,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -27,8 +28,9 @@ const patience = time.Minute
 
 // Run tests the groups that open gives: the ends of size ranks, in rank order,
 // which the tests close. Each rank has goroutines of its own. A rank that lives in
-// another process, which runs the same tests, is nil.
-func Run(t *testing.T, open func(size int) []collective.Group) {
+// another process, which runs the same tests, is nil. Tests of the names in except
+// are left out.
+func Run(t *testing.T, open func(size int) []collective.Group, except ...string) {
 	tests := []struct {
 		name string
 		f    func(*testing.T, func(int) []collective.Group)
@@ -50,6 +52,9 @@ func Run(t *testing.T, open func(size int) []collective.Group) {
 		{"Allocations", testAllocations},
 	}
 	for _, test := range tests {
+		if slices.Contains(except, test.name) {
+			continue
+		}
 		t.Run(test.name, func(t *testing.T) {
 			defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 			test.f(t, open)

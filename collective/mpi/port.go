@@ -51,6 +51,8 @@ type port struct {
 	done    C.z_done           // what MPI says of a test
 	news    []collective.Event // that peers are gone
 	spare   [][]byte           // (controlLen) for control messages
+	gone    error              // why the first peer left
+	broken  bool               // one was lost
 	ended   error
 	unused  bool   // since the end: nothing that was posted is in use
 	quiet   bool   // since the end: all peers have left, and all has come
@@ -315,7 +317,7 @@ func (p *port) parted(from int) {
 		return
 	}
 	it.told = true
-	p.news = append(p.news, collective.Event{Kind: collective.Left, Peer: from, Why: it.why})
+	p.leave(from, it.why)
 	if p.ended != nil {
 		p.giveUp(from)
 	}
@@ -331,7 +333,23 @@ func (p *port) lose(r int, why error) {
 	}
 	p.abandon(r)
 	if !it.told {
-		it.told = true
-		p.news = append(p.news, collective.Event{Kind: collective.Left, Peer: r, Why: why})
+		it.told, p.broken = true, true
+		p.leave(r, why)
 	}
+}
+
+// leave tells that a peer has left.
+func (p *port) leave(r int, why error) {
+	p.news = append(p.news, collective.Event{Kind: collective.Left, Peer: r, Why: why})
+	if p.gone == nil {
+		p.gone = why
+	}
+}
+
+// Lost is why the first peer left, as far as this rank has heard; nil while all are
+// there. Broken says that one was lost.
+func (p *port) Lost() (why error, broken bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.gone, p.broken
 }

@@ -38,12 +38,13 @@ type Config struct {
 
 // Member is what the others learn of a process.
 type Member struct {
-	Process int    `json:"process"`
-	Host    string `json:"host"`
-	Boot    string `json:"boot"` // equal where processes share a kernel
-	Pid     int    `json:"pid"`
-	Unix    string `json:"unix,omitempty"` // where it accepts data connections
-	TCP     string `json:"tcp,omitempty"`
+	Process int      `json:"process"`
+	Host    string   `json:"host"`
+	Boot    string   `json:"boot"` // equal where processes share a kernel
+	Pid     int      `json:"pid"`
+	Unix    string   `json:"unix,omitempty"` // where it accepts data connections
+	TCP     string   `json:"tcp,omitempty"`
+	GPUs    []string `json:"gpus,omitempty"` // that its ranks may be on
 }
 
 // Fact is something on which all processes must agree.

@@ -20,6 +20,8 @@ type port struct {
 	from   []inbox  // (Size) by rank
 	to     []outbox // (Size) likewise
 	busy   int      // memory of this rank's that a link or another rank is in
+	gone   error    // why the first peer left
+	broken bool     // the connection of one has
 	ended  error
 }
 
@@ -236,6 +238,24 @@ func (p *port) Ended() error {
 	return p.ended
 }
 
+// Lost is why the first peer left, which Poll tells in its turn; nil while all are
+// there. Broken says that the connection to one has broken: it may have ended in the
+// middle of anything.
+func (p *port) Lost() (why error, broken bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.gone, p.broken
+}
+
+// breaks is left, of a peer whose connection broke.
+func (p *port) breaks(peer int, why error) bool {
+	news := p.left(peer, why)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.broken = p.broken || news
+	return news
+}
+
 // Abort implements collective.Wire.
 func (p *port) Abort(why error) {
 	if !p.end(why) {
@@ -382,6 +402,9 @@ func (p *port) left(peer int, why error) bool {
 		return false
 	}
 	in.left = true
+	if p.gone == nil {
+		p.gone = why
+	}
 	p.event(collective.Event{Kind: collective.Left, Peer: peer, Why: why})
 	return true
 }

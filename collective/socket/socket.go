@@ -183,7 +183,7 @@ func (n *Net) lose(process int, err error) {
 	for _, p := range n.ports {
 		for r, name := range p.names {
 			if n.processOf(name) == process {
-				news = p.left(r, collective.ErrPeerLost{Rank: first}) || news
+				news = p.breaks(r, collective.ErrPeerLost{Rank: first}) || news
 				p.forgotten(r)
 			}
 		}

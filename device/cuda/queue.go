@@ -82,6 +82,9 @@ func (q *Queue) fail(err error) {
 	q.takeOver(err)
 }
 
+// Fail has an error stick, from any goroutine, unless another does.
+func (q *Queue) Fail(err error) { q.takeOver(err) }
+
 func (q *Queue) takeOver(err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -81,7 +81,12 @@ func Ready(c *config.Config) error {
 	if c.On() != "cuda" {
 		return nil
 	}
-	if err := newCUDA(c).Available(); err != nil {
+	b := newCUDA(c)
+	err := b.Available()
+	if h := c.Parallel.Here; err == nil && h.NCCL && h.Ranks == 0 {
+		err = b.canNCCL()
+	}
+	if err != nil {
 		return input.BadInput(fmt.Errorf("%v: device: cuda: %w; or train on the processors with --set device=cpu", c.Place("device"), err))
 	}
 	return nil

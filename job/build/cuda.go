@@ -64,9 +64,6 @@ func (b CUDA) ordinals() ([]int, error) {
 // gpuOf is the GPU of a world rank of this process.
 func (b CUDA) gpuOf(rank int, on []int) int { return b.share(b.here.Before+rank-b.here.First, on) }
 
-// share is the GPU of a rank by its place among those of this machine.
-func (b CUDA) share(at int, on []int) int { return on[at*len(on)/b.ranks] }
-
 // mine are the GPUs that ranks of this process are on.
 func (b CUDA) mine() ([]int, error) {
 	on, err := b.ordinals()
@@ -141,6 +138,25 @@ func GPUs(c *config.Config) []int {
 	on, _ := newCUDA(c).mine() // without them nothing runs
 	return on
 }
+
+// Names are those of the GPUs that ranks of this process may be on, the same in every
+// process of the machine; none where that is the CPU.
+func Names(c *config.Config) (names []string) {
+	b := newCUDA(c)
+	usable, _ := machine.UsableGPUs() // without them nothing runs
+	on, err := choose(b.gpus, max(len(b.gpus), len(usable)), usable)
+	if c.On() != "cuda" || err != nil {
+		return nil
+	}
+	for _, o := range on {
+		at := slices.IndexFunc(usable, func(g machine.GPU) bool { return g.Ordinal == o })
+		names = append(names, usable[at].PCI)
+	}
+	return names[:min(len(names), mostNames)]
+}
+
+// mostNames is how many GPUs of a machine a process tells others of.
+const mostNames = 16
 
 // choose are the GPUs that ranks are spread over: those named, or all that are
 // usable, and no more than there are ranks.

@@ -5,6 +5,7 @@ package build
 import (
 	"slices"
 
+	"zeroth/collective"
 	"zeroth/device"
 	"zeroth/device/cpu"
 	"zeroth/device/cuda"
@@ -21,7 +22,7 @@ func (b CUDA) Open(rank, _ int, s device.Sizes, budget int64) (Device, error) {
 		return nil, err
 	}
 	d.Budget(budget)
-	if !b.here.Staged {
+	if !b.here.Staged && !b.here.NCCL {
 		err = d.ReachAll(on)
 	}
 	if err == nil {
@@ -58,6 +59,18 @@ func (b CUDA) OpenHost(rank, workers int) (Device, error) {
 type gpu struct {
 	*cuda.Device
 	staged bool // the host carries collectives
+}
+
+// CommunicatorID implements joins.
+func (g gpu) CommunicatorID() ([]byte, error) { return cuda.NewCommunicatorID() }
+
+// Join implements joins.
+func (g gpu) Join(id []byte, ranks, rank int, stop func() error) (collective.Engine, error) {
+	end, err := g.Device.Join(id, ranks, rank, stop)
+	if err != nil {
+		return nil, err
+	}
+	return end, nil
 }
 
 // NewQueue opens a stream. Those that wait for the host, of offload and of

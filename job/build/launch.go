@@ -18,7 +18,10 @@ type Launch interface {
 	Beside(m shard.Mesh) int
 	// Before is how many of those come before the ranks Here.
 	Before(m shard.Mesh) int
-	// Staged says that Groups move memory alone that the host can address.
+	// NCCL says that ranks on GPUs add up by NCCL, in communicators of their own.
+	NCCL() bool
+	// Staged says that what ranks exchange passes through memory that the host can
+	// address.
 	Staged() bool
 	// HostsOf is the number of each world rank's host; nil if all ranks are of one
 	// process, which needs no memory for what is on its way.
@@ -52,6 +55,9 @@ func (OneProcess) Beside(m shard.Mesh) int { return m.World() }
 // Before is none.
 func (OneProcess) Before(shard.Mesh) int { return 0 }
 
+// NCCL is false: in one process it is used if the job says so.
+func (OneProcess) NCCL() bool { return false }
+
 // Staged is false: ranks of a process reach each other's memory.
 func (OneProcess) Staged() bool { return false }
 
@@ -80,9 +86,13 @@ func Place(c *config.Config, l Launch) {
 	m := config.Mesh(c)
 	here := l.Here(m)
 	if len(here) < m.World() {
-		c.Parallel.Here = config.Here{First: here[0], Ranks: len(here), Before: l.Before(m), Beside: l.Beside(m), Staged: l.Staged()}
+		c.Parallel.Here = config.Here{First: here[0], Ranks: len(here), Before: l.Before(m), Beside: l.Beside(m), Staged: l.Staged(), NCCL: l.NCCL()}
+	} else {
+		c.Parallel.Here.NCCL = c.On() == "cuda" && c.Parallel.Collective == "nccl"
 	}
-	c.Parallel.Hosts = l.HostsOf(m)
+	if !c.Parallel.Here.NCCL { // what it moves does not bounce
+		c.Parallel.Hosts = l.HostsOf(m)
+	}
 }
 
 // Workers is how many of the machine's processors a rank's kernels are split

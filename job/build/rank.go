@@ -49,10 +49,11 @@ type Rank struct {
 	Recorder *collective.Recorder // of its operations
 
 	timeout time.Duration
-	wires   device.Buffer   // of Host: what Groups pass through; may be empty
-	bounce  []device.Buffer // memory of the groups for what is on its way, the host's
-	ends    []func()        // what is to be closed before the queues
-	Lost    atomic.Bool     // Together has left it behind
+	wires   device.Buffer         // of Host: what Groups pass through; may be empty
+	engined []*collective.Engined // of Groups, where they have communicators of NCCL's
+	bounce  []device.Buffer       // memory of the groups for what is on its way, the host's
+	ends    []func()              // what is to be closed before the queues
+	Lost    atomic.Bool           // Together has left it behind
 }
 
 // Hooks are test hooks: wrappers and stand-ins for what a rank is built from. The
@@ -107,8 +108,20 @@ func Open(c *config.Config, s Setup) (ranks []*Rank, err error) {
 	run := fmt.Sprintf("%08x", rand.Uint32())
 	for i, r := range l.Here(mesh) {
 		rec := collective.NewRecorder()
-		rank, err := newRank(c, r, s.wrap(c, r, groups[i], rec), s.workers(c), l.Memory())
+		rank, err := newRank(c, r, groups[i], s.workers(c), l.Memory())
 		ranks, rank.Here, rank.Recorder = append(ranks, rank), i, rec
+		if err != nil {
+			CloseAll(ranks)
+			return nil, fmt.Errorf("rank %d: %w", r, err)
+		}
+	}
+	if err := connect(c, ranks); err != nil {
+		CloseAll(ranks)
+		return nil, err
+	}
+	for _, rank := range ranks {
+		rank.Groups = s.wrap(c, rank.Rank, rank.Groups, rank.Recorder)
+		err := rank.stage(c)
 		if err == nil {
 			err = rank.reserve(c, s.Plan.Device)
 		}
@@ -120,7 +133,7 @@ func Open(c *config.Config, s Setup) (ranks []*Rank, err error) {
 		}
 		if err != nil {
 			CloseAll(ranks)
-			return nil, fmt.Errorf("rank %d: %w", r, err)
+			return nil, fmt.Errorf("rank %d: %w", rank.Rank, err)
 		}
 	}
 	return ranks, nil
@@ -154,9 +167,8 @@ func newRank(c *config.Config, r int, g collective.Ranks, workers int, mem cpu.M
 	if !c.Zero.Offload.Any() {
 		workers = 1 // nothing is computed there
 	}
-	if rank.Host, err = b.OpenHost(r, workers); err == nil {
+	if rank.Host, err = b.OpenHost(r, workers); err == nil && b.Name() == "cpu" { // a GPU's is pinned
 		share(rank.Host, mem)
-		err = rank.stage(c)
 	}
 	if err != nil || !c.Zero.Offload.Any() {
 		return rank, err
@@ -260,6 +272,9 @@ func (r *Rank) Close() {
 	_ = r.Groups.Close() // closing twice is fine, and in-process groups cannot fail to close
 	for _, end := range r.ends {
 		end()
+	}
+	for _, g := range r.engined {
+		g.Wait()
 	}
 	for _, q := range r.Queues {
 		q.Close()

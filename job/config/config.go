@@ -94,21 +94,22 @@ type LoRA struct {
 
 // Parallel is how the ranks are arranged. Ranks = Shard × Replicate.
 type Parallel struct {
-	Ranks     int
-	Shard     int           // ranks that together hold one copy of the state
-	Replicate int           // such copies; more than 1 is hybrid sharding
-	Timeout   time.Duration // how long a rank waits for another before it is called lost
-	GPUs      []int         // that ranks compute on, by the driver's numbers; empty: all it shows
-	Memory    int64         // bytes of device memory a rank may take; 0: what the machine has free, for all ranks
-	Transport string        // what carries collectives between processes: one of Transports
-	TokenFile string        // file with the secret by which processes know each other; "" is none
-	TLS       TLS           // of control messages and of TCP between processes; none if its fields are empty
-	Bind      string        // address that other processes reach this one at; "" is the one by which it reaches process 0
-	Join      time.Duration // how long processes wait for each other to come
-	Heartbeat time.Duration // between the signs of life of a process
-	DeadAfter time.Duration // a process without one is lost
-	Here      Here          // no key: a run notes it
-	Hosts     []int         // likewise: the number of each rank's host, of ranks in several processes; nil: one process
+	Ranks      int
+	Shard      int           // ranks that together hold one copy of the state
+	Replicate  int           // such copies; more than 1 is hybrid sharding
+	Timeout    time.Duration // how long a rank waits for another before it is called lost
+	GPUs       []int         // that ranks compute on, by the driver's numbers; empty: all it shows
+	Memory     int64         // bytes of device memory a rank may take; 0: what the machine has free, for all ranks
+	Collective string        // who adds up what ranks on GPUs have: one of Collectives
+	Transport  string        // what carries collectives between processes: one of Transports
+	TokenFile  string        // file with the secret by which processes know each other; "" is none
+	TLS        TLS           // of control messages and of TCP between processes; none if its fields are empty
+	Bind       string        // address that other processes reach this one at; "" is the one by which it reaches process 0
+	Join       time.Duration // how long processes wait for each other to come
+	Heartbeat  time.Duration // between the signs of life of a process
+	DeadAfter  time.Duration // a process without one is lost
+	Here       Here          // no key: a run notes it
+	Hosts      []int         // likewise: the number of each rank's host, of ranks in several processes; nil: one process
 }
 
 // Here is which of the ranks are this process's, of a world of several. The zero
@@ -117,6 +118,7 @@ type Here struct {
 	First, Ranks int  // world ranks [First, First+Ranks)
 	Before       int  // ranks of this machine that are before First among its ranks
 	Beside       int  // ranks of this machine
+	NCCL         bool // ranks on GPUs add up by NCCL
 	Staged       bool // what they exchange passes through memory that the host can address
 }
 

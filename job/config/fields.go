@@ -27,16 +27,17 @@ const mostLoRA = 1 << 14
 
 // The families, rules and so on a job can name.
 var (
-	families   = []string{"gpt2", "llama"}
-	tokenizers = []string{"bytes", "gpt2", "folder", "none"}
-	formats    = []string{"text", "prompt", "chat"}
-	idTypes    = []string{"uint16", "uint32", "int32", "int64"}
-	rules      = []string{"adamw", "adamw8bit", "adam", "sgd", "lion"}
-	curves     = []string{"constant", "linear", "cosine", "wsd", "inverse_sqrt"}
-	Recomputes = []string{"none", "block"}
-	Transports = []string{"auto", "local", "unix", "tcp", "mpi"}
-	precisions = []device.DType{device.F32, device.BF16, device.F16}
-	devices    = []string{"auto", "cpu", "cuda"}
+	families    = []string{"gpt2", "llama"}
+	tokenizers  = []string{"bytes", "gpt2", "folder", "none"}
+	formats     = []string{"text", "prompt", "chat"}
+	idTypes     = []string{"uint16", "uint32", "int32", "int64"}
+	rules       = []string{"adamw", "adamw8bit", "adam", "sgd", "lion"}
+	curves      = []string{"constant", "linear", "cosine", "wsd", "inverse_sqrt"}
+	Recomputes  = []string{"none", "block"}
+	Transports  = []string{"auto", "local", "unix", "tcp", "mpi"}
+	Collectives = []string{"auto", "exact", "nccl"}
+	precisions  = []device.DType{device.F32, device.BF16, device.F16}
+	devices     = []string{"auto", "cpu", "cuda"}
 )
 
 // fields lists the keys in the order they are written, with values that set c.
@@ -97,6 +98,7 @@ func (c *Config) fields() []field {
 		{"parallel.timeout", duration{&p.Timeout}, "5m", "", "how long a silent rank is waited for before the run fails"},
 		{"parallel.gpus", ordinals{&p.GPUs}, "auto", "", "cuda: list of the GPUs to use, such as [0, 2], by the driver's numbers; auto: all it shows; ranks are spread over them evenly"},
 		{"parallel.memory", bound{&p.Memory}, "auto", "", "device memory a rank may take, such as 512MiB; auto: what this machine has free, for all ranks"},
+		{"parallel.collective", choice{&p.Collective, Collectives}, "auto", "", "auto | exact | nccl: how ranks on GPUs add up; exact: in rank order, with the bits of one process; nccl: by NVIDIA's library, faster, in an order of its own; auto: nccl where each rank of several processes has a GPU and the library is there, else exact"},
 		{"parallel.transport", choice{&p.Transport, Transports}, "auto", "", "auto | local | unix | tcp | mpi: what carries collectives between processes; auto: MPI where mpirun started a zeroth built with it, else Unix sockets on a host, TCP between hosts"},
 		{"parallel.token_file", path{text{&p.TokenFile}}, "", "none", "file with the secret by which the processes of the job know each other; or ZEROTH_TOKEN_FILE, ZEROTH_TOKEN"},
 		{"parallel.tls.cert", path{text{&p.TLS.Cert}}, "", "none", "this process's certificate, PEM: mutual TLS 1.3 for control messages and for TCP between processes"},

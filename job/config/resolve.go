@@ -250,6 +250,9 @@ func (r *reader) resolveProcesses() {
 	if all := []string{p.TLS.Cert, p.TLS.Key, p.TLS.CA}; p.TLS != (TLS{}) && slices.Contains(all, "") {
 		r.refuse("a certificate, its key and the authority go together", "want all three, or none", "parallel.tls.cert", "parallel.tls.key", "parallel.tls.ca")
 	}
+	if p.Collective == "nccl" && r.Config.On() != "cuda" {
+		r.refuse("NCCL adds up on GPUs, and ranks compute on the CPU", "want auto, or device: cuda", "parallel.collective", "device")
+	}
 	if p.DeadAfter < 2*p.Heartbeat {
 		r.refuse(fmt.Sprintf("a process would be called lost after %v, and gives a sign of life every %v", p.DeadAfter, p.Heartbeat),
 			"want dead_after of at least twice heartbeat", "parallel.dead_after", "parallel.heartbeat")

@@ -13,9 +13,18 @@ import (
 type GPU struct {
 	Ordinal      int // the driver's number
 	Name         string
-	Major, Minor int   // compute capability
-	Memory       int64 // bytes
-	Free         int64 // bytes, of all that use it; Memory where the driver does not tell
+	Major, Minor int    // compute capability
+	Memory       int64  // bytes
+	Free         int64  // bytes, of all that use it; Memory where the driver does not tell
+	PCI          string // its address, the same in every process of the machine
+}
+
+// Library is one that was found.
+type Library struct{ Path, Version string }
+
+// AddsUp says that NCCL, which this is, adds up, and what that means.
+func (l Library) AddsUp() string {
+	return fmt.Sprintf("NCCL %s (%s) adds up gradients, in an order of its own: other bits than with parallel.collective: exact", l.Version, l.Path)
 }
 
 func (g GPU) String() string { return fmt.Sprintf("GPU %d (%s)", g.Ordinal, g.Name) }

@@ -28,13 +28,19 @@ func gpus() (all []GPU, err error) {
 		if err != nil {
 			return nil, err
 		}
-		g := GPU{Ordinal: i, Name: d.Name, Major: d.Major, Minor: d.Minor, Memory: d.Memory, Free: d.Memory}
+		g := GPU{Ordinal: i, Name: d.Name, Major: d.Major, Minor: d.Minor, Memory: d.Memory, Free: d.Memory, PCI: d.PCI}
 		if free, err := freeMemory(d.PCI); err == nil {
 			g.Free = free
 		}
 		all = append(all, g)
 	}
 	return all, nil
+}
+
+// NCCL is the library that adds up between GPUs, or why there is none.
+func NCCL() (Library, error) {
+	l, err := driver.OpenNCCL()
+	return Library{Path: l.Path, Version: l.Version}, err
 }
 
 // OnGPUs is the bytes that this process has of each of the GPUs, as the driver
@@ -69,6 +75,11 @@ func GPUReport() (rows [][2]string) {
 		say("cublas", "%v", err)
 	} else {
 		say("cublas", "%s, version %s", l.Path, l.Version)
+	}
+	if l, err := driver.OpenNCCL(); err != nil {
+		say("nccl", "%v; without it processes add up through the host", err)
+	} else {
+		say("nccl", "%s, version %s", l.Path, l.Version)
 	}
 	if _, err := UsableGPUs(); err != nil {
 		return rows

@@ -12,6 +12,12 @@ func gpus() ([]GPU, error) {
 	return nil, errors.New("this zeroth is built without -tags cuda: scripts/build-cuda builds one for GPUs")
 }
 
+// NCCL needs it, too.
+func NCCL() (Library, error) {
+	_, err := gpus()
+	return Library{}, err
+}
+
 // OnGPUs is nothing: there are none.
 func OnGPUs([]int) []int64 { return nil }
 

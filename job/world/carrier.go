@@ -71,7 +71,7 @@ func (w *World) agreeOnCarrier(ctx context.Context) error {
 	if w.cfg.Transport == "mpi" {
 		by = mpi.Version()
 	}
-	return w.star.Agree(ctx, []rendezvous.Fact{{Name: "what carries data", Value: by}})
+	return w.star.Agree(ctx, []rendezvous.Fact{{Name: "what carries data", Value: by}, {Name: "who adds up gradients", Value: w.addsUp()}})
 }
 
 // carry connects all processes.

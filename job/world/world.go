@@ -38,6 +38,8 @@ type Config struct {
 	PerProcess int          // ranks of a process
 	Listener   net.Listener // where process 0 listens, if who launched it has opened that; else nil
 	Transport  string       // "auto", "unix", "tcp" or "mpi"
+	Collective string       // "auto", "exact" or "nccl"
+	GPUs       []string     // that ranks of this process may be on, by names that all processes of a machine give them; none on CPUs
 	Bind       string       // address that others reach this process at; "" is the one by which it reaches process 0
 	Token      []byte       // that every process has; nil: none
 	TLS        *tls.Config  // of control and of TCP between processes; nil: none
@@ -66,6 +68,7 @@ type World struct {
 	net   carrier        // nil before Groups
 	by    []string       // (World) what carries data to each process, of Carriers; that to itself is not used
 	mem   *socket.Memory // that processes of this host read, likewise; nil over MPI
+	nccl  string         // its version, where it adds up; else empty
 }
 
 // Enter joins the world and waits until all of it is there.
@@ -89,14 +92,19 @@ func Enter(ctx context.Context, cfg Config) (*World, error) {
 	w.star, err = rendezvous.Join(ctx, rendezvous.Config{
 		Processes: cfg.World, PerProcess: cfg.PerProcess, Addrs: cfg.Addrs(), Listener: w.cfg.Listener, Run: cfg.Run, Token: cfg.Token, TLS: cfg.TLS,
 		Wait: cfg.Join, Heartbeat: cfg.Heartbeat, DeadAfter: cfg.DeadAfter, Note: cfg.Note, Open: w.open,
-		Me: rendezvous.Member{Process: cfg.Rank, Host: host, Boot: bootID(), Pid: os.Getpid()},
+		Me: rendezvous.Member{Process: cfg.Rank, Host: host, Boot: bootID(), Pid: os.Getpid(), GPUs: cfg.GPUs},
 	})
 	if err != nil {
 		w.shut()
 		return nil, fmt.Errorf("process %d of %d: %w", cfg.Rank, cfg.World, err)
 	}
 	go w.follow()
-	if err := w.agreeOnCarrier(ctx); err != nil {
+	if err = w.chooseNCCL(); err != nil {
+		w.Fail(err)
+	} else {
+		err = w.agreeOnCarrier(ctx)
+	}
+	if err != nil {
 		w.Close()
 		return nil, err
 	}
@@ -370,8 +378,8 @@ func (w *World) beside(end int) (n int) {
 	return n
 }
 
-// Staged implements build.Launch: frames are of the host's memory.
-func (w *World) Staged() bool { return true }
+// Staged implements build.Launch: frames are of the host's memory. NCCL's are not.
+func (w *World) Staged() bool { return w.nccl == "" }
 
 // hosts are numbers of the processes' hosts: that of the first which has the same
 // kernel. Where that is not known a process is by itself.

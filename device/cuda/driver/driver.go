@@ -321,6 +321,13 @@ func (s Stream) After(e Event) error {
 // Await returns when the event's last Record is reached.
 func (e Event) Await() error { return failed(C.z_await(e.gpu.ctx, e.h), "wait for an event") }
 
+// Reached says whether the event's last Record is reached, or never will be: the
+// context has failed.
+func (e Event) Reached() bool {
+	const notReady = 600 // CUDA_ERROR_NOT_READY
+	return C.z_event_reached(e.gpu.ctx, e.h) != notReady
+}
+
 // Since is the time from another event of the same GPU, in milliseconds. Both
 // have been reached.
 func (e Event) Since(from Event) (ms float32, err error) {

@@ -59,13 +59,21 @@ func open(l Library) error {
 var blasVersions = []string{"13", "12", "11"}
 
 // blasPaths are where cuBLAS may be, in the order they are tried.
-func blasPaths() (paths []string) {
-	if p := os.Getenv("ZEROTH_CUBLAS_PATH"); p != "" {
+func blasPaths() []string {
+	var files []string
+	for _, v := range blasVersions {
+		files = append(files, "libcublas.so."+v)
+	}
+	return places("ZEROTH_CUBLAS_PATH", files)
+}
+
+// places are where a library may be: what the environment names, and nothing else if
+// that is set; then its files by their names, in CUDA toolkits and in Python's packages.
+func places(variable string, files []string) []string {
+	if p := os.Getenv(variable); p != "" {
 		return []string{p}
 	}
-	for _, v := range blasVersions {
-		paths = append(paths, "libcublas.so."+v)
-	}
+	paths := slices.Clone(files)
 	home, _ := os.UserHomeDir() // without one there is nothing below it
 	for _, dir := range []string{
 		os.Getenv("CUDA_HOME") + "/lib64", "/usr/local/cuda*/lib64",
@@ -73,9 +81,9 @@ func blasPaths() (paths []string) {
 		home + "/.local/lib/python3*/site-packages/nvidia/*/lib", "/usr/local/lib/python3*/*-packages/nvidia/*/lib", "/usr/lib/python3*/*-packages/nvidia/*/lib",
 		"/opt/*/lib/python3*/site-packages/nvidia/*/lib",
 	} {
-		for _, v := range blasVersions {
-			found, _ := filepath.Glob(filepath.Join(dir, "libcublas.so."+v)) // the patterns are well formed
-			slices.Reverse(found)                                            // newer toolkits and Pythons first
+		for _, file := range files {
+			found, _ := filepath.Glob(filepath.Join(dir, file)) // the patterns are well formed
+			slices.Reverse(found)                               // newer toolkits and Pythons first
 			paths = append(paths, found...)
 		}
 	}

@@ -131,6 +131,11 @@ HIDDEN int z_await(uintptr_t ctx, uintptr_t event) {
 	return cuEventSynchronize((CUevent)event);
 }
 
+HIDDEN int z_event_reached(uintptr_t ctx, uintptr_t event) {
+	ENTER(ctx);
+	return cuEventQuery((CUevent)event);
+}
+
 HIDDEN int z_elapsed(uintptr_t ctx, float *ms, uintptr_t from, uintptr_t to) {
 	ENTER(ctx);
 	return cuEventElapsedTime(ms, (CUevent)from, (CUevent)to);

@@ -36,6 +36,8 @@ int z_after(uintptr_t ctx, uintptr_t stream, uintptr_t event);
 int z_await(uintptr_t ctx, uintptr_t event);
 int z_elapsed(uintptr_t ctx, float *ms, uintptr_t from, uintptr_t to);
 
+int z_event_reached(uintptr_t ctx, uintptr_t event);
+
 const char *z_error_name(int code);
 const char *z_error_text(int code);
 

@@ -1,7 +1,7 @@
 //go:build cuda
 
-// Package fake runs tests of GPU code where there is no GPU: on a libcuda, a cuBLAS
-// and an NVML that tests compile (lib/), with kernels emulated on the processor.
+// Package fake runs tests of GPU code where there is no GPU: on a libcuda, a cuBLAS,
+// an NVML and an NCCL that tests compile (lib/), with kernels emulated on the processor.
 //
 // The libraries are loaded when a program starts, so a test's TestMain calls Main,
 // which builds them and runs the test's binary again with their paths in its
@@ -76,7 +76,7 @@ func Environment() ([]string, error) {
 		return nil, err
 	}
 	at := func(name string) string { return filepath.Join(dir, name) }
-	return []string{inside + "=1", "ZEROTH_CUDA_PATH=" + at("libcuda.so.1"), "ZEROTH_CUBLAS_PATH=" + at("libcublas.so.12"), "ZEROTH_EMU_KERNELS=" + at("libemukernels.so"),
+	return []string{inside + "=1", "ZEROTH_CUDA_PATH=" + at("libcuda.so.1"), "ZEROTH_CUBLAS_PATH=" + at("libcublas.so.12"), "ZEROTH_NCCL_PATH=" + at("libnccl.so.2"), "ZEROTH_EMU_KERNELS=" + at("libemukernels.so"),
 		"LD_LIBRARY_PATH=" + dir + ":" + os.Getenv("LD_LIBRARY_PATH")}, nil // NVML has no other way to be told
 }
 
@@ -153,6 +153,7 @@ func compile(dir string) error {
 	shared := []string{"-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-shared"}
 	for _, c := range [][]string{
 		{"libcuda.so.1", "fakecuda.cc", "-lpthread"},
+		{"libnccl.so.2", "fakenccl.cc", "-lpthread"},
 		{"libcublas.so.12", "fakecublas.cc"},
 		{"libcublasLt.so.12", "fakecublas.cc", "-DLT"},
 		{"libnvidia-ml.so.1", "fakenvml.cc"},

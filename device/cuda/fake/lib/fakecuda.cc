@@ -607,6 +607,12 @@ API cuCtxSetCurrent(Context *c) {
 	return 0;
 }
 
+API cuCtxGetDevice(int *d) {
+	NEED_CONTEXT;
+	*d = current->device;
+	return 0;
+}
+
 API cuCtxGetCurrent(Context **c) { return *c = current, 0; }
 
 API cuDeviceCanAccessPeer(int *can, int d, int peer) { return *can = g.peers && d != peer, known(d) && known(peer) ? 0 : (int)INVALID_DEVICE; }

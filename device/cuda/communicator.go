@@ -1,0 +1,193 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"zeroth/device"
+	"zeroth/device/cuda/driver"
+)
+
+// Communicator is a rank's end of a group of NCCL's, a collective.Engine.
+type Communicator struct {
+	dev    *Device
+	ending atomic.Bool // by Abort: who waits for NCCL gives up
+
+	mu    sync.Mutex
+	comm  *driver.Comm // nil when it has ended
+	last  driver.Event // behind the last operation
+	begun bool         // there was one
+}
+
+// errEnded is what operations of a communicator return that has ended.
+var errEnded = errors.New("NCCL: the communicator has ended")
+
+// pause is how long NCCL is left alone while it is at it.
+const pause = 50 * time.Microsecond
+
+// NewCommunicatorID is what the ranks of a communicator find each other by: a secret.
+func NewCommunicatorID() ([]byte, error) {
+	if _, err := driver.OpenNCCL(); err != nil {
+		return nil, err
+	}
+	return driver.NCCLID()
+}
+
+// Join is the device's end of a communicator of so many ranks with an id, as one of
+// them, once all have come. It gives up when stop says why.
+func (d *Device) Join(id []byte, ranks, rank int, stop func() error) (*Communicator, error) {
+	if _, err := driver.OpenNCCL(); err != nil {
+		return nil, err
+	}
+	c := &Communicator{dev: d}
+	var err error
+	if c.last, err = d.gpu.NewEvent(false); err != nil {
+		return nil, err
+	}
+	type begun struct {
+		comm *driver.Comm
+		err  error
+	}
+	done := make(chan begun, 1)
+	go func() { // versions before 2.14 return when all have come, which stop cannot wait for
+		comm, err := d.gpu.NewComm(ranks, id, rank)
+		done <- begun{comm, err}
+	}()
+	for c.comm == nil {
+		select {
+		case b := <-done:
+			if b.err != nil {
+				return nil, b.err
+			}
+			c.comm = b.comm
+		case <-time.After(time.Millisecond):
+			if why := stop(); why != nil {
+				return nil, why
+			}
+		}
+	}
+	for err = c.comm.State(); err == driver.ErrInProgress; err = c.comm.State() {
+		if why := stop(); why != nil {
+			err = why
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if err != nil {
+		c.Abort()
+		return nil, err
+	}
+	return c, nil
+}
+
+// types are the library's.
+var types = map[device.DType]int{
+	device.F32: driver.NCCLFloat32, device.BF16: driver.NCCLBFloat16, device.F16: driver.NCCLFloat16,
+	device.F64: driver.NCCLFloat64, device.I32: driver.NCCLInt32, device.I64: driver.NCCLInt64,
+}
+
+// AllGather implements collective.Engine.
+func (c *Communicator) AllGather(on device.Queue, whole, own device.Buffer) error {
+	q := c.streamOf(on, whole, own)
+	return c.run(q, func() error { return c.comm.AllGather(q.stream, whole.Ptr, own.Ptr, own.N, types[own.Type]) })
+}
+
+// ReduceScatter implements collective.Engine.
+func (c *Communicator) ReduceScatter(on device.Queue, own, whole device.Buffer) error {
+	q := c.streamOf(on, whole, own)
+	return c.run(q, func() error { return c.comm.ReduceScatter(q.stream, own.Ptr, whole.Ptr, own.N, types[own.Type]) })
+}
+
+// streamOf is the queue of an operation, of this device and on its memory.
+func (c *Communicator) streamOf(on device.Queue, bs ...device.Buffer) *Queue {
+	q, ok := on.(*Queue)
+	if !ok || q.dev != c.dev {
+		panic(fmt.Sprintf("cuda: a communicator of %v on a %T that is not of it", c.dev, on))
+	}
+	for _, b := range bs {
+		if b.Host {
+			panic("cuda: NCCL on host memory")
+		}
+	}
+	return q
+}
+
+// run puts an operation into the queue's stream, and an event behind it.
+func (c *Communicator) run(q *Queue, f func() error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.comm == nil || c.ending.Load() {
+		return errEnded
+	}
+	err := f()
+	for ; err == driver.ErrInProgress && !c.ending.Load(); err = c.comm.State() {
+		time.Sleep(pause)
+	}
+	if err == driver.ErrInProgress {
+		err = errEnded
+	}
+	if err == nil {
+		err = q.stream.Record(c.last)
+	}
+	c.begun = c.begun || err == nil
+	return err
+}
+
+// Pending implements collective.Engine.
+func (c *Communicator) Pending() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.begun && !c.last.Reached()
+}
+
+// Err implements collective.Engine. While an operation is on its way into the stream
+// whoever issues it is told.
+func (c *Communicator) Err() error {
+	if !c.mu.TryLock() {
+		return nil
+	}
+	defer c.mu.Unlock()
+	if c.comm == nil || c.ending.Load() {
+		return nil
+	}
+	if err := c.comm.State(); err != driver.ErrInProgress {
+		return err
+	}
+	return nil
+}
+
+// Abort implements collective.Engine.
+func (c *Communicator) Abort() {
+	c.ending.Store(true)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.comm != nil {
+		_ = c.comm.Abort() // there is nothing left to do about it
+		c.comm = nil
+	}
+	c.begun = false
+}
+
+// Close implements collective.Engine.
+func (c *Communicator) Close(most time.Duration) {
+	c.mu.Lock()
+	if c.comm == nil {
+		c.mu.Unlock()
+		return
+	}
+	err := c.comm.Finalize()
+	for end := time.Now().Add(most); err == driver.ErrInProgress && time.Now().Before(end); err = c.comm.State() {
+		time.Sleep(time.Millisecond)
+	}
+	if err == nil {
+		_ = c.comm.Close() // likewise
+		c.comm = nil
+	}
+	c.mu.Unlock()
+	c.Abort()
+}

@@ -1,0 +1,165 @@
+//go:build cuda
+
+package driver
+
+// #cgo noescape z_nccl_all_gather
+// #cgo nocallback z_nccl_all_gather
+// #cgo noescape z_nccl_reduce_scatter
+// #cgo nocallback z_nccl_reduce_scatter
+// #include "nccl.h"
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"unsafe"
+)
+
+// ErrInProgress says that a communicator has not done yet what it was told.
+var ErrInProgress = errors.New("NCCL is still at it")
+
+// ncclInProgress is the status of that.
+const ncclInProgress = 7
+
+var ncclNames = map[C.int]string{
+	1: "ncclUnhandledCudaError", 2: "ncclSystemError", 3: "ncclInternalError", 4: "ncclInvalidArgument", 5: "ncclInvalidUsage", 6: "ncclRemoteError",
+}
+
+// leastNCCL is the oldest version that is used, as NCCL counts: it has bfloat16.
+const leastNCCL = 21000
+
+// OpenNCCL finds NCCL, once. It looks at $ZEROTH_NCCL_PATH, and nowhere else if that is
+// set; then by its name, libnccl.so.2; in CUDA toolkits; and in Python's packages.
+// What was in the way of each is in the error.
+func OpenNCCL() (Library, error) { return nccl() }
+
+var nccl = sync.OnceValues(func() (Library, error) {
+	var errs []error
+	for _, path := range places("ZEROTH_NCCL_PATH", []string{"libnccl.so.2"}) {
+		l, err := openNCCL(path)
+		if err == nil {
+			return l, nil
+		}
+		errs = append(errs, fmt.Errorf("%s: %w", path, err))
+	}
+	return Library{}, fmt.Errorf("NCCL, version 2.10 or newer, was not found; install it (python3 -m pip install nvidia-nccl-cu12), or set ZEROTH_NCCL_PATH to a libnccl.so.2. Looked at:\n%w", errors.Join(errs...))
+})
+
+func openNCCL(path string) (l Library, err error) {
+	var why [512]byte
+	name := append([]byte(path), 0)
+	if C.z_nccl_open((*C.char)(unsafe.Pointer(&name[0])), (*C.char)(unsafe.Pointer(&why[0])), C.int(len(why))) != 0 {
+		said, _, _ := strings.Cut(string(why[:]), "\x00")
+		return l, errors.New(said)
+	}
+	var v C.int
+	if err := (*Comm)(nil).refused(C.z_nccl_version(&v), "version"); err != nil {
+		return l, err
+	}
+	if v < leastNCCL {
+		return l, fmt.Errorf("it is version %s", ncclVersion(int(v)))
+	}
+	return Library{Path: path, Version: ncclVersion(int(v))}, nil
+}
+
+// ncclVersion is a version as NCCL counts since 2.9: 22809 is 2.28.9.
+func ncclVersion(v int) string { return fmt.Sprintf("%d.%d.%d", v/10000, v/100%100, v%100) }
+
+// NCCLID is what the ranks of a communicator find each other by, a secret: whoever has
+// it can take a rank's place.
+func NCCLID() ([]byte, error) {
+	var id [C.Z_NCCL_ID]byte
+	err := (*Comm)(nil).refused(C.z_nccl_id((*C.char)(unsafe.Pointer(&id[0]))), "begin a communicator")
+	return id[:], err
+}
+
+// Comm is a rank's end of a communicator.
+type Comm struct {
+	gpu *GPU
+	h   C.uintptr_t
+}
+
+// NewComm begins a communicator, which State tells when it is done; the error is not
+// ErrInProgress. Old versions return when all ranks have come.
+func (g *GPU) NewComm(ranks int, id []byte, rank int) (*Comm, error) {
+	c := &Comm{gpu: g}
+	if len(id) != C.Z_NCCL_ID {
+		return nil, fmt.Errorf("the id of a communicator has %d bytes, want %d", len(id), C.Z_NCCL_ID)
+	}
+	err := c.refused(C.z_nccl_init(g.ctx, &c.h, C.int(ranks), (*C.char)(unsafe.Pointer(&id[0])), C.int(rank)), "join %d ranks as number %d on %v", ranks, rank, g)
+	if err != nil && err != ErrInProgress {
+		return nil, err
+	}
+	return c, nil
+}
+
+// refused is the error of an ncclResult_t.
+func (c *Comm) refused(code C.int, call string, args ...any) error {
+	switch {
+	case code <= 0:
+		return failed(-code, call, args...)
+	case code == ncclInProgress:
+		return ErrInProgress
+	}
+	e := Error{Code: int(code), Name: ncclNames[code], Text: C.GoString(C.z_nccl_text(code)), Call: "NCCL: " + fmt.Sprintf(call, args...)}
+	if e.Name == "" {
+		e.Name = fmt.Sprintf("ncclResult %d", code)
+	}
+	if c != nil && c.h != 0 {
+		if last := strings.TrimSpace(C.GoString(C.z_nccl_last(c.h))); last != "" {
+			e.Text += "; " + last
+		}
+	}
+	return e
+}
+
+// State is how the communicator is: nil, ErrInProgress, or what has gone wrong.
+func (c *Comm) State() error {
+	if code := C.z_nccl_state(c.h); code != 0 {
+		return c.refused(code, "working with other ranks")
+	}
+	return nil
+}
+
+// Types as NCCL calls them.
+const (
+	NCCLInt32    = 2
+	NCCLInt64    = 4
+	NCCLFloat16  = 6
+	NCCLFloat32  = 7
+	NCCLFloat64  = 8
+	NCCLBFloat16 = 9
+)
+
+// AllGather gathers n elements of each rank, in the order of the stream.
+func (c *Comm) AllGather(s Stream, whole, own unsafe.Pointer, n, typ int) error {
+	if code := C.z_nccl_all_gather(c.gpu.ctx, c.h, s.h, address(own), address(whole), C.size_t(n), C.int(typ)); code != 0 {
+		return c.refused(code, "all-gather of %d elements a rank", n)
+	}
+	return nil
+}
+
+// ReduceScatter adds n elements for each rank, in the order of the stream.
+func (c *Comm) ReduceScatter(s Stream, own, whole unsafe.Pointer, n, typ int) error {
+	if code := C.z_nccl_reduce_scatter(c.gpu.ctx, c.h, s.h, address(whole), address(own), C.size_t(n), C.int(typ)); code != 0 {
+		return c.refused(code, "reduce-scatter of %d elements a rank", n)
+	}
+	return nil
+}
+
+// Finalize begins to send what is still to be sent; State tells when that is done.
+func (c *Comm) Finalize() error {
+	return c.refused(C.z_nccl_finalize(c.gpu.ctx, c.h), "finish")
+}
+
+// Close gives the communicator back: after Finalize, once nothing is pending.
+func (c *Comm) Close() error {
+	return c.refused(C.z_nccl_destroy(c.gpu.ctx, c.h), "end")
+}
+
+// Abort ends what is pending, and gives the communicator back.
+func (c *Comm) Abort() error {
+	return c.refused(C.z_nccl_abort(c.gpu.ctx, c.h), "abort")
+}

@@ -1,0 +1,435 @@
+// libnccl.so.2 without GPUs: the ranks of a communicator, of one process or of
+// several, exchange through a file in memory that its id names. What NCCL refuses is
+// refused. Like NCCL on one host it does not notice when a peer dies: an operation
+// then hangs until its own rank aborts.
+//
+//   FAKENCCL_DIR=FOLDER       where the files are, $TMPDIR if it is not set
+//   FAKENCCL_VERSION=NNNNN    what it says it is, 22809 if it is not set
+//   FAKENCCL_RING=1           sums begin behind the rank whose part it is and are
+//                             rounded at each hop, as on a ring; without it they are
+//                             in rank order and rounded once
+//
+// Operations block a stream, so FAKECUDA_MODE has to be threads.
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstdarg>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <functional>
+#include <mutex>
+#include <random>
+#include <string>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <thread>
+#include <unistd.h>
+
+#define API extern "C" __attribute__((visibility("default")))
+
+enum { SUCCESS, CUDA_ERROR, SYSTEM_ERROR, INTERNAL_ERROR, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, IN_PROGRESS };
+enum { INT8, UINT8, INT32, UINT32, INT64, UINT64, F16, F32, F64, BF16 };
+enum { MOST_RANKS = 16, SLOT = 64 << 10, MAGIC = 0x6e63636c };
+
+struct Id { char bytes[128]; };
+struct Config { size_t size; unsigned magic, version; int blocking, next; };
+
+// Call is what ranks have to agree on.
+struct Call { int op, type; size_t n; };
+
+// Shared is the file. Chunks are counted from the communicator's begin; number c is
+// in slot c mod 2, once all have read number c - 2.
+struct Shared {
+	std::atomic<int> ranks, joined[MOST_RANKS];
+	std::atomic<int> device[MOST_RANKS];
+	std::atomic<uint64_t> wrote[MOST_RANKS], took[MOST_RANKS];
+	Call call[MOST_RANKS][2];
+	char slot[MOST_RANKS][2][SLOT];
+};
+
+struct Comm {
+	std::atomic<int> magic{MAGIC}, state{SUCCESS}, pending{0}, users{0};
+	std::atomic<bool> abort{false};
+	Shared *s = nullptr;
+	int n, rank, device;
+	uint64_t chunks = 0; // done by this rank's stream
+	std::string file;
+};
+
+// The fake driver, found by the name the program loaded it by.
+static void *driver(const char *name) {
+	static void *lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+	void *f = lib ? dlsym(lib, name) : nullptr;
+	if (!f) {
+		fprintf(stderr, "fakenccl: the fake libcuda has no %s\n", name);
+		abort();
+	}
+	return f;
+}
+
+static int host_func(void *stream, void (*f)(void *), void *arg) {
+	static auto call = (int (*)(void *, void (*)(void *), void *))driver("cuLaunchHostFunc");
+	return call(stream, f, arg);
+}
+
+static int current_device() {
+	static auto call = (int (*)(int *))driver("cuCtxGetDevice");
+	int d = -1;
+	return call(&d) ? -1 : d;
+}
+
+static bool live(const void *p, size_t n) {
+	static auto call = (int (*)(const void *, size_t))driver("fakecuda_live");
+	return !n || call(p, n);
+}
+
+// What went wrong last in this process, as ncclGetLastError has it.
+static std::mutex last_mu;
+static char last[256];
+
+static int complain(int code, const char *format, ...) {
+	std::lock_guard<std::mutex> l(last_mu);
+	va_list args;
+	va_start(args, format);
+	vsnprintf(last, sizeof last, format, args);
+	va_end(args);
+	return code;
+}
+
+static size_t size(int type) {
+	switch (type) {
+	case INT8: case UINT8: return 1;
+	case F16: case BF16: return 2;
+	case INT64: case UINT64: case F64: return 8;
+	}
+	return 4;
+}
+
+// Waiting: briefly awake, then in naps.
+template <class F> static bool wait_until(Comm *c, F done) {
+	for (int i = 0; !done(); i++) {
+		if (c->abort)
+			return false;
+		if (i < 100)
+			std::this_thread::yield();
+		else
+			usleep(50);
+	}
+	return !c->abort;
+}
+
+template <class F> static bool all(Comm *c, F has) {
+	for (int r = 0; r < c->n; r++)
+		if (!has(r))
+			return false;
+	return true;
+}
+
+static std::string folder() {
+	for (const char *name : {"FAKENCCL_DIR", "TMPDIR"})
+		if (const char *v = getenv(name); v && *v)
+			return v;
+	return "/tmp";
+}
+
+API const char *ncclGetErrorString(int code) {
+	static const char *texts[] = {"no error", "unhandled cuda error", "unhandled system error", "internal error", "invalid argument", "invalid usage", "remote process exited or there was a network error", "NCCL operation in progress"};
+	return code >= 0 && code <= IN_PROGRESS ? texts[code] : "unknown result code";
+}
+
+API const char *ncclGetLastError(Comm *) {
+	static thread_local char copy[sizeof last];
+	std::lock_guard<std::mutex> l(last_mu);
+	memcpy(copy, last, sizeof last);
+	return copy;
+}
+
+API int ncclGetVersion(int *v) {
+	const char *said = getenv("FAKENCCL_VERSION");
+	*v = said && *said ? atoi(said) : 22809;
+	return SUCCESS;
+}
+
+API int ncclGetUniqueId(Id *id) {
+	memset(id, 0, sizeof *id);
+	std::random_device random;
+	snprintf(id->bytes, sizeof id->bytes, "fakenccl-%d-%08x%08x", getpid(), random(), random());
+	std::string file = folder() + "/" + id->bytes;
+	int f = open(file.c_str(), O_CREAT | O_EXCL | O_RDWR, 0600);
+	if (f < 0 || ftruncate(f, sizeof(Shared)))
+		return complain(SYSTEM_ERROR, "cannot make %s", file.c_str());
+	close(f);
+	return SUCCESS;
+}
+
+// join returns when all ranks have come.
+static int join(Comm *c) {
+	int f = open(c->file.c_str(), O_RDWR);
+	struct stat st;
+	if (f < 0 || fstat(f, &st) || st.st_size != sizeof(Shared)) // NCCL calls a bootstrap address that nobody listens at
+		return complain(SYSTEM_ERROR, "no root answers for this id");
+	c->s = (Shared *)mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED, f, 0);
+	close(f);
+	int none = 0;
+	if (!c->s->ranks.compare_exchange_strong(none, c->n) && none != c->n)
+		return complain(INVALID_ARGUMENT, "rank %d says there are %d ranks, others %d", c->rank, c->n, none);
+	c->s->device[c->rank] = c->device;
+	if (c->s->joined[c->rank].exchange(1))
+		return complain(INVALID_USAGE, "two ranks are number %d", c->rank);
+	if (!wait_until(c, [=] { return all(c, [=](int r) { return c->s->joined[r].load() > 0; }); }))
+		return REMOTE_ERROR;
+	for (int r = 0; r < c->n; r++)
+		for (int q = 0; q < r; q++)
+			if (c->s->device[r] == c->s->device[q])
+				return complain(INVALID_USAGE, "Duplicate GPU detected : rank %d and rank %d both on CUDA device %d", q, r, c->device);
+	c->s->joined[c->rank] = 2;
+	if (c->rank == 0) {
+		if (!wait_until(c, [=] { return all(c, [=](int r) { return c->s->joined[r] == 2; }); }))
+			return REMOTE_ERROR;
+		unlink(c->file.c_str());
+	}
+	return SUCCESS;
+}
+
+API int ncclCommInitRankConfig(Comm **out, int n, Id id, int rank, Config *config) {
+	const char *mode = getenv("FAKECUDA_MODE");
+	if (!mode || strncmp(mode, "threads", 7))
+		return complain(INTERNAL_ERROR, "fakenccl wants FAKECUDA_MODE=threads:N");
+	if (config && (config->magic != 0xcafebeef || config->size < 20))
+		return complain(INVALID_ARGUMENT, "ncclConfig_t was not initialized");
+	int device = current_device();
+	if (n < 1 || n > MOST_RANKS || rank < 0 || rank >= n)
+		return complain(INVALID_ARGUMENT, "rank %d of %d", rank, n);
+	if (device < 0)
+		return complain(CUDA_ERROR, "no context is current");
+	if (strncmp(id.bytes, "fakenccl-", 9))
+		return complain(INVALID_ARGUMENT, "this is no id");
+	Comm *c = *out = new Comm;
+	c->n = n, c->rank = rank, c->device = device, c->file = folder() + "/" + id.bytes;
+	if (!config || config->blocking)
+		return c->state = join(c);
+	c->state = IN_PROGRESS;
+	c->users++;
+	std::thread([=] {
+		c->state = join(c);
+		c->users--;
+	}).detach();
+	return IN_PROGRESS;
+}
+
+API int ncclCommInitRank(Comm **out, int n, Id id, int rank) { return ncclCommInitRankConfig(out, n, id, rank, nullptr); }
+
+static int checked(Comm *c, const char *call) {
+	if (!c || c->magic != MAGIC)
+		return complain(INVALID_ARGUMENT, "%s: the communicator has been destroyed", call);
+	return SUCCESS;
+}
+
+API int ncclCommGetAsyncError(Comm *c, int *state) {
+	if (int r = checked(c, "ncclCommGetAsyncError"))
+		return r;
+	*state = c->state;
+	return SUCCESS;
+}
+
+// release gives the memory back, but for the handle, whose use is to be noticed, and
+// for what a stream still has.
+static int release(Comm *c) {
+	c->magic = 0;
+	for (int i = 0; c->users > 0 && i < 1000; i++)
+		usleep(1000);
+	if (c->s && c->users == 0)
+		munmap(c->s, sizeof(Shared));
+	return SUCCESS;
+}
+
+API int ncclCommAbort(Comm *c) {
+	if (int r = checked(c, "ncclCommAbort"))
+		return r;
+	c->abort = true;
+	unlink(c->file.c_str()); // it is gone if all have come
+	return release(c);
+}
+
+API int ncclCommFinalize(Comm *c) {
+	if (int r = checked(c, "ncclCommFinalize"))
+		return r;
+	if (c->state)
+		return complain(INVALID_USAGE, "ncclCommFinalize: the communicator is not ready");
+	return SUCCESS;
+}
+
+API int ncclCommDestroy(Comm *c) {
+	if (int r = checked(c, "ncclCommDestroy"))
+		return r;
+	wait_until(c, [=] { return c->pending == 0; });
+	return release(c);
+}
+
+static float widen(int type, const char *p) {
+	uint16_t h;
+	memcpy(&h, p, 2);
+	uint32_t bits = (uint32_t)h << 16;
+	float f;
+	if (type == F16) {
+		int e = h >> 10 & 31, m = h & 1023;
+		f = e == 31 ? (m ? NAN : INFINITY) : e ? ldexpf(m + 1024, e - 25) : ldexpf(m, -24);
+		return h & 0x8000 ? -f : f;
+	}
+	memcpy(&f, &bits, 4);
+	return f;
+}
+
+static uint16_t narrow(int type, float x) {
+	uint32_t u;
+	memcpy(&u, &x, 4);
+	if (std::isnan(x))
+		return type == F16 ? 0x7e00 : 0x7fc0;
+	if (type == BF16)
+		return (u + 0x7fff + (u >> 16 & 1)) >> 16;
+	float a = fabsf(x);
+	uint16_t sign = u >> 16 & 0x8000;
+	if (a == 0)
+		return sign;
+	if (a >= 65520)
+		return sign | 0x7c00;
+	int e;
+	frexpf(a, &e); // a < 2^e
+	int unit = e - 11 < -24 ? -24 : e - 11;
+	long m = lrintf(ldexpf(a, -unit)); // ties to even
+	if (unit == -24)
+		return sign | m;
+	return sign | (uint16_t)(((unit + 24) << 10) + m);
+}
+
+// add sets n elements of out to a sum of the ranks' slots, for the rank whose part
+// they are.
+static void add(Comm *c, int type, size_t n, char *out, int slot) {
+	static bool ring = getenv("FAKENCCL_RING");
+	for (size_t i = 0; i < n; i++) {
+		float f = 0;
+		double d = 0;
+		for (int k = 0; k < c->n; k++) {
+			int r = ring ? (c->rank + 1 + k) % c->n : k;
+			const char *from = c->s->slot[r][slot] + i * size(type);
+			if (type == F64) {
+				double x;
+				memcpy(&x, from, 8);
+				d = k ? d + x : x;
+				continue;
+			}
+			float x;
+			if (type == F32)
+				memcpy(&x, from, 4);
+			else
+				x = widen(type, from);
+			f = k ? f + x : x;
+			if (ring && type != F32)
+				{ uint16_t h = narrow(type, f); f = widen(type, (char *)&h); }
+		}
+		uint16_t h = type == F32 || type == F64 ? 0 : narrow(type, f);
+		const void *result = type == F64 ? (void *)&d : type == F32 ? (void *)&f : (void *)&h;
+		memcpy(out + i * size(type), result, size(type));
+	}
+}
+
+enum { GATHER = 1, REDUCE };
+
+// exchange passes one chunk from each rank to all.
+static bool exchange(Comm *c, const Call &call, const char *in, size_t bytes, std::function<void(int slot)> take) {
+	Shared *s = c->s;
+	uint64_t k = c->chunks;
+	int slot = k % 2;
+	if (!wait_until(c, [=] { return all(c, [=](int r) { return s->took[r] + 1 >= k; }); }))
+		return false;
+	s->call[c->rank][slot] = call;
+	memcpy(s->slot[c->rank][slot], in, bytes);
+	s->wrote[c->rank] = k + 1;
+	if (!wait_until(c, [=] { return all(c, [=](int r) { return s->wrote[r] >= k + 1; }); }))
+		return false;
+	for (int r = 0; r < c->n; r++)
+		if (memcmp(&s->call[r][slot], &call, sizeof call)) {
+			c->state = complain(INVALID_USAGE, "rank %d calls operation %d of %zu elements of type %d, rank %d %d of %zu of type %d",
+				c->rank, call.op, call.n, call.type, r, s->call[r][slot].op, s->call[r][slot].n, s->call[r][slot].type);
+			return false;
+		}
+	take(slot);
+	s->took[c->rank] = k + 1;
+	c->chunks++;
+	return true;
+}
+
+static void gather(Comm *c, Call call, const char *in, char *out) {
+	size_t part = call.n * size(call.type);
+	for (size_t lo = 0; lo < part; lo += SLOT) {
+		size_t n = std::min<size_t>(SLOT, part - lo);
+		if (!exchange(c, call, in + lo, n, [=](int slot) {
+				for (int r = 0; r < c->n; r++)
+					memcpy(out + r * part + lo, c->s->slot[r][slot], n);
+			}))
+			return;
+	}
+}
+
+static void reduce(Comm *c, Call call, const char *in, char *out) {
+	size_t e = size(call.type), step = SLOT / e;
+	for (int owner = 0; owner < c->n; owner++)
+		for (size_t lo = 0; lo < call.n; lo += step) {
+			size_t n = std::min(step, call.n - lo);
+			if (!exchange(c, call, in + (owner * call.n + lo) * e, n * e, [=](int slot) {
+					if (owner == c->rank)
+						add(c, call.type, n, out + lo * e, slot);
+				}))
+				return;
+		}
+}
+
+// enqueue checks an operation and puts it into the stream.
+static int enqueue(Comm *c, const char *name, Call call, const void *in, size_t in_parts, const void *out, size_t out_parts, void *stream, std::function<void()> work) {
+	if (int r = checked(c, name))
+		return r;
+	if (c->state)
+		return complain(INVALID_USAGE, "%s: the communicator is not ready: %s", name, ncclGetErrorString(c->state));
+	if (current_device() != c->device)
+		return complain(INVALID_ARGUMENT, "%s: the current device is %d, the communicator's %d", name, current_device(), c->device);
+	size_t part = call.n * size(call.type);
+	if (!live(in, in_parts * part) || !live(out, out_parts * part))
+		return complain(INVALID_ARGUMENT, "%s: an argument is not memory of device %d", name, c->device);
+	c->pending++;
+	c->users++;
+	auto f = new std::function<void()>([=] {
+		if (!c->state && !c->abort && call.n)
+			work();
+		c->pending--;
+		c->users--;
+	});
+	int failed = host_func(stream, [](void *p) {
+		auto f = (std::function<void()> *)p;
+		(*f)();
+		delete f;
+	}, f);
+	if (!failed)
+		return SUCCESS;
+	c->pending--;
+	c->users--;
+	delete f;
+	return complain(CUDA_ERROR, "%s: the stream is not of device %d", name, c->device);
+}
+
+API int ncclAllGather(const void *in, void *out, size_t n, int type, Comm *c, void *stream) {
+	Call call{};
+	call.op = GATHER, call.type = type, call.n = n;
+	return enqueue(c, "ncclAllGather", call, in, 1, out, c ? c->n : 0, stream, [=] { gather(c, call, (const char *)in, (char *)out); });
+}
+
+API int ncclReduceScatter(const void *in, void *out, size_t n, int type, int op, Comm *c, void *stream) {
+	if (op || (type != F16 && type != F32 && type != F64 && type != BF16))
+		return complain(INVALID_ARGUMENT, "ncclReduceScatter: operation %d on type %d is not emulated", op, type);
+	Call call{};
+	call.op = REDUCE, call.type = type, call.n = n;
+	return enqueue(c, "ncclReduceScatter", call, in, c ? c->n : 0, out, 1, stream, [=] { reduce(c, call, (const char *)in, (char *)out); });
+}

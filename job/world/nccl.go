@@ -1,0 +1,92 @@
+package world
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"zeroth/input"
+	"zeroth/job/launch"
+	"zeroth/job/machine"
+)
+
+// chooseNCCL sets whether ranks on GPUs add up by NCCL: where the job says so, or leaves
+// it open, each rank has a GPU of its own, and the library is here.
+func (w *World) chooseNCCL() error {
+	c := &w.cfg
+	if len(c.GPUs) == 0 || c.Collective == "exact" {
+		return nil
+	}
+	lib, err := machine.NCCL()
+	if err == nil {
+		err = w.aGPUEach()
+	}
+	if err == nil && c.TLS != nil && c.Collective == "auto" {
+		err = errors.New("its connections are not encrypted, and parallel.tls is asked for; parallel.collective: nccl takes it nevertheless")
+	}
+	switch {
+	case err == nil:
+		w.nccl = lib.Version
+		w.note(lib.AddsUp())
+		w.ownNetwork()
+	case c.Collective == "nccl":
+		return input.BadInput(fmt.Errorf("parallel.collective: nccl: %w", err))
+	default:
+		w.note("ranks add up exactly, through the host; NCCL would be faster: " + err.Error())
+	}
+	return nil
+}
+
+// aGPUEach is an error if two ranks of a machine share a GPU.
+func (w *World) aGPUEach() error {
+	type gpu struct{ host, at string }
+	has := map[gpu]int{}
+	for p, m := range w.star.Members {
+		beside, before := 0, 0
+		for q, o := range w.star.Members {
+			if o.Host == m.Host && o.Boot == m.Boot {
+				beside += w.cfg.PerProcess
+				if q < p {
+					before += w.cfg.PerProcess
+				}
+			}
+		}
+		if len(m.GPUs) == 0 {
+			return fmt.Errorf("process %d has no GPU", p)
+		}
+		for i := range w.cfg.PerProcess {
+			g := gpu{m.Host + " " + m.Boot, m.GPUs[launch.GPU(before+i, beside, len(m.GPUs))]}
+			r := p*w.cfg.PerProcess + i
+			if other, ok := has[g]; ok {
+				return fmt.Errorf("ranks %d and %d of host %q share GPU %s, and NCCL wants one for each: want fewer parallel.ranks, or parallel.collective: exact", other, r, m.Host, g.at)
+			}
+			has[g] = r
+		}
+	}
+	return nil
+}
+
+// ownNetwork keeps NCCL, whose connections ask for no token, to this host where all
+// processes are on it, and has it make ids of its own.
+func (w *World) ownNetwork() {
+	if _, ok := os.LookupEnv("NCCL_COMM_ID"); ok {
+		_ = os.Unsetenv("NCCL_COMM_ID") // fails for no such name
+		w.note("NCCL_COMM_ID is not used: processes agree on an id that nobody can guess")
+	}
+	_, chosen := os.LookupEnv("NCCL_SOCKET_IFNAME")
+	if hosts := w.hosts(); !chosen && !slices.ContainsFunc(hosts, func(h int) bool { return h != hosts[0] }) {
+		_ = os.Setenv("NCCL_SOCKET_IFNAME", "lo") // likewise
+	}
+}
+
+// addsUp says, for all to agree on, who adds up.
+func (w *World) addsUp() string {
+	if w.nccl == "" {
+		return "ranks, in their order"
+	}
+	return "NCCL " + w.nccl
+}
+
+// NCCL implements build.Launch.
+func (w *World) NCCL() bool { return w.nccl != "" }
