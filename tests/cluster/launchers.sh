@@ -19,10 +19,16 @@ export TMPDIR=$work
 failed=0 slurm=
 
 finish() {
-	[ -z "$slurm" ] || {
-		scontrol shutdown
+	if [ -n "$slurm" ]; then
+		local pids
+		pids=$(cat "$work"/slurm/*.pid "$work/munge/pid" 2>/dev/null)
+		scontrol shutdown >/dev/null 2>&1
 		kill "$(cat "$work/munge/pid")"
-	} >/dev/null 2>&1
+		for ((i = 0; i < 100; i++)); do # they write their state until they end
+			kill -0 $pids 2>/dev/null || break
+			sleep 0.1
+		done
+	fi
 	local running
 	running=$(jobs -p)
 	[ -z "$running" ] || kill $running 2>/dev/null
