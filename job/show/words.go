@@ -77,9 +77,11 @@ func Brief(s string) string { return Printable(Cut(strings.ToValidUTF8(s, "\uFFF
 // BothUnits is bytes in units of 1024 and of 1000, which are easily confused.
 func BothUnits(n int64) string { return fmt.Sprintf("%s (%s)", ByteSize(n), DecimalSize(n)) }
 
-// DecimalSize is bytes in units of 1000, to two places; BriefSize has one.
+// DecimalSize is bytes in units of 1000, to two places.
 func DecimalSize(n int64) string { return decimal(n, 2) }
-func BriefSize(n int64) string   { return decimal(n, 1) }
+
+// BriefSize is bytes in units of 1000, to one place.
+func BriefSize(n int64) string { return decimal(n, 1) }
 
 func decimal(n int64, places int) string {
 	units := []string{"kB", "MB", "GB", "TB"}
