@@ -40,20 +40,6 @@ func (b *bench) gpu() error {
 	return b.measureGPU(all)
 }
 
-// gpuSizes are the sizes of what is measured, which grow with the GPU's speed: at
-// full size they are those of GPT-2 124M on 8192 positions.
-type gpuSizes struct{ square, bytes, rows, T, width, vocab, params int }
-
-// fullGPU is the scale at which, and after which, sizes are full.
-const fullGPU = 128
-
-func gpuSizesAt(scale int) gpuSizes {
-	s := gpuSizes{square: 64 * scale, bytes: min(256<<20, 64<<10*scale*scale), rows: min(8192, 32*scale*scale),
-		width: min(768, 64*scale), vocab: min(50257, 512*scale), params: 4096 * scale * scale}
-	s.T = min(1024, s.rows)
-	return s
-}
-
 // rate is what a line has, in units a second; 0 where there is none.
 func (r *Report) rate(group, name string) float64 {
 	for _, l := range r.Lines {
@@ -95,20 +81,4 @@ func (r *Report) Machine() *sim.Hardware {
 		h.Links = []sim.Link{{Ranks: r.gpus, Bandwidth: rate, Latency: h.Launch}}
 	}
 	return h
-}
-
-// hostShare is the bytes a second of the host's memory that a rank on each GPU has
-// for updates.
-func (b *bench) hostShare(gpus int) (float64, error) {
-	pass, bytes := b.pass("triad", b.processors())
-	r := gatedRun{f: pass}
-	if err := r.warm(); err != nil {
-		return 0, err
-	}
-	for range wantSamples {
-		if err := b.once(b.processors(), &r); err != nil {
-			return 0, err
-		}
-	}
-	return bytes / slices.Min(r.rounds) / float64(gpus), nil
 }

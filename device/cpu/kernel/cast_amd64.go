@@ -5,7 +5,7 @@ import "golang.org/x/sys/cpu"
 var castAVX2 = CastISA{
 	Name:   "avx2",
 	Plain:  [CastKinds]CastFunc{bf16ToF32AVX2, f16ToF32AVX2, f32ToBF16AVX2, f32ToF16AVX2},
-	Stream: [CastKinds]CastFunc{bf16ToF32AVX2Stream, f16ToF32AVX2, f32ToBF16AVX2Stream, f32ToF16AVX2},
+	Stream: [CastKinds]CastFunc{bf16ToF32AVX2Stream, f16ToF32AVX2, f32ToBF16AVX2, f32ToF16AVX2},
 	copy:   copyStream,
 }
 

@@ -69,11 +69,6 @@ func f32ToBF16AVX2(dst unsafe.Pointer, src unsafe.Pointer, n int)
 //go:noescape
 func bf16ToF32AVX2Stream(dst unsafe.Pointer, src unsafe.Pointer, n int)
 
-// f32ToBF16AVX2Stream converts n elements, a multiple of 16.
-//
-//go:noescape
-func f32ToBF16AVX2Stream(dst unsafe.Pointer, src unsafe.Pointer, n int)
-
 // copyStream copies n bytes, a positive multiple of 64, to an aligned dst.
 //
 //go:noescape

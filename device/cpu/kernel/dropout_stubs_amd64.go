@@ -18,28 +18,3 @@ func dropF32AVX512(y unsafe.Pointer, x unsafe.Pointer, add unsafe.Pointer, keep 
 //
 //go:noescape
 func dropBF16AVX512(y unsafe.Pointer, x unsafe.Pointer, add unsafe.Pointer, keep unsafe.Pointer, n int, s float32)
-
-// dropF16AVX512 is dropISA's drop.
-//
-//go:noescape
-func dropF16AVX512(y unsafe.Pointer, x unsafe.Pointer, add unsafe.Pointer, keep unsafe.Pointer, n int, s float32)
-
-// keepsAVX2 is dropISA's keeps.
-//
-//go:noescape
-func keepsAVX2(p *DropBits)
-
-// dropF32AVX2 is dropISA's drop.
-//
-//go:noescape
-func dropF32AVX2(y unsafe.Pointer, x unsafe.Pointer, add unsafe.Pointer, keep unsafe.Pointer, n int, s float32)
-
-// dropBF16AVX2 is dropISA's drop.
-//
-//go:noescape
-func dropBF16AVX2(y unsafe.Pointer, x unsafe.Pointer, add unsafe.Pointer, keep unsafe.Pointer, n int, s float32)
-
-// dropF16AVX2 is dropISA's drop.
-//
-//go:noescape
-func dropF16AVX2(y unsafe.Pointer, x unsafe.Pointer, add unsafe.Pointer, keep unsafe.Pointer, n int, s float32)

@@ -23,7 +23,7 @@ var vecAVX2 = VecISA{
 		normColumns: [3]normColumnsFunc{normColumnsF32AVX2, normColumnsBF16AVX2, normColumnsF16AVX2},
 	},
 	codeISA: codeISA{decode8AVX2, encode8AVX2, most8AVX2},
-	dropISA: dropISA{keepsAVX2, [3]dropFunc{dropF32AVX2, dropBF16AVX2, dropF16AVX2}},
+	dropISA: dropISA{keepsGo, [3]dropFunc{dropGo}},
 	sumISA: sumISA{
 		addUp:       [3]addUpFunc{addUpF32AVX2, addUpBF16AVX2, addUpF16AVX2},
 		addUpStream: [3]addUpFunc{addUpF32AVX2Stream, addUpBF16AVX2, addUpF16AVX2},
@@ -58,7 +58,7 @@ var vecAVX512 = VecISA{
 		normColumns: [3]normColumnsFunc{normColumnsF32AVX512, normColumnsBF16AVX512, normColumnsF16AVX512},
 	},
 	codeISA: codeISA{decode8AVX512, encode8AVX512, most8AVX512},
-	dropISA: dropISA{keepsAVX512, [3]dropFunc{dropF32AVX512, dropBF16AVX512, dropF16AVX512}},
+	dropISA: dropISA{keepsAVX512, [3]dropFunc{dropF32AVX512, dropBF16AVX512}},
 	sumISA: sumISA{
 		addUp:       [3]addUpFunc{addUpF32AVX512, addUpBF16AVX512, addUpF16AVX512},
 		addUpStream: [3]addUpFunc{addUpF32AVX512Stream, addUpBF16AVX512Stream, addUpF16AVX512},

@@ -13,11 +13,11 @@ func cast(c *build.Context) {
 	for _, w := range widths {
 		for _, stream := range []bool{false, true} {
 			castLoop(c, w, stream, "bf16ToF32", 2, 4, bf16ToF32)
-			if !stream || w == widths[0] { // there is no other width of what is rare
+			if !stream || w == widths[0] { // there is no other width of what is rare or long
 				castLoop(c, w, stream, "f16ToF32", 2, 4, f16ToF32)
 				castLoop(c, w, stream, "f32ToF16", 4, 2, f32ToF16)
+				castLoop(c, w, stream, "f32ToBF16", 4, 2, roundBF16(c, w))
 			}
-			castLoop(c, w, stream, "f32ToBF16", 4, 2, roundBF16(c, w))
 		}
 	}
 	streamCopy(c)
