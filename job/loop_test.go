@@ -103,7 +103,7 @@ func TestTrain(t *testing.T) {
 func TestHeader(t *testing.T) {
 	testjob.InTinyFolder(t)
 	h := &heard{}
-	c := configtest.MustLoad(t, "parallel={ranks: 4, replicate: 2}", "train.steps=1")
+	c := configtest.MustLoad(t, "device=cpu", "parallel={ranks: 4, replicate: 2}", "train.steps=1")
 	if err := Run(t.Context(), c, Options{Out: "run", Observer: h}); err != nil {
 		t.Fatal(err)
 	}

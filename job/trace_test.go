@@ -34,7 +34,7 @@ func TestTraceOfARun(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, traced := range []bool{true, false} {
-		c, err := config.Load(file, []string{"zero.offload.optimizer=host"})
+		c, err := config.Load(file, []string{"device=cpu", "zero.offload.optimizer=host"})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -137,7 +137,7 @@ func TestLargest(t *testing.T) {
 	}
 	for _, family := range []string{"gpt2", "llama"} {
 		for _, of := range Quantities {
-			c := configtest.Fitted(t, "model.family="+family)
+			c := configtest.Fitted(t, "device=cpu", "model.family="+family)
 			l := Limits{Ranks: 4, Memory: 8 << 20, Rates: here}
 			r, err := FindLargest(c, of, l)
 			if err != nil {
@@ -168,7 +168,7 @@ func TestLargest(t *testing.T) {
 // A job over its budget is refused with its largest categories and settings
 // that fit, which do.
 func TestOverBudget(t *testing.T) {
-	c := configtest.Fitted(t, "zero.stage=0", "parallel.memory=100GB")
+	c := configtest.Fitted(t, "device=cpu", "zero.stage=0", "parallel.memory=100GB")
 	needs, err := build.DryRun(c)
 	if err != nil {
 		t.Fatal(err)
@@ -213,7 +213,7 @@ func TestOverBudget(t *testing.T) {
 // is and settings that fit in it, which do. All ranks count, and what they hold
 // on the host.
 func TestMoreThanThereIs(t *testing.T) {
-	for _, sets := range [][]string{{"zero.stage=0"}, {"zero.stage=2", "zero.offload.optimizer=host"}} {
+	for _, sets := range [][]string{{"device=cpu", "zero.stage=0"}, {"device=cpu", "zero.stage=2", "zero.offload.optimizer=host"}} {
 		c := configtest.Fitted(t, sets...)
 		f, err := build.DryRun(c)
 		if err != nil {

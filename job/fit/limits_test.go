@@ -24,10 +24,10 @@ func TestLimitsOfProducts(t *testing.T) {
 		{"train={steps: 1000000000, batch: 16777216}", "train={steps: 1000000000, batch: 33554432}", "train.steps", "8.59e+18 tokens in all steps are more than 4.61e+18"},
 		{"train={micro_batch: 262144, loss_chunk: 1024}", "train={micro_batch: 262148, loss_chunk: 1024}", "train.loss_chunk", "65537 chunks of train.loss_chunk tokens in a micro-batch are more than 65536"},
 	} {
-		if _, err := config.Load("job.yaml", []string{c.fits}); err != nil {
+		if _, err := config.Load("job.yaml", []string{"device=cpu", c.fits}); err != nil {
 			t.Errorf("%s: %v", c.fits, err)
 		}
-		_, err := config.Load("job.yaml", []string{c.over})
+		_, err := config.Load("job.yaml", []string{"device=cpu", c.over})
 		if want := "--set " + c.over + ": " + c.key + ": " + c.want; err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("got %v\nwant %s", err, want)
 		}

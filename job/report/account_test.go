@@ -14,7 +14,7 @@ import (
 // accounted are the ranks of a small job, and how to take their account.
 func accounted(t *testing.T) ([]*build.Rank, func() *Account) {
 	t.Helper()
-	c := configtest.Fitted(t, "zero.offload.optimizer=host")
+	c := configtest.Fitted(t, "device=cpu", "zero.offload.optimizer=host")
 	ranks, err := build.Open(c, build.Setup{})
 	if err != nil {
 		t.Fatal(err)
