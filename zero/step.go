@@ -1,0 +1,319 @@
+package zero
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"time"
+
+	"zeroth/collective"
+	"zeroth/device"
+	"zeroth/fsdp"
+	"zeroth/nn"
+	"zeroth/offload"
+	"zeroth/optim"
+)
+
+// Step trains on one global batch. Parameters are updated when it returns or
+// soon after, in the order of their next use, while the next step begins; an
+// error of that is reported by the next call. After an error the trainer's
+// groups are closed.
+func (t *Trainer) Step(fill Batches, lr float64) (Stats, error) {
+	t.Steps++
+	s, err := t.step(fill, lr)
+	t.Samples += int64(t.cfg.Mesh.DataRanks() * t.cfg.Micro * t.cfg.B)
+	if err != nil {
+		t.close()
+		return s, fmt.Errorf("step %d: rank %d: %w", t.Steps, t.cfg.Groups.World.Rank(), err)
+	}
+	return s, nil
+}
+
+func (t *Trainer) step(fill Batches, lr float64) (Stats, error) {
+	s := Stats{LossScale: t.Scale.Scale}
+	positions := cmp.Or(t.Counted, t.cfg.Mesh.DataRanks()*t.cfg.Micro*t.cfg.B*t.cfg.T)
+	for i := range t.inputs {
+		t.inputs[i].batch.Scale = float32(s.LossScale / float64(positions))
+	}
+	own := collective.Own(t.cfg.Groups.World, t.stats).I64()
+	if t.WantStop {
+		own[statStop] = 1
+	}
+	own[statPace], own[statPace+1], own[statPace+2] = int64(t.Pace.Before), int64(t.Pace.Waited), int64(t.Pace.Took)
+	if err := t.issue(fill); err != nil {
+		return s, err
+	}
+	t.Waited[0] = time.Now()
+	err := t.gatherStats()
+	t.Waited[1] = time.Now()
+	if err != nil {
+		return s, err
+	}
+	if err := t.finishStep(&s, positions); err != nil {
+		return s, err
+	}
+	if s.Skipped {
+		t.Skipped++
+		return s, nil
+	}
+	t.update(lr, t.gradScale(s))
+	return s, nil
+}
+
+// issue issues the passes over all micro-batches and the norms of what they
+// leave.
+func (t *Trainer) issue(fill Batches) error {
+	for m := range t.cfg.Micro {
+		in, err := t.read(m, fill)
+		if err != nil {
+			return err
+		}
+		in.batch.Drops = t.drops(m)
+		t.runner.Forward(&in.batch, true)
+		t.runner.Backward(&in.batch, m)
+		t.addLoss(in)
+	}
+	t.addNorms()
+	return nil
+}
+
+// drops is what this rank's elements that a micro-batch drops follow from: the
+// numbers of its samples, which do not depend on how many ranks there are.
+func (t *Trainer) drops(micro int) nn.Drops {
+	c := &t.cfg
+	sample := t.Samples + int64((micro*c.Mesh.DataRanks()+c.Mesh.DataRank(c.Groups.World.Rank()))*c.B)
+	return nn.Drops{Train: true, Seed: c.Seed, Row: uint64(sample) * uint64(c.T)}
+}
+
+// read fills the input whose turn it is, once the micro-batch that had it is
+// done; those between are computed meanwhile. A nil fill leaves it as it is.
+func (t *Trainer) read(micro int, fill Batches) (*input, error) {
+	in := &t.inputs[micro%len(t.inputs)]
+	if err := in.free.Await(); err != nil {
+		return in, err
+	}
+	if fill != nil {
+		var start []int32
+		if t.cfg.Packed {
+			start = in.start.Host.I32()
+		}
+		if err := fill(micro, in.input.Host.I32(), in.target.Host.I32(), start); err != nil {
+			return in, err
+		}
+	}
+	t.cfg.Compute.Label("") // of no unit
+	in.input.Send(t.cfg.Compute)
+	in.target.Send(t.cfg.Compute)
+	if t.cfg.Packed {
+		in.start.Send(t.cfg.Compute)
+	}
+	return in, nil
+}
+
+// DryRun issues a step's work and looks at none of its results: on a device
+// that only counts, what a step needs.
+func (t *Trainer) DryRun() {
+	_ = t.issue(nil)
+	_ = t.gatherStats() // nothing is done, so nothing fails
+	t.update(0, 1)
+}
+
+// addLoss adds a micro-batch's losses to this rank's, which is the last use of
+// its input.
+func (t *Trainer) addLoss(in *input) {
+	t.cfg.Compute.Sum(t.sums.Device.Slice(0, device.ExactLen), in.batch.Loss)
+	in.free = t.cfg.Compute.Mark()
+}
+
+// addNorms sums the squares of this rank's gradient shards, each as soon as it
+// is reduced, which is from the last unit to the first.
+func (t *Trainer) addNorms() {
+	units := t.runner.Units
+	for i := len(units) - 1; i >= 0; i-- {
+		if units[i].Frozen {
+			continue
+		}
+		q, sums := t.updates(t.store.OnHost(i)), t.sums.Device
+		if t.store.OnHost(i) {
+			sums = t.hostSums
+		}
+		t.tell(fsdp.Norm, units[i], q)
+		q.Label(t.labels[i].norm)
+		q.After(units[i].Reduced)
+		q.SumSquares(sums.Slice((1+i)*device.ExactLen, (2+i)*device.ExactLen), units[i].Grad)
+	}
+}
+
+// tell tells an operation on a unit's shard to who listens.
+func (t *Trainer) tell(o fsdp.Op, u *fsdp.Unit, q device.Queue) {
+	if t.cfg.Listener != nil {
+		t.cfg.Listener.Event(fsdp.Event{Op: o, Units: u.Itself(), Step: -1, Queue: q})
+	}
+}
+
+// updates is the queue that works on shards on the device or in host memory.
+func (t *Trainer) updates(onHost bool) Update {
+	if onHost {
+		return t.cfg.HostUpdate
+	}
+	return t.cfg.Update
+}
+
+// mergeSums makes this rank's statistics of its sums, which are in host memory
+// now. They are exact, so the norm does not depend on how the parameters are
+// sharded.
+func (t *Trainer) mergeSums() error {
+	own := collective.Own(t.cfg.Groups.World, t.stats).I64()
+	exact(own, statLoss).Merge(device.ExactAt(t.sums.Host, 0))
+	for i := len(t.runner.Units) - 1; i >= 0; i-- {
+		sum := device.ExactAt(t.sums.Host, 1+i)
+		if t.store.OnHost(i) {
+			sum = device.ExactAt(t.hostSums, 1+i)
+		}
+		if t.runner.Units[i].Replica.Rank() == 0 { // once of those that hold the same
+			exact(own, statNorm).Merge(sum)
+		}
+		if sum.NotFinite() > 0 && own[statWhere] == 0 {
+			own[statWhere] = int64(1 + i)
+		}
+	}
+	if t.hostSums.N > 0 {
+		clear(t.hostSums.I64())
+	}
+	return nil
+}
+
+// exact is the sum among a rank's statistics that begins at an element.
+func exact(stats []int64, at int) *device.Exact { return (*device.Exact)(stats[at:]) }
+
+// gatherStats brings this rank's sums to the host and clears them, gives every rank
+// the statistics of all, and waits for them.
+func (t *Trainer) gatherStats() error {
+	c := t.cfg
+	c.Update.After(c.Compute.Mark())
+	t.sums.Fetch(c.Update)
+	if c.HostUpdate != nil {
+		c.Update.After(c.HostUpdate.Mark())
+	}
+	c.Update.Do(t.merge)
+	c.Update.Zero(t.sums.Device)
+	c.Comm.Label("statistics: all-gather")
+	c.Comm.After(c.Update.Mark())
+	c.Comm.After(t.kept) // for its error: the disk has had a whole step's time
+	collective.AllGather(c.Groups.World, c.Comm, t.stats)
+	return c.Comm.Wait()
+}
+
+// finishStep reads the exchanged statistics and clears them for the next step. All
+// ranks see the same and decide alike.
+func (t *Trainer) finishStep(s *Stats, positions int) error {
+	all := t.stats.I64()
+	defer clear(all)
+	var loss, norm device.Exact
+	overflow := -1
+	for r := range t.cfg.Groups.World.Size() {
+		part := all[r*statLen : (r+1)*statLen]
+		loss.Merge(exact(part, statLoss))
+		norm.Merge(exact(part, statNorm))
+		s.Stop = s.Stop || part[statStop] > 0
+		t.Paces[r] = collective.Pace{Before: time.Duration(part[statPace]), Waited: time.Duration(part[statPace+1]), Took: time.Duration(part[statPace+2])}
+		if part[statWhere] > 0 && overflow < 0 {
+			overflow = r
+		}
+		if exact(part, statLoss).NotFinite() > 0 {
+			return fmt.Errorf("the loss is not finite on rank %d: lower the learning rate or check the data", r)
+		}
+	}
+	s.Loss = loss.Value() / float64(positions)
+	s.GradNorm = math.Sqrt(norm.Value()) / s.LossScale
+	s.Skipped = overflow >= 0
+	if overflow >= 0 && !t.Scale.Dynamic {
+		unit := t.runner.Units[int(all[overflow*statLen+statWhere])-1]
+		return fmt.Errorf("the gradient of unit %s is not finite on rank %d (loss %g): lower the learning rate or set train.clip", unit.Name, overflow, s.Loss)
+	}
+	return t.Scale.Update(s.Skipped)
+}
+
+// gradScale undoes the loss scale and clips, in one factor.
+func (t *Trainer) gradScale(s Stats) float64 {
+	clip := 1.0
+	if t.cfg.Clip > 0 {
+		clip = min(1, t.cfg.Clip/(s.GradNorm+1e-6))
+	}
+	return clip / s.LossScale
+}
+
+// update issues the update of every unit, in the order the next step uses them.
+func (t *Trainer) update(lr, gradScale float64) {
+	t.Updates++
+	for i, g := range t.groups {
+		t.hypers[i] = optim.Hyper{LR: lr * g.LR, Decay: g.Decay, GradScale: gradScale}
+	}
+	for i, u := range t.runner.Units {
+		if u.Frozen {
+			continue
+		}
+		var done device.Event
+		t.tell(fsdp.Update, u, t.updates(t.store.OnHost(i)))
+		for j := range t.store.Tiles(i) {
+			st := t.store.Acquire(i, j)
+			q := t.updates(st.OnHost)
+			q.Label(t.labels[i].update)
+			q.After(st.Ready[0])
+			q.After(st.Ready[1])
+			for _, r := range t.pieces[i][j] {
+				t.cfg.Rule.Step(q, t.Updates, t.hypers[r.group], t.piece(st, r))
+			}
+			done = t.store.Release(i, j, q.Mark(), true)
+		}
+		u.MarkUpdated(done)
+	}
+	if w := t.cfg.Offload.Write; w != nil {
+		t.kept = w.Mark()
+	}
+}
+
+// piece is a run of a tile with the state its update needs, good until the next.
+func (t *Trainer) piece(st offload.State, r run) optim.Piece {
+	lo, hi := r.at.Lo, r.at.Hi
+	p := optim.Piece{Master: st.Master.Slice(lo, hi), Grad: st.Grad.Slice(lo, hi), State: t.state}
+	if st.Param.N > 0 {
+		p.Param = st.Param.Slice(lo, hi)
+	}
+	for i, v := range st.Vec {
+		p.State[i] = v.Slice(lo, hi)
+	}
+	return p
+}
+
+// Eval is the mean loss over n micro-batches on every rank, in nats.
+func (t *Trainer) Eval(n int, fill Batches) (float64, error) {
+	mean, err := t.eval(n, fill)
+	if err != nil {
+		t.close()
+		return 0, fmt.Errorf("evaluation after step %d: rank %d: %w", t.Steps, t.cfg.Groups.World.Rank(), err)
+	}
+	return mean, nil
+}
+
+func (t *Trainer) eval(n int, fill Batches) (float64, error) {
+	for m := range n {
+		in, err := t.read(m, fill)
+		if err != nil {
+			return 0, err
+		}
+		in.batch.Drops = nn.Drops{}
+		t.runner.Forward(&in.batch, false)
+		t.addLoss(in)
+	}
+	if err := t.gatherStats(); err != nil {
+		return 0, err
+	}
+	var sum device.Exact
+	all := t.stats.I64()
+	for r := range t.cfg.Groups.World.Size() {
+		sum.Merge(exact(all, r*statLen+statLoss))
+	}
+	clear(all)
+	return sum.Value() / float64(cmp.Or(t.Counted, t.cfg.Mesh.DataRanks()*n*t.cfg.B*t.cfg.T)), nil
+}
