@@ -91,7 +91,7 @@ func TestGPULaunchHoldsInEveryOrder(t *testing.T) {
 // are or of those the job names; a checkpoint of several goes on in one.
 func TestGPULaunchTakesAGPUEach(t *testing.T) {
 	inFolder(t)
-	onFakes(t, "FAKECUDA_DEVICES=4")
+	onFakes(t, "FAKECUDA_DEVICES=4", "ZEROTH_NCCL_PATH=/nowhere")
 	job := []string{"train", "tiny.yaml", "--log-all-ranks", "--set", "device=cuda", "--set", "parallel.ranks=2", "--set", "parallel.collective=exact", "--set", "train.steps=4", "--set", "checkpoint.every=2", "--set", "sample.tokens=0"}
 	for _, c := range []struct{ gpus, first, second string }{{"auto", "GPU 0", "GPU 1"}, {"[3, 1]", "GPU 3", "GPU 1"}, {"[2]", "GPU 2", "GPU 2"}} {
 		said, _ := launchOnGPUs(t, "on"+c.gpus, "2", append(job, "--set", "parallel.gpus="+c.gpus)...)
@@ -138,6 +138,38 @@ func TestGPUNCCL(t *testing.T) {
 	}
 }
 
+// Exact sums have the bits of one process where NCCL moves what is added up, whatever
+// order it would add in, at every stage, of every type, with memory that is registered or
+// not; what they pass through is planned.
+func TestGPUExactByNCCL(t *testing.T) {
+	inFolder(t)
+	withNCCL(t, 4)
+	t.Setenv("FAKENCCL_RING", "1")
+	for _, c := range []struct{ processes, ranks, stage, library, more string }{
+		{"2", "2", "0", "", "train.accumulate=2"}, {"3", "3", "1", "2.18", "precision=fp32"}, {"2", "4", "2", "2.26", "train.accumulate=2"},
+		{"4", "4", "3", "", "zero.prefetch=2"}, {"2", "4", "3", "", "parallel={ranks: 4, shard: 2, replicate: 2}"}, {"3", "3", "3", "", "precision=fp16"},
+	} {
+		name := c.processes + "of" + c.ranks + "at" + c.stage + c.library
+		job := slices.Concat(launched4, []string{"--set", "device=cuda", "--set", "train.steps=2", "--set", "parallel.ranks=" + c.ranks, "--set", "zero.stage=" + c.stage, "--set", c.more, "--set", "parallel.collective=exact"})
+		process(t, 0, append(job, "--out", name)...)
+		t.Run(name, func(t *testing.T) {
+			if c.library != "" {
+				t.Setenv("ZEROTH_NCCL_PATH", fake.OldNCCL(c.library))
+			}
+			said, got := launchOnGPUs(t, "nccl"+name, c.processes, job...)
+			if got != outcomeOf(t, name) {
+				t.Errorf("%s: other bits than in one process", c.more)
+			}
+			if !strings.Contains(said, "as planned to the byte") {
+				t.Error(said)
+			}
+			if m, err := os.ReadFile(filepath.Join("nccl"+name, "metrics.jsonl")); err != nil || !strings.Contains(string(m), `"bounce":`) {
+				t.Errorf("no bounce memory in the plan (%v)", err)
+			}
+		})
+	}
+}
+
 // Auto takes NCCL where each rank of several processes has a GPU, and says what that
 // means; its sums are of another kind. Else it says why it does not.
 func TestGPUNCCLIsChosen(t *testing.T) {
@@ -156,9 +188,12 @@ func TestGPUNCCLIsChosen(t *testing.T) {
 		want      string
 	}{
 		{"auto", "FAKENCCL_RING=1", 0, nil, adds},
-		{"exact", "FAKENCCL_RING=1", 0, []string{"--set", "parallel.collective=exact"}, ""},
-		{"shared", "FAKECUDA_DEVICES=3", 0, nil, "ranks add up exactly, through the host; NCCL would be faster: ranks 0 and 1 of host"},
-		{"missing", "ZEROTH_NCCL_PATH=/nowhere", 0, nil, "ranks add up exactly, through the host; NCCL would be faster: NCCL, version 2.10 or newer, was not found"},
+		{"exact", "FAKENCCL_RING=1", 0, []string{"--set", "parallel.collective=exact"}, "moves gradients, which ranks add up exactly; memory is registered as windows"},
+		{"staged", "ZEROTH_NCCL_PATH=/nowhere", 0, []string{"--set", "parallel.collective=exact"}, "ranks add up exactly, through the host; by NCCL it would be faster: NCCL, version 2.10 or newer, was not found"},
+		{"buffers", "ZEROTH_NCCL_PATH=" + fake.OldNCCL("2.26"), 0, []string{"--set", "parallel.collective=exact"}, "NCCL 2.26.5 (" + fake.OldNCCL("2.26") + ") moves gradients, which ranks add up exactly; memory is registered as buffers"},
+		{"unknown", "ZEROTH_NCCL_REGISTER=0", 0, nil, adds + "; no memory is registered"},
+		{"shared", "FAKECUDA_DEVICES=3", 0, nil, "ranks add up exactly, through the host; by NCCL it would be faster: ranks 0 and 1 of host"},
+		{"missing", "ZEROTH_NCCL_PATH=/nowhere", 0, nil, "ranks add up exactly, through the host; by NCCL it would be faster: NCCL, version 2.10 or newer, was not found"},
 		{"old", "FAKENCCL_VERSION=20905", 0, nil, "it is version 2.9.5"},
 		{"insists", "FAKECUDA_DEVICES=3", 2, []string{"--set", "parallel.collective=nccl"}, "and NCCL wants one for each: want fewer parallel.ranks, or parallel.collective: exact"},
 		{"lacks", "ZEROTH_NCCL_PATH=/nowhere", 2, []string{"--set", "parallel.collective=nccl"}, "or set ZEROTH_NCCL_PATH to a libnccl.so.2"},
@@ -169,7 +204,7 @@ func TestGPUNCCLIsChosen(t *testing.T) {
 			if name != "" {
 				t.Setenv(name, value)
 			}
-			if errs := launch(c.name, c.code, c.more...); !strings.Contains(errs, c.want) || c.want == "" && strings.Contains(errs, "NCCL") {
+			if errs := launch(c.name, c.code, c.more...); !strings.Contains(errs, c.want) {
 				t.Errorf("%s\nwant %q", errs, c.want)
 			}
 		})
@@ -177,7 +212,7 @@ func TestGPUNCCLIsChosen(t *testing.T) {
 	if outcomeOf(t, "auto") == outcomeOf(t, "exact") {
 		t.Error("sums around a ring have the bits of sums in rank order")
 	}
-	for _, same := range []string{"shared", "missing", "old"} {
+	for _, same := range []string{"shared", "missing", "old", "staged", "buffers"} {
 		if outcomeOf(t, same) != outcomeOf(t, "exact") {
 			t.Errorf("%s: other bits than exact sums", same)
 		}

@@ -18,10 +18,16 @@ type Communicator struct {
 	dev    *Device
 	ending atomic.Bool // by Abort: who waits for NCCL gives up
 
+	rank, ranks int
+	exact       bool            // ranks add, in their order
+	bounce      device.Buffer   // of exact sums; empty for a single rank
+	terms       []device.Buffer // of one, the issuing goroutine's
+
 	mu    sync.Mutex
 	comm  *driver.Comm // nil when it has ended
 	last  driver.Event // behind the last operation
 	begun bool         // there was one
+	known []driver.Registration
 }
 
 // errEnded is what operations of a communicator return that has ended.
@@ -44,7 +50,7 @@ func (d *Device) Join(id []byte, ranks, rank int, stop func() error) (*Communica
 	if _, err := driver.OpenNCCL(); err != nil {
 		return nil, err
 	}
-	c := &Communicator{dev: d}
+	c := &Communicator{dev: d, rank: rank, ranks: ranks}
 	var err error
 	if c.last, err = d.gpu.NewEvent(false); err != nil {
 		return nil, err
@@ -71,18 +77,25 @@ func (d *Device) Join(id []byte, ranks, rank int, stop func() error) (*Communica
 			}
 		}
 	}
-	for err = c.comm.State(); err == driver.ErrInProgress; err = c.comm.State() {
-		if why := stop(); why != nil {
-			err = why
-			break
-		}
-		time.Sleep(time.Millisecond)
-	}
-	if err != nil {
+	if err := c.settled(stop); err != nil {
 		c.Abort()
 		return nil, err
 	}
 	return c, nil
+}
+
+// settled waits until NCCL has done what it was told, or stop says why not.
+func (c *Communicator) settled(stop func() error) error {
+	for {
+		err := c.comm.State()
+		if err != driver.ErrInProgress {
+			return err
+		}
+		if why := stop(); why != nil {
+			return why
+		}
+		time.Sleep(time.Millisecond)
+	}
 }
 
 // types are the library's.
@@ -97,9 +110,13 @@ func (c *Communicator) AllGather(on device.Queue, whole, own device.Buffer) erro
 	return c.run(q, func() error { return c.comm.AllGather(q.stream, whole.Ptr, own.Ptr, own.N, types[own.Type]) })
 }
 
-// ReduceScatter implements collective.Engine.
+// ReduceScatter implements collective.Engine: NCCL adds, or after AddExactly this device
+// does.
 func (c *Communicator) ReduceScatter(on device.Queue, own, whole device.Buffer) error {
 	q := c.streamOf(on, whole, own)
+	if c.exact {
+		return c.exactSum(q, own, whole)
+	}
 	return c.run(q, func() error { return c.comm.ReduceScatter(q.stream, own.Ptr, whole.Ptr, own.N, types[own.Type]) })
 }
 
@@ -180,6 +197,7 @@ func (c *Communicator) Close(most time.Duration) {
 		c.mu.Unlock()
 		return
 	}
+	c.forget()
 	err := c.comm.Finalize()
 	for end := time.Now().Add(most); err == driver.ErrInProgress && time.Now().Before(end); err = c.comm.State() {
 		time.Sleep(time.Millisecond)

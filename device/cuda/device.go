@@ -26,6 +26,7 @@ type Device struct {
 	usage  device.Usage
 	budget int64 // bytes; 0 is none
 	plan   [device.Uses]*reservation
+	known  *reservation // what NCCL can register, see ReserveKnown; nil: nothing
 	held   map[unsafe.Pointer]held
 }
 
@@ -36,15 +37,12 @@ type held struct {
 }
 
 // reservation is memory of one category, taken at once and given out from its
-// beginning. Its end gives it back.
+// beginning. Its end gives it back, unless it is part of what NCCL knows.
 type reservation struct {
 	at         unsafe.Pointer
 	size, used int64 // bytes
+	known      bool
 }
-
-// memoryAlign is what memory that Alloc gives begins at a multiple of, as the
-// driver's own does.
-const memoryAlign = 256
 
 // Open opens a GPU, or another share of one.
 func Open(ordinal int) (*Device, error) {
@@ -74,7 +72,7 @@ func (d *Device) ReservePlan(plan device.Bytes, allocs int) error {
 		if bytes == 0 {
 			continue
 		}
-		size := bytes + int64(allocs)*memoryAlign
+		size := reserved(bytes, allocs)
 		p, err := d.gpu.Alloc(size)
 		if err != nil {
 			return fmt.Errorf("%v: %w", device.Use(use), err)
@@ -83,6 +81,9 @@ func (d *Device) ReservePlan(plan device.Bytes, allocs int) error {
 	}
 	return nil
 }
+
+// reserved is what a reservation takes for so many bytes in so many allocations at most.
+func reserved(bytes int64, allocs int) int64 { return bytes + int64(allocs)*memoryAlign }
 
 // Alloc implements device.Device. Accounted are the n elements themselves.
 func (d *Device) Alloc(t device.DType, n int, use device.Use) (device.Buffer, error) {
@@ -153,9 +154,12 @@ func (d *Device) Close() {
 	d.Free(d.work)
 	d.Free(d.parts)
 	for _, r := range d.plan {
-		if r != nil {
+		if r != nil && !r.known {
 			_ = d.gpu.Free(r.at)
 		}
+	}
+	if d.known != nil {
+		_ = d.gpu.FreeNCCL(d.known.at)
 	}
 	_ = d.clear.Close()
 	for _, p := range d.peers {

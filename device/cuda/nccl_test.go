@@ -104,6 +104,9 @@ func (c *clique) open(size int) []collective.Group {
 	groups := make([]collective.Group, size)
 	for r := range size {
 		h := &hosted{Engined: collective.NewEngined(under[r], ends[r]), dev: c.devs[r], q: c.devs[r].NewQueue("comm")}
+		if os.Getenv("EXACT") != "" {
+			h.addExactly(c.t, ends[r], size)
+		}
 		groups[r] = h
 		c.ends = append(c.ends, h.end)
 	}
@@ -117,6 +120,7 @@ type hosted struct {
 	dev        *cuda.Device
 	q          *cuda.Queue
 	whole, own device.Buffer // memory of the GPU, as much as operations have needed
+	bounce     device.Buffer // likewise
 
 	mu    sync.Mutex
 	spare []*hostedCall
@@ -214,6 +218,16 @@ func (h *hosted) end() {
 	h.q.Close()
 	h.dev.Free(h.whole)
 	h.dev.Free(h.own)
+	h.dev.Free(h.bounce)
+}
+
+// addExactly has the ranks add up, in chunks of a KiB.
+func (h *hosted) addExactly(t *testing.T, end *cuda.Communicator, size int) {
+	var err error
+	if h.bounce, err = h.dev.Alloc(device.F32, cuda.ExactBounce(size, 1<<10)/4, device.Bounce); err != nil {
+		t.Fatal(err)
+	}
+	end.AddExactly(h.bounce)
 }
 
 func TestNCCLConforms(t *testing.T) {
@@ -221,6 +235,7 @@ func TestNCCLConforms(t *testing.T) {
 		fake.Need(t)
 		fake.Again(t, "TestNCCLConforms", append(ncclRanks(t), "OVER=wires")...)
 		fake.Again(t, "TestNCCLConforms", append(ncclRanks(t), "OVER=memory")...)
+		fake.Again(t, "TestNCCLConforms", append(ncclRanks(t), "OVER=wires", "EXACT=1", "FAKENCCL_RING=1")...)
 		return
 	}
 	// A queue of the host's skips hosted's operations, so the engine does not count them:

@@ -19,3 +19,21 @@ func Workspace(s device.Sizes) int64 {
 	}
 	return productWork + 4*kernel.WorkLen
 }
+
+// mostExact is the bytes of bounce memory of exact sums at most, leastExact of a slot in
+// it: what a message should have at the least.
+const mostExact, leastExact = 64 << 20, 64 << 10
+
+// ExactBounce is the bytes of bounce memory that a communicator of so many ranks takes to
+// add up parts of so many bytes in rank order: a slot for each other rank.
+func ExactBounce(ranks, part int) int {
+	if ranks == 1 {
+		return 0
+	}
+	slot := (part + memoryAlign - 1) / memoryAlign * memoryAlign
+	return (ranks - 1) * min(slot, max(leastExact, mostExact/(ranks-1)/memoryAlign*memoryAlign))
+}
+
+// memoryAlign is what memory that Alloc gives begins at a multiple of, as the
+// driver's own does.
+const memoryAlign = 256

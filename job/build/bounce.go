@@ -83,6 +83,16 @@ func spread(hosts []int) string {
 
 // lendBounce allocates the rank's bounce memory and gives it to its groups.
 func (r *Rank) lendBounce(c *config.Config) error {
+	if addsExactly(c) {
+		b, err := r.Device.Alloc(device.F32, exactBounce(c, r.Trainer.Units())/4, device.Bounce)
+		if err != nil {
+			return err
+		}
+		r.adds = b
+		for _, j := range r.joined {
+			j.end.AddExactly(b)
+		}
+	}
 	inShard, inReplica := bounce(c, r.Trainer.Units(), r.wires.Bytes())
 	for _, of := range []struct {
 		g     collective.Group

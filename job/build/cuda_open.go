@@ -5,7 +5,6 @@ package build
 import (
 	"slices"
 
-	"zeroth/collective"
 	"zeroth/device"
 	"zeroth/device/cpu"
 	"zeroth/device/cuda"
@@ -32,7 +31,7 @@ func (b CUDA) Open(rank, _ int, s device.Sizes, budget int64) (Device, error) {
 		d.Close()
 		return nil, err
 	}
-	return gpu{d, b.here.Staged}, nil
+	return gpu{d, b.here.Staged, b.here.NCCL}, nil
 }
 
 // OpenHost opens host memory that is pinned for the rank's GPU, with the
@@ -59,18 +58,27 @@ func (b CUDA) OpenHost(rank, workers int) (Device, error) {
 type gpu struct {
 	*cuda.Device
 	staged bool // the host carries collectives
+	nccl   bool // NCCL does
+}
+
+// ReservePlan implements planned.
+func (g gpu) ReservePlan(plan device.Bytes, allocs int) error {
+	if g.nccl {
+		return g.Device.ReserveKnown(plan, allocs)
+	}
+	return g.Device.ReservePlan(plan, allocs)
 }
 
 // CommunicatorID implements joins.
 func (g gpu) CommunicatorID() ([]byte, error) { return cuda.NewCommunicatorID() }
 
 // Join implements joins.
-func (g gpu) Join(id []byte, ranks, rank int, stop func() error) (collective.Engine, error) {
-	end, err := g.Device.Join(id, ranks, rank, stop)
+func (g gpu) Join(id []byte, ranks, rank int, stop func() error) (end, error) {
+	c, err := g.Device.Join(id, ranks, rank, stop)
 	if err != nil {
 		return nil, err
 	}
-	return end, nil
+	return c, nil
 }
 
 // NewQueue opens a stream. Those that wait for the host, of offload and of

@@ -187,6 +187,9 @@ func DryRank(c *config.Config, arena int, s Setup, wrap func(*zero.Config)) (t *
 	if _, err := hostMemory.Alloc(device.F64, (inShard+inReplica)/8, device.Bounce); err != nil {
 		return nil, nil, nil, err
 	}
+	if _, err := dev.Alloc(device.F32, exactBounce(c, t.Units())/4, device.Bounce); err != nil {
+		return nil, nil, nil, err
+	}
 	if _, err = dev.Alloc(device.F32, int(workspace(c, b, workers)/4), device.Workspace); err == nil && offloads {
 		_, err = host.Alloc(device.F32, int(hostWorkspace(c, b, workers)/4), device.Workspace)
 	}

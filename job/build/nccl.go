@@ -7,6 +7,9 @@ import (
 	"time"
 
 	"zeroth/collective"
+	"zeroth/device"
+	"zeroth/device/cuda"
+	"zeroth/fsdp"
 	"zeroth/job/config"
 	"zeroth/job/launch"
 	"zeroth/job/machine"
@@ -17,7 +20,37 @@ type joins interface {
 	// CommunicatorID is what the ends of a communicator find each other by: a secret.
 	CommunicatorID() ([]byte, error)
 	// Join is the device's end of one, once all have come, or when stop says why not.
-	Join(id []byte, ranks, rank int, stop func() error) (collective.Engine, error)
+	Join(id []byte, ranks, rank int, stop func() error) (end, error)
+}
+
+// end is a rank's end of a communicator.
+type end interface {
+	collective.Engine
+	// AddExactly has ranks add up in their order, by way of memory of their devices.
+	AddExactly(bounce device.Buffer)
+	// Register makes the device's memory known that the communicator reads and writes,
+	// all ranks at once, or returns when stop says why not.
+	Register(stop func() error) error
+}
+
+// addsExactly says whether the job's ranks add up in their order what NCCL moves.
+func addsExactly(c *config.Config) bool {
+	return c.Parallel.Here.NCCL && c.Parallel.Collective == "exact"
+}
+
+// exactBounce is the bytes of memory of a rank's device through which its gradients are
+// added up so.
+func exactBounce(c *config.Config, units []*fsdp.Unit) (n int) {
+	if !addsExactly(c) {
+		return 0
+	}
+	for _, u := range units {
+		if !u.Frozen {
+			part := 4 * u.Layout.ShardLen()
+			n = max(n, cuda.ExactBounce(u.Shard.Size(), part), cuda.ExactBounce(u.Replica.Size(), part/u.Replica.Size()))
+		}
+	}
+	return n
 }
 
 // canNCCL is nil where the job's ranks of one process can add up by NCCL, which wants
@@ -43,12 +76,18 @@ func AddsUp(c *config.Config) string {
 		return "" // several processes have agreed on it, and said so
 	}
 	lib, _ := machine.NCCL() // Ready has found it
-	return lib.AddsUp()
+	return lib.AddsUp(false)
 }
 
-// connect gives the groups of ranks that add up by NCCL their communicators: all ranks
-// at once, for each waits for the others.
-func connect(c *config.Config, ranks []*Rank) error {
+// connect gives the groups of ranks that add up by NCCL their communicators.
+func connect(c *config.Config, ranks []*Rank) error { return allAtOnce(c, ranks, (*Rank).connect) }
+
+// register makes the ranks' memory known to their communicators.
+func register(c *config.Config, ranks []*Rank) error { return allAtOnce(c, ranks, (*Rank).register) }
+
+// allAtOnce does for all ranks of a job with communicators what each waits for the others
+// in.
+func allAtOnce(c *config.Config, ranks []*Rank, do func(*Rank) error) error {
 	if !c.Parallel.Here.NCCL {
 		return nil
 	}
@@ -56,7 +95,7 @@ func connect(c *config.Config, ranks []*Rank) error {
 	var all sync.WaitGroup
 	for i, r := range ranks {
 		all.Go(func() {
-			if errs[i] = r.connect(); errs[i] != nil {
+			if errs[i] = do(r); errs[i] != nil {
 				_ = r.Groups.Close() // so that nobody waits for this rank
 			}
 		})
@@ -79,34 +118,55 @@ func (r *Rank) connect() error {
 		name string
 		g    *collective.Group
 	}{{"shard", &r.Groups.Shard}, {"replica", &r.Groups.Replica}} {
-		e, err := r.join(d, *of.g)
+		at, err := r.join(d, *of.g)
 		if err != nil {
 			return fmt.Errorf("communicator of its %s group: %w", of.name, err)
 		}
-		r.engined = append(r.engined, e)
-		*of.g = e
+		r.joined = append(r.joined, at)
+		*of.g = at.group
 	}
 	return nil
 }
 
-// join is a group with a communicator of NCCL's. Its id comes from the group's rank 0,
-// through the group, whose processes know each other.
-func (r *Rank) join(d joins, g collective.Group) (*collective.Engined, error) {
-	id, err := collective.Introduce(g, r.Queues[1], r.timeout, d.CommunicatorID)
-	if err != nil {
-		return nil, err
+// joined is a group and its end of a communicator.
+type joined struct {
+	group *collective.Engined
+	end   end
+}
+
+func (r *Rank) register() error {
+	for _, j := range r.joined {
+		if err := j.end.Register(r.untilLate(j.group)); err != nil {
+			return err
+		}
 	}
+	return nil
+}
+
+// untilLate is how long a rank waits for the others of a group at its beginning: until not
+// all have come in time, or the group has ended.
+func (r *Rank) untilLate(g collective.Group) func() error {
 	begin := time.Now()
-	end, err := d.Join(id, g.Size(), g.Rank(), func() error {
+	return func() error {
 		if time.Since(begin) > r.timeout {
 			return fmt.Errorf("not all of its %d ranks have come within %v", g.Size(), r.timeout)
 		}
 		return collective.Ended(g)
-	})
-	if err != nil {
-		return nil, err
 	}
-	return collective.NewEngined(g, end), nil
+}
+
+// join is a group with a communicator of NCCL's. Its id comes from the group's rank 0,
+// through the group, whose processes know each other.
+func (r *Rank) join(d joins, g collective.Group) (j joined, err error) {
+	id, err := collective.Introduce(g, r.Queues[1], r.timeout, d.CommunicatorID)
+	if err != nil {
+		return j, err
+	}
+	if j.end, err = d.Join(id, g.Size(), g.Rank(), r.untilLate(g)); err != nil {
+		return j, err
+	}
+	j.group = collective.NewEngined(g, j.end)
+	return j, nil
 }
 
 // share is the GPU of the rank at a place among those of this machine.

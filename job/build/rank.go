@@ -49,11 +49,12 @@ type Rank struct {
 	Recorder *collective.Recorder // of its operations
 
 	timeout time.Duration
-	wires   device.Buffer         // of Host: what Groups pass through; may be empty
-	engined []*collective.Engined // of Groups, where they have communicators of NCCL's
-	bounce  []device.Buffer       // memory of the groups for what is on its way, the host's
-	ends    []func()              // what is to be closed before the queues
-	Lost    atomic.Bool           // Together has left it behind
+	wires   device.Buffer   // of Host: what Groups pass through; may be empty
+	joined  []joined        // of Groups, where they have communicators of NCCL's
+	bounce  []device.Buffer // memory of the groups for what is on its way, the host's
+	adds    device.Buffer   // of Device: what exact sums pass through that NCCL moves
+	ends    []func()        // what is to be closed before the queues
+	Lost    atomic.Bool     // Together has left it behind
 }
 
 // Hooks are test hooks: wrappers and stand-ins for what a rank is built from. The
@@ -135,6 +136,10 @@ func Open(c *config.Config, s Setup) (ranks []*Rank, err error) {
 			CloseAll(ranks)
 			return nil, fmt.Errorf("rank %d: %w", rank.Rank, err)
 		}
+	}
+	if err := register(c, ranks); err != nil {
+		CloseAll(ranks)
+		return nil, err
 	}
 	return ranks, nil
 }
@@ -273,8 +278,8 @@ func (r *Rank) Close() {
 	for _, end := range r.ends {
 		end()
 	}
-	for _, g := range r.engined {
-		g.Wait()
+	for _, j := range r.joined {
+		j.group.Wait()
 	}
 	for _, q := range r.Queues {
 		q.Close()
@@ -286,6 +291,7 @@ func (r *Rank) Close() {
 		r.HostMemory().Free(b)
 	}
 	if r.Device != nil {
+		r.Device.Free(r.adds)
 		r.Device.Close()
 	}
 	if r.Host != nil {

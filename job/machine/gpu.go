@@ -20,11 +20,23 @@ type GPU struct {
 }
 
 // Library is one that was found.
-type Library struct{ Path, Version string }
+type Library struct {
+	Path, Version string
+	Registers     string // of NCCL: what memory it can know, "nothing", "buffers" or "windows"
+}
 
-// AddsUp says that NCCL, which this is, adds up, and what that means.
-func (l Library) AddsUp() string {
-	return fmt.Sprintf("NCCL %s (%s) adds up gradients, in an order of its own: other bits than with parallel.collective: exact", l.Version, l.Path)
+// AddsUp says that NCCL, which this is, adds up, and what that means, or moves what ranks
+// add up exactly.
+func (l Library) AddsUp(exactly bool) string {
+	what := "adds up gradients, in an order of its own: other bits than with parallel.collective: exact"
+	if exactly {
+		what = "moves gradients, which ranks add up exactly"
+	}
+	known := "no memory is registered"
+	if l.Registers != "nothing" {
+		known = "memory is registered as " + l.Registers
+	}
+	return fmt.Sprintf("NCCL %s (%s) %s; %s", l.Version, l.Path, what, known)
 }
 
 func (g GPU) String() string { return fmt.Sprintf("GPU %d (%s)", g.Ordinal, g.Name) }

@@ -40,7 +40,10 @@ func gpus() (all []GPU, err error) {
 // NCCL is the library that adds up between GPUs, or why there is none.
 func NCCL() (Library, error) {
 	l, err := driver.OpenNCCL()
-	return Library{Path: l.Path, Version: l.Version}, err
+	if err != nil {
+		return Library{}, err
+	}
+	return Library{Path: l.Path, Version: l.Version, Registers: driver.NCCLRegisters().String()}, nil
 }
 
 // OnGPUs is the bytes that this process has of each of the GPUs, as the driver

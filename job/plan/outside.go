@@ -33,6 +33,9 @@ func Outside(c *config.Config, m Machine) []Estimate {
 	}
 	if groups > 0 {
 		list = append(list, Estimate{
+			Name: "registered memory, rounded up", Low: 0, High: 512 << 20,
+			Source: "ncclMemAlloc rounds to the recommended multicast granularity: 512 MiB on an H100", ChangedBy: "ZEROTH_NCCL_REGISTER=0",
+		}, Estimate{
 			Name: "communicator buffers", Low: 500 * mb * min(groups, 2), High: 1600 * mb * groups,
 			Source: "nccl issues 964, 864, 1685 and 2363: 0.5 to 1.6 GB each", ChangedBy: "parallel.replicate 1 needs fewer groups",
 		})

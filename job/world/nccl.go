@@ -11,29 +11,29 @@ import (
 	"zeroth/job/machine"
 )
 
-// chooseNCCL sets whether ranks on GPUs add up by NCCL: where the job says so, or leaves
-// it open, each rank has a GPU of its own, and the library is here.
+// chooseNCCL sets whether ranks on GPUs use NCCL, which adds up or moves what they add up
+// in their order: where each has a GPU of its own, and the library is here.
 func (w *World) chooseNCCL() error {
 	c := &w.cfg
-	if len(c.GPUs) == 0 || c.Collective == "exact" {
+	if len(c.GPUs) == 0 {
 		return nil
 	}
 	lib, err := machine.NCCL()
 	if err == nil {
 		err = w.aGPUEach()
 	}
-	if err == nil && c.TLS != nil && c.Collective == "auto" {
+	if err == nil && c.TLS != nil && c.Collective != "nccl" {
 		err = errors.New("its connections are not encrypted, and parallel.tls is asked for; parallel.collective: nccl takes it nevertheless")
 	}
 	switch {
 	case err == nil:
-		w.nccl = lib.Version
-		w.note(lib.AddsUp())
+		w.nccl = lib.Version + ", " + lib.Registers + " registered"
+		w.note(lib.AddsUp(c.Collective == "exact"))
 		w.ownNetwork()
 	case c.Collective == "nccl":
 		return input.BadInput(fmt.Errorf("parallel.collective: nccl: %w", err))
 	default:
-		w.note("ranks add up exactly, through the host; NCCL would be faster: " + err.Error())
+		w.note("ranks add up exactly, through the host; by NCCL it would be faster: " + err.Error())
 	}
 	return nil
 }
@@ -84,6 +84,9 @@ func (w *World) ownNetwork() {
 func (w *World) addsUp() string {
 	if w.nccl == "" {
 		return "ranks, in their order"
+	}
+	if w.cfg.Collective == "exact" {
+		return "ranks, in their order, by NCCL " + w.nccl
 	}
 	return "NCCL " + w.nccl
 }

@@ -68,7 +68,7 @@ type World struct {
 	net   carrier        // nil before Groups
 	by    []string       // (World) what carries data to each process, of Carriers; that to itself is not used
 	mem   *socket.Memory // that processes of this host read, likewise; nil over MPI
-	nccl  string         // its version, where it adds up; else empty
+	nccl  string         // its version and what it registers, where it adds up or moves; else empty
 }
 
 // Enter joins the world and waits until all of it is there.

@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "nccl.h"
@@ -18,7 +19,7 @@
 			return -r; \
 	} while (0)
 
-enum { SUCCESS = 0, SUM = 0 };
+enum { SUCCESS = 0, SYSTEM_ERROR = 2, IN_PROGRESS = 7, SUM = 0, BYTE = 1, WINDOW_DEFAULT = 0 };
 
 typedef struct { char bytes[Z_NCCL_ID]; } Id; // passed by value
 
@@ -39,10 +40,20 @@ typedef struct {
 	F(ncclCommAbort, (void *)) \
 	F(ncclCommGetAsyncError, (void *, int *)) \
 	F(ncclAllGather, (const void *, void *, size_t, int, void *, void *)) \
-	F(ncclReduceScatter, (const void *, void *, size_t, int, int, void *, void *))
-#define MAY /* since 2.14, but ncclGetLastError since 2.13 */ \
+	F(ncclReduceScatter, (const void *, void *, size_t, int, int, void *, void *)) \
+	F(ncclSend, (const void *, size_t, int, int, void *, void *)) \
+	F(ncclRecv, (void *, size_t, int, int, void *, void *)) \
+	F(ncclGroupStart, (void)) \
+	F(ncclGroupEnd, (void))
+#define MAY /* since 2.14; registering since 2.19, windows since 2.27 */ \
 	F(ncclCommInitRankConfig, (void **, int, Id, int, Config *)) \
-	F(ncclCommFinalize, (void *))
+	F(ncclCommFinalize, (void *)) \
+	F(ncclMemAlloc, (void **, size_t)) \
+	F(ncclMemFree, (void *)) \
+	F(ncclCommRegister, (void *, void *, size_t, void **)) \
+	F(ncclCommDeregister, (void *, void *)) \
+	F(ncclCommWindowRegister, (void *, void *, size_t, void **, int)) \
+	F(ncclCommWindowDeregister, (void *, void *))
 
 #define F(name, args) static int(*name) args;
 MUST MAY
@@ -104,6 +115,68 @@ HIDDEN int z_nccl_all_gather(uintptr_t ctx, uintptr_t comm, uintptr_t stream, ui
 HIDDEN int z_nccl_reduce_scatter(uintptr_t ctx, uintptr_t comm, uintptr_t stream, uintptr_t in, uintptr_t out, size_t n, int type) {
 	ENTER(ctx);
 	return ncclReduceScatter((const void *)in, (void *)out, n, type, SUM, (void *)comm, (void *)stream);
+}
+
+// Sends n bytes of each other rank's part, of which rank 0's is at whole and each next
+// one stride bytes further, to that rank, and receives as much from each, in slots one
+// behind the other: in one group, for a send alone waits for its receiver.
+HIDDEN int z_nccl_send_parts(uintptr_t ctx, uintptr_t comm, uintptr_t stream, int rank, int ranks, uintptr_t whole, size_t stride, uintptr_t slots, size_t slot, size_t n) {
+	ENTER(ctx);
+	int r = ncclGroupStart();
+	if (r)
+		return r;
+	for (int i = 1; i < ranks && (!r || r == IN_PROGRESS); i++) {
+		int to = (rank + i) % ranks, from = (rank - i + ranks) % ranks;
+		r = ncclSend((const void *)(whole + to * stride), n, BYTE, to, (void *)comm, (void *)stream);
+		if (!r || r == IN_PROGRESS)
+			r = ncclRecv((void *)(slots + (from - (from > rank)) * slot), n, BYTE, from, (void *)comm, (void *)stream);
+	}
+	int end = ncclGroupEnd();
+	return r && r != IN_PROGRESS ? r : end;
+}
+
+// How memory can be registered.
+HIDDEN int z_nccl_registers(void) {
+	if (!ncclMemAlloc || !ncclMemFree)
+		return Z_NCCL_NOTHING;
+	if (ncclCommWindowRegister && ncclCommWindowDeregister)
+		return Z_NCCL_WINDOWS;
+	return ncclCommRegister && ncclCommDeregister ? Z_NCCL_BUFFERS : Z_NCCL_NOTHING;
+}
+
+HIDDEN int z_nccl_alloc(uintptr_t ctx, uintptr_t *at, size_t n) {
+	ENTER(ctx);
+	return ncclMemAlloc((void **)at, n);
+}
+
+HIDDEN int z_nccl_free(uintptr_t ctx, uintptr_t at) {
+	ENTER(ctx);
+	return ncclMemFree((void *)at);
+}
+
+// The registration is written later where the library does not block, so it has memory
+// of its own, which z_nccl_deregister gives back.
+HIDDEN int z_nccl_register(uintptr_t ctx, uintptr_t comm, uintptr_t at, size_t n, uintptr_t *registration) {
+	ENTER(ctx);
+	void **handle = calloc(1, sizeof *handle);
+	if (!handle)
+		return SYSTEM_ERROR;
+	*registration = (uintptr_t)handle;
+	if (z_nccl_registers() == Z_NCCL_WINDOWS)
+		return ncclCommWindowRegister((void *)comm, (void *)at, n, handle, WINDOW_DEFAULT);
+	return ncclCommRegister((void *)comm, (void *)at, n, handle);
+}
+
+// Where NCCL has made nothing of the memory there is no handle.
+HIDDEN int z_nccl_deregister(uintptr_t ctx, uintptr_t comm, uintptr_t registration) {
+	void *handle = *(void **)registration;
+	free((void *)registration);
+	ENTER(ctx);
+	if (!handle)
+		return SUCCESS;
+	if (z_nccl_registers() == Z_NCCL_WINDOWS)
+		return ncclCommWindowDeregister((void *)comm, handle);
+	return ncclCommDeregister((void *)comm, handle);
 }
 
 HIDDEN int z_nccl_finalize(uintptr_t ctx, uintptr_t comm) {

@@ -6,6 +6,8 @@ package driver
 // #cgo nocallback z_nccl_all_gather
 // #cgo noescape z_nccl_reduce_scatter
 // #cgo nocallback z_nccl_reduce_scatter
+// #cgo noescape z_nccl_send_parts
+// #cgo nocallback z_nccl_send_parts
 // #include "nccl.h"
 import "C"
 
@@ -145,6 +147,24 @@ func (c *Comm) AllGather(s Stream, whole, own unsafe.Pointer, n, typ int) error 
 func (c *Comm) ReduceScatter(s Stream, own, whole unsafe.Pointer, n, typ int) error {
 	if code := C.z_nccl_reduce_scatter(c.gpu.ctx, c.h, s.h, address(whole), address(own), C.size_t(n), C.int(typ)); code != 0 {
 		return c.refused(code, "reduce-scatter of %d elements a rank", n)
+	}
+	return nil
+}
+
+// Parts is what the ranks of a communicator send each other: N bytes of each part of Whole, whose
+// parts are Stride bytes apart, for Slots, which are Slot bytes apart, one for each other
+// rank, ascending.
+type Parts struct {
+	Rank, Ranks     int
+	Whole, Slots    unsafe.Pointer
+	Stride, Slot, N int // bytes
+}
+
+// SendParts has each rank send every other its part, in the order of the stream.
+func (c *Comm) SendParts(s Stream, p Parts) error {
+	code := C.z_nccl_send_parts(c.gpu.ctx, c.h, s.h, C.int(p.Rank), C.int(p.Ranks), address(p.Whole), C.size_t(p.Stride), address(p.Slots), C.size_t(p.Slot), C.size_t(p.N))
+	if code != 0 {
+		return c.refused(code, "send of %d bytes to each rank", p.N)
 	}
 	return nil
 }

@@ -80,6 +80,12 @@ func Environment() ([]string, error) {
 		"LD_LIBRARY_PATH=" + dir + ":" + os.Getenv("LD_LIBRARY_PATH")}, nil // NVML has no other way to be told
 }
 
+// OldNCCL is the path of an NCCL of version "2.26", which registers buffers but no windows,
+// or "2.18", which registers nothing, beside the one of Environment.
+func OldNCCL(version string) string {
+	return filepath.Join(filepath.Dir(os.Getenv("ZEROTH_NCCL_PATH")), "libnccl-"+version+".so")
+}
+
 // Again runs one test of this binary again, as a process of its own, with more in
 // its environment, and fails t with what it said.
 func Again(t *testing.T, test string, env ...string) {
@@ -154,6 +160,8 @@ func compile(dir string) error {
 	for _, c := range [][]string{
 		{"libcuda.so.1", "fakecuda.cc", "-lpthread"},
 		{"libnccl.so.2", "fakenccl.cc", "-lpthread"},
+		{"libnccl-2.26.so", "fakenccl.cc", "-lpthread", "-DVERSION=22605"},
+		{"libnccl-2.18.so", "fakenccl.cc", "-lpthread", "-DVERSION=21805"},
 		{"libcublas.so.12", "fakecublas.cc"},
 		{"libcublasLt.so.12", "fakecublas.cc", "-DLT"},
 		{"libnvidia-ml.so.1", "fakenvml.cc"},

@@ -4,12 +4,15 @@
 // then hangs until its own rank aborts.
 //
 //   FAKENCCL_DIR=FOLDER       where the files are, $TMPDIR if it is not set
-//   FAKENCCL_VERSION=NNNNN    what it says it is, 22809 if it is not set
+//   FAKENCCL_VERSION=NNNNN    what it says it is, VERSION if it is not set
 //   FAKENCCL_RING=1           sums begin behind the rank whose part it is and are
 //                             rounded at each hop, as on a ring; without it they are
 //                             in rank order and rounded once
 //
-// Operations block a stream, so FAKECUDA_MODE has to be threads.
+// Operations block a stream, so FAKECUDA_MODE has to be threads. A send or a receive
+// outside of a group is refused: it would wait for the peer's, which may come behind one
+// that waits for this rank. VERSION, when it is compiled, decides what there is: memory
+// can be registered since 21900, as windows since 22700.
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -21,6 +24,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <random>
 #include <string>
@@ -28,18 +32,30 @@
 #include <sys/stat.h>
 #include <thread>
 #include <unistd.h>
+#include <vector>
 
+#ifndef VERSION
+#define VERSION 22809
+#endif
 #define API extern "C" __attribute__((visibility("default")))
 
 enum { SUCCESS, CUDA_ERROR, SYSTEM_ERROR, INTERNAL_ERROR, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, IN_PROGRESS };
 enum { INT8, UINT8, INT32, UINT32, INT64, UINT64, F16, F32, F64, BF16 };
-enum { MOST_RANKS = 16, SLOT = 64 << 10, MAGIC = 0x6e63636c };
+enum { MOST_RANKS = 16, SLOT = 64 << 10, PIECE = 16 << 10, WINDOWS = 8, MAGIC = 0x6e63636c };
 
 struct Id { char bytes[128]; };
 struct Config { size_t size; unsigned magic, version; int blocking, next; };
 
 // Call is what ranks have to agree on.
 struct Call { int op, type; size_t n; };
+
+// Channel carries messages between two ranks, piece by piece: what is written is read
+// before more is.
+struct Channel {
+	std::atomic<uint64_t> wrote, took; // pieces
+	size_t message;                    // bytes of the message that the piece is of
+	char piece[PIECE];
+};
 
 // Shared is the file. Chunks are counted from the communicator's begin; number c is
 // in slot c mod 2, once all have read number c - 2.
@@ -49,6 +65,9 @@ struct Shared {
 	std::atomic<uint64_t> wrote[MOST_RANKS], took[MOST_RANKS];
 	Call call[MOST_RANKS][2];
 	char slot[MOST_RANKS][2][SLOT];
+	std::atomic<uint64_t> windows[MOST_RANKS];
+	std::atomic<size_t> window[MOST_RANKS][WINDOWS]; // bytes
+	Channel channel[MOST_RANKS][MOST_RANKS]; // by sender and receiver
 };
 
 struct Comm {
@@ -57,6 +76,7 @@ struct Comm {
 	Shared *s = nullptr;
 	int n, rank, device;
 	uint64_t chunks = 0; // done by this rank's stream
+	uint64_t windows = 0;
 	std::string file;
 };
 
@@ -150,7 +170,7 @@ API const char *ncclGetLastError(Comm *) {
 
 API int ncclGetVersion(int *v) {
 	const char *said = getenv("FAKENCCL_VERSION");
-	*v = said && *said ? atoi(said) : 22809;
+	*v = said && *said ? atoi(said) : VERSION;
 	return SUCCESS;
 }
 
@@ -229,6 +249,17 @@ static int checked(Comm *c, const char *call) {
 	return SUCCESS;
 }
 
+// usable checks what every operation wants.
+static int usable(Comm *c, const char *name) {
+	if (int r = checked(c, name))
+		return r;
+	if (c->state)
+		return complain(INVALID_USAGE, "%s: the communicator is not ready: %s", name, ncclGetErrorString(c->state));
+	if (current_device() != c->device)
+		return complain(INVALID_ARGUMENT, "%s: the current device is %d, the communicator's %d", name, current_device(), c->device);
+	return SUCCESS;
+}
+
 API int ncclCommGetAsyncError(Comm *c, int *state) {
 	if (int r = checked(c, "ncclCommGetAsyncError"))
 		return r;
@@ -238,8 +269,11 @@ API int ncclCommGetAsyncError(Comm *c, int *state) {
 
 // release gives the memory back, but for the handle, whose use is to be noticed, and
 // for what a stream still has.
+static void forget_all(Comm *c);
+
 static int release(Comm *c) {
 	c->magic = 0;
+	forget_all(c);
 	for (int i = 0; c->users > 0 && i < 1000; i++)
 		usleep(1000);
 	if (c->s && c->users == 0)
@@ -269,6 +303,124 @@ API int ncclCommDestroy(Comm *c) {
 	wait_until(c, [=] { return c->pending == 0; });
 	return release(c);
 }
+
+#if VERSION >= 21900
+// Memory that can be registered, and by how many communicators it is.
+enum { GRANULARITY = 2 << 20 };
+static std::mutex memory_mu;
+static std::map<void *, std::pair<void *, size_t>> allocated; // where its driver memory begins, and how much is usable
+struct Known {
+	Comm *c;
+	void *at;
+	size_t n;
+};
+static std::vector<Known *> known;
+
+API int ncclMemAlloc(void **at, size_t n) {
+	static auto alloc = (int (*)(unsigned long long *, size_t))driver("cuMemAlloc_v2");
+	size_t whole = (n + GRANULARITY - 1) / GRANULARITY * GRANULARITY;
+	unsigned long long p;
+	if (int failed = alloc(&p, whole + GRANULARITY))
+		return complain(CUDA_ERROR, "ncclMemAlloc of %zu bytes: CUDA error %d", n, failed);
+	*at = (void *)((p + GRANULARITY - 1) / GRANULARITY * GRANULARITY);
+	std::lock_guard<std::mutex> l(memory_mu);
+	allocated[*at] = {(void *)p, whole};
+	return SUCCESS;
+}
+
+API int ncclMemFree(void *at) {
+	static auto free = (int (*)(unsigned long long))driver("cuMemFree_v2");
+	std::lock_guard<std::mutex> l(memory_mu);
+	auto a = allocated.find(at);
+	if (a == allocated.end())
+		return complain(INVALID_ARGUMENT, "ncclMemFree: %p is not what ncclMemAlloc gave", at);
+	for (auto k : known)
+		if (k->at == at)
+			return complain(INVALID_USAGE, "ncclMemFree: memory that rank %d of a communicator has registered is freed", k->c->rank);
+	unsigned long long p = (unsigned long long)a->second.first;
+	allocated.erase(a);
+	return free(p) ? CUDA_ERROR : SUCCESS;
+}
+
+static int know(const char *name, Comm *c, void *at, size_t n, void **handle) {
+	if (int r = usable(c, name))
+		return r;
+	std::lock_guard<std::mutex> l(memory_mu);
+	auto a = allocated.find(at);
+	if (a == allocated.end() || n > a->second.second || n % GRANULARITY)
+		return complain(INVALID_ARGUMENT, "%s: %zu bytes that ncclMemAlloc did not give, or not in whole pages", name, n);
+	for (auto k : known)
+		if (k->c == c && k->at == at)
+			return complain(INVALID_USAGE, "%s: memory that is registered already", name);
+	known.push_back(new Known{c, at, n});
+	*handle = known.back();
+	return SUCCESS;
+}
+
+static int forget(const char *name, Comm *c, void *handle) {
+	if (int r = checked(c, name))
+		return r;
+	std::lock_guard<std::mutex> l(memory_mu);
+	for (size_t i = 0; i < known.size(); i++)
+		if (known[i] == handle && known[i]->c == c) {
+			bool gone = !live(known[i]->at, known[i]->n);
+			delete known[i];
+			known.erase(known.begin() + i);
+			return gone ? complain(INVALID_USAGE, "%s: the memory was freed before", name) : SUCCESS;
+		}
+	return complain(INVALID_ARGUMENT, "%s: nothing is registered as %p", name, handle);
+}
+
+// forget_all is what the end of a communicator does.
+static void forget_all(Comm *c) {
+	std::lock_guard<std::mutex> l(memory_mu);
+	for (size_t i = known.size(); i-- > 0;)
+		if (known[i]->c == c) {
+			delete known[i];
+			known.erase(known.begin() + i);
+		}
+}
+
+API int ncclCommRegister(Comm *c, void *at, size_t n, void **handle) { return know("ncclCommRegister", c, at, n, handle); }
+API int ncclCommDeregister(Comm *c, void *handle) { return forget("ncclCommDeregister", c, handle); }
+#else
+static void forget_all(Comm *) {}
+#endif
+
+#if VERSION >= 22700
+// meet has all ranks register as much, as their number k.
+static int meet(Comm *c, uint64_t k, size_t n) {
+	c->s->window[c->rank][k % WINDOWS] = n;
+	c->s->windows[c->rank] = k;
+	if (!wait_until(c, [=] { return all(c, [=](int r) { return c->s->windows[r] >= k; }); }))
+		return REMOTE_ERROR;
+	for (int r = 0; r < c->n; r++)
+		if (c->s->window[r][k % WINDOWS] != n)
+			return complain(INVALID_USAGE, "ncclCommWindowRegister: rank %d has %zu bytes, rank %d %zu", c->rank, n, r, c->s->window[r][k % WINDOWS].load());
+	return SUCCESS;
+}
+
+// A window is all ranks' together; the communicator is busy until all have come.
+API int ncclCommWindowRegister(Comm *c, void *at, size_t n, void **window, int flags) {
+	if (flags & ~1)
+		return complain(INVALID_ARGUMENT, "ncclCommWindowRegister: flags %d", flags);
+	void *handle;
+	if (int r = know("ncclCommWindowRegister", c, at, n, &handle))
+		return r;
+	uint64_t k = ++c->windows;
+	c->state = IN_PROGRESS;
+	c->users++;
+	std::thread([=] {
+		int r = meet(c, k, n);
+		*window = handle;
+		c->state = r;
+		c->users--;
+	}).detach();
+	return IN_PROGRESS;
+}
+
+API int ncclCommWindowDeregister(Comm *c, void *handle) { return forget("ncclCommWindowDeregister", c, handle); }
+#endif
 
 static float widen(int type, const char *p) {
 	uint16_t h;
@@ -388,21 +540,26 @@ static void reduce(Comm *c, Call call, const char *in, char *out) {
 		}
 }
 
-// enqueue checks an operation and puts it into the stream.
-static int enqueue(Comm *c, const char *name, Call call, const void *in, size_t in_parts, const void *out, size_t out_parts, void *stream, std::function<void()> work) {
-	if (int r = checked(c, name))
-		return r;
-	if (c->state)
-		return complain(INVALID_USAGE, "%s: the communicator is not ready: %s", name, ncclGetErrorString(c->state));
-	if (current_device() != c->device)
-		return complain(INVALID_ARGUMENT, "%s: the current device is %d, the communicator's %d", name, current_device(), c->device);
-	size_t part = call.n * size(call.type);
-	if (!live(in, in_parts * part) || !live(out, out_parts * part))
-		return complain(INVALID_ARGUMENT, "%s: an argument is not memory of device %d", name, c->device);
+// A group of calls of a thread, from ncclGroupStart to ncclGroupEnd.
+struct Item {
+	Comm *c;
+	void *stream;
+	std::function<void()> work; // empty of a message
+	int peer;
+	const char *in; // of a send
+	char *out;      // of a receive
+	size_t bytes;
+};
+static thread_local int depth;
+static thread_local int group_failed;
+static thread_local std::vector<Item> group;
+
+// launch puts work into a stream.
+static int launch(Comm *c, void *stream, std::function<void()> work) {
 	c->pending++;
 	c->users++;
 	auto f = new std::function<void()>([=] {
-		if (!c->state && !c->abort && call.n)
+		if (!c->state && !c->abort)
 			work();
 		c->pending--;
 		c->users--;
@@ -417,7 +574,133 @@ static int enqueue(Comm *c, const char *name, Call call, const void *in, size_t 
 	c->pending--;
 	c->users--;
 	delete f;
-	return complain(CUDA_ERROR, "%s: the stream is not of device %d", name, c->device);
+	return complain(CUDA_ERROR, "the stream is not of device %d", c->device);
+}
+
+// message moves what is left of one as far as it goes now, and says whether that is all.
+struct Message {
+	Item i;
+	size_t at = 0;
+	bool begun = false;
+};
+
+static bool moved(Comm *c, Message &m) {
+	Channel &ch = m.i.in ? c->s->channel[c->rank][m.i.peer] : c->s->channel[m.i.peer][c->rank];
+	while (!m.begun || m.at < m.i.bytes) {
+		size_t n = std::min<size_t>(PIECE, m.i.bytes - m.at);
+		if (m.i.in) {
+			if (ch.wrote != ch.took)
+				return false;
+			ch.message = m.i.bytes;
+			memcpy(ch.piece, m.i.in + m.at, n);
+			ch.wrote++;
+		} else {
+			if (ch.wrote == ch.took)
+				return false;
+			if (ch.message != m.i.bytes) {
+				c->state = complain(INVALID_USAGE, "rank %d receives %zu bytes of rank %d, which sends %zu", c->rank, m.i.bytes, m.i.peer, ch.message);
+				return false;
+			}
+			memcpy(m.i.out + m.at, ch.piece, n);
+			ch.took++;
+		}
+		m.at += n, m.begun = true;
+	}
+	return true;
+}
+
+// converse does all messages of a group at once; of one pair and direction in order.
+static void converse(Comm *c, std::vector<Item> items) {
+	std::vector<Message> left;
+	for (auto &i : items)
+		left.push_back({i});
+	wait_until(c, [&] {
+		std::vector<Message> rest;
+		for (auto &m : left) {
+			bool behind = false;
+			for (auto &r : rest)
+				behind |= r.i.peer == m.i.peer && !r.i.in == !m.i.in;
+			if (behind || !moved(c, m))
+				rest.push_back(m);
+		}
+		left = rest;
+		return left.empty() || c->state;
+	});
+}
+
+API int ncclGroupStart() {
+	depth++;
+	return SUCCESS;
+}
+
+API int ncclGroupEnd() {
+	if (depth == 0)
+		return complain(INVALID_USAGE, "ncclGroupEnd: not in a group call.");
+	if (--depth > 0)
+		return SUCCESS;
+	std::vector<Item> items;
+	items.swap(group);
+	int failed = group_failed;
+	group_failed = 0;
+	while (!failed && !items.empty()) {
+		Item first = items[0];
+		if (first.work) {
+			failed = launch(first.c, first.stream, first.work);
+			items.erase(items.begin());
+			continue;
+		}
+		std::vector<Item> messages, rest;
+		for (auto &i : items)
+			(!i.work && i.c == first.c && i.stream == first.stream ? messages : rest).push_back(i);
+		failed = launch(first.c, first.stream, [=] { converse(first.c, messages); });
+		items = rest;
+	}
+	return failed;
+}
+
+// noted has the end of the thread's group know of what failed in it.
+static int noted(int code) {
+	if (depth > 0 && code)
+		group_failed = code;
+	return code;
+}
+
+// enqueue checks an operation and puts it into the stream.
+static int enqueue(Comm *c, const char *name, Call call, const void *in, size_t in_parts, const void *out, size_t out_parts, void *stream, std::function<void()> work) {
+	if (int r = usable(c, name))
+		return noted(r);
+	size_t part = call.n * size(call.type);
+	if (!live(in, in_parts * part) || !live(out, out_parts * part))
+		return noted(complain(INVALID_ARGUMENT, "%s: an argument is not memory of device %d", name, c->device));
+	if (!call.n)
+		work = [] {};
+	if (depth > 0) {
+		group.push_back({c, stream, work, 0, nullptr, nullptr, 0});
+		return SUCCESS;
+	}
+	return launch(c, stream, work);
+}
+
+static int message(Comm *c, const char *name, Item i) {
+	if (int r = usable(c, name))
+		return noted(r);
+	if (depth == 0)
+		return complain(INVALID_USAGE, "%s outside of a group: it would wait for rank %d, which may wait for this one", name, i.peer);
+	if (i.peer < 0 || i.peer >= c->n)
+		return noted(complain(INVALID_ARGUMENT, "%s: rank %d of %d", name, i.peer, c->n));
+	if (!live(i.in ? (const void *)i.in : i.out, i.bytes))
+		return noted(complain(INVALID_ARGUMENT, "%s: an argument is not memory of device %d", name, c->device));
+	if (i.bytes)
+		group.push_back(i);
+	return SUCCESS;
+}
+
+API int ncclSend(const void *in, size_t n, int type, int peer, Comm *c, void *stream) {
+	return message(c, "ncclSend", {c, stream, nullptr, peer, (const char *)in, nullptr, n * size(type)});
+}
+
+API int ncclRecv(void *out, size_t n, int type, int peer, Comm *c, void *stream) {
+	return message(c, "ncclRecv", {c, stream, nullptr, peer, nullptr, (char *)out, n * size(type)});
 }
 
 API int ncclAllGather(const void *in, void *out, size_t n, int type, Comm *c, void *stream) {
