@@ -3,6 +3,7 @@ package cpu
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"zeroth/device"
@@ -52,39 +53,65 @@ func TestFewRowsHaveTheBitsOfMany(t *testing.T) {
 	})
 }
 
-// BenchmarkFewRows is products of one row with the weights of GPT-2 124M, in turn, so
-// that these come from memory: bytes of weights a second.
+// BenchmarkFewRows is products of one row and of eight with the weights of GPT-2 124M, in
+// turn, so that these come from memory: bytes of weights a second. Reading
+// as many alone is the limit.
 //
 //	go test -run xxx -bench FewRows ./device/cpu
 func BenchmarkFewRows(b *testing.B) {
+	streams := Streams()
+	read := streams[slices.IndexFunc(streams, func(s Stream) bool { return s.Name == "read" })]
 	for _, workers := range []int{1, 2} {
-		for _, trans := range []bool{false, true} {
-			b.Run(fmt.Sprintf("%d-workers/transposed=%v", workers, trans), func(b *testing.B) { benchFewRows(b, workers, trans) })
+		for _, dtype := range []device.DType{device.F32, device.BF16} {
+			for _, trans := range []bool{false, true} {
+				for _, rows := range []int{1, 8} {
+					b.Run(fmt.Sprintf("%d-workers/%v/transposed=%v/rows=%d", workers, dtype, trans, rows), func(b *testing.B) { benchFewRows(b, workers, rows, dtype, trans) })
+				}
+			}
 		}
+		b.Run(fmt.Sprintf("%d-workers/limit", workers), func(b *testing.B) {
+			d, _ := benchQueue(b, workers)
+			x := benchBuffer(b, d, device.F32, 30*3072*768).F32()
+			b.SetBytes(int64(4 * len(x)))
+			for b.Loop() {
+				read.Pass(workers, x, x, x)
+			}
+		})
 	}
 }
 
-func benchFewRows(b *testing.B, workers int, trans bool) {
-	const layers, n, k = 30, 3072, 768
+func benchQueue(b *testing.B, workers int) (*Device, *Queue) {
 	d := NewHost(workers)
 	b.Cleanup(func() { d.Close() })
 	q := d.NewQueue("compute")
 	b.Cleanup(q.Close)
-	weights := device.OfF32(make([]float32, layers*n*k))
-	for i := range weights.F32() {
-		weights.F32()[i] = float32(i%7) - 3
+	return d, q
+}
+
+// benchBuffer is memory of a device as a model's is, of zeros that have been touched.
+func benchBuffer(b *testing.B, d *Device, t device.DType, n int) device.Buffer {
+	x, err := d.Alloc(t, n, device.Params)
+	if err != nil {
+		b.Fatal(err)
 	}
-	dense := func(buf device.Buffer, rows, cols int) device.Mat {
-		return device.Mat{Buf: buf, Rows: rows, Cols: cols, Ld: cols}
-	}
-	x, y := dense(device.OfF32(make([]float32, k)), 1, k), dense(device.OfF32(make([]float32, n)), 1, n)
-	b.SetBytes(4 * layers * n * k)
+	b.Cleanup(func() { d.Free(x) })
+	x.Host = true
+	clear(x.Raw())
+	return x
+}
+
+func benchFewRows(b *testing.B, workers, rows int, dtype device.DType, trans bool) {
+	const layers, n, k = 30, 3072, 768
+	d, q := benchQueue(b, workers)
+	weights := benchBuffer(b, d, dtype, layers*n*k)
+	x, y := device.Matrix(benchBuffer(b, d, dtype, rows*k), rows, k), device.Matrix(benchBuffer(b, d, dtype, rows*n), rows, n)
+	b.SetBytes(int64(weights.Bytes()))
 	for b.Loop() {
 		for i := range layers {
 			w := weights.Slice(i*n*k, (i+1)*n*k)
-			m := dense(w, k, n)
+			m := device.Matrix(w, k, n)
 			if trans {
-				m = dense(w, n, k).T()
+				m = device.Matrix(w, n, k).T()
 			}
 			q.MatMul(y, x, m, device.Buffer{}, false)
 		}

@@ -32,6 +32,25 @@ type TileRow struct {
 	Stage     unsafe.Pointer // room for two tiles
 }
 
+// Chain is four rows of A, and of sums, by n columns of B, a positive multiple of those
+// that the function has; k is in words, at least 1. See chainFunc.
+type Chain struct {
+	Y, A       [4]unsafe.Pointer
+	B          unsafe.Pointer
+	Ldb, Panel int // words from a row of B to the next, and from so many columns to the next
+	K, N       int
+}
+
+// Dots is m rows of A by 32 of B, along k words of both, a positive multiple of 16. See
+// dotsFunc.
+type Dots struct {
+	Y, A, B       unsafe.Pointer
+	Ldy, Lda, Ldb int // bytes from a row to the next
+	M, K          int
+	Missing       int // of the first 16 words of rows of B, which begin at the others: they count as 0
+	Next          int // bytes from B to what is fetched meanwhile: as many as are read
+}
+
 // Rule is n elements, a positive multiple of 16, of what an update rule works on;
 // see RuleFunc. What it does not have is nil.
 type Rule struct {
@@ -89,9 +108,11 @@ type DropBits struct {
 
 // callArgs is a worker's.
 type callArgs struct {
-	tile Tile
-	row  TileRow
-	rule Rule
+	tile  Tile
+	row   TileRow
+	chain Chain
+	dots  Dots
+	rule  Rule
 
 	micro       MicroTile
 	softmax     SoftmaxRows

@@ -753,21 +753,21 @@ copied:
 // Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV
 TEXT ·transPairs(SB), NOSPLIT, $0-48
 	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
 	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
 	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
 	VPXORD Z8, Z8, Z8
+	VPXORD Z9, Z9, Z9
 	VPXORD Z10, Z10, Z10
+	VPXORD Z11, Z11, Z11
 	VPXORD Z12, Z12, Z12
+	VPXORD Z13, Z13, Z13
 	VPXORD Z14, Z14, Z14
-	VPXORD Z16, Z16, Z16
-	VPXORD Z18, Z18, Z18
-	VPXORD Z20, Z20, Z20
-	VPXORD Z22, Z22, Z22
-	VPXORD Z24, Z24, Z24
-	VPXORD Z26, Z26, Z26
-	VPXORD Z28, Z28, Z28
-	VPXORD Z30, Z30, Z30
+	VPXORD Z15, Z15, Z15
 	MOVQ   dst+0(FP), AX
 	MOVQ   src+8(FP), CX
 	MOVQ   k+24(FP), DX
@@ -789,197 +789,360 @@ block:
 	CMPQ        DI, $0x01
 	JE          loaded
 	ADDQ        BX, R8
-	VMOVDQU16.Z (R8), K1, Z2
+	VMOVDQU16.Z (R8), K1, Z1
 	CMPQ        DI, $0x02
 	JE          loaded
 	ADDQ        BX, R8
-	VMOVDQU16.Z (R8), K1, Z4
+	VMOVDQU16.Z (R8), K1, Z2
 	CMPQ        DI, $0x03
 	JE          loaded
 	ADDQ        BX, R8
-	VMOVDQU16.Z (R8), K1, Z6
+	VMOVDQU16.Z (R8), K1, Z3
 	CMPQ        DI, $0x04
 	JE          loaded
 	ADDQ        BX, R8
-	VMOVDQU16.Z (R8), K1, Z8
+	VMOVDQU16.Z (R8), K1, Z4
 	CMPQ        DI, $0x05
 	JE          loaded
 	ADDQ        BX, R8
-	VMOVDQU16.Z (R8), K1, Z10
+	VMOVDQU16.Z (R8), K1, Z5
 	CMPQ        DI, $0x06
 	JE          loaded
 	ADDQ        BX, R8
-	VMOVDQU16.Z (R8), K1, Z12
+	VMOVDQU16.Z (R8), K1, Z6
 	CMPQ        DI, $0x07
 	JE          loaded
 	ADDQ        BX, R8
-	VMOVDQU16.Z (R8), K1, Z14
+	VMOVDQU16.Z (R8), K1, Z7
 	CMPQ        DI, $0x08
 	JE          loaded
 	ADDQ        BX, R8
-	VMOVDQU16.Z (R8), K1, Z16
+	VMOVDQU16.Z (R8), K1, Z8
 	CMPQ        DI, $0x09
 	JE          loaded
 	ADDQ        BX, R8
-	VMOVDQU16.Z (R8), K1, Z18
+	VMOVDQU16.Z (R8), K1, Z9
 	CMPQ        DI, $0x0a
 	JE          loaded
 	ADDQ        BX, R8
-	VMOVDQU16.Z (R8), K1, Z20
+	VMOVDQU16.Z (R8), K1, Z10
 	CMPQ        DI, $0x0b
 	JE          loaded
 	ADDQ        BX, R8
-	VMOVDQU16.Z (R8), K1, Z22
+	VMOVDQU16.Z (R8), K1, Z11
 	CMPQ        DI, $0x0c
 	JE          loaded
 	ADDQ        BX, R8
-	VMOVDQU16.Z (R8), K1, Z24
+	VMOVDQU16.Z (R8), K1, Z12
 	CMPQ        DI, $0x0d
 	JE          loaded
 	ADDQ        BX, R8
-	VMOVDQU16.Z (R8), K1, Z26
+	VMOVDQU16.Z (R8), K1, Z13
 	CMPQ        DI, $0x0e
 	JE          loaded
 	ADDQ        BX, R8
-	VMOVDQU16.Z (R8), K1, Z28
+	VMOVDQU16.Z (R8), K1, Z14
 	CMPQ        DI, $0x0f
 	JE          loaded
 	ADDQ        BX, R8
-	VMOVDQU16.Z (R8), K1, Z30
+	VMOVDQU16.Z (R8), K1, Z15
 
 loaded:
-	VUNPCKLPS  Z2, Z0, Z1
-	VUNPCKHPS  Z2, Z0, Z3
-	VUNPCKLPS  Z6, Z4, Z5
-	VUNPCKHPS  Z6, Z4, Z7
-	VUNPCKLPS  Z10, Z8, Z9
-	VUNPCKHPS  Z10, Z8, Z11
-	VUNPCKLPS  Z14, Z12, Z13
-	VUNPCKHPS  Z14, Z12, Z15
-	VUNPCKLPS  Z18, Z16, Z17
-	VUNPCKHPS  Z18, Z16, Z19
-	VUNPCKLPS  Z22, Z20, Z21
-	VUNPCKHPS  Z22, Z20, Z23
-	VUNPCKLPS  Z26, Z24, Z25
-	VUNPCKHPS  Z26, Z24, Z27
-	VUNPCKLPS  Z30, Z28, Z29
-	VUNPCKHPS  Z30, Z28, Z30
-	VUNPCKLPD  Z5, Z1, Z0
-	VUNPCKHPD  Z5, Z1, Z2
-	VUNPCKLPD  Z7, Z3, Z4
-	VUNPCKHPD  Z7, Z3, Z6
-	VUNPCKLPD  Z13, Z9, Z8
-	VUNPCKHPD  Z13, Z9, Z10
-	VUNPCKLPD  Z15, Z11, Z12
-	VUNPCKHPD  Z15, Z11, Z14
-	VUNPCKLPD  Z21, Z17, Z16
-	VUNPCKHPD  Z21, Z17, Z18
-	VUNPCKLPD  Z23, Z19, Z20
-	VUNPCKHPD  Z23, Z19, Z22
-	VUNPCKLPD  Z29, Z25, Z24
-	VUNPCKHPD  Z29, Z25, Z26
-	VUNPCKLPD  Z30, Z27, Z28
-	VUNPCKHPD  Z30, Z27, Z30
-	VSHUFF32X4 $0x88, Z8, Z0, Z1
-	VSHUFF32X4 $0xdd, Z8, Z0, Z9
-	VSHUFF32X4 $0x88, Z24, Z16, Z17
-	VSHUFF32X4 $0xdd, Z24, Z16, Z25
-	VSHUFF32X4 $0x88, Z10, Z2, Z3
-	VSHUFF32X4 $0xdd, Z10, Z2, Z11
-	VSHUFF32X4 $0x88, Z26, Z18, Z19
-	VSHUFF32X4 $0xdd, Z26, Z18, Z27
-	VSHUFF32X4 $0x88, Z12, Z4, Z5
-	VSHUFF32X4 $0xdd, Z12, Z4, Z13
-	VSHUFF32X4 $0x88, Z28, Z20, Z21
-	VSHUFF32X4 $0xdd, Z28, Z20, Z29
-	VSHUFF32X4 $0x88, Z14, Z6, Z7
-	VSHUFF32X4 $0xdd, Z14, Z6, Z15
-	VSHUFF32X4 $0x88, Z30, Z22, Z23
-	VSHUFF32X4 $0xdd, Z30, Z22, Z30
-	VSHUFF32X4 $0x88, Z17, Z1, Z0
-	VSHUFF32X4 $0xdd, Z17, Z1, Z16
-	VSHUFF32X4 $0x88, Z25, Z9, Z8
-	VSHUFF32X4 $0xdd, Z25, Z9, Z24
-	VSHUFF32X4 $0x88, Z19, Z3, Z2
-	VSHUFF32X4 $0xdd, Z19, Z3, Z18
-	VSHUFF32X4 $0x88, Z27, Z11, Z10
-	VSHUFF32X4 $0xdd, Z27, Z11, Z26
-	VSHUFF32X4 $0x88, Z21, Z5, Z4
-	VSHUFF32X4 $0xdd, Z21, Z5, Z20
-	VSHUFF32X4 $0x88, Z29, Z13, Z12
-	VSHUFF32X4 $0xdd, Z29, Z13, Z28
-	VSHUFF32X4 $0x88, Z23, Z7, Z6
-	VSHUFF32X4 $0xdd, Z23, Z7, Z22
-	VSHUFF32X4 $0x88, Z30, Z15, Z14
-	VSHUFF32X4 $0xdd, Z30, Z15, Z30
-	VMOVUPS    Z0, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x02, DX
-	JLE        done
-	VMOVUPS    Z2, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x02, DX
-	JLE        done
-	VMOVUPS    Z4, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x02, DX
-	JLE        done
-	VMOVUPS    Z6, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x02, DX
-	JLE        done
-	VMOVUPS    Z8, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x02, DX
-	JLE        done
-	VMOVUPS    Z10, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x02, DX
-	JLE        done
-	VMOVUPS    Z12, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x02, DX
-	JLE        done
-	VMOVUPS    Z14, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x02, DX
-	JLE        done
-	VMOVUPS    Z16, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x02, DX
-	JLE        done
-	VMOVUPS    Z18, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x02, DX
-	JLE        done
-	VMOVUPS    Z20, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x02, DX
-	JLE        done
-	VMOVUPS    Z22, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x02, DX
-	JLE        done
-	VMOVUPS    Z24, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x02, DX
-	JLE        done
-	VMOVUPS    Z26, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x02, DX
-	JLE        done
-	VMOVUPS    Z28, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x02, DX
-	JLE        done
-	VMOVUPS    Z30, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x02, DX
-	JLE        done
-	ADDQ       $0x00000040, CX
-	JMP        block
+	CALL    ·turn16(SB)
+	VMOVUPS Z0, (AX)
+	ADDQ    SI, AX
+	SUBQ    $0x02, DX
+	JLE     done
+	VMOVUPS Z1, (AX)
+	ADDQ    SI, AX
+	SUBQ    $0x02, DX
+	JLE     done
+	VMOVUPS Z2, (AX)
+	ADDQ    SI, AX
+	SUBQ    $0x02, DX
+	JLE     done
+	VMOVUPS Z3, (AX)
+	ADDQ    SI, AX
+	SUBQ    $0x02, DX
+	JLE     done
+	VMOVUPS Z4, (AX)
+	ADDQ    SI, AX
+	SUBQ    $0x02, DX
+	JLE     done
+	VMOVUPS Z5, (AX)
+	ADDQ    SI, AX
+	SUBQ    $0x02, DX
+	JLE     done
+	VMOVUPS Z6, (AX)
+	ADDQ    SI, AX
+	SUBQ    $0x02, DX
+	JLE     done
+	VMOVUPS Z7, (AX)
+	ADDQ    SI, AX
+	SUBQ    $0x02, DX
+	JLE     done
+	VMOVUPS Z8, (AX)
+	ADDQ    SI, AX
+	SUBQ    $0x02, DX
+	JLE     done
+	VMOVUPS Z9, (AX)
+	ADDQ    SI, AX
+	SUBQ    $0x02, DX
+	JLE     done
+	VMOVUPS Z10, (AX)
+	ADDQ    SI, AX
+	SUBQ    $0x02, DX
+	JLE     done
+	VMOVUPS Z11, (AX)
+	ADDQ    SI, AX
+	SUBQ    $0x02, DX
+	JLE     done
+	VMOVUPS Z12, (AX)
+	ADDQ    SI, AX
+	SUBQ    $0x02, DX
+	JLE     done
+	VMOVUPS Z13, (AX)
+	ADDQ    SI, AX
+	SUBQ    $0x02, DX
+	JLE     done
+	VMOVUPS Z14, (AX)
+	ADDQ    SI, AX
+	SUBQ    $0x02, DX
+	JLE     done
+	VMOVUPS Z15, (AX)
+	ADDQ    SI, AX
+	SUBQ    $0x02, DX
+	JLE     done
+	ADDQ    $0x00000040, CX
+	JMP     block
 
 done:
+	VZEROUPPER
+	RET
+
+// func chainPairs(t *Chain)
+// Requires: AVX, AVX512F, MMX+
+TEXT ·chainPairs(SB), NOSPLIT, $0-8
+	MOVQ t+0(FP), CX
+	MOVQ 64(CX), AX
+	MOVQ 72(CX), DX
+	SHLQ $0x02, DX
+	MOVQ 80(CX), BX
+	SHLQ $0x02, BX
+	MOVQ 96(CX), SI
+	MOVQ 88(CX), DI
+	SHLQ $0x02, DI
+	MOVQ 32(CX), R11
+	ADDQ DI, R11
+	MOVQ 40(CX), R12
+	ADDQ DI, R12
+	MOVQ 48(CX), R13
+	ADDQ DI, R13
+	MOVQ 56(CX), R14
+	ADDQ DI, R14
+	NEGQ DI
+	XORQ R10, R10
+	MOVQ DX, R15
+	SHRQ $0x01, R15
+
+columns:
+	MOVQ    (CX), R9
+	VMOVUPS (R9)(R10*1), Z0
+	VMOVUPS 64(R9)(R10*1), Z1
+	MOVQ    8(CX), R9
+	VMOVUPS (R9)(R10*1), Z2
+	VMOVUPS 64(R9)(R10*1), Z3
+	MOVQ    16(CX), R9
+	VMOVUPS (R9)(R10*1), Z4
+	VMOVUPS 64(R9)(R10*1), Z5
+	MOVQ    24(CX), R9
+	VMOVUPS (R9)(R10*1), Z6
+	VMOVUPS 64(R9)(R10*1), Z7
+	MOVQ    DI, R8
+	MOVQ    AX, R9
+
+row:
+	VPMOVZXWD    (R9), Z8
+	VPMOVZXWD    (R9)(R15*1), Z10
+	VPSLLD       $0x10, Z10, Z10
+	VPORD        Z10, Z8, Z8
+	PREFETCHT0   (R9)(DX*8)
+	VPMOVZXWD    32(R9), Z9
+	VPMOVZXWD    32(R9)(R15*1), Z10
+	VPSLLD       $0x10, Z10, Z10
+	VPORD        Z10, Z9, Z9
+	ADDQ         R15, R9
+	PREFETCHT0   (R9)(DX*8)
+	SUBQ         R15, R9
+	VBROADCASTSS (R11)(R8*1), Z10
+	LONG         $0x482ed262
+	WORD         $0xc052
+	LONG         $0x482ed262
+	WORD         $0xc952
+	VBROADCASTSS (R12)(R8*1), Z10
+	LONG         $0x482ed262
+	WORD         $0xd052
+	LONG         $0x482ed262
+	WORD         $0xd952
+	VBROADCASTSS (R13)(R8*1), Z10
+	LONG         $0x482ed262
+	WORD         $0xe052
+	LONG         $0x482ed262
+	WORD         $0xe952
+	VBROADCASTSS (R14)(R8*1), Z10
+	LONG         $0x482ed262
+	WORD         $0xf052
+	LONG         $0x482ed262
+	WORD         $0xf952
+	ADDQ         DX, R9
+	ADDQ         $0x04, R8
+	JNZ          row
+	MOVQ         (CX), R9
+	VMOVUPS      Z0, (R9)(R10*1)
+	VMOVUPS      Z1, 64(R9)(R10*1)
+	MOVQ         8(CX), R9
+	VMOVUPS      Z2, (R9)(R10*1)
+	VMOVUPS      Z3, 64(R9)(R10*1)
+	MOVQ         16(CX), R9
+	VMOVUPS      Z4, (R9)(R10*1)
+	VMOVUPS      Z5, 64(R9)(R10*1)
+	MOVQ         24(CX), R9
+	VMOVUPS      Z6, (R9)(R10*1)
+	VMOVUPS      Z7, 64(R9)(R10*1)
+	ADDQ         BX, AX
+	ADDQ         $0x00000080, R10
+	SUBQ         $0x20, SI
+	JNZ          columns
+	VZEROUPPER
+	RET
+
+// func dotsPairs(t *Dots)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·dotsPairs(SB), NOSPLIT, $0-8
+	MOVQ  t+0(FP), CX
+	MOVQ  8(CX), AX
+	MOVQ  16(CX), DX
+	MOVQ  56(CX), BX
+	MOVQ  72(CX), SI
+	MOVQ  40(CX), DI
+	MOVQ  64(CX), R8
+	ADDQ  DX, SI
+	MOVQ  $-1, R9
+	SHLXQ R8, R9, R9
+	KMOVW R9, K1
+	SHLQ  $0x02, R8
+	SUBQ  R8, DX
+	LEAQ  (DI)(DI*2), R8
+	XORQ  R9, R9
+
+block:
+	MOVQ DX, R10
+
+half:
+	VMOVUPS.Z  (R10), K1, Z0
+	VMOVUPS.Z  (R10)(DI*1), K1, Z1
+	VMOVUPS.Z  (R10)(DI*2), K1, Z2
+	VMOVUPS.Z  (R10)(R8*1), K1, Z3
+	LEAQ       (R10)(DI*4), R10
+	PREFETCHT1 (SI)
+	PREFETCHT1 64(SI)
+	PREFETCHT1 128(SI)
+	PREFETCHT1 192(SI)
+	VMOVUPS.Z  (R10), K1, Z4
+	VMOVUPS.Z  (R10)(DI*1), K1, Z5
+	VMOVUPS.Z  (R10)(DI*2), K1, Z6
+	VMOVUPS.Z  (R10)(R8*1), K1, Z7
+	LEAQ       (R10)(DI*4), R10
+	PREFETCHT1 256(SI)
+	PREFETCHT1 320(SI)
+	PREFETCHT1 384(SI)
+	PREFETCHT1 448(SI)
+	VMOVUPS.Z  (R10), K1, Z8
+	VMOVUPS.Z  (R10)(DI*1), K1, Z9
+	VMOVUPS.Z  (R10)(DI*2), K1, Z10
+	VMOVUPS.Z  (R10)(R8*1), K1, Z11
+	LEAQ       (R10)(DI*4), R10
+	PREFETCHT1 512(SI)
+	PREFETCHT1 576(SI)
+	PREFETCHT1 640(SI)
+	PREFETCHT1 704(SI)
+	VMOVUPS.Z  (R10), K1, Z12
+	VMOVUPS.Z  (R10)(DI*1), K1, Z13
+	VMOVUPS.Z  (R10)(DI*2), K1, Z14
+	VMOVUPS.Z  (R10)(R8*1), K1, Z15
+	LEAQ       (R10)(DI*4), R10
+	PREFETCHT1 768(SI)
+	PREFETCHT1 832(SI)
+	PREFETCHT1 896(SI)
+	PREFETCHT1 960(SI)
+	CALL       ·turn16(SB)
+	MOVQ       (CX), R12
+	ADDQ       R9, R12
+	MOVQ       48(CX), R13
+	MOVQ       AX, R11
+
+row:
+	VMOVUPS      (R12), Z16
+	VBROADCASTSS (R11), Z17
+	LONG         $0x4076e262
+	WORD         $0xc052
+	VBROADCASTSS 4(R11), Z17
+	LONG         $0x4076e262
+	WORD         $0xc152
+	VBROADCASTSS 8(R11), Z17
+	LONG         $0x4076e262
+	WORD         $0xc252
+	VBROADCASTSS 12(R11), Z17
+	LONG         $0x4076e262
+	WORD         $0xc352
+	VBROADCASTSS 16(R11), Z17
+	LONG         $0x4076e262
+	WORD         $0xc452
+	VBROADCASTSS 20(R11), Z17
+	LONG         $0x4076e262
+	WORD         $0xc552
+	VBROADCASTSS 24(R11), Z17
+	LONG         $0x4076e262
+	WORD         $0xc652
+	VBROADCASTSS 28(R11), Z17
+	LONG         $0x4076e262
+	WORD         $0xc752
+	VBROADCASTSS 32(R11), Z17
+	LONG         $0x4076c262
+	WORD         $0xc052
+	VBROADCASTSS 36(R11), Z17
+	LONG         $0x4076c262
+	WORD         $0xc152
+	VBROADCASTSS 40(R11), Z17
+	LONG         $0x4076c262
+	WORD         $0xc252
+	VBROADCASTSS 44(R11), Z17
+	LONG         $0x4076c262
+	WORD         $0xc352
+	VBROADCASTSS 48(R11), Z17
+	LONG         $0x4076c262
+	WORD         $0xc452
+	VBROADCASTSS 52(R11), Z17
+	LONG         $0x4076c262
+	WORD         $0xc552
+	VBROADCASTSS 56(R11), Z17
+	LONG         $0x4076c262
+	WORD         $0xc652
+	VBROADCASTSS 60(R11), Z17
+	LONG         $0x4076c262
+	WORD         $0xc752
+	VMOVUPS      Z16, (R12)
+	ADDQ         32(CX), R11
+	ADDQ         24(CX), R12
+	DECQ         R13
+	JNZ          row
+	ADDQ         $0x00000400, SI
+	XORQ         $0x40, R9
+	JNZ          half
+	ADDQ         $0x40, AX
+	ADDQ         $0x40, DX
+	SUBQ         $0x10, BX
+	JNZ          block
 	VZEROUPPER
 	RET
 
@@ -1612,28 +1775,38 @@ half:
 
 block:
 	VPXORD      Z0, Z0, Z0
+	VPXORD      Z1, Z1, Z1
 	VPXORD      Z2, Z2, Z2
+	VPXORD      Z3, Z3, Z3
 	VPXORD      Z4, Z4, Z4
+	VPXORD      Z5, Z5, Z5
 	VPXORD      Z6, Z6, Z6
+	VPXORD      Z7, Z7, Z7
 	VPXORD      Z8, Z8, Z8
+	VPXORD      Z9, Z9, Z9
 	VPXORD      Z10, Z10, Z10
+	VPXORD      Z11, Z11, Z11
 	VPXORD      Z12, Z12, Z12
+	VPXORD      Z13, Z13, Z13
 	VPXORD      Z14, Z14, Z14
-	VPXORD      Z16, Z16, Z16
-	VPXORD      Z18, Z18, Z18
-	VPXORD      Z20, Z20, Z20
-	VPXORD      Z22, Z22, Z22
-	VPXORD      Z24, Z24, Z24
-	VPXORD      Z26, Z26, Z26
-	VPXORD      Z28, Z28, Z28
-	VPXORD      Z30, Z30, Z30
+	VPXORD      Z15, Z15, Z15
 	VPMOVZXWD.Z (SI), K1, Z0
 	ADDQ        BX, SI
 	DECQ        R8
 	JZ          turn
+	VPMOVZXWD.Z (SI), K1, Z16
+	VPSLLD      $0x10, Z16, Z16
+	VPORD       Z16, Z0, Z0
+	ADDQ        BX, SI
+	DECQ        R8
+	JZ          turn
 	VPMOVZXWD.Z (SI), K1, Z1
-	VPSLLD      $0x10, Z1, Z1
-	VPORD       Z1, Z0, Z0
+	ADDQ        BX, SI
+	DECQ        R8
+	JZ          turn
+	VPMOVZXWD.Z (SI), K1, Z16
+	VPSLLD      $0x10, Z16, Z16
+	VPORD       Z16, Z1, Z1
 	ADDQ        BX, SI
 	DECQ        R8
 	JZ          turn
@@ -1641,9 +1814,19 @@ block:
 	ADDQ        BX, SI
 	DECQ        R8
 	JZ          turn
+	VPMOVZXWD.Z (SI), K1, Z16
+	VPSLLD      $0x10, Z16, Z16
+	VPORD       Z16, Z2, Z2
+	ADDQ        BX, SI
+	DECQ        R8
+	JZ          turn
 	VPMOVZXWD.Z (SI), K1, Z3
-	VPSLLD      $0x10, Z3, Z3
-	VPORD       Z3, Z2, Z2
+	ADDQ        BX, SI
+	DECQ        R8
+	JZ          turn
+	VPMOVZXWD.Z (SI), K1, Z16
+	VPSLLD      $0x10, Z16, Z16
+	VPORD       Z16, Z3, Z3
 	ADDQ        BX, SI
 	DECQ        R8
 	JZ          turn
@@ -1651,9 +1834,19 @@ block:
 	ADDQ        BX, SI
 	DECQ        R8
 	JZ          turn
+	VPMOVZXWD.Z (SI), K1, Z16
+	VPSLLD      $0x10, Z16, Z16
+	VPORD       Z16, Z4, Z4
+	ADDQ        BX, SI
+	DECQ        R8
+	JZ          turn
 	VPMOVZXWD.Z (SI), K1, Z5
-	VPSLLD      $0x10, Z5, Z5
-	VPORD       Z5, Z4, Z4
+	ADDQ        BX, SI
+	DECQ        R8
+	JZ          turn
+	VPMOVZXWD.Z (SI), K1, Z16
+	VPSLLD      $0x10, Z16, Z16
+	VPORD       Z16, Z5, Z5
 	ADDQ        BX, SI
 	DECQ        R8
 	JZ          turn
@@ -1661,9 +1854,19 @@ block:
 	ADDQ        BX, SI
 	DECQ        R8
 	JZ          turn
+	VPMOVZXWD.Z (SI), K1, Z16
+	VPSLLD      $0x10, Z16, Z16
+	VPORD       Z16, Z6, Z6
+	ADDQ        BX, SI
+	DECQ        R8
+	JZ          turn
 	VPMOVZXWD.Z (SI), K1, Z7
-	VPSLLD      $0x10, Z7, Z7
-	VPORD       Z7, Z6, Z6
+	ADDQ        BX, SI
+	DECQ        R8
+	JZ          turn
+	VPMOVZXWD.Z (SI), K1, Z16
+	VPSLLD      $0x10, Z16, Z16
+	VPORD       Z16, Z7, Z7
 	ADDQ        BX, SI
 	DECQ        R8
 	JZ          turn
@@ -1671,9 +1874,19 @@ block:
 	ADDQ        BX, SI
 	DECQ        R8
 	JZ          turn
+	VPMOVZXWD.Z (SI), K1, Z16
+	VPSLLD      $0x10, Z16, Z16
+	VPORD       Z16, Z8, Z8
+	ADDQ        BX, SI
+	DECQ        R8
+	JZ          turn
 	VPMOVZXWD.Z (SI), K1, Z9
-	VPSLLD      $0x10, Z9, Z9
-	VPORD       Z9, Z8, Z8
+	ADDQ        BX, SI
+	DECQ        R8
+	JZ          turn
+	VPMOVZXWD.Z (SI), K1, Z16
+	VPSLLD      $0x10, Z16, Z16
+	VPORD       Z16, Z9, Z9
 	ADDQ        BX, SI
 	DECQ        R8
 	JZ          turn
@@ -1681,9 +1894,19 @@ block:
 	ADDQ        BX, SI
 	DECQ        R8
 	JZ          turn
+	VPMOVZXWD.Z (SI), K1, Z16
+	VPSLLD      $0x10, Z16, Z16
+	VPORD       Z16, Z10, Z10
+	ADDQ        BX, SI
+	DECQ        R8
+	JZ          turn
 	VPMOVZXWD.Z (SI), K1, Z11
-	VPSLLD      $0x10, Z11, Z11
-	VPORD       Z11, Z10, Z10
+	ADDQ        BX, SI
+	DECQ        R8
+	JZ          turn
+	VPMOVZXWD.Z (SI), K1, Z16
+	VPSLLD      $0x10, Z16, Z16
+	VPORD       Z16, Z11, Z11
 	ADDQ        BX, SI
 	DECQ        R8
 	JZ          turn
@@ -1691,9 +1914,19 @@ block:
 	ADDQ        BX, SI
 	DECQ        R8
 	JZ          turn
+	VPMOVZXWD.Z (SI), K1, Z16
+	VPSLLD      $0x10, Z16, Z16
+	VPORD       Z16, Z12, Z12
+	ADDQ        BX, SI
+	DECQ        R8
+	JZ          turn
 	VPMOVZXWD.Z (SI), K1, Z13
-	VPSLLD      $0x10, Z13, Z13
-	VPORD       Z13, Z12, Z12
+	ADDQ        BX, SI
+	DECQ        R8
+	JZ          turn
+	VPMOVZXWD.Z (SI), K1, Z16
+	VPSLLD      $0x10, Z16, Z16
+	VPORD       Z16, Z13, Z13
 	ADDQ        BX, SI
 	DECQ        R8
 	JZ          turn
@@ -1701,181 +1934,48 @@ block:
 	ADDQ        BX, SI
 	DECQ        R8
 	JZ          turn
+	VPMOVZXWD.Z (SI), K1, Z16
+	VPSLLD      $0x10, Z16, Z16
+	VPORD       Z16, Z14, Z14
+	ADDQ        BX, SI
+	DECQ        R8
+	JZ          turn
 	VPMOVZXWD.Z (SI), K1, Z15
-	VPSLLD      $0x10, Z15, Z15
-	VPORD       Z15, Z14, Z14
 	ADDQ        BX, SI
 	DECQ        R8
 	JZ          turn
 	VPMOVZXWD.Z (SI), K1, Z16
-	ADDQ        BX, SI
-	DECQ        R8
-	JZ          turn
-	VPMOVZXWD.Z (SI), K1, Z17
-	VPSLLD      $0x10, Z17, Z17
-	VPORD       Z17, Z16, Z16
-	ADDQ        BX, SI
-	DECQ        R8
-	JZ          turn
-	VPMOVZXWD.Z (SI), K1, Z18
-	ADDQ        BX, SI
-	DECQ        R8
-	JZ          turn
-	VPMOVZXWD.Z (SI), K1, Z19
-	VPSLLD      $0x10, Z19, Z19
-	VPORD       Z19, Z18, Z18
-	ADDQ        BX, SI
-	DECQ        R8
-	JZ          turn
-	VPMOVZXWD.Z (SI), K1, Z20
-	ADDQ        BX, SI
-	DECQ        R8
-	JZ          turn
-	VPMOVZXWD.Z (SI), K1, Z21
-	VPSLLD      $0x10, Z21, Z21
-	VPORD       Z21, Z20, Z20
-	ADDQ        BX, SI
-	DECQ        R8
-	JZ          turn
-	VPMOVZXWD.Z (SI), K1, Z22
-	ADDQ        BX, SI
-	DECQ        R8
-	JZ          turn
-	VPMOVZXWD.Z (SI), K1, Z23
-	VPSLLD      $0x10, Z23, Z23
-	VPORD       Z23, Z22, Z22
-	ADDQ        BX, SI
-	DECQ        R8
-	JZ          turn
-	VPMOVZXWD.Z (SI), K1, Z24
-	ADDQ        BX, SI
-	DECQ        R8
-	JZ          turn
-	VPMOVZXWD.Z (SI), K1, Z25
-	VPSLLD      $0x10, Z25, Z25
-	VPORD       Z25, Z24, Z24
-	ADDQ        BX, SI
-	DECQ        R8
-	JZ          turn
-	VPMOVZXWD.Z (SI), K1, Z26
-	ADDQ        BX, SI
-	DECQ        R8
-	JZ          turn
-	VPMOVZXWD.Z (SI), K1, Z27
-	VPSLLD      $0x10, Z27, Z27
-	VPORD       Z27, Z26, Z26
-	ADDQ        BX, SI
-	DECQ        R8
-	JZ          turn
-	VPMOVZXWD.Z (SI), K1, Z28
-	ADDQ        BX, SI
-	DECQ        R8
-	JZ          turn
-	VPMOVZXWD.Z (SI), K1, Z29
-	VPSLLD      $0x10, Z29, Z29
-	VPORD       Z29, Z28, Z28
-	ADDQ        BX, SI
-	DECQ        R8
-	JZ          turn
-	VPMOVZXWD.Z (SI), K1, Z30
-	ADDQ        BX, SI
-	DECQ        R8
-	JZ          turn
-	VPMOVZXWD.Z (SI), K1, Z31
-	VPSLLD      $0x10, Z31, Z31
-	VPORD       Z31, Z30, Z30
+	VPSLLD      $0x10, Z16, Z16
+	VPORD       Z16, Z15, Z15
 	ADDQ        BX, SI
 	DECQ        R8
 	JZ          turn
 
 turn:
-	VUNPCKLPS  Z2, Z0, Z1
-	VUNPCKHPS  Z2, Z0, Z3
-	VUNPCKLPS  Z6, Z4, Z5
-	VUNPCKHPS  Z6, Z4, Z7
-	VUNPCKLPS  Z10, Z8, Z9
-	VUNPCKHPS  Z10, Z8, Z11
-	VUNPCKLPS  Z14, Z12, Z13
-	VUNPCKHPS  Z14, Z12, Z15
-	VUNPCKLPS  Z18, Z16, Z17
-	VUNPCKHPS  Z18, Z16, Z19
-	VUNPCKLPS  Z22, Z20, Z21
-	VUNPCKHPS  Z22, Z20, Z23
-	VUNPCKLPS  Z26, Z24, Z25
-	VUNPCKHPS  Z26, Z24, Z27
-	VUNPCKLPS  Z30, Z28, Z29
-	VUNPCKHPS  Z30, Z28, Z31
-	VUNPCKLPD  Z5, Z1, Z0
-	VUNPCKHPD  Z5, Z1, Z2
-	VUNPCKLPD  Z7, Z3, Z4
-	VUNPCKHPD  Z7, Z3, Z6
-	VUNPCKLPD  Z13, Z9, Z8
-	VUNPCKHPD  Z13, Z9, Z10
-	VUNPCKLPD  Z15, Z11, Z12
-	VUNPCKHPD  Z15, Z11, Z14
-	VUNPCKLPD  Z21, Z17, Z16
-	VUNPCKHPD  Z21, Z17, Z18
-	VUNPCKLPD  Z23, Z19, Z20
-	VUNPCKHPD  Z23, Z19, Z22
-	VUNPCKLPD  Z29, Z25, Z24
-	VUNPCKHPD  Z29, Z25, Z26
-	VUNPCKLPD  Z31, Z27, Z28
-	VUNPCKHPD  Z31, Z27, Z30
-	VSHUFF32X4 $0x88, Z8, Z0, Z1
-	VSHUFF32X4 $0xdd, Z8, Z0, Z9
-	VSHUFF32X4 $0x88, Z24, Z16, Z17
-	VSHUFF32X4 $0xdd, Z24, Z16, Z25
-	VSHUFF32X4 $0x88, Z10, Z2, Z3
-	VSHUFF32X4 $0xdd, Z10, Z2, Z11
-	VSHUFF32X4 $0x88, Z26, Z18, Z19
-	VSHUFF32X4 $0xdd, Z26, Z18, Z27
-	VSHUFF32X4 $0x88, Z12, Z4, Z5
-	VSHUFF32X4 $0xdd, Z12, Z4, Z13
-	VSHUFF32X4 $0x88, Z28, Z20, Z21
-	VSHUFF32X4 $0xdd, Z28, Z20, Z29
-	VSHUFF32X4 $0x88, Z14, Z6, Z7
-	VSHUFF32X4 $0xdd, Z14, Z6, Z15
-	VSHUFF32X4 $0x88, Z30, Z22, Z23
-	VSHUFF32X4 $0xdd, Z30, Z22, Z31
-	VSHUFF32X4 $0x88, Z17, Z1, Z0
-	VSHUFF32X4 $0xdd, Z17, Z1, Z16
-	VSHUFF32X4 $0x88, Z25, Z9, Z8
-	VSHUFF32X4 $0xdd, Z25, Z9, Z24
-	VSHUFF32X4 $0x88, Z19, Z3, Z2
-	VSHUFF32X4 $0xdd, Z19, Z3, Z18
-	VSHUFF32X4 $0x88, Z27, Z11, Z10
-	VSHUFF32X4 $0xdd, Z27, Z11, Z26
-	VSHUFF32X4 $0x88, Z21, Z5, Z4
-	VSHUFF32X4 $0xdd, Z21, Z5, Z20
-	VSHUFF32X4 $0x88, Z29, Z13, Z12
-	VSHUFF32X4 $0xdd, Z29, Z13, Z28
-	VSHUFF32X4 $0x88, Z23, Z7, Z6
-	VSHUFF32X4 $0xdd, Z23, Z7, Z22
-	VSHUFF32X4 $0x88, Z31, Z15, Z14
-	VSHUFF32X4 $0xdd, Z31, Z15, Z30
-	VMOVDQU32  Z0, (DI)
-	VMOVDQU32  Z2, 64(DI)
-	VMOVDQU32  Z4, 128(DI)
-	VMOVDQU32  Z6, 192(DI)
-	VMOVDQU32  Z8, 256(DI)
-	VMOVDQU32  Z10, 320(DI)
-	VMOVDQU32  Z12, 384(DI)
-	VMOVDQU32  Z14, 448(DI)
-	VMOVDQU32  Z16, 512(DI)
-	VMOVDQU32  Z18, 576(DI)
-	VMOVDQU32  Z20, 640(DI)
-	VMOVDQU32  Z22, 704(DI)
-	VMOVDQU32  Z24, 768(DI)
-	VMOVDQU32  Z26, 832(DI)
-	VMOVDQU32  Z28, 896(DI)
-	VMOVDQU32  Z30, 960(DI)
-	ADDQ       $0x00000800, DI
-	TESTQ      R8, R8
-	JNZ        block
-	ADDQ       $0x20, CX
-	ADDQ       $0x00000400, AX
-	SUBQ       $0x10, DX
-	JG         half
+	CALL      ·turn16(SB)
+	VMOVDQU32 Z0, (DI)
+	VMOVDQU32 Z1, 64(DI)
+	VMOVDQU32 Z2, 128(DI)
+	VMOVDQU32 Z3, 192(DI)
+	VMOVDQU32 Z4, 256(DI)
+	VMOVDQU32 Z5, 320(DI)
+	VMOVDQU32 Z6, 384(DI)
+	VMOVDQU32 Z7, 448(DI)
+	VMOVDQU32 Z8, 512(DI)
+	VMOVDQU32 Z9, 576(DI)
+	VMOVDQU32 Z10, 640(DI)
+	VMOVDQU32 Z11, 704(DI)
+	VMOVDQU32 Z12, 768(DI)
+	VMOVDQU32 Z13, 832(DI)
+	VMOVDQU32 Z14, 896(DI)
+	VMOVDQU32 Z15, 960(DI)
+	ADDQ      $0x00000800, DI
+	TESTQ     R8, R8
+	JNZ       block
+	ADDQ      $0x20, CX
+	ADDQ      $0x00000400, AX
+	SUBQ      $0x10, DX
+	JG        half
 	VZEROUPPER
 	RET
 

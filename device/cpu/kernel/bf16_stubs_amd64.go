@@ -19,6 +19,16 @@ func copyPairs(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int,
 //go:noescape
 func transPairs(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int)
 
+// chainPairs is a chainFunc of 32 columns, of pairs of bf16.
+//
+//go:noescape
+func chainPairs(t *Chain)
+
+// dotsPairs is a dotsFunc of pairs of bf16.
+//
+//go:noescape
+func dotsPairs(t *Dots)
+
 // amxRowF32 is a RowFunc of float32.
 //
 //go:noescape

@@ -12,7 +12,7 @@ import (
 var avx2 = ISA{
 	Name: "avx2", MR: 6, nr: 16, KC: KcF32, pair: 1, unit: 1,
 	a: pack256, b: pack256,
-	tile: tile256, chain: chainAVX2,
+	tile: tile256, chain: chain256,
 	peak: Peak{Name: "fp32 avx2", ops: 48 * 2 * 8, loop: fmaLoop256},
 }
 
@@ -23,14 +23,14 @@ var avx512 = ISA{
 	Name: "avx512", MR: 14, nr: 32, KC: KcF32, pair: 1, unit: 1,
 	a: pack512, b: pack512,
 	tile:  tile512,
-	chain: chainAVX512,
+	chain: chain512, dots: dots512,
 	moves: &moves512,
 	peak:  Peak{Name: "fp32 avx512", ops: 48 * 2 * 16, loop: fmaLoop512},
 }
 
 var pack512 = packing{
 	copy:       [3]packCopyFunc{copy512F32, copy512BF16, copy512F16},
-	trans:      [3]packTransFunc{trans512F32, trans512BF16, trans512F16},
+	trans:      [3]packTransFunc{trans512F32, trans512BF16},
 	transLanes: 16,
 }
 
@@ -45,6 +45,7 @@ var avx512bf16 = ISA{
 	Name: "avx512_bf16", MR: 14, nr: 32, KC: 2 * KcF32, pair: 2, unit: 1,
 	a: packPairs, b: packPairs,
 	tile:  tileDot,
+	chain: chainPairs, dots: dotsPairs,
 	moves: &moves512,
 	peak:  Peak{Name: "bf16 avx512", ops: 48 * 2 * 32, loop: dotLoop},
 }

@@ -20,6 +20,75 @@ DATA ones<>+112(SB)/8, $0x0000000000000000
 DATA ones<>+120(SB)/8, $0x0000000000000000
 GLOBL ones<>(SB), RODATA|NOPTR, $128
 
+// func turn16()
+// Requires: AVX512F
+TEXT ·turn16(SB), NOSPLIT, $0
+	VUNPCKLPS  Z1, Z0, Z16
+	VUNPCKHPS  Z1, Z0, Z17
+	VUNPCKLPS  Z3, Z2, Z18
+	VUNPCKHPS  Z3, Z2, Z19
+	VUNPCKLPS  Z5, Z4, Z20
+	VUNPCKHPS  Z5, Z4, Z21
+	VUNPCKLPS  Z7, Z6, Z22
+	VUNPCKHPS  Z7, Z6, Z23
+	VUNPCKLPS  Z9, Z8, Z24
+	VUNPCKHPS  Z9, Z8, Z25
+	VUNPCKLPS  Z11, Z10, Z26
+	VUNPCKHPS  Z11, Z10, Z27
+	VUNPCKLPS  Z13, Z12, Z28
+	VUNPCKHPS  Z13, Z12, Z29
+	VUNPCKLPS  Z15, Z14, Z30
+	VUNPCKHPS  Z15, Z14, Z31
+	VUNPCKLPD  Z18, Z16, Z0
+	VUNPCKHPD  Z18, Z16, Z1
+	VUNPCKLPD  Z19, Z17, Z2
+	VUNPCKHPD  Z19, Z17, Z3
+	VUNPCKLPD  Z22, Z20, Z4
+	VUNPCKHPD  Z22, Z20, Z5
+	VUNPCKLPD  Z23, Z21, Z6
+	VUNPCKHPD  Z23, Z21, Z7
+	VUNPCKLPD  Z26, Z24, Z8
+	VUNPCKHPD  Z26, Z24, Z9
+	VUNPCKLPD  Z27, Z25, Z10
+	VUNPCKHPD  Z27, Z25, Z11
+	VUNPCKLPD  Z30, Z28, Z12
+	VUNPCKHPD  Z30, Z28, Z13
+	VUNPCKLPD  Z31, Z29, Z14
+	VUNPCKHPD  Z31, Z29, Z15
+	VSHUFF32X4 $0x88, Z4, Z0, Z16
+	VSHUFF32X4 $0xdd, Z4, Z0, Z20
+	VSHUFF32X4 $0x88, Z12, Z8, Z24
+	VSHUFF32X4 $0xdd, Z12, Z8, Z28
+	VSHUFF32X4 $0x88, Z5, Z1, Z17
+	VSHUFF32X4 $0xdd, Z5, Z1, Z21
+	VSHUFF32X4 $0x88, Z13, Z9, Z25
+	VSHUFF32X4 $0xdd, Z13, Z9, Z29
+	VSHUFF32X4 $0x88, Z6, Z2, Z18
+	VSHUFF32X4 $0xdd, Z6, Z2, Z22
+	VSHUFF32X4 $0x88, Z14, Z10, Z26
+	VSHUFF32X4 $0xdd, Z14, Z10, Z30
+	VSHUFF32X4 $0x88, Z7, Z3, Z19
+	VSHUFF32X4 $0xdd, Z7, Z3, Z23
+	VSHUFF32X4 $0x88, Z15, Z11, Z27
+	VSHUFF32X4 $0xdd, Z15, Z11, Z31
+	VSHUFF32X4 $0x88, Z24, Z16, Z0
+	VSHUFF32X4 $0xdd, Z24, Z16, Z8
+	VSHUFF32X4 $0x88, Z28, Z20, Z4
+	VSHUFF32X4 $0xdd, Z28, Z20, Z12
+	VSHUFF32X4 $0x88, Z25, Z17, Z1
+	VSHUFF32X4 $0xdd, Z25, Z17, Z9
+	VSHUFF32X4 $0x88, Z29, Z21, Z5
+	VSHUFF32X4 $0xdd, Z29, Z21, Z13
+	VSHUFF32X4 $0x88, Z26, Z18, Z2
+	VSHUFF32X4 $0xdd, Z26, Z18, Z10
+	VSHUFF32X4 $0x88, Z30, Z22, Z6
+	VSHUFF32X4 $0xdd, Z30, Z22, Z14
+	VSHUFF32X4 $0x88, Z27, Z19, Z3
+	VSHUFF32X4 $0xdd, Z27, Z19, Z11
+	VSHUFF32X4 $0x88, Z31, Z23, Z7
+	VSHUFF32X4 $0xdd, Z31, Z23, Z15
+	RET
+
 // func tile512(t *Tile)
 // Requires: AVX, AVX512F, BMI2
 TEXT ·tile512(SB), NOSPLIT, $0-8
@@ -889,241 +958,6 @@ copied:
 	VZEROUPPER
 	RET
 
-// func trans512F32(dst *byte, src *byte, ld int, k int, width int, stride int)
-// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV
-TEXT ·trans512F32(SB), NOSPLIT, $0-48
-	VPXORD Z0, Z0, Z0
-	VPXORD Z2, Z2, Z2
-	VPXORD Z4, Z4, Z4
-	VPXORD Z6, Z6, Z6
-	VPXORD Z8, Z8, Z8
-	VPXORD Z10, Z10, Z10
-	VPXORD Z12, Z12, Z12
-	VPXORD Z14, Z14, Z14
-	VPXORD Z16, Z16, Z16
-	VPXORD Z18, Z18, Z18
-	VPXORD Z20, Z20, Z20
-	VPXORD Z22, Z22, Z22
-	VPXORD Z24, Z24, Z24
-	VPXORD Z26, Z26, Z26
-	VPXORD Z28, Z28, Z28
-	VPXORD Z30, Z30, Z30
-	MOVQ   dst+0(FP), AX
-	MOVQ   src+8(FP), CX
-	MOVQ   k+24(FP), DX
-	MOVQ   ld+16(FP), BX
-	MOVQ   stride+40(FP), SI
-	SHLQ   $0x02, SI
-	MOVQ   width+32(FP), DI
-	ADDQ   BX, BX
-	ADDQ   BX, BX
-
-block:
-	MOVQ      $0x00000010, R8
-	CMPQ      DX, R8
-	CMOVQLT   DX, R8
-	MOVQ      $-1, R9
-	BZHIQ     R8, R9, R9
-	KMOVD     R9, K1
-	MOVQ      CX, R8
-	VMOVUPS.Z (R8), K1, Z0
-	CMPQ      DI, $0x01
-	JE        loaded
-	ADDQ      BX, R8
-	VMOVUPS.Z (R8), K1, Z2
-	CMPQ      DI, $0x02
-	JE        loaded
-	ADDQ      BX, R8
-	VMOVUPS.Z (R8), K1, Z4
-	CMPQ      DI, $0x03
-	JE        loaded
-	ADDQ      BX, R8
-	VMOVUPS.Z (R8), K1, Z6
-	CMPQ      DI, $0x04
-	JE        loaded
-	ADDQ      BX, R8
-	VMOVUPS.Z (R8), K1, Z8
-	CMPQ      DI, $0x05
-	JE        loaded
-	ADDQ      BX, R8
-	VMOVUPS.Z (R8), K1, Z10
-	CMPQ      DI, $0x06
-	JE        loaded
-	ADDQ      BX, R8
-	VMOVUPS.Z (R8), K1, Z12
-	CMPQ      DI, $0x07
-	JE        loaded
-	ADDQ      BX, R8
-	VMOVUPS.Z (R8), K1, Z14
-	CMPQ      DI, $0x08
-	JE        loaded
-	ADDQ      BX, R8
-	VMOVUPS.Z (R8), K1, Z16
-	CMPQ      DI, $0x09
-	JE        loaded
-	ADDQ      BX, R8
-	VMOVUPS.Z (R8), K1, Z18
-	CMPQ      DI, $0x0a
-	JE        loaded
-	ADDQ      BX, R8
-	VMOVUPS.Z (R8), K1, Z20
-	CMPQ      DI, $0x0b
-	JE        loaded
-	ADDQ      BX, R8
-	VMOVUPS.Z (R8), K1, Z22
-	CMPQ      DI, $0x0c
-	JE        loaded
-	ADDQ      BX, R8
-	VMOVUPS.Z (R8), K1, Z24
-	CMPQ      DI, $0x0d
-	JE        loaded
-	ADDQ      BX, R8
-	VMOVUPS.Z (R8), K1, Z26
-	CMPQ      DI, $0x0e
-	JE        loaded
-	ADDQ      BX, R8
-	VMOVUPS.Z (R8), K1, Z28
-	CMPQ      DI, $0x0f
-	JE        loaded
-	ADDQ      BX, R8
-	VMOVUPS.Z (R8), K1, Z30
-
-loaded:
-	VUNPCKLPS  Z2, Z0, Z1
-	VUNPCKHPS  Z2, Z0, Z3
-	VUNPCKLPS  Z6, Z4, Z5
-	VUNPCKHPS  Z6, Z4, Z7
-	VUNPCKLPS  Z10, Z8, Z9
-	VUNPCKHPS  Z10, Z8, Z11
-	VUNPCKLPS  Z14, Z12, Z13
-	VUNPCKHPS  Z14, Z12, Z15
-	VUNPCKLPS  Z18, Z16, Z17
-	VUNPCKHPS  Z18, Z16, Z19
-	VUNPCKLPS  Z22, Z20, Z21
-	VUNPCKHPS  Z22, Z20, Z23
-	VUNPCKLPS  Z26, Z24, Z25
-	VUNPCKHPS  Z26, Z24, Z27
-	VUNPCKLPS  Z30, Z28, Z29
-	VUNPCKHPS  Z30, Z28, Z30
-	VUNPCKLPD  Z5, Z1, Z0
-	VUNPCKHPD  Z5, Z1, Z2
-	VUNPCKLPD  Z7, Z3, Z4
-	VUNPCKHPD  Z7, Z3, Z6
-	VUNPCKLPD  Z13, Z9, Z8
-	VUNPCKHPD  Z13, Z9, Z10
-	VUNPCKLPD  Z15, Z11, Z12
-	VUNPCKHPD  Z15, Z11, Z14
-	VUNPCKLPD  Z21, Z17, Z16
-	VUNPCKHPD  Z21, Z17, Z18
-	VUNPCKLPD  Z23, Z19, Z20
-	VUNPCKHPD  Z23, Z19, Z22
-	VUNPCKLPD  Z29, Z25, Z24
-	VUNPCKHPD  Z29, Z25, Z26
-	VUNPCKLPD  Z30, Z27, Z28
-	VUNPCKHPD  Z30, Z27, Z30
-	VSHUFF32X4 $0x88, Z8, Z0, Z1
-	VSHUFF32X4 $0xdd, Z8, Z0, Z9
-	VSHUFF32X4 $0x88, Z24, Z16, Z17
-	VSHUFF32X4 $0xdd, Z24, Z16, Z25
-	VSHUFF32X4 $0x88, Z10, Z2, Z3
-	VSHUFF32X4 $0xdd, Z10, Z2, Z11
-	VSHUFF32X4 $0x88, Z26, Z18, Z19
-	VSHUFF32X4 $0xdd, Z26, Z18, Z27
-	VSHUFF32X4 $0x88, Z12, Z4, Z5
-	VSHUFF32X4 $0xdd, Z12, Z4, Z13
-	VSHUFF32X4 $0x88, Z28, Z20, Z21
-	VSHUFF32X4 $0xdd, Z28, Z20, Z29
-	VSHUFF32X4 $0x88, Z14, Z6, Z7
-	VSHUFF32X4 $0xdd, Z14, Z6, Z15
-	VSHUFF32X4 $0x88, Z30, Z22, Z23
-	VSHUFF32X4 $0xdd, Z30, Z22, Z30
-	VSHUFF32X4 $0x88, Z17, Z1, Z0
-	VSHUFF32X4 $0xdd, Z17, Z1, Z16
-	VSHUFF32X4 $0x88, Z25, Z9, Z8
-	VSHUFF32X4 $0xdd, Z25, Z9, Z24
-	VSHUFF32X4 $0x88, Z19, Z3, Z2
-	VSHUFF32X4 $0xdd, Z19, Z3, Z18
-	VSHUFF32X4 $0x88, Z27, Z11, Z10
-	VSHUFF32X4 $0xdd, Z27, Z11, Z26
-	VSHUFF32X4 $0x88, Z21, Z5, Z4
-	VSHUFF32X4 $0xdd, Z21, Z5, Z20
-	VSHUFF32X4 $0x88, Z29, Z13, Z12
-	VSHUFF32X4 $0xdd, Z29, Z13, Z28
-	VSHUFF32X4 $0x88, Z23, Z7, Z6
-	VSHUFF32X4 $0xdd, Z23, Z7, Z22
-	VSHUFF32X4 $0x88, Z30, Z15, Z14
-	VSHUFF32X4 $0xdd, Z30, Z15, Z30
-	VMOVUPS    Z0, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x01, DX
-	JLE        done
-	VMOVUPS    Z2, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x01, DX
-	JLE        done
-	VMOVUPS    Z4, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x01, DX
-	JLE        done
-	VMOVUPS    Z6, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x01, DX
-	JLE        done
-	VMOVUPS    Z8, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x01, DX
-	JLE        done
-	VMOVUPS    Z10, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x01, DX
-	JLE        done
-	VMOVUPS    Z12, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x01, DX
-	JLE        done
-	VMOVUPS    Z14, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x01, DX
-	JLE        done
-	VMOVUPS    Z16, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x01, DX
-	JLE        done
-	VMOVUPS    Z18, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x01, DX
-	JLE        done
-	VMOVUPS    Z20, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x01, DX
-	JLE        done
-	VMOVUPS    Z22, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x01, DX
-	JLE        done
-	VMOVUPS    Z24, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x01, DX
-	JLE        done
-	VMOVUPS    Z26, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x01, DX
-	JLE        done
-	VMOVUPS    Z28, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x01, DX
-	JLE        done
-	VMOVUPS    Z30, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x01, DX
-	JLE        done
-	ADDQ       $0x00000040, CX
-	JMP        block
-
-done:
-	VZEROUPPER
-	RET
-
 // func copy512BF16(dst *byte, src *byte, ld int, k int, width int, stride int, panel int)
 // Requires: AVX, AVX512BW, AVX512F, BMI2, MMX+
 TEXT ·copy512BF16(SB), NOSPLIT, $0-56
@@ -1195,256 +1029,6 @@ copied:
 	VZEROUPPER
 	RET
 
-// func trans512BF16(dst *byte, src *byte, ld int, k int, width int, stride int)
-// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV
-TEXT ·trans512BF16(SB), NOSPLIT, $0-48
-	VPXORD Z0, Z0, Z0
-	VPXORD Z2, Z2, Z2
-	VPXORD Z4, Z4, Z4
-	VPXORD Z6, Z6, Z6
-	VPXORD Z8, Z8, Z8
-	VPXORD Z10, Z10, Z10
-	VPXORD Z12, Z12, Z12
-	VPXORD Z14, Z14, Z14
-	VPXORD Z16, Z16, Z16
-	VPXORD Z18, Z18, Z18
-	VPXORD Z20, Z20, Z20
-	VPXORD Z22, Z22, Z22
-	VPXORD Z24, Z24, Z24
-	VPXORD Z26, Z26, Z26
-	VPXORD Z28, Z28, Z28
-	VPXORD Z30, Z30, Z30
-	MOVQ   dst+0(FP), AX
-	MOVQ   src+8(FP), CX
-	MOVQ   k+24(FP), DX
-	MOVQ   ld+16(FP), BX
-	MOVQ   stride+40(FP), SI
-	SHLQ   $0x02, SI
-	MOVQ   width+32(FP), DI
-	ADDQ   BX, BX
-
-block:
-	MOVQ        $0x00000010, R8
-	CMPQ        DX, R8
-	CMOVQLT     DX, R8
-	MOVQ        $-1, R9
-	BZHIQ       R8, R9, R9
-	KMOVD       R9, K1
-	MOVQ        CX, R8
-	VPMOVZXWD.Z (R8), K1, Z0
-	VPSLLD      $0x10, Z0, Z0
-	CMPQ        DI, $0x01
-	JE          loaded
-	ADDQ        BX, R8
-	VPMOVZXWD.Z (R8), K1, Z2
-	VPSLLD      $0x10, Z2, Z2
-	CMPQ        DI, $0x02
-	JE          loaded
-	ADDQ        BX, R8
-	VPMOVZXWD.Z (R8), K1, Z4
-	VPSLLD      $0x10, Z4, Z4
-	CMPQ        DI, $0x03
-	JE          loaded
-	ADDQ        BX, R8
-	VPMOVZXWD.Z (R8), K1, Z6
-	VPSLLD      $0x10, Z6, Z6
-	CMPQ        DI, $0x04
-	JE          loaded
-	ADDQ        BX, R8
-	VPMOVZXWD.Z (R8), K1, Z8
-	VPSLLD      $0x10, Z8, Z8
-	CMPQ        DI, $0x05
-	JE          loaded
-	ADDQ        BX, R8
-	VPMOVZXWD.Z (R8), K1, Z10
-	VPSLLD      $0x10, Z10, Z10
-	CMPQ        DI, $0x06
-	JE          loaded
-	ADDQ        BX, R8
-	VPMOVZXWD.Z (R8), K1, Z12
-	VPSLLD      $0x10, Z12, Z12
-	CMPQ        DI, $0x07
-	JE          loaded
-	ADDQ        BX, R8
-	VPMOVZXWD.Z (R8), K1, Z14
-	VPSLLD      $0x10, Z14, Z14
-	CMPQ        DI, $0x08
-	JE          loaded
-	ADDQ        BX, R8
-	VPMOVZXWD.Z (R8), K1, Z16
-	VPSLLD      $0x10, Z16, Z16
-	CMPQ        DI, $0x09
-	JE          loaded
-	ADDQ        BX, R8
-	VPMOVZXWD.Z (R8), K1, Z18
-	VPSLLD      $0x10, Z18, Z18
-	CMPQ        DI, $0x0a
-	JE          loaded
-	ADDQ        BX, R8
-	VPMOVZXWD.Z (R8), K1, Z20
-	VPSLLD      $0x10, Z20, Z20
-	CMPQ        DI, $0x0b
-	JE          loaded
-	ADDQ        BX, R8
-	VPMOVZXWD.Z (R8), K1, Z22
-	VPSLLD      $0x10, Z22, Z22
-	CMPQ        DI, $0x0c
-	JE          loaded
-	ADDQ        BX, R8
-	VPMOVZXWD.Z (R8), K1, Z24
-	VPSLLD      $0x10, Z24, Z24
-	CMPQ        DI, $0x0d
-	JE          loaded
-	ADDQ        BX, R8
-	VPMOVZXWD.Z (R8), K1, Z26
-	VPSLLD      $0x10, Z26, Z26
-	CMPQ        DI, $0x0e
-	JE          loaded
-	ADDQ        BX, R8
-	VPMOVZXWD.Z (R8), K1, Z28
-	VPSLLD      $0x10, Z28, Z28
-	CMPQ        DI, $0x0f
-	JE          loaded
-	ADDQ        BX, R8
-	VPMOVZXWD.Z (R8), K1, Z30
-	VPSLLD      $0x10, Z30, Z30
-
-loaded:
-	VUNPCKLPS  Z2, Z0, Z1
-	VUNPCKHPS  Z2, Z0, Z3
-	VUNPCKLPS  Z6, Z4, Z5
-	VUNPCKHPS  Z6, Z4, Z7
-	VUNPCKLPS  Z10, Z8, Z9
-	VUNPCKHPS  Z10, Z8, Z11
-	VUNPCKLPS  Z14, Z12, Z13
-	VUNPCKHPS  Z14, Z12, Z15
-	VUNPCKLPS  Z18, Z16, Z17
-	VUNPCKHPS  Z18, Z16, Z19
-	VUNPCKLPS  Z22, Z20, Z21
-	VUNPCKHPS  Z22, Z20, Z23
-	VUNPCKLPS  Z26, Z24, Z25
-	VUNPCKHPS  Z26, Z24, Z27
-	VUNPCKLPS  Z30, Z28, Z29
-	VUNPCKHPS  Z30, Z28, Z30
-	VUNPCKLPD  Z5, Z1, Z0
-	VUNPCKHPD  Z5, Z1, Z2
-	VUNPCKLPD  Z7, Z3, Z4
-	VUNPCKHPD  Z7, Z3, Z6
-	VUNPCKLPD  Z13, Z9, Z8
-	VUNPCKHPD  Z13, Z9, Z10
-	VUNPCKLPD  Z15, Z11, Z12
-	VUNPCKHPD  Z15, Z11, Z14
-	VUNPCKLPD  Z21, Z17, Z16
-	VUNPCKHPD  Z21, Z17, Z18
-	VUNPCKLPD  Z23, Z19, Z20
-	VUNPCKHPD  Z23, Z19, Z22
-	VUNPCKLPD  Z29, Z25, Z24
-	VUNPCKHPD  Z29, Z25, Z26
-	VUNPCKLPD  Z30, Z27, Z28
-	VUNPCKHPD  Z30, Z27, Z30
-	VSHUFF32X4 $0x88, Z8, Z0, Z1
-	VSHUFF32X4 $0xdd, Z8, Z0, Z9
-	VSHUFF32X4 $0x88, Z24, Z16, Z17
-	VSHUFF32X4 $0xdd, Z24, Z16, Z25
-	VSHUFF32X4 $0x88, Z10, Z2, Z3
-	VSHUFF32X4 $0xdd, Z10, Z2, Z11
-	VSHUFF32X4 $0x88, Z26, Z18, Z19
-	VSHUFF32X4 $0xdd, Z26, Z18, Z27
-	VSHUFF32X4 $0x88, Z12, Z4, Z5
-	VSHUFF32X4 $0xdd, Z12, Z4, Z13
-	VSHUFF32X4 $0x88, Z28, Z20, Z21
-	VSHUFF32X4 $0xdd, Z28, Z20, Z29
-	VSHUFF32X4 $0x88, Z14, Z6, Z7
-	VSHUFF32X4 $0xdd, Z14, Z6, Z15
-	VSHUFF32X4 $0x88, Z30, Z22, Z23
-	VSHUFF32X4 $0xdd, Z30, Z22, Z30
-	VSHUFF32X4 $0x88, Z17, Z1, Z0
-	VSHUFF32X4 $0xdd, Z17, Z1, Z16
-	VSHUFF32X4 $0x88, Z25, Z9, Z8
-	VSHUFF32X4 $0xdd, Z25, Z9, Z24
-	VSHUFF32X4 $0x88, Z19, Z3, Z2
-	VSHUFF32X4 $0xdd, Z19, Z3, Z18
-	VSHUFF32X4 $0x88, Z27, Z11, Z10
-	VSHUFF32X4 $0xdd, Z27, Z11, Z26
-	VSHUFF32X4 $0x88, Z21, Z5, Z4
-	VSHUFF32X4 $0xdd, Z21, Z5, Z20
-	VSHUFF32X4 $0x88, Z29, Z13, Z12
-	VSHUFF32X4 $0xdd, Z29, Z13, Z28
-	VSHUFF32X4 $0x88, Z23, Z7, Z6
-	VSHUFF32X4 $0xdd, Z23, Z7, Z22
-	VSHUFF32X4 $0x88, Z30, Z15, Z14
-	VSHUFF32X4 $0xdd, Z30, Z15, Z30
-	VMOVUPS    Z0, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x01, DX
-	JLE        done
-	VMOVUPS    Z2, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x01, DX
-	JLE        done
-	VMOVUPS    Z4, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x01, DX
-	JLE        done
-	VMOVUPS    Z6, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x01, DX
-	JLE        done
-	VMOVUPS    Z8, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x01, DX
-	JLE        done
-	VMOVUPS    Z10, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x01, DX
-	JLE        done
-	VMOVUPS    Z12, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x01, DX
-	JLE        done
-	VMOVUPS    Z14, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x01, DX
-	JLE        done
-	VMOVUPS    Z16, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x01, DX
-	JLE        done
-	VMOVUPS    Z18, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x01, DX
-	JLE        done
-	VMOVUPS    Z20, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x01, DX
-	JLE        done
-	VMOVUPS    Z22, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x01, DX
-	JLE        done
-	VMOVUPS    Z24, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x01, DX
-	JLE        done
-	VMOVUPS    Z26, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x01, DX
-	JLE        done
-	VMOVUPS    Z28, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x01, DX
-	JLE        done
-	VMOVUPS    Z30, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x01, DX
-	JLE        done
-	ADDQ       $0x00000020, CX
-	JMP        block
-
-done:
-	VZEROUPPER
-	RET
-
 // func copy512F16(dst *byte, src *byte, ld int, k int, width int, stride int, panel int)
 // Requires: AVX, AVX512BW, AVX512F, BMI2, MMX+
 TEXT ·copy512F16(SB), NOSPLIT, $0-56
@@ -1511,25 +1095,197 @@ copied:
 	VZEROUPPER
 	RET
 
-// func trans512F16(dst *byte, src *byte, ld int, k int, width int, stride int)
+// func trans512F32(dst *byte, src *byte, ld int, k int, width int, stride int)
 // Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV
-TEXT ·trans512F16(SB), NOSPLIT, $0-48
+TEXT ·trans512F32(SB), NOSPLIT, $0-48
 	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
 	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
 	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
 	VPXORD Z8, Z8, Z8
+	VPXORD Z9, Z9, Z9
 	VPXORD Z10, Z10, Z10
+	VPXORD Z11, Z11, Z11
 	VPXORD Z12, Z12, Z12
+	VPXORD Z13, Z13, Z13
 	VPXORD Z14, Z14, Z14
-	VPXORD Z16, Z16, Z16
-	VPXORD Z18, Z18, Z18
-	VPXORD Z20, Z20, Z20
-	VPXORD Z22, Z22, Z22
-	VPXORD Z24, Z24, Z24
-	VPXORD Z26, Z26, Z26
-	VPXORD Z28, Z28, Z28
-	VPXORD Z30, Z30, Z30
+	VPXORD Z15, Z15, Z15
+	MOVQ   dst+0(FP), AX
+	MOVQ   src+8(FP), CX
+	MOVQ   k+24(FP), DX
+	MOVQ   ld+16(FP), BX
+	MOVQ   stride+40(FP), SI
+	SHLQ   $0x02, SI
+	MOVQ   width+32(FP), DI
+	ADDQ   BX, BX
+	ADDQ   BX, BX
+
+block:
+	MOVQ      $0x00000010, R8
+	CMPQ      DX, R8
+	CMOVQLT   DX, R8
+	MOVQ      $-1, R9
+	BZHIQ     R8, R9, R9
+	KMOVD     R9, K1
+	MOVQ      CX, R8
+	VMOVUPS.Z (R8), K1, Z0
+	CMPQ      DI, $0x01
+	JE        loaded
+	ADDQ      BX, R8
+	VMOVUPS.Z (R8), K1, Z1
+	CMPQ      DI, $0x02
+	JE        loaded
+	ADDQ      BX, R8
+	VMOVUPS.Z (R8), K1, Z2
+	CMPQ      DI, $0x03
+	JE        loaded
+	ADDQ      BX, R8
+	VMOVUPS.Z (R8), K1, Z3
+	CMPQ      DI, $0x04
+	JE        loaded
+	ADDQ      BX, R8
+	VMOVUPS.Z (R8), K1, Z4
+	CMPQ      DI, $0x05
+	JE        loaded
+	ADDQ      BX, R8
+	VMOVUPS.Z (R8), K1, Z5
+	CMPQ      DI, $0x06
+	JE        loaded
+	ADDQ      BX, R8
+	VMOVUPS.Z (R8), K1, Z6
+	CMPQ      DI, $0x07
+	JE        loaded
+	ADDQ      BX, R8
+	VMOVUPS.Z (R8), K1, Z7
+	CMPQ      DI, $0x08
+	JE        loaded
+	ADDQ      BX, R8
+	VMOVUPS.Z (R8), K1, Z8
+	CMPQ      DI, $0x09
+	JE        loaded
+	ADDQ      BX, R8
+	VMOVUPS.Z (R8), K1, Z9
+	CMPQ      DI, $0x0a
+	JE        loaded
+	ADDQ      BX, R8
+	VMOVUPS.Z (R8), K1, Z10
+	CMPQ      DI, $0x0b
+	JE        loaded
+	ADDQ      BX, R8
+	VMOVUPS.Z (R8), K1, Z11
+	CMPQ      DI, $0x0c
+	JE        loaded
+	ADDQ      BX, R8
+	VMOVUPS.Z (R8), K1, Z12
+	CMPQ      DI, $0x0d
+	JE        loaded
+	ADDQ      BX, R8
+	VMOVUPS.Z (R8), K1, Z13
+	CMPQ      DI, $0x0e
+	JE        loaded
+	ADDQ      BX, R8
+	VMOVUPS.Z (R8), K1, Z14
+	CMPQ      DI, $0x0f
+	JE        loaded
+	ADDQ      BX, R8
+	VMOVUPS.Z (R8), K1, Z15
+
+loaded:
+	CALL    ·turn16(SB)
+	VMOVUPS Z0, (AX)
+	ADDQ    SI, AX
+	SUBQ    $0x01, DX
+	JLE     done
+	VMOVUPS Z1, (AX)
+	ADDQ    SI, AX
+	SUBQ    $0x01, DX
+	JLE     done
+	VMOVUPS Z2, (AX)
+	ADDQ    SI, AX
+	SUBQ    $0x01, DX
+	JLE     done
+	VMOVUPS Z3, (AX)
+	ADDQ    SI, AX
+	SUBQ    $0x01, DX
+	JLE     done
+	VMOVUPS Z4, (AX)
+	ADDQ    SI, AX
+	SUBQ    $0x01, DX
+	JLE     done
+	VMOVUPS Z5, (AX)
+	ADDQ    SI, AX
+	SUBQ    $0x01, DX
+	JLE     done
+	VMOVUPS Z6, (AX)
+	ADDQ    SI, AX
+	SUBQ    $0x01, DX
+	JLE     done
+	VMOVUPS Z7, (AX)
+	ADDQ    SI, AX
+	SUBQ    $0x01, DX
+	JLE     done
+	VMOVUPS Z8, (AX)
+	ADDQ    SI, AX
+	SUBQ    $0x01, DX
+	JLE     done
+	VMOVUPS Z9, (AX)
+	ADDQ    SI, AX
+	SUBQ    $0x01, DX
+	JLE     done
+	VMOVUPS Z10, (AX)
+	ADDQ    SI, AX
+	SUBQ    $0x01, DX
+	JLE     done
+	VMOVUPS Z11, (AX)
+	ADDQ    SI, AX
+	SUBQ    $0x01, DX
+	JLE     done
+	VMOVUPS Z12, (AX)
+	ADDQ    SI, AX
+	SUBQ    $0x01, DX
+	JLE     done
+	VMOVUPS Z13, (AX)
+	ADDQ    SI, AX
+	SUBQ    $0x01, DX
+	JLE     done
+	VMOVUPS Z14, (AX)
+	ADDQ    SI, AX
+	SUBQ    $0x01, DX
+	JLE     done
+	VMOVUPS Z15, (AX)
+	ADDQ    SI, AX
+	SUBQ    $0x01, DX
+	JLE     done
+	ADDQ    $0x00000040, CX
+	JMP     block
+
+done:
+	VZEROUPPER
+	RET
+
+// func trans512BF16(dst *byte, src *byte, ld int, k int, width int, stride int)
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV
+TEXT ·trans512BF16(SB), NOSPLIT, $0-48
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+	VPXORD Z8, Z8, Z8
+	VPXORD Z9, Z9, Z9
+	VPXORD Z10, Z10, Z10
+	VPXORD Z11, Z11, Z11
+	VPXORD Z12, Z12, Z12
+	VPXORD Z13, Z13, Z13
+	VPXORD Z14, Z14, Z14
+	VPXORD Z15, Z15, Z15
 	MOVQ   dst+0(FP), AX
 	MOVQ   src+8(FP), CX
 	MOVQ   k+24(FP), DX
@@ -1547,277 +1303,407 @@ block:
 	BZHIQ       R8, R9, R9
 	KMOVD       R9, K1
 	MOVQ        CX, R8
-	VCVTPH2PS.Z (R8), K1, Z0
+	VPMOVZXWD.Z (R8), K1, Z0
+	VPSLLD      $0x10, Z0, Z0
 	CMPQ        DI, $0x01
 	JE          loaded
 	ADDQ        BX, R8
-	VCVTPH2PS.Z (R8), K1, Z2
+	VPMOVZXWD.Z (R8), K1, Z1
+	VPSLLD      $0x10, Z1, Z1
 	CMPQ        DI, $0x02
 	JE          loaded
 	ADDQ        BX, R8
-	VCVTPH2PS.Z (R8), K1, Z4
+	VPMOVZXWD.Z (R8), K1, Z2
+	VPSLLD      $0x10, Z2, Z2
 	CMPQ        DI, $0x03
 	JE          loaded
 	ADDQ        BX, R8
-	VCVTPH2PS.Z (R8), K1, Z6
+	VPMOVZXWD.Z (R8), K1, Z3
+	VPSLLD      $0x10, Z3, Z3
 	CMPQ        DI, $0x04
 	JE          loaded
 	ADDQ        BX, R8
-	VCVTPH2PS.Z (R8), K1, Z8
+	VPMOVZXWD.Z (R8), K1, Z4
+	VPSLLD      $0x10, Z4, Z4
 	CMPQ        DI, $0x05
 	JE          loaded
 	ADDQ        BX, R8
-	VCVTPH2PS.Z (R8), K1, Z10
+	VPMOVZXWD.Z (R8), K1, Z5
+	VPSLLD      $0x10, Z5, Z5
 	CMPQ        DI, $0x06
 	JE          loaded
 	ADDQ        BX, R8
-	VCVTPH2PS.Z (R8), K1, Z12
+	VPMOVZXWD.Z (R8), K1, Z6
+	VPSLLD      $0x10, Z6, Z6
 	CMPQ        DI, $0x07
 	JE          loaded
 	ADDQ        BX, R8
-	VCVTPH2PS.Z (R8), K1, Z14
+	VPMOVZXWD.Z (R8), K1, Z7
+	VPSLLD      $0x10, Z7, Z7
 	CMPQ        DI, $0x08
 	JE          loaded
 	ADDQ        BX, R8
-	VCVTPH2PS.Z (R8), K1, Z16
+	VPMOVZXWD.Z (R8), K1, Z8
+	VPSLLD      $0x10, Z8, Z8
 	CMPQ        DI, $0x09
 	JE          loaded
 	ADDQ        BX, R8
-	VCVTPH2PS.Z (R8), K1, Z18
+	VPMOVZXWD.Z (R8), K1, Z9
+	VPSLLD      $0x10, Z9, Z9
 	CMPQ        DI, $0x0a
 	JE          loaded
 	ADDQ        BX, R8
-	VCVTPH2PS.Z (R8), K1, Z20
+	VPMOVZXWD.Z (R8), K1, Z10
+	VPSLLD      $0x10, Z10, Z10
 	CMPQ        DI, $0x0b
 	JE          loaded
 	ADDQ        BX, R8
-	VCVTPH2PS.Z (R8), K1, Z22
+	VPMOVZXWD.Z (R8), K1, Z11
+	VPSLLD      $0x10, Z11, Z11
 	CMPQ        DI, $0x0c
 	JE          loaded
 	ADDQ        BX, R8
-	VCVTPH2PS.Z (R8), K1, Z24
+	VPMOVZXWD.Z (R8), K1, Z12
+	VPSLLD      $0x10, Z12, Z12
 	CMPQ        DI, $0x0d
 	JE          loaded
 	ADDQ        BX, R8
-	VCVTPH2PS.Z (R8), K1, Z26
+	VPMOVZXWD.Z (R8), K1, Z13
+	VPSLLD      $0x10, Z13, Z13
 	CMPQ        DI, $0x0e
 	JE          loaded
 	ADDQ        BX, R8
-	VCVTPH2PS.Z (R8), K1, Z28
+	VPMOVZXWD.Z (R8), K1, Z14
+	VPSLLD      $0x10, Z14, Z14
 	CMPQ        DI, $0x0f
 	JE          loaded
 	ADDQ        BX, R8
-	VCVTPH2PS.Z (R8), K1, Z30
+	VPMOVZXWD.Z (R8), K1, Z15
+	VPSLLD      $0x10, Z15, Z15
 
 loaded:
-	VUNPCKLPS  Z2, Z0, Z1
-	VUNPCKHPS  Z2, Z0, Z3
-	VUNPCKLPS  Z6, Z4, Z5
-	VUNPCKHPS  Z6, Z4, Z7
-	VUNPCKLPS  Z10, Z8, Z9
-	VUNPCKHPS  Z10, Z8, Z11
-	VUNPCKLPS  Z14, Z12, Z13
-	VUNPCKHPS  Z14, Z12, Z15
-	VUNPCKLPS  Z18, Z16, Z17
-	VUNPCKHPS  Z18, Z16, Z19
-	VUNPCKLPS  Z22, Z20, Z21
-	VUNPCKHPS  Z22, Z20, Z23
-	VUNPCKLPS  Z26, Z24, Z25
-	VUNPCKHPS  Z26, Z24, Z27
-	VUNPCKLPS  Z30, Z28, Z29
-	VUNPCKHPS  Z30, Z28, Z30
-	VUNPCKLPD  Z5, Z1, Z0
-	VUNPCKHPD  Z5, Z1, Z2
-	VUNPCKLPD  Z7, Z3, Z4
-	VUNPCKHPD  Z7, Z3, Z6
-	VUNPCKLPD  Z13, Z9, Z8
-	VUNPCKHPD  Z13, Z9, Z10
-	VUNPCKLPD  Z15, Z11, Z12
-	VUNPCKHPD  Z15, Z11, Z14
-	VUNPCKLPD  Z21, Z17, Z16
-	VUNPCKHPD  Z21, Z17, Z18
-	VUNPCKLPD  Z23, Z19, Z20
-	VUNPCKHPD  Z23, Z19, Z22
-	VUNPCKLPD  Z29, Z25, Z24
-	VUNPCKHPD  Z29, Z25, Z26
-	VUNPCKLPD  Z30, Z27, Z28
-	VUNPCKHPD  Z30, Z27, Z30
-	VSHUFF32X4 $0x88, Z8, Z0, Z1
-	VSHUFF32X4 $0xdd, Z8, Z0, Z9
-	VSHUFF32X4 $0x88, Z24, Z16, Z17
-	VSHUFF32X4 $0xdd, Z24, Z16, Z25
-	VSHUFF32X4 $0x88, Z10, Z2, Z3
-	VSHUFF32X4 $0xdd, Z10, Z2, Z11
-	VSHUFF32X4 $0x88, Z26, Z18, Z19
-	VSHUFF32X4 $0xdd, Z26, Z18, Z27
-	VSHUFF32X4 $0x88, Z12, Z4, Z5
-	VSHUFF32X4 $0xdd, Z12, Z4, Z13
-	VSHUFF32X4 $0x88, Z28, Z20, Z21
-	VSHUFF32X4 $0xdd, Z28, Z20, Z29
-	VSHUFF32X4 $0x88, Z14, Z6, Z7
-	VSHUFF32X4 $0xdd, Z14, Z6, Z15
-	VSHUFF32X4 $0x88, Z30, Z22, Z23
-	VSHUFF32X4 $0xdd, Z30, Z22, Z30
-	VSHUFF32X4 $0x88, Z17, Z1, Z0
-	VSHUFF32X4 $0xdd, Z17, Z1, Z16
-	VSHUFF32X4 $0x88, Z25, Z9, Z8
-	VSHUFF32X4 $0xdd, Z25, Z9, Z24
-	VSHUFF32X4 $0x88, Z19, Z3, Z2
-	VSHUFF32X4 $0xdd, Z19, Z3, Z18
-	VSHUFF32X4 $0x88, Z27, Z11, Z10
-	VSHUFF32X4 $0xdd, Z27, Z11, Z26
-	VSHUFF32X4 $0x88, Z21, Z5, Z4
-	VSHUFF32X4 $0xdd, Z21, Z5, Z20
-	VSHUFF32X4 $0x88, Z29, Z13, Z12
-	VSHUFF32X4 $0xdd, Z29, Z13, Z28
-	VSHUFF32X4 $0x88, Z23, Z7, Z6
-	VSHUFF32X4 $0xdd, Z23, Z7, Z22
-	VSHUFF32X4 $0x88, Z30, Z15, Z14
-	VSHUFF32X4 $0xdd, Z30, Z15, Z30
-	VMOVUPS    Z0, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x01, DX
-	JLE        done
-	VMOVUPS    Z2, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x01, DX
-	JLE        done
-	VMOVUPS    Z4, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x01, DX
-	JLE        done
-	VMOVUPS    Z6, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x01, DX
-	JLE        done
-	VMOVUPS    Z8, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x01, DX
-	JLE        done
-	VMOVUPS    Z10, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x01, DX
-	JLE        done
-	VMOVUPS    Z12, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x01, DX
-	JLE        done
-	VMOVUPS    Z14, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x01, DX
-	JLE        done
-	VMOVUPS    Z16, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x01, DX
-	JLE        done
-	VMOVUPS    Z18, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x01, DX
-	JLE        done
-	VMOVUPS    Z20, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x01, DX
-	JLE        done
-	VMOVUPS    Z22, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x01, DX
-	JLE        done
-	VMOVUPS    Z24, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x01, DX
-	JLE        done
-	VMOVUPS    Z26, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x01, DX
-	JLE        done
-	VMOVUPS    Z28, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x01, DX
-	JLE        done
-	VMOVUPS    Z30, (AX)
-	ADDQ       SI, AX
-	SUBQ       $0x01, DX
-	JLE        done
-	ADDQ       $0x00000020, CX
-	JMP        block
+	CALL    ·turn16(SB)
+	VMOVUPS Z0, (AX)
+	ADDQ    SI, AX
+	SUBQ    $0x01, DX
+	JLE     done
+	VMOVUPS Z1, (AX)
+	ADDQ    SI, AX
+	SUBQ    $0x01, DX
+	JLE     done
+	VMOVUPS Z2, (AX)
+	ADDQ    SI, AX
+	SUBQ    $0x01, DX
+	JLE     done
+	VMOVUPS Z3, (AX)
+	ADDQ    SI, AX
+	SUBQ    $0x01, DX
+	JLE     done
+	VMOVUPS Z4, (AX)
+	ADDQ    SI, AX
+	SUBQ    $0x01, DX
+	JLE     done
+	VMOVUPS Z5, (AX)
+	ADDQ    SI, AX
+	SUBQ    $0x01, DX
+	JLE     done
+	VMOVUPS Z6, (AX)
+	ADDQ    SI, AX
+	SUBQ    $0x01, DX
+	JLE     done
+	VMOVUPS Z7, (AX)
+	ADDQ    SI, AX
+	SUBQ    $0x01, DX
+	JLE     done
+	VMOVUPS Z8, (AX)
+	ADDQ    SI, AX
+	SUBQ    $0x01, DX
+	JLE     done
+	VMOVUPS Z9, (AX)
+	ADDQ    SI, AX
+	SUBQ    $0x01, DX
+	JLE     done
+	VMOVUPS Z10, (AX)
+	ADDQ    SI, AX
+	SUBQ    $0x01, DX
+	JLE     done
+	VMOVUPS Z11, (AX)
+	ADDQ    SI, AX
+	SUBQ    $0x01, DX
+	JLE     done
+	VMOVUPS Z12, (AX)
+	ADDQ    SI, AX
+	SUBQ    $0x01, DX
+	JLE     done
+	VMOVUPS Z13, (AX)
+	ADDQ    SI, AX
+	SUBQ    $0x01, DX
+	JLE     done
+	VMOVUPS Z14, (AX)
+	ADDQ    SI, AX
+	SUBQ    $0x01, DX
+	JLE     done
+	VMOVUPS Z15, (AX)
+	ADDQ    SI, AX
+	SUBQ    $0x01, DX
+	JLE     done
+	ADDQ    $0x00000020, CX
+	JMP     block
 
 done:
 	VZEROUPPER
 	RET
 
-// func chainAVX512(y *byte, a *byte, b *byte, ldb int, k int, n int)
-// Requires: AVX, AVX512F
-TEXT ·chainAVX512(SB), NOSPLIT, $0-48
-	MOVQ y+0(FP), AX
-	MOVQ a+8(FP), CX
-	MOVQ b+16(FP), DX
-	MOVQ n+40(FP), BX
-	MOVQ ldb+24(FP), SI
-	SHLQ $0x02, SI
-	MOVQ k+32(FP), DI
+// func chain512(t *Chain)
+// Requires: AVX, AVX512F, MMX+
+TEXT ·chain512(SB), NOSPLIT, $0-8
+	MOVQ t+0(FP), CX
+	MOVQ 64(CX), AX
+	MOVQ 72(CX), DX
+	SHLQ $0x02, DX
+	MOVQ 80(CX), BX
+	SHLQ $0x02, BX
+	MOVQ 96(CX), SI
+	MOVQ 88(CX), DI
+	SHLQ $0x02, DI
+	MOVQ 32(CX), R11
+	ADDQ DI, R11
+	MOVQ 40(CX), R12
+	ADDQ DI, R12
+	MOVQ 48(CX), R13
+	ADDQ DI, R13
+	MOVQ 56(CX), R14
+	ADDQ DI, R14
+	NEGQ DI
+	XORQ R10, R10
 
 columns:
-	VMOVUPS (AX), Z1
-	VMOVUPS 64(AX), Z2
-	MOVQ    CX, R8
-	MOVQ    DX, R9
-	MOVQ    DI, R10
+	MOVQ    (CX), R9
+	VMOVUPS (R9)(R10*1), Z0
+	VMOVUPS 64(R9)(R10*1), Z1
+	MOVQ    8(CX), R9
+	VMOVUPS (R9)(R10*1), Z2
+	VMOVUPS 64(R9)(R10*1), Z3
+	MOVQ    16(CX), R9
+	VMOVUPS (R9)(R10*1), Z4
+	VMOVUPS 64(R9)(R10*1), Z5
+	MOVQ    24(CX), R9
+	VMOVUPS (R9)(R10*1), Z6
+	VMOVUPS 64(R9)(R10*1), Z7
+	MOVQ    DI, R8
+	MOVQ    AX, R9
 
 row:
-	VBROADCASTSS (R8), Z0
-	VFMADD231PS  (R9), Z0, Z1
-	VFMADD231PS  64(R9), Z0, Z2
+	VMOVUPS      (R9), Z8
+	VMOVUPS      64(R9), Z9
+	PREFETCHT0   (R9)(DX*8)
+	PREFETCHT0   64(R9)(DX*8)
+	VBROADCASTSS (R11)(R8*1), Z10
+	VFMADD231PS  Z8, Z10, Z0
+	VFMADD231PS  Z9, Z10, Z1
+	VBROADCASTSS (R12)(R8*1), Z10
+	VFMADD231PS  Z8, Z10, Z2
+	VFMADD231PS  Z9, Z10, Z3
+	VBROADCASTSS (R13)(R8*1), Z10
+	VFMADD231PS  Z8, Z10, Z4
+	VFMADD231PS  Z9, Z10, Z5
+	VBROADCASTSS (R14)(R8*1), Z10
+	VFMADD231PS  Z8, Z10, Z6
+	VFMADD231PS  Z9, Z10, Z7
+	ADDQ         DX, R9
 	ADDQ         $0x04, R8
-	ADDQ         SI, R9
-	DECQ         R10
 	JNZ          row
-	VMOVUPS      Z1, (AX)
-	VMOVUPS      Z2, 64(AX)
-	SUBQ         $-128, AX
-	SUBQ         $-128, DX
-	SUBQ         $0x20, BX
+	MOVQ         (CX), R9
+	VMOVUPS      Z0, (R9)(R10*1)
+	VMOVUPS      Z1, 64(R9)(R10*1)
+	MOVQ         8(CX), R9
+	VMOVUPS      Z2, (R9)(R10*1)
+	VMOVUPS      Z3, 64(R9)(R10*1)
+	MOVQ         16(CX), R9
+	VMOVUPS      Z4, (R9)(R10*1)
+	VMOVUPS      Z5, 64(R9)(R10*1)
+	MOVQ         24(CX), R9
+	VMOVUPS      Z6, (R9)(R10*1)
+	VMOVUPS      Z7, 64(R9)(R10*1)
+	ADDQ         BX, AX
+	ADDQ         $0x00000080, R10
+	SUBQ         $0x20, SI
 	JNZ          columns
 	VZEROUPPER
 	RET
 
-// func chainAVX2(y *byte, a *byte, b *byte, ldb int, k int, n int)
-// Requires: AVX, FMA3
-TEXT ·chainAVX2(SB), NOSPLIT, $0-48
-	MOVQ y+0(FP), AX
-	MOVQ a+8(FP), CX
-	MOVQ b+16(FP), DX
-	MOVQ n+40(FP), BX
-	MOVQ ldb+24(FP), SI
-	SHLQ $0x02, SI
-	MOVQ k+32(FP), DI
+// func chain256(t *Chain)
+// Requires: AVX, FMA3, MMX+
+TEXT ·chain256(SB), NOSPLIT, $0-8
+	MOVQ t+0(FP), CX
+	MOVQ 64(CX), AX
+	MOVQ 72(CX), DX
+	SHLQ $0x02, DX
+	MOVQ 80(CX), BX
+	SHLQ $0x02, BX
+	MOVQ 96(CX), SI
+	MOVQ 88(CX), DI
+	SHLQ $0x02, DI
+	MOVQ 32(CX), R11
+	ADDQ DI, R11
+	MOVQ 40(CX), R12
+	ADDQ DI, R12
+	MOVQ 48(CX), R13
+	ADDQ DI, R13
+	MOVQ 56(CX), R14
+	ADDQ DI, R14
+	NEGQ DI
+	XORQ R10, R10
 
 columns:
-	VMOVUPS (AX), Y1
-	VMOVUPS 32(AX), Y2
-	VMOVUPS 64(AX), Y3
-	VMOVUPS 96(AX), Y4
-	MOVQ    CX, R8
-	MOVQ    DX, R9
-	MOVQ    DI, R10
+	MOVQ    (CX), R9
+	VMOVUPS (R9)(R10*1), Y0
+	VMOVUPS 32(R9)(R10*1), Y1
+	MOVQ    8(CX), R9
+	VMOVUPS (R9)(R10*1), Y2
+	VMOVUPS 32(R9)(R10*1), Y3
+	MOVQ    16(CX), R9
+	VMOVUPS (R9)(R10*1), Y4
+	VMOVUPS 32(R9)(R10*1), Y5
+	MOVQ    24(CX), R9
+	VMOVUPS (R9)(R10*1), Y6
+	VMOVUPS 32(R9)(R10*1), Y7
+	MOVQ    DI, R8
+	MOVQ    AX, R9
 
 row:
-	VBROADCASTSS (R8), Y0
-	VFMADD231PS  (R9), Y0, Y1
-	VFMADD231PS  32(R9), Y0, Y2
-	VFMADD231PS  64(R9), Y0, Y3
-	VFMADD231PS  96(R9), Y0, Y4
+	VMOVUPS      (R9), Y8
+	VMOVUPS      32(R9), Y9
+	PREFETCHT0   (R9)(DX*8)
+	VBROADCASTSS (R11)(R8*1), Y10
+	VFMADD231PS  Y8, Y10, Y0
+	VFMADD231PS  Y9, Y10, Y1
+	VBROADCASTSS (R12)(R8*1), Y10
+	VFMADD231PS  Y8, Y10, Y2
+	VFMADD231PS  Y9, Y10, Y3
+	VBROADCASTSS (R13)(R8*1), Y10
+	VFMADD231PS  Y8, Y10, Y4
+	VFMADD231PS  Y9, Y10, Y5
+	VBROADCASTSS (R14)(R8*1), Y10
+	VFMADD231PS  Y8, Y10, Y6
+	VFMADD231PS  Y9, Y10, Y7
+	ADDQ         DX, R9
 	ADDQ         $0x04, R8
-	ADDQ         SI, R9
-	DECQ         R10
 	JNZ          row
-	VMOVUPS      Y1, (AX)
-	VMOVUPS      Y2, 32(AX)
-	VMOVUPS      Y3, 64(AX)
-	VMOVUPS      Y4, 96(AX)
-	SUBQ         $-128, AX
-	SUBQ         $-128, DX
-	SUBQ         $0x20, BX
+	MOVQ         (CX), R9
+	VMOVUPS      Y0, (R9)(R10*1)
+	VMOVUPS      Y1, 32(R9)(R10*1)
+	MOVQ         8(CX), R9
+	VMOVUPS      Y2, (R9)(R10*1)
+	VMOVUPS      Y3, 32(R9)(R10*1)
+	MOVQ         16(CX), R9
+	VMOVUPS      Y4, (R9)(R10*1)
+	VMOVUPS      Y5, 32(R9)(R10*1)
+	MOVQ         24(CX), R9
+	VMOVUPS      Y6, (R9)(R10*1)
+	VMOVUPS      Y7, 32(R9)(R10*1)
+	ADDQ         BX, AX
+	ADDQ         $0x00000040, R10
+	SUBQ         $0x10, SI
 	JNZ          columns
+	VZEROUPPER
+	RET
+
+// func dots512(t *Dots)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·dots512(SB), NOSPLIT, $0-8
+	MOVQ  t+0(FP), CX
+	MOVQ  8(CX), AX
+	MOVQ  16(CX), DX
+	MOVQ  56(CX), BX
+	MOVQ  72(CX), SI
+	MOVQ  40(CX), DI
+	MOVQ  64(CX), R8
+	ADDQ  DX, SI
+	MOVQ  $-1, R9
+	SHLXQ R8, R9, R9
+	KMOVW R9, K1
+	SHLQ  $0x02, R8
+	SUBQ  R8, DX
+	LEAQ  (DI)(DI*2), R8
+	XORQ  R9, R9
+
+block:
+	MOVQ DX, R10
+
+half:
+	VMOVUPS.Z  (R10), K1, Z0
+	VMOVUPS.Z  (R10)(DI*1), K1, Z1
+	VMOVUPS.Z  (R10)(DI*2), K1, Z2
+	VMOVUPS.Z  (R10)(R8*1), K1, Z3
+	LEAQ       (R10)(DI*4), R10
+	PREFETCHT1 (SI)
+	PREFETCHT1 64(SI)
+	PREFETCHT1 128(SI)
+	PREFETCHT1 192(SI)
+	VMOVUPS.Z  (R10), K1, Z4
+	VMOVUPS.Z  (R10)(DI*1), K1, Z5
+	VMOVUPS.Z  (R10)(DI*2), K1, Z6
+	VMOVUPS.Z  (R10)(R8*1), K1, Z7
+	LEAQ       (R10)(DI*4), R10
+	PREFETCHT1 256(SI)
+	PREFETCHT1 320(SI)
+	PREFETCHT1 384(SI)
+	PREFETCHT1 448(SI)
+	VMOVUPS.Z  (R10), K1, Z8
+	VMOVUPS.Z  (R10)(DI*1), K1, Z9
+	VMOVUPS.Z  (R10)(DI*2), K1, Z10
+	VMOVUPS.Z  (R10)(R8*1), K1, Z11
+	LEAQ       (R10)(DI*4), R10
+	PREFETCHT1 512(SI)
+	PREFETCHT1 576(SI)
+	PREFETCHT1 640(SI)
+	PREFETCHT1 704(SI)
+	VMOVUPS.Z  (R10), K1, Z12
+	VMOVUPS.Z  (R10)(DI*1), K1, Z13
+	VMOVUPS.Z  (R10)(DI*2), K1, Z14
+	VMOVUPS.Z  (R10)(R8*1), K1, Z15
+	LEAQ       (R10)(DI*4), R10
+	PREFETCHT1 768(SI)
+	PREFETCHT1 832(SI)
+	PREFETCHT1 896(SI)
+	PREFETCHT1 960(SI)
+	CALL       ·turn16(SB)
+	MOVQ       (CX), R12
+	ADDQ       R9, R12
+	MOVQ       48(CX), R13
+	MOVQ       AX, R11
+
+row:
+	VMOVUPS          (R12), Z16
+	VFMADD231PS.BCST (R11), Z0, Z16
+	VFMADD231PS.BCST 4(R11), Z1, Z16
+	VFMADD231PS.BCST 8(R11), Z2, Z16
+	VFMADD231PS.BCST 12(R11), Z3, Z16
+	VFMADD231PS.BCST 16(R11), Z4, Z16
+	VFMADD231PS.BCST 20(R11), Z5, Z16
+	VFMADD231PS.BCST 24(R11), Z6, Z16
+	VFMADD231PS.BCST 28(R11), Z7, Z16
+	VFMADD231PS.BCST 32(R11), Z8, Z16
+	VFMADD231PS.BCST 36(R11), Z9, Z16
+	VFMADD231PS.BCST 40(R11), Z10, Z16
+	VFMADD231PS.BCST 44(R11), Z11, Z16
+	VFMADD231PS.BCST 48(R11), Z12, Z16
+	VFMADD231PS.BCST 52(R11), Z13, Z16
+	VFMADD231PS.BCST 56(R11), Z14, Z16
+	VFMADD231PS.BCST 60(R11), Z15, Z16
+	VMOVUPS          Z16, (R12)
+	ADDQ             32(CX), R11
+	ADDQ             24(CX), R12
+	DECQ             R13
+	JNZ              row
+	ADDQ             $0x00000400, SI
+	XORQ             $0x40, R9
+	JNZ              half
+	ADDQ             $0x40, AX
+	ADDQ             $0x40, DX
+	SUBQ             $0x10, BX
+	JNZ              block
 	VZEROUPPER
 	RET
 

@@ -9,30 +9,37 @@ import (
 // A product of few rows, such as a model that generates has, reads B once and
 // does little with it, so the memory's rate is the limit, and packing B into
 // memory would take longer than the product. Here a worker goes through its
-// columns of B where they lie, some rows of k at a time; rows of a transposed B
-// are transposed into its nearest cache, and bf16 is widened into it. An element of
-// C is the chain of multiply-adds that it is by panels, broken at the same blocks of
-// k: its bits are the same.
+// columns of B where they lie, some words of k at a time, or, where there is no
+// routine for that, packs so much into its nearest cache. Sums wait in memory
+// meanwhile. An element of C is the chain of multiply-adds that it is by tiles, broken
+// at the same blocks of k: its bits are the same.
 
 const (
-	FewRows  = 4       // of A and C at most
+	FewRows  = 8       // of A and C at most
 	FewWhole = 1 << 18 // elements of B below which waking a worker does not pay
 
-	fewSpan  = 1024 // columns of B gone through at a time
-	fewAdded = 8    // rows of B that are added at a time: so many streams from memory
-	fewLanes = 32   // columns of a transposed B at a time
-	fewDepth = 128  // of k that are transposed at a time
+	fewSpan  = 256 // columns of B gone through at a time
+	fewAdded = 4   // words of their rows at a time: so many streams from memory
+	fewDepth = 128 // words of k at a time where a panel of a transposed B is packed
+
+	dotsLanes = 32 // columns of a dotsFunc
+	dotsWords = 16 // of k that it has at a time
 )
 
 // Few is whether the product is computed so.
 func (g *Gemm) Few() bool {
-	for _, t := range [...]device.DType{g.C.Buf.Type, g.A.Buf.Type, g.B.Buf.Type, g.Bias.Type} {
-		if t != device.F32 && t != device.BF16 {
-			return false
-		}
-	}
-	straight := g.B.Trans && g.ISA.b.trans[g.B.Buf.Type] != nil || !g.B.Trans && g.N%fewLanes == 0
-	return g.ISA.chain != nil && g.ISA.pair == 1 && g.M <= FewRows && g.K > 0 && !g.A.Trans && straight
+	there := g.ISA.chain != nil && (g.ISA.pair == 1 || g.dots() || !g.B.Trans && g.N%g.ISA.nr == 0)
+	return there && g.M <= FewRows && g.K > 0 && g.K%g.ISA.pair == 0 && !g.A.Trans
+}
+
+// native is whether words of x are those of the instruction set.
+func (g *Gemm) native(x device.Mat) bool {
+	return g.ISA.pair == 2 || x.Buf.Type == device.F32
+}
+
+// dots is whether a dotsFunc computes it.
+func (g *Gemm) dots() bool {
+	return g.B.Trans && g.ISA.dots != nil && g.native(g.B) && g.N >= dotsLanes
 }
 
 // FewPieces is the pieces of work, of columns.
@@ -40,92 +47,151 @@ func (g *Gemm) FewPieces() int {
 	if g.Workers == 1 {
 		return 1
 	}
-	return min(2*g.Workers, Ceil(g.N, fewLanes))
+	return min(2*g.Workers, Ceil(g.N, g.ISA.nr))
 }
 
 // fewColumn is the first column of a piece.
 func (g *Gemm) fewColumn(piece int) int {
-	return min(g.N, piece*Ceil(g.N, fewLanes)/g.FewPieces()*fewLanes)
+	return min(g.N, piece*Ceil(g.N, g.ISA.nr)/g.FewPieces()*g.ISA.nr)
 }
 
 // RunFew computes pieces [lo, hi) of the columns.
 func RunFew(t *Args, w *Worker, lo, hi int) {
-	g := &t.Gemm
+	g := t.Gemm // a copy, whose block of k is what is at hand
 	step := fewSpan
 	if g.B.Trans {
-		step = fewLanes
+		step = g.ISA.nr
 	}
 	for j, end := g.fewColumn(lo), g.fewColumn(hi); j < end; j += step {
-		g.fewSpan(w, j, min(end, j+step))
+		g.fewColumns(w, j, min(end, j+step))
 	}
 }
 
-// fewMem is a worker's memory for a span of columns, all float32.
+// fewMem is a worker's memory for columns [j0, j1), all of words.
 type fewMem struct {
-	sums  []float32 // (M, lanes): of a block of k
-	total []float32 // (M, lanes): of those before, where C is not float32
-	old   []float32 // (lanes): a row of such a C, or the bias
-	a     []float32 // (M, depth): rows of A, where they are widened
-	b     []float32 // (depth, lanes): rows of B, where they are widened or transposed
+	j0, j1 int
+	first  int       // the column that sums begin with: below j0 at the end of a transposed B, whose last 32 go together
+	lanes  int       // columns of sums, of whole panels
+	depth  int       // words of k at a time
+	sums   []float32 // (M, lanes): of a block of k
+	total  []float32 // (M, lanes): of those before, where C is not float32
+	old    []float32 // (lanes): a row of such a C, or the bias
+	a      []float32 // (M, depth): rows of A, where they cannot be read in place
+	b      []float32 // panels of B (depth, nr), where they are packed
+	wide   []float32 // (nr, depth): rows of B that are widened first
+	args   *callArgs
 }
 
-// fewSpan computes columns [j0, j1).
-func (g *Gemm) fewSpan(w *Worker, j0, j1 int) {
-	lanes, depth := Ceil(j1-j0, fewLanes)*fewLanes, fewAdded
-	if g.B.Trans {
-		depth = fewDepth
+// fewMemory is that for columns [j0, j1).
+func (g *Gemm) fewMemory(w *Worker, j0, j1 int) fewMem {
+	nr := g.ISA.nr
+	m := fewMem{j0: j0, j1: j1, first: j0, lanes: Ceil(j1-j0, nr) * nr, depth: fewAdded, args: &w.args}
+	b, wide := m.depth*m.lanes+Edge, 0
+	switch {
+	case g.dots():
+		m.first, m.depth, b = min(j0, g.N-dotsLanes), Ceil(g.kc/g.ISA.pair, dotsWords)*dotsWords, 0
+	case g.B.Trans:
+		m.depth = min(fewDepth, g.K/g.ISA.pair)
+		b, wide = m.depth*m.lanes+Edge, nr*m.depth
 	}
-	depth = min(depth, g.K)
-	free := w.Floats((2*g.M+1)*lanes + g.M*depth + depth*lanes + 5*Edge)
-	mem := fewMem{take(&free, g.M*lanes), take(&free, g.M*lanes), take(&free, lanes), take(&free, g.M*depth), take(&free, depth*lanes)}
-	for p0 := 0; p0 < g.K; p0 += g.kc {
-		p1 := min(g.K, p0+g.kc)
+	free := w.Floats((2*g.M+1)*m.lanes + g.M*m.depth + b + wide)
+	for _, x := range []struct {
+		at *[]float32
+		n  int
+	}{{&m.sums, g.M * m.lanes}, {&m.total, g.M * m.lanes}, {&m.old, m.lanes}, {&m.a, g.M * m.depth}, {&m.b, b}, {&m.wide, wide}} {
+		*x.at = take(&free, x.n)
+	}
+	return m
+}
+
+// fewColumns computes columns [j0, j1).
+func (g *Gemm) fewColumns(w *Worker, j0, j1 int) {
+	mem := g.fewMemory(w, j0, j1)
+	for from := 0; from < g.K; from += g.kc {
+		to := min(g.K, from+g.kc)
 		clear(mem.sums)
-		for p := p0; p < p1; p += depth {
-			g.fewRows(&mem, lanes, j0, j1, p, min(p1, p+depth))
+		for g.p0 = from; g.p0 < to; g.p0 = g.p1 {
+			g.p1 = min(to, g.p0+mem.depth*g.ISA.pair)
+			if g.dots() {
+				g.fewDots(&mem)
+			} else {
+				g.fewChain(&mem)
+			}
 		}
 		for i := range g.M {
-			g.fewTotal(&mem, i, lanes, j0, j1, p0 == 0, p1 == g.K)
+			g.fewTotal(&mem, i, from == 0, to == g.K)
 		}
 	}
 }
 
-// fewRows adds rows [p0, p1) of B to the sums of columns [j0, j1).
-func (g *Gemm) fewRows(mem *fewMem, lanes, j0, j1, p0, p1 int) {
-	var b unsafe.Pointer
-	ldb, k := g.B.Ld, p1-p0
-	switch {
-	case g.B.Trans:
-		how := &g.ISA.b
-		for j := j0; j < j1; j += how.transLanes {
-			src := g.B.Buf.Slice(j*g.B.Ld+p0, g.B.Buf.N).Ptr
-			how.trans[g.B.Buf.Type](unsafe.Pointer(&mem.b[j-j0]), src, g.B.Ld, k, min(how.transLanes, j1-j), lanes)
-		}
-		b, ldb = unsafe.Pointer(&mem.b[0]), lanes
-	case g.B.Buf.Type == device.F32:
-		b = g.B.Buf.Slice(p0*g.B.Ld+j0, g.B.Buf.N).Ptr
-	default:
-		b, ldb = unsafe.Pointer(&mem.b[0]), lanes
-		for p := range k {
-			Load(mem.b[p*lanes:][:j1-j0], g.B.Buf.Slice((p0+p)*g.B.Ld+j0, (p0+p)*g.B.Ld+j1))
-		}
+// fewChain adds the block of k to the sums, by a chainFunc.
+func (g *Gemm) fewChain(mem *fewMem) {
+	nr, t := g.ISA.nr, &mem.args.chain
+	if !g.B.Trans && g.native(g.B) && mem.j1-mem.j0 == mem.lanes {
+		t.B, t.Ldb, t.Panel = g.B.Buf.Slice(g.p0*g.B.Ld+mem.j0, g.B.Buf.N).Ptr, g.B.Ld, nr/g.ISA.pair
+	} else {
+		t.B, t.Ldb, t.Panel = unsafe.Pointer(&mem.b[0]), nr, mem.depth*nr
+		g.pack(GemmScratch{wide: mem.wide}, &g.ISA.b, mem.b, nr, t.Panel, g.B, !g.B.Trans, mem.j0, mem.j1-mem.j0)
 	}
+	t.K, t.N = (g.p1-g.p0)/g.ISA.pair, mem.lanes
+	a, lda := g.fewA(mem, 0)
+	for i := 0; i < g.M; i += len(t.A) {
+		for r := range t.A {
+			row := min(i+r, g.M-1)
+			t.A[r], t.Y[r] = unsafe.Add(a, row*lda), unsafe.Pointer(&mem.sums[row*mem.lanes])
+		}
+		g.ISA.chain(t)
+	}
+}
+
+// fewDots adds the block of k to the sums, by a dotsFunc, which has 16 words at a time:
+// the first may be fewer, behind zeros, which leave a sum that begins with 0 as it is.
+func (g *Gemm) fewDots(mem *fewMem) {
+	words := (g.p1 - g.p0) / g.ISA.pair
+	zeros := Ceil(words, dotsWords)*dotsWords - words
+	t, b := &mem.args.dots, g.B.Buf.Slice(mem.first*g.B.Ld+g.p0, g.B.Buf.N)
+	t.Y, t.Ldy, t.M = unsafe.Pointer(&mem.sums[0]), 4*mem.lanes, g.M
+	t.A, t.Lda = g.fewA(mem, zeros)
+	t.B, t.Ldb = b.Ptr, g.B.Ld*b.Type.Size()
+	t.Next = dotsLanes*t.Ldb + (dotsLanes-1)*4*g.p0/g.ISA.pair
+	t.K, t.Missing = words+zeros, zeros
+	if zeros > 0 {
+		t.K = dotsWords
+		g.ISA.dots(t)
+		t.A, t.B = unsafe.Add(t.A, 4*dotsWords), unsafe.Add(t.B, 4*(dotsWords-zeros))
+		t.K, t.Missing = words+zeros-dotsWords, 0
+	}
+	if t.K > 0 {
+		g.ISA.dots(t)
+	}
+}
+
+// fewA is the block of k of A's rows, behind so many words of zeros, and the bytes from
+// one to the next.
+func (g *Gemm) fewA(mem *fewMem, zeros int) (a unsafe.Pointer, lda int) {
+	from := g.A.Buf.Slice(g.p0, g.A.Buf.N)
+	if zeros == 0 && g.native(g.A) {
+		return from.Ptr, g.A.Ld * from.Type.Size()
+	}
+	k := g.p1 - g.p0
 	for i := range g.M {
-		from := g.A.Buf.Slice(i*g.A.Ld+p0, i*g.A.Ld+p1)
-		a := from.Ptr
-		if from.Type != device.F32 {
-			a = unsafe.Pointer(&mem.a[i*k])
-			Load(mem.a[i*k:][:k], from)
+		to, row := mem.a[i*mem.depth:][:mem.depth], from.Slice(i*g.A.Ld, i*g.A.Ld+k)
+		clear(to[:zeros])
+		if g.native(g.A) {
+			copy(raw(RawBuffer(row.Type, unsafe.Pointer(&to[zeros]), k)), raw(row))
+		} else {
+			Load(to[zeros:][:k], row)
 		}
-		g.ISA.chain(unsafe.Pointer(&mem.sums[i*lanes]), a, b, ldb, k, lanes)
 	}
+	return unsafe.Pointer(&mem.a[0]), 4 * mem.depth
 }
 
-// fewTotal adds the sums of a block of k to columns [j0, j1) of row i of C, as place
-// and finish do for tiles: of a C that is not float32 by way of the total.
-func (g *Gemm) fewTotal(mem *fewMem, i, lanes, j0, j1 int, first, last bool) {
-	row, sums := g.C.Buf.Slice(i*g.C.Ld+j0, i*g.C.Ld+j1), mem.sums[i*lanes:]
-	c, old := mem.total[i*lanes:][:j1-j0], mem.old[:j1-j0]
+// fewTotal adds the sums of a block of k to row i of C, as place and finish do for tiles:
+// of a C that is not float32 by way of the total.
+func (g *Gemm) fewTotal(mem *fewMem, i int, first, last bool) {
+	j0, j1 := mem.j0, mem.j1
+	row, sums := g.C.Buf.Slice(i*g.C.Ld+j0, i*g.C.Ld+j1), mem.sums[i*mem.lanes+j0-mem.first:]
+	c, old := mem.total[i*mem.lanes:][:j1-j0], mem.old[:j1-j0]
 	if g.direct() {
 		c = row.F32()
 	}

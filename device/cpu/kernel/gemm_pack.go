@@ -16,7 +16,8 @@ type ISA struct {
 	unit   int // words of k that a panel is filled up to with zeros
 	a, b   packing
 	tile   tileFunc
-	chain  chainFunc // of float32, for few rows; nil: there is none
+	chain  chainFunc // for few rows; nil: there is none
+	dots   dotsFunc  // for few rows and a transposed B, of float32, or of bf16 if words are pairs; nil: there is none
 	moves  *moves    // nil: in Go
 	Row    []RowFunc // of C of F32 and of BF16, if it has these instead of tile
 	// Narrow packs 32 rows of k floats, a multiple of 32, ld apart, as a panel of
@@ -50,9 +51,14 @@ type packTransFunc func(dst, src unsafe.Pointer, ld, k, width, stride int)
 // b[p*nr+j] for i < rows and j < cols.
 type tileFunc func(t *Tile)
 
-// chainFunc adds k rows of B to sums: y[j] += a[p] * b[p*ldb+j] for j < n, a positive
-// multiple of 32, by multiply-adds in order of p; k >= 1.
-type chainFunc func(y, a, b unsafe.Pointer, ldb, k, n int)
+// chainFunc adds k words of four rows of A times B to sums: y[i][j] += a[i][p] *
+// b[j/nr*panel+p*ldb+j%nr] for j < n, by multiply-adds in order of p; a row of words of
+// pairs is two of bf16. Rows may be the same ones. Meanwhile it fetches what is eight
+// rows of B on.
+type chainFunc func(t *Chain)
+
+// dotsFunc is as chainFunc with a transposed B: y[i][j] += a[i][p] * b[j][p], j < 32.
+type dotsFunc func(t *Dots)
 
 // RowFunc computes n whole tiles side by side, from mr rows of A and n panels of
 // B that are panel bytes apart. Words p to p+unit of row i of A begin at a + i*row

@@ -4,6 +4,11 @@ package kernel
 
 import "unsafe"
 
+// turn16 transposes 16 by 16 words in registers, for other functions in assembly.
+//
+//go:noescape
+func turn16()
+
 // tile512 is a tileFunc of 14 rows by 32 columns, of float32.
 //
 //go:noescape
@@ -19,40 +24,40 @@ func tile256(t *Tile)
 //go:noescape
 func copy512F32(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int, panel int)
 
-// trans512F32 is a packTransFunc of at most 16 lanes, transposed.
-//
-//go:noescape
-func trans512F32(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int)
-
 // copy512BF16 is a packCopyFunc of panels of 32 lanes.
 //
 //go:noescape
 func copy512BF16(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int, panel int)
-
-// trans512BF16 is a packTransFunc of at most 16 lanes, transposed.
-//
-//go:noescape
-func trans512BF16(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int)
 
 // copy512F16 is a packCopyFunc of panels of 32 lanes.
 //
 //go:noescape
 func copy512F16(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int, panel int)
 
-// trans512F16 is a packTransFunc of at most 16 lanes, transposed.
+// trans512F32 is a packTransFunc of at most 16 lanes, transposed.
 //
 //go:noescape
-func trans512F16(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int)
+func trans512F32(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int)
 
-// chainAVX512 is a chainFunc.
+// trans512BF16 is a packTransFunc of at most 16 lanes, transposed.
 //
 //go:noescape
-func chainAVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, ldb int, k int, n int)
+func trans512BF16(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int)
 
-// chainAVX2 is a chainFunc.
+// chain512 is a chainFunc of 32 columns, of float32.
 //
 //go:noescape
-func chainAVX2(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, ldb int, k int, n int)
+func chain512(t *Chain)
+
+// chain256 is a chainFunc of 16 columns, of float32.
+//
+//go:noescape
+func chain256(t *Chain)
+
+// dots512 is a dotsFunc of float32.
+//
+//go:noescape
+func dots512(t *Dots)
 
 // moveF32 is a moveFunc.
 //

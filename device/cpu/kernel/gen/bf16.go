@@ -13,9 +13,20 @@ import (
 // bf16 writes products of bf16 operands: by vdpbf16ps and by AMX, for which
 // Go's assembler has no names. The encodings are checked by main_test.go.
 func bf16(c *build.Context) {
-	tile512(c, "tileDot", "pairs of bf16", func(b, x, acc reg.VecPhysical) { emit(c, vdpbf16ps(acc, x, b)) })
+	dot := func(b, x, acc reg.VecPhysical) { emit(c, vdpbf16ps(acc, x, b)) }
+	tile512(c, "tileDot", "pairs of bf16", dot)
 	copyPairs(c)
 	transPairs(c)
+	chain(c, "Pairs", chaining{"pairs of bf16", zmm[:], 16, dot, func(src, second reg.GPVirtual, b, x reg.VecPhysical, disp int) {
+		c.VPMOVZXWD(at(src, disp), b)
+		c.VPMOVZXWD(operand.Mem{Base: src, Index: second, Scale: 1, Disp: disp}, x)
+		c.VPSLLD(operand.U8(16), x, x)
+		c.VPORD(x, b, b)
+	}})
+	dots(c, "Pairs", "pairs of bf16", func(b reg.VecPhysical, a operand.Mem, acc reg.VecPhysical) {
+		c.VBROADCASTSS(a, zmm[17])
+		dot(b, zmm[17], acc)
+	})
 	declareTileConfig(c)
 	roundingBF16 = declare(c, "roundingBF16", roundConstants...)
 	amxRow(c, "amxRowF32", false)
@@ -142,16 +153,14 @@ func copyPairs(c *build.Context) {
 
 func transPairs(c *build.Context) {
 	text(c, "transPairs", transSignature, "transPairs is a packTransFunc of at most 16 lanes of bf16, transposed, two of k in a word.")
-	var x, y [16]reg.VecVirtual
-	for i := range x {
-		x[i], y[i] = c.ZMM(), c.ZMM()
-		c.VPXORD(x[i], x[i], x[i])
+	for _, x := range turned {
+		c.VPXORD(x, x, x)
 	}
 	mask := c.K()
 	transLoop(c, 16, 2, 2, func(k reg.GPVirtual) { maskFirst(c, k, 32, mask) },
-		func(i int, src operand.Mem) { c.VMOVDQU16_Z(src, mask, x[i]) },
-		func() { turn16(c, &x, &y) },
-		func(p int, dst operand.Mem) { c.VMOVUPS(x[p], dst) })
+		func(i int, src operand.Mem) { c.VMOVDQU16_Z(src, mask, turned[i]) },
+		func() { turn(c) },
+		func(p int, dst operand.Mem) { c.VMOVUPS(turned[p], dst) })
 }
 
 // roundingBF16 are the constants of narrowBF16.
@@ -450,10 +459,7 @@ func amxColumns(c *build.Context) {
 	scale(c, ld, 2)
 	from, to, k := c.GP64(), c.GP64(), c.GP64()
 	mask := c.K()
-	var x, y [16]reg.VecVirtual
-	for i := range x {
-		x[i], y[i] = c.ZMM(), c.ZMM()
-	}
+	x, y := turned, zmm[16]
 	c.Label("half")
 	maskFirst(c, width, 16, mask)
 	c.MOVQ(src, from)
@@ -468,15 +474,15 @@ func amxColumns(c *build.Context) {
 		c.ADDQ(ld, from)
 		c.DECQ(k)
 		c.JZ(operand.LabelRef("turn"))
-		c.VPMOVZXWD_Z(at(from, 0), mask, y[i])
-		c.VPSLLD(operand.U8(16), y[i], y[i])
-		c.VPORD(y[i], x[i], x[i])
+		c.VPMOVZXWD_Z(at(from, 0), mask, y)
+		c.VPSLLD(operand.U8(16), y, y)
+		c.VPORD(y, x[i], x[i])
 		c.ADDQ(ld, from)
 		c.DECQ(k)
 		c.JZ(operand.LabelRef("turn"))
 	}
 	c.Label("turn")
-	turn16(c, &x, &y)
+	turn(c)
 	for i := range x {
 		c.VMOVDQU32(x[i], at(to, 64*i))
 	}

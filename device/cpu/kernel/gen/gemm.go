@@ -17,15 +17,19 @@ var sources = []struct {
 
 func gemm(c *build.Context) {
 	declareOnes(c)
+	turn16(c)
 	tile512(c, "tile512", "float32", func(b, x, acc reg.VecPhysical) { c.VFMADD231PS(b, x, acc) })
 	tile256(c)
 	for _, s := range sources {
 		copy512(c, s.name, s.size)
+	}
+	for _, s := range sources[:2] { // float16 is rare
 		trans512(c, s.name, s.size)
 	}
-	for _, w := range widths {
-		chain(c, w)
-	}
+	floats := func(b, x, acc reg.VecPhysical) { c.VFMADD231PS(b, x, acc) }
+	chain(c, "512", chaining{"float32", zmm[:], 16, floats, nil})
+	chain(c, "256", chaining{"float32", ymm[:], 8, floats, nil})
+	dots(c, "512", "float32", func(b reg.VecPhysical, a operand.Mem, acc reg.VecPhysical) { c.VFMADD231PS_BCST(a, b, acc) })
 	moves512(c)
 	copy256(c)
 	trans256(c)
@@ -125,42 +129,6 @@ func tile512(c *build.Context, name, what string, mul func(b, x, acc reg.VecPhys
 	c.RET()
 }
 
-// chain writes a chainFunc: 32 columns at a time stay in registers.
-func chain(c *build.Context, w width) {
-	name := "chain" + w.suffix
-	text(c, name, "func(y, a, b *byte, ldb, k, n int)", name+" is a chainFunc.")
-	y, a, b, n := load64(c, "y"), load64(c, "a"), load64(c, "b"), load64(c, "n")
-	ldb, k := times4(c, load64(c, "ldb")), load64(c, "k")
-	p, q, left, x := c.GP64(), c.GP64(), c.GP64(), w.vec(c)
-	sums := make([]reg.VecVirtual, 32/w.lanes)
-	c.Label("columns")
-	for i := range sums {
-		sums[i] = w.vec(c)
-		c.VMOVUPS(at(y, i*w.bytes()), sums[i])
-	}
-	c.MOVQ(a, p)
-	c.MOVQ(b, q)
-	c.MOVQ(k, left)
-	c.Label("row")
-	c.VBROADCASTSS(at(p, 0), x)
-	for i, s := range sums {
-		c.VFMADD231PS(at(q, i*w.bytes()), x, s)
-	}
-	c.ADDQ(operand.U8(4), p)
-	c.ADDQ(ldb, q)
-	c.DECQ(left)
-	c.JNZ(operand.LabelRef("row"))
-	for i, s := range sums {
-		c.VMOVUPS(s, at(y, i*w.bytes()))
-	}
-	c.SUBQ(operand.I8(-128), y)
-	c.SUBQ(operand.I8(-128), b)
-	c.SUBQ(operand.U8(32), n)
-	c.JNZ(operand.LabelRef("columns"))
-	c.VZEROUPPER()
-	c.RET()
-}
-
 // tileSums is the inner loop of a tile of at most most rows: columns loads a word
 // of B, bStep bytes, and row adds its products with that of one row of A. A tile
 // of fewer rows, the last of a block, looks after each of them whether it has more.
@@ -202,7 +170,10 @@ func untilRow(c *build.Context, done string, most int, rows reg.GPVirtual, i int
 // zmm are the registers of a 512-bit tile: the encodings of bf16 instructions need their numbers.
 var zmm = [...]reg.VecPhysical{reg.Z0, reg.Z1, reg.Z2, reg.Z3, reg.Z4, reg.Z5, reg.Z6, reg.Z7, reg.Z8, reg.Z9,
 	reg.Z10, reg.Z11, reg.Z12, reg.Z13, reg.Z14, reg.Z15, reg.Z16, reg.Z17, reg.Z18, reg.Z19, reg.Z20,
-	reg.Z21, reg.Z22, reg.Z23, reg.Z24, reg.Z25, reg.Z26, reg.Z27, reg.Z28, reg.Z29, reg.Z30}
+	reg.Z21, reg.Z22, reg.Z23, reg.Z24, reg.Z25, reg.Z26, reg.Z27, reg.Z28, reg.Z29, reg.Z30, reg.Z31}
+
+// ymm are registers of 256 bits.
+var ymm = [...]reg.VecPhysical{reg.Y0, reg.Y1, reg.Y2, reg.Y3, reg.Y4, reg.Y5, reg.Y6, reg.Y7, reg.Y8, reg.Y9, reg.Y10}
 
 // masks32 are the masks of the first n of 32 lanes, 0 <= n <= 32.
 func masks32(c *build.Context, n reg.GPVirtual) (lo, hi reg.OpmaskVirtual) {
@@ -304,7 +275,7 @@ const (
 )
 
 // widen512 loads lanes under a mask as float32.
-func widen512(c *build.Context, source string, src operand.Op, mask reg.Register, z reg.VecVirtual) {
+func widen512(c *build.Context, source string, src operand.Op, mask, z reg.Register) {
 	switch source {
 	case "F32":
 		c.VMOVUPS_Z(src, mask, z)

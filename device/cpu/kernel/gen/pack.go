@@ -147,16 +147,14 @@ func transLoop(c *build.Context, n, size, pair int, setMask func(k reg.GPVirtual
 func trans512(c *build.Context, source string, size int) {
 	name := "trans512" + source
 	text(c, name, transSignature, name+" is a packTransFunc of at most 16 lanes, transposed.")
-	var x, y [16]reg.VecVirtual
-	for i := range x {
-		x[i], y[i] = c.ZMM(), c.ZMM()
-		c.VPXORD(x[i], x[i], x[i])
+	for _, x := range turned {
+		c.VPXORD(x, x, x)
 	}
 	mask := c.K()
 	transLoop(c, 16, size, 1, func(k reg.GPVirtual) { maskFirst(c, k, 16, mask) },
-		func(i int, src operand.Mem) { widen512(c, source, src, mask, x[i]) },
-		func() { turn16(c, &x, &y) },
-		func(p int, dst operand.Mem) { c.VMOVUPS(x[p], dst) })
+		func(i int, src operand.Mem) { widen512(c, source, src, mask, turned[i]) },
+		func() { turn(c) },
+		func(p int, dst operand.Mem) { c.VMOVUPS(turned[p], dst) })
 }
 
 // maskFirst sets mask to the first min(n, most) lanes.
@@ -170,8 +168,11 @@ func maskFirst(c *build.Context, n reg.GPVirtual, most uint32, mask reg.OpmaskVi
 	c.KMOVD(ones.As32(), mask)
 }
 
-// turn16 transposes the 16 by 16 floats in x, using y.
-func turn16(c *build.Context, x, y *[16]reg.VecVirtual) {
+// turn16 writes a routine of the assembly alone that transposes the 16 by 16 words in
+// the registers turned, by way of the other 16.
+func turn16(c *build.Context) {
+	text(c, "turn16", "func()", "turn16 transposes 16 by 16 words in registers, for other functions in assembly.")
+	x, y := zmm[:16], zmm[16:]
 	for i := 0; i < 16; i += 2 { // pairs of rows, within quarters
 		c.VUNPCKLPS(x[i+1], x[i], y[i])
 		c.VUNPCKHPS(x[i+1], x[i], y[i+1])
@@ -194,7 +195,14 @@ func turn16(c *build.Context, x, y *[16]reg.VecVirtual) {
 		c.VSHUFF32X4(operand.U8(0x88), y[12+q], y[4+q], x[4+q])
 		c.VSHUFF32X4(operand.U8(0xdd), y[12+q], y[4+q], x[12+q])
 	}
+	c.RET()
 }
+
+// turned is the registers that turn transposes.
+var turned = zmm[:16]
+
+// turn calls turn16, which changes all 32 registers.
+func turn(c *build.Context) { c.CALL(operand.LabelRef("·turn16(SB)")) }
 
 // moves512 writes the moveFuncs.
 func moves512(c *build.Context) {
