@@ -84,9 +84,9 @@ var memoryJobs = [][]string{
 	{"zero.stage=3", "parallel.ranks=6", "parallel.shard=3", "parallel.replicate=2", "precision=bf16"},
 	{"zero.stage=1", "parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2", "precision=fp32", "train.accumulate=2"},
 	{"zero.stage=3", "parallel.ranks=2", "precision=fp16", "optimizer.type=sgd", "train.micro_batch=3"},
-	{"zero.stage=3", "parallel.ranks=3", "precision=bf16", "optimizer.type=adamw8bit", "train.accumulate=2"},
-	{"zero.stage=1", "parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2", "precision=fp32", "optimizer.type=adamw8bit"},
-	{"zero.stage=0", "parallel.ranks=1", "optimizer.type=adamw8bit", "model.family=llama"},
+	{"zero.stage=3", "parallel.ranks=3", "precision=bf16", "optimizer.type=adamw8bit", "device=cpu", "train.accumulate=2"},
+	{"zero.stage=1", "parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2", "precision=fp32", "optimizer.type=adamw8bit", "device=cpu"},
+	{"zero.stage=0", "parallel.ranks=1", "optimizer.type=adamw8bit", "device=cpu", "model.family=llama"},
 	{"zero.stage=3", "parallel.ranks=2", "precision=bf16", "model.dropout=0.1", "zero.recompute=block"},
 	{"zero.stage=1", "parallel.ranks=2", "precision=fp32", "model.dropout=0.1"},
 	{"model.family=llama", "zero.stage=2", "parallel.ranks=2", "precision=bf16", "model.dropout=0.1"},
@@ -109,8 +109,8 @@ var offloadJobs = [][]string{
 	{"zero.stage=1", "zero.offload.optimizer=host", "train.accumulate=2"},
 	{"zero.stage=3", "zero.offload.parameters=host", "parallel.ranks=6", "parallel.replicate=2"},
 	{"zero.stage=3", "zero.offload.optimizer=disk", "zero.offload.parameters=disk", "zero.offload.path=."},
-	{"zero.stage=3", "zero.offload.optimizer=disk", "zero.offload.path=.", "optimizer.type=adamw8bit", "train.accumulate=2"},
-	{"zero.stage=2", "zero.offload.optimizer=host", "zero.offload.ratio=0.5", "optimizer.type=adamw8bit", "precision=fp32"},
+	{"zero.stage=3", "zero.offload.optimizer=disk", "zero.offload.path=.", "optimizer.type=adamw8bit", "device=cpu", "train.accumulate=2"},
+	{"zero.stage=2", "zero.offload.optimizer=host", "zero.offload.ratio=0.5", "optimizer.type=adamw8bit", "device=cpu", "precision=fp32"},
 }
 
 // The bytes a job allocates in each category are those of the closed forms,

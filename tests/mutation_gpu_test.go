@@ -7,22 +7,36 @@ import (
 	"bytes"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"zeroth/device/cuda"
 	"zeroth/device/cuda/fake"
 	"zeroth/job/build"
 )
 
-// mutatedJob has a wait of every kind: two ranks that gather, reduce and recompute,
-// micro-batches that add up, and optimizer states of which half are on the host.
-var mutatedJob = []string{"device=cuda", "parallel.ranks=2", "zero.stage=3", "train.steps=2", "train.accumulate=2", "precision=bf16",
+// mutated is a job whose waits are left out.
+type mutated struct {
+	sets []string
+	tile int           // most elements that are offloaded at a time; 0 is offload's choice
+	lag  time.Duration // that the host falls behind at each wait of the device's queues
+}
+
+// mutatedJobs have a wait of every kind: two ranks that gather, reduce and recompute,
+// micro-batches that add up, and optimizer states of which half are on the host. In the
+// second one all that is taken in turns is taken again before the step's one wait on
+// the host: buffers of token ids and pieces of staging; and the host is late.
+var mutatedJobs = []mutated{
+	{sets: []string{"train.accumulate=2"}},
+	{sets: []string{"train.accumulate=3"}, tile: 64, lag: time.Millisecond},
+}
+
+var mutatedSets = []string{"device=cuda", "parallel.ranks=2", "zero.stage=3", "train.steps=2", "precision=bf16",
 	"model.family=llama", "model.layers=2", "model.heads=2", "model.kv_heads=1", "model.width=16", "zero.offload.optimizer=host", "zero.offload.ratio=0.5"}
 
 // wait is one of a run, by which it is known in another run: the nth with its words.
@@ -42,10 +56,17 @@ type waits struct {
 	ranks map[*cuda.Device]int
 	count map[wait]int // how many, by all but n
 	all   []wait
-	drop  string // of wait.String
+	drop  string                  // of wait.String
+	late  map[*cuda.Device]func() // has the host fall behind
 }
 
 func (w *waits) leaveOut(x cuda.Wait) bool {
+	switch x.Queue {
+	case "compute", "comm", "update": // whose issuer issues the host's queue, too
+		if late := w.late[x.Device]; late != nil {
+			late()
+		}
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	rank, known := w.ranks[x.Device]
@@ -58,17 +79,21 @@ func (w *waits) leaveOut(x cuda.Wait) bool {
 	return k.String() == w.drop
 }
 
-// trainWithout trains without a wait, with all if drop is empty.
-func trainWithout(t *testing.T, drop string) (out outcome, all []wait, err error) {
-	c := cfg(t, mutatedJob...)
-	ranks, err := build.Open(c, build.Setup{})
+// trainWithout trains a job without a wait, with all if drop is empty.
+func trainWithout(t *testing.T, j mutated, drop string) (out outcome, all []wait, err error) {
+	c := cfg(t, append(j.sets, mutatedSets...)...)
+	ranks, err := build.Open(c, build.Setup{Hooks: build.Hooks{Tile: j.tile}})
 	if err != nil {
 		return out, nil, err
 	}
 	defer closeAll(ranks)
-	w := &waits{ranks: map[*cuda.Device]int{}, count: map[wait]int{}, drop: drop}
+	w := &waits{ranks: map[*cuda.Device]int{}, count: map[wait]int{}, drop: drop, late: map[*cuda.Device]func(){}}
 	for _, r := range ranks {
-		w.ranks[r.Queues[0].(*cuda.Queue).On()] = r.Rank
+		dev := r.Queues[0].(*cuda.Queue).On()
+		w.ranks[dev] = r.Rank
+		if host := r.Queues[3]; j.lag > 0 {
+			w.late[dev] = func() { host.Do(func() error { time.Sleep(j.lag); return nil }) }
+		}
 	}
 	cuda.LeaveOut = w.leaveOut
 	defer func() { cuda.LeaveOut = nil }() // ranks are closed with all waits
@@ -77,9 +102,9 @@ func trainWithout(t *testing.T, drop string) (out outcome, all []wait, err error
 	return out, w.all, err
 }
 
-// mutants names the file of the waits that a process of this test leaves out, one
-// after the other, each as often as runs says.
-const mutants, runs = "ZEROTH_MUTANTS", "ZEROTH_MUTANT_RUNS"
+// mutants names the file of the waits that a process of this test leaves out of one of
+// mutatedJobs, one after the other, each as often as runs says.
+const mutants, runs, mutatedIs = "ZEROTH_MUTANTS", "ZEROTH_MUTANT_RUNS", "ZEROTH_MUTATED"
 
 // TestWithoutWaits trains without each wait of a file. The first run that fails ends
 // it: the context may be broken.
@@ -93,7 +118,9 @@ func TestWithoutWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer kept.Close()
-	want, all, err := trainWithout(t, "")
+	at, _ := strconv.Atoi(os.Getenv(mutatedIs)) // the parent's own
+	job := mutatedJobs[at]
+	want, all, err := trainWithout(t, job, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +142,7 @@ func TestWithoutWaits(t *testing.T) {
 		drop := strings.TrimSuffix(line, "\n")
 		verdict := "missed"
 		for range times {
-			got, _, err := trainWithout(t, drop)
+			got, _, err := trainWithout(t, job, drop)
 			if err != nil {
 				fmt.Printf("mutant caught %s\n", drop)
 				return
@@ -129,35 +156,32 @@ func TestWithoutWaits(t *testing.T) {
 	}
 }
 
-// TestEveryWaitOfAJobIsNeeded leaves the waits for events of a training job out, one
+// TestEveryWaitOfAJobIsNeeded leaves the waits for events of training jobs out, one
 // at a time, in several orders of the work. A wait that has nothing to wait for where
-// it stands in this job may be missed by nobody; a place, which is a line of a queue's
-// work, is needed where one of its waits is. Listed are the places that none is of.
+// it stands in these jobs may be missed by nobody; a place, which is a line of a queue's
+// work, is needed where one of its waits is. Listed are the places and how many of their
+// waits were noticed; of a later job only places are tried that no wait was noticed at.
 func TestEveryWaitOfAJobIsNeeded(t *testing.T) {
 	fake.Only(t)
-	list := filepath.Join(t.TempDir(), "waits")
-	fake.Again(t, "TestWithoutWaits", mutants+"="+list)
-	raw, err := os.ReadFile(list)
-	if err != nil {
-		t.Fatal(err)
-	}
-	all := strings.Split(strings.TrimSpace(string(raw)), "\n")
 	places, caught := map[string]int{}, map[string]int{}
-	for _, w := range all {
-		places[placeOf(w)]++
-	}
-	left := all
-	for i, mode := range []string{"lazy:1", "threads:200", "lazy:2", "lazy:3", "lazy:4", "lazy:5", "lazy:6", "threads:300"} {
-		again := missed(t, left, mode, 1+i/2)
+	for job := range mutatedJobs {
+		all := waitsOf(t, job)
+		left := slices.DeleteFunc(slices.Clone(all), func(w string) bool { return caught[placeOf(w)] > 0 })
 		for _, w := range left {
-			if !slices.Contains(again, w) {
-				caught[placeOf(w)]++
-			}
+			places[placeOf(w)]++
 		}
-		left = again
-		t.Logf("after %s: %d of %d waits, at %d of %d places, are noticed", mode, total(caught), len(all), len(caught), len(places))
-		if i > 0 { // what is left of the others is not wanted
-			left = slices.DeleteFunc(left, func(w string) bool { return caught[placeOf(w)] > 0 })
+		for i, mode := range []string{"lazy:1", "threads:200", "lazy:2", "lazy:3", "lazy:4", "lazy:5", "lazy:6", "threads:300"} {
+			again := missed(t, job, left, mode, 1+i/2)
+			for _, w := range left {
+				if !slices.Contains(again, w) {
+					caught[placeOf(w)]++
+				}
+			}
+			left = again
+			t.Logf("job %d after %s: %d waits, at %d of %d places, are noticed", job+1, mode, total(caught), len(caught), len(places))
+			if i > 0 { // what is left of the others is not wanted
+				left = slices.DeleteFunc(left, func(w string) bool { return caught[placeOf(w)] > 0 })
+			}
 		}
 	}
 	var lines []string
@@ -166,6 +190,17 @@ func TestEveryWaitOfAJobIsNeeded(t *testing.T) {
 	}
 	slices.Sort(lines)
 	t.Logf("noticed, queue | label | on\n%s", strings.Join(lines, "\n"))
+}
+
+// waitsOf are the waits of rank 0 of a job.
+func waitsOf(t *testing.T, job int) []string {
+	list := filepath.Join(t.TempDir(), "waits")
+	fake.Again(t, "TestWithoutWaits", mutants+"="+list, fmt.Sprintf("%s=%d", mutatedIs, job))
+	raw, err := os.ReadFile(list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Split(strings.TrimSpace(string(raw)), "\n")
 }
 
 // placeOf is a wait but for its rank and its turn.
@@ -181,9 +216,9 @@ func total(m map[string]int) (n int) {
 	return n
 }
 
-// missed are those of the waits that runs without them do not notice. A process runs
+// missed are those of the waits of a job that runs without them do not notice. A process runs
 // until one of them fails, and not for long: what it frees stays taken.
-func missed(t *testing.T, all []string, mode string, times int) (left []string) {
+func missed(t *testing.T, job int, all []string, mode string, times int) (left []string) {
 	const most = 100
 	for len(all) > 0 {
 		some := all[:min(most, len(all))]
@@ -191,8 +226,8 @@ func missed(t *testing.T, all []string, mode string, times int) (left []string) 
 		if err := os.WriteFile(list, []byte(strings.Join(some, "\n")+"\n"), 0o666); err != nil {
 			t.Fatal(err)
 		}
-		cmd := exec.Command(os.Args[0], "-test.run=^TestWithoutWaits$", "-test.count=1")
-		cmd.Env = append(os.Environ(), "FAKECUDA_MODE="+mode, mutants+"="+list, fmt.Sprintf("%s=%d", runs, times))
+		cmd := fake.Self("-test.run=^TestWithoutWaits$", "-test.count=1")
+		cmd.Env = append(os.Environ(), "FAKECUDA_MODE="+mode, mutants+"="+list, fmt.Sprintf("%s=%d", runs, times), fmt.Sprintf("%s=%d", mutatedIs, job))
 		out, _ := cmd.CombinedOutput() // what its end says is in its lines
 		done := 0
 		for s := bufio.NewScanner(bytes.NewReader(out)); s.Scan(); {

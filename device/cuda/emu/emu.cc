@@ -88,13 +88,32 @@ struct Core {
 };
 static thread_local Core *core __attribute__((tls_model("initial-exec")));
 
-#if defined(__x86_64__)
+// emu_switch keeps what a call must keep on the stack and goes on where another stack
+// was left. A stack that begins goes on at fiber_main: emu_fresh is what it was left with.
 extern "C" void emu_switch(void **save, void *to);
+#if defined(__x86_64__)
 asm(".text\n.type emu_switch,@function\nemu_switch:\n"
     " push %rbp\n push %rbx\n push %r12\n push %r13\n push %r14\n push %r15\n mov %rsp,(%rdi)\n mov %rsi,%rsp\n"
     " pop %r15\n pop %r14\n pop %r13\n pop %r12\n pop %rbx\n pop %rbp\n ret\n");
+static void *emu_fresh(void **top, void (*begin)()) {
+	top[-1] = 0;
+	top[-2] = (void *)begin;
+	return top - 8;
+}
+#elif defined(__aarch64__)
+#define EMU_KEPT(op) \
+	op " x19,x20,[sp]\n" op " x21,x22,[sp,16]\n" op " x23,x24,[sp,32]\n" op " x25,x26,[sp,48]\n" op " x27,x28,[sp,64]\n" op " x29,x30,[sp,80]\n" \
+	op " d8,d9,[sp,96]\n" op " d10,d11,[sp,112]\n" op " d12,d13,[sp,128]\n" op " d14,d15,[sp,144]\n"
+asm(".text\n.type emu_switch,%function\nemu_switch:\n sub sp,sp,160\n" EMU_KEPT(" stp")
+    " mov x9,sp\n str x9,[x0]\n mov sp,x1\n" EMU_KEPT(" ldp") " add sp,sp,160\n ret\n");
+static void *emu_fresh(void **top, void (*begin)()) {
+	void **sp = top - 20;
+	sp[10] = 0; // x29
+	sp[11] = (void *)begin; // x30
+	return sp;
+}
 #else
-#error "the emulator of CUDA kernels switches fibers on x86-64 only: write emu_switch for this processor"
+#error "the emulator of CUDA kernels switches fibers on x86-64 and arm64: write emu_switch for this processor"
 #endif
 
 static void go(Fiber *f) {
@@ -128,10 +147,7 @@ static Fiber *make_fiber() {
 	f->stack = (char *)mmap(0, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	f->bottom = f->stack;
 	f->size = STACK;
-	void **s = (void **)(f->stack + STACK - 64);
-	s[-1] = 0;
-	s[-2] = (void *)fiber_main;
-	f->sp = s - 8;
+	f->sp = emu_fresh((void **)(f->stack + STACK - 64), fiber_main);
 #ifdef EMU_TSAN
 	f->tsan = __tsan_create_fiber(0);
 #endif

@@ -7,9 +7,13 @@
 // which builds them and runs the test's binary again with their paths in its
 // environment. Without g++ tests that Need them are skipped. With the tag gpu tests
 // run on the driver there is, but for those that are about the fakes (Only).
+//
+// For another processor CXX names its compiler and ZEROTH_EMULATOR what runs its
+// programs, as qemu-aarch64-static.
 package fake
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -32,13 +36,14 @@ func Main(m *testing.M) int {
 		return m.Run()
 	}
 	env, err := Environment()
-	if err == nil {
-		cmd := exec.Command(os.Args[0], os.Args[1:]...)
-		cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.Env = os.Stdin, os.Stdout, os.Stderr, append(os.Environ(), env...)
-		err = cmd.Run()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "fake:", err)
+		return 1
 	}
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
+	cmd := Self(os.Args[1:]...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.Env = os.Stdin, os.Stdout, os.Stderr, append(os.Environ(), env...)
+	err = cmd.Run()
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
 		return exit.ExitCode()
 	}
 	if err != nil {
@@ -65,10 +70,21 @@ func Only(t testing.TB) {
 	Need(t)
 }
 
+// Self is this binary as a process of its own.
+func Self(args ...string) *exec.Cmd {
+	if by := os.Getenv("ZEROTH_EMULATOR"); by != "" {
+		return exec.Command(by, append([]string{os.Args[0]}, args...)...)
+	}
+	return exec.Command(os.Args[0], args...)
+}
+
+// compiler is of C++.
+func compiler() string { return cmp.Or(os.Getenv("CXX"), "g++") }
+
 // Environment is what a program needs in its environment to find the fakes. They
 // are compiled once for each state of their sources.
 func Environment() ([]string, error) {
-	if _, err := exec.LookPath("g++"); err != nil {
+	if _, err := exec.LookPath(compiler()); err != nil {
 		return []string{inside + "=none"}, nil
 	}
 	dir, err := libraries()
@@ -98,7 +114,7 @@ func Again(t *testing.T, test string, env ...string) {
 
 // Output is what a test of this binary says as a process of its own.
 func Output(test string, env ...string) (string, error) {
-	cmd := exec.Command(os.Args[0], "-test.run=^"+test+"$", "-test.count=1")
+	cmd := Self("-test.run=^"+test+"$", "-test.count=1")
 	cmd.Env = append(os.Environ(), env...)
 	out, err := cmd.CombinedOutput()
 	return string(out), err
@@ -138,6 +154,7 @@ func libraries() (string, error) {
 // sources is a hash of all that the libraries are made of.
 func sources() (string, error) {
 	h, root := sha256.New(), filepath.Join(here(), "..")
+	fmt.Fprintln(h, compiler())
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
@@ -167,7 +184,7 @@ func compile(dir string) error {
 		{"libnvidia-ml.so.1", "fakenvml.cc"},
 	} {
 		args := append(shared, "-Wl,-soname,"+c[0], filepath.Join(lib, c[1]), "-o", filepath.Join(dir, c[0]))
-		if err := run("g++", append(append(args, c[2:]...), "-ldl")...); err != nil {
+		if err := run(compiler(), append(append(args, c[2:]...), "-ldl")...); err != nil {
 			return err
 		}
 	}

@@ -25,11 +25,17 @@ static int refuse(const char *why) {
 
 static size_t width(int t) { return t == F32 ? 4 : 2; }
 
+#ifdef __aarch64__
+typedef __fp16 Half; // before g++ 13 it has no other name there
+#else
+typedef _Float16 Half;
+#endif
+
 static float get(const void *p, int t, size_t i) {
 	if (t == F32)
 		return ((const float *)p)[i];
 	if (t == F16)
-		return (float)((const _Float16 *)p)[i];
+		return (float)((const Half *)p)[i];
 	uint32_t u = (uint32_t)((const uint16_t *)p)[i] << 16;
 	float f;
 	memcpy(&f, &u, 4);
@@ -42,7 +48,7 @@ static void put(void *p, int t, size_t i, float x) {
 	if (t == F32)
 		((float *)p)[i] = x;
 	else if (t == F16)
-		((_Float16 *)p)[i] = (_Float16)x;
+		((Half *)p)[i] = (Half)x;
 	else
 		((uint16_t *)p)[i] = x != x ? 0x7fff : (u + 0x7fff + (u >> 16 & 1)) >> 16;
 }
